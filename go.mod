@@ -1,0 +1,3 @@
+module github.com/postrider/postrider
+
+go 1.25

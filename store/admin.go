@@ -1,0 +1,144 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/postrider/postrider"
+)
+
+// Admin is what operators need of a store. Every act on records is a request
+// that the lane's owner executes inside a Settle, so that it cannot race the relay.
+type Admin interface {
+	// Status counts what is where. It must work when no relay lives.
+	Status(ctx context.Context) (Status, error)
+	// Parked lists parked records by Seq, at most q.Limit.
+	Parked(ctx context.Context, q ParkedQuery) ([]ParkedRecord, error)
+	// Request stores an act and returns its id. The lane is derived from Seq.
+	// It returns ErrNotFound when no such parked record exists.
+	Request(ctx context.Context, act Act) (int64, error)
+	// Acts reports the state of requests by id.
+	Acts(ctx context.Context, ids ...int64) ([]ActState, error)
+}
+
+// Status is one look at an outbox and one of its pipes.
+type Status struct {
+	Identity  string
+	Pipe      string
+	Lanes     []LaneStatus
+	Instances []Instance
+	Parked    map[string]int64 // by State.String()
+	Pending   int64            // committed records not yet settled, scheduled/retry/waiting included; capped by the store's counting limit
+	Capped    bool             // Pending is a lower bound
+	Lag       time.Duration    // age of the oldest pending record that is not parked
+	Delivered int64            // sum of the progress counters
+}
+
+// LaneStatus is one lane of a Status.
+type LaneStatus struct {
+	Lane      Lane
+	Owner     string // instance name, "" if nobody
+	Leased    bool
+	Until     time.Duration // lease time left
+	Epoch     int64
+	Pending   int64
+	Lag       time.Duration
+	Delivered int64
+	Parked    int64
+	SettledAt time.Time
+}
+
+// Instance is a relay that has a heartbeat.
+type Instance struct {
+	BootID, Name string
+	Alive        bool
+	AliveFor     time.Duration
+	Lanes        int
+}
+
+// ParkedQuery filters parked records; zero fields do not filter.
+type ParkedQuery struct {
+	State    State // Pending: any
+	ID       string
+	Topic    string
+	Key      string
+	AfterSeq int64
+	Limit    int // 0: 100
+}
+
+// ParkedRecord is one record set aside.
+type ParkedRecord struct {
+	Lane        Lane
+	Seq         int64
+	Message     postrider.Message
+	State       State
+	Captures    bool
+	Attempts    int
+	Generation  int
+	DueIn       time.Duration
+	Class       string
+	Code        string
+	Error       string
+	FirstFailed time.Time
+	LastAttempt time.Time
+}
+
+// ActKind is what a person wants done with a parked record.
+type ActKind string
+
+// The acts. Retry makes the record due now with attempts 0 and the next
+// generation; Discard removes it and frees its key.
+const (
+	ActRetry   ActKind = "retry"
+	ActDiscard ActKind = "discard"
+)
+
+// Act is a request by a person.
+type Act struct {
+	Kind   ActKind
+	Seq    int64
+	Actor  string // who
+	Reason string // why
+}
+
+// Request is an act that waits for the lane's owner.
+type Request struct {
+	ID   int64
+	Lane Lane
+	Act
+}
+
+// ActState says what became of a request.
+type ActState struct {
+	ID     int64
+	Done   bool
+	Result string // "done", "gone" (the record was no longer parked)
+}
+
+// Migrator makes and changes the schema of a store.
+type Migrator interface {
+	// SchemaVersion reports the version found (0: none) and the version wanted.
+	SchemaVersion(ctx context.Context) (have, want int, err error)
+	// Migrate moves the schema to the target version (0: the newest; -1: remove
+	// everything) and returns the steps done, or with DryRun those to do. Two
+	// at once are safe: one works, the other finds nothing to do.
+	Migrate(ctx context.Context, req MigrateRequest) ([]Step, error)
+	// SQL returns the statements of the steps from one version to another for
+	// teams that run their own migrations.
+	SQL(from, to int) (string, error)
+}
+
+// MigrateRequest says where to go.
+type MigrateRequest struct {
+	Target int // 0: newest, -1: down to nothing
+	DryRun bool
+	Lanes  int // lanes of a new outbox; 0: 64. Frozen once made.
+}
+
+// Step is one migration.
+type Step struct {
+	Version int
+	Name    string
+	Down    bool
+	Took    time.Duration
+}

@@ -1,0 +1,199 @@
+// Package store is the contract a database must keep so that a relay can carry
+// its outbox: one pipe of one outbox behind five methods. The rules that are
+// written with "must" here are the cases of package storetest.
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/postrider/postrider"
+)
+
+// Lane is an opaque id of a unit of parallel work. All messages of one key are
+// in one lane; at most one instance works on a lane at a time.
+type Lane int32
+
+// Position is an opaque mark made by a store that says how far a pipe has come
+// in one lane: a cursor, an LSN, or the set of rows taken. Two positions mean
+// the same iff their bytes are equal. nil in a request means "as settled".
+type Position []byte
+
+// Store is one pipe of one outbox. Its methods are safe for concurrent use and
+// do one round trip where the database allows it. Every error is either a typed
+// error of this package or transient: the caller backs off and calls again.
+type Store interface {
+	// Lease renews the heartbeat of the instance, gives back the lanes named in
+	// the request, and takes free lanes (never owned, released, or of an owner
+	// whose heartbeat has expired by the database's clock) up to the fair share
+	// ceil(lanes / live instances). Taking a lane raises its epoch by at least one.
+	// A lane is never held by two live instances.
+	Lease(ctx context.Context, req LeaseRequest) (Grant, error)
+	// Read returns at most one batch per requested lane, in delivery order
+	// (causal order per key), of committed records after the position given,
+	// and the position that settles them. It must never skip a record that
+	// commits later, must not hold a transaction open after it returns, and
+	// changes nothing in the database. Reading ahead from an unsettled position
+	// is allowed. With Parked set it returns the parked records that are due.
+	Read(ctx context.Context, reads []LaneRead) ([]Batch, error)
+	// Settle applies the settlements in one transaction. A settlement whose
+	// epoch is not the lane's newest, or whose lane belongs to another boot id,
+	// changes nothing and its lane is returned in lost. A settlement that
+	// succeeded makes the lane's epoch Epoch+1. When the outcome of a Settle is
+	// unknown (err != nil) the caller must repeat it unchanged: a settlement
+	// that had been committed already is then reported as success again.
+	Settle(ctx context.Context, settlements []Settlement) (lost []Lane, err error)
+	// Wait returns when work may exist, after limit, or with ctx's error when
+	// ctx ends. Sleeping for limit is a correct implementation.
+	Wait(ctx context.Context, limit time.Duration) error
+	// Info is constant data about the store. It does no I/O.
+	Info() Info
+}
+
+// Info says what a store is and can do.
+type Info struct {
+	Name    string // "postgres", "sqlite", "memory"
+	Pipe    string // the pipe that this store reads for
+	MaxRead int    // most records that one batch may hold, 0: no limit
+}
+
+// LeaseRequest asks for lanes and renews what is held.
+type LeaseRequest struct {
+	BootID   string        // random, made anew at every start of the process
+	Instance string        // a name for people; need not be unique
+	TTL      time.Duration // how long the heartbeat counts
+	MaxLanes int           // most lanes to hold; 0: the fair share
+	Only     []Lane        // when not empty, only these lanes are taken
+	Release  []Release     // lanes to give back now, each with its epoch
+	Leave    bool          // give back everything and forget the instance
+	// Observe asks for the grant without taking new lanes (a draining instance).
+	Observe bool
+}
+
+// Release gives one lane back. A release with an old epoch changes nothing.
+type Release struct {
+	Lane  Lane
+	Epoch int64
+}
+
+// Grant is the answer to a LeaseRequest.
+type Grant struct {
+	// Identity names the database's history (cluster, timeline, restore epoch).
+	// When it differs from the one seen before, everything held in memory for
+	// this store must be dropped.
+	Identity  string
+	Lanes     []LaneGrant // every lane held after the call, ascending
+	Total     int         // number of lanes of the outbox
+	Instances int         // live instances, this one included
+	Requests  []Request   // acts of people that wait for lanes held here, by id
+}
+
+// LaneGrant is one lane that this instance holds.
+type LaneGrant struct {
+	Lane     Lane
+	Epoch    int64
+	Position Position   // settled
+	Parked   ParkedView // keys set aside in this lane
+}
+
+// ParkedView is what the owner must know of a lane's parked records.
+type ParkedView struct {
+	// Captured are the keys whose later messages wait, sorted.
+	Captured []string
+	// NextDue is the time until the next parked record becomes due, negative or
+	// zero when one is due now. Meaningful only when HasDue is true.
+	NextDue time.Duration
+	HasDue  bool
+	Records int // parked records in the lane
+}
+
+// LaneRead asks for the next batch of one lane.
+type LaneRead struct {
+	Lane       Lane
+	Epoch      int64
+	After      Position // of the batch read before, settled or not; nil: the settled one
+	MaxRecords int
+	MaxBytes   int  // at least one record is returned whatever its size
+	Parked     bool // read what is due among the parked records instead
+}
+
+// Batch is what one LaneRead found. Messages and Meta have the same length.
+type Batch struct {
+	Lane     Lane
+	Messages []postrider.Message
+	Meta     []Meta
+	// Position settles this batch and everything before it. Equal bytes to the
+	// request's After mean that nothing moved. nil for a parked batch.
+	Position Position
+	More     bool       // more was ready behind this batch: read again at once
+	Parked   ParkedView // filled for a parked read: the whole lane's view
+}
+
+// Meta is what a store knows of a record beside the message.
+type Meta struct {
+	Seq        int64         // the record's number in its outbox
+	DueIn      time.Duration // > 0: not-before lies ahead by the database's clock
+	State      State         // of a parked record; Pending for others
+	Attempts   int           // failed attempts so far
+	Generation int           // how often a person has sent it again
+}
+
+// Settlement records what became of a lane's oldest unsettled batches.
+type Settlement struct {
+	BootID    string
+	Lane      Lane
+	Epoch     int64
+	Position  Position // nil: the position stays (only parked records changed)
+	Delivered int      // messages acknowledged since the last settlement, parked ones included
+	Park      []Park   // records to set aside, new or already parked
+	Unpark    []int64  // Seq of parked records that were delivered: they leave
+	Requests  []int64  // ids of acts to execute in this settlement, in order
+}
+
+// State is the operator's state of a record.
+type State uint8
+
+// The states of a parked record. Retry, and Dead under the policy block,
+// capture their key: later messages of the key are parked as Waiting.
+const (
+	Pending   State = iota // not parked
+	Scheduled              // not before; captures nothing
+	Retry                  // failed, due later
+	Waiting                // behind a captured key
+	Dead                   // given up, kept for a person
+)
+
+func (s State) String() string {
+	switch s {
+	case Pending:
+		return "pending"
+	case Scheduled:
+		return "scheduled"
+	case Retry:
+		return "retry"
+	case Waiting:
+		return "waiting"
+	case Dead:
+		return "dead"
+	}
+	return "invalid"
+}
+
+// Park sets one record aside or changes a parked one. Message carries the whole
+// record: a store copies it into its parked table under Seq.
+//
+// Due is derived by the store: a Scheduled record when its time has come and its
+// key is not captured; of the capturing and waiting records of a key only the one
+// with the lowest Seq, when it is not Dead and its time has come. Records without
+// a key capture nothing and wait for nobody.
+type Park struct {
+	Seq      int64
+	Message  postrider.Message
+	State    State
+	DueIn    time.Duration // from now by the database's clock; Retry and Scheduled
+	Captures bool          // the key waits behind this record
+	Attempts int
+	Class    string // error class of the last attempt, "" if none
+	Code     string // broker's code, short
+	Error    string // short text without payload and secrets, at most 500 bytes
+}
