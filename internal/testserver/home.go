@@ -1,0 +1,168 @@
+package testserver
+
+import (
+	"fmt"
+	"os"
+	osuser "os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// account is the user a server runs as; nil is the current one.
+type account struct {
+	uid, gid uint32
+}
+
+// lookupAccount returns the first user of names that exists when we are root,
+// and nil when we are not: several servers refuse to run as root.
+func lookupAccount(names ...string) (*account, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range names {
+		u, err := osuser.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.ParseUint(u.Uid, 10, 32)
+		if err != nil {
+			continue
+		}
+		gid, err := strconv.ParseUint(u.Gid, 10, 32)
+		if err != nil {
+			continue
+		}
+		return &account{uid: uint32(uid), gid: uint32(gid)}, nil
+	}
+	return nil, fmt.Errorf("testserver: running as root and none of the users %v exists", names)
+}
+
+// home is the directory of one server. A temporary one is held by a lock that
+// ends with this process, so that another process can tell that nobody needs
+// it any more: a server that died with its test binary had no time to tidy up.
+type home struct {
+	path string
+	user *account
+	lock *os.File // nil when the caller chose the directory
+}
+
+const homePrefix = "postrider-"
+
+// newHome makes a directory for a server run by user. An empty dir stands for
+// a temporary one.
+func newHome(dir string, user *account) (*home, error) {
+	h := &home{path: dir, user: user}
+	if dir != "" {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return nil, fmt.Errorf("testserver: %w", err)
+		}
+		h.path = abs
+		if err := os.MkdirAll(abs, 0o755); err != nil {
+			return nil, fmt.Errorf("testserver: %w", err)
+		}
+		return h, h.own(abs)
+	}
+
+	sweep()
+	lock, err := newLock()
+	if err != nil {
+		return nil, err
+	}
+	h.lock = lock
+	h.path = strings.TrimSuffix(lock.Name(), ".lock")
+	if err := os.Mkdir(h.path, 0o755); err != nil {
+		h.remove()
+		return nil, fmt.Errorf("testserver: %w", err)
+	}
+	return h, h.own(h.path)
+}
+
+// newLock makes and holds a lock file. Another process may be looking at it
+// between the two steps; then there is another name to try.
+func newLock() (*os.File, error) {
+	for {
+		lock, err := os.CreateTemp("", homePrefix+"*.lock")
+		if err != nil {
+			return nil, fmt.Errorf("testserver: %w", err)
+		}
+		if tryLock(lock) == nil {
+			if _, err := os.Stat(lock.Name()); err == nil {
+				return lock, nil
+			}
+		}
+		lock.Close()
+	}
+}
+
+// own gives path to the server's user.
+func (h *home) own(path string) error {
+	if h.user == nil {
+		return nil
+	}
+	if err := os.Chown(path, int(h.user.uid), int(h.user.gid)); err != nil {
+		return fmt.Errorf("testserver: %w", err)
+	}
+	return nil
+}
+
+// mkdir makes a directory below h for the server's user.
+func (h *home) mkdir(name string, mode os.FileMode) (string, error) {
+	path := filepath.Join(h.path, name)
+	if err := os.MkdirAll(path, mode); err != nil {
+		return "", fmt.Errorf("testserver: %w", err)
+	}
+	return path, h.own(path)
+}
+
+// write makes a file below h for the server's user.
+func (h *home) write(name string, lines []string) (string, error) {
+	path := filepath.Join(h.path, name)
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+		return "", fmt.Errorf("testserver: %w", err)
+	}
+	return path, h.own(path)
+}
+
+// remove deletes a temporary directory. One that the caller chose stays.
+func (h *home) remove() {
+	if h.lock == nil {
+		return
+	}
+	_ = os.RemoveAll(h.path)
+	_ = os.Remove(h.lock.Name())
+	h.lock.Close()
+	h.lock = nil
+}
+
+// env is the whole environment of a server: nothing of a developer's own
+// settings may leak into it.
+func (h *home) env() []string {
+	return []string{
+		"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+		"HOME=" + h.path, "TMPDIR=" + h.path, "LANG=C.UTF-8", "TZ=UTC",
+	}
+}
+
+// sweep removes the directories of servers whose process has gone.
+func sweep() {
+	if !canLock {
+		return
+	}
+	locks, err := filepath.Glob(filepath.Join(os.TempDir(), homePrefix+"*.lock"))
+	if err != nil {
+		return
+	}
+	for _, name := range locks {
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			continue
+		}
+		if tryLock(f) == nil {
+			_ = os.RemoveAll(strings.TrimSuffix(name, ".lock"))
+			_ = os.Remove(name)
+		}
+		f.Close()
+	}
+}

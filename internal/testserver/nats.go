@@ -1,0 +1,198 @@
+package testserver
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// NATSVersion is the version of the server that "make servers" installs.
+const NATSVersion = "2.15.2"
+
+// NATS is a running nats-server with JetStream in a file store, without
+// authentication.
+type NATS struct {
+	URL string // nats://127.0.0.1:port
+	Dir string // holds js/ and server.log
+	PID int    // another one after Restart
+
+	addr, monitor, name string
+	proc                *process
+}
+
+// NATSBinary returns the path of nats-server.
+func NATSBinary() (string, error) {
+	if cache, err := CacheDir(); err == nil {
+		if path := filepath.Join(cache, "nats-"+NATSVersion, "nats-server"); isFile(path) {
+			return path, nil
+		}
+	}
+	if path, err := exec.LookPath("nats-server"); err == nil {
+		return path, nil
+	}
+	return "", &MissingError{Server: "NATS " + NATSVersion, Fix: "make servers"}
+}
+
+// StartNATS starts a server for one test, which may kill it. It is stopped and
+// removed when the test ends.
+func StartNATS(tb TB, opts ...Option) *NATS {
+	tb.Helper()
+	n, err := LaunchNATS(context.Background(), "", opts...)
+	if err != nil {
+		giveUp(tb, err)
+		return nil
+	}
+	n.proc.attach(tb)
+	return n
+}
+
+// LaunchNATS starts a server in dir, or in a temporary directory when dir is
+// empty. Data found in dir is used. ctx bounds the start; end the server with
+// Close.
+func LaunchNATS(ctx context.Context, dir string, opts ...Option) (*NATS, error) {
+	bin, err := NATSBinary()
+	if err != nil {
+		return nil, err
+	}
+	user, err := lookupAccount("nobody")
+	if err != nil {
+		return nil, err
+	}
+	h, err := newHome(dir, user)
+	if err != nil {
+		return nil, err
+	}
+	n := &NATS{Dir: h.path, name: "t" + rand.Text()}
+	if err := n.launch(ctx, h, bin, apply(opts)); err != nil {
+		h.remove()
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *NATS) launch(ctx context.Context, h *home, bin string, o options) error {
+	store, err := h.mkdir("js", 0o700)
+	if err != nil {
+		return err
+	}
+	n.proc = &process{home: h, spec: spec{
+		name: "NATS " + NATSVersion,
+		argv: []string{bin, "-c", filepath.Join(h.path, "nats.conf")},
+		dir:  h.path, env: h.env(),
+		stop: syscall.SIGTERM, deathSig: syscall.SIGKILL,
+		ready: n.ready,
+	}}
+	return launch(2, func(ports []int) error {
+		n.addr, n.monitor = addr(ports[0]), addr(ports[1])
+		n.URL = "nats://" + n.addr
+		if _, err := h.write("nats.conf", n.config(store, o)); err != nil {
+			return err
+		}
+		if err := n.proc.start(ctx); err != nil {
+			return err
+		}
+		n.PID = n.proc.pid()
+		return nil
+	})
+}
+
+func (n *NATS) config(store string, o options) []string {
+	jetstream := `jetstream { store_dir: "` + store + `", max_file_store: 4GB, max_memory_store: 256MB`
+	if o.durable {
+		jetstream += ", sync_interval: always"
+	}
+	c := []string{
+		"server_name: " + n.name,
+		"listen: " + n.addr,
+		"http: " + n.monitor,
+		jetstream + " }",
+	}
+	return append(c, o.config...)
+}
+
+// ready succeeds once our server, and not another on the same port, reports
+// itself healthy (JetStream has recovered) and answers a PING.
+func (n *NATS) ready(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.monitor+"/healthz", nil)
+	if err != nil {
+		return err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("healthz answers %s", resp.Status)
+	}
+
+	conn, err := dial(ctx, n.addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	r := bufio.NewReader(conn)
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	var info struct {
+		Name string `json:"server_name"`
+	}
+	if err := json.Unmarshal([]byte(strings.TrimPrefix(line, "INFO ")), &info); err != nil {
+		return fmt.Errorf("%w: %q: %w", errProtocol, line, err)
+	}
+	if info.Name != n.name {
+		return fmt.Errorf("%s belongs to another server, %q", n.addr, info.Name)
+	}
+	if _, err := conn.Write([]byte("CONNECT {\"verbose\":false}\r\nPING\r\n")); err != nil {
+		return err
+	}
+	for {
+		switch line, err = r.ReadString('\n'); {
+		case err != nil:
+			return err
+		case strings.HasPrefix(line, "PONG"):
+			return nil
+		case strings.HasPrefix(line, "-ERR"):
+			return fmt.Errorf("%w: %q", errProtocol, line)
+		}
+	}
+}
+
+// Kill ends the server with SIGKILL, as a crash would.
+func (n *NATS) Kill() error { return n.proc.kill() }
+
+// Stop shuts the server down. It may be restarted.
+func (n *NATS) Stop() error { return n.proc.stop() }
+
+// Restart starts the server again on the same data and port, stopping it first
+// if it runs.
+func (n *NATS) Restart() error {
+	err := n.proc.restart(context.Background())
+	n.PID = n.proc.pid()
+	return err
+}
+
+// Freeze suspends the server: connections stay open and nobody answers.
+func (n *NATS) Freeze() error { return n.proc.freeze() }
+
+// Thaw ends Freeze.
+func (n *NATS) Thaw() error { return n.proc.thaw() }
+
+// Close stops the server and removes its directory if it is a temporary one.
+// It is for servers that came from LaunchNATS.
+func (n *NATS) Close() error {
+	err := n.proc.stop()
+	n.proc.home.remove()
+	return err
+}

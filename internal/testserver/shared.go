@@ -1,0 +1,78 @@
+package testserver
+
+import (
+	"context"
+	"sync"
+)
+
+// shared holds the servers that live as long as the test binary. They have no
+// cleanup: the kernel ends them with us, and the next process that starts a
+// server sweeps their directories.
+type shared[T any] struct {
+	mu      sync.Mutex
+	started map[string]func() (T, error)
+}
+
+// get starts the server named key once. A failure is kept too, so that every
+// test of the binary reports it without another try.
+func (s *shared[T]) get(key string, start func() (T, error)) (T, error) {
+	s.mu.Lock()
+	if s.started == nil {
+		s.started = make(map[string]func() (T, error))
+	}
+	once, ok := s.started[key]
+	if !ok {
+		once = sync.OnceValues(start)
+		s.started[key] = once
+	}
+	s.mu.Unlock()
+	return once()
+}
+
+var (
+	sharedPostgres shared[*Postgres]
+	sharedKafka    shared[*Kafka]
+	sharedNATS     shared[*NATS]
+)
+
+// SharedPostgres returns the one server of this version that all tests of this
+// binary use. Take a Database from it; do not kill, freeze or stop it.
+func SharedPostgres(tb TB, version string) *Postgres {
+	tb.Helper()
+	p, err := sharedPostgres.get(version, func() (*Postgres, error) {
+		return LaunchPostgres(context.Background(), version, "")
+	})
+	if err != nil {
+		giveUp(tb, err)
+		return nil
+	}
+	return p
+}
+
+// SharedKafka returns the one broker that all tests of this binary use. Give
+// topics and groups names of their own; do not kill, freeze or stop it.
+func SharedKafka(tb TB) *Kafka {
+	tb.Helper()
+	k, err := sharedKafka.get("", func() (*Kafka, error) {
+		return LaunchKafka(context.Background(), "")
+	})
+	if err != nil {
+		giveUp(tb, err)
+		return nil
+	}
+	return k
+}
+
+// SharedNATS returns the one server that all tests of this binary use. Give
+// streams names of their own; do not kill, freeze or stop it.
+func SharedNATS(tb TB) *NATS {
+	tb.Helper()
+	n, err := sharedNATS.get("", func() (*NATS, error) {
+		return LaunchNATS(context.Background(), "")
+	})
+	if err != nil {
+		giveUp(tb, err)
+		return nil
+	}
+	return n
+}

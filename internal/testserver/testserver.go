@@ -1,0 +1,132 @@
+// Package testserver starts private real servers for tests: PostgreSQL 15 to
+// 18, Kafka and NATS, each with its own directory, its own port on 127.0.0.1
+// and an unprivileged user, stopped by the pid we hold.
+//
+// StartX gives a test its own server, which it may kill, freeze and restart;
+// SharedX gives all tests of one binary the same server, which they must leave
+// alone. LaunchX is the same without a test, for benchmarks and tools.
+//
+// A server dies with the process that started it, even when that process is
+// killed. What it leaves in the temporary directory is removed by the next
+// process that starts a server.
+//
+// A test whose server is not installed is skipped and says so, or fails when
+// POSTRIDER_REQUIRE_SERVERS=1. "make servers" installs them.
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// TB is what this package needs of a *testing.T, *testing.B or *testing.F.
+type TB interface {
+	Helper()
+	Name() string
+	Cleanup(func())
+	Failed() bool
+	Logf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Skipf(format string, args ...any)
+}
+
+// startTimeout bounds the start of one server. It is long because a busy
+// machine is slow, not because a server is.
+const startTimeout = 90 * time.Second
+
+// MissingError reports that a server is not installed.
+type MissingError struct {
+	Server string // "PostgreSQL 18"
+	Fix    string // what to type
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("testserver: %s is not installed; get it with: %s", e.Server, e.Fix)
+}
+
+type options struct {
+	durable    bool
+	throughput bool
+	config     []string
+}
+
+// Option changes how a server is started. The zero set of options is made for
+// many short tests: it starts fast and does not wait for the disk, but keeps
+// everything it acknowledged when its process is killed.
+type Option func(*options)
+
+// PGOption is an Option, named for PostgreSQL's launchers.
+type PGOption = Option
+
+// Durable makes the server wait for the disk before it acknowledges: for
+// benchmarks, and for tests that make claims about power loss.
+func Durable() Option { return func(o *options) { o.durable = true } }
+
+// Throughput gives the server the memory and the settings a benchmark wants.
+func Throughput() Option { return func(o *options) { o.throughput = true } }
+
+// WithConfig appends lines to the server's own configuration file, in that
+// file's own syntax. They override ours.
+func WithConfig(lines ...string) Option {
+	return func(o *options) { o.config = append(o.config, lines...) }
+}
+
+func apply(opts []Option) options {
+	var o options
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	return o
+}
+
+// CacheDir is where installed servers are kept: $POSTRIDER_SERVERS,
+// /var/cache/postrider/servers for root (whose home the servers' users cannot
+// read), else the user's cache directory.
+func CacheDir() (string, error) {
+	if dir := os.Getenv("POSTRIDER_SERVERS"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	if os.Geteuid() == 0 {
+		return "/var/cache/postrider/servers", nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("testserver: no cache directory: %w", err)
+	}
+	return filepath.Join(dir, "postrider", "servers"), nil
+}
+
+// Required reports whether a missing server is a failure rather than a skip.
+func Required() bool { return os.Getenv("POSTRIDER_REQUIRE_SERVERS") == "1" }
+
+// giveUp ends a test that cannot have its server.
+func giveUp(tb TB, err error) {
+	tb.Helper()
+	var missing *MissingError
+	if !errors.As(err, &missing) || Required() {
+		tb.Fatalf("%v", err)
+		return
+	}
+	logSkip(tb, missing)
+	tb.Skipf("SKIPPED, NOT TESTED: %v", err)
+}
+
+// logSkip adds the skip to the file that "make test" prints at its end.
+func logSkip(tb TB, missing *MissingError) {
+	path := os.Getenv("POSTRIDER_SKIP_LOG")
+	if path == "" {
+		return
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		tb.Logf("testserver: skip log: %v", err)
+		return
+	}
+	defer f.Close()
+	fmt.Fprintf(f, "%s %s: no %s (%s)\n", filepath.Base(os.Args[0]), tb.Name(), missing.Server, missing.Fix)
+}

@@ -1,0 +1,217 @@
+package testserver
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPostgres(t *testing.T) {
+	for _, version := range PostgresVersions() {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			p := StartPostgres(t, version)
+			query := func(sql string) string {
+				t.Helper()
+				rows, err := p.Query(t.Context(), "postgres", sql)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(rows) == 0 {
+					return ""
+				}
+				return rows[0][0]
+			}
+			if got := query("show server_version"); !strings.HasPrefix(got, version+".") {
+				t.Errorf("server_version = %s, want %s", got, version)
+			}
+			query("create table kept as select 7 as n")
+
+			pid, url := p.PID, p.URL
+			if err := p.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Query(t.Context(), "postgres", "select 1"); err == nil {
+				t.Error("a killed server answers")
+			}
+			if err := p.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			if p.PID == pid || p.URL != url {
+				t.Errorf("after Restart PID %d -> %d, URL %s -> %s", pid, p.PID, url, p.URL)
+			}
+			if got := query("select n from kept"); got != "7" {
+				t.Errorf("after a crash n = %q, want 7", got)
+			}
+
+			db := p.Database(t)
+			if !strings.HasPrefix(db, "postgres://postgres@127.0.0.1:") {
+				t.Errorf("database URL = %s", db)
+			}
+
+			if err := p.Freeze(); err != nil {
+				t.Fatal(err)
+			}
+			if err := briefly(t, func(ctx context.Context) error {
+				_, err := p.Query(ctx, "postgres", "select 1")
+				return err
+			}); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("a frozen server: %v, want silence", err)
+			}
+			if err := p.Thaw(); err != nil {
+				t.Fatal(err)
+			}
+			query("select 1")
+		})
+	}
+}
+
+func TestPostgresSQLError(t *testing.T) {
+	p := SharedPostgres(t, "18")
+	_, err := p.Query(t.Context(), "postgres", "select nothing from nowhere")
+	if err == nil || !strings.Contains(err.Error(), "42P01") {
+		t.Errorf("err = %v, want SQLSTATE 42P01", err)
+	}
+}
+
+func TestShared(t *testing.T) {
+	if a, b := SharedPostgres(t, "18"), SharedPostgres(t, "18"); a != b {
+		t.Error("two shared servers of one version")
+	}
+}
+
+func TestKafka(t *testing.T) {
+	t.Parallel()
+	k := StartKafka(t)
+	check(t, k, func(ctx context.Context) error { return k.ready(ctx) })
+}
+
+func TestNATS(t *testing.T) {
+	t.Parallel()
+	n := StartNATS(t, Durable())
+	check(t, n, func(ctx context.Context) error { return n.ready(ctx) })
+}
+
+type server interface {
+	Kill() error
+	Restart() error
+	Freeze() error
+	Thaw() error
+	Stop() error
+}
+
+// check walks a server through its life.
+func check(t *testing.T, s server, ask func(context.Context) error) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(ask(t.Context()))
+	must(s.Kill())
+	if ask(t.Context()) == nil {
+		t.Error("a killed server answers")
+	}
+	if s.Kill() == nil {
+		t.Error("Kill of a dead server succeeds")
+	}
+	must(s.Restart())
+	must(ask(t.Context()))
+	must(s.Freeze())
+	if briefly(t, ask) == nil {
+		t.Error("a frozen server answers")
+	}
+	must(s.Thaw())
+	must(ask(t.Context()))
+	must(s.Freeze())
+	must(s.Stop()) // thaws it first
+	must(s.Stop())
+	must(s.Restart())
+	must(ask(t.Context()))
+}
+
+func briefly(t *testing.T, ask func(context.Context) error) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	return ask(ctx)
+}
+
+func TestPortsAreFreeAndBelowTheClientRange(t *testing.T) {
+	ports, err := freePorts(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range ports {
+		if port >= 32768 {
+			t.Errorf("port %d may be given to a client", port)
+		}
+		l, err := net.Listen("tcp4", addr(port))
+		if err != nil {
+			t.Errorf("port %d: %v", port, err)
+			continue
+		}
+		l.Close()
+	}
+}
+
+func TestSweepKeepsTheLiving(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	alive, err := newHome("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alive.remove()
+	dead := filepath.Join(os.TempDir(), homePrefix+"dead")
+	for _, dir := range []string{dead, dead + "/data"} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(dead+".lock", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sweep()
+	if _, err := os.Stat(dead); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the dead server's directory: %v, want none", err)
+	}
+	if _, err := os.Stat(alive.path); err != nil {
+		t.Errorf("the living server's directory: %v", err)
+	}
+}
+
+// fakeTB records how a test was ended.
+type fakeTB struct {
+	testing.TB
+	fatal, skip string
+}
+
+func (f *fakeTB) Helper()                        {}
+func (f *fakeTB) Fatalf(format string, _ ...any) { f.fatal = format }
+func (f *fakeTB) Skipf(format string, _ ...any)  { f.skip = format }
+
+func TestMissingServer(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "skips")
+	t.Setenv("POSTRIDER_SKIP_LOG", log)
+	t.Setenv("POSTRIDER_REQUIRE_SERVERS", "")
+	f := &fakeTB{TB: t}
+	if p := StartPostgres(f, "9"); p != nil || f.skip == "" || f.fatal != "" {
+		t.Errorf("not required: %v, fatal %q, skip %q; want a skip", p, f.fatal, f.skip)
+	}
+	if b, err := os.ReadFile(log); err != nil || !strings.Contains(string(b), "TestMissingServer: no PostgreSQL 9 (make servers)") {
+		t.Errorf("skip log = %q, %v", b, err)
+	}
+
+	t.Setenv("POSTRIDER_REQUIRE_SERVERS", "1")
+	f = &fakeTB{TB: t}
+	if p := StartPostgres(f, "9"); p != nil || f.skip != "" || f.fatal == "" {
+		t.Errorf("required: %v, fatal %q, skip %q; want a failure", p, f.fatal, f.skip)
+	}
+}
