@@ -1,0 +1,166 @@
+// Package storetest is the conformance suite of a [store.Store], its
+// [store.Admin] and its [store.Migrator]. Every rule that package store states
+// with "must" is a [Case] that returns an error naming what was seen; the case
+// carries the promise that is broken by it.
+//
+// A store proves itself in its own tests:
+//
+//	func TestConformance(t *testing.T) {
+//		storetest.Run(t, func(t *testing.T) storetest.Env { return newEnv(t) })
+//	}
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
+)
+
+// Env is one fresh and empty outbox in some database. Its methods may be called
+// from several goroutines.
+type Env interface {
+	// Store returns a new store of the outbox's one pipe that remembers
+	// nothing, as another process would open it.
+	Store() store.Store
+	// Admin returns the operators' side of the same outbox and pipe.
+	Admin() store.Admin
+	// Begin opens a writer's transaction. Several may be open at once when
+	// Features.ConcurrentWriters is true, else at most one.
+	Begin(ctx context.Context) (Tx, error)
+	// Advance returns when the database's clock has moved on by at least d:
+	// a fake clock is moved, a real one is waited for. The suite never asks for
+	// more than 4 ticks.
+	Advance(ctx context.Context, d time.Duration) error
+	// Features says what the environment is and can do.
+	Features() Features
+}
+
+// Tx is a writer's transaction.
+type Tx interface {
+	// Enqueue inserts the messages in order. Messages without an id get one
+	// from the database or the environment.
+	Enqueue(ctx context.Context, msgs ...postrider.Message) error
+	Commit(ctx context.Context) error
+	Rollback(ctx context.Context) error
+}
+
+// Features are declared, never guessed: a case that needs what is not there is
+// reported as skipped with the reason.
+type Features struct {
+	// Lanes of the outbox: 2 to 8.
+	Lanes int
+	// Tick is the shortest time after which the suite may count on something to
+	// have expired or become due, and is used for short leases and delays.
+	// 0 means one second, which fits a fake clock; a real one wants 100 to
+	// 300 ms, since Advance then really waits.
+	Tick time.Duration
+	// ConcurrentWriters: a second transaction can write while one is open.
+	ConcurrentWriters bool
+	// BackdatedWriters: a transaction may commit records with lower numbers
+	// than those that are visible already. Implies ConcurrentWriters.
+	BackdatedWriters bool
+}
+
+// Case is one rule of the contract.
+type Case struct {
+	Name    string // "settle/fenced-by-epoch"
+	Promise string // the rule, as a sentence
+	Needs   Need   // what the environment must be able to do
+	Run     func(ctx context.Context, env Env) error
+}
+
+// Need names what a case asks of an environment.
+type Need uint8
+
+// What a case may need.
+const (
+	NeedsNothing           Need = iota
+	NeedsConcurrentWriters      // Features.ConcurrentWriters
+	NeedsBackdatedWriters       // Features.BackdatedWriters
+)
+
+// missing reports why a case cannot run with f, "" if it can.
+func (n Need) missing(f Features) string {
+	switch {
+	case n == NeedsConcurrentWriters && !f.ConcurrentWriters:
+		return "the database has one writer at a time (Features.ConcurrentWriters is false)"
+	case n == NeedsBackdatedWriters && !f.BackdatedWriters:
+		return "numbers become visible in their order (Features.BackdatedWriters is false)"
+	}
+	return ""
+}
+
+// Cases returns every case of the suite for stores and their operators' side.
+func Cases() []Case {
+	var all []Case
+	for _, part := range [][]Case{
+		leaseCases(), laneCases(), readCases(), stragglerCases(), messageCases(),
+		settleCases(), fenceCases(), parkedCases(), dueCases(), requestCases(), adminCases(),
+	} {
+		all = append(all, part...)
+	}
+	return all
+}
+
+// Run runs every case as a subtest, each in a fresh environment.
+func Run(t *testing.T, newEnv func(t *testing.T) Env) {
+	t.Helper()
+	for _, c := range Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			env := newEnv(t)
+			if why := c.Needs.missing(env.Features()); why != "" {
+				t.Skipf("not for this store: %s", why)
+			}
+			if err := c.Run(t.Context(), env); err != nil {
+				t.Errorf("%v\nbroken promise: %s", err, c.Promise)
+			}
+		})
+	}
+}
+
+// Result is what one case found.
+type Result struct {
+	Name    string
+	Promise string
+	Skipped string // why it did not run, "" if it did
+	Err     error  // nil: the promise was kept
+}
+
+// String is one line for a person.
+func (r Result) String() string {
+	switch {
+	case r.Skipped != "":
+		return fmt.Sprintf("skip %s: %s", r.Name, r.Skipped)
+	case r.Err != nil:
+		return fmt.Sprintf("FAIL %s: %v; broken promise: %s", r.Name, r.Err, r.Promise)
+	}
+	return "ok   " + r.Name
+}
+
+// Check runs every case outside of a test. newEnv makes a fresh environment and
+// the function that closes it; its error is the result of the case.
+func Check(ctx context.Context, newEnv func(ctx context.Context) (Env, func(), error)) []Result {
+	var results []Result
+	for _, c := range Cases() {
+		results = append(results, c.check(ctx, newEnv))
+	}
+	return results
+}
+
+func (c Case) check(ctx context.Context, newEnv func(ctx context.Context) (Env, func(), error)) Result {
+	r := Result{Name: c.Name, Promise: c.Promise}
+	env, closeEnv, err := newEnv(ctx)
+	if err != nil {
+		r.Err = fmt.Errorf("no environment: %w", err)
+		return r
+	}
+	defer closeEnv()
+	if r.Skipped = c.Needs.missing(env.Features()); r.Skipped == "" {
+		r.Err = c.Run(ctx, env)
+	}
+	return r
+}
