@@ -1,0 +1,31 @@
+// Package envelope says how a [postrider.Message] looks on the wire: as the
+// payload, untouched, and plain headers beside it. Every broker adapter uses
+// this one table, so that a consumer written in any language can read it.
+//
+//	header                    value                                   written
+//	postrider-id              UUID in canonical text                  always
+//	postrider-type            what happened                           unless empty
+//	postrider-topic           the message's topic                     where the broker's own name for it differs
+//	postrider-key             the unit of order                       unless empty or carried as the broker's own key
+//	postrider-version         decimal, 1 ...                          unless 0
+//	postrider-schema-version  decimal, 1 ...                          unless 0
+//	postrider-time            RFC 3339, UTC, up to nanoseconds        unless zero
+//	content-type              media type of the payload               unless empty
+//	postrider-generation      decimal: how often it was replayed      by the relay, on a replayed dead letter
+//	postrider-gap             versions left out before this one       by the relay, after a dead letter was skipped
+//	postrider-h-NAME          a user header NAME that is reserved     when NAME is content-type or the broker's own
+//	anything else             a user header, verbatim
+//
+// Header names are compared by their bytes. Other names that begin with
+// "postrider-" are reserved; a reader keeps those it does not know among the
+// message's headers.
+//
+// Kafka carries the key as the record's key and header values as bytes. NATS
+// carries headers as text lines and has no key, so postrider-key is written;
+// names that begin with "Nats-" command the server and therefore travel as
+// postrider-h-NAME.
+//
+// A record without postrider-id was not written by Postrider. It is readable
+// all the same: its id is derived from where it stands (topic, partition and
+// offset, or stream and sequence), so that every delivery of it has the same.
+package envelope

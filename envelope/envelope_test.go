@@ -1,0 +1,157 @@
+package envelope_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/envelope"
+)
+
+const id = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+func full() postrider.Message {
+	return postrider.Message{
+		ID: id, Topic: "orders", Key: "ключ", Type: "order.placed",
+		Payload: []byte{0, 1, 0xff}, ContentType: "application/json",
+		Headers: map[string]string{
+			"traceparent": "00-ab", "content-type": "user's own", "Nats-Rollup": "all",
+			"empty": "", envelope.Generation: "2",
+		},
+		Version: 7, SchemaVersion: 3, Time: time.Date(2026, 8, 1, 2, 3, 4, 5000, time.UTC),
+	}
+}
+
+func nats(name string) bool { return strings.HasPrefix(name, "Nats-") }
+
+func TestRoundTrip(t *testing.T) {
+	codec := envelope.Codec{Reserved: nats}
+	for _, tt := range []struct {
+		name    string
+		carried envelope.Carried
+		record  envelope.Record
+	}{
+		{"all in headers", 0, envelope.Record{}},
+		{"topic and key carried", envelope.TopicCarried | envelope.KeyCarried, envelope.Record{Topic: "orders", Key: "ключ"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			want := full()
+			headers, _ := codec.Append(nil, nil, &want, tt.carried)
+			for _, h := range headers {
+				if nats(h.Name) {
+					t.Errorf("reserved header %q travels unescaped", h.Name)
+				}
+				if h.Name == envelope.Key && tt.carried&envelope.KeyCarried != 0 {
+					t.Error("the key is written twice")
+				}
+			}
+			rec := tt.record
+			rec.Headers, rec.Payload = headers, want.Payload
+			got, err := codec.Decode(rec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestForgedFieldsAreNotWritten(t *testing.T) {
+	m := full()
+	m.Headers = map[string]string{envelope.ID: "forged", envelope.Key: "forged"}
+	headers, _ := envelope.Codec{}.Append(nil, nil, &m, 0)
+	for _, h := range headers {
+		if string(h.Value) == "forged" {
+			t.Errorf("user header %s replaced a field of the message", h.Name)
+		}
+	}
+}
+
+func TestForeignRecord(t *testing.T) {
+	rec := envelope.Record{Topic: "t", Key: "k", Payload: []byte("x"), Origin: "kafka:t/0@1"}
+	a, err := envelope.Codec{}.Decode(rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := envelope.Codec{}.Decode(rec)
+	rec.Origin = "kafka:t/0@2"
+	c, _ := envelope.Codec{}.Decode(rec)
+	if a.ID != b.ID || a.ID == c.ID {
+		t.Errorf("ids %s, %s of one place and %s of another", a.ID, b.ID, c.ID)
+	}
+	if err := a.Validate(); err != nil {
+		t.Errorf("the derived message is not valid: %v", err)
+	}
+}
+
+func TestDecodeErrors(t *testing.T) {
+	for name, value := range map[string]string{
+		envelope.ID: "7", envelope.Version: "-1", envelope.SchemaVersion: "4294967296", envelope.Time: "yesterday",
+	} {
+		rec := envelope.Record{Topic: "t", Origin: "o", Headers: []envelope.Header{{name, []byte(value)}, {envelope.Type, []byte("x")}}}
+		m, err := envelope.Codec{}.Decode(rec)
+		var de *envelope.DecodeError
+		if !errors.As(err, &de) || de.Header != name {
+			t.Errorf("%s=%s: error %v", name, value, err)
+		}
+		if m.ID == "" || m.Type != "x" {
+			t.Errorf("%s=%s: the rest was lost: %+v", name, value, m)
+		}
+		if err != nil && strings.Contains(err.Error(), value) && value != "7" && value != "-1" {
+			t.Errorf("the error repeats the value: %v", err)
+		}
+	}
+}
+
+func TestAppendDoesNotAllocate(t *testing.T) {
+	m := full()
+	delete(m.Headers, "content-type") // escaping a name allocates; it is rare
+	delete(m.Headers, "Nats-Rollup")
+	var headers []envelope.Header
+	var scratch []byte
+	n := testing.AllocsPerRun(100, func() {
+		headers, scratch = envelope.Codec{}.Append(headers[:0], scratch[:0], &m, 0)
+	})
+	if n != 0 {
+		t.Errorf("%v allocations per message", n)
+	}
+}
+
+func FuzzRoundTrip(f *testing.F) {
+	f.Add("t", "k", "ty", "ct", "name", "value", []byte("p"), int64(1), int32(2), int64(3))
+	f.Add("t", "", "", "", "postrider-h-x", "", []byte{}, int64(0), int32(0), int64(0))
+	f.Fuzz(func(t *testing.T, topic, key, typ, ct, name, value string, payload []byte, version int64, schema int32, nanos int64) {
+		m := postrider.Message{
+			ID: id, Topic: topic, Key: key, Type: typ, ContentType: ct, Payload: payload,
+			Headers: map[string]string{name: value}, Version: version, SchemaVersion: schema,
+			Time: time.Unix(0, nanos).UTC(),
+		}
+		if m.Validate() != nil {
+			t.Skip()
+		}
+		codec := envelope.Codec{Reserved: nats}
+		headers, _ := codec.Append(nil, nil, &m, 0)
+		got, err := codec.Decode(envelope.Record{Headers: headers, Payload: payload})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, m) {
+			t.Errorf("got  %+v\nwant %+v", got, m)
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add("postrider-time", []byte("2026-01-01T00:00:00Z"))
+	f.Fuzz(func(t *testing.T, name string, value []byte) {
+		m, _ := envelope.Codec{}.Decode(envelope.Record{Headers: []envelope.Header{{name, value}}, Origin: "o"})
+		if m.ID == "" {
+			t.Error("a message without id")
+		}
+	})
+}
