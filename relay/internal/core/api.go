@@ -1,0 +1,253 @@
+package core
+
+import (
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/store"
+)
+
+// ID names one action that is answered by one event. IDs are never reused.
+type ID uint64
+
+// Event is something that happened. Every action with an ID must be answered by
+// exactly one event with that ID, also after a Cancel.
+type Event interface{ event() }
+
+// The events.
+type (
+	// Start is the first event of an engine.
+	Start struct{}
+	// Tick answers a Timer: its time has come. An extra Tick does no harm.
+	Tick struct{}
+	// Leased answers Lease.
+	Leased struct {
+		ID    ID
+		Grant store.Grant
+		Err   error
+	}
+	// ReadDone answers Read. With Err nil a lane without a batch found nothing.
+	ReadDone struct {
+		ID      ID
+		Batches []store.Batch
+		Err     error
+	}
+	// Delivered answers Deliver: nil, or one entry per message.
+	Delivered struct {
+		ID   ID
+		Errs []error
+	}
+	// Settled answers Settle. A non-nil Err means that the outcome is unknown.
+	Settled struct {
+		ID   ID
+		Lost []store.Lane
+		Err  error
+	}
+	// Woke answers Wait, whatever ended it.
+	Woke struct{ ID ID }
+	// Drain asks for an orderly end. Stopped follows within
+	// Config.DrainTimeout and a second.
+	Drain struct{}
+	// ClockJump says that the monotonic and the wall clock disagree: the
+	// process was suspended and every lease counts as lost.
+	ClockJump struct{}
+)
+
+func (Start) event()     {}
+func (Tick) event()      {}
+func (Leased) event()    {}
+func (ReadDone) event()  {}
+func (Delivered) event() {}
+func (Settled) event()   {}
+func (Woke) event()      {}
+func (Drain) event()     {}
+func (ClockJump) event() {}
+
+// Action is something to do now. Actions with an ID run concurrently with each
+// other and with later steps; each must end within its Timeout.
+type Action interface{ action() }
+
+// The actions.
+type (
+	// Lease calls Store.Lease. The lease counts from the step that asked for it.
+	Lease struct {
+		ID      ID
+		Req     store.LeaseRequest
+		Timeout time.Duration
+	}
+	// Read calls Store.Read for many lanes at once.
+	Read struct {
+		ID      ID
+		Reads   []store.LaneRead
+		Timeout time.Duration
+	}
+	// Deliver calls Sink.Deliver; there is at most one per lane at any time.
+	Deliver struct {
+		ID      ID
+		Lane    store.Lane
+		Msgs    []postrider.Message
+		Timeout time.Duration
+	}
+	// Cancel ends the context of a Deliver, whose answer no longer matters but
+	// must still come: the lane delivers nothing before it has.
+	Cancel struct{ ID ID }
+	// Settle calls Store.Settle; there is at most one at any time.
+	Settle struct {
+		ID          ID
+		Settlements []store.Settlement
+		Timeout     time.Duration
+	}
+	// Wait calls Store.Wait.
+	Wait struct {
+		ID  ID
+		Max time.Duration
+	}
+	// Timer asks for a Tick at that time. It replaces the Timer before.
+	Timer struct{ At time.Duration }
+	// Notify tells the observer a fact.
+	Notify struct{ Fact Fact }
+	// Stopped is the last action. Err is why the engine cannot work, nil after
+	// a drain.
+	Stopped struct{ Err error }
+)
+
+func (Lease) action()   {}
+func (Read) action()    {}
+func (Deliver) action() {}
+func (Cancel) action()  {}
+func (Settle) action()  {}
+func (Wait) action()    {}
+func (Timer) action()   {}
+func (Notify) action()  {}
+func (Stopped) action() {}
+
+// Fact is what an observer may want to know. No fact holds a payload.
+type Fact interface{ fact() }
+
+// The facts.
+type (
+	// LaneGained: the engine works on the lane from now on.
+	LaneGained struct {
+		Lane  store.Lane
+		Epoch int64
+	}
+	// LaneLost: it no longer does. Reason is "released", "taken", "lease
+	// expired", "identity changed", "clock jumped".
+	LaneLost struct {
+		Lane   store.Lane
+		Reason string
+	}
+	// LeaseRenewed: a heartbeat was answered.
+	LeaseRenewed struct{ Lanes, Total, Instances int }
+	// DeliveryDone: one Deliver call was answered. Classes counts the errors
+	// by broker.Class.
+	DeliveryDone struct {
+		Lane    store.Lane
+		Acked   int
+		Bytes   int
+		Took    time.Duration
+		Classes [5]int
+	}
+	// SettleDone: settlements were recorded.
+	SettleDone struct {
+		Lanes, Messages, Parked, Unparked int
+		Took                              time.Duration
+	}
+	// RecordParked: a record was set aside or changed where it stands aside.
+	RecordParked struct {
+		Lane     store.Lane
+		Seq      int64
+		ID       string
+		Topic    string
+		State    store.State
+		Attempts int
+		Class    string
+		Code     string
+		Error    string
+	}
+	// HealthChanged: "store", "sink" or "destination NAME" stopped (Down) or
+	// started to work. Sent once per change.
+	HealthChanged struct {
+		Part string
+		Down bool
+		Err  error
+	}
+	// BrakeChanged: a destination is held because it rejected Rejections
+	// messages in a row with Code, or is free again (On false).
+	BrakeChanged struct {
+		Destination string
+		Code        string
+		Rejections  int
+		On          bool
+	}
+	// LanePaused: the lane reads no more because its parked keys reached the
+	// cap, or reads again (On false).
+	LanePaused struct {
+		Lane   store.Lane
+		Keys   int
+		Reason string
+		On     bool
+	}
+)
+
+func (LaneGained) fact()    {}
+func (LaneLost) fact()      {}
+func (LeaseRenewed) fact()  {}
+func (DeliveryDone) fact()  {}
+func (SettleDone) fact()    {}
+func (RecordParked) fact()  {}
+func (HealthChanged) fact() {}
+func (BrakeChanged) fact()  {}
+func (LanePaused) fact()    {}
+
+// Policy says what becomes of a key whose head is dead.
+type Policy uint8
+
+// The policies.
+const (
+	Block Policy = iota // later messages of the key wait for a person
+	Skip                // the dead letter is isolated and the key goes on
+)
+
+// Backoff says when a failed message is tried again.
+type Backoff struct {
+	Delays []time.Duration // after the 1st, 2nd ... failure, the last one repeated; when empty Base and Max rule
+	Base   time.Duration   // 0: 1 s; doubled per failure
+	Max    time.Duration   // 0: 5 min
+	Jitter float64         // share of the delay that is random, 0..1; 0: 0.5, negative: none
+	// MaxAttempts is the number of failures after which a message is dead. 0: 10.
+	MaxAttempts int
+}
+
+// Config is everything an engine is told. Zero values take the defaults named.
+type Config struct {
+	BootID   string // required
+	Instance string
+	Only     []store.Lane // when not empty, only these lanes
+	MaxLanes int          // 0: the fair share
+
+	TTL            time.Duration // of the lease; 0: 2 s
+	DeliverTimeout time.Duration // of one Deliver; 0: 10 s
+	StoreTimeout   time.Duration // of one Read or Settle; 0: 10 s
+	DrainTimeout   time.Duration // 0: 25 s
+
+	Window      int // most messages unsettled per lane; 0: 1024
+	WindowBytes int // 0: 4 MiB
+	Page        int // most messages per batch; 0: 256
+	MaxMessages int // most messages held over all lanes; 0: 32768
+	MaxBytes    int // 0: 16 MiB
+	ParkedKeys  int // most captured keys per lane; 0: 1000
+
+	PollMin, PollMax         time.Duration // 0: 1 ms, 20 ms
+	SettleAfter, SettleAtMax time.Duration // 0: 100 ms, 1 s
+
+	Retry      Backoff
+	OutageBase time.Duration // first pause of an outage; 0: 100 ms, doubled, full jitter
+	OutageMax  time.Duration // 0: 15 s; also caps the RetryAfter of a throttle
+	Brake      int           // rejections in a row; 0: 20, negative: never
+	Policy     func(topic string) Policy // nil: Block
+
+	Store store.Info
+	Sink  broker.Info
+}
