@@ -1,0 +1,58 @@
+package outbox
+
+import (
+	"context"
+	"strings"
+
+	"github.com/postrider/postrider"
+)
+
+// Dialect is the SQL that a database speaks.
+type Dialect uint8
+
+// The dialects.
+const (
+	// Postgres is PostgreSQL 15 and newer, through any driver.
+	Postgres Dialect = iota
+	// SQLite is SQLite 3.35 and newer, through any driver of database/sql.
+	SQLite
+)
+
+func (d Dialect) String() string {
+	if d == SQLite {
+		return "sqlite"
+	}
+	return "postgres"
+}
+
+// writer inserts messages, already checked, of which there is at least one.
+type writer interface {
+	write(ctx context.Context, tx Tx, ids []string, msgs []postrider.Message) error
+}
+
+func newWriter(d Dialect, o Options) writer {
+	if d == SQLite {
+		return newSQLite(tableName(o, "", "postrider_outbox"))
+	}
+	return newPostgres(tableName(o, "postrider", "outbox"))
+}
+
+// tableName is quoted, so that a search path or a keyword cannot redirect it.
+func tableName(o Options, schema, table string) string {
+	if o.Schema != "" {
+		schema = o.Schema
+	}
+	if o.Table != "" {
+		table = o.Table
+	}
+	if schema == "" {
+		return quote(table)
+	}
+	return quote(schema) + "." + quote(table)
+}
+
+func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+const columns = "(id, topic, key, type, payload, content_type, headers, version, schema_version, not_before)"
+
+const columnCount = 10

@@ -1,0 +1,155 @@
+// Package outbox writes messages into your own database transaction.
+//
+//	ob := outbox.New(outbox.Postgres, nil)
+//	...
+//	err = ob.Enqueue(ctx, tx, postrider.JSON("orders.placed", id, "order.placed", order))
+//
+// The message is one row of the outbox table. It exists iff your transaction
+// commits; a relay delivers it afterwards. The package opens no connection,
+// starts no goroutine and keeps none of its arguments.
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/internal/uuidv7"
+)
+
+// Options are the settings of an Outbox. nil means all defaults.
+type Options struct {
+	// Schema holds the outbox table: "postrider". SQLite has no schemas; there a
+	// name means an attached database.
+	Schema string
+	// Table is the outbox table: "outbox" on PostgreSQL, "postrider_outbox" on SQLite.
+	Table string
+	// Limits are stricter limits than those of package postrider.
+	Limits Limits
+}
+
+// Limits bound what one message may carry, in bytes. Zero means the limit of
+// package postrider, which is also the most that counts.
+type Limits struct {
+	Payload     int // [postrider.MaxPayload]
+	HeaderBytes int // [postrider.MaxHeaderBytes]
+}
+
+// An Outbox turns messages into rows. It holds no connection and is safe for
+// concurrent use; a package variable is a good place for one.
+type Outbox struct {
+	writer writer
+	limits Limits
+	ids    uuidv7.Generator
+}
+
+// New returns an Outbox that writes in the dialect d. It does no I/O.
+func New(d Dialect, opts *Options) *Outbox {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	return &Outbox{writer: newWriter(d, o), limits: o.Limits}
+}
+
+// Enqueue writes msgs into the outbox, in this order, inside tx. It does not
+// change msgs. Without messages it does nothing.
+//
+// A message that breaks a limit gives a [*MessageError] and a tx that is no
+// transaction a [*NotTxError], both before any I/O. After any other error the
+// caller must roll back, as after any failed statement.
+func (o *Outbox) Enqueue(ctx context.Context, tx Tx, msgs ...postrider.Message) error {
+	_, err := o.EnqueueIDs(ctx, tx, msgs...)
+	return err
+}
+
+// EnqueueIDs is Enqueue and returns the id of each message: the one it came
+// with, in lower case, or the UUIDv7 made for it.
+func (o *Outbox) EnqueueIDs(ctx context.Context, tx Tx, msgs ...postrider.Message) ([]string, error) {
+	if err := CheckTx(tx); err != nil {
+		return nil, err
+	}
+	for i := range msgs {
+		if err := o.check(&msgs[i]); err != nil {
+			return nil, &MessageError{Index: i, Topic: msgs[i].Topic, Err: err}
+		}
+	}
+	if len(msgs) == 0 {
+		return nil, nil
+	}
+	ids := make([]string, len(msgs))
+	for i := range msgs {
+		if ids[i] = strings.ToLower(msgs[i].ID); ids[i] == "" {
+			ids[i] = o.ids.New()
+		}
+	}
+	if err := o.writer.write(ctx, tx, ids, msgs); err != nil {
+		return nil, fmt.Errorf("outbox: enqueue %s: %w", describe(msgs), err)
+	}
+	return ids, nil
+}
+
+func (o *Outbox) check(m *postrider.Message) error {
+	if err := m.Validate(); err != nil {
+		return err
+	}
+	if limit := o.limits.Payload; limit > 0 && len(m.Payload) > limit {
+		return &postrider.LimitError{Field: "payload", Reason: fmt.Sprintf("is %d bytes, the limit is %d", len(m.Payload), limit)}
+	}
+	if limit := o.limits.HeaderBytes; limit > 0 {
+		size := 0
+		for name, value := range m.Headers {
+			size += len(name) + len(value)
+		}
+		if size > limit {
+			return &postrider.LimitError{Field: "headers", Reason: fmt.Sprintf("are %d bytes, the limit is %d", size, limit)}
+		}
+	}
+	if y := m.NotBefore.UTC().Year(); y < 1 || y > 9999 {
+		return &postrider.LimitError{Field: "not before", Reason: fmt.Sprintf("is in the year %d, which no database keeps", y)}
+	}
+	return nil
+}
+
+func describe(msgs []postrider.Message) string {
+	if len(msgs) == 1 {
+		return fmt.Sprintf("1 message (topic %q)", msgs[0].Topic)
+	}
+	return fmt.Sprintf("%d messages (first topic %q)", len(msgs), msgs[0].Topic)
+}
+
+// MessageError says which message of an Enqueue cannot be written and why. It
+// wraps a [*postrider.LimitError] or the error of an encoder, and matches
+// [postrider.ErrInvalid]. Nothing has been written.
+type MessageError struct {
+	Index int    // of the message in the call, from 0
+	Topic string // of the message
+	Err   error
+}
+
+func (e *MessageError) Error() string {
+	return fmt.Sprintf("outbox: message %d (topic %q): %v", e.Index, shorten(e.Topic), e.Err)
+}
+
+func (e *MessageError) Unwrap() error { return e.Err }
+
+// shorten keeps an over-long topic, which is what the error may be about, from
+// filling a log line.
+func shorten(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
+}
+
+// due is NotBefore in microseconds since 1970, rounded up: never early.
+func due(t time.Time) int64 {
+	us := t.UnixMicro()
+	if t.Nanosecond()%1000 != 0 {
+		us++
+	}
+	return us
+}

@@ -1,0 +1,195 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/outbox"
+)
+
+// recorder is a transaction that notes what it is asked to execute.
+type recorder struct {
+	queries []string
+	args    [][]any
+	fail    string // statements that start with it fail
+}
+
+func (r *recorder) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
+	r.queries, r.args = append(r.queries, query), append(r.args, args)
+	if r.fail != "" && strings.HasPrefix(query, r.fail) && len(r.queries) > 2 {
+		return nil, errDisk
+	}
+	return driver.RowsAffected(1), nil
+}
+
+func (r *recorder) Commit() error   { return errors.New("the transaction is the caller's") }
+func (r *recorder) Rollback() error { return errors.New("the transaction is the caller's") }
+
+var errDisk = errors.New("disk full")
+
+func TestInvalidMessageIsNamedBeforeAnyIO(t *testing.T) {
+	good := postrider.Message{Topic: "orders.placed", Payload: []byte("{}")}
+	limits := &outbox.Options{Limits: outbox.Limits{Payload: 3, HeaderBytes: 4}}
+	for _, c := range []struct {
+		name string
+		opts *outbox.Options
+		bad  postrider.Message
+		want string
+	}{
+		{"no topic", nil, postrider.Message{}, `outbox: message 2 (topic ""): topic is empty`},
+		{"payload", limits, postrider.Message{Topic: "t", Payload: []byte("four")},
+			`outbox: message 2 (topic "t"): payload is 4 bytes, the limit is 3`},
+		{"headers", limits, postrider.Message{Topic: "t", Headers: map[string]string{"abc": "de"}},
+			`outbox: message 2 (topic "t"): headers are 5 bytes, the limit is 4`},
+		{"zero byte", nil, postrider.Message{Topic: "t", Key: "a\x00b"}, `outbox: message 2 (topic "t"): key has a zero byte`},
+		{"long topic", nil, postrider.Message{Topic: strings.Repeat("x", 300)},
+			`outbox: message 2 (topic "` + strings.Repeat("x", 64) + `..."): topic is 300 bytes, the limit is 255`},
+		{"far future", nil, postrider.Message{Topic: "t", NotBefore: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)},
+			`outbox: message 2 (topic "t"): not before is in the year 12026, which no database keeps`},
+		{"unencodable", nil, postrider.JSON("t", "k", "y", func() {}),
+			`outbox: message 2 (topic "t"): invalid message: payload cannot be encoded: json: unsupported type: func()`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, d := range []outbox.Dialect{outbox.Postgres, outbox.SQLite} {
+				tx := &recorder{}
+				err := outbox.New(d, c.opts).Enqueue(t.Context(), tx, good, good, c.bad, good)
+				var me *outbox.MessageError
+				if !errors.As(err, &me) || me.Index != 2 || !errors.Is(err, postrider.ErrInvalid) {
+					t.Fatalf("%v: got %#v, want a *MessageError of message 2", d, err)
+				}
+				if err.Error() != c.want {
+					t.Errorf("%v: error\n got %s\nwant %s", d, err, c.want)
+				}
+				if len(tx.queries) > 0 {
+					t.Errorf("%v: executed %q", d, tx.queries)
+				}
+			}
+		})
+	}
+}
+
+type beginner struct{ *recorder }
+
+func (beginner) BeginTx(context.Context, *sql.TxOptions) (any, error) { return nil, nil }
+
+func TestPoolIsRefusedBeforeAnyIO(t *testing.T) {
+	r := &recorder{}
+	for name, tx := range map[string]outbox.Tx{
+		"wrapper":            beginner{r},
+		"unchecked wrapper":  outbox.Unchecked(beginner{r}),
+		"unchecked pool":     outbox.Unchecked((*sql.DB)(nil)),
+		"nil":                nil,
+		"nil *sql.Tx":        (*sql.Tx)(nil),
+		"unchecked nil":      outbox.Unchecked(nil),
+		"unchecked database": outbox.Unchecked(&sql.DB{}),
+	} {
+		err := outbox.New(outbox.Postgres, nil).Enqueue(t.Context(), tx, postrider.Message{Topic: "t"})
+		var nt *outbox.NotTxError
+		if !errors.As(err, &nt) {
+			t.Errorf("%s: got %v, want a *NotTxError", name, err)
+		}
+	}
+	if len(r.queries) > 0 {
+		t.Errorf("executed %q", r.queries)
+	}
+	if err := outbox.CheckTx(outbox.Unchecked(&sql.Tx{})); err != nil {
+		t.Errorf("a *sql.Tx behind Unchecked is refused: %v", err)
+	}
+	if err := outbox.CheckTx(outbox.Unchecked(r)); err != nil {
+		t.Errorf("a narrow interface behind Unchecked is refused: %v", err)
+	}
+}
+
+func TestPostgresArrays(t *testing.T) {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 1001, time.FixedZone("x", 3600))
+	msgs := []postrider.Message{
+		{ID: "01890A5D-AC96-774B-BCCE-B302099A8057", Topic: `a"b\c,{}`, Key: "NULL", Payload: []byte{0, 0xff}, NotBefore: at, Version: 7},
+		{Topic: "t", Type: "", Headers: map[string]string{"q": `"`}, SchemaVersion: 3},
+	}
+	tx := &recorder{}
+	ids, err := outbox.New(outbox.Postgres, nil).EnqueueIDs(t.Context(), tx, msgs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids[0] != "01890a5d-ac96-774b-bcce-b302099a8057" || len(ids[1]) != 36 {
+		t.Errorf("ids %q", ids)
+	}
+	if msgs[1].ID != "" {
+		t.Error("Enqueue changed its argument")
+	}
+	want := []any{
+		"{" + ids[0] + "," + ids[1] + "}",
+		`{"a\"b\\c,{}","t"}`, `{"NULL",""}`, `{"",""}`, `{"\\x00ff","\\x"}`, `{"",""}`,
+		`{"{}","{\"q\":\"\\\"\"}"}`, `{7,0}`, `{0,3}`, `{"2026-03-04T04:06:07.000002Z",NULL}`,
+	}
+	if !reflect.DeepEqual(tx.args[0], want) {
+		t.Errorf("arguments\n got %q\nwant %q", tx.args[0], want)
+	}
+}
+
+func TestChunks(t *testing.T) {
+	msgs := slices.Repeat([]postrider.Message{{Topic: "t"}}, 10_001)
+	big := slices.Repeat([]postrider.Message{{Topic: "t", Payload: make([]byte, 9<<20)}}, 3)
+	for _, c := range []struct {
+		name string
+		d    outbox.Dialect
+		msgs []postrider.Message
+		want int // statements
+	}{
+		{"one", outbox.Postgres, msgs[:1], 1},
+		{"full", outbox.Postgres, msgs[:10_000], 1},
+		{"one more", outbox.Postgres, msgs, 2},
+		{"bytes", outbox.Postgres, big, 3},
+		{"sqlite full", outbox.SQLite, msgs[:99], 1},
+		{"sqlite one more, in a savepoint", outbox.SQLite, msgs[:100], 4},
+		{"none", outbox.Postgres, nil, 0},
+	} {
+		tx := &recorder{}
+		if err := outbox.New(c.d, nil).Enqueue(t.Context(), tx, c.msgs...); err != nil {
+			t.Fatal(err)
+		}
+		if len(tx.queries) != c.want {
+			t.Errorf("%s: %d statements, want %d", c.name, len(tx.queries), c.want)
+		}
+	}
+}
+
+func TestSQLiteUndoesHalfACall(t *testing.T) {
+	tx := &recorder{fail: "INSERT"}
+	msgs := slices.Repeat([]postrider.Message{{Topic: "t"}}, 250)
+	err := outbox.New(outbox.SQLite, nil).Enqueue(t.Context(), tx, msgs...)
+	if !errors.Is(err, errDisk) || !strings.Contains(err.Error(), `enqueue 250 messages (first topic "t")`) {
+		t.Errorf("error %v", err)
+	}
+	if last := tx.queries[len(tx.queries)-1]; last != "ROLLBACK TO postrider_enqueue" {
+		t.Errorf("last statement is %q", last)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, c := range []struct {
+		d    outbox.Dialect
+		opts *outbox.Options
+		want string
+	}{
+		{outbox.Postgres, nil, `INSERT INTO "postrider"."outbox" (`},
+		{outbox.Postgres, &outbox.Options{Schema: `a"b`, Table: "c"}, `INSERT INTO "a""b"."c" (`},
+		{outbox.SQLite, nil, `INSERT INTO "postrider_outbox" (`},
+	} {
+		tx := &recorder{}
+		if err := outbox.New(c.d, c.opts).Enqueue(t.Context(), tx, postrider.Message{Topic: "t"}); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(tx.queries[0], c.want) {
+			t.Errorf("statement %q, want the start %q", tx.queries[0], c.want)
+		}
+	}
+}
