@@ -1,0 +1,160 @@
+// Package inbox makes every message count once: it records the message's id in
+// the transaction of its effect, so that a second delivery finds it there.
+//
+//	in := inbox.New(outbox.Postgres, "billing", nil)
+//	...
+//	err := in.Once(ctx, db, msg, func(tx *sql.Tx) error { return insertInvoice(ctx, tx, msg) })
+//	// err == nil: acknowledge, whether fn ran now or long ago
+//
+// There is no function that asks whether a message was seen: between such a
+// question and the effect another delivery of the message can run.
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/outbox"
+)
+
+// Options are the settings of an Inbox. nil means all defaults.
+type Options struct {
+	// Schema holds the inbox tables: "postrider". SQLite has no schemas; there a
+	// name means an attached database.
+	Schema string
+}
+
+// An Inbox remembers what one consumer has processed. It holds no connection
+// and is safe for concurrent use.
+type Inbox struct {
+	consumer string
+	err      error // the name cannot be used; reported by every method
+	sql      statements
+}
+
+// New returns the inbox of the consumer of that name. The name is the
+// consumer's identity: under another name every message counts as new. It does
+// no I/O; an unusable name is reported by the first use.
+func New(d outbox.Dialect, consumer string, opts *Options) *Inbox {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	in := &Inbox{consumer: consumer, sql: newStatements(d, o.Schema)}
+	if consumer == "" || len(consumer) > 255 || clean(consumer, 255) != consumer {
+		in.err = fmt.Errorf("inbox: the consumer's name %q must be 1 to 255 bytes of text", clean(consumer, 64))
+	}
+	return in
+}
+
+// Consumer is the name given to New.
+func (in *Inbox) Consumer() string { return in.consumer }
+
+// ErrNoID: a message without an id cannot be told from its duplicate.
+var ErrNoID = errors.New("message has no id")
+
+// Claim records inside tx that the consumer processes m. It reports false when
+// an earlier transaction has done so: then skip the effect and acknowledge.
+// While another transaction that has claimed m is open, Claim waits for its end.
+//
+// A [*RetryableError] asks for a new transaction. After any error, and after
+// any error of the effect, roll back and do not acknowledge.
+func (in *Inbox) Claim(ctx context.Context, tx outbox.Tx, m postrider.Message) (fresh bool, err error) {
+	if err := in.usable(&m); err != nil {
+		return false, err
+	}
+	if err := outbox.CheckTx(tx); err != nil {
+		return false, err
+	}
+	res, err := tx.ExecContext(ctx, in.sql.claim, in.consumer, m.ID, clean(m.Topic, postrider.MaxTopicLen), clean(m.Type, postrider.MaxTypeLen))
+	if err != nil {
+		return false, in.wrap("claim", m.ID, err)
+	}
+	n, err := res.RowsAffected()
+	if err != nil {
+		return false, in.wrap("claim", m.ID, err)
+	}
+	return n > 0, nil
+}
+
+func (in *Inbox) usable(m *postrider.Message) error {
+	if in.err != nil {
+		return in.err
+	}
+	if m.ID == "" {
+		return fmt.Errorf("inbox %q: %w", in.consumer, ErrNoID)
+	}
+	return nil
+}
+
+func (in *Inbox) wrap(what, id string, err error) error {
+	return Classify(fmt.Errorf("inbox %q: %s message %s: %w", in.consumer, what, id, err))
+}
+
+// Beginner is *sql.DB or *sql.Conn.
+type Beginner interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
+// Once runs fn in a transaction of its own that claims m first, and commits. It
+// returns nil without running fn when m was claimed before. fn must not commit.
+// On nil, and only then, the message may be acknowledged.
+func (in *Inbox) Once(ctx context.Context, db Beginner, m postrider.Message, fn func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return in.wrap("begin for", m.ID, err)
+	}
+	defer tx.Rollback() //nolint:errcheck // it has nothing to say after a commit, and less than err before
+	fresh, err := in.Claim(ctx, tx, m)
+	if err != nil || !fresh {
+		return err
+	}
+	if err := fn(tx); err != nil {
+		return Classify(err)
+	}
+	if err := tx.Commit(); err != nil {
+		return in.wrap("commit", m.ID, err)
+	}
+	return nil
+}
+
+// PgxBeginner is *pgxpool.Pool, *pgx.Conn or pgx.Tx. T is pgx.Tx, inferred.
+type PgxBeginner[T any] interface {
+	Begin(ctx context.Context) (T, error)
+}
+
+// OncePgx is [Inbox.Once] for pgx:
+//
+//	err := inbox.OncePgx(ctx, in, pool, msg, func(tx pgx.Tx) error { ... })
+func OncePgx[T outbox.PgxTx[Tag], Tag outbox.CommandTag](ctx context.Context, in *Inbox, db PgxBeginner[T], m postrider.Message, fn func(tx T) error) error {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return in.wrap("begin for", m.ID, err)
+	}
+	// Without ctx: a rollback that is not sent costs the connection.
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // as in Once
+	fresh, err := in.Claim(ctx, outbox.Pgx[Tag](tx), m)
+	if err != nil || !fresh {
+		return err
+	}
+	if err := fn(tx); err != nil {
+		return Classify(err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return in.wrap("commit", m.ID, err)
+	}
+	return nil
+}
+
+// clean makes s fit for a text column: valid UTF-8 without zero bytes, at most
+// limit bytes. What a broker hands over need not come from Enqueue.
+func clean(s string, limit int) string {
+	if len(s) > limit {
+		s = s[:limit]
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(s, ""), "\x00", "")
+}

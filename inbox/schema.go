@@ -1,0 +1,106 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/postrider/postrider/outbox"
+)
+
+// Schema is the SQL that makes the inbox tables, one statement per element;
+// schema is that of [Options]. It may be run any number of times.
+func Schema(d outbox.Dialect, schema string) []string {
+	if d == outbox.SQLite {
+		n := sqliteNames(schema)
+		return []string{
+			fmt.Sprintf(sqliteInboxTable, n.inbox),
+			fmt.Sprintf(sqliteAttemptTable, n.attempt),
+		}
+	}
+	n := postgresNames(schema)
+	if schema == "" {
+		schema = "postrider"
+	}
+	return []string{
+		// CREATE ... IF NOT EXISTS alone fails when two run it at once.
+		"SELECT pg_advisory_xact_lock(hashtext('postrider inbox schema'))",
+		"CREATE SCHEMA IF NOT EXISTS " + quote(schema),
+		fmt.Sprintf(postgresInboxTable, n.inbox),
+		fmt.Sprintf(postgresAttemptTable, n.attempt),
+	}
+}
+
+// Migrate makes the inbox tables that are missing. tx is a transaction, which
+// the caller commits; two callers may do it at once.
+func (in *Inbox) Migrate(ctx context.Context, tx outbox.Tx) error {
+	if in.err != nil {
+		return in.err
+	}
+	if err := outbox.CheckTx(tx); err != nil {
+		return err
+	}
+	for _, statement := range in.sql.schema {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return Classify(fmt.Errorf("inbox %q: make the tables: %w", in.consumer, err))
+		}
+	}
+	return nil
+}
+
+// Collation C: ids are compared by their bytes, whatever the database's locale.
+const (
+	postgresInboxTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer text COLLATE "C" NOT NULL,
+	message_id text COLLATE "C" NOT NULL,
+	topic text NOT NULL,
+	type text NOT NULL,
+	processed_at timestamptz NOT NULL,
+	PRIMARY KEY (consumer, message_id)
+)`
+	postgresAttemptTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer text COLLATE "C" NOT NULL,
+	message_id text COLLATE "C" NOT NULL,
+	topic text NOT NULL,
+	key text NOT NULL,
+	type text NOT NULL,
+	origin text NOT NULL,
+	attempts integer NOT NULL CHECK (attempts >= 0),
+	state text NOT NULL CHECK (state IN ('retry', 'dead')),
+	last_error text,
+	next_at timestamptz NOT NULL,
+	updated_at timestamptz NOT NULL,
+	payload bytea,
+	content_type text,
+	headers jsonb,
+	version bigint,
+	schema_version integer,
+	PRIMARY KEY (consumer, message_id)
+)`
+	sqliteInboxTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer TEXT NOT NULL,
+	message_id TEXT NOT NULL,
+	topic TEXT NOT NULL,
+	type TEXT NOT NULL,
+	processed_at INTEGER NOT NULL, -- microseconds since 1970
+	PRIMARY KEY (consumer, message_id)
+) WITHOUT ROWID`
+	sqliteAttemptTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer TEXT NOT NULL,
+	message_id TEXT NOT NULL,
+	topic TEXT NOT NULL,
+	key TEXT NOT NULL,
+	type TEXT NOT NULL,
+	origin TEXT NOT NULL,
+	attempts INTEGER NOT NULL CHECK (attempts >= 0),
+	state TEXT NOT NULL CHECK (state IN ('retry', 'dead')),
+	last_error TEXT,
+	next_at INTEGER NOT NULL, -- microseconds since 1970
+	updated_at INTEGER NOT NULL,
+	payload BLOB,
+	content_type TEXT,
+	headers TEXT,
+	version INTEGER,
+	schema_version INTEGER,
+	PRIMARY KEY (consumer, message_id)
+)`
+)
