@@ -1,0 +1,14 @@
+DROP VIEW {{schema}}.messages;
+DROP VIEW {{schema}}.lane_cursor;
+DROP FUNCTION {{schema}}.settled(bigint, xid8, bigint, int8multirange, int8multirange, bigint);
+DROP TABLE {{schema}}.request;
+DROP TABLE {{schema}}.parked;
+DROP TABLE {{schema}}.relay;
+DROP TABLE {{schema}}.progress;
+DROP TABLE {{schema}}.running;
+DROP TABLE {{schema}}.pipe;
+DROP TABLE {{schema}}.outbox;
+DROP FUNCTION {{schema}}.headers_fit(jsonb);
+DROP FUNCTION {{schema}}.uuid_v7();
+DROP SEQUENCE {{schema}}.outbox_seq;
+DROP TABLE {{schema}}.outbox_info;
