@@ -1,0 +1,191 @@
+package memstore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// request is an act that somebody asked for.
+type request struct {
+	store.Request
+	pipe   *pipe
+	done   bool
+	result string
+}
+
+// Results of an act.
+const (
+	resultDone = "done"
+	resultGone = "gone"
+)
+
+// Request implements store.Admin.
+func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
+	p, err := s.enter(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer s.db.mu.Unlock()
+	if act.Kind != store.ActRetry && act.Kind != store.ActDiscard {
+		return 0, fmt.Errorf("memory: act %q is unknown", act.Kind)
+	}
+	for id, l := range p.lanes {
+		if l.parked[act.Seq] == nil {
+			continue
+		}
+		s.db.requestID++
+		r := &request{pipe: p}
+		r.Request = store.Request{ID: s.db.requestID, Lane: store.Lane(id), Act: act}
+		s.db.requests = append(s.db.requests, r)
+		if s.db.opts.Defect == ActAtOnce {
+			s.db.execute(p, l, r.ID)
+		}
+		s.db.ring()
+		return r.ID, nil
+	}
+	return 0, fmt.Errorf("memory: no parked record %d: %w", act.Seq, store.ErrNotFound)
+}
+
+// execute carries out an act once. Acts of other lanes and pipes are left alone.
+func (db *database) execute(p *pipe, l *lane, id int64) {
+	i := slices.IndexFunc(db.requests, func(r *request) bool { return r.ID == id })
+	if i < 0 {
+		return
+	}
+	r := db.requests[i]
+	if r.done || r.pipe != p || p.lanes[r.Lane] != l {
+		return
+	}
+	r.done, r.result = true, resultGone
+	rec := l.parked[r.Seq]
+	if rec == nil {
+		return
+	}
+	r.result = resultDone
+	if r.Kind == store.ActDiscard {
+		delete(l.parked, r.Seq)
+		l.discarded++
+		return
+	}
+	if rec.state == store.Dead {
+		rec.state = store.Retry
+	}
+	rec.due = db.opts.Now()
+	if db.opts.Defect != RetryKeepsAttempts {
+		rec.attempts = 0
+		rec.generation++
+	}
+}
+
+// Acts implements store.Admin. Ids that do not exist are left out.
+func (s *Store) Acts(ctx context.Context, ids ...int64) ([]store.ActState, error) {
+	if _, err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.db.mu.Unlock()
+	var states []store.ActState
+	for _, r := range s.db.requests {
+		if slices.Contains(ids, r.ID) {
+			states = append(states, store.ActState{ID: r.ID, Done: r.done, Result: r.result})
+		}
+	}
+	return states, nil
+}
+
+// Parked implements store.Admin.
+func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.ParkedRecord, error) {
+	p, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.db.mu.Unlock()
+	now := s.db.opts.Now()
+	var found []store.ParkedRecord
+	for id, l := range p.lanes {
+		for _, r := range l.parked {
+			if r.matches(q) {
+				found = append(found, r.record(store.Lane(id), now))
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b store.ParkedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
+	limit := q.Limit
+	if limit <= 0 {
+		limit = 100
+	}
+	return found[:min(limit, len(found))], nil
+}
+
+func (r *parked) matches(q store.ParkedQuery) bool {
+	return r.seq > q.AfterSeq &&
+		(q.State == store.Pending || q.State == r.state) &&
+		(q.ID == "" || q.ID == r.message.ID) &&
+		(q.Topic == "" || q.Topic == r.message.Topic) &&
+		(q.Key == "" || q.Key == r.message.Key)
+}
+
+func (r *parked) record(id store.Lane, now time.Time) store.ParkedRecord {
+	return store.ParkedRecord{
+		Lane: id, Seq: r.seq, Message: r.message, State: r.state, Captures: r.captures,
+		Attempts: r.attempts, Generation: r.generation, DueIn: r.due.Sub(now),
+		Class: r.class, Code: r.code, Error: r.text, FirstFailed: r.first, LastAttempt: r.last,
+	}
+}
+
+// Status implements store.Admin. It counts everything; nothing is capped.
+func (s *Store) Status(ctx context.Context) (store.Status, error) {
+	p, err := s.enter(ctx)
+	if err != nil {
+		return store.Status{}, err
+	}
+	defer s.db.mu.Unlock()
+	now := s.db.opts.Now()
+	st := store.Status{Identity: s.db.identity, Pipe: s.name, Parked: map[string]int64{}}
+	for id, l := range p.lanes {
+		ls := s.db.laneStatus(store.Lane(id), l, now)
+		st.Lanes = append(st.Lanes, ls)
+		st.Pending += ls.Pending
+		st.Delivered += ls.Delivered
+		st.Lag = max(st.Lag, ls.Lag)
+		for _, r := range l.parked {
+			st.Parked[r.state.String()]++
+		}
+	}
+	for _, id := range sortedKeys(s.db.instances) {
+		i := s.db.instances[id]
+		in := store.Instance{BootID: id, Name: i.name, Alive: now.Before(i.until), AliveFor: i.until.Sub(now)}
+		for _, l := range p.lanes {
+			if l.owner == id {
+				in.Lanes++
+			}
+		}
+		st.Instances = append(st.Instances, in)
+	}
+	return st, nil
+}
+
+func (db *database) laneStatus(id store.Lane, l *lane, now time.Time) store.LaneStatus {
+	ls := store.LaneStatus{
+		Lane: id, Epoch: l.epoch, Delivered: l.delivered, Parked: int64(len(l.parked)), SettledAt: l.settledAt,
+	}
+	if i := db.instances[l.owner]; l.owner != "" && i != nil {
+		ls.Owner, ls.Leased, ls.Until = i.name, now.Before(i.until), i.until.Sub(now)
+	}
+	for _, r := range db.log[id] {
+		if db.txs[r.xid].status == Committed && !db.settled(l, r) {
+			ls.Pending++
+			ls.Lag = max(ls.Lag, now.Sub(r.rec.Message.Time))
+		}
+	}
+	for _, r := range l.parked {
+		if r.state != store.Dead {
+			ls.Pending++
+		}
+	}
+	return ls
+}

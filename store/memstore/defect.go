@@ -1,0 +1,93 @@
+package memstore
+
+// Defect names a way to break the database, one rule each.
+type Defect uint8
+
+// The defects. Those of the cursor (BareCursor to SequenceLate) change nothing
+// in the family Rows.
+const (
+	None Defect = iota
+
+	// BareCursor reads seq > last and remembers nothing else.
+	BareCursor
+	// XidOrder delivers in the order of transaction ids below the oldest running one.
+	XidOrder
+	// IgnoreInflight keeps the set of running transactions and never looks at it again.
+	IgnoreInflight
+	// InflightNotSaved drops the set when a position is settled.
+	InflightNotSaved
+	// OnlyXip leaves the ids between xmax and the next id out of the set.
+	OnlyXip
+	// SequenceLate reads the sequence after the page instead of before it.
+	SequenceLate
+
+	// AheadOfCommit delivers records of transactions that are still open.
+	AheadOfCommit
+	// Reversed delivers each batch backwards.
+	Reversed
+	// LaneByInstances computes the lane from the number of live instances.
+	LaneByInstances
+
+	// IgnoreLease hands out lanes that a live instance holds.
+	IgnoreLease
+	// SharedLease hands a lane to several instances, with one epoch for all.
+	SharedLease
+	// ClientClock judges heartbeats by the clock of the client that sent them.
+	ClientClock
+	// EpochKept takes a lane without raising its epoch.
+	EpochKept
+	// ReleaseAnyEpoch gives a lane back though the release has an old epoch.
+	ReleaseAnyEpoch
+
+	// NoFence settles whoever asks, whatever the epoch.
+	NoFence
+	// RepeatLost reports a repeated settlement as lost.
+	RepeatLost
+	// RepeatTwice applies a repeated settlement again.
+	RepeatTwice
+	// HalfSettle applies the good settlements of a call one by one and forgets the last.
+	HalfSettle
+	// SplitSettle moves the position in one transaction and parks in a second one.
+	SplitSettle
+	// ParkBeforeFence parks and unparks although the lane is lost.
+	ParkBeforeFence
+
+	// LoseParked forgets what a settlement parks.
+	LoseParked
+	// ForgetCaptured grants lanes without their captured keys.
+	ForgetCaptured
+	// DueIgnoresHead returns every captured record whose time has come.
+	DueIgnoresHead
+	// DueIgnoresTime returns the head of a key before its time.
+	DueIgnoresTime
+	// DeadIsDue returns dead records as if they were due.
+	DeadIsDue
+	// ActAtOnce executes an act when it is requested, beside the owner.
+	ActAtOnce
+	// RetryKeepsAttempts leaves attempts and generation of a retried record.
+	RetryKeepsAttempts
+)
+
+var defectNames = [...]string{
+	"None", "BareCursor", "XidOrder", "IgnoreInflight", "InflightNotSaved", "OnlyXip", "SequenceLate",
+	"AheadOfCommit", "Reversed", "LaneByInstances",
+	"IgnoreLease", "SharedLease", "ClientClock", "EpochKept", "ReleaseAnyEpoch",
+	"NoFence", "RepeatLost", "RepeatTwice", "HalfSettle", "SplitSettle", "ParkBeforeFence",
+	"LoseParked", "ForgetCaptured", "DueIgnoresHead", "DueIgnoresTime", "DeadIsDue", "ActAtOnce", "RetryKeepsAttempts",
+}
+
+func (d Defect) String() string {
+	if int(d) < len(defectNames) {
+		return defectNames[d]
+	}
+	return "invalid"
+}
+
+// Defects returns every defect but None.
+func Defects() []Defect {
+	var all []Defect
+	for d := range defectNames[1:] {
+		all = append(all, Defect(d+1))
+	}
+	return all
+}

@@ -1,0 +1,139 @@
+package memstore
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// Lease implements store.Store.
+func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+	p, err := s.enter(ctx)
+	if err != nil {
+		return store.Grant{}, err
+	}
+	defer s.db.mu.Unlock()
+	now := s.leaseClock()
+	s.remember(s.db.identity)
+	for _, r := range req.Release {
+		if err := s.db.checkLane(r.Lane); err != nil {
+			return store.Grant{}, err
+		}
+		l := p.lanes[r.Lane]
+		if l.owner == req.BootID && (l.epoch == r.Epoch || s.db.opts.Defect == ReleaseAnyEpoch) {
+			l.owner = ""
+		}
+	}
+	if req.Leave {
+		p.release(req.BootID)
+		delete(s.db.instances, req.BootID)
+		s.db.ring()
+		return s.db.grant(p, req.BootID, now), nil
+	}
+	s.db.instances[req.BootID] = &instance{name: req.Instance, until: now.Add(req.TTL), seen: now}
+	if !req.Observe {
+		s.db.take(p, req, now)
+	}
+	return s.db.grant(p, req.BootID, now), nil
+}
+
+// leaseClock is the database's clock, but for the defect ClientClock.
+func (s *Store) leaseClock() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.db.opts.Defect == ClientClock && s.clock != nil {
+		return s.clock()
+	}
+	return s.db.opts.Now()
+}
+
+func (s *Store) remember(identity string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.identity = identity
+}
+
+func (p *pipe) release(bootID string) {
+	for _, l := range p.lanes {
+		if l.owner == bootID {
+			l.owner = ""
+		}
+	}
+}
+
+// take gives free lanes to an instance up to its share.
+func (db *database) take(p *pipe, req store.LeaseRequest, now time.Time) {
+	live := len(db.live(now))
+	share := (len(p.lanes) + live - 1) / max(live, 1)
+	if db.opts.Defect == SharedLease {
+		return // grant shows every lane to everybody
+	}
+	if req.MaxLanes > 0 {
+		share = min(share, req.MaxLanes)
+	}
+	held := 0
+	for _, l := range p.lanes {
+		if l.owner == req.BootID {
+			held++
+		}
+	}
+	for id, l := range p.lanes {
+		if held >= share {
+			return
+		}
+		if l.owner == req.BootID || !db.free(l, now) {
+			continue
+		}
+		if len(req.Only) > 0 && !slices.Contains(req.Only, store.Lane(id)) {
+			continue
+		}
+		to := l.epoch + 1
+		if db.opts.Defect == EpochKept {
+			to = max(l.epoch, 1)
+		}
+		l.owner = req.BootID
+		l.advance(to, req.BootID, false)
+		held++
+	}
+}
+
+// free reports whether a lane may be taken: nobody's, or of an owner whose
+// heartbeat has expired.
+func (db *database) free(l *lane, now time.Time) bool {
+	if db.opts.Defect == IgnoreLease || l.owner == "" {
+		return true
+	}
+	i := db.instances[l.owner]
+	return i == nil || !now.Before(i.until)
+}
+
+func (db *database) grant(p *pipe, bootID string, now time.Time) store.Grant {
+	g := store.Grant{Identity: db.identity, Total: len(p.lanes), Instances: len(db.live(now))}
+	held := map[store.Lane]bool{}
+	for id, l := range p.lanes {
+		if l.owner != bootID && db.opts.Defect != SharedLease {
+			continue
+		}
+		lg := store.LaneGrant{Lane: store.Lane(id), Epoch: l.epoch, Position: db.position(l), Parked: db.parkedView(l)}
+		if db.opts.Defect == ForgetCaptured {
+			lg.Parked.Captured = nil
+		}
+		g.Lanes = append(g.Lanes, lg)
+		held[lg.Lane] = true
+	}
+	for _, r := range db.requests {
+		if !r.done && r.pipe == p && held[r.Lane] {
+			g.Requests = append(g.Requests, r.Request)
+		}
+	}
+	return g
+}
+
+func (db *database) position(l *lane) store.Position {
+	if db.opts.Family == Rows {
+		return encodeRows(nil)
+	}
+	return l.cursor.encode()
+}

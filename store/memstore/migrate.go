@@ -1,0 +1,63 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/postrider/postrider/store"
+)
+
+const schemaVersion = 1
+
+// SchemaVersion implements store.Migrator.
+func (s *Store) SchemaVersion(ctx context.Context) (have, want int, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, 0, err
+	}
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return s.db.schema, schemaVersion, nil
+}
+
+// Migrate implements store.Migrator. Going down forgets everything.
+func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.Step, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	target := req.Target
+	switch {
+	case target == 0:
+		target = schemaVersion
+	case target == -1:
+		target = 0
+	}
+	if target < 0 || target > schemaVersion {
+		return nil, fmt.Errorf("memory: schema version %d does not exist, the newest is %d", req.Target, schemaVersion)
+	}
+	if target == s.db.schema {
+		return nil, nil
+	}
+	step := store.Step{Version: schemaVersion, Name: "outbox", Down: target < s.db.schema}
+	if req.DryRun {
+		return []store.Step{step}, nil
+	}
+	if req.Lanes > 0 && !step.Down {
+		s.db.opts.Lanes = req.Lanes
+	}
+	s.db.reset()
+	s.db.schema = target
+	s.db.ring()
+	return []store.Step{step}, nil
+}
+
+// SQL implements store.Migrator: a database in memory has no statements.
+func (s *Store) SQL(from, to int) (string, error) {
+	for _, v := range []int{from, to} {
+		if v < 0 || v > schemaVersion {
+			return "", fmt.Errorf("memory: schema version %d does not exist, the newest is %d", v, schemaVersion)
+		}
+	}
+	return "", nil
+}
