@@ -1,0 +1,194 @@
+// Package config finds the value of every setting. One precedence holds
+// everywhere: flag, then environment (POSTRIDER_*), then YAML file, then default.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v4"
+)
+
+// DefaultFile is read when it exists and no other file is named.
+const DefaultFile = "postrider.yml"
+
+// annotation marks the flags that are settings: those that environment and file may give too.
+const annotation = "postrider/setting"
+
+// Mark declares flags of fs as settings.
+func Mark(fs *pflag.FlagSet, names ...string) error {
+	for _, name := range names {
+		if err := fs.SetAnnotation(name, annotation, []string{Env(name)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// IsSetting reports whether a flag was marked.
+func IsSetting(f *pflag.Flag) bool { return f.Annotations[annotation] != nil }
+
+// Env is the environment variable of a setting: "log-level" is POSTRIDER_LOG_LEVEL.
+func Env(name string) string {
+	return "POSTRIDER_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// Key is the key of a setting in the YAML file: "log-level" is log_level.
+func Key(name string) string { return strings.ReplaceAll(name, "-", "_") }
+
+// Error says which source holds a value that cannot be used.
+type Error struct {
+	Where string // "postrider.yml:3:5" or "environment POSTRIDER_LISTEN"
+	What  string
+}
+
+func (e *Error) Error() string { return e.Where + ": " + e.What }
+
+// Source is where values come from besides flags.
+type Source struct {
+	File      string // the YAML file, "" for [DefaultFile] if it is there
+	LookupEnv func(string) (string, bool)
+	Known     []string // every setting of the program: one file serves all commands
+}
+
+// Apply sets the settings of fs that no flag gave. Every key of the file is
+// checked against Known, also those that this command does not use.
+func (s Source) Apply(fs *pflag.FlagSet) error {
+	values, err := s.readFile()
+	if err != nil {
+		return err
+	}
+	var first error
+	fs.VisitAll(func(f *pflag.Flag) {
+		if first != nil || f.Changed || !IsSetting(f) {
+			return
+		}
+		if v, ok := s.LookupEnv(Env(f.Name)); ok {
+			if err := fs.Set(f.Name, v); err != nil {
+				first = &Error{"environment " + Env(f.Name), why(err)}
+			}
+			return
+		}
+		if v, ok := values[Key(f.Name)]; ok {
+			if err := fs.Set(f.Name, v.text); err != nil {
+				first = &Error{v.where, Key(f.Name) + ": " + why(err)}
+			}
+		}
+	})
+	return first
+}
+
+// why takes pflag's frame off an error: it names the flag, which the user did not type.
+func why(err error) string {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) && invalid.Unwrap() != nil {
+		return fmt.Sprintf("%q cannot be used: %v", invalid.GetValue(), invalid.Unwrap())
+	}
+	return err.Error()
+}
+
+type value struct{ text, where string }
+
+func (s Source) readFile() (map[string]value, error) {
+	name := s.File
+	if name == "" {
+		name = DefaultFile
+	}
+	data, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) && s.File == "" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, &Error{name, "cannot be read: " + unwrapPath(err)}
+	}
+	return s.parse(name, data)
+}
+
+func unwrapPath(err error) string {
+	var pe *os.PathError
+	if errors.As(err, &pe) {
+		return pe.Err.Error()
+	}
+	return err.Error()
+}
+
+func (s Source) parse(name string, data []byte) (map[string]value, error) {
+	if len(strings.TrimSpace(string(data))) == 0 {
+		return nil, nil
+	}
+	var doc yaml.Node
+	if err := yaml.Load(data, &doc); err != nil {
+		return nil, syntaxError(name, err)
+	}
+	if doc.Kind == 0 || len(doc.Content) == 0 {
+		return nil, nil // an empty file
+	}
+	root := doc.Content[0]
+	at := func(n *yaml.Node) string { return fmt.Sprintf("%s:%d:%d", name, n.Line, n.Column) }
+	if root.Kind != yaml.MappingNode {
+		return nil, &Error{at(root), "must be a list of `setting: value` lines"}
+	}
+	values := make(map[string]value, len(root.Content)/2)
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		k, v := root.Content[i], root.Content[i+1]
+		switch _, twice := values[k.Value]; {
+		case !s.known(k.Value):
+			return nil, &Error{at(k), s.unknown(k.Value)}
+		case twice:
+			return nil, &Error{at(k), fmt.Sprintf("%s is set twice", k.Value)}
+		case v.Kind != yaml.ScalarNode:
+			return nil, &Error{at(v), fmt.Sprintf("%s must be a single value", k.Value)}
+		}
+		values[k.Value] = value{v.Value, at(v)}
+	}
+	return values, nil
+}
+
+func syntaxError(name string, err error) error {
+	var le *yaml.LoadError
+	if errors.As(err, &le) {
+		return &Error{fmt.Sprintf("%s:%d:%d", name, le.Mark.Line, max(le.Mark.Column, 1)), "not valid YAML: " + le.Message}
+	}
+	return &Error{name, "not valid YAML"}
+}
+
+func (s Source) known(key string) bool {
+	return slices.ContainsFunc(s.Known, func(name string) bool { return Key(name) == key })
+}
+
+func (s Source) unknown(key string) string {
+	best, distance := "", 3
+	for _, name := range s.Known {
+		if d := editDistance(Key(name), key); d < distance {
+			best, distance = Key(name), d
+		}
+	}
+	if best == "" {
+		return fmt.Sprintf("unknown setting %q: `postrider relay --help` lists them", key)
+	}
+	return fmt.Sprintf("unknown setting %q: did you mean %q?", key, best)
+}
+
+// editDistance is Levenshtein's.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j]+1, row[j+1]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,102 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+func settings(t *testing.T) (*pflag.FlagSet, *string, *time.Duration) {
+	t.Helper()
+	fs := pflag.NewFlagSet("t", pflag.ContinueOnError)
+	store := fs.String("store", "default", "")
+	ttl := fs.Duration("lease-ttl", time.Second, "")
+	fs.Int("limit", 0, "")
+	if err := Mark(fs, "store", "lease-ttl"); err != nil {
+		t.Fatal(err)
+	}
+	return fs, store, ttl
+}
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "p.yml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestPrecedence(t *testing.T) {
+	yml := "store: from-file\n"
+	for _, tc := range []struct {
+		name, file, env, flag, want string
+	}{
+		{"default", "", "", "", "default"},
+		{"file", yml, "", "", "from-file"},
+		{"env over file", yml, "from-env", "", "from-env"},
+		{"flag over env", yml, "from-env", "from-flag", "from-flag"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			fs, store, _ := settings(t)
+			if tc.flag != "" {
+				if err := fs.Parse([]string{"--store", tc.flag}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			src := Source{File: file(t, tc.file), Known: []string{"store", "lease-ttl"}, LookupEnv: func(k string) (string, bool) {
+				return tc.env, k == "POSTRIDER_STORE" && tc.env != ""
+			}}
+			if err := src.Apply(fs); err != nil {
+				t.Fatal(err)
+			}
+			if *store != tc.want {
+				t.Errorf("store = %q, want %q", *store, tc.want)
+			}
+		})
+	}
+}
+
+func TestErrorsNameThePlace(t *testing.T) {
+	for _, tc := range []struct{ name, yml, want string }{
+		{"unknown key", "store: x\n\n  \nleese_ttl: 3s\n", `:4:1: unknown setting "leese_ttl": did you mean "lease_ttl"?`},
+		{"unlike any key", "frobnicate: 1\n", ":1:1: unknown setting \"frobnicate\": `postrider relay --help` lists them"},
+		{"value", "lease_ttl: soon\n", `:1:12: lease_ttl: "soon" cannot be used: time: invalid duration "soon"`},
+		{"twice", "store: a\nstore: b\n", ":2:1: store is set twice"},
+		{"nested", "store:\n  url: x\n", ":2:3: store must be a single value"},
+		{"list", "- a\n", ":1:1: must be a list of `setting: value` lines"},
+		{"syntax", "store: \"a\nlisten: b: c\n", ":3:1: not valid YAML: found unexpected end of stream"},
+		{"not a setting", "limit: 3\n", ":1:1: unknown setting \"limit\": `postrider relay --help` lists them"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			fs, _, _ := settings(t)
+			src := Source{File: file(t, tc.yml), Known: []string{"store", "lease-ttl"}, LookupEnv: func(string) (string, bool) { return "", false }}
+			err := src.Apply(fs)
+			if err == nil || err.Error() != src.File+tc.want {
+				t.Errorf("error = %v, want %s%s", err, src.File, tc.want)
+			}
+		})
+	}
+}
+
+func TestEnvironmentErrorNamesTheVariable(t *testing.T) {
+	fs, _, _ := settings(t)
+	src := Source{LookupEnv: func(k string) (string, bool) { return "soon", k == "POSTRIDER_LEASE_TTL" }}
+	err := src.Apply(fs)
+	want := `environment POSTRIDER_LEASE_TTL: "soon" cannot be used: time: invalid duration "soon"`
+	if err == nil || err.Error() != want {
+		t.Errorf("error = %v, want %s", err, want)
+	}
+}
+
+func TestNamedFileMustExist(t *testing.T) {
+	fs, _, _ := settings(t)
+	src := Source{File: "/nowhere/p.yml", LookupEnv: func(string) (string, bool) { return "", false }}
+	err := src.Apply(fs)
+	if err == nil || err.Error() != "/nowhere/p.yml: cannot be read: no such file or directory" {
+		t.Errorf("error = %v", err)
+	}
+}
