@@ -1,0 +1,30 @@
+package main
+
+import "testing"
+
+// TestCheckerBites feeds the checker histories that are wrong in each way.
+func TestCheckerBites(t *testing.T) {
+	truth := map[string]int{"a": 3}
+	for _, tc := range []struct {
+		name string
+		log  []string
+		want Result
+	}{
+		{"in order", []string{"a:1:x", "a:2:x", "a:3:x"}, Result{OK: true, Committed: 3, Delivered: 3}},
+		{"rewind", []string{"a:1:x", "a:2:x", "a:1:x", "a:2:x", "a:3:x"}, Result{OK: true, Committed: 3, Delivered: 5, Duplicates: 2, MaxRewind: 2}},
+		{"lost at the end", []string{"a:1:x", "a:2:x"}, Result{Committed: 3, Delivered: 2, Lost: 1}},
+		{"a step ahead", []string{"a:2:x", "a:1:x", "a:3:x"}, Result{Committed: 3, Delivered: 3, OutOfOrder: 1, MaxRewind: 2, Duplicates: 0}},
+		{"rolled back", []string{"a:1:x", "a:2:x", "a:3:x", "a:4:x"}, Result{Committed: 3, Delivered: 4, Phantom: 1}},
+		{"foreign", []string{"a:1:x", "a:2:x", "a:3:x", "what"}, Result{Committed: 3, Delivered: 4, Phantom: 1}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newChecker()
+			for _, p := range tc.log {
+				c.add([]byte(p))
+			}
+			if got := c.judge(truth); got != tc.want {
+				t.Errorf("judge = %+v\nwant    %+v", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,64 @@
+// Command proof runs the shipped binary against real servers while it is being
+// killed, and counts at the broker what arrived. It imports nothing of the
+// product but the launcher of test servers: the writers speak plain SQL, the
+// readers are the brokers' own clients.
+//
+//	go run ./proof --broker kafka|nats --messages 500000 --kills 20
+//
+// It prints one JSON object and exits with 1 unless nothing was lost, invented
+// or reordered.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// Config of one run.
+type Config struct {
+	Broker   string
+	Postgres string // major version
+	Binary   string // the postrider binary
+	Messages int    // backlog written before the relay starts
+	Writers  int    // writers that go on writing until the kills are done
+	Kills    int
+	Relays   int // relay processes that share the lanes
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var c Config
+	flag.StringVar(&c.Broker, "broker", "kafka", "kafka or nats")
+	flag.StringVar(&c.Postgres, "postgres", "15", "major version")
+	flag.StringVar(&c.Binary, "binary", "", "the postrider binary; built when empty")
+	flag.IntVar(&c.Messages, "messages", 500_000, "backlog written before")
+	flag.IntVar(&c.Writers, "writers", 8, "writers that go on writing")
+	flag.IntVar(&c.Kills, "kills", 20, "SIGKILLs of a relay, each while it delivers")
+	flag.IntVar(&c.Relays, "relays", 1, "relay processes")
+	flag.Parse()
+	result, err := Run(ctx, c)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "proof:", err)
+		os.Exit(2)
+	}
+	line, err := json.Marshal(result)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "proof:", err)
+		os.Exit(2)
+	}
+	fmt.Println(string(line))
+	if !result.OK {
+		os.Exit(1)
+	}
+}
+
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
+}
