@@ -1,0 +1,184 @@
+package storetest
+
+import (
+	"context"
+
+	"github.com/postrider/postrider/store"
+)
+
+func dueCases() []Case {
+	return []Case{
+		{Name: "due/retry", Run: dueRetry,
+			Promise: "a retry is due when its time has come by the database's clock, and not before"},
+		{Name: "due/scheduled", Run: dueScheduled,
+			Promise: "a scheduled record is due when its time has come, in the order of numbers"},
+		{Name: "due/scheduled-behind-captured", Run: dueScheduledBehindCaptured,
+			Promise: "a scheduled record whose key is captured waits until the key is free"},
+		{Name: "due/one-at-a-time", Run: dueOneAtATime,
+			Promise: "of the capturing and waiting records of a key only the one with the lowest number is due, and the key stays captured until the last has left"},
+		{Name: "due/head-again", Run: dueHeadAgain,
+			Promise: "what waits behind a head that failed again is not due"},
+		{Name: "due/not-orphaned", Run: dueNotOrphaned,
+			Promise: "a waiting record becomes due when its head leaves, whatever it was parked behind"},
+		{Name: "due/keys-apart", Run: dueKeysApart,
+			Promise: "a key that is held up holds up no other key"},
+		{Name: "due/head-dies", Run: dueHeadDies,
+			Promise: "a head that is given up under block stops its key, under skip it lets the next one go"},
+	}
+}
+
+func dueRetry(ctx context.Context, env Env) error {
+	late := store.Park{State: store.Retry, Captures: true, Attempts: 1, DueIn: 3 * tick(env)}
+	p, err := parks(ctx, env, series("k", "m", 2), late, waiting())
+	if err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "before its time"); err != nil {
+		return err
+	}
+	if err := env.Advance(ctx, 4*tick(env)); err != nil {
+		return err
+	}
+	return p.wantDue(ctx, "after its time", "m000")
+}
+
+func dueScheduled(ctx context.Context, env Env) error {
+	soon := store.Park{State: store.Scheduled, DueIn: tick(env)}
+	p, err := parks(ctx, env, series("k", "m", 3), soon, hourly(store.Scheduled, false), soon)
+	if err != nil {
+		return err
+	}
+	if err := env.Advance(ctx, 2*tick(env)); err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "after the time of two of three", "m000", "m002"); err != nil {
+		return err
+	}
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Delivered: 2, Unpark: p.seqs(0, 2)}); err != nil {
+		return err
+	}
+	return p.wantDue(ctx, "after both were delivered")
+}
+
+func dueScheduledBehindCaptured(ctx context.Context, env Env) error {
+	now := store.Park{State: store.Scheduled}
+	p, err := parks(ctx, env, series("k", "m", 3), now, hourly(store.Retry, true), waiting())
+	if err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "while the key is captured"); err != nil {
+		return err
+	}
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Delivered: 1, Unpark: p.seqs(1)}); err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "while one still waits", "m002"); err != nil {
+		return err
+	}
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Delivered: 1, Unpark: p.seqs(2)}); err != nil {
+		return err
+	}
+	return p.wantDue(ctx, "when the key is free", "m000")
+}
+
+func dueOneAtATime(ctx context.Context, env Env) error {
+	now := store.Park{State: store.Retry, Captures: true, Attempts: 1}
+	p, err := parks(ctx, env, series("k", "m", 4), now, waiting(), waiting(), waiting())
+	if err != nil {
+		return err
+	}
+	for i, text := range texts(series("k", "m", 4)) {
+		if err := p.wantDue(ctx, "after "+text+" became the head", text); err != nil {
+			return err
+		}
+		if err := p.wantView(ctx, "with the head "+text, 4-i, "k"); err != nil {
+			return err
+		}
+		if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Delivered: 1, Unpark: p.seqs(i)}); err != nil {
+			return err
+		}
+	}
+	return p.wantView(ctx, "after all four", 0)
+}
+
+func dueHeadAgain(ctx context.Context, env Env) error {
+	now := store.Park{State: store.Retry, Captures: true, Attempts: 1}
+	p, err := parks(ctx, env, series("k", "m", 2), now, waiting())
+	if err != nil {
+		return err
+	}
+	again := p.park(0, hourly(store.Retry, true))
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Park: []store.Park{again}}); err != nil {
+		return err
+	}
+	return p.wantDue(ctx, "behind a head that failed again")
+}
+
+func dueNotOrphaned(ctx context.Context, env Env) error {
+	// The waiting one is parked in a settlement of its own, after its head has left.
+	now := store.Park{State: store.Retry, Captures: true, Attempts: 1}
+	p, err := parks(ctx, env, series("k", "m", 2), now, waiting())
+	if err != nil {
+		return err
+	}
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Delivered: 1, Unpark: p.seqs(0)}); err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "after its head left", "m001"); err != nil {
+		return err
+	}
+	again := p.park(1, waiting())
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Park: []store.Park{again}}); err != nil {
+		return err
+	}
+	return p.wantDue(ctx, "behind nobody", "m001")
+}
+
+// dueKeysApart uses two keys of one lane: the lane of the first key is found
+// and the second is any other key that shares it.
+func dueKeysApart(ctx context.Context, env Env) error {
+	r, lane, keys, err := twoKeys(ctx, env)
+	if err != nil {
+		return err
+	}
+	msgs := append(series(keys[0], "a", 2), series(keys[1], "b", 2)...)
+	if err := commit(ctx, env, msgs...); err != nil {
+		return err
+	}
+	p := &parking{env: env, r: r, lane: lane}
+	if p.b, err = r.read(ctx, lane, nil, 100); err != nil {
+		return err
+	}
+	if err := same("two keys of one lane", labels(p.b), texts(msgs)); err != nil {
+		return err
+	}
+	now := store.Park{State: store.Retry, Captures: true, Attempts: 1}
+	err = r.settle(ctx, store.Settlement{Lane: lane, Position: p.b.Position, Park: []store.Park{
+		p.park(0, dead(true)), p.park(1, waiting()), p.park(2, now), p.park(3, waiting()),
+	}})
+	if err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "of a free and a blocked key", "b000"); err != nil {
+		return err
+	}
+	return p.wantView(ctx, "with a blocked key and one that retries", 4, keys...)
+}
+
+func dueHeadDies(ctx context.Context, env Env) error {
+	now := store.Park{State: store.Retry, Captures: true, Attempts: 1}
+	p, err := parks(ctx, env, series("k", "m", 2), now, waiting())
+	if err != nil {
+		return err
+	}
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Park: []store.Park{p.park(0, dead(true))}}); err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "behind a head that was given up under block"); err != nil {
+		return err
+	}
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Park: []store.Park{p.park(0, dead(false))}}); err != nil {
+		return err
+	}
+	return p.wantDue(ctx, "behind a head that was given up under skip", "m001")
+}

@@ -1,0 +1,411 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/postrider/postrider/store"
+)
+
+func leaseCases() []Case {
+	return []Case{
+		{Name: "lease/all-to-one", Run: leaseAllToOne,
+			Promise: "the only live instance holds every lane, and the grant says how many there are and names the database's history"},
+		{Name: "lease/exclusive", Run: leaseExclusive,
+			Promise: "a lane is never held by two live instances"},
+		{Name: "lease/exclusive-at-once", Run: leaseExclusiveAtOnce,
+			Promise: "a lane is never held by two live instances, also when they ask at the same moment"},
+		{Name: "lease/fair-share", Run: leaseFairShare,
+			Promise: "an instance takes lanes up to ceil(lanes / live instances)"},
+		{Name: "lease/max-lanes", Run: leaseMaxLanes,
+			Promise: "an instance never holds more lanes than it asked for"},
+		{Name: "lease/only", Run: leaseOnly,
+			Promise: "with Only set, no other lane is taken"},
+		{Name: "lease/observe", Run: leaseObserve,
+			Promise: "an observing instance keeps its lanes and takes no new ones"},
+		{Name: "lease/renew-keeps", Run: leaseRenewKeeps,
+			Promise: "renewing changes neither the lanes held nor their epochs"},
+		{Name: "lease/renew-extends", Run: leaseRenewExtends,
+			Promise: "a heartbeat that is renewed in time does not expire"},
+		{Name: "lease/expiry", Run: leaseExpiry,
+			Promise: "the lanes of an instance whose heartbeat has expired are free, and taking them raises their epochs"},
+		{Name: "lease/release", Run: leaseRelease,
+			Promise: "a released lane is free at once, and taking it raises its epoch"},
+		{Name: "lease/release-old-epoch", Run: leaseReleaseOldEpoch,
+			Promise: "a release with an old epoch changes nothing"},
+		{Name: "lease/release-foreign", Run: leaseReleaseForeign,
+			Promise: "an instance cannot give back another's lane"},
+		{Name: "lease/leave", Run: leaseLeave,
+			Promise: "an instance that leaves gives back everything and is forgotten"},
+		{Name: "lease/identity", Run: leaseIdentity,
+			Promise: "the identity of an unchanged database is the same for everybody and for ever"},
+		{Name: "wait/limit", Run: waitLimit,
+			Promise: "Wait returns without error when its limit has passed"},
+		{Name: "wait/context", Run: waitContext,
+			Promise: "Wait returns the context's error when the context ends"},
+	}
+}
+
+func leaseAllToOne(ctx context.Context, env Env) error {
+	r, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	switch g := r.grant; {
+	case g.Total != env.Features().Lanes:
+		return fmt.Errorf("Total is %d, the outbox has %d lanes", g.Total, env.Features().Lanes)
+	case g.Instances != 1:
+		return fmt.Errorf("Instances is %d, one is alive", g.Instances)
+	case g.Identity == "":
+		return errors.New("Identity is empty")
+	case len(g.Requests) != 0:
+		return fmt.Errorf("a fresh outbox has %d requests", len(g.Requests))
+	}
+	info := r.st.Info()
+	if info.Name == "" || info.Pipe == "" {
+		return fmt.Errorf("Info lacks the store's name or its pipe: %+v", info)
+	}
+	return nil
+}
+
+func leaseExclusive(ctx context.Context, env Env) error {
+	a, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	b := newRelay(env, "b")
+	for range 2 {
+		if err := b.lease(ctx); err != nil {
+			return err
+		}
+		if len(b.grant.Lanes) != 0 {
+			return fmt.Errorf("b was given lanes %v that a holds", lanesOf(b.grant))
+		}
+		if b.grant.Instances != 2 {
+			return fmt.Errorf("Instances is %d, two are alive", b.grant.Instances)
+		}
+	}
+	if err := a.lease(ctx); err != nil {
+		return err
+	}
+	if len(a.grant.Lanes) != env.Features().Lanes {
+		return fmt.Errorf("a holds only %v after b asked", lanesOf(a.grant))
+	}
+	return nil
+}
+
+func leaseExclusiveAtOnce(ctx context.Context, env Env) error {
+	relays := []*relay{newRelay(env, "a"), newRelay(env, "b"), newRelay(env, "c"), newRelay(env, "d")}
+	errs := make([]error, len(relays))
+	for range 3 {
+		var all sync.WaitGroup
+		for i, r := range relays {
+			all.Go(func() { errs[i] = errors.Join(errs[i], r.lease(ctx)) })
+		}
+		all.Wait()
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return disjoint(env.Features().Lanes, relays...)
+}
+
+// disjoint checks that the grants share no lane and together have every lane.
+func disjoint(total int, relays ...*relay) error {
+	owner := map[store.Lane]string{}
+	for _, r := range relays {
+		for _, lane := range lanesOf(r.grant) {
+			if other, taken := owner[lane]; taken {
+				return fmt.Errorf("lane %d is held by %s and by %s", lane, other, r.boot)
+			}
+			owner[lane] = r.boot
+		}
+	}
+	if len(owner) != total {
+		return fmt.Errorf("%d of %d lanes are held by somebody", len(owner), total)
+	}
+	return nil
+}
+
+func leaseFairShare(ctx context.Context, env Env) error {
+	a, b := newRelay(env, "a"), newRelay(env, "b")
+	for _, r := range []*relay{a, b} {
+		if err := r.lease(ctx, observe); err != nil {
+			return err
+		}
+	}
+	lanes := env.Features().Lanes
+	for i, r := range []*relay{a, b} {
+		if err := r.lease(ctx); err != nil {
+			return err
+		}
+		want := (lanes + 1) / 2
+		if i == 1 {
+			want = lanes - want
+		}
+		if len(r.grant.Lanes) != want {
+			return fmt.Errorf("%s holds %d of %d lanes with two instances alive, want %d", r.boot, len(r.grant.Lanes), lanes, want)
+		}
+	}
+	return disjoint(lanes, a, b)
+}
+
+func leaseMaxLanes(ctx context.Context, env Env) error {
+	r := newRelay(env, "a")
+	for range 2 {
+		if err := r.lease(ctx, func(req *store.LeaseRequest) { req.MaxLanes = 1 }); err != nil {
+			return err
+		}
+		if len(r.grant.Lanes) != 1 {
+			return fmt.Errorf("MaxLanes 1 gave lanes %v", lanesOf(r.grant))
+		}
+	}
+	return nil
+}
+
+func leaseOnly(ctx context.Context, env Env) error {
+	watcher := newRelay(env, "watcher")
+	if err := watcher.lease(ctx); err != nil {
+		return err
+	}
+	want := lanesOf(watcher.grant)[env.Features().Lanes-1]
+	if err := watcher.leave(ctx); err != nil {
+		return err
+	}
+	r := newRelay(env, "a")
+	if err := r.lease(ctx, func(req *store.LeaseRequest) { req.Only = []store.Lane{want} }); err != nil {
+		return err
+	}
+	if got := lanesOf(r.grant); !slices.Equal(got, []store.Lane{want}) {
+		return fmt.Errorf("Only lane %d gave lanes %v", want, got)
+	}
+	return nil
+}
+
+func leaseObserve(ctx context.Context, env Env) error {
+	r := newRelay(env, "a")
+	if err := r.lease(ctx, observe); err != nil {
+		return err
+	}
+	if len(r.grant.Lanes) != 0 {
+		return fmt.Errorf("an observer took lanes %v", lanesOf(r.grant))
+	}
+	if err := r.lease(ctx, func(req *store.LeaseRequest) { req.MaxLanes = 1 }); err != nil {
+		return err
+	}
+	if err := r.lease(ctx, observe); err != nil {
+		return err
+	}
+	if len(r.grant.Lanes) != 1 {
+		return fmt.Errorf("an observer that held one lane now has %v", lanesOf(r.grant))
+	}
+	return nil
+}
+
+func leaseRenewKeeps(ctx context.Context, env Env) error {
+	r, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	before := r.grant
+	if err := r.lease(ctx); err != nil {
+		return err
+	}
+	if !slices.Equal(lanesOf(before), lanesOf(r.grant)) {
+		return fmt.Errorf("lanes %v became %v by renewing", lanesOf(before), lanesOf(r.grant))
+	}
+	for i, l := range r.grant.Lanes {
+		if l.Epoch != before.Lanes[i].Epoch {
+			return fmt.Errorf("lane %d went from epoch %d to %d by renewing", l.Lane, before.Lanes[i].Epoch, l.Epoch)
+		}
+	}
+	return nil
+}
+
+func leaseRenewExtends(ctx context.Context, env Env) error {
+	a := newRelay(env, "a")
+	a.ttl = 8 * tick(env)
+	if err := a.lease(ctx); err != nil {
+		return err
+	}
+	if err := env.Advance(ctx, 4*tick(env)); err != nil {
+		return err
+	}
+	if err := a.lease(ctx); err != nil {
+		return err
+	}
+	for range 2 { // past the end of the first heartbeat, well before the end of the second
+		if err := env.Advance(ctx, 2*tick(env)+tick(env)/4); err != nil {
+			return err
+		}
+	}
+	b := newRelay(env, "b")
+	if err := b.lease(ctx); err != nil {
+		return err
+	}
+	if len(b.grant.Lanes) != 0 {
+		return fmt.Errorf("b took lanes %v although a had renewed its heartbeat", lanesOf(b.grant))
+	}
+	return nil
+}
+
+func leaseExpiry(ctx context.Context, env Env) error {
+	a := newRelay(env, "a")
+	a.ttl = tick(env)
+	if err := a.lease(ctx); err != nil {
+		return err
+	}
+	if err := env.Advance(ctx, 2*tick(env)); err != nil {
+		return err
+	}
+	b, err := solo(ctx, env, "b")
+	if err != nil {
+		return fmt.Errorf("after a's heartbeat has expired: %w", err)
+	}
+	if b.grant.Instances != 1 {
+		return fmt.Errorf("Instances is %d, only b is alive", b.grant.Instances)
+	}
+	return risen(a, b)
+}
+
+// risen checks that every lane of now has a higher epoch than before.
+func risen(before, now *relay) error {
+	for lane, epoch := range now.epoch {
+		if old, had := before.epoch[lane]; had && epoch <= old {
+			return fmt.Errorf("lane %d was taken at epoch %d, its last owner had %d", lane, epoch, old)
+		}
+	}
+	return nil
+}
+
+func leaseRelease(ctx context.Context, env Env) error {
+	a, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	first := a.grant.Lanes[0]
+	old := &relay{epoch: map[store.Lane]int64{first.Lane: first.Epoch}}
+	err = a.lease(ctx, observe, func(req *store.LeaseRequest) {
+		req.Release = []store.Release{{Lane: first.Lane, Epoch: first.Epoch}}
+	})
+	if err != nil {
+		return err
+	}
+	if slices.Contains(lanesOf(a.grant), first.Lane) || len(a.grant.Lanes) != env.Features().Lanes-1 {
+		return fmt.Errorf("a released lane %d and now holds %v", first.Lane, lanesOf(a.grant))
+	}
+	b := newRelay(env, "b")
+	if err := b.lease(ctx); err != nil {
+		return err
+	}
+	if got := lanesOf(b.grant); !slices.Equal(got, []store.Lane{first.Lane}) {
+		return fmt.Errorf("lane %d was released, b was given %v", first.Lane, got)
+	}
+	return risen(old, b)
+}
+
+func leaseReleaseOldEpoch(ctx context.Context, env Env) error {
+	a, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	first := a.grant.Lanes[0]
+	if err := a.settle(ctx, store.Settlement{Lane: first.Lane}); err != nil {
+		return err
+	}
+	err = a.lease(ctx, observe, func(req *store.LeaseRequest) {
+		req.Release = []store.Release{{Lane: first.Lane, Epoch: first.Epoch}}
+	})
+	if err != nil {
+		return err
+	}
+	_, err = a.held(first.Lane)
+	return err
+}
+
+func leaseReleaseForeign(ctx context.Context, env Env) error {
+	a, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	first := a.grant.Lanes[0]
+	b := newRelay(env, "b")
+	err = b.lease(ctx, func(req *store.LeaseRequest) {
+		req.Release = []store.Release{{Lane: first.Lane, Epoch: first.Epoch}}
+	})
+	if err != nil {
+		return err
+	}
+	if len(b.grant.Lanes) != 0 {
+		return fmt.Errorf("b released a's lane %d and now holds %v", first.Lane, lanesOf(b.grant))
+	}
+	if err := a.lease(ctx, observe); err != nil {
+		return err
+	}
+	_, err = a.held(first.Lane)
+	return err
+}
+
+func leaseLeave(ctx context.Context, env Env) error {
+	a, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	old := &relay{epoch: map[store.Lane]int64{}}
+	for _, l := range a.grant.Lanes {
+		old.epoch[l.Lane] = l.Epoch
+	}
+	if err := a.leave(ctx); err != nil {
+		return err
+	}
+	if len(a.grant.Lanes) != 0 {
+		return fmt.Errorf("a left and still holds %v", lanesOf(a.grant))
+	}
+	b, err := solo(ctx, env, "b")
+	if err != nil {
+		return fmt.Errorf("after a left: %w", err)
+	}
+	if b.grant.Instances != 1 {
+		return fmt.Errorf("Instances is %d after a left", b.grant.Instances)
+	}
+	return risen(old, b)
+}
+
+func leaseIdentity(ctx context.Context, env Env) error {
+	a, b := newRelay(env, "a"), newRelay(env, "b")
+	for _, r := range []*relay{a, b, a} {
+		if err := r.lease(ctx); err != nil {
+			return err
+		}
+		if a.grant.Identity != r.grant.Identity {
+			return fmt.Errorf("identity %q and %q for one database", a.grant.Identity, r.grant.Identity)
+		}
+	}
+	status, err := env.Admin().Status(ctx)
+	if err != nil {
+		return fmt.Errorf("status: %w", err)
+	}
+	if status.Identity != a.grant.Identity {
+		return fmt.Errorf("identity is %q to operators and %q to relays", status.Identity, a.grant.Identity)
+	}
+	return nil
+}
+
+func waitLimit(ctx context.Context, env Env) error {
+	if err := env.Store().Wait(ctx, 1); err != nil {
+		return fmt.Errorf("Wait of one nanosecond: %w", err)
+	}
+	return nil
+}
+
+func waitContext(ctx context.Context, env Env) error {
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := env.Store().Wait(ctx, longTTL); !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("Wait with a cancelled context returned %v", err)
+	}
+	return nil
+}

@@ -1,0 +1,259 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/postrider/postrider/store"
+)
+
+func requestCases() []Case {
+	return []Case{
+		{Name: "request/waits-for-owner", Run: requestWaits,
+			Promise: "a request changes nothing until the lane's owner executes it, and only the owner is told of it"},
+		{Name: "request/retry", Run: requestRetry,
+			Promise: "retry makes the record due now with attempts 0 and the next generation"},
+		{Name: "request/discard", Run: requestDiscard,
+			Promise: "discard removes the record and frees its key"},
+		{Name: "request/once", Run: requestOnce,
+			Promise: "a request is executed exactly once, however often its settlement is repeated or its id is named"},
+		{Name: "request/in-order", Run: requestInOrder,
+			Promise: "requests are executed in the order in which they are named"},
+		{Name: "request/gone", Run: requestGone,
+			Promise: "a request for a record that is no longer parked ends as gone"},
+		{Name: "request/not-found", Run: requestNotFound,
+			Promise: "a request for a record that is not parked is ErrNotFound"},
+	}
+}
+
+// ask stores a request for one record.
+func (p *parking) ask(ctx context.Context, kind store.ActKind, index int) (int64, error) {
+	id, err := p.env.Admin().Request(ctx, store.Act{Kind: kind, Seq: p.seqs(index)[0], Actor: "ann", Reason: "test"})
+	if err != nil {
+		return 0, fmt.Errorf("request %s of record %d: %w", kind, index, err)
+	}
+	return id, nil
+}
+
+// execute settles requests and nothing else.
+func (p *parking) execute(ctx context.Context, ids ...int64) error {
+	return p.r.settle(ctx, store.Settlement{Lane: p.lane, Requests: ids})
+}
+
+// wantActs compares what became of requests: a result, or "" for not done.
+func wantActs(ctx context.Context, env Env, want map[int64]string) error {
+	var ids []int64
+	for id := range want {
+		ids = append(ids, id)
+	}
+	acts, err := env.Admin().Acts(ctx, ids...)
+	if err != nil {
+		return fmt.Errorf("acts: %w", err)
+	}
+	if len(acts) != len(ids) {
+		return fmt.Errorf("%d acts for %d ids", len(acts), len(ids))
+	}
+	for _, act := range acts {
+		result, asked := want[act.ID]
+		if !asked || act.Done != (result != "") || act.Result != result {
+			return fmt.Errorf("request %d: done %v, result %q, want %q", act.ID, act.Done, act.Result, result)
+		}
+	}
+	return nil
+}
+
+func requestIDs(g store.Grant) []int64 {
+	var ids []int64
+	for _, req := range g.Requests {
+		ids = append(ids, req.ID)
+	}
+	return ids
+}
+
+func requestWaits(ctx context.Context, env Env) error {
+	p, err := parks(ctx, env, series("k", "m", 2), dead(true), waiting())
+	if err != nil {
+		return err
+	}
+	first, err := p.ask(ctx, store.ActRetry, 0)
+	if err != nil {
+		return err
+	}
+	second, err := p.ask(ctx, store.ActDiscard, 0)
+	if err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "before the request is executed"); err != nil {
+		return err
+	}
+	if got, want := requestIDs(p.r.grant), []int64{first, second}; !slices.Equal(got, want) {
+		return fmt.Errorf("the owner is told of requests %v, want %v", got, want)
+	}
+	req := p.r.grant.Requests[0]
+	if req.Lane != p.lane || req.Kind != store.ActRetry || req.Seq != p.seqs(0)[0] || req.Actor != "ann" || req.Reason != "test" {
+		return fmt.Errorf("the owner is told of %+v", req)
+	}
+	other := newRelay(env, "b")
+	if err := other.lease(ctx); err != nil {
+		return err
+	}
+	if got := requestIDs(other.grant); len(got) != 0 {
+		return fmt.Errorf("an instance without lanes is told of requests %v", got)
+	}
+	return wantActs(ctx, env, map[int64]string{first: "", second: ""})
+}
+
+func requestRetry(ctx context.Context, env Env) error {
+	p, err := parks(ctx, env, series("k", "m", 2), dead(true), waiting())
+	if err != nil {
+		return err
+	}
+	id, err := p.ask(ctx, store.ActRetry, 0)
+	if err != nil {
+		return err
+	}
+	if err := p.execute(ctx, id); err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "after the retry was executed", "m000"); err != nil {
+		return err
+	}
+	if err := p.wantView(ctx, "after the retry was executed", 2, "k"); err != nil {
+		return err
+	}
+	b, err := p.r.due(ctx, p.lane)
+	if err != nil {
+		return err
+	}
+	if meta := b.Meta[0]; meta.State != store.Retry || meta.Attempts != 0 || meta.Generation != 1 {
+		return fmt.Errorf("the record is %s with %d attempts in generation %d, want retry, 0, 1", meta.State, meta.Attempts, meta.Generation)
+	}
+	if got := requestIDs(p.r.grant); len(got) != 0 {
+		return fmt.Errorf("the owner is still told of requests %v", got)
+	}
+	again := p.park(0, hourly(store.Retry, true))
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Park: []store.Park{again}}); err != nil {
+		return err
+	}
+	records, err := env.Admin().Parked(ctx, store.ParkedQuery{State: store.Retry})
+	if err != nil || len(records) != 1 || records[0].Generation != 1 {
+		return fmt.Errorf("the generation is lost when the record fails again: %d records, error %v", len(records), err)
+	}
+	return wantActs(ctx, env, map[int64]string{id: "done"})
+}
+
+func requestDiscard(ctx context.Context, env Env) error {
+	p, err := parks(ctx, env, series("k", "m", 2), dead(true), waiting())
+	if err != nil {
+		return err
+	}
+	id, err := p.ask(ctx, store.ActDiscard, 0)
+	if err != nil {
+		return err
+	}
+	if err := p.execute(ctx, id); err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "after the head was discarded", "m001"); err != nil {
+		return err
+	}
+	if err := p.wantView(ctx, "after the head was discarded", 1, "k"); err != nil {
+		return err
+	}
+	if err := wantActs(ctx, env, map[int64]string{id: "done"}); err != nil {
+		return err
+	}
+	return wantStatus(ctx, env, map[string]int64{"delivered": 0, "dead": 0, "waiting": 1})
+}
+
+func requestOnce(ctx context.Context, env Env) error {
+	p, err := parks(ctx, env, series("k", "m", 1), dead(true))
+	if err != nil {
+		return err
+	}
+	id, err := p.ask(ctx, store.ActRetry, 0)
+	if err != nil {
+		return err
+	}
+	for range 2 { // the answer of the first was lost
+		lost, err := p.r.trySettle(ctx, store.Settlement{Lane: p.lane, Requests: []int64{id}})
+		if err != nil || lost {
+			return fmt.Errorf("settlement of a request: lost %v, error %v", lost, err)
+		}
+	}
+	p.r.epoch[p.lane]++
+	if err := p.execute(ctx, id); err != nil {
+		return fmt.Errorf("naming a request that is done: %w", err)
+	}
+	b, err := p.r.due(ctx, p.lane)
+	if err != nil {
+		return err
+	}
+	if len(b.Meta) != 1 || b.Meta[0].Generation != 1 {
+		return fmt.Errorf("after one retry that was named three times: %+v, want generation 1", b.Meta)
+	}
+	return wantActs(ctx, env, map[int64]string{id: "done"})
+}
+
+func requestInOrder(ctx context.Context, env Env) error {
+	p, err := parks(ctx, env, series("k", "m", 1), dead(true))
+	if err != nil {
+		return err
+	}
+	retry, err := p.ask(ctx, store.ActRetry, 0)
+	if err != nil {
+		return err
+	}
+	discard, err := p.ask(ctx, store.ActDiscard, 0)
+	if err != nil {
+		return err
+	}
+	late, err := p.ask(ctx, store.ActRetry, 0)
+	if err != nil {
+		return err
+	}
+	if err := p.execute(ctx, retry, discard, late); err != nil {
+		return err
+	}
+	if err := p.wantView(ctx, "after retry, discard, retry", 0); err != nil {
+		return err
+	}
+	return wantActs(ctx, env, map[int64]string{retry: "done", discard: "done", late: "gone"})
+}
+
+func requestGone(ctx context.Context, env Env) error {
+	now := store.Park{State: store.Retry, Captures: true, Attempts: 1}
+	p, err := parks(ctx, env, series("k", "m", 1), now)
+	if err != nil {
+		return err
+	}
+	id, err := p.ask(ctx, store.ActRetry, 0)
+	if err != nil {
+		return err
+	}
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Delivered: 1, Unpark: p.seqs(0)}); err != nil {
+		return err
+	}
+	if err := p.execute(ctx, id); err != nil {
+		return err
+	}
+	if err := p.wantView(ctx, "after a retry of what was delivered", 0); err != nil {
+		return err
+	}
+	return wantActs(ctx, env, map[int64]string{id: "gone"})
+}
+
+func requestNotFound(ctx context.Context, env Env) error {
+	if _, _, err := filled(ctx, env, 1); err != nil {
+		return err
+	}
+	for _, seq := range []int64{0, 1, 1 << 40} {
+		_, err := env.Admin().Request(ctx, store.Act{Kind: store.ActRetry, Seq: seq, Actor: "ann", Reason: "test"})
+		if !errors.Is(err, store.ErrNotFound) {
+			return fmt.Errorf("request for number %d, which is not parked: error %v", seq, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,268 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
+)
+
+func settleCases() []Case {
+	return []Case{
+		{Name: "settle/durable", Run: settleDurable,
+			Promise: "a settled position is where the next owner starts"},
+		{Name: "settle/in-part", Run: settleInPart,
+			Promise: "what lies behind a settled position is still to come, also for the next owner"},
+		{Name: "settle/epoch-rises", Run: settleEpochRises,
+			Promise: "a settlement that succeeded makes the lane's epoch Epoch+1"},
+		{Name: "settle/no-position", Run: settleNoPosition,
+			Promise: "a settlement without a position leaves it where it is"},
+		{Name: "settle/repeat", Run: settleRepeat,
+			Promise: "a settlement that had been committed is reported as success when it is repeated, and is applied once"},
+		{Name: "settle/many-lanes", Run: settleManyLanes,
+			Promise: "the settlements of several lanes are applied together"},
+		{Name: "settle/delivered", Run: settleDelivered,
+			Promise: "the progress counters add up what was reported as delivered"},
+		{Name: "settle/nothing", Run: settleNothing,
+			Promise: "settling no lane at all is no error"},
+	}
+}
+
+func settleDurable(ctx context.Context, env Env) error {
+	r, lane, err := filled(ctx, env, 5)
+	if err != nil {
+		return err
+	}
+	b, err := r.read(ctx, lane, nil, 10)
+	if err != nil {
+		return err
+	}
+	if err := r.settle(ctx, store.Settlement{Lane: lane, Position: b.Position, Delivered: 5}); err != nil {
+		return err
+	}
+	if err := r.leave(ctx); err != nil {
+		return err
+	}
+	next, err := solo(ctx, env, "b")
+	if err != nil {
+		return err
+	}
+	l, err := next.held(lane)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(l.Position, b.Position) {
+		return fmt.Errorf("lane %d was settled at %q, the next owner is given %q", lane, b.Position, l.Position)
+	}
+	got, err := next.take(ctx, 10)
+	if err != nil {
+		return err
+	}
+	return same("after everything was settled", got, nil)
+}
+
+func settleInPart(ctx context.Context, env Env) error {
+	r, lane, err := filled(ctx, env, 5)
+	if err != nil {
+		return err
+	}
+	b, err := r.read(ctx, lane, nil, 2)
+	if err != nil {
+		return err
+	}
+	if err := r.settle(ctx, store.Settlement{Lane: lane, Position: b.Position, Delivered: 2}); err != nil {
+		return err
+	}
+	again, err := r.read(ctx, lane, nil, 10)
+	if err != nil {
+		return err
+	}
+	if err := same("after two of five were settled", labels(again), texts(series("k", "m", 5))[2:]); err != nil {
+		return err
+	}
+	if err := r.leave(ctx); err != nil {
+		return err
+	}
+	next, err := solo(ctx, env, "b")
+	if err != nil {
+		return err
+	}
+	got, err := next.take(ctx, 10)
+	if err != nil {
+		return err
+	}
+	return same("read by the next owner", got, texts(series("k", "m", 5))[2:])
+}
+
+func settleEpochRises(ctx context.Context, env Env) error {
+	r, lane, err := filled(ctx, env, 5)
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		b, err := r.read(ctx, lane, nil, 1)
+		if err != nil {
+			return err
+		}
+		if err := r.settle(ctx, store.Settlement{Lane: lane, Position: b.Position, Delivered: 1}); err != nil {
+			return err
+		}
+	}
+	want := r.epoch[lane]
+	if err := r.lease(ctx); err != nil {
+		return err
+	}
+	if got := r.epoch[lane]; got != want {
+		return fmt.Errorf("lane %d is at epoch %d after three settlements, want %d", lane, got, want)
+	}
+	return nil
+}
+
+func settleNoPosition(ctx context.Context, env Env) error {
+	r, lane, err := filled(ctx, env, 5)
+	if err != nil {
+		return err
+	}
+	b, err := r.read(ctx, lane, nil, 2)
+	if err != nil {
+		return err
+	}
+	if err := r.settle(ctx, store.Settlement{Lane: lane, Position: b.Position, Delivered: 2}); err != nil {
+		return err
+	}
+	if err := r.settle(ctx, store.Settlement{Lane: lane}); err != nil {
+		return err
+	}
+	if err := r.lease(ctx); err != nil {
+		return err
+	}
+	l, err := r.held(lane)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(l.Position, b.Position) {
+		return fmt.Errorf("lane %d moved from %q to %q by a settlement without a position", lane, b.Position, l.Position)
+	}
+	got, err := r.take(ctx, 10)
+	if err != nil {
+		return err
+	}
+	return same("after a settlement without a position", got, texts(series("k", "m", 5))[2:])
+}
+
+func settleRepeat(ctx context.Context, env Env) error {
+	r, lane, err := filled(ctx, env, 5)
+	if err != nil {
+		return err
+	}
+	b, err := r.read(ctx, lane, nil, 2)
+	if err != nil {
+		return err
+	}
+	s := store.Settlement{
+		Lane: lane, Position: b.Position, Delivered: 1,
+		Park: []store.Park{{Seq: b.Meta[1].Seq, Message: b.Messages[1], State: store.Dead, Captures: true, Attempts: 3}},
+	}
+	for i := range 3 { // the answers of the first two were lost
+		lost, err := r.trySettle(ctx, s)
+		if err != nil || lost {
+			return fmt.Errorf("settlement sent for the %d. time: lost %v, error %v", i+1, lost, err)
+		}
+	}
+	epoch := r.epoch[lane] + 1
+	if err := r.lease(ctx); err != nil {
+		return err
+	}
+	l, err := r.held(lane)
+	if err != nil {
+		return err
+	}
+	if l.Epoch != epoch || l.Parked.Records != 1 {
+		return fmt.Errorf("after one settlement sent three times: epoch %d, want %d; %d parked records, want 1", l.Epoch, epoch, l.Parked.Records)
+	}
+	return wantStatus(ctx, env, map[string]int64{"delivered": 1, "dead": 1, "pending": 3})
+}
+
+func settleManyLanes(ctx context.Context, env Env) error {
+	var msgs []postrider.Message
+	for i := range 64 {
+		msgs = append(msgs, label(fmt.Sprintf("order-%d", i), fmt.Sprintf("m%d", i)))
+	}
+	if err := commit(ctx, env, msgs...); err != nil {
+		return err
+	}
+	r, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	all, err := r.all(ctx)
+	if err != nil {
+		return err
+	}
+	var settlements []store.Settlement
+	for lane, b := range all { // in no order
+		settlements = append(settlements, store.Settlement{
+			BootID: r.boot, Lane: lane, Epoch: r.epoch[lane], Position: b.Position, Delivered: len(b.Messages),
+		})
+	}
+	lost, err := r.st.Settle(ctx, settlements)
+	if err != nil || len(lost) > 0 {
+		return fmt.Errorf("settle of %d lanes: lost %v, error %v", len(settlements), lost, err)
+	}
+	if err := r.lease(ctx); err != nil {
+		return err
+	}
+	got, err := r.take(ctx, 10)
+	if err != nil {
+		return err
+	}
+	return same("after all lanes were settled", got, nil)
+}
+
+func settleDelivered(ctx context.Context, env Env) error {
+	r, _, err := filled(ctx, env, 7)
+	if err != nil {
+		return err
+	}
+	if err := commit(ctx, env, series("", "free", 20)...); err != nil {
+		return err
+	}
+	if _, err := r.take(ctx, 3); err != nil {
+		return err
+	}
+	return wantStatus(ctx, env, map[string]int64{"delivered": 27, "pending": 0})
+}
+
+func settleNothing(ctx context.Context, env Env) error {
+	lost, err := env.Store().Settle(ctx, nil)
+	if err != nil || len(lost) > 0 {
+		return fmt.Errorf("settle of no lane: lost %v, error %v", lost, err)
+	}
+	return nil
+}
+
+// wantStatus compares counts of the operators' view: "delivered", "pending" or
+// the name of a parked state.
+func wantStatus(ctx context.Context, env Env, want map[string]int64) error {
+	status, err := env.Admin().Status(ctx)
+	if err != nil {
+		return fmt.Errorf("status: %w", err)
+	}
+	var errs []error
+	for name, n := range want {
+		got := status.Parked[name]
+		switch name {
+		case "delivered":
+			got = status.Delivered
+		case "pending":
+			got = status.Pending
+		}
+		if got != n {
+			errs = append(errs, fmt.Errorf("status counts %d %s, want %d", got, name, n))
+		}
+	}
+	return errors.Join(errs...)
+}
