@@ -32,8 +32,9 @@ const prefix = "github.com/postrider/postrider"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "relproxy:", err)
 		os.Exit(1)
 	}
@@ -41,7 +42,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("usage: relproxy tidy | stranger | in DIR CMD...")
+		return errors.New("no command; want tidy, stranger [DIR...], or in DIR CMD")
 	}
 	root, err := findRoot()
 	if err != nil {

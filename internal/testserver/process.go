@@ -195,7 +195,7 @@ func (p *process) kill() error {
 
 func (p *process) killLocked() error {
 	pid := p.cmd.Process.Pid
-	suspend(pid) // so that it makes no child while we look
+	_ = suspend(pid) // so that it makes no child while we look
 	children := descendants(pid)
 	err := p.cmd.Process.Kill()
 	for _, child := range children {

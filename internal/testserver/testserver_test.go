@@ -11,7 +11,16 @@ import (
 	"time"
 )
 
+// needServers skips a test that starts servers in a short run.
+func needServers(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a server")
+	}
+}
+
 func TestPostgres(t *testing.T) {
+	needServers(t)
 	for _, version := range PostgresVersions() {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
@@ -72,6 +81,7 @@ func TestPostgres(t *testing.T) {
 }
 
 func TestPostgresSQLError(t *testing.T) {
+	needServers(t)
 	p := SharedPostgres(t, "18")
 	_, err := p.Query(t.Context(), "postgres", "select nothing from nowhere")
 	if err == nil || !strings.Contains(err.Error(), "42P01") {
@@ -80,18 +90,21 @@ func TestPostgresSQLError(t *testing.T) {
 }
 
 func TestShared(t *testing.T) {
+	needServers(t)
 	if a, b := SharedPostgres(t, "18"), SharedPostgres(t, "18"); a != b {
 		t.Error("two shared servers of one version")
 	}
 }
 
 func TestKafka(t *testing.T) {
+	needServers(t)
 	t.Parallel()
 	k := StartKafka(t)
 	check(t, k, func(ctx context.Context) error { return k.ready(ctx) })
 }
 
 func TestNATS(t *testing.T) {
+	needServers(t)
 	t.Parallel()
 	n := StartNATS(t, Durable())
 	check(t, n, func(ctx context.Context) error { return n.ready(ctx) })

@@ -27,8 +27,9 @@ func main() {
 	all := flag.Bool("all", false, "install every PostgreSQL version, not only the oldest and the newest")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Stdout, *all); err != nil {
+	err := run(ctx, os.Stdout, *all)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "servers:", err)
 		os.Exit(1)
 	}

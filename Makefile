@@ -1,0 +1,64 @@
+# Everything CI does is a target here. "make" alone lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+TESTFLAGS ?= -timeout 30m
+COUNT ?= 10
+FUZZTIME ?= 30s
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+.PHONY: demo
+demo: ## an order service, a relay and a consumer, on this machine
+	go run ./cmd/postrider demo
+
+.PHONY: build
+build: ## the binary, bin/postrider
+	CGO_ENABLED=0 go build -trimpath -o bin/postrider ./cmd/postrider
+
+.PHONY: servers
+servers: ## install the servers the tests use (ALL=1: every PostgreSQL)
+	go run ./internal/testserver/install $(if $(ALL),-all)
+
+.PHONY: test
+test: servers ## every test of every module, against real servers
+	@tools/test $(TESTFLAGS)
+
+.PHONY: matrix
+matrix: ## the same on every supported PostgreSQL
+	@$(MAKE) --no-print-directory servers ALL=1
+	@POSTRIDER_MATRIX=1 tools/test $(TESTFLAGS)
+
+.PHONY: race
+race: servers ## the same under the race detector
+	@tools/test -race $(TESTFLAGS)
+
+.PHONY: short
+short: ## the root module without any server, under a minute
+	go vet ./...
+	go test -short ./...
+
+.PHONY: lint
+lint: ## golangci-lint, pinned, in every module
+	@tools/lint/run
+
+.PHONY: tidy
+tidy: ## go mod tidy in every module, LICENSE into each, gofmt
+	go run ./internal/relproxy tidy
+	gofmt -l -w .
+
+.PHONY: stranger
+stranger: ## build every module as somebody who depends on it does
+	go run ./internal/relproxy stranger
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for 30 s
+	@FUZZTIME=$(FUZZTIME) tools/fuzz
+
+.PHONY: bench
+bench: ## Go benchmarks into bench/new.txt, for benchstat
+	@mkdir -p bench
+	go test -run '^$$' -bench . -benchmem -count $(COUNT) work | tee bench/new.txt
