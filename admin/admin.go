@@ -1,0 +1,227 @@
+// Package admin is the one way in which people change what is parked. Every
+// act is a row in the store's request table that the lane's owner executes, so
+// that it cannot race a relay; when no relay lives, Execute takes the lane's
+// lease itself and is the owner for a moment.
+package admin
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// Options are the settings of Execute. nil means all defaults.
+type Options struct {
+	// Wait is how long Execute waits for a relay to do the acts: 10 s. When it
+	// has passed the acts stay requested and their results say so.
+	Wait time.Duration
+	// TTL is the lease taken when no relay lives: 5 s. A relay that starts
+	// meanwhile waits at most that long for the lanes.
+	TTL time.Duration
+	// Poll is the time between two looks at the requests: 50 ms.
+	Poll time.Duration
+	// Logger hears what Execute does; nil discards.
+	Logger *slog.Logger
+}
+
+func (o *Options) withDefaults() Options {
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	if opts.Wait <= 0 {
+		opts.Wait = 10 * time.Second
+	}
+	if opts.TTL <= 0 {
+		opts.TTL = 5 * time.Second
+	}
+	if opts.Poll <= 0 {
+		opts.Poll = 50 * time.Millisecond
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	return opts
+}
+
+// What became of an act, beside what the store says ("done", "gone").
+const (
+	ResultQueued   = "queued"    // requested; a relay that lives has not done it yet
+	ResultNotFound = "not found" // no such parked record; nothing was requested
+)
+
+// Result says what became of one act.
+type Result struct {
+	Seq     int64  `json:"seq"`
+	Request int64  `json:"request,omitempty"` // id of the request, 0 if none was made
+	Result  string `json:"result"`            // "done", "gone", or one of this package's
+}
+
+// Find returns the parked record with number seq, or store.ErrNotFound.
+func Find(ctx context.Context, ad store.Admin, seq int64) (store.ParkedRecord, error) {
+	records, err := ad.Parked(ctx, store.ParkedQuery{AfterSeq: seq - 1, Limit: 1})
+	if err != nil {
+		return store.ParkedRecord{}, err
+	}
+	if len(records) == 0 || records[0].Seq != seq {
+		return store.ParkedRecord{}, fmt.Errorf("parked record %d: %w", seq, store.ErrNotFound)
+	}
+	return records[0], nil
+}
+
+// Execute requests the acts and returns what became of each, in their order.
+// It returns early only with an error; the requests made until then stay and
+// the next owner of their lanes does them.
+func Execute(ctx context.Context, st store.Store, ad store.Admin, acts []store.Act, o *Options) ([]Result, error) {
+	e := &executor{st: st, ad: ad, opts: o.withDefaults(), lanes: map[store.Lane]bool{}}
+	if err := e.request(ctx, acts); err != nil {
+		return e.results, err
+	}
+	err := e.await(ctx)
+	return e.results, err
+}
+
+type executor struct {
+	st      store.Store
+	ad      store.Admin
+	opts    Options
+	results []Result
+	open    []int64 // requests not done yet
+	lanes   map[store.Lane]bool
+}
+
+func (e *executor) request(ctx context.Context, acts []store.Act) error {
+	e.results = make([]Result, 0, len(acts))
+	for _, act := range acts {
+		record, err := Find(ctx, e.ad, act.Seq)
+		if err == nil {
+			var id int64
+			if id, err = e.ad.Request(ctx, act); err == nil {
+				e.lanes[record.Lane] = true
+				e.open = append(e.open, id)
+				e.results = append(e.results, Result{Seq: act.Seq, Request: id, Result: ResultQueued})
+				continue
+			}
+		}
+		if !errors.Is(err, store.ErrNotFound) {
+			return fmt.Errorf("request %s of record %d: %w", act.Kind, act.Seq, err)
+		}
+		e.results = append(e.results, Result{Seq: act.Seq, Result: ResultNotFound})
+	}
+	return nil
+}
+
+// await looks at the requests until they are done or the wait is over. Whether
+// a relay lives is asked at every look: the one that lived may have died.
+func (e *executor) await(ctx context.Context) error {
+	deadline := time.Now().Add(e.opts.Wait)
+	for {
+		if err := e.look(ctx); err != nil || len(e.open) == 0 {
+			return err
+		}
+		alive, err := e.relayLives(ctx)
+		if err != nil {
+			return err
+		}
+		if !alive {
+			if err := e.beOwner(ctx); err != nil {
+				return err
+			}
+			if err := e.look(ctx); err != nil || len(e.open) == 0 {
+				return err
+			}
+		}
+		if !time.Now().Before(deadline) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(e.opts.Poll):
+		}
+	}
+}
+
+func (e *executor) look(ctx context.Context) error {
+	if len(e.open) == 0 {
+		return nil
+	}
+	states, err := e.ad.Acts(ctx, e.open...)
+	if err != nil {
+		return fmt.Errorf("ask for the requests: %w", err)
+	}
+	for _, s := range states {
+		if !s.Done {
+			continue
+		}
+		e.open = slices.DeleteFunc(e.open, func(id int64) bool { return id == s.ID })
+		for i := range e.results {
+			if e.results[i].Request == s.ID {
+				e.results[i].Result = s.Result
+			}
+		}
+	}
+	return nil
+}
+
+func (e *executor) relayLives(ctx context.Context) (bool, error) {
+	status, err := e.ad.Status(ctx)
+	if err != nil {
+		return false, fmt.Errorf("ask whether a relay lives: %w", err)
+	}
+	return slices.ContainsFunc(status.Instances, func(i store.Instance) bool { return i.Alive }), nil
+}
+
+// beOwner takes the lanes of the requests, executes what waits in them and
+// gives them back. A relay that is faster wins: then there is nothing to do here.
+func (e *executor) beOwner(ctx context.Context) error {
+	only := make([]store.Lane, 0, len(e.lanes))
+	for lane := range e.lanes {
+		only = append(only, lane)
+	}
+	slices.Sort(only)
+	lease := store.LeaseRequest{
+		BootID: "admin-" + rand.Text(), Instance: "postrider admin", TTL: e.opts.TTL,
+		MaxLanes: len(only), Only: only,
+	}
+	grant, err := e.st.Lease(ctx, lease)
+	if err != nil {
+		return fmt.Errorf("take the lanes of the requests: %w", err)
+	}
+	e.opts.Logger.InfoContext(ctx, "no relay lives: executing requests", "lanes", len(grant.Lanes), "requests", len(grant.Requests))
+	settleErr := e.settle(ctx, lease.BootID, grant)
+
+	// The lanes go back also when the caller has given up; else a relay that
+	// starts now waits for the lease to expire.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.opts.TTL)
+	defer cancel()
+	_, err = e.st.Lease(ctx, store.LeaseRequest{BootID: lease.BootID, Instance: lease.Instance, TTL: e.opts.TTL, Leave: true})
+	return errors.Join(settleErr, err)
+}
+
+func (e *executor) settle(ctx context.Context, bootID string, grant store.Grant) error {
+	byLane := map[store.Lane][]int64{}
+	for _, r := range grant.Requests {
+		byLane[r.Lane] = append(byLane[r.Lane], r.ID)
+	}
+	var settlements []store.Settlement
+	for _, lane := range grant.Lanes {
+		if ids := byLane[lane.Lane]; len(ids) > 0 {
+			settlements = append(settlements, store.Settlement{BootID: bootID, Lane: lane.Lane, Epoch: lane.Epoch, Requests: ids})
+		}
+	}
+	if len(settlements) == 0 {
+		return nil
+	}
+	if _, err := e.st.Settle(ctx, settlements); err != nil {
+		return fmt.Errorf("execute the requests: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,5 @@
+module github.com/postrider/postrider/examples
+
+go 1.25
+
+require github.com/postrider/postrider v0.0.0

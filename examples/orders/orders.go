@@ -1,0 +1,149 @@
+// Package orders is a small shop: an HTTP API for orders and a warehouse that
+// keeps the stock. Each step of an order is one transaction that changes the
+// order and enqueues one message about it, keyed by the order; the warehouse
+// applies each message once, in the transaction that remembers it.
+package orders
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/outbox"
+)
+
+// Topic is where the messages of all orders go.
+const Topic = "orders"
+
+// The types of the messages: what happened to an order, in this order.
+const (
+	Placed  = "order.placed"
+	Paid    = "order.paid"
+	Shipped = "order.shipped"
+)
+
+// Event is the payload of every message.
+type Event struct {
+	Order string `json:"order"`
+	Step  string `json:"step"`
+	Ref   string `json:"ref"` // names the transaction that made the step
+	SKU   string `json:"sku"`
+	Qty   int    `json:"qty"`
+}
+
+// Errors that the API turns into status codes.
+var (
+	ErrState    = errors.New("the order is not there or not in the right state")
+	ErrDeclined = errors.New("the card was declined")
+)
+
+// Shop changes orders. Its methods are safe for concurrent use.
+type Shop struct {
+	db     *sql.DB
+	outbox *outbox.Outbox
+	pause  func() time.Duration
+}
+
+// Options are the settings of a Shop. nil means all defaults.
+type Options struct {
+	// Schema of the outbox, "" for the default.
+	Schema string
+	// Pause is slept in each transaction after the message was enqueued, so
+	// that transactions overlap; nil: no pause.
+	Pause func() time.Duration
+}
+
+// NewShop returns a shop on db, a database of the dialect d. It does no I/O.
+func NewShop(db *sql.DB, d outbox.Dialect, opts *Options) *Shop {
+	s := &Shop{db: db}
+	var ob outbox.Options
+	if opts != nil {
+		ob.Schema = opts.Schema
+		s.pause = opts.Pause
+	}
+	s.outbox = outbox.New(d, &ob)
+	return s
+}
+
+// Migrate makes the table of orders. The statements suit SQLite and PostgreSQL.
+func (s *Shop) Migrate(ctx context.Context) error {
+	_, err := s.db.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS orders (
+		id text PRIMARY KEY, sku text NOT NULL, qty integer NOT NULL,
+		placed text NOT NULL, paid text, shipped text)`)
+	if err != nil {
+		return fmt.Errorf("make the table of orders: %w", err)
+	}
+	return nil
+}
+
+// Place makes an order. e.Ref names the step for ever.
+func (s *Shop) Place(ctx context.Context, e Event) error {
+	e.Step = Placed
+	return s.step(ctx, &e, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO orders (id, sku, qty, placed) VALUES ($1, $2, $3, $4)`, e.Order, e.SKU, e.Qty, e.Ref)
+		return err
+	}, nil)
+}
+
+// Pay takes the money for an order. A declined card undoes the whole step after
+// its message was written: nobody may ever hear of it.
+func (s *Shop) Pay(ctx context.Context, e Event, declined bool) error {
+	e.Step = Paid
+	return s.step(ctx, &e, func(tx *sql.Tx) error {
+		return advance(ctx, tx, `UPDATE orders SET paid = $1 WHERE id = $2 AND paid IS NULL RETURNING sku, qty`, &e)
+	}, func() error {
+		if declined {
+			return ErrDeclined
+		}
+		return nil
+	})
+}
+
+// Ship sends the goods of an order.
+func (s *Shop) Ship(ctx context.Context, e Event) error {
+	e.Step = Shipped
+	return s.step(ctx, &e, func(tx *sql.Tx) error {
+		return advance(ctx, tx, `UPDATE orders SET shipped = $1 WHERE id = $2 AND paid IS NOT NULL AND shipped IS NULL RETURNING sku, qty`, &e)
+	}, nil)
+}
+
+// advance moves one order and fills in what its message needs.
+func advance(ctx context.Context, tx *sql.Tx, update string, e *Event) error {
+	err := tx.QueryRowContext(ctx, update, e.Ref, e.Order).Scan(&e.SKU, &e.Qty)
+	if errors.Is(err, sql.ErrNoRows) {
+		return ErrState
+	}
+	return err
+}
+
+// step is the whole pattern: change the order, enqueue the message, commit
+// both. check runs after the message was written and may still undo everything.
+func (s *Shop) step(ctx context.Context, e *Event, change func(*sql.Tx) error, check func() error) error {
+	fail := func(err error) error { return fmt.Errorf("order %s, %s: %w", e.Order, e.Step, err) }
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	if err := change(tx); err != nil {
+		return fail(err)
+	}
+	if err := s.outbox.Enqueue(ctx, tx, postrider.JSON(Topic, e.Order, e.Step, e)); err != nil {
+		return fail(err)
+	}
+	if s.pause != nil {
+		time.Sleep(s.pause())
+	}
+	if check != nil {
+		if err := check(); err != nil {
+			return fail(err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return fail(err)
+	}
+	return nil
+}
