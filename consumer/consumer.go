@@ -1,0 +1,179 @@
+// Package consumer turns deliveries into effects, each once: it receives from a
+// broker, claims the message in the inbox, runs the handler of its type in the
+// same transaction, commits, and only then acknowledges.
+//
+//	c := consumer.New(source, consumer.SQL(db, outbox.Postgres), &consumer.Options{Name: "billing"})
+//	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, e OrderPlaced) error { ... })
+//	err := c.Run(ctx)
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/inbox"
+)
+
+// Policy says what becomes of a message whose type has no handler.
+type Policy uint8
+
+// The policies for unknown types.
+const (
+	// Dead keeps the message as a dead letter.
+	Dead Policy = iota
+	// Skip acknowledges the message and forgets it: for a consumer that wants a
+	// few types of a busy topic.
+	Skip
+	// Fail treats it like a handler's error, which leaves time for a newer
+	// version of the program to take it; it is dead after MaxAttempts.
+	Fail
+)
+
+// Options are the settings of a Consumer. Zero fields mean the defaults named.
+type Options struct {
+	// Name is the consumer's identity in the inbox. Required. Under another name
+	// every message counts as new.
+	Name string
+	// Schema holds the inbox tables: that of [inbox.Options].
+	Schema string
+	// Concurrency is how many handlers run at once: 8. Messages of one key are
+	// handled one after the other.
+	Concurrency int
+	// Prefetch is how many messages are in hand at most, waiting ones included:
+	// four times Concurrency.
+	Prefetch int
+	// HandlerTimeout ends the context of a handler: 30 s.
+	HandlerTimeout time.Duration
+	// MaxAttempts is how often a message is tried before it is dead: 5.
+	MaxAttempts int
+	// BackoffMin is the delay after the first failure, doubled by each further
+	// one up to BackoffMax, less up to a half at random: 500 ms, 5 min.
+	BackoffMin, BackoffMax time.Duration
+	// UnknownType is what becomes of a message without a handler: Dead.
+	UnknownType Policy
+	// DrainTimeout is how long Run waits for running handlers when its context
+	// has ended, before it ends theirs: 10 s.
+	DrainTimeout time.Duration
+	// Logger tells what people should know; it never sees a payload. nil: silent.
+	Logger *slog.Logger
+}
+
+func (o *Options) defaults() Options {
+	var d Options
+	if o != nil {
+		d = *o
+	}
+	d.Concurrency = orElse(d.Concurrency, 8)
+	d.Prefetch = max(orElse(d.Prefetch, 4*d.Concurrency), d.Concurrency)
+	d.HandlerTimeout = orElse(d.HandlerTimeout, 30*time.Second)
+	d.MaxAttempts = orElse(d.MaxAttempts, 5)
+	d.BackoffMin = orElse(d.BackoffMin, 500*time.Millisecond)
+	d.BackoffMax = max(orElse(d.BackoffMax, 5*time.Minute), d.BackoffMin)
+	d.DrainTimeout = orElse(d.DrainTimeout, 10*time.Second)
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	return d
+}
+
+func orElse[N int | time.Duration](n, fallback N) N {
+	if n <= 0 {
+		return fallback
+	}
+	return n
+}
+
+// A Consumer handles the messages of one source. Tx is the transaction that its
+// handlers get: *sql.Tx or pgx.Tx. Register handlers first, then call Run once.
+type Consumer[Tx any] struct {
+	source   broker.Source
+	db       DB[Tx]
+	inbox    *inbox.Inbox
+	opts     Options
+	handlers map[string]handler[Tx]
+	err      error // of registration, reported by Run
+}
+
+type handler[Tx any] func(ctx context.Context, tx Tx, m postrider.Message) error
+
+// New returns a Consumer of source with its inbox and its effects in db. It
+// does no I/O. The inbox tables must be there: see [inbox.Inbox.Migrate].
+func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
+	o := opts.defaults()
+	c := &Consumer[Tx]{source: source, db: db, opts: o, handlers: make(map[string]handler[Tx])}
+	c.inbox = inbox.New(db.Dialect(), o.Name, &inbox.Options{Schema: o.Schema})
+	if o.Name == "" {
+		c.err = errors.New("consumer: Options.Name is empty: it is the consumer's identity in the inbox")
+	}
+	return c
+}
+
+// Inbox is the consumer's inbox: to make its tables and to list its dead letters.
+func (c *Consumer[Tx]) Inbox() *inbox.Inbox { return c.inbox }
+
+// Handle registers fn for messages of typ; their payload is decoded from JSON
+// into an E. A payload that is no such JSON makes the message dead at once.
+//
+// fn's effects belong into tx, which the consumer commits. An error, a panic or
+// the end of ctx rolls tx back, and the message is tried again later.
+func Handle[Tx, E any](c *Consumer[Tx], typ string, fn func(ctx context.Context, tx Tx, e E) error) {
+	c.HandleMessage(typ, func(ctx context.Context, tx Tx, m postrider.Message) error {
+		var e E
+		if err := json.Unmarshal(m.Payload, &e); err != nil {
+			return Permanent(fmt.Errorf("decode the payload as %T: %w", e, redact(err)))
+		}
+		return fn(ctx, tx, e)
+	})
+}
+
+// HandleMessage registers fn for messages of typ, whole and undecoded; fn must
+// not change the message. The rest is as for [Handle].
+func (c *Consumer[Tx]) HandleMessage(typ string, fn func(ctx context.Context, tx Tx, m postrider.Message) error) {
+	if _, twice := c.handlers[typ]; twice && c.err == nil {
+		c.err = fmt.Errorf("consumer %q: two handlers for the type %q", c.opts.Name, typ)
+	}
+	c.handlers[typ] = fn
+}
+
+// Permanent marks an error of a handler that no further try can mend: the
+// message is dead at once.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// redact keeps what encoding/json says about place and type, not the value.
+func redact(err error) error {
+	var mismatch *json.UnmarshalTypeError
+	if errors.As(err, &mismatch) {
+		return fmt.Errorf("field %q at byte %d is no %s", mismatch.Field, mismatch.Offset, mismatch.Type)
+	}
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return fmt.Errorf("no JSON at byte %d", syntax.Offset)
+	}
+	return err
+}
+
+// Run handles messages until ctx ends; then it lets running handlers finish
+// within DrainTimeout, gives back the rest and returns nil. Any other return is
+// a reason why the consumer cannot work.
+func (c *Consumer[Tx]) Run(ctx context.Context) error {
+	if c.err != nil {
+		return c.err
+	}
+	return newRun(c.source, c.opts, c.process).run(ctx)
+}

@@ -1,0 +1,68 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/outbox"
+)
+
+// DB runs transactions. [SQL] and [Pgx] make one.
+type DB[Tx any] interface {
+	// Transact begins a transaction, runs fn and commits; when fn or the commit
+	// fails it rolls back and returns the error. conn is tx for the inbox.
+	Transact(ctx context.Context, fn func(tx Tx, conn inbox.Conn) error) error
+	// Dialect is the SQL that the database speaks.
+	Dialect() outbox.Dialect
+}
+
+// SQL makes a DB of a database of database/sql. db stays the caller's to close.
+func SQL(db inbox.Beginner, d outbox.Dialect) DB[*sql.Tx] { return sqlDB{db, d} }
+
+type sqlDB struct {
+	db      inbox.Beginner
+	dialect outbox.Dialect
+}
+
+func (d sqlDB) Dialect() outbox.Dialect { return d.dialect }
+
+func (d sqlDB) Transact(ctx context.Context, fn func(tx *sql.Tx, conn inbox.Conn) error) error {
+	tx, err := d.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // it has nothing to say after a commit, and less than err before
+	if err := fn(tx, inbox.SQL(tx)); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// PgxTx is the part of pgx.Tx that [Pgx] needs.
+type PgxTx[Tag outbox.CommandTag, Row inbox.Row] interface{ inbox.PgxTx[Tag, Row] }
+
+// Pgx makes a DB of a *pgxpool.Pool, without importing pgx: the type arguments
+// are inferred. pool stays the caller's to close.
+func Pgx[Tx PgxTx[Tag, Row], Tag outbox.CommandTag, Row inbox.Row](pool inbox.PgxBeginner[Tx]) DB[Tx] {
+	return pgxDB[Tx, Tag, Row]{pool}
+}
+
+type pgxDB[Tx PgxTx[Tag, Row], Tag outbox.CommandTag, Row inbox.Row] struct {
+	pool inbox.PgxBeginner[Tx]
+}
+
+func (pgxDB[Tx, Tag, Row]) Dialect() outbox.Dialect { return outbox.Postgres }
+
+func (d pgxDB[Tx, Tag, Row]) Transact(ctx context.Context, fn func(tx Tx, conn inbox.Conn) error) error {
+	tx, err := d.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	// Without ctx: a rollback that is not sent costs the connection.
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // as above
+	if err := fn(tx, inbox.Pgx[Tag, Row](tx)); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}

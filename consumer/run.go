@@ -1,0 +1,314 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+)
+
+// run is one life of a consumer: a goroutine that receives, one goroutine per
+// key in hand, one that settles, one that extends.
+type run struct {
+	source  broker.Source
+	opts    Options
+	process func(context.Context, broker.Delivery) broker.Verdict
+
+	slots    chan struct{} // one per handler that may run
+	stopping chan struct{} // closed: start nothing more
+	work     context.Context
+	settler  *settler
+	wg       sync.WaitGroup // the goroutines of the keys
+
+	mu     sync.Mutex
+	call   int // number of the Receive begun last
+	keys   map[key]*line
+	gone   map[key]*givenBack
+	inHand map[*item]struct{}
+	room   chan struct{} // holds a token after inHand has shrunk
+}
+
+// key is the unit of order: brokers keep order within a topic.
+type key struct{ topic, key string }
+
+// item is one delivery in hand.
+type item struct{ d broker.Delivery }
+
+// line holds the deliveries of one key that wait, oldest first. It exists as
+// long as its goroutine works on the key.
+type line struct{ waiting []*item }
+
+// givenBack is a key whose head was given back. A Receive that was running
+// meanwhile may still hand over later messages of the key, which must not
+// overtake the head: they follow it.
+type givenBack struct {
+	head    string // id of the message given back
+	settled bool   // the source knows
+	until   int    // when settled: deliveries of Receive calls above it are in order again
+}
+
+func newRun(source broker.Source, opts Options, process func(context.Context, broker.Delivery) broker.Verdict) *run {
+	return &run{
+		source: source, opts: opts, process: process,
+		slots: make(chan struct{}, opts.Concurrency), stopping: make(chan struct{}),
+		keys: make(map[key]*line), gone: make(map[key]*givenBack), inHand: make(map[*item]struct{}),
+		room: make(chan struct{}, 1),
+	}
+}
+
+func (r *run) run(ctx context.Context) error {
+	var stopWork context.CancelFunc
+	r.work, stopWork = context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	r.settler = newSettler(r.source, r.opts)
+	// Acknowledgements of what has finished still go out after ctx has ended.
+	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSettling()
+	var helpers sync.WaitGroup
+	helpers.Go(func() { r.settler.run(settling) })
+	extending, stopExtending := context.WithCancel(r.work)
+	helpers.Go(func() { r.extend(extending) })
+
+	r.receive(ctx)
+	close(r.stopping)
+	err := r.drain(stopWork)
+	stopExtending()
+	r.settler.finish(stopSettling)
+	if err == nil { // else a goroutine may still hold the source
+		helpers.Wait()
+	}
+	return err
+}
+
+// drain waits for the handlers, ends their context after DrainTimeout, and
+// gives those that do not listen as long again.
+func (r *run) drain(stopWork context.CancelFunc) error {
+	done := make(chan struct{})
+	go func() { r.wg.Wait(); close(done) }()
+	for range 2 {
+		timer := time.NewTimer(r.opts.DrainTimeout)
+		select {
+		case <-done:
+			timer.Stop()
+			return nil
+		case <-timer.C:
+			stopWork()
+		}
+	}
+	return fmt.Errorf("consumer %q: a handler did not return within %v after its context ended; its message will be delivered again",
+		r.opts.Name, r.opts.DrainTimeout)
+}
+
+// receive hands deliveries to the keys until ctx ends.
+func (r *run) receive(ctx context.Context) {
+	failures := 0
+	for ctx.Err() == nil {
+		limit, call := r.waitForRoom(ctx)
+		if limit == 0 {
+			return
+		}
+		ds, err := r.source.Receive(ctx, limit)
+		if ctx.Err() == nil && err != nil {
+			failures++
+			delay := min(100*time.Millisecond<<min(failures, 10), 10*time.Second)
+			r.opts.Logger.ErrorContext(ctx, "cannot receive", "consumer", r.opts.Name, "source", r.source.Info().Name, "in", delay, "error", err)
+			pause(ctx, delay)
+			continue
+		}
+		failures = 0
+		r.dispatch(call, ds)
+	}
+}
+
+// waitForRoom returns how many deliveries may be asked for, 0 when ctx ended,
+// and the number of the call that asks for them.
+func (r *run) waitForRoom(ctx context.Context) (limit, call int) {
+	for {
+		r.mu.Lock()
+		limit = r.opts.Prefetch - len(r.inHand)
+		if limit > 0 {
+			r.call++
+			call = r.call
+		}
+		r.mu.Unlock()
+		if limit > 0 {
+			return limit, call
+		}
+		select {
+		case <-r.room:
+		case <-ctx.Done():
+			return 0, 0
+		}
+	}
+}
+
+// dispatch takes the deliveries of one Receive into hand.
+func (r *run) dispatch(call int, ds []broker.Delivery) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range ds {
+		it := &item{d: ds[i]}
+		r.inHand[it] = struct{}{}
+		k := key{it.d.Message.Topic, it.d.Message.Key}
+		if k.key == "" {
+			r.wg.Go(func() { r.handleOne(it) })
+			continue
+		}
+		if r.overtakes(call, k, it.d.Message.ID) {
+			r.settler.add([]broker.Verdict{{Delivery: it.d}}, func() { r.release(it) })
+			continue
+		}
+		if l := r.keys[k]; l != nil {
+			l.waiting = append(l.waiting, it)
+			continue
+		}
+		l := &line{waiting: []*item{it}}
+		r.keys[k] = l
+		r.wg.Go(func() { r.handleKey(k, l) })
+	}
+	for k, g := range r.gone {
+		if g.settled && g.until < call {
+			delete(r.gone, k)
+		}
+	}
+}
+
+// overtakes says whether a delivery would run before the head of its key that
+// was given back. r.mu is held.
+func (r *run) overtakes(call int, k key, id string) bool {
+	g := r.gone[k]
+	if g == nil {
+		return false
+	}
+	if id == g.head || g.settled && g.until < call {
+		delete(r.gone, k)
+		return false
+	}
+	return true
+}
+
+// handleOne works on a delivery without a key.
+func (r *run) handleOne(it *item) {
+	v := broker.Verdict{Delivery: it.d}
+	if r.acquire() {
+		v = r.process(r.work, it.d)
+		<-r.slots
+	}
+	r.settler.add([]broker.Verdict{v}, func() { r.release(it) })
+}
+
+// handleKey works on the deliveries of one key until none is left.
+func (r *run) handleKey(k key, l *line) {
+	for {
+		r.mu.Lock()
+		if len(l.waiting) == 0 {
+			delete(r.keys, k)
+			r.mu.Unlock()
+			return
+		}
+		it := l.waiting[0]
+		l.waiting = l.waiting[1:]
+		r.mu.Unlock()
+
+		v := broker.Verdict{Delivery: it.d}
+		if r.acquire() {
+			v = r.process(r.work, it.d)
+			<-r.slots
+		}
+		if !v.Ack {
+			r.giveBack(k, l, it, v)
+			return
+		}
+		r.settler.add([]broker.Verdict{v}, func() { r.release(it) })
+	}
+}
+
+// giveBack gives the head of a key back and all that waits behind it.
+func (r *run) giveBack(k key, l *line, head *item, v broker.Verdict) {
+	r.mu.Lock()
+	items := append([]*item{head}, l.waiting...)
+	delete(r.keys, k)
+	g := &givenBack{head: head.d.Message.ID}
+	r.gone[k] = g
+	r.mu.Unlock()
+
+	verdicts := make([]broker.Verdict, len(items))
+	for i, it := range items {
+		verdicts[i] = broker.Verdict{Delivery: it.d, Delay: v.Delay}
+	}
+	r.settler.add(verdicts, func() {
+		r.mu.Lock()
+		g.settled, g.until = true, r.call
+		r.mu.Unlock()
+		r.release(items...)
+	})
+}
+
+// acquire waits for the right to run a handler; false when the run is stopping.
+func (r *run) acquire() bool {
+	select {
+	case <-r.stopping:
+		return false
+	default:
+	}
+	select {
+	case r.slots <- struct{}{}:
+		return true
+	case <-r.stopping:
+		return false
+	}
+}
+
+// release forgets deliveries that the source has been told about.
+func (r *run) release(items ...*item) {
+	r.mu.Lock()
+	for _, it := range items {
+		delete(r.inHand, it)
+	}
+	r.mu.Unlock()
+	select {
+	case r.room <- struct{}{}:
+	default:
+	}
+}
+
+// extend keeps what is in hand from being delivered to somebody else.
+func (r *run) extend(ctx context.Context) {
+	wait := r.source.Info().AckWait
+	if wait <= 0 {
+		return
+	}
+	tick := time.NewTicker(max(wait/3, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		r.mu.Lock()
+		ds := make([]broker.Delivery, 0, len(r.inHand))
+		for it := range r.inHand {
+			ds = append(ds, it.d)
+		}
+		r.mu.Unlock()
+		if len(ds) == 0 {
+			continue
+		}
+		if err := r.source.Extend(ctx, ds); err != nil && ctx.Err() == nil {
+			r.opts.Logger.WarnContext(ctx, "cannot extend; messages may be delivered twice", "consumer", r.opts.Name, "messages", len(ds), "error", err)
+		}
+	}
+}
+
+// pause waits for d or the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

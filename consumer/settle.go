@@ -1,0 +1,102 @@
+package consumer
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+)
+
+// settler tells the source about verdicts, many at a time: what comes in while
+// one call runs goes into the next. It keeps their order.
+type settler struct {
+	source broker.Source
+	opts   Options
+
+	mu       sync.Mutex
+	verdicts []broker.Verdict
+	done     []func()
+	wake     chan struct{} // holds a token when there is something to do
+	closing  chan struct{} // closed: end when nothing is left
+	ended    chan struct{}
+}
+
+func newSettler(source broker.Source, opts Options) *settler {
+	return &settler{source: source, opts: opts, wake: make(chan struct{}, 1), closing: make(chan struct{}), ended: make(chan struct{})}
+}
+
+// add queues verdicts; done is called once the source knows them.
+func (s *settler) add(verdicts []broker.Verdict, done func()) {
+	s.mu.Lock()
+	s.verdicts = append(s.verdicts, verdicts...)
+	s.done = append(s.done, done)
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *settler) run(ctx context.Context) {
+	defer close(s.ended)
+	for {
+		s.mu.Lock()
+		verdicts, done := s.verdicts, s.done
+		s.verdicts, s.done = nil, nil
+		s.mu.Unlock()
+		if len(verdicts) > 0 {
+			if !s.tell(ctx, verdicts) {
+				return
+			}
+			for _, f := range done {
+				f()
+			}
+			continue
+		}
+		select {
+		case <-s.wake:
+		case <-s.closing:
+			if s.empty() {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *settler) empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.verdicts) == 0
+}
+
+// tell repeats until the source has taken the verdicts or ctx ends. What it was
+// not told is delivered again, and the inbox knows it.
+func (s *settler) tell(ctx context.Context, verdicts []broker.Verdict) bool {
+	for delay := 50 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
+		err := s.source.Settle(ctx, verdicts)
+		if err == nil {
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		s.opts.Logger.ErrorContext(ctx, "cannot settle", "consumer", s.opts.Name, "source", s.source.Info().Name,
+			"messages", len(verdicts), "in", delay, "error", err)
+		pause(ctx, delay)
+	}
+}
+
+// finish tells what is left, for at most DrainTimeout.
+func (s *settler) finish(stop context.CancelFunc) {
+	close(s.closing)
+	timer := time.NewTimer(s.opts.DrainTimeout)
+	defer timer.Stop()
+	select {
+	case <-s.ended:
+	case <-timer.C:
+		stop()
+	}
+}
