@@ -243,9 +243,9 @@ type Config struct {
 	SettleAfter, SettleAtMax time.Duration // 0: 100 ms, 1 s
 
 	Retry      Backoff
-	OutageBase time.Duration // first pause of an outage; 0: 100 ms, doubled, full jitter
-	OutageMax  time.Duration // 0: 15 s; also caps the RetryAfter of a throttle
-	Brake      int           // rejections in a row; 0: 20, negative: never
+	OutageBase time.Duration             // first pause of an outage; 0: 100 ms, doubled, full jitter
+	OutageMax  time.Duration             // 0: 15 s; also caps the RetryAfter of a throttle
+	Brake      int                       // rejections in a row; 0: 20, negative: never
 	Policy     func(topic string) Policy // nil: Block
 
 	Store store.Info

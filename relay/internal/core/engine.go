@@ -1,16 +1,178 @@
 package core
 
-import "time"
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
 
 // Engine is the state machine of one instance. It is not safe for concurrent use.
 type Engine struct {
-	cfg Config
-	out []Action
+	cfg     Config
+	rng     *rand.Rand
+	now     time.Duration
+	out     []Action
+	lastID  ID
+	started bool
+	stopped bool
+
+	lanes map[store.Lane]*lane
+	order []store.Lane // keys of lanes, ascending
+
+	lease  leaseState
+	settle *settleOp // at most one, kept until it is answered
+	floor  map[store.Lane]int64
+
+	reads    map[ID]*readOp
+	readHold pause
+	msgs     int // held in memory, all lanes
+	bytes    int
+	reserved int // messages that reads in flight may bring
+	avgSize  int // bytes per message, smoothed
+
+	calls     map[ID]*call
+	abandoned map[store.Lane]int // cancelled calls that have not come back
+	acked     [2]ackedTopic
+	lastAck   time.Duration // when an acknowledgement came last
+	ackSentAt time.Duration // start of the latest call that brought one
+	anyAck    bool
+	turn      int // lane index that delivers first, so that probes rotate
+	scopes    map[string]*scope
+	dests     map[string]string // topic -> destination, learned from errors
+
+	waiting   ID
+	pollDelay time.Duration
+
+	draining   bool
+	drainUntil time.Duration
+	cutOff     bool // the drain deadline has passed
+
+	storeFaults uint8 // bit per kind of call
+	sinkDown    bool
+
+	timer time.Duration // what was asked for last, 0: nothing
 }
 
 // New returns an engine that waits for Start.
-func New(cfg Config, seed uint64) *Engine { return &Engine{cfg: cfg} }
+func New(cfg Config, seed uint64) *Engine {
+	cfg = cfg.withDefaults()
+	return &Engine{
+		cfg:       cfg,
+		rng:       rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)),
+		lanes:     map[store.Lane]*lane{},
+		floor:     map[store.Lane]int64{},
+		reads:     map[ID]*readOp{},
+		calls:     map[ID]*call{},
+		abandoned: map[store.Lane]int{},
+		scopes:    map[string]*scope{},
+		dests:     map[string]string{},
+		pollDelay: cfg.PollMin,
+		avgSize:   512,
+	}
+}
 
 // Step takes one event at a time now, counted from the start by a monotonic
 // clock, and returns what to do. The slice is valid until the next Step.
-func (e *Engine) Step(now time.Duration, ev Event) []Action { return e.out }
+func (e *Engine) Step(now time.Duration, ev Event) []Action {
+	clear(e.out)
+	e.out = e.out[:0]
+	if e.stopped {
+		return nil
+	}
+	e.now = max(e.now, now)
+	e.checkLapse()
+	e.handle(ev)
+	if e.started && !e.stopped {
+		e.plan()
+	}
+	return e.out
+}
+
+func (e *Engine) handle(ev Event) {
+	switch ev := ev.(type) {
+	case Start:
+		e.started = true
+		e.lease.nextAt = e.now
+	case Tick:
+		e.timer = 0
+	case Leased:
+		e.onLeased(ev)
+	case ReadDone:
+		e.onRead(ev)
+	case Delivered:
+		e.onDelivered(ev)
+	case Settled:
+		e.onSettled(ev)
+	case Woke:
+		e.onWoke(ev)
+	case Drain:
+		e.onDrain()
+	case ClockJump:
+		e.lapse("clock jumped")
+		e.lease.nextAt = e.now
+	}
+}
+
+func (e *Engine) plan() {
+	e.planDrain()
+	if e.stopped {
+		return
+	}
+	e.planDeliver()
+	e.planSettle()
+	e.planRelease()
+	e.planLease()
+	e.planRead()
+	e.planWait()
+	e.planTimer()
+}
+
+func (e *Engine) id() ID {
+	e.lastID++
+	return e.lastID
+}
+
+func (e *Engine) do(a Action) { e.out = append(e.out, a) }
+func (e *Engine) tell(f Fact) { e.do(Notify{f}) }
+func (e *Engine) stop(err error) {
+	e.stopped = true
+	e.do(Stopped{Err: err})
+}
+
+func (e *Engine) addLane(l *lane) {
+	e.lanes[l.id] = l
+	at, _ := slices.BinarySearch(e.order, l.id)
+	e.order = slices.Insert(e.order, at, l.id)
+	e.tell(LaneGained{Lane: l.id, Epoch: l.epoch})
+}
+
+// removeLane forgets everything held of a lane. A call in flight is cancelled
+// and counted as abandoned until it comes back.
+func (e *Engine) removeLane(l *lane, reason string) {
+	if l.call != nil {
+		e.do(Cancel{ID: l.call.id})
+		e.endProbe(l.call)
+		l.call.lane = nil
+		e.abandoned[l.id]++
+		l.call = nil
+	}
+	for _, b := range l.queue {
+		e.forget(l, b)
+	}
+	l.queue = nil
+	delete(e.lanes, l.id)
+	if at, ok := slices.BinarySearch(e.order, l.id); ok {
+		e.order = slices.Delete(e.order, at, at+1)
+	}
+	e.tell(LaneLost{Lane: l.id, Reason: reason})
+}
+
+func (e *Engine) removeAll(reason string) {
+	for _, id := range slices.Clone(e.order) {
+		e.removeLane(e.lanes[id], reason)
+	}
+}
+
+func (e *Engine) holds(l *lane) bool { return e.lanes[l.id] == l }

@@ -1,0 +1,121 @@
+package core
+
+import (
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/store"
+)
+
+// solo is the state of a batch whose messages are sent one by one because their
+// fate stayed unknown together: one of them may make the broker hang up.
+type solo struct {
+	after   int                   // index of the message that was sent last in this round, -1: none
+	behind  keySet                // keys whose head is unknown in this round
+	unknown map[int]time.Duration // when a message was sent alone and its fate stayed unknown
+}
+
+// unknownRound counts a round that ended with unknown fates, and turns to
+// sending singly after some.
+func (e *Engine) unknownRound(r *round) {
+	l, b := r.c.lane, r.c.b
+	if b.alone != nil {
+		if i := r.c.idx[0]; len(r.stay) > 0 {
+			b.alone.after = i
+			b.alone.behind.add(b.msgs[i].Key)
+			b.alone.unknown[i] = r.c.sentAt
+		}
+		return
+	}
+	b.rounds++
+	if b.rounds >= unknownRounds || b.parked {
+		b.alone = &solo{after: -1, behind: keySet{}, unknown: map[int]time.Duration{}}
+	}
+	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
+}
+
+// chunkAlone picks the next message to be sent singly. At the end of a round
+// the lane pauses, and takes the next batch in so that other messages can show
+// that the broker works.
+func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
+	b, a := c.b, c.b.alone
+	for n := 0; n < len(b.todo); n++ {
+		i := b.todo[n]
+		m := &b.msgs[i]
+		if i <= a.after || a.behind.has(m.Key) {
+			continue
+		}
+		if l.holds(b, m.Key) {
+			e.wait(l, b, i)
+			b.todo = without(b.todo, []int{i})
+			n--
+			continue
+		}
+		if e.heldScope(m.Topic, c) != nil {
+			a.behind.add(m.Key)
+			continue
+		}
+		c.idx = []int{i}
+		return b.msgs[i : i+1]
+	}
+	if len(b.todo) == 0 {
+		return nil
+	}
+	a.after, a.behind = -1, keySet{}
+	e.absorb(l, b)
+	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
+	return nil
+}
+
+// absorb joins the next batch of the lane to b.
+func (e *Engine) absorb(l *lane, b *batch) {
+	if l.done+1 >= len(l.queue) || b.parked {
+		return
+	}
+	next := l.queue[l.done+1]
+	n := len(b.msgs)
+	b.msgs = append(b.msgs[:n:n], next.msgs...)
+	b.meta = append(b.meta[:n:n], next.meta...)
+	for i := n; i < len(b.meta); i++ {
+		if b.meta[i].DueIn > 0 { // counted from b's read from now on
+			b.meta[i].DueIn += next.readAt - b.readAt
+		}
+		b.todo = append(b.todo, i)
+	}
+	b.bytes += next.bytes
+	b.pos, b.prepared = next.pos, false
+	l.queue = append(l.queue[:l.done+1], l.queue[l.done+2:]...)
+}
+
+// stillUnknown decides on a message whose fate is unknown though it was sent
+// alone. It reports true when the message is resolved: it has failed because
+// others were acknowledged since it was unknown before, or it is parked again
+// so that the lane's other messages can show whether the broker works.
+func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
+	l, b := c.lane, c.b
+	if b.alone == nil {
+		return false
+	}
+	before, seen := b.alone.unknown[i]
+	if b.parked {
+		before, seen = l.suspects[b.meta[i].Seq]
+	}
+	if seen && e.anyAck && e.ackSentAt > before {
+		e.failed(l, b, i, err)
+		return true
+	}
+	if !b.parked {
+		return false
+	}
+	p := parkFor(err)
+	p.State, p.Captures = store.Retry, b.msgs[i].Key != ""
+	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
+	p.at = l.hold.until + e.retryDelay(1)
+	e.park(l, b, i, p)
+	if l.suspects == nil {
+		l.suspects = map[int64]time.Duration{}
+	}
+	l.suspects[b.meta[i].Seq] = c.sentAt
+	return true
+}

@@ -1,0 +1,61 @@
+package core
+
+import "time"
+
+// Fixed proportions. A heartbeat is sent every third of the TTL and the lease
+// counts as lost an eighth before the database would give it away.
+const (
+	heartbeatShare = 3
+	marginShare    = 8
+	readsInFlight  = 2
+	parkedTurns    = 8                // parked cycles in a row before a normal batch gets its turn
+	unknownRounds  = 3                // rounds in which everything unresolved is sent together
+	lazySettle     = 3                // an empty batch waits so many SettleAtMax
+	othersWindow   = 30 * time.Second // for how long an acknowledgement shows that a topic works
+	maxErrorText   = 500
+	recordsPerKey  = 16 // parked records per parked key before outages stop parking
+)
+
+func or[T int | time.Duration](v, def T) T {
+	if v == 0 {
+		return def
+	}
+	return v
+}
+
+func (c Config) withDefaults() Config {
+	c.TTL = or(c.TTL, 2*time.Second)
+	c.DeliverTimeout = or(c.DeliverTimeout, 10*time.Second)
+	c.StoreTimeout = or(c.StoreTimeout, 10*time.Second)
+	c.DrainTimeout = or(c.DrainTimeout, 25*time.Second)
+	c.Window = or(c.Window, 1024)
+	c.WindowBytes = or(c.WindowBytes, 4<<20)
+	c.Page = or(c.Page, 256)
+	if c.Store.MaxRead > 0 {
+		c.Page = min(c.Page, c.Store.MaxRead)
+	}
+	c.Page = min(c.Page, c.Window)
+	c.MaxMessages = or(c.MaxMessages, 32768)
+	c.MaxBytes = or(c.MaxBytes, 16<<20)
+	c.ParkedKeys = or(c.ParkedKeys, 1000)
+	c.PollMin = or(c.PollMin, time.Millisecond)
+	c.PollMax = max(or(c.PollMax, 20*time.Millisecond), c.PollMin)
+	c.SettleAfter = or(c.SettleAfter, 100*time.Millisecond)
+	c.SettleAtMax = max(or(c.SettleAtMax, time.Second), c.SettleAfter)
+	c.Retry.Base = or(c.Retry.Base, time.Second)
+	c.Retry.Max = max(or(c.Retry.Max, 5*time.Minute), c.Retry.Base)
+	c.Retry.MaxAttempts = or(c.Retry.MaxAttempts, 10)
+	switch {
+	case c.Retry.Jitter == 0:
+		c.Retry.Jitter = 0.5
+	case c.Retry.Jitter < 0:
+		c.Retry.Jitter = 0
+	}
+	c.OutageBase = or(c.OutageBase, 100*time.Millisecond)
+	c.OutageMax = max(or(c.OutageMax, 15*time.Second), c.OutageBase)
+	c.Brake = or(c.Brake, 20)
+	if c.Policy == nil {
+		c.Policy = func(string) Policy { return Block }
+	}
+	return c
+}

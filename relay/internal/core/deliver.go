@@ -1,0 +1,226 @@
+package core
+
+import (
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/store"
+)
+
+// call is one Deliver in flight. Without idx it holds the messages [from, to)
+// of the batch, with idx those.
+type call struct {
+	id       ID
+	lane     *lane // nil once the lane is gone
+	laneID   store.Lane
+	b        *batch
+	from, to int
+	idx      []int
+	sentAt   time.Duration
+	probes   []*scope
+}
+
+func (c *call) size() int {
+	if c.idx != nil {
+		return len(c.idx)
+	}
+	return c.to - c.from
+}
+
+func (c *call) at(j int) int {
+	if c.idx != nil {
+		return c.idx[j]
+	}
+	return c.from + j
+}
+
+// planDeliver starts the next call of every lane that has none, beginning with
+// another lane each time so that the probes of an outage rotate.
+func (e *Engine) planDeliver() {
+	if !e.lease.valid || e.cutOff {
+		return
+	}
+	e.turn++
+	for i := range e.order {
+		id := e.order[(i+e.turn)%len(e.order)]
+		e.deliverNext(e.lanes[id])
+	}
+}
+
+func (e *Engine) deliverNext(l *lane) {
+	for l.call == nil && l.done < len(l.queue) && e.abandoned[l.id] == 0 && e.now >= l.hold.until {
+		b := l.queue[l.done]
+		if !b.prepared {
+			e.setAside(l, b)
+		}
+		if b.resolved() {
+			e.finish(l)
+			continue
+		}
+		if e.sinkHeld() {
+			return
+		}
+		c := &call{id: e.id(), lane: l, laneID: l.id, b: b, sentAt: e.now}
+		msgs := e.chunk(l, c)
+		if len(msgs) == 0 {
+			if !b.resolved() {
+				return // held back by a destination; l.hold says until when
+			}
+			continue
+		}
+		if s := e.scopes[""]; s != nil && s.open {
+			s.probe = c
+			c.probes = append(c.probes, s)
+		}
+		l.call = c
+		e.calls[c.id] = c
+		e.do(Deliver{ID: c.id, Lane: l.id, Msgs: msgs, Timeout: e.cfg.DeliverTimeout})
+	}
+}
+
+// setAside parks what must not be sent now: messages that are not yet due, that
+// wait behind a captured key, or that the sink would not take.
+func (e *Engine) setAside(l *lane, b *batch) {
+	b.prepared = true
+	if !e.mustLook(l, b) {
+		return
+	}
+	b.goSlow()
+	keep := b.todo[:0]
+	for _, i := range b.todo {
+		m := &b.msgs[i]
+		switch {
+		case !b.parked && b.meta[i].DueIn > 0:
+			e.park(l, b, i, park{Park: store.Park{State: store.Scheduled}, at: b.readAt + b.meta[i].DueIn})
+		case l.holds(b, m.Key):
+			e.wait(l, b, i)
+		case e.cfg.Sink.MaxMessageBytes > 0 && m.Size() > e.cfg.Sink.MaxMessageBytes:
+			e.dead(l, b, i, broker.Classify(broker.Rejected(errTooLarge, "too_large", "")))
+		default:
+			keep = append(keep, i)
+		}
+	}
+	b.todo = keep
+}
+
+func (e *Engine) mustLook(l *lane, b *batch) bool {
+	if len(l.captured) > 0 && !b.parked {
+		return true
+	}
+	limit := e.cfg.Sink.MaxMessageBytes
+	for i := range b.meta {
+		if b.meta[i].DueIn > 0 && !b.parked || limit > 0 && b.msgs[i].Size() > limit {
+			return true
+		}
+	}
+	return false
+}
+
+// holds reports whether a message of the key must wait behind a parked one.
+func (l *lane) holds(b *batch, key string) bool {
+	if key == "" {
+		return false
+	}
+	keys := l.captured
+	if b.parked {
+		keys = b.failed
+	}
+	_, ok := keys[key]
+	return ok
+}
+
+// chunk picks what the next call of the lane's batch holds.
+func (e *Engine) chunk(l *lane, c *call) []postrider.Message {
+	b := c.b
+	if e.hasOpenDestination() {
+		b.goSlow()
+	}
+	if !b.slow {
+		c.from, c.to = b.next, b.next
+		for size := 0; c.to < len(b.msgs); c.to++ {
+			if !e.fits(b, c.to, c.to-c.from, &size) {
+				break
+			}
+		}
+		return b.msgs[c.from:c.to]
+	}
+	if b.alone != nil {
+		return e.chunkAlone(l, c)
+	}
+	return e.chunkSlow(l, c)
+}
+
+// fits adds message i to a call that holds n of size bytes, if it may.
+func (e *Engine) fits(b *batch, i, n int, size *int) bool {
+	if s := e.cfg.Sink.MaxBatch; s > 0 && n >= s {
+		return false
+	}
+	if s := e.cfg.Sink.MaxBatchBytes; s > 0 {
+		*size += b.msgs[i].Size()
+		return n == 0 || *size <= s
+	}
+	return true
+}
+
+func (e *Engine) chunkSlow(l *lane, c *call) []postrider.Message {
+	b := c.b
+	var (
+		msgs    []postrider.Message
+		keep    []int // unresolved after this look, those of the call included
+		stays   = keySet{}
+		size    int
+		resumes time.Duration
+	)
+	c.idx = make([]int, 0, len(b.todo))
+	full := false
+	for _, i := range b.todo {
+		m := &b.msgs[i]
+		if l.holds(b, m.Key) {
+			e.wait(l, b, i)
+			continue
+		}
+		if full || stays.has(m.Key) {
+			keep = append(keep, i)
+			continue
+		}
+		if s := e.heldScope(m.Topic, c); s != nil {
+			if e.divert(l, b, i, s, nil) {
+				continue
+			}
+			resumes = earliest(resumes, s.pause.until)
+			stays.add(m.Key)
+			keep = append(keep, i)
+			continue
+		}
+		keep = append(keep, i)
+		if full = !e.fits(b, i, len(msgs), &size); full {
+			continue
+		}
+		msgs = append(msgs, *m)
+		c.idx = append(c.idx, i)
+	}
+	b.todo = keep
+	if len(msgs) == 0 && len(keep) > 0 {
+		l.hold.until = max(resumes, e.now+e.cfg.OutageBase)
+	}
+	return msgs
+}
+
+func earliest(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
+
+// keySet is a set of keys; the empty key is never in it.
+type keySet map[string]struct{}
+
+func (s keySet) has(key string) bool { _, ok := s[key]; return ok }
+
+func (s keySet) add(key string) {
+	if key != "" {
+		s[key] = struct{}{}
+	}
+}

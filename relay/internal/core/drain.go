@@ -1,0 +1,104 @@
+package core
+
+import (
+	"slices"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+func (e *Engine) onDrain() {
+	if e.draining {
+		return
+	}
+	e.draining = true
+	e.drainUntil = e.now + e.cfg.DrainTimeout
+	if !e.started {
+		e.stop(nil)
+	}
+}
+
+// planDrain sheds what was not begun and leaves once all is settled or the
+// deadline has passed.
+func (e *Engine) planDrain() {
+	if !e.draining {
+		return
+	}
+	for _, id := range e.order {
+		e.shed(e.lanes[id])
+	}
+	if !e.cutOff && e.now >= e.drainUntil {
+		e.cutOff = true
+		for _, id := range e.order {
+			if l := e.lanes[id]; l.call != nil {
+				e.do(Cancel{ID: l.call.id})
+			}
+		}
+		e.drainUntil = e.now + 500*time.Millisecond // for a last settle and the leave
+	} else if e.cutOff && e.now >= e.drainUntil {
+		e.stop(nil)
+		return
+	}
+	if e.quiet() {
+		e.leave()
+	}
+}
+
+func (e *Engine) quiet() bool {
+	if e.settle != nil && e.lease.valid {
+		return false
+	}
+	for _, id := range e.order {
+		if l := e.lanes[id]; len(l.queue) > 0 || l.call != nil {
+			return false
+		}
+	}
+	return len(e.calls) == 0 || e.cutOff
+}
+
+// leave gives every lane back. A lease in flight is waited for first, else its
+// late arrival could take lanes for an instance that has gone.
+func (e *Engine) leave() {
+	if e.lease.op != 0 || e.lease.leaving {
+		return
+	}
+	if !e.lease.ever {
+		e.stop(nil)
+		return
+	}
+	releases := slices.Clone(e.lease.releases)
+	for _, id := range e.order {
+		releases = append(releases, store.Release{Lane: id, Epoch: e.lanes[id].epoch})
+	}
+	e.removeAll("released")
+	e.lease.leaving = true
+	e.drainUntil = min(e.drainUntil, e.now+e.cfg.TTL)
+	e.cutOff = true
+	e.sendLease(store.LeaseRequest{Release: releases, Leave: true}, max(e.drainUntil-e.now, e.cfg.TTL/4))
+}
+
+// onLeft ends the engine. When leaving failed the lease runs out by itself.
+func (e *Engine) onLeft(err error) {
+	if err != nil {
+		e.storeFails(callLease, err)
+	}
+	e.stop(nil)
+}
+
+// shed drops the batches of a lane that were not begun, and the one that was
+// when it is held back: the next owner sends it again.
+func (e *Engine) shed(l *lane) {
+	keep := l.done
+	if l.call != nil {
+		keep++
+	} else if l.done < len(l.queue) {
+		if b := l.queue[l.done]; b.started() && e.now >= l.hold.until && !e.sinkHeld() && !e.cutOff {
+			keep++
+		}
+	}
+	for _, b := range l.queue[keep:] {
+		e.forget(l, b)
+	}
+	clear(l.queue[keep:])
+	l.queue = l.queue[:keep]
+}

@@ -1,0 +1,130 @@
+package core
+
+import (
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
+)
+
+// lane is one leased lane: a queue of batches, oldest first. The first done of
+// them are resolved, the first settling of those are in the settle in flight,
+// the next one is being delivered.
+type lane struct {
+	id       store.Lane
+	epoch    int64
+	readPos  store.Position // of the newest batch read
+	queue    []*batch
+	done     int
+	settling int
+	call     *call
+	reading  bool
+	idle     bool // the last read found the end
+	msgs     int
+	bytes    int
+	hold     pause // deliveries pause
+
+	doneMsgs  int
+	doneBytes int
+	doneAt    time.Duration // when the oldest unsettled message was resolved
+	emptyAt   time.Duration // when the oldest unsettled empty batch was
+
+	releasing bool
+	paused    bool // at the cap of parked keys
+
+	captured map[string]struct{} // the database's view and what is parked but not settled
+	records  int
+	due      time.Duration // when the next parked record is due, if hasDue
+	hasDue   bool
+	refresh  bool // the parked view is older than the last change
+	turns    int  // parked cycles in a row
+	requests []int64
+	executed map[int64]time.Duration
+	suspects map[int64]time.Duration // seq of parked records whose fate was unknown alone, and when
+}
+
+func newLane(g store.LaneGrant, now time.Duration) *lane {
+	l := &lane{id: g.Lane, epoch: g.Epoch, readPos: g.Position}
+	l.setView(g.Parked, now)
+	return l
+}
+
+// batch is what one read brought, resolved message by message and settled whole.
+type batch struct {
+	msgs   []postrider.Message
+	meta   []store.Meta
+	pos    store.Position
+	parked bool
+	bytes  int
+	readAt time.Duration
+
+	prepared  bool
+	next      int   // fast path: messages before it are acknowledged
+	slow      bool  // todo rules instead of next
+	todo      []int // unresolved messages, ascending
+	delivered int
+	parks     []park
+	unpark    []int64
+	requests  []int64
+	failed    map[string]struct{} // keys of a parked batch that failed in it
+
+	rounds int // rounds that ended with an unknown fate
+	alone  *solo
+}
+
+// park is a store.Park whose due time is still on our clock.
+type park struct {
+	store.Park
+	at time.Duration
+}
+
+func (b *batch) started() bool {
+	return b.next > 0 || b.delivered > 0 || b.slow && len(b.todo) < len(b.msgs)
+}
+
+func (b *batch) resolved() bool {
+	if b.slow {
+		return len(b.todo) == 0
+	}
+	return b.next == len(b.msgs)
+}
+
+// goSlow turns to message by message bookkeeping.
+func (b *batch) goSlow() {
+	if b.slow {
+		return
+	}
+	b.slow = true
+	b.todo = make([]int, 0, len(b.msgs)-b.next)
+	for i := b.next; i < len(b.msgs); i++ {
+		b.todo = append(b.todo, i)
+	}
+}
+
+func (e *Engine) forget(l *lane, b *batch) {
+	l.msgs -= len(b.msgs)
+	l.bytes -= b.bytes
+	e.msgs -= len(b.msgs)
+	e.bytes -= b.bytes
+}
+
+// finish marks the lane's current batch as resolved.
+func (e *Engine) finish(l *lane) {
+	b := l.queue[l.done]
+	l.done++
+	l.hold = pause{}
+	if len(b.msgs) == 0 && len(b.requests) == 0 {
+		if l.emptyAt == 0 {
+			l.emptyAt = max(e.now, 1)
+		}
+		return
+	}
+	if l.doneAt == 0 {
+		l.doneAt = max(e.now, 1)
+	}
+	l.doneMsgs += len(b.msgs)
+	l.doneBytes += b.bytes
+	if b.parked || len(b.requests) > 0 {
+		l.refresh = true
+	}
+}

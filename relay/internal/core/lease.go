@@ -1,0 +1,197 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// leaseState is what the engine knows of its right to work.
+type leaseState struct {
+	op       ID
+	sentAt   time.Duration
+	leaving  bool // op gives everything back
+	valid    bool
+	deadline time.Duration // of the right to work, while valid
+	nextAt   time.Duration
+	failures int
+	ever     bool // a lease was granted at least once
+	identity string
+	releases []store.Release // to be sent, or sent and not answered
+	sent     int             // how many of releases are in op
+	fair     int
+}
+
+var errLate = errors.New("the lease was answered after it had expired")
+
+// checkLapse drops every lane when the right to work has run out.
+func (e *Engine) checkLapse() {
+	if e.lease.valid && e.now >= e.lease.deadline {
+		e.lapse("lease expired")
+	}
+}
+
+func (e *Engine) lapse(reason string) {
+	e.lease.valid = false
+	e.removeAll(reason)
+}
+
+// dropAll forgets the database's history altogether.
+func (e *Engine) dropAll(reason string) {
+	e.lapse(reason)
+	e.settle = nil
+	clear(e.floor)
+	e.lease.releases, e.lease.sent = nil, 0
+	e.lease.nextAt = e.now
+}
+
+func (e *Engine) planLease() {
+	ls := &e.lease
+	if ls.op != 0 || ls.leaving || e.cutOff || (e.now < ls.nextAt && len(ls.releases) == 0) {
+		return
+	}
+	if ls.failures > 0 && e.now < ls.nextAt {
+		return
+	}
+	timeout := e.cfg.TTL / 2
+	if !ls.valid {
+		timeout = e.cfg.TTL - e.cfg.TTL/marginShare
+	}
+	e.sendLease(store.LeaseRequest{Release: slices.Clone(ls.releases), Observe: e.draining}, timeout)
+	ls.sent = len(ls.releases)
+}
+
+func (e *Engine) sendLease(req store.LeaseRequest, timeout time.Duration) {
+	req.BootID, req.Instance = e.cfg.BootID, e.cfg.Instance
+	req.TTL, req.MaxLanes, req.Only = e.cfg.TTL, e.cfg.MaxLanes, e.cfg.Only
+	e.lease.op, e.lease.sentAt = e.id(), e.now
+	e.do(Lease{ID: e.lease.op, Req: req, Timeout: timeout})
+}
+
+func (e *Engine) onLeased(ev Leased) {
+	ls := &e.lease
+	if ev.ID != ls.op {
+		return
+	}
+	ls.op = 0
+	if ls.leaving {
+		e.onLeft(ev.Err)
+		return
+	}
+	until := ls.sentAt + e.cfg.TTL - e.cfg.TTL/marginShare
+	err := ev.Err
+	if err == nil && until <= e.now {
+		err = errLate
+	}
+	if err != nil {
+		e.leaseFailed(err)
+		return
+	}
+	e.storeWorks(callLease)
+	if ls.ever && ls.identity != ev.Grant.Identity {
+		e.dropAll("identity changed")
+	}
+	ls.releases = slices.Delete(ls.releases, 0, min(ls.sent, len(ls.releases)))
+	ls.sent, ls.failures, ls.ever = 0, 0, true
+	ls.identity, ls.valid, ls.deadline = ev.Grant.Identity, true, until
+	ls.nextAt = max(ls.sentAt+e.cfg.TTL/heartbeatShare, e.now+e.cfg.TTL/20)
+	e.takeGrant(ev.Grant)
+}
+
+func (e *Engine) leaseFailed(err error) {
+	ls := &e.lease
+	if !ls.ever && (errors.Is(err, store.ErrSchema) || errors.Is(err, store.ErrUnusable)) {
+		e.stop(fmt.Errorf("store %s: %w", e.cfg.Store.Name, err))
+		return
+	}
+	if errors.Is(err, store.ErrIdentity) {
+		e.dropAll("identity changed")
+	}
+	ls.failures++
+	limit := 5 * time.Second
+	if ls.valid { // every try counts while the lease runs
+		limit = e.cfg.TTL / 6
+	}
+	ls.nextAt = e.now + e.jittered(100*time.Millisecond, limit, ls.failures)
+	e.storeFails(callLease, err)
+}
+
+// takeGrant brings the lanes in line with what the database says.
+func (e *Engine) takeGrant(g store.Grant) {
+	for _, id := range slices.Clone(e.order) {
+		if !slices.ContainsFunc(g.Lanes, func(lg store.LaneGrant) bool { return lg.Lane == id }) {
+			e.removeLane(e.lanes[id], "taken")
+		}
+	}
+	for _, lg := range g.Lanes {
+		e.takeLane(lg)
+	}
+	for _, id := range e.order {
+		e.lanes[id].requests = e.lanes[id].requests[:0]
+	}
+	for _, r := range g.Requests {
+		if l := e.lanes[r.Lane]; l != nil && !l.executedSince(r.ID, e.lease.sentAt) {
+			l.requests = append(l.requests, r.ID)
+		}
+	}
+	ls := &e.lease
+	ls.fair = len(e.order)
+	if g.Instances > 0 && g.Total > 0 {
+		ls.fair = (g.Total + g.Instances - 1) / g.Instances
+	}
+	if e.cfg.MaxLanes > 0 {
+		ls.fair = min(ls.fair, e.cfg.MaxLanes)
+	}
+	for i, id := range e.order {
+		e.lanes[id].releasing = i >= ls.fair
+	}
+	if len(e.order) < ls.fair { // someone may have died: look again soon
+		ls.nextAt = min(ls.nextAt, max(ls.sentAt+e.cfg.TTL/8, e.now+e.cfg.TTL/20))
+	}
+	e.tell(LeaseRenewed{Lanes: len(e.order), Total: g.Total, Instances: g.Instances})
+}
+
+func (e *Engine) takeLane(lg store.LaneGrant) {
+	unanswered := e.settle != nil && e.settle.has(lg.Lane)
+	if l := e.lanes[lg.Lane]; l != nil {
+		newest := l.epoch
+		if unanswered {
+			newest++ // the settlement may have been committed already
+		}
+		if lg.Epoch <= newest {
+			if lg.Parked.HasDue && lg.Parked.NextDue <= 0 {
+				l.refresh = true
+			}
+			return
+		}
+		e.removeLane(l, "taken")
+	}
+	// While a settlement's fate is unknown its position is too, and an older
+	// epoch than one that was settled is an answer from before.
+	released := slices.ContainsFunc(e.lease.releases, func(r store.Release) bool { return r.Lane == lg.Lane })
+	if unanswered || released || e.draining || lg.Epoch < e.floor[lg.Lane] {
+		return
+	}
+	e.addLane(newLane(lg, e.now))
+}
+
+// planRelease gives back the surplus lanes that have nothing left to do.
+func (e *Engine) planRelease() {
+	if !e.lease.valid || e.draining {
+		return
+	}
+	for _, id := range slices.Clone(e.order) {
+		l := e.lanes[id]
+		if !l.releasing {
+			continue
+		}
+		e.shed(l)
+		if len(l.queue) == 0 && l.call == nil && e.abandoned[id] == 0 {
+			e.lease.releases = append(e.lease.releases, store.Release{Lane: id, Epoch: l.epoch})
+			e.removeLane(l, "released")
+		}
+	}
+}

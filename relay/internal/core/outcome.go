@@ -1,0 +1,277 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/store"
+)
+
+var (
+	errTooLarge = errors.New("the message is larger than the sink takes")
+	errBraked   = errors.New("the destination rejects everything and is held")
+	errDown     = errors.New("the destination is down")
+)
+
+// round is what one call told about the messages that were not acknowledged.
+type round struct {
+	c       *call
+	stay    []int // unresolved, ascending
+	behind  keySet
+	acked   int
+	classes [5]int
+	outage  *broker.Error // of the whole sink
+	unknown *broker.Error
+	resumes *scope // a destination that some messages wait for
+}
+
+func (e *Engine) onDelivered(ev Delivered) {
+	c := e.calls[ev.ID]
+	if c == nil {
+		return
+	}
+	delete(e.calls, ev.ID)
+	if c.lane == nil { // cancelled: the answer no longer matters
+		if e.abandoned[c.laneID]--; e.abandoned[c.laneID] <= 0 {
+			delete(e.abandoned, c.laneID)
+		}
+		return
+	}
+	l, b := c.lane, c.b
+	l.call = nil
+	if ev.Errs == nil {
+		e.allAcked(c)
+	} else {
+		e.someFailed(c, ev.Errs)
+	}
+	e.endProbe(c)
+	if b.resolved() {
+		e.finish(l)
+	}
+}
+
+// allAcked is the hot path: no look at single messages.
+func (e *Engine) allAcked(c *call) {
+	l, b := c.lane, c.b
+	n := c.size()
+	if n == 0 {
+		return
+	}
+	first, last := &b.msgs[c.at(0)], &b.msgs[c.at(n-1)]
+	e.noteAck(c, first.Topic)
+	if last.Topic != first.Topic {
+		e.noteAck(c, last.Topic)
+	}
+	if len(e.scopes) > 0 {
+		for j := range n {
+			e.recover(b.msgs[c.at(j)].Topic)
+		}
+	}
+	bytes := b.bytes
+	if n < len(b.msgs) {
+		bytes = bytes / len(b.msgs) * n
+	}
+	b.delivered += n
+	l.hold = pause{}
+	if b.parked {
+		for j := range n {
+			b.unpark = append(b.unpark, b.meta[c.at(j)].Seq)
+		}
+	}
+	if c.idx == nil && !b.slow {
+		b.next = c.to
+	} else {
+		b.todo = without(b.todo, c.idx)
+	}
+	e.tell(DeliveryDone{Lane: l.id, Acked: n, Bytes: bytes, Took: e.now - c.sentAt})
+}
+
+// without removes the ascending subset from the ascending list, in place.
+func without(list, subset []int) []int {
+	keep, j := list[:0], 0
+	for _, i := range list {
+		if j < len(subset) && subset[j] == i {
+			j++
+			continue
+		}
+		keep = append(keep, i)
+	}
+	return keep
+}
+
+func (e *Engine) someFailed(c *call, errs []error) {
+	l, b := c.lane, c.b
+	if len(errs) != c.size() {
+		err := broker.Unknown(fmt.Errorf("the sink answered %d errors for %d messages", len(errs), c.size()), "bad_answer", "")
+		errs = make([]error, c.size())
+		for j := range errs {
+			errs[j] = err
+		}
+	}
+	if c.idx == nil {
+		b.goSlow()
+		c.idx = b.todo[:c.size():c.size()]
+		c.idx = append([]int(nil), c.idx...)
+	}
+	r := &round{c: c, behind: keySet{}}
+	bytes := e.takeAcks(r, errs)
+	before := len(c.idx)
+	for j, err := range errs {
+		if err != nil {
+			e.takeError(r, c.idx[j], err)
+		}
+	}
+	b.todo = merge(r.stay, without(b.todo, c.idx))
+	e.tell(DeliveryDone{Lane: l.id, Acked: r.acked, Bytes: bytes, Took: e.now - c.sentAt, Classes: r.classes})
+	e.holdAfter(r, len(r.stay) < before)
+}
+
+// takeAcks goes first: what an error means depends on what else went well.
+func (e *Engine) takeAcks(r *round, errs []error) (bytes int) {
+	b := r.c.b
+	for j, err := range errs {
+		if err != nil {
+			continue
+		}
+		m := &b.msgs[r.c.idx[j]]
+		r.acked++
+		bytes += m.Size()
+		e.noteAck(r.c, m.Topic)
+		e.recover(m.Topic)
+		if b.parked {
+			b.unpark = append(b.unpark, b.meta[r.c.idx[j]].Seq)
+		}
+	}
+	b.delivered += r.acked
+	return bytes
+}
+
+func (e *Engine) takeError(r *round, i int, raw error) {
+	l, b := r.c.lane, r.c.b
+	m := &b.msgs[i]
+	err := broker.Classify(raw)
+	switch {
+	case r.behind.has(m.Key): // its head's fate is open, so its own is too
+		r.stay = append(r.stay, i)
+		return
+	case l.holds(b, m.Key):
+		e.wait(l, b, i)
+		return
+	case errors.Is(raw, broker.ErrNotTried):
+		r.keep(i, m.Key)
+		return
+	}
+	if int(err.Class) < len(r.classes) {
+		r.classes[err.Class]++
+	}
+	switch err.Class {
+	case broker.ClassOutage, broker.ClassThrottled:
+		e.takeOutage(r, i, err)
+	case broker.ClassRejected:
+		if s, held := e.rejected(r.c, m.Topic, err); held {
+			e.trip(s, r.c, err)
+			e.waitFor(r, i, s, err)
+			return
+		}
+		e.dead(l, b, i, err)
+	case broker.ClassUnknown:
+		if e.stillUnknown(r.c, i, err) {
+			return
+		}
+		r.unknown = err
+		r.keep(i, m.Key)
+	default:
+		e.failed(l, b, i, err)
+	}
+}
+
+func (r *round) keep(i int, key string) {
+	r.stay = append(r.stay, i)
+	r.behind.add(key)
+}
+
+func (e *Engine) takeOutage(r *round, i int, err *broker.Error) {
+	m := &r.c.b.msgs[i]
+	if err.Destination == "" {
+		r.outage = err
+		r.keep(i, m.Key)
+		return
+	}
+	if err.Destination != m.Topic {
+		e.dests[m.Topic] = err.Destination
+	}
+	s := e.scope(err.Destination)
+	e.trip(s, r.c, err)
+	e.waitFor(r, i, s, err)
+}
+
+// waitFor parks a message of a destination that is down while others work, and
+// keeps it otherwise.
+func (e *Engine) waitFor(r *round, i int, s *scope, err *broker.Error) {
+	if e.divert(r.c.lane, r.c.b, i, s, err) {
+		return
+	}
+	r.resumes = s
+	r.keep(i, r.c.b.msgs[i].Key)
+}
+
+// holdAfter decides how long the lane or the sink pauses after a call.
+func (e *Engine) holdAfter(r *round, progress bool) {
+	c, l := r.c, r.c.lane
+	others := e.anyAck && e.lastAck >= c.sentAt
+	switch {
+	case r.outage != nil && !others:
+		e.trip(e.scope(""), c, r.outage)
+		return
+	case r.outage != nil:
+		e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
+		if r.outage.RetryAfter > 0 {
+			l.hold.until = max(l.hold.until, e.now+min(r.outage.RetryAfter, e.cfg.OutageMax))
+		}
+	case r.unknown != nil:
+		if !others {
+			e.sinkFails(r.unknown)
+		}
+		e.unknownRound(r)
+		return
+	}
+	if s := e.scopes[""]; s != nil && s.open && s.probe == c && (progress || others) {
+		delete(e.scopes, "") // it answered, if not kindly
+		if e.sinkDown {
+			e.sinkDown = false
+			e.tell(HealthChanged{Part: "sink"})
+		}
+	}
+	switch {
+	case r.outage != nil || len(r.stay) == 0:
+	case r.resumes != nil:
+		l.hold.until = max(l.hold.until, r.resumes.pause.until)
+	case !progress:
+		e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
+	}
+}
+
+// merge joins two ascending lists.
+func merge(a, b []int) []int {
+	if len(a) == 0 {
+		return b
+	}
+	out := make([]int, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		if a[0] < b[0] {
+			out, a = append(out, a[0]), a[1:]
+		} else {
+			out, b = append(out, b[0]), b[1:]
+		}
+	}
+	return append(append(out, a...), b...)
+}
+
+// stateOf is the state that a record of the batch had before.
+func (b *batch) stateOf(i int) store.State {
+	if b.parked {
+		return b.meta[i].State
+	}
+	return store.Pending
+}

@@ -1,0 +1,181 @@
+package core
+
+import (
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/store"
+)
+
+func (l *lane) setView(v store.ParkedView, now time.Duration) {
+	l.captured = make(map[string]struct{}, len(v.Captured))
+	for _, key := range v.Captured {
+		l.captured[key] = struct{}{}
+	}
+	l.records, l.hasDue, l.due = v.Records, v.HasDue, now+v.NextDue
+}
+
+// wantsParked reports whether the lane's pipeline must run empty for its parked
+// records. After some turns in a row a normal batch goes first.
+func (e *Engine) wantsParked(l *lane) bool {
+	if len(l.requests) > 0 {
+		return true
+	}
+	if !l.refresh && (!l.hasDue || e.now < l.due) {
+		return false
+	}
+	return l.turns < parkedTurns || l.paused
+}
+
+// overCap reports whether the lane's captured keys are at the cap.
+func (e *Engine) overCap(l *lane) bool {
+	over := len(l.captured) >= e.cfg.ParkedKeys
+	if over != l.paused {
+		l.paused = over
+		e.tell(LanePaused{Lane: l.id, Keys: len(l.captured), Reason: "parked keys reached the cap", On: over})
+	}
+	return over
+}
+
+// acceptParked takes the answer of a parked read: the database's view, and
+// what is due. The lane's pipeline was empty, so the view is exact.
+func (e *Engine) acceptParked(l *lane, b *batch, v store.ParkedView) {
+	l.setView(v, e.now)
+	l.refresh = false
+	if len(b.msgs) == 0 {
+		if l.hasDue { // due by the view, not by the read: look again a little later
+			l.due = max(l.due, e.now+10*time.Millisecond)
+		}
+		l.turns = 0
+		return
+	}
+	l.turns++
+	e.enqueue(l, b)
+}
+
+// planRequests turns acts of people into a settlement of their own once the
+// lane's pipeline is empty.
+func (e *Engine) planRequests() {
+	for _, id := range e.order {
+		l := e.lanes[id]
+		if len(l.requests) == 0 || len(l.queue) > 0 || l.reading || l.releasing || e.draining {
+			continue
+		}
+		b := &batch{prepared: true, requests: l.requests}
+		l.requests = nil
+		e.enqueue(l, b)
+		e.finish(l)
+	}
+}
+
+// executedSince reports whether the request was executed after a lease was sent
+// at that time, so that the lease's answer may still list it.
+func (l *lane) executedSince(id int64, sentAt time.Duration) bool {
+	at, ok := l.executed[id]
+	return ok && at >= sentAt
+}
+
+// park sets message i of the batch aside.
+func (e *Engine) park(l *lane, b *batch, i int, p park) {
+	p.Seq, p.Message = b.meta[i].Seq, b.msgs[i]
+	if p.Attempts == 0 {
+		p.Attempts = b.meta[i].Attempts
+	}
+	b.parks = append(b.parks, p)
+	if key := p.Message.Key; p.Captures && key != "" {
+		l.captured[key] = struct{}{}
+		if b.parked {
+			if b.failed == nil {
+				b.failed = map[string]struct{}{}
+			}
+			b.failed[key] = struct{}{}
+		}
+	}
+	if p.State == store.Retry || p.State == store.Scheduled {
+		if !l.hasDue || p.at < l.due {
+			l.hasDue, l.due = true, p.at
+		}
+	}
+	if !b.parked {
+		l.records++
+	}
+	delete(l.suspects, p.Seq)
+	e.tell(RecordParked{
+		Lane: l.id, Seq: p.Seq, ID: p.Message.ID, Topic: p.Message.Topic, State: p.State,
+		Attempts: p.Attempts, Class: p.Class, Code: p.Code, Error: p.Error,
+	})
+}
+
+// wait parks a message behind its captured key.
+func (e *Engine) wait(l *lane, b *batch, i int) {
+	if st := b.stateOf(i); st == store.Waiting || st == store.Retry {
+		return // it stands there already
+	}
+	e.park(l, b, i, park{Park: store.Park{State: store.Waiting}})
+}
+
+// failed counts an attempt and parks the message until its next one, or for good.
+func (e *Engine) failed(l *lane, b *batch, i int, err *broker.Error) {
+	attempts := b.meta[i].Attempts + 1
+	if attempts >= e.cfg.Retry.MaxAttempts {
+		e.dead(l, b, i, err)
+		return
+	}
+	p := parkFor(err)
+	p.State, p.Captures, p.Attempts = store.Retry, b.msgs[i].Key != "", attempts
+	p.at = e.now + e.retryDelay(attempts)
+	e.park(l, b, i, p)
+}
+
+// dead parks the message for a person.
+func (e *Engine) dead(l *lane, b *batch, i int, err *broker.Error) {
+	p := parkFor(err)
+	p.State, p.Attempts = store.Dead, b.meta[i].Attempts+1
+	p.Captures = b.msgs[i].Key != "" && e.cfg.Policy(b.msgs[i].Topic) == Block
+	e.park(l, b, i, p)
+}
+
+// divert parks a message of a destination that is down, without an attempt, so
+// that the others of the lane flow. It reports false when the message must stay
+// in its batch: nothing else works, or the lane has parked enough.
+func (e *Engine) divert(l *lane, b *batch, i int, s *scope, err *broker.Error) bool {
+	key := b.msgs[i].Key
+	if !b.parked {
+		_, captured := l.captured[key]
+		full := len(l.captured) >= e.cfg.ParkedKeys && !captured || l.records >= recordsPerKey*e.cfg.ParkedKeys
+		if full || !e.othersWork(s.name) {
+			return false
+		}
+	}
+	if err == nil {
+		err = broker.Classify(broker.Outage(errHeld(s), s.code, s.name))
+	}
+	p := parkFor(err)
+	p.State, p.Captures = store.Retry, key != ""
+	p.at = max(s.pause.until, e.now) + time.Duration(e.rng.Int64N(int64(e.cfg.OutageBase)))
+	e.park(l, b, i, p)
+	return true
+}
+
+func parkFor(err *broker.Error) park {
+	p := park{Park: store.Park{Class: err.Class.String(), Code: err.Code}}
+	if err.Err != nil {
+		p.Error = shorten(err.Err.Error())
+	}
+	return p
+}
+
+func shorten(s string) string {
+	if len(s) > maxErrorText {
+		s = s[:maxErrorText]
+	}
+	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "")
+}
+
+func errHeld(s *scope) error {
+	if s.braked {
+		return errBraked
+	}
+	return errDown
+}

@@ -1,0 +1,184 @@
+package core
+
+import (
+	"bytes"
+	"errors"
+
+	"github.com/postrider/postrider/store"
+)
+
+type readOp struct {
+	lanes []*lane
+	reads []store.LaneRead
+}
+
+// room is how many more messages the lane may take, 0 when a read is not worth it.
+func (e *Engine) room(l *lane) int {
+	page := e.cfg.Page
+	if n := len(e.order); n > 0 {
+		page = max(min(page, e.cfg.MaxMessages/(2*n)), 1)
+	}
+	n := min(page, e.cfg.Window-l.msgs)
+	total := e.cfg.MaxMessages - e.msgs - e.reserved
+	if l.msgs > 0 { // reading ahead never takes the last room of other lanes
+		if n < page || total < page || e.bytes+e.reserved*e.avgSize >= e.cfg.MaxBytes {
+			return 0
+		}
+	} else if total < 1 || e.bytes >= e.cfg.MaxBytes {
+		return 0
+	}
+	if l.bytes >= e.cfg.WindowBytes {
+		return 0
+	}
+	return min(n, max(total, 1))
+}
+
+func (e *Engine) mayRead(l *lane) bool {
+	if l.reading || l.releasing || e.now < l.hold.until {
+		return false
+	}
+	if e.wantsParked(l) {
+		return len(l.queue) == 0 && len(l.requests) == 0 && e.abandoned[l.id] == 0
+	}
+	return !l.idle && !e.overCap(l)
+}
+
+// planRead asks for more wherever there is room, many lanes in one read.
+func (e *Engine) planRead() {
+	if !e.lease.valid || e.draining || len(e.reads) >= readsInFlight || e.now < e.readHold.until || e.sinkHeld() {
+		return
+	}
+	var op *readOp
+	for _, id := range e.order {
+		l := e.lanes[id]
+		if !e.mayRead(l) {
+			continue
+		}
+		n := e.room(l)
+		if n == 0 {
+			continue
+		}
+		if op == nil {
+			op = &readOp{}
+		}
+		r := store.LaneRead{
+			Lane: id, Epoch: l.epoch, After: l.readPos, MaxRecords: n,
+			MaxBytes: max(min(e.cfg.WindowBytes-l.bytes, e.cfg.MaxBytes/(2*len(e.order))), 64<<10),
+		}
+		if e.wantsParked(l) {
+			r.Parked, r.After = true, nil
+		}
+		l.reading = true
+		e.reserved += n
+		op.lanes, op.reads = append(op.lanes, l), append(op.reads, r)
+	}
+	if op == nil {
+		return
+	}
+	id := e.id()
+	e.reads[id] = op
+	e.do(Read{ID: id, Reads: op.reads, Timeout: e.cfg.StoreTimeout})
+}
+
+func (e *Engine) onRead(ev ReadDone) {
+	op := e.reads[ev.ID]
+	if op == nil {
+		return
+	}
+	delete(e.reads, ev.ID)
+	for i, l := range op.lanes {
+		l.reading = false
+		e.reserved -= op.reads[i].MaxRecords
+	}
+	if ev.Err != nil {
+		e.readFailed(ev.Err)
+		return
+	}
+	e.readHold = pause{}
+	e.storeWorks(callRead)
+	found := make(map[store.Lane]*store.Batch, len(ev.Batches))
+	for i := range ev.Batches {
+		found[ev.Batches[i].Lane] = &ev.Batches[i]
+	}
+	for i, l := range op.lanes {
+		if !e.holds(l) || l.releasing || e.draining {
+			continue
+		}
+		e.accept(l, op.reads[i], found[l.id])
+	}
+}
+
+func (e *Engine) readFailed(err error) {
+	if errors.Is(err, store.ErrIdentity) {
+		e.dropAll("identity changed")
+	}
+	e.pauseFor(&e.readHold, e.cfg.OutageBase, e.cfg.OutageMax)
+	e.storeFails(callRead, err)
+}
+
+func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
+	if sb == nil {
+		if !r.Parked {
+			l.idle, l.turns = true, 0
+		}
+		return
+	}
+	b := &batch{msgs: sb.Messages, meta: sb.Meta, pos: sb.Position, parked: r.Parked, readAt: e.now}
+	for i := range b.msgs {
+		b.bytes += b.msgs[i].Size()
+	}
+	if len(b.msgs) > 0 {
+		e.pollDelay = e.cfg.PollMin
+		e.avgSize = (7*e.avgSize + b.bytes/len(b.msgs)) / 8
+	}
+	if r.Parked {
+		e.acceptParked(l, b, sb.Parked)
+		return
+	}
+	l.turns = 0
+	l.idle = !sb.More
+	if bytes.Equal(b.pos, r.After) && len(b.msgs) == 0 {
+		return
+	}
+	l.readPos = b.pos
+	if len(b.msgs) == 0 && len(l.queue) > l.settling {
+		if last := l.queue[len(l.queue)-1]; len(last.msgs) == 0 && len(last.requests) == 0 {
+			last.pos = b.pos // nothing between them: one settlement covers both
+			return
+		}
+	}
+	e.enqueue(l, b)
+}
+
+func (e *Engine) enqueue(l *lane, b *batch) {
+	l.queue = append(l.queue, b)
+	l.msgs += len(b.msgs)
+	l.bytes += b.bytes
+	e.msgs += len(b.msgs)
+	e.bytes += b.bytes
+}
+
+// planWait asks to be woken while some lane has nothing to read.
+func (e *Engine) planWait() {
+	if !e.lease.valid || e.draining || e.waiting != 0 || e.sinkHeld() {
+		return
+	}
+	for _, id := range e.order {
+		if e.lanes[id].idle {
+			e.waiting = e.id()
+			e.do(Wait{ID: e.waiting, Max: e.pollDelay})
+			return
+		}
+	}
+}
+
+func (e *Engine) onWoke(ev Woke) {
+	if ev.ID != e.waiting {
+		return
+	}
+	e.waiting = 0
+	e.pollDelay = min(2*e.pollDelay, e.cfg.PollMax)
+	for _, id := range e.order {
+		e.lanes[id].idle = false
+	}
+}

@@ -1,0 +1,220 @@
+package core
+
+import (
+	"time"
+
+	"github.com/postrider/postrider/broker"
+)
+
+// scope is one destination that does not work, "" for the whole sink: a circuit
+// breaker, and the count of rejections in a row that pulls the brake.
+type scope struct {
+	name    string
+	open    bool
+	pause   pause
+	tripped time.Duration // when it was tripped last
+	probe   *call         // the one call that may try while it is open
+
+	rejections int
+	code       string
+	braked     bool
+}
+
+// ackedTopic is a topic that worked lately.
+type ackedTopic struct {
+	topic string
+	at    time.Duration
+}
+
+func (e *Engine) sinkHeld() bool {
+	s := e.scopes[""]
+	return s != nil && s.open && (e.now < s.pause.until || s.probe != nil)
+}
+
+// hasOpenDestination reports whether messages must be looked at one by one.
+func (e *Engine) hasOpenDestination() bool {
+	n := len(e.scopes)
+	if _, ok := e.scopes[""]; ok {
+		n--
+	}
+	return n > 0
+}
+
+// heldScope returns the open scope that a message of topic must wait for. The
+// first call after its pause becomes the probe and may carry the destination.
+func (e *Engine) heldScope(topic string, c *call) *scope {
+	s := e.scopes[e.destination(topic)]
+	if s == nil || !s.open || s.name == "" || s.probe == c {
+		return nil
+	}
+	if e.now < s.pause.until || s.probe != nil {
+		return s
+	}
+	s.probe = c
+	c.probes = append(c.probes, s)
+	return nil
+}
+
+// destination is where a topic goes as far as errors have told.
+func (e *Engine) destination(topic string) string {
+	if d, ok := e.dests[topic]; ok {
+		return d
+	}
+	return topic
+}
+
+func (e *Engine) scope(name string) *scope {
+	s := e.scopes[name]
+	if s == nil {
+		s = &scope{name: name}
+		e.scopes[name] = s
+	}
+	return s
+}
+
+// trip opens the scope for longer than before. Calls that had begun before it
+// was tripped last tell nothing new.
+func (e *Engine) trip(s *scope, c *call, err *broker.Error) {
+	known := s.open && c.sentAt < s.tripped && s.probe != c
+	if !known {
+		e.pauseFor(&s.pause, e.cfg.OutageBase, e.cfg.OutageMax)
+		s.tripped = e.now
+	}
+	if err.Class == broker.ClassThrottled && err.RetryAfter > 0 {
+		s.pause.until = max(s.pause.until, e.now+min(err.RetryAfter, e.cfg.OutageMax))
+	}
+	if s.open {
+		return
+	}
+	s.open = true
+	if s.name == "" {
+		e.sinkFails(err)
+	} else {
+		e.tell(HealthChanged{Part: "destination " + s.name, Down: true, Err: err})
+	}
+}
+
+// recover closes the scopes that an acknowledged message of topic proves to work.
+func (e *Engine) recover(topic string) {
+	if len(e.scopes) == 0 {
+		return
+	}
+	for _, name := range [2]string{"", e.destination(topic)} {
+		s := e.scopes[name]
+		if s == nil {
+			continue
+		}
+		if s.braked {
+			e.tell(BrakeChanged{Destination: s.name, Code: s.code})
+		}
+		if s.open && s.name != "" {
+			e.tell(HealthChanged{Part: "destination " + s.name})
+		}
+		delete(e.scopes, name)
+		if name != "" {
+			for t, d := range e.dests { // order does not matter: only deletes
+				if d == name {
+					delete(e.dests, t)
+				}
+			}
+		}
+	}
+}
+
+// endProbe lets the next call try when this one proved nothing.
+func (e *Engine) endProbe(c *call) {
+	for _, s := range c.probes {
+		if s.probe == c {
+			s.probe = nil
+		}
+	}
+}
+
+// rejected counts a rejection and reports whether the brake holds: the message
+// must then wait instead of dying.
+func (e *Engine) rejected(c *call, topic string, err *broker.Error) (*scope, bool) {
+	if e.cfg.Brake < 0 {
+		return nil, false
+	}
+	name := err.Destination
+	if name == "" {
+		name = e.destination(topic)
+	}
+	if name == "" {
+		return nil, false
+	}
+	s := e.scope(name)
+	if s.code != err.Code {
+		s.code, s.rejections = err.Code, 0
+		if s.braked {
+			s.braked = false
+			e.tell(BrakeChanged{Destination: name, Code: err.Code})
+		}
+	}
+	if s.rejections < e.cfg.Brake {
+		s.rejections++
+		return s, false
+	}
+	e.dests[topic] = name
+	if !s.braked {
+		s.braked = true
+		e.tell(BrakeChanged{Destination: name, Code: s.code, Rejections: s.rejections, On: true})
+	}
+	return s, true
+}
+
+// noteAck remembers which topics work. It costs two comparisons per batch.
+func (e *Engine) noteAck(c *call, topic string) {
+	e.lastAck, e.anyAck = e.now, true
+	e.ackSentAt = max(e.ackSentAt, c.sentAt)
+	if e.sinkDown {
+		e.sinkDown = false
+		e.tell(HealthChanged{Part: "sink"})
+	}
+	if e.acked[0].topic != topic {
+		e.acked[1] = e.acked[0]
+	}
+	e.acked[0] = ackedTopic{topic, e.now}
+}
+
+// othersWork reports whether something other than the destination was
+// acknowledged lately.
+func (e *Engine) othersWork(destination string) bool {
+	for _, a := range e.acked {
+		if a.topic != "" && e.now-a.at <= othersWindow && e.destination(a.topic) != destination {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *Engine) sinkFails(err error) {
+	if !e.sinkDown {
+		e.sinkDown = true
+		e.tell(HealthChanged{Part: "sink", Down: true, Err: err})
+	}
+}
+
+// kinds of store calls, as bits of Engine.storeFaults.
+const (
+	callLease uint8 = 1 << iota
+	callRead
+	callSettle
+)
+
+func (e *Engine) storeFails(kind uint8, err error) {
+	if e.storeFaults == 0 {
+		e.tell(HealthChanged{Part: "store", Down: true, Err: err})
+	}
+	e.storeFaults |= kind
+}
+
+func (e *Engine) storeWorks(kind uint8) {
+	if e.storeFaults == 0 {
+		return
+	}
+	e.storeFaults &^= kind
+	if e.storeFaults == 0 {
+		e.tell(HealthChanged{Part: "store"})
+	}
+}

@@ -1,0 +1,174 @@
+package core
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// settleOp is a Settle until it is answered. Its settlements never change, so
+// that repeating them is safe.
+type settleOp struct {
+	id          ID // 0: waits to be repeated
+	lanes       []*lane
+	settlements []store.Settlement
+	messages    int
+	sentAt      time.Duration
+	pause       pause
+}
+
+func (op *settleOp) has(id store.Lane) bool {
+	return slices.ContainsFunc(op.settlements, func(s store.Settlement) bool { return s.Lane == id })
+}
+
+func (e *Engine) planSettle() {
+	if !e.lease.valid {
+		return
+	}
+	if !e.draining {
+		e.planRequests()
+	}
+	if op := e.settle; op != nil {
+		if op.id == 0 && e.now >= op.pause.until {
+			e.sendSettle(op)
+		}
+		return
+	}
+	if !e.settleDue() {
+		return
+	}
+	op := &settleOp{}
+	for _, id := range e.order {
+		if l := e.lanes[id]; l.done > 0 {
+			op.lanes = append(op.lanes, l)
+			op.settlements = append(op.settlements, e.settlement(l))
+			op.messages += l.doneMsgs
+			l.settling, l.doneMsgs, l.doneBytes, l.doneAt, l.emptyAt = l.done, 0, 0, 0, 0
+		}
+	}
+	e.settle = op
+	e.sendSettle(op)
+}
+
+func (e *Engine) sendSettle(op *settleOp) {
+	op.id, op.sentAt = e.id(), e.now
+	e.do(Settle{ID: op.id, Settlements: op.settlements, Timeout: e.cfg.StoreTimeout})
+}
+
+func (e *Engine) settleDue() bool {
+	due := false
+	done, dirty, oldest := 0, 0, time.Duration(0)
+	for _, id := range e.order {
+		l := e.lanes[id]
+		if l.done == 0 {
+			continue
+		}
+		if e.urgent(l) {
+			due = true
+		}
+		if l.doneAt > 0 {
+			oldest = earliest(oldest, l.doneAt)
+			done, dirty = done+l.doneMsgs, dirty+1
+		} else if e.now >= l.emptyAt+lazySettle*e.cfg.SettleAtMax {
+			due = true
+		}
+	}
+	if due || done >= e.cfg.MaxMessages/4 {
+		return true
+	}
+	return dirty > 0 && e.now >= oldest+e.settleDelay(done, dirty)
+}
+
+// settleDelay is longer while little comes: a settlement costs a row per lane.
+func (e *Engine) settleDelay(done, dirty int) time.Duration {
+	if done >= 16*dirty {
+		return e.cfg.SettleAfter
+	}
+	return e.cfg.SettleAtMax
+}
+
+// urgent reports whether something waits for the lane's settlement.
+func (e *Engine) urgent(l *lane) bool {
+	return e.draining || l.releasing || e.wantsParked(l) || l.queue[0].parked || len(l.queue[0].requests) > 0 ||
+		l.doneMsgs >= e.cfg.Window/2 || l.doneBytes >= e.cfg.WindowBytes/2
+}
+
+func (e *Engine) settlement(l *lane) store.Settlement {
+	s := store.Settlement{BootID: e.cfg.BootID, Lane: l.id, Epoch: l.epoch}
+	for _, b := range l.queue[:l.done] {
+		if b.pos != nil {
+			s.Position = b.pos
+		}
+		s.Delivered += b.delivered
+		for _, p := range b.parks {
+			if p.at > 0 {
+				p.DueIn = max(p.at-e.now, 0)
+			}
+			s.Park = append(s.Park, p.Park)
+		}
+		s.Unpark = append(s.Unpark, b.unpark...)
+		s.Requests = append(s.Requests, b.requests...)
+	}
+	return s
+}
+
+func (e *Engine) onSettled(ev Settled) {
+	op := e.settle
+	if op == nil || op.id != ev.ID {
+		return
+	}
+	op.id = 0
+	if ev.Err != nil {
+		if errors.Is(ev.Err, store.ErrIdentity) {
+			e.dropAll("identity changed")
+		}
+		e.pauseFor(&op.pause, e.cfg.OutageBase, e.cfg.OutageMax/3)
+		e.storeFails(callSettle, ev.Err)
+		return
+	}
+	e.storeWorks(callSettle)
+	e.settle = nil
+	fact := SettleDone{Took: e.now - op.sentAt}
+	for i, l := range op.lanes {
+		s := &op.settlements[i]
+		e.floor[l.id] = max(e.floor[l.id], s.Epoch+1)
+		if slices.Contains(ev.Lost, l.id) {
+			if e.holds(l) {
+				e.removeLane(l, "taken")
+			}
+			continue
+		}
+		fact.Lanes++
+		fact.Messages += s.Delivered
+		fact.Parked += len(s.Park)
+		fact.Unparked += len(s.Unpark)
+		if e.holds(l) {
+			e.settled(l, s)
+		}
+	}
+	e.tell(fact)
+}
+
+// settled removes what the answered settlement covered.
+func (e *Engine) settled(l *lane, s *store.Settlement) {
+	l.epoch = s.Epoch + 1
+	for _, b := range l.queue[:l.settling] {
+		e.forget(l, b)
+	}
+	l.queue = slices.Delete(l.queue, 0, l.settling)
+	l.done -= l.settling
+	l.settling = 0
+	if len(s.Requests) > 0 && l.executed == nil {
+		l.executed = map[int64]time.Duration{}
+	}
+	for id, at := range l.executed {
+		if at < e.now-10*e.cfg.TTL {
+			delete(l.executed, id)
+		}
+	}
+	for _, id := range s.Requests {
+		l.executed[id] = e.now
+	}
+}

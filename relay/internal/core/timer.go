@@ -1,0 +1,56 @@
+package core
+
+import "time"
+
+// planTimer asks for the next moment at which something is due by time alone.
+// What is due already waits for an answer, which brings the next step.
+func (e *Engine) planTimer() {
+	next := time.Duration(0)
+	at := func(t time.Duration) {
+		if t > e.now && (next == 0 || t < next) {
+			next = t
+		}
+	}
+	if e.lease.op == 0 {
+		at(e.lease.nextAt)
+	}
+	if e.lease.valid {
+		at(e.lease.deadline)
+	}
+	if e.draining {
+		at(e.drainUntil)
+	}
+	at(e.readHold.until)
+	if op := e.settle; op != nil && op.id == 0 {
+		at(op.pause.until)
+	}
+	if s := e.scopes[""]; s != nil && s.open {
+		at(s.pause.until)
+	}
+	e.laneTimes(at)
+	if next != 0 && next != e.timer {
+		e.timer = next
+		e.do(Timer{At: next})
+	}
+}
+
+func (e *Engine) laneTimes(at func(time.Duration)) {
+	done, dirty, oldest := 0, 0, time.Duration(0)
+	for _, id := range e.order {
+		l := e.lanes[id]
+		at(l.hold.until)
+		if l.hasDue {
+			at(l.due)
+		}
+		if l.doneAt > 0 {
+			oldest = earliest(oldest, l.doneAt)
+			done, dirty = done+l.doneMsgs, dirty+1
+		}
+		if l.emptyAt > 0 {
+			at(l.emptyAt + lazySettle*e.cfg.SettleAtMax)
+		}
+	}
+	if dirty > 0 && e.settle == nil {
+		at(oldest + e.settleDelay(done, dirty))
+	}
+}

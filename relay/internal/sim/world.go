@@ -1,0 +1,225 @@
+package sim
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/postrider/postrider/store/memstore"
+)
+
+// world is everything outside the cores: time, the database, the sink, people.
+type world struct {
+	plan     plan
+	mutant   mutant
+	ctx      context.Context
+	rng      *rand.Rand
+	now      time.Duration
+	events   eventHeap
+	eventSeq uint64
+	healed   bool
+
+	db       *memstore.Store
+	nodes    []*node
+	writer   writer
+	sink     sink
+	check    checker
+	active   []op // faults with a share or a topic that hold now
+	cover    Coverage
+	boots    int
+	hash     uint64
+	trace    []string
+	traceOn  bool
+}
+
+type event struct {
+	at  time.Duration
+	seq uint64
+	fn  func()
+}
+
+type eventHeap []event
+
+func (h eventHeap) Len() int { return len(h) }
+func (h eventHeap) Less(i, j int) bool {
+	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].seq < h[j].seq
+}
+func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
+func (h *eventHeap) Pop() any {
+	old := *h
+	e := old[len(old)-1]
+	old[len(old)-1] = event{}
+	*h = old[:len(old)-1]
+	return e
+}
+
+// origin is virtual time zero by the database's clock.
+var origin = time.Unix(1_700_000_000, 0)
+
+func newWorld(ctx context.Context, p plan, m mutant, traced bool) *world {
+	w := &world{plan: p, mutant: m, ctx: ctx, traceOn: traced, hash: 14695981039346656037}
+	w.rng = rand.New(rand.NewPCG(p.Seed, 0x776f726c64))
+	w.db = memstore.New(memstore.Options{
+		Lanes: p.Lanes, Family: p.Family, Defect: m.defect,
+		Now:  func() time.Time { return origin.Add(w.now) },
+		Step: w.interleave,
+	})
+	w.sink.w, w.check.w, w.writer.w = w, w, w
+	w.sink.prefix = !m.noPrefix
+	w.check.init()
+	for i := range p.Nodes {
+		w.nodes = append(w.nodes, &node{w: w, index: i, rate: 1 + (w.rng.Float64()-0.5)/100})
+	}
+	return w
+}
+
+// at runs fn at time t, or now if that has passed.
+func (w *world) at(t time.Duration, fn func()) {
+	w.eventSeq++
+	heap.Push(&w.events, event{max(t, w.now), w.eventSeq, fn})
+}
+
+func (w *world) after(d time.Duration, fn func()) { w.at(w.now+d, fn) }
+
+// latency is the time of one way over the network.
+func (w *world) latency() time.Duration {
+	return time.Millisecond/4 + time.Duration(w.rng.Int64N(int64(w.plan.Latency)))
+}
+
+func (w *world) chance(n, of int) bool { return w.rng.IntN(of) < n }
+
+// note mixes what happened into the hash of the run, and keeps it as text in a
+// traced run.
+func (w *world) note(what string, node int, n uint64) {
+	w.mix(uint64(w.now))
+	w.mix(uint64(node))
+	w.mix(n)
+	for i := range len(what) {
+		w.mix(uint64(what[i]))
+	}
+	if w.traceOn {
+		w.trace = append(w.trace, fmt.Sprintf("%12v node %d %s %d", w.now, node, what, n))
+	}
+}
+
+func (w *world) notef(node int, format string, args ...any) {
+	if w.traceOn {
+		w.trace = append(w.trace, fmt.Sprintf("%12v node %d ", w.now, node)+fmt.Sprintf(format, args...))
+	}
+}
+
+func (w *world) mix(v uint64) { w.hash = (w.hash ^ v) * 1099511628211 }
+
+// interleave lets a writer act in the middle of a read of the database, and a
+// broken settlement fail between its halves.
+func (w *world) interleave(p memstore.Point) error {
+	if p == memstore.MidSettle {
+		if !w.healed && w.chance(1, 4) {
+			return errStore
+		}
+		return nil
+	}
+	if !w.healed && w.chance(1, 4) {
+		w.writer.step()
+	}
+	return nil
+}
+
+// run carries the plan out and returns the first broken promise.
+func (w *world) run() *violation {
+	for _, o := range w.plan.Ops {
+		if o.Kind == opTx {
+			w.writer.plan(o)
+			continue
+		}
+		w.at(o.At, func() { w.perform(o) })
+	}
+	w.writer.schedule()
+	w.at(faultsEnd, w.heal)
+	for len(w.events) > 0 && w.check.broken == nil {
+		e := heap.Pop(&w.events).(event)
+		if e.at > settleBy {
+			break
+		}
+		w.now = e.at
+		e.fn()
+	}
+	if w.check.broken == nil {
+		w.check.atEnd()
+	}
+	return w.check.broken
+}
+
+// perform carries out one operation of the plan.
+func (w *world) perform(o op) {
+	w.note(opNames[o.Kind], o.Node, uint64(o.N))
+	switch o.Kind {
+	case opStart:
+		w.nodes[o.Node].start()
+	case opCrash:
+		w.nodes[o.Node].crash()
+		w.after(o.Dur, w.nodes[o.Node].start)
+	case opPause:
+		w.nodes[o.Node].pause(o.Dur, false)
+	case opSuspend:
+		w.nodes[o.Node].pause(o.Dur, true)
+	case opJump:
+		w.nodes[o.Node].jump(o.Dur)
+	case opDrain:
+		w.nodes[o.Node].drain(o.Dur)
+	case opAct:
+		w.check.act(o.N)
+	default:
+		w.active = append(w.active, o)
+	}
+}
+
+// hit reports whether a fault of this kind strikes now. topic is compared with
+// N where the fault has a topic.
+func (w *world) hit(k opKind) bool {
+	for i := range w.active {
+		o := &w.active[i]
+		if o.Kind == k && w.now < o.At+o.Dur && w.chance(o.N, 1000) {
+			return true
+		}
+	}
+	return false
+}
+
+// holds reports the fault of this kind that covers a topic now.
+func (w *world) holds(k opKind, topic int) (op, bool) {
+	for _, o := range w.active {
+		if o.Kind == k && w.now < o.At+o.Dur && (o.N < 0 || o.N == topic) {
+			return o, true
+		}
+	}
+	return op{}, false
+}
+
+// heal ends all faults, starts whoever is down and lets good messages flow, so
+// that whatever can move on does.
+func (w *world) heal() {
+	w.note("heal", -1, 0)
+	w.healed, w.active = true, nil
+	for _, n := range w.nodes {
+		n.resume()
+		n.start()
+	}
+	w.writer.finish()
+	for i := range 20 {
+		w.after(time.Duration(i)*500*time.Millisecond, func() { w.writer.good(i) })
+	}
+	w.after(time.Second, w.watch)
+}
+
+// watch ends the run as soon as nothing is left to do.
+func (w *world) watch() {
+	if w.now > faultsEnd+12*time.Second && w.check.quiet() {
+		w.events = nil
+		return
+	}
+	w.after(time.Second, w.watch)
+}

@@ -1,0 +1,173 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sort"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store/memstore"
+)
+
+// writer runs the transactions of the application. Versions of a key are drawn
+// under the key's lock, which is held to the end of the transaction, so they
+// are dense and their order is the causal order.
+type writer struct {
+	w     *world
+	steps []writerStep
+	next  int
+	keys  map[int]*keyState
+}
+
+type writerStep struct {
+	at time.Duration
+	fn func()
+}
+
+type keyState struct {
+	version int64
+	locked  *simTx
+}
+
+type simTx struct {
+	tx        *memstore.Tx
+	committed bool
+	ended     bool
+	locks     map[int]int64 // key: version before
+}
+
+// msg is what the world knows of a message.
+type msg struct {
+	id      string
+	key     int
+	version int64
+	kind    msgKind
+	due     time.Duration // scheduled
+	tx      *simTx
+
+	copies     int
+	rejections int
+	failures   int
+	unknowns   int
+	excused    bool          // dead under skip, or discarded
+	discarded  time.Duration // 0: no
+}
+
+// plan turns a transaction into steps: id, inserts, end.
+func (wr *writer) plan(o op) {
+	t := &simTx{locks: map[int]int64{}}
+	begin := func() {
+		if t.tx == nil {
+			t.tx = wr.w.db.Begin()
+		}
+	}
+	if o.Tx.Early {
+		wr.steps = append(wr.steps, writerStep{o.At / 2, func() { begin(); t.tx.AssignID() }})
+	}
+	gap := o.Dur / time.Duration(len(o.Tx.Inserts)+1)
+	for i, in := range o.Tx.Inserts {
+		wr.steps = append(wr.steps, writerStep{o.At + gap*time.Duration(i), func() { begin(); wr.insert(t, in) }})
+	}
+	wr.steps = append(wr.steps, writerStep{o.At + o.Dur, func() { begin(); wr.end(t, !o.Tx.Rollback) }})
+	if o.Dur > 500*time.Millisecond {
+		wr.w.cover.Stragglers++
+	}
+}
+
+func (wr *writer) schedule() {
+	sort.SliceStable(wr.steps, func(i, j int) bool { return wr.steps[i].at < wr.steps[j].at })
+	for _, s := range wr.steps {
+		wr.w.at(s.at, wr.step)
+	}
+}
+
+// step does the next thing that a writer does.
+func (wr *writer) step() {
+	if wr.next < len(wr.steps) {
+		s := wr.steps[wr.next]
+		wr.next++
+		s.fn()
+	}
+}
+
+func (wr *writer) finish() {
+	for wr.next < len(wr.steps) {
+		wr.step()
+	}
+}
+
+// good writes one message that nothing is wrong with, of a key of its own.
+func (wr *writer) good(i int) {
+	t := &simTx{tx: wr.w.db.Begin(), locks: map[int]int64{}}
+	wr.insert(t, insert{Key: 100 + i%3})
+	wr.end(t, true)
+}
+
+func (wr *writer) key(k int) *keyState {
+	if wr.keys == nil {
+		wr.keys = map[int]*keyState{}
+	}
+	s := wr.keys[k]
+	if s == nil {
+		s = &keyState{}
+		wr.keys[k] = s
+	}
+	return s
+}
+
+func (wr *writer) insert(t *simTx, in insert) {
+	w := wr.w
+	m := &msg{key: in.Key, kind: in.Kind, tx: t}
+	pm := postrider.Message{Topic: topicOf(in.Key)}
+	if in.Key >= 0 {
+		pm.Key = fmt.Sprintf("k%d", in.Key)
+	}
+	if in.Kind == msgScheduled {
+		m.due = w.now + time.Duration(w.rng.Int64N(int64(2*time.Second)))
+		pm.NotBefore = origin.Add(m.due)
+	} else if in.Key >= 0 {
+		k := wr.key(in.Key)
+		if k.locked != nil && k.locked != t {
+			return // another transaction has the key: this one does without
+		}
+		if k.locked == nil {
+			k.locked, t.locks[in.Key] = t, k.version
+		}
+		k.version++
+		m.version, pm.Version = k.version, k.version
+	}
+	n := len(w.check.msgs) + 1
+	m.id = fmt.Sprintf("00000000-0000-7000-8000-%012x", n)
+	pm.ID, pm.Payload = m.id, binary.BigEndian.AppendUint64(nil, uint64(n))
+	w.check.msgs[m.id] = m
+	if err := t.tx.Enqueue(pm); err != nil {
+		w.check.fail("W", "enqueue: %v", err)
+	}
+}
+
+func (wr *writer) end(t *simTx, commit bool) {
+	for k, before := range t.locks {
+		s := wr.key(k)
+		s.locked = nil
+		if !commit {
+			s.version = before
+		}
+	}
+	var err error
+	if t.ended, t.committed = true, commit; commit {
+		err = t.tx.Commit()
+	} else {
+		err = t.tx.Rollback()
+	}
+	if err != nil {
+		wr.w.check.fail("W", "end of a transaction: %v", err)
+	}
+}
+
+// topics is the number of destinations of the sink.
+const topics = 2
+
+func topicOf(key int) string { return fmt.Sprintf("t%d", topicIndex(key)) }
+
+func topicIndex(key int) int { return (key%topics + topics) % topics }
