@@ -1,0 +1,185 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider/relay/internal/core"
+)
+
+// loop is one Run: one goroutine steps the engine, workers do the I/O.
+type loop struct {
+	r      *Relay
+	engine *core.Engine
+	events chan core.Event
+	ended  chan struct{} // closed when nobody reads events any more
+	work   sync.WaitGroup
+	ttl    time.Duration
+
+	start    time.Time
+	lastMono time.Time
+	lastWall time.Time
+	timer    *time.Timer
+	cancels  map[core.ID]context.CancelFunc // of deliveries in flight
+}
+
+// stopGrace is how long an ended Run waits for calls that do not heed their context.
+const stopGrace = 2 * time.Second
+
+func newLoop(r *Relay, bootID string) *loop {
+	cfg := r.opts.config()
+	cfg.BootID, cfg.Store, cfg.Sink = bootID, r.store.Info(), r.sink.Info()
+	r.rec.start(cfg.Instance, bootID)
+	return &loop{
+		r: r, engine: core.New(cfg, seed()), ttl: r.rec.ttl,
+		events: make(chan core.Event, 64), ended: make(chan struct{}),
+		cancels: map[core.ID]context.CancelFunc{},
+	}
+}
+
+func (lp *loop) run(ctx context.Context) error {
+	lp.start = time.Now()
+	lp.lastMono, lp.lastWall = lp.start, lp.start.Round(0)
+	lp.timer = time.NewTimer(time.Hour)
+	defer lp.timer.Stop()
+	defer lp.r.rec.stop()
+	// Calls outlive ctx: a drain waits for them.
+	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	lp.r.log.Info("relay started", "pipe", lp.r.store.Info().Pipe, "store", lp.r.store.Info().Name, "sink", lp.r.sink.Info().Name)
+	err := lp.steps(ctx, calls)
+	close(lp.ended)
+	cancel()
+	lp.await()
+	if err != nil {
+		lp.r.log.Error("relay cannot work", "error", err)
+	} else {
+		lp.r.log.Info("relay stopped")
+	}
+	return err
+}
+
+func (lp *loop) steps(ctx, calls context.Context) error {
+	done := ctx.Done()
+	var ev core.Event = core.Start{}
+	for {
+		if stopped, err := lp.step(calls, ev); stopped {
+			return err
+		}
+		select {
+		case ev = <-lp.events:
+		case <-lp.timer.C:
+			ev = core.Tick{}
+		case <-done:
+			done = nil
+			ev = core.Drain{}
+			lp.r.log.Info("relay drains")
+		}
+		lp.r.rec.moved(len(lp.cancels), done == nil)
+	}
+}
+
+func (lp *loop) step(calls context.Context, ev core.Event) (stopped bool, err error) {
+	now := time.Now()
+	if lp.jumped(now) {
+		lp.r.log.Warn("the clocks disagree: every lease is taken as lost")
+		if stopped, err = lp.act(calls, lp.engine.Step(now.Sub(lp.start), core.ClockJump{})); stopped {
+			return stopped, err
+		}
+	}
+	if d, ok := ev.(core.Delivered); ok {
+		if cancel := lp.cancels[d.ID]; cancel != nil {
+			cancel()
+			delete(lp.cancels, d.ID)
+		}
+	}
+	return lp.act(calls, lp.engine.Step(now.Sub(lp.start), ev))
+}
+
+// jumped compares the monotonic with the wall clock since the step before. A
+// suspended machine stops the one and not the other.
+func (lp *loop) jumped(now time.Time) bool {
+	wall := now.Round(0)
+	apart := wall.Sub(lp.lastWall) - now.Sub(lp.lastMono)
+	lp.lastMono, lp.lastWall = now, wall
+	return apart.Abs() > lp.ttl/4
+}
+
+func (lp *loop) act(calls context.Context, actions []core.Action) (stopped bool, err error) {
+	for _, a := range actions {
+		switch a := a.(type) {
+		case core.Lease:
+			lp.work.Go(func() { lp.lease(calls, a) })
+		case core.Read:
+			lp.work.Go(func() { lp.read(calls, a) })
+		case core.Settle:
+			lp.work.Go(func() { lp.settle(calls, a) })
+		case core.Wait:
+			lp.work.Go(func() { lp.wait(calls, a) })
+		case core.Deliver:
+			call, cancel := context.WithTimeout(calls, a.Timeout)
+			lp.cancels[a.ID] = cancel
+			lp.work.Go(func() { lp.deliver(call, a) })
+		case core.Cancel:
+			if cancel := lp.cancels[a.ID]; cancel != nil {
+				cancel()
+			}
+		case core.Timer:
+			lp.timer.Reset(a.At - time.Since(lp.start))
+		case core.Notify:
+			lp.notify(a.Fact)
+		case core.Stopped:
+			return true, a.Err
+		}
+	}
+	return false, nil
+}
+
+func (lp *loop) notify(f core.Fact) {
+	lp.r.rec.tell(f)
+	lp.r.opts.Observer.tell(f)
+	log := lp.r.log
+	switch f := f.(type) {
+	case core.HealthChanged:
+		if f.Down {
+			log.Warn(f.Part+" does not answer, backing off", "error", f.Err)
+		} else {
+			log.Info(f.Part + " works again")
+		}
+	case core.BrakeChanged:
+		if f.On {
+			log.Error("destination rejects everything and is held", "destination", f.Destination, "code", f.Code, "rejections", f.Rejections)
+		} else {
+			log.Info("destination accepts again", "destination", f.Destination)
+		}
+	case core.LanePaused:
+		log.Warn("lane pauses or goes on", "lane", f.Lane, "paused", f.On, "captured_keys", f.Keys, "reason", f.Reason)
+	case core.LaneGained:
+		log.Debug("lane gained", "lane", f.Lane, "epoch", f.Epoch)
+	case core.LaneLost:
+		log.Debug("lane lost", "lane", f.Lane, "reason", f.Reason)
+	case core.RecordParked:
+		if f.Class != "" {
+			log.LogAttrs(context.Background(), slog.LevelDebug, "record parked", slog.Int64("seq", f.Seq),
+				slog.String("state", f.State.String()), slog.String("class", f.Class), slog.String("code", f.Code))
+		}
+	}
+}
+
+// await gives workers a moment to end, so that no goroutine outlives a Run whose
+// store and sink heed their contexts.
+func (lp *loop) await() {
+	idle := make(chan struct{})
+	go func() {
+		lp.work.Wait()
+		close(idle)
+	}()
+	grace := time.NewTimer(stopGrace)
+	defer grace.Stop()
+	select {
+	case <-idle:
+	case <-grace.C:
+		lp.r.log.Warn("a call to the store or the sink does not heed its context and was left behind")
+	}
+}

@@ -1,0 +1,163 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/store"
+)
+
+// KeyPolicy says what becomes of a key whose head is dead.
+type KeyPolicy uint8
+
+// The policies.
+const (
+	// Block keeps the key's later messages waiting until a person retries or
+	// discards the dead one.
+	Block KeyPolicy = iota
+	// Skip sets the dead message aside and goes on with the key.
+	Skip
+)
+
+// Retry says when a failed message is tried again. Outages and throttling burn
+// no attempt.
+type Retry struct {
+	// Delays after the first, second ... failure; the last one repeats. When
+	// empty the delay starts at Base and doubles up to Max.
+	Delays []time.Duration
+	Base   time.Duration // 0: 1 s
+	Max    time.Duration // 0: 5 min
+	// Jitter is the share of a delay that is drawn at random, up to 1.
+	// 0: a half; negative: none.
+	Jitter float64
+	// MaxAttempts is the number of failures after which a message is dead. 0: 10.
+	MaxAttempts int
+}
+
+// Options tune a relay. The zero value of every field is a good default.
+type Options struct {
+	Instance string       // a name for people; "": "relay"
+	Lanes    []store.Lane // when not empty, only these lanes are worked on
+	MaxLanes int          // most lanes to hold; 0: the fair share
+
+	// LeaseTTL is how long a dead instance's lanes stay its own. 0: 2 s, with
+	// which another instance goes on within 3 s.
+	LeaseTTL       time.Duration
+	DeliverTimeout time.Duration // of one call to the sink; 0: 10 s
+	StoreTimeout   time.Duration // of one call to the store; 0: 10 s
+	DrainTimeout   time.Duration // for calls in flight when ctx ends; 0: 25 s
+
+	// Window is how many messages of a lane may be unsettled: the most that a
+	// crash delivers twice per lane. 0: 1024.
+	Window      int
+	WindowBytes int // the same in bytes; 0: 4 MiB
+	Page        int // most messages read and delivered at once per lane; 0: 256
+	MaxMessages int // most messages in memory over all lanes; 0: 32768
+	MaxBytes    int // the same in bytes; 0: 16 MiB
+	// ParkedKeys is how many keys of a lane may be set aside before the lane
+	// pauses. 0: 1000.
+	ParkedKeys int
+
+	PollMin time.Duration // pause between reads while messages come; 0: 1 ms
+	PollMax time.Duration // and when none do; 0: 20 ms
+
+	Retry Retry
+	// OutageMax caps the pause between tries while a destination is down and
+	// the delay that a throttling broker may ask for. 0: 15 s.
+	OutageMax time.Duration
+	// Brake is the number of rejections in a row with one code after which a
+	// destination is held instead of making more dead letters. 0: 20; negative: never.
+	Brake int
+	// Policy gives the key policy of a topic. nil: Block.
+	Policy func(topic string) KeyPolicy
+
+	Logger   *slog.Logger // state changes only, never payloads; nil: silent
+	Observer *Observer    // nil: none
+}
+
+// ErrOptions is matched by the error of [Options.Validate].
+var ErrOptions = errors.New("relay options")
+
+// Validate reports all problems at once, nil if there are none.
+func (o *Options) Validate() error {
+	if o == nil {
+		return nil
+	}
+	var errs []error
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"LeaseTTL", o.LeaseTTL}, {"DeliverTimeout", o.DeliverTimeout}, {"StoreTimeout", o.StoreTimeout},
+		{"DrainTimeout", o.DrainTimeout}, {"PollMin", o.PollMin}, {"PollMax", o.PollMax},
+		{"Retry.Base", o.Retry.Base}, {"Retry.Max", o.Retry.Max}, {"OutageMax", o.OutageMax},
+	} {
+		if f.value < 0 {
+			errs = append(errs, fmt.Errorf("%s is %v: must not be negative", f.name, f.value))
+		}
+	}
+	for _, f := range []struct {
+		name  string
+		value int
+	}{
+		{"MaxLanes", o.MaxLanes}, {"Window", o.Window}, {"WindowBytes", o.WindowBytes}, {"Page", o.Page},
+		{"MaxMessages", o.MaxMessages}, {"MaxBytes", o.MaxBytes}, {"ParkedKeys", o.ParkedKeys},
+		{"Retry.MaxAttempts", o.Retry.MaxAttempts},
+	} {
+		if f.value < 0 {
+			errs = append(errs, fmt.Errorf("%s is %d: must not be negative", f.name, f.value))
+		}
+	}
+	errs = append(errs, o.relations()...)
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrOptions, errors.Join(errs...))
+}
+
+func (o *Options) relations() []error {
+	var errs []error
+	if o.LeaseTTL > 0 && o.LeaseTTL < 100*time.Millisecond {
+		errs = append(errs, fmt.Errorf("LeaseTTL is %v: must be at least 100ms", o.LeaseTTL))
+	}
+	if o.PollMax > 0 && o.PollMin > o.PollMax {
+		errs = append(errs, fmt.Errorf("PollMin %v is above PollMax %v", o.PollMin, o.PollMax))
+	}
+	if o.Retry.Max > 0 && o.Retry.Base > o.Retry.Max {
+		errs = append(errs, fmt.Errorf("Retry.Base %v is above Retry.Max %v", o.Retry.Base, o.Retry.Max))
+	}
+	if o.Retry.Jitter > 1 {
+		errs = append(errs, fmt.Errorf("Retry.Jitter is %g: must be at most 1", o.Retry.Jitter))
+	}
+	for i, d := range o.Retry.Delays {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("Retry.Delays[%d] is %v: must not be negative", i, d))
+		}
+	}
+	if o.Page > 0 && o.Window > 0 && o.Page > o.Window {
+		errs = append(errs, fmt.Errorf("Page %d is above Window %d", o.Page, o.Window))
+	}
+	return errs
+}
+
+// config is the engine's form of the options.
+func (o *Options) config() core.Config {
+	c := core.Config{
+		Instance: o.Instance, Only: o.Lanes, MaxLanes: o.MaxLanes,
+		TTL: o.LeaseTTL, DeliverTimeout: o.DeliverTimeout, StoreTimeout: o.StoreTimeout, DrainTimeout: o.DrainTimeout,
+		Window: o.Window, WindowBytes: o.WindowBytes, Page: o.Page, MaxMessages: o.MaxMessages, MaxBytes: o.MaxBytes,
+		ParkedKeys: o.ParkedKeys, PollMin: o.PollMin, PollMax: o.PollMax,
+		Retry:     core.Backoff(o.Retry),
+		OutageMax: o.OutageMax, Brake: o.Brake,
+	}
+	if c.Instance == "" {
+		c.Instance = "relay"
+	}
+	if policy := o.Policy; policy != nil {
+		c.Policy = func(topic string) core.Policy { return core.Policy(policy(topic)) }
+	}
+	return c
+}

@@ -1,0 +1,181 @@
+package relay
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/store"
+)
+
+// Stats are counters since New and a look at now.
+type Stats struct {
+	Instance string
+	BootID   string // of the latest Run
+	Lanes    []store.Lane
+	// LanesTotal and Instances are as of the last lease.
+	LanesTotal int
+	Instances  int
+
+	Delivered      int64            // messages acknowledged by the sink
+	DeliveredBytes int64            // their Message.Size
+	Settled        int64            // messages settled as delivered
+	Errors         map[string]int64 // failed deliveries by broker.Class.String()
+	Parked         map[string]int64 // records set aside by store.State.String(), every change counted
+	Settles        int64            // answered settlements
+	LanesLost      int64            // lanes lost otherwise than by release
+
+	DeliveriesInFlight int
+	PausedLanes        []store.Lane      // at the cap of parked keys
+	Braked             []string          // destinations held by the brake
+	Down               map[string]string // part -> error of what does not work now
+	LastErrorClass     string            // of the last failed delivery, "" if none
+	LastLease          time.Time         // when the last lease was granted
+}
+
+// Health answers probes. A liveness probe must look at Alive alone.
+type Health struct {
+	Running  bool
+	Draining bool
+	Alive    bool              // the event loop moves, or Run was not called
+	Ready    bool              // a lease was granted lately and nothing is down
+	Down     map[string]string // part -> error
+}
+
+// recorder keeps the figures. The loop writes, anybody reads.
+type recorder struct {
+	mu       sync.Mutex
+	s        Stats
+	lanes    map[store.Lane]struct{}
+	paused   map[store.Lane]struct{}
+	braked   map[string]struct{}
+	classes  [5]int64
+	parked   [store.Dead + 1]int64
+	running  bool
+	draining bool
+	beat     time.Time // of the loop
+	ttl      time.Duration
+}
+
+func newRecorder(ttl time.Duration) *recorder {
+	if ttl == 0 {
+		ttl = 2 * time.Second
+	}
+	return &recorder{
+		ttl:   ttl,
+		s:     Stats{Down: map[string]string{}},
+		lanes: map[store.Lane]struct{}{}, paused: map[store.Lane]struct{}{}, braked: map[string]struct{}{},
+	}
+}
+
+func (r *recorder) start(instance, bootID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running, r.draining, r.beat = true, false, time.Now()
+	r.s.Instance, r.s.BootID = instance, bootID
+	clear(r.lanes)
+	clear(r.paused)
+	clear(r.braked)
+	clear(r.s.Down)
+}
+
+func (r *recorder) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running, r.draining = false, false
+	r.s.DeliveriesInFlight = 0
+	clear(r.lanes)
+}
+
+func (r *recorder) moved(inFlight int, draining bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.beat, r.draining, r.s.DeliveriesInFlight = time.Now(), draining, inFlight
+}
+
+func (r *recorder) tell(f core.Fact) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch f := f.(type) {
+	case core.DeliveryDone:
+		r.delivered(f)
+	case core.SettleDone:
+		r.s.Settles++
+		r.s.Settled += int64(f.Messages)
+	case core.RecordParked:
+		r.parked[f.State]++
+	case core.LaneGained:
+		r.lanes[f.Lane] = struct{}{}
+	case core.LaneLost:
+		delete(r.lanes, f.Lane)
+		delete(r.paused, f.Lane)
+		if f.Reason != "released" {
+			r.s.LanesLost++
+		}
+	case core.LeaseRenewed:
+		r.s.LanesTotal, r.s.Instances, r.s.LastLease = f.Total, f.Instances, time.Now()
+	case core.HealthChanged:
+		delete(r.s.Down, f.Part)
+		if f.Down {
+			r.s.Down[f.Part] = f.Err.Error()
+		}
+	case core.BrakeChanged:
+		mark(r.braked, f.Destination, f.On)
+	case core.LanePaused:
+		mark(r.paused, f.Lane, f.On)
+	}
+}
+
+func (r *recorder) delivered(f core.DeliveryDone) {
+	r.s.Delivered += int64(f.Acked)
+	r.s.DeliveredBytes += int64(f.Bytes)
+	for c, n := range f.Classes {
+		r.classes[c] += int64(n)
+		if n > 0 {
+			r.s.LastErrorClass = broker.Class(c).String()
+		}
+	}
+}
+
+func mark[K comparable](set map[K]struct{}, k K, on bool) {
+	if on {
+		set[k] = struct{}{}
+	} else {
+		delete(set, k)
+	}
+}
+
+func (r *recorder) stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.s
+	s.Down = maps.Clone(s.Down)
+	s.Lanes = slices.Sorted(maps.Keys(r.lanes))
+	s.PausedLanes = slices.Sorted(maps.Keys(r.paused))
+	s.Braked = slices.Sorted(maps.Keys(r.braked))
+	s.Errors = make(map[string]int64, len(r.classes))
+	for c, n := range r.classes {
+		s.Errors[broker.Class(c).String()] = n
+	}
+	s.Parked = make(map[string]int64, len(r.parked))
+	for st := store.Scheduled; st <= store.Dead; st++ {
+		s.Parked[st.String()] = r.parked[st]
+	}
+	return s
+}
+
+func (r *recorder) health() Health {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	return Health{
+		Running:  r.running,
+		Draining: r.draining,
+		Alive:    !r.running || now.Sub(r.beat) < 5*r.ttl,
+		Ready:    r.running && !r.draining && now.Sub(r.s.LastLease) < 2*r.ttl && len(r.s.Down) == 0,
+		Down:     maps.Clone(r.s.Down),
+	}
+}
