@@ -31,8 +31,8 @@ func (p *proxy) tidy(ctx context.Context) error {
 			changed = changed || c
 			failed = append(failed, err)
 		}
-		if err := errors.Join(failed...); err != nil || !changed {
-			return err
+		if !changed {
+			return errors.Join(failed...)
 		}
 	}
 	return errors.New("go.mod files still change after five rounds")

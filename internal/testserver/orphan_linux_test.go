@@ -1,0 +1,66 @@
+package testserver
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// TestServersDieWithTheirTest kills a test binary that has servers, one of
+// them frozen, and expects that none of them outlives it.
+func TestServersDieWithTheirTest(t *testing.T) {
+	if os.Getenv("TESTSERVER_CHILD") == "1" {
+		orphan(t)
+		return
+	}
+	needServers(t)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestServersDieWithTheirTest$")
+	cmd.Env = append(os.Environ(), "TESTSERVER_CHILD=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pids [3]int
+	var dir string
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if n, _ := fmt.Sscanf(lines.Text(), "pids %d %d %d %s", &pids[0], &pids[1], &pids[2], &dir); n == 4 {
+			break
+		}
+	}
+	family := pids[:]
+	for _, pid := range pids {
+		family = append(family, descendants(pid)...)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	if pids[2] == 0 {
+		t.Skip("the child had no servers")
+	}
+	if err := awaitGone(family); err != nil {
+		t.Error(err)
+	}
+	sweep()
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", dir, err)
+	}
+}
+
+func orphan(t *testing.T) {
+	p := SharedPostgres(t, "15")
+	frozen := StartPostgres(t, "15")
+	n := SharedNATS(t)
+	if err := frozen.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("pids %d %d %d %s\n", p.PID, frozen.PID, n.PID, p.Dir)
+	time.Sleep(time.Minute) // we are killed long before
+}
