@@ -1,0 +1,108 @@
+package kafkabroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/twmb/franz-go/pkg/kerr"
+)
+
+var (
+	errNoTopic     = errors.New("there is no such topic")
+	errTooLarge    = errors.New("the record is larger than the topic allows")
+	errTopicName   = errors.New("the topic's name is not one that Kafka allows")
+	errGivenUp     = errors.New("a call that shared the batch was cancelled")
+	errNoPartition = errors.New("the topic has no partitions")
+)
+
+// act is what a partition does about the answer to a batch.
+type act uint8
+
+const (
+	actDone        act = iota // appended
+	actRetry                  // the same batch again, after a look at who leads
+	actNewProducer            // the broker forgot our numbers: a new producer, then again
+	actSplit                  // nothing was appended because of some record in it
+	actFail                   // nothing was appended and nothing would be
+)
+
+// actOn sorts an error code of a produce response.
+func actOn(code int16) (act, error) {
+	err := kerr.ErrorForCode(code)
+	switch {
+	case err == nil, errors.Is(err, kerr.DuplicateSequenceNumber):
+		return actDone, nil
+	case errors.Is(err, kerr.OutOfOrderSequenceNumber), errors.Is(err, kerr.UnknownProducerID),
+		errors.Is(err, kerr.InvalidProducerIDMapping), errors.Is(err, kerr.InvalidProducerEpoch),
+		errors.Is(err, kerr.ProducerFenced):
+		return actNewProducer, err
+	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge),
+		errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp),
+		errors.Is(err, kerr.PolicyViolation):
+		return actSplit, err
+	case errors.Is(err, kerr.ThrottlingQuotaExceeded):
+		return actFail, err
+	case kerr.IsRetriable(err):
+		return actRetry, err
+	}
+	return actFail, err
+}
+
+// code is the broker's name of an error, "" for one that is not the broker's.
+func code(err error) string {
+	var ke *kerr.Error
+	if errors.As(err, &ke) {
+		return ke.Message
+	}
+	return ""
+}
+
+// failure classifies why a batch for topic was given up. mayBeWritten says that
+// the broker may have appended it.
+func failure(err error, topic string, mayBeWritten bool) error {
+	switch {
+	case errors.Is(err, kerr.ThrottlingQuotaExceeded):
+		return broker.Throttled(err, code(err), topic, 0)
+	case mayBeWritten:
+		return broker.Unknown(err, code(err), topic)
+	case notSent(err):
+		return broker.Outage(err, "", "")
+	}
+	return broker.Outage(err, code(err), topic)
+}
+
+// notSent reports whether a request failed before any of it was written.
+func notSent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// neverAppended reports whether the broker answers err only before it appends.
+func neverAppended(err error) bool {
+	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) ||
+		errors.Is(err, kerr.NotEnoughReplicas) || errors.Is(err, kerr.LeaderNotAvailable) || notSent(err)
+}
+
+// notTried is the answer for a message behind one that failed with cause.
+func notTried(cause error) error {
+	e := *broker.Classify(cause)
+	if e.Class == broker.ClassRejected {
+		e.Class = broker.ClassFailed
+	}
+	e.Err = fmt.Errorf("%w (%v)", broker.ErrNotTried, e.Err)
+	return &e
+}
+
+// discoveryError classifies a failed look for topic, before anything was sent.
+func discoveryError(ctx context.Context, err error, topic string) error {
+	if ctx.Err() != nil {
+		return broker.Outage(fmt.Errorf("not sent, asking for the topic: %w", err), "", "")
+	}
+	if c := code(err); c != "" {
+		return broker.Outage(err, c, topic)
+	}
+	return broker.Outage(err, "", "")
+}

@@ -1,0 +1,264 @@
+package kafkabroker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+const (
+	// softBatchBytes is where a batch ends when there is more to send.
+	softBatchBytes = 512 << 10
+	// requestBytes is where a request ends when more partitions are ready.
+	requestBytes = 1 << 20
+	// requestsPerBroker are on the wire at once, each with other partitions.
+	requestsPerBroker = 3
+	// triesUnsent is how often a batch is tried that never left us.
+	triesUnsent = 3
+)
+
+// leader sends to one broker. Its workers live as long as there is work.
+type leader struct {
+	sink *Sink
+	id   int32
+
+	mu      sync.Mutex
+	ready   []*partition
+	workers int
+}
+
+func (s *Sink) leaderOf(id int32) *leader {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.leaders[id]
+	if l == nil {
+		l = &leader{sink: s, id: id}
+		s.leaders[id] = l
+	}
+	return l
+}
+
+// add lists a partition without starting a worker.
+func (l *leader) add(p *partition) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ready = append(l.ready, p)
+}
+
+// kick starts a worker if there is work for one more.
+func (l *leader) kick() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.ready) > 0 && l.workers < requestsPerBroker {
+		l.workers++
+		go l.work()
+	}
+}
+
+// relist lists p with its present leader.
+func relist(p *partition) {
+	l := p.leader.Load()
+	l.add(p)
+	l.kick()
+}
+
+func (l *leader) work() {
+	e := l.sink.encoders.Get().(*encoder)
+	defer l.sink.encoders.Put(e)
+	for {
+		flight := l.gather(e)
+		if len(flight) == 0 {
+			return
+		}
+		l.kick()
+		l.send(e, flight)
+	}
+}
+
+// pop takes a ready partition; nil ends the worker.
+func (l *leader) pop(last bool) *partition {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.ready) == 0 {
+		if last {
+			l.workers--
+		}
+		return nil
+	}
+	p := l.ready[0]
+	l.ready[0] = nil
+	l.ready = l.ready[1:]
+	return p
+}
+
+// gather makes the batches of one request. None means that the worker is over.
+func (l *leader) gather(e *encoder) []*batch {
+	var flight []*batch
+	for size := 0; size < requestBytes; {
+		p := l.pop(len(flight) == 0)
+		if p == nil {
+			break
+		}
+		if at := p.leader.Load(); at != l {
+			at.add(p)
+			at.kick()
+			continue
+		}
+		fresh, err := l.sink.ensureProducer(context.Background())
+		if err != nil {
+			p.mu.Lock()
+			p.listed = false
+			p.mu.Unlock()
+			p.refuse(err)
+			continue
+		}
+		if b := p.next(e, fresh); b != nil {
+			flight = append(flight, b)
+			size += len(b.buf)
+		}
+	}
+	return flight
+}
+
+func (l *leader) send(e *encoder, flight []*batch) {
+	if l.id < 0 {
+		l.all(flight, kerr.LeaderNotAvailable)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), l.sink.timeout)
+	defer cancel()
+	kresp, err := l.sink.client.Broker(int(l.id)).Request(ctx, l.request(flight))
+	if err != nil {
+		l.all(flight, err)
+		return
+	}
+	resp, ok := kresp.(*kmsg.ProduceResponse)
+	if !ok {
+		l.all(flight, fmt.Errorf("answer of kind %T", kresp))
+		return
+	}
+	answered := make([]bool, len(flight))
+	at := 0
+	for i := range resp.Topics {
+		rt := &resp.Topics[i]
+		for j := range rt.Partitions {
+			rp := &rt.Partitions[j]
+			if at = find(flight, at, rt, rp.Partition); at < 0 {
+				at = 0
+				continue
+			}
+			if !answered[at] {
+				answered[at] = true
+				l.settle(e, flight[at], rp.ErrorCode)
+			}
+		}
+	}
+	for i, b := range flight {
+		if !answered[i] {
+			l.again(b, kerr.NetworkException)
+		}
+	}
+}
+
+// find returns the batch that an answer is about, looking from hint on.
+func find(flight []*batch, hint int, rt *kmsg.ProduceResponseTopic, num int32) int {
+	for n := range flight {
+		i := (hint + n) % len(flight)
+		p := flight[i].p
+		if p == nil || p.num != num {
+			continue
+		}
+		if rt.Topic == p.topic.name || rt.Topic == "" && rt.TopicID == *p.topic.id.Load() {
+			return i
+		}
+	}
+	return -1
+}
+
+func (l *leader) request(flight []*batch) *kmsg.ProduceRequest {
+	req := kmsg.NewPtrProduceRequest()
+	req.Acks = -1
+	req.TimeoutMillis = int32(l.sink.timeout.Milliseconds())
+	for _, b := range flight {
+		name := b.p.topic.name
+		at := len(req.Topics) - 1
+		for ; at >= 0 && req.Topics[at].Topic != name; at-- {
+		}
+		if at < 0 {
+			at = len(req.Topics)
+			t := kmsg.NewProduceRequestTopic()
+			t.Topic, t.TopicID = name, *b.p.topic.id.Load()
+			req.Topics = append(req.Topics, t)
+		}
+		rp := kmsg.NewProduceRequestTopicPartition()
+		rp.Partition, rp.Records = b.p.num, b.buf
+		req.Topics[at].Partitions = append(req.Topics[at].Partitions, rp)
+	}
+	return req
+}
+
+func (l *leader) all(flight []*batch, err error) {
+	for _, b := range flight {
+		l.again(b, err)
+	}
+}
+
+// settle acts on the broker's answer to one batch.
+func (l *leader) settle(e *encoder, b *batch, errorCode int16) {
+	p := b.p
+	more := false
+	switch act, err := actOn(errorCode); act {
+	case actDone:
+		more = p.succeeded(b)
+	case actSplit:
+		more = p.split(b, err)
+	case actFail:
+		more = p.failed(b, failure(err, p.topic.name, b.written))
+	case actNewProducer:
+		l.sink.producer.CompareAndSwap(p.producer, nil)
+		if fresh, perr := l.sink.ensureProducer(context.Background()); perr == nil {
+			p.renumber(b, e, fresh)
+		}
+		l.again(b, err)
+	case actRetry:
+		l.again(b, err)
+	}
+	if more {
+		relist(p)
+	}
+}
+
+// again tries a batch once more after a pause, or gives it up.
+func (l *leader) again(b *batch, err error) {
+	p := b.p
+	alive := p.retry(b, !neverAppended(err))
+	unsent := !b.written && b.tries >= triesUnsent
+	if !alive || unsent || time.Since(b.since) > l.sink.timeout {
+		if p.failed(b, failure(err, p.topic.name, b.written)) {
+			relist(p)
+		}
+		return
+	}
+	time.AfterFunc(backoff(b.tries), func() {
+		ctx, cancel := context.WithTimeout(context.Background(), l.sink.timeout)
+		defer cancel()
+		if rerr := p.topic.refresh(ctx); rerr != nil && code(rerr) == kerr.UnknownTopicOrPartition.Message {
+			p.refuse(broker.Outage(rerr, code(rerr), p.topic.name))
+			l.sink.forget(p.topic)
+			return
+		}
+		if p.relist(b) {
+			relist(p)
+		}
+	})
+}
+
+// backoff is the pause before try n + 1.
+func backoff(n int) time.Duration {
+	return min(20*time.Millisecond<<min(n, 6), time.Second)
+}

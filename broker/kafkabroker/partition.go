@@ -1,0 +1,306 @@
+package kafkabroker
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+)
+
+// partition is the queue of one partition. At most one batch of it is
+// unacknowledged: that alone makes the broker's log a prefix of every segment.
+type partition struct {
+	topic  *topic
+	num    int32
+	leader atomic.Pointer[leader]
+
+	mu       sync.Mutex
+	queue    []*segment
+	flight   *batch // made and not resolved
+	listed   bool   // stands in a leader's ready list
+	producer *producer
+	sequence int32
+	limit    int // records per batch while a bad one is being looked for; 0: none
+}
+
+// batch is a record batch and whose messages are in it.
+type batch struct {
+	p       *partition
+	parts   []part
+	records int
+	buf     []byte
+	since   time.Time // first try
+	tries   int
+	onWire  bool
+	written bool // some try may have been appended
+}
+
+type part struct {
+	seg      *segment
+	from, to int
+}
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+func (b *batch) release() {
+	clear(b.parts)
+	*b = batch{parts: b.parts[:0], buf: b.buf[:0]}
+	if cap(b.buf) <= softBatchBytes*2 {
+		batches.Put(b)
+	}
+}
+
+// push adds a segment and reports whether the partition must be listed.
+func (p *partition) push(s *segment) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue = append(p.queue, s)
+	return p.list()
+}
+
+// list marks the partition as listed if there is something to send. The caller
+// holds mu and lists it when the answer is true.
+func (p *partition) list() bool {
+	if p.listed || p.flight != nil || len(p.queue) == 0 {
+		return false
+	}
+	p.listed = true
+	return true
+}
+
+// next returns the batch to send now, nil if there is none. Called by a leader
+// that took the partition from its list; fresh is for a partition that has no
+// producer.
+func (p *partition) next(e *encoder, fresh *producer) *batch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listed = false
+	if p.flight != nil { // a retry
+		if p.flight.onWire {
+			return nil
+		}
+		p.flight.onWire = true
+		return p.flight
+	}
+	if p.producer == nil {
+		p.producer, p.sequence = fresh, 0
+	}
+	b := batches.Get().(*batch)
+	b.p = p
+	b.buf = e.begin(b.buf)
+	for len(p.queue) > 0 && p.fill(e, b, p.queue[0]) {
+		p.queue[0] = nil
+		p.queue = p.queue[1:]
+	}
+	if b.records == 0 {
+		b.release()
+		return nil
+	}
+	b.since, b.onWire = time.Now(), true
+	b.buf = e.finish(b.buf, b.records, stamp{
+		producer: p.producer.id, epoch: p.producer.epoch, sequence: p.sequence, millis: b.since.UnixMilli(),
+	}, p.topic.sink.compressor)
+	p.flight = b
+	return b
+}
+
+// fill moves messages of s into b and reports whether s is used up.
+func (p *partition) fill(e *encoder, b *batch, s *segment) bool {
+	hard := int(p.topic.maxBatch.Load())
+	soft := min(hard, softBatchBytes)
+	from := s.next
+	flush := func() {
+		if from < s.next {
+			b.parts = append(b.parts, part{s, from, s.next})
+		}
+	}
+	for ; s.next < len(s.idx); s.next++ {
+		i := s.idx[s.next]
+		if i < 0 {
+			flush()
+			from = s.next + 1
+			continue
+		}
+		m := &s.call.msgs[i]
+		if _, bad := s.failed[m.Key]; bad {
+			flush()
+			from = s.next + 1
+			s.reject(s.next, broker.Failed(broker.ErrNotTried, "", ""))
+			continue
+		}
+		if b.records > 0 && p.limit > 0 && b.records >= p.limit {
+			flush()
+			return false
+		}
+		at := len(b.buf)
+		b.buf = e.add(b.buf, m, p.topic.name, b.records)
+		if len(b.buf) > soft && b.records > 0 {
+			b.buf = b.buf[:at]
+			flush()
+			return false
+		}
+		if len(b.buf) > hard {
+			b.buf = b.buf[:at]
+			flush()
+			from = s.next + 1
+			s.reject(s.next, broker.Rejected(errTooLarge, "MESSAGE_TOO_LARGE", p.topic.name))
+			continue
+		}
+		b.records++
+	}
+	flush()
+	return true
+}
+
+// succeeded resolves the batch in flight and reports whether to list again.
+func (p *partition) succeeded(b *batch) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sequence = (p.sequence + int32(b.records)) & 0x7fffffff
+	if p.limit > 0 {
+		if p.limit *= 2; p.limit > 1<<12 {
+			p.limit = 0
+		}
+	}
+	for _, pt := range b.parts {
+		pt.seg.resolve(pt.from, pt.to, nil)
+	}
+	p.flight = nil
+	b.release()
+	return p.list()
+}
+
+// failed resolves the batch in flight with err, and with it what is left of its
+// calls here: nothing of them is sent after this. It reports whether to list
+// again.
+func (p *partition) failed(b *batch, err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fail(b, err)
+}
+
+func (p *partition) fail(b *batch, err error) bool {
+	for _, pt := range b.parts {
+		pt.seg.resolve(pt.from, pt.to, err)
+	}
+	behind := notTried(err)
+	p.queue = slices.DeleteFunc(p.queue, func(s *segment) bool {
+		if !slices.ContainsFunc(b.parts, func(pt part) bool { return pt.seg == s }) {
+			return false
+		}
+		s.resolve(s.next, len(s.idx), behind)
+		return true
+	})
+	if b.written { // where the broker's numbers stand is not known
+		p.topic.sink.producer.CompareAndSwap(p.producer, nil)
+		p.producer = nil
+	}
+	p.flight = nil
+	b.release()
+	return p.list()
+}
+
+// split handles a batch that was refused as a whole because of some record:
+// one record is rejected, more are halved and tried again. It reports whether
+// to list again.
+func (p *partition) split(b *batch, err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b.records == 1 {
+		pt := b.parts[0]
+		if !pt.seg.dead {
+			pt.seg.reject(pt.from, broker.Rejected(err, code(err), p.topic.name))
+		}
+	} else {
+		p.limit = b.records / 2
+		var back []*segment
+		for i := len(b.parts) - 1; i >= 0; i-- {
+			s := b.parts[i].seg
+			s.next = b.parts[i].from
+			switch {
+			case s.dead, len(back) > 0 && back[0] == s:
+			case len(back) == 0 && len(p.queue) > 0 && p.queue[0] == s:
+			default:
+				back = append([]*segment{s}, back...)
+			}
+		}
+		p.queue = append(back, p.queue...)
+	}
+	p.flight = nil
+	b.release()
+	return p.list()
+}
+
+// renumber gives a batch whose producer the broker forgot to a new one.
+func (p *partition) renumber(b *batch, e *encoder, next *producer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.producer, p.sequence = next, 0
+	e.restamp(b.buf, next)
+}
+
+// retry takes the batch off the wire for another try. It answers false when the
+// batch must be given up: a call that has a part in it has returned.
+func (p *partition) retry(b *batch, appended bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b.onWire = false
+	b.tries++
+	b.written = b.written || appended
+	return !slices.ContainsFunc(b.parts, func(pt part) bool { return pt.seg.dead })
+}
+
+// relist lists the batch that waits for another try, unless it was given up.
+func (p *partition) relist(b *batch) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.flight != b || b.onWire || p.listed {
+		return false
+	}
+	p.listed = true
+	return true
+}
+
+// abandon takes a call's segment out: what is queued will not be sent, what is
+// on the wire is unknown. It reports whether to list again.
+func (p *partition) abandon(s *segment, cause error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue = slices.DeleteFunc(p.queue, func(o *segment) bool { return o == s })
+	b := p.flight
+	mine := func(pt part) bool { return pt.seg == s }
+	unknown := broker.Unknown(cause, "", p.topic.name)
+	if b != nil && slices.ContainsFunc(b.parts, mine) {
+		for _, pt := range b.parts {
+			if mine(pt) {
+				s.resolve(pt.from, pt.to, unknown)
+			}
+		}
+	}
+	s.resolve(s.next, len(s.idx), notTried(unknown))
+	s.dead = true
+	if b != nil && !b.onWire && slices.ContainsFunc(b.parts, mine) {
+		return p.fail(b, failure(errGivenUp, p.topic.name, b.written))
+	}
+	return false
+}
+
+// refuse answers everything that is queued with err.
+func (p *partition) refuse(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.queue {
+		s.resolve(s.next, len(s.idx), err)
+	}
+	p.queue = nil
+	if b := p.flight; b != nil && !b.onWire {
+		cause := err
+		if b.written {
+			cause = broker.Unknown(errors.Unwrap(err), "", p.topic.name)
+		}
+		p.fail(b, cause)
+	}
+}

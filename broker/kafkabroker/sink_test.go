@@ -1,0 +1,301 @@
+package kafkabroker_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/kafkabroker"
+	"github.com/postrider/postrider/envelope"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// fake starts an in-process cluster with one topic, "orders".
+func fake(t testing.TB, partitions int32) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(partitions, "orders"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func sinkOn(t testing.TB, addrs []string, timeout time.Duration, opts ...kgo.Opt) *kafkabroker.Sink {
+	t.Helper()
+	client, err := kgo.NewClient(append(append(kafkabroker.ClientOptions(), kgo.SeedBrokers(addrs...)), opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	s, err := kafkabroker.NewSink(client, &kafkabroker.SinkOptions{Timeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func message(n int, key string) postrider.Message {
+	return postrider.Message{
+		ID:    fmt.Sprintf("01890a5d-ac96-774b-bcce-%012d", n),
+		Topic: "orders", Key: key, Type: "t", Payload: []byte(fmt.Sprint(n)), Version: int64(n + 1),
+	}
+}
+
+// read returns the first n records of a topic, per partition in log order.
+func read(t testing.TB, addrs []string, topic string, n int) []*kgo.Record {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.ConsumeTopics(topic), kgo.FetchMaxWait(100*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var all []*kgo.Record
+	for len(all) < n {
+		fs := client.PollFetches(ctx)
+		if ctx.Err() != nil {
+			t.Fatalf("%d of %d records arrived", len(all), n)
+		}
+		all = append(all, fs.Records()...)
+	}
+	return all
+}
+
+func TestDeliverManyCalls(t *testing.T) {
+	c := fake(t, 8)
+	s := sinkOn(t, c.ListenAddrs(), 0)
+	const lanes, calls, size = 16, 10, 200
+	var wg sync.WaitGroup
+	for lane := range lanes {
+		wg.Go(func() {
+			n := 0
+			for range calls {
+				var msgs []postrider.Message
+				for range size {
+					msgs = append(msgs, message(n, fmt.Sprintf("%d-%d", lane, n%7)))
+					n++
+				}
+				if errs := s.Deliver(t.Context(), msgs); errs != nil {
+					t.Errorf("lane %d: %v", lane, errs[0])
+				}
+			}
+		})
+	}
+	wg.Wait()
+	last := map[string]int64{}
+	for _, r := range read(t, c.ListenAddrs(), "orders", lanes*calls*size) {
+		m, err := envelope.Codec{}.Decode(envelope.Record{Topic: r.Topic, Key: string(r.Key), Headers: headers(r), Payload: r.Value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Version <= last[m.Key] {
+			t.Fatalf("key %s: version %d after %d", m.Key, m.Version, last[m.Key])
+		}
+		last[m.Key] = m.Version
+	}
+}
+
+func headers(r *kgo.Record) []envelope.Header {
+	var hs []envelope.Header
+	for _, h := range r.Headers {
+		hs = append(hs, envelope.Header{Name: h.Key, Value: h.Value})
+	}
+	return hs
+}
+
+// classes of the answers, for comparison.
+func classes(errs []error, n int) string {
+	var b strings.Builder
+	for i := range n {
+		if errs == nil || errs[i] == nil {
+			b.WriteByte('.')
+		} else {
+			b.WriteByte(broker.Classify(errs[i]).Class.String()[0])
+		}
+	}
+	return b.String()
+}
+
+// TestRefusedBatch lets the broker refuse every batch that holds message 3: it
+// alone is rejected, its key's later messages are not tried, all others arrive.
+func TestRefusedBatch(t *testing.T) {
+	c := fake(t, 1)
+	s := sinkOn(t, c.ListenAddrs(), 0)
+	c.ControlKey(0, func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		pr := req.(*kmsg.ProduceRequest)
+		if !strings.Contains(string(pr.Topics[0].Partitions[0].Records), "poison") {
+			return nil, nil, false
+		}
+		return refuse(pr, kerr.InvalidRecord.Code), nil, true
+	})
+	var msgs []postrider.Message
+	for n := range 40 {
+		msgs = append(msgs, message(n, fmt.Sprint(n%5)))
+	}
+	msgs[3].Payload = []byte("poison")
+	want := "...r....f....f....f....f....f....f....f."
+	if got := classes(s.Deliver(t.Context(), msgs), len(msgs)); got != want {
+		t.Errorf("classes\ngot  %s\nwant %s", got, want)
+	}
+	for _, r := range read(t, c.ListenAddrs(), "orders", 32) {
+		if string(r.Key) == "3" {
+			t.Errorf("a message of the rejected one's key was accepted: %s", r.Value)
+		}
+	}
+}
+
+func refuse(pr *kmsg.ProduceRequest, code int16) *kmsg.ProduceResponse {
+	resp := pr.ResponseKind().(*kmsg.ProduceResponse)
+	for _, t := range pr.Topics {
+		rt := kmsg.NewProduceResponseTopic()
+		rt.Topic, rt.TopicID = t.Topic, t.TopicID
+		for _, p := range t.Partitions {
+			rp := kmsg.NewProduceResponseTopicPartition()
+			rp.Partition, rp.ErrorCode = p.Partition, code
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	return resp
+}
+
+// TestPrefixUnderFailure fails the n-th produce request of one call that needs
+// many batches: nothing after the failed batch may ever be accepted.
+func TestPrefixUnderFailure(t *testing.T) {
+	for _, code := range []*kerr.Error{kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed} {
+		for nth := 1; nth <= 4; nth++ {
+			t.Run(fmt.Sprintf("%s/%d", code.Message, nth), func(t *testing.T) {
+				c := fake(t, 1)
+				s := sinkOn(t, c.ListenAddrs(), 0, kgo.ProducerBatchMaxBytes(4096))
+				seen := 0
+				c.ControlKey(0, func(req kmsg.Request) (kmsg.Response, error, bool) {
+					c.KeepControl()
+					if seen++; seen == nth {
+						return refuse(req.(*kmsg.ProduceRequest), code.Code), nil, true
+					}
+					return nil, nil, false
+				})
+				var msgs []postrider.Message
+				for n := range 200 {
+					msgs = append(msgs, message(n, "k"))
+				}
+				got := classes(s.Deliver(t.Context(), msgs), len(msgs))
+				head := strings.Count(got, ".")
+				if want := strings.Repeat(".", head) + strings.Repeat("o", len(msgs)-head); got != want {
+					t.Fatalf("classes %s", got)
+				}
+				// The next call's message comes right behind the accepted head.
+				if errs := s.Deliver(t.Context(), []postrider.Message{message(head, "k")}); errs != nil {
+					t.Fatal(errs[0])
+				}
+				for i, r := range read(t, c.ListenAddrs(), "orders", head+1) {
+					if string(r.Value) != fmt.Sprint(i) {
+						t.Fatalf("record %d is message %s", i, r.Value)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestRetriedAnswers: errors after which the same batch is sent again, and a
+// forgotten producer, end in every message once and in order.
+func TestRetriedAnswers(t *testing.T) {
+	for _, e := range []*kerr.Error{kerr.NotLeaderForPartition, kerr.NotEnoughReplicas, kerr.RequestTimedOut, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID} {
+		t.Run(e.Message, func(t *testing.T) {
+			c := fake(t, 1)
+			s := sinkOn(t, c.ListenAddrs(), 0, kgo.ProducerBatchMaxBytes(4096))
+			seen := 0
+			c.ControlKey(0, func(req kmsg.Request) (kmsg.Response, error, bool) {
+				c.KeepControl()
+				if seen++; seen == 1 || seen == 3 {
+					return refuse(req.(*kmsg.ProduceRequest), e.Code), nil, true
+				}
+				return nil, nil, false
+			})
+			var msgs []postrider.Message
+			for n := range 200 {
+				msgs = append(msgs, message(n, "k"))
+			}
+			if errs := s.Deliver(t.Context(), msgs); errs != nil {
+				t.Fatal(classes(errs, len(msgs)), errs[len(errs)-1])
+			}
+			for i, r := range read(t, c.ListenAddrs(), "orders", len(msgs)) {
+				if string(r.Value) != fmt.Sprint(i) {
+					t.Fatalf("record %d is message %s", i, r.Value)
+				}
+			}
+		})
+	}
+}
+
+func TestMissingTopicAndTooLarge(t *testing.T) {
+	c := fake(t, 2)
+	s := sinkOn(t, c.ListenAddrs(), 0)
+	missing, large, fine, bad := message(0, "a"), message(1, "b"), message(2, "c"), message(3, "d")
+	missing.Topic, bad.Topic = "nowhere", "not a topic"
+	large.Payload = make([]byte, 2<<20)
+	errs := s.Deliver(t.Context(), []postrider.Message{missing, large, fine, bad})
+	if got := classes(errs, 4); got != "or.r" {
+		t.Fatalf("classes %s: %v", got, errs)
+	}
+	e := broker.Classify(errs[0])
+	if e.Destination != "nowhere" || e.Code != "UNKNOWN_TOPIC_OR_PARTITION" {
+		t.Errorf("missing topic: %v", e)
+	}
+}
+
+func TestNewSinkRefuses(t *testing.T) {
+	for name, opts := range map[string][]kgo.Opt{
+		"RequiredAcks":                       {kgo.RequiredAcks(kgo.LeaderAck()), kgo.DisableIdempotentWrite()},
+		"DisableIdempotentWrite":             {kgo.DisableIdempotentWrite()},
+		"AllowIdempotentProduceCancellation": {kgo.AllowIdempotentProduceCancellation()},
+		"RecordPartitioner":                  {kgo.RecordPartitioner(kgo.RoundRobinPartitioner())},
+		"TransactionalID":                    {kgo.TransactionalID("x")},
+	} {
+		client, err := kgo.NewClient(opts...)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if _, err := kafkabroker.NewSink(client, nil); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: error %v", name, err)
+		}
+		client.Close()
+	}
+	client, err := kgo.NewClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := kafkabroker.NewSink(client, nil); err != nil {
+		t.Errorf("a client with franz-go's defaults is refused: %v", err)
+	}
+}
+
+func TestOpenURL(t *testing.T) {
+	for raw, want := range map[string]string{
+		"http://x": "kafka://", "kafka://": "no host", "kafka://u:secret@h:1": "hosts only",
+		"kafka://h/?compression=rar": "compression", "kafka://h?x=1": "unknown parameter",
+	} {
+		_, _, err := kafkabroker.Open(raw)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: error %v", raw, err)
+		}
+	}
+	client, _, err := kafkabroker.Open("kafka://h1:1,h2:2/?topic-prefix=p.&compression=lz4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+}
