@@ -177,3 +177,18 @@ func (db *database) trimTransactions() {
 		}
 	}
 }
+
+// PendingIDs returns the ids of the committed records of a lane that this pipe
+// has not settled, by number.
+func (s *Store) PendingIDs(id store.Lane) []string {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	var ids []string
+	l := s.db.pipe(s.name).lanes[id]
+	for _, r := range s.db.log[id][l.head:] {
+		if s.db.txs[r.xid].status == Committed && !s.db.settled(l, r) {
+			ids = append(ids, r.rec.Message.ID)
+		}
+	}
+	return ids
+}

@@ -152,10 +152,10 @@ type drawer struct {
 	p   plan
 }
 
-func (d *drawer) add(o op)                                { d.p.Ops = append(d.p.Ops, o) }
-func (d *drawer) upTo(t time.Duration) time.Duration      { return time.Duration(d.rng.Int64N(int64(t))) }
-func (d *drawer) time() time.Duration                     { return d.upTo(faultsEnd * 9 / 10) }
-func (d *drawer) node() int                               { return d.rng.IntN(d.p.Nodes) }
+func (d *drawer) add(o op)                                 { d.p.Ops = append(d.p.Ops, o) }
+func (d *drawer) upTo(t time.Duration) time.Duration       { return time.Duration(d.rng.Int64N(int64(t))) }
+func (d *drawer) time() time.Duration                      { return d.upTo(faultsEnd * 9 / 10) }
+func (d *drawer) node() int                                { return d.rng.IntN(d.p.Nodes) }
 func (d *drawer) between(a, b time.Duration) time.Duration { return a + d.upTo(b-a) }
 
 // some returns 0 in most worlds: one world in n has 1 to most of a kind.

@@ -21,17 +21,17 @@ type world struct {
 	eventSeq uint64
 	healed   bool
 
-	db       *memstore.Store
-	nodes    []*node
-	writer   writer
-	sink     sink
-	check    checker
-	active   []op // faults with a share or a topic that hold now
-	cover    Coverage
-	boots    int
-	hash     uint64
-	trace    []string
-	traceOn  bool
+	db      *memstore.Store
+	nodes   []*node
+	writer  writer
+	sink    sink
+	check   checker
+	active  []op // faults with a share or a topic that hold now
+	cover   Coverage
+	boots   int
+	hash    uint64
+	trace   []string
+	traceOn bool
 }
 
 type event struct {

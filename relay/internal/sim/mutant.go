@@ -1,0 +1,116 @@
+package sim
+
+import (
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/store/memstore"
+)
+
+// mutant breaks one rule: in the database, in the sink, or at the border of the
+// core, where an answer is changed so that the core does what a core without
+// the rule would do. The zero value breaks nothing.
+type mutant struct {
+	name   string
+	defect memstore.Defect
+	family memstore.Family // where the defect exists
+	both   bool            // in both families
+
+	noPrefix     bool // the sink takes a message behind one of its key that failed
+	ackEarly     bool // everything counts as acknowledged when it is sent
+	unknownOK    bool // unknown counts as acknowledged
+	unknownDead  bool // unknown counts as rejected
+	partialOK    bool // one acknowledgement counts for the whole batch
+	outageFailed bool // an outage burns an attempt
+	wallClock    bool // leases are judged by the node's wall clock
+	deafToJumps  bool // nobody compares the clocks
+	ignoreLost   bool // the core is not told which lanes it lost
+	settleErrOK  bool // a settlement without an answer counts as done
+	wideWindow   bool // sending goes on without regard to what is settled
+	deadFlows    bool // a dead head does not hold its key
+}
+
+// mutants are the rules of failure-modes 11.5 that a relay, a store or a sink
+// can break, and more of their kind.
+func mutants() []mutant {
+	all := []mutant{
+		{name: "bare cursor", defect: memstore.BareCursor},
+		{name: "order by xid", defect: memstore.XidOrder},
+		{name: "inflight ignored", defect: memstore.IgnoreInflight},
+		{name: "inflight not saved", defect: memstore.InflightNotSaved},
+		{name: "ids above xmax left out", defect: memstore.OnlyXip},
+		{name: "sequence read after the page", defect: memstore.SequenceLate},
+		{name: "no lane lease", defect: memstore.SharedLease},
+		{name: "lease ignores the owner", defect: memstore.IgnoreLease},
+		{name: "local wall clock for leases (store)", defect: memstore.ClientClock},
+		{name: "epoch check removed", defect: memstore.NoFence, ignoreLost: true},
+		{name: "repeated settlement lost", defect: memstore.RepeatLost},
+		{name: "repeated settlement applied twice", defect: memstore.RepeatTwice},
+		{name: "dead letters in a second transaction", defect: memstore.SplitSettle},
+		{name: "retry and discard beside the owner", defect: memstore.ActAtOnce},
+		{name: "lane = hash % live instances", defect: memstore.LaneByInstances},
+		{name: "reads ahead of the commit", defect: memstore.AheadOfCommit},
+		{name: "parked records forgotten", defect: memstore.LoseParked},
+		{name: "captured keys forgotten at take-over", defect: memstore.ForgetCaptured},
+		{name: "followers due with their head", defect: memstore.DueIgnoresHead},
+		{name: "prefix property off", noPrefix: true},
+		{name: "settle before the ack", ackEarly: true},
+		{name: "unknown = success", unknownOK: true},
+		{name: "unknown = dead letter", unknownDead: true},
+		{name: "partial batch = all ok", partialOK: true},
+		{name: "outage burns attempts", outageFailed: true},
+		{name: "local wall clock for leases (relay)", wallClock: true},
+		{name: "clock jumps go unnoticed", deafToJumps: true},
+		{name: "settle error = success", settleErrOK: true},
+		{name: "window without a bound", wideWindow: true},
+		{name: "dead head does not block", deadFlows: true},
+	}
+	for i := range all {
+		all[i].both = all[i].defect == memstore.None || all[i].defect > memstore.SequenceLate
+	}
+	return all
+}
+
+// shared reports whether lanes are handed to several instances on purpose, so
+// that the check of leases would only repeat the defect.
+func (m mutant) shared() bool { return m.defect == memstore.SharedLease }
+
+// delivered changes what a core learns of a Deliver.
+func (m mutant) delivered(errs []error) []error {
+	out := make([]error, len(errs))
+	failed, acked := 0, 0
+	for i, err := range errs {
+		if err == nil {
+			acked++
+			continue
+		}
+		out[i] = m.verdict(err)
+		if out[i] != nil {
+			failed++
+		}
+	}
+	if failed == 0 || m.partialOK && acked > 0 {
+		return nil
+	}
+	return out
+}
+
+func (m mutant) verdict(err error) error {
+	e := broker.Classify(err)
+	switch {
+	case e.Class == broker.ClassUnknown && m.unknownOK:
+		return nil
+	case e.Class == broker.ClassUnknown && m.unknownDead:
+		return broker.Rejected(err, "unknown", "")
+	case e.Class == broker.ClassOutage && m.outageFailed:
+		return broker.Failed(err, e.Code, e.Destination)
+	}
+	return err
+}
+
+// settled changes what a core learns of a Settle.
+func (m mutant) settled(ev core.Settled) core.Settled {
+	if m.settleErrOK {
+		ev.Err = nil
+	}
+	return ev
+}

@@ -1,0 +1,364 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/memstore"
+)
+
+// node is one relay instance: it carries out the actions of a core and hands
+// the answers back, late, never or twice as the plan says.
+type node struct {
+	w     *world
+	index int
+	rate  float64 // of its monotonic clock
+
+	boot    string // "" while down
+	engine  *core.Engine
+	store   *memstore.Store
+	began   time.Duration // when this boot started
+	slept   time.Duration // how long its machine slept since
+	wall    time.Duration // how far its wall clock is off
+	timer   uint64        // generation of the armed timer
+	drained bool          // asked to end
+
+	pausedAt    time.Duration
+	pausedUntil time.Duration // 0: runs
+	suspended   bool
+	queue       []func()
+	sessions    map[core.ID]*session
+	sent        map[store.Lane]map[string]bool // delivered by this boot, perhaps not settled
+}
+
+var (
+	errStore = errors.New("simulated: the store failed")
+	errSlow  = errors.New("simulated: no answer in time")
+)
+
+func (n *node) start() {
+	if n.boot != "" {
+		return
+	}
+	w := n.w
+	w.boots++
+	n.boot = fmt.Sprintf("boot-%d", w.boots)
+	n.began, n.slept, n.wall, n.drained = w.now, 0, 0, false
+	n.sessions, n.queue = map[core.ID]*session{}, nil
+	n.sent = map[store.Lane]map[string]bool{}
+	n.store = w.db.Pipe(memstore.DefaultPipe)
+	n.store.ClientClock(func() time.Time { return origin.Add(w.now + n.wall) })
+	n.engine = core.New(n.config(), w.plan.Seed*31+uint64(w.boots))
+	w.note("boot", n.index, uint64(w.boots))
+	n.step(core.Start{})
+}
+
+func (n *node) config() core.Config {
+	p := n.w.plan
+	c := core.Config{
+		BootID: n.boot, Instance: fmt.Sprintf("node-%d", n.index),
+		TTL: leaseTTL, DeliverTimeout: time.Second, StoreTimeout: time.Second, DrainTimeout: 4 * time.Second,
+		Window: p.Window, Page: p.Page,
+		PollMin: 50 * time.Millisecond, PollMax: 500 * time.Millisecond,
+		SettleAfter: 80 * time.Millisecond, SettleAtMax: 300 * time.Millisecond,
+		Retry:      core.Backoff{Base: 100 * time.Millisecond, Max: 800 * time.Millisecond, MaxAttempts: p.MaxAttempts},
+		OutageBase: 50 * time.Millisecond, OutageMax: 500 * time.Millisecond,
+		Store: n.store.Info(), Sink: broker.Info{Name: "simulated"},
+	}
+	if p.Skip || n.w.mutant.deadFlows {
+		c.Policy = func(string) core.Policy { return core.Skip }
+	}
+	if n.w.mutant.wideWindow {
+		c.Window, c.Page = 1<<20, 1<<10
+	}
+	return c
+}
+
+// mono is the node's clock as the core sees it.
+func (n *node) mono() time.Duration {
+	t := n.w.now - n.began - n.slept
+	if n.suspended {
+		t -= n.w.now - n.pausedAt
+	}
+	if n.w.mutant.wallClock {
+		t = n.w.now - n.began + n.wall
+	}
+	return time.Duration(float64(t) * n.rate)
+}
+
+// step gives the core one event and does what it asks for.
+func (n *node) step(ev core.Event) {
+	n.w.cover.Steps++
+	for _, a := range n.engine.Step(n.mono(), ev) {
+		n.act(a)
+		if n.boot == "" {
+			return
+		}
+	}
+}
+
+// post delivers an event to this boot after d; it waits while the node is paused.
+func (n *node) post(d time.Duration, ev core.Event) {
+	boot := n.boot
+	n.w.after(d, func() { n.receive(boot, ev) })
+}
+
+func (n *node) receive(boot string, ev core.Event) {
+	switch {
+	case n.boot != boot:
+	case n.w.now < n.pausedUntil:
+		n.queue = append(n.queue, func() { n.receive(boot, ev) })
+	default:
+		n.w.note(eventName(ev), n.index, 0)
+		if n.w.traceOn {
+			n.w.notef(n.index, "<- %T %+v", ev, ev)
+		}
+		n.step(ev)
+	}
+}
+
+func eventName(ev core.Event) string {
+	switch ev := ev.(type) {
+	case core.Leased:
+		return fmt.Sprintf("leased %d lanes", len(ev.Grant.Lanes))
+	case core.ReadDone:
+		return "read"
+	case core.Delivered:
+		return "delivered"
+	case core.Settled:
+		return "settled"
+	case core.Woke:
+		return "woke"
+	case core.Tick:
+		return "tick"
+	}
+	return "told"
+}
+
+// act carries out one action.
+func (n *node) act(a core.Action) {
+	if n.w.traceOn {
+		n.w.notef(n.index, "-> %T %+v", a, a)
+	}
+	switch a := a.(type) {
+	case core.Lease:
+		n.call(a.Timeout, func() core.Event {
+			g, err := n.leaseAs(a.Req)
+			return core.Leased{ID: a.ID, Grant: g, Err: err}
+		}, func(err error) core.Event { return core.Leased{ID: a.ID, Err: err} })
+	case core.Read:
+		st := n.store
+		n.call(a.Timeout, func() core.Event {
+			b, err := st.Read(n.w.ctx, a.Reads)
+			return core.ReadDone{ID: a.ID, Batches: b, Err: err}
+		}, func(err error) core.Event { return core.ReadDone{ID: a.ID, Err: err} })
+	case core.Settle:
+		n.settle(a)
+	case core.Deliver:
+		n.deliver(a)
+	case core.Cancel:
+		if s := n.sessions[a.ID]; s != nil {
+			s.cancel()
+		}
+	case core.Wait:
+		n.post(min(a.Max, time.Duration(n.w.rng.Int64N(int64(a.Max)+1))+a.Max/2), core.Woke{ID: a.ID})
+	case core.Timer:
+		n.arm(a.At)
+	case core.Notify:
+		n.notice(a.Fact)
+	case core.Stopped:
+		n.stopped(a.Err)
+	}
+}
+
+func (n *node) leaseAs(req store.LeaseRequest) (store.Grant, error) {
+	before := n.w.db.Held()
+	g, err := n.store.Lease(n.w.ctx, req)
+	for i, owner := range n.w.db.Held() {
+		if before[i] != owner && owner == req.BootID && !req.Leave {
+			n.w.check.taken(store.Lane(i))
+		}
+	}
+	return g, err
+}
+
+// call sends a request to the store and the answer back, with the faults of the
+// moment. The request is carried out even when its sender dies meanwhile.
+func (n *node) call(timeout time.Duration, run func() core.Event, failed func(error) core.Event) {
+	w := n.w
+	there, back := w.latency(), w.latency()
+	boot := n.boot
+	answer := func(ev core.Event) {
+		if n.boot == boot {
+			n.post(back, ev)
+		}
+	}
+	switch {
+	case w.hit(opStoreDown):
+		n.post(there+back, failed(errStore))
+	case w.hit(opStoreLost):
+		w.cover.LostAnswers++
+		w.after(there, func() { run(); answer(failed(errStore)) })
+	case timeout > 0 && w.hit(opStoreLate):
+		w.cover.LateCalls++
+		n.post(timeout, failed(errSlow))
+		w.after(timeout+time.Duration(w.rng.Int64N(int64(leaseTTL))), func() { run() })
+	default:
+		w.after(there, func() { answer(run()) })
+	}
+}
+
+func (n *node) settle(a core.Settle) {
+	st := n.store
+	n.call(a.Timeout, func() core.Event {
+		lost, err := st.Settle(n.w.ctx, a.Settlements)
+		n.w.check.settled(a.Settlements, lost, err)
+		if n.w.mutant.ignoreLost {
+			lost = nil
+		}
+		return n.w.mutant.settled(core.Settled{ID: a.ID, Lost: lost, Err: err})
+	}, func(err error) core.Event { return n.w.mutant.settled(core.Settled{ID: a.ID, Err: err}) })
+}
+
+// arm sets the timer; the monotonic clock of the node decides when it fires.
+func (n *node) arm(at time.Duration) {
+	n.timer++
+	n.wind(at, n.timer, n.boot)
+}
+
+func (n *node) wind(at time.Duration, gen uint64, boot string) {
+	wait := time.Duration(float64(at-n.mono())/n.rate) + time.Microsecond
+	n.w.after(max(wait, 0), func() {
+		switch {
+		case n.boot != boot || n.timer != gen:
+		case n.mono() < at: // the machine slept
+			n.wind(at, gen, boot)
+		default:
+			n.receive(boot, core.Tick{})
+		}
+	})
+}
+
+func (n *node) notice(f core.Fact) {
+	switch f := f.(type) {
+	case core.LaneLost:
+		if f.Reason != "released" {
+			n.w.check.incident(f.Lane)
+		}
+	case core.RecordParked:
+		if f.State == store.Retry {
+			n.w.cover.ParkedRetries++
+		}
+	}
+}
+
+// stopped ends a boot whose core has no more to do.
+func (n *node) stopped(err error) {
+	if err != nil {
+		n.w.check.fail("S", "node %d stopped: %v", n.index, err)
+		return
+	}
+	if !n.drained {
+		n.w.check.fail("S", "node %d stopped without being asked", n.index)
+		return
+	}
+	n.w.cover.Drains++
+	n.down()
+	if n.w.healed {
+		n.w.after(100*time.Millisecond, n.start)
+	}
+}
+
+func (n *node) down() {
+	n.boot, n.engine, n.queue, n.pausedUntil, n.suspended = "", nil, nil, 0, false
+	for _, s := range n.inOrder() {
+		s.detach()
+	}
+}
+
+// crash is a SIGKILL. What was on the wire may still arrive.
+func (n *node) crash() {
+	if n.boot == "" {
+		return
+	}
+	n.w.cover.Kills++
+	if n.unsettled() {
+		n.w.cover.KillsUnsettled++
+	}
+	n.incidents()
+	n.down()
+}
+
+// pause stops the process, or its machine and monotonic clock too.
+func (n *node) pause(d time.Duration, suspend bool) {
+	if n.boot == "" || n.w.now < n.pausedUntil {
+		return
+	}
+	boot, until := n.boot, n.w.now+d
+	n.incidents()
+	n.pausedAt, n.pausedUntil, n.suspended = n.w.now, until, suspend
+	for _, s := range n.inOrder() {
+		s.wire = n.w.rng.IntN(3)
+	}
+	n.w.at(n.pausedUntil, func() {
+		if n.boot == boot && n.pausedUntil == until {
+			n.resume()
+		}
+	})
+}
+
+// resume goes on where the pause began: with what came in meanwhile, in order.
+func (n *node) resume() {
+	if n.boot == "" || n.pausedUntil == 0 {
+		return
+	}
+	if n.tookOver() {
+		n.w.cover.Zombies++
+	}
+	boot := n.boot
+	if n.suspended {
+		n.slept += n.w.now - n.pausedAt
+	}
+	jumped := n.suspended && !n.w.mutant.wallClock && !n.w.mutant.deafToJumps
+	n.pausedUntil, n.suspended = 0, false
+	if jumped {
+		n.receive(boot, core.ClockJump{})
+	}
+	queue := n.queue
+	n.queue = nil
+	for _, fn := range queue {
+		fn()
+	}
+}
+
+// jump steps the wall clock; a driver that watches both clocks says so.
+func (n *node) jump(d time.Duration) {
+	if n.boot == "" {
+		return
+	}
+	n.incidents()
+	n.wall += d
+	if !n.w.mutant.wallClock && !n.w.mutant.deafToJumps {
+		n.receive(n.boot, core.ClockJump{})
+	}
+}
+
+// drain asks for an orderly end and starts the node again later.
+func (n *node) drain(later time.Duration) {
+	if n.boot == "" || n.drained {
+		return
+	}
+	n.drained = true
+	boot := n.boot
+	n.receive(boot, core.Drain{})
+	n.w.after(later+6*time.Second, n.start)
+	n.w.after(6*time.Second, func() {
+		if n.boot == boot && n.pausedUntil == 0 {
+			n.w.check.fail("S", "node %d did not end within its drain timeout", n.index)
+		}
+	})
+}

@@ -1,0 +1,163 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// Coverage counts what runs have seen. A simulation that never kills between an
+// acknowledgement and its settlement proves nothing about that.
+type Coverage struct {
+	Seeds, Steps, Messages, Settles int
+
+	Kills          int // SIGKILLs
+	KillsUnsettled int // of them between an ack and its settlement
+	LostAcks       int // accepted, the answer lost
+	LateBytes      int // accepted after the session had ended
+	LostAnswers    int // calls of the store carried out, the answer lost
+	LateCalls      int // calls of the store carried out after their timeout
+	Fenced         int // settlements refused because the lane was lost
+	Zombies        int // nodes that went on after somebody had taken a lane of theirs
+	Stragglers     int // transactions open for more than half a second
+	TakeOvers      int // lanes that got a new owner
+	ParkedRetries  int
+	Dead           int
+	Outages        int // messages answered with an outage
+	Acts           int // retries and discards by people
+	Drains         int
+}
+
+// Add adds the counts of other runs.
+func (c *Coverage) Add(o Coverage) {
+	c.Seeds += o.Seeds
+	c.Steps += o.Steps
+	c.Messages += o.Messages
+	c.Settles += o.Settles
+	c.Kills += o.Kills
+	c.KillsUnsettled += o.KillsUnsettled
+	c.LostAcks += o.LostAcks
+	c.LateBytes += o.LateBytes
+	c.LostAnswers += o.LostAnswers
+	c.LateCalls += o.LateCalls
+	c.Fenced += o.Fenced
+	c.Zombies += o.Zombies
+	c.Stragglers += o.Stragglers
+	c.TakeOvers += o.TakeOvers
+	c.ParkedRetries += o.ParkedRetries
+	c.Dead += o.Dead
+	c.Outages += o.Outages
+	c.Acts += o.Acts
+	c.Drains += o.Drains
+}
+
+// Missing names the counts that are below what per thousand seeds must have
+// been seen, so that a change of the plans cannot quietly remove a fault.
+func (c Coverage) Missing() []string {
+	var missing []string
+	for _, m := range []struct {
+		name      string
+		got, want int // want: per thousand seeds
+	}{
+		{"kills between an ack and its settlement", c.KillsUnsettled, 30},
+		{"lost acks", c.LostAcks, 200},
+		{"messages accepted after their session", c.LateBytes, 30},
+		{"lost answers of the store", c.LostAnswers, 200},
+		{"calls of the store carried out late", c.LateCalls, 50},
+		{"refused settlements", c.Fenced, 10},
+		{"zombies that went on after a take-over", c.Zombies, 30},
+		{"stragglers", c.Stragglers, 1000},
+		{"take-overs", c.TakeOvers, 1000},
+		{"parked retries", c.ParkedRetries, 200},
+		{"dead letters", c.Dead, 100},
+		{"outages", c.Outages, 200},
+		{"acts of people", c.Acts, 20},
+		{"drains", c.Drains, 100},
+	} {
+		if m.got*1000 < m.want*c.Seeds {
+			missing = append(missing, fmt.Sprintf("%s: %d in %d seeds, wanted %d per thousand", m.name, m.got, c.Seeds, m.want))
+		}
+	}
+	return missing
+}
+
+// Result is what one run found.
+type Result struct {
+	Seed   uint64
+	Hash   uint64 // of everything that happened
+	Broken string // the broken promise, "" if none
+	Script string // when broken: the shrunk plan and its trace
+	Cover  Coverage
+}
+
+// Run runs one seed. A broken promise is shrunk to the operations it needs.
+func Run(ctx context.Context, seed uint64) Result { return runMutant(ctx, seed, mutant{}, true) }
+
+// Replay runs one seed and returns its plan and trace.
+func Replay(ctx context.Context, seed uint64) (Result, string) {
+	p := makePlan(seed)
+	w := newWorld(ctx, p, mutant{}, true)
+	r := w.result(w.run())
+	return r, script(p, w)
+}
+
+func runMutant(ctx context.Context, seed uint64, m mutant, shrinks bool) Result {
+	p := makePlan(seed)
+	w := newWorld(ctx, p, m, false)
+	r := w.result(w.run())
+	if r.Broken != "" && shrinks {
+		p = shrink(ctx, p, m, w.check.broken.Letter)
+		w = newWorld(ctx, p, m, true)
+		v := w.run()
+		r.Script = fmt.Sprintf("shrunk to %d operations: %v\n%s", len(p.Ops), v, script(p, w))
+	}
+	return r
+}
+
+func (w *world) result(v *violation) Result {
+	w.cover.Seeds = 1
+	r := Result{Seed: w.plan.Seed, Hash: w.hash, Cover: w.cover}
+	if v != nil {
+		r.Broken = v.String()
+	}
+	return r
+}
+
+func script(p plan, w *world) string {
+	s := p.String()
+	for _, line := range w.trace {
+		s += line + "\n"
+	}
+	return s
+}
+
+// shrinkRuns bounds the work of a shrink.
+const shrinkRuns = 400
+
+// shrink removes operations while the same promise stays broken: halves first,
+// then ever smaller pieces (delta debugging).
+func shrink(ctx context.Context, p plan, m mutant, letter string) plan {
+	runs := 0
+	breaks := func(ops []op) bool {
+		runs++
+		q := p
+		q.Ops = ops
+		v := newWorld(ctx, q, m, false).run()
+		return v != nil && v.Letter == letter
+	}
+	for size := len(p.Ops) / 2; size > 0 && runs < shrinkRuns; {
+		removed := false
+		for i := 0; i+size <= len(p.Ops) && runs < shrinkRuns; {
+			ops := slices.Delete(slices.Clone(p.Ops), i, i+size)
+			if breaks(ops) {
+				p.Ops, removed = ops, true
+				continue
+			}
+			i += size
+		}
+		if !removed || size > 1 {
+			size /= 2
+		}
+	}
+	return p
+}

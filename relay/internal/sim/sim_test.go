@@ -1,0 +1,91 @@
+package sim
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// TestSimulation runs seeded schedules over both families of stores.
+// POSTRIDER_SIM_SEEDS=n runs n of them, POSTRIDER_SIM_SEED=n runs the one and
+// prints its plan and trace.
+func TestSimulation(t *testing.T) {
+	if one, ok := number(t, "POSTRIDER_SIM_SEED"); ok {
+		r, script := Replay(t.Context(), one)
+		t.Logf("%s", script)
+		if r.Broken != "" {
+			t.Errorf("seed %d: %s", one, r.Broken)
+		}
+		return
+	}
+	seeds := uint64(20_000)
+	if testing.Short() {
+		seeds = 2_000
+	}
+	if n, ok := number(t, "POSTRIDER_SIM_SEEDS"); ok {
+		seeds = n
+	}
+	began := time.Now()
+	var cover Coverage
+	for seed := range seeds {
+		r := Run(t.Context(), seed)
+		cover.Add(r.Cover)
+		if r.Broken != "" {
+			t.Fatalf("seed %d broke a promise: %s\n%s", seed, r.Broken, r.Script)
+		}
+		if seed%1000 == 0 {
+			if again := Run(t.Context(), seed); again.Hash != r.Hash {
+				t.Fatalf("seed %d is not deterministic: %x, then %x", seed, r.Hash, again.Hash)
+			}
+		}
+	}
+	took := time.Since(began)
+	t.Logf("%d seeds in %v, %.0f seeds/s\n%+v", seeds, took.Round(time.Millisecond), float64(seeds)/took.Seconds(), cover)
+	for _, m := range cover.Missing() {
+		t.Errorf("too little was seen: %s", m)
+	}
+}
+
+func number(t *testing.T, name string) (uint64, bool) {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n, true
+}
+
+// TestMutantsAreCaught runs the world with one rule broken at a time. Every
+// mutant must break a promise within 2,000 seeds.
+func TestMutantsAreCaught(t *testing.T) {
+	const limit = 2000
+	table := fmt.Sprintf("%-42s %6s  %s\n", "mutant", "seed", "caught by")
+	for _, m := range mutants() {
+		seed, broken := hunt(t, m, limit)
+		if broken == "" {
+			t.Errorf("mutant %q survived %d seeds", m.name, limit)
+			broken = "SURVIVED"
+		}
+		table += fmt.Sprintf("%-42s %6d  %s\n", m.name, seed, broken)
+	}
+	t.Logf("\n%s", table)
+}
+
+func hunt(t *testing.T, m mutant, limit uint64) (uint64, string) {
+	t.Helper()
+	for seed := range limit {
+		if !m.both && makePlan(seed).Family != m.family {
+			continue
+		}
+		if r := runMutant(t.Context(), seed, m, false); r.Broken != "" {
+			return seed, r.Broken
+		}
+	}
+	return limit, ""
+}
