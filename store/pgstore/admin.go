@@ -1,0 +1,175 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/store"
+)
+
+type pgTime = *time.Time
+
+// Status counts what is where, by the database alone. Each lane is counted up
+// to Options.CountLimit.
+func (s *Store) Status(ctx context.Context) (store.Status, error) {
+	if s.bad != nil {
+		return store.Status{}, s.bad
+	}
+	st := store.Status{Pipe: s.opts.Pipe, Parked: map[string]int64{}}
+	pipe := s.opts.Pipe
+	known := 0
+	b := &pgx.Batch{}
+	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &known) })
+	b.Queue(s.sql.counts, pipe, s.opts.CountLimit).Query(func(rows pgx.Rows) error { return scanLanes(rows, &st) })
+	b.Queue(s.sql.instances, pipe).Query(func(rows pgx.Rows) error { return scanInstances(rows, &st) })
+	b.Queue(s.sql.parkedCount, pipe).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var state string
+			var n int64
+			if err := rows.Scan(&state, &n); err != nil {
+				return err
+			}
+			st.Parked[state] = n
+		}
+		return rows.Err()
+	})
+	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+		return store.Status{}, s.wrap("status", err)
+	}
+	if known == 0 {
+		return store.Status{}, fmt.Errorf("pipe %q has never been read: %w", pipe, store.ErrNotFound)
+	}
+	return st, nil
+}
+
+func scanLanes(rows pgx.Rows, st *store.Status) error {
+	for rows.Next() {
+		var l store.LaneStatus
+		var owner string
+		var until, lag float64
+		var settled pgTime
+		var capped bool
+		var waiting int64
+		err := rows.Scan(&l.Lane, &owner, &l.Owner, &l.Leased, &until, &l.Epoch, &l.Delivered, &settled,
+			&l.Pending, &capped, &lag, &l.Parked, &waiting)
+		if err != nil {
+			return err
+		}
+		if l.Owner == "" {
+			l.Owner = owner
+		}
+		if l.Leased {
+			l.Until = seconds(until)
+		} else {
+			l.Owner = ""
+		}
+		if settled != nil {
+			l.SettledAt = settled.UTC()
+		}
+		if l.Pending > 0 {
+			l.Lag = max(seconds(lag), 0)
+		}
+		l.Pending += waiting
+		st.Pending += l.Pending
+		st.Capped = st.Capped || capped
+		st.Lag = max(st.Lag, l.Lag)
+		st.Delivered += l.Delivered
+		st.Lanes = append(st.Lanes, l)
+	}
+	return rows.Err()
+}
+
+func scanInstances(rows pgx.Rows, st *store.Status) error {
+	for rows.Next() {
+		var i store.Instance
+		var left float64
+		if err := rows.Scan(&i.BootID, &i.Name, &i.Alive, &left, &i.Lanes); err != nil {
+			return err
+		}
+		i.AliveFor = seconds(left)
+		st.Instances = append(st.Instances, i)
+	}
+	return rows.Err()
+}
+
+// Parked lists parked records by Seq.
+func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.ParkedRecord, error) {
+	if s.bad != nil {
+		return nil, s.bad
+	}
+	limit := q.Limit
+	if limit <= 0 {
+		limit = 100
+	}
+	state := ""
+	if q.State != store.Pending {
+		state = q.State.String()
+	}
+	rows, err := s.pool.Query(ctx, s.sql.parkedList, s.opts.Pipe, q.AfterSeq, state, q.ID, q.Topic, q.Key, limit)
+	if err != nil {
+		return nil, s.wrap("list parked records", err)
+	}
+	defer rows.Close()
+	var found []store.ParkedRecord
+	for rows.Next() {
+		var r store.ParkedRecord
+		var st string
+		var due float64
+		var first, last pgTime
+		err := scanMessage(rows, &r.Message, &r.Lane, &r.Seq, &st, &r.Captures, &r.Attempts, &r.Generation,
+			&due, &r.Class, &r.Code, &r.Error, &first, &last)
+		if err != nil {
+			return nil, s.wrap("list parked records", err)
+		}
+		r.State, r.DueIn = stateOf(st), seconds(due)
+		if first != nil {
+			r.FirstFailed = first.UTC()
+		}
+		if last != nil {
+			r.LastAttempt = last.UTC()
+		}
+		found = append(found, r)
+	}
+	return found, s.wrap("list parked records", rows.Err())
+}
+
+// Request stores an act on a parked record for the lane's owner.
+func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
+	if s.bad != nil {
+		return 0, s.bad
+	}
+	if act.Kind != store.ActRetry && act.Kind != store.ActDiscard {
+		return 0, fmt.Errorf("act %q is unknown", act.Kind)
+	}
+	var id int64
+	err := s.pool.QueryRow(ctx, s.sql.ask, s.opts.Pipe, act.Seq, string(act.Kind), act.Actor, act.Reason).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("parked record %d of pipe %q: %w", act.Seq, s.opts.Pipe, store.ErrNotFound)
+	}
+	return id, s.wrap("store a request", err)
+}
+
+// Acts reports what became of requests; ids that do not exist are left out.
+func (s *Store) Acts(ctx context.Context, ids ...int64) ([]store.ActState, error) {
+	if s.bad != nil {
+		return nil, s.bad
+	}
+	rows, err := s.pool.Query(ctx, s.sql.acts, s.opts.Pipe, ids)
+	if err != nil {
+		return nil, s.wrap("look at requests", err)
+	}
+	defer rows.Close()
+	var found []store.ActState
+	for rows.Next() {
+		var a store.ActState
+		if err := rows.Scan(&a.ID, &a.Done, &a.Result); err != nil {
+			return nil, s.wrap("look at requests", err)
+		}
+		found = append(found, a)
+	}
+	return found, s.wrap("look at requests", rows.Err())
+}

@@ -1,0 +1,10 @@
+// Package pgstore keeps an outbox in PostgreSQL 15 or newer.
+//
+// The outbox is an append-only table read by a cursor that knows which
+// transactions were running when it passed; progress is a log of its own and
+// is the lease at the same time. Nothing is written per message after its
+// INSERT. docs/design.md, section 4, has the proof.
+//
+// [Store] is one pipe of one outbox. It implements store.Store, store.Admin
+// and store.Migrator over a pool that the caller opens and closes.
+package pgstore

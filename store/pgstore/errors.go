@@ -1,0 +1,81 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/postrider/postrider/store"
+)
+
+// wrap turns an error of the driver into one of package store where a person
+// must act, and names what was done otherwise. The driver's connection errors
+// name host, user and database, never the password.
+func (s *Store) wrap(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		var parse *pgconn.ParseConfigError
+		if errors.As(err, &parse) {
+			return fmt.Errorf("%s: the connection string cannot be read", doing)
+		}
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	schema := s.opts.Schema
+	switch pg.Code {
+	case "3F000", "42P01", "42883", "42703": // no such schema, table, function, column
+		return s.schemaMismatch(doing, err)
+	case "42501":
+		if strings.Contains(pg.Message, "row-level security") {
+			return rowSecurity(schema, err)
+		}
+		return &store.UnusableError{
+			What: fmt.Sprintf("%s: %s", doing, pg.Message),
+			Fix: fmt.Sprintf("GRANT USAGE ON SCHEMA %[1]s, and SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %[1]s, "+
+				"and SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA %[1]s, to the relay's role", quote(schema)),
+			Err: err,
+		}
+	case "25006":
+		return &store.UnusableError{
+			What: doing + ": the server is read-only",
+			Fix:  "connect to the primary (target_session_attrs=read-write), or turn default_transaction_read_only off",
+			Err:  err,
+		}
+	case "28P01", "28000", "3D000":
+		return &store.UnusableError{What: doing + ": " + pg.Message, Fix: "check user, password, database and pg_hba.conf", Err: err}
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// schemaMismatch looks which version is there: the statement that failed could not know.
+func (s *Store) schemaMismatch(doing string, err error) error {
+	have, verr := s.schemaVersion(context.Background(), s.pool)
+	if verr != nil || have == Version {
+		return &store.UnusableError{
+			What: fmt.Sprintf("%s: %v", doing, err),
+			Fix:  fmt.Sprintf("schema %q is damaged: compare it with `postrider migrate --print-sql`", s.opts.Schema),
+			Err:  err,
+		}
+	}
+	return &store.SchemaError{Schema: s.opts.Schema, Have: have, Want: Version}
+}
+
+func rowSecurity(schema string, err error) error {
+	return &store.UnusableError{
+		What: fmt.Sprintf("row security on %s.outbox hides rows from this role", schema),
+		Fix:  fmt.Sprintf("ALTER TABLE %s.outbox DISABLE ROW LEVEL SECURITY, or give the relay's role BYPASSRLS", quote(schema)),
+		Err:  err,
+	}
+}
+
+func standby() error {
+	return &store.UnusableError{
+		What: "the server is a standby: it may lack or repeat messages",
+		Fix:  "connect to the primary (target_session_attrs=read-write)",
+	}
+}

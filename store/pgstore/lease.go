@@ -1,0 +1,246 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/store"
+)
+
+// Lease renews the heartbeat, gives lanes back and takes free ones, in one
+// round trip and one transaction, by the database's clock alone.
+func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+	if s.bad != nil {
+		return store.Grant{}, s.bad
+	}
+	if req.BootID == "" {
+		return store.Grant{}, errors.New("lease: the boot id is empty")
+	}
+	for range 3 {
+		g, missing, err := s.lease(ctx, req)
+		if err != nil || !missing {
+			return g, s.wrap("lease lanes", err)
+		}
+		if err := s.makePipe(ctx); err != nil {
+			return store.Grant{}, s.wrap(fmt.Sprintf("make pipe %q", s.opts.Pipe), err)
+		}
+	}
+	return store.Grant{}, fmt.Errorf("lease lanes: pipe %q vanishes", s.opts.Pipe)
+}
+
+// leaseAnswer is what the statements of a lease report.
+type leaseAnswer struct {
+	version, lanes, live int
+	identity             string
+	secured, pipe        bool
+	grants               []store.LaneGrant
+	requests             []store.Request
+}
+
+func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Grant, missing bool, err error) {
+	var a leaseAnswer
+	b := &pgx.Batch{}
+	s.queueSession(b)
+	pipe := s.opts.Pipe
+	b.Queue(s.sql.info, pipe).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&a.version, &a.lanes, &a.identity, &a.secured, &a.pipe)
+	})
+	b.Queue(s.sql.expired, pipe)
+	if len(req.Release) > 0 {
+		lanes, epochs := []int16{}, []int64{}
+		for _, r := range req.Release {
+			lanes, epochs = append(lanes, int16(r.Lane)), append(epochs, r.Epoch)
+		}
+		b.Queue(s.sql.release, pipe, req.BootID, lanes, epochs)
+	}
+	if req.Leave {
+		b.Queue(s.sql.releaseAll, pipe, req.BootID)
+		b.Queue(s.sql.leave, pipe, req.BootID)
+	} else {
+		b.Queue(s.sql.heartbeat, pipe, req.BootID, req.Instance, req.TTL.Seconds())
+	}
+	if !req.Leave && !req.Observe {
+		only := []int16{}
+		for _, l := range req.Only {
+			only = append(only, int16(l))
+		}
+		b.Queue(s.sql.take, pipe, req.BootID, req.MaxLanes, only)
+	}
+	b.Queue(s.sql.grants, pipe, req.BootID).Query(func(rows pgx.Rows) error { return scanGrants(rows, &a) })
+	b.Queue(s.sql.requests, pipe).Query(func(rows pgx.Rows) error { return scanRequests(rows, &a) })
+	b.Queue(s.sql.live, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&a.live) })
+	parked := map[store.Lane]store.ParkedView{}
+	b.Queue(s.sql.parked, pipe, s.allLanes()).Query(func(rows pgx.Rows) error { return scanViews(rows, parked) })
+	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+		return g, false, err
+	}
+	if err := s.judge(&a); err != nil || !a.pipe {
+		return g, !a.pipe, err
+	}
+	s.setIdentity(a.identity)
+	g = store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live, Lanes: a.grants}
+	held := map[store.Lane]bool{}
+	for i := range g.Lanes {
+		g.Lanes[i].Parked = parked[g.Lanes[i].Lane]
+		held[g.Lanes[i].Lane] = true
+	}
+	for _, r := range a.requests {
+		if held[r.Lane] {
+			g.Requests = append(g.Requests, r)
+		}
+	}
+	return g, false, nil
+}
+
+// queueSession bounds how long a transaction may wait or linger: a stopped
+// process must not hold the next progress number longer than its lease.
+func (s *Store) queueSession(b *pgx.Batch) {
+	ms := func(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
+	b.Queue(s.sql.session, ms(s.opts.LockWait), ms(5*s.opts.LockWait))
+}
+
+// allLanes names more lanes than there are: the number is not known yet.
+func (s *Store) allLanes() []int16 {
+	all := make([]int16, 4096)
+	for i := range all {
+		all[i] = int16(i)
+	}
+	return all
+}
+
+// judge refuses a database that cannot be trusted.
+func (s *Store) judge(a *leaseAnswer) error {
+	switch {
+	case a.version != Version:
+		return &store.SchemaError{Schema: s.opts.Schema, Have: a.version, Want: Version}
+	case a.secured:
+		return rowSecurity(s.opts.Schema, nil)
+	case strings.Contains(a.identity, "/standby/"):
+		return standby()
+	}
+	return nil
+}
+
+// checkIdentity compares what a statement saw with the last lease.
+func (s *Store) checkIdentity(saw string) error {
+	if strings.Contains(saw, "/standby/") {
+		return standby()
+	}
+	if known := s.knownIdentity(); known != "" && known != saw {
+		return fmt.Errorf("%w: was %s, is %s", store.ErrIdentity, known, saw)
+	}
+	return nil
+}
+
+func scanGrants(rows pgx.Rows, a *leaseAnswer) error {
+	for rows.Next() {
+		var g store.LaneGrant
+		var raw rawCursor
+		err := rows.Scan(&g.Lane, &g.Epoch, &raw.pos, &raw.low, &raw.next, &raw.inflight, &raw.draining, &raw.drainSeq)
+		if err != nil {
+			return err
+		}
+		c, err := raw.cursor()
+		if err != nil {
+			return fmt.Errorf("lane %d: %w", g.Lane, err)
+		}
+		g.Position = c.encode()
+		a.grants = append(a.grants, g)
+	}
+	return rows.Err()
+}
+
+func scanRequests(rows pgx.Rows, a *leaseAnswer) error {
+	for rows.Next() {
+		var r store.Request
+		if err := rows.Scan(&r.ID, &r.Lane, &r.Seq, &r.Kind, &r.Actor, &r.Reason); err != nil {
+			return err
+		}
+		a.requests = append(a.requests, r)
+	}
+	return rows.Err()
+}
+
+func scanViews(rows pgx.Rows, views map[store.Lane]store.ParkedView) error {
+	for rows.Next() {
+		var lane store.Lane
+		var v store.ParkedView
+		var due *float64
+		if err := rows.Scan(&lane, &v.Records, &v.Captured, &due); err != nil {
+			return err
+		}
+		if len(v.Captured) == 0 {
+			v.Captured = nil
+		}
+		if due != nil {
+			v.HasDue, v.NextDue = true, seconds(*due)
+		}
+		slices.Sort(v.Captured)
+		views[lane] = v
+	}
+	return rows.Err()
+}
+
+// seconds is safe for times that are centuries away.
+func seconds(f float64) time.Duration {
+	const limit = 100 * 365 * 24 * 3600
+	return time.Duration(min(max(f, -limit), limit) * float64(time.Second))
+}
+
+// makePipe starts a new reader from now: the sequence first, then what runs.
+func (s *Store) makePipe(ctx context.Context) error {
+	var floor, age int64
+	var snapshot string
+	b := &pgx.Batch{}
+	b.Queue(s.expand(`SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {{schema}}.outbox_seq`, 0)).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&floor) })
+	b.Queue(s.sql.look).QueryRow(func(row pgx.Row) error { return row.Scan(&age, &snapshot) })
+	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+		return err
+	}
+	k, err := newLook(snapshot, age)
+	if err != nil {
+		return err
+	}
+	_, err = s.pool.Exec(ctx, s.sql.makePipe, s.opts.Pipe, newRunningID(), floor, int64(k.next), k.running.String())
+	return err
+}
+
+// newRunningID names a set of running transactions: by time, so that old ones
+// can be told, and random, so that two instances do not meet.
+func newRunningID() int64 { return time.Now().UnixMilli()<<20 | rand.Int64N(1<<20) }
+
+// repairSequence lifts a sequence that was set back below a cursor, and makes
+// every reader look again at what began after its last look. It answers with
+// ErrIdentity: what is held in memory belongs to another history.
+func (s *Store) repairSequence(ctx context.Context, conn *pgx.Conn, top int64) error {
+	// Marked first: if we die in between, nothing is taken for settled.
+	if _, err := conn.Exec(ctx, s.sql.resetMark); err != nil {
+		return err
+	}
+	if _, err := conn.Exec(ctx, s.sql.resetSet, top); err != nil {
+		return err
+	}
+	// setval is not transactional: who drew a low number has an id below this.
+	var age int64
+	var snapshot string
+	if err := conn.QueryRow(ctx, s.sql.look).Scan(&age, &snapshot); err != nil {
+		return err
+	}
+	k, err := newLook(snapshot, age)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Exec(ctx, s.expand(`UPDATE {{schema}}.outbox_info SET reset_xid = $1`, 0), int64(k.next)); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the sequence had been set back below %d and was lifted again", store.ErrIdentity, top)
+}

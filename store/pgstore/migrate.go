@@ -1,0 +1,287 @@
+package pgstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/store"
+)
+
+//go:embed migrations/*.sql
+var files embed.FS
+
+// Version is the schema version that this package needs.
+const Version = 1
+
+type migration struct {
+	version  int
+	name     string
+	up, down string // with placeholders
+}
+
+func migrations() ([]migration, error) {
+	names, err := fs.Glob(files, "migrations/*.up.sql")
+	if err != nil {
+		return nil, fmt.Errorf("list migrations: %w", err)
+	}
+	var all []migration
+	for _, n := range names {
+		base := strings.TrimSuffix(strings.TrimPrefix(n, "migrations/"), ".up.sql")
+		num, name, _ := strings.Cut(base, "_")
+		v, err := strconv.Atoi(num)
+		if err != nil {
+			return nil, fmt.Errorf("migration %s: %w", n, err)
+		}
+		up, err := files.ReadFile(n)
+		if err != nil {
+			return nil, fmt.Errorf("migration %s: %w", n, err)
+		}
+		down, err := files.ReadFile("migrations/" + base + ".down.sql")
+		if err != nil {
+			return nil, fmt.Errorf("migration %s: %w", n, err)
+		}
+		all = append(all, migration{v, name, string(up), string(down)})
+	}
+	return all, nil
+}
+
+func (m migration) checksum() string {
+	sum := sha256.Sum256([]byte(m.up))
+	return hex.EncodeToString(sum[:])
+}
+
+const migrationTable = `CREATE SCHEMA IF NOT EXISTS {{schema}};
+CREATE TABLE IF NOT EXISTS {{schema}}.migration (
+    version    integer PRIMARY KEY,
+    name       text NOT NULL,
+    checksum   text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+`
+
+// SchemaVersion reports the version found (0: none) and the version wanted.
+func (s *Store) SchemaVersion(ctx context.Context) (have, want int, err error) {
+	if s.bad != nil {
+		return 0, Version, s.bad
+	}
+	have, err = s.schemaVersion(ctx, s.pool)
+	return have, Version, err
+}
+
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func (s *Store) schemaVersion(ctx context.Context, q querier) (int, error) {
+	var exists bool
+	err := q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, quote(s.opts.Schema)+".migration").Scan(&exists)
+	if err != nil {
+		return 0, s.wrap("look for the schema", err)
+	}
+	if !exists {
+		return 0, nil
+	}
+	var v int
+	if err := q.QueryRow(ctx, s.expand(`SELECT coalesce(max(version), 0) FROM {{schema}}.migration`, 0)).Scan(&v); err != nil {
+		return 0, s.wrap("read the schema version", err)
+	}
+	return v, nil
+}
+
+// Migrate moves the schema to req.Target, one transaction per step, and
+// returns the steps. Two at once are safe: the second waits for the first and
+// finds nothing to do. Existing tables are never rewritten under a lock that
+// writers would wait for: each step has a lock timeout of 3 s and fails instead.
+func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.Step, error) {
+	if s.bad != nil {
+		return nil, s.bad
+	}
+	all, err := migrations()
+	if err != nil {
+		return nil, err
+	}
+	lanes := req.Lanes
+	if lanes == 0 {
+		lanes = s.opts.Lanes
+	}
+	target := req.Target
+	switch {
+	case lanes < 1 || lanes > 4096:
+		return nil, &store.UnusableError{What: fmt.Sprintf("%d lanes", lanes), Fix: "choose 1 to 4096"}
+	case target == 0:
+		target = Version
+	case target == -1:
+		target = 0
+	case target < 0 || target > Version:
+		return nil, fmt.Errorf("migrate to version %d: this program knows 1 to %d, and -1 for nothing", target, Version)
+	}
+	if req.DryRun {
+		have, err := s.schemaVersion(ctx, s.pool)
+		if err != nil {
+			return nil, err
+		}
+		return plan(all, have, target, s.opts.Schema)
+	}
+	var done []store.Step
+	for {
+		step, err := s.migrateOne(ctx, all, target, lanes)
+		if err != nil || step == nil {
+			return done, err
+		}
+		done = append(done, *step)
+	}
+}
+
+// plan lists the steps from have to target.
+func plan(all []migration, have, target int, schema string) ([]store.Step, error) {
+	if have > Version {
+		return nil, &store.SchemaError{Schema: schema, Have: have, Want: Version}
+	}
+	var steps []store.Step
+	for _, m := range all {
+		if m.version > have && m.version <= target {
+			steps = append(steps, store.Step{Version: m.version, Name: m.name})
+		}
+	}
+	for i := len(all) - 1; i >= 0; i-- {
+		if m := all[i]; m.version <= have && m.version > target {
+			steps = append(steps, store.Step{Version: m.version, Name: m.name, Down: true})
+		}
+	}
+	return steps, nil
+}
+
+// migrateOne does the next step in a transaction of its own; nil when there is none.
+func (s *Store) migrateOne(ctx context.Context, all []migration, target, lanes int) (step *store.Step, err error) {
+	start := time.Now()
+	tx, err := s.pool.Begin(ctx)
+	if err != nil {
+		return nil, s.wrap("migrate", err)
+	}
+	defer func() {
+		if rerr := tx.Rollback(context.WithoutCancel(ctx)); rerr != nil && !errors.Is(rerr, pgx.ErrTxClosed) && err == nil {
+			err = s.wrap("migrate", rerr)
+		}
+	}()
+	// The lock of the other migration is waited for; locks on tables are not.
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0)), set_config('lock_timeout', '3s', true),
+		set_config('search_path', 'pg_catalog', true)`, "postrider migrate "+s.opts.Schema); err != nil {
+		return nil, s.wrap("migrate: wait for another migration", err)
+	}
+	have, err := s.schemaVersion(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkSums(ctx, tx, all, have); err != nil {
+		return nil, err
+	}
+	steps, err := plan(all, have, target, s.opts.Schema)
+	if err != nil || len(steps) == 0 {
+		return nil, err
+	}
+	step = &steps[0]
+	m := all[0]
+	for _, c := range all {
+		if c.version == step.Version {
+			m = c
+		}
+	}
+	if _, err := tx.Conn().PgConn().Exec(ctx, s.script(m, step.Down, lanes)).ReadAll(); err != nil {
+		return nil, s.wrap(fmt.Sprintf("migration %d %s", m.version, m.name), err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return nil, s.wrap("migrate: commit", err)
+	}
+	step.Took = time.Since(start)
+	return step, nil
+}
+
+// checkSums refuses to build on a migration that was not made by this text.
+func (s *Store) checkSums(ctx context.Context, tx pgx.Tx, all []migration, have int) error {
+	if have == 0 {
+		return nil
+	}
+	for _, m := range all {
+		if m.version > have {
+			break
+		}
+		var sum string
+		err := tx.QueryRow(ctx, s.expand(`SELECT checksum FROM {{schema}}.migration WHERE version = $1`, 0), m.version).Scan(&sum)
+		if err != nil {
+			return s.wrap(fmt.Sprintf("read migration %d", m.version), err)
+		}
+		if sum != m.checksum() {
+			return &store.UnusableError{
+				What: fmt.Sprintf("migration %d of schema %q was applied from another text (checksum %.8s, expected %.8s)",
+					m.version, s.opts.Schema, sum, m.checksum()),
+				Fix: "compare the schema with the output of `postrider migrate --print-sql`",
+			}
+		}
+	}
+	return nil
+}
+
+// script is the whole text of one step, its entry in the migration table included.
+func (s *Store) script(m migration, down bool, lanes int) string {
+	var b strings.Builder
+	if down {
+		b.WriteString(m.down)
+		fmt.Fprintf(&b, "DELETE FROM {{schema}}.migration WHERE version = %d;\n", m.version)
+		if m.version == 1 {
+			b.WriteString("DROP TABLE {{schema}}.migration;\n")
+		}
+	} else {
+		if m.version == 1 {
+			b.WriteString(migrationTable)
+		}
+		b.WriteString(m.up)
+		fmt.Fprintf(&b, "INSERT INTO {{schema}}.migration (version, name, checksum) VALUES (%d, '%s', '%s');\n",
+			m.version, m.name, m.checksum())
+	}
+	return s.expand(b.String(), lanes)
+}
+
+// SQL returns the statements of the steps from one version to another, each
+// step in a transaction, for an outbox of Options.Lanes lanes.
+func (s *Store) SQL(from, to int) (string, error) {
+	if s.bad != nil {
+		return "", s.bad
+	}
+	if from < 0 || from > Version || to < 0 || to > Version {
+		return "", fmt.Errorf("versions %d to %d: this program knows 0 to %d", from, to, Version)
+	}
+	all, err := migrations()
+	if err != nil {
+		return "", err
+	}
+	steps, err := plan(all, from, to, s.opts.Schema)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, step := range steps {
+		for _, m := range all {
+			if m.version == step.Version {
+				fmt.Fprintf(&b, "-- %d %s\nBEGIN;\n%sCOMMIT;\n", m.version, m.name, s.script(m, step.Down, s.opts.Lanes))
+			}
+		}
+	}
+	return b.String(), nil
+}
+
+// expand fills the placeholders of a migration.
+func (s *Store) expand(sql string, lanes int) string {
+	return strings.NewReplacer("{{schema}}", quote(s.opts.Schema), "{{lanes}}", strconv.Itoa(lanes)).Replace(sql)
+}
+
+func quote(ident string) string { return pgx.Identifier{ident}.Sanitize() }

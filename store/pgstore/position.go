@@ -1,0 +1,97 @@
+package pgstore
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/postrider/postrider/store"
+)
+
+// cursor is how far a pipe has come in one lane. A row is settled iff its
+// number is at most pos and its transaction is neither in inflight nor in the
+// part of draining above drainSeq.
+type cursor struct {
+	pos      int64
+	low      int64  // rows of inflight and draining have numbers above it
+	next     uint64 // transactions with lower ids were accounted for
+	inflight xidSet // running when the reader passed pos
+	draining xidSet // ended since; their rows up to pos are being delivered
+	drainSeq int64  // up to here, 0 when draining is empty
+}
+
+const positionVersion = 1
+
+var errPosition = errors.New("position was not made by this store")
+
+// encode is canonical: equal cursors have equal bytes.
+func (c *cursor) encode() store.Position {
+	b := make([]byte, 0, 32+4*(len(c.inflight)+len(c.draining)))
+	b = append(b, positionVersion)
+	b = binary.AppendUvarint(b, uint64(c.pos))
+	b = binary.AppendUvarint(b, uint64(c.low))
+	b = binary.AppendUvarint(b, c.next)
+	b = appendSet(b, c.inflight)
+	b = appendSet(b, c.draining)
+	if len(c.draining) > 0 {
+		b = binary.AppendUvarint(b, uint64(c.drainSeq))
+	}
+	return b
+}
+
+func appendSet(b []byte, s xidSet) []byte {
+	b = binary.AppendUvarint(b, uint64(len(s)))
+	last := uint64(0)
+	for _, r := range s {
+		b = binary.AppendUvarint(b, r.lo-last)
+		b = binary.AppendUvarint(b, r.hi-r.lo)
+		last = r.hi
+	}
+	return b
+}
+
+type positionReader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *positionReader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *positionReader) set() xidSet {
+	n := r.uvarint()
+	if r.bad || n > uint64(len(r.b)) {
+		r.bad = true
+		return nil
+	}
+	var s xidSet
+	last := uint64(0)
+	for range n {
+		lo := last + r.uvarint()
+		last = lo + r.uvarint()
+		s = append(s, xidRange{lo, last})
+	}
+	return s
+}
+
+func decodePosition(p store.Position) (cursor, error) {
+	if len(p) == 0 || p[0] != positionVersion {
+		return cursor{}, errPosition
+	}
+	r := positionReader{b: p[1:]}
+	c := cursor{pos: int64(r.uvarint()), low: int64(r.uvarint()), next: r.uvarint()}
+	c.inflight, c.draining = r.set(), r.set()
+	if len(c.draining) > 0 {
+		c.drainSeq = int64(r.uvarint())
+	}
+	if r.bad || len(r.b) > 0 || c.pos < 0 || c.low < 0 {
+		return cursor{}, errPosition
+	}
+	return c, nil
+}

@@ -1,0 +1,326 @@
+package pgstore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
+)
+
+// defaultBatchBytes bounds a batch whose reader named no limit.
+const defaultBatchBytes = 16 << 20
+
+// laneRead is one log read on its way.
+type laneRead struct {
+	index    int // in the caller's request
+	req      store.LaneRead
+	cur      cursor
+	limit    int // records of the next page
+	maxBytes int
+	page     rows
+	late     rows   // stragglers
+	resolved xidSet // transactions that ended since the cursor passed them
+}
+
+// rows are records of one lane in seq order.
+type rows struct {
+	msgs []postrider.Message
+	meta []store.Meta
+	size []int // bytes of each
+	cut  bool  // more was there than the limits allow
+}
+
+func (r *rows) bytes() int {
+	n := 0
+	for _, s := range r.size {
+		n += s
+	}
+	return n
+}
+
+// add takes a record unless a limit is reached.
+func (r *rows) add(rec *record, now time.Time, maxRecords, maxBytes, bytes int) int {
+	size := rec.msg.Size()
+	if r.cut || len(r.msgs) >= maxRecords || len(r.msgs) > 0 && bytes+size > maxBytes {
+		r.cut = true
+		return bytes
+	}
+	meta := store.Meta{Seq: rec.seq}
+	if !rec.msg.NotBefore.IsZero() {
+		meta.DueIn = max(rec.msg.NotBefore.Sub(now), 0)
+	}
+	r.msgs = append(r.msgs, rec.msg)
+	r.meta = append(r.meta, meta)
+	r.size = append(r.size, size)
+	return bytes + size
+}
+
+// Read returns the next batch of each lane in one round trip; when
+// transactions have ended that the cursor had passed, a second one fetches
+// their rows, which go first.
+func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
+	if s.bad != nil {
+		return nil, s.bad
+	}
+	if len(reads) == 0 {
+		return nil, nil
+	}
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, s.wrap("connect", err)
+	}
+	defer conn.Release()
+	r := &reader{store: s, conn: conn.Conn()}
+	batches, err := r.read(ctx, reads)
+	if err != nil {
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && pg.Code == "0A000" { // a plan from before a migration
+			_ = conn.Conn().Close(context.WithoutCancel(ctx)) // the pool drops it; the error is reported below
+		}
+		return nil, s.wrap("read the outbox", err)
+	}
+	return batches, nil
+}
+
+func (r *reader) read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
+	batches := make([]store.Batch, len(reads))
+	lanes, parked, err := r.split(ctx, reads)
+	if err != nil {
+		return nil, err
+	}
+	if len(lanes) > 0 {
+		if err := r.readLog(ctx, lanes); err != nil {
+			return nil, err
+		}
+		for _, l := range lanes {
+			batches[l.index] = l.finish(r.floor, r.look)
+		}
+	}
+	if len(parked) > 0 {
+		if err := r.readParked(ctx, reads, parked, batches); err != nil {
+			return nil, err
+		}
+	}
+	return batches, nil
+}
+
+// split sorts the requests by kind and finds the cursor of each log read.
+func (r *reader) split(ctx context.Context, reads []store.LaneRead) (lanes []*laneRead, parked []int, err error) {
+	var unknown []int16
+	for i, req := range reads {
+		if req.Parked {
+			parked = append(parked, i)
+			continue
+		}
+		l := &laneRead{index: i, req: req, maxBytes: req.MaxBytes}
+		if l.maxBytes <= 0 {
+			l.maxBytes = defaultBatchBytes
+		}
+		if req.After == nil {
+			unknown = append(unknown, int16(req.Lane))
+		} else if l.cur, err = decodePosition(req.After); err != nil {
+			return nil, nil, fmt.Errorf("lane %d: %w", req.Lane, err)
+		}
+		l.limit = r.store.pageRows(req.MaxRecords, l.maxBytes)
+		lanes = append(lanes, l)
+	}
+	if len(unknown) == 0 {
+		return lanes, parked, nil
+	}
+	cursors, err := r.cursors(ctx, unknown)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, l := range lanes {
+		if l.req.After == nil {
+			c, ok := cursors[int16(l.req.Lane)]
+			if !ok {
+				return nil, nil, fmt.Errorf("lane %d of pipe %q: %w", l.req.Lane, r.store.opts.Pipe, store.ErrNotFound)
+			}
+			l.cur = c
+			l.req.After = c.encode()
+		}
+	}
+	return lanes, parked, nil
+}
+
+// pageRows is how many rows to ask for so that about maxBytes arrive.
+func (s *Store) pageRows(maxRecords, maxBytes int) int {
+	if maxRecords <= 0 || maxRecords > MaxRead {
+		maxRecords = MaxRead
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rowBytes > 0 {
+		maxRecords = min(maxRecords, maxBytes/s.rowBytes+1)
+	}
+	return maxRecords
+}
+
+func (s *Store) sawRows(n, bytes int) {
+	if n == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	avg := bytes/n + 1
+	if s.rowBytes == 0 {
+		s.rowBytes = avg
+	}
+	s.rowBytes += (avg - s.rowBytes) / 4
+}
+
+func (r *reader) readLog(ctx context.Context, lanes []*laneRead) error {
+	if err := r.pages(ctx, lanes); err != nil {
+		return err
+	}
+	top := int64(0)
+	late := false
+	for _, l := range lanes {
+		top = max(top, l.cur.pos)
+		l.resolved = l.cur.inflight.minus(r.look.running)
+		if len(l.cur.draining) > 0 {
+			l.resolved = l.cur.draining
+		}
+		late = late || len(l.resolved) > 0
+	}
+	if r.floor < top {
+		return r.store.repairSequence(ctx, r.conn, top)
+	}
+	if late {
+		return r.stragglers(ctx, lanes)
+	}
+	return nil
+}
+
+// pages does the round trip of a read: the sequence first, then snapshot, next
+// transaction id and rows in one statement.
+func (r *reader) pages(ctx context.Context, lanes []*laneRead) error {
+	floor, err := r.conn.Prepare(ctx, r.store.sql.floor, r.store.sql.floor)
+	if err != nil {
+		return err
+	}
+	page, err := r.conn.Prepare(ctx, r.store.sql.page, r.store.sql.page)
+	if err != nil {
+		return err
+	}
+	ids, pos, limits := newList(len(lanes)), newList(len(lanes)), newList(len(lanes))
+	for _, l := range lanes {
+		if len(l.cur.draining) == 0 { // what drains goes first: no new page
+			ids.add(int64(l.req.Lane))
+			pos.add(l.cur.pos)
+			limits.add(int64(l.limit))
+		}
+	}
+	p := r.conn.PgConn().StartPipeline(ctx)
+	p.SendQueryPrepared(floor.Name, nil, nil, nil)
+	p.SendQueryPrepared(page.Name, [][]byte{ids.end(), pos.end(), limits.end()}, nil, binaryResults)
+	err = p.Sync()
+	if err == nil {
+		err = results(p, r.floorRow, func(rr *pgconn.ResultReader) error { return r.pageRows(rr, lanes) })
+	}
+	return errors.Join(err, p.Close())
+}
+
+var binaryResults = []int16{1}
+
+// results hands each result of a pipeline to its reader.
+func results(p *pgconn.Pipeline, readers ...func(*pgconn.ResultReader) error) error {
+	for _, read := range readers {
+		res, err := p.GetResults()
+		if err != nil {
+			return err
+		}
+		rr, ok := res.(*pgconn.ResultReader)
+		if !ok {
+			return fmt.Errorf("unexpected answer %T", res)
+		}
+		err = read(rr)
+		if _, cerr := rr.Close(); cerr != nil {
+			return cerr
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reader) floorRow(rr *pgconn.ResultReader) error {
+	if !rr.NextRow() {
+		return nil // Close has the error
+	}
+	v := rr.Values()
+	floor, err := strconv.ParseInt(string(v[0]), 10, 64)
+	if err != nil {
+		return errRow
+	}
+	r.floor = floor
+	return r.store.checkIdentity(string(v[1]))
+}
+
+// pageRows reads the header row and the records, lane by lane.
+func (r *reader) pageRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
+	byLane := make(map[int16]*laneRead, len(lanes))
+	for _, l := range lanes {
+		byLane[int16(l.req.Lane)] = l
+	}
+	var rec record
+	var cur *laneRead
+	bytes, n, total := 0, 0, 0
+	for rr.NextRow() {
+		v := rr.Values()
+		if len(v) == colCount && len(v[colLane]) == 2 && v[colLane][0] == 0xff {
+			if err := r.header(v); err != nil {
+				return err
+			}
+			continue
+		}
+		if cur == nil || len(v) != colCount || len(v[colLane]) != 2 || int16(binary.BigEndian.Uint16(v[colLane])) != int16(cur.req.Lane) {
+			bytes = 0
+			if len(v) != colCount || len(v[colLane]) != 2 {
+				return errRow
+			}
+			if cur = byLane[int16(binary.BigEndian.Uint16(v[colLane]))]; cur == nil {
+				return errRow
+			}
+			cur.page.grow(cur.limit)
+		}
+		if cur.page.cut {
+			continue
+		}
+		if err := r.arena.decode(v, &rec); err != nil {
+			return err
+		}
+		before := bytes
+		bytes = cur.page.add(&rec, r.now, cur.limit, cur.maxBytes, bytes)
+		n, total = n+1, total+bytes-before
+	}
+	r.store.sawRows(n, total)
+	return nil
+}
+
+// grow makes room for a page: a reader that is behind fills it.
+func (r *rows) grow(n int) {
+	n = min(n, 1024)
+	r.msgs = make([]postrider.Message, 0, n)
+	r.meta = make([]store.Meta, 0, n)
+	r.size = make([]int, 0, n)
+}
+
+func (r *reader) header(v [][]byte) error {
+	if len(v[colSeq]) != 8 || len(v[colCreatedAt]) != 8 {
+		return errRow
+	}
+	var err error
+	r.look, err = newLook(string(v[colTopic]), int64(binary.BigEndian.Uint64(v[colSeq])))
+	r.now = timestamp(v[colCreatedAt])
+	return err
+}

@@ -1,0 +1,285 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/postrider/postrider/store"
+)
+
+// reader is one call of Read on one connection.
+type reader struct {
+	store *Store
+	conn  *pgx.Conn
+	arena arena
+	floor int64     // S: the sequence before the page was read
+	look  look      // what the page's snapshot saw of transactions
+	now   time.Time // the database's clock
+}
+
+// stragglerRows is up to how many late rows are fetched by transaction id;
+// more are read lane by lane in pages.
+const stragglerRows = 2000
+
+// stragglers fetches the rows of the transactions that ended behind the
+// cursors. Its statement is younger than the page's snapshot: all of them are
+// visible or gone by now.
+func (r *reader) stragglers(ctx context.Context, lanes []*laneRead) error {
+	var all xidSet
+	top, draining := int64(0), false
+	ids, byLane := newList(len(lanes)), map[int16]*laneRead{}
+	for _, l := range lanes {
+		if len(l.resolved) == 0 {
+			continue
+		}
+		draining = draining || len(l.cur.draining) > 0
+		all = all.union(l.resolved)
+		top = max(top, l.cur.pos)
+		ids.add(int64(l.req.Lane))
+		byLane[int16(l.req.Lane)] = l
+	}
+	if draining { // known to be many
+		return r.bulk(ctx, byLane)
+	}
+	lo, hi := newList(len(all)), newList(len(all))
+	for _, x := range all {
+		lo.add(int64(x.lo))
+		hi.add(int64(x.hi))
+	}
+	var found []record
+	bytes := 0
+	err := r.query(ctx, r.store.sql.stragglers, [][]byte{lo.end(), hi.end(), ids.end(), strconv.AppendInt(nil, top, 10), strconv.AppendInt(nil, stragglerRows, 10)},
+		func(rr *pgconn.ResultReader) error {
+			for rr.NextRow() {
+				var rec record
+				if bytes > defaultBatchBytes { // count the rest, keep nothing
+					found = append(found, record{})
+					continue
+				}
+				if err := r.arena.decode(rr.Values(), &rec); err != nil {
+					return err
+				}
+				bytes += rec.msg.Size()
+				found = append(found, rec)
+			}
+			return nil
+		})
+	switch {
+	case err != nil:
+		return err
+	case len(found) >= stragglerRows || bytes > defaultBatchBytes:
+		return r.bulk(ctx, byLane)
+	}
+	r.deal(found, byLane)
+	return nil
+}
+
+// deal gives late records to their lanes in seq order.
+func (r *reader) deal(found []record, byLane map[int16]*laneRead) {
+	slices.SortFunc(found, func(a, b record) int {
+		if a.lane != b.lane {
+			return int(a.lane) - int(b.lane)
+		}
+		return int(min(max(a.seq-b.seq, -1), 1))
+	})
+	bytes, last := 0, int16(-1)
+	for i := range found {
+		rec := &found[i]
+		l := byLane[rec.lane]
+		if rec.lane != last {
+			bytes, last = 0, rec.lane
+		}
+		if l == nil || rec.seq > l.cur.pos || rec.seq <= l.cur.drainSeq || !l.resolved.contains(rec.xid) {
+			continue
+		}
+		bytes = l.late.add(rec, r.now, l.limit, l.maxBytes, bytes)
+	}
+}
+
+// bulk fetches the next page of late rows of each lane by seq.
+func (r *reader) bulk(ctx context.Context, byLane map[int16]*laneRead) error {
+	n := len(byLane)
+	ids, after, pos, limits := newList(n), newList(n), newList(n), newList(n)
+	sets := []byte{'{'}
+	for id, l := range byLane {
+		ids.add(int64(id))
+		after.add(max(l.cur.low, l.cur.drainSeq))
+		pos.add(l.cur.pos)
+		limits.add(int64(l.limit) + 1)
+		if len(sets) > 1 {
+			sets = append(sets, ',')
+		}
+		sets = strconv.AppendQuote(sets, l.resolved.String())
+	}
+	var rec record
+	bytes, last := 0, int16(-1)
+	return r.query(ctx, r.store.sql.bulk, [][]byte{ids.end(), after.end(), pos.end(), limits.end(), append(sets, '}')},
+		func(rr *pgconn.ResultReader) error {
+			for rr.NextRow() {
+				if err := r.arena.decode(rr.Values(), &rec); err != nil {
+					return err
+				}
+				if rec.lane != last {
+					bytes, last = 0, rec.lane
+				}
+				if l := byLane[rec.lane]; l != nil {
+					bytes = l.late.add(&rec, r.now, l.limit, l.maxBytes, bytes)
+				}
+			}
+			return nil
+		})
+}
+
+// query runs one prepared statement with text parameters and binary results.
+func (r *reader) query(ctx context.Context, sql string, params [][]byte, read func(*pgconn.ResultReader) error) error {
+	sd, err := r.conn.Prepare(ctx, sql, sql)
+	if err != nil {
+		return err
+	}
+	rr := r.conn.PgConn().ExecPrepared(ctx, sd.Name, params, nil, binaryResults)
+	err = read(rr)
+	if _, cerr := rr.Close(); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+// finish makes the batch of a lane and the position that settles it.
+func (l *laneRead) finish(floor int64, k look) store.Batch {
+	b := store.Batch{Lane: l.req.Lane}
+	if len(l.cur.draining) > 0 || l.late.cut {
+		l.drained(&b)
+		return b
+	}
+	c := l.cur
+	room := l.limit - len(l.late.msgs)
+	keep, bytes := 0, l.late.bytes()
+	for keep < len(l.page.msgs) && keep < room && (keep+len(l.late.msgs) == 0 || bytes+l.page.size[keep] <= l.maxBytes) {
+		bytes += l.page.size[keep]
+		keep++
+	}
+	b.Messages, b.Meta = l.page.msgs[:keep:keep], l.page.meta[:keep:keep]
+	if len(l.late.msgs) > 0 {
+		b.Messages, b.Meta = append(l.late.msgs, b.Messages...), append(l.late.meta, b.Meta...)
+	}
+	whole := keep == len(l.page.msgs) && !l.page.cut && len(l.page.msgs) < l.limit
+	pos := c.pos
+	if keep > 0 {
+		pos = l.page.meta[keep-1].Seq
+	}
+	if whole {
+		pos = max(pos, floor)
+	}
+	b.More = !whole
+	if pos == c.pos && len(l.resolved) == 0 {
+		b.Position = l.req.After
+		return b
+	}
+	if pos == c.pos { // only the past has become shorter
+		c.inflight = c.inflight.minus(l.resolved)
+	} else {
+		// Transactions of the old set that still run keep the old bound; those
+		// that are new began after the position before was read.
+		if !overlaps(c.inflight, k.running) {
+			c.low = c.pos
+		}
+		c.pos, c.inflight, c.next = pos, k.running, k.next
+	}
+	if len(c.inflight) == 0 {
+		c.low = 0
+	}
+	b.Position = c.encode()
+	return b
+}
+
+// drained makes a batch of stragglers alone.
+func (l *laneRead) drained(b *store.Batch) {
+	c := l.cur
+	b.Messages, b.Meta, b.More = l.late.msgs, l.late.meta, true
+	if len(c.draining) == 0 {
+		c.inflight, c.draining = c.inflight.minus(l.resolved), l.resolved
+	}
+	if l.late.cut {
+		c.drainSeq = l.late.meta[len(l.late.meta)-1].Seq
+	} else {
+		c.draining, c.drainSeq = nil, 0
+	}
+	if len(c.inflight) == 0 && len(c.draining) == 0 {
+		c.low = 0
+	}
+	b.Position = c.encode()
+}
+
+func overlaps(a, b xidSet) bool {
+	i, j := 0, 0
+	for i < len(a) && j < len(b) {
+		switch {
+		case a[i].hi <= b[j].lo:
+			i++
+		case b[j].hi <= a[i].lo:
+			j++
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// cursors loads settled positions from the database.
+func (r *reader) cursors(ctx context.Context, lanes []int16) (map[int16]cursor, error) {
+	rows, err := r.conn.Query(ctx, r.store.sql.cursors, r.store.opts.Pipe, lanes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	out := map[int16]cursor{}
+	for rows.Next() {
+		var lane int16
+		var raw rawCursor
+		if err := rows.Scan(&lane, &raw.pos, &raw.low, &raw.next, &raw.inflight, &raw.draining, &raw.drainSeq); err != nil {
+			return nil, err
+		}
+		if out[lane], err = raw.cursor(); err != nil {
+			return nil, fmt.Errorf("lane %d: %w", lane, err)
+		}
+	}
+	return out, rows.Err()
+}
+
+// rawCursor is a cursor as lane_cursor shows it.
+type rawCursor struct {
+	pos, low, next, drainSeq int64
+	inflight, draining       string
+}
+
+func (r rawCursor) cursor() (cursor, error) {
+	in, err := parseMultirange(r.inflight)
+	if err != nil {
+		return cursor{}, err
+	}
+	out, err := parseMultirange(r.draining)
+	if err != nil {
+		return cursor{}, err
+	}
+	return cursor{pos: r.pos, low: r.low, next: uint64(r.next), inflight: in, draining: out, drainSeq: r.drainSeq}, nil
+}
+
+// list builds the text of an array of numbers.
+type list struct{ b []byte }
+
+func newList(n int) *list { return &list{append(make([]byte, 0, 2+8*n), '{')} }
+
+func (l *list) add(v int64) {
+	if len(l.b) > 1 {
+		l.b = append(l.b, ',')
+	}
+	l.b = strconv.AppendInt(l.b, v, 10)
+}
+
+func (l *list) end() []byte { return append(l.b, '}') }

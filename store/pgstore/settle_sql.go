@@ -1,0 +1,60 @@
+package pgstore
+
+// settleSQL holds the texts of Settle, which run as one implicit transaction.
+func (st *statements) settleSQL(q func(string) string) {
+	st.running = q(`INSERT INTO {{schema}}.running (id, xids) SELECT * FROM unnest($1::bigint[], $2::text[]::int8multirange[])`)
+	// The next progress row of each lane: only after this instance's own row,
+	// and only in the history that the positions were read in.
+	st.settle = q(`INSERT INTO {{schema}}.progress (pipe, lane, n, owner, mark, pos, low, next_xid, running, draining, drain_seq, delivered)
+SELECT g.pipe, g.lane, g.n + 1, g.owner, x.mark,
+ CASE WHEN x.moves THEN x.pos ELSE g.pos END, CASE WHEN x.moves THEN x.low ELSE g.low END,
+ CASE WHEN x.moves THEN x.next_xid ELSE g.next_xid END, CASE WHEN x.moves THEN x.running ELSE g.running END,
+ CASE WHEN x.moves THEN x.draining::int8multirange ELSE g.draining END,
+ CASE WHEN x.moves THEN x.drain_seq ELSE g.drain_seq END, g.delivered + x.delivered
+FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[], $6::boolean[], $7::bigint[], $8::bigint[], $9::bigint[],
+  $10::bigint[], $11::text[], $12::bigint[], $13::bigint[])
+  AS x(lane, n, owner, mark, moves, pos, low, next_xid, running, draining, drain_seq, delivered)
+JOIN {{schema}}.progress g ON g.pipe = $1 AND g.lane = x.lane AND g.n = x.n AND g.owner = x.owner
+WHERE $14 = '' OR {{identity}} = $14
+ORDER BY g.lane ON CONFLICT DO NOTHING`)
+	const won = `EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n + 1
+  AND g.xmin = pg_current_xact_id()::xid)`
+	st.park = q(`INSERT INTO {{schema}}.parked AS k (pipe, lane, seq, state, captures, due_at, attempts, class, code, error,
+ first_failed, last_attempt, created_at, not_before, version, schema_version, id, topic, key, type, content_type, headers, payload)
+SELECT $1, x.lane, x.seq, x.state, x.captures, clock_timestamp() + x.due * interval '1 microsecond', x.attempts, x.class, x.code, x.error,
+ CASE WHEN x.class <> '' AND x.state IN ('retry', 'dead') THEN clock_timestamp() END,
+ CASE WHEN x.class <> '' AND x.state IN ('retry', 'dead') THEN clock_timestamp() END,
+ x.created_at, x.not_before, x.version, x.schema_version, x.id, x.topic, x.key, x.type, x.content_type, x.headers::jsonb, x.payload
+FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::text[], $6::boolean[], $7::bigint[], $8::integer[], $9::text[], $10::text[],
+  $11::text[], $12::timestamptz[], $13::timestamptz[], $14::bigint[], $15::integer[], $16::uuid[], $17::text[], $18::text[], $19::text[],
+  $20::text[], $21::text[], $22::bytea[])
+  AS x(lane, n, seq, state, captures, due, attempts, class, code, error, created_at, not_before, version, schema_version,
+    id, topic, key, type, content_type, headers, payload)
+WHERE ` + won + `
+ON CONFLICT (pipe, lane, seq) DO UPDATE SET state = excluded.state, captures = excluded.captures, due_at = excluded.due_at,
+ attempts = excluded.attempts, class = excluded.class, code = excluded.code, error = excluded.error,
+ first_failed = coalesce(k.first_failed, excluded.first_failed), last_attempt = coalesce(excluded.last_attempt, k.last_attempt),
+ topic = excluded.topic, key = excluded.key, type = excluded.type, content_type = excluded.content_type,
+ headers = excluded.headers, payload = excluded.payload`)
+	st.unpark = q(`DELETE FROM {{schema}}.parked k USING unnest($2::smallint[], $3::bigint[], $4::bigint[]) AS x(lane, n, seq)
+WHERE k.pipe = $1 AND k.lane = x.lane AND k.seq = x.seq AND ` + won)
+	st.execute = q(`WITH x AS (SELECT q.id, q.lane, q.seq, q.kind, $4::bigint AS n FROM {{schema}}.request q
+  WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL FOR UPDATE),
+w AS (SELECT * FROM x WHERE ` + won + `),
+discarded AS (DELETE FROM {{schema}}.parked k USING w WHERE w.kind = 'discard'
+  AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING 1),
+retried AS (UPDATE {{schema}}.parked k SET state = CASE WHEN k.state = 'dead' THEN 'retry' ELSE k.state END,
+    due_at = clock_timestamp(), attempts = 0, generation = k.generation + 1 FROM w WHERE w.kind = 'retry'
+  AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING 1)
+UPDATE {{schema}}.request q SET done_at = clock_timestamp(),
+ result = CASE WHEN EXISTS (SELECT 1 FROM discarded) OR EXISTS (SELECT 1 FROM retried) THEN 'done' ELSE 'gone' END
+FROM w WHERE q.id = w.id`)
+	st.verdict = q(`SELECT x.lane, EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n + 1
+ AND g.owner = x.owner AND g.mark = x.mark), {{identity}}
+FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[]) AS x(lane, n, owner, mark)`)
+	st.prune = q(`DELETE FROM {{schema}}.progress g USING unnest($2::smallint[], $3::bigint[]) AS x(lane, n)
+WHERE g.pipe = $1 AND g.lane = x.lane AND g.n < x.n`)
+	st.pruneRunning = q(`DELETE FROM {{schema}}.running r WHERE r.id < $1
+ AND NOT EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.running = r.id)
+ AND NOT EXISTS (SELECT 1 FROM {{schema}}.pipe p WHERE p.running = r.id)`)
+}

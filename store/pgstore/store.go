@@ -1,0 +1,118 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/store"
+)
+
+// Defaults of Options.
+const (
+	DefaultSchema = "postrider"
+	DefaultPipe   = "main"
+	DefaultLanes  = 64
+	// MaxRead is the most records that one batch holds whatever was asked for.
+	MaxRead = 10_000
+)
+
+// Options change how a Store works. The zero value of every field is its default.
+type Options struct {
+	Schema     string        // schema of the outbox; default "postrider"
+	Pipe       string        // the reader's name; default "main"
+	Lanes      int           // lanes of an outbox made by Migrate or printed by SQL; default 64
+	LockWait   time.Duration // longest wait for another's lock inside Lease and Settle; default 2 s, keep it below the lease
+	CountLimit int           // rows that Status counts per lane before it says "at least"; default 100,000
+}
+
+// Store is one pipe of an outbox in PostgreSQL. It is safe for concurrent use.
+type Store struct {
+	pool *pgxpool.Pool
+	opts Options
+	sql  statements
+	bad  error // an option that cannot work, reported by every method
+
+	mu       sync.Mutex
+	identity string // of the last Lease, "" before it
+	rowBytes int    // recent average size of a record, bounds the next pages
+}
+
+var (
+	_ store.Store    = (*Store)(nil)
+	_ store.Admin    = (*Store)(nil)
+	_ store.Migrator = (*Store)(nil)
+)
+
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+
+// New returns a store over pool. It does no I/O and never closes the pool. An
+// invalid option is reported by the first method called. opts may be nil.
+func New(pool *pgxpool.Pool, opts *Options) *Store {
+	s := &Store{pool: pool}
+	if opts != nil {
+		s.opts = *opts
+	}
+	o := &s.opts
+	if o.Schema == "" {
+		o.Schema = DefaultSchema
+	}
+	if o.Pipe == "" {
+		o.Pipe = DefaultPipe
+	}
+	if o.Lanes == 0 {
+		o.Lanes = DefaultLanes
+	}
+	if o.LockWait <= 0 {
+		o.LockWait = 2 * time.Second
+	}
+	if o.CountLimit <= 0 {
+		o.CountLimit = 100_000
+	}
+	switch {
+	case !identifier.MatchString(o.Schema):
+		s.bad = &store.UnusableError{
+			What: fmt.Sprintf("schema name %q is not an identifier", o.Schema),
+			Fix:  "use letters, digits and underscores, at most 63, beginning with a letter",
+		}
+	case o.Lanes < 1 || o.Lanes > 4096:
+		s.bad = &store.UnusableError{What: fmt.Sprintf("%d lanes", o.Lanes), Fix: "choose 1 to 4096"}
+	case len(o.Pipe) > 63:
+		s.bad = &store.UnusableError{What: "the pipe's name is longer than 63 bytes", Fix: "choose a shorter one"}
+	}
+	s.sql = newStatements(o.Schema)
+	return s
+}
+
+// Info describes the store without I/O.
+func (s *Store) Info() store.Info {
+	return store.Info{Name: "postgres", Pipe: s.opts.Pipe, MaxRead: MaxRead}
+}
+
+// Wait sleeps for limit or until ctx ends.
+func (s *Store) Wait(ctx context.Context, limit time.Duration) error {
+	t := time.NewTimer(max(limit, 0))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+func (s *Store) knownIdentity() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.identity
+}
+
+func (s *Store) setIdentity(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.identity = id
+}
