@@ -55,6 +55,7 @@ func TestServersDieWithTheirTest(t *testing.T) {
 }
 
 func orphan(t *testing.T) {
+	t.Helper()
 	p := SharedPostgres(t, "15")
 	frozen := StartPostgres(t, "15")
 	n := SharedNATS(t)
