@@ -135,6 +135,7 @@ func (p *proxy) env(upstream string, flags ...string) []string {
 		"GOPROXY=file://"+p.dir+","+upstream,
 		"GONOPROXY=none",
 		"GONOSUMDB="+prefix,
+		"GODEBUG=goindex=0", // the index of a module is kept for ever, our v0.0.0 is not
 		"GOFLAGS="+strings.Join(append(flags, "-modcacherw"), " "),
 	)
 }
