@@ -1,0 +1,188 @@
+package pgstore_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
+	"github.com/postrider/postrider/store/storetest"
+)
+
+// onEach runs a test on every server version asked for.
+func onEach(t *testing.T, run func(t *testing.T, version string)) {
+	for _, v := range testserver.PostgresVersions() {
+		t.Run("pg"+v, func(t *testing.T) { run(t, v) })
+	}
+}
+
+// db is one outbox in a schema of its own.
+type db struct {
+	*testing.T
+	pool   *pgxpool.Pool
+	schema string
+	lanes  int
+}
+
+var schemas atomic.Int64
+
+func newPool(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 40
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// empty is a schema that nobody has made yet.
+func empty(t *testing.T, version string, lanes int) *db {
+	t.Helper()
+	pg := testserver.SharedPostgres(t, version)
+	d := &db{T: t, pool: newPool(t, pg.URL), schema: fmt.Sprintf("Box_%d", schemas.Add(1)), lanes: lanes}
+	t.Cleanup(func() {
+		if _, err := d.pool.Exec(context.Background(), `DROP SCHEMA IF EXISTS "`+d.schema+`" CASCADE`); err != nil {
+			t.Errorf("drop schema: %v", err)
+		}
+	})
+	return d
+}
+
+func fresh(t *testing.T, version string, lanes int) *db {
+	t.Helper()
+	d := empty(t, version, lanes)
+	if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: lanes}); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (d *db) store(pipe string) *pgstore.Store {
+	return pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, Pipe: pipe, Lanes: d.lanes})
+}
+
+// sql puts the schema's name in place of "box.".
+func (d *db) sql(text string) string { return strings.ReplaceAll(text, "box.", `"`+d.schema+`".`) }
+
+func (d *db) exec(text string, args ...any) {
+	d.Helper()
+	if _, err := d.pool.Exec(d.Context(), d.sql(text), args...); err != nil {
+		d.Fatalf("%s: %v", text, err)
+	}
+}
+
+func (d *db) begin() pgx.Tx {
+	d.Helper()
+	tx, err := d.pool.Begin(d.Context())
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // already ended in most tests
+	return tx
+}
+
+func (d *db) do(tx pgx.Tx, text string, args ...any) {
+	d.Helper()
+	if _, err := tx.Exec(d.Context(), d.sql(text), args...); err != nil {
+		d.Fatalf("%s: %v", text, err)
+	}
+}
+
+// put inserts a message of key k whose type is its label.
+func (d *db) put(tx pgx.Tx, label string) {
+	d.Helper()
+	d.do(tx, `INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, label)
+}
+
+func (d *db) commit(tx pgx.Tx) {
+	d.Helper()
+	if err := tx.Commit(d.Context()); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// env adapts a db to the conformance suite.
+type env struct{ *db }
+
+func (e env) Store() store.Store { return e.db.store("main") }
+func (e env) Admin() store.Admin { return e.db.store("main") }
+func (e env) Features() storetest.Features {
+	return storetest.Features{Lanes: e.lanes, Tick: 300 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true}
+}
+
+// Advance waits by the database's clock.
+func (e env) Advance(ctx context.Context, d time.Duration) error {
+	_, err := e.pool.Exec(ctx, `SELECT pg_sleep($1)`, d.Seconds())
+	return err
+}
+
+func (e env) Begin(ctx context.Context) (storetest.Tx, error) {
+	tx, err := e.pool.Begin(ctx)
+	return &writer{Tx: tx, db: e.db}, err
+}
+
+type writer struct {
+	pgx.Tx
+	db *db
+}
+
+func (w *writer) Enqueue(ctx context.Context, msgs ...postrider.Message) error {
+	for _, m := range msgs {
+		headers, err := json.Marshal(m.Headers)
+		if err != nil {
+			return err
+		}
+		if m.Headers == nil {
+			headers = []byte("{}")
+		}
+		var id, notBefore any
+		if m.ID != "" {
+			id = m.ID
+		}
+		if !m.NotBefore.IsZero() {
+			notBefore = m.NotBefore
+		}
+		payload := m.Payload
+		if payload == nil {
+			payload = []byte{}
+		}
+		_, err = w.Exec(ctx, w.db.sql(`INSERT INTO box.outbox (id, topic, key, type, payload, content_type, headers, version, schema_version, not_before)
+			VALUES (coalesce($1::uuid, box.uuid_v7()), $2, $3, $4, $5, $6, $7, $8, $9, $10)`),
+			id, m.Topic, m.Key, m.Type, payload, m.ContentType, string(headers), m.Version, m.SchemaVersion, notBefore)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestConformance(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		storetest.Run(t, func(t *testing.T) storetest.Env {
+			t.Parallel()
+			return env{fresh(t, version, 4)}
+		})
+	})
+}
+
+func TestMigrator(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		storetest.RunMigrator(t, func(t *testing.T) store.Migrator { return empty(t, version, 4).store("main") })
+	})
+}
