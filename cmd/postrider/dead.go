@@ -1,0 +1,281 @@
+package main
+
+import (
+	"encoding/base64"
+	"fmt"
+	"os/user"
+	"strconv"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/store"
+)
+
+// recordAnswer is one parked record in JSON. Seq is a string: it may exceed
+// what a JavaScript number holds.
+type recordAnswer struct {
+	Seq           string            `json:"seq"`
+	Lane          int               `json:"lane"`
+	State         string            `json:"state"`
+	BlocksKey     bool              `json:"blocks_key"`
+	ID            string            `json:"id"`
+	Topic         string            `json:"topic"`
+	Key           string            `json:"key"`
+	Type          string            `json:"type"`
+	Attempts      int               `json:"attempts"`
+	Generation    int               `json:"generation"`
+	Class         string            `json:"class"`
+	Code          string            `json:"code"`
+	Error         string            `json:"error"`
+	FirstFailed   time.Time         `json:"first_failed"`
+	LastAttempt   time.Time         `json:"last_attempt"`
+	PayloadBytes  int               `json:"payload_bytes"`
+	Payload       *string           `json:"payload,omitempty"`
+	PayloadBase64 *string           `json:"payload_base64,omitempty"`
+	ContentType   string            `json:"content_type,omitempty"`
+	Headers       map[string]string `json:"headers,omitempty"`
+}
+
+func (a *app) deadCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "dead", Short: "List, show, retry or discard dead letters",
+		Long: "A dead letter is a message that was given up. With a key, and under the policy block,\n" +
+			"its key waits until somebody retries or discards it. Payloads are shown only with --payload.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.deadList(), a.deadShow(), a.deadAct(store.ActRetry, "retry", "Send dead letters again, with the same id"),
+		a.deadAct(store.ActDiscard, "discard", "Remove dead letters for ever and free their keys"))
+	return cmd
+}
+
+func (a *app) deadList() *cobra.Command {
+	var (
+		q   store.ParkedQuery
+		all bool
+	)
+	cmd := &cobra.Command{
+		Use: "list", Short: "List dead letters by number", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if q.Limit < 1 || q.Limit > 10_000 {
+				return usagef("limit is %d: use 1 to 10000", q.Limit)
+			}
+			st, err := a.openReady(cmd)
+			if err != nil {
+				return err
+			}
+			defer st.close()
+			q.State = store.Dead
+			if all {
+				q.State = store.Pending // any
+			}
+			records, err := st.Parked(cmd.Context(), q)
+			if err != nil {
+				return fmt.Errorf("list: %w", err)
+			}
+			answers := make([]recordAnswer, 0, len(records))
+			for _, r := range records {
+				answers = append(answers, answerOf(r, false))
+			}
+			return a.print(answers, func(w *tabwriter.Writer) { listText(w, answers, q.Limit) })
+		},
+	}
+	fs := cmd.Flags()
+	fs.BoolVar(&all, "all", false, "every parked record: also scheduled, retry and waiting")
+	fs.StringVar(&q.Topic, "topic", "", "only this topic")
+	fs.StringVar(&q.Key, "key", "", "only this key")
+	fs.StringVar(&q.ID, "id", "", "only this message id")
+	fs.Int64Var(&q.AfterSeq, "after", 0, "only records behind this number: the next page")
+	fs.IntVar(&q.Limit, "limit", 100, "at most so many")
+	return cmd
+}
+
+func (a *app) deadShow() *cobra.Command {
+	var payload bool
+	cmd := &cobra.Command{
+		Use: "show SEQ", Short: "Show one dead letter", Args: seqArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			seqs, err := parseSeqs(args)
+			if err != nil {
+				return err
+			}
+			st, err := a.openReady(cmd)
+			if err != nil {
+				return err
+			}
+			defer st.close()
+			r, err := admin.Find(cmd.Context(), st, seqs[0])
+			if err != nil {
+				return fmt.Errorf("%w: see `postrider dead list`", err)
+			}
+			answer := answerOf(r, payload)
+			return a.print(answer, func(w *tabwriter.Writer) { showText(w, answer) })
+		},
+	}
+	cmd.Flags().BoolVar(&payload, "payload", false, "show the payload and the headers too")
+	return cmd
+}
+
+func (a *app) deadAct(kind store.ActKind, use, short string) *cobra.Command {
+	var (
+		reason string
+		wait   time.Duration
+	)
+	cmd := &cobra.Command{
+		Use: use + " SEQ...", Short: short, Args: seqArgs(0),
+		Long: short + ". The act is a request that the relay which owns the\nlane executes; when no relay lives, this command takes the lane for a moment and does it.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			seqs, err := parseSeqs(args)
+			if err != nil {
+				return err
+			}
+			st, err := a.openReady(cmd)
+			if err != nil {
+				return err
+			}
+			defer st.close()
+			acts := make([]store.Act, len(seqs))
+			for i, seq := range seqs {
+				acts[i] = store.Act{Kind: kind, Seq: seq, Actor: actor(), Reason: reason}
+			}
+			results, err := admin.Execute(cmd.Context(), st, st, acts, &admin.Options{Wait: wait, Logger: a.logger()})
+			if err != nil {
+				return fmt.Errorf("%s: %w", use, err)
+			}
+			return a.printResults(use, results)
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record of acts")
+	cmd.Flags().DurationVar(&wait, "wait", 10*time.Second, "how long to wait for the relay to do it")
+	return cmd
+}
+
+func (a *app) printResults(use string, results []admin.Result) error {
+	err := a.print(results, func(w *tabwriter.Writer) {
+		for _, r := range results {
+			row(w, r.Seq, use, r.Result)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range results {
+		switch r.Result {
+		case admin.ResultNotFound:
+			return fmt.Errorf("record %d is not parked: see `postrider dead list`", r.Seq)
+		case admin.ResultQueued:
+			return fmt.Errorf("record %d: the relay has not executed the request yet; it stays requested: see `postrider status`", r.Seq)
+		}
+	}
+	return nil
+}
+
+func (a *app) openReady(cmd *cobra.Command) (*opened, error) {
+	st, err := openStore(&a.set)
+	if err != nil {
+		return nil, err
+	}
+	if err := ready(cmd.Context(), st, a.schemaName()); err != nil {
+		st.close()
+		return nil, err
+	}
+	return st, nil
+}
+
+func answerOf(r store.ParkedRecord, payload bool) recordAnswer {
+	m := r.Message
+	answer := recordAnswer{
+		Seq: strconv.FormatInt(r.Seq, 10), Lane: int(r.Lane), State: r.State.String(), BlocksKey: r.Captures && m.Key != "",
+		ID: m.ID, Topic: m.Topic, Key: m.Key, Type: m.Type, Attempts: r.Attempts, Generation: r.Generation,
+		Class: r.Class, Code: r.Code, Error: r.Error, FirstFailed: r.FirstFailed, LastAttempt: r.LastAttempt,
+		PayloadBytes: len(m.Payload),
+	}
+	if !payload {
+		return answer
+	}
+	answer.ContentType, answer.Headers = m.ContentType, m.Headers
+	if utf8.Valid(m.Payload) {
+		text := string(m.Payload)
+		answer.Payload = &text
+	} else {
+		text := base64.StdEncoding.EncodeToString(m.Payload)
+		answer.PayloadBase64 = &text
+	}
+	return answer
+}
+
+func listText(w *tabwriter.Writer, answers []recordAnswer, limit int) {
+	if len(answers) == 0 {
+		row(w, "none")
+		return
+	}
+	row(w, "SEQ", "STATE", "TOPIC", "KEY", "TYPE", "ATTEMPTS", "CLASS", "CODE", "ERROR")
+	for _, r := range answers {
+		row(w, r.Seq, r.State, visible(r.Topic, ""), visible(r.Key, ""), visible(r.Type, ""), r.Attempts, r.Class, visible(r.Code, ""), visible(r.Error, ""))
+	}
+	if len(answers) == limit {
+		row(w)
+		row(w, "there may be more: --after "+answers[len(answers)-1].Seq)
+	}
+}
+
+func showText(w *tabwriter.Writer, r recordAnswer) {
+	for _, c := range [][2]string{
+		{"seq", r.Seq}, {"state", r.State}, {"lane", strconv.Itoa(r.Lane)}, {"blocks its key", strconv.FormatBool(r.BlocksKey)},
+		{"id", r.ID}, {"topic", r.Topic}, {"key", r.Key}, {"type", r.Type}, {"attempts", strconv.Itoa(r.Attempts)},
+		{"generation", strconv.Itoa(r.Generation)}, {"class", r.Class}, {"code", r.Code}, {"error", r.Error},
+		{"first failed", stamp(r.FirstFailed)}, {"last attempt", stamp(r.LastAttempt)}, {"payload bytes", strconv.Itoa(r.PayloadBytes)},
+	} {
+		row(w, c[0], visible(c[1], ""))
+	}
+	for name, value := range r.Headers {
+		row(w, "header "+visible(name, ""), visible(value, ""))
+	}
+	switch {
+	case r.Payload != nil:
+		row(w, "payload", visible(*r.Payload, ""))
+	case r.PayloadBase64 != nil:
+		row(w, "payload (base64)", *r.PayloadBase64)
+	}
+}
+
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// actor names who asks, for the record of acts.
+func actor() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return "unknown"
+}
+
+// seqArgs demands exact record numbers, or at least one when exact is 0.
+func seqArgs(exact int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 || (exact > 0 && len(args) != exact) {
+			return usagef("give the number of the record (SEQ of `postrider dead list`)")
+		}
+		return nil
+	}
+}
+
+func parseSeqs(args []string) ([]int64, error) {
+	seqs := make([]int64, len(args))
+	for i, arg := range args {
+		n, err := strconv.ParseInt(arg, 10, 64)
+		if err != nil || n < 1 {
+			return nil, usagef("%q is no record number: give SEQ of `postrider dead list`", arg)
+		}
+		seqs[i] = n
+	}
+	return seqs, nil
+}

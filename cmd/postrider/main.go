@@ -1,0 +1,144 @@
+// Command postrider is the relay and the operator's tool of Postrider:
+//
+//	postrider demo       see it work: no server, no configuration
+//	postrider migrate    make the outbox
+//	postrider relay      carry the outbox to a broker
+//	postrider status     what is where
+//
+// Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 lag above
+// --fail-if-lag, 4 database or broker unreachable, 5 schema missing or of
+// another version.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/store"
+)
+
+// Exit codes, documented in the command's help and in docs.
+const (
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitLag         = 3
+	exitUnreachable = 4
+	exitSchema      = 5
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.LookupEnv))
+}
+
+func run(args []string, in io.Reader, out, errOut io.Writer, lookupEnv func(string) (string, bool)) int {
+	ctx, stop := notify(context.Background(), errOut)
+	defer stop()
+	if v, _ := lookupEnv(envWithParent); v != "" {
+		ctx = untilClosed(ctx, in)
+	}
+	a := &app{in: in, out: out, errOut: errOut, lookupEnv: lookupEnv}
+	cmd := a.root()
+	cmd.SetArgs(args)
+	cmd.SetIn(in)
+	cmd.SetOut(out)
+	cmd.SetErr(errOut)
+	err := cmd.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var silent *silentError
+	if !errors.As(err, &silent) {
+		fmt.Fprintln(errOut, "postrider: "+a.secrets(args).Text(err.Error()))
+	}
+	return exitCode(err)
+}
+
+// notify ends the context at the first SIGINT or SIGTERM and the process at the second.
+func notify(ctx context.Context, errOut io.Writer) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		for first := true; ; first = false {
+			select {
+			case <-done:
+				return
+			case <-signals:
+			}
+			if !first {
+				fmt.Fprintln(errOut, "postrider: second signal: exiting at once; unsettled messages will be sent again")
+				os.Exit(exitFailure)
+			}
+			cancel()
+		}
+	}()
+	return ctx, func() { signal.Stop(signals); close(done); cancel() }
+}
+
+// usageError is a mistake in flags or arguments.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// unreachableError says that the other side did not answer.
+type unreachableError struct{ err error }
+
+func (e *unreachableError) Error() string { return e.err.Error() }
+func (e *unreachableError) Unwrap() error { return e.err }
+
+// lagError says that --fail-if-lag struck.
+type lagError struct{ text string }
+
+func (e *lagError) Error() string { return e.text }
+
+// silentError ends the program with a code after the command has printed everything itself.
+type silentError struct{ code int }
+
+func (e *silentError) Error() string { return fmt.Sprintf("exit status %d", e.code) }
+
+func exitCode(err error) int {
+	var (
+		usage       *usageError
+		conf        *config.Error
+		lag         *lagError
+		unreachable *unreachableError
+		silent      *silentError
+	)
+	switch {
+	case errors.As(err, &silent):
+		return silent.code
+	case errors.As(err, &usage), errors.As(err, &conf):
+		return exitUsage
+	case errors.As(err, &lag):
+		return exitLag
+	case errors.Is(err, store.ErrSchema):
+		return exitSchema
+	case errors.As(err, &unreachable):
+		return exitUnreachable
+	}
+	return exitFailure
+}
+
+// envWithParent makes the process end when its stdin closes: the demo's
+// processes must not outlive it, however it ends.
+const envWithParent = "POSTRIDER_WITH_PARENT"
+
+func untilClosed(ctx context.Context, in io.Reader) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		cancel()
+	}()
+	return ctx
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/memstore"
+)
+
+// opened is one outbox with everything that the program does to it.
+type opened struct {
+	store.Store
+	store.Admin
+	store.Migrator
+	// newest is the schema version that this program makes.
+	newest int
+	// enqueue writes msgs in one transaction of its own.
+	enqueue func(ctx context.Context, msgs []postrider.Message) error
+	// ping says whether the database answers.
+	ping  func(ctx context.Context) error
+	close func()
+}
+
+// openedSink is one broker to publish to.
+type openedSink struct {
+	broker.Sink
+	close func()
+}
+
+// openStore is the one place that knows which URL means which database. It
+// does no I/O: an unreachable database is found by the first use.
+func openStore(set *settings) (*opened, error) {
+	scheme, rest, ok := strings.Cut(set.store, ":")
+	switch {
+	case set.store == "":
+		return nil, usagef("no store: give --store, POSTRIDER_STORE or store in %s, such as postgres://user@host/db or sqlite:shop.db", config.DefaultFile)
+	case !ok:
+		return nil, usagef("store %q has no scheme: write postgres://..., sqlite:FILE or memory:", redact.URL(set.store))
+	}
+	switch scheme {
+	case "postgres", "postgresql":
+		return openPostgres(set)
+	case "sqlite":
+		return openSQLite(set, strings.TrimPrefix(rest, "//"))
+	case "memory":
+		return openMemory(set)
+	}
+	return nil, usagef("store scheme %q is unknown: use postgres, sqlite or memory", visible(scheme, ""))
+}
+
+// openSink is the one place that knows which URL means which broker.
+func openSink(set *settings) (*openedSink, error) {
+	scheme, _, ok := strings.Cut(set.broker, ":")
+	switch {
+	case set.broker == "":
+		return nil, usagef("no broker: give --broker, POSTRIDER_BROKER or broker in %s, such as kafka://host:9092 or nats://host:4222", config.DefaultFile)
+	case !ok:
+		return nil, usagef("broker %q has no scheme: write kafka://HOST:PORT, nats://HOST:PORT or memory:", redact.URL(set.broker))
+	}
+	switch scheme {
+	case "kafka":
+		return openKafka(set)
+	case "nats", "tls":
+		return openNATS(set)
+	case "memory":
+		return &openedSink{Sink: membroker.New(nil).Sink(), close: func() {}}, nil
+	}
+	return nil, usagef("broker scheme %q is unknown: use kafka, nats or memory", visible(scheme, ""))
+}
+
+func openMemory(set *settings) (*opened, error) {
+	st := memstore.New(memstore.Options{Lanes: set.lanes})
+	return &opened{
+		Store: st, Admin: st, Migrator: st, newest: 1,
+		enqueue: func(ctx context.Context, msgs []postrider.Message) error { return st.Enqueue(ctx, msgs...) },
+		ping:    func(context.Context) error { return nil },
+		close:   func() {},
+	}, nil
+}
+
+// reachTimeout bounds the first answer of a server to commands that a person waits for.
+const reachTimeout = 10 * time.Second
+
+// reach asks whether the database answers.
+func reach(ctx context.Context, st *opened) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	if err := st.ping(ctx); err != nil {
+		return &unreachableError{fmt.Errorf("the database cannot be reached: %w; check --store and that the server runs", err)}
+	}
+	return nil
+}
+
+// ready asks whether the database answers and holds a schema that this program knows.
+func ready(ctx context.Context, st *opened, schema string) error {
+	if err := reach(ctx, st); err != nil {
+		return err
+	}
+	have, want, err := st.SchemaVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("find the schema's version: %w", err)
+	}
+	if have != want {
+		return &store.SchemaError{Schema: schema, Have: have, Want: want}
+	}
+	return nil
+}

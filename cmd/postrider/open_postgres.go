@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/store/pgstore"
+)
+
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+
+func checkSchemaName(name string) error {
+	if name != "" && !identifier.MatchString(name) {
+		return usagef("schema %q is no identifier: use letters, digits and underscores, at most 63, beginning with a letter", name)
+	}
+	return nil
+}
+
+func openPostgres(set *settings) (*opened, error) {
+	if err := checkSchemaName(set.schema); err != nil {
+		return nil, err
+	}
+	conf, err := pgxpool.ParseConfig(set.store)
+	if err != nil {
+		return nil, usagef("store %s cannot be used: %s", redact.URL(set.store), redact.Find(set.store).Text(err.Error()))
+	}
+	if conf.ConnConfig.ConnectTimeout == 0 {
+		conf.ConnConfig.ConnectTimeout = 5 * time.Second
+	}
+	if conf.ConnConfig.RuntimeParams["application_name"] == "" {
+		conf.ConnConfig.RuntimeParams["application_name"] = "postrider"
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), conf)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: set.pipe, Lanes: set.lanes})
+	ob := outbox.New(outbox.Postgres, &outbox.Options{Schema: set.schema})
+	return &opened{
+		Store: st, Admin: st, Migrator: st, newest: pgstore.Version, close: pool.Close, ping: pool.Ping,
+		enqueue: func(ctx context.Context, msgs []postrider.Message) error {
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return ob.Enqueue(ctx, outbox.Pgx(tx), msgs...) })
+		},
+	}, nil
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider/relay"
+)
+
+type relaySettings struct {
+	instance     string
+	listen       string
+	listenRemote bool
+	leaseTTL     time.Duration
+	drain        time.Duration
+	window       int
+	page         int
+	maxLanes     int
+	maxAttempts  int
+	retryDelays  []time.Duration
+	pollMax      time.Duration
+	skipTopics   []string
+	statusEvery  time.Duration
+}
+
+func (a *app) relayCommand() *cobra.Command {
+	r := &a.set.relay
+	cmd := &cobra.Command{
+		Use:   "relay",
+		Short: "Carry the outbox to the broker until interrupted",
+		Long: "Any number of relays share the lanes of an outbox. An unreachable database or broker is\n" +
+			"said once and waited for. The first SIGTERM drains, the second one exits at once.\n\n" +
+			"On --listen: /healthz (the event loop moves), /readyz (leases are fresh and nothing is\n" +
+			"down), /metrics (Prometheus).",
+		Example: "  postrider relay --store sqlite:shop.db --broker nats://localhost:4222\n" +
+			"  POSTRIDER_STORE=postgres://relay:secret@db/shop postrider relay --broker kafka://k1:9092,k2:9092",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runRelay(cmd.Context()) },
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringVar(&r.instance, "instance", "", "name of this relay for people (default: host name and process id)")
+	fs.StringVar(&r.listen, "listen", "127.0.0.1:9464", `address of /healthz, /readyz and /metrics; "" for none`)
+	fs.BoolVar(&r.listenRemote, "listen-remote", false, "allow an address that other machines reach; there is no authentication")
+	fs.DurationVar(&r.leaseTTL, "lease-ttl", 2*time.Second, "how long the lanes of a dead relay stay its own")
+	fs.DurationVar(&r.drain, "drain", 25*time.Second, "how long to wait for calls in flight at the end")
+	fs.IntVar(&r.window, "window", 1024, "unsettled messages per lane: the most that a crash sends twice")
+	fs.IntVar(&r.page, "page", 256, "messages read and sent at once per lane")
+	fs.IntVar(&r.maxLanes, "max-lanes", 0, "most lanes to hold (default: the fair share)")
+	fs.IntVar(&r.maxAttempts, "max-attempts", 10, "failures after which a message is a dead letter")
+	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
+	fs.DurationVar(&r.pollMax, "poll-max", 20*time.Millisecond, "longest pause between two looks at an idle outbox")
+	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys go on behind a dead letter (default: the key waits)")
+	fs.DurationVar(&r.statusEvery, "status-every", 5*time.Second, "how old the lag of /metrics may be")
+	mark(fs, "instance", "listen", "listen-remote", "lease-ttl", "drain", "window", "page", "max-lanes", "max-attempts",
+		"retry", "poll-max", "skip-dead", "status-every")
+	return cmd
+}
+
+// options are those of the engine, checked.
+func (r *relaySettings) options() (*relay.Options, error) {
+	skip := map[string]bool{}
+	for _, topic := range r.skipTopics {
+		skip[topic] = true
+	}
+	opts := &relay.Options{
+		Instance: r.instance, LeaseTTL: r.leaseTTL, DrainTimeout: r.drain, Window: r.window, Page: r.page,
+		MaxLanes: r.maxLanes, PollMax: r.pollMax, PollMin: min(time.Millisecond, r.pollMax),
+		Retry: relay.Retry{Delays: r.retryDelays, MaxAttempts: r.maxAttempts},
+		Policy: func(topic string) relay.KeyPolicy {
+			if skip[topic] {
+				return relay.Skip
+			}
+			return relay.Block
+		},
+	}
+	if opts.Instance == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "relay"
+		}
+		opts.Instance = fmt.Sprintf("%s/%d", host, os.Getpid())
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, &usageError{err}
+	}
+	return opts, nil
+}
+
+func (a *app) runRelay(ctx context.Context) error {
+	opts, err := a.set.relay.options()
+	if err != nil {
+		return err
+	}
+	if err := checkListen(a.set.relay.listen, a.set.relay.listenRemote); err != nil {
+		return err
+	}
+	st, err := openStore(&a.set)
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	sink, err := openSink(&a.set)
+	if err != nil {
+		return err
+	}
+	defer sink.close()
+	log := a.logger()
+	opts.Logger = log
+	m := newMetrics(st, st.Info().Pipe, a.set.relay.statusEvery)
+	opts.Observer = m.observer()
+	r := relay.New(st, sink, opts)
+	stop, err := a.serve(log, r, m)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	log.InfoContext(ctx, "relay starts", "instance", opts.Instance, "store", st.Info().Name, "broker", sink.Info().Name,
+		"pipe", st.Info().Pipe, "version", buildVersion().Version)
+	if err := r.Run(ctx); err != nil {
+		return err
+	}
+	s := r.Stats()
+	log.InfoContext(ctx, "relay ended", "instance", opts.Instance, "delivered", s.Delivered, "settled", s.Settled)
+	return nil
+}
+
+// checkListen refuses an address that other machines reach unless it was asked for.
+func checkListen(addr string, remote bool) error {
+	if addr == "" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return usagef("listen is %q: write HOST:PORT such as 127.0.0.1:9464", addr)
+	}
+	ip := net.ParseIP(host)
+	if remote || host == "localhost" || (ip != nil && ip.IsLoopback()) {
+		return nil
+	}
+	return usagef("listen is %q, which other machines can reach, and there is no authentication: use 127.0.0.1 or add --listen-remote", addr)
+}
+
+var errListen = errors.New("cannot listen")
+
+// serve starts the listener of health and metrics and returns what ends it.
+func (a *app) serve(log logger, r *relay.Relay, m *metrics) (func(), error) {
+	if a.set.relay.listen == "" {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", a.set.relay.listen)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err
+		}
+		return nil, fmt.Errorf("%w on %s: %w; choose another --listen, 127.0.0.1:0 for any port", errListen, a.set.relay.listen, err)
+	}
+	srv := &http.Server{
+		Handler: healthHandler(r.Health, m.handler(r)), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	}
+	log.Info("serving /healthz, /readyz and /metrics", "address", l.Addr().String())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("the listener of /metrics ended", "error", err)
+		}
+	}()
+	return func() { _ = srv.Close(); <-done }, nil
+}

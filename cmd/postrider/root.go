@@ -1,0 +1,178 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+)
+
+// app is what all commands share: streams, settings, and nothing opened yet.
+type app struct {
+	in          io.Reader
+	out, errOut io.Writer
+	lookupEnv   func(string) (string, bool)
+
+	configFile string
+	set        settings
+}
+
+// settings are the values that flags, environment and file may give to every command.
+type settings struct {
+	store, broker, pipe, schema string
+	output, logLevel, logFormat string
+	lanes                       int
+	relay                       relaySettings
+}
+
+const longHelp = `An outbox is a log inside your own database. A relay carries it to a broker,
+lane by lane. An inbox makes every message count once.
+
+Every setting can be given as a flag, as an environment variable
+(--log-level is POSTRIDER_LOG_LEVEL) or in the YAML file (log_level). A flag wins over
+the environment, the environment over the file. Passwords belong into the
+environment or the file, not into flags, which every user of the machine can see.
+
+Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 lag above
+--fail-if-lag, 4 database or broker unreachable, 5 schema missing or of another version.`
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "postrider",
+		Short:         "Carries messages from your database's transactions to a broker",
+		Long:          longHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w; see `%s --help`", err, cmd.CommandPath())
+	})
+	fs := root.PersistentFlags()
+	fs.SortFlags = false
+	fs.StringVarP(&a.configFile, "config", "c", "", "YAML file (default: "+config.DefaultFile+" in the working directory, if it is there)")
+	a.storeFlags(fs)
+	fs.StringVarP(&a.set.output, "output", "o", "text", "how to print: text or json")
+	fs.StringVar(&a.set.logLevel, "log-level", "info", "debug, info, warn or error")
+	fs.StringVar(&a.set.logFormat, "log-format", "text", "how to log: text or json")
+	mark(fs, "store", "broker", "schema", "pipe", "output", "log-level", "log-format")
+
+	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.enqueueCommand(),
+		a.deadCommand(), a.demoCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.load(cmd) }
+	return root
+}
+
+func (a *app) storeFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&a.set.store, "store", "", "where the outbox is: postgres://..., sqlite:FILE or memory:")
+	fs.StringVar(&a.set.broker, "broker", "", "where messages go: kafka://HOST:PORT,..., nats://HOST:PORT or memory:")
+	fs.StringVar(&a.set.schema, "schema", "", "schema of the outbox on PostgreSQL (default: postrider)")
+	fs.StringVar(&a.set.pipe, "pipe", "", "the pipe: a named reader of the outbox (default: default)")
+}
+
+// mark ignores the error of an unknown name: the names are declared on the lines above each call.
+func mark(fs *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		_ = config.Mark(fs, name)
+	}
+}
+
+// load fills the settings that no flag gave and checks those of every command.
+func (a *app) load(cmd *cobra.Command) error {
+	if cmd.Name() == cobra.ShellCompRequestCmd || cmd.Name() == "completion" || (cmd.Parent() != nil && cmd.Parent().Name() == "completion") {
+		return nil
+	}
+	if a.configFile == "" {
+		a.configFile, _ = a.lookupEnv("POSTRIDER_CONFIG")
+	}
+	src := config.Source{File: a.configFile, LookupEnv: a.lookupEnv, Known: known(cmd.Root())}
+	if err := src.Apply(cmd.Flags()); err != nil {
+		return err
+	}
+	if a.set.output != "text" && a.set.output != "json" {
+		return usagef("output is %q: use text or json", a.set.output)
+	}
+	if a.set.logFormat != "text" && a.set.logFormat != "json" {
+		return usagef("log-format is %q: use text or json", a.set.logFormat)
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(a.set.logLevel)); err != nil {
+		return usagef("log-level is %q: use debug, info, warn or error", a.set.logLevel)
+	}
+	return nil
+}
+
+// known lists the settings of all commands.
+func known(root *cobra.Command) []string {
+	var names []string
+	add := func(f *pflag.Flag) {
+		if config.IsSetting(f) {
+			names = append(names, f.Name)
+		}
+	}
+	root.PersistentFlags().VisitAll(add)
+	for _, cmd := range root.Commands() {
+		cmd.Flags().VisitAll(add)
+		cmd.PersistentFlags().VisitAll(add)
+	}
+	return names
+}
+
+// logger writes to stderr; secrets of the settings are masked in every line.
+func (a *app) logger() *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(a.set.logLevel)) // checked by load
+	secrets := redact.Find(a.set.store, a.set.broker)
+	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
+		switch v := attr.Value.Any().(type) {
+		case string:
+			attr.Value = slog.StringValue(secrets.Text(v))
+		case error:
+			attr.Value = slog.StringValue(secrets.Text(v.Error()))
+		}
+		return attr
+	}}
+	if a.set.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(a.errOut, opts))
+	}
+	return slog.New(slog.NewTextHandler(a.errOut, opts))
+}
+
+// secrets are those of every place where a URL may have come from, also when
+// the settings could not be loaded.
+func (a *app) secrets(args []string) redact.Secrets {
+	urls := []string{a.set.store, a.set.broker}
+	for _, name := range []string{"store", "broker"} {
+		v, _ := a.lookupEnv(config.Env(name))
+		urls = append(urls, v)
+	}
+	for _, arg := range args {
+		_, v, _ := strings.Cut(arg, "=")
+		urls = append(urls, arg, v)
+	}
+	return redact.Find(urls...)
+}
+
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%q is no command or argument of `%s`; see `%s --help`", args[0], cmd.CommandPath(), cmd.CommandPath())
+	}
+	return nil
+}
+
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+}

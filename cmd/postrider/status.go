@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider/store"
+)
+
+// statusAnswer is what `status --output json` prints: one object per look.
+type statusAnswer struct {
+	Time       time.Time        `json:"time"`
+	Pipe       string           `json:"pipe"`
+	Identity   string           `json:"identity"`
+	Pending    int64            `json:"pending"`
+	Capped     bool             `json:"pending_is_lower_bound,omitempty"`
+	LagSeconds float64          `json:"lag_seconds"`
+	Delivered  int64            `json:"delivered"`
+	Parked     map[string]int64 `json:"parked"`
+	Instances  []instanceAnswer `json:"instances"`
+	Lanes      []laneAnswer     `json:"lanes"`
+}
+
+type instanceAnswer struct {
+	Name            string  `json:"name"`
+	BootID          string  `json:"boot_id"`
+	Alive           bool    `json:"alive"`
+	AliveForSeconds float64 `json:"alive_for_seconds"`
+	Lanes           int     `json:"lanes"`
+}
+
+type laneAnswer struct {
+	Lane       int     `json:"lane"`
+	Owner      string  `json:"owner,omitempty"`
+	Leased     bool    `json:"leased"`
+	Epoch      int64   `json:"epoch"`
+	Pending    int64   `json:"pending"`
+	LagSeconds float64 `json:"lag_seconds"`
+	Delivered  int64   `json:"delivered"`
+	Parked     int64   `json:"parked"`
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	var (
+		watch, lanes bool
+		every        time.Duration
+		failIfLag    time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Print what is where: pending, lag, parked, relays, lanes",
+		Long:  "Asks the database, so it works also when no relay lives. With --fail-if-lag it exits with\ncode 3 when the oldest pending message is older than that.",
+		Example: "  postrider status --store sqlite:shop.db --watch\n" +
+			"  postrider status --fail-if-lag 60s --output json",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if every <= 0 {
+				return usagef("every is %s: it must be above zero", every)
+			}
+			st, err := openStore(&a.set)
+			if err != nil {
+				return err
+			}
+			defer st.close()
+			if watch {
+				return a.watch(cmd.Context(), st, every, failIfLag, lanes)
+			}
+			return a.lookOnce(cmd.Context(), st, failIfLag, lanes)
+		},
+	}
+	fs := cmd.Flags()
+	fs.BoolVarP(&watch, "watch", "w", false, "look again and again until interrupted")
+	fs.DurationVar(&every, "every", time.Second, "time between two looks of --watch")
+	fs.DurationVar(&failIfLag, "fail-if-lag", 0, "exit with code 3 when the lag is above this")
+	fs.BoolVar(&lanes, "lanes", false, "print every lane that holds something")
+	return cmd
+}
+
+func (a *app) lookOnce(ctx context.Context, st *opened, failIfLag time.Duration, lanes bool) error {
+	if err := ready(ctx, st, a.schemaName()); err != nil {
+		return err
+	}
+	status, err := st.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("status: %w", err)
+	}
+	if err := a.printStatus(status, lanes); err != nil {
+		return err
+	}
+	if failIfLag > 0 && status.Lag > failIfLag {
+		return &lagError{fmt.Sprintf("lag is %s, above the %s of --fail-if-lag: see whether a relay lives (`postrider status`) and its log", short(status.Lag), failIfLag)}
+	}
+	return nil
+}
+
+// watch looks until ctx ends. An unreachable database is said once, and looked for again.
+func (a *app) watch(ctx context.Context, st *opened, every, failIfLag time.Duration, lanes bool) error {
+	log, down := a.logger(), false
+	for {
+		err := a.lookOnce(ctx, st, failIfLag, lanes)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			down = false
+		case exitCode(err) != exitFailure && exitCode(err) != exitUnreachable:
+			return err
+		case !down:
+			down = true
+			log.WarnContext(ctx, "cannot look, trying again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(every):
+		}
+	}
+}
+
+func (a *app) printStatus(s store.Status, lanes bool) error {
+	answer := statusAnswer{
+		Time: time.Now().UTC(), Pipe: s.Pipe, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped,
+		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered, Parked: s.Parked,
+		Instances: []instanceAnswer{}, Lanes: []laneAnswer{},
+	}
+	if answer.Parked == nil {
+		answer.Parked = map[string]int64{}
+	}
+	for _, i := range s.Instances {
+		answer.Instances = append(answer.Instances, instanceAnswer{i.Name, i.BootID, i.Alive, i.AliveFor.Seconds(), i.Lanes})
+	}
+	for _, l := range s.Lanes {
+		answer.Lanes = append(answer.Lanes, laneAnswer{int(l.Lane), l.Owner, l.Leased, l.Epoch, l.Pending, l.Lag.Seconds(), l.Delivered, l.Parked})
+	}
+	return a.print(answer, func(w *tabwriter.Writer) { statusText(w, s, lanes) })
+}
+
+func statusText(w *tabwriter.Writer, s store.Status, lanes bool) {
+	bound := ""
+	if s.Capped {
+		bound = " or more"
+	}
+	row(w, "pipe", visible(s.Pipe, ""))
+	row(w, "pending", fmt.Sprintf("%d%s", s.Pending, bound))
+	row(w, "lag", short(s.Lag))
+	row(w, "delivered", s.Delivered)
+	row(w, "parked", fmt.Sprintf("scheduled %d, retry %d, waiting %d, dead %d",
+		s.Parked["scheduled"], s.Parked["retry"], s.Parked["waiting"], s.Parked["dead"]))
+	alive := 0
+	for _, i := range s.Instances {
+		if i.Alive {
+			alive++
+			row(w, "relay", fmt.Sprintf("%s, %d lanes, lease %s", visible(i.Name, ""), i.Lanes, short(i.AliveFor)))
+		}
+	}
+	if alive == 0 {
+		row(w, "relay", "none alive: start one with `postrider relay`")
+	}
+	if !lanes {
+		return
+	}
+	row(w)
+	row(w, "LANE", "OWNER", "PENDING", "LAG", "DELIVERED", "PARKED", "EPOCH")
+	for _, l := range s.Lanes {
+		if l.Pending+l.Parked+l.Delivered > 0 {
+			row(w, l.Lane, visible(l.Owner, ""), l.Pending, short(l.Lag), l.Delivered, l.Parked, l.Epoch)
+		}
+	}
+}
