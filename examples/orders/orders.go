@@ -15,7 +15,7 @@ import (
 	"github.com/postrider/postrider/outbox"
 )
 
-// Topic is where the messages of all orders go.
+// Topic is where the messages of all orders go unless Options say otherwise.
 const Topic = "orders"
 
 // The types of the messages: what happened to an order, in this order.
@@ -44,6 +44,7 @@ var (
 type Shop struct {
 	db     *sql.DB
 	outbox *outbox.Outbox
+	topic  string
 	pause  func() time.Duration
 }
 
@@ -51,6 +52,8 @@ type Shop struct {
 type Options struct {
 	// Schema of the outbox, "" for the default.
 	Schema string
+	// Topic of the messages, "" for the constant of that name.
+	Topic string
 	// Pause is slept in each transaction after the message was enqueued, so
 	// that transactions overlap; nil: no pause.
 	Pause func() time.Duration
@@ -58,11 +61,13 @@ type Options struct {
 
 // NewShop returns a shop on db, a database of the dialect d. It does no I/O.
 func NewShop(db *sql.DB, d outbox.Dialect, opts *Options) *Shop {
-	s := &Shop{db: db}
+	s := &Shop{db: db, topic: Topic}
 	var ob outbox.Options
 	if opts != nil {
-		ob.Schema = opts.Schema
-		s.pause = opts.Pause
+		ob.Schema, s.pause = opts.Schema, opts.Pause
+		if opts.Topic != "" {
+			s.topic = opts.Topic
+		}
 	}
 	s.outbox = outbox.New(d, &ob)
 	return s
@@ -131,7 +136,7 @@ func (s *Shop) step(ctx context.Context, e *Event, change func(*sql.Tx) error, c
 	if err := change(tx); err != nil {
 		return fail(err)
 	}
-	if err := s.outbox.Enqueue(ctx, tx, postrider.JSON(Topic, e.Order, e.Step, e)); err != nil {
+	if err := s.outbox.Enqueue(ctx, tx, postrider.JSON(s.topic, e.Order, e.Step, e)); err != nil {
 		return fail(err)
 	}
 	if s.pause != nil {

@@ -3,13 +3,12 @@ package orders
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"time"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
 )
@@ -19,18 +18,22 @@ import (
 const Consumer = "warehouse"
 
 // Warehouse keeps the stock. It receives the messages of orders at least once
-// and applies each once: the inbox claims the message in the transaction that
-// changes the stock.
+// and applies each once: the consumer claims the message in the transaction
+// that changes the stock.
 type Warehouse struct {
-	db    *sql.DB
-	inbox *inbox.Inbox
-	log   *slog.Logger
+	db      *sql.DB
+	dialect outbox.Dialect
+	opts    consumer.Options
 }
 
 // NewWarehouse returns a warehouse whose stock is in db, a database of the
 // dialect d; schema holds the inbox ("" for the default). It does no I/O.
 func NewWarehouse(db *sql.DB, d outbox.Dialect, schema string, log *slog.Logger) *Warehouse {
-	return &Warehouse{db: db, inbox: inbox.New(d, Consumer, &inbox.Options{Schema: schema}), log: log}
+	opts := consumer.Options{Name: Consumer, Schema: schema, Logger: log, BackoffMin: 50 * time.Millisecond}
+	if d == outbox.SQLite {
+		opts.Concurrency, opts.Prefetch = 1, 64 // one writer at a time anyway
+	}
+	return &Warehouse{db: db, dialect: d, opts: opts}
 }
 
 // Migrate makes the tables of the stock and of the inbox.
@@ -40,7 +43,8 @@ func (w *Warehouse) Migrate(ctx context.Context) error {
 		return fmt.Errorf("make the tables of the warehouse: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	if err := w.inbox.Migrate(ctx, tx); err != nil {
+	in := inbox.New(w.dialect, Consumer, &inbox.Options{Schema: w.opts.Schema})
+	if err := in.Migrate(ctx, tx); err != nil {
 		return err
 	}
 	for _, stmt := range []string{
@@ -56,57 +60,19 @@ func (w *Warehouse) Migrate(ctx context.Context) error {
 	return tx.Commit()
 }
 
-// Run receives from src until ctx ends. What cannot be applied is given back.
+// Run receives from src until ctx ends.
 func (w *Warehouse) Run(ctx context.Context, src broker.Source) error {
-	for ctx.Err() == nil {
-		deliveries, err := src.Receive(ctx, 100)
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			w.log.WarnContext(ctx, "cannot receive, trying again", "error", err)
-			pause(ctx, time.Second)
-			continue
-		}
-		if err := src.Settle(ctx, w.handle(ctx, deliveries)); err != nil && ctx.Err() == nil {
-			w.log.WarnContext(ctx, "cannot acknowledge: the messages will come again", "error", err)
-		}
+	c := consumer.New(src, consumer.SQL(w.db, w.dialect), &w.opts)
+	for _, step := range []string{Placed, Paid, Shipped} {
+		consumer.Handle(c, step, apply)
 	}
-	return nil
-}
-
-// handle applies deliveries one after the other. After one that failed, the
-// others of its order go back too: they must not overtake it.
-func (w *Warehouse) handle(ctx context.Context, deliveries []broker.Delivery) []broker.Verdict {
-	verdicts := make([]broker.Verdict, len(deliveries))
-	failed := map[string]bool{}
-	for i, d := range deliveries {
-		verdicts[i] = broker.Verdict{Delivery: d, Delay: 100 * time.Millisecond}
-		if failed[d.Message.Key] {
-			continue
-		}
-		err := d.Err
-		if err == nil {
-			err = w.inbox.Once(ctx, w.db, d.Message, func(tx *sql.Tx) error { return apply(ctx, tx, d.Message) })
-		}
-		if err != nil {
-			failed[d.Message.Key] = true
-			w.log.WarnContext(ctx, "message not applied, will come again", "id", d.Message.ID, "origin", d.Origin, "error", err)
-			continue
-		}
-		verdicts[i].Ack = true
-	}
-	return verdicts
+	return c.Run(ctx)
 }
 
 // apply is the effect of one message: a movement of the stock.
-func apply(ctx context.Context, tx *sql.Tx, m postrider.Message) error {
-	var e Event
-	if err := json.Unmarshal(m.Payload, &e); err != nil {
-		return fmt.Errorf("message %s of type %s is no event: %w", m.ID, m.Type, err)
-	}
+func apply(ctx context.Context, tx *sql.Tx, e Event) error {
 	reserved, sold := 0, 0
-	switch m.Type {
+	switch e.Step {
 	case Placed:
 		reserved = e.Qty
 	case Shipped:
@@ -123,11 +89,4 @@ func apply(ctx context.Context, tx *sql.Tx, m postrider.Message) error {
 		return fmt.Errorf("write the movement of %s: %w", e.SKU, err)
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
