@@ -13,6 +13,7 @@ type scope struct {
 	open    bool
 	pause   pause
 	tripped time.Duration // when it was tripped last
+	by      *call         // and by which call
 	probe   *call         // the one call that may try while it is open
 
 	rejections int
@@ -72,13 +73,13 @@ func (e *Engine) scope(name string) *scope {
 	return s
 }
 
-// trip opens the scope for longer than before. Calls that had begun before it
-// was tripped last tell nothing new.
+// trip opens the scope for longer than before, once per call. Calls that had
+// begun before it was tripped last tell nothing new.
 func (e *Engine) trip(s *scope, c *call, err *broker.Error) {
-	known := s.open && c.sentAt < s.tripped && s.probe != c
+	known := s.open && (s.by == c || c.sentAt < s.tripped && s.probe != c)
 	if !known {
 		e.pauseFor(&s.pause, e.cfg.OutageBase, e.cfg.OutageMax)
-		s.tripped = e.now
+		s.tripped, s.by = e.now, c
 	}
 	if err.Class == broker.ClassThrottled && err.RetryAfter > 0 {
 		s.pause.until = max(s.pause.until, e.now+min(err.RetryAfter, e.cfg.OutageMax))

@@ -1,0 +1,102 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func TestDrainFinishesSettlesAndLeaves(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(2)
+	b := r.batch(0, "p1", "a")
+	b.More = true
+	r.read(b)
+	r.read(r.batch(0, "p2", "b"))
+	d := take[Deliver](r)
+	r.step(Drain{})
+	none[Lease](r)
+	none[Read](r)
+	r.pass(5 * time.Second) // heartbeats go on, for the delivery that is out
+	r.step(Delivered{ID: d.ID})
+	none[Deliver](r) // what was not begun is left to the next owner
+	s := take[Settle](r)
+	wantEqual(t, "settled", string(s.Settlements[0].Position), "p1")
+	r.step(Settled{ID: s.ID})
+	l := take[Lease](r)
+	wantEqual(t, "leave", l.Req.Leave, true)
+	wantEqual(t, "released", fmt.Sprint(l.Req.Release), "[{0 11} {1 10}]")
+	r.step(Leased{ID: l.ID})
+	wantEqual(t, "reason", take[Stopped](r).Err, nil)
+	if got := r.e.Step(r.now, Tick{}); len(got) != 0 {
+		t.Errorf("actions after Stopped: %v", got)
+	}
+}
+
+func TestWhileDrainingNoLaneIsTaken(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a"))
+	take[Deliver](r)
+	r.step(Drain{})
+	r.now += 700 * time.Millisecond
+	r.step(Tick{})
+	wantEqual(t, "observe", take[Lease](r).Req.Observe, true)
+}
+
+func TestADrainEndsAtItsDeadline(t *testing.T) {
+	r := newRig(t, Config{DrainTimeout: 3 * time.Second})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a"))
+	d := take[Deliver](r)
+	r.step(Drain{})
+	r.pass(3100 * time.Millisecond)
+	wantEqual(t, "cancelled", take[Cancel](r).ID, d.ID)
+	r.step(Delivered{ID: d.ID, Errs: []error{unknown}})
+	none[Settle](r) // unknown stays unsettled
+	l := take[Lease](r)
+	wantEqual(t, "leave", l.Req.Leave, true)
+	r.step(Leased{ID: l.ID, Err: errTest})
+	take[Stopped](r)
+}
+
+func TestADrainDoesNotWaitForADeadStoreOrAHungSink(t *testing.T) {
+	r := newRig(t, Config{DrainTimeout: 3 * time.Second})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a"))
+	r.deliver()
+	r.step(Drain{})
+	for range 100 {
+		r.now += 50 * time.Millisecond
+		r.step(Tick{})
+		if s, ok := maybe[Settle](r); ok {
+			r.step(Settled{ID: s.ID, Err: errTest})
+		}
+		if l, ok := maybe[Lease](r); ok && r.now%3 == 0 {
+			r.step(Leased{ID: l.ID, Err: errTest})
+		}
+		if s, ok := maybe[Stopped](r); ok {
+			wantEqual(t, "reason", s.Err, nil)
+			return
+		}
+	}
+	t.Fatal("the drain hangs")
+}
+
+func TestADrainInAnOutageDoesNotWait(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a"))
+	r.deliver(outage)
+	r.step(Drain{})
+	wantEqual(t, "leave", take[Lease](r).Req.Leave, true)
+}
+
+func TestADrainBeforeTheFirstLeaseStops(t *testing.T) {
+	r := newRig(t, Config{})
+	r.step(Start{})
+	l := take[Lease](r)
+	r.step(Drain{})
+	r.step(Leased{ID: l.ID, Err: errTest})
+	take[Stopped](r)
+}

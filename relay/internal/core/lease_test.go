@@ -1,0 +1,176 @@
+package core
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+func TestLeaseIsRenewedEveryThirdOfTheTTL(t *testing.T) {
+	r := newRig(t, Config{TTL: 3 * time.Second})
+	r.lead(2)
+	start := r.now
+	r.now += 999 * time.Millisecond
+	r.step(Tick{})
+	none[Lease](r)
+	r.now = start + time.Second
+	r.step(Tick{})
+	take[Lease](r)
+}
+
+func TestPastTheDeadlineNothingIsSentOrSettled(t *testing.T) {
+	r := newRig(t, Config{TTL: 2 * time.Second})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a", "b"))
+	d := take[Deliver](r)
+	none[Read](r)
+	r.now += 2*time.Second - 250*time.Millisecond // the deadline, a margin before the TTL
+	r.step(Tick{})
+	wantEqual(t, "cancelled", take[Cancel](r).ID, d.ID)
+	r.step(Delivered{ID: d.ID})
+	r.now += time.Minute
+	r.step(Tick{})
+	none[Settle](r)
+	none[Deliver](r)
+	none[Read](r)
+	wantEqual(t, "reason", factsOf[LaneLost](r)[0].Reason, "lease expired")
+}
+
+func TestALeaseCountsFromBeforeItWasAsked(t *testing.T) {
+	r := newRig(t, Config{TTL: 2 * time.Second})
+	r.step(Start{})
+	l := take[Lease](r)
+	r.now += 1900 * time.Millisecond
+	r.step(Leased{ID: l.ID, Grant: lanes(1, store.ParkedView{})})
+	none[Read](r)
+	wantEqual(t, "lanes gained", len(factsOf[LaneGained](r)), 0)
+}
+
+func TestALaneDeliversNothingBeforeItsCancelledCallIsBack(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a"))
+	d := take[Deliver](r)
+	none[Read](r)
+	r.step(ClockJump{})
+	take[Cancel](r)
+	r.step(Leased{ID: take[Lease](r).ID, Grant: lanes(1, store.ParkedView{})})
+	r.read(r.batch(0, "p1", "a"))
+	none[Deliver](r)
+	r.step(Delivered{ID: d.ID, Errs: []error{errTest}})
+	take[Deliver](r)
+}
+
+func TestAnUnansweredSettleIsRepeatedUnchangedAlsoAfterALapse(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a"))
+	r.deliver()
+	r.pass(1100 * time.Millisecond)
+	s := take[Settle](r)
+	r.step(Settled{ID: s.ID, Err: errTest})
+	r.pass(time.Second)
+	again := take[Settle](r)
+	if !reflect.DeepEqual(again.Settlements, s.Settlements) || again.ID == s.ID {
+		t.Fatalf("repeated %+v as %+v", s, again)
+	}
+	r.step(ClockJump{})
+	l := take[Lease](r)
+	r.step(Settled{ID: again.ID, Err: errTest})
+	r.step(Leased{ID: l.ID, Grant: lanes(1, store.ParkedView{})})
+	wantEqual(t, "lanes taken while a settlement is open", len(r.e.order), 0)
+	r.pass(time.Second)
+	s = take[Settle](r)
+	none[Deliver](r)
+	r.step(Settled{ID: s.ID})
+	r.now += time.Second
+	r.step(Tick{})
+	l = take[Lease](r)
+	r.step(Leased{ID: l.ID, Grant: lanes(1, store.ParkedView{})}) // an answer from before the settlement
+	wantEqual(t, "lanes taken with an old epoch", len(r.e.order), 0)
+	r.now += time.Second
+	r.step(Tick{})
+	g := lanes(1, store.ParkedView{})
+	g.Lanes[0].Epoch = 11
+	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	wantEqual(t, "lanes", len(r.e.order), 1)
+}
+
+func TestALostLaneIsDroppedAtOnce(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(2)
+	r.read(r.batch(0, "p1", "a"), r.batch(1, "p1", "b"))
+	r.deliver()
+	r.deliver()
+	r.step(Woke{ID: take[Wait](r).ID})
+	r.read(r.batch(0, "p2", "c"))
+	d := take[Deliver](r)
+	r.pass(1100 * time.Millisecond)
+	s := take[Settle](r)
+	r.step(Settled{ID: s.ID, Lost: []store.Lane{0}})
+	wantEqual(t, "cancelled", take[Cancel](r).ID, d.ID)
+	wantEqual(t, "lanes left", fmt.Sprint(r.e.order), "[1]")
+	wantEqual(t, "epoch after a settlement", r.e.lanes[1].epoch, 11)
+}
+
+func TestAnotherIdentityDropsEverything(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a"))
+	d := take[Deliver](r)
+	r.now += time.Second
+	r.step(Tick{})
+	g := lanes(1, store.ParkedView{})
+	g.Identity = "restored"
+	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	wantEqual(t, "cancelled", take[Cancel](r).ID, d.ID)
+	// The first answer of a new history only says that there is one.
+	wantEqual(t, "held messages", r.e.msgs, 0)
+}
+
+func TestSurplusLanesAreFinishedSettledAndReleased(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(4)
+	r.read(r.batch(3, "p1", "a"), r.batch(2, "p1", "b"))
+	r.now += time.Second
+	r.step(Tick{})
+	g := r.grant()
+	g.Instances = 2
+	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	none[Lease](r)
+	r.deliver()
+	r.deliver()
+	r.step(Settled{ID: take[Settle](r).ID}) // at once, each as soon as it is delivered
+	l := take[Lease](r)
+	wantEqual(t, "released", fmt.Sprint(l.Req.Release), "[{2 11}]")
+	r.step(Settled{ID: take[Settle](r).ID})
+	wantEqual(t, "to be released", len(r.e.lease.releases), 2)
+	wantEqual(t, "kept", fmt.Sprint(r.e.order), "[0 1]")
+	r.step(Leased{ID: l.ID, Err: errTest})
+	r.pass(500 * time.Millisecond)
+	wantEqual(t, "an unanswered release is repeated and then done", len(r.e.lease.releases), 0)
+}
+
+func TestOnlyAtTheStartAWrongSchemaStops(t *testing.T) {
+	r := newRig(t, Config{})
+	r.step(Start{})
+	r.step(Leased{ID: take[Lease](r).ID, Err: errTest})
+	none[Stopped](r)
+	r.now += time.Second
+	r.step(Tick{})
+	r.step(Leased{ID: take[Lease](r).ID, Err: &store.SchemaError{Want: 1}})
+	if take[Stopped](r).Err == nil {
+		t.Error("stopped without a reason")
+	}
+
+	r = newRig(t, Config{})
+	r.lead(1)
+	r.now += time.Second
+	r.step(Tick{})
+	r.step(Leased{ID: take[Lease](r).ID, Err: &store.SchemaError{Want: 1}})
+	none[Stopped](r)
+	wantEqual(t, "store health changes", len(factsOf[HealthChanged](r)), 1)
+}

@@ -1,0 +1,328 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+)
+
+var (
+	failed    = broker.Failed(errTest, "f1", "")
+	rejected  = broker.Rejected(errTest, "r1", "")
+	unknown   = broker.Unknown(errTest, "u1", "")
+	outage    = broker.Outage(errTest, "o1", "")
+	notTried  = broker.Failed(broker.ErrNotTried, "", "")
+	ordersOut = broker.Outage(errTest, "o2", "orders")
+)
+
+// TestOutcomes is the table of DESIGN section 6: one call with the answers
+// given, and what is parked or sent again by it.
+func TestOutcomes(t *testing.T) {
+	type sent = []string
+	for _, c := range []struct {
+		name   string
+		cfg    Config
+		keys   []string
+		errs   []error
+		again  string // ids of the second call, "" for none
+		parked string
+	}{
+		{"failed counts an attempt and captures its key", Config{}, sent{"a", "b", "a"}, []error{failed, nil, notTried},
+			"", "m1 retry captures #1, m3 waiting"},
+		{"failed without a key captures nothing", Config{}, sent{"", ""}, []error{failed, nil}, "", "m1 retry #1"},
+		{"an unclassified error is failed", Config{}, sent{"a"}, []error{errTest}, "", "m1 retry captures #1"},
+		{"dead after the last attempt", Config{Retry: Backoff{MaxAttempts: 1}}, sent{"a", "a"}, []error{failed, notTried},
+			"", "m1 dead captures #1, m2 waiting"},
+		{"rejected is dead at once and blocks", Config{}, sent{"a", "b", "a"}, []error{rejected, nil, notTried},
+			"", "m1 dead captures #1, m3 waiting"},
+		{"rejected under skip lets the key go on", Config{Policy: func(string) Policy { return Skip }}, sent{"a", "b", "a"},
+			[]error{rejected, nil, notTried}, "[m3]", "m1 dead #1"},
+		{"outage keeps what is unresolved", Config{}, sent{"a", "b", "a"}, []error{outage, nil, notTried}, "[m1 m3]", ""},
+		{"unknown is sent again", Config{}, sent{"a", "b", "a"}, []error{unknown, nil, notTried}, "[m1 m3]", ""},
+		{"throttled is sent again", Config{}, sent{"a", "b"}, []error{broker.Throttled(errTest, "", "", time.Second), nil}, "[m1]", ""},
+		{"not tried behind an unknown head stays whatever its class", Config{}, sent{"a", "a"}, []error{unknown, failed}, "[m1 m2]", ""},
+		{"a destination that is down while others work", Config{}, sent{"a", "b@other", "a@other"},
+			[]error{ordersOut, nil, notTried}, "", "m1 retry captures, m3 waiting"},
+		{"a destination that is down alone", Config{}, sent{"a", "b"}, []error{ordersOut, ordersOut}, "[m1 m2]", ""},
+		{"too many parked keys for an outage", Config{ParkedKeys: 1}, sent{"a", "b", "c@other"},
+			[]error{ordersOut, ordersOut, nil}, "[m2]", "m1 retry captures"},
+		{"an answer of the wrong length is unknown", Config{}, sent{"a", "b"}, []error{failed}, "[m1 m2]", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, c.cfg)
+			r.lead(1)
+			r.read(r.batch(0, "p1", c.keys...))
+			d := take[Deliver](r)
+			r.step(Delivered{ID: d.ID, Errs: c.errs})
+			if c.again != "" {
+				r.pass(time.Second)
+				none[Settle](r) // a batch is settled whole
+				again := take[Deliver](r)
+				wantEqual(t, "sent again", fmt.Sprint(ids(again)), c.again)
+				r.step(Delivered{ID: again.ID})
+			}
+			s := r.settle(0)
+			wantEqual(t, "parked", drawn(s.Park), c.parked)
+			wantEqual(t, "delivered and parked", s.Delivered+len(s.Park), len(c.keys))
+			wantEqual(t, "position", string(s.Position), "p1")
+		})
+	}
+}
+
+func TestParkTellsWhy(t *testing.T) {
+	r := newRig(t, Config{Retry: Backoff{Delays: []time.Duration{10 * time.Second}, Jitter: -1}})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a"))
+	r.deliver(broker.Failed(errors.New("zero\x00byte"), "f1", ""))
+	r.pass(150 * time.Millisecond)
+	p := r.settle(0).Park[0]
+	wantEqual(t, "class", p.Class, "failed")
+	wantEqual(t, "code", p.Code, "f1")
+	wantEqual(t, "error", p.Error, "zerobyte")
+	if p.DueIn <= 8*time.Second || p.DueIn >= 10*time.Second {
+		t.Errorf("due in %v: want what is left of 10 s", p.DueIn)
+	}
+}
+
+func TestTooLargeForTheSinkIsDeadWithoutACall(t *testing.T) {
+	r := newRig(t, Config{Sink: broker.Info{MaxMessageBytes: 100}})
+	r.lead(1)
+	b := r.batch(0, "p1", "a", "b", "a")
+	b.Messages[0].Payload = make([]byte, 200)
+	r.read(b)
+	wantEqual(t, "sent", fmt.Sprint(ids(r.deliver())), "[m2]")
+	wantEqual(t, "parked", drawn(r.settle(0).Park), "m1 dead captures #1, m3 waiting")
+}
+
+func TestNotYetDueIsScheduledAndCapturesNothing(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	b := r.batch(0, "p1", "a", "a")
+	b.Meta[0].DueIn = time.Hour
+	r.read(b)
+	wantEqual(t, "sent", fmt.Sprint(ids(r.deliver())), "[m2]")
+	s := r.settle(0)
+	wantEqual(t, "parked", drawn(s.Park), "m1 scheduled")
+	if d := s.Park[0].DueIn; d > time.Hour || d < time.Hour-2*time.Second {
+		t.Errorf("due in %v", d)
+	}
+}
+
+func TestAnOutageStopsAllLanesAndProbesWithOne(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(3)
+	r.read(r.batch(0, "p1", "a"), r.batch(1, "p1", "b"), r.batch(2, "p1", "c"))
+	for range 3 {
+		r.deliver(outage)
+	}
+	none[Read](r)
+	calls := 0
+	for range 100 {
+		r.pass(100 * time.Millisecond)
+		if d, ok := maybe[Deliver](r); ok {
+			calls++
+			none[Deliver](r) // one probe at a time
+			r.step(Delivered{ID: d.ID, Errs: []error{outage}})
+		}
+	}
+	if calls < 3 || calls > 15 {
+		t.Errorf("%d probes in 10 s of outage", calls)
+	}
+	r.pass(16 * time.Second)
+	d := take[Deliver](r)
+	r.step(Delivered{ID: d.ID})
+	take[Deliver](r) // the others at once
+	take[Deliver](r)
+	h := factsOf[HealthChanged](r)
+	if len(h) != 2 || h[0].Part != "sink" || !h[0].Down || h[1].Down {
+		t.Errorf("health changes %+v", h)
+	}
+}
+
+func TestAThrottleIsHonouredAndCapped(t *testing.T) {
+	r := newRig(t, Config{OutageMax: 20 * time.Second})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a"))
+	r.deliver(broker.Throttled(errTest, "429", "", 5*time.Second))
+	r.pass(4900 * time.Millisecond)
+	none[Deliver](r)
+	r.pass(200 * time.Millisecond)
+	r.deliver(broker.Throttled(errTest, "429", "", 365*24*time.Hour))
+	r.pass(20100 * time.Millisecond)
+	take[Deliver](r)
+}
+
+func TestTheBrakeHoldsADestinationThatRejectsEverything(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", keys(100)...))
+	errs := make([]error, 100)
+	for i := range errs {
+		errs[i] = rejected
+	}
+	r.deliver(errs...)
+	none[Deliver](r)
+	b := factsOf[BrakeChanged](r)
+	if len(b) != 1 || !b[0].On || b[0].Destination != "orders" || b[0].Code != "r1" {
+		t.Fatalf("brake %+v", b)
+	}
+	r.pass(time.Second)
+	d := take[Deliver](r)
+	wantEqual(t, "kept", len(d.Msgs), 80)
+	r.step(Delivered{ID: d.ID, Errs: errs[:80]}) // still rejecting: nothing more dies
+	r.pass(time.Second)
+	d = take[Deliver](r)
+	wantEqual(t, "kept", len(d.Msgs), 80)
+	r.step(Delivered{ID: d.ID})
+	s := r.settle(0)
+	wantEqual(t, "dead", len(s.Park), 20)
+	wantEqual(t, "delivered", s.Delivered, 80)
+	if b = factsOf[BrakeChanged](r); len(b) != 2 || b[1].On {
+		t.Errorf("brake %+v", b)
+	}
+}
+
+func TestAKnownBadDestinationIsNotAskedByEveryBatch(t *testing.T) {
+	r := newRig(t, Config{OutageBase: 10 * time.Second})
+	r.lead(1)
+	b := r.batch(0, "p1", "a", "b@other")
+	b.More = true
+	r.read(b)
+	r.read(r.batch(0, "p2", "c", "d@other"))
+	r.deliver(ordersOut, nil)
+	wantEqual(t, "second call", fmt.Sprint(ids(r.deliver())), "[m4]")
+	wantEqual(t, "parked", drawn(r.settle(0).Park), "m1 retry captures, m3 retry captures")
+}
+
+func TestAPoisonousMessageIsFoundBySendingSingly(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a", "b", "c"))
+	var calls []string
+	for range 400 {
+		r.pass(100 * time.Millisecond)
+		d, ok := maybe[Deliver](r)
+		if !ok {
+			continue
+		}
+		calls = append(calls, fmt.Sprint(ids(d)))
+		var errs []error
+		for range d.Msgs {
+			errs = append(errs, unknown)
+		}
+		if d.Msgs[0].ID != "m2" && len(d.Msgs) == 1 {
+			errs = nil
+		}
+		r.step(Delivered{ID: d.ID, Errs: errs})
+		if s, ok := maybe[Settle](r); ok {
+			wantEqual(t, "parked", drawn(s.Settlements[0].Park), "m2 retry captures #1")
+			wantEqual(t, "calls", fmt.Sprint(calls), "[[m1 m2 m3] [m1 m2 m3] [m1 m2 m3] [m1] [m2] [m3] [m2]]")
+			return
+		}
+		if s, ok := r.e.lanes[0], true; ok && s.done == 1 {
+			s := r.settle(0)
+			wantEqual(t, "parked", drawn(s.Park), "m2 retry captures #1")
+			wantEqual(t, "calls", fmt.Sprint(calls), "[[m1 m2 m3] [m1 m2 m3] [m1 m2 m3] [m1] [m2] [m3] [m2]]")
+			return
+		}
+	}
+	t.Fatalf("the lane is stuck after %v", calls)
+}
+
+func TestAPoisonousMessageAloneLetsTheNextBatchProveIt(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	b := r.batch(0, "p1", "a")
+	b.More = true
+	r.read(b)
+	r.read(r.batch(0, "p2", "b"))
+	for range 600 {
+		r.pass(100 * time.Millisecond)
+		if d, ok := maybe[Deliver](r); ok {
+			var errs []error
+			if d.Msgs[0].ID == "m1" {
+				errs = []error{unknown}
+			}
+			r.step(Delivered{ID: d.ID, Errs: errs})
+		}
+		if r.e.lanes[0].done > 0 {
+			s := r.settle(0)
+			wantEqual(t, "parked", drawn(s.Park), "m1 retry captures #1")
+			wantEqual(t, "position", string(s.Position), "p2")
+			return
+		}
+	}
+	t.Fatal("the lane is stuck behind a message whose fate stays unknown")
+}
+
+func TestWhenNothingIsAcknowledgedUnknownBurnsNoAttempt(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a", "b"))
+	for range 600 {
+		r.pass(100 * time.Millisecond)
+		if d, ok := maybe[Deliver](r); ok {
+			errs := make([]error, len(d.Msgs))
+			for i := range errs {
+				errs[i] = unknown
+			}
+			r.step(Delivered{ID: d.ID, Errs: errs})
+		}
+	}
+	wantEqual(t, "parked", len(factsOf[RecordParked](r)), 0)
+	h := factsOf[HealthChanged](r)
+	if len(h) != 1 || h[0].Part != "sink" || !h[0].Down {
+		t.Errorf("health changes %+v", h)
+	}
+}
+
+func TestRetryDelays(t *testing.T) {
+	list := New(Config{Retry: Backoff{Delays: []time.Duration{10 * time.Second, 30 * time.Second, 2 * time.Minute}, Jitter: -1}}, 1)
+	for attempts, want := range map[int]time.Duration{1: 10 * time.Second, 2: 30 * time.Second, 3: 2 * time.Minute, 9: 2 * time.Minute} {
+		wantEqual(t, fmt.Sprint("list, attempt ", attempts), list.retryDelay(attempts), want)
+	}
+	e := New(Config{Retry: Backoff{Base: time.Second, Max: time.Minute}}, 1)
+	seen := map[time.Duration]bool{}
+	for range 100 {
+		d := e.retryDelay(3)
+		if d < 2*time.Second || d > 4*time.Second {
+			t.Fatalf("third delay %v: want 2 s to 4 s", d)
+		}
+		seen[d] = true
+		if d := e.retryDelay(60); d > time.Minute {
+			t.Fatalf("delay %v is above the cap", d)
+		}
+	}
+	if len(seen) < 50 {
+		t.Errorf("only %d different delays of 100", len(seen))
+	}
+}
+
+func TestOneSeedGivesOneTranscript(t *testing.T) {
+	run := func(seed uint64) (out string) {
+		e := New(Config{BootID: "b"}, seed)
+		now := time.Hour
+		for range 50 {
+			for _, a := range e.Step(now, Start{}) {
+				out += fmt.Sprintf("%T %+v\n", a, a)
+				if l, ok := a.(Lease); ok {
+					for _, a := range e.Step(now, Leased{ID: l.ID, Err: errTest}) {
+						out += fmt.Sprintf("%T %+v\n", a, a)
+					}
+					break
+				}
+			}
+			now += 300 * time.Millisecond
+		}
+		return out
+	}
+	if run(7) != run(7) {
+		t.Error("the same seed gave two transcripts")
+	}
+	if run(7) == run(8) {
+		t.Error("the seed draws nothing")
+	}
+}

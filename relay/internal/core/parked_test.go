@@ -1,0 +1,217 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+func captured(keys ...string) store.ParkedView {
+	return store.ParkedView{Captured: keys, Records: len(keys)}
+}
+
+// parkedBatch is what a parked read finds.
+func (r *rig) parkedBatch(v store.ParkedView, st store.State, attempts int, keys ...string) store.Batch {
+	b := r.batch(0, "", keys...)
+	b.Position, b.Parked = nil, v
+	for i := range b.Meta {
+		b.Meta[i].State, b.Meta[i].Attempts = st, attempts
+	}
+	return b
+}
+
+func TestMessagesOfACapturedKeyWait(t *testing.T) {
+	r := newRig(t, Config{})
+	r.leadWith(lanes(1, captured("a")))
+	r.read(r.batch(0, "p1", "a", "b", ""))
+	wantEqual(t, "sent", fmt.Sprint(ids(r.deliver())), "[m2 m3]")
+	s := r.settle(0)
+	wantEqual(t, "parked", drawn(s.Park), "m1 waiting")
+	wantEqual(t, "delivered", s.Delivered, 2)
+}
+
+func TestAKeyIsCapturedBeforeItsParkIsSettled(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	b := r.batch(0, "p1", "a", "b")
+	b.More = true
+	r.read(b)
+	r.read(r.batch(0, "p2", "a", "b"))
+	r.deliver(failed, nil)
+	wantEqual(t, "sent", fmt.Sprint(ids(r.deliver())), "[m4]")
+	wantEqual(t, "parked", drawn(r.settle(0).Park), "m1 retry captures #1, m3 waiting")
+}
+
+func TestDueRecordsAreDeliveredOnceThePipelineIsEmpty(t *testing.T) {
+	r := newRig(t, Config{})
+	v := captured("a")
+	v.HasDue, v.NextDue = true, 300*time.Millisecond
+	r.leadWith(lanes(1, v))
+	r.read(r.batch(0, "p1", "b"))
+	d := take[Deliver](r)
+	r.pass(400 * time.Millisecond)
+	none[Read](r) // due, but a delivery is out
+	r.step(Delivered{ID: d.ID})
+	s := take[Settle](r) // at once: the parked records wait for it
+	none[Read](r)
+	r.step(Settled{ID: s.ID})
+	rd := take[Read](r)
+	if !rd.Reads[0].Parked || rd.Reads[0].Epoch != 11 {
+		t.Fatalf("read %+v, want a parked one under the new epoch", rd.Reads[0])
+	}
+	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(v, store.Retry, 2, "a")}})
+	r.deliver()
+	s = take[Settle](r)
+	st := s.Settlements[0]
+	wantEqual(t, "unparked", fmt.Sprint(st.Unpark), "[2]")
+	wantEqual(t, "delivered", st.Delivered, 1)
+	if st.Position != nil {
+		t.Errorf("a parked settlement moved the position to %q", st.Position)
+	}
+	r.step(Settled{ID: s.ID})
+	rd = take[Read](r) // the view again, for what was behind it
+	wantEqual(t, "parked", rd.Reads[0].Parked, true)
+	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(store.ParkedView{}, 0, 0)}})
+	for {
+		rd, ok := maybe[Read](r)
+		if !ok {
+			break
+		}
+		wantEqual(t, "parked", rd.Reads[0].Parked, false)
+		r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.batch(0, "p2", "a")}})
+	}
+	if w, ok := maybe[Wait](r); ok {
+		r.step(Woke{ID: w.ID})
+		r.read(r.batch(0, "p2", "a"))
+	}
+	wantEqual(t, "the freed key flows", len(take[Deliver](r).Msgs), 1)
+}
+
+func TestAParkedRecordThatFailsAgainIsParkedLonger(t *testing.T) {
+	due := captured("a", "b")
+	due.HasDue = true
+	for _, c := range []struct {
+		name   string
+		err    error
+		parked string
+	}{
+		{"failed", failed, "m1 retry captures #4"},
+		{"rejected", rejected, "m1 dead captures #4"},
+		{"its destination is down", ordersOut, "m1 retry captures #3"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, Config{})
+			r.leadWith(lanes(1, due))
+			r.read(r.parkedBatch(due, store.Retry, 3, "a", "a", "b"))
+			r.deliver(c.err, notTried, nil)
+			st := r.settle(0)
+			wantEqual(t, "parked", drawn(st.Park), c.parked)
+			wantEqual(t, "unparked", fmt.Sprint(st.Unpark), "[3]")
+		})
+	}
+}
+
+func TestANormalBatchGetsItsTurnBetweenParkedOnes(t *testing.T) {
+	r := newRig(t, Config{})
+	due := captured("a")
+	due.HasDue = true
+	r.leadWith(lanes(1, due))
+	for turn := range 20 {
+		rd := take[Read](r)
+		if !rd.Reads[0].Parked {
+			wantEqual(t, "turn of the first normal read", turn, parkedTurns)
+			return
+		}
+		r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(due, store.Waiting, 0, "a")}})
+		r.deliver()
+		r.step(Settled{ID: take[Settle](r).ID})
+	}
+	t.Fatal("parked records starve the lane")
+}
+
+func TestActsOfPeopleAreExecutedOnceInASettlementOfTheirOwn(t *testing.T) {
+	r := newRig(t, Config{})
+	r.leadWith(lanes(1, captured("a")))
+	r.read(r.batch(0, "p1", "b"))
+	d := take[Deliver](r)
+	request := store.Request{ID: 7, Lane: 0, Act: store.Act{Kind: store.ActRetry, Seq: 99}}
+	r.now += 700 * time.Millisecond
+	r.step(Tick{})
+	stale := r.grant(request)
+	r.step(Leased{ID: take[Lease](r).ID, Grant: stale})
+	none[Settle](r)
+	r.step(Delivered{ID: d.ID})
+	s := take[Settle](r)
+	wantEqual(t, "first the pipeline", len(s.Settlements[0].Requests), 0)
+	r.step(Settled{ID: s.ID})
+	s = take[Settle](r)
+	wantEqual(t, "requests", fmt.Sprint(s.Settlements[0].Requests), "[7]")
+	r.now += 700 * time.Millisecond
+	r.step(Tick{})
+	l := take[Lease](r)
+	r.step(Settled{ID: s.ID})
+	rd := take[Read](r)
+	wantEqual(t, "then the view", rd.Reads[0].Parked, true)
+	stale.Lanes[0].Epoch = 12
+	r.step(Leased{ID: l.ID, Grant: stale}) // sent before the settlement was answered
+	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(store.ParkedView{}, 0, 0)}})
+	r.pass(200 * time.Millisecond)
+	none[Settle](r)
+}
+
+func TestAtTheCapOfParkedKeysTheLanePausesAndSaysSo(t *testing.T) {
+	r := newRig(t, Config{ParkedKeys: 2})
+	r.lead(1)
+	b := r.batch(0, "p1", "a", "b")
+	b.More = true
+	r.read(b)
+	r.step(ReadDone{ID: take[Read](r).ID})
+	r.deliver(rejected, rejected)
+	r.settle(0)
+	if w, ok := maybe[Wait](r); ok {
+		r.step(Woke{ID: w.ID})
+	}
+	none[Read](r)
+	p := factsOf[LanePaused](r)
+	if len(p) != 1 || !p[0].On || p[0].Keys != 2 {
+		t.Fatalf("paused %+v", p)
+	}
+	r.now += 700 * time.Millisecond
+	r.step(Tick{})
+	request := store.Request{ID: 1, Act: store.Act{Kind: store.ActDiscard, Seq: 1}}
+	l, _ := maybe[Lease](r)
+	r.step(Leased{ID: l.ID, Grant: r.grant(request)})
+	r.step(Settled{ID: take[Settle](r).ID})
+	r.step(ReadDone{ID: take[Read](r).ID, Batches: []store.Batch{r.parkedBatch(captured("b"), 0, 0)}})
+	wantEqual(t, "reads again", take[Read](r).Reads[0].Parked, false)
+	if p = factsOf[LanePaused](r); len(p) != 2 || p[1].On {
+		t.Errorf("paused %+v", p)
+	}
+}
+
+func TestAnUnknownParkedRecordFailsOnlyWhenOthersWork(t *testing.T) {
+	r := newRig(t, Config{})
+	due := captured("a")
+	due.HasDue = true
+	r.leadWith(lanes(1, due))
+	r.read(r.parkedBatch(due, store.Retry, 3, "a"))
+	r.deliver(unknown)
+	r.pass(200 * time.Millisecond)
+	r.deliver(unknown)
+	st := r.settle(0)
+	wantEqual(t, "the first time", drawn(st.Park), "m1 retry captures #3")
+	if st.Park[0].DueIn <= 0 {
+		t.Error("due at once: it would spin")
+	}
+}
+
+func TestScheduledRecordsBehindAFailureOfTheirKeyWait(t *testing.T) {
+	r := newRig(t, Config{})
+	due := store.ParkedView{HasDue: true, Records: 2}
+	r.leadWith(lanes(1, due))
+	r.read(r.parkedBatch(due, store.Scheduled, 0, "a", "a"))
+	r.deliver(failed, notTried)
+	wantEqual(t, "parked", drawn(r.settle(0).Park), "m1 retry captures #1, m2 waiting")
+}
