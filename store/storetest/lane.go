@@ -28,12 +28,22 @@ func oddKeys() []string {
 }
 
 func laneOnePerKey(ctx context.Context, env Env) error {
-	for round := range 3 {
+	for round := range 3 { // with 0, 1 and 2 instances alive, which must not matter
+		if round > 0 {
+			if err := newRelay(env, fmt.Sprintf("watcher %d", round)).lease(ctx, observe); err != nil {
+				return err
+			}
+		}
 		var msgs []postrider.Message
 		for _, key := range oddKeys() {
 			msgs = append(msgs, label(key, fmt.Sprintf("%q %d", key, round)))
 		}
 		if err := commit(ctx, env, msgs...); err != nil {
+			return err
+		}
+	}
+	for round := range 3 {
+		if err := newRelay(env, fmt.Sprintf("watcher %d", round)).leave(ctx); err != nil {
 			return err
 		}
 	}

@@ -167,8 +167,8 @@ func leaseMaxLanes(ctx context.Context, env Env) error {
 }
 
 func leaseOnly(ctx context.Context, env Env) error {
-	watcher := newRelay(env, "watcher")
-	if err := watcher.lease(ctx); err != nil {
+	watcher, err := solo(ctx, env, "watcher")
+	if err != nil {
 		return err
 	}
 	want := lanesOf(watcher.grant)[env.Features().Lanes-1]

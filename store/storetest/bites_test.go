@@ -1,0 +1,261 @@
+package storetest_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/memstore"
+	"github.com/postrider/postrider/store/storetest"
+)
+
+// mustCatch runs the suite against env, and requires that each of the wanted
+// cases finds something.
+func mustCatch(t *testing.T, newEnv func() storetest.Env, want ...string) {
+	t.Helper()
+	results := storetest.Check(t.Context(), func(context.Context) (storetest.Env, func(), error) {
+		return newEnv(), func() {}, nil
+	})
+	var caught []string
+	for _, r := range results {
+		if r.Err != nil {
+			caught = append(caught, r.Name)
+		}
+	}
+	for _, name := range want {
+		if !slices.Contains(caught, name) {
+			t.Errorf("%s does not catch it, caught by [%s]", name, strings.Join(caught, " "))
+		}
+	}
+	t.Logf("caught by %d of %d cases, named for it: %s", len(caught), len(results), strings.Join(want, " "))
+}
+
+// TestBites proves that the suite catches databases that break one rule each,
+// by the case that is about this rule.
+//
+// Three defects of memstore show only when others run inside an operation or
+// clocks differ (SequenceLate, SplitSettle, ClientClock): the simulation of the
+// relay, which controls both, is what catches them.
+func TestBites(t *testing.T) {
+	for defect, want := range map[memstore.Defect][]string{
+		memstore.BareCursor:         {"straggler/late-commit", "straggler/history"},
+		memstore.XidOrder:           {"read/not-held-up", "straggler/history"},
+		memstore.IgnoreInflight:     {"straggler/late-commit", "straggler/before-later", "straggler/pages"},
+		memstore.InflightNotSaved:   {"straggler/survives-take-over"},
+		memstore.OnlyXip:            {"straggler/history"},
+		memstore.AheadOfCommit:      {"read/uncommitted", "straggler/late-rollback"},
+		memstore.Reversed:           {"read/order", "read/numbers", "read/paging"},
+		memstore.LaneByInstances:    {"lane/one-per-key", "lane/keys-spread"},
+		memstore.IgnoreLease:        {"lease/exclusive", "lease/exclusive-at-once", "lease/renew-extends"},
+		memstore.SharedLease:        {"lease/exclusive", "lease/max-lanes", "lease/only"},
+		memstore.EpochKept:          {"lease/expiry", "lease/release", "lease/leave", "fence/retaken"},
+		memstore.ReleaseAnyEpoch:    {"lease/release-old-epoch"},
+		memstore.NoFence:            {"fence/old-epoch", "fence/boot-id", "fence/zombie", "fence/released", "fence/future-epoch"},
+		memstore.RepeatLost:         {"settle/repeat", "request/once"},
+		memstore.RepeatTwice:        {"settle/repeat"},
+		memstore.HalfSettle:         {"settle/many-lanes", "fence/others-succeed"},
+		memstore.ParkBeforeFence:    {"fence/zombie", "fence/others-succeed"},
+		memstore.LoseParked:         {"parked/retry", "parked/whole-record"},
+		memstore.ForgetCaptured:     {"parked/dead-block", "parked/captured-sorted", "parked/next-owner"},
+		memstore.DueIgnoresHead:     {"due/one-at-a-time", "due/head-again", "due/scheduled-behind-captured"},
+		memstore.DueIgnoresTime:     {"due/retry", "due/head-again"},
+		memstore.DeadIsDue:          {"parked/dead-block", "parked/dead-skip", "due/head-dies"},
+		memstore.ActAtOnce:          {"request/waits-for-owner", "fence/zombie"},
+		memstore.RetryKeepsAttempts: {"request/retry"},
+	} {
+		t.Run(defect.String(), func(t *testing.T) {
+			mustCatch(t, func() storetest.Env { return newMemEnv(memstore.Cursor, defect) }, want...)
+		})
+	}
+}
+
+// broken is a good store with one method replaced.
+type broken struct {
+	store.Store
+	lease  func(context.Context, store.LeaseRequest) (store.Grant, error)
+	read   func(context.Context, []store.LaneRead) ([]store.Batch, error)
+	settle func(context.Context, []store.Settlement) ([]store.Lane, error)
+	wait   func(context.Context, time.Duration) error
+}
+
+func (b broken) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+	if b.lease != nil {
+		return b.lease(ctx, req)
+	}
+	return b.Store.Lease(ctx, req)
+}
+
+func (b broken) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
+	if b.read != nil {
+		return b.read(ctx, reads)
+	}
+	return b.Store.Read(ctx, reads)
+}
+
+func (b broken) Settle(ctx context.Context, s []store.Settlement) ([]store.Lane, error) {
+	if b.settle != nil {
+		return b.settle(ctx, s)
+	}
+	return b.Store.Settle(ctx, s)
+}
+
+func (b broken) Wait(ctx context.Context, limit time.Duration) error {
+	if b.wait != nil {
+		return b.wait(ctx, limit)
+	}
+	return b.Store.Wait(ctx, limit)
+}
+
+// eachRequest breaks what the caller of Lease asks for.
+func eachRequest(change func(*store.LeaseRequest)) func(store.Store) broken {
+	return func(s store.Store) broken {
+		return broken{Store: s, lease: func(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+			change(&req)
+			return s.Lease(ctx, req)
+		}}
+	}
+}
+
+// eachRead breaks what the caller of Read asks for.
+func eachRead(change func(*store.LaneRead)) func(store.Store) broken {
+	return func(s store.Store) broken {
+		return broken{Store: s, read: func(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
+			reads = slices.Clone(reads)
+			for i := range reads {
+				change(&reads[i])
+			}
+			return s.Read(ctx, reads)
+		}}
+	}
+}
+
+// eachBatch breaks what Read answers.
+func eachBatch(change func(*store.Batch)) func(store.Store) broken {
+	return func(s store.Store) broken {
+		return broken{Store: s, read: func(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
+			batches, err := s.Read(ctx, reads)
+			for i := range batches {
+				change(&batches[i])
+			}
+			return batches, err
+		}}
+	}
+}
+
+// eachSettlement breaks what the caller of Settle asks for.
+func eachSettlement(change func(*store.Settlement)) func(store.Store) broken {
+	return func(s store.Store) broken {
+		return broken{Store: s, settle: func(ctx context.Context, settlements []store.Settlement) ([]store.Lane, error) {
+			settlements = slices.Clone(settlements)
+			for i := range settlements {
+				change(&settlements[i])
+			}
+			return s.Settle(ctx, settlements)
+		}}
+	}
+}
+
+// TestBitesOnWrappers breaks what a caller of a good store asks or is told.
+func TestBitesOnWrappers(t *testing.T) {
+	for name, c := range map[string]struct {
+		want  []string
+		wrong func(store.Store) broken
+	}{
+		"ignores MaxLanes": {[]string{"lease/max-lanes"}, eachRequest(func(r *store.LeaseRequest) { r.MaxLanes = 0 })},
+		"ignores Only":     {[]string{"lease/only"}, eachRequest(func(r *store.LeaseRequest) { r.Only = nil })},
+		"ignores Observe":  {[]string{"lease/observe", "lease/release"}, eachRequest(func(r *store.LeaseRequest) { r.Observe = false })},
+		"ignores Release":  {[]string{"lease/release"}, eachRequest(func(r *store.LeaseRequest) { r.Release = nil })},
+		"ignores Leave":    {[]string{"lease/leave"}, eachRequest(func(r *store.LeaseRequest) { r.Leave = false })},
+		"heartbeats never expire": {[]string{"lease/expiry", "fence/zombie"},
+			eachRequest(func(r *store.LeaseRequest) { r.TTL = 1000 * time.Hour })},
+		"heartbeats expire at once": {[]string{"lease/exclusive", "lease/renew-extends"},
+			eachRequest(func(r *store.LeaseRequest) { r.TTL = 0 })},
+
+		"ignores MaxRecords": {[]string{"read/paging"}, eachRead(func(r *store.LaneRead) { r.MaxRecords = 10_000 })},
+		"ignores MaxBytes": {[]string{"read/bytes", "read/bytes-at-least-one", "parked/read-limits"},
+			eachRead(func(r *store.LaneRead) { r.MaxBytes = 1 << 30 })},
+		"cannot read ahead": {[]string{"read/ahead", "read/paging"}, eachRead(func(r *store.LaneRead) { r.After = nil })},
+		"parked are not read": {[]string{"due/retry", "parked/whole-record"},
+			eachRead(func(r *store.LaneRead) { r.Parked = false })},
+		"More is never said":   {[]string{"read/paging", "read/bytes"}, eachBatch(func(b *store.Batch) { b.More = false })},
+		"More is always said":  {[]string{"read/paging"}, eachBatch(func(b *store.Batch) { b.More = true })},
+		"Meta is short":        {[]string{"read/order"}, eachBatch(func(b *store.Batch) { b.Meta = b.Meta[:min(1, len(b.Meta))] })},
+		"positions never rest": {[]string{"read/steady-position"}, restless},
+		"headers are lost": {[]string{"message/every-field", "parked/whole-record"},
+			eachMessage(func(m *store.Batch, i int) { m.Messages[i].Headers = nil })},
+		"payloads are text": {[]string{"message/every-field", "message/large"},
+			eachMessage(func(m *store.Batch, i int) {
+				m.Messages[i].Payload = []byte(strings.ToValidUTF8(string(m.Messages[i].Payload), "?"))
+			})},
+		"not before is lost": {[]string{"read/not-before"}, eachMessage(func(m *store.Batch, i int) { m.Meta[i].DueIn = 0 })},
+
+		"positions are not kept": {[]string{"settle/durable", "settle/in-part"},
+			eachSettlement(func(s *store.Settlement) { s.Position = nil })},
+		"nothing is unparked": {[]string{"parked/unpark", "due/one-at-a-time"}, eachSettlement(func(s *store.Settlement) { s.Unpark = nil })},
+		"deliveries are not counted": {[]string{"settle/delivered", "admin/conservation"},
+			eachSettlement(func(s *store.Settlement) { s.Delivered = 0 })},
+		"requests are not executed": {[]string{"request/retry", "request/discard"},
+			eachSettlement(func(s *store.Settlement) { s.Requests = nil })},
+		"scheduled records capture": {[]string{"parked/scheduled", "due/scheduled"}, eachSettlement(scheduledCaptures)},
+		"lost lanes are not told":   {[]string{"fence/zombie", "fence/others-succeed"}, silent},
+		"Wait is deaf":              {[]string{"wait/context"}, deaf},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mustCatch(t, func() storetest.Env {
+				env := newMemEnv(memstore.Cursor, memstore.None)
+				env.wrap = func(s *memstore.Store) store.Store { return c.wrong(s) }
+				return env
+			}, c.want...)
+		})
+	}
+}
+
+func eachMessage(change func(b *store.Batch, i int)) func(store.Store) broken {
+	return eachBatch(func(b *store.Batch) {
+		for i := range b.Messages {
+			change(b, i)
+		}
+	})
+}
+
+// restless makes another position of every read.
+func restless(s store.Store) broken {
+	n := byte(0)
+	return broken{Store: s, read: func(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
+		reads = slices.Clone(reads)
+		for i := range reads {
+			if after := reads[i].After; len(after) > 0 {
+				reads[i].After = after[:len(after)-1]
+			}
+		}
+		batches, err := s.Read(ctx, reads)
+		for i := range batches {
+			n++
+			batches[i].Position = append(slices.Clone(batches[i].Position), n)
+		}
+		return batches, err
+	}}
+}
+
+func scheduledCaptures(s *store.Settlement) {
+	s.Park = slices.Clone(s.Park)
+	for i := range s.Park {
+		if s.Park[i].State == store.Scheduled {
+			s.Park[i].State, s.Park[i].Captures = store.Retry, true
+		}
+	}
+}
+
+func silent(s store.Store) broken {
+	return broken{Store: s, settle: func(ctx context.Context, settlements []store.Settlement) ([]store.Lane, error) {
+		_, err := s.Settle(ctx, settlements)
+		return nil, err
+	}}
+}
+
+func deaf(s store.Store) broken {
+	return broken{Store: s, wait: func(context.Context, time.Duration) error { return nil }}
+}

@@ -1,0 +1,82 @@
+package storetest_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/memstore"
+	"github.com/postrider/postrider/store/storetest"
+)
+
+const lanes = 4
+
+// memEnv is a database in memory with a clock that only Advance moves.
+type memEnv struct {
+	db   *memstore.Store
+	wrap func(*memstore.Store) store.Store // nil: as it is
+	mu   sync.Mutex
+	now  time.Time
+}
+
+func newMemEnv(family memstore.Family, defect memstore.Defect) *memEnv {
+	e := &memEnv{now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	e.db = memstore.New(memstore.Options{Lanes: lanes, Family: family, Defect: defect, Now: e.clock})
+	return e
+}
+
+func (e *memEnv) clock() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.now
+}
+
+func (e *memEnv) Store() store.Store {
+	handle := e.db.Pipe(memstore.DefaultPipe)
+	if e.wrap != nil {
+		return e.wrap(handle)
+	}
+	return handle
+}
+
+func (e *memEnv) Admin() store.Admin { return e.db.Pipe(memstore.DefaultPipe) }
+
+func (e *memEnv) Begin(context.Context) (storetest.Tx, error) { return memTx{e.db.Begin()}, nil }
+
+func (e *memEnv) Advance(_ context.Context, d time.Duration) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.now = e.now.Add(d)
+	return nil
+}
+
+func (e *memEnv) Features() storetest.Features {
+	return storetest.Features{Lanes: lanes, ConcurrentWriters: true, BackdatedWriters: true}
+}
+
+type memTx struct{ tx *memstore.Tx }
+
+func (t memTx) Enqueue(_ context.Context, msgs ...postrider.Message) error {
+	return t.tx.Enqueue(msgs...)
+}
+func (t memTx) Commit(context.Context) error   { return t.tx.Commit() }
+func (t memTx) Rollback(context.Context) error { return t.tx.Rollback() }
+
+// TestReference runs the whole suite against both families of the reference
+// implementation: a suite that refuses what is right is as useless as one that
+// accepts what is wrong.
+func TestReference(t *testing.T) {
+	for name, family := range map[string]memstore.Family{"cursor": memstore.Cursor, "rows": memstore.Rows} {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, func(*testing.T) storetest.Env { return newMemEnv(family, memstore.None) })
+			t.Run("migrator", func(t *testing.T) {
+				storetest.RunMigrator(t, func(*testing.T) store.Migrator {
+					return memstore.New(memstore.Options{Family: family, Empty: true})
+				})
+			})
+		})
+	}
+}
