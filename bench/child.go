@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay"
+	"github.com/postrider/postrider/store/pgstore"
+)
+
+// A child is this program again in a process of its own, so that its CPU time
+// and memory are its own. It prints "done SECONDS" when it has counted to n and
+// ends when it is told to.
+type child struct {
+	cmd *exec.Cmd
+	out *bufio.Reader
+}
+
+// usage is what a child has used, by the operating system's accounting.
+type usage struct {
+	took time.Duration // by the child's clock, from its start of work to the n-th acknowledgement
+	cpu  time.Duration
+	rss  float64 // MiB, the most at any time
+}
+
+func startChild(ctx context.Context, args ...string) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, self, append([]string{"child"}, args...)...)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	return &child{cmd, bufio.NewReader(pipe)}, cmd.Start()
+}
+
+// finish waits for the child's count, ends it and returns what it used.
+func (c *child) finish() (usage, error) {
+	line, err := c.out.ReadString('\n')
+	if err != nil {
+		return usage{}, fmt.Errorf("%s ended early: %w", strings.Join(c.cmd.Args[1:3], " "), c.cmd.Wait())
+	}
+	var seconds float64
+	if _, err := fmt.Sscanf(line, "done %g", &seconds); err != nil {
+		return usage{}, fmt.Errorf("child said %q: %w", line, err)
+	}
+	return c.end(time.Duration(seconds * float64(time.Second)))
+}
+
+func (c *child) end(took time.Duration) (usage, error) {
+	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return usage{}, err
+	}
+	if _, err := io.Copy(io.Discard, c.out); err != nil {
+		return usage{}, err
+	}
+	if err := c.cmd.Wait(); err != nil {
+		return usage{}, err
+	}
+	ps := c.cmd.ProcessState
+	u := usage{took: took, cpu: ps.UserTime() + ps.SystemTime()}
+	if ru, ok := ps.SysUsage().(*syscall.Rusage); ok {
+		u.rss = round(float64(ru.Maxrss) / 1024)
+	}
+	return u, nil
+}
+
+// runChild is what the process does when it is a child.
+func runChild(ctx context.Context, what string, args []string) error {
+	switch {
+	case what == "relay" && len(args) == 4:
+		return childRelay(ctx, args[0], args[1], args[2], args[3])
+	case what == "produce" && len(args) == 4:
+		return childProduce(ctx, args[0], args[1], args[2], args[3])
+	}
+	return errUsage
+}
+
+// childRelay drains an outbox until it is told to end.
+func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count string) error {
+	n, err := atoi(count)
+	if err != nil {
+		return err
+	}
+	pool, err := pgxpool.New(ctx, pgURL)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	sink, closeSink, err := openSink(brokerName, brokerURL)
+	if err != nil {
+		return err
+	}
+	defer closeSink()
+	counted := &countingSink{Sink: sink, want: int64(n), start: time.Now()}
+	return relay.New(pgstore.New(pool, nil), counted, nil).Run(ctx)
+}
+
+// countingSink says when the n-th message was acknowledged.
+type countingSink struct {
+	broker.Sink
+	want  int64
+	acked atomic.Int64
+	start time.Time
+}
+
+func (s *countingSink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+	errs := s.Sink.Deliver(ctx, msgs)
+	acked := int64(len(msgs))
+	for _, err := range errs {
+		if err != nil {
+			acked--
+		}
+	}
+	if now := s.acked.Add(acked); now >= s.want && now-acked < s.want {
+		fmt.Printf("done %g\n", time.Since(s.start).Seconds())
+	}
+	return errs
+}
+
+// nullSink acknowledges everything: what is left is reading and settling.
+type nullSink struct{}
+
+func (nullSink) Info() broker.Info                                    { return broker.Info{Name: "null"} }
+func (nullSink) Deliver(context.Context, []postrider.Message) []error { return nil }

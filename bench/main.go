@@ -1,0 +1,100 @@
+// Command bench measures Postrider against the limits of the machine it runs
+// on: in one run, interleaved, with a gate that voids a number whose messages
+// were lost, doubled or reordered.
+//
+//	go run ./bench run W1 --broker kafka|nats|null --messages 500000 --output json
+//	go run ./bench run latency --rate 1000
+//	go run ./bench run enqueue
+//
+// It starts private servers of its own ("make servers" installs them) and
+// stops them at the end. The last line of the output is one JSON object.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// config is what the flags say.
+type config struct {
+	broker   string
+	postgres string // major version
+	messages int
+	rounds   int
+	rate     int
+	seconds  int
+	output   string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+var errUsage = errors.New("usage: bench run W1|latency|enqueue [--broker kafka|nats|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--postgres 15|16|17|18] [--output json|text]")
+
+func run(ctx context.Context, args []string) error {
+	if len(args) >= 2 && args[0] == "child" {
+		return runChild(ctx, args[1], args[2:])
+	}
+	if len(args) < 2 || args[0] != "run" {
+		return errUsage
+	}
+	var c config
+	fs := flag.NewFlagSet("bench run", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.StringVar(&c.broker, "broker", "kafka", "kafka, nats or null")
+	fs.StringVar(&c.postgres, "postgres", "15", "major version")
+	fs.IntVar(&c.messages, "messages", 500_000, "messages of the backlog")
+	fs.IntVar(&c.rounds, "rounds", 3, "how often the probes and the drain take turns")
+	fs.IntVar(&c.rate, "rate", 1000, "transactions per second of the latency run")
+	fs.IntVar(&c.seconds, "seconds", 20, "length of the latency run")
+	fs.StringVar(&c.output, "output", "text", "json: only the JSON object on standard output")
+	if err := fs.Parse(args[2:]); err != nil {
+		return fmt.Errorf("%w\n%w", err, errUsage)
+	}
+	if c.messages < 1 || c.rounds < 1 || c.rate < 1 || c.seconds < 1 {
+		return fmt.Errorf("messages, rounds, rate and seconds must be positive\n%w", errUsage)
+	}
+	var (
+		result any
+		err    error
+	)
+	switch strings.ToLower(args[1]) {
+	case "w1":
+		result, err = runW1(ctx, c)
+	case "latency":
+		result, err = runLatency(ctx, c)
+	case "enqueue":
+		result, err = runEnqueue(ctx, c)
+	default:
+		return fmt.Errorf("unknown workload %q\n%w", args[1], errUsage)
+	}
+	if err != nil {
+		return err
+	}
+	line, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Println(string(line))
+	return err
+}
+
+// say reports progress where it does not mix with the result.
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// childProduce is the limit of publishing: the client alone, producing the
+// records that the relay would, made on the way and not held in memory.
+func childProduce(ctx context.Context, name, url, topic, count string) error {
+	n, err := atoi(count)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	switch name {
+	case "kafka":
+		err = kafkaProduce(ctx, url, topic, n)
+	case "nats":
+		err = natsProduce(ctx, url, topic, n)
+	default:
+		err = fmt.Errorf("unknown broker %q", name)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Printf("done %g\n", time.Since(start).Seconds())
+	<-ctx.Done()
+	return nil
+}
+
+// filler makes payloads half as compressible as random bytes, as fill does.
+const filler = "9e107d9d372bb6826bd81d3542a419d6c0fee9be9a1f5a4d1f0c2a3b4c5d6e7f" +
+	"e4d909c290d0fb1ca068ffaddf22cbd08c7dd922ad47494fc02c388e12c00eac" +
+	"d41d8cd98f00b204e9800998ecf8427e5d41402abc4b2a76b9719d911017c592" +
+	"7d793037a0760186574b0282f2f435e76cd3556deb0da54bca060b4c39479839"
+
+// appendPayload appends the 256 bytes of record i.
+func appendPayload(b []byte, i int) []byte {
+	b = appendPadded(b, i, 16)
+	return append(b, filler[i%16:240+i%16]...)
+}
+
+func appendKey(b []byte, i int) []byte { return appendPadded(append(b, "key-"...), i%keys, 8) }
+
+// appendID appends a UUID's text; only its length and its change matter here.
+func appendID(b []byte, i int) []byte {
+	b = append(b, "01890a5d-ac96-774b-bcce-"...)
+	return appendPadded(b, i, 12)
+}
+
+func appendPadded(b []byte, i, width int) []byte {
+	var digits [20]byte
+	d := strconv.AppendInt(digits[:0], int64(i), 10)
+	for range width - len(d) {
+		b = append(b, '0')
+	}
+	return append(b, d...)
+}

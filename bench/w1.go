@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// w1Result is the JSON object of the W1 workload. Rates are events per second,
+// medians over the rounds; ratios are medians of the rounds' own ratios.
+type w1Result struct {
+	Workload string   `json:"workload"`
+	Broker   string   `json:"broker"`
+	Messages int      `json:"messages"`
+	Rounds   int      `json:"rounds"`
+	Gate     gate     `json:"gate"`
+	Ratios   w1Ratios `json:"ratios"`
+	Relay    struct {
+		Events float64 `json:"events_per_s"`
+		CPU    float64 `json:"cpu_s_per_million"`
+		RSS    float64 `json:"rss_mib"`
+	} `json:"relay"`
+	Produce struct {
+		Events float64 `json:"events_per_s"`
+		CPU    float64 `json:"cpu_s_per_million"`
+	} `json:"produce_only"`
+	Copy struct {
+		Events float64 `json:"events_per_s"`
+	} `json:"copy"`
+	Postgres struct {
+		Version string  `json:"version"`
+		CPU     float64 `json:"cpu_s_per_million"`
+		WAL     float64 `json:"wal_bytes_per_message"`
+		Dead    int64   `json:"dead_tuples"`
+	} `json:"postgres"`
+}
+
+type w1Ratios struct {
+	Produce float64 `json:"of_produce_only"`
+	Copy    float64 `json:"of_copy"`
+}
+
+// w1Round is what one round measured.
+type w1Round struct {
+	copy, produce usage
+	drain         usage
+	pgCPU         time.Duration
+	wal           int64
+	dead          int64
+	gate          gate
+}
+
+// runW1 drains a backlog that was written before.
+func runW1(ctx context.Context, c config) (*w1Result, error) {
+	pg, err := testserver.LaunchPostgres(ctx, c.postgres, "", testserver.Durable(), testserver.Throughput())
+	if err != nil {
+		return nil, err
+	}
+	defer pg.Close()
+	b, err := startBroker(ctx, c.broker)
+	if err != nil {
+		return nil, err
+	}
+	defer b.close()
+	pool, err := newOutbox(ctx, pg.URL)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+
+	say("writing %d messages", c.messages)
+	if err := fill(ctx, pool, "bench", c.messages); err != nil {
+		return nil, err
+	}
+	if b.name != "null" { // the first records warm the broker up, not the first round
+		if err := b.reset(ctx, "bench"); err != nil {
+			return nil, err
+		}
+		if _, err := childRun(ctx, "produce", b.name, b.url, "bench", strconv.Itoa(max(c.messages/2, 1))); err != nil {
+			return nil, fmt.Errorf("warm up: %w", err)
+		}
+	}
+	rounds := make([]w1Round, c.rounds)
+	for i := range rounds {
+		if rounds[i], err = roundW1(ctx, c, pool, pg, b); err != nil {
+			return nil, fmt.Errorf("round %d: %w", i+1, err)
+		}
+		r := rounds[i]
+		say("round %d: copy %.0f/s, produce only %.0f/s, relay %.0f/s, %.2f CPU s per million, %.0f MiB",
+			i+1, rate(c.messages, r.copy.took), rate(c.messages, r.produce.took), rate(c.messages, r.drain.took),
+			perMillion(r.drain.cpu, c.messages), r.drain.rss)
+	}
+	return summarizeW1(c, pg.Version, rounds), nil
+}
+
+func roundW1(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.Postgres, b *benchBroker) (r w1Round, err error) {
+	if r.copy.took, err = copyOut(ctx, pool); err != nil {
+		return r, fmt.Errorf("COPY probe: %w", err)
+	}
+	count := strconv.Itoa(c.messages)
+	if b.name != "null" {
+		if err := b.reset(ctx, "bench"); err != nil {
+			return r, err
+		}
+		if r.produce, err = childRun(ctx, "produce", b.name, b.url, "bench", count); err != nil {
+			return r, fmt.Errorf("produce probe: %w", err)
+		}
+	}
+	if err := b.reset(ctx, "bench"); err != nil {
+		return r, err
+	}
+	if err := rewind(ctx, pool); err != nil {
+		return r, err
+	}
+	before, err := readTableStats(ctx, pool)
+	if err != nil {
+		return r, err
+	}
+	cpu, err := treeCPU(pg.PID)
+	if err != nil {
+		return r, err
+	}
+	if r.drain, err = childRun(ctx, "relay", pg.URL, b.name, b.url, count); err != nil {
+		return r, fmt.Errorf("drain: %w", err)
+	}
+	after, err := treeCPU(pg.PID)
+	if err != nil {
+		return r, err
+	}
+	r.pgCPU = after - cpu
+	if r.wal, err = walSince(ctx, pool, before); err != nil {
+		return r, err
+	}
+	stats, err := readTableStats(ctx, pool)
+	if err != nil {
+		return r, err
+	}
+	r.dead = stats.dead
+	r.gate, err = b.check(ctx, "bench", c.messages)
+	return r, err
+}
+
+func childRun(ctx context.Context, args ...string) (usage, error) {
+	p, err := startChild(ctx, args...)
+	if err != nil {
+		return usage{}, err
+	}
+	return p.finish()
+}
+
+func summarizeW1(c config, version string, rounds []w1Round) *w1Result {
+	n := c.messages
+	res := &w1Result{Workload: "W1", Broker: c.broker, Messages: n, Rounds: len(rounds)}
+	res.Gate = worst(rounds)
+	med := func(of func(w1Round) float64) float64 { return median(rounds, of) }
+	res.Relay.Events = med(func(r w1Round) float64 { return rate(n, r.drain.took) })
+	res.Relay.CPU = med(func(r w1Round) float64 { return perMillion(r.drain.cpu, n) })
+	res.Relay.RSS = med(func(r w1Round) float64 { return r.drain.rss })
+	res.Copy.Events = med(func(r w1Round) float64 { return rate(n, r.copy.took) })
+	res.Ratios.Copy = med(func(r w1Round) float64 { return round(r.copy.took.Seconds() / r.drain.took.Seconds()) })
+	if c.broker != "null" {
+		res.Produce.Events = med(func(r w1Round) float64 { return rate(n, r.produce.took) })
+		res.Produce.CPU = med(func(r w1Round) float64 { return perMillion(r.produce.cpu, n) })
+		res.Ratios.Produce = med(func(r w1Round) float64 { return round(r.produce.took.Seconds() / r.drain.took.Seconds()) })
+	}
+	res.Postgres.Version = version
+	res.Postgres.CPU = med(func(r w1Round) float64 { return perMillion(r.pgCPU, n) })
+	res.Postgres.WAL = med(func(r w1Round) float64 { return round(float64(r.wal) / float64(n)) })
+	for _, r := range rounds {
+		res.Postgres.Dead = max(res.Postgres.Dead, r.dead)
+	}
+	return res
+}
+
+func median(rounds []w1Round, of func(w1Round) float64) float64 {
+	v := make([]float64, len(rounds))
+	for i, r := range rounds {
+		v[i] = of(r)
+	}
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+func worst(rounds []w1Round) gate {
+	g := rounds[0].gate
+	for _, r := range rounds[1:] {
+		if !r.gate.OK {
+			return r.gate
+		}
+	}
+	return g
+}
