@@ -14,6 +14,7 @@
 //	postrider-generation      decimal: how often it was replayed      by the relay, on a replayed dead letter
 //	postrider-gap             versions left out before this one       by the relay, after a dead letter was skipped
 //	postrider-h-NAME          a user header NAME that is reserved     when NAME is content-type or the broker's own
+//	postrider-encoded         names of percent-encoded headers, by comma  where values are lines and one would not fit
 //	anything else             a user header, verbatim
 //
 // Header names are compared by their bytes. Other names that begin with
@@ -23,7 +24,9 @@
 // Kafka carries the key as the record's key and header values as bytes. NATS
 // carries headers as text lines and has no key, so postrider-key is written;
 // names that begin with "Nats-" command the server and therefore travel as
-// postrider-h-NAME.
+// postrider-h-NAME. A value with a line break, a control character or space at
+// an end would not survive there; it travels percent-encoded (as in a URL, a space
+// as %20), and postrider-encoded names its header.
 //
 // A record without postrider-id was not written by Postrider. It is readable
 // all the same: its id is derived from where it stands (topic, partition and

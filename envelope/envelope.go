@@ -21,6 +21,7 @@ const (
 	ContentType   = "content-type"
 	Generation    = "postrider-generation"
 	Gap           = "postrider-gap"
+	Encoded       = "postrider-encoded"
 	// EscapePrefix stands before a user header's name that is reserved.
 	EscapePrefix = "postrider-h-"
 )
@@ -37,6 +38,10 @@ type Codec struct {
 	// Reserved reports whether the broker gives name a meaning of its own; a
 	// user header of that name travels behind [EscapePrefix].
 	Reserved func(name string) bool
+	// Lines says that the broker carries values as lines of text and would
+	// change line breaks, control characters and space at the ends. Such values
+	// travel percent-encoded, and [Encoded] names their headers.
+	Lines bool
 }
 
 // Carried says what the broker carries outside the headers.
@@ -53,6 +58,7 @@ const (
 // and nothing is allocated. The headers are valid until scratch is reused.
 // User headers are written in no particular order.
 func (c Codec) Append(dst []Header, scratch []byte, m *postrider.Message, carried Carried) ([]Header, []byte) {
+	first := len(dst)
 	text := func(name, value string) {
 		if value != "" {
 			at := len(scratch)
@@ -93,6 +99,9 @@ func (c Codec) Append(dst []Header, scratch []byte, m *postrider.Message, carrie
 		scratch = append(scratch, value...)
 		dst = append(dst, Header{wire, scratch[at:len(scratch):len(scratch)]})
 	}
+	if c.Lines {
+		dst = encodeLines(dst, first)
+	}
 	return dst, scratch
 }
 
@@ -100,7 +109,7 @@ func (c Codec) Append(dst []Header, scratch []byte, m *postrider.Message, carrie
 // would forge a field of the message.
 func (c Codec) wireName(name string) (string, bool) {
 	switch name {
-	case ID, Type, Topic, Key, Version, SchemaVersion, Time:
+	case ID, Type, Topic, Key, Version, SchemaVersion, Time, Encoded:
 		return "", false
 	case ContentType:
 		return EscapePrefix + name, true
@@ -142,6 +151,9 @@ func (e *DecodeError) Unwrap() error { return e.Err }
 func (c Codec) Decode(r Record) (postrider.Message, error) {
 	m := postrider.Message{Topic: r.Topic, Key: r.Key, Payload: r.Payload, Time: r.Time}
 	var first error
+	if c.Lines {
+		r.Headers, first = decodeLines(r.Headers, r.Origin)
+	}
 	for i := range r.Headers {
 		h := &r.Headers[i]
 		if err := decodeHeader(&m, h); err != nil && first == nil {

@@ -125,6 +125,7 @@ func TestAppendDoesNotAllocate(t *testing.T) {
 func FuzzRoundTrip(f *testing.F) {
 	f.Add("t", "k", "ty", "ct", "name", "value", []byte("p"), int64(1), int32(2), int64(3))
 	f.Add("t", "", "", "", "postrider-h-x", "", []byte{}, int64(0), int32(0), int64(0))
+	f.Add("t", " k\n", "%41", "", "a,b", " v\t", []byte{}, int64(0), int32(0), int64(0))
 	f.Fuzz(func(t *testing.T, topic, key, typ, ct, name, value string, payload []byte, version int64, schema int32, nanos int64) {
 		m := postrider.Message{
 			ID: id, Topic: topic, Key: key, Type: typ, ContentType: ct, Payload: payload,
@@ -134,8 +135,13 @@ func FuzzRoundTrip(f *testing.F) {
 		if m.Validate() != nil {
 			t.Skip()
 		}
-		codec := envelope.Codec{Reserved: nats}
+		codec := envelope.Codec{Reserved: nats, Lines: version%2 == 0}
 		headers, _ := codec.Append(nil, nil, &m, 0)
+		for _, h := range headers {
+			if v := string(h.Value); codec.Lines && (strings.TrimSpace(v) != v || strings.ContainsAny(v, "\r\n")) {
+				t.Errorf("header %s does not fit a line: %q", h.Name, v)
+			}
+		}
 		got, err := codec.Decode(envelope.Record{Headers: headers, Payload: payload})
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,57 @@
+package natsbroker
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/postrider/postrider/broker"
+)
+
+// Error codes of a stream that are about one message.
+const (
+	codeMessageTooLarge = 10054
+	codeHeadersTooLarge = 10097
+)
+
+// notPublished classifies an error of the client before anything was sent.
+func notPublished(err error, subject string) error {
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return broker.Rejected(err, "MAX_PAYLOAD", subject)
+	case errors.Is(err, nats.ErrBadSubject):
+		return broker.Rejected(err, "BAD_SUBJECT", subject)
+	}
+	return broker.Outage(err, "", "")
+}
+
+// refused classifies the answer to a message that was sent.
+func refused(err error, subject string) error {
+	var api *jetstream.APIError
+	switch {
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
+		return broker.Outage(fmt.Errorf("no stream takes the subject: %w", err), "NO_STREAM", subject)
+	case errors.As(err, &api):
+		code := strconv.Itoa(int(api.ErrorCode))
+		if api.ErrorCode == codeMessageTooLarge || api.ErrorCode == codeHeadersTooLarge {
+			return broker.Rejected(err, code, subject)
+		}
+		if api.Code == 429 {
+			return broker.Throttled(err, code, subject, 0)
+		}
+		return broker.Outage(err, code, subject)
+	}
+	return broker.Unknown(err, "", subject)
+}
+
+// notTried is the answer for a message behind one that failed with cause.
+func notTried(cause error) error {
+	e := *broker.Classify(cause)
+	if e.Class == broker.ClassRejected {
+		e.Class = broker.ClassFailed
+	}
+	e.Err = fmt.Errorf("%w (%v)", broker.ErrNotTried, e.Err)
+	return &e
+}

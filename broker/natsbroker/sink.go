@@ -1,0 +1,238 @@
+package natsbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
+)
+
+// SinkOptions of NewSink. The zero value is what most want.
+type SinkOptions struct {
+	// SubjectPrefix is put before every message's subject, "events." for example.
+	SubjectPrefix string
+	// NoDedup leaves out the Nats-Msg-Id header, so that the stream keeps
+	// repeated messages: for demos and tests that count them.
+	NoDedup bool
+	// MaxPending messages are unacknowledged at once over all calls; 8192 if zero.
+	MaxPending int
+	// Timeout is how long an acknowledgement may take; 10 s if zero.
+	Timeout time.Duration
+}
+
+// Sink publishes to JetStream. It is safe for concurrent use and does not close
+// the connection.
+type Sink struct {
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	prefix  string
+	noDedup bool
+	slots   chan struct{}
+	opts    []jetstream.PublishOpt
+	codec   envelope.Codec
+}
+
+// NewSink returns a sink on a connection that stays the caller's. It refuses a
+// connection that keeps messages while it is reconnecting, because they would be
+// published after Deliver has answered. It does no I/O. opts may be nil.
+func NewSink(nc *nats.Conn, opts *SinkOptions) (*Sink, error) {
+	if opts == nil {
+		opts = &SinkOptions{}
+	}
+	if nc == nil {
+		return nil, errors.New("natsbroker: sink: connection is nil")
+	}
+	if nc.Opts.ReconnectBufSize >= 0 {
+		return nil, errors.New("natsbroker: sink: the connection must have ReconnectBufSize(-1): else messages are sent after their Deliver call has ended")
+	}
+	pending, timeout := opts.MaxPending, opts.Timeout
+	if pending <= 0 {
+		pending = 8192
+	}
+	if timeout <= 0 {
+		timeout = 10 * time.Second
+	}
+	// The client's own limit is never reached: messages of cancelled calls
+	// count there until they time out.
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(1<<20), jetstream.WithPublishAsyncTimeout(timeout))
+	if err != nil {
+		return nil, fmt.Errorf("natsbroker: sink: %w", err)
+	}
+	return &Sink{
+		nc: nc, js: js, prefix: opts.SubjectPrefix, noDedup: opts.NoDedup,
+		slots: make(chan struct{}, pending), opts: []jetstream.PublishOpt{jetstream.WithRetryAttempts(0)},
+		codec: wireCodec(),
+	}, nil
+}
+
+// wireCodec is the header table with NATS's rules.
+func wireCodec() envelope.Codec {
+	return envelope.Codec{Reserved: reserved, Lines: true}
+}
+
+// reserved names command the server.
+func reserved(name string) bool {
+	return len(name) >= 5 && strings.EqualFold(name[:5], "nats-")
+}
+
+// Info implements broker.Sink. The size limit is the server's, and 0 before the
+// connection's first contact.
+func (s *Sink) Info() broker.Info {
+	return broker.Info{Name: "nats", MaxMessageBytes: int(s.nc.MaxPayload()), DedupWindow: s.dedup()}
+}
+
+// dedup is the least that a stream is configured to by default.
+func (s *Sink) dedup() time.Duration {
+	if s.noDedup {
+		return 0
+	}
+	return 2 * time.Minute
+}
+
+// sent is one message on the wire.
+type sent struct {
+	i   int
+	ack jetstream.PubAckFuture
+}
+
+// delivery is one Deliver call.
+type delivery struct {
+	s     *Sink
+	msgs  []postrider.Message
+	errs  []error
+	next  []int32 // the key's following message, 0 if there is none
+	ready []int   // may be sent: everything before them in their keys is acknowledged
+	wire  []sent
+	hs    []envelope.Header
+	buf   []byte
+}
+
+// Deliver implements broker.Sink.
+func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+	d := &delivery{s: s, msgs: msgs, next: make([]int32, len(msgs)), ready: make([]int, 0, len(msgs))}
+	last := make(map[string]int, len(msgs))
+	for i := range msgs {
+		key := msgs[i].Key
+		if before, ok := last[key]; ok && key != "" {
+			d.next[before] = int32(i)
+		} else {
+			d.ready = append(d.ready, i)
+		}
+		last[key] = i
+	}
+	for len(d.ready) > 0 || len(d.wire) > 0 {
+		if ctx.Err() != nil {
+			d.abandon(ctx)
+			break
+		}
+		d.publish(ctx)
+		d.await(ctx)
+	}
+	return d.errs
+}
+
+// publish sends what is ready, waiting for a free slot only when it has
+// nothing else to wait for.
+func (d *delivery) publish(ctx context.Context) {
+	for len(d.ready) > 0 {
+		select {
+		case d.s.slots <- struct{}{}:
+		default:
+			if len(d.wire) > 0 {
+				return
+			}
+			select {
+			case d.s.slots <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+		}
+		i := d.ready[0]
+		d.ready = d.ready[1:]
+		ack, err := d.send(&d.msgs[i])
+		if err != nil {
+			<-d.s.slots
+			d.fail(i, err)
+			continue
+		}
+		d.wire = append(d.wire, sent{i, ack})
+	}
+}
+
+func (d *delivery) send(m *postrider.Message) (jetstream.PubAckFuture, error) {
+	subject := Subject(d.s.prefix, m.Topic)
+	carried := envelope.Carried(0)
+	if subject == m.Topic {
+		carried = envelope.TopicCarried
+	}
+	d.hs, d.buf = d.s.codec.Append(d.hs[:0], d.buf[:0], m, carried)
+	header := make(nats.Header, len(d.hs)+1)
+	size := len(m.Payload) + len("NATS/1.0\r\n\r\n")
+	for _, h := range d.hs {
+		header[h.Name] = []string{string(h.Value)}
+		size += len(h.Name) + len(h.Value) + 4
+	}
+	if !d.s.noDedup && m.ID != "" {
+		header[jetstream.MsgIDHeader] = []string{m.ID}
+		size += len(jetstream.MsgIDHeader) + len(m.ID) + 4
+	}
+	if limit := d.s.nc.MaxPayload(); limit > 0 && int64(size) > limit {
+		return nil, broker.Rejected(nats.ErrMaxPayload, "MAX_PAYLOAD", subject)
+	}
+	ack, err := d.s.js.PublishMsgAsync(&nats.Msg{Subject: subject, Header: header, Data: m.Payload}, d.s.opts...)
+	if err != nil {
+		return nil, notPublished(err, subject)
+	}
+	return ack, nil
+}
+
+// await takes the answer of the message that has waited longest.
+func (d *delivery) await(ctx context.Context) {
+	if len(d.wire) == 0 {
+		return
+	}
+	w := d.wire[0]
+	select {
+	case <-w.ack.Ok():
+		if n := d.next[w.i]; n > 0 {
+			d.ready = append(d.ready, int(n))
+		}
+	case err := <-w.ack.Err():
+		d.fail(w.i, refused(err, w.ack.Msg().Subject))
+	case <-ctx.Done():
+		return
+	}
+	d.wire = d.wire[1:]
+	<-d.s.slots
+}
+
+// fail notes err for message i and bars the rest of its key.
+func (d *delivery) fail(i int, err error) {
+	if d.errs == nil {
+		d.errs = make([]error, len(d.msgs))
+	}
+	d.errs[i] = err
+	for n := d.next[i]; n > 0; n = d.next[n] {
+		d.errs[n] = notTried(err)
+	}
+}
+
+// abandon answers everything that is open: what is on the wire is unknown, the
+// rest is not sent.
+func (d *delivery) abandon(ctx context.Context) {
+	unknown := broker.Unknown(ctx.Err(), "", "")
+	for _, w := range d.wire {
+		d.fail(w.i, unknown)
+		<-d.s.slots
+	}
+	for _, i := range d.ready {
+		d.fail(i, notTried(unknown))
+	}
+}

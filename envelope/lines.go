@@ -1,0 +1,72 @@
+package envelope
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"unicode"
+)
+
+var errNotEncoded = errors.New("is not percent-encoded as postrider-encoded says")
+
+// encodeLines makes the values of dst[first:] fit for a line of text.
+func encodeLines(dst []Header, first int) []Header {
+	var names []string
+	for i := first; i < len(dst); i++ {
+		if h := &dst[i]; !fitsLine(h.Value) {
+			h.Value = []byte(url.PathEscape(string(h.Value)))
+			names = append(names, url.QueryEscape(h.Name))
+		}
+	}
+	if names != nil {
+		dst = append(dst, Header{Encoded, []byte(strings.Join(names, ","))})
+	}
+	return dst
+}
+
+// fitsLine reports whether a value is the same after a broker has trimmed it.
+func fitsLine(v []byte) bool {
+	for i, r := range string(v) {
+		if unicode.IsControl(r) || (i == 0 || i == len(v)-1) && r == ' ' {
+			return false
+		}
+	}
+	s := string(v)
+	return strings.TrimSpace(s) == s
+}
+
+// decodeLines undoes encodeLines on a copy and drops the Encoded header.
+func decodeLines(headers []Header, origin string) ([]Header, error) {
+	names := ""
+	for _, h := range headers {
+		if h.Name == Encoded {
+			names = string(h.Value)
+		}
+	}
+	if names == "" {
+		return headers, nil
+	}
+	encoded := make(map[string]bool)
+	for name := range strings.SplitSeq(names, ",") {
+		if plain, err := url.QueryUnescape(name); err == nil {
+			encoded[plain] = true
+		}
+	}
+	var first error
+	out := make([]Header, 0, len(headers))
+	for _, h := range headers {
+		if h.Name == Encoded {
+			continue
+		}
+		if encoded[h.Name] {
+			v, err := url.PathUnescape(string(h.Value))
+			if err != nil && first == nil {
+				first = &DecodeError{Header: h.Name, Origin: origin, Err: errNotEncoded}
+			} else if err == nil {
+				h.Value = []byte(v)
+			}
+		}
+		out = append(out, h)
+	}
+	return out, first
+}
