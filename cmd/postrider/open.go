@@ -68,7 +68,7 @@ func openSink(set *settings) (*openedSink, error) {
 	switch scheme {
 	case "kafka":
 		return openKafka(set)
-	case "nats", "tls":
+	case "nats":
 		return openNATS(set)
 	case "memory":
 		return &openedSink{Sink: membroker.New(nil).Sink(), close: func() {}}, nil

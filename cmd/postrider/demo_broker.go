@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+)
+
+// demoBroker is the demo's own look at the broker, by the broker's client alone.
+type demoBroker interface {
+	published(ctx context.Context) (int, error)   // copies in the topic now
+	copies(ctx context.Context) ([]copyAt, error) // all of them, each key in the order of the log
+	close()
+}
+
+// openDemoBroker starts a JetStream server inside this process, or makes the
+// run's topic on the broker that was asked for.
+func openDemoBroker(ctx context.Context, d *demo) (demoBroker, error) {
+	scheme, _, _ := strings.Cut(d.set.broker, ":")
+	switch scheme {
+	case "":
+		srv, err := startNATS(filepath.Join(d.dir, "jetstream"))
+		if err != nil {
+			return nil, err
+		}
+		d.set.broker = srv.ClientURL() + "?dedup=off"
+		b, err := openDemoNATS(ctx, d.set.broker, d.topic)
+		if err != nil {
+			srv.Shutdown()
+			return nil, err
+		}
+		b.server = srv
+		return b, nil
+	case "nats":
+		// Also here: the broker must not hide what the relay repeats.
+		base, query, _ := strings.Cut(d.set.broker, "?")
+		q, err := url.ParseQuery(query)
+		if err != nil {
+			return nil, usagef("broker %s cannot be used: its parameters cannot be read", redact.URL(d.set.broker))
+		}
+		q.Set("dedup", "off")
+		d.set.broker = base + "?" + q.Encode()
+		return openDemoNATS(ctx, d.set.broker, d.topic)
+	case "kafka":
+		return openDemoKafka(ctx, d.set.broker, d.topic)
+	}
+	return nil, usagef("the demo runs on kafka://, nats:// or, without --broker, on a broker of its own, not on %q", visible(scheme, ""))
+}
+
+func startNATS(dir string) (*server.Server, error) {
+	srv, err := server.NewServer(&server.Options{
+		ServerName: "postrider-demo", Host: "127.0.0.1", Port: server.RANDOM_PORT,
+		JetStream: true, StoreDir: dir, NoLog: true, NoSigs: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("demo: start the broker: %w", err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(10 * time.Second) {
+		srv.Shutdown()
+		return nil, errors.New("demo: the broker in this process was not ready within 10s")
+	}
+	return srv, nil
+}
+
+type demoNATS struct {
+	server *server.Server // nil: somebody else's
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	stream string
+}
+
+func openDemoNATS(ctx context.Context, raw, topic string) (*demoNATS, error) {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	base, _, _ := strings.Cut(raw, "?")
+	nc, err := nats.Connect(strings.TrimSuffix(base, "/"), nats.Name("postrider demo"))
+	if err != nil {
+		return nil, &unreachableError{fmt.Errorf("the broker %s cannot be reached: %w; check --broker and that the server runs", redact.URL(raw), err)}
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("demo: %w", err)
+	}
+	_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: topic, Subjects: []string{topic}, Storage: jetstream.FileStorage})
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("demo: make the stream %s: %w; the server must run with JetStream", topic, err)
+	}
+	return &demoNATS{nc: nc, js: js, stream: topic}, nil
+}
+
+func (b *demoNATS) close() {
+	if b.server == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), reachTimeout)
+		_ = b.js.DeleteStream(ctx, b.stream)
+		cancel()
+	}
+	b.nc.Close()
+	if b.server != nil {
+		b.server.Shutdown()
+		b.server.WaitForShutdown()
+	}
+}
+
+func (b *demoNATS) published(ctx context.Context) (int, error) {
+	stream, err := b.js.Stream(ctx, b.stream)
+	if err != nil {
+		return 0, err
+	}
+	return int(stream.CachedInfo().State.Msgs), nil
+}
+
+func (b *demoNATS) copies(ctx context.Context) ([]copyAt, error) {
+	want, err := b.published(ctx)
+	if err != nil || want == 0 {
+		return nil, err
+	}
+	c, err := b.js.OrderedConsumer(ctx, b.stream, jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		return nil, err
+	}
+	all := make([]copyAt, 0, want)
+	for len(all) < want {
+		batch, err := c.Fetch(min(1000, want-len(all)), jetstream.FetchMaxWait(5*time.Second))
+		if err != nil {
+			return nil, err
+		}
+		before := len(all)
+		for m := range batch.Messages() {
+			meta, err := m.Metadata()
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, decodeCopy(m.Data(), meta.Timestamp))
+		}
+		if batch.Error() != nil {
+			return nil, batch.Error()
+		}
+		if len(all) == before {
+			return nil, fmt.Errorf("the stream holds %d messages and gave %d", want, before)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// killer kills the relay at every milestone, each time while messages are
+// unsettled, and waits until the next one publishes.
+func (d *demo) killer(ctx context.Context) error {
+	for k := int64(1); k <= int64(d.opts.kills); k++ {
+		for d.load.begun.Load() < d.load.milestone(k) {
+			if !sleep(ctx, 5*time.Millisecond) {
+				return nil
+			}
+		}
+		if err := d.kill(ctx); err != nil {
+			return err
+		}
+		d.load.kills.Store(k)
+	}
+	return nil
+}
+
+// kill freezes the relay, looks whether messages are unsettled, and kills it
+// only then: frozen, it cannot settle between the look and the kill.
+func (d *demo) kill(ctx context.Context) error {
+	victim := d.relay.current()
+	inFlight := false
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		freeze(victim.cmd.Process)
+		status, err := d.st.Status(ctx)
+		if ctx.Err() != nil {
+			thaw(victim.cmd.Process)
+			return nil
+		}
+		inFlight = err == nil && status.Pending > 0
+		if inFlight || time.Now().After(deadline) {
+			break
+		}
+		thaw(victim.cmd.Process)
+		if !sleep(ctx, 3*time.Millisecond) {
+			return nil
+		}
+	}
+	before, err := d.broker.published(ctx)
+	if err != nil {
+		return fmt.Errorf("demo: count at the broker: %w", err)
+	}
+	if err := victim.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("demo: kill the relay: %w", err)
+	}
+	<-victim.done
+	d.view.killed(inFlight)
+	if err := d.relay.restart(); err != nil {
+		return err
+	}
+	return d.awaitPublish(ctx, before)
+}
+
+func (d *demo) awaitPublish(ctx context.Context, before int) error {
+	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); {
+		if now, err := d.broker.published(ctx); err == nil && now > before {
+			return nil
+		}
+		select {
+		case <-d.relay.current().done:
+			return fmt.Errorf("demo: the relay ended: %s", d.lastLog("relay"))
+		default:
+		}
+		if !sleep(ctx, 10*time.Millisecond) {
+			return nil
+		}
+	}
+	return fmt.Errorf("demo: the relay publishes nothing 15s after a kill: %s", d.lastLog("relay"))
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// view shows the run: a block that is redrawn on a terminal, a line per second elsewhere.
+type view struct {
+	out   io.Writer
+	tty   bool
+	total int
+	begun time.Time
+
+	mu       sync.Mutex
+	drawn    bool
+	kills    int
+	inFlight int
+	planned  int
+}
+
+func newView(a *app, o demoOptions) *view {
+	v := &view{out: a.out, tty: isTerminal(a.out), total: o.orders, planned: o.kills, begun: time.Now()}
+	if a.set.output == "json" {
+		v.out, v.tty = a.errOut, false // stdout holds the one object
+	}
+	return v
+}
+
+func (v *view) say(text string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	fmt.Fprintln(v.out, text)
+}
+
+func (v *view) killed(inFlight bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.kills++
+	if inFlight {
+		v.inFlight++
+	}
+	if !v.tty {
+		fmt.Fprintf(v.out, "%5.1fs  relay killed (%d of %d)\n", time.Since(v.begun).Seconds(), v.kills, v.planned)
+	}
+}
+
+func (v *view) counts() (kills, inFlight int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.kills, v.inFlight
+}
+
+// look is one frame.
+type look struct {
+	orders, pending, sent, effects int64
+	lag                            time.Duration
+}
+
+func (v *view) draw(l look) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.tty {
+		fmt.Fprintf(v.out, "%5.1fs  orders %d/%d  pending %d  sent %d  lag %s  effects %d  kills %d\n",
+			time.Since(v.begun).Seconds(), l.orders, v.total, l.pending, l.sent, short(l.lag), l.effects, v.kills)
+		return
+	}
+	if v.drawn {
+		fmt.Fprint(v.out, "\x1b[7A")
+	}
+	v.drawn = true
+	const width = 40
+	done := int(l.orders) * width / max(v.total, 1)
+	bar := make([]byte, width)
+	for i := range bar {
+		bar[i] = '.'
+		if i < done {
+			bar[i] = '#'
+		}
+	}
+	fmt.Fprintf(v.out, "\x1b[2K\n\x1b[2K  orders   %6d  [%s]\n", l.orders, bar)
+	fmt.Fprintf(v.out, "\x1b[2K  pending  %6d  in the outbox\n", l.pending)
+	fmt.Fprintf(v.out, "\x1b[2K  sent     %6d  at the broker\n", l.sent)
+	fmt.Fprintf(v.out, "\x1b[2K  lag      %6s\n", short(l.lag))
+	fmt.Fprintf(v.out, "\x1b[2K  effects  %6d  in the stock\n", l.effects)
+	fmt.Fprintf(v.out, "\x1b[2K  kills    %6d  of %d\n", v.kills, v.planned)
+}
+
+// watch feeds the view until ctx ends. A look that fails is left out: the next one will do.
+func (d *demo) watch(ctx context.Context) {
+	every := time.Second
+	if d.view.tty {
+		every = 200 * time.Millisecond
+	}
+	for {
+		if l, ok := d.look(ctx); ok {
+			d.view.draw(l)
+		}
+		if !sleep(ctx, every) {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			if l, ok := d.look(ctx); ok {
+				d.view.draw(l)
+			}
+			return
+		}
+	}
+}
+
+func (d *demo) look(ctx context.Context) (look, bool) {
+	status, err := d.st.Status(ctx)
+	if err != nil {
+		return look{}, false
+	}
+	sent, err := d.broker.published(ctx)
+	if err != nil {
+		return look{}, false
+	}
+	effects, err := d.tables.effects(ctx)
+	if err != nil {
+		return look{}, false
+	}
+	return look{orders: d.load.finished.Load(), pending: status.Pending, sent: int64(sent), effects: int64(effects), lag: status.Lag}, true
+}
