@@ -111,7 +111,7 @@ func (e *Engine) handle(ev Event) {
 		e.onDrain()
 	case ClockJump:
 		e.lapse("clock jumped")
-		e.lease.nextAt = e.now
+		e.forgetLease()
 	}
 }
 

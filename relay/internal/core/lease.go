@@ -39,6 +39,16 @@ func (e *Engine) lapse(reason string) {
 	e.removeAll(reason)
 }
 
+// forgetLease asks anew. The answer that is under way would count from before a
+// sleep that the monotonic clock has not seen.
+func (e *Engine) forgetLease() {
+	ls := &e.lease
+	ls.nextAt = e.now
+	if !ls.leaving {
+		ls.op, ls.sent = 0, 0
+	}
+}
+
 // dropAll forgets the database's history altogether.
 func (e *Engine) dropAll(reason string) {
 	e.lapse(reason)

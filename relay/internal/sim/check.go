@@ -171,7 +171,12 @@ func (c *checker) parked(p store.Park) {
 	if p.Class == broker.ClassRejected.String() && m.rejections == 0 {
 		c.fail("X", "message %s is dead as rejected, the sink never rejected it", m.id)
 	}
-	if c.w.plan.Skip || m.version == 0 {
+}
+
+// givenUp notes that a core has made a message dead under the policy skip: the
+// key goes on at once, without waiting until that is settled.
+func (c *checker) givenUp(f core.RecordParked) {
+	if m := c.msgs[f.ID]; m != nil && f.State == store.Dead && c.w.plan.Skip {
 		m.excused = true
 	}
 }
@@ -204,6 +209,7 @@ func (c *checker) act(rank int) {
 	c.w.cover.Acts++
 	c.acts[id] = c.msgs[r.Message.ID]
 	if kind == store.ActRetry {
+		c.acts[id].due = 0 // a person who sends it again does not wait for its time
 		c.acts[id] = nil
 	}
 	c.actsDone()
@@ -236,12 +242,17 @@ func (c *checker) stuck() string {
 	if err != nil {
 		return err.Error()
 	}
-	blocked := map[string]bool{}
-	for _, r := range recs { // by number: the head of a key comes first
+	head := map[string]int64{} // by key: the number of the dead record that blocks it
+	for _, r := range recs {
+		if _, ok := head[r.Message.Key]; !ok && r.State == store.Dead && r.Captures {
+			head[r.Message.Key] = r.Seq
+		}
+	}
+	for _, r := range recs {
+		seq, blocked := head[r.Message.Key]
 		switch {
-		case r.State == store.Dead && r.Captures:
-			blocked[r.Message.Key] = true
-		case r.State == store.Dead || r.Message.Key != "" && blocked[r.Message.Key]:
+		case r.State == store.Dead:
+		case blocked && (r.State == store.Scheduled || r.Seq > seq):
 		default:
 			return fmt.Sprintf("message %s of key %q is still parked as %s", r.Message.ID, r.Message.Key, r.State)
 		}
