@@ -1,0 +1,328 @@
+package natsbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/inhand"
+	"github.com/postrider/postrider/envelope"
+)
+
+// SourceOptions of NewSource.
+type SourceOptions struct {
+	Stream  string // required; it must exist
+	Durable string // the consumer's name; required; made or updated by the first Receive
+	// Subjects filter the stream; nil: all of it.
+	Subjects []string
+	// SubjectPrefix is taken off the subject of records that do not name their topic.
+	SubjectPrefix string
+	// AckWait is how long the server waits before it delivers again; 30 s if zero.
+	AckWait time.Duration
+	// MaxHeld bounds the unsettled messages; 1024 if zero.
+	MaxHeld int
+}
+
+// Source receives for one durable consumer of a stream. Messages given back are
+// kept here until they are due, in front of their keys' later ones, so order
+// per key needs one running source per durable. It is safe for concurrent use.
+type Source struct {
+	js   jetstream.JetStream
+	opts SourceOptions
+	one  chan struct{} // held by the one that fetches
+
+	consumer jetstream.Consumer // guarded by one
+	batch    jetstream.MessageBatch
+
+	mu     sync.Mutex
+	log    inhand.Log
+	inHand map[uint64]bool // stream sequences in log
+	change chan struct{}
+	closed bool
+}
+
+// NewSource returns a source on a connection that stays the caller's. It does
+// no I/O.
+func NewSource(nc *nats.Conn, opts SourceOptions) (*Source, error) {
+	if nc == nil || opts.Stream == "" || opts.Durable == "" {
+		return nil, errors.New("natsbroker: source: a connection, a stream and a durable name are required")
+	}
+	if opts.AckWait <= 0 {
+		opts.AckWait = 30 * time.Second
+	}
+	if opts.MaxHeld <= 0 {
+		opts.MaxHeld = 1024
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("natsbroker: source: %w", err)
+	}
+	return &Source{
+		js: js, opts: opts, one: make(chan struct{}, 1),
+		inHand: make(map[uint64]bool), change: make(chan struct{}),
+	}, nil
+}
+
+// Info implements broker.Source.
+func (s *Source) Info() broker.SourceInfo {
+	return broker.SourceInfo{Name: "nats", AckWait: s.opts.AckWait}
+}
+
+var errClosed = errors.New("natsbroker: source is closed")
+
+// Close gives back to the server everything that is not with a receiver, and
+// ends Receive. What receivers hold comes again after AckWait.
+func (s *Source) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.log.Each(func(d broker.Delivery) {
+		if msg, ok := d.Token.(jetstream.Msg); ok {
+			_ = msg.Nak() // if it is lost, AckWait does the same later
+		}
+	})
+	s.wake()
+}
+
+// wake makes receivers look again. The caller holds mu.
+func (s *Source) wake() {
+	close(s.change)
+	s.change = make(chan struct{})
+}
+
+// Receive implements broker.Source.
+func (s *Source) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		ds, due := s.log.Take(nil, max(limit, 1), time.Now())
+		change, closed := s.change, s.closed
+		s.mu.Unlock()
+		switch {
+		case closed:
+			return nil, errClosed
+		case len(ds) > 0:
+			return ds, nil
+		}
+		if err := s.wait(ctx, due, change); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// wait fetches, or lets another call do it, until there may be something to
+// return. It never waits so long that a message kept here would be delivered
+// again by the server.
+func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}) error {
+	limit := time.Now().Add(s.opts.AckWait / 3)
+	if !due.IsZero() && due.Before(limit) {
+		limit = due
+	}
+	ctx, cancel := context.WithDeadline(ctx, limit)
+	defer cancel()
+	defer s.keep()
+	select {
+	case s.one <- struct{}{}:
+		defer func() { <-s.one }()
+		return s.fetch(ctx, change)
+	case <-change:
+	case <-ctx.Done():
+	}
+	return nil // Receive looks at the caller's context itself
+}
+
+// keep tells the server that what waits here is being worked on.
+func (s *Source) keep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log.Each(func(d broker.Delivery) {
+		if msg, ok := d.Token.(jetstream.Msg); ok {
+			_ = msg.InProgress() // if it is lost, the message comes again
+		}
+	})
+}
+
+// fetch takes what has arrived into the log; the caller holds one.
+func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
+	if s.batch == nil {
+		if err := s.pull(ctx); err != nil || s.batch == nil {
+			return err
+		}
+	}
+	select {
+	case msg, ok := <-s.batch.Messages():
+		s.add(msg, ok)
+	case <-change:
+		return nil
+	case <-ctx.Done():
+		return nil
+	}
+	for s.batch != nil {
+		select {
+		case msg, ok := <-s.batch.Messages():
+			s.add(msg, ok)
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// pull asks the server for the next batch.
+func (s *Source) pull(ctx context.Context) error {
+	if s.consumer == nil {
+		c, err := s.js.CreateOrUpdateConsumer(ctx, s.opts.Stream, jetstream.ConsumerConfig{
+			Durable: s.opts.Durable, FilterSubjects: s.opts.Subjects,
+			AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.AckWait,
+			MaxAckPending: s.opts.MaxHeld, DeliverPolicy: jetstream.DeliverAllPolicy,
+		})
+		if err != nil {
+			return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, err)
+		}
+		s.consumer = c
+	}
+	b, err := s.consumer.Fetch(s.opts.MaxHeld, jetstream.FetchMaxWait(s.opts.AckWait/3))
+	if err != nil {
+		return fmt.Errorf("natsbroker: receive from stream %s: %w", s.opts.Stream, err)
+	}
+	s.batch = b
+	return nil
+}
+
+func (s *Source) add(msg jetstream.Msg, ok bool) {
+	if !ok {
+		if err := s.batch.Error(); errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrConsumerDeleted) {
+			s.consumer = nil
+		}
+		s.batch = nil
+		return
+	}
+	meta, err := msg.Metadata()
+	if err != nil { // not a message of a consumer: there is nothing to settle
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inHand[meta.Sequence.Stream] {
+		return // delivered again while it is here
+	}
+	s.inHand[meta.Sequence.Stream] = true
+	s.log.Add(s.decode(msg, meta), int64(meta.Sequence.Stream))
+}
+
+func (s *Source) decode(msg jetstream.Msg, meta *jetstream.MsgMetadata) broker.Delivery {
+	var hs []envelope.Header
+	for name, values := range msg.Headers() {
+		if reserved(name) {
+			continue
+		}
+		for _, v := range values {
+			hs = append(hs, envelope.Header{Name: name, Value: []byte(v)})
+		}
+	}
+	topic := msg.Subject()
+	if p := s.opts.SubjectPrefix; len(topic) > len(p) && topic[:len(p)] == p {
+		topic = topic[len(p):]
+	}
+	origin := meta.Stream + "@" + strconv.FormatUint(meta.Sequence.Stream, 10)
+	m, err := wireCodec().Decode(envelope.Record{
+		Topic: topic, Headers: hs, Payload: msg.Data(), Time: meta.Timestamp.UTC(), Origin: "nats:" + origin,
+	})
+	return broker.Delivery{Message: m, Attempt: int(meta.NumDelivered), Origin: origin, Token: msg, Err: err}
+}
+
+// Extend implements broker.Source.
+func (s *Source) Extend(ctx context.Context, deliveries []broker.Delivery) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range deliveries {
+		t, ok := d.Token.(inhand.Token)
+		if !ok {
+			return fmt.Errorf("natsbroker: extend: %s is not a delivery of this source", d.Origin)
+		}
+		if _, live := t.Live(); !live {
+			continue
+		}
+		if msg, ok := t.Origin().Token.(jetstream.Msg); ok {
+			if err := msg.InProgress(); err != nil {
+				return fmt.Errorf("natsbroker: extend %s: %w", d.Origin, err)
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// settleParallel acknowledgements wait for the server's answer at once.
+const settleParallel = 64
+
+// Settle implements broker.Source. An acknowledgement is confirmed by the
+// server before Settle returns; one that failed leaves its message unsettled
+// with the server, which delivers it again.
+func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
+	acks, err := s.sort(verdicts)
+	if err != nil {
+		return err
+	}
+	var (
+		wg    sync.WaitGroup
+		slot  = make(chan struct{}, settleParallel)
+		mu    sync.Mutex
+		first error
+	)
+	for _, msg := range acks {
+		slot <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slot }()
+			if err := msg.DoubleAck(ctx); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				if first == nil {
+					first = fmt.Errorf("natsbroker: acknowledge: %w", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return first
+}
+
+// sort applies the verdicts to the log and returns what to acknowledge.
+func (s *Source) sort(verdicts []broker.Verdict) ([]jetstream.Msg, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var acks []jetstream.Msg
+	now := time.Now()
+	for i, v := range verdicts {
+		t, ok := v.Delivery.Token.(inhand.Token)
+		if !ok {
+			return nil, fmt.Errorf("natsbroker: settle: verdict %d (%s): not a delivery of this source", i, v.Delivery.Origin)
+		}
+		if _, live := t.Live(); !live {
+			continue
+		}
+		msg, ok := t.Origin().Token.(jetstream.Msg)
+		if !ok {
+			continue
+		}
+		if !v.Ack {
+			t.GiveBack(now.Add(v.Delay))
+			continue
+		}
+		t.Ack()
+		acks = append(acks, msg)
+		if meta, err := msg.Metadata(); err == nil {
+			delete(s.inHand, meta.Sequence.Stream)
+		}
+	}
+	s.log.Remove()
+	s.wake()
+	return acks, nil
+}
