@@ -1,0 +1,108 @@
+package pgstore_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
+)
+
+// role makes a login role that may do what a relay needs.
+func (d *db) role(name string) {
+	d.Helper()
+	d.exec(`CREATE ROLE ` + name + ` LOGIN`)
+	d.exec(`GRANT USAGE ON SCHEMA "` + d.schema + `" TO ` + name)
+	d.exec(`GRANT ALL ON ALL TABLES IN SCHEMA "` + d.schema + `" TO ` + name)
+	d.exec(`GRANT ALL ON ALL SEQUENCES IN SCHEMA "` + d.schema + `" TO ` + name)
+	d.Cleanup(func() {
+		ctx := context.Background()
+		for _, text := range []string{`DROP OWNED BY ` + name, `DROP ROLE ` + name} {
+			if _, err := d.pool.Exec(ctx, text); err != nil {
+				d.Errorf("%s: %v", text, err)
+			}
+		}
+	})
+}
+
+// as connects as another role.
+func (d *db) as(role string) *pgxpool.Pool {
+	d.Helper()
+	cfg := d.pool.Config()
+	cfg.ConnConfig.User = role
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(pool.Close)
+	return pool
+}
+
+// goldenLanes are the lanes of 64 of these keys; the empty key is placed by its
+// id 01890a5d-ac96-774b-bcce-b302099a8057.
+var goldenLanes = map[string]int{"a": 49, "order-1": 11, "customer:42": 21, "é": 11, "": 24}
+
+func TestReadsAfterRestart(t *testing.T) {
+	pg := testserver.StartPostgres(t, "15")
+	d := &db{T: t, pool: newPool(t, pg.URL), schema: "restart", lanes: 4}
+	if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+		t.Fatal(err)
+	}
+	o := d.owner("a")
+	tx := d.begin()
+	d.put(tx, "a")
+	d.commit(tx)
+	o.want("a")
+	tx = d.begin()
+	d.put(tx, "never committed")
+	o.drain()
+	if err := pg.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.store.Read(t.Context(), o.reads()); err == nil {
+		t.Error("a read of a dead server succeeded")
+	}
+	if err := pg.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	d.pool.Reset()
+	o.store = pgstore.New(newPool(t, pg.URL), &pgstore.Options{Schema: "restart"})
+	o.lease()
+	tx = d.begin()
+	d.put(tx, "b")
+	d.commit(tx)
+	o.want("b")
+}
+
+func TestStandbyIsRefused(t *testing.T) {
+	pg := testserver.StartPostgres(t, "15")
+	d := &db{T: t, pool: newPool(t, pg.URL), schema: "standby", lanes: 4}
+	if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+		t.Fatal(err)
+	}
+	o := d.owner("a")
+	reads := o.reads()
+	if err := pg.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(pg.Dir, "data")
+	if err := os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := pg.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	s := pgstore.New(newPool(t, pg.URL), &pgstore.Options{Schema: "standby"})
+	_, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute})
+	wantIs(t, err, store.ErrUnusable)
+	_, err = s.Read(t.Context(), reads)
+	wantIs(t, err, store.ErrUnusable)
+	_, err = s.Settle(t.Context(), []store.Settlement{{BootID: "a", Lane: 0, Epoch: 1}})
+	wantIs(t, err, store.ErrUnusable)
+}
