@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -98,6 +99,7 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count string)
 	if err != nil {
 		return err
 	}
+	debug.SetGCPercent(50) // as the binary does
 	pool, err := pgxpool.New(ctx, pgURL)
 	if err != nil {
 		return err
