@@ -252,7 +252,7 @@ func (a *app) runWarehouse(ctx context.Context, topic string) error {
 	if err := house.Migrate(ctx); err != nil {
 		return err
 	}
-	src, err := openSource(ctx, &a.set, orders.Consumer, topic)
+	src, err := openSource(&a.set, orders.Consumer, topic)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/kafkabroker"
+	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+)
+
+// openedSource is one broker to receive from.
+type openedSource struct {
+	broker.Source
+	close func()
+}
+
+// openSource opens the receiving side for the consumer of that name.
+func openSource(set *settings, consumer, topic string) (*openedSource, error) {
+	scheme, _, _ := strings.Cut(set.broker, ":")
+	switch scheme {
+	case "kafka":
+		return openKafkaSource(set, consumer, topic)
+	case "nats":
+		return openNATSSource(set, consumer, topic)
+	}
+	return nil, usagef("broker scheme %q is unknown: use kafka or nats", visible(scheme, ""))
+}
+
+func openNATSSource(set *settings, consumer, topic string) (*openedSource, error) {
+	base, _, _ := strings.Cut(set.broker, "?")
+	nc, err := nats.Connect(strings.TrimSuffix(base, "/"), natsbroker.ClientOptions()...)
+	if err != nil {
+		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
+	}
+	src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: topic, Durable: consumer})
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return &openedSource{Source: src, close: func() { src.Close(); nc.Close() }}, nil
+}
+
+func openKafkaSource(set *settings, consumer, topic string) (*openedSource, error) {
+	k, err := parseKafka(set.broker)
+	if err != nil {
+		return nil, err
+	}
+	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
+		Client: k.opts, Group: topic + "-" + consumer, Topics: []string{k.prefix + topic},
+	})
+	if err != nil {
+		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
+	}
+	return &openedSource{Source: src, close: src.Close}, nil
+}
