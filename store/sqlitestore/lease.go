@@ -1,0 +1,230 @@
+package sqlitestore
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// forgotten is how long the row of an instance that died is kept for Status.
+const forgotten = time.Hour
+
+// Lease implements store.Store.
+func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+	if req.BootID == "" {
+		return store.Grant{}, fmt.Errorf("sqlite: lease: the boot id is empty")
+	}
+	var g store.Grant
+	err := s.write(ctx, "lease", func(q querier) error {
+		if err := s.checkFile(ctx, q); err != nil {
+			return err
+		}
+		if err := s.info(ctx, q, &g); err != nil {
+			return err
+		}
+		if err := s.heartbeat(ctx, q, req, g.Total); err != nil {
+			return err
+		}
+		released, err := s.giveBack(ctx, q, req)
+		if err != nil {
+			return err
+		}
+		err = q.QueryRowContext(ctx, `SELECT count(*) FROM postrider_relay WHERE pipe = ? AND alive_until > ?`,
+			s.opts.Pipe, micros(s.now())).Scan(&g.Instances)
+		if err != nil {
+			return err
+		}
+		if !req.Leave && !req.Observe {
+			if err := s.take(ctx, q, req, &g, released); err != nil {
+				return err
+			}
+		}
+		return s.grant(ctx, q, req.BootID, &g)
+	})
+	if err != nil {
+		return store.Grant{}, err
+	}
+	s.mu.Lock()
+	s.identity = g.Identity
+	s.mu.Unlock()
+	return g, nil
+}
+
+// checkFile refuses to go on when another file stands at the path: the pool's
+// connections still write into the one that was moved away.
+func (s *Store) checkFile(ctx context.Context, q querier) error {
+	var path string
+	if err := q.QueryRowContext(ctx, `SELECT coalesce(file, '') FROM pragma_database_list WHERE name = 'main'`).Scan(&path); err != nil {
+		return err
+	}
+	if path == "" {
+		return &store.UnusableError{What: "the database is in memory", Fix: "name a file"}
+	}
+	now, err := os.Stat(path)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && s.file == nil {
+		s.file = now
+	}
+	if err != nil || !os.SameFile(s.file, now) {
+		return &store.UnusableError{What: "the database file " + path + " was removed or replaced while it was open", Fix: "restart this process", Err: err}
+	}
+	return nil
+}
+
+func (s *Store) info(ctx context.Context, q querier, g *store.Grant) error {
+	have, err := s.schemaVersion(ctx, q)
+	if err != nil {
+		return err
+	}
+	if have != Version {
+		return &store.SchemaError{Schema: "main", Have: have, Want: Version}
+	}
+	return q.QueryRowContext(ctx, `SELECT identity, lanes FROM postrider_info`).Scan(&g.Identity, &g.Total)
+}
+
+// heartbeat renews the instance, and takes the lanes of those who died. A pipe
+// that is new starts behind everything that is there.
+func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest, lanes int) error {
+	pipe, now := s.opts.Pipe, micros(s.now())
+	for _, st := range []struct {
+		query string
+		args  []any
+	}{
+		{`INSERT INTO postrider_relay (pipe, boot_id, instance, alive_until) VALUES (?, ?, ?, ?)
+		  ON CONFLICT (pipe, boot_id) DO UPDATE SET instance = excluded.instance, alive_until = excluded.alive_until`,
+			[]any{pipe, req.BootID, req.Instance, s.after(req.TTL)}},
+		{`UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND owner NOT IN
+		  (SELECT '' UNION ALL SELECT boot_id FROM postrider_relay WHERE pipe = ? AND (alive_until > ? OR boot_id = ?))`,
+			[]any{pipe, pipe, now, req.BootID}},
+		{`DELETE FROM postrider_relay WHERE alive_until <= ?`, []any{now - forgotten.Microseconds()}},
+		{`INSERT INTO postrider_progress (pipe, lane, pos)
+		  WITH RECURSIVE n (lane) AS (SELECT 0 UNION ALL SELECT lane + 1 FROM n WHERE lane + 1 < ?)
+		  SELECT ?, lane, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'postrider_outbox'), 0) FROM n
+		  WHERE NOT EXISTS (SELECT 1 FROM postrider_progress WHERE pipe = ?)`, []any{lanes, pipe, pipe}},
+	} {
+		if _, err := q.ExecContext(ctx, st.query, st.args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// giveBack frees the lanes that the request names, or all.
+func (s *Store) giveBack(ctx context.Context, q querier, req store.LeaseRequest) ([]store.Lane, error) {
+	if req.Leave {
+		if _, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND owner = ?`, s.opts.Pipe, req.BootID); err != nil {
+			return nil, err
+		}
+		_, err := q.ExecContext(ctx, `DELETE FROM postrider_relay WHERE pipe = ? AND boot_id = ?`, s.opts.Pipe, req.BootID)
+		return nil, err
+	}
+	var released []store.Lane
+	for _, r := range req.Release {
+		_, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND lane = ? AND owner = ? AND epoch = ?`,
+			s.opts.Pipe, r.Lane, req.BootID, r.Epoch)
+		if err != nil {
+			return nil, err
+		}
+		released = append(released, r.Lane)
+	}
+	return released, nil
+}
+
+// take takes free lanes up to the fair share. Lanes given back in the same
+// request are left to others.
+func (s *Store) take(ctx context.Context, q querier, req store.LeaseRequest, g *store.Grant, released []store.Lane) error {
+	var held int
+	err := q.QueryRowContext(ctx, `SELECT count(*) FROM postrider_progress WHERE pipe = ? AND owner = ?`, s.opts.Pipe, req.BootID).Scan(&held)
+	if err != nil {
+		return err
+	}
+	live := max(1, g.Instances)
+	share := (g.Total + live - 1) / live
+	if req.MaxLanes > 0 {
+		share = min(share, req.MaxLanes)
+	}
+	free, err := list[store.Lane](ctx, q, `SELECT lane FROM postrider_progress WHERE pipe = ? AND owner = '' ORDER BY lane`, s.opts.Pipe)
+	if err != nil {
+		return err
+	}
+	for _, lane := range free {
+		if held >= share {
+			return nil
+		}
+		if slices.Contains(released, lane) || len(req.Only) > 0 && !slices.Contains(req.Only, lane) {
+			continue
+		}
+		_, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = ?, epoch = epoch + 1 WHERE pipe = ? AND lane = ?`, req.BootID, s.opts.Pipe, lane)
+		if err != nil {
+			return err
+		}
+		held++
+	}
+	return nil
+}
+
+// list reads one column.
+func list[T any](ctx context.Context, q querier, query string, args ...any) ([]T, error) {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var out []T
+	for rows.Next() {
+		var v T
+		if err := rows.Scan(&v); err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	return out, rows.Err()
+}
+
+// grant fills in what boot holds.
+func (s *Store) grant(ctx context.Context, q querier, boot string, g *store.Grant) error {
+	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, pos FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.opts.Pipe, boot)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var l store.LaneGrant
+		var pos int64
+		if err := rows.Scan(&l.Lane, &l.Epoch, &pos); err != nil {
+			return err
+		}
+		l.Position = encode(pos)
+		g.Lanes = append(g.Lanes, l)
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if err := s.views(ctx, q, boot, g.Lanes); err != nil {
+		return err
+	}
+	return s.requests(ctx, q, boot, g)
+}
+
+func (s *Store) requests(ctx context.Context, q querier, boot string, g *store.Grant) error {
+	rows, err := q.QueryContext(ctx, `SELECT r.id, r.lane, r.kind, r.seq, r.actor, r.reason FROM postrider_request r
+		JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane
+		WHERE r.pipe = ? AND r.done_at IS NULL AND p.owner = ? ORDER BY r.id`, s.opts.Pipe, boot)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var r store.Request
+		if err := rows.Scan(&r.ID, &r.Lane, &r.Kind, &r.Seq, &r.Actor, &r.Reason); err != nil {
+			return err
+		}
+		g.Requests = append(g.Requests, r)
+	}
+	return rows.Err()
+}

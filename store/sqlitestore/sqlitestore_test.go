@@ -1,0 +1,91 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/storetest"
+)
+
+func openFile(t *testing.T, path string) *sql.DB {
+	t.Helper()
+	db, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+func newOutbox(t *testing.T, lanes int) (*sql.DB, *Store) {
+	t.Helper()
+	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"))
+	s := New(db, nil)
+	if _, err := s.Migrate(t.Context(), store.MigrateRequest{Lanes: lanes}); err != nil {
+		t.Fatal(err)
+	}
+	return db, s
+}
+
+const testLanes = 4
+
+// env is a database file whose clock can be moved on.
+type env struct {
+	db    *sql.DB
+	moved atomic.Int64
+}
+
+func (e *env) open() *Store {
+	s := New(e.db, nil)
+	s.now = func() time.Time { return time.Now().Add(time.Duration(e.moved.Load())) }
+	return s
+}
+
+func (e *env) Store() store.Store { return e.open() }
+func (e *env) Admin() store.Admin { return e.open() }
+
+func (e *env) Begin(ctx context.Context) (storetest.Tx, error) {
+	tx, err := e.db.BeginTx(ctx, nil)
+	return writer{tx}, err
+}
+
+func (e *env) Advance(_ context.Context, d time.Duration) error {
+	e.moved.Add(int64(d))
+	return nil
+}
+
+func (e *env) Features() storetest.Features {
+	return storetest.Features{Lanes: testLanes, Tick: 10 * time.Second}
+}
+
+type writer struct{ tx *sql.Tx }
+
+func (w writer) Enqueue(ctx context.Context, msgs ...postrider.Message) error {
+	return outbox.New(outbox.SQLite, nil).Enqueue(ctx, w.tx, msgs...)
+}
+func (w writer) Commit(context.Context) error   { return w.tx.Commit() }
+func (w writer) Rollback(context.Context) error { return w.tx.Rollback() }
+
+func TestConformance(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Env {
+		db, _ := newOutbox(t, testLanes)
+		return &env{db: db}
+	})
+}
+
+func TestMigrator(t *testing.T) {
+	storetest.RunMigrator(t, func(t *testing.T) store.Migrator {
+		return New(openFile(t, filepath.Join(t.TempDir(), "shop.db")), nil)
+	})
+}
