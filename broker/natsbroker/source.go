@@ -153,7 +153,10 @@ func (s *Source) keep() {
 // fetch takes what has arrived into the log; the caller holds one.
 func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 	if s.batch == nil {
-		if err := s.pull(ctx); err != nil || s.batch == nil {
+		if err := s.pull(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil // Receive looks at the caller's context itself
+			}
 			return err
 		}
 	}

@@ -1,0 +1,352 @@
+package brokertest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+)
+
+func sinkCases() []Case {
+	return []Case{
+		{"sink/exact", "a message arrives as it was given, byte for byte", sinkExact},
+		{"sink/order", "messages of a key stand in the log in the order given", sinkOrder},
+		{"sink/concurrent", "calls that run at once do not disturb each other", sinkConcurrent},
+		{"sink/rejected", "what is too large is rejected alone; later messages of its key are not accepted", sinkRejected},
+		{"sink/missing", "a missing topic is an outage that names its destination", sinkMissing},
+		{"sink/context", "after the context has ended nothing is accepted any more", sinkContext},
+		{"sink/again", "a message may be sent again with the same id", sinkAgain},
+		{"sink/cut", "when the connection breaks, what is accepted of a key is a prefix, and nil means accepted", sinkCut},
+	}
+}
+
+// deliver checks the shape of the answer, which is a rule in every case.
+func deliver(ctx context.Context, s broker.Sink, msgs []postrider.Message) ([]error, error) {
+	errs := s.Deliver(ctx, msgs)
+	if errs == nil {
+		return make([]error, len(msgs)), nil
+	}
+	if len(errs) != len(msgs) {
+		return nil, fmt.Errorf("the answer has %d entries for %d messages", len(errs), len(msgs))
+	}
+	failed := false
+	barred := make(map[string]bool)
+	for i, err := range errs {
+		failed = failed || err != nil
+		key := msgs[i].Key
+		if err == nil && key != "" && barred[key] {
+			return nil, fmt.Errorf("message %d is acknowledged behind a failed one of its key", i)
+		}
+		barred[key] = barred[key] || err != nil
+	}
+	if !failed {
+		return nil, fmt.Errorf("the answer is not nil although every message was acknowledged")
+	}
+	return errs, nil
+}
+
+func allAccepted(errs []error) error {
+	for i, err := range errs {
+		if err != nil {
+			return fmt.Errorf("message %d was not accepted: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func sinkExact(ctx context.Context, env *Env) error {
+	msgs := messages(env.Topic, 6, 6)
+	msgs[0].Payload = nil
+	msgs[1].Payload = []byte{0, 0xff, '\r', '\n', 0x80}
+	msgs[2].Headers = map[string]string{"traceparent": "00-ab-cd-01", "x-empty": "", "Odd-Case": "ünïcode; a=b, c"}
+	msgs[3].Key, msgs[3].Type = " key with\nbreak ", strings.Repeat("t", postrider.MaxTypeLen)
+	msgs[4].Key = strings.Repeat("k", postrider.MaxKeyLen)
+	msgs[5].Payload, msgs[5].SchemaVersion = bytes.Repeat([]byte{7}, 500<<10), 9
+	want := make([]postrider.Message, len(msgs))
+	copy(want, msgs)
+	errs, err := deliver(ctx, env.Sink, msgs)
+	if err != nil {
+		return err
+	}
+	if err := allAccepted(errs); err != nil {
+		return err
+	}
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range want {
+		found := false
+		for _, got := range log {
+			if got.ID == m.ID {
+				found = true
+				if d := difference(got, m); d != "" {
+					return fmt.Errorf("message %s: %s differs", m.ID, d)
+				}
+			}
+		}
+		if !found {
+			return fmt.Errorf("message %s was acknowledged and is not in the log", m.ID)
+		}
+	}
+	return nil
+}
+
+func difference(a, b postrider.Message) string {
+	switch {
+	case a.Topic != b.Topic:
+		return "topic"
+	case a.Key != b.Key:
+		return "key"
+	case a.Type != b.Type:
+		return "type"
+	case !bytes.Equal(a.Payload, b.Payload):
+		return "payload"
+	case a.ContentType != b.ContentType:
+		return "content type"
+	case len(a.Headers)+len(b.Headers) > 0 && !maps.Equal(a.Headers, b.Headers):
+		return "headers"
+	case a.Version != b.Version || a.SchemaVersion != b.SchemaVersion:
+		return "version"
+	case !a.Time.Equal(b.Time):
+		return "time"
+	}
+	return ""
+}
+
+func sinkOrder(ctx context.Context, env *Env) error {
+	msgs := messages(env.Topic, 600, 37)
+	for at := 0; at < len(msgs); at += 200 {
+		errs, err := deliver(ctx, env.Sink, msgs[at:at+200])
+		if err != nil {
+			return err
+		}
+		if err := allAccepted(errs); err != nil {
+			return err
+		}
+	}
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	if len(log) != len(msgs) {
+		return fmt.Errorf("%d messages in the log, %d were accepted", len(log), len(msgs))
+	}
+	return noSkip(log, nil)
+}
+
+// noSkip checks that no key of the log ever steps ahead. missing are ids that
+// count as stepped over.
+func noSkip(log []postrider.Message, limit map[string]int64) error {
+	high := make(map[string]int64)
+	for _, m := range log {
+		if m.Version > high[m.Key]+1 {
+			return fmt.Errorf("key %s: version %d is accepted after %d", m.Key, m.Version, high[m.Key])
+		}
+		high[m.Key] = max(high[m.Key], m.Version)
+		if top, ok := limit[m.Key]; ok && m.Version > top {
+			return fmt.Errorf("key %s: version %d is accepted although version %d failed", m.Key, m.Version, top+1)
+		}
+	}
+	return nil
+}
+
+func sinkConcurrent(ctx context.Context, env *Env) error {
+	const calls, size = 8, 100
+	found := make([]error, calls)
+	var wg sync.WaitGroup
+	for c := range calls {
+		wg.Go(func() {
+			msgs := messages(env.Topic, size, 5)
+			for i := range msgs {
+				msgs[i].ID = id(c*size + i)
+				msgs[i].Key += fmt.Sprint("/", c)
+			}
+			errs, err := deliver(ctx, env.Sink, msgs)
+			if err == nil {
+				err = allAccepted(errs)
+			}
+			found[c] = err
+		})
+	}
+	wg.Wait()
+	for _, err := range found {
+		if err != nil {
+			return err
+		}
+	}
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	if len(log) != calls*size {
+		return fmt.Errorf("%d messages in the log, %d were accepted", len(log), calls*size)
+	}
+	return noSkip(log, nil)
+}
+
+func sinkRejected(ctx context.Context, env *Env) error {
+	if env.TooLarge == 0 {
+		return notApplicable("the broker takes any size")
+	}
+	msgs := messages(env.Topic, 40, 4)
+	const bad = 13 // the fourth message of key 1
+	msgs[bad].Payload = make([]byte, env.TooLarge)
+	errs, err := deliver(ctx, env.Sink, msgs)
+	if err != nil {
+		return err
+	}
+	for i, err := range errs {
+		switch behind := i%4 == bad%4 && i > bad; {
+		case i == bad:
+			if err == nil || broker.Classify(err).Class != broker.ClassRejected {
+				return fmt.Errorf("the message that is too large is answered %v, not rejected", err)
+			}
+		case behind && err == nil:
+			return fmt.Errorf("message %d is acknowledged behind the rejected one of its key", i)
+		case !behind && err != nil:
+			return fmt.Errorf("message %d has nothing to do with the rejected one and is answered: %w", i, err)
+		}
+	}
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	return noSkip(log, map[string]int64{msgs[bad].Key: msgs[bad].Version - 1})
+}
+
+func sinkMissing(ctx context.Context, env *Env) error {
+	if env.Missing == "" {
+		return notApplicable("every topic exists")
+	}
+	msgs := messages(env.Topic, 4, 2)
+	msgs[1].Topic, msgs[3].Topic = env.Missing, env.Missing
+	errs, err := deliver(ctx, env.Sink, msgs)
+	if err != nil {
+		return err
+	}
+	if errs[0] != nil || errs[2] != nil {
+		return fmt.Errorf("messages of the topic that exists: %v, %v", errs[0], errs[2])
+	}
+	e := broker.Classify(errs[1])
+	if e == nil || e.Class != broker.ClassOutage {
+		return fmt.Errorf("the answer is %v, not an outage", errs[1])
+	}
+	if !strings.Contains(e.Destination, env.Missing) {
+		return fmt.Errorf("the outage's destination is %q", e.Destination)
+	}
+	return nil
+}
+
+func sinkContext(ctx context.Context, env *Env) error {
+	msgs := messages(env.Topic, 50, 5)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	start := time.Now()
+	errs, err := deliver(ended, env.Sink, msgs)
+	if err != nil {
+		return err
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		return fmt.Errorf("the call took %v after its context had ended", took)
+	}
+	if errs[0] == nil {
+		return fmt.Errorf("a call whose context has ended acknowledges")
+	}
+	marker := messages(env.Topic, 1, 1)
+	marker[0].ID, marker[0].Key = id(1<<20), "marker"
+	if errs, err = deliver(ctx, env.Sink, marker); err != nil {
+		return err
+	}
+	if err := allAccepted(errs); err != nil {
+		return err
+	}
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	if len(log) != 1 {
+		return fmt.Errorf("%d messages in the log beside the marker: they were accepted after the call had ended", len(log)-1)
+	}
+	return nil
+}
+
+func sinkAgain(ctx context.Context, env *Env) error {
+	msgs := messages(env.Topic, 3, 1)
+	for range 2 {
+		errs, err := deliver(ctx, env.Sink, msgs)
+		if err != nil {
+			return err
+		}
+		if err := allAccepted(errs); err != nil {
+			return err
+		}
+	}
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	return noSkip(log, nil)
+}
+
+// sinkCut breaks the connection in the middle of a call, then sends again what
+// was not acknowledged, as the relay does.
+func sinkCut(ctx context.Context, env *Env) error {
+	if env.Cut == nil {
+		return notApplicable("no faults can be made")
+	}
+	warm := messages(env.Topic, 1, 1)
+	warm[0].ID, warm[0].Key = id(1<<20), "warm"
+	if errs, err := deliver(ctx, env.Sink, warm); err != nil {
+		return err
+	} else if err := allAccepted(errs); err != nil {
+		return err
+	}
+	open := messages(env.Topic, 400, 20)
+	for round := 0; len(open) > 0; round++ {
+		if round < 3 {
+			env.Cut(700 * (round*round*5 + 1))
+		}
+		call, cancel := context.WithTimeout(ctx, time.Duration(round+1)*time.Second)
+		errs, err := deliver(call, env.Sink, open)
+		cancel()
+		env.Restore()
+		if err != nil {
+			return err
+		}
+		var left []postrider.Message
+		for i, err := range errs {
+			if err == nil {
+				continue
+			}
+			if c := broker.Classify(err).Class; c == broker.ClassRejected {
+				return fmt.Errorf("a message is rejected because the connection broke: %w", err)
+			}
+			left = append(left, open[i])
+		}
+		open = left
+		if round > 20 {
+			return fmt.Errorf("%d messages are not accepted after the connection is back", len(open))
+		}
+	}
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	seen := make(map[string]bool)
+	for _, m := range log {
+		seen[m.ID] = true
+	}
+	for _, m := range messages(env.Topic, 400, 20) {
+		if !seen[m.ID] {
+			return fmt.Errorf("message %s was acknowledged and is not in the log", m.ID)
+		}
+	}
+	return noSkip(log, nil)
+}

@@ -1,0 +1,204 @@
+package brokertest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+)
+
+func sourceCases() []Case {
+	return []Case{
+		{"source/order", "messages of a key are received in the order of the log", sourceOrder},
+		{"source/unsettled", "what was not settled is received again by the next process", sourceUnsettled},
+		{"source/settled", "what was acknowledged is not received again", sourceSettled},
+		{"source/gap", "acknowledging a message does not acknowledge an earlier one", sourceGap},
+		{"source/back", "a message given back comes after its delay and before its key's later ones", sourceBack},
+	}
+}
+
+// start fills the topic and opens a receiver.
+func start(ctx context.Context, env *Env, n, keys int) (broker.Source, func(), error) {
+	if env.Source == nil {
+		return nil, nil, notApplicable("the broker has no source")
+	}
+	errs, err := deliver(ctx, env.Sink, messages(env.Topic, n, keys))
+	if err == nil {
+		err = allAccepted(errs)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return env.Source(ctx)
+}
+
+// receive collects n deliveries.
+func receive(ctx context.Context, src broker.Source, n int) ([]broker.Delivery, error) {
+	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+	defer cancel()
+	var all []broker.Delivery
+	for len(all) < n {
+		ds, err := src.Receive(ctx, n-len(all))
+		if err != nil {
+			return nil, fmt.Errorf("%d of %d messages were received: %w", len(all), n, err)
+		}
+		if len(ds) == 0 || len(ds) > n-len(all) {
+			return nil, fmt.Errorf("Receive returns %d deliveries, the limit is %d", len(ds), n-len(all))
+		}
+		for _, d := range ds {
+			if d.Err != nil {
+				return nil, fmt.Errorf("%s cannot be decoded: %w", d.Origin, d.Err)
+			}
+		}
+		all = append(all, ds...)
+	}
+	return all, nil
+}
+
+func verdicts(ds []broker.Delivery) []broker.Verdict {
+	vs := make([]broker.Verdict, len(ds))
+	for i, d := range ds {
+		vs[i] = broker.Verdict{Delivery: d, Ack: true}
+	}
+	return vs
+}
+
+func inOrder(ds []broker.Delivery) error {
+	high := make(map[string]int64)
+	for _, d := range ds {
+		m := d.Message
+		if m.Version != high[m.Key]+1 {
+			return fmt.Errorf("key %s: version %d is received after %d", m.Key, m.Version, high[m.Key])
+		}
+		high[m.Key] = m.Version
+	}
+	return nil
+}
+
+func sourceOrder(ctx context.Context, env *Env) error {
+	src, closing, err := start(ctx, env, 300, 7)
+	if err != nil {
+		return err
+	}
+	defer closing()
+	var all []broker.Delivery
+	for range 3 {
+		ds, err := receive(ctx, src, 100)
+		if err != nil {
+			return err
+		}
+		if err := src.Extend(ctx, ds); err != nil {
+			return fmt.Errorf("extend: %w", err)
+		}
+		if err := src.Settle(ctx, verdicts(ds)); err != nil {
+			return fmt.Errorf("settle: %w", err)
+		}
+		all = append(all, ds...)
+	}
+	return inOrder(all)
+}
+
+func sourceUnsettled(ctx context.Context, env *Env) error {
+	src, closing, err := start(ctx, env, 30, 3)
+	if err != nil {
+		return err
+	}
+	_, err = receive(ctx, src, 30)
+	closing()
+	if err != nil {
+		return err
+	}
+	if src, closing, err = env.Source(ctx); err != nil {
+		return err
+	}
+	defer closing()
+	ds, err := receive(ctx, src, 30)
+	if err != nil {
+		return err
+	}
+	return inOrder(ds)
+}
+
+func sourceSettled(ctx context.Context, env *Env) error {
+	src, closing, err := start(ctx, env, 30, 1)
+	if err != nil {
+		return err
+	}
+	ds, err := receive(ctx, src, 20)
+	if err == nil {
+		err = src.Settle(ctx, verdicts(ds))
+	}
+	closing()
+	if err != nil {
+		return err
+	}
+	if src, closing, err = env.Source(ctx); err != nil {
+		return err
+	}
+	defer closing()
+	if ds, err = receive(ctx, src, 10); err != nil {
+		return err
+	}
+	for i, d := range ds {
+		if want := int64(21 + i); d.Message.Version != want {
+			return fmt.Errorf("version %d is received where %d is the next that was not acknowledged", d.Message.Version, want)
+		}
+	}
+	return nil
+}
+
+func sourceGap(ctx context.Context, env *Env) error {
+	src, closing, err := start(ctx, env, 10, 1)
+	if err != nil {
+		return err
+	}
+	ds, err := receive(ctx, src, 10)
+	if err == nil {
+		err = src.Settle(ctx, verdicts(ds[5:]))
+	}
+	closing()
+	if err != nil {
+		return err
+	}
+	if src, closing, err = env.Source(ctx); err != nil {
+		return err
+	}
+	defer closing()
+	again, err := receive(ctx, src, 5)
+	if err != nil {
+		return err
+	}
+	return inOrder(again)
+}
+
+func sourceBack(ctx context.Context, env *Env) error {
+	src, closing, err := start(ctx, env, 4, 1)
+	if err != nil {
+		return err
+	}
+	defer closing()
+	ds, err := receive(ctx, src, 1)
+	if err != nil {
+		return err
+	}
+	const delay = 300 * time.Millisecond
+	began := time.Now()
+	if err := src.Settle(ctx, []broker.Verdict{{Delivery: ds[0], Delay: delay}}); err != nil {
+		return fmt.Errorf("settle: %w", err)
+	}
+	again, err := receive(ctx, src, 4)
+	if err != nil {
+		return err
+	}
+	if waited := time.Since(began); waited < delay-10*time.Millisecond {
+		return fmt.Errorf("the message came back after %v, the delay is %v", waited, delay)
+	}
+	if err := inOrder(again); err != nil {
+		return err
+	}
+	if first, second := ds[0].Attempt, again[0].Attempt; first > 0 && second <= first {
+		return fmt.Errorf("the attempt is %d, and %d when it comes again", first, second)
+	}
+	return nil
+}
