@@ -1,0 +1,48 @@
+package pgstore
+
+import (
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/store"
+)
+
+// readBuffer is how much a connection takes from its socket at once: pages are
+// hundreds of kilobytes, and the driver's 8 KiB would cost a third of the CPU.
+const readBuffer = "131072"
+
+// ParseConfig reads a connection string ("postgres://..." or "host=... ...")
+// for a pool that suits a relay: an application name that shows in
+// pg_stat_activity, a large read buffer and at most 8 connections, unless the
+// string says otherwise. Its error never repeats the string, which may hold a
+// password. Any other pool works too, with more CPU.
+func ParseConfig(conn string) (*pgxpool.Config, error) {
+	full := conn
+	if !strings.Contains(conn, "min_read_buffer_size") {
+		switch {
+		case strings.HasPrefix(conn, "postgres://"), strings.HasPrefix(conn, "postgresql://"):
+			sep := "?"
+			if strings.Contains(conn, "?") {
+				sep = "&"
+			}
+			full += sep + "min_read_buffer_size=" + readBuffer
+		default:
+			full += " min_read_buffer_size=" + readBuffer
+		}
+	}
+	cfg, err := pgxpool.ParseConfig(full)
+	if err != nil {
+		return nil, &store.UnusableError{
+			What: "the PostgreSQL connection string cannot be read",
+			Fix:  "write postgres://user:password@host:5432/database?sslmode=require, with special characters percent-encoded",
+		}
+	}
+	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
+		cfg.ConnConfig.RuntimeParams["application_name"] = "postrider"
+	}
+	if !strings.Contains(conn, "pool_max_conns") {
+		cfg.MaxConns = 8
+	}
+	return cfg, nil
+}
