@@ -246,6 +246,7 @@ func (n *node) wind(at time.Duration, gen uint64, boot string) {
 func (n *node) notice(f core.Fact) {
 	switch f := f.(type) {
 	case core.LaneLost:
+		delete(n.sent, f.Lane) // the window counts anew in a new tenure
 		if f.Reason != "released" {
 			n.w.check.incident(f.Lane)
 		}

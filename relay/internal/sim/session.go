@@ -135,6 +135,7 @@ func (s *session) verdict(known *msg, m postrider.Message) error {
 		return broker.Rejected(errFailed, "invalid", m.Topic)
 	case known.kind == msgHangup:
 		known.unknowns++
+		w.check.incident(s.lane)
 		s.cut()
 		return broker.Unknown(errSlow, "eof", "")
 	case known.kind == msgFailing && known.failures < 2, w.hit(opSinkFail):

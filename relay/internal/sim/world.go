@@ -209,17 +209,24 @@ func (w *world) heal() {
 		n.start()
 	}
 	w.writer.finish()
-	for i := range 20 {
-		w.after(time.Duration(i)*500*time.Millisecond, func() { w.writer.good(i) })
+	w.watch()
+}
+
+// watch ends the run as soon as nothing is left to do, and writes good messages
+// until then.
+func (w *world) watch() {
+	quiet := w.now > faultsEnd+8*time.Second && w.check.quiet()
+	switch {
+	case quiet:
+		w.events = nil
+		return
+	case w.goodTime():
+		w.writer.good()
 	}
 	w.after(time.Second, w.watch)
 }
 
-// watch ends the run as soon as nothing is left to do.
-func (w *world) watch() {
-	if w.now > faultsEnd+12*time.Second && w.check.quiet() {
-		w.events = nil
-		return
-	}
-	w.after(time.Second, w.watch)
+// goodTime leaves gaps without good messages, in which a run can end.
+func (w *world) goodTime() bool {
+	return (w.now-faultsEnd)%(10*time.Second) < 7*time.Second && w.now < settleBy-10*time.Second
 }

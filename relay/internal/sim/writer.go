@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
 )
 
@@ -97,12 +98,26 @@ func (wr *writer) finish() {
 	}
 }
 
-// good writes one message that nothing is wrong with, of a key of its own.
-func (wr *writer) good(i int) {
-	t := &simTx{tx: wr.w.db.Begin(), locks: map[int]int64{}}
-	wr.insert(t, insert{Key: 100 + i%3})
-	wr.end(t, true)
+// good writes one message that nothing is wrong with into every lane: whether a
+// message makes the broker hang up shows only while others are acknowledged.
+func (wr *writer) good() {
+	for lane := range wr.w.plan.Lanes {
+		t := &simTx{tx: wr.w.db.Begin(), locks: map[int]int64{}}
+		wr.insert(t, insert{Key: wr.goodKey(store.Lane(lane))})
+		wr.end(t, true)
+	}
 }
+
+// goodKey returns a key of the lane that no transaction of the plan has.
+func (wr *writer) goodKey(lane store.Lane) int {
+	key := 100
+	for n := 0; n < 200 && wr.w.db.LaneOf(keyName(key)) != lane; n++ {
+		key++
+	}
+	return key
+}
+
+func keyName(k int) string { return fmt.Sprintf("k%d", k) }
 
 func (wr *writer) key(k int) *keyState {
 	if wr.keys == nil {
@@ -121,7 +136,7 @@ func (wr *writer) insert(t *simTx, in insert) {
 	m := &msg{key: in.Key, kind: in.Kind, tx: t}
 	pm := postrider.Message{Topic: topicOf(in.Key)}
 	if in.Key >= 0 {
-		pm.Key = fmt.Sprintf("k%d", in.Key)
+		pm.Key = keyName(in.Key)
 	}
 	if in.Kind == msgScheduled {
 		m.due = w.now + time.Duration(w.rng.Int64N(int64(2*time.Second)))
