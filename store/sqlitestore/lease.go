@@ -2,7 +2,7 @@ package sqlitestore
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"os"
 	"slices"
 	"time"
@@ -16,7 +16,7 @@ const forgotten = time.Hour
 // Lease implements store.Store.
 func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
 	if req.BootID == "" {
-		return store.Grant{}, fmt.Errorf("sqlite: lease: the boot id is empty")
+		return store.Grant{}, errors.New("sqlite: lease: the boot id is empty")
 	}
 	var g store.Grant
 	err := s.write(ctx, "lease", func(q querier) error {

@@ -161,7 +161,7 @@ func (s *Store) wrap(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case strings.Contains(err.Error(), "no such table: postrider_"):
+	case strings.Contains(err.Error(), "no such table: postrider_"), strings.Contains(err.Error(), "no such table: sqlite_sequence"):
 		return &store.SchemaError{Schema: "main", Have: 0, Want: Version}
 	case !errors.As(err, &typed):
 	case typed.Code()&0xff == sqlite3.SQLITE_READONLY:

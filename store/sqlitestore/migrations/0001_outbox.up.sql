@@ -50,7 +50,7 @@ CREATE TABLE postrider_outbox (
 CREATE INDEX postrider_outbox_lane ON postrider_outbox (lane, seq);
 
 CREATE TRIGGER postrider_outbox_headers BEFORE INSERT ON postrider_outbox
-WHEN NEW.headers <> '{}' AND json_valid(NEW.headers) BEGIN
+WHEN NEW.headers <> '{}' AND CASE WHEN json_valid(NEW.headers) THEN json_type(NEW.headers) = 'object' END BEGIN
     SELECT RAISE(ABORT, 'headers_must_be_at_most_64_plain_strings_of_16_kib')
     FROM (SELECT count(*) AS n, sum(length(CAST(key AS BLOB)) + length(CAST(value AS BLOB))) AS size,
                  sum(type <> 'text' OR key = '' OR lower(key) GLOB 'postrider-*' OR key GLOB '*[^!-9;-~]*'
