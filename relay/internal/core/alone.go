@@ -14,6 +14,7 @@ type solo struct {
 	after   int                   // index of the message that was sent last in this round, -1: none
 	behind  keySet                // keys whose head is unknown in this round
 	unknown map[int]time.Duration // when a message was sent alone and its fate stayed unknown
+	tries   map[int]int           // how often that was so
 }
 
 // unknownRound counts a round that ended with unknown fates, and turns to
@@ -25,12 +26,13 @@ func (e *Engine) unknownRound(r *round) {
 			b.alone.after = i
 			b.alone.behind.add(b.msgs[i].Key)
 			b.alone.unknown[i] = r.c.sentAt
+			b.alone.tries[i]++
 		}
 		return
 	}
 	b.rounds++
 	if b.rounds >= unknownRounds || b.parked {
-		b.alone = &solo{after: -1, behind: keySet{}, unknown: map[int]time.Duration{}}
+		b.alone = &solo{after: -1, behind: keySet{}, unknown: map[int]time.Duration{}, tries: map[int]int{}}
 	}
 	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
 }
@@ -105,7 +107,7 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 		e.failed(l, b, i, err)
 		return true
 	}
-	if !b.parked {
+	if !b.parked && !e.isLeftover(l, b, i) {
 		return false
 	}
 	p := parkFor(err)
@@ -118,4 +120,13 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 	}
 	l.suspects[b.meta[i].Seq] = c.sentAt
 	return true
+}
+
+// isLeftover reports whether message i is one of a few that hold up a batch
+// whose other messages were acknowledged. Once the window is full nothing else
+// of the lane can prove that they are to blame, so they step aside.
+func (e *Engine) isLeftover(l *lane, b *batch, i int) bool {
+	alone := b.delivered > 0 || e.room(l) == 0 && l.done+1 == len(l.queue)
+	return alone && len(b.todo) <= leftovers && b.alone.tries[i] >= unknownRounds &&
+		len(l.captured) < e.cfg.ParkedKeys
 }

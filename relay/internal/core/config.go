@@ -10,6 +10,7 @@ const (
 	readsInFlight  = 2
 	parkedTurns    = 8                // parked cycles in a row before a normal batch gets its turn
 	unknownRounds  = 3                // rounds in which everything unresolved is sent together
+	leftovers      = 16               // messages of unknown fate that may step aside from a batch
 	lazySettle     = 3                // an empty batch waits so many SettleAtMax
 	othersWindow   = 30 * time.Second // for how long an acknowledgement shows that a topic works
 	maxErrorText   = 500

@@ -86,13 +86,17 @@ func (e *Engine) onLeft(err error) {
 }
 
 // shed drops the batches of a lane that were not begun, and the one that was
-// when it is held back: the next owner sends it again.
+// when it is held back: the next owner sends it again. A lane that is only handed
+// over keeps one of which something was acknowledged, else that would be a
+// duplicate without a fault.
 func (e *Engine) shed(l *lane) {
 	keep := l.done
 	if l.call != nil {
 		keep++
 	} else if l.done < len(l.queue) {
-		if b := l.queue[l.done]; b.started() && e.now >= l.hold.until && !e.sinkHeld() && !e.cutOff {
+		b := l.queue[l.done]
+		held := e.now < l.hold.until || e.sinkHeld()
+		if b.started() && !e.cutOff && (!held || !e.draining && b.delivered > 0) {
 			keep++
 		}
 	}

@@ -230,7 +230,7 @@ func (e *Engine) holdAfter(r *round, progress bool) {
 			l.hold.until = max(l.hold.until, e.now+min(r.outage.RetryAfter, e.cfg.OutageMax))
 		}
 	case r.unknown != nil:
-		if !others {
+		if !others && c.b.alone == nil {
 			e.sinkFails(r.unknown)
 		}
 		e.unknownRound(r)
