@@ -54,7 +54,7 @@ func postgresNames(schema string) names {
 	return names{
 		inbox: s + "inbox", attempt: s + "inbox_attempt", now: "now()",
 		plus: "now() + CAST(", plusEnd: " AS bigint) * interval '1 microsecond'",
-		wait:   "CAST(EXTRACT(EPOCH FROM (a.next_at - now())) * 1000000 AS bigint)",
+		wait:   "CAST(EXTRACT(EPOCH FROM (next_at - now())) * 1000000 AS bigint)",
 		micros: "CAST(EXTRACT(EPOCH FROM a.updated_at) * 1000000 AS bigint)",
 		json:   "::text::jsonb", jsonText: "a.headers::text",
 	}
@@ -69,7 +69,7 @@ func sqliteNames(schema string) names {
 	return names{
 		inbox: s + "postrider_inbox", attempt: s + "postrider_inbox_attempt", now: now,
 		plus: now + " + CAST(", plusEnd: " AS INTEGER)",
-		wait: "a.next_at - " + now, micros: "a.updated_at", json: "", jsonText: "a.headers",
+		wait: "next_at - " + now, micros: "a.updated_at", json: "", jsonText: "a.headers",
 	}
 }
 
@@ -86,7 +86,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, 'retry', {now}, {now})
 ON CONFLICT (consumer, message_id) DO UPDATE SET
 attempts = a.attempts + CASE WHEN a.state = 'retry' AND a.next_at <= {now} THEN 1 ELSE 0 END,
 updated_at = {now}
-RETURNING a.attempts, a.state, {wait}`
+RETURNING attempts, state, {wait}`
 
 	// $9 is 1 when no attempt was counted before the handler ran.
 	failSQL = `INSERT INTO {attempt} AS a
@@ -94,7 +94,7 @@ RETURNING a.attempts, a.state, {wait}`
 VALUES ($1, $2, $3, $4, $5, $6, 1, 'retry', $7, {plus}$8{plusend}, {now})
 ON CONFLICT (consumer, message_id) DO UPDATE SET
 attempts = a.attempts + $9, last_error = excluded.last_error, next_at = excluded.next_at, updated_at = {now}
-RETURNING a.attempts, a.state`
+RETURNING attempts, state`
 
 	burySQL = `INSERT INTO {attempt} AS a
 (consumer, message_id, topic, key, type, origin, attempts, state, last_error, next_at, updated_at,
