@@ -1,8 +1,11 @@
 package pgstore
 
 import (
+	"bufio"
+	"io"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
@@ -10,7 +13,7 @@ import (
 
 // readBuffer is how much a connection takes from its socket at once: pages are
 // hundreds of kilobytes, and the driver's 8 KiB would cost a third of the CPU.
-const readBuffer = "131072"
+const readBuffer = 128 << 10
 
 // ParseConfig reads a connection string ("postgres://..." or "host=... ...")
 // for a pool that suits a relay: an application name that shows in
@@ -18,20 +21,7 @@ const readBuffer = "131072"
 // string says otherwise. Its error never repeats the string, which may hold a
 // password. Any other pool works too, with more CPU.
 func ParseConfig(conn string) (*pgxpool.Config, error) {
-	full := conn
-	if !strings.Contains(conn, "min_read_buffer_size") {
-		switch {
-		case strings.HasPrefix(conn, "postgres://"), strings.HasPrefix(conn, "postgresql://"):
-			sep := "?"
-			if strings.Contains(conn, "?") {
-				sep = "&"
-			}
-			full += sep + "min_read_buffer_size=" + readBuffer
-		default:
-			full += " min_read_buffer_size=" + readBuffer
-		}
-	}
-	cfg, err := pgxpool.ParseConfig(full)
+	cfg, err := pgxpool.ParseConfig(conn)
 	if err != nil {
 		return nil, &store.UnusableError{
 			What: "the PostgreSQL connection string cannot be read",
@@ -43,6 +33,9 @@ func ParseConfig(conn string) (*pgxpool.Config, error) {
 	}
 	if !strings.Contains(conn, "pool_max_conns") {
 		cfg.MaxConns = 8
+	}
+	cfg.ConnConfig.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
+		return pgproto3.NewFrontend(bufio.NewReaderSize(r, readBuffer), w)
 	}
 	return cfg, nil
 }
