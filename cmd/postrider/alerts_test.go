@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/relay"
+	"github.com/postrider/postrider/store/memstore"
+)
+
+const alertsDir = "../../docs/alerts"
+
+// promtool runs Prometheus's own tool, from the Debian package prometheus.
+func promtool(t *testing.T, stdin io.Reader, args ...string) {
+	t.Helper()
+	path, err := exec.LookPath("promtool")
+	if err != nil {
+		if os.Getenv("POSTRIDER_REQUIRE_SERVERS") == "1" {
+			t.Fatal("promtool is not there: apt-get install prometheus")
+		}
+		t.Skip("NOT TESTED: alert rules and metric names, because promtool is not there (apt-get install prometheus)")
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Dir, cmd.Stdin = alertsDir, stdin
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool %v: %v\n%s", args, err, out)
+	}
+}
+
+func TestAlertRules(t *testing.T) {
+	promtool(t, nil, "check", "rules", "postrider.rules.yml")
+	promtool(t, nil, "test", "rules", "postrider.rules_test.yml")
+}
+
+// Every series that a rule asks for is one that the relay serves.
+func TestMetricsServeWhatTheRulesAsk(t *testing.T) {
+	st := memstore.New(memstore.Options{})
+	r := relay.New(st, membroker.New(nil).Sink(), nil)
+	m := newMetrics(st, "main", time.Second)
+	srv := httptest.NewServer(m.handler(r))
+	defer srv.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	resp, err := http.Get(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := os.ReadFile(alertsDir + "/postrider.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	exprs := bytes.Join(regexp.MustCompile(`(?m)expr: .*$`).FindAll(rules, -1), nil)
+	names := regexp.MustCompile(`postrider_[a-z_]+`).FindAll(exprs, -1)
+	if len(names) < 8 {
+		t.Fatalf("the rules name only %d series", len(names))
+	}
+	for _, name := range names {
+		if !bytes.Contains(body, append([]byte("\n"), append(name, '{')...)) {
+			t.Errorf("a rule asks for %s, which is not served", name)
+		}
+	}
+	for _, want := range []string{`postrider_lane_lag_seconds{lane="63",pipe="main"} 0`, `postrider_delivery_errors_total{class="outage",pipe="main"} 0`} {
+		if !bytes.Contains(body, []byte(want)) {
+			t.Errorf("not served: %s", want)
+		}
+	}
+	promtool(t, bytes.NewReader(body), "check", "metrics")
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/postrider/postrider/relay"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestMain lets the demo start this binary as its children.
+func TestMain(m *testing.M) {
+	if os.Getenv(envWithParent) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+type result struct {
+	code     int
+	out, err string
+}
+
+// cli runs the program in this process, with an environment of its own.
+func cli(t *testing.T, env map[string]string, stdin string, args ...string) result {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	code := run(args, strings.NewReader(stdin), &out, &errOut, func(k string) (string, bool) {
+		v, ok := env[k]
+		return v, ok
+	})
+	return result{code, out.String(), errOut.String()}
+}
+
+// Every mistake is one line that says what to do, with its exit code.
+func TestMistakes(t *testing.T) {
+	dir := t.TempDir()
+	yml := filepath.Join(dir, "bad.yml")
+	if err := os.WriteFile(yml, []byte("store: sqlite:x.db\nlog_levle: debug\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		code int
+		want string
+		env  map[string]string
+		args []string
+	}{
+		{"no store", 2, "no store: give --store", nil, []string{"status"}},
+		{"no scheme", 2, `store "shop.db" has no scheme`, nil, []string{"status", "--store", "shop.db"}},
+		{"unknown scheme", 2, `store scheme "mysql" is unknown: use postgres`, nil, []string{"status", "--store", "mysql://u:hunter2@h/db"}},
+		{"unknown broker", 2, `broker scheme "amqp" is unknown: use kafka`, nil, []string{"relay", "--store", "memory:", "--broker", "amqp://u:hunter2@h"}},
+		{"bad DSN", 2, "cannot be used", nil, []string{"status", "--store", "postgres://u:hunter2%zz@h:port/db"}},
+		{"bad DSN in the environment", 2, "cannot be used", map[string]string{"POSTRIDER_STORE": "postgres://u:hunter2%zz@h:port/db"}, []string{"status"}},
+		{"unreachable", 4, "the database cannot be reached", nil, []string{"status", "--store", "postgres://u:hunter2@127.0.0.1:1/db?connect_timeout=2"}},
+		{"bad schema name", 2, `schema "a-b" is no identifier`, nil, []string{"status", "--store", "postgres://h/db", "--schema", "a-b"}},
+		{"bad YAML", 2, yml + `:2:1: unknown setting "log_levle": did you mean "log_level"?`, nil, []string{"status", "-c", yml}},
+		{"bad flag", 2, "unknown flag: --stroe; see `postrider status --help`", nil, []string{"status", "--stroe", "x"}},
+		{"bad value", 2, `invalid duration "soon"`, nil, []string{"relay", "--lease-ttl", "soon"}},
+		{"bad environment", 2, "environment POSTRIDER_LEASE_TTL", map[string]string{"POSTRIDER_LEASE_TTL": "soon"}, []string{"relay"}},
+		{"bad output", 2, `output is "xml": use text or json`, nil, []string{"version", "-o", "xml"}},
+		{"bad level", 2, "log-level", nil, []string{"version", "--log-level", "loud"}},
+		{"open listener", 2, "add --listen-remote", nil, []string{"relay", "--store", "memory:", "--broker", "memory:", "--listen", "0.0.0.0:0"}},
+		{"all interfaces", 2, "add --listen-remote", nil, []string{"relay", "--store", "memory:", "--broker", "memory:", "--listen", ":9464"}},
+		{"unknown command", 2, `"frob" is no command`, nil, []string{"frob"}},
+		{"down without yes", 2, "add --yes", nil, []string{"migrate", "down", "--store", "memory:"}},
+		{"no such record", 1, "record 7 is not parked", nil, []string{"dead", "retry", "7", "--store", "memory:"}},
+		{"bad record", 2, `"x" is no record number`, nil, []string{"dead", "show", "x", "--store", "memory:"}},
+		{"kafka without host", 2, "a host is missing", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://u:hunter2@/"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := cli(t, tc.env, "", tc.args...)
+			if got.code != tc.code {
+				t.Errorf("exit code = %d, want %d", got.code, tc.code)
+			}
+			if !strings.Contains(got.err, tc.want) {
+				t.Errorf("stderr = %q, want %q in it", got.err, tc.want)
+			}
+			if strings.Count(strings.TrimSpace(got.err), "\n") != 0 || strings.Contains(got.err, "goroutine") {
+				t.Errorf("stderr is more than one line:\n%s", got.err)
+			}
+			if strings.Contains(got.err+got.out, "hunter2") {
+				t.Errorf("the password was printed: %s", got.err)
+			}
+		})
+	}
+}
+
+func TestHelpIsGolden(t *testing.T) {
+	for _, args := range [][]string{{}, {"relay"}, {"migrate"}, {"status"}, {"enqueue"}, {"dead"}, {"dead", "retry"}, {"demo"}} {
+		name := strings.Join(append([]string{"help"}, args...), "-") + ".golden"
+		t.Run(name, func(t *testing.T) {
+			got := cli(t, nil, "", append(args, "--help")...)
+			file := filepath.Join("testdata", name)
+			if *update {
+				if err := os.WriteFile(file, []byte(got.out), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.code != 0 || got.out != string(want) {
+				t.Errorf("exit code %d, help differs from %s (go test -run TestHelpIsGolden -update):\n%s", got.code, file, got.out)
+			}
+		})
+	}
+}
+
+func TestCompletionForFourShells(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if got := cli(t, map[string]string{"POSTRIDER_LEASE_TTL": "soon"}, "", "completion", shell); got.code != 0 || !strings.Contains(got.out, "postrider") {
+			t.Errorf("completion %s: code %d, %d bytes, %s", shell, got.code, len(got.out), got.err)
+		}
+	}
+}
+
+func TestEnqueueNamesTheLine(t *testing.T) {
+	good := `{"topic":"t","key":"k","type":"a","payload":{"n":1}}` + "\n"
+	for _, tc := range []struct{ name, in, want string }{
+		{"syntax", good + "{oops\n", "line 2: column 2: not valid JSON; 0 messages up to line 0 are written"},
+		{"unknown field", good + good + `{"topic":"t","paylaod":1}`, `line 3: json: unknown field "paylaod"`},
+		{"no topic", good + "\n" + `{"key":"k"}`, "line 3: topic is empty"},
+		{"wrong kind", `{"topic":7}`, "line 1: topic must be a string"},
+		{"two payloads", `{"topic":"t","payload":1,"payload_text":"x"}`, "line 1: give one of payload"},
+		{"after a batch", strings.Repeat(good, 4) + "{", "line 5: the JSON object does not end; 4 messages up to line 4 are written"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := cli(t, nil, tc.in, "enqueue", "--store", "memory:", "--batch", "2")
+			if got.code != 1 || !strings.Contains(got.err, tc.want) {
+				t.Errorf("code %d, stderr %q, want %q", got.code, got.err, tc.want)
+			}
+		})
+	}
+	got := cli(t, nil, good+good+good, "enqueue", "--store", "memory:", "-o", "json")
+	if got.code != 0 || got.out != "{\"enqueued\":3}\n" {
+		t.Errorf("code %d, stdout %q, stderr %q", got.code, got.out, got.err)
+	}
+}
+
+func TestStatusJSON(t *testing.T) {
+	got := cli(t, nil, "", "status", "--store", "memory:", "-o", "json", "--fail-if-lag", "60s")
+	var answer statusAnswer
+	if err := json.Unmarshal([]byte(got.out), &answer); err != nil || got.code != 0 || len(answer.Lanes) != 64 {
+		t.Errorf("code %d, %d lanes, %v: %s", got.code, len(answer.Lanes), err, got.err)
+	}
+}
+
+func TestVisibleEscapesWhatATerminalObeys(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain ünï": "plain ünï",
+		"\x1b[31m":  `\u001b[31m`,
+		"a\nb\tc":   `a\u000ab\u0009c`,
+		"\u009b1m":  `\u009b1m`,
+		"\u202eabc": `\u202eabc`,
+		"\u2028":    `\u2028`,
+	} {
+		if got := visible(in, ""); got != want {
+			t.Errorf("visible(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestHealthSaysPartsWithoutErrors(t *testing.T) {
+	h := relay.Health{Running: true, Alive: true, Down: map[string]string{"store": "dial tcp 10.0.0.7: refused"}}
+	srv := httptest.NewServer(healthHandler(func() relay.Health { return h }, http.NotFoundHandler()))
+	defer srv.Close()
+	for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable, "/": http.StatusNotFound} {
+		resp, err := http.Get(srv.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body bytes.Buffer
+		_, _ = body.ReadFrom(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != want || strings.Contains(body.String(), "10.0.0.7") {
+			t.Errorf("%s: %d %s, want %d without the error", path, resp.StatusCode, body.String(), want)
+		}
+	}
+}
