@@ -31,6 +31,8 @@ func runDemo(t *testing.T, args ...string) demoAnswer {
 	return answer
 }
 
+func TestDemoByItself(t *testing.T) { runDemo(t) }
+
 func TestDemoOnPostgresAndNATS(t *testing.T) {
 	runDemo(t, "--store", testserver.SharedPostgres(t, "15").URL)
 }

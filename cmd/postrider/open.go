@@ -25,8 +25,10 @@ type opened struct {
 	// enqueue writes msgs in one transaction of its own.
 	enqueue func(ctx context.Context, msgs []postrider.Message) error
 	// ping says whether the database answers.
-	ping  func(ctx context.Context) error
-	close func()
+	ping func(ctx context.Context) error
+	// exists says whether there is a database at all; nil where asking it is enough.
+	exists func() error
+	close  func()
 }
 
 // openedSink is one broker to publish to.
@@ -101,6 +103,11 @@ func reach(ctx context.Context, st *opened) error {
 
 // ready asks whether the database answers and holds a schema that this program knows.
 func ready(ctx context.Context, st *opened, schema string) error {
+	if st.exists != nil {
+		if err := st.exists(); err != nil {
+			return err
+		}
+	}
 	if err := reach(ctx, st); err != nil {
 		return err
 	}

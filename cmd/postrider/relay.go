@@ -107,6 +107,11 @@ func (a *app) runRelay(ctx context.Context) error {
 		return err
 	}
 	defer st.close()
+	if st.exists != nil {
+		if err := st.exists(); err != nil {
+			return err
+		}
+	}
 	sink, err := openSink(&a.set)
 	if err != nil {
 		return err

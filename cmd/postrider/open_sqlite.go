@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/store/sqlitestore"
+)
+
+func openSQLite(set *settings, path string) (*opened, error) {
+	db, err := sqlitestore.Open(path)
+	if err != nil {
+		return nil, usagef("store cannot be used: %w", err)
+	}
+	st := sqlitestore.New(db, &sqlitestore.Options{Pipe: set.pipe})
+	ob := outbox.New(outbox.SQLite, nil)
+	return &opened{
+		Store: st, Admin: st, Migrator: st, newest: sqlitestore.Version, ping: db.PingContext,
+		close: func() { _ = db.Close() },
+		exists: func() error {
+			// SQLite makes a missing file: a typing error would look like an empty outbox.
+			if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("there is no file %s: check --store, or run `postrider migrate` to make it", path)
+			}
+			return nil
+		},
+		enqueue: func(ctx context.Context, msgs []postrider.Message) error { return enqueueSQL(ctx, db, ob, msgs) },
+	}, nil
+}
+
+func enqueueSQL(ctx context.Context, db *sql.DB, ob *outbox.Outbox, msgs []postrider.Message) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := ob.Enqueue(ctx, tx, msgs...); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
