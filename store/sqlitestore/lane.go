@@ -1,7 +1,9 @@
 package sqlitestore
 
 import (
+	"encoding/hex"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/postrider/postrider/store"
@@ -9,36 +11,43 @@ import (
 
 // The lane of a record is computed by SQLite itself, in a generated column, so
 // that a plain INSERT gets the same one as a program. SQLite has no hash and a
-// generated column has no loop, so the hash is a sum, over fixed places of the
-// key, of the code point there times 31^i: the last 32 characters, the first
-// 16, and the length. Keys that differ only between those places share a lane,
-// which is never wrong, only less even. It is frozen for the life of an outbox.
+// generated column has no loop; so the hash takes the last 24 and the first 8
+// bytes of the key in hexadecimal, replaces the letters by digits, reads 16 of
+// these at a time as a number, and mixes the four numbers and the length. Keys
+// that do not differ in what is taken share a lane, which is never wrong, only
+// less even. It is frozen for the life of an outbox.
 const (
-	hashTail  = 32
-	hashHead  = 16
-	hashPrime = 2147483647 // 2^31 - 1: no product below leaves 63 bits
+	hashTail  = 24
+	hashHead  = 8
+	hashChunk = 16         // digits of one number
+	hashPrime = 2147483647 // 2^31 - 1: nothing below leaves 63 bits
 	hashMix   = 48271
+	// hashLetters are replaced, one by one, by hashDigits.
+	hashLetters = "ABCDEF"
+	hashDigits  = "738291"
 )
 
-// weight is 31^i modulo the prime, spread over all of its bits.
-func weight(i int) int64 {
-	w := int64(hashMix)
-	for range i + 1 {
-		w = w * 31 % hashPrime
-	}
-	return w
-}
+// weights of the length, the numbers of the tail and that of the head.
+func weights() [5]int64 { return [5]int64{104729, 15485863, 32452843, 49979687, 67867967} }
 
 // laneExpression is the generated column's expression.
 func laneExpression(lanes int) string {
-	const subject = "(CASE WHEN key = '' THEN lower(id) ELSE key END)"
-	terms := []string{fmt.Sprintf("length(%s) * %d", subject, weight(0))}
-	for i := 1; i <= hashTail; i++ {
-		terms = append(terms, fmt.Sprintf("coalesce(unicode(substr(%s, -%d, 1)), 0) * %d", subject, i, weight(i)))
+	const subject = "CAST(CASE WHEN key = '' THEN lower(id) ELSE key END AS BLOB)"
+	digits := func(part string) string {
+		text := "hex(" + part + ")"
+		for i := range len(hashLetters) {
+			text = fmt.Sprintf("replace(%s, '%c', '%c')", text, hashLetters[i], hashDigits[i])
+		}
+		return text
 	}
-	for i := 1; i <= hashHead; i++ {
-		terms = append(terms, fmt.Sprintf("coalesce(unicode(substr(%s, %d, 1)), 0) * %d", subject, i, weight(hashTail+i)))
+	tail := digits(fmt.Sprintf("substr(%s, -%d)", subject, hashTail))
+	head := digits(fmt.Sprintf("substr(%s, 1, %d)", subject, hashHead))
+	w := weights()
+	terms := []string{fmt.Sprintf("length(%s) * %d", subject, w[0])}
+	for i := range 2 * hashTail / hashChunk {
+		terms = append(terms, fmt.Sprintf("CAST(substr(%s, %d, %d) AS INTEGER) %% %d * %d", tail, i*hashChunk+1, hashChunk, hashPrime, w[i+1]))
 	}
+	terms = append(terms, fmt.Sprintf("CAST(%s AS INTEGER) %% %d * %d", head, hashPrime, w[4]))
 	return fmt.Sprintf("(((%s) %% %d * %d %% %d) >> 8) %% %d",
 		strings.Join(terms, "\n        + "), hashPrime, hashMix, hashPrime, lanes)
 }
@@ -49,14 +58,31 @@ func Lane(key, id string, lanes int) store.Lane {
 	if key == "" {
 		key = strings.ToLower(id)
 	}
-	text := []rune(key)
-	n := len(text)
-	sum := int64(n) * weight(0)
-	for i := 1; i <= min(hashTail, n); i++ {
-		sum += int64(text[n-i]) * weight(i)
+	w := weights()
+	sum := int64(len(key)) * w[0]
+	tail := digitsOf(key[max(0, len(key)-hashTail):])
+	for i := 0; i < len(tail); i += hashChunk {
+		sum += number(tail[i:min(len(tail), i+hashChunk)]) % hashPrime * w[i/hashChunk+1]
 	}
-	for i := 1; i <= min(hashHead, n); i++ {
-		sum += int64(text[i-1]) * weight(hashTail+i)
-	}
+	sum += number(digitsOf(key[:min(len(key), hashHead)])) % hashPrime * w[4]
 	return store.Lane(sum % hashPrime * hashMix % hashPrime >> 8 % int64(lanes))
+}
+
+func digitsOf(part string) string {
+	text := strings.ToUpper(hex.EncodeToString([]byte(part)))
+	return strings.Map(func(r rune) rune {
+		if i := strings.IndexRune(hashLetters, r); i >= 0 {
+			return rune(hashDigits[i])
+		}
+		return r
+	}, text)
+}
+
+// number reads at most 16 digits; there is nothing else in them.
+func number(digits string) int64 {
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil {
+		return 0 // the empty text, as CAST has it
+	}
+	return n
 }

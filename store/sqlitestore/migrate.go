@@ -3,10 +3,14 @@ package sqlitestore
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/postrider/postrider/store"
 )
@@ -74,7 +78,7 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 		return plan(have, target)
 	}
 	// The journal mode cannot change inside a transaction. It is kept in the file.
-	if _, err := s.db.ExecContext(ctx, "PRAGMA journal_mode = WAL"); err != nil {
+	if err := s.turnOnWAL(ctx); err != nil {
 		return nil, s.wrap("migrate: turn on WAL", err)
 	}
 	var steps []store.Step
@@ -97,6 +101,28 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 		return nil, err
 	}
 	return steps, nil
+}
+
+// turnOnWAL waits for its turn by itself: SQLite does not ask its busy timeout
+// when the journal mode changes.
+func (s *Store) turnOnWAL(ctx context.Context) error {
+	const tries = 500
+	var err error
+	for range tries {
+		var typed *sqlite.Error
+		_, err = s.db.ExecContext(ctx, "PRAGMA journal_mode = WAL")
+		if !errors.As(err, &typed) || typed.Code()&0xff != sqlite3.SQLITE_BUSY {
+			return err
+		}
+		pause := time.NewTimer(pollLast)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return ctx.Err()
+		case <-pause.C:
+		}
+	}
+	return err
 }
 
 func plan(have, target int) ([]store.Step, error) {

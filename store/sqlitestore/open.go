@@ -15,7 +15,8 @@ import (
 //
 // Transactions begin as IMMEDIATE: one that reads first and writes later would
 // be refused as busy at once, whatever the timeout. Writers wait up to 10 s for
-// each other. WAL: readers and the writer do not wait for each other.
+// each other. Readers and the writer do not wait for each other in WAL mode,
+// which Migrate turns on and the file keeps.
 // synchronous is FULL, since a commit that a power cut can take back may have
 // been delivered already.
 func Open(path string) (*sql.DB, error) {
@@ -26,7 +27,7 @@ func Open(path string) (*sql.DB, error) {
 		return nil, errors.New("sqlite: a database in memory belongs to one connection and cannot hold an outbox; name a file")
 	}
 	params := url.Values{"_txlock": {"immediate"}, "_pragma": {
-		"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(ON)",
+		"busy_timeout(10000)", "synchronous(FULL)", "foreign_keys(ON)",
 	}}
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+params.Encode())
 	if err != nil {
