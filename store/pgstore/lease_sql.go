@@ -16,8 +16,8 @@ func (st *statements) leaseSQL(q func(string) string) {
 	st.expired = q(`DELETE FROM {{schema}}.relay r USING (
   SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND alive_until <= clock_timestamp()
   ORDER BY boot_id FOR UPDATE SKIP LOCKED) x WHERE r.pipe = x.pipe AND r.boot_id = x.boot_id`)
-	// The owner may be another process's view of the same boot id; the clamp of
-	// the new deadline to now + ttl heals a clock that was set back.
+	// The new deadline is now + ttl whatever stood there: a clock that was set
+	// back leaves no lease that lasts for hours.
 	st.heartbeat = q(`INSERT INTO {{schema}}.relay AS r (pipe, boot_id, instance, alive_until)
 VALUES ($1, $2, $3, clock_timestamp() + $4::float8 * interval '1 second')
 ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, instance = excluded.instance`)
