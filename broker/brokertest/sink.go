@@ -313,7 +313,7 @@ func sinkCut(ctx context.Context, env *Env) error {
 		if round < 3 {
 			env.Cut(700 * (round*round*5 + 1))
 		}
-		call, cancel := context.WithTimeout(ctx, time.Duration(round+1)*time.Second)
+		call, cancel := context.WithTimeout(ctx, 2*time.Second)
 		errs, err := deliver(call, env.Sink, open)
 		cancel()
 		env.Restore()
@@ -330,9 +330,16 @@ func sinkCut(ctx context.Context, env *Env) error {
 			}
 			left = append(left, open[i])
 		}
-		open = left
-		if round > 20 {
+		if open = left; len(open) == 0 {
+			break
+		}
+		if round > 200 {
 			return fmt.Errorf("%d messages are not accepted after the connection is back", len(open))
+		}
+		select { // the relay's pause after an outage
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	log, err := env.Log(ctx)

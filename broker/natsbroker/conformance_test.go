@@ -1,0 +1,160 @@
+package natsbroker_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/brokertest"
+	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/internal/faultproxy"
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+func TestRealServer(t *testing.T) {
+	url := testserver.SharedNATS(t).URL
+	brokertest.Run(t, func(t *testing.T) *brokertest.Env { return env(t, url) })
+}
+
+func TestEmbeddedServer(t *testing.T) {
+	url := embedded(t)
+	brokertest.Run(t, func(t *testing.T) *brokertest.Env { return env(t, url) })
+}
+
+func embedded(t *testing.T) string {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(20 * time.Second) {
+		t.Fatal("the embedded server is not ready")
+	}
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	return s.ClientURL()
+}
+
+func connect(t *testing.T, url string) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, natsbroker.ClientOptions()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// env gives a case a stream of its own; the sink goes through a proxy.
+func env(t *testing.T, url string) *brokertest.Env {
+	t.Helper()
+	proxy, err := faultproxy.New(strings.TrimPrefix(url, "nats://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { proxy.Close() })
+	direct := connect(t, url)
+	js, err := jetstream.New(direct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "s" + rand.Text()
+	topic := name + ".orders"
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{topic}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink, err := natsbroker.NewSink(connect(t, "nats://"+proxy.Addr()), &natsbroker.SinkOptions{NoDedup: true, Timeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &brokertest.Env{
+		Sink: sink, Topic: topic, Missing: "nowhere" + name, TooLarge: 2 << 20,
+		Log:     func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, stream) },
+		Cut:     func(n int) { proxy.CutAfter(int64(n)) },
+		Restore: proxy.Restore,
+		Source: func(context.Context) (broker.Source, func(), error) {
+			s, err := natsbroker.NewSource(direct, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: 2 * time.Second})
+			if err != nil {
+				return nil, nil, err
+			}
+			return s, s.Close, nil
+		},
+	}
+}
+
+// log reads a stream message by message.
+func log(ctx context.Context, stream jetstream.Stream) ([]postrider.Message, error) {
+	info, err := stream.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []postrider.Message
+	for seq := uint64(1); seq <= info.State.LastSeq; seq++ {
+		raw, err := stream.GetMsg(ctx, seq)
+		if err != nil {
+			return nil, fmt.Errorf("message %d: %w", seq, err)
+		}
+		var hs []envelope.Header
+		for name, vs := range raw.Header {
+			hs = append(hs, envelope.Header{Name: name, Value: []byte(vs[0])})
+		}
+		m, err := envelope.Codec{Lines: true}.Decode(envelope.Record{Topic: raw.Subject, Headers: hs, Payload: raw.Data})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+func TestSubject(t *testing.T) {
+	for topic, want := range map[string]string{
+		"orders.eu": "p.orders.eu", "a b": "p.a%20b", "a.*.>": "p.a.%2A.%3E", "..x.": "p.%2E%2Ex%2E",
+		"$JS.API": "p.%24JS.API", "100%": "p.100%25", "größe": "p.größe", "a\r\nb": "p.a%0D%0Ab",
+	} {
+		if got := natsbroker.Subject("p.", topic); got != want {
+			t.Errorf("%q: subject %q, want %q", topic, got, want)
+		}
+	}
+}
+
+// TestUserHeaderCannotCommand: a message that tries to roll up the stream
+// leaves it alone and keeps its header.
+func TestUserHeaderCannotCommand(t *testing.T) {
+	e := env(t, embedded(t))
+	msgs := []postrider.Message{
+		{ID: "01890a5d-ac96-774b-8cce-000000000001", Topic: e.Topic, Key: "a"},
+		{ID: "01890a5d-ac96-774b-8cce-000000000002", Topic: e.Topic, Key: "b", Headers: map[string]string{"Nats-Rollup": "all"}},
+	}
+	if errs := e.Sink.Deliver(t.Context(), msgs); errs != nil {
+		t.Fatal(errs)
+	}
+	got, err := e.Log(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 2 || got[1].Headers["Nats-Rollup"] != "all" {
+		t.Errorf("the stream holds %+v", got)
+	}
+}
+
+func TestNewSinkRefusesBuffering(t *testing.T) {
+	nc, err := nats.Connect(embedded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := natsbroker.NewSink(nc, nil); err == nil || !strings.Contains(err.Error(), "ReconnectBufSize(-1)") {
+		t.Errorf("error %v", err)
+	}
+}

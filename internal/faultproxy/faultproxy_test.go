@@ -1,0 +1,127 @@
+package faultproxy_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/internal/faultproxy"
+)
+
+// echo starts a server that sends back what it gets.
+func echo(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+func proxy(t *testing.T) *faultproxy.Proxy {
+	t.Helper()
+	p, err := faultproxy.New(echo(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func dial(t *testing.T, p *faultproxy.Proxy) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", p.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func roundTrip(c net.Conn, text string) error {
+	if _, err := io.WriteString(c, text); err != nil {
+		return err
+	}
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_, err := io.ReadFull(c, make([]byte, len(text)))
+	return err
+}
+
+func TestCutAfterBytes(t *testing.T) {
+	p := proxy(t)
+	c := dial(t, p)
+	if err := roundTrip(c, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	p.CutAfter(3)
+	if err := roundTrip(c, "hello"); err == nil {
+		t.Fatal("five bytes came back through a cut after three")
+	}
+	if err := roundTrip(dial(t, p), "x"); err == nil {
+		t.Fatal("a new connection works during the cut")
+	}
+	p.Restore()
+	if err := roundTrip(dial(t, p), "hello"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHoldIsHalfOpen(t *testing.T) {
+	p := proxy(t)
+	c := dial(t, p)
+	p.Hold(faultproxy.Down)
+	if _, err := io.WriteString(c, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if _, err := c.Read(make([]byte, 5)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("read during hold: %v", err)
+	}
+	p.Release(faultproxy.Down)
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestResetAndLatency(t *testing.T) {
+	p := proxy(t)
+	c := dial(t, p)
+	if err := roundTrip(c, "x"); err != nil {
+		t.Fatal(err)
+	}
+	p.Reset()
+	if err := roundTrip(c, "x"); err == nil {
+		t.Fatal("the connection survived a reset")
+	}
+	const d = 30 * time.Millisecond
+	p.Latency(d)
+	c = dial(t, p)
+	began := time.Now()
+	if err := roundTrip(c, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took < 2*d {
+		t.Errorf("a round trip took %v with %v each way", took, d)
+	}
+}
