@@ -124,10 +124,12 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 
 // isLeftover reports whether message i is one of a few that hold up a batch
 // whose other messages were acknowledged, or behind which nothing can be read:
-// the window is full, or parked records wait for the lane to run empty. Nothing
-// else of the lane can prove then that they are to blame, so they step aside.
+// the window is full, parked records wait for the lane to run empty, or the sink
+// counts as down. Nothing else of the lane can prove then that they are to blame,
+// so they step aside.
 func (e *Engine) isLeftover(l *lane, b *batch, i int) bool {
-	alone := b.delivered > 0 || l.done+1 == len(l.queue) && (e.room(l) == 0 || e.wantsParked(l))
-	return alone && len(b.todo) <= leftovers && b.alone.tries[i] >= unknownRounds &&
-		len(l.captured) < e.cfg.ParkedKeys
+	sink := e.scopes[""]
+	blind := e.room(l) == 0 || e.wantsParked(l) || sink != nil && sink.open
+	return (b.delivered > 0 || blind && l.done+1 == len(l.queue)) && len(b.todo) <= leftovers &&
+		b.alone.tries[i] >= unknownRounds && len(l.captured) < e.cfg.ParkedKeys
 }
