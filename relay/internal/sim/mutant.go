@@ -43,7 +43,6 @@ func mutants() []mutant {
 		{name: "lease ignores the owner", defect: memstore.IgnoreLease},
 		{name: "local wall clock for leases (store)", defect: memstore.ClientClock},
 		{name: "epoch check removed", defect: memstore.NoFence, ignoreLost: true},
-		{name: "repeated settlement lost", defect: memstore.RepeatLost},
 		{name: "repeated settlement applied twice", defect: memstore.RepeatTwice},
 		{name: "dead letters in a second transaction", defect: memstore.SplitSettle},
 		{name: "retry and discard beside the owner", defect: memstore.ActAtOnce},

@@ -26,6 +26,7 @@ type Coverage struct {
 	Outages        int // messages answered with an outage
 	Acts           int // retries and discards by people
 	Drains         int
+	Faultless      int // runs without an incident: no duplicate was allowed
 }
 
 // Add adds the counts of other runs.
@@ -49,6 +50,7 @@ func (c *Coverage) Add(o Coverage) {
 	c.Outages += o.Outages
 	c.Acts += o.Acts
 	c.Drains += o.Drains
+	c.Faultless += o.Faultless
 }
 
 // Missing names the counts that are below what per thousand seeds must have
@@ -73,6 +75,7 @@ func (c Coverage) Missing() []string {
 		{"outages", c.Outages, 200},
 		{"acts of people", c.Acts, 20},
 		{"drains", c.Drains, 100},
+		{"runs without a fault", c.Faultless, 50},
 	} {
 		if m.got*1000 < m.want*c.Seeds {
 			missing = append(missing, fmt.Sprintf("%s: %d in %d seeds, wanted %d per thousand", m.name, m.got, c.Seeds, m.want))
@@ -116,6 +119,9 @@ func runMutant(ctx context.Context, seed uint64, m mutant, shrinks bool) Result 
 
 func (w *world) result(v *violation) Result {
 	w.cover.Seeds = 1
+	if len(w.check.incidents) == 0 {
+		w.cover.Faultless = 1
+	}
 	r := Result{Seed: w.plan.Seed, Hash: w.hash, Cover: w.cover}
 	if v != nil {
 		r.Broken = v.String()

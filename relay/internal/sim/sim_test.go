@@ -89,3 +89,41 @@ func hunt(t *testing.T, m mutant, limit uint64) (uint64, string) {
 	}
 	return limit, ""
 }
+
+// TestRegressions runs the seeds that found something, each with what it found.
+func TestRegressions(t *testing.T) {
+	for seed, found := range map[uint64]string{
+		32:   "a dead letter under skip that is not settled yet",
+		85:   "a lane handed over with a batch that was acknowledged in part",
+		204:  "parked records due behind a message that makes the broker hang up",
+		241:  "a window that is full behind such a message",
+		1090: "a lease asked for before the machine slept, answered after it",
+		3391: "a lane lost and taken again with messages of unknown fate",
+		4440: "an outage that ends while only such a message is left to probe",
+	} {
+		if r := Run(t.Context(), seed); r.Broken != "" {
+			t.Errorf("seed %d (%s): %s\n%s", seed, found, r.Broken, r.Script)
+		}
+	}
+}
+
+// TestShrinkKeepsTheViolation shows that a failing seed ends as a short script.
+func TestShrinkKeepsTheViolation(t *testing.T) {
+	var m mutant
+	m.unknownOK = true
+	for seed := range uint64(200) {
+		r := runMutant(t.Context(), seed, m, true)
+		if r.Broken == "" {
+			continue
+		}
+		p := shrink(t.Context(), makePlan(seed), m, r.Broken[:1])
+		if whole := len(makePlan(seed).Ops); len(p.Ops) >= whole {
+			t.Errorf("seed %d: %d of %d operations are left", seed, len(p.Ops), whole)
+		}
+		if v := newWorld(t.Context(), p, m, false).run(); v == nil || v.Letter != r.Broken[:1] {
+			t.Errorf("seed %d: the shrunk plan breaks %v, the whole one %s", seed, v, r.Broken)
+		}
+		return
+	}
+	t.Fatal("no seed broke a promise")
+}
