@@ -80,8 +80,10 @@ func (s *Store) Parked(ctx context.Context, query store.ParkedQuery) ([]store.Pa
 		var name string
 		var due int64
 		var first, last sql.NullInt64
-		r.Message, err = scanMessage(rows, []any{&r.Lane, &r.Seq, &name, &r.Captures, &r.Attempts, &r.Generation, &due,
-			&r.Class, &r.Code, &r.Error, &first, &last}, nil)
+		r.Message, err = scanMessage(rows, []any{
+			&r.Lane, &r.Seq, &name, &r.Captures, &r.Attempts, &r.Generation, &due,
+			&r.Class, &r.Code, &r.Error, &first, &last,
+		}, nil)
 		if err != nil {
 			return nil, s.wrap("list parked records", err)
 		}

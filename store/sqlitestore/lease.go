@@ -95,12 +95,16 @@ func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest
 		query string
 		args  []any
 	}{
-		{`INSERT INTO postrider_relay (pipe, boot_id, instance, alive_until) VALUES (?, ?, ?, ?)
+		{
+			`INSERT INTO postrider_relay (pipe, boot_id, instance, alive_until) VALUES (?, ?, ?, ?)
 		  ON CONFLICT (pipe, boot_id) DO UPDATE SET instance = excluded.instance, alive_until = excluded.alive_until`,
-			[]any{pipe, req.BootID, req.Instance, s.after(req.TTL)}},
-		{`UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND owner NOT IN
+			[]any{pipe, req.BootID, req.Instance, s.after(req.TTL)},
+		},
+		{
+			`UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND owner NOT IN
 		  (SELECT '' UNION ALL SELECT boot_id FROM postrider_relay WHERE pipe = ? AND (alive_until > ? OR boot_id = ?))`,
-			[]any{pipe, pipe, now, req.BootID}},
+			[]any{pipe, pipe, now, req.BootID},
+		},
 		{`DELETE FROM postrider_relay WHERE alive_until <= ?`, []any{now - forgotten.Microseconds()}},
 		{`INSERT INTO postrider_progress (pipe, lane, pos)
 		  WITH RECURSIVE n (lane) AS (SELECT 0 UNION ALL SELECT lane + 1 FROM n WHERE lane + 1 < ?)

@@ -79,6 +79,7 @@ func (w writer) Rollback(context.Context) error { return w.tx.Rollback() }
 
 func TestConformance(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Env {
+		t.Helper()
 		db, _ := newOutbox(t, testLanes)
 		return &env{db: db}
 	})
@@ -86,6 +87,7 @@ func TestConformance(t *testing.T) {
 
 func TestMigrator(t *testing.T) {
 	storetest.RunMigrator(t, func(t *testing.T) store.Migrator {
+		t.Helper()
 		return New(openFile(t, filepath.Join(t.TempDir(), "shop.db")), nil)
 	})
 }

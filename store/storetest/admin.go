@@ -10,18 +10,30 @@ import (
 
 func adminCases() []Case {
 	return []Case{
-		{Name: "admin/nobody-lives", Run: adminNobodyLives,
-			Promise: "Status works and counts when no relay has ever lived"},
-		{Name: "admin/conservation", Run: adminConservation,
-			Promise: "committed = delivered + pending + dead at every moment, in all and per lane"},
-		{Name: "admin/instances", Run: adminInstances,
-			Promise: "Status shows who is alive and who holds which lane at which epoch"},
-		{Name: "admin/lag", Run: adminLag,
-			Promise: "the lag is the age of the oldest pending record that is not parked"},
-		{Name: "admin/parked-record", Run: adminParkedRecord,
-			Promise: "Parked shows everything that is known of a parked record"},
-		{Name: "admin/parked-query", Run: adminParkedQuery,
-			Promise: "Parked filters by each field of the query, in the order of numbers, up to the limit"},
+		{
+			Name: "admin/nobody-lives", Run: adminNobodyLives,
+			Promise: "Status works and counts when no relay has ever lived",
+		},
+		{
+			Name: "admin/conservation", Run: adminConservation,
+			Promise: "committed = delivered + pending + dead at every moment, in all and per lane",
+		},
+		{
+			Name: "admin/instances", Run: adminInstances,
+			Promise: "Status shows who is alive and who holds which lane at which epoch",
+		},
+		{
+			Name: "admin/lag", Run: adminLag,
+			Promise: "the lag is the age of the oldest pending record that is not parked",
+		},
+		{
+			Name: "admin/parked-record", Run: adminParkedRecord,
+			Promise: "Parked shows everything that is known of a parked record",
+		},
+		{
+			Name: "admin/parked-query", Run: adminParkedQuery,
+			Promise: "Parked filters by each field of the query, in the order of numbers, up to the limit",
+		},
 	}
 }
 

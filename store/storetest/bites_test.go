@@ -169,36 +169,54 @@ func TestBitesOnWrappers(t *testing.T) {
 		"ignores Observe":  {[]string{"lease/observe", "lease/release"}, eachRequest(func(r *store.LeaseRequest) { r.Observe = false })},
 		"ignores Release":  {[]string{"lease/release"}, eachRequest(func(r *store.LeaseRequest) { r.Release = nil })},
 		"ignores Leave":    {[]string{"lease/leave"}, eachRequest(func(r *store.LeaseRequest) { r.Leave = false })},
-		"heartbeats never expire": {[]string{"lease/expiry", "fence/zombie"},
-			eachRequest(func(r *store.LeaseRequest) { r.TTL = 1000 * time.Hour })},
-		"heartbeats expire at once": {[]string{"lease/exclusive", "lease/renew-extends"},
-			eachRequest(func(r *store.LeaseRequest) { r.TTL = 0 })},
+		"heartbeats never expire": {
+			[]string{"lease/expiry", "fence/zombie"},
+			eachRequest(func(r *store.LeaseRequest) { r.TTL = 1000 * time.Hour }),
+		},
+		"heartbeats expire at once": {
+			[]string{"lease/exclusive", "lease/renew-extends"},
+			eachRequest(func(r *store.LeaseRequest) { r.TTL = 0 }),
+		},
 
 		"ignores MaxRecords": {[]string{"read/paging"}, eachRead(func(r *store.LaneRead) { r.MaxRecords = 10_000 })},
-		"ignores MaxBytes": {[]string{"read/bytes", "read/bytes-at-least-one", "parked/read-limits"},
-			eachRead(func(r *store.LaneRead) { r.MaxBytes = 1 << 30 })},
+		"ignores MaxBytes": {
+			[]string{"read/bytes", "read/bytes-at-least-one", "parked/read-limits"},
+			eachRead(func(r *store.LaneRead) { r.MaxBytes = 1 << 30 }),
+		},
 		"cannot read ahead": {[]string{"read/ahead", "read/paging"}, eachRead(func(r *store.LaneRead) { r.After = nil })},
-		"parked are not read": {[]string{"due/retry", "parked/whole-record"},
-			eachRead(func(r *store.LaneRead) { r.Parked = false })},
+		"parked are not read": {
+			[]string{"due/retry", "parked/whole-record"},
+			eachRead(func(r *store.LaneRead) { r.Parked = false }),
+		},
 		"More is never said":   {[]string{"read/paging", "read/bytes"}, eachBatch(func(b *store.Batch) { b.More = false })},
 		"More is always said":  {[]string{"read/paging"}, eachBatch(func(b *store.Batch) { b.More = true })},
 		"Meta is short":        {[]string{"read/order"}, eachBatch(func(b *store.Batch) { b.Meta = b.Meta[:min(1, len(b.Meta))] })},
 		"positions never rest": {[]string{"read/steady-position"}, restless},
-		"headers are lost": {[]string{"message/every-field", "parked/whole-record"},
-			eachMessage(func(m *store.Batch, i int) { m.Messages[i].Headers = nil })},
-		"payloads are text": {[]string{"message/every-field", "message/large"},
+		"headers are lost": {
+			[]string{"message/every-field", "parked/whole-record"},
+			eachMessage(func(m *store.Batch, i int) { m.Messages[i].Headers = nil }),
+		},
+		"payloads are text": {
+			[]string{"message/every-field", "message/large"},
 			eachMessage(func(m *store.Batch, i int) {
 				m.Messages[i].Payload = []byte(strings.ToValidUTF8(string(m.Messages[i].Payload), "?"))
-			})},
+			}),
+		},
 		"not before is lost": {[]string{"read/not-before"}, eachMessage(func(m *store.Batch, i int) { m.Meta[i].DueIn = 0 })},
 
-		"positions are not kept": {[]string{"settle/durable", "settle/in-part"},
-			eachSettlement(func(s *store.Settlement) { s.Position = nil })},
+		"positions are not kept": {
+			[]string{"settle/durable", "settle/in-part"},
+			eachSettlement(func(s *store.Settlement) { s.Position = nil }),
+		},
 		"nothing is unparked": {[]string{"parked/unpark", "due/one-at-a-time"}, eachSettlement(func(s *store.Settlement) { s.Unpark = nil })},
-		"deliveries are not counted": {[]string{"settle/delivered", "admin/conservation"},
-			eachSettlement(func(s *store.Settlement) { s.Delivered = 0 })},
-		"requests are not executed": {[]string{"request/retry", "request/discard"},
-			eachSettlement(func(s *store.Settlement) { s.Requests = nil })},
+		"deliveries are not counted": {
+			[]string{"settle/delivered", "admin/conservation"},
+			eachSettlement(func(s *store.Settlement) { s.Delivered = 0 }),
+		},
+		"requests are not executed": {
+			[]string{"request/retry", "request/discard"},
+			eachSettlement(func(s *store.Settlement) { s.Requests = nil }),
+		},
 		"scheduled records capture": {[]string{"parked/scheduled", "due/scheduled"}, eachSettlement(scheduledCaptures)},
 		"lost lanes are not told":   {[]string{"fence/zombie", "fence/others-succeed"}, silent},
 		"Wait is deaf":              {[]string{"wait/context"}, deaf},

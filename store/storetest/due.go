@@ -8,22 +8,38 @@ import (
 
 func dueCases() []Case {
 	return []Case{
-		{Name: "due/retry", Run: dueRetry,
-			Promise: "a retry is due when its time has come by the database's clock, and not before"},
-		{Name: "due/scheduled", Run: dueScheduled,
-			Promise: "a scheduled record is due when its time has come, in the order of numbers"},
-		{Name: "due/scheduled-behind-captured", Run: dueScheduledBehindCaptured,
-			Promise: "a scheduled record whose key is captured waits until the key is free"},
-		{Name: "due/one-at-a-time", Run: dueOneAtATime,
-			Promise: "of the capturing and waiting records of a key only the one with the lowest number is due, and the key stays captured until the last has left"},
-		{Name: "due/head-again", Run: dueHeadAgain,
-			Promise: "what waits behind a head that failed again is not due"},
-		{Name: "due/not-orphaned", Run: dueNotOrphaned,
-			Promise: "a waiting record becomes due when its head leaves, whatever it was parked behind"},
-		{Name: "due/keys-apart", Run: dueKeysApart,
-			Promise: "a key that is held up holds up no other key"},
-		{Name: "due/head-dies", Run: dueHeadDies,
-			Promise: "a head that is given up under block stops its key, under skip it lets the next one go"},
+		{
+			Name: "due/retry", Run: dueRetry,
+			Promise: "a retry is due when its time has come by the database's clock, and not before",
+		},
+		{
+			Name: "due/scheduled", Run: dueScheduled,
+			Promise: "a scheduled record is due when its time has come, in the order of numbers",
+		},
+		{
+			Name: "due/scheduled-behind-captured", Run: dueScheduledBehindCaptured,
+			Promise: "a scheduled record whose key is captured waits until the key is free",
+		},
+		{
+			Name: "due/one-at-a-time", Run: dueOneAtATime,
+			Promise: "of the capturing and waiting records of a key only the one with the lowest number is due, and the key stays captured until the last has left",
+		},
+		{
+			Name: "due/head-again", Run: dueHeadAgain,
+			Promise: "what waits behind a head that failed again is not due",
+		},
+		{
+			Name: "due/not-orphaned", Run: dueNotOrphaned,
+			Promise: "a waiting record becomes due when its head leaves, whatever it was parked behind",
+		},
+		{
+			Name: "due/keys-apart", Run: dueKeysApart,
+			Promise: "a key that is held up holds up no other key",
+		},
+		{
+			Name: "due/head-dies", Run: dueHeadDies,
+			Promise: "a head that is given up under block stops its key, under skip it lets the next one go",
+		},
 	}
 }
 

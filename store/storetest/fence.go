@@ -10,20 +10,34 @@ import (
 
 func fenceCases() []Case {
 	return []Case{
-		{Name: "fence/old-epoch", Run: fenceOldEpoch,
-			Promise: "a settlement with an epoch that is not the lane's newest changes nothing and is reported as lost"},
-		{Name: "fence/future-epoch", Run: fenceFutureEpoch,
-			Promise: "a settlement with an epoch that the lane never had changes nothing and is reported as lost"},
-		{Name: "fence/boot-id", Run: fenceBootID,
-			Promise: "a settlement of a lane that belongs to another boot id changes nothing and is reported as lost"},
-		{Name: "fence/zombie", Run: fenceZombie,
-			Promise: "an instance whose lanes were taken over can neither settle, park, unpark nor execute requests"},
-		{Name: "fence/released", Run: fenceReleased,
-			Promise: "a lane that was given back cannot be settled with its old epoch once it was taken again"},
-		{Name: "fence/retaken", Run: fenceRetaken,
-			Promise: "an instance that took its own lane again cannot settle with the epoch from before"},
-		{Name: "fence/others-succeed", Run: fenceOthersSucceed,
-			Promise: "a lost lane changes nothing while the other lanes of the same settle succeed"},
+		{
+			Name: "fence/old-epoch", Run: fenceOldEpoch,
+			Promise: "a settlement with an epoch that is not the lane's newest changes nothing and is reported as lost",
+		},
+		{
+			Name: "fence/future-epoch", Run: fenceFutureEpoch,
+			Promise: "a settlement with an epoch that the lane never had changes nothing and is reported as lost",
+		},
+		{
+			Name: "fence/boot-id", Run: fenceBootID,
+			Promise: "a settlement of a lane that belongs to another boot id changes nothing and is reported as lost",
+		},
+		{
+			Name: "fence/zombie", Run: fenceZombie,
+			Promise: "an instance whose lanes were taken over can neither settle, park, unpark nor execute requests",
+		},
+		{
+			Name: "fence/released", Run: fenceReleased,
+			Promise: "a lane that was given back cannot be settled with its old epoch once it was taken again",
+		},
+		{
+			Name: "fence/retaken", Run: fenceRetaken,
+			Promise: "an instance that took its own lane again cannot settle with the epoch from before",
+		},
+		{
+			Name: "fence/others-succeed", Run: fenceOthersSucceed,
+			Promise: "a lost lane changes nothing while the other lanes of the same settle succeed",
+		},
 	}
 }
 

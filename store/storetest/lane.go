@@ -10,12 +10,18 @@ import (
 
 func laneCases() []Case {
 	return []Case{
-		{Name: "lane/one-per-key", Run: laneOnePerKey,
-			Promise: "all messages of one key are in one lane, whoever writes them and whatever the key is"},
-		{Name: "lane/keys-spread", Run: laneKeysSpread,
-			Promise: "keys are spread over the lanes"},
-		{Name: "lane/keyless-spread", Run: laneKeylessSpread,
-			Promise: "messages without a key are spread over the lanes"},
+		{
+			Name: "lane/one-per-key", Run: laneOnePerKey,
+			Promise: "all messages of one key are in one lane, whoever writes them and whatever the key is",
+		},
+		{
+			Name: "lane/keys-spread", Run: laneKeysSpread,
+			Promise: "keys are spread over the lanes",
+		},
+		{
+			Name: "lane/keyless-spread", Run: laneKeylessSpread,
+			Promise: "messages without a key are spread over the lanes",
+		},
 	}
 }
 

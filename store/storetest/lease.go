@@ -12,40 +12,74 @@ import (
 
 func leaseCases() []Case {
 	return []Case{
-		{Name: "lease/all-to-one", Run: leaseAllToOne,
-			Promise: "the only live instance holds every lane, and the grant says how many there are and names the database's history"},
-		{Name: "lease/exclusive", Run: leaseExclusive,
-			Promise: "a lane is never held by two live instances"},
-		{Name: "lease/exclusive-at-once", Run: leaseExclusiveAtOnce,
-			Promise: "a lane is never held by two live instances, also when they ask at the same moment"},
-		{Name: "lease/fair-share", Run: leaseFairShare,
-			Promise: "an instance takes lanes up to ceil(lanes / live instances)"},
-		{Name: "lease/max-lanes", Run: leaseMaxLanes,
-			Promise: "an instance never holds more lanes than it asked for"},
-		{Name: "lease/only", Run: leaseOnly,
-			Promise: "with Only set, no other lane is taken"},
-		{Name: "lease/observe", Run: leaseObserve,
-			Promise: "an observing instance keeps its lanes and takes no new ones"},
-		{Name: "lease/renew-keeps", Run: leaseRenewKeeps,
-			Promise: "renewing changes neither the lanes held nor their epochs"},
-		{Name: "lease/renew-extends", Run: leaseRenewExtends,
-			Promise: "a heartbeat that is renewed in time does not expire"},
-		{Name: "lease/expiry", Run: leaseExpiry,
-			Promise: "the lanes of an instance whose heartbeat has expired are free, and taking them raises their epochs"},
-		{Name: "lease/release", Run: leaseRelease,
-			Promise: "a released lane is free at once, and taking it raises its epoch"},
-		{Name: "lease/release-old-epoch", Run: leaseReleaseOldEpoch,
-			Promise: "a release with an old epoch changes nothing"},
-		{Name: "lease/release-foreign", Run: leaseReleaseForeign,
-			Promise: "an instance cannot give back another's lane"},
-		{Name: "lease/leave", Run: leaseLeave,
-			Promise: "an instance that leaves gives back everything and is forgotten"},
-		{Name: "lease/identity", Run: leaseIdentity,
-			Promise: "the identity of an unchanged database is the same for everybody and for ever"},
-		{Name: "wait/limit", Run: waitLimit,
-			Promise: "Wait returns without error when its limit has passed"},
-		{Name: "wait/context", Run: waitContext,
-			Promise: "Wait returns the context's error when the context ends"},
+		{
+			Name: "lease/all-to-one", Run: leaseAllToOne,
+			Promise: "the only live instance holds every lane, and the grant says how many there are and names the database's history",
+		},
+		{
+			Name: "lease/exclusive", Run: leaseExclusive,
+			Promise: "a lane is never held by two live instances",
+		},
+		{
+			Name: "lease/exclusive-at-once", Run: leaseExclusiveAtOnce,
+			Promise: "a lane is never held by two live instances, also when they ask at the same moment",
+		},
+		{
+			Name: "lease/fair-share", Run: leaseFairShare,
+			Promise: "an instance takes lanes up to ceil(lanes / live instances)",
+		},
+		{
+			Name: "lease/max-lanes", Run: leaseMaxLanes,
+			Promise: "an instance never holds more lanes than it asked for",
+		},
+		{
+			Name: "lease/only", Run: leaseOnly,
+			Promise: "with Only set, no other lane is taken",
+		},
+		{
+			Name: "lease/observe", Run: leaseObserve,
+			Promise: "an observing instance keeps its lanes and takes no new ones",
+		},
+		{
+			Name: "lease/renew-keeps", Run: leaseRenewKeeps,
+			Promise: "renewing changes neither the lanes held nor their epochs",
+		},
+		{
+			Name: "lease/renew-extends", Run: leaseRenewExtends,
+			Promise: "a heartbeat that is renewed in time does not expire",
+		},
+		{
+			Name: "lease/expiry", Run: leaseExpiry,
+			Promise: "the lanes of an instance whose heartbeat has expired are free, and taking them raises their epochs",
+		},
+		{
+			Name: "lease/release", Run: leaseRelease,
+			Promise: "a released lane is free at once, and taking it raises its epoch",
+		},
+		{
+			Name: "lease/release-old-epoch", Run: leaseReleaseOldEpoch,
+			Promise: "a release with an old epoch changes nothing",
+		},
+		{
+			Name: "lease/release-foreign", Run: leaseReleaseForeign,
+			Promise: "an instance cannot give back another's lane",
+		},
+		{
+			Name: "lease/leave", Run: leaseLeave,
+			Promise: "an instance that leaves gives back everything and is forgotten",
+		},
+		{
+			Name: "lease/identity", Run: leaseIdentity,
+			Promise: "the identity of an unchanged database is the same for everybody and for ever",
+		},
+		{
+			Name: "wait/limit", Run: waitLimit,
+			Promise: "Wait returns without error when its limit has passed",
+		},
+		{
+			Name: "wait/context", Run: waitContext,
+			Promise: "Wait returns the context's error when the context ends",
+		},
 	}
 }
 

@@ -12,14 +12,22 @@ import (
 
 func messageCases() []Case {
 	return []Case{
-		{Name: "message/every-field", Run: messageEveryField,
-			Promise: "every field of a message comes back as it was written, byte for byte"},
-		{Name: "message/zero-fields", Run: messageZeroFields,
-			Promise: "a message with nothing but a topic comes back with an id, a time and nothing else"},
-		{Name: "message/large", Run: messageLarge,
-			Promise: "a payload of a megabyte of any bytes comes back as it was written"},
-		{Name: "message/id", Run: messageID,
-			Promise: "an id given by the writer is kept, ids that were not given are all different"},
+		{
+			Name: "message/every-field", Run: messageEveryField,
+			Promise: "every field of a message comes back as it was written, byte for byte",
+		},
+		{
+			Name: "message/zero-fields", Run: messageZeroFields,
+			Promise: "a message with nothing but a topic comes back with an id, a time and nothing else",
+		},
+		{
+			Name: "message/large", Run: messageLarge,
+			Promise: "a payload of a megabyte of any bytes comes back as it was written",
+		},
+		{
+			Name: "message/id", Run: messageID,
+			Promise: "an id given by the writer is kept, ids that were not given are all different",
+		},
 	}
 }
 

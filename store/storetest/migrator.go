@@ -34,16 +34,26 @@ func RunMigrator(t *testing.T, newMigrator func(t *testing.T) store.Migrator) {
 // MigratorCases returns every case of the migrator suite.
 func MigratorCases() []MigratorCase {
 	return []MigratorCase{
-		{Name: "migrate/up", Run: migrateUp,
-			Promise: "Migrate makes the schema and reports its steps; a second time there is nothing to do"},
-		{Name: "migrate/down", Run: migrateDown,
-			Promise: "Migrate to -1 removes everything, and the schema can be made again"},
-		{Name: "migrate/dry-run", Run: migrateDryRun,
-			Promise: "a dry run reports the steps and does none"},
-		{Name: "migrate/at-once", Run: migrateAtOnce,
-			Promise: "two migrations at once are safe: one works, the others find nothing to do"},
-		{Name: "migrate/sql", Run: migrateSQL,
-			Promise: "SQL returns the statements of the steps, in both directions, or nothing where there is no SQL"},
+		{
+			Name: "migrate/up", Run: migrateUp,
+			Promise: "Migrate makes the schema and reports its steps; a second time there is nothing to do",
+		},
+		{
+			Name: "migrate/down", Run: migrateDown,
+			Promise: "Migrate to -1 removes everything, and the schema can be made again",
+		},
+		{
+			Name: "migrate/dry-run", Run: migrateDryRun,
+			Promise: "a dry run reports the steps and does none",
+		},
+		{
+			Name: "migrate/at-once", Run: migrateAtOnce,
+			Promise: "two migrations at once are safe: one works, the others find nothing to do",
+		},
+		{
+			Name: "migrate/sql", Run: migrateSQL,
+			Promise: "SQL returns the statements of the steps, in both directions, or nothing where there is no SQL",
+		},
 	}
 }
 

@@ -12,28 +12,50 @@ import (
 
 func parkedCases() []Case {
 	return []Case{
-		{Name: "parked/retry", Run: parkedRetry,
-			Promise: "a record parked as retry captures its key, is not read again with the others, and is due later"},
-		{Name: "parked/scheduled", Run: parkedScheduled,
-			Promise: "a scheduled record captures nothing"},
-		{Name: "parked/dead-block", Run: parkedDeadBlock,
-			Promise: "a dead record that captures holds its key and is never due"},
-		{Name: "parked/dead-skip", Run: parkedDeadSkip,
-			Promise: "a dead record that does not capture lets its key go on"},
-		{Name: "parked/keyless", Run: parkedKeyless,
-			Promise: "records without a key capture nothing and wait for nobody"},
-		{Name: "parked/captured-sorted", Run: parkedCapturedSorted,
-			Promise: "the captured keys of a lane are sorted, each once, and those of other lanes are not among them"},
-		{Name: "parked/whole-record", Run: parkedWholeRecord,
-			Promise: "a parked record comes back with every field, its number and its attempts"},
-		{Name: "parked/changed", Run: parkedChanged,
-			Promise: "parking a parked record again changes it and does not make a second one"},
-		{Name: "parked/unpark", Run: parkedUnpark,
-			Promise: "a record that was delivered leaves the parked records and frees its key"},
-		{Name: "parked/next-owner", Run: parkedNextOwner,
-			Promise: "the next owner is told of everything that is parked"},
-		{Name: "parked/read-limits", Run: parkedReadLimits,
-			Promise: "a read of parked records obeys its limits and changes nothing"},
+		{
+			Name: "parked/retry", Run: parkedRetry,
+			Promise: "a record parked as retry captures its key, is not read again with the others, and is due later",
+		},
+		{
+			Name: "parked/scheduled", Run: parkedScheduled,
+			Promise: "a scheduled record captures nothing",
+		},
+		{
+			Name: "parked/dead-block", Run: parkedDeadBlock,
+			Promise: "a dead record that captures holds its key and is never due",
+		},
+		{
+			Name: "parked/dead-skip", Run: parkedDeadSkip,
+			Promise: "a dead record that does not capture lets its key go on",
+		},
+		{
+			Name: "parked/keyless", Run: parkedKeyless,
+			Promise: "records without a key capture nothing and wait for nobody",
+		},
+		{
+			Name: "parked/captured-sorted", Run: parkedCapturedSorted,
+			Promise: "the captured keys of a lane are sorted, each once, and those of other lanes are not among them",
+		},
+		{
+			Name: "parked/whole-record", Run: parkedWholeRecord,
+			Promise: "a parked record comes back with every field, its number and its attempts",
+		},
+		{
+			Name: "parked/changed", Run: parkedChanged,
+			Promise: "parking a parked record again changes it and does not make a second one",
+		},
+		{
+			Name: "parked/unpark", Run: parkedUnpark,
+			Promise: "a record that was delivered leaves the parked records and frees its key",
+		},
+		{
+			Name: "parked/next-owner", Run: parkedNextOwner,
+			Promise: "the next owner is told of everything that is parked",
+		},
+		{
+			Name: "parked/read-limits", Run: parkedReadLimits,
+			Promise: "a read of parked records obeys its limits and changes nothing",
+		},
 	}
 }
 

@@ -14,34 +14,62 @@ import (
 
 func readCases() []Case {
 	return []Case{
-		{Name: "read/order", Run: readOrder,
-			Promise: "the messages of a key are read in the order in which they were enqueued, within and across transactions"},
-		{Name: "read/numbers", Run: readNumbers,
-			Promise: "every record has a number of its own above zero, higher than those of its key before it"},
-		{Name: "read/uncommitted", Run: readUncommitted,
-			Promise: "what is not committed is not read, and what is rolled back never is"},
-		{Name: "read/not-held-up", Needs: NeedsConcurrentWriters, Run: readNotHeldUp,
-			Promise: "a transaction that stays open holds up nobody else's messages"},
-		{Name: "read/paging", Run: readPaging,
-			Promise: "a batch has at most MaxRecords records, the next one goes on where it ended, and More says whether there is one"},
-		{Name: "read/bytes", Run: readBytes,
-			Promise: "a batch has at most MaxBytes bytes of messages"},
-		{Name: "read/bytes-at-least-one", Run: readBytesAtLeastOne,
-			Promise: "at least one record is returned whatever its size"},
-		{Name: "read/ahead", Run: readAhead,
-			Promise: "reading goes on after a batch that is not settled yet, and settling the last position settles all"},
-		{Name: "read/ahead-while-settling", Run: readAheadWhileSettling,
-			Promise: "a position read ahead stays good when batches before it are settled"},
-		{Name: "read/changes-nothing", Run: readChangesNothing,
-			Promise: "Read changes nothing in the database: what was not settled is read again, by anybody"},
-		{Name: "read/steady-position", Run: readSteadyPosition,
-			Promise: "a position is the same bytes when nothing moved"},
-		{Name: "read/lanes-asked", Run: readLanesAsked,
-			Promise: "there is at most one batch per lane asked for and none for others"},
-		{Name: "read/not-before", Run: readNotBefore,
-			Promise: "a record that is scheduled for later comes at its place and says how long it has to wait by the database's clock"},
-		{Name: "read/concurrent", Run: readConcurrent,
-			Promise: "the methods of a store are safe for concurrent use"},
+		{
+			Name: "read/order", Run: readOrder,
+			Promise: "the messages of a key are read in the order in which they were enqueued, within and across transactions",
+		},
+		{
+			Name: "read/numbers", Run: readNumbers,
+			Promise: "every record has a number of its own above zero, higher than those of its key before it",
+		},
+		{
+			Name: "read/uncommitted", Run: readUncommitted,
+			Promise: "what is not committed is not read, and what is rolled back never is",
+		},
+		{
+			Name: "read/not-held-up", Needs: NeedsConcurrentWriters, Run: readNotHeldUp,
+			Promise: "a transaction that stays open holds up nobody else's messages",
+		},
+		{
+			Name: "read/paging", Run: readPaging,
+			Promise: "a batch has at most MaxRecords records, the next one goes on where it ended, and More says whether there is one",
+		},
+		{
+			Name: "read/bytes", Run: readBytes,
+			Promise: "a batch has at most MaxBytes bytes of messages",
+		},
+		{
+			Name: "read/bytes-at-least-one", Run: readBytesAtLeastOne,
+			Promise: "at least one record is returned whatever its size",
+		},
+		{
+			Name: "read/ahead", Run: readAhead,
+			Promise: "reading goes on after a batch that is not settled yet, and settling the last position settles all",
+		},
+		{
+			Name: "read/ahead-while-settling", Run: readAheadWhileSettling,
+			Promise: "a position read ahead stays good when batches before it are settled",
+		},
+		{
+			Name: "read/changes-nothing", Run: readChangesNothing,
+			Promise: "Read changes nothing in the database: what was not settled is read again, by anybody",
+		},
+		{
+			Name: "read/steady-position", Run: readSteadyPosition,
+			Promise: "a position is the same bytes when nothing moved",
+		},
+		{
+			Name: "read/lanes-asked", Run: readLanesAsked,
+			Promise: "there is at most one batch per lane asked for and none for others",
+		},
+		{
+			Name: "read/not-before", Run: readNotBefore,
+			Promise: "a record that is scheduled for later comes at its place and says how long it has to wait by the database's clock",
+		},
+		{
+			Name: "read/concurrent", Run: readConcurrent,
+			Promise: "the methods of a store are safe for concurrent use",
+		},
 	}
 }
 

@@ -11,20 +11,34 @@ import (
 
 func requestCases() []Case {
 	return []Case{
-		{Name: "request/waits-for-owner", Run: requestWaits,
-			Promise: "a request changes nothing until the lane's owner executes it, and only the owner is told of it"},
-		{Name: "request/retry", Run: requestRetry,
-			Promise: "retry makes the record due now with attempts 0 and the next generation"},
-		{Name: "request/discard", Run: requestDiscard,
-			Promise: "discard removes the record and frees its key"},
-		{Name: "request/once", Run: requestOnce,
-			Promise: "a request is executed exactly once, however often its settlement is repeated or its id is named"},
-		{Name: "request/in-order", Run: requestInOrder,
-			Promise: "requests are executed in the order in which they are named"},
-		{Name: "request/gone", Run: requestGone,
-			Promise: "a request for a record that is no longer parked ends as gone"},
-		{Name: "request/not-found", Run: requestNotFound,
-			Promise: "a request for a record that is not parked is ErrNotFound"},
+		{
+			Name: "request/waits-for-owner", Run: requestWaits,
+			Promise: "a request changes nothing until the lane's owner executes it, and only the owner is told of it",
+		},
+		{
+			Name: "request/retry", Run: requestRetry,
+			Promise: "retry makes the record due now with attempts 0 and the next generation",
+		},
+		{
+			Name: "request/discard", Run: requestDiscard,
+			Promise: "discard removes the record and frees its key",
+		},
+		{
+			Name: "request/once", Run: requestOnce,
+			Promise: "a request is executed exactly once, however often its settlement is repeated or its id is named",
+		},
+		{
+			Name: "request/in-order", Run: requestInOrder,
+			Promise: "requests are executed in the order in which they are named",
+		},
+		{
+			Name: "request/gone", Run: requestGone,
+			Promise: "a request for a record that is no longer parked ends as gone",
+		},
+		{
+			Name: "request/not-found", Run: requestNotFound,
+			Promise: "a request for a record that is not parked is ErrNotFound",
+		},
 	}
 }
 

@@ -12,22 +12,38 @@ import (
 
 func settleCases() []Case {
 	return []Case{
-		{Name: "settle/durable", Run: settleDurable,
-			Promise: "a settled position is where the next owner starts"},
-		{Name: "settle/in-part", Run: settleInPart,
-			Promise: "what lies behind a settled position is still to come, also for the next owner"},
-		{Name: "settle/epoch-rises", Run: settleEpochRises,
-			Promise: "a settlement that succeeded makes the lane's epoch Epoch+1"},
-		{Name: "settle/no-position", Run: settleNoPosition,
-			Promise: "a settlement without a position leaves it where it is"},
-		{Name: "settle/repeat", Run: settleRepeat,
-			Promise: "a settlement that had been committed is reported as success when it is repeated, and is applied once"},
-		{Name: "settle/many-lanes", Run: settleManyLanes,
-			Promise: "the settlements of several lanes are applied together"},
-		{Name: "settle/delivered", Run: settleDelivered,
-			Promise: "the progress counters add up what was reported as delivered"},
-		{Name: "settle/nothing", Run: settleNothing,
-			Promise: "settling no lane at all is no error"},
+		{
+			Name: "settle/durable", Run: settleDurable,
+			Promise: "a settled position is where the next owner starts",
+		},
+		{
+			Name: "settle/in-part", Run: settleInPart,
+			Promise: "what lies behind a settled position is still to come, also for the next owner",
+		},
+		{
+			Name: "settle/epoch-rises", Run: settleEpochRises,
+			Promise: "a settlement that succeeded makes the lane's epoch Epoch+1",
+		},
+		{
+			Name: "settle/no-position", Run: settleNoPosition,
+			Promise: "a settlement without a position leaves it where it is",
+		},
+		{
+			Name: "settle/repeat", Run: settleRepeat,
+			Promise: "a settlement that had been committed is reported as success when it is repeated, and is applied once",
+		},
+		{
+			Name: "settle/many-lanes", Run: settleManyLanes,
+			Promise: "the settlements of several lanes are applied together",
+		},
+		{
+			Name: "settle/delivered", Run: settleDelivered,
+			Promise: "the progress counters add up what was reported as delivered",
+		},
+		{
+			Name: "settle/nothing", Run: settleNothing,
+			Promise: "settling no lane at all is no error",
+		},
 	}
 }
 

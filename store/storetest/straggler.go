@@ -12,20 +12,34 @@ import (
 
 func stragglerCases() []Case {
 	return []Case{
-		{Name: "straggler/late-commit", Needs: NeedsBackdatedWriters, Run: stragglerLateCommit,
-			Promise: "a record that commits after records with higher numbers were settled is still delivered"},
-		{Name: "straggler/late-rollback", Needs: NeedsBackdatedWriters, Run: stragglerLateRollback,
-			Promise: "a transaction that rolls back late leaves nothing behind and holds nothing up"},
-		{Name: "straggler/before-later", Needs: NeedsBackdatedWriters, Run: stragglerBeforeLater,
-			Promise: "a late record comes before the records of its key that were enqueued after its commit"},
-		{Name: "straggler/pages", Needs: NeedsBackdatedWriters, Run: stragglerPages,
-			Promise: "a large transaction that commits late comes in pages within the limits, complete and in order"},
-		{Name: "straggler/survives-take-over", Needs: NeedsBackdatedWriters, Run: stragglerSurvivesTakeOver,
-			Promise: "a transaction that was open when its numbers were passed is not forgotten by the next owner"},
-		{Name: "straggler/unsettled", Needs: NeedsBackdatedWriters, Run: stragglerUnsettled,
-			Promise: "late records that were read and not settled are read again by the next owner"},
-		{Name: "straggler/history", Needs: NeedsBackdatedWriters, Run: stragglerHistory,
-			Promise: "over a random history of overlapping writers every committed record is settled once, in causal order per key, and none that rolled back"},
+		{
+			Name: "straggler/late-commit", Needs: NeedsBackdatedWriters, Run: stragglerLateCommit,
+			Promise: "a record that commits after records with higher numbers were settled is still delivered",
+		},
+		{
+			Name: "straggler/late-rollback", Needs: NeedsBackdatedWriters, Run: stragglerLateRollback,
+			Promise: "a transaction that rolls back late leaves nothing behind and holds nothing up",
+		},
+		{
+			Name: "straggler/before-later", Needs: NeedsBackdatedWriters, Run: stragglerBeforeLater,
+			Promise: "a late record comes before the records of its key that were enqueued after its commit",
+		},
+		{
+			Name: "straggler/pages", Needs: NeedsBackdatedWriters, Run: stragglerPages,
+			Promise: "a large transaction that commits late comes in pages within the limits, complete and in order",
+		},
+		{
+			Name: "straggler/survives-take-over", Needs: NeedsBackdatedWriters, Run: stragglerSurvivesTakeOver,
+			Promise: "a transaction that was open when its numbers were passed is not forgotten by the next owner",
+		},
+		{
+			Name: "straggler/unsettled", Needs: NeedsBackdatedWriters, Run: stragglerUnsettled,
+			Promise: "late records that were read and not settled are read again by the next owner",
+		},
+		{
+			Name: "straggler/history", Needs: NeedsBackdatedWriters, Run: stragglerHistory,
+			Promise: "over a random history of overlapping writers every committed record is settled once, in causal order per key, and none that rolled back",
+		},
 	}
 }
 
