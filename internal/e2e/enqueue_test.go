@@ -24,11 +24,6 @@ coalesce((extract(epoch from not_before) * 1000000)::bigint, 0) FROM postrider.o
 const readSQLite = `SELECT id, topic, key, type, payload, content_type, headers, version, schema_version,
 coalesce(not_before, 0) FROM postrider_outbox ORDER BY seq`
 
-// sqliteOutbox has the columns that Enqueue writes.
-const sqliteOutbox = `CREATE TABLE postrider_outbox (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, topic TEXT NOT NULL,
-key TEXT NOT NULL, type TEXT NOT NULL, payload BLOB NOT NULL, content_type TEXT NOT NULL, headers TEXT NOT NULL,
-version INTEGER NOT NULL, schema_version INTEGER NOT NULL, not_before INTEGER)`
-
 func readBack(t *testing.T, db *sql.DB, query string) []postrider.Message {
 	t.Helper()
 	rows, err := db.Query(query)
@@ -143,9 +138,7 @@ func TestEnqueueThroughEveryDriver(t *testing.T) {
 	})
 	t.Run("sqlite", func(t *testing.T) {
 		db, _ := sqlite(t)
-		if _, err := db.Exec(sqliteOutbox); err != nil {
-			t.Fatal(err)
-		}
+		sqliteOutbox(t, db)
 		check(t, enqueuer{"sqlite", throughSQL(db)}, func() []postrider.Message { return readBack(t, db, readSQLite) })
 	})
 }

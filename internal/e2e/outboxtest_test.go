@@ -25,9 +25,7 @@ func (f *fakeT) Fatalf(format string, args ...any) { f.fatal = fmt.Sprintf(forma
 func TestRequireEnqueued(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		db, _ := sqlite(t)
-		if _, err := db.Exec(sqliteOutbox); err != nil {
-			t.Fatal(err)
-		}
+		sqliteOutbox(t, db)
 		requireEnqueued(t, db, outbox.SQLite)
 	})
 	t.Run("postgres", func(t *testing.T) { requireEnqueued(t, openSQL(t, "pgx", postgres18(t)), outbox.Postgres) })

@@ -17,6 +17,7 @@ import (
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
+	"github.com/postrider/postrider/store/sqlitestore"
 )
 
 // everyVersion runs fn on each PostgreSQL that is tested, with an empty
@@ -67,6 +68,13 @@ func sqlite(tb testing.TB) (db *sql.DB, file string) {
 
 func openSQLite(tb testing.TB, file string) *sql.DB {
 	return openSQL(tb, "sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
+}
+
+func sqliteOutbox(tb testing.TB, db *sql.DB) {
+	tb.Helper()
+	if _, err := sqlitestore.New(db, nil).Migrate(context.Background(), store.MigrateRequest{}); err != nil {
+		tb.Fatal(err)
+	}
 }
 
 // enqueuer runs fn with a transaction of one driver and commits it.
