@@ -59,7 +59,7 @@ func env(t *testing.T, addr string) *brokertest.Env {
 	}
 }
 
-func create(t *testing.T, addr, topic string, partitions int32) {
+func create(t testing.TB, addr, topic string, partitions int32) {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(addr))
 	if err != nil {
@@ -70,7 +70,7 @@ func create(t *testing.T, addr, topic string, partitions int32) {
 	rt := kmsg.NewCreateTopicsRequestTopic()
 	rt.Topic, rt.NumPartitions, rt.ReplicationFactor = topic, partitions, 1
 	req.Topics, req.TimeoutMillis = append(req.Topics, rt), 10_000
-	resp, err := req.RequestWith(t.Context(), client)
+	resp, err := req.RequestWith(context.Background(), client)
 	if err != nil {
 		t.Fatal(err)
 	}
