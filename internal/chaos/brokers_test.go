@@ -1,0 +1,202 @@
+package chaos
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/kafkabroker"
+	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// server is a real broker that a test may break.
+type server struct {
+	kill, restart, freeze, thaw func() error
+	// sink of a client of its own; nobody must be there yet.
+	sink func(t *testing.T) broker.Sink
+	// make makes an empty topic whose messages may have at most so many bytes.
+	make func(t *testing.T, topic string, maxBytes int)
+	// read returns the topic's payloads, those of one key in the broker's order.
+	read   func(t *testing.T, topic string) []string
+	tooBig string // the code of what is refused
+}
+
+// do fails the test when an act upon a server does not succeed.
+func do(t testing.TB, act func() error) {
+	t.Helper()
+	if err := act(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func startNATS(t *testing.T) *server {
+	t.Helper()
+	return natsServer(testserver.StartNATS(t))
+}
+
+func natsServer(s *testserver.NATS) *server {
+	js := func(t *testing.T) jetstream.JetStream {
+		nc, err := nats.Connect(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		j, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j
+	}
+	return &server{
+		kill: s.Kill, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "10054",
+		sink: func(t *testing.T) broker.Sink { return natsSink(t, s.URL) },
+		make: func(t *testing.T, topic string, maxBytes int) {
+			if _, err := js(t).CreateStream(t.Context(), jetstream.StreamConfig{
+				Name: topic, Subjects: []string{topic}, Storage: jetstream.FileStorage, MaxMsgSize: int32(maxBytes),
+			}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		read: func(t *testing.T, topic string) []string { return readNATS(t, js(t), topic) },
+	}
+}
+
+// natsSink has the broker's deduplication off: what is sent twice counts twice.
+func natsSink(t testing.TB, url string) broker.Sink {
+	t.Helper()
+	nc, sink, err := natsbroker.Open(url + "?dedup=off")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return sink
+}
+
+func readNATS(t *testing.T, js jetstream.JetStream, topic string) (arrived []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	stream, err := js.Stream(ctx, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := stream.CachedInfo().State.LastSeq
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	it, err := consumer.Messages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer it.Stop()
+	for at := uint64(0); at < last; {
+		m, err := it.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			t.Fatalf("read %d of %d: %v", at, last, err)
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			t.Fatal(err)
+		}
+		at = meta.Sequence.Stream
+		arrived = append(arrived, string(m.Data()))
+	}
+	return arrived
+}
+
+const partitions = 4
+
+func startKafka(t *testing.T) *server {
+	t.Helper()
+	k := testserver.StartKafka(t)
+	client := func(t *testing.T, opts ...kgo.Opt) *kgo.Client {
+		c, err := kgo.NewClient(append(opts, kgo.SeedBrokers(k.Addr), kgo.FetchMaxWait(50*time.Millisecond))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		return c
+	}
+	return &server{
+		kill: k.Kill, restart: k.Restart, freeze: k.Freeze, thaw: k.Thaw, tooBig: "MESSAGE_TOO_LARGE",
+		sink: func(t *testing.T) broker.Sink {
+			c, sink, err := kafkabroker.Open("kafka://" + k.Addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(c.Close)
+			return sink
+		},
+		make: func(t *testing.T, topic string, maxBytes int) { makeTopic(t, client(t), topic, maxBytes) },
+		read: func(t *testing.T, topic string) []string {
+			return readKafka(t, topic, client(t, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())))
+		},
+	}
+}
+
+func makeTopic(t *testing.T, c *kgo.Client, topic string, maxBytes int) {
+	t.Helper()
+	limit := strconv.Itoa(maxBytes)
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.TimeoutMillis = 10_000
+	rt := kmsg.NewCreateTopicsRequestTopic()
+	rt.Topic, rt.NumPartitions, rt.ReplicationFactor = topic, partitions, 1
+	rc := kmsg.NewCreateTopicsRequestTopicConfig()
+	rc.Name, rc.Value = "max.message.bytes", &limit
+	rt.Configs = append(rt.Configs, rc)
+	req.Topics = append(req.Topics, rt)
+	resp, err := req.RequestWith(t.Context(), c)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		t.Fatalf("create topic: %v", err)
+	}
+}
+
+// readKafka reads to the ends that the partitions have now.
+func readKafka(t *testing.T, topic string, c *kgo.Client) (arrived []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.ReplicaID = -1
+	rt := kmsg.NewListOffsetsRequestTopic()
+	rt.Topic = topic
+	for p := range int32(partitions) {
+		rp := kmsg.NewListOffsetsRequestTopicPartition()
+		rp.Partition, rp.Timestamp = p, -1 // the end
+		rt.Partitions = append(rt.Partitions, rp)
+	}
+	req.Topics = append(req.Topics, rt)
+	left := int64(0)
+	for _, shard := range c.RequestSharded(ctx, req) {
+		if shard.Err != nil {
+			t.Fatalf("ask for the ends: %v", shard.Err)
+		}
+		for _, p := range shard.Resp.(*kmsg.ListOffsetsResponse).Topics[0].Partitions {
+			left += p.Offset
+		}
+	}
+	for left > 0 {
+		fetches := c.PollFetches(ctx)
+		if ctx.Err() != nil {
+			t.Fatalf("%d records did not come", left)
+		}
+		fetches.EachRecord(func(rec *kgo.Record) {
+			left-- // an idempotent producer without transactions leaves no gaps
+			arrived = append(arrived, string(rec.Value))
+		})
+	}
+	return arrived
+}

@@ -1,0 +1,145 @@
+package chaos
+
+import (
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// The lines that a relay may say about what does not work.
+const (
+	storeDown = "WARN store does not answer"
+	storeBack = "INFO store works again"
+)
+
+func TestPostgresKilled(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		pg := testserver.StartPostgres(t, version)
+		r := rigOn(t, pg.URL)
+		sink := &memory{}
+		r.relay(sink, nil)
+		const kills = 3
+		for range kills {
+			stop := r.writeOn(4)
+			from := sink.len()
+			r.until(10*time.Second, "messages flow", func() bool { return sink.len() > from+200 })
+			do(t, pg.Kill)
+			stop()
+			do(t, pg.Restart)
+		}
+		r.bulk(20)
+		r.drained(20 * time.Second)
+		r.atMost(r.check(sink.arrived()), kills)
+		r.nothingParked()
+		if down, back := r.said.count(storeDown), r.said.count(storeBack); down != back || down > kills {
+			t.Errorf("%d lines that the store is down, %d that it is back, after %d kills:\n%s", down, back, kills, r.said)
+		}
+	})
+}
+
+// onBrokers runs a test on both brokers, each started once for all tests of
+// the function that calls it.
+func onBrokers(t *testing.T, run func(t *testing.T, s *server)) {
+	for name, start := range map[string]func(*testing.T) *server{"nats": startNATS, "kafka": startKafka} {
+		t.Run(name, func(t *testing.T) { run(t, start(t)) })
+	}
+}
+
+// TestBroker breaks one broker after the other in one way after the other.
+func TestBroker(t *testing.T) {
+	onBrokers(t, func(t *testing.T, s *server) {
+		for _, test := range []struct {
+			name string
+			run  func(*rig, *server)
+		}{
+			{"killed", brokerKilled}, {"frozen", brokerFrozen}, {"never there", brokerNeverThere},
+			{"refuses", brokerRefuses},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				r := newRig(t, "18")
+				s.make(t, r.topic, 20_000)
+				test.run(r, s)
+			})
+		}
+	})
+}
+
+// brokerDown and brokerBack count the lines about the sink and its destinations.
+func (r *rig) brokerDown() int { return r.said.count("WARN sink") + r.said.count("WARN destination") }
+func (r *rig) brokerBack() int {
+	return r.said.count("INFO sink works") + r.said.count("INFO destination")
+}
+
+// oneLineEach checks that every change of the broker's state was said once.
+func (r *rig) oneLineEach(incidents int) {
+	r.Helper()
+	r.until(soon, "the relay says that the broker is back", func() bool { return r.brokerDown() == r.brokerBack() })
+	if n := r.brokerDown(); n != incidents {
+		r.Errorf("%d lines that the broker is down for %d incidents:\n%s", n, incidents, r.said)
+	}
+}
+
+func brokerKilled(r *rig, s *server) {
+	sink := &counted{Sink: s.sink(r.T)}
+	re, _ := r.relay(sink, nil)
+	stop := r.writeOn(4)
+	const kills = 2
+	for range kills {
+		from := re.Stats().Delivered
+		r.until(20*time.Second, "messages flow", func() bool { return re.Stats().Delivered > from+200 })
+		do(r.T, s.kill)
+		failed := sink.failed.Load()
+		r.until(20*time.Second, "the relay meets the dead broker", func() bool { return sink.failed.Load() > failed })
+		do(r.T, s.restart)
+	}
+	stop()
+	r.drained(30 * time.Second)
+	r.atMost(r.check(s.read(r.T, r.topic)), kills)
+	r.nothingParked()
+	r.oneLineEach(kills)
+}
+
+func brokerFrozen(r *rig, s *server) {
+	sink := &counted{Sink: s.sink(r.T)}
+	opts := r.options()
+	opts.DeliverTimeout = time.Second
+	re, _ := r.relay(sink, opts)
+	stop := r.writeOn(4)
+	r.until(20*time.Second, "messages flow", func() bool { return re.Stats().Delivered > 200 })
+	do(r.T, s.freeze)
+	failed := sink.failed.Load()
+	// Long enough for rounds of unknown fates in every lane.
+	r.until(20*time.Second, "calls time out again and again", func() bool { return sink.failed.Load() > failed+3*lanes })
+	do(r.T, s.thaw)
+	stop()
+	r.drained(30 * time.Second)
+	// Each round of unanswered calls may be in the broker's log.
+	rounds := int(sink.failed.Load()-failed)/lanes + 1
+	r.atMost(r.check(s.read(r.T, r.topic)), rounds)
+	r.nothingParked()
+	r.oneLineEach(1)
+}
+
+// brokerNeverThere starts a relay whose broker comes later.
+func brokerNeverThere(r *rig, s *server) {
+	do(r.T, s.kill)
+	sink := &counted{Sink: s.sink(r.T)}
+	r.bulk(100)
+	opts := r.options()
+	opts.DeliverTimeout = time.Second
+	r.relay(sink, opts)
+	r.until(20*time.Second, "the relay has tried", func() bool { return sink.failed.Load() >= 2 })
+	memory := heap()
+	failed := sink.failed.Load()
+	r.bulk(100)
+	r.until(30*time.Second, "the relay tries on", func() bool { return sink.failed.Load() >= failed+4 })
+	if now := heap(); now > memory+4<<20 {
+		r.Errorf("the heap grew from %d to %d bytes while the broker was away", memory, now)
+	}
+	do(r.T, s.restart)
+	r.drained(30 * time.Second)
+	r.atMost(r.check(s.read(r.T, r.topic)), 1)
+	r.nothingParked()
+	r.oneLineEach(1)
+}

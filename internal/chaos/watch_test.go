@@ -1,0 +1,108 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+)
+
+// lines keeps what relays log at Info and above.
+type lines struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) logger() *slog.Logger { return slog.New(handler{l}) }
+
+// count returns how many lines begin with the text.
+func (l *lines) count(prefix string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all {
+		if strings.HasPrefix(line, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.all, "\n")
+}
+
+type handler struct{ to *lines }
+
+func (h handler) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (h handler) WithAttrs([]slog.Attr) slog.Handler               { return h }
+func (h handler) WithGroup(string) slog.Handler                    { return h }
+func (h handler) Handle(_ context.Context, rec slog.Record) error {
+	line := rec.Level.String() + " " + rec.Message
+	rec.Attrs(func(a slog.Attr) bool { line += fmt.Sprintf(" %s=%v", a.Key, a.Value); return true })
+	h.to.mu.Lock()
+	defer h.to.mu.Unlock()
+	h.to.all = append(h.to.all, line)
+	return nil
+}
+
+// memory is a sink that takes everything.
+type memory struct {
+	mu  sync.Mutex
+	got []string
+}
+
+func (*memory) Info() broker.Info { return broker.Info{Name: "memory"} }
+
+func (m *memory) Deliver(_ context.Context, msgs []postrider.Message) []error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range msgs {
+		m.got = append(m.got, string(msgs[i].Payload))
+	}
+	return nil
+}
+
+func (m *memory) len() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.got)
+}
+
+func (m *memory) arrived() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]string(nil), m.got...)
+}
+
+func (m *memory) has(payload string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range m.got {
+		if p == payload {
+			return true
+		}
+	}
+	return false
+}
+
+// counted counts the calls that a sink gets and how they end.
+type counted struct {
+	broker.Sink
+	calls, failed atomic.Int64
+}
+
+func (c *counted) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+	c.calls.Add(1)
+	errs := c.Sink.Deliver(ctx, msgs)
+	if errs != nil {
+		c.failed.Add(1)
+	}
+	return errs
+}
