@@ -100,9 +100,24 @@ func (e *Engine) shed(l *lane) {
 			keep++
 		}
 	}
+	if keep == len(l.queue) {
+		return
+	}
 	for _, b := range l.queue[keep:] {
 		e.forget(l, b)
 	}
+	l.rewind(keep)
 	clear(l.queue[keep:])
 	l.queue = l.queue[:keep]
+}
+
+// rewind makes the lane read again behind its first keep batches: it may be kept
+// after all, and must not go on behind what was dropped.
+func (l *lane) rewind(keep int) {
+	l.readPos, l.idle = nil, false // nil: as settled
+	for _, b := range l.queue[:keep] {
+		if b.pos != nil {
+			l.readPos = b.pos
+		}
+	}
 }

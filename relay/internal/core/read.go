@@ -104,6 +104,9 @@ func (e *Engine) onRead(ev ReadDone) {
 		if !e.holds(l) || l.releasing || e.draining {
 			continue
 		}
+		if r := op.reads[i]; !r.Parked && !bytes.Equal(r.After, l.readPos) {
+			continue // read behind batches that were dropped meanwhile
+		}
 		e.accept(l, op.reads[i], found[l.id])
 	}
 }
