@@ -16,18 +16,27 @@ import (
 // out, so strings may point into them.
 type arena struct {
 	chunk []byte
+	first int // size of the first chunk, a guess
+	used  int // bytes handed out
 	// The last topic, type and content type: most rows repeat them.
 	topic, typ, contentType string
 }
 
-const arenaChunk = 128 << 10
+// Chunks double from the least to the largest size: a relay that is up to date
+// reads a handful of rows at a time.
+const (
+	arenaChunk      = 128 << 10
+	arenaFirstChunk = 1 << 10
+)
 
 func (a *arena) copy(b []byte) []byte {
+	a.used += len(b)
 	if len(b) > cap(a.chunk)-len(a.chunk) {
 		if len(b) > arenaChunk/4 {
 			return append([]byte(nil), b...)
 		}
-		a.chunk = make([]byte, 0, arenaChunk)
+		size := max(arenaFirstChunk, a.first, 2*cap(a.chunk), 4*len(b))
+		a.chunk = make([]byte, 0, min(size, arenaChunk))
 	}
 	start := len(a.chunk)
 	a.chunk = append(a.chunk, b...)

@@ -77,7 +77,8 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		return nil, s.wrap("connect", err)
 	}
 	defer conn.Release()
-	r := &reader{store: s, conn: conn.Conn()}
+	r := &reader{store: s, conn: conn.Conn(), guess: s.guess()}
+	r.arena.first = r.guess.bytes
 	batches, err := r.read(ctx, reads)
 	if err != nil {
 		var pg *pgconn.PgError
@@ -114,12 +115,15 @@ func (r *reader) read(ctx context.Context, reads []store.LaneRead) ([]store.Batc
 // split sorts the requests by kind and finds the cursor of each log read.
 func (r *reader) split(ctx context.Context, reads []store.LaneRead) (lanes []*laneRead, parked []int, err error) {
 	var unknown []int16
+	all := make([]laneRead, len(reads))
+	lanes = make([]*laneRead, 0, len(reads))
 	for i, req := range reads {
 		if req.Parked {
 			parked = append(parked, i)
 			continue
 		}
-		l := &laneRead{index: i, req: req, maxBytes: req.MaxBytes}
+		l := &all[i]
+		*l = laneRead{index: i, req: req, maxBytes: req.MaxBytes}
 		if l.maxBytes <= 0 {
 			l.maxBytes = defaultBatchBytes
 		}
@@ -164,12 +168,20 @@ func (s *Store) pageRows(maxRecords, maxBytes int) int {
 	return maxRecords
 }
 
-func (s *Store) sawRows(n, bytes int) {
+// guess is how much the next read may bring: as much as the last one.
+func (s *Store) guess() sizes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lastRead
+}
+
+func (s *Store) sawRows(n, bytes int, last sizes) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lastRead = last
 	if n == 0 {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	avg := bytes/n + 1
 	if s.rowBytes == 0 {
 		s.rowBytes = avg
@@ -291,7 +303,7 @@ func (r *reader) pageRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 			if cur = byLane[int16(binary.BigEndian.Uint16(v[colLane]))]; cur == nil {
 				return errRow
 			}
-			cur.page.grow(cur.limit)
+			cur.page.grow(min(cur.limit, max(r.guess.rows, 4)))
 		}
 		if cur.page.cut {
 			continue
@@ -303,11 +315,15 @@ func (r *reader) pageRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 		bytes = cur.page.add(&rec, r.now, cur.limit, cur.maxBytes, bytes)
 		n, total = n+1, total+bytes-before
 	}
-	r.store.sawRows(n, total)
+	last := sizes{bytes: r.arena.used}
+	for _, l := range lanes {
+		last.rows = max(last.rows, len(l.page.msgs))
+	}
+	r.store.sawRows(n, total, last)
 	return nil
 }
 
-// grow makes room for a page: a reader that is behind fills it.
+// grow makes room for n records, within reason.
 func (r *rows) grow(n int) {
 	n = min(n, 1024)
 	r.msgs = make([]postrider.Message, 0, n)

@@ -18,6 +18,7 @@ type reader struct {
 	store *Store
 	conn  *pgx.Conn
 	arena arena
+	guess sizes     // how much to make room for
 	floor int64     // S: the sequence before the page was read
 	look  look      // what the page's snapshot saw of transactions
 	now   time.Time // the database's clock

@@ -40,6 +40,13 @@ type Store struct {
 	mu       sync.Mutex
 	identity string // of the last Lease, "" before it
 	rowBytes int    // recent average size of a record, bounds the next pages
+	lastRead sizes  // sizes the buffers of the next read
+}
+
+// sizes say how much a read brought.
+type sizes struct {
+	rows  int // of the lane that had most
+	bytes int // of all lanes
 }
 
 var (
