@@ -100,7 +100,11 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count string)
 		return err
 	}
 	debug.SetGCPercent(50) // as the binary does
-	pool, err := pgxpool.New(ctx, pgURL)
+	conf, err := pgstore.ParseConfig(pgURL)
+	if err != nil {
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, conf)
 	if err != nil {
 		return err
 	}

@@ -28,15 +28,15 @@ func openPostgres(set *settings) (*opened, error) {
 	if err := checkSchemaName(set.schema); err != nil {
 		return nil, err
 	}
-	conf, err := pgxpool.ParseConfig(set.store)
-	if err != nil {
+	if _, err := pgxpool.ParseConfig(set.store); err != nil { // its text says more, once the secrets are out of it
 		return nil, usagef("store %s cannot be used: %s", redact.URL(set.store), redact.Find(set.store).Text(err.Error()))
+	}
+	conf, err := pgstore.ParseConfig(set.store)
+	if err != nil {
+		return nil, usagef("store %s cannot be used: %w", redact.URL(set.store), err)
 	}
 	if conf.ConnConfig.ConnectTimeout == 0 {
 		conf.ConnConfig.ConnectTimeout = 5 * time.Second
-	}
-	if conf.ConnConfig.RuntimeParams["application_name"] == "" {
-		conf.ConnConfig.RuntimeParams["application_name"] = "postrider"
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), conf)
 	if err != nil {
