@@ -236,15 +236,14 @@ func (l *leader) settle(e *encoder, b *batch, errorCode int16) {
 // again tries a batch once more after a pause, or gives it up.
 func (l *leader) again(b *batch, err error) {
 	p := b.p
-	alive := p.retry(b, !neverAppended(err))
-	unsent := !b.written && b.tries >= triesUnsent
-	if !alive || unsent || time.Since(b.since) > l.sink.timeout {
-		if p.failed(b, failure(err, p.topic.name, b.written)) {
+	tries, more := p.retry(b, err)
+	if tries == 0 {
+		if more {
 			relist(p)
 		}
 		return
 	}
-	time.AfterFunc(backoff(b.tries), func() {
+	time.AfterFunc(backoff(tries), func() {
 		ctx, cancel := context.WithTimeout(context.Background(), l.sink.timeout)
 		defer cancel()
 		if rerr := p.topic.refresh(ctx); rerr != nil && code(rerr) == kerr.UnknownTopicOrPartition.Message {

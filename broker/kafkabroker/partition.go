@@ -242,15 +242,22 @@ func (p *partition) renumber(b *batch, e *encoder, next *producer) {
 	e.restamp(b.buf, next)
 }
 
-// retry takes the batch off the wire for another try. It answers false when the
-// batch must be given up: a call that has a part in it has returned.
-func (p *partition) retry(b *batch, appended bool) bool {
+// retry takes the batch off the wire after a try that ended with err. It answers
+// how many tries there were, or 0 when the batch has been given up, and then
+// whether to list the partition. Everything happens under the lock: a batch off
+// the wire may be given up by another call, and must not be touched after that.
+func (p *partition) retry(b *batch, err error) (tries int, more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b.onWire = false
 	b.tries++
-	b.written = b.written || appended
-	return !slices.ContainsFunc(b.parts, func(pt part) bool { return pt.seg.dead })
+	b.written = b.written || !neverAppended(err)
+	dead := slices.ContainsFunc(b.parts, func(pt part) bool { return pt.seg.dead })
+	unsent := !b.written && b.tries >= triesUnsent
+	if dead || unsent || time.Since(b.since) > p.topic.sink.timeout {
+		return 0, p.fail(b, failure(err, p.topic.name, b.written))
+	}
+	b.onWire = false
+	return b.tries, false
 }
 
 // relist lists the batch that waits for another try, unless it was given up.
