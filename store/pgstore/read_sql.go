@@ -11,9 +11,12 @@ FROM {{schema}}.outbox_seq`)
 UNION ALL
 SELECT {{columns}} FROM unnest($1::smallint[], $2::bigint[], $3::integer[]) AS l(lane, pos, n)
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = l.lane AND o.seq > l.pos ORDER BY o.seq LIMIT l.n) o`)
+	// The sums keep the planner on the index by xid: the other one would lead it
+	// through everything behind the cursor.
+	st.settings = q(`SELECT ` + readSettings)
 	st.stragglers = q(`SELECT {{columns}} FROM unnest($1::xid8[], $2::xid8[]) AS x(lo, hi)
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.xid >= x.lo AND o.xid < x.hi
-  AND o.lane = ANY ($3::smallint[]) AND o.seq <= $4::bigint LIMIT $5) o LIMIT $5`)
+  AND o.lane + 0::smallint = ANY ($3::smallint[]) AND o.seq + 0 <= $4::bigint LIMIT $5) o LIMIT $5`)
 	st.bulk = q(`SELECT {{columns}} FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::integer[], $5::int8multirange[])
   AS l(lane, after, pos, n, xids)
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = l.lane AND o.seq > l.after AND o.seq <= l.pos

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -137,18 +138,24 @@ func (r *reader) bulk(ctx context.Context, byLane map[int16]*laneRead) error {
 		})
 }
 
-// query runs one prepared statement with text parameters and binary results.
+// query runs one prepared statement with text parameters and binary results,
+// under the same planner settings as a page: see readSettings.
 func (r *reader) query(ctx context.Context, sql string, params [][]byte, read func(*pgconn.ResultReader) error) error {
+	settings, err := r.conn.Prepare(ctx, r.store.sql.settings, r.store.sql.settings)
+	if err != nil {
+		return err
+	}
 	sd, err := r.conn.Prepare(ctx, sql, sql)
 	if err != nil {
 		return err
 	}
-	rr := r.conn.PgConn().ExecPrepared(ctx, sd.Name, params, nil, binaryResults)
-	err = read(rr)
-	if _, cerr := rr.Close(); cerr != nil {
-		return cerr
+	p := r.conn.PgConn().StartPipeline(ctx)
+	p.SendQueryPrepared(settings.Name, nil, nil, nil)
+	p.SendQueryPrepared(sd.Name, params, nil, binaryResults)
+	if err = p.Sync(); err == nil {
+		err = results(p, func(*pgconn.ResultReader) error { return nil }, read)
 	}
-	return err
+	return errors.Join(err, p.Close())
 }
 
 // finish makes the batch of a lane and the position that settles it.
@@ -174,7 +181,7 @@ func (l *laneRead) finish(floor int64, k look) store.Batch {
 	if keep > 0 {
 		pos = l.page.meta[keep-1].Seq
 	}
-	if whole {
+	if whole && (keep > 0 || len(l.resolved) > 0 || floor-pos > moveAfter) {
 		pos = max(pos, floor)
 	}
 	b.More = !whole

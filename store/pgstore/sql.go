@@ -5,6 +5,7 @@ import "strings"
 // statements are the texts of one schema, made once.
 type statements struct {
 	floor, page, stragglers, bulk, cursors, due string // read
+	settings                                    string
 	info, look, makePipe, resetMark, resetSet   string
 	session, expired, release, releaseAll       string // lease
 	heartbeat, leave, take, grants, parked      string
