@@ -28,6 +28,7 @@ type server struct {
 	// read returns the topic's payloads, those of one key in the broker's order.
 	read   func(t *testing.T, topic string) []string
 	tooBig string // the code of what is refused
+	kills  int    // as many as its restarts take a few seconds
 }
 
 // do fails the test when an act upon a server does not succeed.
@@ -57,7 +58,7 @@ func natsServer(s *testserver.NATS) *server {
 		return j
 	}
 	return &server{
-		kill: s.Kill, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "10054",
+		kill: s.Kill, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "10054", kills: 3,
 		sink: func(t *testing.T) broker.Sink { return natsSink(t, s.URL) },
 		make: func(t *testing.T, topic string, maxBytes int) {
 			if _, err := js(t).CreateStream(t.Context(), jetstream.StreamConfig{
@@ -128,7 +129,7 @@ func startKafka(t *testing.T) *server {
 		return c
 	}
 	return &server{
-		kill: k.Kill, restart: k.Restart, freeze: k.Freeze, thaw: k.Thaw, tooBig: "MESSAGE_TOO_LARGE",
+		kill: k.Kill, restart: k.Restart, freeze: k.Freeze, thaw: k.Thaw, tooBig: "MESSAGE_TOO_LARGE", kills: 1,
 		sink: func(t *testing.T) broker.Sink {
 			c, sink, err := kafkabroker.Open("kafka://" + k.Addr)
 			if err != nil {

@@ -83,21 +83,21 @@ func (r *rig) oneLineEach(incidents int) {
 func brokerKilled(r *rig, s *server) {
 	sink := &counted{Sink: s.sink(r.T)}
 	re, _ := r.relay(sink, nil)
-	stop := r.writeOn(4)
-	const kills = 2
-	for range kills {
+	for range s.kills {
+		stop := r.writeOn(4)
 		from := re.Stats().Delivered
 		r.until(20*time.Second, "messages flow", func() bool { return re.Stats().Delivered > from+200 })
 		do(r.T, s.kill)
 		failed := sink.failed.Load()
 		r.until(20*time.Second, "the relay meets the dead broker", func() bool { return sink.failed.Load() > failed })
+		stop()
 		do(r.T, s.restart)
+		r.until(soon, "the relay meets the new broker", func() bool { return r.brokerDown() == r.brokerBack() })
 	}
-	stop()
 	r.drained(30 * time.Second)
-	r.atMost(r.check(s.read(r.T, r.topic)), kills)
+	r.atMost(r.check(s.read(r.T, r.topic)), s.kills)
 	r.nothingParked()
-	r.oneLineEach(kills)
+	r.oneLineEach(s.kills)
 }
 
 func brokerFrozen(r *rig, s *server) {
@@ -129,11 +129,11 @@ func brokerNeverThere(r *rig, s *server) {
 	opts := r.options()
 	opts.DeliverTimeout = time.Second
 	r.relay(sink, opts)
-	r.until(20*time.Second, "the relay has tried", func() bool { return sink.failed.Load() >= 2 })
+	r.until(20*time.Second, "the relay has tried", func() bool { return sink.failed.Load() >= 1 })
 	memory := heap()
 	failed := sink.failed.Load()
 	r.bulk(100)
-	r.until(30*time.Second, "the relay tries on", func() bool { return sink.failed.Load() >= failed+4 })
+	r.until(30*time.Second, "the relay tries on", func() bool { return sink.failed.Load() >= failed+2 })
 	if now := heap(); now > memory+4<<20 {
 		r.Errorf("the heap grew from %d to %d bytes while the broker was away", memory, now)
 	}

@@ -3,7 +3,6 @@ package chaos
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -160,7 +159,7 @@ func (r *rig) writeOn(writers int) (stop func()) {
 					if err := r.put(ctx, tx, "k"+strconv.Itoa(i*7%keys)); err != nil {
 						return err
 					}
-					_, err := tx.Exec(ctx, `SELECT pg_sleep(0.002)`)
+					_, err := tx.Exec(ctx, `SELECT pg_sleep(0.005)`)
 					return err
 				})
 			}
@@ -233,18 +232,9 @@ func (r *rig) relay(sink broker.Sink, opts *relay.Options) (re *relay.Relay, sto
 func (r *rig) drained(limit time.Duration) {
 	r.Helper()
 	st := pgstore.New(r.pool, nil)
-	var last string
 	r.until(limit, "nothing pending", func() bool {
 		s, err := st.Status(r.Context())
-		if err != nil {
-			last = err.Error()
-			return false
-		}
-		if now := fmt.Sprint(s.Pending, " pending, parked ", s.Parked); now != last {
-			last = now
-			r.Logf("%s, lag %v", now, s.Lag.Round(time.Millisecond))
-		}
-		return s.Pending == 0
+		return err == nil && s.Pending == 0
 	})
 }
 
