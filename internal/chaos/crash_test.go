@@ -92,7 +92,7 @@ func brokerKilled(r *rig, s *server) {
 		r.until(20*time.Second, "the relay meets the dead broker", func() bool { return sink.failed.Load() > failed })
 		stop()
 		do(r.T, s.restart)
-		r.until(soon, "the relay meets the new broker", func() bool { return r.brokerDown() == r.brokerBack() })
+		r.until(20*time.Second, "the relay meets the new broker", func() bool { return r.brokerDown() == r.brokerBack() })
 	}
 	r.drained(30 * time.Second)
 	r.atMost(r.check(s.read(r.T, r.topic)), s.kills)
