@@ -14,6 +14,11 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
+// moveAfter is how far the sequence may run ahead of a lane without rows before
+// its position follows. Following costs a settlement; not following means that
+// rows not yet committed are passed over again by the next read, at most so many.
+const moveAfter = 512
+
 // defaultBatchBytes bounds a batch whose reader named no limit.
 const defaultBatchBytes = 16 << 20
 

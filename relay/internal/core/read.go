@@ -59,7 +59,7 @@ func (e *Engine) planRead() {
 			continue
 		}
 		if op == nil {
-			op = &readOp{}
+			op = &readOp{lanes: make([]*lane, 0, len(e.order)), reads: make([]store.LaneRead, 0, len(e.order))}
 		}
 		r := store.LaneRead{
 			Lane: id, Epoch: l.epoch, After: l.readPos, MaxRecords: n,
@@ -126,6 +126,10 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 		}
 		return
 	}
+	if len(sb.Messages) == 0 && !r.Parked && bytes.Equal(sb.Position, r.After) {
+		l.idle, l.turns = !sb.More, 0
+		return
+	}
 	b := &batch{msgs: sb.Messages, meta: sb.Meta, pos: sb.Position, parked: r.Parked, readAt: e.now}
 	for i := range b.msgs {
 		b.bytes += b.msgs[i].Size()
@@ -140,9 +144,6 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 	}
 	l.turns = 0
 	l.idle = !sb.More
-	if bytes.Equal(b.pos, r.After) && len(b.msgs) == 0 {
-		return
-	}
 	l.readPos = b.pos
 	if len(b.msgs) == 0 && len(l.queue) > l.settling {
 		if last := l.queue[len(l.queue)-1]; len(last.msgs) == 0 && len(last.requests) == 0 {
