@@ -74,7 +74,7 @@ func (a *app) storeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.set.store, "store", "", "where the outbox is: postgres://..., sqlite:FILE or memory:")
 	fs.StringVar(&a.set.broker, "broker", "", "where messages go: kafka://HOST:PORT,..., nats://HOST:PORT or memory:")
 	fs.StringVar(&a.set.schema, "schema", "", "schema of the outbox on PostgreSQL (default: postrider)")
-	fs.StringVar(&a.set.pipe, "pipe", "", "the pipe: a named reader of the outbox (default: default)")
+	fs.StringVar(&a.set.pipe, "pipe", "", "the pipe: a named reader of the outbox (default: main)")
 }
 
 // mark ignores the error of an unknown name: the names are declared on the lines above each call.
