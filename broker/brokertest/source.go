@@ -104,7 +104,7 @@ func sourceUnsettled(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	_, err = receive(ctx, src, 30)
+	_, err = receive(ctx, src, 10) // and 20 that nobody has received
 	closing()
 	if err != nil {
 		return err

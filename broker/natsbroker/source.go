@@ -37,10 +37,15 @@ type Source struct {
 	opts SourceOptions
 	one  chan struct{} // held by the one that fetches
 
-	consumer jetstream.Consumer // guarded by one
+	life context.Context // ends with Close, and every pull with it
+	end  context.CancelFunc
+
+	consumer jetstream.Consumer // guarded by one, as batch and undrain
 	batch    jetstream.MessageBatch
+	undrain  context.CancelFunc // ends batch
 
 	mu     sync.Mutex
+	resume resume
 	log    inhand.Log
 	inHand map[uint64]bool // stream sequences in log
 	change chan struct{}
@@ -63,8 +68,9 @@ func NewSource(nc *nats.Conn, opts SourceOptions) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("natsbroker: source: %w", err)
 	}
+	life, end := context.WithCancel(context.Background())
 	return &Source{
-		js: js, opts: opts, one: make(chan struct{}, 1),
+		js: js, opts: opts, one: make(chan struct{}, 1), life: life, end: end,
 		inHand: make(map[uint64]bool), change: make(chan struct{}),
 	}, nil
 }
@@ -80,14 +86,38 @@ var errClosed = errors.New("natsbroker: source is closed")
 // ends Receive. What receivers hold comes again after AckWait.
 func (s *Source) Close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.closed = true
+	s.wake()
+	s.mu.Unlock()
+	s.end()
+	s.one <- struct{}{} // fetches see that it is closed and end
+	defer func() { <-s.one }()
+	var arrived []jetstream.Msg
+	if s.batch != nil {
+		for msg := range s.batch.Messages() { // closed, now that its context has ended
+			arrived = append(arrived, msg)
+		}
+		s.batch = nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting(func(msg jetstream.Msg) { arrived = append(arrived, msg) })
+	for _, msg := range arrived {
+		_ = msg.Nak() // if it is lost, AckWait does the same later
+	}
+}
+
+// waiting calls fn for every message that is not with a receiver. The caller
+// holds mu.
+func (s *Source) waiting(fn func(jetstream.Msg)) {
 	s.log.Each(func(d broker.Delivery) {
 		if msg, ok := d.Token.(jetstream.Msg); ok {
-			_ = msg.Nak() // if it is lost, AckWait does the same later
+			fn(msg)
 		}
 	})
-	s.wake()
+	for _, e := range s.resume.early {
+		fn(e.msg)
+	}
 }
 
 // wake makes receivers look again. The caller holds mu.
@@ -143,15 +173,16 @@ func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}
 func (s *Source) keep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.log.Each(func(d broker.Delivery) {
-		if msg, ok := d.Token.(jetstream.Msg); ok {
-			_ = msg.InProgress() // if it is lost, the message comes again
-		}
+	s.waiting(func(msg jetstream.Msg) {
+		_ = msg.InProgress() // if it is lost, the message comes again
 	})
 }
 
 // fetch takes what has arrived into the log; the caller holds one.
 func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
+	s.mu.Lock()
+	s.release(time.Now())
+	s.mu.Unlock()
 	if s.batch == nil {
 		if err := s.pull(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -191,12 +222,15 @@ func (s *Source) pull(ctx context.Context) error {
 			return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, err)
 		}
 		s.consumer = c
+		s.begin(c.CachedInfo())
 	}
-	b, err := s.consumer.Fetch(s.opts.MaxHeld, jetstream.FetchMaxWait(s.opts.AckWait/3))
+	life, cancel := context.WithTimeout(s.life, s.opts.AckWait/3)
+	b, err := s.consumer.Fetch(s.opts.MaxHeld, jetstream.FetchContext(life))
 	if err != nil {
+		cancel()
 		return fmt.Errorf("natsbroker: receive from stream %s: %w", s.opts.Stream, err)
 	}
-	s.batch = b
+	s.batch, s.undrain = b, cancel
 	return nil
 }
 
@@ -205,6 +239,7 @@ func (s *Source) add(msg jetstream.Msg, ok bool) {
 		if err := s.batch.Error(); errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrConsumerDeleted) {
 			s.consumer = nil
 		}
+		s.undrain()
 		s.batch = nil
 		return
 	}
@@ -218,6 +253,14 @@ func (s *Source) add(msg jetstream.Msg, ok bool) {
 		return // delivered again while it is here
 	}
 	s.inHand[meta.Sequence.Stream] = true
+	if s.resume.missing > 0 {
+		s.resume.early = append(s.resume.early, early{msg, meta})
+		if meta.Sequence.Stream <= s.resume.upTo {
+			s.resume.missing--
+		}
+		s.release(time.Now())
+		return
+	}
 	s.log.Add(s.decode(msg, meta), int64(meta.Sequence.Stream))
 }
 
