@@ -102,11 +102,20 @@ func (r *reader) read(ctx context.Context, reads []store.LaneRead) ([]store.Batc
 		return nil, err
 	}
 	if len(lanes) > 0 {
-		if err := r.readLog(ctx, lanes); err != nil {
+		still, err := r.stillQuiet(ctx, lanes)
+		if err != nil {
 			return nil, err
+		}
+		if !still {
+			if err := r.readLog(ctx, lanes); err != nil {
+				return nil, err
+			}
 		}
 		for _, l := range lanes {
 			batches[l.index] = l.finish(r.floor, r.look)
+		}
+		if !still {
+			r.noteQuiet(lanes, batches)
 		}
 	}
 	if len(parked) > 0 {

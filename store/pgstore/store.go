@@ -41,6 +41,7 @@ type Store struct {
 	identity string // of the last Lease, "" before it
 	rowBytes int    // recent average size of a record, bounds the next pages
 	lastRead sizes  // sizes the buffers of the next read
+	quiet    *quiet // the last read that found nothing
 }
 
 // sizes say how much a read brought.

@@ -1,0 +1,79 @@
+package pgstore
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/store"
+)
+
+// quiet is a read that found nothing while no transaction with an id was
+// running. Every number up to its floor was then accounted for: visible,
+// rolled back, or before the positions asked for. So as long as the sequence
+// stands at floor there is nothing behind the same positions, and looking at
+// the sequence is enough. It holds for one session only: within it the
+// server has neither crashed, which may take numbers back, nor been replaced.
+type quiet struct {
+	conn      *pgx.Conn
+	identity  string
+	floor     int64
+	lanes     []store.Lane
+	positions []store.Position
+}
+
+// covers reports whether the lanes are those of q, at the same positions.
+func (q *quiet) covers(lanes []*laneRead) bool {
+	if len(lanes) != len(q.lanes) {
+		return false
+	}
+	for i, l := range lanes {
+		if l.req.Lane != q.lanes[i] || !bytes.Equal(l.req.After, q.positions[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// stillQuiet reports that nothing was written since the same read found
+// nothing. It reads the sequence, and the server's identity with it.
+func (r *reader) stillQuiet(ctx context.Context, lanes []*laneRead) (bool, error) {
+	r.store.mu.Lock()
+	q, identity := r.store.quiet, r.store.identity
+	r.store.mu.Unlock()
+	if q == nil || q.conn != r.conn || q.identity != identity || !q.covers(lanes) {
+		return false, nil
+	}
+	sd, err := r.conn.Prepare(ctx, r.store.sql.floor, r.store.sql.floor)
+	if err != nil {
+		return false, err
+	}
+	rr := r.conn.PgConn().ExecPrepared(ctx, sd.Name, nil, nil, nil)
+	err = r.floorRow(rr)
+	if _, cerr := rr.Close(); cerr != nil {
+		return false, cerr
+	}
+	return err == nil && r.floor == q.floor, err
+}
+
+// noteQuiet remembers the read for stillQuiet if it found nothing for good.
+func (r *reader) noteQuiet(lanes []*laneRead, batches []store.Batch) {
+	identity := r.store.knownIdentity()
+	found := identity == "" || len(r.look.running) > 0
+	for _, l := range lanes {
+		b := &batches[l.index]
+		found = found || b.More || len(b.Messages) > 0 || len(l.cur.inflight) > 0 || len(l.cur.draining) > 0 ||
+			!bytes.Equal(b.Position, l.req.After)
+	}
+	if found {
+		return
+	}
+	q := &quiet{conn: r.conn, identity: identity, floor: r.floor}
+	for _, l := range lanes {
+		q.lanes, q.positions = append(q.lanes, l.req.Lane), append(q.positions, l.req.After)
+	}
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	r.store.quiet = q
+}
