@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 )
 
@@ -13,6 +14,8 @@ func TestQuietOutboxHidesNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 4)
 		s := d.store("main")
+		// Of its own, so that every read runs in one and the same session.
+		writer := newPool(t, testserver.SharedPostgres(t, version).URL)
 		g, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "b", Instance: "b", TTL: time.Minute})
 		if err != nil {
 			t.Fatal(err)
@@ -43,11 +46,11 @@ func TestQuietOutboxHidesNothing(t *testing.T) {
 		for range 3 {
 			expect(0, "empty")
 		}
-		if _, err := d.pool.Exec(t.Context(), insert); err != nil {
+		if _, err := writer.Exec(t.Context(), insert); err != nil {
 			t.Fatal(err)
 		}
 		expect(1, "after a commit")
-		tx, err := d.pool.Begin(t.Context())
+		tx, err := writer.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
