@@ -14,6 +14,7 @@ const (
 )
 
 func TestPostgresKilled(t *testing.T) {
+	long(t)
 	onEach(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version)
 		r := rigOn(t, pg.URL)
@@ -27,6 +28,7 @@ func TestPostgresKilled(t *testing.T) {
 			do(t, pg.Kill)
 			stop()
 			do(t, pg.Restart)
+			r.pool.Reset() // its connections are those of the server before
 		}
 		r.bulk(20)
 		r.drained(20 * time.Second)
@@ -48,6 +50,7 @@ func onBrokers(t *testing.T, run func(t *testing.T, s *server)) {
 
 // TestBroker breaks one broker after the other in one way after the other.
 func TestBroker(t *testing.T) {
+	long(t)
 	onBrokers(t, func(t *testing.T, s *server) {
 		for _, test := range []struct {
 			name string

@@ -24,6 +24,7 @@ func (r *rig) awaitDials(n int64) {
 }
 
 func TestDatabaseUnreachable(t *testing.T) {
+	long(t)
 	onEach(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version)
 		r := rigOn(t, pg.URL)
@@ -37,6 +38,7 @@ func TestDatabaseUnreachable(t *testing.T) {
 			t.Errorf("%d lines while the database was away at the start, want 1:\n%s", down, r.said)
 		}
 		do(t, pg.Restart)
+		r.pool.Reset() // its connections are those of the server before
 		r.drained(20 * time.Second)
 		r.saysStore(1)
 
@@ -51,6 +53,7 @@ func TestDatabaseUnreachable(t *testing.T) {
 			t.Errorf("goroutines grew from %d to %d while the database was away", routines, now)
 		}
 		do(t, pg.Restart)
+		r.pool.Reset() // its connections are those of the server before
 		r.bulk(10)
 		r.drained(20 * time.Second)
 		r.saysStore(2)
@@ -71,6 +74,7 @@ func (r *rig) saysStore(outages int) {
 // TestReadOnly makes the database read-only for the relay: what cannot be
 // settled must not be sent without end.
 func TestReadOnly(t *testing.T) {
+	long(t)
 	onEach(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version)
 		r := rigOn(t, pg.URL)
