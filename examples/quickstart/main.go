@@ -1,5 +1,5 @@
-// Quickstart: orders, their messages, and one effect of each message, in one
-// process on one SQLite file. No server.
+// Command quickstart shows orders, their messages, and one effect of each, in
+// one process on one SQLite file. No server.
 package main
 
 import (

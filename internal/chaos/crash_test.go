@@ -14,7 +14,6 @@ const (
 )
 
 func TestPostgresKilled(t *testing.T) {
-	long(t)
 	onEach(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version)
 		r := rigOn(t, pg.URL)
@@ -50,7 +49,6 @@ func onBrokers(t *testing.T, run func(t *testing.T, s *server)) {
 
 // TestBroker breaks one broker after the other in one way after the other.
 func TestBroker(t *testing.T) {
-	long(t)
 	onBrokers(t, func(t *testing.T, s *server) {
 		for _, test := range []struct {
 			name string

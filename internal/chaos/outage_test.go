@@ -24,7 +24,6 @@ func (r *rig) awaitDials(n int64) {
 }
 
 func TestDatabaseUnreachable(t *testing.T) {
-	long(t)
 	onEach(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version)
 		r := rigOn(t, pg.URL)
@@ -74,7 +73,6 @@ func (r *rig) saysStore(outages int) {
 // TestReadOnly makes the database read-only for the relay: what cannot be
 // settled must not be sent without end.
 func TestReadOnly(t *testing.T) {
-	long(t)
 	onEach(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version)
 		r := rigOn(t, pg.URL)

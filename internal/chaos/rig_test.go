@@ -302,11 +302,3 @@ func (r *rig) atMost(duplicates, incidents int) {
 		r.Errorf("%d duplicates, want at most %d for %d incidents", duplicates, bound, incidents)
 	}
 }
-
-// long marks a test that breaks servers again and again: it runs in "make matrix".
-func long(t *testing.T) {
-	t.Helper()
-	if os.Getenv("POSTRIDER_MATRIX") != "1" {
-		t.Skip("long chaos: make matrix runs it")
-	}
-}

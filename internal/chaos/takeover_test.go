@@ -136,7 +136,6 @@ func (r *rig) checkChain(zombie, heir string) {
 
 // TestTakeOver kills a relay and measures how long its lanes stand still.
 func TestTakeOver(t *testing.T) {
-	long(t)
 	const goal = 3 * time.Second
 	for _, name := range []string{"by a neighbour", "by one started after the kill"} {
 		t.Run(name, func(t *testing.T) {
