@@ -42,9 +42,8 @@ func (e *Engine) planDeliver() {
 		return
 	}
 	e.turn++
-	for i := range e.order {
-		id := e.order[(i+e.turn)%len(e.order)]
-		e.deliverNext(e.lanes[id])
+	for i := range e.held {
+		e.deliverNext(e.held[(i+e.turn)%len(e.held)])
 	}
 }
 

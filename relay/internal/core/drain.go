@@ -24,13 +24,13 @@ func (e *Engine) planDrain() {
 	if !e.draining {
 		return
 	}
-	for _, id := range e.order {
-		e.shed(e.lanes[id])
+	for _, l := range e.held {
+		e.shed(l)
 	}
 	if !e.cutOff && e.now >= e.drainUntil {
 		e.cutOff = true
-		for _, id := range e.order {
-			if l := e.lanes[id]; l.call != nil {
+		for _, l := range e.held {
+			if l.call != nil {
 				e.do(Cancel{ID: l.call.id})
 			}
 		}
@@ -48,8 +48,8 @@ func (e *Engine) quiet() bool {
 	if e.settle != nil && e.lease.valid {
 		return false
 	}
-	for _, id := range e.order {
-		if l := e.lanes[id]; len(l.queue) > 0 || l.call != nil {
+	for _, l := range e.held {
+		if len(l.queue) > 0 || l.call != nil {
 			return false
 		}
 	}
@@ -67,8 +67,8 @@ func (e *Engine) leave() {
 		return
 	}
 	releases := slices.Clone(e.lease.releases)
-	for _, id := range e.order {
-		releases = append(releases, store.Release{Lane: id, Epoch: e.lanes[id].epoch})
+	for _, l := range e.held {
+		releases = append(releases, store.Release{Lane: l.id, Epoch: l.epoch})
 	}
 	e.removeAll("released")
 	e.lease.leaving = true

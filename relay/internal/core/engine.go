@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -19,7 +20,7 @@ type Engine struct {
 	stopped bool
 
 	lanes map[store.Lane]*lane
-	order []store.Lane // keys of lanes, ascending
+	held  []*lane // the same in ascending order
 
 	lease  leaseState
 	settle *settleOp // at most one, kept until it is answered
@@ -143,8 +144,8 @@ func (e *Engine) stop(err error) {
 
 func (e *Engine) addLane(l *lane) {
 	e.lanes[l.id] = l
-	at, _ := slices.BinarySearch(e.order, l.id)
-	e.order = slices.Insert(e.order, at, l.id)
+	at, _ := e.find(l.id)
+	e.held = slices.Insert(e.held, at, l)
 	e.tell(LaneGained{Lane: l.id, Epoch: l.epoch})
 }
 
@@ -163,15 +164,19 @@ func (e *Engine) removeLane(l *lane, reason string) {
 	}
 	l.queue = nil
 	delete(e.lanes, l.id)
-	if at, ok := slices.BinarySearch(e.order, l.id); ok {
-		e.order = slices.Delete(e.order, at, at+1)
+	if at, ok := e.find(l.id); ok {
+		e.held = slices.Delete(e.held, at, at+1)
 	}
 	e.tell(LaneLost{Lane: l.id, Reason: reason})
 }
 
+func (e *Engine) find(id store.Lane) (at int, ok bool) {
+	return slices.BinarySearchFunc(e.held, id, func(l *lane, id store.Lane) int { return cmp.Compare(l.id, id) })
+}
+
 func (e *Engine) removeAll(reason string) {
-	for _, id := range slices.Clone(e.order) {
-		e.removeLane(e.lanes[id], reason)
+	for _, l := range slices.Clone(e.held) {
+		e.removeLane(l, reason)
 	}
 }
 

@@ -131,16 +131,16 @@ func (e *Engine) leaseFailed(err error) {
 
 // takeGrant brings the lanes in line with what the database says.
 func (e *Engine) takeGrant(g store.Grant) {
-	for _, id := range slices.Clone(e.order) {
-		if !slices.ContainsFunc(g.Lanes, func(lg store.LaneGrant) bool { return lg.Lane == id }) {
-			e.removeLane(e.lanes[id], "taken")
+	for _, l := range slices.Clone(e.held) {
+		if !slices.ContainsFunc(g.Lanes, func(lg store.LaneGrant) bool { return lg.Lane == l.id }) {
+			e.removeLane(l, "taken")
 		}
 	}
 	for _, lg := range g.Lanes {
 		e.takeLane(lg)
 	}
-	for _, id := range e.order {
-		e.lanes[id].requests = e.lanes[id].requests[:0]
+	for _, l := range e.held {
+		l.requests = l.requests[:0]
 	}
 	for _, r := range g.Requests {
 		if l := e.lanes[r.Lane]; l != nil && !l.executedSince(r.ID, e.lease.sentAt) {
@@ -148,20 +148,20 @@ func (e *Engine) takeGrant(g store.Grant) {
 		}
 	}
 	ls := &e.lease
-	ls.fair = len(e.order)
+	ls.fair = len(e.held)
 	if g.Instances > 0 && g.Total > 0 {
 		ls.fair = (g.Total + g.Instances - 1) / g.Instances
 	}
 	if e.cfg.MaxLanes > 0 {
 		ls.fair = min(ls.fair, e.cfg.MaxLanes)
 	}
-	for i, id := range e.order {
-		e.lanes[id].releasing = i >= ls.fair
+	for i, l := range e.held {
+		l.releasing = i >= ls.fair
 	}
-	if len(e.order) < ls.fair { // someone may have died: look again soon
+	if len(e.held) < ls.fair { // someone may have died: look again soon
 		ls.nextAt = min(ls.nextAt, max(ls.sentAt+e.cfg.TTL/8, e.now+e.cfg.TTL/20))
 	}
-	e.tell(LeaseRenewed{Lanes: len(e.order), Total: g.Total, Instances: g.Instances})
+	e.tell(LeaseRenewed{Lanes: len(e.held), Total: g.Total, Instances: g.Instances})
 }
 
 func (e *Engine) takeLane(lg store.LaneGrant) {
@@ -193,14 +193,13 @@ func (e *Engine) planRelease() {
 	if !e.lease.valid || e.draining {
 		return
 	}
-	for _, id := range slices.Clone(e.order) {
-		l := e.lanes[id]
+	for _, l := range slices.Clone(e.held) {
 		if !l.releasing {
 			continue
 		}
 		e.shed(l)
-		if len(l.queue) == 0 && l.call == nil && e.abandoned[id] == 0 {
-			e.lease.releases = append(e.lease.releases, store.Release{Lane: id, Epoch: l.epoch})
+		if len(l.queue) == 0 && l.call == nil && e.abandoned[l.id] == 0 {
+			e.lease.releases = append(e.lease.releases, store.Release{Lane: l.id, Epoch: l.epoch})
 			e.removeLane(l, "released")
 		}
 	}

@@ -81,7 +81,7 @@ func TestAnUnansweredSettleIsRepeatedUnchangedAlsoAfterALapse(t *testing.T) {
 	l := take[Lease](r)
 	r.step(Settled{ID: again.ID, Err: errTest})
 	r.step(Leased{ID: l.ID, Grant: lanes(1, store.ParkedView{})})
-	wantEqual(t, "lanes taken while a settlement is open", len(r.e.order), 0)
+	wantEqual(t, "lanes taken while a settlement is open", len(r.e.held), 0)
 	r.pass(time.Second)
 	s = take[Settle](r)
 	none[Deliver](r)
@@ -90,13 +90,13 @@ func TestAnUnansweredSettleIsRepeatedUnchangedAlsoAfterALapse(t *testing.T) {
 	r.step(Tick{})
 	l = take[Lease](r)
 	r.step(Leased{ID: l.ID, Grant: lanes(1, store.ParkedView{})}) // an answer from before the settlement
-	wantEqual(t, "lanes taken with an old epoch", len(r.e.order), 0)
+	wantEqual(t, "lanes taken with an old epoch", len(r.e.held), 0)
 	r.now += time.Second
 	r.step(Tick{})
 	g := lanes(1, store.ParkedView{})
 	g.Lanes[0].Epoch = 11
 	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
-	wantEqual(t, "lanes", len(r.e.order), 1)
+	wantEqual(t, "lanes", len(r.e.held), 1)
 }
 
 func TestALostLaneIsDroppedAtOnce(t *testing.T) {
@@ -112,7 +112,7 @@ func TestALostLaneIsDroppedAtOnce(t *testing.T) {
 	s := take[Settle](r)
 	r.step(Settled{ID: s.ID, Lost: []store.Lane{0}})
 	wantEqual(t, "cancelled", take[Cancel](r).ID, d.ID)
-	wantEqual(t, "lanes left", fmt.Sprint(r.e.order), "[1]")
+	wantEqual(t, "lanes left", fmt.Sprint(r.laneIDs()), "[1]")
 	wantEqual(t, "epoch after a settlement", r.e.lanes[1].epoch, 11)
 }
 
@@ -148,7 +148,7 @@ func TestSurplusLanesAreFinishedSettledAndReleased(t *testing.T) {
 	wantEqual(t, "released", fmt.Sprint(l.Req.Release), "[{2 11}]")
 	r.step(Settled{ID: take[Settle](r).ID})
 	wantEqual(t, "to be released", len(r.e.lease.releases), 2)
-	wantEqual(t, "kept", fmt.Sprint(r.e.order), "[0 1]")
+	wantEqual(t, "kept", fmt.Sprint(r.laneIDs()), "[0 1]")
 	r.step(Leased{ID: l.ID, Err: errTest})
 	r.pass(500 * time.Millisecond)
 	wantEqual(t, "an unanswered release is repeated and then done", len(r.e.lease.releases), 0)

@@ -57,8 +57,7 @@ func (e *Engine) acceptParked(l *lane, b *batch, v store.ParkedView) {
 // planRequests turns acts of people into a settlement of their own once the
 // lane's pipeline is empty.
 func (e *Engine) planRequests() {
-	for _, id := range e.order {
-		l := e.lanes[id]
+	for _, l := range e.held {
 		if len(l.requests) == 0 || len(l.queue) > 0 || l.reading || l.releasing || e.draining {
 			continue
 		}

@@ -15,7 +15,7 @@ type readOp struct {
 // room is how many more messages the lane may take, 0 when a read is not worth it.
 func (e *Engine) room(l *lane) int {
 	page := e.cfg.Page
-	if n := len(e.order); n > 0 {
+	if n := len(e.held); n > 0 {
 		page = max(min(page, e.cfg.MaxMessages/(2*n)), 1)
 	}
 	n := min(page, e.cfg.Window-l.msgs)
@@ -49,8 +49,7 @@ func (e *Engine) planRead() {
 		return
 	}
 	var op *readOp
-	for _, id := range e.order {
-		l := e.lanes[id]
+	for _, l := range e.held {
 		if !e.mayRead(l) {
 			continue
 		}
@@ -59,11 +58,11 @@ func (e *Engine) planRead() {
 			continue
 		}
 		if op == nil {
-			op = &readOp{lanes: make([]*lane, 0, len(e.order)), reads: make([]store.LaneRead, 0, len(e.order))}
+			op = &readOp{lanes: make([]*lane, 0, len(e.held)), reads: make([]store.LaneRead, 0, len(e.held))}
 		}
 		r := store.LaneRead{
-			Lane: id, Epoch: l.epoch, After: l.readPos, MaxRecords: n,
-			MaxBytes: max(min(e.cfg.WindowBytes-l.bytes, e.cfg.MaxBytes/(2*len(e.order))), 64<<10),
+			Lane: l.id, Epoch: l.epoch, After: l.readPos, MaxRecords: n,
+			MaxBytes: max(min(e.cfg.WindowBytes-l.bytes, e.cfg.MaxBytes/(2*len(e.held))), 64<<10),
 		}
 		if e.wantsParked(l) {
 			r.Parked, r.After = true, nil
@@ -167,8 +166,8 @@ func (e *Engine) planWait() {
 	if !e.lease.valid || e.draining || e.waiting != 0 || e.sinkHeld() {
 		return
 	}
-	for _, id := range e.order {
-		if e.lanes[id].idle {
+	for _, l := range e.held {
+		if l.idle {
 			e.waiting = e.id()
 			e.do(Wait{ID: e.waiting, Max: e.pollDelay})
 			return
@@ -182,7 +181,7 @@ func (e *Engine) onWoke(ev Woke) {
 	}
 	e.waiting = 0
 	e.pollDelay = min(2*e.pollDelay, e.cfg.PollMax)
-	for _, id := range e.order {
-		e.lanes[id].idle = false
+	for _, l := range e.held {
+		l.idle = false
 	}
 }

@@ -54,9 +54,9 @@ func (r *rig) pass(d time.Duration) {
 
 // grant renews exactly what the engine holds.
 func (r *rig) grant(requests ...store.Request) store.Grant {
-	g := store.Grant{Identity: "db", Total: len(r.e.order), Instances: 1, Requests: requests}
-	for _, id := range r.e.order {
-		g.Lanes = append(g.Lanes, store.LaneGrant{Lane: id, Epoch: r.e.lanes[id].epoch})
+	g := store.Grant{Identity: "db", Total: len(r.e.held), Instances: 1, Requests: requests}
+	for _, l := range r.e.held {
+		g.Lanes = append(g.Lanes, store.LaneGrant{Lane: l.id, Epoch: l.epoch})
 	}
 	return g
 }
@@ -192,4 +192,12 @@ func wantEqual[T comparable](t testing.TB, what string, got, want T) {
 	if got != want {
 		t.Errorf("%s: got %v, want %v", what, got, want)
 	}
+}
+
+func (r *rig) laneIDs() []store.Lane {
+	var ids []store.Lane
+	for _, l := range r.e.held {
+		ids = append(ids, l.id)
+	}
+	return ids
 }

@@ -40,8 +40,8 @@ func (e *Engine) planSettle() {
 		return
 	}
 	op := &settleOp{}
-	for _, id := range e.order {
-		if l := e.lanes[id]; l.done > 0 {
+	for _, l := range e.held {
+		if l.done > 0 {
 			op.lanes = append(op.lanes, l)
 			op.settlements = append(op.settlements, e.settlement(l))
 			op.messages += l.doneMsgs
@@ -60,8 +60,7 @@ func (e *Engine) sendSettle(op *settleOp) {
 func (e *Engine) settleDue() bool {
 	due := false
 	done, dirty, oldest := 0, 0, time.Duration(0)
-	for _, id := range e.order {
-		l := e.lanes[id]
+	for _, l := range e.held {
 		if l.done == 0 {
 			continue
 		}

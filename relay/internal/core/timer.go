@@ -36,8 +36,7 @@ func (e *Engine) planTimer() {
 
 func (e *Engine) laneTimes(at func(time.Duration)) {
 	done, dirty, oldest := 0, 0, time.Duration(0)
-	for _, id := range e.order {
-		l := e.lanes[id]
+	for _, l := range e.held {
 		at(l.hold.until)
 		if l.hasDue {
 			at(l.due)
