@@ -1,6 +1,6 @@
 module github.com/postrider/postrider/broker/kafkabroker
 
-go 1.25
+go 1.26.0
 
 require (
 	github.com/postrider/postrider v0.0.0

@@ -1,6 +1,6 @@
 module github.com/postrider/postrider/broker/natsbroker
 
-go 1.25
+go 1.26.0
 
 require (
 	github.com/nats-io/nats-server/v2 v2.15.2

@@ -68,8 +68,9 @@ func (p *proxy) in(ctx context.Context, dir string, argv []string) error {
 	return errors.Join(command(ctx, dir, p.env(p.tidied), argv...), stripSums(dir))
 }
 
-// stranger builds each module (or those named, by directory) from an empty
-// module outside the tree, as somebody does who depends on it.
+// stranger looks at each module (or those named, by directory) as somebody does
+// who has no workspace: its go.mod and go.sum are complete, its tests compile,
+// and it builds from an empty module that depends on it.
 func (p *proxy) stranger(ctx context.Context, only []string) error {
 	modules, err := p.publish()
 	if err != nil {
@@ -84,7 +85,7 @@ func (p *proxy) stranger(ctx context.Context, only []string) error {
 		if len(only) > 0 && !slices.Contains(only, rel) {
 			continue
 		}
-		if err := p.buildAsStranger(ctx, m); err != nil {
+		if err := errors.Join(p.checkAlone(ctx, m), p.buildAsStranger(ctx, m)); err != nil {
 			fmt.Printf("FAIL %s: %v\n", m.path, err)
 			failed = append(failed, fmt.Errorf("%s: %w", m.path, err))
 			continue
@@ -92,6 +93,50 @@ func (p *proxy) stranger(ctx context.Context, only []string) error {
 		fmt.Printf("ok   %s\n", m.path)
 	}
 	return errors.Join(failed...)
+}
+
+// checkAlone checks a copy of the module without the workspace, which hides
+// requirements and sums that are missing or out of date.
+func (p *proxy) checkAlone(ctx context.Context, m module) error {
+	dir, err := os.MkdirTemp("", "alone")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := p.unpack(m, dir); err != nil {
+		return err
+	}
+	if err := command(ctx, dir, p.env(p.tidied), "go", "mod", "tidy"); err != nil {
+		return err
+	}
+	if err := command(ctx, dir, p.env(p.tidied, "-trimpath"), "go", "vet", "./..."); err != nil {
+		return err
+	}
+	if err := stripSums(dir); err != nil {
+		return err
+	}
+	for _, name := range []string{"go.mod", "go.sum"} {
+		if err := sameFile(filepath.Join(m.dir, name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sameFile compares a file of the tree with what go mod tidy made of it.
+func sameFile(name, tidied string) error {
+	have, err := os.ReadFile(name)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	want, err := os.ReadFile(tidied)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if !bytes.Equal(have, want) {
+		return fmt.Errorf("%s is not tidy; \"make tidy\" mends it", name)
+	}
+	return nil
 }
 
 func (p *proxy) buildAsStranger(ctx context.Context, m module) error {

@@ -5,7 +5,7 @@
 // modules works before anything is released.
 //
 //	relproxy tidy            go mod tidy in every module; copies LICENSE
-//	relproxy stranger        builds every module as an outsider would
+//	relproxy stranger        checks and builds every module as an outsider would
 //	relproxy in DIR CMD...   runs a command in a module, for example
 //	                         relproxy in store/pgstore go get github.com/jackc/pgx/v5
 //

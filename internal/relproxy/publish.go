@@ -120,6 +120,20 @@ func (p *proxy) publishOne(m module) error {
 	return errors.Join(z.Close(), f.Close())
 }
 
+// unpack writes the module's files, as they were published, into dir.
+func (p *proxy) unpack(m module, dir string) error {
+	z, err := zip.OpenReader(filepath.Join(p.dir, filepath.FromSlash(m.path), "@v", version+".zip"))
+	if err != nil {
+		return err
+	}
+	defer z.Close()
+	files, err := fs.Sub(z, m.path+"@"+version)
+	if err != nil {
+		return err
+	}
+	return os.CopyFS(dir, files)
+}
+
 // addTree adds a module's files, without those of the modules below it.
 func addTree(z *zip.Writer, m module) error {
 	return filepath.WalkDir(m.dir, func(path string, d fs.DirEntry, err error) error {

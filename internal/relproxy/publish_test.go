@@ -61,6 +61,26 @@ func TestPublish(t *testing.T) {
 			t.Errorf("%s holds %v, want %v", dir, got, want)
 		}
 	}
+	copied := t.TempDir()
+	if err := p.unpack(modules[1], copied); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(copied, "store.go")); err != nil || string(b) != "package pgstore\n" {
+		t.Errorf("unpacked store.go = %q, %v", b, err)
+	}
+}
+
+func TestSameFile(t *testing.T) {
+	root := tree(t, map[string]string{"a/go.sum": "x\n", "b/go.sum": "x\n", "c/go.sum": "y\n", "none/go.mod": ""})
+	for other, same := range map[string]bool{"b": true, "c": false, "none": false} {
+		err := sameFile(filepath.Join(root, "a", "go.sum"), filepath.Join(root, other, "go.sum"))
+		if (err == nil) != same {
+			t.Errorf("compared with %s: %v, want the same: %v", other, err, same)
+		}
+	}
+	if err := sameFile(filepath.Join(root, "none", "go.sum"), filepath.Join(root, "none", "go.sum")); err != nil {
+		t.Errorf("no go.sum on both sides: %v", err)
+	}
 }
 
 func TestStripSums(t *testing.T) {
