@@ -142,7 +142,6 @@ func (l *leader) send(e *encoder, flight []*batch) {
 		l.all(flight, fmt.Errorf("answer of kind %T", kresp))
 		return
 	}
-	answered := make([]bool, len(flight))
 	at := 0
 	for i := range resp.Topics {
 		rt := &resp.Topics[i]
@@ -152,27 +151,27 @@ func (l *leader) send(e *encoder, flight []*batch) {
 				at = 0
 				continue
 			}
-			if !answered[at] {
-				answered[at] = true
-				l.settle(e, flight[at], rp.ErrorCode)
-			}
+			b := flight[at]
+			flight[at] = nil // once settled it may be another partition's batch
+			l.settle(e, b, rp.ErrorCode)
 		}
 	}
-	for i, b := range flight {
-		if !answered[i] {
+	for _, b := range flight {
+		if b != nil {
 			l.again(b, kerr.NetworkException)
 		}
 	}
 }
 
-// find returns the batch that an answer is about, looking from hint on.
+// find returns the place of the unsettled batch that an answer is about, looking
+// from hint on.
 func find(flight []*batch, hint int, rt *kmsg.ProduceResponseTopic, num int32) int {
 	for n := range flight {
 		i := (hint + n) % len(flight)
-		p := flight[i].p
-		if p == nil || p.num != num {
+		if flight[i] == nil || flight[i].p.num != num {
 			continue
 		}
+		p := flight[i].p
 		if rt.Topic == p.topic.name || rt.Topic == "" && rt.TopicID == *p.topic.id.Load() {
 			return i
 		}
