@@ -17,10 +17,15 @@ type statements struct {
 }
 
 const (
-	// cluster, timeline and restore epoch; no timeline on a standby.
+	// Cluster, timeline and restore epoch, and when the server last began to
+	// count its statistics, which it does after every crash and after no clean
+	// stop: a crash takes back numbers and transaction ids that were given out
+	// and not on disk, and with them positions that were read and not settled.
+	// No timeline on a standby.
 	identityExpr = `(SELECT c.system_identifier FROM pg_control_system() c)::text || '/' ||
  CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END || '/' ||
- (SELECT i.restore_epoch FROM {{schema}}.outbox_info i)::text`
+ (SELECT i.restore_epoch FROM {{schema}}.outbox_info i)::text || '/' ||
+ coalesce(encode(timestamptz_send(pg_stat_get_bgwriter_stat_reset_time()), 'hex'), '')`
 
 	// Plans must not depend on statistics that are hours old: an index probe per
 	// lane is right at every size of the table.
