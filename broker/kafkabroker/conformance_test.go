@@ -77,6 +77,23 @@ func create(t testing.TB, addr, topic string, partitions int32) {
 	if resp.Topics[0].ErrorCode != 0 {
 		t.Fatalf("create %s: code %d", topic, resp.Topics[0].ErrorCode)
 	}
+	known(t, client, topic, partitions)
+}
+
+// known waits until the broker itself knows what its controller has made.
+func known(t testing.TB, client *kgo.Client, topic string, partitions int32) {
+	t.Helper()
+	req := kmsg.NewPtrMetadataRequest()
+	rt := kmsg.NewMetadataRequestTopic()
+	rt.Topic = kmsg.StringPtr(topic)
+	req.Topics = append(req.Topics, rt)
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+		resp, err := req.RequestWith(context.Background(), client)
+		if err == nil && resp.Topics[0].ErrorCode == 0 && len(resp.Topics[0].Partitions) == int(partitions) {
+			return
+		}
+	}
+	t.Fatalf("topic %s does not appear", topic)
 }
 
 // log reads the topic up to its end as it is now.

@@ -23,6 +23,7 @@ type act uint8
 
 const (
 	actDone        act = iota // appended
+	actRepeated               // appended before, if there was an earlier try
 	actRetry                  // the same batch again, after a look at who leads
 	actNewProducer            // the broker forgot our numbers: a new producer, then again
 	actSplit                  // nothing was appended because of some record in it
@@ -33,17 +34,19 @@ const (
 func actOn(code int16) (act, error) {
 	err := kerr.ErrorForCode(code)
 	switch {
-	case err == nil, errors.Is(err, kerr.DuplicateSequenceNumber):
+	case err == nil:
 		return actDone, nil
+	case errors.Is(err, kerr.DuplicateSequenceNumber):
+		return actRepeated, err
 	case errors.Is(err, kerr.OutOfOrderSequenceNumber), errors.Is(err, kerr.UnknownProducerID),
 		errors.Is(err, kerr.InvalidProducerIDMapping), errors.Is(err, kerr.InvalidProducerEpoch),
 		errors.Is(err, kerr.ProducerFenced):
 		return actNewProducer, err
 	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge),
-		errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp),
-		errors.Is(err, kerr.PolicyViolation):
+		errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.PolicyViolation):
 		return actSplit, err
-	case errors.Is(err, kerr.ThrottlingQuotaExceeded):
+	case errors.Is(err, kerr.ThrottlingQuotaExceeded),
+		errors.Is(err, kerr.InvalidTimestamp): // the time is ours: a clock is wrong, not a message
 		return actFail, err
 	case kerr.IsRetriable(err):
 		return actRetry, err
@@ -80,10 +83,30 @@ func notSent(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// neverAppended reports whether the broker answers err only before it appends.
+// neverAppended reports whether nothing of a try that ended with err was or will
+// be appended. Everything that is not known for that may have been: NOT_LEADER
+// and REQUEST_TIMED_OUT, for example, come after the leader has appended too,
+// and UNKNOWN_SERVER_ERROR comes from anywhere.
 func neverAppended(err error) bool {
-	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) ||
-		errors.Is(err, kerr.NotEnoughReplicas) || errors.Is(err, kerr.LeaderNotAvailable) || notSent(err)
+	if notSent(err) {
+		return true
+	}
+	var ke *kerr.Error
+	if !errors.As(err, &ke) {
+		return false
+	}
+	switch ke.Code {
+	case kerr.UnknownTopicOrPartition.Code, kerr.UnknownTopicID.Code, kerr.InvalidTopicException.Code,
+		kerr.TopicAuthorizationFailed.Code, kerr.ClusterAuthorizationFailed.Code,
+		kerr.LeaderNotAvailable.Code, kerr.NotEnoughReplicas.Code, kerr.InvalidRequiredAcks.Code,
+		kerr.MessageTooLarge.Code, kerr.RecordListTooLarge.Code, kerr.InvalidRecord.Code,
+		kerr.InvalidTimestamp.Code, kerr.PolicyViolation.Code, kerr.CorruptMessage.Code,
+		kerr.UnsupportedForMessageFormat.Code, kerr.UnsupportedCompressionType.Code,
+		kerr.OutOfOrderSequenceNumber.Code, kerr.UnknownProducerID.Code, kerr.InvalidProducerEpoch.Code,
+		kerr.InvalidProducerIDMapping.Code, kerr.ProducerFenced.Code, kerr.ThrottlingQuotaExceeded.Code:
+		return true
+	}
+	return false
 }
 
 // notTried is the answer for a message behind one that failed with cause.

@@ -2,6 +2,7 @@ package kafkabroker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -18,6 +19,9 @@ const (
 	requestBytes = 1 << 20
 	// requestsPerBroker are on the wire at once, each with other partitions.
 	requestsPerBroker = 3
+	// leastBatchBytes is what batches do not shrink below when the broker
+	// refuses larger ones.
+	leastBatchBytes = 16 << 10
 	// triesUnsent is how often a batch is tried that never left us.
 	triesUnsent = 3
 )
@@ -76,7 +80,7 @@ func (l *leader) work() {
 			return
 		}
 		l.kick()
-		l.send(e, flight)
+		l.send(flight)
 	}
 }
 
@@ -99,6 +103,7 @@ func (l *leader) pop(last bool) *partition {
 // gather makes the batches of one request. None means that the worker is over.
 func (l *leader) gather(e *encoder) []*batch {
 	var flight []*batch
+	var down error // no producer id can be had now
 	for size := 0; size < requestBytes; {
 		p := l.pop(len(flight) == 0)
 		if p == nil {
@@ -109,15 +114,18 @@ func (l *leader) gather(e *encoder) []*batch {
 			at.kick()
 			continue
 		}
-		fresh, err := l.sink.ensureProducer(context.Background())
-		if err != nil {
-			p.mu.Lock()
-			p.listed = false
-			p.mu.Unlock()
-			p.refuse(err)
+		b, needs := p.next(e, l.sink.producer.Load())
+		if needs && down == nil {
+			var fresh *producer
+			if fresh, down = l.sink.ensureProducer(context.Background()); down == nil {
+				b, needs = p.next(e, fresh)
+			}
+		}
+		if needs {
+			p.refuse(down)
 			continue
 		}
-		if b := p.next(e, fresh); b != nil {
+		if b != nil {
 			flight = append(flight, b)
 			size += len(b.buf)
 		}
@@ -125,7 +133,7 @@ func (l *leader) gather(e *encoder) []*batch {
 	return flight
 }
 
-func (l *leader) send(e *encoder, flight []*batch) {
+func (l *leader) send(flight []*batch) {
 	if l.id < 0 {
 		l.all(flight, kerr.LeaderNotAvailable)
 		return
@@ -147,32 +155,26 @@ func (l *leader) send(e *encoder, flight []*batch) {
 		rt := &resp.Topics[i]
 		for j := range rt.Partitions {
 			rp := &rt.Partitions[j]
-			if at = find(flight, at, rt, rp.Partition); at < 0 {
-				at = 0
-				continue
+			if n := find(flight, at, rt, rp.Partition); n >= 0 {
+				b := flight[n]
+				flight[n], at = nil, n+1 // once settled it may be another partition's batch
+				l.settle(b, rp.ErrorCode)
 			}
-			b := flight[at]
-			flight[at] = nil // once settled it may be another partition's batch
-			l.settle(e, b, rp.ErrorCode)
 		}
 	}
-	for _, b := range flight {
-		if b != nil {
-			l.again(b, kerr.NetworkException)
-		}
-	}
+	l.all(flight, kerr.NetworkException)
 }
 
-// find returns the place of the unsettled batch that an answer is about, looking
-// from hint on.
+// find returns the batch that an answer is about, looking from hint on; those
+// that were answered are nil.
 func find(flight []*batch, hint int, rt *kmsg.ProduceResponseTopic, num int32) int {
 	for n := range flight {
 		i := (hint + n) % len(flight)
 		if flight[i] == nil || flight[i].p.num != num {
 			continue
 		}
-		p := flight[i].p
-		if rt.Topic == p.topic.name || rt.Topic == "" && rt.TopicID == *p.topic.id.Load() {
+		t := flight[i].p.topic
+		if rt.Topic == t.name || rt.Topic == "" && rt.TopicID == t.view.Load().id {
 			return i
 		}
 	}
@@ -191,7 +193,7 @@ func (l *leader) request(flight []*batch) *kmsg.ProduceRequest {
 		if at < 0 {
 			at = len(req.Topics)
 			t := kmsg.NewProduceRequestTopic()
-			t.Topic, t.TopicID = name, *b.p.topic.id.Load()
+			t.Topic, t.TopicID = name, b.p.topic.view.Load().id
 			req.Topics = append(req.Topics, t)
 		}
 		rp := kmsg.NewProduceRequestTopicPartition()
@@ -203,29 +205,34 @@ func (l *leader) request(flight []*batch) *kmsg.ProduceRequest {
 
 func (l *leader) all(flight []*batch, err error) {
 	for _, b := range flight {
-		l.again(b, err)
+		if b != nil {
+			l.again(b, err)
+		}
 	}
 }
 
 // settle acts on the broker's answer to one batch.
-func (l *leader) settle(e *encoder, b *batch, errorCode int16) {
+func (l *leader) settle(b *batch, errorCode int16) {
 	p := b.p
 	more := false
-	switch act, err := actOn(errorCode); act {
-	case actDone:
-		more = p.succeeded(b)
+	act, err := actOn(errorCode)
+	if act == actRepeated {
+		if act = actDone; b.tries == 0 { // there was no earlier try: our numbers are wrong
+			act = actNewProducer
+		}
+	}
+	switch act {
 	case actSplit:
 		more = p.split(b, err)
 	case actFail:
-		more = p.failed(b, failure(err, p.topic.name, b.written))
+		more = p.failed(b, err)
 	case actNewProducer:
-		l.sink.producer.CompareAndSwap(p.producer, nil)
-		if fresh, perr := l.sink.ensureProducer(context.Background()); perr == nil {
-			p.renumber(b, e, fresh)
-		}
+		p.forgotten()
 		l.again(b, err)
 	case actRetry:
 		l.again(b, err)
+	default:
+		more = p.succeeded(b)
 	}
 	if more {
 		relist(p)
@@ -243,14 +250,13 @@ func (l *leader) again(b *batch, err error) {
 		return
 	}
 	time.AfterFunc(backoff(tries), func() {
-		ctx, cancel := context.WithTimeout(context.Background(), l.sink.timeout)
-		defer cancel()
-		if rerr := p.topic.refresh(ctx); rerr != nil && code(rerr) == kerr.UnknownTopicOrPartition.Message {
-			p.refuse(broker.Outage(rerr, code(rerr), p.topic.name))
+		_, lookErr := p.topic.refresh(context.Background()) // ends by itself
+		if errors.Is(lookErr, errNoTopic) || errors.Is(lookErr, errOtherTopic) {
+			p.refuse(broker.Outage(lookErr, code(lookErr), p.topic.name))
 			l.sink.forget(p.topic)
 			return
 		}
-		if p.relist(b) {
+		if p.relist(b) { // b may be another batch by now, which is then early with its own retry
 			relist(p)
 		}
 	})

@@ -1,6 +1,7 @@
 package kafkabroker
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // partition is the queue of one partition. At most one batch of it is
@@ -36,6 +39,7 @@ type batch struct {
 	tries   int
 	onWire  bool
 	written bool // some try may have been appended
+	lent    bool // the client may still read buf, for a request that we no longer wait for
 }
 
 type part struct {
@@ -43,14 +47,14 @@ type part struct {
 	from, to int
 }
 
-var batches = sync.Pool{New: func() any { return new(batch) }}
-
-func (b *batch) release() {
+// release makes b ready for another use. The caller must not touch it again.
+func (p *partition) release(b *batch) {
+	if b.lent || cap(b.buf) > softBatchBytes*2 {
+		b.buf = nil
+	}
 	clear(b.parts)
 	*b = batch{parts: b.parts[:0], buf: b.buf[:0]}
-	if cap(b.buf) <= softBatchBytes*2 {
-		batches.Put(b)
-	}
+	p.topic.sink.batches.Put(b)
 }
 
 // push adds a segment and reports whether the partition must be listed.
@@ -72,23 +76,33 @@ func (p *partition) list() bool {
 }
 
 // next returns the batch to send now, nil if there is none. Called by a leader
-// that took the partition from its list; fresh is for a partition that has no
-// producer.
-func (p *partition) next(e *encoder, fresh *producer) *batch {
+// that took the partition from its list. A partition that has no producer takes
+// fresh; if that is nil, next changes nothing and asks for one.
+func (p *partition) next(e *encoder, fresh *producer) (b *batch, needs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.listed = false
-	if p.flight != nil { // a retry
-		if p.flight.onWire {
-			return nil
-		}
-		p.flight.onWire = true
-		return p.flight
+	if p.producer == nil && fresh == nil {
+		return nil, true
 	}
-	if p.producer == nil {
+	p.listed = false
+	if p.flight != nil && p.flight.onWire {
+		return nil, false
+	}
+	renumber := p.producer == nil
+	if renumber {
 		p.producer, p.sequence = fresh, 0
 	}
-	b := batches.Get().(*batch)
+	if b = p.flight; b != nil { // a retry
+		if renumber {
+			if b.lent {
+				b.buf = slices.Clone(b.buf)
+			}
+			e.restamp(b.buf, p.producer)
+		}
+		b.onWire = true
+		return b, false
+	}
+	b = p.topic.sink.batches.Get().(*batch)
 	b.p = p
 	b.buf = e.begin(b.buf)
 	for len(p.queue) > 0 && p.fill(e, b, p.queue[0]) {
@@ -96,21 +110,30 @@ func (p *partition) next(e *encoder, fresh *producer) *batch {
 		p.queue = p.queue[1:]
 	}
 	if b.records == 0 {
-		b.release()
-		return nil
+		p.release(b)
+		return nil, false
 	}
 	b.since, b.onWire = time.Now(), true
 	b.buf = e.finish(b.buf, b.records, stamp{
 		producer: p.producer.id, epoch: p.producer.epoch, sequence: p.sequence, millis: b.since.UnixMilli(),
 	}, p.topic.sink.compressor)
 	p.flight = b
-	return b
+	return b, false
+}
+
+// dropProducer makes the partition count from 0 under another producer id. It
+// is the only way to go on where the broker's numbers are not known: a number
+// used a second time for other records is taken for a repetition, and what it
+// carried would be acknowledged and not appended. The caller holds mu.
+func (p *partition) dropProducer() {
+	p.topic.sink.producer.CompareAndSwap(p.producer, nil)
+	p.producer = nil
 }
 
 // fill moves messages of s into b and reports whether s is used up.
 func (p *partition) fill(e *encoder, b *batch, s *segment) bool {
-	hard := int(p.topic.maxBatch.Load())
-	soft := min(hard, softBatchBytes)
+	hard := p.topic.sink.maxBatch
+	soft := min(int(p.topic.maxBatch.Load()), softBatchBytes)
 	from := s.next
 	flush := func() {
 		if from < s.next {
@@ -169,17 +192,18 @@ func (p *partition) succeeded(b *batch) bool {
 		pt.seg.resolve(pt.from, pt.to, nil)
 	}
 	p.flight = nil
-	b.release()
+	p.release(b)
 	return p.list()
 }
 
-// failed resolves the batch in flight with err, and with it what is left of its
-// calls here: nothing of them is sent after this. It reports whether to list
-// again.
+// failed resolves the batch in flight after an answer that ends it, and with it
+// what is left of its calls here: nothing of them is sent after this. It reports
+// whether to list again.
 func (p *partition) failed(b *batch, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.fail(b, err)
+	b.written = b.written || !neverAppended(err)
+	return p.fail(b, failure(err, p.topic.name, b.written))
 }
 
 func (p *partition) fail(b *batch, err error) bool {
@@ -194,12 +218,11 @@ func (p *partition) fail(b *batch, err error) bool {
 		s.resolve(s.next, len(s.idx), behind)
 		return true
 	})
-	if b.written { // where the broker's numbers stand is not known
-		p.topic.sink.producer.CompareAndSwap(p.producer, nil)
-		p.producer = nil
+	if b.written {
+		p.dropProducer()
 	}
 	p.flight = nil
-	b.release()
+	p.release(b)
 	return p.list()
 }
 
@@ -216,6 +239,9 @@ func (p *partition) split(b *batch, err error) bool {
 		}
 	} else {
 		p.limit = b.records / 2
+		if errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) {
+			p.topic.maxBatch.Store(max(int64(len(b.buf)/2), leastBatchBytes))
+		}
 		var back []*segment
 		for i := len(b.parts) - 1; i >= 0; i-- {
 			s := b.parts[i].seg
@@ -229,17 +255,19 @@ func (p *partition) split(b *batch, err error) bool {
 		}
 		p.queue = append(back, p.queue...)
 	}
+	if b.written { // an earlier try
+		p.dropProducer()
+	}
 	p.flight = nil
-	b.release()
+	p.release(b)
 	return p.list()
 }
 
-// renumber gives a batch whose producer the broker forgot to a new one.
-func (p *partition) renumber(b *batch, e *encoder, next *producer) {
+// forgotten notes that the broker does not go on with the numbers of b.
+func (p *partition) forgotten() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.producer, p.sequence = next, 0
-	e.restamp(b.buf, next)
+	p.dropProducer()
 }
 
 // retry takes the batch off the wire after a try that ended with err. It answers
@@ -251,9 +279,11 @@ func (p *partition) retry(b *batch, err error) (tries int, more bool) {
 	defer p.mu.Unlock()
 	b.tries++
 	b.written = b.written || !neverAppended(err)
+	b.lent = b.lent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	over := errors.Is(err, context.Canceled) || errors.Is(err, kgo.ErrClientClosed) // no request's own context is cancelled: the client is closed
 	dead := slices.ContainsFunc(b.parts, func(pt part) bool { return pt.seg.dead })
 	unsent := !b.written && b.tries >= triesUnsent
-	if dead || unsent || time.Since(b.since) > p.topic.sink.timeout {
+	if dead || unsent || over || time.Since(b.since) > p.topic.sink.timeout {
 		return 0, p.fail(b, failure(err, p.topic.name, b.written))
 	}
 	b.onWire = false
@@ -295,10 +325,12 @@ func (p *partition) abandon(s *segment, cause error) bool {
 	return false
 }
 
-// refuse answers everything that is queued with err.
+// refuse answers everything that is queued with err, and the batch that waits
+// for another try. The partition is in no list.
 func (p *partition) refuse(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.listed = false
 	for _, s := range p.queue {
 		s.resolve(s.next, len(s.idx), err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -37,16 +38,17 @@ type Sink struct {
 	maxBatch   int
 	compressor kgo.Compressor
 	producer   atomic.Pointer[producer]
-	encoders   sync.Pool
+	producing  lookup[*producer]
+	encoders   sync.Pool // of *encoder
+	batches    sync.Pool // of *batch
 
 	mu      sync.Mutex
 	topics  map[string]*topic
 	leaders map[int32]*leader
-
-	producing sync.Mutex // one request for a producer id at a time
 }
 
-// producer is an idempotent producer's identity. Partitions count by themselves.
+// producer is an idempotent producer's identity. Partitions count by themselves,
+// and none begins twice under one identity.
 type producer struct {
 	id    int64
 	epoch int16
@@ -73,6 +75,7 @@ func NewSink(client *kgo.Client, opts *SinkOptions) (*Sink, error) {
 		s.timeout = 10 * time.Second
 	}
 	table := crc32.MakeTable(crc32.Castagnoli)
+	s.batches.New = func() any { return new(batch) }
 	s.encoders.New = func() any { return &encoder{table: table} }
 	if n, ok := client.OptValue(kgo.ProducerBatchMaxBytes).(int32); ok && n > 0 {
 		s.maxBatch = int(n)
@@ -142,6 +145,14 @@ func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
 	if len(msgs) == 0 {
 		return nil
 	}
+	if steps := stepsOf(msgs); steps != nil {
+		return s.inSteps(ctx, msgs, steps)
+	}
+	return s.deliver(ctx, msgs)
+}
+
+// deliver sends messages whose keys have one topic each, and so one partition.
+func (s *Sink) deliver(ctx context.Context, msgs []postrider.Message) []error {
 	if err := ctx.Err(); err != nil {
 		return all(len(msgs), broker.Unknown(err, "", ""))
 	}
@@ -172,24 +183,27 @@ func all(n int, err error) []error {
 	return errs
 }
 
+// fewSegments are looked through one by one; a map costs more.
+const fewSegments = 16
+
 // assign gives every message its partition, and answers those whose topic
 // cannot be used.
 func (s *Sink) assign(ctx context.Context, c *call) []*segment {
 	var (
 		segs    []*segment
-		at      = make(map[*partition]*segment, 16)
-		byTopic = make(map[string]*target, 1)
+		at      map[*partition]*segment // from fewSegments on
+		targets []*target
 		t       *target
-		last    string
 	)
 	for i := range c.msgs {
 		m := &c.msgs[i]
-		if t == nil || m.Topic != last {
-			if t = byTopic[m.Topic]; t == nil {
-				t = s.target(ctx, m.Topic)
-				byTopic[m.Topic] = t
+		if t == nil || m.Topic != t.name {
+			n := slices.IndexFunc(targets, func(t *target) bool { return t.name == m.Topic })
+			if n < 0 {
+				n = len(targets)
+				targets = append(targets, s.target(ctx, m.Topic))
 			}
-			last = m.Topic
+			t = targets[n]
 		}
 		if t.err != nil {
 			c.fail(int32(i), t.err)
@@ -202,34 +216,53 @@ func (s *Sink) assign(ctx context.Context, c *call) []*segment {
 		}
 		p := t.parts[num]
 		seg := at[p]
+		if at == nil {
+			if n := slices.IndexFunc(segs, func(s *segment) bool { return s.p == p }); n >= 0 {
+				seg = segs[n]
+			}
+		}
 		if seg == nil {
-			seg = &segment{call: c, p: p, idx: make([]int32, 0, len(c.msgs)/len(t.parts)+8)}
-			at[p] = seg
+			seg = &segment{call: c, p: p, idx: make([]int32, 0, min(len(c.msgs)-i, len(c.msgs)/len(t.parts)+8))}
 			segs = append(segs, seg)
+			at = index(at, segs)
 		}
 		seg.idx = append(seg.idx, int32(i))
 	}
 	return segs
 }
 
+// index adds the last segment to at, once there are more than a few.
+func index(at map[*partition]*segment, segs []*segment) map[*partition]*segment {
+	if at == nil && len(segs) > fewSegments {
+		at = make(map[*partition]*segment, 4*fewSegments)
+		for _, seg := range segs {
+			at[seg.p] = seg
+		}
+	} else if at != nil {
+		seg := segs[len(segs)-1]
+		at[seg.p] = seg
+	}
+	return at
+}
+
 // target is where one call's messages of one topic go.
 type target struct {
+	name    string // the messages' topic
 	parts   []*partition
 	keyless int // the one partition of this call's messages without a key
 	err     error
 }
 
-func (s *Sink) target(ctx context.Context, name string) *target {
-	name = s.prefix + name
+func (s *Sink) target(ctx context.Context, topic string) *target {
+	name := s.prefix + topic
 	if !validTopic(name) {
-		return &target{err: broker.Rejected(errTopicName, kerr.InvalidTopicException.Message, name)}
+		return &target{name: topic, err: broker.Rejected(errTopicName, kerr.InvalidTopicException.Message, name)}
 	}
-	t, err := s.topicOf(ctx, name)
+	t, v, err := s.topicOf(ctx, name)
 	if err != nil {
-		return &target{err: discoveryError(ctx, err, name)}
+		return &target{name: topic, err: discoveryError(ctx, err, name)}
 	}
-	parts := *t.parts.Load()
-	return &target{parts: parts, keyless: int(t.next.Add(1) % uint32(len(parts)))}
+	return &target{name: topic, parts: v.parts, keyless: int(t.next.Add(1) % uint32(len(v.parts)))}
 }
 
 // enqueue puts the segments into their queues before any of them is sent.
@@ -250,12 +283,17 @@ func (s *Sink) enqueue(segs []*segment) {
 	}
 }
 
-// forget drops what is known of a topic that is gone.
+// forget drops what is known of a topic that is gone. If one of that name comes
+// again its partitions begin under another producer id, since what was sent to
+// the old one may still arrive.
 func (s *Sink) forget(t *topic) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.topics[t.name] == t {
 		delete(s.topics, t.name)
+		if t.view.Load() != nil {
+			s.producer.Store(nil)
+		}
 	}
 }
 
@@ -265,12 +303,18 @@ func (s *Sink) ensureProducer(ctx context.Context) (*producer, error) {
 	if p := s.producer.Load(); p != nil {
 		return p, nil
 	}
-	s.producing.Lock()
-	defer s.producing.Unlock()
+	p, err := s.producing.ask(ctx, s.newProducer)
+	if err != nil {
+		return nil, broker.Outage(fmt.Errorf("asking for a producer id: %w", err), code(err), "")
+	}
+	return p, nil
+}
+
+func (s *Sink) newProducer() (*producer, error) {
 	if p := s.producer.Load(); p != nil {
 		return p, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	req := kmsg.NewPtrInitProducerIDRequest()
 	req.TransactionTimeoutMillis = int32(time.Minute.Milliseconds())
@@ -279,7 +323,7 @@ func (s *Sink) ensureProducer(ctx context.Context) (*producer, error) {
 		err = kerr.ErrorForCode(resp.ErrorCode)
 	}
 	if err != nil {
-		return nil, broker.Outage(fmt.Errorf("asking for a producer id: %w", err), code(err), "")
+		return nil, err
 	}
 	p := &producer{id: resp.ProducerID, epoch: resp.ProducerEpoch}
 	s.producer.Store(p)

@@ -2,29 +2,45 @@ package kafkabroker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// topic is what the sink knows of a topic.
+// topicAge is how old the view of a topic may be before it is looked at again.
+// Every instance learns within it that partitions were added, as other clients
+// do in their five minutes.
+const topicAge = 5 * time.Minute
+
+// topic is what the sink knows of a topic. One that was deleted and made again
+// is another topic.
 type topic struct {
 	sink     *Sink
 	name     string
-	maxBatch atomic.Int64 // bytes
-	parts    atomic.Pointer[[]*partition]
+	maxBatch atomic.Int64 // bytes, as far as known; the broker may say otherwise
+	view     atomic.Pointer[view]
 	next     atomic.Uint32 // partition of the next call's messages without a key
-
-	mu sync.Mutex // one look at a time
-	id atomic.Pointer[[16]byte]
+	looking  lookup[*view]
 }
 
+// view is a topic at one moment.
+type view struct {
+	id     [16]byte // zero before Kafka 2.8
+	parts  []*partition
+	at     time.Time
+	limits time.Time // when maxBatch was read
+}
+
+// errOtherTopic is the answer for what was meant for a topic that is gone.
+var errOtherTopic = errors.New("the topic was deleted and made again")
+
 // topicOf returns a topic that exists, asking the broker the first time.
-func (s *Sink) topicOf(ctx context.Context, name string) (*topic, error) {
+func (s *Sink) topicOf(ctx context.Context, name string) (*topic, *view, error) {
 	s.mu.Lock()
 	t := s.topics[name]
 	if t == nil {
@@ -33,84 +49,102 @@ func (s *Sink) topicOf(ctx context.Context, name string) (*topic, error) {
 		s.topics[name] = t
 	}
 	s.mu.Unlock()
-	if t.parts.Load() != nil {
-		return t, nil
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.parts.Load() != nil {
-		return t, nil
-	}
-	if err := t.look(ctx); err != nil {
-		s.mu.Lock()
-		if s.topics[name] == t {
-			delete(s.topics, name)
+	if v := t.view.Load(); v != nil {
+		if time.Since(v.at) > topicAge {
+			again := *v // one caller looks again, the others go on with what is known
+			again.at = time.Now()
+			if t.view.CompareAndSwap(v, &again) {
+				go t.renew()
+			}
 		}
-		s.mu.Unlock()
-		return nil, err
+		return t, v, nil
 	}
-	t.readLimit(ctx)
-	return t, nil
+	v, err := t.refresh(ctx)
+	if err != nil {
+		s.forget(t)
+		return nil, nil, err
+	}
+	return t, v, nil
+}
+
+// renew looks again in the background. When it cannot, a later batch finds out.
+func (t *topic) renew() {
+	if _, err := t.refresh(context.Background()); errors.Is(err, errOtherTopic) {
+		t.sink.forget(t)
+	}
 }
 
 // refresh looks again who leads.
-func (t *topic) refresh(ctx context.Context) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.look(ctx)
+func (t *topic) refresh(ctx context.Context) (*view, error) {
+	return t.looking.ask(ctx, t.look)
 }
 
 // look reads partitions and leaders. A number of partitions that has grown is
 // taken over: from then on some keys go elsewhere, as with every producer.
-func (t *topic) look(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, t.sink.timeout)
+func (t *topic) look() (*view, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), t.sink.timeout)
 	defer cancel()
+	rt, err := t.describe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{id: rt.TopicID, parts: make([]*partition, len(rt.Partitions)), at: time.Now()}
+	old := t.view.Load()
+	if old != nil {
+		if old.id != v.id || len(old.parts) > len(v.parts) {
+			return nil, errOtherTopic
+		}
+		copy(v.parts, old.parts)
+		v.limits = old.limits
+	}
+	for i := range rt.Partitions {
+		rp := &rt.Partitions[i]
+		if int(rp.Partition) >= len(v.parts) || rp.Partition < 0 {
+			return nil, fmt.Errorf("partition %d of %d", rp.Partition, len(rt.Partitions))
+		}
+		p := v.parts[rp.Partition]
+		if p == nil {
+			p = &partition{topic: t, num: rp.Partition}
+			v.parts[rp.Partition] = p
+		}
+		p.leader.Store(t.sink.leaderOf(rp.Leader))
+	}
+	if time.Since(v.limits) > topicAge {
+		t.readLimit(ctx)
+		v.limits = v.at
+	}
+	t.view.Store(v)
+	return v, nil
+}
+
+func (t *topic) describe(ctx context.Context) (*kmsg.MetadataResponseTopic, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	mt := kmsg.NewMetadataRequestTopic()
 	mt.Topic = kmsg.StringPtr(t.name)
 	req.Topics = append(req.Topics, mt)
 	resp, err := req.RequestWith(ctx, t.sink.client)
 	if err != nil {
-		return fmt.Errorf("asking for the topic: %w", err)
+		return nil, fmt.Errorf("asking for the topic: %w", err)
 	}
 	if len(resp.Topics) != 1 {
-		return errNoTopic
+		return nil, errNoTopic
 	}
 	rt := &resp.Topics[0]
-	if err := kerr.ErrorForCode(rt.ErrorCode); err != nil {
-		return fmt.Errorf("%w: %w", errNoTopic, err)
+	switch err := kerr.ErrorForCode(rt.ErrorCode); {
+	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.InvalidTopicException):
+		return nil, fmt.Errorf("%w: %w", errNoTopic, err)
+	case err != nil:
+		return nil, fmt.Errorf("asking for the topic: %w", err)
 	}
 	if len(rt.Partitions) == 0 {
-		return errNoPartition
+		return nil, errNoPartition
 	}
-	id := rt.TopicID
-	t.id.Store(&id)
-	parts := make([]*partition, len(rt.Partitions))
-	if old := t.parts.Load(); old != nil {
-		parts = append(parts[:0], *old...)
-		for len(parts) < len(rt.Partitions) {
-			parts = append(parts, nil)
-		}
-	}
-	for i := range rt.Partitions {
-		rp := &rt.Partitions[i]
-		if int(rp.Partition) >= len(parts) || rp.Partition < 0 {
-			return fmt.Errorf("partition %d of %d", rp.Partition, len(rt.Partitions))
-		}
-		if parts[rp.Partition] == nil {
-			parts[rp.Partition] = &partition{topic: t, num: rp.Partition}
-		}
-		parts[rp.Partition].leader.Store(t.sink.leaderOf(rp.Leader))
-	}
-	t.parts.Store(&parts)
-	return nil
+	return rt, nil
 }
 
-// readLimit lowers maxBatch to the topic's own limit, where we may read it.
-// Where we may not, the broker refuses what is too large and we split.
+// readLimit sets maxBatch to the topic's own limit, where we may read it. Where
+// we may not, the broker refuses what is too large and we split.
 func (t *topic) readLimit(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, t.sink.timeout)
-	defer cancel()
 	req := kmsg.NewPtrDescribeConfigsRequest()
 	res := kmsg.NewDescribeConfigsRequestResource()
 	res.ResourceType, res.ResourceName = kmsg.ConfigResourceTypeTopic, t.name
@@ -125,8 +159,8 @@ func (t *topic) readLimit(ctx context.Context) {
 			if c.Name != "max.message.bytes" || c.Value == nil {
 				continue
 			}
-			if n, err := strconv.ParseInt(*c.Value, 10, 64); err == nil && n > 0 && n < t.maxBatch.Load() {
-				t.maxBatch.Store(n)
+			if n, err := strconv.ParseInt(*c.Value, 10, 64); err == nil && n > 0 {
+				t.maxBatch.Store(min(n, int64(t.sink.maxBatch)))
 			}
 		}
 	}
