@@ -11,8 +11,8 @@
 //	postrider-schema-version  decimal, 1 ...                          unless 0
 //	postrider-time            RFC 3339, UTC, up to nanoseconds        unless zero
 //	content-type              media type of the payload               unless empty
-//	postrider-generation      decimal: how often it was replayed      by the relay, on a replayed dead letter
-//	postrider-gap             versions left out before this one       by the relay, after a dead letter was skipped
+//	postrider-generation      decimal, 1 ...                          by the relay, on a message that a person sent again
+//	postrider-gap             one version, or first-last              by the relay, behind a dead letter that was skipped
 //	postrider-h-NAME          a user header NAME that is reserved     when NAME is content-type or the broker's own
 //	postrider-encoded         names of percent-encoded headers, by comma  where values are lines and one would not fit
 //	anything else             a user header, verbatim
@@ -20,6 +20,16 @@
 // Header names are compared by their bytes. Other names that begin with
 // "postrider-" are reserved; a reader keeps those it does not know among the
 // message's headers.
+//
+// postrider-generation counts how often a person has sent the message again from
+// the parked table. Its id stays: an inbox that had it drops it.
+//
+// postrider-gap names the newest versions of the message's key that will not come
+// by themselves: their dead letters are recorded and the key went on without
+// them. The key's next message has it, and each one after that while the dead
+// letters stand. Who applies versions one by one goes on behind the last of them;
+// a message that a person sends again after all comes late, with a generation.
+// [ParseGap] reads the value.
 //
 // Kafka carries the key as the record's key and header values as bytes. NATS
 // carries headers as text lines and has no key, so postrider-key is written;

@@ -152,6 +152,18 @@ func FuzzRoundTrip(f *testing.F) {
 	})
 }
 
+func TestGap(t *testing.T) {
+	for value, want := range map[string][2]int64{
+		envelope.FormatGap(7, 7): {7, 7}, envelope.FormatGap(5, 7): {5, 7}, "9": {9, 9},
+		"": {}, "0": {}, "-1": {}, "7-5": {}, "5-": {}, "5-6-7": {}, "five": {}, "99999999999999999999": {},
+	} {
+		first, last, err := envelope.ParseGap(value)
+		if got := [2]int64{first, last}; got != want || (err == nil) != (want[0] > 0) {
+			t.Errorf("%q: versions %v, error %v, want %v", value, got, err, want)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	f.Add("postrider-time", []byte("2026-01-01T00:00:00Z"))
 	f.Fuzz(func(t *testing.T, name string, value []byte) {

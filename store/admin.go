@@ -87,7 +87,8 @@ type ParkedRecord struct {
 type ActKind string
 
 // The acts. Retry makes the record due now with attempts 0 and the next
-// generation; Discard removes it and frees its key.
+// generation, and a dead one a Retry that captures its key; Discard removes it
+// and frees its key.
 const (
 	ActRetry   ActKind = "retry"
 	ActDiscard ActKind = "discard"
@@ -133,6 +134,10 @@ type MigrateRequest struct {
 	Target int // 0: newest, -1: down to nothing
 	DryRun bool
 	Lanes  int // lanes of a new outbox; 0: 64. Frozen once made.
+	// Adopt takes over an outbox whose history does not fit its server any
+	// more: it was dumped and restored, or its sequence was set back. Nothing
+	// is lost by it. Only stores that refuse such an outbox have work to do.
+	Adopt bool
 }
 
 // Step is one migration.

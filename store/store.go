@@ -105,6 +105,17 @@ type ParkedView struct {
 	NextDue time.Duration
 	HasDue  bool
 	Records int // parked records in the lane
+	// Gaps are the versions that will not come, one entry per key, sorted by key:
+	// of the key's dead records with a version that do not capture, those with the
+	// highest versions, as far down as there is no number between them.
+	Gaps []Gap
+}
+
+// Gap says that the versions First to Last of a key are dead letters that were
+// skipped.
+type Gap struct {
+	Key         string
+	First, Last int64
 }
 
 // LaneRead asks for the next batch of one lane.

@@ -74,6 +74,7 @@ func (db *database) execute(p *pipe, l *lane, id int64) {
 	}
 	if rec.state == store.Dead {
 		rec.state = store.Retry
+		rec.captures = rec.message.Key != "" && db.opts.Defect != RetryFreesKey
 	}
 	rec.due = db.opts.Now()
 	if db.opts.Defect != RetryKeepsAttempts {

@@ -66,6 +66,10 @@ const (
 	ActAtOnce
 	// RetryKeepsAttempts leaves attempts and generation of a retried record.
 	RetryKeepsAttempts
+	// RetryFreesKey lets a key go on beside a skipped record that is retried.
+	RetryFreesKey
+	// ForgetGaps says nothing of versions that were skipped.
+	ForgetGaps
 )
 
 var defectNames = [...]string{
@@ -74,6 +78,7 @@ var defectNames = [...]string{
 	"IgnoreLease", "SharedLease", "ClientClock", "EpochKept", "ReleaseAnyEpoch",
 	"NoFence", "RepeatLost", "RepeatTwice", "HalfSettle", "SplitSettle", "ParkBeforeFence",
 	"LoseParked", "ForgetCaptured", "DueIgnoresHead", "DueIgnoresTime", "DeadIsDue", "ActAtOnce", "RetryKeepsAttempts",
+	"RetryFreesKey", "ForgetGaps",
 }
 
 func (d Defect) String() string {

@@ -87,6 +87,29 @@ func (db *database) dueAt(r *parked, heads map[string]*parked) (time.Time, bool)
 	return r.due, true
 }
 
+// gaps returns the newest run of versions of each key that were skipped.
+func (l *lane) gaps() []store.Gap {
+	skipped := map[string][]int64{}
+	for _, r := range l.parked {
+		if m := &r.message; r.state == store.Dead && !r.captures && m.Key != "" && m.Version > 0 {
+			skipped[m.Key] = append(skipped[m.Key], m.Version)
+		}
+	}
+	var all []store.Gap
+	for _, key := range sortedKeys(skipped) {
+		versions := skipped[key]
+		slices.SortFunc(versions, func(a, b int64) int { return cmp.Compare(b, a) })
+		g := store.Gap{Key: key, First: versions[0], Last: versions[0]}
+		for _, v := range versions {
+			if v == g.First-1 {
+				g.First = v
+			}
+		}
+		all = append(all, g)
+	}
+	return all
+}
+
 // parkedView describes a lane's parked records to its owner.
 func (db *database) parkedView(l *lane) store.ParkedView {
 	now := db.opts.Now()
@@ -94,6 +117,9 @@ func (db *database) parkedView(l *lane) store.ParkedView {
 	v := store.ParkedView{Records: len(l.parked)}
 	if len(heads) > 0 {
 		v.Captured = slices.Sorted(maps.Keys(heads))
+	}
+	if db.opts.Defect != ForgetGaps {
+		v.Gaps = l.gaps()
 	}
 	for _, r := range l.parked {
 		at, ok := db.dueAt(r, heads)

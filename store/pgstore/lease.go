@@ -174,8 +174,13 @@ func scanViews(rows pgx.Rows, views map[store.Lane]store.ParkedView) error {
 		var lane store.Lane
 		var v store.ParkedView
 		var due *float64
-		if err := rows.Scan(&lane, &v.Records, &v.Captured, &due); err != nil {
+		var keys []string
+		var firsts, lasts []int64
+		if err := rows.Scan(&lane, &v.Records, &v.Captured, &due, &keys, &firsts, &lasts); err != nil {
 			return err
+		}
+		for i, key := range keys {
+			v.Gaps = append(v.Gaps, store.Gap{Key: key, First: firsts[i], Last: lasts[i]})
 		}
 		if len(v.Captured) == 0 {
 			v.Captured = nil

@@ -48,10 +48,14 @@ WHERE c.pipe = $1 ORDER BY c.lane ON CONFLICT DO NOTHING`)
 	st.grants = q(`SELECT c.lane, c.n, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq
 FROM {{schema}}.lane_cursor c JOIN {{schema}}.relay r ON r.pipe = c.pipe AND r.boot_id = c.owner
 WHERE c.pipe = $1 AND c.owner = $2 AND (r.joined <> pg_current_xact_id() OR c.settled_at >= now()) ORDER BY c.lane`)
-	st.parked = q(`SELECT o.lane, count(*),
- coalesce(array_agg(DISTINCT o.key ORDER BY o.key) FILTER (WHERE o.key <> '' AND (o.captures OR o.state = 'waiting')), '{}'),
- extract(epoch FROM min(o.due_at) FILTER (WHERE ` + mayBeDue + `) - clock_timestamp())::float8
-FROM {{schema}}.parked o WHERE o.pipe = $1 AND o.lane = ANY ($2::smallint[]) GROUP BY o.lane`)
+	st.parked = q(`SELECT v.lane, v.records, v.captured, v.due, coalesce(g.keys, '{}'), coalesce(g.firsts, '{}'), coalesce(g.lasts, '{}') FROM (
+  SELECT o.lane, count(*) AS records,
+   coalesce(array_agg(DISTINCT o.key ORDER BY o.key) FILTER (WHERE o.key <> '' AND (o.captures OR o.state = 'waiting')), '{}') AS captured,
+   extract(epoch FROM min(o.due_at) FILTER (WHERE ` + mayBeDue + `) - clock_timestamp())::float8 AS due
+  FROM {{schema}}.parked o WHERE o.pipe = $1 AND o.lane = ANY ($2::smallint[]) GROUP BY o.lane) v
+LEFT JOIN (SELECT x.lane, array_agg(x.key ORDER BY x.key) AS keys, array_agg(x.first ORDER BY x.key) AS firsts,
+   array_agg(x.last ORDER BY x.key) AS lasts
+  FROM (` + skipped + `) x GROUP BY x.lane) g ON g.lane = v.lane`)
 	st.live = q(`SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1 AND alive_until > clock_timestamp()`)
 	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.actor, q.reason FROM {{schema}}.request q
 WHERE q.pipe = $1 AND q.done_at IS NULL ORDER BY q.id LIMIT 1000`)
@@ -62,3 +66,12 @@ INSERT INTO {{schema}}.pipe (name, pos, next_xid, running) VALUES ($1, $3, $4, (
 	st.resetSet = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest($1::bigint, s.last_value,
  (SELECT max(pos) FROM {{schema}}.lane_cursor)) + 1) FROM {{schema}}.outbox_seq s`)
 }
+
+// skipped is the newest run of versions of each key that are dead letters which
+// let their key go on: run is the same for versions without a number between
+// them, and top + 1 for those that end with the highest.
+const skipped = `SELECT s.lane, s.key, min(s.version) AS first, max(s.version) AS last FROM (
+  SELECT o.lane, o.key, o.version, o.version + dense_rank() OVER (PARTITION BY o.lane, o.key ORDER BY o.version DESC) AS run,
+   max(o.version) OVER (PARTITION BY o.lane, o.key) AS top
+  FROM {{schema}}.parked o WHERE o.pipe = $1 AND o.lane = ANY ($2::smallint[])
+   AND o.state = 'dead' AND NOT o.captures AND o.key <> '' AND o.version > 0) s WHERE s.run = s.top + 1 GROUP BY s.lane, s.key`

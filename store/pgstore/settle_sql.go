@@ -44,6 +44,7 @@ w AS (SELECT * FROM x WHERE ` + won + `),
 discarded AS (DELETE FROM {{schema}}.parked k USING w WHERE w.kind = 'discard'
   AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING 1),
 retried AS (UPDATE {{schema}}.parked k SET state = CASE WHEN k.state = 'dead' THEN 'retry' ELSE k.state END,
+    captures = CASE WHEN k.state = 'dead' THEN k.key <> '' ELSE k.captures END,
     due_at = clock_timestamp(), attempts = 0, generation = k.generation + 1 FROM w WHERE w.kind = 'retry'
   AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING 1)
 UPDATE {{schema}}.request q SET done_at = clock_timestamp(),

@@ -20,6 +20,14 @@ const ready = `(WITH heads AS (
 		WHEN p.captures OR p.state = 'waiting' THEN h.head = p.seq
 		ELSE 1 END)`
 
+// skipped is every dead letter that left a hole in its key's versions: run is
+// the same for versions without a number between them, and top + 1 for those
+// that end with the highest. Parameter: the pipe.
+const skipped = `(SELECT lane, key, version,
+		version + dense_rank() OVER (PARTITION BY lane, key ORDER BY version DESC) AS run,
+		max(version) OVER (PARTITION BY lane, key) AS top
+	FROM postrider_parked WHERE pipe = ? AND state = 'dead' AND NOT captures AND key <> '' AND version > 0)`
+
 func (s *Store) readParked(ctx context.Context, r store.LaneRead, b *store.Batch) error {
 	rows, err := s.db.QueryContext(ctx, `SELECT seq, state, attempts, generation, `+messageColumns+` FROM `+ready+`
 		WHERE lane = ? AND due_at <= ? ORDER BY seq LIMIT ?`, s.opts.Pipe, s.opts.Pipe, r.Lane, micros(s.now()), limit(r))
@@ -73,11 +81,13 @@ func (s *Store) views(ctx context.Context, q querier, boot string, lanes []store
 	for i := range lanes {
 		byLane[lanes[i].Lane] = &lanes[i].Parked
 	}
-	rows, err := q.QueryContext(ctx, `SELECT lane, 0, '', count(*) FROM postrider_parked WHERE pipe = ? AND `+where+` GROUP BY lane
-		UNION ALL SELECT lane, 1, key, 0 FROM (SELECT DISTINCT lane, key FROM postrider_parked
+	rows, err := q.QueryContext(ctx, `SELECT lane, 0, '', count(*), 0 FROM postrider_parked WHERE pipe = ? AND `+where+` GROUP BY lane
+		UNION ALL SELECT lane, 1, key, 0, 0 FROM (SELECT DISTINCT lane, key FROM postrider_parked
 			WHERE pipe = ? AND key <> '' AND (captures OR state = 'waiting') AND `+where+` ORDER BY lane, key)
-		UNION ALL SELECT lane, 2, '', min(due_at) FROM `+ready+` WHERE `+where+` GROUP BY lane`,
-		concat([]any{s.opts.Pipe}, args, []any{s.opts.Pipe}, args, []any{s.opts.Pipe, s.opts.Pipe}, args)...)
+		UNION ALL SELECT lane, 2, '', min(due_at), 0 FROM `+ready+` WHERE `+where+` GROUP BY lane
+		UNION ALL SELECT * FROM (SELECT lane, 3, key, min(version), max(version) FROM `+skipped+` WHERE run = top + 1 AND `+where+`
+			GROUP BY lane, key ORDER BY lane, key)`,
+		concat([]any{s.opts.Pipe}, args, []any{s.opts.Pipe}, args, []any{s.opts.Pipe, s.opts.Pipe}, args, []any{s.opts.Pipe}, args)...)
 	if err != nil {
 		return err
 	}
@@ -86,8 +96,8 @@ func (s *Store) views(ctx context.Context, q querier, boot string, lanes []store
 		var lane store.Lane
 		var what int
 		var key string
-		var n int64
-		if err := rows.Scan(&lane, &what, &key, &n); err != nil {
+		var n, last int64
+		if err := rows.Scan(&lane, &what, &key, &n, &last); err != nil {
 			return err
 		}
 		v := byLane[lane]
@@ -97,6 +107,8 @@ func (s *Store) views(ctx context.Context, q querier, boot string, lanes []store
 			v.Records = int(n)
 		case what == 1:
 			v.Captured = append(v.Captured, key)
+		case what == 3:
+			v.Gaps = append(v.Gaps, store.Gap{Key: key, First: n, Last: last})
 		default:
 			v.NextDue, v.HasDue = s.until(n), true
 		}

@@ -65,6 +65,8 @@ func TestBites(t *testing.T) {
 		memstore.DeadIsDue:          {"parked/dead-block", "parked/dead-skip", "due/head-dies"},
 		memstore.ActAtOnce:          {"request/waits-for-owner", "fence/zombie"},
 		memstore.RetryKeepsAttempts: {"request/retry"},
+		memstore.RetryFreesKey:      {"gap/retry"},
+		memstore.ForgetGaps:         {"gap/newest-run", "gap/next-owner"},
 	} {
 		t.Run(defect.String(), func(t *testing.T) {
 			mustCatch(t, func() storetest.Env { return newMemEnv(memstore.Cursor, defect) }, want...)

@@ -99,7 +99,7 @@ func Cases() []Case {
 	var all []Case
 	for _, part := range [][]Case{
 		leaseCases(), laneCases(), readCases(), stragglerCases(), messageCases(),
-		settleCases(), fenceCases(), parkedCases(), dueCases(), requestCases(), adminCases(),
+		settleCases(), fenceCases(), parkedCases(), gapCases(), dueCases(), requestCases(), adminCases(),
 	} {
 		all = append(all, part...)
 	}

@@ -74,7 +74,7 @@ func (e *Engine) deliverNext(l *lane) {
 		}
 		l.call = c
 		e.calls[c.id] = c
-		e.do(Deliver{ID: c.id, Lane: l.id, Msgs: msgs, Timeout: e.cfg.DeliverTimeout})
+		e.do(Deliver{ID: c.id, Lane: l.id, Msgs: l.marked(c, msgs), Timeout: e.cfg.DeliverTimeout})
 	}
 }
 

@@ -33,6 +33,7 @@ type lane struct {
 	paused    bool // at the cap of parked keys
 
 	captured map[string]struct{} // the database's view and what is parked but not settled
+	gaps     map[string]store.Gap
 	records  int
 	due      time.Duration // when the next parked record is due, if hasDue
 	hasDue   bool

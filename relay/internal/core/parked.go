@@ -13,6 +13,10 @@ func (l *lane) setView(v store.ParkedView, now time.Duration) {
 	for _, key := range v.Captured {
 		l.captured[key] = struct{}{}
 	}
+	l.gaps = make(map[string]store.Gap, len(v.Gaps))
+	for _, g := range v.Gaps {
+		l.gaps[g.Key] = g
+	}
 	l.records, l.hasDue, l.due = v.Records, v.HasDue, now+v.NextDue
 }
 
@@ -62,7 +66,7 @@ func (e *Engine) planRequests() {
 			continue
 		}
 		b := &batch{prepared: true, requests: l.requests}
-		l.requests = nil
+		l.requests, l.turns = nil, 0 // the view comes first: a skipped record that is retried captures its key
 		e.enqueue(l, b)
 		e.finish(l)
 	}
@@ -82,7 +86,9 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 		p.Attempts = b.meta[i].Attempts
 	}
 	b.parks = append(b.parks, p)
-	if key := p.Message.Key; p.Captures && key != "" {
+	// A dead letter that will be skipped holds its key too, until it is recorded:
+	// else a crash could bring it back behind what was sent after it.
+	if key := p.Message.Key; key != "" && (p.Captures || p.State == store.Dead) {
 		l.captured[key] = struct{}{}
 		if b.parked {
 			if b.failed == nil {
@@ -90,6 +96,7 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 			}
 			b.failed[key] = struct{}{}
 		}
+		l.refresh = l.refresh || !p.Captures
 	}
 	if p.State == store.Retry || p.State == store.Scheduled {
 		if !l.hasDue || p.at < l.due {
@@ -127,11 +134,13 @@ func (e *Engine) failed(l *lane, b *batch, i int, err *broker.Error) {
 	e.park(l, b, i, p)
 }
 
-// dead parks the message for a person.
+// dead parks the message for a person. Under Skip its key goes on as soon as that
+// is recorded, and its next message says so.
 func (e *Engine) dead(l *lane, b *batch, i int, err *broker.Error) {
 	p := parkFor(err)
 	p.State, p.Attempts = store.Dead, b.meta[i].Attempts+1
-	p.Captures = b.msgs[i].Key != "" && e.cfg.Policy(b.msgs[i].Topic) == Block
+	m := &b.msgs[i]
+	p.Captures = m.Key != "" && (e.cfg.Policy(m.Topic) == Block || !e.mayLeaveGap(l, m))
 	e.park(l, b, i, p)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/relay/internal/core"
 	"github.com/postrider/postrider/store"
 )
@@ -30,14 +31,20 @@ type checker struct {
 	highest   map[int]int64 // by key
 	dups      map[store.Lane]int
 	incidents map[store.Lane]int
-	acts      map[int64]*msg // open requests
+	acts      map[int64]open
+}
+
+// open is a request that the lane's owner has not executed yet.
+type open struct {
+	m    *msg
+	kind store.ActKind
 }
 
 func (c *checker) init() {
 	c.msgs = map[string]*msg{}
 	c.highest = map[int]int64{}
 	c.dups, c.incidents = map[store.Lane]int{}, map[store.Lane]int{}
-	c.acts = map[int64]*msg{}
+	c.acts = map[int64]open{}
 }
 
 func (c *checker) fail(letter, format string, args ...any) {
@@ -68,6 +75,7 @@ func (c *checker) accept(s *session, m *msg, got postrider.Message) {
 		c.fail("O", "message %s arrived at %v, it is not due before %v", m.id, c.w.now, m.due)
 		return
 	}
+	c.marks(s, m, got)
 	m.copies++
 	if m.copies > 1 {
 		c.dups[s.lane]++
@@ -78,14 +86,15 @@ func (c *checker) accept(s *session, m *msg, got postrider.Message) {
 }
 
 // order is the no-skip rule: a version is at most one above the highest so far,
-// where what policy or a person took out of the key counts as delivered.
+// where what was announced as a gap or discarded by a person counts as
+// delivered. So who applies versions one by one never waits for one in vain.
 func (c *checker) order(m *msg) {
 	if m.version == 0 {
 		return
 	}
 	top := c.highest[m.key]
 	if m.version > top+1 {
-		top = c.skipExcused(m.key, top)
+		top = c.skipExcused(m.key, top, m.version)
 	}
 	if m.version > top+1 {
 		c.fail("O", "key k%d: version %d arrived after version %d", m.key, m.version, top)
@@ -94,17 +103,67 @@ func (c *checker) order(m *msg) {
 	c.highest[m.key] = max(top, m.version)
 }
 
-func (c *checker) skipExcused(key int, top int64) int64 {
-	for found := true; found; {
-		found = false
-		for _, m := range c.msgs {
-			if m.key == key && m.version == top+1 && m.excused && m.tx.committed {
-				top, found = top+1, true
-				break
-			}
+// skipExcused goes up through versions that may be missing before version v.
+// A gap is the newest run of dead versions: what lies below a version that a
+// person discarded before the next message is that person's business.
+func (c *checker) skipExcused(key int, top, v int64) int64 {
+	discarded := int64(0)
+	for u := top + 1; u < v; u++ {
+		if m := c.version(key, u); m != nil && m.discarded > 0 {
+			discarded = u
+		}
+	}
+	for ; top+1 < v; top++ {
+		m := c.version(key, top+1)
+		if m == nil || !m.announced && m.discarded == 0 && (m.dead == 0 || top+1 > discarded) {
+			return top
 		}
 	}
 	return top
+}
+
+// version returns the committed message that has this version of a key.
+func (c *checker) version(key int, version int64) *msg {
+	for _, m := range c.msgs {
+		if m.key == key && m.version == version && m.tx.committed {
+			return m
+		}
+	}
+	return nil
+}
+
+// marks looks at the relay's headers of a copy: a gap is announced only when it
+// is recorded, and what was given up comes back only by a person, with a mark.
+func (c *checker) marks(s *session, m *msg, got postrider.Message) {
+	if gap := got.Headers[envelope.Gap]; gap != "" {
+		c.w.cover.Gaps++
+		c.gap(m, gap)
+	}
+	replayed := got.Headers[envelope.Generation] != ""
+	switch {
+	case replayed && m.retried == 0:
+		c.fail("O", "message %s has generation %s, nobody sent it again", m.id, got.Headers[envelope.Generation])
+	case replayed:
+		c.w.cover.Replays++
+	case m.retried > 0 && s.started > m.retried, m.dead > 0 && s.started > m.dead:
+		c.fail("O", "message %s was dead at %v, sent again by a person at %v and sent at %v without a mark", m.id, m.dead, m.retried, s.started)
+	}
+}
+
+func (c *checker) gap(m *msg, value string) {
+	first, last, err := envelope.ParseGap(value)
+	if err != nil || last >= m.version || !c.w.plan.Skip {
+		c.fail("O", "message %s of version %d announces the gap %q, the policy skip is %v: %v", m.id, m.version, value, c.w.plan.Skip, err)
+		return
+	}
+	for v := first; v <= last; v++ {
+		missing := c.version(m.key, v)
+		if missing == nil || missing.dead == 0 {
+			c.fail("O", "message %s announces that version %d of key k%d is missing, which is not recorded as dead", m.id, v, m.key)
+			return
+		}
+		missing.announced = true
+	}
 }
 
 // sending checks what a core starts to send: only under a lease that the
@@ -164,20 +223,15 @@ func (c *checker) parked(p store.Park) {
 		return
 	}
 	c.w.cover.Dead++
+	if m.dead == 0 {
+		m.dead = c.w.now
+	}
 	if m.failures+m.unknowns < c.w.plan.MaxAttempts && m.rejections == 0 {
 		c.fail("X", "message %s is dead (%s) after %d failures and %d unknown answers, %d attempts were allowed",
 			m.id, p.Class, m.failures, m.unknowns, c.w.plan.MaxAttempts)
 	}
 	if p.Class == broker.ClassRejected.String() && m.rejections == 0 {
 		c.fail("X", "message %s is dead as rejected, the sink never rejected it", m.id)
-	}
-}
-
-// givenUp notes that a core has made a message dead under the policy skip: the
-// key goes on at once, without waiting until that is settled.
-func (c *checker) givenUp(f core.RecordParked) {
-	if m := c.msgs[f.ID]; m != nil && f.State == store.Dead && c.w.plan.Skip {
-		m.excused = true
 	}
 }
 
@@ -207,23 +261,27 @@ func (c *checker) act(rank int) {
 		return
 	}
 	c.w.cover.Acts++
-	c.acts[id] = c.msgs[r.Message.ID]
+	m := c.msgs[r.Message.ID]
+	c.acts[id] = open{m, kind}
 	if kind == store.ActRetry {
-		c.acts[id].due = 0 // a person who sends it again does not wait for its time
-		c.acts[id] = nil
+		m.due = 0 // a person who sends it again does not wait for its time
 	}
 	c.actsDone()
 }
 
 func (c *checker) actsDone() {
-	for id, m := range c.acts {
+	for id, a := range c.acts {
 		states, err := c.w.db.Acts(c.w.ctx, id)
 		if err != nil || len(states) != 1 || !states[0].Done {
 			continue
 		}
 		delete(c.acts, id)
-		if m != nil && states[0].Result == "done" {
-			m.discarded, m.excused = c.w.now, true
+		switch {
+		case states[0].Result != "done":
+		case a.kind == store.ActDiscard:
+			a.m.discarded = c.w.now
+		default:
+			a.m.retried = c.w.now
 		}
 	}
 }

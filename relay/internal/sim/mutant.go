@@ -2,6 +2,7 @@ package sim
 
 import (
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/relay/internal/core"
 	"github.com/postrider/postrider/store/memstore"
 )
@@ -15,18 +16,19 @@ type mutant struct {
 	family memstore.Family // where the defect exists
 	both   bool            // in both families
 
-	noPrefix     bool // the sink takes a message behind one of its key that failed
-	ackEarly     bool // everything counts as acknowledged when it is sent
-	unknownOK    bool // unknown counts as acknowledged
-	unknownDead  bool // unknown counts as rejected
-	partialOK    bool // one acknowledgement counts for the whole batch
-	outageFailed bool // an outage burns an attempt
-	wallClock    bool // leases are judged by the node's wall clock
-	deafToJumps  bool // nobody compares the clocks
-	ignoreLost   bool // the core is not told which lanes it lost
-	settleErrOK  bool // a settlement without an answer counts as done
-	wideWindow   bool // sending goes on without regard to what is settled
-	deadFlows    bool // a dead head does not hold its key
+	noPrefix     bool   // the sink takes a message behind one of its key that failed
+	ackEarly     bool   // everything counts as acknowledged when it is sent
+	unknownOK    bool   // unknown counts as acknowledged
+	unknownDead  bool   // unknown counts as rejected
+	partialOK    bool   // one acknowledgement counts for the whole batch
+	outageFailed bool   // an outage burns an attempt
+	wallClock    bool   // leases are judged by the node's wall clock
+	deafToJumps  bool   // nobody compares the clocks
+	ignoreLost   bool   // the core is not told which lanes it lost
+	settleErrOK  bool   // a settlement without an answer counts as done
+	wideWindow   bool   // sending goes on without regard to what is settled
+	deadFlows    bool   // a dead head does not hold its key
+	without      string // the relay's header that does not arrive
 }
 
 // mutants are the rules of failure-modes 11.5 that a relay, a store or a sink
@@ -62,6 +64,10 @@ func mutants() []mutant {
 		{name: "settle error = success", settleErrOK: true},
 		{name: "window without a bound", wideWindow: true},
 		{name: "dead head does not block", deadFlows: true},
+		{name: "gaps forgotten (store)", defect: memstore.ForgetGaps},
+		{name: "a retried dead letter does not hold its key", defect: memstore.RetryFreesKey},
+		{name: "gap header lost", without: envelope.Gap},
+		{name: "generation header lost", without: envelope.Generation},
 	}
 	for i := range all {
 		all[i].both = all[i].defect == memstore.None || all[i].defect > memstore.SequenceLate

@@ -254,7 +254,6 @@ func (n *node) notice(f core.Fact) {
 		if f.State == store.Retry {
 			n.w.cover.ParkedRetries++
 		}
-		n.w.check.givenUp(f)
 	}
 }
 

@@ -23,6 +23,8 @@ type Coverage struct {
 	TakeOvers      int // lanes that got a new owner
 	ParkedRetries  int
 	Dead           int
+	Gaps           int // copies that announced a skipped version
+	Replays        int // copies that a person had sent again
 	Outages        int // messages answered with an outage
 	Acts           int // retries and discards by people
 	Drains         int
@@ -47,6 +49,8 @@ func (c *Coverage) Add(o Coverage) {
 	c.TakeOvers += o.TakeOvers
 	c.ParkedRetries += o.ParkedRetries
 	c.Dead += o.Dead
+	c.Gaps += o.Gaps
+	c.Replays += o.Replays
 	c.Outages += o.Outages
 	c.Acts += o.Acts
 	c.Drains += o.Drains
@@ -72,6 +76,8 @@ func (c Coverage) Missing() []string {
 		{"take-overs", c.TakeOvers, 1000},
 		{"parked retries", c.ParkedRetries, 200},
 		{"dead letters", c.Dead, 100},
+		{"announced gaps", c.Gaps, 20},
+		{"replays with a mark", c.Replays, 20},
 		{"outages", c.Outages, 200},
 		{"acts of people", c.Acts, 20},
 		{"drains", c.Drains, 100},

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -47,6 +48,12 @@ func (n *node) deliver(a core.Deliver) {
 	s := &session{
 		w: w, n: n, boot: n.boot, id: a.ID, lane: a.Lane, msgs: slices.Clone(a.Msgs),
 		errs: make([]error, len(a.Msgs)), broken: map[string]bool{}, started: w.now,
+	}
+	for i := range s.msgs {
+		if m := &s.msgs[i]; w.mutant.without != "" && m.Headers[w.mutant.without] != "" {
+			m.Headers = maps.Clone(m.Headers)
+			delete(m.Headers, w.mutant.without)
+		}
 	}
 	n.sessions[a.ID] = s
 	w.note("deliver", n.index, uint64(len(a.Msgs)))

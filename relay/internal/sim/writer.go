@@ -51,7 +51,9 @@ type msg struct {
 	rejections int
 	failures   int
 	unknowns   int
-	excused    bool          // dead under skip, or discarded
+	announced  bool          // as a gap
+	dead       time.Duration // when that was recorded first, 0: never
+	retried    time.Duration // when a person's act was executed last, 0: never
 	discarded  time.Duration // 0: no
 }
 

@@ -1,0 +1,137 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
+)
+
+func gapCases() []Case {
+	return []Case{
+		{
+			Name: "gap/newest-run", Run: gapNewestRun,
+			Promise: "the view names, per key, the newest run of versions whose dead letters do not capture",
+		},
+		{
+			Name: "gap/only-skipped", Run: gapOnlySkipped,
+			Promise: "what may still come, and what has no key or no version, is no gap",
+		},
+		{
+			Name: "gap/next-owner", Run: gapNextOwner,
+			Promise: "the next owner is told of versions that were skipped",
+		},
+		{
+			Name: "gap/retry", Run: gapRetry,
+			Promise: "a skipped record that is retried is no gap any more, and its key waits for it",
+		},
+	}
+}
+
+// numbered gives the messages of one key the versions 1, 2, 3 ...
+func numbered(msgs []postrider.Message) []postrider.Message {
+	for i := range msgs {
+		msgs[i].Version = int64(i) + 1
+	}
+	return msgs
+}
+
+// wantGaps compares the gaps of a lease's view and of a parked read's.
+func (p *parking) wantGaps(ctx context.Context, when string, want ...store.Gap) error {
+	leased, err := p.r.view(ctx, p.lane)
+	if err != nil {
+		return err
+	}
+	b, err := p.r.due(ctx, p.lane)
+	if err != nil {
+		return err
+	}
+	for what, got := range map[string][]store.Gap{"lease": leased.Gaps, "parked read": b.Parked.Gaps} {
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("%s the %s shows gaps %+v, want %+v", when, what, got, want)
+		}
+	}
+	return nil
+}
+
+func gapNewestRun(ctx context.Context, env Env) error {
+	p, err := parks(ctx, env, numbered(series("k", "m", 7)), dead(false))
+	if err != nil {
+		return err
+	}
+	for _, step := range []struct {
+		skip        int
+		first, last int64
+	}{{3, 4, 4}, {4, 4, 5}, {6, 7, 7}, {5, 4, 7}} {
+		park := []store.Park{p.park(step.skip, dead(false))}
+		if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Park: park}); err != nil {
+			return err
+		}
+		when := fmt.Sprintf("after version %d was skipped", step.skip+1)
+		if err := p.wantGaps(ctx, when, store.Gap{Key: "k", First: step.first, Last: step.last}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func gapOnlySkipped(ctx context.Context, env Env) error {
+	r, lane, keys, err := twoKeys(ctx, env)
+	if err != nil {
+		return err
+	}
+	slices.Sort(keys)
+	msgs := append(numbered(series(keys[0], "a", 4)), label(keys[1], "b"))
+	if err := commit(ctx, env, msgs...); err != nil {
+		return err
+	}
+	p := &parking{env: env, r: r, lane: lane}
+	if p.b, err = r.read(ctx, lane, nil, 100); err != nil {
+		return err
+	}
+	if err := same("two keys of one lane", labels(p.b), texts(msgs)); err != nil {
+		return err
+	}
+	all := []store.Park{p.park(0, dead(false)), p.park(1, hourly(store.Retry, true)), p.park(2, waiting()), p.park(3, dead(true)), p.park(4, dead(false))}
+	if err := r.settle(ctx, store.Settlement{Lane: lane, Position: p.b.Position, Park: all}); err != nil {
+		return err
+	}
+	return p.wantGaps(ctx, "of one skipped record among others", store.Gap{Key: keys[0], First: 1, Last: 1})
+}
+
+func gapNextOwner(ctx context.Context, env Env) error {
+	p, err := parks(ctx, env, numbered(series("k", "m", 3)), dead(false), dead(false))
+	if err != nil {
+		return err
+	}
+	if err := p.r.leave(ctx); err != nil {
+		return err
+	}
+	if p.r, err = solo(ctx, env, "b"); err != nil {
+		return err
+	}
+	return p.wantGaps(ctx, "at the next owner", store.Gap{Key: "k", First: 1, Last: 2})
+}
+
+func gapRetry(ctx context.Context, env Env) error {
+	p, err := parks(ctx, env, numbered(series("k", "m", 2)), dead(false))
+	if err != nil {
+		return err
+	}
+	id, err := p.ask(ctx, store.ActRetry, 0)
+	if err != nil {
+		return err
+	}
+	if err := p.execute(ctx, id); err != nil {
+		return err
+	}
+	if err := p.wantGaps(ctx, "after the retry was executed"); err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "after the retry was executed", "m000"); err != nil {
+		return err
+	}
+	return p.wantView(ctx, "after the retry was executed", 1, "k")
+}
