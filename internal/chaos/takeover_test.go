@@ -134,9 +134,12 @@ func (r *rig) checkChain(zombie, heir string) {
 	}
 }
 
-// TestTakeOver kills a relay and measures how long its lanes stand still.
+// TestTakeOver kills a relay and holds the promise of operating.md against the
+// time its lanes stand still: another instance, or one that is started again,
+// delivers within 3 s with the default options. The time that the machine keeps
+// everybody waiting is added, see starved.
 func TestTakeOver(t *testing.T) {
-	const goal = 3 * time.Second
+	const promise = 3 * time.Second
 	for _, name := range []string{"by a neighbour", "by one started after the kill"} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, "18")
@@ -153,18 +156,27 @@ func TestTakeOver(t *testing.T) {
 			r.until(10*time.Second, "messages flow", func() bool {
 				return r.number(`SELECT coalesce(sum(delivered), 0)::bigint FROM postrider.lane_cursor WHERE owner = $1`, boot) > 100
 			})
+			starved := r.starved()
 			c.kill()
 			killed := time.Now()
+			// The lease says it first, by the database's clock alone.
+			if left := r.number(`SELECT (extract(epoch FROM alive_until - clock_timestamp()) * 1000)::bigint
+				FROM postrider.relay WHERE boot_id = $1`, boot); left > 2000 {
+				t.Errorf("the dead relay's lease lasts for another %d ms, want at most 2000 by default", left)
+			}
 			stop()
 			last := r.number(`SELECT last_value FROM postrider.outbox_seq`)
 			if name != "by a neighbour" {
 				r.relay(b.sink(t), nil)
 			}
-			r.until(10*time.Second, "every lane is past what was written before the kill", func() bool {
+			r.until(30*time.Second, "every lane is past what was written before the kill", func() bool {
 				return r.number(`SELECT count(*) FROM postrider.messages WHERE seq <= $1 AND state <> 'Sent'`, last) == 0
 			})
-			// The goal is a figure, not a verdict: a busy machine must not fail the build.
-			t.Logf("delivered again after %v, goal %v", time.Since(killed).Round(time.Millisecond), goal)
+			took, waited := time.Since(killed), starved()
+			t.Logf("delivered again after %v; the machine was starved for %v", took.Round(time.Millisecond), waited.Round(time.Millisecond))
+			if took > promise+waited {
+				t.Errorf("delivered again after %v, promised are %v, and the machine was starved for %v only", took, promise, waited)
+			}
 			r.atMost(r.check(b.read(t, r.topic)), 1)
 			r.nothingParked()
 		})
