@@ -259,3 +259,56 @@ func TestADestinationThatIsDownDoesNotStopTheOthers(t *testing.T) {
 		}
 	})
 }
+
+// A dead letter waits for a person: it must be in the log, without its payload.
+func TestADeadLetterIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := memstore.New(memstore.Options{Lanes: 1})
+		refuse := broker.Func("refuse", func(context.Context, postrider.Message) error { return broker.Rejected(errors.New("no"), "nope", "") })
+		msg := postrider.Message{Topic: "orders", Key: "k", Payload: []byte("secret payload")}
+		if err := mem.Enqueue(t.Context(), msg); err != nil {
+			t.Fatal(err)
+		}
+		var log lines
+		stop := start(t, relay.New(mem, refuse, &relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+		time.Sleep(5 * time.Second)
+		stop()
+		if log.count(`level=WARN msg="dead letter" seq=1`) != 1 || log.count("code=nope") != 1 || log.count("secret") != 0 {
+			t.Errorf("log:\n%s", log.buf.String())
+		}
+	})
+}
+
+// Also when the dead one's lease was renewed a moment before, and for every
+// moment between two of its heartbeats: no poll may add to the lease's rest.
+func TestTakeOverWithinThreeSeconds(t *testing.T) {
+	for died := 2000 * time.Millisecond; died < 2700*time.Millisecond; died += 50 * time.Millisecond {
+		t.Run(died.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { takeOver(t, died) })
+		})
+	}
+}
+
+func takeOver(t *testing.T, died time.Duration) {
+	mem := memstore.New(memstore.Options{})
+	b := membroker.New(nil)
+	victim := &shaky{Store: mem}
+	stop := start(t, relay.New(victim, b.Sink(), nil))
+	defer stop()
+	next := map[string]int64{}
+	enqueue(t, mem, 500, 100, next)
+	time.Sleep(died)
+	victim.down.Store(true) // as after SIGKILL: no goodbye
+	enqueue(t, mem, 500, 100, next)
+	before := b.Len("orders")
+	killed := time.Now()
+	heir := start(t, relay.New(mem, b.Sink(), nil))
+	defer heir()
+	for b.Len("orders") < before+500 {
+		time.Sleep(10 * time.Millisecond)
+		if took := time.Since(killed); took > 3*time.Second {
+			t.Fatalf("%v after the kill %d of 500 messages have arrived", took, b.Len("orders")-before)
+		}
+	}
+	t.Logf("taken over after %v", time.Since(killed))
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/store"
 )
 
 // loop is one Run: one goroutine steps the engine, workers do the I/O.
@@ -47,14 +48,13 @@ func (lp *loop) run(ctx context.Context) error {
 	defer lp.r.rec.stop()
 	// Calls outlive ctx: a drain waits for them.
 	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	lp.r.log.Info("relay started", "pipe", lp.r.store.Info().Pipe, "store", lp.r.store.Info().Name, "sink", lp.r.sink.Info().Name)
+	info := lp.r.store.Info()
+	lp.r.log.Info("relay started", "instance", lp.r.opts.config().Instance, "pipe", info.Pipe, "store", info.Name, "sink", lp.r.sink.Info().Name)
 	err := lp.steps(ctx, calls)
 	close(lp.ended)
 	cancel()
 	lp.await()
-	if err != nil {
-		lp.r.log.Error("relay cannot work", "error", err)
-	} else {
+	if err == nil { // else the caller has the error, and says it
 		lp.r.log.Info("relay stopped")
 	}
 	return err
@@ -161,7 +161,11 @@ func (lp *loop) notify(f core.Fact) {
 		log.Debug("lane lost", "lane", f.Lane, "reason", f.Reason)
 	case core.RecordParked:
 		if f.Class != "" {
-			log.LogAttrs(context.Background(), slog.LevelDebug, "record parked", slog.Int64("seq", f.Seq),
+			level, text := slog.LevelDebug, "record parked"
+			if f.State == store.Dead { // a person must act; the brake keeps a broken destination from filling the log
+				level, text = slog.LevelWarn, "dead letter"
+			}
+			log.LogAttrs(context.Background(), level, text, slog.Int64("seq", f.Seq), slog.Int("lane", int(f.Lane)),
 				slog.String("state", f.State.String()), slog.String("class", f.Class), slog.String("code", f.Code))
 		}
 	}
