@@ -121,7 +121,7 @@ func (e *Engine) leaseFailed(err error) {
 		e.dropAll("identity changed")
 	}
 	ls.failures++
-	limit := 5 * time.Second
+	limit := min(5*time.Second, e.cfg.TTL) // a database that is back is noticed within about a lease
 	if ls.valid { // every try counts while the lease runs
 		limit = e.cfg.TTL / 6
 	}
