@@ -122,7 +122,7 @@ func (e *Engine) leaseFailed(err error) {
 	}
 	ls.failures++
 	limit := min(5*time.Second, e.cfg.TTL) // a database that is back is noticed within about a lease
-	if ls.valid { // every try counts while the lease runs
+	if ls.valid {                          // every try counts while the lease runs
 		limit = e.cfg.TTL / 6
 	}
 	ls.nextAt = e.now + e.jittered(100*time.Millisecond, limit, ls.failures)
