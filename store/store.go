@@ -34,7 +34,9 @@ type Store interface {
 	// and the position that settles them. It must never skip a record that
 	// commits later, must not hold a transaction open after it returns, and
 	// changes nothing in the database. Reading ahead from an unsettled position
-	// is allowed. With Parked set it returns the parked records that are due.
+	// is allowed. With Parked set it returns the parked records that are due: the
+	// first of each key before the second of any, and within the limits all of
+	// them. Those of one key come by Seq and none is left out between two.
 	Read(ctx context.Context, reads []LaneRead) ([]Batch, error)
 	// Settle applies the settlements in one transaction. A settlement whose
 	// epoch is not the lane's newest, or whose lane belongs to another boot id,
@@ -193,10 +195,11 @@ func (s State) String() string {
 // Park sets one record aside or changes a parked one. Message carries the whole
 // record: a store copies it into its parked table under Seq.
 //
-// Due is derived by the store: a Scheduled record when its time has come and its
-// key is not captured; of the capturing and waiting records of a key only the one
-// with the lowest Seq, when it is not Dead and its time has come. Records without
-// a key capture nothing and wait for nobody.
+// Due is derived by the store. The capturing and waiting records of a key are its
+// queue, in the order of Seq: a record of it is due when it is not Dead, its time
+// has come, and all records before it in the queue are due too. A Scheduled record
+// is due when its time has come and its key has no queue. Records without a key
+// capture nothing and wait for nobody.
 type Park struct {
 	Seq      int64
 	Message  postrider.Message

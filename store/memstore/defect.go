@@ -70,6 +70,13 @@ const (
 	RetryFreesKey
 	// ForgetGaps says nothing of versions that were skipped.
 	ForgetGaps
+	// DueHeadsOnly returns one due record per key.
+	DueHeadsOnly
+	// DuePageReversed returns a key's due records last one first.
+	DuePageReversed
+	// DueBehindDead returns what waits behind a dead record or a later retry
+	// together with the head.
+	DueBehindDead
 )
 
 var defectNames = [...]string{
@@ -78,7 +85,7 @@ var defectNames = [...]string{
 	"IgnoreLease", "SharedLease", "ClientClock", "EpochKept", "ReleaseAnyEpoch",
 	"NoFence", "RepeatLost", "RepeatTwice", "HalfSettle", "SplitSettle", "ParkBeforeFence",
 	"LoseParked", "ForgetCaptured", "DueIgnoresHead", "DueIgnoresTime", "DeadIsDue", "ActAtOnce", "RetryKeepsAttempts",
-	"RetryFreesKey", "ForgetGaps",
+	"RetryFreesKey", "ForgetGaps", "DueHeadsOnly", "DuePageReversed", "DueBehindDead",
 }
 
 func (d Defect) String() string {

@@ -133,32 +133,79 @@ func (db *database) parkedView(l *lane) store.ParkedView {
 	return v
 }
 
-// readParked returns what is due, longest due first.
-func (v *view) readParked(l *lane, r store.LaneRead, b *store.Batch) {
-	db := v.db
+// run is what is due of one key's queue, lowest number first, or one record that
+// stands in no queue.
+type run struct {
+	since   time.Time // when the first became due
+	records []*parked
+}
+
+// due returns what is due, longest due first.
+func (db *database) due(l *lane) []run {
 	now := db.opts.Now()
 	heads := l.heads()
-	var due []*parked
+	queues := map[string][]*parked{}
+	var runs []run
 	for _, rec := range l.parked {
-		if at, ok := db.dueAt(rec, heads); ok && !at.After(now) {
-			due = append(due, rec)
+		if rec.chained() && db.opts.Defect != DueIgnoresHead {
+			queues[rec.message.Key] = append(queues[rec.message.Key], rec)
+		} else if at, ok := db.dueAt(rec, heads); ok && !at.After(now) {
+			runs = append(runs, run{rec.due, []*parked{rec}})
 		}
 	}
-	slices.SortFunc(due, func(a, b *parked) int {
-		return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.seq, b.seq))
+	for key, queue := range queues {
+		if at, ok := db.dueAt(heads[key], heads); ok && !at.After(now) {
+			runs = append(runs, run{heads[key].due, db.flowing(queue, now)})
+		}
+	}
+	slices.SortFunc(runs, func(a, b run) int {
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.records[0].seq, b.records[0].seq))
 	})
-	bytes := 0
-	for i, rec := range due {
-		size := rec.message.Size()
-		if i > 0 && (r.MaxRecords > 0 && i >= r.MaxRecords || r.MaxBytes > 0 && bytes+size > r.MaxBytes) {
-			b.More = true
-			break
-		}
-		bytes += size
-		b.Messages = append(b.Messages, rec.message)
-		b.Meta = append(b.Meta, store.Meta{
-			Seq: rec.seq, State: rec.state, Attempts: rec.attempts, Generation: rec.generation,
-		})
+	return runs
+}
+
+// flowing cuts a queue whose head is due behind the last record that is due with it.
+func (db *database) flowing(queue []*parked, now time.Time) []*parked {
+	slices.SortFunc(queue, func(a, b *parked) int { return cmp.Compare(a.seq, b.seq) })
+	n := 1
+	for n < len(queue) && queue[n].state != store.Dead && !queue[n].due.After(now) {
+		n++
 	}
-	b.Parked = db.parkedView(l)
+	switch db.opts.Defect {
+	case DueHeadsOnly:
+		n = 1
+	case DuePageReversed:
+		slices.Reverse(queue[:n])
+	case DueBehindDead:
+		n = len(queue)
+	}
+	return queue[:n]
+}
+
+// readParked returns what is due: the first record of every run, then the second
+// of every run, and so on.
+func (v *view) readParked(l *lane, r store.LaneRead, b *store.Batch) {
+	b.Parked = v.db.parkedView(l)
+	runs := v.db.due(l)
+	bytes := 0
+	for place, left := 0, true; left; place++ {
+		left = false
+		for _, run := range runs {
+			if place >= len(run.records) {
+				continue
+			}
+			left = true
+			rec := run.records[place]
+			size := rec.message.Size()
+			if n := len(b.Messages); n > 0 && (r.MaxRecords > 0 && n >= r.MaxRecords || r.MaxBytes > 0 && bytes+size > r.MaxBytes) {
+				b.More = true
+				return
+			}
+			bytes += size
+			b.Messages = append(b.Messages, rec.message)
+			b.Meta = append(b.Meta, store.Meta{
+				Seq: rec.seq, State: rec.state, Attempts: rec.attempts, Generation: rec.generation,
+			})
+		}
+	}
 }

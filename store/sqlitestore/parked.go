@@ -20,6 +20,20 @@ const ready = `(WITH heads AS (
 		WHEN p.captures OR p.state = 'waiting' THEN h.head = p.seq
 		ELSE 1 END)`
 
+// due is what is due of a lane: its place in its key's queue, or 1, and since when
+// the head of that queue is due. A record of a queue flows when none up to it is
+// dead or has its time before it. Parameters: the time, the pipe, the lane.
+const due = `(WITH relevant AS (
+		SELECT pipe, key, seq, state, due_at, key <> '' AND (captures OR state = 'waiting') AS chained,
+			state <> 'dead' AND due_at <= ? AS live
+		FROM postrider_parked WHERE pipe = ? AND lane = ? AND (captures OR state <> 'dead')),
+	placed AS (
+		SELECT *, row_number() OVER queue AS number, min(live) OVER queue AS flows, first_value(due_at) OVER queue AS first_due,
+			max(chained) OVER (PARTITION BY key) AS held
+		FROM relevant WINDOW queue AS (PARTITION BY key, chained ORDER BY seq))
+	SELECT pipe, seq, CASE WHEN chained THEN number ELSE 1 END AS place, CASE WHEN chained THEN first_due ELSE due_at END AS since
+	FROM placed WHERE CASE WHEN chained THEN flows WHEN state = 'scheduled' THEN live AND NOT held ELSE live END)`
+
 // skipped is every dead letter that left a hole in its key's versions: run is
 // the same for versions without a number between them, and top + 1 for those
 // that end with the highest. Parameter: the pipe.
@@ -29,8 +43,8 @@ const skipped = `(SELECT lane, key, version,
 	FROM postrider_parked WHERE pipe = ? AND state = 'dead' AND NOT captures AND key <> '' AND version > 0)`
 
 func (s *Store) readParked(ctx context.Context, r store.LaneRead, b *store.Batch) error {
-	rows, err := s.db.QueryContext(ctx, `SELECT seq, state, attempts, generation, `+messageColumns+` FROM `+ready+`
-		WHERE lane = ? AND due_at <= ? ORDER BY seq LIMIT ?`, s.opts.Pipe, s.opts.Pipe, r.Lane, micros(s.now()), limit(r))
+	rows, err := s.db.QueryContext(ctx, `SELECT seq, state, attempts, generation, `+messageColumns+` FROM `+due+`
+		JOIN postrider_parked USING (pipe, seq) ORDER BY place, since, seq LIMIT ?`, micros(s.now()), s.opts.Pipe, r.Lane, limit(r))
 	if err != nil {
 		return err
 	}

@@ -60,13 +60,16 @@ func TestBites(t *testing.T) {
 		memstore.ParkBeforeFence:    {"fence/zombie", "fence/others-succeed"},
 		memstore.LoseParked:         {"parked/retry", "parked/whole-record"},
 		memstore.ForgetCaptured:     {"parked/dead-block", "parked/captured-sorted", "parked/next-owner"},
-		memstore.DueIgnoresHead:     {"due/one-at-a-time", "due/head-again", "due/scheduled-behind-captured"},
+		memstore.DueIgnoresHead:     {"due/queue-stops", "due/head-again", "due/scheduled-behind-captured"},
 		memstore.DueIgnoresTime:     {"due/retry", "due/head-again"},
 		memstore.DeadIsDue:          {"parked/dead-block", "parked/dead-skip", "due/head-dies"},
 		memstore.ActAtOnce:          {"request/waits-for-owner", "fence/zombie"},
 		memstore.RetryKeepsAttempts: {"request/retry"},
 		memstore.RetryFreesKey:      {"gap/retry"},
 		memstore.ForgetGaps:         {"gap/newest-run", "gap/next-owner"},
+		memstore.DueHeadsOnly:       {"due/queue", "due/limits"},
+		memstore.DuePageReversed:    {"due/queue", "due/limits"},
+		memstore.DueBehindDead:      {"due/queue-stops"},
 	} {
 		t.Run(defect.String(), func(t *testing.T) {
 			mustCatch(t, func() storetest.Env { return newMemEnv(memstore.Cursor, defect) }, want...)
@@ -210,7 +213,7 @@ func TestBitesOnWrappers(t *testing.T) {
 			[]string{"settle/durable", "settle/in-part"},
 			eachSettlement(func(s *store.Settlement) { s.Position = nil }),
 		},
-		"nothing is unparked": {[]string{"parked/unpark", "due/one-at-a-time"}, eachSettlement(func(s *store.Settlement) { s.Unpark = nil })},
+		"nothing is unparked": {[]string{"parked/unpark", "due/queue"}, eachSettlement(func(s *store.Settlement) { s.Unpark = nil })},
 		"deliveries are not counted": {
 			[]string{"settle/delivered", "admin/conservation"},
 			eachSettlement(func(s *store.Settlement) { s.Delivered = 0 }),

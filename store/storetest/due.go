@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/postrider/postrider/store"
 )
@@ -21,8 +22,16 @@ func dueCases() []Case {
 			Promise: "a scheduled record whose key is captured waits until the key is free",
 		},
 		{
-			Name: "due/one-at-a-time", Run: dueOneAtATime,
-			Promise: "of the capturing and waiting records of a key only the one with the lowest number is due, and the key stays captured until the last has left",
+			Name: "due/queue", Run: dueQueue,
+			Promise: "what waits behind a due head is due with it, by number, and the key stays captured until the last has left",
+		},
+		{
+			Name: "due/queue-stops", Run: dueQueueStops,
+			Promise: "a record whose time has not come, and a dead one, stop the queue of their key",
+		},
+		{
+			Name: "due/limits", Run: dueLimits,
+			Promise: "within the limits of a read come the first of each key before the second of any, none left out",
 		},
 		{
 			Name: "due/head-again", Run: dueHeadAgain,
@@ -55,7 +64,7 @@ func dueRetry(ctx context.Context, env Env) error {
 	if err := env.Advance(ctx, 4*tick(env)); err != nil {
 		return err
 	}
-	return p.wantDue(ctx, "after its time", "m000")
+	return p.wantDue(ctx, "after its time", "m000", "m001")
 }
 
 func dueScheduled(ctx context.Context, env Env) error {
@@ -97,14 +106,15 @@ func dueScheduledBehindCaptured(ctx context.Context, env Env) error {
 	return p.wantDue(ctx, "when the key is free", "m000")
 }
 
-func dueOneAtATime(ctx context.Context, env Env) error {
+func dueQueue(ctx context.Context, env Env) error {
 	now := store.Park{State: store.Retry, Captures: true, Attempts: 1}
 	p, err := parks(ctx, env, series("k", "m", 4), now, waiting(), waiting(), waiting())
 	if err != nil {
 		return err
 	}
-	for i, text := range texts(series("k", "m", 4)) {
-		if err := p.wantDue(ctx, "after "+text+" became the head", text); err != nil {
+	all := texts(series("k", "m", 4))
+	for i, text := range all {
+		if err := p.wantDue(ctx, "after "+text+" became the head", all[i:]...); err != nil {
 			return err
 		}
 		if err := p.wantView(ctx, "with the head "+text, 4-i, "k"); err != nil {
@@ -115,6 +125,79 @@ func dueOneAtATime(ctx context.Context, env Env) error {
 		}
 	}
 	return p.wantView(ctx, "after all four", 0)
+}
+
+func dueQueueStops(ctx context.Context, env Env) error {
+	now := store.Park{State: store.Retry, Captures: true, Attempts: 1}
+	p, err := parks(ctx, env, series("k", "m", 5), now, waiting(), hourly(store.Retry, true), waiting(), dead(false))
+	if err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "before a retry whose time has not come", "m000", "m001"); err != nil {
+		return err
+	}
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Park: []store.Park{p.park(2, dead(true))}}); err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "before a dead record that captures", "m000", "m001"); err != nil {
+		return err
+	}
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Park: []store.Park{p.park(2, dead(false))}}); err != nil {
+		return err
+	}
+	return p.wantDue(ctx, "around a dead record that was skipped", "m000", "m001", "m003")
+}
+
+func dueLimits(ctx context.Context, env Env) error {
+	r, lane, keys, err := twoKeys(ctx, env)
+	if err != nil {
+		return err
+	}
+	msgs := append(series(keys[0], "a", 4), series(keys[1], "b", 2)...)
+	if err := commit(ctx, env, msgs...); err != nil {
+		return err
+	}
+	p := &parking{env: env, r: r, lane: lane}
+	if p.b, err = r.read(ctx, lane, nil, 100); err != nil {
+		return err
+	}
+	s := store.Settlement{Lane: lane, Position: p.b.Position}
+	for i := range p.b.Messages {
+		how := waiting()
+		if i == 0 || i == 4 {
+			how = store.Park{State: store.Retry, Captures: true, Attempts: 1}
+		}
+		s.Park = append(s.Park, p.park(i, how))
+	}
+	if err := r.settle(ctx, s); err != nil {
+		return err
+	}
+	for limit := 1; limit <= len(msgs); limit++ {
+		lr := r.laneRead(lane, nil, limit)
+		lr.Parked = true
+		b, err := r.readOne(ctx, lr)
+		if err != nil {
+			return err
+		}
+		var a, other []string
+		for i, text := range labels(b) {
+			if b.Messages[i].Key == keys[0] {
+				a = append(a, text)
+			} else {
+				other = append(other, text)
+			}
+		}
+		if len(a)+len(other) != limit || len(a) < min(4, limit/2) || len(other) < min(2, limit/2) {
+			return fmt.Errorf("at most %d due records of two keys with 4 and 2 of them: got %s", limit, show(labels(b)))
+		}
+		if err := same("of the first key", a, texts(msgs[:len(a)])); err != nil {
+			return err
+		}
+		if err := same("of the second key", other, texts(msgs[4:4+len(other)])); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func dueHeadAgain(ctx context.Context, env Env) error {
@@ -175,7 +258,7 @@ func dueKeysApart(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
-	if err := p.wantDue(ctx, "of a free and a blocked key", "b000"); err != nil {
+	if err := p.wantDue(ctx, "of a free and a blocked key", "b000", "b001"); err != nil {
 		return err
 	}
 	return p.wantView(ctx, "with a blocked key and one that retries", 4, keys...)

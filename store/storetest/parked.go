@@ -349,7 +349,7 @@ func parkedChanged(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
-	if err := p.wantDue(ctx, "at once", "m000"); err != nil {
+	if err := p.wantDue(ctx, "at once", "m000", "m001"); err != nil {
 		return err
 	}
 	changed := p.park(0, store.Park{State: store.Retry, Captures: true, Attempts: 2, DueIn: time.Hour, Class: "failed", Code: "E7", Error: "no"})
@@ -410,7 +410,7 @@ func parkedNextOwner(ctx context.Context, env Env) error {
 	if err := p.wantView(ctx, "at the next owner", 3, "k"); err != nil {
 		return err
 	}
-	return p.wantDue(ctx, "at the next owner", "m000")
+	return p.wantDue(ctx, "at the next owner", "m000", "m001", "m002")
 }
 
 func parkedReadLimits(ctx context.Context, env Env) error {

@@ -131,7 +131,7 @@ func requestRetry(ctx context.Context, env Env) error {
 	if err := p.execute(ctx, id); err != nil {
 		return err
 	}
-	if err := p.wantDue(ctx, "after the retry was executed", "m000"); err != nil {
+	if err := p.wantDue(ctx, "after the retry was executed", "m000", "m001"); err != nil {
 		return err
 	}
 	if err := p.wantView(ctx, "after the retry was executed", 2, "k"); err != nil {

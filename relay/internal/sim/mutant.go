@@ -66,6 +66,8 @@ func mutants() []mutant {
 		{name: "dead head does not block", deadFlows: true},
 		{name: "gaps forgotten (store)", defect: memstore.ForgetGaps},
 		{name: "a retried dead letter does not hold its key", defect: memstore.RetryFreesKey},
+		{name: "a key's due records come backwards", defect: memstore.DuePageReversed},
+		{name: "due behind a later retry or a dead head", defect: memstore.DueBehindDead},
 		{name: "gap header lost", without: envelope.Gap},
 		{name: "generation header lost", without: envelope.Generation},
 	}
