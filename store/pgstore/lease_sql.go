@@ -1,0 +1,60 @@
+package pgstore
+
+// leaseSQL holds the texts of Lease, which run as one implicit transaction.
+//
+// An instance lives as long as its row in relay exists: an expired row is
+// removed first, and only lanes of owners without a row are free. A heartbeat
+// that races with the removal waits for it and then finds itself new ("joined"
+// is this transaction): its old lanes are not its own any more.
+func (st *statements) leaseSQL(q func(string) string) {
+	st.session = `SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
+ set_config('idle_in_transaction_session_timeout', $2, true), set_config('jit', 'off', true),
+ set_config('row_security', 'off', true), set_config('synchronous_commit', 'on', true)`
+	st.info = q(`SELECT (SELECT coalesce(max(version), 0) FROM {{schema}}.migration), i.lanes, {{identity}},
+ row_security_active('{{schema}}.outbox'::regclass),
+ EXISTS (SELECT 1 FROM {{schema}}.pipe WHERE name = $1) FROM {{schema}}.outbox_info i`)
+	st.expired = q(`DELETE FROM {{schema}}.relay r USING (
+  SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND alive_until <= clock_timestamp()
+  ORDER BY boot_id FOR UPDATE SKIP LOCKED) x WHERE r.pipe = x.pipe AND r.boot_id = x.boot_id`)
+	// The new deadline is now + ttl whatever stood there: a clock that was set
+	// back leaves no lease that lasts for hours.
+	st.heartbeat = q(`INSERT INTO {{schema}}.relay AS r (pipe, boot_id, instance, alive_until)
+VALUES ($1, $2, $3, clock_timestamp() + $4::float8 * interval '1 second')
+ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, instance = excluded.instance`)
+	st.leave = q(`DELETE FROM {{schema}}.relay WHERE pipe = $1 AND boot_id = $2`)
+	const next = `INSERT INTO {{schema}}.progress (pipe, lane, n, owner, pos, low, next_xid, running, draining, drain_seq, delivered)
+SELECT c.pipe, c.lane, c.n + 1, `
+	const rest = `, c.pos, c.low, c.next_xid, c.running, nullif(c.draining, '{}'), nullif(c.drain_seq, 0), c.delivered`
+	st.release = q(next + `''` + rest + ` FROM {{schema}}.lane_cursor c
+JOIN unnest($3::smallint[], $4::bigint[]) AS x(lane, n) ON x.lane = c.lane AND x.n = c.n
+WHERE c.pipe = $1 AND c.owner = $2 ORDER BY c.lane ON CONFLICT DO NOTHING`)
+	st.releaseAll = q(next + `''` + rest + ` FROM {{schema}}.lane_cursor c
+WHERE c.pipe = $1 AND c.owner = $2 ORDER BY c.lane ON CONFLICT DO NOTHING`)
+	// Random among the free, so that two instances that start together do not
+	// want the same lanes; inserted in ascending order, so that they cannot
+	// wait for each other in a circle.
+	st.take = q(`WITH me AS (
+  SELECT (SELECT joined = pg_current_xact_id() FROM {{schema}}.relay WHERE pipe = $1 AND boot_id = $2) AS fresh,
+         (SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1) AS live, (SELECT lanes FROM {{schema}}.outbox_info) AS lanes),
+share AS (SELECT CASE WHEN $3::int > 0 THEN least($3, (lanes + live - 1) / live) ELSE (lanes + live - 1) / live END AS n FROM me),
+held AS (SELECT count(*) AS n FROM {{schema}}.lane_cursor c, me WHERE c.pipe = $1 AND c.owner = $2 AND NOT me.fresh),
+free AS (SELECT c.lane FROM {{schema}}.lane_cursor c, me WHERE c.pipe = $1
+  AND (cardinality($4::smallint[]) = 0 OR c.lane = ANY ($4))
+  AND (c.owner = '' OR c.owner = $2 AND me.fresh
+    OR NOT EXISTS (SELECT 1 FROM {{schema}}.relay r WHERE r.pipe = $1 AND r.boot_id = c.owner))
+  ORDER BY random() LIMIT (SELECT greatest(share.n - held.n, 0) FROM share, held))
+` + next + `$2` + rest + ` FROM {{schema}}.lane_cursor c JOIN free ON free.lane = c.lane
+WHERE c.pipe = $1 ORDER BY c.lane ON CONFLICT DO NOTHING`)
+	st.grants = q(`SELECT c.lane, c.n, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq
+FROM {{schema}}.lane_cursor c JOIN {{schema}}.relay r ON r.pipe = c.pipe AND r.boot_id = c.owner
+WHERE c.pipe = $1 AND c.owner = $2 AND (r.joined <> pg_current_xact_id() OR c.settled_at >= now()) ORDER BY c.lane`)
+	st.live = q(`SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1 AND alive_until > clock_timestamp()`)
+	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.actor, q.reason FROM {{schema}}.request q
+WHERE q.pipe = $1 AND q.done_at IS NULL ORDER BY q.id LIMIT 1000`)
+	st.look = q(`SELECT age('3'::xid)::bigint, pg_current_snapshot()::text`)
+	st.makePipe = q(`WITH r AS (INSERT INTO {{schema}}.running (id, xids) SELECT $2, $5::text::int8multirange WHERE $5::text <> '{}' RETURNING id)
+INSERT INTO {{schema}}.pipe (name, pos, next_xid, running) VALUES ($1, $3, $4, (SELECT id FROM r)) ON CONFLICT DO NOTHING`)
+	st.resetMark = q(`UPDATE {{schema}}.outbox_info SET reset_xid = 9223372036854775807, restore_epoch = restore_epoch + 1`)
+	st.resetSet = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest($1::bigint, s.last_value,
+ (SELECT max(pos) FROM {{schema}}.lane_cursor)) + 1) FROM {{schema}}.outbox_seq s`)
+}

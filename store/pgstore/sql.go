@@ -1,0 +1,50 @@
+package pgstore
+
+import "strings"
+
+// statements are the texts of one schema, made once.
+type statements struct {
+	floor, page, stragglers, bulk, cursors, due string // read
+	settings                                    string
+	info, look, makePipe, resetMark, resetSet   string
+	session, expired, release, releaseAll       string // lease
+	heartbeat, leave, take, grants, parked      string
+	live, requests                              string
+	running, settle, park, unpark, execute      string // settle
+	verdict, prune, pruneRunning                string
+	status, counts, instances, parkedCount      string // admin
+	parkedList, ask, acts                       string
+}
+
+const (
+	// Cluster, timeline and restore epoch, and when the server last began to
+	// count its statistics, which it does after every crash and after no clean
+	// stop: a crash takes back numbers and transaction ids that were given out
+	// and not on disk, and with them positions that were read and not settled.
+	// No timeline on a standby.
+	identityExpr = `(SELECT c.system_identifier FROM pg_control_system() c)::text || '/' ||
+ CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END || '/' ||
+ (SELECT i.restore_epoch FROM {{schema}}.outbox_info i)::text || '/' ||
+ coalesce(encode(timestamptz_send(pg_stat_get_bgwriter_stat_reset_time()), 'hex'), '')`
+
+	// Plans must not depend on statistics that are hours old: an index probe per
+	// lane is right at every size of the table.
+	readSettings = `set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+ set_config('enable_sort', 'off', true), set_config('jit', 'off', true), set_config('row_security', 'off', true),
+ set_config('max_parallel_workers_per_gather', '0', true), set_config('plan_cache_mode', 'force_generic_plan', true)`
+
+	columns = `o.lane, o.seq, o.xid, o.id, o.topic, o.key, o.type, o.payload, o.content_type,
+ CASE WHEN o.headers = '{}' THEN NULL ELSE o.headers END, o.version, o.schema_version, o.not_before, o.created_at`
+)
+
+func newStatements(schema string) statements {
+	r := strings.NewReplacer("{{schema}}", quote(schema), "{{identity}}", identityExpr, "{{columns}}", columns)
+	q := func(s string) string { return r.Replace(r.Replace(s)) }
+	st := statements{}
+	st.readSQL(q)
+	st.parkedSQL(q)
+	st.leaseSQL(q)
+	st.settleSQL(q)
+	st.adminSQL(q)
+	return st
+}
