@@ -26,9 +26,10 @@ type migrateStep struct {
 func (a *app) migrateCommand() *cobra.Command {
 	var (
 		dryRun, printSQL bool
+		adopt            bool
 		to               int
 	)
-	up := func(cmd *cobra.Command, _ []string) error { return a.migrate(cmd, to, dryRun, printSQL) }
+	up := func(cmd *cobra.Command, _ []string) error { return a.migrate(cmd, store.MigrateRequest{Target: to, DryRun: dryRun, Adopt: adopt}, printSQL) }
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Make or change the outbox's schema",
@@ -44,6 +45,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	fs.BoolVar(&printSQL, "print-sql", false, "print the statements, change nothing")
 	fs.IntVar(&a.set.lanes, "lanes", 0, "lanes of a new outbox, never changed afterwards (default 64)")
 	mark(fs, "lanes")
+	cmd.Flags().BoolVar(&adopt, "adopt", false, "take over an outbox that was dumped and restored into this server,\nor whose sequence was set back while no relay ran")
 	upCmd := &cobra.Command{Use: "up", Short: "Bring the schema to the newest version (the default)", Args: noArgs, RunE: up}
 	upCmd.Flags().IntVar(&to, "to", 0, "stop at this version (default: the newest)")
 
@@ -54,7 +56,7 @@ func (a *app) migrateCommand() *cobra.Command {
 			if !yes && !dryRun && !printSQL {
 				return usagef("this removes the outbox and every message in it: add --yes, or --dry-run to see the steps")
 			}
-			return a.migrate(cmd, -1, dryRun, printSQL)
+			return a.migrate(cmd, store.MigrateRequest{Target: -1, DryRun: dryRun}, printSQL)
 		},
 	}
 	down.Flags().BoolVar(&yes, "yes", false, "really remove everything")
@@ -66,14 +68,14 @@ func (a *app) migrateCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) migrate(cmd *cobra.Command, to int, dryRun, printSQL bool) error {
+func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL bool) error {
 	st, err := openStore(&a.set)
 	if err != nil {
 		return err
 	}
 	defer st.close()
 	if printSQL {
-		return a.printSQL(st, to)
+		return a.printSQL(st, req.Target)
 	}
 	ctx := cmd.Context()
 	if err := reach(ctx, st); err != nil {
@@ -86,11 +88,12 @@ func (a *app) migrate(cmd *cobra.Command, to int, dryRun, printSQL bool) error {
 	if have > want {
 		return &store.SchemaError{Schema: a.schemaName(), Have: have, Want: want}
 	}
-	steps, err := st.Migrate(ctx, store.MigrateRequest{Target: to, DryRun: dryRun, Lanes: a.set.lanes})
+	req.Lanes = a.set.lanes
+	steps, err := st.Migrate(ctx, req)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	answer := migrateAnswer{Have: have, Want: want, DryRun: dryRun, Steps: []migrateStep{}}
+	answer := migrateAnswer{Have: have, Want: want, DryRun: req.DryRun, Steps: []migrateStep{}}
 	for _, s := range steps {
 		answer.Steps = append(answer.Steps, migrateStep{s.Version, s.Name, s.Down, s.Took.Seconds()})
 	}

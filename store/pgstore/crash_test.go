@@ -38,8 +38,10 @@ func (d *db) crash(pg *testserver.Postgres) {
 // after a crash, and remains the same process.
 func (d *db) crashSession(*testserver.Postgres) {
 	d.Helper()
-	var pid int
-	if err := d.pool.QueryRow(d.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+	const since = `SELECT pg_backend_pid(), pg_stat_get_bgwriter_stat_reset_time()::text`
+	var pid, next int
+	var before, now string
+	if err := d.pool.QueryRow(d.Context(), since).Scan(&pid, &before); err != nil {
 		d.Fatal(err)
 	}
 	p, err := os.FindProcess(pid)
@@ -49,11 +51,8 @@ func (d *db) crashSession(*testserver.Postgres) {
 	if err := p.Kill(); err != nil {
 		d.Fatal(err)
 	}
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		d.pool.Reset()
-		var now int
-		if err = d.pool.QueryRow(d.Context(), `SELECT pg_backend_pid()`).Scan(&now); err == nil && now != pid {
+	for deadline := time.Now().Add(30 * time.Second); ; d.pool.Reset() {
+		if err = d.pool.QueryRow(d.Context(), since).Scan(&next, &now); err == nil && now != before {
 			return
 		}
 		if time.Now().After(deadline) {

@@ -73,6 +73,20 @@ func rowSecurity(schema string, err error) error {
 	}
 }
 
+func subscribed(schema, subscription string) error {
+	return &store.UnusableError{
+		What: fmt.Sprintf("subscription %q writes into %s.outbox: its rows carry numbers and transaction ids of another server", subscription, schema),
+		Fix:  "drop the subscription, or leave the outbox out of it; after a cut-over run `postrider migrate --adopt` then",
+	}
+}
+
+func moved(schema string) error {
+	return &store.UnusableError{
+		What: fmt.Sprintf("schema %q was moved here from another server (dump and restore, pg_upgrade): its transaction ids mean nothing here", schema),
+		Fix:  "when nothing writes into the old outbox any more and no relay reads it, run `postrider migrate --adopt`",
+	}
+}
+
 func standby() error {
 	return &store.UnusableError{
 		What: "the server is a standby: it may lack or repeat messages",

@@ -40,7 +40,8 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 type leaseAnswer struct {
 	version, lanes, live int
 	identity             string
-	secured, pipe        bool
+	secured, pipe, home  bool
+	subscription         string // that writes into the outbox
 	grants               []store.LaneGrant
 	requests             []store.Request
 }
@@ -51,7 +52,7 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	s.queueSession(b)
 	pipe := s.opts.Pipe
 	b.Queue(s.sql.info, pipe).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&a.version, &a.lanes, &a.identity, &a.secured, &a.pipe)
+		return row.Scan(&a.version, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.pipe)
 	})
 	b.Queue(s.sql.expired, pipe)
 	if len(req.Release) > 0 {
@@ -125,6 +126,10 @@ func (s *Store) judge(a *leaseAnswer) error {
 		return rowSecurity(s.opts.Schema, nil)
 	case strings.Contains(a.identity, "/standby/"):
 		return standby()
+	case a.subscription != "":
+		return subscribed(s.opts.Schema, a.subscription)
+	case !a.home:
+		return moved(s.opts.Schema)
 	}
 	return nil
 }
@@ -144,7 +149,7 @@ func scanGrants(rows pgx.Rows, a *leaseAnswer) error {
 	for rows.Next() {
 		var g store.LaneGrant
 		var raw rawCursor
-		err := rows.Scan(&g.Lane, &g.Epoch, &raw.pos, &raw.low, &raw.next, &raw.inflight, &raw.draining, &raw.drainSeq)
+		err := rows.Scan(&g.Lane, &g.Epoch, &raw.pos, &raw.low, &raw.next, &raw.inflight, &raw.draining, &raw.drainSeq, &raw.floor)
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,9 @@ func (st *statements) leaseSQL(q func(string) string) {
  set_config('idle_in_transaction_session_timeout', $2, true), set_config('jit', 'off', true),
  set_config('row_security', 'off', true), set_config('synchronous_commit', 'on', true)`
 	st.info = q(`SELECT (SELECT coalesce(max(version), 0) FROM {{schema}}.migration), i.lanes, {{identity}},
- row_security_active('{{schema}}.outbox'::regclass),
+ row_security_active('{{schema}}.outbox'::regclass), i.cluster = (pg_control_system()).system_identifier,
+ coalesce((SELECT min(s.subname) FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid
+   WHERE r.srrelid = '{{schema}}.outbox'::regclass), ''),
  EXISTS (SELECT 1 FROM {{schema}}.pipe WHERE name = $1) FROM {{schema}}.outbox_info i`)
 	st.expired = q(`DELETE FROM {{schema}}.relay r USING (
   SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND alive_until <= clock_timestamp()
@@ -45,7 +47,7 @@ free AS (SELECT c.lane FROM {{schema}}.lane_cursor c, me WHERE c.pipe = $1
   ORDER BY random() LIMIT (SELECT greatest(share.n - held.n, 0) FROM share, held))
 ` + next + `$2` + rest + ` FROM {{schema}}.lane_cursor c JOIN free ON free.lane = c.lane
 WHERE c.pipe = $1 ORDER BY c.lane ON CONFLICT DO NOTHING`)
-	st.grants = q(`SELECT c.lane, c.n, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq
+	st.grants = q(`SELECT c.lane, c.n, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq, c.floor
 FROM {{schema}}.lane_cursor c JOIN {{schema}}.relay r ON r.pipe = c.pipe AND r.boot_id = c.owner
 WHERE c.pipe = $1 AND c.owner = $2 AND (r.joined <> pg_current_xact_id() OR c.settled_at >= now()) ORDER BY c.lane`)
 	st.live = q(`SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1 AND alive_until > clock_timestamp()`)
@@ -54,7 +56,13 @@ WHERE q.pipe = $1 AND q.done_at IS NULL ORDER BY q.id LIMIT 1000`)
 	st.look = q(`SELECT age('3'::xid)::bigint, pg_current_snapshot()::text`)
 	st.makePipe = q(`WITH r AS (INSERT INTO {{schema}}.running (id, xids) SELECT $2, $5::text::int8multirange WHERE $5::text <> '{}' RETURNING id)
 INSERT INTO {{schema}}.pipe (name, pos, next_xid, running) VALUES ($1, $3, $4, (SELECT id FROM r)) ON CONFLICT DO NOTHING`)
-	st.resetMark = q(`UPDATE {{schema}}.outbox_info SET reset_xid = 9223372036854775807, restore_epoch = restore_epoch + 1`)
-	st.resetSet = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest($1::bigint, s.last_value,
- (SELECT max(pos) FROM {{schema}}.lane_cursor)) + 1) FROM {{schema}}.outbox_seq s`)
+	st.resetMark = q(`UPDATE {{schema}}.outbox_info SET reset_xid = 9223372036854775807, floor = 0, restore_epoch = restore_epoch + 1`)
+	st.resetSet = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest($1::bigint, s.last_value, ` + highest + `) + 1)
+FROM {{schema}}.outbox_seq s`)
 }
+
+// highest is the highest number of any row and any cursor; greatest() passes
+// over the one that is NULL.
+const highest = `(SELECT max(pos) FROM {{schema}}.lane_cursor),
+ (SELECT max(m.seq) FROM {{schema}}.outbox_info i CROSS JOIN generate_series(0, i.lanes - 1) AS l(lane)
+  CROSS JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq DESC LIMIT 1) m)`

@@ -60,6 +60,9 @@ func (m migration) checksum() string {
 	return hex.EncodeToString(sum[:])
 }
 
+// migrateLock begins the name of the advisory lock of a migration.
+const migrateLock = "postrider migrate "
+
 const migrationTable = `CREATE SCHEMA IF NOT EXISTS {{schema}};
 CREATE TABLE IF NOT EXISTS {{schema}}.migration (
     version    integer PRIMARY KEY,
@@ -118,6 +121,8 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 	switch {
 	case lanes < 1 || lanes > 4096:
 		return nil, &store.UnusableError{What: fmt.Sprintf("%d lanes", lanes), Fix: "choose 1 to 4096"}
+	case req.Adopt && target != 0:
+		return nil, errors.New("migrate: adopt goes with the newest version only")
 	case target == 0:
 		target = Version
 	case target == -1:
@@ -130,16 +135,31 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 		if err != nil {
 			return nil, err
 		}
-		return plan(all, have, target, s.opts.Schema)
+		steps, err := plan(all, have, target, s.opts.Schema)
+		if req.Adopt && err == nil {
+			steps = append(steps, store.Step{Version: Version, Name: "adopt"})
+		}
+		return steps, err
 	}
 	var done []store.Step
 	for {
 		step, err := s.migrateOne(ctx, all, target, lanes)
-		if err != nil || step == nil {
+		if err != nil {
+			return done, err
+		}
+		if step == nil {
+			break
+		}
+		done = append(done, *step)
+	}
+	if req.Adopt {
+		step, err := s.adopt(ctx)
+		if err != nil {
 			return done, err
 		}
 		done = append(done, *step)
 	}
+	return done, nil
 }
 
 // plan lists the steps from have to target.
@@ -175,7 +195,7 @@ func (s *Store) migrateOne(ctx context.Context, all []migration, target, lanes i
 	}()
 	// The lock of the other migration is waited for; locks on tables are not.
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0)), set_config('lock_timeout', '3s', true),
-		set_config('search_path', 'pg_catalog', true)`, "postrider migrate "+s.opts.Schema); err != nil {
+		set_config('search_path', 'pg_catalog', true)`, migrateLock+s.opts.Schema); err != nil {
 		return nil, s.wrap("migrate: wait for another migration", err)
 	}
 	have, err := s.schemaVersion(ctx, tx)

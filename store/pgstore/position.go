@@ -17,6 +17,7 @@ type cursor struct {
 	inflight xidSet // running when the reader passed pos
 	draining xidSet // ended since; their rows up to pos are being delivered
 	drainSeq int64  // up to here, 0 when draining is empty
+	floor    int64  // rows up to here came from another server, whose ids mean nothing here
 }
 
 const positionVersion = 1
@@ -30,6 +31,7 @@ func (c *cursor) encode() store.Position {
 	b = binary.AppendUvarint(b, uint64(c.pos))
 	b = binary.AppendUvarint(b, uint64(c.low))
 	b = binary.AppendUvarint(b, c.next)
+	b = binary.AppendUvarint(b, uint64(c.floor))
 	b = appendSet(b, c.inflight)
 	b = appendSet(b, c.draining)
 	if len(c.draining) > 0 {
@@ -85,12 +87,12 @@ func decodePosition(p store.Position) (cursor, error) {
 		return cursor{}, errPosition
 	}
 	r := positionReader{b: p[1:]}
-	c := cursor{pos: int64(r.uvarint()), low: int64(r.uvarint()), next: r.uvarint()}
+	c := cursor{pos: int64(r.uvarint()), low: int64(r.uvarint()), next: r.uvarint(), floor: int64(r.uvarint())}
 	c.inflight, c.draining = r.set(), r.set()
 	if len(c.draining) > 0 {
 		c.drainSeq = int64(r.uvarint())
 	}
-	if r.bad || len(r.b) > 0 || c.pos < 0 || c.low < 0 {
+	if r.bad || len(r.b) > 0 || c.pos < 0 || c.low < 0 || c.floor < 0 {
 		return cursor{}, errPosition
 	}
 	return c, nil

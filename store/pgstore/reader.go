@@ -97,7 +97,7 @@ func (r *reader) deal(found []record, byLane map[int16]*laneRead) {
 		if rec.lane != last {
 			bytes, last = 0, rec.lane
 		}
-		if l == nil || rec.seq > l.cur.pos || rec.seq <= l.cur.drainSeq || !l.resolved.contains(rec.xid) {
+		if l == nil || rec.seq > l.cur.pos || rec.seq <= max(l.cur.drainSeq, l.cur.low) || !l.resolved.contains(rec.xid) {
 			continue
 		}
 		bytes = l.late.add(rec, r.now, l.limit, l.maxBytes, bytes)
@@ -195,7 +195,7 @@ func (l *laneRead) finish(floor int64, k look) store.Batch {
 		// Transactions of the old set that still run keep the old bound; those
 		// that are new began after the position before was read.
 		if !overlaps(c.inflight, k.running) {
-			c.low = c.pos
+			c.low = max(c.pos, c.floor)
 		}
 		c.pos, c.inflight, c.next = pos, k.running, k.next
 	}
@@ -250,7 +250,7 @@ func (r *reader) cursors(ctx context.Context, lanes []int16) (map[int16]cursor, 
 	for rows.Next() {
 		var lane int16
 		var raw rawCursor
-		if err := rows.Scan(&lane, &raw.pos, &raw.low, &raw.next, &raw.inflight, &raw.draining, &raw.drainSeq); err != nil {
+		if err := rows.Scan(&lane, &raw.pos, &raw.low, &raw.next, &raw.inflight, &raw.draining, &raw.drainSeq, &raw.floor); err != nil {
 			return nil, err
 		}
 		if out[lane], err = raw.cursor(); err != nil {
@@ -262,8 +262,8 @@ func (r *reader) cursors(ctx context.Context, lanes []int16) (map[int16]cursor, 
 
 // rawCursor is a cursor as lane_cursor shows it.
 type rawCursor struct {
-	pos, low, next, drainSeq int64
-	inflight, draining       string
+	pos, low, next, drainSeq, floor int64
+	inflight, draining              string
 }
 
 func (r rawCursor) cursor() (cursor, error) {
@@ -275,7 +275,7 @@ func (r rawCursor) cursor() (cursor, error) {
 	if err != nil {
 		return cursor{}, err
 	}
-	return cursor{pos: r.pos, low: r.low, next: uint64(r.next), inflight: in, draining: out, drainSeq: r.drainSeq}, nil
+	return cursor{pos: r.pos, low: r.low, next: uint64(r.next), inflight: in, draining: out, drainSeq: r.drainSeq, floor: r.floor}, nil
 }
 
 // list builds the text of an array of numbers.

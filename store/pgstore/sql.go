@@ -14,6 +14,8 @@ type statements struct {
 	verdict, prune, pruneRunning                string
 	status, counts, instances, parkedCount      string // admin
 	parkedList, ask, acts                       string
+	home, adoptLock, adoptFloor, adoptLanes     string // adopt
+	adoptInfo, adoptRelays                      string
 }
 
 const (
@@ -46,5 +48,6 @@ func newStatements(schema string) statements {
 	st.leaseSQL(q)
 	st.settleSQL(q)
 	st.adminSQL(q)
+	st.adoptSQL(q)
 	return st
 }

@@ -1,6 +1,6 @@
 DROP VIEW {{schema}}.messages;
 DROP VIEW {{schema}}.lane_cursor;
-DROP FUNCTION {{schema}}.settled(bigint, xid8, bigint, int8multirange, int8multirange, bigint);
+DROP FUNCTION {{schema}}.settled(bigint, xid8, bigint, bigint, int8multirange, int8multirange, bigint);
 DROP TABLE {{schema}}.request;
 DROP TABLE {{schema}}.parked;
 DROP TABLE {{schema}}.relay;

@@ -12,6 +12,11 @@ CREATE TABLE {{schema}}.outbox_info (
     -- Transactions below this id may have drawn numbers below a lane's cursor
     -- although they began after the cursor's read: the sequence was set back.
     reset_xid     bigint NOT NULL DEFAULT 0,
+    -- The server that this history's transaction ids belong to. In a dump that
+    -- was restored it names another one, until the outbox is adopted.
+    cluster       bigint NOT NULL DEFAULT ((pg_control_system()).system_identifier),
+    -- Rows up to here came from another server: their ids mean nothing here.
+    floor         bigint NOT NULL DEFAULT 0,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 INSERT INTO {{schema}}.outbox_info (lanes) VALUES ({{lanes}});
@@ -168,14 +173,17 @@ CREATE INDEX request_open ON {{schema}}.request (pipe, lane, id) WHERE done_at I
 -- Where every lane of every pipe stands.
 CREATE VIEW {{schema}}.lane_cursor AS
 SELECT p.name AS pipe, l.lane::smallint AS lane, coalesce(g.n, 0) AS n, coalesce(g.owner, '') AS owner,
-       coalesce(g.pos, p.pos) AS pos, coalesce(g.low, 0) AS low, coalesce(g.next_xid, p.next_xid) AS next_xid,
+       coalesce(g.pos, p.pos) AS pos,
+       CASE WHEN i.reset_xid > coalesce(g.next_xid, p.next_xid) THEN 0 ELSE coalesce(g.low, 0) END AS low,
+       coalesce(g.next_xid, p.next_xid) AS next_xid,
        coalesce(g.delivered, 0) AS delivered, g.settled_at, coalesce(g.drain_seq, 0) AS drain_seq,
        coalesce(g.draining, '{}'::int8multirange) AS draining,
        CASE WHEN g.n IS NULL THEN p.running ELSE g.running END AS running,
        coalesce(r.xids, '{}'::int8multirange)
        + CASE WHEN i.reset_xid > coalesce(g.next_xid, p.next_xid)
               THEN int8multirange(int8range(coalesce(g.next_xid, p.next_xid), i.reset_xid))
-              ELSE '{}'::int8multirange END AS inflight
+              ELSE '{}'::int8multirange END AS inflight,
+       i.floor
 FROM {{schema}}.outbox_info i
 CROSS JOIN {{schema}}.pipe p
 CROSS JOIN generate_series(0, i.lanes - 1) AS l(lane)
@@ -184,10 +192,10 @@ LEFT JOIN LATERAL (SELECT * FROM {{schema}}.progress g
 LEFT JOIN {{schema}}.running r ON r.id = CASE WHEN g.n IS NULL THEN p.running ELSE g.running END;
 
 -- The one predicate: is the row behind the cursor, and was it seen?
-CREATE FUNCTION {{schema}}.settled(seq bigint, xid xid8, pos bigint, inflight int8multirange,
+CREATE FUNCTION {{schema}}.settled(seq bigint, xid xid8, pos bigint, low bigint, inflight int8multirange,
     draining int8multirange, drain_seq bigint) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN seq <= pos AND NOT inflight @> xid::text::bigint
-   AND NOT (seq > drain_seq AND draining @> xid::text::bigint);
+RETURN seq <= pos AND NOT (seq > low AND inflight @> xid::text::bigint)
+   AND NOT (seq > low AND seq > drain_seq AND draining @> xid::text::bigint);
 
 -- What operators know from outbox tables, derived.
 CREATE VIEW {{schema}}.messages AS
@@ -195,11 +203,11 @@ SELECT o.id, c.pipe, o.topic, o.key, o.type, o.version,
        CASE WHEN k.state = 'dead' THEN 'DeadLetter'
             WHEN k.state = 'retry' THEN 'Failed'
             WHEN k.state IS NOT NULL THEN 'Pending'
-            WHEN {{schema}}.settled(o.seq, o.xid, c.pos, c.inflight, c.draining, c.drain_seq) THEN 'Sent'
+            WHEN {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq) THEN 'Sent'
             WHEN w.boot_id IS NOT NULL THEN 'InProgress'
             ELSE 'Pending' END AS state,
        k.state AS parked, o.created_at, o.not_before,
-       CASE WHEN k.state IS NULL AND {{schema}}.settled(o.seq, o.xid, c.pos, c.inflight, c.draining, c.drain_seq)
+       CASE WHEN k.state IS NULL AND {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)
             THEN (SELECT g.settled_at FROM {{schema}}.progress g
                   WHERE g.pipe = c.pipe AND g.lane = c.lane AND g.pos >= o.seq ORDER BY g.n LIMIT 1) END AS sent_by,
        k.attempts, CASE WHEN k.state IN ('retry', 'scheduled') THEN k.due_at END AS next_attempt,

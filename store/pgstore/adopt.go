@@ -1,0 +1,105 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/postrider/postrider/store"
+)
+
+// adoptSQL holds the texts of adopt.
+func (st *statements) adoptSQL(q func(string) string) {
+	st.home = q(`SELECT i.cluster = (pg_control_system()).system_identifier FROM {{schema}}.outbox_info i`)
+	// Whoever writes has ended, and what they wrote is visible: every row is at
+	// or below the floor, and every later one above it.
+	st.adoptLock = q(`LOCK TABLE {{schema}}.outbox IN SHARE ROW EXCLUSIVE MODE`)
+	st.adoptFloor = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest(s.last_value, 1, ` + highest + `))
+FROM {{schema}}.outbox_seq s`)
+	// What was running on the other server is over. Its rows behind a cursor
+	// are delivered like those of any transaction that ended; a set of which a
+	// part was delivered starts anew only when there is another to join it.
+	st.adoptLanes = q(`INSERT INTO {{schema}}.progress (pipe, lane, n, owner, pos, low, next_xid, draining, drain_seq, delivered)
+SELECT c.pipe, c.lane, c.n + 1, '', c.pos, c.low, pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
+ nullif(c.inflight + c.draining, '{}'),
+ CASE WHEN c.inflight + c.draining = '{}' THEN NULL WHEN c.inflight = '{}' THEN c.drain_seq ELSE c.low END, c.delivered
+FROM {{schema}}.lane_cursor c ORDER BY c.pipe, c.lane`)
+	st.adoptInfo = q(`UPDATE {{schema}}.outbox_info SET cluster = (pg_control_system()).system_identifier, floor = $1, reset_xid = 0,
+ restore_epoch = restore_epoch + 1`)
+	st.adoptRelays = q(`DELETE FROM {{schema}}.relay`)
+}
+
+// adopt makes the outbox one of this server. An outbox that came from another
+// one is marked so that no transaction id of that one is looked for again; one
+// of this server has its sequence lifted above every row and every cursor, and
+// every reader looks again at what began after its last look.
+func (s *Store) adopt(ctx context.Context) (*store.Step, error) {
+	start := time.Now()
+	home := false
+	if err := s.pool.QueryRow(ctx, s.sql.home).Scan(&home); err != nil {
+		return nil, s.wrap("adopt", err)
+	}
+	var err error
+	if home {
+		err = s.adoptOwn(ctx)
+	} else {
+		err = s.adoptMoved(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &store.Step{Version: Version, Name: "adopt", Took: time.Since(start)}, nil
+}
+
+func (s *Store) adoptOwn(ctx context.Context) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return s.wrap("adopt", err)
+	}
+	defer conn.Release()
+	if err := s.repairSequence(ctx, conn.Conn(), 0); err != nil && !errors.Is(err, store.ErrIdentity) {
+		return s.wrap("adopt", err)
+	}
+	return nil
+}
+
+func (s *Store) adoptMoved(ctx context.Context) error {
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0)), set_config('lock_timeout', '3s', true)`,
+			migrateLock+s.opts.Schema); err != nil {
+			return err
+		}
+		home := false
+		if err := tx.QueryRow(ctx, s.sql.home).Scan(&home); err != nil || home { // another was faster
+			return err
+		}
+		if _, err := tx.Exec(ctx, s.sql.adoptLock); err != nil {
+			return err
+		}
+		var floor int64
+		if err := tx.QueryRow(ctx, s.sql.adoptFloor).Scan(&floor); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, s.sql.adoptLanes); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, s.sql.adoptInfo, floor); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, s.sql.adoptRelays)
+		return err
+	})
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "55P03" {
+		return &store.UnusableError{
+			What: fmt.Sprintf("adopt: transactions that wrote into %s.outbox are still open", s.opts.Schema),
+			Fix:  "end them, prepared ones (pg_prepared_xacts) included, and adopt again",
+			Err:  err,
+		}
+	}
+	return s.wrap("adopt", err)
+}

@@ -1,0 +1,160 @@
+package pgstore_test
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store"
+)
+
+// copySchema carries a schema from one database to another as a dump does: the
+// tables' contents of one snapshot, then the sequence.
+func copySchema(t *testing.T, from, to *db) {
+	t.Helper()
+	bin, err := testserver.PostgresBin("15")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dump := exec.Command(filepath.Join(bin, "pg_dump"), "--schema="+from.schema, from.pool.Config().ConnString())
+	load := exec.Command(filepath.Join(bin, "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", to.pool.Config().ConnString())
+	var said bytes.Buffer
+	dump.Stderr, load.Stderr = &said, &said
+	if load.Stdin, err = dump.StdoutPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := dump.Start(); err != nil {
+		t.Skipf("SKIPPED, NOT TESTED: no client tools: %v", err)
+	}
+	if err := load.Run(); err != nil {
+		t.Fatalf("restore: %v\n%s", err, said.String())
+	}
+	if err := dump.Wait(); err != nil {
+		t.Fatalf("dump: %v\n%s", err, said.String())
+	}
+}
+
+// Promises L and O. An outbox that was dumped and restored into another server
+// is refused until it is adopted; then everything that was not settled comes,
+// each key in its order, and nothing twice, although every transaction id of
+// the old server comes again in the new one.
+func TestDumpAndRestore(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		source := testserver.StartPostgres(t, "15")
+		d := &db{T: t, pool: newPool(t, source.URL), schema: "box", lanes: 4}
+		if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+			t.Fatal(err)
+		}
+		d.exec(`SELECT setval('box.outbox_seq', 1000)`)
+		o := d.owner("a")
+		target := testserver.StartPostgres(t, version)
+		c := &db{T: t, pool: newPool(t, target.URL), schema: "box", lanes: 4}
+		// The ids of the messages below will all be given out again over there.
+		there := c.count(`SELECT pg_current_xact_id()::text::bigint`)
+		for d.count(`SELECT pg_current_xact_id()::text::bigint`) < there+100 {
+		}
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'sent')`)
+		late, bulk := d.begin(), d.begin()
+		d.put(late, "late 1")
+		d.do(bulk, `INSERT INTO box.outbox (topic, key, type) SELECT 't', 'bulk', g::text FROM generate_series(1, 3000) g`)
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'sent too')`)
+		o.want("sent", "sent too")
+		d.put(late, "late 2")
+		d.commit(late)
+		d.commit(bulk)
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'pending')`)
+		lost := d.begin() // never in the dump
+		d.put(lost, "uncommitted")
+		copySchema(t, d, c)
+
+		_, err := c.store("main").Lease(t.Context(), store.LeaseRequest{BootID: "b", TTL: time.Minute})
+		wantIs(t, err, store.ErrUnusable)
+		for _, word := range []string{"another server", "postrider migrate --adopt"} {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("error lacks %q: %v", word, err)
+			}
+		}
+		c.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'written before the adoption')`)
+		open := c.begin()
+		c.put(open, "adopted while open")
+		_, err = c.store("main").Migrate(t.Context(), store.MigrateRequest{Adopt: true})
+		wantIs(t, err, store.ErrUnusable)
+		c.commit(open)
+		steps, err := c.store("main").Migrate(t.Context(), store.MigrateRequest{Adopt: true})
+		if err != nil || len(steps) != 1 || steps[0].Name != "adopt" {
+			t.Fatalf("adopt: %+v, %v", steps, err)
+		}
+		checkAdopted(t, c)
+	})
+}
+
+// checkAdopted reads everything while every id of the other server is running.
+func checkAdopted(t *testing.T, c *db) {
+	t.Helper()
+	heir := c.owner("b")
+	if len(heir.grant) != 4 {
+		t.Fatalf("%d lanes granted", len(heir.grant))
+	}
+	var open []pgx.Tx
+	top := c.count(`SELECT max(xid::text::bigint) FROM box.outbox WHERE type = 'pending'`)
+	for i := 0; ; i++ {
+		var xid int64
+		tx := c.begin()
+		if err := tx.QueryRow(t.Context(), `SELECT pg_current_xact_id()::text::bigint`).Scan(&xid); err != nil {
+			t.Fatal(err)
+		}
+		if xid < top-3 || xid > top+1 {
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if xid > top+1 {
+				break
+			}
+			continue
+		}
+		open = append(open, tx)
+	}
+	if len(open) < 4 {
+		t.Fatalf("only %d of the other server's ids run again", len(open))
+	}
+	var got []string
+	heir.drain()
+	for i, tx := range open {
+		c.put(tx, fmt.Sprintf("new %d", i))
+	}
+	c.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'new')`)
+	heir.drain()
+	for _, tx := range open {
+		c.commit(tx)
+		heir.drain()
+	}
+	bulk := 0
+	for _, label := range heir.seen {
+		if label[0] >= '0' && label[0] <= '9' {
+			bulk++
+			if label != fmt.Sprint(bulk) {
+				t.Fatalf("bulk message %d is %q", bulk, label)
+			}
+			continue
+		}
+		got = append(got, label)
+	}
+	want := []string{"late 1", "late 2", "pending", "written before the adoption", "adopted while open", "new"}
+	for i := range open {
+		want = append(want, fmt.Sprintf("new %d", i))
+	}
+	if !slices.Equal(got, want) || bulk != 3000 {
+		t.Errorf("delivered %q and %d of a bulk, want %q and 3000", got, bulk, want)
+	}
+	if n := c.count(`SELECT count(*) FROM box.messages WHERE state <> 'Sent'`); n != 0 {
+		t.Errorf("%d messages are not Sent", n)
+	}
+}
