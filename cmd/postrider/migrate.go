@@ -29,7 +29,9 @@ func (a *app) migrateCommand() *cobra.Command {
 		adopt            bool
 		to               int
 	)
-	up := func(cmd *cobra.Command, _ []string) error { return a.migrate(cmd, store.MigrateRequest{Target: to, DryRun: dryRun, Adopt: adopt}, printSQL) }
+	up := func(cmd *cobra.Command, _ []string) error {
+		return a.migrate(cmd, store.MigrateRequest{Target: to, DryRun: dryRun, Adopt: adopt}, printSQL)
+	}
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Make or change the outbox's schema",
