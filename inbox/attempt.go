@@ -96,8 +96,10 @@ func (in *Inbox) ForgetAttempts(ctx context.Context, c Conn, m postrider.Message
 const maxCause = 500
 
 func (in *Inbox) head(m *postrider.Message, origin string) []any {
-	return []any{in.consumer, m.ID, clean(m.Topic, postrider.MaxTopicLen), clean(m.Key, postrider.MaxKeyLen),
-		clean(m.Type, postrider.MaxTypeLen), clean(origin, 255)}
+	return []any{
+		in.consumer, m.ID, clean(m.Topic, postrider.MaxTopicLen), clean(m.Key, postrider.MaxKeyLen),
+		clean(m.Type, postrider.MaxTypeLen), clean(origin, 255),
+	}
 }
 
 func cleanHeaders(h map[string]string) map[string]string {

@@ -45,17 +45,31 @@ func TestInvalidMessageIsNamedBeforeAnyIO(t *testing.T) {
 		want string
 	}{
 		{"no topic", nil, postrider.Message{}, `outbox: message 2 (topic ""): topic is empty`},
-		{"payload", limits, postrider.Message{Topic: "t", Payload: []byte("four")},
-			`outbox: message 2 (topic "t"): payload is 4 bytes, the limit is 3`},
-		{"headers", limits, postrider.Message{Topic: "t", Headers: map[string]string{"abc": "de"}},
-			`outbox: message 2 (topic "t"): headers are 5 bytes, the limit is 4`},
+		{
+			"payload", limits,
+			postrider.Message{Topic: "t", Payload: []byte("four")},
+			`outbox: message 2 (topic "t"): payload is 4 bytes, the limit is 3`,
+		},
+		{
+			"headers", limits,
+			postrider.Message{Topic: "t", Headers: map[string]string{"abc": "de"}},
+			`outbox: message 2 (topic "t"): headers are 5 bytes, the limit is 4`,
+		},
 		{"zero byte", nil, postrider.Message{Topic: "t", Key: "a\x00b"}, `outbox: message 2 (topic "t"): key has a zero byte`},
-		{"long topic", nil, postrider.Message{Topic: strings.Repeat("x", 300)},
-			`outbox: message 2 (topic "` + strings.Repeat("x", 64) + `..."): topic is 300 bytes, the limit is 255`},
-		{"far future", nil, postrider.Message{Topic: "t", NotBefore: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)},
-			`outbox: message 2 (topic "t"): not before is in the year 12026, which no database keeps`},
-		{"unencodable", nil, postrider.JSON("t", "k", "y", func() {}),
-			`outbox: message 2 (topic "t"): invalid message: payload cannot be encoded: json: unsupported type: func()`},
+		{
+			"long topic", nil,
+			postrider.Message{Topic: strings.Repeat("x", 300)},
+			`outbox: message 2 (topic "` + strings.Repeat("x", 64) + `..."): topic is 300 bytes, the limit is 255`,
+		},
+		{
+			"far future", nil,
+			postrider.Message{Topic: "t", NotBefore: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)},
+			`outbox: message 2 (topic "t"): not before is in the year 12026, which no database keeps`,
+		},
+		{
+			"unencodable", nil, postrider.JSON("t", "k", "y", func() {}),
+			`outbox: message 2 (topic "t"): invalid message: payload cannot be encoded: json: unsupported type: func()`,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, d := range []outbox.Dialect{outbox.Postgres, outbox.SQLite} {

@@ -45,13 +45,13 @@ func newPostgres(table string) *postgres {
 func (p *postgres) write(ctx context.Context, tx Tx, ids []string, msgs []postrider.Message) error {
 	for len(msgs) > 0 {
 		n := chunk(msgs, postgresBatch, postgresBatchBytes)
-		query, args := p.many, []any(nil)
+		var err error
 		if n == 1 {
-			query, args = p.one, row(ids[0], &msgs[0])
+			_, err = tx.ExecContext(ctx, p.one, row(ids[0], &msgs[0])...)
 		} else {
-			args = arrays(ids[:n], msgs[:n])
+			_, err = tx.ExecContext(ctx, p.many, arrays(ids[:n], msgs[:n])...)
 		}
-		if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+		if err != nil {
 			return err
 		}
 		ids, msgs = ids[n:], msgs[n:]
@@ -81,8 +81,10 @@ func row(id string, m *postrider.Message) []any {
 	if !m.NotBefore.IsZero() {
 		notBefore = timestamp(m.NotBefore)
 	}
-	return []any{id, m.Topic, m.Key, m.Type, payload, m.ContentType, headersJSON(m.Headers),
-		m.Version, int64(m.SchemaVersion), notBefore}
+	return []any{
+		id, m.Topic, m.Key, m.Type, payload, m.ContentType, headersJSON(m.Headers),
+		m.Version, int64(m.SchemaVersion), notBefore,
+	}
 }
 
 // arrays is the arguments of the batch statement: one array literal per column.
@@ -110,8 +112,10 @@ func arrays(ids []string, msgs []postrider.Message) []any {
 			notBefore = notBefore.text(timestamp(m.NotBefore))
 		}
 	}
-	return []any{id.literal(), topic.literal(), key.literal(), typ.literal(), payload.literal(), contentType.literal(),
-		headers.literal(), version.literal(), schemaVersion.literal(), notBefore.literal()}
+	return []any{
+		id.literal(), topic.literal(), key.literal(), typ.literal(), payload.literal(), contentType.literal(),
+		headers.literal(), version.literal(), schemaVersion.literal(), notBefore.literal(),
+	}
 }
 
 // array is a PostgreSQL array in text form while it is being written.

@@ -50,8 +50,8 @@ func (p pgxTx[Tag]) ExecContext(ctx context.Context, query string, args ...any) 
 	return rowsAffected(tag.RowsAffected()), nil
 }
 
-func (p pgxTx[Tag]) Commit() error   { return p.tx.Commit(context.Background()) }
-func (p pgxTx[Tag]) Rollback() error { return p.tx.Rollback(context.Background()) }
+func (p pgxTx[Tag]) Commit() error   { return p.tx.Commit(context.Background()) }   //nolint:forbidigo // database/sql's shape has no ctx
+func (p pgxTx[Tag]) Rollback() error { return p.tx.Rollback(context.Background()) } //nolint:forbidigo // as above
 func (p pgxTx[Tag]) inner() any      { return p.tx }
 
 var errNoInsertID = errors.New("outbox: PostgreSQL has no last insert id")

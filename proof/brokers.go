@@ -30,6 +30,14 @@ func openBroker(ctx context.Context, name string) (*source, error) {
 	return nil, fmt.Errorf("unknown broker %q: kafka or nats", name)
 }
 
+// unlessEnded makes nothing of an error that the end of ctx has caused.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
 func openKafka(ctx context.Context) (*source, error) {
 	k, err := testserver.LaunchKafka(ctx, "", testserver.Throughput())
 	if err != nil {
@@ -49,11 +57,8 @@ func openKafka(ctx context.Context) (*source, error) {
 	follow := func(ctx context.Context, each func([]byte)) error {
 		for {
 			fetches := client.PollFetches(ctx)
-			if ctx.Err() != nil {
-				return nil
-			}
 			if err := fetches.Err(); err != nil {
-				return err
+				return unlessEnded(ctx, err)
 			}
 			fetches.EachRecord(func(r *kgo.Record) { each(r.Value) })
 		}
@@ -96,11 +101,8 @@ func openNATS(ctx context.Context) (*source, error) {
 		go func() { <-ctx.Done(); it.Stop() }()
 		for {
 			m, err := it.Next()
-			if ctx.Err() != nil {
-				return nil
-			}
 			if err != nil {
-				return err
+				return unlessEnded(ctx, err)
 			}
 			each(m.Data())
 		}

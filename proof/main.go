@@ -33,7 +33,13 @@ type Config struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	code := command(ctx)
+	stop()
+	os.Exit(code)
+}
+
+// command returns the exit status: 0 when the run proves what it should.
+func command(ctx context.Context) int {
 	var c Config
 	flag.StringVar(&c.Broker, "broker", "kafka", "kafka or nats")
 	flag.StringVar(&c.Postgres, "postgres", "15", "major version")
@@ -46,17 +52,18 @@ func main() {
 	result, err := Run(ctx, c)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "proof:", err)
-		os.Exit(2)
+		return 2
 	}
 	line, err := json.Marshal(result)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "proof:", err)
-		os.Exit(2)
+		return 2
 	}
 	fmt.Println(string(line))
 	if !result.OK {
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func say(format string, args ...any) {

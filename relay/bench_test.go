@@ -43,8 +43,7 @@ func (s *endless) Read(_ context.Context, reads []store.LaneRead) ([]store.Batch
 func (s *endless) Settle(context.Context, []store.Settlement) ([]store.Lane, error) { return nil, nil }
 
 type countSink struct {
-	want int
-	got  chan int
+	got chan int
 }
 
 func (s *countSink) Info() broker.Info { return broker.Info{Name: "null"} }

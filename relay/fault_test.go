@@ -98,7 +98,7 @@ func TestAnUnreachableStoreIsWaitedForWithOneLine(t *testing.T) {
 		time.Sleep(16 * time.Second)
 		checkLog(t, b, "orders", next)
 		stop()
-		if n := log.count("does not answer"); n != 2 {
+		if n := log.count("no answer"); n != 2 {
 			t.Errorf("%d lines say that the store is down, want one per outage:\n%s", n, log.buf.String())
 		}
 		if n := log.count("works again"); n != 2 {
@@ -183,7 +183,7 @@ func TestAPanicOfTheSinkIsAnUnknownFate(t *testing.T) {
 		if d := checkLog(t, b, "orders", next); d != 0 {
 			t.Errorf("%d duplicates", d)
 		}
-		if r.Stats().Errors["unknown"] != 10 || log.count(`msg="deliver panicked"`) != 2 || log.count("secret") != 0 {
+		if r.Stats().Errors["unknown"] != 10 || log.count(`msg="a call panicked" call=deliver`) != 2 || log.count("secret") != 0 {
 			t.Errorf("errors %v, log:\n%s", r.Stats().Errors, log.buf.String())
 		}
 	})

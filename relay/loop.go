@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -143,9 +142,9 @@ func (lp *loop) notify(f core.Fact) {
 	switch f := f.(type) {
 	case core.HealthChanged:
 		if f.Down {
-			log.Warn(f.Part+" does not answer, backing off", "error", f.Err)
+			log.Warn("no answer, backing off", "part", f.Part, "error", f.Err)
 		} else {
-			log.Info(f.Part + " works again")
+			log.Info("works again", "part", f.Part)
 		}
 	case core.BrakeChanged:
 		if f.On {
@@ -161,12 +160,12 @@ func (lp *loop) notify(f core.Fact) {
 		log.Debug("lane lost", "lane", f.Lane, "reason", f.Reason)
 	case core.RecordParked:
 		if f.Class != "" {
-			level, text := slog.LevelDebug, "record parked"
+			args := []any{"seq", f.Seq, "lane", int(f.Lane), "state", f.State.String(), "class", f.Class, "code", f.Code}
 			if f.State == store.Dead { // a person must act; the brake keeps a broken destination from filling the log
-				level, text = slog.LevelWarn, "dead letter"
+				log.Warn("dead letter", args...)
+			} else {
+				log.Debug("record parked", args...)
 			}
-			log.LogAttrs(context.Background(), level, text, slog.Int64("seq", f.Seq), slog.Int("lane", int(f.Lane)),
-				slog.String("state", f.State.String()), slog.String("class", f.Class), slog.String("code", f.Code))
 		}
 	}
 }

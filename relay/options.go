@@ -91,9 +91,15 @@ func (o *Options) Validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"LeaseTTL", o.LeaseTTL}, {"DeliverTimeout", o.DeliverTimeout}, {"StoreTimeout", o.StoreTimeout},
-		{"DrainTimeout", o.DrainTimeout}, {"PollMin", o.PollMin}, {"PollMax", o.PollMax},
-		{"Retry.Base", o.Retry.Base}, {"Retry.Max", o.Retry.Max}, {"OutageMax", o.OutageMax},
+		{"LeaseTTL", o.LeaseTTL},
+		{"DeliverTimeout", o.DeliverTimeout},
+		{"StoreTimeout", o.StoreTimeout},
+		{"DrainTimeout", o.DrainTimeout},
+		{"PollMin", o.PollMin},
+		{"PollMax", o.PollMax},
+		{"Retry.Base", o.Retry.Base},
+		{"Retry.Max", o.Retry.Max},
+		{"OutageMax", o.OutageMax},
 	} {
 		if f.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is %v: must not be negative", f.name, f.value))
@@ -103,8 +109,13 @@ func (o *Options) Validate() error {
 		name  string
 		value int
 	}{
-		{"MaxLanes", o.MaxLanes}, {"Window", o.Window}, {"WindowBytes", o.WindowBytes}, {"Page", o.Page},
-		{"MaxMessages", o.MaxMessages}, {"MaxBytes", o.MaxBytes}, {"ParkedKeys", o.ParkedKeys},
+		{"MaxLanes", o.MaxLanes},
+		{"Window", o.Window},
+		{"WindowBytes", o.WindowBytes},
+		{"Page", o.Page},
+		{"MaxMessages", o.MaxMessages},
+		{"MaxBytes", o.MaxBytes},
+		{"ParkedKeys", o.ParkedKeys},
 		{"Retry.MaxAttempts", o.Retry.MaxAttempts},
 	} {
 		if f.value < 0 {
@@ -138,7 +149,7 @@ func (o *Options) relations() []error {
 		}
 	}
 	if o.Page > 0 && o.Window > 0 && o.Page > o.Window {
-		errs = append(errs, fmt.Errorf("Page %d is above Window %d", o.Page, o.Window))
+		errs = append(errs, fmt.Errorf("option Page is %d, above Window %d", o.Page, o.Window))
 	}
 	return errs
 }

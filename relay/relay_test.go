@@ -18,28 +18,28 @@ import (
 )
 
 // enqueue commits n messages over the keys, each key numbered by Version.
-func enqueue(t testing.TB, st *memstore.Store, n, keys int, next map[string]int64) {
-	t.Helper()
+func enqueue(tb testing.TB, st *memstore.Store, n, keys int, next map[string]int64) {
+	tb.Helper()
 	for i := 0; i < n; {
 		tx := st.Begin()
 		for range min(50, n-i) {
 			key := fmt.Sprintf("k%d", i%keys)
 			next[key]++
 			if err := tx.Enqueue(postrider.Message{Topic: "orders", Key: key, Version: next[key], Payload: []byte("{}")}); err != nil {
-				t.Fatal(err)
+				tb.Fatal(err)
 			}
 			i++
 		}
 		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 }
 
 // checkLog fails unless every message up to next is there, in order per key.
 // It returns the number of copies beyond the first.
-func checkLog(t testing.TB, b *membroker.Broker, topic string, next map[string]int64) (duplicates int) {
-	t.Helper()
+func checkLog(tb testing.TB, b *membroker.Broker, topic string, next map[string]int64) (duplicates int) {
+	tb.Helper()
 	high := map[string]int64{}
 	for _, en := range b.Log(topic) {
 		m := en.Message
@@ -49,27 +49,27 @@ func checkLog(t testing.TB, b *membroker.Broker, topic string, next map[string]i
 		case m.Version <= high[m.Key]:
 			duplicates++
 		default:
-			t.Fatalf("key %s: version %d came after %d", m.Key, m.Version, high[m.Key])
+			tb.Fatalf("key %s: version %d came after %d", m.Key, m.Version, high[m.Key])
 		}
 	}
 	for key, want := range next {
 		if high[key] != want {
-			t.Errorf("key %s: %d of %d versions arrived", key, high[key], want)
+			tb.Errorf("key %s: %d of %d versions arrived", key, high[key], want)
 		}
 	}
 	return duplicates
 }
 
 // start runs a relay until the returned stop, which reports what Run returned.
-func start(t testing.TB, r *relay.Relay) (stop func()) {
-	t.Helper()
+func start(tb testing.TB, r *relay.Relay) (stop func()) {
+	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	return func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Run returned %v", err)
+			tb.Errorf("Run returned %v", err)
 		}
 	}
 }

@@ -32,10 +32,10 @@ type server struct {
 }
 
 // do fails the test when an act upon a server does not succeed.
-func do(t testing.TB, act func() error) {
-	t.Helper()
+func do(tb testing.TB, act func() error) {
+	tb.Helper()
 	if err := act(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
@@ -72,13 +72,13 @@ func natsServer(s *testserver.NATS) *server {
 }
 
 // natsSink has the broker's deduplication off: what is sent twice counts twice.
-func natsSink(t testing.TB, url string) broker.Sink {
-	t.Helper()
+func natsSink(tb testing.TB, url string) broker.Sink {
+	tb.Helper()
 	nc, sink, err := natsbroker.Open(url + "?dedup=off")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(nc.Close)
+	tb.Cleanup(nc.Close)
 	return sink
 }
 

@@ -9,8 +9,8 @@ import (
 
 // The lines that a relay may say about what does not work.
 const (
-	storeDown = "WARN store does not answer"
-	storeBack = "INFO store works again"
+	storeDown = "WARN no answer, backing off part=store"
+	storeBack = "INFO works again part=store"
 )
 
 func TestPostgresKilled(t *testing.T) {
@@ -42,6 +42,7 @@ func TestPostgresKilled(t *testing.T) {
 // onBrokers runs a test on both brokers, each started once for all tests of
 // the function that calls it.
 func onBrokers(t *testing.T, run func(t *testing.T, s *server)) {
+	t.Helper()
 	for name, start := range map[string]func(*testing.T) *server{"nats": startNATS, "kafka": startKafka} {
 		t.Run(name, func(t *testing.T) { run(t, start(t)) })
 	}
@@ -54,7 +55,9 @@ func TestBroker(t *testing.T) {
 			name string
 			run  func(*rig, *server)
 		}{
-			{"killed", brokerKilled}, {"frozen", brokerFrozen}, {"never there", brokerNeverThere},
+			{"killed", brokerKilled},
+			{"frozen", brokerFrozen},
+			{"never there", brokerNeverThere},
 			{"refuses", brokerRefuses},
 		} {
 			t.Run(test.name, func(t *testing.T) {
@@ -67,9 +70,14 @@ func TestBroker(t *testing.T) {
 }
 
 // brokerDown and brokerBack count the lines about the sink and its destinations.
-func (r *rig) brokerDown() int { return r.said.count("WARN sink") + r.said.count("WARN destination") }
+func (r *rig) brokerDown() int {
+	const down = "WARN no answer, backing off part="
+	return r.said.count(down+"sink") + r.said.count(down+"destination")
+}
+
 func (r *rig) brokerBack() int {
-	return r.said.count("INFO sink works") + r.said.count("INFO destination")
+	const back = "INFO works again part="
+	return r.said.count(back+"sink") + r.said.count(back+"destination")
 }
 
 // oneLineEach checks that every change of the broker's state was said once.

@@ -37,6 +37,7 @@ func versions() []string {
 }
 
 func onEach(t *testing.T, run func(t *testing.T, version string)) {
+	t.Helper()
 	for _, v := range versions() {
 		t.Run("postgres"+v, func(t *testing.T) { run(t, v) })
 	}

@@ -14,8 +14,10 @@ const bareInsert = `INSERT INTO postrider.outbox (id, topic, key, type, payload,
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
 func benchMessage() postrider.Message {
-	return postrider.Message{Topic: "orders.placed", Key: "order-4711", Type: "order.placed", Payload: make([]byte, 500),
-		ContentType: "application/json", Version: 3, SchemaVersion: 1}
+	return postrider.Message{
+		Topic: "orders.placed", Key: "order-4711", Type: "order.placed", Payload: make([]byte, 500),
+		ContentType: "application/json", Version: 3, SchemaVersion: 1,
+	}
 }
 
 // BenchmarkEnqueue compares Enqueue with a bare INSERT of the same columns by
@@ -30,6 +32,7 @@ func BenchmarkEnqueue(b *testing.B) {
 }
 
 func benchEnqueue(b *testing.B, e enqueuer) {
+	b.Helper()
 	var (
 		ctx                 = context.Background()
 		ob                  = outbox.New(outbox.Postgres, nil)

@@ -40,7 +40,7 @@ func TestWhatIsATransaction(t *testing.T) {
 // compile type-checks one call of Enqueue inside this module.
 func compile(t *testing.T, params, arg string) (string, error) {
 	t.Helper()
-	dir, err := os.MkdirTemp("testdata", "compile")
+	dir, err := os.MkdirTemp("testdata", "compile") //nolint:usetesting // inside the module, whose imports it needs
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -172,6 +172,9 @@ func effects(t *testing.T, db *sql.DB, key string) (out []int) {
 		}
 		out = append(out, n)
 	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
 	return out
 }
 

@@ -61,8 +61,10 @@ func awkward() []postrider.Message {
 	}
 	return []postrider.Message{
 		{Topic: "t"},
-		{Topic: `a,b{}"\`, Key: "NULL", Type: " x ", Payload: every, ContentType: "text/plain; charset=\"utf-8\"",
-			Headers: map[string]string{"q": `"\,{}' é <&>`, "empty": ""}, Version: 1<<63 - 1, SchemaVersion: 1<<31 - 1},
+		{
+			Topic: `a,b{}"\`, Key: "NULL", Type: " x ", Payload: every, ContentType: "text/plain; charset=\"utf-8\"",
+			Headers: map[string]string{"q": `"\,{}' é <&>`, "empty": ""}, Version: 1<<63 - 1, SchemaVersion: 1<<31 - 1,
+		},
 		{Topic: "ünï", Key: "'; DROP TABLE x; --", Type: "$1 ? :a @b", Payload: []byte(`\x00`), NotBefore: time.Date(2031, 5, 6, 7, 8, 9, 123456000, time.UTC)},
 		{ID: "01890A5D-AC96-774B-BCCE-B302099A8057", Topic: "t", Key: "\t\n\r\u2028", Payload: []byte("\r\n")},
 	}
@@ -162,7 +164,10 @@ func TestRollbackLeavesNothing(t *testing.T) {
 	}
 }
 
-func postgres18(tb testing.TB) string { return postgresDB(tb, "18") }
+func postgres18(tb testing.TB) string {
+	tb.Helper()
+	return postgresDB(tb, "18")
+}
 
 // TestGORM: GORM yields an interface, behind which a pool may stand.
 func TestGORM(t *testing.T) {

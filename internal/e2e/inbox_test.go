@@ -47,6 +47,7 @@ func count(t *testing.T, db *sql.DB, query string, args ...any) (n int) {
 
 // everyInbox runs fn on PostgreSQL through two drivers and on SQLite.
 func everyInbox(t *testing.T, fn func(t *testing.T, db *sql.DB, in *inbox.Inbox)) {
+	t.Helper()
 	everyVersion(t, func(t *testing.T, url string) {
 		for _, driver := range []string{"pgx", "postgres"} {
 			db := openSQL(t, driver, url)

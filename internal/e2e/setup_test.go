@@ -23,6 +23,7 @@ import (
 // everyVersion runs fn on each PostgreSQL that is tested, with an empty
 // database that has an outbox.
 func everyVersion(t *testing.T, fn func(t *testing.T, url string)) {
+	t.Helper()
 	for _, version := range testserver.PostgresVersions() {
 		t.Run("postgres"+version, func(t *testing.T) {
 			fn(t, postgresDB(t, version))
@@ -67,6 +68,7 @@ func sqlite(tb testing.TB) (db *sql.DB, file string) {
 }
 
 func openSQLite(tb testing.TB, file string) *sql.DB {
+	tb.Helper()
 	return openSQL(tb, "sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
 }
 

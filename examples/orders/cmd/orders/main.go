@@ -38,7 +38,7 @@ func serve(dsn, listen string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close() //nolint:errcheck // nothing is written any more
+	defer db.Close()
 	shop := orders.NewShop(db, dialect, nil)
 	if err := shop.Migrate(context.Background()); err != nil {
 		return err
