@@ -1,0 +1,182 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store"
+)
+
+// pair is a primary with a streaming standby, and an outbox of 4 lanes. The
+// pool of its db connects to whichever of the two takes writes.
+type pair struct {
+	*db
+	primary, standby *testserver.Postgres
+}
+
+func newPair(t *testing.T, version string) *pair {
+	t.Helper()
+	p := &pair{primary: testserver.StartPostgres(t, version)}
+	if p.primary == nil {
+		return nil
+	}
+	if err := p.primary.Stop(); err != nil { // a cold copy needs no client tools
+		t.Fatal(err)
+	}
+	home := filepath.Join(p.primary.Dir, "standby")
+	if err := os.Mkdir(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", "-a", filepath.Join(p.primary.Dir, "data"), home).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := os.WriteFile(filepath.Join(home, "data", "standby.signal"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.primary.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	p.standby, err = testserver.LaunchPostgres(t.Context(), version, home, testserver.WithConfig(
+		fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=postgres application_name=standby'", p.primary.Port),
+		"wal_receiver_status_interval = 1s", "wal_retrieve_retry_interval = 100ms"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.standby.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p.db = &db{T: t, schema: "box", lanes: 4, pool: newPool(t, fmt.Sprintf(
+		"postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&target_session_attrs=read-write",
+		p.primary.Port, p.standby.Port))}
+	if _, err := p.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// caughtUp waits until the standby has replayed everything.
+func (p *pair) caughtUp() {
+	p.Helper()
+	for deadline := time.Now().Add(30 * time.Second); p.count(
+		`SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_flush_lsn()`) == 0; {
+		if time.Now().After(deadline) {
+			p.Fatal("the standby does not catch up")
+		}
+	}
+}
+
+// cutOff keeps the standby from receiving anything more.
+func (p *pair) cutOff() {
+	p.Helper()
+	for _, text := range []string{`ALTER SYSTEM SET primary_conninfo = ''`, `SELECT pg_reload_conf()`} {
+		if _, err := p.standby.Query(p.Context(), "postgres", text); err != nil {
+			p.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(30 * time.Second); p.count(`SELECT count(*) FROM pg_stat_replication`) > 0; {
+		if time.Now().After(deadline) {
+			p.Fatal("the standby is still connected")
+		}
+	}
+}
+
+// promote kills the primary and makes the standby one.
+func (p *pair) promote() {
+	p.Helper()
+	if err := p.primary.Kill(); err != nil {
+		p.Fatal(err)
+	}
+	if _, err := p.standby.Query(context.Background(), "postgres", `SELECT pg_promote()`); err != nil {
+		p.Fatal(err)
+	}
+	p.pool.Reset()
+}
+
+// Promises L and O. A standby that is promoted goes on from what it has of the
+// log: what is held in memory of the old timeline is dropped, everything that
+// the new primary holds arrives, in the order of its key.
+func TestPromotedStandby(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		t.Parallel()
+		p := newPair(t, version)
+		o := p.owner("a")
+		open := p.begin()
+		p.put(open, "never committed")
+		p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'settled')`)
+		o.want("settled")
+		p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'read')`)
+		p.caughtUp()
+		p.cutOff()
+		for i := range 50 { // lost with the primary, and their numbers with them
+			p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, fmt.Sprint("lost ", i))
+		}
+		ahead, err := o.store.Read(t.Context(), o.reads())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.promote()
+		for i := range 60 {
+			p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, fmt.Sprint("new ", i))
+		}
+		for _, b := range ahead {
+			_, err = o.store.Settle(t.Context(), []store.Settlement{{BootID: "a", Lane: b.Lane,
+				Epoch: o.grant[b.Lane].Epoch, Position: b.Position, Delivered: len(b.Messages)}})
+			wantIs(t, err, store.ErrIdentity)
+		}
+		reads := o.reads()
+		for i := range reads {
+			reads[i].After = ahead[i].Position
+		}
+		_, err = o.store.Read(t.Context(), reads)
+		wantIs(t, err, store.ErrIdentity)
+		o.lease()
+		want := []string{"read"}
+		for i := range 60 {
+			want = append(want, fmt.Sprint("new ", i))
+		}
+		if got := o.drain(); !slices.Equal(got, want) {
+			t.Errorf("%d delivered after the promotion, want %d: %q", len(got), len(want), got)
+		}
+	})
+}
+
+// Promise L. A subscription writes rows with the numbers and the transaction
+// ids of the server they come from: the cursor's proof does not hold.
+func TestSubscriptionIsRefused(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		pg := testserver.StartPostgres(t, version)
+		d := &db{T: t, pool: newPool(t, pg.URL), schema: "box", lanes: 4}
+		source := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
+		for _, each := range []*db{d, source} {
+			if _, err := each.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o := d.owner("a")
+		source.exec(`CREATE PUBLICATION everything FOR ALL TABLES`)
+		source.exec(`SELECT pg_create_logical_replication_slot('feed', 'pgoutput')`)
+		d.exec(`CREATE SUBSCRIPTION feed CONNECTION '` + source.pool.Config().ConnString() +
+			`' PUBLICATION everything WITH (create_slot = false, slot_name = 'feed', copy_data = false, enabled = false)`)
+		_, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute})
+		wantIs(t, err, store.ErrUnusable)
+		for _, word := range []string{`subscription "feed"`, "drop the subscription"} {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("error lacks %q: %v", word, err)
+			}
+		}
+		d.exec(`ALTER SUBSCRIPTION feed SET (slot_name = NONE)`)
+		d.exec(`DROP SUBSCRIPTION feed`)
+		o.lease()
+	})
+}
