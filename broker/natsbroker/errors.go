@@ -16,6 +16,15 @@ const (
 	codeHeadersTooLarge = 10097
 )
 
+// notConnected says why there is no connection, where the client knows. What it
+// says of a message then is beside the point ("headers not supported").
+func notConnected(nc *nats.Conn) error {
+	if last := nc.LastError(); last != nil {
+		return fmt.Errorf("not connected: %w", last)
+	}
+	return errors.New("not connected: no server answers at the URL's addresses")
+}
+
 // notPublished classifies an error of the client before anything was sent.
 func notPublished(err error, subject string) error {
 	switch {

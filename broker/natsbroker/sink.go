@@ -188,6 +188,9 @@ func (d *delivery) send(m *postrider.Message) (jetstream.PubAckFuture, error) {
 	}
 	ack, err := d.s.js.PublishMsgAsync(&nats.Msg{Subject: subject, Header: header, Data: m.Payload}, d.s.opts...)
 	if err != nil {
+		if !d.s.nc.IsConnected() {
+			err = notConnected(d.s.nc)
+		}
 		return nil, notPublished(err, subject)
 	}
 	return ack, nil

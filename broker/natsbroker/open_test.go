@@ -1,0 +1,28 @@
+package natsbroker
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+)
+
+func TestAnUnreachableServerIsSaid(t *testing.T) {
+	nc, sink, err := Open("nats://u:hunter2@127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	errs := sink.Deliver(t.Context(), []postrider.Message{{Topic: "orders"}})
+	if len(errs) != 1 || errs[0] == nil {
+		t.Fatalf("Deliver = %v, want one error", errs)
+	}
+	text := errs[0].Error()
+	if broker.Classify(errs[0]).Class != broker.ClassOutage || !strings.Contains(text, "not connected") || strings.Contains(text, "headers") {
+		t.Errorf("Deliver = %v, want an outage that says there is no connection", errs[0])
+	}
+	if strings.Contains(text, "hunter2") {
+		t.Errorf("the error repeats the password: %s", text)
+	}
+}
