@@ -28,6 +28,9 @@ func openPostgres(set *settings) (*opened, error) {
 	if err := checkSchemaName(set.schema); err != nil {
 		return nil, err
 	}
+	if set.store == "postgres:" { // all of it from PGHOST and the like, or a dialect for --print-sql
+		set.store = "postgres://"
+	}
 	if _, err := pgxpool.ParseConfig(set.store); err != nil { // its text says more, once the secrets are out of it
 		return nil, usagef("store %s cannot be used: %s", redact.URL(set.store), redact.Find(set.store).Text(err.Error()))
 	}
@@ -35,6 +38,7 @@ func openPostgres(set *settings) (*opened, error) {
 	if err != nil {
 		return nil, usagef("store %s cannot be used: %w", redact.URL(set.store), err)
 	}
+	durable := pgstore.TakeDurability(conf)
 	if conf.ConnConfig.ConnectTimeout == 0 {
 		conf.ConnConfig.ConnectTimeout = 5 * time.Second
 	}
@@ -42,10 +46,10 @@ func openPostgres(set *settings) (*opened, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: set.pipe, Lanes: set.lanes})
+	st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: set.pipe, Lanes: set.lanes, Durable: durable})
 	ob := outbox.New(outbox.Postgres, &outbox.Options{Schema: set.schema})
 	return &opened{
-		Store: st, Admin: st, Migrator: st, newest: pgstore.Version, close: pool.Close, ping: pool.Ping,
+		Store: st, Admin: st, Migrator: st, newest: pgstore.Version, close: pool.Close,
 		enqueue: func(ctx context.Context, msgs []postrider.Message) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return ob.Enqueue(ctx, outbox.Pgx(tx), msgs...) })
 		},

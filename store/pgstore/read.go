@@ -221,9 +221,11 @@ func (r *reader) readLog(ctx context.Context, lanes []*laneRead) error {
 		return r.store.repairSequence(ctx, r.conn, top)
 	}
 	if late {
-		return r.stragglers(ctx, lanes)
+		if err := r.stragglers(ctx, lanes); err != nil {
+			return err
+		}
 	}
-	return nil
+	return r.awaitDurable(ctx, lanes)
 }
 
 // pages does the round trip of a read: the sequence first, then snapshot, next

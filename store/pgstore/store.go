@@ -27,6 +27,7 @@ type Options struct {
 	Pipe       string        // the reader's name; default "main"
 	Lanes      int           // lanes of an outbox made by Migrate or printed by SQL; default 64
 	LockWait   time.Duration // longest wait for another's lock inside Lease and Settle; default 2 s, keep it below the lease
+	Durable    Durability    // how safe a transaction must be before its messages are read; default: committed
 	CountLimit int           // rows that Status counts per lane before it says "at least"; default 100,000
 }
 
@@ -89,6 +90,8 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 		}
 	case o.Lanes < 1 || o.Lanes > 4096:
 		s.bad = &store.UnusableError{What: fmt.Sprintf("%d lanes", o.Lanes), Fix: "choose 1 to 4096"}
+	case o.Durable != Committed && o.Durable != Flushed && o.Durable != Replayed:
+		s.bad = &store.UnusableError{What: fmt.Sprintf("durable=%q", string(o.Durable)), Fix: "choose flush or replay, or leave it out"}
 	case len(o.Pipe) > 63:
 		s.bad = &store.UnusableError{What: "the pipe's name is longer than 63 bytes", Fix: "choose a shorter one"}
 	}
