@@ -58,7 +58,7 @@ const (
 
 // Result says what became of one act.
 type Result struct {
-	Seq     int64  `json:"seq"`
+	Seq     int64  `json:"seq,string"`        // may exceed what a JavaScript number holds
 	Request int64  `json:"request,omitempty"` // id of the request, 0 if none was made
 	Result  string `json:"result"`            // "done", "gone", or one of this package's
 }
@@ -194,7 +194,7 @@ func (e *executor) beOwner(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("take the lanes of the requests: %w", err)
 	}
-	e.opts.Logger.InfoContext(ctx, "no relay lives: executing requests", "lanes", len(grant.Lanes), "requests", len(grant.Requests))
+	e.opts.Logger.DebugContext(ctx, "no relay lives: executing requests", "lanes", len(grant.Lanes), "requests", len(grant.Requests))
 	settleErr := e.settle(ctx, lease.BootID, grant)
 
 	// The lanes go back also when the caller has given up; else a relay that

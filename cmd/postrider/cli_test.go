@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/relay"
 )
 
@@ -64,6 +67,16 @@ func TestMistakes(t *testing.T) {
 		{"bad schema name", 2, `schema "a-b" is no identifier`, nil, []string{"status", "--store", "postgres://h/db", "--schema", "a-b"}},
 		{"bad YAML", 2, yml + `:2:1: unknown setting "log_levle": did you mean "log_level"?`, nil, []string{"status", "-c", yml}},
 		{"bad flag", 2, "unknown flag: --stroe; see `postrider status --help`", nil, []string{"status", "--stroe", "x"}},
+		{"bad number", 2, `environment POSTRIDER_WINDOW: "many" cannot be used: it is no number`, map[string]string{"POSTRIDER_WINDOW": "many"}, []string{"relay"}},
+		{"too many lanes", 2, "lanes is 5000: use 1 to 4096", nil, []string{"migrate", "--lanes", "5000", "--store", "sqlite:nowhere.db"}},
+		{"unknown version", 2, "to is 99: this program knows the versions 1 to 1", nil, []string{"migrate", "up", "--to", "99", "--store", "sqlite:nowhere.db"}},
+		{"which SQL", 2, "--store postgres: or --store sqlite:", nil, []string{"migrate", "--print-sql"}},
+		{"no file", 5, "there is no file nowhere.db", nil, []string{"status", "--store", "sqlite:nowhere.db"}},
+		{"no file for a relay", 5, "there is no file nowhere.db", nil, []string{"relay", "--store", "sqlite:nowhere.db", "--broker", "memory:"}},
+		{"no outbox in SQLite", 5, "run `postrider migrate`", nil, []string{"migrate", "status", "--store", "sqlite:nowhere.db"}},
+		{"no folder", 2, "the database file cannot be opened", nil, []string{"migrate", "--store", "sqlite:no/such/folder/shop.db"}},
+		{"no SQLite", 2, "is no SQLite database", nil, []string{"status", "--store", "sqlite:" + yml}},
+		{"message limit", 2, "max-message-bytes is 1: use 1024 to", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://h?max-message-bytes=1"}},
 		{"bad value", 2, `invalid duration "soon"`, nil, []string{"relay", "--lease-ttl", "soon"}},
 		{"bad environment", 2, "environment POSTRIDER_LEASE_TTL", map[string]string{"POSTRIDER_LEASE_TTL": "soon"}, []string{"relay"}},
 		{"bad output", 2, `output is "xml": use text or json`, nil, []string{"version", "-o", "xml"}},
@@ -89,6 +102,13 @@ func TestMistakes(t *testing.T) {
 			}
 			if strings.Contains(got.err+got.out, "hunter2") {
 				t.Errorf("the password was printed: %s", got.err)
+			}
+			if n := strings.Count(got.err, "connection refused"); n > 1 {
+				t.Errorf("one refusal is said %d times: %s", n, got.err)
+			}
+			if _, err := os.Stat("nowhere.db"); err == nil {
+				_ = os.Remove("nowhere.db")
+				t.Error("a look has made the file")
 			}
 		})
 	}
@@ -127,10 +147,14 @@ func TestCompletionForFourShells(t *testing.T) {
 func TestEnqueueNamesTheLine(t *testing.T) {
 	good := `{"topic":"t","key":"k","type":"a","payload":{"n":1}}` + "\n"
 	for _, tc := range []struct{ name, in, want string }{
-		{"syntax", good + "{oops\n", "line 2: column 2: not valid JSON; 0 messages up to line 0 are written"},
-		{"unknown field", good + good + `{"topic":"t","paylaod":1}`, `line 3: json: unknown field "paylaod"`},
+		{"syntax", good + "{oops\n", "line 2: column 2: not valid JSON; nothing is written"},
+		{"unknown field", good + good + `{"topic":"t","paylaod":1}`, `line 3: unknown field "paylaod"; 2 messages up to line 2 are written`},
 		{"no topic", good + "\n" + `{"key":"k"}`, "line 3: topic is empty"},
 		{"wrong kind", `{"topic":7}`, "line 1: topic must be a string"},
+		{"no object", `[1, 2]`, "line 1: must be a JSON object; nothing is written"},
+		{"wrong number", `{"topic":"t","version":"x"}`, "line 1: version must be a whole number"},
+		{"wrong time", `{"topic":"t","not_before":"tomorrow"}`, "line 1: not_before must be a time such as"},
+		{"more behind", `{"topic":"t"} {"topic":"t"}`, "line 1: column 15: something stands behind the JSON object"},
 		{"two payloads", `{"topic":"t","payload":1,"payload_text":"x"}`, "line 1: give one of payload"},
 		{"after a batch", strings.Repeat(good, 4) + "{", "line 5: the JSON object does not end; 4 messages up to line 4 are written"},
 	} {
@@ -144,6 +168,67 @@ func TestEnqueueNamesTheLine(t *testing.T) {
 	got := cli(t, nil, good+good+good, "enqueue", "--store", "memory:", "-o", "json")
 	if got.code != 0 || got.out != "{\"enqueued\":3}\n" {
 		t.Errorf("code %d, stdout %q, stderr %q", got.code, got.out, got.err)
+	}
+}
+
+// A pipe that says nothing must not keep an interrupt waiting.
+func TestEnqueueIsInterruptible(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	in, w := io.Pipe()
+	defer w.Close()
+	ended := make(chan error, 1)
+	e := &enqueuer{batch: 10, write: func(context.Context, []postrider.Message) error { return nil }}
+	go func() { ended <- e.run(ctx, in) }()
+	if _, err := w.Write([]byte(`{"topic":"t"}` + "\n")); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-ended; err == nil || err.Error() != "interrupted" {
+		t.Errorf("run = %v, want interrupted", err)
+	}
+}
+
+// A batch ends at its bytes too, and no line is read without an end.
+func TestEnqueueBoundsItsMemory(t *testing.T) {
+	big := `{"topic":"t","payload_text":"` + strings.Repeat("x", 6<<20) + `"}` + "\n"
+	largest, bytes := 0, 0
+	e := &enqueuer{batch: 1000, write: func(_ context.Context, msgs []postrider.Message) error {
+		largest = max(largest, len(msgs))
+		for i := range msgs {
+			bytes += len(msgs[i].Payload)
+		}
+		return nil
+	}}
+	if err := e.run(t.Context(), strings.NewReader(strings.Repeat(big, 7))); err != nil {
+		t.Fatal(err)
+	}
+	if largest > 3 || bytes != 7*6<<20 {
+		t.Errorf("batches of up to %d messages and %d bytes in all, want at most 3 and all 7", largest, bytes)
+	}
+	err := e.run(t.Context(), io.LimitReader(endless{}, maxLine+1))
+	if err == nil || !strings.Contains(err.Error(), "longer than 64 MiB") {
+		t.Errorf("run = %v, want an error about the line's length", err)
+	}
+}
+
+// endless is a line that does not end.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
+}
+
+func TestDryRunMakesNoFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shop.db")
+	got := cli(t, nil, "", "migrate", "--dry-run", "--store", "sqlite:"+file)
+	if got.code != 0 || !strings.Contains(got.out, "would do") {
+		t.Errorf("code %d, stdout %q, stderr %q", got.code, got.out, got.err)
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("the dry run made the file")
 	}
 }
 

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"maps"
 	"os/user"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -31,8 +35,8 @@ type recordAnswer struct {
 	Class         string            `json:"class"`
 	Code          string            `json:"code"`
 	Error         string            `json:"error"`
-	FirstFailed   time.Time         `json:"first_failed"`
-	LastAttempt   time.Time         `json:"last_attempt"`
+	FirstFailed   time.Time         `json:"first_failed,omitzero"`
+	LastAttempt   time.Time         `json:"last_attempt,omitzero"`
 	PayloadBytes  int               `json:"payload_bytes"`
 	Payload       *string           `json:"payload,omitempty"`
 	PayloadBase64 *string           `json:"payload_base64,omitempty"`
@@ -110,7 +114,7 @@ func (a *app) deadShow() *cobra.Command {
 			defer st.close()
 			r, err := admin.Find(cmd.Context(), st, seqs[0])
 			if err != nil {
-				return fmt.Errorf("%w: see `postrider dead list`", err)
+				return notParked(seqs[0], err)
 			}
 			answer := answerOf(r, payload)
 			return a.print(answer, func(w *tabwriter.Writer) { showText(w, answer) })
@@ -146,7 +150,7 @@ func (a *app) deadAct(kind store.ActKind, use, short string) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%s: %w", use, err)
 			}
-			return a.printResults(use, results)
+			return a.printResults(cmd.Context(), st, use, results)
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record of acts")
@@ -154,10 +158,22 @@ func (a *app) deadAct(kind store.ActKind, use, short string) *cobra.Command {
 	return cmd
 }
 
-func (a *app) printResults(use string, results []admin.Result) error {
+// notParked says what to do about a number that names no parked record.
+func notParked(seq int64, err error) error {
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("record %d: %w", seq, err)
+	}
+	return fmt.Errorf("record %d is not parked: see `postrider dead list`", seq)
+}
+
+func (a *app) printResults(ctx context.Context, st *opened, use string, results []admin.Result) error {
 	err := a.print(results, func(w *tabwriter.Writer) {
 		for _, r := range results {
 			row(w, r.Seq, use, r.Result)
+		}
+		if use == "retry" && slices.ContainsFunc(results, func(r admin.Result) bool { return r.Result == "done" }) && !relayLives(ctx, st) {
+			row(w)
+			row(w, "no relay lives: it is sent when one runs (`postrider relay`)")
 		}
 	})
 	if err != nil {
@@ -166,12 +182,19 @@ func (a *app) printResults(use string, results []admin.Result) error {
 	for _, r := range results {
 		switch r.Result {
 		case admin.ResultNotFound:
-			return fmt.Errorf("record %d is not parked: see `postrider dead list`", r.Seq)
+			return notParked(r.Seq, nil)
 		case admin.ResultQueued:
 			return fmt.Errorf("record %d: the relay has not executed the request yet; it stays requested: see `postrider status`", r.Seq)
 		}
 	}
 	return nil
+}
+
+// relayLives reports whether somebody will send what is due; when that cannot
+// be told, it is assumed.
+func relayLives(ctx context.Context, st *opened) bool {
+	status, err := st.Status(ctx)
+	return err != nil || slices.ContainsFunc(status.Instances, func(i store.Instance) bool { return i.Alive })
 }
 
 func (a *app) openReady(cmd *cobra.Command) (*opened, error) {
@@ -213,9 +236,10 @@ func listText(w *tabwriter.Writer, answers []recordAnswer, limit int) {
 		row(w, "none")
 		return
 	}
-	row(w, "SEQ", "STATE", "TOPIC", "KEY", "TYPE", "ATTEMPTS", "CLASS", "CODE", "ERROR")
+	row(w, "SEQ", "STATE", "TOPIC", "KEY", "TYPE", "ATTEMPTS", "LAST ATTEMPT", "CLASS", "CODE", "ERROR")
 	for _, r := range answers {
-		row(w, r.Seq, r.State, visible(r.Topic, ""), visible(r.Key, ""), visible(r.Type, ""), r.Attempts, r.Class, visible(r.Code, ""), visible(r.Error, ""))
+		row(w, r.Seq, r.State, visible(r.Topic, ""), visible(r.Key, ""), visible(r.Type, ""), r.Attempts, stamp(r.LastAttempt),
+			r.Class, visible(r.Code, ""), visible(r.Error, ""))
 	}
 	if len(answers) == limit {
 		row(w)
@@ -232,8 +256,8 @@ func showText(w *tabwriter.Writer, r recordAnswer) {
 	} {
 		row(w, c[0], visible(c[1], ""))
 	}
-	for name, value := range r.Headers {
-		row(w, "header "+visible(name, ""), visible(value, ""))
+	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
+		row(w, "header "+visible(name, ""), visible(r.Headers[name], ""))
 	}
 	switch {
 	case r.Payload != nil:

@@ -143,7 +143,7 @@ func (d *demo) open(ctx context.Context) error {
 		return err
 	}
 	d.undo = append(d.undo, d.st.close)
-	if err := reach(ctx, d.st); err != nil {
+	if _, _, err := reach(ctx, d.st); err != nil {
 		return err
 	}
 	if _, err := d.st.Migrate(ctx, store.MigrateRequest{Lanes: d.set.lanes}); err != nil {

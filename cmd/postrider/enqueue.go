@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -92,9 +94,9 @@ func (a *app) enqueueCommand() *cobra.Command {
 			}
 			e := &enqueuer{write: st.enqueue, batch: batch}
 			if err := e.run(cmd.Context(), a.in); err != nil {
-				return fmt.Errorf("%w; %d messages up to line %d are written", err, e.written, e.safe)
+				return fmt.Errorf("%w; %s", err, e.progress())
 			}
-			return a.print(map[string]int{"enqueued": e.written}, func(w *tabwriter.Writer) { row(w, fmt.Sprintf("%d messages enqueued", e.written)) })
+			return a.print(map[string]int{"enqueued": e.written}, func(w *tabwriter.Writer) { row(w, fmt.Sprintf("enqueued %d", e.written)) })
 		},
 	}
 	cmd.Flags().IntVar(&batch, "batch", 500, "messages per transaction")
@@ -105,34 +107,106 @@ type enqueuer struct {
 	write   func(context.Context, []postrider.Message) error
 	batch   int
 	msgs    []postrider.Message
+	bytes   int   // of msgs
 	lines   []int // line number of each message
 	written int
 	safe    int // last line whose batch is committed
 }
 
+// A batch also ends at so many bytes, and no line may be longer than maxLine:
+// neither must fill the memory.
+const (
+	batchBytes = 16 << 20
+	maxLine    = 64 << 20
+)
+
+// progress says what stays written after an error.
+func (e *enqueuer) progress() string {
+	switch e.written {
+	case 0:
+		return "nothing is written"
+	case 1:
+		return fmt.Sprintf("1 message up to line %d is written", e.safe)
+	}
+	return fmt.Sprintf("%d messages up to line %d are written", e.written, e.safe)
+}
+
+// inputLine is what one read of stdin brought.
+type inputLine struct {
+	text []byte
+	err  error
+}
+
 func (e *enqueuer) run(ctx context.Context, in io.Reader) error {
-	r := bufio.NewReaderSize(in, 64<<10)
+	input := readLines(ctx, in)
 	for n := 1; ; n++ {
-		text, err := r.ReadBytes('\n')
-		if err != nil && err != io.EOF {
-			return fmt.Errorf("line %d: cannot be read: %w", n, err)
+		var l inputLine
+		select {
+		case l = <-input:
+		case <-ctx.Done():
+			return errors.New("interrupted")
 		}
-		if len(bytes.TrimSpace(text)) > 0 {
-			m, lineErr := parseLine(text)
-			if lineErr != nil {
-				return fmt.Errorf("line %d: %w", n, lineErr)
-			}
-			e.msgs, e.lines = append(e.msgs, m), append(e.lines, n)
+		if l.err != nil && l.err != io.EOF {
+			return fmt.Errorf("line %d: cannot be read: %w", n, l.err)
 		}
-		if len(e.msgs) >= e.batch || err == io.EOF {
-			if err := e.flush(ctx); err != nil {
-				return err
-			}
+		if err := e.take(ctx, n, l.text); err != nil {
+			return err
 		}
-		if err == io.EOF {
-			return nil
+		if l.err == io.EOF {
+			return e.flush(ctx)
 		}
 	}
+}
+
+// readLines reads on a goroutine of its own: a terminal or a pipe that says
+// nothing must not keep an interrupt waiting. It ends with in or ctx.
+func readLines(ctx context.Context, in io.Reader) <-chan inputLine {
+	lines := make(chan inputLine)
+	go func() {
+		r := bufio.NewReaderSize(in, 64<<10)
+		for {
+			text, err := readLine(r)
+			select {
+			case lines <- inputLine{text, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return lines
+}
+
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > maxLine:
+			return nil, fmt.Errorf("it is longer than %d MiB", maxLine>>20)
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return line, err
+		}
+	}
+}
+
+// take adds the message of one line, and writes the batch when it is full.
+func (e *enqueuer) take(ctx context.Context, n int, text []byte) error {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil
+	}
+	m, err := parseLine(text)
+	if err != nil {
+		return fmt.Errorf("line %d: %w", n, err)
+	}
+	e.msgs, e.lines, e.bytes = append(e.msgs, m), append(e.lines, n), e.bytes+m.Size()
+	if len(e.msgs) < e.batch && e.bytes < batchBytes {
+		return nil
+	}
+	return e.flush(ctx)
 }
 
 func (e *enqueuer) flush(ctx context.Context) error {
@@ -145,11 +219,15 @@ func (e *enqueuer) flush(ctx context.Context) error {
 		if errors.As(err, &me) && me.Index < len(e.lines) {
 			return fmt.Errorf("line %d: %w", e.lines[me.Index], me.Err)
 		}
+		if first == last {
+			return fmt.Errorf("line %d: %w", first, err)
+		}
 		return fmt.Errorf("lines %d to %d: %w", first, last, err)
 	}
 	e.written += len(e.msgs)
 	e.safe = e.lines[len(e.lines)-1]
-	e.msgs, e.lines = e.msgs[:0], e.lines[:0]
+	clear(e.msgs)
+	e.msgs, e.lines, e.bytes = e.msgs[:0], e.lines[:0], 0
 	return nil
 }
 
@@ -159,20 +237,42 @@ func parseLine(text []byte) (postrider.Message, error) {
 	dec.DisallowUnknownFields()
 	var l line
 	if err := dec.Decode(&l); err != nil {
-		var syntax *json.SyntaxError
-		var kind *json.UnmarshalTypeError
-		switch {
-		case errors.As(err, &syntax):
-			return postrider.Message{}, fmt.Errorf("column %d: not valid JSON", syntax.Offset)
-		case errors.As(err, &kind):
-			return postrider.Message{}, fmt.Errorf("%s must be a %s", kind.Field, kind.Type)
-		case errors.Is(err, io.ErrUnexpectedEOF):
-			return postrider.Message{}, errors.New("the JSON object does not end")
-		}
-		return postrider.Message{}, err
+		return postrider.Message{}, decodeError(err)
 	}
 	if dec.More() {
-		return postrider.Message{}, errors.New("holds more than one JSON value")
+		return postrider.Message{}, fmt.Errorf("column %d: something stands behind the JSON object", dec.InputOffset()+1)
 	}
 	return l.message()
+}
+
+// decodeError says it in the words of the input, not in those of Go.
+func decodeError(err error) error {
+	var (
+		syntax *json.SyntaxError
+		kind   *json.UnmarshalTypeError
+		moment *time.ParseError
+	)
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("column %d: not valid JSON", syntax.Offset)
+	case errors.As(err, &kind) && kind.Field == "":
+		return errors.New("must be a JSON object")
+	case errors.As(err, &kind):
+		return fmt.Errorf("%s must be %s", kind.Field, jsonKind(kind.Type.Kind()))
+	case errors.As(err, &moment):
+		return errors.New("not_before must be a time such as 2027-01-31T08:00:00Z")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("the JSON object does not end")
+	}
+	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+}
+
+func jsonKind(k reflect.Kind) string {
+	switch k {
+	case reflect.String:
+		return "a string"
+	case reflect.Map:
+		return "an object of strings"
+	}
+	return "a whole number within its range"
 }

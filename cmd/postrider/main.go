@@ -5,7 +5,8 @@
 //	postrider relay      carry the outbox to a broker
 //	postrider status     what is where
 //
-// Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 lag above
+// Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, also of the
+// database (login, privileges, row security, read-only), 3 lag above
 // --fail-if-lag, 4 database or broker unreachable, 5 schema missing or of
 // another version.
 package main
@@ -18,6 +19,9 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/store"
@@ -53,12 +57,13 @@ func run(args []string, in io.Reader, out, errOut io.Writer, lookupEnv func(stri
 	if err == nil {
 		return exitOK
 	}
-	var silent *silentError
-	if !errors.As(err, &silent) {
-		fmt.Fprintln(errOut, "postrider: "+a.secrets(args).Text(err.Error()))
-	}
+	fmt.Fprintln(errOut, "postrider: "+a.secrets(args).Text(err.Error()))
 	return exitCode(err)
 }
+
+// oneSignal is how long what arrives belongs to the first signal: timeout(1),
+// shells and process managers send it to the process and to its group.
+const oneSignal = 500 * time.Millisecond
 
 // notify ends the context at the first SIGINT or SIGTERM and the process at the second.
 func notify(ctx context.Context, errOut io.Writer) (context.Context, func()) {
@@ -67,17 +72,21 @@ func notify(ctx context.Context, errOut io.Writer) (context.Context, func()) {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	done := make(chan struct{})
 	go func() {
-		for first := true; ; first = false {
+		var first time.Time
+		for {
 			select {
 			case <-done:
 				return
 			case <-signals:
 			}
-			if !first {
+			switch {
+			case first.IsZero():
+				first = time.Now()
+				cancel()
+			case time.Since(first) >= oneSignal:
 				fmt.Fprintln(errOut, "postrider: second signal: exiting at once; unsettled messages will be sent again")
 				os.Exit(exitFailure)
 			}
-			cancel()
 		}
 	}()
 	return ctx, func() { signal.Stop(signals); close(done); cancel() }
@@ -102,29 +111,22 @@ type lagError struct{ text string }
 
 func (e *lagError) Error() string { return e.text }
 
-// silentError ends the program with a code after the command has printed everything itself.
-type silentError struct{ code int }
-
-func (e *silentError) Error() string { return fmt.Sprintf("exit status %d", e.code) }
-
 func exitCode(err error) int {
 	var (
 		usage       *usageError
 		conf        *config.Error
 		lag         *lagError
 		unreachable *unreachableError
-		silent      *silentError
+		connect     *pgconn.ConnectError
 	)
 	switch {
-	case errors.As(err, &silent):
-		return silent.code
-	case errors.As(err, &usage), errors.As(err, &conf):
+	case errors.As(err, &usage), errors.As(err, &conf), errors.Is(err, store.ErrUnusable):
 		return exitUsage
 	case errors.As(err, &lag):
 		return exitLag
 	case errors.Is(err, store.ErrSchema):
 		return exitSchema
-	case errors.As(err, &unreachable):
+	case errors.As(err, &unreachable), errors.As(err, &connect):
 		return exitUnreachable
 	}
 	return exitFailure

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -30,6 +33,9 @@ func (a *app) migrateCommand() *cobra.Command {
 		to               int
 	)
 	up := func(cmd *cobra.Command, _ []string) error {
+		if to < 0 {
+			return usagef("to is %d: use a version, or `postrider migrate down`", to)
+		}
 		return a.migrate(cmd, store.MigrateRequest{Target: to, DryRun: dryRun, Adopt: adopt}, printSQL)
 	}
 	cmd := &cobra.Command{
@@ -71,41 +77,102 @@ func (a *app) migrateCommand() *cobra.Command {
 }
 
 func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL bool) error {
+	if a.set.lanes < 0 || a.set.lanes > 4096 {
+		return usagef("lanes is %d: use 1 to 4096", a.set.lanes)
+	}
+	if a.set.store == "" && printSQL {
+		return usagef("no store: --print-sql needs no database, but add --store postgres: or --store sqlite: to say for which kind")
+	}
+	if printSQL && a.set.store == "sqlite:" {
+		a.set.store = "sqlite:any.db"
+	}
 	st, err := openStore(&a.set)
 	if err != nil {
 		return err
 	}
 	defer st.close()
-	if printSQL {
+	switch {
+	case req.Target < -1 || req.Target > st.newest:
+		return usagef("to is %d: this program knows the versions 1 to %d", req.Target, st.newest)
+	case printSQL:
 		return a.printSQL(st, req.Target)
+	case req.DryRun && st.exists != nil && st.exists() != nil:
+		return a.migrateNowhere(cmd, req)
 	}
-	ctx := cmd.Context()
-	if err := reach(ctx, st); err != nil {
-		return err
-	}
-	have, want, err := st.SchemaVersion(ctx)
+	have, want, err := reach(cmd.Context(), st)
 	if err != nil {
-		return fmt.Errorf("find the schema's version: %w", err)
+		return err
 	}
 	if have > want {
 		return &store.SchemaError{Schema: a.schemaName(), Have: have, Want: want}
 	}
 	req.Lanes = a.set.lanes
-	steps, err := st.Migrate(ctx, req)
+	steps, err := st.Migrate(cmd.Context(), req)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	answer := migrateAnswer{Have: have, Want: want, DryRun: req.DryRun, Steps: []migrateStep{}}
+	if len(steps) == 0 { // somebody else may have done them meanwhile
+		if have, want, err = reach(cmd.Context(), st); err != nil {
+			return err
+		}
+	}
+	if err := a.checkLanes(cmd.Context(), st, req); err != nil {
+		return err
+	}
+	return a.printSteps(have, want, req.DryRun, steps)
+}
+
+func (a *app) printSteps(have, want int, dryRun bool, steps []store.Step) error {
+	answer := migrateAnswer{Have: have, Want: want, DryRun: dryRun, Steps: []migrateStep{}}
 	for _, s := range steps {
 		answer.Steps = append(answer.Steps, migrateStep{s.Version, s.Name, s.Down, s.Took.Seconds()})
 	}
 	return a.print(answer, func(w *tabwriter.Writer) { migrateText(w, answer) })
 }
 
+// migrateNowhere is a dry run for a SQLite file that is not there, and that a
+// look would make: it looks at a file of its own.
+func (a *app) migrateNowhere(cmd *cobra.Command, req store.MigrateRequest) error {
+	dir, err := os.MkdirTemp("", "postrider-dry-run-")
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // an empty file stays at worst
+	set := a.set
+	set.store = "sqlite:" + filepath.Join(dir, "none.db")
+	st, err := openStore(&set)
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	steps, err := st.Migrate(cmd.Context(), req)
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return a.printSteps(0, st.newest, true, steps)
+}
+
+// checkLanes says when --lanes asked for what an outbox cannot have any more.
+func (a *app) checkLanes(ctx context.Context, st *opened, req store.MigrateRequest) error {
+	if a.set.lanes == 0 || req.DryRun || req.Target == -1 {
+		return nil
+	}
+	status, err := st.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("count the lanes: %w", err)
+	}
+	if n := len(status.Lanes); n != a.set.lanes {
+		return usagef("the outbox has %d lanes, not %d: their number never changes; leave --lanes out, or make another outbox with --schema", n, a.set.lanes)
+	}
+	return nil
+}
+
 func migrateText(w *tabwriter.Writer, answer migrateAnswer) {
-	if len(answer.Steps) == 0 {
+	switch {
+	case len(answer.Steps) == 0 && answer.Have == 0:
+		row(w, "nothing to do: there is no outbox")
+	case len(answer.Steps) == 0:
 		row(w, fmt.Sprintf("nothing to do: the schema is at version %d", answer.Have))
-		return
 	}
 	for _, s := range answer.Steps {
 		verb := "done"
@@ -145,12 +212,11 @@ func (a *app) migrateStatus(cmd *cobra.Command) error {
 		return err
 	}
 	defer st.close()
-	if err := reach(cmd.Context(), st); err != nil {
-		return err
-	}
-	have, want, err := st.SchemaVersion(cmd.Context())
-	if err != nil {
-		return fmt.Errorf("find the schema's version: %w", err)
+	have, want := 0, st.newest
+	if st.exists == nil || st.exists() == nil {
+		if have, want, err = reach(cmd.Context(), st); err != nil {
+			return err
+		}
 	}
 	err = a.print(migrateAnswer{Have: have, Want: want, Steps: []migrateStep{}}, func(w *tabwriter.Writer) {
 		row(w, "found", have)

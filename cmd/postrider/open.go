@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
-	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
@@ -24,8 +22,6 @@ type opened struct {
 	newest int
 	// enqueue writes msgs in one transaction of its own.
 	enqueue func(ctx context.Context, msgs []postrider.Message) error
-	// ping says whether the database answers.
-	ping func(ctx context.Context) error
 	// exists says whether there is a database at all; nil where asking it is enough.
 	exists func() error
 	close  func()
@@ -43,7 +39,7 @@ func openStore(set *settings) (*opened, error) {
 	scheme, rest, ok := strings.Cut(set.store, ":")
 	switch {
 	case set.store == "":
-		return nil, usagef("no store: give --store, POSTRIDER_STORE or store in %s, such as postgres://user@host/db or sqlite:shop.db", config.DefaultFile)
+		return nil, usagef("no store: give --store, POSTRIDER_STORE or store in %s, such as postgres://HOST/DATABASE or sqlite:shop.db", config.DefaultFile)
 	case !ok:
 		return nil, usagef("store %q has no scheme: write postgres://..., sqlite:FILE or memory:", redact.URL(set.store))
 	}
@@ -83,40 +79,6 @@ func openMemory(set *settings) (*opened, error) {
 	return &opened{
 		Store: st, Admin: st, Migrator: st, newest: 1,
 		enqueue: func(ctx context.Context, msgs []postrider.Message) error { return st.Enqueue(ctx, msgs...) },
-		ping:    func(context.Context) error { return nil },
 		close:   func() {},
 	}, nil
-}
-
-// reachTimeout bounds the first answer of a server to commands that a person waits for.
-const reachTimeout = 10 * time.Second
-
-// reach asks whether the database answers.
-func reach(ctx context.Context, st *opened) error {
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
-	defer cancel()
-	if err := st.ping(ctx); err != nil {
-		return &unreachableError{fmt.Errorf("the database cannot be reached: %w; check --store and that the server runs", err)}
-	}
-	return nil
-}
-
-// ready asks whether the database answers and holds a schema that this program knows.
-func ready(ctx context.Context, st *opened, schema string) error {
-	if st.exists != nil {
-		if err := st.exists(); err != nil {
-			return err
-		}
-	}
-	if err := reach(ctx, st); err != nil {
-		return err
-	}
-	have, want, err := st.SchemaVersion(ctx)
-	if err != nil {
-		return fmt.Errorf("find the schema's version: %w", err)
-	}
-	if have != want {
-		return &store.SchemaError{Schema: schema, Have: have, Want: want}
-	}
-	return nil
 }

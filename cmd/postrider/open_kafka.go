@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"net"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -15,7 +17,9 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
-// kafkaURL is kafka://[user:password@]host:port[,host:port...][?tls=true&sasl=plain|scram-sha-256|scram-sha-512&topic-prefix=...].
+// kafkaURL is kafka://[user:password@]host:port[,host:port...] with the parameters
+// tls=true, sasl=plain|scram-sha-256|scram-sha-512, topic-prefix=TEXT and
+// max-message-bytes=N, which is the topics' own limit where it is not Kafka's default.
 type kafkaURL struct {
 	seeds  []string
 	prefix string
@@ -52,11 +56,18 @@ func parseKafka(raw string) (*kafkaURL, error) {
 		k.seeds = append(k.seeds, host)
 	}
 	for name := range values {
-		if name != "tls" && name != "sasl" && name != "topic-prefix" {
-			return nil, bad("parameter " + visible(name, "") + " is unknown: use tls, sasl and topic-prefix")
+		if !slices.Contains([]string{"tls", "sasl", "topic-prefix", "max-message-bytes"}, name) {
+			return nil, bad("parameter " + visible(name, "") + " is unknown: use tls, sasl, topic-prefix and max-message-bytes")
 		}
 	}
 	k.opts = append(kafkabroker.ClientOptions(), kgo.SeedBrokers(k.seeds...), kgo.ClientID("postrider"))
+	if text := values.Get("max-message-bytes"); text != "" {
+		limit, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || limit < 1<<10 || limit > 64<<20 {
+			return nil, bad("max-message-bytes is " + visible(text, "") + ": use 1024 to 67108864")
+		}
+		k.opts = append(k.opts, kgo.ProducerBatchMaxBytes(int32(limit)))
+	}
 	if values.Get("tls") == "true" {
 		k.opts = append(k.opts, kgo.DialTLSConfig(&tls.Config{MinVersion: tls.VersionTLS12}))
 	}

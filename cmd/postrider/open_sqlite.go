@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"os"
 
 	"github.com/postrider/postrider"
@@ -20,12 +19,12 @@ func openSQLite(set *settings, path string) (*opened, error) {
 	st := sqlitestore.New(db, &sqlitestore.Options{Pipe: set.pipe})
 	ob := outbox.New(outbox.SQLite, nil)
 	return &opened{
-		Store: st, Admin: st, Migrator: st, newest: sqlitestore.Version, ping: db.PingContext,
+		Store: st, Admin: st, Migrator: st, newest: sqlitestore.Version,
 		close: func() { _ = db.Close() },
 		exists: func() error {
 			// SQLite makes a missing file: a typing error would look like an empty outbox.
 			if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("there is no file %s: check --store, or run `postrider migrate` to make it", path)
+				return &missingError{"there is no file " + path + ": check --store, or run `postrider migrate` to make it"}
 			}
 			return nil
 		},

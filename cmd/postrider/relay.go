@@ -53,7 +53,7 @@ func (a *app) relayCommand() *cobra.Command {
 	fs.DurationVar(&r.leaseTTL, "lease-ttl", 2*time.Second, "how long the lanes of a dead relay stay its own")
 	fs.DurationVar(&r.drain, "drain", 25*time.Second, "how long to wait for calls in flight at the end")
 	fs.IntVar(&r.window, "window", 1024, "unsettled messages per lane: the most that a crash sends twice")
-	fs.IntVar(&r.page, "page", 256, "messages read and sent at once per lane")
+	fs.IntVar(&r.page, "page", 0, "messages read and sent at once per lane (default: 256, at most the window)")
 	fs.IntVar(&r.maxLanes, "max-lanes", 0, "most lanes to hold (default: the fair share)")
 	fs.IntVar(&r.maxAttempts, "max-attempts", 10, "failures after which a message is a dead letter")
 	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
@@ -135,13 +135,12 @@ func (a *app) runRelay(ctx context.Context) error {
 		return err
 	}
 	defer stop()
-	log.InfoContext(ctx, "relay starts", "instance", opts.Instance, "store", st.Info().Name, "broker", sink.Info().Name,
-		"pipe", st.Info().Pipe, "version", buildVersion().Version)
+	log.InfoContext(ctx, "postrider", "version", buildVersion().Version, "broker", sink.Info().Name)
 	if err := r.Run(ctx); err != nil {
 		return err
 	}
 	s := r.Stats()
-	log.InfoContext(ctx, "relay ended", "instance", opts.Instance, "delivered", s.Delivered, "settled", s.Settled)
+	log.InfoContext(ctx, "totals", "delivered", s.Delivered, "settled", s.Settled)
 	return nil
 }
 

@@ -39,8 +39,9 @@ Every setting can be given as a flag, as an environment variable
 the environment, the environment over the file. Passwords belong into the
 environment or the file, not into flags, which every user of the machine can see.
 
-Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 lag above
---fail-if-lag, 4 database or broker unreachable, 5 schema missing or of another version.`
+Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, also of the database
+(login, privileges, row security, read-only), 3 lag above --fail-if-lag, 4 database or
+broker unreachable, 5 schema missing or of another version.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -131,6 +132,10 @@ func (a *app) logger() *slog.Logger {
 	_ = level.UnmarshalText([]byte(a.set.logLevel)) // checked by load
 	secrets := redact.Find(a.set.store, a.set.broker)
 	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
+		switch attr.Key {
+		case "store", "sink": // our own names, which may well be somebody's password
+			return attr
+		}
 		switch v := attr.Value.Any().(type) {
 		case string:
 			attr.Value = slog.StringValue(secrets.Text(v))

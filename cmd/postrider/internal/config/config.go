@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -86,7 +87,15 @@ func (s Source) Apply(fs *pflag.FlagSet) error {
 func why(err error) string {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) && invalid.Unwrap() != nil {
-		return fmt.Sprintf("%q cannot be used: %v", invalid.GetValue(), invalid.Unwrap())
+		reason := invalid.Unwrap()
+		var number *strconv.NumError
+		if errors.As(reason, &number) {
+			reason = errors.New("it is no number")
+			if errors.Is(number.Err, strconv.ErrRange) {
+				reason = errors.New("it is too large")
+			}
+		}
+		return fmt.Sprintf("%q cannot be used: %v", invalid.GetValue(), reason)
 	}
 	return err.Error()
 }

@@ -15,7 +15,8 @@ func settings(t *testing.T) (*pflag.FlagSet, *string, *time.Duration) {
 	store := fs.String("store", "default", "")
 	ttl := fs.Duration("lease-ttl", time.Second, "")
 	fs.Int("limit", 0, "")
-	if err := Mark(fs, "store", "lease-ttl"); err != nil {
+	fs.Int("page", 0, "")
+	if err := Mark(fs, "store", "lease-ttl", "page"); err != nil {
 		t.Fatal(err)
 	}
 	return fs, store, ttl
@@ -65,6 +66,7 @@ func TestErrorsNameThePlace(t *testing.T) {
 		{"unknown key", "store: x\n\n  \nleese_ttl: 3s\n", `:4:1: unknown setting "leese_ttl": did you mean "lease_ttl"?`},
 		{"unlike any key", "frobnicate: 1\n", ":1:1: unknown setting \"frobnicate\": `postrider relay --help` lists them"},
 		{"value", "lease_ttl: soon\n", `:1:12: lease_ttl: "soon" cannot be used: time: invalid duration "soon"`},
+		{"number", "page: many\n", `:1:7: page: "many" cannot be used: it is no number`},
 		{"twice", "store: a\nstore: b\n", ":2:1: store is set twice"},
 		{"nested", "store:\n  url: x\n", ":2:3: store must be a single value"},
 		{"list", "- a\n", ":1:1: must be a list of `setting: value` lines"},
@@ -73,7 +75,7 @@ func TestErrorsNameThePlace(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			fs, _, _ := settings(t)
-			src := Source{File: file(t, tc.yml), Known: []string{"store", "lease-ttl"}, LookupEnv: func(string) (string, bool) { return "", false }}
+			src := Source{File: file(t, tc.yml), Known: []string{"store", "lease-ttl", "page"}, LookupEnv: func(string) (string, bool) { return "", false }}
 			err := src.Apply(fs)
 			if err == nil || err.Error() != src.File+tc.want {
 				t.Errorf("error = %v, want %s%s", err, src.File, tc.want)

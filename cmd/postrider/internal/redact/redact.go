@@ -28,16 +28,21 @@ func URL(raw string) string {
 	// A password may hold any character when nobody escaped it: everything up
 	// to the last @ belongs to the user.
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		user, _, _ := strings.Cut(rest[:at], ":")
-		if strings.ContainsAny(user, "/?#") || !strings.Contains(rest[:at], ":") {
-			user = "" // a token in the place of the user, as NATS allows
+		user, _, hasPassword := strings.Cut(rest[:at], ":")
+		switch {
+		case strings.ContainsAny(user, "/?#") || (!hasPassword && !namesUser(scheme)):
+			rest = Mask + rest[at:]
+		case hasPassword:
+			rest = user + ":" + Mask + rest[at:]
 		}
-		if user != "" {
-			user += ":"
-		}
-		rest = user + Mask + rest[at:]
 	}
 	return scheme + "://" + secretParam.ReplaceAllString(rest, "$1="+Mask)
+}
+
+// namesUser reports whether what stands alone before the @ is a name and not,
+// as NATS allows, a token.
+func namesUser(scheme string) bool {
+	return scheme == "postgres" || scheme == "postgresql" || scheme == "kafka"
 }
 
 // Secrets are the passwords found in a set of URLs, in every spelling under
@@ -51,14 +56,14 @@ func Find(urls ...string) Secrets {
 		for _, m := range secretParam.FindAllStringSubmatch(raw, -1) {
 			s.add(strings.Trim(m[2], "'"))
 		}
-		_, rest, ok := strings.Cut(raw, "://")
+		scheme, rest, ok := strings.Cut(raw, "://")
 		at := strings.LastIndexByte(rest, '@')
 		if !ok || at < 0 {
 			continue
 		}
 		if _, password, ok := strings.Cut(rest[:at], ":"); ok {
 			s.add(password)
-		} else {
+		} else if !namesUser(scheme) {
 			s.add(rest[:at])
 		}
 	}
@@ -89,15 +94,46 @@ func quoted(s string) string {
 	return q[1 : len(q)-1]
 }
 
-var userInfo = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s"'` + "`" + `]*@`)
+var userInfo = regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://[^\s"'` + "`" + `]*@`)
 
-// Text returns text on one line with the secrets masked, and with them
-// whatever else looks like the user part of a URL.
+// Text returns text on one line, each of its lines once, with the secrets masked,
+// and with them whatever else looks like the secret part of a URL.
 func (s Secrets) Text(text string) string {
 	for _, sp := range s.spellings {
 		text = strings.ReplaceAll(text, sp, Mask)
 	}
-	text = userInfo.ReplaceAllString(text, "${1}"+Mask+"@")
+	text = userInfo.ReplaceAllStringFunc(text, URL)
 	text = secretParam.ReplaceAllString(text, "$1="+Mask)
-	return strings.Join(strings.Fields(text), " ")
+	return OneLine(text)
+}
+
+// noTLS is what the driver reports of its first try at a server without TLS,
+// before it says what really was wrong.
+const noTLS = "server refused TLS connection"
+
+// OneLine joins lines and says nothing twice: a driver that tries a server with
+// and without TLS, or at two addresses, reports one refusal as often.
+func OneLine(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		line = strings.Join(strings.Fields(line), " ")
+		if line != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) > 1 && !strings.HasSuffix(lines[len(lines)-1], noTLS) {
+		lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasSuffix(line, noTLS) })
+	}
+	var b strings.Builder
+	for i, line := range lines {
+		switch {
+		case i == 0:
+		case strings.HasSuffix(lines[i-1], ":"), strings.HasSuffix(lines[i-1], "."), strings.HasSuffix(lines[i-1], ","):
+			b.WriteByte(' ')
+		default:
+			b.WriteString("; ")
+		}
+		b.WriteString(line)
+	}
+	return b.String()
 }

@@ -10,7 +10,7 @@ func TestURLMasksPasswords(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
 		{"postgres://u:p@h/db", "postgres://u:***@h/db"},
 		{"postgres://u:p/x@y?z@h/db", "postgres://u:***@h/db"},
-		{"postgres://u@h/db", "postgres://***@h/db"},
+		{"postgres://u@h/db", "postgres://u@h/db"},
 		{"postgres://h/db?user=u&password=hunter2&sslmode=require", "postgres://h/db?user=u&password=***&sslmode=require"},
 		{"host=h password=hunter2 user=u", "host=h password=*** user=u"},
 		{"host=h password='a b' user=u", "host=h password=*** user=u"},
@@ -21,6 +21,25 @@ func TestURLMasksPasswords(t *testing.T) {
 		if got := URL(tc.in); got != tc.want {
 			t.Errorf("URL(%q) = %q, want %q", tc.in, got, tc.want)
 		}
+	}
+}
+
+func TestTextSaysNothingTwice(t *testing.T) {
+	const in = "failed to connect to `user=u`:\n\t127.0.0.1:1: refused\n\t127.0.0.1:1: refused\n\n\t[::1]:1:  refused"
+	const want = "failed to connect to `user=u`: 127.0.0.1:1: refused; [::1]:1: refused"
+	if got := (Secrets{}).Text(in); got != want {
+		t.Errorf("Text = %q, want %q", got, want)
+	}
+}
+
+// A user's name is no secret: masking it would mask "postgres" in every line.
+func TestNamesAreNoSecrets(t *testing.T) {
+	const text = "store postgres: postgres://postgres@h/db"
+	if got := Find("postgres://postgres@h/db").Text(text); got != text {
+		t.Errorf("Text = %q, want it as it was", got)
+	}
+	if got := Find("nats://s3cr3ttoken@h").Text("auth s3cr3ttoken at nats://s3cr3ttoken@h"); strings.Contains(got, "s3cr3t") {
+		t.Errorf("Text = %q: holds the token", got)
 	}
 }
 
