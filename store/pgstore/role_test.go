@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,6 +79,53 @@ func TestReadsAfterRestart(t *testing.T) {
 	d.put(tx, "b")
 	d.commit(tx)
 	o.want("b")
+}
+
+// Every method says which privilege is missing, on what, and how to grant it.
+func TestMissingPrivilegeIsNamed(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		role := strings.ToLower(d.schema) + "_poor"
+		d.role(role)
+		s := pgstore.New(d.as(role), &pgstore.Options{Schema: d.schema})
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'x')`)
+		lease := func() error {
+			_, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "b", TTL: time.Minute})
+			return err
+		}
+		read := func() error { _, err := s.Read(t.Context(), o.reads()); return err }
+		settle := func() error {
+			_, err := s.Settle(t.Context(), []store.Settlement{{BootID: "a", Lane: 0, Epoch: 1}})
+			return err
+		}
+		status := func() error { _, err := s.Status(t.Context()); return err }
+		version := func() error { _, _, err := s.SchemaVersion(t.Context()); return err }
+		adopt := func() error { _, err := s.Migrate(t.Context(), store.MigrateRequest{Adopt: true}); return err }
+		for _, c := range []struct {
+			privilege, on, word string
+			call                func() error
+		}{
+			{"SELECT", "box.outbox", "outbox", read},
+			{"SELECT", "SEQUENCE box.outbox_seq", "outbox_seq", read},
+			{"SELECT", "box.outbox_info", "outbox_info", read},
+			{"INSERT", "box.relay", "relay", lease},
+			{"INSERT", "box.progress", "progress", lease},
+			{"SELECT", "box.migration", "migration", version},
+			{"INSERT", "box.progress", "progress", settle},
+			{"SELECT", "box.parked", "parked", status},
+			{"UPDATE", "box.outbox_info", "outbox_info", adopt},
+			{"USAGE", `SCHEMA "` + d.schema + `"`, d.schema, lease},
+		} {
+			d.exec(`REVOKE ` + c.privilege + ` ON ` + c.on + ` FROM ` + role)
+			err := c.call()
+			wantIs(t, err, store.ErrUnusable)
+			for _, word := range []string{"permission denied", c.word, "GRANT"} {
+				if !strings.Contains(err.Error(), word) {
+					t.Errorf("without %s on %s: error lacks %q: %v", c.privilege, c.on, word, err)
+				}
+			}
+			d.exec(`GRANT ` + c.privilege + ` ON ` + c.on + ` TO ` + role)
+		}
+	})
 }
 
 func TestStandbyIsRefused(t *testing.T) {

@@ -171,22 +171,6 @@ func TestRowSecurityIsRefused(t *testing.T) {
 	})
 }
 
-func TestMissingPrivilegeIsNamed(t *testing.T) {
-	trap(t, func(d *db, o *owner) {
-		role := strings.ToLower(d.schema) + "_poor"
-		d.role(role)
-		d.exec(`REVOKE SELECT ON box.outbox FROM ` + role)
-		s := pgstore.New(d.as(role), &pgstore.Options{Schema: d.schema})
-		_, err := s.Read(t.Context(), o.reads())
-		wantIs(t, err, store.ErrUnusable)
-		for _, word := range []string{"permission denied", "outbox", "GRANT"} {
-			if !strings.Contains(err.Error(), word) {
-				t.Errorf("error lacks %q: %v", word, err)
-			}
-		}
-	})
-}
-
 func TestReadOnlyServer(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		role := strings.ToLower(d.schema) + "_ro"
