@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,16 +25,43 @@ type Env struct {
 	Missing string
 	// TooLarge is a payload size that the broker refuses; 0: there is none.
 	TooLarge int
+	// Largest is a payload size that the broker must take, near its limit.
+	Largest int
 	// Log returns everything that the topic holds, in the order of acceptance
 	// per key. It must not use the code under test.
 	Log func(ctx context.Context) ([]postrider.Message, error)
-	// Cut breaks the sink's connections n bytes after the next ones were sent
-	// and refuses new ones until Restore. nil: faults cannot be made.
-	Cut     func(n int)
-	Restore func()
+	// Faults breaks what is between Sink and the broker. nil: it cannot be done.
+	Faults Faults
+	// Second is the sink of another process, which Faults does not touch; nil:
+	// there can be none.
+	Second broker.Sink
+	// Stop ends the process of Sink, as far as the sink can see: its client is
+	// closed. nil: it has none.
+	Stop func()
 	// Source opens a receiver of Topic for the one named consumer of this Env;
 	// closing it is what the end of a process is. nil: no source.
 	Source func(ctx context.Context) (src broker.Source, close func(), err error)
+	// Mortal is Source, but its end is that of a process that was killed: the
+	// broker is not told. nil: it cannot be done.
+	Mortal func(ctx context.Context) (src broker.Source, kill func(), err error)
+	// Shared says that several sources of one name receive at the same time.
+	Shared bool
+}
+
+// Faults breaks connections. New connections are refused or muted like those
+// that exist, until Restore ends everything.
+type Faults interface {
+	// Cut breaks the connections after n more bytes of requests.
+	Cut(n int)
+	// CutAnswer breaks the connections after n more bytes of answers.
+	CutAnswer(n int)
+	// Mute keeps back all answers: the connections are half-open.
+	Mute()
+	// Freeze keeps back requests and answers: the broker accepts connections
+	// and does nothing.
+	Freeze()
+	// Restore ends the fault. What was kept back flows on.
+	Restore()
 }
 
 // Case is one rule.
@@ -48,7 +76,9 @@ type Case struct {
 var ErrNotApplicable = errors.New("not applicable")
 
 // Cases returns the whole suite.
-func Cases() []Case { return append(sinkCases(), sourceCases()...) }
+func Cases() []Case {
+	return slices.Concat(sinkCases(), dataCases(), faultCases(), sourceCases(), memberCases())
+}
 
 // Run runs every case as a subtest on an Env of its own.
 func Run(t *testing.T, newEnv func(t *testing.T) *Env) {
@@ -64,9 +94,9 @@ func Run(t *testing.T, newEnv func(t *testing.T) *Env) {
 	}
 }
 
-// Check runs one case within a minute and returns what it found.
+// Check runs one case within two minutes and returns what it found.
 func Check(ctx context.Context, c Case, env *Env) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	if err := c.Run(ctx, env); err != nil {
 		return fmt.Errorf("%s: rule %q: %w", c.Name, c.Promise, err)

@@ -22,7 +22,6 @@ func sinkCases() []Case {
 		{"sink/missing", "a missing topic is an outage that names its destination", sinkMissing},
 		{"sink/context", "after the context has ended nothing is accepted any more", sinkContext},
 		{"sink/again", "a message may be sent again with the same id", sinkAgain},
-		{"sink/cut", "when the connection breaks, what is accepted of a key is a prefix, and nil means accepted", sinkCut},
 	}
 }
 
@@ -291,69 +290,6 @@ func sinkAgain(ctx context.Context, env *Env) error {
 	log, err := env.Log(ctx)
 	if err != nil {
 		return err
-	}
-	return noSkip(log, nil)
-}
-
-// sinkCut breaks the connection in the middle of a call, then sends again what
-// was not acknowledged, as the relay does.
-func sinkCut(ctx context.Context, env *Env) error {
-	if env.Cut == nil {
-		return notApplicable("no faults can be made")
-	}
-	warm := messages(env.Topic, 1, 1)
-	warm[0].ID, warm[0].Key = id(1<<20), "warm"
-	if errs, err := deliver(ctx, env.Sink, warm); err != nil {
-		return err
-	} else if err := allAccepted(errs); err != nil {
-		return err
-	}
-	open := messages(env.Topic, 400, 20)
-	for round := 0; len(open) > 0; round++ {
-		if round < 3 {
-			env.Cut(700 * (round*round*5 + 1))
-		}
-		call, cancel := context.WithTimeout(ctx, 2*time.Second)
-		errs, err := deliver(call, env.Sink, open)
-		cancel()
-		env.Restore()
-		if err != nil {
-			return err
-		}
-		var left []postrider.Message
-		for i, err := range errs {
-			if err == nil {
-				continue
-			}
-			if c := broker.Classify(err).Class; c == broker.ClassRejected {
-				return fmt.Errorf("a message is rejected because the connection broke: %w", err)
-			}
-			left = append(left, open[i])
-		}
-		if open = left; len(open) == 0 {
-			break
-		}
-		if round > 200 {
-			return fmt.Errorf("%d messages are not accepted after the connection is back", len(open))
-		}
-		select { // the relay's pause after an outage
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	log, err := env.Log(ctx)
-	if err != nil {
-		return err
-	}
-	seen := make(map[string]bool)
-	for _, m := range log {
-		seen[m.ID] = true
-	}
-	for _, m := range messages(env.Topic, 400, 20) {
-		if !seen[m.ID] {
-			return fmt.Errorf("message %s was acknowledged and is not in the log", m.ID)
-		}
 	}
 	return noSkip(log, nil)
 }

@@ -32,31 +32,51 @@ func TestFakeBroker(t *testing.T) {
 // address the broker advertises.
 func env(t *testing.T, addr string) *brokertest.Env {
 	t.Helper()
-	proxy, err := faultproxy.New(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { proxy.Close() })
 	topic := "t" + rand.Text()
 	create(t, addr, topic, 4)
-	sink := sinkOn(t, []string{addr}, 2*time.Second, kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, proxy.Addr())
-	}))
+	proxy, through := proxied(t, addr)
+	client, sink := clientAndSink(t, []string{addr}, 2*time.Second, through)
+	source := func(more ...kgo.Opt) (*kafkabroker.Source, error) {
+		return kafkabroker.NewSource(kafkabroker.SourceOptions{
+			Group: "g" + topic, Topics: []string{topic},
+			Client: append([]kgo.Opt{kgo.SeedBrokers(addr), kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(time.Second)}, more...),
+		})
+	}
 	return &brokertest.Env{
-		Sink: sink, Topic: topic, Missing: "nowhere" + topic, TooLarge: 2 << 20,
-		Log:     func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, addr, topic) },
-		Cut:     func(n int) { proxy.CutAfter(int64(n)) },
-		Restore: proxy.Restore,
+		Sink: sink, Topic: topic, Missing: "nowhere" + topic, TooLarge: 2 << 20, Largest: 1_000_012 - 300,
+		Log:    func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, addr, topic) },
+		Faults: proxy, Second: sinkOn(t, []string{addr}, 2*time.Second), Stop: client.Close,
 		Source: func(context.Context) (broker.Source, func(), error) {
-			s, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
-				Group: "g" + topic, Topics: []string{topic}, Client: []kgo.Opt{kgo.SeedBrokers(addr)},
-			})
+			s, err := source()
 			if err != nil {
 				return nil, nil, err
 			}
 			return s, s.Close, nil
 		},
+		Mortal: func(context.Context) (broker.Source, func(), error) {
+			proxy, through := proxied(t, addr)
+			s, err := source(through)
+			if err != nil {
+				return nil, nil, err
+			}
+			t.Cleanup(s.Close)
+			return s, func() { proxy.Cut(0) }, nil
+		},
+		Shared: true,
 	}
+}
+
+// proxied returns a proxy and the option that sends a client through it.
+func proxied(t *testing.T, addr string) (*faultproxy.Proxy, kgo.Opt) {
+	t.Helper()
+	proxy, err := faultproxy.New(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { proxy.Close() })
+	return proxy, kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, proxy.Addr())
+	})
 }
 
 func create(t testing.TB, addr, topic string, partitions int32) {

@@ -31,6 +31,12 @@ func fake(t testing.TB, partitions int32) *kfake.Cluster {
 
 func sinkOn(t testing.TB, addrs []string, timeout time.Duration, opts ...kgo.Opt) *kafkabroker.Sink {
 	t.Helper()
+	_, s := clientAndSink(t, addrs, timeout, opts...)
+	return s
+}
+
+func clientAndSink(t testing.TB, addrs []string, timeout time.Duration, opts ...kgo.Opt) (*kgo.Client, *kafkabroker.Sink) {
+	t.Helper()
 	client, err := kgo.NewClient(append(append(kafkabroker.ClientOptions(), kgo.SeedBrokers(addrs...)), opts...)...)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +46,7 @@ func sinkOn(t testing.TB, addrs []string, timeout time.Duration, opts ...kgo.Opt
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return client, s
 }
 
 func message(n int, key string) postrider.Message {

@@ -34,6 +34,7 @@ type Source struct {
 	client *kgo.Client
 	max    int
 	poll   chan struct{} // held by the one that polls
+	commit chan struct{} // held by the one that commits
 
 	mu     sync.Mutex
 	logs   map[place]*held
@@ -48,8 +49,10 @@ type place struct {
 
 type held struct {
 	inhand.Log
-	at     place
-	paused bool
+	at        place
+	paused    bool
+	next      int64 // to be committed: everything before it is acknowledged
+	committed int64
 }
 
 // NewSource makes a client of its own; Close ends it. It does not wait for the
@@ -59,7 +62,7 @@ func NewSource(opts SourceOptions) (*Source, error) {
 		return nil, errors.New("kafkabroker: source: a group and at least one topic are required")
 	}
 	s := &Source{
-		max: opts.MaxHeld, poll: make(chan struct{}, 1),
+		max: opts.MaxHeld, poll: make(chan struct{}, 1), commit: make(chan struct{}, 1),
 		logs: make(map[place]*held), change: make(chan struct{}),
 	}
 	if s.max <= 0 {
@@ -211,16 +214,50 @@ func decode(r *kgo.Record) broker.Delivery {
 }
 
 // Settle implements broker.Source. It commits before it returns; an error means
-// that acknowledged messages may be received again.
+// that acknowledged messages may be received again. What one call could not
+// commit the next one commits with its own.
 func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
+	wanted, err := s.apply(verdicts)
+	if err != nil || len(wanted) == 0 {
+		return err
+	}
+	select { // one commit at a time: an older one must not come behind a newer
+	case s.commit <- struct{}{}:
+		defer func() { <-s.commit }()
+	case <-ctx.Done():
+		return fmt.Errorf("kafkabroker: commit: %w", ctx.Err())
+	}
 	s.mu.Lock()
-	touched := make(map[*held]bool)
+	all := make([]*held, 0, len(s.logs))
+	for _, h := range s.logs {
+		all = append(all, h)
+	}
+	s.mu.Unlock()
+	failed := s.commitAll(ctx, all)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for h, next := range wanted {
+		if h.committed < next {
+			if failed != nil {
+				return failed
+			}
+			return fmt.Errorf("kafkabroker: commit: %s/%d went to another member", h.at.topic, h.at.partition)
+		}
+	}
+	return nil
+}
+
+// apply notes the verdicts, and answers up to where the partitions they are
+// about must be committed.
+func (s *Source) apply(verdicts []broker.Verdict) (map[*held]int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wanted := make(map[*held]int64)
 	now := time.Now()
 	for i, v := range verdicts {
 		t, ok := v.Delivery.Token.(inhand.Token)
 		if !ok {
-			s.mu.Unlock()
-			return fmt.Errorf("kafkabroker: settle: verdict %d (%s): not a delivery of this source", i, v.Delivery.Origin)
+			return nil, fmt.Errorf("kafkabroker: settle: verdict %d (%s): not a delivery of this source", i, v.Delivery.Origin)
 		}
 		if _, live := t.Live(); !live {
 			continue
@@ -231,70 +268,100 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 		}
 		t.Ack()
 		if at, ok := t.Origin().Token.(place); ok && s.logs[at] != nil {
-			touched[s.logs[at]] = true
+			wanted[s.logs[at]] = 0
 		}
 	}
-	offsets := s.trim(touched)
-	s.wake()
-	s.mu.Unlock()
-	return s.commit(ctx, offsets)
-}
-
-// trim collects what may be committed now. The caller holds mu.
-func (s *Source) trim(logs map[*held]bool) map[string]map[int32]kgo.EpochOffset {
-	offsets := make(map[string]map[int32]kgo.EpochOffset)
-	for h := range logs {
-		next, ok := h.Trim()
-		if !ok {
-			continue
+	for h := range wanted {
+		if next, ok := h.Trim(); ok {
+			h.next = next
 		}
-		if offsets[h.at.topic] == nil {
-			offsets[h.at.topic] = make(map[int32]kgo.EpochOffset)
-		}
-		offsets[h.at.topic][h.at.partition] = kgo.EpochOffset{Epoch: -1, Offset: next}
+		wanted[h] = h.next
 		if h.paused && h.Len() < s.max/2 {
 			h.paused = false
 			s.client.ResumeFetchPartitions(map[string][]int32{h.at.topic: {h.at.partition}})
 		}
 	}
-	return offsets
+	s.wake()
+	return wanted, nil
 }
 
-func (s *Source) commit(ctx context.Context, offsets map[string]map[int32]kgo.EpochOffset) error {
+// commitAll commits what the partitions have acknowledged since their last
+// commit. The caller holds commit.
+func (s *Source) commitAll(ctx context.Context, all []*held) error {
+	offsets := make(map[string]map[int32]kgo.EpochOffset)
+	s.mu.Lock()
+	for _, h := range all {
+		if h.next <= h.committed {
+			continue
+		}
+		if offsets[h.at.topic] == nil {
+			offsets[h.at.topic] = make(map[int32]kgo.EpochOffset)
+		}
+		offsets[h.at.topic][h.at.partition] = kgo.EpochOffset{Epoch: -1, Offset: h.next}
+	}
+	s.mu.Unlock()
 	if len(offsets) == 0 {
 		return nil
 	}
-	var failed error
+	var (
+		done   = make(map[place]bool)
+		failed error
+	)
 	s.client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
-		failed = commitError(resp, err)
+		if failed = err; err == nil {
+			failed = committed(resp, done)
+		}
 	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range all {
+		if at, ok := offsets[h.at.topic][h.at.partition]; ok && done[h.at] {
+			h.committed = max(h.committed, at.Offset)
+		}
+	}
 	if failed != nil {
 		return fmt.Errorf("kafkabroker: commit: %w", failed)
 	}
 	return nil
 }
 
-func commitError(resp *kmsg.OffsetCommitResponse, err error) error {
-	if err != nil {
-		return err
-	}
+// committed notes the partitions whose commit the broker has taken, and returns
+// the first error of the others.
+func committed(resp *kmsg.OffsetCommitResponse, done map[place]bool) (first error) {
 	for _, t := range resp.Topics {
 		for _, p := range t.Partitions {
-			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				return fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, err)
+			err := kerr.ErrorForCode(p.ErrorCode)
+			if err == nil {
+				done[place{t.Topic, p.Partition}] = true
+			} else if first == nil {
+				first = fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, err)
 			}
 		}
 	}
-	return nil
+	return first
 }
 
-// revoked runs before another member gets the partitions. Everything that was
-// settled has been committed; the rest is theirs.
-func (s *Source) revoked(_ context.Context, _ *kgo.Client, gone map[string][]int32) { s.drop(gone) }
+// revoked runs before another member gets the partitions: it waits for the commit
+// that is going on, and commits what was acknowledged; the rest is theirs.
+func (s *Source) revoked(ctx context.Context, _ *kgo.Client, gone map[string][]int32) {
+	select {
+	case s.commit <- struct{}{}:
+		defer func() { <-s.commit }()
+	case <-ctx.Done():
+	}
+	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
+	defer cancel()
+	_ = s.commitAll(ctx, s.drop(gone)) // the Settle call that waits for it sees that it failed
+}
 
+// revokeTimeout is how long the partitions' new owner waits for our last commit.
+const revokeTimeout = 5 * time.Second
+
+// lost runs when the partitions may be another member's already.
 func (s *Source) lost(_ context.Context, _ *kgo.Client, gone map[string][]int32) { s.drop(gone) }
 
-func (s *Source) drop(gone map[string][]int32) {
+// drop takes partitions out: their messages cannot be received or settled any more.
+func (s *Source) drop(gone map[string][]int32) (dropped []*held) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for topic, parts := range gone {
@@ -306,8 +373,10 @@ func (s *Source) drop(gone map[string][]int32) {
 				}
 				h.Drop()
 				delete(s.logs, at)
+				dropped = append(dropped, h)
 			}
 		}
 	}
 	s.wake()
+	return dropped
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
+	"maps"
 	"sync"
 
 	"github.com/postrider/postrider"
@@ -241,11 +242,9 @@ func (b *Broker) wake() {
 func clone(m *postrider.Message) postrider.Message {
 	c := *m
 	c.Payload = append([]byte(nil), m.Payload...)
+	c.Headers = nil
 	if len(m.Headers) > 0 {
-		c.Headers = make(map[string]string, len(m.Headers))
-		for k, v := range m.Headers {
-			c.Headers[k] = v
-		}
+		c.Headers = maps.Clone(m.Headers)
 	}
 	return c
 }

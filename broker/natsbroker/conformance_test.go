@@ -54,14 +54,16 @@ func connect(t *testing.T, url string) *nats.Conn {
 	return nc
 }
 
-// env gives a case a stream of its own; the sink goes through a proxy.
+// env gives a case a stream of its own that keeps repeated messages; the sink
+// goes through a proxy.
 func env(t *testing.T, url string) *brokertest.Env {
 	t.Helper()
-	proxy, err := faultproxy.New(strings.TrimPrefix(url, "nats://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { proxy.Close() })
+	return envWith(t, url, natsbroker.SinkOptions{NoDedup: true, Timeout: 2 * time.Second})
+}
+
+func envWith(t *testing.T, url string, opts natsbroker.SinkOptions) *brokertest.Env {
+	t.Helper()
+	proxy, through := proxied(t, url)
 	direct := connect(t, url)
 	js, err := jetstream.New(direct)
 	if err != nil {
@@ -73,23 +75,61 @@ func env(t *testing.T, url string) *brokertest.Env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sink, err := natsbroker.NewSink(connect(t, "nats://"+proxy.Addr()), &natsbroker.SinkOptions{NoDedup: true, Timeout: 2 * time.Second})
+	client := connect(t, through)
+	sink, err := natsbroker.NewSink(client, &opts)
 	if err != nil {
 		t.Fatal(err)
 	}
+	second, err := natsbroker.NewSink(connect(t, url), &opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := func(nc *nats.Conn) (*natsbroker.Source, error) {
+		return natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: 3 * time.Second})
+	}
 	return &brokertest.Env{
-		Sink: sink, Topic: topic, Missing: "nowhere" + name, TooLarge: 2 << 20,
-		Log:     func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, stream) },
-		Cut:     func(n int) { proxy.CutAfter(int64(n)) },
-		Restore: proxy.Restore,
+		Sink: sink, Topic: topic, Missing: "nowhere" + name, TooLarge: 2 << 20, Largest: 1<<20 - 500,
+		Log:    func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, stream) },
+		Faults: proxy, Second: second, Stop: client.Close,
 		Source: func(context.Context) (broker.Source, func(), error) {
-			s, err := natsbroker.NewSource(direct, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: 2 * time.Second})
+			s, err := source(direct)
 			if err != nil {
 				return nil, nil, err
 			}
 			return s, s.Close, nil
 		},
+		Mortal: func(context.Context) (broker.Source, func(), error) {
+			proxy, through := proxied(t, url)
+			s, err := source(connect(t, through))
+			if err != nil {
+				return nil, nil, err
+			}
+			return s, func() { proxy.Cut(0) }, nil
+		},
 	}
+}
+
+// TestDedup: the stream drops what is sent again.
+func TestDedup(t *testing.T) {
+	url := embedded(t)
+	for _, c := range brokertest.Cases() {
+		if c.Name == "sink/dedup" {
+			if err := brokertest.Check(t.Context(), c, envWith(t, url, natsbroker.SinkOptions{})); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// proxied returns a proxy and the URL that goes through it.
+func proxied(t *testing.T, url string) (*faultproxy.Proxy, string) {
+	t.Helper()
+	proxy, err := faultproxy.New(strings.TrimPrefix(url, "nats://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { proxy.Close() })
+	return proxy, "nats://" + proxy.Addr()
 }
 
 // log reads a stream message by message.

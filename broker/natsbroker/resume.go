@@ -1,19 +1,29 @@
 package natsbroker
 
 import (
+	"cmp"
+	"context"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// resume holds messages back while those that an earlier process left
-// unsettled are missing. The server delivers those when their time is over and
-// everything newer at once, which would turn a key's order round.
+// resume holds messages back while earlier ones are not here: left unsettled by
+// an earlier process, given to another source, or lost on their way to us. The
+// server delivers those again when their time is over and everything newer at
+// once, which would turn a key's order round.
+//
+// The server numbers the deliveries of a consumer. As long as the numbers have
+// no gap and nobody else had unsettled messages before, every unsettled message
+// is here. Otherwise the server says how many are unsettled, and only when all
+// of them are here may newer ones go on.
 type resume struct {
-	missing int       // unsettled messages that have not come back
+	last    uint64    // the last delivery's number
+	missing int       // unsettled messages that are not here, as far as known; > 0: hold
 	upTo    uint64    // they have stream sequences up to this
-	until   time.Time // when to stop waiting: somebody else may have settled them
+	next    time.Time // when to ask the server again
 	early   []early
 }
 
@@ -22,42 +32,116 @@ type early struct {
 	meta *jetstream.MsgMetadata
 }
 
-// begin notes what an earlier process left unsettled.
+// begin notes how a consumer stands that was made or found.
 func (s *Source) begin(info *jetstream.ConsumerInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if info == nil || info.NumAckPending == 0 {
+	s.resume.last = info.Delivered.Consumer
+	s.count(info, time.Now())
+}
+
+// count takes the server's word for what is missing. It may be too many, when
+// acknowledgements are on their way, but not too few. The caller holds mu.
+func (s *Source) count(info *jetstream.ConsumerInfo, now time.Time) {
+	r := &s.resume
+	r.missing = max(info.NumAckPending-len(s.inHand), 0)
+	r.upTo = info.Delivered.Stream
+	r.next = now.Add(s.opts.AckWait / 8)
+	s.release()
+}
+
+// ask asks the server what is missing, when something is and it is time. The
+// caller holds one.
+func (s *Source) ask(ctx context.Context) error {
+	s.mu.Lock()
+	due := s.resume.missing > 0 && !time.Now().Before(s.resume.next)
+	s.mu.Unlock()
+	if !due || s.consumer == nil {
+		return nil
+	}
+	info, err := s.consumer.Info(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // Receive looks at the caller's context itself
+		}
+		return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, err)
+	}
+	another := slices.ContainsFunc(info.PriorityGroups, func(g jetstream.PriorityGroupState) bool {
+		return g.PinnedClientID != "" && g.PinnedClientID != s.pin
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count(info, time.Now())
+	if another {
+		s.surrender()
+	}
+	return nil
+}
+
+// arrived puts a message into the log, or holds it back. The caller holds mu.
+func (s *Source) arrived(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
+	r := &s.resume
+	gap := meta.Sequence.Consumer != r.last+1
+	r.last = max(r.last, meta.Sequence.Consumer)
+	if s.inHand[meta.Sequence.Stream] {
+		return // delivered again while it is here
+	}
+	s.inHand[meta.Sequence.Stream] = true
+	if gap && r.missing == 0 { // how many, the server knows
+		r.missing, r.upTo, r.next = 1, 0, time.Time{}
+	}
+	if r.missing == 0 {
+		s.log.Add(s.decode(msg, meta), int64(meta.Sequence.Stream))
 		return
 	}
-	missing := info.NumAckPending
-	for _, e := range s.resume.early {
-		if e.meta.Sequence.Stream <= info.Delivered.Stream {
-			missing--
-		}
+	r.early = append(r.early, early{msg, meta})
+	if meta.Sequence.Stream <= r.upTo {
+		r.missing--
+		s.release()
 	}
-	missing -= s.log.Len() // after a consumer was found again: ours
-	s.resume.missing = max(missing, 0)
-	s.resume.upTo = info.Delivered.Stream
-	s.resume.until = time.Now().Add(s.opts.AckWait + s.opts.AckWait/2)
-	s.release(time.Now())
 }
 
 // release lets go of what was held back once nothing is missing, in the order
 // of the stream. The caller holds mu.
-func (s *Source) release(now time.Time) {
+func (s *Source) release() {
 	r := &s.resume
-	if len(r.early) == 0 || r.missing > 0 && now.Before(r.until) {
+	if r.missing > 0 || len(r.early) == 0 {
 		return
 	}
-	r.missing = 0
-	slices.SortFunc(r.early, func(a, b early) int {
-		if a.meta.Sequence.Stream < b.meta.Sequence.Stream {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(r.early, func(a, b early) int { return cmp.Compare(a.meta.Sequence.Stream, b.meta.Sequence.Stream) })
 	for _, e := range r.early {
 		s.log.Add(s.decode(e.msg, e.meta), int64(e.meta.Sequence.Stream))
 	}
 	r.early = nil
+}
+
+// surrender gives back to the server what is held back here: another source is
+// fed now, and must not wait for what waits for it. The caller holds mu.
+func (s *Source) surrender() {
+	r := &s.resume
+	for _, e := range r.early {
+		_ = e.msg.Nak() // if it is lost, AckWait does the same later
+		delete(s.inHand, e.meta.Sequence.Stream)
+	}
+	if len(r.early) > 0 {
+		r.early, r.missing, r.upTo = nil, 1, 0
+	}
+}
+
+// unpin lets another source begin at once, if the consumer is ours. It is best
+// effort: otherwise the server waits until the pin has run out.
+func (s *Source) unpin() {
+	if s.pin == "" || s.consumer == nil || !s.js.Conn().IsConnected() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	info, err := s.consumer.Info(ctx)
+	if err != nil {
+		return
+	}
+	mine := slices.ContainsFunc(info.PriorityGroups, func(g jetstream.PriorityGroupState) bool { return g.PinnedClientID == s.pin })
+	if stream, err := s.js.Stream(ctx, s.opts.Stream); mine && err == nil {
+		_ = stream.UnpinConsumer(ctx, s.opts.Durable, group)
+	}
 }

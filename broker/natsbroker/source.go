@@ -29,9 +29,16 @@ type SourceOptions struct {
 	MaxHeld int
 }
 
+// group is the consumer's one priority group: the server pins it to the source
+// that pulls, and the others stand by.
+const group = "postrider"
+
 // Source receives for one durable consumer of a stream. Messages given back are
-// kept here until they are due, in front of their keys' later ones, so order
-// per key needs one running source per durable. It is safe for concurrent use.
+// kept here until they are due, in front of their keys' later ones. Of several
+// sources of one durable the server feeds one; another one takes over when it
+// is closed or has not pulled for half of AckWait, and passes on what is newer
+// only when the earlier one's messages are settled or have come again. It is
+// safe for concurrent use.
 type Source struct {
 	js   jetstream.JetStream
 	opts SourceOptions
@@ -43,6 +50,7 @@ type Source struct {
 	consumer jetstream.Consumer // guarded by one, as batch and undrain
 	batch    jetstream.MessageBatch
 	undrain  context.CancelFunc // ends batch
+	pin      string             // guarded by one: what the server calls us while it feeds us
 
 	mu     sync.Mutex
 	resume resume
@@ -80,6 +88,9 @@ func (s *Source) Info() broker.SourceInfo {
 	return broker.SourceInfo{Name: "nats", AckWait: s.opts.AckWait}
 }
 
+// errNoPin: with an older server a second source would take every other message.
+var errNoPin = errors.New("the server does not pin consumers; nats-server 2.11 or newer is needed")
+
 var errClosed = errors.New("natsbroker: source is closed")
 
 // Close gives back to the server everything that is not with a receiver, and
@@ -105,6 +116,7 @@ func (s *Source) Close() {
 	for _, msg := range arrived {
 		_ = msg.Nak() // if it is lost, AckWait does the same later
 	}
+	s.unpin()
 }
 
 // waiting calls fn for every message that is not with a receiver. The caller
@@ -156,6 +168,12 @@ func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}
 	if !due.IsZero() && due.Before(limit) {
 		limit = due
 	}
+	s.mu.Lock()
+	if s.resume.missing > 0 && s.resume.next.Before(limit) {
+		limit = s.resume.next
+	}
+	s.mu.Unlock()
+	limit = later(limit, time.Now().Add(leastWait))
 	ctx, cancel := context.WithDeadline(ctx, limit)
 	defer cancel()
 	defer s.keep()
@@ -169,6 +187,16 @@ func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}
 	return nil // Receive looks at the caller's context itself
 }
 
+// leastWait bounds how often a source that holds messages back looks again.
+const leastWait = 20 * time.Millisecond
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
 // keep tells the server that what waits here is being worked on.
 func (s *Source) keep() {
 	s.mu.Lock()
@@ -180,9 +208,9 @@ func (s *Source) keep() {
 
 // fetch takes what has arrived into the log; the caller holds one.
 func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
-	s.mu.Lock()
-	s.release(time.Now())
-	s.mu.Unlock()
+	if err := s.ask(ctx); err != nil {
+		return err
+	}
 	if s.batch == nil {
 		if err := s.pull(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -217,15 +245,19 @@ func (s *Source) pull(ctx context.Context) error {
 			Durable: s.opts.Durable, FilterSubjects: s.opts.Subjects,
 			AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.AckWait,
 			MaxAckPending: s.opts.MaxHeld, DeliverPolicy: jetstream.DeliverAllPolicy,
+			PriorityPolicy: jetstream.PriorityPolicyPinned, PriorityGroups: []string{group}, PinnedTTL: s.opts.AckWait / 2,
 		})
 		if err != nil {
 			return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, err)
 		}
+		if c.CachedInfo().Config.PriorityPolicy != jetstream.PriorityPolicyPinned {
+			return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, errNoPin)
+		}
 		s.consumer = c
 		s.begin(c.CachedInfo())
 	}
-	life, cancel := context.WithTimeout(s.life, s.opts.AckWait/3)
-	b, err := s.consumer.Fetch(s.opts.MaxHeld, jetstream.FetchContext(life))
+	life, cancel := context.WithTimeout(s.life, s.opts.AckWait/6)
+	b, err := s.consumer.Fetch(s.opts.MaxHeld, jetstream.FetchContext(life), jetstream.FetchPriorityGroup(group))
 	if err != nil {
 		cancel()
 		return fmt.Errorf("natsbroker: receive from stream %s: %w", s.opts.Stream, err)
@@ -236,8 +268,11 @@ func (s *Source) pull(ctx context.Context) error {
 
 func (s *Source) add(msg jetstream.Msg, ok bool) {
 	if !ok {
-		if err := s.batch.Error(); errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrConsumerDeleted) {
+		switch err := s.batch.Error(); {
+		case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrConsumerDeleted):
 			s.consumer = nil
+		case errors.Is(err, jetstream.ErrPinIDMismatch):
+			s.pin = ""
 		}
 		s.undrain()
 		s.batch = nil
@@ -247,21 +282,12 @@ func (s *Source) add(msg jetstream.Msg, ok bool) {
 	if err != nil { // not a message of a consumer: there is nothing to settle
 		return
 	}
+	if pin := msg.Headers().Get("Nats-Pin-Id"); pin != "" {
+		s.pin = pin
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inHand[meta.Sequence.Stream] {
-		return // delivered again while it is here
-	}
-	s.inHand[meta.Sequence.Stream] = true
-	if s.resume.missing > 0 {
-		s.resume.early = append(s.resume.early, early{msg, meta})
-		if meta.Sequence.Stream <= s.resume.upTo {
-			s.resume.missing--
-		}
-		s.release(time.Now())
-		return
-	}
-	s.log.Add(s.decode(msg, meta), int64(meta.Sequence.Stream))
+	s.arrived(msg, meta)
 }
 
 func (s *Source) decode(msg jetstream.Msg, meta *jetstream.MsgMetadata) broker.Delivery {

@@ -23,17 +23,16 @@ type Proxy struct {
 	latency time.Duration
 	down    bool // new connections are refused
 	hold    [2]bool
-	budget  int64 // bytes towards the target until the cut; < 0: none set
+	budget  [2]int // bytes in each direction until the cut; < 0: none set
 	closed  bool
 }
 
-// Direction of a flow of bytes.
-type Direction int
+// direction of a flow of bytes.
+type direction int
 
-// The directions.
 const (
-	Up   Direction = iota // from the client to the target
-	Down                  // from the target to the client
+	up   direction = iota // from the client to the target
+	down                  // from the target to the client
 )
 
 // New listens on a free local port and forwards to target.
@@ -42,7 +41,7 @@ func New(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("faultproxy: %w", err)
 	}
-	p := &Proxy{target: target, listener: l, conns: make(map[net.Conn]struct{}), budget: -1}
+	p := &Proxy{target: target, listener: l, conns: make(map[net.Conn]struct{}), budget: noBudget()}
 	p.cond = sync.NewCond(&p.mu)
 	p.wg.Go(p.accept)
 	return p, nil
@@ -58,37 +57,47 @@ func (p *Proxy) Latency(d time.Duration) {
 	p.latency = d
 }
 
-// Hold keeps back what flows in direction d; the connections stay open. With
-// one direction held they are half-open.
-func (p *Proxy) Hold(d Direction) { p.setHold(d, true) }
+// Mute keeps back what flows to the client, until Restore: the connections are
+// half-open.
+func (p *Proxy) Mute() { p.setHold([2]bool{down: true}) }
 
-// Release lets flow what Hold kept back.
-func (p *Proxy) Release(d Direction) { p.setHold(d, false) }
+// Freeze keeps back what flows in both directions, until Restore. Connections
+// are let in.
+func (p *Proxy) Freeze() { p.setHold([2]bool{up: true, down: true}) }
 
-func (p *Proxy) setHold(d Direction, on bool) {
+func (p *Proxy) setHold(hold [2]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.hold[d] = on
+	p.hold = hold
 	p.cond.Broadcast()
 }
 
-// CutAfter lets n more bytes pass up, over all connections, then resets every
-// connection and refuses new ones until Restore. n = 0 cuts at once.
-func (p *Proxy) CutAfter(n int64) {
+// Cut lets n more bytes pass to the target, over all connections, then resets
+// every connection and refuses new ones until Restore. n = 0 cuts at once.
+func (p *Proxy) Cut(n int) { p.cutAfter(up, n) }
+
+// CutAnswer is Cut for bytes that flow to the client.
+func (p *Proxy) CutAnswer(n int) { p.cutAfter(down, n) }
+
+func (p *Proxy) cutAfter(d direction, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n <= 0 {
 		p.cut()
 		return
 	}
-	p.budget = n
+	p.budget[d] = n
 }
 
-// Restore ends a cut: connections are let in again.
+func noBudget() [2]int { return [2]int{-1, -1} }
+
+// Restore ends a cut, Mute and Freeze: connections are let in again, and what
+// was kept back flows on.
 func (p *Proxy) Restore() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.down, p.budget = false, -1
+	p.down, p.budget, p.hold = false, noBudget(), [2]bool{}
+	p.cond.Broadcast()
 }
 
 // Reset breaks the connections that exist with a TCP reset.
@@ -99,7 +108,7 @@ func (p *Proxy) Reset() {
 }
 
 func (p *Proxy) cut() {
-	p.down, p.budget = true, -1
+	p.down, p.budget = true, noBudget()
 	p.resetAll()
 }
 
@@ -150,8 +159,8 @@ func (p *Proxy) serve(client net.Conn) {
 	}
 	defer p.leave(server)
 	var pair sync.WaitGroup
-	pair.Go(func() { p.pump(client, server, Up); server.Close() })
-	pair.Go(func() { p.pump(server, client, Down); client.Close() })
+	pair.Go(func() { p.pump(client, server, up); server.Close() })
+	pair.Go(func() { p.pump(server, client, down); client.Close() })
 	pair.Wait()
 }
 
@@ -173,7 +182,7 @@ func (p *Proxy) leave(c net.Conn) {
 	c.Close()
 }
 
-func (p *Proxy) pump(from, to net.Conn, d Direction) {
+func (p *Proxy) pump(from, to net.Conn, d direction) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
@@ -185,7 +194,7 @@ func (p *Proxy) pump(from, to net.Conn, d Direction) {
 				}
 			}
 			if last {
-				p.CutAfter(0)
+				p.cutAfter(d, 0)
 				return
 			}
 		}
@@ -197,7 +206,7 @@ func (p *Proxy) pump(from, to net.Conn, d Direction) {
 
 // gate waits as long as d is held and says how many of n bytes may pass, and
 // whether the cut comes after them.
-func (p *Proxy) gate(d Direction, n int) (pass int, last bool) {
+func (p *Proxy) gate(d direction, n int) (pass int, last bool) {
 	p.mu.Lock()
 	delay := p.latency
 	p.mu.Unlock()
@@ -209,12 +218,12 @@ func (p *Proxy) gate(d Direction, n int) (pass int, last bool) {
 	for p.hold[d] {
 		p.cond.Wait()
 	}
-	if d != Up || p.budget < 0 {
+	if p.budget[d] < 0 {
 		return n, false
 	}
-	if int64(n) >= p.budget {
-		return int(p.budget), true
+	if n >= p.budget[d] {
+		return p.budget[d], true
 	}
-	p.budget -= int64(n)
+	p.budget[d] -= n
 	return n, false
 }

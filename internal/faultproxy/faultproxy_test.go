@@ -68,28 +68,37 @@ func roundTrip(c net.Conn, text string) error {
 }
 
 func TestCutAfterBytes(t *testing.T) {
-	p := proxy(t)
-	c := dial(t, p)
-	if err := roundTrip(c, "hello"); err != nil {
-		t.Fatal(err)
-	}
-	p.CutAfter(3)
-	if err := roundTrip(c, "hello"); err == nil {
-		t.Fatal("five bytes came back through a cut after three")
-	}
-	if err := roundTrip(dial(t, p), "x"); err == nil {
-		t.Fatal("a new connection works during the cut")
-	}
-	p.Restore()
-	if err := roundTrip(dial(t, p), "hello"); err != nil {
-		t.Fatal(err)
+	for _, cut := range []func(*faultproxy.Proxy, int){(*faultproxy.Proxy).Cut, (*faultproxy.Proxy).CutAnswer} {
+		p := proxy(t)
+		c := dial(t, p)
+		if err := roundTrip(c, "hello"); err != nil {
+			t.Fatal(err)
+		}
+		cut(p, 3)
+		if err := roundTrip(c, "hello"); err == nil {
+			t.Fatal("five bytes came back through a cut after three")
+		}
+		if err := roundTrip(dial(t, p), "x"); err == nil {
+			t.Fatal("a new connection works during the cut")
+		}
+		p.Restore()
+		if err := roundTrip(dial(t, p), "hello"); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
-func TestHoldIsHalfOpen(t *testing.T) {
+func TestMuteAndFreeze(t *testing.T) {
+	for _, hold := range []func(*faultproxy.Proxy){(*faultproxy.Proxy).Mute, (*faultproxy.Proxy).Freeze} {
+		heldBack(t, hold)
+	}
+}
+
+func heldBack(t *testing.T, hold func(*faultproxy.Proxy)) {
+	t.Helper()
 	p := proxy(t)
 	c := dial(t, p)
-	p.Hold(faultproxy.Down)
+	hold(p)
 	if _, err := io.WriteString(c, "hello"); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +106,7 @@ func TestHoldIsHalfOpen(t *testing.T) {
 	if _, err := c.Read(make([]byte, 5)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("read during hold: %v", err)
 	}
-	p.Release(faultproxy.Down)
+	p.Restore()
 	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
 		t.Fatal(err)

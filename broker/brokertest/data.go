@@ -1,0 +1,202 @@
+package brokertest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+)
+
+func dataCases() []Case {
+	return []Case{
+		{"sink/headers", "headers arrive byte for byte, all of them, and none commands the broker", sinkHeaders},
+		{"sink/empty", "a message without payload arrives as one", sinkEmpty},
+		{"sink/limit", "up to one size every payload is accepted, above it each is rejected", sinkLimit},
+		{"sink/keys", "a call may have ten thousand keys", sinkKeys},
+		{"sink/dedup", "within its dedup window the broker itself drops a repeated id", sinkDedup},
+		{"sink/scope", "a destination that is down holds up its own messages and the later ones of their keys, nothing else", sinkScope},
+	}
+}
+
+// arrive delivers msgs, all of which must be accepted and arrive as they are.
+func arrive(ctx context.Context, env *Env, msgs []postrider.Message) error {
+	errs, err := deliver(ctx, env.Sink, msgs)
+	if err == nil {
+		err = allAccepted(errs)
+	}
+	if err != nil {
+		return err
+	}
+	return whole(ctx, env, msgs)
+}
+
+func sinkHeaders(ctx context.Context, env *Env) error {
+	sets := []map[string]string{
+		{"a": "", "b": " leading and trailing ", "c": "tab\there", "d": "a:b;c=d,e\"f\"", "e": "日本語 ünïcode \u2028"},
+		{"Traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "TRACESTATE": "x=1", "x-Odd-Case": "y", "X-odd-case": "z"},
+		{"Nats-Rollup": "all", "Nats-Expected-Last-Sequence": "99", "Nats-TTL": "1s", "Nats-Msg-Id": "other", "nats-msg-id": "same"},
+		{"id": "other", "key": "other", "ce-id": "7", "content-type": "text/html", "!#$%&'*+-.^_`|~": "every token character"},
+		{"long": strings.Repeat("v", 8<<10), strings.Repeat("n", 200): "long name"},
+		{},
+	}
+	for i := range postrider.MaxHeaders {
+		sets[5][fmt.Sprintf("h%02d", i)] = fmt.Sprint(i)
+	}
+	msgs := messages(env.Topic, len(sets), len(sets))
+	for i := range msgs {
+		msgs[i].Headers = sets[i]
+	}
+	return arrive(ctx, env, msgs)
+}
+
+func sinkEmpty(ctx context.Context, env *Env) error {
+	msgs := messages(env.Topic, 4, 4)
+	msgs[0].Payload, msgs[1].Payload = nil, []byte{}
+	msgs[2].Payload, msgs[2].Key, msgs[2].Version = nil, "", 0
+	msgs[3].Payload, msgs[3].ContentType, msgs[3].Type = nil, "", ""
+	return arrive(ctx, env, msgs)
+}
+
+// sinkLimit looks for the limit by halves.
+func sinkLimit(ctx context.Context, env *Env) error {
+	if env.TooLarge == 0 {
+		return notApplicable("the broker takes any size")
+	}
+	var taken []postrider.Message
+	try := func(size int) (accepted bool, err error) {
+		m := messages(env.Topic, 1, 1)
+		m[0].ID, m[0].Key, m[0].Payload = id(size), fmt.Sprint("size ", size), bytes.Repeat([]byte{'x'}, size)
+		errs, err := deliver(ctx, env.Sink, m)
+		switch {
+		case err != nil:
+			return false, err
+		case errs[0] == nil:
+			taken = append(taken, m[0])
+			return true, nil
+		case broker.Classify(errs[0]).Class != broker.ClassRejected:
+			return false, fmt.Errorf("a payload of %d bytes is answered %w, not rejected", size, errs[0])
+		}
+		return false, nil
+	}
+	low, high := env.Largest, env.TooLarge // accepted, rejected
+	if ok, err := try(low); err != nil {
+		return err
+	} else if !ok {
+		return fmt.Errorf("a payload of %d bytes, which the broker takes, is refused", low)
+	}
+	if ok, err := try(high); err != nil {
+		return err
+	} else if ok {
+		return fmt.Errorf("a payload of %d bytes, which is too large, is accepted", high)
+	}
+	for high-low > 1 {
+		ok, err := try((low + high) / 2)
+		if err != nil {
+			return err
+		}
+		if ok {
+			low = (low + high) / 2
+		} else {
+			high = (low + high) / 2
+		}
+	}
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	if len(log) != len(taken) {
+		return fmt.Errorf("%d messages were accepted, the log holds %d", len(taken), len(log))
+	}
+	return whole(ctx, env, taken)
+}
+
+func sinkKeys(ctx context.Context, env *Env) error {
+	const keys = 10_000
+	all := messages(env.Topic, 2*keys, keys)
+	for at := 0; at < len(all); at += keys {
+		errs, err := deliver(ctx, env.Sink, all[at:at+keys])
+		if err == nil {
+			err = allAccepted(errs)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	if len(log) != len(all) {
+		return fmt.Errorf("%d messages in the log, %d were accepted", len(log), len(all))
+	}
+	return noSkip(log, nil)
+}
+
+func sinkDedup(ctx context.Context, env *Env) error {
+	if env.Sink.Info().DedupWindow == 0 {
+		return notApplicable("the broker keeps repeated messages")
+	}
+	msgs := messages(env.Topic, 6, 2)
+	for _, sink := range []broker.Sink{env.Sink, env.Sink, env.Second} {
+		if sink == nil {
+			continue
+		}
+		errs, err := deliver(ctx, sink, msgs)
+		if err == nil {
+			err = allAccepted(errs)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	if len(log) != len(msgs) {
+		return fmt.Errorf("%d messages in the log after %d were sent again within the dedup window", len(log), len(msgs))
+	}
+	return nil
+}
+
+// sinkScope sends keys that have a message for a missing topic, before or after
+// one for the topic that exists.
+func sinkScope(ctx context.Context, env *Env) error {
+	if env.Missing == "" {
+		return notApplicable("every topic exists")
+	}
+	msgs := messages(env.Topic, 40, 10)
+	down := func(i int) bool { return i%10 < 3 && i/10 == 1 } // the second messages of three keys
+	for i := range msgs {
+		if down(i) {
+			msgs[i].Topic = env.Missing
+		}
+	}
+	msgs[39].Key, msgs[39].Version = "", 0
+	errs, err := deliver(ctx, env.Sink, msgs)
+	if err != nil {
+		return err
+	}
+	for i, err := range errs {
+		switch hit := i%10 < 3 && i/10 >= 1; {
+		case down(i) && (err == nil || broker.Classify(err).Class != broker.ClassOutage || !strings.Contains(broker.Classify(err).Destination, env.Missing)):
+			return fmt.Errorf("message %d, for the missing topic, is answered %v, not an outage of that destination", i, err)
+		case hit && err == nil:
+			return fmt.Errorf("message %d is acknowledged behind a failed one of its key", i)
+		case !hit && err != nil:
+			return fmt.Errorf("message %d has nothing to do with the missing topic and is answered: %w", i, err)
+		}
+	}
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	limit := make(map[string]int64)
+	for i := range 3 {
+		limit[msgs[i].Key] = 1
+	}
+	return noSkip(log, limit)
+}
