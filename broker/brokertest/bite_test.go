@@ -78,7 +78,7 @@ func memory() *brokertest.Env {
 			}
 			return out, nil
 		},
-		Faults: f, Second: beside(b), Stop: f.stop, Source: source, Mortal: source, Shared: true,
+		Faults: f, Second: beside(b), Stop: f.stop, Source: source, Mortal: source,
 	}
 }
 

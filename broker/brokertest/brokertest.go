@@ -44,7 +44,7 @@ type Env struct {
 	// Mortal is Source, but its end is that of a process that was killed: the
 	// broker is not told. nil: it cannot be done.
 	Mortal func(ctx context.Context) (src broker.Source, kill func(), err error)
-	// Shared says that several sources of one name receive at the same time.
+	// Shared says that each of several sources of one name gets a part of the log.
 	Shared bool
 }
 

@@ -146,6 +146,11 @@ func feed(ctx context.Context, env *Env, msgs []postrider.Message, enough func()
 	return msgs, nil
 }
 
+// after answers true from the n-th question on.
+func after(n int) func() bool {
+	return func() bool { n--; return n < 0 }
+}
+
 // sourceMembers lets a receiver join, another one leave and one be killed while
 // messages arrive.
 func sourceMembers(ctx context.Context, env *Env) error {
@@ -168,14 +173,17 @@ func sourceMembers(ctx context.Context, env *Env) error {
 		return err
 	}
 	b := j.work(ctx, mortal)
-	if rest, err = feed(ctx, env, rest, func() bool { return len(b.seen) > 0 }); err == nil && env.Shared && len(b.seen) == 0 {
+	joined := func() bool { return len(b.seen) > 0 }
+	if !env.Shared {
+		joined = after(10)
+	}
+	if rest, err = feed(ctx, env, rest, joined); err == nil && env.Shared && len(b.seen) == 0 {
 		err = errors.New("a second receiver gets nothing")
 	}
 	a.stop()
 	leave()
 	if err == nil {
-		steps := 0
-		rest, err = feed(ctx, env, rest, func() bool { steps++; return steps > 10 })
+		rest, err = feed(ctx, env, rest, after(10))
 	}
 	if err == nil {
 		err = j.until(ctx, len(all)-len(rest)-5*membersStep)
