@@ -177,7 +177,24 @@ func sinkFrozen(ctx context.Context, env *Env) error {
 	if env.Faults == nil {
 		return noFaults()
 	}
-	return silent(ctx, env, env.Faults.Freeze)
+	if err := silent(ctx, env, env.Faults.Freeze); err != nil {
+		return err
+	}
+	// More than the network holds: writing blocks too.
+	large := messages(env.Topic, 60, 60)
+	for i := range large {
+		large[i].ID, large[i].Key, large[i].Payload = id(1000+i), fmt.Sprint("large ", i), make([]byte, 400<<10)
+	}
+	env.Faults.Freeze()
+	defer env.Faults.Restore()
+	if _, err := run(ctx, env.Sink, large, 500*time.Millisecond); err != nil {
+		return fmt.Errorf("%d large messages: %w", len(large), err)
+	}
+	env.Faults.Restore()
+	if err := resend(ctx, env.Sink, large); err != nil {
+		return err
+	}
+	return whole(ctx, env, large)
 }
 
 func sinkMute(ctx context.Context, env *Env) error {

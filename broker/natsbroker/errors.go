@@ -25,15 +25,20 @@ func notConnected(nc *nats.Conn) error {
 	return errors.New("not connected: no server answers at the URL's addresses")
 }
 
-// notPublished classifies an error of the client before anything was sent.
+// notPublished classifies an error of the client's publishing. Only those that
+// it gives before it writes mean that nothing was sent.
 func notPublished(err error, subject string) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return broker.Rejected(err, "MAX_PAYLOAD", subject)
 	case errors.Is(err, nats.ErrBadSubject):
 		return broker.Rejected(err, "BAD_SUBJECT", subject)
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed),
+		errors.Is(err, nats.ErrConnectionDraining), errors.Is(err, nats.ErrInvalidConnection),
+		errors.Is(err, jetstream.ErrTooManyStalledMsgs):
+		return broker.Outage(err, "", "")
 	}
-	return broker.Outage(err, "", "")
+	return broker.Unknown(err, "", "")
 }
 
 // refused classifies the answer to a message that was sent.

@@ -11,12 +11,15 @@ import (
 )
 
 // ClientOptions returns what a [Sink] and a [Source] need of a connection:
-// nothing is kept while it is down, and it reconnects for ever.
+// nothing is kept while it is down, it reconnects for ever, and a server that
+// takes no more bytes for 2 s counts as gone. The client waits for such a server
+// without regard to any context.
 func ClientOptions() []nats.Option {
 	return []nats.Option{
 		nats.Name("postrider"),
 		nats.ReconnectBufSize(-1),
 		nats.MaxReconnects(-1),
+		nats.FlusherTimeout(2 * time.Second),
 		nats.RetryOnFailedConnect(true),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.PingInterval(5 * time.Second),
