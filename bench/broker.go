@@ -19,6 +19,9 @@ type benchBroker struct {
 	// follow waits until n records have come.
 	read   func(ctx context.Context, topic string, each func(payload []byte)) error
 	follow func(ctx context.Context, topic string, n int, each func(payload []byte)) error
+	// publisher returns a function that sends record i at once and does not
+	// wait, and one that waits for all and ends the client.
+	publisher func(ctx context.Context, topic string) (publish func(i int), end func(), err error)
 }
 
 func startBroker(ctx context.Context, name string) (*benchBroker, error) {
@@ -42,6 +45,9 @@ func startBroker(ctx context.Context, name string) (*benchBroker, error) {
 			follow: func(ctx context.Context, topic string, n int, each func([]byte)) error {
 				return kafkaRead(ctx, k.Addr, topic, n, each)
 			},
+			publisher: func(ctx context.Context, topic string) (func(int), func(), error) {
+				return kafkaPublisher(ctx, k.Addr, topic)
+			},
 		}, nil
 	case "nats":
 		s, err := testserver.LaunchNATS(ctx, "", testserver.Throughput())
@@ -56,6 +62,9 @@ func startBroker(ctx context.Context, name string) (*benchBroker, error) {
 			},
 			follow: func(ctx context.Context, topic string, n int, each func([]byte)) error {
 				return natsRead(ctx, s.URL, topic, n, each)
+			},
+			publisher: func(ctx context.Context, topic string) (func(int), func(), error) {
+				return natsPublisher(ctx, s.URL, topic)
 			},
 		}, nil
 	}

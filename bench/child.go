@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -65,6 +64,10 @@ func (c *child) finish() (usage, error) {
 }
 
 func (c *child) end(took time.Duration) (usage, error) {
+	rss, err := peakRSS(c.cmd.Process.Pid)
+	if err != nil {
+		return usage{}, err
+	}
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return usage{}, err
 	}
@@ -75,11 +78,7 @@ func (c *child) end(took time.Duration) (usage, error) {
 		return usage{}, err
 	}
 	ps := c.cmd.ProcessState
-	u := usage{took: took, cpu: ps.UserTime() + ps.SystemTime()}
-	if ru, ok := ps.SysUsage().(*syscall.Rusage); ok {
-		u.rss = round(float64(ru.Maxrss) / 1024)
-	}
-	return u, nil
+	return usage{took: took, cpu: ps.UserTime() + ps.SystemTime(), rss: rss}, nil
 }
 
 // runChild is what the process does when it is a child.
@@ -99,7 +98,6 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count string)
 	if err != nil {
 		return err
 	}
-	debug.SetGCPercent(50) // as the binary does
 	conf, err := pgstore.ParseConfig(pgURL)
 	if err != nil {
 		return err

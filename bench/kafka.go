@@ -72,20 +72,8 @@ func kafkaProduce(ctx context.Context, addr, topic string, n int) error {
 			failed.CompareAndSwap(nil, &err)
 		}
 	}
-	stamp := []byte("2026-01-01T00:00:00.000000Z")
 	for i := range n {
-		// One allocation for all bytes of a record, as a careful caller would.
-		b := appendPayload(make([]byte, 0, 256+12+36), i)
-		b = appendKey(b, i)
-		b = appendID(b, i)
-		client.Produce(ctx, &kgo.Record{
-			Topic: topic, Value: b[:256:256], Key: b[256:268:268],
-			Headers: []kgo.RecordHeader{
-				{Key: "postrider-id", Value: b[268:]},
-				{Key: "postrider-type", Value: []byte("bench.event")},
-				{Key: "postrider-time", Value: stamp},
-			},
-		}, promise)
+		client.Produce(ctx, kafkaRecord(topic, i), promise)
 	}
 	if err := client.Flush(ctx); err != nil {
 		return err
@@ -94,6 +82,32 @@ func kafkaProduce(ctx context.Context, addr, topic string, n int) error {
 		return *err
 	}
 	return nil
+}
+
+// kafkaRecord is what the relay makes of message i. One allocation holds all its
+// bytes, as a careful caller would.
+func kafkaRecord(topic string, i int) *kgo.Record {
+	b := appendPayload(make([]byte, 0, 256+12+36), i)
+	b = appendKey(b, i)
+	b = appendID(b, i)
+	return &kgo.Record{
+		Topic: topic, Value: b[:256:256], Key: b[256:268:268],
+		Headers: []kgo.RecordHeader{
+			{Key: "postrider-id", Value: b[268:]},
+			{Key: "postrider-type", Value: []byte("bench.event")},
+			{Key: "postrider-time", Value: []byte("2026-01-01T00:00:00.000000Z")},
+		},
+	}
+}
+
+// kafkaPublisher sends each record at once, with the same durability.
+func kafkaPublisher(ctx context.Context, addr, topic string) (func(int), func(), error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ProducerLinger(0),
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), kgo.ProducerBatchCompression(kgo.NoCompression()))
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(i int) { client.Produce(ctx, kafkaRecord(topic, i), nil) }, client.Close, nil
 }
 
 // kafkaRead reads n records from the beginning of every partition, or as many

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -17,20 +18,31 @@ import (
 // the writer's COMMIT to the reader's receipt, in milliseconds. A message that
 // the reader saw before its writer returned counts as 0.
 type latencyResult struct {
-	Workload string  `json:"workload"`
-	Broker   string  `json:"broker"`
-	Rate     int     `json:"rate"`
-	Messages int     `json:"messages"`
-	Gate     gate    `json:"gate"`
-	P50      float64 `json:"p50_ms"`
-	P90      float64 `json:"p90_ms"`
-	P99      float64 `json:"p99_ms"`
-	Max      float64 `json:"max_ms"`
-	Relay    struct {
-		Core float64 `json:"core_fraction"` // CPU seconds per second
+	Workload string `json:"workload"`
+	Broker   string `json:"broker"`
+	Rate     int    `json:"rate"`
+	Messages int    `json:"messages"`
+	Gate     gate   `json:"gate"`
+	percentiles
+	// Direct is the limit probe: the writers publish by themselves after their
+	// commit, which is what the broker, the reader and the machine take.
+	Direct percentiles `json:"direct"`
+	Relay  struct {
+		Core float64 `json:"core_fraction"` // CPU seconds per second while messages were counted
 		RSS  float64 `json:"rss_mib"`
 	} `json:"relay"`
 }
+
+type percentiles struct {
+	P50 float64 `json:"p50_ms"`
+	P90 float64 `json:"p90_ms"`
+	P99 float64 `json:"p99_ms"`
+	Max float64 `json:"max_ms"`
+}
+
+// warmUp is for how many seconds each phase runs before its messages count: a
+// broker on the JVM needs seconds of this very load until it is compiled.
+const warmUp = 5
 
 // runLatency writes one message per transaction at a fixed rate, each at its
 // own intended time whether or not the one before has returned.
@@ -53,55 +65,141 @@ func runLatency(ctx context.Context, c config) (*latencyResult, error) {
 		return nil, err
 	}
 	defer pool.Close()
+
+	res := &latencyResult{Workload: "latency", Broker: c.broker, Rate: c.rate}
+	if res.Direct, err = direct(ctx, c, pool, b); err != nil {
+		return nil, fmt.Errorf("direct: %w", err)
+	}
 	if err := b.reset(ctx, "bench"); err != nil {
 		return nil, err
 	}
-
-	n := c.rate * c.seconds
+	n := c.rate * (warmUp + c.seconds)
 	relay, err := startChild(ctx, "relay", pg.URL, b.name, b.url, strconv.Itoa(n))
 	if err != nil {
 		return nil, err
 	}
-	started := time.Now()
-	received := make([]time.Time, n)
-	readErr := make(chan error, 1)
-	go func() {
-		readErr <- b.follow(ctx, "bench", n, func(payload []byte) {
-			if i, err := number(payload); err == nil && i < n && received[i].IsZero() {
-				received[i] = time.Now()
-			}
-		})
-	}()
-	committed, err := writeAt(ctx, pool, c.rate, n)
+	f := follow(ctx, b, "bench", n)
+	cpu, err := newWindow(relay.cmd.Process.Pid, c)
 	if err != nil {
 		return nil, err
 	}
-	if err := <-readErr; err != nil {
+	committed, err := writeAt(ctx, pool, "postrider.outbox", c.rate, n, nil)
+	if err != nil {
+		return nil, err
+	}
+	if res.Relay.Core, err = cpu.fraction(); err != nil {
+		return nil, err
+	}
+	if res.percentiles, err = f.since(committed, c.rate*warmUp); err != nil {
 		return nil, err
 	}
 	used, err := relay.finish()
 	if err != nil {
 		return nil, err
 	}
-	res := &latencyResult{Workload: "latency", Broker: c.broker, Rate: c.rate, Messages: n}
-	res.Relay.Core = round(used.cpu.Seconds() / time.Since(started).Seconds())
-	res.Relay.RSS = used.rss
-	if res.Gate, err = b.check(ctx, "bench", n); err != nil {
-		return nil, err
+	res.Messages, res.Relay.RSS = n, used.rss
+	res.Gate, err = b.check(ctx, "bench", n)
+	return res, err
+}
+
+// direct is the probe: the same transactions into a table of the same form that
+// nobody reads, and the client alone.
+func direct(ctx context.Context, c config, pool *pgxpool.Pool, b *benchBroker) (percentiles, error) {
+	if _, err := pool.Exec(ctx, "CREATE TABLE bench_direct (LIKE postrider.outbox INCLUDING ALL)"); err != nil {
+		return percentiles{}, err
 	}
-	res.percentiles(committed, received)
-	return res, nil
+	if err := b.reset(ctx, "direct"); err != nil {
+		return percentiles{}, err
+	}
+	publish, closeClient, err := b.publisher(ctx, "direct")
+	if err != nil {
+		return percentiles{}, err
+	}
+	defer closeClient()
+	n := c.rate * (warmUp + c.seconds)
+	f := follow(ctx, b, "direct", n)
+	committed, err := writeAt(ctx, pool, "bench_direct", c.rate, n, publish)
+	if err != nil {
+		return percentiles{}, err
+	}
+	return f.since(committed, c.rate*warmUp)
+}
+
+// window measures a process's CPU time from the end of the warm-up on.
+type window struct {
+	pid   int
+	begun chan struct{}
+	at    time.Time
+	cpu   time.Duration
+	err   error
+}
+
+func newWindow(pid int, c config) (*window, error) {
+	w := &window{pid: pid, begun: make(chan struct{})}
+	time.AfterFunc((1+warmUp)*time.Second, func() {
+		w.at = time.Now()
+		w.cpu, w.err = treeCPU(pid)
+		close(w.begun)
+	})
+	return w, nil
+}
+
+func (w *window) fraction() (float64, error) {
+	<-w.begun
+	cpu, err := treeCPU(w.pid)
+	if err = errors.Join(err, w.err); err != nil {
+		return 0, err
+	}
+	return round((cpu - w.cpu).Seconds() / time.Since(w.at).Seconds()), nil
+}
+
+// follower notes when each message came.
+type follower struct {
+	received []time.Time
+	err      chan error
+}
+
+func follow(ctx context.Context, b *benchBroker, topic string, n int) *follower {
+	f := &follower{make([]time.Time, n), make(chan error, 1)}
+	go func() {
+		f.err <- b.follow(ctx, topic, n, func(payload []byte) {
+			if i, err := number(payload); err == nil && i < n && f.received[i].IsZero() {
+				f.received[i] = time.Now()
+			}
+		})
+	}()
+	return f
+}
+
+// since waits for the last message and compares from the warm-th on.
+func (f *follower) since(committed []time.Time, warm int) (percentiles, error) {
+	if err := <-f.err; err != nil {
+		return percentiles{}, err
+	}
+	d := make([]float64, 0, len(committed))
+	for i := warm; i < len(committed); i++ {
+		if !f.received[i].IsZero() {
+			d = append(d, max(0, f.received[i].Sub(committed[i]).Seconds()*1000))
+		}
+	}
+	if len(d) == 0 {
+		return percentiles{}, errors.New("no message came")
+	}
+	slices.Sort(d)
+	at := func(p float64) float64 { return round(d[min(int(p*float64(len(d))), len(d)-1)]) }
+	return percentiles{P50: at(0.5), P90: at(0.9), P99: at(0.99), Max: round(d[len(d)-1])}, nil
 }
 
 // writeAt commits message i at the i-th tick and returns when each COMMIT
-// returned. The first second warms up and is not counted by percentiles.
-func writeAt(ctx context.Context, pool *pgxpool.Pool, rate, n int) ([]time.Time, error) {
+// returned. publish is called after each, if not nil.
+func writeAt(ctx context.Context, pool *pgxpool.Pool, table string, rate, n int, publish func(i int)) ([]time.Time, error) {
 	const writers = 16
 	var (
 		wg        sync.WaitGroup
 		committed = make([]time.Time, n)
 		failed    = make(chan error, writers)
 		begin     = time.Now().Add(time.Second)
+		insert    = "INSERT INTO " + table + " (topic, key, type, payload) VALUES ('bench', $1, 'bench.event', $2)"
 	)
 	for w := range writers {
 		wg.Go(func() {
@@ -113,13 +211,14 @@ func writeAt(ctx context.Context, pool *pgxpool.Pool, rate, n int) ([]time.Time,
 					return
 				case <-timer.C:
 				}
-				_, err := pool.Exec(ctx, "INSERT INTO postrider.outbox (topic, key, type, payload) VALUES ('bench', $1, 'bench.event', $2)",
-					string(appendKey(nil, i)), appendPayload(nil, i))
-				if err != nil {
+				if _, err := pool.Exec(ctx, insert, string(appendKey(nil, i)), appendPayload(nil, i)); err != nil {
 					failed <- fmt.Errorf("write message %d: %w", i, err)
 					return
 				}
 				committed[i] = time.Now()
+				if publish != nil {
+					publish(i)
+				}
 			}
 		})
 	}
@@ -130,20 +229,4 @@ func writeAt(ctx context.Context, pool *pgxpool.Pool, rate, n int) ([]time.Time,
 	default:
 		return committed, nil
 	}
-}
-
-func (r *latencyResult) percentiles(committed, received []time.Time) {
-	warm := min(r.Rate, len(committed)/2)
-	d := make([]float64, 0, len(committed))
-	for i := warm; i < len(committed); i++ {
-		if !received[i].IsZero() {
-			d = append(d, max(0, received[i].Sub(committed[i]).Seconds()*1000))
-		}
-	}
-	if len(d) == 0 {
-		return
-	}
-	slices.Sort(d)
-	at := func(p float64) float64 { return round(d[min(int(p*float64(len(d))), len(d)-1)]) }
-	r.P50, r.P90, r.P99, r.Max = at(0.5), at(0.9), at(0.99), round(d[len(d)-1])
 }

@@ -71,6 +71,22 @@ func procStat(pid int) (own, reaped time.Duration, parent int, err error) {
 	return time.Duration(n[11]+n[12]) * clockTick, time.Duration(n[13]+n[14]) * clockTick, int(n[1]), nil
 }
 
+// peakRSS is the most memory that a living process had resident, in MiB. The
+// figure that wait4 gives is no use: it begins with what its parent had when it
+// was started.
+func peakRSS(pid int) (float64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(b), "VmHWM:")
+	var kib int64
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		return 0, fmt.Errorf("/proc/%d/status: VmHWM: %w", pid, err)
+	}
+	return round(float64(kib) / 1024), nil
+}
+
 // perMillion is CPU seconds per million events.
 func perMillion(cpu time.Duration, events int) float64 {
 	return round(cpu.Seconds() / float64(events) * 1e6)

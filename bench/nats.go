@@ -54,15 +54,7 @@ func natsProduce(ctx context.Context, url, topic string, n int) error {
 	}
 	defer nc.Close()
 	for i := range n {
-		id := string(appendID(nil, i))
-		m := &nats.Msg{Subject: topic, Data: appendPayload(make([]byte, 0, 256), i), Header: nats.Header{
-			"Nats-Msg-Id":    {id},
-			"postrider-id":   {id},
-			"postrider-key":  {string(appendKey(nil, i))},
-			"postrider-type": {"bench.event"},
-			"postrider-time": {"2026-01-01T00:00:00.000000Z"},
-		}}
-		if _, err := js.PublishMsgAsync(m, jetstream.WithStallWait(time.Minute)); err != nil {
+		if _, err := js.PublishMsgAsync(natsRecord(topic, i), jetstream.WithStallWait(time.Minute)); err != nil {
 			return err
 		}
 	}
@@ -72,6 +64,27 @@ func natsProduce(ctx context.Context, url, topic string, n int) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// natsRecord is what the relay makes of message i.
+func natsRecord(topic string, i int) *nats.Msg {
+	id := string(appendID(nil, i))
+	return &nats.Msg{Subject: topic, Data: appendPayload(make([]byte, 0, 256), i), Header: nats.Header{
+		"Nats-Msg-Id":    {id},
+		"postrider-id":   {id},
+		"postrider-key":  {string(appendKey(nil, i))},
+		"postrider-type": {"bench.event"},
+		"postrider-time": {"2026-01-01T00:00:00.000000Z"},
+	}}
+}
+
+// natsPublisher sends each record at once. What fails is missed by the reader.
+func natsPublisher(_ context.Context, url, topic string) (func(int), func(), error) {
+	nc, js, err := natsOpen(url)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(i int) { _, _ = js.PublishMsgAsync(natsRecord(topic, i)) }, nc.Close, nil
 }
 
 func natsRead(ctx context.Context, url, topic string, n int, each func([]byte)) error {
