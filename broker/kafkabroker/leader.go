@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -17,8 +18,12 @@ const (
 	softBatchBytes = 512 << 10
 	// requestBytes is where a request ends when more partitions are ready.
 	requestBytes = 1 << 20
-	// requestsPerBroker are on the wire at once, each with other partitions.
+	// requestsPerBroker are on the wire at once, each with other partitions, when
+	// requests are of bulkBytes or more. Small ones go one at a time, so that
+	// what comes while one is out shares the next: a request costs the broker
+	// more than a record does.
 	requestsPerBroker = 3
+	bulkBytes         = 32 << 10
 	// leastBatchBytes is what batches do not shrink below when the broker
 	// refuses larger ones.
 	leastBatchBytes = 16 << 10
@@ -34,6 +39,7 @@ type leader struct {
 	mu      sync.Mutex
 	ready   []*partition
 	workers int
+	bulk    bool // the last request was of bulkBytes or more
 }
 
 func (s *Sink) leaderOf(id int32) *leader {
@@ -58,7 +64,7 @@ func (l *leader) add(p *partition) {
 func (l *leader) kick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.ready) > 0 && l.workers < requestsPerBroker {
+	if len(l.ready) > 0 && (l.workers == 0 || l.bulk && l.workers < requestsPerBroker) {
 		l.workers++
 		go l.work()
 	}
@@ -75,6 +81,7 @@ func (l *leader) work() {
 	e := l.sink.encoders.Get().(*encoder)
 	defer l.sink.encoders.Put(e)
 	for {
+		runtime.Gosched() // calls that are about to add to this request go first
 		flight := l.gather(e)
 		if len(flight) == 0 {
 			return
@@ -104,7 +111,8 @@ func (l *leader) pop(last bool) *partition {
 func (l *leader) gather(e *encoder) []*batch {
 	var flight []*batch
 	var down error // no producer id can be had now
-	for size := 0; size < requestBytes; {
+	size := 0
+	for size < requestBytes {
 		p := l.pop(len(flight) == 0)
 		if p == nil {
 			break
@@ -129,6 +137,11 @@ func (l *leader) gather(e *encoder) []*batch {
 			flight = append(flight, b)
 			size += len(b.buf)
 		}
+	}
+	if len(flight) > 0 {
+		l.mu.Lock()
+		l.bulk = size >= bulkBytes
+		l.mu.Unlock()
 	}
 	return flight
 }
