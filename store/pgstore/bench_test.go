@@ -80,8 +80,8 @@ func drainAll(b *testing.B, s *pgstore.Store, g store.Grant) int {
 				b.Fatal(err)
 			}
 			var settle []store.Settlement
-			for i, batch := range batches {
-				r := &reads[at+i]
+			for _, batch := range batches {
+				r := readOf(reads, batch.Lane)
 				if string(batch.Position) != string(r.After) {
 					settle = append(settle, store.Settlement{BootID: "b", Lane: r.Lane, Epoch: r.Epoch, Position: batch.Position, Delivered: len(batch.Messages)})
 					r.After = batch.Position

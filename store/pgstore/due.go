@@ -21,14 +21,14 @@ func stateOf(text string) store.State {
 	return store.Pending
 }
 
-// readParked fills the batches of the parked reads: what is due, longest due first.
-func (r *reader) readParked(ctx context.Context, reads []store.LaneRead, which []int, batches []store.Batch) error {
+// readParked answers the parked reads: what is due, longest due first.
+func (r *reader) readParked(ctx context.Context, reads []store.LaneRead, which []int) ([]store.Batch, error) {
 	lanes, limits := newList(len(which)), newList(len(which))
 	ids := make([]int16, 0, len(which))
 	byLane := map[store.Lane]*dueBatch{}
 	for _, i := range which {
 		req := reads[i]
-		d := &dueBatch{index: i, limit: req.MaxRecords, maxBytes: req.MaxBytes}
+		d := &dueBatch{limit: req.MaxRecords, maxBytes: req.MaxBytes}
 		if d.limit <= 0 || d.limit > MaxRead {
 			d.limit = MaxRead
 		}
@@ -50,28 +50,29 @@ func (r *reader) readParked(ctx context.Context, reads []store.LaneRead, which [
 		return nil
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	views := map[store.Lane]store.ParkedView{}
 	rows, err := r.conn.Query(ctx, r.store.sql.parked, pipe, ids)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer rows.Close()
 	if err := scanViews(rows, views); err != nil {
-		return err
+		return nil, err
 	}
+	batches := make([]store.Batch, 0, len(which))
 	for lane, d := range byLane {
-		batches[d.index] = store.Batch{
+		batches = append(batches, store.Batch{
 			Lane: lane, Messages: d.rows.msgs, Meta: d.rows.meta, More: d.rows.cut, Parked: views[lane],
-		}
+		})
 	}
-	return nil
+	return batches, nil
 }
 
 type dueBatch struct {
-	index, limit, maxBytes, bytes int
-	rows                          rows
+	limit, maxBytes, bytes int
+	rows                   rows
 }
 
 func (r *reader) dueRow(v [][]byte, byLane map[store.Lane]*dueBatch) error {

@@ -57,17 +57,16 @@ func (r *reader) stillQuiet(ctx context.Context, lanes []*laneRead) (bool, error
 	return err == nil && r.floor == q.floor, err
 }
 
-// noteQuiet remembers the read for stillQuiet if it found nothing for good.
-func (r *reader) noteQuiet(lanes []*laneRead, batches []store.Batch) {
+// noteQuiet remembers a read that found nothing, if it was for good.
+func (r *reader) noteQuiet(lanes []*laneRead) {
 	identity := r.store.knownIdentity()
-	found := identity == "" || len(r.look.running) > 0
-	for _, l := range lanes {
-		b := &batches[l.index]
-		found = found || b.More || len(b.Messages) > 0 || len(l.cur.inflight) > 0 || len(l.cur.draining) > 0 ||
-			!bytes.Equal(b.Position, l.req.After)
-	}
-	if found {
+	if identity == "" || len(r.look.running) > 0 {
 		return
+	}
+	for _, l := range lanes {
+		if len(l.cur.inflight) > 0 || len(l.cur.draining) > 0 {
+			return
+		}
 	}
 	q := &quiet{conn: r.conn, identity: identity, floor: r.floor}
 	for _, l := range lanes {

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -24,8 +25,8 @@ const defaultBatchBytes = 16 << 20
 
 // laneRead is one log read on its way.
 type laneRead struct {
-	index    int // in the caller's request
 	req      store.LaneRead
+	first    bool // the reader does not know its position yet
 	cur      cursor
 	limit    int // records of the next page
 	maxBytes int
@@ -95,8 +96,11 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	return batches, nil
 }
 
-func (r *reader) read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
-	batches := make([]store.Batch, len(reads))
+// read returns no batch for a lane that has nothing new: of 64 lanes most have
+// not.
+func (r *reader) read(ctx context.Context, reads []store.LaneRead) (batches []store.Batch, err error) {
+	r.room = r.store.rooms.Get().(*room)
+	defer r.release()
 	lanes, parked, err := r.split(ctx, reads)
 	if err != nil {
 		return nil, err
@@ -111,33 +115,60 @@ func (r *reader) read(ctx context.Context, reads []store.LaneRead) ([]store.Batc
 				return nil, err
 			}
 		}
+		moved := false
 		for _, l := range lanes {
-			batches[l.index] = l.finish(r.floor, r.look)
+			b := l.finish(r.floor, r.look)
+			news := b.More || len(b.Messages) > 0 || !bytes.Equal(b.Position, l.req.After)
+			if news || l.first {
+				batches = append(batches, b)
+			}
+			moved = moved || news
 		}
-		if !still {
-			r.noteQuiet(lanes, batches)
+		if !still && !moved {
+			r.noteQuiet(lanes)
 		}
 	}
 	if len(parked) > 0 {
-		if err := r.readParked(ctx, reads, parked, batches); err != nil {
+		due, err := r.readParked(ctx, reads, parked)
+		if err != nil {
 			return nil, err
 		}
+		batches = append(batches, due...)
 	}
 	return batches, nil
+}
+
+// room is what a read needs for its lanes and nobody keeps. The next read takes
+// it over: with 64 lanes it is most of what a read with few rows allocates.
+type room struct {
+	all    []laneRead
+	lanes  []*laneRead
+	byLane map[int16]*laneRead
+}
+
+func (r *reader) release() {
+	rm := r.room
+	r.room = nil
+	clear(rm.all) // messages must not live on
+	clear(rm.byLane)
+	r.store.rooms.Put(rm)
 }
 
 // split sorts the requests by kind and finds the cursor of each log read.
 func (r *reader) split(ctx context.Context, reads []store.LaneRead) (lanes []*laneRead, parked []int, err error) {
 	var unknown []int16
-	all := make([]laneRead, len(reads))
-	lanes = make([]*laneRead, 0, len(reads))
+	rm := r.room
+	if cap(rm.all) < len(reads) {
+		*rm = room{make([]laneRead, len(reads)), make([]*laneRead, 0, len(reads)), make(map[int16]*laneRead, len(reads))}
+	}
+	rm.all, lanes = rm.all[:len(reads)], rm.lanes[:0]
 	for i, req := range reads {
 		if req.Parked {
 			parked = append(parked, i)
 			continue
 		}
-		l := &all[i]
-		*l = laneRead{index: i, req: req, maxBytes: req.MaxBytes}
+		l := &rm.all[i]
+		*l = laneRead{req: req, first: req.After == nil, maxBytes: req.MaxBytes}
 		if l.maxBytes <= 0 {
 			l.maxBytes = defaultBatchBytes
 		}
@@ -147,7 +178,7 @@ func (r *reader) split(ctx context.Context, reads []store.LaneRead) (lanes []*la
 			return nil, nil, fmt.Errorf("lane %d: %w", req.Lane, err)
 		}
 		l.limit = r.store.pageRows(req.MaxRecords, l.maxBytes)
-		lanes = append(lanes, l)
+		lanes, rm.byLane[int16(req.Lane)] = append(lanes, l), l
 	}
 	if len(unknown) == 0 {
 		return lanes, parked, nil
@@ -296,10 +327,6 @@ func (r *reader) floorRow(rr *pgconn.ResultReader) error {
 
 // pageRows reads the header row and the records, lane by lane.
 func (r *reader) pageRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
-	byLane := make(map[int16]*laneRead, len(lanes))
-	for _, l := range lanes {
-		byLane[int16(l.req.Lane)] = l
-	}
 	var rec record
 	var cur *laneRead
 	bytes, n, total := 0, 0, 0
@@ -316,7 +343,7 @@ func (r *reader) pageRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 			if len(v) != colCount || len(v[colLane]) != 2 {
 				return errRow
 			}
-			if cur = byLane[int16(binary.BigEndian.Uint16(v[colLane]))]; cur == nil {
+			if cur = r.room.byLane[int16(binary.BigEndian.Uint16(v[colLane]))]; cur == nil {
 				return errRow
 			}
 			cur.page.grow(min(cur.limit, max(r.guess.rows, 4)))

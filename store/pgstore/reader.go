@@ -17,6 +17,7 @@ import (
 // reader is one call of Read on one connection.
 type reader struct {
 	store *Store
+	room  *room
 	conn  *pgx.Conn
 	arena arena
 	guess sizes     // how much to make room for
@@ -35,7 +36,7 @@ const stragglerRows = 2000
 func (r *reader) stragglers(ctx context.Context, lanes []*laneRead) error {
 	var all xidSet
 	top, draining := int64(0), false
-	ids, byLane := newList(len(lanes)), map[int16]*laneRead{}
+	ids := newList(len(lanes))
 	for _, l := range lanes {
 		if len(l.resolved) == 0 {
 			continue
@@ -44,10 +45,9 @@ func (r *reader) stragglers(ctx context.Context, lanes []*laneRead) error {
 		all = all.union(l.resolved)
 		top = max(top, l.cur.pos)
 		ids.add(int64(l.req.Lane))
-		byLane[int16(l.req.Lane)] = l
 	}
 	if draining { // known to be many
-		return r.bulk(ctx, byLane)
+		return r.bulk(ctx, lanes)
 	}
 	lo, hi := newList(len(all)), newList(len(all))
 	for _, x := range all {
@@ -76,14 +76,14 @@ func (r *reader) stragglers(ctx context.Context, lanes []*laneRead) error {
 	case err != nil:
 		return err
 	case len(found) >= stragglerRows || bytes > defaultBatchBytes:
-		return r.bulk(ctx, byLane)
+		return r.bulk(ctx, lanes)
 	}
-	r.deal(found, byLane)
+	r.deal(found)
 	return nil
 }
 
 // deal gives late records to their lanes in seq order.
-func (r *reader) deal(found []record, byLane map[int16]*laneRead) {
+func (r *reader) deal(found []record) {
 	slices.SortFunc(found, func(a, b record) int {
 		if a.lane != b.lane {
 			return int(a.lane) - int(b.lane)
@@ -93,7 +93,7 @@ func (r *reader) deal(found []record, byLane map[int16]*laneRead) {
 	bytes, last := 0, int16(-1)
 	for i := range found {
 		rec := &found[i]
-		l := byLane[rec.lane]
+		l := r.room.byLane[rec.lane]
 		if rec.lane != last {
 			bytes, last = 0, rec.lane
 		}
@@ -105,12 +105,15 @@ func (r *reader) deal(found []record, byLane map[int16]*laneRead) {
 }
 
 // bulk fetches the next page of late rows of each lane by seq.
-func (r *reader) bulk(ctx context.Context, byLane map[int16]*laneRead) error {
-	n := len(byLane)
+func (r *reader) bulk(ctx context.Context, lanes []*laneRead) error {
+	n := len(lanes)
 	ids, after, pos, limits := newList(n), newList(n), newList(n), newList(n)
 	sets := []byte{'{'}
-	for id, l := range byLane {
-		ids.add(int64(id))
+	for _, l := range lanes {
+		if len(l.resolved) == 0 {
+			continue
+		}
+		ids.add(int64(l.req.Lane))
 		after.add(max(l.cur.low, l.cur.drainSeq))
 		pos.add(l.cur.pos)
 		limits.add(int64(l.limit) + 1)
@@ -130,7 +133,7 @@ func (r *reader) bulk(ctx context.Context, byLane map[int16]*laneRead) error {
 				if rec.lane != last {
 					bytes, last = 0, rec.lane
 				}
-				if l := byLane[rec.lane]; l != nil {
+				if l := r.room.byLane[rec.lane]; l != nil {
 					bytes = l.late.add(&rec, r.now, l.limit, l.maxBytes, bytes)
 				}
 			}

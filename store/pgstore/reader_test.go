@@ -48,6 +48,11 @@ func (o *owner) reads() []store.LaneRead {
 	return reads
 }
 
+// readOf finds the request that a batch answers.
+func readOf(reads []store.LaneRead, lane store.Lane) *store.LaneRead {
+	return &reads[slices.IndexFunc(reads, func(r store.LaneRead) bool { return r.Lane == lane })]
+}
+
 // step reads once, settles what moved, and reports how many records came.
 func (o *owner) step() int {
 	o.Helper()
@@ -58,13 +63,14 @@ func (o *owner) step() int {
 	}
 	n := 0
 	var settle []store.Settlement
-	for i, b := range batches {
+	for _, b := range batches {
+		r := readOf(reads, b.Lane)
 		for _, m := range b.Messages {
 			o.seen = append(o.seen, m.Type)
 		}
 		n += len(b.Messages)
-		if !bytes.Equal(b.Position, reads[i].After) {
-			settle = append(settle, store.Settlement{BootID: o.boot, Lane: b.Lane, Epoch: reads[i].Epoch,
+		if !bytes.Equal(b.Position, r.After) {
+			settle = append(settle, store.Settlement{BootID: o.boot, Lane: b.Lane, Epoch: r.Epoch,
 				Position: b.Position, Delivered: len(b.Messages)})
 			o.grant[b.Lane].Position = b.Position
 		}

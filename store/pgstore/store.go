@@ -43,6 +43,8 @@ type Store struct {
 	rowBytes int    // recent average size of a record, bounds the next pages
 	lastRead sizes  // sizes the buffers of the next read
 	quiet    *quiet // the last read that found nothing
+
+	rooms sync.Pool
 }
 
 // sizes say how much a read brought.
@@ -63,6 +65,7 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 // invalid option is reported by the first method called. opts may be nil.
 func New(pool *pgxpool.Pool, opts *Options) *Store {
 	s := &Store{pool: pool}
+	s.rooms.New = func() any { return new(room) }
 	if opts != nil {
 		s.opts = *opts
 	}
