@@ -15,7 +15,8 @@ type loop struct {
 	engine *core.Engine
 	events chan core.Event
 	ended  chan struct{} // closed when nobody reads events any more
-	work   sync.WaitGroup
+	jobs   chan func()
+	work   sync.WaitGroup // workers
 	ttl    time.Duration
 
 	start    time.Time
@@ -34,7 +35,7 @@ func newLoop(r *Relay, bootID string) *loop {
 	r.rec.start(cfg.Instance, bootID)
 	return &loop{
 		r: r, engine: core.New(cfg, seed()), ttl: r.rec.ttl,
-		events: make(chan core.Event, 64), ended: make(chan struct{}),
+		events: make(chan core.Event, 64), jobs: make(chan func()), ended: make(chan struct{}),
 		cancels: map[core.ID]context.CancelFunc{},
 	}
 }
@@ -109,17 +110,17 @@ func (lp *loop) act(calls context.Context, actions []core.Action) (stopped bool,
 	for _, a := range actions {
 		switch a := a.(type) {
 		case core.Lease:
-			lp.work.Go(func() { lp.lease(calls, a) })
+			lp.do(func() { lp.lease(calls, a) })
 		case core.Read:
-			lp.work.Go(func() { lp.read(calls, a) })
+			lp.do(func() { lp.read(calls, a) })
 		case core.Settle:
-			lp.work.Go(func() { lp.settle(calls, a) })
+			lp.do(func() { lp.settle(calls, a) })
 		case core.Wait:
-			lp.work.Go(func() { lp.wait(calls, a) })
+			lp.do(func() { lp.wait(calls, a) })
 		case core.Deliver:
 			call, cancel := context.WithTimeout(calls, a.Timeout)
 			lp.cancels[a.ID] = cancel
-			lp.work.Go(func() { lp.deliver(call, a) })
+			lp.do(func() { lp.deliver(call, a) })
 		case core.Cancel:
 			if cancel := lp.cancels[a.ID]; cancel != nil {
 				cancel()
@@ -133,6 +134,25 @@ func (lp *loop) act(calls context.Context, actions []core.Action) (stopped bool,
 		}
 	}
 	return false, nil
+}
+
+// do runs fn on a worker that has nothing to do, or on a new one. Workers are
+// kept because a fresh goroutine grows its stack anew in every call.
+func (lp *loop) do(fn func()) {
+	select {
+	case lp.jobs <- fn:
+	default:
+		lp.work.Go(func() {
+			for {
+				fn()
+				select {
+				case fn = <-lp.jobs:
+				case <-lp.ended:
+					return
+				}
+			}
+		})
+	}
 }
 
 func (lp *loop) notify(f core.Fact) {

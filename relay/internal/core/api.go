@@ -235,11 +235,11 @@ type Config struct {
 	Window      int // most messages unsettled per lane; 0: 1024
 	WindowBytes int // 0: 4 MiB
 	Page        int // most messages per batch; 0: 256
-	MaxMessages int // most messages held over all lanes; 0: 32768
+	MaxMessages int // most messages held over all lanes; 0: 16384
 	MaxBytes    int // 0: 16 MiB
 	ParkedKeys  int // most captured keys per lane; 0: 1000
 
-	PollMin, PollMax         time.Duration // 0: 1 ms, 20 ms
+	PollMin, PollMax         time.Duration // 0: 3 ms, 20 ms
 	SettleAfter, SettleAtMax time.Duration // 0: 100 ms, 1 s
 
 	Retry      Backoff

@@ -36,10 +36,10 @@ func (c Config) withDefaults() Config {
 		c.Page = min(c.Page, c.Store.MaxRead)
 	}
 	c.Page = min(c.Page, c.Window)
-	c.MaxMessages = or(c.MaxMessages, 32768)
+	c.MaxMessages = or(c.MaxMessages, 16384)
 	c.MaxBytes = or(c.MaxBytes, 16<<20)
 	c.ParkedKeys = or(c.ParkedKeys, 1000)
-	c.PollMin = or(c.PollMin, time.Millisecond)
+	c.PollMin = or(c.PollMin, 3*time.Millisecond)
 	c.PollMax = max(or(c.PollMax, 20*time.Millisecond), c.PollMin)
 	c.SettleAfter = or(c.SettleAfter, 100*time.Millisecond)
 	c.SettleAtMax = max(or(c.SettleAtMax, time.Second), c.SettleAfter)
