@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -106,6 +107,18 @@ func Classify(err error) *Error {
 	return &Error{Class: ClassFailed, Err: err}
 }
 
-// ErrNotTried is what a sink answers (inside Unknown or Failed) for messages of a
-// key that stand behind one that failed in the same call. They count no attempt.
+// NotTried is the answer for a message behind one of its key that failed with
+// cause: of the same class and about the same destination, except that it was
+// not rejected itself.
+func NotTried(cause error) error {
+	e := *Classify(cause)
+	if e.Class == ClassRejected {
+		e.Class = ClassFailed
+	}
+	e.Err = fmt.Errorf("%w (%v)", ErrNotTried, e.Err)
+	return &e
+}
+
+// ErrNotTried is what a sink answers (inside an [Error]) for messages of a key
+// that stand behind one that failed in the same call. They count no attempt.
 var ErrNotTried = errors.New("not tried: an earlier message of the key did not succeed")

@@ -80,11 +80,7 @@ func resend(ctx context.Context, s broker.Sink, open []postrider.Message) error 
 func warm(ctx context.Context, env *Env) error {
 	m := messages(env.Topic, 1, 1)
 	m[0].ID, m[0].Key = id(1<<20), "warm"
-	errs, err := deliver(ctx, env.Sink, m)
-	if err != nil {
-		return err
-	}
-	return allAccepted(errs)
+	return accept(ctx, env.Sink, m)
 }
 
 // whole checks that the log holds every message, with what belongs to it, and
@@ -298,11 +294,7 @@ func sinkLate(ctx context.Context, env *Env) error {
 	if _, err := run(ctx, env.Sink, msgs, 500*time.Millisecond); err != nil {
 		return err
 	}
-	errs, err := deliver(ctx, env.Second, msgs[:6])
-	if err == nil {
-		err = allAccepted(errs)
-	}
-	if err != nil {
+	if err := accept(ctx, env.Second, msgs[:6]); err != nil {
 		return fmt.Errorf("the other process: %w", err)
 	}
 	env.Faults.Restore()

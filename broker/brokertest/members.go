@@ -129,11 +129,7 @@ func feed(ctx context.Context, env *Env, msgs []postrider.Message, enough func()
 	pace := time.NewTicker(membersPause)
 	defer pace.Stop()
 	for len(msgs) > 0 && !enough() {
-		errs, err := deliver(ctx, env.Sink, msgs[:membersStep])
-		if err == nil {
-			err = allAccepted(errs)
-		}
-		if err != nil {
+		if err := accept(ctx, env.Sink, msgs[:membersStep]); err != nil {
 			return nil, err
 		}
 		msgs = msgs[membersStep:]

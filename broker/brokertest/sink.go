@@ -59,6 +59,27 @@ func allAccepted(errs []error) error {
 	return nil
 }
 
+// accept delivers messages that must all be accepted.
+func accept(ctx context.Context, s broker.Sink, msgs []postrider.Message) error {
+	errs, err := deliver(ctx, s, msgs)
+	if err != nil {
+		return err
+	}
+	return allAccepted(errs)
+}
+
+// holds checks that the log holds n messages and that no key steps ahead.
+func holds(ctx context.Context, env *Env, n int) error {
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	if len(log) != n {
+		return fmt.Errorf("%d messages in the log, %d were accepted", len(log), n)
+	}
+	return noSkip(log, nil)
+}
+
 func sinkExact(ctx context.Context, env *Env) error {
 	msgs := messages(env.Topic, 6, 6)
 	msgs[0].Payload = nil
@@ -69,32 +90,10 @@ func sinkExact(ctx context.Context, env *Env) error {
 	msgs[5].Payload, msgs[5].SchemaVersion = bytes.Repeat([]byte{7}, 500<<10), 9
 	want := make([]postrider.Message, len(msgs))
 	copy(want, msgs)
-	errs, err := deliver(ctx, env.Sink, msgs)
-	if err != nil {
+	if err := accept(ctx, env.Sink, msgs); err != nil {
 		return err
 	}
-	if err := allAccepted(errs); err != nil {
-		return err
-	}
-	log, err := env.Log(ctx)
-	if err != nil {
-		return err
-	}
-	for _, m := range want {
-		found := false
-		for _, got := range log {
-			if got.ID == m.ID {
-				found = true
-				if d := difference(got, m); d != "" {
-					return fmt.Errorf("message %s: %s differs", m.ID, d)
-				}
-			}
-		}
-		if !found {
-			return fmt.Errorf("message %s was acknowledged and is not in the log", m.ID)
-		}
-	}
-	return nil
+	return whole(ctx, env, want)
 }
 
 func difference(a, b postrider.Message) string {
@@ -122,22 +121,11 @@ func difference(a, b postrider.Message) string {
 func sinkOrder(ctx context.Context, env *Env) error {
 	msgs := messages(env.Topic, 600, 37)
 	for at := 0; at < len(msgs); at += 200 {
-		errs, err := deliver(ctx, env.Sink, msgs[at:at+200])
-		if err != nil {
-			return err
-		}
-		if err := allAccepted(errs); err != nil {
+		if err := accept(ctx, env.Sink, msgs[at:at+200]); err != nil {
 			return err
 		}
 	}
-	log, err := env.Log(ctx)
-	if err != nil {
-		return err
-	}
-	if len(log) != len(msgs) {
-		return fmt.Errorf("%d messages in the log, %d were accepted", len(log), len(msgs))
-	}
-	return noSkip(log, nil)
+	return holds(ctx, env, len(msgs))
 }
 
 // noSkip checks that no key of the log ever steps ahead. missing are ids that
@@ -167,11 +155,7 @@ func sinkConcurrent(ctx context.Context, env *Env) error {
 				msgs[i].ID = id(c*size + i)
 				msgs[i].Key += fmt.Sprint("/", c)
 			}
-			errs, err := deliver(ctx, env.Sink, msgs)
-			if err == nil {
-				err = allAccepted(errs)
-			}
-			found[c] = err
+			found[c] = accept(ctx, env.Sink, msgs)
 		})
 	}
 	wg.Wait()
@@ -180,14 +164,7 @@ func sinkConcurrent(ctx context.Context, env *Env) error {
 			return err
 		}
 	}
-	log, err := env.Log(ctx)
-	if err != nil {
-		return err
-	}
-	if len(log) != calls*size {
-		return fmt.Errorf("%d messages in the log, %d were accepted", len(log), calls*size)
-	}
-	return noSkip(log, nil)
+	return holds(ctx, env, calls*size)
 }
 
 func sinkRejected(ctx context.Context, env *Env) error {
@@ -260,10 +237,7 @@ func sinkContext(ctx context.Context, env *Env) error {
 	}
 	marker := messages(env.Topic, 1, 1)
 	marker[0].ID, marker[0].Key = id(1<<20), "marker"
-	if errs, err = deliver(ctx, env.Sink, marker); err != nil {
-		return err
-	}
-	if err := allAccepted(errs); err != nil {
+	if err := accept(ctx, env.Sink, marker); err != nil {
 		return err
 	}
 	log, err := env.Log(ctx)
@@ -279,11 +253,7 @@ func sinkContext(ctx context.Context, env *Env) error {
 func sinkAgain(ctx context.Context, env *Env) error {
 	msgs := messages(env.Topic, 3, 1)
 	for range 2 {
-		errs, err := deliver(ctx, env.Sink, msgs)
-		if err != nil {
-			return err
-		}
-		if err := allAccepted(errs); err != nil {
+		if err := accept(ctx, env.Sink, msgs); err != nil {
 			return err
 		}
 	}

@@ -23,11 +23,7 @@ func start(ctx context.Context, env *Env, n, keys int) (broker.Source, func(), e
 	if env.Source == nil {
 		return nil, nil, notApplicable("the broker has no source")
 	}
-	errs, err := deliver(ctx, env.Sink, messages(env.Topic, n, keys))
-	if err == nil {
-		err = allAccepted(errs)
-	}
-	if err != nil {
+	if err := accept(ctx, env.Sink, messages(env.Topic, n, keys)); err != nil {
 		return nil, nil, err
 	}
 	return env.Source(ctx)

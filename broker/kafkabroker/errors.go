@@ -109,16 +109,6 @@ func neverAppended(err error) bool {
 	return false
 }
 
-// notTried is the answer for a message behind one that failed with cause.
-func notTried(cause error) error {
-	e := *broker.Classify(cause)
-	if e.Class == broker.ClassRejected {
-		e.Class = broker.ClassFailed
-	}
-	e.Err = fmt.Errorf("%w (%v)", broker.ErrNotTried, e.Err)
-	return &e
-}
-
 // discoveryError classifies a failed look for topic, before anything was sent.
 func discoveryError(ctx context.Context, err error, topic string) error {
 	if ctx.Err() != nil {

@@ -210,7 +210,7 @@ func (p *partition) fail(b *batch, err error) bool {
 	for _, pt := range b.parts {
 		pt.seg.resolve(pt.from, pt.to, err)
 	}
-	behind := notTried(err)
+	behind := broker.NotTried(err)
 	p.queue = slices.DeleteFunc(p.queue, func(s *segment) bool {
 		if !slices.ContainsFunc(b.parts, func(pt part) bool { return pt.seg == s }) {
 			return false
@@ -317,7 +317,7 @@ func (p *partition) abandon(s *segment, cause error) bool {
 			}
 		}
 	}
-	s.resolve(s.next, len(s.idx), notTried(unknown))
+	s.resolve(s.next, len(s.idx), broker.NotTried(unknown))
 	s.dead = true
 	if b != nil && !b.onWire && slices.ContainsFunc(b.parts, mine) {
 		return p.fail(b, failure(errGivenUp, p.topic.name, b.written))

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 )
 
 // stepsOf numbers the steps in which msgs must be sent: a key's message for
@@ -62,7 +63,7 @@ func (s *Sink) inSteps(ctx context.Context, msgs []postrider.Message, steps []in
 			}
 			done++
 			if cause := barred[msgs[i].Key]; cause != nil && msgs[i].Key != "" {
-				errs[i] = notTried(cause)
+				errs[i] = broker.NotTried(cause)
 				continue
 			}
 			part, at = append(part, msgs[i]), append(at, i)

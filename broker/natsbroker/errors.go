@@ -59,13 +59,3 @@ func refused(err error, subject string) error {
 	}
 	return broker.Unknown(err, "", subject)
 }
-
-// notTried is the answer for a message behind one that failed with cause.
-func notTried(cause error) error {
-	e := *broker.Classify(cause)
-	if e.Class == broker.ClassRejected {
-		e.Class = broker.ClassFailed
-	}
-	e.Err = fmt.Errorf("%w (%v)", broker.ErrNotTried, e.Err)
-	return &e
-}

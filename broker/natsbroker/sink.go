@@ -223,7 +223,7 @@ func (d *delivery) fail(i int, err error) {
 	}
 	d.errs[i] = err
 	for n := d.next[i]; n > 0; n = d.next[n] {
-		d.errs[n] = notTried(err)
+		d.errs[n] = broker.NotTried(err)
 	}
 }
 
@@ -236,6 +236,6 @@ func (d *delivery) abandon(ctx context.Context) {
 		<-d.s.slots
 	}
 	for _, i := range d.ready {
-		d.fail(i, notTried(unknown))
+		d.fail(i, broker.NotTried(unknown))
 	}
 }
