@@ -12,7 +12,7 @@
 //	postrider-time            RFC 3339, UTC, up to nanoseconds        unless zero
 //	content-type              media type of the payload               unless empty
 //	postrider-generation      decimal, 1 ...                          by the relay, on a message that a person sent again
-//	postrider-gap             one version, or first-last              by the relay, behind a dead letter that was skipped
+//	postrider-gap             versions such as 3,5-7                  by the relay, behind a dead letter that was skipped
 //	postrider-h-NAME          a user header NAME that is reserved     when NAME is content-type or the broker's own
 //	postrider-encoded         names of percent-encoded headers, by comma  where values are lines and one would not fit
 //	anything else             a user header, verbatim
@@ -24,12 +24,12 @@
 // postrider-generation counts how often a person has sent the message again from
 // the parked table. Its id stays: an inbox that had it drops it.
 //
-// postrider-gap names the newest versions of the message's key that will not come
-// by themselves: their dead letters are recorded and the key went on without
+// postrider-gap names the versions of the message's key before it that will not
+// come by themselves: their dead letters are recorded and the key went on without
 // them. The key's next message has it, and each one after that while the dead
-// letters stand. Who applies versions one by one goes on behind the last of them;
-// a message that a person sends again after all comes late, with a generation.
-// [ParseGap] reads the value.
+// letters stand (of very many runs of versions, the newest). Who applies versions
+// one by one takes these for applied; a message that a person sends again after
+// all comes late, with a generation. [ParseGap] reads the value.
 //
 // Kafka carries the key as the record's key and header values as bytes. NATS
 // carries headers as text lines and has no key, so postrider-key is written;

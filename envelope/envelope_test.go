@@ -153,13 +153,14 @@ func FuzzRoundTrip(f *testing.F) {
 }
 
 func TestGap(t *testing.T) {
-	for value, want := range map[string][2]int64{
-		envelope.FormatGap(7, 7): {7, 7}, envelope.FormatGap(5, 7): {5, 7}, "9": {9, 9},
-		"": {}, "0": {}, "-1": {}, "7-5": {}, "5-": {}, "5-6-7": {}, "five": {}, "99999999999999999999": {},
-	} {
-		first, last, err := envelope.ParseGap(value)
-		if got := [2]int64{first, last}; got != want || (err == nil) != (want[0] > 0) {
-			t.Errorf("%q: versions %v, error %v, want %v", value, got, err, want)
+	good := []envelope.Versions{{2, 2}, {5, 7}}
+	got, err := envelope.ParseGap(envelope.FormatGap(good...))
+	if err != nil || !reflect.DeepEqual(got, good) || envelope.FormatGap(good...) != "2,5-7" {
+		t.Errorf("%v came back as %v, error %v", good, got, err)
+	}
+	for _, bad := range []string{"", "0", "-1", "7-5", "5-", "5-6-7", "five", "5,5", "5-7,6", "5,", "99999999999999999999"} {
+		if got, err := envelope.ParseGap(bad); err == nil {
+			t.Errorf("%q: versions %v", bad, got)
 		}
 	}
 }

@@ -6,29 +6,45 @@ import (
 	"strings"
 )
 
-var errNotVersions = errors.New("is not a version or two with a hyphen between them")
+// Versions are the versions First to Last of a key.
+type Versions struct{ First, Last int64 }
 
-// FormatGap is the value of [Gap]: versions first to last of the message's key
-// are missing before it.
-func FormatGap(first, last int64) string {
-	s := strconv.FormatInt(first, 10)
-	if last != first {
-		s += "-" + strconv.FormatInt(last, 10)
+var errNotVersions = errors.New("is not a list of versions and of ranges such as 3,5-7, ascending")
+
+// FormatGap is the value of [Gap]: these versions of the message's key are
+// missing before it. They must be given in ascending order.
+func FormatGap(missing ...Versions) string {
+	var b []byte
+	for i, v := range missing {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, v.First, 10)
+		if v.Last != v.First {
+			b = append(b, '-')
+			b = strconv.AppendInt(b, v.Last, 10)
+		}
 	}
-	return s
+	return string(b)
 }
 
-// ParseGap reads the value of [Gap]. Both ends belong to the gap.
-func ParseGap(value string) (first, last int64, err error) {
-	low, high, more := strings.Cut(value, "-")
-	if !more {
-		high = low
+// ParseGap reads the value of [Gap].
+func ParseGap(value string) ([]Versions, error) {
+	var missing []Versions
+	last := int64(0)
+	for part := range strings.SplitSeq(value, ",") {
+		low, high, more := strings.Cut(part, "-")
+		if !more {
+			high = low
+		}
+		first, err := decimal([]byte(low), 64)
+		if err != nil || first <= last {
+			return nil, errNotVersions
+		}
+		if last, err = decimal([]byte(high), 64); err != nil || last < first {
+			return nil, errNotVersions
+		}
+		missing = append(missing, Versions{first, last})
 	}
-	if first, err = decimal([]byte(low), 64); err == nil {
-		last, err = decimal([]byte(high), 64)
-	}
-	if err != nil || first < 1 || last < first {
-		return 0, 0, errNotVersions
-	}
-	return first, last, nil
+	return missing, nil
 }

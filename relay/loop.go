@@ -174,6 +174,9 @@ func (lp *loop) notify(f core.Fact) {
 		}
 	case core.LanePaused:
 		log.Warn("lane pauses or goes on", "lane", f.Lane, "paused", f.On, "captured_keys", f.Keys, "reason", f.Reason)
+	case core.LeaseLapsed:
+		log.Warn("no heartbeat was answered in time: the lease has run out and nothing is sent until one is",
+			"lanes", f.Lanes, "reason", f.Reason, "last_answered_ago", f.Since, "noticed_late_by", f.Late)
 	case core.LaneGained:
 		log.Debug("lane gained", "lane", f.Lane, "epoch", f.Epoch)
 	case core.LaneLost:

@@ -27,6 +27,7 @@ type Stats struct {
 	Parked         map[string]int64 // records set aside by store.State.String(), every change counted
 	Settles        int64            // answered settlements
 	LanesLost      int64            // lanes lost otherwise than by release
+	LeaseLapses    int64            // times that the lease ran out with lanes held
 
 	DeliveriesInFlight int
 	PausedLanes        []store.Lane      // at the cap of parked keys
@@ -115,6 +116,8 @@ func (r *recorder) tell(f core.Fact) {
 		if f.Reason != "released" {
 			r.s.LanesLost++
 		}
+	case core.LeaseLapsed:
+		r.s.LeaseLapses++
 	case core.LeaseRenewed:
 		r.s.LanesTotal, r.s.Instances, r.s.LastLease = f.Total, f.Instances, time.Now()
 	case core.HealthChanged:

@@ -107,9 +107,9 @@ type ParkedView struct {
 	NextDue time.Duration
 	HasDue  bool
 	Records int // parked records in the lane
-	// Gaps are the versions that will not come, one entry per key, sorted by key:
-	// of the key's dead records with a version that do not capture, those with the
-	// highest versions, as far down as there is no number between them.
+	// Gaps are the versions that will not come: those of dead records with a key
+	// and a version that do not capture, as runs without a number between, sorted
+	// by key and version.
 	Gaps []Gap
 }
 

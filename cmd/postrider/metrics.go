@@ -34,7 +34,7 @@ type metrics struct {
 
 	// Descriptions of the collected series.
 	delivered, deliveredBytes, settled, attempts, parkedTotal, lanesLost *prometheus.Desc
-	leases, lanes, instances, paused, braked, inFlight, down             *prometheus.Desc
+	lapses, leases, lanes, instances, paused, braked, inFlight, down     *prometheus.Desc
 	alive, ready, statusUp                                               *prometheus.Desc
 	pending, lag, lanePending, laneLag, laneParked, parked, dbInstances  *prometheus.Desc
 }
@@ -61,6 +61,7 @@ func newMetrics(ad store.Admin, pipe string, maxAge time.Duration) *metrics {
 		attempts:       d("delivery_errors_total", "Deliveries that did not succeed, by class.", "class"),
 		parkedTotal:    d("parked_total", "Records set aside by this relay, by state.", "state"),
 		lanesLost:      d("lanes_lost_total", "Lanes that another relay took while this one thought to hold them."),
+		lapses:         d("lease_lapses_total", "Times that no heartbeat was answered before the lease of this relay's lanes ran out."),
 		leases:         d("leases", "Lanes that this relay holds now."),
 		lanes:          d("lanes", "Lanes of the outbox."),
 		instances:      d("instances", "Live relays as of this relay's last lease."),
@@ -118,6 +119,7 @@ func (m *metrics) collectRelay(c series) {
 		c.counter(m.parkedTotal, float64(n), state)
 	}
 	c.counter(m.lanesLost, float64(s.LanesLost))
+	c.counter(m.lapses, float64(s.LeaseLapses))
 	c.gauge(m.leases, float64(len(s.Lanes)))
 	c.gauge(m.lanes, float64(s.LanesTotal))
 	c.gauge(m.instances, float64(s.Instances))

@@ -87,27 +87,26 @@ func (db *database) dueAt(r *parked, heads map[string]*parked) (time.Time, bool)
 	return r.due, true
 }
 
-// gaps returns the newest run of versions of each key that were skipped.
+// gaps returns the runs of versions that were skipped.
 func (l *lane) gaps() []store.Gap {
-	skipped := map[string][]int64{}
+	var all []store.Gap
 	for _, r := range l.parked {
 		if m := &r.message; r.state == store.Dead && !r.captures && m.Key != "" && m.Version > 0 {
-			skipped[m.Key] = append(skipped[m.Key], m.Version)
+			all = append(all, store.Gap{Key: m.Key, First: m.Version, Last: m.Version})
 		}
 	}
-	var all []store.Gap
-	for _, key := range sortedKeys(skipped) {
-		versions := skipped[key]
-		slices.SortFunc(versions, func(a, b int64) int { return cmp.Compare(b, a) })
-		g := store.Gap{Key: key, First: versions[0], Last: versions[0]}
-		for _, v := range versions {
-			if v == g.First-1 {
-				g.First = v
-			}
+	slices.SortFunc(all, func(a, b store.Gap) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.First, b.First))
+	})
+	runs := all[:0]
+	for _, g := range all {
+		if n := len(runs); n > 0 && runs[n-1].Key == g.Key && g.First <= runs[n-1].Last+1 {
+			runs[n-1].Last = g.Last
+			continue
 		}
-		all = append(all, g)
+		runs = append(runs, g)
 	}
-	return all
+	return runs
 }
 
 // parkedView describes a lane's parked records to its owner.

@@ -13,8 +13,8 @@ ORDER BY l.i, d.place, d.since, d.seq`)
    coalesce(array_agg(DISTINCT o.key ORDER BY o.key) FILTER (WHERE o.key <> '' AND (o.captures OR o.state = 'waiting')), '{}') AS captured,
    extract(epoch FROM min(o.due_at) FILTER (WHERE ` + mayBeDue + `) - clock_timestamp())::float8 AS due
   FROM {{schema}}.parked o WHERE o.pipe = $1 AND o.lane = ANY ($2::smallint[]) GROUP BY o.lane) v
-LEFT JOIN (SELECT x.lane, array_agg(x.key ORDER BY x.key) AS keys, array_agg(x.first ORDER BY x.key) AS firsts,
-   array_agg(x.last ORDER BY x.key) AS lasts
+LEFT JOIN (SELECT x.lane, array_agg(x.key ORDER BY x.key, x.first) AS keys, array_agg(x.first ORDER BY x.key, x.first) AS firsts,
+   array_agg(x.last ORDER BY x.key, x.first) AS lasts
   FROM (` + skipped + `) x GROUP BY x.lane) g ON g.lane = v.lane`)
 }
 
@@ -37,11 +37,9 @@ const mayBeDue = `o.state <> 'dead' AND (o.key = '' OR NOT (o.state = 'scheduled
   OR NOT EXISTS (SELECT 1 FROM {{schema}}.parked h WHERE h.pipe = o.pipe AND h.lane = o.lane AND h.key = o.key
      AND (h.captures OR h.state = 'waiting') AND (o.state = 'scheduled' AND NOT o.captures OR h.seq < o.seq)))`
 
-// skipped is the newest run of versions of each key that are dead letters which
-// let their key go on: run is the same for versions without a number between
-// them, and top + 1 for those that end with the highest.
+// skipped is every run of versions that are dead letters which let their key go
+// on: run is the same for versions without a number between them.
 const skipped = `SELECT s.lane, s.key, min(s.version) AS first, max(s.version) AS last FROM (
-  SELECT o.lane, o.key, o.version, o.version + dense_rank() OVER (PARTITION BY o.lane, o.key ORDER BY o.version DESC) AS run,
-   max(o.version) OVER (PARTITION BY o.lane, o.key) AS top
+  SELECT o.lane, o.key, o.version, o.version + dense_rank() OVER (PARTITION BY o.lane, o.key ORDER BY o.version DESC) AS run
   FROM {{schema}}.parked o WHERE o.pipe = $1 AND o.lane = ANY ($2::smallint[])
-   AND o.state = 'dead' AND NOT o.captures AND o.key <> '' AND o.version > 0) s WHERE s.run = s.top + 1 GROUP BY s.lane, s.key`
+   AND o.state = 'dead' AND NOT o.captures AND o.key <> '' AND o.version > 0) s GROUP BY s.lane, s.key, s.run`

@@ -35,11 +35,8 @@ const due = `(WITH relevant AS (
 	FROM placed WHERE CASE WHEN chained THEN flows WHEN state = 'scheduled' THEN live AND NOT held ELSE live END)`
 
 // skipped is every dead letter that left a hole in its key's versions: run is
-// the same for versions without a number between them, and top + 1 for those
-// that end with the highest. Parameter: the pipe.
-const skipped = `(SELECT lane, key, version,
-		version + dense_rank() OVER (PARTITION BY lane, key ORDER BY version DESC) AS run,
-		max(version) OVER (PARTITION BY lane, key) AS top
+// the same for versions without a number between them. Parameter: the pipe.
+const skipped = `(SELECT lane, key, version, version + dense_rank() OVER (PARTITION BY lane, key ORDER BY version DESC) AS run
 	FROM postrider_parked WHERE pipe = ? AND state = 'dead' AND NOT captures AND key <> '' AND version > 0)`
 
 func (s *Store) readParked(ctx context.Context, r store.LaneRead, b *store.Batch) error {
@@ -99,8 +96,8 @@ func (s *Store) views(ctx context.Context, q querier, boot string, lanes []store
 		UNION ALL SELECT lane, 1, key, 0, 0 FROM (SELECT DISTINCT lane, key FROM postrider_parked
 			WHERE pipe = ? AND key <> '' AND (captures OR state = 'waiting') AND `+where+` ORDER BY lane, key)
 		UNION ALL SELECT lane, 2, '', min(due_at), 0 FROM `+ready+` WHERE `+where+` GROUP BY lane
-		UNION ALL SELECT * FROM (SELECT lane, 3, key, min(version), max(version) FROM `+skipped+` WHERE run = top + 1 AND `+where+`
-			GROUP BY lane, key ORDER BY lane, key)`,
+		UNION ALL SELECT * FROM (SELECT lane, 3, key, min(version), max(version) FROM `+skipped+` WHERE `+where+`
+			GROUP BY lane, key, run ORDER BY lane, key, run)`,
 		concat([]any{s.opts.Pipe}, args, []any{s.opts.Pipe}, args, []any{s.opts.Pipe, s.opts.Pipe}, args, []any{s.opts.Pipe}, args)...)
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ func TestBites(t *testing.T) {
 		memstore.ActAtOnce:          {"request/waits-for-owner", "fence/zombie"},
 		memstore.RetryKeepsAttempts: {"request/retry"},
 		memstore.RetryFreesKey:      {"gap/retry"},
-		memstore.ForgetGaps:         {"gap/newest-run", "gap/next-owner"},
+		memstore.ForgetGaps:         {"gap/runs", "gap/next-owner"},
 		memstore.DueHeadsOnly:       {"due/queue", "due/limits"},
 		memstore.DuePageReversed:    {"due/queue", "due/limits"},
 		memstore.DueBehindDead:      {"due/queue-stops"},

@@ -126,10 +126,11 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 // whose other messages were acknowledged, or behind which nothing can be read:
 // the window is full, parked records wait for the lane to run empty, or the sink
 // counts as down. Nothing else of the lane can prove then that they are to blame,
-// so they step aside.
+// so they step aside, also at the cap of parked keys: a paused lane reads nothing
+// else, and does not look at what is parked before it has run empty.
 func (e *Engine) isLeftover(l *lane, b *batch, i int) bool {
 	sink := e.scopes[""]
-	blind := e.room(l) == 0 || e.wantsParked(l) || sink != nil && sink.open
+	blind := e.room(l) == 0 || l.paused || e.wantsParked(l) || sink != nil && sink.open
 	return (b.delivered > 0 || blind && l.done+1 == len(l.queue)) && len(b.todo) <= leftovers &&
-		b.alone.tries[i] >= unknownRounds && len(l.captured) < e.cfg.ParkedKeys
+		b.alone.tries[i] >= unknownRounds
 }

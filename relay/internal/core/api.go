@@ -132,11 +132,20 @@ type (
 		Lane  store.Lane
 		Epoch int64
 	}
-	// LaneLost: it no longer does. Reason is "released", "taken", "lease
-	// expired", "identity changed", "clock jumped".
+	// LaneLost: it no longer does. Reason is "released", "taken", "identity
+	// changed".
 	LaneLost struct {
 		Lane   store.Lane
 		Reason string
+	}
+	// LeaseLapsed: the right to work on Lanes lanes ran out, and nothing is sent
+	// or settled until a heartbeat is answered. Reason is "lease expired" or
+	// "clock jumped". Since is the age of the last heartbeat that was answered,
+	// Late how long ago the lease had expired when this was noticed.
+	LeaseLapsed struct {
+		Lanes       int
+		Reason      string
+		Since, Late time.Duration
 	}
 	// LeaseRenewed: a heartbeat was answered.
 	LeaseRenewed struct{ Lanes, Total, Instances int }
@@ -193,6 +202,7 @@ type (
 
 func (LaneGained) fact()    {}
 func (LaneLost) fact()      {}
+func (LeaseLapsed) fact()   {}
 func (LeaseRenewed) fact()  {}
 func (DeliveryDone) fact()  {}
 func (SettleDone) fact()    {}

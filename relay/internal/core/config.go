@@ -14,7 +14,8 @@ const (
 	lazySettle     = 3                // an empty batch waits so many SettleAtMax
 	othersWindow   = 30 * time.Second // for how long an acknowledgement shows that a topic works
 	maxErrorText   = 500
-	recordsPerKey  = 16 // parked records per parked key before outages stop parking
+	gapsPerMessage = 100 // the newest runs of missing versions that a message names
+	recordsPerKey  = 16  // parked records per parked key before outages stop parking
 )
 
 func or[T int | time.Duration](v, def T) T {

@@ -19,6 +19,7 @@ type call struct {
 	idx      []int
 	sentAt   time.Duration
 	probes   []*scope
+	cut      bool // cancelled because the lease ran out
 }
 
 func (c *call) size() int {

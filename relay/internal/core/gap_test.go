@@ -52,17 +52,17 @@ func TestASkippedVersionIsAnnouncedOnceItIsRecorded(t *testing.T) {
 
 func TestATakenLaneAnnouncesWhatItsViewSays(t *testing.T) {
 	r := newRig(t, Config{})
-	r.leadWith(lanes(1, store.ParkedView{Records: 3, Gaps: []store.Gap{{Key: "a", First: 2, Last: 4}}}))
+	r.leadWith(lanes(1, store.ParkedView{Records: 3, Gaps: []store.Gap{{Key: "a", First: 2, Last: 4}, {Key: "a", First: 7, Last: 7}}}))
 	b := r.batch(0, "p1", "a", "b", "a", "")
 	for i, version := range []int64{5, 5, 9, 5} {
 		b.Messages[i].Version = version
 	}
 	r.read(b)
 	d := take[Deliver](r)
-	wantEqual(t, "sent", fmt.Sprint(headers(d)), "[v5:2-4/ v5:/ v9:2-4/ v5:/]")
+	wantEqual(t, "sent", fmt.Sprint(headers(d)), "[v5:2-4/ v5:/ v9:2-4,7/ v5:/]")
 	r.step(Delivered{ID: d.ID, Errs: []error{unknown, nil, notTried, nil}})
 	r.pass(time.Second)
-	wantEqual(t, "sent again", fmt.Sprint(headers(take[Deliver](r))), "[v5:2-4/ v9:2-4/]")
+	wantEqual(t, "sent again", fmt.Sprint(headers(take[Deliver](r))), "[v5:2-4/ v9:2-4,7/]")
 }
 
 func TestAParkedRecordKeepsNoMark(t *testing.T) {
@@ -114,7 +114,8 @@ func TestTheViewComesBeforeNormalReadsAfterAnAct(t *testing.T) {
 	r.step(Tick{})
 	request := store.Request{ID: 1, Act: store.Act{Kind: store.ActRetry, Seq: 1}}
 	r.step(Leased{ID: take[Lease](r).ID, Grant: r.grant(request)})
-	r.step(ReadDone{ID: normal.ID, Batches: nil})
+	r.step(ReadDone{ID: normal.ID, Err: errTest})
 	r.step(Settled{ID: take[Settle](r).ID})
+	r.pass(time.Second)
 	wantEqual(t, "parked", take[Read](r).Reads[0].Parked, true)
 }

@@ -32,8 +32,9 @@ type lane struct {
 	releasing bool
 	paused    bool // at the cap of parked keys
 
-	captured map[string]struct{} // the database's view and what is parked but not settled
-	gaps     map[string]store.Gap
+	captured map[string]struct{}    // the database's view and what is parked but not settled
+	gaps     map[string][]store.Gap // skipped versions by key, ascending, as of the last view
+	gapCount int
 	records  int
 	due      time.Duration // when the next parked record is due, if hasDue
 	hasDue   bool

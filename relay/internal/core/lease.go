@@ -27,16 +27,30 @@ type leaseState struct {
 
 var errLate = errors.New("the lease was answered after it had expired")
 
-// checkLapse drops every lane when the right to work has run out.
+// checkLapse stops all work when the right to it has run out.
 func (e *Engine) checkLapse() {
 	if e.lease.valid && e.now >= e.lease.deadline {
 		e.lapse("lease expired")
 	}
 }
 
+// lapse stops sending at once, and keeps the lanes: the next grant tells whether
+// anybody else had them meanwhile. A lane that comes back under the epoch it had
+// was nobody's else, so what is known of it still holds and what was acknowledged
+// is settled and not sent again; its settlements are fenced by that epoch anyhow.
 func (e *Engine) lapse(reason string) {
-	e.lease.valid = false
-	e.removeAll(reason)
+	ls := &e.lease
+	if ls.valid && len(e.held) > 0 {
+		renewed := ls.deadline - e.cfg.TTL + e.cfg.TTL/marginShare
+		e.tell(LeaseLapsed{Lanes: len(e.held), Reason: reason, Since: e.now - renewed, Late: max(e.now-ls.deadline, 0)})
+	}
+	ls.valid = false
+	for _, l := range e.held {
+		if l.call != nil && !l.call.cut {
+			l.call.cut = true
+			e.do(Cancel{ID: l.call.id})
+		}
+	}
 }
 
 // forgetLease asks anew. The answer that is under way would count from before a
@@ -51,7 +65,8 @@ func (e *Engine) forgetLease() {
 
 // dropAll forgets the database's history altogether.
 func (e *Engine) dropAll(reason string) {
-	e.lapse(reason)
+	e.lease.valid = false
+	e.removeAll(reason)
 	e.settle = nil
 	clear(e.floor)
 	e.lease.releases, e.lease.sent = nil, 0

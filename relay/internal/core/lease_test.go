@@ -30,13 +30,73 @@ func TestPastTheDeadlineNothingIsSentOrSettled(t *testing.T) {
 	r.now += 2*time.Second - 250*time.Millisecond // the deadline, a margin before the TTL
 	r.step(Tick{})
 	wantEqual(t, "cancelled", take[Cancel](r).ID, d.ID)
+	want := LeaseLapsed{Lanes: 1, Reason: "lease expired", Since: 1750 * time.Millisecond}
+	wantEqual(t, "lapses", fmt.Sprint(factsOf[LeaseLapsed](r)), fmt.Sprint([]LeaseLapsed{want}))
 	r.step(Delivered{ID: d.ID})
 	r.now += time.Minute
 	r.step(Tick{})
 	none[Settle](r)
 	none[Deliver](r)
 	none[Read](r)
-	wantEqual(t, "reason", factsOf[LaneLost](r)[0].Reason, "lease expired")
+	none[Cancel](r)
+	wantEqual(t, "lapses", len(factsOf[LeaseLapsed](r)), 1)
+}
+
+// lapsed is a lane whose lease runs out with m1 acknowledged, m2 and m3 on their
+// way and m4 not begun.
+func lapsed(t *testing.T) (*rig, Deliver) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	for i, keys := range [][]string{{"a"}, {"a", "b"}, {"c"}} {
+		b := r.batch(0, fmt.Sprint("p", i+1), keys...)
+		b.More = true
+		r.read(b)
+		if i == 0 {
+			r.deliver()
+		}
+	}
+	d := take[Deliver](r)
+	r.now += 1750 * time.Millisecond
+	r.step(Tick{})
+	take[Cancel](r)
+	maybe[Read](r)
+	return r, d
+}
+
+func TestALaneThatNobodyElseHadLosesNothingByALapse(t *testing.T) {
+	r, d := lapsed(t)
+	r.step(Leased{ID: take[Lease](r).ID, Err: errTest})
+	r.step(Delivered{ID: d.ID, Errs: []error{unknown, rejected}})
+	none[Settle](r)
+	none[Deliver](r)
+	r.now += time.Minute
+	r.step(Tick{})
+	r.step(Leased{ID: take[Lease](r).ID, Grant: lanes(1, store.ParkedView{})})
+	wantEqual(t, "settled at once", take[Settle](r).Settlements[0].Delivered, 1)
+	r.pass(time.Second)
+	wantEqual(t, "sent again", fmt.Sprint(ids(r.deliver())), "[m2 m3]")
+	wantEqual(t, "then", fmt.Sprint(ids(r.deliver())), "[m4]")
+	wantEqual(t, "lanes lost", len(factsOf[LaneLost](r)), 0)
+	wantEqual(t, "parts down and up: the store, by the first answer", len(factsOf[HealthChanged](r)), 2)
+	wantEqual(t, "parked", len(factsOf[RecordParked](r)), 0)
+}
+
+func TestALaneThatSomebodyElseHadIsReadAnewAfterALapse(t *testing.T) {
+	r, d := lapsed(t)
+	g := lanes(1, store.ParkedView{})
+	g.Lanes[0].Epoch = 12 // taken, given back, taken again
+	r.now += time.Minute
+	r.step(Leased{ID: take[Lease](r).ID, Err: errTest})
+	r.now += time.Minute
+	r.step(Tick{})
+	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	wantEqual(t, "lost", fmt.Sprint(factsOf[LaneLost](r)), "[{0 taken}]")
+	wantEqual(t, "held messages", r.e.msgs, 0)
+	if rd := take[Read](r); rd.Reads[0].Epoch != 12 || string(rd.Reads[0].After) != "p0" {
+		t.Errorf("reads %+v, want from the settled position under the new epoch", rd.Reads[0])
+	}
+	r.step(Delivered{ID: d.ID})
+	none[Settle](r)
 }
 
 func TestALeaseCountsFromBeforeItWasAsked(t *testing.T) {
@@ -50,18 +110,27 @@ func TestALeaseCountsFromBeforeItWasAsked(t *testing.T) {
 }
 
 func TestALaneDeliversNothingBeforeItsCancelledCallIsBack(t *testing.T) {
-	r := newRig(t, Config{})
-	r.lead(1)
-	r.read(r.batch(0, "p1", "a"))
-	d := take[Deliver](r)
-	none[Read](r)
-	r.step(ClockJump{})
-	take[Cancel](r)
-	r.step(Leased{ID: take[Lease](r).ID, Grant: lanes(1, store.ParkedView{})})
-	r.read(r.batch(0, "p1", "a"))
-	none[Deliver](r)
-	r.step(Delivered{ID: d.ID, Errs: []error{errTest}})
-	take[Deliver](r)
+	for name, epoch := range map[string]int64{"nobody else had it": 10, "somebody else had it": 12} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Config{})
+			r.lead(1)
+			r.read(r.batch(0, "p1", "a"))
+			d := take[Deliver](r)
+			none[Read](r)
+			r.step(ClockJump{})
+			take[Cancel](r)
+			g := lanes(1, store.ParkedView{})
+			g.Lanes[0].Epoch = epoch
+			r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+			if rd, ok := maybe[Read](r); ok {
+				r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.batch(0, "p1", "a")}})
+			}
+			none[Deliver](r)
+			r.step(Delivered{ID: d.ID, Errs: []error{errTest}})
+			r.pass(time.Second)
+			take[Deliver](r)
+		})
+	}
 }
 
 func TestAnUnansweredSettleIsRepeatedUnchangedAlsoAfterALapse(t *testing.T) {
@@ -80,7 +149,11 @@ func TestAnUnansweredSettleIsRepeatedUnchangedAlsoAfterALapse(t *testing.T) {
 	r.step(ClockJump{})
 	l := take[Lease](r)
 	r.step(Settled{ID: again.ID, Err: errTest})
-	r.step(Leased{ID: l.ID, Grant: lanes(1, store.ParkedView{})})
+	r.step(Leased{ID: l.ID, Grant: store.Grant{Identity: "db", Total: 1, Instances: 2}}) // somebody else had it
+	wantEqual(t, "lanes lost", len(factsOf[LaneLost](r)), 1)
+	r.now += time.Second
+	r.step(Tick{})
+	r.step(Leased{ID: take[Lease](r).ID, Grant: lanes(1, store.ParkedView{})})
 	wantEqual(t, "lanes taken while a settlement is open", len(r.e.held), 0)
 	r.pass(time.Second)
 	s = take[Settle](r)

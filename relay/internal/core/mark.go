@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -19,9 +20,9 @@ func (l *lane) marked(c *call, msgs []postrider.Message) []postrider.Message {
 	}
 	out := msgs
 	for j := range msgs {
-		gap, missing := l.gapBefore(&msgs[j])
+		gap := l.gapBefore(&msgs[j])
 		generation := c.b.meta[c.at(j)].Generation
-		if !missing && generation == 0 {
+		if gap == "" && generation == 0 {
 			continue
 		}
 		if &out[0] == &msgs[0] {
@@ -29,8 +30,8 @@ func (l *lane) marked(c *call, msgs []postrider.Message) []postrider.Message {
 		}
 		headers := make(map[string]string, len(msgs[j].Headers)+2)
 		maps.Copy(headers, msgs[j].Headers)
-		if missing {
-			headers[envelope.Gap] = envelope.FormatGap(gap.First, gap.Last)
+		if gap != "" {
+			headers[envelope.Gap] = gap
 		}
 		if generation > 0 {
 			headers[envelope.Generation] = strconv.Itoa(generation)
@@ -40,19 +41,27 @@ func (l *lane) marked(c *call, msgs []postrider.Message) []postrider.Message {
 	return out
 }
 
-// gapBefore returns the newest versions of the message's key that will not come,
-// when they lie before it. It looks at nothing but what is recorded, so every
-// message behind the gap says so, and every copy, whoever sends it: nothing
-// needs to remember that the next message had it.
-func (l *lane) gapBefore(m *postrider.Message) (store.Gap, bool) {
-	g, ok := l.gaps[m.Key]
-	return g, ok && g.Last < m.Version
+// gapBefore names the versions of the message's key before it that will not come.
+// It looks at nothing but what is recorded, so every message behind a gap says so,
+// and every copy, whoever sends it: nothing needs to remember that the next
+// message had it.
+func (l *lane) gapBefore(m *postrider.Message) string {
+	gaps := l.gaps[m.Key]
+	before, _ := slices.BinarySearchFunc(gaps, m.Version, func(g store.Gap, v int64) int { return cmp.Compare(g.Last, v) })
+	if before == 0 {
+		return ""
+	}
+	missing := make([]envelope.Versions, 0, before)
+	for _, g := range gaps[max(0, before-gapsPerMessage):before] {
+		missing = append(missing, envelope.Versions{First: g.First, Last: g.Last})
+	}
+	return envelope.FormatGap(missing...)
 }
 
-// mayLeaveGap reports whether one more key of the lane may go on behind a
-// skipped version. Gaps are kept in memory and read with every lease, so their
-// number has the cap of captured keys.
+// mayLeaveGap reports whether a key of the lane may go on behind one more skipped
+// version. Gaps are kept in memory and read with every lease, so their number
+// has the cap of captured keys.
 func (e *Engine) mayLeaveGap(l *lane, m *postrider.Message) bool {
-	_, known := l.gaps[m.Key]
-	return m.Version == 0 || known || len(l.gaps) < e.cfg.ParkedKeys
+	joins := slices.ContainsFunc(l.gaps[m.Key], func(g store.Gap) bool { return g.Last == m.Version-1 })
+	return m.Version == 0 || joins || l.gapCount < e.cfg.ParkedKeys
 }

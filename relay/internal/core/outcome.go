@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/store"
@@ -40,6 +41,14 @@ func (e *Engine) onDelivered(ev Delivered) {
 	}
 	l, b := c.lane, c.b
 	l.call = nil
+	if c.cut { // why it failed says nothing of the sink or of a message
+		ev.Errs = slices.Clone(ev.Errs)
+		for j, err := range ev.Errs {
+			if err != nil {
+				ev.Errs[j] = broker.ErrNotTried
+			}
+		}
+	}
 	if ev.Errs == nil {
 		e.allAcked(c)
 	} else {
@@ -209,11 +218,18 @@ func (e *Engine) takeOutage(r *round, i int, err *broker.Error) {
 // waitFor parks a message of a destination that is down while others work, and
 // keeps it otherwise.
 func (e *Engine) waitFor(r *round, i int, s *scope, err *broker.Error) {
-	if e.divert(r.c.lane, r.c.b, i, s, err) {
+	l, b := r.c.lane, r.c.b
+	if e.divert(l, b, i, s, err) {
+		return
+	}
+	// A few messages may be all that the brake holds for, and what would release
+	// it may stand behind them.
+	if s.braked && s.pause.failures >= unknownRounds && len(b.todo) <= leftovers {
+		e.divertNow(l, b, i, s, err)
 		return
 	}
 	r.resumes = s
-	r.keep(i, r.c.b.msgs[i].Key)
+	r.keep(i, b.msgs[i].Key)
 }
 
 // holdAfter decides how long the lane or the sink pauses after a call.

@@ -13,9 +13,9 @@ func (l *lane) setView(v store.ParkedView, now time.Duration) {
 	for _, key := range v.Captured {
 		l.captured[key] = struct{}{}
 	}
-	l.gaps = make(map[string]store.Gap, len(v.Gaps))
+	l.gaps, l.gapCount = make(map[string][]store.Gap, len(v.Gaps)), len(v.Gaps)
 	for _, g := range v.Gaps {
-		l.gaps[g.Key] = g
+		l.gaps[g.Key] = append(l.gaps[g.Key], g)
 	}
 	l.records, l.hasDue, l.due = v.Records, v.HasDue, now+v.NextDue
 }
@@ -156,14 +156,18 @@ func (e *Engine) divert(l *lane, b *batch, i int, s *scope, err *broker.Error) b
 			return false
 		}
 	}
+	e.divertNow(l, b, i, s, err)
+	return true
+}
+
+func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error) {
 	if err == nil {
 		err = broker.Classify(broker.Outage(errHeld(s), s.code, s.name))
 	}
 	p := parkFor(err)
-	p.State, p.Captures = store.Retry, key != ""
+	p.State, p.Captures = store.Retry, b.msgs[i].Key != ""
 	p.at = max(s.pause.until, e.now) + time.Duration(e.rng.Int64N(int64(e.cfg.OutageBase)))
 	e.park(l, b, i, p)
-	return true
 }
 
 func parkFor(err *broker.Error) park {

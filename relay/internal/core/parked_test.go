@@ -215,3 +215,41 @@ func TestScheduledRecordsBehindAFailureOfTheirKeyWait(t *testing.T) {
 	r.deliver(failed, notTried)
 	wantEqual(t, "parked", drawn(r.settle(0).Park), "m1 retry captures #1, m2 waiting")
 }
+
+func TestAPausedLaneComesToRestBehindAnUnknownMessage(t *testing.T) {
+	r := newRig(t, Config{ParkedKeys: 1})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a", ""))
+	r.deliver(rejected, unknown)
+	r.step(Woke{ID: take[Wait](r).ID})
+	for range 20 { // a few rounds together, then alone
+		r.pass(500 * time.Millisecond)
+		if d, ok := maybe[Deliver](r); ok {
+			r.step(Delivered{ID: d.ID, Errs: []error{unknown}})
+		}
+		if s, ok := maybe[Settle](r); ok {
+			wantEqual(t, "parked", drawn(s.Settlements[0].Park), "m1 dead captures #1, m2 retry")
+			return
+		}
+	}
+	t.Fatal("the dead letter is never recorded, and the lane reads nothing that could prove the other message guilty")
+}
+
+func TestAFewMessagesStepOutOfABrakesWay(t *testing.T) {
+	r := newRig(t, Config{Brake: 1})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a", "b", "b"))
+	r.deliver(rejected, rejected, notTried)
+	for range 20 {
+		r.pass(500 * time.Millisecond)
+		if d, ok := maybe[Deliver](r); ok {
+			wantEqual(t, "probe", fmt.Sprint(ids(d)), "[m2 m3]")
+			r.step(Delivered{ID: d.ID, Errs: []error{rejected, notTried}})
+		}
+		if s, ok := maybe[Settle](r); ok {
+			wantEqual(t, "parked", drawn(s.Settlements[0].Park), "m1 dead captures #1, m2 retry captures, m3 waiting")
+			return
+		}
+	}
+	t.Fatal("the lane never reads what could release the brake")
+}

@@ -94,7 +94,7 @@ func (c *checker) order(m *msg) {
 	}
 	top := c.highest[m.key]
 	if m.version > top+1 {
-		top = c.skipExcused(m.key, top, m.version)
+		top = c.skipExcused(m.key, top)
 	}
 	if m.version > top+1 {
 		c.fail("O", "key k%d: version %d arrived after version %d", m.key, m.version, top)
@@ -103,23 +103,14 @@ func (c *checker) order(m *msg) {
 	c.highest[m.key] = max(top, m.version)
 }
 
-// skipExcused goes up through versions that may be missing before version v.
-// A gap is the newest run of dead versions: what lies below a version that a
-// person discarded before the next message is that person's business.
-func (c *checker) skipExcused(key int, top, v int64) int64 {
-	discarded := int64(0)
-	for u := top + 1; u < v; u++ {
-		if m := c.version(key, u); m != nil && m.discarded > 0 {
-			discarded = u
-		}
-	}
-	for ; top+1 < v; top++ {
+func (c *checker) skipExcused(key int, top int64) int64 {
+	for {
 		m := c.version(key, top+1)
-		if m == nil || !m.announced && m.discarded == 0 && (m.dead == 0 || top+1 > discarded) {
+		if m == nil || !m.announced && m.discarded == 0 {
 			return top
 		}
+		top++
 	}
-	return top
 }
 
 // version returns the committed message that has this version of a key.
@@ -151,18 +142,21 @@ func (c *checker) marks(s *session, m *msg, got postrider.Message) {
 }
 
 func (c *checker) gap(m *msg, value string) {
-	first, last, err := envelope.ParseGap(value)
-	if err != nil || last >= m.version || !c.w.plan.Skip {
-		c.fail("O", "message %s of version %d announces the gap %q, the policy skip is %v: %v", m.id, m.version, value, c.w.plan.Skip, err)
+	gaps, err := envelope.ParseGap(value)
+	if err != nil || !c.w.plan.Skip {
+		c.fail("O", "message %s announces the gap %q, the policy skip is %v: %v", m.id, value, c.w.plan.Skip, err)
 		return
 	}
-	for v := first; v <= last; v++ {
-		missing := c.version(m.key, v)
-		if missing == nil || missing.dead == 0 {
-			c.fail("O", "message %s announces that version %d of key k%d is missing, which is not recorded as dead", m.id, v, m.key)
-			return
+	for _, g := range gaps {
+		for v := g.First; v <= g.Last; v++ {
+			missing := c.version(m.key, v)
+			if missing == nil || missing.dead == 0 || v >= m.version {
+				c.fail("O", "message %s of version %d announces that version %d of key k%d is missing, which is not recorded as dead",
+					m.id, m.version, v, m.key)
+				return
+			}
+			missing.announced = true
 		}
-		missing.announced = true
 	}
 }
 
@@ -291,19 +285,22 @@ func (c *checker) quiet() bool { return c.stuck() == "" && len(c.acts) == 0 }
 
 // stuck names a message that should have moved on, "" if there is none.
 func (c *checker) stuck() string {
-	for l := range c.w.plan.Lanes {
-		if ids := c.w.db.PendingIDs(store.Lane(l)); len(ids) > 0 {
-			return fmt.Sprintf("lane %d has %d unsettled messages, the first is %s", l, len(ids), ids[0])
-		}
-	}
 	recs, err := c.w.db.Parked(c.w.ctx, store.ParkedQuery{Limit: 1 << 20})
 	if err != nil {
 		return err.Error()
 	}
-	head := map[string]int64{} // by key: the number of the dead record that blocks it
+	head := map[string]int64{} // by key: the number of the record that blocks it
+	held := map[store.Lane]int{}
 	for _, r := range recs {
-		if _, ok := head[r.Message.Key]; !ok && r.State == store.Dead && r.Captures {
+		if _, ok := head[r.Message.Key]; !ok && r.Captures && (r.State == store.Dead || c.unproven(r)) {
 			head[r.Message.Key] = r.Seq
+			held[r.Lane]++
+		}
+	}
+	full := func(l store.Lane) bool { return c.w.plan.ParkedKeys > 0 && held[l] >= c.w.plan.ParkedKeys }
+	for l := range c.w.plan.Lanes {
+		if ids := c.w.db.PendingIDs(store.Lane(l)); len(ids) > 0 && !full(store.Lane(l)) {
+			return fmt.Sprintf("lane %d has %d unsettled messages, the first is %s", l, len(ids), ids[0])
 		}
 	}
 	for _, r := range recs {
@@ -311,11 +308,23 @@ func (c *checker) stuck() string {
 		switch {
 		case r.State == store.Dead:
 		case blocked && (r.State == store.Scheduled || r.Seq > seq):
+		case full(r.Lane) && c.unproven(r):
 		default:
 			return fmt.Sprintf("message %s of key %q is still parked as %s", r.Message.ID, r.Message.Key, r.State)
 		}
 	}
 	return ""
+}
+
+// unproven reports whether a record makes the broker hang up, or is held by a
+// brake. In a lane at its cap it can stay so: nothing is sent there that could
+// prove that the broker works otherwise.
+func (c *checker) unproven(r store.ParkedRecord) bool {
+	if c.w.plan.ParkedKeys == 0 || r.State != store.Retry {
+		return false
+	}
+	kind := c.msgs[r.Message.ID].kind
+	return kind == msgHangup || kind == msgRejected && c.w.plan.Brake > 0
 }
 
 // atEnd checks what can only be said when everything has come to rest.
@@ -345,6 +354,11 @@ func (c *checker) lost() {
 	for _, r := range recs {
 		parked[r.Message.ID] = true
 	}
+	for l := range c.w.plan.Lanes { // behind a cap; stuck has looked whether that is so
+		for _, id := range c.w.db.PendingIDs(store.Lane(l)) {
+			parked[id] = true
+		}
+	}
 	for _, r := range c.w.db.Committed() {
 		c.w.cover.Messages++
 		m := c.msgs[r.Message.ID]
@@ -354,10 +368,11 @@ func (c *checker) lost() {
 	}
 }
 
-// incidents counts a fault of the node against every lane it holds.
+// incidents counts a fault of the node against every lane it holds, or held when
+// its lease lapsed.
 func (n *node) incidents() {
 	for l, owner := range n.w.db.Held() {
-		if owner == n.boot {
+		if owner == n.boot || n.sent[store.Lane(l)] != nil {
 			n.w.check.incident(store.Lane(l))
 		}
 	}

@@ -33,6 +33,8 @@ type node struct {
 	queue       []func()
 	sessions    map[core.ID]*session
 	sent        map[store.Lane]map[string]bool // delivered by this boot, perhaps not settled
+	calls       map[core.ID]store.Lane         // deliveries begun by this boot
+	identity    string                         // of the last lease that was answered
 }
 
 var (
@@ -50,6 +52,7 @@ func (n *node) start() {
 	n.began, n.slept, n.wall, n.drained = w.now, 0, 0, false
 	n.sessions, n.queue = map[core.ID]*session{}, nil
 	n.sent = map[store.Lane]map[string]bool{}
+	n.calls, n.identity = map[core.ID]store.Lane{}, ""
 	n.store = w.db.Pipe(memstore.DefaultPipe)
 	n.store.ClientClock(func() time.Time { return origin.Add(w.now + n.wall) })
 	n.engine = core.New(n.config(), w.plan.Seed*31+uint64(w.boots))
@@ -62,7 +65,7 @@ func (n *node) config() core.Config {
 	c := core.Config{
 		BootID: n.boot, Instance: fmt.Sprintf("node-%d", n.index),
 		TTL: leaseTTL, DeliverTimeout: time.Second, StoreTimeout: time.Second, DrainTimeout: 4 * time.Second,
-		Window: p.Window, Page: p.Page,
+		Window: p.Window, Page: p.Page, Brake: p.Brake, ParkedKeys: p.ParkedKeys,
 		PollMin: 50 * time.Millisecond, PollMax: 500 * time.Millisecond,
 		SettleAfter: 80 * time.Millisecond, SettleAtMax: 300 * time.Millisecond,
 		Retry:      core.Backoff{Base: 100 * time.Millisecond, Max: 800 * time.Millisecond, MaxAttempts: p.MaxAttempts},
@@ -117,6 +120,9 @@ func (n *node) receive(boot string, ev core.Event) {
 		if n.w.traceOn {
 			n.w.notef(n.index, "<- %T %+v", ev, ev)
 		}
+		if l, ok := ev.(core.Leased); ok && l.Err == nil {
+			n.identity = l.Grant.Identity
+		}
 		n.step(ev)
 	}
 }
@@ -151,7 +157,7 @@ func (n *node) act(a core.Action) {
 			return core.Leased{ID: a.ID, Grant: g, Err: err}
 		}, func(err error) core.Event { return core.Leased{ID: a.ID, Err: err} })
 	case core.Read:
-		st := n.store
+		st := n.store.Knowing(n.identity)
 		n.call(a.Timeout, func() core.Event {
 			b, err := st.Read(n.w.ctx, a.Reads)
 			return core.ReadDone{ID: a.ID, Batches: b, Err: err}
@@ -161,6 +167,7 @@ func (n *node) act(a core.Action) {
 	case core.Deliver:
 		n.deliver(a)
 	case core.Cancel:
+		n.w.check.incident(n.calls[a.ID]) // its answer may be lost, whatever it was
 		if s := n.sessions[a.ID]; s != nil {
 			s.cancel()
 		}
@@ -213,7 +220,10 @@ func (n *node) call(timeout time.Duration, run func() core.Event, failed func(er
 }
 
 func (n *node) settle(a core.Settle) {
-	st := n.store
+	st := n.store.Knowing(n.identity)
+	if n.w.mutant.anyIdentity {
+		st = n.store.Knowing("")
+	}
 	n.call(a.Timeout, func() core.Event {
 		lost, err := st.Settle(n.w.ctx, a.Settlements)
 		n.w.check.settled(a.Settlements, lost, err)
@@ -247,8 +257,21 @@ func (n *node) notice(f core.Fact) {
 	switch f := f.(type) {
 	case core.LaneLost:
 		delete(n.sent, f.Lane) // the window counts anew in a new tenure
-		if f.Reason != "released" {
+		if f.Reason == "taken" || f.Reason == "identity changed" {
 			n.w.check.incident(f.Lane)
+		}
+	case core.LeaseLapsed: // no incident: only what was cut off may come twice
+		n.w.cover.Lapses++
+		if n.unsettled() {
+			n.w.cover.LapsesUnsettled++
+		}
+	case core.BrakeChanged:
+		if f.On {
+			n.w.cover.Brakes++
+		}
+	case core.LanePaused:
+		if f.On {
+			n.w.cover.Pauses++
 		}
 	case core.RecordParked:
 		if f.State == store.Retry {

@@ -38,11 +38,12 @@ const (
 	opSinkFail                // messages fail
 	opSinkHang                // the sink stalls until the timeout
 	opAct                     // a person retries or discards a parked record
+	opFailover                // the database gets another identity and is away for Dur
 )
 
 var opNames = [...]string{
 	"start", "tx", "crash", "pause", "suspend", "jump", "drain", "store-down", "store-lost", "store-late",
-	"outage", "throttle", "ack-lost", "sink-fail", "sink-hang", "act",
+	"outage", "throttle", "ack-lost", "sink-fail", "sink-hang", "act", "failover",
 }
 
 // op is one operation of a plan.
@@ -100,14 +101,16 @@ type plan struct {
 	Page        int
 	MaxAttempts int
 	Skip        bool
+	Brake       int // 0: the core's default
+	ParkedKeys  int // 0: the core's default
 	Latency     time.Duration
 	Ops         []op
 }
 
 func (p plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed=%d family=%d lanes=%d nodes=%d window=%d page=%d attempts=%d skip=%v latency=%v\n",
-		p.Seed, p.Family, p.Lanes, p.Nodes, p.Window, p.Page, p.MaxAttempts, p.Skip, p.Latency)
+	fmt.Fprintf(&b, "seed=%d family=%d lanes=%d nodes=%d window=%d page=%d attempts=%d skip=%v brake=%d keys=%d latency=%v\n",
+		p.Seed, p.Family, p.Lanes, p.Nodes, p.Window, p.Page, p.MaxAttempts, p.Skip, p.Brake, p.ParkedKeys, p.Latency)
 	for _, o := range p.Ops {
 		fmt.Fprintln(&b, " ", o)
 	}
@@ -143,8 +146,29 @@ func makePlan(seed uint64) plan {
 	for range d.some(2, 4) {
 		d.add(op{Kind: opAct, At: d.time(), N: rng.IntN(8)})
 	}
+	d.rarities()
 	slices.SortStableFunc(d.p.Ops, func(a, b op) int { return int(a.At - b.At) })
 	return d.p
+}
+
+// rarities draws from a source of its own, so that the rest of a plan stays what
+// it is: failovers, and limits so low that they are reached.
+func (d *drawer) rarities() {
+	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x72617265))
+	for range d.some(5, 2) {
+		d.add(op{Kind: opFailover, At: d.time(), Dur: d.upTo(leaseTTL)})
+	}
+	d.p.Brake, d.p.ParkedKeys = d.some(4, 3), d.some(4, 3)
+	if d.p.Brake == 0 && d.p.ParkedKeys == 0 {
+		return
+	}
+	for range 1 + d.rng.IntN(3) { // what reaches them
+		o := op{Kind: opTx, At: d.time()}
+		for range 2 + d.rng.IntN(4) {
+			o.Tx.Inserts = append(o.Tx.Inserts, insert{Key: d.rng.IntN(6), Kind: msgRejected + msgKind(d.rng.IntN(2))})
+		}
+		d.add(o)
+	}
 }
 
 type drawer struct {

@@ -11,24 +11,30 @@ import (
 type Coverage struct {
 	Seeds, Steps, Messages, Settles int
 
-	Kills          int // SIGKILLs
-	KillsUnsettled int // of them between an ack and its settlement
-	LostAcks       int // accepted, the answer lost
-	LateBytes      int // accepted after the session had ended
-	LostAnswers    int // calls of the store carried out, the answer lost
-	LateCalls      int // calls of the store carried out after their timeout
-	Fenced         int // settlements refused because the lane was lost
-	Zombies        int // nodes that went on after somebody had taken a lane of theirs
-	Stragglers     int // transactions open for more than half a second
-	TakeOvers      int // lanes that got a new owner
-	ParkedRetries  int
-	Dead           int
-	Gaps           int // copies that announced a skipped version
-	Replays        int // copies that a person had sent again
-	Outages        int // messages answered with an outage
-	Acts           int // retries and discards by people
-	Drains         int
-	Faultless      int // runs without an incident: no duplicate was allowed
+	Kills              int // SIGKILLs
+	KillsUnsettled     int // of them between an ack and its settlement
+	LostAcks           int // accepted, the answer lost
+	LateBytes          int // accepted after the session had ended
+	LostAnswers        int // calls of the store carried out, the answer lost
+	LateCalls          int // calls of the store carried out after their timeout
+	Fenced             int // settlements refused because the lane was lost
+	Zombies            int // nodes that went on after somebody had taken a lane of theirs
+	Stragglers         int // transactions open for more than half a second
+	TakeOvers          int // lanes that got a new owner
+	ParkedRetries      int
+	Dead               int
+	Gaps               int // copies that announced a skipped version
+	Replays            int // copies that a person had sent again
+	Outages            int // messages answered with an outage
+	Acts               int // retries and discards by people
+	Drains             int
+	Failovers          int // changes of the database's identity
+	FailoversUnsettled int // of them between an ack and its settlement
+	Brakes             int // destinations held
+	Pauses             int // lanes at their cap of parked keys
+	Lapses             int // leases that ran out with lanes held
+	LapsesUnsettled    int // of them between an ack and its settlement
+	Faultless          int // runs without an incident: no duplicate was allowed
 }
 
 // Add adds the counts of other runs.
@@ -54,6 +60,12 @@ func (c *Coverage) Add(o Coverage) {
 	c.Outages += o.Outages
 	c.Acts += o.Acts
 	c.Drains += o.Drains
+	c.Failovers += o.Failovers
+	c.FailoversUnsettled += o.FailoversUnsettled
+	c.Brakes += o.Brakes
+	c.Pauses += o.Pauses
+	c.Lapses += o.Lapses
+	c.LapsesUnsettled += o.LapsesUnsettled
 	c.Faultless += o.Faultless
 }
 
@@ -81,6 +93,10 @@ func (c Coverage) Missing() []string {
 		{"outages", c.Outages, 200},
 		{"acts of people", c.Acts, 20},
 		{"drains", c.Drains, 100},
+		{"failovers between an ack and its settlement", c.FailoversUnsettled, 20},
+		{"brakes", c.Brakes, 25},
+		{"lanes at the cap of parked keys", c.Pauses, 100},
+		{"lapses between an ack and its settlement", c.LapsesUnsettled, 20},
 		{"runs without a fault", c.Faultless, 50},
 	} {
 		if m.got*1000 < m.want*c.Seeds {

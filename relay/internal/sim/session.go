@@ -55,7 +55,7 @@ func (n *node) deliver(a core.Deliver) {
 			delete(m.Headers, w.mutant.without)
 		}
 	}
-	n.sessions[a.ID] = s
+	n.sessions[a.ID], n.calls[a.ID] = s, a.Lane
 	w.note("deliver", n.index, uint64(len(a.Msgs)))
 	if w.mutant.ackEarly {
 		n.post(time.Millisecond, core.Delivered{ID: a.ID})

@@ -100,6 +100,11 @@ func TestRegressions(t *testing.T) {
 		1090:  "a lease asked for before the machine slept, answered after it",
 		3391:  "a lane lost and taken again with messages of unknown fate",
 		22264: "a surplus lane that dropped what it had read ahead and was kept after all",
+		58:    "a brake that holds what stands before the message that would release it",
+		509:   "a message that makes the broker hang up in a lane at its cap",
+		1877:  "several runs of skipped versions, one of them sent again",
+		2731:  "such a message behind dead letters that pause the lane and are not settled",
+		4680:  "a crash behind a lease that had lapsed", // of the checker
 		4440:  "an outage that ends while only such a message is left to probe",
 	} {
 		if r := Run(t.Context(), seed); r.Broken != "" {

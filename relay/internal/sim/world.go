@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/postrider/postrider/store/memstore"
@@ -21,17 +22,18 @@ type world struct {
 	eventSeq uint64
 	healed   bool
 
-	db      *memstore.Store
-	nodes   []*node
-	writer  writer
-	sink    sink
-	check   checker
-	active  []op // faults with a share or a topic that hold now
-	cover   Coverage
-	boots   int
-	hash    uint64
-	trace   []string
-	traceOn bool
+	db        *memstore.Store
+	nodes     []*node
+	writer    writer
+	sink      sink
+	check     checker
+	active    []op // faults with a share or a topic that hold now
+	cover     Coverage
+	boots     int
+	failovers int
+	hash      uint64
+	trace     []string
+	traceOn   bool
 }
 
 type event struct {
@@ -172,9 +174,23 @@ func (w *world) perform(o op) {
 		w.nodes[o.Node].drain(o.Dur)
 	case opAct:
 		w.check.act(o.N)
+	case opFailover:
+		w.failover(o)
 	default:
 		w.active = append(w.active, o)
 	}
+}
+
+// failover gives the database another identity, with calls on their way, and
+// lets it answer nobody for a while.
+func (w *world) failover(o op) {
+	w.failovers++
+	w.cover.Failovers++
+	if slices.ContainsFunc(w.nodes, (*node).unsettled) {
+		w.cover.FailoversUnsettled++
+	}
+	w.db.ChangeIdentity(fmt.Sprintf("memory/%d", 1+w.failovers))
+	w.active = append(w.active, op{Kind: opStoreDown, At: o.At, Dur: o.Dur, N: 1000})
 }
 
 // hit reports whether a fault of this kind strikes now. topic is compared with

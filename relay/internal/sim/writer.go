@@ -100,19 +100,28 @@ func (wr *writer) finish() {
 	}
 }
 
-// good writes one message that nothing is wrong with into every lane: whether a
-// message makes the broker hang up shows only while others are acknowledged.
+// good writes one message that nothing is wrong with into every lane, and where
+// a brake waits for it for every topic: whether a message makes the broker hang
+// up, and whether a destination takes anything, shows only while others are
+// acknowledged.
 func (wr *writer) good() {
 	for lane := range wr.w.plan.Lanes {
 		t := &simTx{tx: wr.w.db.Begin(), locks: map[int]int64{}}
-		wr.insert(t, insert{Key: wr.goodKey(store.Lane(lane))})
+		key := wr.goodKey(100, store.Lane(lane))
+		wr.insert(t, insert{Key: key})
+		if wr.w.plan.Brake > 0 {
+			for topic := topicIndex(key); topicIndex(key) == topic; {
+				key = wr.goodKey(key+1, store.Lane(lane))
+			}
+			wr.insert(t, insert{Key: key})
+		}
 		wr.end(t, true)
 	}
 }
 
-// goodKey returns a key of the lane that no transaction of the plan has.
-func (wr *writer) goodKey(lane store.Lane) int {
-	key := 100
+// goodKey returns a key of the lane, from one on that no transaction of the plan has.
+func (wr *writer) goodKey(from int, lane store.Lane) int {
+	key := from
 	for n := 0; n < 200 && wr.w.db.LaneOf(keyName(key)) != lane; n++ {
 		key++
 	}
