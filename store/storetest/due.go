@@ -149,19 +149,11 @@ func dueQueueStops(ctx context.Context, env Env) error {
 }
 
 func dueLimits(ctx context.Context, env Env) error {
-	r, lane, keys, err := twoKeys(ctx, env)
+	p, err := twoQueues(ctx, env, 4, 2)
 	if err != nil {
 		return err
 	}
-	msgs := append(series(keys[0], "a", 4), series(keys[1], "b", 2)...)
-	if err := commit(ctx, env, msgs...); err != nil {
-		return err
-	}
-	p := &parking{env: env, r: r, lane: lane}
-	if p.b, err = r.read(ctx, lane, nil, 100); err != nil {
-		return err
-	}
-	s := store.Settlement{Lane: lane, Position: p.b.Position}
+	s := store.Settlement{Lane: p.lane, Position: p.b.Position}
 	for i := range p.b.Messages {
 		how := waiting()
 		if i == 0 || i == 4 {
@@ -169,19 +161,20 @@ func dueLimits(ctx context.Context, env Env) error {
 		}
 		s.Park = append(s.Park, p.park(i, how))
 	}
-	if err := r.settle(ctx, s); err != nil {
+	if err := p.r.settle(ctx, s); err != nil {
 		return err
 	}
+	msgs := p.b.Messages
 	for limit := 1; limit <= len(msgs); limit++ {
-		lr := r.laneRead(lane, nil, limit)
+		lr := p.r.laneRead(p.lane, nil, limit)
 		lr.Parked = true
-		b, err := r.readOne(ctx, lr)
+		b, err := p.r.readOne(ctx, lr)
 		if err != nil {
 			return err
 		}
 		var a, other []string
 		for i, text := range labels(b) {
-			if b.Messages[i].Key == keys[0] {
+			if b.Messages[i].Key == msgs[0].Key {
 				a = append(a, text)
 			} else {
 				other = append(other, text)
@@ -233,26 +226,13 @@ func dueNotOrphaned(ctx context.Context, env Env) error {
 	return p.wantDue(ctx, "behind nobody", "m001")
 }
 
-// dueKeysApart uses two keys of one lane: the lane of the first key is found
-// and the second is any other key that shares it.
 func dueKeysApart(ctx context.Context, env Env) error {
-	r, lane, keys, err := twoKeys(ctx, env)
+	p, err := twoQueues(ctx, env, 2, 2)
 	if err != nil {
 		return err
 	}
-	msgs := append(series(keys[0], "a", 2), series(keys[1], "b", 2)...)
-	if err := commit(ctx, env, msgs...); err != nil {
-		return err
-	}
-	p := &parking{env: env, r: r, lane: lane}
-	if p.b, err = r.read(ctx, lane, nil, 100); err != nil {
-		return err
-	}
-	if err := same("two keys of one lane", labels(p.b), texts(msgs)); err != nil {
-		return err
-	}
 	now := store.Park{State: store.Retry, Captures: true, Attempts: 1}
-	err = r.settle(ctx, store.Settlement{Lane: lane, Position: p.b.Position, Park: []store.Park{
+	err = p.r.settle(ctx, store.Settlement{Lane: p.lane, Position: p.b.Position, Park: []store.Park{
 		p.park(0, dead(true)), p.park(1, waiting()), p.park(2, now), p.park(3, waiting()),
 	}})
 	if err != nil {
@@ -261,7 +241,7 @@ func dueKeysApart(ctx context.Context, env Env) error {
 	if err := p.wantDue(ctx, "of a free and a blocked key", "b000", "b001"); err != nil {
 		return err
 	}
-	return p.wantView(ctx, "with a blocked key and one that retries", 4, keys...)
+	return p.wantView(ctx, "with a blocked key and one that retries", 4, p.b.Messages[0].Key, p.b.Messages[2].Key)
 }
 
 func dueHeadDies(ctx context.Context, env Env) error {

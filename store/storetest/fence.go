@@ -104,14 +104,11 @@ func fenceOldEpoch(ctx context.Context, env Env) error {
 }
 
 func fenceFutureEpoch(ctx context.Context, env Env) error {
-	r, lane, err := filled(ctx, env, 5)
+	r, b, err := front(ctx, env)
 	if err != nil {
 		return err
 	}
-	b, err := r.read(ctx, lane, nil, 10)
-	if err != nil {
-		return err
-	}
+	lane := b.Lane
 	epoch := r.epoch[lane]
 	if err := mustLose(ctx, r, greedy(b), epoch+1); err != nil {
 		return err
@@ -121,14 +118,11 @@ func fenceFutureEpoch(ctx context.Context, env Env) error {
 }
 
 func fenceBootID(ctx context.Context, env Env) error {
-	r, lane, err := filled(ctx, env, 5)
+	r, b, err := front(ctx, env)
 	if err != nil {
 		return err
 	}
-	b, err := r.read(ctx, lane, nil, 10)
-	if err != nil {
-		return err
-	}
+	lane := b.Lane
 	thief := newRelay(env, "thief")
 	if err := thief.lease(ctx); err != nil {
 		return err
@@ -188,19 +182,13 @@ func fenceZombie(ctx context.Context, env Env) error {
 }
 
 func fenceReleased(ctx context.Context, env Env) error {
-	r, lane, err := filled(ctx, env, 5)
+	r, b, err := front(ctx, env)
 	if err != nil {
 		return err
 	}
-	b, err := r.read(ctx, lane, nil, 10)
-	if err != nil {
-		return err
-	}
+	lane := b.Lane
 	epoch := r.epoch[lane]
-	if err := r.leave(ctx); err != nil {
-		return err
-	}
-	next, err := solo(ctx, env, "b")
+	next, err := r.next(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -211,14 +199,11 @@ func fenceReleased(ctx context.Context, env Env) error {
 }
 
 func fenceRetaken(ctx context.Context, env Env) error {
-	r, lane, err := filled(ctx, env, 5)
+	r, b, err := front(ctx, env)
 	if err != nil {
 		return err
 	}
-	b, err := r.read(ctx, lane, nil, 10)
-	if err != nil {
-		return err
-	}
+	lane := b.Lane
 	epoch := r.epoch[lane]
 	err = r.lease(ctx, observe, func(req *store.LeaseRequest) {
 		req.Release = []store.Release{{Lane: lane, Epoch: epoch}}
@@ -238,18 +223,7 @@ func fenceRetaken(ctx context.Context, env Env) error {
 }
 
 func fenceOthersSucceed(ctx context.Context, env Env) error {
-	var msgs []postrider.Message
-	for i := range 64 {
-		msgs = append(msgs, label(fmt.Sprintf("order-%d", i), fmt.Sprintf("m%d", i)))
-	}
-	if err := commit(ctx, env, msgs...); err != nil {
-		return err
-	}
-	r, err := solo(ctx, env, "a")
-	if err != nil {
-		return err
-	}
-	all, err := r.all(ctx)
+	r, all, err := everywhere(ctx, env, manyKeys())
 	if err != nil {
 		return err
 	}

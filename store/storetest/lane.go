@@ -53,11 +53,7 @@ func laneOnePerKey(ctx context.Context, env Env) error {
 			return err
 		}
 	}
-	r, err := solo(ctx, env, "a")
-	if err != nil {
-		return err
-	}
-	all, err := r.all(ctx)
+	_, all, err := look(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -95,14 +91,7 @@ func laneKeylessSpread(ctx context.Context, env Env) error {
 // spread checks that no lane has more than three quarters of the messages:
 // crude, but what a constant or a bad hash does not pass.
 func spread(ctx context.Context, env Env, msgs []postrider.Message) error {
-	if err := commit(ctx, env, msgs...); err != nil {
-		return err
-	}
-	r, err := solo(ctx, env, "a")
-	if err != nil {
-		return err
-	}
-	all, err := r.all(ctx)
+	r, all, err := everywhere(ctx, env, msgs)
 	if err != nil {
 		return err
 	}

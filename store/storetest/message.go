@@ -137,11 +137,7 @@ func messageID(ctx context.Context, env Env) error {
 	if err := commit(ctx, env, append(series("k", "m", 20), given)...); err != nil {
 		return err
 	}
-	r, err := solo(ctx, env, "a")
-	if err != nil {
-		return err
-	}
-	all, err := r.all(ctx)
+	_, all, err := look(ctx, env)
 	if err != nil {
 		return err
 	}

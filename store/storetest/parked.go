@@ -96,6 +96,24 @@ func parks(ctx context.Context, env Env, msgs []postrider.Message, how ...store.
 	return p, r.settle(ctx, s)
 }
 
+// twoQueues commits a messages of one key, numbered, and b without a version of
+// another key of its lane, and reads them.
+func twoQueues(ctx context.Context, env Env, a, b int) (*parking, error) {
+	r, lane, keys, err := twoKeys(ctx, env)
+	if err != nil {
+		return nil, err
+	}
+	msgs := append(numbered(series(keys[0], "a", a)), series(keys[1], "b", b)...)
+	if err := commit(ctx, env, msgs...); err != nil {
+		return nil, err
+	}
+	p := &parking{env: env, r: r, lane: lane}
+	if p.b, err = r.read(ctx, lane, nil, 100); err != nil {
+		return nil, err
+	}
+	return p, same("two keys of one lane", labels(p.b), texts(msgs))
+}
+
 // park completes a Park of the i-th record.
 func (p *parking) park(i int, how store.Park) store.Park {
 	how.Seq, how.Message = p.b.Meta[i].Seq, p.b.Messages[i]
@@ -282,14 +300,7 @@ func parkedCapturedSorted(ctx context.Context, env Env) error {
 	for i := range 40 {
 		msgs = append(msgs, label(fmt.Sprintf("key %02d", 40-i), "first"), label(fmt.Sprintf("key %02d", 40-i), "second"))
 	}
-	if err := commit(ctx, env, msgs...); err != nil {
-		return err
-	}
-	r, err := solo(ctx, env, "a")
-	if err != nil {
-		return err
-	}
-	all, err := r.all(ctx)
+	r, all, err := everywhere(ctx, env, msgs)
 	if err != nil {
 		return err
 	}
@@ -401,10 +412,7 @@ func parkedNextOwner(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
-	if err := p.r.leave(ctx); err != nil {
-		return err
-	}
-	if p.r, err = solo(ctx, env, "b"); err != nil {
+	if p.r, err = p.r.next(ctx, env); err != nil {
 		return err
 	}
 	if err := p.wantView(ctx, "at the next owner", 3, "k"); err != nil {

@@ -120,11 +120,7 @@ func readNumbers(ctx context.Context, env Env) error {
 			return err
 		}
 	}
-	r, err := solo(ctx, env, "a")
-	if err != nil {
-		return err
-	}
-	all, err := r.all(ctx)
+	_, all, err := look(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -217,6 +213,16 @@ func joinEnd(ctx context.Context, tx Tx, err error) error {
 		return fmt.Errorf("rollback: %w", rerr)
 	}
 	return err
+}
+
+// front starts a relay in front of 5 committed messages of one key and reads them.
+func front(ctx context.Context, env Env) (*relay, store.Batch, error) {
+	r, lane, err := filled(ctx, env, 5)
+	if err != nil {
+		return nil, store.Batch{}, err
+	}
+	b, err := r.read(ctx, lane, nil, 10)
+	return r, b, err
 }
 
 // filled starts a relay in front of n committed messages of one key.

@@ -243,6 +243,41 @@ func (r *relay) takeLane(ctx context.Context, lane store.Lane, limit int) ([]str
 	return nil, fmt.Errorf("lane %d is not at its end after %d settled batches", lane, rounds)
 }
 
+// everywhere commits messages and reads every lane once.
+func everywhere(ctx context.Context, env Env, msgs []postrider.Message) (*relay, map[store.Lane]store.Batch, error) {
+	if err := commit(ctx, env, msgs...); err != nil {
+		return nil, nil, err
+	}
+	return look(ctx, env)
+}
+
+// look starts a relay and reads every lane once.
+func look(ctx context.Context, env Env) (*relay, map[store.Lane]store.Batch, error) {
+	r, err := solo(ctx, env, "a")
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := r.all(ctx)
+	return r, all, err
+}
+
+// manyKeys makes one message for each of 64 keys.
+func manyKeys() []postrider.Message {
+	msgs := make([]postrider.Message, 64)
+	for i := range msgs {
+		msgs[i] = label(fmt.Sprintf("key %02d", i), fmt.Sprintf("m%d", i))
+	}
+	return msgs
+}
+
+// next gives everything back and starts the next owner of all lanes.
+func (r *relay) next(ctx context.Context, env Env) (*relay, error) {
+	if err := r.leave(ctx); err != nil {
+		return nil, err
+	}
+	return solo(ctx, env, r.boot+"'s heir")
+}
+
 // label makes a message of key that is recognised by its payload.
 func label(key, text string) postrider.Message {
 	return postrider.Message{Topic: "orders", Key: key, Type: "order.placed", Payload: []byte(text)}
@@ -354,18 +389,7 @@ func tick(env Env) time.Duration {
 // twoKeys finds two keys, in order, that share a lane; all that it wrote to
 // find them is settled.
 func twoKeys(ctx context.Context, env Env) (*relay, store.Lane, []string, error) {
-	var msgs []postrider.Message
-	for i := range 64 {
-		msgs = append(msgs, label(fmt.Sprintf("key %02d", i), "probe"))
-	}
-	if err := commit(ctx, env, msgs...); err != nil {
-		return nil, 0, nil, err
-	}
-	r, err := solo(ctx, env, "a")
-	if err != nil {
-		return nil, 0, nil, err
-	}
-	all, err := r.all(ctx)
+	r, all, err := everywhere(ctx, env, manyKeys())
 	if err != nil {
 		return nil, 0, nil, err
 	}

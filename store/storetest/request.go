@@ -51,6 +51,15 @@ func (p *parking) ask(ctx context.Context, kind store.ActKind, index int) (int64
 	return id, nil
 }
 
+// done stores a request for one record and executes it.
+func (p *parking) done(ctx context.Context, kind store.ActKind, index int) (int64, error) {
+	id, err := p.ask(ctx, kind, index)
+	if err != nil {
+		return 0, err
+	}
+	return id, p.execute(ctx, id)
+}
+
 // execute settles requests and nothing else.
 func (p *parking) execute(ctx context.Context, ids ...int64) error {
 	return p.r.settle(ctx, store.Settlement{Lane: p.lane, Requests: ids})
@@ -124,11 +133,8 @@ func requestRetry(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
-	id, err := p.ask(ctx, store.ActRetry, 0)
+	id, err := p.done(ctx, store.ActRetry, 0)
 	if err != nil {
-		return err
-	}
-	if err := p.execute(ctx, id); err != nil {
 		return err
 	}
 	if err := p.wantDue(ctx, "after the retry was executed", "m000", "m001"); err != nil {
@@ -163,11 +169,8 @@ func requestDiscard(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
-	id, err := p.ask(ctx, store.ActDiscard, 0)
+	id, err := p.done(ctx, store.ActDiscard, 0)
 	if err != nil {
-		return err
-	}
-	if err := p.execute(ctx, id); err != nil {
 		return err
 	}
 	if err := p.wantDue(ctx, "after the head was discarded", "m001"); err != nil {

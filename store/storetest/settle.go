@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 )
 
@@ -48,21 +47,15 @@ func settleCases() []Case {
 }
 
 func settleDurable(ctx context.Context, env Env) error {
-	r, lane, err := filled(ctx, env, 5)
+	r, b, err := front(ctx, env)
 	if err != nil {
 		return err
 	}
-	b, err := r.read(ctx, lane, nil, 10)
-	if err != nil {
-		return err
-	}
+	lane := b.Lane
 	if err := r.settle(ctx, store.Settlement{Lane: lane, Position: b.Position, Delivered: 5}); err != nil {
 		return err
 	}
-	if err := r.leave(ctx); err != nil {
-		return err
-	}
-	next, err := solo(ctx, env, "b")
+	next, err := r.next(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -103,10 +96,7 @@ func settleInPart(ctx context.Context, env Env) error {
 	if err := same("after two of five were settled", labels(again), texts(series("k", "m", 5))[2:]); err != nil {
 		return err
 	}
-	if err := r.leave(ctx); err != nil {
-		return err
-	}
-	next, err := solo(ctx, env, "b")
+	next, err := r.next(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -208,18 +198,7 @@ func settleRepeat(ctx context.Context, env Env) error {
 }
 
 func settleManyLanes(ctx context.Context, env Env) error {
-	var msgs []postrider.Message
-	for i := range 64 {
-		msgs = append(msgs, label(fmt.Sprintf("order-%d", i), fmt.Sprintf("m%d", i)))
-	}
-	if err := commit(ctx, env, msgs...); err != nil {
-		return err
-	}
-	r, err := solo(ctx, env, "a")
-	if err != nil {
-		return err
-	}
-	all, err := r.all(ctx)
+	r, all, err := everywhere(ctx, env, manyKeys())
 	if err != nil {
 		return err
 	}

@@ -202,10 +202,7 @@ func stragglerUnsettled(ctx context.Context, env Env) error {
 	if err := r.settle(ctx, store.Settlement{Lane: lane, Position: first.Position, Delivered: len(first.Messages)}); err != nil {
 		return err
 	}
-	if err := r.leave(ctx); err != nil {
-		return err
-	}
-	next, err := solo(ctx, env, "b")
+	next, err := r.next(ctx, env)
 	if err != nil {
 		return err
 	}

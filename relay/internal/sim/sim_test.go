@@ -9,8 +9,8 @@ import (
 )
 
 // TestSimulation runs seeded schedules over both families of stores.
-// POSTRIDER_SIM_SEEDS=n runs n of them, POSTRIDER_SIM_SEED=n runs the one and
-// prints its plan and trace.
+// POSTRIDER_SIM_SEEDS=n runs n of them, POSTRIDER_SIM_FROM=n begins with that one,
+// POSTRIDER_SIM_SEED=n runs the one and prints its plan and trace.
 func TestSimulation(t *testing.T) {
 	if one, ok := number(t, "POSTRIDER_SIM_SEED"); ok {
 		r, script := Replay(t.Context(), one)
@@ -27,9 +27,10 @@ func TestSimulation(t *testing.T) {
 	if n, ok := number(t, "POSTRIDER_SIM_SEEDS"); ok {
 		seeds = n
 	}
+	from, _ := number(t, "POSTRIDER_SIM_FROM")
 	began := time.Now()
 	var cover Coverage
-	for seed := range seeds {
+	for seed := from; seed < from+seeds; seed++ {
 		r := Run(t.Context(), seed)
 		cover.Add(r.Cover)
 		if r.Broken != "" {
