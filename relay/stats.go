@@ -57,6 +57,7 @@ type recorder struct {
 	parked   [store.Dead + 1]int64
 	running  bool
 	draining bool
+	lapsed   bool      // the lanes are held by nobody we know of
 	beat     time.Time // of the loop
 	ttl      time.Duration
 }
@@ -75,7 +76,7 @@ func newRecorder(ttl time.Duration) *recorder {
 func (r *recorder) start(instance, bootID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.running, r.draining, r.beat = true, false, time.Now()
+	r.running, r.draining, r.lapsed, r.beat = true, false, false, time.Now()
 	r.s.Instance, r.s.BootID = instance, bootID
 	clear(r.lanes)
 	clear(r.paused)
@@ -118,7 +119,9 @@ func (r *recorder) tell(f core.Fact) {
 		}
 	case core.LeaseLapsed:
 		r.s.LeaseLapses++
+		r.lapsed = true
 	case core.LeaseRenewed:
+		r.lapsed = false
 		r.s.LanesTotal, r.s.Instances, r.s.LastLease = f.Total, f.Instances, time.Now()
 	case core.HealthChanged:
 		delete(r.s.Down, f.Part)
@@ -156,7 +159,9 @@ func (r *recorder) stats() Stats {
 	defer r.mu.Unlock()
 	s := r.s
 	s.Down = maps.Clone(s.Down)
-	s.Lanes = slices.Sorted(maps.Keys(r.lanes))
+	if !r.lapsed {
+		s.Lanes = slices.Sorted(maps.Keys(r.lanes))
+	}
 	s.PausedLanes = slices.Sorted(maps.Keys(r.paused))
 	s.Braked = slices.Sorted(maps.Keys(r.braked))
 	s.Errors = make(map[string]int64, len(r.classes))
