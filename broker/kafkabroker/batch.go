@@ -5,16 +5,14 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/envelope"
-	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // batchHeaderLen is the length of a record batch of magic 2 before its records.
 const batchHeaderLen = 61
-
-// codec writes the header table; Kafka reserves no names.
-var codec envelope.Codec
 
 // encoder makes record batches. It is reused; not safe for concurrent use.
 type encoder struct {
@@ -36,8 +34,9 @@ func (e *encoder) add(buf []byte, m *postrider.Message, topic string, n int) []b
 	if m.Topic == topic {
 		carried |= envelope.TopicCarried
 	}
-	e.headers, e.scratch = codec.Append(e.headers[:0], e.scratch[:0], m, carried)
-	r := append(e.record[:0], 0, 0) // attributes, timestamp delta
+	e.headers, e.scratch = envelope.Codec{}.Append(e.headers[:0], e.scratch[:0], m, carried)
+	r := e.record[:0]
+	r = append(r, 0, 0) // attributes, timestamp delta
 	r = binary.AppendVarint(r, int64(n))
 	if m.Key == "" {
 		r = binary.AppendVarint(r, -1)

@@ -9,10 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // BenchmarkProduce compares the sink under 64 calls of 256 messages with the
@@ -31,7 +32,8 @@ func BenchmarkProduce(b *testing.B) {
 		var failed atomic.Pointer[error]
 		for n := 0; b.Loop(); n++ {
 			r := &kgo.Record{Topic: topic, Key: []byte(key(n)), Value: payload, Headers: []kgo.RecordHeader{
-				{Key: "postrider-id", Value: []byte("01890a5d-ac96-774b-bcce-b302099a8057")}, {Key: "postrider-type", Value: []byte("t")},
+				{Key: "postrider-id", Value: []byte("01890a5d-ac96-774b-bcce-b302099a8057")},
+				{Key: "postrider-type", Value: []byte("t")},
 				{Key: "postrider-time", Value: []byte("2026-01-02T03:04:05.000006Z")},
 			}}
 			client.Produce(context.Background(), r, func(_ *kgo.Record, err error) {
@@ -79,6 +81,7 @@ func BenchmarkProduce(b *testing.B) {
 }
 
 func benchTopic(b *testing.B, addr string) string {
+	b.Helper()
 	topic := "b" + rand.Text()
 	create(b, addr, topic, 8)
 	return topic

@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/brokertest"
@@ -14,8 +17,6 @@ import (
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/faultproxy"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 func TestRealBroker(t *testing.T) {
@@ -79,11 +80,11 @@ func proxied(t *testing.T, addr string) (*faultproxy.Proxy, kgo.Opt) {
 	})
 }
 
-func create(t testing.TB, addr, topic string, partitions int32) {
-	t.Helper()
+func create(tb testing.TB, addr, topic string, partitions int32) {
+	tb.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(addr))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer client.Close()
 	req := kmsg.NewPtrCreateTopicsRequest()
@@ -92,17 +93,17 @@ func create(t testing.TB, addr, topic string, partitions int32) {
 	req.Topics, req.TimeoutMillis = append(req.Topics, rt), 10_000
 	resp, err := req.RequestWith(context.Background(), client)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if resp.Topics[0].ErrorCode != 0 {
-		t.Fatalf("create %s: code %d", topic, resp.Topics[0].ErrorCode)
+		tb.Fatalf("create %s: code %d", topic, resp.Topics[0].ErrorCode)
 	}
-	known(t, client, topic, partitions)
+	known(tb, client, topic, partitions)
 }
 
 // known waits until the broker itself knows what its controller has made.
-func known(t testing.TB, client *kgo.Client, topic string, partitions int32) {
-	t.Helper()
+func known(tb testing.TB, client *kgo.Client, topic string, partitions int32) {
+	tb.Helper()
 	req := kmsg.NewPtrMetadataRequest()
 	rt := kmsg.NewMetadataRequestTopic()
 	rt.Topic = kmsg.StringPtr(topic)
@@ -113,7 +114,7 @@ func known(t testing.TB, client *kgo.Client, topic string, partitions int32) {
 			return
 		}
 	}
-	t.Fatalf("topic %s does not appear", topic)
+	tb.Fatalf("topic %s does not appear", topic)
 }
 
 // log reads the topic up to its end as it is now.

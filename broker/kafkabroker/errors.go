@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/postrider/postrider/broker"
 	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/postrider/postrider/broker"
 )
 
 var (

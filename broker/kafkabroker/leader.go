@@ -8,9 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/postrider/postrider/broker"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/postrider/postrider/broker"
 )
 
 const (
@@ -125,7 +126,7 @@ func (l *leader) gather(e *encoder) []*batch {
 		b, needs := p.next(e, l.sink.producer.Load())
 		if needs && down == nil {
 			var fresh *producer
-			if fresh, down = l.sink.ensureProducer(context.Background()); down == nil {
+			if fresh, down = l.sink.ensureProducer(l.sink.client.Context()); down == nil {
 				b, needs = p.next(e, fresh)
 			}
 		}
@@ -151,7 +152,7 @@ func (l *leader) send(flight []*batch) {
 		l.all(flight, kerr.LeaderNotAvailable)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), l.sink.timeout)
+	ctx, cancel := context.WithTimeout(l.sink.client.Context(), l.sink.timeout)
 	defer cancel()
 	kresp, err := l.sink.client.Broker(int(l.id)).Request(ctx, l.request(flight))
 	if err != nil {
@@ -263,7 +264,7 @@ func (l *leader) again(b *batch, err error) {
 		return
 	}
 	time.AfterFunc(backoff(tries), func() {
-		_, lookErr := p.topic.refresh(context.Background()) // ends by itself
+		_, lookErr := p.topic.refresh(l.sink.client.Context()) // ends by itself
 		if errors.Is(lookErr, errNoTopic) || errors.Is(lookErr, errOtherTopic) {
 			p.refuse(broker.Outage(lookErr, code(lookErr), p.topic.name))
 			l.sink.forget(p.topic)

@@ -10,19 +10,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/internal/faultproxy"
-	"github.com/postrider/postrider/internal/testserver"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/internal/faultproxy"
+	"github.com/postrider/postrider/internal/testserver"
 )
 
 // appended lets the cluster append a produce request although the caller will
 // answer it differently.
 func appended(t *testing.T, c *kfake.Cluster, direct *kgo.Client, pr *kmsg.ProduceRequest) {
+	t.Helper()
 	var err error
 	c.SleepControl(func() { // direct's own request passes meanwhile
 		copied := *pr

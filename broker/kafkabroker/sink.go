@@ -11,11 +11,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/broker"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 )
 
 // SinkOptions of NewSink. The zero value is what most want.
@@ -314,7 +315,7 @@ func (s *Sink) newProducer() (*producer, error) {
 	if p := s.producer.Load(); p != nil {
 		return p, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	ctx, cancel := context.WithTimeout(s.client.Context(), s.timeout)
 	defer cancel()
 	req := kmsg.NewPtrInitProducerIDRequest()
 	req.TransactionTimeoutMillis = int32(time.Minute.Milliseconds())

@@ -8,43 +8,44 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/broker/kafkabroker"
-	"github.com/postrider/postrider/envelope"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/kafkabroker"
+	"github.com/postrider/postrider/envelope"
 )
 
 // fake starts an in-process cluster with one topic, "orders".
-func fake(t testing.TB, partitions int32) *kfake.Cluster {
-	t.Helper()
+func fake(tb testing.TB, partitions int32) *kfake.Cluster {
+	tb.Helper()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(partitions, "orders"))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(c.Close)
+	tb.Cleanup(c.Close)
 	return c
 }
 
-func sinkOn(t testing.TB, addrs []string, timeout time.Duration, opts ...kgo.Opt) *kafkabroker.Sink {
-	t.Helper()
-	_, s := clientAndSink(t, addrs, timeout, opts...)
+func sinkOn(tb testing.TB, addrs []string, timeout time.Duration, opts ...kgo.Opt) *kafkabroker.Sink {
+	tb.Helper()
+	_, s := clientAndSink(tb, addrs, timeout, opts...)
 	return s
 }
 
-func clientAndSink(t testing.TB, addrs []string, timeout time.Duration, opts ...kgo.Opt) (*kgo.Client, *kafkabroker.Sink) {
-	t.Helper()
+func clientAndSink(tb testing.TB, addrs []string, timeout time.Duration, opts ...kgo.Opt) (*kgo.Client, *kafkabroker.Sink) {
+	tb.Helper()
 	client, err := kgo.NewClient(append(append(kafkabroker.ClientOptions(), kgo.SeedBrokers(addrs...)), opts...)...)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(client.Close)
+	tb.Cleanup(client.Close)
 	s, err := kafkabroker.NewSink(client, &kafkabroker.SinkOptions{Timeout: timeout})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return client, s
 }
@@ -57,11 +58,11 @@ func message(n int, key string) postrider.Message {
 }
 
 // read returns the first n records of a topic, per partition in log order.
-func read(t testing.TB, addrs []string, topic string, n int) []*kgo.Record {
-	t.Helper()
+func read(tb testing.TB, addrs []string, topic string, n int) []*kgo.Record {
+	tb.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.ConsumeTopics(topic), kgo.FetchMaxWait(100*time.Millisecond))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -70,7 +71,7 @@ func read(t testing.TB, addrs []string, topic string, n int) []*kgo.Record {
 	for len(all) < n {
 		fs := client.PollFetches(ctx)
 		if ctx.Err() != nil {
-			t.Fatalf("%d of %d records arrived", len(all), n)
+			tb.Fatalf("%d of %d records arrived", len(all), n)
 		}
 		all = append(all, fs.Records()...)
 	}

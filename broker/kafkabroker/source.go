@@ -7,12 +7,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/broker/internal/inhand"
-	"github.com/postrider/postrider/envelope"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/inhand"
+	"github.com/postrider/postrider/envelope"
 )
 
 // SourceOptions of NewSource.
@@ -206,7 +207,7 @@ func decode(r *kgo.Record) broker.Delivery {
 		hs[i] = envelope.Header{Name: h.Key, Value: h.Value}
 	}
 	origin := fmt.Sprintf("%s/%d@%d", r.Topic, r.Partition, r.Offset)
-	m, err := codec.Decode(envelope.Record{
+	m, err := envelope.Codec{}.Decode(envelope.Record{
 		Topic: r.Topic, Key: string(r.Key), Headers: hs, Payload: r.Value,
 		Time: r.Timestamp.UTC(), Origin: "kafka:" + origin,
 	})

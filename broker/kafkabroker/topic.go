@@ -69,7 +69,7 @@ func (s *Sink) topicOf(ctx context.Context, name string) (*topic, *view, error) 
 
 // renew looks again in the background. When it cannot, a later batch finds out.
 func (t *topic) renew() {
-	if _, err := t.refresh(context.Background()); errors.Is(err, errOtherTopic) {
+	if _, err := t.refresh(t.sink.client.Context()); errors.Is(err, errOtherTopic) {
 		t.sink.forget(t)
 	}
 }
@@ -82,7 +82,7 @@ func (t *topic) refresh(ctx context.Context) (*view, error) {
 // look reads partitions and leaders. A number of partitions that has grown is
 // taken over: from then on some keys go elsewhere, as with every producer.
 func (t *topic) look() (*view, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), t.sink.timeout)
+	ctx, cancel := context.WithTimeout(t.sink.client.Context(), t.sink.timeout)
 	defer cancel()
 	rt, err := t.describe(ctx)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/postrider/postrider/broker"
 )
 
@@ -35,7 +36,7 @@ func notPublished(err error, subject string) error {
 		return broker.Rejected(err, "BAD_SUBJECT", subject)
 	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed),
 		errors.Is(err, nats.ErrConnectionDraining), errors.Is(err, nats.ErrInvalidConnection),
-		errors.Is(err, jetstream.ErrTooManyStalledMsgs):
+		errors.Is(err, nats.ErrHeadersNotSupported), errors.Is(err, jetstream.ErrTooManyStalledMsgs):
 		return broker.Outage(err, "", "")
 	}
 	return broker.Unknown(err, "", "")

@@ -134,7 +134,7 @@ func (s *Source) unpin() {
 	if s.pin == "" || s.consumer == nil || !s.js.Conn().IsConnected() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), time.Second)
 	defer cancel()
 	info, err := s.consumer.Info(ctx)
 	if err != nil {

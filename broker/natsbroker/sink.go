@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/envelope"
@@ -186,11 +187,11 @@ func (d *delivery) send(m *postrider.Message) (jetstream.PubAckFuture, error) {
 	if limit := d.s.nc.MaxPayload(); limit > 0 && int64(size) > limit {
 		return nil, broker.Rejected(nats.ErrMaxPayload, "MAX_PAYLOAD", subject)
 	}
+	if !d.s.nc.IsConnected() {
+		return nil, broker.Outage(notConnected(d.s.nc), "", "")
+	}
 	ack, err := d.s.js.PublishMsgAsync(&nats.Msg{Subject: subject, Header: header, Data: m.Payload}, d.s.opts...)
 	if err != nil {
-		if !d.s.nc.IsConnected() {
-			err = notConnected(d.s.nc)
-		}
 		return nil, notPublished(err, subject)
 	}
 	return ack, nil

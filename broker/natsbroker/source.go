@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/internal/inhand"
 	"github.com/postrider/postrider/envelope"
@@ -76,7 +77,7 @@ func NewSource(nc *nats.Conn, opts SourceOptions) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("natsbroker: source: %w", err)
 	}
-	life, end := context.WithCancel(context.Background())
+	life, end := context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	return &Source{
 		js: js, opts: opts, one: make(chan struct{}, 1), life: life, end: end,
 		inHand: make(map[uint64]bool), change: make(chan struct{}),
@@ -212,11 +213,11 @@ func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 		return err
 	}
 	if s.batch == nil {
-		if err := s.pull(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil // Receive looks at the caller's context itself
-			}
+		if err := s.pull(ctx); err != nil && ctx.Err() == nil {
 			return err
+		}
+		if s.batch == nil {
+			return nil // Receive looks at the caller's context itself
 		}
 	}
 	select {
