@@ -97,6 +97,8 @@ type Consumer[Tx any] struct {
 	inbox    *inbox.Inbox
 	opts     Options
 	handlers map[string]handler[Tx]
+	turns    *turns
+	database trouble
 	err      error // of registration, reported by Run
 }
 
@@ -106,7 +108,7 @@ type handler[Tx any] func(ctx context.Context, tx Tx, m postrider.Message) error
 // does no I/O. The inbox tables must be there: see [inbox.Inbox.Migrate].
 func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	o := opts.defaults()
-	c := &Consumer[Tx]{source: source, db: db, opts: o, handlers: make(map[string]handler[Tx])}
+	c := &Consumer[Tx]{source: source, db: db, opts: o, handlers: make(map[string]handler[Tx]), turns: newTurns(o.Concurrency)}
 	c.inbox = inbox.New(db.Dialect(), o.Name, &inbox.Options{Schema: o.Schema})
 	if o.Name == "" {
 		c.err = errors.New("consumer: Options.Name is empty: it is the consumer's identity in the inbox")

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -39,12 +40,33 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery) broker.Ve
 	default:
 		h = func(context.Context, Tx, postrider.Message) error { return errUnknownType }
 	}
+	if !c.turns.take(ctx) {
+		return t.back(0)
+	}
+	v, suspect := c.attempt(ctx, t, h, false)
+	c.turns.leave()
+	if suspect {
+		leave := c.turns.takeAll(ctx, c.opts.HandlerTimeout)
+		defer leave()
+		v, _ = c.attempt(ctx, t, h, true)
+	}
+	return v
+}
+
+// attempt counts the attempt when it must, and makes it. When the message has
+// been there when several attempts did not come to an end, it does nothing but
+// say so, unless nothing else runs now.
+func (c *Consumer[Tx]) attempt(ctx context.Context, t *task, h handler[Tx], alone bool) (v broker.Verdict, suspect bool) {
 	if t.counted {
-		if v, stop := c.begin(ctx, t); stop {
-			return v
+		switch v, next := c.begin(ctx, t, alone); next {
+		case stopHere:
+			return v, false
+		case runAlone:
+			return v, true
+		case goOn:
 		}
 	}
-	return c.judge(ctx, t, c.effect(ctx, t, h))
+	return c.judge(ctx, t, c.effect(ctx, t, h)), false
 }
 
 var errUnknownType = errors.New("no handler for the type")
@@ -68,7 +90,7 @@ func (t *task) back(delay time.Duration) broker.Verdict {
 // first delivery, which spares the happy path a commit; a first delivery that
 // ends the process is taken into account by the second one. A source that does
 // not know the number of a delivery pays the commit always.
-func (c *Consumer[Tx]) begin(ctx context.Context, t *task) (v broker.Verdict, stop bool) {
+func (c *Consumer[Tx]) begin(ctx context.Context, t *task, alone bool) (v broker.Verdict, then next) {
 	first := 1
 	if t.d.Attempt > 1 {
 		first = 2
@@ -76,21 +98,42 @@ func (c *Consumer[Tx]) begin(ctx context.Context, t *task) (v broker.Verdict, st
 	var a inbox.Attempt
 	err := c.db.Transact(ctx, func(_ Tx, conn inbox.Conn) (err error) {
 		a, err = c.inbox.BeginAttempt(ctx, conn, t.m, t.d.Origin, first)
+		running := !a.Dead && a.Wait == 0 && a.Count <= c.opts.MaxAttempts
+		if err == nil && running && !alone && a.Open >= min(suspectFrom, max(c.opts.MaxAttempts, 2)) {
+			return errSuspect // nothing is counted yet
+		}
 		return err
 	})
 	t.count = a.Count
 	switch {
+	case errors.Is(err, errSuspect):
+		return v, runAlone
 	case err != nil:
-		return c.outage(ctx, t, err), true
+		return c.outage(ctx, t, err), stopHere
 	case a.Dead:
-		return t.ack(), true
+		return t.ack(), stopHere
 	case a.Wait > 0:
-		return t.back(a.Wait), true
+		return t.back(a.Wait), stopHere
 	case a.Count > c.opts.MaxAttempts:
-		return c.bury(ctx, t, fmt.Errorf("%d attempts did not come to an end: the handler hung or ended the process", c.opts.MaxAttempts)), true
+		return c.bury(ctx, t, fmt.Errorf("%d attempts did not come to an end: the handler hung or ended the process", c.opts.MaxAttempts)), stopHere
 	}
-	return v, false
+	return v, goOn
 }
+
+// next is what follows after an attempt was counted or not.
+type next uint8
+
+const (
+	goOn     next = iota // make the attempt
+	stopHere             // the verdict is there
+	runAlone             // nothing was counted: make it when nothing else runs
+)
+
+// suspectFrom is the attempt that a message makes alone when none of the ones
+// before it came to an end.
+const suspectFrom = 3
+
+var errSuspect = errors.New("attempts did not come to an end")
 
 // handlerError is what went wrong inside a handler, as opposed to around it.
 type handlerError struct{ err error }
@@ -130,10 +173,31 @@ func (c *Consumer[Tx]) effectOnce(ctx context.Context, t *task, h handler[Tx]) e
 		}
 		return nil
 	})
-	if err != nil && entered && limited.Err() != nil && ctx.Err() == nil {
+	switch {
+	case err == nil || !entered || ctx.Err() != nil:
+		return err
+	case limited.Err() != nil:
 		return &handlerError{fmt.Errorf("the handler took longer than %v: %w", c.opts.HandlerTimeout, err)}
+	case refused(err):
+		return &handlerError{err}
 	}
 	return err
+}
+
+// refused reports whether the database did not take what the handler wrote,
+// which it may say as late as at the commit: a deferred constraint or trigger.
+func refused(err error) bool {
+	var pg interface{ SQLState() string }
+	if errors.As(err, &pg) {
+		code := pg.SQLState()
+		return strings.HasPrefix(code, "23") || strings.HasPrefix(code, "P0")
+	}
+	var lite interface {
+		error
+		Code() int
+	}
+	const constraint = 19 // extended codes keep the primary one in the low byte
+	return errors.As(err, &lite) && lite.Code()&0xff == constraint
 }
 
 // protect runs h and makes an error of a panic.
@@ -155,10 +219,15 @@ func (c *Consumer[Tx]) judge(ctx context.Context, t *task, err error) broker.Ver
 	)
 	switch {
 	case err == nil:
+		if c.database.worked() {
+			c.opts.Logger.InfoContext(ctx, "the database works again", "consumer", c.opts.Name)
+		}
 		return t.ack()
 	case ctx.Err() != nil: // shutting down, and out of patience
+		c.undo(ctx, t)
 		return t.back(0)
 	case !errors.As(err, &failed):
+		c.undo(ctx, t)
 		return c.outage(ctx, t, err)
 	case errors.As(err, &final):
 		return c.bury(ctx, t, err)
@@ -186,16 +255,40 @@ func (c *Consumer[Tx]) retryLater(ctx context.Context, t *task, cause error) bro
 	return t.back(delay)
 }
 
+// undo takes back an attempt that was counted and broken off through no fault of
+// the message. When that fails too, it stays counted, as after a crash.
+func (c *Consumer[Tx]) undo(ctx context.Context, t *task) {
+	if !t.counted {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	err := c.db.Transact(ctx, func(_ Tx, conn inbox.Conn) error { return c.inbox.UndoAttempt(ctx, conn, t.m) })
+	if err != nil {
+		t.log.DebugContext(ctx, "an attempt stays counted", "error", err)
+	}
+}
+
+const undoTimeout = 2 * time.Second
+
 // outage gives the delivery back because the database, not the handler, failed.
-// No attempt is counted.
+// No attempt is counted. An outage is told once, and tries grow rare.
 func (c *Consumer[Tx]) outage(ctx context.Context, t *task, err error) broker.Verdict {
 	if ctx.Err() != nil {
 		return t.back(0)
 	}
-	delay := c.backoff(2)
-	t.log.ErrorContext(ctx, "the database failed; the message is given back", "in", delay, "error", err)
+	first, lasted := c.database.failed(time.Now())
+	delay := jitter(min(max(lasted/2, c.opts.BackoffMin), c.opts.BackoffMax, outageMax))
+	level := slog.LevelDebug
+	if first {
+		level = slog.LevelError
+	}
+	t.log.Log(ctx, level, "the database failed; messages are given back", "in", delay, "error", err)
 	return t.back(delay)
 }
+
+// outageMax bounds the time between two tries while the database is away.
+const outageMax = 10 * time.Second
 
 func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) broker.Verdict {
 	var buried bool
@@ -233,6 +326,8 @@ func (c *Consumer[Tx]) backoff(n int) time.Duration {
 	for i := 1; i < n && d < c.opts.BackoffMax; i++ {
 		d *= 2
 	}
-	d = min(d, c.opts.BackoffMax)
-	return d - rand.N(d/2+1) //nolint:gosec // jitter, not a secret
+	return jitter(min(d, c.opts.BackoffMax))
 }
+
+// jitter takes off up to a half.
+func jitter(d time.Duration) time.Duration { return d - rand.N(d/2+1) }

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -113,9 +114,12 @@ func (r *run) receive(ctx context.Context) {
 		if ctx.Err() == nil && err != nil {
 			failures++
 			delay := min(100*time.Millisecond<<min(failures, 10), 10*time.Second)
-			r.opts.Logger.ErrorContext(ctx, "cannot receive", "consumer", r.opts.Name, "source", r.source.Info().Name, "in", delay, "error", err)
+			r.opts.Logger.Log(ctx, onceError(failures), "cannot receive", "consumer", r.opts.Name, "source", r.source.Info().Name, "in", delay, "error", err)
 			pause(ctx, delay)
 			continue
+		}
+		if failures > 0 && ctx.Err() == nil {
+			r.opts.Logger.InfoContext(ctx, "receives again", "consumer", r.opts.Name, "source", r.source.Info().Name)
 		}
 		failures = 0
 		r.dispatch(call, ds)
@@ -301,6 +305,14 @@ func (r *run) extend(ctx context.Context) {
 			r.opts.Logger.WarnContext(ctx, "cannot extend; messages may be delivered twice", "consumer", r.opts.Name, "messages", len(ds), "error", err)
 		}
 	}
+}
+
+// onceError is the level of the nth failure in a row: an outage is told once.
+func onceError(n int) slog.Level {
+	if n > 1 {
+		return slog.LevelDebug
+	}
+	return slog.LevelError
 }
 
 // pause waits for d or the end of ctx.

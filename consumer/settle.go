@@ -75,17 +75,22 @@ func (s *settler) empty() bool {
 // tell repeats until the source has taken the verdicts or ctx ends. What it was
 // not told is delivered again, and the inbox knows it.
 func (s *settler) tell(ctx context.Context, verdicts []broker.Verdict) bool {
-	for delay := 50 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
+	delay := 50 * time.Millisecond
+	for n := 1; ; n++ {
 		err := s.source.Settle(ctx, verdicts)
 		if err == nil {
+			if n > 1 {
+				s.opts.Logger.InfoContext(ctx, "settles again", "consumer", s.opts.Name, "source", s.source.Info().Name)
+			}
 			return true
 		}
 		if ctx.Err() != nil {
 			return false
 		}
-		s.opts.Logger.ErrorContext(ctx, "cannot settle", "consumer", s.opts.Name, "source", s.source.Info().Name,
+		s.opts.Logger.Log(ctx, onceError(n), "cannot settle", "consumer", s.opts.Name, "source", s.source.Info().Name,
 			"messages", len(verdicts), "in", delay, "error", err)
 		pause(ctx, delay)
+		delay = min(2*delay, 5*time.Second)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 // Attempt is what the database knows of the tries to process one message.
 type Attempt struct {
 	Count int           // tries begun or failed, this one included
+	Open  int           // of these, the ones that did not come to an end, this one included
 	Dead  bool          // given up: skip it and acknowledge
 	Wait  time.Duration // > 0: not due for so long; the try was not counted
 }
@@ -30,12 +31,24 @@ func (in *Inbox) BeginAttempt(ctx context.Context, c Conn, m postrider.Message, 
 		wait  int64
 	)
 	args := append(in.head(&m, origin), first)
-	if err := c.QueryRow(ctx, in.sql.begin, args...).Scan(&a.Count, &state, &wait); err != nil {
+	if err := c.QueryRow(ctx, in.sql.begin, args...).Scan(&a.Count, &a.Open, &state, &wait); err != nil {
 		return Attempt{}, in.wrap("count an attempt of", m.ID, err)
 	}
 	a.Dead = state == "dead"
 	a.Wait = max(0, time.Duration(wait)*time.Microsecond)
 	return a, nil
+}
+
+// UndoAttempt takes back what BeginAttempt counted: the try was broken off
+// through no fault of the message.
+func (in *Inbox) UndoAttempt(ctx context.Context, c Conn, m postrider.Message) error {
+	if err := in.usable(&m); err != nil {
+		return err
+	}
+	if _, err := c.ExecContext(ctx, in.sql.undo, in.consumer, m.ID); err != nil {
+		return in.wrap("take back an attempt of", m.ID, err)
+	}
+	return nil
 }
 
 // FailAttempt records why a try of m failed and that the next one is due after

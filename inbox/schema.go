@@ -65,6 +65,7 @@ const (
 	type text NOT NULL,
 	origin text NOT NULL,
 	attempts integer NOT NULL CHECK (attempts >= 0),
+	failures integer NOT NULL DEFAULT 0, -- attempts that came to an end
 	state text NOT NULL CHECK (state IN ('retry', 'dead')),
 	last_error text,
 	next_at timestamptz NOT NULL,
@@ -92,6 +93,7 @@ const (
 	type TEXT NOT NULL,
 	origin TEXT NOT NULL,
 	attempts INTEGER NOT NULL CHECK (attempts >= 0),
+	failures INTEGER NOT NULL DEFAULT 0, -- attempts that came to an end
 	state TEXT NOT NULL CHECK (state IN ('retry', 'dead')),
 	last_error TEXT,
 	next_at INTEGER NOT NULL, -- microseconds since 1970

@@ -10,8 +10,8 @@ import (
 // with $n placeholders, which SQLite spells ?n. Casts are there for drivers that
 // tell the server the parameters' types by their Go types.
 type statements struct {
-	claim, begin, fail, bury, forget, dead string
-	schema                                 []string
+	claim, begin, undo, fail, bury, forget, dead string
+	schema                                       []string
 }
 
 // names are what differs between the dialects.
@@ -33,10 +33,10 @@ func newStatements(d outbox.Dialect, schema string) statements {
 	} else {
 		n = postgresNames(schema)
 	}
-	s := statements{claim: claimSQL, begin: beginSQL, fail: failSQL, bury: burySQL, forget: forgetSQL, dead: deadSQL}
+	s := statements{claim: claimSQL, begin: beginSQL, undo: undoSQL, fail: failSQL, bury: burySQL, forget: forgetSQL, dead: deadSQL}
 	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
 		"{wait}", n.wait, "{micros}", n.micros, "{json}", n.json, "{jsontext}", n.jsonText)
-	for _, text := range []*string{&s.claim, &s.begin, &s.fail, &s.bury, &s.forget, &s.dead} {
+	for _, text := range []*string{&s.claim, &s.begin, &s.undo, &s.fail, &s.bury, &s.forget, &s.dead} {
 		*text = r.Replace(*text)
 		if d == outbox.SQLite {
 			*text = strings.ReplaceAll(*text, "$", "?")
@@ -86,14 +86,17 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, 'retry', {now}, {now})
 ON CONFLICT (consumer, message_id) DO UPDATE SET
 attempts = a.attempts + CASE WHEN a.state = 'retry' AND a.next_at <= {now} THEN 1 ELSE 0 END,
 updated_at = {now}
-RETURNING attempts, state, {wait}`
+RETURNING attempts, attempts - failures, state, {wait}`
+
+	undoSQL = `UPDATE {attempt} SET attempts = attempts - 1, updated_at = {now}
+WHERE consumer = $1 AND message_id = $2 AND state = 'retry' AND attempts > failures`
 
 	// $9 is 1 when no attempt was counted before the handler ran.
 	failSQL = `INSERT INTO {attempt} AS a
-(consumer, message_id, topic, key, type, origin, attempts, state, last_error, next_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, 1, 'retry', $7, {plus}$8{plusend}, {now})
+(consumer, message_id, topic, key, type, origin, attempts, failures, state, last_error, next_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, 1, 1, 'retry', $7, {plus}$8{plusend}, {now})
 ON CONFLICT (consumer, message_id) DO UPDATE SET
-attempts = a.attempts + $9, last_error = excluded.last_error, next_at = excluded.next_at, updated_at = {now}
+attempts = a.attempts + $9, failures = a.failures + 1, last_error = excluded.last_error, next_at = excluded.next_at, updated_at = {now}
 RETURNING attempts, state`
 
 	burySQL = `INSERT INTO {attempt} AS a

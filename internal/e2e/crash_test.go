@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -22,6 +23,13 @@ const crashFile = "POSTRIDER_E2E_CRASH_FILE"
 func TestMain(m *testing.M) {
 	if file := os.Getenv(crashFile); file != "" {
 		os.Exit(crashChild(file))
+	}
+	if config := os.Getenv(childEnv); config != "" {
+		if err := beConsumer(config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }

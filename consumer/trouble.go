@@ -1,0 +1,33 @@
+package consumer
+
+import (
+	"sync"
+	"time"
+)
+
+// trouble is an outage of something that many goroutines use: it is told once,
+// and the tries grow rare while it lasts.
+type trouble struct {
+	mu    sync.Mutex
+	since time.Time // zero: none
+}
+
+// failed notes a failure. It returns whether it is the first one, and how long
+// the outage has lasted.
+func (t *trouble) failed(now time.Time) (first bool, lasted time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if first = t.since.IsZero(); first {
+		t.since = now
+	}
+	return first, now.Sub(t.since)
+}
+
+// worked notes a success and returns whether it ends an outage.
+func (t *trouble) worked() (over bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	over = !t.since.IsZero()
+	t.since = time.Time{}
+	return over
+}

@@ -1,0 +1,241 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/kafkabroker"
+	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// realBroker is a server that a test may kill.
+type realBroker struct {
+	name, url     string
+	kill, restart func() error
+	make          func(t *testing.T, topic string)
+	// left is how many messages of the topic the consumer has not acknowledged.
+	left func(t *testing.T, topic, consumer string) int
+}
+
+// onRealBrokers starts each broker once for all tests of run.
+func onRealBrokers(t *testing.T, run func(t *testing.T, b *realBroker)) {
+	t.Helper()
+	t.Run("nats", func(t *testing.T) { run(t, natsServer(testserver.StartNATS(t))) })
+	t.Run("kafka", func(t *testing.T) { run(t, kafkaServer(testserver.StartKafka(t))) })
+}
+
+func natsServer(s *testserver.NATS) *realBroker {
+	stream := func(t *testing.T) jetstream.JetStream {
+		nc, err := nats.Connect(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return js
+	}
+	return &realBroker{
+		name: "nats", url: s.URL, kill: s.Kill, restart: s.Restart,
+		make: func(t *testing.T, topic string) {
+			cfg := jetstream.StreamConfig{Name: topic, Subjects: []string{topic}, Storage: jetstream.FileStorage}
+			if _, err := stream(t).CreateStream(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+		},
+		left: func(t *testing.T, topic, consumer string) int {
+			c, err := stream(t).Consumer(t.Context(), topic, consumer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, err := c.Info(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return int(info.NumPending) + info.NumAckPending
+		},
+	}
+}
+
+const partitions = 4
+
+func kafkaServer(k *testserver.Kafka) *realBroker {
+	client := func(t *testing.T) *kgo.Client {
+		c, err := kgo.NewClient(kgo.SeedBrokers(k.Addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		return c
+	}
+	return &realBroker{
+		name: "kafka", url: "kafka://" + k.Addr, kill: k.Kill, restart: k.Restart,
+		make: func(t *testing.T, topic string) { makeTopic(t, client(t), topic) },
+		left: func(t *testing.T, topic, group string) int { return lag(t, client(t), topic, group) },
+	}
+}
+
+func makeTopic(t *testing.T, c *kgo.Client, topic string) {
+	t.Helper()
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.TimeoutMillis = 10_000
+	rt := kmsg.NewCreateTopicsRequestTopic()
+	rt.Topic, rt.NumPartitions, rt.ReplicationFactor = topic, partitions, 1
+	req.Topics = append(req.Topics, rt)
+	resp, err := req.RequestWith(t.Context(), c)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		t.Fatalf("create topic: %v", err)
+	}
+}
+
+// lag is how far the group's committed offsets are behind the partitions' ends.
+func lag(t *testing.T, c *kgo.Client, topic, group string) (left int) {
+	t.Helper()
+	ends := kmsg.NewPtrListOffsetsRequest()
+	ends.ReplicaID = -1
+	et := kmsg.NewListOffsetsRequestTopic()
+	et.Topic = topic
+	offsets := kmsg.NewPtrOffsetFetchRequest()
+	og := kmsg.NewOffsetFetchRequestGroup()
+	og.Group = group
+	ot := kmsg.NewOffsetFetchRequestGroupTopic()
+	ot.Topic = topic
+	for p := range int32(partitions) {
+		ep := kmsg.NewListOffsetsRequestTopicPartition()
+		ep.Partition, ep.Timestamp = p, -1 // the end
+		et.Partitions = append(et.Partitions, ep)
+		ot.Partitions = append(ot.Partitions, p)
+	}
+	ends.Topics = append(ends.Topics, et)
+	og.Topics = append(og.Topics, ot)
+	offsets.Group, offsets.Groups = group, append(offsets.Groups, og)
+	ft := kmsg.NewOffsetFetchRequestTopic()
+	ft.Topic, ft.Partitions = topic, ot.Partitions
+	offsets.Topics = append(offsets.Topics, ft)
+	for _, shard := range c.RequestSharded(t.Context(), ends) {
+		if shard.Err != nil {
+			t.Fatalf("ask for the ends: %v", shard.Err)
+		}
+		for _, p := range shard.Resp.(*kmsg.ListOffsetsResponse).Topics[0].Partitions {
+			left += int(p.Offset)
+		}
+	}
+	resp, err := offsets.RequestWith(t.Context(), c)
+	if err != nil {
+		t.Fatalf("ask for the committed offsets: %v", err)
+	}
+	for _, g := range resp.Groups {
+		for _, topic := range g.Topics {
+			for _, p := range topic.Partitions {
+				left -= int(max(p.Offset, 0))
+			}
+		}
+	}
+	return left
+}
+
+// publish writes messages as a relay does, with the broker's own deduplication off.
+func (b *realBroker) publish(t *testing.T, msgs ...postrider.Message) {
+	t.Helper()
+	var sink broker.Sink
+	if b.name == "nats" {
+		nc, s, err := natsbroker.Open(b.url + "?dedup=off")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		sink = s
+	} else {
+		c, s, err := kafkabroker.Open(b.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		sink = s
+	}
+	for from := 0; from < len(msgs); from += 100 {
+		page := msgs[from:min(from+100, len(msgs))]
+		var errs []error
+		for range 20 { // a broker that has just come back may ask for patience
+			if errs = sink.Deliver(t.Context(), page); errs == nil {
+				break
+			}
+		}
+		if errs != nil {
+			t.Fatalf("publish: %v", errs)
+		}
+	}
+}
+
+// openSource returns a source for one process. A member of a Kafka group that
+// died without a word is missed after 6 s, the least that a broker accepts.
+func openSource(name, url, topic, consumer string) (broker.Source, func(), error) {
+	if name == "nats" {
+		nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+		if err != nil {
+			return nil, nil, err
+		}
+		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: topic, Durable: consumer, AckWait: 2 * time.Second})
+		if err != nil {
+			nc.Close()
+			return nil, nil, err
+		}
+		return src, func() { src.Close(); nc.Close() }, nil
+	}
+	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
+		Group: consumer, Topics: []string{topic},
+		Client: []kgo.Opt{
+			kgo.SeedBrokers(url[len("kafka://"):]),
+			kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(500 * time.Millisecond),
+		},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return src, src.Close, nil
+}
+
+// until polls for something that other processes bring about.
+func until(t *testing.T, limit time.Duration, what string, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}
+
+// numbered are messages 0 to each-1 of every key, with ids of their own.
+func numbered(topic string, keys, from, to int) (msgs []postrider.Message) {
+	for n := from; n < to; n++ {
+		for k := range keys {
+			key := fmt.Sprint("k", k)
+			m := postrider.JSON(topic, key, "order.placed", order{key, n})
+			m.ID = fmt.Sprintf("01890a5d-ac96-774b-bcce-%06d%06d", k, n)
+			msgs = append(msgs, m)
+		}
+	}
+	return msgs
+}
