@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -287,4 +288,62 @@ func setLimit(t *testing.T, admin *kgo.Client, topic string, limit int) {
 		return err == nil && len(resp.Resources) == 1 && len(resp.Resources[0].Configs) == 1 &&
 			*resp.Resources[0].Configs[0].Value == fmt.Sprint(limit)
 	})
+}
+
+// TestPartitionsGrow: every message goes through, and a key moves to another
+// partition once, when the sink learns that there are more.
+func TestPartitionsGrow(t *testing.T) {
+	addr := testserver.SharedKafka(t).Addr
+	topic := "grow" + rand.Text()
+	create(t, addr, topic, 4)
+	s, admin := sinkOn(t, []string{addr}, 0), direct(t, addr)
+	const keys, rounds = 40, 6
+	round := func(n int) {
+		t.Helper()
+		var msgs []postrider.Message
+		for k := range keys {
+			m := message(n*keys+k, fmt.Sprint(k))
+			m.Topic, m.Version = topic, int64(n+1)
+			msgs = append(msgs, m)
+		}
+		if errs := s.Deliver(t.Context(), msgs); errs != nil {
+			t.Fatal(errs)
+		}
+	}
+	round(0)
+	round(1)
+	req := kmsg.NewPtrCreatePartitionsRequest()
+	rt := kmsg.NewCreatePartitionsRequestTopic()
+	rt.Topic, rt.Count = topic, 9
+	req.Topics, req.TimeoutMillis = append(req.Topics, rt), 10_000
+	if _, err := req.RequestWith(t.Context(), admin); err != nil {
+		t.Fatal(err)
+	}
+	known(t, admin, topic, 9)
+	round(2) // it does not know yet
+	s.Outdate(topic)
+	round(3)
+	within(t, 10*time.Second, "the sink knows of 9 partitions", func() bool { return s.Partitions(topic) == 9 })
+	round(4)
+	round(5)
+	last, moves := map[string]int64{}, map[string]int{}
+	at := map[string]int32{}
+	records := read(t, []string{addr}, topic, keys*rounds)
+	slices.SortStableFunc(records, func(a, b *kgo.Record) int { return a.Timestamp.Compare(b.Timestamp) })
+	for _, r := range records {
+		key := string(r.Key)
+		if p, ok := at[key]; ok && p != r.Partition {
+			moves[key]++
+		}
+		at[key] = r.Partition
+		last[key]++
+	}
+	for key, n := range last {
+		if n != rounds || moves[key] > 1 {
+			t.Errorf("key %s: %d messages of %d, %d moves", key, n, rounds, moves[key])
+		}
+	}
+	if len(moves) == 0 {
+		t.Error("no key has moved to a new partition")
+	}
 }

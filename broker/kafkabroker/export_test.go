@@ -1,0 +1,20 @@
+package kafkabroker
+
+import "time"
+
+// Outdate makes the sink look at the topic again with the next call.
+func (s *Sink) Outdate(topic string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.topics[topic]
+	v := *t.view.Load()
+	v.at = time.Time{}
+	t.view.Store(&v)
+}
+
+// Partitions is how many partitions the sink knows of.
+func (s *Sink) Partitions(topic string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.topics[topic].view.Load().parts)
+}

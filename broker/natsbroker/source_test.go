@@ -1,0 +1,130 @@
+package natsbroker_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/natsbroker"
+)
+
+// stream makes a stream with n messages of one key and returns its name.
+func stream(t *testing.T, js jetstream.JetStream, sink broker.Sink, n int) string {
+	t.Helper()
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	var msgs []postrider.Message
+	for i := range n {
+		msgs = append(msgs, postrider.Message{Topic: "s.x", Key: "k", Version: int64(i + 1)})
+	}
+	if errs := sink.Deliver(t.Context(), msgs); errs != nil {
+		t.Fatal(errs)
+	}
+	return "S"
+}
+
+// TestDurableOfAnOlderVersion: a consumer that is not pinned yet becomes it.
+func TestDurableOfAnOlderVersion(t *testing.T) {
+	nc := connect(t, embedded(t))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink, err := natsbroker.NewSink(nc, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := stream(t, js, sink, 3)
+	_, err = js.CreateConsumer(t.Context(), name, jetstream.ConsumerConfig{
+		Durable: "c", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second, MaxAckPending: 1024,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: name, Durable: "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ds, err := src.Receive(ctx, 10)
+	if err != nil || len(ds) == 0 {
+		t.Fatalf("%d deliveries, %v", len(ds), err)
+	}
+}
+
+// TestSecondSourceStandsBy: while one source receives, another one of the same
+// durable gets nothing; when the first has stopped asking, the second takes
+// over, and holds newer messages back as long as the first works on older ones.
+func TestSecondSourceStandsBy(t *testing.T) {
+	nc := connect(t, embedded(t))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink, err := natsbroker.NewSink(nc, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := stream(t, js, sink, 5)
+	open := func() *natsbroker.Source {
+		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(src.Close)
+		return src
+	}
+	first, second := open(), open()
+	receive := func(src *natsbroker.Source, wait time.Duration) []broker.Delivery {
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		defer cancel()
+		ds, _ := src.Receive(ctx, 100) // none is an answer too
+		return ds
+	}
+	held := receive(first, 20*time.Second)
+	if len(held) == 0 {
+		t.Fatal("the first source receives nothing")
+	}
+	if ds := receive(second, 300*time.Millisecond); len(ds) > 0 {
+		t.Fatalf("the second source receives %s while the first is fed", ds[0].Origin)
+	}
+	if errs := sink.Deliver(t.Context(), []postrider.Message{{Topic: "s.x", Key: "k", Version: 6}}); errs != nil {
+		t.Fatal(errs)
+	}
+	// The first one keeps its messages alive and asks for nothing new.
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); {
+		if err := first.Extend(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		if ds := receive(second, 400*time.Millisecond); len(ds) > 0 {
+			t.Fatalf("the second source passes on %s (version %d) while the first works on older ones", ds[0].Origin, ds[0].Message.Version)
+		}
+	}
+	var vs []broker.Verdict
+	for _, d := range held {
+		vs = append(vs, broker.Verdict{Delivery: d, Ack: true})
+	}
+	if err := first.Settle(t.Context(), vs); err != nil {
+		t.Fatal(err)
+	}
+	next := held[len(held)-1].Message.Version + 1
+	for next <= 6 {
+		ds := receive(second, 20*time.Second)
+		if len(ds) == 0 {
+			t.Fatalf("version %d is not received", next)
+		}
+		for _, d := range ds {
+			if d.Message.Version != next {
+				t.Fatalf("version %d is received, the next is %d", d.Message.Version, next)
+			}
+			next++
+		}
+	}
+}
