@@ -52,20 +52,28 @@ func TestConstraintsSpeak(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 4)
 		for values, constraint := range map[string]string{
-			`(topic) VALUES ('')`:                                         "topic_must_be_1_to_255_bytes",
-			`(topic) VALUES (repeat('é', 128))`:                           "topic_must_be_1_to_255_bytes",
-			`(topic, key) VALUES ('t', repeat('x', 513))`:                 "key_must_be_at_most_512_bytes",
-			`(topic, type) VALUES ('t', repeat('x', 256))`:                "type_must_be_at_most_255_bytes",
-			`(topic, content_type) VALUES ('t', repeat('x', 256))`:        "content_type_must_be_at_most_255_bytes",
-			`(topic, payload) VALUES ('t', repeat('x', 16777217)::bytea)`: "payload_must_be_at_most_16_mib",
-			`(topic, version) VALUES ('t', -1)`:                           "version_must_not_be_negative",
-			`(topic, schema_version) VALUES ('t', -1)`:                    "schema_version_must_not_be_negative",
-			`(topic, headers) VALUES ('t', '[]')`:                         "headers_must_be_at_most_64_plain_strings_of_16_kib",
-			`(topic, headers) VALUES ('t', '{"a":1}')`:                    "headers_must_be_at_most_64_plain_strings_of_16_kib",
-			`(topic, headers) VALUES ('t', '{"":"x"}')`:                   "headers_must_be_at_most_64_plain_strings_of_16_kib",
-			`(topic, headers) VALUES ('t', '{"Postrider-x":"x"}')`:        "headers_must_be_at_most_64_plain_strings_of_16_kib",
-			`(topic, headers) VALUES ('t', '{"a":"x\ny"}')`:               "headers_must_be_at_most_64_plain_strings_of_16_kib",
-			`(topic, headers) VALUES ('t', '{"a b":"x"}')`:                "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic) VALUES ('')`:                                                                       "topic_must_be_1_to_255_bytes",
+			`(topic) VALUES (repeat('é', 128))`:                                                         "topic_must_be_1_to_255_bytes",
+			`(topic, key) VALUES ('t', repeat('x', 513))`:                                               "key_must_be_at_most_512_bytes",
+			`(topic, type) VALUES ('t', repeat('x', 256))`:                                              "type_must_be_at_most_255_bytes",
+			`(topic, content_type) VALUES ('t', repeat('x', 256))`:                                      "content_type_must_be_at_most_255_bytes",
+			`(topic, payload) VALUES ('t', repeat('x', 16777217)::bytea)`:                               "payload_must_be_at_most_16_mib",
+			`(topic, version) VALUES ('t', -1)`:                                                         "version_must_not_be_negative",
+			`(topic, schema_version) VALUES ('t', -1)`:                                                  "schema_version_must_not_be_negative",
+			`(topic, headers) VALUES ('t', '[]')`:                                                       "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '{"a":1}')`:                                                  "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '{"":"x"}')`:                                                 "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '{"Postrider-x":"x"}')`:                                      "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '{"a":"x\ny"}')`:                                             "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '{"a b":"x"}')`:                                              "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '{"a":"x","b":null}')`:                                       "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '{"a":"x","b":{"c":"d"}}')`:                                  "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '{"a":"x","b c":"d"}')`:                                      "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '{"a":"x","é":"d"}')`:                                        "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '{"a":"x","pOstrider-id":"d"}')`:                             "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '"{\"a\": \"b\"}"')`:                                         "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) SELECT 't', jsonb_object_agg('k' || g, '') FROM generate_series(1, 65) g`: "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) SELECT 't', jsonb_build_object('k', repeat('x', 16384))`:                  "headers_must_be_at_most_64_plain_strings_of_16_kib",
 		} {
 			_, err := d.pool.Exec(t.Context(), d.sql(`INSERT INTO box.outbox `+values))
 			var pg *pgconn.PgError
@@ -74,6 +82,9 @@ func TestConstraintsSpeak(t *testing.T) {
 			}
 		}
 		d.exec(`INSERT INTO box.outbox (topic, headers) VALUES ('t', '{"trace":"é"}')`)
+		d.exec(`INSERT INTO box.outbox (topic, headers) VALUES ('t', '{"a/b":"a \"quoted\" \\ value, \"postrider-x\": \t","c":""}')`)
+		d.exec(`INSERT INTO box.outbox (topic, headers) SELECT 't', jsonb_object_agg('k' || g, '') FROM generate_series(1, 64) g`)
+		d.exec(`INSERT INTO box.outbox (topic, headers) SELECT 't', jsonb_build_object('k', repeat('x', 16383))`)
 	})
 }
 
