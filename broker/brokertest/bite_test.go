@@ -154,13 +154,14 @@ func TestBites(t *testing.T) {
 	}
 	for _, c := range brokertest.Cases() {
 		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
 			brk := breakers[c.Name]
 			if brk == nil {
 				t.Fatal("no broken implementation proves that this case bites")
 			}
 			env := memory()
 			brk(env)
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			err := brokertest.Check(ctx, c, env)
 			if err == nil || errors.Is(err, brokertest.ErrNotApplicable) {

@@ -112,7 +112,7 @@ func envWith(t *testing.T, url string, opts natsbroker.SinkOptions) *brokertest.
 
 // TestDedup: the stream drops what is sent again.
 func TestDedup(t *testing.T) {
-	url := embedded(t)
+	url := testserver.SharedNATS(t).URL
 	for _, c := range brokertest.Cases() {
 		if c.Name == "sink/dedup" {
 			if err := brokertest.Check(t.Context(), c, envWith(t, url, natsbroker.SinkOptions{})); err != nil {
