@@ -170,12 +170,13 @@ func (db *database) flowing(queue []*parked, now time.Time) []*parked {
 	for n < len(queue) && queue[n].state != store.Dead && !queue[n].due.After(now) {
 		n++
 	}
-	switch db.opts.Defect {
-	case DueHeadsOnly:
+	if db.opts.Defect == DueHeadsOnly {
 		n = 1
-	case DuePageReversed:
+	}
+	if db.opts.Defect == DuePageReversed {
 		slices.Reverse(queue[:n])
-	case DueBehindDead:
+	}
+	if db.opts.Defect == DueBehindDead {
 		n = len(queue)
 	}
 	return queue[:n]

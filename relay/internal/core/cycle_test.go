@@ -56,7 +56,7 @@ func TestAKeysBacklogTakesFewParkedCycles(t *testing.T) {
 			var errs []error
 			for i := range a.Msgs {
 				if r.now < time.Hour+2*time.Second { // the first try of the first
-					errs = append(errs, notTried)
+					errs = append(errs, errNotTried)
 					errs[0] = failed
 				} else if sent++; a.Msgs[i].Version != sent {
 					t.Fatalf("version %d was sent as number %d", a.Msgs[i].Version, sent)

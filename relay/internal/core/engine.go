@@ -22,9 +22,10 @@ type Engine struct {
 	lanes map[store.Lane]*lane
 	held  []*lane // the same in ascending order
 
-	lease  leaseState
-	settle *settleOp // at most one, kept until it is answered
-	floor  map[store.Lane]int64
+	lease   leaseState
+	history uint64    // counts the database's histories that were dropped
+	settle  *settleOp // at most one, kept until it is answered
+	floor   map[store.Lane]int64
 
 	reads    map[ID]*readOp
 	readHold pause

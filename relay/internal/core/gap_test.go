@@ -33,7 +33,7 @@ func TestASkippedVersionIsAnnouncedOnceItIsRecorded(t *testing.T) {
 	b := versions(r.batch(0, "p1", "a", "a", "a", "a"), 1)
 	b.Messages[3].Headers = map[string]string{"user": "kept"}
 	r.read(b)
-	r.deliver(nil, rejected, notTried, notTried)
+	r.deliver(nil, rejected, errNotTried, errNotTried)
 	none[Deliver](r) // a crash now would bring version 2 back
 	s := take[Settle](r)
 	wantEqual(t, "parked", drawn(s.Settlements[0].Park), "m2 dead #1, m3 waiting, m4 waiting")
@@ -60,7 +60,7 @@ func TestATakenLaneAnnouncesWhatItsViewSays(t *testing.T) {
 	r.read(b)
 	d := take[Deliver](r)
 	wantEqual(t, "sent", fmt.Sprint(headers(d)), "[v5:2-4/ v5:/ v9:2-4,7/ v5:/]")
-	r.step(Delivered{ID: d.ID, Errs: []error{unknown, nil, notTried, nil}})
+	r.step(Delivered{ID: d.ID, Errs: []error{unknown, nil, errNotTried, nil}})
 	r.pass(time.Second)
 	wantEqual(t, "sent again", fmt.Sprint(headers(take[Deliver](r))), "[v5:2-4/ v9:2-4,7/]")
 }

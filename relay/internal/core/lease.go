@@ -63,14 +63,25 @@ func (e *Engine) forgetLease() {
 	}
 }
 
-// dropAll forgets the database's history altogether.
+// dropAll forgets the database's history altogether. A settlement on its way was
+// carried out before the history changed or never will be.
 func (e *Engine) dropAll(reason string) {
+	e.history++
 	e.lease.valid = false
 	e.removeAll(reason)
 	e.settle = nil
 	clear(e.floor)
-	e.lease.releases, e.lease.sent = nil, 0
-	e.lease.nextAt = e.now
+	e.lease.releases = nil
+	e.forgetLease()
+}
+
+// refused drops everything when a call was refused because the database's history
+// is another one than that in which the call was made. Calls of the history before
+// are refused too, and say nothing of this one: its settlements may be on their way.
+func (e *Engine) refused(err error, history uint64) {
+	if errors.Is(err, store.ErrIdentity) && history == e.history {
+		e.dropAll("identity changed")
+	}
 }
 
 func (e *Engine) planLease() {
@@ -132,9 +143,7 @@ func (e *Engine) leaseFailed(err error) {
 		e.stop(fmt.Errorf("store %s: %w", e.cfg.Store.Name, err))
 		return
 	}
-	if errors.Is(err, store.ErrIdentity) {
-		e.dropAll("identity changed")
-	}
+	e.refused(err, e.history)
 	ls.failures++
 	limit := min(5*time.Second, e.cfg.TTL) // a database that is back is noticed within about a lease
 	if ls.valid {                          // every try counts while the lease runs

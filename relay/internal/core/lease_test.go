@@ -45,6 +45,7 @@ func TestPastTheDeadlineNothingIsSentOrSettled(t *testing.T) {
 // lapsed is a lane whose lease runs out with m1 acknowledged, m2 and m3 on their
 // way and m4 not begun.
 func lapsed(t *testing.T) (*rig, Deliver) {
+	t.Helper()
 	r := newRig(t, Config{})
 	r.lead(1)
 	for i, keys := range [][]string{{"a"}, {"a", "b"}, {"c"}} {
@@ -202,6 +203,27 @@ func TestAnotherIdentityDropsEverything(t *testing.T) {
 	wantEqual(t, "cancelled", take[Cancel](r).ID, d.ID)
 	// The first answer of a new history only says that there is one.
 	wantEqual(t, "held messages", r.e.msgs, 0)
+}
+
+func TestARefusalFromTheHistoryBeforeDropsNothing(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	old := take[Read](r) // answered when its history is gone for long
+	r.now += time.Second
+	r.step(Tick{})
+	g := lanes(1, store.ParkedView{})
+	g.Identity = "promoted"
+	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	r.read(r.batch(0, "p1", "a"))
+	r.deliver()
+	r.now += 1100 * time.Millisecond
+	r.step(Tick{})
+	s := take[Settle](r)
+	lost := len(factsOf[LaneLost](r))
+	r.step(ReadDone{ID: old.ID, Err: store.ErrIdentity})
+	wantEqual(t, "lanes lost by it", len(factsOf[LaneLost](r))-lost, 0)
+	r.step(Settled{ID: s.ID})
+	wantEqual(t, "epoch", r.e.lanes[0].epoch, 11)
 }
 
 func TestSurplusLanesAreFinishedSettledAndReleased(t *testing.T) {

@@ -10,12 +10,12 @@ import (
 )
 
 var (
-	failed    = broker.Failed(errTest, "f1", "")
-	rejected  = broker.Rejected(errTest, "r1", "")
-	unknown   = broker.Unknown(errTest, "u1", "")
-	outage    = broker.Outage(errTest, "o1", "")
-	notTried  = broker.Failed(broker.ErrNotTried, "", "")
-	ordersOut = broker.Outage(errTest, "o2", "orders")
+	failed       = broker.Failed(errTest, "f1", "")
+	rejected     = broker.Rejected(errTest, "r1", "")
+	unknown      = broker.Unknown(errTest, "u1", "")
+	outage       = broker.Outage(errTest, "o1", "")
+	errNotTried  = broker.Failed(broker.ErrNotTried, "", "")
+	errOrdersOut = broker.Outage(errTest, "o2", "orders")
 )
 
 // TestOutcomes is the table of DESIGN section 6: one call with the answers
@@ -30,25 +30,55 @@ func TestOutcomes(t *testing.T) {
 		again  string // ids of the second call, "" for none
 		parked string
 	}{
-		{"failed counts an attempt and captures its key", Config{}, sent{"a", "b", "a"}, []error{failed, nil, notTried},
-			"", "m1 retry captures #1, m3 waiting"},
+		{
+			"failed counts an attempt and captures its key",
+			Config{},
+			sent{"a", "b", "a"},
+			[]error{failed, nil, errNotTried},
+			"", "m1 retry captures #1, m3 waiting",
+		},
 		{"failed without a key captures nothing", Config{}, sent{"", ""}, []error{failed, nil}, "", "m1 retry #1"},
 		{"an unclassified error is failed", Config{}, sent{"a"}, []error{errTest}, "", "m1 retry captures #1"},
-		{"dead after the last attempt", Config{Retry: Backoff{MaxAttempts: 1}}, sent{"a", "a"}, []error{failed, notTried},
-			"", "m1 dead captures #1, m2 waiting"},
-		{"rejected is dead at once and blocks", Config{}, sent{"a", "b", "a"}, []error{rejected, nil, notTried},
-			"", "m1 dead captures #1, m3 waiting"},
-		{"rejected under skip holds the key until that is recorded", Config{Policy: skip}, sent{"a", "b", "a"},
-			[]error{rejected, nil, notTried}, "", "m1 dead #1, m3 waiting"},
-		{"outage keeps what is unresolved", Config{}, sent{"a", "b", "a"}, []error{outage, nil, notTried}, "[m1 m3]", ""},
-		{"unknown is sent again", Config{}, sent{"a", "b", "a"}, []error{unknown, nil, notTried}, "[m1 m3]", ""},
+		{
+			"dead after the last attempt",
+			Config{Retry: Backoff{MaxAttempts: 1}},
+			sent{"a", "a"},
+			[]error{failed, errNotTried},
+			"", "m1 dead captures #1, m2 waiting",
+		},
+		{
+			"rejected is dead at once and blocks",
+			Config{},
+			sent{"a", "b", "a"},
+			[]error{rejected, nil, errNotTried},
+			"", "m1 dead captures #1, m3 waiting",
+		},
+		{
+			"rejected under skip holds the key until that is recorded",
+			Config{Policy: skip},
+			sent{"a", "b", "a"},
+			[]error{rejected, nil, errNotTried},
+			"", "m1 dead #1, m3 waiting",
+		},
+		{"outage keeps what is unresolved", Config{}, sent{"a", "b", "a"}, []error{outage, nil, errNotTried}, "[m1 m3]", ""},
+		{"unknown is sent again", Config{}, sent{"a", "b", "a"}, []error{unknown, nil, errNotTried}, "[m1 m3]", ""},
 		{"throttled is sent again", Config{}, sent{"a", "b"}, []error{broker.Throttled(errTest, "", "", time.Second), nil}, "[m1]", ""},
 		{"not tried behind an unknown head stays whatever its class", Config{}, sent{"a", "a"}, []error{unknown, failed}, "[m1 m2]", ""},
-		{"a destination that is down while others work", Config{}, sent{"a", "b@other", "a@other"},
-			[]error{ordersOut, nil, notTried}, "", "m1 retry captures, m3 waiting"},
-		{"a destination that is down alone", Config{}, sent{"a", "b"}, []error{ordersOut, ordersOut}, "[m1 m2]", ""},
-		{"too many parked keys for an outage", Config{ParkedKeys: 1}, sent{"a", "b", "c@other"},
-			[]error{ordersOut, ordersOut, nil}, "[m2]", "m1 retry captures"},
+		{
+			"a destination that is down while others work",
+			Config{},
+			sent{"a", "b@other", "a@other"},
+			[]error{errOrdersOut, nil, errNotTried},
+			"", "m1 retry captures, m3 waiting",
+		},
+		{"a destination that is down alone", Config{}, sent{"a", "b"}, []error{errOrdersOut, errOrdersOut}, "[m1 m2]", ""},
+		{
+			"too many parked keys for an outage",
+			Config{ParkedKeys: 1},
+			sent{"a", "b", "c@other"},
+			[]error{errOrdersOut, errOrdersOut, nil},
+			"[m2]", "m1 retry captures",
+		},
 		{"an answer of the wrong length is unknown", Config{}, sent{"a", "b"}, []error{failed}, "[m1 m2]", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -192,7 +222,7 @@ func TestAKnownBadDestinationIsNotAskedByEveryBatch(t *testing.T) {
 	b.More = true
 	r.read(b)
 	r.read(r.batch(0, "p2", "c", "d@other"))
-	r.deliver(ordersOut, nil)
+	r.deliver(errOrdersOut, nil)
 	wantEqual(t, "second call", fmt.Sprint(ids(r.deliver())), "[m4]")
 	wantEqual(t, "parked", drawn(r.settle(0).Park), "m1 retry captures, m3 retry captures")
 }
@@ -319,10 +349,11 @@ func TestOneSeedGivesOneTranscript(t *testing.T) {
 		}
 		return out
 	}
-	if run(7) != run(7) {
+	first := run(7)
+	if again := run(7); first != again {
 		t.Error("the same seed gave two transcripts")
 	}
-	if run(7) == run(8) {
+	if first == run(8) {
 		t.Error("the seed draws nothing")
 	}
 }

@@ -99,13 +99,13 @@ func TestAParkedRecordThatFailsAgainIsParkedLonger(t *testing.T) {
 	}{
 		{"failed", failed, "m1 retry captures #4"},
 		{"rejected", rejected, "m1 dead captures #4"},
-		{"its destination is down", ordersOut, "m1 retry captures #3"},
+		{"its destination is down", errOrdersOut, "m1 retry captures #3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, Config{})
 			r.leadWith(lanes(1, due))
 			r.read(r.parkedBatch(due, store.Retry, 3, "a", "a", "b"))
-			r.deliver(c.err, notTried, nil)
+			r.deliver(c.err, errNotTried, nil)
 			st := r.settle(0)
 			wantEqual(t, "parked", drawn(st.Park), c.parked)
 			wantEqual(t, "unparked", fmt.Sprint(st.Unpark), "[3]")
@@ -212,7 +212,7 @@ func TestScheduledRecordsBehindAFailureOfTheirKeyWait(t *testing.T) {
 	due := store.ParkedView{HasDue: true, Records: 2}
 	r.leadWith(lanes(1, due))
 	r.read(r.parkedBatch(due, store.Scheduled, 0, "a", "a"))
-	r.deliver(failed, notTried)
+	r.deliver(failed, errNotTried)
 	wantEqual(t, "parked", drawn(r.settle(0).Park), "m1 retry captures #1, m2 waiting")
 }
 
@@ -239,12 +239,12 @@ func TestAFewMessagesStepOutOfABrakesWay(t *testing.T) {
 	r := newRig(t, Config{Brake: 1})
 	r.lead(1)
 	r.read(r.batch(0, "p1", "a", "b", "b"))
-	r.deliver(rejected, rejected, notTried)
+	r.deliver(rejected, rejected, errNotTried)
 	for range 20 {
 		r.pass(500 * time.Millisecond)
 		if d, ok := maybe[Deliver](r); ok {
 			wantEqual(t, "probe", fmt.Sprint(ids(d)), "[m2 m3]")
-			r.step(Delivered{ID: d.ID, Errs: []error{rejected, notTried}})
+			r.step(Delivered{ID: d.ID, Errs: []error{rejected, errNotTried}})
 		}
 		if s, ok := maybe[Settle](r); ok {
 			wantEqual(t, "parked", drawn(s.Settlements[0].Park), "m1 dead captures #1, m2 retry captures, m3 waiting")

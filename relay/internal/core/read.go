@@ -2,7 +2,6 @@ package core
 
 import (
 	"bytes"
-	"errors"
 
 	"github.com/postrider/postrider/store"
 )
@@ -10,6 +9,8 @@ import (
 type readOp struct {
 	lanes []*lane
 	reads []store.LaneRead
+
+	history uint64
 }
 
 // room is how many more messages the lane may take, 0 when a read is not worth it.
@@ -75,6 +76,7 @@ func (e *Engine) planRead() {
 		return
 	}
 	id := e.id()
+	op.history = e.history
 	e.reads[id] = op
 	e.do(Read{ID: id, Reads: op.reads, Timeout: e.cfg.StoreTimeout})
 }
@@ -90,7 +92,7 @@ func (e *Engine) onRead(ev ReadDone) {
 		e.reserved -= op.reads[i].MaxRecords
 	}
 	if ev.Err != nil {
-		e.readFailed(ev.Err)
+		e.readFailed(op, ev.Err)
 		return
 	}
 	e.readHold = pause{}
@@ -110,10 +112,8 @@ func (e *Engine) onRead(ev ReadDone) {
 	}
 }
 
-func (e *Engine) readFailed(err error) {
-	if errors.Is(err, store.ErrIdentity) {
-		e.dropAll("identity changed")
-	}
+func (e *Engine) readFailed(op *readOp, err error) {
+	e.refused(err, op.history)
 	e.pauseFor(&e.readHold, e.cfg.OutageBase, e.cfg.OutageMax)
 	e.storeFails(callRead, err)
 }

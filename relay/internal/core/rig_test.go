@@ -22,9 +22,10 @@ type rig struct {
 	seq   int64
 }
 
-func newRig(t testing.TB, cfg Config) *rig {
+func newRig(tb testing.TB, cfg Config) *rig {
+	tb.Helper()
 	cfg.BootID = "boot"
-	return &rig{t: t, e: New(cfg, 1), now: time.Hour}
+	return &rig{t: tb, e: New(cfg, 1), now: time.Hour}
 }
 
 func (r *rig) step(ev Event) {
@@ -187,10 +188,10 @@ func drawn(parks []store.Park) (out string) {
 	return out
 }
 
-func wantEqual[T comparable](t testing.TB, what string, got, want T) {
-	t.Helper()
+func wantEqual[T comparable](tb testing.TB, what string, got, want T) {
+	tb.Helper()
 	if got != want {
-		t.Errorf("%s: got %v, want %v", what, got, want)
+		tb.Errorf("%s: got %v, want %v", what, got, want)
 	}
 }
 

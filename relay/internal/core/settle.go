@@ -1,7 +1,6 @@
 package core
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -120,9 +119,7 @@ func (e *Engine) onSettled(ev Settled) {
 	}
 	op.id = 0
 	if ev.Err != nil {
-		if errors.Is(ev.Err, store.ErrIdentity) {
-			e.dropAll("identity changed")
-		}
+		e.refused(ev.Err, e.history) // an operation of the history before is forgotten
 		e.pauseFor(&op.pause, e.cfg.OutageBase, e.cfg.OutageMax/3)
 		e.storeFails(callSettle, ev.Err)
 		return

@@ -54,7 +54,7 @@ func (n *node) start() {
 	n.sent = map[store.Lane]map[string]bool{}
 	n.calls, n.identity = map[core.ID]store.Lane{}, ""
 	n.store = w.db.Pipe(memstore.DefaultPipe)
-	n.store.ClientClock(func() time.Time { return origin.Add(w.now + n.wall) })
+	n.store.ClientClock(func() time.Time { return origin().Add(w.now + n.wall) })
 	n.engine = core.New(n.config(), w.plan.Seed*31+uint64(w.boots))
 	w.note("boot", n.index, uint64(w.boots))
 	n.step(core.Start{})

@@ -151,7 +151,7 @@ func (wr *writer) insert(t *simTx, in insert) {
 	}
 	if in.Kind == msgScheduled {
 		m.due = w.now + time.Duration(w.rng.Int64N(int64(2*time.Second)))
-		pm.NotBefore = origin.Add(m.due)
+		pm.NotBefore = origin().Add(m.due)
 	} else if in.Key >= 0 {
 		k := wr.key(in.Key)
 		if k.locked != nil && k.locked != t {
