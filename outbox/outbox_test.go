@@ -141,8 +141,9 @@ func TestPostgresArrays(t *testing.T) {
 	}
 	want := []any{
 		"{" + ids[0] + "," + ids[1] + "}",
-		`{"a\"b\\c,{}","t"}`, `{"NULL",""}`, `{"",""}`, `{"\\x00ff","\\x"}`, `{"",""}`,
+		`{"a\"b\\c,{}","t"}`, `{"NULL",""}`, `{"",""}`, []byte("\x00\xff"), `{"",""}`,
 		`{"{}","{\"q\":\"\\\"\"}"}`, `{7,0}`, `{0,3}`, `{"2026-03-04T04:06:07.000002Z",NULL}`,
+		`{1,3}`, `{2,0}`,
 	}
 	if !reflect.DeepEqual(tx.args[0], want) {
 		t.Errorf("arguments\n got %q\nwant %q", tx.args[0], want)

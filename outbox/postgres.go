@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"strconv"
 	"time"
@@ -33,11 +32,13 @@ func newPostgres(table string) *postgres {
 	return &postgres{
 		one: insert + " VALUES ($1::text::uuid, $2::text, $3::text, $4::text, $5::bytea, $6::text," +
 			" $7::text::jsonb, $8::bigint, $9::int, $10::text::timestamptz)",
-		// ORDER BY, because sequence numbers are drawn as the rows come by.
-		many: insert + " SELECT " + "m.id, m.topic, m.key, m.type, m.payload, m.content_type, m.headers, m.version," +
+		// ORDER BY, because sequence numbers are drawn as the rows come by. The
+		// payloads come in one piece: as an array's elements they would be escaped,
+		// and looked through byte by byte on the other side.
+		many: insert + " SELECT m.id, m.topic, m.key, m.type, substring($5::bytea FROM m.start FOR m.size), m.content_type, m.headers, m.version," +
 			" m.schema_version, m.not_before FROM unnest($1::text::uuid[], $2::text::text[], $3::text::text[]," +
-			" $4::text::text[], $5::text::bytea[], $6::text::text[], $7::text::jsonb[], $8::text::bigint[]," +
-			" $9::text::int[], $10::text::timestamptz[]) WITH ORDINALITY AS m(id, topic, key, type, payload," +
+			" $4::text::text[], $11::text::int[], $12::text::int[], $6::text::text[], $7::text::jsonb[], $8::text::bigint[]," +
+			" $9::text::int[], $10::text::timestamptz[]) WITH ORDINALITY AS m(id, topic, key, type, start, size," +
 			" content_type, headers, version, schema_version, not_before, ord) ORDER BY m.ord",
 	}
 }
@@ -87,21 +88,24 @@ func row(id string, m *postrider.Message) []any {
 	}
 }
 
-// arrays is the arguments of the batch statement: one array literal per column.
+// arrays is the arguments of the batch statement: one array literal per column,
+// and the payloads as one.
 func arrays(ids []string, msgs []postrider.Message) []any {
 	size := 0
 	for i := range msgs {
-		size += 2*len(msgs[i].Payload) + 6
+		size += len(msgs[i].Payload)
 	}
-	payload := make(array, 0, size+2)
-	var id, topic, key, typ, contentType, headers, version, schemaVersion, notBefore array
+	payload := make([]byte, 0, size)
+	var id, topic, key, typ, starts, sizes, contentType, headers, version, schemaVersion, notBefore array
 	for i := range msgs {
 		m := &msgs[i]
 		id = id.plain(ids[i])
 		topic = topic.text(m.Topic)
 		key = key.text(m.Key)
 		typ = typ.text(m.Type)
-		payload = payload.bytes(m.Payload)
+		starts = starts.integer(int64(len(payload)) + 1) // SQL counts from one
+		sizes = sizes.integer(int64(len(m.Payload)))
+		payload = append(payload, m.Payload...)
 		contentType = contentType.text(m.ContentType)
 		headers = headers.text(headersJSON(m.Headers))
 		version = version.integer(m.Version)
@@ -113,8 +117,9 @@ func arrays(ids []string, msgs []postrider.Message) []any {
 		}
 	}
 	return []any{
-		id.literal(), topic.literal(), key.literal(), typ.literal(), payload.literal(), contentType.literal(),
+		id.literal(), topic.literal(), key.literal(), typ.literal(), payload, contentType.literal(),
 		headers.literal(), version.literal(), schemaVersion.literal(), notBefore.literal(),
+		starts.literal(), sizes.literal(),
 	}
 }
 
@@ -135,13 +140,6 @@ func (a array) text(s string) array {
 		}
 		a = append(a, s[i])
 	}
-	return append(a, '"')
-}
-
-// bytes adds a bytea in hex form, whose backslash is escaped once more.
-func (a array) bytes(b []byte) array {
-	a = append(a.next(), `"\\x`...)
-	a = hex.AppendEncode(a, b)
 	return append(a, '"')
 }
 
