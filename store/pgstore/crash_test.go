@@ -96,8 +96,10 @@ func crashTakesNumbersBack(t *testing.T, version string, crash func(*db, *testse
 	if again, err := o.store.Read(t.Context(), reads); !errors.Is(err, store.ErrIdentity) {
 		t.Errorf("read on from a position of before the crash: %d batches, %v", len(again), err)
 	}
-	_, err = o.store.Settle(t.Context(), []store.Settlement{{BootID: "a", Lane: 0, Epoch: o.grant[0].Epoch,
-		Position: ahead[0].Position, Delivered: 1}})
+	_, err = o.store.Settle(t.Context(), []store.Settlement{{
+		BootID: "a", Lane: 0, Epoch: o.grant[0].Epoch,
+		Position: ahead[0].Position, Delivered: 1,
+	}})
 	wantIs(t, err, store.ErrIdentity)
 	o.lease()
 	if got := o.drain(); len(got) != 121 {

@@ -70,8 +70,10 @@ func (o *owner) step() int {
 		}
 		n += len(b.Messages)
 		if !bytes.Equal(b.Position, r.After) {
-			settle = append(settle, store.Settlement{BootID: o.boot, Lane: b.Lane, Epoch: r.Epoch,
-				Position: b.Position, Delivered: len(b.Messages)})
+			settle = append(settle, store.Settlement{
+				BootID: o.boot, Lane: b.Lane, Epoch: r.Epoch,
+				Position: b.Position, Delivered: len(b.Messages),
+			})
 			o.grant[b.Lane].Position = b.Position
 		}
 	}

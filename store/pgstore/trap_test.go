@@ -173,8 +173,10 @@ func TestIdentityChange(t *testing.T) {
 		_, err = o.store.Read(t.Context(), o.reads())
 		wantIs(t, err, store.ErrIdentity)
 		for _, b := range batches {
-			_, err = o.store.Settle(t.Context(), []store.Settlement{{BootID: "a", Lane: b.Lane,
-				Epoch: o.grant[b.Lane].Epoch, Position: b.Position, Delivered: 1}})
+			_, err = o.store.Settle(t.Context(), []store.Settlement{{
+				BootID: "a", Lane: b.Lane,
+				Epoch: o.grant[b.Lane].Epoch, Position: b.Position, Delivered: 1,
+			}})
 			wantIs(t, err, store.ErrIdentity)
 		}
 		o.lease()
@@ -258,8 +260,10 @@ func TestLostCommitAnswer(t *testing.T) {
 		}
 		var settle []store.Settlement
 		for _, b := range batches {
-			settle = append(settle, store.Settlement{BootID: "a", Lane: b.Lane, Epoch: o.grant[b.Lane].Epoch,
-				Position: b.Position, Delivered: len(b.Messages)})
+			settle = append(settle, store.Settlement{
+				BootID: "a", Lane: b.Lane, Epoch: o.grant[b.Lane].Epoch,
+				Position: b.Position, Delivered: len(b.Messages),
+			})
 		}
 		for range 3 { // the answer of the first two was lost
 			lost, err := o.store.Settle(t.Context(), settle)
