@@ -33,8 +33,8 @@ matrix: ## the same on every supported PostgreSQL
 	@POSTRIDER_MATRIX=1 tools/test $(TESTFLAGS)
 
 .PHONY: race
-race: servers ## the same under the race detector
-	@tools/test -race $(TESTFLAGS)
+race: servers ## the same under the race detector, with fewer simulations
+	@POSTRIDER_SIM_SEEDS=$${POSTRIDER_SIM_SEEDS:-2000} tools/test -race $(TESTFLAGS)
 
 .PHONY: short
 short: ## the root module without any server, under a minute

@@ -22,12 +22,12 @@ const KafkaVersion = "4.3.1"
 // Kafka is a running single-node Kafka broker (KRaft), without authentication.
 // Topics are not created by themselves.
 type Kafka struct {
+	Server
+
 	Addr      string // host:port for clients
 	ClusterID string
 	Dir       string // holds data/ and server.log
-	PID       int    // another one after Restart
 
-	proc *process
 }
 
 // KafkaLibs returns the directory with the broker's jars.
@@ -235,32 +235,4 @@ func kafkaCall(ctx context.Context, address string, key, version uint16, body []
 	answer := make([]byte, size-4)
 	_, err = io.ReadFull(conn, answer)
 	return answer, err
-}
-
-// Kill ends the broker with SIGKILL, as a crash would.
-func (k *Kafka) Kill() error { return k.proc.kill() }
-
-// Stop shuts the broker down. It may be restarted.
-func (k *Kafka) Stop() error { return k.proc.stop() }
-
-// Restart starts the broker again on the same data and port, stopping it first
-// if it runs.
-func (k *Kafka) Restart() error {
-	err := k.proc.restart(context.Background())
-	k.PID = k.proc.pid()
-	return err
-}
-
-// Freeze suspends the broker: connections stay open and nobody answers.
-func (k *Kafka) Freeze() error { return k.proc.freeze() }
-
-// Thaw ends Freeze.
-func (k *Kafka) Thaw() error { return k.proc.thaw() }
-
-// Close stops the broker and removes its directory if it is a temporary one.
-// It is for brokers that came from LaunchKafka.
-func (k *Kafka) Close() error {
-	err := k.proc.stop()
-	k.proc.home.remove()
-	return err
 }

@@ -20,12 +20,12 @@ const NATSVersion = "2.15.2"
 // NATS is a running nats-server with JetStream in a file store, without
 // authentication.
 type NATS struct {
+	Server
+
 	URL string // nats://127.0.0.1:port
 	Dir string // holds js/ and server.log
-	PID int    // another one after Restart
 
 	addr, monitor, name string
-	proc                *process
 }
 
 // NATSBinary returns the path of nats-server.
@@ -167,32 +167,4 @@ func (n *NATS) ready(ctx context.Context) error {
 			return fmt.Errorf("%w: %q", errProtocol, line)
 		}
 	}
-}
-
-// Kill ends the server with SIGKILL, as a crash would.
-func (n *NATS) Kill() error { return n.proc.kill() }
-
-// Stop shuts the server down. It may be restarted.
-func (n *NATS) Stop() error { return n.proc.stop() }
-
-// Restart starts the server again on the same data and port, stopping it first
-// if it runs.
-func (n *NATS) Restart() error {
-	err := n.proc.restart(context.Background())
-	n.PID = n.proc.pid()
-	return err
-}
-
-// Freeze suspends the server: connections stay open and nobody answers.
-func (n *NATS) Freeze() error { return n.proc.freeze() }
-
-// Thaw ends Freeze.
-func (n *NATS) Thaw() error { return n.proc.thaw() }
-
-// Close stops the server and removes its directory if it is a temporary one.
-// It is for servers that came from LaunchNATS.
-func (n *NATS) Close() error {
-	err := n.proc.stop()
-	n.proc.home.remove()
-	return err
 }

@@ -17,13 +17,13 @@ import (
 // Postgres is a running PostgreSQL server with one superuser, postgres, who
 // needs no password.
 type Postgres struct {
+	Server
+
 	URL     string // of the database postgres
 	Version string // major version: "18"
 	Port    int
 	Dir     string // holds data/, sock/ and server.log
-	PID     int    // of the postmaster; another one after Restart
 
-	proc *process
 }
 
 // PostgresVersions are the versions a test should run on: the oldest and the
@@ -229,36 +229,6 @@ func (p *Postgres) Database(tb TB) string {
 		}
 	})
 	return p.DatabaseURL(name)
-}
-
-// Kill ends the server and all its sessions with SIGKILL, as a crash would.
-func (p *Postgres) Kill() error { return p.proc.kill() }
-
-// Stop shuts the server down, ending open sessions, and removes a temporary
-// directory only at the end of the test: it may be restarted.
-func (p *Postgres) Stop() error { return p.proc.stop() }
-
-// Restart starts the server again on the same data and port, stopping it first
-// if it runs, and waits until it has recovered.
-func (p *Postgres) Restart() error {
-	err := p.proc.restart(context.Background())
-	p.PID = p.proc.pid()
-	return err
-}
-
-// Freeze suspends the server and its sessions: connections stay open and
-// nobody answers.
-func (p *Postgres) Freeze() error { return p.proc.freeze() }
-
-// Thaw ends Freeze.
-func (p *Postgres) Thaw() error { return p.proc.thaw() }
-
-// Close stops the server and removes its directory if it is a temporary one.
-// It is for servers that came from LaunchPostgres.
-func (p *Postgres) Close() error {
-	err := p.proc.stop()
-	p.proc.home.remove()
-	return err
 }
 
 // Query runs SQL in the simple protocol and returns the rows as text, NULL as
