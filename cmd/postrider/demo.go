@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -35,6 +36,13 @@ type demoAnswer struct {
 func (d demoAnswer) kept() bool {
 	return d.Lost == 0 && d.Phantom == 0 && d.OutOfOrder == 0 && d.DoubleEffects == 0 && d.Effects == d.Messages
 }
+
+// The demo's outbox has few lanes and its relay a small window: what a kill may
+// send twice is at most their product.
+const (
+	demoLanes  = 8
+	demoWindow = 16
+)
 
 type demoOptions struct {
 	orders, rate, kills int
@@ -139,6 +147,7 @@ func (d *demo) open(ctx context.Context) error {
 	} else if err := d.ownSchema(ctx, "postrider_demo_"+run); err != nil {
 		return err
 	}
+	d.set.lanes = demoLanes
 	if d.st, err = openStore(&d.set); err != nil {
 		return err
 	}
@@ -193,19 +202,25 @@ func (d *demo) drive(ctx context.Context) error {
 	return d.settleDown(ctx)
 }
 
+// patience is how long nothing may move before the demo takes it for stuck.
+const patience = 30 * time.Second
+
 // settleDown waits until nothing is pending and the warehouse has caught up.
-// What does not arrive in time is what the count will call lost.
+// What does not arrive while nothing moves is what the count will call lost.
 func (d *demo) settleDown(ctx context.Context) error {
 	want, err := d.tables.committed(ctx)
 	if err != nil {
 		return err
 	}
-	deadline := time.Now().Add(30 * time.Second)
-	for time.Now().Before(deadline) {
+	last, moved := 0, time.Now()
+	for time.Since(moved) < patience {
 		status, err := d.st.Status(ctx)
 		effects, effectsErr := d.tables.effects(ctx)
 		if err == nil && effectsErr == nil && status.Pending == 0 && effects >= want {
 			return nil
+		}
+		if effects > last {
+			last, moved = effects, time.Now()
 		}
 		if !sleep(ctx, 50*time.Millisecond) {
 			return errors.New("demo: interrupted")
@@ -235,24 +250,46 @@ func (d *demo) reportText(w *tabwriter.Writer, r demoAnswer) {
 	row(w)
 	row(w, "  orders", r.Orders)
 	row(w, "  messages committed", r.Messages)
-	row(w, "  copies published", fmt.Sprintf("%d, %d of them duplicates", r.Delivered, r.Duplicates))
+	row(w, "  copies published", fmt.Sprintf("%d, %d of them duplicates (a kill may make up to %d: the relay's window)", r.Delivered, r.Duplicates, demoLanes*demoWindow))
 	row(w, "  effects", r.Effects)
 	row(w, "  lost / phantom", fmt.Sprintf("%d / %d", r.Lost, r.Phantom))
 	row(w, "  out of order / applied twice", fmt.Sprintf("%d / %d", r.OutOfOrder, r.DoubleEffects))
 	row(w, "  relay killed", fmt.Sprintf("%d times, %d with messages in flight", r.Kills, r.KillsInFlight))
-	row(w, "  longest silence", fmt.Sprintf("%d ms", r.MaxGapMS))
+	row(w, "  longest silence", fmt.Sprintf("%d ms (promised after a kill: 3 s)", r.MaxGapMS))
 	row(w)
 	if r.kept() {
 		row(w, "Every message counted once.")
 		row(w)
 	}
 	row(w, "Next:")
-	row(w, "  postrider demo --orders 5000 --kill 20", "the same, harder")
-	row(w, "  postrider migrate --store sqlite:shop.db", "an outbox of your own")
-	row(w, "  postrider relay --help", "carry it to Kafka or NATS")
+	me := invocation(os.Args[0], os.Executable, exec.LookPath)
+	row(w, "  "+me+" demo --orders 5000 --kill 20", "the same, harder")
+	row(w, "  "+me+" migrate --store sqlite:shop.db", "an outbox of your own")
+	row(w, "  "+me+" relay --help", "carry it to Kafka or NATS")
 	if d.opts.keep {
 		row(w, "Files of this run: "+d.dir)
 	}
+}
+
+// invocation is how to call this program again by hand: what `go run` has built
+// is gone by then, and what is not on the PATH needs its own.
+func invocation(arg0 string, executable func() (string, error), lookPath func(string) (string, error)) string {
+	file, err := executable()
+	if err != nil {
+		return arg0
+	}
+	if strings.Contains(filepath.ToSlash(file), "/go-build") {
+		return "go run ./cmd/postrider"
+	}
+	name := filepath.Base(arg0)
+	if found, err := lookPath(name); err == nil {
+		a, errA := filepath.EvalSymlinks(found)
+		b, errB := filepath.EvalSymlinks(file)
+		if errA == nil && errB == nil && a == b {
+			return name
+		}
+	}
+	return arg0
 }
 
 // sleep waits for d; false means that ctx ended first.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -129,7 +130,8 @@ func (d *demo) start(ctx context.Context) error {
 		return fmt.Errorf("demo: the warehouse did not start: %s", d.lastLog("warehouse"))
 	}
 	d.relay = &relayChild{start: func() (*child, error) {
-		return d.spawn("relay", d.set, "relay", "--listen", "", "--lease-ttl", "1s", "--log-format", "json")
+		return d.spawn("relay", d.set, "relay", "--listen", "", "--lease-ttl", "1500ms", "--log-format", "json",
+			"--window", strconv.Itoa(demoWindow))
 	}}
 	if err := d.relay.restart(); err != nil {
 		return err

@@ -44,10 +44,7 @@ func (d *demo) kill(ctx context.Context) error {
 			return nil
 		}
 	}
-	before, err := d.broker.published(ctx)
-	if err != nil {
-		return fmt.Errorf("demo: count at the broker: %w", err)
-	}
+	killed := time.Now()
 	if err := victim.cmd.Process.Kill(); err != nil {
 		return fmt.Errorf("demo: kill the relay: %w", err)
 	}
@@ -56,12 +53,32 @@ func (d *demo) kill(ctx context.Context) error {
 	if err := d.relay.restart(); err != nil {
 		return err
 	}
-	return d.awaitPublish(ctx, before)
+	before, err := d.lastWords(ctx)
+	if err != nil {
+		return err
+	}
+	return d.awaitPublish(ctx, before, killed)
 }
 
-func (d *demo) awaitPublish(ctx context.Context, before int) error {
-	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); {
+// lastWords counts what is at the broker when what the dead relay had sent has
+// arrived. Its successor cannot have published yet: the lease still runs.
+func (d *demo) lastWords(ctx context.Context) (int, error) {
+	for last := -1; ; {
+		now, err := d.broker.published(ctx)
+		if err != nil {
+			return 0, fmt.Errorf("demo: count at the broker: %w", err)
+		}
+		if now == last || !sleep(ctx, 50*time.Millisecond) {
+			return now, nil
+		}
+		last = now
+	}
+}
+
+func (d *demo) awaitPublish(ctx context.Context, before int, killed time.Time) error {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		if now, err := d.broker.published(ctx); err == nil && now > before {
+			d.view.takenOver(time.Since(killed))
 			return nil
 		}
 		select {
@@ -73,5 +90,5 @@ func (d *demo) awaitPublish(ctx context.Context, before int) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("demo: the relay publishes nothing 15s after a kill: %s", d.lastLog("relay"))
+	return fmt.Errorf("demo: the relay publishes nothing %s after a kill: %s", patience, d.lastLog("relay"))
 }

@@ -20,6 +20,8 @@ type view struct {
 	kills    int
 	inFlight int
 	planned  int
+	down     bool          // the relay is dead and nobody has taken over yet
+	took     time.Duration // the last take-over
 }
 
 func newView(a *app, o demoOptions) *view {
@@ -40,12 +42,34 @@ func (v *view) killed(inFlight bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.kills++
+	v.down = true
 	if inFlight {
 		v.inFlight++
 	}
 	if !v.tty {
 		fmt.Fprintf(v.out, "%5.1fs  relay killed (%d of %d)\n", time.Since(v.begun).Seconds(), v.kills, v.planned)
 	}
+}
+
+// takenOver says how long it took from the kill to the next message at the broker.
+func (v *view) takenOver(took time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.down, v.took = false, took
+	if !v.tty {
+		fmt.Fprintf(v.out, "%5.1fs  taken over after %s\n", time.Since(v.begun).Seconds(), short(took))
+	}
+}
+
+// relayNow is what the relay is doing, for the terminal.
+func (v *view) relayNow() string {
+	switch {
+	case v.down:
+		return "dead: its lease runs out"
+	case v.took > 0:
+		return "taken over after " + short(v.took)
+	}
+	return ""
 }
 
 func (v *view) counts() (kills, inFlight int) {
@@ -86,7 +110,7 @@ func (v *view) draw(l look) {
 	fmt.Fprintf(v.out, "\x1b[2K  sent     %6d  at the broker\n", l.sent)
 	fmt.Fprintf(v.out, "\x1b[2K  lag      %6s\n", short(l.lag))
 	fmt.Fprintf(v.out, "\x1b[2K  effects  %6d  in the stock\n", l.effects)
-	fmt.Fprintf(v.out, "\x1b[2K  kills    %6d  of %d\n", v.kills, v.planned)
+	fmt.Fprintf(v.out, "\x1b[2K  kills    %6d  of %d  %s\n", v.kills, v.planned, v.relayNow())
 }
 
 // watch feeds the view until ctx ends. A look that fails is left out: the next one will do.
