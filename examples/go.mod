@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/postrider/postrider v0.0.0
+	github.com/postrider/postrider/store/pgstore v0.0.0
 	github.com/postrider/postrider/store/sqlitestore v0.0.0
 )
 

@@ -22,8 +22,9 @@ type Request struct {
 //	POST /orders/{id}/pay   pay it: ref, declined
 //	POST /orders/{id}/ship  ship it: ref
 //
-// Answers are 204, 400 for a body that cannot be read, 402 for a declined card
-// and 409 for an order in another state.
+// Answers are 204, 400 for a body that cannot be read or lacks something, 402
+// for a declined card and 409 for an order in another state: one that is there
+// already, is paid already, or not yet.
 func (s *Shop) Handler(log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", answer(log, func(r *http.Request, q Request) error {
@@ -49,6 +50,8 @@ func answer(log *slog.Logger, do func(*http.Request, Request) error) http.Handle
 		switch {
 		case err == nil:
 			w.WriteHeader(http.StatusNoContent)
+		case errors.Is(err, ErrInvalid):
+			http.Error(w, ErrInvalid.Error(), http.StatusBadRequest)
 		case errors.Is(err, ErrDeclined):
 			http.Error(w, "card declined", http.StatusPaymentRequired)
 		case errors.Is(err, ErrState):

@@ -36,6 +36,7 @@ type Event struct {
 
 // Errors that the API turns into status codes.
 var (
+	ErrInvalid  = errors.New("order, ref and sku must be given, qty must be 1 or more")
 	ErrState    = errors.New("the order is not there or not in the right state")
 	ErrDeclined = errors.New("the card was declined")
 )
@@ -84,12 +85,23 @@ func (s *Shop) Migrate(ctx context.Context) error {
 	return nil
 }
 
-// Place makes an order. e.Ref names the step for ever.
+// Place makes an order. e.Ref names the step for ever. An order that is there
+// already is ErrState, and nothing is enqueued again.
 func (s *Shop) Place(ctx context.Context, e Event) error {
 	e.Step = Placed
+	if e.SKU == "" || e.Qty < 1 {
+		return ErrInvalid
+	}
 	return s.step(ctx, &e, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO orders (id, sku, qty, placed) VALUES ($1, $2, $3, $4)`, e.Order, e.SKU, e.Qty, e.Ref)
-		return err
+		res, err := tx.ExecContext(ctx, `INSERT INTO orders (id, sku, qty, placed) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (id) DO NOTHING`, e.Order, e.SKU, e.Qty, e.Ref)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 0 {
+			return errors.Join(err, ErrState)
+		}
+		return nil
 	}, nil)
 }
 
@@ -128,6 +140,9 @@ func advance(ctx context.Context, tx *sql.Tx, update string, e *Event) error {
 // both. check runs after the message was written and may still undo everything.
 func (s *Shop) step(ctx context.Context, e *Event, change func(*sql.Tx) error, check func() error) error {
 	fail := func(err error) error { return fmt.Errorf("order %s, %s: %w", e.Order, e.Step, err) }
+	if e.Order == "" || e.Ref == "" {
+		return ErrInvalid
+	}
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return fail(err)

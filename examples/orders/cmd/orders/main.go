@@ -2,17 +2,25 @@
 // until `postrider relay` carries them.
 //
 //	postrider migrate --store sqlite:shop.db
-//	go run ./orders/cmd/orders -db shop.db
+//	go run ./examples/orders/cmd/orders -db shop.db
+//	curl -d '{"order":"o-1","ref":"r-1","sku":"book","qty":2}' localhost:8080/orders
+//	curl -d '{"ref":"r-2"}' localhost:8080/orders/o-1/pay
+//	curl -d '{"ref":"r-3"}' localhost:8080/orders/o-1/ship
+//	postrider status --store sqlite:shop.db
 package main
 
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"flag"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
@@ -39,13 +47,23 @@ func serve(dsn, listen string, log *slog.Logger) error {
 		return err
 	}
 	defer db.Close()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	shop := orders.NewShop(db, dialect, nil)
-	if err := shop.Migrate(context.Background()); err != nil {
+	if err := shop.Migrate(ctx); err != nil {
 		return err
 	}
-	log.Info("serving", "address", listen)
-	srv := &http.Server{Addr: listen, Handler: shop.Handler(log), ReadHeaderTimeout: 5 * time.Second}
-	return srv.ListenAndServe()
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	log.Info("serving", "address", l.Addr().String())
+	srv := &http.Server{Handler: shop.Handler(log), ReadHeaderTimeout: 5 * time.Second}
+	go func() { <-ctx.Done(); _ = srv.Shutdown(context.WithoutCancel(ctx)) }() // what has begun is finished
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }
 
 func open(dsn string) (*sql.DB, outbox.Dialect, error) {
