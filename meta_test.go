@@ -289,6 +289,19 @@ func TestReadmeCompiles(t *testing.T) {
 	}
 }
 
+// TestReadmeShowsTheQuickstart: the first program of the README is the file it
+// names, which a test runs.
+func TestReadmeShowsTheQuickstart(t *testing.T) {
+	want := read(t, "examples/quickstart/main.go")
+	blocks := goBlocks(read(t, "README.md"))
+	if len(blocks) == 0 || blocks[0] != want {
+		t.Error("the first Go block of README.md is not examples/quickstart/main.go: copy the file into it")
+	}
+	if n := strings.Count(want, "\n"); n >= 80 {
+		t.Errorf("examples/quickstart/main.go has %d lines, want fewer than 80", n)
+	}
+}
+
 // goBlocks returns the ```go blocks of a Markdown text.
 func goBlocks(text string) []string {
 	var blocks []string

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -229,6 +230,26 @@ func TestDryRunMakesNoFile(t *testing.T) {
 	}
 	if _, err := os.Stat(file); err == nil {
 		t.Error("the dry run made the file")
+	}
+}
+
+// Every command that the documents show exists as it stands there.
+func TestDocumentedCommands(t *testing.T) {
+	command := regexp.MustCompile("(?m)(?:^|`)postrider ([a-z][^`\n#]*)")
+	for _, name := range []string{"README.md", "docs/operating.md", "examples/orders/cmd/orders/main.go"} {
+		data, err := os.ReadFile(filepath.Join("..", "..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := command.FindAllStringSubmatch(strings.ReplaceAll(string(data), "//\t", ""), -1)
+		if len(found) == 0 {
+			t.Errorf("%s shows no command", name)
+		}
+		for _, m := range found {
+			if got := cli(t, nil, "", append(strings.Fields(m[1]), "--help")...); got.code != 0 || !strings.Contains(got.out, "Usage:") {
+				t.Errorf("%s: `postrider %s`: exit code %d, %s", name, m[1], got.code, got.err)
+			}
+		}
 	}
 }
 
