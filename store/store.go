@@ -43,7 +43,8 @@ type Store interface {
 	// changes nothing and its lane is returned in lost. A settlement that
 	// succeeded makes the lane's epoch Epoch+1. When the outcome of a Settle is
 	// unknown (err != nil) the caller must repeat it unchanged: a settlement
-	// that had been committed already is then reported as success again.
+	// that had been committed already is then reported as success again. Another
+	// settlement under the same epoch is not: see [Settlement.Mark].
 	Settle(ctx context.Context, settlements []Settlement) (lost []Lane, err error)
 	// Wait returns when work may exist, after limit, or with ctx's error when
 	// ctx ends. Sleeping for limit is a correct implementation.

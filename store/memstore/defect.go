@@ -77,6 +77,8 @@ const (
 	// DueBehindDead returns what waits behind a dead record or a later retry
 	// together with the head.
 	DueBehindDead
+	// RepeatAnything takes any settlement under a settled epoch for its repetition.
+	RepeatAnything
 )
 
 var defectNames = [...]string{
@@ -86,6 +88,7 @@ var defectNames = [...]string{
 	"NoFence", "RepeatLost", "RepeatTwice", "HalfSettle", "SplitSettle", "ParkBeforeFence",
 	"LoseParked", "ForgetCaptured", "DueIgnoresHead", "DueIgnoresTime", "DeadIsDue", "ActAtOnce", "RetryKeepsAttempts",
 	"RetryFreesKey", "ForgetGaps", "DueHeadsOnly", "DuePageReversed", "DueBehindDead",
+	"RepeatAnything",
 }
 
 func (d Defect) String() string {

@@ -94,7 +94,7 @@ func (db *database) take(p *pipe, req store.LeaseRequest, now time.Time) {
 			to = max(l.epoch, 1)
 		}
 		l.owner = req.BootID
-		l.advance(to, req.BootID, false)
+		l.advance(to, req.BootID, nil)
 		held++
 	}
 }

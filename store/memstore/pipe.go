@@ -35,25 +35,30 @@ type progress struct {
 	n      int64
 	owner  string
 	settle bool
+	mark   uint64 // of the settlement
 }
 
 // keepHistory is how many progress records a lane remembers, more than any
 // caller repeats a settlement of.
 const keepHistory = 64
 
-func (l *lane) advance(to int64, owner string, settle bool) {
+func (l *lane) advance(to int64, owner string, st *store.Settlement) {
 	l.epoch = to
-	l.history = append(l.history, progress{to, owner, settle})
+	p := progress{n: to, owner: owner, settle: st != nil}
+	if st != nil {
+		p.mark = st.Mark()
+	}
+	l.history = append(l.history, p)
 	if len(l.history) > keepHistory {
 		l.history = append(l.history[:0], l.history[len(l.history)-keepHistory/2:]...)
 	}
 }
 
-// settledBy reports whether record n is a settlement of owner.
-func (l *lane) settledBy(owner string, n int64) bool {
+// settledBy reports whether the record that st would have made is there.
+func (l *lane) settledBy(st store.Settlement, anyMark bool) bool {
 	for _, p := range l.history {
-		if p.n == n {
-			return p.settle && p.owner == owner
+		if p.n == st.Epoch+1 {
+			return p.settle && p.owner == st.BootID && (anyMark || p.mark == st.Mark())
 		}
 	}
 	return false

@@ -35,7 +35,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 			}
 		case fresh:
 			if s.db.opts.Defect == HalfSettle && i > 0 && i == len(settlements)-1 {
-				l.advance(st.Epoch+1, st.BootID, true)
+				l.advance(st.Epoch+1, st.BootID, &st)
 				continue
 			}
 			if err := s.db.apply(p, l, st); err != nil {
@@ -92,7 +92,7 @@ func (db *database) judge(l *lane, st store.Settlement) verdict {
 		return fresh
 	case l.owner == st.BootID && l.epoch == st.Epoch:
 		return fresh
-	case l.settledBy(st.BootID, st.Epoch+1):
+	case l.settledBy(st, d == RepeatAnything):
 		if d == RepeatLost {
 			return fenced
 		}
@@ -106,7 +106,7 @@ func (db *database) judge(l *lane, st store.Settlement) verdict {
 
 // apply carries out one settlement.
 func (db *database) apply(p *pipe, l *lane, st store.Settlement) error {
-	l.advance(max(l.epoch, st.Epoch)+1, st.BootID, true)
+	l.advance(max(l.epoch, st.Epoch)+1, st.BootID, &st)
 	l.settledAt = db.opts.Now()
 	if st.Position != nil {
 		if err := db.moveTo(st.Lane, l, st.Position); err != nil {

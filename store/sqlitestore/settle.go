@@ -51,7 +51,7 @@ func (s *Store) settleLane(ctx context.Context, q querier, st *store.Settlement)
 		return false, nil
 	case err != nil:
 		return false, err
-	case settledBy == st.BootID && settledEpoch == st.Epoch:
+	case settledBy == signature(st) && settledEpoch == st.Epoch:
 		return true, nil // committed before, its answer was lost
 	case owner != st.BootID || epoch != st.Epoch:
 		return false, nil
@@ -63,7 +63,7 @@ func (s *Store) settleLane(ctx context.Context, q querier, st *store.Settlement)
 	}
 	_, err = q.ExecContext(ctx, `UPDATE postrider_progress SET epoch = epoch + 1, pos = ?, delivered = delivered + ?,
 		settled_at = ?, settled_by = ?, settled_epoch = ? WHERE pipe = ? AND lane = ?`,
-		pos, st.Delivered, micros(s.now()), st.BootID, st.Epoch, s.opts.Pipe, st.Lane)
+		pos, st.Delivered, micros(s.now()), signature(st), st.Epoch, s.opts.Pipe, st.Lane)
 	if err != nil {
 		return false, err
 	}
@@ -85,6 +85,9 @@ func (s *Store) settleLane(ctx context.Context, q querier, st *store.Settlement)
 	}
 	return true, nil
 }
+
+// signature is whose settlement it is and what it says.
+func signature(st *store.Settlement) string { return fmt.Sprintf("%s/%016x", st.BootID, st.Mark()) }
 
 // park puts a record into the parked table or changes it there. Its generation
 // and the time of its first failure stay.

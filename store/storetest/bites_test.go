@@ -70,6 +70,7 @@ func TestBites(t *testing.T) {
 		memstore.DueHeadsOnly:       {"due/queue", "due/limits"},
 		memstore.DuePageReversed:    {"due/queue", "due/limits"},
 		memstore.DueBehindDead:      {"due/queue-stops"},
+		memstore.RepeatAnything:     {"settle/repeat-changed"},
 	} {
 		t.Run(defect.String(), func(t *testing.T) {
 			mustCatch(t, func() storetest.Env { return newMemEnv(memstore.Cursor, defect) }, want...)

@@ -32,6 +32,10 @@ func settleCases() []Case {
 			Promise: "a settlement that had been committed is reported as success when it is repeated, and is applied once",
 		},
 		{
+			Name: "settle/repeat-changed", Run: settleRepeatChanged,
+			Promise: "another settlement under an epoch that was settled is no repetition: its lane is lost",
+		},
+		{
 			Name: "settle/many-lanes", Run: settleManyLanes,
 			Promise: "the settlements of several lanes are applied together",
 		},
@@ -195,6 +199,32 @@ func settleRepeat(ctx context.Context, env Env) error {
 		return fmt.Errorf("after one settlement sent three times: epoch %d, want %d; %d parked records, want 1", l.Epoch, epoch, l.Parked.Records)
 	}
 	return wantStatus(ctx, env, map[string]int64{"delivered": 1, "dead": 1, "pending": 3})
+}
+
+func settleRepeatChanged(ctx context.Context, env Env) error {
+	r, b, err := front(ctx, env)
+	if err != nil {
+		return err
+	}
+	first := store.Settlement{Lane: b.Lane, Delivered: 1}
+	if lost, err := r.trySettle(ctx, first); err != nil || lost {
+		return fmt.Errorf("the first settlement: lost %v, error %v", lost, err)
+	}
+	for name, s := range map[string]store.Settlement{
+		"a position": {Lane: b.Lane, Position: b.Position, Delivered: 1}, "another count": {Lane: b.Lane, Delivered: 2}, "a park": greedy(b),
+	} {
+		lost, err := r.trySettle(ctx, s)
+		if err != nil {
+			return err
+		}
+		if !lost {
+			return fmt.Errorf("a settlement with %s counts as the one that was committed under its epoch", name)
+		}
+	}
+	if lost, err := r.trySettle(ctx, first); err != nil || lost {
+		return fmt.Errorf("the first settlement repeated: lost %v, error %v", lost, err)
+	}
+	return nil
 }
 
 func settleManyLanes(ctx context.Context, env Env) error {
