@@ -61,10 +61,7 @@ func (s *Store) adoptOwn(ctx context.Context) error {
 		return s.wrap("adopt", err)
 	}
 	defer conn.Release()
-	if err := s.repairSequence(ctx, conn.Conn(), 0); err != nil && !errors.Is(err, store.ErrIdentity) {
-		return s.wrap("adopt", err)
-	}
-	return nil
+	return s.wrap("adopt", s.liftSequence(ctx, conn.Conn(), 0))
 }
 
 func (s *Store) adoptMoved(ctx context.Context) error {

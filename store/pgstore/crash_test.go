@@ -73,6 +73,7 @@ func TestCrashTakesNumbersBack(t *testing.T) {
 }
 
 func crashTakesNumbersBack(t *testing.T, version string, crash func(*db, *testserver.Postgres)) {
+	t.Helper()
 	pg, d := lazy(t, version)
 	o := d.owner("a")
 	o.want()

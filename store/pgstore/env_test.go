@@ -21,6 +21,7 @@ import (
 
 // onEach runs a test on every server version asked for.
 func onEach(t *testing.T, run func(t *testing.T, version string)) {
+	t.Helper()
 	for _, v := range testserver.PostgresVersions() {
 		t.Run("pg"+v, func(t *testing.T) { run(t, v) })
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -54,7 +55,10 @@ func (s *Store) wrap(doing string, err error) error {
 
 // schemaMismatch looks which version is there: the statement that failed could not know.
 func (s *Store) schemaMismatch(doing string, err error) error {
-	have, verr := s.schemaVersion(context.Background(), s.pool)
+	//nolint:forbidigo // the caller's context may have ended with the statement
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	have, verr := s.schemaVersion(ctx, s.pool)
 	if verr != nil || have == Version {
 		return &store.UnusableError{
 			What: fmt.Sprintf("%s: %v", doing, err),

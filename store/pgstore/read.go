@@ -288,7 +288,7 @@ func (r *reader) pages(ctx context.Context, lanes []*laneRead) error {
 	return errors.Join(err, p.Close())
 }
 
-var binaryResults = []int16{1}
+var binaryResults = []int16{1} //nolint:gochecknoglobals // a constant that Go has no literal for
 
 // results hands each result of a pipeline to its reader.
 func results(p *pgconn.Pipeline, readers ...func(*pgconn.ResultReader) error) error {
