@@ -18,14 +18,15 @@ type node struct {
 	index int
 	rate  float64 // of its monotonic clock
 
-	boot    string // "" while down
-	engine  *core.Engine
-	store   *memstore.Store
-	began   time.Duration // when this boot started
-	slept   time.Duration // how long its machine slept since
-	wall    time.Duration // how far its wall clock is off
-	timer   uint64        // generation of the armed timer
-	drained bool          // asked to end
+	boot      string // "" while down
+	engine    *core.Engine
+	store     *memstore.Store
+	began     time.Duration // when this boot started
+	slept     time.Duration // how long its machine slept since
+	wall      time.Duration // how far its wall clock is off
+	timer     uint64        // generation of the armed timer
+	drained   bool          // asked to end
+	drainFrom time.Duration // when, or when it went on after a pause since
 
 	pausedAt    time.Duration
 	pausedUntil time.Duration // 0: runs
@@ -348,7 +349,7 @@ func (n *node) resume() {
 		n.slept += n.w.now - n.pausedAt
 	}
 	jumped := n.suspended && !n.w.mutant.wallClock && !n.w.mutant.deafToJumps
-	n.pausedUntil, n.suspended = 0, false
+	n.pausedUntil, n.suspended, n.drainFrom = 0, false, n.w.now
 	if jumped {
 		n.receive(boot, core.ClockJump{})
 	}
@@ -376,12 +377,23 @@ func (n *node) drain(later time.Duration) {
 	if n.boot == "" || n.drained {
 		return
 	}
-	n.drained = true
-	boot := n.boot
-	n.receive(boot, core.Drain{})
-	n.w.after(later+6*time.Second, n.start)
-	n.w.after(6*time.Second, func() {
-		if n.boot == boot && n.pausedUntil == 0 {
+	n.drained, n.drainFrom = true, n.w.now
+	n.receive(n.boot, core.Drain{})
+	n.w.after(later+drainLimit, n.start)
+	n.mustEnd(n.boot)
+}
+
+// drainLimit is more than a drain may take.
+const drainLimit = 6 * time.Second
+
+// mustEnd checks that a boot ends in time, not counting what it was paused.
+func (n *node) mustEnd(boot string) {
+	n.w.at(max(n.drainFrom, n.pausedUntil)+drainLimit, func() {
+		switch {
+		case n.boot != boot:
+		case n.w.now < max(n.drainFrom, n.pausedUntil)+drainLimit:
+			n.mustEnd(boot)
+		default:
 			n.w.check.fail("S", "node %d did not end within its drain timeout", n.index)
 		}
 	})
