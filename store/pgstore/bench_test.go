@@ -16,16 +16,7 @@ import (
 // keys in 64 lanes with nobody behind it: the store's own share of a relay.
 func BenchmarkDrain(b *testing.B) {
 	const n = 200_000
-	pg := testserver.SharedPostgres(b, "15")
-	cfg, err := pgstore.ParseConfig(pg.URL)
-	if err != nil {
-		b.Fatal(err)
-	}
-	pool, err := pgxpool.NewWithConfig(b.Context(), cfg)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer pool.Close()
+	pool := benchPool(b)
 	exec := func(text string) {
 		b.Helper()
 		if _, err := pool.Exec(b.Context(), text); err != nil {
@@ -107,10 +98,10 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkIdleRead polls 64 lanes in which nothing happens.
-func BenchmarkIdleRead(b *testing.B) {
-	pg := testserver.SharedPostgres(b, "15")
-	cfg, err := pgstore.ParseConfig(pg.URL)
+// benchPool is a pool as a relay has it.
+func benchPool(b *testing.B) *pgxpool.Pool {
+	b.Helper()
+	cfg, err := pgstore.ParseConfig(testserver.SharedPostgres(b, "15").URL)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -118,7 +109,13 @@ func BenchmarkIdleRead(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer pool.Close()
+	b.Cleanup(pool.Close)
+	return pool
+}
+
+// BenchmarkIdleRead polls 64 lanes in which nothing happens.
+func BenchmarkIdleRead(b *testing.B) {
+	pool := benchPool(b)
 	s := pgstore.New(pool, &pgstore.Options{Schema: "idle"})
 	if _, err := s.Migrate(b.Context(), store.MigrateRequest{}); err != nil {
 		b.Fatal(err)

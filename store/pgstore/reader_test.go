@@ -53,6 +53,16 @@ func readOf(reads []store.LaneRead, lane store.Lane) *store.LaneRead {
 	return &reads[slices.IndexFunc(reads, func(r store.LaneRead) bool { return r.Lane == lane })]
 }
 
+// read reads once and settles nothing.
+func (o *owner) read() []store.Batch {
+	o.Helper()
+	batches, err := o.store.Read(o.Context(), o.reads())
+	if err != nil {
+		o.Fatal(err)
+	}
+	return batches
+}
+
 // step reads once, settles what moved, and reports how many records came.
 func (o *owner) step() int {
 	o.Helper()
