@@ -54,7 +54,7 @@ func unresolved(msgs []postrider.Message, errs []error) ([]postrider.Message, er
 // resend sends until everything is acknowledged, as the relay does.
 func resend(ctx context.Context, s broker.Sink, open []postrider.Message) error {
 	for round := 0; len(open) > 0; round++ {
-		errs, err := run(ctx, s, open, 5*time.Second)
+		errs, err := run(ctx, s, open, 10*time.Second)
 		if err != nil {
 			return err
 		}
@@ -177,9 +177,9 @@ func sinkFrozen(ctx context.Context, env *Env) error {
 		return err
 	}
 	// More than the network holds: writing blocks too.
-	large := messages(env.Topic, 60, 60)
+	large := messages(env.Topic, 24, 24)
 	for i := range large {
-		large[i].ID, large[i].Key, large[i].Payload = id(1000+i), fmt.Sprint("large ", i), make([]byte, 400<<10)
+		large[i].ID, large[i].Key, large[i].Payload = id(1000+i), fmt.Sprint("large ", i), make([]byte, 640<<10)
 	}
 	env.Faults.Freeze()
 	defer env.Faults.Restore()

@@ -123,11 +123,10 @@ func (l *leader) gather(e *encoder) []*batch {
 			at.kick()
 			continue
 		}
-		b, needs := p.next(e, l.sink.producer.Load())
-		if needs && down == nil {
-			var fresh *producer
-			if fresh, down = l.sink.ensureProducer(l.sink.client.Context()); down == nil {
-				b, needs = p.next(e, fresh)
+		b, needs := p.next(e)
+		for needs && down == nil {
+			if _, down = l.sink.ensureProducer(l.sink.client.Context()); down == nil {
+				b, needs = p.next(e)
 			}
 		}
 		if needs {

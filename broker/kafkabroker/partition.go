@@ -78,14 +78,16 @@ func (p *partition) list() bool {
 
 // next returns the batch to send now, nil if there is none. Called by a leader
 // that took the partition from its list. A partition that has no producer takes
-// fresh; if that is nil, next changes nothing and asks for one.
-func (p *partition) next(e *encoder, fresh *producer) (b *batch, needs bool) {
+// the sink's; needs says that there is none and nothing was done. It is read
+// under the lock, where the one that this partition has dropped is not seen.
+func (p *partition) next(e *encoder) (b *batch, needs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.listed = false
+	fresh := p.topic.sink.producer.Load()
 	if p.producer == nil && fresh == nil {
 		return nil, true
 	}
-	p.listed = false
 	if p.flight != nil && p.flight.onWire {
 		return nil, false
 	}
@@ -327,11 +329,10 @@ func (p *partition) abandon(s *segment, cause error) bool {
 }
 
 // refuse answers everything that is queued with err, and the batch that waits
-// for another try. The partition is in no list.
+// for another try.
 func (p *partition) refuse(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.listed = false
 	for _, s := range p.queue {
 		s.resolve(s.next, len(s.idx), err)
 	}

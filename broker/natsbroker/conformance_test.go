@@ -133,27 +133,36 @@ func proxied(t *testing.T, url string) (*faultproxy.Proxy, string) {
 	return proxy, "nats://" + proxy.Addr()
 }
 
-// log reads a stream message by message.
+// log reads a stream up to its end as it is now.
 func log(ctx context.Context, stream jetstream.Stream) ([]postrider.Message, error) {
 	info, err := stream.Info(ctx)
+	if err != nil || info.State.Msgs == 0 {
+		return nil, err
+	}
+	reader, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
 	if err != nil {
 		return nil, err
 	}
 	var out []postrider.Message
-	for seq := uint64(1); seq <= info.State.LastSeq; seq++ {
-		raw, err := stream.GetMsg(ctx, seq)
-		if err != nil {
-			return nil, fmt.Errorf("message %d: %w", seq, err)
+	for uint64(len(out)) < info.State.Msgs {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("%d of %d messages: %w", len(out), info.State.Msgs, err)
 		}
-		var hs []envelope.Header
-		for name, vs := range raw.Header {
-			hs = append(hs, envelope.Header{Name: name, Value: []byte(vs[0])})
-		}
-		m, err := envelope.Codec{Lines: true}.Decode(envelope.Record{Topic: raw.Subject, Headers: hs, Payload: raw.Data})
+		batch, err := reader.Fetch(min(1000, int(info.State.Msgs)-len(out)), jetstream.FetchMaxWait(5*time.Second))
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, m)
+		for raw := range batch.Messages() {
+			var hs []envelope.Header
+			for name, vs := range raw.Headers() {
+				hs = append(hs, envelope.Header{Name: name, Value: []byte(vs[0])})
+			}
+			m, err := envelope.Codec{Lines: true}.Decode(envelope.Record{Topic: raw.Subject(), Headers: hs, Payload: raw.Data()})
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, m)
+		}
 	}
 	return out, nil
 }
