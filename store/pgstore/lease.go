@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,14 +14,20 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// Lease renews the heartbeat, gives lanes back and takes free ones, in one
-// round trip and one transaction, by the database's clock alone.
+// Lease renews the heartbeat, gives lanes back and takes free ones, by the
+// database's clock alone. The heartbeat is a transaction of its own: a lane that
+// cannot be taken, because somebody's unfinished settle holds its next number,
+// costs that lane and no other.
 func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
 	if s.bad != nil {
 		return store.Grant{}, s.bad
 	}
 	if req.BootID == "" {
 		return store.Grant{}, errors.New("lease: the boot id is empty")
+	}
+	s.setTTL(req.TTL)
+	if err := s.giveBack(ctx, req); err != nil {
+		return store.Grant{}, s.wrap("release lanes", err)
 	}
 	for range 3 {
 		g, missing, err := s.lease(ctx, req)
@@ -38,74 +43,95 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 
 // leaseAnswer is what the statements of a lease report.
 type leaseAnswer struct {
-	version, lanes, live int
-	identity             string
-	secured, pipe, home  bool
-	subscription         string // that writes into the outbox
-	grants               []store.LaneGrant
-	requests             []store.Request
+	version, lanes      int
+	identity            string
+	secured, pipe, home bool
+	subscription        string  // that writes into the outbox
+	fresh               bool    // the instance was not known: what it held before is not its own
+	free                []int16 // lanes to take, in random order
+	standing
+}
+
+// standing is what an instance holds at a moment.
+type standing struct {
+	live     int
+	grants   []store.LaneGrant
+	requests []store.Request
+	parked   map[store.Lane]store.ParkedView
 }
 
 func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Grant, missing bool, err error) {
 	var a leaseAnswer
-	b := &pgx.Batch{}
-	s.queueSession(b)
 	pipe := s.opts.Pipe
+	b := &pgx.Batch{}
+	s.queueSession(b, s.limits().lock)
 	b.Queue(s.sql.info, pipe).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&a.version, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.pipe)
 	})
-	b.Queue(s.sql.expired, pipe)
-	if len(req.Release) > 0 {
-		lanes, epochs := []int16{}, []int64{}
-		for _, r := range req.Release {
-			lanes, epochs = append(lanes, int16(r.Lane)), append(epochs, r.Epoch)
-		}
-		b.Queue(s.sql.release, pipe, req.BootID, lanes, epochs)
-	}
+	b.Queue(s.sql.expired, pipe, req.BootID)
 	if req.Leave {
-		b.Queue(s.sql.releaseAll, pipe, req.BootID)
 		b.Queue(s.sql.leave, pipe, req.BootID)
 	} else {
-		b.Queue(s.sql.heartbeat, pipe, req.BootID, req.Instance, req.TTL.Seconds())
+		b.Queue(s.sql.heartbeat, pipe, req.BootID, req.Instance, req.TTL.Seconds()).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&a.fresh)
+		})
 	}
+	again := s.mustRetake(req.BootID)
 	if !req.Leave && !req.Observe {
-		only := []int16{}
-		for _, l := range req.Only {
-			only = append(only, int16(l))
-		}
-		b.Queue(s.sql.take, pipe, req.BootID, req.MaxLanes, only)
+		b.Queue(s.sql.free, pipe, req.BootID, req.MaxLanes, laneIDs(req.Only), again).Query(func(rows pgx.Rows) (err error) {
+			a.free, err = pgx.CollectRows(rows, pgx.RowTo[int16])
+			return err
+		})
 	}
-	b.Queue(s.sql.grants, pipe, req.BootID).Query(func(rows pgx.Rows) error { return scanGrants(rows, &a) })
-	b.Queue(s.sql.requests, pipe).Query(func(rows pgx.Rows) error { return scanRequests(rows, &a) })
-	b.Queue(s.sql.live, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&a.live) })
-	parked := map[store.Lane]store.ParkedView{}
-	b.Queue(s.sql.parked, pipe, s.allLanes()).Query(func(rows pgx.Rows) error { return scanViews(rows, parked) })
+	s.queueStanding(b, req.BootID, &a.standing)
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return g, false, err
 	}
 	if err := s.judge(&a); err != nil || !a.pipe {
 		return g, !a.pipe, err
 	}
+	a.fresh = a.fresh || again
+	s.noteRetake(req.BootID, a.fresh)
+	taken, err := s.take(ctx, req.BootID, &a)
+	switch {
+	case err == nil:
+		s.noteRetake(req.BootID, false)
+	case ctx.Err() == nil: // else no time was left to take more, and the heartbeat stands
+		return g, false, err
+	}
 	s.setIdentity(a.identity)
-	g = store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live, Lanes: a.grants}
+	return a.grant(taken), false, nil
+}
+
+// grant is the answer to the engine. Of an instance that had been given up for
+// dead, only what it has taken since counts: somebody may be taking the rest.
+func (a *leaseAnswer) grant(taken map[store.Lane]bool) store.Grant {
+	g := store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live}
 	held := map[store.Lane]bool{}
-	for i := range g.Lanes {
-		g.Lanes[i].Parked = parked[g.Lanes[i].Lane]
-		held[g.Lanes[i].Lane] = true
+	for _, l := range a.grants {
+		if a.fresh && !taken[l.Lane] {
+			continue
+		}
+		l.Parked = a.parked[l.Lane]
+		held[l.Lane] = true
+		g.Lanes = append(g.Lanes, l)
 	}
 	for _, r := range a.requests {
 		if held[r.Lane] {
 			g.Requests = append(g.Requests, r)
 		}
 	}
-	return g, false, nil
+	return g
 }
 
-// queueSession bounds how long a transaction may wait or linger: a stopped
-// process must not hold the next progress number longer than its lease.
-func (s *Store) queueSession(b *pgx.Batch) {
-	ms := func(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
-	b.Queue(s.sql.session, ms(s.opts.LockWait), ms(5*s.opts.LockWait))
+// queueStanding asks for what the instance holds.
+func (s *Store) queueStanding(b *pgx.Batch, boot string, a *standing) {
+	pipe := s.opts.Pipe
+	a.parked = map[store.Lane]store.ParkedView{}
+	b.Queue(s.sql.grants, pipe, boot).Query(func(rows pgx.Rows) error { return scanGrants(rows, a) })
+	b.Queue(s.sql.requests, pipe).Query(func(rows pgx.Rows) error { return scanRequests(rows, a) })
+	b.Queue(s.sql.live, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&a.live) })
+	b.Queue(s.sql.parked, pipe, s.allLanes()).Query(func(rows pgx.Rows) error { return scanViews(rows, a.parked) })
 }
 
 // allLanes names more lanes than there are: the number is not known yet.
@@ -145,7 +171,7 @@ func (s *Store) checkIdentity(saw string) error {
 	return nil
 }
 
-func scanGrants(rows pgx.Rows, a *leaseAnswer) error {
+func scanGrants(rows pgx.Rows, a *standing) error {
 	for rows.Next() {
 		var g store.LaneGrant
 		var raw rawCursor
@@ -163,7 +189,7 @@ func scanGrants(rows pgx.Rows, a *leaseAnswer) error {
 	return rows.Err()
 }
 
-func scanRequests(rows pgx.Rows, a *leaseAnswer) error {
+func scanRequests(rows pgx.Rows, a *standing) error {
 	for rows.Next() {
 		var r store.Request
 		if err := rows.Scan(&r.ID, &r.Lane, &r.Seq, &r.Kind, &r.Actor, &r.Reason); err != nil {

@@ -1,28 +1,37 @@
 package pgstore
 
-// leaseSQL holds the texts of Lease, which run as one implicit transaction.
+// leaseSQL holds the texts of Lease, whose heartbeat is one implicit transaction
+// and whose taking another.
 //
-// An instance lives as long as its row in relay exists: an expired row is
-// removed first, and only lanes of owners without a row are free. A heartbeat
+// An instance lives as long as its row in relay exists: an expired row of
+// another is removed first, and only lanes of owners without a row are free. A heartbeat
 // that races with the removal waits for it and then finds itself new ("joined"
 // is this transaction): its old lanes are not its own any more.
 func (st *statements) leaseSQL(q func(string) string) {
+	// For this transaction only: the pool may be the application's. Behind a
+	// dead host the server notices within about a lease, not the two hours of
+	// the system's default. Elsewhere than on Linux the server would log a line
+	// for each setting that its system lacks.
 	st.session = `SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
- set_config('idle_in_transaction_session_timeout', $2, true), set_config('jit', 'off', true),
- set_config('row_security', 'off', true), set_config('synchronous_commit', 'on', true)`
+ set_config('idle_in_transaction_session_timeout', $3, true), set_config('jit', 'off', true),
+ set_config('row_security', 'off', true), set_config('synchronous_commit', 'on', true),
+ CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL THEN set_config('transaction_timeout', $2, true) END,
+ CASE WHEN version() LIKE '%linux%' THEN concat(set_config('tcp_keepalives_idle', $4, true), set_config('tcp_keepalives_interval', '1', true),
+  set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', $5, true)) END`
 	st.info = q(`SELECT (SELECT coalesce(max(version), 0) FROM {{schema}}.migration), i.lanes, {{identity}},
  row_security_active('{{schema}}.outbox'::regclass), i.cluster = (pg_control_system()).system_identifier,
  coalesce((SELECT min(s.subname) FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid
    WHERE r.srrelid = '{{schema}}.outbox'::regclass), ''),
  EXISTS (SELECT 1 FROM {{schema}}.pipe WHERE name = $1) FROM {{schema}}.outbox_info i`)
 	st.expired = q(`DELETE FROM {{schema}}.relay r USING (
-  SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND alive_until <= clock_timestamp()
+  SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND alive_until <= clock_timestamp() AND boot_id <> $2
   ORDER BY boot_id FOR UPDATE SKIP LOCKED) x WHERE r.pipe = x.pipe AND r.boot_id = x.boot_id`)
 	// The new deadline is now + ttl whatever stood there: a clock that was set
 	// back leaves no lease that lasts for hours.
 	st.heartbeat = q(`INSERT INTO {{schema}}.relay AS r (pipe, boot_id, instance, alive_until)
 VALUES ($1, $2, $3, clock_timestamp() + $4::float8 * interval '1 second')
-ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, instance = excluded.instance`)
+ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, instance = excluded.instance
+RETURNING r.joined = pg_current_xact_id()`)
 	st.leave = q(`DELETE FROM {{schema}}.relay WHERE pipe = $1 AND boot_id = $2`)
 	const next = `INSERT INTO {{schema}}.progress (pipe, lane, n, owner, pos, low, next_xid, running, draining, drain_seq, delivered)
 SELECT c.pipe, c.lane, c.n + 1, `
@@ -35,21 +44,27 @@ WHERE c.pipe = $1 AND c.owner = $2 ORDER BY c.lane ON CONFLICT DO NOTHING`)
 	// Random among the free, so that two instances that start together do not
 	// want the same lanes; inserted in ascending order, so that they cannot
 	// wait for each other in a circle.
-	st.take = q(`WITH me AS (
-  SELECT (SELECT joined = pg_current_xact_id() FROM {{schema}}.relay WHERE pipe = $1 AND boot_id = $2) AS fresh,
+	const isFree = `(c.owner = '' OR NOT EXISTS (SELECT 1 FROM {{schema}}.relay r WHERE r.pipe = $1 AND r.boot_id = c.owner)`
+	st.free = q(`WITH me AS (
+  SELECT $5::boolean OR (SELECT joined = pg_current_xact_id() FROM {{schema}}.relay WHERE pipe = $1 AND boot_id = $2) AS fresh,
          (SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1) AS live, (SELECT lanes FROM {{schema}}.outbox_info) AS lanes),
 share AS (SELECT CASE WHEN $3::int > 0 THEN least($3, (lanes + live - 1) / live) ELSE (lanes + live - 1) / live END AS n FROM me),
-held AS (SELECT count(*) AS n FROM {{schema}}.lane_cursor c, me WHERE c.pipe = $1 AND c.owner = $2 AND NOT me.fresh),
-free AS (SELECT c.lane FROM {{schema}}.lane_cursor c, me WHERE c.pipe = $1
-  AND (cardinality($4::smallint[]) = 0 OR c.lane = ANY ($4))
-  AND (c.owner = '' OR c.owner = $2 AND me.fresh
-    OR NOT EXISTS (SELECT 1 FROM {{schema}}.relay r WHERE r.pipe = $1 AND r.boot_id = c.owner))
-  ORDER BY random() LIMIT (SELECT greatest(share.n - held.n, 0) FROM share, held))
-` + next + `$2` + rest + ` FROM {{schema}}.lane_cursor c JOIN free ON free.lane = c.lane
-WHERE c.pipe = $1 ORDER BY c.lane ON CONFLICT DO NOTHING`)
+held AS (SELECT count(*) AS n FROM {{schema}}.lane_cursor c, me WHERE c.pipe = $1 AND c.owner = $2 AND NOT me.fresh)
+SELECT c.lane FROM {{schema}}.lane_cursor c, me WHERE c.pipe = $1
+  AND (cardinality($4::smallint[]) = 0 OR c.lane = ANY ($4)) AND ` + isFree + ` OR c.owner = $2 AND me.fresh)
+  ORDER BY random() LIMIT (SELECT greatest(share.n - held.n, 0) FROM share, held)`)
+	st.take = q(next + `$2` + rest + ` FROM {{schema}}.lane_cursor c WHERE c.pipe = $1 AND c.lane = ANY ($3::smallint[])
+AND ` + isFree + ` OR c.owner = $2 AND $4::boolean)
+AND EXISTS (SELECT 1 FROM {{schema}}.relay r WHERE r.pipe = $1 AND r.boot_id = $2)
+ORDER BY c.lane ON CONFLICT DO NOTHING RETURNING lane`)
+	st.evict = q(`SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid, $2)) FROM pg_stat_activity a
+WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND pg_has_role(a.usesysid, 'USAGE')
+AND a.xact_start IS NOT NULL AND a.wait_event_type = 'Client' AND abs(extract(epoch FROM clock_timestamp() - a.state_change)) > $1
+AND EXISTS (SELECT 1 FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.mode = 'RowExclusiveLock'
+  AND l.database = a.datid AND l.relation = '{{schema}}.progress'::regclass)`)
 	st.grants = q(`SELECT c.lane, c.n, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq, c.floor
 FROM {{schema}}.lane_cursor c JOIN {{schema}}.relay r ON r.pipe = c.pipe AND r.boot_id = c.owner
-WHERE c.pipe = $1 AND c.owner = $2 AND (r.joined <> pg_current_xact_id() OR c.settled_at >= now()) ORDER BY c.lane`)
+WHERE c.pipe = $1 AND c.owner = $2 ORDER BY c.lane`)
 	st.live = q(`SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1 AND alive_until > clock_timestamp()`)
 	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.actor, q.reason FROM {{schema}}.request q
 WHERE q.pipe = $1 AND q.done_at IS NULL ORDER BY q.id LIMIT 1000`)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -43,7 +44,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 	}
 	pipe := s.opts.Pipe
 	b := &pgx.Batch{}
-	s.queueSession(b)
+	s.queueSession(b, s.limits().lock)
 	if len(p.setIDs) > 0 {
 		b.Queue(s.sql.running, p.setIDs, p.sets)
 	}
@@ -69,6 +70,10 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 		return rows.Err()
 	})
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+		if blocked(err) { // maybe by a settle of this instance that got half through
+			_, eerr := s.evict(ctx)
+			err = errors.Join(err, eerr)
+		}
 		return nil, s.wrap("settle", err)
 	}
 	if err := s.checkIdentity(identity); err != nil {

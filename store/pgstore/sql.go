@@ -8,8 +8,8 @@ type statements struct {
 	settings                                    string
 	info, look, makePipe, resetMark, resetSet   string
 	session, expired, release, releaseAll       string // lease
-	heartbeat, leave, take, grants, parked      string
-	live, requests                              string
+	heartbeat, leave, free, take, evict         string
+	grants, parked, live, requests              string
 	running, settle, park, unpark, execute      string // settle
 	verdict, prune, pruneRunning                string
 	status, counts, instances, parkedCount      string // admin

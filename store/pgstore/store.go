@@ -26,7 +26,7 @@ type Options struct {
 	Schema     string        // schema of the outbox; default "postrider"
 	Pipe       string        // the reader's name; default "main"
 	Lanes      int           // lanes of an outbox made by Migrate or printed by SQL; default 64
-	LockWait   time.Duration // longest wait for another's lock inside Lease and Settle; default 2 s, keep it below the lease
+	LockWait   time.Duration // longest wait for another's lock inside Settle; default 2 s; never more than a quarter of the lease
 	Durable    Durability    // how safe a transaction must be before its messages are read; default: committed
 	CountLimit int           // rows that Status counts per lane before it says "at least"; default 100,000
 }
@@ -39,10 +39,12 @@ type Store struct {
 	bad  error // an option that cannot work, reported by every method
 
 	mu       sync.Mutex
-	identity string // of the last Lease, "" before it
-	rowBytes int    // recent average size of a record, bounds the next pages
-	lastRead sizes  // sizes the buffers of the next read
-	quiet    *quiet // the last read that found nothing
+	identity string        // of the last Lease, "" before it
+	ttl      time.Duration // of the last Lease, 0 before it
+	retake   string        // boot id that was given up for dead and must take its lanes anew
+	rowBytes int           // recent average size of a record, bounds the next pages
+	lastRead sizes         // sizes the buffers of the next read
+	quiet    *quiet        // the last read that found nothing
 
 	rooms sync.Pool
 }
