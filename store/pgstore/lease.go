@@ -76,6 +76,9 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 			return row.Scan(&a.fresh)
 		})
 	}
+	if s.knownIdentity() == "" { // a missing privilege shows at the start, also when there is nothing to take
+		b.Queue(s.sql.take, pipe, req.BootID, []int16{}, false)
+	}
 	again := s.mustRetake(req.BootID)
 	if !req.Leave && !req.Observe {
 		b.Queue(s.sql.free, pipe, req.BootID, req.MaxLanes, laneIDs(req.Only), again).Query(func(rows pgx.Rows) (err error) {
