@@ -9,6 +9,7 @@ package consumer
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,7 +51,10 @@ type Options struct {
 	Prefetch int
 	// HandlerTimeout ends the context of a handler: 30 s.
 	HandlerTimeout time.Duration
-	// MaxAttempts is how often a message is tried before it is dead: 5.
+	// MaxAttempts is how often a message is tried before it is dead: 5. A try
+	// that ends the process counts. The next one then runs while no other handler
+	// does: only a message that ends the process alone is given up for that,
+	// which takes one try more where MaxAttempts is 1.
 	MaxAttempts int
 	// BackoffMin is the delay after the first failure, doubled by each further
 	// one up to BackoffMax, less up to a half at random: 500 ms, 5 min.
@@ -96,8 +100,8 @@ type Consumer[Tx any] struct {
 	db       DB[Tx]
 	inbox    *inbox.Inbox
 	opts     Options
+	owner    string // of the attempts begun here: another after every start
 	handlers map[string]handler[Tx]
-	turns    *turns
 	database trouble
 	err      error // of registration, reported by Run
 }
@@ -108,7 +112,7 @@ type handler[Tx any] func(ctx context.Context, tx Tx, m postrider.Message) error
 // does no I/O. The inbox tables must be there: see [inbox.Inbox.Migrate].
 func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	o := opts.defaults()
-	c := &Consumer[Tx]{source: source, db: db, opts: o, handlers: make(map[string]handler[Tx]), turns: newTurns(o.Concurrency)}
+	c := &Consumer[Tx]{source: source, db: db, opts: o, owner: rand.Text(), handlers: make(map[string]handler[Tx])}
 	c.inbox = inbox.New(db.Dialect(), o.Name, &inbox.Options{Schema: o.Schema})
 	if o.Name == "" {
 		c.err = errors.New("consumer: Options.Name is empty: it is the consumer's identity in the inbox")
@@ -123,7 +127,15 @@ func (c *Consumer[Tx]) Inbox() *inbox.Inbox { return c.inbox }
 // into an E. A payload that is no such JSON makes the message dead at once.
 //
 // fn's effects belong into tx, which the consumer commits. An error, a panic or
-// the end of ctx rolls tx back, and the message is tried again later.
+// the end of ctx rolls tx back, and the message is tried again later. The text
+// of an error goes into the log and, its first 500 bytes, into the inbox tables,
+// as it is: say what failed, not what the message holds. Of a panic only the
+// type of its value is told.
+//
+// When the transaction fails because of the database (no connection, a conflict
+// with another transaction) fn runs again and no attempt is counted; return the
+// driver's errors wrapped with %w, so that this can be seen. A conflict that
+// does not go away is an error of fn.
 func Handle[Tx, E any](c *Consumer[Tx], typ string, fn func(ctx context.Context, tx Tx, e E) error) {
 	c.HandleMessage(typ, func(ctx context.Context, tx Tx, m postrider.Message) error {
 		var e E
@@ -157,7 +169,9 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// redact keeps what encoding/json says about place and type, not the value.
+// redact keeps what encoding/json says about place and type, not the value. The
+// errors of other decoders (times, numbers, types that decode themselves) quote
+// what they could not read: of these only the type is told.
 func redact(err error) error {
 	var mismatch *json.UnmarshalTypeError
 	if errors.As(err, &mismatch) {
@@ -167,7 +181,7 @@ func redact(err error) error {
 	if errors.As(err, &syntax) {
 		return fmt.Errorf("no JSON at byte %d", syntax.Offset)
 	}
-	return err
+	return fmt.Errorf("a %T, whose text may quote the value", err)
 }
 
 // Run handles messages until ctx ends; then it lets running handlers finish

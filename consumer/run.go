@@ -15,9 +15,10 @@ import (
 type run struct {
 	source  broker.Source
 	opts    Options
-	process func(context.Context, broker.Delivery) broker.Verdict
+	process processor
 
-	slots    chan struct{} // one per handler that may run
+	slots    chan struct{} // one per handler that runs
+	door     chan struct{} // held by the one that waits for slots
 	stopping chan struct{} // closed: start nothing more
 	work     context.Context
 	settler  *settler
@@ -50,10 +51,10 @@ type givenBack struct {
 	until   int    // when settled: deliveries of Receive calls above it are in order again
 }
 
-func newRun(source broker.Source, opts Options, process func(context.Context, broker.Delivery) broker.Verdict) *run {
+func newRun(source broker.Source, opts Options, process processor) *run {
 	return &run{
 		source: source, opts: opts, process: process,
-		slots: make(chan struct{}, opts.Concurrency), stopping: make(chan struct{}),
+		slots: make(chan struct{}, opts.Concurrency), door: make(chan struct{}, 1), stopping: make(chan struct{}),
 		keys: make(map[key]*line), gone: make(map[key]*givenBack), inHand: make(map[*item]struct{}),
 		room: make(chan struct{}, 1),
 	}
@@ -195,11 +196,7 @@ func (r *run) overtakes(call int, k key, id string) bool {
 
 // handleOne works on a delivery without a key.
 func (r *run) handleOne(it *item) {
-	v := broker.Verdict{Delivery: it.d}
-	if r.acquire() {
-		v = r.process(r.work, it.d)
-		<-r.slots
-	}
+	v := r.handle(it)
 	r.settler.add([]broker.Verdict{v}, func() { r.release(it) })
 }
 
@@ -216,11 +213,7 @@ func (r *run) handleKey(k key, l *line) {
 		l.waiting = l.waiting[1:]
 		r.mu.Unlock()
 
-		v := broker.Verdict{Delivery: it.d}
-		if r.acquire() {
-			v = r.process(r.work, it.d)
-			<-r.slots
-		}
+		v := r.handle(it)
 		if !v.Ack {
 			r.giveBack(k, l, it, v)
 			return
@@ -248,21 +241,6 @@ func (r *run) giveBack(k key, l *line, head *item, v broker.Verdict) {
 		r.mu.Unlock()
 		r.release(items...)
 	})
-}
-
-// acquire waits for the right to run a handler; false when the run is stopping.
-func (r *run) acquire() bool {
-	select {
-	case <-r.stopping:
-		return false
-	default:
-	}
-	select {
-	case r.slots <- struct{}{}:
-		return true
-	case <-r.stopping:
-		return false
-	}
 }
 
 // release forgets deliveries that the source has been told about.

@@ -63,8 +63,15 @@ func delivery(id, key string) broker.Delivery {
 func start(src broker.Source, opts *Options, process func(context.Context, broker.Delivery) broker.Verdict) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- newRun(src, opts.defaults(), process).run(ctx) }()
+	go func() { done <- newRun(src, opts.defaults(), beside(process)).run(ctx) }()
 	return func() error { cancel(); return <-done }
+}
+
+// beside makes a processor of one that never asks to run alone.
+func beside(process func(context.Context, broker.Delivery) broker.Verdict) processor {
+	return func(ctx context.Context, d broker.Delivery, _ turn) (broker.Verdict, bool) {
+		return process(ctx, d), false
+	}
 }
 
 func TestNothingOvertakesAHeadGivenBack(t *testing.T) {

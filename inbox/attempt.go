@@ -11,48 +11,74 @@ import (
 
 // Attempt is what the database knows of the tries to process one message.
 type Attempt struct {
-	Count int           // tries begun or failed, this one included
-	Open  int           // of these, the ones that did not come to an end, this one included
-	Dead  bool          // given up: skip it and acknowledge
-	Wait  time.Duration // > 0: not due for so long; the try was not counted
+	Count     int           // tries begun or failed, this one included
+	Dead      bool          // given up: skip it and acknowledge
+	Wait      time.Duration // > 0: not due for so long; the try was not counted
+	LastError string        // of the last try that failed, "" if none did
+
+	// Orphan says that the last try was begun by another owner and has not
+	// ended: that process died, or it lives and still works on the message. The
+	// new try was not counted; see Try.TakeOver.
+	Orphan bool
+	// Alone says that the last try ran alone: see Try.Alone.
+	Alone bool
+}
+
+// Try is an attempt about to begin.
+type Try struct {
+	Origin string // where the message stands, for people: "orders/3@1041"
+	// Owner names the running process, anew after every start: 1 to 255 bytes.
+	// An owner that begins again what it had begun itself is alive, so that try
+	// is not counted twice.
+	Owner string
+	// Alone says that nothing else runs in the process that could take it down:
+	// if it dies now, this message did it.
+	Alone bool
+	// TakeOver counts the try also when that of another owner has not ended.
+	TakeOver bool
 }
 
 // BeginAttempt counts one more try of m. Commit it before the handler runs, in
 // a transaction of its own: then a handler that takes the process down with it
-// is counted too. first is the count when nothing is known of m yet; origin
-// says where the message stood, for people.
-func (in *Inbox) BeginAttempt(ctx context.Context, c Conn, m postrider.Message, origin string, first int) (Attempt, error) {
+// is counted too. Every try must end in one of FailAttempt, Bury,
+// ForgetAttempts and ReturnAttempt; one that does not is an orphan.
+func (in *Inbox) BeginAttempt(ctx context.Context, c Conn, m postrider.Message, try Try) (Attempt, error) {
 	if err := in.usable(&m); err != nil {
 		return Attempt{}, err
 	}
 	var (
-		a     Attempt
-		state string
-		wait  int64
+		a            Attempt
+		state, owner string
+		wait         int64
 	)
-	args := append(in.head(&m, origin), first)
-	if err := c.QueryRow(ctx, in.sql.begin, args...).Scan(&a.Count, &a.Open, &state, &wait); err != nil {
+	takeOver := 0
+	if try.TakeOver {
+		takeOver = 1
+	}
+	args := append(in.head(&m, try.Origin), try.Owner, try.Alone, takeOver)
+	row := c.QueryRow(ctx, in.sql.begin, args...)
+	if err := row.Scan(&a.Count, &state, &wait, &owner, &a.Alone, &a.LastError); err != nil {
 		return Attempt{}, in.wrap("count an attempt of", m.ID, err)
 	}
 	a.Dead = state == "dead"
 	a.Wait = max(0, time.Duration(wait)*time.Microsecond)
+	a.Orphan = !a.Dead && a.Wait == 0 && owner != try.Owner
 	return a, nil
 }
 
-// UndoAttempt takes back what BeginAttempt counted: the try was broken off
-// through no fault of the message.
-func (in *Inbox) UndoAttempt(ctx context.Context, c Conn, m postrider.Message) error {
-	if err := in.usable(&m); err != nil {
-		return err
-	}
-	if _, err := c.ExecContext(ctx, in.sql.undo, in.consumer, m.ID); err != nil {
+// ReturnAttempt takes back the try of m that owner has begun: it did not fail,
+// the database did, or the process was asked to end. It does nothing when that
+// try has ended already.
+func (in *Inbox) ReturnAttempt(ctx context.Context, c Conn, m postrider.Message, owner string) error {
+	if _, err := c.ExecContext(ctx, in.sql.unbegin, in.consumer, m.ID, owner); err != nil {
 		return in.wrap("take back an attempt of", m.ID, err)
 	}
 	return nil
 }
 
 // FailAttempt records why a try of m failed and that the next one is due after
-// delay. counted says whether BeginAttempt has counted this try.
+// delay. counted says whether BeginAttempt has counted this try. The first 500
+// bytes of cause are kept as they are: its author answers for what they reveal.
 func (in *Inbox) FailAttempt(ctx context.Context, c Conn, m postrider.Message, origin string, counted bool, delay time.Duration, cause string) (Attempt, error) {
 	if err := in.usable(&m); err != nil {
 		return Attempt{}, err

@@ -8,6 +8,11 @@
 //
 // There is no function that asks whether a message was seen: between such a
 // question and the effect another delivery of the message can run.
+//
+// A message is known by its id alone, not by where it came from: ids must be
+// unique among everything that one consumer name receives. Enqueue makes such
+// ids (UUIDv7). Where sources choose ids of their own, such as order numbers,
+// give each source a consumer name of its own. Claims stay until [Inbox.Prune].
 package inbox
 
 import (

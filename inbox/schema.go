@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/postrider/postrider/outbox"
 )
@@ -15,6 +16,7 @@ func Schema(d outbox.Dialect, schema string) []string {
 		return []string{
 			fmt.Sprintf(sqliteInboxTable, n.inbox),
 			fmt.Sprintf(sqliteAttemptTable, n.attempt),
+			fmt.Sprintf(sqliteAgeIndex, prefix(schema), "postrider_inbox"),
 		}
 	}
 	n := postgresNames(schema)
@@ -27,6 +29,7 @@ func Schema(d outbox.Dialect, schema string) []string {
 		"CREATE SCHEMA IF NOT EXISTS " + quote(schema),
 		fmt.Sprintf(postgresInboxTable, n.inbox),
 		fmt.Sprintf(postgresAttemptTable, n.attempt),
+		fmt.Sprintf(postgresAgeIndex, strings.ReplaceAll(quote(schema)+".inbox_age", "'", "''"), n.inbox),
 	}
 }
 
@@ -65,8 +68,9 @@ const (
 	type text NOT NULL,
 	origin text NOT NULL,
 	attempts integer NOT NULL CHECK (attempts >= 0),
-	failures integer NOT NULL DEFAULT 0, -- attempts that came to an end
 	state text NOT NULL CHECK (state IN ('retry', 'dead')),
+	begun_by text, -- the process that tries it now, or died of it
+	alone boolean NOT NULL DEFAULT false, -- that try runs beside no other
 	last_error text,
 	next_at timestamptz NOT NULL,
 	updated_at timestamptz NOT NULL,
@@ -77,6 +81,12 @@ const (
 	schema_version integer,
 	PRIMARY KEY (consumer, message_id)
 )`
+	// For Prune. CREATE INDEX IF NOT EXISTS would wait for running consumers, and
+	// stop new ones meanwhile, only to find the index there.
+	postgresAgeIndex = `DO $do$ BEGIN
+IF to_regclass('%s') IS NULL THEN CREATE INDEX inbox_age ON %s (consumer, processed_at); END IF;
+END $do$`
+	sqliteAgeIndex   = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_age ON %s (consumer, processed_at)`
 	sqliteInboxTable = `CREATE TABLE IF NOT EXISTS %s (
 	consumer TEXT NOT NULL,
 	message_id TEXT NOT NULL,
@@ -93,8 +103,9 @@ const (
 	type TEXT NOT NULL,
 	origin TEXT NOT NULL,
 	attempts INTEGER NOT NULL CHECK (attempts >= 0),
-	failures INTEGER NOT NULL DEFAULT 0, -- attempts that came to an end
 	state TEXT NOT NULL CHECK (state IN ('retry', 'dead')),
+	begun_by TEXT, -- the process that tries it now, or died of it
+	alone BOOLEAN NOT NULL DEFAULT false, -- that try runs beside no other
 	last_error TEXT,
 	next_at INTEGER NOT NULL, -- microseconds since 1970
 	updated_at INTEGER NOT NULL,

@@ -10,8 +10,8 @@ import (
 // with $n placeholders, which SQLite spells ?n. Casts are there for drivers that
 // tell the server the parameters' types by their Go types.
 type statements struct {
-	claim, begin, undo, fail, bury, forget, dead string
-	schema                                       []string
+	claim, begin, unbegin, fail, bury, forget, dead, prune string
+	schema                                                 []string
 }
 
 // names are what differs between the dialects.
@@ -24,6 +24,7 @@ type names struct {
 	micros         string // updated_at in microseconds since 1970
 	json           string // cast of a headers parameter
 	jsonText       string // headers column as text
+	skip           string // end of a subquery whose rows are deleted
 }
 
 func newStatements(d outbox.Dialect, schema string) statements {
@@ -33,10 +34,11 @@ func newStatements(d outbox.Dialect, schema string) statements {
 	} else {
 		n = postgresNames(schema)
 	}
-	s := statements{claim: claimSQL, begin: beginSQL, undo: undoSQL, fail: failSQL, bury: burySQL, forget: forgetSQL, dead: deadSQL}
+	s := statements{claim: claimSQL, begin: beginSQL, unbegin: unbeginSQL, fail: failSQL,
+		bury: burySQL, forget: forgetSQL, dead: deadSQL, prune: pruneSQL}
 	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
-		"{wait}", n.wait, "{micros}", n.micros, "{json}", n.json, "{jsontext}", n.jsonText)
-	for _, text := range []*string{&s.claim, &s.begin, &s.undo, &s.fail, &s.bury, &s.forget, &s.dead} {
+		"{wait}", n.wait, "{micros}", n.micros, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip)
+	for _, text := range []*string{&s.claim, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune} {
 		*text = r.Replace(*text)
 		if d == outbox.SQLite {
 			*text = strings.ReplaceAll(*text, "$", "?")
@@ -56,15 +58,20 @@ func postgresNames(schema string) names {
 		plus: "now() + CAST(", plusEnd: " AS bigint) * interval '1 microsecond'",
 		wait:   "CAST(EXTRACT(EPOCH FROM (next_at - now())) * 1000000 AS bigint)",
 		micros: "CAST(EXTRACT(EPOCH FROM a.updated_at) * 1000000 AS bigint)",
-		json:   "::text::jsonb", jsonText: "a.headers::text",
+		json:   "::text::jsonb", jsonText: "a.headers::text", skip: " FOR UPDATE OF i SKIP LOCKED",
 	}
 }
 
-func sqliteNames(schema string) names {
-	s := ""
-	if schema != "" {
-		s = quote(schema) + "."
+// prefix is what stands before a table's name in SQLite.
+func prefix(schema string) string {
+	if schema == "" {
+		return ""
 	}
+	return quote(schema) + "."
+}
+
+func sqliteNames(schema string) names {
+	s := prefix(schema)
 	now := "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
 	return names{
 		inbox: s + "postrider_inbox", attempt: s + "postrider_inbox_attempt", now: now,
@@ -79,24 +86,29 @@ const (
 	claimSQL = `INSERT INTO {inbox} (consumer, message_id, topic, type, processed_at)
 VALUES ($1, $2, $3, $4, {now}) ON CONFLICT (consumer, message_id) DO NOTHING`
 
-	// A message that is dead or not yet due counts no attempt.
+	// Nothing changes when the message is dead, not yet due or begun by another
+	// owner ($7), unless that one is to be taken over ($9 = 1).
 	beginSQL = `INSERT INTO {attempt} AS a
-(consumer, message_id, topic, key, type, origin, attempts, state, next_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, 'retry', {now}, {now})
+(consumer, message_id, topic, key, type, origin, attempts, state, begun_by, alone, next_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, 1, 'retry', $7, $8, {now}, {now})
 ON CONFLICT (consumer, message_id) DO UPDATE SET
-attempts = a.attempts + CASE WHEN a.state = 'retry' AND a.next_at <= {now} THEN 1 ELSE 0 END,
+attempts = a.attempts + CASE WHEN ` + runsSQL + ` AND coalesce(a.begun_by, '') <> excluded.begun_by THEN 1 ELSE 0 END,
+begun_by = CASE WHEN ` + runsSQL + ` THEN excluded.begun_by ELSE a.begun_by END,
+alone = CASE WHEN ` + runsSQL + ` THEN excluded.alone ELSE a.alone END,
 updated_at = {now}
-RETURNING attempts, attempts - failures, state, {wait}`
+RETURNING attempts, state, {wait}, coalesce(begun_by, ''), alone, coalesce(last_error, '')`
 
-	undoSQL = `UPDATE {attempt} SET attempts = attempts - 1, updated_at = {now}
-WHERE consumer = $1 AND message_id = $2 AND state = 'retry' AND attempts > failures`
+	runsSQL = `a.state = 'retry' AND a.next_at <= {now} AND (coalesce(a.begun_by, '') IN ('', excluded.begun_by) OR CAST($9 AS integer) = 1)`
+
+	unbeginSQL = `UPDATE {attempt} SET attempts = attempts - 1, begun_by = NULL, updated_at = {now}
+WHERE consumer = $1 AND message_id = $2 AND begun_by = $3 AND state = 'retry' AND attempts > 0`
 
 	// $9 is 1 when no attempt was counted before the handler ran.
 	failSQL = `INSERT INTO {attempt} AS a
-(consumer, message_id, topic, key, type, origin, attempts, failures, state, last_error, next_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, 1, 1, 'retry', $7, {plus}$8{plusend}, {now})
+(consumer, message_id, topic, key, type, origin, attempts, state, last_error, next_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, 1, 'retry', $7, {plus}$8{plusend}, {now})
 ON CONFLICT (consumer, message_id) DO UPDATE SET
-attempts = a.attempts + $9, failures = a.failures + 1, last_error = excluded.last_error, next_at = excluded.next_at, updated_at = {now}
+attempts = a.attempts + $9, begun_by = NULL, last_error = excluded.last_error, next_at = excluded.next_at, updated_at = {now}
 RETURNING attempts, state`
 
 	burySQL = `INSERT INTO {attempt} AS a
@@ -104,7 +116,7 @@ RETURNING attempts, state`
 payload, content_type, headers, version, schema_version)
 VALUES ($1, $2, $3, $4, $5, $6, $7, 'dead', $8, {now}, {now}, $9, $10, $11{json}, $12, $13)
 ON CONFLICT (consumer, message_id) DO UPDATE SET
-state = 'dead', attempts = excluded.attempts, last_error = excluded.last_error, updated_at = {now},
+state = 'dead', attempts = excluded.attempts, begun_by = NULL, last_error = excluded.last_error, updated_at = {now},
 payload = excluded.payload, content_type = excluded.content_type, headers = excluded.headers,
 version = excluded.version, schema_version = excluded.schema_version`
 
@@ -115,4 +127,10 @@ coalesce(a.payload, ''), coalesce(a.content_type, ''), coalesce({jsontext}, '{}'
 coalesce(a.version, 0), coalesce(a.schema_version, 0)
 FROM {attempt} AS a WHERE a.consumer = $1 AND a.state = 'dead' AND a.message_id > $2
 ORDER BY a.message_id LIMIT $3`
+
+	// $2 is negative. The claim of a dead letter stays as long as the letter.
+	pruneSQL = `DELETE FROM {inbox} WHERE consumer = $1 AND message_id IN (
+SELECT i.message_id FROM {inbox} AS i WHERE i.consumer = $1 AND i.processed_at < {plus}$2{plusend}
+AND NOT EXISTS (SELECT 1 FROM {attempt} AS a WHERE a.consumer = i.consumer AND a.message_id = i.message_id AND a.state = 'dead')
+ORDER BY i.processed_at LIMIT $3{skip})`
 )

@@ -34,7 +34,7 @@ func begun(t *testing.T, db *sql.DB, in *inbox.Inbox, m postrider.Message, n int
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := in.BeginAttempt(t.Context(), inbox.SQL(tx), m, "test", 1); err != nil {
+		if _, err := in.BeginAttempt(t.Context(), inbox.SQL(tx), m, inbox.Try{Origin: "test", Owner: "gone", TakeOver: true}); err != nil {
 			t.Fatal(err)
 		}
 		if err := tx.Commit(); err != nil {

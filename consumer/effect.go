@@ -1,0 +1,110 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/postrider/postrider/inbox"
+)
+
+// conflictTries is how often a transaction that the database gives up is run
+// before that counts as the handler's failure. The pauses between double from
+// conflictPause on, less up to a half at random.
+const (
+	conflictTries = 6
+	conflictPause = 10 * time.Millisecond
+)
+
+// handlerError is what the handler, as opposed to the database, did wrong.
+type handlerError struct{ err error }
+
+func (e *handlerError) Error() string { return e.err.Error() }
+func (e *handlerError) Unwrap() error { return e.err }
+
+// effect claims the message, runs the handler and commits.
+func (c *Consumer[Tx]) effect(ctx context.Context, t *task, h handler[Tx]) error {
+	for try := 1; ; try++ {
+		err := c.effectOnce(ctx, t, h)
+		var again *inbox.RetryableError
+		if !errors.As(inbox.Classify(err), &again) || try == conflictTries || ctx.Err() != nil {
+			return err
+		}
+		t.log.DebugContext(ctx, "the database asks to run the transaction again", "code", again.Code)
+		pause(ctx, jitter(conflictPause<<try))
+	}
+}
+
+// stage is how far a transaction came.
+type stage uint8
+
+const (
+	claiming stage = iota
+	handling       // the handler was called
+	closing        // it returned nil
+)
+
+func (c *Consumer[Tx]) effectOnce(ctx context.Context, t *task, h handler[Tx]) error {
+	limited, cancel := context.WithTimeout(ctx, c.opts.HandlerTimeout)
+	defer cancel()
+	at := claiming
+	err := c.db.Transact(limited, func(tx Tx, conn inbox.Conn) error {
+		fresh, err := c.inbox.Claim(limited, conn, t.m)
+		if err != nil {
+			return err
+		}
+		if fresh {
+			at = handling
+			if err := protect(limited, t, tx, h); err != nil {
+				return blame(limited, conn, err)
+			}
+			at = closing
+		}
+		if t.counted {
+			return c.inbox.ForgetAttempts(limited, conn, t.m)
+		}
+		return nil
+	})
+	switch {
+	case err == nil || at == claiming:
+		return err
+	case limited.Err() != nil && ctx.Err() == nil:
+		return &handlerError{fmt.Errorf("the handler took longer than %v: %w", c.opts.HandlerTimeout, err)}
+	case at == closing && refused(err):
+		return &handlerError{fmt.Errorf("the handler's transaction was refused: %w", err)}
+	}
+	return err
+}
+
+// blame tells whether an error that a handler returned is its own or that of
+// the connection it was given. Handlers wrap and replace errors; so when the
+// error does not say, the connection is asked.
+func blame(ctx context.Context, conn inbox.Conn, err error) error {
+	own := &handlerError{err}
+	var final *permanentError
+	switch code, coded := sqlState(err); {
+	case errors.As(err, &final) || ctx.Err() != nil:
+		return own
+	case coded && isOutage(code):
+		return fmt.Errorf("in the handler: %w", err)
+	case coded:
+		return own
+	}
+	if _, dead := conn.ExecContext(ctx, "SELECT 1"); dead != nil && disconnected(dead) {
+		return fmt.Errorf("the connection was lost in the handler: %w", errors.Join(err, dead))
+	}
+	return own
+}
+
+// protect runs h and makes an error of a panic, of whose value it tells the type.
+func protect[Tx any](ctx context.Context, t *task, tx Tx, h handler[Tx]) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			t.log.ErrorContext(ctx, "the handler panicked", "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+			err = fmt.Errorf("the handler panicked with a %T", p)
+		}
+	}()
+	return h(ctx, tx, t.m)
+}
