@@ -26,8 +26,8 @@ func copySchema(t *testing.T, from, to *db) {
 	}
 	dump := exec.Command(filepath.Join(bin, "pg_dump"), "--schema="+from.schema, from.pool.Config().ConnString())
 	load := exec.Command(filepath.Join(bin, "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", to.pool.Config().ConnString())
-	var said bytes.Buffer
-	dump.Stderr, load.Stderr = &said, &said
+	var dumped, loaded bytes.Buffer
+	dump.Stderr, load.Stderr = &dumped, &loaded
 	if load.Stdin, err = dump.StdoutPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -35,10 +35,10 @@ func copySchema(t *testing.T, from, to *db) {
 		t.Skipf("SKIPPED, NOT TESTED: no client tools: %v", err)
 	}
 	if err := load.Run(); err != nil {
-		t.Fatalf("restore: %v\n%s", err, said.String())
+		t.Fatalf("restore: %v\n%s", err, loaded.String())
 	}
 	if err := dump.Wait(); err != nil {
-		t.Fatalf("dump: %v\n%s", err, said.String())
+		t.Fatalf("dump: %v\n%s", err, dumped.String())
 	}
 }
 
