@@ -20,6 +20,10 @@ const readBuffer = 128 << 10
 // pg_stat_activity, a large read buffer and at most 8 connections, unless the
 // string says otherwise. Its error never repeats the string, which may hold a
 // password. Any other pool works too, with more CPU.
+//
+// The first connection of the pool asks whether a pooler such as PgBouncer
+// stands before the server; then, and with default_query_exec_mode=exec in the
+// string, nothing is prepared under a name, so that transaction pooling works.
 func ParseConfig(conn string) (*pgxpool.Config, error) {
 	cfg, err := pgxpool.ParseConfig(conn)
 	if err != nil {
@@ -36,6 +40,9 @@ func ParseConfig(conn string) (*pgxpool.Config, error) {
 	}
 	cfg.ConnConfig.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 		return pgproto3.NewFrontend(bufio.NewReaderSize(r, readBuffer), w)
+	}
+	if !strings.Contains(conn, "default_query_exec_mode") {
+		cfg.BeforeConnect = newPooler().beforeConnect
 	}
 	return cfg, nil
 }

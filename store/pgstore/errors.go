@@ -41,6 +41,13 @@ func (s *Store) wrap(doing string, err error) error {
 				"and SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA %[1]s, to the relay's role", quote(schema)),
 			Err: err,
 		}
+	case "42P05", "26000": // a name is taken, or not there: they are another client's
+		return &store.UnusableError{
+			What: doing + ": a pooler mixes up the prepared statements of its clients",
+			Fix: "make the pool with pgstore.ParseConfig, or add default_query_exec_mode=exec to the connection string, " +
+				"or set max_prepared_statements in PgBouncer (1.21 or newer)",
+			Err: err,
+		}
 	case "25006":
 		return &store.UnusableError{
 			What: doing + ": the server is read-only",

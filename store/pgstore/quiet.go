@@ -37,12 +37,13 @@ func (q *quiet) covers(lanes []*laneRead) bool {
 }
 
 // stillQuiet reports that nothing was written since the same read found
-// nothing. It reads the sequence, and the server's identity with it.
+// nothing. It reads the sequence, and the server's identity with it. Without names
+// of its own the read may be another session's, and is not remembered.
 func (r *reader) stillQuiet(ctx context.Context, lanes []*laneRead) (bool, error) {
 	r.store.mu.Lock()
 	q, identity := r.store.quiet, r.store.identity
 	r.store.mu.Unlock()
-	if q == nil || q.conn != r.conn || q.identity != identity || !q.covers(lanes) {
+	if q == nil || q.conn != r.conn || r.nameless() || q.identity != identity || !q.covers(lanes) {
 		return false, nil
 	}
 	sd, err := r.conn.Prepare(ctx, r.store.sql.floor, r.store.sql.floor)

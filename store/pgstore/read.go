@@ -262,11 +262,11 @@ func (r *reader) readLog(ctx context.Context, lanes []*laneRead) error {
 // pages does the round trip of a read: the sequence first, then snapshot, next
 // transaction id and rows in one statement.
 func (r *reader) pages(ctx context.Context, lanes []*laneRead) error {
-	floor, err := r.conn.Prepare(ctx, r.store.sql.floor, r.store.sql.floor)
+	floor, err := r.prepare(ctx, r.store.sql.floor)
 	if err != nil {
 		return err
 	}
-	page, err := r.conn.Prepare(ctx, r.store.sql.page, r.store.sql.page)
+	page, err := r.prepare(ctx, r.store.sql.page)
 	if err != nil {
 		return err
 	}
@@ -279,8 +279,8 @@ func (r *reader) pages(ctx context.Context, lanes []*laneRead) error {
 		}
 	}
 	p := r.conn.PgConn().StartPipeline(ctx)
-	p.SendQueryPrepared(floor.Name, nil, nil, nil)
-	p.SendQueryPrepared(page.Name, [][]byte{ids.end(), pos.end(), limits.end()}, nil, binaryResults)
+	floor.send(p, nil, nil)
+	page.send(p, [][]byte{ids.end(), pos.end(), limits.end()}, binaryResults)
 	err = p.Sync()
 	if err == nil {
 		err = results(p, r.floorRow, func(rr *pgconn.ResultReader) error { return r.pageRows(rr, lanes) })

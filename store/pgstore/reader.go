@@ -144,17 +144,17 @@ func (r *reader) bulk(ctx context.Context, lanes []*laneRead) error {
 // query runs one prepared statement with text parameters and binary results,
 // under the same planner settings as a page: see readSettings.
 func (r *reader) query(ctx context.Context, sql string, params [][]byte, read func(*pgconn.ResultReader) error) error {
-	settings, err := r.conn.Prepare(ctx, r.store.sql.settings, r.store.sql.settings)
+	settings, err := r.prepare(ctx, r.store.sql.settings)
 	if err != nil {
 		return err
 	}
-	sd, err := r.conn.Prepare(ctx, sql, sql)
+	sd, err := r.prepare(ctx, sql)
 	if err != nil {
 		return err
 	}
 	p := r.conn.PgConn().StartPipeline(ctx)
-	p.SendQueryPrepared(settings.Name, nil, nil, nil)
-	p.SendQueryPrepared(sd.Name, params, nil, binaryResults)
+	settings.send(p, nil, nil)
+	sd.send(p, params, binaryResults)
 	if err = p.Sync(); err == nil {
 		err = results(p, func(*pgconn.ResultReader) error { return nil }, read)
 	}
