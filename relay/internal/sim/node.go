@@ -378,9 +378,9 @@ func (n *node) drain(later time.Duration) {
 		return
 	}
 	n.drained, n.drainFrom = true, n.w.now
+	n.mustEnd(n.boot)
 	n.receive(n.boot, core.Drain{})
 	n.w.after(later+drainLimit, n.start)
-	n.mustEnd(n.boot)
 }
 
 // drainLimit is more than a drain may take.
