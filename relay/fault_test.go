@@ -289,7 +289,7 @@ func TestTakeOverWithinThreeSeconds(t *testing.T) {
 	}
 }
 
-func takeOver(t *testing.T, died time.Duration) {
+func takeOver(t *testing.T, died time.Duration) { //nolint:thelper // the body of its tests, whose lines should show
 	mem := memstore.New(memstore.Options{})
 	b := membroker.New(nil)
 	victim := &shaky{Store: mem}

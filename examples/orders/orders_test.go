@@ -54,7 +54,7 @@ func TestOrdersReachTheStock(t *testing.T) {
 	})
 }
 
-func travel(t *testing.T, db *sql.DB, d outbox.Dialect, st store.Store, m store.Migrator) {
+func travel(t *testing.T, db *sql.DB, d outbox.Dialect, st store.Store, m store.Migrator) { //nolint:thelper // the body of its tests, whose lines should show
 	if _, err := m.Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
 		t.Fatal(err)
 	}
@@ -118,6 +118,7 @@ func travel(t *testing.T, db *sql.DB, d outbox.Dialect, st store.Store, m store.
 
 // order takes one order through its steps, and tries what must not work.
 func order(t *testing.T, url, id string) {
+	t.Helper()
 	for _, step := range []struct {
 		path, body string
 		want       int

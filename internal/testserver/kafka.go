@@ -27,7 +27,6 @@ type Kafka struct {
 	Addr      string // host:port for clients
 	ClusterID string
 	Dir       string // holds data/ and server.log
-
 }
 
 // KafkaLibs returns the directory with the broker's jars.

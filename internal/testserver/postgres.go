@@ -23,7 +23,6 @@ type Postgres struct {
 	Version string // major version: "18"
 	Port    int
 	Dir     string // holds data/, sock/ and server.log
-
 }
 
 // PostgresVersions are the versions a test should run on: the oldest and the
