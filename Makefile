@@ -17,7 +17,7 @@ demo: ## an order service, a relay and a consumer, on this machine
 
 .PHONY: build
 build: ## the binary, bin/postrider
-	CGO_ENABLED=0 go build -trimpath -o bin/postrider ./cmd/postrider
+	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o bin/postrider ./cmd/postrider
 
 .PHONY: servers
 servers: ## install the servers the tests use (ALL=1: every PostgreSQL)

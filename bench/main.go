@@ -4,6 +4,7 @@
 //
 //	go run ./bench run W1 --broker kafka|nats|null --messages 500000 --output json
 //	go run ./bench run latency --rate 1000
+//	go run ./bench run idle
 //	go run ./bench run enqueue
 //
 // It starts private servers of its own ("make servers" installs them) and
@@ -45,7 +46,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench run W1|latency|enqueue [--broker kafka|nats|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue [--broker kafka|nats|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
@@ -62,7 +63,7 @@ func run(ctx context.Context, args []string) error {
 	fs.IntVar(&c.messages, "messages", 500_000, "messages of the backlog")
 	fs.IntVar(&c.rounds, "rounds", 3, "how often the probes and the drain take turns")
 	fs.IntVar(&c.rate, "rate", 1000, "transactions per second of the latency run")
-	fs.IntVar(&c.seconds, "seconds", 20, "length of the latency run")
+	fs.IntVar(&c.seconds, "seconds", 20, "length of the latency and the idle run")
 	fs.StringVar(&c.output, "output", "text", "json: only the JSON object on standard output")
 	if err := fs.Parse(args[2:]); err != nil {
 		return fmt.Errorf("%w\n%w", err, errUsage)
@@ -79,6 +80,8 @@ func run(ctx context.Context, args []string) error {
 		result, err = runW1(ctx, c)
 	case "latency":
 		result, err = runLatency(ctx, c)
+	case "idle":
+		result, err = runIdle(ctx, c)
 	case "enqueue":
 		result, err = runEnqueue(ctx, c)
 	default:

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// idleResult is the JSON object of the idle workload: what the shipped binary
+// and the database spend while nothing is written.
+type idleResult struct {
+	Workload string `json:"workload"`
+	Broker   string `json:"broker"`
+	Seconds  int    `json:"seconds"`
+	Relay    struct {
+		Core float64 `json:"core_fraction"` // CPU seconds per second
+		RSS  float64 `json:"rss_mib"`       // the most since its start
+	} `json:"relay"`
+	Postgres struct {
+		Core         float64 `json:"core_fraction"` // of all its processes
+		Transactions float64 `json:"transactions_per_s"`
+		WAL          float64 `json:"wal_bytes_per_s"`
+	} `json:"postgres"`
+}
+
+// runIdle builds the binary as it is shipped and lets it wait for messages.
+func runIdle(ctx context.Context, c config) (res *idleResult, err error) {
+	pg, err := testserver.LaunchPostgres(ctx, c.postgres, "", testserver.Durable(), testserver.Throughput())
+	if err != nil {
+		return nil, err
+	}
+	defer pg.Close()
+	b, err := startBroker(ctx, c.broker)
+	if err != nil {
+		return nil, err
+	}
+	defer b.close()
+	if b.name == "null" {
+		return nil, errors.New("idle needs a broker that the binary can be given: kafka or nats")
+	}
+	pool, err := newOutbox(ctx, pg.URL)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	dir, err := os.MkdirTemp("", "postrider-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	relay, err := startBinary(ctx, dir, pg.URL, b)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, endBinary(relay)) }()
+	say("waiting %d s for the relay to settle down, then measuring %d s", warmUp, c.seconds)
+	if err := pause(ctx, warmUp*time.Second); err != nil {
+		return nil, err
+	}
+	if err := owned(ctx, pool); err != nil {
+		return nil, err
+	}
+	return measureIdle(ctx, c, pool, pg, relay.Process.Pid)
+}
+
+// startBinary starts the relay of cmd/postrider, built with the flags of "make build".
+func startBinary(ctx context.Context, dir, store string, b *benchBroker) (*exec.Cmd, error) {
+	path := filepath.Join(dir, "postrider")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "github.com/postrider/postrider/cmd/postrider")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the binary: %w\n%s", err, out)
+	}
+	target := b.url
+	if b.name == "kafka" {
+		target = "kafka://" + target
+	}
+	relay := exec.CommandContext(ctx, path, "relay", "--store", store, "--broker", target)
+	relay.Dir, relay.Stderr = dir, os.Stderr
+	return relay, relay.Start()
+}
+
+func endBinary(relay *exec.Cmd) error {
+	if err := relay.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	return relay.Wait()
+}
+
+// owned reports an error unless a relay holds every lane: an idle relay that
+// could not start would look cheap.
+func owned(ctx context.Context, pool *pgxpool.Pool) error {
+	var free int
+	err := pool.QueryRow(ctx, "SELECT count(*) FROM postrider.lane_cursor c WHERE NOT EXISTS (SELECT FROM postrider.relay r WHERE r.boot_id = c.owner)").Scan(&free)
+	if err == nil && free > 0 {
+		err = fmt.Errorf("%d lanes have no owner", free)
+	}
+	return err
+}
+
+func measureIdle(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.Postgres, pid int) (*idleResult, error) {
+	before, err := idleSample(ctx, pool, pg.PID, pid)
+	if err != nil {
+		return nil, err
+	}
+	if err := pause(ctx, time.Duration(c.seconds)*time.Second); err != nil {
+		return nil, err
+	}
+	after, err := idleSample(ctx, pool, pg.PID, pid)
+	if err != nil {
+		return nil, err
+	}
+	s := after.at.Sub(before.at).Seconds()
+	res := &idleResult{Workload: "idle", Broker: c.broker, Seconds: c.seconds}
+	res.Relay.Core = round((after.relay - before.relay).Seconds() / s)
+	res.Postgres.Core = round((after.pg - before.pg).Seconds() / s)
+	res.Postgres.Transactions = round(float64(after.transactions-before.transactions) / s)
+	res.Postgres.WAL = round(float64(after.wal-before.wal) / s)
+	res.Relay.RSS, err = peakRSS(pid)
+	return res, err
+}
+
+type sample struct {
+	at                time.Time
+	relay, pg         time.Duration
+	transactions, wal int64
+}
+
+func idleSample(ctx context.Context, pool *pgxpool.Pool, pgPID, pid int) (s sample, err error) {
+	if err := pool.QueryRow(ctx, `SELECT xact_commit + xact_rollback, pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint
+		FROM pg_stat_database WHERE datname = current_database()`).Scan(&s.transactions, &s.wal); err != nil {
+		return s, err
+	}
+	s.at = time.Now()
+	if s.relay, err = treeCPU(pid); err != nil {
+		return s, err
+	}
+	s.pg, err = treeCPU(pgPID)
+	return s, err
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
