@@ -234,6 +234,30 @@ func (s *Store) sawRows(n, bytes int, last sizes) {
 	s.rowBytes += (avg - s.rowBytes) / 4
 }
 
+// youngAge is how old a transaction may be to count as young: in so much time it
+// cannot have written many rows.
+const youngAge = 50 * time.Millisecond
+
+// sawRunning notes which transactions a page saw running and which of them
+// cannot have had an id for longer than youngAge.
+func (s *Store) sawRunning(k look) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	s.young = nil
+	if now.Sub(s.lookedAt) < youngAge {
+		s.young = k.running.minus(xidSet{{0, s.lookNext}})
+	}
+	s.lookNext, s.lookedAt = k.next, now
+}
+
+// youngRunning are the young transactions that the last page saw running.
+func (s *Store) youngRunning() xidSet {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.young
+}
+
 func (r *reader) readLog(ctx context.Context, lanes []*laneRead) error {
 	if err := r.pages(ctx, lanes); err != nil {
 		return err
@@ -278,12 +302,20 @@ func (r *reader) pages(ctx context.Context, lanes []*laneRead) error {
 			limits.add(int64(l.limit))
 		}
 	}
+	late, err := r.prepare(ctx, r.store.sql.stragglers)
+	if err != nil {
+		return err
+	}
 	p := r.conn.PgConn().StartPipeline(ctx)
 	floor.send(p, nil, nil)
 	page.send(p, [][]byte{ids.end(), pos.end(), limits.end()}, binaryResults)
-	err = p.Sync()
-	if err == nil {
-		err = results(p, r.floorRow, func(rr *pgconn.ResultReader) error { return r.pageRows(rr, lanes) })
+	readers := []func(*pgconn.ResultReader) error{r.floorRow, func(rr *pgconn.ResultReader) error { return r.pageRows(rr, lanes) }}
+	if params := r.youngLate(lanes); params != nil {
+		late.send(p, params, binaryResults)
+		readers = append(readers, func(rr *pgconn.ResultReader) error { return r.takeLate(rr, &r.early) })
+	}
+	if err = p.Sync(); err == nil {
+		err = results(p, readers...)
 	}
 	return errors.Join(err, p.Close())
 }
@@ -381,5 +413,6 @@ func (r *reader) header(v [][]byte) error {
 	var err error
 	r.look, err = newLook(string(v[colTopic]), int64(binary.BigEndian.Uint64(v[colSeq])))
 	r.now = timestamp(v[colCreatedAt])
+	r.store.sawRunning(r.look)
 	return err
 }

@@ -24,6 +24,8 @@ type reader struct {
 	floor int64     // S: the sequence before the page was read
 	look  look      // what the page's snapshot saw of transactions
 	now   time.Time // the database's clock
+	asked xidSet    // transactions whose late rows came with the page
+	early lateRows  // those rows
 }
 
 // stragglerRows is up to how many late rows are fetched by transaction id;
@@ -49,37 +51,79 @@ func (r *reader) stragglers(ctx context.Context, lanes []*laneRead) error {
 	if draining { // known to be many
 		return r.bulk(ctx, lanes)
 	}
-	lo, hi := newList(len(all)), newList(len(all))
-	for _, x := range all {
+	late := r.early
+	if len(all.minus(r.asked)) > 0 {
+		late = lateRows{}
+		read := func(rr *pgconn.ResultReader) error { return r.takeLate(rr, &late) }
+		if err := r.query(ctx, r.store.sql.stragglers, lateParams(all, ids, top), read); err != nil {
+			return err
+		}
+	}
+	if late.many {
+		return r.bulk(ctx, lanes)
+	}
+	r.deal(late.found)
+	return nil
+}
+
+// lateRows are rows found by transaction id.
+type lateRows struct {
+	found []record
+	bytes int
+	many  bool // there may be more
+}
+
+func lateParams(xids xidSet, lanes *list, top int64) [][]byte {
+	lo, hi := newList(len(xids)), newList(len(xids))
+	for _, x := range xids {
 		lo.add(int64(x.lo))
 		hi.add(int64(x.hi))
 	}
-	var found []record
-	bytes := 0
-	err := r.query(ctx, r.store.sql.stragglers, [][]byte{lo.end(), hi.end(), ids.end(), strconv.AppendInt(nil, top, 10), strconv.AppendInt(nil, stragglerRows, 10)},
-		func(rr *pgconn.ResultReader) error {
-			for rr.NextRow() {
-				var rec record
-				if bytes > defaultBatchBytes { // count the rest, keep nothing
-					found = append(found, record{})
-					continue
-				}
-				if err := r.arena.decode(rr.Values(), &rec); err != nil {
-					return err
-				}
-				bytes += rec.msg.Size()
-				found = append(found, rec)
-			}
-			return nil
-		})
-	switch {
-	case err != nil:
-		return err
-	case len(found) >= stragglerRows || bytes > defaultBatchBytes:
-		return r.bulk(ctx, lanes)
+	return [][]byte{lo.end(), hi.end(), lanes.end(), strconv.AppendInt(nil, top, 10), strconv.AppendInt(nil, stragglerRows, 10)}
+}
+
+func (r *reader) takeLate(rr *pgconn.ResultReader, late *lateRows) error {
+	n := 0
+	for ; rr.NextRow(); n++ {
+		if late.bytes > defaultBatchBytes {
+			late.many = true // keep nothing more
+			continue
+		}
+		var rec record
+		if err := r.arena.decode(rr.Values(), &rec); err != nil {
+			return err
+		}
+		late.bytes += rec.msg.Size()
+		late.found = append(late.found, rec)
 	}
-	r.deal(found)
+	late.many = late.many || n >= stragglerRows
 	return nil
+}
+
+// youngLate asks for the rows of young transactions in the round trip of the
+// page: at a steady rate each read finds that the writers of the one before have
+// ended. What has been running for longer may be a bulk load, whose rows must
+// not be passed over again by every poll; it is asked for when it has ended.
+func (r *reader) youngLate(lanes []*laneRead) (params [][]byte) {
+	young := r.store.youngRunning()
+	if len(young) == 0 {
+		return nil
+	}
+	ids, top := newList(len(lanes)), int64(0)
+	for _, l := range lanes {
+		if len(l.cur.draining) > 0 {
+			return nil
+		}
+		if overlaps(l.cur.inflight, young) {
+			ids.add(int64(l.req.Lane))
+			top = max(top, l.cur.pos)
+		}
+	}
+	if top == 0 {
+		return nil
+	}
+	r.asked = young
+	return lateParams(young, ids, top)
 }
 
 // deal gives late records to their lanes in seq order.

@@ -44,7 +44,10 @@ type Store struct {
 	retake   string        // boot id that was given up for dead and must take its lanes anew
 	rowBytes int           // recent average size of a record, bounds the next pages
 	lastRead sizes         // sizes the buffers of the next read
-	quiet    *quiet        // the last read that found nothing
+	young    xidSet        // transactions that the last page saw running and that were young
+	lookNext uint64        // the transaction id that came next at the last page
+	lookedAt time.Time
+	quiet    *quiet // the last read that found nothing
 
 	rooms sync.Pool
 }
