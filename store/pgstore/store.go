@@ -68,6 +68,9 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 
 // New returns a store over pool. It does no I/O and never closes the pool. An
 // invalid option is reported by the first method called. opts may be nil.
+//
+// A relay wants a pool of its own, such as [ParseConfig] makes: on one that an
+// application exhausts, the lease is renewed too late, and the lanes move on.
 func New(pool *pgxpool.Pool, opts *Options) *Store {
 	s := &Store{pool: pool}
 	s.rooms.New = func() any { return new(room) }
