@@ -48,7 +48,7 @@ func cli(t *testing.T, env map[string]string, stdin string, args ...string) resu
 func TestMistakes(t *testing.T) {
 	dir := t.TempDir()
 	yml := filepath.Join(dir, "bad.yml")
-	if err := os.WriteFile(yml, []byte("store: sqlite:x.db\nlog_levle: debug\n"), 0o600); err != nil {
+	if err := os.WriteFile(yml, []byte("store: sqlite:x.db\nlog_levl: debug\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
@@ -66,7 +66,7 @@ func TestMistakes(t *testing.T) {
 		{"bad DSN in the environment", 2, "cannot be used", map[string]string{"POSTRIDER_STORE": "postgres://u:hunter2%zz@h:port/db"}, []string{"status"}},
 		{"unreachable", 4, "the database cannot be reached", nil, []string{"status", "--store", "postgres://u:hunter2@127.0.0.1:1/db?connect_timeout=2"}},
 		{"bad schema name", 2, `schema "a-b" is no identifier`, nil, []string{"status", "--store", "postgres://h/db", "--schema", "a-b"}},
-		{"bad YAML", 2, yml + `:2:1: unknown setting "log_levle": did you mean "log_level"?`, nil, []string{"status", "-c", yml}},
+		{"bad YAML", 2, yml + `:2:1: unknown setting "log_levl": did you mean "log_level"?`, nil, []string{"status", "-c", yml}},
 		{"bad flag", 2, "unknown flag: --stroe; see `postrider status --help`", nil, []string{"status", "--stroe", "x"}},
 		{"bad number", 2, `environment POSTRIDER_WINDOW: "many" cannot be used: it is no number`, map[string]string{"POSTRIDER_WINDOW": "many"}, []string{"relay"}},
 		{"too many lanes", 2, "lanes is 5000: use 1 to 4096", nil, []string{"migrate", "--lanes", "5000", "--store", "sqlite:nowhere.db"}},

@@ -79,6 +79,7 @@ func TestDeadLetters(t *testing.T) {
 }
 
 func deadLetters(t *testing.T, store string) {
+	t.Helper()
 	broker := testserver.SharedNATS(t).URL
 	s := newStream(t, broker, 1000)
 	settled := func(p *process) {

@@ -42,7 +42,7 @@ func (d *demo) spawn(name string, set settings, args ...string) (*child, error) 
 	if err != nil {
 		return nil, fmt.Errorf("demo: %w", err)
 	}
-	defer log.Close() //nolint:errcheck // the child has its own copy
+	defer log.Close() // the child has its own copy
 	cmd := exec.Command(self, args...)
 	cmd.Dir = d.dir // no postrider.yml of the working directory may speak here
 	cmd.Env = environment(map[string]string{
@@ -206,7 +206,7 @@ func (a *app) runShop(ctx context.Context, topic string, pause time.Duration) er
 	if err != nil {
 		return err
 	}
-	defer db.Close() //nolint:errcheck // nothing is written any more
+	defer db.Close() // nothing is written any more
 	opts := &orders.Options{Schema: sqlSchema(dialect, a.set.schema), Topic: topic}
 	if pause > 0 {
 		opts.Pause = func() time.Duration { return rand.N(pause) }
@@ -249,7 +249,7 @@ func (a *app) runWarehouse(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close() //nolint:errcheck // nothing is written any more
+	defer db.Close() // nothing is written any more
 	house := orders.NewWarehouse(db, dialect, sqlSchema(dialect, a.set.schema), a.logger())
 	if err := house.Migrate(ctx); err != nil {
 		return err

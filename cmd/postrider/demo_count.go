@@ -73,7 +73,7 @@ func (t *tables) steps(ctx context.Context) (steps map[string]int, orders int, e
 	if err != nil {
 		return nil, 0, fmt.Errorf("demo: read the orders: %w", err)
 	}
-	defer rows.Close() //nolint:errcheck // Err is asked below
+	defer rows.Close() // Err is asked below
 	steps = map[string]int{}
 	for rows.Next() {
 		var refs [3]string
@@ -181,7 +181,7 @@ func execOnce(ctx context.Context, raw, stmt string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing is lost with the connection
+	defer conn.Close(ctx) // nothing is lost with the connection
 	_, err = conn.Exec(ctx, stmt)
 	return err
 }

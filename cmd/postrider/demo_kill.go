@@ -27,13 +27,13 @@ func (d *demo) killer(ctx context.Context) error {
 // only then: frozen, it cannot settle between the look and the kill.
 func (d *demo) kill(ctx context.Context) error {
 	victim := d.relay.current()
-	inFlight := false
+	var inFlight bool
 	for deadline := time.Now().Add(5 * time.Second); ; {
 		freeze(victim.cmd.Process)
 		status, err := d.st.Status(ctx)
 		if ctx.Err() != nil {
 			thaw(victim.cmd.Process)
-			return nil
+			return nil //nolint:nilerr // interrupted: the error is the interruption's
 		}
 		inFlight = err == nil && status.Pending > 0
 		if inFlight || time.Now().After(deadline) {

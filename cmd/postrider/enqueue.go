@@ -146,13 +146,14 @@ func (e *enqueuer) run(ctx context.Context, in io.Reader) error {
 		case <-ctx.Done():
 			return errors.New("interrupted")
 		}
-		if l.err != nil && l.err != io.EOF {
+		ended := errors.Is(l.err, io.EOF)
+		if l.err != nil && !ended {
 			return fmt.Errorf("line %d: cannot be read: %w", n, l.err)
 		}
 		if err := e.take(ctx, n, l.text); err != nil {
 			return err
 		}
-		if l.err == io.EOF {
+		if ended {
 			return e.flush(ctx)
 		}
 	}
@@ -268,10 +269,10 @@ func decodeError(err error) error {
 }
 
 func jsonKind(k reflect.Kind) string {
-	switch k {
-	case reflect.String:
+	if k == reflect.String {
 		return "a string"
-	case reflect.Map:
+	}
+	if k == reflect.Map {
 		return "an object of strings"
 	}
 	return "a whole number within its range"

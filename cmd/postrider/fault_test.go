@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,6 +27,23 @@ func (p *process) says(text string, n int) {
 	if got := p.said.count(text); got != n {
 		p.t.Errorf("%q is said %d times, want %d:\n%s", text, got, n, p.said)
 	}
+}
+
+var listens = regexp.MustCompile(`address=(\S+)`)
+
+// metrics is what the relay's listener answers, "" while there is none.
+func (p *process) metrics() string {
+	address := listens.FindStringSubmatch(p.said.String())
+	if address == nil {
+		return ""
+	}
+	resp, err := http.Get("http://" + address[1] + "/metrics")
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	return string(body)
 }
 
 // A database that is away, at the start and in the middle, is said once and
@@ -98,11 +118,14 @@ func TestSignals(t *testing.T) {
 	stuck := func(drain string) *process {
 		t.Helper()
 		before := s.count()
-		relay := launchRelay(t, store, server.URL, "--drain", drain)
+		relay := launchRelay(t, store, server.URL, "--drain", drain, "--listen", "127.0.0.1:0")
 		mustCLI(t, s.message("a", 10), "enqueue", "--store", store)
 		until(t, "the relay works", relay, func() bool { return s.count() > before })
 		do(t, server.Freeze)
 		mustCLI(t, s.message("a", 10), "enqueue", "--store", store)
+		until(t, "the relay waits for the broker", relay, func() bool {
+			return strings.Contains(relay.metrics(), `postrider_deliveries_in_flight{pipe="main"} 1`)
+		})
 		return relay
 	}
 

@@ -137,7 +137,7 @@ func (a *app) migrateNowhere(cmd *cobra.Command, req store.MigrateRequest) error
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // an empty file stays at worst
+	defer os.RemoveAll(dir) // an empty file stays at worst
 	set := a.set
 	set.store = "sqlite:" + filepath.Join(dir, "none.db")
 	st, err := openStore(&set)

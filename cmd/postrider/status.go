@@ -104,7 +104,7 @@ func (a *app) watch(ctx context.Context, st *opened, every, failIfLag time.Durat
 		err := a.lookOnce(ctx, st, failIfLag, lanes)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // interrupted: the error is the interruption's
 		case err == nil:
 			down = false
 		case exitCode(err) != exitFailure && exitCode(err) != exitUnreachable:

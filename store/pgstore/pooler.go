@@ -91,7 +91,7 @@ func behindPooler(ctx context.Context, cc *pgx.ConnConfig) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it was used to ask, and has answered
+	defer conn.Close(context.WithoutCancel(ctx)) // it was used to ask, and has answered
 	var pid uint32
 	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
 		return false, err
