@@ -167,6 +167,34 @@ func log(ctx context.Context, stream jetstream.Stream) ([]postrider.Message, err
 	return out, nil
 }
 
+// Deduplication is by stream: two pipes that publish one message under two
+// prefixes into one stream both want to see it there.
+func TestTwoPrefixesInOneStream(t *testing.T) {
+	nc := connect(t, embedded(t))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "s", Subjects: []string{"live.>", "audit.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	msgs := []postrider.Message{{ID: "01890a5d-ac96-774b-bcce-b302099a8057", Topic: "orders", Key: "k", Payload: []byte("x")}}
+	for _, prefix := range []string{"live.", "audit.", "live."} {
+		sink, err := natsbroker.NewSink(nc, &natsbroker.SinkOptions{SubjectPrefix: prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if errs := sink.Deliver(t.Context(), msgs); errs != nil {
+			t.Fatalf("%s: %v", prefix, errs)
+		}
+	}
+	info, err := stream.Info(t.Context())
+	if err != nil || info.State.Msgs != 2 {
+		t.Errorf("%d messages stored, %v: want one under each prefix", info.State.Msgs, err)
+	}
+}
+
 func TestSubject(t *testing.T) {
 	for topic, want := range map[string]string{
 		"orders.eu": "p.orders.eu", "a b": "p.a%20b", "a.*.>": "p.a.%2A.%3E", "..x.": "p.%2E%2Ex%2E",

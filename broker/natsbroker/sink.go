@@ -181,8 +181,11 @@ func (d *delivery) send(m *postrider.Message) (jetstream.PubAckFuture, error) {
 		size += len(h.Name) + len(h.Value) + 4
 	}
 	if !d.s.noDedup && m.ID != "" {
-		header[jetstream.MsgIDHeader] = []string{m.ID}
-		size += len(jetstream.MsgIDHeader) + len(m.ID) + 4
+		// Ids are compared over the whole stream: under two prefixes in one
+		// stream a message is two messages.
+		id := d.s.prefix + m.ID
+		header[jetstream.MsgIDHeader] = []string{id}
+		size += len(jetstream.MsgIDHeader) + len(id) + 4
 	}
 	if limit := d.s.nc.MaxPayload(); limit > 0 && int64(size) > limit {
 		return nil, broker.Rejected(nats.ErrMaxPayload, "MAX_PAYLOAD", subject)
