@@ -249,10 +249,22 @@ func listText(w *tabwriter.Writer, answers []recordAnswer, limit int) {
 
 func showText(w *tabwriter.Writer, r recordAnswer) {
 	for _, c := range [][2]string{
-		{"seq", r.Seq}, {"state", r.State}, {"lane", strconv.Itoa(r.Lane)}, {"blocks its key", strconv.FormatBool(r.BlocksKey)},
-		{"id", r.ID}, {"topic", r.Topic}, {"key", r.Key}, {"type", r.Type}, {"attempts", strconv.Itoa(r.Attempts)},
-		{"generation", strconv.Itoa(r.Generation)}, {"class", r.Class}, {"code", r.Code}, {"error", r.Error},
-		{"first failed", stamp(r.FirstFailed)}, {"last attempt", stamp(r.LastAttempt)}, {"payload bytes", strconv.Itoa(r.PayloadBytes)},
+		{"seq", r.Seq},
+		{"state", r.State},
+		{"lane", strconv.Itoa(r.Lane)},
+		{"blocks its key", strconv.FormatBool(r.BlocksKey)},
+		{"id", r.ID},
+		{"topic", r.Topic},
+		{"key", r.Key},
+		{"type", r.Type},
+		{"attempts", strconv.Itoa(r.Attempts)},
+		{"generation", strconv.Itoa(r.Generation)},
+		{"class", r.Class},
+		{"code", r.Code},
+		{"error", r.Error},
+		{"first failed", stamp(r.FirstFailed)},
+		{"last attempt", stamp(r.LastAttempt)},
+		{"payload bytes", strconv.Itoa(r.PayloadBytes)},
 	} {
 		row(w, c[0], visible(c[1], ""))
 	}
