@@ -23,13 +23,13 @@ type quiet struct {
 	positions []store.Position
 }
 
-// covers reports whether the lanes are those of q, at the same positions.
-func (q *quiet) covers(lanes []*laneRead) bool {
-	if len(lanes) != len(q.lanes) {
+// covers reports whether reads are those of q: the same lanes at the same positions.
+func (q *quiet) covers(reads []store.LaneRead) bool {
+	if len(reads) != len(q.lanes) {
 		return false
 	}
-	for i, l := range lanes {
-		if l.req.Lane != q.lanes[i] || !bytes.Equal(l.req.After, q.positions[i]) {
+	for i, req := range reads {
+		if req.Parked || req.Lane != q.lanes[i] || !bytes.Equal(req.After, q.positions[i]) {
 			return false
 		}
 	}
@@ -39,11 +39,11 @@ func (q *quiet) covers(lanes []*laneRead) bool {
 // stillQuiet reports that nothing was written since the same read found
 // nothing. It reads the sequence, and the server's identity with it. Without names
 // of its own the read may be another session's, and is not remembered.
-func (r *reader) stillQuiet(ctx context.Context, lanes []*laneRead) (bool, error) {
+func (r *reader) stillQuiet(ctx context.Context, reads []store.LaneRead) (bool, error) {
 	r.store.mu.Lock()
 	q, identity := r.store.quiet, r.store.identity
 	r.store.mu.Unlock()
-	if q == nil || q.conn != r.conn || r.nameless() || q.identity != identity || !q.covers(lanes) {
+	if q == nil || q.conn != r.conn || r.nameless() || q.identity != identity || !q.covers(reads) {
 		return false, nil
 	}
 	sd, err := r.conn.Prepare(ctx, r.store.sql.floor, r.store.sql.floor)

@@ -99,6 +99,9 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 // read returns no batch for a lane that has nothing new: of 64 lanes most have
 // not.
 func (r *reader) read(ctx context.Context, reads []store.LaneRead) (batches []store.Batch, err error) {
+	if still, err := r.stillQuiet(ctx, reads); still || err != nil {
+		return nil, err
+	}
 	r.room = r.store.rooms.Get().(*room)
 	defer r.release()
 	lanes, parked, err := r.split(ctx, reads)
@@ -106,14 +109,8 @@ func (r *reader) read(ctx context.Context, reads []store.LaneRead) (batches []st
 		return nil, err
 	}
 	if len(lanes) > 0 {
-		still, err := r.stillQuiet(ctx, lanes)
-		if err != nil {
+		if err := r.readLog(ctx, lanes); err != nil {
 			return nil, err
-		}
-		if !still {
-			if err := r.readLog(ctx, lanes); err != nil {
-				return nil, err
-			}
 		}
 		moved := false
 		for _, l := range lanes {
@@ -124,7 +121,7 @@ func (r *reader) read(ctx context.Context, reads []store.LaneRead) (batches []st
 			}
 			moved = moved || news
 		}
-		if !still && !moved {
+		if !moved {
 			r.noteQuiet(lanes)
 		}
 	}
