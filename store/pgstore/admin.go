@@ -2,7 +2,6 @@ package pgstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -23,7 +22,7 @@ func (s *Store) Status(ctx context.Context) (store.Status, error) {
 	pipe := s.opts.Pipe
 	known := 0
 	b := &pgx.Batch{}
-	b.Queue(`SELECT set_config('row_security', 'off', true)`) // rows that are hidden would be a lag that nobody sees
+	b.Queue(noRowSecurity)
 	// The estimates of a young outbox make the counts look so expensive that the
 	// server compiles them, for seconds, to run for a millisecond.
 	b.Queue(`SELECT set_config('jit', 'off', true)`)
@@ -100,6 +99,18 @@ func scanInstances(rows pgx.Rows, st *store.Status) error {
 	return rows.Err()
 }
 
+// noRowSecurity comes before every statement of Admin: rows that are hidden would
+// be a lag, a dead letter or an act that nobody sees.
+const noRowSecurity = `SELECT set_config('row_security', 'off', true)`
+
+// ask runs one statement that sees every row, or fails.
+func (s *Store) ask(ctx context.Context, read func(pgx.Rows) error, sql string, args ...any) error {
+	b := &pgx.Batch{}
+	b.Queue(noRowSecurity)
+	b.Queue(sql, args...).Query(read)
+	return s.pool.SendBatch(ctx, b).Close()
+}
+
 // Parked lists parked records by Seq.
 func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.ParkedRecord, error) {
 	if s.bad != nil {
@@ -113,12 +124,18 @@ func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.Parked
 	if q.State != store.Pending {
 		state = q.State.String()
 	}
-	rows, err := s.pool.Query(ctx, s.sql.parkedList, s.opts.Pipe, q.AfterSeq, state, q.ID, q.Topic, q.Key, limit)
+	var found []store.ParkedRecord
+	err := s.ask(ctx, func(rows pgx.Rows) (err error) {
+		found, err = scanParked(rows)
+		return err
+	}, s.sql.parkedList, s.opts.Pipe, q.AfterSeq, state, q.ID, q.Topic, q.Key, limit)
 	if err != nil {
 		return nil, s.wrap("list parked records", err)
 	}
-	defer rows.Close()
-	var found []store.ParkedRecord
+	return found, nil
+}
+
+func scanParked(rows pgx.Rows) (found []store.ParkedRecord, err error) {
 	for rows.Next() {
 		var r store.ParkedRecord
 		var st string
@@ -127,7 +144,7 @@ func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.Parked
 		err := scanMessage(rows, &r.Message, &r.Lane, &r.Seq, &st, &r.Captures, &r.Attempts, &r.Generation,
 			&due, &r.Class, &r.Code, &r.Error, &first, &last)
 		if err != nil {
-			return nil, s.wrap("list parked records", err)
+			return nil, err
 		}
 		r.State, r.DueIn = stateOf(st), seconds(due)
 		if first != nil {
@@ -138,7 +155,7 @@ func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.Parked
 		}
 		found = append(found, r)
 	}
-	return found, s.wrap("list parked records", rows.Err())
+	return found, rows.Err()
 }
 
 // Request stores an act on a parked record for the lane's owner.
@@ -149,12 +166,18 @@ func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
 	if act.Kind != store.ActRetry && act.Kind != store.ActDiscard {
 		return 0, fmt.Errorf("act %q is unknown", act.Kind)
 	}
-	var id int64
-	err := s.pool.QueryRow(ctx, s.sql.ask, s.opts.Pipe, act.Seq, string(act.Kind), act.Actor, act.Reason).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
+	var ids []int64
+	err := s.ask(ctx, func(rows pgx.Rows) (err error) {
+		ids, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		return err
+	}, s.sql.ask, s.opts.Pipe, act.Seq, string(act.Kind), act.Actor, act.Reason)
+	if err == nil && len(ids) == 0 {
 		return 0, fmt.Errorf("parked record %d of pipe %q: %w", act.Seq, s.opts.Pipe, store.ErrNotFound)
 	}
-	return id, s.wrap("store a request", err)
+	if err != nil {
+		return 0, s.wrap("store a request", err)
+	}
+	return ids[0], nil
 }
 
 // Acts reports what became of requests; ids that do not exist are left out.
@@ -162,18 +185,19 @@ func (s *Store) Acts(ctx context.Context, ids ...int64) ([]store.ActState, error
 	if s.bad != nil {
 		return nil, s.bad
 	}
-	rows, err := s.pool.Query(ctx, s.sql.acts, s.opts.Pipe, ids)
+	var found []store.ActState
+	err := s.ask(ctx, func(rows pgx.Rows) error {
+		for rows.Next() {
+			var a store.ActState
+			if err := rows.Scan(&a.ID, &a.Done, &a.Result); err != nil {
+				return err
+			}
+			found = append(found, a)
+		}
+		return rows.Err()
+	}, s.sql.acts, s.opts.Pipe, ids)
 	if err != nil {
 		return nil, s.wrap("look at requests", err)
 	}
-	defer rows.Close()
-	var found []store.ActState
-	for rows.Next() {
-		var a store.ActState
-		if err := rows.Scan(&a.ID, &a.Done, &a.Result); err != nil {
-			return nil, s.wrap("look at requests", err)
-		}
-		found = append(found, a)
-	}
-	return found, s.wrap("look at requests", rows.Err())
+	return found, nil
 }

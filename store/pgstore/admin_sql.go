@@ -5,7 +5,7 @@ func (st *statements) adminSQL(q func(string) string) {
 	st.status = q(`SELECT {{identity}}, (SELECT count(*) FROM {{schema}}.pipe WHERE name = $1)`)
 	// What lies behind each cursor, counted up to a limit, and the rows of
 	// transactions that were running when the cursor passed them.
-	st.counts = q(`SELECT c.lane, c.owner, coalesce(w.instance, ''), coalesce(w.alive_until > clock_timestamp(), false),
+	st.counts = q(`SELECT c.lane, c.owner, coalesce(w.instance, ''), coalesce(` + alive("w.") + `, false),
  coalesce(extract(epoch FROM w.alive_until - clock_timestamp()), 0)::float8, c.n, c.delivered, c.settled_at,
  ahead.n + late.n, greatest(ahead.n, late.n) >= $2::bigint,
  coalesce(extract(epoch FROM clock_timestamp() - least(oldest.at, late.at)), 0)::float8,
@@ -25,7 +25,7 @@ CROSS JOIN LATERAL (SELECT count(*) AS n, min(x.created_at) AS at FROM (
     AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq) LIMIT $2::bigint) o
   LIMIT $2::bigint) x) late
 WHERE c.pipe = $1 ORDER BY c.lane`)
-	st.instances = q(`SELECT w.boot_id, w.instance, w.alive_until > clock_timestamp(),
+	st.instances = q(`SELECT w.boot_id, w.instance, ` + alive("w.") + `,
  extract(epoch FROM w.alive_until - clock_timestamp())::float8,
  (SELECT count(*) FROM {{schema}}.lane_cursor c WHERE c.pipe = w.pipe AND c.owner = w.boot_id)
 FROM {{schema}}.relay w WHERE w.pipe = $1 ORDER BY w.instance, w.boot_id`)

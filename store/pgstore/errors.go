@@ -33,7 +33,7 @@ func (s *Store) wrap(doing string, err error) error {
 		return s.schemaMismatch(doing, err)
 	case "42501":
 		if strings.Contains(pg.Message, "row-level security") {
-			return rowSecurity(schema, err)
+			return rowSecurity(schema, secured(pg), err)
 		}
 		return &store.UnusableError{
 			What: fmt.Sprintf("%s: %s", doing, pg.Message),
@@ -76,11 +76,38 @@ func (s *Store) schemaMismatch(doing string, err error) error {
 	return &store.SchemaError{Schema: s.opts.Schema, Have: have, Want: Version}
 }
 
-func rowSecurity(schema string, err error) error {
+func rowSecurity(schema, table string, err error) error {
 	return &store.UnusableError{
-		What: fmt.Sprintf("row security on %s.outbox hides rows from this role", schema),
-		Fix:  fmt.Sprintf("ALTER TABLE %s.outbox DISABLE ROW LEVEL SECURITY, or give the relay's role BYPASSRLS", quote(schema)),
+		What: fmt.Sprintf("row security on %s.%s hides rows from this role", schema, table),
+		Fix:  fmt.Sprintf("ALTER TABLE %s.%s DISABLE ROW LEVEL SECURITY, or give the relay's role BYPASSRLS", quote(schema), quote(table)),
 		Err:  err,
+	}
+}
+
+// secured is the table that a message about row security names.
+func secured(pg *pgconn.PgError) string {
+	if parts := strings.Split(pg.Message, `"`); len(parts) == 3 {
+		return parts[1]
+	}
+	return "outbox"
+}
+
+func cached(schema string) error {
+	return &store.UnusableError{
+		What: fmt.Sprintf("the sequence %s.outbox_seq does not give its numbers out in order: messages would be passed over", schema),
+		Fix: fmt.Sprintf("ALTER SEQUENCE %s.outbox_seq CACHE 1 INCREMENT 1 NO CYCLE, connect the writers anew (they use up the numbers "+
+			"they hold first), then run `postrider migrate --adopt`", quote(schema)),
+	}
+}
+
+func unlogged(schema, table string) error {
+	kind := "TABLE"
+	if strings.HasSuffix(table, "_seq") {
+		kind = "SEQUENCE"
+	}
+	return &store.UnusableError{
+		What: fmt.Sprintf("%s.%s is unlogged: a crash of the server empties it", schema, table),
+		Fix:  fmt.Sprintf("ALTER %s %s.%s SET LOGGED", kind, quote(schema), quote(table)),
 	}
 }
 

@@ -47,6 +47,8 @@ type leaseAnswer struct {
 	identity            string
 	secured, pipe, home bool
 	subscription        string  // that writes into the outbox
+	ascends             bool    // the sequence gives numbers out in the order they are asked for
+	unlogged            string  // a table that a crash empties
 	fresh               bool    // the instance was not known: what it held before is not its own
 	free                []int16 // lanes to take, in random order
 	standing
@@ -66,7 +68,7 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	b := &pgx.Batch{}
 	s.queueSession(b, s.limits().lock)
 	b.Queue(s.sql.info, pipe).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&a.version, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.pipe)
+		return row.Scan(&a.version, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.ascends, &a.unlogged, &a.pipe)
 	})
 	b.Queue(s.sql.expired, pipe, req.BootID)
 	if req.Leave {
@@ -152,13 +154,17 @@ func (s *Store) judge(a *leaseAnswer) error {
 	case a.version != Version:
 		return &store.SchemaError{Schema: s.opts.Schema, Have: a.version, Want: Version}
 	case a.secured:
-		return rowSecurity(s.opts.Schema, nil)
+		return rowSecurity(s.opts.Schema, "outbox", nil)
 	case strings.Contains(a.identity, "/standby/"):
 		return standby()
 	case a.subscription != "":
 		return subscribed(s.opts.Schema, a.subscription)
 	case !a.home:
 		return moved(s.opts.Schema)
+	case !a.ascends:
+		return cached(s.opts.Schema)
+	case a.unlogged != "":
+		return unlogged(s.opts.Schema, a.unlogged)
 	}
 	return nil
 }

@@ -1,5 +1,7 @@
 package pgstore
 
+import "strings"
+
 // leaseSQL holds the texts of Lease, whose heartbeat is one implicit transaction
 // and whose taking another.
 //
@@ -22,15 +24,19 @@ func (st *statements) leaseSQL(q func(string) string) {
  row_security_active('{{schema}}.outbox'::regclass), i.cluster = (pg_control_system()).system_identifier,
  coalesce((SELECT min(s.subname) FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid
    WHERE r.srrelid = '{{schema}}.outbox'::regclass), ''),
+ (SELECT q.seqcache = 1 AND q.seqincrement > 0 AND NOT q.seqcycle FROM pg_sequence q WHERE q.seqrelid = '{{schema}}.outbox_seq'::regclass),
+ coalesce((SELECT min(c.relname::text) FROM pg_class c JOIN pg_class o ON o.relnamespace = c.relnamespace
+   WHERE o.oid = '{{schema}}.outbox'::regclass AND c.relpersistence <> 'p'
+   AND c.relname IN ('outbox', 'outbox_info', 'outbox_seq', 'pipe', 'running', 'progress', 'parked', 'request')), ''),
  EXISTS (SELECT 1 FROM {{schema}}.pipe WHERE name = $1) FROM {{schema}}.outbox_info i`)
 	st.expired = q(`DELETE FROM {{schema}}.relay r USING (
-  SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND alive_until <= clock_timestamp() AND boot_id <> $2
+  SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND boot_id <> $2 AND NOT ` + alive("") + `
   ORDER BY boot_id FOR UPDATE SKIP LOCKED) x WHERE r.pipe = x.pipe AND r.boot_id = x.boot_id`)
 	// The new deadline is now + ttl whatever stood there: a clock that was set
 	// back leaves no lease that lasts for hours.
-	st.heartbeat = q(`INSERT INTO {{schema}}.relay AS r (pipe, boot_id, instance, alive_until)
-VALUES ($1, $2, $3, clock_timestamp() + $4::float8 * interval '1 second')
-ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, instance = excluded.instance
+	st.heartbeat = q(`INSERT INTO {{schema}}.relay AS r (pipe, boot_id, instance, ttl, alive_until)
+VALUES ($1, $2, $3, $4::float8 * interval '1 second', clock_timestamp() + $4::float8 * interval '1 second')
+ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, ttl = excluded.ttl, instance = excluded.instance
 RETURNING r.joined = pg_current_xact_id()`)
 	st.leave = q(`DELETE FROM {{schema}}.relay WHERE pipe = $1 AND boot_id = $2`)
 	const next = `INSERT INTO {{schema}}.progress (pipe, lane, n, owner, pos, low, next_xid, running, draining, drain_seq, delivered)
@@ -65,15 +71,24 @@ AND EXISTS (SELECT 1 FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.mod
 	st.grants = q(`SELECT c.lane, c.n, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq, c.floor
 FROM {{schema}}.lane_cursor c JOIN {{schema}}.relay r ON r.pipe = c.pipe AND r.boot_id = c.owner
 WHERE c.pipe = $1 AND c.owner = $2 ORDER BY c.lane`)
-	st.live = q(`SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1 AND alive_until > clock_timestamp()`)
-	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.actor, q.reason FROM {{schema}}.request q
-WHERE q.pipe = $1 AND q.done_at IS NULL ORDER BY q.id LIMIT 1000`)
+	st.live = q(`SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1 AND ` + alive(""))
+	// So many of each lane: one that nobody owns must not keep back the others.
+	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.actor, q.reason FROM (
+  SELECT r.*, row_number() OVER (PARTITION BY r.lane ORDER BY r.id) AS place FROM {{schema}}.request r
+  WHERE r.pipe = $1 AND r.done_at IS NULL) q WHERE q.place <= 100 ORDER BY q.id`)
 	st.look = q(`SELECT age('3'::xid)::bigint, pg_current_snapshot()::text`)
 	st.makePipe = q(`WITH r AS (INSERT INTO {{schema}}.running (id, xids) SELECT $2, $5::text::int8multirange WHERE $5::text <> '{}' RETURNING id)
 INSERT INTO {{schema}}.pipe (name, pos, next_xid, running) VALUES ($1, $3, $4, (SELECT id FROM r)) ON CONFLICT DO NOTHING`)
 	st.resetMark = q(`UPDATE {{schema}}.outbox_info SET reset_xid = 9223372036854775807, floor = 0, restore_epoch = restore_epoch + 1`)
 	st.resetSet = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest($1::bigint, s.last_value, ` + highest + `) + 1)
 FROM {{schema}}.outbox_seq s`)
+}
+
+// alive is true of a row of relay, by the table's alias and a dot, whose time has
+// not come. One whose time lies further ahead than any heartbeat puts it was
+// written before the clock was set back, and nobody has renewed it since.
+func alive(of string) string {
+	return strings.ReplaceAll(`(@alive_until > clock_timestamp() AND @alive_until <= clock_timestamp() + 2 * @ttl)`, "@", of)
 }
 
 // highest is the highest number of any row and any cursor; greatest() passes

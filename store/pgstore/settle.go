@@ -105,6 +105,7 @@ func (s *Store) queueRest(b *pgx.Batch, sorted []store.Settlement) {
 	}
 	if len(pruned) > 0 {
 		b.Queue(s.sql.prune, pipe, pruned, upTo)
+		b.Queue(s.sql.pruneRequests)
 		b.Queue(s.sql.pruneRunning, time.Now().Add(-time.Hour).UnixMilli()<<20)
 	}
 }

@@ -55,6 +55,8 @@ FROM w WHERE q.id = w.id`)
 FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[]) AS x(lane, n, owner, mark)`)
 	st.prune = q(`DELETE FROM {{schema}}.progress g USING unnest($2::smallint[], $3::bigint[]) AS x(lane, n)
 WHERE g.pipe = $1 AND g.lane = x.lane AND g.n < x.n`)
+	st.pruneRequests = q(`DELETE FROM {{schema}}.request WHERE id IN (SELECT id FROM {{schema}}.request
+  WHERE done_at < clock_timestamp() - interval '7 days' ORDER BY done_at LIMIT 500 FOR UPDATE SKIP LOCKED)`)
 	st.pruneRunning = q(`DELETE FROM {{schema}}.running r WHERE r.id < $1
  AND NOT EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.running = r.id)
  AND NOT EXISTS (SELECT 1 FROM {{schema}}.pipe p WHERE p.running = r.id)`)

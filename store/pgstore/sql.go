@@ -11,7 +11,7 @@ type statements struct {
 	heartbeat, leave, free, take, evict         string
 	grants, parked, live, requests              string
 	running, settle, park, unpark, execute      string // settle
-	verdict, prune, pruneRunning                string
+	verdict, prune, pruneRunning, pruneRequests string
 	status, counts, instances, parkedCount      string // admin
 	parkedList, ask, acts                       string
 	home, adoptLock, adoptFloor, adoptLanes     string // adopt

@@ -63,14 +63,15 @@ func TestConstraintsSpeak(t *testing.T) {
 			`(topic, headers) VALUES ('t', '[]')`:                                                       "headers_must_be_at_most_64_plain_strings_of_16_kib",
 			`(topic, headers) VALUES ('t', '{"a":1}')`:                                                  "headers_must_be_at_most_64_plain_strings_of_16_kib",
 			`(topic, headers) VALUES ('t', '{"":"x"}')`:                                                 "headers_must_be_at_most_64_plain_strings_of_16_kib",
-			`(topic, headers) VALUES ('t', '{"Postrider-x":"x"}')`:                                      "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '{"Postrider-x":"x"}')`:                                      "headers_must_not_begin_with_postrider",
+			`(topic, headers) VALUES ('t', '{"a":"x","postrider-x":"x"}')`:                              "headers_must_not_begin_with_postrider",
 			`(topic, headers) VALUES ('t', '{"a":"x\ny"}')`:                                             "headers_must_be_at_most_64_plain_strings_of_16_kib",
 			`(topic, headers) VALUES ('t', '{"a b":"x"}')`:                                              "headers_must_be_at_most_64_plain_strings_of_16_kib",
 			`(topic, headers) VALUES ('t', '{"a":"x","b":null}')`:                                       "headers_must_be_at_most_64_plain_strings_of_16_kib",
 			`(topic, headers) VALUES ('t', '{"a":"x","b":{"c":"d"}}')`:                                  "headers_must_be_at_most_64_plain_strings_of_16_kib",
 			`(topic, headers) VALUES ('t', '{"a":"x","b c":"d"}')`:                                      "headers_must_be_at_most_64_plain_strings_of_16_kib",
 			`(topic, headers) VALUES ('t', '{"a":"x","é":"d"}')`:                                        "headers_must_be_at_most_64_plain_strings_of_16_kib",
-			`(topic, headers) VALUES ('t', '{"a":"x","pOstrider-id":"d"}')`:                             "headers_must_be_at_most_64_plain_strings_of_16_kib",
+			`(topic, headers) VALUES ('t', '{"a":"x","pOstrider-id":"d"}')`:                             "headers_must_not_begin_with_postrider",
 			`(topic, headers) VALUES ('t', '"{\"a\": \"b\"}"')`:                                         "headers_must_be_at_most_64_plain_strings_of_16_kib",
 			`(topic, headers) SELECT 't', jsonb_object_agg('k' || g, '') FROM generate_series(1, 65) g`: "headers_must_be_at_most_64_plain_strings_of_16_kib",
 			`(topic, headers) SELECT 't', jsonb_build_object('k', repeat('x', 16384))`:                  "headers_must_be_at_most_64_plain_strings_of_16_kib",
@@ -81,7 +82,7 @@ func TestConstraintsSpeak(t *testing.T) {
 				t.Errorf("%.60s: got %v, want %s", values, err, constraint)
 			}
 		}
-		d.exec(`INSERT INTO box.outbox (topic, headers) VALUES ('t', '{"trace":"é"}')`)
+		d.exec(`INSERT INTO box.outbox (topic, headers) VALUES ('t', '{"trace":"é", "a": "postrider-x", "b": "{\"postrider-x", "c": ", \"postrider-x\": \"", "x-postrider-": ""}')`)
 		d.exec(`INSERT INTO box.outbox (topic, headers) VALUES ('t', '{"a/b":"a \"quoted\" \\ value, \"postrider-x\": \t","c":""}')`)
 		d.exec(`INSERT INTO box.outbox (topic, headers) SELECT 't', jsonb_object_agg('k' || g, '') FROM generate_series(1, 64) g`)
 		d.exec(`INSERT INTO box.outbox (topic, headers) SELECT 't', jsonb_build_object('k', repeat('x', 16383))`)

@@ -136,9 +136,9 @@ func (t *snapshot) end() {
 }
 
 func (s *Store) instances(ctx context.Context, q querier, st *store.Status) error {
-	rows, err := q.QueryContext(ctx, `SELECT boot_id, instance, alive_until,
+	rows, err := q.QueryContext(ctx, `SELECT boot_id, instance, CASE WHEN alive_until <= ? + 2 * ttl THEN alive_until ELSE 0 END,
 		(SELECT count(*) FROM postrider_progress p WHERE p.pipe = r.pipe AND p.owner = r.boot_id)
-		FROM postrider_relay r WHERE pipe = ? ORDER BY instance, boot_id`, s.opts.Pipe)
+		FROM postrider_relay r WHERE pipe = ? ORDER BY instance, boot_id`, micros(s.now()), s.opts.Pipe)
 	if err != nil {
 		return err
 	}
@@ -157,12 +157,12 @@ func (s *Store) instances(ctx context.Context, q querier, st *store.Status) erro
 }
 
 func (s *Store) laneStates(ctx context.Context, q querier, st *store.Status) error {
-	rows, err := q.QueryContext(ctx, `SELECT p.lane, coalesce(r.instance, ''), coalesce(r.alive_until, 0), p.epoch, p.delivered,
+	rows, err := q.QueryContext(ctx, `SELECT p.lane, coalesce(r.instance, ''), CASE WHEN r.alive_until <= ? + 2 * r.ttl THEN r.alive_until ELSE 0 END, p.epoch, p.delivered,
 		nullif(p.settled_at, 0),
 		(SELECT count(*) FROM postrider_parked k WHERE k.pipe = p.pipe AND k.lane = p.lane),
 		(SELECT count(*) FROM postrider_parked k WHERE k.pipe = p.pipe AND k.lane = p.lane AND k.state <> 'dead')
 		FROM postrider_progress p LEFT JOIN postrider_relay r ON r.pipe = p.pipe AND r.boot_id = p.owner
-		WHERE p.pipe = ? ORDER BY p.lane`, s.opts.Pipe)
+		WHERE p.pipe = ? ORDER BY p.lane`, micros(s.now()), s.opts.Pipe)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,9 @@ import (
 // forgotten is how long the row of an instance that died is kept for Status.
 const forgotten = time.Hour
 
+// remembered is how long an executed act is kept for who asked for it.
+const remembered = 7 * 24 * time.Hour
+
 // Lease implements store.Store.
 func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
 	if req.BootID == "" {
@@ -33,8 +36,8 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		if err != nil {
 			return err
 		}
-		err = q.QueryRowContext(ctx, `SELECT count(*) FROM postrider_relay WHERE pipe = ? AND alive_until > ?`,
-			s.opts.Pipe, micros(s.now())).Scan(&g.Instances)
+		err = q.QueryRowContext(ctx, `SELECT count(*) FROM postrider_relay WHERE pipe = ? AND alive_until > ? AND alive_until <= ? + 2 * ttl`,
+			s.opts.Pipe, micros(s.now()), micros(s.now())).Scan(&g.Instances)
 		if err != nil {
 			return err
 		}
@@ -96,14 +99,19 @@ func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest
 		args  []any
 	}{
 		{
-			`INSERT INTO postrider_relay (pipe, boot_id, instance, alive_until) VALUES (?, ?, ?, ?)
-		  ON CONFLICT (pipe, boot_id) DO UPDATE SET instance = excluded.instance, alive_until = excluded.alive_until`,
-			[]any{pipe, req.BootID, req.Instance, s.after(req.TTL)},
+			`INSERT INTO postrider_relay (pipe, boot_id, instance, ttl, alive_until) VALUES (?, ?, ?, ?, ?)
+		  ON CONFLICT (pipe, boot_id) DO UPDATE SET instance = excluded.instance, ttl = excluded.ttl, alive_until = excluded.alive_until`,
+			[]any{pipe, req.BootID, req.Instance, req.TTL.Microseconds(), s.after(req.TTL)},
 		},
 		{
 			`UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND owner NOT IN
-		  (SELECT '' UNION ALL SELECT boot_id FROM postrider_relay WHERE pipe = ? AND (alive_until > ? OR boot_id = ?))`,
-			[]any{pipe, pipe, now, req.BootID},
+		  (SELECT '' UNION ALL SELECT boot_id FROM postrider_relay WHERE pipe = ? AND (alive_until > ? AND alive_until <= ? + 2 * ttl OR boot_id = ?))`,
+			[]any{pipe, pipe, now, now, req.BootID},
+		},
+		{
+			`DELETE FROM postrider_request WHERE id IN
+		  (SELECT id FROM postrider_request WHERE pipe = ? AND done_at < ? ORDER BY id LIMIT 500)`,
+			[]any{pipe, now - remembered.Microseconds()},
 		},
 		{`DELETE FROM postrider_relay WHERE alive_until <= ?`, []any{now - forgotten.Microseconds()}},
 		{`INSERT INTO postrider_progress (pipe, lane, pos)

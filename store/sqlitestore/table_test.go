@@ -99,7 +99,8 @@ func TestConstraintsRefuse(t *testing.T) {
 		"schema_version":             `(topic, schema_version) VALUES ('t', -1)`,
 		"payload_must":               `(topic, payload) VALUES ('t', 7)`,
 		"headers_must_be_a_json":     `(topic, headers) VALUES ('t', '[1]')`,
-		"headers_must_be_at_most_64": `(topic, headers) VALUES ('t', '{"postrider-x":"1"}')`,
+		"headers_must_not_begin":     `(topic, headers) VALUES ('t', '{"a":"1","Postrider-x":"1"}')`,
+		"headers_must_be_at_most_64": `(topic, headers) VALUES ('t', '{"a b":"1"}')`,
 		"lane":                       `(topic, lane) VALUES ('t', 1)`,
 	} {
 		_, err := db.Exec("INSERT INTO postrider_outbox " + values)

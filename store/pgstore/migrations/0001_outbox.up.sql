@@ -43,8 +43,7 @@ BEGIN
     RETURN CASE WHEN jsonb_typeof(h) <> 'object' THEN false ELSE (
         SELECT count(*) <= 64
            AND coalesce(sum(octet_length(k) + octet_length(v #>> '{}')), 0) <= 16384
-           AND coalesce(bool_and(jsonb_typeof(v) = 'string' AND k ~ '^[!-9;-~]+$'
-               AND lower(k) NOT LIKE 'postrider-%' AND (v #>> '{}') !~ '[\r\n]'), true)
+           AND coalesce(bool_and(jsonb_typeof(v) = 'string' AND k ~ '^[!-9;-~]+$' AND (v #>> '{}') !~ '[\r\n]'), true)
         FROM jsonb_each(CASE WHEN jsonb_typeof(h) = 'object' THEN h ELSE '{}' END) AS e(k, v)) END;
 END;
 $$;
@@ -62,8 +61,8 @@ CREATE TABLE {{schema}}.outbox (
     schema_version integer NOT NULL DEFAULT 0
                    CONSTRAINT schema_version_must_not_be_negative CHECK (schema_version >= 0),
     id             uuid NOT NULL DEFAULT {{schema}}.uuid_v7(),
-    lane           smallint NOT NULL GENERATED ALWAYS AS (((CASE WHEN key = '' THEN uuid_hash_extended(id, 0)
-                       ELSE hashtextextended(key, 0) END & 9223372036854775807) % {{lanes}})::smallint) STORED,
+    lane           smallint NOT NULL GENERATED ALWAYS AS (((CASE WHEN key <> '' THEN hashtextextended(key, 0)
+                       ELSE uuid_hash_extended(id, 0) END & 9223372036854775807) % {{lanes}})::smallint) STORED,
     topic          text COLLATE "C" NOT NULL
                    CONSTRAINT topic_must_be_1_to_255_bytes CHECK (octet_length(topic) BETWEEN 1 AND 255),
     key            text COLLATE "C" NOT NULL DEFAULT ''
@@ -74,7 +73,10 @@ CREATE TABLE {{schema}}.outbox (
                    CONSTRAINT content_type_must_be_at_most_255_bytes CHECK (octet_length(content_type) <= 255),
     headers        jsonb NOT NULL DEFAULT '{}'
                    CONSTRAINT headers_must_be_at_most_64_plain_strings_of_16_kib
-                   CHECK (headers = '{}' OR {{schema}}.headers_fit(headers)),
+                   CHECK (headers = '{}' OR {{schema}}.headers_fit(headers))
+                   -- A name stands behind the brace or a comma; a quote within a value is escaped.
+                   CONSTRAINT headers_must_not_begin_with_postrider
+                   CHECK (headers = '{}' OR headers::text !~* '(^[{]|, )"postrider-'),
     payload        bytea NOT NULL DEFAULT ''
                    CONSTRAINT payload_must_be_at_most_16_mib CHECK (octet_length(payload) <= 16777216),
     CONSTRAINT outbox_pkey PRIMARY KEY (lane, seq)
@@ -130,6 +132,9 @@ CREATE TABLE {{schema}}.relay (
     boot_id     text COLLATE "C" NOT NULL,
     instance    text NOT NULL DEFAULT '',
     joined      xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    -- How far ahead of the clock a heartbeat puts alive_until. What lies beyond
+    -- twice that was written before the clock was set back: it counts as past.
+    ttl         interval NOT NULL,
     alive_until timestamptz NOT NULL,
     PRIMARY KEY (pipe, boot_id)
 ) WITH (fillfactor = 50);
@@ -178,6 +183,7 @@ CREATE TABLE {{schema}}.request (
     result     text NOT NULL DEFAULT ''
 );
 CREATE INDEX request_open ON {{schema}}.request (pipe, lane, id) WHERE done_at IS NULL;
+CREATE INDEX request_done ON {{schema}}.request (done_at) WHERE done_at IS NOT NULL;
 
 -- Where every lane of every pipe stands.
 CREATE VIEW {{schema}}.lane_cursor AS
@@ -226,4 +232,5 @@ SELECT o.id, c.pipe, o.topic, o.key, o.type, o.version,
 FROM {{schema}}.lane_cursor c
 JOIN {{schema}}.outbox o ON o.lane = c.lane
 LEFT JOIN {{schema}}.parked k ON k.pipe = c.pipe AND k.lane = o.lane AND k.seq = o.seq
-LEFT JOIN {{schema}}.relay w ON w.pipe = c.pipe AND w.boot_id = c.owner AND w.alive_until > clock_timestamp();
+LEFT JOIN {{schema}}.relay w ON w.pipe = c.pipe AND w.boot_id = c.owner AND w.alive_until > clock_timestamp()
+     AND w.alive_until <= clock_timestamp() + 2 * w.ttl;

@@ -51,9 +51,10 @@ CREATE INDEX postrider_outbox_lane ON postrider_outbox (lane, seq);
 
 CREATE TRIGGER postrider_outbox_headers BEFORE INSERT ON postrider_outbox
 WHEN NEW.headers <> '{}' AND CASE WHEN json_valid(NEW.headers) THEN json_type(NEW.headers) = 'object' END BEGIN
+    SELECT RAISE(ABORT, 'headers_must_not_begin_with_postrider') FROM json_each(NEW.headers) WHERE lower(key) GLOB 'postrider-*';
     SELECT RAISE(ABORT, 'headers_must_be_at_most_64_plain_strings_of_16_kib')
     FROM (SELECT count(*) AS n, sum(length(CAST(key AS BLOB)) + length(CAST(value AS BLOB))) AS size,
-                 sum(type <> 'text' OR key = '' OR lower(key) GLOB 'postrider-*' OR key GLOB '*[^!-9;-~]*'
+                 sum(type <> 'text' OR key = '' OR key GLOB '*[^!-9;-~]*'
                      OR instr(value, char(10)) OR instr(value, char(13)) OR instr(value, char(0))) AS bad
           FROM json_each(NEW.headers))
     WHERE n > 64 OR size > 16384 OR bad > 0;
@@ -82,6 +83,9 @@ CREATE TABLE postrider_relay (
     pipe        TEXT NOT NULL,
     boot_id     TEXT NOT NULL,
     instance    TEXT NOT NULL DEFAULT '',
+    -- How far ahead of the clock a heartbeat puts alive_until, in microseconds. What lies
+    -- beyond twice that was written before the clock was set back: it counts as past.
+    ttl         INTEGER NOT NULL,
     alive_until INTEGER NOT NULL,
     PRIMARY KEY (pipe, boot_id)
 ) STRICT, WITHOUT ROWID;
@@ -141,4 +145,5 @@ FROM postrider_outbox o
 JOIN postrider_progress r ON r.lane = o.lane
 LEFT JOIN postrider_parked p ON p.pipe = r.pipe AND p.seq = o.seq
 LEFT JOIN postrider_relay l ON l.pipe = r.pipe AND l.boot_id = r.owner
-     AND l.alive_until > CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000;
+     AND l.alive_until > CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000
+     AND l.alive_until <= CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000 + 2 * l.ttl;

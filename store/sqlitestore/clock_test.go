@@ -1,0 +1,44 @@
+package sqlitestore
+
+import (
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// Whoever died before the clock was set back does not keep its lanes until the
+// clock has come there again.
+func TestClockSetBack(t *testing.T) {
+	db, s := newOutbox(t, testLanes)
+	e := &env{db: db}
+	e.moved.Store(int64(time.Hour))
+	if _, err := e.open().Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	st, err := s.Status(t.Context())
+	if err != nil || len(st.Instances) != 1 || st.Instances[0].Alive || st.Lanes[0].Leased {
+		t.Errorf("status: %+v, %v", st, err)
+	}
+	g, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "b", TTL: time.Second})
+	if err != nil || len(g.Lanes) != testLanes || g.Instances != 1 {
+		t.Errorf("%d lanes of %d, %d instances, %v", len(g.Lanes), testLanes, g.Instances, err)
+	}
+}
+
+func TestExecutedActsArePruned(t *testing.T) {
+	db, s := newOutbox(t, testLanes)
+	_, err := db.ExecContext(t.Context(), `INSERT INTO postrider_request (pipe, lane, seq, kind, actor, reason, created_at, done_at)
+		VALUES ('main', 0, 1, 'retry', '', '', 0, ?), ('main', 0, 2, 'retry', '', '', 0, ?), ('main', 0, 3, 'retry', '', '', 0, NULL)`,
+		time.Now().Add(-8*24*time.Hour).UnixMicro(), time.Now().Add(-6*24*time.Hour).UnixMicro())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	left, err := list[int64](t.Context(), db, `SELECT seq FROM postrider_request ORDER BY seq`)
+	if err != nil || len(left) != 2 || left[0] != 2 || left[1] != 3 {
+		t.Errorf("kept %v, %v", left, err)
+	}
+}
