@@ -48,7 +48,9 @@ func disconnected(err error) bool {
 
 // refused says whether a transaction that could not be committed failed for a
 // reason of its own, such as a deferred constraint, which another try would
-// meet again. What is not known is an outage: that gives nothing up.
+// meet again. What is not known is an outage: that gives nothing up. An error of
+// a statement that the handler hid is known from the second delivery on, when
+// PostgreSQL refuses to forget the attempts (25P02).
 func refused(err error) bool {
 	if code, ok := sqlState(err); ok {
 		return !isOutage(code)
@@ -67,9 +69,5 @@ func refused(err error) bool {
 		}
 		return true
 	}
-	// The handler hid an error of a statement, after which nothing can be
-	// committed. pgx and lib/pq say so without a code.
-	text := err.Error()
-	return strings.Contains(text, "commit unexpectedly resulted in rollback") ||
-		strings.Contains(text, "Could not complete operation in a failed transaction")
+	return false
 }

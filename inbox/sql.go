@@ -34,8 +34,10 @@ func newStatements(d outbox.Dialect, schema string) statements {
 	} else {
 		n = postgresNames(schema)
 	}
-	s := statements{claim: claimSQL, begin: beginSQL, unbegin: unbeginSQL, fail: failSQL,
-		bury: burySQL, forget: forgetSQL, dead: deadSQL, prune: pruneSQL}
+	s := statements{
+		claim: claimSQL, begin: beginSQL, unbegin: unbeginSQL, fail: failSQL,
+		bury: burySQL, forget: forgetSQL, dead: deadSQL, prune: pruneSQL,
+	}
 	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
 		"{wait}", n.wait, "{micros}", n.micros, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip)
 	for _, text := range []*string{&s.claim, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune} {

@@ -208,7 +208,8 @@ func TestPayloadsStayOutOfLogsAndCauses(t *testing.T) {
 	consumer.Handle(c, "time", func(context.Context, *sql.Tx, struct{ At time.Time }) error { return nil })
 	consumer.Handle(c, "quoted", func(context.Context, *sql.Tx, struct {
 		N int `json:",string"`
-	}) error {
+	},
+	) error {
 		return nil
 	})
 	consumer.Handle(c, "own", func(context.Context, *sql.Tx, struct{ V picky }) error { return nil })

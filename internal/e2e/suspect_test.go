@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/outbox"
 )
 
 // uncounted is a source that does not know the number of a delivery, as Kafka.
@@ -26,15 +28,15 @@ func (s uncounted) Receive(ctx context.Context, limit int) ([]broker.Delivery, e
 	return ds, err
 }
 
-// begun counts n attempts of m that do not come to an end.
-func begun(t *testing.T, db *sql.DB, in *inbox.Inbox, m postrider.Message, n int) {
+// begun counts n attempts of m, by a process that is gone, that do not come to an end.
+func begun(t *testing.T, db *sql.DB, in *inbox.Inbox, m postrider.Message, n int, alone bool) {
 	t.Helper()
-	for range n {
+	for i := range n {
 		tx, err := db.Begin()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := in.BeginAttempt(t.Context(), inbox.SQL(tx), m, inbox.Try{Origin: "test", Owner: "gone", TakeOver: true}); err != nil {
+		if _, err := in.BeginAttempt(t.Context(), inbox.SQL(tx), m, inbox.Try{Origin: "test", Owner: fmt.Sprint("gone", i), Alone: alone, TakeOver: true}); err != nil {
 			t.Fatal(err)
 		}
 		if err := tx.Commit(); err != nil {
@@ -52,7 +54,7 @@ func TestSuspectRunsAlone(t *testing.T) {
 		for i := range 24 {
 			msgs = append(msgs, message(i, "", "order.placed", order{"x", i}))
 		}
-		begun(t, db, in, msgs[4], 2)
+		begun(t, db, in, msgs[4], 2, false)
 		publish(t, b, msgs...)
 		src := source(b, len(msgs))
 		opts := quick
@@ -85,6 +87,30 @@ func TestSuspectRunsAlone(t *testing.T) {
 			t.Errorf("%d counts of attempts are left", n)
 		}
 	})
+}
+
+// TestOnlyTheGuiltyIsBuried: ends of the process that a message met beside
+// others prove nothing, however many.
+func TestOnlyTheGuiltyIsBuried(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		t.Run(fmt.Sprint("alone ", alone), func(t *testing.T) {
+			db, _ := sqlite(t)
+			in := inboxDB(t, db, outbox.SQLite)
+			m := message(1, "a", "order.placed", order{"a", 1})
+			begun(t, db, in, m, quick.MaxAttempts, alone)
+			b := membroker.New(nil)
+			publish(t, b, m)
+			src := source(b, 1)
+			c := consumer.New(uncounted{src}, consumer.SQL(db, outbox.SQLite), &quick)
+			ran := false
+			consumer.Handle(c, "order.placed", func(context.Context, *sql.Tx, order) error { ran = true; return nil })
+			runUntil(t, src, c.Run)
+			dead, err := in.DeadLetters(t.Context(), db, "", 10)
+			if err != nil || ran == alone || (len(dead) == 1) != alone {
+				t.Errorf("handled %v, %d dead letters, %v", ran, len(dead), err)
+			}
+		})
+	}
 }
 
 // TestShutdownCostsNoAttempt: a handler that the shutdown breaks off has not failed.
