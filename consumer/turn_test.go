@@ -87,9 +87,11 @@ func TestHungHandlerDoesNotStopTheConsumer(t *testing.T) {
 		synctest.Wait()
 		src.batches <- []broker.Delivery{delivery("suspect", "s"), delivery("next", "")}
 		time.Sleep(2 * time.Minute) // in the bubble
+		src.mu.Lock()
 		if len(src.verdicts) != 2 {
 			t.Errorf("verdicts %q, want those of all but the one that hangs", src.verdicts)
 		}
+		src.mu.Unlock()
 		close(free)
 		cancel()
 		if err := <-done; err != nil {
