@@ -28,6 +28,10 @@ func (s *Store) wrap(doing string, err error) error {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	schema := s.opts.Schema
+	var connect *pgconn.ConnectError
+	if errors.As(err, &connect) {
+		return refused(doing, pg, err)
+	}
 	switch pg.Code {
 	case "3F000", "42P01", "42883", "42703": // no such schema, table, function, column
 		return s.schemaMismatch(doing, err)
@@ -54,10 +58,30 @@ func (s *Store) wrap(doing string, err error) error {
 			Fix:  "connect to the primary (target_session_attrs=read-write), or turn default_transaction_read_only off",
 			Err:  err,
 		}
-	case "28P01", "28000", "3D000":
-		return &store.UnusableError{What: doing + ": " + pg.Message, Fix: "check user, password, database and pg_hba.conf", Err: err}
 	}
 	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// refused is an error of a server that answered and let us not in. What the
+// connection string says wrong stays wrong, and at the start it is said once,
+// with an exit status: a supervisor that starts us again waits out a database
+// that is still being made, or a password that is being changed, and shows it.
+// In the middle of a run the relay goes on trying whatever the error is.
+func refused(doing string, pg *pgconn.PgError, err error) error {
+	fix := ""
+	switch pg.Code {
+	case "28P01", "28000":
+		fix = "check user, password and pg_hba.conf"
+	case "3D000":
+		fix = "check the database's name, or CREATE DATABASE"
+	case "42501":
+		fix = "GRANT CONNECT ON DATABASE to the relay's role"
+	case "42704", "22023", "22P02", "55P02": // a setting that the server does not know or take
+		fix = "check the parameters of the connection string"
+	default: // starting up, shutting down, too many connections
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return &store.UnusableError{What: doing + ": " + pg.Message, Fix: fix, Err: err}
 }
 
 // schemaMismatch looks which version is there: the statement that failed could not know.

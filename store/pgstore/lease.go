@@ -56,6 +56,7 @@ type leaseAnswer struct {
 
 // standing is what an instance holds at a moment.
 type standing struct {
+	history  uint32 // of the positions
 	live     int
 	grants   []store.LaneGrant
 	requests []store.Request
@@ -68,7 +69,9 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	b := &pgx.Batch{}
 	s.queueSession(b, s.limits().lock)
 	b.Queue(s.sql.info, pipe).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&a.version, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.ascends, &a.unlogged, &a.pipe)
+		err := row.Scan(&a.version, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.ascends, &a.unlogged, &a.pipe)
+		a.history = historyOf(a.identity)
+		return err
 	})
 	b.Queue(s.sql.expired, pipe, req.BootID)
 	if req.Leave {
@@ -169,6 +172,11 @@ func (s *Store) judge(a *leaseAnswer) error {
 	return nil
 }
 
+// otherHistory refuses a position that was made before the identity changed.
+func otherHistory(lane store.Lane) error {
+	return fmt.Errorf("%w: the position of lane %d is of another history", store.ErrIdentity, lane)
+}
+
 // checkIdentity compares what a statement saw with the last lease.
 func (s *Store) checkIdentity(saw string) error {
 	if strings.Contains(saw, "/standby/") {
@@ -192,6 +200,7 @@ func scanGrants(rows pgx.Rows, a *standing) error {
 		if err != nil {
 			return fmt.Errorf("lane %d: %w", g.Lane, err)
 		}
+		c.history = a.history
 		g.Position = c.encode()
 		a.grants = append(a.grants, g)
 	}

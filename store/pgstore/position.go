@@ -3,6 +3,7 @@ package pgstore
 import (
 	"encoding/binary"
 	"errors"
+	"hash/fnv"
 
 	"github.com/postrider/postrider/store"
 )
@@ -11,6 +12,7 @@ import (
 // number is at most pos and its transaction is neither in inflight nor in the
 // part of draining above drainSeq.
 type cursor struct {
+	history  uint32 // whose numbers and ids these are: historyOf the server's identity
 	pos      int64
 	low      int64  // rows of inflight and draining have numbers above it
 	next     uint64 // transactions with lower ids were accounted for
@@ -24,10 +26,20 @@ const positionVersion = 1
 
 var errPosition = errors.New("position was not made by this store")
 
+// historyOf is a short hash of an identity. A position carries it, so that one
+// that was read before the server's history changed cannot pass for one of the
+// new history, whoever has leased anew meanwhile.
+func historyOf(identity string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(identity)) // a hash never fails
+	return h.Sum32()
+}
+
 // encode is canonical: equal cursors have equal bytes.
 func (c *cursor) encode() store.Position {
 	b := make([]byte, 0, 32+4*(len(c.inflight)+len(c.draining)))
 	b = append(b, positionVersion)
+	b = binary.BigEndian.AppendUint32(b, c.history)
 	b = binary.AppendUvarint(b, uint64(c.pos))
 	b = binary.AppendUvarint(b, uint64(c.low))
 	b = binary.AppendUvarint(b, c.next)
@@ -83,11 +95,11 @@ func (r *positionReader) set() xidSet {
 }
 
 func decodePosition(p store.Position) (cursor, error) {
-	if len(p) == 0 || p[0] != positionVersion {
+	if len(p) < 5 || p[0] != positionVersion {
 		return cursor{}, errPosition
 	}
-	r := positionReader{b: p[1:]}
-	c := cursor{pos: int64(r.uvarint()), low: int64(r.uvarint()), next: r.uvarint(), floor: int64(r.uvarint())}
+	r := positionReader{b: p[5:]}
+	c := cursor{history: binary.BigEndian.Uint32(p[1:]), pos: int64(r.uvarint()), low: int64(r.uvarint()), next: r.uvarint(), floor: int64(r.uvarint())}
 	c.inflight, c.draining = r.set(), r.set()
 	if len(c.draining) > 0 {
 		c.drainSeq = int64(r.uvarint())

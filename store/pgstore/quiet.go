@@ -60,8 +60,8 @@ func (r *reader) stillQuiet(ctx context.Context, reads []store.LaneRead) (bool, 
 
 // noteQuiet remembers a read that found nothing, if it was for good.
 func (r *reader) noteQuiet(lanes []*laneRead) {
-	identity := r.store.knownIdentity()
-	if identity == "" || len(r.look.running) > 0 {
+	identity := r.saw
+	if r.store.knownIdentity() == "" || len(r.look.running) > 0 {
 		return
 	}
 	for _, l := range lanes {

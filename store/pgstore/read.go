@@ -23,6 +23,9 @@ const moveAfter = 512
 // defaultBatchBytes bounds a batch whose reader named no limit.
 const defaultBatchBytes = 16 << 20
 
+// firstRowBytes is how large records are taken to be before one was seen.
+const firstRowBytes = 16 << 10
+
 // laneRead is one log read on its way.
 type laneRead struct {
 	req      store.LaneRead
@@ -87,6 +90,9 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	r.arena.first = r.guess.bytes
 	batches, err := r.read(ctx, reads)
 	if err != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			s.tooSlow()
+		}
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && pg.Code == "0A000" { // a plan from before a migration
 			_ = conn.Conn().Close(context.WithoutCancel(ctx)) // the pool drops it; the error is reported below
@@ -204,10 +210,11 @@ func (s *Store) pageRows(maxRecords, maxBytes int) int {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.rowBytes > 0 {
-		maxRecords = min(maxRecords, maxBytes/s.rowBytes+1)
+	guess := s.rowBytes
+	if guess == 0 {
+		guess = firstRowBytes
 	}
-	return maxRecords
+	return min(maxRecords, maxBytes/guess+1)
 }
 
 // guess is how much the next read may bring: as much as the last one.
@@ -225,10 +232,18 @@ func (s *Store) sawRows(n, bytes int, last sizes) {
 		return
 	}
 	avg := bytes/n + 1
-	if s.rowBytes == 0 {
-		s.rowBytes = avg
+	if s.rowBytes == 0 || s.cautious {
+		s.rowBytes, s.cautious = avg, false
 	}
 	s.rowBytes += (avg - s.rowBytes) / 4
+}
+
+// tooSlow makes the next pages small, down to one record: time ran out on a page,
+// and the same page again would take as long.
+func (s *Store) tooSlow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rowBytes, s.cautious = min(8*max(s.rowBytes, firstRowBytes), defaultBatchBytes), true
 }
 
 // youngAge is how old a transaction may be to count as young: in so much time it
@@ -259,9 +274,11 @@ func (r *reader) readLog(ctx context.Context, lanes []*laneRead) error {
 	if err := r.pages(ctx, lanes); err != nil {
 		return err
 	}
-	top := int64(0)
-	late := false
+	top, late, history := int64(0), false, historyOf(r.saw)
 	for _, l := range lanes {
+		if l.cur.history != history {
+			return otherHistory(l.req.Lane)
+		}
 		top = max(top, l.cur.pos)
 		l.resolved = l.cur.inflight.minus(r.look.running)
 		if len(l.cur.draining) > 0 {
@@ -350,8 +367,8 @@ func (r *reader) floorRow(rr *pgconn.ResultReader) error {
 	if err != nil {
 		return errRow
 	}
-	r.floor = floor
-	return r.store.checkIdentity(string(v[1]))
+	r.floor, r.saw = floor, string(v[1])
+	return r.store.checkIdentity(r.saw)
 }
 
 // pageRows reads the header row and the records, lane by lane.

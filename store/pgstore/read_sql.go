@@ -22,6 +22,6 @@ CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.xid >= x.lo AND o.
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = l.lane AND o.seq > l.after AND o.seq <= l.pos
   AND o.xid >= lower(l.xids)::text::xid8 AND o.xid < upper(l.xids)::text::xid8 AND l.xids @> o.xid::text::bigint
   ORDER BY o.seq LIMIT l.n) o`)
-	st.cursors = q(`SELECT c.lane, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq, c.floor
+	st.cursors = q(`SELECT c.lane, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq, c.floor, (SELECT {{identity}})
 FROM {{schema}}.lane_cursor c WHERE c.pipe = $1 AND c.lane = ANY ($2::smallint[])`)
 }

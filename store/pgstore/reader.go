@@ -22,6 +22,7 @@ type reader struct {
 	arena arena
 	guess sizes     // how much to make room for
 	floor int64     // S: the sequence before the page was read
+	saw   string    // the server's identity then
 	look  look      // what the page's snapshot saw of transactions
 	now   time.Time // the database's clock
 	asked xidSet    // transactions whose late rows came with the page
@@ -297,12 +298,16 @@ func (r *reader) cursors(ctx context.Context, lanes []int16) (map[int16]cursor, 
 	for rows.Next() {
 		var lane int16
 		var raw rawCursor
-		if err := rows.Scan(&lane, &raw.pos, &raw.low, &raw.next, &raw.inflight, &raw.draining, &raw.drainSeq, &raw.floor); err != nil {
+		var identity string
+		if err := rows.Scan(&lane, &raw.pos, &raw.low, &raw.next, &raw.inflight, &raw.draining, &raw.drainSeq, &raw.floor, &identity); err != nil {
 			return nil, err
 		}
-		if out[lane], err = raw.cursor(); err != nil {
+		c, err := raw.cursor()
+		if err != nil {
 			return nil, fmt.Errorf("lane %d: %w", lane, err)
 		}
+		c.history = historyOf(identity)
+		out[lane] = c
 	}
 	return out, rows.Err()
 }

@@ -34,7 +34,8 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 	}
 	sorted := slices.Clone(settlements)
 	slices.SortFunc(sorted, func(a, b store.Settlement) int { return cmp.Compare(a.Lane, b.Lane) })
-	p, err := s.progressOf(sorted)
+	known := s.knownIdentity()
+	p, err := s.progressOf(sorted, known)
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
 	}
@@ -49,7 +50,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 		b.Queue(s.sql.running, p.setIDs, p.sets)
 	}
 	b.Queue(s.sql.settle, pipe, p.lanes, p.epochs, p.owners, p.marks, p.moves, p.pos, p.low, p.next,
-		p.running, p.draining, p.drainSeq, p.delivered, s.knownIdentity())
+		p.running, p.draining, p.drainSeq, p.delivered, known)
 	if len(parks.seqs) > 0 {
 		parks.queue(b, s.sql.park, pipe)
 	}
@@ -78,6 +79,9 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 	}
 	if err := s.checkIdentity(identity); err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
+	}
+	if known != "" && identity != known { // a lease came between
+		return nil, fmt.Errorf("settle: %w: was %s, is %s", store.ErrIdentity, known, identity)
 	}
 	return lost, nil
 }
@@ -123,7 +127,7 @@ type progressRows struct {
 	sets                    []string
 }
 
-func (s *Store) progressOf(sorted []store.Settlement) (*progressRows, error) {
+func (s *Store) progressOf(sorted []store.Settlement, identity string) (*progressRows, error) {
 	p := &progressRows{}
 	ids := map[string]int64{}
 	for i, st := range sorted {
@@ -135,6 +139,9 @@ func (s *Store) progressOf(sorted []store.Settlement) (*progressRows, error) {
 			var err error
 			if c, err = decodePosition(st.Position); err != nil {
 				return nil, fmt.Errorf("lane %d: %w", st.Lane, err)
+			}
+			if identity != "" && c.history != historyOf(identity) {
+				return nil, otherHistory(st.Lane)
 			}
 		}
 		var running, drainSeq *int64

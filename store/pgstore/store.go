@@ -43,6 +43,7 @@ type Store struct {
 	ttl      time.Duration // of the last Lease, 0 before it
 	retake   string        // boot id that was given up for dead and must take its lanes anew
 	rowBytes int           // recent average size of a record, bounds the next pages
+	cautious bool          // rowBytes is a guess made after time ran out
 	lastRead sizes         // sizes the buffers of the next read
 	young    xidSet        // transactions that the last page saw running and that were young
 	lookNext uint64        // the transaction id that came next at the last page

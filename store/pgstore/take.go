@@ -141,7 +141,7 @@ func (s *Store) take(ctx context.Context, boot string, a *leaseAnswer) (taken ma
 func (s *Store) tryTake(ctx context.Context, boot string, a *leaseAnswer, lanes []int16, wait time.Duration,
 	taken map[store.Lane]bool) error {
 	var got []store.Lane
-	var now standing
+	now := standing{history: a.history}
 	b := &pgx.Batch{}
 	s.queueSession(b, wait)
 	b.Queue(s.sql.take, s.opts.Pipe, boot, lanes, a.fresh).Query(func(rows pgx.Rows) (err error) {
