@@ -26,9 +26,11 @@ func openSQL(raw string) (*sql.DB, outbox.Dialect, error) {
 		return db, outbox.Postgres, nil
 	case "sqlite":
 		// BEGIN IMMEDIATE: a transaction that reads first and writes later
-		// would fail as busy at once, whatever busy_timeout says.
+		// would fail as busy at once, whatever busy_timeout says. FULL, as in
+		// sqlitestore.Open: a commit that a power cut can take back may have
+		// been delivered already.
 		dsn := "file:" + (&url.URL{Path: rest}).EscapedPath() +
-			"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"
+			"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)"
 		db, err := sql.Open("sqlite", dsn)
 		if err != nil {
 			return nil, 0, usagef("store %s cannot be used: %w", redact.URL(raw), err)
