@@ -3,6 +3,7 @@ package kafkabroker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -304,23 +305,27 @@ func (p *partition) relist(b *batch) bool {
 	return true
 }
 
-// abandon takes a call's segment out: what is queued will not be sent, what is
-// on the wire is unknown. It reports whether to list again.
+// abandon takes a call's segment out: what is on the wire is unknown, and what
+// is queued will not be sent. When that is all of it the broker did not take
+// anything for as long as the call had time, which is an outage. It reports
+// whether to list again.
 func (p *partition) abandon(s *segment, cause error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queue = slices.DeleteFunc(p.queue, func(o *segment) bool { return o == s })
 	b := p.flight
 	mine := func(pt part) bool { return pt.seg == s }
-	unknown := broker.Unknown(cause, "", p.topic.name)
+	queued := broker.Outage(fmt.Errorf("%w: nothing was sent", cause), "", "")
 	if b != nil && slices.ContainsFunc(b.parts, mine) {
+		unknown := broker.Unknown(cause, "", p.topic.name)
+		queued = broker.NotTried(unknown)
 		for _, pt := range b.parts {
 			if mine(pt) {
 				s.resolve(pt.from, pt.to, unknown)
 			}
 		}
 	}
-	s.resolve(s.next, len(s.idx), broker.NotTried(unknown))
+	s.resolve(s.next, len(s.idx), queued)
 	s.dead = true
 	if b != nil && !b.onWire && slices.ContainsFunc(b.parts, mine) {
 		return p.fail(b, failure(errGivenUp, p.topic.name, b.written))

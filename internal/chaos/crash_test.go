@@ -119,8 +119,10 @@ func brokerFrozen(r *rig, s *server) {
 	r.until(20*time.Second, "messages flow", func() bool { return re.Stats().Delivered > 200 })
 	do(r.T, s.freeze)
 	failed := sink.failed.Load()
-	// Long enough for rounds of unknown fates in every lane.
-	r.until(20*time.Second, "calls time out again and again", func() bool { return sink.failed.Load() > failed+3*lanes })
+	// Long enough for calls of unknown fate and for more once that is known.
+	r.until(20*time.Second, "the relay says that the broker is down", func() bool { return r.brokerDown() > 0 })
+	tried := sink.failed.Load()
+	r.until(20*time.Second, "calls time out again and again", func() bool { return sink.failed.Load() > tried+2 })
 	do(r.T, s.thaw)
 	stop()
 	r.drained(30 * time.Second)
