@@ -68,7 +68,7 @@ func (s *Store) wrap(doing string, err error) error {
 // that is still being made, or a password that is being changed, and shows it.
 // In the middle of a run the relay goes on trying whatever the error is.
 func refused(doing string, pg *pgconn.PgError, err error) error {
-	fix := ""
+	var fix string
 	switch pg.Code {
 	case "28P01", "28000":
 		fix = "check user, password and pg_hba.conf"

@@ -139,7 +139,8 @@ func (s *Store) take(ctx context.Context, boot string, a *leaseAnswer) (taken ma
 
 // tryTake takes all of the lanes that are still free, or fails.
 func (s *Store) tryTake(ctx context.Context, boot string, a *leaseAnswer, lanes []int16, wait time.Duration,
-	taken map[store.Lane]bool) error {
+	taken map[store.Lane]bool,
+) error {
 	var got []store.Lane
 	now := standing{history: a.history}
 	b := &pgx.Batch{}
