@@ -217,7 +217,8 @@ func (e *Engine) planRelease() {
 	if !e.lease.valid || e.draining {
 		return
 	}
-	for _, l := range slices.Clone(e.held) {
+	for i := 0; i < len(e.held); i++ {
+		l := e.held[i]
 		if !l.releasing {
 			continue
 		}
@@ -225,6 +226,7 @@ func (e *Engine) planRelease() {
 		if len(l.queue) == 0 && l.call == nil && e.abandoned[l.id] == 0 {
 			e.lease.releases = append(e.lease.releases, store.Release{Lane: l.id, Epoch: l.epoch})
 			e.removeLane(l, "released")
+			i-- // the next one has moved up
 		}
 	}
 }
