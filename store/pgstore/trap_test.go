@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/postrider/postrider/store"
 )
 
@@ -281,5 +283,28 @@ func TestProgressIsPruned(t *testing.T) {
 			AND NOT EXISTS (SELECT 1 FROM box.running r WHERE r.id = g.running)`); n != 0 {
 			t.Errorf("%d progress rows refer to a set that is gone", n)
 		}
+	})
+}
+
+// COPY fills the defaults as INSERT does; what it writes keeps its order and
+// its place among what others commit meanwhile.
+func TestCopy(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		bulk := d.begin()
+		var rows [][]any
+		var want []string
+		for i := range 300 {
+			label := fmt.Sprint("copied ", i)
+			rows, want = append(rows, []any{"t", "k", label, []byte(label)}), append(want, label)
+		}
+		table := pgx.Identifier{d.schema, "outbox"}
+		n, err := bulk.CopyFrom(t.Context(), table, []string{"topic", "key", "type", "payload"}, pgx.CopyFromRows(rows))
+		if err != nil || n != 300 {
+			t.Fatalf("copied %d rows, %v", n, err)
+		}
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'other', 'other')`)
+		o.want("other")
+		d.commit(bulk)
+		o.want(want...)
 	})
 }
