@@ -3,14 +3,10 @@ package sqlitestore
 import (
 	"context"
 	"embed"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
-
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/postrider/postrider/store"
 )
@@ -109,9 +105,8 @@ func (s *Store) turnOnWAL(ctx context.Context) error {
 	const tries = 500
 	var err error
 	for range tries {
-		var typed *sqlite.Error
 		_, err = s.db.ExecContext(ctx, "PRAGMA journal_mode = WAL")
-		if !errors.As(err, &typed) || typed.Code()&0xff != sqlite3.SQLITE_BUSY {
+		if !isBusy(err) {
 			return err
 		}
 		pause := time.NewTimer(pollLast)

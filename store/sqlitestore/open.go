@@ -7,16 +7,18 @@ import (
 	"net/url"
 	"strings"
 
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	"modernc.org/sqlite"
 )
 
 // Open returns a pool for the database file at path that suits an outbox and
 // its application. It does no I/O; close it yourself.
 //
 // Transactions begin as IMMEDIATE: one that reads first and writes later would
-// be refused as busy at once, whatever the timeout. Writers wait up to 10 s for
-// each other. Readers and the writer do not wait for each other in WAL mode,
-// which Migrate turns on and the file keeps.
+// be refused as busy at once, whatever the timeout. They wait for their turn to
+// write until their context ends, a minute at the most; a single statement
+// outside a transaction waits up to 10 s, whatever its context says. Readers
+// and the writer do not wait for each other in WAL mode, which Migrate turns on
+// and the file keeps.
 // synchronous is FULL, since a commit that a power cut can take back may have
 // been delivered already.
 func Open(path string) (*sql.DB, error) {
@@ -27,11 +29,11 @@ func Open(path string) (*sql.DB, error) {
 		return nil, errors.New("sqlite: a database in memory belongs to one connection and cannot hold an outbox; name a file")
 	}
 	params := url.Values{"_txlock": {"immediate"}, "_pragma": {
-		"busy_timeout(10000)", "synchronous(FULL)", "foreign_keys(ON)",
+		fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()), "synchronous(FULL)", "foreign_keys(ON)",
 	}}
-	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+params.Encode())
+	base, err := sqlite.NewConnector("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + params.Encode())
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: open %s: %w", path, err)
 	}
-	return db, nil
+	return sql.OpenDB(connector{base}), nil
 }

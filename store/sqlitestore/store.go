@@ -135,7 +135,7 @@ func (s *Store) write(ctx context.Context, what string, fn func(q querier) error
 			err = s.wrap(what, cerr)
 		}
 	}()
-	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+	if err := beginImmediate(ctx, conn); err != nil {
 		return s.wrap(what, err)
 	}
 	// Once begun, the transaction is ended whatever becomes of ctx: the
@@ -153,6 +153,20 @@ func (s *Store) write(ctx context.Context, what string, fn func(q querier) error
 		err = errors.Join(err, rerr)
 	}
 	return s.wrap(what, err)
+}
+
+// beginImmediate leaves the connection's own timeout as it was: the pool may be
+// the application's.
+func beginImmediate(ctx context.Context, c *sql.Conn) error {
+	var wait int64
+	if err := c.QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&wait); err != nil {
+		return err
+	}
+	exec := func(ctx context.Context, query string) error {
+		_, err := c.ExecContext(ctx, query)
+		return err
+	}
+	return withoutWait(ctx, wait, exec, func(ctx context.Context) error { return exec(ctx, "BEGIN IMMEDIATE") })
 }
 
 // wrap says what failed, as a typed error where a person must act.
