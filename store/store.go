@@ -34,7 +34,8 @@ type Store interface {
 	// and the position that settles them. It must never skip a record that
 	// commits later, must not hold a transaction open after it returns, and
 	// changes nothing in the database. Reading ahead from an unsettled position
-	// is allowed. With Parked set it returns the parked records that are due: the
+	// is allowed. The slice of requests is the caller's again when Read returns.
+	// With Parked set it returns the parked records that are due: the
 	// first of each key before the second of any, and within the limits all of
 	// them. Those of one key come by Seq and none is left out between two.
 	Read(ctx context.Context, reads []LaneRead) ([]Batch, error)

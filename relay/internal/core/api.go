@@ -79,7 +79,7 @@ type (
 	// Read calls Store.Read for many lanes at once.
 	Read struct {
 		ID      ID
-		Reads   []store.LaneRead
+		Reads   []store.LaneRead // the engine's again once the read is answered
 		Timeout time.Duration
 	}
 	// Deliver calls Sink.Deliver; there is at most one per lane at any time.

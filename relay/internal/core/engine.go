@@ -27,12 +27,13 @@ type Engine struct {
 	settle  *settleOp // at most one, kept until it is answered
 	floor   map[store.Lane]int64
 
-	reads    map[ID]*readOp
-	readHold pause
-	msgs     int // held in memory, all lanes
-	bytes    int
-	reserved int // messages that reads in flight may bring
-	avgSize  int // bytes per message, smoothed
+	reads     map[ID]*readOp
+	spareRead *readOp // of a read that was answered
+	readHold  pause
+	msgs      int // held in memory, all lanes
+	bytes     int
+	reserved  int // messages that reads in flight may bring
+	avgSize   int // bytes per message, smoothed
 
 	calls     map[ID]*call
 	abandoned map[store.Lane]int // cancelled calls that have not come back

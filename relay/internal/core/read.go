@@ -59,7 +59,7 @@ func (e *Engine) planRead() {
 			continue
 		}
 		if op == nil {
-			op = &readOp{lanes: make([]*lane, 0, len(e.held)), reads: make([]store.LaneRead, 0, len(e.held))}
+			op = e.takeReadOp()
 		}
 		r := store.LaneRead{
 			Lane: l.id, Epoch: l.epoch, After: l.readPos, MaxRecords: n,
@@ -81,12 +81,30 @@ func (e *Engine) planRead() {
 	e.do(Read{ID: id, Reads: op.reads, Timeout: e.cfg.StoreTimeout})
 }
 
+// takeReadOp takes over the room of a read that has been answered: an idle relay
+// would allocate little else.
+func (e *Engine) takeReadOp() *readOp {
+	if op := e.spareRead; op != nil {
+		e.spareRead = nil
+		return op
+	}
+	return &readOp{lanes: make([]*lane, 0, len(e.held)), reads: make([]store.LaneRead, 0, len(e.held))}
+}
+
+func (e *Engine) keepReadOp(op *readOp) {
+	clear(op.lanes)
+	clear(op.reads)
+	op.lanes, op.reads = op.lanes[:0], op.reads[:0]
+	e.spareRead = op
+}
+
 func (e *Engine) onRead(ev ReadDone) {
 	op := e.reads[ev.ID]
 	if op == nil {
 		return
 	}
 	delete(e.reads, ev.ID)
+	defer e.keepReadOp(op)
 	for i, l := range op.lanes {
 		l.reading = false
 		e.reserved -= op.reads[i].MaxRecords
