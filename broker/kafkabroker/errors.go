@@ -13,7 +13,6 @@ import (
 
 var (
 	errNoTopic     = errors.New("there is no such topic")
-	errTooLarge    = errors.New("the record is larger than the topic allows")
 	errTopicName   = errors.New("the topic's name is not one that Kafka allows")
 	errGivenUp     = errors.New("a call that shared the batch was cancelled")
 	errNoPartition = errors.New("the topic has no partitions")
@@ -54,6 +53,23 @@ func actOn(code int16) (act, error) {
 	}
 	return actFail, err
 }
+
+// tooLarge says how large a record was and what it may be. limit is 0 where it
+// is not known.
+func tooLarge(err error, bytes, limit int, whose string) error {
+	if limit <= 0 {
+		return fmt.Errorf("%w: a record of %d bytes, above %s", err, bytes, whose)
+	}
+	return fmt.Errorf("%w: a record of %d bytes, above %s of %d", err, bytes, whose, limit)
+}
+
+var errTooLarge = errors.New("the record is too large")
+
+// Whose limit a record was above.
+const (
+	clientLimit = "the client's ProducerBatchMaxBytes"
+	topicLimit  = "the topic's max.message.bytes"
+)
 
 // code is the broker's name of an error, "" for one that is not the broker's.
 func code(err error) string {

@@ -1,6 +1,10 @@
 package kafkabroker
 
-import "time"
+import (
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
 
 // Outdate makes the sink look at the topic again with the next call.
 func (s *Sink) Outdate(topic string) {
@@ -18,3 +22,6 @@ func (s *Sink) Partitions(topic string) int {
 	defer s.mu.Unlock()
 	return len(s.topics[topic].view.Load().parts)
 }
+
+// SessionTimeout is what the source asks of the broker.
+func (s *Source) SessionTimeout() any { return s.client.OptValue(kgo.SessionTimeout) }

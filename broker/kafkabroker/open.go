@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // ClientOptions returns what a [Sink] needs of a client beside the brokers'
@@ -17,7 +19,24 @@ func ClientOptions() []kgo.Opt {
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.ProducerBatchCompression(kgo.NoCompression()),
 		kgo.ClientID("postrider"),
+		kgo.RetryTimeoutFn(retryTimeout),
 	}
+}
+
+// askAgain is how long the client goes on asking for what must be known before
+// anything is sent, when no broker answers: short, because Deliver says it then
+// and whoever called it waits and comes again.
+const askAgain = 2 * time.Second
+
+// retryTimeout is franz-go's own but for those questions.
+func retryTimeout(key int16) time.Duration {
+	switch kmsg.Key(key) {
+	case kmsg.InitProducerID, kmsg.Metadata, kmsg.DescribeConfigs:
+		return askAgain
+	case kmsg.JoinGroup, kmsg.SyncGroup, kmsg.Heartbeat, kmsg.ConsumerGroupHeartbeat:
+		return sessionTimeout
+	}
+	return 30 * time.Second
 }
 
 // Open makes a client and a sink of a URL such as

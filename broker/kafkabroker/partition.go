@@ -169,11 +169,12 @@ func (p *partition) fill(e *encoder, b *batch, s *segment) bool {
 			flush()
 			return false
 		}
-		if len(b.buf) > hard {
+		if size := len(b.buf); size > hard {
 			b.buf = b.buf[:at]
 			flush()
 			from = s.next + 1
-			s.reject(s.next, broker.Rejected(errTooLarge, "MESSAGE_TOO_LARGE", p.topic.name))
+			err := tooLarge(errTooLarge, size, hard, clientLimit)
+			s.reject(s.next, broker.Rejected(err, kerr.MessageTooLarge.Message, p.topic.name))
 			continue
 		}
 		b.records++
@@ -239,7 +240,7 @@ func (p *partition) split(b *batch, err error) bool {
 	if b.records == 1 {
 		pt := b.parts[0]
 		if !pt.seg.dead {
-			pt.seg.reject(pt.from, broker.Rejected(err, code(err), p.topic.name))
+			pt.seg.reject(pt.from, broker.Rejected(p.sized(b, err), code(err), p.topic.name))
 		}
 	} else {
 		p.limit = b.records / 2
@@ -265,6 +266,18 @@ func (p *partition) split(b *batch, err error) bool {
 	p.flight = nil
 	p.release(b)
 	return p.list()
+}
+
+// sized adds the numbers to the refusal of a batch of one record.
+func (p *partition) sized(b *batch, err error) error {
+	if !errors.Is(err, kerr.MessageTooLarge) && !errors.Is(err, kerr.RecordListTooLarge) {
+		return err
+	}
+	limit := int(p.topic.limit.Load())
+	if len(b.buf) <= limit { // lowered since we looked
+		limit = 0
+	}
+	return tooLarge(err, len(b.buf), limit, topicLimit)
 }
 
 // forgotten notes that the broker does not go on with the numbers of b.

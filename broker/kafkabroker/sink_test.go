@@ -3,6 +3,7 @@ package kafkabroker_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -260,6 +261,29 @@ func TestMissingTopicAndTooLarge(t *testing.T) {
 	e := broker.Classify(errs[0])
 	if e.Destination != "nowhere" || e.Code != "UNKNOWN_TOPIC_OR_PARTITION" {
 		t.Errorf("missing topic: %v", e)
+	}
+	if got := errs[1].Error(); !strings.Contains(got, "a record of 2097") || !strings.Contains(got, "ProducerBatchMaxBytes of 1000012") {
+		t.Errorf("a record above the limit: %s", got)
+	}
+}
+
+// TestUnreachableIsSaidSoon: a broker that refuses connections is an outage long
+// before the time of a request is over.
+func TestUnreachableIsSaidSoon(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := l.Addr().String()
+	l.Close()
+	s := sinkOn(t, []string{nobody}, time.Minute)
+	began := time.Now()
+	errs := s.Deliver(t.Context(), []postrider.Message{message(0, "a")})
+	if got := classes(errs, 1); got != "o" {
+		t.Errorf("classes %s: %v", got, errs)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("said after %v", took)
 	}
 }
 

@@ -21,7 +21,9 @@ type SourceOptions struct {
 	Group  string   // the consumer group; required
 	Topics []string // required
 	// Client holds the brokers, credentials and whatever else the client needs.
-	// The group and offset options are the source's own.
+	// The group and offset options are the source's own, but for the times:
+	// a member that died is missed after a session timeout of 10 s, which
+	// kgo.SessionTimeout changes.
 	Client []kgo.Opt
 	// MaxHeld bounds the unsettled messages of one partition; it is paused
 	// above. 4096 if zero.
@@ -56,6 +58,12 @@ type held struct {
 	committed int64
 }
 
+// sessionTimeout is how long the broker waits for a member that is silent before
+// its partitions go to others: they stand still that long after a SIGKILL. The
+// client's own 45 s are meant for members that keep state. A member that was
+// only slow costs a rebalance, and repetitions that the inbox knows.
+const sessionTimeout = 10 * time.Second
+
 // NewSource makes a client of its own; Close ends it. It does not wait for the
 // brokers.
 func NewSource(opts SourceOptions) (*Source, error) {
@@ -69,7 +77,7 @@ func NewSource(opts SourceOptions) (*Source, error) {
 	if s.max <= 0 {
 		s.max = 4096
 	}
-	client, err := kgo.NewClient(append(append([]kgo.Opt{}, opts.Client...),
+	client, err := kgo.NewClient(append(append([]kgo.Opt{kgo.SessionTimeout(sessionTimeout)}, opts.Client...),
 		kgo.ConsumerGroup(opts.Group), kgo.ConsumeTopics(opts.Topics...),
 		kgo.DisableAutoCommit(), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
@@ -89,14 +97,22 @@ func (s *Source) Info() broker.SourceInfo { return broker.SourceInfo{Name: "kafk
 // Extend does nothing: a partition is ours as long as the client lives.
 func (s *Source) Extend(context.Context, []broker.Delivery) error { return nil }
 
-// Close leaves the group. What was not settled goes to another member.
+// Close leaves the group. What was not settled goes to another member: at once,
+// or after the session timeout when the broker does not answer within leaveTimeout.
 func (s *Source) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.wake()
 	s.mu.Unlock()
-	s.client.CloseAllowingRebalance()
+	ctx, cancel := context.WithTimeout(s.client.Context(), leaveTimeout)
+	defer cancel()
+	s.client.AllowRebalance()
+	_ = s.client.LeaveGroupContext(ctx) // Close would try for most of a minute
+	s.client.Close()
 }
+
+// leaveTimeout is how long the program's end may wait for a broker that is silent.
+const leaveTimeout = 5 * time.Second
 
 // wake makes receivers look again. The caller holds mu.
 func (s *Source) wake() {

@@ -3,6 +3,7 @@ package kafkabroker_test
 import (
 	"context"
 	"crypto/rand"
+	"net"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/kafkabroker"
+	"github.com/postrider/postrider/internal/faultproxy"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -73,5 +75,54 @@ func TestMaxHeld(t *testing.T) {
 		if !receive(20 * time.Second) {
 			t.Fatalf("nothing is received after %d of %d messages", next-1, n)
 		}
+	}
+}
+
+// TestSessionTimeout: ten seconds, unless the program says otherwise.
+func TestSessionTimeout(t *testing.T) {
+	for want, opts := range map[time.Duration][]kgo.Opt{
+		10 * time.Second: nil,
+		20 * time.Second: {kgo.SessionTimeout(20 * time.Second)},
+	} {
+		src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{Group: "g", Topics: []string{"t"}, Client: append(kafkabroker.ClientOptions(), opts...)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := src.SessionTimeout(); got != want {
+			t.Errorf("the session timeout is %v, want %v", got, want)
+		}
+		src.Close()
+	}
+}
+
+// TestCloseOfAFrozenBroker: a broker that accepts and never answers does not
+// hold up the end of a program.
+func TestCloseOfAFrozenBroker(t *testing.T) {
+	c := fake(t, 1)
+	proxy, err := faultproxy.New(c.ListenAddrs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { proxy.Close() })
+	if errs := sinkOn(t, c.ListenAddrs(), 0).Deliver(t.Context(), some(0, 1, "a")); errs != nil {
+		t.Fatal(errs)
+	}
+	through := kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, proxy.Addr())
+	})
+	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
+		Group: "g", Topics: []string{"orders"}, Client: []kgo.Opt{kgo.SeedBrokers(c.ListenAddrs()...), through},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ds, err := src.Receive(t.Context(), 10); len(ds) != 1 {
+		t.Fatal(ds, err)
+	}
+	proxy.Freeze()
+	began := time.Now()
+	src.Close()
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("Close took %v", took)
 	}
 }

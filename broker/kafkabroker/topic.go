@@ -23,6 +23,7 @@ type topic struct {
 	sink     *Sink
 	name     string
 	maxBatch atomic.Int64 // bytes, as far as known; the broker may say otherwise
+	limit    atomic.Int64 // the topic's max.message.bytes; 0: we may not know
 	view     atomic.Pointer[view]
 	next     atomic.Uint32 // partition of the next call's messages without a key
 	looking  lookup[*view]
@@ -160,6 +161,7 @@ func (t *topic) readLimit(ctx context.Context) {
 				continue
 			}
 			if n, err := strconv.ParseInt(*c.Value, 10, 64); err == nil && n > 0 {
+				t.limit.Store(n)
 				t.maxBatch.Store(min(n, int64(t.sink.maxBatch)))
 			}
 		}
