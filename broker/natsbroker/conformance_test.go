@@ -226,6 +226,19 @@ func TestUserHeaderCannotCommand(t *testing.T) {
 	}
 }
 
+// TestTooLargeNamesTheLimit: who reads the dead letter knows what to change.
+func TestTooLargeNamesTheLimit(t *testing.T) {
+	nc := connect(t, embedded(t))
+	sink, err := natsbroker.NewSink(nc, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := sink.Deliver(t.Context(), []postrider.Message{{ID: "1", Topic: "orders", Type: "t", Payload: make([]byte, 2<<20)}})
+	if errs == nil || broker.Classify(errs[0]).Class != broker.ClassRejected || !strings.Contains(errs[0].Error(), "max_payload of 1048576") {
+		t.Errorf("the answer is %v", errs)
+	}
+}
+
 func TestNewSinkRefusesBuffering(t *testing.T) {
 	nc, err := nats.Connect(embedded(t))
 	if err != nil {

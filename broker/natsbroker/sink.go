@@ -188,7 +188,8 @@ func (d *delivery) send(m *postrider.Message) (jetstream.PubAckFuture, error) {
 		size += len(jetstream.MsgIDHeader) + len(id) + 4
 	}
 	if limit := d.s.nc.MaxPayload(); limit > 0 && int64(size) > limit {
-		return nil, broker.Rejected(nats.ErrMaxPayload, "MAX_PAYLOAD", subject)
+		err := fmt.Errorf("%w: %d bytes with headers, above the server's max_payload of %d", nats.ErrMaxPayload, size, limit)
+		return nil, broker.Rejected(err, "MAX_PAYLOAD", subject)
 	}
 	if !d.s.nc.IsConnected() {
 		return nil, broker.Outage(notConnected(d.s.nc), "", "")

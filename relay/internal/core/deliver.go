@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -96,7 +97,8 @@ func (e *Engine) setAside(l *lane, b *batch) {
 		case l.holds(b, m.Key):
 			e.wait(l, b, i)
 		case e.cfg.Sink.MaxMessageBytes > 0 && m.Size() > e.cfg.Sink.MaxMessageBytes:
-			e.dead(l, b, i, broker.Classify(broker.Rejected(errTooLarge, "too_large", "")))
+			err := fmt.Errorf("%w: %d bytes, above its limit of %d", errTooLarge, m.Size(), e.cfg.Sink.MaxMessageBytes)
+			e.dead(l, b, i, broker.Classify(broker.Rejected(err, "too_large", "")))
 		default:
 			keep = append(keep, i)
 		}
