@@ -48,7 +48,7 @@ func StartKafka(tb TB, opts ...Option) *Kafka {
 	tb.Helper()
 	k, err := LaunchKafka(context.Background(), "", opts...)
 	if err != nil {
-		giveUp(tb, err)
+		GiveUp(tb, err)
 		return nil
 	}
 	k.proc.attach(tb)

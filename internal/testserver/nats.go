@@ -47,7 +47,7 @@ func StartNATS(tb TB, opts ...Option) *NATS {
 	tb.Helper()
 	n, err := LaunchNATS(context.Background(), "", opts...)
 	if err != nil {
-		giveUp(tb, err)
+		GiveUp(tb, err)
 		return nil
 	}
 	n.proc.attach(tb)

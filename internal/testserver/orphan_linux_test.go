@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 )
@@ -17,6 +18,12 @@ func TestServersDieWithTheirTest(t *testing.T) {
 		return
 	}
 	needServers(t)
+	if _, err := PostgresBin("15"); err != nil {
+		GiveUp(t, err)
+	}
+	if _, err := NATSBinary(); err != nil {
+		GiveUp(t, err)
+	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServersDieWithTheirTest$")
 	cmd.Env = append(os.Environ(), "TESTSERVER_CHILD=1")
 	out, err := cmd.StdoutPipe()
@@ -29,7 +36,9 @@ func TestServersDieWithTheirTest(t *testing.T) {
 	var pids [3]int
 	var dir string
 	lines := bufio.NewScanner(out)
+	var said strings.Builder
 	for lines.Scan() {
+		fmt.Fprintln(&said, lines.Text())
 		if n, _ := fmt.Sscanf(lines.Text(), "pids %d %d %d %s", &pids[0], &pids[1], &pids[2], &dir); n == 4 {
 			break
 		}
@@ -43,7 +52,7 @@ func TestServersDieWithTheirTest(t *testing.T) {
 	}
 	_ = cmd.Wait() // killed
 	if pids[2] == 0 {
-		t.Skip("the child had no servers")
+		t.Fatalf("the child started no servers:\n%s", said.String())
 	}
 	if err := awaitGone(family); err != nil {
 		t.Error(err)

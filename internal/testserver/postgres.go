@@ -70,7 +70,7 @@ func StartPostgres(tb TB, version string, opts ...PGOption) *Postgres {
 	tb.Helper()
 	p, err := LaunchPostgres(context.Background(), version, "", opts...)
 	if err != nil {
-		giveUp(tb, err)
+		GiveUp(tb, err)
 		return nil
 	}
 	p.proc.attach(tb)

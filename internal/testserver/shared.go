@@ -43,7 +43,7 @@ func SharedPostgres(tb TB, version string) *Postgres {
 		return LaunchPostgres(context.Background(), version, "")
 	})
 	if err != nil {
-		giveUp(tb, err)
+		GiveUp(tb, err)
 		return nil
 	}
 	return p
@@ -57,7 +57,7 @@ func SharedKafka(tb TB) *Kafka {
 		return LaunchKafka(context.Background(), "")
 	})
 	if err != nil {
-		giveUp(tb, err)
+		GiveUp(tb, err)
 		return nil
 	}
 	return k
@@ -71,7 +71,7 @@ func SharedNATS(tb TB) *NATS {
 		return LaunchNATS(context.Background(), "")
 	})
 	if err != nil {
-		giveUp(tb, err)
+		GiveUp(tb, err)
 		return nil
 	}
 	return n

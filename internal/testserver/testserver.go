@@ -39,7 +39,7 @@ const startTimeout = 90 * time.Second
 
 // MissingError reports that a server is not installed.
 type MissingError struct {
-	Server string // "PostgreSQL 18"
+	Server string // "PostgreSQL 18", or the name of a program
 	Fix    string // what to type
 }
 
@@ -104,8 +104,10 @@ func CacheDir() (string, error) {
 // Required reports whether a missing server is a failure rather than a skip.
 func Required() bool { return os.Getenv("POSTRIDER_REQUIRE_SERVERS") == "1" }
 
-// giveUp ends a test that cannot have its server.
-func giveUp(tb TB, err error) {
+// GiveUp ends a test that cannot have its server or, with a MissingError, some
+// other program: by a skip that "make test" repeats at its end, or by a failure
+// when that is asked for or the error is another one.
+func GiveUp(tb TB, err error) {
 	tb.Helper()
 	var missing *MissingError
 	if !errors.As(err, &missing) || Required() {
