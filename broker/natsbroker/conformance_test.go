@@ -239,6 +239,22 @@ func TestTooLargeNamesTheLimit(t *testing.T) {
 	}
 }
 
+// TestTLSIsDemanded: to a server that speaks no TLS nothing is said.
+func TestTLSIsDemanded(t *testing.T) {
+	url := embedded(t)
+	for params, reached := range map[string]bool{"": true, "?tls=false": true, "?tls=true": false} {
+		nc, sink, err := natsbroker.Open(url + params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		errs := sink.Deliver(t.Context(), []postrider.Message{{ID: "1", Topic: "orders", Type: "t"}})
+		if errs == nil || (broker.Classify(errs[0]).Code == "NO_STREAM") != reached {
+			t.Errorf("%q: the answer is %v", params, errs)
+		}
+		nc.Close()
+	}
+}
+
 func TestNewSinkRefusesBuffering(t *testing.T) {
 	nc, err := nats.Connect(embedded(t))
 	if err != nil {

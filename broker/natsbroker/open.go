@@ -31,6 +31,9 @@ func ClientOptions() []nats.Option {
 //
 //	nats://host1:4222,host2:4222/?subject-prefix=events.&dedup=off
 //
+// tls=true refuses a server that does not speak TLS. Without it TLS is used
+// where the server asks for it.
+//
 // An unreachable server is no error here: the connection goes on trying, and
 // Deliver answers with an outage. The connection is the caller's to close.
 // Errors do not repeat the URL.
@@ -65,6 +68,7 @@ func parseURL(rawURL string) (servers string, opts SinkOptions, err error) {
 	if err != nil {
 		return "", opts, errors.New("natsbroker: open: the URL's parameters cannot be read")
 	}
+	scheme := "nats://"
 	for name := range values {
 		switch value := values.Get(name); name {
 		case "subject-prefix":
@@ -74,9 +78,16 @@ func parseURL(rawURL string) (servers string, opts SinkOptions, err error) {
 				return "", opts, errors.New("natsbroker: open: dedup must be on or off")
 			}
 			opts.NoDedup = value == "off"
+		case "tls":
+			if value != "true" && value != "false" {
+				return "", opts, errors.New("natsbroker: open: tls must be true or false")
+			}
+			if value == "true" {
+				scheme = "tls://"
+			}
 		default:
-			return "", opts, fmt.Errorf("natsbroker: open: unknown parameter %q; there are subject-prefix and dedup", name)
+			return "", opts, fmt.Errorf("natsbroker: open: unknown parameter %q; there are subject-prefix, dedup and tls", name)
 		}
 	}
-	return "nats://" + strings.ReplaceAll(hosts, ",", ",nats://"), opts, nil
+	return scheme + strings.ReplaceAll(hosts, ",", ","+scheme), opts, nil
 }

@@ -88,6 +88,10 @@ func TestMistakes(t *testing.T) {
 		{"down without yes", 2, "add --yes", nil, []string{"migrate", "down", "--store", "memory:"}},
 		{"no such record", 1, "record 7 is not parked", nil, []string{"dead", "retry", "7", "--store", "memory:"}},
 		{"bad record", 2, `"x" is no record number`, nil, []string{"dead", "show", "x", "--store", "memory:"}},
+		{"TLS that is not understood", 2, "tls is yes: use true or false", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://u:hunter2@h?tls=yes"}},
+		{"NATS TLS that is not understood", 2, "tls must be true or false", nil, []string{"relay", "--store", "memory:", "--broker", "nats://u:hunter2@h?tls=1"}},
+		{"sasl without user", 2, "sasl needs a user", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://h?sasl=plain"}},
+		{"compression", 2, "compression is none of none, gzip", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://h?compression=rar"}},
 		{"kafka without host", 2, "a host is missing", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://u:hunter2@/"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -256,7 +260,7 @@ func TestDocumentedCommands(t *testing.T) {
 func TestStatusJSON(t *testing.T) {
 	got := cli(t, nil, "", "status", "--store", "memory:", "-o", "json", "--fail-if-lag", "60s")
 	var answer statusAnswer
-	if err := json.Unmarshal([]byte(got.out), &answer); err != nil || got.code != 0 || len(answer.Lanes) != 64 {
+	if err := json.Unmarshal([]byte(got.out), &answer); err != nil || got.code != 0 || len(answer.Lanes) != 64 || len(answer.Parked) != 4 {
 		t.Errorf("code %d, %d lanes, %v: %s", got.code, len(answer.Lanes), err, got.err)
 	}
 }

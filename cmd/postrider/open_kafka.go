@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"net"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -18,8 +17,9 @@ import (
 )
 
 // kafkaURL is kafka://[user:password@]host:port[,host:port...] with the parameters
-// tls=true, sasl=plain|scram-sha-256|scram-sha-512, topic-prefix=TEXT and
-// max-message-bytes=N, which is the topics' own limit where it is not Kafka's default.
+// tls=true, sasl=plain|scram-sha-256|scram-sha-512, compression=lz4 and the like,
+// topic-prefix=TEXT and max-message-bytes=N, which is the topics' own limit where
+// it is not Kafka's default.
 type kafkaURL struct {
 	seeds  []string
 	prefix string
@@ -55,31 +55,64 @@ func parseKafka(raw string) (*kafkaURL, error) {
 		}
 		k.seeds = append(k.seeds, host)
 	}
+	k.opts = append(kafkabroker.ClientOptions(), kgo.SeedBrokers(k.seeds...))
+	if why := k.params(values, user); why != "" {
+		return nil, bad(why)
+	}
+	return k, nil
+}
+
+// params adds the options of the parameters, or says what is wrong with them. A
+// value that is not understood must not pass for its absence: a password would
+// go over the wire in clear because of tls=yes.
+func (k *kafkaURL) params(values url.Values, user *url.Userinfo) (wrong string) {
 	for name := range values {
-		if !slices.Contains([]string{"tls", "sasl", "topic-prefix", "max-message-bytes"}, name) {
-			return nil, bad("parameter " + visible(name, "") + " is unknown: use tls, sasl, topic-prefix and max-message-bytes")
+		switch value := values.Get(name); name {
+		case "topic-prefix":
+		case "sasl":
+			if user == nil {
+				return "sasl needs a user and a password: kafka://USER:PASSWORD@HOST:PORT"
+			}
+		case "tls":
+			switch value {
+			case "true":
+				k.opts = append(k.opts, kgo.DialTLSConfig(&tls.Config{MinVersion: tls.VersionTLS12}))
+			case "false":
+			default:
+				return "tls is " + visible(value, "") + ": use true or false"
+			}
+		case "compression":
+			codec, ok := codecs()[value]
+			if !ok {
+				return "compression is none of none, gzip, snappy, lz4 and zstd"
+			}
+			k.opts = append(k.opts, kgo.ProducerBatchCompression(codec))
+		case "max-message-bytes":
+			limit, err := strconv.ParseInt(value, 10, 32)
+			if err != nil || limit < 1<<10 || limit > 64<<20 {
+				return "max-message-bytes is " + visible(value, "") + ": use 1024 to 67108864"
+			}
+			k.opts = append(k.opts, kgo.ProducerBatchMaxBytes(int32(limit)))
+		default:
+			return "parameter " + visible(name, "") + " is unknown: use tls, sasl, compression, topic-prefix and max-message-bytes"
 		}
-	}
-	k.opts = append(kafkabroker.ClientOptions(), kgo.SeedBrokers(k.seeds...), kgo.ClientID("postrider"))
-	if text := values.Get("max-message-bytes"); text != "" {
-		limit, err := strconv.ParseInt(text, 10, 32)
-		if err != nil || limit < 1<<10 || limit > 64<<20 {
-			return nil, bad("max-message-bytes is " + visible(text, "") + ": use 1024 to 67108864")
-		}
-		k.opts = append(k.opts, kgo.ProducerBatchMaxBytes(int32(limit)))
-	}
-	if values.Get("tls") == "true" {
-		k.opts = append(k.opts, kgo.DialTLSConfig(&tls.Config{MinVersion: tls.VersionTLS12}))
 	}
 	if user == nil {
-		return k, nil
+		return ""
 	}
 	mechanism := saslOf(values.Get("sasl"), user)
 	if mechanism == nil {
-		return nil, bad("sasl is none of plain, scram-sha-256 and scram-sha-512")
+		return "sasl is none of plain, scram-sha-256 and scram-sha-512"
 	}
 	k.opts = append(k.opts, kgo.SASL(mechanism))
-	return k, nil
+	return ""
+}
+
+func codecs() map[string]kgo.CompressionCodec {
+	return map[string]kgo.CompressionCodec{
+		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
+		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
+	}
 }
 
 func saslOf(name string, user *url.Userinfo) sasl.Mechanism {

@@ -3,8 +3,6 @@ package main
 import (
 	"strings"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/broker/natsbroker"
@@ -30,8 +28,7 @@ func openSource(set *settings, consumer, topic string) (*openedSource, error) {
 }
 
 func openNATSSource(set *settings, consumer, topic string) (*openedSource, error) {
-	base, _, _ := strings.Cut(set.broker, "?")
-	nc, err := nats.Connect(strings.TrimSuffix(base, "/"), natsbroker.ClientOptions()...)
+	nc, _, err := natsbroker.Open(set.broker)
 	if err != nil {
 		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
 	}

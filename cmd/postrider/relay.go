@@ -39,7 +39,11 @@ func (a *app) relayCommand() *cobra.Command {
 		Long: "Any number of relays share the lanes of an outbox. An unreachable database or broker is\n" +
 			"said once and waited for. The first SIGTERM drains, the second one exits at once.\n\n" +
 			"On --listen: /healthz (the event loop moves), /readyz (leases are fresh and nothing is\n" +
-			"down), /metrics (Prometheus).",
+			"down), /metrics (Prometheus).\n\n" +
+			"Brokers:\n" +
+			"  kafka://[USER:PASSWORD@]HOST:PORT,...  ?tls=true&sasl=plain|scram-sha-256|scram-sha-512\n" +
+			"      &compression=none|gzip|snappy|lz4|zstd&topic-prefix=TEXT&max-message-bytes=N\n" +
+			"  nats://[USER:PASSWORD@]HOST:PORT,...   ?tls=true&subject-prefix=TEXT&dedup=on|off",
 		Example: "  postrider relay --store sqlite:shop.db --broker nats://localhost:4222\n" +
 			"  POSTRIDER_STORE=postgres://relay:secret@db/shop postrider relay --broker kafka://k1:9092,k2:9092",
 		Args: noArgs,
@@ -60,6 +64,7 @@ func (a *app) relayCommand() *cobra.Command {
 	fs.DurationVar(&r.pollMax, "poll-max", 20*time.Millisecond, "longest pause between two looks at an idle outbox")
 	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys go on behind a dead letter (default: the key waits)")
 	fs.DurationVar(&r.statusEvery, "status-every", 5*time.Second, "how old the lag of /metrics may be")
+	fs.Lookup("retry").DefValue = "" // the text says it better than []
 	mark(fs, "instance", "listen", "listen-remote", "lease-ttl", "drain", "window", "page", "max-lanes", "max-attempts",
 		"retry", "poll-max", "skip-dead", "status-every")
 	return cmd

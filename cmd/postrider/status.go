@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"text/tabwriter"
 	"time"
 
@@ -124,12 +125,11 @@ func (a *app) watch(ctx context.Context, st *opened, every, failIfLag time.Durat
 func (a *app) printStatus(s store.Status, lanes bool) error {
 	answer := statusAnswer{
 		Time: time.Now().UTC(), Pipe: s.Pipe, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped,
-		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered, Parked: s.Parked,
+		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered,
+		Parked:    map[string]int64{"scheduled": 0, "retry": 0, "waiting": 0, "dead": 0}, // each, also when there is none
 		Instances: []instanceAnswer{}, Lanes: []laneAnswer{},
 	}
-	if answer.Parked == nil {
-		answer.Parked = map[string]int64{}
-	}
+	maps.Copy(answer.Parked, s.Parked)
 	for _, i := range s.Instances {
 		answer.Instances = append(answer.Instances, instanceAnswer{i.Name, i.BootID, i.Alive, i.AliveFor.Seconds(), i.Lanes})
 	}
