@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 
 	"github.com/postrider/postrider/relay"
 )
@@ -28,6 +29,7 @@ func healthHandler(health func() relay.Health, metrics http.Handler) http.Handle
 		for part := range h.Down {
 			a.Down = append(a.Down, part)
 		}
+		slices.Sort(a.Down)
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		if !ok {
