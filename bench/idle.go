@@ -84,7 +84,7 @@ func startBinary(ctx context.Context, dir, store string, b *benchBroker) (*exec.
 	if b.name == "kafka" {
 		target = "kafka://" + target
 	}
-	relay := exec.CommandContext(ctx, path, "relay", "--store", store, "--broker", target)
+	relay := exec.CommandContext(ctx, path, "relay", "--store", store, "--broker", target, "--listen", "127.0.0.1:0")
 	relay.Dir, relay.Stderr = dir, os.Stderr
 	return relay, relay.Start()
 }

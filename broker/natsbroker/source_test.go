@@ -2,9 +2,12 @@ package natsbroker_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/postrider/postrider"
@@ -59,10 +62,44 @@ func TestDurableOfAnOlderVersion(t *testing.T) {
 	}
 }
 
-// TestSecondSourceStandsBy: while one source receives, another one of the same
-// durable gets nothing; when the first has stopped asking, the second takes
-// over, and holds newer messages back as long as the first works on older ones.
-func TestSecondSourceStandsBy(t *testing.T) {
+// TestAnOlderServerIsSaid: a server before 2.11 makes the consumer and leaves out
+// that it is pinned.
+func TestAnOlderServerIsSaid(t *testing.T) {
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	nc := connect(t, s.ClientURL())
+	_, err = nc.Subscribe("$JS.API.CONSUMER.CREATE.>", func(m *nats.Msg) {
+		_ = m.Respond([]byte(`{"type":"io.nats.jetstream.api.v1.consumer_create_response","stream_name":"S","name":"c",` +
+			`"config":{"durable_name":"c","ack_policy":"explicit"}}`))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: "S", Durable: "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := src.Receive(ctx, 1); err == nil || !strings.Contains(err.Error(), "nats-server 2.11 or newer is needed") {
+		t.Errorf("Receive: %v", err)
+	}
+}
+
+// couple is a stream and two sources of one durable.
+type couple struct {
+	*testing.T
+	sink          broker.Sink
+	first, second *natsbroker.Source
+}
+
+func newCouple(t *testing.T, messages int) *couple {
+	t.Helper()
 	nc := connect(t, embedded(t))
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -72,7 +109,7 @@ func TestSecondSourceStandsBy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := stream(t, js, sink, 2)
+	name := stream(t, js, sink, messages)
 	open := func() *natsbroker.Source {
 		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: 2 * time.Second})
 		if err != nil {
@@ -81,59 +118,72 @@ func TestSecondSourceStandsBy(t *testing.T) {
 		t.Cleanup(src.Close)
 		return src
 	}
-	first, second := open(), open()
-	receive := func(src *natsbroker.Source, wait time.Duration) []broker.Delivery {
-		ctx, cancel := context.WithTimeout(t.Context(), wait)
-		defer cancel()
-		ds, _ := src.Receive(ctx, 100) // none is an answer too
-		return ds
+	return &couple{T: t, sink: sink, first: open(), second: open()}
+}
+
+func (c *couple) receive(src *natsbroker.Source, wait time.Duration) []broker.Delivery {
+	ctx, cancel := context.WithTimeout(c.Context(), wait)
+	defer cancel()
+	ds, _ := src.Receive(ctx, 100) // none is an answer too
+	return ds
+}
+
+// settle acknowledges what the first source holds.
+func (c *couple) settle(ds []broker.Delivery) {
+	c.Helper()
+	var vs []broker.Verdict
+	for _, d := range ds {
+		vs = append(vs, broker.Verdict{Delivery: d, Ack: true})
 	}
-	settle := func(ds []broker.Delivery) {
-		var vs []broker.Verdict
-		for _, d := range ds {
-			vs = append(vs, broker.Verdict{Delivery: d, Ack: true})
-		}
-		if err := first.Settle(t.Context(), vs); err != nil {
-			t.Fatal(err)
+	if err := c.first.Settle(c.Context(), vs); err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *couple) publish(versions ...int64) {
+	c.Helper()
+	for _, v := range versions {
+		if errs := c.sink.Deliver(c.Context(), []postrider.Message{{Topic: "s.x", Key: "k", Version: v}}); errs != nil {
+			c.Fatal(errs)
 		}
 	}
+}
+
+// TestSecondSourceStandsBy: while one source receives, another one of the same
+// durable gets nothing; when the first has stopped asking, the second takes
+// over, and holds newer messages back as long as the first works on older ones.
+func TestSecondSourceStandsBy(t *testing.T) {
+	c := newCouple(t, 2)
 	for n := 0; n < 2; { // nothing is unsettled when the second one comes
-		ds := receive(first, 20*time.Second)
+		ds := c.receive(c.first, 20*time.Second)
 		if len(ds) == 0 {
 			t.Fatal("the first source receives nothing")
 		}
-		settle(ds)
+		c.settle(ds)
 		n += len(ds)
 	}
-	if ds := receive(second, 300*time.Millisecond); len(ds) > 0 {
+	if ds := c.receive(c.second, 300*time.Millisecond); len(ds) > 0 {
 		t.Fatalf("the second source receives %s again", ds[0].Origin)
 	}
-	publish := func(version int64) {
-		if errs := sink.Deliver(t.Context(), []postrider.Message{{Topic: "s.x", Key: "k", Version: version}}); errs != nil {
-			t.Fatal(errs)
-		}
-	}
-	publish(3)
-	held := receive(first, 20*time.Second)
+	c.publish(3)
+	held := c.receive(c.first, 20*time.Second)
 	if len(held) != 1 {
 		t.Fatalf("the first source receives %d messages", len(held))
 	}
-	publish(4)
-	publish(5)
-	publish(6)
+	c.publish(4, 5, 6)
 	// The first one keeps its message alive and asks for nothing new.
 	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); {
-		if err := first.Extend(t.Context(), held); err != nil {
+		if err := c.first.Extend(t.Context(), held); err != nil {
 			t.Fatal(err)
 		}
-		if ds := receive(second, 400*time.Millisecond); len(ds) > 0 {
+		if ds := c.receive(c.second, 400*time.Millisecond); len(ds) > 0 {
 			t.Fatalf("the second source passes on %s (version %d) while the first works on an older one", ds[0].Origin, ds[0].Message.Version)
 		}
 	}
-	settle(held)
+	c.settle(held)
 	next := held[len(held)-1].Message.Version + 1
 	for next <= 6 {
-		ds := receive(second, 20*time.Second)
+		ds := c.receive(c.second, 20*time.Second)
 		if len(ds) == 0 {
 			t.Fatalf("version %d is not received", next)
 		}

@@ -1,0 +1,182 @@
+package kafkabroker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/inhand"
+)
+
+// Settle implements broker.Source. It commits before it returns; an error means
+// that acknowledged messages may be received again. What one call could not
+// commit the next one commits with its own.
+func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
+	wanted, err := s.apply(verdicts)
+	if err != nil || len(wanted) == 0 {
+		return err
+	}
+	select { // one commit at a time: an older one must not come behind a newer
+	case s.commit <- struct{}{}:
+		defer func() { <-s.commit }()
+	case <-ctx.Done():
+		return fmt.Errorf("kafkabroker: commit: %w", ctx.Err())
+	}
+	s.mu.Lock()
+	all := make([]*held, 0, len(s.logs))
+	for _, h := range s.logs {
+		all = append(all, h)
+	}
+	s.mu.Unlock()
+	failed := s.commitAll(ctx, all)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for h, next := range wanted {
+		if h.committed < next {
+			if failed != nil {
+				return failed
+			}
+			return fmt.Errorf("kafkabroker: commit: %s/%d went to another member", h.at.topic, h.at.partition)
+		}
+	}
+	return nil
+}
+
+// apply notes the verdicts, and answers up to where the partitions they are
+// about must be committed.
+func (s *Source) apply(verdicts []broker.Verdict) (map[*held]int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wanted := make(map[*held]int64)
+	now := time.Now()
+	for i, v := range verdicts {
+		t, ok := v.Delivery.Token.(inhand.Token)
+		if !ok {
+			return nil, fmt.Errorf("kafkabroker: settle: verdict %d (%s): not a delivery of this source", i, v.Delivery.Origin)
+		}
+		if _, live := t.Live(); !live {
+			continue
+		}
+		if !v.Ack {
+			t.GiveBack(now.Add(v.Delay))
+			continue
+		}
+		t.Ack()
+		if at, ok := t.Origin().Token.(place); ok && s.logs[at] != nil {
+			wanted[s.logs[at]] = 0
+		}
+	}
+	for h := range wanted {
+		if next, ok := h.Trim(); ok {
+			h.next = next
+		}
+		wanted[h] = h.next
+		if h.paused && h.Len() < s.max/2 {
+			h.paused = false
+			s.client.ResumeFetchPartitions(map[string][]int32{h.at.topic: {h.at.partition}})
+		}
+	}
+	s.wake()
+	return wanted, nil
+}
+
+// commitAll commits what the partitions have acknowledged since their last
+// commit. The caller holds commit.
+func (s *Source) commitAll(ctx context.Context, all []*held) error {
+	offsets := make(map[string]map[int32]kgo.EpochOffset)
+	s.mu.Lock()
+	for _, h := range all {
+		if h.next <= h.committed {
+			continue
+		}
+		if offsets[h.at.topic] == nil {
+			offsets[h.at.topic] = make(map[int32]kgo.EpochOffset)
+		}
+		offsets[h.at.topic][h.at.partition] = kgo.EpochOffset{Epoch: -1, Offset: h.next}
+	}
+	s.mu.Unlock()
+	if len(offsets) == 0 {
+		return nil
+	}
+	var (
+		done   = make(map[place]bool)
+		failed error
+	)
+	s.client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+		if failed = err; err == nil {
+			failed = committed(resp, done)
+		}
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range all {
+		if at, ok := offsets[h.at.topic][h.at.partition]; ok && done[h.at] {
+			h.committed = max(h.committed, at.Offset)
+		}
+	}
+	if failed != nil {
+		return fmt.Errorf("kafkabroker: commit: %w", failed)
+	}
+	return nil
+}
+
+// committed notes the partitions whose commit the broker has taken, and returns
+// the first error of the others.
+func committed(resp *kmsg.OffsetCommitResponse, done map[place]bool) (first error) {
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			err := kerr.ErrorForCode(p.ErrorCode)
+			if err == nil {
+				done[place{t.Topic, p.Partition}] = true
+			} else if first == nil {
+				first = fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, err)
+			}
+		}
+	}
+	return first
+}
+
+// revoked runs before another member gets the partitions: it waits for the commit
+// that is going on, and commits what was acknowledged; the rest is theirs.
+func (s *Source) revoked(ctx context.Context, _ *kgo.Client, gone map[string][]int32) {
+	select {
+	case s.commit <- struct{}{}:
+		defer func() { <-s.commit }()
+	case <-ctx.Done():
+	}
+	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
+	defer cancel()
+	_ = s.commitAll(ctx, s.drop(gone)) // the Settle call that waits for it sees that it failed
+}
+
+// revokeTimeout is how long the partitions' new owner waits for our last commit.
+const revokeTimeout = 5 * time.Second
+
+// lost runs when the partitions may be another member's already.
+func (s *Source) lost(_ context.Context, _ *kgo.Client, gone map[string][]int32) { s.drop(gone) }
+
+// drop takes partitions out: their messages cannot be received or settled any more.
+func (s *Source) drop(gone map[string][]int32) (dropped []*held) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for topic, parts := range gone {
+		for _, p := range parts {
+			at := place{topic, p}
+			if h := s.logs[at]; h != nil {
+				if h.paused {
+					s.client.ResumeFetchPartitions(map[string][]int32{topic: {p}})
+				}
+				h.Drop()
+				delete(s.logs, at)
+				dropped = append(dropped, h)
+			}
+		}
+	}
+	s.wake()
+	return dropped
+}
