@@ -30,10 +30,10 @@ const askAgain = 2 * time.Second
 
 // retryTimeout is franz-go's own but for those questions.
 func retryTimeout(key int16) time.Duration {
-	switch kmsg.Key(key) {
-	case kmsg.InitProducerID, kmsg.Metadata, kmsg.DescribeConfigs:
+	switch key {
+	case kmsg.InitProducerID.Int16(), kmsg.Metadata.Int16(), kmsg.DescribeConfigs.Int16():
 		return askAgain
-	case kmsg.JoinGroup, kmsg.SyncGroup, kmsg.Heartbeat, kmsg.ConsumerGroupHeartbeat:
+	case kmsg.JoinGroup.Int16(), kmsg.SyncGroup.Int16(), kmsg.Heartbeat.Int16(), kmsg.ConsumerGroupHeartbeat.Int16():
 		return sessionTimeout
 	}
 	return 30 * time.Second
