@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,7 +12,7 @@ import (
 // TestWhatIsATransaction: the compiler refuses what would write the message
 // outside the caller's transaction, and takes every kind of transaction.
 func TestWhatIsATransaction(t *testing.T) {
-	for _, c := range []struct{ name, params, arg, refused string }{
+	cases := []struct{ name, params, arg, refused string }{
 		{"sql.Tx", "x *sql.Tx", "x", ""},
 		{"struct embedding sql.Tx", "x struct{ *sql.Tx }", "x", ""},
 		{"sqlx.Tx", "x *sqlx.Tx", "x", ""},
@@ -24,27 +25,40 @@ func TestWhatIsATransaction(t *testing.T) {
 		{"sqlx.DB", "x *sqlx.DB", "x", "missing method Commit"},
 		{"pgx.Conn", "x *pgx.Conn", "outbox.Pgx(x)", "does not match outbox.PgxTx[Tag]"},
 		{"pgxpool.Pool", "x *pgxpool.Pool", "outbox.Pgx(x)", "does not match outbox.PgxTx[Tag]"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			out, err := compile(t, c.params, c.arg)
-			switch {
-			case c.refused == "" && err != nil:
-				t.Errorf("refused:\n%s", out)
-			case c.refused != "" && (err == nil || !strings.Contains(out, c.refused)):
-				t.Errorf("error %v, output does not say %q:\n%s", err, c.refused, out)
-			}
-		})
 	}
-}
-
-// compile type-checks one call of Enqueue inside this module.
-func compile(t *testing.T, params, arg string) (string, error) {
-	t.Helper()
 	dir, err := os.MkdirTemp("testdata", "compile") //nolint:usetesting // inside the module, whose imports it needs
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	file := func(i int) string { return fmt.Sprintf("case%d.go", i) }
+	for i, c := range cases {
+		if err := os.WriteFile(filepath.Join(dir, file(i)), []byte(snippet(i, c.params, c.arg)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// One compilation for all; -e: every error, not the first ten.
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-gcflags=-e", "./"+dir).CombinedOutput()
+	if err == nil {
+		t.Fatal("everything compiled")
+	}
+	for i, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			said := ""
+			for line := range strings.Lines(string(out)) {
+				if strings.Contains(line, file(i)+":") {
+					said += line
+				}
+			}
+			if (said != "") != (c.refused != "") || !strings.Contains(said, c.refused) {
+				t.Errorf("the compiler says %q, want %q; all it said:\n%s", said, c.refused, out)
+			}
+		})
+	}
+}
+
+// snippet is a file with one call of Enqueue.
+func snippet(i int, params, arg string) string {
 	src := "package snippet\n\nimport (\n"
 	for name, path := range map[string]string{
 		"context.": "context", "sql.": "database/sql", "sqlx.": "github.com/jmoiron/sqlx", "bun.": "github.com/uptrace/bun",
@@ -55,11 +69,7 @@ func compile(t *testing.T, params, arg string) (string, error) {
 		}
 	}
 	src += "\t\"github.com/postrider/postrider\"\n\t\"github.com/postrider/postrider/outbox\"\n)\n\n" +
-		"func f(ctx context.Context, ob *outbox.Outbox, " + params + ") error {\n" +
+		fmt.Sprintf("func f%d(ctx context.Context, ob *outbox.Outbox, %s) error {\n", i, params) +
 		"\treturn ob.Enqueue(ctx, " + arg + ", postrider.Message{Topic: \"t\"})\n}\n"
-	if err := os.WriteFile(filepath.Join(dir, "snippet.go"), []byte(src), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.CommandContext(t.Context(), "go", "vet", "./"+dir).CombinedOutput()
-	return string(out), err
+	return src
 }
