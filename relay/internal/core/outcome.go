@@ -74,7 +74,7 @@ func (e *Engine) allAcked(c *call) {
 	}
 	if len(e.scopes) > 0 {
 		for j := range n {
-			e.recover(b.msgs[c.at(j)].Topic)
+			e.recover(c, b.msgs[c.at(j)].Topic)
 		}
 	}
 	bytes := b.bytes
@@ -147,7 +147,7 @@ func (e *Engine) takeAcks(r *round, errs []error) (bytes int) {
 		r.acked++
 		bytes += m.Size()
 		e.noteAck(r.c, m.Topic)
-		e.recover(m.Topic)
+		e.recover(r.c, m.Topic)
 		if b.parked {
 			b.unpark = append(b.unpark, b.meta[r.c.idx[j]].Seq)
 		}
@@ -254,10 +254,7 @@ func (e *Engine) holdAfter(r *round, progress bool) {
 	}
 	if s := e.scopes[""]; s != nil && s.open && s.probe == c && (progress || others) {
 		delete(e.scopes, "") // it answered, if not kindly
-		if e.sinkDown {
-			e.sinkDown = false
-			e.tell(HealthChanged{Part: "sink"})
-		}
+		e.sinkWorks()
 	}
 	switch {
 	case r.outage != nil || len(r.stay) == 0:

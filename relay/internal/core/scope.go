@@ -95,14 +95,16 @@ func (e *Engine) trip(s *scope, c *call, err *broker.Error) {
 	}
 }
 
-// recover closes the scopes that an acknowledged message of topic proves to work.
-func (e *Engine) recover(topic string) {
+// recover closes the scopes that an acknowledged message of topic proves to
+// work. An answer to a call that had begun before a scope was tripped may be
+// older than what tripped it, and proves nothing.
+func (e *Engine) recover(c *call, topic string) {
 	if len(e.scopes) == 0 {
 		return
 	}
 	for _, name := range [2]string{"", e.destination(topic)} {
 		s := e.scopes[name]
-		if s == nil {
+		if s == nil || s.open && !s.braked && c.sentAt < s.tripped {
 			continue
 		}
 		if s.braked {
@@ -168,9 +170,8 @@ func (e *Engine) rejected(c *call, topic string, err *broker.Error) (*scope, boo
 func (e *Engine) noteAck(c *call, topic string) {
 	e.lastAck, e.anyAck = e.now, true
 	e.ackSentAt = max(e.ackSentAt, c.sentAt)
-	if e.sinkDown {
-		e.sinkDown = false
-		e.tell(HealthChanged{Part: "sink"})
+	if c.sentAt >= e.sinkDownAt {
+		e.sinkWorks()
 	}
 	if e.acked[0].topic != topic {
 		e.acked[1] = e.acked[0]
@@ -191,8 +192,15 @@ func (e *Engine) othersWork(destination string) bool {
 
 func (e *Engine) sinkFails(err error) {
 	if !e.sinkDown {
-		e.sinkDown = true
+		e.sinkDown, e.sinkDownAt = true, e.now
 		e.tell(HealthChanged{Part: "sink", Down: true, Err: err})
+	}
+}
+
+func (e *Engine) sinkWorks() {
+	if e.sinkDown {
+		e.sinkDown = false
+		e.tell(HealthChanged{Part: "sink"})
 	}
 }
 
