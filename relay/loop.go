@@ -174,6 +174,8 @@ func (lp *loop) notify(f core.Fact) {
 		}
 	case core.LanePaused:
 		log.Warn("lane pauses or goes on", "lane", f.Lane, "paused", f.On, "captured_keys", f.Keys, "reason", f.Reason)
+	case core.HistoryChanged:
+		log.Warn("the database has crashed, failed over or been restored: what is not settled is read again", "lanes", f.Lanes)
 	case core.LeaseLapsed:
 		log.Warn("no heartbeat was answered in time: the lease has run out and nothing is sent until one is",
 			"lanes", f.Lanes, "reason", f.Reason, "last_answered_ago", f.Since, "noticed_late_by", f.Late)

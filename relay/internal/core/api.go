@@ -138,6 +138,9 @@ type (
 		Lane   store.Lane
 		Reason string
 	}
+	// HistoryChanged: the database is not the one it was (a crash, a failover, a
+	// restore), and what was held in memory of Lanes lanes was dropped.
+	HistoryChanged struct{ Lanes int }
 	// LeaseLapsed: the right to work on Lanes lanes ran out, and nothing is sent
 	// or settled until a heartbeat is answered. Reason is "lease expired" or
 	// "clock jumped". Since is the age of the last heartbeat that was answered,
@@ -200,16 +203,17 @@ type (
 	}
 )
 
-func (LaneGained) fact()    {}
-func (LaneLost) fact()      {}
-func (LeaseLapsed) fact()   {}
-func (LeaseRenewed) fact()  {}
-func (DeliveryDone) fact()  {}
-func (SettleDone) fact()    {}
-func (RecordParked) fact()  {}
-func (HealthChanged) fact() {}
-func (BrakeChanged) fact()  {}
-func (LanePaused) fact()    {}
+func (LaneGained) fact()     {}
+func (LaneLost) fact()       {}
+func (HistoryChanged) fact() {}
+func (LeaseLapsed) fact()    {}
+func (LeaseRenewed) fact()   {}
+func (DeliveryDone) fact()   {}
+func (SettleDone) fact()     {}
+func (RecordParked) fact()   {}
+func (HealthChanged) fact()  {}
+func (BrakeChanged) fact()   {}
+func (LanePaused) fact()     {}
 
 // Policy says what becomes of a key whose head is dead.
 type Policy uint8

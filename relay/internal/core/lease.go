@@ -66,6 +66,7 @@ func (e *Engine) forgetLease() {
 // dropAll forgets the database's history altogether. A settlement on its way was
 // carried out before the history changed or never will be.
 func (e *Engine) dropAll(reason string) {
+	e.tell(HistoryChanged{Lanes: len(e.held)})
 	e.history++
 	e.lease.valid = false
 	e.removeAll(reason)
@@ -78,10 +79,16 @@ func (e *Engine) dropAll(reason string) {
 // refused drops everything when a call was refused because the database's history
 // is another one than that in which the call was made. Calls of the history before
 // are refused too, and say nothing of this one: its settlements may be on their way.
-func (e *Engine) refused(err error, history uint64) {
-	if errors.Is(err, store.ErrIdentity) && history == e.history {
+//
+// It reports whether that was why the call failed: the database did answer then.
+func (e *Engine) refused(err error, history uint64) bool {
+	if !errors.Is(err, store.ErrIdentity) {
+		return false
+	}
+	if history == e.history {
 		e.dropAll("identity changed")
 	}
+	return true
 }
 
 func (e *Engine) planLease() {

@@ -203,6 +203,18 @@ func TestAnotherIdentityDropsEverything(t *testing.T) {
 	wantEqual(t, "cancelled", take[Cancel](r).ID, d.ID)
 	// The first answer of a new history only says that there is one.
 	wantEqual(t, "held messages", r.e.msgs, 0)
+	wantEqual(t, "said", len(factsOf[HistoryChanged](r)), 1)
+}
+
+// A database that refuses a call because it is another one than it was does
+// answer: that is no second outage behind the crash that made it so.
+func TestARefusalIsNoOutage(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.step(ReadDone{ID: take[Read](r).ID, Err: store.ErrIdentity})
+	wantEqual(t, "histories", len(factsOf[HistoryChanged](r)), 1)
+	wantEqual(t, "outages", len(factsOf[HealthChanged](r)), 0)
+	wantEqual(t, "lanes", len(r.e.held), 0)
 }
 
 func TestARefusalFromTheHistoryBeforeDropsNothing(t *testing.T) {

@@ -131,9 +131,11 @@ func (e *Engine) onRead(ev ReadDone) {
 }
 
 func (e *Engine) readFailed(op *readOp, err error) {
-	e.refused(err, op.history)
+	other := e.refused(err, op.history)
 	e.pauseFor(&e.readHold, e.cfg.OutageBase, e.cfg.OutageMax)
-	e.storeFails(callRead, err)
+	if !other {
+		e.storeFails(callRead, err)
+	}
 }
 
 func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {

@@ -119,7 +119,9 @@ func (e *Engine) onSettled(ev Settled) {
 	}
 	op.id = 0
 	if ev.Err != nil {
-		e.refused(ev.Err, e.history) // an operation of the history before is forgotten
+		if e.refused(ev.Err, e.history) { // an operation of the history before is forgotten
+			return
+		}
 		e.pauseFor(&op.pause, e.cfg.OutageBase, e.cfg.OutageMax/3)
 		e.storeFails(callSettle, ev.Err)
 		return
