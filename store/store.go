@@ -108,7 +108,7 @@ type ParkedView struct {
 	// zero when one is due now. Meaningful only when HasDue is true.
 	NextDue time.Duration
 	HasDue  bool
-	Records int // parked records in the lane
+	Records int // parked records in the lane; a store may stop counting at 100,000
 	// Gaps are the versions that will not come: those of dead records with a key
 	// and a version that do not capture, as runs without a number between, sorted
 	// by key and version.

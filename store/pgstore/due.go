@@ -53,12 +53,10 @@ func (r *reader) readParked(ctx context.Context, reads []store.LaneRead, which [
 		return nil, err
 	}
 	views := map[store.Lane]store.ParkedView{}
-	rows, err := r.conn.Query(ctx, r.store.sql.parked, pipe, ids)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	if err := scanViews(rows, views); err != nil {
+	b := &pgx.Batch{}
+	b.Queue(r.store.sql.settings)
+	b.Queue(r.store.sql.parked, pipe, ids).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
+	if err := r.conn.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err
 	}
 	batches := make([]store.Batch, 0, len(which))

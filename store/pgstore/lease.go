@@ -139,16 +139,8 @@ func (s *Store) queueStanding(b *pgx.Batch, boot string, a *standing) {
 	b.Queue(s.sql.grants, pipe, boot).Query(func(rows pgx.Rows) error { return scanGrants(rows, a) })
 	b.Queue(s.sql.requests, pipe).Query(func(rows pgx.Rows) error { return scanRequests(rows, a) })
 	b.Queue(s.sql.live, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&a.live) })
-	b.Queue(s.sql.parked, pipe, s.allLanes()).Query(func(rows pgx.Rows) error { return scanViews(rows, a.parked) })
-}
-
-// allLanes names more lanes than there are: the number is not known yet.
-func (s *Store) allLanes() []int16 {
-	all := make([]int16, 4096)
-	for i := range all {
-		all[i] = int16(i)
-	}
-	return all
+	b.Queue(s.sql.settings)
+	b.Queue(s.sql.parked, pipe, []int16(nil)).Query(func(rows pgx.Rows) error { return scanViews(rows, a.parked) })
 }
 
 // judge refuses a database that cannot be trusted.

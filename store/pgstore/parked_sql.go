@@ -1,45 +1,75 @@
 package pgstore
 
 // parkedSQL holds the texts that say what of the parked records is due, and what
-// their lane's owner must know of them.
+// their lane's owner must know of them. The captured keys of a lane are few (the
+// engine has a cap), what waits behind one of them or is dead may be millions: so
+// they go from the head of one key's queue to that of the next, and read what
+// they return, all of it in the order of an index: BETWEEN leaves the planner no
+// other one.
 func (st *statements) parkedSQL(q func(string) string) {
 	st.due = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, extract(epoch FROM o.due_at - clock_timestamp())::float8, l.i
 FROM unnest($2::smallint[], $3::integer[]) WITH ORDINALITY AS l(lane, n, i)
-CROSS JOIN LATERAL (` + isDue + ` ORDER BY 2, 3, 1 LIMIT l.n) d
-CROSS JOIN LATERAL (SELECT k.*, '0'::xid8 AS xid FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.lane = l.lane AND k.seq = d.seq) o
+CROSS JOIN LATERAL (` + isDue + ` ORDER BY place, since, seq LIMIT l.n) d
+CROSS JOIN LATERAL (SELECT k.*, '0'::xid8 AS xid FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.lane = l.lane AND k.seq = d.seq LIMIT 1) o
 ORDER BY l.i, d.place, d.since, d.seq`)
-	st.parked = q(`SELECT v.lane, v.records, v.captured, v.due, coalesce(g.keys, '{}'), coalesce(g.firsts, '{}'), coalesce(g.lasts, '{}') FROM (
-  SELECT o.lane, count(*) AS records,
-   coalesce(array_agg(DISTINCT o.key ORDER BY o.key) FILTER (WHERE o.key <> '' AND (o.captures OR o.state = 'waiting')), '{}') AS captured,
-   extract(epoch FROM min(o.due_at) FILTER (WHERE ` + mayBeDue + `) - clock_timestamp())::float8 AS due
-  FROM {{schema}}.parked o WHERE o.pipe = $1 AND o.lane = ANY ($2::smallint[]) GROUP BY o.lane) v
-LEFT JOIN (SELECT x.lane, array_agg(x.key ORDER BY x.key, x.first) AS keys, array_agg(x.first ORDER BY x.key, x.first) AS firsts,
-   array_agg(x.last ORDER BY x.key, x.first) AS lasts
-  FROM (` + skipped + `) x GROUP BY x.lane) g ON g.lane = v.lane`)
+	// Without lanes: of all. To go from head to head is slower by the key than to
+	// read all that stands in queues, unless it is much.
+	st.parked = q(`SELECT l.lane, c.records, coalesce(h.keys, '{}'), extract(epoch FROM least(h.due, u.due_at) - clock_timestamp())::float8,
+ coalesce(g.keys, '{}'), coalesce(g.firsts, '{}'), coalesce(g.lasts, '{}')
+FROM (SELECT n::smallint AS lane FROM {{schema}}.outbox_info i CROSS JOIN generate_series(0, i.lanes - 1) n
+  WHERE $2::smallint[] IS NULL OR n = ANY ($2::smallint[])) l
+CROSS JOIN LATERAL (SELECT count(*) AS records FROM (
+  SELECT 1 FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane LIMIT 100000) x) c
+CROSS JOIN LATERAL (` + heads + ` AND c.records > 5000` + nextHead + `
+  SELECT array_agg(x.key ORDER BY x.key) AS keys, min(x.due_at) FILTER (WHERE x.state <> 'dead') AS due FROM (
+   SELECT * FROM heads UNION ALL (SELECT DISTINCT ON (p.key) p.key, p.state, p.due_at FROM {{schema}}.parked p
+    WHERE c.records <= 5000 AND p.pipe = $1 AND p.lane = l.lane AND ` + inQueue + ` ORDER BY p.key, p.seq)) x) h
+LEFT JOIN LATERAL (SELECT p.due_at FROM {{schema}}.parked p WHERE ` + single + ` ORDER BY p.due_at, p.seq LIMIT 1) u ON true
+CROSS JOIN LATERAL (SELECT array_agg(x.key ORDER BY x.key, x.first) AS keys, array_agg(x.first ORDER BY x.key, x.first) AS firsts,
+   array_agg(x.last ORDER BY x.key, x.first) AS lasts FROM (` + skipped + `) x) g
+WHERE c.records > 0`)
 }
 
-// isDue is what is due of lane l: its place in its key's queue, which is made of
-// the capturing and waiting records, or 1; and since when the head of that queue
-// is due. A record of a queue flows when none up to it is dead or has its time
-// before it; a scheduled one when its key has no queue.
-const isDue = `SELECT d.seq, CASE WHEN d.chained THEN d.number ELSE 1 END AS place, CASE WHEN d.chained THEN d.first_due ELSE d.due_at END AS since
-FROM (
-  SELECT k.*, row_number() OVER queue AS number, bool_and(k.live) OVER queue AS flows, first_value(k.due_at) OVER queue AS first_due,
-   bool_or(k.chained) OVER (PARTITION BY k.key) AS held
-  FROM (SELECT p.key, p.seq, p.state, p.due_at, p.key <> '' AND (p.captures OR p.state = 'waiting') AS chained,
-     p.state <> 'dead' AND p.due_at <= clock_timestamp() AS live
-    FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane AND (p.captures OR p.state <> 'dead')) k
-  WINDOW queue AS (PARTITION BY k.key, k.chained ORDER BY k.seq)) d
-WHERE CASE WHEN d.chained THEN d.flows WHEN d.state = 'scheduled' THEN d.live AND NOT d.held ELSE d.live END`
+// inQueue is true of a record p that stands in its key's queue: the capturing and
+// waiting ones. It is the condition of the index parked_queue.
+const inQueue = `p.key <> '' AND (p.captures OR p.state = 'waiting')`
 
-// mayBeDue is true of a parked record o that waits for nothing but its time.
-const mayBeDue = `o.state <> 'dead' AND (o.key = '' OR NOT (o.state = 'scheduled' OR o.captures OR o.state = 'waiting')
-  OR NOT EXISTS (SELECT 1 FROM {{schema}}.parked h WHERE h.pipe = o.pipe AND h.lane = o.lane AND h.key = o.key
-     AND (h.captures OR h.state = 'waiting') AND (o.state = 'scheduled' AND NOT o.captures OR h.seq < o.seq)))`
+// heads and nextHead find the first record of each queue of lane l.
+const (
+	heads = `WITH RECURSIVE heads AS (
+  (SELECT p.key, p.state, p.due_at FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane AND ` + inQueue
+	nextHead = ` ORDER BY p.key, p.seq LIMIT 1)
+  UNION ALL
+  SELECT n.key, n.state, n.due_at FROM heads CROSS JOIN LATERAL (SELECT p.key, p.state, p.due_at FROM {{schema}}.parked p
+   WHERE p.pipe = $1 AND p.lane = l.lane AND ` + inQueue + ` AND p.key > heads.key ORDER BY p.key, p.seq LIMIT 1) n)`
+)
 
-// skipped is every run of versions that are dead letters which let their key go
-// on: run is the same for versions without a number between them.
-const skipped = `SELECT s.lane, s.key, min(s.version) AS first, max(s.version) AS last FROM (
-  SELECT o.lane, o.key, o.version, o.version + dense_rank() OVER (PARTITION BY o.lane, o.key ORDER BY o.version DESC) AS run
-  FROM {{schema}}.parked o WHERE o.pipe = $1 AND o.lane = ANY ($2::smallint[])
-   AND o.state = 'dead' AND NOT o.captures AND o.key <> '' AND o.version > 0) s GROUP BY s.lane, s.key, s.run`
+// single is true of a record p of lane l that stands in no queue and waits for
+// nothing but its time: a scheduled one when its key has no queue. What comes
+// first is the condition of the index parked_single.
+const single = `p.pipe = $1 AND p.lane = l.lane AND p.state <> 'dead' AND (p.key = '' OR NOT p.captures AND p.state <> 'waiting')
+  AND (p.key = '' OR p.state <> 'scheduled' OR (SELECT true FROM {{schema}}.parked h
+    WHERE h.pipe = $1 AND h.lane = l.lane AND h.key BETWEEN p.key AND p.key AND h.key <> '' AND (h.captures OR h.state = 'waiting')
+    ORDER BY h.key, h.seq LIMIT 1) IS NULL)`
+
+// isDue is what is due of lane l: its place in its key's queue, or 1, and since
+// when the head of that queue is due. A record of a queue flows when none up to it
+// is dead or has its time before it.
+const isDue = heads + nextHead + `
+SELECT f.seq, f.place, heads.due_at AS since FROM heads
+CROSS JOIN LATERAL (
+  SELECT r.seq, row_number() OVER up_to AS place, bool_and(r.state <> 'dead' AND r.due_at <= statement_timestamp()) OVER up_to AS flows
+  FROM (SELECT p.seq, p.state, p.due_at FROM {{schema}}.parked p
+    WHERE p.pipe = $1 AND p.lane = l.lane AND p.key BETWEEN heads.key AND heads.key AND ` + inQueue + ` ORDER BY p.key, p.seq LIMIT l.n) r
+  WINDOW up_to AS (ORDER BY r.seq)) f
+WHERE heads.state <> 'dead' AND heads.due_at <= statement_timestamp() AND f.flows
+UNION ALL
+(SELECT p.seq, 1, p.due_at FROM {{schema}}.parked p WHERE ` + single + ` AND p.due_at <= statement_timestamp()
+ ORDER BY p.due_at, p.seq LIMIT l.n)`
+
+// skipped is every run of versions of lane l that are dead letters which let their
+// key go on: run is the same for versions without a number between them.
+const skipped = `SELECT s.key, min(s.version) AS first, max(s.version) AS last FROM (
+  SELECT p.key, p.version, p.version - dense_rank() OVER (PARTITION BY p.key ORDER BY p.version) AS run
+  FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane
+   AND p.state = 'dead' AND NOT p.captures AND p.key <> '' AND p.version > 0) s GROUP BY s.key, s.run`

@@ -167,7 +167,12 @@ CREATE TABLE {{schema}}.parked (
     payload        bytea NOT NULL,
     PRIMARY KEY (pipe, lane, seq)
 );
-CREATE INDEX parked_key ON {{schema}}.parked (pipe, lane, key, seq);
+-- The queues of captured keys; what waits for its time alone; skipped versions.
+CREATE INDEX parked_queue ON {{schema}}.parked (pipe, lane, key, seq) WHERE key <> '' AND (captures OR state = 'waiting');
+CREATE INDEX parked_single ON {{schema}}.parked (pipe, lane, due_at, seq)
+    WHERE state <> 'dead' AND (key = '' OR NOT captures AND state <> 'waiting');
+CREATE INDEX parked_skipped ON {{schema}}.parked (pipe, lane, key, version)
+    WHERE state = 'dead' AND NOT captures AND key <> '' AND version > 0;
 CREATE INDEX parked_seq ON {{schema}}.parked (pipe, seq);
 
 CREATE TABLE {{schema}}.request (
