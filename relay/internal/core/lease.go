@@ -65,11 +65,11 @@ func (e *Engine) forgetLease() {
 
 // dropAll forgets the database's history altogether. A settlement on its way was
 // carried out before the history changed or never will be.
-func (e *Engine) dropAll(reason string) {
+func (e *Engine) dropAll() {
 	e.tell(HistoryChanged{Lanes: len(e.held)})
 	e.history++
 	e.lease.valid = false
-	e.removeAll(reason)
+	e.removeAll("identity changed")
 	e.settle = nil
 	clear(e.floor)
 	e.lease.releases = nil
@@ -86,7 +86,7 @@ func (e *Engine) refused(err error, history uint64) bool {
 		return false
 	}
 	if history == e.history {
-		e.dropAll("identity changed")
+		e.dropAll()
 	}
 	return true
 }
@@ -135,7 +135,7 @@ func (e *Engine) onLeased(ev Leased) {
 	}
 	e.storeWorks(callLease)
 	if ls.ever && ls.identity != ev.Grant.Identity {
-		e.dropAll("identity changed")
+		e.dropAll()
 	}
 	ls.releases = slices.Delete(ls.releases, 0, min(ls.sent, len(ls.releases)))
 	ls.sent, ls.failures, ls.ever = 0, 0, true
