@@ -3,11 +3,9 @@ package pgstore
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"time"
 
@@ -161,7 +159,7 @@ func (s *Store) progressOf(sorted []store.Settlement, identity string) (*progres
 			draining, drainSeq = &text, &c.drainSeq
 		}
 		p.lanes, p.owners = append(p.lanes, int16(st.Lane)), append(p.owners, st.BootID)
-		p.epochs, p.marks = append(p.epochs, st.Epoch), append(p.marks, markOf(st))
+		p.epochs, p.marks = append(p.epochs, st.Epoch), append(p.marks, markOf(&st))
 		p.moves, p.pos = append(p.moves, st.Position != nil), append(p.pos, c.pos)
 		p.low, p.next = append(p.low, c.low), append(p.next, int64(c.next))
 		p.running, p.draining = append(p.running, running), append(p.draining, draining)
@@ -170,29 +168,8 @@ func (s *Store) progressOf(sorted []store.Settlement, identity string) (*progres
 	return p, nil
 }
 
-// markOf is a hash of what a settlement says, never 0.
-func markOf(st store.Settlement) int64 {
-	h := fnv.New64a()
-	b := binary.AppendVarint(nil, st.Epoch)
-	b = binary.AppendVarint(b, int64(st.Delivered))
-	b = binary.AppendVarint(b, int64(len(st.Position)))
-	b = append(b, st.Position...)
-	for _, p := range st.Park {
-		b = binary.AppendVarint(b, p.Seq)
-		b = append(b, byte(p.State))
-		b = binary.AppendVarint(b, int64(p.Attempts))
-	}
-	b = append(b, '|')
-	for _, seq := range st.Unpark {
-		b = binary.AppendVarint(b, seq)
-	}
-	b = append(b, '|')
-	for _, id := range st.Requests {
-		b = binary.AppendVarint(b, id)
-	}
-	_, _ = h.Write(b) // a hash never fails
-	return int64(h.Sum64() | 1)
-}
+// markOf is the settlement's mark, never 0: that is the mark of a lease.
+func markOf(st *store.Settlement) int64 { return int64(st.Mark() | 1) }
 
 // parkRows are the records to set aside, as columns.
 type parkRows struct {
