@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider/store"
 )
@@ -35,7 +36,7 @@ func TestParkedHeapsAreNotRead(t *testing.T) {
 			return queues, all
 		}
 		queues0, all0 := read()
-		g := mustLease(t, p.store, store.LeaseRequest{BootID: "p", TTL: 1e10})
+		g := mustLease(t, p.store, store.LeaseRequest{BootID: "p", TTL: 10 * time.Second})
 		batches, err := p.store.Read(t.Context(), []store.LaneRead{{Lane: 1, Epoch: g.Lanes[1].Epoch, MaxRecords: page, Parked: true}})
 		if err != nil {
 			t.Fatal(err)
