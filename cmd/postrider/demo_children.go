@@ -250,6 +250,12 @@ func (a *app) runWarehouse(ctx context.Context, topic string) error {
 		return err
 	}
 	defer db.Close() // nothing is written any more
+	if dialect == outbox.SQLite {
+		// Nobody else has the file open yet. The shop's has this mode by its outbox.
+		if _, err := db.ExecContext(ctx, "PRAGMA journal_mode = WAL"); err != nil {
+			return fmt.Errorf("demo: turn on WAL: %w", err)
+		}
+	}
 	house := orders.NewWarehouse(db, dialect, sqlSchema(dialect, a.set.schema), a.logger())
 	if err := house.Migrate(ctx); err != nil {
 		return err
