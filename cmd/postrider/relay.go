@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -100,14 +99,7 @@ func (r *relaySettings) options() (*relay.Options, error) {
 	return opts, nil
 }
 
-// gcPercent trades a little CPU for memory: what a relay holds is short-lived,
-// and a heap that doubles before each collection is mostly garbage.
-const gcPercent = 50
-
 func (a *app) runRelay(ctx context.Context) error {
-	if _, chosen := a.lookupEnv("GOGC"); !chosen {
-		defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
-	}
 	opts, err := a.set.relay.options()
 	if err != nil {
 		return err
@@ -135,6 +127,9 @@ func (a *app) runRelay(ctx context.Context) error {
 	m := newMetrics(st, st.Info().Pipe, a.set.relay.statusEvery)
 	opts.Observer = m.observer()
 	r := relay.New(st, sink, opts)
+	if _, chosen := a.lookupEnv("GOGC"); !chosen {
+		defer paceGC(func() int64 { return r.Stats().Delivered })()
+	}
 	stop, err := a.serve(log, r, m)
 	if err != nil {
 		return err
