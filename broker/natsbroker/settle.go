@@ -36,6 +36,10 @@ func (s *Source) Extend(ctx context.Context, deliveries []broker.Delivery) error
 // settleParallel acknowledgements wait for the server's answer at once.
 const settleParallel = 64
 
+// settleWait bounds that wait. A server that dies owes an answer that never
+// comes, and the caller's context may be without end.
+const settleWait = 5 * time.Second
+
 // Settle implements broker.Source. An acknowledgement is confirmed by the
 // server before Settle returns; one that failed leaves its message unsettled
 // with the server, which delivers it again.
@@ -44,6 +48,8 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, min(s.opts.AckWait/3, settleWait))
+	defer cancel()
 	var (
 		wg    sync.WaitGroup
 		slot  = make(chan struct{}, settleParallel)
