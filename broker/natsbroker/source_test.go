@@ -195,3 +195,41 @@ func TestSecondSourceStandsBy(t *testing.T) {
 		}
 	}
 }
+
+// TestSettleEndsWithoutAnAnswer: a server that takes the acknowledgement and
+// dies never answers, and the caller need not have set a limit.
+func TestSettleEndsWithoutAnAnswer(t *testing.T) {
+	server := embedded(t)
+	nc := connect(t, server)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink, err := natsbroker.NewSink(nc, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := stream(t, js, sink, 1)
+	proxy, url := proxied(t, server)
+	src, err := natsbroker.NewSource(connect(t, url), natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	ds, err := src.Receive(t.Context(), 1)
+	if err != nil || len(ds) != 1 {
+		t.Fatalf("%d deliveries, %v", len(ds), err)
+	}
+	proxy.Mute()
+	defer proxy.Restore()
+	settled := make(chan error, 1)
+	go func() { settled <- src.Settle(t.Context(), []broker.Verdict{{Delivery: ds[0], Ack: true}}) }()
+	select {
+	case err := <-settled:
+		if err == nil {
+			t.Error("settled, although no answer came")
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("Settle still waits for an answer after 20 s")
+	}
+}
