@@ -34,24 +34,15 @@ type idleResult struct {
 
 // runIdle builds the binary as it is shipped and lets it wait for messages.
 func runIdle(ctx context.Context, c config) (res *idleResult, err error) {
-	pg, err := testserver.LaunchPostgres(ctx, c.postgres, "", testserver.Durable(), testserver.Throughput())
-	if err != nil {
-		return nil, err
-	}
-	defer pg.Close()
-	b, err := startBroker(ctx, c.broker)
-	if err != nil {
-		return nil, err
-	}
-	defer b.close()
-	if b.name == "null" {
+	if c.broker == "null" {
 		return nil, errors.New("idle needs a broker that the binary can be given: kafka or nats")
 	}
-	pool, err := newOutbox(ctx, pg.URL)
+	s, err := startServers(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	defer pool.Close()
+	defer s.close()
+	pg, b, pool := s.pg, s.b, s.pool
 	dir, err := os.MkdirTemp("", "postrider-bench-")
 	if err != nil {
 		return nil, err

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/postrider/postrider/internal/testserver"
 )
 
 // latencyResult is the JSON object of the latency workload: from the return of
@@ -50,21 +48,12 @@ func runLatency(ctx context.Context, c config) (*latencyResult, error) {
 	if c.broker == "null" {
 		return nil, fmt.Errorf("latency needs a broker to read from: kafka or nats")
 	}
-	pg, err := testserver.LaunchPostgres(ctx, c.postgres, "", testserver.Durable(), testserver.Throughput())
+	s, err := startServers(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	defer pg.Close()
-	b, err := startBroker(ctx, c.broker)
-	if err != nil {
-		return nil, err
-	}
-	defer b.close()
-	pool, err := newOutbox(ctx, pg.URL)
-	if err != nil {
-		return nil, err
-	}
-	defer pool.Close()
+	defer s.close()
+	pg, b, pool := s.pg, s.b, s.pool
 
 	res := &latencyResult{Workload: "latency", Broker: c.broker, Rate: c.rate}
 	if res.Direct, err = direct(ctx, c, pool, b); err != nil {

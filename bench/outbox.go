@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
 )
@@ -26,6 +27,39 @@ func newOutbox(ctx context.Context, url string) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("make the outbox: %w", err)
 	}
 	return pool, nil
+}
+
+// servers are what a workload runs on: a durable PostgreSQL with an empty
+// outbox, and a broker.
+type servers struct {
+	pg   *testserver.Postgres
+	b    *benchBroker
+	pool *pgxpool.Pool
+}
+
+func startServers(ctx context.Context, c config) (s *servers, err error) {
+	s = &servers{}
+	if s.pg, err = testserver.LaunchPostgres(ctx, c.postgres, "", testserver.Durable(), testserver.Throughput()); err != nil {
+		return nil, err
+	}
+	if s.b, err = startBroker(ctx, c.broker); err == nil {
+		s.pool, err = newOutbox(ctx, s.pg.URL)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *servers) close() {
+	if s.pool != nil {
+		s.pool.Close()
+	}
+	if s.b != nil {
+		s.b.close()
+	}
+	_ = s.pg.Close()
 }
 
 // fill writes n committed messages by plain SQL, as a foreign writer would:

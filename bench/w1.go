@@ -58,21 +58,12 @@ type w1Round struct {
 
 // runW1 drains a backlog that was written before.
 func runW1(ctx context.Context, c config) (*w1Result, error) {
-	pg, err := testserver.LaunchPostgres(ctx, c.postgres, "", testserver.Durable(), testserver.Throughput())
+	s, err := startServers(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	defer pg.Close()
-	b, err := startBroker(ctx, c.broker)
-	if err != nil {
-		return nil, err
-	}
-	defer b.close()
-	pool, err := newOutbox(ctx, pg.URL)
-	if err != nil {
-		return nil, err
-	}
-	defer pool.Close()
+	defer s.close()
+	pg, b, pool := s.pg, s.b, s.pool
 
 	say("writing %d messages", c.messages)
 	if err := fill(ctx, pool, "bench", c.messages); err != nil {
