@@ -90,14 +90,14 @@ func (s *Store) schemaMismatch(doing string, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	have, verr := s.schemaVersion(ctx, s.pool)
-	if verr != nil || have == Version {
+	if verr != nil || have.fits() {
 		return &store.UnusableError{
 			What: fmt.Sprintf("%s: %v", doing, err),
 			Fix:  fmt.Sprintf("schema %q is damaged: compare it with `postrider migrate --print-sql`", s.opts.Schema),
 			Err:  err,
 		}
 	}
-	return &store.SchemaError{Schema: s.opts.Schema, Have: have, Want: Version}
+	return &store.SchemaError{Schema: s.opts.Schema, Have: have.version, Want: Version}
 }
 
 func rowSecurity(schema, table string, err error) error {

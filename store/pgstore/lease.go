@@ -43,7 +43,8 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 
 // leaseAnswer is what the statements of a lease report.
 type leaseAnswer struct {
-	version, lanes      int
+	schema              found
+	lanes               int
 	identity            string
 	secured, pipe, home bool
 	subscription        string  // that writes into the outbox
@@ -69,7 +70,7 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	b := &pgx.Batch{}
 	s.queueSession(b, s.limits().lock)
 	b.Queue(s.sql.info, pipe).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&a.version, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.ascends, &a.unlogged, &a.pipe)
+		err := row.Scan(&a.schema.version, &a.schema.compatible, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.ascends, &a.unlogged, &a.pipe)
 		a.history = historyOf(a.identity)
 		return err
 	})
@@ -146,8 +147,8 @@ func (s *Store) queueStanding(b *pgx.Batch, boot string, a *standing) {
 // judge refuses a database that cannot be trusted.
 func (s *Store) judge(a *leaseAnswer) error {
 	switch {
-	case a.version != Version:
-		return &store.SchemaError{Schema: s.opts.Schema, Have: a.version, Want: Version}
+	case !a.schema.fits():
+		return &store.SchemaError{Schema: s.opts.Schema, Have: a.schema.version, Want: Version}
 	case a.secured:
 		return rowSecurity(s.opts.Schema, "outbox", nil)
 	case strings.Contains(a.identity, "/standby/"):

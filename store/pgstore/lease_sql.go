@@ -20,7 +20,7 @@ func (st *statements) leaseSQL(q func(string) string) {
  CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL THEN set_config('transaction_timeout', $2, true) END,
  CASE WHEN version() LIKE '%linux%' THEN concat(set_config('tcp_keepalives_idle', $4, true), set_config('tcp_keepalives_interval', '1', true),
   set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', $5, true)) END`
-	st.info = q(`SELECT (SELECT coalesce(max(version), 0) FROM {{schema}}.migration), i.lanes, {{identity}},
+	st.info = q(`SELECT a.version, a.compatible, i.lanes, {{identity}},
  row_security_active('{{schema}}.outbox'::regclass), i.cluster = (pg_control_system()).system_identifier,
  coalesce((SELECT min(s.subname) FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid
    WHERE r.srrelid = '{{schema}}.outbox'::regclass), ''),
@@ -28,7 +28,8 @@ func (st *statements) leaseSQL(q func(string) string) {
  coalesce((SELECT min(c.relname::text) FROM pg_class c JOIN pg_class o ON o.relnamespace = c.relnamespace
    WHERE o.oid = '{{schema}}.outbox'::regclass AND c.relpersistence <> 'p'
    AND c.relname IN ('outbox', 'outbox_info', 'outbox_seq', 'pipe', 'running', 'progress', 'parked', 'request')), ''),
- EXISTS (SELECT 1 FROM {{schema}}.pipe WHERE name = $1) FROM {{schema}}.outbox_info i`)
+ EXISTS (SELECT 1 FROM {{schema}}.pipe WHERE name = $1)
+FROM {{schema}}.outbox_info i CROSS JOIN (SELECT ` + applied + `) AS a(version, compatible)`)
 	st.expired = q(`DELETE FROM {{schema}}.relay r USING (
   SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND boot_id <> $2 AND NOT ` + alive("") + `
   ORDER BY boot_id FOR UPDATE SKIP LOCKED) x WHERE r.pipe = x.pipe AND r.boot_id = x.boot_id`)

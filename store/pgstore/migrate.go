@@ -20,14 +20,21 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Version is the schema version that this package needs.
+// Version is the schema version that this package makes and needs. It works
+// with a newer one too when that says so: a migration begins with the line
+// "-- compatible: N", which names the oldest Version whose programs go on
+// working beside it.
 const Version = 1
 
 type migration struct {
-	version  int
-	name     string
-	up, down string // with placeholders
+	version    int
+	compatible int // the oldest Version that works with the schema after it
+	name       string
+	up, down   string // with placeholders
 }
+
+// compatibleWord begins a migration.
+const compatibleWord = "-- compatible: "
 
 func migrations() ([]migration, error) {
 	names, err := fs.Glob(files, "migrations/*.up.sql")
@@ -50,7 +57,13 @@ func migrations() ([]migration, error) {
 		if err != nil {
 			return nil, fmt.Errorf("migration %s: %w", n, err)
 		}
-		all = append(all, migration{v, name, string(up), string(down)})
+		m := migration{version: v, compatible: v, name: name, up: string(up), down: string(down)}
+		if line, _, _ := strings.Cut(m.up, "\n"); strings.HasPrefix(line, compatibleWord) {
+			if m.compatible, err = strconv.Atoi(strings.TrimPrefix(line, compatibleWord)); err != nil {
+				return nil, fmt.Errorf("migration %s: %w", n, err)
+			}
+		}
+		all = append(all, m)
 	}
 	return all, nil
 }
@@ -68,37 +81,60 @@ CREATE TABLE IF NOT EXISTS {{schema}}.migration (
     version    integer PRIMARY KEY,
     name       text NOT NULL,
     checksum   text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The oldest version whose programs work with this one too; NULL: none does.
+    compatible integer
 );
 `
 
-// SchemaVersion reports the version found (0: none) and the version wanted.
+// found is the schema that is there.
+type found struct {
+	version    int // 0: none
+	compatible int // the oldest Version that works with it
+}
+
+// fits reports that this program works with the schema: it is the one that the
+// program makes, or a newer one that says so. An older one lacks what newer
+// programs use: a rolling upgrade migrates first.
+func (f found) fits() bool { return f.version == Version || f.newer() }
+
+// newer reports that the schema is above this program's, which works with it.
+func (f found) newer() bool { return f.version > Version && f.compatible <= Version }
+
+// SchemaVersion reports the version found (0: none) and the version wanted,
+// which is the one found when that is newer and this program works with it.
 func (s *Store) SchemaVersion(ctx context.Context) (have, want int, err error) {
 	if s.bad != nil {
 		return 0, Version, s.bad
 	}
-	have, err = s.schemaVersion(ctx, s.pool)
-	return have, Version, err
+	f, err := s.schemaVersion(ctx, s.pool)
+	if f.newer() {
+		return f.version, f.version, err
+	}
+	return f.version, Version, err
 }
 
 type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-func (s *Store) schemaVersion(ctx context.Context, q querier) (int, error) {
+// applied is the newest migration and the oldest compatible version. The detour
+// over JSON stands for a column that the first schema may lack.
+const applied = `coalesce(max(m.version), 0), coalesce(max(coalesce((to_jsonb(m) ->> 'compatible')::integer, m.version)), 0)
+FROM {{schema}}.migration m`
+
+func (s *Store) schemaVersion(ctx context.Context, q querier) (f found, err error) {
 	var exists bool
-	err := q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, quote(s.opts.Schema)+".migration").Scan(&exists)
-	if err != nil {
-		return 0, s.wrap("look for the schema", err)
+	if err = q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, quote(s.opts.Schema)+".migration").Scan(&exists); err != nil {
+		return f, s.wrap("look for the schema", err)
 	}
 	if !exists {
-		return 0, nil
+		return f, nil
 	}
-	var v int
-	if err := q.QueryRow(ctx, s.expand(`SELECT coalesce(max(version), 0) FROM {{schema}}.migration`, 0)).Scan(&v); err != nil {
-		return 0, s.wrap("read the schema version", err)
+	if err = q.QueryRow(ctx, s.expand(`SELECT `+applied, 0)).Scan(&f.version, &f.compatible); err != nil {
+		return f, s.wrap("read the schema version", err)
 	}
-	return v, nil
+	return f, nil
 }
 
 // Migrate moves the schema to req.Target, one transaction per step, and
@@ -162,9 +198,15 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 	return done, nil
 }
 
-// plan lists the steps from have to target.
-func plan(all []migration, have, target int, schema string) ([]store.Step, error) {
-	if have > Version {
+// plan lists the steps from what is there to target. A newer schema that this
+// program works with needs none to be the newest, and cannot be taken down by a
+// program that does not know how it was made.
+func plan(all []migration, f found, target int, schema string) ([]store.Step, error) {
+	have := f.version
+	switch {
+	case f.newer() && target == Version:
+		return nil, nil
+	case have > Version:
 		return nil, &store.SchemaError{Schema: schema, Have: have, Want: Version}
 	}
 	var steps []store.Step
@@ -202,7 +244,7 @@ func (s *Store) migrateOne(ctx context.Context, all []migration, target, lanes i
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkSums(ctx, tx, all, have); err != nil {
+	if err := s.checkSums(ctx, tx, all, have.version); err != nil {
 		return nil, err
 	}
 	steps, err := plan(all, have, target, s.opts.Schema)
@@ -265,8 +307,11 @@ func (s *Store) script(m migration, down bool, lanes int) string {
 			b.WriteString(migrationTable)
 		}
 		b.WriteString(m.up)
-		fmt.Fprintf(&b, "INSERT INTO {{schema}}.migration (version, name, checksum) VALUES (%d, '%s', '%s');\n",
-			m.version, m.name, m.checksum())
+		if m.version == 2 { // the first migration has not always had it
+			b.WriteString("ALTER TABLE {{schema}}.migration ADD COLUMN IF NOT EXISTS compatible integer;\n")
+		}
+		fmt.Fprintf(&b, "INSERT INTO {{schema}}.migration (version, name, checksum, compatible) VALUES (%d, '%s', '%s', %d);\n",
+			m.version, m.name, m.checksum(), m.compatible)
 	}
 	return s.expand(b.String(), lanes)
 }
@@ -284,7 +329,7 @@ func (s *Store) SQL(from, to int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	steps, err := plan(all, from, to, s.opts.Schema)
+	steps, err := plan(all, found{version: from}, to, s.opts.Schema)
 	if err != nil {
 		return "", err
 	}
