@@ -50,7 +50,6 @@ type leaseAnswer struct {
 	subscription        string  // that writes into the outbox
 	ascends             bool    // the sequence gives numbers out in the order they are asked for
 	unlogged            string  // a table that a crash empties
-	fresh               bool    // the instance was not known: what it held before is not its own
 	free                []int16 // lanes to take, in random order
 	standing
 }
@@ -78,16 +77,13 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	if req.Leave {
 		b.Queue(s.sql.leave, pipe, req.BootID)
 	} else {
-		b.Queue(s.sql.heartbeat, pipe, req.BootID, req.Instance, req.TTL.Seconds()).QueryRow(func(row pgx.Row) error {
-			return row.Scan(&a.fresh)
-		})
+		b.Queue(s.sql.heartbeat, pipe, req.BootID, req.Instance, req.TTL.Seconds())
 	}
 	if s.knownIdentity() == "" { // a missing privilege shows at the start, also when there is nothing to take
-		b.Queue(s.sql.take, pipe, req.BootID, []int16{}, false)
+		b.Queue(s.sql.take, pipe, req.BootID, []int16{})
 	}
-	again := s.mustRetake(req.BootID)
 	if !req.Leave && !req.Observe {
-		b.Queue(s.sql.free, pipe, req.BootID, req.MaxLanes, laneIDs(req.Only), again).Query(func(rows pgx.Rows) (err error) {
+		b.Queue(s.sql.free, pipe, req.BootID, req.MaxLanes, laneIDs(req.Only)).Query(func(rows pgx.Rows) (err error) {
 			a.free, err = pgx.CollectRows(rows, pgx.RowTo[int16])
 			return err
 		})
@@ -99,28 +95,19 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	if err := s.judge(&a); err != nil || !a.pipe {
 		return g, !a.pipe, err
 	}
-	a.fresh = a.fresh || again
-	s.noteRetake(req.BootID, a.fresh)
-	taken, err := s.take(ctx, req.BootID, &a)
-	switch {
-	case err == nil:
-		s.noteRetake(req.BootID, false)
-	case ctx.Err() == nil: // else no time was left to take more, and the heartbeat stands
+	// Without time left to take more, the heartbeat stands.
+	if err := s.take(ctx, req.BootID, &a); err != nil && ctx.Err() == nil {
 		return g, false, err
 	}
 	s.setIdentity(a.identity)
-	return a.grant(taken), false, nil
+	return a.grant(), false, nil
 }
 
-// grant is the answer to the engine. Of an instance that had been given up for
-// dead, only what it has taken since counts: somebody may be taking the rest.
-func (a *leaseAnswer) grant(taken map[store.Lane]bool) store.Grant {
+// grant is the answer to the engine.
+func (a *leaseAnswer) grant() store.Grant {
 	g := store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live}
 	held := map[store.Lane]bool{}
 	for _, l := range a.grants {
-		if a.fresh && !taken[l.Lane] {
-			continue
-		}
 		l.Parked = a.parked[l.Lane]
 		held[l.Lane] = true
 		g.Lanes = append(g.Lanes, l)

@@ -7,8 +7,9 @@ import "strings"
 //
 // An instance lives as long as its row in relay exists: an expired row of
 // another is removed first, and only lanes of owners without a row are free. A heartbeat
-// that races with the removal waits for it and then finds itself new ("joined"
-// is this transaction): its old lanes are not its own any more.
+// that races with the removal waits for it and then joins anew: a lane whose newest
+// number is older than that is not its owner's any more, until it takes it again.
+// Somebody may be in the middle of taking it.
 func (st *statements) leaseSQL(q func(string) string) {
 	// For this transaction only: the pool may be the application's. Behind a
 	// dead host the server notices within about a lease, not the two hours of
@@ -37,8 +38,7 @@ FROM {{schema}}.outbox_info i CROSS JOIN (SELECT ` + applied + `) AS a(version, 
 	// back leaves no lease that lasts for hours.
 	st.heartbeat = q(`INSERT INTO {{schema}}.relay AS r (pipe, boot_id, instance, ttl, alive_until)
 VALUES ($1, $2, $3, $4::float8 * interval '1 second', clock_timestamp() + $4::float8 * interval '1 second')
-ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, ttl = excluded.ttl, instance = excluded.instance
-RETURNING r.joined = pg_current_xact_id()`)
+ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, ttl = excluded.ttl, instance = excluded.instance`)
 	st.leave = q(`DELETE FROM {{schema}}.relay WHERE pipe = $1 AND boot_id = $2`)
 	const next = `INSERT INTO {{schema}}.progress (pipe, lane, n, owner, pos, low, next_xid, running, draining, drain_seq, delivered)
 SELECT c.pipe, c.lane, c.n + 1, `
@@ -53,25 +53,23 @@ WHERE c.pipe = $1 AND c.owner = $2 ORDER BY c.lane ON CONFLICT DO NOTHING`)
 	// wait for each other in a circle.
 	const isFree = `(c.owner = '' OR NOT EXISTS (SELECT 1 FROM {{schema}}.relay r WHERE r.pipe = $1 AND r.boot_id = c.owner)`
 	st.free = q(`WITH me AS (
-  SELECT $5::boolean OR (SELECT joined = pg_current_xact_id() FROM {{schema}}.relay WHERE pipe = $1 AND boot_id = $2) AS fresh,
-         (SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1) AS live, (SELECT lanes FROM {{schema}}.outbox_info) AS lanes),
+  SELECT (SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1) AS live, (SELECT lanes FROM {{schema}}.outbox_info) AS lanes),
 share AS (SELECT CASE WHEN $3::int > 0 THEN least($3, (lanes + live - 1) / live) ELSE (lanes + live - 1) / live END AS n FROM me),
-held AS (SELECT count(*) AS n FROM {{schema}}.lane_cursor c, me WHERE c.pipe = $1 AND c.owner = $2 AND NOT me.fresh)
-SELECT c.lane FROM {{schema}}.lane_cursor c, me WHERE c.pipe = $1
-  AND (cardinality($4::smallint[]) = 0 OR c.lane = ANY ($4)) AND ` + isFree + ` OR c.owner = $2 AND me.fresh)
-  ORDER BY random() LIMIT (SELECT greatest(share.n - held.n, 0) FROM share, held)`)
+held AS (SELECT c.lane ` + held + `)
+SELECT c.lane FROM {{schema}}.lane_cursor c WHERE c.pipe = $1
+  AND (cardinality($4::smallint[]) = 0 OR c.lane = ANY ($4)) AND ` + isFree + ` OR c.owner = $2 AND c.lane NOT IN (SELECT lane FROM held))
+  ORDER BY random() LIMIT (SELECT greatest(share.n - (SELECT count(*) FROM held), 0) FROM share)`)
 	st.take = q(next + `$2` + rest + ` FROM {{schema}}.lane_cursor c WHERE c.pipe = $1 AND c.lane = ANY ($3::smallint[])
-AND ` + isFree + ` OR c.owner = $2 AND $4::boolean)
+AND ` + isFree + ` OR c.owner = $2 AND c.lane NOT IN (SELECT c.lane ` + held + `))
 AND EXISTS (SELECT 1 FROM {{schema}}.relay r WHERE r.pipe = $1 AND r.boot_id = $2)
-ORDER BY c.lane ON CONFLICT DO NOTHING RETURNING lane`)
+ORDER BY c.lane ON CONFLICT DO NOTHING`)
 	st.evict = q(`SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid, $2)) FROM pg_stat_activity a
 WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND pg_has_role(a.usesysid, 'USAGE')
 AND a.xact_start IS NOT NULL AND a.wait_event_type = 'Client' AND abs(extract(epoch FROM clock_timestamp() - a.state_change)) > $1
 AND EXISTS (SELECT 1 FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.mode = 'RowExclusiveLock'
   AND l.database = a.datid AND l.relation = '{{schema}}.progress'::regclass)`)
 	st.grants = q(`SELECT c.lane, c.n, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq, c.floor
-FROM {{schema}}.lane_cursor c JOIN {{schema}}.relay r ON r.pipe = c.pipe AND r.boot_id = c.owner
-WHERE c.pipe = $1 AND c.owner = $2 ORDER BY c.lane`)
+` + held + ` ORDER BY c.lane`)
 	st.live = q(`SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1 AND ` + alive(""))
 	// So many of each lane: one that nobody owns must not keep back the others.
 	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.actor, q.reason FROM (
@@ -84,6 +82,13 @@ INSERT INTO {{schema}}.pipe (name, pos, next_xid, running) VALUES ($1, $3, $4, (
 	st.resetSet = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest($1::bigint, s.last_value, ` + highest + `) + 1)
 FROM {{schema}}.outbox_seq s`)
 }
+
+// held are the lanes c of pipe $1 that boot id $2 owns and has taken or settled
+// since it joined. Ages compare two ids of the same clock, whatever it shows now.
+const held = `FROM {{schema}}.lane_cursor c
+JOIN {{schema}}.relay r ON r.pipe = c.pipe AND r.boot_id = c.owner
+JOIN {{schema}}.progress g ON g.pipe = c.pipe AND g.lane = c.lane AND g.n = c.n AND age(g.xmin) <= age(r.joined::xid)
+WHERE c.pipe = $1 AND c.owner = $2`
 
 // alive is true of a row of relay, by the table's alias and a dot, whose time has
 // not come. One whose time lies further ahead than any heartbeat puts it was

@@ -41,7 +41,6 @@ type Store struct {
 	mu       sync.Mutex
 	identity string        // of the last Lease, "" before it
 	ttl      time.Duration // of the last Lease, 0 before it
-	retake   string        // boot id that was given up for dead and must take its lanes anew
 	rowBytes int           // recent average size of a record, bounds the next pages
 	cautious bool          // rowBytes is a guess made after time ran out
 	lastRead sizes         // sizes the buffers of the next read

@@ -59,24 +59,6 @@ func laneIDs(lanes []store.Lane) []int16 {
 	return ids
 }
 
-// mustRetake reports that the instance came back from the dead and has not yet
-// taken its lanes anew, because the call that was to do it failed.
-func (s *Store) mustRetake(boot string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.retake == boot
-}
-
-func (s *Store) noteRetake(boot string, must bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if must {
-		s.retake = boot
-	} else if s.retake == boot {
-		s.retake = ""
-	}
-}
-
 // giveBack releases lanes. One that cannot be released now stays this
 // instance's, and is granted and released again.
 func (s *Store) giveBack(ctx context.Context, req store.LeaseRequest) error {
@@ -106,23 +88,22 @@ func (s *Store) giveBack(ctx context.Context, req store.LeaseRequest) error {
 // way of one, whoever has been silent for a lease is put out; if that does not
 // help the lanes are tried one by one for a little while, and those still in the
 // way are left for the next time.
-func (s *Store) take(ctx context.Context, boot string, a *leaseAnswer) (taken map[store.Lane]bool, err error) {
-	taken = map[store.Lane]bool{}
+func (s *Store) take(ctx context.Context, boot string, a *leaseAnswer) error {
 	if len(a.free) == 0 {
-		return taken, nil
+		return nil
 	}
 	l := s.limits()
-	err = s.tryTake(ctx, boot, a, a.free, l.take, taken)
+	err := s.tryTake(ctx, boot, a, a.free, l.take)
 	if !blocked(err) {
-		return taken, err
+		return err
 	}
 	put, err := s.evict(ctx)
 	if err != nil {
-		return taken, err
+		return err
 	}
 	if put > 0 {
-		if err = s.tryTake(ctx, boot, a, a.free, l.take, taken); !blocked(err) {
-			return taken, err
+		if err = s.tryTake(ctx, boot, a, a.free, l.take); !blocked(err) {
+			return err
 		}
 	}
 	until := time.Now().Add(2 * l.take)
@@ -130,33 +111,24 @@ func (s *Store) take(ctx context.Context, boot string, a *leaseAnswer) (taken ma
 		if time.Now().After(until) {
 			break
 		}
-		if err := s.tryTake(ctx, boot, a, []int16{lane}, l.take/4, taken); err != nil && !blocked(err) {
-			return taken, err
+		if err := s.tryTake(ctx, boot, a, []int16{lane}, l.take/4); err != nil && !blocked(err) {
+			return err
 		}
 	}
-	return taken, nil
+	return nil
 }
 
 // tryTake takes all of the lanes that are still free, or fails.
-func (s *Store) tryTake(ctx context.Context, boot string, a *leaseAnswer, lanes []int16, wait time.Duration,
-	taken map[store.Lane]bool,
-) error {
-	var got []store.Lane
+func (s *Store) tryTake(ctx context.Context, boot string, a *leaseAnswer, lanes []int16, wait time.Duration) error {
 	now := standing{history: a.history}
 	b := &pgx.Batch{}
 	s.queueSession(b, wait)
-	b.Queue(s.sql.take, s.opts.Pipe, boot, lanes, a.fresh).Query(func(rows pgx.Rows) (err error) {
-		got, err = pgx.CollectRows(rows, pgx.RowTo[store.Lane])
-		return err
-	})
+	b.Queue(s.sql.take, s.opts.Pipe, boot, lanes)
 	s.queueStanding(b, boot, &now)
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}
 	a.standing = now
-	for _, lane := range got {
-		taken[lane] = true
-	}
 	return nil
 }
 
