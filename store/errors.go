@@ -13,6 +13,9 @@ var (
 	// ErrIdentity: the database's history changed under the reader; everything
 	// held in memory must be dropped and the lanes leased again.
 	ErrIdentity = errors.New("the database's identity changed")
+	// ErrUnsupported: this kind of store cannot do that; the text says what and
+	// which kind can.
+	ErrUnsupported = errors.New("not supported by this store")
 	// ErrSchema is matched by every *SchemaError.
 	ErrSchema = errors.New("schema does not fit")
 	// ErrUnusable is matched by every *UnusableError.

@@ -144,7 +144,7 @@ func (a *app) deadAct(kind store.ActKind, use, short string) *cobra.Command {
 			defer st.close()
 			acts := make([]store.Act, len(seqs))
 			for i, seq := range seqs {
-				acts[i] = store.Act{Kind: kind, Seq: seq, Actor: actor(), Reason: reason}
+				acts[i] = store.Act{Kind: kind, Seq: seq, Actor: a.actor(), Reason: reason}
 			}
 			results, err := admin.Execute(cmd.Context(), st, st, acts, &admin.Options{Wait: wait, Logger: a.logger()})
 			if err != nil {
@@ -153,7 +153,7 @@ func (a *app) deadAct(kind store.ActKind, use, short string) *cobra.Command {
 			return a.printResults(cmd.Context(), st, use, results)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record of acts")
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the journal")
 	cmd.Flags().DurationVar(&wait, "wait", 10*time.Second, "how long to wait for the relay to do it")
 	return cmd
 }
@@ -286,8 +286,11 @@ func stamp(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// actor names who asks, for the record of acts.
-func actor() string {
+// actor names who asks, for the journal.
+func (a *app) actor() string {
+	if a.set.actor != "" {
+		return a.set.actor
+	}
 	if u, err := user.Current(); err == nil {
 		return u.Username
 	}

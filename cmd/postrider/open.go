@@ -18,6 +18,8 @@ type opened struct {
 	store.Store
 	store.Admin
 	store.Migrator
+	// journal is what people did; nil where the store keeps no record of it.
+	journal store.Journal
 	// newest is the schema version that this program makes.
 	newest int
 	// enqueue writes msgs in one transaction of its own.
@@ -52,6 +54,12 @@ func openStore(set *settings) (*opened, error) {
 		return openMemory(set)
 	}
 	return nil, usagef("store scheme %q is unknown: use postgres, sqlite or memory", visible(scheme, ""))
+}
+
+// storeKind names the database of the store's URL.
+func storeKind(set *settings) string {
+	scheme, _, _ := strings.Cut(set.store, ":")
+	return scheme
 }
 
 // openSink is the one place that knows which URL means which broker.

@@ -27,6 +27,7 @@ type app struct {
 type settings struct {
 	store, broker, pipe, schema string
 	output, logLevel, logFormat string
+	actor                       string
 	lanes                       int
 	relay                       relaySettings
 }
@@ -61,12 +62,13 @@ func (a *app) root() *cobra.Command {
 	fs.StringVarP(&a.configFile, "config", "c", "", "YAML file (default: "+config.DefaultFile+" in the working directory, if it is there)")
 	a.storeFlags(fs)
 	fs.StringVarP(&a.set.output, "output", "o", "text", "how to print: text or json")
+	fs.StringVar(&a.set.actor, "actor", "", "who acts, for the journal (default: the user of this machine)")
 	fs.StringVar(&a.set.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&a.set.logFormat, "log-format", "text", "how to log: text or json")
-	mark(fs, "store", "broker", "schema", "pipe", "output", "log-level", "log-format")
+	mark(fs, "store", "broker", "schema", "pipe", "output", "actor", "log-level", "log-format")
 
 	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.enqueueCommand(),
-		a.deadCommand(), a.demoCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
+		a.deadCommand(), a.journalCommand(), a.demoCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.load(cmd) }
 	return root
 }

@@ -35,7 +35,4 @@ FROM {{schema}}.relay w WHERE w.pipe = $1 ORDER BY w.instance, w.boot_id`)
  extract(epoch FROM k.due_at - clock_timestamp())::float8, k.class, k.code, k.error, k.first_failed, k.last_attempt
 FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.seq > $2 AND ($3 = '' OR k.state = $3) AND ($4 = '' OR k.id::text = lower($4))
  AND ($5 = '' OR k.topic = $5) AND ($6 = '' OR k.key = $6) ORDER BY k.seq LIMIT $7`)
-	st.ask = q(`INSERT INTO {{schema}}.request (pipe, lane, seq, kind, actor, reason)
-SELECT k.pipe, k.lane, k.seq, $3, $4, $5 FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.seq = $2 RETURNING id`)
-	st.acts = q(`SELECT id, done_at IS NOT NULL, result FROM {{schema}}.request WHERE pipe = $1 AND id = ANY ($2::bigint[]) ORDER BY id`)
 }

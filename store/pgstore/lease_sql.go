@@ -28,7 +28,7 @@ func (st *statements) leaseSQL(q func(string) string) {
  (SELECT q.seqcache = 1 AND q.seqincrement > 0 AND NOT q.seqcycle FROM pg_sequence q WHERE q.seqrelid = '{{schema}}.outbox_seq'::regclass),
  coalesce((SELECT min(c.relname::text) FROM pg_class c JOIN pg_class o ON o.relnamespace = c.relnamespace
    WHERE o.oid = '{{schema}}.outbox'::regclass AND c.relpersistence <> 'p'
-   AND c.relname IN ('outbox', 'outbox_info', 'outbox_seq', 'pipe', 'running', 'progress', 'parked', 'request')), ''),
+   AND c.relname IN ('outbox', 'outbox_info', 'outbox_seq', 'pipe', 'running', 'progress', 'parked', 'request', 'audit', 'hold', 'repair')), ''),
  EXISTS (SELECT 1 FROM {{schema}}.pipe WHERE name = $1)
 FROM {{schema}}.outbox_info i CROSS JOIN (SELECT ` + applied + `) AS a(version, compatible)`)
 	st.expired = q(`DELETE FROM {{schema}}.relay r USING (

@@ -17,8 +17,6 @@ FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[], $6::boolean[
 JOIN {{schema}}.progress g ON g.pipe = $1 AND g.lane = x.lane AND g.n = x.n AND g.owner = x.owner
 WHERE $14 = '' OR {{identity}} = $14
 ORDER BY g.lane ON CONFLICT DO NOTHING`)
-	const won = `EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n + 1
-  AND g.xmin = pg_current_xact_id()::xid)`
 	st.park = q(`INSERT INTO {{schema}}.parked AS k (pipe, lane, seq, state, captures, due_at, attempts, class, code, error,
  first_failed, last_attempt, created_at, not_before, version, schema_version, id, topic, key, type, content_type, headers, payload)
 SELECT $1, x.lane, x.seq, x.state, x.captures, clock_timestamp() + x.due * interval '1 microsecond', x.attempts, x.class, x.code, x.error,
@@ -38,18 +36,6 @@ ON CONFLICT (pipe, lane, seq) DO UPDATE SET state = excluded.state, captures = e
  headers = excluded.headers, payload = excluded.payload`)
 	st.unpark = q(`DELETE FROM {{schema}}.parked k USING unnest($2::smallint[], $3::bigint[], $4::bigint[]) AS x(lane, n, seq)
 WHERE k.pipe = $1 AND k.lane = x.lane AND k.seq = x.seq AND ` + won)
-	st.execute = q(`WITH x AS (SELECT q.id, q.lane, q.seq, q.kind, $4::bigint AS n FROM {{schema}}.request q
-  WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL FOR UPDATE),
-w AS (SELECT * FROM x WHERE ` + won + `),
-discarded AS (DELETE FROM {{schema}}.parked k USING w WHERE w.kind = 'discard'
-  AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING 1),
-retried AS (UPDATE {{schema}}.parked k SET state = CASE WHEN k.state = 'dead' THEN 'retry' ELSE k.state END,
-    captures = CASE WHEN k.state = 'dead' THEN k.key <> '' ELSE k.captures END,
-    due_at = clock_timestamp(), attempts = 0, generation = k.generation + 1 FROM w WHERE w.kind = 'retry'
-  AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING 1)
-UPDATE {{schema}}.request q SET done_at = clock_timestamp(),
- result = CASE WHEN EXISTS (SELECT 1 FROM discarded) OR EXISTS (SELECT 1 FROM retried) THEN 'done' ELSE 'gone' END
-FROM w WHERE q.id = w.id`)
 	st.verdict = q(`SELECT x.lane, EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n + 1
  AND g.owner = x.owner AND g.mark = x.mark), {{identity}}
 FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[]) AS x(lane, n, owner, mark)`)

@@ -14,6 +14,7 @@ type statements struct {
 	verdict, prune, pruneRunning, pruneRequests string
 	status, counts, instances, parkedCount      string // admin
 	parkedList, ask, acts                       string
+	audit, journal                              string // journal
 	home, adoptLock, adoptFloor, adoptLanes     string // adopt
 	adoptInfo, adoptRelays                      string
 }
@@ -48,6 +49,8 @@ func newStatements(schema string) statements {
 	st.leaseSQL(q)
 	st.settleSQL(q)
 	st.adminSQL(q)
+	st.actsSQL(q)
 	st.adoptSQL(q)
+	st.journalSQL(q)
 	return st
 }

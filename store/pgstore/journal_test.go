@@ -1,0 +1,125 @@
+package pgstore_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
+)
+
+// park inserts a message of a key, passes it and sets it aside.
+func (o *owner) park(key, label string, state store.State) store.Park {
+	o.Helper()
+	var lane store.Lane
+	p := store.Park{
+		State: state, Captures: key != "" && (state == store.Retry || state == store.Dead), DueIn: time.Hour, Attempts: 3, Class: "rejected", Code: "c1",
+		Message: postrider.Message{Topic: "t", Key: key, Type: label, Headers: map[string]string{"a": "1"}},
+	}
+	if state == store.Waiting {
+		p.DueIn = 0
+	}
+	err := o.pool.QueryRow(o.Context(), o.sql(`INSERT INTO box.outbox (topic, key, type, headers) VALUES ('t', $1, $2, '{"a": "1"}') RETURNING seq, lane, id::text`),
+		key, label).Scan(&p.Seq, &lane, &p.Message.ID)
+	if err != nil {
+		o.Fatal(err)
+	}
+	o.drain()
+	o.settle(lane, store.Settlement{Park: []store.Park{p}})
+	return p
+}
+
+// settle settles one lane.
+func (o *owner) settle(lane store.Lane, s store.Settlement) {
+	o.Helper()
+	s.BootID, s.Lane, s.Epoch = o.boot, lane, o.grant[lane].Epoch
+	lost, err := o.store.Settle(o.Context(), []store.Settlement{s})
+	if err != nil || len(lost) > 0 {
+		o.Fatalf("settle: lost %v, %v", lost, err)
+	}
+	o.grant[lane].Epoch++
+}
+
+// execute carries out every act that waits, as the owner of the lanes.
+func (o *owner) execute() {
+	o.Helper()
+	g, err := o.store.Lease(o.Context(), store.LeaseRequest{BootID: o.boot, Instance: o.boot, TTL: time.Minute})
+	if err != nil {
+		o.Fatal(err)
+	}
+	for _, r := range g.Requests {
+		o.settle(r.Lane, store.Settlement{Requests: []int64{r.ID}})
+	}
+}
+
+// entries are the journal in short, the oldest entry first.
+func (d *db) entries() []string {
+	d.Helper()
+	found, err := d.store("main").Entries(d.Context(), store.JournalQuery{})
+	if err != nil {
+		d.Fatal(err)
+	}
+	var said []string
+	for _, e := range found {
+		count := "-"
+		if e.Count != nil {
+			count = fmt.Sprint(*e.Count)
+		}
+		said = append(said, strings.TrimSpace(fmt.Sprintf("%s %s %s %s %s %s", e.Actor, e.Act, e.Key, e.Result, count, e.Reason)))
+	}
+	slices.Reverse(said)
+	return said
+}
+
+// Every act on a record is in the journal, when it is asked for and when it is
+// carried out, with who, when, what and why.
+func TestJournalOfRecords(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		first, second := o.park("k", "a", store.Dead), o.park("j", "b", store.Dead)
+		for _, act := range []store.Act{
+			{Kind: store.ActRetry, Seq: first.Seq, Actor: "ann", Reason: "mended"},
+			{Kind: store.ActDiscard, Seq: second.Seq, Actor: "bob", Reason: "nobody wants it"},
+			{Kind: store.ActDiscard, Seq: second.Seq, Actor: "ann"},
+		} {
+			if _, err := o.store.Request(t.Context(), act); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o.execute()
+		want := []string{
+			"ann retry k asked - mended", "bob discard j asked - nobody wants it", "ann discard j asked -",
+			"ann retry k done 1 mended", "bob discard j done 1 nobody wants it", "ann discard  gone 0",
+		}
+		if got := d.entries(); !slices.Equal(got, want) {
+			t.Errorf("the journal says\n%q, want\n%q", got, want)
+		}
+		of, err := o.store.Entries(t.Context(), store.JournalQuery{ID: 2})
+		if err != nil || len(of) != 2 || of[0].Ask != 2 || of[1].ID != 2 || of[0].Seq != second.Seq || of[0].Lane == nil || time.Since(of[0].At).Abs() > time.Hour {
+			t.Errorf("entry 2 and what came of it: %+v, %v", of, err)
+		}
+		if n := d.count(`SELECT sum(discarded) * 100 + sum(replayed) * 10 + max(generation) FROM box.repair`); n != 101 {
+			t.Errorf("discarded, replayed, generation: %03d", n)
+		}
+	})
+}
+
+func TestJournalIsAppendOnly(t *testing.T) {
+	trap(t, func(d *db, _ *owner) {
+		d.exec(`INSERT INTO box.audit (actor, act) VALUES ('ann', 'young'), ('ann', 'old')`)
+		d.exec(`ALTER TABLE box.audit DISABLE TRIGGER audit_rows`)
+		d.exec(`UPDATE box.audit SET at = at - interval '8 days' WHERE act = 'old'`)
+		d.exec(`ALTER TABLE box.audit ENABLE TRIGGER audit_rows`)
+		for _, text := range []string{`UPDATE box.audit SET reason = 'x'`, `DELETE FROM box.audit WHERE act = 'young'`, `TRUNCATE box.audit`} {
+			if _, err := d.pool.Exec(t.Context(), d.sql(text)); err == nil || !strings.Contains(err.Error(), "append-only") {
+				t.Errorf("%s: %v", text, err)
+			}
+		}
+		if _, err := d.pool.Exec(t.Context(), d.sql(`INSERT INTO box.audit (actor, act) VALUES ('', 'nobody')`)); err == nil {
+			t.Error("an act without an actor was recorded")
+		}
+		d.exec(`DELETE FROM box.audit WHERE act = 'old'`)
+	})
+}
