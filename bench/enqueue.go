@@ -11,6 +11,8 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
 )
 
 // enqueueResult is the JSON object of the enqueue workload: microseconds per
@@ -20,11 +22,19 @@ type enqueueResult struct {
 	Bare     float64 `json:"bare_insert_us"`
 	One      float64 `json:"enqueue_1_us"`
 	Hundred  float64 `json:"enqueue_100_us_per_message"`
-	Ratios   struct {
+	// The same into a strict topic, and the WAL that one message adds there.
+	StrictOne     float64 `json:"strict_1_us"`
+	StrictHundred float64 `json:"strict_100_us_per_message"`
+	StrictWAL     int64   `json:"strict_extra_wal_bytes_per_message"`
+	Ratios        struct {
 		OfBare  float64 `json:"of_bare_insert"`
 		Batched float64 `json:"cheaper_in_batches_of_100"`
+		Strict  float64 `json:"strict_of_plain"`
 	} `json:"ratios"`
 }
+
+// topicStrict is one whose keys the outbox numbers.
+const topicPlain, topicStrict = "bench", "bench-strict"
 
 // runEnqueue compares Enqueue with a bare INSERT of the same columns, in turn.
 func runEnqueue(ctx context.Context, c config) (*enqueueResult, error) {
@@ -38,6 +48,9 @@ func runEnqueue(ctx context.Context, c config) (*enqueueResult, error) {
 		return nil, err
 	}
 	defer pool.Close()
+	if _, err := pgstore.New(pool, nil).SetStrict(ctx, store.StrictRequest{Topic: topicStrict, Strict: true, Actor: "bench"}); err != nil {
+		return nil, err
+	}
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
@@ -45,26 +58,56 @@ func runEnqueue(ctx context.Context, c config) (*enqueueResult, error) {
 	defer conn.Release()
 
 	const turns = 40
-	var bare, one, hundred []float64
+	var bare, one, hundred, strictOne, strictHundred probe
+	bare = probe{fn: bareInsert, per: 250}
+	one, strictOne = probe{fn: enqueueOne(topicPlain), per: 250}, probe{fn: enqueueOne(topicStrict), per: 250}
+	hundred, strictHundred = probe{fn: enqueueHundred(topicPlain), per: 1000}, probe{fn: enqueueHundred(topicStrict), per: 1000}
 	for turn := range turns {
-		for _, probe := range []struct {
-			to  *[]float64
-			fn  func(context.Context, pgx.Tx) error
-			per int
-		}{{&bare, bareInsert, 250}, {&one, enqueueOne, 250}, {&hundred, enqueueHundred, 1000}} {
-			took, err := timeTx(ctx, conn.Conn(), probe.fn)
-			if err != nil {
+		for _, p := range []*probe{&bare, &one, &strictOne, &hundred, &strictHundred} {
+			if err := p.run(ctx, conn.Conn(), turn > 4); err != nil { // the first turns fill caches and prepare statements
 				return nil, err
-			}
-			if turn > 4 { // the first turns fill caches and prepare statements
-				*probe.to = append(*probe.to, took.Seconds()*1e6/float64(probe.per))
 			}
 		}
 	}
-	res := &enqueueResult{Workload: "enqueue", Bare: middle(bare), One: middle(one), Hundred: middle(hundred)}
+	res := &enqueueResult{
+		Workload: "enqueue", Bare: middle(bare.us), One: middle(one.us), Hundred: middle(hundred.us),
+		StrictOne: middle(strictOne.us), StrictHundred: middle(strictHundred.us),
+		StrictWAL: (strictHundred.wal - hundred.wal) / int64(hundred.per*len(hundred.us)),
+	}
 	res.Ratios.OfBare = round(res.One / res.Bare)
 	res.Ratios.Batched = round(res.One / res.Hundred)
+	res.Ratios.Strict = round(res.StrictHundred / res.Hundred)
 	return res, nil
+}
+
+// probe is one way to insert and what it took.
+type probe struct {
+	fn  func(context.Context, pgx.Tx) error
+	per int       // messages in one run
+	us  []float64 // per message, of each run that counted
+	wal int64     // bytes of them all
+}
+
+func (p *probe) run(ctx context.Context, conn *pgx.Conn, counts bool) error {
+	before, err := walNow(ctx, conn)
+	if err != nil {
+		return err
+	}
+	took, err := timeTx(ctx, conn, p.fn)
+	if err != nil {
+		return err
+	}
+	after, err := walNow(ctx, conn)
+	if counts {
+		p.us = append(p.us, took.Seconds()*1e6/float64(p.per))
+		p.wal += after - before
+	}
+	return err
+}
+
+func walNow(ctx context.Context, conn *pgx.Conn) (n int64, err error) {
+	err = conn.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&n)
+	return n, err
 }
 
 func middle(v []float64) float64 {
@@ -82,16 +125,16 @@ func timeTx(ctx context.Context, conn *pgx.Conn, fn func(context.Context, pgx.Tx
 	return took, err
 }
 
-func benchMessage(i int) postrider.Message {
+func benchMessage(topic string, i int) postrider.Message {
 	return postrider.Message{
-		ID: string(appendID(nil, i)), Topic: "bench", Key: string(appendKey(nil, i)), Type: "bench.event",
+		ID: string(appendID(nil, i)), Topic: topic, Key: string(appendKey(nil, i)), Type: "bench.event",
 		Payload: appendPayload(nil, i), ContentType: "application/json", Headers: map[string]string{"tenant": "a"},
 	}
 }
 
 func bareInsert(ctx context.Context, tx pgx.Tx) error {
 	for i := range 250 {
-		m := benchMessage(i)
+		m := benchMessage(topicPlain, i)
 		_, err := tx.Exec(ctx, `INSERT INTO postrider.outbox
 			(id, topic, key, type, payload, content_type, headers, version, schema_version, not_before)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
@@ -105,24 +148,28 @@ func bareInsert(ctx context.Context, tx pgx.Tx) error {
 
 var ob = outbox.New(outbox.Postgres, nil)
 
-func enqueueOne(ctx context.Context, tx pgx.Tx) error {
-	for i := range 250 {
-		if err := ob.Enqueue(ctx, outbox.Pgx(tx), benchMessage(i)); err != nil {
-			return err
+func enqueueOne(topic string) func(context.Context, pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		for i := range 250 {
+			if err := ob.Enqueue(ctx, outbox.Pgx(tx), benchMessage(topic, i)); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
-	return nil
 }
 
-func enqueueHundred(ctx context.Context, tx pgx.Tx) error {
-	batch := make([]postrider.Message, 100)
-	for range 10 {
-		for i := range batch {
-			batch[i] = benchMessage(i)
+func enqueueHundred(topic string) func(context.Context, pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		batch := make([]postrider.Message, 100)
+		for range 10 {
+			for i := range batch {
+				batch[i] = benchMessage(topic, i)
+			}
+			if err := ob.Enqueue(ctx, outbox.Pgx(tx), batch...); err != nil {
+				return err
+			}
 		}
-		if err := ob.Enqueue(ctx, outbox.Pgx(tx), batch...); err != nil {
-			return err
-		}
+		return nil
 	}
-	return nil
 }

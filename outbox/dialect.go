@@ -34,7 +34,12 @@ func newWriter(d Dialect, o Options) writer {
 	if d == SQLite {
 		return newSQLite(tableName(o, "", "postrider_outbox"))
 	}
-	return newPostgres(tableName(o, "postrider", "outbox"))
+	lock := ""
+	if o.LockKeys {
+		o := Options{Schema: o.Schema}
+		lock = "SELECT " + tableName(o, "postrider", "lock_keys") + "($1::text::text[], $2::text::text[])"
+	}
+	return newPostgres(tableName(o, "postrider", "outbox"), lock)
 }
 
 // tableName is quoted, so that a search path or a keyword cannot redirect it.

@@ -28,6 +28,11 @@ type Options struct {
 	Table string
 	// Limits are stricter limits than those of package postrider.
 	Limits Limits
+	// LockKeys is for PostgreSQL with strict topics: an Enqueue of several
+	// messages first locks their keys, in the same order in every transaction,
+	// so that two such calls cannot deadlock. It costs one statement per call,
+	// and the writer needs EXECUTE on the function lock_keys of the schema.
+	LockKeys bool
 }
 
 // Limits bound what one message may carry, in bytes. Zero means the limit of

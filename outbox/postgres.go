@@ -23,13 +23,15 @@ const (
 // server for the types (pgx, lib/pq), to those that tell it (pgx in exec mode)
 // and to those that write them into the text (the simple protocol).
 type postgres struct {
+	lock string // of several keys, "" unless asked for
 	one  string
 	many string
 }
 
-func newPostgres(table string) *postgres {
+func newPostgres(table, lock string) *postgres {
 	insert := "INSERT INTO " + table + " " + columns
 	return &postgres{
+		lock: lock,
 		one: insert + " VALUES ($1::text::uuid, $2::text, $3::text, $4::text, $5::bytea, $6::text," +
 			" $7::text::jsonb, $8::bigint, $9::int, $10::text::timestamptz)",
 		// ORDER BY, because sequence numbers are drawn as the rows come by. The
@@ -44,6 +46,15 @@ func newPostgres(table string) *postgres {
 }
 
 func (p *postgres) write(ctx context.Context, tx Tx, ids []string, msgs []postrider.Message) error {
+	if p.lock != "" && len(msgs) > 1 {
+		var topic, key array
+		for i := range msgs {
+			topic, key = topic.text(msgs[i].Topic), key.text(msgs[i].Key)
+		}
+		if _, err := tx.ExecContext(ctx, p.lock, topic.literal(), key.literal()); err != nil {
+			return err
+		}
+	}
 	for len(msgs) > 0 {
 		n := chunk(msgs, postgresBatch, postgresBatchBytes)
 		var err error

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Conditions that a caller acts on. Everything else that a store returns is
@@ -62,3 +63,23 @@ func (e *UnusableError) Error() string {
 func (e *UnusableError) Is(target error) bool { return target == ErrUnusable }
 
 func (e *UnusableError) Unwrap() error { return e.Err }
+
+// BusyError says that other transactions held a table for too long: nothing has
+// changed, and the same call may succeed later.
+type BusyError struct {
+	Table       string        // "postrider.outbox"
+	PID         int           // of the oldest such session; 0: none is left, or it is a prepared transaction
+	Application string        // its application_name
+	Age         time.Duration // of its transaction
+	Err         error
+}
+
+func (e *BusyError) Error() string {
+	who := "a transaction"
+	if e.PID != 0 {
+		who = fmt.Sprintf("the transaction of session %d (application %q, open for %s)", e.PID, e.Application, e.Age.Round(time.Second))
+	}
+	return fmt.Sprintf("%s is in use by %s: wait for its end, then try again", e.Table, who)
+}
+
+func (e *BusyError) Unwrap() error { return e.Err }

@@ -17,6 +17,9 @@ type statements struct {
 	audit, journal                              string // journal
 	home, adoptLock, adoptFloor, adoptLanes     string // adopt
 	adoptInfo, adoptRelays                      string
+	strictTopics, strictSeed, strictLock        string // strict keys
+	strictAdd, strictRemove, strictApply        string
+	strictBusy                                  string
 }
 
 const (
@@ -52,5 +55,6 @@ func newStatements(schema string) statements {
 	st.actsSQL(q)
 	st.adoptSQL(q)
 	st.journalSQL(q)
+	st.strictSQL(q)
 	return st
 }

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/store"
+)
+
+type strictAnswer struct {
+	Topic string    `json:"topic"`
+	Since time.Time `json:"since"`
+}
+
+func (a *app) strictCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "strict", Short: "Let the outbox number the messages of each key",
+		Long: "In a strict topic the outbox gives each key's messages the versions 1, 2, 3 ... in\n" +
+			"commit order, whoever writes them. A writer holds its keys from the insert to the end\n" +
+			"of its transaction: two transactions that write one key follow each other.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.strictList(), a.strictSet(true), a.strictSet(false))
+	return cmd
+}
+
+func (a *app) strictList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List the strict topics", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			st, err := a.openReady(cmd)
+			if err != nil {
+				return err
+			}
+			defer st.close()
+			topics, err := admin.StrictTopics(cmd.Context(), st.Store)
+			if err != nil {
+				return err
+			}
+			answers := make([]strictAnswer, 0, len(topics))
+			for _, t := range topics {
+				answers = append(answers, strictAnswer(t))
+			}
+			return a.print(answers, func(w *tabwriter.Writer) {
+				if len(answers) == 0 {
+					row(w, "none")
+					return
+				}
+				row(w, "TOPIC", "SINCE")
+				for _, t := range answers {
+					row(w, visible(t.Topic, ""), stamp(t.Since))
+				}
+			})
+		},
+	}
+}
+
+func (a *app) strictSet(on bool) *cobra.Command {
+	use, short, done := "add", "Make a topic strict; its keys go on from the versions they have", "is strict now"
+	if !on {
+		use, short, done = "remove", "Make a topic plain again; its keys' last versions are kept", "is plain now"
+	}
+	var reason string
+	cmd := &cobra.Command{
+		Use: use + " TOPIC", Short: short,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("give one topic; see `%s --help`", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			st, err := a.openReady(cmd)
+			if err != nil {
+				return err
+			}
+			defer st.close()
+			req := store.StrictRequest{Topic: args[0], Strict: on, Actor: a.actor(), Reason: reason}
+			changed, err := admin.SetStrict(cmd.Context(), st.Store, req)
+			if err != nil {
+				return err
+			}
+			answer := map[string]any{"topic": req.Topic, "strict": on, "changed": changed}
+			return a.print(answer, func(w *tabwriter.Writer) {
+				if !changed {
+					done = "was that already"
+				}
+				row(w, fmt.Sprintf("topic %s %s", visible(req.Topic, ""), done))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the journal")
+	return cmd
+}
