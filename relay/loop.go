@@ -172,6 +172,8 @@ func (lp *loop) notify(f core.Fact) {
 		} else {
 			log.Info("destination accepts again", "destination", f.Destination)
 		}
+	case core.PipePaused:
+		log.Warn("pipe pauses or goes on", "paused", f.On)
 	case core.LanePaused:
 		log.Warn("lane pauses or goes on", "lane", f.Lane, "paused", f.On, "captured_keys", f.Keys, "reason", f.Reason)
 	case core.HistoryChanged:

@@ -30,6 +30,7 @@ type Stats struct {
 	LeaseLapses    int64            // times that the lease ran out with lanes held
 
 	DeliveriesInFlight int
+	Paused             bool              // the pipe, by a person
 	PausedLanes        []store.Lane      // at the cap of parked keys
 	Braked             []string          // destinations held by the brake
 	Down               map[string]string // part -> error of what does not work now
@@ -88,7 +89,7 @@ func (r *recorder) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running, r.draining = false, false
-	r.s.DeliveriesInFlight = 0
+	r.s.DeliveriesInFlight, r.s.Paused = 0, false
 	clear(r.lanes)
 }
 
@@ -130,6 +131,8 @@ func (r *recorder) tell(f core.Fact) {
 		}
 	case core.BrakeChanged:
 		mark(r.braked, f.Destination, f.On)
+	case core.PipePaused:
+		r.s.Paused = f.On
 	case core.LanePaused:
 		mark(r.paused, f.Lane, f.On)
 	}

@@ -25,6 +25,7 @@ type Admin interface {
 type Status struct {
 	Identity  string
 	Pipe      string
+	Paused    bool // the whole pipe
 	Lanes     []LaneStatus
 	Instances []Instance
 	Parked    map[string]int64 // by State.String()

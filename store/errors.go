@@ -19,6 +19,11 @@ var (
 	ErrUnsupported = errors.New("not supported by this store")
 	// ErrSchema is matched by every *SchemaError.
 	ErrSchema = errors.New("schema does not fit")
+	// ErrNoPipe: the pipe does not exist, or not any more, or it is another one by
+	// the same name.
+	ErrNoPipe = errors.New("no such pipe")
+	// ErrPipeExists: there is a pipe of that name.
+	ErrPipeExists = errors.New("there is such a pipe")
 	// ErrUnusable is matched by every *UnusableError.
 	ErrUnusable = errors.New("the database cannot be used as it is")
 )

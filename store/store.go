@@ -90,6 +90,9 @@ type Grant struct {
 	Total     int         // number of lanes of the outbox
 	Instances int         // live instances, this one included
 	Requests  []Request   // acts of people that wait for lanes held here, by id
+	// Paused: a person has paused the pipe. The instance keeps its lanes and
+	// settles what it had begun, and reads and sends nothing new.
+	Paused bool
 }
 
 // LaneGrant is one lane that this instance holds.

@@ -33,10 +33,10 @@ type metrics struct {
 	up     bool
 
 	// Descriptions of the collected series.
-	delivered, deliveredBytes, settled, attempts, parkedTotal, lanesLost *prometheus.Desc
-	lapses, leases, lanes, instances, paused, braked, inFlight, down     *prometheus.Desc
-	alive, ready, statusUp                                               *prometheus.Desc
-	pending, lag, lanePending, laneLag, laneParked, parked, dbInstances  *prometheus.Desc
+	delivered, deliveredBytes, settled, attempts, parkedTotal, lanesLost         *prometheus.Desc
+	lapses, leases, lanes, instances, paused, pipePaused, braked, inFlight, down *prometheus.Desc
+	alive, ready, statusUp                                                       *prometheus.Desc
+	pending, lag, lanePending, laneLag, laneParked, parked, dbInstances          *prometheus.Desc
 }
 
 func newMetrics(ad store.Admin, pipe string, maxAge time.Duration) *metrics {
@@ -66,6 +66,7 @@ func newMetrics(ad store.Admin, pipe string, maxAge time.Duration) *metrics {
 		lanes:          d("lanes", "Lanes of the outbox."),
 		instances:      d("instances", "Live relays as of this relay's last lease."),
 		paused:         d("lanes_paused", "Lanes that read no more because too many keys are set aside."),
+		pipePaused:     d("pipe_paused", "1 while a person has paused the pipe."),
 		braked:         d("destinations_braked", "Destinations held because they reject everything."),
 		inFlight:       d("deliveries_in_flight", "Calls to the broker that have not returned."),
 		down:           d("down", "1 for each part that does not work now.", "part"),
@@ -124,6 +125,7 @@ func (m *metrics) collectRelay(c series) {
 	c.gauge(m.lanes, float64(s.LanesTotal))
 	c.gauge(m.instances, float64(s.Instances))
 	c.gauge(m.paused, float64(len(s.PausedLanes)))
+	c.gauge(m.pipePaused, truth(s.Paused))
 	c.gauge(m.braked, float64(len(s.Braked)))
 	c.gauge(m.inFlight, float64(s.DeliveriesInFlight))
 	c.gauge(m.alive, truth(h.Alive))

@@ -68,7 +68,7 @@ func (a *app) root() *cobra.Command {
 	mark(fs, "store", "broker", "schema", "pipe", "output", "actor", "log-level", "log-format")
 
 	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.enqueueCommand(),
-		a.deadCommand(), a.journalCommand(), a.demoCommand(), a.strictCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
+		a.deadCommand(), a.pipeCommand(), a.journalCommand(), a.demoCommand(), a.strictCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.load(cmd) }
 	return root
 }

@@ -16,6 +16,7 @@ import (
 type statusAnswer struct {
 	Time       time.Time        `json:"time"`
 	Pipe       string           `json:"pipe"`
+	Paused     bool             `json:"paused"`
 	Identity   string           `json:"identity"`
 	Pending    int64            `json:"pending"`
 	Capped     bool             `json:"pending_is_lower_bound,omitempty"`
@@ -124,7 +125,7 @@ func (a *app) watch(ctx context.Context, st *opened, every, failIfLag time.Durat
 
 func (a *app) printStatus(s store.Status, lanes bool) error {
 	answer := statusAnswer{
-		Time: time.Now().UTC(), Pipe: s.Pipe, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped,
+		Time: time.Now().UTC(), Pipe: s.Pipe, Paused: s.Paused, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped,
 		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered,
 		Parked:    map[string]int64{"scheduled": 0, "retry": 0, "waiting": 0, "dead": 0}, // each, also when there is none
 		Instances: []instanceAnswer{}, Lanes: []laneAnswer{},
@@ -144,7 +145,11 @@ func statusText(w *tabwriter.Writer, s store.Status, lanes bool) {
 	if s.Capped {
 		bound = " or more"
 	}
-	row(w, "pipe", visible(s.Pipe, ""))
+	pipe := visible(s.Pipe, "")
+	if s.Paused {
+		pipe += ", paused: `postrider pipe resume " + pipe + "`"
+	}
+	row(w, "pipe", pipe)
 	row(w, "pending", fmt.Sprintf("%d%s", s.Pending, bound))
 	row(w, "lag", short(s.Lag))
 	row(w, "delivered", s.Delivered)

@@ -26,7 +26,7 @@ func (s *Store) Status(ctx context.Context) (store.Status, error) {
 	// The estimates of a young outbox make the counts look so expensive that the
 	// server compiles them, for seconds, to run for a millisecond.
 	b.Queue(`SELECT set_config('jit', 'off', true)`)
-	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &known) })
+	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &known, &st.Paused) })
 	b.Queue(s.sql.counts, pipe, s.opts.CountLimit).Query(func(rows pgx.Rows) error { return scanLanes(rows, &st) })
 	b.Queue(s.sql.instances, pipe).Query(func(rows pgx.Rows) error { return scanInstances(rows, &st) })
 	b.Queue(s.sql.parkedCount, pipe).Query(func(rows pgx.Rows) error {

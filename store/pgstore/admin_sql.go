@@ -2,7 +2,8 @@ package pgstore
 
 // adminSQL holds the texts of the operators' side. None needs a relay.
 func (st *statements) adminSQL(q func(string) string) {
-	st.status = q(`SELECT {{identity}}, (SELECT count(*) FROM {{schema}}.pipe WHERE name = $1)`)
+	st.status = q(`SELECT {{identity}}, (SELECT count(*) FROM {{schema}}.pipe WHERE name = $1),
+ coalesce((SELECT paused FROM {{schema}}.pipe WHERE name = $1), false)`)
 	// What lies behind each cursor, counted up to a limit, and the rows of
 	// transactions that were running when the cursor passed them.
 	st.counts = q(`SELECT c.lane, c.owner, coalesce(w.instance, ''), coalesce(` + alive("w.") + `, false),

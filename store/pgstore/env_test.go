@@ -75,7 +75,7 @@ func fresh(t *testing.T, version string, lanes int) *db {
 }
 
 func (d *db) store(pipe string) *pgstore.Store {
-	return pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, Pipe: pipe, Lanes: d.lanes})
+	return pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, Pipe: pipe, Lanes: d.lanes, MakePipe: true})
 }
 
 // sql puts the schema's name in place of "box.".

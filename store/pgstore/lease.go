@@ -29,28 +29,26 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 	if err := s.giveBack(ctx, req); err != nil {
 		return store.Grant{}, s.wrap("release lanes", err)
 	}
-	for range 3 {
-		g, missing, err := s.lease(ctx, req)
-		if err != nil || !missing {
-			return g, s.wrap("lease lanes", err)
-		}
-		if err := s.makePipe(ctx); err != nil {
-			return store.Grant{}, s.wrap(fmt.Sprintf("make pipe %q", s.opts.Pipe), err)
+	g, err := s.lease(ctx, req)
+	if errors.Is(err, store.ErrNoPipe) && s.opts.MakePipe && !s.knowsPipe() {
+		if err = s.makePipe(ctx); err == nil {
+			g, err = s.lease(ctx, req)
 		}
 	}
-	return store.Grant{}, fmt.Errorf("lease lanes: pipe %q vanishes", s.opts.Pipe)
+	return g, s.wrap("lease lanes", err)
 }
 
 // leaseAnswer is what the statements of a lease report.
 type leaseAnswer struct {
-	schema              found
-	lanes               int
-	identity            string
-	secured, pipe, home bool
-	subscription        string  // that writes into the outbox
-	ascends             bool    // the sequence gives numbers out in the order they are asked for
-	unlogged            string  // a table that a crash empties
-	free                []int16 // lanes to take, in random order
+	schema        found
+	lanes         int
+	identity      string
+	secured, home bool
+	pipe          *pipeRow
+	subscription  string  // that writes into the outbox
+	ascends       bool    // the sequence gives numbers out in the order they are asked for
+	unlogged      string  // a table that a crash empties
+	free          []int16 // lanes to take, in random order
 	standing
 }
 
@@ -63,13 +61,14 @@ type standing struct {
 	parked   map[store.Lane]store.ParkedView
 }
 
-func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Grant, missing bool, err error) {
+func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Grant, err error) {
 	var a leaseAnswer
+	var found *string // the pipe as JSON
 	pipe := s.opts.Pipe
 	b := &pgx.Batch{}
 	s.queueSession(b, s.limits().lock)
 	b.Queue(s.sql.info, pipe).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&a.schema.version, &a.schema.compatible, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.ascends, &a.unlogged, &a.pipe)
+		err := row.Scan(&a.schema.version, &a.schema.compatible, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.ascends, &a.unlogged, &found)
 		a.history = historyOf(a.identity)
 		return err
 	})
@@ -90,22 +89,28 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	}
 	s.queueStanding(b, req.BootID, &a.standing)
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
-		return g, false, err
+		return g, err
 	}
-	if err := s.judge(&a); err != nil || !a.pipe {
-		return g, !a.pipe, err
+	if err := s.judge(&a); err != nil {
+		return g, err
+	}
+	if a.pipe, err = parsePipe(found); err != nil {
+		return g, err
+	}
+	if err := s.takePipe(a.pipe); err != nil {
+		return g, err
 	}
 	// Without time left to take more, the heartbeat stands.
 	if err := s.take(ctx, req.BootID, &a); err != nil && ctx.Err() == nil {
-		return g, false, err
+		return g, err
 	}
 	s.setIdentity(a.identity)
-	return a.grant(), false, nil
+	return a.grant(), nil
 }
 
 // grant is the answer to the engine.
 func (a *leaseAnswer) grant() store.Grant {
-	g := store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live}
+	g := store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live, Paused: a.pipe.Paused}
 	held := map[store.Lane]bool{}
 	for _, l := range a.grants {
 		l.Parked = a.parked[l.Lane]
@@ -227,25 +232,6 @@ func scanViews(rows pgx.Rows, views map[store.Lane]store.ParkedView) error {
 func seconds(f float64) time.Duration {
 	const limit = 100 * 365 * 24 * 3600
 	return time.Duration(min(max(f, -limit), limit) * float64(time.Second))
-}
-
-// makePipe starts a new reader from now: the sequence first, then what runs.
-func (s *Store) makePipe(ctx context.Context) error {
-	var floor, age int64
-	var snapshot string
-	b := &pgx.Batch{}
-	b.Queue(s.expand(`SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {{schema}}.outbox_seq`, 0)).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&floor) })
-	b.Queue(s.sql.look).QueryRow(func(row pgx.Row) error { return row.Scan(&age, &snapshot) })
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
-		return err
-	}
-	k, err := newLook(snapshot, age)
-	if err != nil {
-		return err
-	}
-	_, err = s.pool.Exec(ctx, s.sql.makePipe, s.opts.Pipe, newRunningID(), floor, int64(k.next), k.running.String())
-	return err
 }
 
 // newRunningID names a set of running transactions: by time, so that old ones

@@ -29,7 +29,7 @@ func (st *statements) leaseSQL(q func(string) string) {
  coalesce((SELECT min(c.relname::text) FROM pg_class c JOIN pg_class o ON o.relnamespace = c.relnamespace
    WHERE o.oid = '{{schema}}.outbox'::regclass AND c.relpersistence <> 'p'
    AND c.relname IN ('outbox', 'outbox_info', 'outbox_seq', 'pipe', 'running', 'progress', 'parked', 'request', 'audit', 'hold', 'repair')), ''),
- EXISTS (SELECT 1 FROM {{schema}}.pipe WHERE name = $1)
+ (SELECT to_jsonb(p)::text FROM {{schema}}.pipe p WHERE p.name = $1)
 FROM {{schema}}.outbox_info i CROSS JOIN (SELECT ` + applied + `) AS a(version, compatible)`)
 	st.expired = q(`DELETE FROM {{schema}}.relay r USING (
   SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND boot_id <> $2 AND NOT ` + alive("") + `
@@ -37,7 +37,8 @@ FROM {{schema}}.outbox_info i CROSS JOIN (SELECT ` + applied + `) AS a(version, 
 	// The new deadline is now + ttl whatever stood there: a clock that was set
 	// back leaves no lease that lasts for hours.
 	st.heartbeat = q(`INSERT INTO {{schema}}.relay AS r (pipe, boot_id, instance, ttl, alive_until)
-VALUES ($1, $2, $3, $4::float8 * interval '1 second', clock_timestamp() + $4::float8 * interval '1 second')
+SELECT p.name, $2, $3, $4::float8 * interval '1 second', clock_timestamp() + $4::float8 * interval '1 second'
+FROM {{schema}}.pipe p WHERE p.name = $1
 ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, ttl = excluded.ttl, instance = excluded.instance`)
 	st.leave = q(`DELETE FROM {{schema}}.relay WHERE pipe = $1 AND boot_id = $2`)
 	const next = `INSERT INTO {{schema}}.progress (pipe, lane, n, owner, pos, low, next_xid, running, draining, drain_seq, delivered)
@@ -53,7 +54,7 @@ WHERE c.pipe = $1 AND c.owner = $2 ORDER BY c.lane ON CONFLICT DO NOTHING`)
 	// wait for each other in a circle.
 	const isFree = `(c.owner = '' OR NOT EXISTS (SELECT 1 FROM {{schema}}.relay r WHERE r.pipe = $1 AND r.boot_id = c.owner)`
 	st.free = q(`WITH me AS (
-  SELECT (SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1) AS live, (SELECT lanes FROM {{schema}}.outbox_info) AS lanes),
+  SELECT (SELECT greatest(count(*), 1) FROM {{schema}}.relay WHERE pipe = $1) AS live, (SELECT lanes FROM {{schema}}.outbox_info) AS lanes),
 share AS (SELECT CASE WHEN $3::int > 0 THEN least($3, (lanes + live - 1) / live) ELSE (lanes + live - 1) / live END AS n FROM me),
 held AS (SELECT c.lane ` + held + `)
 SELECT c.lane FROM {{schema}}.lane_cursor c WHERE c.pipe = $1
@@ -76,8 +77,6 @@ AND EXISTS (SELECT 1 FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.mod
   SELECT r.*, row_number() OVER (PARTITION BY r.lane ORDER BY r.id) AS place FROM {{schema}}.request r
   WHERE r.pipe = $1 AND r.done_at IS NULL) q WHERE q.place <= 100 ORDER BY q.id`)
 	st.look = q(`SELECT age('3'::xid)::bigint, pg_current_snapshot()::text`)
-	st.makePipe = q(`WITH r AS (INSERT INTO {{schema}}.running (id, xids) SELECT $2, $5::text::int8multirange WHERE $5::text <> '{}' RETURNING id)
-INSERT INTO {{schema}}.pipe (name, pos, next_xid, running) VALUES ($1, $3, $4, (SELECT id FROM r)) ON CONFLICT DO NOTHING`)
 	st.resetMark = q(`UPDATE {{schema}}.outbox_info SET reset_xid = 9223372036854775807, floor = 0, restore_epoch = restore_epoch + 1`)
 	st.resetSet = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest($1::bigint, s.last_value, ` + highest + `) + 1)
 FROM {{schema}}.outbox_seq s`)

@@ -6,7 +6,7 @@ import "strings"
 type statements struct {
 	floor, page, stragglers, bulk, cursors, due string // read
 	settings                                    string
-	info, look, makePipe, resetMark, resetSet   string
+	info, look, resetMark, resetSet             string
 	session, expired, release, releaseAll       string // lease
 	heartbeat, leave, free, take, evict         string
 	grants, parked, live, requests              string
@@ -20,6 +20,10 @@ type statements struct {
 	strictTopics, strictSeed, strictLock        string // strict keys
 	strictAdd, strictRemove, strictApply        string
 	strictBusy                                  string
+	pipeLock, pipeFind, pipeList, pipeEnd       string // pipes
+	pipeSince, pipeAdd, pipePause, pipeHolds    string
+	progressLock                                string
+	pipeDrop                                    []string // in this order
 }
 
 const (
@@ -56,5 +60,6 @@ func newStatements(schema string) statements {
 	st.adoptSQL(q)
 	st.journalSQL(q)
 	st.strictSQL(q)
+	st.pipesSQL(q)
 	return st
 }

@@ -28,6 +28,7 @@ type Options struct {
 	Lanes      int           // lanes of an outbox made by Migrate or printed by SQL; default 64
 	LockWait   time.Duration // longest wait for another's lock inside Settle; default 2 s; never more than a quarter of the lease
 	Durable    Durability    // how safe a transaction must be before its messages are read; default: committed
+	MakePipe   bool          // Lease makes a pipe that is missing, from now; default: it is an error, since a misspelt name would hold back retention for ever
 	CountLimit int           // rows that Status counts per lane before it says "at least"; default 100,000
 }
 
@@ -40,6 +41,7 @@ type Store struct {
 
 	mu       sync.Mutex
 	identity string        // of the last Lease, "" before it
+	pipe     *pipeRow      // as of the last Lease, nil before anybody asked
 	ttl      time.Duration // of the last Lease, 0 before it
 	rowBytes int           // recent average size of a record, bounds the next pages
 	cautious bool          // rowBytes is a guess made after time ran out

@@ -193,6 +193,8 @@ type (
 		Rejections  int
 		On          bool
 	}
+	// PipePaused: a person has paused the pipe (On), or resumed it.
+	PipePaused struct{ On bool }
 	// LanePaused: the lane reads no more because its parked keys reached the
 	// cap, or reads again (On false).
 	LanePaused struct {
@@ -214,6 +216,7 @@ func (RecordParked) fact()   {}
 func (HealthChanged) fact()  {}
 func (BrakeChanged) fact()   {}
 func (LanePaused) fact()     {}
+func (PipePaused) fact()     {}
 
 // Policy says what becomes of a key whose head is dead.
 type Policy uint8

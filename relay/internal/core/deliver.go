@@ -52,6 +52,9 @@ func (e *Engine) planDeliver() {
 func (e *Engine) deliverNext(l *lane) {
 	for l.call == nil && l.done < len(l.queue) && e.abandoned[l.id] == 0 && e.now >= l.hold.until {
 		b := l.queue[l.done]
+		if e.paused && !b.started() {
+			return
+		}
 		if !b.prepared {
 			e.setAside(l, b)
 		}

@@ -48,6 +48,7 @@ type Engine struct {
 	waiting   ID
 	pollDelay time.Duration
 
+	paused     bool // by a person, the whole pipe
 	draining   bool
 	drainUntil time.Duration
 	cutOff     bool // the drain deadline has passed

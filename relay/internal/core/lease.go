@@ -142,11 +142,29 @@ func (e *Engine) onLeased(ev Leased) {
 	ls.identity, ls.valid, ls.deadline = ev.Grant.Identity, true, until
 	ls.nextAt = max(ls.sentAt+e.cfg.TTL/heartbeatShare, e.now+e.cfg.TTL/20)
 	e.takeGrant(ev.Grant)
+	e.takePause(ev.Grant.Paused)
+}
+
+// takePause stops or goes on. What was begun is finished and settled; the rest
+// is dropped and read again afterwards, so that a pause holds no memory. The
+// lanes stay: acts of people are executed, and nobody else need come.
+func (e *Engine) takePause(on bool) {
+	if on != e.paused {
+		e.paused = on
+		e.tell(PipePaused{On: on})
+	}
+	if !on {
+		return
+	}
+	for _, l := range e.held {
+		e.shed(l)
+	}
 }
 
 func (e *Engine) leaseFailed(err error) {
 	ls := &e.lease
-	if !ls.ever && (errors.Is(err, store.ErrSchema) || errors.Is(err, store.ErrUnusable)) {
+	gone := errors.Is(err, store.ErrNoPipe) // no lease will ever be granted again
+	if gone || !ls.ever && (errors.Is(err, store.ErrSchema) || errors.Is(err, store.ErrUnusable)) {
 		e.stop(fmt.Errorf("store %s: %w", e.cfg.Store.Name, err))
 		return
 	}

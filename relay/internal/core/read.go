@@ -46,7 +46,7 @@ func (e *Engine) mayRead(l *lane) bool {
 
 // planRead asks for more wherever there is room, many lanes in one read.
 func (e *Engine) planRead() {
-	if !e.lease.valid || e.draining || len(e.reads) >= readsInFlight || e.now < e.readHold.until || e.sinkHeld() {
+	if !e.lease.valid || e.draining || e.paused || len(e.reads) >= readsInFlight || e.now < e.readHold.until || e.sinkHeld() {
 		return
 	}
 	var op *readOp
@@ -120,7 +120,7 @@ func (e *Engine) onRead(ev ReadDone) {
 		found[ev.Batches[i].Lane] = &ev.Batches[i]
 	}
 	for i, l := range op.lanes {
-		if !e.holds(l) || l.releasing || e.draining {
+		if !e.holds(l) || l.releasing || e.draining || e.paused {
 			continue
 		}
 		if r := op.reads[i]; !r.Parked && !bytes.Equal(r.After, l.readPos) {
@@ -183,7 +183,7 @@ func (e *Engine) enqueue(l *lane, b *batch) {
 
 // planWait asks to be woken while some lane has nothing to read.
 func (e *Engine) planWait() {
-	if !e.lease.valid || e.draining || e.waiting != 0 || e.sinkHeld() {
+	if !e.lease.valid || e.draining || e.paused || e.waiting != 0 || e.sinkHeld() {
 		return
 	}
 	for _, l := range e.held {

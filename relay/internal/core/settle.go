@@ -89,7 +89,7 @@ func (e *Engine) settleDelay(done, dirty int) time.Duration {
 
 // urgent reports whether something waits for the lane's settlement.
 func (e *Engine) urgent(l *lane) bool {
-	return e.draining || l.releasing || e.wantsParked(l) || l.queue[0].parked || len(l.queue[0].requests) > 0 ||
+	return e.draining || e.paused || l.releasing || e.wantsParked(l) || l.queue[0].parked || len(l.queue[0].requests) > 0 ||
 		l.doneMsgs >= e.cfg.Window/2 || l.doneBytes >= e.cfg.WindowBytes/2
 }
 

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/store"
+)
+
+// pipeAnswer is one pipe in JSON.
+type pipeAnswer struct {
+	Name      string       `json:"name"`
+	Filter    store.Filter `json:"filter,omitzero"`
+	CreatedAt time.Time    `json:"created_at"`
+	Paused    bool         `json:"paused"`
+	PausedBy  string       `json:"paused_by,omitempty"`
+	PausedFor string       `json:"pause_reason,omitempty"`
+	PausedAt  time.Time    `json:"paused_at,omitzero"`
+	Relays    int          `json:"relays"`
+	Behind    int64        `json:"behind"`
+	Parked    int64        `json:"parked"`
+}
+
+func pipeAnswerOf(p store.Pipe) pipeAnswer {
+	return pipeAnswer{
+		p.Name, p.Filter, p.CreatedAt, p.Paused, p.PausedBy, p.PausedFor, p.PausedAt, p.Relays, p.Behind, p.Parked,
+	}
+}
+
+func (a *app) pipeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "pipe", Short: "List, add, pause, resume or remove the readers of an outbox",
+		Long: "A pipe is a named reader of an outbox with its own place in it, its own filter and its own\n" +
+			"relays. The first pipe is called main. A pipe holds back retention until it has carried\n" +
+			"what it is to carry, also when nobody runs it.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.pipeList(), a.pipeAdd(), a.pipePause(false), a.pipePause(true), a.pipeRemove())
+	return cmd
+}
+
+// openPipes opens the store of a command about pipes.
+func (a *app) openPipes(cmd *cobra.Command) (*opened, store.Pipes, error) {
+	st, err := a.openReady(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	pipes, err := admin.Pipes(st.Admin)
+	if err != nil {
+		st.close()
+		return nil, nil, &usageError{err}
+	}
+	return st, pipes, nil
+}
+
+func (a *app) pipeList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List the pipes: where they stand and who runs them", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			st, pipes, err := a.openPipes(cmd)
+			if err != nil {
+				return err
+			}
+			defer st.close()
+			found, err := pipes.Pipes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			answers := make([]pipeAnswer, 0, len(found))
+			for _, p := range found {
+				answers = append(answers, pipeAnswerOf(p))
+			}
+			return a.print(answers, func(w *tabwriter.Writer) {
+				row(w, "PIPE", "STATE", "RELAYS", "BEHIND", "PARKED", "SINCE", "FILTER")
+				for _, p := range found {
+					row(w, visible(p.Name, ""), pipeState(p), p.Relays, p.Behind, p.Parked, stamp(p.CreatedAt), filterText(p.Filter))
+				}
+			})
+		},
+	}
+}
+
+func filterText(f store.Filter) string {
+	if f.IsZero() {
+		return "everything"
+	}
+	return visible(f.String(), "")
+}
+
+func pipeState(p store.Pipe) string {
+	switch {
+	case p.Paused && p.PausedFor != "":
+		return fmt.Sprintf("paused by %s: %s", visible(p.PausedBy, ""), visible(p.PausedFor, ""))
+	case p.Paused:
+		return "paused by " + visible(p.PausedBy, "")
+	case p.Relays == 0:
+		return "nobody runs it"
+	}
+	return "runs"
+}
+
+func (a *app) pipeAdd() *cobra.Command {
+	var from, reason string
+	var f store.Filter
+	cmd := &cobra.Command{
+		Use: "add NAME", Short: "Make a pipe", Args: pipeArg,
+		Long: "Make a pipe that starts from now, from the beginning (what retention has left) or with the\n" +
+			"first message created at a time, in the order in which messages were written. What is being\n" +
+			"written at this moment belongs to it as a whole, also what is older than that time.\n\n" +
+			"A filter never changes. Conditions of several kinds must all hold, of several values of one\n" +
+			"kind one. A value with a star at its end stands for all that begin so.",
+		Example: "  postrider pipe add search --from beginning --topic 'orders.*' --topic refunds\n" +
+			"  postrider pipe add eu --from 2026-11-21T06:00:00Z --header region=eu\n" +
+			"  postrider pipe add audit --from 48h",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req := store.AddPipe{Name: args[0], Filter: f, Actor: a.actor(), Reason: reason}
+			if err := parseFrom(from, time.Now(), &req); err != nil {
+				return err
+			}
+			if err := f.Validate(); err != nil {
+				return &usageError{err}
+			}
+			st, pipes, err := a.openPipes(cmd)
+			if err != nil {
+				return err
+			}
+			defer st.close()
+			made, err := pipes.AddPipe(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			return a.print(pipeAnswerOf(made), func(w *tabwriter.Writer) {
+				row(w, "pipe", visible(made.Name, ""))
+				row(w, "carries", filterText(made.Filter))
+				row(w, "run it with", "postrider relay --pipe "+visible(made.Name, ""))
+			})
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringVar(&from, "from", "", "now, beginning, a time such as 2026-11-21T06:00:00Z, or an age such as 48h")
+	filterFlags(fs, &f)
+	fs.StringVar(&reason, "reason", "", "why, for the record of acts")
+	return cmd
+}
+
+// filterFlags are the conditions of a filter. No value is split at commas: a key
+// may have one.
+func filterFlags(fs *pflag.FlagSet, f *store.Filter) {
+	fs.StringArrayVar(&f.Topics, "topic", nil, "only this topic, or with a star at the end all that begin so (again for more)")
+	fs.StringArrayVar(&f.Types, "type", nil, "only this type, or what begins so")
+	fs.StringArrayVar(&f.Keys, "key", nil, "only this key, or what begins so")
+	fs.Var(&headerFlag{&f.Headers}, "header", "only messages with this header and value (again for more: all of them)")
+	for _, name := range []string{"topic", "type", "key"} {
+		fs.Lookup(name).DefValue = ""
+	}
+}
+
+// headerFlag reads NAME=VALUE, whose value may hold commas and equal signs.
+type headerFlag struct{ to *map[string]string }
+
+func (h *headerFlag) Set(text string) error {
+	name, value, ok := strings.Cut(text, "=")
+	if !ok || name == "" {
+		return fmt.Errorf("write NAME=VALUE")
+	}
+	if *h.to == nil {
+		*h.to = map[string]string{}
+	}
+	(*h.to)[name] = value
+	return nil
+}
+
+func (h *headerFlag) String() string { return "" }
+func (h *headerFlag) Type() string   { return "name=value" }
+
+// parseFrom reads --from.
+func parseFrom(text string, now time.Time, req *store.AddPipe) error {
+	switch text {
+	case "":
+		return usagef("say where the pipe starts: --from now, --from beginning, a time or an age such as 48h")
+	case "now":
+		req.From = store.FromNow
+		return nil
+	case "beginning":
+		req.From = store.FromBeginning
+		return nil
+	}
+	req.From = store.FromTime
+	if age, err := time.ParseDuration(text); err == nil && age > 0 {
+		req.Time = now.Add(-age)
+		return nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return usagef("from is %q: use now, beginning, a time such as 2026-11-21T06:00:00Z, or an age such as 48h", text)
+	}
+	if t.After(now) {
+		return usagef("from is %s, which has not come yet: use now", text)
+	}
+	req.Time = t
+	return nil
+}
+
+func (a *app) pipePause(resume bool) *cobra.Command {
+	var reason string
+	use, short, long, said := "pause", "Let a pipe's relays send nothing new", "The relays of the pipe learn it with their next heartbeat (0.7 s unless --lease-ttl is longer). They\n"+
+		"finish what they had begun, and keep their lanes. Messages wait, and retention waits for them.", "paused: its relays stop with their next heartbeat, and messages wait"
+	if resume {
+		use, short, long, said = "resume", "Let a paused pipe go on", "The relays of the pipe go on with their next heartbeat, where they stopped.", "resumed"
+	}
+	cmd := &cobra.Command{
+		Use: use + " NAME", Short: short, Long: long, Args: pipeArg,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			st, pipes, err := a.openPipes(cmd)
+			if err != nil {
+				return err
+			}
+			defer st.close()
+			err = pipes.PausePipe(cmd.Context(), store.PausePipe{Name: args[0], Resume: resume, Actor: a.actor(), Reason: reason})
+			if err != nil {
+				return err
+			}
+			answer := struct {
+				Name   string `json:"name"`
+				Paused bool   `json:"paused"`
+			}{args[0], !resume}
+			return a.print(answer, func(w *tabwriter.Writer) { row(w, visible(args[0], ""), said) })
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record of acts")
+	return cmd
+}
+
+func (a *app) pipeRemove() *cobra.Command {
+	var reason string
+	var forfeit int64
+	cmd := &cobra.Command{
+		Use: "remove NAME", Short: "Remove a pipe and what it has parked", Args: pipeArg,
+		Long: "Remove a pipe with its progress, its parked messages and their requests. While there are\n" +
+			"messages that it has not carried, dead letters included, it is refused with their number;\n" +
+			"--forfeit says how many may be given up. They stay in the outbox for the other pipes. Relays of\n" +
+			"the pipe end.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if forfeit < 0 {
+				return usagef("forfeit is %d: it must not be negative", forfeit)
+			}
+			st, pipes, err := a.openPipes(cmd)
+			if err != nil {
+				return err
+			}
+			defer st.close()
+			gone, err := pipes.RemovePipe(cmd.Context(), store.RemovePipe{Name: args[0], Forfeit: forfeit, Actor: a.actor(), Reason: reason})
+			if err != nil {
+				return err
+			}
+			answer := struct {
+				Name    string `json:"name"`
+				Pending int64  `json:"forfeited_pending"`
+				Parked  int64  `json:"forfeited_parked"`
+			}{args[0], gone.Pending, gone.Parked}
+			return a.print(answer, func(w *tabwriter.Writer) {
+				row(w, visible(args[0], ""), "removed", fmt.Sprintf("%d pending and %d parked messages were given up", gone.Pending, gone.Parked))
+			})
+		},
+	}
+	cmd.Flags().Int64Var(&forfeit, "forfeit", 0, "at most so many messages that were not carried are given up")
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record of acts")
+	return cmd
+}
+
+func pipeArg(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef("give the name of one pipe (`postrider pipe list` lists them)")
+	}
+	return nil
+}

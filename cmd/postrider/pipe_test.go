@@ -1,0 +1,110 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store"
+)
+
+// TestPipeCommands adds a pipe, runs, pauses, resumes and removes it, and looks
+// at what its relay does each time.
+func TestPipeCommands(t *testing.T) {
+	server := testserver.StartNATS(t)
+	outbox := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	s := newStream(t, server.URL, -1)
+	on := func(args ...string) string { return mustCLI(t, "", append(args, "--store", outbox)...) }
+	fails := func(code int, want string, args ...string) {
+		t.Helper()
+		if got := cli(t, nil, "", append(args, "--store", outbox)...); got.code != code || !strings.Contains(got.err, want) {
+			t.Errorf("%v: exit code %d, %s; want %d, %s", args, got.code, got.err, code, want)
+		}
+	}
+	write := func() { mustCLI(t, s.message("a", 10)+s.message("b", 10), "enqueue", "--store", outbox) }
+	pipes := func() map[string]pipeAnswer {
+		t.Helper()
+		var found []pipeAnswer
+		if err := json.Unmarshal([]byte(on("pipe", "list", "-o", "json")), &found); err != nil {
+			t.Fatal(err)
+		}
+		byName := map[string]pipeAnswer{}
+		for _, p := range found {
+			byName[p.Name] = p
+		}
+		return byName
+	}
+
+	fails(2, "make it with `postrider pipe add audit --from now`", "relay", "--pipe", "audit", "--broker", server.URL, "--listen", "")
+	fails(2, "say where the pipe starts", "pipe", "add", "audit")
+	fails(2, "which has not come yet", "pipe", "add", "audit", "--from", time.Now().Add(time.Hour).Format(time.RFC3339))
+	fails(2, "a star that is not its end", "pipe", "add", "audit", "--from", "now", "--topic", "a*b")
+	fails(2, "is no name for a pipe", "pipe", "add", "a b", "--from", "now")
+	write()
+	if out := on("pipe", "add", "audit", "--from", "beginning", "--key", "a*", "--header", "x=y"); !strings.Contains(out, "key=a* header:x=y") {
+		t.Errorf("add says %q", out)
+	}
+	fails(1, "there is such a pipe", "pipe", "add", "audit", "--from", "now")
+	on("pipe", "remove", "audit")
+	on("pipe", "add", "audit", "--from", "beginning")
+	relay := launchRelay(t, outbox, server.URL, "--pipe", "audit", "--lease-ttl", "500ms")
+	until(t, "the pipe has carried what was there", relay, func() bool { return s.count() == 2 })
+	on("pipe", "pause", "audit", "--reason", "the broker moves")
+	relay.says("pipe pauses or goes on", 1)
+	write()
+	if p := pipes()["audit"]; !p.Paused || p.PausedFor != "the broker moves" || p.Relays != 1 || p.Behind < 2 {
+		t.Errorf("paused pipe %+v", p)
+	}
+	if out := on("status", "--pipe", "audit"); !strings.Contains(out, "paused: `postrider pipe resume audit`") {
+		t.Errorf("status says %q", out)
+	}
+	until(t, "what was sent is settled", relay, func() bool {
+		got := cli(t, nil, "", "pipe", "remove", "audit", "--store", outbox)
+		return got.code == exitFailure && strings.Contains(got.err, "has not carried 2 messages, 0 of them parked")
+	})
+	if n := s.count(); n != 2 {
+		t.Errorf("%d messages were sent, 2 before the pause", n)
+	}
+	on("pipe", "resume", "audit")
+	until(t, "the pipe goes on", relay, func() bool { return s.count() == 4 })
+	on("pipe", "remove", "audit", "--forfeit", "4")
+	if code := relay.ends(time.Minute); code != exitUsage {
+		t.Errorf("exit code %d after the pipe was removed, want %d:\n%s", code, exitUsage, relay.said)
+	}
+	if relay.said.count(`pipe "audit" of schema`) != 1 || relay.said.count("was removed") != 1 {
+		t.Errorf("the relay does not say once why it ends:\n%s", relay.said)
+	}
+	if _, there := pipes()["audit"]; there {
+		t.Error("the pipe is still there")
+	}
+	fails(1, "no such pipe", "pipe", "pause", "audit")
+}
+
+func TestPipeOfAStoreWithoutPipes(t *testing.T) {
+	got := cli(t, nil, "", "pipe", "list", "--store", "memory:")
+	if got.code != exitUsage || !strings.Contains(got.err, "PostgreSQL has") {
+		t.Errorf("exit code %d, %s", got.code, got.err)
+	}
+}
+
+func TestParseFrom(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for text, want := range map[string]store.AddPipe{
+		"now":                       {From: store.FromNow},
+		"beginning":                 {From: store.FromBeginning},
+		"90m":                       {From: store.FromTime, Time: now.Add(-90 * time.Minute)},
+		"2026-11-21T13:00:00+02:00": {From: store.FromTime, Time: now.Add(-time.Hour)},
+	} {
+		var got store.AddPipe
+		if err := parseFrom(text, now, &got); err != nil || got.From != want.From || !got.Time.Equal(want.Time) {
+			t.Errorf("%s: got %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "-5m", "yesterday", "2026-11-21"} {
+		if err := parseFrom(text, now, &store.AddPipe{}); err == nil {
+			t.Errorf("%q was read", text)
+		}
+	}
+}

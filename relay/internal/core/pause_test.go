@@ -1,0 +1,110 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// renew answers the next heartbeat, and says whether the pipe is paused.
+func (r *rig) renew(paused bool, requests ...store.Request) {
+	r.t.Helper()
+	for range 200 {
+		if l, ok := maybe[Lease](r); ok {
+			g := r.grant(requests...)
+			g.Paused = paused
+			r.step(Leased{ID: l.ID, Grant: g})
+			return
+		}
+		r.now += 10 * time.Millisecond
+		r.step(Tick{})
+	}
+	r.t.Fatal("no heartbeat")
+}
+
+// A pause finishes and settles what was begun, drops the rest, keeps the lanes,
+// and the pipe goes on with the very next message.
+func TestPauseFinishesWhatWasBegun(t *testing.T) {
+	r := newRig(t, Config{Page: 2})
+	r.lead(1)
+	first := r.batch(0, "p1", "a", "b")
+	first.More = true
+	r.read(first)
+	ahead := r.batch(0, "p2", "c", "d")
+	ahead.More = true
+	r.read(ahead) // read ahead of the delivery
+	late := take[Read](r)
+	r.renew(true)
+	r.step(ReadDone{ID: late.ID, Batches: []store.Batch{r.batch(0, "p3", "e")}})
+	wantEqual(t, "sent at the pause", fmt.Sprint(ids(r.deliver())), "[m1 m2]")
+	none[Deliver](r)
+	none[Read](r)
+	var st store.Settlement
+	for range 20 {
+		r.renew(true)
+		if s, ok := maybe[Settle](r); ok {
+			st = s.Settlements[0]
+			r.step(Settled{ID: s.ID})
+		}
+	}
+	wantEqual(t, "settled in the pause", fmt.Sprint(st.Delivered, " ", string(st.Position)), "2 p1")
+	none[Deliver](r)
+	none[Read](r)
+	none[Wait](r)
+	wantEqual(t, "lanes held", fmt.Sprint(r.laneIDs()), "[0]")
+	wantEqual(t, "bytes held", r.e.msgs, 0)
+	r.renew(true, store.Request{ID: 7, Lane: 0})
+	if s := take[Settle](r); len(s.Settlements[0].Requests) != 1 {
+		t.Errorf("an act in the pause: %+v", s)
+	} else {
+		r.step(Settled{ID: s.ID})
+	}
+	r.renew(false)
+	wantEqual(t, "reads on after", string(take[Read](r).Reads[0].After), "")
+	wantEqual(t, "facts", fmt.Sprint(factsOf[PipePaused](r)), "[{true} {false}]")
+}
+
+// A batch of which a part was acknowledged is finished in the pause: what is left
+// of it would be a duplicate without a fault.
+func TestPauseFinishesAHalfDeliveredBatch(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a", "b"))
+	d := take[Deliver](r)
+	r.renew(true)
+	r.step(Delivered{ID: d.ID, Errs: []error{nil, unknown}})
+	r.renew(true)
+	wantEqual(t, "sent again", fmt.Sprint(ids(take[Deliver](r))), "[m2]")
+}
+
+// A lane that is won in a pause is not read.
+func TestPauseHoldsNewLanes(t *testing.T) {
+	r := newRig(t, Config{})
+	g := lanes(2, store.ParkedView{HasDue: true})
+	g.Paused = true
+	r.leadWith(g)
+	none[Read](r)
+	none[Wait](r)
+	r.renew(false)
+	wantEqual(t, "lanes read", len(take[Read](r).Reads), 2)
+}
+
+// When the pipe is gone there is nothing to wait for, also in the middle of a run.
+func TestRemovedPipeEndsTheEngine(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	for range 200 {
+		l, ok := maybe[Lease](r)
+		if !ok {
+			r.now += 10 * time.Millisecond
+			r.step(Tick{})
+			continue
+		}
+		r.step(Leased{ID: l.ID, Err: fmt.Errorf("lease: %w", store.ErrNoPipe)})
+		wantEqual(t, "why it stopped", take[Stopped](r).Err.Error(), "store : lease: no such pipe")
+		return
+	}
+	t.Fatal("no heartbeat")
+}

@@ -1,0 +1,202 @@
+package pgstore_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
+)
+
+// reader is an owner of another pipe.
+func (d *db) reader(pipe string) *owner {
+	d.Helper()
+	o := &owner{db: d, store: pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, Pipe: pipe}), boot: "boot " + pipe, page: 10}
+	o.lease()
+	return o
+}
+
+func (d *db) add(req store.AddPipe) store.Pipe {
+	d.Helper()
+	p, err := d.store("main").AddPipe(d.Context(), req)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return p
+}
+
+func TestPipeFromNowBeginningAndTime(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.exec(`INSERT INTO box.outbox (topic, key, type, created_at) VALUES ('t', 'k', 'a', now() - interval '2 hours'),
+			('t', 'k', 'b', now() - interval '1 hour'), ('t', 'k', 'odd clock', now() - interval '3 hours')`)
+		open := d.begin()
+		d.put(open, "open")
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'c')`)
+		d.add(store.AddPipe{Actor: "ann", Name: "now"})
+		d.add(store.AddPipe{Actor: "ann", Name: "all", From: store.FromBeginning})
+		d.add(store.AddPipe{Actor: "ann", Name: "since", From: store.FromTime, Time: time.Now().Add(-90 * time.Minute)})
+		d.add(store.AddPipe{Actor: "ann", Name: "later", From: store.FromTime, Time: time.Now().Add(time.Minute)})
+		now, all, since, later := d.reader("now"), d.reader("all"), d.reader("since"), d.reader("later")
+		now.want()
+		all.want("a", "b", "odd clock", "c")
+		since.want("b", "odd clock", "c")
+		d.commit(open)
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'd')`)
+		now.want("open", "d")
+		all.want("open", "d")
+		since.want("open", "d")
+		later.want("open", "d")
+		o.want("a", "b", "odd clock", "open", "c", "d")
+	})
+}
+
+func TestPipesAreListed(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		f := store.Filter{Topics: []string{"orders.*", `100%_\`}, Types: []string{""}, Keys: []string{"eu-*"}, Headers: map[string]string{"region": "eu"}}
+		if p := d.add(store.AddPipe{Actor: "ann", Name: "audit", Filter: f}); p.Filter.String() != f.String() || p.CreatedAt.IsZero() {
+			t.Errorf("added %+v", p)
+		}
+		s := d.store("main")
+		_, err := s.AddPipe(t.Context(), store.AddPipe{Actor: "ann", Name: "audit"})
+		wantIs(t, err, store.ErrPipeExists)
+		for _, name := range []string{"", "a b", "-x", `x"`} {
+			_, err := s.AddPipe(t.Context(), store.AddPipe{Actor: "ann", Name: name})
+			wantIs(t, err, store.ErrUnusable)
+		}
+		_, err = s.AddPipe(t.Context(), store.AddPipe{Actor: "ann", Name: "x", Filter: store.Filter{Topics: []string{"a*b"}}})
+		wantIs(t, err, store.ErrFilter)
+		if err := s.PausePipe(t.Context(), store.PausePipe{Actor: "ann", Name: "audit", Reason: "broker moves"}); err != nil {
+			t.Fatal(err)
+		}
+		d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', 'k' FROM generate_series(1, 3)`)
+		pipes, err := s.Pipes(t.Context())
+		if err != nil || len(pipes) != 2 {
+			t.Fatalf("pipes %+v, %v", pipes, err)
+		}
+		a, m := pipes[0], pipes[1]
+		if a.Name != "audit" || !a.Paused || a.PausedBy != "ann" || a.PausedFor != "broker moves" || a.PausedAt.IsZero() ||
+			a.Filter.String() != f.String() || a.Relays != 0 || a.Behind != 3 {
+			t.Errorf("paused pipe %+v", a)
+		}
+		if m.Name != "main" || m.Paused || m.Relays != 1 || m.Behind != 3 {
+			t.Errorf("first pipe %+v", m)
+		}
+		wantIs(t, s.PausePipe(t.Context(), store.PausePipe{Actor: "ann", Name: "nobody"}), store.ErrNoPipe)
+	})
+}
+
+func TestPauseComesWithTheLease(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		lease := func() bool {
+			g, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, TTL: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return g.Paused
+		}
+		if lease() {
+			t.Error("paused before anybody asked")
+		}
+		for _, resume := range []bool{false, true} {
+			if err := o.store.PausePipe(t.Context(), store.PausePipe{Actor: "ann", Name: "main", Resume: resume}); err != nil {
+				t.Fatal(err)
+			}
+			if lease() == resume {
+				t.Errorf("after resume=%v the lease says paused=%v", resume, !resume)
+			}
+		}
+	})
+}
+
+func TestRemovePipe(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		s := d.store("main")
+		d.add(store.AddPipe{Actor: "ann", Name: "audit", From: store.FromBeginning, Filter: store.Filter{Types: []string{"x*"}}})
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'x1'), ('t', 'k', 'x2'), ('t', 'k', 'y')`)
+		late := d.begin()
+		d.put(late, "x late")
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'x3')`)
+		audit := d.reader("audit")
+		audit.want("x1", "x2", "y", "x3")
+		d.commit(late)
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'x4'), ('t', 'k', 'y')`)
+		d.exec(`INSERT INTO box.parked (pipe, lane, seq, state, captures, due_at, created_at, version, schema_version, id,
+			topic, key, type, content_type, headers, payload)
+			VALUES ('audit', 0, 1, 'dead', true, now(), now(), 0, 0, gen_random_uuid(), 't', 'k', 'x', '', '{}', '')`)
+		_, err := s.RemovePipe(t.Context(), store.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 2})
+		var forfeit *store.ForfeitError
+		if !errors.As(err, &forfeit) || forfeit.Pending != 2 || forfeit.Parked != 1 {
+			t.Fatalf("got %v", err)
+		}
+		if n := d.count(`SELECT count(*) FROM box.progress WHERE pipe = 'audit'`); n == 0 {
+			t.Error("a refused removal removed progress")
+		}
+		gone, err := s.RemovePipe(t.Context(), store.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 3})
+		if err != nil || gone.Pending != 2 || gone.Parked != 1 {
+			t.Fatalf("removed %+v, %v", gone, err)
+		}
+		for _, table := range []string{"progress", "parked", "request", "relay"} {
+			if n := d.count(`SELECT count(*) FROM box.` + table + ` WHERE pipe = 'audit'`); n != 0 {
+				t.Errorf("%d rows are left in %s", n, table)
+			}
+		}
+		_, err = s.RemovePipe(t.Context(), store.RemovePipe{Actor: "ann", Name: "audit"})
+		wantIs(t, err, store.ErrNoPipe)
+		o.want("x1", "x2", "y", "x late", "x3", "x4", "y")
+		journal, err := s.Entries(t.Context(), store.JournalQuery{Pipe: "audit"})
+		if err != nil || len(journal) != 2 || journal[0].Act != "pipe remove" || *journal[0].Count != 3 || journal[1].Act != "pipe add" {
+			t.Errorf("journal %+v, %v", journal, err)
+		}
+	})
+}
+
+// A relay that lives on after its pipe was removed is told, cannot settle, and
+// does not take a pipe of the same name for its own.
+func TestRemovedUnderALiveRelay(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		s := d.store("main")
+		d.add(store.AddPipe{Actor: "ann", Name: "audit", From: store.FromBeginning})
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a')`)
+		audit := d.reader("audit")
+		batches := audit.read()
+		if _, err := s.RemovePipe(t.Context(), store.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 1}); err != nil {
+			t.Fatal(err)
+		}
+		b := batches[slices.IndexFunc(batches, func(b store.Batch) bool { return len(b.Messages) > 0 })]
+		st := store.Settlement{BootID: audit.boot, Lane: b.Lane, Epoch: audit.grant[b.Lane].Epoch, Position: b.Position, Delivered: 1}
+		if lost, err := audit.store.Settle(t.Context(), []store.Settlement{st}); err != nil || len(lost) != 1 {
+			t.Errorf("a settlement of the removed pipe: lost %v, %v", lost, err)
+		}
+		lease := store.LeaseRequest{BootID: audit.boot, TTL: time.Minute}
+		for range 2 {
+			_, err := audit.store.Lease(t.Context(), lease)
+			wantIs(t, err, store.ErrNoPipe)
+			wantIs(t, err, store.ErrUnusable)
+			d.add(store.AddPipe{Actor: "ann", Name: "audit" + time.Now().Format("150405.000000")}) // another act in between
+		}
+		if n := d.count(`SELECT count(*) FROM box.relay WHERE pipe = 'audit'`); n != 0 {
+			t.Errorf("%d heartbeats for a pipe that is gone", n)
+		}
+		d.add(store.AddPipe{Actor: "ann", Name: "audit", From: store.FromBeginning})
+		_, err := audit.store.Lease(t.Context(), lease)
+		wantIs(t, err, store.ErrNoPipe)
+		d.reader("audit").want("a")
+	})
+}
+
+func TestUnknownPipeIsRefused(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		s := pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, Pipe: "typo"})
+		_, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "x", TTL: time.Minute})
+		wantIs(t, err, store.ErrNoPipe)
+		_, err = s.Read(t.Context(), []store.LaneRead{{Lane: 0, MaxRecords: 1}})
+		if err == nil {
+			t.Error("a pipe that does not exist was read")
+		}
+		if n := d.count(`SELECT count(*) FROM box.pipe`); n != 1 {
+			t.Errorf("%d pipes", n)
+		}
+	})
+}

@@ -1,0 +1,115 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Pipes is the life of the named readers of one outbox. Not every store keeps
+// it: a program asks for it by a type assertion.
+type Pipes interface {
+	// Pipes lists all pipes by name.
+	Pipes(ctx context.Context) ([]Pipe, error)
+	// AddPipe makes a pipe. It returns an error that matches ErrPipeExists when
+	// there is one of that name. It must not race retention: what the new pipe has
+	// yet to read is there when AddPipe returns, and stays until the pipe settled it.
+	AddPipe(ctx context.Context, req AddPipe) (Pipe, error)
+	// PausePipe pauses or resumes a pipe. Its relays keep their lanes and settle
+	// what they had begun; they read and send nothing new from their next
+	// heartbeat on. It returns an error that matches ErrNoPipe when there is none.
+	PausePipe(ctx context.Context, req PausePipe) error
+	// RemovePipe removes a pipe with its progress, parked records and requests in
+	// one transaction. What the pipe has not settled, and what it has parked, is
+	// given up with it: more than req.Forfeit such messages are a *ForfeitError
+	// and change nothing. Relays of the pipe end with ErrNoPipe.
+	RemovePipe(ctx context.Context, req RemovePipe) (RemovedPipe, error)
+}
+
+// Pipe is one named reader.
+type Pipe struct {
+	Name      string
+	Filter    Filter
+	CreatedAt time.Time
+	Paused    bool
+	PausedBy  string // who
+	PausedFor string // why
+	PausedAt  time.Time
+	Relays    int // instances alive
+	// Behind is how many numbers lie between the pipe's slowest lane and the
+	// newest record: what is pending is at most that, stragglers aside.
+	Behind int64
+	Parked int64
+}
+
+// StartFrom says where a new pipe starts.
+type StartFrom uint8
+
+// The starts.
+const (
+	// FromNow: after everything that is committed. What is running at this moment
+	// belongs to the pipe when it commits, all of it.
+	FromNow StartFrom = iota
+	// FromBeginning: with the oldest record that retention has left.
+	FromBeginning
+	// FromTime: with the first record, in the order of numbers, that was created at
+	// AddPipe.Time or later, and with all behind it. What is running at this moment
+	// belongs to the pipe too, so that it may bring records that are older.
+	FromTime
+)
+
+func (f StartFrom) String() string {
+	switch f {
+	case FromNow:
+		return "now"
+	case FromBeginning:
+		return "beginning"
+	case FromTime:
+		return "time"
+	}
+	return "invalid"
+}
+
+// AddPipe asks for a new pipe.
+type AddPipe struct {
+	Name   string // letters, digits, "-", "_" and "."; at most 63, beginning with a letter or digit
+	From   StartFrom
+	Time   time.Time // of FromTime
+	Filter Filter    // never changes afterwards
+	Actor  string    // who, for the journal; must not be empty
+	Reason string    // why
+}
+
+// PausePipe asks for a pause, or for its end.
+type PausePipe struct {
+	Name   string
+	Resume bool
+	Actor  string
+	Reason string
+}
+
+// RemovePipe asks for the end of a pipe.
+type RemovePipe struct {
+	Name    string
+	Forfeit int64 // most messages to give up
+	Actor   string
+	Reason  string
+}
+
+// RemovedPipe says what went with a pipe.
+type RemovedPipe struct {
+	Pending int64 // committed, to be carried, and never settled
+	Parked  int64
+}
+
+// ForfeitError says that a pipe holds more than may be given up.
+type ForfeitError struct {
+	Pipe    string
+	Allowed int64
+	RemovedPipe
+}
+
+func (e *ForfeitError) Error() string {
+	return fmt.Sprintf("pipe %q has not carried %d messages, %d of them parked: pause it and let it drain, or give them up with --forfeit %d",
+		e.Pipe, e.Pending+e.Parked, e.Parked, e.Pending+e.Parked)
+}
