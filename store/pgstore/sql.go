@@ -4,6 +4,8 @@ import "strings"
 
 // statements are the texts of one schema, made once.
 type statements struct {
+	retainStatements
+
 	floor, page, stragglers, bulk, cursors, due string // read
 	settings                                    string
 	info, look, resetMark, resetSet             string
@@ -61,5 +63,7 @@ func newStatements(schema string) statements {
 	st.journalSQL(q)
 	st.strictSQL(q)
 	st.pipesSQL(q)
+	st.retainSQL(q)
+	st.bookSQL(q)
 	return st
 }

@@ -1,0 +1,356 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/store"
+)
+
+const (
+	auditTimeout = 10 * time.Minute
+	// pendingLimit is how many pending rows a lane's look counts. Above it the
+	// lane is behind, and its book is closed again when it has caught up.
+	pendingLimit = 20_000
+)
+
+// booksLock begins the name of the advisory lock of a look.
+const booksLock = "postrider books "
+
+// errLook says that another look came between: nothing was recorded.
+var errLook = errors.New("somebody else has looked at the books meanwhile: look again")
+
+// Audit compares the two books; see [store.Retainer]. Looks of several instances
+// follow each other.
+func (s *Store) Audit(ctx context.Context, req store.AuditRequest) (store.Books, error) {
+	if s.bad != nil {
+		return store.Books{}, s.bad
+	}
+	a := &auditing{store: s, req: req, limit: pendingLimit}
+	a.req.Full = req.Full || req.Reopen // or nobody would know what is missing later
+	if a.req.Full {
+		a.limit = math.MaxInt64
+	}
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		a.tx = tx
+		ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+		if _, err := tx.Exec(ctx, s.sql.retainSession, ms(time.Minute), ms(auditTimeout), ms(time.Minute)); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, s.sql.bookTurn, booksLock+s.opts.Schema); err != nil {
+			return err
+		}
+		return a.run(ctx)
+	})
+	return a.out, s.wrap("audit", err)
+}
+
+// auditing is one look.
+type auditing struct {
+	store *Store
+	tx    pgx.Tx
+	req   store.AuditRequest
+	limit int64 // of pending rows counted in a lane
+	out   store.Books
+
+	pos             int64 // of the books' cursor
+	running         string
+	same            bool // the history is that of the last look
+	epoch, floor    int64
+	deleted         int64
+	strange         int64
+	opened          bool // some book was opened before
+	look            look
+	lanes           map[store.Lane]laneCount
+	changed         []store.Lane // whose count changed
+	books           []pipeBook
+	lookedAt        pgTime
+	nowDeleted, top int64
+}
+
+// laneCount is what the rows of a lane say.
+type laneCount struct {
+	fresh, top, present, committed, base, removed int64
+	missing                                       *int64
+}
+
+// pipeBook is a lane of a pipe as the look found it.
+type pipeBook struct {
+	store.LaneBook
+	opened                bool
+	counted, base         int64
+	pos, checked          int64
+	oldDiff, oldFrom, old int64
+}
+
+func (a *auditing) run(ctx context.Context) error {
+	recent, err := a.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if recent && !a.req.Full && !a.req.Reopen {
+		a.out.At = a.lookedAt.UTC()
+		return a.stored(ctx)
+	}
+	if err := a.read(ctx); err != nil {
+		return err
+	}
+	a.count()
+	for i := range a.books {
+		a.compare(&a.books[i])
+	}
+	if err := a.save(ctx); err != nil {
+		return err
+	}
+	return a.explain(ctx)
+}
+
+// begin reads the books' cursor and the sequence, before the look's snapshot.
+func (a *auditing) begin(ctx context.Context) (recent bool, err error) {
+	err = a.tx.QueryRow(ctx, a.store.sql.bookOpen, a.req.MaxAge.Seconds()).Scan(&a.pos, &a.running, &a.same, &a.epoch, &a.floor,
+		&a.deleted, &a.strange, &a.opened, &recent, &a.lookedAt)
+	if err != nil {
+		return false, err
+	}
+	if err := a.tx.QueryRow(ctx, a.store.sql.bookFloor).Scan(&a.top, &a.nowDeleted); err != nil {
+		return false, err
+	}
+	if !a.same || a.req.Reopen || !a.opened { // what lies behind now is not counted
+		a.pos, a.running, a.opened = a.top, "{}", false
+	}
+	return recent, nil
+}
+
+// read looks at everything with one snapshot.
+func (a *auditing) read(ctx context.Context) error {
+	removed := int64(0)
+	if err := a.tx.QueryRow(ctx, a.store.expand(`SELECT coalesce(sum(removed), 0)::bigint FROM {{schema}}.book_lane`, 0)).Scan(&removed); err != nil {
+		return err
+	}
+	if a.nowDeleted < a.deleted { // the statistics began anew
+		a.strange = a.nowDeleted - removed
+	}
+	if strange := a.nowDeleted - removed; strange > a.strange {
+		a.strange, a.req.Full = strange, a.req.Full || a.opened
+	}
+	rows, err := a.tx.Query(ctx, a.store.sql.bookLook, a.pos, a.running, a.floor, a.limit, a.req.Full)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	a.lanes = map[store.Lane]laneCount{}
+	for rows.Next() {
+		var kind int
+		var pipe, snapshot string
+		var lane store.Lane
+		var at pgTime
+		var v []int64
+		if err := rows.Scan(&kind, &pipe, &lane, &snapshot, &at, &v); err != nil {
+			return err
+		}
+		switch kind {
+		case 0:
+			a.out.At = at.UTC()
+			if a.look, err = newLook(snapshot, v[0]); err != nil {
+				return err
+			}
+		case 1:
+			a.lanes[lane] = laneCount{fresh: v[0], top: v[1], present: v[2], committed: v[3], base: v[4], removed: v[5]}
+		default:
+			b := pipeBook{
+				opened: v[0] == 1 && a.opened, counted: v[1], base: v[2], pos: v[9],
+				oldDiff: v[10], oldFrom: v[11], old: v[12], checked: v[13],
+			}
+			b.Pipe, b.Lane, b.Sent, b.Parked, b.Gone, b.Again, b.Pending = pipe, lane, v[3], v[4], v[5], v[6], v[7]
+			b.Behind = v[8] == 1
+			a.books = append(a.books, b)
+		}
+	}
+	return rows.Err()
+}
+
+// count adds what the lanes have got to the book of rows.
+func (a *auditing) count() {
+	a.out.Full = a.req.Full
+	for lane, c := range a.lanes {
+		a.top = max(a.top, c.top)
+		a.out.Counted += c.fresh
+		c.committed += c.fresh
+		if a.req.Full {
+			ever := c.present + c.removed
+			if c.base < 0 || !a.opened {
+				c.base = ever - c.committed
+			}
+			missing := c.base + c.committed - ever
+			c.missing = &missing
+			a.out.Counted += c.present
+		} else if !a.opened {
+			none := int64(0)
+			c.base, c.missing = -1, &none
+		}
+		a.lanes[lane] = c
+		a.changed = append(a.changed, lane)
+	}
+	slices.Sort(a.changed)
+}
+
+// compare closes one lane of one pipe.
+func (a *auditing) compare(b *pipeBook) {
+	settled := b.Sent + b.Parked + b.Gone - b.Again
+	b.counted += a.lanes[b.Lane].fresh
+	if !b.opened {
+		// What was before is taken as it is. A lane that is behind is opened with
+		// what is counted of it, and anew at every look until it has caught up.
+		b.counted, b.base = 0, -settled-b.Pending
+		a.out.Opened = true
+		b.oldDiff = 0
+	}
+	b.Committed = b.counted - b.base
+	b.Difference = b.Committed - settled - b.Pending
+	if b.Behind && b.Difference > 0 { // more is pending than was counted
+		b.Difference = 0
+	}
+	switch {
+	case b.Difference == 0:
+		b.From, b.To = 0, 0
+	case b.Difference == b.oldDiff:
+		b.From, b.To = b.oldFrom, b.old
+	default:
+		b.From, b.To = b.checked, a.top
+	}
+	if !b.Behind || b.Difference != 0 {
+		b.checked = min(b.pos, a.top)
+	}
+}
+
+func (a *auditing) save(ctx context.Context) error {
+	var ids, committed, bases []int64
+	var missing []*int64
+	for _, lane := range a.changed {
+		c := a.lanes[lane]
+		ids, committed, bases = append(ids, int64(lane)), append(committed, c.committed), append(bases, c.base)
+		missing = append(missing, c.missing)
+	}
+	if _, err := a.tx.Exec(ctx, a.store.sql.bookLanes, ids, committed, bases, missing); err != nil {
+		return err
+	}
+	cols := make([][]int64, 12)
+	var pipes []string
+	var behind []bool
+	for i := range a.books {
+		b := &a.books[i]
+		if !b.opened && b.Behind {
+			continue // opened when its pending rows can be counted
+		}
+		pipes, behind = append(pipes, b.Pipe), append(behind, b.Behind)
+		for j, v := range []int64{int64(b.Lane), b.counted, b.base, b.Sent, b.Parked, b.Gone, b.Again, b.Pending, b.Difference, b.From, b.To, b.checked} {
+			cols[j] = append(cols[j], v)
+		}
+	}
+	if len(pipes) > 0 {
+		_, err := a.tx.Exec(ctx, a.store.sql.bookSave, pipes, cols[0], cols[1], cols[2], cols[3], cols[4], cols[5], cols[6], cols[7],
+			behind, cols[8], cols[9], cols[10], cols[11])
+		if err != nil {
+			return err
+		}
+	}
+	moved, err := a.tx.Exec(ctx, a.store.sql.bookMove, a.top, a.look.running.String(), a.epoch, a.nowDeleted, a.strange, a.out.At, a.lookedAt)
+	if err == nil && moved.RowsAffected() == 0 {
+		err = errLook
+	}
+	return err
+}
+
+// explain lists the lanes, and names candidates where there is a difference.
+func (a *auditing) explain(ctx context.Context) error {
+	for i := range a.books {
+		b := &a.books[i].LaneBook
+		if err := a.candidates(ctx, b); err != nil {
+			return err
+		}
+		a.out.Lanes = append(a.out.Lanes, *b)
+	}
+	slices.SortFunc(a.out.Lanes, func(x, y store.LaneBook) int {
+		if x.Pipe != y.Pipe {
+			if x.Pipe < y.Pipe {
+				return -1
+			}
+			return 1
+		}
+		return int(x.Lane) - int(y.Lane)
+	})
+	return a.missing(ctx)
+}
+
+func (a *auditing) candidates(ctx context.Context, b *store.LaneBook) (err error) {
+	if b.Difference == 0 {
+		return nil
+	}
+	if b.IDs, err = listed[string](ctx, a.tx, a.store.sql.bookIDs, b.Lane, b.From, b.To); err != nil {
+		return err
+	}
+	b.Unused, err = listed[int64](ctx, a.tx, a.store.sql.bookUnused, b.From, b.To)
+	return err
+}
+
+// missing lists what the last full count found, this one's or an earlier one's.
+func (a *auditing) missing(ctx context.Context) error {
+	rows, err := a.tx.Query(ctx, a.store.sql.bookMissing)
+	if err != nil {
+		return err
+	}
+	a.out.Missing, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g store.LaneGap, err error) {
+		err = row.Scan(&g.Lane, &g.Rows)
+		return g, err
+	})
+	if err != nil {
+		return err
+	}
+	for i := range a.out.Missing {
+		if a.out.Missing[i].Unused, err = listed[int64](ctx, a.tx, a.store.sql.bookUnused, int64(0), max(a.top, a.pos)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stored answers with the look that somebody took a moment ago.
+func (a *auditing) stored(ctx context.Context) error {
+	rows, err := a.tx.Query(ctx, a.store.sql.bookStored)
+	if err != nil {
+		return err
+	}
+	a.out.Lanes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b store.LaneBook, err error) {
+		err = row.Scan(&b.Pipe, &b.Lane, &b.Committed, &b.Sent, &b.Parked, &b.Gone, &b.Again, &b.Pending, &b.Behind, &b.Difference, &b.From, &b.To)
+		return b, err
+	})
+	if err != nil {
+		return err
+	}
+	for i := range a.out.Lanes {
+		if err := a.candidates(ctx, &a.out.Lanes[i]); err != nil {
+			return err
+		}
+	}
+	return a.missing(ctx)
+}
+
+// listed runs a query of one column.
+func listed[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	values, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	if err != nil {
+		return nil, fmt.Errorf("list: %w", err)
+	}
+	return values, nil
+}

@@ -1,0 +1,70 @@
+package pgstore
+
+// bookSQL holds the texts of Audit.
+func (st *statements) bookSQL(q func(string) string) {
+	// An advisory lock, since one on a row would give the transaction an id, and
+	// age() then tells that one instead of the next. What decides is bookMove.
+	st.bookTurn = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
+	st.bookOpen = q(`SELECT b.pos, b.running::text, b.restore_epoch = i.restore_epoch, i.restore_epoch, i.floor, b.deleted, b.strange,
+ EXISTS (SELECT 1 FROM {{schema}}.book), coalesce(b.looked_at > clock_timestamp() - $1::float8 * interval '1 second', false), b.looked_at
+FROM {{schema}}.book_cursor b CROSS JOIN {{schema}}.outbox_info i`)
+	st.bookFloor = q(`SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END,
+ coalesce((SELECT sum(t.n_tup_del)::bigint FROM pg_stat_all_tables t
+  WHERE t.relid = '{{schema}}.outbox'::regclass OR t.relid IN (SELECT p.relid FROM pg_partition_tree('{{schema}}.outbox'::regclass) p)), 0)
+FROM {{schema}}.outbox_seq`)
+	// Everything is seen by one snapshot. kind 0: the snapshot; 1: a lane, its rows
+	// that the books had not counted; 2: a lane of a pipe. Rows that were running
+	// when the books looked last are found by their transactions, and once: the
+	// next look asks for those that run now.
+	st.bookLook = q(`WITH cursors AS MATERIALIZED (SELECT * FROM {{schema}}.lane_cursor),
+late AS MATERIALIZED (SELECT o.lane, count(*) AS n FROM unnest($2::text::int8multirange) AS r(xids)
+ CROSS JOIN LATERAL (SELECT o.lane FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
+  AND o.seq + 0 <= $1::bigint AND o.seq + 0 > $3::bigint) o GROUP BY o.lane),
+behind AS MATERIALIZED (SELECT u.pipe, o.lane, count(*) AS n
+ FROM (SELECT pipe, range_agg(inflight + draining) AS xids, max(pos) AS top FROM cursors GROUP BY pipe) u
+ CROSS JOIN LATERAL unnest(u.xids) AS r(xids)
+ CROSS JOIN LATERAL (SELECT o.lane, o.seq, o.xid FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8
+  AND o.xid < upper(r.xids)::text::xid8 AND o.seq + 0 <= u.top) o
+ JOIN cursors c ON c.pipe = u.pipe AND c.lane = o.lane
+ WHERE o.seq <= c.pos AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)
+ GROUP BY u.pipe, o.lane),
+aside AS MATERIALIZED (SELECT pipe, lane, count(*) AS n FROM {{schema}}.parked GROUP BY pipe, lane)
+SELECT 0, '', (-1)::smallint, pg_current_snapshot()::text, clock_timestamp(), ARRAY[age('3'::xid)::bigint]
+UNION ALL
+SELECT 1, '', l.lane, '', NULL, ARRAY[a.n + coalesce(b.n, 0), coalesce(a.top, -1), f.n, l.committed, coalesce(l.base, -1), l.removed]
+FROM {{schema}}.book_lane l LEFT JOIN late b ON b.lane = l.lane
+CROSS JOIN LATERAL (SELECT count(*) AS n, max(o.seq) AS top FROM {{schema}}.outbox o WHERE o.lane = l.lane AND o.seq > $1::bigint) a
+CROSS JOIN LATERAL (SELECT count(*) AS n FROM {{schema}}.outbox o WHERE o.lane = l.lane AND $5::boolean) f
+UNION ALL
+SELECT 2, c.pipe, c.lane, '', NULL, ARRAY[(k.pipe IS NOT NULL)::integer, coalesce(k.committed, 0), coalesce(k.base, 0), c.delivered,
+ coalesce(p.n, 0), coalesce(t.discarded, 0), coalesce(t.replayed, 0), a.n + coalesce(b.n, 0), (a.n >= $4::bigint)::integer, c.pos,
+ coalesce(k.difference, 0), coalesce(k.bad_from, 0), coalesce(k.bad_to, 0), coalesce(k.checked, 0)]
+FROM cursors c LEFT JOIN {{schema}}.book k ON k.pipe = c.pipe AND k.lane = c.lane
+LEFT JOIN {{schema}}.repair t ON t.pipe = c.pipe AND t.lane = c.lane
+LEFT JOIN aside p ON p.pipe = c.pipe AND p.lane = c.lane
+LEFT JOIN behind b ON b.pipe = c.pipe AND b.lane = c.lane
+CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos LIMIT $4::bigint) x) a`)
+	st.bookMove = q(`UPDATE {{schema}}.book_cursor SET pos = $1, running = $2::text::int8multirange, restore_epoch = $3, deleted = $4, strange = $5,
+ looked_at = $6
+WHERE looked_at IS NOT DISTINCT FROM $7`)
+	st.bookLanes = q(`UPDATE {{schema}}.book_lane l SET committed = x.committed, base = nullif(x.base, -1), missing = coalesce(x.missing, l.missing)
+FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS x(lane, committed, base, missing)
+WHERE l.lane = x.lane AND (l.committed, l.base, l.missing) IS DISTINCT FROM (x.committed, nullif(x.base, -1), coalesce(x.missing, l.missing))`)
+	st.bookSave = q(`INSERT INTO {{schema}}.book AS k (pipe, lane, committed, base, sent, parked, gone, again, pending, behind, difference, bad_from, bad_to, checked)
+SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
+ $10::boolean[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[])
+ON CONFLICT (pipe, lane) DO UPDATE SET committed = excluded.committed, base = excluded.base, sent = excluded.sent, parked = excluded.parked,
+ gone = excluded.gone, again = excluded.again, pending = excluded.pending, behind = excluded.behind, difference = excluded.difference,
+ bad_from = excluded.bad_from, bad_to = excluded.bad_to, checked = excluded.checked
+WHERE (k.committed, k.base, k.sent, k.parked, k.gone, k.again, k.pending, k.behind, k.difference, k.bad_from, k.bad_to, k.checked) IS DISTINCT FROM
+ (excluded.committed, excluded.base, excluded.sent, excluded.parked, excluded.gone, excluded.again, excluded.pending, excluded.behind,
+  excluded.difference, excluded.bad_from, excluded.bad_to, excluded.checked)`)
+	st.bookStored = q(`SELECT k.pipe, k.lane, k.committed - k.base, k.sent, k.parked, k.gone, k.again, k.pending, k.behind, k.difference, k.bad_from, k.bad_to
+FROM {{schema}}.book k ORDER BY k.pipe, k.lane`)
+	st.bookMissing = q(`SELECT lane, missing FROM {{schema}}.book_lane WHERE missing <> 0 ORDER BY lane`)
+	st.bookIDs = q(`SELECT o.id::text FROM {{schema}}.outbox o WHERE o.lane = $1 AND o.seq > $2 AND o.seq <= $3 ORDER BY o.seq LIMIT 20`)
+	// Of the newest numbers of the window, which are shared by all lanes.
+	st.bookUnused = q(`SELECT n FROM generate_series($2::bigint, greatest($1::bigint + 1, $2::bigint - 100000), -1) AS n
+WHERE n NOT IN (SELECT o.seq FROM {{schema}}.book_lane l CROSS JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o
+ WHERE o.lane = l.lane AND o.seq > greatest($1::bigint, $2::bigint - 100001) AND o.seq <= $2::bigint) o) ORDER BY n DESC LIMIT 20`)
+}

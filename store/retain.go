@@ -1,0 +1,176 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/postrider/postrider"
+)
+
+// Retainer removes what is settled and proves that nothing got lost: the
+// outbox's two books. A store that keeps no settled rows has no Retainer.
+// Its methods are safe for concurrent use, also by several processes.
+type Retainer interface {
+	// Prune removes one batch of rows that every pipe has settled, oldest
+	// numbers first in each lane, under the lease of the only runner. It never
+	// removes a row that some pipe has not settled: a straggler that committed
+	// behind a cursor stays. Rows removed are counted in the same transaction.
+	// When another runner holds the lease nothing is done and Pruned.Runner
+	// names it.
+	Prune(ctx context.Context, req PruneRequest) (Pruned, error)
+	// Tidy keeps the other tables within their limits: progress, acts that are
+	// done, instances long gone. It removes nothing that a person has not seen
+	// to: parked records stay.
+	Tidy(ctx context.Context, req TidyRequest) (Tidied, error)
+	// Audit compares the two books at one snapshot: what was committed, counted
+	// from rows, and what became of it, taken from the counters of the pipes.
+	Audit(ctx context.Context, req AuditRequest) (Books, error)
+}
+
+// PruneRequest asks for one batch.
+type PruneRequest struct {
+	Runner    string        // random, made anew by every process; required unless DryRun
+	TTL       time.Duration // how long the lease counts without another call; 0: 10 s
+	OlderThan time.Duration // age by the row's creation time; 0: at once
+	// MaxBytes, when above 0, makes settled rows go before their age while the
+	// rows of the outbox take more than this, indexes included (an estimate).
+	MaxBytes int64
+	Limit    int // most rows of the batch; 0: 1000
+	// HoldRows and HoldBytes are the cap on what a single pipe may hold back;
+	// 0: no cap. Above it Pruned.Held says Over, and still nothing is removed
+	// that the pipe has not settled.
+	HoldRows, HoldBytes int64
+	DryRun              bool // count what is due and remove nothing; needs no lease
+	Leave               bool // give the lease back and do nothing else
+	// Archive gets the rows before they are removed, in the order of lane and
+	// number. Only when it returns nil are exactly these rows removed. A crash
+	// between the two hands the same rows out again. nil: no archive.
+	Archive func(ctx context.Context, rows []ArchivedRow) error
+	// Lanes are those to look at; nil: all. With an archive one of them is
+	// looked at by a call.
+	Lanes []Lane
+	// After is up to which number each lane was looked at already, as Pruned
+	// said; nil: from the first row on. Rows that a pipe had not settled then
+	// were passed over: begin with nil again from time to time.
+	After map[Lane]int64
+}
+
+// ArchivedRow is one settled row that is about to be removed.
+type ArchivedRow struct {
+	Lane    Lane
+	Seq     int64
+	Message postrider.Message
+}
+
+// Pruned is what one call did.
+type Pruned struct {
+	Runner string         // who holds the lease when it is not the caller, else ""
+	Rows   int64          // removed, or with DryRun those due
+	Lanes  map[Lane]int64 // the same by lane
+	Bytes  int64          // of their payloads, an estimate with DryRun
+	Left   []Lane         // lanes in which another batch may be due; empty: the sweep is over
+	After  map[Lane]int64 // how far each lane was looked at
+	Held   Held           // who holds most rows back; filled when Left is empty
+}
+
+// Held says which pipe holds back most rows of the outbox: rows that it has
+// not settled and that are therefore kept whatever their age.
+type Held struct {
+	Pipe  string // "" when nobody holds anything
+	Rows  int64
+	Bytes int64 // an estimate
+	Over  bool  // above HoldRows or HoldBytes: a person must act
+}
+
+// TidyRequest limits the other tables. A zero age is the default.
+type TidyRequest struct {
+	Acts    time.Duration // how long acts that are done stay; 0: 7 days
+	Journal time.Duration // how long entries of the journal of acts stay; 0: 400 days
+}
+
+// Tidied counts the rows that Tidy removed, by table.
+type Tidied map[string]int64
+
+// AuditRequest says how to look.
+type AuditRequest struct {
+	// Full counts every row again: it also finds rows that were removed after
+	// they had been counted and settled.
+	Full bool
+	// MaxAge, when above 0, is satisfied with a look that somebody took so
+	// recently: several relays of one outbox do not count the same rows.
+	MaxAge time.Duration
+	// Reopen accepts the present state: differences found until now are
+	// forgotten, and the books begin anew with a full count. For a person who has found the cause.
+	Reopen bool
+}
+
+// Books is one look at the two books.
+type Books struct {
+	At      time.Time // by the database's clock
+	Counted int64     // rows that this look counted
+	Full    bool      // every row was counted
+	Opened  bool      // at least one book began with this look
+	Lanes   []LaneBook
+	Missing []LaneGap // of a full count: rows that are neither there nor removed by retention
+}
+
+// Difference is the sum of all differences without their signs; 0: the books balance.
+func (b *Books) Difference() int64 {
+	sum := int64(0)
+	for i := range b.Lanes {
+		sum += abs(b.Lanes[i].Difference)
+	}
+	for i := range b.Missing {
+		sum += abs(b.Missing[i].Rows)
+	}
+	return sum
+}
+
+func abs(n int64) int64 {
+	if n < 0 {
+		return -n
+	}
+	return n
+}
+
+// LaneBook is both sides of one lane of one pipe since its book was opened:
+// Committed = Sent + Parked + Gone - Again + Pending + Difference.
+type LaneBook struct {
+	Pipe      string
+	Lane      Lane
+	Committed int64 // from rows
+	Sent      int64 // from the progress counter
+	Parked    int64 // set aside now
+	Gone      int64 // parked records that people removed unsent
+	Again     int64 // settled records that people parked once more
+	Pending   int64 // from rows
+	// Behind says that more is pending than is counted at every look: Pending is
+	// a lower bound, and Difference shows only what exceeds it.
+	Behind bool
+	// Difference is above 0 when committed rows are neither sent nor parked nor
+	// pending, below 0 when more was sent than committed.
+	Difference int64
+	// From < seq <= To is the window in which the difference arose; stragglers
+	// of transactions that ran during it may lie below.
+	From, To int64
+	// IDs are messages of the window, Unused numbers of it that no row has:
+	// rolled back, or removed. At most 20 of each.
+	IDs    []string
+	Unused []int64
+}
+
+// LaneGap is what a full count found missing in a lane (above 0), or too much.
+type LaneGap struct {
+	Lane   Lane
+	Rows   int64
+	Unused []int64 // numbers that no row has, newest first, at most 20
+}
+
+// RunnerError says that another runner's lease has taken over in the middle of
+// a batch: nothing was removed.
+type RunnerError struct{ Epoch int64 }
+
+func (e *RunnerError) Error() string {
+	return fmt.Sprintf("retention: the lease (epoch %d) was taken over by another runner: nothing was removed", e.Epoch)
+}
