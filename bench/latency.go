@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -44,7 +44,7 @@ const warmUp = 5
 
 // runLatency writes one message per transaction at a fixed rate, each at its
 // own intended time whether or not the one before has returned.
-func runLatency(ctx context.Context, c config) (*latencyResult, error) {
+func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 	if c.broker == "null" {
 		return nil, fmt.Errorf("latency needs a broker to read from: kafka or nats")
 	}
@@ -55,23 +55,26 @@ func runLatency(ctx context.Context, c config) (*latencyResult, error) {
 	defer s.close()
 	pg, b, pool := s.pg, s.b, s.pool
 
-	res := &latencyResult{Workload: "latency", Broker: c.broker, Rate: c.rate}
+	res = &latencyResult{Workload: "latency", Broker: c.broker, Rate: c.rate}
 	if res.Direct, err = direct(ctx, c, pool, b); err != nil {
 		return nil, fmt.Errorf("direct: %w", err)
 	}
 	if err := b.reset(ctx, "bench"); err != nil {
 		return nil, err
 	}
+	dir, err := os.MkdirTemp("", "postrider-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	relay, err := startBinary(ctx, dir, pg.URL, b)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, endBinary(relay)) }()
 	n := c.rate * (warmUp + c.seconds)
-	relay, err := startChild(ctx, "relay", pg.URL, b.name, b.url, strconv.Itoa(n))
-	if err != nil {
-		return nil, err
-	}
 	f := follow(ctx, b, "bench", n)
-	cpu, err := newWindow(relay.cmd.Process.Pid, c)
-	if err != nil {
-		return nil, err
-	}
+	cpu := newWindow(relay.Process.Pid)
 	committed, err := writeAt(ctx, pool, "postrider.outbox", c.rate, n, nil)
 	if err != nil {
 		return nil, err
@@ -82,11 +85,10 @@ func runLatency(ctx context.Context, c config) (*latencyResult, error) {
 	if res.percentiles, err = f.since(committed, c.rate*warmUp); err != nil {
 		return nil, err
 	}
-	used, err := relay.finish()
-	if err != nil {
+	res.Messages = n
+	if res.Relay.RSS, err = peakRSS(relay.Process.Pid); err != nil {
 		return nil, err
 	}
-	res.Messages, res.Relay.RSS = n, used.rss
 	res.Gate, err = b.check(ctx, "bench", n)
 	return res, err
 }
@@ -123,14 +125,14 @@ type window struct {
 	err   error
 }
 
-func newWindow(pid int, c config) (*window, error) {
+func newWindow(pid int) *window {
 	w := &window{pid: pid, begun: make(chan struct{})}
 	time.AfterFunc((1+warmUp)*time.Second, func() {
 		w.at = time.Now()
 		w.cpu, w.err = treeCPU(pid)
 		close(w.begun)
 	})
-	return w, nil
+	return w
 }
 
 func (w *window) fraction() (float64, error) {

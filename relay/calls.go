@@ -10,51 +10,65 @@ import (
 	"github.com/postrider/postrider/relay/internal/core"
 )
 
-// send hands an answer to the loop unless it has ended.
-func (lp *loop) send(ev core.Event) {
-	select {
-	case lp.events <- ev:
-	case <-lp.ended:
+// job is one call to the store or the sink, and its answer.
+type job func() core.Event
+
+// job makes one of an action. The time of a delivery counts from here.
+func (lp *loop) job(a core.Action) job {
+	switch a := a.(type) {
+	case core.Lease:
+		return func() core.Event { return lp.lease(a) }
+	case core.Read:
+		return func() core.Event { return lp.read(a) }
+	case core.Settle:
+		return func() core.Event { return lp.settle(a) }
+	case core.Wait:
+		return func() core.Event { return lp.wait(a) }
+	case core.Deliver:
+		ctx, cancel := context.WithTimeout(lp.calls, a.Timeout)
+		lp.cancels[a.ID] = cancel
+		return func() core.Event { return lp.deliver(ctx, a) }
 	}
+	return nil
 }
 
-func (lp *loop) lease(ctx context.Context, a core.Lease) {
-	ctx, cancel := context.WithTimeout(ctx, a.Timeout)
+func (lp *loop) lease(a core.Lease) core.Event {
+	ctx, cancel := context.WithTimeout(lp.calls, a.Timeout)
 	defer cancel()
 	ev := core.Leased{ID: a.ID}
 	lp.guard("lease", &ev.Err, func() (err error) { ev.Grant, err = lp.r.store.Lease(ctx, a.Req); return err })
-	lp.send(ev)
+	return ev
 }
 
-func (lp *loop) read(ctx context.Context, a core.Read) {
-	ctx, cancel := context.WithTimeout(ctx, a.Timeout)
+func (lp *loop) read(a core.Read) core.Event {
+	ctx, cancel := context.WithTimeout(lp.calls, a.Timeout)
 	defer cancel()
 	ev := core.ReadDone{ID: a.ID}
 	lp.guard("read", &ev.Err, func() (err error) { ev.Batches, err = lp.r.store.Read(ctx, a.Reads); return err })
-	lp.send(ev)
+	return ev
 }
 
-func (lp *loop) settle(ctx context.Context, a core.Settle) {
-	ctx, cancel := context.WithTimeout(ctx, a.Timeout)
+func (lp *loop) settle(a core.Settle) core.Event {
+	ctx, cancel := context.WithTimeout(lp.calls, a.Timeout)
 	defer cancel()
 	ev := core.Settled{ID: a.ID}
 	lp.guard("settle", &ev.Err, func() (err error) { ev.Lost, err = lp.r.store.Settle(ctx, a.Settlements); return err })
-	lp.send(ev)
+	return ev
 }
 
 // wait ends by its limit even when the store's Wait does not.
-func (lp *loop) wait(ctx context.Context, a core.Wait) {
-	ctx, cancel := context.WithTimeout(ctx, a.Max+lp.ttl)
+func (lp *loop) wait(a core.Wait) core.Event {
+	ctx, cancel := context.WithTimeout(lp.calls, a.Max+lp.ttl)
 	defer cancel()
 	var err error
 	lp.guard("wait", &err, func() error { return lp.r.store.Wait(ctx, a.Max) })
 	if err != nil { // a broken bell must not turn polling into a spin
 		sleep(ctx, a.Max)
 	}
-	lp.send(core.Woke{ID: a.ID})
+	return core.Woke{ID: a.ID}
 }
 
-func (lp *loop) deliver(ctx context.Context, a core.Deliver) {
+func (lp *loop) deliver(ctx context.Context, a core.Deliver) core.Event {
 	var (
 		errs []error
 		err  error
@@ -66,7 +80,7 @@ func (lp *loop) deliver(ctx context.Context, a core.Deliver) {
 			errs[i] = broker.Unknown(err, "panic", "")
 		}
 	}
-	lp.send(core.Delivered{ID: a.ID, Errs: errs})
+	return core.Delivered{ID: a.ID, Errs: errs}
 }
 
 // guard calls fn and makes an error of a panic: a bug in an adapter must not

@@ -9,20 +9,26 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// loop is one Run: one goroutine steps the engine, workers do the I/O.
+// loop is one Run. Whoever brings an event steps the engine, under mu, and makes
+// one of the calls that it asks for: a poll of an idle outbox is then one goroutine
+// that sleeps, reads and sleeps again, and nobody is woken to pass a word on.
 type loop struct {
-	r      *Relay
-	engine *core.Engine
-	events chan core.Event
-	ended  chan struct{} // closed when nobody reads events any more
-	jobs   chan func()
-	work   sync.WaitGroup // workers
-	ttl    time.Duration
+	r     *Relay
+	calls context.Context // of every call; a drain waits for them
+	jobs  chan job
+	ended chan struct{}  // closed when the engine takes no more events
+	work  sync.WaitGroup // workers
+	ttl   time.Duration
+	start time.Time
+	timer *time.Timer
 
-	start    time.Time
+	mu       sync.Mutex // guards what follows
+	engine   *core.Engine
+	over     bool
+	err      error
+	draining bool
 	lastMono time.Time
 	lastWall time.Time
-	timer    *time.Timer
 	cancels  map[core.ID]context.CancelFunc // of deliveries in flight
 }
 
@@ -35,7 +41,7 @@ func newLoop(r *Relay, bootID string) *loop {
 	r.rec.start(cfg.Instance, bootID)
 	return &loop{
 		r: r, engine: core.New(cfg, seed()), ttl: r.rec.ttl,
-		events: make(chan core.Event, 64), jobs: make(chan func()), ended: make(chan struct{}),
+		jobs: make(chan job), ended: make(chan struct{}),
 		cancels: map[core.ID]context.CancelFunc{},
 	}
 }
@@ -46,29 +52,30 @@ func (lp *loop) run(ctx context.Context) error {
 	lp.timer = time.NewTimer(time.Hour)
 	defer lp.timer.Stop()
 	defer lp.r.rec.stop()
-	// Calls outlive ctx: a drain waits for them.
-	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var cancel context.CancelFunc
+	lp.calls, cancel = context.WithCancel(context.WithoutCancel(ctx))
 	info := lp.r.store.Info()
 	lp.r.log.Info("relay started", "instance", lp.r.opts.config().Instance, "pipe", info.Pipe, "store", info.Name, "sink", lp.r.sink.Info().Name)
-	err := lp.steps(ctx, calls)
-	close(lp.ended)
+	lp.watch(ctx)
 	cancel()
 	lp.await()
-	if err == nil { // else the caller has the error, and says it
+	if lp.err == nil { // else the caller has the error, and says it
 		lp.r.log.Info("relay stopped")
 	}
-	return err
+	return lp.err
 }
 
-func (lp *loop) steps(ctx, calls context.Context) error {
+// watch brings the events that no call does, until the engine has ended.
+func (lp *loop) watch(ctx context.Context) {
 	done := ctx.Done()
 	var ev core.Event = core.Start{}
 	for {
-		if stopped, err := lp.step(calls, ev); stopped {
-			return err
+		if c := lp.step(ev); c != nil {
+			lp.do(c)
 		}
 		select {
-		case ev = <-lp.events:
+		case <-lp.ended:
+			return
 		case <-lp.timer.C:
 			ev = core.Tick{}
 		case <-done:
@@ -76,25 +83,37 @@ func (lp *loop) steps(ctx, calls context.Context) error {
 			ev = core.Drain{}
 			lp.r.log.Info("relay drains")
 		}
-		lp.r.rec.moved(len(lp.cancels), done == nil)
 	}
 }
 
-func (lp *loop) step(calls context.Context, ev core.Event) (stopped bool, err error) {
+// step hands ev to the engine and returns one of the calls it asks for, nil if
+// there is none; the others go to workers. After the end it does nothing.
+func (lp *loop) step(ev core.Event) job {
+	lp.mu.Lock()
+	defer lp.mu.Unlock()
+	if lp.over {
+		return nil
+	}
 	now := time.Now()
+	var own job
 	if lp.jumped(now) {
 		lp.r.log.Warn("the clocks disagree: every lease is taken as lost")
-		if stopped, err = lp.act(calls, lp.engine.Step(now.Sub(lp.start), core.ClockJump{})); stopped {
-			return stopped, err
-		}
+		own = lp.act(lp.engine.Step(now.Sub(lp.start), core.ClockJump{}), nil)
 	}
-	if d, ok := ev.(core.Delivered); ok {
-		if cancel := lp.cancels[d.ID]; cancel != nil {
+	switch ev := ev.(type) {
+	case core.Delivered:
+		if cancel := lp.cancels[ev.ID]; cancel != nil {
 			cancel()
-			delete(lp.cancels, d.ID)
+			delete(lp.cancels, ev.ID)
 		}
+	case core.Drain:
+		lp.draining = true
 	}
-	return lp.act(calls, lp.engine.Step(now.Sub(lp.start), ev))
+	if !lp.over {
+		own = lp.act(lp.engine.Step(now.Sub(lp.start), ev), own)
+	}
+	lp.r.rec.moved(len(lp.cancels), lp.draining)
+	return own
 }
 
 // jumped compares the monotonic with the wall clock since the step before. A
@@ -106,21 +125,11 @@ func (lp *loop) jumped(now time.Time) bool {
 	return apart.Abs() > lp.ttl/4
 }
 
-func (lp *loop) act(calls context.Context, actions []core.Action) (stopped bool, err error) {
+// act does what takes no time and hands out the calls but for the last, which it
+// returns. own is the one left from before.
+func (lp *loop) act(actions []core.Action, own job) job {
 	for _, a := range actions {
 		switch a := a.(type) {
-		case core.Lease:
-			lp.do(func() { lp.lease(calls, a) })
-		case core.Read:
-			lp.do(func() { lp.read(calls, a) })
-		case core.Settle:
-			lp.do(func() { lp.settle(calls, a) })
-		case core.Wait:
-			lp.do(func() { lp.wait(calls, a) })
-		case core.Deliver:
-			call, cancel := context.WithTimeout(calls, a.Timeout)
-			lp.cancels[a.ID] = cancel
-			lp.do(func() { lp.deliver(call, a) })
 		case core.Cancel:
 			if cancel := lp.cancels[a.ID]; cancel != nil {
 				cancel()
@@ -130,28 +139,39 @@ func (lp *loop) act(calls context.Context, actions []core.Action) (stopped bool,
 		case core.Notify:
 			lp.notify(a.Fact)
 		case core.Stopped:
-			return true, a.Err
+			lp.over, lp.err = true, a.Err
+			close(lp.ended)
+			return nil
+		default:
+			if own != nil {
+				lp.do(own)
+			}
+			own = lp.job(a)
 		}
 	}
-	return false, nil
+	return own
 }
 
-// do runs fn on a worker that has nothing to do, or on a new one. Workers are
+// do hands a call to a worker that has nothing to do, or to a new one. Workers are
 // kept because a fresh goroutine grows its stack anew in every call.
-func (lp *loop) do(fn func()) {
+func (lp *loop) do(c job) {
 	select {
-	case lp.jobs <- fn:
+	case lp.jobs <- c:
 	default:
-		lp.work.Go(func() {
-			for {
-				fn()
-				select {
-				case fn = <-lp.jobs:
-				case <-lp.ended:
-					return
-				}
-			}
-		})
+		lp.work.Go(func() { lp.worker(c) })
+	}
+}
+
+func (lp *loop) worker(c job) {
+	for {
+		for c != nil {
+			c = lp.step(c())
+		}
+		select {
+		case c = <-lp.jobs:
+		case <-lp.ended:
+			return
+		}
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // Observer is told what a relay does. Every field may be nil. The functions are
-// called one after the other by the goroutine that decides; they must not block.
+// called one after the other, never two at once; they must not block.
 type Observer struct {
 	Delivered  func(DeliveredInfo)
 	Settled    func(SettledInfo)

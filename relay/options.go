@@ -62,7 +62,7 @@ type Options struct {
 	ParkedKeys int
 
 	PollMin time.Duration // pause between reads while messages come; 0: 3 ms
-	PollMax time.Duration // and when none do; 0: 20 ms
+	PollMax time.Duration // and when none do; 0: 40 ms
 
 	Retry Retry
 	// OutageMax caps the pause between tries while a destination is down and

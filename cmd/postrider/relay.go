@@ -60,7 +60,7 @@ func (a *app) relayCommand() *cobra.Command {
 	fs.IntVar(&r.maxLanes, "max-lanes", 0, "most lanes to hold (default: the fair share)")
 	fs.IntVar(&r.maxAttempts, "max-attempts", 10, "failures after which a message is a dead letter")
 	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
-	fs.DurationVar(&r.pollMax, "poll-max", 20*time.Millisecond, "longest pause between two looks at an idle outbox")
+	fs.DurationVar(&r.pollMax, "poll-max", 40*time.Millisecond, "longest pause between two looks at an idle outbox")
 	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys go on behind a dead letter (default: the key waits)")
 	fs.DurationVar(&r.statusEvery, "status-every", 5*time.Second, "how old the lag of /metrics may be")
 	fs.Lookup("retry").DefValue = "" // the text says it better than []
@@ -77,7 +77,7 @@ func (r *relaySettings) options() (*relay.Options, error) {
 	}
 	opts := &relay.Options{
 		Instance: r.instance, LeaseTTL: r.leaseTTL, DrainTimeout: r.drain, Window: r.window, Page: r.page,
-		MaxLanes: r.maxLanes, PollMax: r.pollMax, PollMin: min(time.Millisecond, r.pollMax),
+		MaxLanes: r.maxLanes, PollMax: r.pollMax,
 		Retry: relay.Retry{Delays: r.retryDelays, MaxAttempts: r.maxAttempts},
 		Policy: func(topic string) relay.KeyPolicy {
 			if skip[topic] {
@@ -127,9 +127,7 @@ func (a *app) runRelay(ctx context.Context) error {
 	m := newMetrics(st, st.Info().Pipe, a.set.relay.statusEvery)
 	opts.Observer = m.observer()
 	r := relay.New(st, sink, opts)
-	if _, chosen := a.lookupEnv("GOGC"); !chosen {
-		defer paceGC(func() int64 { return r.Stats().Delivered })()
-	}
+	defer newPacer(a.lookupEnv, func() int64 { return r.Stats().Delivered }).start()()
 	stop, err := a.serve(log, r, m)
 	if err != nil {
 		return err

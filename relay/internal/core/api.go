@@ -256,7 +256,7 @@ type Config struct {
 	MaxBytes    int // 0: 16 MiB
 	ParkedKeys  int // most captured keys per lane; 0: 1000
 
-	PollMin, PollMax         time.Duration // 0: 3 ms, 20 ms
+	PollMin, PollMax         time.Duration // 0: 3 ms, 40 ms
 	SettleAfter, SettleAtMax time.Duration // 0: 100 ms, 1 s
 
 	Retry      Backoff

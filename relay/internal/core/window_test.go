@@ -125,7 +125,7 @@ func TestPollingSlowsDownAndSpeedsUp(t *testing.T) {
 	}
 	r.read(r.batch(0, "p1", "a"))
 	waits = append(waits, take[Wait](r).Max/time.Millisecond)
-	if want := []time.Duration{3, 6, 12, 20, 20, 20, 20, 3}; !slices.Equal(waits, want) {
+	if want := []time.Duration{3, 6, 12, 24, 40, 40, 40, 3}; !slices.Equal(waits, want) {
 		t.Errorf("waits %d ms, want %d", waits, want)
 	}
 }
