@@ -139,6 +139,11 @@ type MigrateRequest struct {
 	// more: it was dumped and restored, or its sequence was set back. Nothing
 	// is lost by it. Only stores that refuse such an outbox have work to do.
 	Adopt bool
+	// Roles makes the group roles of the outbox (writer, relay, reader, admin)
+	// that are not there and sets what they may do. Stores without roles refuse.
+	Roles bool
+	// RolePrefix begins the names of the roles; "": the name of the schema.
+	RolePrefix string
 }
 
 // Step is one migration.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store/pgstore"
 )
 
 const oneMessage = `{"topic":"orders","key":"o-1","type":"order.placed","payload":{"qty":1}}` + "\n"
@@ -166,8 +167,8 @@ func TestMigrateTwiceAtOnce(t *testing.T) {
 	}
 	a, b := <-outs, <-outs
 	text := a.out + b.out
-	if a.code != 0 || b.code != 0 || !strings.Contains(text, "done") || !strings.Contains(text, "nothing to do: the schema is at version 1") {
-		t.Errorf("codes %d and %d, want one that works and one that finds nothing to do\n%s%s%s", a.code, b.code, text, a.err, b.err)
+	if a.code != 0 || b.code != 0 || strings.Count(text, "done") != pgstore.Version {
+		t.Errorf("codes %d and %d, want every step done by one of them\n%s%s%s", a.code, b.code, text, a.err, b.err)
 	}
 }
 

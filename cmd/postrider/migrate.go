@@ -29,14 +29,20 @@ type migrateStep struct {
 func (a *app) migrateCommand() *cobra.Command {
 	var (
 		dryRun, printSQL bool
-		adopt            bool
+		adopt, roles     bool
+		rolePrefix       string
 		to               int
 	)
 	up := func(cmd *cobra.Command, _ []string) error {
 		if to < 0 {
 			return usagef("to is %d: use a version, or `postrider migrate down`", to)
 		}
-		return a.migrate(cmd, store.MigrateRequest{Target: to, DryRun: dryRun, Adopt: adopt}, printSQL)
+		if rolePrefix != "" && !roles {
+			return usagef("--role-prefix goes with --roles")
+		}
+		return a.migrate(cmd, store.MigrateRequest{
+			Target: to, DryRun: dryRun, Adopt: adopt, Roles: roles, RolePrefix: rolePrefix,
+		}, printSQL)
 	}
 	cmd := &cobra.Command{
 		Use:   "migrate",
@@ -54,6 +60,8 @@ func (a *app) migrateCommand() *cobra.Command {
 	fs.IntVar(&a.set.lanes, "lanes", 0, "lanes of a new outbox, never changed afterwards (default 64)")
 	mark(fs, "lanes")
 	cmd.Flags().BoolVar(&adopt, "adopt", false, "take over an outbox that was dumped and restored into this server,\nor whose sequence was set back while no relay ran")
+	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles writer, relay, reader and admin of the outbox on PostgreSQL, and set what they may do")
+	cmd.Flags().StringVar(&rolePrefix, "role-prefix", "", "begins the names of the roles (default: the schema, so postrider_writer and so on)")
 	upCmd := &cobra.Command{Use: "up", Short: "Bring the schema to the newest version (the default)", Args: noArgs, RunE: up}
 	upCmd.Flags().IntVar(&to, "to", 0, "stop at this version (default: the newest)")
 
@@ -95,7 +103,7 @@ func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL boo
 	case req.Target < -1 || req.Target > st.newest:
 		return usagef("to is %d: this program knows the versions 1 to %d", req.Target, st.newest)
 	case printSQL:
-		return a.printSQL(st, req.Target)
+		return a.printSQL(st, req)
 	case req.DryRun && st.exists != nil && st.exists() != nil:
 		return a.migrateNowhere(cmd, req)
 	}
@@ -187,9 +195,9 @@ func migrateText(w *tabwriter.Writer, answer migrateAnswer) {
 	}
 }
 
-func (a *app) printSQL(st *opened, to int) error {
-	from, target := 0, to
-	switch to {
+func (a *app) printSQL(st *opened, req store.MigrateRequest) error {
+	from, target := 0, req.Target
+	switch target {
 	case 0:
 		target = st.newest
 	case -1:
@@ -198,6 +206,16 @@ func (a *app) printSQL(st *opened, to int) error {
 	text, err := st.SQL(from, target)
 	if err != nil {
 		return fmt.Errorf("print the statements: %w", err)
+	}
+	if req.Roles {
+		if st.rolesSQL == nil {
+			return usagef("only PostgreSQL has roles")
+		}
+		roles, err := st.rolesSQL(req.RolePrefix)
+		if err != nil {
+			return fmt.Errorf("print the roles: %w", err)
+		}
+		text += roles
 	}
 	if a.set.output == "json" {
 		return a.print(map[string]string{"sql": text}, nil)

@@ -26,7 +26,9 @@ type opened struct {
 	enqueue func(ctx context.Context, msgs []postrider.Message) error
 	// exists says whether there is a database at all; nil where asking it is enough.
 	exists func() error
-	close  func()
+	// rolesSQL is the text that makes the roles; nil where there are none.
+	rolesSQL func(prefix string) (string, error)
+	close    func()
 }
 
 // openedSink is one broker to publish to.

@@ -21,7 +21,7 @@ LEFT JOIN LATERAL (SELECT o.created_at AS at FROM {{schema}}.outbox o
   WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT 1) oldest ON true
 CROSS JOIN LATERAL (SELECT count(*) AS n, min(x.created_at) AS at FROM (
   SELECT o.created_at FROM unnest(c.inflight + c.draining) AS r(xids)
-  CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8
+  CROSS JOIN LATERAL (SELECT o.created_at FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8
     AND o.xid < upper(r.xids)::text::xid8 AND o.lane + 0::smallint = c.lane AND o.seq + 0 <= c.pos
     AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq) LIMIT $2::bigint) o
   LIMIT $2::bigint) x) late

@@ -66,8 +66,7 @@ func (s *Store) adoptOwn(ctx context.Context) error {
 
 func (s *Store) adoptMoved(ctx context.Context) error {
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0)), set_config('lock_timeout', '3s', true)`,
-			migrateLock+s.opts.Schema); err != nil {
+		if err := s.lockMigration(ctx, tx); err != nil {
 			return err
 		}
 		home := false

@@ -41,8 +41,8 @@ func (s *Store) wrap(doing string, err error) error {
 		}
 		return &store.UnusableError{
 			What: fmt.Sprintf("%s: %s", doing, pg.Message),
-			Fix: fmt.Sprintf("GRANT USAGE ON SCHEMA %[1]s, and SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %[1]s, "+
-				"and SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA %[1]s, to the relay's role", quote(schema)),
+			Fix: fmt.Sprintf("run `postrider migrate --roles` as the owner, then GRANT to this user the role that suits it: "+
+				"%[1]s_relay, %[1]s_admin, %[1]s_reader or %[1]s_writer", schema),
 			Err: err,
 		}
 	case "42P05", "26000": // a name is taken, or not there: they are another client's

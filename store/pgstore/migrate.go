@@ -157,8 +157,8 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 	switch {
 	case lanes < 1 || lanes > 4096:
 		return nil, &store.UnusableError{What: fmt.Sprintf("%d lanes", lanes), Fix: "choose 1 to 4096"}
-	case req.Adopt && target != 0:
-		return nil, errors.New("migrate: adopt goes with the newest version only")
+	case (req.Adopt || req.Roles) && target != 0:
+		return nil, errors.New("migrate: adopt and roles go with the newest version only")
 	case target == 0:
 		target = Version
 	case target == -1:
@@ -172,10 +172,22 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 			return nil, err
 		}
 		steps, err := plan(all, have, target, s.opts.Schema)
-		if req.Adopt && err == nil {
+		if err != nil {
+			return nil, err
+		}
+		if req.Roles {
+			steps = append(steps, store.Step{Version: Version, Name: "roles"})
+		}
+		if req.Adopt {
 			steps = append(steps, store.Step{Version: Version, Name: "adopt"})
 		}
-		return steps, err
+		return steps, nil
+	}
+	prefix := ""
+	if target == 0 {
+		if prefix, err = s.rolePrefix(ctx, s.pool); err != nil {
+			return nil, err
+		}
 	}
 	var done []store.Step
 	for {
@@ -188,6 +200,23 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 		}
 		done = append(done, *step)
 	}
+	if prefix != "" {
+		if err := s.leaveSchema(ctx, prefix); err != nil {
+			return done, err
+		}
+	}
+	return s.afterSteps(ctx, req, done)
+}
+
+// afterSteps does what is no migration and was asked for with one.
+func (s *Store) afterSteps(ctx context.Context, req store.MigrateRequest, done []store.Step) ([]store.Step, error) {
+	if req.Roles {
+		step, err := s.makeRoles(ctx, req.RolePrefix)
+		if err != nil {
+			return done, err
+		}
+		done = append(done, *step)
+	}
 	if req.Adopt {
 		step, err := s.adopt(ctx)
 		if err != nil {
@@ -196,6 +225,14 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 		done = append(done, *step)
 	}
 	return done, nil
+}
+
+// lockMigration waits for another migration, and lets this one wait for locks
+// on tables for 3 s at the most.
+func (s *Store) lockMigration(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0)), set_config('lock_timeout', '3s', true),
+		set_config('search_path', 'pg_catalog', true)`, migrateLock+s.opts.Schema)
+	return err
 }
 
 // plan lists the steps from what is there to target. A newer schema that this
@@ -235,9 +272,7 @@ func (s *Store) migrateOne(ctx context.Context, all []migration, target, lanes i
 			err = s.wrap("migrate", rerr)
 		}
 	}()
-	// The lock of the other migration is waited for; locks on tables are not.
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0)), set_config('lock_timeout', '3s', true),
-		set_config('search_path', 'pg_catalog', true)`, migrateLock+s.opts.Schema); err != nil {
+	if err := s.lockMigration(ctx, tx); err != nil {
 		return nil, s.wrap("migrate: wait for another migration", err)
 	}
 	have, err := s.schemaVersion(ctx, tx)
@@ -260,6 +295,11 @@ func (s *Store) migrateOne(ctx context.Context, all []migration, target, lanes i
 	}
 	if _, err := tx.Conn().PgConn().Exec(ctx, s.script(m, step.Down, lanes)).ReadAll(); err != nil {
 		return nil, s.wrap(fmt.Sprintf("migration %d %s", m.version, m.name), err)
+	}
+	if !step.Down {
+		if err := s.grantAgain(ctx, tx); err != nil {
+			return nil, s.wrap(fmt.Sprintf("migration %d %s: grant to the roles", m.version, m.name), err)
+		}
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return nil, s.wrap("migrate: commit", err)

@@ -57,6 +57,8 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 		lanes = DefaultLanes
 	}
 	switch {
+	case req.Roles:
+		return nil, &store.UnusableError{What: "SQLite has no roles", Fix: "let file permissions decide who opens the database"}
 	case lanes < 1 || lanes > 4096:
 		return nil, &store.UnusableError{What: fmt.Sprintf("an outbox cannot have %d lanes", lanes), Fix: "choose 1 to 4096"}
 	case target == 0:

@@ -1,0 +1,1 @@
+ALTER TABLE {{schema}}.outbox_info DROP COLUMN role_prefix;

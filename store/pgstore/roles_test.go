@@ -1,0 +1,327 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
+	"github.com/postrider/postrider/store/storetest"
+)
+
+var logins atomic.Int64
+
+// roles makes the roles of the outbox, and a login for each, by its suffix.
+func (d *db) roles() map[string]*pgxpool.Pool {
+	d.Helper()
+	steps, err := d.store("main").Migrate(d.Context(), store.MigrateRequest{Roles: true})
+	if err != nil || len(steps) != 1 || steps[0].Name != "roles" {
+		d.Fatalf("roles: %+v, %v", steps, err)
+	}
+	pools := map[string]*pgxpool.Pool{}
+	for _, suffix := range []string{"writer", "relay", "reader", "admin"} {
+		group, login := `"`+d.schema+`_`+suffix+`"`, fmt.Sprintf("login_%d", logins.Add(1))
+		d.exec(`CREATE ROLE ` + login + ` LOGIN IN ROLE ` + group)
+		pools[suffix] = d.as(login)
+		d.Cleanup(func() {
+			for _, text := range []string{`DROP OWNED BY ` + group, `DROP ROLE ` + login, `DROP ROLE ` + group} {
+				if _, err := d.pool.Exec(context.Background(), text); err != nil {
+					d.Errorf("%s: %v", text, err)
+				}
+			}
+		})
+	}
+	return pools
+}
+
+// Promise C. Each role does what it is for and nothing else: every forbidden act
+// is tried.
+func TestRolesForbid(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		pools := d.roles()
+		d.exec(`INSERT INTO box.outbox (topic, key, type, payload) VALUES ('t', 'k', 'x', 'secret')`)
+		for role, acts := range map[string][]string{
+			"writer": {
+				`SELECT payload FROM box.outbox`, `SELECT count(*) FROM box.outbox`, `SELECT * FROM box.messages`,
+				`INSERT INTO box.outbox (topic, xid) VALUES ('t', '1')`, `INSERT INTO box.outbox (topic, seq) VALUES ('t', 1)`,
+				`INSERT INTO box.outbox (topic, lane) VALUES ('t', DEFAULT)`, `INSERT INTO box.outbox (topic, created_at) VALUES ('t', now())`,
+				`INSERT INTO box.outbox (topic) VALUES ('t') RETURNING seq`, `INSERT INTO box.outbox (topic, seq) OVERRIDING SYSTEM VALUE VALUES ('t', 1)`,
+				`UPDATE box.outbox SET topic = 'u'`, `DELETE FROM box.outbox`, `TRUNCATE box.outbox`, `DO 'BEGIN LOCK TABLE box.outbox IN SHARE MODE; END'`,
+				`SELECT setval('box.outbox_seq', 1)`, `SELECT last_value FROM box.outbox_seq`, `ALTER SEQUENCE box.outbox_seq CACHE 10`,
+				`SELECT * FROM box.parked`, `INSERT INTO box.request (pipe, lane, seq, kind) VALUES ('main', 0, 1, 'discard')`,
+				`UPDATE box.pipe SET pos = 1`, `DELETE FROM box.progress`, `UPDATE box.outbox_info SET floor = 1`,
+				`CREATE TRIGGER x BEFORE INSERT ON box.outbox EXECUTE FUNCTION suppress_redundant_updates_trigger()`,
+				`COPY box.outbox (topic, seq) FROM STDIN`, `ALTER TABLE box.outbox ENABLE ROW LEVEL SECURITY`, `CREATE TABLE box.mine ()`,
+			},
+			"relay": {
+				`INSERT INTO box.outbox (topic) VALUES ('t')`, `UPDATE box.outbox SET topic = 'u'`, `TRUNCATE box.outbox`,
+				`UPDATE box.progress SET pos = 1`, `UPDATE box.pipe SET pos = 1`, `INSERT INTO box.request (pipe, lane, seq, kind) VALUES ('main', 0, 1, 'retry')`,
+				`UPDATE box.request SET actor = 'somebody'`, `UPDATE box.outbox_info SET lanes = 1`, `UPDATE box.outbox_info SET cluster = 1`,
+				`INSERT INTO box.migration (version, name, checksum) VALUES (99, 'x', '')`, `ALTER TABLE box.outbox DISABLE TRIGGER ALL`,
+			},
+			"reader": {
+				`SELECT payload FROM box.outbox`, `SELECT * FROM box.outbox`, `SELECT payload FROM box.parked`, `SELECT o FROM box.outbox o`,
+				`INSERT INTO box.request (pipe, lane, seq, kind) VALUES ('main', 0, 1, 'discard')`, `INSERT INTO box.outbox (topic) VALUES ('t')`,
+				`DELETE FROM box.parked`, `INSERT INTO box.progress (pipe, lane, n, owner, pos, low, next_xid, delivered) VALUES ('main', 0, 9, '', 9, 0, 9, 0)`,
+				`DELETE FROM box.relay`, `SELECT nextval('box.outbox_seq')`,
+			},
+			"admin": {
+				`SELECT payload FROM box.outbox`, `INSERT INTO box.outbox (topic) VALUES ('t')`, `DELETE FROM box.outbox`, `UPDATE box.pipe SET pos = 1`,
+				`UPDATE box.request SET actor = 'somebody'`, `UPDATE box.progress SET pos = 1`, `SELECT nextval('box.outbox_seq')`, `UPDATE box.outbox_info SET floor = 1`,
+			},
+		} {
+			for _, act := range acts {
+				_, err := pools[role].Exec(t.Context(), d.sql(act))
+				var pg *pgconn.PgError
+				if !errors.As(err, &pg) || pg.Code != "42501" && pg.Code != "428C9" { // the latter: generated always
+					t.Errorf("%s: %s: %v, want permission denied", role, act, err)
+				}
+			}
+		}
+		o.want("x")
+	})
+}
+
+// What each role is for works: psql, COPY and Enqueue as the writer, status and
+// the view as the reader, dead letters and acts as the admin, also with no relay alive.
+func TestRolesAllow(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		pools := d.roles()
+		writer := pools["writer"]
+		if _, err := writer.Exec(t.Context(), d.sql(`INSERT INTO box.outbox (topic, key, type, headers) VALUES ('t', 'k', 'psql', '{"a": "é"}')`)); err != nil {
+			t.Error(err)
+		}
+		if _, err := writer.CopyFrom(t.Context(), pgx.Identifier{d.schema, "outbox"}, []string{"topic", "key", "type"},
+			pgx.CopyFromRows([][]any{{"t", "k", "copy"}})); err != nil {
+			t.Error(err)
+		}
+		ob := outbox.New(outbox.Postgres, &outbox.Options{Schema: d.schema})
+		for _, msgs := range [][]postrider.Message{
+			{{Topic: "t", Key: "k", Type: "one", Payload: []byte("secret")}},
+			{{Topic: "t", Key: "k", Type: "two"}, {Topic: "t", Key: "k", Type: "three", Headers: map[string]string{"a": "b"}}},
+		} {
+			if err := pgx.BeginFunc(t.Context(), writer, func(tx pgx.Tx) error { return ob.Enqueue(t.Context(), outbox.Pgx(tx), msgs...) }); err != nil {
+				t.Error(err)
+			}
+		}
+		relay := &owner{db: d, store: d.storeAs(pools["relay"]), boot: "r", page: 10}
+		if _, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, TTL: time.Minute, Leave: true}); err != nil {
+			t.Fatal(err)
+		}
+		relay.lease()
+		relay.parkAll(store.Dead)
+
+		reader := d.storeAs(pools["reader"])
+		if st, err := reader.Status(t.Context()); err != nil || st.Parked["dead"] != 5 {
+			t.Errorf("status: %+v, %v", st.Parked, err)
+		}
+		if n, err := pools["reader"].Exec(t.Context(), d.sql(`SELECT * FROM box.messages`)); err != nil || n.RowsAffected() != 5 {
+			t.Errorf("messages: %v, %v", n, err)
+		}
+		if _, err := reader.Parked(t.Context(), store.ParkedQuery{}); !errors.Is(err, store.ErrUnusable) {
+			t.Errorf("the reader lists payloads: %v", err)
+		}
+		if _, err := relay.store.Lease(t.Context(), store.LeaseRequest{BootID: "r", TTL: time.Minute, Leave: true}); err != nil {
+			t.Fatal(err)
+		}
+		person := d.storeAs(pools["admin"])
+		dead, err := person.Parked(t.Context(), store.ParkedQuery{State: store.Dead})
+		if err != nil || len(dead) != 5 || string(dead[2].Message.Payload) != "secret" {
+			t.Fatalf("parked: %d, %v", len(dead), err)
+		}
+		acts := []store.Act{{Kind: store.ActDiscard, Seq: dead[0].Seq, Actor: "me"}, {Kind: store.ActRetry, Seq: dead[1].Seq, Actor: "me"}}
+		results, err := admin.Execute(t.Context(), person, person, acts, nil)
+		for _, r := range results {
+			if r.Result != "done" {
+				t.Errorf("act %+v", r)
+			}
+		}
+		if err != nil || len(results) != 2 {
+			t.Error(err)
+		}
+		for role, pool := range pools { // a program of any role tells a schema that it does not know
+			if have, _, err := d.storeAs(pool).SchemaVersion(t.Context()); err != nil || have != pgstore.Version {
+				t.Errorf("%s: version %d, %v", role, have, err)
+			}
+		}
+	})
+}
+
+func (d *db) storeAs(pool *pgxpool.Pool) *pgstore.Store {
+	return pgstore.New(pool, &pgstore.Options{Schema: d.schema})
+}
+
+// parkAll reads and parks everything that is pending.
+func (o *owner) parkAll(state store.State) {
+	o.Helper()
+	for _, b := range o.read() {
+		st := store.Settlement{BootID: o.boot, Lane: b.Lane, Epoch: o.grant[b.Lane].Epoch, Position: b.Position, Delivered: len(b.Messages)}
+		for i, m := range b.Messages {
+			st.Park = append(st.Park, store.Park{Seq: b.Meta[i].Seq, Message: m, State: state, Captures: true, Attempts: 1, Class: "failed"})
+		}
+		if lost, err := o.store.Settle(o.Context(), []store.Settlement{st}); err != nil || len(lost) > 0 {
+			o.Fatal(lost, err)
+		}
+	}
+}
+
+// The whole contract holds for the relay's role, the writer's and the admin's.
+func TestConformanceOfRoles(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Env {
+		t.Parallel()
+		d := fresh(t, "18", 4)
+		return roleEnv{env{d}, d.roles()}
+	})
+}
+
+type roleEnv struct {
+	env
+	pools map[string]*pgxpool.Pool
+}
+
+func (e roleEnv) Store() store.Store { return e.storeAs(e.pools["relay"]) }
+func (e roleEnv) Admin() store.Admin { return e.storeAs(e.pools["admin"]) }
+func (e roleEnv) Begin(ctx context.Context) (storetest.Tx, error) {
+	tx, err := e.pools["writer"].Begin(ctx)
+	return &writer{Tx: tx, db: e.db}, err
+}
+
+// keptBack are the columns of outbox and parked that no reader sees.
+var keptBack = []string{"payload"}
+
+// Every relation of the schema and every column that may hold a message has
+// been decided about, and nothing is granted to everybody.
+func TestEveryRelationHasADecision(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := fresh(t, version, 4)
+		text, err := d.store("main").RolesSQL("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pools := d.roles()
+		relations := d.strings(`SELECT relname FROM pg_class c WHERE relnamespace = 'box'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'S', 'f')
+			AND NOT relispartition AND NOT EXISTS (SELECT FROM pg_depend x WHERE x.objid = c.oid AND x.deptype = 'i')`)
+		for _, name := range relations {
+			if !strings.Contains(text, "('"+name+"', ") && !strings.Contains(text, ","+name+",") {
+				t.Errorf("%s: nobody has decided which roles may do what: see grants()", name)
+			}
+		}
+		for _, table := range []string{"outbox", "parked"} {
+			var seen []string
+			for _, column := range d.strings(`SELECT attname FROM pg_attribute WHERE attrelid = 'box.` + table + `'::regclass AND attnum > 0 AND NOT attisdropped`) {
+				_, err := pools["reader"].Exec(t.Context(), d.sql(`SELECT `+column+` FROM box.`+table))
+				if err == nil {
+					seen = append(seen, column)
+				}
+				if hidden := slices.Contains(keptBack, column); hidden != (err != nil) {
+					t.Errorf("%s.%s: kept back from readers: %v, in the list of what is: %v", table, column, err != nil, hidden)
+				}
+			}
+			if len(seen) < 10 {
+				t.Errorf("the reader sees %v of %s", seen, table)
+			}
+		}
+		if open := d.strings(`SELECT relname FROM pg_class c, aclexplode(c.relacl) a WHERE relnamespace = 'box'::regnamespace AND a.grantee = 0`); len(open) > 0 {
+			t.Errorf("everybody may use %v", open)
+		}
+		if open := d.strings(`SELECT proname FROM pg_proc p WHERE pronamespace = 'box'::regnamespace AND prosecdef
+			AND (proacl IS NULL OR EXISTS (SELECT FROM aclexplode(proacl) a WHERE a.grantee = 0) OR proconfig IS NULL)`); len(open) > 0 {
+			t.Errorf("everybody may act as the owner, or choose what names mean, by %v", open)
+		}
+		for _, name := range d.strings(`SELECT proname FROM pg_proc p WHERE pronamespace = 'box'::regnamespace AND proacl IS NOT NULL`) {
+			if !strings.Contains(text, "('"+name+"', ") && !strings.Contains(text, ","+name+",") {
+				t.Errorf("%s(): nobody has decided who may call it: see grants()", name)
+			}
+		}
+	})
+}
+
+// strings is the one column of a query.
+func (d *db) strings(text string) []string {
+	d.Helper()
+	rows, err := d.pool.Query(d.Context(), strings.ReplaceAll(d.sql(text), "'box'", `'"`+d.schema+`"'`))
+	if err != nil {
+		d.Fatal(err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		d.Fatal(err)
+	}
+	return found
+}
+
+// The roles can be made again, take back what was granted to them by hand, and
+// keep what they have through migrations; another outbox has others.
+func TestRolesAreMadeAgain(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := fresh(t, version, 4)
+		d.roles()
+		const acl = `SELECT c.relname || ' ' || coalesce(c.relacl::text, '') || coalesce(string_agg(a.attname || a.attacl::text, ' ' ORDER BY a.attnum), '')
+			FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid WHERE relnamespace = 'box'::regnamespace GROUP BY c.oid, c.relname, c.relacl ORDER BY 1`
+		before := d.strings(acl)
+		d.exec(`GRANT DELETE ON box.outbox TO "` + d.schema + `_writer"`)
+		for _, req := range []store.MigrateRequest{{Roles: true}, {Target: pgstore.Version - 1}, {}, {Roles: true}} {
+			if _, err := d.store("main").Migrate(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+			if after := d.strings(acl); !slices.Equal(before, after) && req.Roles {
+				t.Errorf("after %+v: %q, before: %q", req, after, before)
+			}
+		}
+		_, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Roles: true, RolePrefix: `x"; DROP`})
+		wantIs(t, err, store.ErrUnusable)
+	})
+}
+
+// Who may not make roles is told which ones to have made; then the rest is the
+// owner's own. When the outbox is gone nothing keeps the roles.
+func TestRolesWithoutCreaterole(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := empty(t, version, 4)
+		login := fmt.Sprintf("login_%d", logins.Add(1))
+		d.exec(`CREATE ROLE ` + login + ` LOGIN`)
+		d.exec(`GRANT CREATE ON DATABASE postgres TO ` + login)
+		t.Cleanup(func() {
+			for _, text := range []string{`DROP OWNED BY ` + login, `DROP ROLE ` + login} {
+				if _, err := d.pool.Exec(context.Background(), text); err != nil {
+					t.Errorf("%s: %v", text, err)
+				}
+			}
+		})
+		s := d.storeAs(d.as(login))
+		if _, err := s.Migrate(t.Context(), store.MigrateRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		prefix := strings.ToLower(d.schema)
+		_, err := s.Migrate(t.Context(), store.MigrateRequest{Roles: true, RolePrefix: prefix})
+		wantIs(t, err, store.ErrUnusable)
+		_, rest, _ := strings.Cut(err.Error(), "run: ")
+		statements, _, found := strings.Cut(rest, " Then migrate again")
+		if !found || strings.Count(statements, "CREATE ROLE") != 4 {
+			t.Fatalf("the error names no statements: %v", err)
+		}
+		d.exec(statements)
+		if _, err := s.Migrate(t.Context(), store.MigrateRequest{Roles: true, RolePrefix: prefix}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Migrate(t.Context(), store.MigrateRequest{Target: -1}); err != nil {
+			t.Fatal(err)
+		}
+		for _, suffix := range []string{"writer", "relay", "reader", "admin"} {
+			d.exec(`DROP ROLE ` + prefix + `_` + suffix)
+		}
+	})
+}
