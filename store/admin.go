@@ -14,8 +14,9 @@ type Admin interface {
 	Status(ctx context.Context) (Status, error)
 	// Parked lists parked records by Seq, at most q.Limit.
 	Parked(ctx context.Context, q ParkedQuery) ([]ParkedRecord, error)
-	// Request stores an act and returns its id. The lane is derived from Seq.
-	// It returns ErrNotFound when no such parked record exists.
+	// Request stores an act and returns its id. The lane is derived from Seq or
+	// Key. It returns ErrNotFound when no such parked record or lane exists, and
+	// ErrUnsupported when the store does not know the act.
 	Request(ctx context.Context, act Act) (int64, error)
 	// Acts reports the state of requests by id.
 	Acts(ctx context.Context, ids ...int64) ([]ActState, error)
@@ -33,6 +34,14 @@ type Status struct {
 	Capped    bool             // Pending is a lower bound
 	Lag       time.Duration    // age of the oldest pending record that is not parked
 	Delivered int64            // sum of the progress counters
+	Holds     []Hold           // what people have paused, by lane and key
+}
+
+// Hold is a key or a whole lane that a person has paused.
+type Hold struct {
+	Lane  Lane
+	Key   string // "": the lane
+	Since time.Time
 }
 
 // LaneStatus is one lane of a Status.
@@ -84,29 +93,36 @@ type ParkedRecord struct {
 	LastAttempt time.Time
 }
 
-// ActKind is what a person wants done with a parked record.
+// ActKind is what a person wants done.
 type ActKind string
 
 // The acts. Retry makes the record due now with attempts 0 and the next
 // generation, and a dead one a Retry that captures its key; Discard removes it
-// and frees its key.
+// and frees its key. Pause captures a key, whose messages are parked as Waiting
+// until Resume, or makes its owner leave a whole lane alone; pausing what is
+// paused and resuming what is not change nothing.
 const (
 	ActRetry   ActKind = "retry"
 	ActDiscard ActKind = "discard"
+	ActPause   ActKind = "pause"
+	ActResume  ActKind = "resume"
 )
 
 // Act is a request by a person.
 type Act struct {
 	Kind   ActKind
-	Seq    int64
+	Seq    int64  // of the record to retry or discard
+	Key    string // to pause or resume; "": the lane Lane
+	Lane   Lane   // to pause or resume when Key is empty
 	Actor  string // who
 	Reason string // why
 }
 
-// Request is an act that waits for the lane's owner.
+// Request is an act that waits for the lane's owner. An act on many records is
+// listed until its last page is done: each settlement that names it does one.
 type Request struct {
 	ID   int64
-	Lane Lane
+	Lane Lane // of the act
 	Act
 }
 
@@ -114,7 +130,7 @@ type Request struct {
 type ActState struct {
 	ID     int64
 	Done   bool
-	Result string // "done", "gone" (the record was no longer parked)
+	Result string // "done", "gone" (the record was no longer parked), "unchanged" (it was paused, or not, already)
 }
 
 // Migrator makes and changes the schema of a store.

@@ -105,8 +105,12 @@ type LaneGrant struct {
 
 // ParkedView is what the owner must know of a lane's parked records.
 type ParkedView struct {
-	// Captured are the keys whose later messages wait, sorted.
+	// Captured are the keys whose later messages wait, sorted. Those that a person
+	// has paused are among them.
 	Captured []string
+	// Paused: a person has paused the lane. Its owner reads nothing of it and
+	// sends nothing, and goes on executing requests.
+	Paused bool
 	// NextDue is the time until the next parked record becomes due, negative or
 	// zero when one is due now. Meaningful only when HasDue is true.
 	NextDue time.Duration
@@ -204,7 +208,7 @@ func (s State) String() string {
 // queue, in the order of Seq: a record of it is due when it is not Dead, its time
 // has come, and all records before it in the queue are due too. A Scheduled record
 // is due when its time has come and its key has no queue. Records without a key
-// capture nothing and wait for nobody.
+// capture nothing and wait for nobody. Nothing of a paused key or lane is due.
 type Park struct {
 	Seq      int64
 	Message  postrider.Message

@@ -20,8 +20,9 @@ type request struct {
 
 // Results of an act.
 const (
-	resultDone = "done"
-	resultGone = "gone"
+	resultDone      = "done"
+	resultGone      = "gone"
+	resultUnchanged = "unchanged"
 )
 
 // Request implements store.Admin.
@@ -31,24 +32,40 @@ func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
 		return 0, err
 	}
 	defer s.db.mu.Unlock()
-	if act.Kind != store.ActRetry && act.Kind != store.ActDiscard {
-		return 0, fmt.Errorf("memory: act %q is unknown", act.Kind)
+	lane, err := s.db.laneOfAct(p, act)
+	if err != nil {
+		return 0, err
 	}
-	for id, l := range p.lanes {
-		if l.parked[act.Seq] == nil {
-			continue
-		}
-		s.db.requestID++
-		r := &request{pipe: p}
-		r.Request = store.Request{ID: s.db.requestID, Lane: store.Lane(id), Act: act}
-		s.db.requests = append(s.db.requests, r)
-		if s.db.opts.Defect == ActAtOnce {
-			s.db.execute(p, l, r.ID)
-		}
-		s.db.ring()
-		return r.ID, nil
+	s.db.requestID++
+	r := &request{pipe: p}
+	r.Request = store.Request{ID: s.db.requestID, Lane: lane, Act: act}
+	s.db.requests = append(s.db.requests, r)
+	if s.db.opts.Defect == ActAtOnce {
+		s.db.execute(p, p.lanes[lane], r.ID)
 	}
-	return 0, fmt.Errorf("memory: no parked record %d: %w", act.Seq, store.ErrNotFound)
+	s.db.ring()
+	return r.ID, nil
+}
+
+func (db *database) laneOfAct(p *pipe, act store.Act) (store.Lane, error) {
+	switch act.Kind {
+	case store.ActPause, store.ActResume:
+		if act.Key != "" {
+			return db.laneOf(act.Key, ""), nil
+		}
+		if int(act.Lane) < len(p.lanes) && act.Lane >= 0 {
+			return act.Lane, nil
+		}
+		return 0, fmt.Errorf("memory: lane %d of %d: %w", act.Lane, len(p.lanes), store.ErrNotFound)
+	case store.ActRetry, store.ActDiscard:
+		for id, l := range p.lanes {
+			if l.parked[act.Seq] != nil {
+				return store.Lane(id), nil
+			}
+		}
+		return 0, fmt.Errorf("memory: no parked record %d: %w", act.Seq, store.ErrNotFound)
+	}
+	return 0, fmt.Errorf("memory: act %q: %w", act.Kind, store.ErrUnsupported)
 }
 
 // execute carries out an act once. Acts of other lanes and pipes are left alone.
@@ -62,6 +79,10 @@ func (db *database) execute(p *pipe, l *lane, id int64) {
 		return
 	}
 	r.done, r.result = true, resultGone
+	if r.Kind == store.ActPause || r.Kind == store.ActResume {
+		r.result = l.hold(r.Kind == store.ActPause, r.Key, db.opts.Now())
+		return
+	}
 	rec := l.parked[r.Seq]
 	if rec == nil {
 		return
@@ -81,6 +102,18 @@ func (db *database) execute(p *pipe, l *lane, id int64) {
 		rec.attempts = 0
 		rec.generation++
 	}
+}
+
+// hold pauses or resumes a key, or with an empty one the lane.
+func (l *lane) hold(on bool, key string, now time.Time) string {
+	if _, held := l.holds[key]; held == on {
+		return resultUnchanged
+	}
+	delete(l.holds, key)
+	if on {
+		l.holds[key] = now
+	}
+	return resultDone
 }
 
 // Acts implements store.Admin. Ids that do not exist are left out.
@@ -155,6 +188,9 @@ func (s *Store) Status(ctx context.Context) (store.Status, error) {
 		st.Lag = max(st.Lag, ls.Lag)
 		for _, r := range l.parked {
 			st.Parked[r.state.String()]++
+		}
+		for _, key := range sortedKeys(l.holds) {
+			st.Holds = append(st.Holds, store.Hold{Lane: store.Lane(id), Key: key, Since: l.holds[key]})
 		}
 	}
 	for _, id := range sortedKeys(s.db.instances) {

@@ -79,6 +79,8 @@ const (
 	DueBehindDead
 	// RepeatAnything takes any settlement under a settled epoch for its repetition.
 	RepeatAnything
+	// ForgetHolds does not tell a lane's owner what people have paused.
+	ForgetHolds
 )
 
 var defectNames = [...]string{
@@ -88,7 +90,7 @@ var defectNames = [...]string{
 	"NoFence", "RepeatLost", "RepeatTwice", "HalfSettle", "SplitSettle", "ParkBeforeFence",
 	"LoseParked", "ForgetCaptured", "DueIgnoresHead", "DueIgnoresTime", "DeadIsDue", "ActAtOnce", "RetryKeepsAttempts",
 	"RetryFreesKey", "ForgetGaps", "DueHeadsOnly", "DuePageReversed", "DueBehindDead",
-	"RepeatAnything",
+	"RepeatAnything", "ForgetHolds",
 }
 
 func (d Defect) String() string {

@@ -96,6 +96,13 @@ func (s *Store) LaneOf(key string) store.Lane {
 	return s.db.laneOf(key, "")
 }
 
+// Paused reports whether a person has paused the key or the whole lane.
+func (s *Store) Paused(id store.Lane, key string) bool {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	return s.db.pipe(s.name).lanes[id].held(key)
+}
+
 // ChangeIdentity makes the database another one in the eyes of those who leased
 // from it, as a failover does.
 func (s *Store) ChangeIdentity(to string) {

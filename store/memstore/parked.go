@@ -68,13 +68,22 @@ func (l *lane) heads() map[string]*parked {
 	return heads
 }
 
+// held reports whether a person has paused the key or the whole lane.
+func (l *lane) held(key string) bool {
+	_, whole := l.holds[""]
+	_, one := l.holds[key]
+	return whole || one
+}
+
 // dueAt says when a record becomes due; false: not by itself.
-func (db *database) dueAt(r *parked, heads map[string]*parked) (time.Time, bool) {
+func (db *database) dueAt(l *lane, r *parked, heads map[string]*parked) (time.Time, bool) {
 	d := db.opts.Defect
 	head := heads[r.message.Key]
 	switch {
 	case r.state == store.Dead:
 		return r.due, d == DeadIsDue
+	case l.held(r.message.Key):
+		return r.due, false
 	case r.message.Key == "" || d == DueIgnoresHead:
 		return r.due, true
 	case r.state == store.Scheduled:
@@ -114,14 +123,21 @@ func (db *database) parkedView(l *lane) store.ParkedView {
 	now := db.opts.Now()
 	heads := l.heads()
 	v := store.ParkedView{Records: len(l.parked)}
-	if len(heads) > 0 {
-		v.Captured = slices.Sorted(maps.Keys(heads))
+	captured := slices.Collect(maps.Keys(heads))
+	if db.opts.Defect != ForgetHolds {
+		captured = append(captured, slices.Collect(maps.Keys(l.holds))...)
+		_, v.Paused = l.holds[""]
+	}
+	slices.Sort(captured)
+	captured = slices.DeleteFunc(slices.Compact(captured), func(key string) bool { return key == "" })
+	if len(captured) > 0 {
+		v.Captured = captured
 	}
 	if db.opts.Defect != ForgetGaps {
 		v.Gaps = l.gaps()
 	}
 	for _, r := range l.parked {
-		at, ok := db.dueAt(r, heads)
+		at, ok := db.dueAt(l, r, heads)
 		if !ok {
 			continue
 		}
@@ -148,12 +164,12 @@ func (db *database) due(l *lane) []run {
 	for _, rec := range l.parked {
 		if rec.chained() && db.opts.Defect != DueIgnoresHead {
 			queues[rec.message.Key] = append(queues[rec.message.Key], rec)
-		} else if at, ok := db.dueAt(rec, heads); ok && !at.After(now) {
+		} else if at, ok := db.dueAt(l, rec, heads); ok && !at.After(now) {
 			runs = append(runs, run{rec.due, []*parked{rec}})
 		}
 	}
 	for key, queue := range queues {
-		if at, ok := db.dueAt(heads[key], heads); ok && !at.After(now) {
+		if at, ok := db.dueAt(l, heads[key], heads); ok && !at.After(now) {
 			runs = append(runs, run{heads[key].due, db.flowing(queue, now)})
 		}
 	}

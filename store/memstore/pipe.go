@@ -20,8 +20,9 @@ type lane struct {
 	history   []progress
 	delivered int64
 	settledAt time.Time
-	discarded int64 // records that people removed
-	trimmed   int64 // settled records that Trim removed
+	discarded int64                // records that people removed
+	holds     map[string]time.Time // paused keys, "": the lane
+	trimmed   int64                // settled records that Trim removed
 
 	cursor cursor         // family Cursor
 	gone   map[int64]bool // family Rows: settled records at or behind head
@@ -74,7 +75,7 @@ func (db *database) pipe(name string) *pipe {
 	snap := db.snapshot()
 	running := db.runningAt(snap, db.nextXid)
 	for i := range p.lanes {
-		l := &lane{parked: map[int64]*parked{}, gone: map[int64]bool{}}
+		l := &lane{parked: map[int64]*parked{}, gone: map[int64]bool{}, holds: map[string]time.Time{}}
 		l.cursor = cursor{pos: db.seq, inflight: running}
 		for _, r := range db.log[i] {
 			if db.opts.Family == Rows && db.sees(snap, r) {

@@ -34,4 +34,24 @@ counted AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, discarde
 INSERT INTO {{schema}}.audit (actor, act, pipe, lane, seq, key, reason, result, count, ask)
 SELECT coalesce(nullif(e.actor, ''), 'unknown'), e.kind, e.pipe, e.lane, e.seq, coalesce((SELECT key FROM done), ''), e.reason, e.result,
  (SELECT count(*) FROM done), e.ask FROM ended e`)
+	st.askHold = q(`WITH l AS (SELECT CASE WHEN $6 = '' THEN $2::integer ELSE ` + laneOfKey + ` END AS lane FROM {{schema}}.outbox_info i
+  WHERE $6 <> '' OR $2::integer BETWEEN 0 AND i.lanes - 1),
+a AS (INSERT INTO {{schema}}.audit (actor, act, pipe, lane, key, reason, result)
+  SELECT coalesce(nullif($4, ''), 'unknown'), $3, $1, l.lane, $6, $5, 'asked' FROM l RETURNING id)
+INSERT INTO {{schema}}.request (pipe, lane, seq, kind, actor, reason, key, ask)
+SELECT $1, l.lane, 0, $3, $4, $5, $6, a.id FROM l, a RETURNING id`)
+	st.executeHold = q(`WITH x AS (SELECT q.*, $4::bigint AS n FROM {{schema}}.request q
+  WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('pause', 'resume') FOR UPDATE),
+w AS (SELECT * FROM x WHERE ` + won + `),
+paused AS (INSERT INTO {{schema}}.hold (pipe, lane, key, ask) SELECT w.pipe, w.lane, w.key, w.ask FROM w WHERE w.kind = 'pause'
+  ON CONFLICT DO NOTHING RETURNING 1),
+resumed AS (DELETE FROM {{schema}}.hold f USING w WHERE w.kind = 'resume' AND f.pipe = w.pipe AND f.lane = w.lane AND f.key = w.key RETURNING 1),
+ended AS (UPDATE {{schema}}.request q SET done_at = clock_timestamp(), ran_at = clock_timestamp(),
+    result = CASE WHEN EXISTS (SELECT 1 FROM paused) OR EXISTS (SELECT 1 FROM resumed) THEN 'done' ELSE 'unchanged' END
+  FROM w WHERE q.id = w.id RETURNING q.*)
+INSERT INTO {{schema}}.audit (actor, act, pipe, lane, key, reason, result, ask)
+SELECT coalesce(nullif(e.actor, ''), 'unknown'), e.kind, e.pipe, e.lane, e.key, e.reason, e.result, e.ask FROM ended e`)
 }
+
+// laneOfKey is the lane of the key $6, as the outbox computes it.
+const laneOfKey = `((hashtextextended($6, 0) & 9223372036854775807) % i.lanes)::integer`

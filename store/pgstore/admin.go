@@ -40,6 +40,10 @@ func (s *Store) Status(ctx context.Context) (store.Status, error) {
 		}
 		return rows.Err()
 	})
+	b.Queue(s.sql.holds, pipe).Query(func(rows pgx.Rows) (err error) {
+		st.Holds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[store.Hold])
+		return err
+	})
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return store.Status{}, s.wrap("status", err)
 	}
@@ -156,48 +160,4 @@ func scanParked(rows pgx.Rows) (found []store.ParkedRecord, err error) {
 		found = append(found, r)
 	}
 	return found, rows.Err()
-}
-
-// Request stores an act on a parked record for the lane's owner.
-func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
-	if s.bad != nil {
-		return 0, s.bad
-	}
-	if act.Kind != store.ActRetry && act.Kind != store.ActDiscard {
-		return 0, fmt.Errorf("act %q is unknown", act.Kind)
-	}
-	var ids []int64
-	err := s.ask(ctx, func(rows pgx.Rows) (err error) {
-		ids, err = pgx.CollectRows(rows, pgx.RowTo[int64])
-		return err
-	}, s.sql.ask, s.opts.Pipe, act.Seq, string(act.Kind), act.Actor, act.Reason)
-	if err == nil && len(ids) == 0 {
-		return 0, fmt.Errorf("parked record %d of pipe %q: %w", act.Seq, s.opts.Pipe, store.ErrNotFound)
-	}
-	if err != nil {
-		return 0, s.wrap("store a request", err)
-	}
-	return ids[0], nil
-}
-
-// Acts reports what became of requests; ids that do not exist are left out.
-func (s *Store) Acts(ctx context.Context, ids ...int64) ([]store.ActState, error) {
-	if s.bad != nil {
-		return nil, s.bad
-	}
-	var found []store.ActState
-	err := s.ask(ctx, func(rows pgx.Rows) error {
-		for rows.Next() {
-			var a store.ActState
-			if err := rows.Scan(&a.ID, &a.Done, &a.Result); err != nil {
-				return err
-			}
-			found = append(found, a)
-		}
-		return rows.Err()
-	}, s.sql.acts, s.opts.Pipe, ids)
-	if err != nil {
-		return nil, s.wrap("look at requests", err)
-	}
-	return found, nil
 }

@@ -195,9 +195,10 @@ func scanGrants(rows pgx.Rows, a *standing) error {
 func scanRequests(rows pgx.Rows, a *standing) error {
 	for rows.Next() {
 		var r store.Request
-		if err := rows.Scan(&r.ID, &r.Lane, &r.Seq, &r.Kind, &r.Actor, &r.Reason); err != nil {
+		if err := rows.Scan(&r.ID, &r.Lane, &r.Seq, &r.Kind, &r.Key, &r.Actor, &r.Reason); err != nil {
 			return err
 		}
+		r.Act.Lane = r.Lane
 		a.requests = append(a.requests, r)
 	}
 	return rows.Err()
@@ -210,7 +211,7 @@ func scanViews(rows pgx.Rows, views map[store.Lane]store.ParkedView) error {
 		var due *float64
 		var keys []string
 		var firsts, lasts []int64
-		if err := rows.Scan(&lane, &v.Records, &v.Captured, &due, &keys, &firsts, &lasts); err != nil {
+		if err := rows.Scan(&lane, &v.Records, &v.Captured, &due, &keys, &firsts, &lasts, &v.Paused); err != nil {
 			return err
 		}
 		for i, key := range keys {

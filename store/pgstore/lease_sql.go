@@ -73,7 +73,7 @@ AND EXISTS (SELECT 1 FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.mod
 ` + held + ` ORDER BY c.lane`)
 	st.live = q(`SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1 AND ` + alive(""))
 	// So many of each lane: one that nobody owns must not keep back the others.
-	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.actor, q.reason FROM (
+	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.key, q.actor, q.reason FROM (
   SELECT r.*, row_number() OVER (PARTITION BY r.lane ORDER BY r.id) AS place FROM {{schema}}.request r
   WHERE r.pipe = $1 AND r.done_at IS NULL) q WHERE q.place <= 100 ORDER BY q.id`)
 	st.look = q(`SELECT age('3'::xid)::bigint, pg_current_snapshot()::text`)

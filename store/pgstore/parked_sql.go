@@ -15,20 +15,32 @@ ORDER BY l.i, d.place, d.since, d.seq`)
 	// Without lanes: of all. To go from head to head is slower by the key than to
 	// read all that stands in queues, unless it is much.
 	st.parked = q(`SELECT l.lane, c.records, coalesce(h.keys, '{}'), extract(epoch FROM least(h.due, u.due_at) - clock_timestamp())::float8,
- coalesce(g.keys, '{}'), coalesce(g.firsts, '{}'), coalesce(g.lasts, '{}')
+ coalesce(g.keys, '{}'), coalesce(g.firsts, '{}'), coalesce(g.lasts, '{}'), ` + laneHeld + `
 FROM (SELECT n::smallint AS lane FROM {{schema}}.outbox_info i CROSS JOIN generate_series(0, i.lanes - 1) n
   WHERE $2::smallint[] IS NULL OR n = ANY ($2::smallint[])) l
 CROSS JOIN LATERAL (SELECT count(*) AS records FROM (
   SELECT 1 FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane LIMIT 100000) x) c
 CROSS JOIN LATERAL (` + heads + ` AND c.records > 5000` + nextHead + `
-  SELECT array_agg(x.key ORDER BY x.key) AS keys, min(x.due_at) FILTER (WHERE x.state <> 'dead') AS due FROM (
-   SELECT * FROM heads UNION ALL (SELECT DISTINCT ON (p.key) p.key, p.state, p.due_at FROM {{schema}}.parked p
+  SELECT array_agg(DISTINCT x.key ORDER BY x.key) AS keys,
+   min(x.due_at) FILTER (WHERE x.state <> 'dead' AND ` + free + `x.key` + freeEnd + `) AS due FROM (
+   SELECT * FROM heads
+   UNION ALL SELECT f.key, 'dead', f.at FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane AND f.key <> ''
+   UNION ALL (SELECT DISTINCT ON (p.key) p.key, p.state, p.due_at FROM {{schema}}.parked p
     WHERE c.records <= 5000 AND p.pipe = $1 AND p.lane = l.lane AND ` + inQueue + ` ORDER BY p.key, p.seq)) x) h
 LEFT JOIN LATERAL (SELECT p.due_at FROM {{schema}}.parked p WHERE ` + single + ` ORDER BY p.due_at, p.seq LIMIT 1) u ON true
 CROSS JOIN LATERAL (SELECT array_agg(x.key ORDER BY x.key, x.first) AS keys, array_agg(x.first ORDER BY x.key, x.first) AS firsts,
    array_agg(x.last ORDER BY x.key, x.first) AS lasts FROM (` + skipped + `) x) g
-WHERE c.records > 0`)
+WHERE c.records > 0 OR EXISTS (SELECT 1 FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane)`)
 }
+
+// free, a key and freeEnd are true when a person has paused neither the key nor
+// lane l; laneHeld is true when the lane is paused. The table is small, and to
+// probe it leaves the order of a scan as it is.
+const (
+	free     = `(SELECT true FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane AND f.key IN ('', `
+	freeEnd  = `) LIMIT 1) IS NULL`
+	laneHeld = `(SELECT true FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane AND f.key = '') IS NOT NULL`
+)
 
 // inQueue is true of a record p that stands in its key's queue: the capturing and
 // waiting ones. It is the condition of the index parked_queue.
@@ -50,7 +62,7 @@ const (
 const single = `p.pipe = $1 AND p.lane = l.lane AND p.state <> 'dead' AND (p.key = '' OR NOT p.captures AND p.state <> 'waiting')
   AND (p.key = '' OR p.state <> 'scheduled' OR (SELECT true FROM {{schema}}.parked h
     WHERE h.pipe = $1 AND h.lane = l.lane AND h.key BETWEEN p.key AND p.key AND h.key <> '' AND (h.captures OR h.state = 'waiting')
-    ORDER BY h.key, h.seq LIMIT 1) IS NULL)`
+    ORDER BY h.key, h.seq LIMIT 1) IS NULL) AND ` + free + `p.key` + freeEnd
 
 // isDue is what is due of lane l: its place in its key's queue, or 1, and since
 // when the head of that queue is due. A record of a queue flows when none up to it
@@ -62,7 +74,7 @@ CROSS JOIN LATERAL (
   FROM (SELECT p.seq, p.state, p.due_at FROM {{schema}}.parked p
     WHERE p.pipe = $1 AND p.lane = l.lane AND p.key BETWEEN heads.key AND heads.key AND ` + inQueue + ` ORDER BY p.key, p.seq LIMIT l.n) r
   WINDOW up_to AS (ORDER BY r.seq)) f
-WHERE heads.state <> 'dead' AND heads.due_at <= statement_timestamp() AND f.flows
+WHERE heads.state <> 'dead' AND heads.due_at <= statement_timestamp() AND f.flows AND ` + free + `heads.key` + freeEnd + `
 UNION ALL
 (SELECT p.seq, 1, p.due_at FROM {{schema}}.parked p WHERE ` + single + ` AND p.due_at <= statement_timestamp()
  ORDER BY p.due_at, p.seq LIMIT l.n)`

@@ -102,7 +102,9 @@ func (s *Store) queueRest(b *pgx.Batch, sorted []store.Settlement) {
 	}
 	for _, st := range sorted {
 		for _, id := range st.Requests {
-			b.Queue(s.sql.execute, pipe, id, int16(st.Lane), st.Epoch)
+			for _, sql := range []string{s.sql.execute, s.sql.executeHold} {
+				b.Queue(sql, pipe, id, int16(st.Lane), st.Epoch)
+			}
 		}
 	}
 	if len(pruned) > 0 {

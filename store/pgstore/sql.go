@@ -15,7 +15,8 @@ type statements struct {
 	running, settle, park, unpark, execute      string // settle
 	verdict, prune, pruneRunning, pruneRequests string
 	status, counts, instances, parkedCount      string // admin
-	parkedList, ask, acts                       string
+	parkedList, holds                           string
+	ask, askHold, acts, executeHold             string // acts
 	audit, journal                              string // journal
 	home, adoptLock, adoptFloor, adoptLanes     string // adopt
 	adoptInfo, adoptRelays                      string

@@ -13,7 +13,7 @@ import (
 // Request implements store.Admin.
 func (s *Store) Request(ctx context.Context, act store.Act) (id int64, err error) {
 	if act.Kind != store.ActRetry && act.Kind != store.ActDiscard {
-		return 0, fmt.Errorf("sqlite: request: act %q is unknown", act.Kind)
+		return 0, fmt.Errorf("act %q: %w: SQLite keeps no pauses, stop the relay instead", act.Kind, store.ErrUnsupported)
 	}
 	err = s.write(ctx, "request", func(q querier) error {
 		var lane store.Lane

@@ -71,6 +71,7 @@ func TestBites(t *testing.T) {
 		memstore.DuePageReversed:    {"due/queue", "due/limits"},
 		memstore.DueBehindDead:      {"due/queue-stops"},
 		memstore.RepeatAnything:     {"settle/repeat-changed"},
+		memstore.ForgetHolds:        {"pause/key", "pause/lane", "pause/next-owner"},
 	} {
 		t.Run(defect.String(), func(t *testing.T) {
 			mustCatch(t, func() storetest.Env { return newMemEnv(memstore.Cursor, defect) }, want...)

@@ -63,6 +63,8 @@ type Features struct {
 	// BackdatedWriters: a transaction may commit records with lower numbers
 	// than those that are visible already. Implies ConcurrentWriters.
 	BackdatedWriters bool
+	// Pauses: the store knows store.ActPause and store.ActResume.
+	Pauses bool
 }
 
 // Case is one rule of the contract.
@@ -81,6 +83,7 @@ const (
 	NeedsNothing           Need = iota
 	NeedsConcurrentWriters      // Features.ConcurrentWriters
 	NeedsBackdatedWriters       // Features.BackdatedWriters
+	NeedsPauses                 // Features.Pauses
 )
 
 // missing reports why a case cannot run with f, "" if it can.
@@ -90,6 +93,8 @@ func (n Need) missing(f Features) string {
 		return "the database has one writer at a time (Features.ConcurrentWriters is false)"
 	case n == NeedsBackdatedWriters && !f.BackdatedWriters:
 		return "numbers become visible in their order (Features.BackdatedWriters is false)"
+	case n == NeedsPauses && !f.Pauses:
+		return "the store cannot pause keys and lanes (Features.Pauses is false)"
 	}
 	return ""
 }
@@ -99,7 +104,7 @@ func Cases() []Case {
 	var all []Case
 	for _, part := range [][]Case{
 		leaseCases(), laneCases(), readCases(), stragglerCases(), messageCases(),
-		settleCases(), fenceCases(), parkedCases(), gapCases(), dueCases(), requestCases(), adminCases(),
+		settleCases(), fenceCases(), parkedCases(), gapCases(), dueCases(), requestCases(), pauseCases(), adminCases(),
 	} {
 		all = append(all, part...)
 	}

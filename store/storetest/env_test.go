@@ -54,7 +54,7 @@ func (e *memEnv) Advance(_ context.Context, d time.Duration) error {
 }
 
 func (e *memEnv) Features() storetest.Features {
-	return storetest.Features{Lanes: lanes, ConcurrentWriters: true, BackdatedWriters: true}
+	return storetest.Features{Lanes: lanes, ConcurrentWriters: true, BackdatedWriters: true, Pauses: true}
 }
 
 type memTx struct{ tx *memstore.Tx }

@@ -196,11 +196,11 @@ type (
 	// PipePaused: a person has paused the pipe (On), or resumed it.
 	PipePaused struct{ On bool }
 	// LanePaused: the lane reads no more because its parked keys reached the
-	// cap, or reads again (On false).
+	// cap or a person has paused it, or reads again (On false).
 	LanePaused struct {
 		Lane   store.Lane
 		Keys   int
-		Reason string
+		Reason string // PausedByPerson, or that it is the cap
 		On     bool
 	}
 )
@@ -217,6 +217,9 @@ func (HealthChanged) fact()  {}
 func (BrakeChanged) fact()   {}
 func (LanePaused) fact()     {}
 func (PipePaused) fact()     {}
+
+// PausedByPerson is the Reason of a LanePaused that ends when a person says so.
+const PausedByPerson = "paused by a person"
 
 // Policy says what becomes of a key whose head is dead.
 type Policy uint8

@@ -31,6 +31,7 @@ type lane struct {
 
 	releasing bool
 	paused    bool // at the cap of parked keys
+	stopped   bool // by a person
 
 	captured map[string]struct{}    // the database's view and what is parked but not settled
 	gaps     map[string][]store.Gap // skipped versions by key, ascending, as of the last view

@@ -234,7 +234,9 @@ func (e *Engine) takeLane(lg store.LaneGrant) {
 	if unanswered || released || e.draining || lg.Epoch < e.floor[lg.Lane] {
 		return
 	}
-	e.addLane(newLane(lg, e.now))
+	l := newLane(lg, e.now)
+	e.addLane(l)
+	e.obey(l, lg.Parked.Paused)
 }
 
 // planRelease gives back the surplus lanes that have nothing left to do.

@@ -42,10 +42,21 @@ func (e *Engine) overCap(l *lane) bool {
 	return over
 }
 
+// obey stops reading a lane that a person has paused, or goes on. Its requests are
+// executed in both cases: one of them is the end of the pause.
+func (e *Engine) obey(l *lane, paused bool) {
+	if l.stopped == paused {
+		return
+	}
+	l.stopped, l.paused = paused, false
+	e.tell(LanePaused{Lane: l.id, Keys: len(l.captured), Reason: PausedByPerson, On: paused})
+}
+
 // acceptParked takes the answer of a parked read: the database's view, and
 // what is due. The lane's pipeline was empty, so the view is exact.
 func (e *Engine) acceptParked(l *lane, b *batch, v store.ParkedView) {
 	l.setView(v, e.now)
+	e.obey(l, v.Paused)
 	l.refresh = false
 	if len(b.msgs) == 0 {
 		if l.hasDue { // due by the view, not by the read: look again a little later

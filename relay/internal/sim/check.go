@@ -173,6 +173,9 @@ func (c *checker) sending(n *node, a core.Deliver) {
 	}
 	for _, m := range a.Msgs {
 		sent[m.ID] = true
+		if c.w.db.Paused(a.Lane, m.Key) {
+			c.fail("C", "node %d sends message %s of key %q, which a person has paused", n.index, m.ID, m.Key)
+		}
 	}
 	pending := map[string]bool{}
 	for _, id := range c.w.db.PendingIDs(a.Lane) {
@@ -263,6 +266,29 @@ func (c *checker) act(rank int) {
 	c.actsDone()
 }
 
+// hold is a person who pauses a key or a lane and resumes it later.
+func (c *checker) hold(o op) {
+	act := store.Act{Kind: store.ActPause, Actor: "sim", Reason: "sim"}
+	if o.N < 0 {
+		act.Lane = store.Lane(-o.N - 1)
+	} else {
+		act.Key = keyName(o.N)
+	}
+	c.ask(act)
+	act.Kind = store.ActResume
+	c.w.after(o.Dur, func() { c.ask(act) })
+}
+
+func (c *checker) ask(act store.Act) {
+	id, err := c.w.db.Request(c.w.ctx, act)
+	if err != nil {
+		c.fail("S", "%s: %v", act.Kind, err)
+		return
+	}
+	c.acts[id] = open{nil, act.Kind}
+	c.actsDone()
+}
+
 func (c *checker) actsDone() {
 	for id, a := range c.acts {
 		states, err := c.w.db.Acts(c.w.ctx, id)
@@ -272,6 +298,9 @@ func (c *checker) actsDone() {
 		delete(c.acts, id)
 		switch {
 		case states[0].Result != "done":
+		case a.kind == store.ActPause:
+			c.w.cover.Holds++
+		case a.kind == store.ActResume:
 		case a.kind == store.ActDiscard:
 			a.m.discarded = c.w.now
 		default:

@@ -72,6 +72,7 @@ func mutants() []mutant {
 		{name: "a settlement from before a failover is carried out", anyIdentity: true},
 		{name: "gap header lost", without: envelope.Gap},
 		{name: "generation header lost", without: envelope.Generation},
+		{name: "what people paused is forgotten", defect: memstore.ForgetHolds},
 	}
 	for i := range all {
 		all[i].both = all[i].defect == memstore.None || all[i].defect > memstore.SequenceLate

@@ -271,7 +271,7 @@ func (n *node) notice(f core.Fact) {
 			n.w.cover.Brakes++
 		}
 	case core.LanePaused:
-		if f.On {
+		if f.On && f.Reason != core.PausedByPerson {
 			n.w.cover.Pauses++
 		}
 	case core.RecordParked:

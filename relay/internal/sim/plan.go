@@ -39,11 +39,12 @@ const (
 	opSinkHang                // the sink stalls until the timeout
 	opAct                     // a person retries or discards a parked record
 	opFailover                // the database gets another identity and is away for Dur
+	opHold                    // a person pauses key N (negative: lane -N-1) for Dur
 )
 
 var opNames = [...]string{
 	"start", "tx", "crash", "pause", "suspend", "jump", "drain", "store-down", "store-lost", "store-late",
-	"outage", "throttle", "ack-lost", "sink-fail", "sink-hang", "act", "failover",
+	"outage", "throttle", "ack-lost", "sink-fail", "sink-hang", "act", "failover", "hold",
 }
 
 // op is one operation of a plan.
@@ -147,6 +148,7 @@ func makePlan(seed uint64) plan {
 		d.add(op{Kind: opAct, At: d.time(), N: rng.IntN(8)})
 	}
 	d.rarities()
+	d.holds()
 	slices.SortStableFunc(d.p.Ops, func(a, b op) int { return int(a.At - b.At) })
 	return d.p
 }
@@ -166,6 +168,18 @@ func (d *drawer) rarities() {
 		o := op{Kind: opTx, At: d.time()}
 		for range 2 + d.rng.IntN(4) {
 			o.Tx.Inserts = append(o.Tx.Inserts, insert{Key: d.rng.IntN(6), Kind: msgRejected + msgKind(d.rng.IntN(2))})
+		}
+		d.add(o)
+	}
+}
+
+// holds draws from a source of its own, too: people who pause a key or a lane.
+func (d *drawer) holds() {
+	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x686f6c64))
+	for range d.some(4, 3) {
+		o := op{Kind: opHold, At: d.time(), Dur: d.upTo(4 * time.Second), N: d.rng.IntN(6)}
+		if d.rng.IntN(3) == 0 {
+			o.N = -1 - d.rng.IntN(d.p.Lanes)
 		}
 		d.add(o)
 	}

@@ -27,6 +27,7 @@ type Coverage struct {
 	Replays            int // copies that a person had sent again
 	Outages            int // messages answered with an outage
 	Acts               int // retries and discards by people
+	Holds              int // keys and lanes that people paused
 	Drains             int
 	Failovers          int // changes of the database's identity
 	FailoversUnsettled int // of them between an ack and its settlement
@@ -59,6 +60,7 @@ func (c *Coverage) Add(o Coverage) {
 	c.Replays += o.Replays
 	c.Outages += o.Outages
 	c.Acts += o.Acts
+	c.Holds += o.Holds
 	c.Drains += o.Drains
 	c.Failovers += o.Failovers
 	c.FailoversUnsettled += o.FailoversUnsettled
@@ -92,6 +94,7 @@ func (c Coverage) Missing() []string {
 		{"replays with a mark", c.Replays, 20},
 		{"outages", c.Outages, 200},
 		{"acts of people", c.Acts, 20},
+		{"keys and lanes paused", c.Holds, 200},
 		{"drains", c.Drains, 100},
 		{"failovers between an ack and its settlement", c.FailoversUnsettled, 20},
 		{"brakes", c.Brakes, 25},

@@ -176,6 +176,8 @@ func (w *world) perform(o op) {
 		w.check.act(o.N)
 	case opFailover:
 		w.failover(o)
+	case opHold:
+		w.check.hold(o)
 	default:
 		w.active = append(w.active, o)
 	}
