@@ -19,6 +19,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/seal"
 )
 
 // Policy says what becomes of a message whose type has no handler.
@@ -61,11 +62,25 @@ type Options struct {
 	BackoffMin, BackoffMax time.Duration
 	// UnknownType is what becomes of a message without a handler: Dead.
 	UnknownType Policy
+	// Opener decrypts a message for its handler; nil: none. What is kept of a
+	// message, such as a dead letter, stays as it came.
+	Opener Opener
 	// DrainTimeout is how long Run waits for running handlers when its context
 	// has ended, before it ends theirs: 10 s.
 	DrainTimeout time.Duration
 	// Logger tells what people should know; it never sees a payload. nil: silent.
 	Logger *slog.Logger
+}
+
+// Opener makes readable what an [github.com/postrider/postrider/outbox.Sealer]
+// made unreadable; a [seal.Box] is one. It must not change its argument. An
+// error that matches [seal.ErrErased] acknowledges the message without its
+// handler: nobody can ever read it. [seal.ErrTampered] makes it dead at once,
+// [seal.ErrUnknownKey] and [seal.ErrNotSealed] count as failed attempts of the
+// handler. Any other error says that the keys are out of reach: the message is
+// given back, and no attempt is counted.
+type Opener interface {
+	Open(ctx context.Context, m postrider.Message) (postrider.Message, error)
 }
 
 func (o *Options) defaults() Options {
@@ -103,6 +118,7 @@ type Consumer[Tx any] struct {
 	owner    string // of the attempts begun here: another after every start
 	handlers map[string]handler[Tx]
 	database trouble
+	keys     trouble
 	err      error // of registration, reported by Run
 }
 
@@ -139,12 +155,17 @@ func (c *Consumer[Tx]) Inbox() *inbox.Inbox { return c.inbox }
 func Handle[Tx, E any](c *Consumer[Tx], typ string, fn func(ctx context.Context, tx Tx, e E) error) {
 	c.HandleMessage(typ, func(ctx context.Context, tx Tx, m postrider.Message) error {
 		var e E
+		if m.Headers[seal.HeaderAlgorithm] != "" {
+			return errSealed
+		}
 		if err := json.Unmarshal(m.Payload, &e); err != nil {
 			return Permanent(fmt.Errorf("decode the payload as %T: %w", e, redact(err)))
 		}
 		return fn(ctx, tx, e)
 	})
 }
+
+var errSealed = errors.New("the message is sealed: set Options.Opener")
 
 // HandleMessage registers fn for messages of typ, whole and undecoded; fn must
 // not change the message. The rest is as for [Handle].

@@ -106,5 +106,5 @@ func protect[Tx any](ctx context.Context, t *task, tx Tx, h handler[Tx]) (err er
 			err = fmt.Errorf("the handler panicked with a %T", p)
 		}
 	}()
-	return h(ctx, tx, t.m)
+	return h(ctx, tx, t.readable)
 }

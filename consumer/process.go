@@ -19,7 +19,7 @@ import (
 // says Ack, the effect, the skip or the dead letter has been committed. aside
 // asks for another call, in a turn that is the last, instead.
 func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) (v broker.Verdict, aside bool) {
-	t := &task{d: d, m: d.Message, counted: d.Attempt != 1, count: 1}
+	t := &task{d: d, m: d.Message, readable: d.Message, counted: d.Attempt != 1, count: 1}
 	t.log = c.opts.Logger.With("consumer", c.opts.Name, "message", t.m.ID, "topic", t.m.Topic, "type", t.m.Type, "origin", d.Origin)
 	if d.Err != nil || t.m.ID == "" {
 		return c.undecodable(ctx, t), false
@@ -40,6 +40,14 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 			return v, next == aloneOnly
 		}
 	}
+	if c.opts.Opener != nil {
+		switch erased, err := c.open(ctx, t); {
+		case err != nil:
+			return c.judge(ctx, t, err), false
+		case erased:
+			h = func(context.Context, Tx, postrider.Message) error { return nil }
+		}
+	}
 	return c.judge(ctx, t, c.effect(ctx, t, h)), false
 }
 
@@ -47,12 +55,13 @@ var errUnknownType = errors.New("no handler for the type")
 
 // task is one delivery on its way.
 type task struct {
-	d       broker.Delivery
-	m       postrider.Message
-	counted bool // the attempt is committed before the handler runs
-	begun   bool // it was committed
-	count   int  // attempts, this one included
-	log     *slog.Logger
+	d        broker.Delivery
+	m        postrider.Message // as it came, and as it is kept
+	readable postrider.Message // as the handler sees it
+	counted  bool              // the attempt is committed before the handler runs
+	begun    bool              // it was committed
+	count    int               // attempts, this one included
+	log      *slog.Logger
 }
 
 func (t *task) ack() broker.Verdict { return broker.Verdict{Delivery: t.d, Ack: true} }
@@ -66,6 +75,7 @@ func (c *Consumer[Tx]) judge(ctx context.Context, t *task, err error) broker.Ver
 	var (
 		failed *handlerError
 		final  *permanentError
+		away   *keysError
 	)
 	switch {
 	case err == nil:
@@ -76,6 +86,8 @@ func (c *Consumer[Tx]) judge(ctx context.Context, t *task, err error) broker.Ver
 	case ctx.Err() != nil: // shutting down, and out of patience
 		c.takeBack(ctx, t)
 		return t.back(0)
+	case errors.As(err, &away):
+		return c.giveBack(ctx, t, &c.keys, "keys", err)
 	case !errors.As(err, &failed):
 		return c.outage(ctx, t, err)
 	case errors.As(err, &final):
@@ -107,17 +119,21 @@ func (c *Consumer[Tx]) retryLater(ctx context.Context, t *task, cause error) bro
 // outage gives the delivery back because the database, not the handler, failed.
 // No attempt is counted. An outage is told once, and tries grow rare.
 func (c *Consumer[Tx]) outage(ctx context.Context, t *task, err error) broker.Verdict {
+	return c.giveBack(ctx, t, &c.database, "database", err)
+}
+
+func (c *Consumer[Tx]) giveBack(ctx context.Context, t *task, of *trouble, part string, err error) broker.Verdict {
 	c.takeBack(ctx, t)
 	if ctx.Err() != nil {
 		return t.back(0)
 	}
-	first, lasted := c.database.failed(time.Now())
+	first, lasted := of.failed(time.Now())
 	delay := jitter(min(max(lasted/2, c.opts.BackoffMin), c.opts.BackoffMax, outageMax))
 	level := slog.LevelDebug
 	if first {
 		level = slog.LevelError
 	}
-	t.log.Log(ctx, level, "the database failed; messages are given back", "in", delay, "error", err)
+	t.log.Log(ctx, level, "out of reach; messages are given back", "part", part, "in", delay, "error", err)
 	return t.back(delay)
 }
 

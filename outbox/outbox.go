@@ -33,6 +33,16 @@ type Options struct {
 	// so that two such calls cannot deadlock. It costs one statement per call,
 	// and the writer needs EXECUTE on the function lock_keys of the schema.
 	LockKeys bool
+	// Sealer encrypts every message before it is checked and written; nil: none.
+	// A [github.com/postrider/postrider/seal.Box] is one.
+	Sealer Sealer
+}
+
+// Sealer makes a message unreadable for all but its consumers. It is called with
+// the message's final id, must not change its argument and must keep id, topic
+// and key.
+type Sealer interface {
+	Seal(ctx context.Context, m postrider.Message) (postrider.Message, error)
 }
 
 // Limits bound what one message may carry, in bytes. Zero means the limit of
@@ -47,6 +57,7 @@ type Limits struct {
 type Outbox struct {
 	writer writer
 	limits Limits
+	sealer Sealer
 	ids    uuidv7.Generator
 }
 
@@ -56,15 +67,15 @@ func New(d Dialect, opts *Options) *Outbox {
 	if opts != nil {
 		o = *opts
 	}
-	return &Outbox{writer: newWriter(d, o), limits: o.Limits}
+	return &Outbox{writer: newWriter(d, o), limits: o.Limits, sealer: o.Sealer}
 }
 
 // Enqueue writes msgs into the outbox, in this order, inside tx. It does not
 // change msgs. Without messages it does nothing.
 //
-// A message that breaks a limit gives a [*MessageError] and a tx that is no
-// transaction a [*NotTxError], both before any I/O. After any other error the
-// caller must roll back, as after any failed statement.
+// A message that breaks a limit or cannot be sealed gives a [*MessageError], and
+// a tx that is no transaction a [*NotTxError], both before anything is written.
+// After any other error the caller must roll back, as after any failed statement.
 func (o *Outbox) Enqueue(ctx context.Context, tx Tx, msgs ...postrider.Message) error {
 	_, err := o.EnqueueIDs(ctx, tx, msgs...)
 	return err
@@ -76,13 +87,13 @@ func (o *Outbox) EnqueueIDs(ctx context.Context, tx Tx, msgs ...postrider.Messag
 	if err := CheckTx(tx); err != nil {
 		return nil, err
 	}
+	if len(msgs) == 0 {
+		return nil, nil
+	}
 	for i := range msgs {
 		if err := o.check(&msgs[i]); err != nil {
 			return nil, &MessageError{Index: i, Topic: msgs[i].Topic, Err: err}
 		}
-	}
-	if len(msgs) == 0 {
-		return nil, nil
 	}
 	ids := make([]string, len(msgs))
 	for i := range msgs {
@@ -90,10 +101,33 @@ func (o *Outbox) EnqueueIDs(ctx context.Context, tx Tx, msgs ...postrider.Messag
 			ids[i] = o.ids.New()
 		}
 	}
+	if o.sealer != nil {
+		sealed, err := o.seal(ctx, ids, msgs)
+		if err != nil {
+			return nil, err
+		}
+		msgs = sealed
+	}
 	if err := o.writer.write(ctx, tx, ids, msgs); err != nil {
 		return nil, fmt.Errorf("outbox: enqueue %s: %w", describe(msgs), err)
 	}
 	return ids, nil
+}
+
+// seal returns msgs as they are to be written. The limits hold for these too.
+func (o *Outbox) seal(ctx context.Context, ids []string, msgs []postrider.Message) ([]postrider.Message, error) {
+	sealed := make([]postrider.Message, len(msgs))
+	for i, m := range msgs {
+		var err error
+		m.ID = ids[i]
+		if sealed[i], err = o.sealer.Seal(ctx, m); err == nil {
+			err = o.check(&sealed[i])
+		}
+		if err != nil {
+			return nil, &MessageError{Index: i, Topic: msgs[i].Topic, Err: err}
+		}
+	}
+	return sealed, nil
 }
 
 func (o *Outbox) check(m *postrider.Message) error {
@@ -126,8 +160,8 @@ func describe(msgs []postrider.Message) string {
 }
 
 // MessageError says which message of an Enqueue cannot be written and why. It
-// wraps a [*postrider.LimitError] or the error of an encoder, and matches
-// [postrider.ErrInvalid]. Nothing has been written.
+// wraps a [*postrider.LimitError] or the error of an encoder, which match
+// [postrider.ErrInvalid], or that of the Sealer. Nothing has been written.
 type MessageError struct {
 	Index int    // of the message in the call, from 0
 	Topic string // of the message

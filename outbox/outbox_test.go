@@ -208,3 +208,45 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
+
+// sealer turns payloads around, or refuses the topic "bad".
+type sealer struct{ ids []string }
+
+func (s *sealer) Seal(_ context.Context, m postrider.Message) (postrider.Message, error) {
+	if s.ids = append(s.ids, m.ID); m.Topic == "bad" {
+		return m, errDisk
+	}
+	m.Payload = slices.Clone(m.Payload)
+	slices.Reverse(m.Payload)
+	m.Payload = append(m.Payload, '!')
+	m.Headers = map[string]string{"sealed": "yes"}
+	return m, nil
+}
+
+func TestSealerComesBeforeTheTableAndItsLimits(t *testing.T) {
+	for _, d := range []outbox.Dialect{outbox.Postgres, outbox.SQLite} {
+		s, tx := &sealer{}, &recorder{}
+		ob := outbox.New(d, &outbox.Options{Sealer: s, Limits: outbox.Limits{Payload: 4}})
+		m := postrider.Message{Topic: "t", Payload: []byte("abc")}
+		ids, err := ob.EnqueueIDs(t.Context(), tx, m)
+		if err != nil || !slices.Equal(ids, s.ids) {
+			t.Fatalf("%v: ids %q, the sealer saw %q, %v", d, ids, s.ids, err)
+		}
+		if got := tx.args[0]; !reflect.DeepEqual(got[4], []byte("cba!")) || got[6] != `{"sealed":"yes"}` || string(m.Payload) != "abc" {
+			t.Errorf("%v: written %q, the message is %+v", d, got, m)
+		}
+		for _, bad := range []postrider.Message{
+			{Topic: "bad"},
+			{Topic: "t", Payload: []byte("abcd")},
+			postrider.JSON("t", "", "", func() {}),
+		} {
+			var me *outbox.MessageError
+			if err := ob.Enqueue(t.Context(), tx, m, bad); !errors.As(err, &me) || me.Index != 1 {
+				t.Errorf("%v: topic %q: %v", d, bad.Topic, err)
+			}
+		}
+		if len(tx.queries) != 1 {
+			t.Errorf("%v: executed %q", d, tx.queries)
+		}
+	}
+}

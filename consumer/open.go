@@ -1,0 +1,40 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+
+	"github.com/postrider/postrider/seal"
+)
+
+// keysError says that a message could not be opened because the keys could not
+// be asked.
+type keysError struct{ err error }
+
+func (e *keysError) Error() string { return e.err.Error() }
+func (e *keysError) Unwrap() error { return e.err }
+
+// open makes the message readable for its handler, outside of the transaction:
+// the keys may be far away. An erased message has no handler any more; it is
+// claimed like any other, so that it is the same message when it comes again.
+func (c *Consumer[Tx]) open(ctx context.Context, t *task) (erased bool, err error) {
+	limited, cancel := context.WithTimeout(ctx, c.opts.HandlerTimeout)
+	defer cancel()
+	m, err := c.opts.Opener.Open(limited, t.m)
+	switch {
+	case err == nil:
+		t.readable = m
+		if c.keys.worked() {
+			c.opts.Logger.InfoContext(ctx, "the keys are within reach again", "consumer", c.opts.Name)
+		}
+		return false, nil
+	case errors.Is(err, seal.ErrErased):
+		t.log.InfoContext(ctx, "erased: acknowledged without an effect")
+		return true, nil
+	case errors.Is(err, seal.ErrTampered):
+		return false, &handlerError{Permanent(err)}
+	case errors.Is(err, seal.ErrUnknownKey), errors.Is(err, seal.ErrNotSealed):
+		return false, &handlerError{err}
+	}
+	return false, &keysError{err}
+}

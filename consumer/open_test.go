@@ -1,0 +1,136 @@
+package consumer
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/seal"
+)
+
+// opener says what its message's payload asks for.
+type opener struct{ back time.Time }
+
+func (o *opener) Open(_ context.Context, m postrider.Message) (postrider.Message, error) {
+	switch string(m.Payload) {
+	case "erased":
+		return postrider.Message{}, &seal.KeyError{ID: "k", Err: seal.ErrErased}
+	case "tampered":
+		return postrider.Message{}, fmt.Errorf("seal: %w", seal.ErrTampered)
+	case "unknown":
+		return postrider.Message{}, &seal.KeyError{ID: "k", Err: seal.ErrUnknownKey}
+	}
+	if time.Now().Before(o.back) {
+		return postrider.Message{}, &seal.KeyError{ID: "k", Err: errors.New("the key server is away")}
+	}
+	m.Payload = []byte("open " + string(m.Payload))
+	return m, nil
+}
+
+// ledger is a database that notes the statements of the inbox and their values.
+type ledger struct {
+	yes
+	noted *[]string
+}
+
+func (ledger) Dialect() outbox.Dialect { return outbox.Postgres }
+
+func (l ledger) Transact(_ context.Context, fn func(tx *sql.Tx, conn inbox.Conn) error) error {
+	return fn(nil, l)
+}
+
+func (l ledger) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	*l.noted = append(*l.noted, fmt.Sprintf("%.20s %s", query, args))
+	return l.yes.ExecContext(ctx, query, args...)
+}
+func (ledger) QueryRow(context.Context, string, ...any) inbox.Row { return attemptRow{} }
+
+// attemptRow answers every question with zeros.
+type attemptRow struct{}
+
+func (attemptRow) Scan(...any) error { return nil }
+
+// openOnce runs a consumer over one delivery and tells what came of it.
+func openOnce(t *testing.T, payload string, opts *Options) (handled []string, noted, log string, src *again) {
+	t.Helper()
+	var out bytes.Buffer
+	var lines []string
+	src = &again{ready: make(chan broker.Delivery, 1)}
+	opts.Name, opts.Logger = "c", slog.New(slog.NewTextHandler(&out, nil))
+	c := New[*sql.Tx](src, ledger{noted: &lines}, opts)
+	c.HandleMessage("a", func(_ context.Context, _ *sql.Tx, m postrider.Message) error {
+		handled = append(handled, string(m.Payload))
+		return nil
+	})
+	Handle(c, "json", func(context.Context, *sql.Tx, int) error { return nil })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	m := postrider.Message{ID: "01890a5d-ac96-774b-bcce-b302099a8057", Topic: "t", Type: "a", Payload: []byte(payload)}
+	if payload == "json" {
+		m.Type, m.Headers = "json", map[string]string{seal.HeaderAlgorithm: seal.Algorithm}
+	}
+	src.ready <- broker.Delivery{Attempt: 1, Message: m}
+	time.Sleep(time.Hour) // in the bubble
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return handled, strings.Join(lines, "\n"), out.String(), src
+}
+
+func TestOpener(t *testing.T) {
+	for _, c := range []struct {
+		payload string
+		opts    Options
+		handled []string
+		dead    bool
+		log     string
+	}{
+		{"secret", Options{Opener: &opener{}}, []string{"open secret"}, false, ""},
+		{"erased", Options{Opener: &opener{}}, nil, false, "erased"},
+		{"tampered", Options{Opener: &opener{}}, nil, true, "the message is dead"},
+		{"unknown", Options{Opener: &opener{}, MaxAttempts: 1}, nil, true, "unknown key"},
+		{"json", Options{MaxAttempts: 1}, nil, true, "set Options.Opener"},
+	} {
+		t.Run(c.payload, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				handled, noted, log, src := openOnce(t, c.payload, &c.opts)
+				if !slices.Equal(handled, c.handled) || src.acked != 1 {
+					t.Errorf("handled %q, acknowledged %d, want %q and 1", handled, src.acked, c.handled)
+				}
+				if dead := strings.Contains(log, "the message is dead"); dead != c.dead || !strings.Contains(log, c.log) {
+					t.Errorf("dead %v, want %v; log\n%s", dead, c.dead, log)
+				}
+				if strings.Contains(noted, "open secret") || strings.Contains(log, "open secret") {
+					t.Errorf("what was opened was kept:\n%s\n%s", noted, log)
+				}
+			})
+		})
+	}
+}
+
+// Keys that are out of reach cost no attempt, and are told once.
+func TestKeysOutOfReach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handled, _, log, src := openOnce(t, "secret", &Options{Opener: &opener{back: time.Now().Add(10 * time.Minute)}, MaxAttempts: 2})
+		if !slices.Equal(handled, []string{"open secret"}) || src.acked != 1 || src.tries < 5 {
+			t.Errorf("handled %q after %d tries", handled, src.tries)
+		}
+		if strings.Count(log, "level=ERROR") != 1 || !strings.Contains(log, "within reach again") {
+			t.Errorf("the log says\n%s", log)
+		}
+	})
+}

@@ -1,0 +1,191 @@
+// Package seal encrypts payloads before they reach the outbox table and opens
+// them at the consumer. What lies between, the table with its backups, the
+// relay, the broker and the dead letters, holds ciphertext.
+//
+//	ring, err := seal.NewRing(current, older...)
+//	box := seal.New(ring, nil)
+//	ob := outbox.New(outbox.Postgres, &outbox.Options{Sealer: box})
+//	c := consumer.New(source, db, &consumer.Options{Name: "billing", Opener: box})
+//
+// Only the payload is sealed. Topic, key, type and headers stay readable: they
+// route the message. The cipher is AES-256-GCM with a random nonce; a message's
+// id, key and type are authenticated with its payload, so that it cannot be
+// passed off as another one.
+//
+// On the wire the payload is the nonce (12 bytes), the ciphertext and the tag
+// (16 bytes), and two headers are added: [HeaderAlgorithm] and [HeaderKey]. The
+// additional data are the texts "postrider-seal-1", algorithm, key id, message
+// id in lower case, key and type, each behind its length in bytes as a 32-bit
+// big-endian number.
+package seal
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/postrider/postrider"
+)
+
+// The headers of a sealed message.
+const (
+	HeaderAlgorithm = "seal-algorithm" // [Algorithm]
+	HeaderKey       = "seal-key"       // id of the key
+)
+
+// Algorithm is the one cipher in use: AES-256-GCM, nonce in front.
+const Algorithm = "A256GCM"
+
+// Overhead is by how many bytes a payload grows.
+const Overhead = 12 + 16
+
+// Conditions that a caller acts on. Errors of [Keys] come back wrapped, too.
+var (
+	// ErrUnknownKey: nobody knows a key of that id here. More keys may help.
+	ErrUnknownKey = errors.New("unknown key")
+	// ErrErased: the key was destroyed on purpose, and the payload with it.
+	ErrErased = errors.New("the key was destroyed: the payload is erased")
+	// ErrTampered: the payload does not fit the message's id, key and type under
+	// its key. Nothing can help.
+	ErrTampered = errors.New("the message was changed after it was sealed, or sealed with another key of that id")
+	// ErrNotSealed: the message is plain, and plain ones are refused.
+	ErrNotSealed = errors.New("the message is not sealed")
+	// ErrSealed: the message to be sealed is sealed already.
+	ErrSealed = errors.New("the message is sealed already: open it first")
+)
+
+// Keys finds keys. Its methods may be called at once from many goroutines, and
+// once per message: an implementation that asks a server should remember the
+// answers. Its errors must hold no secret.
+//
+// [Ring] is a fixed set. One that finds a key per person, by the message's key
+// say, makes erasing a person the deletion of one key: return [ErrErased] then.
+type Keys interface {
+	// SealingKey returns the key for a message that is about to be written.
+	SealingKey(ctx context.Context, m *postrider.Message) (Key, error)
+	// OpeningKey returns the key of that id, ErrUnknownKey or ErrErased. Any
+	// other error means that it cannot be found out now.
+	OpeningKey(ctx context.Context, id string, m *postrider.Message) (Key, error)
+}
+
+// Options are the settings of a Box. nil means all defaults.
+type Options struct {
+	// AllowPlain lets Open pass messages that are not sealed: while producers
+	// begin to seal, or where only some do. Else such a message is ErrNotSealed,
+	// so that nobody who can write to the broker slips one in.
+	AllowPlain bool
+}
+
+// A Box seals and opens messages. It is safe for concurrent use.
+type Box struct {
+	keys Keys
+	opts Options
+}
+
+// New returns a Box that asks keys. It does no I/O. opts may be nil.
+func New(keys Keys, opts *Options) *Box {
+	b := &Box{keys: keys}
+	if opts != nil {
+		b.opts = *opts
+	}
+	return b
+}
+
+// Seal returns m with its payload encrypted and its headers extended; m itself
+// is not changed. m needs its ID. The error is of the Keys, or ErrSealed.
+func (b *Box) Seal(ctx context.Context, m postrider.Message) (postrider.Message, error) {
+	if _, sealed := m.Headers[HeaderAlgorithm]; sealed {
+		return postrider.Message{}, fmt.Errorf("seal: %w", ErrSealed)
+	}
+	if m.ID == "" {
+		return postrider.Message{}, errors.New("seal: the message has no id yet")
+	}
+	key, err := b.keys.SealingKey(ctx, &m)
+	if err == nil {
+		err = key.check()
+	}
+	if err != nil {
+		return postrider.Message{}, fmt.Errorf("seal: key for a new message: %w", err)
+	}
+	m.Payload = key.aead.Seal(nil, nil, m.Payload, additional(key.id, &m))
+	headers := make(map[string]string, len(m.Headers)+2)
+	maps.Copy(headers, m.Headers)
+	headers[HeaderAlgorithm], headers[HeaderKey] = Algorithm, key.id
+	m.Headers = headers
+	return m, nil
+}
+
+// Open returns m as it was before Seal; m itself is not changed. With an error,
+// which holds nothing of the payload, there is no message. See the conditions of
+// this package.
+func (b *Box) Open(ctx context.Context, m postrider.Message) (postrider.Message, error) {
+	algorithm, sealed := m.Headers[HeaderAlgorithm]
+	id := m.Headers[HeaderKey]
+	switch {
+	case !sealed && b.opts.AllowPlain && id == "":
+		return m, nil
+	case !sealed:
+		return postrider.Message{}, fmt.Errorf("seal: message %s: %w", m.ID, ErrNotSealed)
+	case algorithm != Algorithm:
+		return postrider.Message{}, fmt.Errorf("seal: message %s is sealed with an algorithm that this program does not know: upgrade it: %w", m.ID, ErrUnknownKey)
+	}
+	key, err := b.keys.OpeningKey(ctx, id, &m)
+	if err == nil {
+		err = key.check()
+	}
+	if err == nil && key.id != id {
+		err = fmt.Errorf("the keys gave another one, %q", key.id)
+	}
+	if err != nil {
+		return postrider.Message{}, &KeyError{ID: id, Err: err}
+	}
+	payload, err := key.aead.Open(nil, nil, m.Payload, additional(id, &m))
+	if err != nil {
+		return postrider.Message{}, fmt.Errorf("seal: message %s, key %q: %w", m.ID, id, ErrTampered)
+	}
+	m.Payload = payload
+	m.Headers = maps.Clone(m.Headers)
+	delete(m.Headers, HeaderAlgorithm)
+	delete(m.Headers, HeaderKey)
+	if len(m.Headers) == 0 {
+		m.Headers = nil
+	}
+	return m, nil
+}
+
+// KeyError says which key a message asked for, and why it is not there:
+// ErrUnknownKey, ErrErased or an error of the Keys.
+type KeyError struct {
+	ID  string
+	Err error
+}
+
+func (e *KeyError) Error() string {
+	s := fmt.Sprintf("seal: key %q: %v", e.ID, e.Err)
+	if errors.Is(e.Err, ErrUnknownKey) {
+		s += ": add it to the keys of this consumer"
+	}
+	return s
+}
+
+func (e *KeyError) Unwrap() error { return e.Err }
+
+// additional is what is authenticated beside the payload. The topic is not: a
+// route may change it.
+func additional(keyID string, m *postrider.Message) []byte {
+	id := strings.ToLower(m.ID)
+	fields := [...]string{"postrider-seal-1", Algorithm, keyID, id, m.Key, m.Type}
+	size := 4 * len(fields)
+	for _, f := range fields {
+		size += len(f)
+	}
+	b := make([]byte, 0, size)
+	for _, f := range fields {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(f)))
+		b = append(b, f...)
+	}
+	return b
+}
