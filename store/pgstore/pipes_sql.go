@@ -32,7 +32,7 @@ SELECT $1, $3, $4, (SELECT id FROM r), $6::text[], $7::text[], $8::text[], $9::j
   SELECT o.topic, o.type, o.key, o.headers FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos
   UNION ALL
   SELECT o.topic, o.type, o.key, o.headers FROM unnest(c.inflight + c.draining) AS r(xids)
-  CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
+  CROSS JOIN LATERAL (SELECT o.topic, o.type, o.key, o.headers FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
    AND o.lane + 0::smallint = c.lane AND o.seq + 0 <= c.pos
    AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)) o) o
  WHERE p.name = $1 AND {{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers)),

@@ -50,19 +50,24 @@ func grants() []grant {
 	)
 	return []grant{
 		{"migration", see, see, see, see},
-		{"outbox", "INSERT " + written, see, "SELECT " + shown, "SELECT " + shown},
+		{"outbox", "INSERT " + written, "SELECT; DELETE", "SELECT " + shown, "SELECT " + shown}, // what is settled, by retention
 		{"outbox_seq", "USAGE", "SELECT; UPDATE", see, see},
 		// A sequence that was set back is lifted by the relay, and that is noted.
 		{"outbox_info", "", "SELECT; UPDATE restore_epoch, reset_xid, floor", see, see},
-		{"pipe", "", "SELECT; INSERT", see, "SELECT; INSERT"},
+		{"pipe", "", "SELECT; INSERT; UPDATE pause_reason", see, "SELECT; INSERT; DELETE; UPDATE paused, paused_at, paused_by, pause_reason"}, // one column, so that rows can be locked
 		{"running", "", work, see, work},
 		{"progress", "", work, see, work},
 		{"relay", "", all, see, all},
 		{"parked", "", all, "SELECT " + aside, all},
 		{"request", "", "SELECT; DELETE; " + carryOut, see, "SELECT; DELETE; " + carryOut + "; INSERT " + asked},
-		{"audit", "", "SELECT; INSERT", see, "SELECT; INSERT"},
+		{"audit", "", work, see, "SELECT; INSERT"}, // by its trigger, nothing that is younger than a week is deleted
 		{"hold", "", all, see, all},
-		{"repair", "", "SELECT; INSERT; UPDATE", see, "SELECT; INSERT; UPDATE"},
+		{"repair", "", "SELECT; INSERT; UPDATE", see, all},
+		{"retention", "", "SELECT; UPDATE", see, see},
+		{"keeper", "", see, see, see},
+		{"book", "", "SELECT; INSERT; UPDATE", see, see},
+		{"book_cursor", "", "SELECT; UPDATE", see, see},
+		{"book_lane", "", "SELECT; UPDATE", see, see},
 		{"strict_topic", "", see, see, see},
 		{"key_version", "", see, see, see},
 		{"strict_number", "", "", "", ""}, // called by its trigger

@@ -325,3 +325,45 @@ func TestRolesWithoutCreaterole(t *testing.T) {
 		}
 	})
 }
+
+// Retention and the books are the relay's, pipes the admin's.
+func TestRolesKeepTheHouse(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		pools := d.roles()
+		d.exec(`INSERT INTO box.outbox (topic, key, type, created_at) VALUES ('t', 'k', 'a', now() - interval '2 hours'), ('t', 'k', 'b', now())`)
+		o.want("a", "b")
+		relay, person := d.storeAs(pools["relay"]), d.storeAs(pools["admin"])
+		if b, err := relay.Audit(t.Context(), store.AuditRequest{}); err != nil || b.Counted != 2 {
+			t.Errorf("audit: %+v, %v", b, err)
+		}
+		if p, err := relay.Prune(t.Context(), store.PruneRequest{Runner: "r", OlderThan: time.Hour}); err != nil || p.Rows != 1 {
+			t.Errorf("prune: %+v, %v", p, err)
+		}
+		if _, err := relay.Tidy(t.Context(), store.TidyRequest{}); err != nil {
+			t.Errorf("tidy: %v", err)
+		}
+		if _, err := person.AddPipe(t.Context(), store.AddPipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
+			t.Errorf("add a pipe: %v", err)
+		}
+		if err := person.PausePipe(t.Context(), store.PausePipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
+			t.Errorf("pause a pipe: %v", err)
+		}
+		if _, err := person.RemovePipe(t.Context(), store.RemovePipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
+			t.Errorf("remove a pipe: %v", err)
+		}
+		reader, writer := d.storeAs(pools["reader"]), d.storeAs(pools["writer"])
+		for what, err := range map[string]error{
+			"a reader pauses":   reader.PausePipe(t.Context(), store.PausePipe{Name: "main", Actor: "me", Reason: "test"}),
+			"a reader tidies":   second(reader.Tidy(t.Context(), store.TidyRequest{})),
+			"a writer looks":    second(writer.Pipes(t.Context())),
+			"a writer's status": second(writer.Status(t.Context())),
+			"an admin prunes":   second(person.Prune(t.Context(), store.PruneRequest{Runner: "r"})),
+		} {
+			if !errors.Is(err, store.ErrUnusable) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
