@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/store"
 )
 
 // job is one call to the store or the sink, and its answer.
@@ -36,6 +37,7 @@ func (lp *loop) lease(a core.Lease) core.Event {
 	ctx, cancel := context.WithTimeout(lp.calls, a.Timeout)
 	defer cancel()
 	ev := core.Leased{ID: a.ID}
+	a.Req.Report = store.Report{Version: lp.r.opts.Version, Trouble: lp.r.rec.trouble()}
 	lp.guard("lease", &ev.Err, func() (err error) { ev.Grant, err = lp.r.store.Lease(ctx, a.Req); return err })
 	return ev
 }

@@ -40,6 +40,7 @@ type Retry struct {
 // Options tune a relay. The zero value of every field is a good default.
 type Options struct {
 	Instance string       // a name for people; "": "relay"
+	Version  string       // of the program, told to people beside Instance
 	Lanes    []store.Lane // when not empty, only these lanes are worked on
 	MaxLanes int          // most lanes to hold; 0: the fair share
 

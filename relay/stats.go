@@ -1,8 +1,10 @@
 package relay
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -176,6 +178,32 @@ func (r *recorder) stats() Stats {
 		s.Parked[st.String()] = r.parked[st]
 	}
 	return s
+}
+
+// trouble says in words what does not work now, for people who see the database
+// only. It holds no error's text: that stays in the log.
+func (r *recorder) trouble() []string {
+	const most, longest = 8, 200
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []string
+	say := func(text string) {
+		if len(all) < most {
+			all = append(all, strings.ToValidUTF8(text[:min(len(text), longest)], ""))
+		}
+	}
+	if n := len(r.paused); n > 0 {
+		say(fmt.Sprintf("%d lanes are paused: too many keys are set aside", n))
+	}
+	for _, part := range slices.Sorted(maps.Keys(r.s.Down)) {
+		if part != "store" { // who hears of it hears through the store
+			say(part + " is down")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.braked)) {
+		say(fmt.Sprintf("destination %q is held: it rejects everything", name))
+	}
+	return all
 }
 
 func (r *recorder) health() Health {

@@ -72,6 +72,14 @@ type LeaseRequest struct {
 	Leave    bool          // give back everything and forget the instance
 	// Observe asks for the grant without taking new lanes (a draining instance).
 	Observe bool
+	Report  Report
+}
+
+// Report is what an instance tells people of itself with a heartbeat. A store
+// that has room for it shows it in its Status and to its Doctor.
+type Report struct {
+	Version string   // of the program
+	Trouble []string // what does not work now, in words for a person
 }
 
 // Release gives one lane back. A release with an old epoch changes nothing.

@@ -8,7 +8,7 @@
 // Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, also of the
 // database (login, privileges, row security, read-only), 3 lag above
 // --fail-if-lag, 4 database or broker unreachable, 5 schema missing or of
-// another version.
+// another version, 6 the doctor found something.
 package main
 
 import (
@@ -35,6 +35,7 @@ const (
 	exitLag         = 3
 	exitUnreachable = 4
 	exitSchema      = 5
+	exitFindings    = 6
 )
 
 func main() {
@@ -111,11 +112,17 @@ type lagError struct{ text string }
 
 func (e *lagError) Error() string { return e.text }
 
+// findingsError says that the doctor found what --fail-on names.
+type findingsError struct{ text string }
+
+func (e *findingsError) Error() string { return e.text }
+
 func exitCode(err error) int {
 	var (
 		usage       *usageError
 		conf        *config.Error
 		lag         *lagError
+		findings    *findingsError
 		unreachable *unreachableError
 		connect     *pgconn.ConnectError
 	)
@@ -124,6 +131,8 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.As(err, &lag):
 		return exitLag
+	case errors.As(err, &findings):
+		return exitFindings
 	case errors.Is(err, store.ErrSchema):
 		return exitSchema
 	case errors.As(err, &unreachable), errors.As(err, &connect):

@@ -20,6 +20,8 @@ type opened struct {
 	store.Migrator
 	// journal is what people did; nil where the store keeps no record of it.
 	journal store.Journal
+	// doctor looks for what is wrong; nil where the store has none.
+	doctor store.Doctor
 	// newest is the schema version that this program makes.
 	newest int
 	// enqueue writes msgs in one transaction of its own.

@@ -49,7 +49,7 @@ func openPostgres(set *settings) (*opened, error) {
 	st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: set.pipe, Lanes: set.lanes, Durable: durable})
 	ob := outbox.New(outbox.Postgres, &outbox.Options{Schema: set.schema})
 	return &opened{
-		Store: st, Admin: st, Migrator: st, journal: st, newest: pgstore.Version, rolesSQL: st.RolesSQL, close: pool.Close,
+		Store: st, Admin: st, Migrator: st, doctor: st, journal: st, newest: pgstore.Version, rolesSQL: st.RolesSQL, close: pool.Close,
 		enqueue: func(ctx context.Context, msgs []postrider.Message) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return ob.Enqueue(ctx, outbox.Pgx(tx), msgs...) })
 		},

@@ -123,7 +123,7 @@ func (a *app) runRelay(ctx context.Context) error {
 	}
 	defer sink.close()
 	log := a.logger()
-	opts.Logger = log
+	opts.Logger, opts.Version = log, buildVersion().Version
 	m := newMetrics(st, st.Info().Pipe, a.set.relay.statusEvery)
 	opts.Observer = m.observer()
 	r := relay.New(st, sink, opts)

@@ -42,7 +42,7 @@ environment or the file, not into flags, which every user of the machine can see
 
 Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, also of the database
 (login, privileges, row security, read-only), 3 lag above --fail-if-lag, 4 database or
-broker unreachable, 5 schema missing or of another version.`
+broker unreachable, 5 schema missing or of another version, 6 the doctor found something.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -67,8 +67,8 @@ func (a *app) root() *cobra.Command {
 	fs.StringVar(&a.set.logFormat, "log-format", "text", "how to log: text or json")
 	mark(fs, "store", "broker", "schema", "pipe", "output", "actor", "log-level", "log-format")
 
-	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.enqueueCommand(),
-		a.deadCommand(), a.pipeCommand(), a.journalCommand(), a.demoCommand(), a.strictCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
+	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.doctorCommand(), a.enqueueCommand(), a.deadCommand(), a.pipeCommand(),
+		a.journalCommand(), a.demoCommand(), a.strictCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.load(cmd) }
 	return root
 }

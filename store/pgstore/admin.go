@@ -18,16 +18,33 @@ func (s *Store) Status(ctx context.Context) (store.Status, error) {
 	if s.bad != nil {
 		return store.Status{}, s.bad
 	}
-	st := store.Status{Pipe: s.opts.Pipe, Parked: map[string]int64{}}
+	st, known, err := s.statusBy(ctx, s.pool, s.opts.CountLimit)
+	if err != nil {
+		return store.Status{}, s.wrap("status", err)
+	}
+	if !known {
+		return store.Status{}, fmt.Errorf("pipe %q has never been read: %w", s.opts.Pipe, store.ErrNotFound)
+	}
+	return st, nil
+}
+
+// batcher is a pool, or a transaction that is under way.
+type batcher interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// statusBy counts up to limit rows of each lane.
+func (s *Store) statusBy(ctx context.Context, by batcher, limit int) (st store.Status, known bool, err error) {
+	st = store.Status{Pipe: s.opts.Pipe, Parked: map[string]int64{}}
 	pipe := s.opts.Pipe
-	known := 0
+	pipes := 0
 	b := &pgx.Batch{}
 	b.Queue(noRowSecurity)
 	// The estimates of a young outbox make the counts look so expensive that the
 	// server compiles them, for seconds, to run for a millisecond.
 	b.Queue(`SELECT set_config('jit', 'off', true)`)
-	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &known, &st.Paused) })
-	b.Queue(s.sql.counts, pipe, s.opts.CountLimit).Query(func(rows pgx.Rows) error { return scanLanes(rows, &st) })
+	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &pipes, &st.Paused) })
+	b.Queue(s.sql.counts, pipe, limit).Query(func(rows pgx.Rows) error { return scanLanes(rows, &st) })
 	b.Queue(s.sql.instances, pipe).Query(func(rows pgx.Rows) error { return scanInstances(rows, &st) })
 	b.Queue(s.sql.parkedCount, pipe).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
@@ -44,13 +61,8 @@ func (s *Store) Status(ctx context.Context) (store.Status, error) {
 		st.Holds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[store.Hold])
 		return err
 	})
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
-		return store.Status{}, s.wrap("status", err)
-	}
-	if known == 0 {
-		return store.Status{}, fmt.Errorf("pipe %q has never been read: %w", pipe, store.ErrNotFound)
-	}
-	return st, nil
+	err = by.SendBatch(ctx, b).Close()
+	return st, pipes > 0, err
 }
 
 func scanLanes(rows pgx.Rows, st *store.Status) error {

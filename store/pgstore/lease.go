@@ -76,7 +76,11 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	if req.Leave {
 		b.Queue(s.sql.leave, pipe, req.BootID)
 	} else {
-		b.Queue(s.sql.heartbeat, pipe, req.BootID, req.Instance, req.TTL.Seconds())
+		trouble := req.Report.Trouble
+		if trouble == nil {
+			trouble = []string{}
+		}
+		b.Queue(s.sql.heartbeat, pipe, req.BootID, req.Instance, req.TTL.Seconds(), req.Report.Version, time.Now(), trouble)
 	}
 	if s.knownIdentity() == "" { // a missing privilege shows at the start, also when there is nothing to take
 		b.Queue(s.sql.take, pipe, req.BootID, []int16{})

@@ -36,10 +36,11 @@ FROM {{schema}}.outbox_info i CROSS JOIN (SELECT ` + applied + `) AS a(version, 
   ORDER BY boot_id FOR UPDATE SKIP LOCKED) x WHERE r.pipe = x.pipe AND r.boot_id = x.boot_id`)
 	// The new deadline is now + ttl whatever stood there: a clock that was set
 	// back leaves no lease that lasts for hours.
-	st.heartbeat = q(`INSERT INTO {{schema}}.relay AS r (pipe, boot_id, instance, ttl, alive_until)
-SELECT p.name, $2, $3, $4::float8 * interval '1 second', clock_timestamp() + $4::float8 * interval '1 second'
+	st.heartbeat = q(`INSERT INTO {{schema}}.relay AS r (pipe, boot_id, instance, ttl, alive_until, version, clock, trouble)
+SELECT p.name, $2, $3, $4::float8 * interval '1 second', clock_timestamp() + $4::float8 * interval '1 second', $5, $6::timestamptz, $7::text[]
 FROM {{schema}}.pipe p WHERE p.name = $1
-ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, ttl = excluded.ttl, instance = excluded.instance`)
+ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, ttl = excluded.ttl, instance = excluded.instance,
+ version = excluded.version, clock = excluded.clock, trouble = excluded.trouble`)
 	st.leave = q(`DELETE FROM {{schema}}.relay WHERE pipe = $1 AND boot_id = $2`)
 	const next = `INSERT INTO {{schema}}.progress (pipe, lane, n, owner, pos, low, next_xid, running, draining, drain_seq, delivered)
 SELECT c.pipe, c.lane, c.n + 1, `

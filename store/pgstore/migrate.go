@@ -24,7 +24,7 @@ var files embed.FS
 // with a newer one too when that says so: a migration begins with the line
 // "-- compatible: N", which names the oldest Version whose programs go on
 // working beside it.
-const Version = 6
+const Version = 7
 
 type migration struct {
 	version    int

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/store"
+)
+
+type doctorFlags struct {
+	failOn string
+	all    bool
+	req    store.ExamineRequest
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	var set doctorFlags
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what is wrong with an outbox, or will be",
+		Long: "Asks the database, changes nothing, and works also when no relay lives. What it finds comes\n" +
+			"with what it leads to and what to do: the worst first. It exits with code 6 when something is\n" +
+			"at least as bad as --fail-on. What is ten times over a limit is critical.",
+		Example: "  postrider doctor --store postgres://admin@db1/shop --role shop_relay\n" +
+			"  postrider doctor --fail-on warning --output json",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.examine(cmd.Context(), &set) },
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringVar(&set.failOn, "fail-on", "critical", "exit with code 6 from this on: warning, critical or never")
+	fs.BoolVar(&set.all, "all", false, "print what is in order too")
+	fs.StringVar(&set.req.Role, "role", "", "the relay's role, whose privileges are judged (default: the role of --store)")
+	fs.DurationVar(&set.req.Timeout, "timeout", 5*time.Second, "for each check")
+	fs.DurationVar(&set.req.Limits.Transaction, "max-transaction", 5*time.Minute, "age of a transaction from which on it is told")
+	fs.DurationVar(&set.req.Limits.Lag, "max-lag", time.Minute, "age of the oldest pending message from which on it is told")
+	fs.DurationVar(&set.req.Limits.Skew, "max-skew", time.Second, "difference of clocks from which on it is told")
+	return cmd
+}
+
+func (a *app) examine(ctx context.Context, set *doctorFlags) error {
+	failOn := store.Critical + 1
+	if set.failOn != "never" {
+		if err := failOn.UnmarshalText([]byte(set.failOn)); err != nil || failOn == store.OK {
+			return usagef("fail-on is %q: use warning, critical or never", set.failOn)
+		}
+	}
+	st, err := openStore(&a.set)
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	if st.doctor == nil {
+		return usagef("store %q cannot be examined: there is nothing that could be set wrong", st.Info().Name)
+	}
+	if st.exists != nil {
+		if err := st.exists(); err != nil {
+			return err
+		}
+	}
+	if _, _, err := reach(ctx, st); err != nil && exitCode(err) == exitUnreachable {
+		return err
+	}
+	found, err := admin.Examine(ctx, set.req, st.doctor)
+	if err != nil {
+		return err
+	}
+	if err := a.print(found, func(w *tabwriter.Writer) { diagnosisText(w, found, set.all) }); err != nil {
+		return err
+	}
+	if found.Worst >= failOn {
+		return &findingsError{fmt.Sprintf("%d findings are critical, %d are warnings", found.Critical, found.Warning)}
+	}
+	return nil
+}
+
+func diagnosisText(w *tabwriter.Writer, d admin.Diagnosis, all bool) {
+	const keep = "" // what is found may name what others chose: roles, slots, applications
+	for _, f := range d.Findings {
+		if f.Severity == store.OK && !all {
+			continue
+		}
+		row(w, strings.ToUpper(f.Severity.String()), f.Check, visible(f.What, keep))
+		if f.Why != "" {
+			row(w, "", "why", visible(f.Why, keep))
+		}
+		if f.Fix != "" {
+			row(w, "", "fix", visible(f.Fix, keep))
+		}
+		for _, sql := range f.SQL {
+			row(w, "", "SQL", visible(sql, keep)+";")
+		}
+	}
+	row(w, fmt.Sprintf("%d critical, %d warnings, %d in order", d.Critical, d.Warning, d.OK))
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store"
+)
+
+// The doctor's answer as text and as JSON, and its exit status.
+func TestDoctor(t *testing.T) {
+	pg := testserver.SharedPostgres(t, "18")
+	good := outboxOn(t, pg)
+	for _, tc := range []struct {
+		name string
+		code int
+		args []string
+		want string
+	}{
+		{"critical", 6, nil, "critical"},
+		{"never", 0, []string{"--fail-on", "never"}, ""},
+		{"nonsense", 2, []string{"--fail-on", "ok"}, "use warning, critical or never"},
+		{"no such role", 2, []string{"--role", "stranger"}, `there is no role "stranger"`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := cli(t, nil, "", append([]string{"doctor", "--store", good}, tc.args...)...)
+			if got.code != tc.code || !strings.Contains(got.err, tc.want) {
+				t.Errorf("exit code %d, want %d; stderr %q", got.code, tc.code, got.err)
+			}
+			if tc.code == 2 {
+				return
+			}
+			for _, word := range []string{"CRITICAL  relays", "no relay lives", "postrider relay", "in order"} {
+				if !strings.Contains(got.out, word) {
+					t.Errorf("stdout lacks %q:\n%s", word, got.out)
+				}
+			}
+			if strings.Contains(got.out, "OK  ") {
+				t.Errorf("what is in order is printed without --all:\n%s", got.out)
+			}
+		})
+	}
+	got := cli(t, nil, "", "doctor", "--store", good, "-o", "json", "--fail-on", "warning")
+	var d admin.Diagnosis
+	if err := json.Unmarshal([]byte(got.out), &d); err != nil || got.code != 6 {
+		t.Fatalf("exit code %d, %v: %s", got.code, err, got.out)
+	}
+	if d.Worst != store.Critical || d.Critical == 0 || d.Critical+d.Warning+d.OK != len(d.Findings) || d.Findings[0].Severity != store.Critical {
+		t.Errorf("%+v", d)
+	}
+	if got := cli(t, nil, "", "doctor", "--store", pg.Database(t)); got.code != 6 || !strings.Contains(got.out, "has no outbox") {
+		t.Errorf("without an outbox: exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+	if got := cli(t, nil, "", "doctor", "--store", "memory:"); got.code != 2 || !strings.Contains(got.err, "cannot be examined") {
+		t.Errorf("a store in memory: exit code %d, %s", got.code, got.err)
+	}
+	if got := cli(t, nil, "", "doctor", "--store", "postgres://u@127.0.0.1:1/db"); got.code != 4 {
+		t.Errorf("nobody answers: exit code %d, %s", got.code, got.err)
+	}
+}

@@ -1,0 +1,301 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/postrider/postrider/store"
+)
+
+var _ store.Doctor = (*Store)(nil)
+
+// check is one thing that a doctor looks at.
+type check struct {
+	name string
+	// tables says that it reads the outbox's own tables, and so needs a schema
+	// that this program knows; the others read the server's catalogs only.
+	tables bool
+	look   func(p *patient, ctx context.Context) ([]store.Finding, error)
+}
+
+// checks in the order of their findings: what keeps a relay from working at all
+// comes first.
+func checks() []check {
+	return []check{
+		{"schema", false, (*patient).schemaVersion},
+		{"server", false, (*patient).server},
+		{"privileges", false, (*patient).privileges},
+		{"row-security", false, (*patient).rowSecurity},
+		{"owner", false, (*patient).owner},
+		{"grants", false, (*patient).grants},
+		{"settings", false, (*patient).settings},
+		{"durability", false, (*patient).durability},
+		{"pooler", false, (*patient).pooler},
+		{"connections", false, (*patient).connections},
+		{"moved", true, (*patient).moved},
+		{"sequence", true, (*patient).sequence},
+		{"unlogged", false, (*patient).unlogged},
+		{"columns", true, (*patient).columns},
+		{"indexes", false, (*patient).indexes},
+		{"constraints", false, (*patient).constraints},
+		{"triggers", false, (*patient).triggers},
+		{"subscriptions", false, (*patient).subscriptions},
+		{"locks", false, (*patient).locks},
+		{"transactions", true, (*patient).transactions},
+		{"prepared", true, (*patient).prepared},
+		{"horizon", false, (*patient).horizon},
+		{"wraparound", false, (*patient).wraparound},
+		{"vacuum", false, (*patient).vacuum},
+		{"size", false, (*patient).size},
+		{"relays", true, (*patient).relays},
+		{"versions", true, (*patient).versions},
+		{"clock", true, (*patient).clock},
+		{"lanes", true, (*patient).lanes},
+		{"lag", true, (*patient).lag},
+		{"parked", true, (*patient).parked},
+		{"requests", true, (*patient).requests},
+	}
+}
+
+// Examine makes every check of a doctor, each in a transaction of its own that
+// may only read.
+func (s *Store) Examine(ctx context.Context, req store.ExamineRequest) ([]store.Finding, error) {
+	if s.bad != nil {
+		return nil, s.bad
+	}
+	p := &patient{s: s, req: req.WithDefaults()}
+	if err := p.meet(ctx); err != nil {
+		return nil, s.wrap("examine", err)
+	}
+	if err := known(p.req.Only); err != nil {
+		return nil, err
+	}
+	var found []store.Finding
+	for _, c := range checks() {
+		if len(p.req.Only) > 0 && !slices.Contains(p.req.Only, c.name) {
+			continue
+		}
+		if c.tables && !p.have.fits() {
+			continue // the finding of "schema" says so
+		}
+		f, err := p.examine(ctx, c)
+		found = append(found, f...)
+		if err != nil {
+			return found, s.wrap("examine", err)
+		}
+		if p.standby {
+			break // a standby answers for its primary, or not at all
+		}
+	}
+	return found, nil
+}
+
+// known refuses the name of a check that there is none of.
+func known(only []string) error {
+	var all []string
+	for _, c := range checks() {
+		all = append(all, c.name)
+	}
+	for _, name := range only {
+		if !slices.Contains(all, name) {
+			return &store.UnusableError{What: fmt.Sprintf("there is no check %q", name), Fix: "use " + strings.Join(all, ", ")}
+		}
+	}
+	return nil
+}
+
+// patient is one outbox under examination.
+type patient struct {
+	s   *Store
+	req store.ExamineRequest
+
+	role      string // whose privileges are judged
+	self      bool   // it is the role of the connection
+	super     bool   // it may do everything
+	statsRole bool   // the connection's role sees the activity of others
+	version   int    // of the server, as 150004
+	standby   bool
+	noOutbox  bool // the schema holds none
+	have      found
+
+	tx     pgx.Tx // of the check under way
+	status *store.Status
+}
+
+// meet finds out who asks, and what is there.
+func (p *patient) meet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, max(p.req.Timeout, 10*time.Second))
+	defer cancel()
+	p.role = p.req.Role
+	err := p.s.pool.QueryRow(ctx, `SELECT coalesce(nullif($1, ''), current_user::text),
+ $1 IN ('', current_user::text), pg_has_role('pg_read_all_stats', 'USAGE'),
+ current_setting('server_version_num')::int, pg_is_in_recovery()`, p.req.Role).
+		Scan(&p.role, &p.self, &p.statsRole, &p.version, &p.standby)
+	if err != nil {
+		return err
+	}
+	err = p.s.pool.QueryRow(ctx, `SELECT rolsuper FROM pg_roles WHERE rolname = $1`, p.role).Scan(&p.super)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return &store.UnusableError{What: fmt.Sprintf("there is no role %q to examine", p.role), Fix: "check --role"}
+	}
+	if err != nil {
+		return err
+	}
+	err = p.s.pool.QueryRow(ctx, `SELECT NOT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = $1 AND c.relname = 'outbox')`, p.s.opts.Schema).Scan(&p.noOutbox)
+	if err != nil || p.noOutbox {
+		return err
+	}
+	p.have, err = p.s.schemaVersion(ctx, p.s.pool)
+	if errors.Is(err, store.ErrUnusable) { // "privileges" says which ones are missing
+		return nil
+	}
+	return err
+}
+
+// examine makes one check, and makes a finding of one that could not be made. Its
+// error is that of a database that cannot be asked.
+func (p *patient) examine(ctx context.Context, c check) ([]store.Finding, error) {
+	if p.noOutbox && c.name != "schema" && c.name != "server" {
+		return nil, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, p.req.Timeout+p.req.Again)
+	defer cancel()
+	found, err := p.inTx(limited, c)
+	for i := range found {
+		found[i].Check = c.name
+	}
+	if err == nil {
+		return found, nil
+	}
+	f := store.Finding{Check: c.name, Severity: store.Warning, Why: "what this check would have found is not known"}
+	var pg *pgconn.PgError
+	isAnswer := errors.As(err, &pg)
+	switch {
+	case ctx.Err() != nil:
+		return found, ctx.Err()
+	case limited.Err() != nil, isAnswer && (pg.Code == "57014" || pg.Code == "55P03"):
+		f.What = fmt.Sprintf("this check gave no answer within %s", p.req.Timeout)
+		f.Fix = "see the check \"locks\": a lock on the table, or a server under load; --timeout gives it longer"
+	case isAnswer && pg.Code == "42501" && strings.Contains(pg.Message, "row-level security"):
+		f.What = "this check may not look: row security would hide rows from " + p.asker()
+		f.Fix = "see the check \"row-security\""
+	case isAnswer && pg.Code == "42501":
+		f.What = fmt.Sprintf("this check may not look: %s", pg.Message)
+		f.Fix = "see the check \"privileges\", or examine as the owner of the outbox and name the relay's role with --role"
+	case isAnswer:
+		f.Severity = store.Critical
+		f.What = fmt.Sprintf("this check failed: %s (SQLSTATE %s)", pg.Message, pg.Code)
+		f.Fix = "compare the schema with `postrider migrate --print-sql`: something is missing or was changed"
+	default:
+		return found, err
+	}
+	return append(found, f), nil
+}
+
+func (p *patient) asker() string {
+	if p.self {
+		return fmt.Sprintf("the role %q", p.role)
+	}
+	return "the role that asks"
+}
+
+// inTx runs a check in a transaction that can change nothing, with every row
+// visible or an error, and ends it without a trace.
+func (p *patient) inTx(ctx context.Context, c check) (found []store.Finding, err error) {
+	tx, err := p.s.pool.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly, IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = tx.Rollback(ctx) // a connection that cannot do it is closed by the pool
+	}()
+	timeout := fmt.Sprintf("%dms", p.req.Timeout.Milliseconds())
+	_, err = tx.Exec(ctx, `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $1, true),
+ set_config('row_security', 'off', true), set_config('jit', 'off', true), set_config('search_path', 'pg_catalog', true)`, timeout)
+	if err != nil {
+		return nil, err
+	}
+	p.tx = tx
+	return c.look(p, ctx)
+}
+
+// expand fills the placeholders of a statement of a check: the quoted schema,
+// which is never a parameter since it names tables.
+func (p *patient) expand(sql string) string { return p.s.expand(sql, 0) }
+
+// one reads a row of one value.
+func one[T any](ctx context.Context, p *patient, sql string, args ...any) (v T, err error) {
+	err = p.tx.QueryRow(ctx, p.expand(sql), args...).Scan(&v)
+	return v, err
+}
+
+// rowsOf reads rows into structs, by the position of their fields.
+func rowsOf[T any](ctx context.Context, p *patient, sql string, args ...any) ([]T, error) {
+	rows, err := p.tx.Query(ctx, p.expand(sql), args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+}
+
+// names reads rows of one text.
+func names(ctx context.Context, p *patient, sql string, args ...any) ([]string, error) {
+	rows, err := p.tx.Query(ctx, p.expand(sql), args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// table is a quoted table of the schema.
+func (p *patient) table(name string) string { return quote(p.s.opts.Schema) + "." + quote(name) }
+
+// fine is the finding of a check that found nothing wrong.
+func fine(format string, args ...any) []store.Finding {
+	return []store.Finding{{What: fmt.Sprintf(format, args...)}}
+}
+
+// orFine is what was found, or that nothing was.
+func orFine(found []store.Finding, format string, args ...any) []store.Finding {
+	if len(found) == 0 {
+		return fine(format, args...)
+	}
+	return found
+}
+
+// over is how far a value is over its limit: OK, Warning, or Critical at ten times.
+func over[T ~int64](value, limit T) store.Severity {
+	switch {
+	case value/10 >= limit:
+		return store.Critical
+	case value >= limit:
+		return store.Warning
+	}
+	return store.OK
+}
+
+// literal quotes a text for a statement that a person runs.
+func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
+
+// period is a duration for people: two units are enough.
+func period(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	case d >= time.Minute:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	case d >= time.Second:
+		return d.Round(time.Second).String()
+	}
+	return d.Round(time.Millisecond).String()
+}

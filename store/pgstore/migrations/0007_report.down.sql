@@ -1,0 +1,1 @@
+ALTER TABLE {{schema}}.relay DROP COLUMN version, DROP COLUMN clock, DROP COLUMN trouble;
