@@ -86,6 +86,7 @@ type pipeBook struct {
 	store.LaneBook
 	opened                bool
 	counted, base         int64
+	fresh                 int64 // new rows that the pipe's filter lets pass; below 0: it has none
 	pos, checked          int64
 	oldDiff, oldFrom, old int64
 }
@@ -166,7 +167,7 @@ func (a *auditing) read(ctx context.Context) error {
 		default:
 			b := pipeBook{
 				opened: v[0] == 1 && a.opened, counted: v[1], base: v[2], pos: v[9],
-				oldDiff: v[10], oldFrom: v[11], old: v[12], checked: v[13],
+				oldDiff: v[10], oldFrom: v[11], old: v[12], checked: v[13], fresh: v[14],
 			}
 			b.Pipe, b.Lane, b.Sent, b.Parked, b.Gone, b.Again, b.Pending = pipe, lane, v[3], v[4], v[5], v[6], v[7]
 			b.Behind = v[8] == 1
@@ -204,7 +205,10 @@ func (a *auditing) count() {
 // compare closes one lane of one pipe.
 func (a *auditing) compare(b *pipeBook) {
 	settled := b.Sent + b.Parked + b.Gone - b.Again
-	b.counted += a.lanes[b.Lane].fresh
+	if b.fresh < 0 {
+		b.fresh = a.lanes[b.Lane].fresh
+	}
+	b.counted += b.fresh
 	if !b.opened {
 		// What was before is taken as it is. A lane that is behind is opened with
 		// what is counted of it, and anew at every look until it has caught up.

@@ -16,17 +16,25 @@ FROM {{schema}}.outbox_seq`)
 	// that the books had not counted; 2: a lane of a pipe. Rows that were running
 	// when the books looked last are found by their transactions, and once: the
 	// next look asks for those that run now.
-	st.bookLook = q(`WITH cursors AS MATERIALIZED (SELECT * FROM {{schema}}.lane_cursor),
+	st.bookLook = q(`WITH cursors AS MATERIALIZED (SELECT c.*, p.topics, p.types, p.keys, p.headers AS wanted,
+  p.topics IS NULL AND p.types IS NULL AND p.keys IS NULL AND p.headers IS NULL AS plain
+ FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe),
+sorted AS MATERIALIZED (SELECT f.pipe, o.lane, count(*) AS n FROM (SELECT DISTINCT pipe, topics, types, keys, wanted FROM cursors WHERE NOT plain) f
+ CROSS JOIN unnest($2::text::int8multirange) AS r(xids)
+ CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
+  AND o.seq + 0 <= $1::bigint AND o.seq + 0 > $3::bigint) o
+ WHERE {{schema}}.passes(f.topics, f.types, f.keys, f.wanted, o.topic, o.type, o.key, o.headers) GROUP BY f.pipe, o.lane),
 late AS MATERIALIZED (SELECT o.lane, count(*) AS n FROM unnest($2::text::int8multirange) AS r(xids)
  CROSS JOIN LATERAL (SELECT o.lane FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
   AND o.seq + 0 <= $1::bigint AND o.seq + 0 > $3::bigint) o GROUP BY o.lane),
 behind AS MATERIALIZED (SELECT u.pipe, o.lane, count(*) AS n
  FROM (SELECT pipe, range_agg(inflight + draining) AS xids, max(pos) AS top FROM cursors GROUP BY pipe) u
  CROSS JOIN LATERAL unnest(u.xids) AS r(xids)
- CROSS JOIN LATERAL (SELECT o.lane, o.seq, o.xid FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8
+ CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8
   AND o.xid < upper(r.xids)::text::xid8 AND o.seq + 0 <= u.top) o
  JOIN cursors c ON c.pipe = u.pipe AND c.lane = o.lane
  WHERE o.seq <= c.pos AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)
+  AND (c.plain OR {{schema}}.passes(c.topics, c.types, c.keys, c.wanted, o.topic, o.type, o.key, o.headers))
  GROUP BY u.pipe, o.lane),
 aside AS MATERIALIZED (SELECT pipe, lane, count(*) AS n FROM {{schema}}.parked GROUP BY pipe, lane)
 SELECT 0, '', (-1)::smallint, pg_current_snapshot()::text, clock_timestamp(), ARRAY[age('3'::xid)::bigint]
@@ -37,13 +45,22 @@ CROSS JOIN LATERAL (SELECT count(*) AS n, max(o.seq) AS top FROM {{schema}}.outb
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM {{schema}}.outbox o WHERE o.lane = l.lane AND $5::boolean) f
 UNION ALL
 SELECT 2, c.pipe, c.lane, '', NULL, ARRAY[(k.pipe IS NOT NULL)::integer, coalesce(k.committed, 0), coalesce(k.base, 0), c.delivered,
- coalesce(p.n, 0), coalesce(t.discarded, 0), coalesce(t.replayed, 0), a.n + coalesce(b.n, 0), (a.n >= $4::bigint)::integer, c.pos,
- coalesce(k.difference, 0), coalesce(k.bad_from, 0), coalesce(k.bad_to, 0), coalesce(k.checked, 0)]
+ coalesce(p.n, 0), coalesce(t.discarded, 0), coalesce(t.replayed, 0), a.n + m.n + coalesce(b.n, 0),
+ (greatest(a.n, m.looked) >= $4::bigint)::integer, c.pos,
+ coalesce(k.difference, 0), coalesce(k.bad_from, 0), coalesce(k.bad_to, 0), coalesce(k.checked, 0),
+ CASE WHEN c.plain THEN -1 ELSE f.n + coalesce(s.n, 0) END]
 FROM cursors c LEFT JOIN {{schema}}.book k ON k.pipe = c.pipe AND k.lane = c.lane
 LEFT JOIN {{schema}}.repair t ON t.pipe = c.pipe AND t.lane = c.lane
 LEFT JOIN aside p ON p.pipe = c.pipe AND p.lane = c.lane
 LEFT JOIN behind b ON b.pipe = c.pipe AND b.lane = c.lane
-CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos LIMIT $4::bigint) x) a`)
+LEFT JOIN sorted s ON s.pipe = c.pipe AND s.lane = c.lane
+CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM {{schema}}.outbox o
+  WHERE c.plain AND o.lane = c.lane AND o.seq > c.pos LIMIT $4::bigint) x) a
+CROSS JOIN LATERAL (SELECT count(*) AS looked,
+  count(*) FILTER (WHERE {{schema}}.passes(c.topics, c.types, c.keys, c.wanted, x.topic, x.type, x.key, x.headers)) AS n
+  FROM (SELECT * FROM {{schema}}.outbox o WHERE NOT c.plain AND o.lane = c.lane AND o.seq > c.pos LIMIT $4::bigint) x) m
+CROSS JOIN LATERAL (SELECT count(*) AS n FROM {{schema}}.outbox o WHERE NOT c.plain AND o.lane = c.lane AND o.seq > $1::bigint
+  AND {{schema}}.passes(c.topics, c.types, c.keys, c.wanted, o.topic, o.type, o.key, o.headers)) f`)
 	st.bookMove = q(`UPDATE {{schema}}.book_cursor SET pos = $1, running = $2::text::int8multirange, restore_epoch = $3, deleted = $4, strange = $5,
  looked_at = $6
 WHERE looked_at IS NOT DISTINCT FROM $7`)

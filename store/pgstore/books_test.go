@@ -323,3 +323,36 @@ func TestRetentionAndBooksUnderConcurrentWriters(t *testing.T) {
 		}
 	})
 }
+
+// What a pipe's filter does not let pass is not in its book.
+func TestBooksOfAFilteredPipe(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.insert(20)
+		long := d.begin()
+		d.do(long, `INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k1', 'm1'), ('other', 'k2', 'm1')`)
+		d.look(o.store, store.AuditRequest{})
+		if _, err := o.store.AddPipe(t.Context(), store.AddPipe{Name: "some", From: store.FromBeginning, Actor: "ann", Filter: store.Filter{Topics: []string{"o*"}}}); err != nil {
+			t.Fatal(err)
+		}
+		if b := d.balanced(o.store, store.AuditRequest{}); !b.Opened {
+			t.Error("the book of the new pipe was not opened")
+		}
+		d.exec(`INSERT INTO box.outbox (topic, key) SELECT CASE WHEN i % 2 = 0 THEN 'other' ELSE 't' END, 'k' || i FROM generate_series(1, 40) i`)
+		d.balanced(o.store, store.AuditRequest{})
+		d.commit(long)
+		d.balanced(o.store, store.AuditRequest{Full: true})
+		o.drain()
+		b := d.balanced(o.store, store.AuditRequest{})
+		pending := map[string]int64{}
+		for _, l := range b.Lanes {
+			pending[l.Pipe] += l.Pending
+		}
+		if pending["some"] != 21 || pending["main"] != 0 {
+			t.Errorf("pending %v", pending)
+		}
+		if n, held := d.prune(o.store, store.PruneRequest{}); n != 0 || held.Pipe != "some" || held.Rows != 21 {
+			t.Errorf("removed %d, held %+v", n, held)
+		}
+		d.balanced(o.store, store.AuditRequest{Full: true})
+	})
+}

@@ -7,7 +7,7 @@ type retainStatements struct {
 	retainSize, retainHeld, retainNote         string
 	prunePage, pruneDue, pruneRows, pruneExact string
 	tidyProgress, tidyRelays, tidyActs         string
-	tidyJournal, hasJournal                    string
+	tidyJournal, mayTidyJournal                string
 	bookTurn, bookOpen, bookLook, bookSave     string // books
 	bookMove, bookLanes, bookStored, bookIDs   string
 	bookUnused, bookFloor, bookMissing         string
@@ -27,8 +27,9 @@ WHERE owner = $1 OR NOT (until > clock_timestamp() AND until <= clock_timestamp(
 	st.retainOwner = q(`SELECT owner FROM {{schema}}.retention`)
 	st.retainLeave = q(`UPDATE {{schema}}.retention SET owner = '', until = '-infinity' WHERE owner = $1`)
 	// Who adds a pipe that begins in the past, or moves one back, takes SHARE ROW
-	// EXCLUSIVE: it conflicts with this, and two runners with each other do not.
-	st.retainLock = q(`LOCK TABLE {{schema}}.pipe IN ROW EXCLUSIVE MODE`)
+	// EXCLUSIVE: it conflicts with the lock of an INSERT, which two runners share.
+	// LOCK TABLE would ask for more than that before version 16.
+	st.retainLock = q(`INSERT INTO {{schema}}.pipe (name) SELECT '' WHERE false`)
 	// A sequence that was set back gives out numbers that cursors have passed:
 	// until a relay has lifted it, what looks settled may never have been seen.
 	st.retainSafe = q(`SELECT row_security_active('{{schema}}.outbox'::regclass), i.cluster = (pg_control_system()).system_identifier,
@@ -84,5 +85,5 @@ WHERE c.n > $1 AND g.pipe = c.pipe AND g.lane = c.lane AND g.n < c.n - $1`)
 	st.tidyActs = q(`DELETE FROM {{schema}}.request WHERE id IN (SELECT id FROM {{schema}}.request
   WHERE done_at < clock_timestamp() - $1::float8 * interval '1 second' ORDER BY done_at LIMIT 10000 FOR UPDATE SKIP LOCKED)`)
 	st.tidyJournal = q(`DELETE FROM {{schema}}.audit WHERE at < clock_timestamp() - $1::float8 * interval '1 second'`)
-	st.hasJournal = `SELECT to_regclass($1) IS NOT NULL`
+	st.mayTidyJournal = q(`SELECT has_table_privilege('{{schema}}.audit'::regclass, 'DELETE')`)
 }
