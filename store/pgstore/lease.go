@@ -202,7 +202,7 @@ func scanRequests(rows pgx.Rows, a *standing) error {
 		if err := rows.Scan(&r.ID, &r.Lane, &r.Seq, &r.Kind, &r.Key, &r.Actor, &r.Reason); err != nil {
 			return err
 		}
-		r.Act.Lane = r.Lane
+		r.Act.Lane, r.Kind = r.Lane, store.ActKind(strings.TrimSuffix(string(r.Kind), manySuffix))
 		a.requests = append(a.requests, r)
 	}
 	return rows.Err()

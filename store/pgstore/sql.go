@@ -17,6 +17,9 @@ type statements struct {
 	status, counts, instances, parkedCount      string // admin
 	parkedList, holds                           string
 	ask, askHold, acts, executeHold             string // acts
+	orderSession, planParked, planReplay, order string
+	orderState, orderCancel                     string
+	executeMany, executeReplay                  string
 	audit, journal                              string // journal
 	home, adoptLock, adoptFloor, adoptLanes     string // adopt
 	adoptInfo, adoptRelays                      string
@@ -60,6 +63,7 @@ func newStatements(schema string) statements {
 	st.settleSQL(q)
 	st.adminSQL(q)
 	st.actsSQL(q)
+	st.ordersSQL(q)
 	st.adoptSQL(q)
 	st.journalSQL(q)
 	st.strictSQL(q)

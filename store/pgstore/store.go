@@ -65,6 +65,7 @@ var (
 	_ store.Admin    = (*Store)(nil)
 	_ store.Migrator = (*Store)(nil)
 	_ store.Journal  = (*Store)(nil)
+	_ store.Orders   = (*Store)(nil)
 )
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)

@@ -1,0 +1,159 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider"
+)
+
+// Orders are acts on many records. What an order concerns is counted first and
+// then carried out by the lanes' owners, page by page and each page in a
+// settlement, so that no act races the relay and a million records are neither
+// one transaction nor in anybody's memory. Not every store keeps it: a program
+// asks for it by a type assertion.
+type Orders interface {
+	// PlanOrder counts what the order would concern now and changes nothing.
+	PlanOrder(ctx context.Context, o Order) (OrderPlan, error)
+	// Order stores the order for the owners of the lanes and returns its id, which
+	// is that of its entry in the journal. It concerns what PlanOrder would count
+	// at this moment, less what has changed until its page's turn. It returns
+	// ErrNotFound when nothing matches.
+	Order(ctx context.Context, o Order) (int64, OrderPlan, error)
+	// OrderState reports how far an order has come, or ErrNotFound.
+	OrderState(ctx context.Context, id int64) (OrderState, error)
+	// CancelOrder ends an order: what it has not moved yet stays as it is. It
+	// returns ErrNotFound when no such order is open.
+	CancelOrder(ctx context.Context, id int64, actor, reason string) error
+}
+
+// The acts that are orders, beside ActRetry and ActDiscard. Skip lets the keys of
+// records that hold them go on: the record becomes a dead letter that captures
+// nothing, an announced gap that can still be retried. Replay sends settled
+// records of the outbox once more, with their ids, the lane's next generation
+// and as Scheduled records that are due at once.
+const (
+	ActSkip   ActKind = "skip"
+	ActReplay ActKind = "replay"
+)
+
+// Order is an act on every record that matches. Retry and Discard concern Dead
+// records, Skip those in state Dead or Retry that capture their key, Replay
+// settled ones that are not parked.
+//
+// A record that is replayed is sent after every message of its lane that was
+// committed when its page was taken up, and after everything that stands in its
+// key's queue: it never overtakes what was live then. A page is taken up when the
+// one before has been handed over, the first when the order is stored. With
+// Overtake it goes at once, also where its key is captured.
+type Order struct {
+	Kind     ActKind
+	Match    Match
+	Edit     Edit    // Retry only
+	Rate     float64 // most records per second over all lanes; 0: as fast as pages go
+	Overtake bool    // Replay only
+	Actor    string  // who; must not be empty
+	Reason   string  // why; must not be empty
+}
+
+// Match says which records; zero fields do not filter, and all that are set must fit.
+type Match struct {
+	Seqs         []int64
+	IDs          []string // UUIDs in canonical text
+	Topic        string
+	Key          string
+	Type         string
+	Class        string // of the last error; not for Replay
+	Code         string // not for Replay
+	Error        string // a part of the error's text; not for Replay
+	Lane         *Lane
+	Since, Until time.Time // of the message's time: at or after, and before
+	All          bool      // must be set when nothing else is
+}
+
+// Edit changes records before they are sent again. Payload, key and id stay.
+type Edit struct {
+	Topic        string            // "": stays
+	SetHeaders   map[string]string // added or replaced
+	UnsetHeaders []string
+}
+
+// Empty reports whether the edit changes nothing.
+func (e Edit) Empty() bool {
+	return e.Topic == "" && len(e.SetHeaders) == 0 && len(e.UnsetHeaders) == 0
+}
+
+// OrderPlan is what an order concerns.
+type OrderPlan struct {
+	Records int64
+	Lanes   []LanePlan // those with records, ascending
+}
+
+// LanePlan is what an order concerns in one lane.
+type LanePlan struct {
+	Lane        Lane
+	Records     int64
+	First, Last int64 // numbers
+}
+
+// OrderState is how far an order has come.
+type OrderState struct {
+	ID      int64
+	Planned int64  // counted when it was stored
+	Moved   int64  // records so far
+	Open    []Lane // lanes that have not carried it out
+	Done    bool
+}
+
+// ErrInvalidOrder is matched by every error of Order.Validate.
+var ErrInvalidOrder = errors.New("invalid order")
+
+// Validate says what is wrong with an order, before a store is asked.
+func (o Order) Validate() error {
+	parkedOnly := o.Match.Class != "" || o.Match.Code != "" || o.Match.Error != ""
+	m := o.Match
+	nothing := len(m.Seqs) == 0 && len(m.IDs) == 0 && m.Topic == "" && m.Key == "" && m.Type == "" && !parkedOnly &&
+		m.Lane == nil && m.Since.IsZero() && m.Until.IsZero()
+	switch {
+	case o.Kind != ActRetry && o.Kind != ActDiscard && o.Kind != ActSkip && o.Kind != ActReplay:
+		return fmt.Errorf("%w: act %q is none: use retry, discard, skip or replay", ErrInvalidOrder, o.Kind)
+	case o.Actor == "":
+		return fmt.Errorf("%w: nobody is named as its actor", ErrInvalidOrder)
+	case strings.TrimSpace(o.Reason) == "":
+		return fmt.Errorf("%w: no reason is given; the journal keeps why", ErrInvalidOrder)
+	case nothing && !m.All:
+		return fmt.Errorf("%w: nothing says which records: give a filter, or all of them by name", ErrInvalidOrder)
+	case !nothing && m.All:
+		return fmt.Errorf("%w: all records and a filter are both given: leave one out", ErrInvalidOrder)
+	case o.Kind == ActReplay && parkedOnly:
+		return fmt.Errorf("%w: a replay is of records that have no error: class, code and error do not fit", ErrInvalidOrder)
+	case o.Kind != ActReplay && o.Overtake:
+		return fmt.Errorf("%w: only a replay can overtake", ErrInvalidOrder)
+	case o.Kind != ActRetry && !o.Edit.Empty():
+		return fmt.Errorf("%w: only a retry can change records", ErrInvalidOrder)
+	case o.Rate < 0 || math.IsNaN(o.Rate) || math.IsInf(o.Rate, 0):
+		return fmt.Errorf("%w: rate is %v: use records per second, or 0 for no limit", ErrInvalidOrder, o.Rate)
+	}
+	for _, id := range m.IDs {
+		if err := (&postrider.Message{ID: id, Topic: "t"}).Validate(); err != nil {
+			return fmt.Errorf("%w: %q: %w", ErrInvalidOrder, id, err)
+		}
+	}
+	for _, name := range o.Edit.UnsetHeaders {
+		if name == "" {
+			return fmt.Errorf("%w: a header to remove has no name", ErrInvalidOrder)
+		}
+	}
+	probe := postrider.Message{Topic: "t", Headers: o.Edit.SetHeaders}
+	if o.Edit.Topic != "" {
+		probe.Topic = o.Edit.Topic
+	}
+	if err := probe.Validate(); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidOrder, err)
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+package pgstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/store"
+)
+
+// orderLooks bounds the statement that counts what an order concerns: there is no
+// index for most filters, so a replay reads the outbox once.
+const orderLooks = 10 * time.Minute
+
+// orderArgs is what a request of an order says, in JSON: only what is set.
+type orderArgs struct {
+	Seqs     []int64    `json:"seqs,omitempty"`
+	IDs      []string   `json:"ids,omitempty"`
+	Topic    string     `json:"topic,omitempty"`
+	Key      string     `json:"key,omitempty"`
+	Type     string     `json:"type,omitempty"`
+	Class    string     `json:"class,omitempty"`
+	Code     string     `json:"code,omitempty"`
+	Error    string     `json:"error,omitempty"`
+	Lane     *int16     `json:"lane,omitempty"`
+	Since    *time.Time `json:"since,omitempty"`
+	Until    *time.Time `json:"until,omitempty"`
+	Edit     *editArgs  `json:"edit,omitempty"`
+	Overtake bool       `json:"overtake,omitempty"`
+	Rate     float64    `json:"rate,omitempty"`
+}
+
+type editArgs struct {
+	Topic string            `json:"topic,omitempty"`
+	Set   map[string]string `json:"set,omitempty"`
+	Unset []string          `json:"unset,omitempty"`
+}
+
+// argsOf is the order in JSON.
+func argsOf(o store.Order) ([]byte, error) {
+	m := o.Match
+	args := orderArgs{
+		Seqs: m.Seqs, Topic: m.Topic, Key: m.Key, Type: m.Type, Class: m.Class, Code: m.Code, Error: m.Error,
+		Overtake: o.Overtake, Rate: o.Rate,
+	}
+	for _, id := range m.IDs {
+		args.IDs = append(args.IDs, strings.ToLower(id))
+	}
+	if m.Lane != nil {
+		lane := int16(*m.Lane)
+		args.Lane = &lane
+	}
+	if !m.Since.IsZero() {
+		args.Since = &m.Since
+	}
+	if !m.Until.IsZero() {
+		args.Until = &m.Until
+	}
+	if !o.Edit.Empty() {
+		args.Edit = &editArgs{o.Edit.Topic, o.Edit.SetHeaders, o.Edit.UnsetHeaders}
+	}
+	return json.Marshal(args)
+}
+
+// manySuffix tells pages of an order from acts on one record.
+const manySuffix = "-many"
+
+// requestKind is what the table request calls the pages of an order. An older
+// relay, which knows only acts on one record, leaves these alone.
+func requestKind(kind store.ActKind) string {
+	if kind == store.ActRetry || kind == store.ActDiscard {
+		return string(kind) + manySuffix
+	}
+	return string(kind)
+}
+
+func (s *Store) checkOrder(o store.Order) ([]byte, error) {
+	if s.bad != nil {
+		return nil, s.bad
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	args, err := argsOf(o)
+	if err != nil {
+		return nil, fmt.Errorf("order: %w", err)
+	}
+	return args, nil
+}
+
+// PlanOrder counts what the order would concern now.
+func (s *Store) PlanOrder(ctx context.Context, o store.Order) (plan store.OrderPlan, err error) {
+	args, err := s.checkOrder(o)
+	if err != nil {
+		return plan, err
+	}
+	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		plan, err = s.planOrder(ctx, tx, o, args)
+		return err
+	})
+	return plan, s.wrap("count what the order concerns", err)
+}
+
+func (s *Store) planOrder(ctx context.Context, tx pgx.Tx, o store.Order, args []byte) (plan store.OrderPlan, err error) {
+	if _, err := tx.Exec(ctx, s.sql.orderSession, fmt.Sprint(orderLooks.Milliseconds())); err != nil {
+		return plan, err
+	}
+	sql := s.sql.planParked
+	if o.Kind == store.ActReplay {
+		sql = s.sql.planReplay
+	}
+	rows, err := tx.Query(ctx, sql, s.opts.Pipe, string(args), requestKind(o.Kind))
+	if err != nil {
+		return plan, err
+	}
+	if plan.Lanes, err = pgx.CollectRows(rows, pgx.RowToStructByPos[store.LanePlan]); err != nil {
+		return plan, err
+	}
+	for _, l := range plan.Lanes {
+		plan.Records += l.Records
+	}
+	return plan, nil
+}
+
+// Order stores an order: its entry in the journal, and a request for each lane.
+func (s *Store) Order(ctx context.Context, o store.Order) (id int64, plan store.OrderPlan, err error) {
+	args, err := s.checkOrder(o)
+	if err != nil {
+		return 0, plan, err
+	}
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if plan, err = s.planOrder(ctx, tx, o, args); err != nil || plan.Records == 0 {
+			return err
+		}
+		id, err = s.audit(ctx, tx, store.JournalEntry{
+			Actor: o.Actor, Act: string(o.Kind), Pipe: s.opts.Pipe, Lane: o.Match.Lane, Key: o.Match.Key,
+			Target: args, Reason: o.Reason, Result: auditAsked, Count: &plan.Records,
+		})
+		if err != nil {
+			return err
+		}
+		var lanes []int16
+		var first, last []int64
+		for _, l := range plan.Lanes {
+			lanes, first, last = append(lanes, int16(l.Lane)), append(first, l.First), append(last, l.Last)
+		}
+		_, err = tx.Exec(ctx, s.sql.order, s.opts.Pipe, lanes, first, last, requestKind(o.Kind), o.Actor, o.Reason, id, string(args), o.Rate)
+		return err
+	})
+	if err == nil && plan.Records == 0 {
+		return 0, plan, fmt.Errorf("records of pipe %q to %s: %w", s.opts.Pipe, o.Kind, store.ErrNotFound)
+	}
+	return id, plan, s.wrap("store the order", err)
+}
+
+// OrderState reports how far an order has come.
+func (s *Store) OrderState(ctx context.Context, id int64) (st store.OrderState, err error) {
+	if s.bad != nil {
+		return st, s.bad
+	}
+	st.ID = id
+	lanes := 0
+	err = s.ask(ctx, func(rows pgx.Rows) error {
+		for rows.Next() {
+			var open []int16
+			if err := rows.Scan(&lanes, &st.Planned, &st.Moved, &open); err != nil {
+				return err
+			}
+			for _, l := range open {
+				st.Open = append(st.Open, store.Lane(l))
+			}
+		}
+		return rows.Err()
+	}, s.sql.orderState, s.opts.Pipe, id)
+	if err != nil {
+		return st, s.wrap("look at an order", err)
+	}
+	if lanes == 0 {
+		return st, fmt.Errorf("order %d of pipe %q: %w: see the journal", id, s.opts.Pipe, store.ErrNotFound)
+	}
+	st.Done = len(st.Open) == 0
+	return st, nil
+}
+
+// CancelOrder ends what is open of an order.
+func (s *Store) CancelOrder(ctx context.Context, id int64, actor, reason string) error {
+	if s.bad != nil {
+		return s.bad
+	}
+	if actor == "" || strings.TrimSpace(reason) == "" {
+		return fmt.Errorf("%w: to cancel takes an actor and a reason", store.ErrInvalidOrder)
+	}
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		var moved *int64
+		if err := tx.QueryRow(ctx, s.sql.orderCancel, s.opts.Pipe, id).Scan(&moved); err != nil {
+			return err
+		}
+		if moved == nil {
+			return fmt.Errorf("open order %d of pipe %q: %w", id, s.opts.Pipe, store.ErrNotFound)
+		}
+		_, err := s.audit(ctx, tx, store.JournalEntry{Actor: actor, Act: "cancel", Pipe: s.opts.Pipe, Reason: reason, Count: moved, Ask: id})
+		return err
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	return s.wrap("cancel an order", err)
+}

@@ -1,0 +1,118 @@
+package pgstore
+
+import "strings"
+
+// Pages of an order: so many records are looked at, and so many moved, in one
+// settlement of a lane.
+const (
+	orderScan = "5000"
+	orderPage = "1000"
+)
+
+// matches is true of a record @ that fits the arguments a of an order.
+const matches = `(NOT a ? 'seqs' OR a->'seqs' @> to_jsonb(@.seq)) AND (NOT a ? 'ids' OR a->'ids' ? @.id::text)
+ AND (NOT a ? 'topic' OR @.topic = a->>'topic') AND (NOT a ? 'key' OR @.key = a->>'key') AND (NOT a ? 'type' OR @.type = a->>'type')
+ AND (NOT a ? 'lane' OR @.lane = (a->>'lane')::smallint)
+ AND (NOT a ? 'since' OR @.created_at >= (a->>'since')::timestamptz) AND (NOT a ? 'until' OR @.created_at < (a->>'until')::timestamptz)`
+
+// matchesParked is what is true of a parked record @ besides, under an act kind.
+const matchesParked = ` AND (NOT a ? 'class' OR @.class = a->>'class') AND (NOT a ? 'code' OR @.code = a->>'code')
+ AND (NOT a ? 'error' OR position(a->>'error' IN @.error) > 0)
+ AND CASE WHEN kind = 'skip' THEN @.captures AND @.key <> '' AND @.state IN ('dead', 'retry') ELSE @.state = 'dead' END`
+
+// replayable is true of a record o of the outbox that pipe p, with cursor c, has
+// settled and has not parked.
+const replayable = `{{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)
+ AND {{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers)
+ AND NOT EXISTS (SELECT 1 FROM {{schema}}.parked k WHERE k.pipe = c.pipe AND k.lane = o.lane AND k.seq = o.seq)`
+
+// of puts an alias in place of @. JSON's operator @> stays.
+func of(alias, condition string) string { return strings.ReplaceAll(condition, "@.", alias+".") }
+
+// edited are the headers of a record k after the edit of a.
+const edited = `((k.headers || coalesce(a->'edit'->'set', '{}')) - coalesce((SELECT array_agg(u) FROM jsonb_array_elements_text(a->'edit'->'unset') u), '{}'))`
+
+// orderRoom is how many records of request q may be moved now: a page, or what
+// the rate allows for the time since the last page in any lane, of two seconds at
+// most, so that a pause is not made up for.
+const orderRoom = `CASE WHEN q.rate IS NULL THEN ` + orderPage + ` ELSE least(` + orderPage + `, floor(q.rate * least(
+  extract(epoch FROM clock_timestamp() - coalesce((SELECT max(s.ran_at) FROM {{schema}}.request s WHERE s.ask = q.ask), q.created_at))::float8,
+  greatest(2, 1 / q.rate))))::integer END`
+
+// orderEnded is the end of a page: how many records hits has moved, where the
+// next page begins, and whether there is one. The rows scanned are the table page.
+const orderEnded = `ended AS (UPDATE {{schema}}.request q SET args = q.args || w.more, moved = q.moved + (SELECT count(*) FROM hits),
+    seq = CASE WHEN (SELECT count(*) FROM hits) = w.room THEN (SELECT max(seq) FROM hits) ELSE coalesce((SELECT max(seq) FROM page), q.seq) END,
+    gate = CASE WHEN q.gate IS NOT NULL THEN (SELECT last_value FROM {{schema}}.outbox_seq) END,
+    ran_at = CASE WHEN EXISTS (SELECT 1 FROM hits) OR done.yes THEN clock_timestamp() ELSE q.ran_at END,
+    done_at = CASE WHEN done.yes THEN clock_timestamp() END, result = CASE WHEN done.yes THEN 'done' ELSE '' END
+  FROM w, (SELECT (SELECT count(*) FROM page) < ` + orderScan + ` AND (SELECT count(*) FROM hits) < (SELECT room FROM w) AS yes) done
+  WHERE q.id = w.id RETURNING q.*)
+INSERT INTO {{schema}}.audit (actor, act, pipe, lane, reason, result, count, ask)
+SELECT e.actor, split_part(e.kind, '-', 1), e.pipe, e.lane, e.reason, e.result, e.moved, e.ask FROM ended e WHERE e.done_at IS NOT NULL`
+
+// ordersSQL holds the texts of acts on many records.
+func (st *statements) ordersSQL(q func(string) string) {
+	st.orderSession = `SELECT set_config('row_security', 'off', true), set_config('jit', 'off', true), set_config('statement_timeout', $1, true)`
+	st.planParked = q(`SELECT k.lane, count(*), min(k.seq), max(k.seq)
+FROM {{schema}}.parked k CROSS JOIN (SELECT $2::text::jsonb AS a, $3::text AS kind) x
+WHERE k.pipe = $1 AND ` + of("k", matches+matchesParked) + ` GROUP BY k.lane ORDER BY k.lane`)
+	st.planReplay = q(`SELECT o.lane, count(*), min(o.seq), max(o.seq)
+FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe JOIN {{schema}}.outbox o ON o.lane = c.lane
+CROSS JOIN (SELECT $2::text::jsonb AS a, $3::text AS kind) x
+WHERE c.pipe = $1 AND ` + of("o", matches) + ` AND ` + replayable + ` GROUP BY o.lane ORDER BY o.lane`)
+	st.order = q(`INSERT INTO {{schema}}.request (pipe, lane, seq, upto, kind, actor, reason, ask, args, rate, gate)
+SELECT $1, x.lane, x.first - 1, x.last, $5, $6, $7, $8, $9::text::jsonb, nullif($10::float8, 0),
+ CASE WHEN $5 = 'replay' AND NOT $9::text::jsonb ? 'overtake' THEN (SELECT last_value FROM {{schema}}.outbox_seq) END
+FROM unnest($2::smallint[], $3::bigint[], $4::bigint[]) AS x(lane, first, last)`)
+	st.orderState = q(`SELECT count(*), coalesce((SELECT a.count FROM {{schema}}.audit a WHERE a.id = $2), 0), coalesce(sum(r.moved), 0)::bigint,
+ coalesce(array_agg(r.lane ORDER BY r.lane) FILTER (WHERE r.done_at IS NULL), '{}')
+FROM {{schema}}.request r WHERE r.pipe = $1 AND r.ask = $2 AND r.upto IS NOT NULL`)
+	st.orderCancel = q(`WITH ended AS (UPDATE {{schema}}.request SET done_at = clock_timestamp(), ran_at = clock_timestamp(), result = 'cancelled'
+ WHERE pipe = $1 AND ask = $2 AND upto IS NOT NULL AND done_at IS NULL RETURNING 1)
+SELECT CASE WHEN EXISTS (SELECT 1 FROM ended) THEN (SELECT sum(moved)::bigint FROM {{schema}}.request WHERE pipe = $1 AND ask = $2) END`)
+	st.executeMany = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, '{}'::jsonb AS more, ` + orderRoom + ` AS room FROM {{schema}}.request q
+  WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry-many', 'discard-many', 'skip') FOR UPDATE),
+w AS (SELECT * FROM x WHERE x.room > 0 AND ` + won + `),
+page AS (SELECT k.* FROM w CROSS JOIN LATERAL (SELECT k.seq, k.id, k.lane, k.topic, k.key, k.type, k.created_at, k.class, k.code, k.error, k.state,
+    k.captures, k.headers, w.a, w.kind FROM {{schema}}.parked k
+  WHERE k.pipe = $1 AND k.lane = $3 AND k.seq > w.seq AND k.seq <= w.upto ORDER BY k.seq LIMIT ` + orderScan + `) k),
+hits AS (SELECT k.seq FROM page k WHERE ` + of("k", matches+matchesParked) + `
+  AND (NOT a ? 'edit' OR {{schema}}.headers_fit(` + edited + `)) ORDER BY k.seq LIMIT (SELECT room FROM w)),
+discarded AS (DELETE FROM {{schema}}.parked k USING w WHERE w.kind = 'discard-many'
+  AND k.pipe = $1 AND k.lane = $3 AND k.seq IN (SELECT seq FROM hits) RETURNING 1),
+changed AS (UPDATE {{schema}}.parked k SET state = CASE WHEN w.kind = 'skip' THEN 'dead' ELSE 'retry' END,
+    captures = w.kind <> 'skip' AND k.key <> '', due_at = CASE WHEN w.kind = 'skip' THEN k.due_at ELSE statement_timestamp() END,
+    attempts = CASE WHEN w.kind = 'skip' THEN k.attempts ELSE 0 END, generation = k.generation + (w.kind <> 'skip')::integer,
+    topic = coalesce(w.a->'edit'->>'topic', k.topic), headers = CASE WHEN w.a ? 'edit' THEN ` + edited + ` ELSE k.headers END
+  FROM w WHERE w.kind <> 'discard-many' AND k.pipe = $1 AND k.lane = $3 AND k.seq IN (SELECT seq FROM hits) RETURNING k.generation),
+counted AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, discarded)
+  SELECT $1, $3, coalesce((SELECT max(generation) FROM changed), 0), (SELECT count(*) FROM discarded) WHERE EXISTS (SELECT 1 FROM hits)
+  ON CONFLICT (pipe, lane) DO UPDATE SET generation = greatest(r.generation, excluded.generation), discarded = r.discarded + excluded.discarded),
+` + orderEnded)
+	// What is live up to the gate goes first: what the cursor has not reached, and
+	// what came behind it. The generation is the same for all pages of a lane.
+	st.executeReplay = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, ` + orderRoom + ` AS room,
+    coalesce((q.args->>'generation')::integer, 1 + coalesce((SELECT r.generation FROM {{schema}}.repair r WHERE r.pipe = $1 AND r.lane = $3), 0)) AS again
+  FROM {{schema}}.request q WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind = 'replay' FOR UPDATE),
+c AS (SELECT * FROM {{schema}}.lane_cursor c WHERE c.pipe = $1 AND c.lane = $3 AND EXISTS (SELECT 1 FROM x)),
+w AS (SELECT x.*, jsonb_build_object('generation', x.again) AS more FROM x, c WHERE x.room > 0 AND ` + won + ` AND (x.gate IS NULL OR NOT EXISTS (
+    SELECT 1 FROM {{schema}}.outbox o WHERE o.lane = $3 AND o.seq > c.pos AND o.seq <= x.gate)
+  AND NOT EXISTS (SELECT 1 FROM unnest(c.inflight + c.draining) AS r(xids) CROSS JOIN LATERAL (
+    SELECT 1 FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
+    AND o.lane + 0::smallint = c.lane AND o.seq + 0 <= c.pos
+    AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq) LIMIT 1) o))),
+page AS (SELECT o.* FROM w CROSS JOIN LATERAL (SELECT o.seq, o.xid, o.id, o.lane, o.topic, o.key, o.type, o.created_at, o.headers, w.a
+  FROM {{schema}}.outbox o WHERE o.lane = $3 AND o.seq > w.seq AND o.seq <= w.upto ORDER BY o.seq LIMIT ` + orderScan + `) o),
+hits AS (SELECT o.seq FROM page o CROSS JOIN c JOIN {{schema}}.pipe p ON p.name = c.pipe
+  WHERE ` + of("o", matches) + ` AND ` + replayable + ` ORDER BY o.seq LIMIT (SELECT room FROM w)),
+again AS (INSERT INTO {{schema}}.parked (pipe, lane, seq, state, captures, due_at, generation, created_at, not_before, version, schema_version,
+    id, topic, key, type, content_type, headers, payload)
+  SELECT $1, o.lane, o.seq, CASE WHEN w.gate IS NULL THEN 'retry' ELSE 'scheduled' END, false, statement_timestamp(), w.again, o.created_at,
+    o.not_before, o.version, o.schema_version, o.id, o.topic, o.key, o.type, o.content_type, o.headers, o.payload
+  FROM w, hits JOIN {{schema}}.outbox o ON o.lane = $3 AND o.seq = hits.seq ORDER BY o.seq RETURNING 1),
+marked AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, replayed)
+  SELECT $1, $3, w.again, (SELECT count(*) FROM again) FROM w WHERE EXISTS (SELECT 1 FROM again)
+  ON CONFLICT (pipe, lane) DO UPDATE SET generation = greatest(r.generation, excluded.generation), replayed = r.replayed + excluded.replayed),
+` + orderEnded)
+}

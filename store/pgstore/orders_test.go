@@ -1,0 +1,294 @@
+package pgstore_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// order stores an order of ann.
+func (o *owner) order(order store.Order) (int64, store.OrderPlan) {
+	o.Helper()
+	order.Actor, order.Reason = "ann", "test"
+	id, plan, err := o.store.Order(o.Context(), order)
+	if err != nil {
+		o.Fatal(err)
+	}
+	return id, plan
+}
+
+func (o *owner) wantState(when string, id, moved int64, done bool) {
+	o.Helper()
+	st, err := o.store.OrderState(o.Context(), id)
+	if err != nil || st.Moved != moved || st.Done != done {
+		o.Fatalf("%s: %+v, %v, want %d moved, done %v", when, st, err, moved, done)
+	}
+}
+
+// due is what is due of all lanes, each with its state and generation.
+func (o *owner) due() []string {
+	o.Helper()
+	var found []string
+	for lane, g := range o.grant {
+		b, err := o.store.Read(o.Context(), []store.LaneRead{{Lane: lane, Epoch: g.Epoch, Parked: true, MaxRecords: 10_000}})
+		if err != nil {
+			o.Fatal(err)
+		}
+		for i, m := range b[0].Messages {
+			found = append(found, fmt.Sprintf("%s %s %d", m.Type, b[0].Meta[i].State, b[0].Meta[i].Generation))
+		}
+	}
+	return found
+}
+
+// send delivers what is due, which then leaves the parked table.
+func (o *owner) send() []string {
+	o.Helper()
+	var sent []string
+	for lane, g := range o.grant {
+		b, err := o.store.Read(o.Context(), []store.LaneRead{{Lane: lane, Epoch: g.Epoch, Parked: true, MaxRecords: 10_000}})
+		if err != nil {
+			o.Fatal(err)
+		}
+		var seqs []int64
+		for i, m := range b[0].Messages {
+			seqs, sent = append(seqs, b[0].Meta[i].Seq), append(sent, m.Type)
+		}
+		if len(seqs) > 0 {
+			o.settle(lane, store.Settlement{Delivered: len(seqs), Unpark: seqs})
+		}
+	}
+	return sent
+}
+
+func wantLabels(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+// A retry by filter takes what fits and nothing else, changes topic and headers,
+// and counts before it does.
+func TestRetryByFilterAndEdit(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		first := o.park("k", "a", store.Dead)
+		o.park("k", "b", store.Waiting)
+		o.park("j", "c", store.Dead)
+		retry := store.Order{
+			Kind: store.ActRetry, Match: store.Match{Key: "k", Class: "rejected", Code: "c1", Topic: "t"},
+			Edit: store.Edit{Topic: "u", SetHeaders: map[string]string{"b": "2"}, UnsetHeaders: []string{"a"}}, Actor: "ann", Reason: "r",
+		}
+		plan, err := o.store.PlanOrder(t.Context(), retry)
+		if err != nil || plan.Records != 1 || len(plan.Lanes) != 1 || plan.Lanes[0].First != first.Seq {
+			t.Fatalf("plan %+v, %v", plan, err)
+		}
+		if len(d.entries()) != 0 {
+			t.Errorf("to count is in the journal: %q", d.entries())
+		}
+		id, _ := o.order(retry)
+		o.wantState("before the owner has seen it", id, 0, false)
+		o.execute()
+		o.wantState("carried out", id, 1, true)
+		wantLabels(t, "due", o.due(), "a retry 1", "b waiting 0")
+		found, err := o.store.Parked(t.Context(), store.ParkedQuery{Key: "k", Limit: 1})
+		if err != nil || len(found) != 1 || found[0].Message.Topic != "u" || len(found[0].Message.Headers) != 1 || found[0].Message.Headers["b"] != "2" || found[0].Attempts != 0 || !found[0].Captures {
+			t.Errorf("after the edit: %+v, %v", found, err)
+		}
+		wantLabels(t, "journal", d.entries(), "ann retry k asked 1 test", "ann retry  done 1 test")
+		_, _, err = o.store.Order(t.Context(), store.Order{Kind: store.ActRetry, Match: store.Match{Key: "k"}, Actor: "ann", Reason: "again"})
+		wantIs(t, err, store.ErrNotFound)
+	})
+}
+
+// dead fills one lane with dead letters without a key.
+func (d *db) dead(n int, lane store.Lane) {
+	d.Helper()
+	d.exec(`INSERT INTO box.parked (pipe, lane, seq, state, captures, due_at, created_at, version, schema_version, id, topic, key, type, content_type, headers, payload)
+		SELECT 'main', $2, g, 'dead', false, now(), now(), 0, 0, box.uuid_v7(), 't', '', 'x', '', '{}', '' FROM generate_series(1, $1) g`, n, lane)
+}
+
+// Thousands of records are moved in pages, one in each settlement, by every lane
+// for itself, and never twice.
+func TestOrderInPages(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.dead(2500, 0)
+		id, plan := o.order(store.Order{Kind: store.ActDiscard, Match: store.Match{All: true}})
+		if plan.Records != 2500 {
+			t.Fatalf("plan %+v", plan)
+		}
+		for _, want := range []int64{1000, 2000, 2500} {
+			o.execute()
+			o.wantState("a page later", id, want, want == 2500)
+		}
+		o.execute()
+		if n := d.count(`SELECT count(*) FROM box.parked`); n != 0 {
+			t.Errorf("%d are left", n)
+		}
+		if n := d.count(`SELECT sum(discarded) FROM box.repair`); n != 2500 {
+			t.Errorf("%d are counted", n)
+		}
+		wantLabels(t, "journal", d.entries(), "ann discard  asked 2500 test", "ann discard  done 2500 test")
+	})
+}
+
+func TestOrderRateAndCancel(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.dead(100, 0)
+		d.exec(`UPDATE box.parked SET lane = 1 WHERE seq > 50`)
+		id, _ := o.order(store.Order{Kind: store.ActRetry, Match: store.Match{Type: "x"}, Rate: 5})
+		d.exec(`UPDATE box.request SET created_at = created_at - interval '1 minute'`)
+		o.execute()
+		o.execute()
+		st, err := o.store.OrderState(t.Context(), id)
+		if err != nil || st.Moved < 10 || st.Moved > 15 || st.Done { // of a minute 2 s count, and the test is slow
+			t.Errorf("%+v, %v", st, err)
+		}
+		if err := o.store.CancelOrder(t.Context(), id, "bob", "wrong ones"); err != nil {
+			t.Fatal(err)
+		}
+		d.exec(`UPDATE box.request SET ran_at = ran_at - interval '1 minute'`)
+		o.execute()
+		o.wantState("cancelled", id, st.Moved, true)
+		wantIs(t, o.store.CancelOrder(t.Context(), id, "bob", "again"), store.ErrNotFound)
+		wantLabels(t, "journal", d.entries(), "ann retry  asked 100 test", fmt.Sprintf("bob cancel  done %d wrong ones", st.Moved))
+	})
+}
+
+// Skip lets a key go on behind its dead head, which stays as an announced gap.
+func TestSkipFreesTheKey(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		o.park("k", "a", store.Dead)
+		d.exec(`UPDATE box.parked SET version = 7`)
+		o.park("k", "b", store.Waiting)
+		wantLabels(t, "due behind the dead head", o.due())
+		id, _ := o.order(store.Order{Kind: store.ActSkip, Match: store.Match{Key: "k"}})
+		o.execute()
+		o.wantState("skipped", id, 1, true)
+		wantLabels(t, "due", o.due(), "b waiting 0")
+		g, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, Instance: o.boot, TTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var gaps []store.Gap
+		for _, l := range g.Lanes {
+			gaps = append(gaps, l.Parked.Gaps...)
+		}
+		if !slices.Equal(gaps, []store.Gap{{Key: "k", First: 7, Last: 7}}) {
+			t.Errorf("gaps %+v", gaps)
+		}
+		wantLabels(t, "journal", d.entries(), "ann skip k asked 1 test", "ann skip  done 1 test")
+	})
+}
+
+// A replay sends what is settled once more, with its id and a new generation; what
+// was live when it was asked for, read or not, committed early or late, goes first.
+func TestReplayGoesBehindWhatIsLive(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		late := d.begin()
+		d.put(late, "late") // running when the reader passes it
+		for _, label := range []string{"a", "b", "c"} {
+			d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, label)
+		}
+		o.want("a", "b", "c")
+		d.commit(late)
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'live')`)
+		id, plan := o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Key: "k"}})
+		if plan.Records != 3 {
+			t.Fatalf("plan %+v", plan)
+		}
+		o.execute()
+		o.wantState("before what is live is settled", id, 0, false)
+		o.page = 1
+		o.step() // the straggler alone
+		o.execute()
+		o.wantState("before the last live message is settled", id, 0, false)
+		o.page = 100
+		o.want("live")
+		o.execute()
+		o.wantState("behind what is live", id, 3, true)
+		o.execute()
+		wantLabels(t, "due", o.due(), "a scheduled 1", "b scheduled 1", "c scheduled 1")
+		wantLabels(t, "sent again", o.send(), "a", "b", "c")
+		if n := d.count(`SELECT sum(replayed) FROM box.repair`); n != 3 {
+			t.Errorf("%d are counted", n)
+		}
+		o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Type: "b"}})
+		_, again := o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Key: "k"}})
+		if again.Records != 5 {
+			t.Errorf("plan %+v", again)
+		}
+		o.execute()
+		got := o.due()
+		slices.Sort(got)
+		wantLabels(t, "due of two replays", got, "a scheduled 3", "b scheduled 2", "c scheduled 3", "late scheduled 3", "live scheduled 3")
+	})
+}
+
+// Nothing overtakes what stands in its key's queue, unless it is told so.
+func TestReplayOfABlockedKey(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a'), ('t', 'k', 'b')`)
+		o.want("a", "b")
+		o.park("k", "c", store.Dead)
+		o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Type: "a"}})
+		o.execute()
+		wantLabels(t, "due behind a dead head", o.due())
+		o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Type: "b"}, Overtake: true})
+		o.execute()
+		wantLabels(t, "due of what overtakes", o.send(), "b")
+		o.order(store.Order{Kind: store.ActSkip, Match: store.Match{Key: "k"}})
+		o.execute()
+		wantLabels(t, "due when the key is free", o.send(), "a")
+	})
+}
+
+// Only the owner carries an order out: not a zombie, not a relay of the version before.
+func TestOrderIsTheOwners(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.dead(10, 0)
+		id, _ := o.order(store.Order{Kind: store.ActDiscard, Match: store.Match{All: true}})
+		g, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, Instance: o.boot, TTL: time.Minute})
+		if err != nil || len(g.Requests) != 1 || g.Requests[0].Kind != store.ActDiscard {
+			t.Fatalf("requests %+v, %v", g.Requests, err)
+		}
+		zombie := store.Settlement{BootID: o.boot, Lane: 0, Epoch: o.grant[0].Epoch, Requests: []int64{g.Requests[0].ID}}
+		o.settle(0, store.Settlement{})
+		lost, err := o.store.Settle(t.Context(), []store.Settlement{zombie})
+		if err != nil || len(lost) != 1 {
+			t.Fatalf("lost %v, %v", lost, err)
+		}
+		// What the version before does with a kind that it does not know.
+		d.exec(`UPDATE box.request SET done_at = clock_timestamp(), result = 'gone' WHERE kind NOT IN ('retry', 'discard')`)
+		o.wantState("after a zombie and an old relay", id, 0, false)
+		o.execute()
+		o.wantState("after the owner", id, 10, true)
+	})
+}
+
+func TestOrdersAreRefused(t *testing.T) {
+	d := empty(t, "18", 4)
+	for want, order := range map[string]store.Order{
+		"act \"pause\" is none": {Kind: store.ActPause, Match: store.Match{All: true}, Actor: "a", Reason: "r"},
+		"nobody is named":       {Kind: store.ActRetry, Match: store.Match{All: true}, Reason: "r"},
+		"no reason":             {Kind: store.ActRetry, Match: store.Match{All: true}, Actor: "a", Reason: " "},
+		"which records":         {Kind: store.ActRetry, Actor: "a", Reason: "r"},
+		"leave one out":         {Kind: store.ActRetry, Match: store.Match{All: true, Key: "k"}, Actor: "a", Reason: "r"},
+		"have no error":         {Kind: store.ActReplay, Match: store.Match{Class: "failed"}, Actor: "a", Reason: "r"},
+		"can overtake":          {Kind: store.ActRetry, Match: store.Match{All: true}, Overtake: true, Actor: "a", Reason: "r"},
+		"can change":            {Kind: store.ActDiscard, Match: store.Match{All: true}, Edit: store.Edit{Topic: "t"}, Actor: "a", Reason: "r"},
+		"rate is":               {Kind: store.ActRetry, Match: store.Match{All: true}, Rate: -1, Actor: "a", Reason: "r"},
+		"canonical text":        {Kind: store.ActRetry, Match: store.Match{IDs: []string{"x"}}, Actor: "a", Reason: "r"},
+		"reserved prefix":       {Kind: store.ActRetry, Match: store.Match{All: true}, Edit: store.Edit{SetHeaders: map[string]string{"postrider-id": "x"}}, Actor: "a", Reason: "r"},
+	} {
+		_, _, err := d.store("main").Order(t.Context(), order)
+		if !errors.Is(err, store.ErrInvalidOrder) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", order, err, want)
+		}
+	}
+}
