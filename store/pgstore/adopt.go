@@ -20,6 +20,20 @@ func (st *statements) adoptSQL(q func(string) string) {
 	st.adoptLock = q(`LOCK TABLE {{schema}}.outbox IN SHARE ROW EXCLUSIVE MODE`)
 	st.adoptFloor = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest(s.last_value, 1, ` + highest + `))
 FROM {{schema}}.outbox_seq s`)
+	// Logical replication carries rows and no sequences: ids begin anew behind
+	// those that came along.
+	st.adoptIDs = q(`DO $ids$
+DECLARE g record;
+BEGIN
+    FOR g IN SELECT a.attname, c.oid::regclass::text AS tab, pg_get_serial_sequence(c.oid::regclass::text, a.attname) AS seq
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attidentity <> '' AND NOT a.attisdropped
+        WHERE c.relnamespace = '{{schema}}'::regnamespace AND c.relkind = 'r'
+    LOOP
+        EXECUTE format('SELECT setval(%L::regclass, greatest(q.last_value, (SELECT coalesce(max(%I), 1) FROM %s))) FROM %s q',
+            g.seq, g.attname, g.tab, g.seq);
+    END LOOP;
+END;
+$ids$`)
 	// What was running on the other server is over. Its rows behind a cursor
 	// are delivered like those of any transaction that ended; a set of which a
 	// part was delivered starts anew only when there is another to join it.
@@ -78,6 +92,9 @@ func (s *Store) adoptMoved(ctx context.Context) error {
 		}
 		var floor int64
 		if err := tx.QueryRow(ctx, s.sql.adoptFloor).Scan(&floor); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, s.sql.adoptIDs); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, s.sql.adoptLanes); err != nil {

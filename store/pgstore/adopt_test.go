@@ -18,7 +18,7 @@ import (
 
 // copySchema carries a schema from one database to another as a dump does: the
 // tables' contents of one snapshot, then the sequence.
-func copySchema(t *testing.T, from, to *db) {
+func copySchema(t *testing.T, from, to *db, how ...string) {
 	t.Helper()
 	bin, err := testserver.PostgresBin("15")
 	if err != nil {
@@ -29,7 +29,7 @@ func copySchema(t *testing.T, from, to *db) {
 			testserver.GiveUp(t, &testserver.MissingError{Server: tool + " 15", Fix: "apt-get install postgresql-client-15"})
 		}
 	}
-	dump := exec.Command(filepath.Join(bin, "pg_dump"), "--schema="+from.schema, from.pool.Config().ConnString())
+	dump := exec.Command(filepath.Join(bin, "pg_dump"), append(how, "--schema="+from.schema, from.pool.Config().ConnString())...)
 	load := exec.Command(filepath.Join(bin, "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", to.pool.Config().ConnString())
 	var dumped, loaded bytes.Buffer
 	dump.Stderr, load.Stderr = &dumped, &loaded
@@ -64,7 +64,7 @@ func TestDumpAndRestore(t *testing.T) {
 		c := &db{T: t, pool: newPool(t, target.URL), schema: "box", lanes: 4}
 		// The ids of the messages below will all be given out again over there.
 		there := c.count(`SELECT pg_current_xact_id()::text::bigint`)
-		for d.count(`SELECT pg_current_xact_id()::text::bigint`) < there+100 {
+		for d.count(`SELECT pg_current_xact_id()::text::bigint`) < there+400 {
 		}
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'sent')`)
 		late, bulk := d.begin(), d.begin()

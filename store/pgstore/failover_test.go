@@ -149,6 +149,28 @@ func TestPromotedStandby(t *testing.T) {
 	})
 }
 
+// Promises L and D. A standby in step goes on where the primary ended: nothing
+// that was settled comes again, and nothing is missing.
+func TestPromotedStandbyInStep(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		t.Parallel()
+		p := newPair(t, version)
+		o := p.owner("a")
+		p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'settled')`)
+		late := p.begin()
+		p.put(late, "late")
+		p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'settled too')`)
+		o.want("settled", "settled too")
+		p.commit(late)
+		p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'pending')`)
+		p.caughtUp()
+		p.promote()
+		p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'new')`)
+		o.lease()
+		o.want("late", "pending", "new")
+	})
+}
+
 // Promise L. A subscription writes rows with the numbers and the transaction
 // ids of the server they come from: the cursor's proof does not hold.
 func TestSubscriptionIsRefused(t *testing.T) {

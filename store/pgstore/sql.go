@@ -22,7 +22,7 @@ type statements struct {
 	executeMany, executeReplay                  string
 	audit, journal                              string // journal
 	home, adoptLock, adoptFloor, adoptLanes     string // adopt
-	adoptInfo, adoptRelays                      string
+	adoptInfo, adoptRelays, adoptIDs            string
 	strictTopics, strictSeed, strictLock        string // strict keys
 	strictAdd, strictRemove, strictApply        string
 	strictBusy                                  string
