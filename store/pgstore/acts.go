@@ -61,3 +61,29 @@ func (s *Store) Acts(ctx context.Context, ids ...int64) ([]store.ActState, error
 	}
 	return found, nil
 }
+
+func (s *Store) noteKinds(kinds map[int64]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kinds = kinds
+}
+
+// executes are the statements that carry out a request: the one for its kind, or
+// when no lease has listed it all of them. Each does nothing with other kinds, but
+// to be allowed to ask is more than an admin has: a replay reads payloads.
+func (s *Store) executes(id int64) []string {
+	s.mu.Lock()
+	kind := s.kinds[id]
+	s.mu.Unlock()
+	switch kind {
+	case string(store.ActRetry), string(store.ActDiscard):
+		return []string{s.sql.execute}
+	case string(store.ActPause), string(store.ActResume):
+		return []string{s.sql.executeHold}
+	case string(store.ActReplay):
+		return []string{s.sql.executeReplay}
+	case "":
+		return []string{s.sql.execute, s.sql.executeHold, s.sql.executeMany, s.sql.executeReplay}
+	}
+	return []string{s.sql.executeMany}
+}

@@ -58,6 +58,7 @@ type standing struct {
 	live     int
 	grants   []store.LaneGrant
 	requests []store.Request
+	kinds    map[int64]string // of the requests, as the table has them
 	parked   map[store.Lane]store.ParkedView
 }
 
@@ -109,6 +110,7 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 		return g, err
 	}
 	s.setIdentity(a.identity)
+	s.noteKinds(a.kinds)
 	return a.grant(), nil
 }
 
@@ -132,7 +134,7 @@ func (a *leaseAnswer) grant() store.Grant {
 // queueStanding asks for what the instance holds.
 func (s *Store) queueStanding(b *pgx.Batch, boot string, a *standing) {
 	pipe := s.opts.Pipe
-	a.parked = map[store.Lane]store.ParkedView{}
+	a.parked, a.kinds = map[store.Lane]store.ParkedView{}, map[int64]string{}
 	b.Queue(s.sql.grants, pipe, boot).Query(func(rows pgx.Rows) error { return scanGrants(rows, a) })
 	b.Queue(s.sql.requests, pipe).Query(func(rows pgx.Rows) error { return scanRequests(rows, a) })
 	b.Queue(s.sql.live, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&a.live) })
@@ -202,6 +204,7 @@ func scanRequests(rows pgx.Rows, a *standing) error {
 		if err := rows.Scan(&r.ID, &r.Lane, &r.Seq, &r.Kind, &r.Key, &r.Actor, &r.Reason); err != nil {
 			return err
 		}
+		a.kinds[r.ID] = string(r.Kind)
 		r.Act.Lane, r.Kind = r.Lane, store.ActKind(strings.TrimSuffix(string(r.Kind), manySuffix))
 		a.requests = append(a.requests, r)
 	}

@@ -44,9 +44,11 @@ func grants() []grant {
 		see  = "SELECT"
 		work = "SELECT; INSERT; DELETE"
 		all  = "SELECT; INSERT; UPDATE; DELETE"
-		// Who asked, for what and why is not changed by who does it.
+		// Who asked, for what and why is not changed by who does it, but for seq,
+		// where the next page begins, and args, which notes a replay's generation.
+		// What was asked for stands in the table audit.
 		asked    = "pipe, lane, seq, kind, actor, reason, ask, args, key, upto, gate, rate"
-		carryOut = "UPDATE done_at, result, ran_at, moved, gate"
+		carryOut = "UPDATE done_at, result, ran_at, moved, gate, seq, args"
 	)
 	return []grant{
 		{"migration", see, see, see, see},

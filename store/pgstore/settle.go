@@ -102,7 +102,7 @@ func (s *Store) queueRest(b *pgx.Batch, sorted []store.Settlement) {
 	}
 	for _, st := range sorted {
 		for _, id := range st.Requests {
-			for _, sql := range []string{s.sql.execute, s.sql.executeHold, s.sql.executeMany, s.sql.executeReplay} {
+			for _, sql := range s.executes(id) {
 				b.Queue(sql, pipe, id, int16(st.Lane), st.Epoch)
 			}
 		}

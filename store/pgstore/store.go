@@ -40,14 +40,15 @@ type Store struct {
 	bad  error // an option that cannot work, reported by every method
 
 	mu       sync.Mutex
-	identity string        // of the last Lease, "" before it
-	pipe     *pipeRow      // as of the last Lease, nil before anybody asked
-	ttl      time.Duration // of the last Lease, 0 before it
-	rowBytes int           // recent average size of a record, bounds the next pages
-	cautious bool          // rowBytes is a guess made after time ran out
-	lastRead sizes         // sizes the buffers of the next read
-	young    xidSet        // transactions that the last page saw running and that were young
-	lookNext uint64        // the transaction id that came next at the last page
+	identity string           // of the last Lease, "" before it
+	pipe     *pipeRow         // as of the last Lease, nil before anybody asked
+	ttl      time.Duration    // of the last Lease, 0 before it
+	kinds    map[int64]string // of the requests that the last Lease listed
+	rowBytes int              // recent average size of a record, bounds the next pages
+	cautious bool             // rowBytes is a guess made after time ran out
+	lastRead sizes            // sizes the buffers of the next read
+	young    xidSet           // transactions that the last page saw running and that were young
+	lookNext uint64           // the transaction id that came next at the last page
 	lookedAt time.Time
 	quiet    *quiet // the last read that found nothing
 
