@@ -2,7 +2,7 @@ package pgstore
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,13 +23,14 @@ func (s *Store) Status(ctx context.Context) (store.Status, error) {
 		return store.Status{}, s.wrap("status", err)
 	}
 	if !known {
-		return store.Status{}, fmt.Errorf("pipe %q has never been read: %w", s.opts.Pipe, store.ErrNotFound)
+		return store.Status{}, s.noPipe("does not exist", "`postrider pipe list` lists those that do")
 	}
 	return st, nil
 }
 
 // batcher is a pool, or a transaction that is under way.
 type batcher interface {
+	querier
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
@@ -37,14 +38,23 @@ type batcher interface {
 func (s *Store) statusBy(ctx context.Context, by batcher, limit int) (st store.Status, known bool, err error) {
 	st = store.Status{Pipe: s.opts.Pipe, Parked: map[string]int64{}}
 	pipe := s.opts.Pipe
-	pipes := 0
+	pipes, counts := 0, s.sql.counts
+	p, err := s.thePipe(ctx, by)
+	switch {
+	case errors.Is(err, store.ErrNoPipe):
+		return st, false, nil
+	case err != nil:
+		return st, false, err
+	case p.filter != nil:
+		counts = s.sql.countsFiltered
+	}
 	b := &pgx.Batch{}
 	b.Queue(noRowSecurity)
 	// The estimates of a young outbox make the counts look so expensive that the
 	// server compiles them, for seconds, to run for a millisecond.
 	b.Queue(`SELECT set_config('jit', 'off', true)`)
 	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &pipes, &st.Paused) })
-	b.Queue(s.sql.counts, pipe, limit).Query(func(rows pgx.Rows) error { return scanLanes(rows, &st) })
+	b.Queue(counts, pipe, limit).Query(func(rows pgx.Rows) error { return scanLanes(rows, &st) })
 	b.Queue(s.sql.instances, pipe).Query(func(rows pgx.Rows) error { return scanInstances(rows, &st) })
 	b.Queue(s.sql.parkedCount, pipe).Query(func(rows pgx.Rows) error {
 		for rows.Next() {

@@ -1,12 +1,14 @@
 package pgstore
 
+import "strings"
+
 // adminSQL holds the texts of the operators' side. None needs a relay.
 func (st *statements) adminSQL(q func(string) string) {
 	st.status = q(`SELECT {{identity}}, (SELECT count(*) FROM {{schema}}.pipe WHERE name = $1),
  coalesce((SELECT paused FROM {{schema}}.pipe WHERE name = $1), false)`)
 	// What lies behind each cursor, counted up to a limit, and the rows of
 	// transactions that were running when the cursor passed them.
-	st.counts = q(`SELECT c.lane, c.owner, coalesce(w.instance, ''), coalesce(` + alive("w.") + `, false),
+	counts := `SELECT c.lane, c.owner, coalesce(w.instance, ''), coalesce(` + alive("w.") + `, false),
  coalesce(extract(epoch FROM w.alive_until - clock_timestamp()), 0)::float8, c.n, c.delivered, c.settled_at,
  ahead.n + late.n, greatest(ahead.n, late.n) >= $2::bigint,
  coalesce(extract(epoch FROM clock_timestamp() - least(oldest.at, late.at)), 0)::float8,
@@ -25,7 +27,19 @@ CROSS JOIN LATERAL (SELECT count(*) AS n, min(x.created_at) AS at FROM (
     AND o.xid < upper(r.xids)::text::xid8 AND o.lane + 0::smallint = c.lane AND o.seq + 0 <= c.pos
     AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq) LIMIT $2::bigint) o
   LIMIT $2::bigint) x) late
-WHERE c.pipe = $1 ORDER BY c.lane`)
+WHERE c.pipe = $1 ORDER BY c.lane`
+	st.counts = q(counts)
+	// Of a pipe with a filter: so many rows are looked at, and what passes counts.
+	const passes = `{{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers)`
+	st.countsFiltered = q(strings.NewReplacer(
+		"FROM {{schema}}.lane_cursor c\n", "FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe\n",
+		"(SELECT count(*) AS n FROM (\n  SELECT 1 FROM", "(SELECT count(*) FILTER (WHERE "+passes+") AS n, count(*) AS seen FROM (\n  SELECT * FROM",
+		"o.seq > c.pos LIMIT $2::bigint) x)", "o.seq > c.pos ORDER BY o.seq LIMIT $2::bigint) o)",
+		"greatest(ahead.n, late.n)", "greatest(ahead.seen, late.n)",
+		"(SELECT o.created_at AS at FROM {{schema}}.outbox o\n  WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT 1)",
+		"(SELECT o.created_at AS at FROM (SELECT * FROM {{schema}}.outbox o\n  WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT $2::bigint) o WHERE "+passes+" ORDER BY o.seq LIMIT 1)",
+		"AND NOT {{schema}}.settled(", "AND "+passes+" AND NOT {{schema}}.settled(",
+	).Replace(counts))
 	st.instances = q(`SELECT w.boot_id, w.instance, ` + alive("w.") + `,
  extract(epoch FROM w.alive_until - clock_timestamp())::float8,
  (SELECT count(*) FROM {{schema}}.lane_cursor c WHERE c.pipe = w.pipe AND c.owner = w.boot_id)

@@ -26,6 +26,8 @@ type pipeRow struct {
 	PausedAt    *time.Time        `json:"paused_at"`
 	PausedBy    string            `json:"paused_by"`
 	PauseReason string            `json:"pause_reason"`
+
+	filter [][]byte // the first four parameters of the function passes; nil: everything passes
 }
 
 func parsePipe(text *string) (*pipeRow, error) {
@@ -36,20 +38,31 @@ func parsePipe(text *string) (*pipeRow, error) {
 	if err := json.Unmarshal([]byte(*text), p); err != nil {
 		return nil, fmt.Errorf("row of table pipe: %w", err)
 	}
-	return p, nil
-}
-
-func (p *pipeRow) filtered() bool {
-	return p.Topics != nil || p.Types != nil || p.Keys != nil || p.Headers != nil
-}
-
-// passParams are the first parameters of the function passes.
-func (p *pipeRow) passParams() ([]any, error) {
-	headers, err := headersParam(p.Headers)
-	if err != nil {
-		return nil, err
+	if p.Topics == nil && p.Types == nil && p.Keys == nil && p.Headers == nil {
+		return p, nil
 	}
-	return []any{p.Topics, p.Types, p.Keys, headers}, nil
+	p.filter = [][]byte{textArray(p.Topics), textArray(p.Types), textArray(p.Keys), nil}
+	headers, err := headersParam(p.Headers)
+	if headers != nil {
+		p.filter[3] = []byte(*headers)
+	}
+	return p, err
+}
+
+// textArray is the text of an array of texts, nil (NULL) if there are none.
+func textArray(texts []string) []byte {
+	if len(texts) == 0 {
+		return nil
+	}
+	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	b := []byte{'{'}
+	for i, t := range texts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), escape.Replace(t)...), '"')
+	}
+	return append(b, '}')
 }
 
 func headersParam(headers map[string]string) (*string, error) {

@@ -20,6 +20,10 @@ import (
 // rows not yet committed are passed over again by the next read, at most so many.
 const moveAfter = 512
 
+// scanRows is how many rows a read of a pipe with a filter looks at in all its
+// lanes together: some 30 ms, whatever the filter lets pass.
+const scanRows = 16 << 10
+
 // defaultBatchBytes bounds a batch whose reader named no limit.
 const defaultBatchBytes = 16 << 20
 
@@ -34,6 +38,7 @@ type laneRead struct {
 	limit    int // records of the next page
 	maxBytes int
 	page     rows
+	bound    int64  // of a pipe with a filter: how far it looked, 0: to the end
 	late     rows   // stragglers
 	resolved xidSet // transactions that ended since the cursor passed them
 }
@@ -44,6 +49,8 @@ type rows struct {
 	meta []store.Meta
 	size []int // bytes of each
 	cut  bool  // more was there than the limits allow
+	last int64 // number of the last record that counts towards the limits
+	seen int   // how many do: those taken and those passed over
 }
 
 func (r *rows) bytes() int {
@@ -57,8 +64,10 @@ func (r *rows) bytes() int {
 // add takes a record unless a limit is reached.
 func (r *rows) add(rec *record, now time.Time, maxRecords, maxBytes, bytes int) int {
 	size := rec.msg.Size()
-	if r.cut || len(r.msgs) >= maxRecords || len(r.msgs) > 0 && bytes+size > maxBytes {
+	if len(r.msgs) > 0 && bytes+size > maxBytes {
 		r.cut = true
+	}
+	if !r.pass(rec.seq, maxRecords) {
 		return bytes
 	}
 	meta := store.Meta{Seq: rec.seq}
@@ -69,6 +78,15 @@ func (r *rows) add(rec *record, now time.Time, maxRecords, maxBytes, bytes int) 
 	r.meta = append(r.meta, meta)
 	r.size = append(r.size, size)
 	return bytes + size
+}
+
+// pass counts a record towards the limit, and reports whether it is within.
+func (r *rows) pass(seq int64, maxRecords int) bool {
+	if r.cut = r.cut || r.seen >= maxRecords; r.cut {
+		return false
+	}
+	r.seen, r.last = r.seen+1, seq
+	return true
 }
 
 // Read returns the next batch of each lane in one round trip; when
@@ -88,7 +106,12 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	defer conn.Release()
 	r := &reader{store: s, conn: conn.Conn(), guess: s.guess()}
 	r.arena.first = r.guess.bytes
-	batches, err := r.read(ctx, reads)
+	var batches []store.Batch
+	pipe, err := s.thePipe(ctx, conn)
+	if err == nil {
+		r.filter = pipe.filter
+		batches, err = r.read(ctx, reads)
+	}
 	if err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			s.tooSlow()
@@ -304,25 +327,30 @@ func (r *reader) pages(ctx context.Context, lanes []*laneRead) error {
 	if err != nil {
 		return err
 	}
-	page, err := r.prepare(ctx, r.store.sql.page)
+	page, err := r.prepare(ctx, r.sql(r.store.sql.page, r.store.sql.pageFiltered))
 	if err != nil {
 		return err
 	}
-	ids, pos, limits := newList(len(lanes)), newList(len(lanes)), newList(len(lanes))
+	ids, pos, limits, scan := newList(len(lanes)), newList(len(lanes)), newList(len(lanes)), newList(len(lanes))
 	for _, l := range lanes {
 		if len(l.cur.draining) == 0 { // what drains goes first: no new page
 			ids.add(int64(l.req.Lane))
 			pos.add(l.cur.pos)
 			limits.add(int64(l.limit))
+			scan.add(int64(max(l.limit, scanRows/len(lanes))))
 		}
 	}
-	late, err := r.prepare(ctx, r.store.sql.stragglers)
+	late, err := r.prepare(ctx, r.sql(r.store.sql.stragglers, r.store.sql.stragglersFiltered))
 	if err != nil {
 		return err
 	}
 	p := r.conn.PgConn().StartPipeline(ctx)
 	floor.send(p, nil, nil)
-	page.send(p, [][]byte{ids.end(), pos.end(), limits.end()}, binaryResults)
+	params := [][]byte{ids.end(), pos.end(), limits.end()}
+	if r.filter != nil {
+		params = append(append(params, scan.end()), r.filter...)
+	}
+	page.send(p, params, binaryResults)
 	readers := []func(*pgconn.ResultReader) error{r.floorRow, func(rr *pgconn.ResultReader) error { return r.pageRows(rr, lanes) }}
 	if params := r.youngLate(lanes); params != nil {
 		late.send(p, params, binaryResults)
@@ -377,7 +405,7 @@ func (r *reader) pageRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 	var cur *laneRead
 	bytes, n, total := 0, 0, 0
 	for rr.NextRow() {
-		v := rr.Values()
+		v, bound := r.bounded(rr.Values())
 		if len(v) == colCount && len(v[colLane]) == 2 && v[colLane][0] == 0xff {
 			if err := r.header(v); err != nil {
 				return err
@@ -393,8 +421,9 @@ func (r *reader) pageRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 				return errRow
 			}
 			cur.page.grow(min(cur.limit, max(r.guess.rows, 4)))
+			cur.bound = bound
 		}
-		if cur.page.cut {
+		if cur.page.cut || len(v[colSeq]) == 0 { // nothing up to the bound
 			continue
 		}
 		if err := r.arena.decode(v, &rec); err != nil {
@@ -410,6 +439,17 @@ func (r *reader) pageRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 	}
 	r.store.sawRows(n, total, last)
 	return nil
+}
+
+// bounded takes how far a filtered page looked off its row, 0 if to the end.
+func (r *reader) bounded(v [][]byte) (row [][]byte, bound int64) {
+	if r.filter == nil || len(v) != colCount+1 {
+		return v, 0
+	}
+	if b := v[colCount]; len(b) == 8 {
+		bound = int64(binary.BigEndian.Uint64(b))
+	}
+	return v[:colCount], bound
 }
 
 // grow makes room for n records, within reason.

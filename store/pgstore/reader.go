@@ -27,6 +27,16 @@ type reader struct {
 	now   time.Time // the database's clock
 	asked xidSet    // transactions whose late rows came with the page
 	early lateRows  // those rows
+	// filter is the pipe's, as the parameters of the function passes; nil: everything passes.
+	filter [][]byte
+}
+
+// sql chooses the statement of a pipe without or with a filter.
+func (r *reader) sql(plain, filtered string) string {
+	if r.filter == nil {
+		return plain
+	}
+	return filtered
 }
 
 // stragglerRows is up to how many late rows are fetched by transaction id;
@@ -56,7 +66,8 @@ func (r *reader) stragglers(ctx context.Context, lanes []*laneRead) error {
 	if len(all.minus(r.asked)) > 0 {
 		late = lateRows{}
 		read := func(rr *pgconn.ResultReader) error { return r.takeLate(rr, &late) }
-		if err := r.query(ctx, r.store.sql.stragglers, lateParams(all, ids, top), read); err != nil {
+		sql := r.sql(r.store.sql.stragglers, r.store.sql.stragglersFiltered)
+		if err := r.query(ctx, sql, r.lateParams(all, ids, top), read); err != nil {
 			return err
 		}
 	}
@@ -74,13 +85,19 @@ type lateRows struct {
 	many  bool // there may be more
 }
 
-func lateParams(xids xidSet, lanes *list, top int64) [][]byte {
+func (r *reader) lateParams(xids xidSet, lanes *list, top int64) [][]byte {
 	lo, hi := newList(len(xids)), newList(len(xids))
 	for _, x := range xids {
 		lo.add(int64(x.lo))
 		hi.add(int64(x.hi))
 	}
-	return [][]byte{lo.end(), hi.end(), lanes.end(), strconv.AppendInt(nil, top, 10), strconv.AppendInt(nil, stragglerRows, 10)}
+	params := [][]byte{lo.end(), hi.end(), lanes.end(), strconv.AppendInt(nil, top, 10), strconv.AppendInt(nil, stragglerRows, 10)}
+	return append(params, r.filter...)
+}
+
+// passed reports whether the filter lets a late row pass.
+func (r *reader) passed(v [][]byte) bool {
+	return r.filter == nil || len(v) > colCount && len(v[colCount]) == 1 && v[colCount][0] == 1
 }
 
 func (r *reader) takeLate(rr *pgconn.ResultReader, late *lateRows) error {
@@ -90,8 +107,12 @@ func (r *reader) takeLate(rr *pgconn.ResultReader, late *lateRows) error {
 			late.many = true // keep nothing more
 			continue
 		}
+		v := rr.Values()
+		if !r.passed(v) {
+			continue
+		}
 		var rec record
-		if err := r.arena.decode(rr.Values(), &rec); err != nil {
+		if err := r.arena.decode(v, &rec); err != nil {
 			return err
 		}
 		late.bytes += rec.msg.Size()
@@ -124,7 +145,7 @@ func (r *reader) youngLate(lanes []*laneRead) (params [][]byte) {
 		return nil
 	}
 	r.asked = young
-	return lateParams(young, ids, top)
+	return r.lateParams(young, ids, top)
 }
 
 // deal gives late records to their lanes in seq order.
@@ -169,21 +190,27 @@ func (r *reader) bulk(ctx context.Context, lanes []*laneRead) error {
 	}
 	var rec record
 	bytes, last := 0, int16(-1)
-	return r.query(ctx, r.store.sql.bulk, [][]byte{ids.end(), after.end(), pos.end(), limits.end(), append(sets, '}')},
-		func(rr *pgconn.ResultReader) error {
-			for rr.NextRow() {
-				if err := r.arena.decode(rr.Values(), &rec); err != nil {
-					return err
-				}
-				if rec.lane != last {
-					bytes, last = 0, rec.lane
-				}
-				if l := r.room.byLane[rec.lane]; l != nil {
-					bytes = l.late.add(&rec, r.now, l.limit, l.maxBytes, bytes)
-				}
+	params := append([][]byte{ids.end(), after.end(), pos.end(), limits.end(), append(sets, '}')}, r.filter...)
+	return r.query(ctx, r.sql(r.store.sql.bulk, r.store.sql.bulkFiltered), params, func(rr *pgconn.ResultReader) error {
+		for rr.NextRow() {
+			v := rr.Values()
+			if err := r.arena.decode(v, &rec); err != nil {
+				return err
 			}
-			return nil
-		})
+			if rec.lane != last {
+				bytes, last = 0, rec.lane
+			}
+			l := r.room.byLane[rec.lane]
+			switch {
+			case l == nil:
+			case r.passed(v):
+				bytes = l.late.add(&rec, r.now, l.limit, l.maxBytes, bytes)
+			default:
+				l.late.pass(rec.seq, l.limit)
+			}
+		}
+		return nil
+	})
 }
 
 // query runs one prepared statement with text parameters and binary results,
@@ -224,10 +251,14 @@ func (l *laneRead) finish(floor int64, k look) store.Batch {
 	if len(l.late.msgs) > 0 {
 		b.Messages, b.Meta = append(l.late.msgs, b.Messages...), append(l.late.meta, b.Meta...)
 	}
-	whole := keep == len(l.page.msgs) && !l.page.cut && len(l.page.msgs) < l.limit
+	seen := keep == len(l.page.msgs) && !l.page.cut && len(l.page.msgs) < l.limit // all that was looked at
+	whole := seen && l.bound == 0
 	pos := c.pos
 	if keep > 0 {
 		pos = l.page.meta[keep-1].Seq
+	}
+	if seen {
+		pos = max(pos, l.bound)
 	}
 	if whole && (keep > 0 || len(l.resolved) > 0 || floor-pos > moveAfter) {
 		pos = max(pos, floor)
@@ -262,7 +293,7 @@ func (l *laneRead) drained(b *store.Batch) {
 		c.inflight, c.draining = c.inflight.minus(l.resolved), l.resolved
 	}
 	if l.late.cut {
-		c.drainSeq = l.late.meta[len(l.late.meta)-1].Seq
+		c.drainSeq = l.late.last
 	} else {
 		c.draining, c.drainSeq = nil, 0
 	}

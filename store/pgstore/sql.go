@@ -7,6 +7,8 @@ type statements struct {
 	retainStatements
 
 	floor, page, stragglers, bulk, cursors, due string // read
+	pageFiltered, stragglersFiltered            string // of a pipe with a filter
+	bulkFiltered, countsFiltered                string
 	settings                                    string
 	info, look, resetMark, resetSet             string
 	session, expired, release, releaseAll       string // lease
