@@ -22,6 +22,8 @@ type Doctor interface {
 type ExamineRequest struct {
 	// Only names the checks to make; empty: all.
 	Only []string
+	// Pipes to examine; empty: all that no person has paused.
+	Pipes []string
 	// Role is whose privileges and settings are judged: the relay's. Default: the
 	// role of the connection.
 	Role string

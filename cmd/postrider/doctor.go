@@ -36,6 +36,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	fs.SortFlags = false
 	fs.StringVar(&set.failOn, "fail-on", "critical", "exit with code 6 from this on: warning, critical or never")
 	fs.BoolVar(&set.all, "all", false, "print what is in order too")
+	fs.StringSliceVar(&set.req.Only, "only", nil, "make these checks only")
 	fs.StringVar(&set.req.Role, "role", "", "the relay's role, whose privileges are judged (default: the role of --store)")
 	fs.DurationVar(&set.req.Timeout, "timeout", 5*time.Second, "for each check")
 	fs.DurationVar(&set.req.Limits.Transaction, "max-transaction", 5*time.Minute, "age of a transaction from which on it is told")
@@ -66,6 +67,9 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 	}
 	if _, _, err := reach(ctx, st); err != nil && exitCode(err) == exitUnreachable {
 		return err
+	}
+	if a.set.pipe != "" {
+		set.req.Pipes = []string{a.set.pipe}
 	}
 	found, err := admin.Examine(ctx, set.req, st.doctor)
 	if err != nil {

@@ -22,6 +22,7 @@ type check struct {
 	// tables says that it reads the outbox's own tables, and so needs a schema
 	// that this program knows; the others read the server's catalogs only.
 	tables bool
+	pipes  bool // it is made once for each pipe
 	look   func(p *patient, ctx context.Context) ([]store.Finding, error)
 }
 
@@ -29,38 +30,41 @@ type check struct {
 // comes first.
 func checks() []check {
 	return []check{
-		{"schema", false, (*patient).schemaVersion},
-		{"server", false, (*patient).server},
-		{"privileges", false, (*patient).privileges},
-		{"row-security", false, (*patient).rowSecurity},
-		{"owner", false, (*patient).owner},
-		{"grants", false, (*patient).grants},
-		{"settings", false, (*patient).settings},
-		{"durability", false, (*patient).durability},
-		{"pooler", false, (*patient).pooler},
-		{"connections", false, (*patient).connections},
-		{"moved", true, (*patient).moved},
-		{"sequence", true, (*patient).sequence},
-		{"unlogged", false, (*patient).unlogged},
-		{"columns", true, (*patient).columns},
-		{"indexes", false, (*patient).indexes},
-		{"constraints", false, (*patient).constraints},
-		{"triggers", false, (*patient).triggers},
-		{"subscriptions", false, (*patient).subscriptions},
-		{"locks", false, (*patient).locks},
-		{"transactions", true, (*patient).transactions},
-		{"prepared", true, (*patient).prepared},
-		{"horizon", false, (*patient).horizon},
-		{"wraparound", false, (*patient).wraparound},
-		{"vacuum", false, (*patient).vacuum},
-		{"size", false, (*patient).size},
-		{"relays", true, (*patient).relays},
-		{"versions", true, (*patient).versions},
-		{"clock", true, (*patient).clock},
-		{"lanes", true, (*patient).lanes},
-		{"lag", true, (*patient).lag},
-		{"parked", true, (*patient).parked},
-		{"requests", true, (*patient).requests},
+		{name: "schema", look: (*patient).schemaVersion},
+		{name: "server", look: (*patient).server},
+		{name: "privileges", look: (*patient).privileges},
+		{name: "row-security", look: (*patient).rowSecurity},
+		{name: "owner", look: (*patient).owner},
+		{name: "grants", look: (*patient).grants},
+		{name: "settings", look: (*patient).settings},
+		{name: "durability", look: (*patient).durability},
+		{name: "pooler", look: (*patient).pooler},
+		{name: "connections", look: (*patient).connections},
+		{name: "moved", look: (*patient).moved, tables: true},
+		{name: "sequence", look: (*patient).sequence, tables: true},
+		{name: "unlogged", look: (*patient).unlogged},
+		{name: "columns", look: (*patient).columns, tables: true},
+		{name: "indexes", look: (*patient).indexes},
+		{name: "constraints", look: (*patient).constraints},
+		{name: "triggers", look: (*patient).triggers},
+		{name: "subscriptions", look: (*patient).subscriptions},
+		{name: "locks", look: (*patient).locks},
+		{name: "transactions", look: (*patient).transactions, tables: true},
+		{name: "prepared", look: (*patient).prepared, tables: true},
+		{name: "horizon", look: (*patient).horizon},
+		{name: "wraparound", look: (*patient).wraparound},
+		{name: "vacuum", look: (*patient).vacuum},
+		{name: "size", look: (*patient).size},
+		{name: "retention", look: (*patient).retention, tables: true},
+		{name: "books", look: (*patient).books, tables: true},
+		{name: "pipes", look: (*patient).pausedPipes, tables: true},
+		{name: "relays", look: (*patient).relays, tables: true, pipes: true},
+		{name: "versions", look: (*patient).versions, tables: true, pipes: true},
+		{name: "clock", look: (*patient).clock, tables: true, pipes: true},
+		{name: "lanes", look: (*patient).lanes, tables: true, pipes: true},
+		{name: "lag", look: (*patient).lag, tables: true, pipes: true},
+		{name: "parked", look: (*patient).parked, tables: true, pipes: true},
+		{name: "requests", look: (*patient).requests, tables: true, pipes: true},
 	}
 }
 
@@ -85,13 +89,41 @@ func (s *Store) Examine(ctx context.Context, req store.ExamineRequest) ([]store.
 		if c.tables && !p.have.fits() {
 			continue // the finding of "schema" says so
 		}
-		f, err := p.examine(ctx, c)
+		f, err := p.ofPipes(ctx, c)
 		found = append(found, f...)
 		if err != nil {
 			return found, s.wrap("examine", err)
 		}
 		if p.standby {
 			break // a standby answers for its primary, or not at all
+		}
+	}
+	return found, nil
+}
+
+// ofPipes makes a check once, or once for each pipe that works.
+func (p *patient) ofPipes(ctx context.Context, c check) (found []store.Finding, err error) {
+	if !c.pipes {
+		return p.examine(ctx, c)
+	}
+	for _, pipe := range p.pipes {
+		of := *p
+		opts := p.s.opts
+		opts.Pipe = pipe
+		of.s = New(p.s.pool, &opts)
+		some, err := of.examine(ctx, c)
+		for i := range some {
+			if len(p.pipes) > 1 {
+				some[i].What = fmt.Sprintf("pipe %q: %s", pipe, some[i].What)
+			}
+			if some[i].Data == nil {
+				some[i].Data = map[string]any{}
+			}
+			some[i].Data["pipe"] = pipe
+		}
+		found = append(found, some...)
+		if err != nil {
+			return found, err
 		}
 	}
 	return found, nil
@@ -125,8 +157,9 @@ type patient struct {
 	noOutbox  bool // the schema holds none
 	have      found
 
-	tx     pgx.Tx // of the check under way
-	status *store.Status
+	pipes []string // to examine: those asked for, or all that are not paused
+
+	tx pgx.Tx // of the check under way
 }
 
 // meet finds out who asks, and what is there.
@@ -156,6 +189,27 @@ func (p *patient) meet(ctx context.Context) error {
 	p.have, err = p.s.schemaVersion(ctx, p.s.pool)
 	if errors.Is(err, store.ErrUnusable) { // "privileges" says which ones are missing
 		return nil
+	}
+	if err != nil || !p.have.fits() {
+		return err
+	}
+	return p.choosePipes(ctx)
+}
+
+// choosePipes finds the pipes to examine. One that a person has paused stands still
+// as it should.
+func (p *patient) choosePipes(ctx context.Context) error {
+	if p.pipes = p.req.Pipes; len(p.pipes) > 0 {
+		return nil
+	}
+	rows, err := p.s.pool.Query(ctx, p.expand(`SELECT name FROM {{schema}}.pipe WHERE NOT paused ORDER BY name`))
+	if err != nil {
+		return err
+	}
+	p.pipes, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "42501" {
+		p.pipes, err = []string{p.s.opts.Pipe}, nil
 	}
 	return err
 }

@@ -140,9 +140,6 @@ func (p *patient) clock(ctx context.Context) ([]store.Finding, error) {
 // state is what Status sees, with a count of pending messages that stops early.
 func (p *patient) state(ctx context.Context) (store.Status, error) {
 	st, _, err := p.s.statusBy(ctx, p.tx, 1000)
-	if err == nil {
-		p.status = &st
-	}
 	return st, err
 }
 
@@ -196,7 +193,9 @@ func (p *patient) lanes(ctx context.Context) ([]store.Finding, error) {
 // idle are the lanes without an owner, and those with one that are behind.
 func (p *patient) idle(st store.Status) (free, stuck []store.LaneStatus) {
 	for _, l := range st.Lanes {
+		held := slices.ContainsFunc(st.Holds, func(h store.Hold) bool { return h.Lane == l.Lane && h.Key == "" })
 		switch {
+		case held: // by a person, who wants it to stand still
 		case !l.Leased:
 			free = append(free, l)
 		case l.Lag >= p.req.Limits.Lag:
@@ -237,13 +236,9 @@ func numbers(lanes []store.LaneStatus) string {
 
 // lag looks how old the oldest message is that nobody has set aside.
 func (p *patient) lag(ctx context.Context) ([]store.Finding, error) {
-	st := p.status
-	if st == nil {
-		now, err := p.state(ctx)
-		if err != nil {
-			return nil, err
-		}
-		st = &now
+	st, err := p.state(ctx)
+	if err != nil {
+		return nil, err
 	}
 	severity := over(st.Lag, p.req.Limits.Lag)
 	atLeast := ""

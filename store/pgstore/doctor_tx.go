@@ -97,7 +97,8 @@ func (p *patient) prepared(ctx context.Context) ([]store.Finding, error) {
 	}
 	rows, err := rowsOf[waiting](ctx, p, `SELECT a.gid, a.owner::text, extract(epoch FROM clock_timestamp() - a.prepared)::float8,
  f.xids @> `+strings.ReplaceAll(fullID, "@", "a.transaction::text::bigint")+`,
- EXISTS (SELECT 1 FROM pg_locks l WHERE l.virtualtransaction = '-1/' || a.transaction::text AND l.relation = '{{schema}}.outbox'::regclass)
+ EXISTS (SELECT 1 FROM pg_locks t JOIN pg_locks l ON l.pid IS NULL AND l.virtualtransaction = t.virtualtransaction
+  WHERE t.pid IS NULL AND t.transactionid = a.transaction AND l.relation = '{{schema}}.outbox'::regclass)
 FROM pg_prepared_xacts a CROSS JOIN `+newest+` CROSS JOIN (SELECT `+inFlight+` AS xids) f
 WHERE a.database = current_database() AND a.prepared < clock_timestamp() - $1::float8 * interval '1 second' ORDER BY a.prepared LIMIT 20`,
 		p.req.Limits.Transaction.Seconds())

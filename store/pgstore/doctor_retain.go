@@ -1,0 +1,126 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// unattended is how long an outbox may go without a pass of retention.
+const unattended = 24 * time.Hour
+
+// retention looks whether settled rows are removed, and who keeps them from it.
+func (p *patient) retention(ctx context.Context) ([]store.Finding, error) {
+	type pass struct {
+		Age, Made   float64 // seconds since the last pass, since the outbox was made
+		Pipe        string
+		Rows, Bytes int64
+		Over        bool
+	}
+	rows, err := rowsOf[pass](ctx, p, `SELECT coalesce(extract(epoch FROM clock_timestamp() - r.passed_at), -1)::float8,
+ extract(epoch FROM clock_timestamp() - i.created_at)::float8, r.held_pipe, r.held_rows, r.held_bytes, r.held_over
+FROM {{schema}}.retention r CROSS JOIN {{schema}}.outbox_info i`)
+	if err != nil || len(rows) == 0 {
+		return fine("no retention was ever begun"), err
+	}
+	r := rows[0]
+	data := map[string]any{"held_by": r.Pipe, "held_rows": r.Rows, "held_bytes": r.Bytes}
+	var found []store.Finding
+	if r.Over {
+		found = append(found, store.Finding{
+			Severity: store.Critical, Data: data,
+			What: fmt.Sprintf("pipe %q holds back %d rows (%d MiB), which is above the cap", r.Pipe, r.Rows, r.Bytes>>20),
+			Why:  "rows that it has not settled are never removed: the table grows until the disk is full",
+			Fix: fmt.Sprintf("let it go on: start its relay, postrider pipe resume %[1]s, or mend what stops it. "+
+				"To give its messages up: postrider pipe remove %[1]s --forfeit N", r.Pipe),
+		})
+	}
+	last := seconds(r.Age)
+	if r.Age < 0 {
+		last = seconds(r.Made)
+	}
+	if last >= unattended {
+		found = append(found, store.Finding{
+			Severity: store.Warning, What: fmt.Sprintf("nobody has removed settled rows for %s", period(last)), Data: data,
+			Why: "the outbox grows", Fix: "postrider prune, or a relay that does it",
+		})
+	}
+	if len(found) == 0 {
+		found = fine("the last pass of retention was %s ago", period(last))
+		if r.Age < 0 {
+			found = fine("the outbox is %s old, and retention had nothing to do yet", period(last))
+		}
+		found[0].Data = data
+	}
+	return found, nil
+}
+
+// books looks what the last comparison of the two books found. It compares nothing
+// itself: that writes.
+func (p *patient) books(ctx context.Context) ([]store.Finding, error) {
+	type difference struct {
+		Pipe     string
+		Lane     int
+		Rows     int64
+		From, To int64
+	}
+	rows, err := rowsOf[difference](ctx, p, `SELECT pipe, lane::int, difference, bad_from, bad_to FROM {{schema}}.book WHERE difference <> 0
+UNION ALL SELECT '', lane::int, missing, 0, 0 FROM {{schema}}.book_lane WHERE missing <> 0 ORDER BY 1, 2 LIMIT 20`)
+	if err != nil {
+		return nil, err
+	}
+	var found []store.Finding
+	for _, d := range rows {
+		what := fmt.Sprintf("the books of pipe %q differ by %d messages in lane %d, between %d and %d", d.Pipe, d.Rows, d.Lane, d.From, d.To)
+		if d.Pipe == "" {
+			what = fmt.Sprintf("%d rows of lane %d are gone that no retention removed", d.Rows, d.Lane)
+		}
+		found = append(found, store.Finding{
+			Severity: store.Critical, What: what, Data: map[string]any{"pipe": d.Pipe, "lane": d.Lane, "difference": d.Rows},
+			Why: "what was committed is not what was sent, parked and is pending: messages were lost, or a counter was changed by hand",
+			Fix: "postrider audit names the candidates",
+		})
+	}
+	return orFine(found, "the last audit found no difference"), nil
+}
+
+// pausedPipes tells which readers people have stopped.
+func (p *patient) pausedPipes(ctx context.Context) ([]store.Finding, error) {
+	type pipe struct {
+		Name, By, Reason string
+		Age              float64
+	}
+	rows, err := rowsOf[pipe](ctx, p, `SELECT name, paused_by, pause_reason, coalesce(extract(epoch FROM clock_timestamp() - paused_at), 0)::float8
+FROM {{schema}}.pipe WHERE paused ORDER BY name`)
+	if err != nil {
+		return nil, err
+	}
+	var found []store.Finding
+	for _, r := range rows {
+		found = append(found, store.Finding{
+			Severity: store.Warning, What: fmt.Sprintf("pipe %q was paused by %s %s ago: %s", r.Name, r.By, period(seconds(r.Age)), r.Reason),
+			Why: "it delivers nothing, and retention keeps every row that it has yet to read", Fix: "postrider pipe resume " + r.Name,
+			Data: map[string]any{"pipe": r.Name, "by": r.By, "age_seconds": int64(r.Age)},
+		})
+	}
+	type hold struct {
+		Pipe        string
+		Lanes, Keys int64
+		Age         float64
+	}
+	holds, err := rowsOf[hold](ctx, p, `SELECT pipe, count(*) FILTER (WHERE key = ''), count(*) FILTER (WHERE key <> ''),
+ extract(epoch FROM clock_timestamp() - min(at))::float8 FROM {{schema}}.hold GROUP BY pipe ORDER BY pipe`)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range holds {
+		found = append(found, store.Finding{
+			Severity: store.Warning, What: fmt.Sprintf("%d lanes and %d keys of pipe %q are paused by people, the first for %s", h.Lanes, h.Keys, h.Pipe, period(seconds(h.Age))),
+			Why: "their messages wait", Fix: "postrider status names them, postrider journal who paused them; postrider resume",
+			Data: map[string]any{"pipe": h.Pipe, "lanes": h.Lanes, "keys": h.Keys, "age_seconds": int64(h.Age)},
+		})
+	}
+	return orFine(found, "nobody has paused a pipe, a lane or a key"), nil
+}

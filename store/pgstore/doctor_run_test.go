@@ -1,0 +1,332 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
+)
+
+// beat sends a heartbeat of the owner, or what else is asked for.
+func (o *owner) beat(change func(*store.LeaseRequest)) {
+	o.Helper()
+	req := store.LeaseRequest{BootID: o.boot, Instance: o.boot, TTL: time.Minute}
+	if change != nil {
+		change(&req)
+	}
+	if _, err := o.store.Lease(o.Context(), req); err != nil {
+		o.Fatal(err)
+	}
+}
+
+// old inserts a message that has waited for an hour.
+func old(d *db, _ *owner) {
+	d.exec(`INSERT INTO box.outbox (topic, key, type, created_at) VALUES ('t', 'k', 'old', clock_timestamp() - interval '1 hour')`)
+}
+
+func relayAilments() []ailment {
+	set := func(sql string) func(*db, *owner) { return func(d *db, _ *owner) { d.exec(sql) } }
+	beat := func(_ *db, o *owner) { o.beat(nil) }
+	drain := func(_ *db, o *owner) { o.drain() }
+	discard := func(d *db, o *owner) {
+		found, err := d.store("main").Parked(d.Context(), store.ParkedQuery{})
+		if err != nil || len(found) != 1 {
+			d.Fatalf("%d parked, %v", len(found), err)
+		}
+		if _, err := d.store("main").Request(d.Context(), store.Act{Kind: store.ActDiscard, Seq: found[0].Seq, Actor: "test"}); err != nil {
+			d.Fatal(err)
+		}
+		o.execute()
+	}
+	pause := func(resume bool) func(*db, *owner) {
+		return func(d *db, _ *owner) {
+			if err := d.store("main").PausePipe(d.Context(), store.PausePipe{Name: "main", Resume: resume, Actor: "alice", Reason: "broker moves"}); err != nil {
+				d.Fatal(err)
+			}
+		}
+	}
+	return []ailment{
+		{
+			name: "no relay", check: "relays", severity: store.Critical, word: "no relay lives",
+			provoke: func(_ *db, o *owner) { o.beat(func(r *store.LeaseRequest) { r.Leave = true }) }, mend: func(_ *db, o *owner) { o.lease() },
+		},
+		{
+			name: "relay in trouble", check: "relays", severity: store.Critical, word: "sink is down",
+			provoke: func(_ *db, o *owner) {
+				o.beat(func(r *store.LeaseRequest) { r.Report.Trouble = []string{"sink is down"} })
+			}, mend: beat,
+		},
+		{
+			name: "two versions", check: "versions", severity: store.Warning, word: "v1, v2", provoke: func(_ *db, o *owner) {
+				o.beat(func(r *store.LeaseRequest) { r.Report.Version = "v1" })
+				o.beat(func(r *store.LeaseRequest) { r.BootID, r.Instance, r.Report.Version, r.Observe = "b", "b", "v2", true })
+			},
+			mend: func(_ *db, o *owner) { o.beat(func(r *store.LeaseRequest) { r.BootID, r.Leave = "b", true }) },
+		},
+		{
+			name: "clock of a relay", check: "clock", severity: store.Warning, word: "clock of relay a", mend: beat,
+			req: store.ExamineRequest{Limits: store.Limits{Skew: time.Minute}}, provoke: set(`UPDATE box.relay SET clock = clock - interval '1 hour'`),
+		},
+		{
+			name: "lanes without an owner", check: "lanes", severity: store.Critical, word: "have no owner: 0, 1, 2, 3",
+			provoke: func(_ *db, o *owner) {
+				o.beat(func(r *store.LeaseRequest) {
+					r.Observe = true
+					for lane, g := range o.grant {
+						r.Release = append(r.Release, store.Release{Lane: lane, Epoch: g.Epoch})
+					}
+				})
+			}, mend: func(_ *db, o *owner) { o.lease() },
+		},
+		{name: "lane that does not move", check: "lanes", severity: store.Critical, word: "do not move", provoke: old, mend: drain},
+		{name: "lag", check: "lag", severity: store.Critical, word: "oldest for 1h", provoke: old, mend: drain},
+		{
+			name: "dead letter", check: "parked", severity: store.Warning, word: "are dead (rejected c1)", mend: discard,
+			provoke: func(_ *db, o *owner) { o.park("k", "x", store.Dead) },
+		},
+		{
+			name: "message that goes on failing", check: "parked", severity: store.Warning, word: "tried again", mend: discard,
+			provoke: func(d *db, o *owner) {
+				o.park("k", "x", store.Retry)
+				d.exec(`UPDATE box.parked SET first_failed = clock_timestamp() - interval '1 hour'`)
+			},
+		},
+		{
+			name: "act that nobody does", check: "requests", severity: store.Warning, word: "acts wait",
+			provoke: set(`INSERT INTO box.request (pipe, lane, seq, kind, created_at) VALUES ('main', 0, 1, 'discard', clock_timestamp() - interval '1 hour')`),
+			mend:    func(_ *db, o *owner) { o.execute() },
+		},
+		{
+			name: "rows above the cap", check: "retention", severity: store.Critical, word: "above the cap",
+			provoke: func(d *db, o *owner) {
+				d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', 'k' FROM generate_series(1, 5)`)
+				d.prune(o.store, store.PruneRequest{HoldRows: 2})
+			},
+			mend: func(d *db, o *owner) { o.drain(); d.prune(o.store, store.PruneRequest{HoldRows: 2}) },
+		},
+		{
+			name: "no retention", check: "retention", severity: store.Warning, word: "nobody has removed",
+			provoke: set(`UPDATE box.retention SET passed_at = clock_timestamp() - interval '2 days'`), mend: func(d *db, o *owner) { d.prune(o.store, store.PruneRequest{}) },
+		},
+		{
+			name: "books that differ", check: "books", severity: store.Critical, word: "differ by 7",
+			provoke: set(`UPDATE box.book SET difference = 7 WHERE lane = 2`), mend: set(`UPDATE box.book SET difference = 0`),
+		},
+		{name: "pipe that is paused", check: "pipes", severity: store.Warning, word: "paused by alice", provoke: pause(false), mend: pause(true)},
+		{
+			name: "key that is paused", check: "pipes", severity: store.Warning, word: "0 lanes and 1 keys",
+			provoke: set(`INSERT INTO box.hold (pipe, lane, key) VALUES ('main', 1, 'k')`), mend: set(`DELETE FROM box.hold`),
+		},
+	}
+}
+
+func TestDoctorFindsWhatIsWrongWithTheRelays(t *testing.T) { oneByOne(t, relayAilments()) }
+
+// Transactions, prepared ones, locks and snapshots that stand in the way: each is
+// named by its process, and what doctor prints ends it.
+func TestDoctorFindsWhatStandsInTheWay(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.exec(`INSERT INTO box.outbox (topic, key) VALUES ('t', 'k')`)
+		cure := func(t *testing.T, check, word string, req store.ExamineRequest, severity store.Severity) *store.Finding {
+			t.Helper()
+			var first *store.Finding
+			d := &db{T: t, pool: d.pool, schema: d.schema, lanes: d.lanes}
+			a := ailment{name: word, check: check, severity: severity, word: word, req: req, provoke: func(d *db, _ *owner) {
+				first = d.ill(d.examine(d.store("main"), req, check), word)
+			}}
+			a.suffer(d, o)
+			return first
+		}
+		now := store.ExamineRequest{Limits: store.Limits{Transaction: time.Millisecond}}
+		t := d.T
+		t.Run("transaction", func(t *testing.T) {
+			pid := d.victim(t, "billing", pgx.TxOptions{}, `INSERT INTO box.outbox (topic, key) VALUES ('t', 'k')`)
+			o.drain()
+			f := cure(t, "transactions", fmt.Sprintf("process %d (application \"billing\"", pid), now, store.Critical)
+			if f.Data["in_flight"] != true || f.Data["writes_outbox"] != true {
+				t.Errorf("%+v", f.Data)
+			}
+		})
+		t.Run("prepared", func(t *testing.T) {
+			tx := d.begin()
+			d.put(tx, "prepared")
+			d.do(tx, `PREPARE TRANSACTION '`+d.schema+`''s'`)
+			d.exec(`INSERT INTO box.outbox (topic, key) VALUES ('t', 'k')`)
+			o.drain()
+			f := cure(t, "prepared", d.schema+"'s", now, store.Critical)
+			if f.Data["in_flight"] != true || f.Data["writes_outbox"] != true {
+				t.Errorf("%+v", f.Data)
+			}
+		})
+		t.Run("lock", func(t *testing.T) {
+			pid := d.victim(t, "ddl", pgx.TxOptions{}, `LOCK TABLE box.outbox IN ACCESS EXCLUSIVE MODE`)
+			done := make(chan error, 1)
+			go func() {
+				_, err := d.pool.Exec(context.WithoutCancel(t.Context()), d.sql(`INSERT INTO box.outbox (topic, key) VALUES ('t', 'k')`))
+				done <- err
+			}()
+			d.untilCount(`SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'box.outbox'::regclass AND waitstart < clock_timestamp() - interval '2 s'`)
+			cure(t, "locks", fmt.Sprintf("process %d", pid), store.ExamineRequest{}, store.Critical)
+			if err := <-done; err != nil {
+				t.Errorf("the writer that had waited: %v", err)
+			}
+		})
+		t.Run("snapshot", func(t *testing.T) {
+			pid := d.victim(t, "report", pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, `SELECT count(*) FROM box.outbox`)
+			for range 20 {
+				d.exec(`SELECT pg_current_xact_id()`)
+			}
+			cure(t, "horizon", fmt.Sprintf("process %d", pid), store.ExamineRequest{Limits: store.Limits{XIDs: 10}}, store.Warning)
+		})
+	})
+}
+
+// victim runs a statement in a transaction of another session, which stays open.
+func (d *db) victim(t *testing.T, application string, opts pgx.TxOptions, sql string) (pid uint32) {
+	t.Helper()
+	cfg := d.pool.Config()
+	cfg.ConnConfig.RuntimeParams["application_name"] = application
+	conn, err := pgx.ConnectConfig(t.Context(), cfg.ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) }) // ended by the doctor's advice
+	tx, err := conn.BeginTx(t.Context(), opts)
+	if err == nil {
+		_, err = tx.Exec(t.Context(), d.sql(sql))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn.PgConn().PID()
+}
+
+// What concerns the whole server is examined on one of its own.
+func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		t.Parallel()
+		pg := testserver.StartPostgres(t, version, testserver.WithConfig("max_connections = 60"))
+		d := &db{T: t, pool: newPool(t, pg.URL), schema: "box", lanes: 4}
+		if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+			t.Fatal(err)
+		}
+		o := d.owner("a")
+		d.role("carrier")
+		d.role("clerk")
+		set := func(sql ...string) func(*db, *owner) {
+			return func(d *db, _ *owner) {
+				for _, one := range sql {
+					d.exec(one)
+				}
+			}
+		}
+		const reload = `SELECT pg_reload_conf()`
+		relay := store.ExamineRequest{Role: "carrier"}
+		for _, a := range []ailment{
+			{name: "no fsync", check: "settings", severity: store.Critical, word: "fsync is off for the whole server", provoke: set()},
+			{name: "torn pages", check: "settings", severity: store.Warning, word: "full_page_writes is off", provoke: set()},
+			{name: "no autovacuum", check: "settings", severity: store.Critical, word: "autovacuum is off", provoke: set(`ALTER SYSTEM SET autovacuum = off`, reload)},
+			{name: "careless server", check: "settings", severity: store.Warning, word: "synchronous_commit is off", provoke: set(`ALTER SYSTEM SET synchronous_commit = off`, reload)},
+			{name: "careless writer", check: "settings", severity: store.Warning, word: `for the role "clerk"`, provoke: set(`ALTER ROLE clerk SET synchronous_commit = off`)},
+			{name: "hasty relay", check: "settings", severity: store.Warning, word: "statement_timeout is 500ms", req: relay, provoke: set(`ALTER ROLE carrier SET statement_timeout = '500ms'`)},
+			{name: "read-only database", check: "settings", severity: store.Critical, word: "default_transaction_read_only", req: relay, provoke: func(d *db, _ *owner) {
+				d.exec(`ALTER DATABASE postgres SET default_transaction_read_only = on`)
+			}},
+			{name: "absent standby", check: "durability", severity: store.Critical, word: "no synchronous standby", provoke: set(`ALTER SYSTEM SET synchronous_standby_names = 'nobody'`, reload)},
+			{
+				name: "unused slot", check: "horizon", severity: store.Critical, word: `slot "forgotten"`, req: store.ExamineRequest{Limits: store.Limits{WAL: 1}},
+				provoke: set(`SELECT pg_create_physical_replication_slot('forgotten', true)`, `CREATE TABLE box.noise AS SELECT g FROM generate_series(1, 1000) g`, `DROP TABLE box.noise`),
+			},
+			{
+				name: "subscription", check: "subscriptions", severity: store.Critical, word: `subscription "feed"`,
+				provoke: func(d *db, _ *owner) {
+					source := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
+					if _, err := source.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+						t.Fatal(err)
+					}
+					source.exec(`CREATE PUBLICATION everything FOR ALL TABLES`)
+					source.exec(`SELECT pg_create_logical_replication_slot('feed', 'pgoutput')`)
+					d.exec(`CREATE SUBSCRIPTION feed CONNECTION '` + source.pool.Config().ConnString() +
+						`' PUBLICATION everything WITH (create_slot = false, slot_name = 'feed', copy_data = false, enabled = false)`)
+				},
+			},
+		} {
+			t.Run(a.name, func(t *testing.T) {
+				a.suffer(&db{T: t, pool: d.pool, schema: d.schema, lanes: d.lanes}, o)
+			})
+		}
+		t.Run("replay without a standby", func(t *testing.T) {
+			s := pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, Durable: pgstore.Replayed})
+			if f := d.ill(d.examine(s, store.ExamineRequest{}, "durability"), "durable=replay"); f == nil || f.Severity != store.Critical {
+				t.Errorf("%+v", f)
+			}
+		})
+		t.Run("connections", func(t *testing.T) { crowd(t, d) })
+	})
+}
+
+// crowd uses up the server's connections.
+func crowd(t *testing.T, d *db) {
+	t.Helper()
+	ctx := t.Context()
+	var conns []*pgx.Conn
+	for range 52 {
+		conn, err := pgx.ConnectConfig(ctx, d.pool.Config().ConnConfig)
+		if err != nil {
+			break
+		}
+		conns = append(conns, conn)
+	}
+	if f := d.ill(d.examine(d.store("main"), store.ExamineRequest{}, "connections"), "are in use"); f == nil || f.Severity != store.Warning {
+		t.Errorf("%d more connections: %+v", len(conns), f)
+	}
+	for _, c := range conns {
+		if err := c.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	d.untilCount(`SELECT 1 WHERE (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') < 40`)
+	if f := d.ill(d.examine(d.store("main"), store.ExamineRequest{}, "connections"), "are in use"); f != nil {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestDoctorSeesAPooler(t *testing.T) {
+	d := fresh(t, "18", 4)
+	behind, err := url.Parse(d.pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	behind.Host = asPooler(t, behind.Host)
+	for mode, want := range map[string]store.Severity{"cache_statement": store.Warning, "exec": store.OK} {
+		cfg, err := pgxpool.ParseConfig(behind.String() + "&default_query_exec_mode=" + mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		all, err := pgstore.New(pool, &pgstore.Options{Schema: d.schema}).Examine(t.Context(), store.ExamineRequest{Again: time.Millisecond})
+		if err != nil {
+			t.Fatalf("%s: %v", mode, err)
+		}
+		for _, f := range all {
+			if f.Check == "pooler" && (f.Severity != want || want != store.OK && f.Fix == "") {
+				t.Errorf("%s: %+v", mode, f)
+			}
+		}
+	}
+	if f := d.examine(d.store("main"), store.ExamineRequest{}, "pooler"); f[0].Severity != store.OK {
+		t.Errorf("without a pooler: %+v", f)
+	}
+}
