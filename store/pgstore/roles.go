@@ -52,7 +52,7 @@ func grants() []grant {
 	)
 	return []grant{
 		{"migration", see, see, see, see},
-		{"outbox", "INSERT " + written, "SELECT; DELETE", "SELECT " + shown, "SELECT " + shown}, // what is settled, by retention
+		{"outbox", "INSERT " + written, "SELECT; DELETE", "SELECT " + shown, see}, // deleted by retention; what an admin replays it sees anyway
 		{"outbox_seq", "USAGE", "SELECT; UPDATE", see, see},
 		// A sequence that was set back is lifted by the relay, and that is noted.
 		{"outbox_info", "", "SELECT; UPDATE restore_epoch, reset_xid, floor", see, see},
