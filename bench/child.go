@@ -84,16 +84,16 @@ func (c *child) end(took time.Duration) (usage, error) {
 // runChild is what the process does when it is a child.
 func runChild(ctx context.Context, what string, args []string) error {
 	switch {
-	case what == "relay" && len(args) == 4:
-		return childRelay(ctx, args[0], args[1], args[2], args[3])
+	case what == "relay" && len(args) == 5:
+		return childRelay(ctx, args[0], args[1], args[2], args[3], args[4])
 	case what == "produce" && len(args) == 4:
 		return childProduce(ctx, args[0], args[1], args[2], args[3])
 	}
 	return errUsage
 }
 
-// childRelay drains an outbox until it is told to end.
-func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count string) error {
+// childRelay drains an outbox until it is told to end. fault is that of its sink.
+func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault string) error {
 	n, err := atoi(count)
 	if err != nil {
 		return err
@@ -112,6 +112,11 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count string)
 		return err
 	}
 	defer closeSink()
+	if fault != "" {
+		if sink, err = newFaulty(ctx, sink, pool, fault); err != nil {
+			return err
+		}
+	}
 	counted := &countingSink{Sink: sink, want: int64(n), start: time.Now()}
 	return relay.New(pgstore.New(pool, nil), counted, nil).Run(ctx)
 }

@@ -33,6 +33,7 @@ type config struct {
 	rounds   int
 	rate     int
 	seconds  int
+	settled  int // rows of workload old that were delivered long ago
 	output   string
 }
 
@@ -46,7 +47,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue [--broker kafka|nats|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|W6|W9-key|W9-slow|W9-dest|W10|old [--broker kafka|nats|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
@@ -64,6 +65,7 @@ func run(ctx context.Context, args []string) error {
 	fs.IntVar(&c.rounds, "rounds", 3, "how often the probes and the drain take turns")
 	fs.IntVar(&c.rate, "rate", 1000, "transactions per second of the latency run")
 	fs.IntVar(&c.seconds, "seconds", 20, "length of the latency and the idle run")
+	fs.IntVar(&c.settled, "settled", 20_000_000, "rows of workload old that were delivered long ago")
 	fs.StringVar(&c.output, "output", "text", "json: only the JSON object on standard output")
 	if err := fs.Parse(args[2:]); err != nil {
 		return fmt.Errorf("%w\n%w", err, errUsage)
@@ -85,7 +87,11 @@ func run(ctx context.Context, args []string) error {
 	case "enqueue":
 		result, err = runEnqueue(ctx, c)
 	default:
-		return fmt.Errorf("unknown workload %q\n%w", args[1], errUsage)
+		dis, ok := disturbances()[strings.ToLower(args[1])]
+		if !ok {
+			return fmt.Errorf("unknown workload %q\n%w", args[1], errUsage)
+		}
+		result, err = runDisturbed(ctx, c, args[1], dis)
 	}
 	if err != nil {
 		return err

@@ -117,7 +117,7 @@ func roundW1(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.P
 	if err != nil {
 		return r, err
 	}
-	if r.drain, err = childRun(ctx, "relay", pg.URL, b.name, b.url, count); err != nil {
+	if r.drain, err = childRun(ctx, "relay", pg.URL, b.name, b.url, count, ""); err != nil {
 		return r, fmt.Errorf("drain: %w", err)
 	}
 	after, err := treeCPU(pg.PID)

@@ -197,6 +197,9 @@ func (lp *loop) notify(f core.Fact) {
 	case core.LanePaused:
 		log.Warn("lane pauses or goes on", "lane", f.Lane, "paused", f.On, "captured_keys", f.Keys, "reason", f.Reason)
 	case core.HistoryChanged:
+		if f.Lanes == 0 { // nothing was held of it
+			return
+		}
 		log.Warn("the database has crashed, failed over or been restored: what is not settled is read again", "lanes", f.Lanes)
 	case core.LeaseLapsed:
 		log.Warn("no heartbeat was answered in time: the lease has run out and nothing is sent until one is",
