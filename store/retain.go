@@ -103,6 +103,8 @@ type AuditRequest struct {
 	// Reopen accepts the present state: differences found until now are
 	// forgotten, and the books begin anew with a full count. For a person who has found the cause.
 	Reopen bool
+	Actor  string // who reopens, for the journal; must not be empty then
+	Reason string // why
 }
 
 // Books is one look at the two books.
@@ -115,16 +117,21 @@ type Books struct {
 	Missing []LaneGap // of a full count: rows that are neither there nor removed by retention
 }
 
-// Difference is the sum of all differences without their signs; 0: the books balance.
+// Difference is 0 when the books balance. Else it is the sum of the lanes'
+// differences, without their signs, of the pipe that has most of them, or of
+// what is missing: one row that disappeared shows in every pipe and there.
 func (b *Books) Difference() int64 {
-	sum := int64(0)
+	pipes, missing := map[string]int64{}, int64(0)
 	for i := range b.Lanes {
-		sum += abs(b.Lanes[i].Difference)
+		pipes[b.Lanes[i].Pipe] += abs(b.Lanes[i].Difference)
 	}
 	for i := range b.Missing {
-		sum += abs(b.Missing[i].Rows)
+		missing += abs(b.Missing[i].Rows)
 	}
-	return sum
+	for _, sum := range pipes {
+		missing = max(missing, sum)
+	}
+	return missing
 }
 
 func abs(n int64) int64 {

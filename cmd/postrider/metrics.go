@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
 )
@@ -23,6 +24,8 @@ type metrics struct {
 	maxAge time.Duration
 	stats  func() relay.Stats
 	health func() relay.Health
+
+	others []prometheus.Collector
 
 	deliver prometheus.Histogram
 	settle  prometheus.Histogram
@@ -83,6 +86,13 @@ func newMetrics(ad store.Admin, pipe string, maxAge time.Duration) *metrics {
 	}
 }
 
+// keep adds the series of the outbox's housekeeping; k may be nil.
+func (m *metrics) keep(k *admin.Keeper) {
+	if k != nil {
+		m.others = append(m.others, newKeeperMetrics(k, nil))
+	}
+}
+
 func (m *metrics) observer() *relay.Observer {
 	return &relay.Observer{
 		Delivered: func(i relay.DeliveredInfo) { m.deliver.Observe(i.Took.Seconds()) },
@@ -94,6 +104,7 @@ func (m *metrics) observer() *relay.Observer {
 func (m *metrics) handler(r *relay.Relay) http.Handler {
 	m.stats, m.health = r.Stats, r.Health
 	reg := prometheus.NewRegistry()
+	reg.MustRegister(m.others...)
 	reg.MustRegister(m, m.deliver, m.settle, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 }

@@ -28,6 +28,7 @@ type relaySettings struct {
 	pollMax      time.Duration
 	skipTopics   []string
 	statusEvery  time.Duration
+	keeper       keeperSettings
 }
 
 func (a *app) relayCommand() *cobra.Command {
@@ -63,6 +64,7 @@ func (a *app) relayCommand() *cobra.Command {
 	fs.DurationVar(&r.pollMax, "poll-max", 40*time.Millisecond, "longest pause between two looks at an idle outbox")
 	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys go on behind a dead letter (default: the key waits)")
 	fs.DurationVar(&r.statusEvery, "status-every", 5*time.Second, "how old the lag of /metrics may be")
+	r.keeper.relayFlags(fs)
 	fs.Lookup("retry").DefValue = "" // the text says it better than []
 	mark(fs, "instance", "listen", "listen-remote", "lease-ttl", "drain", "window", "page", "max-lanes", "max-attempts",
 		"retry", "poll-max", "skip-dead", "status-every")
@@ -107,6 +109,11 @@ func (a *app) runRelay(ctx context.Context) error {
 	if err := checkListen(a.set.relay.listen, a.set.relay.listenRemote); err != nil {
 		return err
 	}
+	log := a.logger()
+	keeping, err := a.set.relay.keeper.relayOptions(log)
+	if err != nil {
+		return err
+	}
 	st, err := openStore(&a.set)
 	if err != nil {
 		return err
@@ -122,12 +129,14 @@ func (a *app) runRelay(ctx context.Context) error {
 		return err
 	}
 	defer sink.close()
-	log := a.logger()
 	opts.Logger, opts.Version = log, buildVersion().Version
 	m := newMetrics(st, st.Info().Pipe, a.set.relay.statusEvery)
 	opts.Observer = m.observer()
 	r := relay.New(st, sink, opts)
 	defer newPacer(a.lookupEnv, func() int64 { return r.Stats().Delivered }).start()()
+	keeper, leave := startKeeper(ctx, st, keeping)
+	defer leave()
+	m.keep(keeper)
 	stop, err := a.serve(log, r, m)
 	if err != nil {
 		return err

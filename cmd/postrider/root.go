@@ -67,7 +67,7 @@ func (a *app) root() *cobra.Command {
 	fs.StringVar(&a.set.logFormat, "log-format", "text", "how to log: text or json")
 	mark(fs, "store", "broker", "schema", "pipe", "output", "actor", "log-level", "log-format")
 
-	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.doctorCommand(), a.enqueueCommand(), a.deadCommand(), a.pipeCommand(),
+	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.auditCommand(), a.pruneCommand(), a.doctorCommand(), a.enqueueCommand(), a.deadCommand(), a.pipeCommand(),
 		a.journalCommand(), a.demoCommand(), a.strictCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.load(cmd) }
 	return root

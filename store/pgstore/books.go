@@ -110,6 +110,11 @@ func (a *auditing) run(ctx context.Context) error {
 	if err := a.save(ctx); err != nil {
 		return err
 	}
+	if a.req.Reopen {
+		if _, err := a.store.audit(ctx, a.tx, store.JournalEntry{Actor: a.req.Actor, Act: "audit reopen", Reason: a.req.Reason}); err != nil {
+			return err
+		}
+	}
 	return a.explain(ctx)
 }
 
@@ -317,8 +322,15 @@ func (a *auditing) missing(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if len(a.out.Missing) == 0 {
+		return nil
+	}
+	var oldest int64 // below, retention has made gaps
+	if err := a.tx.QueryRow(ctx, a.store.sql.bookOldest).Scan(&oldest); err != nil {
+		return err
+	}
 	for i := range a.out.Missing {
-		if a.out.Missing[i].Unused, err = listed[int64](ctx, a.tx, a.store.sql.bookUnused, int64(0), max(a.top, a.pos)); err != nil {
+		if a.out.Missing[i].Unused, err = listed[int64](ctx, a.tx, a.store.sql.bookUnused, oldest, max(a.top, a.pos)); err != nil {
 			return err
 		}
 	}

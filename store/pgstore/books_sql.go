@@ -80,6 +80,8 @@ WHERE (k.committed, k.base, k.sent, k.parked, k.gone, k.again, k.pending, k.behi
 FROM {{schema}}.book k ORDER BY k.pipe, k.lane`)
 	st.bookMissing = q(`SELECT lane, missing FROM {{schema}}.book_lane WHERE missing <> 0 ORDER BY lane`)
 	st.bookIDs = q(`SELECT o.id::text FROM {{schema}}.outbox o WHERE o.lane = $1 AND o.seq > $2 AND o.seq <= $3 ORDER BY o.seq LIMIT 20`)
+	st.bookOldest = q(`SELECT CASE WHEN sum(l.removed) = 0 THEN 0 ELSE coalesce(min(o.seq), 0) END FROM {{schema}}.book_lane l
+LEFT JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq LIMIT 1) o ON true`)
 	// Of the newest numbers of the window, which are shared by all lanes.
 	st.bookUnused = q(`SELECT n FROM generate_series($2::bigint, greatest($1::bigint + 1, $2::bigint - 100000), -1) AS n
 WHERE n NOT IN (SELECT o.seq FROM {{schema}}.book_lane l CROSS JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o

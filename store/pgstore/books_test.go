@@ -78,7 +78,7 @@ func TestBooksFindAPendingRowThatIsGone(t *testing.T) {
 				t.Errorf("removed %d of lane %d, found %+v", seq, lane, l)
 			}
 		}
-		d.look(o.store, store.AuditRequest{Reopen: true})
+		d.look(o.store, store.AuditRequest{Reopen: true, Actor: "ann", Reason: "a test"})
 		d.insert(10)
 		o.drain()
 		d.balanced(o.store, store.AuditRequest{Full: true})
@@ -104,7 +104,7 @@ func TestBooksFindASettledRowThatIsGone(t *testing.T) {
 		if b = d.look(o.store, store.AuditRequest{}); b.Difference() != 1 {
 			t.Errorf("the next look has forgotten it: %+v", b)
 		}
-		if b = d.look(o.store, store.AuditRequest{Reopen: true}); b.Difference() != 0 {
+		if b = d.look(o.store, store.AuditRequest{Reopen: true, Actor: "ann", Reason: "a test"}); b.Difference() != 0 {
 			t.Errorf("reopened: %+v", b)
 		}
 		d.exec(`DELETE FROM box.outbox WHERE type = 'm78'`)

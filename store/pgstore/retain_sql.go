@@ -11,6 +11,7 @@ type retainStatements struct {
 	bookTurn, bookOpen, bookLook, bookSave     string // books
 	bookMove, bookLanes, bookStored, bookIDs   string
 	bookUnused, bookFloor, bookMissing         string
+	bookOldest                                 string
 }
 
 // retainSQL holds the texts of Prune. A batch is one transaction: the lease, the

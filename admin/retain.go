@@ -1,0 +1,327 @@
+package admin
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// Retainer returns the side of ad that removes settled rows and keeps the two
+// books. A store that keeps no settled rows answers with an error that matches
+// ErrCannot.
+func Retainer(ad store.Admin) (store.Retainer, error) {
+	if r, ok := ad.(store.Retainer); ok {
+		return r, nil
+	}
+	return nil, fmt.Errorf("%w: it has no retention and no books; PostgreSQL has", ErrCannot)
+}
+
+// DefaultRetention is how long settled rows stay.
+const DefaultRetention = 7 * 24 * time.Hour
+
+// KeeperOptions are the settings of a Keeper. nil means all defaults.
+type KeeperOptions struct {
+	Off       bool          // remove nothing; the books are still kept
+	OlderThan time.Duration // 0: at once
+	MaxBytes  int64         // 0: no limit by size
+	// HoldRows and HoldBytes are what one pipe may hold back before it is an alarm. 0: no cap.
+	HoldRows, HoldBytes int64
+	Rate                int // most rows removed per second; 0: 10,000
+	Batch               int // rows of a transaction; 0: 1000
+	Archive             Archiver
+	// Every is the pause between two sweeps of Run. 0: 30 s, or 1 s when rows go at once.
+	Every time.Duration
+	// AuditEvery is the time between two looks at the books by Run. 0: never.
+	AuditEvery time.Duration
+	Logger     *slog.Logger // nil: silent
+}
+
+func (o *KeeperOptions) withDefaults() KeeperOptions {
+	var opts KeeperOptions
+	if o != nil {
+		opts = *o
+	}
+	if opts.Rate <= 0 {
+		opts.Rate = 10_000
+	}
+	if opts.Batch <= 0 {
+		opts.Batch = 1000
+		if opts.Archive != nil {
+			opts.Batch = 10_000
+		}
+	}
+	if opts.Every <= 0 {
+		opts.Every = 30 * time.Second
+		if opts.OlderThan <= 0 {
+			opts.Every = time.Second
+		}
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	return opts
+}
+
+// KeeperStats are the figures of a Keeper. Safe to copy.
+type KeeperStats struct {
+	Removed    int64 // rows since the start
+	Bytes      int64 // of their payloads
+	SweptAt    time.Time
+	Runner     bool // this keeper holds the lease
+	Held       store.Held
+	Books      bool  // the books were looked at
+	Difference int64 // at the last look
+	LookedAt   time.Time
+	Failed     string // what the last sweep or look failed with
+}
+
+// Keeper removes settled rows, keeps the other tables small and looks at the
+// books. Any number of them may run: one works at a time. It is safe for
+// concurrent use.
+type Keeper struct {
+	r    store.Retainer
+	opts KeeperOptions
+	name string
+
+	mu    sync.Mutex
+	stats KeeperStats
+
+	sweeping sync.Mutex
+	after    map[store.Lane]int64 // how far the sweeps have come
+	fresh    time.Time            // when they began at the first row
+	tidied   time.Time
+	fullAt   time.Time
+	said     string // the last trouble that was logged
+}
+
+// NewKeeper returns a keeper that does nothing until it is asked. o may be nil.
+func NewKeeper(r store.Retainer, o *KeeperOptions) *Keeper {
+	return &Keeper{r: r, opts: o.withDefaults(), name: rand.Text()}
+}
+
+// Stats returns the keeper's figures.
+func (k *Keeper) Stats() KeeperStats {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stats
+}
+
+func (k *Keeper) note(change func(*KeeperStats)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(&k.stats)
+}
+
+// Swept is what one sweep did.
+type Swept struct {
+	Rows   int64
+	Bytes  int64 // of their payloads
+	Lanes  map[store.Lane]int64
+	Runner string // who sweeps, when it is somebody else
+	Held   store.Held
+}
+
+// resweep is how long what a sweep has passed over is not looked at again:
+// stragglers, and rows that a slower pipe had yet to settle.
+const resweep = 10 * time.Minute
+
+// Sweep removes what is due, in batches and at the rate of the options, and
+// returns when nothing more is. The books count first what they have not seen.
+func (k *Keeper) Sweep(ctx context.Context) (Swept, error) {
+	k.sweeping.Lock()
+	defer k.sweeping.Unlock()
+	var done Swept
+	if _, err := k.r.Audit(ctx, store.AuditRequest{}); err != nil {
+		return done, fmt.Errorf("count before removing: %w", err)
+	}
+	if now := time.Now(); now.Sub(k.fresh) > resweep {
+		k.after, k.fresh = nil, now
+	}
+	req := k.request()
+	req.After = k.after
+	done.Lanes = map[store.Lane]int64{}
+	for {
+		start := time.Now()
+		p, err := k.r.Prune(ctx, req)
+		k.note(func(s *KeeperStats) { s.Runner = err == nil && p.Runner == "" })
+		if err != nil || p.Runner != "" {
+			done.Runner = p.Runner
+			return done, err
+		}
+		k.count(&done, &p)
+		if len(p.Left) == 0 {
+			k.after, done.Held = p.After, p.Held
+			k.note(func(s *KeeperStats) { s.Held, s.SweptAt = p.Held, time.Now() })
+			return done, nil
+		}
+		req.Lanes, req.After = p.Left, p.After
+		if err := sleep(ctx, time.Duration(p.Rows)*time.Second/time.Duration(k.opts.Rate)-time.Since(start)); err != nil {
+			return done, err
+		}
+	}
+}
+
+// Due counts what a sweep would remove, as of the last look at the books.
+func (k *Keeper) Due(ctx context.Context) (Swept, error) {
+	req := k.request()
+	req.DryRun = true
+	p, err := k.r.Prune(ctx, req)
+	return Swept{Rows: p.Rows, Bytes: p.Bytes, Lanes: p.Lanes, Held: p.Held}, err
+}
+
+func (k *Keeper) request() store.PruneRequest {
+	req := store.PruneRequest{
+		Runner: k.name, TTL: 10*time.Second + 2*k.opts.Every, OlderThan: k.opts.OlderThan, MaxBytes: k.opts.MaxBytes,
+		Limit: k.opts.Batch, HoldRows: k.opts.HoldRows, HoldBytes: k.opts.HoldBytes,
+	}
+	if k.opts.Archive != nil {
+		req.Archive = k.opts.Archive
+	}
+	return req
+}
+
+func (k *Keeper) count(done *Swept, p *store.Pruned) {
+	done.Rows += p.Rows
+	done.Bytes += p.Bytes
+	for lane, n := range p.Lanes {
+		done.Lanes[lane] += n
+	}
+	k.note(func(s *KeeperStats) { s.Removed, s.Bytes = s.Removed+p.Rows, s.Bytes+p.Bytes })
+}
+
+// Leave gives the lease back, so that another runner need not wait for it.
+func (k *Keeper) Leave(ctx context.Context) error {
+	_, err := k.r.Prune(ctx, store.PruneRequest{Runner: k.name, Leave: true})
+	return err
+}
+
+// Look compares the books once.
+func (k *Keeper) Look(ctx context.Context, req store.AuditRequest) (store.Books, error) {
+	b, err := k.r.Audit(ctx, req)
+	if err != nil {
+		return b, err
+	}
+	k.note(func(s *KeeperStats) { s.Books, s.Difference, s.LookedAt = true, b.Difference(), b.At })
+	return b, nil
+}
+
+// Run sweeps, tidies and looks at the books until ctx ends, and then gives the
+// lease back. Trouble is logged when it begins and when it ends, and tried again:
+// nothing that happens here may end a relay.
+func (k *Keeper) Run(ctx context.Context) {
+	var sweep, look <-chan time.Time
+	at := func(d time.Duration) <-chan time.Time { return time.After(d) }
+	if !k.opts.Off {
+		sweep = at(k.opts.Every)
+	}
+	if k.opts.AuditEvery > 0 {
+		look = at(min(k.opts.AuditEvery, 2*time.Second)) // a relay that cannot start says why by itself
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			k.leave(ctx)
+			return
+		case <-sweep:
+			k.say(ctx, "retention", k.sweep(ctx))
+			sweep = at(k.opts.Every)
+		case <-look:
+			k.say(ctx, "audit", k.look(ctx))
+			look = at(k.opts.AuditEvery)
+		}
+	}
+}
+
+// fullEvery is how often Run counts every row, so that one that disappeared
+// after it was settled is missed within a day.
+const fullEvery = 24 * time.Hour
+
+func (k *Keeper) look(ctx context.Context) error {
+	// Relays of one outbox share looks: half of the interval is recent enough.
+	before := k.Stats()
+	req := store.AuditRequest{MaxAge: k.opts.AuditEvery / 2}
+	if k.fullAt.IsZero() {
+		k.fullAt = time.Now() // not at every start
+	} else if time.Since(k.fullAt) > fullEvery {
+		req, k.fullAt = store.AuditRequest{Full: true}, time.Now()
+	}
+	b, err := k.Look(ctx, req)
+	if err != nil {
+		return err
+	}
+	switch d := b.Difference(); {
+	case d != 0 && d != before.Difference:
+		k.opts.Logger.ErrorContext(ctx, "the books differ: messages are missing, or counters are false; see `postrider audit`", "difference", d)
+	case d == 0 && before.Difference != 0:
+		k.opts.Logger.InfoContext(ctx, "the books balance again")
+	}
+	return nil
+}
+
+func (k *Keeper) sweep(ctx context.Context) error {
+	before := k.Stats().Held
+	done, err := k.Sweep(ctx)
+	if err != nil {
+		return err
+	}
+	switch held := done.Held; {
+	case held.Over && !before.Over:
+		k.opts.Logger.ErrorContext(ctx, "a pipe holds back more rows than the cap; nothing of it is removed: run the pipe, or give its rows up with `postrider pipe remove --forfeit`",
+			"pipe", held.Pipe, "rows", held.Rows, "bytes", held.Bytes)
+	case before.Over && !held.Over && done.Runner == "":
+		k.opts.Logger.InfoContext(ctx, "no pipe holds back more rows than the cap any more")
+	}
+	if done.Runner == "" && time.Since(k.tidied) > time.Minute {
+		k.tidied = time.Now()
+		_, err = k.r.Tidy(ctx, store.TidyRequest{})
+	}
+	return err
+}
+
+// say logs trouble when it begins, changes or ends.
+func (k *Keeper) say(ctx context.Context, what string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	var lost *store.RunnerError
+	text := ""
+	if err != nil && !errors.As(err, &lost) {
+		text = what + ": " + err.Error()
+	}
+	k.note(func(s *KeeperStats) { s.Failed = text })
+	switch {
+	case text != "" && k.said == "":
+		k.opts.Logger.WarnContext(ctx, "housekeeping fails, trying again", "part", what, "error", err)
+	case text == "" && k.said != "":
+		k.opts.Logger.InfoContext(ctx, "housekeeping works again")
+	}
+	k.said = text
+}
+
+func (k *Keeper) leave(ctx context.Context) {
+	if k.opts.Off || !k.Stats().Runner {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := k.Leave(ctx); err != nil { // it runs out by itself
+		k.opts.Logger.DebugContext(ctx, "the lease of retention was not given back", "error", err)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(max(d, 0))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// enqueued writes n messages of n keys.
+func enqueued(t *testing.T, store string, n int) {
+	t.Helper()
+	lines := strings.Repeat(`{"topic":"t","key":"k","payload_text":"x"}`+"\n", n)
+	mustCLI(t, lines, "enqueue", "--store", store)
+}
+
+// delivered runs a relay until nothing is pending.
+func delivered(t *testing.T, store string, more ...string) {
+	t.Helper()
+	p := launchRelay(t, store, "memory:", more...)
+	until(t, "nothing is pending", p, func() bool {
+		var now statusAnswer
+		err := json.Unmarshal([]byte(mustCLI(t, "", "status", "--store", store, "-o", "json")), &now)
+		return err == nil && now.Pending == 0
+	})
+	p.stop()
+}
+
+// ask runs one statement and returns what it says first.
+func ask(t *testing.T, store, statement string) (answer string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }() // the test is over
+	if err := conn.QueryRow(t.Context(), statement).Scan(&answer); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+	return answer
+}
+
+// scrape returns the relay's metrics, "" until it serves them.
+func (p *process) scrape() string {
+	p.t.Helper()
+	found := regexp.MustCompile(`address=(\S+)`).FindStringSubmatch(p.said.String())
+	if found == nil {
+		return ""
+	}
+	resp, err := http.Get("http://" + found[1] + "/metrics")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		p.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// What operating.md tells a person to type: what is due, away with it, the
+// archive, the books, and what is said when they differ.
+func TestPruneAndAudit(t *testing.T) {
+	st := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	enqueued(t, st, 30)
+	delivered(t, st, "--retention", "off")
+
+	dir := t.TempDir()
+	if out := mustCLI(t, "", "prune", "--store", st, "--older-than", "0s", "--dry-run"); !strings.Contains(out, "30 rows") {
+		t.Errorf("dry run: %s", out)
+	}
+	if out := mustCLI(t, "", "prune", "--store", st); !strings.Contains(out, "0 rows") {
+		t.Errorf("nothing is a week old: %s", out)
+	}
+	var swept pruneAnswer
+	out := mustCLI(t, "", "prune", "--store", st, "--older-than", "0s", "--archive", dir, "-o", "json")
+	if err := json.Unmarshal([]byte(out), &swept); err != nil || swept.Rows != 30 || swept.DryRun {
+		t.Errorf("swept %s, %v", out, err)
+	}
+	archives, err := filepath.Glob(filepath.Join(dir, "outbox-*.jsonl"))
+	if err != nil || len(archives) != 1 { // one key, one lane
+		t.Fatalf("archives %v, %v", archives, err)
+	}
+	if data, err := os.ReadFile(archives[0]); err != nil || strings.Count(string(data), "\n") != 31 {
+		t.Errorf("the archive has %d lines, %v", strings.Count(string(data), "\n"), err)
+	}
+	enqueued(t, st, 5)
+	if out := mustCLI(t, "", "prune", "--store", st, "--older-than", "0s", "--archive", "command:cat > "+filepath.Join(dir, "none")); !strings.Contains(out, "0 rows") {
+		t.Errorf("rows that no pipe has settled went: %s", out)
+	}
+	if got := cli(t, nil, "", "prune", "--store", st, "--hold-max-rows", "2"); got.code != exitFindings || !strings.Contains(got.err, `pipe "main" holds back 5 rows`) {
+		t.Errorf("over the cap: %d %s", got.code, got.err)
+	}
+
+	var books booksAnswer
+	out = mustCLI(t, "", "audit", "--store", st, "-o", "json")
+	if err := json.Unmarshal([]byte(out), &books); err != nil || books.Difference != 0 || len(books.Pipes) != 1 ||
+		books.Pipes[0].Committed != 35 || books.Pipes[0].Sent != 30 || books.Pipes[0].Pending != 5 {
+		t.Errorf("books %s, %v", out, err)
+	}
+	if seq := ask(t, st, `DELETE FROM postrider.outbox WHERE seq = (SELECT max(seq) FROM postrider.outbox) RETURNING seq::text`); seq != "35" {
+		t.Fatalf("removed %s by hand", seq)
+	}
+	got := cli(t, nil, "", "audit", "--store", st)
+	if got.code != exitFindings || !strings.Contains(got.err, "the books differ by 1") || !strings.Contains(got.out, "numbers without a row: 35") {
+		t.Errorf("a row was removed by hand: %d %s%s", got.code, got.out, got.err)
+	}
+	if got := cli(t, nil, "", "audit", "--store", st, "--reopen"); got.code != exitUsage {
+		t.Errorf("reopened without a reason: %d %s", got.code, got.err)
+	}
+	mustCLI(t, "", "audit", "--store", st, "--reopen", "--reason", "removed by a test", "--actor", "ann")
+	if out := mustCLI(t, "", "journal", "--store", st); !strings.Contains(out, "audit reopen") || !strings.Contains(out, "removed by a test") {
+		t.Errorf("the journal has no entry: %s", out)
+	}
+	for _, args := range [][]string{{"prune"}, {"audit"}} {
+		if got := cli(t, nil, "", append(args, "--store", "memory:")...); got.code != exitUsage || !strings.Contains(got.err, "PostgreSQL has") {
+			t.Errorf("%v of another store: %d %s", args, got.code, got.err)
+		}
+	}
+}
+
+// A relay removes what is settled and looks at the books by itself.
+func TestRelayKeepsHouse(t *testing.T) {
+	st := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	enqueued(t, st, 40)
+	p := launch(t, "relay", "--store", st, "--broker", "memory:", "--listen", "127.0.0.1:0", "--retention", "0s", "--audit-every", "100ms")
+	want := []string{
+		"postrider_retention_removed_total 40", "postrider_audit_difference 0", "postrider_retention_runner 1", "postrider_housekeeping_failing 0",
+	}
+	until(t, "rows are removed and books looked at", p, func() bool {
+		text := p.scrape()
+		return !slices.ContainsFunc(want, func(line string) bool { return !strings.Contains(text, line) })
+	})
+	p.stop()
+	if owner := ask(t, st, `SELECT owner FROM postrider.retention`); owner != "" {
+		t.Errorf("the lease of retention was left with %q", owner)
+	}
+}

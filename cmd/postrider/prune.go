@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/store"
+)
+
+// pruneAnswer is what `prune --output json` prints: one object per sweep.
+type pruneAnswer struct {
+	DryRun       bool                 `json:"dry_run"`
+	Rows         int64                `json:"rows"`
+	PayloadBytes int64                `json:"payload_bytes"`
+	Lanes        map[store.Lane]int64 `json:"lanes,omitempty"`
+	OtherRunner  string               `json:"other_runner,omitempty"` // who sweeps, when it is somebody else
+	HeldBy       string               `json:"held_by,omitempty"`
+	HeldRows     int64                `json:"held_rows"`
+	HeldBytes    int64                `json:"held_bytes"`
+	OverTheCap   bool                 `json:"over_the_cap"`
+}
+
+func (a *app) pruneCommand() *cobra.Command {
+	var (
+		set       keeperSettings
+		dry, loop bool
+		every     time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove rows that every pipe has settled",
+		Long: "A relay does the same in the background (--retention). Rows go in small batches, the oldest\n" +
+			"first, and never one that some pipe has not settled: a pipe that is stopped holds its rows,\n" +
+			"whatever their age. One runner works at a time. It exits with code 6 when a pipe holds back\n" +
+			"more than --hold-max-rows or --hold-max-bytes.\n\n" +
+			"With --archive the rows are written first, as JSON lines with a checksum, and read back.\n" +
+			"After a crash the same rows may be archived again, under the same name.",
+		Example: "  postrider prune --older-than 72h --dry-run\n  postrider prune --older-than 0s --archive /var/archive --loop",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			set.auditEvery = 0
+			o, err := set.options(a.logger())
+			if err != nil {
+				return err
+			}
+			o.Every = every
+			st, k, err := a.openKeeper(cmd, o)
+			if err != nil {
+				return err
+			}
+			defer st.close()
+			if dry {
+				return a.printDue(cmd.Context(), k)
+			}
+			return a.prune(cmd.Context(), k, loop, every)
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.DurationVar(&set.olderThan, "older-than", admin.DefaultRetention, "how old rows must be; 0s: all that are settled")
+	set.limitFlags(fs, "max-bytes", "rate", "archive")
+	fs.BoolVar(&dry, "dry-run", false, "count what is due and remove nothing")
+	fs.BoolVar(&loop, "loop", false, "sweep again and again until interrupted")
+	fs.DurationVar(&every, "every", 30*time.Second, "pause between two sweeps of --loop")
+	return cmd
+}
+
+// openKeeper opens the store of a command about retention or the books.
+func (a *app) openKeeper(cmd *cobra.Command, o *admin.KeeperOptions) (*opened, *admin.Keeper, error) {
+	st, err := a.openReady(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := admin.Retainer(st.Admin)
+	if err != nil {
+		st.close()
+		return nil, nil, &usageError{err}
+	}
+	return st, admin.NewKeeper(r, o), nil
+}
+
+func (a *app) printDue(ctx context.Context, k *admin.Keeper) error {
+	// What nobody has counted is not due: count it first.
+	if _, err := k.Look(ctx, store.AuditRequest{}); err != nil {
+		return err
+	}
+	due, err := k.Due(ctx)
+	if err != nil {
+		return err
+	}
+	return a.printSwept(due, true)
+}
+
+func (a *app) prune(ctx context.Context, k *admin.Keeper, loop bool, every time.Duration) (err error) {
+	defer func() {
+		leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		err = errors.Join(err, k.Leave(leave))
+	}()
+	for {
+		swept, err := k.Sweep(ctx)
+		switch {
+		case err == nil:
+			err = a.printSwept(swept, false)
+		case ctx.Err() != nil && loop:
+			return nil
+		}
+		if !loop || errors.Is(err, store.ErrUnusable) || errors.Is(err, store.ErrSchema) {
+			return err
+		}
+		if err != nil {
+			a.logger().WarnContext(ctx, "a sweep failed, trying again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(every):
+		}
+	}
+}
+
+func (a *app) printSwept(s admin.Swept, dry bool) error {
+	answer := pruneAnswer{dry, s.Rows, s.Bytes, s.Lanes, s.Runner, s.Held.Pipe, s.Held.Rows, s.Held.Bytes, s.Held.Over}
+	err := a.print(answer, func(w *tabwriter.Writer) {
+		what := "removed"
+		if dry {
+			what = "due"
+		}
+		if s.Runner != "" {
+			row(w, "runner", "another one is at work: "+visible(s.Runner, ""))
+			return
+		}
+		row(w, what, fmt.Sprintf("%d rows, %d bytes of payload", s.Rows, s.Bytes))
+		if s.Held.Pipe != "" {
+			row(w, "held", fmt.Sprintf("%d rows, about %d bytes, which pipe %s has not settled", s.Held.Rows, s.Held.Bytes, visible(s.Held.Pipe, "")))
+		}
+	})
+	if err == nil && s.Held.Over {
+		err = &findingsError{fmt.Sprintf("pipe %q holds back %d rows (about %d bytes), above the cap: run it, or give them up with `postrider pipe remove`",
+			s.Held.Pipe, s.Held.Rows, s.Held.Bytes)}
+	}
+	return err
+}
