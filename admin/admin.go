@@ -50,15 +50,15 @@ func (o *Options) withDefaults() Options {
 	return opts
 }
 
-// What became of an act, beside what the store says ("done", "gone").
+// What became of an act, beside what the store says ("done", "gone", "unchanged").
 const (
 	ResultQueued   = "queued"    // requested; a relay that lives has not done it yet
-	ResultNotFound = "not found" // no such parked record; nothing was requested
+	ResultNotFound = "not found" // no such parked record or lane; nothing was requested
 )
 
 // Result says what became of one act.
 type Result struct {
-	Seq     int64  `json:"seq,string"`        // may exceed what a JavaScript number holds
+	Seq     int64  `json:"seq,string"`        // may exceed what a JavaScript number holds; 0 of a pause or its end
 	Request int64  `json:"request,omitempty"` // id of the request, 0 if none was made
 	Result  string `json:"result"`            // "done", "gone", or one of this package's
 }
@@ -99,20 +99,16 @@ type executor struct {
 func (e *executor) request(ctx context.Context, acts []store.Act) error {
 	e.results = make([]Result, 0, len(acts))
 	for _, act := range acts {
-		record, err := Find(ctx, e.ad, act.Seq)
-		if err == nil {
-			var id int64
-			if id, err = e.ad.Request(ctx, act); err == nil {
-				e.lanes[record.Lane] = true
-				e.open = append(e.open, id)
-				e.results = append(e.results, Result{Seq: act.Seq, Request: id, Result: ResultQueued})
-				continue
-			}
+		id, err := e.ad.Request(ctx, act)
+		switch {
+		case err == nil:
+			e.open = append(e.open, id)
+			e.results = append(e.results, Result{Seq: act.Seq, Request: id, Result: ResultQueued})
+		case errors.Is(err, store.ErrNotFound):
+			e.results = append(e.results, Result{Seq: act.Seq, Result: ResultNotFound})
+		default:
+			return fmt.Errorf("request to %s: %w", act.Kind, err)
 		}
-		if !errors.Is(err, store.ErrNotFound) {
-			return fmt.Errorf("request %s of record %d: %w", act.Kind, act.Seq, err)
-		}
-		e.results = append(e.results, Result{Seq: act.Seq, Result: ResultNotFound})
 	}
 	return nil
 }
@@ -156,8 +152,10 @@ func (e *executor) look(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask for the requests: %w", err)
 	}
+	clear(e.lanes)
 	for _, s := range states {
 		if !s.Done {
+			e.lanes[s.Lane] = true
 			continue
 		}
 		e.open = slices.DeleteFunc(e.open, func(id int64) bool { return id == s.ID })

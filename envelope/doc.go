@@ -21,8 +21,10 @@
 // "postrider-" are reserved; a reader keeps those it does not know among the
 // message's headers.
 //
-// postrider-generation counts how often a person has sent the message again from
-// the parked table. Its id stays: an inbox that had it drops it.
+// postrider-generation grows each time a person sends the message again, a dead
+// letter or a settled message that is replayed; it may leave out numbers. The id
+// stays: an inbox that had it drops it. NATS adds it to Nats-Msg-Id, so that the
+// stream does not take the message for the one that it had.
 //
 // postrider-gap names the versions of the message's key before it that will not
 // come by themselves: their dead letters are recorded and the key went on without

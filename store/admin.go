@@ -129,6 +129,7 @@ type Request struct {
 // ActState says what became of a request.
 type ActState struct {
 	ID     int64
+	Lane   Lane // whose owner does it
 	Done   bool
 	Result string // "done", "gone" (the record was no longer parked), "unchanged" (it was paused, or not, already)
 }

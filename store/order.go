@@ -103,6 +103,7 @@ type LanePlan struct {
 // OrderState is how far an order has come.
 type OrderState struct {
 	ID      int64
+	Kind    ActKind
 	Planned int64  // counted when it was stored
 	Moved   int64  // records so far
 	Open    []Lane // lanes that have not carried it out

@@ -183,7 +183,11 @@ func (d *delivery) send(m *postrider.Message) (jetstream.PubAckFuture, error) {
 	if !d.s.noDedup && m.ID != "" {
 		// Ids are compared over the whole stream: under two prefixes in one
 		// stream a message is two messages.
+		// What a person sends again must not be taken for what was sent before.
 		id := d.s.prefix + m.ID
+		if g := m.Headers[envelope.Generation]; g != "" {
+			id += "/" + g
+		}
 		header[jetstream.MsgIDHeader] = []string{id}
 		size += len(jetstream.MsgIDHeader) + len(id) + 4
 	}

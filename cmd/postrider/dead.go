@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode/utf8"
@@ -125,37 +126,64 @@ func (a *app) deadShow() *cobra.Command {
 }
 
 func (a *app) deadAct(kind store.ActKind, use, short string) *cobra.Command {
-	var (
-		reason string
-		wait   time.Duration
-	)
+	f := &orderFlags{order: store.Order{Kind: kind}}
 	cmd := &cobra.Command{
-		Use: use + " SEQ...", Short: short, Args: seqArgs(0),
-		Long: short + ". The act is a request that the relay which owns the\nlane executes; when no relay lives, this command takes the lane for a moment and does it.",
+		Use: use + " [SEQ...]", Short: short,
+		Long: short + ". The act is a request that the relay which owns the\nlane executes; when no relay lives, this command takes the lane for a moment and does it.\n" +
+			"Name records by number, or many by flags: they are counted first, and --yes does it.",
+		Args: func(*cobra.Command, []string) error { return nil },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			seqs, err := parseSeqs(args)
 			if err != nil {
 				return err
 			}
-			st, err := a.openReady(cmd)
-			if err != nil {
-				return err
+			if kind == store.ActDiscard && strings.TrimSpace(f.order.Reason) == "" && !f.dryRun {
+				return usagef("give --reason: the journal keeps why")
 			}
-			defer st.close()
-			acts := make([]store.Act, len(seqs))
-			for i, seq := range seqs {
-				acts[i] = store.Act{Kind: kind, Seq: seq, Actor: a.actor(), Reason: reason}
+			switch {
+			case f.filtered(cmd.Flags()):
+				f.order.Match.Seqs = seqs
+				return a.runOrder(cmd, f)
+			case len(seqs) == 0:
+				return usagef("give the number of the record (SEQ of `postrider dead list`), or flags that say which records; see `%s --help`", cmd.CommandPath())
+			case len(seqs) > maxSingles || f.dryRun:
+				f.order.Match.Seqs = seqs
+				return a.runOrder(cmd, f)
 			}
-			results, err := admin.Execute(cmd.Context(), st, st, acts, &admin.Options{Wait: wait, Logger: a.logger()})
-			if err != nil {
-				return fmt.Errorf("%s: %w", use, err)
-			}
-			return a.printResults(cmd.Context(), st, use, results)
+			return a.deadSingles(cmd, f, seqs)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the journal")
-	cmd.Flags().DurationVar(&wait, "wait", 10*time.Second, "how long to wait for the relay to do it")
+	fs := cmd.Flags()
+	f.match(fs)
+	f.errors(fs)
+	f.act(fs)
+	if kind == store.ActRetry {
+		fs.StringVar(&f.order.Edit.Topic, "set-topic", "", "send to this topic instead")
+		fs.StringArrayVar(&f.set, "set-header", nil, "set this header before, NAME=VALUE; more than once for more")
+		fs.StringArrayVar(&f.unset, "unset-header", nil, "remove this header before; more than once for more")
+	}
 	return cmd
+}
+
+// maxSingles is how many records are acted on one by one; more are an order.
+const maxSingles = 100
+
+// deadSingles acts on records named by number, as they are.
+func (a *app) deadSingles(cmd *cobra.Command, f *orderFlags, seqs []int64) error {
+	st, err := a.openReady(cmd)
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	acts := make([]store.Act, len(seqs))
+	for i, seq := range seqs {
+		acts[i] = store.Act{Kind: f.order.Kind, Seq: seq, Actor: a.actor(), Reason: f.order.Reason}
+	}
+	results, err := admin.Execute(cmd.Context(), st, st, acts, &admin.Options{Wait: f.wait, Logger: a.logger()})
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.order.Kind, err)
+	}
+	return a.printResults(cmd.Context(), st, string(f.order.Kind), results)
 }
 
 // notParked says what to do about a number that names no parked record.

@@ -136,7 +136,7 @@ func deadLetters(t *testing.T, store string) {
 	if !strings.Contains(out, `"seq":"`+dead[1].Seq+`"`) || !strings.Contains(out, `"result":"done"`) {
 		t.Errorf("dead discard prints %q", out)
 	}
-	if got := cli(t, nil, "", "dead", "discard", dead[1].Seq, "--store", store); got.code != 1 || !strings.Contains(got.err, "is not parked") {
+	if got := cli(t, nil, "", "dead", "discard", dead[1].Seq, "--reason", "again", "--store", store); got.code != 1 || !strings.Contains(got.err, "is not parked") {
 		t.Errorf("a second discard: exit code %d, %q", got.code, got.err)
 	}
 	if left := deadOf(t, store, "--all"); len(left) != 2 || left[0].State != "retry" {

@@ -25,6 +25,14 @@ type statusAnswer struct {
 	Parked     map[string]int64 `json:"parked"`
 	Instances  []instanceAnswer `json:"instances"`
 	Lanes      []laneAnswer     `json:"lanes"`
+	Holds      []holdEntry      `json:"paused_parts"`
+}
+
+// holdEntry is a key or a lane that a person has paused.
+type holdEntry struct {
+	Lane  int       `json:"lane"`
+	Key   string    `json:"key,omitempty"`
+	Since time.Time `json:"since"`
 }
 
 type instanceAnswer struct {
@@ -128,17 +136,23 @@ func (a *app) printStatus(s store.Status, lanes bool) error {
 		Time: time.Now().UTC(), Pipe: s.Pipe, Paused: s.Paused, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped,
 		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered,
 		Parked:    map[string]int64{"scheduled": 0, "retry": 0, "waiting": 0, "dead": 0}, // each, also when there is none
-		Instances: []instanceAnswer{}, Lanes: []laneAnswer{},
+		Instances: []instanceAnswer{}, Lanes: []laneAnswer{}, Holds: []holdEntry{},
 	}
 	maps.Copy(answer.Parked, s.Parked)
 	for _, i := range s.Instances {
 		answer.Instances = append(answer.Instances, instanceAnswer{i.Name, i.BootID, i.Alive, i.AliveFor.Seconds(), i.Lanes})
+	}
+	for _, h := range s.Holds {
+		answer.Holds = append(answer.Holds, holdEntry{int(h.Lane), h.Key, h.Since.UTC()})
 	}
 	for _, l := range s.Lanes {
 		answer.Lanes = append(answer.Lanes, laneAnswer{int(l.Lane), l.Owner, l.Leased, l.Epoch, l.Pending, l.Lag.Seconds(), l.Delivered, l.Parked})
 	}
 	return a.print(answer, func(w *tabwriter.Writer) { statusText(w, s, lanes) })
 }
+
+// holdsShown is how many paused keys and lanes a person is shown.
+const holdsShown = 10
 
 func statusText(w *tabwriter.Writer, s store.Status, lanes bool) {
 	bound := ""
@@ -155,6 +169,17 @@ func statusText(w *tabwriter.Writer, s store.Status, lanes bool) {
 	row(w, "delivered", s.Delivered)
 	row(w, "parked", fmt.Sprintf("scheduled %d, retry %d, waiting %d, dead %d",
 		s.Parked["scheduled"], s.Parked["retry"], s.Parked["waiting"], s.Parked["dead"]))
+	for i, h := range s.Holds {
+		if i == holdsShown {
+			row(w, "paused", fmt.Sprintf("and %d more: see --output json", len(s.Holds)-i))
+			break
+		}
+		if h.Key == "" {
+			row(w, "paused", fmt.Sprintf("lane %d since %s", h.Lane, stamp(h.Since)))
+			continue
+		}
+		row(w, "paused", fmt.Sprintf("key %s since %s", visible(h.Key, ""), stamp(h.Since)))
+	}
 	alive := 0
 	for _, i := range s.Instances {
 		if i.Alive {

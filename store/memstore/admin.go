@@ -125,7 +125,7 @@ func (s *Store) Acts(ctx context.Context, ids ...int64) ([]store.ActState, error
 	var states []store.ActState
 	for _, r := range s.db.requests {
 		if slices.Contains(ids, r.ID) {
-			states = append(states, store.ActState{ID: r.ID, Done: r.done, Result: r.result})
+			states = append(states, store.ActState{ID: r.ID, Lane: r.Lane, Done: r.done, Result: r.result})
 		}
 	}
 	return states, nil

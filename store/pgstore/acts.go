@@ -49,7 +49,7 @@ func (s *Store) Acts(ctx context.Context, ids ...int64) ([]store.ActState, error
 	err := s.ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var a store.ActState
-			if err := rows.Scan(&a.ID, &a.Done, &a.Result); err != nil {
+			if err := rows.Scan(&a.ID, &a.Lane, &a.Done, &a.Result); err != nil {
 				return err
 			}
 			found = append(found, a)

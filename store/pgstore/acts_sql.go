@@ -13,7 +13,7 @@ a AS (INSERT INTO {{schema}}.audit (actor, act, pipe, lane, seq, key, reason, re
   SELECT coalesce(nullif($4, ''), 'unknown'), $3, k.pipe, k.lane, k.seq, k.key, $5, 'asked' FROM k RETURNING id)
 INSERT INTO {{schema}}.request (pipe, lane, seq, kind, actor, reason, ask)
 SELECT k.pipe, k.lane, k.seq, $3, $4, $5, a.id FROM k, a RETURNING id`)
-	st.acts = q(`SELECT id, done_at IS NOT NULL, result FROM {{schema}}.request WHERE pipe = $1 AND id = ANY ($2::bigint[]) ORDER BY id`)
+	st.acts = q(`SELECT id, lane, done_at IS NOT NULL, result FROM {{schema}}.request WHERE pipe = $1 AND id = ANY ($2::bigint[]) ORDER BY id`)
 	// One record. A relay of the version before writes no audit row here: the one
 	// that asked for it stands.
 	st.execute = q(`WITH x AS (SELECT q.id, q.lane, q.seq, q.kind, $4::bigint AS n FROM {{schema}}.request q

@@ -296,7 +296,7 @@ WHERE pipe = $1 AND state = 'dead' AND captures AND key <> '') x`, p.s.opts.Pipe
 			if keys == 0 {
 				f.Why = "they are not delivered"
 			}
-			f.Fix = fmt.Sprintf("postrider dead show %[1]d, mend the cause, then postrider dead retry %[1]d or postrider dead discard %[1]d", g.First)
+			f.Fix = fmt.Sprintf("postrider dead show %[1]d, mend the cause, then postrider dead retry %[1]d or postrider dead discard %[1]d --reason WHY", g.First)
 			f.Data["blocked_keys"], f.Data["waiting"] = keys, waiting
 		}
 		found = append(found, f)

@@ -168,7 +168,7 @@ func (s *Store) OrderState(ctx context.Context, id int64) (st store.OrderState, 
 	err = s.ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var open []int16
-			if err := rows.Scan(&lanes, &st.Planned, &st.Moved, &open); err != nil {
+			if err := rows.Scan(&lanes, &st.Kind, &st.Planned, &st.Moved, &open); err != nil {
 				return err
 			}
 			for _, l := range open {

@@ -65,7 +65,7 @@ WHERE c.pipe = $1 AND ` + of("o", matches) + ` AND ` + replayable + ` GROUP BY o
 SELECT $1, x.lane, x.first - 1, x.last, $5, $6, $7, $8, $9::text::jsonb, nullif($10::float8, 0),
  CASE WHEN $5 = 'replay' AND NOT $9::text::jsonb ? 'overtake' THEN (SELECT last_value FROM {{schema}}.outbox_seq) END
 FROM unnest($2::smallint[], $3::bigint[], $4::bigint[]) AS x(lane, first, last)`)
-	st.orderState = q(`SELECT count(*), coalesce((SELECT a.count FROM {{schema}}.audit a WHERE a.id = $2), 0), coalesce(sum(r.moved), 0)::bigint,
+	st.orderState = q(`SELECT count(*), coalesce(min(split_part(r.kind, '-', 1)), ''), coalesce((SELECT a.count FROM {{schema}}.audit a WHERE a.id = $2), 0), coalesce(sum(r.moved), 0)::bigint,
  coalesce(array_agg(r.lane ORDER BY r.lane) FILTER (WHERE r.done_at IS NULL), '{}')
 FROM {{schema}}.request r WHERE r.pipe = $1 AND r.ask = $2 AND r.upto IS NOT NULL`)
 	st.orderCancel = q(`WITH ended AS (UPDATE {{schema}}.request SET done_at = clock_timestamp(), ran_at = clock_timestamp(), result = 'cancelled'

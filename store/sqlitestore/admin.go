@@ -36,8 +36,8 @@ func (s *Store) Acts(ctx context.Context, ids ...int64) ([]store.ActState, error
 	var acts []store.ActState
 	for _, id := range ids {
 		a := store.ActState{ID: id}
-		err := s.db.QueryRowContext(ctx, `SELECT done_at IS NOT NULL, result FROM postrider_request WHERE pipe = ? AND id = ?`,
-			s.opts.Pipe, id).Scan(&a.Done, &a.Result)
+		err := s.db.QueryRowContext(ctx, `SELECT lane, done_at IS NOT NULL, result FROM postrider_request WHERE pipe = ? AND id = ?`,
+			s.opts.Pipe, id).Scan(&a.Lane, &a.Done, &a.Result)
 		if errors.Is(err, sql.ErrNoRows) {
 			err = store.ErrNotFound
 		}

@@ -1,0 +1,84 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// Orders returns what carries out acts on many records, or an error that matches
+// store.ErrUnsupported.
+func Orders(ad store.Admin) (store.Orders, error) {
+	if o, ok := ad.(store.Orders); ok {
+		return o, nil
+	}
+	return nil, fmt.Errorf("acts on many records: %w; PostgreSQL has them", store.ErrUnsupported)
+}
+
+// livesEvery is the time between two looks whether a relay lives: to ask it counts
+// what is pending.
+const livesEvery = 2 * time.Second
+
+// Follow waits until an order is done, or until nothing of it has moved for
+// Options.Wait, and returns how far it has come. While no relay lives it is the
+// owner of the order's lanes itself, a page at a time, except for a replay: nobody
+// would send that. progress, if not nil, is told of every change. An order that
+// Follow no longer waits for goes on by itself.
+func Follow(ctx context.Context, st store.Store, ad store.Admin, id int64, o *Options, progress func(store.OrderState)) (store.OrderState, error) {
+	orders, err := Orders(ad)
+	if err != nil {
+		return store.OrderState{}, err
+	}
+	e := &executor{st: st, ad: ad, opts: o.withDefaults(), lanes: map[store.Lane]bool{}}
+	last := store.OrderState{Moved: -1}
+	var changed, asked time.Time
+	alive := false
+	for {
+		state, err := orders.OrderState(ctx, id)
+		if err != nil {
+			return state, err
+		}
+		if state.Moved != last.Moved || len(state.Open) != len(last.Open) {
+			last, changed = state, time.Now()
+			if progress != nil {
+				progress(state)
+			}
+		}
+		if state.Done || time.Since(changed) >= e.opts.Wait {
+			return state, nil
+		}
+		if time.Since(asked) >= livesEvery {
+			if alive, err = e.relayLives(ctx); err != nil {
+				return state, err
+			}
+			asked = time.Now()
+		}
+		if !alive && state.Kind == store.ActReplay {
+			return state, nil
+		}
+		if !alive {
+			if err := e.doPage(ctx, state.Open); err != nil {
+				return state, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return state, ctx.Err()
+		case <-time.After(e.opts.Poll):
+		}
+	}
+}
+
+// doPage executes what waits in the lanes, as their owner.
+func (e *executor) doPage(ctx context.Context, lanes []store.Lane) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	clear(e.lanes)
+	for _, l := range lanes {
+		e.lanes[l] = true
+	}
+	return e.beOwner(ctx)
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/store"
+)
+
+// holdAnswer is what pause and resume print in JSON.
+type holdAnswer struct {
+	Act    store.ActKind `json:"act"`
+	Key    string        `json:"key,omitempty"`
+	Lane   *store.Lane   `json:"lane,omitempty"`
+	Result string        `json:"result"`
+}
+
+// holdCommand is pause or resume.
+func (a *app) holdCommand(kind store.ActKind) *cobra.Command {
+	use, short := "pause", "Let a key or a lane wait until it is resumed"
+	long := "The messages of a paused key are parked as waiting, in their order, and those of other keys\n" +
+		"flow on. A paused lane is not read. A whole pipe: `postrider pipe pause`. What is paused is\n" +
+		"shown by `postrider status`, and lasts over restarts of relays."
+	if kind == store.ActResume {
+		use, short = "resume", "Let a paused key or lane go on, in order"
+		long = short + ". A whole pipe: `postrider pipe resume`."
+	}
+	var (
+		act    = store.Act{Kind: kind}
+		lane   int
+		wait   time.Duration
+		reason string
+	)
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: noArgs,
+		Example: "  postrider " + use + " --key customer-7 --reason \"their importer is being mended\"\n  postrider " + use + " --lane 12 --reason \"incident 4711\"",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case (act.Key == "") == (lane < 0):
+				return usagef("give --key or --lane, one of them")
+			case strings.TrimSpace(reason) == "":
+				return usagef("give --reason: the journal keeps why")
+			}
+			act.Actor, act.Reason = a.actor(), reason
+			answer := holdAnswer{Act: kind, Key: act.Key}
+			if lane >= 0 {
+				act.Lane = store.Lane(lane)
+				answer.Lane = &act.Lane
+			}
+			return a.hold(cmd, act, answer, wait)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&act.Key, "key", "", "this key")
+	fs.IntVar(&lane, "lane", -1, "this lane")
+	fs.StringVar(&reason, "reason", "", "why, for the journal")
+	fs.DurationVar(&wait, "wait", 10*time.Second, "how long to wait for the relay to do it")
+	return cmd
+}
+
+func (a *app) hold(cmd *cobra.Command, act store.Act, answer holdAnswer, wait time.Duration) error {
+	st, err := a.openReady(cmd)
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	results, err := admin.Execute(cmd.Context(), st, st, []store.Act{act}, &admin.Options{Wait: wait, Logger: a.logger()})
+	if err != nil {
+		return fmt.Errorf("%s: %w", act.Kind, err)
+	}
+	answer.Result = results[0].Result
+	what := fmt.Sprintf("lane %d", act.Lane)
+	if act.Key != "" {
+		what = "key " + visible(act.Key, "")
+	}
+	switch answer.Result {
+	case admin.ResultNotFound:
+		return fmt.Errorf("there is no %s", what)
+	case admin.ResultQueued:
+		return fmt.Errorf("%s: the relay has not executed the request to %s yet; it stays requested", what, act.Kind)
+	}
+	return a.print(answer, func(w *tabwriter.Writer) { row(w, what, act.Kind, answer.Result) })
+}

@@ -1,0 +1,322 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/store"
+)
+
+// orderAnswer is what a command that acts on many records prints in JSON.
+type orderAnswer struct {
+	Order   string          `json:"order,omitempty"` // id, also of the entry in the journal
+	Act     store.ActKind   `json:"act"`
+	DryRun  bool            `json:"dry_run,omitempty"`
+	Planned int64           `json:"planned"`
+	Moved   int64           `json:"moved"`
+	Done    bool            `json:"done"`
+	Lanes   []lanePlanEntry `json:"lanes,omitempty"`
+}
+
+type lanePlanEntry struct {
+	Lane    store.Lane `json:"lane"`
+	Records int64      `json:"records"`
+	First   string     `json:"first_seq"`
+	Last    string     `json:"last_seq"`
+}
+
+// repairCommands are those with which people mend what is parked, blocked or lost.
+func (a *app) repairCommands() []*cobra.Command {
+	return []*cobra.Command{
+		a.journalCommand(), a.replayCommand(), a.skipCommand(), a.orderCommand(),
+		a.holdCommand(store.ActPause), a.holdCommand(store.ActResume),
+	}
+}
+
+// orderFlags are those of every act on many records.
+type orderFlags struct {
+	order        store.Order
+	lane         int
+	since, until string
+	set, unset   []string
+	dryRun, yes  bool
+	wait         time.Duration
+}
+
+// match adds the flags that say which records are meant.
+func (f *orderFlags) match(fs *pflag.FlagSet) {
+	m := &f.order.Match
+	fs.StringSliceVar(&m.IDs, "id", nil, "only these message ids")
+	fs.StringVar(&m.Key, "key", "", "only this key")
+	fs.StringVar(&m.Type, "type", "", "only this type")
+	fs.StringVar(&m.Topic, "topic", "", "only this topic")
+	fs.IntVar(&f.lane, "lane", -1, "only this lane")
+	fs.StringVar(&f.since, "since", "", "only messages of this time or later: RFC 3339, or an age such as 24h")
+	fs.StringVar(&f.until, "until", "", "only messages of before this time: RFC 3339, or an age")
+	fs.BoolVar(&m.All, "all", false, "all of them, without a filter")
+}
+
+// errors adds the flags that look at why a record is parked.
+func (f *orderFlags) errors(fs *pflag.FlagSet) {
+	m := &f.order.Match
+	fs.StringVar(&m.Class, "class", "", "only errors of this class: rejected, failed ...")
+	fs.StringVar(&m.Code, "code", "", "only errors with this code")
+	fs.StringVar(&m.Error, "error", "", "only errors whose text contains this")
+}
+
+func (f *orderFlags) act(fs *pflag.FlagSet) {
+	fs.BoolVar(&f.dryRun, "dry-run", false, "count what is concerned and change nothing")
+	fs.BoolVarP(&f.yes, "yes", "y", false, "do it; without this it is only counted")
+	fs.Float64Var(&f.order.Rate, "rate", f.order.Rate, "most records per second; 0: no limit")
+	fs.StringVar(&f.order.Reason, "reason", "", "why, for the journal")
+	fs.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait when nothing moves; 0: do not wait at all")
+}
+
+// filtered reports whether any flag says which records are meant.
+func (f *orderFlags) filtered(fs *pflag.FlagSet) bool {
+	for _, name := range []string{"id", "key", "type", "topic", "lane", "since", "until", "all", "class", "code", "error", "set-topic", "set-header", "unset-header"} {
+		if fs.Changed(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// complete turns the flags into the order.
+func (f *orderFlags) complete(now time.Time, actor string) error {
+	o := &f.order
+	o.Actor = actor
+	if f.lane >= 0 {
+		lane := store.Lane(f.lane)
+		o.Match.Lane = &lane
+	}
+	var err error
+	if o.Match.Since, err = parseTime("since", f.since, now); err != nil {
+		return err
+	}
+	if o.Match.Until, err = parseTime("until", f.until, now); err != nil {
+		return err
+	}
+	for _, h := range f.set {
+		name, value, ok := strings.Cut(h, "=")
+		if !ok {
+			return usagef("set-header %q: write NAME=VALUE", h)
+		}
+		if o.Edit.SetHeaders == nil {
+			o.Edit.SetHeaders = map[string]string{}
+		}
+		o.Edit.SetHeaders[name] = value
+	}
+	o.Edit.UnsetHeaders = f.unset
+	probe := *o
+	if f.planOnly() && probe.Reason == "" {
+		probe.Reason = "to count"
+	}
+	if err := probe.Validate(); err != nil {
+		return &usageError{err}
+	}
+	return nil
+}
+
+func (f *orderFlags) planOnly() bool { return f.dryRun || !f.yes }
+
+// parseTime reads a moment, or how long ago it was.
+func parseTime(name, text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if age, err := time.ParseDuration(text); err == nil && age >= 0 {
+		return now.Add(-age), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return time.Time{}, usagef("%s is %q: write a time such as 2026-01-31T12:00:00Z, or an age such as 24h", name, text)
+	}
+	return at, nil
+}
+
+// runOrder counts, and with --yes stores the order and waits for it.
+func (a *app) runOrder(cmd *cobra.Command, f *orderFlags) error {
+	if err := f.complete(time.Now(), a.actor()); err != nil {
+		return err
+	}
+	st, err := a.openReady(cmd)
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	orders, err := admin.Orders(st.Admin)
+	if err != nil {
+		return err
+	}
+	ctx, kind := cmd.Context(), f.order.Kind
+	if f.planOnly() {
+		if f.order.Reason == "" {
+			f.order.Reason = "to count"
+		}
+		plan, err := orders.PlanOrder(ctx, f.order)
+		if err != nil {
+			return fmt.Errorf("%s: %w", kind, err)
+		}
+		return a.printPlan(f, plan)
+	}
+	id, plan, err := orders.Order(ctx, f.order)
+	if errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("%s: nothing matches", kind)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", kind, err)
+	}
+	state := store.OrderState{ID: id, Planned: plan.Records}
+	if f.wait > 0 {
+		state, err = admin.Follow(ctx, st.Store, st.Admin, id, &admin.Options{Wait: f.wait, Logger: a.logger()}, a.progress(kind))
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("%s: %w", kind, err)
+		}
+	}
+	return a.printState(ctx, st, f, state)
+}
+
+// progress tells a person on a terminal how far an order has come, once a second.
+func (a *app) progress(kind store.ActKind) func(store.OrderState) {
+	if a.set.output == "json" || !isTerminal(a.errOut) {
+		return nil
+	}
+	var said time.Time
+	return func(s store.OrderState) {
+		if time.Since(said) >= time.Second && !s.Done {
+			fmt.Fprintf(a.errOut, "%s: %d of %d\n", kind, s.Moved, s.Planned)
+			said = time.Now()
+		}
+	}
+}
+
+func (a *app) printPlan(f *orderFlags, plan store.OrderPlan) error {
+	answer := orderAnswer{Act: f.order.Kind, DryRun: true, Planned: plan.Records}
+	for _, l := range plan.Lanes {
+		answer.Lanes = append(answer.Lanes, lanePlanEntry{l.Lane, l.Records, strconv.FormatInt(l.First, 10), strconv.FormatInt(l.Last, 10)})
+	}
+	return a.print(answer, func(w *tabwriter.Writer) {
+		row(w, fmt.Sprintf("%s would concern %d records in %d lanes; nothing was changed", f.order.Kind, plan.Records, len(plan.Lanes)))
+		if !f.dryRun && plan.Records > 0 {
+			row(w, "to do it: add --yes")
+		}
+	})
+}
+
+func (a *app) printState(ctx context.Context, st *opened, f *orderFlags, s store.OrderState) error {
+	kind := f.order.Kind
+	answer := orderAnswer{Order: strconv.FormatInt(s.ID, 10), Act: kind, Planned: s.Planned, Moved: s.Moved, Done: s.Done}
+	idle := kind != store.ActDiscard && kind != store.ActSkip && !relayLives(ctx, st)
+	err := a.print(answer, func(w *tabwriter.Writer) {
+		row(w, fmt.Sprintf("order %d: %s, %d of %d records", s.ID, kind, s.Moved, s.Planned))
+		if idle {
+			row(w, "no relay lives: they are sent when one runs (`postrider relay`)")
+		}
+	})
+	if err != nil || s.Done || f.wait == 0 || idle {
+		return err
+	}
+	return fmt.Errorf("order %[1]d is not done yet and goes on by itself: see `postrider order show %[1]d`, stop it with `postrider order cancel %[1]d`", s.ID)
+}
+
+func (a *app) replayCommand() *cobra.Command {
+	f := &orderFlags{order: store.Order{Kind: store.ActReplay, Rate: 1000}}
+	cmd := &cobra.Command{
+		Use: "replay", Short: "Send settled messages of the outbox into the pipe once more",
+		Long: "Finds messages that the pipe has settled and that retention has left, and sends them once\n" +
+			"more, with their ids and a higher postrider-generation. They go behind everything that is\n" +
+			"live, so that no replayed message overtakes a live one of its key, unless --overtake says\n" +
+			"so. Dead letters are not settled: see `postrider dead retry`. A consumer with an inbox\n" +
+			"drops the ids that it has had.",
+		Example: "  postrider replay --topic orders --since 2h --dry-run\n" +
+			"  postrider replay --key customer-7 --reason \"lost by the search index\" --yes",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runOrder(cmd, f) },
+	}
+	f.match(cmd.Flags())
+	f.act(cmd.Flags())
+	cmd.Flags().BoolVar(&f.order.Overtake, "overtake", false, "send at once, before what is live, also where the key is blocked")
+	return cmd
+}
+
+func (a *app) skipCommand() *cobra.Command {
+	f := &orderFlags{order: store.Order{Kind: store.ActSkip}}
+	cmd := &cobra.Command{
+		Use: "skip", Short: "Let blocked keys go on without the message that holds them",
+		Long: "The message that holds its key becomes a dead letter that holds nothing: the key goes on,\n" +
+			"its next message announces the gap (postrider-gap), and the dead letter can still be\n" +
+			"retried or discarded. Name a key, a lane, or any other filter.",
+		Example: "  postrider skip --key customer-7 --reason \"the shop must go on\" --yes\n  postrider skip --lane 12 --dry-run",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runOrder(cmd, f) },
+	}
+	f.match(cmd.Flags())
+	f.errors(cmd.Flags())
+	f.act(cmd.Flags())
+	return cmd
+}
+
+func (a *app) orderCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "order", Short: "Show or cancel an act on many records",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	show := &cobra.Command{
+		Use: "show ID", Short: "Show how far an order has come", Args: seqArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withOrder(cmd, args[0], func(orders store.Orders, id int64) error {
+				s, err := orders.OrderState(cmd.Context(), id)
+				if err != nil {
+					return err
+				}
+				answer := orderAnswer{Order: args[0], Act: s.Kind, Planned: s.Planned, Moved: s.Moved, Done: s.Done}
+				return a.print(answer, func(w *tabwriter.Writer) {
+					row(w, fmt.Sprintf("order %d: %s, %d of %d records, done %v, %d lanes open", id, s.Kind, s.Moved, s.Planned, s.Done, len(s.Open)))
+				})
+			})
+		},
+	}
+	var reason string
+	cancel := &cobra.Command{
+		Use: "cancel ID", Short: "End an order: what it has not moved yet stays as it is", Args: seqArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withOrder(cmd, args[0], func(orders store.Orders, id int64) error {
+				if err := orders.CancelOrder(cmd.Context(), id, a.actor(), reason); err != nil {
+					return err
+				}
+				return a.print(orderAnswer{Order: args[0], Done: true}, func(w *tabwriter.Writer) { row(w, "order "+args[0]+" is cancelled") })
+			})
+		},
+	}
+	cancel.Flags().StringVar(&reason, "reason", "", "why, for the journal")
+	cmd.AddCommand(show, cancel)
+	return cmd
+}
+
+func (a *app) withOrder(cmd *cobra.Command, arg string, do func(store.Orders, int64) error) error {
+	ids, err := parseSeqs([]string{arg})
+	if err != nil {
+		return err
+	}
+	st, err := a.openReady(cmd)
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	orders, err := admin.Orders(st.Admin)
+	if err != nil {
+		return err
+	}
+	return do(orders, ids[0])
+}
