@@ -22,6 +22,8 @@ type enqueueResult struct {
 	Bare     float64 `json:"bare_insert_us"`
 	One      float64 `json:"enqueue_1_us"`
 	Hundred  float64 `json:"enqueue_100_us_per_message"`
+	// Copy is the limit of batches: the same hundred rows by COPY.
+	Copy float64 `json:"copy_100_us_per_message"`
 	// The same into a strict topic, and the WAL that one message adds there.
 	StrictOne     float64 `json:"strict_1_us"`
 	StrictHundred float64 `json:"strict_100_us_per_message"`
@@ -29,6 +31,7 @@ type enqueueResult struct {
 	Ratios        struct {
 		OfBare  float64 `json:"of_bare_insert"`
 		Batched float64 `json:"cheaper_in_batches_of_100"`
+		OfCopy  float64 `json:"batches_of_copy"`
 		Strict  float64 `json:"strict_of_plain"`
 	} `json:"ratios"`
 }
@@ -58,12 +61,13 @@ func runEnqueue(ctx context.Context, c config) (*enqueueResult, error) {
 	defer conn.Release()
 
 	const turns = 40
-	var bare, one, hundred, strictOne, strictHundred probe
+	var bare, one, hundred, copied, strictOne, strictHundred probe
 	bare = probe{fn: bareInsert, per: 250}
 	one, strictOne = probe{fn: enqueueOne(topicPlain), per: 250}, probe{fn: enqueueOne(topicStrict), per: 250}
 	hundred, strictHundred = probe{fn: enqueueHundred(topicPlain), per: 1000}, probe{fn: enqueueHundred(topicStrict), per: 1000}
+	copied = probe{fn: copyHundred, per: 1000}
 	for turn := range turns {
-		for _, p := range []*probe{&bare, &one, &strictOne, &hundred, &strictHundred} {
+		for _, p := range []*probe{&bare, &one, &strictOne, &hundred, &copied, &strictHundred} {
 			if err := p.run(ctx, conn.Conn(), turn > 4); err != nil { // the first turns fill caches and prepare statements
 				return nil, err
 			}
@@ -71,11 +75,12 @@ func runEnqueue(ctx context.Context, c config) (*enqueueResult, error) {
 	}
 	res := &enqueueResult{
 		Workload: "enqueue", Bare: middle(bare.us), One: middle(one.us), Hundred: middle(hundred.us),
-		StrictOne: middle(strictOne.us), StrictHundred: middle(strictHundred.us),
+		Copy: middle(copied.us), StrictOne: middle(strictOne.us), StrictHundred: middle(strictHundred.us),
 		StrictWAL: (strictHundred.wal - hundred.wal) / int64(hundred.per*len(hundred.us)),
 	}
 	res.Ratios.OfBare = round(res.One / res.Bare)
 	res.Ratios.Batched = round(res.One / res.Hundred)
+	res.Ratios.OfCopy = round(res.Hundred / res.Copy)
 	res.Ratios.Strict = round(res.StrictHundred / res.Hundred)
 	return res, nil
 }
@@ -172,4 +177,18 @@ func enqueueHundred(topic string) func(context.Context, pgx.Tx) error {
 		}
 		return nil
 	}
+}
+
+func copyHundred(ctx context.Context, tx pgx.Tx) error {
+	columns := []string{"id", "topic", "key", "type", "payload", "content_type", "headers", "version", "schema_version", "not_before"}
+	for range 10 {
+		_, err := tx.CopyFrom(ctx, pgx.Identifier{"postrider", "outbox"}, columns, pgx.CopyFromSlice(100, func(i int) ([]any, error) {
+			m := benchMessage(topicPlain, i)
+			return []any{m.ID, m.Topic, m.Key, m.Type, m.Payload, m.ContentType, m.Headers, m.Version, m.SchemaVersion, nil}, nil
+		}))
+		if err != nil {
+			return fmt.Errorf("copy: %w", err)
+		}
+	}
+	return nil
 }
