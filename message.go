@@ -24,6 +24,11 @@ const (
 // ReservedHeaderPrefix starts the names of headers that only Postrider sets.
 const ReservedHeaderPrefix = "postrider-"
 
+// ErasedHeader is the header of a message whose payload and other headers were
+// erased in the outbox before it was sent: its value is the time, the payload is
+// empty. Only a pipe that begins in the past sends such messages.
+const ErasedHeader = "erased-at"
+
 // Message is what travels from a transaction to a consumer.
 //
 // The zero value of every field except Topic is valid. A Message given to a

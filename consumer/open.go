@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/seal"
 )
 
@@ -15,9 +16,17 @@ func (e *keysError) Error() string { return e.err.Error() }
 func (e *keysError) Unwrap() error { return e.err }
 
 // open makes the message readable for its handler, outside of the transaction:
-// the keys may be far away. An erased message has no handler any more; it is
+// the keys may be far away. An erased one has no handler any more; it is
 // claimed like any other, so that it is the same message when it comes again.
 func (c *Consumer[Tx]) open(ctx context.Context, t *task) (erased bool, err error) {
+	const erasedText = "erased: acknowledged without an effect"
+	if t.m.Headers[postrider.ErasedHeader] != "" && len(t.m.Payload) == 0 {
+		t.log.InfoContext(ctx, erasedText)
+		return true, nil
+	}
+	if c.opts.Opener == nil {
+		return false, nil
+	}
 	limited, cancel := context.WithTimeout(ctx, c.opts.HandlerTimeout)
 	defer cancel()
 	m, err := c.opts.Opener.Open(limited, t.m)
@@ -29,7 +38,7 @@ func (c *Consumer[Tx]) open(ctx context.Context, t *task) (erased bool, err erro
 		}
 		return false, nil
 	case errors.Is(err, seal.ErrErased):
-		t.log.InfoContext(ctx, "erased: acknowledged without an effect")
+		t.log.InfoContext(ctx, erasedText)
 		return true, nil
 	case errors.Is(err, seal.ErrTampered):
 		return false, &handlerError{Permanent(err)}

@@ -82,6 +82,9 @@ func openOnce(t *testing.T, payload string, opts *Options) (handled []string, no
 	if payload == "json" {
 		m.Type, m.Headers = "json", map[string]string{seal.HeaderAlgorithm: seal.Algorithm}
 	}
+	if payload == "" {
+		m.Headers = map[string]string{postrider.ErasedHeader: "2026-11-21T20:00:00Z"}
+	}
 	src.ready <- broker.Delivery{Attempt: 1, Message: m}
 	time.Sleep(time.Hour) // in the bubble
 	cancel()
@@ -101,11 +104,12 @@ func TestOpener(t *testing.T) {
 	}{
 		{"secret", Options{Opener: &opener{}}, []string{"open secret"}, false, ""},
 		{"erased", Options{Opener: &opener{}}, nil, false, "erased"},
+		{"", Options{}, nil, false, "erased"},
 		{"tampered", Options{Opener: &opener{}}, nil, true, "the message is dead"},
 		{"unknown", Options{Opener: &opener{}, MaxAttempts: 1}, nil, true, "unknown key"},
 		{"json", Options{MaxAttempts: 1}, nil, true, "set Options.Opener"},
 	} {
-		t.Run(c.payload, func(t *testing.T) {
+		t.Run("of "+c.payload, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				handled, noted, log, src := openOnce(t, c.payload, &c.opts)
 				if !slices.Equal(handled, c.handled) || src.acked != 1 {

@@ -40,13 +40,11 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 			return v, next == aloneOnly
 		}
 	}
-	if c.opts.Opener != nil {
-		switch erased, err := c.open(ctx, t); {
-		case err != nil:
-			return c.judge(ctx, t, err), false
-		case erased:
-			h = func(context.Context, Tx, postrider.Message) error { return nil }
-		}
+	switch erased, err := c.open(ctx, t); {
+	case err != nil:
+		return c.judge(ctx, t, err), false
+	case erased:
+		h = func(context.Context, Tx, postrider.Message) error { return nil }
 	}
 	return c.judge(ctx, t, c.effect(ctx, t, h)), false
 }

@@ -22,6 +22,8 @@ type opened struct {
 	journal store.Journal
 	// doctor looks for what is wrong; nil where the store has none.
 	doctor store.Doctor
+	// pipe is another pipe of the same outbox; nil where there is only one.
+	pipe func(name string) (store.Store, store.Admin)
 	// newest is the schema version that this program makes.
 	newest int
 	// enqueue writes msgs in one transaction of its own.

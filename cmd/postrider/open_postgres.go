@@ -12,6 +12,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -50,6 +51,10 @@ func openPostgres(set *settings) (*opened, error) {
 	ob := outbox.New(outbox.Postgres, &outbox.Options{Schema: set.schema})
 	return &opened{
 		Store: st, Admin: st, Migrator: st, doctor: st, journal: st, newest: pgstore.Version, rolesSQL: st.RolesSQL, close: pool.Close,
+		pipe: func(name string) (store.Store, store.Admin) {
+			st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: name})
+			return st, st
+		},
 		enqueue: func(ctx context.Context, msgs []postrider.Message) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return ob.Enqueue(ctx, outbox.Pgx(tx), msgs...) })
 		},

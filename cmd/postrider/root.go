@@ -68,7 +68,7 @@ func (a *app) root() *cobra.Command {
 	mark(fs, "store", "broker", "schema", "pipe", "output", "actor", "log-level", "log-format")
 
 	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.auditCommand(), a.pruneCommand(), a.doctorCommand(), a.enqueueCommand(), a.deadCommand(), a.pipeCommand(),
-		a.demoCommand(), a.strictCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
+		a.demoCommand(), a.strictCommand(), a.eraseCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 	root.AddCommand(a.repairCommands()...)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.load(cmd) }
 	return root

@@ -21,8 +21,8 @@ const matchesParked = ` AND (NOT a ? 'class' OR @.class = a->>'class') AND (NOT 
  AND CASE WHEN kind = 'skip' THEN @.captures AND @.key <> '' AND @.state IN ('dead', 'retry') ELSE @.state = 'dead' END`
 
 // replayable is true of a record o of the outbox that pipe p, with cursor c, has
-// settled and has not parked.
-const replayable = `{{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)
+// settled and has not parked, and that has its payload.
+const replayable = `o.emptied_at IS NULL AND {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)
  AND {{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers)
  AND NOT EXISTS (SELECT 1 FROM {{schema}}.parked k WHERE k.pipe = c.pipe AND k.lane = o.lane AND k.seq = o.seq)`
 
@@ -102,7 +102,7 @@ w AS (SELECT x.*, jsonb_build_object('generation', x.again) AS more FROM x, c WH
     SELECT 1 FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
     AND o.lane + 0::smallint = c.lane AND o.seq + 0 <= c.pos
     AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq) LIMIT 1) o))),
-page AS (SELECT o.* FROM w CROSS JOIN LATERAL (SELECT o.seq, o.xid, o.id, o.lane, o.topic, o.key, o.type, o.created_at, o.headers, w.a
+page AS (SELECT o.* FROM w CROSS JOIN LATERAL (SELECT o.seq, o.xid, o.id, o.lane, o.topic, o.key, o.type, o.created_at, o.headers, o.emptied_at, w.a
   FROM {{schema}}.outbox o WHERE o.lane = $3 AND o.seq > w.seq AND o.seq <= w.upto ORDER BY o.seq LIMIT ` + orderScan + `) o),
 hits AS (SELECT o.seq FROM page o CROSS JOIN c JOIN {{schema}}.pipe p ON p.name = c.pipe
   WHERE ` + of("o", matches) + ` AND ` + replayable + ` ORDER BY o.seq LIMIT (SELECT room FROM w)),

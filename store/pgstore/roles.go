@@ -27,6 +27,7 @@ const (
 const (
 	written = "id, topic, key, type, payload, content_type, headers, version, schema_version, not_before"
 	shown   = "xid, seq, created_at, not_before, version, schema_version, id, lane, topic, key, type, content_type, headers, emptied_at"
+	erased  = "payload, headers, emptied_at"
 	aside   = "pipe, lane, seq, state, captures, due_at, attempts, generation, class, code, error, first_failed, last_attempt, " +
 		"parked_at, created_at, not_before, version, schema_version, id, topic, key, type, content_type, headers"
 )
@@ -52,7 +53,8 @@ func grants() []grant {
 	)
 	return []grant{
 		{"migration", see, see, see, see},
-		{"outbox", "INSERT " + written, "SELECT; DELETE", "SELECT " + shown, see}, // deleted by retention; what an admin replays it sees anyway
+		// Rows and payloads go by retention, payloads by erase. What an admin replays it sees anyway.
+		{"outbox", "INSERT " + written, "SELECT; DELETE; UPDATE " + erased, "SELECT " + shown, "SELECT; UPDATE " + erased},
 		{"outbox_seq", "USAGE", "SELECT; UPDATE", see, see},
 		// A sequence that was set back is lifted by the relay, and that is noted.
 		{"outbox_info", "", "SELECT; UPDATE restore_epoch, reset_xid, floor", see, see},

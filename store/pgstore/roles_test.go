@@ -351,8 +351,13 @@ func TestRolesKeepTheHouse(t *testing.T) {
 		if _, err := person.RemovePipe(t.Context(), store.RemovePipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
 			t.Errorf("remove a pipe: %v", err)
 		}
+		erase := store.EraseRequest{EraseQuery: store.EraseQuery{Key: "k"}, Actor: "me", Reason: "test"}
+		if n, err := person.Erase(t.Context(), erase, 10); err != nil || n != 1 {
+			t.Errorf("erase: %d, %v", n, err)
+		}
 		reader, writer := d.storeAs(pools["reader"]), d.storeAs(pools["writer"])
 		for what, err := range map[string]error{
+			"a reader erases":   second(reader.Erase(t.Context(), erase, 10)),
 			"a reader pauses":   reader.PausePipe(t.Context(), store.PausePipe{Name: "main", Actor: "me", Reason: "test"}),
 			"a reader tidies":   second(reader.Tidy(t.Context(), store.TidyRequest{})),
 			"a writer looks":    second(writer.Pipes(t.Context())),

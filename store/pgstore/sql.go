@@ -28,6 +28,7 @@ type statements struct {
 	strictTopics, strictSeed, strictLock        string // strict keys
 	strictAdd, strictRemove, strictApply        string
 	strictBusy                                  string
+	erasable, erase                             string // personal data
 	pipeLock, pipeFind, pipeList, pipeEnd       string // pipes
 	pipeSince, pipeAdd, pipePause, pipeHolds    string
 	progressLock                                string
@@ -69,6 +70,7 @@ func newStatements(schema string) statements {
 	st.adoptSQL(q)
 	st.journalSQL(q)
 	st.strictSQL(q)
+	st.eraseSQL(q)
 	st.pipesSQL(q)
 	st.retainSQL(q)
 	st.bookSQL(q)

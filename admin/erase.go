@@ -1,0 +1,125 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// eraseBatch is how many messages one transaction of Erase touches.
+const eraseBatch = 1000
+
+// EraseRequest asks for the content of a key's delivered messages to be removed.
+type EraseRequest struct {
+	store.EraseRequest
+	DryRun bool // count only
+	// Wait is how long to wait for messages that are not delivered yet; 0: not.
+	Wait time.Duration
+	// Pipe opens a pipe of the same outbox by name: its dead letters of the key
+	// are discarded by the owners of their lanes.
+	Pipe func(name string) (store.Store, store.Admin)
+}
+
+// Erased says what Erase did, or with DryRun would do.
+type Erased struct {
+	Rows      int64            `json:"rows"`                // whose content was removed
+	Before    int64            `json:"before"`              // whose content was removed earlier
+	Discarded int64            `json:"discarded"`           // dead letters
+	Pending   map[string]int64 `json:"pending,omitempty"`   // by pipe: not delivered yet; came meanwhile, unless it is a dry run
+	Undecided []Result         `json:"undecided,omitempty"` // dead letters whose owners have not discarded them yet
+}
+
+// Erase discards the dead letters of a key and removes the content of its
+// messages that were delivered to every pipe. While some are to be delivered yet
+// it changes nothing and returns a *store.UnsettledError. It may be called again
+// at any time, also after an error half-way: what is erased stays erased.
+func Erase(ctx context.Context, st store.Store, req EraseRequest, o *Options) (Erased, error) {
+	eraser, ok := st.(store.Eraser)
+	if !ok {
+		return Erased{}, fmt.Errorf("erase: %w: the store is %s; PostgreSQL has it", store.ErrUnsupported, st.Info().Name)
+	}
+	opts := o.withDefaults()
+	found, err := settledContent(ctx, eraser, req, opts.Poll)
+	if err != nil {
+		return Erased{Before: found.Erased, Pending: found.Pending}, err
+	}
+	done := Erased{Before: found.Erased}
+	if req.DryRun {
+		done.Rows, done.Pending = found.Rows, found.Pending
+		for _, n := range found.Dead {
+			done.Discarded += n
+		}
+		return done, nil
+	}
+	for _, pipe := range slices.Sorted(maps.Keys(found.Dead)) {
+		if err := discardDead(ctx, pipe, req, &opts, &done); err != nil {
+			return done, err
+		}
+	}
+	for {
+		n, err := eraser.Erase(ctx, req.EraseRequest, eraseBatch)
+		if done.Rows += n; err != nil {
+			return done, err
+		}
+		if n < eraseBatch {
+			break
+		}
+	}
+	found, err = eraser.Erasable(ctx, req.EraseQuery)
+	done.Pending = found.Pending
+	return done, err
+}
+
+// settledContent looks until nothing of the key is to be delivered, or the wait
+// is over.
+func settledContent(ctx context.Context, e store.Eraser, req EraseRequest, poll time.Duration) (store.Erasable, error) {
+	deadline := time.Now().Add(req.Wait)
+	for {
+		found, err := e.Erasable(ctx, req.EraseQuery)
+		switch {
+		case err != nil || len(found.Pending) == 0 || req.DryRun:
+			return found, err
+		case !time.Now().Before(deadline):
+			return found, &store.UnsettledError{Pending: found.Pending}
+		}
+		select {
+		case <-ctx.Done():
+			return found, ctx.Err()
+		case <-time.After(max(poll, 50*time.Millisecond)):
+		}
+	}
+}
+
+// discardDead lets the owners of the lanes discard the key's dead letters in one
+// pipe, a page at a time.
+func discardDead(ctx context.Context, pipe string, req EraseRequest, opts *Options, done *Erased) error {
+	st, ad := req.Pipe(pipe)
+	q := store.ParkedQuery{State: store.Dead, Key: req.Key, Topic: req.Topic, Limit: 100}
+	for {
+		records, err := ad.Parked(ctx, q)
+		if err != nil || len(records) == 0 {
+			return err
+		}
+		acts := make([]store.Act, len(records))
+		for i, r := range records {
+			acts[i] = store.Act{Kind: store.ActDiscard, Seq: r.Seq, Actor: req.Actor, Reason: "erase: " + req.Reason}
+			q.AfterSeq = r.Seq
+		}
+		results, err := Execute(ctx, st, ad, acts, opts)
+		for _, r := range results {
+			switch r.Result {
+			case "done", "gone", ResultNotFound:
+				done.Discarded++
+			default:
+				done.Undecided = append(done.Undecided, r)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("pipe %q: %w", pipe, err)
+		}
+	}
+}

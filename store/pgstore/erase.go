@@ -1,0 +1,122 @@
+package pgstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
+)
+
+var _ store.Eraser = (*Store)(nil)
+
+var errNoKey = errors.New("erase: the key is empty: messages without a key are not found by it")
+
+// Erasable counts the messages of a key; see [store.Eraser].
+func (s *Store) Erasable(ctx context.Context, q store.EraseQuery) (store.Erasable, error) {
+	found := store.Erasable{Pending: map[string]int64{}, Dead: map[string]int64{}}
+	switch {
+	case s.bad != nil:
+		return found, s.bad
+	case q.Key == "":
+		return found, errNoKey
+	}
+	err := s.ask(ctx, func(rows pgx.Rows) error {
+		for rows.Next() {
+			var what, pipe string
+			var n int64
+			if err := rows.Scan(&what, &pipe, &n); err != nil {
+				return err
+			}
+			switch what {
+			case "rows":
+				found.Rows = n
+			case "erased":
+				found.Erased = n
+			case "pending":
+				found.Pending[pipe] += n
+			case "dead":
+				found.Dead[pipe] += n
+			}
+		}
+		return rows.Err()
+	}, s.sql.erasable, q.Key, q.Topic)
+	if err != nil {
+		return found, s.wrap("look for messages of a key", err)
+	}
+	return found, nil
+}
+
+// Erase removes the content of settled messages; see [store.Eraser]. The old
+// versions of the rows lie in the table's files until it is vacuumed.
+func (s *Store) Erase(ctx context.Context, req store.EraseRequest, limit int) (n int64, err error) {
+	switch {
+	case s.bad != nil:
+		return 0, s.bad
+	case req.Key == "":
+		return 0, errNoKey
+	case req.Reason == "":
+		return 0, errors.New("erase: the reason is empty: it stands in the journal")
+	case limit < 1:
+		return 0, fmt.Errorf("erase: at most %d messages", limit)
+	}
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, s.sql.retainSession, "2000", "600000", "10000"); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, s.sql.erase, req.Key, req.Topic, limit, postrider.ErasedHeader)
+		if err != nil {
+			return err
+		}
+		if n = tag.RowsAffected(); n == 0 {
+			return nil
+		}
+		e := store.JournalEntry{Actor: req.Actor, Act: "erase", Key: req.Key, Reason: req.Reason, Count: &n}
+		if req.Topic != "" {
+			if e.Target, err = json.Marshal(map[string]string{"topic": req.Topic}); err != nil {
+				return err
+			}
+		}
+		_, err = s.audit(ctx, tx, e)
+		return err
+	})
+	if err != nil {
+		return 0, s.wrap("erase", err)
+	}
+	return n, nil
+}
+
+// eraseSQL holds the texts of erase. A key's messages stand in one lane, which
+// is read through: there is no index by key.
+func (st *statements) eraseSQL(q func(string) string) {
+	const ofKey = `lane AS MATERIALIZED (SELECT (((hashtextextended($1, 0) & 9223372036854775807) % i.lanes))::smallint AS lane FROM {{schema}}.outbox_info i),
+cursors AS MATERIALIZED (SELECT c.*, p.topics, p.types, p.keys, p.headers AS wanted FROM lane l
+  CROSS JOIN LATERAL (SELECT * FROM {{schema}}.lane_cursor c WHERE c.lane = l.lane) c JOIN {{schema}}.pipe p ON p.name = c.pipe)`
+	const open = `NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)
+  AND {{schema}}.passes(c.topics, c.types, c.keys, c.wanted, o.topic, o.type, o.key, o.headers)`
+	st.erasable = q(`WITH ` + ofKey + `,
+mine AS MATERIALIZED (SELECT o.seq, o.xid, o.topic, o.type, o.key, o.headers, o.emptied_at FROM lane l JOIN {{schema}}.outbox o ON o.lane = l.lane
+  WHERE o.key = $1 AND ($2 = '' OR o.topic = $2))
+SELECT CASE WHEN o.emptied_at IS NULL THEN 'rows' ELSE 'erased' END, '', count(*) FROM mine o
+WHERE NOT EXISTS (SELECT FROM cursors c WHERE ` + open + `) GROUP BY 1
+UNION ALL SELECT 'pending', c.pipe, count(*) FROM cursors c JOIN mine o ON ` + open + ` GROUP BY c.pipe
+UNION ALL SELECT CASE k.state WHEN 'dead' THEN 'dead' ELSE 'pending' END, k.pipe, count(*) FROM lane l
+JOIN {{schema}}.parked k ON k.lane = l.lane WHERE k.key = $1 AND ($2 = '' OR k.topic = $2) GROUP BY 1, 2`)
+	// Headers by which a pipe chooses its messages stay: the books count by them.
+	st.erase = q(`WITH ` + ofKey + `,
+page AS MATERIALIZED (SELECT o.lane, o.seq FROM lane l JOIN {{schema}}.outbox o ON o.lane = l.lane
+  WHERE o.key = $1 AND ($2 = '' OR o.topic = $2) AND o.emptied_at IS NULL AND NOT EXISTS (SELECT FROM cursors c WHERE ` + open + `)
+  AND EXISTS (SELECT FROM cursors) ORDER BY o.seq LIMIT $3)
+UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = ` + erasedMark + `
+ || coalesce((SELECT jsonb_object_agg(h.key, h.value) FROM jsonb_each(o.headers) h
+    WHERE h.key IN (SELECT jsonb_object_keys(c.wanted) FROM cursors c WHERE c.wanted IS NOT NULL)), '{}')
+FROM page p WHERE o.lane = p.lane AND o.seq = p.seq AND o.emptied_at IS NULL`)
+}
+
+// erasedMark is the header $4 of a message without content, for pipes that are
+// made later and begin before it.
+const erasedMark = `jsonb_build_object($4::text, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))`

@@ -1,0 +1,195 @@
+package pgstore_test
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/store"
+)
+
+// erase erases a key as the command does, without a relay.
+func (d *db) erase(key string, dry bool) (admin.Erased, error) {
+	d.Helper()
+	req := admin.EraseRequest{DryRun: dry, Pipe: func(name string) (store.Store, store.Admin) { s := d.store(name); return s, s }}
+	req.Key, req.Actor, req.Reason = key, "ann", "request 7"
+	return admin.Erase(d.Context(), d.store("main"), req, &admin.Options{Poll: 5 * time.Millisecond, TTL: time.Second})
+}
+
+// contents are the payloads of a key by number.
+func (d *db) contents(key string) string {
+	d.Helper()
+	var list string
+	err := d.pool.QueryRow(d.Context(), d.sql(`SELECT coalesce(string_agg(encode(payload, 'escape') || CASE WHEN headers ? 'a' THEN '+' ELSE '' END
+		|| CASE WHEN emptied_at IS NULL THEN '' ELSE '-' END, ' ' ORDER BY seq), '') FROM box.outbox WHERE key = $1`), key).Scan(&list)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return list
+}
+
+func TestEraseRemovesWhatIsDelivered(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		put := func(text string) {
+			d.exec(`INSERT INTO box.outbox (topic, key, type, payload, headers, version) SELECT 't', k, 'x', convert_to($1, 'UTF8'), '{"a": "1", "b": "2"}', 3
+				FROM unnest('{k,other}'::text[]) k`, text)
+		}
+		put("one")
+		o.drain()
+		late := d.begin()
+		d.do(late, `INSERT INTO box.outbox (topic, key, payload) VALUES ('t', 'k', 'late')`)
+		put("two")
+
+		_, err := d.erase("k", false)
+		var open *store.UnsettledError
+		if !errors.As(err, &open) || open.Pending["main"] != 1 {
+			t.Fatalf("a message is to be delivered yet: %v", err)
+		}
+		o.drain()
+		found, err := d.erase("k", true)
+		if err != nil || found.Rows != 2 || len(found.Pending) != 0 {
+			t.Errorf("dry run: %+v, %v", found, err)
+		}
+		if got := d.contents("k"); got != "one+ two+" {
+			t.Errorf("a refusal or a dry run left %q", got)
+		}
+		if found, err = d.erase("k", false); err != nil || found.Rows != 2 {
+			t.Errorf("erase: %+v, %v", found, err)
+		}
+		d.commit(late) // a straggler behind the cursor keeps its content until it is delivered
+		if got := d.contents("k"); got != "- late -" && got != "- - late" {
+			t.Errorf("left of the key: %q", got)
+		}
+		if _, err = d.erase("k", false); !errors.As(err, &open) {
+			t.Errorf("a straggler is to be delivered yet: %v", err)
+		}
+		o.want("")
+		if found, err = d.erase("k", false); err != nil || found.Rows != 1 || found.Before != 2 {
+			t.Errorf("erase of the straggler: %+v, %v", found, err)
+		}
+		if got := d.contents("other"); got != "one+ two+" {
+			t.Errorf("another key has %q", got)
+		}
+		if n := d.count(`SELECT count(*) FROM box.outbox WHERE key = 'k' AND version = 3 AND type = 'x' AND headers ? 'erased-at'`); n != 2 {
+			t.Errorf("%d rows keep what is not content", n)
+		}
+		if got := d.entries(); !slices.Equal(got, []string{"ann erase k done 2 request 7", "ann erase k done 1 request 7"}) {
+			t.Errorf("the journal says %q", got)
+		}
+		d.balanced(o.store, store.AuditRequest{})
+		d.balanced(o.store, store.AuditRequest{Full: true})
+	})
+}
+
+// Every pipe must have sent what is erased; dead letters are discarded in each
+// of them; what a pipe filters by stays.
+func TestEraseAsksEveryPipe(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		_, err := o.store.AddPipe(t.Context(), store.AddPipe{Name: "slow", Filter: store.Filter{Headers: map[string]string{"a": "1"}}, Actor: "ann"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.park("k", "dead", store.Dead)
+		o.park("k", "waiting", store.Waiting)
+		d.exec(`INSERT INTO box.outbox (topic, key, type, payload, headers) VALUES ('t', 'k', 'x', 'nobody wants it', '{"b": "1"}')`)
+		o.drain()
+		_, err = d.erase("k", false)
+		var open *store.UnsettledError
+		if !errors.As(err, &open) || !maps.Equal(open.Pending, map[string]int64{"main": 1, "slow": 2}) {
+			t.Fatalf("pending: %v", err)
+		}
+		slow := &owner{db: d, store: d.store("slow"), boot: "s", page: 100}
+		slow.lease()
+		slow.drain()
+		d.exec(`DELETE FROM box.parked WHERE type = 'waiting'`)
+		for _, boot := range []*owner{o, slow} { // nobody runs: the command takes the lanes
+			if _, err := boot.store.Lease(t.Context(), store.LeaseRequest{BootID: boot.boot, Leave: true, TTL: time.Minute}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done, err := d.erase("k", false)
+		if err != nil || done.Rows != 3 || done.Discarded != 1 || len(done.Undecided)+len(done.Pending) != 0 {
+			t.Errorf("erase: %+v, %v", done, err)
+		}
+		if got := d.contents("k"); got != "+- +- -" {
+			t.Errorf("left: %q, want the header that a pipe filters by", got)
+		}
+		if n := d.count(`SELECT count(*) FROM box.parked`); n != 0 {
+			t.Errorf("%d dead letters left", n)
+		}
+		if got := strings.Join(d.entries(), "; "); !strings.Contains(got, "ann discard k done 1 erase: request 7") {
+			t.Errorf("the journal says %s", got)
+		}
+	})
+}
+
+// A pipe that begins in the past is told of erased messages in their place.
+func TestErasedMessagesAreMarked(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.strict("t")
+		d.exec(`INSERT INTO box.outbox (topic, key, payload) VALUES ('t', 'k', 'a'), ('t', 'k', 'b')`)
+		o.drain()
+		if done, err := d.erase("k", false); err != nil || done.Rows != 2 {
+			t.Fatalf("erase: %+v, %v", done, err)
+		}
+		d.exec(`INSERT INTO box.outbox (topic, key, payload) VALUES ('t', 'k', 'c')`)
+		if _, err := o.store.AddPipe(t.Context(), store.AddPipe{Name: "new", From: store.FromBeginning, Actor: "ann"}); err != nil {
+			t.Fatal(err)
+		}
+		n := &owner{db: d, store: d.store("new"), boot: "n", page: 100}
+		n.lease()
+		version := int64(0)
+		for _, b := range n.read() {
+			for _, m := range b.Messages {
+				if version++; m.Version != version || (m.Headers[postrider.ErasedHeader] != "") != (version < 3) || len(m.Payload) != 1 == (version == 3) {
+					t.Errorf("%+v", m)
+				}
+			}
+		}
+		if version != 3 {
+			t.Errorf("%d messages", version)
+		}
+	})
+}
+
+// What was erased is not sent again, also when the replay was asked for before.
+func TestErasedMessagesAreNotReplayed(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a'), ('t', 'other', 'b')`)
+		o.drain()
+		id, plan := o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Topic: "t"}})
+		if plan.Records != 2 {
+			t.Errorf("before: %+v", plan)
+		}
+		if done, err := d.erase("k", false); err != nil || done.Rows != 1 {
+			t.Fatalf("erase: %+v, %v", done, err)
+		}
+		o.execute()
+		o.wantState("the replay", id, 1, true)
+		wantLabels(t, "due", o.due(), "b scheduled 1")
+		if plan, err := o.store.PlanOrder(t.Context(), store.Order{Kind: store.ActReplay, Match: store.Match{Key: "k"}, Actor: "ann", Reason: "x"}); err != nil || plan.Records != 0 {
+			t.Errorf("after: %+v, %v", plan, err)
+		}
+	})
+}
+
+func TestEraseNeedsKeyAndReason(t *testing.T) {
+	d := fresh(t, "18", 4)
+	s := d.store("main")
+	for _, req := range []store.EraseRequest{
+		{EraseQuery: store.EraseQuery{}, Actor: "ann", Reason: "x"},
+		{EraseQuery: store.EraseQuery{Key: "k"}, Actor: "ann"},
+	} {
+		if _, err := s.Erase(t.Context(), req, 10); err == nil {
+			t.Errorf("%+v is accepted", req)
+		}
+	}
+	if _, err := s.Erasable(t.Context(), store.EraseQuery{}); err == nil {
+		t.Error("an empty key is accepted")
+	}
+}
