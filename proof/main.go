@@ -4,6 +4,7 @@
 // readers are the brokers' own clients.
 //
 //	go run ./proof --broker kafka|nats --messages 500000 --kills 20
+//	go run ./proof --broker kafka|nats --for 30m
 //
 // It prints one JSON object and exits with 1 unless nothing was lost, invented
 // or reordered.
@@ -29,6 +30,10 @@ type Config struct {
 	Writers  int    // writers that go on writing until the kills are done
 	Kills    int
 	Relays   int // relay processes that share the lanes
+
+	For        time.Duration // a run by the clock; 0: a campaign of Kills
+	KillEvery  time.Duration
+	AuditEvery time.Duration
 }
 
 func main() {
@@ -48,8 +53,11 @@ func command(ctx context.Context) int {
 	flag.IntVar(&c.Writers, "writers", 8, "writers that go on writing")
 	flag.IntVar(&c.Kills, "kills", 20, "SIGKILLs of a relay, each while it delivers")
 	flag.IntVar(&c.Relays, "relays", 1, "relay processes")
+	flag.DurationVar(&c.For, "for", 0, "instead: run by the clock, with a long transaction, a crash of the database and a promotion")
+	flag.DurationVar(&c.KillEvery, "kill-every", 30*time.Second, "with --for: SIGKILL of a relay")
+	flag.DurationVar(&c.AuditEvery, "audit-every", time.Minute, "with --for: a look at the two books")
 	flag.Parse()
-	result, err := Run(ctx, c)
+	result, ok, err := prove(ctx, c)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "proof:", err)
 		return 2
@@ -60,10 +68,19 @@ func command(ctx context.Context) int {
 		return 2
 	}
 	fmt.Println(string(line))
-	if !result.OK {
+	if !ok {
 		return 1
 	}
 	return 0
+}
+
+func prove(ctx context.Context, c Config) (result any, ok bool, err error) {
+	if c.For > 0 {
+		n, err := RunNight(ctx, c)
+		return n, n.OK, err
+	}
+	r, err := Run(ctx, c)
+	return r, r.OK, err
 }
 
 func say(format string, args ...any) {

@@ -143,21 +143,26 @@ func (f *fleet) killWhileDelivering(ctx context.Context, check *checker, n int) 
 			return err
 		}
 		i := r.IntN(len(f.procs))
-		if err := f.procs[i].Process.Kill(); err != nil {
-			return fmt.Errorf("kill relay %d: %w", i, err)
-		}
-		err := f.procs[i].Wait()
-		ws, ok := f.procs[i].ProcessState.Sys().(syscall.WaitStatus)
-		if !ok || !ws.Signaled() || ws.Signal() != syscall.SIGKILL {
-			return fmt.Errorf("relay %d did not die of the kill: %w", i, err)
-		}
-		if err := f.start(ctx, i); err != nil {
+		if err := f.kill(ctx, i); err != nil {
 			return err
 		}
 		delivered, distinct := check.counts()
 		say("kill %d: %d delivered, %d distinct", kill+1, delivered, distinct)
 	}
 	return nil
+}
+
+// kill ends relay i with SIGKILL and starts it again.
+func (f *fleet) kill(ctx context.Context, i int) error {
+	if err := f.procs[i].Process.Kill(); err != nil {
+		return fmt.Errorf("kill relay %d: %w", i, err)
+	}
+	err := f.procs[i].Wait()
+	ws, ok := f.procs[i].ProcessState.Sys().(syscall.WaitStatus)
+	if !ok || !ws.Signaled() || ws.Signal() != syscall.SIGKILL {
+		return fmt.Errorf("relay %d did not die of the kill: %w", i, err)
+	}
+	return f.start(ctx, i)
 }
 
 func (f *fleet) end() {
