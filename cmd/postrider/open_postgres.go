@@ -40,6 +40,16 @@ func openPostgres(set *settings) (*opened, error) {
 		return nil, usagef("store %s cannot be used: %w", redact.URL(set.store), err)
 	}
 	durable := pgstore.TakeDurability(conf)
+	ask, err := set.password()
+	if err != nil {
+		return nil, err
+	}
+	if ask != nil {
+		pgstore.UsePassword(conf, ask)
+	}
+	if params := conf.ConnConfig.RuntimeParams; set.application != "" && params["application_name"] == pgstore.DefaultApplication {
+		params["application_name"] = set.application
+	}
 	if conf.ConnConfig.ConnectTimeout == 0 {
 		conf.ConnConfig.ConnectTimeout = 5 * time.Second
 	}

@@ -114,6 +114,7 @@ func (a *app) runRelay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.set.application = "postrider-relay/" + opts.Instance
 	st, err := openStore(&a.set)
 	if err != nil {
 		return err

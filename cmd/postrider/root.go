@@ -30,6 +30,9 @@ type settings struct {
 	actor                       string
 	lanes                       int
 	relay                       relaySettings
+	passwordFile                string
+	passwordCommand             string
+	application                 string // what the database calls our connections
 }
 
 const longHelp = `An outbox is a log inside your own database. A relay carries it to a broker,
@@ -76,6 +79,9 @@ func (a *app) root() *cobra.Command {
 
 func (a *app) storeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.set.store, "store", "", "where the outbox is: postgres://..., sqlite:FILE or memory:")
+	fs.StringVar(&a.set.passwordFile, "store-password-file", "", "file with the password for PostgreSQL, read again for each connection")
+	fs.StringVar(&a.set.passwordCommand, "store-password-command", "", "command that prints the password for PostgreSQL, run for each connection")
+	mark(fs, "store-password-file", "store-password-command")
 	fs.StringVar(&a.set.broker, "broker", "", "where messages go: kafka://HOST:PORT,..., nats://HOST:PORT or memory:")
 	fs.StringVar(&a.set.schema, "schema", "", "schema of the outbox on PostgreSQL (default: postrider)")
 	fs.StringVar(&a.set.pipe, "pipe", "", "the pipe: a named reader of the outbox (default: main)")
@@ -95,6 +101,9 @@ func (a *app) load(cmd *cobra.Command) error {
 	}
 	if a.configFile == "" {
 		a.configFile, _ = a.lookupEnv("POSTRIDER_CONFIG")
+	}
+	for c := cmd; c.HasParent(); c = c.Parent() {
+		a.set.application = "postrider-" + c.Name()
 	}
 	src := config.Source{File: a.configFile, LookupEnv: a.lookupEnv, Known: known(cmd.Root())}
 	if err := src.Apply(cmd.Flags()); err != nil {

@@ -127,7 +127,10 @@ func scanInstances(rows pgx.Rows, st *store.Status) error {
 
 // noRowSecurity comes before every statement of Admin: rows that are hidden would
 // be a lag, a dead letter or an act that nobody sees.
-const noRowSecurity = `SELECT set_config('row_security', 'off', true)`
+// And nobody who looks or asks waits for ever, or holds up others when his
+// terminal freezes.
+const noRowSecurity = `SELECT set_config('row_security', 'off', true), set_config('lock_timeout', '5s', true),
+ set_config('statement_timeout', '60s', true), set_config('idle_in_transaction_session_timeout', '60s', true)`
 
 // ask runs one statement that sees every row, or fails.
 func (s *Store) ask(ctx context.Context, read func(pgx.Rows) error, sql string, args ...any) error {

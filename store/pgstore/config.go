@@ -15,6 +15,9 @@ import (
 // hundreds of kilobytes, and the driver's 8 KiB would cost a third of the CPU.
 const readBuffer = 128 << 10
 
+// DefaultApplication is the application name of connections whose string has none.
+const DefaultApplication = "postrider"
+
 // ParseConfig reads a connection string ("postgres://..." or "host=... ...")
 // for a pool that suits a relay: an application name that shows in
 // pg_stat_activity, a large read buffer and at most 8 connections, unless the
@@ -33,7 +36,7 @@ func ParseConfig(conn string) (*pgxpool.Config, error) {
 		}
 	}
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
-		cfg.ConnConfig.RuntimeParams["application_name"] = "postrider"
+		cfg.ConnConfig.RuntimeParams["application_name"] = DefaultApplication
 	}
 	if !strings.Contains(conn, "pool_max_conns") {
 		cfg.MaxConns = 8

@@ -231,7 +231,7 @@ func (s *Store) afterSteps(ctx context.Context, req store.MigrateRequest, done [
 // on tables for 3 s at the most.
 func (s *Store) lockMigration(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0)), set_config('lock_timeout', '3s', true),
-		set_config('search_path', 'pg_catalog', true)`, migrateLock+s.opts.Schema)
+		set_config('search_path', 'pg_catalog', true), set_config('idle_in_transaction_session_timeout', '60s', true)`, migrateLock+s.opts.Schema)
 	return err
 }
 

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// commandTimeout is how long a password command may run.
+const commandTimeout = 10 * time.Second
+
+// password is what asks for the store's password at each connection; nil when
+// the connection string, PGPASSWORD or a passfile has it.
+func (s *settings) password() (func(context.Context) (string, error), error) {
+	switch {
+	case s.passwordFile != "" && s.passwordCommand != "":
+		return nil, usagef("--store-password-file and --store-password-command exclude each other")
+	case s.passwordFile != "":
+		return func(context.Context) (string, error) { return passwordOfFile(s.passwordFile) }, nil
+	case s.passwordCommand != "":
+		return func(ctx context.Context) (string, error) { return passwordOfCommand(ctx, s.passwordCommand) }, nil
+	}
+	return nil, nil
+}
+
+func passwordOfFile(name string) (string, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	return onlyPassword(string(text), "the file "+name)
+}
+
+// passwordOfCommand runs a command by the shell. Neither what it prints nor what
+// it says on stderr gets into an error: both may be secret.
+func passwordOfCommand(ctx context.Context, command string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command)
+	cmd.WaitDelay = time.Second
+	text, err := cmd.Output()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("the password command did not end within %s", commandTimeout)
+	case errors.As(err, &exit):
+		return "", fmt.Errorf("the password command failed: %s", exit.ProcessState)
+	case err != nil:
+		return "", err
+	}
+	return onlyPassword(string(text), "the password command")
+}
+
+func onlyPassword(text, from string) (string, error) {
+	password := strings.TrimRight(text, "\r\n")
+	if password == "" || strings.ContainsAny(password, "\r\n\x00") {
+		return "", fmt.Errorf("%s gives %d bytes that are not one line", from, len(text))
+	}
+	return password, nil
+}
