@@ -161,6 +161,10 @@ type MigrateRequest struct {
 	Roles bool
 	// RolePrefix begins the names of the roles; "": the name of the schema.
 	RolePrefix string
+	// Partition keeps the outbox in partitions by ranges of numbers from now on:
+	// see Partitioner. Writers and relays go on meanwhile. There is no way back.
+	// A store that has no partitions refuses it with an UnusableError.
+	Partition bool
 }
 
 // Step is one migration.

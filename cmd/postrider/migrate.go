@@ -30,6 +30,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	var (
 		dryRun, printSQL bool
 		adopt, roles     bool
+		partition        bool
 		rolePrefix       string
 		to               int
 	)
@@ -37,11 +38,14 @@ func (a *app) migrateCommand() *cobra.Command {
 		if to < 0 {
 			return usagef("to is %d: use a version, or `postrider migrate down`", to)
 		}
+		if partition && printSQL {
+			return usagef("--partition has no statements to print: it asks for its locks again and again, so that writers do not wait")
+		}
 		if rolePrefix != "" && !roles {
 			return usagef("--role-prefix goes with --roles")
 		}
 		return a.migrate(cmd, store.MigrateRequest{
-			Target: to, DryRun: dryRun, Adopt: adopt, Roles: roles, RolePrefix: rolePrefix,
+			Target: to, DryRun: dryRun, Adopt: adopt, Roles: roles, RolePrefix: rolePrefix, Partition: partition,
 		}, printSQL)
 	}
 	cmd := &cobra.Command{
@@ -62,6 +66,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&adopt, "adopt", false, "take over an outbox that was dumped and restored into this server,\nor whose sequence was set back while no relay ran")
 	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles writer, relay, reader and admin of the outbox on PostgreSQL, and set what they may do")
 	cmd.Flags().StringVar(&rolePrefix, "role-prefix", "", "begins the names of the roles (default: the schema, so postrider_writer and so on)")
+	cmd.Flags().BoolVar(&partition, "partition", false, "keep the outbox on PostgreSQL in partitions from now on, while writers and relays go on;\nthere is no way back")
 	upCmd := &cobra.Command{Use: "up", Short: "Bring the schema to the newest version (the default)", Args: noArgs, RunE: up}
 	upCmd.Flags().IntVar(&to, "to", 0, "stop at this version (default: the newest)")
 

@@ -73,6 +73,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.auditCommand(), a.pruneCommand(), a.doctorCommand(), a.enqueueCommand(), a.deadCommand(), a.pipeCommand(),
 		a.demoCommand(), a.strictCommand(), a.eraseCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 	root.AddCommand(a.repairCommands()...)
+	root.AddCommand(a.partitionsCommand())
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.load(cmd) }
 	return root
 }

@@ -24,6 +24,9 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if req.Partition {
+		return nil, &store.UnusableError{What: "a database in memory has no partitions", Fix: "leave them out"}
+	}
 	if req.Roles {
 		return nil, &store.UnusableError{What: "a database in memory has no roles", Fix: "leave them out"}
 	}

@@ -24,7 +24,7 @@ var files embed.FS
 // with a newer one too when that says so: a migration begins with the line
 // "-- compatible: N", which names the oldest Version whose programs go on
 // working beside it.
-const Version = 7
+const Version = 8
 
 type migration struct {
 	version    int
@@ -157,8 +157,8 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 	switch {
 	case lanes < 1 || lanes > 4096:
 		return nil, &store.UnusableError{What: fmt.Sprintf("%d lanes", lanes), Fix: "choose 1 to 4096"}
-	case (req.Adopt || req.Roles) && target != 0:
-		return nil, errors.New("migrate: adopt and roles go with the newest version only")
+	case (req.Adopt || req.Roles || req.Partition) && target != 0:
+		return nil, errors.New("migrate: adopt, roles and partition go with the newest version only")
 	case target == 0:
 		target = Version
 	case target == -1:
@@ -172,16 +172,10 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 			return nil, err
 		}
 		steps, err := plan(all, have, target, s.opts.Schema)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			steps, err = s.planMore(ctx, req, have.version, steps)
 		}
-		if req.Roles {
-			steps = append(steps, store.Step{Version: Version, Name: "roles"})
-		}
-		if req.Adopt {
-			steps = append(steps, store.Step{Version: Version, Name: "adopt"})
-		}
-		return steps, nil
+		return steps, err
 	}
 	prefix := ""
 	if target == 0 {
@@ -216,6 +210,15 @@ func (s *Store) afterSteps(ctx context.Context, req store.MigrateRequest, done [
 			return done, err
 		}
 		done = append(done, *step)
+	}
+	if req.Partition {
+		step, err := s.partition(ctx)
+		if err != nil {
+			return done, err
+		}
+		if step != nil {
+			done = append(done, *step)
+		}
 	}
 	if req.Adopt {
 		step, err := s.adopt(ctx)

@@ -77,6 +77,13 @@ func grants() []grant {
 		{"strict_number", "", "", "", ""}, // called by its trigger
 		{"strict_apply", "", "", "", ""},
 		{"lock_keys", "EXECUTE", "", "", ""},
+		{"partition", "", see, see, see},
+		{"partition_note", "", "EXECUTE", "", "EXECUTE"},
+		{"partition_make", "", "EXECUTE", "", "EXECUTE"},
+		{"partition_roll", "", "EXECUTE", "", "EXECUTE"},
+		{"partition_drop", "", "EXECUTE", "", "EXECUTE"},
+		{"partition_holder", "", "", "", ""}, // called by partition_drop
+		{"partition_book", "", "", "", ""},
 		{"lane_cursor", "", see, see, see},
 		{"messages", "", see, see, see},
 	}

@@ -33,6 +33,7 @@ type statements struct {
 	pipeSince, pipeAdd, pipePause, pipeHolds    string
 	progressLock                                string
 	pipeDrop                                    []string // in this order
+	partitionStatements
 }
 
 const (
@@ -68,6 +69,8 @@ func newStatements(schema string) statements {
 	st.actsSQL(q)
 	st.ordersSQL(q)
 	st.adoptSQL(q)
+	st.convertSQL(q)
+	st.partitionSQL(q)
 	st.journalSQL(q)
 	st.strictSQL(q)
 	st.eraseSQL(q)

@@ -62,11 +62,12 @@ type sizes struct {
 }
 
 var (
-	_ store.Store    = (*Store)(nil)
-	_ store.Admin    = (*Store)(nil)
-	_ store.Migrator = (*Store)(nil)
-	_ store.Journal  = (*Store)(nil)
-	_ store.Orders   = (*Store)(nil)
+	_ store.Store       = (*Store)(nil)
+	_ store.Admin       = (*Store)(nil)
+	_ store.Migrator    = (*Store)(nil)
+	_ store.Journal     = (*Store)(nil)
+	_ store.Orders      = (*Store)(nil)
+	_ store.Partitioner = (*Store)(nil)
 )
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)

@@ -57,6 +57,8 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 		lanes = DefaultLanes
 	}
 	switch {
+	case req.Partition:
+		return nil, &store.UnusableError{What: "SQLite has no partitions", Fix: "leave them out"}
 	case req.Roles:
 		return nil, &store.UnusableError{What: "SQLite has no roles", Fix: "let file permissions decide who opens the database"}
 	case lanes < 1 || lanes > 4096:

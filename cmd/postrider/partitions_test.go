@@ -1,0 +1,55 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// An outbox is converted, looked at and tended from the command line.
+func TestPartitionsCommand(t *testing.T) {
+	outbox := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	on := func(args ...string) string { return mustCLI(t, "", append(args, "--store", outbox)...) }
+	look := func(args ...string) (p partitionsAnswer) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(on(append(args, "-o", "json")...)), &p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if out := on("partitions"); !strings.Contains(out, "migrate --partition") {
+		t.Errorf("a plain outbox: %q", out)
+	}
+	if p := look("partitions", "tend"); p.Partitioned || p.Tended == nil || p.Tended.Made != 0 {
+		t.Errorf("a plain outbox: %+v", p)
+	}
+	for _, want := range []string{"would do", "done", "nothing to do"} {
+		args := []string{"migrate", "--partition"}
+		if want == "would do" {
+			args = append(args, "--dry-run")
+		}
+		if out := on(args...); !strings.Contains(out, want) {
+			t.Errorf("%v: %q lacks %q", args, out, want)
+		}
+	}
+	mustCLI(t, `{"topic":"t","key":"k"}`+"\n", "enqueue", "--store", outbox)
+	if p := look("partitions", "tend", "--every", "1ns", "--older-than", "0"); !p.Tended.Rolled || p.Tended.Dropped != 0 || p.Tended.HeldBy != "main" ||
+		len(p.Partitions) != 4 || p.Ahead != 2 || p.Alarm != "" {
+		t.Errorf("tended: %+v, %+v", p, p.Tended)
+	}
+	for _, want := range []string{"outbox_p1", "closed", "in use", "ahead", "held by main"} {
+		if out := on("partitions", "tend", "--older-than", "0"); !strings.Contains(out, want) {
+			t.Errorf("%q lacks %q", out, want)
+		}
+	}
+	for kind, args := range map[string][]string{
+		"SQLite has no partitions":   {"migrate", "--partition", "--store", "sqlite:" + t.TempDir() + "/x.db"},
+		"has no statements to print": {"migrate", "--partition", "--print-sql", "--store", "postgres:"},
+	} {
+		if got := cli(t, nil, "", args...); got.code != 2 || !strings.Contains(got.err, kind) {
+			t.Errorf("%v: exit code %d, %s", args, got.code, got.err)
+		}
+	}
+}

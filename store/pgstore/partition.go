@@ -1,0 +1,168 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/postrider/postrider/store"
+)
+
+const (
+	// partitionsAhead wait behind the one in use. Each has room for 100 thousand
+	// million numbers, and every read looks into all of them.
+	partitionsAhead = 2
+	// partitionBytes is above this a size that nobody likes to vacuum.
+	partitionBytes = 64 << 30
+	// shortestUse of a partition when its request does not say.
+	shortestUse = time.Hour
+)
+
+// Partitions lists the partitions of the outbox, as the catalog has them.
+func (s *Store) Partitions(ctx context.Context) (store.Partitions, error) {
+	if s.bad != nil {
+		return store.Partitions{}, s.bad
+	}
+	p, err := s.partitions(ctx)
+	return p, s.wrap("list the partitions", err)
+}
+
+func (s *Store) partitions(ctx context.Context) (p store.Partitions, err error) {
+	rows, err := s.pool.Query(ctx, s.sql.partitions)
+	if err != nil {
+		return p, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var one store.Partition
+		var opened, closed pgTime
+		var last int64
+		if err := rows.Scan(&one.Number, &one.Name, &one.Above, &one.Bytes, &one.Rows, &opened, &closed, &p.Current, &last); err != nil {
+			return p, err
+		}
+		if opened != nil {
+			one.OpenedAt = opened.UTC()
+		}
+		if closed != nil {
+			one.ClosedAt = closed.UTC()
+		}
+		if one.Number > p.Current {
+			p.Ahead++
+		}
+		p.Room = max(one.Above-1-last, 0)
+		p.List = append(p.List, one)
+	}
+	return p, rows.Err()
+}
+
+// Tend makes, changes and drops partitions as they fall due, each in a
+// transaction of its own.
+func (s *Store) Tend(ctx context.Context, req store.TendRequest) (store.Tended, error) {
+	var t store.Tended
+	if s.bad != nil {
+		return t, s.bad
+	}
+	var err error
+	if t.Partitions, err = s.partitions(ctx); err != nil || len(t.List) == 0 {
+		return t, s.wrap("tend the partitions", err)
+	}
+	every, bytes := req.Every, req.MaxBytes
+	if every <= 0 {
+		every = max(req.OlderThan/6, shortestUse)
+	}
+	if bytes <= 0 {
+		bytes = partitionBytes
+	}
+	err = s.tending(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, s.sql.note); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, s.sql.make, partitionsAhead).Scan(&t.Made)
+	})
+	if err == nil && len(t.List)+t.Made < store.MaxPartitions {
+		err = s.tending(ctx, func(tx pgx.Tx) error {
+			var now *int64
+			if err := tx.QueryRow(ctx, s.sql.roll, every, bytes).Scan(&now); err != nil || now == nil {
+				return err
+			}
+			t.Rolled = true
+			var made int // now one less waits
+			err := tx.QueryRow(ctx, s.sql.make, partitionsAhead).Scan(&made)
+			t.Made += made
+			return err
+		})
+	}
+	for err == nil && req.OlderThan >= 0 && ctx.Err() == nil {
+		var more bool
+		if more, err = s.dropOne(ctx, req, &t); !more {
+			break
+		}
+	}
+	if locked(err) {
+		t.Busy, err = true, nil
+	}
+	if err == nil {
+		t.Partitions, err = s.partitions(ctx)
+	}
+	return t, s.wrap("tend the partitions", err)
+}
+
+// dropWaits are how long a drop waits for the outbox, and all writers behind it,
+// in milliseconds, try by try.
+var dropWaits = []int{50, 200} //nolint:gochecknoglobals // a constant that Go has no literal for
+
+// dropOne drops the oldest partition if it is due, and says whether another may be.
+func (s *Store) dropOne(ctx context.Context, req store.TendRequest, t *store.Tended) (more bool, err error) {
+	for _, ms := range dropWaits {
+		err = s.tending(ctx, func(tx pgx.Tx) error {
+			var victim, removed *int64
+			var held *string
+			if err := tx.QueryRow(ctx, s.sql.drop, req.OlderThan, req.OnlyEmpty, ms).Scan(&victim, &removed, &held); err != nil {
+				return err
+			}
+			more = victim != nil && held == nil
+			if held != nil {
+				t.HeldBy = *held
+			}
+			if more {
+				t.Dropped++
+				t.Rows += *removed
+			}
+			return nil
+		})
+		if !locked(err) {
+			return more, err
+		}
+	}
+	return false, err
+}
+
+// errTended says that somebody else is at it.
+var errTended = errors.New("somebody else tends the partitions")
+
+// tending runs do in a transaction if nobody else tends or migrates. Every
+// statement looks anew, locks on tables are waited for shortly, and counting
+// takes its time.
+func (s *Store) tending(ctx context.Context, do func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		var alone bool
+		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0)) FROM (SELECT set_config('lock_timeout', '200ms', true),
+			set_config('statement_timeout', '0', true), set_config('row_security', 'off', true)) x`, migrateLock+s.opts.Schema).Scan(&alone)
+		switch {
+		case err != nil:
+			return err
+		case !alone:
+			return errTended
+		}
+		return do(tx)
+	})
+}
+
+// locked is true of errors that time mends.
+func locked(err error) bool {
+	var pg *pgconn.PgError
+	return errors.Is(err, errTended) || errors.As(err, &pg) && (pg.Code == "55P03" || pg.Code == "40P01")
+}

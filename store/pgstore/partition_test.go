@@ -1,0 +1,248 @@
+package pgstore_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
+	"github.com/postrider/postrider/store/storetest"
+)
+
+// partitioned is a new outbox with partitions.
+func partitioned(t *testing.T, version string, lanes int) *db {
+	t.Helper()
+	d := empty(t, version, lanes)
+	steps, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: lanes, Partition: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := steps[len(steps)-1]; last.Name != "partition" {
+		t.Fatalf("the last step is %q", last.Name)
+	}
+	return d
+}
+
+// tend does what is due as if every moment were a day.
+func (d *db) tend(req store.TendRequest) store.Tended {
+	d.Helper()
+	if req.Every == 0 {
+		req.Every = time.Nanosecond
+	}
+	if req.OlderThan >= 0 { // the books count rows before they go
+		d.balanced(d.store("main"), store.AuditRequest{})
+	}
+	got, err := d.store("main").Tend(d.Context(), req)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return got
+}
+
+const keep = -1 // drop nothing
+
+// A partitioned outbox keeps every rule of the contract.
+func TestConformanceWithPartitions(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Env {
+		t.Parallel()
+		return env{partitioned(t, "18", 4)}
+	})
+}
+
+// The life of partitions: made ahead, used one after the other, dropped when
+// everything in them is settled.
+func TestPartitionsComeAndGo(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := partitioned(t, version, 4)
+		o := d.owner("a")
+		if got := d.tend(store.TendRequest{OlderThan: keep}); got.Rolled || got.Ahead != 2 || got.Alarm() != "" {
+			t.Fatalf("unused: %+v, alarm %q", got, got.Alarm())
+		}
+		var want []string
+		for i := range 4 {
+			label := fmt.Sprint("m", i)
+			d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, label)
+			want = append(want, label)
+			got := d.tend(store.TendRequest{OlderThan: keep})
+			if !got.Rolled || got.Made != 1 || got.Ahead != 2 || len(got.List) != 4+i {
+				t.Fatalf("after %s: %+v", label, got)
+			}
+		}
+		if got := d.tend(store.TendRequest{}); got.Dropped != 0 || got.HeldBy != "main" {
+			t.Fatalf("nothing is settled: %+v", got)
+		}
+		o.want(want...)
+		got := d.tend(store.TendRequest{})
+		if got.Dropped != 4 || got.Rows != 4 || len(got.List) != 4 || got.HeldBy != "" || got.Busy {
+			t.Fatalf("all is settled: %+v", got)
+		}
+		if n := d.count(`SELECT count(*) FROM box.outbox`); n != 0 {
+			t.Errorf("%d rows are left", n)
+		}
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'after')`)
+		o.want("after")
+		if b := d.balanced(o.store, store.AuditRequest{Full: true}); b.Opened {
+			t.Error("the books began anew")
+		}
+		if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Target: -1}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A pipe that stands still holds partitions, however old they are; one whose
+// straggler has not been delivered does; and so do the books, which count rows
+// before they go.
+func TestPartitionsAreHeld(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.convert()
+		still := d.store("still")
+		if _, err := still.Lease(t.Context(), store.LeaseRequest{BootID: "s", TTL: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		late := d.begin()
+		d.put(late, "late")
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a')`)
+		o.want("a")
+		d.commit(late)
+		d.tend(store.TendRequest{OlderThan: keep})
+		holds := func(who ...string) {
+			t.Helper()
+			got, err := o.store.Tend(t.Context(), store.TendRequest{Every: time.Hour})
+			if err != nil || got.Dropped != 0 || !slices.Contains(who, got.HeldBy) {
+				t.Errorf("want held by %q: %+v, %v", who, got, err)
+			}
+		}
+		s := &owner{db: d, store: still, boot: "s", page: 10}
+		holds("main", "still")
+		o.want("late")
+		holds("still")
+		s.lease()
+		s.drain()
+		holds("(books)")
+		d.balanced(o.store, store.AuditRequest{})
+		d.exec(`DELETE FROM box.pipe`)
+		holds("(no pipe)")
+		d.exec(`INSERT INTO box.pipe (name) VALUES ('main')`)
+		if got := d.tend(store.TendRequest{Every: time.Hour, OlderThan: time.Hour}); got.Dropped != 0 || got.HeldBy != "" {
+			t.Errorf("too young: %+v", got)
+		}
+		if got := d.tend(store.TendRequest{Every: time.Hour, OnlyEmpty: true}); got.Dropped != 0 || got.HeldBy != "(archive)" {
+			t.Errorf("not empty: %+v", got)
+		}
+		if got := d.tend(store.TendRequest{Every: time.Hour}); got.Dropped != 1 || got.Rows != 2 {
+			t.Errorf("nobody holds it: %+v", got)
+		}
+	})
+}
+
+// A sequence that is set back below what was dropped finds a place, its
+// messages are delivered, and the partitions go on.
+func TestSequenceSetBackBelowDroppedPartitions(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.convert()
+		for i := range 2 {
+			d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, fmt.Sprint(i))
+			d.tend(store.TendRequest{OlderThan: keep})
+		}
+		o.want("0", "1")
+		if got := d.tend(store.TendRequest{}); got.Dropped != 2 {
+			t.Fatalf("%+v", got)
+		}
+		d.exec(`SELECT setval('box.outbox_seq', 1)`)
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'low')`)
+		if got, err := o.store.Tend(t.Context(), store.TendRequest{Every: time.Nanosecond}); err != nil || got.Dropped != 0 || got.Rolled {
+			t.Errorf("while the sequence is low: %+v, %v", got, err)
+		}
+		if _, err := o.store.Read(t.Context(), o.reads()); err == nil {
+			t.Error("a reader did not notice")
+		}
+		o.lease()
+		o.want("low")
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'next')`)
+		o.want("next")
+		d.look(o.store, store.AuditRequest{}) // it begins anew
+		d.tend(store.TendRequest{OlderThan: keep})
+		if got := d.tend(store.TendRequest{}); got.Dropped == 0 || got.HeldBy != "" {
+			t.Errorf("afterwards: %+v", got)
+		}
+		if n := d.rows(); n != 0 {
+			t.Errorf("%d rows are left", n)
+		}
+	})
+}
+
+// When nobody makes partitions, writers go on until every number of the last
+// one is used, and long before that the alarm says so.
+func TestPartitionHeadroom(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.convert()
+		p, err := o.store.Partitions(t.Context())
+		if err != nil || p.Alarm() != "" || p.Room < 2*store.LowRoom {
+			t.Fatalf("fresh: %+v, %v", p, err)
+		}
+		top := p.List[len(p.List)-1].Above
+		for _, c := range []struct {
+			last int64
+			word string
+		}{
+			{p.List[0].Above - 3, ""}, {top - 60_000_000_000, "no partition is made ahead"}, {top - 1000, "numbers run out"},
+		} {
+			d.exec(`SELECT setval('box.outbox_seq', $1)`, c.last)
+			for i := range 4 { // across the bound
+				label := fmt.Sprint(c.last, " ", i)
+				d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, label)
+				o.want(label)
+			}
+			p, err := o.store.Partitions(t.Context())
+			if err != nil || c.word == "" && p.Alarm() != "" || !strings.Contains(p.Alarm(), c.word) {
+				t.Errorf("at %d: alarm %q lacks %q, %v", c.last, p.Alarm(), c.word, err)
+			}
+		}
+		if got := d.tend(store.TendRequest{OlderThan: keep}); got.Made != 2 || got.Alarm() != "" {
+			t.Errorf("tended: %+v, %q", got, got.Alarm())
+		}
+	})
+}
+
+// The roles that tend an outbox do so without owning a table; writers cannot.
+func TestRolesTendPartitions(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.convert()
+		pools := d.roles()
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a')`)
+		o.want("a")
+		d.balanced(o.store, store.AuditRequest{})
+		as := func(role string) *pgstore.Store {
+			return pgstore.New(pools[role], &pgstore.Options{Schema: d.schema})
+		}
+		for _, role := range []string{"writer", "reader"} {
+			if _, err := as(role).Tend(t.Context(), store.TendRequest{}); err == nil {
+				t.Errorf("%s tends", role)
+			}
+		}
+		if _, err := as("reader").Partitions(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got, err := as("relay").Tend(t.Context(), store.TendRequest{Every: time.Nanosecond, OlderThan: keep}); err != nil || !got.Rolled || got.Made != 1 {
+			t.Errorf("relay: %+v, %v", got, err)
+		}
+		if got, err := as("admin").Tend(t.Context(), store.TendRequest{Every: time.Hour}); err != nil || got.Dropped != 1 {
+			t.Errorf("admin: %+v, %v", got, err)
+		}
+		d.writerInserts(pools["writer"])
+		o.want("by the writer")
+	})
+}
+
+func (d *db) writerInserts(pool *pgxpool.Pool) {
+	d.Helper()
+	if _, err := pool.Exec(d.Context(), d.sql(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'by the writer')`)); err != nil {
+		d.Error(err)
+	}
+}
