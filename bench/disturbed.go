@@ -6,14 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/broker"
 )
 
 // disturbedResult is the JSON object of the workloads that compare a drain with
@@ -37,6 +33,7 @@ type disturbance struct {
 	// prepare runs once, when the backlog has been written.
 	prepare func(ctx context.Context, d *disturbed) error
 	drain   func(ctx context.Context, d *disturbed) (float64, error)
+	calm    func(ctx context.Context, d *disturbed) (float64, error) // nil: a drain of the plain outbox
 	// follows: the rate is taken at the broker, also of the undisturbed drain.
 	follows bool
 }
@@ -56,6 +53,14 @@ func disturbances() map[string]disturbance {
 		"w9-dest": {prepare: writeSecondTopic, drain: drainWith("dest")},
 		"w10":     {drain: func(ctx context.Context, d *disturbed) (float64, error) { return d.followed(ctx, 2) }, follows: true},
 		"old":     {prepare: writeHistory, drain: drainOld},
+		"retention": {
+			prepare: func(ctx context.Context, d *disturbed) error {
+				d.settled = min(d.settled, 2_000_000) // more than is removed meanwhile
+				return writeHistory(ctx, d)
+			},
+			calm:  drainOld,
+			drain: drainBesidePrune,
+		},
 	}
 }
 
@@ -78,14 +83,17 @@ func runDisturbed(ctx context.Context, c config, name string, dis disturbance) (
 			return nil, err
 		}
 	}
-	calm := func(ctx context.Context) (float64, error) { return d.drained(ctx, s.pg.URL, s.pool, "") }
-	if dis.follows {
-		calm = func(ctx context.Context) (float64, error) { return d.followed(ctx, 1) }
+	calm := dis.calm
+	switch {
+	case dis.follows:
+		calm = func(ctx context.Context, d *disturbed) (float64, error) { return d.followed(ctx, 1) }
+	case calm == nil:
+		calm = drainWith("")
 	}
 	res := &disturbedResult{Workload: name, Broker: c.broker, Messages: c.messages, Rounds: c.rounds}
 	var before, after, ratios []float64
 	for i := range c.rounds + 1 {
-		b, err := calm(ctx)
+		b, err := calm(ctx, d)
 		if err != nil {
 			return nil, fmt.Errorf("undisturbed: %w", err)
 		}
@@ -171,135 +179,4 @@ func drainWith(fault string) func(context.Context, *disturbed) (float64, error) 
 	return func(ctx context.Context, d *disturbed) (float64, error) {
 		return d.drained(ctx, d.pg.URL, d.pool, fault)
 	}
-}
-
-// writeHistory makes a second database whose outbox holds rows that were settled
-// long ago, and the same backlog behind them.
-func writeHistory(ctx context.Context, d *disturbed) (err error) {
-	if _, err := d.pool.Exec(ctx, "CREATE DATABASE old"); err != nil {
-		return err
-	}
-	url := strings.Replace(d.pg.URL, "/postgres?", "/old?", 1)
-	if d.old, err = newOutbox(ctx, url); err != nil {
-		return err
-	}
-	const chunk = 1_000_000
-	for from := 0; from < d.settled; from += chunk {
-		say("%d of %d settled rows", from, d.settled)
-		if _, err := d.old.Exec(ctx, `INSERT INTO postrider.outbox (topic, key, type, payload)
-			SELECT 'bench', 'key-' || lpad((i % $1)::text, 8, '0'), 'bench.event', '\x'
-			FROM generate_series($2::bigint, $3::bigint) AS i`, keys, from, min(from+chunk, d.settled)-1); err != nil {
-			return fmt.Errorf("write the history: %w", err)
-		}
-	}
-	if _, err := d.old.Exec(ctx, `UPDATE postrider.pipe SET running = NULL,
-		pos = (SELECT last_value FROM postrider.outbox_seq), next_xid = pg_current_xact_id()::text::bigint`); err != nil {
-		return fmt.Errorf("settle the history: %w", err)
-	}
-	return fill(ctx, d.old, "bench", d.messages)
-}
-
-func drainOld(ctx context.Context, d *disturbed) (float64, error) {
-	return d.drained(ctx, d.old.Config().ConnString(), d.old, "")
-}
-
-// poisoned is the one key of fault "key", busyTopic the destination of fault "dest".
-const poisoned, busyTopic = "key-00000007", "bench-busy"
-
-// writeSecondTopic makes every fiftieth message one of another destination.
-func writeSecondTopic(ctx context.Context, d *disturbed) error {
-	for _, sql := range []string{
-		"UPDATE postrider.outbox SET topic = '" + busyTopic + "' WHERE right(key, 2) IN ('00', '50')",
-		"VACUUM (FULL, FREEZE, ANALYZE) postrider.outbox", "CHECKPOINT",
-	} {
-		if _, err := d.pool.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("write a second topic: %w", err)
-		}
-	}
-	return nil
-}
-
-// concerned is how many messages a fault holds up.
-func concerned(ctx context.Context, pool *pgxpool.Pool, fault string) (n int, err error) {
-	where := map[string]string{
-		"key": "key = '" + poisoned + "'", "slow": "lane = 0", "dest": "topic = '" + busyTopic + "'",
-	}[fault]
-	err = pool.QueryRow(ctx, "SELECT count(*) FROM postrider.outbox WHERE "+where).Scan(&n)
-	return n, err
-}
-
-// faulty is a sink with one of the faults of W9: a key that always fails, a lane
-// whose every call takes 100 ms more, a destination that wants to be left alone.
-type faulty struct {
-	broker.Sink
-	fault string
-	lane0 map[string]bool // keys of fault "slow"
-}
-
-var errPoison, errBusy = errors.New("a poisoned key"), errors.New("the destination is busy")
-
-func newFaulty(ctx context.Context, sink broker.Sink, pool *pgxpool.Pool, fault string) (broker.Sink, error) {
-	f := &faulty{Sink: sink, fault: fault, lane0: map[string]bool{}}
-	if fault != "slow" {
-		return f, nil
-	}
-	rows, err := pool.Query(ctx, "SELECT DISTINCT key FROM postrider.outbox WHERE lane = 0")
-	if err != nil {
-		return nil, err
-	}
-	var key string
-	_, err = pgx.ForEachRow(rows, []any{&key}, func() error { f.lane0[key] = true; return nil })
-	return f, err
-}
-
-func (f *faulty) Deliver(ctx context.Context, msgs []postrider.Message) []error {
-	switch f.fault {
-	case "slow":
-		if f.lane0[msgs[0].Key] {
-			_ = pause(ctx, 100*time.Millisecond)
-		}
-		return f.Sink.Deliver(ctx, msgs)
-	case "key":
-		return f.without(ctx, msgs, func(m *postrider.Message) error {
-			if m.Key == poisoned {
-				return broker.Failed(errPoison, "poison", "")
-			}
-			return nil
-		})
-	}
-	return f.without(ctx, msgs, func(m *postrider.Message) error {
-		if m.Topic == busyTopic {
-			return broker.Throttled(errBusy, "busy", busyTopic, time.Second)
-		}
-		return nil
-	})
-}
-
-// without delivers what refuse does not refuse. What is behind a refused message
-// of its key has not been tried.
-func (f *faulty) without(ctx context.Context, msgs []postrider.Message, refuse func(*postrider.Message) error) []error {
-	var errs []error
-	good, at := msgs, []int(nil)
-	for i := range msgs {
-		if err := refuse(&msgs[i]); err != nil {
-			if errs == nil {
-				errs, good, at = make([]error, len(msgs)), make([]postrider.Message, 0, len(msgs)), make([]int, 0, len(msgs))
-				for j := range i {
-					good, at = append(good, msgs[j]), append(at, j)
-				}
-			}
-			errs[i] = err
-		} else if errs != nil {
-			good, at = append(good, msgs[i]), append(at, i)
-		}
-	}
-	if errs == nil {
-		return f.Sink.Deliver(ctx, msgs)
-	}
-	if len(good) > 0 {
-		for j, err := range f.Sink.Deliver(ctx, good) {
-			errs[at[j]] = err
-		}
-	}
-	return errs
 }

@@ -65,11 +65,9 @@ func runIdle(ctx context.Context, c config) (res *idleResult, err error) {
 
 // startBinary starts the relay of cmd/postrider, built with the flags of "make build".
 func startBinary(ctx context.Context, dir, store string, b *benchBroker) (*exec.Cmd, error) {
-	path := filepath.Join(dir, "postrider")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "github.com/postrider/postrider/cmd/postrider")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the binary: %w\n%s", err, out)
+	path, err := buildBinary(ctx, dir)
+	if err != nil {
+		return nil, err
 	}
 	target := b.url
 	if b.name == "kafka" {
@@ -78,6 +76,16 @@ func startBinary(ctx context.Context, dir, store string, b *benchBroker) (*exec.
 	relay := exec.CommandContext(ctx, path, "relay", "--store", store, "--broker", target, "--listen", "127.0.0.1:0")
 	relay.Dir, relay.Stderr = dir, os.Stderr
 	return relay, relay.Start()
+}
+
+func buildBinary(ctx context.Context, dir string) (path string, err error) {
+	path = filepath.Join(dir, "postrider")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "github.com/postrider/postrider/cmd/postrider")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the binary: %w\n%s", err, out)
+	}
+	return path, nil
 }
 
 func endBinary(relay *exec.Cmd) error {
