@@ -40,6 +40,7 @@ SELECT 'main', lane, seq, 'dead', true, clock_timestamp(), 1, 'rejected', 'too-l
  created_at, version, schema_version, id, topic, key, type, content_type, headers, payload FROM postrider.outbox WHERE key = 'o-1'`
 
 func openBook(t *testing.T) *book {
+	t.Helper()
 	text, err := os.ReadFile(bookFile)
 	if err != nil {
 		t.Fatal(err)
@@ -119,6 +120,8 @@ func notRun() map[string]string {
 	return map[string]string{
 		"GRANT EXECUTE ON FUNCTION postrider.lock_keys TO":                        "a part of a statement; roles make it whole",
 		"INSERT INTO postrider.key_version (topic, key, version, seq) SELECT ...": "the SELECT is the reader's",
+		"postrider order show ID":                                                 "the id is the one that an order prints",
+		"postrider order cancel ID":                                               "the same",
 		"SELECT pg_terminate_backend(PID)":                                        "the process is the one that the doctor names; its test runs it",
 	}
 }

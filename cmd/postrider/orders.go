@@ -171,7 +171,7 @@ func (a *app) runOrder(cmd *cobra.Command, f *orderFlags) error {
 	}
 	id, plan, err := orders.Order(ctx, f.order)
 	if errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("%s: nothing matches", kind)
+		return a.print(orderAnswer{Act: kind, Done: true}, func(w *tabwriter.Writer) { row(w, string(kind)+": nothing matches, nothing was done") })
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", kind, err)

@@ -57,6 +57,7 @@ func (db *database) laneOfAct(p *pipe, act store.Act) (store.Lane, error) {
 			return act.Lane, nil
 		}
 		return 0, fmt.Errorf("memory: lane %d of %d: %w", act.Lane, len(p.lanes), store.ErrNotFound)
+	case store.ActSkip, store.ActReplay: // orders, which this store does not know
 	case store.ActRetry, store.ActDiscard:
 		for id, l := range p.lanes {
 			if l.parked[act.Seq] != nil {
