@@ -43,8 +43,9 @@ func TestAlertRules(t *testing.T) {
 func TestMetricsServeWhatTheRulesAsk(t *testing.T) {
 	st := memstore.New(memstore.Options{})
 	r := relay.New(st, membroker.New(nil).Sink(), nil)
-	m := newMetrics(st, "main", time.Second)
-	srv := httptest.NewServer(m.handler(r))
+	m := newMetrics(st, map[string]string{"pipe": "main"}, time.Second)
+	m.of(r)
+	srv := httptest.NewServer(metricsHandler([]*unit{{meter: m}}))
 	defer srv.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -282,7 +282,7 @@ func TestVisibleEscapesWhatATerminalObeys(t *testing.T) {
 
 func TestHealthSaysPartsWithoutErrors(t *testing.T) {
 	h := relay.Health{Running: true, Alive: true, Down: map[string]string{"store": "dial tcp 10.0.0.7: refused"}}
-	srv := httptest.NewServer(healthHandler(func() relay.Health { return h }, http.NotFoundHandler()))
+	srv := httptest.NewServer(healthHandler([]*unit{{health: func() relay.Health { return h }}}, http.NotFoundHandler()))
 	defer srv.Close()
 	for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable, "/": http.StatusNotFound} {
 		resp, err := http.Get(srv.URL + path)

@@ -21,30 +21,51 @@ type healthAnswer struct {
 	Down     []string `json:"down,omitempty"` // parts, without the error: the listener has no authentication
 }
 
-// healthHandler answers probes. /healthz looks at the event loop alone: a
+// healthOf is what a probe is told of one relay.
+func healthOf(h relay.Health, ok bool) healthAnswer {
+	a := healthAnswer{OK: ok, Running: h.Running, Draining: h.Draining}
+	for part := range h.Down {
+		a.Down = append(a.Down, part)
+	}
+	slices.Sort(a.Down)
+	return a
+}
+
+// fleetAnswer is what a probe is told of a process with several relays: ok when
+// each of them is.
+type fleetAnswer struct {
+	OK     bool                    `json:"ok"`
+	Relays map[string]healthAnswer `json:"relays"`
+}
+
+// healthHandler answers probes. /healthz looks at the event loops alone: a
 // restart does not mend a database that is down.
-func healthHandler(health func() relay.Health, metrics http.Handler) http.Handler {
-	answer := func(w http.ResponseWriter, h relay.Health, ok bool) {
-		a := healthAnswer{OK: ok, Running: h.Running, Draining: h.Draining}
-		for part := range h.Down {
-			a.Down = append(a.Down, part)
+func healthHandler(units []*unit, metrics http.Handler) http.Handler {
+	answer := func(w http.ResponseWriter, good func(relay.Health) bool) {
+		all := fleetAnswer{OK: true, Relays: map[string]healthAnswer{}}
+		var a any = &all
+		for _, u := range units {
+			h := u.health()
+			one := healthOf(h, good(h))
+			all.OK = all.OK && one.OK
+			all.Relays[u.name] = one
+			if u.name == "" || len(units) == 1 {
+				a = &one
+			}
 		}
-		slices.Sort(a.Down)
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
-		if !ok {
+		if !all.OK {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 		_ = json.NewEncoder(w).Encode(a) // the prober has gone: nobody to tell
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		h := health()
-		answer(w, h, h.Alive)
+		answer(w, func(h relay.Health) bool { return h.Alive })
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		h := health()
-		answer(w, h, h.Ready)
+		answer(w, func(h relay.Health) bool { return h.Ready })
 	})
 	mux.Handle("GET /metrics", metrics)
 	return mux

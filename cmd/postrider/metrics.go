@@ -42,8 +42,8 @@ type metrics struct {
 	pending, lag, lanePending, laneLag, laneParked, parked, dbInstances          *prometheus.Desc
 }
 
-func newMetrics(ad store.Admin, pipe string, maxAge time.Duration) *metrics {
-	labels := prometheus.Labels{"pipe": pipe}
+// newMetrics makes the series of one relay, all of which carry the labels.
+func newMetrics(ad store.Admin, labels prometheus.Labels, maxAge time.Duration) *metrics {
 	d := func(name, help string, variable ...string) *prometheus.Desc {
 		return prometheus.NewDesc("postrider_"+name, help, variable, labels)
 	}
@@ -87,9 +87,9 @@ func newMetrics(ad store.Admin, pipe string, maxAge time.Duration) *metrics {
 }
 
 // keep adds the series of the outbox's housekeeping; k may be nil.
-func (m *metrics) keep(k *admin.Keeper) {
+func (m *metrics) keep(k *admin.Keeper, labels prometheus.Labels) {
 	if k != nil {
-		m.others = append(m.others, newKeeperMetrics(k, nil))
+		m.others = append(m.others, newKeeperMetrics(k, labels))
 	}
 }
 
@@ -100,12 +100,17 @@ func (m *metrics) observer() *relay.Observer {
 	}
 }
 
-// handler is the endpoint, on a registry of its own.
-func (m *metrics) handler(r *relay.Relay) http.Handler {
-	m.stats, m.health = r.Stats, r.Health
+// of says whose series these are.
+func (m *metrics) of(r *relay.Relay) { m.stats, m.health = r.Stats, r.Health }
+
+// metricsHandler is the endpoint, on a registry of its own.
+func metricsHandler(units []*unit) http.Handler {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(m.others...)
-	reg.MustRegister(m, m.deliver, m.settle, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, u := range units {
+		reg.MustRegister(u.meter, u.meter.deliver, u.meter.settle)
+		reg.MustRegister(u.meter.others...)
+	}
 	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 }
 

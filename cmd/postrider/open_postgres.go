@@ -53,14 +53,14 @@ func openPostgres(set *settings) (*opened, error) {
 	if conf.ConnConfig.ConnectTimeout == 0 {
 		conf.ConnConfig.ConnectTimeout = 5 * time.Second
 	}
-	pool, err := pgxpool.NewWithConfig(context.Background(), conf)
+	pool, done, err := set.pools.open(set.poolKey(), conf)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: set.pipe, Lanes: set.lanes, Durable: durable})
 	ob := outbox.New(outbox.Postgres, &outbox.Options{Schema: set.schema})
 	return &opened{
-		Store: st, Admin: st, Migrator: st, doctor: st, journal: st, newest: pgstore.Version, rolesSQL: st.RolesSQL, close: pool.Close,
+		Store: st, Admin: st, Migrator: st, doctor: st, journal: st, newest: pgstore.Version, rolesSQL: st.RolesSQL, close: done,
 		pipe: func(name string) (store.Store, store.Admin) {
 			st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: name})
 			return st, st

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/relay"
 )
@@ -38,6 +38,15 @@ func (a *app) relayCommand() *cobra.Command {
 		Short: "Carry the outbox to the broker until interrupted",
 		Long: "Any number of relays share the lanes of an outbox. An unreachable database or broker is\n" +
 			"said once and waited for. The first SIGTERM drains, the second one exits at once.\n\n" +
+			"A file may name several relays, each with a database, schema, pipe and broker of its own; what\n" +
+			"stands outside of the list is their default, and they share one process and one listener:\n" +
+			"  broker: nats://localhost:4222\n" +
+			"  relays:\n" +
+			"    - name: shop\n" +
+			"      store: postgres://db1/shop\n" +
+			"    - name: audit\n" +
+			"      store: postgres://db1/shop\n" +
+			"      pipe: audit\n\n" +
 			"On --listen: /healthz (the event loop moves), /readyz (leases are fresh and nothing is\n" +
 			"down), /metrics (Prometheus).\n\n" +
 			"Brokers:\n" +
@@ -51,9 +60,17 @@ func (a *app) relayCommand() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.StringVar(&r.instance, "instance", "", "name of this relay for people (default: host name and process id)")
 	fs.StringVar(&r.listen, "listen", "127.0.0.1:9464", `address of /healthz, /readyz and /metrics; "" for none`)
 	fs.BoolVar(&r.listenRemote, "listen-remote", false, "allow an address that other machines reach; there is no authentication")
+	fs.DurationVar(&r.statusEvery, "status-every", 5*time.Second, "how old the lag of /metrics may be")
+	mark(fs, "listen", "listen-remote", "status-every")
+	engineFlags(fs, r)
+	return cmd
+}
+
+// engineFlags are the settings that each relay of a process may have of its own.
+func engineFlags(fs *pflag.FlagSet, r *relaySettings) {
+	fs.StringVar(&r.instance, "instance", "", "name of this relay for people (default: host name and process id)")
 	fs.DurationVar(&r.leaseTTL, "lease-ttl", 2*time.Second, "how long the lanes of a dead relay stay its own")
 	fs.DurationVar(&r.drain, "drain", 25*time.Second, "how long to wait for calls in flight at the end")
 	fs.IntVar(&r.window, "window", 1024, "unsettled messages per lane: the most that a crash sends twice")
@@ -63,12 +80,9 @@ func (a *app) relayCommand() *cobra.Command {
 	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
 	fs.DurationVar(&r.pollMax, "poll-max", 40*time.Millisecond, "longest pause between two looks at an idle outbox")
 	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys go on behind a dead letter (default: the key waits)")
-	fs.DurationVar(&r.statusEvery, "status-every", 5*time.Second, "how old the lag of /metrics may be")
 	r.keeper.relayFlags(fs)
 	fs.Lookup("retry").DefValue = "" // the text says it better than []
-	mark(fs, "instance", "listen", "listen-remote", "lease-ttl", "drain", "window", "page", "max-lanes", "max-attempts",
-		"retry", "poll-max", "skip-dead", "status-every")
-	return cmd
+	mark(fs, "instance", "lease-ttl", "drain", "window", "page", "max-lanes", "max-attempts", "retry", "poll-max", "skip-dead")
 }
 
 // options are those of the engine, checked.
@@ -101,57 +115,6 @@ func (r *relaySettings) options() (*relay.Options, error) {
 	return opts, nil
 }
 
-func (a *app) runRelay(ctx context.Context) error {
-	opts, err := a.set.relay.options()
-	if err != nil {
-		return err
-	}
-	if err := checkListen(a.set.relay.listen, a.set.relay.listenRemote); err != nil {
-		return err
-	}
-	log := a.logger()
-	keeping, err := a.set.relay.keeper.relayOptions(log)
-	if err != nil {
-		return err
-	}
-	a.set.application = "postrider-relay/" + opts.Instance
-	st, err := openStore(&a.set)
-	if err != nil {
-		return err
-	}
-	defer st.close()
-	if st.exists != nil {
-		if err := st.exists(); err != nil {
-			return err
-		}
-	}
-	sink, err := openSink(&a.set)
-	if err != nil {
-		return err
-	}
-	defer sink.close()
-	opts.Logger, opts.Version = log, buildVersion().Version
-	m := newMetrics(st, st.Info().Pipe, a.set.relay.statusEvery)
-	opts.Observer = m.observer()
-	r := relay.New(st, sink, opts)
-	defer newPacer(a.lookupEnv, func() int64 { return r.Stats().Delivered }).start()()
-	keeper, leave := startKeeper(ctx, st, keeping)
-	defer leave()
-	m.keep(keeper)
-	stop, err := a.serve(log, r, m)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	log.InfoContext(ctx, "postrider", "version", buildVersion().Version, "broker", sink.Info().Name)
-	if err := r.Run(ctx); err != nil {
-		return err
-	}
-	s := r.Stats()
-	log.InfoContext(ctx, "totals", "delivered", s.Delivered, "settled", s.Settled)
-	return nil
-}
-
 // checkListen refuses an address that other machines reach unless it was asked for.
 func checkListen(addr string, remote bool) error {
 	if addr == "" {
@@ -171,7 +134,7 @@ func checkListen(addr string, remote bool) error {
 var errListen = errors.New("cannot listen")
 
 // serve starts the listener of health and metrics and returns what ends it.
-func (a *app) serve(log logger, r *relay.Relay, m *metrics) (func(), error) {
+func (a *app) serve(log logger, units []*unit) (func(), error) {
 	if a.set.relay.listen == "" {
 		return func() {}, nil
 	}
@@ -184,7 +147,7 @@ func (a *app) serve(log logger, r *relay.Relay, m *metrics) (func(), error) {
 		return nil, fmt.Errorf("%w on %s: %w; choose another --listen, 127.0.0.1:0 for any port", errListen, a.set.relay.listen, err)
 	}
 	srv := &http.Server{
-		Handler: healthHandler(r.Health, m.handler(r)), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
+		Handler: healthHandler(units, metricsHandler(units)), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
 	log.Info("serving /healthz, /readyz and /metrics", "address", l.Addr().String())

@@ -20,6 +20,8 @@ type app struct {
 	lookupEnv   func(string) (string, bool)
 
 	configFile string
+	relayName  string // of the entry of the file's list that a command is about
+	relays     []config.Relay
 	set        settings
 }
 
@@ -33,6 +35,7 @@ type settings struct {
 	passwordFile                string
 	passwordCommand             string
 	application                 string // what the database calls our connections
+	pools                       *pools // of PostgreSQL, shared by the relays of a process; nil: one of its own
 }
 
 const longHelp = `An outbox is a log inside your own database. A relay carries it to a broker,
@@ -63,12 +66,13 @@ func (a *app) root() *cobra.Command {
 	fs := root.PersistentFlags()
 	fs.SortFlags = false
 	fs.StringVarP(&a.configFile, "config", "c", "", "YAML file (default: "+config.DefaultFile+" in the working directory, if it is there)")
-	a.storeFlags(fs)
+	storeFlags(fs, &a.set)
 	fs.StringVarP(&a.set.output, "output", "o", "text", "how to print: text or json")
 	fs.StringVar(&a.set.actor, "actor", "", "who acts, for the journal (default: the user of this machine)")
 	fs.StringVar(&a.set.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&a.set.logFormat, "log-format", "text", "how to log: text or json")
-	mark(fs, "store", "broker", "schema", "pipe", "output", "actor", "log-level", "log-format")
+	fs.StringVar(&a.relayName, "relay", "", "the entry of the file's list relays to work on (the command relay runs all of them)")
+	mark(fs, "output", "actor", "log-level", "log-format")
 
 	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.auditCommand(), a.pruneCommand(), a.doctorCommand(), a.enqueueCommand(), a.deadCommand(), a.pipeCommand(),
 		a.demoCommand(), a.strictCommand(), a.eraseCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
@@ -78,14 +82,14 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-func (a *app) storeFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&a.set.store, "store", "", "where the outbox is: postgres://..., sqlite:FILE or memory:")
-	fs.StringVar(&a.set.passwordFile, "store-password-file", "", "file with the password for PostgreSQL, read again for each connection")
-	fs.StringVar(&a.set.passwordCommand, "store-password-command", "", "command that prints the password for PostgreSQL, run for each connection")
-	mark(fs, "store-password-file", "store-password-command")
-	fs.StringVar(&a.set.broker, "broker", "", "where messages go: kafka://HOST:PORT,..., nats://HOST:PORT or memory:")
-	fs.StringVar(&a.set.schema, "schema", "", "schema of the outbox on PostgreSQL (default: postrider)")
-	fs.StringVar(&a.set.pipe, "pipe", "", "the pipe: a named reader of the outbox (default: main)")
+func storeFlags(fs *pflag.FlagSet, set *settings) {
+	fs.StringVar(&set.store, "store", "", "where the outbox is: postgres://..., sqlite:FILE or memory:")
+	fs.StringVar(&set.passwordFile, "store-password-file", "", "file with the password for PostgreSQL, read again for each connection")
+	fs.StringVar(&set.passwordCommand, "store-password-command", "", "command that prints the password for PostgreSQL, run for each connection")
+	fs.StringVar(&set.broker, "broker", "", "where messages go: kafka://HOST:PORT,..., nats://HOST:PORT or memory:")
+	fs.StringVar(&set.schema, "schema", "", "schema of the outbox on PostgreSQL (default: postrider)")
+	fs.StringVar(&set.pipe, "pipe", "", "the pipe: a named reader of the outbox (default: main)")
+	mark(fs, "store", "store-password-file", "store-password-command", "broker", "schema", "pipe")
 }
 
 // mark ignores the error of an unknown name: the names are declared on the lines above each call.
@@ -106,7 +110,10 @@ func (a *app) load(cmd *cobra.Command) error {
 	for c := cmd; c.HasParent(); c = c.Parent() {
 		a.set.application = "postrider-" + c.Name()
 	}
-	src := config.Source{File: a.configFile, LookupEnv: a.lookupEnv, Known: known(cmd.Root())}
+	src := config.Source{File: a.configFile, LookupEnv: a.lookupEnv, Known: known(cmd.Root()), Own: ownSettings()}
+	if err := a.loadRelays(cmd, src); err != nil {
+		return err
+	}
 	if err := src.Apply(cmd.Flags()); err != nil {
 		return err
 	}
@@ -143,7 +150,7 @@ func known(root *cobra.Command) []string {
 func (a *app) logger() *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(a.set.logLevel)) // checked by load
-	secrets := redact.Find(a.set.store, a.set.broker)
+	secrets := redact.Find(a.urls()...)
 	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
 		switch attr.Key {
 		case "store", "sink": // our own names, which may well be somebody's password
@@ -163,10 +170,19 @@ func (a *app) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.errOut, opts))
 }
 
+// urls are those of the settings, which may hold passwords.
+func (a *app) urls() []string {
+	urls := []string{a.set.store, a.set.broker}
+	for _, r := range a.relays {
+		urls = append(urls, r.Value("store"), r.Value("broker"))
+	}
+	return urls
+}
+
 // secrets are those of every place where a URL may have come from, also when
 // the settings could not be loaded.
 func (a *app) secrets(args []string) redact.Secrets {
-	urls := []string{a.set.store, a.set.broker}
+	urls := a.urls()
 	for _, name := range []string{"store", "broker"} {
 		v, _ := a.lookupEnv(config.Env(name))
 		urls = append(urls, v)

@@ -54,12 +54,13 @@ type Source struct {
 	File      string // the YAML file, "" for [DefaultFile] if it is there
 	LookupEnv func(string) (string, bool)
 	Known     []string // every setting of the program: one file serves all commands
+	Own       []string // those that an entry of the list relays may have of its own
 }
 
 // Apply sets the settings of fs that no flag gave. Every key of the file is
 // checked against Known, also those that this command does not use.
 func (s Source) Apply(fs *pflag.FlagSet) error {
-	values, err := s.readFile()
+	values, _, err := s.readFile()
 	if err != nil {
 		return err
 	}
@@ -102,17 +103,17 @@ func why(err error) string {
 
 type value struct{ text, where string }
 
-func (s Source) readFile() (map[string]value, error) {
+func (s Source) readFile() (map[string]value, []Relay, error) {
 	name := s.File
 	if name == "" {
 		name = DefaultFile
 	}
 	data, err := os.ReadFile(name)
 	if errors.Is(err, os.ErrNotExist) && s.File == "" {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, &Error{name, "cannot be read: " + unwrapPath(err)}
+		return nil, nil, &Error{name, "cannot be read: " + unwrapPath(err)}
 	}
 	return s.parse(name, data)
 }
@@ -125,36 +126,60 @@ func unwrapPath(err error) string {
 	return err.Error()
 }
 
-func (s Source) parse(name string, data []byte) (map[string]value, error) {
+// place writes where a node stands.
+type place string
+
+func (name place) of(n *yaml.Node) string {
+	return fmt.Sprintf("%s:%d:%d", string(name), n.Line, n.Column)
+}
+
+func (s Source) parse(name string, data []byte) (map[string]value, []Relay, error) {
 	if len(strings.TrimSpace(string(data))) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	var doc yaml.Node
 	if err := yaml.Load(data, &doc); err != nil {
-		return nil, syntaxError(name, err)
+		return nil, nil, syntaxError(name, err)
 	}
 	if doc.Kind == 0 || len(doc.Content) == 0 {
-		return nil, nil // an empty file
+		return nil, nil, nil // an empty file
 	}
-	root := doc.Content[0]
-	at := func(n *yaml.Node) string { return fmt.Sprintf("%s:%d:%d", name, n.Line, n.Column) }
+	root, at := doc.Content[0], place(name)
 	if root.Kind != yaml.MappingNode {
-		return nil, &Error{at(root), "must be a list of `setting: value` lines"}
+		return nil, nil, &Error{at.of(root), "must be a list of `setting: value` lines"}
 	}
+	var relays []Relay
 	values := make(map[string]value, len(root.Content)/2)
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		k, v := root.Content[i], root.Content[i+1]
-		switch _, twice := values[k.Value]; {
-		case !s.known(k.Value):
-			return nil, &Error{at(k), s.unknown(k.Value)}
-		case twice:
-			return nil, &Error{at(k), fmt.Sprintf("%s is set twice", k.Value)}
-		case v.Kind != yaml.ScalarNode:
-			return nil, &Error{at(v), fmt.Sprintf("%s must be a single value", k.Value)}
+		if k.Value == relaysKey && len(s.Own) > 0 && values[relaysKey] == (value{}) {
+			var err error
+			if relays, err = s.parseRelays(at, v); err != nil {
+				return nil, nil, err
+			}
+			values[relaysKey] = value{where: at.of(k)}
+			continue
 		}
-		values[k.Value] = value{v.Value, at(v)}
+		if err := s.parseValue(at, k, v, values); err != nil {
+			return nil, nil, err
+		}
 	}
-	return values, nil
+	delete(values, relaysKey)
+	return values, relays, nil
+}
+
+// parseValue takes one line.
+func (s Source) parseValue(at place, k, v *yaml.Node, values map[string]value) error {
+	switch _, twice := values[k.Value]; {
+	case twice:
+		return &Error{at.of(k), fmt.Sprintf("%s is set twice", k.Value)}
+	case !s.known(k.Value):
+		return &Error{at.of(k), s.unknown(k.Value)}
+	case v.Kind != yaml.ScalarNode:
+		return &Error{at.of(v), fmt.Sprintf("%s must be a single value", k.Value)}
+	}
+	values[k.Value] = value{v.Value, at.of(v)}
+	return nil
 }
 
 func syntaxError(name string, err error) error {

@@ -102,3 +102,53 @@ func TestNamedFileMustExist(t *testing.T) {
 		t.Errorf("error = %v", err)
 	}
 }
+
+func TestRelays(t *testing.T) {
+	own := []string{"store", "lease-ttl", "page"}
+	src := func(yml string) Source {
+		return Source{File: file(t, yml), Known: []string{"store", "lease-ttl", "page", "listen"}, Own: own, LookupEnv: func(string) (string, bool) { return "", false }}
+	}
+	for _, tc := range []struct{ name, yml, want string }{
+		{"no list", "relays: x\n", ":1:9: relays must be a list of entries that begin with `- name: NAME`"},
+		{"empty list", "relays: []\n", ":1:9: relays must be a list of entries that begin with `- name: NAME`"},
+		{"no entry", "relays:\n  - shop\n", ":2:5: an entry of relays begins with `- name: NAME`, and its settings follow"},
+		{"no name", "relays:\n  - store: x\n", `:2:5: the name of a relay is "": use letters, digits, dots, dashes and underscores, at most 63`},
+		{"bad name", "relays:\n  - name: a b\n", `:2:5: the name of a relay is "a b": use letters, digits, dots, dashes and underscores, at most 63`},
+		{"two of a name", "relays:\n  - name: a\n  - name: a\n", `:3:5: there are two relays "a"`},
+		{"unknown", "relays:\n  - stor: x\n    name: a\n", `:2:5: relay a: unknown setting "stor": did you mean "store"?`},
+		{"of the process", "relays:\n  - name: a\n    listen: x\n", ":3:5: relay a: listen is one for the whole process: set it outside of the list"},
+		{"nested", "relays:\n  - name: a\n    store: [x]\n", ":3:12: relay a: store must be a single value"},
+		{"twice", "relays:\n  - name: a\nrelays:\n  - name: b\n", ":3:1: relays is set twice"},
+		{"value", "relays:\n  - name: a\n    lease_ttl: soon\n", `:3:16: relay a: lease_ttl: "soon" cannot be used: time: invalid duration "soon"`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := src(tc.yml)
+			relays, err := s.Relays()
+			if err == nil {
+				fs, _, _ := settings(t)
+				err = relays[0].Apply(fs)
+			}
+			if err == nil || err.Error() != s.File+tc.want {
+				t.Errorf("error = %v, want %s%s", err, s.File, tc.want)
+			}
+		})
+	}
+	s := src("store: all\nrelays:\n  - name: a\n    store: one\n    page: 7\n  - name: b\n")
+	relays, err := s.Relays()
+	if err != nil || len(relays) != 2 || relays[0].Name != "a" || relays[1].Value("store") != "" || relays[0].Value("page") != "7" {
+		t.Fatalf("relays %+v, %v", relays, err)
+	}
+	fs, store, _ := settings(t)
+	if err := fs.Parse([]string{"--page", "9"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := relays[0].Apply(fs); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Apply(fs); err != nil {
+		t.Fatal(err)
+	}
+	if page, _ := fs.GetInt("page"); *store != "one" || page != 9 {
+		t.Errorf("store %q, page %d: a flag wins over an entry, an entry over the rest", *store, page)
+	}
+}

@@ -39,6 +39,17 @@ func URL(raw string) string {
 	return scheme + "://" + secretParam.ReplaceAllString(rest, "$1="+Mask)
 }
 
+// Place is where a URL points to: scheme, host and path, without user and
+// parameters.
+func Place(raw string) string {
+	raw, _, _ = strings.Cut(raw, "?")
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok {
+		return raw
+	}
+	return scheme + "://" + rest[strings.LastIndexByte(rest, '@')+1:]
+}
+
 // namesUser reports whether what stands alone before the @ is a name and not,
 // as NATS allows, a token.
 func namesUser(scheme string) bool {

@@ -1,0 +1,319 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/relay"
+)
+
+// unit is one relay of the process.
+type unit struct {
+	name   string            // of its entry in the file; "" of the only one
+	outbox string            // its database and schema
+	labels prometheus.Labels // of series that are not one pipe's
+	store  *opened
+	keeps  *admin.KeeperOptions
+	relay  *relay.Relay
+	health func() relay.Health
+	meter  *metrics
+	log    *slog.Logger
+	close  func()
+}
+
+// ownSettings are those that an entry of the list relays may have.
+func ownSettings() []string {
+	var names []string
+	var set settings
+	set.ownFlags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return names
+}
+
+// ownFlags binds the settings of one relay. Making it sets them to the defaults.
+func (set *settings) ownFlags() *pflag.FlagSet {
+	fs := pflag.NewFlagSet("relay", pflag.ContinueOnError)
+	storeFlags(fs, set)
+	engineFlags(fs, &set.relay)
+	return fs
+}
+
+// loadRelays reads the file's list of relays, and takes the settings of the one
+// that the command is about.
+func (a *app) loadRelays(cmd *cobra.Command, src config.Source) error {
+	relays, err := src.Relays()
+	if err != nil {
+		return err
+	}
+	a.relays = relays
+	if a.relayName == "" {
+		return nil
+	}
+	for _, r := range relays {
+		if r.Name == a.relayName {
+			return r.Apply(cmd.Flags())
+		}
+	}
+	return usagef("relay is %q: the file has no entry of that name in its list relays", a.relayName)
+}
+
+// unitSettings are those of each relay of the process: the entries of the file
+// over what stands outside of the list.
+func (a *app) unitSettings() (entries []config.Relay, sets []*settings, err error) {
+	if len(a.relays) == 0 || a.relayName != "" {
+		return []config.Relay{{}}, []*settings{&a.set}, nil
+	}
+	for _, r := range a.relays {
+		set := &settings{}
+		fs := set.ownFlags()
+		*set = a.set
+		if err := r.Apply(fs); err != nil {
+			return nil, nil, err
+		}
+		sets = append(sets, set)
+	}
+	return a.relays, sets, nil
+}
+
+// Memory that the messages in flight of all relays of a process may take, and how
+// many they may be; each has its part, and not less than keeps it fast.
+const (
+	allBytes, leastBytes       = 64 << 20, 2 << 20
+	allMessages, leastMessages = 4 * 16384, 2048
+)
+
+// limitMemory gives a relay its part of what the process may hold.
+func limitMemory(o *relay.Options, relays int) {
+	if relays > 4 { // four have the defaults
+		o.MaxBytes = max(allBytes/relays, leastBytes)
+		o.MaxMessages = max(allMessages/relays, leastMessages)
+	}
+}
+
+// openUnits opens every relay of the process. It does no I/O: what is
+// unreachable is waited for, each by its own relay.
+func (a *app) openUnits() (units []*unit, err error) {
+	defer func() {
+		if err != nil {
+			closeUnits(units)
+		}
+	}()
+	entries, sets, err := a.unitSettings()
+	if err != nil {
+		return nil, err
+	}
+	shared := newPools(sets)
+	for i, set := range sets {
+		set.pools = shared
+		u, err := a.openUnit(entries[i].Name, set, len(sets))
+		if err != nil {
+			if e := entries[i]; e.Name != "" {
+				err = fmt.Errorf("%s: relay %s: %w", e.Where, e.Name, err)
+			}
+			return units, err
+		}
+		units = append(units, u)
+	}
+	return units, nil
+}
+
+func closeUnits(units []*unit) {
+	for _, u := range units {
+		u.close()
+	}
+}
+
+func (a *app) openUnit(name string, set *settings, relays int) (*unit, error) {
+	opts, err := set.relay.options()
+	if err != nil {
+		return nil, err
+	}
+	limitMemory(opts, relays)
+	set.application = "postrider-relay/" + opts.Instance
+	u := &unit{name: name, outbox: set.store + " " + set.schema, log: a.logger()}
+	if name != "" {
+		u.log = u.log.With("relay", name)
+		u.labels = prometheus.Labels{"relay": name, "schema": set.schema, "store": redact.Place(set.store)}
+	}
+	if u.keeps, err = set.relay.keeper.relayOptions(u.log); err != nil {
+		return nil, err
+	}
+	st, err := openStore(set)
+	if err != nil {
+		return nil, err
+	}
+	if st.exists != nil {
+		if err := st.exists(); err != nil {
+			st.close()
+			return nil, err
+		}
+	}
+	sink, err := openSink(set)
+	if err != nil {
+		st.close()
+		return nil, err
+	}
+	u.store, u.close = st, func() { sink.close(); st.close() }
+	labels := prometheus.Labels{"pipe": st.Info().Pipe}
+	maps.Copy(labels, u.labels)
+	u.meter = newMetrics(st, labels, a.set.relay.statusEvery)
+	opts.Logger, opts.Version, opts.Observer = u.log, buildVersion().Version, u.meter.observer()
+	u.relay = relay.New(st, sink, opts)
+	u.health = u.relay.Health
+	u.meter.of(u.relay)
+	return u, nil
+}
+
+func (a *app) runRelay(ctx context.Context) error {
+	if err := checkListen(a.set.relay.listen, a.set.relay.listenRemote); err != nil {
+		return err
+	}
+	units, err := a.openUnits()
+	if err != nil {
+		return err
+	}
+	defer closeUnits(units)
+	defer newPacer(a.lookupEnv, func() (n int64) {
+		for _, u := range units {
+			n += u.relay.Stats().Delivered
+		}
+		return n
+	}).start()()
+	defer keepHouse(ctx, units)()
+	log := a.logger()
+	stop, err := a.serve(log, units)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	log.InfoContext(ctx, "postrider", "version", buildVersion().Version, "relays", len(units))
+	if err := runUnits(ctx, units); err != nil {
+		return err
+	}
+	for _, u := range units {
+		s := u.relay.Stats()
+		u.log.InfoContext(ctx, "totals", "delivered", s.Delivered, "settled", s.Settled)
+	}
+	return nil
+}
+
+// keepHouse starts the housekeeping of each outbox, once whatever the number of
+// its pipes, and returns what ends it.
+func keepHouse(ctx context.Context, units []*unit) (leave func()) {
+	begun := map[string]bool{}
+	var ends []func()
+	for _, u := range units {
+		if begun[u.outbox] {
+			continue
+		}
+		begun[u.outbox] = true
+		keeper, end := startKeeper(ctx, u.store, u.keeps)
+		u.meter.keep(keeper, u.labels)
+		ends = append(ends, end)
+	}
+	return func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// How long a relay that cannot work as things are waits before it tries again,
+// while others of the process work.
+const (
+	againMin = 2 * time.Second
+	againMax = time.Minute
+)
+
+// fleet runs the relays of a process. One that cannot work (no schema there, a
+// privilege missing, its pipe removed) waits and tries again, and the others do
+// not notice; when none can, the process ends with their errors.
+type fleet struct {
+	units []*unit
+	end   context.CancelFunc
+
+	mu     sync.Mutex
+	failed map[*unit]error // whose last Run ended so
+	over   bool            // none was left that works
+}
+
+func runUnits(ctx context.Context, units []*unit) error {
+	if len(units) == 1 && units[0].name == "" {
+		return units[0].relay.Run(ctx)
+	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	f := &fleet{units: units, end: end, failed: map[*unit]error{}}
+	var all sync.WaitGroup
+	for _, u := range units {
+		all.Go(func() { f.run(ctx, u) })
+	}
+	all.Wait()
+	return f.verdict()
+}
+
+func (f *fleet) run(ctx context.Context, u *unit) {
+	said := ""
+	for wait := againMin; ; wait = min(2*wait, againMax) {
+		began := time.Now()
+		err := u.relay.Run(ctx)
+		if err == nil {
+			return
+		}
+		if u.relay.Stats().LastLease.After(began) { // it worked meanwhile
+			wait, said = againMin, ""
+		}
+		if text := err.Error(); text != said {
+			said = text
+			u.log.ErrorContext(ctx, "cannot work as things are, trying again now and then", "error", err)
+		}
+		if f.fails(u, err) {
+			f.end()
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// fails notes how a relay ended, and reports whether none is left that works.
+func (f *fleet) fails(u *unit, err error) (all bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failed[u] = err
+	for _, u := range f.units {
+		if f.failed[u] == nil || u.health().Ready {
+			return false
+		}
+	}
+	f.over = true
+	return true
+}
+
+// verdict is nil unless no relay was left that works.
+func (f *fleet) verdict() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.over {
+		return nil
+	}
+	var errs []error
+	for _, u := range f.units {
+		errs = append(errs, fmt.Errorf("relay %s: %w", u.name, f.failed[u]))
+	}
+	return errors.Join(errs...)
+}

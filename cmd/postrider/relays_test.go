@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// probe asks a listener and returns the status and what it says of each relay.
+func (p *process) probe(path string) (status int, answer fleetAnswer) {
+	address := listens.FindStringSubmatch(p.said.String())
+	if address == nil {
+		return 0, answer
+	}
+	resp, err := http.Get("http://" + address[1] + path)
+	if err != nil {
+		return 0, answer
+	}
+	defer resp.Body.Close()
+	_ = json.NewDecoder(resp.Body).Decode(&answer)
+	return resp.StatusCode, answer
+}
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "fleet.yml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// Several tenants from one file: one database is down, one schema is missing, a
+// second pipe reads the outbox of another. The others flow, the probe is red and
+// says which, and each heals by itself.
+func TestTenantsFromOneFile(t *testing.T) {
+	server, away := testserver.StartNATS(t), testserver.StartPostgres(t, "18")
+	outbox := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	downURL := away.DatabaseURL("postgres")
+	for _, args := range [][]string{
+		{"migrate", "--store", outbox, "--schema", "two", "--lanes", "4"},
+		{"migrate", "--store", downURL, "--lanes", "4"},
+		{"pipe", "add", "copy", "--from", "now", "--store", outbox},
+	} {
+		mustCLI(t, "", args...)
+	}
+	do(t, away.Stop)
+	s := newStream(t, server.URL, -1)
+	yml := writeFile(t, `
+broker: `+server.URL+`
+store: `+outbox+`
+listen: 127.0.0.1:0
+lease_ttl: 1s
+status_every: 10ms
+relays:
+  - name: one
+  - name: two
+    schema: two
+    window: 64
+  - name: copy
+    pipe: copy
+  - name: late
+    schema: late
+  - name: down
+    store: `+downURL+`
+`)
+	place := redact.Place(outbox)
+	p := launch(t, "relay", "-c", yml)
+	write := func(args ...string) { mustCLI(t, s.message("k", 10), append([]string{"enqueue"}, args...)...) }
+	write("--store", outbox)
+	write("-c", yml, "--relay", "two")
+	// The stream drops the second pipe's copy of a message, by its id.
+	until(t, "three relays deliver while two cannot", p, func() bool {
+		return s.count() == 2 && strings.Contains(p.metrics(), `postrider_delivered_total{pipe="copy",relay="copy",schema="",store="`+place+`"} 1`)
+	})
+	p.says(`msg="cannot work as things are, trying again now and then" relay=late`, 1)
+	p.says(`part=store`, 1)
+	until(t, "the probe names who does not work", p, func() bool {
+		status, a := p.probe("/readyz")
+		return status == http.StatusServiceUnavailable && !a.OK && len(a.Relays) == 5 &&
+			a.Relays["one"].OK && a.Relays["two"].OK && a.Relays["copy"].OK && !a.Relays["late"].OK && !a.Relays["down"].OK
+	})
+	if status, a := p.probe("/healthz"); status != http.StatusOK || !a.OK {
+		t.Errorf("/healthz is %d, %+v: a restart would mend nothing", status, a)
+	}
+	m := p.metrics()
+	for _, want := range []string{
+		`postrider_delivered_total{pipe="main",relay="one",schema="",store="` + place + `"} 1`,
+		`postrider_ready{pipe="main",relay="late",schema="late",`,
+	} {
+		if !strings.Contains(m, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+
+	mustCLI(t, "", "migrate", "-c", yml, "--relay", "late", "--lanes", "4")
+	do(t, away.Restart)
+	write("-c", yml, "--relay", "late")
+	write("--store", downURL)
+	until(t, "all have healed", p, func() bool { status, _ := p.probe("/readyz"); return status == http.StatusOK && s.count() == 4 })
+	if out := mustCLI(t, "", "status", "-c", yml, "--relay", "two", "-o", "json"); !strings.Contains(out, `"delivered":1`) {
+		t.Errorf("status of relay two: %s", out)
+	}
+	p.stop()
+	if n := p.said.count("relay stopped"); n != 5 {
+		t.Errorf("%d of 5 relays say that they stopped:\n%s", n, p.said)
+	}
+}
+
+// When none of the relays can work the process ends as a single one would.
+func TestNoneOfTheRelaysWorks(t *testing.T) {
+	pg := testserver.SharedPostgres(t, "18")
+	yml := writeFile(t, `
+broker: "memory:"
+store: `+pg.Database(t)+`
+listen: ""
+relays: [{name: a}, {name: b, schema: other}]
+`)
+	p := launch(t, "relay", "-c", yml)
+	if code := p.ends(time.Minute); code != exitSchema {
+		t.Errorf("exit code %d, want %d:\n%s", code, exitSchema, p.said)
+	}
+	for _, want := range []string{`relay a: `, `relay b: `, `schema "other" has no outbox: run`} {
+		if p.said.count(want) == 0 {
+			t.Errorf("not said: %s\n%s", want, p.said)
+		}
+	}
+}
+
+func TestMistakesOfAFleet(t *testing.T) {
+	for _, tc := range []struct{ name, yml, want string }{
+		{"no store", "broker: \"memory:\"\nrelays:\n  - name: a\n", "fleet.yml:3:5: relay a: no store: give --store"},
+		{"bad option", "store: \"memory:\"\nbroker: \"memory:\"\nrelays:\n  - name: a\n    window: -1\n", "fleet.yml:4:5: relay a: relay options: Window is -1"},
+		{"bad broker", "store: \"memory:\"\nrelays:\n  - name: a\n    broker: amqp://u:hunter2@h\n", "fleet.yml:3:5: relay a: broker scheme \"amqp\" is unknown"},
+		{"value", "relays:\n  - name: a\n    window: x\n", `fleet.yml:3:13: relay a: window: "x" cannot be used: it is no number`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := cli(t, nil, "", "relay", "--listen", "", "-c", writeFile(t, tc.yml))
+			if got.code != exitUsage || !strings.Contains(got.err, tc.want) || strings.Contains(got.err, "hunter2") {
+				t.Errorf("exit code %d, %s; want %s", got.code, got.err, tc.want)
+			}
+		})
+	}
+	got := cli(t, nil, "", "status", "--relay", "x", "-c", writeFile(t, "relays: [{name: a}]\n"))
+	if got.code != exitUsage || !strings.Contains(got.err, `relay is "x": the file has no entry`) {
+		t.Errorf("exit code %d, %s", got.code, got.err)
+	}
+}
