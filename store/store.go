@@ -73,6 +73,10 @@ type LeaseRequest struct {
 	// Observe asks for the grant without taking new lanes (a draining instance).
 	Observe bool
 	Report  Report
+	// Known are lanes whose parked records the caller knows, each with the epoch
+	// under which it does. A store may leave the view of such a lane out as long
+	// as its epoch is that one: see [LaneGrant.Known].
+	Known map[Lane]int64
 }
 
 // Report is what an instance tells people of itself with a heartbeat. A store
@@ -93,11 +97,17 @@ type Grant struct {
 	// Identity names the database's history (cluster, timeline, restore epoch).
 	// When it differs from the one seen before, everything held in memory for
 	// this store must be dropped.
-	Identity  string
-	Lanes     []LaneGrant // every lane held after the call, ascending
-	Total     int         // number of lanes of the outbox
-	Instances int         // live instances, this one included
-	Requests  []Request   // acts of people that wait for lanes held here, by id
+	Identity string
+	// Lanes are those held after the call, ascending. A lane that was taken and
+	// whose parked records could not be read in time is left out, until the next
+	// call.
+	Lanes     []LaneGrant
+	Total     int       // number of lanes of the outbox
+	Instances int       // live instances, this one included
+	Requests  []Request // acts of people that wait for lanes held here, by id
+	// Now is the database's clock during the call; zero: not told. It shows the
+	// caller how far his own has come away from it since the call before.
+	Now time.Time
 	// Paused: a person has paused the pipe. The instance keeps its lanes and
 	// settles what it had begun, and reads and sends nothing new.
 	Paused bool
@@ -109,6 +119,7 @@ type LaneGrant struct {
 	Epoch    int64
 	Position Position   // settled
 	Parked   ParkedView // keys set aside in this lane
+	Known    bool       // Parked is left out: the request knows the lane under this epoch
 }
 
 // ParkedView is what the owner must know of a lane's parked records.

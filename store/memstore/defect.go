@@ -54,6 +54,9 @@ const (
 
 	// LoseParked forgets what a settlement parks.
 	LoseParked
+	// KnownForEver leaves out what is parked in a lane that the caller has named,
+	// also when the lane was another's since.
+	KnownForEver
 	// ForgetCaptured grants lanes without their captured keys.
 	ForgetCaptured
 	// DueIgnoresHead returns every captured record whose time has come.
@@ -88,7 +91,7 @@ var defectNames = [...]string{
 	"AheadOfCommit", "Reversed", "LaneByInstances",
 	"IgnoreLease", "SharedLease", "ClientClock", "EpochKept", "ReleaseAnyEpoch",
 	"NoFence", "RepeatLost", "RepeatTwice", "HalfSettle", "SplitSettle", "ParkBeforeFence",
-	"LoseParked", "ForgetCaptured", "DueIgnoresHead", "DueIgnoresTime", "DeadIsDue", "ActAtOnce", "RetryKeepsAttempts",
+	"LoseParked", "KnownForEver", "ForgetCaptured", "DueIgnoresHead", "DueIgnoresTime", "DeadIsDue", "ActAtOnce", "RetryKeepsAttempts",
 	"RetryFreesKey", "ForgetGaps", "DueHeadsOnly", "DuePageReversed", "DueBehindDead",
 	"RepeatAnything", "ForgetHolds",
 }

@@ -30,13 +30,13 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		p.release(req.BootID)
 		delete(s.db.instances, req.BootID)
 		s.db.ring()
-		return s.db.grant(p, req.BootID, now), nil
+		return s.db.grant(p, req, now), nil
 	}
 	s.db.instances[req.BootID] = &instance{name: req.Instance, until: now.Add(req.TTL), seen: now}
 	if !req.Observe {
 		s.db.take(p, req, now)
 	}
-	return s.db.grant(p, req.BootID, now), nil
+	return s.db.grant(p, req, now), nil
 }
 
 // leaseClock is the database's clock, but for the defect ClientClock.
@@ -109,14 +109,18 @@ func (db *database) free(l *lane, now time.Time) bool {
 	return i == nil || !now.Before(i.until)
 }
 
-func (db *database) grant(p *pipe, bootID string, now time.Time) store.Grant {
-	g := store.Grant{Identity: db.identity, Total: len(p.lanes), Instances: len(db.live(now))}
+func (db *database) grant(p *pipe, req store.LeaseRequest, now time.Time) store.Grant {
+	g := store.Grant{Identity: db.identity, Total: len(p.lanes), Instances: len(db.live(now)), Now: now}
 	held := map[store.Lane]bool{}
 	for id, l := range p.lanes {
-		if l.owner != bootID && db.opts.Defect != SharedLease {
+		if l.owner != req.BootID && db.opts.Defect != SharedLease {
 			continue
 		}
-		lg := store.LaneGrant{Lane: store.Lane(id), Epoch: l.epoch, Position: db.position(l), Parked: db.parkedView(l)}
+		lg := store.LaneGrant{Lane: store.Lane(id), Epoch: l.epoch, Position: db.position(l)}
+		epoch, known := req.Known[lg.Lane]
+		if lg.Known = known && (epoch == l.epoch || db.opts.Defect == KnownForEver); !lg.Known {
+			lg.Parked = db.parkedView(l)
+		}
 		if db.opts.Defect == ForgetCaptured {
 			lg.Parked.Captured = nil
 		}

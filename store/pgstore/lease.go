@@ -43,6 +43,7 @@ type leaseAnswer struct {
 	schema        found
 	lanes         int
 	identity      string
+	now           time.Time // by the database's clock
 	secured, home bool
 	pipe          *pipeRow
 	subscription  string  // that writes into the outbox
@@ -59,7 +60,6 @@ type standing struct {
 	grants   []store.LaneGrant
 	requests []store.Request
 	kinds    map[int64]string // of the requests, as the table has them
-	parked   map[store.Lane]store.ParkedView
 }
 
 func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Grant, err error) {
@@ -69,7 +69,7 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	b := &pgx.Batch{}
 	s.queueSession(b, s.limits().lock)
 	b.Queue(s.sql.info, pipe).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&a.schema.version, &a.schema.compatible, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.ascends, &a.unlogged, &found)
+		err := row.Scan(&a.schema.version, &a.schema.compatible, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.ascends, &a.unlogged, &a.now, &found)
 		a.history = historyOf(a.identity)
 		return err
 	})
@@ -109,6 +109,9 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	if err := s.take(ctx, req.BootID, &a); err != nil && ctx.Err() == nil {
 		return g, err
 	}
+	if err := s.views(ctx, req.Known, &a); err != nil && ctx.Err() == nil {
+		return g, err
+	}
 	s.setIdentity(a.identity)
 	s.noteKinds(a.kinds)
 	return a.grant(), nil
@@ -116,10 +119,9 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 
 // grant is the answer to the engine.
 func (a *leaseAnswer) grant() store.Grant {
-	g := store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live, Paused: a.pipe.Paused}
+	g := store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live, Paused: a.pipe.Paused, Now: a.now}
 	held := map[store.Lane]bool{}
 	for _, l := range a.grants {
-		l.Parked = a.parked[l.Lane]
 		held[l.Lane] = true
 		g.Lanes = append(g.Lanes, l)
 	}
@@ -134,12 +136,50 @@ func (a *leaseAnswer) grant() store.Grant {
 // queueStanding asks for what the instance holds.
 func (s *Store) queueStanding(b *pgx.Batch, boot string, a *standing) {
 	pipe := s.opts.Pipe
-	a.parked, a.kinds = map[store.Lane]store.ParkedView{}, map[int64]string{}
+	a.kinds = map[int64]string{}
 	b.Queue(s.sql.grants, pipe, boot).Query(func(rows pgx.Rows) error { return scanGrants(rows, a) })
-	b.Queue(s.sql.requests, pipe).Query(func(rows pgx.Rows) error { return scanRequests(rows, a) })
+	b.Queue(s.sql.requests, pipe, boot).Query(func(rows pgx.Rows) error { return scanRequests(rows, a) })
 	b.Queue(s.sql.live, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&a.live) })
-	b.Queue(s.sql.settings)
-	b.Queue(s.sql.parked, pipe, []int16(nil)).Query(func(rows pgx.Rows) error { return scanViews(rows, a.parked) })
+}
+
+// viewPage is how many lanes' views are read at once.
+const viewPage = 8
+
+// views reads what is parked in the lanes that are new to the caller, for a
+// quarter of the lease: the lanes of which there is more are left out of the
+// grant, and come with the next one.
+func (s *Store) views(ctx context.Context, known map[store.Lane]int64, a *leaseAnswer) error {
+	var ids []int16
+	for i := range a.grants {
+		l := &a.grants[i]
+		epoch, ok := known[l.Lane]
+		if l.Known = ok && epoch == l.Epoch; !l.Known {
+			ids = append(ids, int16(l.Lane))
+		}
+	}
+	views := make(map[store.Lane]store.ParkedView, len(ids))
+	read := map[store.Lane]bool{}
+	var err error
+	until := time.Now().Add(s.limits().ttl / 4)
+	for page := range slices.Chunk(ids, viewPage) {
+		if len(read) > 0 && time.Now().After(until) {
+			break
+		}
+		b := &pgx.Batch{}
+		b.Queue(s.sql.settings)
+		b.Queue(s.sql.parked, s.opts.Pipe, page).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
+		if err = s.pool.SendBatch(ctx, b).Close(); err != nil {
+			break
+		}
+		for _, id := range page {
+			read[store.Lane(id)] = true
+		}
+	}
+	a.grants = slices.DeleteFunc(a.grants, func(l store.LaneGrant) bool { return !l.Known && !read[l.Lane] })
+	for i := range a.grants {
+		a.grants[i].Parked = views[a.grants[i].Lane]
+	}
+	return err
 }
 
 // judge refuses a database that cannot be trusted.

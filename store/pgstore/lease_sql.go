@@ -29,7 +29,7 @@ func (st *statements) leaseSQL(q func(string) string) {
  coalesce((SELECT min(c.relname::text) FROM pg_class c JOIN pg_class o ON o.relnamespace = c.relnamespace
    WHERE o.oid = '{{schema}}.outbox'::regclass AND c.relpersistence <> 'p'
    AND c.relname IN ('outbox', 'outbox_info', 'outbox_seq', 'pipe', 'running', 'progress', 'parked', 'request', 'audit', 'hold', 'repair')), ''),
- (SELECT to_jsonb(p)::text FROM {{schema}}.pipe p WHERE p.name = $1)
+ clock_timestamp(), (SELECT to_jsonb(p)::text FROM {{schema}}.pipe p WHERE p.name = $1)
 FROM {{schema}}.outbox_info i CROSS JOIN (SELECT ` + applied + `) AS a(version, compatible)`)
 	st.expired = q(`DELETE FROM {{schema}}.relay r USING (
   SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND boot_id <> $2 AND NOT ` + alive("") + `
@@ -73,10 +73,10 @@ AND EXISTS (SELECT 1 FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.mod
 	st.grants = q(`SELECT c.lane, c.n, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq, c.floor
 ` + held + ` ORDER BY c.lane`)
 	st.live = q(`SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1 AND ` + alive(""))
-	// So many of each lane: one that nobody owns must not keep back the others.
-	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.key, q.actor, q.reason FROM (
-  SELECT r.*, row_number() OVER (PARTITION BY r.lane ORDER BY r.id) AS place FROM {{schema}}.request r
-  WHERE r.pipe = $1 AND r.done_at IS NULL) q WHERE q.place <= 100 ORDER BY q.id`)
+	// So many of each lane: a person may have asked for a million.
+	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.key, q.actor, q.reason FROM {{schema}}.lane_cursor c
+CROSS JOIN LATERAL (SELECT * FROM {{schema}}.request r WHERE r.pipe = $1 AND r.lane = c.lane AND r.done_at IS NULL
+  ORDER BY r.id LIMIT 100) q WHERE c.pipe = $1 AND c.owner = $2 ORDER BY q.id`)
 	st.look = q(`SELECT age('3'::xid)::bigint, pg_current_snapshot()::text`)
 	st.resetMark = q(`UPDATE {{schema}}.outbox_info SET reset_xid = 9223372036854775807, floor = 0, restore_epoch = restore_epoch + 1`)
 	st.resetSet = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest($1::bigint, s.last_value, ` + highest + `) + 1)

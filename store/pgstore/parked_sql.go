@@ -12,12 +12,11 @@ FROM unnest($2::smallint[], $3::integer[]) WITH ORDINALITY AS l(lane, n, i)
 CROSS JOIN LATERAL (` + isDue + ` ORDER BY place, since, seq LIMIT l.n) d
 CROSS JOIN LATERAL (SELECT k.*, '0'::xid8 AS xid FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.lane = l.lane AND k.seq = d.seq LIMIT 1) o
 ORDER BY l.i, d.place, d.since, d.seq`)
-	// Without lanes: of all. To go from head to head is slower by the key than to
+	// To go from head to head is slower by the key than to
 	// read all that stands in queues, unless it is much.
 	st.parked = q(`SELECT l.lane, c.records, coalesce(h.keys, '{}'), extract(epoch FROM least(h.due, u.due_at) - clock_timestamp())::float8,
  coalesce(g.keys, '{}'), coalesce(g.firsts, '{}'), coalesce(g.lasts, '{}'), ` + laneHeld + `
-FROM (SELECT n::smallint AS lane FROM {{schema}}.outbox_info i CROSS JOIN generate_series(0, i.lanes - 1) n
-  WHERE $2::smallint[] IS NULL OR n = ANY ($2::smallint[])) l
+FROM unnest($2::smallint[]) AS l(lane)
 CROSS JOIN LATERAL (SELECT count(*) AS records FROM (
   SELECT 1 FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane LIMIT 100000) x) c
 CROSS JOIN LATERAL (` + heads + ` AND c.records > 5000` + nextHead + `

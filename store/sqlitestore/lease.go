@@ -46,7 +46,7 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 				return err
 			}
 		}
-		return s.grant(ctx, q, req.BootID, &g)
+		return s.grant(ctx, q, req, &g)
 	})
 	if err != nil {
 		return store.Grant{}, err
@@ -199,7 +199,9 @@ func list[T any](ctx context.Context, q querier, query string, args ...any) ([]T
 }
 
 // grant fills in what boot holds.
-func (s *Store) grant(ctx context.Context, q querier, boot string, g *store.Grant) error {
+func (s *Store) grant(ctx context.Context, q querier, req store.LeaseRequest, g *store.Grant) error {
+	boot := req.BootID
+	g.Now = s.now()
 	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, pos FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.opts.Pipe, boot)
 	if err != nil {
 		return err
@@ -212,12 +214,17 @@ func (s *Store) grant(ctx context.Context, q querier, boot string, g *store.Gran
 			return err
 		}
 		l.Position = encode(pos)
+		epoch, known := req.Known[l.Lane]
+		l.Known = known && epoch == l.Epoch
 		g.Lanes = append(g.Lanes, l)
 	}
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	if err := s.views(ctx, q, boot, g.Lanes); err != nil {
+	if err := rows.Close(); err != nil { // the next queries may need its connection
+		return err
+	}
+	if err := s.views(ctx, q, g.Lanes); err != nil {
 		return err
 	}
 	return s.requests(ctx, q, boot, g)
@@ -226,7 +233,7 @@ func (s *Store) grant(ctx context.Context, q querier, boot string, g *store.Gran
 func (s *Store) requests(ctx context.Context, q querier, boot string, g *store.Grant) error {
 	rows, err := q.QueryContext(ctx, `SELECT r.id, r.lane, r.kind, r.seq, r.actor, r.reason FROM postrider_request r
 		JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane
-		WHERE r.pipe = ? AND r.done_at IS NULL AND p.owner = ? ORDER BY r.id`, s.opts.Pipe, boot)
+		WHERE r.pipe = ? AND r.done_at IS NULL AND p.owner = ? ORDER BY r.id LIMIT 1000`, s.opts.Pipe, boot)
 	if err != nil {
 		return err
 	}

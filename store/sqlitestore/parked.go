@@ -2,19 +2,23 @@ package sqlitestore
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/postrider/postrider/store"
 )
 
-// ready is every parked record of a pipe that becomes due by itself: those
+// inLanes chooses the lanes of a list in JSON.
+const inLanes = `lane IN (SELECT value FROM json_each(?))`
+
+// ready is every parked record of some lanes that becomes due by itself: those
 // without a key or not in their key's queue, scheduled ones of free keys, and
 // the head of each queue. A dead record never does. The queue of a key are its
-// capturing and waiting records. Parameters: the pipe, twice.
+// capturing and waiting records. Parameters: the pipe and the lanes, twice.
 const ready = `(WITH heads AS (
 		SELECT key, lane, min(seq) AS head FROM postrider_parked
-		WHERE pipe = ? AND key <> '' AND (captures OR state = 'waiting') GROUP BY lane, key)
+		WHERE pipe = ? AND ` + inLanes + ` AND key <> '' AND (captures OR state = 'waiting') GROUP BY lane, key)
 	SELECT p.* FROM postrider_parked p LEFT JOIN heads h ON h.lane = p.lane AND h.key = p.key
-	WHERE p.pipe = ? AND p.state <> 'dead' AND CASE
+	WHERE p.pipe = ? AND p.` + inLanes + ` AND p.state <> 'dead' AND CASE
 		WHEN p.key = '' THEN 1
 		WHEN p.state = 'scheduled' THEN h.head IS NULL
 		WHEN p.captures OR p.state = 'waiting' THEN h.head = p.seq
@@ -35,9 +39,9 @@ const due = `(WITH relevant AS (
 	FROM placed WHERE CASE WHEN chained THEN flows WHEN state = 'scheduled' THEN live AND NOT held ELSE live END)`
 
 // skipped is every dead letter that left a hole in its key's versions: run is
-// the same for versions without a number between them. Parameter: the pipe.
+// the same for versions without a number between them. Parameters: the pipe and the lanes.
 const skipped = `(SELECT lane, key, version, version + dense_rank() OVER (PARTITION BY lane, key ORDER BY version DESC) AS run
-	FROM postrider_parked WHERE pipe = ? AND state = 'dead' AND NOT captures AND key <> '' AND version > 0)`
+	FROM postrider_parked WHERE pipe = ? AND ` + inLanes + ` AND state = 'dead' AND NOT captures AND key <> '' AND version > 0)`
 
 func (s *Store) readParked(ctx context.Context, r store.LaneRead, b *store.Batch) error {
 	rows, err := s.db.QueryContext(ctx, `SELECT seq, state, attempts, generation, `+messageColumns+` FROM `+due+`
@@ -64,7 +68,7 @@ func (s *Store) readParked(ctx context.Context, r store.LaneRead, b *store.Batch
 		return err
 	}
 	lane := []store.LaneGrant{{Lane: r.Lane}}
-	err = s.views(ctx, s.db, "", lane)
+	err = s.views(ctx, s.db, lane)
 	b.Parked = lane[0].Parked
 	return err
 }
@@ -78,27 +82,31 @@ func stateOf(name string) store.State {
 	return store.Pending
 }
 
-// views fills in what is parked in some lanes: those of a boot id, or one.
-func (s *Store) views(ctx context.Context, q querier, boot string, lanes []store.LaneGrant) error {
-	if len(lanes) == 0 {
+// views fills in what is parked in the lanes that are not known.
+func (s *Store) views(ctx context.Context, q querier, lanes []store.LaneGrant) error {
+	byLane := map[store.Lane]*store.ParkedView{}
+	var ids []store.Lane
+	for i := range lanes {
+		if !lanes[i].Known {
+			byLane[lanes[i].Lane] = &lanes[i].Parked
+			ids = append(ids, lanes[i].Lane)
+		}
+	}
+	if len(ids) == 0 {
 		return nil
 	}
-	where := "lane IN (SELECT lane FROM postrider_progress WHERE pipe = ? AND owner = ?)"
-	args := []any{s.opts.Pipe, boot}
-	if boot == "" {
-		where, args = "lane = ?", []any{lanes[0].Lane}
+	in, err := json.Marshal(ids)
+	if err != nil {
+		return err
 	}
-	byLane := map[store.Lane]*store.ParkedView{}
-	for i := range lanes {
-		byLane[lanes[i].Lane] = &lanes[i].Parked
-	}
-	rows, err := q.QueryContext(ctx, `SELECT lane, 0, '', count(*), 0 FROM postrider_parked WHERE pipe = ? AND `+where+` GROUP BY lane
+	pipe, some := s.opts.Pipe, string(in)
+	rows, err := q.QueryContext(ctx, `SELECT lane, 0, '', count(*), 0 FROM postrider_parked WHERE pipe = ? AND `+inLanes+` GROUP BY lane
 		UNION ALL SELECT lane, 1, key, 0, 0 FROM (SELECT DISTINCT lane, key FROM postrider_parked
-			WHERE pipe = ? AND key <> '' AND (captures OR state = 'waiting') AND `+where+` ORDER BY lane, key)
-		UNION ALL SELECT lane, 2, '', min(due_at), 0 FROM `+ready+` WHERE `+where+` GROUP BY lane
-		UNION ALL SELECT * FROM (SELECT lane, 3, key, min(version), max(version) FROM `+skipped+` WHERE `+where+`
+			WHERE pipe = ? AND `+inLanes+` AND key <> '' AND (captures OR state = 'waiting') ORDER BY lane, key)
+		UNION ALL SELECT lane, 2, '', min(due_at), 0 FROM `+ready+` GROUP BY lane
+		UNION ALL SELECT * FROM (SELECT lane, 3, key, min(version), max(version) FROM `+skipped+`
 			GROUP BY lane, key, run ORDER BY lane, key, run)`,
-		concat([]any{s.opts.Pipe}, args, []any{s.opts.Pipe}, args, []any{s.opts.Pipe, s.opts.Pipe}, args, []any{s.opts.Pipe}, args)...)
+		pipe, some, pipe, some, pipe, some, pipe, some, pipe, some)
 	if err != nil {
 		return err
 	}
@@ -125,12 +133,4 @@ func (s *Store) views(ctx context.Context, q querier, boot string, lanes []store
 		}
 	}
 	return rows.Err()
-}
-
-func concat(lists ...[]any) []any {
-	var out []any
-	for _, l := range lists {
-		out = append(out, l...)
-	}
-	return out
 }

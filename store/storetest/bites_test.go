@@ -59,6 +59,7 @@ func TestBites(t *testing.T) {
 		memstore.HalfSettle:         {"settle/many-lanes", "fence/others-succeed"},
 		memstore.ParkBeforeFence:    {"fence/zombie", "fence/others-succeed"},
 		memstore.LoseParked:         {"parked/retry", "parked/whole-record"},
+		memstore.KnownForEver:       {"parked/known"},
 		memstore.ForgetCaptured:     {"parked/dead-block", "parked/captured-sorted", "parked/next-owner"},
 		memstore.DueIgnoresHead:     {"due/queue-stops", "due/head-again", "due/scheduled-behind-captured"},
 		memstore.DueIgnoresTime:     {"due/retry", "due/head-again"},

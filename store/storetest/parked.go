@@ -53,6 +53,10 @@ func parkedCases() []Case {
 			Promise: "the next owner is told of everything that is parked",
 		},
 		{
+			Name: "parked/known", Run: parkedKnown,
+			Promise: "the view of a lane is left out only while the lane has the epoch under which the caller knows it",
+		},
+		{
 			Name: "parked/read-limits", Run: parkedReadLimits,
 			Promise: "a read of parked records obeys its limits and changes nothing",
 		},
@@ -419,6 +423,40 @@ func parkedNextOwner(ctx context.Context, env Env) error {
 		return err
 	}
 	return p.wantDue(ctx, "at the next owner", "m000", "m001", "m002")
+}
+
+func parkedKnown(ctx context.Context, env Env) error {
+	p, err := parks(ctx, env, series("k", "m", 2), store.Park{State: store.Dead, Captures: true, Attempts: 1})
+	if err != nil {
+		return err
+	}
+	look := func(when string, epoch int64, mayLeaveOut bool) error {
+		knows := func(req *store.LeaseRequest) { req.Known = map[store.Lane]int64{p.lane: epoch} }
+		if err := p.r.lease(ctx, knows); err != nil {
+			return err
+		}
+		l, err := p.r.held(p.lane)
+		switch {
+		case err != nil:
+			return err
+		case l.Known && mayLeaveOut:
+			return nil
+		case l.Known:
+			return fmt.Errorf("%s: the view is left out at epoch %d, the caller knows %d", when, l.Epoch, epoch)
+		}
+		return same(when+": captured", l.Parked.Captured, []string{"k"})
+	}
+	epoch := p.r.epoch[p.lane]
+	if err := look("known under its epoch", epoch, true); err != nil {
+		return err
+	}
+	if err := look("known under an older epoch", epoch-1, false); err != nil {
+		return err
+	}
+	if err := p.r.leave(ctx); err != nil {
+		return err
+	}
+	return look("known from before it was another's", epoch, false)
 }
 
 func parkedReadLimits(ctx context.Context, env Env) error {

@@ -8,11 +8,12 @@ const (
 	heartbeatShare = 3
 	marginShare    = 8
 	readsInFlight  = 2
-	parkedTurns    = 8                // parked cycles in a row before a normal batch gets its turn
-	unknownRounds  = 3                // rounds in which everything unresolved is sent together
-	leftovers      = 16               // messages of unknown fate that may step aside from a batch
-	lazySettle     = 3                // an empty batch waits so many SettleAtMax
-	othersWindow   = 30 * time.Second // for how long an acknowledgement shows that a topic works
+	parkedTurns    = 8                      // parked cycles in a row before a normal batch gets its turn
+	unknownRounds  = 3                      // rounds in which everything unresolved is sent together
+	leftovers      = 16                     // messages of unknown fate that may step aside from a batch
+	lazySettle     = 3                      // an empty batch waits so many SettleAtMax
+	othersWindow   = 30 * time.Second       // for how long an acknowledgement shows that a topic works
+	clockSlack     = 100 * time.Millisecond // a lesser difference to the database's clock does not count
 	maxErrorText   = 500
 	gapsPerMessage = 100 // the newest runs of missing versions that a message names
 	recordsPerKey  = 16  // parked records per parked key before outages stop parking

@@ -127,11 +127,10 @@ func (l *lane) holds(b *batch, key string) bool {
 	if key == "" {
 		return false
 	}
-	keys := l.captured
 	if b.parked {
-		keys = b.failed
+		return b.failed.has(key)
 	}
-	_, ok := keys[key]
+	_, ok := l.captured[key]
 	return ok
 }
 

@@ -33,7 +33,7 @@ type lane struct {
 	paused    bool // at the cap of parked keys
 	stopped   bool // by a person
 
-	captured map[string]struct{}    // the database's view and what is parked but not settled
+	captured map[string]int64       // seq of who captures the key, anyHead: as of the last view
 	gaps     map[string][]store.Gap // skipped versions by key, ascending, as of the last view
 	gapCount int
 	records  int
@@ -69,7 +69,7 @@ type batch struct {
 	parks     []park
 	unpark    []int64
 	requests  []int64
-	failed    map[string]struct{} // keys of a parked batch that failed in it
+	failed    keySet // keys of a parked batch that failed in it
 
 	rounds int // rounds that ended with an unknown fate
 	alone  *solo

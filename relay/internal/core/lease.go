@@ -23,6 +23,8 @@ type leaseState struct {
 	releases []store.Release // to be sent, or sent and not answered
 	sent     int             // how many of releases are in op
 	fair     int
+	ahead    time.Duration // the database's clock less ours, once ticking
+	ticking  bool
 }
 
 var errLate = errors.New("the lease was answered after it had expired")
@@ -72,7 +74,7 @@ func (e *Engine) dropAll() {
 	e.removeAll("identity changed")
 	e.settle = nil
 	clear(e.floor)
-	e.lease.releases = nil
+	e.lease.releases, e.lease.ticking = nil, false
 	e.forgetLease()
 }
 
@@ -110,6 +112,10 @@ func (e *Engine) planLease() {
 func (e *Engine) sendLease(req store.LeaseRequest, timeout time.Duration) {
 	req.BootID, req.Instance = e.cfg.BootID, e.cfg.Instance
 	req.TTL, req.MaxLanes, req.Only = e.cfg.TTL, e.cfg.MaxLanes, e.cfg.Only
+	req.Known = make(map[store.Lane]int64, len(e.held))
+	for _, l := range e.held {
+		req.Known[l.id] = l.epoch
+	}
 	e.lease.op, e.lease.sentAt = e.id(), e.now
 	e.do(Lease{ID: e.lease.op, Req: req, Timeout: timeout})
 }
@@ -141,6 +147,7 @@ func (e *Engine) onLeased(ev Leased) {
 	ls.sent, ls.failures, ls.ever = 0, 0, true
 	ls.identity, ls.valid, ls.deadline = ev.Grant.Identity, true, until
 	ls.nextAt = max(ls.sentAt+e.cfg.TTL/heartbeatShare, e.now+e.cfg.TTL/20)
+	e.keepTime(ev.Grant.Now)
 	e.takeGrant(ev.Grant)
 	e.takePause(ev.Grant.Paused)
 }
@@ -159,6 +166,27 @@ func (e *Engine) takePause(on bool) {
 	for _, l := range e.held {
 		e.shed(l)
 	}
+}
+
+// keepTime moves what is due with the database's clock, which decides: ours stands
+// still while the machine sleeps, and either may be set. The database looked at its
+// own between our question and its answer; what is not certain is no difference.
+func (e *Engine) keepTime(now time.Time) {
+	if now.IsZero() {
+		return
+	}
+	ls := &e.lease
+	least, most := time.Duration(now.UnixNano())-e.now, time.Duration(now.UnixNano())-ls.sentAt
+	ahead := min(max(ls.ahead, least), most)
+	if ls.ticking && (ahead-ls.ahead).Abs() < clockSlack {
+		return
+	}
+	if ls.ticking {
+		for _, l := range e.held {
+			l.due -= ahead - ls.ahead
+		}
+	}
+	ls.ahead, ls.ticking = ahead, true
 }
 
 func (e *Engine) leaseFailed(err error) {
@@ -221,17 +249,15 @@ func (e *Engine) takeLane(lg store.LaneGrant) {
 			newest++ // the settlement may have been committed already
 		}
 		if lg.Epoch <= newest {
-			if lg.Parked.HasDue && lg.Parked.NextDue <= 0 {
-				l.refresh = true
-			}
 			return
 		}
 		e.removeLane(l, "taken")
 	}
 	// While a settlement's fate is unknown its position is too, and an older
-	// epoch than one that was settled is an answer from before.
+	// epoch than one that was settled is an answer from before. One without the
+	// view was given when we held the lane, and is asked for again.
 	released := slices.ContainsFunc(e.lease.releases, func(r store.Release) bool { return r.Lane == lg.Lane })
-	if unanswered || released || e.draining || lg.Epoch < e.floor[lg.Lane] {
+	if unanswered || released || lg.Known || e.draining || lg.Epoch < e.floor[lg.Lane] {
 		return
 	}
 	l := newLane(lg, e.now)

@@ -281,3 +281,54 @@ func TestOnlyAtTheStartAWrongSchemaStops(t *testing.T) {
 	none[Stopped](r)
 	wantEqual(t, "store health changes", len(factsOf[HealthChanged](r)), 1)
 }
+
+func TestALaneThatIsHeldNeedsNoView(t *testing.T) {
+	r := newRig(t, Config{})
+	r.leadWith(lanes(2, store.ParkedView{Captured: []string{"a"}, Records: 1}))
+	r.read(r.batch(0, "p1", "a", "b"))
+	wantEqual(t, "behind the captured key", fmt.Sprint(ids(r.deliver())), "[m2]")
+	r.now += time.Second
+	r.step(Tick{})
+	l := take[Lease](r)
+	wantEqual(t, "known", fmt.Sprint(l.Req.Known), "map[0:10 1:10]")
+	g := lanes(2, store.ParkedView{})
+	g.Lanes[0].Known = true
+	g.Lanes[1].Epoch = 12 // another's meanwhile, and without a view: no store may say so
+	g.Lanes[1].Known = true
+	r.step(Leased{ID: l.ID, Grant: g})
+	wantEqual(t, "held", fmt.Sprint(len(r.e.held), r.e.lanes[0].captured), "1 map[a:9223372036854775807]")
+}
+
+func TestWhatIsDueFollowsTheDatabasesClock(t *testing.T) {
+	for name, tc := range map[string]struct {
+		took, database time.Duration // of a heartbeat a minute later; by how much the database's clock is ahead then
+		due            time.Duration // until it is due, an hour at first
+	}{
+		"in step":            {0, 0, 59 * time.Minute},
+		"uncertain":          {time.Second, -time.Second, 59 * time.Minute},
+		"hardly off":         {0, 50 * time.Millisecond, 59 * time.Minute},
+		"we slept":           {0, 30 * time.Minute, 29 * time.Minute},
+		"its clock set back": {0, -30 * time.Minute, 89 * time.Minute},
+		"ahead for certain":  {time.Second, time.Minute, 58 * time.Minute},
+		"behind for certain": {time.Second, -time.Minute, 59*time.Minute + 59*time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Config{TTL: 8 * time.Second})
+			start := time.Unix(1e9, 0)
+			g := lanes(1, store.ParkedView{HasDue: true, NextDue: time.Hour, Records: 1})
+			g.Now = start
+			r.leadWith(g)
+			r.now += time.Minute
+			r.step(Tick{})
+			r.step(Leased{ID: take[Lease](r).ID, Err: errTest})
+			sent := r.now
+			r.now += 10 * time.Second
+			r.step(Tick{})
+			l := take[Lease](r)
+			r.now += tc.took
+			g.Now = start.Add(r.now - sent + time.Minute + tc.database)
+			r.step(Leased{ID: l.ID, Grant: g})
+			wantEqual(t, "due in", r.e.held[0].due-sent, tc.due)
+		})
+	}
+}

@@ -85,7 +85,7 @@ func (e *Engine) allAcked(c *call) {
 	l.hold = pause{}
 	if b.parked {
 		for j := range n {
-			b.unpark = append(b.unpark, b.meta[c.at(j)].Seq)
+			l.unpark(b, c.at(j))
 		}
 	}
 	if c.idx == nil && !b.slow {
@@ -149,7 +149,7 @@ func (e *Engine) takeAcks(r *round, errs []error) (bytes int) {
 		e.noteAck(r.c, m.Topic)
 		e.recover(r.c, m.Topic)
 		if b.parked {
-			b.unpark = append(b.unpark, b.meta[r.c.idx[j]].Seq)
+			r.c.lane.unpark(b, r.c.idx[j])
 		}
 	}
 	b.delivered += r.acked

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math"
 	"strings"
 	"time"
 
@@ -8,10 +9,14 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
+// anyHead stands for the number of a record that captures its key and whose number
+// is not known.
+const anyHead = math.MaxInt64
+
 func (l *lane) setView(v store.ParkedView, now time.Duration) {
-	l.captured = make(map[string]struct{}, len(v.Captured))
+	l.captured = make(map[string]int64, len(v.Captured))
 	for _, key := range v.Captured {
-		l.captured[key] = struct{}{}
+		l.captured[key] = anyHead
 	}
 	l.gaps, l.gapCount = make(map[string][]store.Gap, len(v.Gaps)), len(v.Gaps)
 	for _, g := range v.Gaps {
@@ -29,7 +34,19 @@ func (e *Engine) wantsParked(l *lane) bool {
 	if !l.refresh && (!l.hasDue || e.now < l.due) {
 		return false
 	}
-	return l.turns < parkedTurns || l.paused
+	return l.turns < parkedTurns || l.paused && !e.blind(l)
+}
+
+// blind reports whether all that a lane at its cap may send are messages of unknown
+// fate, and nothing was acknowledged since: only what comes behind them can show
+// whether the broker works.
+func (e *Engine) blind(l *lane) bool {
+	for _, at := range l.suspects {
+		if e.anyAck && e.ackSentAt > at {
+			return false
+		}
+	}
+	return len(l.suspects) > 0 && l.records < recordsPerKey*e.cfg.ParkedKeys
 }
 
 // overCap reports whether the lane's captured keys are at the cap.
@@ -100,10 +117,12 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 	// A dead letter that will be skipped holds its key too, until it is recorded:
 	// else a crash could bring it back behind what was sent after it.
 	if key := p.Message.Key; key != "" && (p.Captures || p.State == store.Dead) {
-		l.captured[key] = struct{}{}
+		if head, ok := l.captured[key]; !ok || p.Seq < head && head != anyHead {
+			l.captured[key] = p.Seq
+		}
 		if b.parked {
 			if b.failed == nil {
-				b.failed = map[string]struct{}{}
+				b.failed = keySet{}
 			}
 			b.failed[key] = struct{}{}
 		}
@@ -124,10 +143,21 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 	})
 }
 
-// wait parks a message behind its captured key.
+// unpark notes that a parked message was delivered.
+func (l *lane) unpark(b *batch, i int) {
+	seq := b.meta[i].Seq
+	b.unpark = append(b.unpark, seq)
+	delete(l.suspects, seq)
+}
+
+// wait parks a message behind its captured key. One that committed late may have
+// a lower number than who captures the key: then it comes first, and is due now.
 func (e *Engine) wait(l *lane, b *batch, i int) {
 	if st := b.stateOf(i); st == store.Waiting || st == store.Retry {
 		return // it stands there already
+	}
+	if look := e.now + e.cfg.TTL; b.meta[i].Seq < l.captured[b.msgs[i].Key] && (!l.hasDue || look < l.due) {
+		l.hasDue, l.due = true, look
 	}
 	e.park(l, b, i, park{Park: store.Park{State: store.Waiting}})
 }

@@ -253,3 +253,39 @@ func TestAFewMessagesStepOutOfABrakesWay(t *testing.T) {
 	}
 	t.Fatal("the lane never reads what could release the brake")
 }
+
+// A straggler may have a lower number than the record that holds its key, and is
+// then the first of the key's queue: due at once, and nobody else will say so.
+func TestAStragglerBehindAYoungerHeadIsLookedFor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		view  store.ParkedView
+		seq   int64
+		looks bool
+	}{
+		"below the head":             {store.ParkedView{}, 5, true},
+		"above the head":             {store.ParkedView{}, 15, false},
+		"the head's number unknown":  {captured("a"), 15, true},
+		"before the head of another": {captured("b"), 15, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Config{})
+			r.leadWith(lanes(1, tc.view))
+			b := r.batch(0, "p1", "a")
+			b.Meta[0].Seq, b.More = 10, true
+			r.read(b)
+			if len(tc.view.Captured) == 0 || tc.view.Captured[0] != "a" {
+				r.deliver(rejected)
+			}
+			b = r.batch(0, "p2", "a")
+			b.Meta[0].Seq = tc.seq
+			r.read(b)
+			r.settle(0)
+			r.pass(3 * time.Second)
+			looked := false
+			for rd, ok := maybe[Read](r); ok && !looked; rd, ok = maybe[Read](r) {
+				looked = rd.Reads[0].Parked
+			}
+			wantEqual(t, "looks", looked, tc.looks)
+		})
+	}
+}

@@ -41,7 +41,7 @@ func (e *Engine) mayRead(l *lane) bool {
 	if e.wantsParked(l) {
 		return len(l.queue) == 0 && len(l.requests) == 0 && e.abandoned[l.id] == 0
 	}
-	return !l.idle && !l.stopped && !e.overCap(l)
+	return !l.idle && !l.stopped && (!e.overCap(l) || e.blind(l))
 }
 
 // planRead asks for more wherever there is room, many lanes in one read.

@@ -28,7 +28,6 @@ type mutant struct {
 	settleErrOK  bool   // a settlement without an answer counts as done
 	wideWindow   bool   // sending goes on without regard to what is settled
 	deadFlows    bool   // a dead head does not hold its key
-	anyIdentity  bool   // a settlement is carried out whatever history it is of
 	without      string // the relay's header that does not arrive
 }
 
@@ -69,7 +68,6 @@ func mutants() []mutant {
 		{name: "a retried dead letter does not hold its key", defect: memstore.RetryFreesKey},
 		{name: "a key's due records come backwards", defect: memstore.DuePageReversed},
 		{name: "due behind a later retry or a dead head", defect: memstore.DueBehindDead},
-		{name: "a settlement from before a failover is carried out", anyIdentity: true},
 		{name: "gap header lost", without: envelope.Gap},
 		{name: "generation header lost", without: envelope.Generation},
 		{name: "what people paused is forgotten", defect: memstore.ForgetHolds},

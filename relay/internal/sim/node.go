@@ -222,9 +222,6 @@ func (n *node) call(timeout time.Duration, run func() core.Event, failed func(er
 
 func (n *node) settle(a core.Settle) {
 	st := n.store.Knowing(n.identity)
-	if n.w.mutant.anyIdentity {
-		st = n.store.Knowing("")
-	}
 	n.call(a.Timeout, func() core.Event {
 		lost, err := st.Settle(n.w.ctx, a.Settlements)
 		n.w.check.settled(a.Settlements, lost, err)

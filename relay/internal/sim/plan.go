@@ -149,6 +149,7 @@ func makePlan(seed uint64) plan {
 	}
 	d.rarities()
 	d.holds()
+	d.collisions()
 	slices.SortStableFunc(d.p.Ops, func(a, b op) int { return int(a.At - b.At) })
 	return d.p
 }
@@ -183,6 +184,42 @@ func (d *drawer) holds() {
 		}
 		d.add(o)
 	}
+}
+
+// collisions puts together, from a source of its own, what seldom meets: a key
+// that is set aside by a call of the store that is carried out after a failover,
+// and goes on; and several acts on the dead letters of one key.
+func (d *drawer) collisions() {
+	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x636f6c6c))
+	for i, o := range d.p.Ops {
+		if o.Kind != opFailover || d.rng.IntN(3) == 0 {
+			continue
+		}
+		o.Dur = d.upTo(200 * time.Millisecond)
+		d.p.Ops[i].Dur = o.Dur
+		d.add(op{Kind: opStoreLate, At: max(o.At-400*time.Millisecond, 0), Dur: 2500 * time.Millisecond, N: 500})
+		key := d.quarrel(max(o.At-700*time.Millisecond, 0))
+		for range 6 {
+			d.add(op{Kind: opTx, At: o.At + o.Dur + d.upTo(3*time.Second), Tx: txPlan{Inserts: []insert{{key, msgGood}}}})
+		}
+	}
+	if d.some(6, 1) > 0 {
+		at := d.time()
+		d.quarrel(at)
+		for range 4 {
+			d.add(op{Kind: opAct, At: d.between(at, faultsEnd), N: d.rng.IntN(4)})
+		}
+	}
+}
+
+// quarrel draws transactions of one key in which the first message fails.
+func (d *drawer) quarrel(at time.Duration) (key int) {
+	key = d.rng.IntN(4)
+	for range 4 {
+		kind := msgRejected + msgKind(d.rng.IntN(2))
+		d.add(op{Kind: opTx, At: at + d.upTo(600*time.Millisecond), Tx: txPlan{Inserts: []insert{{key, kind}, {key, msgGood}}}})
+	}
+	return key
 }
 
 type drawer struct {

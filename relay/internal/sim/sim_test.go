@@ -108,6 +108,8 @@ func TestRegressions(t *testing.T) {
 		71783: "a read refused in one history and answered in the next, with a settlement on its way",
 		4680:  "a crash behind a lease that had lapsed",              // of the checker
 		81470: "a drain that reaches a paused node late, lapsed too", // of the checker
+		5931:  "a straggler that is the new head of a key set aside",
+		8391:  "a lane at its cap in which two such messages are all that may be sent",
 		4440:  "an outage that ends while only such a message is left to probe",
 	} {
 		if r := Run(t.Context(), seed); r.Broken != "" {
