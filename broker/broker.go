@@ -47,7 +47,9 @@ type Source interface {
 	// given back must not be returned before that one.
 	Receive(ctx context.Context, limit int) ([]Delivery, error)
 	// Settle acknowledges deliveries or gives them back. It must not
-	// acknowledge to the broker anything that was not acknowledged here.
+	// acknowledge to the broker anything that was not acknowledged here. After an
+	// error the caller repeats the call: it tells the broker again what the broker
+	// has not taken, and what comes back instead is delivered once more.
 	Settle(ctx context.Context, verdicts []Verdict) error
 	// Extend asks the broker for more time to work on deliveries. A source
 	// without such a limit does nothing.

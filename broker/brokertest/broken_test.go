@@ -180,6 +180,16 @@ func brokenSources() map[string]func(*brokertest.Env) {
 		"source/settled": func(e *brokertest.Env) {
 			breakSource(e, source{settle: func([]broker.Verdict) []broker.Verdict { return nil }})
 		},
+		"source/settled-again": func(e *brokertest.Env) { // forgets what it was told, taken or not
+			told := map[string]bool{}
+			breakSource(e, source{settle: func(vs []broker.Verdict) []broker.Verdict {
+				return slices.DeleteFunc(slices.Clone(vs), func(v broker.Verdict) bool {
+					id := v.Delivery.Message.ID
+					defer func() { told[id] = true }()
+					return told[id]
+				})
+			}})
+		},
 		"source/gap": ackAllBefore,
 		"source/back": func(e *brokertest.Env) { // forgets the delay
 			breakSource(e, source{settle: func(vs []broker.Verdict) []broker.Verdict {

@@ -13,6 +13,7 @@ func sourceCases() []Case {
 		{"source/order", "messages of a key are received in the order of the log", sourceOrder},
 		{"source/unsettled", "what was not settled is received again by the next process", sourceUnsettled},
 		{"source/settled", "what was acknowledged is not received again", sourceSettled},
+		{"source/settled-again", "an acknowledgement that failed succeeds when it is repeated", sourceSettledAgain},
 		{"source/gap", "acknowledging a message does not acknowledge an earlier one", sourceGap},
 		{"source/back", "a message given back comes after its delay and before its key's later ones", sourceBack},
 	}
@@ -140,6 +141,35 @@ func sourceSettled(ctx context.Context, env *Env) error {
 		if want := int64(21 + i); d.Message.Version != want {
 			return fmt.Errorf("version %d is received where %d is the next that was not acknowledged", d.Message.Version, want)
 		}
+	}
+	return nil
+}
+
+func sourceSettledAgain(ctx context.Context, env *Env) error {
+	src, closing, err := start(ctx, env, 10, 1)
+	if err != nil {
+		return err
+	}
+	ds, err := receive(ctx, src, 5)
+	if err == nil {
+		ended, end := context.WithCancel(ctx)
+		end()
+		_ = src.Settle(ended, verdicts(ds)) // may fail, may not
+		err = src.Settle(ctx, verdicts(ds))
+	}
+	closing()
+	if err != nil {
+		return err
+	}
+	if src, closing, err = env.Source(ctx); err != nil {
+		return err
+	}
+	defer closing()
+	if ds, err = receive(ctx, src, 5); err != nil {
+		return err
+	}
+	if first := ds[0].Message.Version; first != 6 {
+		return fmt.Errorf("version %d is received again: it was acknowledged by the second of two calls", first)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 
 // Settle implements broker.Source. It commits before it returns; an error means
 // that acknowledged messages may be received again. What one call could not
-// commit the next one commits with its own.
+// commit the next one commits, be it the same again or another.
 func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	wanted, err := s.apply(verdicts)
 	if err != nil || len(wanted) == 0 {
@@ -59,14 +59,15 @@ func (s *Source) apply(verdicts []broker.Verdict) (map[*held]int64, error) {
 		if !ok {
 			return nil, fmt.Errorf("kafkabroker: settle: verdict %d (%s): not a delivery of this source", i, v.Delivery.Origin)
 		}
-		if _, live := t.Live(); !live {
+		switch _, live := t.Live(); {
+		case !live && !v.Ack:
 			continue
-		}
-		if !v.Ack {
+		case !v.Ack:
 			t.GiveBack(now.Add(v.Delay))
 			continue
-		}
-		t.Ack()
+		case live:
+			t.Ack()
+		} // else it was acknowledged before, by a call that may not have committed
 		if at, ok := t.Origin().Token.(place); ok && s.logs[at] != nil {
 			wanted[s.logs[at]] = 0
 		}

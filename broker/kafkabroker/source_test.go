@@ -3,11 +3,14 @@ package kafkabroker_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
@@ -125,4 +128,74 @@ func TestCloseOfAFrozenBroker(t *testing.T) {
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("Close took %v", took)
 	}
+}
+
+// TestSettleRepeated: a repeated Settle commits what the first one could not, and
+// does not wait for other messages to be settled.
+func TestSettleRepeated(t *testing.T) {
+	c := fake(t, 1)
+	if errs := sinkOn(t, c.ListenAddrs(), 0).Deliver(t.Context(), some(0, 3, "a")); errs != nil {
+		t.Fatal(errs)
+	}
+	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
+		Group: "g", Topics: []string{"orders"}, Client: []kgo.Opt{kgo.SeedBrokers(c.ListenAddrs()...)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(src.Close)
+	ds, err := src.Receive(t.Context(), 3)
+	if err != nil || len(ds) != 3 {
+		t.Fatal(ds, err)
+	}
+	var vs []broker.Verdict
+	for _, d := range ds {
+		vs = append(vs, broker.Verdict{Delivery: d, Ack: true})
+	}
+	var heals atomic.Bool
+	c.ControlKey(int16(kmsg.OffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		return nil, errors.New("hangs up"), !heals.Load()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := src.Settle(ctx, vs); err == nil {
+		t.Fatal("a commit that the broker never took succeeded")
+	}
+	heals.Store(true)
+	if err := src.Settle(t.Context(), vs); err != nil {
+		t.Fatal(err)
+	}
+	if at := committedAt(t, c.ListenAddrs(), "g"); at != 3 {
+		t.Errorf("the group stands at %d, want 3", at)
+	}
+}
+
+// committedAt is where a group stands in partition 0 of orders.
+func committedAt(t *testing.T, addrs []string, group string) int64 {
+	t.Helper()
+	req := kmsg.NewPtrOffsetFetchRequest()
+	req.Group = group
+	topic := kmsg.NewOffsetFetchRequestTopic()
+	topic.Topic, topic.Partitions = "orders", []int32{0}
+	req.Topics = append(req.Topics, topic)
+	all := kmsg.NewOffsetFetchRequestGroup()
+	all.Group = group
+	part := kmsg.NewOffsetFetchRequestGroupTopic()
+	part.Topic, part.Partitions = "orders", []int32{0}
+	all.Topics = append(all.Topics, part)
+	req.Groups = append(req.Groups, all)
+	resp, err := req.RequestWith(t.Context(), direct(t, addrs...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range resp.Groups {
+		for _, tp := range g.Topics {
+			return tp.Partitions[0].Offset
+		}
+	}
+	for _, tp := range resp.Topics {
+		return tp.Partitions[0].Offset
+	}
+	return -1
 }

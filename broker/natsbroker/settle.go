@@ -2,6 +2,7 @@ package natsbroker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -40,9 +41,17 @@ const settleParallel = 64
 // comes, and the caller's context may be without end.
 const settleWait = 5 * time.Second
 
+// ack is an acknowledgement that the server has not confirmed.
+type ack struct {
+	seq   uint64 // of the stream
+	msg   jetstream.Msg
+	since time.Time
+}
+
 // Settle implements broker.Source. An acknowledgement is confirmed by the
-// server before Settle returns; one that failed leaves its message unsettled
-// with the server, which delivers it again.
+// server before Settle returns. One that is not is sent again with the next
+// Settle, the same or another, until AckWait has passed: then the server
+// delivers the message again.
 func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	acks, err := s.sort(verdicts)
 	if err != nil {
@@ -56,16 +65,19 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 		mu    sync.Mutex
 		first error
 	)
-	for _, msg := range acks {
+	for _, a := range acks {
 		slot <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slot }()
-			if err := msg.DoubleAck(ctx); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				if first == nil {
-					first = fmt.Errorf("natsbroker: acknowledge: %w", err)
-				}
+			err := a.msg.DoubleAck(ctx)
+			if err == nil || errors.Is(err, jetstream.ErrMsgAlreadyAckd) { // by a call beside this one
+				s.confirmed(a)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if first == nil {
+				first = fmt.Errorf("natsbroker: acknowledge: %w", err)
 			}
 		})
 	}
@@ -73,11 +85,18 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	return first
 }
 
-// sort applies the verdicts to the log and returns what to acknowledge.
-func (s *Source) sort(verdicts []broker.Verdict) ([]jetstream.Msg, error) {
+func (s *Source) confirmed(a ack) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var acks []jetstream.Msg
+	if s.acks[a.seq] == a {
+		delete(s.acks, a.seq)
+	}
+}
+
+// sort applies the verdicts to the log and returns what to acknowledge.
+func (s *Source) sort(verdicts []broker.Verdict) ([]ack, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	now := time.Now()
 	for i, v := range verdicts {
 		t, ok := v.Delivery.Token.(inhand.Token)
@@ -96,12 +115,20 @@ func (s *Source) sort(verdicts []broker.Verdict) ([]jetstream.Msg, error) {
 			continue
 		}
 		t.Ack()
-		acks = append(acks, msg)
-		if meta, err := msg.Metadata(); err == nil {
+		if meta, err := msg.Metadata(); err == nil { // always: it came with one
 			delete(s.inHand, meta.Sequence.Stream)
+			s.acks[meta.Sequence.Stream] = ack{meta.Sequence.Stream, msg, now}
 		}
 	}
 	s.log.Remove()
 	s.wake()
+	var acks []ack
+	for seq, a := range s.acks {
+		if now.Sub(a.since) > s.opts.AckWait {
+			delete(s.acks, seq)
+			continue
+		}
+		acks = append(acks, a)
+	}
 	return acks, nil
 }

@@ -57,6 +57,7 @@ type Source struct {
 	resume resume
 	log    inhand.Log
 	inHand map[uint64]bool // stream sequences in log
+	acks   map[uint64]ack  // not confirmed, by stream sequence
 	change chan struct{}
 	closed bool
 }
@@ -80,7 +81,7 @@ func NewSource(nc *nats.Conn, opts SourceOptions) (*Source, error) {
 	life, end := context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	return &Source{
 		js: js, opts: opts, one: make(chan struct{}, 1), life: life, end: end,
-		inHand: make(map[uint64]bool), change: make(chan struct{}),
+		inHand: make(map[uint64]bool), acks: make(map[uint64]ack), change: make(chan struct{}),
 	}, nil
 }
 
