@@ -3,8 +3,10 @@ package admin
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/store"
 )
 
@@ -50,4 +52,60 @@ func diagnose(found []store.Finding) Diagnosis {
 		}
 	}
 	return d
+}
+
+// Destinations is a doctor for the broker behind a sink: whether it answers, and
+// has the topics that messages go to, which topics lists. A sink that cannot be
+// asked is OK.
+func Destinations(sink broker.Sink, topics func(ctx context.Context) ([]string, error)) store.Doctor {
+	return destinations{sink, topics}
+}
+
+type destinations struct {
+	sink   broker.Sink
+	topics func(ctx context.Context) ([]string, error)
+}
+
+// Examine implements store.Doctor. What the broker says is a finding, never an error.
+func (d destinations) Examine(ctx context.Context, req store.ExamineRequest) ([]store.Finding, error) {
+	const check = "broker"
+	if len(req.Only) > 0 && !slices.Contains(req.Only, check) {
+		return nil, nil
+	}
+	name := d.sink.Info().Name
+	prober, ok := d.sink.(broker.Prober)
+	if !ok {
+		return []store.Finding{{Check: check, What: name + " cannot be asked without sending"}}, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, req.WithDefaults().Timeout)
+	defer cancel()
+	topics, err := d.topics(limited)
+	if err != nil {
+		return []store.Finding{{
+			Check: check, Severity: store.Warning, What: fmt.Sprintf("the topics in use cannot be read: %v", err),
+			Why: "what this check would have found is not known", Fix: "see the other findings",
+		}}, nil
+	}
+	missing, err := prober.Probe(limited, topics)
+	if err != nil {
+		return []store.Finding{{
+			Check: check, Severity: store.Critical, What: fmt.Sprintf("the broker does not answer: %v", err),
+			Why: "messages wait in the outbox; no attempt is used up", Fix: "check --broker and that it is up",
+		}}, ctx.Err()
+	}
+	var found []store.Finding
+	for i, err := range missing {
+		if err == nil {
+			continue
+		}
+		found = append(found, store.Finding{
+			Check: check, Severity: store.Critical, What: fmt.Sprintf("messages of topic %q have nowhere to go: %v", topics[i], err),
+			Why: "the relay holds them, and those behind them in their lanes", Fix: "make the topic or stream in " + name + ", or give the relay's user the right to see it",
+			Data: map[string]any{"topic": topics[i]},
+		})
+	}
+	if len(found) == 0 {
+		found = append(found, store.Finding{Check: check, What: fmt.Sprintf("%s answers, and has the %d topics of the newest messages", name, len(topics))})
+	}
+	return found, nil
 }

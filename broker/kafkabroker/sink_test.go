@@ -267,6 +267,24 @@ func TestMissingTopicAndTooLarge(t *testing.T) {
 	}
 }
 
+// Probe names the topics that are missing, makes none, and says when nobody answers.
+func TestProbe(t *testing.T) {
+	c := fake(t, 2)
+	s := sinkOn(t, c.ListenAddrs(), 0)
+	for range 2 { // the first look must not have made one
+		missing, err := s.Probe(t.Context(), []string{"orders", "nowhere", "not a topic"})
+		if err != nil || len(missing) != 3 || missing[0] != nil || missing[1] == nil || missing[2] == nil {
+			t.Fatalf("%v, %v", missing, err)
+		}
+	}
+	c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if _, err := s.Probe(ctx, []string{"orders"}); err == nil {
+		t.Error("a broker that is gone answered")
+	}
+}
+
 // TestUnreachableIsSaidSoon: a broker that refuses connections is an outage long
 // before the time of a request is over.
 func TestUnreachableIsSaidSoon(t *testing.T) {

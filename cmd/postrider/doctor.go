@@ -26,7 +26,9 @@ func (a *app) doctorCommand() *cobra.Command {
 		Short: "Look for what is wrong with an outbox, or will be",
 		Long: "Asks the database, changes nothing, and works also when no relay lives. What it finds comes\n" +
 			"with what it leads to and what to do: the worst first. It exits with code 6 when something is\n" +
-			"at least as bad as --fail-on. What is ten times over a limit is critical.",
+			"at least as bad as --fail-on. What is ten times over a limit is critical.\n\n" +
+			"Without --pipe every pipe is examined that nobody has paused. With --broker it also looks\n" +
+			"whether the broker answers and has the topics of the newest messages.",
 		Example: "  postrider doctor --store postgres://admin@db1/shop --role shop_relay\n" +
 			"  postrider doctor --fail-on warning --output json",
 		Args: noArgs,
@@ -71,7 +73,16 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 	if a.set.pipe != "" {
 		set.req.Pipes = []string{a.set.pipe}
 	}
-	found, err := admin.Examine(ctx, set.req, st.doctor)
+	doctors := []store.Doctor{st.doctor}
+	if a.set.broker != "" {
+		sink, err := openSink(&a.set)
+		if err != nil {
+			return err
+		}
+		defer sink.close()
+		doctors = append(doctors, admin.Destinations(sink.Sink, st.topics))
+	}
+	found, err := admin.Examine(ctx, set.req, doctors...)
 	if err != nil {
 		return err
 	}

@@ -61,3 +61,23 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("nobody answers: exit code %d, %s", got.code, got.err)
 	}
 }
+
+// With a broker given, one that is down and a topic that is missing are found.
+func TestDoctorAsksTheBroker(t *testing.T) {
+	url := testserver.SharedNATS(t).URL
+	there := newStream(t, url, 1000)
+	store := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	doctor := func(at string, code int, want string) {
+		t.Helper()
+		got := cli(t, nil, "", "doctor", "--only", "broker", "--all", "--store", store, "--broker", at)
+		if got.code != code || !strings.Contains(got.out, want) {
+			t.Errorf("exit code %d, want %d and %q\n%s%s", got.code, code, want, got.out, got.err)
+		}
+	}
+	mustCLI(t, there.message("a", 10), "enqueue", "--store", store)
+	doctor(url, exitOK, "nats answers, and has the 1 topics")
+	doctor("nats://127.0.0.1:1", exitFindings, "the broker does not answer")
+	doctor("memory:", exitOK, "cannot be asked")
+	mustCLI(t, `{"topic":"nowhere-at-all","key":"k","payload":1}`, "enqueue", "--store", store)
+	doctor(url, exitFindings, `messages of topic "nowhere-at-all" have nowhere to go: "nowhere-at-all": no stream listens`)
+}

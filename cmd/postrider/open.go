@@ -24,6 +24,8 @@ type opened struct {
 	doctor store.Doctor
 	// pipe is another pipe of the same outbox; nil where there is only one.
 	pipe func(name string) (store.Store, store.Admin)
+	// topics are those of the newest messages; set where doctor is.
+	topics func(ctx context.Context) ([]string, error)
 	// newest is the schema version that this program makes.
 	newest int
 	// enqueue writes msgs in one transaction of its own.

@@ -136,11 +136,28 @@ func known(only []string) error {
 		all = append(all, c.name)
 	}
 	for _, name := range only {
-		if !slices.Contains(all, name) {
+		if !slices.Contains(all, name) && name != "broker" { // which another doctor looks at
 			return &store.UnusableError{What: fmt.Sprintf("there is no check %q", name), Fix: "use " + strings.Join(all, ", ")}
 		}
 	}
 	return nil
+}
+
+// Topics lists the topics of the newest messages, at most 200 of each lane.
+func (s *Store) Topics(ctx context.Context) ([]string, error) {
+	if s.bad != nil {
+		return nil, s.bad
+	}
+	var found []string
+	err := s.ask(ctx, func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	}, s.expand(`SELECT DISTINCT n.topic FROM {{schema}}.outbox_info i CROSS JOIN generate_series(0, i.lanes - 1) AS l(lane)
+CROSS JOIN LATERAL (SELECT o.topic FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq DESC LIMIT 200) n ORDER BY n.topic`, 0))
+	if err != nil {
+		return nil, s.wrap("list topics", err)
+	}
+	return found, nil
 }
 
 // patient is one outbox under examination.

@@ -1,0 +1,12 @@
+package broker
+
+import "context"
+
+// Prober is a Sink that can tell, before anything is sent, whether it would get
+// through. Not every sink can: a program asks for it by a type assertion.
+type Prober interface {
+	// Probe reaches the broker and looks whether the topics are there, without
+	// making or changing anything. It returns one error per topic, nil where the
+	// topic is there, or an error when the broker did not answer before ctx ended.
+	Probe(ctx context.Context, topics []string) (missing []error, err error)
+}
