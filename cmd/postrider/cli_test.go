@@ -237,7 +237,8 @@ func TestDryRunMakesNoFile(t *testing.T) {
 	}
 }
 
-// Every command that the documents show exists as it stands there.
+// Every command that these show exists as it stands there; those of docs/operating.md
+// are run, see operating_test.go.
 func TestDocumentedCommands(t *testing.T) {
 	command := regexp.MustCompile("(?m)(?:^|`)postrider ([a-z][^`\n#]*)")
 	for _, name := range []string{"README.md", "docs/operating.md", "docs/personal-data.md", "examples/orders/cmd/orders/main.go"} {
