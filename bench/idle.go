@@ -23,7 +23,8 @@ type idleResult struct {
 	Seconds  int    `json:"seconds"`
 	Relay    struct {
 		Core float64 `json:"core_fraction"` // CPU seconds per second
-		RSS  float64 `json:"rss_mib"`       // the most since its start
+		RSS  float64 `json:"rss_mib"`       // at the end
+		Peak float64 `json:"rss_peak_mib"`  // the most since its start
 	} `json:"relay"`
 	Postgres struct {
 		Core         float64 `json:"core_fraction"` // of all its processes
@@ -124,7 +125,9 @@ func measureIdle(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserv
 	res.Postgres.Core = round((after.pg - before.pg).Seconds() / s)
 	res.Postgres.Transactions = round(float64(after.transactions-before.transactions) / s)
 	res.Postgres.WAL = round(float64(after.wal-before.wal) / s)
-	res.Relay.RSS, err = peakRSS(pid)
+	if res.Relay.RSS, err = residentNow(pid); err == nil {
+		res.Relay.Peak, err = peakRSS(pid)
+	}
 	return res, err
 }
 

@@ -74,15 +74,21 @@ func procStat(pid int) (own, reaped time.Duration, parent int, err error) {
 // peakRSS is the most memory that a living process had resident, in MiB. The
 // figure that wait4 gives is no use: it begins with what its parent had when it
 // was started.
-func peakRSS(pid int) (float64, error) {
+func peakRSS(pid int) (float64, error) { return statusMiB(pid, "VmHWM:") }
+
+// residentNow is what it has resident at this moment.
+func residentNow(pid int) (float64, error) { return statusMiB(pid, "VmRSS:") }
+
+// statusMiB reads one line of /proc/PID/status, which is in KiB, see proc_pid_status(5).
+func statusMiB(pid int, line string) (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(b), "VmHWM:")
+	_, rest, _ := strings.Cut(string(b), line)
 	var kib int64
 	if _, err := fmt.Sscan(rest, &kib); err != nil {
-		return 0, fmt.Errorf("/proc/%d/status: VmHWM: %w", pid, err)
+		return 0, fmt.Errorf("/proc/%d/status: %s %w", pid, line, err)
 	}
 	return round(float64(kib) / 1024), nil
 }

@@ -24,6 +24,10 @@ const (
 	procsLess = 0.3
 )
 
+// settledAfter is how many looks after the start everything has been used once
+// that a relay goes on using.
+const settledAfter = 5
+
 // paceEvery is how often the load is looked at. A burst that one processor is
 // not enough for waits as long for the others.
 const paceEvery = time.Second
@@ -34,6 +38,8 @@ type pacer struct {
 	delivered func() int64         // messages so far; nil: the collector stays as it is
 	used      func() time.Duration // CPU time of the process so far; nil: the processors stay
 
+	release func() // called once, when the start is long over
+
 	gc        int
 	single    bool
 	lastCount int64
@@ -42,7 +48,7 @@ type pacer struct {
 
 // newPacer looks at the environment for what may be changed.
 func newPacer(lookup func(string) (string, bool), delivered func() int64) *pacer {
-	p := &pacer{}
+	p := &pacer{release: releasePages}
 	if _, chosen := lookup("GOGC"); !chosen {
 		p.delivered = delivered
 	}
@@ -68,13 +74,16 @@ func (p *pacer) start() (stop func()) {
 		defer close(done)
 		ticker := time.NewTicker(paceEvery)
 		defer ticker.Stop()
-		for {
+		for n := 1; ; n++ {
 			select {
 			case <-ended:
 				return
 			case <-ticker.C:
 				p.collector()
 				p.processors()
+			}
+			if n == settledAfter {
+				p.release()
 			}
 		}
 	}()
