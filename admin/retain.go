@@ -30,6 +30,9 @@ type KeeperOptions struct {
 	Off       bool          // remove nothing; the books are still kept
 	OlderThan time.Duration // 0: at once
 	MaxBytes  int64         // 0: no limit by size
+	// Payloads is how long the payloads of settled rows stay, when shorter than
+	// the rows; 0: as long as these.
+	Payloads time.Duration
 	// HoldRows and HoldBytes are what one pipe may hold back before it is an alarm. 0: no cap.
 	HoldRows, HoldBytes int64
 	Rate                int // most rows removed per second; 0: 10,000
@@ -71,6 +74,7 @@ func (o *KeeperOptions) withDefaults() KeeperOptions {
 // KeeperStats are the figures of a Keeper. Safe to copy.
 type KeeperStats struct {
 	Removed    int64 // rows since the start
+	Emptied    int64 // rows whose payload was removed, since the start
 	Bytes      int64 // of their payloads
 	SweptAt    time.Time
 	Runner     bool // this keeper holds the lease
@@ -93,11 +97,26 @@ type Keeper struct {
 	stats KeeperStats
 
 	sweeping sync.Mutex
-	after    map[store.Lane]int64 // how far the sweeps have come
-	fresh    time.Time            // when they began at the first row
+	rows     sweeps
+	payloads sweeps
 	tidied   time.Time
 	fullAt   time.Time
 	said     string // the last trouble that was logged
+}
+
+// sweeps are those of rows or of payloads.
+type sweeps struct {
+	after map[store.Lane]int64 // how far they have come
+	fresh time.Time            // when they began at the first row
+}
+
+// begin is where the next sweep goes on; what was passed over is looked at again
+// now and then.
+func (s *sweeps) begin(again time.Duration) map[store.Lane]int64 {
+	if now := time.Now(); now.Sub(s.fresh) > again {
+		s.after, s.fresh = nil, now
+	}
+	return s.after
 }
 
 // NewKeeper returns a keeper that does nothing until it is asked. o may be nil.
@@ -120,9 +139,12 @@ func (k *Keeper) note(change func(*KeeperStats)) {
 
 // Swept is what one sweep did.
 type Swept struct {
-	Rows   int64
-	Bytes  int64 // of their payloads
-	Lanes  map[store.Lane]int64
+	Rows  int64
+	Bytes int64 // of their payloads
+	Lanes map[store.Lane]int64
+	// Emptied are rows that stay without their payloads, EmptiedBytes the size of these.
+	Emptied, EmptiedBytes int64
+
 	Runner string // who sweeps, when it is somebody else
 	Held   store.Held
 }
@@ -130,6 +152,9 @@ type Swept struct {
 // resweep is how long what a sweep has passed over is not looked at again:
 // stragglers, and rows that a slower pipe had yet to settle.
 const resweep = 10 * time.Minute
+
+// resweepPayloads is the same for payloads, whose rows stay and are read again.
+const resweepPayloads = 6 * time.Hour
 
 // Sweep removes what is due, in batches and at the rate of the options, and
 // returns when nothing more is. The books count first what they have not seen.
@@ -140,39 +165,85 @@ func (k *Keeper) Sweep(ctx context.Context) (Swept, error) {
 	if _, err := k.r.Audit(ctx, store.AuditRequest{}); err != nil {
 		return done, fmt.Errorf("count before removing: %w", err)
 	}
-	if now := time.Now(); now.Sub(k.fresh) > resweep {
-		k.after, k.fresh = nil, now
-	}
-	req := k.request()
-	req.After = k.after
 	done.Lanes = map[store.Lane]int64{}
+	if !k.opts.Off {
+		if err := k.sweepRows(ctx, &done); err != nil || done.Runner != "" {
+			return done, err
+		}
+	}
+	if k.opts.Payloads > 0 {
+		return done, k.sweepPayloads(ctx, &done)
+	}
+	return done, nil
+}
+
+func (k *Keeper) sweepRows(ctx context.Context, done *Swept) error {
+	req := k.request()
+	req.After = k.rows.begin(resweep)
+	last, err := k.batches(ctx, req, done, func(p *store.Pruned) { k.count(done, p) })
+	if err != nil || done.Runner != "" {
+		return err
+	}
+	k.rows.after, done.Held = last.After, last.Held
+	k.note(func(s *KeeperStats) { s.Held, s.SweptAt = last.Held, time.Now() })
+	return nil
+}
+
+func (k *Keeper) sweepPayloads(ctx context.Context, done *Swept) error {
+	req := k.payloadRequest()
+	req.After = k.payloads.begin(resweepPayloads)
+	last, err := k.batches(ctx, req, done, func(p *store.Pruned) {
+		done.Emptied, done.EmptiedBytes = done.Emptied+p.Rows, done.EmptiedBytes+p.Bytes
+		k.note(func(s *KeeperStats) { s.Emptied += p.Rows })
+	})
+	if err == nil && done.Runner == "" {
+		k.payloads.after = last.After
+	}
+	return err
+}
+
+// batches sweeps until nothing is left and returns the last batch.
+func (k *Keeper) batches(ctx context.Context, req store.PruneRequest, done *Swept, count func(*store.Pruned)) (store.Pruned, error) {
 	for {
 		start := time.Now()
 		p, err := k.r.Prune(ctx, req)
 		k.note(func(s *KeeperStats) { s.Runner = err == nil && p.Runner == "" })
 		if err != nil || p.Runner != "" {
 			done.Runner = p.Runner
-			return done, err
+			return p, err
 		}
-		k.count(&done, &p)
+		count(&p)
 		if len(p.Left) == 0 {
-			k.after, done.Held = p.After, p.Held
-			k.note(func(s *KeeperStats) { s.Held, s.SweptAt = p.Held, time.Now() })
-			return done, nil
+			return p, nil
 		}
 		req.Lanes, req.After = p.Left, p.After
 		if err := sleep(ctx, time.Duration(p.Rows)*time.Second/time.Duration(k.opts.Rate)-time.Since(start)); err != nil {
-			return done, err
+			return p, err
 		}
 	}
 }
 
-// Due counts what a sweep would remove, as of the last look at the books.
+// Due counts what a sweep would remove, as of the last look at the books. A
+// payload that goes with its row counts on both sides.
 func (k *Keeper) Due(ctx context.Context) (Swept, error) {
 	req := k.request()
 	req.DryRun = true
 	p, err := k.r.Prune(ctx, req)
-	return Swept{Rows: p.Rows, Bytes: p.Bytes, Lanes: p.Lanes, Held: p.Held}, err
+	due := Swept{Rows: p.Rows, Bytes: p.Bytes, Lanes: p.Lanes, Held: p.Held}
+	if err != nil || k.opts.Payloads <= 0 {
+		return due, err
+	}
+	req = k.payloadRequest()
+	req.DryRun = true
+	p, err = k.r.Prune(ctx, req)
+	due.Emptied, due.EmptiedBytes = p.Rows, p.Bytes
+	return due, err
+}
+
+func (k *Keeper) payloadRequest() store.PruneRequest {
+	req := k.request()
+	req.Payloads, req.OlderThan, req.MaxBytes, req.Archive = true, k.opts.Payloads, 0, nil
+	return req
 }
 
 func (k *Keeper) request() store.PruneRequest {
@@ -217,7 +288,7 @@ func (k *Keeper) Look(ctx context.Context, req store.AuditRequest) (store.Books,
 func (k *Keeper) Run(ctx context.Context) {
 	var sweep, look <-chan time.Time
 	at := func(d time.Duration) <-chan time.Time { return time.After(d) }
-	if !k.opts.Off {
+	if !k.opts.Off || k.opts.Payloads > 0 {
 		sweep = at(k.opts.Every)
 	}
 	if k.opts.AuditEvery > 0 {
@@ -305,7 +376,7 @@ func (k *Keeper) say(ctx context.Context, what string, err error) {
 }
 
 func (k *Keeper) leave(ctx context.Context) {
-	if k.opts.Off || !k.Stats().Runner {
+	if !k.Stats().Runner {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

@@ -41,8 +41,12 @@ type PruneRequest struct {
 	// 0: no cap. Above it Pruned.Held says Over, and still nothing is removed
 	// that the pipe has not settled.
 	HoldRows, HoldBytes int64
-	DryRun              bool // count what is due and remove nothing; needs no lease
-	Leave               bool // give the lease back and do nothing else
+	// Payloads removes the payloads of settled rows instead of the rows: such a
+	// row is not replayed, and a pipe that begins before it sends it empty, with
+	// postrider.ErasedHeader. It goes neither by size nor with an archive.
+	Payloads bool
+	DryRun   bool // count what is due and remove nothing; needs no lease
+	Leave    bool // give the lease back and do nothing else
 	// Archive gets the rows before they are removed, in the order of lane and
 	// number. Only when it returns nil are exactly these rows removed. A crash
 	// between the two hands the same rows out again. nil: no archive.

@@ -25,6 +25,7 @@ type keeperSettings struct {
 	holdBytes  byteSize
 	rate       int
 	archive    string
+	payloads   time.Duration
 	auditEvery time.Duration
 }
 
@@ -37,13 +38,19 @@ func (k *keeperSettings) limitFlags(fs *pflag.FlagSet, maxBytes, rate, archive s
 	fs.StringVar(&k.archive, archive, "", "where rows go before they are removed: a folder, or command:COMMAND, which gets JSON lines")
 }
 
+// payloadFlag declares how long payloads stay.
+func (k *keeperSettings) payloadFlag(fs *pflag.FlagSet) {
+	fs.DurationVar(&k.payloads, "payload-retention", 0, "how long payloads of settled rows stay, when shorter than the rows; 0: as long as these")
+}
+
 // relayFlags declares the relay's part.
 func (k *keeperSettings) relayFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.retention, "retention", admin.DefaultRetention.String(), `how long settled rows stay, 0 for not at all; "off" removes nothing`)
 	k.limitFlags(fs, "retention-max-bytes", "retention-rate", "retention-archive")
+	k.payloadFlag(fs)
 	fs.DurationVar(&k.auditEvery, "audit-every", time.Minute, "time between two looks at the books; 0: never")
 	fs.Lookup("retention").DefValue = "168h"
-	mark(fs, "retention", "retention-max-bytes", "hold-max-rows", "hold-max-bytes", "retention-rate", "retention-archive", "audit-every")
+	mark(fs, "retention", "retention-max-bytes", "hold-max-rows", "hold-max-bytes", "retention-rate", "retention-archive", "payload-retention", "audit-every")
 }
 
 // options are those of a keeper, checked.
@@ -55,12 +62,16 @@ func (k *keeperSettings) options(log *slog.Logger) (*admin.KeeperOptions, error)
 		return nil, usagef("rate is %d: it must be at least 1 row per second", k.rate)
 	case k.holdRows < 0:
 		return nil, usagef("hold-max-rows is %d: it must not be negative", k.holdRows)
+	case k.payloads < 0:
+		return nil, usagef("payload-retention is %s: it must not be negative", k.payloads)
+	case k.payloads > 0 && k.archive != "":
+		return nil, usagef("payload-retention and an archive: the archive would hold rows without payloads, choose one")
 	case k.auditEvery < 0:
 		return nil, usagef("audit-every is %s: it must not be negative", k.auditEvery)
 	}
 	o := &admin.KeeperOptions{
 		OlderThan: k.olderThan, MaxBytes: int64(k.maxBytes), HoldRows: k.holdRows, HoldBytes: int64(k.holdBytes),
-		Rate: k.rate, AuditEvery: k.auditEvery, Logger: log,
+		Payloads: k.payloads, Rate: k.rate, AuditEvery: k.auditEvery, Logger: log,
 	}
 	command, isCommand := strings.CutPrefix(k.archive, "command:")
 	switch {
@@ -114,9 +125,9 @@ func startKeeper(ctx context.Context, st *opened, o *admin.KeeperOptions) (*admi
 
 // keeperMetrics are the series of the housekeeping of one outbox.
 type keeperMetrics struct {
-	keeper                                              *admin.Keeper
-	removed, heldRows, heldBytes, over, runner, failing *prometheus.Desc
-	difference, looked                                  *prometheus.Desc
+	keeper                                                       *admin.Keeper
+	removed, emptied, heldRows, heldBytes, over, runner, failing *prometheus.Desc
+	difference, looked                                           *prometheus.Desc
 }
 
 func newKeeperMetrics(k *admin.Keeper, labels prometheus.Labels) *keeperMetrics {
@@ -126,6 +137,7 @@ func newKeeperMetrics(k *admin.Keeper, labels prometheus.Labels) *keeperMetrics 
 	return &keeperMetrics{
 		keeper:     k,
 		removed:    d("retention_removed_total", "Settled rows that this process removed."),
+		emptied:    d("retention_emptied_total", "Settled rows whose payload this process removed."),
 		heldRows:   d("retention_held_rows", "Rows that the slowest pipe holds back, as of this process's last sweep.", "by"),
 		heldBytes:  d("retention_held_bytes", "Their size, an estimate.", "by"),
 		over:       d("retention_held_over", "1 while a pipe holds back more than the cap."),
@@ -143,6 +155,7 @@ func (m *keeperMetrics) Describe(chan<- *prometheus.Desc) {}
 func (m *keeperMetrics) Collect(ch chan<- prometheus.Metric) {
 	c, s := series{ch}, m.keeper.Stats()
 	c.counter(m.removed, float64(s.Removed))
+	c.counter(m.emptied, float64(s.Emptied))
 	c.gauge(m.runner, truth(s.Runner))
 	c.gauge(m.failing, truth(s.Failed != ""))
 	if s.Runner {

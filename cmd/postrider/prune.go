@@ -18,6 +18,8 @@ type pruneAnswer struct {
 	DryRun       bool                 `json:"dry_run"`
 	Rows         int64                `json:"rows"`
 	PayloadBytes int64                `json:"payload_bytes"`
+	Emptied      int64                `json:"emptied"`
+	EmptiedBytes int64                `json:"emptied_bytes"`
 	Lanes        map[store.Lane]int64 `json:"lanes,omitempty"`
 	OtherRunner  string               `json:"other_runner,omitempty"` // who sweeps, when it is somebody else
 	HeldBy       string               `json:"held_by,omitempty"`
@@ -65,6 +67,7 @@ func (a *app) pruneCommand() *cobra.Command {
 	fs.SortFlags = false
 	fs.DurationVar(&set.olderThan, "older-than", admin.DefaultRetention, "how old rows must be; 0s: all that are settled")
 	set.limitFlags(fs, "max-bytes", "rate", "archive")
+	set.payloadFlag(fs)
 	fs.BoolVar(&dry, "dry-run", false, "count what is due and remove nothing")
 	fs.BoolVar(&loop, "loop", false, "sweep again and again until interrupted")
 	fs.DurationVar(&every, "every", 30*time.Second, "pause between two sweeps of --loop")
@@ -126,7 +129,7 @@ func (a *app) prune(ctx context.Context, k *admin.Keeper, loop bool, every time.
 }
 
 func (a *app) printSwept(s admin.Swept, dry bool) error {
-	answer := pruneAnswer{dry, s.Rows, s.Bytes, s.Lanes, s.Runner, s.Held.Pipe, s.Held.Rows, s.Held.Bytes, s.Held.Over}
+	answer := pruneAnswer{dry, s.Rows, s.Bytes, s.Emptied, s.EmptiedBytes, s.Lanes, s.Runner, s.Held.Pipe, s.Held.Rows, s.Held.Bytes, s.Held.Over}
 	err := a.print(answer, func(w *tabwriter.Writer) {
 		what := "removed"
 		if dry {
@@ -137,6 +140,9 @@ func (a *app) printSwept(s admin.Swept, dry bool) error {
 			return
 		}
 		row(w, what, fmt.Sprintf("%d rows, %d bytes of payload", s.Rows, s.Bytes))
+		if s.Emptied > 0 {
+			row(w, what, fmt.Sprintf("payloads of %d rows, %d bytes", s.Emptied, s.EmptiedBytes))
+		}
 		if s.Held.Pipe != "" {
 			row(w, "held", fmt.Sprintf("%d rows, about %d bytes, which pipe %s has not settled", s.Held.Rows, s.Held.Bytes, visible(s.Held.Pipe, "")))
 		}

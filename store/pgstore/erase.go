@@ -111,12 +111,18 @@ JOIN {{schema}}.parked k ON k.lane = l.lane WHERE k.key = $1 AND ($2 = '' OR k.t
 page AS MATERIALIZED (SELECT o.lane, o.seq FROM lane l JOIN {{schema}}.outbox o ON o.lane = l.lane
   WHERE o.key = $1 AND ($2 = '' OR o.topic = $2) AND o.emptied_at IS NULL AND NOT EXISTS (SELECT FROM cursors c WHERE ` + open + `)
   AND EXISTS (SELECT FROM cursors) ORDER BY o.seq LIMIT $3)
-UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = ` + erasedMark + `
- || coalesce((SELECT jsonb_object_agg(h.key, h.value) FROM jsonb_each(o.headers) h
-    WHERE h.key IN (SELECT jsonb_object_keys(c.wanted) FROM cursors c WHERE c.wanted IS NOT NULL)), '{}')
+UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = ` + erasedMark("$4") + ` || ` + filterHeaders("cursors", "wanted") + `
 FROM page p WHERE o.lane = p.lane AND o.seq = p.seq AND o.emptied_at IS NULL`)
 }
 
-// erasedMark is the header $4 of a message without content, for pipes that are
-// made later and begin before it.
-const erasedMark = `jsonb_build_object($4::text, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))`
+// erasedMark is the header of a message without content, for pipes that are made
+// later and begin before it.
+func erasedMark(name string) string {
+	return `jsonb_build_object(` + name + `::text, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))`
+}
+
+// filterHeaders are the headers of row o by which a pipe chooses its messages.
+func filterHeaders(table, column string) string {
+	return `coalesce((SELECT jsonb_object_agg(h.key, h.value) FROM jsonb_each(o.headers) h
+    WHERE h.key IN (SELECT jsonb_object_keys(f.` + column + `) FROM ` + table + ` f WHERE f.` + column + ` IS NOT NULL)), '{}')`
+}

@@ -193,3 +193,57 @@ func TestEraseNeedsKeyAndReason(t *testing.T) {
 		t.Error("an empty key is accepted")
 	}
 }
+
+// Payloads go before their rows, and nothing else of a row does; stragglers and
+// what a pipe has not settled keep theirs.
+func TestPayloadRetention(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		late := d.begin()
+		d.do(late, `INSERT INTO box.outbox (topic, key, type, payload, created_at) VALUES ('t', 'k', 'late', 'secret', now() - interval '2 days')`)
+		d.exec(`INSERT INTO box.outbox (topic, key, type, payload, headers, created_at) SELECT 't', 'k' || g, 'x', 'secret', '{"a": "1"}', now() - interval '1 day' * (g % 2)
+			FROM generate_series(1, 100) g`)
+		d.exec(`INSERT INTO box.outbox (topic, key, payload, headers, created_at)
+			SELECT 't', 'full', 'secret', jsonb_object_agg('h' || g, ''), now() - interval '1 day' FROM generate_series(1, 64) g`)
+		req := store.PruneRequest{Payloads: true, OlderThan: time.Hour, Limit: 40}
+		if n, _ := d.prune(o.store, req); n != 0 {
+			t.Errorf("%d payloads of pending rows are gone", n)
+		}
+		o.drain()
+		d.look(o.store, store.AuditRequest{})
+		dry := req
+		dry.DryRun = true
+		if p, err := o.store.Prune(t.Context(), dry); err != nil || p.Rows != 51 || p.Bytes != 51*6 {
+			t.Errorf("dry run: %+v, %v", p, err)
+		}
+		if n, _ := d.prune(o.store, req); n != 51 {
+			t.Errorf("the payloads of %d rows are gone, want 51", n)
+		}
+		d.commit(late)
+		if n, _ := d.prune(o.store, req); n != 0 {
+			t.Errorf("%d payloads of a straggler or gone before", n)
+		}
+		o.want("late")
+		if n, _ := d.prune(o.store, req); n != 1 {
+			t.Errorf("%d payloads of the straggler", n)
+		}
+		if n := d.count(`SELECT count(*) FROM box.outbox WHERE payload = '' AND emptied_at IS NOT NULL AND headers ? 'erased-at'`); n != 52 {
+			t.Errorf("%d rows are marked", n)
+		}
+		if n := d.count(`SELECT count(*) FROM box.outbox WHERE headers @> '{"a": "1"}'`); n != 100 {
+			t.Errorf("%d rows have their headers", n)
+		}
+		d.balanced(o.store, store.AuditRequest{Full: true})
+		if _, err := o.store.Prune(t.Context(), store.PruneRequest{Runner: "r", Payloads: true, MaxBytes: 1}); err == nil {
+			t.Error("payloads by size")
+		}
+		keeper := admin.NewKeeper(o.store, &admin.KeeperOptions{OlderThan: 36 * time.Hour, Payloads: time.Minute, Rate: 1e6, Batch: 64})
+		if done, err := keeper.Sweep(t.Context()); err == nil && done.Runner != "" {
+			d.exec(`UPDATE box.retention SET until = '-infinity'`)
+		}
+		d.exec(`UPDATE box.outbox SET created_at = now() - interval '1 hour' WHERE type = 'x'`)
+		done, err := keeper.Sweep(t.Context())
+		if err != nil || done.Emptied != 50 || done.Rows != 1 || done.EmptiedBytes != 300 {
+			t.Errorf("a keeper's sweep: %+v, %v", done, err)
+		}
+	})
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 )
 
@@ -31,6 +32,9 @@ var errReopen = errors.New("the database's history changed since the books were 
 func (s *Store) Prune(ctx context.Context, req store.PruneRequest) (store.Pruned, error) {
 	if s.bad != nil {
 		return store.Pruned{}, s.bad
+	}
+	if req.Payloads && (req.Archive != nil || req.MaxBytes > 0) {
+		return store.Pruned{}, errors.New("prune: payloads go by age alone, and into no archive")
 	}
 	if req.Runner == "" && !req.DryRun {
 		return store.Pruned{}, errors.New("prune: the runner has no name")
@@ -193,7 +197,11 @@ func (p *pruning) size(ctx context.Context, tx pgx.Tx) (present int64, err error
 
 // batch removes rows without looking at their payloads.
 func (p *pruning) batch(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, p.store.sql.prunePage, p.ids, p.after, p.age, p.limit)
+	text, args := p.store.sql.prunePage, []any{p.ids, p.after, p.age, p.limit}
+	if p.req.Payloads {
+		text, args = p.store.sql.emptyPage, append(args, postrider.ErasedHeader)
+	}
+	rows, err := tx.Query(ctx, text, args...)
 	if err != nil {
 		return err
 	}
@@ -231,7 +239,11 @@ func (p *pruning) sawPage(lane store.Lane, seen, last int64) {
 
 // due counts instead of removing.
 func (p *pruning) due(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, p.store.sql.pruneDue, p.ids, p.after, p.age)
+	text := p.store.sql.pruneDue
+	if p.req.Payloads {
+		text = p.store.sql.emptyDue
+	}
+	rows, err := tx.Query(ctx, text, p.ids, p.after, p.age)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ type retainStatements struct {
 	retainLeave, retainLock, retainSafe        string
 	retainSize, retainHeld, retainNote         string
 	prunePage, pruneDue, pruneRows, pruneExact string
+	emptyPage, emptyDue                        string
 	tidyProgress, tidyRelays, tidyActs         string
 	tidyJournal, mayTidyJournal                string
 	bookTurn, bookOpen, bookLook, bookSave     string // books
@@ -38,7 +39,8 @@ WHERE owner = $1 OR NOT (until > clock_timestamp() AND until <= clock_timestamp(
  (SELECT count(*) FROM {{schema}}.pipe)
 FROM {{schema}}.outbox_info i CROSS JOIN {{schema}}.book_cursor b CROSS JOIN {{schema}}.outbox_seq s`)
 	const page = `a.lane, o.seq, $3::float8 <= 0 OR o.created_at < clock_timestamp() - $3::float8 * interval '1 second' AS old,
-  {{schema}}.settled(o.seq, o.xid, k.pos, k.low, k.inflight, '{}'::int8multirange, 0::bigint) AS free, octet_length(o.payload) AS bytes
+  {{schema}}.settled(o.seq, o.xid, k.pos, k.low, k.inflight, '{}'::int8multirange, 0::bigint) AS free, octet_length(o.payload) AS bytes,
+  o.emptied_at IS NULL AND octet_length(o.payload) > 0 AS filled
  FROM unnest($1::smallint[], $2::bigint[]) AS a(lane, after)
  JOIN (SELECT * FROM {{schema}}.keeper OFFSET 0) k ON k.lane = a.lane
  CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = a.lane AND o.seq > a.after AND o.seq <= k.pos`
@@ -50,6 +52,16 @@ SELECT p.lane, count(*), coalesce((SELECT s.n FROM sums s WHERE s.lane = p.lane)
  coalesce(max(p.seq) FILTER (WHERE p.old), -1), coalesce(sum(p.bytes) FILTER (WHERE p.old AND p.free), 0)::bigint
 FROM page p GROUP BY p.lane`)
 	st.pruneDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free GROUP BY lane`)
+	// Headers that leave no room for the mark go, but for those that pipes filter by.
+	st.emptyPage = q(`WITH page AS MATERIALIZED (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o),
+mark AS MATERIALIZED (SELECT ` + erasedMark("$5") + ` AS m),
+gone AS (UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = CASE WHEN {{schema}}.headers_fit(o.headers || m.m)
+   THEN o.headers || m.m ELSE m.m || ` + filterHeaders(`{{schema}}.pipe`, "headers") + ` END
+ FROM page p, mark m WHERE p.old AND p.free AND p.filled AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane)
+SELECT p.lane, count(*), (SELECT count(*) FROM gone g WHERE g.lane = p.lane),
+ coalesce(max(p.seq) FILTER (WHERE p.old), -1), coalesce(sum(p.bytes) FILTER (WHERE p.old AND p.free AND p.filled), 0)::bigint
+FROM page p GROUP BY p.lane`)
+	st.emptyDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free AND filled GROUP BY lane`)
 	// With an archive the rows come first. At least one is returned whatever its size.
 	st.pruneRows = q(`WITH page AS MATERIALIZED (SELECT p.*, sum(p.bytes) FILTER (WHERE p.old AND p.free) OVER (ORDER BY p.seq) - p.bytes AS before
  FROM (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o) p)
