@@ -241,7 +241,7 @@ func TestDryRunMakesNoFile(t *testing.T) {
 // are run, see operating_test.go.
 func TestDocumentedCommands(t *testing.T) {
 	command := regexp.MustCompile("(?m)(?:^|`)postrider ([a-z][^`\n#]*)")
-	for _, name := range []string{"README.md", "docs/operating.md", "docs/personal-data.md", "examples/orders/cmd/orders/main.go"} {
+	for _, name := range []string{"README.md", "docs/personal-data.md", "examples/orders/cmd/orders/main.go"} {
 		data, err := os.ReadFile(filepath.Join("..", "..", name))
 		if err != nil {
 			t.Fatal(err)
