@@ -55,6 +55,7 @@ func checks() []check {
 		{name: "wraparound", look: (*patient).wraparound},
 		{name: "vacuum", look: (*patient).vacuum},
 		{name: "size", look: (*patient).size},
+		{name: "partitions", look: (*patient).partitions, tables: true},
 		{name: "retention", look: (*patient).retention, tables: true},
 		{name: "books", look: (*patient).books, tables: true},
 		{name: "pipes", look: (*patient).pausedPipes, tables: true},

@@ -8,6 +8,32 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
+// partitions looks whether there is room ahead for new numbers.
+func (p *patient) partitions(ctx context.Context) ([]store.Finding, error) {
+	all, err := p.s.partitions(ctx, p.tx)
+	if err != nil {
+		return nil, err
+	}
+	if len(all.List) == 0 {
+		return fine("the outbox is one table"), nil
+	}
+	data := map[string]any{"partitions": len(all.List), "ahead": all.Ahead, "room": all.Room, "current": all.Current}
+	alarm := all.Alarm()
+	if alarm == "" {
+		found := fine("%d partitions, %d of them ahead", len(all.List), all.Ahead)
+		found[0].Data = data
+		return found, nil
+	}
+	f := store.Finding{
+		Severity: store.Warning, What: fmt.Sprintf("%d partitions, %d of them ahead: %s", len(all.List), all.Ahead, alarm), Data: data,
+		Why: "when the last number of the last partition is used, no writer can insert", Fix: "postrider partitions tend, or a relay, which does it by itself",
+	}
+	if all.Room < store.LowRoom {
+		f.Severity = store.Critical
+	}
+	return []store.Finding{f}, nil
+}
+
 // unattended is how long an outbox may go without a pass of retention.
 const unattended = 24 * time.Hour
 

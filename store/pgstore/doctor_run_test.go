@@ -330,3 +330,46 @@ func TestDoctorSeesAPooler(t *testing.T) {
 		t.Errorf("without a pooler: %+v", f)
 	}
 }
+
+// An outbox in partitions is in order too, until nobody makes new ones.
+func TestDoctorFindsPartitionsThatRunOut(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.convert()
+		req := store.ExamineRequest{Only: []string{"sequence", "unlogged", "columns", "indexes", "constraints", "triggers", "wraparound", "vacuum", "retention"}}
+		for _, f := range d.examine(d.store("main"), req, "partitions") {
+			if f.Severity != store.OK {
+				d.Errorf("fresh: %+v", f)
+			}
+		}
+		found, err := d.store("main").Examine(d.Context(), req)
+		if err != nil {
+			d.Fatal(err)
+		}
+		for _, f := range found {
+			if f.Severity != store.OK {
+				d.Errorf("in partitions: %+v", f)
+			}
+		}
+		p, err := d.store("main").Partitions(d.Context())
+		if err != nil {
+			d.Fatal(err)
+		}
+		top := p.List[len(p.List)-1].Above
+		tend := func(d *db, o *owner) { o.drain(); d.tend(store.TendRequest{OlderThan: keep}) }
+		for _, a := range []ailment{
+			{
+				name: "none ahead", check: "partitions", severity: store.Warning, word: "no partition is made ahead", mend: tend,
+				provoke: func(d *db, _ *owner) { d.exec(`SELECT setval('box.outbox_seq', $1)`, top-60_000_000_000) },
+			},
+			{name: "numbers run out", check: "partitions", severity: store.Critical, word: "numbers run out", mend: tend, provoke: func(d *db, _ *owner) {
+				p, err := d.store("main").Partitions(d.Context())
+				if err != nil {
+					d.Fatal(err)
+				}
+				d.exec(`SELECT setval('box.outbox_seq', $1)`, p.List[len(p.List)-1].Above-1000)
+			}},
+		} {
+			a.suffer(d, o)
+		}
+	})
+}

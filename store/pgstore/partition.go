@@ -26,12 +26,17 @@ func (s *Store) Partitions(ctx context.Context) (store.Partitions, error) {
 	if s.bad != nil {
 		return store.Partitions{}, s.bad
 	}
-	p, err := s.partitions(ctx)
+	p, err := s.partitions(ctx, s.pool)
 	return p, s.wrap("list the partitions", err)
 }
 
-func (s *Store) partitions(ctx context.Context) (p store.Partitions, err error) {
-	rows, err := s.pool.Query(ctx, s.sql.partitions)
+// rower is a pool, or a transaction that is under way.
+type rower interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func (s *Store) partitions(ctx context.Context, by rower) (p store.Partitions, err error) {
+	rows, err := by.Query(ctx, s.sql.partitions)
 	if err != nil {
 		return p, err
 	}
@@ -66,7 +71,7 @@ func (s *Store) Tend(ctx context.Context, req store.TendRequest) (store.Tended, 
 		return t, s.bad
 	}
 	var err error
-	if t.Partitions, err = s.partitions(ctx); err != nil || len(t.List) == 0 {
+	if t.Partitions, err = s.partitions(ctx, s.pool); err != nil || len(t.List) == 0 {
 		return t, s.wrap("tend the partitions", err)
 	}
 	every, bytes := req.Every, req.MaxBytes
@@ -105,7 +110,7 @@ func (s *Store) Tend(ctx context.Context, req store.TendRequest) (store.Tended, 
 		t.Busy, err = true, nil
 	}
 	if err == nil {
-		t.Partitions, err = s.partitions(ctx)
+		t.Partitions, err = s.partitions(ctx, s.pool)
 	}
 	return t, s.wrap("tend the partitions", err)
 }
