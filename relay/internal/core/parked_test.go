@@ -289,3 +289,38 @@ func TestAStragglerBehindAYoungerHeadIsLookedFor(t *testing.T) {
 		})
 	}
 }
+
+// A lane that a person has paused is not read, and its acts are executed: one of
+// them ends the pause.
+func TestAPausedLaneIsNotRead(t *testing.T) {
+	r := newRig(t, Config{})
+	r.leadWith(lanes(1, store.ParkedView{}))
+	ask := func(kind store.ActKind, id int64, paused bool) {
+		t.Helper()
+		r.now += 700 * time.Millisecond
+		r.step(Tick{})
+		l, _ := maybe[Lease](r)
+		r.step(Leased{ID: l.ID, Grant: r.grant(store.Request{ID: id, Act: store.Act{Kind: kind}})})
+		s := take[Settle](r)
+		wantEqual(t, "acts", fmt.Sprint(s.Settlements[0].Requests), fmt.Sprintf("[%d]", id))
+		none[Read](r)
+		r.step(Settled{ID: s.ID})
+		look := take[Read](r)
+		wantEqual(t, "looks at what is parked", look.Reads[0].Parked, true)
+		r.step(ReadDone{ID: look.ID, Batches: []store.Batch{r.parkedBatch(store.ParkedView{Paused: paused}, 0, 0)}})
+	}
+	r.read() // nothing
+	ask(store.ActPause, 1, true)
+	r.pass(600 * time.Millisecond)
+	r.step(Woke{ID: take[Wait](r).ID})
+	none[Read](r)
+	ask(store.ActResume, 2, false)
+	wantEqual(t, "reads again", take[Read](r).Reads[0].Parked, false)
+	p := factsOf[LanePaused](r)
+	if len(p) != 2 || !p[0].On || p[1].On || p[0].Reason != PausedByPerson {
+		t.Errorf("paused %+v", p)
+	}
+	r = newRig(t, Config{})
+	r.leadWith(lanes(1, store.ParkedView{Paused: true}))
+	none[Read](r)
+}
