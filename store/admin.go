@@ -156,6 +156,7 @@ type MigrateRequest struct {
 	// more: it was dumped and restored, or its sequence was set back. Nothing
 	// is lost by it. Only stores that refuse such an outbox have work to do.
 	Adopt bool
+	Actor string // who, for the journal of a store that keeps one; "": unknown
 	// Roles makes the group roles of the outbox (writer, relay, reader, admin)
 	// that are not there and sets what they may do. Stores without roles refuse.
 	Roles bool

@@ -45,7 +45,7 @@ func (a *app) migrateCommand() *cobra.Command {
 			return usagef("--role-prefix goes with --roles")
 		}
 		return a.migrate(cmd, store.MigrateRequest{
-			Target: to, DryRun: dryRun, Adopt: adopt, Roles: roles, RolePrefix: rolePrefix, Partition: partition,
+			Target: to, DryRun: dryRun, Adopt: adopt, Actor: a.actor(), Roles: roles, RolePrefix: rolePrefix, Partition: partition,
 		}, printSQL)
 	}
 	cmd := &cobra.Command{

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,17 +52,18 @@ FROM {{schema}}.lane_cursor c ORDER BY c.pipe, c.lane`)
 // one is marked so that no transaction id of that one is looked for again; one
 // of this server has its sequence lifted above every row and every cursor, and
 // every reader looks again at what began after its last look.
-func (s *Store) adopt(ctx context.Context) (*store.Step, error) {
+func (s *Store) adopt(ctx context.Context, actor string) (*store.Step, error) {
 	start := time.Now()
 	home := false
 	if err := s.pool.QueryRow(ctx, s.sql.home).Scan(&home); err != nil {
 		return nil, s.wrap("adopt", err)
 	}
+	entry := store.JournalEntry{Actor: cmp.Or(actor, "unknown"), Act: "adopt"}
 	var err error
 	if home {
-		err = s.adoptOwn(ctx)
+		err = s.adoptOwn(ctx, entry)
 	} else {
-		err = s.adoptMoved(ctx)
+		err = s.adoptMoved(ctx, entry)
 	}
 	if err != nil {
 		return nil, err
@@ -69,16 +71,21 @@ func (s *Store) adopt(ctx context.Context) (*store.Step, error) {
 	return &store.Step{Version: Version, Name: "adopt", Took: time.Since(start)}, nil
 }
 
-func (s *Store) adoptOwn(ctx context.Context) error {
+func (s *Store) adoptOwn(ctx context.Context, entry store.JournalEntry) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return s.wrap("adopt", err)
 	}
 	defer conn.Release()
-	return s.wrap("adopt", s.liftSequence(ctx, conn.Conn(), 0))
+	if err := s.liftSequence(ctx, conn.Conn(), 0); err != nil {
+		return s.wrap("adopt", err)
+	}
+	// setval knows no transaction, so the entry has one of its own.
+	_, err = conn.Exec(ctx, s.sql.audit, s.auditArgs(entry)...)
+	return s.wrap("adopt", err)
 }
 
-func (s *Store) adoptMoved(ctx context.Context) error {
+func (s *Store) adoptMoved(ctx context.Context, entry store.JournalEntry) error {
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := s.lockMigration(ctx, tx); err != nil {
 			return err
@@ -101,6 +108,9 @@ func (s *Store) adoptMoved(ctx context.Context) error {
 			return err
 		}
 		if _, err := tx.Exec(ctx, s.sql.adoptInfo, floor); err != nil {
+			return err
+		}
+		if _, err := s.audit(ctx, tx, entry); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, s.sql.adoptRelays)

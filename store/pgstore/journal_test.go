@@ -123,3 +123,97 @@ func TestJournalIsAppendOnly(t *testing.T) {
 		d.exec(`DELETE FROM box.audit WHERE act = 'old'`)
 	})
 }
+
+// Every act of a person leaves a row in the journal, in whatever part of the store
+// it is kept, and none is without who did it.
+func TestEveryActIsInTheJournal(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		s, ctx := o.store, t.Context()
+		request := func(act store.Act) error {
+			act.Actor, act.Reason = "ann", "test"
+			_, err := s.Request(ctx, act)
+			return err
+		}
+		order := func(kind store.ActKind, key string) error {
+			_, _, err := s.Order(ctx, store.Order{Kind: kind, Match: store.Match{Key: key}, Actor: "ann", Reason: "test"})
+			return err
+		}
+		for _, c := range []struct {
+			act, result string
+			do          func() error
+		}{
+			{"retry", "done", func() error { return request(store.Act{Kind: store.ActRetry, Seq: o.park("a", "x", store.Dead).Seq}) }},
+			{"discard", "done", func() error { return request(store.Act{Kind: store.ActDiscard, Seq: o.park("b", "x", store.Dead).Seq}) }},
+			{"pause", "done", func() error { return request(store.Act{Kind: store.ActPause, Key: "c"}) }},
+			{"resume", "done", func() error { return request(store.Act{Kind: store.ActResume, Key: "c"}) }},
+			{"pause", "done", func() error { return request(store.Act{Kind: store.ActPause, Lane: 2}) }},
+			{"resume", "done", func() error { return request(store.Act{Kind: store.ActResume, Lane: 2}) }},
+			{"retry", "done", func() error { o.park("d", "x", store.Dead); return order(store.ActRetry, "d") }},
+			{"discard", "done", func() error { o.park("e", "x", store.Dead); return order(store.ActDiscard, "e") }},
+			{"skip", "done", func() error { o.park("f", "x", store.Dead); return order(store.ActSkip, "f") }},
+			{"replay", "done", func() error {
+				d.exec(`INSERT INTO box.outbox (topic, key) VALUES ('t', 'g')`)
+				o.drain()
+				return order(store.ActReplay, "g")
+			}},
+			{"cancel", "", func() error {
+				d.dead(1, 0)
+				id, _ := o.order(store.Order{Kind: store.ActDiscard, Match: store.Match{Type: "x"}})
+				return s.CancelOrder(ctx, id, "ann", "test")
+			}},
+			{"pipe add", "", func() error {
+				_, err := s.AddPipe(ctx, store.AddPipe{Name: "p", Actor: "ann", Reason: "test"})
+				return err
+			}},
+			{"pipe pause", "", func() error { return s.PausePipe(ctx, store.PausePipe{Name: "p", Actor: "ann", Reason: "test"}) }},
+			{"pipe resume", "", func() error {
+				return s.PausePipe(ctx, store.PausePipe{Name: "p", Resume: true, Actor: "ann", Reason: "test"})
+			}},
+			{"pipe remove", "", func() error {
+				_, err := s.RemovePipe(ctx, store.RemovePipe{Name: "p", Actor: "ann", Reason: "test"})
+				return err
+			}},
+			{"strict add", "", func() error {
+				_, err := s.SetStrict(ctx, store.StrictRequest{Topic: "s", Strict: true, Actor: "ann", Reason: "test"})
+				return err
+			}},
+			{"strict remove", "", func() error {
+				_, err := s.SetStrict(ctx, store.StrictRequest{Topic: "s", Actor: "ann", Reason: "test"})
+				return err
+			}},
+			{"erase", "", func() error {
+				_, err := s.Erase(ctx, store.EraseRequest{EraseQuery: store.EraseQuery{Key: "b"}, Actor: "ann", Reason: "test"}, 10)
+				return err
+			}},
+			{"adopt", "", func() error { _, err := s.Migrate(ctx, store.MigrateRequest{Adopt: true, Actor: "ann"}); return err }},
+		} {
+			var before int64
+			if last, err := s.Entries(ctx, store.JournalQuery{Limit: 1}); err != nil {
+				t.Fatal(err)
+			} else if len(last) > 0 {
+				before = last[0].ID
+			}
+			if err := c.do(); err != nil {
+				t.Fatalf("%s: %v", c.act, err)
+			}
+			o.execute()
+			var results []string
+			found, err := s.Entries(ctx, store.JournalQuery{Act: c.act, Actor: "ann"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range found {
+				if e.ID > before {
+					results = append(results, e.Result)
+				}
+			}
+			want := []string{"done"}
+			if c.result != "" {
+				want = []string{c.result, "asked"}
+			}
+			if !slices.Equal(results, want) {
+				t.Errorf("%s: entries %q, want %q", c.act, results, want)
+			}
+		}
+	})
+}

@@ -221,7 +221,7 @@ func (s *Store) afterSteps(ctx context.Context, req store.MigrateRequest, done [
 		}
 	}
 	if req.Adopt {
-		step, err := s.adopt(ctx)
+		step, err := s.adopt(ctx, req.Actor)
 		if err != nil {
 			return done, err
 		}
