@@ -17,7 +17,7 @@ SELECT k.pipe, k.lane, k.seq, $3, $4, $5, a.id FROM k, a RETURNING id`)
 	// One record. A relay of the version before writes no audit row here: the one
 	// that asked for it stands.
 	st.execute = q(`WITH x AS (SELECT q.id, q.lane, q.seq, q.kind, $4::bigint AS n FROM {{schema}}.request q
-  WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry', 'discard') FOR UPDATE),
+  WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry', 'discard') FOR UPDATE SKIP LOCKED),
 w AS (SELECT * FROM x WHERE ` + won + `),
 discarded AS (DELETE FROM {{schema}}.parked k USING w WHERE w.kind = 'discard'
   AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING k.key, 0 AS generation),
@@ -41,7 +41,7 @@ a AS (INSERT INTO {{schema}}.audit (actor, act, pipe, lane, key, reason, result)
 INSERT INTO {{schema}}.request (pipe, lane, seq, kind, actor, reason, key, ask)
 SELECT $1, l.lane, 0, $3, $4, $5, $6, a.id FROM l, a RETURNING id`)
 	st.executeHold = q(`WITH x AS (SELECT q.*, $4::bigint AS n FROM {{schema}}.request q
-  WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('pause', 'resume') FOR UPDATE),
+  WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('pause', 'resume') FOR UPDATE SKIP LOCKED),
 w AS (SELECT * FROM x WHERE ` + won + `),
 paused AS (INSERT INTO {{schema}}.hold (pipe, lane, key, ask) SELECT w.pipe, w.lane, w.key, w.ask FROM w WHERE w.kind = 'pause'
   ON CONFLICT DO NOTHING RETURNING 1),

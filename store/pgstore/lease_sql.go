@@ -50,6 +50,13 @@ JOIN unnest($3::smallint[], $4::bigint[]) AS x(lane, n) ON x.lane = c.lane AND x
 WHERE c.pipe = $1 AND c.owner = $2 ORDER BY c.lane ON CONFLICT DO NOTHING`)
 	st.releaseAll = q(next + `''` + rest + ` FROM {{schema}}.lane_cursor c
 WHERE c.pipe = $1 AND c.owner = $2 ORDER BY c.lane ON CONFLICT DO NOTHING`)
+	// held are the lanes c of pipe $1 that boot id $2 owns and has taken or settled
+	// since it joined.
+	held := `FROM {{schema}}.lane_cursor c
+JOIN {{schema}}.relay r ON r.pipe = c.pipe AND r.boot_id = c.owner
+JOIN {{schema}}.progress g ON g.pipe = c.pipe AND g.lane = c.lane AND g.n = c.n
+ AND ` + since("g.xmin", "r.joined", "pg_snapshot_xmax(pg_current_snapshot())") + `
+WHERE c.pipe = $1 AND c.owner = $2`
 	// Random among the free, so that two instances that start together do not
 	// want the same lanes; inserted in ascending order, so that they cannot
 	// wait for each other in a circle.
@@ -83,12 +90,14 @@ CROSS JOIN LATERAL (SELECT * FROM {{schema}}.request r WHERE r.pipe = $1 AND r.l
 FROM {{schema}}.outbox_seq s`)
 }
 
-// held are the lanes c of pipe $1 that boot id $2 owns and has taken or settled
-// since it joined. Ages compare two ids of the same clock, whatever it shows now.
-const held = `FROM {{schema}}.lane_cursor c
-JOIN {{schema}}.relay r ON r.pipe = c.pipe AND r.boot_id = c.owner
-JOIN {{schema}}.progress g ON g.pipe = c.pipe AND g.lane = c.lane AND g.n = c.n AND age(g.xmin) <= age(r.joined::xid)
-WHERE c.pipe = $1 AND c.owner = $2`
+// since is true when the transaction of a row began no earlier than joined, an
+// xid8. The row has only the low half of its id. Ages have the same beginning, so
+// their difference is that of the halves, whatever the clock of ids shows; and an
+// instance that joined half of the circle ago has taken its lanes since.
+func since(xmin, joined, next string) string {
+	return `((age(` + joined + `::xid)::bigint - age(` + xmin + `)) & 4294967295 < 2147483648
+ OR ` + next + `::text::bigint - ` + joined + `::text::bigint > 2147483647)`
+}
 
 // alive is true of a row of relay, by the table's alias and a dot, whose time has
 // not come. One whose time lies further ahead than any heartbeat puts it was

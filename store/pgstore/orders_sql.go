@@ -72,7 +72,7 @@ FROM {{schema}}.request r WHERE r.pipe = $1 AND r.ask = $2 AND r.upto IS NOT NUL
  WHERE pipe = $1 AND ask = $2 AND upto IS NOT NULL AND done_at IS NULL RETURNING 1)
 SELECT CASE WHEN EXISTS (SELECT 1 FROM ended) THEN (SELECT sum(moved)::bigint FROM {{schema}}.request WHERE pipe = $1 AND ask = $2) END`)
 	st.executeMany = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, '{}'::jsonb AS more, ` + orderRoom + ` AS room FROM {{schema}}.request q
-  WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry-many', 'discard-many', 'skip') FOR UPDATE),
+  WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry-many', 'discard-many', 'skip') FOR UPDATE SKIP LOCKED),
 w AS (SELECT * FROM x WHERE x.room > 0 AND ` + won + `),
 page AS (SELECT k.* FROM w CROSS JOIN LATERAL (SELECT k.seq, k.id, k.lane, k.topic, k.key, k.type, k.created_at, k.class, k.code, k.error, k.state,
     k.captures, k.headers, w.a, w.kind FROM {{schema}}.parked k
@@ -94,7 +94,7 @@ counted AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, discarde
 	// what came behind it. The generation is the same for all pages of a lane.
 	st.executeReplay = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, ` + orderRoom + ` AS room,
     coalesce((q.args->>'generation')::integer, 1 + coalesce((SELECT r.generation FROM {{schema}}.repair r WHERE r.pipe = $1 AND r.lane = $3), 0)) AS again
-  FROM {{schema}}.request q WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind = 'replay' FOR UPDATE),
+  FROM {{schema}}.request q WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind = 'replay' FOR UPDATE SKIP LOCKED),
 c AS (SELECT * FROM {{schema}}.lane_cursor c WHERE c.pipe = $1 AND c.lane = $3 AND EXISTS (SELECT 1 FROM x)),
 w AS (SELECT x.*, jsonb_build_object('generation', x.again) AS more FROM x, c WHERE x.room > 0 AND ` + won + ` AND (x.gate IS NULL OR NOT EXISTS (
     SELECT 1 FROM {{schema}}.outbox o WHERE o.lane = $3 AND o.seq > c.pos AND o.seq <= x.gate)

@@ -35,3 +35,44 @@ func TestRejoinedInstanceHoldsWhatItTookAnew(t *testing.T) {
 		}
 	})
 }
+
+// A person who holds a request's row in a transaction that he left open keeps
+// nobody from settling; the request is executed when he has gone.
+func TestALockedRequestStopsNobody(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := fresh(t, version, 2)
+		st, req := d.store("main"), store.LeaseRequest{BootID: "A", TTL: time.Minute}
+		id, err := st.Request(t.Context(), store.Act{Kind: store.ActPause, Lane: 1, Actor: "ann", Reason: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		person := d.begin()
+		d.do(person, `SELECT * FROM box.request FOR UPDATE`)
+		execute := func() bool {
+			g := mustLease(t, st, req)
+			if len(g.Requests) != 1 {
+				t.Fatalf("%d requests are listed", len(g.Requests))
+			}
+			var all []store.Settlement
+			for _, l := range g.Lanes {
+				all = append(all, store.Settlement{BootID: "A", Lane: l.Lane, Epoch: l.Epoch})
+			}
+			all[1].Requests = []int64{id}
+			if lost, err := st.Settle(t.Context(), all); err != nil || len(lost) > 0 {
+				t.Fatal(lost, err)
+			}
+			states, err := st.Acts(t.Context(), id)
+			if err != nil || len(states) != 1 {
+				t.Fatal(states, err)
+			}
+			return states[0].Done
+		}
+		if execute() {
+			t.Error("executed while its row is locked")
+		}
+		d.commit(person)
+		if !execute() {
+			t.Error("not executed when the lock is gone")
+		}
+	})
+}
