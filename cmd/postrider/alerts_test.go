@@ -12,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
 )
 
@@ -39,12 +41,35 @@ func TestAlertRules(t *testing.T) {
 	promtool(t, nil, "test", "rules", "postrider.rules_test.yml")
 }
 
+// orderly is an outbox in which there is nothing to remove.
+type orderly struct{}
+
+func (orderly) Prune(context.Context, store.PruneRequest) (store.Pruned, error) {
+	return store.Pruned{}, nil
+}
+
+func (orderly) Tidy(context.Context, store.TidyRequest) (store.Tidied, error) {
+	return store.Tidied{}, nil
+}
+
+func (orderly) Audit(context.Context, store.AuditRequest) (store.Books, error) {
+	return store.Books{At: time.Now()}, nil
+}
+
 // Every series that a rule asks for is one that the relay serves.
 func TestMetricsServeWhatTheRulesAsk(t *testing.T) {
 	st := memstore.New(memstore.Options{})
 	r := relay.New(st, membroker.New(nil).Sink(), nil)
 	m := newMetrics(st, map[string]string{"pipe": "main"}, time.Second)
 	m.of(r)
+	keeper := admin.NewKeeper(orderly{}, nil)
+	if _, err := keeper.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := keeper.Look(t.Context(), store.AuditRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	m.keep(keeper, map[string]string{"relay": "shop"})
 	srv := httptest.NewServer(metricsHandler([]*unit{{meter: m}}))
 	defer srv.Close()
 	ctx, cancel := context.WithCancel(t.Context())
