@@ -308,3 +308,48 @@ func TestLockKeysAvoidsDeadlocks(t *testing.T) {
 		}
 	})
 }
+
+// A strict topic stays strict in an outbox that is converted to partitions, and
+// keys go on over the end of one. Who waited for a key meanwhile is told to
+// repeat: its number belongs to the partition before.
+func TestStrictKeysInPartitions(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.strict("t")
+		tx := d.begin()
+		d.put(tx, "a")
+		d.commit(tx)
+		d.convert()
+		d.tend(store.TendRequest{OlderThan: keep})
+		first, second := d.begin(), d.begin()
+		d.put(first, "b")
+		waits := make(chan error, 1)
+		go func() {
+			_, err := second.Exec(t.Context(), d.sql(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'c')`))
+			waits <- err
+		}()
+		d.waitUntil(`SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'
+			AND pid = ` + fmt.Sprint(second.Conn().PgConn().PID()))
+		d.exec(`SELECT setval('box.outbox_seq', box.partition_size() * (1 + last_value / box.partition_size())) FROM box.outbox_seq`)
+		d.put(first, "d")
+		d.commit(first)
+		var pg *pgconn.PgError
+		if err := <-waits; !errors.As(err, &pg) || pg.Code != "40001" || pg.Hint == "" {
+			t.Fatalf("the writer that waited over the end of its partition: %v", err)
+		}
+		tx = d.begin()
+		d.put(tx, "c")
+		d.commit(tx)
+		o.want("a", "b", "d", "c")
+		d.wantVersions("t", "k", "1 2 3 4")
+		s := d.store("main")
+		d.strict("u")
+		for _, topic := range []string{"t", "u"} {
+			if changed, err := s.SetStrict(t.Context(), store.StrictRequest{Topic: topic, Actor: "ann"}); err != nil || !changed {
+				t.Errorf("remove %s: %v, %v", topic, changed, err)
+			}
+		}
+		if n := d.triggers(); n != 0 {
+			t.Errorf("%d triggers are left", n)
+		}
+	})
+}
