@@ -162,7 +162,7 @@ func (k *Keeper) Sweep(ctx context.Context) (Swept, error) {
 	k.sweeping.Lock()
 	defer k.sweeping.Unlock()
 	var done Swept
-	if _, err := k.r.Audit(ctx, store.AuditRequest{}); err != nil {
+	if _, err := k.r.Audit(ctx, store.AuditRequest{Count: true}); err != nil {
 		return done, fmt.Errorf("count before removing: %w", err)
 	}
 	done.Lanes = map[store.Lane]int64{}

@@ -98,6 +98,9 @@ type Tidied map[string]int64
 
 // AuditRequest says how to look.
 type AuditRequest struct {
+	// Count counts the rows that are new and compares nothing: retention removes
+	// only what was counted, and asks for this before each sweep.
+	Count bool
 	// Full counts every row again: it also finds rows that were removed after
 	// they had been counted and settled.
 	Full bool
@@ -166,7 +169,8 @@ type LaneBook struct {
 	// of transactions that ran during it may lie below.
 	From, To int64
 	// IDs are messages of the window, Unused numbers of it that no row has:
-	// rolled back, or removed. At most 20 of each.
+	// rolled back, or removed. At most 20 of each, and of the first lanes only
+	// when many differ.
 	IDs    []string
 	Unused []int64
 }

@@ -19,6 +19,9 @@ const (
 	// pendingLimit is how many pending rows a lane's look counts. Above it the
 	// lane is behind, and its book is closed again when it has caught up.
 	pendingLimit = 20_000
+	// explainLanes is how many lanes of a look get candidates: they cost, and
+	// when more lanes differ the cause is not one message.
+	explainLanes = 8
 )
 
 // booksLock begins the name of the advisory lock of a look.
@@ -71,7 +74,9 @@ type auditing struct {
 	lanes           map[store.Lane]laneCount
 	changed         []store.Lane // whose count changed
 	books           []pipeBook
+	explained       int // lanes with candidates
 	lookedAt        pgTime
+	comparedAt      pgTime
 	nowDeleted, top int64
 }
 
@@ -96,14 +101,17 @@ func (a *auditing) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if recent && !a.req.Full && !a.req.Reopen {
-		a.out.At = a.lookedAt.UTC()
+	if recent && !a.req.Full && !a.req.Reopen && !a.req.Count {
+		a.out.At = a.comparedAt.UTC()
 		return a.stored(ctx)
 	}
 	if err := a.read(ctx); err != nil {
 		return err
 	}
 	a.count()
+	if a.req.Count {
+		return a.saveCount(ctx)
+	}
 	for i := range a.books {
 		a.compare(&a.books[i])
 	}
@@ -121,7 +129,7 @@ func (a *auditing) run(ctx context.Context) error {
 // begin reads the books' cursor and the sequence, before the look's snapshot.
 func (a *auditing) begin(ctx context.Context) (recent bool, err error) {
 	err = a.tx.QueryRow(ctx, a.store.sql.bookOpen, a.req.MaxAge.Seconds()).Scan(&a.pos, &a.running, &a.same, &a.epoch, &a.floor,
-		&a.deleted, &a.strange, &a.opened, &recent, &a.lookedAt)
+		&a.deleted, &a.strange, &a.opened, &recent, &a.lookedAt, &a.comparedAt)
 	if err != nil {
 		return false, err
 	}
@@ -146,7 +154,8 @@ func (a *auditing) read(ctx context.Context) error {
 	if strange := a.nowDeleted - removed; strange > a.strange {
 		a.strange, a.req.Full = strange, a.req.Full || a.opened
 	}
-	rows, err := a.tx.Query(ctx, a.store.sql.bookLook, a.pos, a.running, a.floor, a.limit, a.req.Full)
+	a.req.Count = a.req.Count && a.opened && !a.req.Full
+	rows, err := a.tx.Query(ctx, a.store.sql.bookLook, a.pos, a.running, a.floor, a.limit, a.req.Full, a.req.Count)
 	if err != nil {
 		return err
 	}
@@ -210,10 +219,7 @@ func (a *auditing) count() {
 // compare closes one lane of one pipe.
 func (a *auditing) compare(b *pipeBook) {
 	settled := b.Sent + b.Parked + b.Gone - b.Again
-	if b.fresh < 0 {
-		b.fresh = a.lanes[b.Lane].fresh
-	}
-	b.counted += b.fresh
+	b.counted += a.freshOf(b)
 	if !b.opened {
 		// What was before is taken as it is. A lane that is behind is opened with
 		// what is counted of it, and anew at every look until it has caught up.
@@ -239,17 +245,37 @@ func (a *auditing) compare(b *pipeBook) {
 	}
 }
 
-func (a *auditing) save(ctx context.Context) error {
-	var ids, committed, bases []int64
-	var missing []*int64
-	for _, lane := range a.changed {
-		c := a.lanes[lane]
-		ids, committed, bases = append(ids, int64(lane)), append(committed, c.committed), append(bases, c.base)
-		missing = append(missing, c.missing)
+// saveCount records what was counted, and no comparison.
+func (a *auditing) saveCount(ctx context.Context) error {
+	var pipes []string
+	var lanes, committed []int64
+	for i := range a.books {
+		if b := &a.books[i]; b.opened {
+			pipes, lanes, committed = append(pipes, b.Pipe), append(lanes, int64(b.Lane)), append(committed, b.counted+a.freshOf(b))
+		}
 	}
-	if _, err := a.tx.Exec(ctx, a.store.sql.bookLanes, ids, committed, bases, missing); err != nil {
+	if _, err := a.tx.Exec(ctx, a.store.sql.bookCount, pipes, lanes, committed); err != nil {
 		return err
 	}
+	return a.move(ctx)
+}
+
+// freshOf is how many of the rows counted now are for the pipe.
+func (a *auditing) freshOf(b *pipeBook) int64 {
+	if b.fresh < 0 {
+		return a.lanes[b.Lane].fresh
+	}
+	return b.fresh
+}
+
+func (a *auditing) save(ctx context.Context) error {
+	if err := a.saveBooks(ctx); err != nil {
+		return err
+	}
+	return a.move(ctx)
+}
+
+func (a *auditing) saveBooks(ctx context.Context) error {
 	cols := make([][]int64, 12)
 	var pipes []string
 	var behind []bool
@@ -270,7 +296,22 @@ func (a *auditing) save(ctx context.Context) error {
 			return err
 		}
 	}
-	moved, err := a.tx.Exec(ctx, a.store.sql.bookMove, a.top, a.look.running.String(), a.epoch, a.nowDeleted, a.strange, a.out.At, a.lookedAt)
+	return nil
+}
+
+// move records what the lanes have got, and up to where.
+func (a *auditing) move(ctx context.Context) error {
+	var ids, committed, bases []int64
+	var missing []*int64
+	for _, lane := range a.changed {
+		c := a.lanes[lane]
+		ids, committed, bases = append(ids, int64(lane)), append(committed, c.committed), append(bases, c.base)
+		missing = append(missing, c.missing)
+	}
+	if _, err := a.tx.Exec(ctx, a.store.sql.bookLanes, ids, committed, bases, missing); err != nil {
+		return err
+	}
+	moved, err := a.tx.Exec(ctx, a.store.sql.bookMove, a.top, a.look.running.String(), a.epoch, a.nowDeleted, a.strange, a.out.At, a.lookedAt, a.req.Count)
 	if err == nil && moved.RowsAffected() == 0 {
 		err = errLook
 	}
@@ -299,9 +340,10 @@ func (a *auditing) explain(ctx context.Context) error {
 }
 
 func (a *auditing) candidates(ctx context.Context, b *store.LaneBook) (err error) {
-	if b.Difference == 0 {
+	if b.Difference == 0 || a.explained >= explainLanes {
 		return nil
 	}
+	a.explained++
 	if b.IDs, err = listed[string](ctx, a.tx, a.store.sql.bookIDs, b.Lane, b.From, b.To); err != nil {
 		return err
 	}
@@ -329,7 +371,7 @@ func (a *auditing) missing(ctx context.Context) error {
 	if err := a.tx.QueryRow(ctx, a.store.sql.bookOldest).Scan(&oldest); err != nil {
 		return err
 	}
-	for i := range a.out.Missing {
+	for i := range min(len(a.out.Missing), explainLanes) {
 		if a.out.Missing[i].Unused, err = listed[int64](ctx, a.tx, a.store.sql.bookUnused, oldest, max(a.top, a.pos)); err != nil {
 			return err
 		}

@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
 )
 
 // laneOf finds a lane's book.
@@ -354,5 +357,46 @@ func TestBooksOfAFilteredPipe(t *testing.T) {
 			t.Errorf("removed %d, held %+v", n, held)
 		}
 		d.balanced(o.store, store.AuditRequest{Full: true})
+	})
+}
+
+// A look at a large table reads what is new and what was running, not the table.
+func TestALookDoesNotReadTheTable(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := fresh(t, version, 4)
+		o := d.owner("a")
+		o.page = 10_000
+		d.insert(30_000)
+		long := d.begin()
+		d.put(long, "long")
+		d.insert(10)
+		o.drain()
+		d.look(o.store, store.AuditRequest{})
+		cfg := d.pool.Config()
+		cfg.MaxConns = 1 // whose statistics are asked for by itself
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		s := pgstore.New(pool, &pgstore.Options{Schema: d.schema})
+		read := func() (n int64) {
+			if err := pool.QueryRow(t.Context(), d.sql(`SELECT pg_stat_force_next_flush(), (SELECT idx_tup_fetch + seq_tup_read + coalesce(
+				(SELECT sum(idx_tup_read) FROM pg_stat_all_indexes i WHERE i.relid = t.relid), 0) FROM pg_stat_all_tables t WHERE t.relid = 'box.outbox'::regclass)`)).
+				Scan(nil, &n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		d.look(s, store.AuditRequest{}) // prepares its statements
+		read()
+		before := read()
+		d.insert(20)
+		d.balanced(s, store.AuditRequest{})
+		d.balanced(s, store.AuditRequest{Count: true})
+		read()
+		if n := read() - before; n > 500 {
+			t.Errorf("two looks read %d rows of a table of 30,000 that held 20 new ones", n)
+		}
 	})
 }

@@ -12,7 +12,7 @@ type retainStatements struct {
 	bookTurn, bookOpen, bookLook, bookSave     string // books
 	bookMove, bookLanes, bookStored, bookIDs   string
 	bookUnused, bookFloor, bookMissing         string
-	bookOldest                                 string
+	bookOldest, bookCount                      string
 }
 
 // retainSQL holds the texts of Prune. A batch is one transaction: the lease, the
@@ -81,8 +81,11 @@ SELECT coalesce(sum(n), 0)::bigint FROM sums`)
  coalesce((SELECT sum(l.committed + l.base - l.removed)::bigint FROM {{schema}}.book_lane l HAVING count(*) = count(l.base)),
   (SELECT sum(greatest(c.reltuples, 0))::bigint FROM pg_class c WHERE c.relkind = 'r' AND (c.oid = '{{schema}}.outbox'::regclass
    OR c.oid IN (SELECT t.relid FROM pg_partition_tree('{{schema}}.outbox'::regclass) t))), 0)`)
-	st.retainHeld = q(`SELECT b.pipe, sum(b.committed - b.base - b.sent - b.parked - b.gone + b.again)::bigint AS n
-FROM {{schema}}.book b GROUP BY b.pipe ORDER BY n DESC, b.pipe LIMIT 1`)
+	st.retainHeld = q(`SELECT b.pipe, sum(b.committed - b.base - c.delivered - coalesce(p.n, 0) - coalesce(t.discarded, 0) + coalesce(t.replayed, 0))::bigint AS n
+FROM {{schema}}.book b JOIN {{schema}}.lane_cursor c ON c.pipe = b.pipe AND c.lane = b.lane
+LEFT JOIN {{schema}}.repair t ON t.pipe = b.pipe AND t.lane = b.lane
+LEFT JOIN (SELECT pipe, lane, count(*) AS n FROM {{schema}}.parked GROUP BY pipe, lane) p ON p.pipe = b.pipe AND p.lane = b.lane
+GROUP BY b.pipe ORDER BY n DESC, b.pipe LIMIT 1`)
 	st.retainNote = q(`UPDATE {{schema}}.retention SET passed_at = clock_timestamp(), held_pipe = $2, held_rows = $3, held_bytes = $4, held_over = $5
 WHERE owner = $1`)
 	st.tidySQL(q)

@@ -29,7 +29,8 @@ CREATE TABLE {{schema}}.book_cursor (
     -- retention's: a hint that somebody removes rows by hand.
     deleted       bigint NOT NULL DEFAULT 0,
     strange       bigint NOT NULL DEFAULT 0,
-    looked_at     timestamptz
+    looked_at     timestamptz, -- rows were counted
+    compared_at   timestamptz  -- and the books compared
 );
 
 CREATE TABLE {{schema}}.book_lane (
