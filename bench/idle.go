@@ -49,7 +49,7 @@ func runIdle(ctx context.Context, c config) (res *idleResult, err error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	relay, err := startBinary(ctx, dir, pg.URL, b)
+	relay, err := startBinary(ctx, dir, b, "--store", pg.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -65,18 +65,23 @@ func runIdle(ctx context.Context, c config) (res *idleResult, err error) {
 }
 
 // startBinary starts the relay of cmd/postrider, built with the flags of "make build".
-func startBinary(ctx context.Context, dir, store string, b *benchBroker) (*exec.Cmd, error) {
+func startBinary(ctx context.Context, dir string, b *benchBroker, more ...string) (*exec.Cmd, error) {
 	path, err := buildBinary(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
-	target := b.url
-	if b.name == "kafka" {
-		target = "kafka://" + target
-	}
-	relay := exec.CommandContext(ctx, path, "relay", "--store", store, "--broker", target, "--listen", "127.0.0.1:0")
+	args := []string{"relay", "--broker", b.target(), "--listen", "127.0.0.1:0"}
+	relay := exec.CommandContext(ctx, path, append(args, more...)...)
 	relay.Dir, relay.Stderr = dir, os.Stderr
 	return relay, relay.Start()
+}
+
+// target is the broker's URL for the binary.
+func (b *benchBroker) target() string {
+	if b.name == "kafka" {
+		return "kafka://" + b.url
+	}
+	return b.url
 }
 
 func buildBinary(ctx context.Context, dir string) (path string, err error) {

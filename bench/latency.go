@@ -67,7 +67,7 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	relay, err := startBinary(ctx, dir, pg.URL, b)
+	relay, err := startBinary(ctx, dir, b, "--store", pg.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 	n := c.rate * (warmUp + c.seconds)
 	f := follow(ctx, b, "bench", n)
 	cpu := newWindow(relay.Process.Pid)
-	committed, err := writeAt(ctx, pool, "postrider.outbox", c.rate, n, nil)
+	committed, err := writeAt(ctx, pool, insertInto("postrider.outbox", "bench"), c.rate, n, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func direct(ctx context.Context, c config, pool *pgxpool.Pool, b *benchBroker) (
 	defer closeClient()
 	n := c.rate * (warmUp + c.seconds)
 	f := follow(ctx, b, "direct", n)
-	committed, err := writeAt(ctx, pool, "bench_direct", c.rate, n, publish)
+	committed, err := writeAt(ctx, pool, insertInto("bench_direct", "bench"), c.rate, n, publish)
 	if err != nil {
 		return percentiles{}, err
 	}
@@ -167,10 +167,15 @@ func (f *follower) since(committed []time.Time, warm int) (percentiles, error) {
 	if err := <-f.err; err != nil {
 		return percentiles{}, err
 	}
+	return f.between(committed[warm:], f.received[warm:], time.Time{}, time.Now())
+}
+
+// between compares the messages that were committed from one time to another.
+func (f *follower) between(committed, received []time.Time, from, to time.Time) (percentiles, error) {
 	d := make([]float64, 0, len(committed))
-	for i := warm; i < len(committed); i++ {
-		if !f.received[i].IsZero() {
-			d = append(d, max(0, f.received[i].Sub(committed[i]).Seconds()*1000))
+	for i, at := range committed {
+		if !received[i].IsZero() && !at.Before(from) && at.Before(to) {
+			d = append(d, max(0, received[i].Sub(at).Seconds()*1000))
 		}
 	}
 	if len(d) == 0 {
@@ -181,16 +186,21 @@ func (f *follower) since(committed []time.Time, warm int) (percentiles, error) {
 	return percentiles{P50: at(0.5), P90: at(0.9), P99: at(0.99), Max: round(d[len(d)-1])}, nil
 }
 
-// writeAt commits message i at the i-th tick and returns when each COMMIT
-// returned. publish is called after each, if not nil.
-func writeAt(ctx context.Context, pool *pgxpool.Pool, table string, rate, n int, publish func(i int)) ([]time.Time, error) {
+// insertInto is the statement that writes one message.
+func insertInto(table, topic string) func(i int) string {
+	insert := "INSERT INTO " + table + " (topic, key, type, payload) VALUES ('" + topic + "', $1, 'bench.event', $2)"
+	return func(int) string { return insert }
+}
+
+// writeAt commits message i by its statement at the i-th tick and returns when
+// each COMMIT returned. publish is called after each, if not nil.
+func writeAt(ctx context.Context, pool *pgxpool.Pool, insert func(i int) string, rate, n int, publish func(i int)) ([]time.Time, error) {
 	const writers = 16
 	var (
 		wg        sync.WaitGroup
 		committed = make([]time.Time, n)
 		failed    = make(chan error, writers)
 		begin     = time.Now().Add(time.Second)
-		insert    = "INSERT INTO " + table + " (topic, key, type, payload) VALUES ('bench', $1, 'bench.event', $2)"
 	)
 	for w := range writers {
 		wg.Go(func() {
@@ -202,7 +212,7 @@ func writeAt(ctx context.Context, pool *pgxpool.Pool, table string, rate, n int,
 					return
 				case <-timer.C:
 				}
-				if _, err := pool.Exec(ctx, insert, string(appendKey(nil, i)), appendPayload(nil, i)); err != nil {
+				if _, err := pool.Exec(ctx, insert(i), string(appendKey(nil, i)), appendPayload(nil, i)); err != nil {
 					failed <- fmt.Errorf("write message %d: %w", i, err)
 					return
 				}

@@ -6,6 +6,7 @@
 //	go run ./bench run latency --rate 1000
 //	go run ./bench run idle
 //	go run ./bench run enqueue
+//	go run ./bench run tenants --tenants 8 --messages 500000
 //
 // It starts private servers of its own ("make servers" installs them) and
 // stops them at the end. The last line of the output is one JSON object.
@@ -33,6 +34,8 @@ type config struct {
 	rounds   int
 	rate     int
 	seconds  int
+	tenants  int
+	apart    bool // the flooded tenant has a process of its own
 	settled  int // rows of workload old that were delivered long ago
 	output   string
 }
@@ -47,7 +50,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|tenants|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
@@ -66,6 +69,8 @@ func run(ctx context.Context, args []string) error {
 	fs.IntVar(&c.rate, "rate", 1000, "transactions per second of the latency run")
 	fs.IntVar(&c.seconds, "seconds", 20, "length of the latency and the idle run")
 	fs.IntVar(&c.settled, "settled", 20_000_000, "rows of workload old that were delivered long ago")
+	fs.IntVar(&c.tenants, "tenants", 8, "schemas that one relay process of workload tenants serves")
+	fs.BoolVar(&c.apart, "apart", false, "the tenant with the backlog has a relay process of its own: what sharing one costs is the difference")
 	fs.StringVar(&c.output, "output", "text", "json: only the JSON object on standard output")
 	if err := fs.Parse(args[2:]); err != nil {
 		return fmt.Errorf("%w\n%w", err, errUsage)
@@ -84,6 +89,8 @@ func run(ctx context.Context, args []string) error {
 		result, err = runLatency(ctx, c)
 	case "idle":
 		result, err = runIdle(ctx, c)
+	case "tenants":
+		result, err = runTenants(ctx, c)
 	case "enqueue":
 		result, err = runEnqueue(ctx, c)
 	default:

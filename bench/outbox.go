@@ -68,19 +68,26 @@ func (s *servers) close() {
 func fill(ctx context.Context, pool *pgxpool.Pool, topic string, n int) error {
 	const chunk = 50_000
 	for from := 0; from < n; from += chunk {
-		_, err := pool.Exec(ctx, `INSERT INTO postrider.outbox (topic, key, type, payload)
-			SELECT $1, 'key-' || lpad((i % $2)::text, 8, '0'), 'bench.event',
-			       convert_to(lpad(i::text, 16, '0') || repeat(md5(i::text), 7) || lpad('', 16, md5(i::text)), 'UTF8')
-			FROM generate_series($3::bigint, $4::bigint) AS i ORDER BY i`,
-			topic, keys, from, min(from+chunk, n)-1)
-		if err != nil {
-			return fmt.Errorf("fill the outbox: %w", err)
+		if err := fillChunk(ctx, pool, "postrider.outbox", topic, from, min(from+chunk, n)-1); err != nil {
+			return err
 		}
 	}
 	for _, sql := range []string{"VACUUM (ANALYZE, FREEZE) postrider.outbox", "CHECKPOINT"} {
 		if _, err := pool.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("warm the outbox: %w", err)
 		}
+	}
+	return nil
+}
+
+// fillChunk writes the messages from one number to another.
+func fillChunk(ctx context.Context, pool *pgxpool.Pool, table, topic string, from, to int) error {
+	_, err := pool.Exec(ctx, `INSERT INTO `+table+` (topic, key, type, payload)
+		SELECT $1, 'key-' || lpad((i % $2)::text, 8, '0'), 'bench.event',
+		       convert_to(lpad(i::text, 16, '0') || repeat(md5(i::text), 7) || lpad('', 16, md5(i::text)), 'UTF8')
+		FROM generate_series($3::bigint, $4::bigint) AS i ORDER BY i`, topic, keys, from, to)
+	if err != nil {
+		return fmt.Errorf("fill %s: %w", table, err)
 	}
 	return nil
 }

@@ -68,6 +68,9 @@ func (a *app) relayCommand() *cobra.Command {
 	return cmd
 }
 
+// defaultPollMax is the longest pause between two looks of a relay on its own.
+const defaultPollMax = 40 * time.Millisecond
+
 // engineFlags are the settings that each relay of a process may have of its own.
 func engineFlags(fs *pflag.FlagSet, r *relaySettings) {
 	fs.StringVar(&r.instance, "instance", "", "name of this relay for people (default: host name and process id)")
@@ -78,7 +81,7 @@ func engineFlags(fs *pflag.FlagSet, r *relaySettings) {
 	fs.IntVar(&r.maxLanes, "max-lanes", 0, "most lanes to hold (default: the fair share)")
 	fs.IntVar(&r.maxAttempts, "max-attempts", 10, "failures after which a message is a dead letter")
 	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
-	fs.DurationVar(&r.pollMax, "poll-max", 40*time.Millisecond, "longest pause between two looks at an idle outbox")
+	fs.DurationVar(&r.pollMax, "poll-max", defaultPollMax, "longest pause between two looks at an idle outbox")
 	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys go on behind a dead letter (default: the key waits)")
 	r.keeper.relayFlags(fs)
 	fs.Lookup("retry").DefValue = "" // the text says it better than []

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/relay"
@@ -93,11 +94,18 @@ const (
 	allMessages, leastMessages = 4 * 16384, 2048
 )
 
-// limitMemory gives a relay its part of what the process may hold.
-func limitMemory(o *relay.Options, relays int) {
+// fullSpeed is how many idle relays of a process look as often as a single one.
+const fullSpeed = 8
+
+// shareLimits gives a relay its part of what the process may hold, and of how
+// often it may look at databases that have nothing for it.
+func shareLimits(o *relay.Options, relays int) {
 	if relays > 4 { // four have the defaults
 		o.MaxBytes = max(allBytes/relays, leastBytes)
 		o.MaxMessages = max(allMessages/relays, leastMessages)
+	}
+	if relays > fullSpeed && o.PollMax == defaultPollMax {
+		o.PollMax = defaultPollMax * time.Duration(relays) / fullSpeed
 	}
 }
 
@@ -139,7 +147,7 @@ func (a *app) openUnit(name string, set *settings, relays int) (*unit, error) {
 	if err != nil {
 		return nil, err
 	}
-	limitMemory(opts, relays)
+	shareLimits(opts, relays)
 	set.application = "postrider-relay/" + opts.Instance
 	u := &unit{name: name, outbox: set.store + " " + set.schema, log: a.logger()}
 	if name != "" {
@@ -169,7 +177,11 @@ func (a *app) openUnit(name string, set *settings, relays int) (*unit, error) {
 	maps.Copy(labels, u.labels)
 	u.meter = newMetrics(st, labels, a.set.relay.statusEvery)
 	opts.Logger, opts.Version, opts.Observer = u.log, buildVersion().Version, u.meter.observer()
-	u.relay = relay.New(st, sink, opts)
+	var to broker.Sink = sink
+	if relays > 1 {
+		to = newFairSink(sink)
+	}
+	u.relay = relay.New(st, to, opts)
 	u.health = u.relay.Health
 	u.meter.of(u.relay)
 	return u, nil

@@ -25,17 +25,20 @@ func (d *db) write(ctx context.Context, w int, until time.Time, committed *sync.
 	next := make([]int, 3)
 	for i := 0; time.Now().Before(until); i++ {
 		key := rnd.IntN(len(next))
-		n := next[key]
+		n, began := next[key], time.Now()
 		if err := d.writeOne(ctx, rnd, w, key, &n, i); err != nil {
 			return fmt.Errorf("writer %d: %w", w, err)
 		}
 		for j := next[key]; j < n; j++ {
-			committed.Store(fmt.Sprintf("%d.%d:%d", w, key, j), true)
+			committed.Store(fmt.Sprintf("%d.%d:%d", w, key, j), span{began, time.Now()})
 		}
 		next[key] = n
 	}
 	return nil
 }
+
+// span is from before a transaction began to after its commit was answered.
+type span struct{ began, done time.Time }
 
 func (d *db) writeOne(ctx context.Context, rnd *rand.Rand, w, key int, n *int, i int) error {
 	tx, err := d.pool.Begin(ctx)

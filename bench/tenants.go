@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
+)
+
+// tenantsResult is the JSON object of the tenants workload: one relay process
+// serves many schemas, of which one has a backlog. What counts is what the others
+// notice of it.
+type tenantsResult struct {
+	Workload string `json:"workload"`
+	Broker   string `json:"broker"`
+	Tenants  int    `json:"tenants"`
+	Rate     int    `json:"rate_each"`
+	Backlog  int    `json:"backlog"`
+	Apart    bool   `json:"apart"` // the backlog is another process's
+	// Idle is what the process and the database spend with nothing to do.
+	Idle *idleResult `json:"idle"`
+	// Calm and Flooded are from COMMIT to receipt of the tenants without a backlog.
+	Calm    percentiles `json:"calm"`
+	Flooded percentiles `json:"flooded"`
+	Drained float64     `json:"backlog_msgs_per_s"`
+	Gate    gate        `json:"gate"`
+	RSS     float64     `json:"relay_rss_mib"`
+}
+
+// tenantRate is how many messages in a second each tenant without a backlog writes.
+const tenantRate = 50
+
+// tenants is the bench of one run.
+type tenants struct {
+	c    config
+	s    *servers
+	dir  string
+	res  *tenantsResult
+	pid  int
+	many int // tenants without a backlog: t0 ...
+}
+
+func runTenants(ctx context.Context, c config) (res *tenantsResult, err error) {
+	switch {
+	case c.broker == "null":
+		return nil, errors.New("tenants needs a broker to read from: kafka or nats")
+	case c.tenants < 2 || c.tenants > 100:
+		return nil, errors.New("tenants must be 2 to 100")
+	}
+	s, err := startServers(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	dir, err := os.MkdirTemp("", "postrider-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	t := &tenants{c: c, s: s, dir: dir, many: c.tenants - 1}
+	t.res = &tenantsResult{Workload: "tenants", Broker: c.broker, Tenants: c.tenants, Rate: tenantRate, Backlog: c.messages, Apart: c.apart}
+	file, err := t.prepare(ctx)
+	if err != nil {
+		return nil, err
+	}
+	relay, err := startBinary(ctx, dir, s.b, "-c", file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, endBinary(relay)) }()
+	if c.apart {
+		other, err := startBinary(ctx, dir, s.b, "--store", s.pg.URL, "--schema", schemaOf(t.many))
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = endBinary(other) }() // what is measured is the first one
+	}
+	t.pid = relay.Process.Pid
+	return t.res, t.measure(ctx)
+}
+
+func schemaOf(i int) string { return fmt.Sprint("t", i) }
+
+// prepare makes a schema for each tenant, and the file that names them all.
+func (t *tenants) prepare(ctx context.Context) (file string, err error) {
+	var yml strings.Builder
+	fmt.Fprintf(&yml, "store: %s\nrelays:\n", t.s.pg.URL)
+	for i := range t.c.tenants {
+		st := pgstore.New(t.s.pool, &pgstore.Options{Schema: schemaOf(i)})
+		if _, err := st.Migrate(ctx, store.MigrateRequest{Lanes: 16}); err != nil {
+			return "", err
+		}
+		if i == t.many && t.c.apart {
+			continue
+		}
+		fmt.Fprintf(&yml, "  - {name: %[1]s, schema: %[1]s}\n", schemaOf(i))
+	}
+	for _, topic := range []string{"calm", "flooded", "flood"} {
+		if err := t.s.b.reset(ctx, topic); err != nil {
+			return "", err
+		}
+	}
+	file = filepath.Join(t.dir, "tenants.yml")
+	return file, os.WriteFile(file, []byte(yml.String()), 0o600)
+}
+
+func (t *tenants) measure(ctx context.Context) (err error) {
+	say("%d tenants: waiting %d s for the relays to settle down, then idle for %d s", t.c.tenants, warmUp, t.c.seconds)
+	if err := pause(ctx, warmUp*time.Second); err != nil {
+		return err
+	}
+	if t.res.Idle, err = measureIdle(ctx, t.c, t.s.pool, t.s.pg, t.pid); err != nil {
+		return err
+	}
+	say("%d tenants write %d messages per second each for %d s", t.many, tenantRate, t.c.seconds)
+	f, committed, err := t.write(ctx, "calm", nil)
+	if err != nil {
+		return err
+	}
+	if t.res.Calm, err = f.since(committed, warmUp*tenantRate*t.many); err != nil {
+		return err
+	}
+	if err := t.flood(ctx); err != nil {
+		return err
+	}
+	say("the same beside a tenant with a backlog of %d", t.c.messages)
+	drained := make(chan drain, 1)
+	f, committed, err = t.write(ctx, "flooded", func() { drained <- t.drain(ctx) })
+	if err != nil {
+		return err
+	}
+	d := <-drained
+	if err := errors.Join(d.err, <-f.err); err != nil {
+		return err
+	}
+	t.res.Drained = round(float64(t.c.messages) / d.end.Sub(d.begin).Seconds())
+	if t.res.Flooded, err = f.between(committed, f.received, d.begin, d.end); err != nil {
+		return err
+	}
+	if t.res.RSS, err = peakRSS(t.pid); err != nil {
+		return err
+	}
+	t.res.Gate, err = t.s.b.check(ctx, "flood", t.c.messages)
+	return err
+}
+
+// write lets the tenants without a backlog write in turn. beside runs meanwhile,
+// from the end of the warm-up on.
+func (t *tenants) write(ctx context.Context, topic string, beside func()) (*follower, []time.Time, error) {
+	rate := tenantRate * t.many
+	n := rate * (warmUp + t.c.seconds)
+	inserts := make([]string, t.many)
+	for i := range inserts {
+		inserts[i] = insertInto(schemaOf(i)+".outbox", topic)(0)
+	}
+	f := follow(ctx, t.s.b, topic, n)
+	if beside != nil {
+		timer := time.AfterFunc(warmUp*time.Second, beside)
+		defer timer.Stop()
+	}
+	committed, err := writeAt(ctx, t.s.pool, func(i int) string { return inserts[i%t.many] }, rate, n, nil)
+	return f, committed, err
+}
+
+// flood writes the backlog into the last tenant, whose pipe is paused meanwhile.
+func (t *tenants) flood(ctx context.Context) error {
+	last := schemaOf(t.many)
+	if _, err := t.s.pool.Exec(ctx, "UPDATE "+last+".pipe SET paused = true"); err != nil {
+		return err
+	}
+	if err := pause(ctx, 2*time.Second); err != nil { // two heartbeats
+		return err
+	}
+	return fillTable(ctx, t.s.pool, last+".outbox", "flood", t.c.messages)
+}
+
+// drain is from when to when a backlog was delivered.
+type drain struct {
+	begin, end time.Time
+	err        error
+}
+
+// drain lets the last tenant go on, and waits until it is through.
+func (t *tenants) drain(ctx context.Context) (d drain) {
+	last := schemaOf(t.many)
+	if _, d.err = t.s.pool.Exec(ctx, "UPDATE "+last+".pipe SET paused = false"); d.err != nil {
+		return d
+	}
+	delivered := func() (n int, err error) {
+		err = t.s.pool.QueryRow(ctx, "SELECT sum(delivered) FROM "+last+".lane_cursor").Scan(&n)
+		return n, err
+	}
+	for n := 0; d.err == nil && n < t.c.messages; {
+		if n, d.err = delivered(); n > 0 && d.begin.IsZero() {
+			d.begin = time.Now()
+		}
+		d.err = errors.Join(d.err, pause(ctx, 50*time.Millisecond))
+	}
+	d.end = time.Now()
+	return d
+}
+
+// fillTable is fill for a table of any schema, without the warming.
+func fillTable(ctx context.Context, pool *pgxpool.Pool, table, topic string, n int) error {
+	const chunk = 50_000
+	for from := 0; from < n; from += chunk {
+		if err := fillChunk(ctx, pool, table, topic, from, min(from+chunk, n)-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
