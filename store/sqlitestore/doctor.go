@@ -1,0 +1,204 @@
+package sqlitestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+var _ store.Doctor = (*Store)(nil)
+
+// Examine makes the checks that make sense for a file. What concerns records is
+// looked at for the pipe of the store only.
+func (s *Store) Examine(ctx context.Context, req store.ExamineRequest) ([]store.Finding, error) {
+	req = req.WithDefaults()
+	var found []store.Finding
+	for _, c := range []struct {
+		name string
+		look func(context.Context, store.ExamineRequest) ([]store.Finding, error)
+	}{
+		{"schema", s.examineSchema},
+		{"journal", s.examineJournal},
+		{"file", s.examineFile},
+		{"relays", s.examineRelays},
+		{"parked", s.examineParked},
+	} {
+		if len(req.Only) > 0 && !slices.Contains(req.Only, c.name) {
+			continue
+		}
+		limited, cancel := context.WithTimeout(ctx, req.Timeout)
+		f, err := c.look(limited, req)
+		cancel()
+		if ctx.Err() != nil {
+			return found, ctx.Err()
+		}
+		if errors.Is(err, store.ErrSchema) {
+			continue // "schema" says so
+		}
+		if err != nil {
+			f = append(f, store.Finding{
+				Severity: store.Warning, What: fmt.Sprintf("this check gave no answer: %v", err),
+				Why: "what it would have found is not known", Fix: "see whether another process holds the file",
+			})
+		}
+		for i := range f {
+			f[i].Check = c.name
+		}
+		found = append(found, f...)
+	}
+	return found, nil
+}
+
+func (s *Store) examineSchema(ctx context.Context, _ store.ExamineRequest) ([]store.Finding, error) {
+	have, want, err := s.SchemaVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if have == want {
+		return []store.Finding{{What: fmt.Sprintf("the schema is at version %d, as this program needs it", have)}}, nil
+	}
+	f := store.Finding{Severity: store.Critical, Why: "no relay of this version works here", Fix: "postrider migrate", Data: map[string]any{"have": have, "want": want}}
+	switch {
+	case have == 0:
+		f.What = "the file has no outbox"
+	case have < want:
+		f.What = fmt.Sprintf("the schema is at version %d, this program needs %d", have, want)
+	default:
+		f.What, f.Fix = fmt.Sprintf("the schema is at version %d, newer than the %d this program knows", have, want), "upgrade this program"
+	}
+	return []store.Finding{f}, nil
+}
+
+// examineJournal looks how the file is written. A pool that Open did not make may
+// have other settings than this one.
+func (s *Store) examineJournal(ctx context.Context, _ store.ExamineRequest) ([]store.Finding, error) {
+	var mode string
+	var synchronous int
+	if err := s.db.QueryRowContext(ctx, `PRAGMA journal_mode`).Scan(&mode); err != nil {
+		return nil, err
+	}
+	if err := s.db.QueryRowContext(ctx, `PRAGMA synchronous`).Scan(&synchronous); err != nil {
+		return nil, err
+	}
+	var found []store.Finding
+	if !strings.EqualFold(mode, "wal") {
+		found = append(found, store.Finding{
+			Severity: store.Warning, What: "the journal mode is " + mode, Why: "readers and the writer wait for each other, and the relay for both",
+			Fix: "turn the write-ahead log on; the file keeps it", SQL: []string{"PRAGMA journal_mode = WAL"},
+		})
+	}
+	if synchronous < 2 {
+		found = append(found, store.Finding{
+			Severity: store.Warning, What: "synchronous is below FULL", Why: "a power cut can take back a commit whose message was delivered already",
+			Fix: "open the file with sqlitestore.Open, which sets it; every pool of the application too",
+		})
+	}
+	if len(found) == 0 {
+		found = []store.Finding{{What: "the file has a write-ahead log, and commits are on disk"}}
+	}
+	return found, nil
+}
+
+// logLimit is from where on a write-ahead log is worth a finding.
+const logLimit = 256 << 20
+
+// examineFile looks at the rights on the file and at its write-ahead log.
+func (s *Store) examineFile(ctx context.Context, _ store.ExamineRequest) ([]store.Finding, error) {
+	var path string
+	if err := s.db.QueryRowContext(ctx, `SELECT file FROM pragma_database_list WHERE name = 'main'`).Scan(&path); err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	data := map[string]any{"path": path, "bytes": info.Size(), "mode": info.Mode().String()}
+	var found []store.Finding
+	if info.Mode().Perm()&0o002 != 0 {
+		found = append(found, store.Finding{
+			Severity: store.Warning, What: fmt.Sprintf("every user of this machine may write into the file (%s)", info.Mode()), Data: data,
+			Why: "they can forge, change and remove messages", Fix: fmt.Sprintf("chmod o-rwx %s", path),
+		})
+	}
+	log, err := os.Stat(path + "-wal")
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return found, err
+	case err == nil && log.Size() >= logLimit:
+		found = append(found, store.Finding{
+			Severity: store.Warning, What: fmt.Sprintf("the write-ahead log takes %d MiB", log.Size()>>20), Data: data,
+			Why: "a transaction that reads for long keeps it from being folded back: every read looks through it",
+			Fix: "end that transaction, then", SQL: []string{"PRAGMA wal_checkpoint(TRUNCATE)"},
+		})
+	}
+	if len(found) == 0 {
+		found = []store.Finding{{What: fmt.Sprintf("the file takes %d MiB", info.Size()>>20), Data: data}}
+	}
+	return found, nil
+}
+
+// examineRelays looks whether any lives, and how far it is behind.
+func (s *Store) examineRelays(ctx context.Context, req store.ExamineRequest) ([]store.Finding, error) {
+	st, err := s.Status(ctx)
+	if errors.Is(err, store.ErrNotFound) {
+		return []store.Finding{{Severity: store.Critical, What: "no relay has ever worked here", Why: "messages wait", Fix: "postrider relay"}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	alive := 0
+	for _, i := range st.Instances {
+		if i.Alive {
+			alive++
+		}
+	}
+	data := map[string]any{"alive": alive, "pending": st.Pending, "lag_seconds": st.Lag.Seconds()}
+	what := fmt.Sprintf("%d relays live, %d messages are pending, the oldest for %s", alive, st.Pending, st.Lag.Round(time.Second))
+	switch {
+	case alive == 0:
+		return []store.Finding{{Severity: store.Critical, What: what, Why: "messages are safe in the outbox, and wait", Fix: "postrider relay", Data: data}}, nil
+	case st.Lag >= req.Limits.Lag:
+		return []store.Finding{{Severity: store.Critical, What: what, Why: "consumers work with what was true then", Fix: "see the relay's log; postrider status --lanes", Data: data}}, nil
+	}
+	return []store.Finding{{What: what, Data: data}}, nil
+}
+
+func (s *Store) examineParked(ctx context.Context, _ store.ExamineRequest) ([]store.Finding, error) {
+	found, err := s.Parked(ctx, store.ParkedQuery{State: store.Dead, Limit: 1})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return []store.Finding{{What: "no message is dead"}}, nil
+	}
+	return []store.Finding{{
+		Severity: store.Warning, What: fmt.Sprintf("there are dead letters; the first is %d (%s %s)", found[0].Seq, found[0].Class, found[0].Code),
+		Why: "keys may stand still behind them",
+		Fix: fmt.Sprintf("postrider dead show %[1]d, mend the cause, then postrider dead retry %[1]d", found[0].Seq), Data: map[string]any{"first": found[0].Seq},
+	}}, nil
+}
+
+// Topics lists the topics of the newest 2,000 messages.
+func (s *Store) Topics(ctx context.Context) ([]string, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT DISTINCT topic FROM (SELECT topic FROM postrider_outbox ORDER BY seq DESC LIMIT 2000) ORDER BY topic`)
+	if err != nil {
+		return nil, fmt.Errorf("list topics: %w", err)
+	}
+	defer rows.Close()
+	var found []string
+	for rows.Next() {
+		var topic string
+		if err := rows.Scan(&topic); err != nil {
+			return nil, fmt.Errorf("list topics: %w", err)
+		}
+		found = append(found, topic)
+	}
+	return found, rows.Err()
+}

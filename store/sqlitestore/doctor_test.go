@@ -1,0 +1,98 @@
+package sqlitestore
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// Each thing that can be wrong with a file is found, and gone when it was mended.
+func TestDoctor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "shop.db")
+	db := openFile(t, path)
+	s := New(db, nil)
+	ill := func(check, word string) *store.Finding {
+		t.Helper()
+		all, err := s.Examine(t.Context(), store.ExamineRequest{Only: []string{check}})
+		if err != nil || len(all) == 0 {
+			t.Fatalf("%s: %d findings, %v", check, len(all), err)
+		}
+		for _, f := range all {
+			if f.Severity != store.OK && strings.Contains(f.What, word) {
+				if f.Why == "" || f.Fix == "" || f.Check != check {
+					t.Errorf("%+v", f)
+				}
+				return &f
+			}
+		}
+		return nil
+	}
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lease := func(leave bool) {
+		t.Helper()
+		if _, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", Instance: "a", TTL: time.Minute, Leave: leave}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	migrate := func() {
+		t.Helper()
+		if _, err := s.Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ill("schema", "no outbox") == nil {
+		t.Error("a file without an outbox is not found")
+	}
+	migrate()
+	for _, c := range []struct {
+		check, word   string
+		provoke, mend func()
+	}{
+		{"relays", "0 relays live", func() {}, func() { lease(false) }},
+		{"relays", "0 relays live", func() { lease(true) }, func() { lease(false) }},
+		{"journal", "journal mode", func() { exec(`PRAGMA journal_mode = DELETE`) }, nil},
+		{
+			"file", "may write", func() { _ = os.Chmod(path, 0o666) },
+			func() { _ = os.Chmod(path, 0o600) },
+		},
+	} {
+		c.provoke()
+		f := ill(c.check, c.word)
+		if f == nil {
+			t.Errorf("%s: %q is not found", c.check, c.word)
+			continue
+		}
+		if c.mend != nil {
+			c.mend()
+		} else {
+			for _, sql := range f.SQL {
+				exec(sql)
+			}
+		}
+		if f := ill(c.check, c.word); f != nil {
+			t.Errorf("after its fix: %+v", f)
+		}
+	}
+	exec(`INSERT INTO postrider_outbox (topic, key) VALUES ('orders', 'k')`)
+	if topics, err := s.Topics(t.Context()); err != nil || len(topics) != 1 || topics[0] != "orders" {
+		t.Errorf("topics %v, %v", topics, err)
+	}
+	all, err := s.Examine(t.Context(), store.ExamineRequest{})
+	if err != nil || len(all) != 5 {
+		t.Errorf("%d findings, %v", len(all), err)
+	}
+	for _, f := range all {
+		if f.Severity != store.OK {
+			t.Errorf("in order: %+v", f)
+		}
+	}
+}
