@@ -81,7 +81,7 @@ func (e *Engine) absorb(l *lane, b *batch) {
 	b.meta = append(b.meta[:n:n], next.meta...)
 	for i := n; i < len(b.meta); i++ {
 		if b.meta[i].DueIn > 0 { // counted from b's read from now on
-			b.meta[i].DueIn += next.readAt - b.readAt
+			b.meta[i].DueIn = min(b.meta[i].DueIn, never) + next.readAt - b.readAt
 		}
 		b.todo = append(b.todo, i)
 	}

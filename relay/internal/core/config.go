@@ -15,8 +15,10 @@ const (
 	othersWindow   = 30 * time.Second       // for how long an acknowledgement shows that a topic works
 	clockSlack     = 100 * time.Millisecond // a lesser difference to the database's clock does not count
 	maxErrorText   = 500
-	gapsPerMessage = 100 // the newest runs of missing versions that a message names
-	recordsPerKey  = 16  // parked records per parked key before outages stop parking
+	maxCode        = 100
+	never          = 100 * 365 * 24 * time.Hour // the year 9999, or infinity, and no overflow
+	gapsPerMessage = 100                        // the newest runs of missing versions that a message names
+	recordsPerKey  = 16                         // parked records per parked key before outages stop parking
 )
 
 func or[T int | time.Duration](v, def T) T {

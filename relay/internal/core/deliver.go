@@ -96,7 +96,7 @@ func (e *Engine) setAside(l *lane, b *batch) {
 		m := &b.msgs[i]
 		switch {
 		case !b.parked && b.meta[i].DueIn > 0:
-			e.park(l, b, i, park{Park: store.Park{State: store.Scheduled}, at: b.readAt + b.meta[i].DueIn})
+			e.park(l, b, i, park{Park: store.Park{State: store.Scheduled}, at: b.readAt + min(b.meta[i].DueIn, never)})
 		case l.holds(b, m.Key):
 			e.wait(l, b, i)
 		case e.cfg.Sink.MaxMessageBytes > 0 && m.Size() > e.cfg.Sink.MaxMessageBytes:

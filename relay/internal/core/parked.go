@@ -22,7 +22,7 @@ func (l *lane) setView(v store.ParkedView, now time.Duration) {
 	for _, g := range v.Gaps {
 		l.gaps[g.Key] = append(l.gaps[g.Key], g)
 	}
-	l.records, l.hasDue, l.due = v.Records, v.HasDue, now+v.NextDue
+	l.records, l.hasDue, l.due = v.Records, v.HasDue, now+min(max(v.NextDue, -never), never)
 }
 
 // wantsParked reports whether the lane's pipeline must run empty for its parked
@@ -212,16 +212,18 @@ func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error
 }
 
 func parkFor(err *broker.Error) park {
-	p := park{Park: store.Park{Class: err.Class.String(), Code: err.Code}}
+	p := park{Park: store.Park{Class: err.Class.String(), Code: shorten(err.Code, maxCode)}}
 	if err.Err != nil {
-		p.Error = shorten(err.Err.Error())
+		p.Error = shorten(err.Err.Error(), maxErrorText)
 	}
 	return p
 }
 
-func shorten(s string) string {
-	if len(s) > maxErrorText {
-		s = s[:maxErrorText]
+// shorten makes a text that every database takes: a settlement with one that it
+// refuses would be refused for ever.
+func shorten(s string, limit int) string {
+	if len(s) > limit {
+		s = s[:limit]
 	}
 	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "")
 }

@@ -1,10 +1,15 @@
 package core
 
 import (
+	"errors"
 	"fmt"
+	"math"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/store"
 )
 
@@ -323,4 +328,40 @@ func TestAPausedLaneIsNotRead(t *testing.T) {
 	r = newRig(t, Config{})
 	r.leadWith(lanes(1, store.ParkedView{Paused: true}))
 	none[Read](r)
+}
+
+// Writers say 9999-12-31 or infinity for "not yet", which is more than a
+// Duration holds.
+func TestWhatIsScheduledForNeverIsNotDue(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	b := r.batch(0, "p1", "a", "b")
+	b.Meta[0].DueIn = math.MaxInt64
+	r.read(b)
+	wantEqual(t, "sent", fmt.Sprint(ids(r.deliver())), "[m2]")
+	s := r.settle(0)
+	if due := s.Park[0].DueIn; s.Park[0].State != store.Scheduled || due < never-time.Minute {
+		t.Errorf("parked as %v for %v", s.Park[0].State, due)
+	}
+	v := store.ParkedView{HasDue: true, NextDue: math.MaxInt64, Records: 1}
+	l := newLane(store.LaneGrant{Parked: v}, time.Hour)
+	if r.e.wantsParked(l) {
+		t.Error("due by the view")
+	}
+}
+
+// What a sink puts into its errors must not keep a settlement from being taken.
+func TestWhatIsParkedFitsADatabase(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a"))
+	nasty := strings.Repeat("é", 400) + "\x00\xff"
+	r.deliver(broker.Rejected(errors.New("\xff\x00"+nasty), "\x00\xff"+nasty, ""))
+	p := r.settle(0).Park[0]
+	for _, s := range []string{p.Code, p.Error} {
+		if !utf8.ValidString(s) || strings.Contains(s, "\x00") || s == "" || len(s) > maxErrorText {
+			t.Errorf("%q", s)
+		}
+	}
+	wantEqual(t, "code", len(p.Code) <= maxCode, true)
 }
