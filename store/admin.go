@@ -162,11 +162,23 @@ type MigrateRequest struct {
 	Roles bool
 	// RolePrefix begins the names of the roles; "": the name of the schema.
 	RolePrefix string
+	// Notify makes every transaction that writes messages tell listening relays,
+	// or none any more; "" leaves it as it is. Stores that cannot refuse.
+	Notify Notify
 	// Partition keeps the outbox in partitions by ranges of numbers from now on:
 	// see Partitioner. Writers and relays go on meanwhile. There is no way back.
 	// A store that has no partitions refuses it with an UnusableError.
 	Partition bool
 }
+
+// Notify is what MigrateRequest.Notify can be.
+type Notify string
+
+// The ways to notify.
+const (
+	NotifyOn  Notify = "on"
+	NotifyOff Notify = "off"
+)
 
 // Step is one migration.
 type Step struct {

@@ -32,6 +32,7 @@ func (a *app) migrateCommand() *cobra.Command {
 		adopt, roles     bool
 		partition        bool
 		rolePrefix       string
+		notify           string
 		to               int
 	)
 	up := func(cmd *cobra.Command, _ []string) error {
@@ -40,6 +41,9 @@ func (a *app) migrateCommand() *cobra.Command {
 		}
 		if partition && printSQL {
 			return usagef("--partition has no statements to print: it asks for its locks again and again, so that writers do not wait")
+		}
+		if notify != "" && notify != string(store.NotifyOn) && notify != string(store.NotifyOff) {
+			return usagef("notify is %q: use on or off", notify)
 		}
 		if rolePrefix != "" && !roles {
 			return usagef("--role-prefix goes with --roles")
@@ -67,6 +71,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles writer, relay, reader and admin of the outbox on PostgreSQL, and set what they may do")
 	cmd.Flags().StringVar(&rolePrefix, "role-prefix", "", "begins the names of the roles (default: the schema, so postrider_writer and so on)")
 	cmd.Flags().BoolVar(&partition, "partition", false, "keep the outbox on PostgreSQL in partitions from now on, while writers and relays go on;\nthere is no way back")
+	cmd.Flags().StringVar(&notify, "notify", "", "on or off: writers on PostgreSQL wake the relays that have wake=listen in their --store")
 	upCmd := &cobra.Command{Use: "up", Short: "Bring the schema to the newest version (the default)", Args: noArgs, RunE: up}
 	upCmd.Flags().IntVar(&to, "to", 0, "stop at this version (default: the newest)")
 

@@ -39,7 +39,7 @@ func openPostgres(set *settings) (*opened, error) {
 	if err != nil {
 		return nil, usagef("store %s cannot be used: %w", redact.URL(set.store), err)
 	}
-	durable := pgstore.TakeDurability(conf)
+	durable, wake := pgstore.TakeDurability(conf), pgstore.TakeWake(conf)
 	ask, err := set.password()
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func openPostgres(set *settings) (*opened, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: set.pipe, Lanes: set.lanes, Durable: durable})
+	st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: set.pipe, Lanes: set.lanes, Durable: durable, Wake: wake})
 	ob := outbox.New(outbox.Postgres, &outbox.Options{Schema: set.schema})
 	return &opened{
 		Store: st, Admin: st, Migrator: st, doctor: st, topics: st.Topics, journal: st, newest: pgstore.Version, rolesSQL: st.RolesSQL, close: done,

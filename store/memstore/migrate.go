@@ -27,8 +27,8 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 	if req.Partition {
 		return nil, &store.UnusableError{What: "a database in memory has no partitions", Fix: "leave them out"}
 	}
-	if req.Roles {
-		return nil, &store.UnusableError{What: "a database in memory has no roles", Fix: "leave them out"}
+	if req.Roles || req.Notify != "" {
+		return nil, &store.UnusableError{What: "a database in memory has neither roles nor notifications", Fix: "leave them out"}
 	}
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()

@@ -26,6 +26,9 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		return store.Grant{}, errors.New("lease: the boot id is empty")
 	}
 	s.setTTL(req.TTL)
+	if err := s.checkWake(ctx); err != nil {
+		return store.Grant{}, s.wrap("lease lanes", err)
+	}
 	if err := s.giveBack(ctx, req); err != nil {
 		return store.Grant{}, s.wrap("release lanes", err)
 	}

@@ -220,6 +220,13 @@ func (s *Store) afterSteps(ctx context.Context, req store.MigrateRequest, done [
 			done = append(done, *step)
 		}
 	}
+	if req.Notify != "" {
+		step, err := s.setNotify(ctx, req.Notify == store.NotifyOn)
+		if err != nil {
+			return done, err
+		}
+		done = append(done, *step)
+	}
 	if req.Adopt {
 		step, err := s.adopt(ctx, req.Actor)
 		if err != nil {

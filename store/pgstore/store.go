@@ -1,7 +1,6 @@
 package pgstore
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"sync"
@@ -29,6 +28,7 @@ type Options struct {
 	LockWait   time.Duration // longest wait for another's lock inside Settle; default 2 s; never more than a quarter of the lease
 	Durable    Durability    // how safe a transaction must be before its messages are read; default: committed
 	MakePipe   bool          // Lease makes a pipe that is missing, from now; default: it is an error, since a misspelt name would hold back retention for ever
+	Wake       Wake          // how Wait learns of work early; default: it sleeps
 	CountLimit int           // rows that Status counts per lane before it says "at least"; default 100,000
 }
 
@@ -53,6 +53,7 @@ type Store struct {
 	quiet    *quiet // the last read that found nothing
 
 	rooms sync.Pool
+	ear   ear
 }
 
 // sizes say how much a read brought.
@@ -79,6 +80,7 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 // application exhausts, the lease is renewed too late, and the lanes move on.
 func New(pool *pgxpool.Pool, opts *Options) *Store {
 	s := &Store{pool: pool}
+	s.ear.bell = make(chan struct{}, 1)
 	s.rooms.New = func() any { return new(room) }
 	if opts != nil {
 		s.opts = *opts
@@ -109,6 +111,8 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 		s.bad = &store.UnusableError{What: fmt.Sprintf("%d lanes", o.Lanes), Fix: "choose 1 to 4096"}
 	case o.Durable != Committed && o.Durable != Flushed && o.Durable != Replayed:
 		s.bad = &store.UnusableError{What: fmt.Sprintf("durable=%q", string(o.Durable)), Fix: "choose flush or replay, or leave it out"}
+	case o.Wake != Sleeping && o.Wake != Listening:
+		s.bad = &store.UnusableError{What: fmt.Sprintf("wake=%q", string(o.Wake)), Fix: "choose listen, or leave it out"}
 	case len(o.Pipe) > 63:
 		s.bad = &store.UnusableError{What: "the pipe's name is longer than 63 bytes", Fix: "choose a shorter one"}
 	}
@@ -119,18 +123,6 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 // Info describes the store without I/O.
 func (s *Store) Info() store.Info {
 	return store.Info{Name: "postgres", Pipe: s.opts.Pipe, MaxRead: MaxRead}
-}
-
-// Wait sleeps for limit or until ctx ends.
-func (s *Store) Wait(ctx context.Context, limit time.Duration) error {
-	t := time.NewTimer(max(limit, 0))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }
 
 func (s *Store) knownIdentity() string {

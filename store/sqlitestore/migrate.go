@@ -59,6 +59,8 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 	switch {
 	case req.Partition:
 		return nil, &store.UnusableError{What: "SQLite has no partitions", Fix: "leave them out"}
+	case req.Notify != "":
+		return nil, &store.UnusableError{What: "SQLite has no notifications", Fix: "a relay polls it every few milliseconds"}
 	case req.Roles:
 		return nil, &store.UnusableError{What: "SQLite has no roles", Fix: "let file permissions decide who opens the database"}
 	case lanes < 1 || lanes > 4096:

@@ -55,6 +55,8 @@ func servers(all bool) []server {
 		server{"Java 17 or newer (for Kafka)", onPath("java"), apt("default-jre-headless"), "a Java runtime on PATH"},
 		server{"Kafka " + testserver.KafkaVersion, present(testserver.KafkaLibs), kafka, "mvn on PATH, then this command again"},
 		server{"NATS " + testserver.NATSVersion, present(testserver.NATSBinary), nats, "go install " + natsPackage},
+		server{"PgBouncer 1.18", bouncerPresent("1.18"), apt("pgbouncer"), "Debian 12's pgbouncer on PATH"},
+		server{"PgBouncer 1.24", bouncerPresent("1.24"), newerBouncer("1.24"), "PgBouncer 1.24 on PATH"},
 		server{"promtool", onPath("promtool"), apt("prometheus"), "Prometheus, with promtool on PATH"},
 	)
 }
@@ -77,6 +79,13 @@ func postgresPresent(version string) func() error {
 func present(find func() (string, error)) func() error {
 	return func() error {
 		_, err := find()
+		return err
+	}
+}
+
+func bouncerPresent(version string) func() error {
+	return func() error {
+		_, err := testserver.PgBouncerCommand(version)
 		return err
 	}
 }

@@ -105,6 +105,24 @@ func nats(ctx context.Context, in *installer) error {
 	})
 }
 
+// newerBouncer unpacks the next Debian's PgBouncer and the libraries that it was
+// built for, beside the system.
+func newerBouncer(version string) func(context.Context, *installer) error {
+	const script = `set -e
+mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' | awk '$2 !~ /-/ {print $1; exit}')
+mmdebstrap --mode=root --variant=extract --aptopt='Acquire::Check-Valid-Until "false"' --include=pgbouncer trixie tree "deb $mirror trixie main"
+mkdir -p usr/lib usr/sbin
+mv tree/usr/sbin/pgbouncer usr/sbin/
+mv tree/usr/lib/x86_64-linux-gnu usr/lib/
+rm -rf tree`
+	return func(ctx context.Context, in *installer) error {
+		if err := in.need(ctx, "mmdebstrap", "mmdebstrap"); err != nil {
+			return err
+		}
+		return in.fresh("pgbouncer-"+version, func(dir string) error { return in.run(ctx, dir, nil, "sh", "-c", script) })
+	}
+}
+
 // fresh fills a new directory with the embedded files of that name, lets fill
 // do the rest, and puts it into the cache in one step: what is there is whole.
 func (in *installer) fresh(name string, fill func(dir string) error) error {

@@ -1,0 +1,107 @@
+package pgstore_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/relay"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
+	"github.com/postrider/postrider/store/storetest"
+)
+
+// behindBouncer is a pool as a relay makes it, through a real pooler.
+func behindBouncer(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgstore.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// The whole contract holds behind PgBouncer in transaction mode, whose clients
+// share three sessions of the server.
+func TestConformanceBehindPgBouncer(t *testing.T) {
+	versions := testserver.PgBouncerVersions()
+	if os.Getenv("POSTRIDER_MATRIX") != "1" {
+		versions = versions[:1]
+	}
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			bouncer := testserver.StartPgBouncer(t, version, "transaction", testserver.SharedPostgres(t, "18"))
+			storetest.Run(t, func(t *testing.T) storetest.Env {
+				t.Parallel()
+				d := fresh(t, "18", 4)
+				return &bouncerEnv{env{d}, behindBouncer(t, bouncer.DatabaseURL("postgres"))}
+			})
+		})
+	}
+}
+
+// bouncerEnv writes directly, and reads and acts through the pooler.
+type bouncerEnv struct {
+	env
+	pool *pgxpool.Pool
+}
+
+func (e *bouncerEnv) Store() store.Store { return e.storeAs(e.pool) }
+func (e *bouncerEnv) Admin() store.Admin { return e.storeAs(e.pool) }
+
+// A relay drains an outbox behind every version and mode of PgBouncer, two of
+// them at once, so that sessions change hands.
+func TestRelayBehindPgBouncer(t *testing.T) {
+	for _, version := range testserver.PgBouncerVersions() {
+		for _, mode := range []string{"transaction", "session"} {
+			t.Run(version+" "+mode, func(t *testing.T) {
+				d := fresh(t, "18", 4)
+				bouncer := testserver.StartPgBouncer(t, version, mode, testserver.SharedPostgres(t, "18"))
+				broker := membroker.New(nil)
+				ends := make(chan error, 2)
+				for range 2 {
+					s := d.storeAs(behindBouncer(t, bouncer.DatabaseURL("postgres")))
+					go func() { ends <- relay.New(s, broker.Sink(), nil).Run(t.Context()) }()
+				}
+				for range 20 {
+					d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k' || g, 'x' FROM generate_series(1, 100) g`)
+				}
+				d.await("everything is sent", `SELECT sum(delivered) >= 2000 FROM box.lane_cursor`)
+				if n := d.count(`SELECT sum(delivered)::bigint FROM box.lane_cursor`); n != 2000 {
+					t.Errorf("%d delivered, want 2000", n)
+				}
+				if len(ends) > 0 {
+					t.Errorf("a relay ended: %v", <-ends)
+				}
+			})
+		}
+	}
+}
+
+// A pool that insists on names behind a pooler that mixes them up is refused
+// with what to change.
+func TestNamesBehindPgBouncerAreRefused(t *testing.T) {
+	d := fresh(t, "18", 4)
+	bouncer := testserver.StartPgBouncer(t, "1.18", "transaction", testserver.SharedPostgres(t, "18"))
+	url := bouncer.DatabaseURL("postgres") + "&default_query_exec_mode=cache_statement"
+	var err error
+	for range 20 {
+		if _, err = d.storeAs(behindBouncer(t, url)).Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute}); err != nil {
+			break
+		}
+	}
+	wantIs(t, err, store.ErrUnusable)
+	if !strings.Contains(err.Error(), "default_query_exec_mode=exec") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,212 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/store"
+)
+
+// Wake says how Wait learns that there is work before its time has passed.
+type Wake string
+
+// What Options.Wake can be.
+const (
+	// Sleeping: it does not; the relay polls.
+	Sleeping Wake = ""
+	// Listening: by LISTEN, on a connection of its own beside the pool. Someone
+	// must NOTIFY: see MigrateRequest.Notify. Nothing rests on it: while the
+	// connection is lost, the relay polls.
+	Listening Wake = "listen"
+)
+
+// TakeWake takes the setting "wake" out of a configuration made from a
+// connection string such as "postgres://host/db?wake=listen": the server does
+// not know it. New refuses values that are none.
+func TakeWake(cfg *pgxpool.Config) Wake {
+	w := cfg.ConnConfig.RuntimeParams["wake"]
+	delete(cfg.ConnConfig.RuntimeParams, "wake")
+	return Wake(w)
+}
+
+const (
+	// Whoever listens and does not read would keep the server's queue of
+	// notifications from being emptied: without a Wait for that long, nobody
+	// listens any more.
+	deafAfter = 10 * time.Second
+	// listenAgain is the pause before another try to listen.
+	listenAgain = time.Second
+)
+
+// ear listens for one store while somebody waits now and then.
+type ear struct {
+	bell chan struct{} // rung when something was written; holds one ring
+
+	mu     sync.Mutex
+	stop   context.CancelFunc // nil: nobody listens
+	waited time.Time          // when Wait was called last
+	retry  time.Time          // not before
+}
+
+// Wait sleeps for limit, until ctx ends, or with [Listening] until a notification.
+func (s *Store) Wait(ctx context.Context, limit time.Duration) error {
+	var bell <-chan struct{}
+	if s.opts.Wake == Listening {
+		s.listen()
+		bell = s.ear.bell
+	}
+	t := time.NewTimer(max(limit, 0))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		s.deafen()
+		return ctx.Err()
+	case <-bell:
+	case <-t.C:
+	}
+	return nil
+}
+
+// listen begins to listen if nobody does.
+func (s *Store) listen() {
+	e := &s.ear
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waited = time.Now()
+	if e.stop != nil || e.waited.Before(e.retry) {
+		return
+	}
+	//nolint:forbidigo // it lives from one Wait to the next, and ends when they end
+	ctx, cancel := context.WithCancel(context.Background())
+	e.stop = cancel
+	go func() {
+		defer cancel()
+		_ = s.hear(ctx) // the next Wait begins anew; until then the relay polls
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.stop, e.retry = nil, time.Now().Add(listenAgain)
+	}()
+}
+
+// deafen ends listening: whoever waited is gone.
+func (s *Store) deafen() {
+	s.ear.mu.Lock()
+	defer s.ear.mu.Unlock()
+	if s.ear.stop != nil {
+		s.ear.stop()
+	}
+}
+
+// hear rings for every notification until nobody waits any more. The connection
+// leaves the pool, which need not wait for it when it is closed.
+func (s *Store) hear(ctx context.Context) error {
+	pooled, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	conn := pooled.Hijack()
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, `LISTEN `+quote(channel(s.opts.Schema))); err != nil {
+		return err
+	}
+	s.ring() // for what was written before
+	for {
+		limited, cancel := context.WithTimeout(ctx, deafAfter/4)
+		_, err := conn.WaitForNotification(limited)
+		silent := limited.Err() != nil
+		cancel()
+		switch {
+		case err == nil:
+			s.ring()
+		case ctx.Err() != nil || !silent: // the connection is lost
+			return err
+		}
+		s.ear.mu.Lock()
+		deaf := time.Since(s.ear.waited) > deafAfter
+		s.ear.mu.Unlock()
+		if deaf {
+			return nil
+		}
+	}
+}
+
+func (s *Store) ring() {
+	select {
+	case s.ear.bell <- struct{}{}:
+	default:
+	}
+}
+
+// channel is the name that is notified, cut as the server cuts it.
+func channel(schema string) string {
+	name := "postrider_" + schema
+	return name[:min(len(name), 63)]
+}
+
+// checkWake refuses to listen through a pooler, which would answer and deliver
+// nothing.
+func (s *Store) checkWake(ctx context.Context) error {
+	if s.opts.Wake != Listening || s.knownIdentity() != "" {
+		return nil
+	}
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	var pid uint32
+	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+		return err
+	}
+	if pid != conn.Conn().PgConn().PID() {
+		return &store.UnusableError{
+			What: "wake=listen does not work through a pooler, which hands notifications to nobody",
+			Fix:  "leave wake out, so that the relay polls, or connect to the server directly",
+		}
+	}
+	return nil
+}
+
+// notifySQL makes every INSERT notify, once per transaction, or none any more.
+// Two transactions at once need one notification: the second one does not take
+// the lock that all who notify wait for at their commit.
+func (s *Store) notifySQL(on bool) string {
+	schema := quote(s.opts.Schema)
+	if !on {
+		return fmt.Sprintf("DROP TRIGGER IF EXISTS postrider_wake ON %[1]s.outbox; DROP FUNCTION IF EXISTS %[1]s.wake();", schema)
+	}
+	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s.wake() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $wake$
+BEGIN
+    IF pg_try_advisory_xact_lock(hashtextextended('%[2]s', 0)) THEN
+        PERFORM pg_notify('%[2]s', '');
+    END IF;
+    RETURN NULL;
+END;
+$wake$;
+CREATE OR REPLACE TRIGGER postrider_wake AFTER INSERT ON %[1]s.outbox FOR EACH STATEMENT EXECUTE FUNCTION %[1]s.wake();`, schema, channel(s.opts.Schema))
+}
+
+// setNotify does what MigrateRequest.Notify asks for.
+func (s *Store) setNotify(ctx context.Context, on bool) (*store.Step, error) {
+	start := time.Now()
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if err := s.lockMigration(ctx, tx); err != nil {
+			return err
+		}
+		_, err := tx.Conn().PgConn().Exec(ctx, s.notifySQL(on)).ReadAll()
+		return err
+	})
+	if err != nil {
+		return nil, s.wrap("set whether writers notify", err)
+	}
+	word := store.NotifyOff
+	if on {
+		word = store.NotifyOn
+	}
+	return &store.Step{Version: Version, Name: "notify " + string(word), Took: time.Since(start)}, nil
+}
