@@ -77,6 +77,13 @@ WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND pg_has_ro
 AND a.xact_start IS NOT NULL AND a.wait_event_type = 'Client' AND abs(extract(epoch FROM clock_timestamp() - a.state_change)) > $1
 AND EXISTS (SELECT 1 FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.mode = 'RowExclusiveLock'
   AND l.database = a.datid AND l.relation = '{{schema}}.progress'::regclass)`)
+	// Of another's session an ordinary role sees no times.
+	st.blocker = q(`SELECT a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''),
+ coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.granted AND l.pid <> pg_backend_pid() AND l.relation IN ('{{schema}}.progress'::regclass, '{{schema}}.parked'::regclass)
+AND l.mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock') AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+AND coalesce(a.xact_start < clock_timestamp() - $1::float8 * interval '1 second', true)
+ORDER BY a.xact_start NULLS LAST LIMIT 1`)
 	st.grants = q(`SELECT c.lane, c.n, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq, c.floor
 ` + held + ` ORDER BY c.lane`)
 	st.live = q(`SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1 AND ` + alive(""))

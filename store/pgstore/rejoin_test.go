@@ -1,10 +1,13 @@
 package pgstore_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 )
 
@@ -73,6 +76,34 @@ func TestALockedRequestStopsNobody(t *testing.T) {
 		d.commit(person)
 		if !execute() {
 			t.Error("not executed when the lock is gone")
+		}
+	})
+}
+
+// Who holds what a settlement must change is named, with the remedy.
+func TestASettlementNamesWhoBlocksIt(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := fresh(t, version, 1)
+		st := d.store("main")
+		g := mustLease(t, st, store.LeaseRequest{BootID: "A", TTL: 2 * time.Second})
+		s := store.Settlement{BootID: "A", Lane: 0, Epoch: g.Lanes[0].Epoch, Park: []store.Park{{Seq: 1, State: store.Dead, Captures: true, Message: postrider.Message{
+			ID: "01900000-0000-7000-8000-000000000001", Topic: "t", Key: "k",
+		}}}}
+		if lost, err := st.Settle(t.Context(), []store.Settlement{s}); err != nil || len(lost) > 0 {
+			t.Fatal(lost, err)
+		}
+		person := d.begin()
+		d.do(person, `SET LOCAL application_name = 'psql of ann'`)
+		d.do(person, `UPDATE box.parked SET topic = 'u'`)
+		d.do(person, `SELECT pg_sleep(0.6)`) // longer than ours wait for a lock
+		s.Epoch++
+		_, err := st.Settle(t.Context(), []store.Settlement{s})
+		if want := fmt.Sprintf("psql of ann, process %d", person.Conn().PgConn().PID()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q in it", err, want)
+		}
+		d.commit(person)
+		if lost, err := st.Settle(t.Context(), []store.Settlement{s}); err != nil || len(lost) > 0 {
+			t.Fatal(lost, err)
 		}
 	})
 }

@@ -71,7 +71,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		if blocked(err) { // maybe by a settle of this instance that got half through
 			_, eerr := s.evict(ctx)
-			err = errors.Join(err, eerr)
+			err = errors.Join(err, eerr, s.blocker(ctx))
 		}
 		return nil, s.wrap("settle", err)
 	}

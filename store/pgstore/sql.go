@@ -31,7 +31,7 @@ type statements struct {
 	erasable, erase                             string // personal data
 	pipeLock, pipeFind, pipeList, pipeEnd       string // pipes
 	pipeSince, pipeAdd, pipePause, pipeHolds    string
-	progressLock                                string
+	progressLock, blocker                       string
 	pipeDrop                                    []string // in this order
 	partitionStatements
 }

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -141,6 +142,23 @@ func (s *Store) evict(ctx context.Context) (ended int, err error) {
 	l := s.limits()
 	err = s.pool.QueryRow(ctx, s.sql.evict, l.ttl.Seconds(), max(l.take.Milliseconds(), 1)).Scan(&ended)
 	return ended, err
+}
+
+// blocker says whose transaction a settlement waits for, nil if nobody is to be
+// seen: ours are over in less than the wait for a lock.
+func (s *Store) blocker(ctx context.Context) error {
+	var pid int
+	var user, app string
+	var open float64
+	err := s.pool.QueryRow(ctx, s.sql.blocker, s.limits().lock.Seconds()).Scan(&pid, &user, &app, &open)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("rows of %s.progress or %s.parked are held by a transaction of %q (%s, process %d), open for %v: end it, SELECT pg_terminate_backend(%d)",
+		s.opts.Schema, s.opts.Schema, user, app, pid, seconds(open).Round(time.Second), pid)
 }
 
 // blocked reports that somebody else's transaction was in the way.
