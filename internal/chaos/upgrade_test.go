@@ -1,0 +1,151 @@
+package chaos
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
+)
+
+// previousCommit is the newest one whose program is of schema 1: what is rolled
+// out beside it must suit it as long as the migrations say that they do.
+const previousCommit = "a1b0799"
+
+// previousProgram builds that program from the repository's history, once.
+func previousProgram(t *testing.T) string {
+	t.Helper()
+	cache, err := testserver.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(cache, "postrider-"+previousCommit, "postrider")
+	if _, err := os.Stat(program); err == nil {
+		return program
+	}
+	root := filepath.Join("..", "..")
+	if err := exec.Command("git", "-C", root, "cat-file", "-e", previousCommit+"^{commit}").Run(); err != nil {
+		t.Skipf("SKIPPED, NOT TESTED: commit %s is not in this clone (fetch its whole history): %v", previousCommit, err)
+	}
+	tree := t.TempDir()
+	archive := filepath.Join(tree, "tree.tar")
+	built := filepath.Join(tree, "postrider")
+	for _, step := range [][]string{
+		{"git", "-C", root, "archive", "-o", archive, previousCommit},
+		{"tar", "-x", "-f", archive, "-C", tree},
+		{"go", "build", "-C", tree, "-o", built, "./cmd/postrider"},
+		{"mkdir", "-p", filepath.Dir(program)},
+		{"cp", built, program + ".new"},
+	} {
+		cmd := exec.Command(step[0], step[1:]...)
+		cmd.Env = append(os.Environ(), "GOWORK=", "GOFLAGS=")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", step, err, out)
+		}
+	}
+	if err := os.Rename(program+".new", program); err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// previousRelay runs the old program until stop is called, which wants that it
+// drains and ends well.
+func (r *rig) previousRelay(program, broker string) (stop func()) {
+	r.Helper()
+	cmd := exec.Command(program, "relay", "--store", r.url, "--broker", broker, "--listen", "", "--instance", "old", "--drain", "15s")
+	cmd.Stdout, cmd.Stderr = r.said, r.said
+	if err := cmd.Start(); err != nil {
+		r.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	stopped := false
+	r.Cleanup(func() {
+		if !stopped {
+			_ = cmd.Process.Kill()
+			<-ended
+		}
+	})
+	return func() {
+		r.Helper()
+		stopped = true
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			r.Errorf("the old relay had ended before: %v", err)
+		}
+		if err := <-ended; err != nil {
+			r.Errorf("the old relay: %v\n%s", err, r.said)
+		}
+	}
+}
+
+// owners waits until so many instances hold lanes.
+func (r *rig) owners(n int64) {
+	r.Helper()
+	r.until(time.Minute, "lanes are shared", func() bool {
+		return r.number(`SELECT count(DISTINCT owner) FROM postrider.lane_cursor WHERE owner <> ''`) == n
+	})
+}
+
+// Promises L, O and D. A rolling upgrade under load: the schema first, beside a
+// relay of the version before, then a relay of this version beside it, then
+// without it; and the old one comes back once more, as in a rollback. Nothing is
+// lost, nothing comes twice, and no key is out of order.
+func TestRollingUpgrade(t *testing.T) {
+	program := previousProgram(t)
+	onEach(t, func(t *testing.T, version string) {
+		r := newRig(t, version)
+		s := pgstore.New(r.pool, nil)
+		if _, err := s.Migrate(t.Context(), store.MigrateRequest{Target: 1}); err != nil { // as the old one made it
+			t.Fatal(err)
+		}
+		nats := testserver.StartNATS(t)
+		srv := natsServer(nats)
+		srv.make(t, r.topic, 1<<20)
+		broker := nats.URL + "?dedup=off"
+		stopWriters := r.writeOn(4)
+		stopOld := r.previousRelay(program, broker)
+		r.owners(1)
+		if steps, err := s.Migrate(t.Context(), store.MigrateRequest{}); err != nil || len(steps) != pgstore.Version-1 {
+			t.Fatalf("migrate beside the old relay: %v, %v", steps, err)
+		}
+		_, stopNew := r.relay(srv.sink(t), nil)
+		r.owners(2)
+		r.delivers("side by side")
+		stopOld()
+		r.owners(1)
+		r.delivers("the new one alone")
+		stopOld = r.previousRelay(program, broker)
+		r.owners(2)
+		r.delivers("the old one has come back")
+		stopOld()
+		stopWriters()
+		r.drained(time.Minute)
+		stopNew()
+		if n := r.check(srv.read(t, r.topic)); n != 0 {
+			t.Errorf("%d messages came twice", n)
+		}
+		r.nothingParked()
+	})
+}
+
+// delivers waits until everybody who holds lanes has gone on.
+func (r *rig) delivers(when string) {
+	r.Helper()
+	const slowest = `SELECT min(n)::bigint FROM (SELECT sum(delivered) AS n FROM postrider.lane_cursor WHERE owner <> '' GROUP BY owner) x`
+	before := r.number(slowest)
+	r.until(time.Minute, "every relay delivers: "+when, func() bool { return r.number(slowest) > before })
+}
+
+// Write takes what a process says.
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, string(p))
+	return len(p), nil
+}
