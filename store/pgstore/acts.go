@@ -1,8 +1,12 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -86,4 +90,33 @@ func (s *Store) executes(id int64) []string {
 		return []string{s.sql.execute, s.sql.executeHold, s.sql.executeMany, s.sql.executeReplay}
 	}
 	return []string{s.sql.executeMany}
+}
+
+// pagesPerTurn is how many pages of orders an instance is told of with a
+// heartbeat: they go into one settlement, which must not take long, and each of
+// their lanes stops for it.
+const pagesPerTurn = 4
+
+// turn picks the requests that an instance is told of. Pages of orders take turns
+// by chance: one that waits, for a rate or for what is live, keeps back no other.
+func (a *standing) turn(mine func(store.Request) bool) []store.Request {
+	var picked, pages []store.Request
+	for _, r := range a.requests {
+		switch {
+		case !mine(r):
+		case isPage(a.kinds[r.ID]):
+			pages = append(pages, r)
+		default:
+			picked = append(picked, r)
+		}
+	}
+	rand.Shuffle(len(pages), func(i, j int) { pages[i], pages[j] = pages[j], pages[i] })
+	picked = append(picked, pages[:min(len(pages), pagesPerTurn)]...)
+	slices.SortFunc(picked, func(a, b store.Request) int { return cmp.Compare(a.ID, b.ID) })
+	return picked
+}
+
+// isPage reports whether requests of the kind are pages of an order.
+func isPage(kind string) bool {
+	return strings.HasSuffix(kind, manySuffix) || kind == string(store.ActSkip) || kind == string(store.ActReplay)
 }

@@ -128,11 +128,7 @@ func (a *leaseAnswer) grant() store.Grant {
 		held[l.Lane] = true
 		g.Lanes = append(g.Lanes, l)
 	}
-	for _, r := range a.requests {
-		if held[r.Lane] {
-			g.Requests = append(g.Requests, r)
-		}
-	}
+	g.Requests = a.turn(func(r store.Request) bool { return held[r.Lane] })
 	return g
 }
 

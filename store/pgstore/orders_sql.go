@@ -5,7 +5,7 @@ import "strings"
 // Pages of an order: so many records are looked at, and so many moved, in one
 // settlement of a lane.
 const (
-	orderScan = "5000"
+	orderScan = "2000"
 	orderPage = "1000"
 )
 
@@ -80,12 +80,12 @@ page AS (SELECT k.* FROM w CROSS JOIN LATERAL (SELECT k.seq, k.id, k.lane, k.top
 hits AS (SELECT k.seq FROM page k WHERE ` + of("k", matches+matchesParked) + `
   AND (NOT a ? 'edit' OR {{schema}}.headers_fit(` + edited + `)) ORDER BY k.seq LIMIT (SELECT room FROM w)),
 discarded AS (DELETE FROM {{schema}}.parked k USING w WHERE w.kind = 'discard-many'
-  AND k.pipe = $1 AND k.lane = $3 AND k.seq IN (SELECT seq FROM hits) RETURNING 1),
+  AND k.pipe = $1 AND k.lane = $3 AND k.seq = ANY (ARRAY(SELECT seq FROM hits)) RETURNING 1),
 changed AS (UPDATE {{schema}}.parked k SET state = CASE WHEN w.kind = 'skip' THEN 'dead' ELSE 'retry' END,
     captures = w.kind <> 'skip' AND k.key <> '', due_at = CASE WHEN w.kind = 'skip' THEN k.due_at ELSE statement_timestamp() END,
     attempts = CASE WHEN w.kind = 'skip' THEN k.attempts ELSE 0 END, generation = k.generation + (w.kind <> 'skip')::integer,
     topic = coalesce(w.a->'edit'->>'topic', k.topic), headers = CASE WHEN w.a ? 'edit' THEN ` + edited + ` ELSE k.headers END
-  FROM w WHERE w.kind <> 'discard-many' AND k.pipe = $1 AND k.lane = $3 AND k.seq IN (SELECT seq FROM hits) RETURNING k.generation),
+  FROM w WHERE w.kind <> 'discard-many' AND k.pipe = $1 AND k.lane = $3 AND k.seq = ANY (ARRAY(SELECT seq FROM hits)) RETURNING k.generation),
 counted AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, discarded)
   SELECT $1, $3, coalesce((SELECT max(generation) FROM changed), 0), (SELECT count(*) FROM discarded) WHERE EXISTS (SELECT 1 FROM hits)
   ON CONFLICT (pipe, lane) DO UPDATE SET generation = greatest(r.generation, excluded.generation), discarded = r.discarded + excluded.discarded),
@@ -110,7 +110,7 @@ again AS (INSERT INTO {{schema}}.parked (pipe, lane, seq, state, captures, due_a
     id, topic, key, type, content_type, headers, payload)
   SELECT $1, o.lane, o.seq, CASE WHEN w.gate IS NULL THEN 'retry' ELSE 'scheduled' END, false, statement_timestamp(), w.again, o.created_at,
     o.not_before, o.version, o.schema_version, o.id, o.topic, o.key, o.type, o.content_type, o.headers, o.payload
-  FROM w, hits JOIN {{schema}}.outbox o ON o.lane = $3 AND o.seq = hits.seq ORDER BY o.seq RETURNING 1),
+  FROM w CROSS JOIN {{schema}}.outbox o WHERE o.lane = $3 AND o.seq = ANY (ARRAY(SELECT seq FROM hits)) ORDER BY o.seq RETURNING 1),
 marked AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, replayed)
   SELECT $1, $3, w.again, (SELECT count(*) FROM again) FROM w WHERE EXISTS (SELECT 1 FROM again)
   ON CONFLICT (pipe, lane) DO UPDATE SET generation = greatest(r.generation, excluded.generation), replayed = r.replayed + excluded.replayed),

@@ -80,7 +80,7 @@ func (d *db) run(st store.Store, b *membroker.Broker) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r := relay.New(st, b.Sink(), &relay.Options{LeaseTTL: 500 * time.Millisecond, DrainTimeout: 500 * time.Millisecond})
+		r := relay.New(st, b.Sink(), &relay.Options{DrainTimeout: 500 * time.Millisecond})
 		if err := r.Run(ctx); err != nil {
 			d.Error(err)
 		}
@@ -93,9 +93,9 @@ func (d *db) run(st store.Store, b *membroker.Broker) (stop func()) {
 // until waits for something that takes a moment.
 func (d *db) until(what string, ok func() bool) {
 	d.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); {
+	for end := time.Now().Add(2 * time.Minute); !ok(); {
 		if time.Now().After(end) {
-			d.Fatalf("not within a minute: %s", what)
+			d.Fatalf("not within two minutes: %s", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -148,7 +148,7 @@ func TestTwoAdminsAtOnce(t *testing.T) {
 			id, _ := o.order(store.Order{Kind: store.ActDiscard, Match: store.Match{All: true}})
 			wg.Go(func() {
 				s := d.store("main")
-				state, err := admin.Follow(t.Context(), s, s, id, &admin.Options{TTL: time.Second, Wait: 30 * time.Second}, nil)
+				state, err := admin.Follow(t.Context(), s, s, id, &admin.Options{Wait: time.Minute}, nil)
 				if err != nil || !state.Done {
 					t.Errorf("order %d: %+v, %v", id, state, err)
 				}
@@ -239,7 +239,7 @@ func (w *writers) write(d *db, key, rounds int) {
 func (d *db) act(act store.Act) {
 	d.Helper()
 	s := d.store("main")
-	results, err := admin.Execute(d.Context(), s, s, []store.Act{act}, &admin.Options{Wait: time.Minute})
+	results, err := admin.Execute(d.Context(), s, s, []store.Act{act}, &admin.Options{Wait: 2 * time.Minute})
 	if err != nil || results[0].Result != "done" {
 		d.Fatalf("%+v: %+v, %v", act, results, err)
 	}
