@@ -36,7 +36,7 @@ type config struct {
 	seconds  int
 	tenants  int
 	apart    bool // the flooded tenant has a process of its own
-	settled  int // rows of workload old that were delivered long ago
+	settled  int  // rows of workload old that were delivered long ago
 	output   string
 }
 

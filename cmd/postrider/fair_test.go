@@ -62,20 +62,20 @@ func TestFairSink(t *testing.T) {
 
 func TestShareLimits(t *testing.T) {
 	for relays, want := range map[int]relay.Options{
-		1:   {PollMax: defaultPollMax},
-		4:   {PollMax: defaultPollMax},
-		8:   {PollMax: defaultPollMax, MaxBytes: 8 << 20, MaxMessages: 8192},
-		20:  {PollMax: 100 * time.Millisecond, MaxBytes: 64 << 20 / 20, MaxMessages: 65536 / 20},
-		100: {PollMax: 500 * time.Millisecond, MaxBytes: 2 << 20, MaxMessages: 2048},
+		1:   {PollMax: defaultPollMax, LeaseTTL: defaultLeaseTTL},
+		4:   {PollMax: defaultPollMax, LeaseTTL: defaultLeaseTTL},
+		8:   {PollMax: defaultPollMax, LeaseTTL: defaultLeaseTTL, MaxBytes: 8 << 20, MaxMessages: 8192},
+		20:  {PollMax: 100 * time.Millisecond, LeaseTTL: 5 * time.Second, MaxBytes: 64 << 20 / 20, MaxMessages: 65536 / 20},
+		100: {PollMax: 500 * time.Millisecond, LeaseTTL: 10 * time.Second, MaxBytes: 2 << 20, MaxMessages: 2048},
 	} {
-		o := relay.Options{PollMax: defaultPollMax}
+		o := relay.Options{PollMax: defaultPollMax, LeaseTTL: defaultLeaseTTL}
 		shareLimits(&o, relays)
-		if o.PollMax != want.PollMax || o.MaxBytes != want.MaxBytes || o.MaxMessages != want.MaxMessages {
-			t.Errorf("%d relays: %v, %d bytes, %d messages", relays, o.PollMax, o.MaxBytes, o.MaxMessages)
+		if o.PollMax != want.PollMax || o.LeaseTTL != want.LeaseTTL || o.MaxBytes != want.MaxBytes || o.MaxMessages != want.MaxMessages {
+			t.Errorf("%d relays: %v, %v, %d bytes, %d messages", relays, o.PollMax, o.LeaseTTL, o.MaxBytes, o.MaxMessages)
 		}
 	}
-	o := relay.Options{PollMax: time.Second}
-	if shareLimits(&o, 50); o.PollMax != time.Second {
-		t.Errorf("a poll-max that somebody chose became %v", o.PollMax)
+	o := relay.Options{PollMax: time.Second, LeaseTTL: time.Second}
+	if shareLimits(&o, 50); o.PollMax != time.Second || o.LeaseTTL != time.Second {
+		t.Errorf("what somebody chose became %v and %v", o.PollMax, o.LeaseTTL)
 	}
 }

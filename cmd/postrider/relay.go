@@ -68,13 +68,16 @@ func (a *app) relayCommand() *cobra.Command {
 	return cmd
 }
 
-// defaultPollMax is the longest pause between two looks of a relay on its own.
-const defaultPollMax = 40 * time.Millisecond
+// Defaults of a relay on its own; dozens in one process have longer ones.
+const (
+	defaultPollMax  = 40 * time.Millisecond
+	defaultLeaseTTL = 2 * time.Second
+)
 
 // engineFlags are the settings that each relay of a process may have of its own.
 func engineFlags(fs *pflag.FlagSet, r *relaySettings) {
 	fs.StringVar(&r.instance, "instance", "", "name of this relay for people (default: host name and process id)")
-	fs.DurationVar(&r.leaseTTL, "lease-ttl", 2*time.Second, "how long the lanes of a dead relay stay its own")
+	fs.DurationVar(&r.leaseTTL, "lease-ttl", defaultLeaseTTL, "how long the lanes of a dead relay stay its own")
 	fs.DurationVar(&r.drain, "drain", 25*time.Second, "how long to wait for calls in flight at the end")
 	fs.IntVar(&r.window, "window", 1024, "unsettled messages per lane: the most that a crash sends twice")
 	fs.IntVar(&r.page, "page", 0, "messages read and sent at once per lane (default: 256, at most the window)")

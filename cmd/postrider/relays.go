@@ -94,18 +94,28 @@ const (
 	allMessages, leastMessages = 4 * 16384, 2048
 )
 
-// fullSpeed is how many idle relays of a process look as often as a single one.
-const fullSpeed = 8
+// fullSpeed is how many idle relays of a process look, and renew their leases, as
+// often as a single one.
+const (
+	fullSpeed       = 8
+	longestLeaseTTL = 10 * time.Second
+)
 
 // shareLimits gives a relay its part of what the process may hold, and of how
-// often it may look at databases that have nothing for it.
+// often it may ask databases that have nothing for it.
 func shareLimits(o *relay.Options, relays int) {
 	if relays > 4 { // four have the defaults
 		o.MaxBytes = max(allBytes/relays, leastBytes)
 		o.MaxMessages = max(allMessages/relays, leastMessages)
 	}
-	if relays > fullSpeed && o.PollMax == defaultPollMax {
+	if relays <= fullSpeed {
+		return
+	}
+	if o.PollMax == defaultPollMax {
 		o.PollMax = defaultPollMax * time.Duration(relays) / fullSpeed
+	}
+	if o.LeaseTTL == defaultLeaseTTL { // heartbeats are most of what an idle relay costs
+		o.LeaseTTL = min(defaultLeaseTTL*time.Duration(relays)/fullSpeed, longestLeaseTTL)
 	}
 }
 
@@ -244,8 +254,8 @@ func keepHouse(ctx context.Context, units []*unit) (leave func()) {
 // How long a relay that cannot work as things are waits before it tries again,
 // while others of the process work.
 const (
-	againMin = 2 * time.Second
-	againMax = time.Minute
+	firstRetry = 2 * time.Second
+	lastRetry  = time.Minute
 )
 
 // fleet runs the relays of a process. One that cannot work (no schema there, a
@@ -277,14 +287,14 @@ func runUnits(ctx context.Context, units []*unit) error {
 
 func (f *fleet) run(ctx context.Context, u *unit) {
 	said := ""
-	for wait := againMin; ; wait = min(2*wait, againMax) {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		began := time.Now()
 		err := u.relay.Run(ctx)
 		if err == nil {
 			return
 		}
 		if u.relay.Stats().LastLease.After(began) { // it worked meanwhile
-			wait, said = againMin, ""
+			wait, said = firstRetry, ""
 		}
 		if text := err.Error(); text != said {
 			said = text

@@ -110,7 +110,7 @@ func (db *database) free(l *lane, now time.Time) bool {
 }
 
 func (db *database) grant(p *pipe, req store.LeaseRequest, now time.Time) store.Grant {
-	g := store.Grant{Identity: db.identity, Total: len(p.lanes), Instances: len(db.live(now)), Now: now}
+	g := store.Grant{Identity: db.identity, Total: len(p.lanes), Instances: len(db.live(now)), Now: now, Paused: p.paused}
 	held := map[store.Lane]bool{}
 	for id, l := range p.lanes {
 		if l.owner != req.BootID && db.opts.Defect != SharedLease {

@@ -105,6 +105,13 @@ func New(o Options) *Store {
 // seen) belongs to one instance.
 func (s *Store) Pipe(name string) *Store { return s.db.handle(name) }
 
+// Pause pauses the whole pipe, or lets it go on.
+func (s *Store) Pause(on bool) {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	s.db.pipe(s.name).paused = on
+}
+
 // Knowing returns a handle on the same pipe as an instance has it that leased
 // under identity last, for tests that let calls overtake each other.
 func (s *Store) Knowing(identity string) *Store {

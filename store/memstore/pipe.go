@@ -9,7 +9,8 @@ import (
 
 // pipe is a reader of the log with its own cursors, leases and parked records.
 type pipe struct {
-	lanes []*lane
+	lanes  []*lane
+	paused bool // by a person
 }
 
 // lane is what one pipe knows of one lane. Its epoch numbers the records of the

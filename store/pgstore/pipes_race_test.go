@@ -55,6 +55,7 @@ func TestPipesAddedUnderWriters(t *testing.T) {
 				a := added{name: fmt.Sprintf("%s-%d", from, i), before: time.Now()}
 				d.add(store.AddPipe{Actor: "ann", Name: a.name, From: from, Time: since})
 				switch from {
+				case store.FromBeginning: // all of it
 				case store.FromNow:
 					a.from, a.never = time.Now(), a.before
 				case store.FromTime:

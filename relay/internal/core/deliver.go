@@ -52,7 +52,7 @@ func (e *Engine) planDeliver() {
 func (e *Engine) deliverNext(l *lane) {
 	for l.call == nil && l.done < len(l.queue) && e.abandoned[l.id] == 0 && e.now >= l.hold.until {
 		b := l.queue[l.done]
-		if e.paused && !b.started() {
+		if e.paused && !b.sent {
 			return
 		}
 		if !b.prepared {
@@ -77,7 +77,7 @@ func (e *Engine) deliverNext(l *lane) {
 			s.probe = c
 			c.probes = append(c.probes, s)
 		}
-		l.call = c
+		l.call, b.sent = c, true
 		e.calls[c.id] = c
 		e.do(Deliver{ID: c.id, Lane: l.id, Msgs: l.marked(c, msgs), Timeout: e.cfg.DeliverTimeout})
 	}

@@ -96,7 +96,10 @@ func (e *Engine) shed(l *lane) {
 	} else if l.done < len(l.queue) {
 		b := l.queue[l.done]
 		held := e.now < l.hold.until || e.sinkHeld()
-		if b.started() && !e.cutOff && (!held || !e.draining && b.delivered > 0) {
+		switch {
+		case e.paused && !e.draining && b.sent: // read again it might come in another company, above the window
+			keep++
+		case b.started() && !e.cutOff && (!held || !e.draining && b.delivered > 0):
 			keep++
 		}
 	}

@@ -71,7 +71,8 @@ type batch struct {
 	requests  []int64
 	failed    keySet // keys of a parked batch that failed in it
 
-	rounds int // rounds that ended with an unknown fate
+	sent   bool // a call with some of it was made: the broker may have it
+	rounds int  // rounds that ended with an unknown fate
 	alone  *solo
 }
 

@@ -40,11 +40,12 @@ const (
 	opAct                     // a person retries or discards a parked record
 	opFailover                // the database gets another identity and is away for Dur
 	opHold                    // a person pauses key N (negative: lane -N-1) for Dur
+	opStop                    // a person pauses the whole pipe for Dur
 )
 
 var opNames = [...]string{
 	"start", "tx", "crash", "pause", "suspend", "jump", "drain", "store-down", "store-lost", "store-late",
-	"outage", "throttle", "ack-lost", "sink-fail", "sink-hang", "act", "failover", "hold",
+	"outage", "throttle", "ack-lost", "sink-fail", "sink-hang", "act", "failover", "hold", "stop",
 }
 
 // op is one operation of a plan.
@@ -150,6 +151,7 @@ func makePlan(seed uint64) plan {
 	d.rarities()
 	d.holds()
 	d.collisions()
+	d.stops()
 	slices.SortStableFunc(d.p.Ops, func(a, b op) int { return int(a.At - b.At) })
 	return d.p
 }
@@ -183,6 +185,14 @@ func (d *drawer) holds() {
 			o.N = -1 - d.rng.IntN(d.p.Lanes)
 		}
 		d.add(o)
+	}
+}
+
+// stops draws from a source of its own, too: people who pause the whole pipe.
+func (d *drawer) stops() {
+	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x73746f70))
+	for range d.some(4, 3) {
+		d.add(op{Kind: opStop, At: d.time(), Dur: d.upTo(4 * time.Second)})
 	}
 }
 

@@ -28,6 +28,7 @@ type Coverage struct {
 	Outages            int // messages answered with an outage
 	Acts               int // retries and discards by people
 	Holds              int // keys and lanes that people paused
+	Stops              int // pauses of the whole pipe by people
 	Drains             int
 	Failovers          int // changes of the database's identity
 	FailoversUnsettled int // of them between an ack and its settlement
@@ -61,6 +62,7 @@ func (c *Coverage) Add(o Coverage) {
 	c.Outages += o.Outages
 	c.Acts += o.Acts
 	c.Holds += o.Holds
+	c.Stops += o.Stops
 	c.Drains += o.Drains
 	c.Failovers += o.Failovers
 	c.FailoversUnsettled += o.FailoversUnsettled
@@ -95,6 +97,7 @@ func (c Coverage) Missing() []string {
 		{"outages", c.Outages, 200},
 		{"acts of people", c.Acts, 20},
 		{"keys and lanes paused", c.Holds, 200},
+		{"pauses of the pipe", c.Stops, 100},
 		{"drains", c.Drains, 100},
 		{"failovers between an ack and its settlement", c.FailoversUnsettled, 20},
 		{"brakes", c.Brakes, 25},

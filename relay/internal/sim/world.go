@@ -178,6 +178,10 @@ func (w *world) perform(o op) {
 		w.failover(o)
 	case opHold:
 		w.check.hold(o)
+	case opStop:
+		w.db.Pause(true)
+		w.cover.Stops++
+		w.after(o.Dur, func() { w.db.Pause(false) })
 	default:
 		w.active = append(w.active, o)
 	}
@@ -222,6 +226,7 @@ func (w *world) holds(k opKind, topic int) (op, bool) {
 func (w *world) heal() {
 	w.note("heal", -1, 0)
 	w.healed, w.active = true, nil
+	w.db.Pause(false)
 	for _, n := range w.nodes {
 		n.resume()
 		n.start()
