@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/postrider/postrider/store"
 )
@@ -27,7 +28,7 @@ func Tend(ctx context.Context, p store.Partitioner, req store.TendRequest) (stor
 	if err != nil || !ok || done.HeldBy != heldByBooks {
 		return done, err
 	}
-	if _, err := books.Audit(ctx, store.AuditRequest{}); err != nil {
+	if _, err := books.Audit(ctx, store.AuditRequest{Count: true}); err != nil {
 		return done, fmt.Errorf("count before a partition goes: %w", err)
 	}
 	again, err := p.Tend(ctx, req)
@@ -36,4 +37,52 @@ func Tend(ctx context.Context, p store.Partitioner, req store.TendRequest) (stor
 	again.Rows += done.Rows
 	again.Rolled = again.Rolled || done.Rolled
 	return again, err
+}
+
+// never is an age that no row has.
+const never = 100 * 365 * 24 * time.Hour
+
+// partitioned says whether rows go by dropping partitions.
+func (k *Keeper) partitioned(ctx context.Context) (bool, error) {
+	if k.parts == nil {
+		return false, nil
+	}
+	p, err := k.parts.Partitions(ctx)
+	return len(p.List) > 0, err
+}
+
+// tend makes, changes and drops partitions, and says what is wrong with them.
+func (k *Keeper) tend(ctx context.Context, done *Swept) error {
+	if k.parts == nil {
+		return nil
+	}
+	req := store.TendRequest{OlderThan: k.opts.OlderThan, KeepBytes: k.opts.MaxBytes, OnlyEmpty: k.opts.Archive != nil}
+	if k.opts.Off {
+		req.OlderThan, req.KeepBytes = -1, 0
+	}
+	t, err := Tend(ctx, k.parts, req)
+	done.Tended = t
+	done.Rows += t.Rows
+	log, before := k.opts.Logger, ""
+	k.note(func(s *KeeperStats) {
+		before = s.Partitions.Alarm()
+		s.Removed += t.Rows
+		if err == nil {
+			s.Partitions = t.Partitions
+		}
+	})
+	if t.Rolled {
+		log.InfoContext(ctx, "the outbox began its next partition", "partition", t.Current)
+	}
+	if t.Dropped > 0 {
+		log.InfoContext(ctx, "partitions were dropped", "partitions", t.Dropped, "rows", t.Rows)
+	}
+	switch alarm := t.Alarm(); {
+	case err != nil:
+	case alarm != "" && alarm != before:
+		log.ErrorContext(ctx, "the partitions of the outbox need a person", "what", alarm)
+	case alarm == "" && before != "":
+		log.InfoContext(ctx, "the partitions of the outbox are in order again")
+	}
+	return err
 }

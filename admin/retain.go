@@ -82,16 +82,18 @@ type KeeperStats struct {
 	Books      bool  // the books were looked at
 	Difference int64 // at the last look
 	LookedAt   time.Time
-	Failed     string // what the last sweep or look failed with
+	Failed     string           // what the last sweep or look failed with
+	Partitions store.Partitions // of an outbox that has some, as of the last sweep
 }
 
 // Keeper removes settled rows, keeps the other tables small and looks at the
 // books. Any number of them may run: one works at a time. It is safe for
 // concurrent use.
 type Keeper struct {
-	r    store.Retainer
-	opts KeeperOptions
-	name string
+	r     store.Retainer
+	parts store.Partitioner // nil where the store has none
+	opts  KeeperOptions
+	name  string
 
 	mu    sync.Mutex
 	stats KeeperStats
@@ -121,7 +123,9 @@ func (s *sweeps) begin(again time.Duration) map[store.Lane]int64 {
 
 // NewKeeper returns a keeper that does nothing until it is asked. o may be nil.
 func NewKeeper(r store.Retainer, o *KeeperOptions) *Keeper {
-	return &Keeper{r: r, opts: o.withDefaults(), name: rand.Text()}
+	k := &Keeper{r: r, opts: o.withDefaults(), name: rand.Text()}
+	k.parts, _ = r.(store.Partitioner)
+	return k
 }
 
 // Stats returns the keeper's figures.
@@ -147,6 +151,7 @@ type Swept struct {
 
 	Runner string // who sweeps, when it is somebody else
 	Held   store.Held
+	Tended store.Tended // of an outbox with partitions; its Rows are in Rows too
 }
 
 // resweep is how long what a sweep has passed over is not looked at again:
@@ -162,14 +167,19 @@ func (k *Keeper) Sweep(ctx context.Context) (Swept, error) {
 	k.sweeping.Lock()
 	defer k.sweeping.Unlock()
 	var done Swept
-	if _, err := k.r.Audit(ctx, store.AuditRequest{Count: true}); err != nil {
-		return done, fmt.Errorf("count before removing: %w", err)
+	if !k.opts.Off || k.opts.Payloads > 0 {
+		if _, err := k.r.Audit(ctx, store.AuditRequest{Count: true}); err != nil {
+			return done, fmt.Errorf("count before removing: %w", err)
+		}
 	}
 	done.Lanes = map[store.Lane]int64{}
 	if !k.opts.Off {
 		if err := k.sweepRows(ctx, &done); err != nil || done.Runner != "" {
 			return done, err
 		}
+	}
+	if err := k.tend(ctx, &done); err != nil {
+		return done, err
 	}
 	if k.opts.Payloads > 0 {
 		return done, k.sweepPayloads(ctx, &done)
@@ -180,6 +190,12 @@ func (k *Keeper) Sweep(ctx context.Context) (Swept, error) {
 func (k *Keeper) sweepRows(ctx context.Context, done *Swept) error {
 	req := k.request()
 	req.After = k.rows.begin(resweep)
+	switch parted, err := k.partitioned(ctx); {
+	case err != nil:
+		return err
+	case parted && k.opts.Archive == nil: // tables go, not rows; the lease and who holds rows back stay
+		req.OlderThan, req.MaxBytes = never, 0
+	}
 	last, err := k.batches(ctx, req, done, func(p *store.Pruned) { k.count(done, p) })
 	if err != nil || done.Runner != "" {
 		return err
@@ -288,7 +304,7 @@ func (k *Keeper) Look(ctx context.Context, req store.AuditRequest) (store.Books,
 func (k *Keeper) Run(ctx context.Context) {
 	var sweep, look <-chan time.Time
 	at := func(d time.Duration) <-chan time.Time { return time.After(d) }
-	if !k.opts.Off || k.opts.Payloads > 0 {
+	if !k.opts.Off || k.opts.Payloads > 0 || k.parts != nil {
 		sweep = at(k.opts.Every)
 	}
 	if k.opts.AuditEvery > 0 {

@@ -32,6 +32,9 @@ type TendRequest struct {
 	// MaxBytes ends the use of a partition earlier, though not before a sixth of
 	// Every; 0: 64 GiB, indexes included.
 	MaxBytes int64
+	// KeepBytes, when above 0, makes settled partitions go before their age while
+	// all of them together take more.
+	KeepBytes int64
 	// OnlyEmpty keeps partitions that have rows: somebody else removes these one
 	// by one, after having archived them.
 	OnlyEmpty bool
@@ -71,6 +74,15 @@ const (
 	// LowRoom is so many numbers that days remain at any rate.
 	LowRoom = 50_000_000_000
 )
+
+// Bytes is what all partitions take, indexes included.
+func (p Partitions) Bytes() int64 {
+	sum := int64(0)
+	for _, one := range p.List {
+		sum += one.Bytes
+	}
+	return sum
+}
 
 // Alarm says what is wrong with the partitions and what a person does about it,
 // or "". Until somebody acts nothing is lost.

@@ -128,6 +128,7 @@ type keeperMetrics struct {
 	keeper                                                       *admin.Keeper
 	removed, emptied, heldRows, heldBytes, over, runner, failing *prometheus.Desc
 	difference, looked                                           *prometheus.Desc
+	partitions, ahead, alarm                                     *prometheus.Desc
 }
 
 func newKeeperMetrics(k *admin.Keeper, labels prometheus.Labels) *keeperMetrics {
@@ -145,6 +146,9 @@ func newKeeperMetrics(k *admin.Keeper, labels prometheus.Labels) *keeperMetrics 
 		failing:    d("housekeeping_failing", "1 while retention or the look at the books fails."),
 		difference: d("audit_difference", "Messages by which the two books differ, as of the last look."),
 		looked:     d("audit_timestamp_seconds", "When the books were looked at last."),
+		partitions: d("partitions", "Partitions of an outbox that is kept in some."),
+		ahead:      d("partitions_ahead", "Partitions that wait behind the one in use."),
+		alarm:      d("partitions_alarm", "1 while the partitions need a person: see postrider partitions."),
 	}
 }
 
@@ -164,6 +168,11 @@ func (m *keeperMetrics) Collect(ch chan<- prometheus.Metric) {
 			c.gauge(m.heldRows, float64(s.Held.Rows), s.Held.Pipe)
 			c.gauge(m.heldBytes, float64(s.Held.Bytes), s.Held.Pipe)
 		}
+	}
+	if p := s.Partitions; len(p.List) > 0 {
+		c.gauge(m.partitions, float64(len(p.List)))
+		c.gauge(m.ahead, float64(p.Ahead))
+		c.gauge(m.alarm, truth(p.Alarm() != ""))
 	}
 	if s.Books {
 		c.gauge(m.difference, float64(s.Difference))

@@ -127,7 +127,7 @@ func tendedText(w *tabwriter.Writer, done *tendedAnswer) {
 		row(w, "writers moved on to the next partition")
 	}
 	if done.HeldBy != "" {
-		row(w, fmt.Sprintf("held by %s, which has not settled every row of the oldest one", visible(done.HeldBy, "")))
+		row(w, fmt.Sprintf("the oldest one is held by %s", visible(done.HeldBy, "")))
 	}
 	if done.Busy {
 		row(w, "something else is at work, or a transaction that wrote is open: try again later")

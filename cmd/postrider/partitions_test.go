@@ -44,6 +44,14 @@ func TestPartitionsCommand(t *testing.T) {
 			t.Errorf("%q lacks %q", out, want)
 		}
 	}
+	delivered(t, outbox, "--retention", "off")
+	var swept pruneAnswer
+	if err := json.Unmarshal([]byte(on("prune", "--older-than", "0s", "-o", "json")), &swept); err != nil || swept.Rows != 1 || swept.Dropped != 1 {
+		t.Errorf("pruned: %+v, %v", swept, err)
+	}
+	if out := on("audit", "--full"); strings.Contains(out, "differ") {
+		t.Errorf("audit: %s", out)
+	}
 	for kind, args := range map[string][]string{
 		"SQLite has no partitions":   {"migrate", "--partition", "--store", "sqlite:" + t.TempDir() + "/x.db"},
 		"has no statements to print": {"migrate", "--partition", "--print-sql", "--store", "postgres:"},

@@ -26,6 +26,7 @@ type pruneAnswer struct {
 	HeldRows     int64                `json:"held_rows"`
 	HeldBytes    int64                `json:"held_bytes"`
 	OverTheCap   bool                 `json:"over_the_cap"`
+	Dropped      int                  `json:"partitions_dropped,omitempty"`
 }
 
 func (a *app) pruneCommand() *cobra.Command {
@@ -129,7 +130,7 @@ func (a *app) prune(ctx context.Context, k *admin.Keeper, loop bool, every time.
 }
 
 func (a *app) printSwept(s admin.Swept, dry bool) error {
-	answer := pruneAnswer{dry, s.Rows, s.Bytes, s.Emptied, s.EmptiedBytes, s.Lanes, s.Runner, s.Held.Pipe, s.Held.Rows, s.Held.Bytes, s.Held.Over}
+	answer := pruneAnswer{dry, s.Rows, s.Bytes, s.Emptied, s.EmptiedBytes, s.Lanes, s.Runner, s.Held.Pipe, s.Held.Rows, s.Held.Bytes, s.Held.Over, s.Tended.Dropped}
 	err := a.print(answer, func(w *tabwriter.Writer) {
 		what := "removed"
 		if dry {
@@ -142,6 +143,9 @@ func (a *app) printSwept(s admin.Swept, dry bool) error {
 		row(w, what, fmt.Sprintf("%d rows, %d bytes of payload", s.Rows, s.Bytes))
 		if s.Emptied > 0 {
 			row(w, what, fmt.Sprintf("payloads of %d rows, %d bytes", s.Emptied, s.EmptiedBytes))
+		}
+		if s.Tended.Dropped > 0 {
+			row(w, "dropped", fmt.Sprintf("%d partitions, with them", s.Tended.Dropped))
 		}
 		if s.Held.Pipe != "" {
 			row(w, "held", fmt.Sprintf("%d rows, about %d bytes, which pipe %s has not settled", s.Held.Rows, s.Held.Bytes, visible(s.Held.Pipe, "")))

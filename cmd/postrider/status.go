@@ -26,6 +26,7 @@ type statusAnswer struct {
 	Instances  []instanceAnswer `json:"instances"`
 	Lanes      []laneAnswer     `json:"lanes"`
 	Holds      []holdEntry      `json:"paused_parts"`
+	Alarms     []string         `json:"alarms,omitempty"`
 }
 
 // holdEntry is a key or a lane that a person has paused.
@@ -134,7 +135,7 @@ func (a *app) watch(ctx context.Context, st *opened, every, failIfLag time.Durat
 func (a *app) printStatus(s store.Status, lanes bool) error {
 	answer := statusAnswer{
 		Time: time.Now().UTC(), Pipe: s.Pipe, Paused: s.Paused, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped,
-		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered,
+		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered, Alarms: s.Alarms,
 		Parked:    map[string]int64{"scheduled": 0, "retry": 0, "waiting": 0, "dead": 0}, // each, also when there is none
 		Instances: []instanceAnswer{}, Lanes: []laneAnswer{}, Holds: []holdEntry{},
 	}
@@ -179,6 +180,9 @@ func statusText(w *tabwriter.Writer, s store.Status, lanes bool) {
 			continue
 		}
 		row(w, "paused", fmt.Sprintf("key %s since %s", visible(h.Key, ""), stamp(h.Since)))
+	}
+	for _, alarm := range s.Alarms {
+		row(w, "alarm", visible(alarm, ""))
 	}
 	alive := 0
 	for _, i := range s.Instances {

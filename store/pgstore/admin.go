@@ -71,6 +71,13 @@ func (s *Store) statusBy(ctx context.Context, by batcher, limit int) (st store.S
 		st.Holds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[store.Hold])
 		return err
 	})
+	b.Queue(s.sql.partitions).Query(func(rows pgx.Rows) error {
+		p, err := scanPartitions(rows)
+		if alarm := p.Alarm(); alarm != "" {
+			st.Alarms = append(st.Alarms, alarm)
+		}
+		return err
+	})
 	err = by.SendBatch(ctx, b).Close()
 	return st, pipes > 0, err
 }

@@ -41,6 +41,10 @@ func (s *Store) partitions(ctx context.Context, by rower) (p store.Partitions, e
 		return p, err
 	}
 	defer rows.Close()
+	return scanPartitions(rows)
+}
+
+func scanPartitions(rows pgx.Rows) (p store.Partitions, err error) {
 	for rows.Next() {
 		var one store.Partition
 		var opened, closed pgTime
@@ -74,37 +78,13 @@ func (s *Store) Tend(ctx context.Context, req store.TendRequest) (store.Tended, 
 	if t.Partitions, err = s.partitions(ctx, s.pool); err != nil || len(t.List) == 0 {
 		return t, s.wrap("tend the partitions", err)
 	}
-	every, bytes := req.Every, req.MaxBytes
-	if every <= 0 {
-		every = max(req.OlderThan/6, shortestUse)
+	err = s.makeAhead(ctx, &t)
+	// Where nothing is dropped there is no need for another one.
+	if err == nil && (req.OlderThan >= 0 || req.Every > 0) && len(t.List)+t.Made < store.MaxPartitions {
+		err = s.roll(ctx, req, &t)
 	}
-	if bytes <= 0 {
-		bytes = partitionBytes
-	}
-	err = s.tending(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, s.sql.note); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, s.sql.make, partitionsAhead).Scan(&t.Made)
-	})
-	if err == nil && len(t.List)+t.Made < store.MaxPartitions {
-		err = s.tending(ctx, func(tx pgx.Tx) error {
-			var now *int64
-			if err := tx.QueryRow(ctx, s.sql.roll, every, bytes).Scan(&now); err != nil || now == nil {
-				return err
-			}
-			t.Rolled = true
-			var made int // now one less waits
-			err := tx.QueryRow(ctx, s.sql.make, partitionsAhead).Scan(&made)
-			t.Made += made
-			return err
-		})
-	}
-	for err == nil && req.OlderThan >= 0 && ctx.Err() == nil {
-		var more bool
-		if more, err = s.dropOne(ctx, req, &t); !more {
-			break
-		}
+	if err == nil && req.OlderThan >= 0 {
+		err = s.dropDue(ctx, req, &t)
 	}
 	if locked(err) {
 		t.Busy, err = true, nil
@@ -115,17 +95,70 @@ func (s *Store) Tend(ctx context.Context, req store.TendRequest) (store.Tended, 
 	return t, s.wrap("tend the partitions", err)
 }
 
+func (s *Store) makeAhead(ctx context.Context, t *store.Tended) error {
+	return s.tending(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, s.sql.note); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, s.sql.make, partitionsAhead).Scan(&t.Made)
+	})
+}
+
+// roll moves the writers on when it is time, and makes another one ahead.
+func (s *Store) roll(ctx context.Context, req store.TendRequest, t *store.Tended) error {
+	every, bytes := req.Every, req.MaxBytes
+	if every <= 0 {
+		every = max(req.OlderThan/6, shortestUse)
+	}
+	if bytes <= 0 {
+		bytes = partitionBytes
+	}
+	if req.KeepBytes > 0 {
+		bytes = min(bytes, req.KeepBytes/4)
+	}
+	return s.tending(ctx, func(tx pgx.Tx) error {
+		var now *int64
+		if err := tx.QueryRow(ctx, s.sql.roll, every, bytes).Scan(&now); err != nil || now == nil {
+			return err
+		}
+		t.Rolled = true
+		var made int
+		err := tx.QueryRow(ctx, s.sql.make, partitionsAhead).Scan(&made)
+		t.Made += made
+		return err
+	})
+}
+
+func (s *Store) dropDue(ctx context.Context, req store.TendRequest, t *store.Tended) error {
+	for ctx.Err() == nil {
+		older := req.OlderThan
+		if req.KeepBytes > 0 {
+			p, err := s.partitions(ctx, s.pool)
+			if err != nil {
+				return err
+			}
+			if p.Bytes() > req.KeepBytes {
+				older = 0
+			}
+		}
+		if more, err := s.dropOne(ctx, older, req.OnlyEmpty, t); err != nil || !more {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
 // dropWaits are how long a drop waits for the outbox, and all writers behind it,
 // in milliseconds, try by try.
 var dropWaits = []int{50, 200} //nolint:gochecknoglobals // a constant that Go has no literal for
 
 // dropOne drops the oldest partition if it is due, and says whether another may be.
-func (s *Store) dropOne(ctx context.Context, req store.TendRequest, t *store.Tended) (more bool, err error) {
+func (s *Store) dropOne(ctx context.Context, older time.Duration, onlyEmpty bool, t *store.Tended) (more bool, err error) {
 	for _, ms := range dropWaits {
 		err = s.tending(ctx, func(tx pgx.Tx) error {
 			var victim, removed *int64
 			var held *string
-			if err := tx.QueryRow(ctx, s.sql.drop, req.OlderThan, req.OnlyEmpty, ms).Scan(&victim, &removed, &held); err != nil {
+			if err := tx.QueryRow(ctx, s.sql.drop, older, onlyEmpty, ms).Scan(&victim, &removed, &held); err != nil {
 				return err
 			}
 			more = victim != nil && held == nil

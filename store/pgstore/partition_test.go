@@ -199,6 +199,14 @@ func TestPartitionHeadroom(t *testing.T) {
 				d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, label)
 				o.want(label)
 			}
+			st, err := o.store.Status(t.Context())
+			if err != nil || (c.word == "") != (len(st.Alarms) == 0) {
+				t.Errorf("at %d: status %q, %v", c.last, st.Alarms, err)
+			}
+			found, err := o.store.Examine(t.Context(), store.ExamineRequest{Only: []string{"partitions"}})
+			if err != nil || len(found) != 1 || (c.word == "") != (found[0].Severity == store.OK) {
+				t.Errorf("at %d: doctor %+v, %v", c.last, found, err)
+			}
 			p, err := o.store.Partitions(t.Context())
 			if err != nil || c.word == "" && p.Alarm() != "" || !strings.Contains(p.Alarm(), c.word) {
 				t.Errorf("at %d: alarm %q lacks %q, %v", c.last, p.Alarm(), c.word, err)
