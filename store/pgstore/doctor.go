@@ -47,6 +47,7 @@ func checks() []check {
 		{name: "indexes", look: (*patient).indexes},
 		{name: "constraints", look: (*patient).constraints},
 		{name: "triggers", look: (*patient).triggers},
+		{name: "strict-keys", look: (*patient).strictKeys, tables: true},
 		{name: "subscriptions", look: (*patient).subscriptions},
 		{name: "locks", look: (*patient).locks},
 		{name: "transactions", look: (*patient).transactions, tables: true},

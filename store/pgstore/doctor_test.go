@@ -169,6 +169,10 @@ func schemaAilments() []ailment {
 			name: "foreign trigger", check: "triggers", severity: store.Warning, word: "not the outbox's own",
 			provoke: set(`CREATE TRIGGER spy BEFORE UPDATE ON box.outbox FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()`),
 		},
+		{
+			name: "strict topic without its trigger", check: "strict-keys", severity: store.Critical, word: "not numbered",
+			provoke: set(`INSERT INTO box.strict_topic (topic) VALUES ('it''s')`),
+		},
 		{name: "rule", check: "triggers", severity: store.Critical, word: "rule", provoke: set(`CREATE RULE away AS ON INSERT TO box.outbox DO INSTEAD NOTHING`)},
 		{name: "row disabled from vacuum", check: "vacuum", severity: store.Warning, word: "alone", provoke: set(`ALTER TABLE box.progress SET (autovacuum_enabled = off)`)},
 		{name: "dead rows", check: "vacuum", severity: store.Warning, word: "dead rows", req: store.ExamineRequest{Limits: store.Limits{Dead: 1000}}, provoke: func(d *db, _ *owner) {

@@ -91,25 +91,26 @@ func (s *Store) Erase(ctx context.Context, req store.EraseRequest, limit int) (n
 }
 
 // eraseSQL holds the texts of erase. A key's messages stand in one lane, which
-// is read through: there is no index by key.
+// is read through: there is no index by key. The lane is a scalar, so that the
+// planner can look for it in the index.
 func (st *statements) eraseSQL(q func(string) string) {
 	const ofKey = `lane AS MATERIALIZED (SELECT (((hashtextextended($1, 0) & 9223372036854775807) % i.lanes))::smallint AS lane FROM {{schema}}.outbox_info i),
-cursors AS MATERIALIZED (SELECT c.*, p.topics, p.types, p.keys, p.headers AS wanted FROM lane l
-  CROSS JOIN LATERAL (SELECT * FROM {{schema}}.lane_cursor c WHERE c.lane = l.lane) c JOIN {{schema}}.pipe p ON p.name = c.pipe)`
+cursors AS MATERIALIZED (SELECT c.*, p.topics, p.types, p.keys, p.headers AS wanted FROM {{schema}}.lane_cursor c
+  JOIN {{schema}}.pipe p ON p.name = c.pipe WHERE c.lane = (SELECT lane FROM lane))`
 	const open = `NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)
   AND {{schema}}.passes(c.topics, c.types, c.keys, c.wanted, o.topic, o.type, o.key, o.headers)`
 	st.erasable = q(`WITH ` + ofKey + `,
-mine AS MATERIALIZED (SELECT o.seq, o.xid, o.topic, o.type, o.key, o.headers, o.emptied_at FROM lane l JOIN {{schema}}.outbox o ON o.lane = l.lane
-  WHERE o.key = $1 AND ($2 = '' OR o.topic = $2))
+mine AS MATERIALIZED (SELECT o.seq, o.xid, o.topic, o.type, o.key, o.headers, o.emptied_at FROM {{schema}}.outbox o
+  WHERE o.lane = (SELECT lane FROM lane) AND o.key = $1 AND ($2 = '' OR o.topic = $2))
 SELECT CASE WHEN o.emptied_at IS NULL THEN 'rows' ELSE 'erased' END, '', count(*) FROM mine o
 WHERE NOT EXISTS (SELECT FROM cursors c WHERE ` + open + `) GROUP BY 1
 UNION ALL SELECT 'pending', c.pipe, count(*) FROM cursors c JOIN mine o ON ` + open + ` GROUP BY c.pipe
-UNION ALL SELECT CASE k.state WHEN 'dead' THEN 'dead' ELSE 'pending' END, k.pipe, count(*) FROM lane l
-JOIN {{schema}}.parked k ON k.lane = l.lane WHERE k.key = $1 AND ($2 = '' OR k.topic = $2) GROUP BY 1, 2`)
+UNION ALL SELECT CASE k.state WHEN 'dead' THEN 'dead' ELSE 'pending' END, k.pipe, count(*)
+FROM {{schema}}.parked k WHERE k.lane = (SELECT lane FROM lane) AND k.key = $1 AND ($2 = '' OR k.topic = $2) GROUP BY 1, 2`)
 	// Headers by which a pipe chooses its messages stay: the books count by them.
 	st.erase = q(`WITH ` + ofKey + `,
-page AS MATERIALIZED (SELECT o.lane, o.seq FROM lane l JOIN {{schema}}.outbox o ON o.lane = l.lane
-  WHERE o.key = $1 AND ($2 = '' OR o.topic = $2) AND o.emptied_at IS NULL AND NOT EXISTS (SELECT FROM cursors c WHERE ` + open + `)
+page AS MATERIALIZED (SELECT o.lane, o.seq FROM {{schema}}.outbox o
+  WHERE o.lane = (SELECT lane FROM lane) AND o.key = $1 AND ($2 = '' OR o.topic = $2) AND o.emptied_at IS NULL AND NOT EXISTS (SELECT FROM cursors c WHERE ` + open + `)
   AND EXISTS (SELECT FROM cursors) ORDER BY o.seq LIMIT $3)
 UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = ` + erasedMark("$4") + ` || ` + filterHeaders("cursors", "wanted") + `
 FROM page p WHERE o.lane = p.lane AND o.seq = p.seq AND o.emptied_at IS NULL`)
