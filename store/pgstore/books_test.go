@@ -364,22 +364,22 @@ func TestBooksOfAFilteredPipe(t *testing.T) {
 func TestALookDoesNotReadTheTable(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 4)
-		o := d.owner("a")
-		o.page = 10_000
-		d.insert(30_000)
-		long := d.begin()
-		d.put(long, "long")
-		d.insert(10)
-		o.drain()
-		d.look(o.store, store.AuditRequest{})
 		cfg := d.pool.Config()
-		cfg.MaxConns = 1 // whose statistics are asked for by itself
+		cfg.MaxConns = 1 // others report what they have read when they like
 		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer pool.Close()
 		s := pgstore.New(pool, &pgstore.Options{Schema: d.schema})
+		o := &owner{db: d, store: s, boot: "a", page: 10_000}
+		o.lease()
+		d.insert(30_000)
+		long := d.begin()
+		d.put(long, "long")
+		d.insert(10)
+		o.drain()
+		d.look(s, store.AuditRequest{})
 		read := func() (n int64) {
 			if err := pool.QueryRow(t.Context(), d.sql(`SELECT pg_stat_force_next_flush(), (SELECT idx_tup_fetch + seq_tup_read + coalesce(
 				(SELECT sum(idx_tup_read) FROM pg_stat_all_indexes i WHERE i.relid = t.relid), 0) FROM pg_stat_all_tables t WHERE t.relid = 'box.outbox'::regclass)`)).
@@ -388,7 +388,6 @@ func TestALookDoesNotReadTheTable(t *testing.T) {
 			}
 			return n
 		}
-		d.look(s, store.AuditRequest{}) // prepares its statements
 		read()
 		before := read()
 		d.insert(20)
