@@ -69,6 +69,8 @@ type auditing struct {
 	epoch, floor    int64
 	deleted         int64
 	strange         int64
+	removed         int64 // by retention, at the last look and now
+	nowRemoved      int64
 	opened          bool // some book was opened before
 	look            look
 	lanes           map[store.Lane]laneCount
@@ -129,7 +131,7 @@ func (a *auditing) run(ctx context.Context) error {
 // begin reads the books' cursor and the sequence, before the look's snapshot.
 func (a *auditing) begin(ctx context.Context) (recent bool, err error) {
 	err = a.tx.QueryRow(ctx, a.store.sql.bookOpen, a.req.MaxAge.Seconds()).Scan(&a.pos, &a.running, &a.same, &a.epoch, &a.floor,
-		&a.deleted, &a.strange, &a.opened, &recent, &a.lookedAt, &a.comparedAt)
+		&a.deleted, &a.strange, &a.removed, &a.opened, &recent, &a.lookedAt, &a.comparedAt)
 	if err != nil {
 		return false, err
 	}
@@ -144,16 +146,11 @@ func (a *auditing) begin(ctx context.Context) (recent bool, err error) {
 
 // read looks at everything with one snapshot.
 func (a *auditing) read(ctx context.Context) error {
-	removed := int64(0)
-	if err := a.tx.QueryRow(ctx, a.store.expand(`SELECT coalesce(sum(removed), 0)::bigint FROM {{schema}}.book_lane`, 0)).Scan(&removed); err != nil {
+	err := a.tx.QueryRow(ctx, a.store.expand(`SELECT coalesce(sum(removed), 0)::bigint FROM {{schema}}.book_lane`, 0)).Scan(&a.nowRemoved)
+	if err != nil {
 		return err
 	}
-	if a.nowDeleted < a.deleted { // the statistics began anew
-		a.strange = a.nowDeleted - removed
-	}
-	if strange := a.nowDeleted - removed; strange > a.strange {
-		a.strange, a.req.Full = strange, a.req.Full || a.opened
-	}
+	a.suspect()
 	a.req.Count = a.req.Count && a.opened && !a.req.Full
 	rows, err := a.tx.Query(ctx, a.store.sql.bookLook, a.pos, a.running, a.floor, a.limit, a.req.Full, a.req.Count)
 	if err != nil {
@@ -189,6 +186,19 @@ func (a *auditing) read(ctx context.Context) error {
 		}
 	}
 	return rows.Err()
+}
+
+// suspect asks for a full count when the server has counted deletions that were
+// not retention's. Its statistics come late: until both stand still what they say
+// less is nothing, and then it is where a partition was dropped.
+func (a *auditing) suspect() {
+	strange := a.nowDeleted - a.nowRemoved
+	if a.nowDeleted < a.deleted || a.nowDeleted == a.deleted && a.nowRemoved == a.removed {
+		a.strange = min(a.strange, strange)
+	}
+	if strange > a.strange {
+		a.strange, a.req.Full = strange, a.req.Full || a.opened
+	}
 }
 
 // count adds what the lanes have got to the book of rows.
@@ -311,7 +321,7 @@ func (a *auditing) move(ctx context.Context) error {
 	if _, err := a.tx.Exec(ctx, a.store.sql.bookLanes, ids, committed, bases, missing); err != nil {
 		return err
 	}
-	moved, err := a.tx.Exec(ctx, a.store.sql.bookMove, a.top, a.look.running.String(), a.epoch, a.nowDeleted, a.strange, a.out.At, a.lookedAt, a.req.Count)
+	moved, err := a.tx.Exec(ctx, a.store.sql.bookMove, a.top, a.look.running.String(), a.epoch, a.nowDeleted, a.strange, a.out.At, a.lookedAt, a.req.Count, a.nowRemoved)
 	if err == nil && moved.RowsAffected() == 0 {
 		err = errLook
 	}

@@ -5,7 +5,7 @@ func (st *statements) bookSQL(q func(string) string) {
 	// An advisory lock, since one on a row would give the transaction an id, and
 	// age() then tells that one instead of the next. What decides is bookMove.
 	st.bookTurn = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
-	st.bookOpen = q(`SELECT b.pos, b.running::text, b.restore_epoch = i.restore_epoch, i.restore_epoch, i.floor, b.deleted, b.strange,
+	st.bookOpen = q(`SELECT b.pos, b.running::text, b.restore_epoch = i.restore_epoch, i.restore_epoch, i.floor, b.deleted, b.strange, b.removed,
  EXISTS (SELECT 1 FROM {{schema}}.book), coalesce(b.compared_at > clock_timestamp() - $1::float8 * interval '1 second', false), b.looked_at, b.compared_at
 FROM {{schema}}.book_cursor b CROSS JOIN {{schema}}.outbox_info i`)
 	st.bookFloor = q(`SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END,
@@ -63,7 +63,7 @@ CROSS JOIN LATERAL (SELECT count(*) AS looked,
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM {{schema}}.outbox o WHERE NOT c.plain AND o.lane = c.lane AND o.seq > $1::bigint
   AND {{schema}}.passes(c.topics, c.types, c.keys, c.wanted, o.topic, o.type, o.key, o.headers)) f`)
 	st.bookMove = q(`UPDATE {{schema}}.book_cursor SET pos = $1, running = $2::text::int8multirange, restore_epoch = $3, deleted = $4, strange = $5,
- looked_at = $6, compared_at = CASE WHEN $8 THEN compared_at ELSE $6 END
+ looked_at = $6, compared_at = CASE WHEN $8 THEN compared_at ELSE $6 END, removed = $9
 WHERE looked_at IS NOT DISTINCT FROM $7`)
 	st.bookLanes = q(`UPDATE {{schema}}.book_lane l SET committed = x.committed, base = nullif(x.base, -1), missing = coalesce(x.missing, l.missing)
 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS x(lane, committed, base, missing)

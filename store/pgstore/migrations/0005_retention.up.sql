@@ -29,6 +29,7 @@ CREATE TABLE {{schema}}.book_cursor (
     -- retention's: a hint that somebody removes rows by hand.
     deleted       bigint NOT NULL DEFAULT 0,
     strange       bigint NOT NULL DEFAULT 0,
+    removed       bigint NOT NULL DEFAULT 0, -- by retention, when that was asked
     looked_at     timestamptz, -- rows were counted
     compared_at   timestamptz  -- and the books compared
 );
