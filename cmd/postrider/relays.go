@@ -255,7 +255,7 @@ func keepHouse(ctx context.Context, units []*unit) (leave func()) {
 // while others of the process work.
 const (
 	firstRetry = 2 * time.Second
-	lastRetry  = time.Minute
+	lastRetry  = 10 * time.Second
 )
 
 // fleet runs the relays of a process. One that cannot work (no schema there, a
