@@ -109,13 +109,13 @@ func TestArchiveBy(t *testing.T) {
 
 // retainer is a store with rows to remove.
 type retainer struct {
-	rows, batches int
-	held          store.Held
-	other         string
-	left          bool
-	looks         int
-	difference    int64
-	requests      []store.PruneRequest
+	rows       int
+	held       store.Held
+	other      string
+	left       bool
+	looks      int
+	difference int64
+	requests   []store.PruneRequest
 }
 
 func (r *retainer) Prune(_ context.Context, req store.PruneRequest) (store.Pruned, error) {

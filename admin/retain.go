@@ -303,7 +303,7 @@ func (k *Keeper) Look(ctx context.Context, req store.AuditRequest) (store.Books,
 // nothing that happens here may end a relay.
 func (k *Keeper) Run(ctx context.Context) {
 	var sweep, look <-chan time.Time
-	at := func(d time.Duration) <-chan time.Time { return time.After(d) }
+	at := time.After
 	if !k.opts.Off || k.opts.Payloads > 0 || k.parts != nil {
 		sweep = at(k.opts.Every)
 	}
