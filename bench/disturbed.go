@@ -164,6 +164,11 @@ func (d *disturbed) followed(ctx context.Context, relays int) (float64, error) {
 
 // drainBesideTransaction holds a transaction with an id and a snapshot.
 func drainBesideTransaction(ctx context.Context, d *disturbed) (rate float64, err error) {
+	// Before the transaction, which would keep the rows that this removes in the way
+	// of the drain: numbers begin anew below them.
+	if err := rewind(ctx, d.pool); err != nil {
+		return 0, err
+	}
 	tx, err := d.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		return 0, err
