@@ -96,21 +96,30 @@ func sourceOrder(ctx context.Context, env *Env) error {
 	return inOrder(all)
 }
 
-func sourceUnsettled(ctx context.Context, env *Env) error {
-	src, closing, err := start(ctx, env, 30, 3)
+// reopened fills the topic, lets one process act, and returns what the next one
+// receives.
+func reopened(ctx context.Context, env *Env, n, keys int, act func(broker.Source) error, want int) ([]broker.Delivery, error) {
+	src, closing, err := start(ctx, env, n, keys)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = receive(ctx, src, 10) // and 20 that nobody has received
+	err = act(src)
 	closing()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if src, closing, err = env.Source(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	defer closing()
-	ds, err := receive(ctx, src, 30)
+	return receive(ctx, src, want)
+}
+
+func sourceUnsettled(ctx context.Context, env *Env) error {
+	ds, err := reopened(ctx, env, 30, 3, func(src broker.Source) error {
+		_, err := receive(ctx, src, 10) // and 20 that nobody has received
+		return err
+	}, 30)
 	if err != nil {
 		return err
 	}
@@ -118,23 +127,14 @@ func sourceUnsettled(ctx context.Context, env *Env) error {
 }
 
 func sourceSettled(ctx context.Context, env *Env) error {
-	src, closing, err := start(ctx, env, 30, 1)
+	ds, err := reopened(ctx, env, 30, 1, func(src broker.Source) error {
+		ds, err := receive(ctx, src, 20)
+		if err != nil {
+			return err
+		}
+		return src.Settle(ctx, verdicts(ds))
+	}, 10)
 	if err != nil {
-		return err
-	}
-	ds, err := receive(ctx, src, 20)
-	if err == nil {
-		err = src.Settle(ctx, verdicts(ds))
-	}
-	closing()
-	if err != nil {
-		return err
-	}
-	if src, closing, err = env.Source(ctx); err != nil {
-		return err
-	}
-	defer closing()
-	if ds, err = receive(ctx, src, 10); err != nil {
 		return err
 	}
 	for i, d := range ds {
@@ -146,26 +146,17 @@ func sourceSettled(ctx context.Context, env *Env) error {
 }
 
 func sourceSettledAgain(ctx context.Context, env *Env) error {
-	src, closing, err := start(ctx, env, 10, 1)
-	if err != nil {
-		return err
-	}
-	ds, err := receive(ctx, src, 5)
-	if err == nil {
+	ds, err := reopened(ctx, env, 10, 1, func(src broker.Source) error {
+		ds, err := receive(ctx, src, 5)
+		if err != nil {
+			return err
+		}
 		ended, end := context.WithCancel(ctx)
 		end()
 		_ = src.Settle(ended, verdicts(ds)) // may fail, may not
-		err = src.Settle(ctx, verdicts(ds))
-	}
-	closing()
+		return src.Settle(ctx, verdicts(ds))
+	}, 5)
 	if err != nil {
-		return err
-	}
-	if src, closing, err = env.Source(ctx); err != nil {
-		return err
-	}
-	defer closing()
-	if ds, err = receive(ctx, src, 5); err != nil {
 		return err
 	}
 	if first := ds[0].Message.Version; first != 6 {
@@ -175,27 +166,17 @@ func sourceSettledAgain(ctx context.Context, env *Env) error {
 }
 
 func sourceGap(ctx context.Context, env *Env) error {
-	src, closing, err := start(ctx, env, 10, 1)
+	ds, err := reopened(ctx, env, 10, 1, func(src broker.Source) error {
+		ds, err := receive(ctx, src, 10)
+		if err != nil {
+			return err
+		}
+		return src.Settle(ctx, verdicts(ds[5:]))
+	}, 5)
 	if err != nil {
 		return err
 	}
-	ds, err := receive(ctx, src, 10)
-	if err == nil {
-		err = src.Settle(ctx, verdicts(ds[5:]))
-	}
-	closing()
-	if err != nil {
-		return err
-	}
-	if src, closing, err = env.Source(ctx); err != nil {
-		return err
-	}
-	defer closing()
-	again, err := receive(ctx, src, 5)
-	if err != nil {
-		return err
-	}
-	return inOrder(again)
+	return inOrder(ds)
 }
 
 func sourceBack(ctx context.Context, env *Env) error {

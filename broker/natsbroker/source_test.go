@@ -15,9 +15,16 @@ import (
 	"github.com/postrider/postrider/broker/natsbroker"
 )
 
-// stream makes a stream with n messages of one key and returns its name.
-func stream(t *testing.T, js jetstream.JetStream, sink broker.Sink, n int) string {
+// filled is the client's sink, and a stream with n messages of one key by its name.
+func filled(t *testing.T, nc *nats.Conn, n int) (js jetstream.JetStream, sink broker.Sink, name string) {
 	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sink, err = natsbroker.NewSink(nc, nil); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -28,22 +35,14 @@ func stream(t *testing.T, js jetstream.JetStream, sink broker.Sink, n int) strin
 	if errs := sink.Deliver(t.Context(), msgs); errs != nil {
 		t.Fatal(errs)
 	}
-	return "S"
+	return js, sink, "S"
 }
 
 // TestDurableOfAnOlderVersion: a consumer that is not pinned yet becomes it.
 func TestDurableOfAnOlderVersion(t *testing.T) {
 	nc := connect(t, embedded(t))
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sink, err := natsbroker.NewSink(nc, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := stream(t, js, sink, 3)
-	_, err = js.CreateConsumer(t.Context(), name, jetstream.ConsumerConfig{
+	js, _, name := filled(t, nc, 3)
+	_, err := js.CreateConsumer(t.Context(), name, jetstream.ConsumerConfig{
 		Durable: "c", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second, MaxAckPending: 1024,
 	})
 	if err != nil {
@@ -101,15 +100,7 @@ type couple struct {
 func newCouple(t *testing.T, messages int) *couple {
 	t.Helper()
 	nc := connect(t, embedded(t))
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sink, err := natsbroker.NewSink(nc, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := stream(t, js, sink, messages)
+	_, sink, name := filled(t, nc, messages)
 	open := func() *natsbroker.Source {
 		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: 2 * time.Second})
 		if err != nil {
@@ -201,15 +192,7 @@ func TestSecondSourceStandsBy(t *testing.T) {
 func TestSettleEndsWithoutAnAnswer(t *testing.T) {
 	server := embedded(t)
 	nc := connect(t, server)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sink, err := natsbroker.NewSink(nc, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := stream(t, js, sink, 1)
+	_, _, name := filled(t, nc, 1)
 	proxy, url := proxied(t, server)
 	src, err := natsbroker.NewSource(connect(t, url), natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: 3 * time.Second})
 	if err != nil {
