@@ -106,7 +106,10 @@ func ArchiveTo(dir string) Archiver {
 // keepFile writes a file that was not there, or finds it as it is to be. It
 // returns fs.ErrExist when there is another one of that name.
 func keepFile(path string, data []byte) error {
-	if err := verifyFile(path, data); !errors.Is(err, fs.ErrNotExist) {
+	switch err := verifyFile(path, data); {
+	case err == nil: // whoever made it may have died before its name was on disk
+		return syncFolder(filepath.Dir(path))
+	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".outbox-*.tmp")

@@ -86,7 +86,7 @@ func (s *Store) adoptOwn(ctx context.Context, entry store.JournalEntry) error {
 }
 
 func (s *Store) adoptMoved(ctx context.Context, entry store.JournalEntry) error {
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		if err := s.lockMigration(ctx, tx); err != nil {
 			return err
 		}

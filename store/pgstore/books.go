@@ -41,7 +41,7 @@ func (s *Store) Audit(ctx context.Context, req store.AuditRequest) (store.Books,
 	if a.req.Full {
 		a.limit = math.MaxInt64
 	}
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		a.tx = tx
 		ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 		if _, err := tx.Exec(ctx, s.sql.retainSession, ms(time.Minute), ms(auditTimeout), ms(time.Minute)); err != nil {

@@ -86,7 +86,7 @@ func (s *Store) checkObstacles(ctx context.Context) error {
 func (s *Store) whenUnlocked(ctx context.Context, sql string) error {
 	wait, until := lockFirst, time.Now().Add(convertPatience)
 	for {
-		err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0)), set_config('lock_timeout', $2, true),
 				set_config('statement_timeout', '0', true), set_config('search_path', 'pg_catalog', true)`,
 				migrateLock+s.opts.Schema, fmt.Sprintf("%dms", wait.Milliseconds())); err != nil {

@@ -64,8 +64,15 @@ func (s *Store) Erase(ctx context.Context, req store.EraseRequest, limit int) (n
 	case limit < 1:
 		return 0, fmt.Errorf("erase: at most %d messages", limit)
 	}
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err = s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, s.sql.retainSession, "2000", "600000", "10000"); err != nil {
+			return err
+		}
+		// As retention: a pipe that is being added may be owed what looks settled.
+		if _, err := tx.Exec(ctx, s.sql.retainLock); err != nil {
+			return err
+		}
+		if _, err := s.meansSettled(ctx, tx); err != nil {
 			return err
 		}
 		tag, err := tx.Exec(ctx, s.sql.erase, req.Key, req.Topic, limit, postrider.ErasedHeader)

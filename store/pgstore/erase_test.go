@@ -247,3 +247,40 @@ func TestPayloadRetention(t *testing.T) {
 		}
 	})
 }
+
+// A sequence that was set back gives out numbers that lie behind the cursors:
+// what looks delivered was never seen, and keeps its content.
+func TestEraseStopsWhenTheSequenceWasSetBack(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.insert(50)
+		o.drain()
+		d.look(o.store, store.AuditRequest{})
+		d.exec(`SELECT setval('box.outbox_seq', 10)`)
+		d.exec(`DELETE FROM box.outbox WHERE seq BETWEEN 11 AND 20`)
+		d.exec(`INSERT INTO box.outbox (topic, key, type, payload) VALUES ('t', 'unseen', 'unseen', 'x')`)
+		if _, err := d.erase("unseen", false); !errors.Is(err, store.ErrIdentity) || d.contents("unseen") != "x" {
+			t.Errorf("%q is left, %v", d.contents("unseen"), err)
+		}
+	})
+}
+
+// A pipe that is being added is owed what is not erased yet, as with retention.
+func TestEraseWaitsForAPipeThatIsAdded(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.exec(`INSERT INTO box.outbox (topic, key, payload) VALUES ('t', 'k', 'x')`)
+		o.drain()
+		tx := d.begin()
+		d.do(tx, `LOCK TABLE box.pipe IN EXCLUSIVE MODE`)
+		d.do(tx, `INSERT INTO box.pipe (name) VALUES ('late')`)
+		done := make(chan error, 1)
+		go func() {
+			_, err := o.store.Erase(t.Context(), store.EraseRequest{EraseQuery: store.EraseQuery{Key: "k"}, Reason: "why", Actor: "ann"}, 10)
+			done <- err
+		}()
+		d.awaitLock("pipe")
+		d.commit(tx)
+		if err := <-done; err != nil || d.contents("k") != "x" {
+			t.Errorf("%q is left, %v", d.contents("k"), err)
+		}
+	})
+}

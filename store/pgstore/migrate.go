@@ -273,7 +273,7 @@ func plan(all []migration, f found, target int, schema string) ([]store.Step, er
 // migrateOne does the next step in a transaction of its own; nil when there is none.
 func (s *Store) migrateOne(ctx context.Context, all []migration, target, lanes int) (step *store.Step, err error) {
 	start := time.Now()
-	tx, err := s.pool.Begin(ctx)
+	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}) // what another migration did is seen behind its lock
 	if err != nil {
 		return nil, s.wrap("migrate", err)
 	}

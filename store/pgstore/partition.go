@@ -181,11 +181,10 @@ func (s *Store) dropOne(ctx context.Context, older time.Duration, onlyEmpty bool
 // errTended says that somebody else is at it.
 var errTended = errors.New("somebody else tends the partitions")
 
-// tending runs do in a transaction if nobody else tends or migrates. Every
-// statement looks anew, locks on tables are waited for shortly, and counting
-// takes its time.
+// tending runs do in a transaction if nobody else tends or migrates. Locks on
+// tables are waited for shortly, and counting takes its time.
 func (s *Store) tending(ctx context.Context, do func(pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	return s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		var alone bool
 		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0)) FROM (SELECT set_config('lock_timeout', '200ms', true),
 			set_config('statement_timeout', '0', true), set_config('row_security', 'off', true)) x`, migrateLock+s.opts.Schema).Scan(&alone)

@@ -67,7 +67,7 @@ const pipeWait = 10 * time.Second
 
 // pipeAct runs one act on the table pipe, alone.
 func (s *Store) pipeAct(ctx context.Context, doing string, act func(tx pgx.Tx) error) error {
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', $1, true), set_config('row_security', 'off', true),
  set_config('jit', 'off', true), set_config('synchronous_commit', 'on', true)`, pipeWait.String())
 		if err != nil {

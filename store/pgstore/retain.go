@@ -79,7 +79,7 @@ type pruning struct {
 // transaction runs one batch, whose lease and locks come first.
 func (p *pruning) transaction(ctx context.Context, work func(context.Context, pgx.Tx) error) error {
 	s := p.store
-	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	return s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 		timeout := pruneTimeout
 		if p.req.DryRun {
@@ -121,24 +121,40 @@ func (p *pruning) lease(ctx context.Context, tx pgx.Tx) (mine bool, err error) {
 	return err == nil, err
 }
 
-// safe refuses a database in which "settled" may not mean what it says, and
-// works out which rows the batch is about.
-func (p *pruning) safe(ctx context.Context, tx pgx.Tx) error {
-	s := p.store
-	var secured, home, same, ascends bool
-	var pipes int
-	if err := tx.QueryRow(ctx, s.sql.retainSafe).Scan(&secured, &home, &same, &ascends, &pipes); err != nil {
-		return err
+// lookingAnew runs work in a transaction of which every statement sees what is
+// committed when it begins, whatever the sessions' default is: what is looked at
+// behind a lock must not be older than the lock.
+func (s *Store) lookingAnew(ctx context.Context, work func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, work)
+}
+
+// meansSettled refuses a database in which "settled" may not mean what it says.
+// counted is false while the books have not looked at the present history.
+func (s *Store) meansSettled(ctx context.Context, tx pgx.Tx) (counted bool, err error) {
+	var secured, home, ascends bool
+	if err := tx.QueryRow(ctx, s.sql.retainSafe).Scan(&secured, &home, &counted, &ascends); err != nil {
+		return false, err
 	}
 	switch {
 	case secured:
-		return rowSecurity(s.opts.Schema, "outbox", nil)
+		return false, rowSecurity(s.opts.Schema, "outbox", nil)
 	case !home:
-		return moved(s.opts.Schema)
-	case !same:
-		return errReopen
+		return false, moved(s.opts.Schema)
 	case !ascends:
-		return fmt.Errorf("%w: the sequence was set back below a cursor; a relay lifts it, or `postrider migrate --adopt`", store.ErrIdentity)
+		return false, fmt.Errorf("%w: the sequence was set back below a cursor; a relay lifts it, or `postrider migrate --adopt`", store.ErrIdentity)
+	}
+	return counted, nil
+}
+
+// safe refuses where "settled" means nothing or the books have not counted, and
+// works out which rows the batch is about.
+func (p *pruning) safe(ctx context.Context, tx pgx.Tx) error {
+	counted, err := p.store.meansSettled(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if !counted {
+		return errReopen
 	}
 	p.age = p.req.OlderThan.Seconds()
 	if err := p.choose(ctx, tx); err != nil {

@@ -35,8 +35,7 @@ WHERE owner = $1 OR NOT (until > clock_timestamp() AND until <= clock_timestamp(
 	// A sequence that was set back gives out numbers that cursors have passed:
 	// until a relay has lifted it, what looks settled may never have been seen.
 	st.retainSafe = q(`SELECT row_security_active('{{schema}}.outbox'::regclass), i.cluster = (pg_control_system()).system_identifier,
- b.restore_epoch = i.restore_epoch, s.last_value >= coalesce((SELECT max(k.pos) FROM {{schema}}.lane_cursor k), 0),
- (SELECT count(*) FROM {{schema}}.pipe)
+ b.restore_epoch = i.restore_epoch, s.last_value >= coalesce((SELECT max(k.pos) FROM {{schema}}.lane_cursor k), 0)
 FROM {{schema}}.outbox_info i CROSS JOIN {{schema}}.book_cursor b CROSS JOIN {{schema}}.outbox_seq s`)
 	const page = `a.lane, o.seq, $3::float8 <= 0 OR o.created_at < clock_timestamp() - $3::float8 * interval '1 second' AS old,
   {{schema}}.settled(o.seq, o.xid, k.pos, k.low, k.inflight, '{}'::int8multirange, 0::bigint) AS free, octet_length(o.payload) AS bytes,
@@ -63,7 +62,7 @@ SELECT p.lane, count(*), (SELECT count(*) FROM gone g WHERE g.lane = p.lane),
 FROM page p GROUP BY p.lane`)
 	st.emptyDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free AND filled GROUP BY lane`)
 	// With an archive the rows come first. At least one is returned whatever its size.
-	st.pruneRows = q(`WITH page AS MATERIALIZED (SELECT p.*, sum(p.bytes) FILTER (WHERE p.old AND p.free) OVER (ORDER BY p.seq) - p.bytes AS before
+	st.pruneRows = q(`WITH page AS MATERIALIZED (SELECT p.*, sum(p.bytes) FILTER (WHERE p.old AND p.free) OVER (ORDER BY p.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
  FROM (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o) p)
 SELECT p.lane, p.seq, p.old, p.free, coalesce(o.id::text, ''), coalesce(o.topic, ''), coalesce(o.key, ''), coalesce(o.type, ''), o.payload,
  coalesce(o.content_type, ''), coalesce(o.headers, '{}'), coalesce(o.version, 0), coalesce(o.schema_version, 0), o.not_before, o.created_at

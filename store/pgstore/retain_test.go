@@ -315,3 +315,22 @@ func TestTidy(t *testing.T) {
 		d.balanced(o.store, store.AuditRequest{})
 	})
 }
+
+// What a batch of an archive cannot take comes with the next one, also when a
+// large row between them stays because a pipe has not settled it.
+func TestArchiveGoesOnBehindALargeRowThatStays(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		put := `INSERT INTO box.outbox (topic, key, type, payload) SELECT 't', 'k', 'm', convert_to(repeat('x', $1), 'UTF8') FROM generate_series(1, $2::int)`
+		d.exec(put, 6<<20, 4) // a batch takes three of them
+		late := d.begin()
+		d.do(late, put, 15<<20, 1)
+		d.exec(put, 1, 1)
+		o.drain()
+		d.look(o.store, store.AuditRequest{})
+		d.commit(late)
+		n, _ := d.prune(o.store, store.PruneRequest{Archive: func(context.Context, []store.ArchivedRow) error { return nil }})
+		if n != 5 {
+			t.Errorf("a sweep archived %d rows, 5 were due", n)
+		}
+	})
+}

@@ -182,7 +182,7 @@ func (s *Store) makeRoles(ctx context.Context, prefix string) (*store.Step, erro
 	if err != nil {
 		return nil, err
 	}
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err = s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		if err := s.lockMigration(ctx, tx); err != nil {
 			return err
 		}

@@ -114,7 +114,7 @@ func (s *Store) seedVersions(ctx context.Context, topic string) (xmin string, er
 // an unfinished insert: else a message without a version could commit after the
 // first one with a version.
 func (s *Store) setStrict(ctx context.Context, req store.StrictRequest, xmin string) (changed bool, err error) {
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err = s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(noRowSecurity)
 		b.Queue(`SELECT set_config('lock_timeout', $1, true)`, strictWait)

@@ -194,7 +194,7 @@ CREATE OR REPLACE TRIGGER postrider_wake AFTER INSERT ON %[1]s.outbox FOR EACH S
 // setNotify does what MigrateRequest.Notify asks for.
 func (s *Store) setNotify(ctx context.Context, on bool) (*store.Step, error) {
 	start := time.Now()
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		if err := s.lockMigration(ctx, tx); err != nil {
 			return err
 		}
