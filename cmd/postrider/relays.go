@@ -266,8 +266,8 @@ type fleet struct {
 	end   context.CancelFunc
 
 	mu     sync.Mutex
-	failed map[*unit]error // whose last Run ended so
-	over   bool            // none was left that works
+	failed map[*unit]error // that wait before they try again
+	over   bool            // all of them did
 }
 
 func runUnits(ctx context.Context, units []*unit) error {
@@ -288,6 +288,7 @@ func runUnits(ctx context.Context, units []*unit) error {
 func (f *fleet) run(ctx context.Context, u *unit) {
 	said := ""
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		f.tries(u)
 		began := time.Now()
 		err := u.relay.Run(ctx)
 		if err == nil {
@@ -312,18 +313,23 @@ func (f *fleet) run(ctx context.Context, u *unit) {
 	}
 }
 
+// tries notes that a relay runs: whatever it waits for, a database or a broker
+// that is down, is no reason to end.
+func (f *fleet) tries(u *unit) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.over {
+		delete(f.failed, u)
+	}
+}
+
 // fails notes how a relay ended, and reports whether none is left that works.
 func (f *fleet) fails(u *unit, err error) (all bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.failed[u] = err
-	for _, u := range f.units {
-		if f.failed[u] == nil || u.health().Ready {
-			return false
-		}
-	}
-	f.over = true
-	return true
+	f.over = f.over || len(f.failed) == len(f.units)
+	return f.over
 }
 
 // verdict is nil unless no relay was left that works.

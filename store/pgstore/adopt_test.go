@@ -163,3 +163,35 @@ func checkAdopted(t *testing.T, c *db) {
 		t.Errorf("%d messages are not Sent", n)
 	}
 }
+
+// Promise O. A pipe that is added after the adoption takes no row of the other
+// server for a straggler when its transaction id is running here.
+func TestPipeAddedAfterAdoption(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		const ids = 5000 // that other tests may use up meanwhile
+		start := time.Now()
+		d.exec(`INSERT INTO box.outbox (xid, topic, key, type, created_at)
+			SELECT (pg_current_xact_id()::text::bigint + g)::text::xid8, 't', 'k', 'old', now() - interval '1 hour' FROM generate_series(1, $1) g`, ids)
+		last := d.count(`SELECT max(xid::text::bigint) FROM box.outbox`)
+		d.exec(`UPDATE box.outbox_info SET cluster = cluster + 1`)
+		if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Adopt: true}); err != nil {
+			t.Fatal(err)
+		}
+		open := d.begin()
+		var xid int64
+		if err := open.QueryRow(t.Context(), `SELECT pg_current_xact_id()::text::bigint`).Scan(&xid); err != nil || xid > last || xid <= last-ids {
+			t.Fatalf("id %d is not one of %d before %d: %v", xid, ids, last, err)
+		}
+		d.add(store.AddPipe{Actor: "ann", Name: "now"})
+		d.add(store.AddPipe{Actor: "ann", Name: "since", From: store.FromTime, Time: start})
+		if n := d.count(`SELECT count(*) FROM box.messages WHERE pipe <> 'main' AND state <> 'Sent'`); n != 0 {
+			t.Errorf("%d rows of the other server are not Sent", n)
+		}
+		now, since := d.reader("now"), d.reader("since")
+		now.want()
+		d.put(open, "new")
+		d.commit(open)
+		now.want("new")
+		since.want("new")
+	})
+}

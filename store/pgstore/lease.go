@@ -105,7 +105,7 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	if a.pipe, err = parsePipe(found); err != nil {
 		return g, err
 	}
-	if err := s.takePipe(a.pipe); err != nil {
+	if err := s.takePipe(a.pipe, req.BootID); err != nil {
 		return g, err
 	}
 	// Without time left to take more, the heartbeat stands.

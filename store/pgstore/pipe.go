@@ -112,19 +112,23 @@ func globOf(likes []string) []string {
 	return out
 }
 
-// takePipe notes which pipe this is. Once it is known, one that is gone, or has
-// been made anew under the name, is another one: nothing held in memory is its.
-func (s *Store) takePipe(p *pipeRow) error {
+// takePipe notes which pipe this is. One that is gone, or has been made anew under
+// the name, is another one for the instance boot that knew it: nothing that it
+// holds in memory is its. A later instance has nothing in memory.
+func (s *Store) takePipe(p *pipeRow, boot string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.pipe
 	switch {
 	case p == nil && known == nil:
 		return s.noPipe("does not exist", fmt.Sprintf("check --pipe, or make it with `postrider pipe add %s --from now`", s.opts.Pipe))
-	case p == nil, known != nil && !known.CreatedAt.Equal(p.CreatedAt):
+	case p == nil, known != nil && !known.CreatedAt.Equal(p.CreatedAt) && boot == s.boot:
 		return s.noPipe("was removed", "end this relay, or start it again if the pipe was made anew")
 	}
-	s.pipe = p
+	if known != nil && !known.CreatedAt.Equal(p.CreatedAt) {
+		s.quiet = nil // nothing of what the other filter lets pass
+	}
+	s.pipe, s.boot = p, boot
 	return nil
 }
 
@@ -146,7 +150,7 @@ func (s *Store) thePipe(ctx context.Context, q querier) (*pipeRow, error) {
 	var text string
 	err := q.QueryRow(ctx, s.sql.pipeFind, s.opts.Pipe).Scan(&text)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, s.takePipe(nil)
+		return nil, s.takePipe(nil, "")
 	}
 	if err != nil {
 		return nil, err
@@ -154,7 +158,7 @@ func (s *Store) thePipe(ctx context.Context, q querier) (*pipeRow, error) {
 	if p, err = parsePipe(&text); err != nil {
 		return nil, err
 	}
-	return p, s.takePipe(p)
+	return p, s.takePipe(p, "")
 }
 
 func (s *Store) knowsPipe() bool {

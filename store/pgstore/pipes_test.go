@@ -186,6 +186,32 @@ func TestRemovedUnderALiveRelay(t *testing.T) {
 	})
 }
 
+// The next instance in the same process takes a pipe that was made anew for what
+// it is: with the new filter, and from where it begins.
+func TestPipeMadeAnewIsTheNextInstances(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		none := store.AddPipe{Actor: "ann", Name: "audit", From: store.FromBeginning, Filter: store.Filter{Types: []string{"none"}}}
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a')`)
+		d.add(none)
+		audit := d.reader("audit")
+		audit.want()
+		if _, err := d.store("main").RemovePipe(t.Context(), store.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 1}); err != nil {
+			t.Fatal(err)
+		}
+		for _, boot := range []string{audit.boot, "next"} {
+			_, err := audit.store.Lease(t.Context(), store.LeaseRequest{BootID: boot, TTL: time.Minute})
+			wantIs(t, err, store.ErrNoPipe)
+		}
+		d.add(store.AddPipe{Actor: "ann", Name: "audit", From: store.FromBeginning})
+		_, err := audit.store.Lease(t.Context(), store.LeaseRequest{BootID: audit.boot, TTL: time.Minute})
+		wantIs(t, err, store.ErrNoPipe)
+		d.exec(`DELETE FROM box.relay`) // those that were refused have a share of the lanes until their time ends
+		audit.boot = "after"
+		audit.lease()
+		audit.want("a")
+	})
+}
+
 func TestUnknownPipeIsRefused(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		s := pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, Pipe: "typo"})

@@ -42,6 +42,7 @@ type Store struct {
 	mu       sync.Mutex
 	identity string           // of the last Lease, "" before it
 	pipe     *pipeRow         // as of the last Lease, nil before anybody asked
+	boot     string           // whose Lease saw that pipe
 	ttl      time.Duration    // of the last Lease, 0 before it
 	kinds    map[int64]string // of the requests that the last Lease listed
 	rowBytes int              // recent average size of a record, bounds the next pages
