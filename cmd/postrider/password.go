@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"strings"
 	"time"
+
+	"github.com/postrider/postrider/internal/secret"
 )
 
 // commandTimeout is how long a password command may run.
@@ -20,19 +20,11 @@ func (s *settings) password() (func(context.Context) (string, error), error) {
 	case s.passwordFile != "" && s.passwordCommand != "":
 		return nil, usagef("--store-password-file and --store-password-command exclude each other")
 	case s.passwordFile != "":
-		return func(context.Context) (string, error) { return passwordOfFile(s.passwordFile) }, nil
+		return secret.File(s.passwordFile), nil
 	case s.passwordCommand != "":
 		return func(ctx context.Context) (string, error) { return passwordOfCommand(ctx, s.passwordCommand) }, nil
 	}
 	return nil, nil
-}
-
-func passwordOfFile(name string) (string, error) {
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return "", err
-	}
-	return onlyPassword(string(text), "the file "+name)
 }
 
 // passwordOfCommand runs a command by the shell. Neither what it prints nor what
@@ -52,13 +44,5 @@ func passwordOfCommand(ctx context.Context, command string) (string, error) {
 	case err != nil:
 		return "", err
 	}
-	return onlyPassword(string(text), "the password command")
-}
-
-func onlyPassword(text, from string) (string, error) {
-	password := strings.TrimRight(text, "\r\n")
-	if password == "" || strings.ContainsAny(password, "\r\n\x00") {
-		return "", fmt.Errorf("%s gives %d bytes that are not one line", from, len(text))
-	}
-	return password, nil
+	return secret.OneLine(string(text), "the password command")
 }
