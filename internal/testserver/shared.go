@@ -33,6 +33,7 @@ var (
 	sharedPostgres shared[*Postgres]
 	sharedKafka    shared[*Kafka]
 	sharedNATS     shared[*NATS]
+	sharedRedis    shared[*Redis]
 )
 
 // SharedPostgres returns the one server of this version that all tests of this
@@ -75,4 +76,18 @@ func SharedNATS(tb TB) *NATS {
 		return nil
 	}
 	return n
+}
+
+// SharedRedis returns the one server of this version that all tests of this
+// binary use. Give streams names of their own; do not kill, freeze, flush or stop it.
+func SharedRedis(tb TB, version string) *Redis {
+	tb.Helper()
+	r, err := sharedRedis.get(version, func() (*Redis, error) {
+		return LaunchRedis(context.Background(), version, "")
+	})
+	if err != nil {
+		GiveUp(tb, err)
+		return nil
+	}
+	return r
 }

@@ -1,5 +1,5 @@
 // Package testserver starts private real servers for tests: PostgreSQL 15 to
-// 18, Kafka and NATS, each with its own directory, its own port on 127.0.0.1
+// 18, Kafka, NATS, Redis and Valkey, each with its own directory, its own port on 127.0.0.1
 // and an unprivileged user, stopped by the pid we hold.
 //
 // StartX gives a test its own server, which it may kill, freeze and restart;
@@ -41,6 +41,8 @@ const startTimeout = 90 * time.Second
 type MissingError struct {
 	Server string // "PostgreSQL 18", or the name of a program
 	Fix    string // what to type
+	// Optional says that the tests go on without it, also where servers are required.
+	Optional bool
 }
 
 func (e *MissingError) Error() string {
@@ -110,7 +112,7 @@ func Required() bool { return os.Getenv("POSTRIDER_REQUIRE_SERVERS") == "1" }
 func GiveUp(tb TB, err error) {
 	tb.Helper()
 	var missing *MissingError
-	if !errors.As(err, &missing) || Required() {
+	if !errors.As(err, &missing) || Required() && !missing.Optional {
 		tb.Fatalf("%v", err)
 		return
 	}

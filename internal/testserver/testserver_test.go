@@ -110,6 +110,23 @@ func TestNATS(t *testing.T) {
 	check(t, n, func(ctx context.Context) error { return n.ready(ctx) })
 }
 
+func TestRedis(t *testing.T) {
+	needServers(t)
+	for _, version := range RedisVersions() {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			r := StartRedis(t, version)
+			if _, err := r.CLI(t.Context(), version, "set", "kept", "7"); err != nil {
+				t.Fatal(err)
+			}
+			check(t, r, r.ready)
+			if out, err := r.CLI(t.Context(), version, "get", "kept"); err != nil || strings.TrimSpace(out) != "7" {
+				t.Errorf("after a crash kept = %q, %v", out, err)
+			}
+		})
+	}
+}
+
 type server interface {
 	Kill() error
 	Restart() error

@@ -123,6 +123,35 @@ rm -rf tree`
 	}
 }
 
+// debianTree unpacks the server and the command line program of another Debian
+// release with the libraries that they were built for, beside the system: nothing
+// of it starts by itself. The release "experimental" stands upon sid.
+func (in *installer) debianTree(ctx context.Context, name, program, release string) error {
+	const script = `set -e
+mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' | awk '$2 !~ /-/ {print $1; exit}')
+base=$2
+package=$1-server
+if [ "$2" = experimental ]; then base=sid package=$package/experimental; fi
+set -- "$1" "$2" "deb $mirror $base main"
+if [ "$2" = experimental ]; then set -- "$@" "deb $mirror experimental main"; fi
+program=$1
+shift 2
+mmdebstrap --mode=root --variant=extract --aptopt='Acquire::Check-Valid-Until "false"' --include="$package" "$base" tree "$@"
+mkdir -p usr/bin usr/lib/x86_64-linux-gnu
+mv "tree/usr/bin/$program-check-rdb" usr/bin/server
+mv "tree/usr/bin/$program-cli" usr/bin/cli
+for lib in tree/lib/x86_64-linux-gnu tree/usr/lib/x86_64-linux-gnu; do
+	for f in "$lib"/*.so "$lib"/*.so.*; do
+		if [ -f "$f" ]; then cp -n -L "$f" usr/lib/x86_64-linux-gnu/; fi
+	done
+done
+rm -rf tree`
+	if err := in.need(ctx, "mmdebstrap", "mmdebstrap"); err != nil {
+		return err
+	}
+	return in.fresh(name, func(dir string) error { return in.run(ctx, dir, nil, "sh", "-c", script, "sh", program, release) })
+}
+
 // fresh fills a new directory with the embedded files of that name, lets fill
 // do the rest, and puts it into the cache in one step: what is there is whole.
 func (in *installer) fresh(name string, fill func(dir string) error) error {
