@@ -33,6 +33,7 @@ var (
 	sharedPostgres shared[*Postgres]
 	sharedKafka    shared[*Kafka]
 	sharedNATS     shared[*NATS]
+	sharedRabbitMQ shared[*RabbitMQ]
 	sharedRedis    shared[*Redis]
 )
 

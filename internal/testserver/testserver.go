@@ -1,5 +1,6 @@
 // Package testserver starts private real servers for tests: PostgreSQL 15 to
-// 18, Kafka, NATS, Redis and Valkey, each with its own directory, its own port on 127.0.0.1
+// 18, Kafka, NATS, Redis, Valkey
+// and RabbitMQ, each with its own directory, its own port on 127.0.0.1
 // and an unprivileged user, stopped by the pid we hold.
 //
 // StartX gives a test its own server, which it may kill, freeze and restart;

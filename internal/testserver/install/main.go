@@ -61,6 +61,8 @@ func servers(all bool) []server {
 		debianRedis(testserver.Redis8, "redis", "trixie"),
 		debianRedis(testserver.Valkey, "valkey", "trixie"),
 		debianRedis(testserver.RedisNewest, "redis", "experimental"),
+		server{"RabbitMQ 3.10", rabbitPresent("3.10"), rabbit("3.10", "bookworm"), "Debian with root and mmdebstrap, then this command again"},
+		server{"RabbitMQ 4.0", rabbitPresent("4.0"), rabbit("4.0", "trixie"), "Debian with root and mmdebstrap, then this command again"},
 		server{"promtool", onPath("promtool"), apt("prometheus"), "Prometheus, with promtool on PATH"},
 	)
 }

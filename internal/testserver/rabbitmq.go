@@ -1,0 +1,228 @@
+package testserver
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// RabbitMQ is a running single-node RabbitMQ broker that speaks AMQP 0-9-1, with
+// the user guest and the consistent hash exchange.
+type RabbitMQ struct {
+	Server
+
+	Version string // "3.10"
+	Addr    string // host:port for clients
+	URL     string // amqp://guest:guest@host:port/
+	Dir     string // holds mnesia/ and server.log
+
+	node string
+	sbin string
+	user *account
+	env  []string
+}
+
+// RabbitMQVersions are the versions a test should run on: Debian 12's and the
+// next Debian's.
+func RabbitMQVersions() []string { return []string{"3.10", "4.0"} }
+
+// RabbitMQTree returns the directory that "make servers" fills with one version
+// and the Erlang and the libraries that it was built for.
+func RabbitMQTree(version string) (string, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	tree := filepath.Join(cache, "rabbitmq-"+version)
+	if !isFile(filepath.Join(tree, "erts", "erl")) {
+		return "", &MissingError{Server: "RabbitMQ " + version, Fix: "make servers"}
+	}
+	return tree, nil
+}
+
+// StartRabbitMQ starts a broker for one test, which may kill it. It is stopped
+// and removed when the test ends.
+func StartRabbitMQ(tb TB, version string, opts ...Option) *RabbitMQ {
+	tb.Helper()
+	r, err := LaunchRabbitMQ(context.Background(), version, "", opts...)
+	if err != nil {
+		GiveUp(tb, err)
+		return nil
+	}
+	r.proc.attach(tb)
+	return r
+}
+
+// LaunchRabbitMQ starts a broker in dir, or in a temporary directory when dir is
+// empty. ctx bounds the start; end the broker with Close.
+func LaunchRabbitMQ(ctx context.Context, version, dir string, opts ...Option) (*RabbitMQ, error) {
+	tree, err := RabbitMQTree(version)
+	if err != nil {
+		return nil, err
+	}
+	sbin, err := filepath.Glob(filepath.Join(tree, "usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin"))
+	if err != nil || len(sbin) != 1 {
+		return nil, fmt.Errorf("testserver: %s holds no RabbitMQ", tree)
+	}
+	user, err := lookupAccount("nobody")
+	if err != nil {
+		return nil, err
+	}
+	h, err := newHome(dir, user)
+	if err != nil {
+		return nil, err
+	}
+	r := &RabbitMQ{Version: version, Dir: h.path, sbin: sbin[0], user: user}
+	if err := r.launch(ctx, h, tree, apply(opts)); err != nil {
+		h.remove()
+		return nil, err
+	}
+	return r, nil
+}
+
+// SharedRabbitMQ returns the one broker of this version that all tests of this
+// binary use. Give queues and exchanges names of their own; do not kill, freeze
+// or stop it, and raise no alarm.
+func SharedRabbitMQ(tb TB, version string) *RabbitMQ {
+	tb.Helper()
+	r, err := sharedRabbitMQ.get(version, func() (*RabbitMQ, error) {
+		return LaunchRabbitMQ(context.Background(), version, "")
+	})
+	if err != nil {
+		GiveUp(tb, err)
+		return nil
+	}
+	return r
+}
+
+func (r *RabbitMQ) launch(ctx context.Context, h *home, tree string, o options) error {
+	if _, err := h.write("enabled_plugins", []string{"[rabbitmq_consistent_hash_exchange]."}); err != nil {
+		return err
+	}
+	return launch(3, func(ports []int) error {
+		r.Addr = addr(ports[0])
+		r.URL = "amqp://guest:guest@" + r.Addr + "/"
+		r.node = "t" + strings.ToLower(rand.Text()[:10]) + "@localhost"
+		if _, err := h.write("rabbitmq.conf", rabbitConfig(ports[0], o)); err != nil {
+			return err
+		}
+		r.env = rabbitEnv(h, tree, r.node, ports[1], ports[2])
+		// The node would start a daemon of epmd that outlives it: ours is a child
+		// that dies with it. The shell becomes the node.
+		run := `setpriv --pdeathsig KILL epmd -port ` + strconv.Itoa(ports[2]) + ` -address 127.0.0.1 & exec "$0"`
+		r.proc = &process{home: h, spec: spec{
+			name: "RabbitMQ " + r.Version,
+			argv: []string{"/bin/sh", "-c", run, filepath.Join(r.sbin, "rabbitmq-server")},
+			dir:  h.path, env: r.env,
+			stop: syscall.SIGTERM, deathSig: syscall.SIGKILL,
+			ready: r.ready,
+		}}
+		if err := r.proc.start(ctx); err != nil {
+			return err
+		}
+		r.PID = r.proc.pid()
+		return nil
+	})
+}
+
+func rabbitConfig(port int, o options) []string {
+	return append([]string{
+		"listeners.tcp.1 = " + addr(port),
+		"loopback_users = none",
+		"log.console = true",
+		"log.console.level = warning",
+		"log.file = false",
+		"vm_memory_high_watermark.absolute = 1GB",
+		"disk_free_limit.absolute = 50MB",
+	}, o.config...)
+}
+
+// rabbitEnv makes everything of a node its own.
+func rabbitEnv(h *home, tree, node string, dist, epmd int) []string {
+	const cookie = "-setcookie testserver"
+	env := h.env()
+	env[0] = "PATH=" + filepath.Join(tree, "erts") + ":" + strings.TrimPrefix(env[0], "PATH=")
+	in := func(name string) string { return filepath.Join(h.path, name) }
+	return append(slices.Clone(env),
+		"RABBITMQ_NODENAME="+node,
+		"RABBITMQ_MNESIA_BASE="+in("mnesia"), "RABBITMQ_LOG_BASE="+in("log"),
+		"RABBITMQ_CONFIG_FILE="+in("rabbitmq.conf"), "RABBITMQ_ENABLED_PLUGINS_FILE="+in("enabled_plugins"),
+		"RABBITMQ_CONF_ENV_FILE="+in("none"), "RABBITMQ_ADVANCED_CONFIG_FILE="+in("none.config"),
+		"RABBITMQ_PID_FILE="+in("pid"), "RABBITMQ_DIST_PORT="+strconv.Itoa(dist),
+		"ERL_EPMD_PORT="+strconv.Itoa(epmd), "ERL_EPMD_ADDRESS=127.0.0.1",
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+S 2:2 +sbwt none -kernel inet_dist_use_interface {127,0,0,1} "+cookie,
+		"RABBITMQ_CTL_ERL_ARGS="+cookie,
+		"RUNNING_UNDER_SYSTEMD=true", // the start script becomes the node instead of waiting for it
+	)
+}
+
+// ready succeeds once our node, and not another on the same port, begins a
+// conversation. It listens only when it has started whatever else it has.
+func (r *RabbitMQ) ready(ctx context.Context) error {
+	conn, err := dial(ctx, r.Addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("AMQP\x00\x00\x09\x01")); err != nil {
+		return err
+	}
+	var head [7]byte // type, channel, size
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return err
+	}
+	size := binary.BigEndian.Uint32(head[3:])
+	if head[0] != 1 || size > 1<<16 {
+		return fmt.Errorf("%w: no method frame", errProtocol)
+	}
+	start := make([]byte, size)
+	if _, err := io.ReadFull(conn, start); err != nil {
+		return err
+	}
+	name, _, _ := strings.Cut(r.node, "@")
+	if !bytes.Contains(start, []byte(name+"@")) { // the cluster's name, by default with another host name
+		return fmt.Errorf("%s belongs to another node", r.Addr)
+	}
+	return nil
+}
+
+// Ctl runs rabbitmqctl on the node: for alarms, users, permissions and vhosts.
+func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(r.sbin, "rabbitmqctl"), append([]string{"-n", r.node, "-q"}, args...)...)
+	cmd.Dir, cmd.Env = r.Dir, r.env
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = sysProcAttr(r.user, syscall.SIGKILL)
+	err := startCmd(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		return fmt.Errorf("testserver: rabbitmqctl %s: %w\n%s", args[0], err, out.String())
+	}
+	return nil
+}
+
+// Vhost makes a virtual host that guest may use and returns its URL.
+func (r *RabbitMQ) Vhost(ctx context.Context, name string) (string, error) {
+	if err := r.Ctl(ctx, "add_vhost", name); err != nil {
+		return "", err
+	}
+	if err := r.Ctl(ctx, "set_permissions", "-p", name, "guest", ".*", ".*", ".*"); err != nil {
+		return "", err
+	}
+	return r.URL + url.PathEscape(name), nil
+}
