@@ -22,7 +22,9 @@ type Pipes interface {
 	// RemovePipe removes a pipe with its progress, parked records and requests in
 	// one transaction. What the pipe has not settled, and what it has parked, is
 	// given up with it: more than req.Forfeit such messages are a *ForfeitError
-	// and change nothing. Relays of the pipe end with ErrNoPipe.
+	// and change nothing. They are counted at one moment; a relay may deliver some
+	// of them before the pipe is gone, and what commits after it is not the pipe's.
+	// Relays of the pipe end with ErrNoPipe.
 	RemovePipe(ctx context.Context, req RemovePipe) (RemovedPipe, error)
 }
 

@@ -246,8 +246,8 @@ func (a *app) pipeRemove() *cobra.Command {
 		Use: "remove NAME", Short: "Remove a pipe and what it has parked", Args: pipeArg,
 		Long: "Remove a pipe with its progress, its parked messages and their requests. While there are\n" +
 			"messages that it has not carried, dead letters included, it is refused with their number;\n" +
-			"--forfeit says how many may be given up. They stay in the outbox for the other pipes. Relays of\n" +
-			"the pipe end.",
+			"--forfeit says how many may be given up at most, as they are counted when the command runs.\n" +
+			"They stay in the outbox for the other pipes. Relays of the pipe end.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if forfeit < 0 {
 				return usagef("forfeit is %d: it must not be negative", forfeit)

@@ -149,6 +149,57 @@ func TestPromotedStandby(t *testing.T) {
 	})
 }
 
+// Promises L and O. A settlement that a dead primary did not answer reaches the
+// promoted standby, where its lane stands at the same epoch, under the same owner:
+// nothing of it is carried out, whatever it asks for. The numbers and acts that it
+// names are of a history that is over.
+func TestSettlementFromBeforeAFailover(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		t.Parallel()
+		p := newPair(t, version)
+		o := p.owner("a")
+		news := func() store.Batch {
+			batches := o.read()
+			return batches[slices.IndexFunc(batches, func(b store.Batch) bool { return len(b.Messages) > 0 })]
+		}
+		p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'parked')`)
+		b := news()
+		o.settle(b.Lane, store.Settlement{Position: b.Position, Park: []store.Park{
+			{Seq: b.Meta[0].Seq, State: store.Dead, Captures: true, Class: "rejected", Message: b.Messages[0]}}})
+		o.grant[b.Lane].Position = b.Position
+		act := p.request(t)
+		p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'pending')`)
+		late := news()
+		p.caughtUp()
+		p.promote()
+		next := &owner{db: p.db, store: p.store("main"), boot: o.boot, page: o.page} // has leased anew; the settlement is of before
+		next.lease()
+		epoch := next.grant[b.Lane].Epoch
+		if epoch != o.grant[b.Lane].Epoch {
+			t.Fatalf("lane %d stands at epoch %d, before at %d", b.Lane, epoch, o.grant[b.Lane].Epoch)
+		}
+		state := func() string {
+			return p.strings(`SELECT jsonb_build_array((SELECT jsonb_agg(c ORDER BY c.lane) FROM box.lane_cursor c),
+				(SELECT jsonb_agg(k) FROM box.parked k), (SELECT jsonb_agg(r) FROM box.request r))::text`)[0]
+		}
+		before := state()
+		for what, st := range map[string]store.Settlement{
+			"a position": {Position: late.Position, Delivered: 1},
+			"a park":     {Park: []store.Park{{Seq: late.Meta[0].Seq, State: store.Dead, Message: late.Messages[0]}}},
+			"an unpark":  {Unpark: []int64{b.Meta[0].Seq}, Delivered: 1},
+			"an act":     {Requests: []int64{act}},
+		} {
+			st.BootID, st.Lane, st.Epoch = o.boot, b.Lane, epoch
+			_, err := o.store.Settle(t.Context(), []store.Settlement{st})
+			wantIs(t, err, store.ErrIdentity)
+			if after := state(); after != before {
+				t.Errorf("%s was carried out:\n%s\n%s", what, before, after)
+			}
+		}
+		next.want("pending")
+	})
+}
+
 // Promises L and D. A standby in step goes on where the primary ended: nothing
 // that was settled comes again, and nothing is missing.
 func TestPromotedStandbyInStep(t *testing.T) {

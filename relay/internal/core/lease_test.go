@@ -238,6 +238,36 @@ func TestARefusalFromTheHistoryBeforeDropsNothing(t *testing.T) {
 	wantEqual(t, "epoch", r.e.lanes[0].epoch, 11)
 }
 
+// Promise O. A settlement from before a failover has been carried out or never
+// will be: it is neither sent again, in a history whose numbers mean something
+// else, nor does what became of it say anything of the new history.
+func TestASettlementFromBeforeAFailoverIsForgotten(t *testing.T) {
+	for name, answer := range map[string]error{"refused": store.ErrIdentity, "unknown": errTest, "carried out": nil} {
+		r := newRig(t, Config{})
+		r.lead(1)
+		r.read(r.batch(0, "old", "a"))
+		r.deliver()
+		r.now += time.Second
+		r.step(Tick{})
+		s := take[Settle](r)
+		g := lanes(1, store.ParkedView{})
+		g.Identity = "promoted"
+		r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+		r.read(r.batch(0, "new", "b"))
+		r.deliver()
+		r.step(Settled{ID: s.ID, Err: answer})
+		wantEqual(t, name+": histories", len(factsOf[HistoryChanged](r)), 1)
+		wantEqual(t, name+": lanes", len(r.e.held), 1)
+		r.now += 1100 * time.Millisecond
+		r.step(Tick{})
+		again := take[Settle](r)
+		wantEqual(t, name+": settled", string(again.Settlements[0].Position), "new")
+		wantEqual(t, name+": epoch", again.Settlements[0].Epoch, 10)
+		r.step(Settled{ID: again.ID})
+		wantEqual(t, name+": epoch", r.e.lanes[0].epoch, 11)
+	}
+}
+
 func TestSurplusLanesAreFinishedSettledAndReleased(t *testing.T) {
 	r := newRig(t, Config{})
 	r.lead(4)
