@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/envelope"
 )
 
 // Sink publishes messages. Its methods are safe for concurrent use; two calls
@@ -36,6 +37,15 @@ type Info struct {
 	MaxMessageBytes int           // per message; larger ones are Rejected before they are sent
 	DedupWindow     time.Duration // for how long the broker itself drops a repeated ID
 	Fencing         bool          // a zombie's messages are refused by the broker
+
+	// What a message must keep to on this broker besides, so that it can be
+	// checked before it is written.
+	MaxTopicBytes  int                     // of a destination, prefix and all
+	TopicProblem   func(name string) error // what is wrong with a destination's name; nil: nothing
+	MaxKeyBytes    int                     // of the broker's own key
+	MaxHeaders     int                     // headers per message
+	MaxHeaderBytes int                     // names and values of all headers
+	Codec          envelope.Codec          // how messages look there
 }
 
 // Source receives messages for one named consumer. Its methods are safe for

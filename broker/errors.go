@@ -81,6 +81,18 @@ func Rejected(err error, code, destination string) error {
 	return &Error{Class: ClassRejected, Code: code, Destination: destination, Err: err}
 }
 
+// Unsendable is Rejected with the code that err names by a method ErrorCode, as
+// a routing error and one of a wire format do. A sink answers with it for a
+// message that its router or its codec refuses, and does not try the rest of its key.
+func Unsendable(err error, destination string) error {
+	code := ""
+	var coded interface{ ErrorCode() string }
+	if errors.As(err, &coded) {
+		code = coded.ErrorCode()
+	}
+	return Rejected(err, code, destination)
+}
+
 // Failed wraps err: this message may succeed later.
 func Failed(err error, code, destination string) error {
 	return &Error{Class: ClassFailed, Code: code, Destination: destination, Err: err}

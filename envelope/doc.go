@@ -1,6 +1,11 @@
-// Package envelope says how a [postrider.Message] looks on the wire: as the
-// payload, untouched, and plain headers beside it. Every broker adapter uses
-// this one table, so that a consumer written in any language can read it.
+// Package envelope says how a [postrider.Message] looks on the wire, in one of
+// five formats. Every broker adapter writes and reads them through a [Codec], so
+// that a consumer written in any language can read them. [Codec.Decode] finds out
+// by looking which one a record has.
+//
+// # Plain
+//
+// The payload, untouched, and plain headers beside it:
 //
 //	header                    value                                   written
 //	postrider-id              UUID in canonical text                  always
@@ -43,4 +48,58 @@
 // A record without postrider-id was not written by Postrider. It is readable
 // all the same: its id is derived from where it stands (topic, partition and
 // offset, or stream and sequence), so that every delivery of it has the same.
+//
+// # CloudEvents
+//
+// CloudEvents 1.0 (https://github.com/cloudevents/spec): in binary mode the
+// payload untouched and the attributes as headers, by the [Binding] of the broker;
+// in structured mode one JSON object as the payload, content type
+// application/cloudevents+json.
+//
+//	attribute        of the message
+//	id               id
+//	source           the rule's, the header ce-source, or "/" and the topic, escaped as in a URL
+//	type             the rule's or the type; a message without one is refused
+//	subject          the rule's, the header ce-subject, or the key
+//	time             time
+//	datacontenttype  content type; in binary mode content-type, on NATS ce-datacontenttype
+//	dataschema       the rule's or the header ce-dataschema
+//	partitionkey     key
+//	sequence         version, 19 digits with leading zeros, since sequences are compared as text
+//	schemaversion    schema version
+//	dataref          the header postrider-dataref
+//	any other        a header whose name has 1 to 20 of a-z and 0-9 and no meaning above,
+//	                 and whose value is not empty and without control characters
+//
+// A header that is not fit to be an attribute travels beside the event as in
+// [Plain], and so do postrider-topic where the broker's own name differs,
+// postrider-generation and postrider-gap, and a key with control characters.
+// traceparent and tracestate travel as attributes and beside. What a rule says
+// replaces the header of that name. A subject that is the key, and a source that
+// is the topic's, come back as nothing.
+//
+// Read are also events of others: attributes without a field become headers
+// (source, subject and dataschema as ce-source and so on), an id that is no UUID
+// gives one derived from source and id, and stays in ce-id. In structured mode a
+// payload is written as data where that gives back the same bytes, as data_base64
+// otherwise.
+//
+// # Debezium
+//
+// What Debezium's outbox event router writes with its defaults
+// (https://debezium.io/documentation/reference/transformations/outbox-event-router.html):
+// the payload untouched, the record's key, and a header id. The route says the
+// topic, outbox.event.TOPIC by convention, and as more headers what the router
+// would take from additional columns (type:header:eventType). Headers of the
+// message travel as in [Plain]; a header id of its own as postrider-h-id. Type,
+// version, schema version, content type and time are not carried. It is read
+// where [Foreign] says so.
+//
+// # Raw
+//
+// The payload untouched, content-type, and the message's own headers as in
+// [Plain]. Nothing else is carried: neither id, type, version, schema version nor
+// time, and the topic and key only as far as they are the broker's own. Readers
+// derive the id from the record's place, so a message that is sent twice counts
+// twice.
 package envelope

@@ -22,6 +22,8 @@ const (
 	Generation    = "postrider-generation"
 	Gap           = "postrider-gap"
 	Encoded       = "postrider-encoded"
+	// DataRef says where a payload is that did not travel: see [Ref].
+	DataRef = "postrider-dataref"
 	// EscapePrefix stands before a user header's name that is reserved.
 	EscapePrefix = "postrider-h-"
 )
@@ -42,7 +44,32 @@ type Codec struct {
 	// change line breaks, control characters and space at the ends. Such values
 	// travel percent-encoded, and [Encoded] names their headers.
 	Lines bool
+	// Fold says that the broker compares header names without case and takes
+	// tokens (RFC 9110, section 5.6.2) only. Another name travels behind
+	// [EscapePrefix], percent-encoded.
+	Fold bool
+	// Binding is how CloudEvents look there.
+	Binding Binding
+	// Foreign says what records of others look like.
+	Foreign Foreign
 }
+
+// Foreign names the headers in which others say what [ID] and [Type] say here;
+// "" for none. Debezium's outbox event router writes id, and the type in a
+// header that its configuration names, often eventType.
+type Foreign struct {
+	ID, Type string
+	// TopicPrefix is taken off the topic of a record that has the header ID:
+	// Debezium's is [DebeziumPrefix].
+	TopicPrefix string
+}
+
+// DebeziumPrefix stands before the topics of Debezium's outbox event router by
+// default (route.topic.replacement), and DebeziumID is its header.
+const (
+	DebeziumPrefix = "outbox.event."
+	DebeziumID     = "id"
+)
 
 // Carried says what the broker carries outside the headers.
 type Carried uint8
@@ -51,71 +78,174 @@ type Carried uint8
 const (
 	TopicCarried Carried = 1 << iota // the broker's topic is the message's topic
 	KeyCarried                       // the record has a key, and it is the message's
+	KeyOther                         // the record has a key, and it is not the message's
 )
 
-// Append appends m's headers to dst and returns it. The values' bytes are
-// appended to scratch, which is returned too: reuse both for the next message
-// and nothing is allocated. The headers are valid until scratch is reused.
-// User headers are written in no particular order.
-func (c Codec) Append(dst []Header, scratch []byte, m *postrider.Message, carried Carried) ([]Header, []byte) {
-	first := len(dst)
-	text := func(name, value string) {
-		if value != "" {
-			at := len(scratch)
-			scratch = append(scratch, value...)
-			dst = append(dst, Header{name, scratch[at:len(scratch):len(scratch)]})
+// Carries says what the broker itself carries of a message that goes to
+// destination, the broker's own name of the place; keys says that records there
+// have a key, which is the route's.
+func (r *Route) Carries(m *postrider.Message, destination string, keys bool) Carried {
+	var c Carried
+	if destination == m.Topic {
+		c |= TopicCarried
+	}
+	switch {
+	case keys && r.Key == m.Key:
+		c |= KeyCarried
+	case keys && r.Key != "":
+		c |= KeyOther
+	}
+	return c
+}
+
+// Wire is a message as it is sent. Reuse it for the next one.
+type Wire struct {
+	Headers []Header
+	Payload []byte // the message's own unless the format changes it
+	scratch []byte // what the headers' values are made of
+	body    []byte // a changed payload
+}
+
+// Size is the number of bytes of headers and payload.
+func (w *Wire) Size() int {
+	n := len(w.Payload)
+	for i := range w.Headers {
+		n += len(w.Headers[i].Name) + len(w.Headers[i].Value)
+	}
+	return n
+}
+
+// Encode makes w of m as r says. The result is valid until the next Encode
+// into w, and shares memory with m. User headers are written in no particular
+// order. An error is a *[RouteError]: the format cannot carry the message.
+// Nothing is allocated for [Plain] once w has grown, unless a header must be escaped.
+func (c Codec) Encode(w *Wire, m *postrider.Message, r *Route, carried Carried) error {
+	w.Headers, w.scratch, w.Payload = w.Headers[:0], w.scratch[:0], m.Payload
+	switch r.Format {
+	case CloudEvents, CloudEventsStructured:
+		if err := c.encodeEvent(w, m, r, carried); err != nil {
+			return err
 		}
-	}
-	text(ID, m.ID)
-	text(Type, m.Type)
-	if carried&TopicCarried == 0 {
-		text(Topic, m.Topic)
-	}
-	if carried&KeyCarried == 0 {
-		text(Key, m.Key)
-	}
-	for _, n := range [...]struct {
-		name  string
-		value int64
-	}{{Version, m.Version}, {SchemaVersion, int64(m.SchemaVersion)}} {
-		if n.value != 0 {
-			at := len(scratch)
-			scratch = strconv.AppendInt(scratch, n.value, 10)
-			dst = append(dst, Header{n.name, scratch[at:len(scratch):len(scratch)]})
-		}
-	}
-	if !m.Time.IsZero() {
-		at := len(scratch)
-		scratch = m.Time.UTC().AppendFormat(scratch, time.RFC3339Nano)
-		dst = append(dst, Header{Time, scratch[at:len(scratch):len(scratch)]})
-	}
-	text(ContentType, m.ContentType)
-	for name, value := range m.Headers {
-		wire, ok := c.wireName(name)
-		if !ok {
-			continue
-		}
-		at := len(scratch)
-		scratch = append(scratch, value...)
-		dst = append(dst, Header{wire, scratch[at:len(scratch):len(scratch)]})
+	case Debezium:
+		w.text(DebeziumID, m.ID)
+		c.userHeaders(w, m, r)
+	case Raw:
+		w.text(ContentType, m.ContentType)
+		c.userHeaders(w, m, r)
+	default:
+		c.fields(w, m, carried)
+		c.userHeaders(w, m, r)
 	}
 	if c.Lines {
-		dst = encodeLines(dst, first)
+		w.Headers = encodeLines(w.Headers, 0)
 	}
-	return dst, scratch
+	return nil
+}
+
+// Append appends the headers of m in the format [Plain] to dst and returns it.
+// The values' bytes are appended to scratch, which is returned too.
+func (c Codec) Append(dst []Header, scratch []byte, m *postrider.Message, carried Carried) ([]Header, []byte) {
+	w := Wire{Headers: dst, scratch: scratch}
+	c.fields(&w, m, carried)
+	c.userHeaders(&w, m, &Route{})
+	if c.Lines {
+		w.Headers = encodeLines(w.Headers, len(dst))
+	}
+	return w.Headers, w.scratch
+}
+
+// text adds a header unless its value is empty.
+func (w *Wire) text(name, value string) {
+	if value != "" {
+		w.add(name, value)
+	}
+}
+
+func (w *Wire) add(name, value string) {
+	at := len(w.scratch)
+	w.scratch = append(w.scratch, value...)
+	w.Headers = append(w.Headers, Header{name, w.scratch[at:len(w.scratch):len(w.scratch)]})
+}
+
+func (w *Wire) number(name string, value int64) {
+	if value != 0 {
+		at := len(w.scratch)
+		w.scratch = strconv.AppendInt(w.scratch, value, 10)
+		w.Headers = append(w.Headers, Header{name, w.scratch[at:len(w.scratch):len(w.scratch)]})
+	}
+}
+
+// fields adds Postrider's own headers.
+func (c Codec) fields(w *Wire, m *postrider.Message, carried Carried) {
+	w.text(ID, m.ID)
+	w.text(Type, m.Type)
+	if carried&TopicCarried == 0 {
+		w.text(Topic, m.Topic)
+	}
+	w.key(m.Key, carried)
+	w.number(Version, m.Version)
+	w.number(SchemaVersion, int64(m.SchemaVersion))
+	if !m.Time.IsZero() {
+		at := len(w.scratch)
+		w.scratch = m.Time.UTC().AppendFormat(w.scratch, time.RFC3339Nano)
+		w.Headers = append(w.Headers, Header{Time, w.scratch[at:len(w.scratch):len(w.scratch)]})
+	}
+	w.text(ContentType, m.ContentType)
+}
+
+// key adds the message's key unless the record's is the same. Beside another one
+// an empty key is written too: the reader would take the record's.
+func (w *Wire) key(key string, carried Carried) {
+	switch {
+	case carried&KeyCarried != 0:
+	case carried&KeyOther != 0:
+		w.add(Key, key)
+	default:
+		w.text(Key, key)
+	}
+}
+
+// userHeaders adds the message's headers and the route's, which win.
+func (c Codec) userHeaders(w *Wire, m *postrider.Message, r *Route) {
+	for name, value := range m.Headers {
+		if len(r.Headers) > 0 {
+			if _, replaced := r.Headers[name]; replaced {
+				continue
+			}
+		}
+		c.userHeader(w, r.Format, name, value)
+	}
+	for name, value := range r.Headers {
+		if c.Reserved != nil && c.Reserved(name) {
+			name = EscapePrefix + name
+		}
+		w.add(name, value) // otherwise the operator's choice, also of its letters
+	}
+}
+
+func (c Codec) userHeader(w *Wire, f Format, name, value string) {
+	if f == Raw && strings.HasPrefix(name, postrider.ReservedHeaderPrefix) {
+		return // Postrider's own marks, which a raw record goes without
+	}
+	if wire, ok := c.wireName(f, name); ok {
+		w.add(wire, value)
+	}
 }
 
 // wireName returns the name under which a header travels; false for one that
 // would forge a field of the message.
-func (c Codec) wireName(name string) (string, bool) {
+func (c Codec) wireName(f Format, name string) (string, bool) {
 	switch name {
 	case ID, Type, Topic, Key, Version, SchemaVersion, Time, Encoded:
 		return "", false
 	case ContentType:
 		return EscapePrefix + name, true
 	}
-	if c.Reserved != nil && c.Reserved(name) || strings.HasPrefix(name, EscapePrefix) {
-		return EscapePrefix + name, true
+	if c.Reserved != nil && c.Reserved(name) || strings.HasPrefix(name, EscapePrefix) || f == Debezium && name == DebeziumID {
+		name = EscapePrefix + name
+	}
+	if c.Fold {
+		name = foldName(name)
 	}
 	return name, true
 }
@@ -144,67 +274,3 @@ func (e *DecodeError) Error() string {
 }
 
 func (e *DecodeError) Unwrap() error { return e.Err }
-
-// Decode returns the message that a record carries. With an error, a
-// *[DecodeError] about the first bad header, the message holds everything else
-// and always an id. When a name is there twice, the last one counts.
-func (c Codec) Decode(r Record) (postrider.Message, error) {
-	m := postrider.Message{Topic: r.Topic, Key: r.Key, Payload: r.Payload, Time: r.Time}
-	var first error
-	if c.Lines {
-		r.Headers, first = decodeLines(r.Headers, r.Origin)
-	}
-	for i := range r.Headers {
-		h := &r.Headers[i]
-		if err := decodeHeader(&m, h); err != nil && first == nil {
-			first = &DecodeError{Header: h.Name, Origin: r.Origin, Err: err}
-		}
-	}
-	if m.ID == "" {
-		m.ID = derivedID(r.Origin)
-	}
-	return m, first
-}
-
-func decodeHeader(m *postrider.Message, h *Header) error {
-	switch h.Name {
-	case ID:
-		id := string(h.Value)
-		if err := (&postrider.Message{ID: id, Topic: "t"}).Validate(); err != nil || id == "" {
-			return errNotUUID
-		}
-		m.ID = id
-	case Type:
-		m.Type = string(h.Value)
-	case Topic:
-		m.Topic = string(h.Value)
-	case Key:
-		m.Key = string(h.Value)
-	case ContentType:
-		m.ContentType = string(h.Value)
-	case Version:
-		n, err := decimal(h.Value, 64)
-		if err != nil {
-			return err
-		}
-		m.Version = n
-	case SchemaVersion:
-		n, err := decimal(h.Value, 32)
-		if err != nil {
-			return err
-		}
-		m.SchemaVersion = int32(n)
-	case Time:
-		t, err := time.Parse(time.RFC3339Nano, string(h.Value))
-		if err != nil {
-			return errNotTime
-		}
-		m.Time = t.UTC()
-	default:
-		if m.Headers == nil {
-			m.Headers = make(map[string]string, 4)
-		}
-		m.Headers[strings.TrimPrefix(h.Name, EscapePrefix)] = string(h.Value)
-	}
-	return nil
-}

@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/envelope"
 )
 
@@ -16,11 +17,11 @@ const batchHeaderLen = 61
 
 // encoder makes record batches. It is reused; not safe for concurrent use.
 type encoder struct {
-	table   *crc32.Table
-	headers []envelope.Header
-	scratch []byte
-	record  []byte
-	packed  bytes.Buffer
+	table  *crc32.Table
+	wire   envelope.Wire
+	plain  envelope.Route // of a message without a router's
+	record []byte
+	packed bytes.Buffer
 }
 
 // begin returns buf with room for a batch header.
@@ -28,29 +29,35 @@ func (e *encoder) begin(buf []byte) []byte {
 	return append(buf[:0], make([]byte, batchHeaderLen)...)
 }
 
-// add appends m as the batch's n-th record, from 0.
-func (e *encoder) add(buf []byte, m *postrider.Message, topic string, n int) []byte {
-	carried := envelope.KeyCarried
-	if m.Topic == topic {
-		carried |= envelope.TopicCarried
+// wireCodec is the header table with Kafka's rules: there are none.
+func wireCodec() envelope.Codec { return envelope.Codec{Binding: envelope.BindingKafka} }
+
+// add appends m, by its route, as the batch's n-th record, from 0. With an error
+// nothing is appended.
+func (e *encoder) add(buf []byte, m *postrider.Message, route *envelope.Route, topic string, n int) ([]byte, error) {
+	if route == nil {
+		e.plain.Topic, e.plain.Key = m.Topic, m.Key
+		route = &e.plain
 	}
-	e.headers, e.scratch = envelope.Codec{}.Append(e.headers[:0], e.scratch[:0], m, carried)
+	if err := wireCodec().Encode(&e.wire, m, route, route.Carries(m, topic, true)); err != nil {
+		return buf, broker.Unsendable(err, topic)
+	}
 	r := e.record[:0]
 	r = append(r, 0, 0) // attributes, timestamp delta
 	r = binary.AppendVarint(r, int64(n))
-	if m.Key == "" {
+	if route.Key == "" {
 		r = binary.AppendVarint(r, -1)
 	} else {
-		r = binary.AppendVarint(r, int64(len(m.Key)))
-		r = append(r, m.Key...)
+		r = binary.AppendVarint(r, int64(len(route.Key)))
+		r = append(r, route.Key...)
 	}
 	// A message without payload is empty, not null: null would delete its key
 	// from a compacted topic.
-	r = binary.AppendVarint(r, int64(len(m.Payload)))
-	r = append(r, m.Payload...)
-	r = binary.AppendVarint(r, int64(len(e.headers)))
-	for i := range e.headers {
-		h := &e.headers[i]
+	r = binary.AppendVarint(r, int64(len(e.wire.Payload)))
+	r = append(r, e.wire.Payload...)
+	r = binary.AppendVarint(r, int64(len(e.wire.Headers)))
+	for i := range e.wire.Headers {
+		h := &e.wire.Headers[i]
 		r = binary.AppendVarint(r, int64(len(h.Name)))
 		r = append(r, h.Name...)
 		r = binary.AppendVarint(r, int64(len(h.Value)))
@@ -58,7 +65,7 @@ func (e *encoder) add(buf []byte, m *postrider.Message, topic string, n int) []b
 	}
 	e.record = r
 	buf = binary.AppendVarint(buf, int64(len(r)))
-	return append(buf, r...)
+	return append(buf, r...), nil
 }
 
 // stamp is what the header of a batch says about its producer.

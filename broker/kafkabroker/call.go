@@ -5,23 +5,41 @@ import (
 	"sync/atomic"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/envelope"
 )
 
 // call is one Deliver. Its messages are shared with the partitions until each
 // has been resolved.
 type call struct {
-	msgs []postrider.Message
-	left atomic.Int32  // messages that are not resolved, and one for enqueue itself
-	done chan struct{} // closed when left is 0
+	msgs   []postrider.Message
+	routes []envelope.Route // of each message; nil: its topic and its key, plain
+	left   atomic.Int32     // messages that are not resolved, and one for enqueue itself
+	done   chan struct{}    // closed when left is 0
 
 	mu   sync.Mutex
 	errs []error
 }
 
-func newCall(msgs []postrider.Message) *call {
-	c := &call{msgs: msgs, done: make(chan struct{})}
+func newCall(msgs []postrider.Message, routes []envelope.Route) *call {
+	c := &call{msgs: msgs, routes: routes, done: make(chan struct{})}
 	c.left.Store(int32(len(msgs)) + 1)
 	return c
+}
+
+// route is that of message i; nil: its topic and its key, plain.
+func (c *call) route(i int32) *envelope.Route {
+	if c.routes != nil {
+		return &c.routes[i]
+	}
+	return nil
+}
+
+// topic and key are where message i goes.
+func (c *call) place(i int) (topic, key string) {
+	if c.routes != nil {
+		return c.routes[i].Topic, c.routes[i].Key
+	}
+	return c.msgs[i].Topic, c.msgs[i].Key
 }
 
 // fail notes the error of message i. It does not resolve it.

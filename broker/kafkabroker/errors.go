@@ -13,7 +13,7 @@ import (
 
 var (
 	errNoTopic     = errors.New("there is no such topic")
-	errTopicName   = errors.New("the topic's name is not one that Kafka allows")
+	errTopicName   = errors.New("the topic's name is not one that Kafka allows: 1 to 249 of letters, digits, dot, underscore and dash")
 	errGivenUp     = errors.New("a call that shared the batch was cancelled")
 	errNoPartition = errors.New("the topic has no partitions")
 )

@@ -163,7 +163,13 @@ func (p *partition) fill(e *encoder, b *batch, s *segment) bool {
 			return false
 		}
 		at := len(b.buf)
-		b.buf = e.add(b.buf, m, p.topic.name, b.records)
+		var err error
+		if b.buf, err = e.add(b.buf, m, s.call.route(i), p.topic.name, b.records); err != nil {
+			flush()
+			from = s.next + 1
+			s.reject(s.next, err)
+			continue
+		}
 		if len(b.buf) > soft && b.records > 0 {
 			b.buf = b.buf[:at]
 			flush()

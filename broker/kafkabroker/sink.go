@@ -17,12 +17,16 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
 )
 
 // SinkOptions of NewSink. The zero value is what most want.
 type SinkOptions struct {
 	// TopicPrefix is put before every message's topic.
 	TopicPrefix string
+	// Route says what becomes of each message: destination, the record's key,
+	// format and more headers. nil: the message's topic and key, plain.
+	Route envelope.Router
 	// Timeout bounds one request and all tries of one batch; 10 s if zero.
 	// After it the messages are answered as unknown, or as an outage when
 	// nothing was sent.
@@ -35,6 +39,7 @@ type SinkOptions struct {
 type Sink struct {
 	client     *kgo.Client
 	prefix     string
+	router     envelope.Router
 	timeout    time.Duration
 	maxBatch   int
 	compressor kgo.Compressor
@@ -69,7 +74,7 @@ func NewSink(client *kgo.Client, opts *SinkOptions) (*Sink, error) {
 		return nil, fmt.Errorf("kafkabroker: sink: %w", err)
 	}
 	s := &Sink{
-		client: client, prefix: opts.TopicPrefix, timeout: opts.Timeout, maxBatch: 1_000_012,
+		client: client, prefix: opts.TopicPrefix, router: opts.Route, timeout: opts.Timeout, maxBatch: 1_000_012,
 		topics: make(map[string]*topic), leaders: make(map[int32]*leader),
 	}
 	if s.timeout <= 0 {
@@ -138,7 +143,29 @@ func javaLike(p kgo.Partitioner) bool {
 
 // Info implements broker.Sink.
 func (s *Sink) Info() broker.Info {
-	return broker.Info{Name: "kafka", MaxMessageBytes: s.maxBatch - batchHeaderLen}
+	return broker.Info{
+		Name: "kafka", MaxMessageBytes: s.maxBatch - batchHeaderLen,
+		MaxTopicBytes: maxTopic, TopicProblem: topicProblem, Codec: wireCodec(),
+	}
+}
+
+// Preview implements broker.Previewer.
+func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
+	r, err := s.router.Of(m)
+	if err != nil {
+		return broker.Preview{}, broker.Unsendable(err, "")
+	}
+	p := broker.Preview{Route: r, Destination: s.prefix + r.Topic, Key: r.Key, Limit: s.maxBatch}
+	if err := topicProblem(p.Destination); err != nil {
+		return p, broker.Rejected(err, kerr.InvalidTopicException.Message, p.Destination)
+	}
+	var e encoder
+	buf, err := e.add(e.begin(nil), m, &r, p.Destination, 0)
+	p.Headers, p.Payload, p.Bytes = e.wire.Headers, e.wire.Payload, len(buf)
+	if err == nil && p.Bytes > p.Limit {
+		err = broker.Rejected(tooLarge(errTooLarge, p.Bytes, p.Limit, clientLimit), kerr.MessageTooLarge.Message, p.Destination)
+	}
+	return p, err
 }
 
 // Deliver implements broker.Sink.
@@ -146,21 +173,27 @@ func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
 	if len(msgs) == 0 {
 		return nil
 	}
-	if steps := stepsOf(msgs); steps != nil {
-		return s.inSteps(ctx, msgs, steps)
+	c := newCall(msgs, nil)
+	if s.router != nil {
+		if bad := c.routed(s.router); bad != nil {
+			return s.inSteps(ctx, c, stepsOf(c), bad)
+		}
 	}
-	return s.deliver(ctx, msgs)
+	if steps := stepsOf(c); steps != nil {
+		return s.inSteps(ctx, c, steps, nil)
+	}
+	return s.deliver(ctx, c)
 }
 
-// deliver sends messages whose keys have one topic each, and so one partition.
-func (s *Sink) deliver(ctx context.Context, msgs []postrider.Message) []error {
+// deliver sends messages whose keys have one partition each.
+func (s *Sink) deliver(ctx context.Context, c *call) []error {
+	msgs := c.msgs
 	if err := ctx.Err(); err != nil {
 		return all(len(msgs), broker.Unknown(err, "", ""))
 	}
 	if _, err := s.ensureProducer(ctx); err != nil {
 		return all(len(msgs), err)
 	}
-	c := newCall(msgs)
 	segs := s.assign(ctx, c)
 	s.enqueue(segs)
 	c.resolved(1)
@@ -197,12 +230,12 @@ func (s *Sink) assign(ctx context.Context, c *call) []*segment {
 		t       *target
 	)
 	for i := range c.msgs {
-		m := &c.msgs[i]
-		if t == nil || m.Topic != t.name {
-			n := slices.IndexFunc(targets, func(t *target) bool { return t.name == m.Topic })
+		topic, key := c.place(i)
+		if t == nil || topic != t.name {
+			n := slices.IndexFunc(targets, func(t *target) bool { return t.name == topic })
 			if n < 0 {
 				n = len(targets)
-				targets = append(targets, s.target(ctx, m.Topic))
+				targets = append(targets, s.target(ctx, topic))
 			}
 			t = targets[n]
 		}
@@ -212,8 +245,8 @@ func (s *Sink) assign(ctx context.Context, c *call) []*segment {
 			continue
 		}
 		num := t.keyless
-		if m.Key != "" {
-			num = partitionOf(m.Key, len(t.parts))
+		if key != "" {
+			num = partitionOf(key, len(t.parts))
 		}
 		p := t.parts[num]
 		seg := at[p]
@@ -248,7 +281,7 @@ func index(at map[*partition]*segment, segs []*segment) map[*partition]*segment 
 
 // target is where one call's messages of one topic go.
 type target struct {
-	name    string // the messages' topic
+	name    string // the topic of their routes
 	parts   []*partition
 	keyless int // the one partition of this call's messages without a key
 	err     error
@@ -256,8 +289,8 @@ type target struct {
 
 func (s *Sink) target(ctx context.Context, topic string) *target {
 	name := s.prefix + topic
-	if !validTopic(name) {
-		return &target{name: topic, err: broker.Rejected(errTopicName, kerr.InvalidTopicException.Message, name)}
+	if err := topicProblem(name); err != nil {
+		return &target{name: topic, err: broker.Rejected(err, kerr.InvalidTopicException.Message, name)}
 	}
 	t, v, err := s.topicOf(ctx, name)
 	if err != nil {

@@ -23,6 +23,9 @@ type SourceOptions struct {
 	// a member that died is missed after a session timeout of 10 s, which
 	// kgo.SessionTimeout changes.
 	Client []kgo.Opt
+	// Foreign says what records look like that others wrote, such as Debezium's
+	// outbox event router.
+	Foreign envelope.Foreign
 	// MaxHeld bounds the unsettled messages of one partition; it is paused
 	// above. 4096 if zero.
 	MaxHeld int
@@ -33,6 +36,7 @@ type SourceOptions struct {
 // the oldest message. It is safe for concurrent use.
 type Source struct {
 	client *kgo.Client
+	codec  envelope.Codec
 	max    int
 	poll   chan struct{} // held by the one that polls
 	commit chan struct{} // held by the one that commits
@@ -69,9 +73,10 @@ func NewSource(opts SourceOptions) (*Source, error) {
 		return nil, errors.New("kafkabroker: source: a group and at least one topic are required")
 	}
 	s := &Source{
-		max: opts.MaxHeld, poll: make(chan struct{}, 1), commit: make(chan struct{}, 1),
+		codec: wireCodec(), max: opts.MaxHeld, poll: make(chan struct{}, 1), commit: make(chan struct{}, 1),
 		logs: make(map[place]*held), change: make(chan struct{}),
 	}
+	s.codec.Foreign = opts.Foreign
 	if s.max <= 0 {
 		s.max = 4096
 	}
@@ -207,7 +212,7 @@ func (s *Source) add(p kgo.FetchTopicPartition) {
 		s.logs[at] = h
 	}
 	for _, r := range p.Records {
-		h.Add(decode(r), r.Offset)
+		h.Add(s.decode(r), r.Offset)
 	}
 	if h.Len() > s.max && !h.paused {
 		h.paused = true
@@ -215,13 +220,13 @@ func (s *Source) add(p kgo.FetchTopicPartition) {
 	}
 }
 
-func decode(r *kgo.Record) broker.Delivery {
+func (s *Source) decode(r *kgo.Record) broker.Delivery {
 	hs := make([]envelope.Header, len(r.Headers))
 	for i, h := range r.Headers {
 		hs[i] = envelope.Header{Name: h.Key, Value: h.Value}
 	}
 	origin := fmt.Sprintf("%s/%d@%d", r.Topic, r.Partition, r.Offset)
-	m, err := envelope.Codec{}.Decode(envelope.Record{
+	m, err := s.codec.Decode(envelope.Record{
 		Topic: r.Topic, Key: string(r.Key), Headers: hs, Payload: r.Value,
 		Time: r.Timestamp.UTC(), Origin: "kafka:" + origin,
 	})

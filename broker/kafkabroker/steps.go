@@ -5,23 +5,46 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
 )
 
-// stepsOf numbers the steps in which msgs must be sent: a key's message for
-// another topic than the one before it is a step further, because two topics
-// are two logs and only the acknowledgement of the first message says that the
-// second may be accepted. nil: one step for all.
-func stepsOf(msgs []postrider.Message) []int32 {
+// routed asks the router for every message's route. The result has the errors of
+// those that have none; nil: all have one.
+func (c *call) routed(router envelope.Router) (bad []error) {
+	c.routes = make([]envelope.Route, len(c.msgs))
+	for i := range c.msgs {
+		r, err := router(&c.msgs[i])
+		if err != nil {
+			if bad == nil {
+				bad = make([]error, len(c.msgs))
+			}
+			bad[i] = broker.Unsendable(err, "")
+		}
+		c.routes[i] = r
+	}
+	return bad
+}
+
+// stepsOf numbers the steps in which a call's messages must be sent: a key's
+// message for another topic, or by its route for another partition, than the one
+// before it is a step further, because these are two logs and only the
+// acknowledgement of the first message says that the second may be accepted.
+// nil: one step for all.
+func stepsOf(c *call) []int32 {
+	msgs := c.msgs
+	one, _ := c.place(0)
 	first := 0
-	for first < len(msgs) && msgs[first].Topic == msgs[0].Topic {
-		first++
+	for ; first < len(msgs); first++ {
+		if topic, key := c.place(first); topic != one || key != msgs[first].Key {
+			break
+		}
 	}
 	if first == len(msgs) {
 		return nil
 	}
 	type state struct {
-		topic string
-		step  int32
+		topic, key string
+		step       int32
 	}
 	keys := make(map[string]state)
 	steps := make([]int32, len(msgs))
@@ -31,12 +54,13 @@ func stepsOf(msgs []postrider.Message) []int32 {
 		if m.Key == "" {
 			continue
 		}
+		topic, key := c.place(i)
 		at, known := keys[m.Key]
-		if known && at.topic != m.Topic {
+		if known && (at.topic != topic || at.key != key) {
 			at.step++
 			several = true
 		}
-		at.topic = m.Topic
+		at.topic, at.key = topic, key
 		keys[m.Key] = at
 		steps[i] = at.step
 	}
@@ -46,34 +70,43 @@ func stepsOf(msgs []postrider.Message) []int32 {
 	return steps
 }
 
-// inSteps delivers one step after the other and bars the keys that failed.
-func (s *Sink) inSteps(ctx context.Context, msgs []postrider.Message, steps []int32) []error {
+// inSteps delivers one step after the other and bars the keys that failed. steps
+// is nil for one step, bad for no message that cannot be sent.
+func (s *Sink) inSteps(ctx context.Context, c *call, steps []int32, bad []error) []error {
 	var (
-		errs   = make([]error, len(msgs))
+		errs   = make([]error, len(c.msgs))
 		barred = make(map[string]error) // by key: why
 		failed bool
-		part   []postrider.Message
 		at     []int
 	)
-	for step, done := int32(0), 0; done < len(msgs); step++ {
-		part, at = part[:0], at[:0]
-		for i := range msgs {
-			if steps[i] != step {
+	fail := func(i int, err error) { errs[i], barred[c.msgs[i].Key], failed = err, err, true }
+	for step, done := int32(0), 0; done < len(c.msgs); step++ {
+		msgs, routes := make([]postrider.Message, 0, len(c.msgs)-done), []envelope.Route(nil)
+		at = at[:0]
+		for i := range c.msgs {
+			if steps != nil && steps[i] != step {
 				continue
 			}
 			done++
-			if cause := barred[msgs[i].Key]; cause != nil && msgs[i].Key != "" {
+			if cause := barred[c.msgs[i].Key]; cause != nil && c.msgs[i].Key != "" {
 				errs[i] = broker.NotTried(cause)
 				continue
 			}
-			part, at = append(part, msgs[i]), append(at, i)
+			if bad != nil && bad[i] != nil {
+				fail(i, bad[i])
+				continue
+			}
+			msgs, at = append(msgs, c.msgs[i]), append(at, i)
+			if c.routes != nil {
+				routes = append(routes, c.routes[i])
+			}
 		}
-		if len(part) == 0 {
+		if len(msgs) == 0 {
 			continue
 		}
-		for k, err := range s.deliver(ctx, part) {
+		for k, err := range s.deliver(ctx, newCall(msgs, routes)) {
 			if err != nil {
-				errs[at[k]], barred[part[k].Key], failed = err, err, true
+				fail(at[k], err)
 			}
 		}
 	}

@@ -168,9 +168,19 @@ func (t *topic) readLimit(ctx context.Context) {
 	}
 }
 
-// validTopic reports whether Kafka allows the name.
+// maxTopic is the length of the longest name that Kafka allows.
+const maxTopic = 249
+
+// topicProblem says what is wrong with a name by Kafka's rules.
+func topicProblem(name string) error {
+	if !validTopic(name) {
+		return errTopicName
+	}
+	return nil
+}
+
 func validTopic(name string) bool {
-	if name == "" || len(name) > 249 || name == "." || name == ".." {
+	if name == "" || len(name) > maxTopic || name == "." || name == ".." {
 		return false
 	}
 	for i := range len(name) {

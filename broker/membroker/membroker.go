@@ -5,6 +5,7 @@
 package membroker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"hash/fnv"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
 )
 
 // Options of New. The zero value is a broker with 8 partitions per topic that
@@ -22,6 +24,11 @@ type Options struct {
 	Partitions int
 	// Topics that exist. nil: every topic exists.
 	Topics []string
+	// Route says what becomes of each message. The broker has no wire of its own:
+	// a routed message is encoded as for a broker with fields, the bytes stand in
+	// its Entry, and receivers get what they decode to. nil: every message is
+	// kept as it is.
+	Route envelope.Router
 	// MaxMessageBytes bounds [postrider.Message.Size]; 0: no limit.
 	MaxMessageBytes int
 }
@@ -46,10 +53,15 @@ type Entry struct {
 	Message   postrider.Message
 	Partition int
 	Offset    int64 // in its partition, from 0
+	// Of a message that was routed: the record's key, headers and payload.
+	Key     string
+	Headers []envelope.Header
+	Payload []byte
 }
 
 // Broker is an in-memory broker. It is safe for concurrent use.
 type Broker struct {
+	router     envelope.Router
 	partitions int
 	maxMessage int
 	closed     bool // topics: only those that were named exist
@@ -74,7 +86,7 @@ func New(opts *Options) *Broker {
 		opts = &Options{}
 	}
 	b := &Broker{
-		partitions: opts.Partitions, maxMessage: opts.MaxMessageBytes, closed: opts.Topics != nil,
+		router: opts.Route, partitions: opts.Partitions, maxMessage: opts.MaxMessageBytes, closed: opts.Topics != nil,
 		topics: make(map[string]*topic), groups: make(map[string]*group), change: make(chan struct{}),
 	}
 	if b.partitions <= 0 {
@@ -175,6 +187,8 @@ func (s *sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
 	return errs
 }
 
+const codeTooLarge = "MESSAGE_TOO_LARGE"
+
 var (
 	errTooLarge = errors.New("larger than the broker's limit")
 	errNoTopic  = errors.New("there is no such topic")
@@ -184,40 +198,91 @@ func (b *Broker) publish(ctx context.Context, m *postrider.Message) error {
 	if err := ctx.Err(); err != nil {
 		return broker.Unknown(err, "", m.Topic)
 	}
+	if b.router != nil {
+		return b.publishRouted(ctx, m)
+	}
+	return b.send(ctx, m, &Entry{Message: *m, Key: m.Key})
+}
+
+// frame makes w of m as its route says.
+func (b *Broker) frame(w *envelope.Wire, m *postrider.Message) (envelope.Route, error) {
+	r, err := b.router.Of(m)
+	if err == nil {
+		err = envelope.Codec{}.Encode(w, m, &r, r.Carries(m, r.Topic, true))
+	}
+	if err != nil {
+		return r, broker.Unsendable(err, r.Topic)
+	}
+	return r, nil
+}
+
+// Preview implements broker.Previewer.
+func (s *sink) Preview(m *postrider.Message) (broker.Preview, error) {
+	var w envelope.Wire
+	r, err := s.b.frame(&w, m)
+	p := broker.Preview{Route: r, Destination: r.Topic, Key: r.Key, Headers: w.Headers, Payload: w.Payload, Bytes: m.Size(), Limit: s.b.maxMessage}
+	if err == nil && p.Limit > 0 && p.Bytes > p.Limit {
+		err = broker.Rejected(errTooLarge, codeTooLarge, r.Topic)
+	}
+	return p, err
+}
+
+// publishRouted sends m as its route says.
+func (b *Broker) publishRouted(ctx context.Context, m *postrider.Message) error {
+	var w envelope.Wire
+	r, err := b.frame(&w, m)
+	if err != nil {
+		return err
+	}
+	arrives, err := envelope.Codec{}.Decode(envelope.Record{
+		Topic: r.Topic, Key: r.Key, Headers: w.Headers, Payload: w.Payload, Time: m.Time, Origin: "memory:" + r.Topic + "/" + m.ID,
+	})
+	if err != nil {
+		return broker.Rejected(err, "UNREADABLE", r.Topic)
+	}
+	routed := *m
+	routed.Topic = r.Topic
+	return b.send(ctx, &routed, &Entry{Message: arrives, Key: r.Key, Headers: w.Headers, Payload: w.Payload})
+}
+
+// send puts e into m's topic, unless the size or the hook forbids it.
+func (b *Broker) send(ctx context.Context, m *postrider.Message, e *Entry) error {
 	if b.maxMessage > 0 && m.Size() > b.maxMessage {
-		return broker.Rejected(errTooLarge, "MESSAGE_TOO_LARGE", m.Topic)
+		return broker.Rejected(errTooLarge, codeTooLarge, m.Topic)
 	}
 	b.mu.Lock()
 	fault := b.fault
 	b.mu.Unlock()
 	if fault == nil {
-		return b.accept(m)
+		return b.accept(m.Topic, e)
 	}
 	out := fault(ctx, *m)
 	if out.Err != nil && !out.Accept {
 		return out.Err
 	}
-	if err := b.accept(m); err != nil {
+	if err := b.accept(m.Topic, e); err != nil {
 		return err
 	}
 	return out.Err
 }
 
-// accept puts a copy of m into the log.
-func (b *Broker) accept(m *postrider.Message) error {
+// accept puts a copy of the entry's message into the log.
+func (b *Broker) accept(name string, e *Entry) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := b.topics[m.Topic]
+	t := b.topics[name]
 	if t == nil {
 		if b.closed {
-			return broker.Outage(errNoTopic, "UNKNOWN_TOPIC", m.Topic)
+			return broker.Outage(errNoTopic, "UNKNOWN_TOPIC", name)
 		}
-		t = b.makeTopic(m.Topic)
+		t = b.makeTopic(name)
 	}
-	p := b.partition(m.Key)
-	copied := clone(m)
-	t.log = append(t.log, Entry{Message: copied, Partition: p, Offset: int64(len(t.partitions[p]))})
-	t.partitions[p] = append(t.partitions[p], copied)
+	p := b.partition(e.Key)
+	e.Message = clone(&e.Message)
+	e.Partition, e.Offset = p, int64(len(t.partitions[p]))
+	e.Payload = bytes.Clone(e.Payload)
+	t.log = append(t.log, *e)
+	t.partitions[p] = append(t.partitions[p], e.Message)
 	b.wake()
 	return nil
 }

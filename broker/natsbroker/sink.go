@@ -1,6 +1,7 @@
 package natsbroker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,9 @@ import (
 type SinkOptions struct {
 	// SubjectPrefix is put before every message's subject, "events." for example.
 	SubjectPrefix string
+	// Route says what becomes of each message: the topic that names the subject,
+	// format and more headers; NATS has no key. nil: the message's topic, plain.
+	Route envelope.Router
 	// NoDedup leaves out the Nats-Msg-Id header, so that the stream keeps
 	// repeated messages: for demos and tests that count them.
 	NoDedup bool
@@ -34,6 +38,7 @@ type Sink struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	prefix  string
+	router  envelope.Router
 	noDedup bool
 	slots   chan struct{}
 	opts    []jetstream.PublishOpt
@@ -67,7 +72,7 @@ func NewSink(nc *nats.Conn, opts *SinkOptions) (*Sink, error) {
 		return nil, fmt.Errorf("natsbroker: sink: %w", err)
 	}
 	return &Sink{
-		nc: nc, js: js, prefix: opts.SubjectPrefix, noDedup: opts.NoDedup,
+		nc: nc, js: js, prefix: opts.SubjectPrefix, router: opts.Route, noDedup: opts.NoDedup,
 		slots: make(chan struct{}, pending), opts: []jetstream.PublishOpt{jetstream.WithRetryAttempts(0)},
 		codec: wireCodec(),
 	}, nil
@@ -75,7 +80,7 @@ func NewSink(nc *nats.Conn, opts *SinkOptions) (*Sink, error) {
 
 // wireCodec is the header table with NATS's rules.
 func wireCodec() envelope.Codec {
-	return envelope.Codec{Reserved: reserved, Lines: true}
+	return envelope.Codec{Reserved: reserved, Lines: true, Binding: envelope.BindingNATS}
 }
 
 // reserved names command the server.
@@ -86,7 +91,7 @@ func reserved(name string) bool {
 // Info implements broker.Sink. The size limit is the server's, and 0 before the
 // connection's first contact.
 func (s *Sink) Info() broker.Info {
-	return broker.Info{Name: "nats", MaxMessageBytes: int(s.nc.MaxPayload()), DedupWindow: s.dedup()}
+	return broker.Info{Name: "nats", MaxMessageBytes: int(s.nc.MaxPayload()), DedupWindow: s.dedup(), Codec: s.codec}
 }
 
 // dedup is the least that a stream is configured to by default.
@@ -111,8 +116,7 @@ type delivery struct {
 	next  []int32 // the key's following message, 0 if there is none
 	ready []int   // may be sent: everything before them in their keys is acknowledged
 	wire  []sent
-	hs    []envelope.Header
-	buf   []byte
+	out   envelope.Wire
 }
 
 // Deliver implements broker.Sink.
@@ -167,42 +171,92 @@ func (d *delivery) publish(ctx context.Context) {
 	}
 }
 
-func (d *delivery) send(m *postrider.Message) (jetstream.PubAckFuture, error) {
-	subject := Subject(d.s.prefix, m.Topic)
-	carried := envelope.Carried(0)
-	if subject == m.Topic {
-		carried = envelope.TopicCarried
+// frame makes w and the subject of a message.
+func (s *Sink) frame(w *envelope.Wire, m *postrider.Message) (r envelope.Route, subject string, err error) {
+	if r, err = s.router.Of(m); err != nil {
+		return r, "", broker.Unsendable(err, "")
 	}
-	d.hs, d.buf = d.s.codec.Append(d.hs[:0], d.buf[:0], m, carried)
-	header := make(nats.Header, len(d.hs)+1)
-	size := len(m.Payload) + len("NATS/1.0\r\n\r\n")
-	for _, h := range d.hs {
+	subject = Subject(s.prefix, r.Topic)
+	if err = s.codec.Encode(w, m, &r, r.Carries(m, subject, false)); err != nil {
+		err = broker.Unsendable(err, subject)
+	}
+	return r, subject, err
+}
+
+func (d *delivery) send(m *postrider.Message) (jetstream.PubAckFuture, error) {
+	_, subject, err := d.s.frame(&d.out, m)
+	if err != nil {
+		return nil, err
+	}
+	header, size := d.s.header(&d.out, m)
+	if err := d.s.tooLarge(size, subject); err != nil {
+		return nil, err
+	}
+	if !d.s.nc.IsConnected() {
+		return nil, broker.Outage(notConnected(d.s.nc), "", "")
+	}
+	ack, err := d.s.js.PublishMsgAsync(&nats.Msg{Subject: subject, Header: header, Data: payload(m, &d.out)}, d.s.opts...)
+	if err != nil {
+		return nil, notPublished(err, subject)
+	}
+	return ack, nil
+}
+
+// header is what stands before the payload, and the size of all.
+func (s *Sink) header(w *envelope.Wire, m *postrider.Message) (nats.Header, int) {
+	header := make(nats.Header, len(w.Headers)+1)
+	size := len(w.Payload) + len("NATS/1.0\r\n\r\n")
+	for _, h := range w.Headers {
 		header[h.Name] = []string{string(h.Value)}
 		size += len(h.Name) + len(h.Value) + 4
 	}
-	if !d.s.noDedup && m.ID != "" {
+	if !s.noDedup && m.ID != "" {
 		// Ids are compared over the whole stream: under two prefixes in one
 		// stream a message is two messages.
 		// What a person sends again must not be taken for what was sent before.
-		id := d.s.prefix + m.ID
+		id := s.prefix + m.ID
 		if g := m.Headers[envelope.Generation]; g != "" {
 			id += "/" + g
 		}
 		header[jetstream.MsgIDHeader] = []string{id}
 		size += len(jetstream.MsgIDHeader) + len(id) + 4
 	}
-	if limit := d.s.nc.MaxPayload(); limit > 0 && int64(size) > limit {
+	return header, size
+}
+
+// tooLarge rejects what the server said it would not take.
+func (s *Sink) tooLarge(size int, subject string) error {
+	if limit := s.nc.MaxPayload(); limit > 0 && int64(size) > limit {
 		err := fmt.Errorf("%w: %d bytes with headers, above the server's max_payload of %d", nats.ErrMaxPayload, size, limit)
-		return nil, broker.Rejected(err, "MAX_PAYLOAD", subject)
+		return broker.Rejected(err, "MAX_PAYLOAD", subject)
 	}
-	if !d.s.nc.IsConnected() {
-		return nil, broker.Outage(notConnected(d.s.nc), "", "")
-	}
-	ack, err := d.s.js.PublishMsgAsync(&nats.Msg{Subject: subject, Header: header, Data: m.Payload}, d.s.opts...)
+	return nil
+}
+
+// Preview implements broker.Previewer. The limit is known after the connection's
+// first contact.
+func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
+	var w envelope.Wire
+	r, subject, err := s.frame(&w, m)
+	p := broker.Preview{Route: r, Destination: subject, Headers: w.Headers, Payload: w.Payload, Limit: int(s.nc.MaxPayload())}
 	if err != nil {
-		return nil, notPublished(err, subject)
+		return p, err
 	}
-	return ack, nil
+	header, size := s.header(&w, m)
+	if id := header[jetstream.MsgIDHeader]; id != nil {
+		p.Headers = append(p.Headers, envelope.Header{Name: jetstream.MsgIDHeader, Value: []byte(id[0])})
+	}
+	p.Bytes = size
+	return p, s.tooLarge(size, subject)
+}
+
+// payload is what may be kept until the message is on the wire: the message's
+// own, or a copy of what the next one overwrites.
+func payload(m *postrider.Message, w *envelope.Wire) []byte {
+	if len(w.Payload) > 0 && len(m.Payload) > 0 && &w.Payload[0] == &m.Payload[0] {
+		return w.Payload
+	}
+	return bytes.Clone(w.Payload)
 }
 
 // await takes the answer of the message that has waited longest.

@@ -22,6 +22,8 @@ type SourceOptions struct {
 	Durable string // the consumer's name; required; made or updated by the first Receive
 	// Subjects filter the stream; nil: all of it.
 	Subjects []string
+	// Foreign says what records look like that others wrote.
+	Foreign envelope.Foreign
 	// SubjectPrefix is taken off the subject of records that do not name their topic.
 	SubjectPrefix string
 	// AckWait is how long the server waits before it delivers again; 30 s if zero.
@@ -41,9 +43,10 @@ const group = "postrider"
 // only when the earlier one's messages are settled or have come again. It is
 // safe for concurrent use.
 type Source struct {
-	js   jetstream.JetStream
-	opts SourceOptions
-	one  chan struct{} // held by the one that fetches
+	js    jetstream.JetStream
+	opts  SourceOptions
+	codec envelope.Codec
+	one   chan struct{} // held by the one that fetches
 
 	life context.Context // ends with Close, and every pull with it
 	end  context.CancelFunc
@@ -79,8 +82,10 @@ func NewSource(nc *nats.Conn, opts SourceOptions) (*Source, error) {
 		return nil, fmt.Errorf("natsbroker: source: %w", err)
 	}
 	life, end := context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
+	codec := wireCodec()
+	codec.Foreign = opts.Foreign
 	return &Source{
-		js: js, opts: opts, one: make(chan struct{}, 1), life: life, end: end,
+		js: js, opts: opts, codec: codec, one: make(chan struct{}, 1), life: life, end: end,
 		inHand: make(map[uint64]bool), acks: make(map[uint64]ack), change: make(chan struct{}),
 	}, nil
 }
@@ -307,7 +312,7 @@ func (s *Source) decode(msg jetstream.Msg, meta *jetstream.MsgMetadata) broker.D
 		topic = topic[len(p):]
 	}
 	origin := meta.Stream + "@" + strconv.FormatUint(meta.Sequence.Stream, 10)
-	m, err := wireCodec().Decode(envelope.Record{
+	m, err := s.codec.Decode(envelope.Record{
 		Topic: topic, Headers: hs, Payload: msg.Data(), Time: meta.Timestamp.UTC(), Origin: "nats:" + origin,
 	})
 	return broker.Delivery{Message: m, Attempt: int(meta.NumDelivered), Origin: origin, Token: msg, Err: err}

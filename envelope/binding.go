@@ -1,0 +1,134 @@
+package envelope
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// Binding is how CloudEvents look on a kind of broker, by the protocol bindings
+// of https://github.com/cloudevents/spec, version 1.0.
+type Binding uint8
+
+// The bindings. There is none for Redis: fields of an entry are like headers of
+// a Kafka record.
+const (
+	BindingFields Binding = iota // prefix ce_: Redis, memory, and whatever has no binding of its own
+	BindingKafka                 // prefix ce_
+	BindingHTTP                  // prefix ce-, values percent-encoded, names without case
+	BindingNATS                  // prefix ce-, values percent-encoded, ce-datacontenttype
+	BindingAMQP                  // prefix cloudEvents_; cloudEvents: is read too
+)
+
+func (b Binding) prefix() string {
+	switch b {
+	case BindingHTTP, BindingNATS:
+		return "ce-"
+	case BindingAMQP:
+		return "cloudEvents_"
+	case BindingFields, BindingKafka:
+	}
+	return "ce_"
+}
+
+// attribute returns the name of the attribute that a header carries.
+func (b Binding) attribute(header string) (name string, ok bool) {
+	switch b {
+	case BindingAMQP:
+		const prefix = "cloudEvents"
+		if len(header) > len(prefix)+1 && header[:len(prefix)] == prefix && (header[len(prefix)] == '_' || header[len(prefix)] == ':') {
+			return header[len(prefix)+1:], true
+		}
+		return "", false
+	case BindingHTTP:
+		if len(header) > 3 && strings.EqualFold(header[:3], "ce-") {
+			return strings.ToLower(header[3:]), true
+		}
+		return "", false
+	case BindingFields, BindingKafka, BindingNATS:
+	}
+	return strings.CutPrefix(header, b.prefix())
+}
+
+// value is an attribute's value as a header carries it.
+func (b Binding) value(v string) string {
+	if b == BindingHTTP || b == BindingNATS {
+		return percent(v)
+	}
+	return v
+}
+
+// percent encodes as section 3.1.3.2 of the HTTP binding says: space, the double
+// quote, the percent sign and everything that is not printable ASCII.
+func percent(v string) string {
+	const hex = "0123456789ABCDEF"
+	n := 0
+	for i := range len(v) {
+		if mustEncode(v[i]) {
+			n++
+		}
+	}
+	if n == 0 {
+		return v
+	}
+	b := make([]byte, 0, len(v)+2*n)
+	for i := range len(v) {
+		if c := v[i]; mustEncode(c) {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		} else {
+			b = append(b, c)
+		}
+	}
+	return string(b)
+}
+
+func mustEncode(c byte) bool { return c <= ' ' || c >= 0x7f || c == '"' || c == '%' }
+
+// original undoes value. As the binding wants it, a value in double quotes is
+// unquoted first, and what is no valid encoding stays as it is.
+func (b Binding) original(v string) string {
+	if b != BindingHTTP && b != BindingNATS {
+		return v
+	}
+	if len(v) >= 2 && v[0] == '"' && v[len(v)-1] == '"' {
+		v = unquote(v[1 : len(v)-1])
+	}
+	if !strings.Contains(v, "%") {
+		return v
+	}
+	out := make([]byte, 0, len(v))
+	for i := 0; i < len(v); i++ {
+		if v[i] == '%' && i+2 < len(v) && unhex(v[i+1]) < 16 && unhex(v[i+2]) < 16 {
+			out = append(out, unhex(v[i+1])<<4|unhex(v[i+2]))
+			i += 2
+			continue
+		}
+		out = append(out, v[i])
+	}
+	if !utf8.Valid(out) {
+		return v
+	}
+	return string(out)
+}
+
+func unquote(v string) string {
+	var b strings.Builder
+	for i := 0; i < len(v); i++ {
+		if v[i] == '\\' && i+1 < len(v) {
+			i++
+		}
+		b.WriteByte(v[i])
+	}
+	return b.String()
+}
+
+func unhex(c byte) byte {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0'
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10
+	case c >= 'A' && c <= 'F':
+		return c - 'A' + 10
+	}
+	return 255
+}

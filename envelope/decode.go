@@ -1,0 +1,172 @@
+package envelope
+
+import (
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider"
+)
+
+// Decode returns the message that a record carries, in whatever format: one with
+// the header [ID] is [Plain], one with the attribute specversion is a CloudEvent
+// in binary mode, one whose content type begins with application/cloudevents is
+// one in structured mode, one with the header [Foreign].ID is another's, and any
+// other is [Raw].
+//
+// With an error, a *[DecodeError] about the first thing that cannot be read, the
+// message holds everything else and always an id. When a name is there twice, the
+// last one counts.
+func (c Codec) Decode(r Record) (postrider.Message, error) {
+	m := postrider.Message{Topic: r.Topic, Key: r.Key, Payload: r.Payload, Time: r.Time}
+	var first error
+	if c.Fold {
+		r.Headers = foldNames(r.Headers)
+	}
+	if c.Lines {
+		r.Headers, first = decodeLines(r.Headers, r.Origin)
+	}
+	if err := c.decode(&m, &r); err != nil && first == nil {
+		first = err
+	}
+	if m.ID == "" {
+		m.ID = derivedID(r.Origin)
+	}
+	return m, first
+}
+
+func (c Codec) decode(m *postrider.Message, r *Record) error {
+	switch c.formatOf(r.Headers) {
+	case CloudEvents:
+		return c.decodeBinary(m, r)
+	case CloudEventsStructured:
+		return c.decodeStructured(m, r)
+	case Debezium:
+		return c.decodeForeign(m, r)
+	case Plain, Raw:
+	}
+	return c.decodeHeaders(m, r, func(*Header) bool { return false })
+}
+
+// formatOf looks at the headers. [Plain] and [Raw] are read alike.
+func (c Codec) formatOf(headers []Header) Format {
+	f := Raw
+	for i := range headers {
+		h := &headers[i]
+		switch {
+		case h.Name == ID:
+			return Plain
+		case f == CloudEvents:
+		case h.Name == ContentType && isEvent(string(h.Value)):
+			f = CloudEventsStructured
+		case f == Raw && c.isForeign(h, c.Foreign.ID):
+			f = Debezium
+		default:
+			if name, ok := c.Binding.attribute(h.Name); ok && name == "specversion" {
+				f = CloudEvents
+			}
+		}
+	}
+	return f
+}
+
+// decodeHeaders takes the headers that taken does not.
+func (c Codec) decodeHeaders(m *postrider.Message, r *Record, taken func(*Header) bool) error {
+	var first error
+	for i := range r.Headers {
+		h := &r.Headers[i]
+		if taken(h) {
+			continue
+		}
+		if err := c.decodeHeader(m, h); err != nil && first == nil {
+			first = &DecodeError{Header: h.Name, Origin: r.Origin, Err: err}
+		}
+	}
+	return first
+}
+
+// decodeForeign reads a record whose id is in a header of another name.
+func (c Codec) decodeForeign(m *postrider.Message, r *Record) error {
+	m.Topic = strings.TrimPrefix(m.Topic, c.Foreign.TopicPrefix)
+	return c.decodeHeaders(m, r, func(h *Header) bool {
+		switch {
+		case c.isForeign(h, c.Foreign.ID):
+			id := string(h.Value)
+			if m.ID = id; !isUUID(id) {
+				m.ID = derivedID("id:" + m.Topic + "\x00" + id)
+				setHeader(m, h.Name, id)
+			}
+		case c.isForeign(h, c.Foreign.Type):
+			m.Type = string(h.Value)
+		default:
+			return false
+		}
+		return true
+	})
+}
+
+func (c Codec) isForeign(h *Header, name string) bool {
+	return name != "" && (h.Name == name || c.Fold && strings.EqualFold(h.Name, name))
+}
+
+func isUUID(id string) bool {
+	return id != "" && (&postrider.Message{ID: id, Topic: "t"}).Validate() == nil
+}
+
+func setHeader(m *postrider.Message, name, value string) {
+	if m.Headers == nil {
+		m.Headers = make(map[string]string, 4)
+	}
+	m.Headers[name] = value
+}
+
+func (c Codec) decodeHeader(m *postrider.Message, h *Header) error {
+	switch h.Name {
+	case ID:
+		id := string(h.Value)
+		if !isUUID(id) {
+			return errNotUUID
+		}
+		m.ID = id
+	case Type:
+		m.Type = string(h.Value)
+	case Topic:
+		m.Topic = string(h.Value)
+	case Key:
+		m.Key = string(h.Value)
+	case ContentType:
+		m.ContentType = string(h.Value)
+	case Version:
+		n, err := decimal(h.Value, 64)
+		if err != nil {
+			return err
+		}
+		m.Version = n
+	case SchemaVersion:
+		n, err := decimal(h.Value, 32)
+		if err != nil {
+			return err
+		}
+		m.SchemaVersion = int32(n)
+	case Time:
+		t, err := time.Parse(time.RFC3339Nano, string(h.Value))
+		if err != nil {
+			return errNotTime
+		}
+		m.Time = t.UTC()
+	default:
+		setHeader(m, c.userName(h.Name), string(h.Value))
+	}
+	return nil
+}
+
+// userName undoes wireName.
+func (c Codec) userName(name string) string {
+	rest, escaped := strings.CutPrefix(name, EscapePrefix)
+	switch {
+	case !escaped:
+		return name
+	case c.Fold:
+		return unfoldName(rest)
+	}
+	return rest
+}

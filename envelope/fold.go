@@ -1,0 +1,67 @@
+package envelope
+
+import "strings"
+
+// foldName makes a name fit where names are tokens without case. What stands
+// behind [EscapePrefix] is percent-encoded there.
+func foldName(name string) string {
+	rest, escaped := strings.CutPrefix(name, EscapePrefix)
+	if !escaped && folded(name) {
+		return name
+	}
+	const hex = "0123456789abcdef"
+	b := []byte(EscapePrefix)
+	for i := range len(rest) {
+		if c := rest[i]; foldedByte(c) {
+			b = append(b, c)
+		} else {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		}
+	}
+	return string(b)
+}
+
+func unfoldName(rest string) string {
+	if !strings.Contains(rest, "%") {
+		return rest
+	}
+	b := make([]byte, 0, len(rest))
+	for i := 0; i < len(rest); i++ {
+		if rest[i] == '%' && i+2 < len(rest) && unhex(rest[i+1]) < 16 && unhex(rest[i+2]) < 16 {
+			b = append(b, unhex(rest[i+1])<<4|unhex(rest[i+2]))
+			i += 2
+			continue
+		}
+		b = append(b, rest[i])
+	}
+	return string(b)
+}
+
+func folded(name string) bool {
+	for i := range len(name) {
+		if !foldedByte(name[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// foldedByte reports whether c is of a token of RFC 9110, not a capital and not
+// the percent sign.
+func foldedByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || strings.IndexByte("!#$&'*+-.^_`|~", c) >= 0
+}
+
+// foldNames returns the headers with names in lower case.
+func foldNames(headers []Header) []Header {
+	for i := range headers {
+		if low := strings.ToLower(headers[i].Name); low != headers[i].Name {
+			out := make([]Header, len(headers))
+			for j, h := range headers {
+				out[j] = Header{strings.ToLower(h.Name), h.Value}
+			}
+			return out
+		}
+	}
+	return headers
+}

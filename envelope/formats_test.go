@@ -1,0 +1,135 @@
+package envelope_test
+
+import (
+	"errors"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/envelope"
+)
+
+// codecs are those of the adapters, as far as wire formats go.
+func codecs() map[string]envelope.Codec {
+	amqp := func(name string) bool { return strings.HasPrefix(name, "x-") }
+	return map[string]envelope.Codec{
+		"kafka":  {Binding: envelope.BindingKafka},
+		"nats":   {Binding: envelope.BindingNATS, Reserved: nats, Lines: true},
+		"http":   {Binding: envelope.BindingHTTP, Lines: true, Fold: true},
+		"amqp":   {Binding: envelope.BindingAMQP, Reserved: amqp},
+		"fields": {Binding: envelope.BindingFields},
+	}
+}
+
+// keyed brokers carry a key of their own.
+func keyed(name string) bool { return name == "kafka" || name == "fields" }
+
+// travel encodes m and decodes what was sent.
+func travel(codec envelope.Codec, m *postrider.Message, r envelope.Route, destination string, keys bool) (postrider.Message, *envelope.Wire, error) {
+	var w envelope.Wire
+	if err := codec.Encode(&w, m, &r, r.Carries(m, destination, keys)); err != nil {
+		return postrider.Message{}, nil, err
+	}
+	codec.Foreign = envelope.Foreign{ID: envelope.DebeziumID, Type: "eventType", TopicPrefix: envelope.DebeziumPrefix}
+	rec := envelope.Record{Topic: destination, Headers: w.Headers, Payload: w.Payload, Origin: "o"}
+	if keys {
+		rec.Key = r.Key
+	}
+	got, err := codec.Decode(rec)
+	return got, &w, err
+}
+
+// carried is what of m comes through a format: all of it, but for what the
+// package comment names.
+func carried(m postrider.Message, f envelope.Format, keys bool) postrider.Message {
+	m.Headers = maps.Clone(m.Headers)
+	switch f {
+	case envelope.Plain, envelope.CloudEvents, envelope.CloudEventsStructured:
+	case envelope.Debezium:
+		m.ContentType, m.Version, m.SchemaVersion, m.Time = "", 0, 0, time.Time{}
+	case envelope.Raw:
+		m.ID, m.Type, m.Version, m.SchemaVersion, m.Time = "", "", 0, 0, time.Time{}
+		maps.DeleteFunc(m.Headers, func(name, _ string) bool { return strings.HasPrefix(name, "postrider-") })
+	}
+	if f == envelope.Debezium || f == envelope.Raw {
+		if !keys {
+			m.Key = ""
+		}
+	}
+	if len(m.Headers) == 0 {
+		m.Headers = nil
+	}
+	if len(m.Payload) == 0 {
+		m.Payload = nil
+	}
+	return m
+}
+
+func TestEveryFormatOnEveryBroker(t *testing.T) {
+	for broker, codec := range codecs() {
+		for _, f := range envelope.Formats() {
+			t.Run(broker+"/"+f.String(), func(t *testing.T) {
+				m := full()
+				m.Headers["ce-id"], m.Headers["X-Odd"], m.Headers["tenant"], m.Headers["id"] = "7", "y", "a\tb", "mine"
+				m.Headers["cloudEvents_id"], m.Headers["ce_id"], m.Headers["sequence"], m.Headers["region"] = "8", "9", "mine", "eu west"
+				r := envelope.Route{Topic: m.Topic, Key: m.Key, Format: f}
+				if f == envelope.Debezium {
+					r.Topic = envelope.DebeziumPrefix + m.Topic
+					r.Headers = map[string]string{"eventType": m.Type}
+				}
+				got, w, err := travel(codec, &m, r, r.Topic, keyed(broker))
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := carried(m, f, keyed(broker))
+				if f == envelope.Raw {
+					want.ID = got.ID
+				}
+				if !reflect.DeepEqual(got, want) {
+					t.Errorf("got  %+v\nwant %+v\nwire %q", got, want, w.Headers)
+				}
+				if err := got.Validate(); err != nil && f == envelope.Raw {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+func FuzzFormats(f *testing.F) {
+	f.Add("t", "k", "ty", "application/json", "name", "value", []byte(`{"a":1}`), int64(1), int32(2), int64(3), "", "")
+	f.Add("a:b/c", "k\n", "ty", "text/plain", "Name", "v\t", []byte("\"\\\u2028"), int64(0), int32(0), int64(0), "k2", "d")
+	f.Add("t", "", "t y%", "", "ce-source", "//x/y", []byte(" 1"), int64(9), int32(0), int64(0), "k2", "")
+	f.Add("t", "k", "ü\"", "a/b+json", "sequence", "x", []byte{0xff}, int64(0), int32(7), int64(0), "", "d")
+	f.Fuzz(func(t *testing.T, topic, key, typ, ct, name, value string, payload []byte, version int64, schema int32, nanos int64, routeKey, destination string) {
+		m := postrider.Message{
+			ID: id, Topic: topic, Key: key, Type: typ, ContentType: ct, Payload: payload,
+			Headers: map[string]string{name: value}, Version: version, SchemaVersion: schema,
+			Time: time.Unix(0, nanos).UTC(),
+		}
+		if m.Validate() != nil || strings.HasPrefix(name, "ce-") && len(name) > 3 {
+			t.Skip()
+		}
+		if destination == "" {
+			destination = topic
+		}
+		for broker, codec := range codecs() {
+			for _, f := range []envelope.Format{envelope.Plain, envelope.CloudEvents, envelope.CloudEventsStructured} {
+				got, w, err := travel(codec, &m, envelope.Route{Topic: destination, Key: routeKey, Format: f}, destination, keyed(broker))
+				var misfit *envelope.RouteError
+				if errors.As(err, &misfit) {
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want := carried(m, f, keyed(broker)); !reflect.DeepEqual(carried(got, f, true), want) {
+					t.Errorf("%s, %s:\ngot  %+v\nwant %+v\nwire %q %s", broker, f, got, want, w.Headers, w.Payload)
+				}
+			}
+		}
+	})
+}

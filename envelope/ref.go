@@ -1,0 +1,4 @@
+package envelope
+
+// RefScheme begins every value of [DataRef].
+const RefScheme = "postrider:"

@@ -1,0 +1,117 @@
+package envelope
+
+import (
+	"fmt"
+
+	"github.com/postrider/postrider"
+)
+
+// Format is how a message becomes headers and payload.
+type Format uint8
+
+// The formats. What each carries is in the package comment.
+const (
+	Plain                 Format = iota // the payload as it is, Postrider's headers beside it
+	CloudEvents                         // CloudEvents 1.0 in binary mode: the payload as it is, attributes as headers
+	CloudEventsStructured               // CloudEvents 1.0 in structured mode: one JSON object
+	Debezium                            // what Debezium's outbox event router writes: the payload as it is, a header id
+	Raw                                 // the payload as it is, nothing of Postrider's beside it
+)
+
+// Formats are all of them.
+func Formats() []Format {
+	return []Format{Plain, CloudEvents, CloudEventsStructured, Debezium, Raw}
+}
+
+// String is the format's name in a configuration.
+func (f Format) String() string {
+	switch f {
+	case Plain:
+		return "plain"
+	case CloudEvents:
+		return "cloudevents"
+	case CloudEventsStructured:
+		return "cloudevents-structured"
+	case Debezium:
+		return "debezium"
+	case Raw:
+		return "raw"
+	}
+	return "invalid"
+}
+
+// ParseFormat is the inverse of String.
+func ParseFormat(name string) (Format, error) {
+	for _, f := range Formats() {
+		if f.String() == name {
+			return f, nil
+		}
+	}
+	return 0, fmt.Errorf("format is %.40q: use plain, cloudevents, cloudevents-structured, debezium or raw", name)
+}
+
+// Route is what becomes of one message on the wire.
+type Route struct {
+	// Topic is the destination: the broker's topic, subject, exchange, stream or
+	// endpoint of that name, before the adapter's own prefix.
+	Topic string
+	// Key is the broker's own key, which chooses the partition. Order is kept per
+	// the message's key whatever this is.
+	Key    string
+	Format Format
+	// Headers travel beside the message's own and win over them. Adapters hand
+	// them to the [Codec]; they must not change the map.
+	Headers map[string]string
+	// Source, Subject, Type and DataSchema are the attributes of those names of
+	// a CloudEvent; "" for what the package comment says.
+	Source, Subject, Type, DataSchema string
+	// Rule names the rule that made the route, for people; "" for none.
+	Rule string
+}
+
+// Router says what becomes of a message. It must be a pure function of the
+// message, safe for concurrent use, and must not change or keep it. Its error is
+// best a *[RouteError]: the message is rejected with its code.
+type Router func(m *postrider.Message) (Route, error)
+
+// Of is the message's route: that of no router is its topic and its key, plain.
+func (r Router) Of(m *postrider.Message) (Route, error) {
+	if r == nil {
+		return Route{Topic: m.Topic, Key: m.Key}, nil
+	}
+	return r(m)
+}
+
+// Codes of a [RouteError].
+const (
+	CodeNoRoute = "NO_ROUTE"       // no rule matches
+	CodeRoute   = "ROUTE_UNUSABLE" // the rule that matches makes nothing of this message
+	CodeFormat  = "FORMAT_UNFIT"   // the format cannot carry this message
+)
+
+// RouteError says why a message cannot be sent by its route.
+type RouteError struct {
+	Code   string // one of the codes above
+	Rule   string // the rule, "" for none
+	Field  string // of the message, "" if it is not about one
+	Reason string // what is wrong with it and what helps
+}
+
+func (e *RouteError) Error() string {
+	s := ""
+	if e.Rule != "" {
+		s = "rule " + e.Rule + ": "
+	}
+	if e.Field != "" {
+		s += e.Field + " "
+	}
+	return s + e.Reason
+}
+
+// ErrorCode is Code, for the classes of package broker.
+func (e *RouteError) ErrorCode() string { return e.Code }
+
+// misfit is the error of a format about a field of the message.
+func (r *Route) misfit(field, reason string) error {
+	return &RouteError{Code: CodeFormat, Rule: r.Rule, Field: field, Reason: reason}
+}
