@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/internal/secret"
 )
 
 var (
@@ -17,6 +18,30 @@ var (
 	errGivenUp     = errors.New("a call that shared the batch was cancelled")
 	errNoPartition = errors.New("the topic has no partitions")
 )
+
+// remedy adds to an error of the broker what a person can do about it.
+func remedy(err error, topic string) error {
+	var fix string
+	switch {
+	case errors.Is(err, kerr.SaslAuthenticationFailed):
+		fix = "check user, password and sasl of the broker's URL; a password-file is read again for each new connection"
+	case errors.Is(err, kerr.UnsupportedSaslMechanism):
+		fix = "give another sasl in the broker's URL: plain, scram-sha-256 or scram-sha-512"
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		fix = "allow this user to WRITE and DESCRIBE the topic " + topic
+	case errors.Is(err, kerr.ClusterAuthorizationFailed):
+		fix = "allow this user IDEMPOTENT_WRITE on the cluster, or WRITE on a topic from Kafka 3 on"
+	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
+		fix = "allow this user to WRITE and DESCRIBE the transactional id"
+	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, errNoTopic):
+		fix = "make the topic " + topic + ", or look for a wrong name or topic-prefix"
+	case errors.Is(err, kerr.NotEnoughReplicas), errors.Is(err, kerr.NotEnoughReplicasAfterAppend):
+		fix = "fewer brokers are in sync than the topic's min.insync.replicas: bring them back"
+	default:
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, fix)
+}
 
 // act is what a partition does about the answer to a batch.
 type act uint8
@@ -83,21 +108,25 @@ func code(err error) string {
 // failure classifies why a batch for topic was given up. mayBeWritten says that
 // the broker may have appended it.
 func failure(err error, topic string, mayBeWritten bool) error {
+	err = remedy(err, topic)
 	switch {
 	case errors.Is(err, kerr.ThrottlingQuotaExceeded):
 		return broker.Throttled(err, code(err), topic, 0)
 	case mayBeWritten:
 		return broker.Unknown(err, code(err), topic)
 	case notSent(err):
-		return broker.Outage(err, "", "")
+		return broker.Outage(err, code(err), "")
 	}
 	return broker.Outage(err, code(err), topic)
 }
 
-// notSent reports whether a request failed before any of it was written.
+// notSent reports whether a request failed before any of it was written: there
+// was no connection, or nobody who may use it.
 func notSent(err error) bool {
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
+	return errors.As(err, &op) && op.Op == "dial" || errors.Is(err, secret.ErrUnreadable) ||
+		errors.Is(err, kerr.SaslAuthenticationFailed) || errors.Is(err, kerr.UnsupportedSaslMechanism) ||
+		errors.Is(err, kerr.IllegalSaslState)
 }
 
 // neverAppended reports whether nothing of a try that ended with err was or will
@@ -131,8 +160,9 @@ func discoveryError(ctx context.Context, err error, topic string) error {
 	if ctx.Err() != nil {
 		return broker.Outage(fmt.Errorf("not sent, asking for the topic: %w", err), "", "")
 	}
-	if c := code(err); c != "" {
+	err = remedy(err, topic)
+	if c := code(err); c != "" && !notSent(err) {
 		return broker.Outage(err, c, topic)
 	}
-	return broker.Outage(err, "", "")
+	return broker.Outage(err, code(err), "")
 }

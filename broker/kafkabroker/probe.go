@@ -13,7 +13,7 @@ var _ broker.Prober = (*Sink)(nil)
 // missing until then.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	if err := s.client.Ping(ctx); err != nil {
-		return nil, fmt.Errorf("reach kafka: %w", err)
+		return nil, fmt.Errorf("reach kafka: %w", remedy(err, ""))
 	}
 	missing := make([]error, len(topics))
 	for i, topic := range topics {
@@ -21,7 +21,7 @@ func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 		if !validTopic(name) {
 			missing[i] = fmt.Errorf("%q: %w", name, errTopicName)
 		} else if _, _, err := s.topicOf(ctx, name); err != nil {
-			missing[i] = fmt.Errorf("%q: %w", name, err)
+			missing[i] = fmt.Errorf("%q: %w", name, remedy(err, name))
 		}
 	}
 	return missing, nil

@@ -339,7 +339,7 @@ func (s *Sink) ensureProducer(ctx context.Context) (*producer, error) {
 	}
 	p, err := s.producing.ask(ctx, s.newProducer)
 	if err != nil {
-		return nil, broker.Outage(fmt.Errorf("asking for a producer id: %w", err), code(err), "")
+		return nil, broker.Outage(fmt.Errorf("asking for a producer id: %w", remedy(err, "")), code(err), "")
 	}
 	return p, nil
 }

@@ -23,13 +23,13 @@ func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
 	if err != nil {
 		return nil, err
 	}
-	cl, err := kgo.NewClient(k.opts...)
+	cl, err := kgo.NewClient(k.Client...)
 	if err != nil {
 		return nil, usagef("broker %s cannot be used: %w", redact.URL(raw), err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	b := &demoKafka{opts: k.opts, topic: k.prefix + topic, cl: cl, admin: kadm.NewClient(cl)}
+	b := &demoKafka{opts: k.Client, topic: k.TopicPrefix + topic, cl: cl, admin: kadm.NewClient(cl)}
 	resp, err := b.admin.CreateTopic(ctx, 6, -1, nil, b.topic)
 	if err = errors.Join(err, resp.Err); err != nil {
 		cl.Close()

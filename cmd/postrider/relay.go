@@ -50,9 +50,12 @@ func (a *app) relayCommand() *cobra.Command {
 			"On --listen: /healthz (the event loop moves), /readyz (leases are fresh and nothing is\n" +
 			"down), /metrics (Prometheus).\n\n" +
 			"Brokers:\n" +
-			"  kafka://[USER:PASSWORD@]HOST:PORT,...  ?tls=true&sasl=plain|scram-sha-256|scram-sha-512\n" +
+			"  kafka://[USER:PASSWORD@]HOST:PORT,...  ?sasl=plain|scram-sha-256|scram-sha-512\n" +
 			"      &compression=none|gzip|snappy|lz4|zstd&topic-prefix=TEXT&max-message-bytes=N\n" +
-			"  nats://[USER:PASSWORD@]HOST:PORT,...   ?tls=true&subject-prefix=TEXT&dedup=on|off",
+			"  nats://[USER:PASSWORD@]HOST:PORT,...   ?subject-prefix=TEXT&dedup=on|off\n" +
+			"  each with password-file=FILE or password-env=NAME in place of the password, and with tls=true,\n" +
+			"  tls-ca=FILE, tls-cert=FILE&tls-key=FILE, tls-server-name=NAME; files are read again for each\n" +
+			"  new connection, so that a rotation needs no restart",
 		Example: "  postrider relay --store sqlite:shop.db --broker nats://localhost:4222\n" +
 			"  POSTRIDER_STORE=postgres://relay:secret@db/shop postrider relay --broker kafka://k1:9092,k2:9092",
 		Args: noArgs,

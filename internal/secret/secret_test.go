@@ -16,8 +16,13 @@ func TestRotation(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "password")
 	source := secret.File(name)
 	for _, c := range []struct{ text, want string }{
-		{"hunter2\n", "hunter2"}, {"hunter3", "hunter3"}, {" with blanks \r\n", " with blanks "},
-		{"", ""}, {"\n", ""}, {"hunter4\nhunter5\n", ""}, {"hunter6\x00", ""},
+		{"hunter2\n", "hunter2"},
+		{"hunter3", "hunter3"},
+		{" with blanks \r\n", " with blanks "},
+		{"", ""},
+		{"\n", ""},
+		{"hunter4\nhunter5\n", ""},
+		{"hunter6\x00", ""},
 	} {
 		if err := os.WriteFile(name, []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)

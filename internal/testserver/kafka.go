@@ -19,12 +19,13 @@ import (
 // KafkaVersion is the version of the broker that "make servers" installs.
 const KafkaVersion = "4.3.1"
 
-// Kafka is a running single-node Kafka broker (KRaft), without authentication.
-// Topics are not created by themselves.
+// Kafka is a running single-node Kafka broker (KRaft), without authentication
+// at Addr. Topics are not created by themselves.
 type Kafka struct {
 	Server
 
 	Addr      string // host:port for clients
+	Secure    string // host:port of the other listener, with WithSASL
 	ClusterID string
 	Dir       string // holds data/ and server.log
 }
@@ -105,9 +106,18 @@ func (k *Kafka) launch(ctx context.Context, h *home, java, libs string, o option
 		ready: k.ready,
 	}}
 	formatted := false
-	return launch(2, func(ports []int) error {
+	return launch(3, func(ports []int) error {
 		k.Addr = addr(ports[0])
-		if _, err := h.write("server.properties", kafkaConfig(h.path, ports[0], ports[1], o)); err != nil {
+		config := kafkaConfig(h.path, ports[0], ports[1], o)
+		if o.sasl != nil {
+			k.Secure = addr(ports[2])
+			secure, err := o.sasl.kafka(h, k.Addr, k.Secure, ports[1])
+			if err != nil {
+				return err
+			}
+			config = append(config, secure...)
+		}
+		if _, err := h.write("server.properties", config); err != nil {
 			return err
 		}
 		if formatted { // the first ports were taken: the storage names them

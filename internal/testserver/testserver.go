@@ -54,6 +54,7 @@ type options struct {
 	durable    bool
 	throughput bool
 	config     []string
+	sasl       *sasl
 }
 
 // Option changes how a server is started. The zero set of options is made for

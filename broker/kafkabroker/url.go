@@ -1,0 +1,130 @@
+package kafkabroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/postrider/postrider/broker/internal/brokerurl"
+	"github.com/postrider/postrider/internal/secret"
+)
+
+// Target is a Kafka URL, read.
+type Target struct {
+	// Client are the options of a client for a sink, a source or an administrator.
+	Client []kgo.Opt
+	// TopicPrefix belongs into the [SinkOptions], and before a source's topics.
+	TopicPrefix string
+}
+
+// ParseURL reads a URL such as
+//
+//	kafka://user:password@host1:9092,host2/?tls=true&sasl=scram-sha-512&topic-prefix=prod.
+//
+// The port is 9092 where none is given. Parameters:
+//
+//	topic-prefix=TEXT     put before every topic
+//	compression=NAME      none (the default), gzip, snappy, lz4 or zstd
+//	max-message-bytes=N   1024 to 67108864: the topics' own limit where it is not Kafka's default
+//	sasl=MECHANISM        plain (the default where the URL has a user), scram-sha-256 or scram-sha-512
+//	password-file=FILE    the user's password; or password-env=NAME
+//	tls=true              TLS, verified; with tls-ca=FILE, tls-cert=FILE and tls-key=FILE,
+//	                      tls-server-name=NAME where the system's authorities do not do
+//
+// Password and certificates are read again from their files for each new
+// connection: a rotation needs no restart. ParseURL reads them once and does no
+// other I/O. Errors do not repeat the URL.
+func ParseURL(raw string) (Target, error) {
+	u, err := brokerurl.Parse(raw, brokerurl.Spec{
+		Schemes: map[string]bool{"kafka": false}, Port: "9092",
+		Params: []string{"topic-prefix", "compression", "max-message-bytes", "sasl"},
+	})
+	if err != nil {
+		return Target{}, err
+	}
+	t := Target{TopicPrefix: u.Param("topic-prefix"), Client: append(ClientOptions(), kgo.SeedBrokers(u.Hosts...))}
+	for _, option := range []func(*brokerurl.URL) (kgo.Opt, error){compression, maxMessage, mechanism} {
+		opt, err := option(u)
+		if err != nil {
+			return Target{}, err
+		}
+		if opt != nil {
+			t.Client = append(t.Client, opt)
+		}
+	}
+	if u.TLS != nil {
+		t.Client = append(t.Client, kgo.Dialer(u.TLS.DialContext))
+	}
+	return t, nil
+}
+
+func compression(u *brokerurl.URL) (kgo.Opt, error) {
+	codecs := map[string]kgo.CompressionCodec{
+		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
+		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
+	}
+	if !u.Has("compression") {
+		return nil, nil
+	}
+	codec, ok := codecs[u.Param("compression")]
+	if !ok {
+		return nil, errors.New("compression is none of none, gzip, snappy, lz4 and zstd")
+	}
+	return kgo.ProducerBatchCompression(codec), nil
+}
+
+func maxMessage(u *brokerurl.URL) (kgo.Opt, error) {
+	if !u.Has("max-message-bytes") {
+		return nil, nil
+	}
+	n, err := strconv.ParseInt(u.Param("max-message-bytes"), 10, 32)
+	if err != nil || n < 1<<10 || n > 64<<20 {
+		return nil, errors.New("max-message-bytes must be a number from 1024 to 67108864")
+	}
+	return kgo.ProducerBatchMaxBytes(int32(n)), nil
+}
+
+// mechanism asks for the password at each authentication.
+func mechanism(u *brokerurl.URL) (kgo.Opt, error) {
+	name := strings.ToLower(u.Param("sasl"))
+	if u.User == "" || u.Password == nil {
+		if u.Has("sasl") || u.User != "" || u.Password != nil {
+			return nil, errors.New("sasl needs a user and a password: kafka://USER:PASSWORD@HOST, or USER@ with password-file or password-env")
+		}
+		return nil, nil
+	}
+	var m sasl.Mechanism
+	switch name {
+	case "", "plain":
+		m = plain.Plain(func(ctx context.Context) (plain.Auth, error) {
+			password, err := ask(ctx, u.Password)
+			return plain.Auth{User: u.User, Pass: password}, err
+		})
+	case "scram-sha-256", "scram-sha-512":
+		auth := func(ctx context.Context) (scram.Auth, error) {
+			password, err := ask(ctx, u.Password)
+			return scram.Auth{User: u.User, Pass: password}, err
+		}
+		if m = scram.Sha256(auth); name == "scram-sha-512" {
+			m = scram.Sha512(auth)
+		}
+	default:
+		return nil, errors.New("sasl is none of plain, scram-sha-256 and scram-sha-512")
+	}
+	return kgo.SASL(m), nil
+}
+
+func ask(ctx context.Context, password secret.Source) (string, error) {
+	text, err := password(ctx)
+	if err != nil {
+		return "", fmt.Errorf("the password of the broker's user: %w", err)
+	}
+	return text, nil
+}

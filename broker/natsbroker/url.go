@@ -1,0 +1,164 @@
+package natsbroker
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/postrider/postrider/broker/internal/brokerurl"
+	"github.com/postrider/postrider/internal/secret"
+)
+
+// Target is a NATS URL, read.
+type Target struct {
+	// Servers and Client are for nats.Connect.
+	Servers string
+	Client  []nats.Option
+	// Sink is what the URL says about the sink.
+	Sink SinkOptions
+}
+
+// ParseURL reads a URL such as
+//
+//	nats://user:password@host1:4222,host2/?tls=true&subject-prefix=events.
+//
+// The port is 4222 where none is given. Parameters:
+//
+//	subject-prefix=TEXT   put before every subject
+//	dedup=on|off          off leaves out Nats-Msg-Id, so that a stream keeps repetitions
+//	password-file=FILE    the user's password; or password-env=NAME
+//	token-file=FILE       in place of a user; or token-env=NAME; or nats://TOKEN@host
+//	creds=FILE            the user's JWT and seed, as nsc makes it
+//	nkey=FILE             the user's seed
+//	tls=true              TLS, verified, and no server without it; with tls-ca=FILE, tls-cert=FILE and
+//	                      tls-key=FILE, tls-server-name=NAME where the system's authorities do not do.
+//	                      Without it TLS is used where the server asks for it
+//
+// Password, token, creds, and certificates are read again from their files for
+// each new connection: a rotation needs no restart. An nkey's seed is read again
+// too, but its public part is who we are and stays. ParseURL reads the files once
+// and does no other I/O. Errors do not repeat the URL.
+func ParseURL(raw string) (*Target, error) {
+	u, err := brokerurl.Parse(raw, brokerurl.Spec{
+		Schemes: map[string]bool{"nats": false}, Port: "4222",
+		Params: []string{"subject-prefix", "dedup", "creds", "nkey"}, Secrets: []string{"token"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	t := &Target{Client: ClientOptions(), Sink: SinkOptions{SubjectPrefix: u.Param("subject-prefix")}}
+	switch u.Param("dedup") {
+	case "off":
+		t.Sink.NoDedup = true
+	case "on":
+	default:
+		if u.Has("dedup") {
+			return nil, errors.New("dedup must be on or off")
+		}
+	}
+	scheme := "nats://"
+	if u.TLS != nil {
+		scheme = "tls://"
+		t.Client = append(t.Client, tlsOptions(u.TLS)...)
+	}
+	t.Servers = scheme + strings.Join(u.Hosts, ","+scheme)
+	who, err := identity(u)
+	if err != nil {
+		return nil, err
+	}
+	if who != nil {
+		t.Client = append(t.Client, who)
+	}
+	return t, nil
+}
+
+// tlsOptions make the client read the files at each handshake.
+func tlsOptions(t *brokerurl.TLS) []nats.Option {
+	opts := []nats.Option{nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName})}
+	if t.CA != "" {
+		opts = append(opts, nats.ClientTLSConfig(nil, t.Roots))
+	}
+	if t.Cert != "" {
+		opts = append(opts, nats.ClientTLSConfig(t.Pair, nil))
+	}
+	return opts
+}
+
+var errTwoIdentities = errors.New("the URL says in two ways who we are: give a user and its password, a token, creds or nkey")
+
+// identity is the option that says who we are, nil where the URL does not.
+func identity(u *brokerurl.URL) (nats.Option, error) {
+	var opts []nats.Option
+	if u.User != "" && u.Password == nil { // NATS takes what stands alone before the @ for a token
+		opts = append(opts, nats.TokenHandler(func() string { return u.User }))
+	} else if u.Password != nil {
+		if u.User == "" {
+			return nil, errors.New("a password needs a user: nats://USER@HOST")
+		}
+		opts = append(opts, nats.UserInfoHandler(func() (string, string) { return u.User, now(u.Password) }))
+	}
+	if token := u.Secret("token"); token != nil {
+		opts = append(opts, nats.TokenHandler(func() string { return now(token) }))
+	}
+	if file := u.Param("creds"); file != "" {
+		opt := nats.UserCredentials(file)
+		if err := signs(opt); err != nil {
+			return nil, fmt.Errorf("creds: %w", err)
+		}
+		opts = append(opts, opt)
+	}
+	if file := u.Param("nkey"); file != "" {
+		opt, err := nats.NkeyOptionFromSeed(file)
+		if err != nil {
+			return nil, fmt.Errorf("nkey: %w", notQuoting(err))
+		}
+		opts = append(opts, opt)
+	}
+	switch len(opts) {
+	case 0:
+		return nil, nil
+	case 1:
+		return opts[0], nil
+	}
+	return nil, errTwoIdentities
+}
+
+// now is the secret as it is at this moment, "" where it cannot be read: the
+// server refuses that, and the connection tries again.
+func now(source secret.Source) string {
+	text, err := source(context.Background()) //nolint:forbidigo // reads a file; the client gives no context
+	if err != nil {
+		return ""
+	}
+	return text
+}
+
+// signs tries whether a creds file can be read.
+func signs(opt nats.Option) error {
+	var o nats.Options
+	if err := opt(&o); err != nil {
+		return notQuoting(err)
+	}
+	if _, err := o.UserJWT(); err != nil {
+		return notQuoting(err)
+	}
+	if _, err := o.SignatureCB([]byte("nonce")); err != nil {
+		return notQuoting(err)
+	}
+	return nil
+}
+
+// notQuoting keeps an error of the operating system, and leaves out what a
+// library says of a seed that it could not read.
+func notQuoting(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path
+	}
+	return errors.New("the file does not hold what it should: see nsc generate creds, or nk -gen user")
+}
