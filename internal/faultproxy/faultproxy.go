@@ -3,6 +3,7 @@
 package faultproxy
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -11,7 +12,8 @@ import (
 )
 
 // Proxy forwards connections to one target. Its methods are safe for
-// concurrent use and act on the connections that exist and on later ones.
+// concurrent use and act on the connections that exist and, except for Reset
+// and Strand, on later ones. Restore ends every fault.
 type Proxy struct {
 	target   string
 	listener net.Listener
@@ -19,13 +21,25 @@ type Proxy struct {
 
 	mu      sync.Mutex
 	cond    *sync.Cond
-	conns   map[net.Conn]struct{}
-	latency time.Duration
-	down    bool // new connections are refused
-	hold    [2]bool
-	budget  [2]int // bytes in each direction until the cut; < 0: none set
+	stirred chan struct{} // closed and replaced when no delay counts any more
+	links   map[*link]struct{}
 	closed  bool
+	faults
 }
+
+// faults is what Restore ends.
+type faults struct {
+	down      bool // new connections are refused
+	hold      [2]bool
+	budget    [2]int // bytes in each direction until spent; < 0: none set
+	spent     func() // what happens then; mu is held
+	latency   time.Duration
+	perSecond int          // bytes in each direction; 0: no limit
+	free      [2]time.Time // when the direction has carried what it was given
+	poison    []byte
+}
+
+func none() faults { return faults{budget: [2]int{-1, -1}} }
 
 // direction of a flow of bytes.
 type direction int
@@ -41,7 +55,7 @@ func New(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("faultproxy: %w", err)
 	}
-	p := &Proxy{target: target, listener: l, conns: make(map[net.Conn]struct{}), budget: noBudget()}
+	p := &Proxy{target: target, listener: l, links: make(map[*link]struct{}), stirred: make(chan struct{}), faults: none()}
 	p.cond = sync.NewCond(&p.mu)
 	p.wg.Go(p.accept)
 	return p, nil
@@ -50,180 +64,101 @@ func New(target string) (*Proxy, error) {
 // Addr is where clients connect to.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Latency delays every piece of data by d from now on.
-func (p *Proxy) Latency(d time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.latency = d
+// Slow delays every piece of data by latency, and lets at most so many bytes
+// pass in each direction per second, over all connections; 0 is no limit.
+func (p *Proxy) Slow(latency time.Duration, bytesPerSecond int) {
+	p.set(func() { p.latency, p.perSecond, p.free = latency, bytesPerSecond, [2]time.Time{} })
 }
 
-// Mute keeps back what flows to the client, until Restore: the connections are
-// half-open.
-func (p *Proxy) Mute() { p.setHold([2]bool{down: true}) }
+// Mute keeps back what flows to the client, until Restore.
+func (p *Proxy) Mute() { p.set(func() { p.hold = [2]bool{down: true} }) }
 
 // Freeze keeps back what flows in both directions, until Restore. Connections
 // are let in.
-func (p *Proxy) Freeze() { p.setHold([2]bool{up: true, down: true}) }
+func (p *Proxy) Freeze() { p.set(p.freeze) }
 
-func (p *Proxy) setHold(hold [2]bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.hold = hold
-	p.cond.Broadcast()
-}
+func (p *Proxy) freeze() { p.hold = [2]bool{up: true, down: true} }
+
+// FreezeAfter is Freeze after n more bytes to the target, over all connections.
+func (p *Proxy) FreezeAfter(n int) { p.after(up, n, p.freeze) }
 
 // Cut lets n more bytes pass to the target, over all connections, then resets
 // every connection and refuses new ones until Restore. n = 0 cuts at once.
-func (p *Proxy) Cut(n int) { p.cutAfter(up, n) }
+func (p *Proxy) Cut(n int) { p.after(up, n, p.cut) }
 
 // CutAnswer is Cut for bytes that flow to the client.
-func (p *Proxy) CutAnswer(n int) { p.cutAfter(down, n) }
+func (p *Proxy) CutAnswer(n int) { p.after(down, n, p.cut) }
 
-func (p *Proxy) cutAfter(d direction, n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if n <= 0 {
-		p.cut()
-		return
-	}
-	p.budget[d] = n
+// HangUp resets, until Restore, each connection on which the client sends these
+// bytes, before they reach the target. Other connections live on, new ones are
+// let in. nil ends it.
+func (p *Proxy) HangUp(poison []byte) { p.set(func() { p.poison = bytes.Clone(poison) }) }
+
+// Reset breaks the connections that exist with a TCP reset.
+func (p *Proxy) Reset() { p.set(p.resetAll) }
+
+// Strand makes the connections that exist half-open: the target sees their end,
+// the client's side stays open, takes everything and never answers. New
+// connections are as they should be. Restore does not mend them.
+func (p *Proxy) Strand() {
+	p.set(func() {
+		for l := range p.links {
+			l.stranded = true
+			l.server.Close()
+		}
+	})
 }
 
-func noBudget() [2]int { return [2]int{-1, -1} }
-
-// Restore ends a cut, Mute and Freeze: connections are let in again, and what
-// was kept back flows on.
+// Restore ends every fault: connections are let in, and what was kept back
+// flows on.
 func (p *Proxy) Restore() {
+	p.set(func() {
+		p.faults = none()
+		close(p.stirred)
+		p.stirred = make(chan struct{})
+	})
+}
+
+func (p *Proxy) set(fault func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.down, p.budget, p.hold = false, noBudget(), [2]bool{}
+	fault()
 	p.cond.Broadcast()
 }
 
-// Reset breaks the connections that exist with a TCP reset.
-func (p *Proxy) Reset() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.resetAll()
+func (p *Proxy) after(d direction, n int, fault func()) {
+	p.set(func() {
+		p.budget, p.spent = [2]int{-1, -1}, nil
+		if n <= 0 {
+			fault()
+			return
+		}
+		p.budget[d], p.spent = n, fault
+	})
 }
 
 func (p *Proxy) cut() {
-	p.down, p.budget = true, noBudget()
+	p.down = true
 	p.resetAll()
 }
 
 func (p *Proxy) resetAll() {
-	for c := range p.conns {
-		if t, ok := c.(*net.TCPConn); ok {
-			_ = t.SetLinger(0) // a reset, not an orderly end; best effort
-		}
-		c.Close()
-		delete(p.conns, c)
+	for l := range p.links {
+		l.reset()
 	}
 }
 
 // Close ends the proxy and its connections and waits for them.
 func (p *Proxy) Close() error {
-	p.mu.Lock()
-	p.closed = true
-	p.hold = [2]bool{}
-	p.cond.Broadcast()
-	p.resetAll()
-	p.mu.Unlock()
+	p.Restore()
+	p.set(func() {
+		p.closed = true
+		p.resetAll()
+	})
 	err := p.listener.Close()
 	p.wg.Wait()
 	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
 	return err
-}
-
-func (p *Proxy) accept() {
-	for {
-		client, err := p.listener.Accept()
-		if err != nil {
-			return
-		}
-		p.wg.Go(func() { p.serve(client) })
-	}
-}
-
-func (p *Proxy) serve(client net.Conn) {
-	if !p.admit(client) {
-		return
-	}
-	defer p.leave(client)
-	server, err := net.DialTimeout("tcp", p.target, 5*time.Second)
-	if err != nil || !p.admit(server) {
-		return
-	}
-	defer p.leave(server)
-	var pair sync.WaitGroup
-	pair.Go(func() { p.pump(client, server, up); server.Close() })
-	pair.Go(func() { p.pump(server, client, down); client.Close() })
-	pair.Wait()
-}
-
-func (p *Proxy) admit(c net.Conn) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.down || p.closed {
-		c.Close()
-		return false
-	}
-	p.conns[c] = struct{}{}
-	return true
-}
-
-func (p *Proxy) leave(c net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.conns, c)
-	c.Close()
-}
-
-func (p *Proxy) pump(from, to net.Conn, d direction) {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(buf)
-		if n > 0 {
-			pass, last := p.gate(d, n)
-			if pass > 0 {
-				if _, werr := to.Write(buf[:pass]); werr != nil {
-					return
-				}
-			}
-			if last {
-				p.cutAfter(d, 0)
-				return
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-// gate waits as long as d is held and says how many of n bytes may pass, and
-// whether the cut comes after them.
-func (p *Proxy) gate(d direction, n int) (pass int, last bool) {
-	p.mu.Lock()
-	delay := p.latency
-	p.mu.Unlock()
-	if delay > 0 {
-		<-time.After(delay)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for p.hold[d] {
-		p.cond.Wait()
-	}
-	if p.budget[d] < 0 {
-		return n, false
-	}
-	if n >= p.budget[d] {
-		return p.budget[d], true
-	}
-	p.budget[d] -= n
-	return n, false
 }
