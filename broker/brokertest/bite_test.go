@@ -5,101 +5,15 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/brokertest"
-	"github.com/postrider/postrider/broker/membroker"
 )
 
 const topic = "orders"
-
-// faults breaks what is in front of a broker in memory.
-type faults struct {
-	b    *membroker.Broker
-	end  chan struct{} // closed by Stop
-	stop func()
-}
-
-func newFaults(b *membroker.Broker) *faults {
-	end := make(chan struct{})
-	return &faults{b: b, end: end, stop: sync.OnceFunc(func() { close(end) })}
-}
-
-func (f *faults) cut(n int, lost bool) {
-	var left atomic.Int64
-	left.Store(int64(n / 100))
-	f.set(func(context.Context, postrider.Message) membroker.Outcome {
-		switch at := left.Add(-1); {
-		case at == 0:
-			return membroker.Outcome{Err: broker.Unknown(errors.New("cut"), "", ""), Accept: lost}
-		case at < 0:
-			return membroker.Outcome{Err: broker.Outage(errors.New("down"), "", "")}
-		}
-		return membroker.Outcome{}
-	})
-}
-
-func (f *faults) Cut(n int)       { f.cut(n, false) }
-func (f *faults) CutAnswer(n int) { f.cut(n, true) }
-
-func (f *faults) silence(accept bool) {
-	f.set(func(ctx context.Context, _ postrider.Message) membroker.Outcome {
-		if !accept {
-			select {
-			case <-ctx.Done():
-			case <-f.end:
-			}
-		}
-		return membroker.Outcome{Err: broker.Unknown(errors.New("no answer"), "", ""), Accept: accept}
-	})
-}
-
-func (f *faults) Mute()    { f.silence(true) }
-func (f *faults) Freeze()  { f.silence(false) }
-func (f *faults) Restore() { f.b.SetFault(nil) }
-
-func memory() *brokertest.Env {
-	b := membroker.New(&membroker.Options{Topics: []string{topic}, MaxMessageBytes: 1 << 20})
-	f := newFaults(b)
-	source := func(context.Context) (broker.Source, func(), error) {
-		s := b.Source("c", topic)
-		return s, s.Close, nil
-	}
-	return &brokertest.Env{
-		Sink: b.Sink(), Topic: topic, Missing: "nowhere", TooLarge: 2 << 20, Largest: 1<<20 - 200,
-		Log: func(context.Context) (out []postrider.Message, _ error) {
-			for _, e := range b.Log(topic) {
-				out = append(out, e.Message)
-			}
-			return out, nil
-		},
-		Faults: f, Second: beside(b), Stop: f.stop, Source: source, Mortal: source,
-	}
-}
-
-type direct struct{} // a context that holds it passes the faults
-
-// beside is a sink that faults do not touch.
-func beside(b *membroker.Broker) broker.Sink {
-	return sink(func(ctx context.Context, msgs []postrider.Message) []error {
-		return b.Sink().Deliver(context.WithValue(ctx, direct{}, true), msgs)
-	})
-}
-
-// set installs a fault for all but the direct ones.
-func (f *faults) set(fault membroker.Fault) {
-	f.b.SetFault(func(ctx context.Context, m postrider.Message) membroker.Outcome {
-		if ctx.Value(direct{}) != nil {
-			return membroker.Outcome{}
-		}
-		return fault(ctx, m)
-	})
-}
 
 func TestMembroker(t *testing.T) {
 	brokertest.Run(t, func(*testing.T) *brokertest.Env { return memory() })
@@ -149,7 +63,7 @@ func breakSource(e *brokertest.Env, w source) {
 // TestBites breaks one rule at a time and expects its case to say so.
 func TestBites(t *testing.T) {
 	breakers := make(map[string]func(*brokertest.Env))
-	for _, group := range []map[string]func(*brokertest.Env){brokenSinks(), brokenData(), brokenFaults(), brokenSources()} {
+	for _, group := range []map[string]func(*brokertest.Env){brokenSinks(), brokenData(), brokenFaults(), brokenLines(), brokenSources(), brokenGivebacks()} {
 		maps.Copy(breakers, group)
 	}
 	for _, c := range brokertest.Cases() {

@@ -126,16 +126,7 @@ func brokenFaults() map[string]func(*brokertest.Env) {
 				return errs
 			})
 		},
-		"sink/late": func(e *brokertest.Env) { // has a request for each message on the way; the last one arrives first
-			inner := e.Sink
-			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
-				if ctx.Err() != nil {
-					e.Second.Deliver(context.WithoutCancel(ctx), msgs[len(msgs)-1:])
-				}
-				return errs
-			})
-		},
+		"sink/late": lastArrives,
 	}
 }
 

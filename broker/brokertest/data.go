@@ -5,18 +5,22 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
 )
 
 func dataCases() []Case {
 	return []Case{
 		{"sink/headers", "headers arrive byte for byte, all of them, and none commands the broker", sinkHeaders},
+		{"sink/key-bytes", "keys are compared and carried by their bytes", sinkKeyBytes},
+		{"sink/injection", "the name of a topic is a name, whatever it holds", sinkInjection},
 		{"sink/empty", "a message without payload arrives as one", sinkEmpty},
 		{"sink/limit", "up to one size every payload is accepted, above it each is rejected", sinkLimit},
 		{"sink/keys", "a call may have ten thousand keys", sinkKeys},
-		{"sink/dedup", "within its dedup window the broker itself drops a repeated id", sinkDedup},
+		{"sink/dedup", "within its dedup window the broker itself drops a repeated id, and not what a person sends again", sinkDedup},
 		{"sink/scope", "a destination that is down holds up its own messages and the later ones of their keys, nothing else", sinkScope},
 	}
 }
@@ -30,22 +34,99 @@ func arrive(ctx context.Context, env *Env, msgs []postrider.Message) error {
 }
 
 func sinkHeaders(ctx context.Context, env *Env) error {
+	return arrive(ctx, env, headed(env.Topic))
+}
+
+// headed are messages with every header that postrider.Message allows: each
+// character of a token in a name, each byte that a value may have, and names
+// that mean something to some broker or wire format.
+func headed(topic string) []postrider.Message {
 	sets := []map[string]string{
-		{"a": "", "b": " leading and trailing ", "c": "tab\there", "d": "a:b;c=d,e\"f\"", "e": "日本語 ünïcode \u2028"},
+		{"a": "", "b": " leading and trailing ", "c": "tab\there", "d": "a:b;c=d,e\"f\"", "e": "日本語 ünïcode \u2028", "f": "100%41 %zz"},
 		{"Traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "TRACESTATE": "x=1", "x-Odd-Case": "y", "X-odd-case": "z"},
 		{"Nats-Rollup": "all", "Nats-Expected-Last-Sequence": "99", "Nats-TTL": "1s", "Nats-Msg-Id": "other", "nats-msg-id": "same"},
 		{"id": "other", "key": "other", "ce-id": "7", "content-type": "text/html", "!#$%&'*+-.^_`|~": "every token character"},
 		{"long": strings.Repeat("v", 8<<10), strings.Repeat("n", 200): "long name"},
+		{"x-delay": "99999999", "CC": "elsewhere", "BCC": "elsewhere", "x-death": "1", "x-match": "any", "expiration": "1", "MAXLEN": "0", "NOMKSTREAM": "", "payload": "p"},
+		{"Host": "elsewhere", "Content-Length": "1", "Transfer-Encoding": "chunked", "Connection": "close", "webhook-id": "w", "webhook-signature": "v1,x", "Authorization": "none", "Idempotency-Key": "i"},
+		{"ce_id": "8", "ce_specversion": "0.3", "ce-specversion": "9", "cloudEvents_type": "y", "__TypeId__": "z"},
+		{},
+		{},
 		{},
 	}
+	few := sets[len(sets)-3:]
 	for i := range postrider.MaxHeaders {
-		sets[5][fmt.Sprintf("h%02d", i)] = fmt.Sprint(i)
+		few[0][fmt.Sprintf("h%02d", i)] = fmt.Sprint(i)
 	}
-	msgs := messages(env.Topic, len(sets), len(sets))
+	for i, c := range "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" { // at most 64 in one message
+		few[1+i%2][fmt.Sprintf("n%cn", c)] = string(c)
+	}
+	var controls strings.Builder
+	for c := rune(1); c <= ' '; c++ {
+		if c != '\r' && c != '\n' {
+			controls.WriteRune(c)
+		}
+	}
+	few[1]["controls"] = controls.String() + "\x7f\u0080\u00a0\ufeff"
+	msgs := messages(topic, len(sets), len(sets))
 	for i := range msgs {
 		msgs[i].Headers = sets[i]
 	}
-	return arrive(ctx, env, msgs)
+	return msgs
+}
+
+// odd are messages whose keys, types and payloads are unusual and allowed. No
+// two keys are the same, however alike they look.
+func odd(topic string) []postrider.Message {
+	keys := []string{
+		"a", "A", " a", "a ", "a\t", "a\r\n", "\x01\x1f\x7f", "\u00e9", "e\u0301", "ключ", "🗝\ufe0f", "\ufffe\U0010ffff", "%41", "%", "+",
+		"a b", "a/b", "a.b", "*", ">", "#", "a:b", "a,b", "a=b;c", "\"", "\\", "'", "$1", "{a}", "{b}", "null", "0", "-", strings.Repeat("k", postrider.MaxKeyLen),
+		strings.Repeat("ж", postrider.MaxKeyLen/2), strings.Repeat("\x01", postrider.MaxKeyLen),
+	}
+	msgs := messages(topic, 2*len(keys), len(keys))
+	for i := range msgs {
+		msgs[i].ID, msgs[i].Key = id(5000+i), keys[i%len(keys)]
+	}
+	msgs[0].Type, msgs[1].Type = strings.Repeat("t", postrider.MaxTypeLen), "a b\tc\u00e9 \"q\""
+	msgs[2].ContentType, msgs[3].ContentType = "text/plain; charset=\"utf-8\"", strings.Repeat("c", postrider.MaxContentTypeLen)
+	msgs[4].Payload = []byte{0, 0xff, '\r', '\n', 0x80}
+	msgs[5].Payload, msgs[6].Payload = nil, []byte("\r\n$5\r\nhello\r\n")
+	return msgs
+}
+
+func sinkKeyBytes(ctx context.Context, env *Env) error {
+	return arrive(ctx, env, odd(env.Topic))
+}
+
+// sinkInjection sends to topics whose names would command a broker that took
+// them apart.
+func sinkInjection(ctx context.Context, env *Env) error {
+	names := []string{
+		"*", ">", env.Topic + ".>", env.Topic + ".*", "." + env.Topic, env.Topic + ".", " " + env.Topic, env.Topic + " ", env.Topic + "\r\nX: y",
+		env.Topic + " MAXLEN 0", env.Topic + "?a=b", env.Topic + "#", "../" + env.Topic, "//" + env.Topic, "%2e%2e", "$JS.API.STREAM.LIST", "_INBOX.x", "amq.topic",
+		strings.ToUpper(env.Topic) + "~", strings.Repeat("t", postrider.MaxTopicLen), "ünïcode",
+	}
+	if err := accept(ctx, env.Sink, messages(env.Topic, 4, 2)); err != nil {
+		return err
+	}
+	for i, name := range names {
+		m := messages(name, 1, 1)
+		m[0].ID, m[0].Key = id(100+i), fmt.Sprint("odd ", i)
+		errs, err := run(ctx, env.Sink, m, 3*time.Second)
+		if err != nil {
+			return fmt.Errorf("topic %q: %w", name, err)
+		}
+		if env.Missing != "" && errs[0] == nil {
+			return fmt.Errorf("topic %q, which does not exist, takes a message", name)
+		}
+		if c := broker.Classify(errs[0]); c != nil && c.Class != broker.ClassOutage && c.Class != broker.ClassRejected {
+			return fmt.Errorf("topic %q is answered %w: neither an outage nor rejected", name, errs[0])
+		}
+	}
+	if err := resend(ctx, env.Sink, messages(env.Topic, 6, 2)[4:]); err != nil {
+		return fmt.Errorf("after topics with odd names: %w", err)
+	}
+	return holds(ctx, env, 6)
 }
 
 func sinkEmpty(ctx context.Context, env *Env) error {
@@ -139,6 +220,18 @@ func sinkDedup(ctx context.Context, env *Env) error {
 	}
 	if len(log) != len(msgs) {
 		return fmt.Errorf("%d messages in the log after %d were sent again within the dedup window", len(log), len(msgs))
+	}
+	for i := range msgs {
+		msgs[i].Headers = map[string]string{envelope.Generation: "1"}
+	}
+	if err := accept(ctx, env.Sink, msgs); err != nil {
+		return err
+	}
+	if log, err = env.Log(ctx); err != nil {
+		return err
+	}
+	if len(log) != 2*len(msgs) {
+		return fmt.Errorf("%d messages in the log after %d were sent again by a person", len(log), len(msgs))
 	}
 	return nil
 }

@@ -53,8 +53,13 @@ func unresolved(msgs []postrider.Message, errs []error) ([]postrider.Message, er
 
 // resend sends until everything is acknowledged, as the relay does.
 func resend(ctx context.Context, s broker.Sink, open []postrider.Message) error {
+	return resendIn(ctx, s, open, 10*time.Second)
+}
+
+// resendIn is resend with calls that are as long as limit.
+func resendIn(ctx context.Context, s broker.Sink, open []postrider.Message, limit time.Duration) error {
 	for round := 0; len(open) > 0; round++ {
-		errs, err := run(ctx, s, open, 10*time.Second)
+		errs, err := run(ctx, s, open, limit)
 		if err != nil {
 			return err
 		}
@@ -90,17 +95,23 @@ func whole(ctx context.Context, env *Env, msgs []postrider.Message) error {
 	if err != nil {
 		return err
 	}
-	byID := make(map[string]postrider.Message, len(log))
-	for _, m := range log {
-		byID[m.ID] = m
+	return held(log, msgs)
+}
+
+// held checks a log for whole. Every copy of a message must be as it was given.
+func held(log, msgs []postrider.Message) error {
+	copies := make(map[string][]int, len(log))
+	for i := range log {
+		copies[log[i].ID] = append(copies[log[i].ID], i)
 	}
 	for i := range msgs {
-		got, ok := byID[msgs[i].ID]
-		if !ok {
+		if len(copies[msgs[i].ID]) == 0 {
 			return fmt.Errorf("message %s was acknowledged and is not in the log", msgs[i].ID)
 		}
-		if d := difference(got, msgs[i]); d != "" {
-			return fmt.Errorf("message %s: %s differs", msgs[i].ID, d)
+		for _, at := range copies[msgs[i].ID] {
+			if d := difference(log[at], msgs[i]); d != "" {
+				return fmt.Errorf("message %s: %s differs", msgs[i].ID, d)
+			}
 		}
 	}
 	return noSkip(log, nil)
@@ -120,7 +131,7 @@ func sinkCut(ctx context.Context, env *Env) error {
 	open := messages(env.Topic, 400, 20)
 	for round := range 3 {
 		env.Faults.Cut(700 * (round*round*5 + 1))
-		errs, err := run(ctx, env.Sink, open, 2*time.Second)
+		errs, err := run(ctx, env.Sink, open, 700*time.Millisecond)
 		env.Faults.Restore()
 		if err != nil {
 			return err
@@ -153,7 +164,7 @@ func sinkCuts(ctx context.Context, env *Env) error {
 		} else {
 			env.Faults.CutAnswer(n)
 		}
-		errs, err := run(ctx, env.Sink, msgs, time.Second)
+		errs, err := run(ctx, env.Sink, msgs, 400*time.Millisecond)
 		env.Faults.Restore()
 		if err != nil {
 			return fmt.Errorf("round %d, cut after %d bytes: %w", round, n, err)
@@ -312,14 +323,22 @@ func sinkLate(ctx context.Context, env *Env) error {
 }
 
 func sinkStop(ctx context.Context, env *Env) error {
-	if env.Faults == nil || env.Second == nil || env.Stop == nil {
+	if env.Faults == nil {
+		return noFaults()
+	}
+	return stopDuring(ctx, env, env.Faults.Freeze)
+}
+
+// stopDuring closes the client of a call that waits because of a fault.
+func stopDuring(ctx context.Context, env *Env, begin func()) error {
+	if env.Second == nil || env.Stop == nil {
 		return noFaults()
 	}
 	if err := warm(ctx, env); err != nil {
 		return err
 	}
 	msgs := messages(env.Topic, 40, 4)
-	env.Faults.Freeze()
+	begin()
 	defer env.Faults.Restore()
 	var (
 		errs    []error

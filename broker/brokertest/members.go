@@ -32,6 +32,10 @@ type journal struct {
 	err     error
 }
 
+func newJournal() *journal {
+	return &journal{change: make(chan struct{}), high: make(map[string]int64), settled: make(map[string]bool)}
+}
+
 func (j *journal) note(fn func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -98,7 +102,7 @@ func (j *journal) work(ctx context.Context, src broker.Source) *member {
 			case m.seen <- struct{}{}:
 			default:
 			}
-			if err := src.Settle(ctx, verdicts(ds)); err == nil {
+			if settle(ctx, life, src, ds) {
 				j.note(func() {
 					for _, d := range ds {
 						j.settled[d.Message.ID] = true
@@ -108,6 +112,23 @@ func (j *journal) work(ctx context.Context, src broker.Source) *member {
 		}
 	}()
 	return m
+}
+
+// settle acknowledges, again and again while the member lives.
+func settle(ctx, life context.Context, src broker.Source, ds []broker.Delivery) bool {
+	for {
+		call, cancel := context.WithTimeout(ctx, 2*time.Second)
+		err := src.Settle(call, verdicts(ds))
+		cancel()
+		if err == nil {
+			return true
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-life.Done():
+			return false
+		}
+	}
 }
 
 func (m *member) stop() {
@@ -155,7 +176,7 @@ func sourceMembers(ctx context.Context, env *Env) error {
 	}
 	const changes = 4
 	all := messages(env.Topic, 2*membersWave, membersKeys)
-	j := &journal{change: make(chan struct{}), high: make(map[string]int64), settled: make(map[string]bool)}
+	j := newJournal()
 	first, leave, err := env.Source(ctx)
 	if err != nil {
 		return err

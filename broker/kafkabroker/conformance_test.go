@@ -3,10 +3,14 @@ package kafkabroker_test
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"net"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -24,7 +28,11 @@ func TestRealBroker(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T) *brokertest.Env { return env(t, addr) })
 }
 
+// TestFakeBroker is for machines without Kafka, and for the matrix.
 func TestFakeBroker(t *testing.T) {
+	if _, err := testserver.KafkaLibs(); err == nil && os.Getenv("POSTRIDER_MATRIX") != "1" {
+		t.Skip("the suite runs on the real broker")
+	}
 	c := fake(t, 1)
 	brokertest.Run(t, func(t *testing.T) *brokertest.Env { return env(t, c.ListenAddrs()[0]) })
 }
@@ -45,7 +53,27 @@ func env(t *testing.T, addr string) *brokertest.Env {
 	}
 	return &brokertest.Env{
 		Sink: sink, Topic: topic, Missing: "nowhere" + topic, TooLarge: 2 << 20, Largest: 1_000_012 - 300,
-		Log:    func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, addr, topic) },
+		Log: func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, addr, topic) },
+		LogOf: func(ctx context.Context, topic string) ([]postrider.Message, error) {
+			return log(ctx, addr, topic)
+		},
+		Operator: operator(t, addr),
+		Flaky: func(context.Context) (broker.Source, brokertest.Faults, func(), error) {
+			proxy, through := proxied(t, addr)
+			s, err := source(through)
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			return s, proxy, s.Close, nil
+		},
+		Foreign: func(ctx context.Context, payload []byte) error {
+			c, err := kgo.NewClient(kgo.SeedBrokers(addr))
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return c.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: payload}).FirstErr()
+		},
 		Faults: proxy, Second: sinkOn(t, []string{addr}, 2*time.Second), Stop: client.Close,
 		Source: func(context.Context) (broker.Source, func(), error) {
 			s, err := source()
@@ -64,6 +92,28 @@ func env(t *testing.T, addr string) *brokertest.Env {
 			return s, func() { proxy.Cut(0) }, nil
 		},
 		Shared: true,
+	}
+}
+
+func operator(t *testing.T, addr string) brokertest.Operator {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.MetadataMinAge(10*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	fresh := func() string { return "o" + rand.Text() }
+	return brokertest.Operator{
+		Make: func(ctx context.Context) (string, error) {
+			topic := fresh()
+			return topic, createOn(ctx, client, topic, 4, nil)
+		},
+		MakeSmall: func(ctx context.Context) (string, int, error) {
+			topic, limit := fresh(), 64<<10 // of a batch
+			return topic, limit, createOn(ctx, client, topic, 4, map[string]string{"max.message.bytes": strconv.Itoa(limit)})
+		},
+		Delete: func(ctx context.Context, topic string) error { return deleteOn(ctx, client, topic) },
+		Again:  func(ctx context.Context, topic string) error { return createOn(ctx, client, topic, 4, nil) },
 	}
 }
 
@@ -87,34 +137,62 @@ func create(tb testing.TB, addr, topic string, partitions int32) {
 		tb.Fatal(err)
 	}
 	defer client.Close()
+	if err := createOn(context.Background(), client, topic, partitions, nil); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// createOn makes a topic and waits until the broker itself knows what its
+// controller has made.
+func createOn(ctx context.Context, client *kgo.Client, topic string, partitions int32, config map[string]string) error {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	rt := kmsg.NewCreateTopicsRequestTopic()
 	rt.Topic, rt.NumPartitions, rt.ReplicationFactor = topic, partitions, 1
+	for name, value := range config {
+		rc := kmsg.NewCreateTopicsRequestTopicConfig()
+		rc.Name, rc.Value = name, &value
+		rt.Configs = append(rt.Configs, rc)
+	}
 	req.Topics, req.TimeoutMillis = append(req.Topics, rt), 10_000
-	resp, err := req.RequestWith(context.Background(), client)
+	resp, err := req.RequestWith(ctx, client)
 	if err != nil {
-		tb.Fatal(err)
+		return err
 	}
-	if resp.Topics[0].ErrorCode != 0 {
-		tb.Fatalf("create %s: code %d", topic, resp.Topics[0].ErrorCode)
+	if err := kerr.ErrorForCode(resp.Topics[0].ErrorCode); err != nil {
+		return fmt.Errorf("create %s: %w", topic, err)
 	}
-	known(tb, client, topic, partitions)
+	return known(ctx, client, topic, int(partitions))
 }
 
-// known waits until the broker itself knows what its controller has made.
-func known(tb testing.TB, client *kgo.Client, topic string, partitions int32) {
-	tb.Helper()
+func deleteOn(ctx context.Context, client *kgo.Client, topic string) error {
+	req := kmsg.NewPtrDeleteTopicsRequest()
+	req.TimeoutMillis, req.TopicNames = 10_000, []string{topic}
+	rt := kmsg.NewDeleteTopicsRequestTopic()
+	rt.Topic = &topic
+	req.Topics = append(req.Topics, rt)
+	resp, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return err
+	}
+	if err := kerr.ErrorForCode(resp.Topics[0].ErrorCode); err != nil {
+		return fmt.Errorf("delete %s: %w", topic, err)
+	}
+	return known(ctx, client, topic, 0)
+}
+
+// known waits until the broker says that a topic has so many partitions.
+func known(ctx context.Context, client *kgo.Client, topic string, partitions int) error {
 	req := kmsg.NewPtrMetadataRequest()
 	rt := kmsg.NewMetadataRequestTopic()
 	rt.Topic = kmsg.StringPtr(topic)
 	req.Topics = append(req.Topics, rt)
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
-		resp, err := req.RequestWith(context.Background(), client)
-		if err == nil && resp.Topics[0].ErrorCode == 0 && len(resp.Topics[0].Partitions) == int(partitions) {
-			return
+		resp, err := req.RequestWith(ctx, client)
+		if err == nil && len(resp.Topics[0].Partitions) == partitions && (resp.Topics[0].ErrorCode == 0) == (partitions > 0) {
+			return nil
 		}
 	}
-	tb.Fatalf("topic %s does not appear", topic)
+	return fmt.Errorf("topic %s does not come to have %d partitions", topic, partitions)
 }
 
 // log reads the topic up to its end as it is now.

@@ -323,7 +323,9 @@ func TestPartitionsGrow(t *testing.T) {
 	if _, err := req.RequestWith(t.Context(), admin); err != nil {
 		t.Fatal(err)
 	}
-	known(t, admin, topic, 9)
+	if err := known(t.Context(), admin, topic, 9); err != nil {
+		t.Fatal(err)
+	}
 	round(2) // it does not know yet
 	s.Outdate(topic)
 	round(3)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,11 @@ func TestRealServer(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T) *brokertest.Env { return env(t, url) })
 }
 
+// TestEmbeddedServer is for machines without the server, and for the matrix.
 func TestEmbeddedServer(t *testing.T) {
+	if _, err := testserver.NATSBinary(); err == nil && os.Getenv("POSTRIDER_MATRIX") != "1" {
+		t.Skip("the suite runs on the server itself")
+	}
 	url := embedded(t)
 	brokertest.Run(t, func(t *testing.T) *brokertest.Env { return env(t, url) })
 }
@@ -90,7 +95,27 @@ func envWith(t *testing.T, url string, opts natsbroker.SinkOptions) *brokertest.
 	}
 	return &brokertest.Env{
 		Sink: sink, Topic: topic, Missing: "nowhere" + name, TooLarge: 2 << 20, Largest: 1<<20 - 500,
-		Log:    func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, stream) },
+		Log: func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, stream) },
+		LogOf: func(ctx context.Context, topic string) ([]postrider.Message, error) {
+			s, err := js.Stream(ctx, streamOf(topic))
+			if err != nil {
+				return nil, err
+			}
+			return log(ctx, s)
+		},
+		Operator: operator(js),
+		Flaky: func(context.Context) (broker.Source, brokertest.Faults, func(), error) {
+			proxy, through := proxied(t, url)
+			s, err := source(connect(t, through))
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			return s, proxy, s.Close, nil
+		},
+		Foreign: func(ctx context.Context, payload []byte) error {
+			_, err := js.Publish(ctx, topic, payload)
+			return err
+		},
 		Faults: proxy, Second: second, Stop: client.Close,
 		Source: func(context.Context) (broker.Source, func(), error) {
 			s, err := source(direct)
@@ -108,6 +133,58 @@ func envWith(t *testing.T, url string, opts natsbroker.SinkOptions) *brokertest.
 			return s, func() { proxy.Cut(0) }, nil
 		},
 	}
+}
+
+func streamOf(topic string) string { name, _, _ := strings.Cut(topic, "."); return name }
+
+// operator makes a stream for each topic.
+func operator(js jetstream.JetStream) brokertest.Operator {
+	config := func(topic string) jetstream.StreamConfig {
+		return jetstream.StreamConfig{Name: streamOf(topic), Subjects: []string{topic}}
+	}
+	makeStream := func(ctx context.Context, c jetstream.StreamConfig) error {
+		_, err := js.CreateStream(ctx, c)
+		return err
+	}
+	fresh := func() string { return "o" + rand.Text() + ".orders" }
+	return brokertest.Operator{
+		Make: func(ctx context.Context) (string, error) {
+			topic := fresh()
+			return topic, makeStream(ctx, config(topic))
+		},
+		MakeSmall: func(ctx context.Context) (string, int, error) {
+			topic, limit := fresh(), 16<<10
+			c := config(topic)
+			c.MaxMsgSize = int32(limit)
+			return topic, limit, makeStream(ctx, c)
+		},
+		Delete: func(ctx context.Context, topic string) error { return js.DeleteStream(ctx, streamOf(topic)) },
+		Again:  func(ctx context.Context, topic string) error { return makeStream(ctx, config(topic)) },
+		Fill: func(ctx context.Context, topic string) (func(context.Context) error, error) {
+			full := config(topic)
+			full.Discard, full.MaxMsgs = jetstream.DiscardNew, 1
+			if err := makeFull(ctx, js, full); err != nil {
+				return nil, err
+			}
+			return func(ctx context.Context) error {
+				_, err := js.UpdateStream(ctx, config(topic))
+				return err
+			}, nil
+		},
+	}
+}
+
+// makeFull leaves one message in a stream that takes one.
+func makeFull(ctx context.Context, js jetstream.JetStream, full jetstream.StreamConfig) error {
+	s, err := js.Stream(ctx, full.Name)
+	if err != nil {
+		return err
+	}
+	if err := s.Purge(ctx, jetstream.WithPurgeKeep(1)); err != nil {
+		return err
+	}
+	_, err = js.UpdateStream(ctx, full)
+	return err
 }
 
 // TestDedup: the stream drops what is sent again.
