@@ -254,3 +254,50 @@ func (d *db) writerInserts(pool *pgxpool.Pool) {
 		d.Error(err)
 	}
 }
+
+// A transaction that has inserted, and takes no lock since, does not learn of
+// partitions: the sequence does not move on to one that was made meanwhile.
+func TestIdleTransactionFindsItsPartitions(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.convert()
+		long := d.begin()
+		d.put(long, "long 0")
+		roll := func(want bool) {
+			t.Helper()
+			d.label("short")
+			if got := d.tend(store.TendRequest{OlderThan: keep}); got.Rolled != want {
+				t.Fatalf("want a new partition %v: %+v", want, got)
+			}
+		}
+		roll(true)
+		roll(true)
+		roll(false)
+		none := d.begin() // holds the lock, and has no id
+		d.do(none, `INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k', 'none' WHERE false`)
+		d.put(long, "long 1")
+		d.commit(long)
+		roll(false)
+		d.put(none, "long 2")
+		d.commit(none)
+		roll(true)
+		o.want("long 0", "short", "short", "short", "long 1", "short", "long 2", "short")
+	})
+}
+
+// A vacuum of one partition holds back the drop of no other.
+func TestVacuumOfAnotherPartitionHoldsNoDrop(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.convert()
+		d.label("a")
+		o.want("a")
+		d.tend(store.TendRequest{OlderThan: keep})
+		d.label("b")
+		o.want("b")
+		vacuum := d.begin() // it takes this lock, of the partition alone
+		d.do(vacuum, `LOCK TABLE box.outbox_p2 IN SHARE UPDATE EXCLUSIVE MODE`)
+		if got := d.tend(store.TendRequest{Every: time.Hour}); got.Dropped != 1 || got.Busy {
+			t.Errorf("%+v", got)
+		}
+		d.commit(vacuum)
+	})
+}

@@ -122,6 +122,18 @@ BEGIN
     IF used THEN -- the sequence stood there once and was set back
         RETURN NULL;
     END IF;
+    -- A transaction that has inserted, and takes no lock since, knows the
+    -- partitions of that time: one that was made later it does not find. Who holds
+    -- the lock and has no id yet may have had it for as long.
+    WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE granted)
+    SELECT EXISTS (SELECT 1 FROM locks l CROSS JOIN pg_inherits i
+        WHERE l.relation = to_regclass('{{schema}}.outbox') AND l.mode = 'RowExclusiveLock' AND l.pid <> pg_backend_pid()
+          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND i.inhrelid = p.next
+          AND age(i.xmin) BETWEEN 0 AND coalesce((SELECT max(age(t.transactionid)) FROM locks t
+            WHERE t.pid = l.pid AND t.locktype = 'transactionid' AND t.mode = 'ExclusiveLock'), 2147483647)) INTO used;
+    IF used THEN
+        RETURN NULL;
+    END IF;
     -- Unused, or so nearly full that writers may get there first and the
     -- sequence would be set back.
     -- Nor one that stands below a cursor, because it was set back: readers find
@@ -175,7 +187,7 @@ BEGIN
     END IF;
     removed := {{schema}}.partition_book(v.above);
     PERFORM set_config('lock_timeout', patience || 'ms', true);
-    LOCK TABLE {{schema}}.outbox IN ACCESS EXCLUSIVE MODE;
+    LOCK TABLE ONLY {{schema}}.outbox IN ACCESS EXCLUSIVE MODE; -- without ONLY a vacuum of any partition would be in the way
     IF v.number >= {{schema}}.partition_now() THEN -- the sequence was set back meanwhile
         RAISE EXCEPTION 'the sequence stands below % again', v.above USING ERRCODE = 'lock_not_available';
     END IF;
