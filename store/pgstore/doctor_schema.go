@@ -311,8 +311,8 @@ ORDER BY 1`, p.s.opts.Schema)
 
 // subscriptions finds logical replication that writes into the outbox.
 func (p *patient) subscriptions(ctx context.Context) ([]store.Finding, error) {
-	subs, err := names(ctx, p, `SELECT s.subname::text FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid
-JOIN pg_class c ON c.oid = r.srrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = 'outbox' ORDER BY 1`, p.s.opts.Schema)
+	subs, err := names(ctx, p, `SELECT DISTINCT s.subname::text FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid
+WHERE r.srrelid = to_regclass('{{schema}}.outbox') OR r.srrelid IN (SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = to_regclass('{{schema}}.outbox')) ORDER BY 1`)
 	if err != nil {
 		return nil, err
 	}

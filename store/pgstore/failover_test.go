@@ -223,31 +223,45 @@ func TestPromotedStandbyInStep(t *testing.T) {
 }
 
 // Promise L. A subscription writes rows with the numbers and the transaction
-// ids of the server they come from: the cursor's proof does not hold.
+// ids of the server they come from: the cursor's proof does not hold. It may
+// write into the outbox or into a partition of it.
 func TestSubscriptionIsRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version)
-		d := &db{T: t, pool: newPool(t, pg.URL), schema: "box", lanes: 4}
-		source := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
-		for _, each := range []*db{d, source} {
-			if _, err := each.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
-				t.Fatal(err)
-			}
+		for _, parted := range []bool{false, true} {
+			t.Run(fmt.Sprint("partitions ", parted), func(t *testing.T) {
+				d := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
+				source := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
+				for _, each := range []*db{d, source} {
+					if _, err := each.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4, Partition: parted}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				refusesSubscription(d, source)
+			})
 		}
-		o := d.owner("a")
-		source.exec(`CREATE PUBLICATION everything FOR ALL TABLES`)
-		source.exec(`SELECT pg_create_logical_replication_slot('feed', 'pgoutput')`)
-		d.exec(`CREATE SUBSCRIPTION feed CONNECTION '` + source.pool.Config().ConnString() +
-			`' PUBLICATION everything WITH (create_slot = false, slot_name = 'feed', copy_data = false, enabled = false)`)
-		_, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute})
-		wantIs(t, err, store.ErrUnusable)
-		for _, word := range []string{`subscription "feed"`, "drop the subscription"} {
-			if !strings.Contains(err.Error(), word) {
-				t.Errorf("error lacks %q: %v", word, err)
-			}
-		}
-		d.exec(`ALTER SUBSCRIPTION feed SET (slot_name = NONE)`)
-		d.exec(`DROP SUBSCRIPTION feed`)
-		o.lease()
 	})
+}
+
+func refusesSubscription(d, source *db) {
+	d.Helper()
+	o := d.owner("a")
+	source.exec(`CREATE PUBLICATION everything FOR ALL TABLES`)
+	source.exec(`SELECT pg_create_logical_replication_slot('feed', 'pgoutput')`)
+	d.exec(`CREATE SUBSCRIPTION feed CONNECTION '` + source.pool.Config().ConnString() +
+		`' PUBLICATION everything WITH (create_slot = false, slot_name = 'feed', copy_data = false, enabled = false)`)
+	_, err := o.store.Lease(d.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute})
+	wantIs(d.T, err, store.ErrUnusable)
+	for _, word := range []string{`subscription "feed"`, "drop the subscription"} {
+		if !strings.Contains(err.Error(), word) {
+			d.Errorf("error lacks %q: %v", word, err)
+		}
+	}
+	if f := d.ill(d.examine(o.store, store.ExamineRequest{}, "subscriptions"), `subscription "feed"`); f == nil || f.Severity != store.Critical {
+		d.Errorf("the doctor says %+v", f)
+	}
+	d.exec(`ALTER SUBSCRIPTION feed SET (slot_name = NONE)`)
+	d.exec(`DROP SUBSCRIPTION feed`)
+	o.lease()
+	source.exec(`SELECT pg_drop_replication_slot('feed')`)
 }

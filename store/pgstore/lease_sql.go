@@ -21,14 +21,17 @@ func (st *statements) leaseSQL(q func(string) string) {
  CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL THEN set_config('transaction_timeout', $2, true) END,
  CASE WHEN version() LIKE '%linux%' THEN concat(set_config('tcp_keepalives_idle', $4, true), set_config('tcp_keepalives_interval', '1', true),
   set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', $5, true)) END`
+	const leaves = `SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = '{{schema}}.outbox'::regclass`
 	st.info = q(`SELECT a.version, a.compatible, i.lanes, {{identity}},
  row_security_active('{{schema}}.outbox'::regclass), i.cluster = (pg_control_system()).system_identifier,
  coalesce((SELECT min(s.subname) FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid
-   WHERE r.srrelid = '{{schema}}.outbox'::regclass), ''),
+   WHERE r.srrelid = '{{schema}}.outbox'::regclass OR r.srrelid IN (` + leaves + `)), ''),
  (SELECT q.seqcache = 1 AND q.seqincrement > 0 AND NOT q.seqcycle FROM pg_sequence q WHERE q.seqrelid = '{{schema}}.outbox_seq'::regclass),
  coalesce((SELECT min(c.relname::text) FROM pg_class c JOIN pg_class o ON o.relnamespace = c.relnamespace
    WHERE o.oid = '{{schema}}.outbox'::regclass AND c.relpersistence <> 'p'
-   AND c.relname IN ('outbox', 'outbox_info', 'outbox_seq', 'pipe', 'running', 'progress', 'parked', 'request', 'audit', 'hold', 'repair')), ''),
+   AND c.relname IN ('outbox', 'outbox_info', 'outbox_seq', 'pipe', 'running', 'progress', 'parked', 'request', 'audit', 'hold', 'repair',
+    'strict_topic', 'key_version')),
+  (SELECT min(c.relname::text) FROM pg_class c WHERE c.oid IN (` + leaves + `) AND c.relpersistence <> 'p'), ''),
  clock_timestamp(), (SELECT to_jsonb(p)::text FROM {{schema}}.pipe p WHERE p.name = $1)
 FROM {{schema}}.outbox_info i CROSS JOIN (SELECT ` + applied + `) AS a(version, compatible)`)
 	st.expired = q(`DELETE FROM {{schema}}.relay r USING (

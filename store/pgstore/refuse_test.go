@@ -18,13 +18,21 @@ import (
 func TestLeaseRefusesWhatLosesMessages(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		schema := `"` + d.schema + `"`
-		for _, c := range []struct{ spoil, mend, fix string }{
+		spoils := []struct{ spoil, mend, fix string }{
 			{`ALTER SEQUENCE box.outbox_seq CACHE 10`, `ALTER SEQUENCE box.outbox_seq CACHE 1`, "ALTER SEQUENCE " + schema + ".outbox_seq CACHE 1"},
 			{`ALTER SEQUENCE box.outbox_seq CYCLE`, `ALTER SEQUENCE box.outbox_seq NO CYCLE`, "NO CYCLE"},
 			{`ALTER TABLE box.outbox SET UNLOGGED`, `ALTER TABLE box.outbox SET LOGGED`, "ALTER TABLE " + schema + `."outbox" SET LOGGED`},
 			{`ALTER TABLE box.parked SET UNLOGGED`, `ALTER TABLE box.parked SET LOGGED`, "ALTER TABLE " + schema + `."parked" SET LOGGED`},
 			{`ALTER SEQUENCE box.outbox_seq SET UNLOGGED`, `ALTER SEQUENCE box.outbox_seq SET LOGGED`, "ALTER SEQUENCE " + schema + `."outbox_seq" SET LOGGED`},
-		} {
+			{`ALTER TABLE box.key_version SET UNLOGGED`, `ALTER TABLE box.key_version SET LOGGED`, "ALTER TABLE " + schema + `."key_version" SET LOGGED`},
+			{"", "", ""}, // from here on in partitions
+			{`ALTER TABLE box.outbox_p2 SET UNLOGGED`, `ALTER TABLE box.outbox_p2 SET LOGGED`, "ALTER TABLE " + schema + `."outbox_p2" SET LOGGED`},
+		}
+		for _, c := range spoils {
+			if c.spoil == "" {
+				d.convert()
+				continue
+			}
 			d.exec(c.spoil)
 			_, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute})
 			wantIs(t, err, store.ErrUnusable)
