@@ -170,6 +170,13 @@ type MigrateRequest struct {
 	// see Partitioner. Writers and relays go on meanwhile. There is no way back.
 	// A store that has no partitions refuses it with an UnusableError.
 	Partition bool
+	// Wait is how long a step goes on asking for a lock that other transactions
+	// hold, a moment at a time, before it ends in a *BusyError; 0: two minutes,
+	// below 0: it asks once. Stores that lock otherwise pay no heed to it.
+	Wait time.Duration
+	// Waiting is told after a second and then every 5 s whom a step waits for, by
+	// the goroutine that called Migrate; may be nil.
+	Waiting func(*BusyError)
 }
 
 // Notify is what MigrateRequest.Notify can be.

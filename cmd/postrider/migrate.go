@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -34,6 +35,7 @@ func (a *app) migrateCommand() *cobra.Command {
 		rolePrefix       string
 		notify           string
 		to               int
+		wait             time.Duration
 	)
 	up := func(cmd *cobra.Command, _ []string) error {
 		if to < 0 {
@@ -45,11 +47,15 @@ func (a *app) migrateCommand() *cobra.Command {
 		if notify != "" && notify != string(store.NotifyOn) && notify != string(store.NotifyOff) {
 			return usagef("notify is %q: use on or off", notify)
 		}
+		if wait < 0 {
+			return usagef("wait is %s: use 0 for one try", wait)
+		}
 		if rolePrefix != "" && !roles {
 			return usagef("--role-prefix goes with --roles")
 		}
 		return a.migrate(cmd, store.MigrateRequest{
 			Target: to, DryRun: dryRun, Adopt: adopt, Actor: a.actor(), Roles: roles, RolePrefix: rolePrefix, Partition: partition,
+			Notify: store.Notify(notify), Wait: onceAtLeast(wait),
 		}, printSQL)
 	}
 	cmd := &cobra.Command{
@@ -67,6 +73,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	fs.BoolVar(&printSQL, "print-sql", false, "print the statements, change nothing")
 	fs.IntVar(&a.set.lanes, "lanes", 0, "lanes of a new outbox, never changed afterwards (default 64)")
 	mark(fs, "lanes")
+	fs.DurationVar(&wait, "wait", 2*time.Minute, "go on asking for so long when other transactions hold a table; writers wait for at most 0.8 s at a time.\n0: ask once")
 	cmd.Flags().BoolVar(&adopt, "adopt", false, "take over an outbox that was dumped and restored into this server,\nor whose sequence was set back while no relay ran")
 	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles writer, relay, reader and admin of the outbox on PostgreSQL, and set what they may do")
 	cmd.Flags().StringVar(&rolePrefix, "role-prefix", "", "begins the names of the roles (default: the schema, so postrider_writer and so on)")
@@ -82,7 +89,7 @@ func (a *app) migrateCommand() *cobra.Command {
 			if !yes && !dryRun && !printSQL {
 				return usagef("this removes the outbox and every message in it: add --yes, or --dry-run to see the steps")
 			}
-			return a.migrate(cmd, store.MigrateRequest{Target: -1, DryRun: dryRun}, printSQL)
+			return a.migrate(cmd, store.MigrateRequest{Target: -1, DryRun: dryRun, Wait: onceAtLeast(wait)}, printSQL)
 		},
 	}
 	down.Flags().BoolVar(&yes, "yes", false, "really remove everything")
@@ -92,6 +99,14 @@ func (a *app) migrateCommand() *cobra.Command {
 	}
 	cmd.AddCommand(upCmd, down, status)
 	return cmd
+}
+
+// onceAtLeast is MigrateRequest.Wait, of which 0 is the default.
+func onceAtLeast(wait time.Duration) time.Duration {
+	if wait == 0 {
+		return -1
+	}
+	return wait
 }
 
 func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL bool) error {
@@ -125,6 +140,7 @@ func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL boo
 		return &store.SchemaError{Schema: a.schemaName(), Have: have, Want: want}
 	}
 	req.Lanes = a.set.lanes
+	req.Waiting = func(b *store.BusyError) { fmt.Fprintf(a.errOut, "postrider: waiting: %v\n", b) }
 	steps, err := st.Migrate(cmd.Context(), req)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)

@@ -3,12 +3,9 @@ package pgstore
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
 )
@@ -52,18 +49,18 @@ FROM {{schema}}.lane_cursor c ORDER BY c.pipe, c.lane`)
 // one is marked so that no transaction id of that one is looked for again; one
 // of this server has its sequence lifted above every row and every cursor, and
 // every reader looks again at what began after its last look.
-func (s *Store) adopt(ctx context.Context, actor string) (*store.Step, error) {
+func (s *Store) adopt(ctx context.Context, req *store.MigrateRequest) (*store.Step, error) {
 	start := time.Now()
 	home := false
 	if err := s.pool.QueryRow(ctx, s.sql.home).Scan(&home); err != nil {
 		return nil, s.wrap("adopt", err)
 	}
-	entry := store.JournalEntry{Actor: cmp.Or(actor, "unknown"), Act: "adopt"}
+	entry := store.JournalEntry{Actor: cmp.Or(req.Actor, "unknown"), Act: "adopt"}
 	var err error
 	if home {
 		err = s.adoptOwn(ctx, entry)
 	} else {
-		err = s.adoptMoved(ctx, entry)
+		err = s.adoptMoved(ctx, req, entry)
 	}
 	if err != nil {
 		return nil, err
@@ -85,11 +82,9 @@ func (s *Store) adoptOwn(ctx context.Context, entry store.JournalEntry) error {
 	return s.wrap("adopt", err)
 }
 
-func (s *Store) adoptMoved(ctx context.Context, entry store.JournalEntry) error {
-	err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
-		if err := s.lockMigration(ctx, tx); err != nil {
-			return err
-		}
+func (s *Store) adoptMoved(ctx context.Context, req *store.MigrateRequest, entry store.JournalEntry) error {
+	// Whoever has inserted must have ended.
+	err := s.whenFree(ctx, req, func(tx pgx.Tx) error {
 		home := false
 		if err := tx.QueryRow(ctx, s.sql.home).Scan(&home); err != nil || home { // another was faster
 			return err
@@ -116,13 +111,5 @@ func (s *Store) adoptMoved(ctx context.Context, entry store.JournalEntry) error 
 		_, err := tx.Exec(ctx, s.sql.adoptRelays)
 		return err
 	})
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "55P03" {
-		return &store.UnusableError{
-			What: fmt.Sprintf("adopt: transactions that wrote into %s.outbox are still open", s.opts.Schema),
-			Fix:  "end them, prepared ones (pg_prepared_xacts) included, and adopt again",
-			Err:  err,
-		}
-	}
 	return s.wrap("adopt", err)
 }

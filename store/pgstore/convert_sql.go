@@ -28,13 +28,16 @@ func (st *statements) convertSQL(q func(string) string) {
 	st.bound = q(boundTable)
 	st.validate = q(`ALTER TABLE {{schema}}.outbox VALIDATE CONSTRAINT outbox_partition_bound`)
 	st.swap = q(strings.Replace(swapTable, "{{ahead}}", strconv.Itoa(partitionsAhead), 1))
-	// Who has locked the outbox, longest first: what a conversion waits for.
-	// Who has locked the outbox, longest first: what a conversion waits for. A
+	// Who keeps session $1 waiting, and at which table; of several the oldest. A
 	// prepared transaction has no process.
-	st.holders = q(`SELECT coalesce(l.pid, 0), coalesce(a.application_name, ''), coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8
-FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-WHERE l.relation = '{{schema}}.outbox'::regclass AND l.granted AND l.mode <> 'AccessShareLock' AND l.pid IS DISTINCT FROM pg_backend_pid()
-ORDER BY 3 DESC LIMIT 5`)
+	st.inTheWay = `WITH me AS MATERIALIZED (SELECT l.relation, pg_blocking_pids($1::integer) AS pids FROM pg_locks l
+  WHERE l.pid = $1::integer AND NOT l.granted LIMIT 1)
+SELECT coalesce((SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = me.relation), 'the schema'),
+ b.pid, coalesce(a.application_name, ''), coalesce(x.gid, ''), coalesce(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, x.prepared)), 0)::float8
+FROM me CROSS JOIN unnest(me.pids) AS b(pid) LEFT JOIN pg_stat_activity a ON a.pid = b.pid
+LEFT JOIN LATERAL (SELECT p.gid, p.prepared FROM pg_prepared_xacts p JOIN pg_locks t ON t.transactionid = p.transaction AND t.pid IS NULL
+  JOIN pg_locks k ON k.pid IS NULL AND k.virtualtransaction = t.virtualtransaction WHERE b.pid = 0 AND k.relation = me.relation ORDER BY p.prepared LIMIT 1) x ON true
+ORDER BY coalesce(a.xact_start, x.prepared) NULLS LAST LIMIT 1`
 }
 
 // boundTable says which numbers the table that is there will hold when it is the

@@ -20,7 +20,8 @@ func (s *Store) wrap(doing string, err error) error {
 		return nil
 	}
 	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
+	var busy *store.BusyError
+	if !errors.As(err, &pg) || errors.As(err, &busy) {
 		var parse *pgconn.ParseConfigError
 		if errors.As(err, &parse) {
 			return fmt.Errorf("%s: the connection string cannot be read", doing)

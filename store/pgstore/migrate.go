@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -140,7 +141,8 @@ func (s *Store) schemaVersion(ctx context.Context, q querier) (f found, err erro
 // Migrate moves the schema to req.Target, one transaction per step, and
 // returns the steps. Two at once are safe: the second waits for the first and
 // finds nothing to do. Existing tables are never rewritten under a lock that
-// writers would wait for: each step has a lock timeout of 3 s and fails instead.
+// writers would wait for: a step waits for a lock for a moment, lets others work,
+// and asks again, as long as req.Wait says.
 func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.Step, error) {
 	if s.bad != nil {
 		return nil, s.bad
@@ -185,7 +187,7 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 	}
 	var done []store.Step
 	for {
-		step, err := s.migrateOne(ctx, all, target, lanes)
+		step, err := s.migrateOne(ctx, &req, all, target, lanes)
 		if err != nil {
 			return done, err
 		}
@@ -205,14 +207,14 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 // afterSteps does what is no migration and was asked for with one.
 func (s *Store) afterSteps(ctx context.Context, req store.MigrateRequest, done []store.Step) ([]store.Step, error) {
 	if req.Roles {
-		step, err := s.makeRoles(ctx, req.RolePrefix)
+		step, err := s.makeRoles(ctx, &req)
 		if err != nil {
 			return done, err
 		}
 		done = append(done, *step)
 	}
 	if req.Partition {
-		step, err := s.partition(ctx)
+		step, err := s.partition(ctx, &req)
 		if err != nil {
 			return done, err
 		}
@@ -221,28 +223,20 @@ func (s *Store) afterSteps(ctx context.Context, req store.MigrateRequest, done [
 		}
 	}
 	if req.Notify != "" {
-		step, err := s.setNotify(ctx, req.Notify == store.NotifyOn)
+		step, err := s.setNotify(ctx, &req)
 		if err != nil {
 			return done, err
 		}
 		done = append(done, *step)
 	}
 	if req.Adopt {
-		step, err := s.adopt(ctx, req.Actor)
+		step, err := s.adopt(ctx, &req)
 		if err != nil {
 			return done, err
 		}
 		done = append(done, *step)
 	}
 	return done, nil
-}
-
-// lockMigration waits for another migration, and lets this one wait for locks
-// on tables for 3 s at the most.
-func (s *Store) lockMigration(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0)), set_config('lock_timeout', '3s', true),
-		set_config('search_path', 'pg_catalog', true), set_config('idle_in_transaction_session_timeout', '60s', true)`, migrateLock+s.opts.Schema)
-	return err
 }
 
 // plan lists the steps from what is there to target. A newer schema that this
@@ -271,50 +265,38 @@ func plan(all []migration, f found, target int, schema string) ([]store.Step, er
 }
 
 // migrateOne does the next step in a transaction of its own; nil when there is none.
-func (s *Store) migrateOne(ctx context.Context, all []migration, target, lanes int) (step *store.Step, err error) {
+func (s *Store) migrateOne(ctx context.Context, req *store.MigrateRequest, all []migration, target, lanes int) (step *store.Step, err error) {
 	start := time.Now()
-	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}) // what another migration did is seen behind its lock
-	if err != nil {
-		return nil, s.wrap("migrate", err)
-	}
-	defer func() {
-		if rerr := tx.Rollback(context.WithoutCancel(ctx)); rerr != nil && !errors.Is(rerr, pgx.ErrTxClosed) && err == nil {
-			err = s.wrap("migrate", rerr)
+	doing := "migrate"
+	err = s.whenFree(ctx, req, func(tx pgx.Tx) error {
+		step = nil
+		have, err := s.schemaVersion(ctx, tx)
+		if err != nil {
+			return err
 		}
-	}()
-	if err := s.lockMigration(ctx, tx); err != nil {
-		return nil, s.wrap("migrate: wait for another migration", err)
-	}
-	have, err := s.schemaVersion(ctx, tx)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.checkSums(ctx, tx, all, have.version); err != nil {
-		return nil, err
-	}
-	steps, err := plan(all, have, target, s.opts.Schema)
-	if err != nil || len(steps) == 0 {
-		return nil, err
-	}
-	step = &steps[0]
-	m := all[0]
-	for _, c := range all {
-		if c.version == step.Version {
-			m = c
+		if err := s.checkSums(ctx, tx, all, have.version); err != nil {
+			return err
 		}
-	}
-	if _, err := tx.Conn().PgConn().Exec(ctx, s.script(m, step.Down, lanes)).ReadAll(); err != nil {
-		return nil, s.wrap(fmt.Sprintf("migration %d %s", m.version, m.name), err)
-	}
-	if !step.Down {
-		if err := s.grantAgain(ctx, tx); err != nil {
-			return nil, s.wrap(fmt.Sprintf("migration %d %s: grant to the roles", m.version, m.name), err)
+		steps, err := plan(all, have, target, s.opts.Schema)
+		if err != nil || len(steps) == 0 {
+			return err
 		}
+		step = &steps[0]
+		m := all[slices.IndexFunc(all, func(m migration) bool { return m.version == step.Version })]
+		doing = fmt.Sprintf("migration %d %s", m.version, m.name)
+		if _, err := tx.Conn().PgConn().Exec(ctx, s.script(m, step.Down, lanes)).ReadAll(); err != nil || step.Down {
+			return err
+		}
+		return s.grantAgain(ctx, tx)
+	})
+	switch {
+	case errors.Is(err, store.ErrSchema), errors.Is(err, store.ErrUnusable):
+		return nil, err
+	case err != nil:
+		return nil, s.wrap(doing, err)
+	case step != nil:
+		step.Took = time.Since(start)
 	}
-	if err := tx.Commit(ctx); err != nil {
-		return nil, s.wrap("migrate: commit", err)
-	}
-	step.Took = time.Since(start)
 	return step, nil
 }
 

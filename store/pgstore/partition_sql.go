@@ -2,8 +2,8 @@ package pgstore
 
 // partitionStatements are the texts of conversion and of partitions.
 type partitionStatements struct {
-	kind, obstacles, bound, validate, swap, holders string // convert
-	note, make, roll, drop, partitions              string
+	kind, obstacles, bound, validate, swap, inTheWay string // convert
+	note, make, roll, drop, partitions               string
 }
 
 // partitionSQL holds the texts of what keeps partitions. The work is done by

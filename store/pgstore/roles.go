@@ -176,16 +176,13 @@ func (s *Store) RolesSQL(prefix string) (string, error) {
 }
 
 // makeRoles does what MigrateRequest.Roles asks for.
-func (s *Store) makeRoles(ctx context.Context, prefix string) (*store.Step, error) {
+func (s *Store) makeRoles(ctx context.Context, req *store.MigrateRequest) (*store.Step, error) {
 	start := time.Now()
-	text, err := s.RolesSQL(prefix)
+	text, err := s.RolesSQL(req.RolePrefix)
 	if err != nil {
 		return nil, err
 	}
-	err = s.lookingAnew(ctx, func(tx pgx.Tx) error {
-		if err := s.lockMigration(ctx, tx); err != nil {
-			return err
-		}
+	err = s.whenFree(ctx, req, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, text)
 		return err
 	})
@@ -193,7 +190,7 @@ func (s *Store) makeRoles(ctx context.Context, prefix string) (*store.Step, erro
 	if errors.As(err, &pg) && pg.Code == "42501" && strings.Contains(pg.Message, "create role") {
 		return nil, &store.UnusableError{
 			What: "make roles: " + pg.Message,
-			Fix:  "let a role with CREATEROLE run: " + s.createRoles(prefix) + " Then migrate again, or grant all of it by `postrider migrate --roles --print-sql`",
+			Fix:  "let a role with CREATEROLE run: " + s.createRoles(req.RolePrefix) + " Then migrate again, or grant all of it by `postrider migrate --roles --print-sql`",
 			Err:  err,
 		}
 	}

@@ -192,21 +192,14 @@ CREATE OR REPLACE TRIGGER postrider_wake AFTER INSERT ON %[1]s.outbox FOR EACH S
 }
 
 // setNotify does what MigrateRequest.Notify asks for.
-func (s *Store) setNotify(ctx context.Context, on bool) (*store.Step, error) {
+func (s *Store) setNotify(ctx context.Context, req *store.MigrateRequest) (*store.Step, error) {
 	start := time.Now()
-	err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
-		if err := s.lockMigration(ctx, tx); err != nil {
-			return err
-		}
-		_, err := tx.Conn().PgConn().Exec(ctx, s.notifySQL(on)).ReadAll()
+	err := s.whenFree(ctx, req, func(tx pgx.Tx) error {
+		_, err := tx.Conn().PgConn().Exec(ctx, s.notifySQL(req.Notify == store.NotifyOn)).ReadAll()
 		return err
 	})
 	if err != nil {
 		return nil, s.wrap("set whether writers notify", err)
 	}
-	word := store.NotifyOff
-	if on {
-		word = store.NotifyOn
-	}
-	return &store.Step{Version: Version, Name: "notify " + string(word), Took: time.Since(start)}, nil
+	return &store.Step{Version: Version, Name: "notify " + string(req.Notify), Took: time.Since(start)}, nil
 }

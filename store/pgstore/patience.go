@@ -1,0 +1,105 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/store"
+)
+
+const (
+	// A change of a table asks for a lock that writers then wait behind: for a
+	// moment at first, and never for longer than lockMost.
+	lockFirst = 50 * time.Millisecond
+	lockMost  = 800 * time.Millisecond
+	// migratePatience is how long it goes on asking when its request does not say.
+	migratePatience = 2 * time.Minute
+	// tellAfter and tellEvery are when it says whom it waits for.
+	tellAfter = time.Second
+	tellEvery = 5 * time.Second
+)
+
+// whenFree runs work in a transaction, alone among migrations, again and again
+// while others hold a lock that it needs, and asks longer each time. What it has
+// not got when the patience of req is over ends in a *store.BusyError.
+func (s *Store) whenFree(ctx context.Context, req *store.MigrateRequest, work func(pgx.Tx) error) error {
+	wait, limit := lockFirst, req.Wait
+	if limit == 0 {
+		limit = migratePatience
+	}
+	var until, told time.Time
+	for {
+		busy := &store.BusyError{Table: s.opts.Schema + ".outbox"}
+		err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
+			if err := s.lockMigration(ctx, tx, wait); err != nil {
+				return err
+			}
+			watched, end := context.WithCancel(ctx)
+			seen := make(chan store.BusyError, 1)
+			go func() { seen <- s.inTheWay(watched, tx.Conn().PgConn().PID(), *busy, wait/4) }()
+			err := work(tx)
+			end()
+			*busy = <-seen
+			return err
+		})
+		if !locked(err) {
+			return err
+		}
+		now := time.Now()
+		if busy.Err = err; until.IsZero() {
+			until, told = now.Add(limit), now.Add(tellAfter-tellEvery)
+		}
+		if !now.Before(until) {
+			return busy
+		}
+		if req.Waiting != nil && now.Sub(told) >= tellEvery {
+			told = now
+			req.Waiting(busy)
+		}
+		// As long as it kept others waiting, it lets them work.
+		if err := pause(ctx, wait+rand.N(wait)); err != nil {
+			return errors.Join(err, busy)
+		}
+		wait = min(2*wait, lockMost)
+	}
+}
+
+// lockMigration waits for another migration, and lets this one wait so long for
+// locks on tables.
+func (s *Store) lockMigration(ctx context.Context, tx pgx.Tx, wait time.Duration) error {
+	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0)), set_config('lock_timeout', $2, true),
+ set_config('search_path', 'pg_catalog', true), set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '60s', true)`,
+		migrateLock+s.opts.Schema, wait.String())
+	return err
+}
+
+// inTheWay looks until ctx ends who keeps a session of this server waiting, and
+// returns whom it saw last.
+func (s *Store) inTheWay(ctx context.Context, pid uint32, seen store.BusyError, every time.Duration) store.BusyError {
+	for pause(ctx, every) == nil {
+		var now store.BusyError
+		var age float64
+		err := s.pool.QueryRow(ctx, s.sql.inTheWay, pid).Scan(&now.Table, &now.PID, &now.Application, &now.Prepared, &age)
+		if err == nil {
+			now.Age = seconds(age)
+			seen = now
+		} // nobody, or it cannot be seen
+	}
+	return seen
+}
+
+// pause sleeps unless ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
