@@ -51,23 +51,33 @@ func (k *Keeper) partitioned(ctx context.Context) (bool, error) {
 	return len(p.List) > 0, err
 }
 
+func (k *Keeper) tendRequest() store.TendRequest {
+	req := store.TendRequest{OlderThan: k.opts.OlderThan, KeepBytes: k.opts.MaxBytes, OnlyEmpty: k.opts.Archive != nil}
+	if k.opts.Off {
+		req.OlderThan, req.KeepBytes = -1, 0
+	}
+	return req
+}
+
 // tend makes, changes and drops partitions, and says what is wrong with them.
 func (k *Keeper) tend(ctx context.Context, done *Swept) error {
 	if k.parts == nil {
 		return nil
 	}
-	req := store.TendRequest{OlderThan: k.opts.OlderThan, KeepBytes: k.opts.MaxBytes, OnlyEmpty: k.opts.Archive != nil}
-	if k.opts.Off {
-		req.OlderThan, req.KeepBytes = -1, 0
-	}
+	req := k.tendRequest()
 	t, err := Tend(ctx, k.parts, req)
+	if err != nil { // what they have come to meanwhile
+		if p, perr := k.parts.Partitions(ctx); perr == nil {
+			t.Partitions = p
+		}
+	}
 	done.Tended = t
 	done.Rows += t.Rows
 	log, before := k.opts.Logger, ""
 	k.note(func(s *KeeperStats) {
 		before = s.Partitions.Alarm()
 		s.Removed += t.Rows
-		if err == nil {
+		if err == nil || len(t.List) > 0 {
 			s.Partitions = t.Partitions
 		}
 	})
@@ -78,7 +88,7 @@ func (k *Keeper) tend(ctx context.Context, done *Swept) error {
 		log.InfoContext(ctx, "partitions were dropped", "partitions", t.Dropped, "rows", t.Rows)
 	}
 	switch alarm := t.Alarm(); {
-	case err != nil:
+	case err != nil && len(t.List) == 0:
 	case alarm != "" && alarm != before:
 		log.ErrorContext(ctx, "the partitions of the outbox need a person", "what", alarm)
 	case alarm == "" && before != "":

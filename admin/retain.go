@@ -175,6 +175,9 @@ func (k *Keeper) Sweep(ctx context.Context) (Swept, error) {
 	done.Lanes = map[store.Lane]int64{}
 	if !k.opts.Off {
 		if err := k.sweepRows(ctx, &done); err != nil || done.Runner != "" {
+			if done.Runner != "" { // that one tells of the partitions
+				k.note(func(s *KeeperStats) { s.Partitions = store.Partitions{} })
+			}
 			return done, err
 		}
 	}
@@ -240,12 +243,26 @@ func (k *Keeper) batches(ctx context.Context, req store.PruneRequest, done *Swep
 }
 
 // Due counts what a sweep would remove, as of the last look at the books. A
-// payload that goes with its row counts on both sides.
+// payload that goes with its row counts on both sides. Of an outbox in partitions
+// these are the rows of the partitions that would go, and Bytes is 0.
 func (k *Keeper) Due(ctx context.Context) (Swept, error) {
 	req := k.request()
 	req.DryRun = true
+	parted, err := k.partitioned(ctx)
+	if err != nil {
+		return Swept{}, err
+	}
+	if parted = parted && k.opts.Archive == nil; parted {
+		req.Lanes = []store.Lane{} // only who holds rows back
+	}
 	p, err := k.r.Prune(ctx, req)
 	due := Swept{Rows: p.Rows, Bytes: p.Bytes, Lanes: p.Lanes, Held: p.Held}
+	if err == nil && parted {
+		tend := k.tendRequest()
+		tend.DryRun = true
+		due.Tended, err = k.parts.Tend(ctx, tend)
+		due.Rows += due.Tended.Rows
+	}
 	if err != nil || k.opts.Payloads <= 0 {
 		return due, err
 	}

@@ -38,6 +38,9 @@ type TendRequest struct {
 	// OnlyEmpty keeps partitions that have rows: somebody else removes these one
 	// by one, after having archived them.
 	OnlyEmpty bool
+	// DryRun changes nothing and answers with what would be dropped. With
+	// OnlyEmpty that is not counted.
+	DryRun bool
 }
 
 // Tended is what one call did.

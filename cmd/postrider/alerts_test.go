@@ -56,6 +56,15 @@ func (orderly) Audit(context.Context, store.AuditRequest) (store.Books, error) {
 	return store.Books{At: time.Now()}, nil
 }
 
+func (orderly) Partitions(context.Context) (store.Partitions, error) {
+	return store.Partitions{List: make([]store.Partition, 3), Ahead: 2, Room: 3 * store.LowRoom}, nil
+}
+
+func (o orderly) Tend(ctx context.Context, _ store.TendRequest) (t store.Tended, err error) {
+	t.Partitions, err = o.Partitions(ctx)
+	return t, err
+}
+
 // Every series that a rule asks for is one that the relay serves.
 func TestMetricsServeWhatTheRulesAsk(t *testing.T) {
 	st := memstore.New(memstore.Options{})

@@ -6,16 +6,23 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/relay"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/memstore"
 )
 
 // enqueued writes n messages of n keys.
@@ -146,4 +153,103 @@ func TestRelayKeepsHouse(t *testing.T) {
 	if owner := ask(t, st, `SELECT owner FROM postrider.retention`); owner != "" {
 		t.Errorf("the lease of retention was left with %q", owner)
 	}
+}
+
+// What the housekeeping serves to those who watch it: rows that a pipe holds
+// back, above the cap and not.
+func TestHousekeepingMetrics(t *testing.T) {
+	st := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	mustCLI(t, "", "pipe", "add", "still", "--from", "beginning", "--store", st)
+	enqueued(t, st, 40)
+	serves := func(want []string, args ...string) {
+		t.Helper()
+		p := launch(t, append([]string{"relay", "--store", st, "--broker", "memory:", "--listen", "127.0.0.1:0", "--audit-every", "100ms"}, args...)...)
+		until(t, "the metrics are there", p, func() bool {
+			text := p.scrape()
+			return !slices.ContainsFunc(want, func(line string) bool { return !regexp.MustCompile(`(?m)^` + line + `$`).MatchString(text) })
+		})
+		p.stop()
+	}
+	serves([]string{
+		`postrider_retention_held_over 1`, `postrider_retention_held_rows{by="still"} 40`, `postrider_retention_held_bytes{by="still"} [1-9][0-9]{3,}`,
+		`postrider_retention_removed_total 0`,
+	}, "--retention", "0s", "--hold-max-rows", "39")
+	serves([]string{`postrider_retention_held_over 0`, `postrider_retention_held_rows{by="still"} 40`}, "--retention", "0s", "--hold-max-rows", "40")
+}
+
+// troubled is an outbox in partitions of which nobody makes any, and whose
+// payloads go before their rows.
+type troubled struct{ orderly }
+
+func (troubled) Prune(_ context.Context, req store.PruneRequest) (p store.Pruned, err error) {
+	if req.Payloads {
+		p.Rows = 40
+	}
+	return p, nil
+}
+
+func (troubled) Partitions(context.Context) (store.Partitions, error) {
+	return store.Partitions{List: make([]store.Partition, 5), Room: 3 * store.LowRoom}, nil
+}
+
+func (troubled) Tend(context.Context, store.TendRequest) (store.Tended, error) {
+	return store.Tended{}, errors.New("permission denied")
+}
+
+// Housekeeping that fails tells of the partitions as they are; one that another
+// process has taken over tells of none.
+func TestHousekeepingMetricsOfTrouble(t *testing.T) {
+	k := admin.NewKeeper(troubled{}, &admin.KeeperOptions{OlderThan: time.Hour})
+	if _, err := k.Sweep(t.Context()); err == nil {
+		t.Error("the sweep did not fail")
+	}
+	serves := func(k *admin.Keeper) string {
+		st := memstore.New(memstore.Options{})
+		m := newMetrics(st, map[string]string{"pipe": "main"}, time.Second)
+		m.of(relay.New(st, membroker.New(nil).Sink(), nil))
+		m.keep(k, map[string]string{"relay": "shop"})
+		w := httptest.NewRecorder()
+		metricsHandler([]*unit{{meter: m}}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		return w.Body.String()
+	}
+	for _, line := range []string{`postrider_partitions{relay="shop"} 5`, `postrider_partitions_ahead{relay="shop"} 0`, `postrider_partitions_alarm{relay="shop"} 1`} {
+		if text := serves(k); !strings.Contains(text, "\n"+line+"\n") {
+			t.Errorf("%q is not served:\n%s", line, text)
+		}
+	}
+	k = admin.NewKeeper(emptying{}, &admin.KeeperOptions{OlderThan: time.Hour, Payloads: time.Minute})
+	if _, err := k.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if text := serves(k); !strings.Contains(text, `postrider_retention_emptied_total{relay="shop"} 40`) || !strings.Contains(text, `postrider_partitions{relay="shop"} 3`) {
+		t.Error(text)
+	}
+	o := &taken{}
+	k = admin.NewKeeper(o, &admin.KeeperOptions{OlderThan: time.Hour})
+	for _, other := range []string{"", "another"} {
+		o.runner = other
+		if _, err := k.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := serves(k); strings.Contains(text, "postrider_partitions") {
+		t.Error(text)
+	}
+}
+
+// emptying has payloads to remove, in partitions that are in order.
+type emptying struct{ orderly }
+
+func (emptying) Prune(ctx context.Context, req store.PruneRequest) (store.Pruned, error) {
+	return troubled{}.Prune(ctx, req)
+}
+
+// taken has another runner, once there is one.
+type taken struct {
+	orderly
+	runner string
+}
+
+func (o *taken) Prune(context.Context, store.PruneRequest) (store.Pruned, error) {
+	return store.Pruned{Runner: o.runner}, nil
 }

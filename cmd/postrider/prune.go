@@ -140,12 +140,16 @@ func (a *app) printSwept(s admin.Swept, dry bool) error {
 			row(w, "runner", "another one is at work: "+visible(s.Runner, ""))
 			return
 		}
-		row(w, what, fmt.Sprintf("%d rows, %d bytes of payload", s.Rows, s.Bytes))
+		if len(s.Tended.List) > 0 && s.Bytes == 0 { // tables go, nobody counts their payloads
+			row(w, what, fmt.Sprintf("%d rows with %d partitions", s.Rows, s.Tended.Dropped))
+		} else {
+			row(w, what, fmt.Sprintf("%d rows, %d bytes of payload", s.Rows, s.Bytes))
+		}
 		if s.Emptied > 0 {
 			row(w, what, fmt.Sprintf("payloads of %d rows, %d bytes", s.Emptied, s.EmptiedBytes))
 		}
-		if s.Tended.Dropped > 0 {
-			row(w, "dropped", fmt.Sprintf("%d partitions, with them", s.Tended.Dropped))
+		if s.Tended.HeldBy != "" {
+			row(w, "held", "the next partition that is old enough, by "+visible(s.Tended.HeldBy, ""))
 		}
 		if s.Held.Pipe != "" {
 			row(w, "held", fmt.Sprintf("%d rows, about %d bytes, which pipe %s has not settled", s.Held.Rows, s.Held.Bytes, visible(s.Held.Pipe, "")))

@@ -78,6 +78,9 @@ func (s *Store) Tend(ctx context.Context, req store.TendRequest) (store.Tended, 
 	if t.Partitions, err = s.partitions(ctx, s.pool); err != nil || len(t.List) == 0 {
 		return t, s.wrap("tend the partitions", err)
 	}
+	if req.DryRun {
+		return t, s.wrap("look what is due to the partitions", s.due(ctx, req, &t))
+	}
 	err = s.makeAhead(ctx, &t)
 	// Where nothing is dropped there is no need for another one.
 	if err == nil && (req.OlderThan >= 0 || req.Every > 0) && len(t.List)+t.Made < store.MaxPartitions {
@@ -93,6 +96,19 @@ func (s *Store) Tend(ctx context.Context, req store.TendRequest) (store.Tended, 
 		t.Partitions, err = s.partitions(ctx, s.pool)
 	}
 	return t, s.wrap("tend the partitions", err)
+}
+
+// due counts what would be dropped.
+func (s *Store) due(ctx context.Context, req store.TendRequest, t *store.Tended) error {
+	if req.OlderThan < 0 || req.OnlyEmpty {
+		return nil
+	}
+	return s.lookingAnew(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT set_config('statement_timeout', '10min', true)`); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, s.sql.dropDue, req.OlderThan, req.KeepBytes).Scan(&t.Dropped, &t.Rows, &t.HeldBy)
+	})
 }
 
 func (s *Store) makeAhead(ctx context.Context, t *store.Tended) error {

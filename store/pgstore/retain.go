@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
@@ -58,6 +60,14 @@ func (s *Store) Prune(ctx context.Context, req store.PruneRequest) (store.Pruned
 		err = p.archive(ctx)
 	default:
 		err = p.transaction(ctx, p.batch)
+	}
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "42501" && !strings.Contains(pg.Message, "row-level security") {
+		return p.out, &store.UnusableError{
+			What: "prune: " + pg.Message,
+			Fix:  fmt.Sprintf("rows are removed by the role %s_relay (`postrider migrate --roles`), which a person may be granted too", s.opts.Schema),
+			Err:  err,
+		}
 	}
 	return p.out, s.wrap("prune", err)
 }
@@ -255,6 +265,26 @@ func (p *pruning) sawPage(lane store.Lane, seen, last int64) {
 
 // due counts instead of removing.
 func (p *pruning) due(ctx context.Context, tx pgx.Tx) error {
+	if err := p.countDue(ctx, tx); err != nil {
+		return err
+	}
+	if p.req.MaxBytes > 0 {
+		present, err := p.size(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if excess := present - p.req.MaxBytes/max(p.rowBytes, 1); excess > p.out.Rows { // more than are old
+			p.age = 0
+			if err := p.countDue(ctx, tx); err != nil {
+				return err
+			}
+			p.share(excess)
+		}
+	}
+	return p.held(ctx, tx)
+}
+
+func (p *pruning) countDue(ctx context.Context, tx pgx.Tx) error {
 	text := p.store.sql.pruneDue
 	if p.req.Payloads {
 		text = p.store.sql.emptyDue
@@ -263,7 +293,8 @@ func (p *pruning) due(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	p.out.Lanes = map[store.Lane]int64{}
+	defer rows.Close()
+	p.out.Lanes, p.out.Rows, p.out.Bytes = map[store.Lane]int64{}, 0, 0
 	for rows.Next() {
 		var lane store.Lane
 		var n, bytes int64
@@ -274,10 +305,19 @@ func (p *pruning) due(ctx context.Context, tx pgx.Tx) error {
 		p.out.Rows += n
 		p.out.Bytes += bytes
 	}
-	if err := rows.Err(); err != nil {
-		return err
+	return rows.Err()
+}
+
+// share says of what could go that so many rows do, of each lane its part.
+func (p *pruning) share(n int64) {
+	if n >= p.out.Rows {
+		return
 	}
-	return p.held(ctx, tx)
+	part := float64(n) / float64(p.out.Rows)
+	for lane, rows := range p.out.Lanes {
+		p.out.Lanes[lane] = int64(float64(rows) * part)
+	}
+	p.out.Rows, p.out.Bytes = n, int64(float64(p.out.Bytes)*part)
 }
 
 // held says, at the end of a sweep, who holds most rows back, and keeps it where

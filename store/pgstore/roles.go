@@ -67,11 +67,11 @@ func grants() []grant {
 		{"audit", "", work, see, "SELECT; INSERT"}, // by its trigger, nothing that is younger than a week is deleted
 		{"hold", "", all, see, all},
 		{"repair", "", "SELECT; INSERT; UPDATE", see, all},
-		{"retention", "", "SELECT; UPDATE", see, see},
+		{"retention", "", "SELECT; UPDATE", see, see}, // who removes rows of the outbox is the relay, so that no person does it by hand
 		{"keeper", "", see, see, see},
-		{"book", "", "SELECT; INSERT; UPDATE", see, see},
-		{"book_cursor", "", "SELECT; UPDATE", see, see},
-		{"book_lane", "", "SELECT; UPDATE", see, see},
+		{"book", "", "SELECT; INSERT; UPDATE", see, "SELECT; INSERT; UPDATE"},
+		{"book_cursor", "", "SELECT; UPDATE", see, "SELECT; UPDATE"},
+		{"book_lane", "", "SELECT; UPDATE", see, "SELECT; UPDATE"},
 		{"strict_topic", "", see, see, see},
 		{"key_version", "", see, see, see},
 		{"strict_number", "", "", "", ""}, // called by its trigger
@@ -82,6 +82,7 @@ func grants() []grant {
 		{"partition_make", "", "EXECUTE", "", "EXECUTE"},
 		{"partition_roll", "", "EXECUTE", "", "EXECUTE"},
 		{"partition_drop", "", "EXECUTE", "", "EXECUTE"},
+		{"partition_due", "", "EXECUTE", "", "EXECUTE"},
 		{"partition_holder", "", "", "", ""}, // called by partition_drop
 		{"partition_book", "", "", "", ""},
 		{"lane_cursor", "", see, see, see},

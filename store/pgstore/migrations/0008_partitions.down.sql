@@ -1,5 +1,6 @@
 -- A partitioned outbox stays one: without these nobody makes or drops partitions.
 DROP FUNCTION {{schema}}.partition_drop(interval, boolean, integer);
+DROP FUNCTION {{schema}}.partition_due(interval, bigint);
 DROP FUNCTION {{schema}}.partition_book(bigint);
 DROP FUNCTION {{schema}}.partition_holder(bigint);
 DROP FUNCTION {{schema}}.partition_roll(interval, bigint);

@@ -200,6 +200,35 @@ BEGIN
 END;
 $$;
 
+-- What partition_drop would drop now, and how many rows with it, one partition
+-- after the other; keep above 0: also before their time while all partitions
+-- take more bytes. It locks nothing, so it may be wrong in a moment.
+CREATE FUNCTION {{schema}}.partition_due(older interval, keep bigint, OUT victims integer, OUT doomed bigint, OUT held_by text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    p     record;
+    bytes bigint;
+    below bigint := -9223372036854775808;
+    rows  bigint;
+BEGIN
+    victims := 0;
+    doomed := 0;
+    SELECT sum(pg_total_relation_size(l.leaf)) INTO bytes FROM {{schema}}.partition_list() l;
+    FOR p IN SELECT l.leaf, l.above, k.closed_at FROM {{schema}}.partition k JOIN {{schema}}.partition_list() l USING (number)
+        WHERE k.closed_at IS NOT NULL AND l.number < {{schema}}.partition_now() ORDER BY l.number
+    LOOP
+        EXIT WHEN p.closed_at > clock_timestamp() - older AND NOT (keep > 0 AND bytes > keep);
+        held_by := {{schema}}.partition_holder(p.above);
+        EXIT WHEN held_by IS NOT NULL;
+        EXECUTE format('SELECT count(*) FROM {{schema}}.outbox o WHERE o.seq >= %s AND o.seq < %s', below, p.above) INTO rows;
+        victims := victims + 1;
+        doomed := doomed + rows;
+        bytes := bytes - pg_total_relation_size(p.leaf);
+        below := p.above;
+    END LOOP;
+END;
+$$;
+
 -- Who has not settled every row below a number, or NULL: a pipe, or in
 -- parentheses what makes "settled" mean nothing. A row behind a cursor whose
 -- transaction began after the cursor's last look comes from a sequence that was
@@ -265,4 +294,4 @@ END;
 $$;
 
 REVOKE ALL ON FUNCTION {{schema}}.partition_note(), {{schema}}.partition_make(integer), {{schema}}.partition_roll(interval, bigint),
-    {{schema}}.partition_drop(interval, boolean, integer), {{schema}}.partition_holder(bigint), {{schema}}.partition_book(bigint) FROM PUBLIC;
+    {{schema}}.partition_drop(interval, boolean, integer), {{schema}}.partition_due(interval, bigint), {{schema}}.partition_holder(bigint), {{schema}}.partition_book(bigint) FROM PUBLIC;
