@@ -28,8 +28,11 @@ const (
 // not got when the patience of req is over ends in a *store.BusyError.
 func (s *Store) whenFree(ctx context.Context, req *store.MigrateRequest, work func(pgx.Tx) error) error {
 	wait, limit := lockFirst, req.Wait
-	if limit == 0 {
+	switch {
+	case limit == 0:
 		limit = migratePatience
+	case limit < 0:
+		wait = lockMost
 	}
 	var until, told time.Time
 	for {
