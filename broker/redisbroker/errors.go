@@ -1,0 +1,83 @@
+package redisbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/postrider/postrider/broker"
+)
+
+// errors that the sink finds by itself.
+var (
+	errNoStream = errors.New("the stream is not there, and create=off")
+	errTooLarge = errors.New("the message is too large")
+	errShort    = errors.New("not enough copies were confirmed in time")
+)
+
+// code is the first word of what a server answers, which is in capital letters.
+func code(text string) string {
+	word, _, _ := strings.Cut(text, " ")
+	for _, c := range word {
+		if (c < 'A' || c > 'Z') && c != '_' {
+			return "ERR"
+		}
+	}
+	return word
+}
+
+// cause is why a transaction was not executed, if EXEC says so:
+// "EXECABORT Transaction discarded because of: OOM command not allowed ...".
+func cause(err error) string {
+	text := err.Error()
+	if _, why, ok := strings.Cut(text, "because of: "); ok {
+		return why
+	}
+	return text
+}
+
+// refused classifies a server's answer to a command that was not executed. Only
+// what names one stream has it as destination.
+func refused(err error, stream string) error {
+	text := cause(err)
+	c := code(text)
+	switch c {
+	case "OOM":
+		return broker.Throttled(fmt.Errorf("%w: the server is at its maxmemory; raise it, or let consumers delete what they have read", err), c, "", 0)
+	case "WRONGTYPE":
+		return broker.Outage(fmt.Errorf("%w: the key holds something that is not a stream", err), c, stream)
+	case "NOPERM":
+		return broker.Outage(fmt.Errorf("%w: give the user the command and the key by ACL SETUSER (+xadd +multi +exec ~%s)", err, stream), c, stream)
+	case "NOAUTH", "WRONGPASS":
+		return broker.Outage(fmt.Errorf("%w: set user and password in the broker's URL, or password-file", err), c, "")
+	case "MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN":
+		return broker.Outage(fmt.Errorf("%w: this is a node of Redis Cluster, which is not supported", err), c, "")
+	}
+	// READONLY (a replica), LOADING, MASTERDOWN, NOREPLICAS, MISCONF (the disk),
+	// BUSY (a script) and whatever else: it is not about one message, since all
+	// commands are of one form and their sizes were looked at.
+	return broker.Outage(err, c, "")
+}
+
+// elsewhere reports answers after which another server may be the primary.
+func elsewhere(c string) bool {
+	switch c {
+	case "READONLY", "LOADING", "MASTERDOWN":
+		return true
+	}
+	return false
+}
+
+// lost classifies the error of a connection.
+func lost(ctx context.Context, sent bool, err error) error {
+	switch {
+	case isReply(err): // to the greeting: HELLO, AUTH, SELECT
+		return refused(err, "")
+	case sent:
+		return broker.Unknown(err, "", "")
+	case ctx.Err() != nil:
+		return broker.Unknown(fmt.Errorf("not sent: %w", err), "", "")
+	}
+	return broker.Outage(err, "", "")
+}

@@ -1,0 +1,176 @@
+package redisbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/postrider/postrider/broker/internal/brokerurl"
+)
+
+// Open makes a sink of a URL such as
+//
+//	redis://[USER:PASSWORD@]HOST[:PORT][,HOST...][/DB]?stream-prefix=events:&maxlen=~1000000
+//	rediss://...            the same with TLS
+//
+// Of several hosts one is used at a time; when it cannot be reached or says that
+// it is a replica, the next one is tried. The parameters are those of SinkOptions:
+//
+//	stream-prefix=TEXT  partitions=N   create=on|off   dedup=on|off
+//	maxlen=N|~N         max-age=DURATION               (trim; ~: faster, keeps a few more)
+//	replicas=N          synced=true|false              (WAIT, WAITAOF)
+//	durable=any|everysec|always                        (what Probe demands)
+//	max-message=BYTES   timeout=DURATION
+//
+// and password-file, password-env, tls, tls-ca, tls-cert, tls-key, tls-server-name.
+// Passwords and certificates in files are read again at each new connection.
+//
+// An unreachable server is no error here: Deliver answers with an outage. Errors
+// do not repeat the URL. log may be nil. Close the sink.
+func Open(rawURL string, log *slog.Logger) (*Sink, error) {
+	client, u, turn, err := parseURL(rawURL)
+	if err != nil {
+		return nil, fmt.Errorf("redisbroker: open: %w", err)
+	}
+	opts, err := sinkOptions(u)
+	if err != nil {
+		return nil, fmt.Errorf("redisbroker: open: %w", err)
+	}
+	opts.Log = log
+	s, err := NewSink(client, &opts)
+	if err != nil {
+		return nil, err
+	}
+	s.turn = turn
+	return s, nil
+}
+
+// OpenSource makes a source of a URL as Open reads it. The URL's stream-prefix and
+// partitions are used when opts name a Topic and no Streams.
+func OpenSource(rawURL, topic string, opts SourceOptions) (*Source, error) {
+	client, u, turn, err := parseURL(rawURL)
+	if err != nil {
+		return nil, fmt.Errorf("redisbroker: open: %w", err)
+	}
+	sink, err := sinkOptions(u)
+	if err != nil {
+		return nil, fmt.Errorf("redisbroker: open: %w", err)
+	}
+	opts.StreamPrefix = sink.StreamPrefix
+	opts.Streams = Streams(sink.StreamPrefix+topic, sink.Partitions)
+	s, err := NewSource(client, opts)
+	if err != nil {
+		return nil, err
+	}
+	s.turn = turn
+	return s, nil
+}
+
+// Streams are the streams of a topic, behind its prefix.
+func Streams(name string, partitions int) []string {
+	if partitions <= 1 {
+		return []string{name}
+	}
+	all := make([]string, partitions)
+	for n := range all {
+		all[n] = partition(name, n)
+	}
+	return all
+}
+
+func parseURL(rawURL string) (*redis.Options, *brokerurl.URL, func(), error) {
+	u, err := brokerurl.Parse(rawURL, brokerurl.Spec{
+		Schemes: map[string]bool{"redis": false, "rediss": true}, Port: "6379", Path: true,
+		Params: []string{
+			"stream-prefix", "partitions", "create", "dedup", "maxlen", "max-age",
+			"replicas", "synced", "durable", "max-message", "timeout",
+		},
+	})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	client := &redis.Options{Addr: u.Hosts[0]}
+	if path := strings.TrimSuffix(u.Path, "/"); path != "" {
+		if client.DB, err = strconv.Atoi(path); err != nil || client.DB < 0 {
+			return nil, nil, nil, errors.New("behind the hosts may stand the number of a database only")
+		}
+	}
+	if u.Password != nil {
+		client.CredentialsProviderContext = func(ctx context.Context) (string, string, error) {
+			password, err := u.Password(ctx)
+			return u.User, password, err
+		}
+	}
+	var at atomic.Uint32
+	turn := func() { at.Add(1) }
+	client.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		now := at.Load()
+		addr := u.Hosts[int(now)%len(u.Hosts)]
+		conn, err := dial(ctx, u, network, addr)
+		if err != nil {
+			at.CompareAndSwap(now, now+1)
+		}
+		return conn, err
+	}
+	return client, u, turn, nil
+}
+
+func dial(ctx context.Context, u *brokerurl.URL, network, addr string) (net.Conn, error) {
+	if u.TLS != nil {
+		return u.TLS.DialContext(ctx, network, addr)
+	}
+	d := net.Dialer{KeepAlive: 15 * time.Second}
+	return d.DialContext(ctx, network, addr)
+}
+
+func sinkOptions(u *brokerurl.URL) (o SinkOptions, err error) {
+	o.StreamPrefix = u.Param("stream-prefix")
+	for name, to := range map[string]*int{"partitions": &o.Partitions, "replicas": &o.Replicas, "max-message": &o.MaxMessageBytes} {
+		if u.Has(name) {
+			if *to, err = strconv.Atoi(u.Param(name)); err != nil || *to < 1 {
+				return o, fmt.Errorf("%s must be a number above 0", name)
+			}
+		}
+	}
+	for name, to := range map[string]*time.Duration{"max-age": &o.Trim.MaxAge, "timeout": &o.Timeout} {
+		if u.Has(name) {
+			if *to, err = time.ParseDuration(u.Param(name)); err != nil || *to <= 0 {
+				return o, fmt.Errorf("%s must be a duration such as 24h", name)
+			}
+		}
+	}
+	for name, to := range map[string]*bool{"create": &o.NoCreate, "dedup": &o.NoDedup} {
+		if v := u.Param(name); u.Has(name) {
+			if v != "on" && v != "off" {
+				return o, fmt.Errorf("%s must be on or off", name)
+			}
+			*to = v == "off"
+		}
+	}
+	if u.Has("maxlen") {
+		n, about := strings.CutPrefix(u.Param("maxlen"), "~")
+		if o.Trim.MaxLen, err = strconv.ParseInt(n, 10, 64); err != nil || o.Trim.MaxLen < 1 {
+			return o, errors.New("maxlen must be a number above 0, or ~ and a number")
+		}
+		o.Trim.Exact = !about
+	}
+	switch u.Param("durable") {
+	case "", "any":
+	case "everysec":
+		o.Durable = DurableEverySecond
+	case "always":
+		o.Durable = DurableAlways
+	default:
+		return o, errors.New("durable must be any, everysec or always")
+	}
+	o.Synced, err = u.Bool("synced")
+	return o, err
+}

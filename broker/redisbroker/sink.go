@@ -1,0 +1,191 @@
+package redisbroker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
+)
+
+// SinkOptions of NewSink. The zero value is what most want.
+type SinkOptions struct {
+	// StreamPrefix is put before every message's topic, "events:" for example.
+	StreamPrefix string
+	// Partitions spreads each topic over so many streams, TOPIC:0, TOPIC:1, ...,
+	// by the key's hash; 0 or 1: one stream, named like the topic. A source of the
+	// group reads a stream alone, so this is how many can work at a time. Changing
+	// it turns the order of keys round that are still unread.
+	Partitions int
+	// NoCreate refuses topics whose stream is not there as an outage. Without it
+	// the first message makes the stream.
+	NoCreate bool
+	// NoDedup leaves out IDMP, so that a stream keeps repeated messages where the
+	// server could drop them.
+	NoDedup bool
+	// Trim bounds the streams; zero: they grow until consumers delete.
+	Trim Trim
+	// Replicas waits until so many replicas have the messages (WAIT); with Synced
+	// until so many have written them to disk (WAITAOF).
+	Replicas int
+	// Synced waits until the server has written the messages to its disk (WAITAOF,
+	// Redis 7.2 and newer, with appendonly yes).
+	Synced bool
+	// MaxMessageBytes rejects larger messages; 16 MiB if zero.
+	MaxMessageBytes int
+	// Connections bounds the connections of all calls together; 8 if zero.
+	Connections int
+	// Timeout is how long an answer may take; 5 s if zero.
+	Timeout time.Duration
+	// Durable is what Probe demands of the server's configuration.
+	Durable Durability
+	// Log is told what an operator should know; nil: nothing.
+	Log *slog.Logger
+}
+
+// Trim removes the oldest entries of a stream whenever one is added. On Redis
+// 8.2 and newer only entries that all groups have acknowledged; on others also
+// what nobody has read yet, which is then lost.
+type Trim struct {
+	MaxLen int64         // keep so many entries; 0: any number
+	MaxAge time.Duration // keep entries that are not older, by this process's clock; 0: any age
+	// Exact counts to the entry, which is slower; without it Redis removes whole
+	// nodes of the stream and keeps a few more.
+	Exact bool
+}
+
+// Sink publishes to Redis Streams. It is safe for concurrent use.
+type Sink struct {
+	opts  SinkOptions
+	links chan *link // free ones
+	all   []*link
+	codec envelope.Codec
+	turn  func() // takes the next of several hosts; may be nil
+	idmp  memories
+}
+
+// NewSink returns a sink that makes connections as client says, which is not
+// changed: what matters to the contract (retries, pool, protocol) is set in a
+// copy. It does no I/O. opts may be nil. Close it.
+func NewSink(client *redis.Options, opts *SinkOptions) (*Sink, error) {
+	if client == nil {
+		return nil, errors.New("redisbroker: sink: client options are nil")
+	}
+	s := &Sink{codec: wireCodec()}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if s.opts.Trim.MaxLen > 0 && s.opts.Trim.MaxAge > 0 {
+		return nil, errors.New("redisbroker: sink: trim by length or by age, not by both")
+	}
+	s.opts.MaxMessageBytes = cmp.Or(s.opts.MaxMessageBytes, 16<<20)
+	s.opts.Connections = cmp.Or(s.opts.Connections, 8)
+	s.opts.Timeout = cmp.Or(s.opts.Timeout, 5*time.Second)
+	if s.opts.Log == nil {
+		s.opts.Log = slog.New(slog.DiscardHandler)
+	}
+	s.links = make(chan *link, s.opts.Connections)
+	for range s.opts.Connections {
+		l := newLink(client, s.opts.Timeout)
+		s.all = append(s.all, l)
+		s.links <- l
+	}
+	return s, nil
+}
+
+// Close ends the connections; calls that are under way fail.
+func (s *Sink) Close() {
+	for _, l := range s.all {
+		l.close()
+	}
+}
+
+// payloadField holds the body.
+const payloadField = "payload"
+
+func wireCodec() envelope.Codec {
+	return envelope.Codec{Reserved: func(name string) bool { return name == payloadField }}
+}
+
+// Info implements broker.Sink.
+func (s *Sink) Info() broker.Info {
+	return broker.Info{Name: "redis", MaxMessageBytes: s.opts.MaxMessageBytes, DedupWindow: s.idmp.window()}
+}
+
+// Stream is where a message of the topic and key goes.
+func (s *Sink) Stream(topic, key string) string {
+	return streamOf(s.opts.StreamPrefix, topic, key, s.opts.Partitions)
+}
+
+func streamOf(prefix, topic, key string, partitions int) string {
+	if partitions <= 1 {
+		return prefix + topic
+	}
+	return partition(prefix+topic, int(hash(key)%uint32(partitions)))
+}
+
+// partition is the name of one stream of a topic.
+func partition(name string, n int) string { return fmt.Sprintf("%s:%d", name, n) }
+
+// hash is FNV-1a with 32 bits.
+func hash(key string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(key)) // a hash takes everything
+	return h.Sum32()
+}
+
+// splitAbove so many messages a call uses several connections.
+const splitAbove = 256
+
+// Deliver implements broker.Sink.
+func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+	a := &answers{errs: make([]error, len(msgs))}
+	shares := [][]int{nil}
+	if len(msgs) > splitAbove {
+		shares = make([][]int, min(4, s.opts.Connections))
+	}
+	for i := range msgs {
+		n := i
+		if len(shares) > 1 && msgs[i].Key != "" {
+			n = int(hash(msgs[i].Key))
+		}
+		n %= len(shares)
+		shares[n] = append(shares[n], i)
+	}
+	var wg sync.WaitGroup
+	for _, share := range shares[1:] {
+		wg.Go(func() { s.deliver(ctx, msgs, share, a) })
+	}
+	s.deliver(ctx, msgs, shares[0], a)
+	wg.Wait()
+	if !a.failed.Load() {
+		return nil
+	}
+	return a.errs
+}
+
+// deliver sends the messages of a share, which holds all of their keys.
+func (s *Sink) deliver(ctx context.Context, msgs []postrider.Message, share []int, a *answers) {
+	if len(share) == 0 {
+		return
+	}
+	select {
+	case l := <-s.links:
+		defer func() { s.links <- l }()
+		d := &delivery{s: s, l: l, msgs: msgs, open: share, answers: a, barred: make(map[string]error)}
+		d.run(ctx)
+	case <-ctx.Done():
+		for _, i := range share {
+			a.set(i, broker.Unknown(fmt.Errorf("not sent: %w", ctx.Err()), "", ""))
+		}
+	}
+}
