@@ -2,110 +2,108 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/postrider/postrider/internal/testserver"
 )
 
-// source is a real broker read by its own client.
+// source is a real broker, seen through its own client. An acknowledged message
+// of it outlives a kill of its process.
 type source struct {
+	name     string
 	relayURL string // what the relay is given
-	follow   func(ctx context.Context, each func(payload []byte)) error
-	close    func()
+
+	// count is how many records the broker holds; an error while it is down.
+	count func(ctx context.Context) (int, error)
+	// read gives each record that the broker holds now to each, those of one
+	// key in the broker's order.
+	read func(ctx context.Context, each func(payload []byte)) error
+	server
+	close func()
+}
+
+// server is what can be done to a broker's process.
+type server interface {
+	Kill() error
+	Restart() error
+	Freeze() error
+	Thaw() error
+}
+
+// brokers are the kinds that a run can have.
+func brokers() map[string]func(ctx context.Context) (*source, error) {
+	return map[string]func(ctx context.Context) (*source, error){
+		"kafka": openKafka,
+		"nats":  openNATS,
+	}
+}
+
+func brokerNames() []string {
+	var names []string
+	for name := range brokers() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 func openBroker(ctx context.Context, name string) (*source, error) {
-	switch name {
-	case "kafka":
-		return openKafka(ctx)
-	case "nats":
-		return openNATS(ctx)
+	open := brokers()[name]
+	if open == nil {
+		return nil, fmt.Errorf("unknown broker %q, want one of %q", name, brokerNames())
 	}
-	return nil, fmt.Errorf("unknown broker %q: kafka or nats", name)
+	s, err := open(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	s.name = name
+	return s, nil
 }
 
-// unlessEnded makes nothing of an error that the end of ctx has caused.
-func unlessEnded(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	return nil
+// counted asks once, within a time that a broker that is up keeps.
+func (s *source) counted(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return s.count(ctx)
 }
 
-func openKafka(ctx context.Context) (*source, error) {
-	k, err := testserver.LaunchKafka(ctx, "", testserver.Throughput())
-	if err != nil {
-		return nil, err
+// moved waits until the broker holds more than n records, and returns how many.
+func (s *source) moved(ctx context.Context, n int) (int, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("nothing moved within two minutes"))
+	defer cancel()
+	for {
+		now, err := s.counted(ctx)
+		if err == nil && now > n {
+			return now, nil
+		}
+		if pause(ctx, 10*time.Millisecond) != nil {
+			return 0, context.Cause(ctx)
+		}
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(k.Addr), kgo.ConsumeTopics(topic),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100*time.Millisecond))
-	if err != nil {
-		_ = k.Close()
-		return nil, err
-	}
-	closeAll := func() { client.Close(); _ = k.Close() }
-	if _, err := kadm.NewClient(client).CreateTopic(ctx, 8, 1, nil, topic); err != nil {
-		closeAll()
-		return nil, fmt.Errorf("create topic: %w", err)
-	}
-	follow := func(ctx context.Context, each func([]byte)) error {
-		for {
-			fetches := client.PollFetches(ctx)
-			if err := fetches.Err(); err != nil {
-				return unlessEnded(ctx, err)
+}
+
+// settled waits until the broker holds total records and nothing more has come
+// for a while, and judges what it holds. What is missing may still come: only
+// after half a minute of silence it is lost.
+func (s *source) settled(ctx context.Context, truth map[string]int, total int) (Result, error) {
+	last, since := -1, time.Now()
+	for {
+		now, err := s.counted(ctx)
+		if err == nil && now != last {
+			last, since = now, time.Now()
+		}
+		if quiet := time.Since(since); last >= total && quiet > 2*time.Second || quiet > 30*time.Second {
+			check := newChecker()
+			if err := s.read(ctx, check.add); err != nil {
+				return Result{}, fmt.Errorf("read what the broker holds: %w", err)
 			}
-			fetches.EachRecord(func(r *kgo.Record) { each(r.Value) })
-		}
-	}
-	return &source{relayURL: "kafka://" + k.Addr, follow: follow, close: closeAll}, nil
-}
-
-func openNATS(ctx context.Context) (*source, error) {
-	s, err := testserver.LaunchNATS(ctx, "", testserver.Throughput())
-	if err != nil {
-		return nil, err
-	}
-	nc, err := nats.Connect(s.URL)
-	if err != nil {
-		_ = s.Close()
-		return nil, err
-	}
-	closeAll := func() { nc.Close(); _ = s.Close() }
-	js, err := jetstream.New(nc)
-	if err != nil {
-		closeAll()
-		return nil, err
-	}
-	stream, err := js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: topic, Subjects: []string{topic}, Storage: jetstream.FileStorage,
-	})
-	if err != nil {
-		closeAll()
-		return nil, fmt.Errorf("create stream: %w", err)
-	}
-	follow := func(ctx context.Context, each func([]byte)) error {
-		consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
-		if err != nil {
-			return err
-		}
-		it, err := consumer.Messages()
-		if err != nil {
-			return err
-		}
-		go func() { <-ctx.Done(); it.Stop() }()
-		for {
-			m, err := it.Next()
-			if err != nil {
-				return unlessEnded(ctx, err)
+			if r := check.judge(truth); r.Lost == 0 || quiet > 30*time.Second {
+				return r, nil
 			}
-			each(m.Data())
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return Result{}, err
 		}
 	}
-	return &source{relayURL: s.URL, follow: follow, close: closeAll}, nil
 }

@@ -9,18 +9,22 @@ import (
 
 // Result is what the checker found. Delivered counts every copy.
 type Result struct {
-	OK         bool    `json:"ok"`
-	Broker     string  `json:"broker"`
-	Committed  int     `json:"committed"`
-	Delivered  int     `json:"delivered"`
-	Duplicates int     `json:"duplicates"`
-	Lost       int     `json:"lost"`
-	Phantom    int     `json:"phantom"`
-	OutOfOrder int     `json:"out_of_order"`
-	Kills      int     `json:"kills"`
-	MaxRewind  int     `json:"max_rewind"` // deepest step back of a key after a kill
-	Rollbacks  int     `json:"rollbacks"`
-	Seconds    float64 `json:"seconds"`
+	OK            bool    `json:"ok"`
+	Broker        string  `json:"broker"`
+	Committed     int     `json:"committed"`
+	Delivered     int     `json:"delivered"`
+	Duplicates    int     `json:"duplicates"`
+	Lost          int     `json:"lost"`
+	Phantom       int     `json:"phantom"`
+	OutOfOrder    int     `json:"out_of_order"`
+	Kills         int     `json:"kills"` // of relays
+	BrokerKills   int     `json:"broker_kills"`
+	BrokerFreezes int     `json:"broker_freezes"`
+	InFlight      int     `json:"in_flight"`  // kills and freezes of the broker while messages moved
+	Parked        int     `json:"parked"`     // records set aside at the end
+	MaxRewind     int     `json:"max_rewind"` // deepest step back of a key after a kill
+	Rollbacks     int     `json:"rollbacks"`
+	Seconds       float64 `json:"seconds"`
 }
 
 // checker follows each key's dense versions 1, 2, 3 ... as they stand in the
@@ -58,12 +62,6 @@ func (c *checker) add(payload []byte) {
 	default:
 		c.rewind = max(c.rewind, high-version+1)
 	}
-}
-
-func (c *checker) counts() (delivered, distinct int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.delivered, c.distinct
 }
 
 // judge compares with the truth: the highest committed version of each key.

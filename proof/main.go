@@ -3,8 +3,8 @@
 // product but the launcher of test servers: the writers speak plain SQL, the
 // readers are the brokers' own clients.
 //
-//	go run ./proof --broker kafka|nats --messages 500000 --kills 20
-//	go run ./proof --broker kafka|nats --for 30m
+//	go run ./proof --broker kafka --messages 200000 --kills 20 --broker-kills 20
+//	go run ./proof --broker nats --for 30m
 //
 // It prints one JSON object and exits with 1 unless nothing was lost, invented
 // or reordered.
@@ -17,19 +17,21 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 )
 
 // Config of one run.
 type Config struct {
-	Broker   string
-	Postgres string // major version
-	Binary   string // the postrider binary
-	Messages int    // backlog written before the relay starts
-	Writers  int    // writers that go on writing until the kills are done
-	Kills    int
-	Relays   int // relay processes that share the lanes
+	Broker      string
+	Postgres    string // major version
+	Binary      string // the postrider binary
+	Messages    int    // backlog written before the relay starts
+	Writers     int    // writers that go on writing until the kills are done
+	Kills       int
+	BrokerKills int // kills and freezes of the broker, in turns
+	Relays      int // relay processes that share the lanes
 
 	For        time.Duration // a run by the clock; 0: a campaign of Kills
 	KillEvery  time.Duration
@@ -46,12 +48,13 @@ func main() {
 // command returns the exit status: 0 when the run proves what it should.
 func command(ctx context.Context) int {
 	var c Config
-	flag.StringVar(&c.Broker, "broker", "kafka", "kafka or nats")
+	flag.StringVar(&c.Broker, "broker", "kafka", "one of "+strings.Join(brokerNames(), ", "))
 	flag.StringVar(&c.Postgres, "postgres", "15", "major version")
 	flag.StringVar(&c.Binary, "binary", "", "the postrider binary; built when empty")
 	flag.IntVar(&c.Messages, "messages", 500_000, "backlog written before")
 	flag.IntVar(&c.Writers, "writers", 8, "writers that go on writing")
 	flag.IntVar(&c.Kills, "kills", 20, "SIGKILLs of a relay, each while it delivers")
+	flag.IntVar(&c.BrokerKills, "broker-kills", 0, "SIGKILLs and SIGSTOPs of the broker, in turns")
 	flag.IntVar(&c.Relays, "relays", 1, "relay processes")
 	flag.DurationVar(&c.For, "for", 0, "instead: run by the clock, with a long transaction, a crash of the database and a promotion")
 	flag.DurationVar(&c.KillEvery, "kill-every", 30*time.Second, "with --for: SIGKILL of a relay")

@@ -63,7 +63,7 @@ func RunNight(ctx context.Context, c Config) (n Night, err error) {
 	if err := prepare(ctx, pool); err != nil {
 		return n, err
 	}
-	return (&night{c: c, pg: pg, b: b, pool: pool, check: newChecker()}).run(ctx)
+	return (&night{c: c, pg: pg, b: b, pool: pool}).run(ctx)
 }
 
 // night is one such run.
@@ -72,7 +72,6 @@ type night struct {
 	pg    *pair
 	b     *source
 	pool  *pgxpool.Pool
-	check *checker
 	fleet *fleet
 	n     Night
 
@@ -80,10 +79,6 @@ type night struct {
 }
 
 func (r *night) run(ctx context.Context) (Night, error) {
-	readCtx, stopReading := context.WithCancel(ctx)
-	defer stopReading()
-	readErr := make(chan error, 1)
-	go func() { readErr <- r.b.follow(readCtx, r.check.add) }()
 	r.fleet = &fleet{binary: r.c.Binary, store: r.pg.url, broker: r.b.relayURL, procs: make([]*exec.Cmd, max(r.c.Relays, 2))}
 	defer r.fleet.end()
 	for i := range r.fleet.procs {
@@ -100,14 +95,15 @@ func (r *night) run(ctx context.Context) (Night, error) {
 		return r.n, err
 	}
 	say("%d kills done, %d messages committed; waiting for the rest", r.n.Kills, total)
-	if err := untilDelivered(ctx, r.check, total, readErr); err != nil {
-		say("%v", err)
+	found, err := r.b.settled(ctx, truth, total)
+	if err != nil {
+		return r.n, err
 	}
 	if err := r.audit(ctx); err != nil {
 		return r.n, fmt.Errorf("the last look at the books: %w", err)
 	}
 	kills := r.n.Kills
-	r.n.Result = r.check.judge(truth)
+	r.n.Result = found
 	r.n.Broker, r.n.Kills, r.n.Seconds = r.c.Broker, kills, time.Since(start).Seconds()
 	r.n.Minutes, r.n.WriterErrors = r.c.For.Minutes(), int(r.writerErrors.Load())
 	r.n.OK = r.n.OK && r.n.WorstDifference == 0 && r.n.Audits > r.n.AuditsFailed && truth["held"] == r.n.Held
@@ -184,8 +180,8 @@ func (r *night) kills(ctx context.Context) error {
 			return err
 		}
 		r.n.Kills++
-		delivered, distinct := r.check.counts()
-		say("kill %d: %d delivered, %d distinct", r.n.Kills, delivered, distinct)
+		delivered, err := r.b.counted(ctx)
+		say("kill %d: %d delivered, %v", r.n.Kills, delivered, err)
 	}
 	return nil
 }

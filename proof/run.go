@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -69,12 +68,6 @@ func build(ctx context.Context, dir string) (string, error) {
 
 func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b *source) (Result, error) {
 	start := time.Now()
-	check := newChecker()
-	readCtx, stopReading := context.WithCancel(ctx)
-	defer stopReading()
-	readErr := make(chan error, 1)
-	go func() { readErr <- b.follow(readCtx, check.add) }()
-
 	fleet := &fleet{binary: c.Binary, store: pgURL, broker: b.relayURL, procs: make([]*exec.Cmd, max(c.Relays, 1))}
 	defer fleet.end()
 	for i := range fleet.procs {
@@ -91,7 +84,8 @@ func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b
 		written <- err
 	}()
 
-	killErr := fleet.killWhileDelivering(ctx, check, c.Kills)
+	n := &nemesis{fleet: fleet, b: b, rnd: rand.New(rand.NewPCG(uint64(c.Kills), 11)), c: c}
+	killErr := n.run(ctx)
 	close(stopWriting)
 	if err := <-written; err != nil {
 		return Result{}, err
@@ -103,101 +97,26 @@ func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b
 	if err != nil {
 		return Result{}, err
 	}
-	say("%d kills done, %d messages committed; waiting for the rest", c.Kills, total)
-	if err := untilDelivered(ctx, check, total, readErr); err != nil {
-		say("%v", err)
+	say("all kills done, %d messages committed; waiting for the rest", total)
+	r, err := b.settled(ctx, truth, total)
+	if err != nil {
+		return Result{}, err
 	}
-	r := check.judge(truth)
-	r.Broker, r.Kills, r.Rollbacks, r.Seconds = c.Broker, c.Kills, rollbacks, time.Since(start).Seconds()
+	dead, err := parked(ctx, pool)
+	if err != nil {
+		return Result{}, err
+	}
+	r.Broker, r.Kills, r.BrokerKills, r.BrokerFreezes, r.InFlight = c.Broker, n.kills, n.brokerKills, n.freezes, n.inFlight
+	r.Parked, r.Rollbacks, r.Seconds = dead, rollbacks, time.Since(start).Seconds()
+	r.OK = r.OK && dead == 0
 	return r, nil
 }
 
-// fleet is the relay processes.
-type fleet struct {
-	binary, store, broker string
-	procs                 []*exec.Cmd
-}
-
-func (f *fleet) start(ctx context.Context, i int) error {
-	cmd := exec.CommandContext(ctx, f.binary, "relay", "--store", f.store, "--broker", f.broker, "--listen", "")
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start relay %d: %w", i, err)
-	}
-	f.procs[i] = cmd
-	return nil
-}
-
-// killWhileDelivering kills a relay n times, each time after messages have
-// moved since the last kill, and starts it again at once.
-func (f *fleet) killWhileDelivering(ctx context.Context, check *checker, n int) error {
-	r := rand.New(rand.NewPCG(uint64(n), 11))
-	for kill := range n {
-		before, _ := check.counts()
-		moved := func() bool { now, _ := check.counts(); return now > before+100 }
-		if err := poll(ctx, time.Minute, moved); err != nil {
-			return fmt.Errorf("nothing moved before kill %d: %w", kill+1, err)
-		}
-		if err := pause(ctx, time.Duration(r.IntN(400))*time.Millisecond); err != nil {
-			return err
-		}
-		i := r.IntN(len(f.procs))
-		if err := f.kill(ctx, i); err != nil {
-			return err
-		}
-		delivered, distinct := check.counts()
-		say("kill %d: %d delivered, %d distinct", kill+1, delivered, distinct)
-	}
-	return nil
-}
-
-// kill ends relay i with SIGKILL and starts it again.
-func (f *fleet) kill(ctx context.Context, i int) error {
-	if err := f.procs[i].Process.Kill(); err != nil {
-		return fmt.Errorf("kill relay %d: %w", i, err)
-	}
-	err := f.procs[i].Wait()
-	ws, ok := f.procs[i].ProcessState.Sys().(syscall.WaitStatus)
-	if !ok || !ws.Signaled() || ws.Signal() != syscall.SIGKILL {
-		return fmt.Errorf("relay %d did not die of the kill: %w", i, err)
-	}
-	return f.start(ctx, i)
-}
-
-func (f *fleet) end() {
-	for _, p := range f.procs {
-		if p != nil && p.ProcessState == nil {
-			_ = p.Process.Signal(syscall.SIGTERM)
-			_ = p.Wait()
-		}
-	}
-}
-
-// untilDelivered waits until as many distinct messages were seen, and gives up
-// when nothing new has come for 30 seconds.
-func untilDelivered(ctx context.Context, check *checker, total int, readErr <-chan error) error {
-	last, since := -1, time.Now()
-	for {
-		_, distinct := check.counts()
-		if distinct >= total {
-			return pause(ctx, time.Second) // what comes too much comes now
-		}
-		if distinct != last {
-			last, since = distinct, time.Now()
-		}
-		if time.Since(since) > 30*time.Second {
-			return fmt.Errorf("nothing new for 30 s: %d of %d", distinct, total)
-		}
-		select {
-		case err := <-readErr:
-			return fmt.Errorf("the reader ended: %w", err)
-		default:
-		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
+// parked is how many records stand aside: a fault of the broker is no fault of
+// a message.
+func parked(ctx context.Context, pool *pgxpool.Pool) (n int, err error) {
+	err = pool.QueryRow(ctx, "SELECT count(*) FROM postrider.parked").Scan(&n)
+	return n, err
 }
 
 func poll(ctx context.Context, limit time.Duration, done func() bool) error {

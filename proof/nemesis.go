@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// fleet is the relay processes.
+type fleet struct {
+	binary, store, broker string
+	procs                 []*exec.Cmd
+}
+
+func (f *fleet) start(ctx context.Context, i int) error {
+	cmd := exec.CommandContext(ctx, f.binary, "relay", "--store", f.store, "--broker", f.broker, "--listen", "")
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start relay %d: %w", i, err)
+	}
+	f.procs[i] = cmd
+	return nil
+}
+
+// kill ends relay i with SIGKILL and starts it again.
+func (f *fleet) kill(ctx context.Context, i int) error {
+	if err := f.procs[i].Process.Kill(); err != nil {
+		return fmt.Errorf("kill relay %d: %w", i, err)
+	}
+	err := f.procs[i].Wait()
+	ws, ok := f.procs[i].ProcessState.Sys().(syscall.WaitStatus)
+	if !ok || !ws.Signaled() || ws.Signal() != syscall.SIGKILL {
+		return fmt.Errorf("relay %d did not die of the kill: %w", i, err)
+	}
+	return f.start(ctx, i)
+}
+
+func (f *fleet) end() {
+	for _, p := range f.procs {
+		if p != nil && p.ProcessState == nil {
+			_ = p.Process.Signal(syscall.SIGTERM)
+			_ = p.Wait()
+		}
+	}
+}
+
+// nemesis kills relays and kills or freezes the broker, in turns, each time
+// after messages have moved since the last one.
+type nemesis struct {
+	fleet *fleet
+	b     *source
+	rnd   *rand.Rand
+	c     Config
+
+	kills, brokerKills, freezes int
+	inFlight                    int // acts upon the broker just after a message had arrived there
+}
+
+func (n *nemesis) run(ctx context.Context) error {
+	seen := 0
+	for n.kills < n.c.Kills || n.brokerActs() < n.c.BrokerKills {
+		var err error
+		if seen, err = n.b.moved(ctx, seen+100); err != nil {
+			return fmt.Errorf("after %d kills of relays and %d of the broker: %w", n.kills, n.brokerActs(), err)
+		}
+		if err := pause(ctx, time.Duration(n.rnd.IntN(400))*time.Millisecond); err != nil {
+			return err
+		}
+		if n.brokerActs()*n.c.Kills < n.kills*n.c.BrokerKills || n.kills >= n.c.Kills {
+			err = n.strike(ctx)
+		} else {
+			err = n.killRelay(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *nemesis) brokerActs() int { return n.brokerKills + n.freezes }
+
+func (n *nemesis) killRelay(ctx context.Context) error {
+	if err := n.fleet.kill(ctx, n.rnd.IntN(len(n.fleet.procs))); err != nil {
+		return err
+	}
+	n.kills++
+	say("kill %d of a relay", n.kills)
+	return nil
+}
+
+// longFreeze is the first freeze; every client has given up by then.
+const longFreeze = 30 * time.Second
+
+// strike kills or freezes the broker. Every third time a relay is killed while
+// the broker is away.
+func (n *nemesis) strike(ctx context.Context) error {
+	before, err := n.b.counted(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := n.b.moved(ctx, before); err != nil {
+		return err
+	}
+	seen := time.Now()
+	act, undo, away := n.b.Kill, n.b.Restart, time.Duration(n.rnd.IntN(1500))*time.Millisecond
+	if n.brokerActs()%2 == 1 {
+		act, undo = n.b.Freeze, n.b.Thaw
+		if n.freezes == 0 {
+			away = longFreeze
+		} else {
+			away = time.Duration(200+n.rnd.IntN(3000)) * time.Millisecond
+		}
+		n.freezes++
+	} else {
+		n.brokerKills++
+	}
+	if time.Since(seen) < 20*time.Millisecond {
+		n.inFlight++
+	}
+	if err := act(); err != nil {
+		return err
+	}
+	say("kill %d, freeze %d of the broker, for %v", n.brokerKills, n.freezes, away)
+	if n.brokerActs()%3 == 0 && n.kills < n.c.Kills {
+		if err := n.killRelay(ctx); err != nil {
+			return err
+		}
+	}
+	if err := pause(ctx, away); err != nil {
+		return err
+	}
+	return undo()
+}
