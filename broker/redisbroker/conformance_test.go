@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,44 +32,115 @@ func TestRealServer(t *testing.T) {
 	}
 }
 
-// TestNoCreate is the same with streams that are made by hand.
-func TestNoCreate(t *testing.T) {
+// TestStreamsMadeByHand: with create=off a stream that is not there is an outage.
+func TestStreamsMadeByHand(t *testing.T) {
+	t.Parallel()
 	addr := testserver.SharedRedis(t, testserver.Redis7).Addr
+	some(t, []string{"sink/missing", "sink/scope", "sink/deleted", "sink/order", "sink/cut"}, func(t *testing.T) *brokertest.Env {
+		e := env(t, addr, "&create=off")
+		ask(t, addr, "XGROUP", "CREATE", e.Topic, "g", "0", "MKSTREAM")
+		e.Missing = "nowhere" + rand.Text()
+		e.Operator.Again = func(_ context.Context, topic string) error {
+			_, err := command(addr, "XGROUP", "CREATE", topic, "g", "0", "MKSTREAM")
+			return err
+		}
+		e.Operator.Delete = func(_ context.Context, topic string) error {
+			_, err := command(addr, "DEL", topic)
+			return err
+		}
+		return e
+	})
+}
+
+// TestPartitions: a topic in four streams, shared by the sources of a group.
+func TestPartitions(t *testing.T) {
+	t.Parallel()
+	addr := testserver.SharedRedis(t, testserver.Valkey).Addr
+	names := []string{"sink/exact", "sink/order", "sink/keys", "sink/cut"}
 	for _, c := range brokertest.Cases() {
-		if !strings.HasPrefix(c.Name, "sink/") {
+		if strings.HasPrefix(c.Name, "source/") {
+			names = append(names, c.Name)
+		}
+	}
+	some(t, names, func(t *testing.T) *brokertest.Env {
+		e := env(t, addr, "&partitions=4")
+		e.Shared, e.Foreign = true, nil
+		e.Log = func(context.Context) ([]postrider.Message, error) {
+			var all []postrider.Message
+			for n := range 4 {
+				part, err := log(addr, fmt.Sprintf("%s:%d", e.Topic, n))
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, part...)
+			}
+			return all, nil
+		}
+		return e
+	})
+}
+
+// TestDedup: a stream that remembers enough drops what is sent again.
+func TestDedup(t *testing.T) {
+	t.Parallel()
+	addr := testserver.SharedRedis(t, testserver.RedisNewest).Addr
+	some(t, []string{"sink/dedup"}, func(t *testing.T) *brokertest.Env {
+		e := env(t, addr, "")
+		for _, stream := range []string{e.Topic, "warm" + e.Topic} {
+			ask(t, addr, "XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
+			ask(t, addr, "XCFGSET", stream, "IDMP-MAXSIZE", "5000", "IDMP-DURATION", "77")
+		}
+		warm := []postrider.Message{{ID: "01890a5d-ac96-774b-8cce-000000000001", Topic: "warm" + e.Topic}}
+		if errs := e.Sink.Deliver(t.Context(), warm); errs != nil {
+			t.Fatal(errs)
+		}
+		if got := e.Sink.Info().DedupWindow; got != 77*time.Second {
+			t.Fatalf("the dedup window is %v, the stream's 77 s", got)
+		}
+		return e
+	})
+}
+
+// some runs the cases of these names, all of which must apply.
+func some(t *testing.T, names []string, newEnv func(t *testing.T) *brokertest.Env) {
+	t.Helper()
+	for _, c := range brokertest.Cases() {
+		if !slices.Contains(names, c.Name) {
 			continue
 		}
+		names = slices.DeleteFunc(names, func(name string) bool { return name == c.Name })
 		t.Run(c.Name, func(t *testing.T) {
-			e := env(t, addr, "&create=off")
-			ask(t, addr, "XGROUP", "CREATE", e.Topic, "g", "0", "MKSTREAM")
-			e.Missing = "nowhere" + rand.Text()
-			check(t, c, e)
+			t.Parallel()
+			err := brokertest.Check(t.Context(), c, newEnv(t))
+			if err != nil && !(strings.HasPrefix(c.Name, "source/") && errors.Is(err, brokertest.ErrNotApplicable)) {
+				t.Error(err)
+			}
 		})
 	}
-}
-
-func check(t *testing.T, c brokertest.Case, e *brokertest.Env) {
-	t.Helper()
-	if err := brokertest.Check(t.Context(), c, e); err != nil && !strings.Contains(err.Error(), brokertest.ErrNotApplicable.Error()) {
-		t.Error(err)
+	if len(names) > 0 {
+		t.Errorf("there are no cases %q", names)
 	}
 }
 
-// env gives a case a stream of its own; the sink goes through a proxy.
+// env gives a case a stream and a user of its own; the sink goes through a proxy.
 func env(t *testing.T, addr, params string) *brokertest.Env {
 	t.Helper()
 	proxy, through := proxied(t, addr)
-	topic := "orders" + rand.Text()
+	name := rand.Text()
+	topic := "orders" + name
 	const limit = 2 << 20
 	params = "?timeout=3s&max-message=" + strconv.Itoa(limit) + params
-	client := open(t, "redis://"+through+params)
+	ask(t, addr, "ACL", "SETUSER", name, "on", ">secret", "~*", "+@all")
+	client := open(t, "redis://"+name+":secret@"+through+params)
 	source := func(addr string) (*redisbroker.Source, error) {
-		return redisbroker.OpenSource("redis://"+addr, topic, redisbroker.SourceOptions{Group: "g", Lease: 2 * time.Second, Timeout: 3 * time.Second})
+		return redisbroker.OpenSource("redis://"+addr+params, topic, redisbroker.SourceOptions{Group: "g", Lease: 2 * time.Second, Timeout: 3 * time.Second})
 	}
 	return &brokertest.Env{
 		Sink: client, Topic: topic, TooLarge: limit + 1, Largest: limit - 1000,
-		Log:    func(context.Context) ([]postrider.Message, error) { return log(addr, topic) },
-		Faults: proxy, Second: open(t, "redis://"+addr+params), Stop: client.Close,
+		Log:      func(context.Context) ([]postrider.Message, error) { return log(addr, topic) },
+		LogOf:    func(_ context.Context, topic string) ([]postrider.Message, error) { return log(addr, topic) },
+		Operator: operator(addr, topic, name),
+		Faults:   proxy, Second: open(t, "redis://"+addr+params), Stop: client.Close,
 		Source: func(context.Context) (broker.Source, func(), error) {
 			s, err := source(addr)
 			if err != nil {
@@ -83,6 +156,35 @@ func env(t *testing.T, addr, params string) *brokertest.Env {
 			}
 			t.Cleanup(s.Close)
 			return s, func() { proxy.Cut(0) }, nil
+		},
+		Flaky: func(context.Context) (broker.Source, brokertest.Faults, func(), error) {
+			proxy, through := proxied(t, addr)
+			s, err := source(through)
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			return s, proxy, s.Close, nil
+		},
+		Foreign: func(_ context.Context, payload []byte) error {
+			_, err := command(addr, "XADD", topic, "*", "payload", string(payload))
+			return err
+		},
+	}
+}
+
+func operator(addr, topic, user string) brokertest.Operator {
+	return brokertest.Operator{
+		Make: func(context.Context) (string, error) {
+			made := "made" + rand.Text()
+			_, err := command(addr, "XGROUP", "CREATE", made, "g", "0", "MKSTREAM")
+			return made, err
+		},
+		Revoke: func(context.Context, string) (func(context.Context) error, error) {
+			_, err := command(addr, "ACL", "SETUSER", user, "resetkeys", "~"+topic+"*")
+			return func(context.Context) error {
+				_, err := command(addr, "ACL", "SETUSER", user, "~*")
+				return err
+			}, err
 		},
 	}
 }

@@ -5,20 +5,11 @@ import (
 	"fmt"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/envelope"
-)
-
-// A transaction holds at most so many messages and bytes: the server serves
-// nobody else meanwhile.
-const (
-	mostMessages = 512
-	mostBytes    = 1 << 20
 )
 
 // answers are those of one Deliver call; each of its shares sets its own.
@@ -42,15 +33,24 @@ type delivery struct {
 	msgs []postrider.Message
 	open []int // not answered, in order
 
-	barred map[string]error // why nothing more of a key is sent
+	barred map[string]bar // why nothing more of a key is sent
+	tx     *transaction
+}
 
-	// One transaction.
-	batch   []int
-	streams []string
-	cmds    []redis.Cmder
-	hs      []envelope.Header
-	buf     []byte
-	args    []any
+// bar stands behind message at of a key.
+type bar struct {
+	at  int
+	err error
+}
+
+// behind is the answer of message i if an earlier one of its key was refused.
+func (d *delivery) behind(i int) error {
+	if key := d.msgs[i].Key; key != "" && len(d.barred) > 0 {
+		if b, ok := d.barred[key]; ok && i > b.at {
+			return b.err
+		}
+	}
+	return nil
 }
 
 func (d *delivery) run(ctx context.Context) {
@@ -64,7 +64,7 @@ func (d *delivery) run(ctx context.Context) {
 			return
 		}
 		d.next()
-		if len(d.batch) == 0 {
+		if len(d.tx.batch) == 0 {
 			continue
 		}
 		if err := d.send(ctx); err != nil {
@@ -77,8 +77,9 @@ func (d *delivery) run(ctx context.Context) {
 // fail answers message i, and later ones of its key that nothing was sent.
 func (d *delivery) fail(i int, err error) {
 	d.set(i, err)
-	if key := d.msgs[i].Key; key != "" {
-		d.barred[key] = broker.NotTried(err)
+	key := d.msgs[i].Key
+	if b, ok := d.barred[key]; key != "" && (!ok || i < b.at) {
+		d.barred[key] = bar{i, broker.NotTried(err)}
 	}
 }
 
@@ -105,7 +106,7 @@ func (d *delivery) prepare(ctx context.Context) error {
 // giveUp answers all that is open: the connection is of no use now.
 func (d *delivery) giveUp(err error) {
 	for _, i := range d.open {
-		if behind := d.barred[d.msgs[i].Key]; behind != nil && d.msgs[i].Key != "" {
+		if behind := d.behind(i); behind != nil {
 			d.set(i, behind)
 			continue
 		}
@@ -119,48 +120,34 @@ func (d *delivery) giveUp(err error) {
 // answered there the later ones are answered too. Its messages for another
 // stream, and all behind them, wait for the next transaction.
 func (d *delivery) next() {
-	d.batch, d.streams = d.batch[:0], d.streams[:0]
-	var (
-		rest  []int
-		in    map[string]string // the stream of each key, once there are two
-		later map[string]bool
-		size  int
-	)
+	d.tx.reset()
+	var rest []int
+	p := places{tx: d.tx, msgs: d.msgs}
 	for n, i := range d.open {
 		m := &d.msgs[i]
-		if err := d.barred[m.Key]; err != nil && m.Key != "" {
+		if err := d.behind(i); err != nil {
 			d.set(i, err)
 			continue
 		}
-		if len(d.batch) == mostMessages || size > 0 && size+m.Size() > mostBytes {
-			rest = append(rest, d.open[n:]...)
-			break
-		}
-		stream := d.s.Stream(m.Topic, m.Key)
-		if later[m.Key] {
+		if p.later[m.Key] {
 			rest = append(rest, i)
 			continue
 		}
-		if in == nil && len(d.streams) > 0 && stream != d.streams[len(d.streams)-1] {
-			in, later = make(map[string]string), make(map[string]bool)
-			for at, j := range d.batch {
-				in[d.msgs[j].Key] = d.streams[at]
-			}
-		}
-		if in != nil && m.Key != "" {
-			if other, ok := in[m.Key]; ok && other != stream {
-				later[m.Key] = true
-				rest = append(rest, i)
-				continue
-			}
-			in[m.Key] = stream
-		}
-		if limit := d.s.opts.MaxMessageBytes; m.Size() > limit {
-			d.fail(i, broker.Rejected(fmt.Errorf("%w: %d bytes, above the limit of %d (max-message)", errTooLarge, m.Size(), limit), "TOO_LARGE", stream))
+		w := d.tx.wire()
+		_, stream, err := d.s.frame(w, m)
+		if err != nil {
+			d.fail(i, err)
 			continue
 		}
-		size += m.Size()
-		d.batch, d.streams = append(d.batch, i), append(d.streams, stream)
+		if d.tx.full(w.Size()) {
+			rest = append(rest, d.open[n:]...)
+			break
+		}
+		if p.waits(m.Key, stream) {
+			rest = append(rest, i)
+			continue
+		}
+		d.tx.take(i, stream, w)
 	}
 	d.open = rest
 }
@@ -169,10 +156,9 @@ func (d *delivery) next() {
 // through no fault of their own are open again. The error says that the
 // connection is of no use.
 func (d *delivery) send(ctx context.Context) error {
-	d.encode(ctx)
-	adds := d.cmds
+	adds := d.tx.encode(ctx, d.s, d.l, d.msgs)
 	var exec *redis.SliceCmd
-	all := d.cmds
+	all := adds
 	if len(adds) > 1 {
 		exec = redis.NewSliceCmd(ctx, "exec")
 		all = make([]redis.Cmder, 0, len(adds)+3)
@@ -210,8 +196,8 @@ func (d *delivery) send(ctx context.Context) error {
 
 // drop answers the whole batch with err.
 func (d *delivery) drop(err error) error {
-	for _, i := range d.batch {
-		if behind := d.barred[d.msgs[i].Key]; behind != nil && d.msgs[i].Key != "" {
+	for _, i := range d.tx.batch {
+		if behind := d.behind(i); behind != nil {
 			d.set(i, behind)
 			continue
 		}
@@ -222,16 +208,16 @@ func (d *delivery) drop(err error) error {
 
 // settle answers message n of the batch, whose reply is v or err.
 func (d *delivery) settle(n int, v any, err error) {
-	i := d.batch[n]
-	if behind := d.barred[d.msgs[i].Key]; behind != nil && d.msgs[i].Key != "" {
+	i := d.tx.batch[n]
+	if behind := d.behind(i); behind != nil {
 		d.set(i, behind)
 		return
 	}
 	switch {
 	case err != nil && err != redis.Nil: //nolint:errorlint // the client gives it as it is
-		d.fail(i, refused(err, d.streams[n]))
+		d.fail(i, refused(err, d.tx.streams[n]))
 	case v == nil || err != nil:
-		d.fail(i, broker.Outage(errNoStream, "NO_STREAM", d.streams[n]))
+		d.fail(i, broker.Outage(errNoStream, "NO_STREAM", d.tx.streams[n]))
 	}
 }
 
@@ -240,7 +226,7 @@ func (d *delivery) settle(n int, v any, err error) {
 func (d *delivery) aborted(adds []redis.Cmder, err error) error {
 	var again []int
 	blamed := false
-	for n, i := range d.batch {
+	for n, i := range d.tx.batch {
 		switch own := adds[n].Err(); {
 		case own != nil:
 			blamed = true
@@ -258,7 +244,7 @@ func (d *delivery) aborted(adds []redis.Cmder, err error) error {
 
 // hopeless is the answer of this batch that is about the whole server, if one is.
 func (d *delivery) hopeless() error {
-	for _, i := range d.batch {
+	for _, i := range d.tx.batch {
 		if d.errs[i] == nil {
 			continue
 		}
@@ -320,59 +306,9 @@ func (d *delivery) confirm(wait *redis.Cmd) {
 		return
 	}
 	d.l.confirms = false
-	for _, i := range d.batch {
+	for _, i := range d.tx.batch {
 		if d.errs[i] == nil {
 			d.fail(i, broker.Unknown(err, "NOT_CONFIRMED", ""))
 		}
 	}
-}
-
-// encode makes the batch's commands.
-func (d *delivery) encode(ctx context.Context) {
-	d.cmds, d.args = d.cmds[:0], d.args[:0]
-	now := time.Now()
-	for n, i := range d.batch {
-		from := len(d.args)
-		d.entry(ctx, &d.msgs[i], d.streams[n], now)
-		args := d.args[from:len(d.args):len(d.args)]
-		d.cmds = append(d.cmds, redis.NewCmd(ctx, args...))
-	}
-}
-
-// entry appends the arguments of one XADD.
-func (d *delivery) entry(ctx context.Context, m *postrider.Message, stream string, now time.Time) {
-	o := &d.s.opts
-	d.args = append(d.args, "xadd", stream)
-	if o.NoCreate {
-		d.args = append(d.args, "nomkstream")
-	}
-	if d.l.has(hasXAckDel) && o.Trim != (Trim{}) {
-		d.args = append(d.args, "acked")
-	}
-	if !o.NoDedup && m.ID != "" && d.l.has(hasIDMP) && d.s.idmp.of(ctx, d.l, stream) {
-		d.args = append(d.args, "idmp", producer(m.Key), idempotent(m))
-	}
-	how := "~"
-	if o.Trim.Exact {
-		how = "="
-	}
-	switch {
-	case o.Trim.MaxLen > 0:
-		d.args = append(d.args, "maxlen", how, o.Trim.MaxLen)
-	case o.Trim.MaxAge > 0:
-		d.args = append(d.args, "minid", how, now.Add(-o.Trim.MaxAge).UnixMilli())
-	}
-	d.args = append(d.args, "*")
-	carried := envelope.Carried(0)
-	if stream == m.Topic {
-		carried = envelope.TopicCarried
-	}
-	if cap(d.buf)-len(d.buf) < 1<<10 {
-		d.buf = make([]byte, 0, 32<<10) // the values before keep the old one
-	}
-	d.hs, d.buf = d.s.codec.Append(d.hs[:0], d.buf[len(d.buf):], m, carried)
-	for _, h := range d.hs {
-		d.args = append(d.args, h.Name, h.Value)
-	}
-	d.args = append(d.args, payloadField, m.Payload)
 }

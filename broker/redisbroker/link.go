@@ -28,7 +28,8 @@ type link struct {
 
 	wrote     atomic.Bool // something went out since exec began
 	abilities atomic.Int32
-	confirms  bool // the last wait for copies succeeded; belongs to the user of the link
+	confirms  bool        // the last wait for copies succeeded; belongs to the user of the link
+	tx        transaction // the same
 }
 
 // newLink does no I/O. opts stays unchanged.

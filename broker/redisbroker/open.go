@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"strconv"
 	"strings"
@@ -34,18 +33,22 @@ import (
 // Passwords and certificates in files are read again at each new connection.
 //
 // An unreachable server is no error here: Deliver answers with an outage. Errors
-// do not repeat the URL. log may be nil. Close the sink.
-func Open(rawURL string, log *slog.Logger) (*Sink, error) {
+// do not repeat the URL. Close the sink.
+//
+// What the URL cannot say (Route, Log) is taken of opts, which may be nil.
+func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 	client, u, turn, err := parseURL(rawURL)
 	if err != nil {
 		return nil, fmt.Errorf("redisbroker: open: %w", err)
 	}
-	opts, err := sinkOptions(u)
+	given, err := sinkOptions(u)
 	if err != nil {
 		return nil, fmt.Errorf("redisbroker: open: %w", err)
 	}
-	opts.Log = log
-	s, err := NewSink(client, &opts)
+	if opts != nil {
+		given.Route, given.Log = opts.Route, opts.Log
+	}
+	s, err := NewSink(client, &given)
 	if err != nil {
 		return nil, err
 	}
@@ -53,8 +56,8 @@ func Open(rawURL string, log *slog.Logger) (*Sink, error) {
 	return s, nil
 }
 
-// OpenSource makes a source of a URL as Open reads it. The URL's stream-prefix and
-// partitions are used when opts name a Topic and no Streams.
+// OpenSource makes a source of a URL as Open reads it, for a topic: the URL's
+// stream-prefix and partitions say which streams that is.
 func OpenSource(rawURL, topic string, opts SourceOptions) (*Source, error) {
 	client, u, turn, err := parseURL(rawURL)
 	if err != nil {

@@ -385,7 +385,7 @@ func (s *Source) decode(st *stream, id string, fields []any, attempt int) broker
 	}
 	origin := st.name + "@" + id
 	topic := strings.TrimPrefix(st.name, s.opts.StreamPrefix)
-	m, err := wireCodec().Decode(envelope.Record{Topic: topic, Headers: hs, Payload: payload, Time: timeOf(id), Origin: "redis:" + origin})
+	m, err := s.codec.Decode(envelope.Record{Topic: topic, Headers: hs, Payload: payload, Time: timeOf(id), Origin: "redis:" + origin})
 	return broker.Delivery{Message: m, Attempt: attempt, Origin: origin, Token: place{st, id}, Err: err}
 }
 

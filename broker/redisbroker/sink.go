@@ -21,6 +21,10 @@ import (
 type SinkOptions struct {
 	// StreamPrefix is put before every message's topic, "events:" for example.
 	StreamPrefix string
+	// Route says what becomes of each message: the topic that names the stream, the
+	// key that chooses the partition, format and more headers. nil: the message's
+	// topic and key, plain.
+	Route envelope.Router
 	// Partitions spreads each topic over so many streams, TOPIC:0, TOPIC:1, ...,
 	// by the key's hash; 0 or 1: one stream, named like the topic. A source of the
 	// group reads a stream alone, so this is how many can work at a time. Changing
@@ -118,7 +122,7 @@ func wireCodec() envelope.Codec {
 
 // Info implements broker.Sink.
 func (s *Sink) Info() broker.Info {
-	return broker.Info{Name: "redis", MaxMessageBytes: s.opts.MaxMessageBytes, DedupWindow: s.idmp.window()}
+	return broker.Info{Name: "redis", MaxMessageBytes: s.opts.MaxMessageBytes, DedupWindow: s.idmp.window(), Codec: s.codec}
 }
 
 // Stream is where a message of the topic and key goes.
@@ -181,11 +185,38 @@ func (s *Sink) deliver(ctx context.Context, msgs []postrider.Message, share []in
 	select {
 	case l := <-s.links:
 		defer func() { s.links <- l }()
-		d := &delivery{s: s, l: l, msgs: msgs, open: share, answers: a, barred: make(map[string]error)}
+		d := &delivery{s: s, l: l, msgs: msgs, open: share, answers: a, barred: make(map[string]bar), tx: &l.tx}
 		d.run(ctx)
+		l.tx.reset()
 	case <-ctx.Done():
 		for _, i := range share {
 			a.set(i, broker.Unknown(fmt.Errorf("not sent: %w", ctx.Err()), "", ""))
 		}
 	}
+}
+
+// frame makes w and the stream of a message.
+func (s *Sink) frame(w *envelope.Wire, m *postrider.Message) (r envelope.Route, stream string, err error) {
+	if r, err = s.opts.Route.Of(m); err != nil {
+		return r, "", broker.Unsendable(err, "")
+	}
+	stream = s.Stream(r.Topic, r.Key)
+	if err := s.codec.Encode(w, m, &r, r.Carries(m, stream, false)); err != nil {
+		return r, stream, broker.Unsendable(err, stream)
+	}
+	if n, limit := w.Size(), s.opts.MaxMessageBytes; n > limit {
+		err := fmt.Errorf("%w: %d bytes with headers, above the limit of %d (max-message)", errTooLarge, n, limit)
+		return r, stream, broker.Rejected(err, "TOO_LARGE", stream)
+	}
+	return r, stream, nil
+}
+
+// Preview implements broker.Previewer.
+func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
+	var w envelope.Wire
+	r, stream, err := s.frame(&w, m)
+	return broker.Preview{
+		Route: r, Destination: stream, Headers: w.Headers, Payload: w.Payload,
+		Bytes: w.Size(), Limit: s.opts.MaxMessageBytes,
+	}, err
 }

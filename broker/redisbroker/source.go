@@ -13,6 +13,7 @@ import (
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/internal/inhand"
+	"github.com/postrider/postrider/envelope"
 )
 
 // SourceOptions of NewSource.
@@ -22,6 +23,8 @@ type SourceOptions struct {
 	// StreamPrefix is taken off the name of the stream of entries that do not name
 	// their topic.
 	StreamPrefix string
+	// Foreign says what entries look like that others wrote.
+	Foreign envelope.Foreign
 	// Lease is how long after its end a source's streams stay with it; 15 s if
 	// zero. After Close they are free at once.
 	Lease time.Duration
@@ -50,6 +53,7 @@ type Source struct {
 	id      string // of this source, in leases
 	members string // the key of the set of sources
 	turn    func()
+	codec   envelope.Codec
 
 	life  context.Context // ends with Close
 	end   context.CancelFunc
@@ -84,8 +88,9 @@ func NewSource(client *redis.Options, opts SourceOptions) (*Source, error) {
 	s := &Source{
 		opts: opts, id: rand.Text(), members: opts.Streams[0] + ":postrider-members:" + opts.Group,
 		read: newLink(client, opts.Timeout), done: newLink(client, opts.Timeout),
-		ended: make(chan struct{}), change: make(chan struct{}),
+		ended: make(chan struct{}), change: make(chan struct{}), codec: wireCodec(),
 	}
+	s.codec.Foreign = opts.Foreign
 	for _, name := range opts.Streams {
 		s.streams = append(s.streams, &stream{
 			name: name, lease: name + ":postrider-lease:" + opts.Group, log: &inhand.Log{},

@@ -112,7 +112,7 @@ func TestNATS(t *testing.T) {
 
 func TestRedis(t *testing.T) {
 	needServers(t)
-	for _, version := range RedisVersions() {
+	for _, version := range []string{Redis7, Redis8, RedisNewest, Valkey} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			r := StartRedis(t, version)
