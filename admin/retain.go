@@ -38,6 +38,9 @@ type KeeperOptions struct {
 	Rate                int // most rows removed per second; 0: 10,000
 	Batch               int // rows of a transaction; 0: 1000
 	Archive             Archiver
+	// KeepDead is how long dead letters of the keeper's own pipe stay after they
+	// were parked or tried last; 0: until a person acts.
+	KeepDead time.Duration
 	// Every is the pause between two sweeps of Run. 0: 30 s, or 1 s when rows go at once.
 	Every time.Duration
 	// AuditEvery is the time between two looks at the books by Run. 0: never.
@@ -102,6 +105,7 @@ type Keeper struct {
 	rows     sweeps
 	payloads sweeps
 	tidied   time.Time
+	deadAt   time.Time // dead letters were looked at
 	fullAt   time.Time
 	said     string // the last trouble that was logged
 }
@@ -321,7 +325,7 @@ func (k *Keeper) Look(ctx context.Context, req store.AuditRequest) (store.Books,
 func (k *Keeper) Run(ctx context.Context) {
 	var sweep, look <-chan time.Time
 	at := time.After
-	if !k.opts.Off || k.opts.Payloads > 0 || k.parts != nil {
+	if !k.opts.Off || k.opts.Payloads > 0 || k.opts.KeepDead > 0 || k.parts != nil {
 		sweep = at(k.opts.Every)
 	}
 	if k.opts.AuditEvery > 0 {
@@ -369,6 +373,9 @@ func (k *Keeper) look(ctx context.Context) error {
 }
 
 func (k *Keeper) sweep(ctx context.Context) error {
+	if err := k.discardDead(ctx); err != nil {
+		return err
+	}
 	before := k.Stats().Held
 	done, err := k.Sweep(ctx)
 	if err != nil {

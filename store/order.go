@@ -72,7 +72,10 @@ type Match struct {
 	Error        string // a part of the error's text; not for Replay
 	Lane         *Lane
 	Since, Until time.Time // of the message's time: at or after, and before
-	All          bool      // must be set when nothing else is
+	// IdleFor is how long a record was neither parked nor tried, by the
+	// database's clock; not for Replay.
+	IdleFor time.Duration
+	All     bool // must be set when nothing else is
 }
 
 // Edit changes records before they are sent again. Payload, key and id stay.
@@ -115,7 +118,7 @@ var ErrInvalidOrder = errors.New("invalid order")
 
 // Validate says what is wrong with an order, before a store is asked.
 func (o Order) Validate() error {
-	parkedOnly := o.Match.Class != "" || o.Match.Code != "" || o.Match.Error != ""
+	parkedOnly := o.Match.Class != "" || o.Match.Code != "" || o.Match.Error != "" || o.Match.IdleFor != 0
 	m := o.Match
 	nothing := len(m.Seqs) == 0 && len(m.IDs) == 0 && m.Topic == "" && m.Key == "" && m.Type == "" && !parkedOnly &&
 		m.Lane == nil && m.Since.IsZero() && m.Until.IsZero()
@@ -131,7 +134,9 @@ func (o Order) Validate() error {
 	case !nothing && m.All:
 		return fmt.Errorf("%w: all records and a filter are both given: leave one out", ErrInvalidOrder)
 	case o.Kind == ActReplay && parkedOnly:
-		return fmt.Errorf("%w: a replay is of records that have no error: class, code and error do not fit", ErrInvalidOrder)
+		return fmt.Errorf("%w: a replay is of records that have no error: class, code, error and idle time do not fit", ErrInvalidOrder)
+	case m.IdleFor < 0:
+		return fmt.Errorf("%w: idle for %s: use a time above 0", ErrInvalidOrder, m.IdleFor)
 	case o.Kind != ActReplay && o.Overtake:
 		return fmt.Errorf("%w: only a replay can overtake", ErrInvalidOrder)
 	case o.Kind != ActRetry && !o.Edit.Empty():

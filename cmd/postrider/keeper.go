@@ -26,6 +26,7 @@ type keeperSettings struct {
 	rate       int
 	archive    string
 	payloads   time.Duration
+	keepDead   time.Duration
 	auditEvery time.Duration
 }
 
@@ -48,9 +49,10 @@ func (k *keeperSettings) relayFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.retention, "retention", admin.DefaultRetention.String(), `how long settled rows stay, 0 for not at all; "off" removes nothing`)
 	k.limitFlags(fs, "retention-max-bytes", "retention-rate", "retention-archive")
 	k.payloadFlag(fs)
+	fs.DurationVar(&k.keepDead, "keep-dead", 0, "discard dead letters that were not tried for so long, such as 2160h; 0: they stay until a person acts")
 	fs.DurationVar(&k.auditEvery, "audit-every", time.Minute, "time between two looks at the books; 0: never")
 	fs.Lookup("retention").DefValue = "168h"
-	mark(fs, "retention", "retention-max-bytes", "hold-max-rows", "hold-max-bytes", "retention-rate", "retention-archive", "payload-retention", "audit-every")
+	mark(fs, "retention", "retention-max-bytes", "hold-max-rows", "hold-max-bytes", "retention-rate", "retention-archive", "payload-retention", "keep-dead", "audit-every")
 }
 
 // options are those of a keeper, checked.
@@ -66,12 +68,14 @@ func (k *keeperSettings) options(log *slog.Logger) (*admin.KeeperOptions, error)
 		return nil, usagef("payload-retention is %s: it must not be negative", k.payloads)
 	case k.payloads > 0 && k.archive != "":
 		return nil, usagef("payload-retention and an archive: the archive would hold rows without payloads, choose one")
+	case k.keepDead < 0 || k.keepDead > 0 && k.keepDead < time.Hour:
+		return nil, usagef("keep-dead is %s: use an hour or more, or 0 to keep them until a person acts", k.keepDead)
 	case k.auditEvery < 0:
 		return nil, usagef("audit-every is %s: it must not be negative", k.auditEvery)
 	}
 	o := &admin.KeeperOptions{
 		OlderThan: k.olderThan, MaxBytes: int64(k.maxBytes), HoldRows: k.holdRows, HoldBytes: int64(k.holdBytes),
-		Payloads: k.payloads, Rate: k.rate, AuditEvery: k.auditEvery, Logger: log,
+		Payloads: k.payloads, KeepDead: k.keepDead, Rate: k.rate, AuditEvery: k.auditEvery, Logger: log,
 	}
 	command, isCommand := strings.CutPrefix(k.archive, "command:")
 	switch {

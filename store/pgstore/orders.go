@@ -30,6 +30,7 @@ type orderArgs struct {
 	Lane     *int16     `json:"lane,omitempty"`
 	Since    *time.Time `json:"since,omitempty"`
 	Until    *time.Time `json:"until,omitempty"`
+	Idle     float64    `json:"idle,omitempty"` // seconds
 	Edit     *editArgs  `json:"edit,omitempty"`
 	Overtake bool       `json:"overtake,omitempty"`
 	Rate     float64    `json:"rate,omitempty"`
@@ -46,7 +47,7 @@ func argsOf(o store.Order) ([]byte, error) {
 	m := o.Match
 	args := orderArgs{
 		Seqs: m.Seqs, Topic: m.Topic, Key: m.Key, Type: m.Type, Class: m.Class, Code: m.Code, Error: m.Error,
-		Overtake: o.Overtake, Rate: o.Rate,
+		Idle: m.IdleFor.Seconds(), Overtake: o.Overtake, Rate: o.Rate,
 	}
 	for _, id := range m.IDs {
 		args.IDs = append(args.IDs, strings.ToLower(id))

@@ -18,6 +18,7 @@ const matches = `(NOT a ? 'seqs' OR a->'seqs' @> to_jsonb(@.seq)) AND (NOT a ? '
 // matchesParked is what is true of a parked record @ besides, under an act kind.
 const matchesParked = ` AND (NOT a ? 'class' OR @.class = a->>'class') AND (NOT a ? 'code' OR @.code = a->>'code')
  AND (NOT a ? 'error' OR position(a->>'error' IN @.error) > 0)
+ AND (NOT a ? 'idle' OR greatest(@.parked_at, @.last_attempt) < clock_timestamp() - (a->>'idle')::float8 * interval '1 second')
  AND CASE WHEN kind = 'skip' THEN @.captures AND @.key <> '' AND @.state IN ('dead', 'retry') ELSE @.state = 'dead' END`
 
 // replayable is true of a record o of the outbox that pipe p, with cursor c, has
@@ -75,7 +76,7 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM ended) THEN (SELECT sum(moved)::bigint FR
   WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry-many', 'discard-many', 'skip') FOR UPDATE SKIP LOCKED),
 w AS (SELECT * FROM x WHERE x.room > 0 AND ` + won + `),
 page AS (SELECT k.* FROM w CROSS JOIN LATERAL (SELECT k.seq, k.id, k.lane, k.topic, k.key, k.type, k.created_at, k.class, k.code, k.error, k.state,
-    k.captures, k.headers, w.a, w.kind FROM {{schema}}.parked k
+    k.parked_at, k.last_attempt,    k.captures, k.headers, w.a, w.kind FROM {{schema}}.parked k
   WHERE k.pipe = $1 AND k.lane = $3 AND k.seq > w.seq AND k.seq <= w.upto ORDER BY k.seq LIMIT ` + orderScan + `) k),
 hits AS (SELECT k.seq FROM page k WHERE ` + of("k", matches+matchesParked) + `
   AND (NOT a ? 'edit' OR {{schema}}.headers_fit(` + edited + `)) ORDER BY k.seq LIMIT (SELECT room FROM w)),

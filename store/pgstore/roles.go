@@ -63,7 +63,8 @@ func grants() []grant {
 		{"progress", "", work, see, work},
 		{"relay", "", all, see, all},
 		{"parked", "", all, "SELECT " + aside, all},
-		{"request", "", "SELECT; DELETE; " + carryOut, see, "SELECT; DELETE; " + carryOut + "; INSERT " + asked},
+		// A relay asks for what --keep-dead says.
+		{"request", "", "SELECT; DELETE; " + carryOut + "; INSERT " + asked, see, "SELECT; DELETE; " + carryOut + "; INSERT " + asked},
 		{"audit", "", work, see, "SELECT; INSERT"}, // by its trigger, nothing that is younger than a week is deleted
 		{"hold", "", all, see, all},
 		{"repair", "", "SELECT; INSERT; UPDATE", see, all},

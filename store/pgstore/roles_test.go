@@ -68,7 +68,7 @@ func TestRolesForbid(t *testing.T) {
 			},
 			"relay": {
 				`INSERT INTO box.outbox (topic) VALUES ('t')`, `UPDATE box.outbox SET topic = 'u'`, `TRUNCATE box.outbox`,
-				`UPDATE box.progress SET pos = 1`, `UPDATE box.pipe SET pos = 1`, `INSERT INTO box.request (pipe, lane, seq, kind) VALUES ('main', 0, 1, 'retry')`,
+				`UPDATE box.progress SET pos = 1`, `UPDATE box.pipe SET pos = 1`, `INSERT INTO box.request (pipe, lane, seq, kind, done_at) VALUES ('main', 0, 1, 'retry', now())`,
 				`UPDATE box.request SET actor = 'somebody'`, `UPDATE box.outbox_info SET lanes = 1`, `UPDATE box.outbox_info SET cluster = 1`,
 				`INSERT INTO box.migration (version, name, checksum) VALUES (99, 'x', '')`, `ALTER TABLE box.outbox DISABLE TRIGGER ALL`,
 			},

@@ -1,0 +1,55 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// deadEvery is how often Run looks for dead letters that are too old.
+const deadEvery = time.Hour
+
+// DiscardDead orders the lanes' owners to discard the dead letters of the
+// keeper's pipe that were neither parked nor tried for KeepDead, and returns how
+// many there are. The journal keeps their number. It does nothing unless KeepDead
+// is set: a policy must be asked for. Two keepers at the same time store two
+// orders, of which the second finds nothing left.
+func (k *Keeper) DiscardDead(ctx context.Context) (int64, error) {
+	if k.opts.KeepDead <= 0 {
+		return 0, nil
+	}
+	orders, ok := k.r.(store.Orders)
+	if !ok {
+		return 0, fmt.Errorf("%w: it has no acts on many records; PostgreSQL has", ErrCannot)
+	}
+	_, plan, err := orders.Order(ctx, store.Order{
+		Kind: store.ActDiscard, Match: store.Match{IdleFor: k.opts.KeepDead}, Actor: "postrider",
+		Reason: fmt.Sprintf("policy: dead letters are kept for %s", k.opts.KeepDead),
+	})
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("discard old dead letters: %w", err)
+	}
+	return plan.Records, nil
+}
+
+// discardDead does so now and then, and says so.
+func (k *Keeper) discardDead(ctx context.Context) error {
+	if k.opts.KeepDead <= 0 || time.Since(k.deadAt) < deadEvery {
+		return nil
+	}
+	n, err := k.DiscardDead(ctx)
+	if err != nil {
+		return err
+	}
+	k.deadAt = time.Now()
+	if n > 0 {
+		k.opts.Logger.WarnContext(ctx, "old dead letters are discarded, as --keep-dead says", "records", n, "kept", k.opts.KeepDead)
+	}
+	return nil
+}
