@@ -37,44 +37,56 @@ import (
 //
 // What the URL cannot say (Route, Log) is taken of opts, which may be nil.
 func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
-	client, u, turn, err := parseURL(rawURL)
-	if err != nil {
-		return nil, fmt.Errorf("redisbroker: open: %w", err)
-	}
-	given, err := sinkOptions(u)
-	if err != nil {
-		return nil, fmt.Errorf("redisbroker: open: %w", err)
-	}
-	if opts != nil {
-		given.Route, given.Log = opts.Route, opts.Log
-	}
-	s, err := NewSink(client, &given)
+	t, err := ParseURL(rawURL)
 	if err != nil {
 		return nil, err
 	}
-	s.turn = turn
+	if opts != nil {
+		t.Sink.Route, t.Sink.Log = opts.Route, opts.Log
+	}
+	s, err := NewSink(t.Client, &t.Sink)
+	if err != nil {
+		return nil, err
+	}
+	s.turn = t.turn
 	return s, nil
 }
 
 // OpenSource makes a source of a URL as Open reads it, for a topic: the URL's
 // stream-prefix and partitions say which streams that is.
 func OpenSource(rawURL, topic string, opts SourceOptions) (*Source, error) {
+	t, err := ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	opts.StreamPrefix = t.Sink.StreamPrefix
+	opts.Streams = Streams(t.Sink.StreamPrefix+topic, t.Sink.Partitions)
+	s, err := NewSource(t.Client, opts)
+	if err != nil {
+		return nil, err
+	}
+	s.turn = t.turn
+	return s, nil
+}
+
+// Target is what a URL says.
+type Target struct {
+	Client *redis.Options // how a connection is made
+	Sink   SinkOptions
+	turn   func()
+}
+
+// ParseURL reads a URL as Open does, without opening anything.
+func ParseURL(rawURL string) (*Target, error) {
 	client, u, turn, err := parseURL(rawURL)
 	if err != nil {
 		return nil, fmt.Errorf("redisbroker: open: %w", err)
 	}
-	sink, err := sinkOptions(u)
-	if err != nil {
+	t := &Target{Client: client, turn: turn}
+	if t.Sink, err = sinkOptions(u); err != nil {
 		return nil, fmt.Errorf("redisbroker: open: %w", err)
 	}
-	opts.StreamPrefix = sink.StreamPrefix
-	opts.Streams = Streams(sink.StreamPrefix+topic, sink.Partitions)
-	s, err := NewSource(client, opts)
-	if err != nil {
-		return nil, err
-	}
-	s.turn = turn
-	return s, nil
+	return t, nil
 }
 
 // Streams are the streams of a topic, behind its prefix.

@@ -42,19 +42,31 @@ func openDemoBroker(ctx context.Context, d *demo) (demoBroker, error) {
 		b.server = srv
 		return b, nil
 	case "nats":
-		// Also here: the broker must not hide what the relay repeats.
-		base, query, _ := strings.Cut(d.set.broker, "?")
-		q, err := url.ParseQuery(query)
-		if err != nil {
-			return nil, usagef("broker %s cannot be used: its parameters cannot be read", redact.URL(d.set.broker))
+		if err := d.set.keepRepeated(); err != nil {
+			return nil, err
 		}
-		q.Set("dedup", "off")
-		d.set.broker = base + "?" + q.Encode()
 		return openDemoNATS(ctx, d.set.broker, d.topic)
+	case "redis", "rediss":
+		if err := d.set.keepRepeated(); err != nil {
+			return nil, err
+		}
+		return openDemoRedis(ctx, d.set.broker, d.topic)
 	case "kafka":
 		return openDemoKafka(ctx, d.set.broker, d.topic)
 	}
-	return nil, usagef("the demo runs on kafka://, nats:// or, without --broker, on a broker of its own, not on %q", visible(scheme, ""))
+	return nil, usagef("the demo runs on kafka://, nats://, redis:// or, without --broker, on a broker of its own, not on %q", visible(scheme, ""))
+}
+
+// keepRepeated keeps the broker from hiding what the relay repeats.
+func (set *settings) keepRepeated() error {
+	base, query, _ := strings.Cut(set.broker, "?")
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return usagef("broker %s cannot be used: its parameters cannot be read", redact.URL(set.broker))
+	}
+	q.Set("dedup", "off")
+	set.broker = base + "?" + q.Encode()
+	return nil
 }
 
 func startNATS(dir string) (*server.Server, error) {

@@ -53,6 +53,9 @@ func (a *app) relayCommand() *cobra.Command {
 			"  kafka://[USER:PASSWORD@]HOST:PORT,...  ?sasl=plain|scram-sha-256|scram-sha-512\n" +
 			"      &compression=none|gzip|snappy|lz4|zstd&topic-prefix=TEXT&max-message-bytes=N\n" +
 			"  nats://[USER:PASSWORD@]HOST:PORT,...   ?subject-prefix=TEXT&dedup=on|off\n" +
+			"  redis://[USER:PASSWORD@]HOST:PORT,...[/DB]  (rediss:// with TLS)  ?stream-prefix=TEXT&partitions=N\n" +
+			"      &create=on|off&dedup=on|off&maxlen=N|~N&max-age=DURATION&replicas=N&synced=true\n" +
+			"      &durable=any|everysec|always&max-message=BYTES&timeout=DURATION\n" +
 			"  each with password-file=FILE or password-env=NAME in place of the password, and with tls=true,\n" +
 			"  tls-ca=FILE, tls-cert=FILE&tls-key=FILE, tls-server-name=NAME; files are read again for each\n" +
 			"  new connection, so that a rotation needs no restart",

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"github.com/postrider/postrider/broker/redisbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+)
+
+func openRedis(set *settings) (*openedSink, error) {
+	sink, err := redisbroker.Open(set.broker, nil)
+	if err != nil {
+		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
+	}
+	return &openedSink{Sink: sink, close: sink.Close}, nil
+}
+
+func openRedisSource(set *settings, consumer, topic string) (*openedSource, error) {
+	src, err := redisbroker.OpenSource(set.broker, topic, redisbroker.SourceOptions{Group: consumer})
+	if err != nil {
+		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
+	}
+	return &openedSource{Source: src, close: src.Close}, nil
+}
