@@ -62,6 +62,22 @@ type Options struct {
 	BackoffMin, BackoffMax time.Duration
 	// UnknownType is what becomes of a message without a handler: Dead.
 	UnknownType Policy
+	// Order is how the messages of a key follow each other in a topic; nil:
+	// [inbox.AnyOrder]. With [inbox.Latest] a message whose version, or a later one,
+	// was applied is acknowledged without its handler. With [inbox.Contiguous] each
+	// version is applied once and in turn; one that comes early is kept in the
+	// database until those before it have been applied, and a dead letter
+	// stops its key. A message without key or version is dead where there is an order.
+	Order func(topic string) inbox.Order
+	// Version is the position of a message in its key; nil: its Version.
+	Version func(m postrider.Message) int64
+	// OnGap is told of a key whose messages wait for versions that do not come, for
+	// more than a minute and then after twice as long each time; nil: only the log
+	// is. It may ask for a replay of what is missing.
+	OnGap func(ctx context.Context, g inbox.Gap)
+	// SkipGap gives up missing versions after this time: the key goes on without
+	// them, and what comes of them later is stale. 0: it waits for ever.
+	SkipGap time.Duration
 	// Opener decrypts a message for its handler; nil: none. What is kept of a
 	// message, such as a dead letter, stays as it came.
 	Opener Opener
@@ -119,7 +135,9 @@ type Consumer[Tx any] struct {
 	handlers map[string]handler[Tx]
 	database trouble
 	keys     trouble
-	err      error // of registration, reported by Run
+	counts   counts
+	nudge    chan struct{} // holds a token when the stash may have something due
+	err      error         // of registration, reported by Run
 }
 
 type handler[Tx any] func(ctx context.Context, tx Tx, m postrider.Message) error
@@ -128,7 +146,7 @@ type handler[Tx any] func(ctx context.Context, tx Tx, m postrider.Message) error
 // does no I/O. The inbox tables must be there: see [inbox.Inbox.Migrate].
 func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	o := opts.defaults()
-	c := &Consumer[Tx]{source: source, db: db, opts: o, owner: rand.Text(), handlers: make(map[string]handler[Tx])}
+	c := &Consumer[Tx]{source: source, db: db, opts: o, owner: rand.Text(), handlers: make(map[string]handler[Tx]), nudge: make(chan struct{}, 1)}
 	c.inbox = inbox.New(db.Dialect(), o.Name, &inbox.Options{Schema: o.Schema})
 	if o.Name == "" {
 		c.err = errors.New("consumer: Options.Name is empty: it is the consumer's identity in the inbox")
@@ -212,5 +230,7 @@ func (c *Consumer[Tx]) Run(ctx context.Context) error {
 	if c.err != nil {
 		return c.err
 	}
-	return newRun(c.source, c.opts, c.process).run(ctx)
+	r := newRun(c.source, c.opts, c.process)
+	r.tend = c.tendStash
+	return r.run(ctx)
 }

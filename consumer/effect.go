@@ -51,11 +51,11 @@ func (c *Consumer[Tx]) effectOnce(ctx context.Context, t *task, h handler[Tx]) e
 	defer cancel()
 	at := claiming
 	err := c.db.Transact(limited, func(tx Tx, conn inbox.Conn) error {
-		fresh, err := c.inbox.Claim(limited, conn, t.m)
-		if err != nil {
+		var err error
+		if t.ruling, err = c.take(limited, conn, t); err != nil {
 			return err
 		}
-		if fresh {
+		if t.ruling == inbox.Apply {
 			at = handling
 			if err := protect(limited, t, tx, h); err != nil {
 				return blame(limited, conn, err)

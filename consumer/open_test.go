@@ -55,12 +55,6 @@ func (l ledger) ExecContext(ctx context.Context, query string, args ...any) (sql
 	*l.noted = append(*l.noted, fmt.Sprintf("%.20s %s", query, args))
 	return l.yes.ExecContext(ctx, query, args...)
 }
-func (ledger) QueryRow(context.Context, string, ...any) inbox.Row { return attemptRow{} }
-
-// attemptRow answers every question with zeros.
-type attemptRow struct{}
-
-func (attemptRow) Scan(...any) error { return nil }
 
 // openOnce runs a consumer over one delivery and tells what came of it.
 func openOnce(t *testing.T, payload string, opts *Options) (handled []string, noted, log string, src *again) {

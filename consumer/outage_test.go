@@ -36,9 +36,14 @@ type yes struct{}
 func (yes) ExecContext(context.Context, string, ...any) (sql.Result, error) {
 	return driver.RowsAffected(1), nil
 }
-func (yes) QueryRow(context.Context, string, ...any) inbox.Row { return nil }
+func (yes) QueryRow(context.Context, string, ...any) inbox.Row { return zeros{} }
 func (yes) Commit() error                                      { return nil }
 func (yes) Rollback() error                                    { return nil }
+
+// zeros answers every question with zeros: nothing is there.
+type zeros struct{}
+
+func (zeros) Scan(...any) error { return nil }
 
 // again hands out every delivery that was given back, when its delay is over.
 type again struct {

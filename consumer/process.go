@@ -24,16 +24,22 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 	if d.Err != nil || t.m.ID == "" {
 		return c.undecodable(ctx, t), false
 	}
+	if s, ok := d.Token.(inbox.Stashed); ok {
+		t.stashed = &s
+	}
+	c.place(t)
 	h, known := c.handlers[t.m.Type]
 	switch {
 	case known:
-	case c.opts.UnknownType == Skip:
-		t.log.DebugContext(ctx, "skipped: no handler for the type")
-		return t.ack(), false
 	case c.opts.UnknownType == Dead:
 		return c.bury(ctx, t, errUnknownType), false
-	default:
+	case c.opts.UnknownType == Fail:
 		h = func(context.Context, Tx, postrider.Message) error { return errUnknownType }
+	case t.order == inbox.AnyOrder || t.m.Key == "" || t.m.Version < 1:
+		t.log.DebugContext(ctx, "skipped: no handler for the type")
+		return t.ack(), false
+	default: // its version counts as applied
+		h = nothing[Tx]
 	}
 	if t.counted {
 		if v, next := c.begin(ctx, t, at); next != proceed {
@@ -44,10 +50,12 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 	case err != nil:
 		return c.judge(ctx, t, err), false
 	case erased:
-		h = func(context.Context, Tx, postrider.Message) error { return nil }
+		h = nothing[Tx]
 	}
 	return c.judge(ctx, t, c.effect(ctx, t, h)), false
 }
+
+func nothing[Tx any](context.Context, Tx, postrider.Message) error { return nil }
 
 var errUnknownType = errors.New("no handler for the type")
 
@@ -58,6 +66,9 @@ type task struct {
 	readable postrider.Message // as the handler sees it
 	counted  bool              // the attempt is committed before the handler runs
 	begun    bool              // it was committed
+	order    inbox.Order       // of its topic
+	stashed  *inbox.Stashed    // where it comes from; nil: from the source
+	ruling   inbox.Ruling      // what the last run of its transaction found
 	count    int               // attempts, this one included
 	log      *slog.Logger
 }
@@ -80,6 +91,7 @@ func (c *Consumer[Tx]) judge(ctx context.Context, t *task, err error) broker.Ver
 		if c.database.worked() {
 			c.opts.Logger.InfoContext(ctx, "the database works again", "consumer", c.opts.Name)
 		}
+		c.done(ctx, t)
 		return t.ack()
 	case ctx.Err() != nil: // shutting down, and out of patience
 		c.takeBack(ctx, t)
@@ -110,6 +122,7 @@ func (c *Consumer[Tx]) retryLater(ctx context.Context, t *task, cause error) bro
 	if t.count = a.Count; t.count >= c.opts.MaxAttempts {
 		return c.bury(ctx, t, cause)
 	}
+	c.counts.retries.Add(1)
 	t.log.WarnContext(ctx, "the handler failed; the message is tried again", "attempt", a.Count, "of", c.opts.MaxAttempts, "in", delay, "error", cause)
 	return t.back(delay)
 }
@@ -141,13 +154,18 @@ const outageMax = 10 * time.Second
 func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) broker.Verdict {
 	var buried bool
 	err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
-		buried, err = c.inbox.Bury(ctx, conn, t.m, t.d.Origin, t.count, cause.Error())
+		if t.stashed != nil {
+			buried, err = c.inbox.BuryStashed(ctx, conn, *t.stashed, t.count, cause.Error())
+		} else {
+			buried, err = c.inbox.Bury(ctx, conn, t.m, t.d.Origin, t.count, cause.Error())
+		}
 		return err
 	})
 	if err != nil {
 		return c.outage(ctx, t, errors.Join(cause, err))
 	}
 	if buried {
+		c.counts.dead.Add(1)
 		t.log.ErrorContext(ctx, "the message is dead", "attempts", t.count, "error", cause)
 	}
 	return t.ack()

@@ -16,6 +16,7 @@ type run struct {
 	source  broker.Source
 	opts    Options
 	process processor
+	tend    func(ctx context.Context, handle func(broker.Delivery) broker.Verdict) // beside receiving; nil: nothing
 
 	slots    chan struct{} // one per handler that runs
 	door     chan struct{} // held by the one that waits for slots
@@ -73,6 +74,9 @@ func (r *run) run(ctx context.Context) error {
 	extending, stopExtending := context.WithCancel(r.work)
 	helpers.Go(func() { r.extend(extending) })
 
+	if r.tend != nil {
+		r.wg.Go(func() { r.tend(ctx, func(d broker.Delivery) broker.Verdict { return r.handle(&item{d: d}) }) })
+	}
 	r.receive(ctx)
 	close(r.stopping)
 	err := r.drain(stopWork)

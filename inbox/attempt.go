@@ -110,16 +110,20 @@ func (in *Inbox) Bury(ctx context.Context, c Conn, m postrider.Message, origin s
 	if !fresh {
 		return false, in.ForgetAttempts(ctx, c, m)
 	}
+	return true, in.writeDead(ctx, c, &m, origin, attempts, cause)
+}
+
+func (in *Inbox) writeDead(ctx context.Context, c Conn, m *postrider.Message, origin string, attempts int, cause string) error {
 	headers, err := json.Marshal(cleanHeaders(m.Headers))
 	if err != nil {
-		return false, in.wrap("encode the headers of", m.ID, err)
+		return in.wrap("encode the headers of", m.ID, err)
 	}
-	args := append(in.head(&m, origin), attempts, clean(cause, maxCause), append([]byte{}, m.Payload...),
+	args := append(in.head(m, origin), attempts, clean(cause, maxCause), append([]byte{}, m.Payload...),
 		clean(m.ContentType, postrider.MaxContentTypeLen), string(headers), m.Version, int64(m.SchemaVersion))
 	if _, err := c.ExecContext(ctx, in.sql.bury, args...); err != nil {
-		return false, in.wrap("bury", m.ID, err)
+		return in.wrap("bury", m.ID, err)
 	}
-	return true, nil
+	return nil
 }
 
 // ForgetAttempts removes the count of a message that was processed in this

@@ -17,6 +17,9 @@ func Schema(d outbox.Dialect, schema string) []string {
 			fmt.Sprintf(sqliteInboxTable, n.inbox),
 			fmt.Sprintf(sqliteAttemptTable, n.attempt),
 			fmt.Sprintf(sqliteAgeIndex, prefix(schema), "postrider_inbox"),
+			fmt.Sprintf(sqliteMarkTable, n.mark),
+			fmt.Sprintf(sqliteStashTable, n.stash),
+			fmt.Sprintf(sqliteStashIndex, prefix(schema), "postrider_inbox_stash"),
 		}
 	}
 	n := postgresNames(schema)
@@ -30,6 +33,9 @@ func Schema(d outbox.Dialect, schema string) []string {
 		fmt.Sprintf(postgresInboxTable, n.inbox),
 		fmt.Sprintf(postgresAttemptTable, n.attempt),
 		fmt.Sprintf(postgresAgeIndex, strings.ReplaceAll(quote(schema)+".inbox_age", "'", "''"), n.inbox),
+		fmt.Sprintf(postgresMarkTable, n.mark),
+		fmt.Sprintf(postgresStashTable, n.stash),
+		fmt.Sprintf(postgresStashIndex, strings.ReplaceAll(quote(schema)+".inbox_stash_order", "'", "''"), n.stash),
 	}
 }
 
@@ -116,4 +122,60 @@ END $do$`
 	schema_version INTEGER,
 	PRIMARY KEY (consumer, message_id)
 )`
+
+	// One row per key, for ever: this is what remembers when the claims are pruned.
+	postgresMarkTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer text COLLATE "C" NOT NULL,
+	topic text COLLATE "C" NOT NULL,
+	key text COLLATE "C" NOT NULL,
+	version bigint NOT NULL, -- the last that was applied or passed over
+	updated_at timestamptz NOT NULL,
+	PRIMARY KEY (consumer, topic, key)
+) WITH (fillfactor = 80)`
+	postgresStashTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer text COLLATE "C" NOT NULL,
+	message_id text COLLATE "C" NOT NULL,
+	topic text COLLATE "C" NOT NULL,
+	key text COLLATE "C" NOT NULL,
+	type text NOT NULL,
+	origin text NOT NULL,
+	needs bigint NOT NULL, -- the version that the key must have reached
+	version bigint NOT NULL,
+	schema_version integer NOT NULL,
+	payload bytea NOT NULL,
+	content_type text NOT NULL,
+	headers jsonb NOT NULL,
+	created_at timestamptz, -- the message's time
+	stashed_at timestamptz NOT NULL,
+	PRIMARY KEY (consumer, message_id)
+)`
+	postgresStashIndex = `DO $do$ BEGIN
+IF to_regclass('%s') IS NULL THEN CREATE INDEX inbox_stash_order ON %s (consumer, topic, key, version); END IF;
+END $do$`
+	sqliteMarkTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer TEXT NOT NULL,
+	topic TEXT NOT NULL,
+	key TEXT NOT NULL,
+	version INTEGER NOT NULL, -- the last that was applied or passed over
+	updated_at INTEGER NOT NULL,
+	PRIMARY KEY (consumer, topic, key)
+) WITHOUT ROWID`
+	sqliteStashTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer TEXT NOT NULL,
+	message_id TEXT NOT NULL,
+	topic TEXT NOT NULL,
+	key TEXT NOT NULL,
+	type TEXT NOT NULL,
+	origin TEXT NOT NULL,
+	needs INTEGER NOT NULL, -- the version that the key must have reached
+	version INTEGER NOT NULL,
+	schema_version INTEGER NOT NULL,
+	payload BLOB NOT NULL,
+	content_type TEXT NOT NULL,
+	headers TEXT NOT NULL,
+	created_at INTEGER, -- the message's time, microseconds since 1970
+	stashed_at INTEGER NOT NULL,
+	PRIMARY KEY (consumer, message_id)
+)`
+	sqliteStashIndex = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_stash_order ON %s (consumer, topic, key, version)`
 )

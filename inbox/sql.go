@@ -11,17 +11,24 @@ import (
 // tell the server the parameters' types by their Go types.
 type statements struct {
 	claim, begin, unbegin, fail, bury, forget, dead, prune string
+	guard                                                  guardStatements
 	schema                                                 []string
 }
 
 // names are what differs between the dialects.
 type names struct {
 	inbox, attempt string
+	mark, stash    string
 	now            string // the database's clock
 	plus           string // now plus $n microseconds, n follows
 	plusEnd        string
 	wait           string // microseconds from now to next_at
 	micros         string // updated_at in microseconds since 1970
+	since          string // microseconds since the oldest stashed_at of a group
+	stashHeaders   string // headers column of the stash as text
+	createdMicros  string // created_at in microseconds since 1970
+	fromMicros     string // a time of microseconds since 1970, $n follows
+	fromMicrosEnd  string
 	json           string // cast of a headers parameter
 	jsonText       string // headers column as text
 	skip           string // end of a subquery whose rows are deleted
@@ -37,10 +44,13 @@ func newStatements(d outbox.Dialect, schema string) statements {
 	s := statements{
 		claim: claimSQL, begin: beginSQL, unbegin: unbeginSQL, fail: failSQL,
 		bury: burySQL, forget: forgetSQL, dead: deadSQL, prune: pruneSQL,
+		guard: newGuardStatements(),
 	}
-	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
-		"{wait}", n.wait, "{micros}", n.micros, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip)
-	for _, text := range []*string{&s.claim, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune} {
+	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{mark}", n.mark, "{stash}", n.stash, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
+		"{wait}", n.wait, "{micros}", n.micros, "{since}", n.since, "{stashHeaders}", n.stashHeaders,
+		"{createdMicros}", n.createdMicros, "{fromMicros}", n.fromMicros, "{fromMicrosEnd}", n.fromMicrosEnd, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip)
+	texts := append(s.guard.texts(), &s.claim, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune)
+	for _, text := range texts {
 		*text = r.Replace(*text)
 		if d == outbox.SQLite {
 			*text = strings.ReplaceAll(*text, "$", "?")
@@ -56,11 +66,14 @@ func postgresNames(schema string) names {
 	}
 	s := quote(schema) + "."
 	return names{
-		inbox: s + "inbox", attempt: s + "inbox_attempt", now: "now()",
+		inbox: s + "inbox", attempt: s + "inbox_attempt", mark: s + "inbox_mark", stash: s + "inbox_stash", now: "now()",
 		plus: "now() + CAST(", plusEnd: " AS bigint) * interval '1 microsecond'",
-		wait:   "CAST(EXTRACT(EPOCH FROM (next_at - now())) * 1000000 AS bigint)",
-		micros: "CAST(EXTRACT(EPOCH FROM a.updated_at) * 1000000 AS bigint)",
-		json:   "::text::jsonb", jsonText: "a.headers::text", skip: " FOR UPDATE OF i SKIP LOCKED",
+		wait:         "CAST(EXTRACT(EPOCH FROM (next_at - now())) * 1000000 AS bigint)",
+		micros:       "CAST(EXTRACT(EPOCH FROM a.updated_at) * 1000000 AS bigint)",
+		since:        "CAST(EXTRACT(EPOCH FROM (now() - min(s.stashed_at))) * 1000000 AS bigint)",
+		stashHeaders: "s.headers::text", createdMicros: "CAST(EXTRACT(EPOCH FROM s.created_at) * 1000000 AS bigint)",
+		fromMicros: "timestamptz 'epoch' + CAST(", fromMicrosEnd: " AS bigint) * interval '1 microsecond'",
+		json: "::text::jsonb", jsonText: "a.headers::text", skip: " FOR UPDATE OF i SKIP LOCKED",
 	}
 }
 
@@ -76,9 +89,11 @@ func sqliteNames(schema string) names {
 	s := prefix(schema)
 	now := "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
 	return names{
-		inbox: s + "postrider_inbox", attempt: s + "postrider_inbox_attempt", now: now,
+		inbox: s + "postrider_inbox", attempt: s + "postrider_inbox_attempt", mark: s + "postrider_inbox_mark",
+		stash: s + "postrider_inbox_stash", now: now,
 		plus: now + " + CAST(", plusEnd: " AS INTEGER)",
-		wait: "next_at - " + now, micros: "a.updated_at", json: "", jsonText: "a.headers",
+		wait: "next_at - " + now, micros: "a.updated_at", since: now + " - min(s.stashed_at)",
+		stashHeaders: "s.headers", createdMicros: "s.created_at", json: "", jsonText: "a.headers",
 	}
 }
 
@@ -130,9 +145,11 @@ coalesce(a.version, 0), coalesce(a.schema_version, 0)
 FROM {attempt} AS a WHERE a.consumer = $1 AND a.state = 'dead' AND a.message_id > $2
 ORDER BY a.message_id LIMIT $3`
 
-	// $2 is negative. The claim of a dead letter stays as long as the letter.
+	// $2 is negative. The claim of a dead letter stays as long as the letter, that
+	// of a stashed message as long as it waits.
 	pruneSQL = `DELETE FROM {inbox} WHERE consumer = $1 AND message_id IN (
 SELECT i.message_id FROM {inbox} AS i WHERE i.consumer = $1 AND i.processed_at < {plus}$2{plusend}
 AND NOT EXISTS (SELECT 1 FROM {attempt} AS a WHERE a.consumer = i.consumer AND a.message_id = i.message_id AND a.state = 'dead')
+AND NOT EXISTS (SELECT 1 FROM {stash} AS s WHERE s.consumer = i.consumer AND s.message_id = i.message_id)
 ORDER BY i.processed_at LIMIT $3{skip})`
 )

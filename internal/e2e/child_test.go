@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/inbox"
 )
 
 // childEnv holds a childConfig in the environment of a consumer process.
@@ -22,6 +24,7 @@ type childConfig struct {
 	Broker, URL, Topic string
 	Kind               kind
 	DSN                string
+	Order              inbox.Order
 }
 
 // beConsumer is a consumer whose handler takes a while, and ends the process
@@ -44,6 +47,7 @@ func beConsumer(config string) error {
 	}()
 	opts := quick
 	opts.Concurrency = 6
+	opts.Order = func(string) inbox.Order { return c.Order }
 	return runConsumer(ctx, c.Kind, c.DSN, src, &opts, []string{"order.placed", "poison"},
 		func(ctx context.Context, do func(string, ...any) error, m postrider.Message) error {
 			if m.Type == "poison" {
@@ -69,9 +73,9 @@ type child struct {
 	dead chan struct{} // closed when it has ended
 }
 
-func startChild(t *testing.T, b *realBroker, s *effectStore, topic string) *child {
+func startChild(t *testing.T, b *realBroker, s *effectStore, topic string, order inbox.Order) *child {
 	t.Helper()
-	config, err := json.Marshal(childConfig{b.name, b.url, topic, s.kind, s.dsn})
+	config, err := json.Marshal(childConfig{b.name, b.url, topic, s.kind, s.dsn, order})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,11 +101,31 @@ func startChild(t *testing.T, b *realBroker, s *effectStore, topic string) *chil
 
 // consumerKilled kills a consumer's process twice, without a word to the broker.
 func consumerKilled(sc *scene) {
+	killTwice(sc, numbered(sc.topic, killedKeys, 0, killedEach), inbox.AnyOrder)
+}
+
+// shuffledAndKilled does the same to one that gets the versions of a key in any
+// order, and applies each in turn.
+func shuffledAndKilled(sc *scene) {
+	msgs := numbered(sc.topic, killedKeys, 0, killedEach)
+	for i := range msgs {
+		msgs[i].Version = int64(i/killedKeys + 1)
+	}
+	rand.Shuffle(len(msgs), func(i, j int) { msgs[i], msgs[j] = msgs[j], msgs[i] })
+	killTwice(sc, msgs, inbox.Contiguous)
+	if n := count(sc.T, sc.s.db, "SELECT count(*) FROM "+table(sc.s.in, sc.s.db, "stash")); n != 0 {
+		sc.T.Errorf("%d messages are left in the stash", n)
+	}
+}
+
+const killedKeys, killedEach = 8, 60
+
+func killTwice(sc *scene, msgs []postrider.Message, order inbox.Order) {
 	t, b, s, topic := sc.T, sc.b, sc.s, sc.topic
-	const keys, each = 8, 60
-	b.publish(t, numbered(topic, keys, 0, each)...)
+	const keys, each = killedKeys, killedEach
+	b.publish(t, msgs...)
 	for kill := range 2 {
-		c := startChild(t, b, s, topic)
+		c := startChild(t, b, s, topic, order)
 		from := s.count(t)
 		until(t, 60*time.Second, "messages flow", func() bool { return s.count(t) > from+keys*10 })
 		if err := c.cmd.Process.Kill(); err != nil {
@@ -115,7 +139,7 @@ func consumerKilled(sc *scene) {
 			t.Fatalf("kill %d came after the last message", kill+1)
 		}
 	}
-	startChild(t, b, s, topic)
+	startChild(t, b, s, topic, order)
 	until(t, 90*time.Second, "every message has its effect", func() bool { return s.count(t) >= keys*each })
 	until(t, 20*time.Second, "everything is acknowledged", func() bool { return b.left(t, topic, consumes) == 0 })
 	s.check(t, keys, each)
@@ -133,7 +157,7 @@ func handlerKills(sc *scene) {
 	b.publish(t, append(append(msgs[:keys:keys], poison), msgs[keys:]...)...)
 	deaths := 0
 	for {
-		c := startChild(t, b, s, topic)
+		c := startChild(t, b, s, topic, inbox.AnyOrder)
 		dies := false
 		until(t, 90*time.Second, fmt.Sprintf("after %d deaths everything has its effect", deaths), func() bool {
 			select {

@@ -203,6 +203,7 @@ func TestRealBrokers(t *testing.T) {
 			{"broker killed", []kind{pgPgx}, brokerKilled},
 			{"shutdown", []kind{liteSQL}, shutdownDrains},
 			{"consumer killed", []kind{pgSQL}, consumerKilled},
+			{"shuffled and killed", []kind{pgPgx}, shuffledAndKilled},
 			{"handler kills the process", []kind{pgPgx}, handlerKills},
 		} {
 			for i, k := range test.kinds {

@@ -1,0 +1,98 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+
+	"github.com/postrider/postrider/inbox"
+)
+
+// place finds out the message's order and its version.
+func (c *Consumer[Tx]) place(t *task) {
+	if c.opts.Order != nil {
+		t.order = c.opts.Order(t.m.Topic)
+	}
+	if c.opts.Version != nil && t.stashed == nil {
+		t.m.Version = c.opts.Version(t.m)
+		t.readable.Version = t.m.Version
+	}
+}
+
+// take claims the message inside its transaction, and asks whether it is its turn.
+func (c *Consumer[Tx]) take(ctx context.Context, conn inbox.Conn, t *task) (inbox.Ruling, error) {
+	if t.stashed != nil {
+		return c.inbox.TakeStashed(ctx, conn, *t.stashed, t.order)
+	}
+	if fresh, err := c.inbox.Claim(ctx, conn, t.m); err != nil || !fresh {
+		return inbox.Gone, err
+	}
+	ruling, err := c.inbox.Guard(ctx, conn, t.m, t.order, t.d.Origin)
+	if errors.Is(err, inbox.ErrNoPlace) {
+		err = &handlerError{Permanent(err)}
+	}
+	return ruling, err
+}
+
+// done counts what became of a message, and goes on with those that waited for it.
+func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
+	switch t.ruling {
+	case inbox.Gone:
+		if t.stashed == nil {
+			c.counts.duplicates.Add(1)
+		}
+	case inbox.Stale:
+		c.counts.stale.Add(1)
+		t.log.DebugContext(ctx, "stale: a later version was applied", "version", t.m.Version)
+	case inbox.Early:
+		c.counts.stashed.Add(1)
+		t.log.DebugContext(ctx, "early: it waits for the versions before it", "version", t.m.Version)
+	case inbox.Apply:
+		c.counts.effects.Add(1)
+		if t.order == inbox.Contiguous {
+			c.catchUp(ctx, t)
+		}
+	}
+}
+
+// catchUpBatch is how many stashed messages are applied in one transaction.
+const catchUpBatch = 100
+
+// catchUp applies what waited for t, many messages in one transaction. No attempt
+// is counted: at the first trouble it leaves them to [Consumer.tendStash], which
+// takes them one by one. So it does when messages must be opened first, since
+// no keys are asked for inside a transaction.
+func (c *Consumer[Tx]) catchUp(ctx context.Context, t *task) {
+	if c.opts.Opener != nil {
+		c.wakeStash()
+		return
+	}
+	for n := catchUpBatch; n == catchUpBatch; {
+		limited, cancel := context.WithTimeout(ctx, c.opts.HandlerTimeout)
+		var dropped int
+		err := c.db.Transact(limited, func(tx Tx, conn inbox.Conn) (err error) {
+			n, dropped, err = c.inbox.Unstash(limited, conn, t.m.Topic, t.m.Key, catchUpBatch, func(s inbox.Stashed) error {
+				h, known := c.handlers[s.Message.Type]
+				if !known {
+					return errUnknownType
+				}
+				return protect(limited, &task{m: s.Message, readable: s.Message, log: t.log}, tx, h)
+			})
+			return err
+		})
+		cancel()
+		if err != nil {
+			t.log.DebugContext(ctx, "stashed messages are taken one by one", "error", err)
+			c.wakeStash()
+			return
+		}
+		c.counts.effects.Add(int64(n))
+		c.counts.stale.Add(int64(dropped))
+	}
+}
+
+func (c *Consumer[Tx]) wakeStash() {
+	select {
+	case c.nudge <- struct{}{}:
+	default:
+	}
+}

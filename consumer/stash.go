@@ -1,0 +1,128 @@
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/inbox"
+)
+
+// stashEvery is the pause between looks at the stash, and gapEvery between those
+// at what waits there too long.
+const (
+	stashEvery = 2 * time.Second
+	gapEvery   = 15 * time.Second
+	gapWarning = time.Minute
+)
+
+// tendStash applies stashed messages that nobody else does: those that a process
+// left behind which has ended, those whose handler failed, and dead letters
+// that a person wants to be tried again.
+func (c *Consumer[Tx]) tendStash(ctx context.Context, handle func(broker.Delivery) broker.Verdict) {
+	tick := time.NewTicker(stashEvery)
+	defer tick.Stop()
+	told := map[gapID]time.Duration{}
+	var looked time.Time
+	for ctx.Err() == nil {
+		if err := c.sweep(ctx, handle); err != nil && ctx.Err() == nil {
+			c.opts.Logger.DebugContext(ctx, "cannot look into the stash", "consumer", c.opts.Name, "error", err)
+		}
+		if c.opts.Order != nil && time.Since(looked) >= gapEvery {
+			looked = time.Now()
+			if err := c.lookForGaps(ctx, told); err != nil && ctx.Err() == nil {
+				c.opts.Logger.DebugContext(ctx, "cannot look for gaps", "consumer", c.opts.Name, "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		case <-c.nudge:
+		}
+	}
+}
+
+// sweep hands one message of each key that has one due to handle, and comes again
+// as long as that brings any of them forward.
+func (c *Consumer[Tx]) sweep(ctx context.Context, handle func(broker.Delivery) broker.Verdict) error {
+	var topic, key string
+	for moved := false; ctx.Err() == nil; {
+		var s *inbox.Stashed
+		err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
+			s, err = c.inbox.DueStashed(ctx, conn, c.owner, 2*c.opts.HandlerTimeout, topic, key)
+			return err
+		})
+		switch {
+		case err != nil:
+			return err
+		case s != nil:
+			topic, key = s.Message.Topic, s.Message.Key
+			v := handle(broker.Delivery{Message: s.Message, Origin: s.Origin, Token: *s})
+			moved = moved || v.Ack
+		case !moved:
+			return nil
+		default: // once more from the first key
+			moved, topic, key = false, "", ""
+		}
+	}
+	return nil
+}
+
+type gapID struct {
+	topic, key string
+	mark       int64
+}
+
+// lookForGaps tells of gaps that stay, and gives up those that have stayed for SkipGap.
+func (c *Consumer[Tx]) lookForGaps(ctx context.Context, told map[gapID]time.Duration) error {
+	var topic, key string
+	seen := make(map[gapID]bool, len(told))
+	for ctx.Err() == nil {
+		var g *inbox.Gap
+		err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
+			g, err = c.inbox.NextGap(ctx, conn, topic, key)
+			if err != nil || g == nil || c.opts.SkipGap <= 0 || g.Age < c.opts.SkipGap {
+				return err
+			}
+			skipped, err := c.inbox.SkipGap(ctx, conn, *g)
+			if skipped {
+				c.wakeStash()
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if g == nil {
+			break
+		}
+		topic, key = g.Topic, g.Key
+		id := gapID{g.Topic, g.Key, g.Mark}
+		seen[id] = true
+		c.tellGap(ctx, *g, id, told)
+	}
+	for id := range told {
+		if !seen[id] {
+			delete(told, id)
+		}
+	}
+	return nil
+}
+
+func (c *Consumer[Tx]) tellGap(ctx context.Context, g inbox.Gap, id gapID, told map[gapID]time.Duration) {
+	skipped := c.opts.SkipGap > 0 && g.Age >= c.opts.SkipGap
+	if !skipped && g.Age < max(gapWarning, told[id]) {
+		return
+	}
+	told[id] = 2 * g.Age
+	log := c.opts.Logger.With("consumer", c.opts.Name, "topic", g.Topic, "key", g.Key,
+		"from", g.Mark+1, "to", g.Needs, "waiting", g.Stashed, "age", g.Age.Round(time.Second))
+	if skipped {
+		log.WarnContext(ctx, "missing versions are given up: the key goes on without them")
+		return
+	}
+	log.WarnContext(ctx, "versions are missing: later messages of the key wait for them")
+	if c.opts.OnGap != nil {
+		c.opts.OnGap(ctx, g)
+	}
+}

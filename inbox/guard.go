@@ -1,0 +1,186 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/envelope"
+)
+
+// Order says what becomes of messages of a key that come in another order than
+// that of their versions.
+type Order uint8
+
+// The orders.
+const (
+	// AnyOrder applies each message when it comes.
+	AnyOrder Order = iota
+	// Latest drops a message whose version is not above the last one applied: for
+	// messages that carry the whole state.
+	Latest
+	// Contiguous applies each version once and in turn: 1, 2, 3 ... What comes
+	// early waits in the stash: for messages that carry a change.
+	Contiguous
+)
+
+func (o Order) String() string {
+	switch o {
+	case AnyOrder:
+		return "any"
+	case Latest:
+		return "latest"
+	case Contiguous:
+		return "contiguous"
+	}
+	return fmt.Sprintf("Order(%d)", uint8(o))
+}
+
+// Ruling is what a guard says of a message.
+type Ruling uint8
+
+// The rulings. Only for Apply is the effect run; all are acknowledged once the
+// transaction has committed.
+const (
+	Apply Ruling = iota // it is the key's turn; the mark has moved to it
+	Stale               // its version, or a later one, was applied before: drop it
+	Early               // versions before it are missing: it has been put into the stash
+	Gone                // another transaction has had it
+)
+
+// ErrNoPlace says that a message has no place in the order of its topic: it has
+// no key, no version, or a gap header that cannot be read.
+var ErrNoPlace = errors.New("the message has no place in its topic's order")
+
+// Guard decides inside tx whether m, which the same transaction has claimed,
+// takes its turn in its key, and moves the key's mark with it: the version that
+// was applied last. The mark is kept per consumer, topic and key, and for ever;
+// transactions of one key follow each other. origin is where m stands, for
+// people. A message without key or version is refused with [ErrNoPlace],
+// unless order is AnyOrder.
+func (in *Inbox) Guard(ctx context.Context, tx Conn, m postrider.Message, order Order, origin string) (Ruling, error) {
+	if err := in.usable(&m); err != nil {
+		return 0, err
+	}
+	if order == AnyOrder {
+		return Apply, nil
+	}
+	if m.Key == "" || m.Version < 1 {
+		return 0, fmt.Errorf("inbox %q: message %s: %w: a key and a version are needed", in.consumer, m.ID, ErrNoPlace)
+	}
+	needs := int64(0)
+	if order == Contiguous {
+		var err error
+		if needs, err = needed(&m); err != nil {
+			return 0, err
+		}
+	}
+	moved, err := in.moveMark(ctx, tx, &m, needs)
+	switch {
+	case err != nil:
+		return 0, err
+	case moved:
+		return Apply, nil
+	case order == Latest:
+		return Stale, nil
+	}
+	return in.outOfTurn(ctx, tx, &m, needs, origin)
+}
+
+// needed is the version that m's key must have reached: the one before m's, or
+// the last one that is not announced as missing.
+func needed(m *postrider.Message) (int64, error) {
+	n := m.Version - 1
+	value := m.Headers[envelope.Gap]
+	if value == "" {
+		return n, nil
+	}
+	missing, err := envelope.ParseGap(value)
+	if err != nil {
+		return 0, fmt.Errorf("message %s: %w: header %s %w", m.ID, ErrNoPlace, envelope.Gap, err)
+	}
+	for i := len(missing) - 1; i >= 0; i-- {
+		if v := missing[i]; v.First <= n && n <= v.Last {
+			n = v.First - 1
+		}
+	}
+	return n, nil
+}
+
+// moveMark moves the key's mark to m's version if it is at least needs and below
+// that version.
+func (in *Inbox) moveMark(ctx context.Context, tx Conn, m *postrider.Message, needs int64) (bool, error) {
+	res, err := tx.ExecContext(ctx, in.sql.guard.move, in.consumer, in.topic(m), in.key(m), m.Version, needs)
+	if err != nil {
+		return false, in.wrap("move the mark for", m.ID, err)
+	}
+	n, err := res.RowsAffected()
+	if err != nil {
+		return false, in.wrap("move the mark for", m.ID, err)
+	}
+	return n > 0, nil
+}
+
+// outOfTurn locks the mark, and tells a late message from an early one, which it
+// puts into the stash.
+func (in *Inbox) outOfTurn(ctx context.Context, tx Conn, m *postrider.Message, needs int64, origin string) (Ruling, error) {
+	mark, err := in.lockMark(ctx, tx, in.topic(m), in.key(m))
+	if err != nil {
+		return 0, err
+	}
+	switch {
+	case mark >= m.Version:
+		return Stale, nil
+	case mark < needs:
+		return Early, in.putStash(ctx, tx, m, needs, origin)
+	}
+	// The mark has moved between the two statements.
+	if _, err := in.moveMark(ctx, tx, m, needs); err != nil {
+		return 0, err
+	}
+	return Apply, nil
+}
+
+func (in *Inbox) lockMark(ctx context.Context, tx Conn, topic, key string) (mark int64, err error) {
+	if err := tx.QueryRow(ctx, in.sql.guard.lock, in.consumer, topic, key).Scan(&mark); err != nil {
+		return 0, Classify(fmt.Errorf("inbox %q: lock the mark of a key: %w", in.consumer, err))
+	}
+	return mark, nil
+}
+
+// topic and key are a message's as the tables can hold them.
+func (in *Inbox) topic(m *postrider.Message) string { return clean(m.Topic, postrider.MaxTopicLen) }
+func (in *Inbox) key(m *postrider.Message) string   { return clean(m.Key, postrider.MaxKeyLen) }
+
+// Mark returns the last version of the key that was applied or passed over, 0
+// when there is none.
+func (in *Inbox) Mark(ctx context.Context, db Conn, topic, key string) (version int64, err error) {
+	if in.err != nil {
+		return 0, in.err
+	}
+	if err := db.QueryRow(ctx, in.sql.guard.read, in.consumer, topic, key).Scan(&version); err != nil {
+		return 0, Classify(fmt.Errorf("inbox %q: read the mark of a key: %w", in.consumer, err))
+	}
+	return version, nil
+}
+
+// SetMark moves the mark of a key to version, also back, and returns where it
+// was. Versions up to it count as applied; what waits in the stash behind it is
+// taken up by a running consumer. Moving it back does not bring messages back:
+// send them again with a new id, or forget their claims.
+func (in *Inbox) SetMark(ctx context.Context, tx Conn, topic, key string, version int64) (was int64, err error) {
+	switch {
+	case in.err != nil:
+		return 0, in.err
+	case key == "" || version < 0:
+		return 0, fmt.Errorf("inbox %q: set the mark of key %q to %d: a key and a version of at least 0 are needed", in.consumer, key, version)
+	}
+	if was, err = in.lockMark(ctx, tx, topic, key); err != nil {
+		return 0, err
+	}
+	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.consumer, topic, key, version); err != nil {
+		return 0, Classify(fmt.Errorf("inbox %q: set the mark of a key: %w", in.consumer, err))
+	}
+	return was, nil
+}

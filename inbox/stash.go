@@ -1,0 +1,206 @@
+package inbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/postrider/postrider"
+)
+
+// Stashed is a message that waits in the database for its turn.
+type Stashed struct {
+	Message postrider.Message
+	Origin  string // where it stood: "orders/3@1041"
+
+	needs int64
+}
+
+// putStash keeps m, body included, until the key has reached needs.
+func (in *Inbox) putStash(ctx context.Context, tx Conn, m *postrider.Message, needs int64, origin string) error {
+	headers, err := json.Marshal(cleanHeaders(m.Headers))
+	if err != nil {
+		return in.wrap("encode the headers of", m.ID, err)
+	}
+	var created any
+	if !m.Time.IsZero() {
+		created = m.Time.UnixMicro()
+	}
+	args := append(in.head(m, origin), needs, m.Version, int64(m.SchemaVersion), append([]byte{}, m.Payload...),
+		clean(m.ContentType, postrider.MaxContentTypeLen), string(headers), created)
+	if _, err := tx.ExecContext(ctx, in.sql.guard.put, args...); err != nil {
+		return in.wrap("stash", m.ID, err)
+	}
+	return nil
+}
+
+// scanStashed reads a row, whose id is empty when there is none.
+func scanStashed(row Row) (Stashed, error) {
+	var (
+		s       Stashed
+		m       = &s.Message
+		headers string
+		created int64
+	)
+	err := row.Scan(&m.ID, &m.Topic, &m.Key, &m.Type, &s.Origin, &s.needs, &m.Version, &m.SchemaVersion,
+		&m.Payload, &m.ContentType, &headers, &created)
+	if err != nil || m.ID == "" {
+		return s, err
+	}
+	if created != 0 {
+		m.Time = time.UnixMicro(created).UTC()
+	}
+	return s, json.Unmarshal([]byte(headers), &m.Headers)
+}
+
+// Unstash runs fn, inside tx, for the messages of a key whose turn has come
+// since they were put into the stash, in their order and at most limit of them;
+// then it moves the key's mark to the last one and removes them. It returns how
+// many there were, and how many others were removed because they had become
+// stale. After an error, which may be fn's, roll tx back: then all of them stay.
+func (in *Inbox) Unstash(ctx context.Context, tx Conn, topic, key string, limit int, fn func(Stashed) error) (applied, stale int, err error) {
+	if in.err != nil {
+		return 0, 0, in.err
+	}
+	begin, err := in.lockMark(ctx, tx, topic, key)
+	if err != nil {
+		return 0, 0, err
+	}
+	mark := begin
+	for applied < limit {
+		s, err := scanStashed(tx.QueryRow(ctx, in.sql.guard.head, in.consumer, topic, key, mark))
+		if err != nil {
+			return 0, 0, Classify(fmt.Errorf("inbox %q: read the stash: %w", in.consumer, err))
+		}
+		if s.Message.ID == "" {
+			break
+		}
+		if err := fn(s); err != nil {
+			return 0, 0, err
+		}
+		mark = s.Message.Version
+		applied++
+	}
+	if mark > begin {
+		if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.consumer, topic, key, mark); err != nil {
+			return 0, 0, Classify(fmt.Errorf("inbox %q: move the mark of a key: %w", in.consumer, err))
+		}
+	}
+	res, err := tx.ExecContext(ctx, in.sql.guard.clear, in.consumer, topic, key, mark)
+	if err != nil {
+		return 0, 0, Classify(fmt.Errorf("inbox %q: empty the stash of a key: %w", in.consumer, err))
+	}
+	removed, err := res.RowsAffected()
+	return applied, int(removed) - applied, err
+}
+
+// DueStashed returns, of the first key behind the topic and key given, the
+// stashed message whose turn has come; nil when no key has one. It leaves out
+// messages whose next attempt is not due, and for the time patience those that
+// another owner (see [Try]) has begun.
+func (in *Inbox) DueStashed(ctx context.Context, db Conn, owner string, patience time.Duration, afterTopic, afterKey string) (*Stashed, error) {
+	if in.err != nil {
+		return nil, in.err
+	}
+	s, err := scanStashed(db.QueryRow(ctx, in.sql.guard.due, in.consumer, afterTopic, afterKey, owner, -patience.Microseconds()))
+	if err != nil {
+		return nil, Classify(fmt.Errorf("inbox %q: look for stashed messages that are due: %w", in.consumer, err))
+	}
+	if s.Message.ID == "" {
+		return nil, nil //nolint:nilnil // documented: there is none
+	}
+	return &s, nil
+}
+
+// TakeStashed takes one message out of the stash inside tx. The caller runs its
+// effect there when the ruling is Apply. It is Stale when the key has gone past
+// the message meanwhile, and Gone when somebody else has taken it.
+func (in *Inbox) TakeStashed(ctx context.Context, tx Conn, s Stashed, order Order) (Ruling, error) {
+	m, mark := &s.Message, s.needs
+	if order != AnyOrder {
+		var err error
+		if mark, err = in.lockMark(ctx, tx, m.Topic, m.Key); err != nil {
+			return 0, err
+		}
+	}
+	switch there, err := in.dropStashed(ctx, tx, m.ID, mark); {
+	case err != nil:
+		return 0, err
+	case !there:
+		return Gone, nil
+	case order == AnyOrder:
+		return Apply, nil
+	case m.Version <= mark:
+		return Stale, nil
+	}
+	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.consumer, m.Topic, m.Key, m.Version); err != nil {
+		return 0, in.wrap("move the mark for", m.ID, err)
+	}
+	return Apply, nil
+}
+
+// dropStashed removes a stashed message that needs no more than mark.
+func (in *Inbox) dropStashed(ctx context.Context, tx Conn, id string, mark int64) (bool, error) {
+	res, err := tx.ExecContext(ctx, in.sql.guard.drop, in.consumer, id, mark)
+	if err != nil {
+		return false, in.wrap("take out of the stash", id, err)
+	}
+	n, err := res.RowsAffected()
+	return n > 0, err
+}
+
+// BuryStashed makes a dead letter of a stashed message. The key's mark stays: in
+// a contiguous order the messages behind it wait until it is retried or
+// discarded. It reports false when the message is not in the stash.
+func (in *Inbox) BuryStashed(ctx context.Context, tx Conn, s Stashed, attempts int, cause string) (bool, error) {
+	there, err := in.dropStashed(ctx, tx, s.Message.ID, maxVersion)
+	if err != nil || !there {
+		return false, err
+	}
+	return true, in.writeDead(ctx, tx, &s.Message, s.Origin, attempts, cause)
+}
+
+// Gap is a hole in the versions of a key that keeps others waiting.
+type Gap struct {
+	Topic, Key string
+	Mark       int64         // the last version that was applied
+	Needs      int64         // the first version stashed needs all up to this one
+	Stashed    int64         // messages that wait behind the hole
+	Age        time.Duration // since the first of them was stashed
+}
+
+// NextGap returns the gap of the first key behind the topic and key given,
+// nil when there is none.
+func (in *Inbox) NextGap(ctx context.Context, db Conn, afterTopic, afterKey string) (*Gap, error) {
+	if in.err != nil {
+		return nil, in.err
+	}
+	var (
+		g   Gap
+		age int64
+	)
+	row := db.QueryRow(ctx, in.sql.guard.gap, in.consumer, afterTopic, afterKey)
+	if err := row.Scan(&g.Topic, &g.Key, &g.Mark, &g.Needs, &g.Stashed, &age); err != nil {
+		return nil, Classify(fmt.Errorf("inbox %q: look for gaps: %w", in.consumer, err))
+	}
+	if g.Stashed == 0 {
+		return nil, nil //nolint:nilnil // documented: there is none
+	}
+	g.Age = max(0, time.Duration(age)*time.Microsecond)
+	return &g, nil
+}
+
+// SkipGap gives up the versions that are missing in g: they count as applied
+// from now on. It reports false, and changes nothing, when the gap is another
+// one by now.
+func (in *Inbox) SkipGap(ctx context.Context, tx Conn, g Gap) (bool, error) {
+	mark, err := in.lockMark(ctx, tx, g.Topic, g.Key)
+	if err != nil || mark != g.Mark || g.Needs <= mark {
+		return false, err
+	}
+	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.consumer, g.Topic, g.Key, g.Needs); err != nil {
+		return false, Classify(fmt.Errorf("inbox %q: skip a gap: %w", in.consumer, err))
+	}
+	return true, nil
+}

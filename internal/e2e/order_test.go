@@ -1,0 +1,302 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/inbox"
+)
+
+// versions are the messages 1 to n of each of keys, twice some of them, in any order.
+func versions(rng *rand.Rand, keys, n int) []postrider.Message {
+	var msgs []postrider.Message
+	for k := range keys {
+		for v := 1; v <= n; v++ {
+			m := versioned(k, v)
+			msgs = append(msgs, m)
+			if rng.IntN(3) == 0 {
+				msgs = append(msgs, m)
+			}
+		}
+	}
+	rng.Shuffle(len(msgs), func(i, j int) { msgs[i], msgs[j] = msgs[j], msgs[i] })
+	return msgs
+}
+
+func versioned(k, v int) postrider.Message {
+	m := message(k*1000+v, fmt.Sprint("k", k), "stock.changed", order{fmt.Sprint("k", k), v})
+	m.Version = int64(v)
+	return m
+}
+
+// last is the highest number among the effects of an id.
+func last(ctx context.Context, tx *sql.Tx, id string) (n int, err error) {
+	err = tx.QueryRowContext(ctx, "SELECT coalesce(max(n), 0) FROM effect WHERE id = $1", id).Scan(&n)
+	return n, err
+}
+
+// applying inserts an effect when it may follow the last one, and fails now and then.
+func applying(follows func(last, n int) bool, wrong, fails *atomic.Int32) func(context.Context, *sql.Tx, order) error {
+	return func(ctx context.Context, tx *sql.Tx, o order) error {
+		before, err := last(ctx, tx, o.ID)
+		if err != nil {
+			return err
+		}
+		if !follows(before, o.N) {
+			wrong.Add(1)
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT INTO effect VALUES ($1, $2)", o.ID, o.N); err != nil {
+			return err
+		}
+		if fails != nil && fails.Add(1)%4 == 0 {
+			return errors.New("one of four fails")
+		}
+		return nil
+	}
+}
+
+// patient tries often: a fourth of all tries fails.
+func patient(o inbox.Order) *consumer.Options {
+	opts := quick
+	opts.MaxAttempts = 50
+	opts.Order = func(string) inbox.Order { return o }
+	return &opts
+}
+
+// TestContiguous: whatever the order and the duplicates, and although handlers
+// fail, each version is applied once and in turn.
+func TestContiguous(t *testing.T) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+		seed := rand.Uint64()
+		rng := rand.New(rand.NewPCG(seed, 0))
+		const keys, n = 5, 25
+		b := membroker.New(nil)
+		msgs := versions(rng, keys, n)
+		publish(t, b, msgs...)
+		src := source(b, len(msgs))
+		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Contiguous))
+		var wrong, fails atomic.Int32
+		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n == last+1 }, &wrong, &fails))
+		runWhile(t, c.Run, func() bool { return c.Stats().Effects < keys*n })
+		for k := range keys {
+			if got := effects(t, db, fmt.Sprint("k", k)); !slices.Equal(got, from(1, n)) {
+				t.Errorf("seed %d: key k%d: effects %v", seed, k, got)
+			}
+		}
+		s := c.Stats()
+		if wrong.Load() != 0 || s.Effects != keys*n || s.Effects+s.Duplicates != int64(len(msgs)) || s.Dead != 0 || s.Stale != 0 {
+			t.Errorf("seed %d: %d out of turn, %+v of %d deliveries", seed, wrong.Load(), s, len(msgs))
+		}
+		if left := count(t, db, "SELECT count(*) FROM "+table(in, db, "stash")) + count(t, db, "SELECT count(*) FROM "+attemptTable(in, db)); left != 0 {
+			t.Errorf("%d rows are left in stash and attempts", left)
+		}
+	})
+}
+
+// TestLatest: the versions that are applied rise, the last one is among them, and
+// every other is dropped.
+func TestLatest(t *testing.T) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+		seed := rand.Uint64()
+		rng := rand.New(rand.NewPCG(seed, 0))
+		const keys, n = 5, 25
+		b := membroker.New(nil)
+		msgs := versions(rng, keys, n)
+		publish(t, b, msgs...)
+		src := source(b, len(msgs))
+		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Latest))
+		var wrong, fails atomic.Int32
+		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n > last }, &wrong, &fails))
+		runUntil(t, src, c.Run)
+		for k := range keys {
+			got := effects(t, db, fmt.Sprint("k", k))
+			mark := mark(t, db, in, fmt.Sprint("k", k))
+			if len(got) == 0 || !slices.IsSorted(got) || got[len(got)-1] != n || mark != n {
+				t.Errorf("seed %d: key k%d: effects %v, mark %d", seed, k, got, mark)
+			}
+		}
+		if s := c.Stats(); wrong.Load() != 0 || s.Effects+s.Duplicates+s.Stale != int64(len(msgs)) || s.Stale == 0 {
+			t.Errorf("seed %d: %d out of turn, %+v of %d deliveries", seed, wrong.Load(), s, len(msgs))
+		}
+	})
+}
+
+// TestContiguousGoesPastWhatIsAnnounced: versions that the key's next message
+// calls missing are not waited for.
+func TestContiguousGoesPastWhatIsAnnounced(t *testing.T) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+		four, six, seven := versioned(0, 4), versioned(0, 6), versioned(0, 7)
+		four.Headers = map[string]string{envelope.Gap: "2-3"}
+		six.Headers = map[string]string{envelope.Gap: "2-3,5"}
+		late := versioned(0, 3)
+		late.Headers = map[string]string{envelope.Generation: "1"}
+		b := membroker.New(nil)
+		publish(t, b, seven, six, versioned(0, 1), four, late)
+		src := source(b, 5)
+		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Contiguous))
+		var wrong atomic.Int32
+		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n > last }, &wrong, nil))
+		runUntil(t, src, c.Run)
+		if got, s := effects(t, db, "k0"), c.Stats(); !slices.Equal(got, []int{1, 4, 6, 7}) || wrong.Load() != 0 || s.Stale != 1 {
+			t.Errorf("effects %v, %d out of turn, %+v", got, wrong.Load(), s)
+		}
+	})
+}
+
+// TestContiguousStopsBehindTheDead: a dead letter stops its key and no other; a
+// mark that is set by hand lets it go on.
+func TestContiguousStopsBehindTheDead(t *testing.T) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+		b := membroker.New(nil)
+		var msgs []postrider.Message
+		for v := 1; v <= 5; v++ {
+			msgs = append(msgs, versioned(0, v), versioned(1, v))
+		}
+		publish(t, b, msgs...)
+		src := source(b, len(msgs))
+		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Contiguous))
+		consumer.Handle(c, "stock.changed", func(ctx context.Context, tx *sql.Tx, o order) error {
+			if o.ID == "k0" && o.N == 3 {
+				return consumer.Permanent(errors.New("no"))
+			}
+			_, err := tx.ExecContext(ctx, "INSERT INTO effect VALUES ($1, $2)", o.ID, o.N)
+			return err
+		})
+		runWhile(t, c.Run, func() bool { return c.Stats().Stashed < 2 || c.Stats().Effects < 7 })
+		if zero, one := effects(t, db, "k0"), effects(t, db, "k1"); !slices.Equal(zero, from(1, 2)) || !slices.Equal(one, from(1, 5)) {
+			t.Fatalf("effects %v and %v", zero, one)
+		}
+		if s := c.Stats(); s.Dead != 1 || s.Stashed != 2 {
+			t.Fatalf("%+v", s)
+		}
+		inTx(t, db, func(tx inbox.Conn) error {
+			g, err := in.NextGap(t.Context(), tx, "", "")
+			if err != nil || g == nil || g.Key != "k0" || g.Mark != 2 || g.Needs != 3 || g.Stashed != 2 {
+				t.Errorf("gap %+v, %v", g, err)
+			}
+			was, err := in.SetMark(t.Context(), tx, "orders", "k0", 3)
+			if was != 2 {
+				t.Errorf("the mark was %d", was)
+			}
+			return err
+		})
+		runWhile(t, c.Run, func() bool { return c.Stats().Effects < 9 })
+		if got := effects(t, db, "k0"); !slices.Equal(got, []int{1, 2, 4, 5}) {
+			t.Errorf("effects %v", got)
+		}
+	})
+}
+
+// TestGapIsGivenUp: after SkipGap the key goes on, and what comes of the gap
+// later is stale.
+func TestGapIsGivenUp(t *testing.T) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+		b := membroker.New(nil)
+		publish(t, b, versioned(0, 1), versioned(0, 4), versioned(0, 5))
+		src := source(b, 4)
+		opts := patient(inbox.Contiguous)
+		opts.SkipGap = time.Microsecond
+		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), opts)
+		var wrong atomic.Int32
+		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n > last }, &wrong, nil))
+		// The gap is looked for when a run begins.
+		runWhile(t, c.Run, func() bool { return c.Stats().Stashed < 2 })
+		runWhile(t, c.Run, func() bool { return c.Stats().Effects < 3 })
+		publish(t, b, versioned(0, 2))
+		runUntil(t, src, c.Run)
+		if got, s := effects(t, db, "k0"), c.Stats(); !slices.Equal(got, []int{1, 4, 5}) || s.Stale != 1 || wrong.Load() != 0 {
+			t.Errorf("effects %v, %+v", got, s)
+		}
+	})
+}
+
+// TestNoPlaceInTheOrder: without key or version a message of an ordered topic is dead at once.
+func TestNoPlaceInTheOrder(t *testing.T) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+		b := membroker.New(nil)
+		unnumbered, unreadable := message(1, "k0", "stock.changed", order{"k0", 1}), versioned(0, 2)
+		unreadable.Headers = map[string]string{envelope.Gap: "two"}
+		publish(t, b, unnumbered, unreadable)
+		src := source(b, 2)
+		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Contiguous))
+		consumer.Handle(c, "stock.changed", func(context.Context, *sql.Tx, order) error {
+			t.Error("the handler ran")
+			return nil
+		})
+		runUntil(t, src, c.Run)
+		letters, err := in.DeadLetters(t.Context(), db, "", 10)
+		if err != nil || len(letters) != 2 {
+			t.Fatalf("%d dead letters, %v", len(letters), err)
+		}
+		for _, l := range letters {
+			if !strings.Contains(l.Cause, "no place in its topic's order") {
+				t.Errorf("cause %q", l.Cause)
+			}
+		}
+	})
+}
+
+func from(first, last int) (out []int) {
+	for n := first; n <= last; n++ {
+		out = append(out, n)
+	}
+	return out
+}
+
+func table(in *inbox.Inbox, db *sql.DB, name string) string {
+	return strings.TrimSuffix(attemptTable(in, db), "attempt") + name
+}
+
+func mark(t *testing.T, db *sql.DB, in *inbox.Inbox, key string) (version int64) {
+	t.Helper()
+	inTx(t, db, func(tx inbox.Conn) (err error) {
+		version, err = in.Mark(t.Context(), tx, "orders", key)
+		return err
+	})
+	return version
+}
+
+func inTx(t *testing.T, db *sql.DB, fn func(tx inbox.Conn) error) {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if err := errors.Join(fn(inbox.SQL(tx)), tx.Commit()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runWhile runs a consumer for as long as more says, and at most 30 s.
+func runWhile(t *testing.T, run func(context.Context) error, more func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for more() && ctx.Err() == nil {
+		<-tick.C
+	}
+	if more() {
+		t.Error("it did not come to an end within 30 s")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
