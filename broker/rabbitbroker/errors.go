@@ -1,0 +1,142 @@
+package rabbitbroker
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/postrider/postrider/broker"
+)
+
+// Codes of outages, rejections and the like, beside the names of AMQP's own.
+const (
+	codeNoRoute    = "NO_ROUTE"
+	codeNack       = "NACK"
+	codeBlocked    = "BLOCKED"
+	codeTooLarge   = "MESSAGE_TOO_LARGE"
+	codeHeaders    = "HEADERS_TOO_LARGE"
+	codeRoutingKey = "ROUTING_KEY_TOO_LONG"
+)
+
+var (
+	errClosed     = errors.New("rabbitbroker: the sink is closed")
+	errSessionEnd = errors.New("the connection ended before the message was confirmed")
+	errNoConfirm  = errors.New("no confirm came in time")
+	errReturned   = errors.New("the broker returned the message")
+	errRefused    = errors.New("the broker refused the message (a full queue, or one without a majority)")
+)
+
+// codeName is AMQP's name of a reply code.
+func codeName(code int) string {
+	switch code {
+	case amqp.ContentTooLarge:
+		return "CONTENT_TOO_LARGE"
+	case amqp.NoRoute:
+		return codeNoRoute
+	case amqp.ConnectionForced:
+		return "CONNECTION_FORCED"
+	case amqp.AccessRefused:
+		return "ACCESS_REFUSED"
+	case amqp.NotFound:
+		return "NOT_FOUND"
+	case amqp.ResourceLocked:
+		return "RESOURCE_LOCKED"
+	case amqp.PreconditionFailed:
+		return "PRECONDITION_FAILED"
+	case amqp.FrameError:
+		return "FRAME_ERROR"
+	case amqp.ResourceError:
+		return "RESOURCE_ERROR"
+	case amqp.NotAllowed:
+		return "NOT_ALLOWED"
+	case amqp.InternalError:
+		return "INTERNAL_ERROR"
+	}
+	return strconv.Itoa(code)
+}
+
+// replyCode is the code of a reply that the broker itself has given, else "".
+func replyCode(err error) string {
+	var e *amqp.Error
+	if errors.As(err, &e) && e.Server {
+		return codeName(e.Code)
+	}
+	return ""
+}
+
+// notOpened is the outage of a connection that cannot be opened, with the fix
+// where the broker says why.
+func notOpened(err error, s *Server) error {
+	var e *amqp.Error
+	if !errors.As(err, &e) {
+		return broker.Outage(fmt.Errorf("not connected: %w", err), "", "")
+	}
+	switch e.Code {
+	case amqp.AccessRefused: // also when the broker hangs up at the login without a word
+		err = fmt.Errorf("the broker refuses user %s: %w; check the user's name and password in the URL and that the user may use virtual host %q", s.user(), err, s.vhost())
+	case amqp.NotAllowed:
+		err = fmt.Errorf("the broker refuses virtual host %q to user %s: %w; check the URL's path (empty is /), make it with rabbitmqctl add_vhost or allow it with set_permissions", s.vhost(), s.user(), err)
+	default:
+		err = fmt.Errorf("not connected: %w", err)
+	}
+	return broker.Outage(err, codeName(e.Code), "")
+}
+
+// notChecked is the outage of a destination that was looked for.
+func notChecked(err error, what, name string) error {
+	switch code := replyCode(err); code {
+	case "NOT_FOUND":
+		return broker.Outage(fmt.Errorf("there is no %s %q: declare it, or correct the name: %w", what, name, err), code, name)
+	case "ACCESS_REFUSED":
+		return broker.Outage(fmt.Errorf("the user may not see %s %q: give it the permission: %w", what, name, err), code, name)
+	default:
+		return broker.Outage(fmt.Errorf("%s %q cannot be looked at: %w", what, name, err), code, name)
+	}
+}
+
+// returned classifies a message that no queue took: without an exchange its
+// queue is missing, which is an outage of the topic; an exchange has no binding
+// for it, which the message's own routing key decides.
+func returned(r *amqp.Return) error {
+	err := fmt.Errorf("%w: %s", errReturned, r.ReplyText)
+	if r.Exchange == "" {
+		return broker.Outage(fmt.Errorf("%w; declare queue %q", err, r.RoutingKey), codeNoRoute, r.RoutingKey)
+	}
+	return broker.Rejected(fmt.Errorf("%w; bind a queue to the exchange for routing key %q", err, r.RoutingKey), codeNoRoute, r.Exchange)
+}
+
+// nacked classifies a message that the broker refused. Queues refuse when they
+// are full (overflow reject-publish) or have no majority: neither is about the message.
+func nacked(destination string) error {
+	return broker.Throttled(errRefused, codeNack, destination, 0)
+}
+
+// blockedFor is how long a broker in need of memory or disk is left alone.
+const blockedFor = time.Second
+
+func blocked(reason string) error {
+	return broker.Throttled(fmt.Errorf("the broker has blocked publishers: %s", reason), codeBlocked, "", blockedFor)
+}
+
+var sizeLimit = regexp.MustCompile(`message size \d+ is larger than configured max size (\d+)`)
+
+// learnedLimit is the limit that a reply names, else 0.
+func learnedLimit(err error) int {
+	var e *amqp.Error
+	if !errors.As(err, &e) {
+		return 0
+	}
+	m := sizeLimit.FindStringSubmatch(e.Reason)
+	if m == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,40 @@
+package rabbitbroker
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Open makes a sink of a URL such as
+//
+//	amqp://user:password@host1:5672,host2:5672/vhost?exchange=events&routing-key=topic
+//	amqps://host/vhost?tls-ca=ca.pem&tls-cert=me.pem&tls-key=me-key.pem&auth=certificate
+//
+// An empty path is the virtual host "/". The parameters are
+//
+//	exchange=NAME           the default exchange without it: queues are the topics' names
+//	routing-key=topic|key   what the routing key is; topic without it
+//	max-message-bytes=N     the broker's max_message_size, if it is not 16 MiB
+//	window=N                unconfirmed messages at once; without it the sink finds the number
+//	auth=certificate        log in by the certificate of tls-cert
+//	password-file, password-env, tls, tls-ca, tls-cert, tls-key, tls-server-name
+//
+// Password and certificates are read again at each new connection. Open does no
+// I/O but to read their files once: an unreachable broker is no error here, and
+// Deliver answers with an outage. Errors do not repeat the URL.
+func Open(rawURL string) (*Sink, error) {
+	server, u, err := parseServer(rawURL, spec("exchange", "routing-key", "max-message-bytes", "window"))
+	if err != nil {
+		return nil, fmt.Errorf("rabbitbroker: open: %w", err)
+	}
+	opts := SinkOptions{Exchange: u.Param("exchange"), RoutingKey: Routing(u.Param("routing-key"))}
+	for name, field := range map[string]*int{"max-message-bytes": &opts.MaxMessageBytes, "window": &opts.Window} {
+		if !u.Has(name) {
+			continue
+		}
+		if *field, err = strconv.Atoi(u.Param(name)); err != nil || *field < 1 || *field > 1<<30 {
+			return nil, fmt.Errorf("rabbitbroker: open: %s must be a number from 1 to 1073741824", name)
+		}
+	}
+	return NewSink(server, &opts)
+}

@@ -1,0 +1,163 @@
+package rabbitbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/postrider/postrider/broker/internal/brokerurl"
+)
+
+// Server says how a broker is reached. A Sink and a Source open connections of
+// their own to it, one each.
+type Server struct {
+	// Hosts are HOST:PORT of a cluster's nodes, tried in turn; required.
+	Hosts []string
+	// Vhost is the virtual host; "/" if empty.
+	Vhost string
+	// User is "guest" if empty.
+	User string
+	// Password is asked at each new connection; nil: "guest".
+	Password func(ctx context.Context) (string, error)
+	// Dial makes a connection to one host; nil: TCP without TLS.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Certificate logs in by the certificate that Dial shows (SASL EXTERNAL),
+	// without User and Password.
+	Certificate bool
+}
+
+const (
+	openWait  = 10 * time.Second // for TCP, TLS, the login and a channel together
+	heartbeat = 10 * time.Second // a peer that is silent for one and a half is gone
+	frameSize = 128 << 10        // the largest frame; RabbitMQ's own default
+)
+
+// spec is what the URLs of sinks and sources look like.
+func spec(params ...string) brokerurl.Spec {
+	return brokerurl.Spec{
+		Schemes: map[string]bool{"amqp": false, "amqps": true},
+		Path:    true, Params: append(params, "auth"),
+	}
+}
+
+// parseServer reads the part of a URL that says where the broker is. A path that
+// is empty is the virtual host "/"; /name and /%2Fname are name and /name, as
+// https://www.rabbitmq.com/docs/uri-spec says.
+func parseServer(rawURL string, spec brokerurl.Spec) (Server, *brokerurl.URL, error) {
+	u, err := brokerurl.Parse(rawURL, spec)
+	if err != nil {
+		return Server{}, nil, err
+	}
+	s := Server{Hosts: u.Hosts, User: u.User, Password: u.Password}
+	port := "5672"
+	if u.TLS != nil {
+		port = "5671"
+		s.Dial = u.TLS.DialContext
+	}
+	for i, host := range s.Hosts {
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			s.Hosts[i] = net.JoinHostPort(host, port)
+		}
+	}
+	if s.Vhost, err = url.PathUnescape(u.Path); err != nil {
+		return Server{}, nil, errors.New("the virtual host must be percent-encoded: %2F is the one that is called /")
+	}
+	switch auth := u.Param("auth"); {
+	case auth != "" && auth != "password" && auth != "certificate":
+		return Server{}, nil, errors.New("auth must be password or certificate")
+	case auth == "certificate" && (u.TLS == nil || u.TLS.Cert == ""):
+		return Server{}, nil, errors.New("auth=certificate needs amqps:// with tls-cert and tls-key")
+	case auth == "certificate":
+		s.Certificate = true
+	case s.User != "" && s.Password == nil:
+		return Server{}, nil, errors.New("there is a user without a password: write amqp://USER:PASSWORD@HOST or add password-file or password-env")
+	}
+	return s, u, nil
+}
+
+func (s *Server) vhost() string {
+	if s.Vhost == "" {
+		return "/"
+	}
+	return s.Vhost
+}
+
+// dialer opens connections to a Server's hosts in turn.
+type dialer struct {
+	server Server
+	name   string // what the server's operator sees
+	next   atomic.Uint32
+}
+
+// open connects to the next host and logs in. Its error is a *broker.Error.
+func (d *dialer) open(ctx context.Context) (*amqp.Connection, *conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, openWait)
+	defer cancel()
+	host := d.server.Hosts[int(d.next.Add(1)-1)%len(d.server.Hosts)]
+	sasl, err := d.server.login(ctx)
+	if err != nil {
+		return nil, nil, notOpened(fmt.Errorf("password of user %s: %w", d.server.user(), err), &d.server)
+	}
+	dial := d.server.Dial
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	raw, err := dial(ctx, "tcp", host)
+	if err != nil {
+		return nil, nil, notOpened(err, &d.server)
+	}
+	wire := newConn(raw)
+	// The client's handshake knows no context.
+	stop := context.AfterFunc(ctx, func() { _ = wire.Close() })
+	properties := amqp.NewConnectionProperties()
+	properties.SetClientConnectionName(d.name)
+	c, err := amqp.Open(wire, amqp.Config{
+		SASL: []amqp.Authentication{sasl}, Vhost: d.server.vhost(), Heartbeat: heartbeat,
+		FrameSize: frameSize, ChannelMax: 16, Locale: "en_US", Properties: properties,
+	})
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = wire.Close()
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no answer from %s: %w", host, ctx.Err())
+		}
+		return nil, nil, notOpened(err, &d.server)
+	}
+	return c, wire, nil
+}
+
+func (s *Server) user() string {
+	if s.User == "" {
+		return "guest"
+	}
+	return s.User
+}
+
+func (s *Server) login(ctx context.Context) (amqp.Authentication, error) {
+	if s.Certificate {
+		return &amqp.ExternalAuth{}, nil
+	}
+	password := "guest"
+	if s.Password != nil {
+		var err error
+		if password, err = s.Password(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return &amqp.PlainAuth{Username: s.user(), Password: password}, nil
+}
+
+func (s *Server) check() error {
+	if len(s.Hosts) == 0 {
+		return errors.New("no host")
+	}
+	return nil
+}

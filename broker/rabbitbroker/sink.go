@@ -1,0 +1,380 @@
+package rabbitbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
+)
+
+// Routing says what a message's routing key is.
+type Routing string
+
+// The rules for routing keys.
+const (
+	RoutingByTopic Routing = "topic" // the topic; what "" means too
+	RoutingByKey   Routing = "key"   // the key, or the id of a message without one
+)
+
+// SinkOptions of NewSink. The zero value is what most want.
+type SinkOptions struct {
+	// Exchange takes all messages. "" is the default exchange, where the queue
+	// with the routing key as its name gets them.
+	Exchange string
+	// RoutingKey is [RoutingByTopic] if empty.
+	RoutingKey Routing
+	// Window messages are unconfirmed at once over all calls; 0: the sink finds
+	// out how many the broker needs.
+	Window int
+	// Timeout is how long a confirm may take; 30 s if zero.
+	Timeout time.Duration
+	// MaxMessageBytes is the broker's max_message_size; 16 MiB if zero, which is
+	// RabbitMQ 4's default. A smaller one is learned from the broker's first refusal.
+	MaxMessageBytes int
+}
+
+// Sink publishes to RabbitMQ by one connection of its own, which the first
+// Deliver opens and which is opened again after it has ended. It is safe for
+// concurrent use.
+type Sink struct {
+	dialer dialer
+	opts   SinkOptions
+	codec  envelope.Codec
+	window *window
+	most   atomic.Int64 // the largest payload
+
+	one  chan struct{} // held by the one that opens
+	live atomic.Pointer[session]
+
+	mu     sync.Mutex
+	closed bool
+	failed error // why the last opening failed
+	tries  int   // openings that failed in a row
+	again  time.Time
+}
+
+// NewSink returns a sink. It does no I/O. opts may be nil.
+func NewSink(server Server, opts *SinkOptions) (*Sink, error) {
+	if opts == nil {
+		opts = &SinkOptions{}
+	}
+	if err := server.check(); err != nil {
+		return nil, fmt.Errorf("rabbitbroker: sink: %w", err)
+	}
+	o := *opts
+	if o.RoutingKey == "" {
+		o.RoutingKey = RoutingByTopic
+	}
+	switch {
+	case o.RoutingKey != RoutingByTopic && o.RoutingKey != RoutingByKey:
+		return nil, errors.New("rabbitbroker: sink: the routing key is topic or key")
+	case o.RoutingKey == RoutingByKey && o.Exchange == "":
+		return nil, errors.New("rabbitbroker: sink: the routing key can be the message's key only with an exchange: the default exchange takes it for a queue's name")
+	case len(o.Exchange) > shortMost || o.Window < 0 || o.MaxMessageBytes < 0 || o.Timeout < 0:
+		return nil, errors.New("rabbitbroker: sink: an exchange's name has at most 255 bytes, and nothing is negative")
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 30 * time.Second
+	}
+	if o.MaxMessageBytes == 0 {
+		o.MaxMessageBytes = 16 << 20
+	}
+	s := &Sink{
+		dialer: dialer{server: server, name: "postrider sink"}, opts: o, codec: wireCodec(),
+		window: newWindow(o.Window, time.Now), one: make(chan struct{}, 1),
+	}
+	s.most.Store(int64(o.MaxMessageBytes))
+	return s, nil
+}
+
+// Info implements broker.Sink.
+func (s *Sink) Info() broker.Info {
+	return broker.Info{Name: "rabbitmq", MaxMessageBytes: s.limit()}
+}
+
+func (s *Sink) limit() int { return int(s.most.Load()) }
+
+// Close ends the connection and every call. What is not confirmed is unknown.
+func (s *Sink) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	if live := s.live.Load(); live != nil {
+		live.close(time.Second)
+	}
+}
+
+// session returns the session that lives, or opens one. While the broker cannot
+// be reached it answers at once until the next try is due.
+func (s *Sink) session(ctx context.Context) (*session, error) {
+	if live := s.live.Load(); live != nil && !live.over() {
+		return live, nil
+	}
+	select {
+	case s.one <- struct{}{}:
+		defer func() { <-s.one }()
+	case <-ctx.Done():
+		return nil, broker.Outage(fmt.Errorf("not connected: %w", ctx.Err()), "", "")
+	}
+	live := s.live.Load()
+	if live != nil && !live.over() {
+		return live, nil
+	}
+	if err := s.mayOpen(live); err != nil {
+		return nil, err
+	}
+	if live != nil {
+		_ = live.wire.Close() // never two that send
+		s.learn(live.because())
+	}
+	next, err := openSession(ctx, &s.dialer, s.opts.Exchange)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		if ctx.Err() == nil { // the caller's own end says nothing about the broker
+			s.failed, s.again = err, time.Now().Add(pause(s.tries))
+			s.tries++
+		}
+		return nil, err
+	}
+	if s.closed {
+		_ = next.wire.Close()
+		return nil, broker.Outage(errClosed, "", "")
+	}
+	s.failed, s.tries = nil, 0
+	s.live.Store(next)
+	return next, nil
+}
+
+// mayOpen says why no connection is tried now.
+func (s *Sink) mayOpen(last *session) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return broker.Outage(errClosed, "", "")
+	}
+	if s.failed != nil && time.Now().Before(s.again) {
+		return s.failed
+	}
+	return nil
+}
+
+// pause is how long to wait after that many failures before: 100 ms that double
+// up to 5 s, less a random part, so that a crowd does not come back at once.
+func pause(failures int) time.Duration {
+	most := min(100*time.Millisecond<<min(failures, 6), 5*time.Second)
+	return most/2 + rand.N(most/2)
+}
+
+// learn takes the broker's size limit from the reason that ended a session.
+func (s *Sink) learn(why error) {
+	if n := learnedLimit(why); n > 0 && n < s.limit() {
+		s.most.Store(int64(n))
+	}
+}
+
+// sent is one message on the wire.
+type sent struct {
+	i           int
+	id          string
+	destination string
+	confirm     *amqp.DeferredConfirmation
+	session     *session
+	since       time.Time
+}
+
+// delivery is one Deliver call.
+type delivery struct {
+	s       *Sink
+	msgs    []postrider.Message
+	errs    []error
+	next    []int32 // the key's following message, 0 if there is none
+	ready   []int   // may be sent: everything before them in their keys is confirmed
+	wire    []sent
+	scratch scratch
+}
+
+// Deliver implements broker.Sink.
+func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+	d := &delivery{s: s, msgs: msgs, next: make([]int32, len(msgs)), ready: make([]int, 0, len(msgs))}
+	last := make(map[string]int, len(msgs))
+	for i := range msgs {
+		key := msgs[i].Key
+		if before, ok := last[key]; ok && key != "" {
+			d.next[before] = int32(i)
+		} else {
+			d.ready = append(d.ready, i)
+		}
+		last[key] = i
+	}
+	for len(d.ready) > 0 || len(d.wire) > 0 {
+		if ctx.Err() != nil {
+			d.abandon(ctx)
+			break
+		}
+		d.publish(ctx)
+		d.await(ctx)
+	}
+	return d.errs
+}
+
+// publish sends what is ready, waiting for room in the window only when it has
+// nothing else to wait for.
+func (d *delivery) publish(ctx context.Context) {
+	for len(d.ready) > 0 {
+		session, err := d.s.session(ctx)
+		if err != nil {
+			d.failReady(err)
+			return
+		}
+		if reason := session.reason.Load(); reason != nil {
+			d.s.window.shrink()
+			d.failReady(blocked(*reason))
+			return
+		}
+		if !d.room(ctx, session) {
+			if len(d.wire) > 0 || ctx.Err() != nil {
+				return
+			}
+			continue
+		}
+		i := d.ready[0]
+		d.ready = d.ready[1:]
+		if err := d.send(ctx, session, i); err != nil {
+			d.s.window.give(false)
+			d.fail(i, err)
+		}
+	}
+}
+
+// look is how long a call waits for room before it looks whether the broker still
+// is what it was.
+const look = time.Second
+
+// room takes room for one message. Without any it waits, unless there are confirms
+// to wait for, and answers false.
+func (d *delivery) room(ctx context.Context, session *session) bool {
+	if !session.wire.roomy() {
+		if len(d.wire) == 0 {
+			session.wire.waitRoom(ctx, look)
+		}
+		return false
+	}
+	ok, room := d.s.window.take()
+	if ok || len(d.wire) > 0 {
+		return ok
+	}
+	select {
+	case <-room:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (d *delivery) send(ctx context.Context, session *session, i int) error {
+	m := &d.msgs[i]
+	p, err := d.s.encode(m, &d.scratch)
+	if err != nil {
+		return err
+	}
+	if err := session.settled(ctx, m.ID, d.s.opts.Timeout); err != nil {
+		return err
+	}
+	confirm, err := session.publish(p)
+	if err != nil {
+		session.end(nil) // half a message may be on the wire
+		return broker.Unknown(fmt.Errorf("publish: %w", err), replyCode(err), "")
+	}
+	d.wire = append(d.wire, sent{i, p.MessageId, d.s.destination(p.routingKey), confirm, session, time.Now()})
+	return nil
+}
+
+// await takes the answer of the message that has waited longest.
+func (d *delivery) await(ctx context.Context) {
+	if len(d.wire) == 0 {
+		return
+	}
+	w := &d.wire[0]
+	select {
+	case <-w.confirm.Done():
+	default:
+		limit := time.NewTimer(time.Until(w.since.Add(d.s.opts.Timeout)))
+		defer limit.Stop()
+		select {
+		case <-w.confirm.Done():
+		case <-ctx.Done():
+			return
+		case <-limit.C:
+			d.late(w)
+			return
+		}
+	}
+	err := w.session.answer(w)
+	d.s.window.give(err == nil)
+	if err != nil {
+		if c := broker.Classify(err).Code; c == codeNack {
+			d.s.window.shrink()
+		}
+		d.s.learn(err)
+		d.fail(w.i, err)
+	} else if n := d.next[w.i]; n > 0 {
+		d.ready = append(d.ready, int(n))
+	}
+	d.wire = d.wire[1:]
+}
+
+// late gives up the wait for a confirm. A broker that has blocked its publishers
+// reads on when it can; any other one is not worth the wait, and neither is what
+// else stands on the connection.
+func (d *delivery) late(w *sent) {
+	w.session.leave(w)
+	if w.session.reason.Load() == nil {
+		w.session.end(nil)
+	}
+	d.s.window.give(false)
+	d.fail(w.i, broker.Unknown(errNoConfirm, "", w.destination))
+	d.wire = d.wire[1:]
+}
+
+// fail notes err for message i and bars the rest of its key.
+func (d *delivery) fail(i int, err error) {
+	if d.errs == nil {
+		d.errs = make([]error, len(d.msgs))
+	}
+	d.errs[i] = err
+	for n := d.next[i]; n > 0; n = d.next[n] {
+		d.errs[n] = broker.NotTried(err)
+	}
+}
+
+func (d *delivery) failReady(err error) {
+	for _, i := range d.ready {
+		d.fail(i, err)
+	}
+	d.ready = d.ready[:0]
+}
+
+// abandon answers everything that is open: what is on the wire is unknown, the
+// rest is not sent.
+func (d *delivery) abandon(ctx context.Context) {
+	unknown := broker.Unknown(ctx.Err(), "", "")
+	for i := range d.wire {
+		w := &d.wire[i]
+		w.session.leave(w)
+		d.fail(w.i, unknown)
+		d.s.window.give(false)
+	}
+	for _, i := range d.ready {
+		d.fail(i, broker.NotTried(unknown))
+	}
+	d.wire, d.ready = nil, nil
+}

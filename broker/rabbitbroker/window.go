@@ -1,0 +1,145 @@
+package rabbitbroker
+
+import (
+	"sync"
+	"time"
+)
+
+// window bounds the unconfirmed messages of a sink and finds the bound by itself:
+// too few leave the broker idle while confirms travel, too many only wait in its
+// memory, and in ours. As long as senders wait for room it compares the rate of
+// confirms at the bound with that at a larger or a smaller one, by turns, and
+// moves to the larger one if that is faster and to the smaller one if that is as
+// fast. It is a hill climb over the rate itself, because RabbitMQ's latency alone
+// does not tell: a quorum queue writes many messages with one sync to the disk,
+// so that the latency grows with the bound while the rate still does.
+type window struct {
+	now func() time.Time
+
+	mu     sync.Mutex
+	limit  int
+	used   int
+	room   chan struct{} // closed when there is room again; nil: nobody waits
+	full   bool          // somebody had to wait in this step
+	fixed  bool
+	trial  trial
+	down   bool    // the next trial is a smaller bound
+	before float64 // the rate at the bound that a trial is compared with
+	kept   int     // that bound
+	begun  time.Time
+	count  int
+}
+
+// trial is what a step measures.
+type trial uint8
+
+const (
+	settle  trial = iota // the rate at the bound itself
+	attempt              // the rate at another one
+)
+
+const (
+	windowLeast = 64
+	windowMost  = 16384
+	windowFirst = 512
+	// A step lasts for so many confirms per message of the bound, and so long.
+	stepTurns = 4
+	stepLeast = 50 * time.Millisecond
+)
+
+// newWindow returns a window of n messages, or one that finds its size if n is 0.
+func newWindow(n int, now func() time.Time) *window {
+	w := &window{now: now, limit: windowFirst}
+	if n > 0 {
+		w.limit, w.fixed = n, true
+	}
+	w.begun = now()
+	return w
+}
+
+// take takes room for a message, if there is some. Otherwise it returns a channel
+// that is closed when it is worth another try.
+func (w *window) take() (bool, <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.used < w.limit {
+		w.used++
+		return true, nil
+	}
+	w.full = true
+	if w.room == nil {
+		w.room = make(chan struct{})
+	}
+	return false, w.room
+}
+
+// give gives room back. confirmed says that the broker took the message.
+func (w *window) give(confirmed bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.used--
+	if w.room != nil && w.used < w.limit {
+		close(w.room)
+		w.room = nil
+	}
+	if !confirmed || w.fixed {
+		return
+	}
+	w.count++
+	if w.count < stepTurns*w.limit {
+		return
+	}
+	now := w.now()
+	took := now.Sub(w.begun)
+	if took < stepLeast {
+		return
+	}
+	if w.full {
+		w.step(float64(w.count) / took.Seconds())
+	} else {
+		w.trial = settle // the senders were slower than the bound allows
+	}
+	w.begun, w.count, w.full = now, 0, false
+}
+
+// step takes the rate that was measured. The caller holds mu.
+func (w *window) step(rate float64) {
+	const faster, asFast = 1.04, 0.995
+	switch {
+	case w.trial == settle:
+		w.before, w.kept, w.trial = rate, w.limit, attempt
+		if w.down {
+			w.limit = max(w.limit*3/4, windowLeast)
+		} else {
+			w.limit = min(w.limit*2, windowMost)
+		}
+		return
+	case !w.down && rate >= w.before*faster:
+		w.before, w.kept = rate, w.limit
+		w.limit = min(w.limit*2, windowMost) // and on
+		if w.limit > w.kept {
+			return
+		}
+	case w.down && rate >= w.before*asFast:
+	default:
+		w.limit = w.kept
+	}
+	w.trial, w.down = settle, !w.down
+}
+
+// shrink halves the bound: the broker has said that it is too much.
+func (w *window) shrink() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fixed {
+		return
+	}
+	w.limit = max(w.limit/2, windowLeast)
+	w.trial, w.down, w.begun, w.count, w.full = settle, false, w.now(), 0, false
+}
+
+func (w *window) size() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.limit
+}
