@@ -165,7 +165,7 @@ func (c Codec) userName(name string) string {
 	switch {
 	case !escaped:
 		return name
-	case c.Fold:
+	case c.Fold || c.Lines:
 		return unfoldName(rest)
 	}
 	return rest

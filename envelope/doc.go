@@ -41,7 +41,8 @@
 // Kafka carries the key as the record's key and header values as bytes. NATS
 // carries headers as text lines and has no key, so postrider-key is written;
 // names that begin with "Nats-" command the server and therefore travel as
-// postrider-h-NAME. A value with a line break, a control character or space at
+// postrider-h-NAME, as do names that are no tokens (RFC 9110), percent-encoded:
+// its clients refuse them. A value with a line break, a control character or space at
 // an end would not survive there; it travels percent-encoded (as in a URL, a space
 // as %20), and postrider-encoded names its header.
 //

@@ -42,7 +42,8 @@ type Codec struct {
 	Reserved func(name string) bool
 	// Lines says that the broker carries values as lines of text and would
 	// change line breaks, control characters and space at the ends. Such values
-	// travel percent-encoded, and [Encoded] names their headers.
+	// travel percent-encoded, and [Encoded] names their headers. A name that is no
+	// token (RFC 9110, section 5.6.2) travels behind [EscapePrefix], percent-encoded.
 	Lines bool
 	// Fold says that the broker compares header names without case and takes
 	// tokens (RFC 9110, section 5.6.2) only. Another name travels behind
@@ -244,8 +245,11 @@ func (c Codec) wireName(f Format, name string) (string, bool) {
 	if c.Reserved != nil && c.Reserved(name) || strings.HasPrefix(name, EscapePrefix) || f == Debezium && name == DebeziumID {
 		name = EscapePrefix + name
 	}
-	if c.Fold {
+	switch {
+	case c.Fold:
 		name = foldName(name)
+	case c.Lines:
+		name = tokenName(name)
 	}
 	return name, true
 }

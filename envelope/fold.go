@@ -4,15 +4,20 @@ import "strings"
 
 // foldName makes a name fit where names are tokens without case. What stands
 // behind [EscapePrefix] is percent-encoded there.
-func foldName(name string) string {
+func foldName(name string) string { return escapeName(name, foldedByte) }
+
+// tokenName makes a name fit where names are tokens, and case counts.
+func tokenName(name string) string { return escapeName(name, tokenByte) }
+
+func escapeName(name string, fits func(byte) bool) string {
 	rest, escaped := strings.CutPrefix(name, EscapePrefix)
-	if !escaped && folded(name) {
+	if !escaped && allBytes(name, fits) {
 		return name
 	}
 	const hex = "0123456789abcdef"
 	b := []byte(EscapePrefix)
 	for i := range len(rest) {
-		if c := rest[i]; foldedByte(c) {
+		if c := rest[i]; fits(c) && c != '%' {
 			b = append(b, c)
 		} else {
 			b = append(b, '%', hex[c>>4], hex[c&15])
@@ -37,9 +42,9 @@ func unfoldName(rest string) string {
 	return string(b)
 }
 
-func folded(name string) bool {
+func allBytes(name string, fits func(byte) bool) bool {
 	for i := range len(name) {
-		if !foldedByte(name[i]) {
+		if !fits(name[i]) {
 			return false
 		}
 	}
@@ -48,8 +53,11 @@ func folded(name string) bool {
 
 // foldedByte reports whether c is of a token of RFC 9110, not a capital and not
 // the percent sign.
-func foldedByte(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || strings.IndexByte("!#$&'*+-.^_`|~", c) >= 0
+func foldedByte(c byte) bool { return tokenByte(c) && (c < 'A' || c > 'Z') && c != '%' }
+
+// tokenByte reports whether c is of a token of RFC 9110, section 5.6.2.
+func tokenByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
 }
 
 // foldNames returns the headers with names in lower case.
