@@ -30,8 +30,9 @@ type Config struct {
 	Messages    int    // backlog written before the relay starts
 	Writers     int    // writers that go on writing until the kills are done
 	Kills       int
-	BrokerKills int // kills and freezes of the broker, in turns
-	Relays      int // relay processes that share the lanes
+	BrokerKills int           // kills and freezes of the broker, in turns
+	Freeze      time.Duration // the first freeze of the broker; the others are short
+	Relays      int           // relay processes that share the lanes
 
 	For        time.Duration // a run by the clock; 0: a campaign of Kills
 	KillEvery  time.Duration
@@ -55,6 +56,7 @@ func command(ctx context.Context) int {
 	flag.IntVar(&c.Writers, "writers", 8, "writers that go on writing")
 	flag.IntVar(&c.Kills, "kills", 20, "SIGKILLs of a relay, each while it delivers")
 	flag.IntVar(&c.BrokerKills, "broker-kills", 0, "SIGKILLs and SIGSTOPs of the broker, in turns")
+	flag.DurationVar(&c.Freeze, "freeze", 30*time.Second, "the first freeze of the broker: every client has given up by then")
 	flag.IntVar(&c.Relays, "relays", 1, "relay processes")
 	flag.DurationVar(&c.For, "for", 0, "instead: run by the clock, with a long transaction, a crash of the database and a promotion")
 	flag.DurationVar(&c.KillEvery, "kill-every", 30*time.Second, "with --for: SIGKILL of a relay")

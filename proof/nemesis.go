@@ -94,9 +94,6 @@ func (n *nemesis) killRelay(ctx context.Context) error {
 	return nil
 }
 
-// longFreeze is the first freeze; every client has given up by then.
-const longFreeze = 30 * time.Second
-
 // strike kills or freezes the broker. Every third time a relay is killed while
 // the broker is away.
 func (n *nemesis) strike(ctx context.Context) error {
@@ -112,7 +109,7 @@ func (n *nemesis) strike(ctx context.Context) error {
 	if n.brokerActs()%2 == 1 {
 		act, undo = n.b.Freeze, n.b.Thaw
 		if n.freezes == 0 {
-			away = longFreeze
+			away = n.c.Freeze
 		} else {
 			away = time.Duration(200+n.rnd.IntN(3000)) * time.Millisecond
 		}
