@@ -2,7 +2,9 @@ package chaos
 
 import (
 	"context"
+	"net"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/internal/faultproxy"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -26,9 +29,16 @@ type server struct {
 	// make makes an empty topic whose messages may have at most so many bytes.
 	make func(t *testing.T, topic string, maxBytes int)
 	// read returns the topic's payloads, those of one key in the broker's order.
-	read   func(t *testing.T, topic string) []string
-	tooBig string // the code of what is refused
-	kills  int    // as many as its restarts take a few seconds
+	read func(t *testing.T, topic string) []string
+	// remove deletes a topic; full makes it take no more and refuse makes it
+	// reject everything, until the returned function is called. full may be nil.
+	remove       func(t *testing.T, topic string)
+	full, refuse func(t *testing.T, topic string) (undo func())
+	// through is a sink whose connections a proxy can break.
+	through func(t *testing.T) (broker.Sink, *faultproxy.Proxy)
+	tooBig  string // the code of what is refused
+	slow    bool   // starts and forgets slowly
+	kills   int    // as many as its restarts take a few seconds
 }
 
 // do fails the test when an act upon a server does not succeed.
@@ -68,7 +78,51 @@ func natsServer(s *testserver.NATS) *server {
 			}
 		},
 		read: func(t *testing.T, topic string) []string { return readNATS(t, js(t), topic) },
+		remove: func(t *testing.T, topic string) {
+			if err := js(t).DeleteStream(t.Context(), topic); err != nil {
+				t.Fatal(err)
+			}
+		},
+		full: func(t *testing.T, topic string) func() {
+			return change(t, js(t), topic, func(c *jetstream.StreamConfig, held int64) { c.MaxMsgs, c.Discard = held+50, jetstream.DiscardNew })
+		},
+		refuse: func(t *testing.T, topic string) func() {
+			return change(t, js(t), topic, func(c *jetstream.StreamConfig, _ int64) { c.MaxMsgSize = 1 })
+		},
+		through: func(t *testing.T) (broker.Sink, *faultproxy.Proxy) {
+			p := proxied(t, strings.TrimPrefix(s.URL, "nats://"))
+			return natsSink(t, "nats://"+p.Addr()), p
+		},
 	}
+}
+
+// change changes a stream's configuration until undo is called.
+func change(t *testing.T, js jetstream.JetStream, name string, fn func(c *jetstream.StreamConfig, held int64)) (undo func()) {
+	t.Helper()
+	s, err := js.Stream(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := s.CachedInfo().Config
+	set := func(c jetstream.StreamConfig) {
+		if _, err := js.UpdateStream(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	changed := was
+	fn(&changed, int64(s.CachedInfo().State.Msgs))
+	set(changed)
+	return func() { set(was) }
+}
+
+func proxied(t *testing.T, addr string) *faultproxy.Proxy {
+	t.Helper()
+	p, err := faultproxy.New(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
 }
 
 // natsSink has the broker's deduplication off: what is sent twice counts twice.
@@ -129,7 +183,7 @@ func startKafka(t *testing.T) *server {
 		return c
 	}
 	return &server{
-		kill: k.Kill, restart: k.Restart, freeze: k.Freeze, thaw: k.Thaw, tooBig: "MESSAGE_TOO_LARGE", kills: 1,
+		kill: k.Kill, restart: k.Restart, freeze: k.Freeze, thaw: k.Thaw, tooBig: "MESSAGE_TOO_LARGE", kills: 1, slow: true,
 		sink: func(t *testing.T) broker.Sink {
 			c, sink, err := kafkabroker.Open("kafka://" + k.Addr)
 			if err != nil {
@@ -142,6 +196,58 @@ func startKafka(t *testing.T) *server {
 		read: func(t *testing.T, topic string) []string {
 			return readKafka(t, topic, client(t, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())))
 		},
+		remove: func(t *testing.T, topic string) { removeTopic(t, client(t), topic) },
+		refuse: func(t *testing.T, topic string) func() {
+			c := client(t)
+			limitTopic(t, c, topic, "1")
+			return func() { limitTopic(t, c, topic, "20000") }
+		},
+		through: func(t *testing.T) (broker.Sink, *faultproxy.Proxy) {
+			p := proxied(t, k.Addr)
+			c := client(t, kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) { // whatever the broker advertises
+				return new(net.Dialer).DialContext(ctx, network, p.Addr())
+			}))
+			sink, err := kafkabroker.NewSink(c, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return sink, p
+		},
+	}
+}
+
+// removeTopic returns when the broker no longer knows the topic.
+func removeTopic(t *testing.T, c *kgo.Client, topic string) {
+	t.Helper()
+	req := kmsg.NewPtrDeleteTopicsRequest()
+	req.TimeoutMillis, req.TopicNames = 10_000, []string{topic}
+	rt := kmsg.NewDeleteTopicsRequestTopic()
+	rt.Topic = &topic
+	req.Topics = append(req.Topics, rt)
+	resp, err := req.RequestWith(t.Context(), c)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		t.Fatalf("delete topic: %v", err)
+	}
+}
+
+func limitTopic(t *testing.T, c *kgo.Client, topic, limit string) {
+	t.Helper()
+	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	res := kmsg.NewIncrementalAlterConfigsRequestResource()
+	res.ResourceType, res.ResourceName = kmsg.ConfigResourceTypeTopic, topic
+	cfg := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+	cfg.Name, cfg.Value = "max.message.bytes", &limit
+	res.Configs = append(res.Configs, cfg)
+	req.Resources = append(req.Resources, res)
+	resp, err := req.RequestWith(t.Context(), c)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Resources[0].ErrorCode)
+	}
+	if err != nil {
+		t.Fatalf("limit topic: %v", err)
 	}
 }
 

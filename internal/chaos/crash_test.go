@@ -54,13 +54,21 @@ func TestBroker(t *testing.T) {
 		for _, test := range []struct {
 			name string
 			run  func(*rig, *server)
+			long bool // on a slow broker in the matrix only
 		}{
-			{"killed", brokerKilled},
-			{"frozen", brokerFrozen},
-			{"never there", brokerNeverThere},
-			{"refuses", brokerRefuses},
+			{"killed", brokerKilled, false},
+			{"frozen", brokerFrozen, false},
+			{"never there", brokerNeverThere, false},
+			{"refuses", brokerRefuses, false},
+			{"deleted", brokerDeletes, true},
+			{"full", brokerFull, true},
+			{"refuses all", brokerRefusesAll, true},
+			{"partitioned", brokerPartitioned, true},
 		} {
 			t.Run(test.name, func(t *testing.T) {
+				if test.long && s.slow && scale() == 1 {
+					t.Skip("in the matrix")
+				}
 				r := newRig(t, "18")
 				s.make(t, r.topic, 20_000)
 				test.run(r, s)

@@ -1,0 +1,133 @@
+package chaos
+
+import (
+	"time"
+
+	"github.com/postrider/postrider/relay"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
+)
+
+// brokerDeletes takes the topic away under a relay that works, and makes it anew.
+func brokerDeletes(r *rig, s *server) {
+	re, _ := r.relay(s.sink(r.T), nil)
+	r.write(200)
+	r.drained(20 * time.Second)
+	before := s.read(r.T, r.topic)
+	s.remove(r.T, r.topic)
+	r.write(200)
+	r.until(30*time.Second, "the relay says that the destination is down", func() bool { return r.brokerDown() > 0 })
+	r.nothingParked()
+	if n := re.Stats().Delivered; n != 200 {
+		r.Errorf("%d messages count as delivered, 200 were before the topic was deleted", n)
+	}
+	s.make(r.T, r.topic, 20_000)
+	r.drained(30 * time.Second)
+	r.atMost(r.check(append(before, s.read(r.T, r.topic)...)), 1)
+	r.nothingParked()
+	r.oneLineEach(1)
+}
+
+// brokerFull lets the topic take no more for a while.
+func brokerFull(r *rig, s *server) {
+	if s.full == nil {
+		r.Skip("a topic of this broker is never full")
+	}
+	sink := &counted{Sink: s.sink(r.T)}
+	r.relay(sink, nil)
+	r.write(200)
+	r.drained(20 * time.Second)
+	drain := s.full(r.T, r.topic)
+	failed := sink.failed.Load()
+	r.write(200)
+	r.until(30*time.Second, "the broker refuses again and again", func() bool { return sink.failed.Load() > failed+3 })
+	r.nothingParked()
+	drain()
+	r.drained(30 * time.Second)
+	r.atMost(r.check(s.read(r.T, r.topic)), 0)
+	r.nothingParked()
+}
+
+// brokerRefusesAll makes the broker reject every message: the brake must hold
+// the destination before a backlog has become dead letters.
+func brokerRefusesAll(r *rig, s *server) {
+	const backlog, brake = 2000, 20
+	st := pgstore.New(r.pool, nil)
+	sink := &counted{Sink: s.sink(r.T)}
+	re, _ := r.relay(sink, nil)
+	allow := s.refuse(r.T, r.topic)
+	r.exec(`INSERT INTO postrider.outbox (topic, key, type, payload, version)
+		SELECT $1, 'b' || g, 'event', convert_to('b' || g || ':1', 'UTF8'), 1 FROM generate_series(1, $2::int) g`, r.topic, backlog)
+	r.until(30*time.Second, "the brake holds the destination", func() bool { return len(re.Stats().Braked) == 1 })
+	failed := sink.failed.Load()
+	r.until(30*time.Second, "a brake that holds tries on", func() bool { return sink.failed.Load() > failed+2 })
+	parked := func() []store.ParkedRecord {
+		dead, err := st.Parked(r.Context(), store.ParkedQuery{State: store.Dead, Limit: backlog})
+		if err != nil {
+			r.Fatal(err)
+		}
+		return dead
+	}
+	allow()
+	r.until(60*time.Second, "all others flow and the brake lets go", func() bool {
+		return int(re.Stats().Delivered)+len(parked()) >= backlog && len(re.Stats().Braked) == 0
+	})
+	// A broker that is mended piece by piece (Kafka applies a topic's limit to one
+	// partition after the other) rejects some more between others.
+	if n := len(parked()); n == 0 || n > 5*brake {
+		r.Errorf("%d dead letters, want some and few of %d", n, backlog)
+	}
+	for _, d := range parked() {
+		if _, err := st.Request(r.Context(), store.Act{Kind: store.ActRetry, Seq: d.Seq, Actor: "test", Reason: "mended"}); err != nil {
+			r.Fatal(err)
+		}
+	}
+	r.until(30*time.Second, "the dead letters arrive", func() bool { return len(parked()) == 0 })
+	r.drained(30 * time.Second)
+	r.atMost(r.check(s.read(r.T, r.topic)), 0)
+}
+
+// brokerPartitioned puts a network that fails in several ways between a relay
+// and a broker that is well.
+func brokerPartitioned(r *rig, s *server) {
+	sink, proxy := s.through(r.T)
+	opts := r.options()
+	opts.DeliverTimeout = time.Second
+	calls := &counted{Sink: sink}
+	re, _ := r.relay(calls, opts)
+	stop := r.writeOn(4)
+	memory := uint64(0)
+	faults := []func(){
+		proxy.Mute, func() { proxy.Cut(5000) }, proxy.Freeze, func() { proxy.CutAnswer(500) }, proxy.Reset,
+	}
+	if scale() > 1 { // a client notices after its pings
+		faults = append(faults, proxy.Strand)
+	}
+	for i, begin := range faults {
+		r.flows(re, 100)
+		failed := calls.failed.Load()
+		begin()
+		if i < 4 { // the others end by themselves
+			r.until(30*time.Second, "calls fail", func() bool { return calls.failed.Load() > failed })
+		}
+		if memory == 0 {
+			memory = heap()
+		}
+		proxy.Restore()
+	}
+	r.flows(re, 100)
+	if now := heap(); now > memory+8<<20 {
+		r.Errorf("the heap grew from %d to %d bytes over %d partitions of the network", memory, now, len(faults))
+	}
+	stop()
+	r.drained(60 * time.Second)
+	r.atMost(r.check(s.read(r.T, r.topic)), int(calls.failed.Load()))
+	r.nothingParked()
+}
+
+// flows waits until so many more messages are delivered.
+func (r *rig) flows(re *relay.Relay, n int64) {
+	r.Helper()
+	from := re.Stats().Delivered
+	r.until(60*time.Second, "messages flow", func() bool { return re.Stats().Delivered >= from+n })
+}
