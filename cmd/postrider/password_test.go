@@ -14,7 +14,13 @@ import (
 // changes while it runs, before or after the file does, and that is at most one
 // outage each.
 func TestPasswordRotates(t *testing.T) {
-	pg := testserver.StartPostgres(t, "18")
+	for _, version := range testserver.NewestPostgres() {
+		t.Run("pg"+version, func(t *testing.T) { passwordRotates(t, testserver.StartPostgres(t, version)) })
+	}
+}
+
+func passwordRotates(t *testing.T, pg *testserver.Postgres) {
+	t.Helper()
 	store := outboxOn(t, pg)
 	sql := func(text string) [][]string {
 		t.Helper()

@@ -27,18 +27,10 @@ const (
 	keys   = 24
 )
 
-// versions are the servers a test runs on: the newest, and the oldest too in
-// the matrix.
-func versions() []string {
-	if os.Getenv("POSTRIDER_MATRIX") == "1" {
-		return []string{"18", "15"}
-	}
-	return []string{"18"}
-}
-
+// onEach runs a test on the newest server, and on the oldest too in the matrix.
 func onEach(t *testing.T, run func(t *testing.T, version string)) {
 	t.Helper()
-	for _, v := range versions() {
+	for _, v := range testserver.NewestPostgres() {
 		t.Run("postgres"+v, func(t *testing.T) { run(t, v) })
 	}
 }

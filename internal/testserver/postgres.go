@@ -34,6 +34,15 @@ func PostgresVersions() []string {
 	return []string{"15", "18"}
 }
 
+// NewestPostgres is the version that a long test should run on: the newest, and
+// the oldest too when POSTRIDER_MATRIX=1.
+func NewestPostgres() []string {
+	if os.Getenv("POSTRIDER_MATRIX") == "1" {
+		return []string{"18", "15"}
+	}
+	return []string{"18"}
+}
+
 // PostgresBin returns the directory with the programs of one major version.
 // Those of the distribution come first: they include the client tools.
 func PostgresBin(version string) (string, error) {

@@ -12,6 +12,39 @@ FROM {{schema}}.book_cursor b CROSS JOIN {{schema}}.outbox_info i`)
  coalesce((SELECT sum(t.n_tup_del)::bigint FROM pg_stat_all_tables t
   WHERE t.relid = '{{schema}}.outbox'::regclass OR t.relid IN (SELECT p.relid FROM pg_partition_tree('{{schema}}.outbox'::regclass) p)), 0)
 FROM {{schema}}.outbox_seq`)
+	st.bookLookSQL(q)
+	st.bookMove = q(`UPDATE {{schema}}.book_cursor SET pos = $1, running = $2::text::int8multirange, restore_epoch = $3, deleted = $4, strange = $5,
+ looked_at = $6, compared_at = CASE WHEN $8 THEN compared_at ELSE $6 END, removed = $9
+WHERE looked_at IS NOT DISTINCT FROM $7`)
+	st.bookLanes = q(`UPDATE {{schema}}.book_lane l SET committed = x.committed, base = nullif(x.base, -1), missing = coalesce(x.missing, l.missing)
+FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS x(lane, committed, base, missing)
+WHERE l.lane = x.lane AND (l.committed, l.base, l.missing) IS DISTINCT FROM (x.committed, nullif(x.base, -1), coalesce(x.missing, l.missing))`)
+	st.bookSave = q(`INSERT INTO {{schema}}.book AS k (pipe, lane, committed, base, sent, parked, gone, again, pending, behind, difference, bad_from, bad_to, checked)
+SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
+ $10::boolean[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[])
+ON CONFLICT (pipe, lane) DO UPDATE SET committed = excluded.committed, base = excluded.base, sent = excluded.sent, parked = excluded.parked,
+ gone = excluded.gone, again = excluded.again, pending = excluded.pending, behind = excluded.behind, difference = excluded.difference,
+ bad_from = excluded.bad_from, bad_to = excluded.bad_to, checked = excluded.checked
+WHERE (k.committed, k.base, k.sent, k.parked, k.gone, k.again, k.pending, k.behind, k.difference, k.bad_from, k.bad_to, k.checked) IS DISTINCT FROM
+ (excluded.committed, excluded.base, excluded.sent, excluded.parked, excluded.gone, excluded.again, excluded.pending, excluded.behind,
+  excluded.difference, excluded.bad_from, excluded.bad_to, excluded.checked)`)
+	st.bookCount = q(`UPDATE {{schema}}.book k SET committed = x.committed FROM unnest($1::text[], $2::smallint[], $3::bigint[]) AS x(pipe, lane, committed)
+WHERE k.pipe = x.pipe AND k.lane = x.lane AND k.committed <> x.committed`)
+	st.bookStored = q(`SELECT k.pipe, k.lane, k.committed - k.base, k.sent, k.parked, k.gone, k.again, k.pending, k.behind, k.difference, k.bad_from, k.bad_to
+FROM {{schema}}.book k ORDER BY k.pipe, k.lane`)
+	st.bookMissing = q(`SELECT lane, missing FROM {{schema}}.book_lane WHERE missing <> 0 ORDER BY lane`)
+	st.bookIDs = q(`SELECT o.id::text FROM {{schema}}.outbox o WHERE o.lane = $1 AND o.seq > $2 AND o.seq <= $3 ORDER BY o.seq LIMIT 20`)
+	st.bookOldest = q(`SELECT CASE WHEN sum(l.removed) = 0 THEN 0 ELSE coalesce(min(o.seq), 0) END FROM {{schema}}.book_lane l
+LEFT JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq LIMIT 1) o ON true`)
+	// Of the newest numbers of the window, which are shared by all lanes.
+	st.bookUnused = q(`SELECT n.n FROM generate_series(greatest($1::bigint + 1, $2::bigint - 20000), $2::bigint) AS n(n)
+LEFT JOIN (SELECT o.seq FROM {{schema}}.book_lane l CROSS JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o
+ WHERE o.lane = l.lane AND o.seq > greatest($1::bigint, $2::bigint - 20001) AND o.seq <= $2::bigint) o) x ON x.seq = n.n
+WHERE x.seq IS NULL ORDER BY n.n DESC LIMIT 20`)
+}
+
+// bookLookSQL holds the one statement that looks.
+func (st *statements) bookLookSQL(q func(string) string) {
 	// Everything is seen by one snapshot. kind 0: the snapshot; 1: a lane, its rows
 	// that the books had not counted; 2: a lane of a pipe. Rows that were running
 	// when the books looked last are found by their transactions, and once: the
@@ -62,32 +95,4 @@ CROSS JOIN LATERAL (SELECT count(*) AS looked,
   FROM (SELECT * FROM {{schema}}.outbox o WHERE NOT c.plain AND NOT $6::boolean AND o.lane = c.lane AND o.seq > c.pos LIMIT $4::bigint) x) m
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM {{schema}}.outbox o WHERE NOT c.plain AND o.lane = c.lane AND o.seq > $1::bigint
   AND {{schema}}.passes(c.topics, c.types, c.keys, c.wanted, o.topic, o.type, o.key, o.headers)) f`)
-	st.bookMove = q(`UPDATE {{schema}}.book_cursor SET pos = $1, running = $2::text::int8multirange, restore_epoch = $3, deleted = $4, strange = $5,
- looked_at = $6, compared_at = CASE WHEN $8 THEN compared_at ELSE $6 END, removed = $9
-WHERE looked_at IS NOT DISTINCT FROM $7`)
-	st.bookLanes = q(`UPDATE {{schema}}.book_lane l SET committed = x.committed, base = nullif(x.base, -1), missing = coalesce(x.missing, l.missing)
-FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS x(lane, committed, base, missing)
-WHERE l.lane = x.lane AND (l.committed, l.base, l.missing) IS DISTINCT FROM (x.committed, nullif(x.base, -1), coalesce(x.missing, l.missing))`)
-	st.bookSave = q(`INSERT INTO {{schema}}.book AS k (pipe, lane, committed, base, sent, parked, gone, again, pending, behind, difference, bad_from, bad_to, checked)
-SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
- $10::boolean[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[])
-ON CONFLICT (pipe, lane) DO UPDATE SET committed = excluded.committed, base = excluded.base, sent = excluded.sent, parked = excluded.parked,
- gone = excluded.gone, again = excluded.again, pending = excluded.pending, behind = excluded.behind, difference = excluded.difference,
- bad_from = excluded.bad_from, bad_to = excluded.bad_to, checked = excluded.checked
-WHERE (k.committed, k.base, k.sent, k.parked, k.gone, k.again, k.pending, k.behind, k.difference, k.bad_from, k.bad_to, k.checked) IS DISTINCT FROM
- (excluded.committed, excluded.base, excluded.sent, excluded.parked, excluded.gone, excluded.again, excluded.pending, excluded.behind,
-  excluded.difference, excluded.bad_from, excluded.bad_to, excluded.checked)`)
-	st.bookCount = q(`UPDATE {{schema}}.book k SET committed = x.committed FROM unnest($1::text[], $2::smallint[], $3::bigint[]) AS x(pipe, lane, committed)
-WHERE k.pipe = x.pipe AND k.lane = x.lane AND k.committed <> x.committed`)
-	st.bookStored = q(`SELECT k.pipe, k.lane, k.committed - k.base, k.sent, k.parked, k.gone, k.again, k.pending, k.behind, k.difference, k.bad_from, k.bad_to
-FROM {{schema}}.book k ORDER BY k.pipe, k.lane`)
-	st.bookMissing = q(`SELECT lane, missing FROM {{schema}}.book_lane WHERE missing <> 0 ORDER BY lane`)
-	st.bookIDs = q(`SELECT o.id::text FROM {{schema}}.outbox o WHERE o.lane = $1 AND o.seq > $2 AND o.seq <= $3 ORDER BY o.seq LIMIT 20`)
-	st.bookOldest = q(`SELECT CASE WHEN sum(l.removed) = 0 THEN 0 ELSE coalesce(min(o.seq), 0) END FROM {{schema}}.book_lane l
-LEFT JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq LIMIT 1) o ON true`)
-	// Of the newest numbers of the window, which are shared by all lanes.
-	st.bookUnused = q(`SELECT n.n FROM generate_series(greatest($1::bigint + 1, $2::bigint - 20000), $2::bigint) AS n(n)
-LEFT JOIN (SELECT o.seq FROM {{schema}}.book_lane l CROSS JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o
- WHERE o.lane = l.lane AND o.seq > greatest($1::bigint, $2::bigint - 20001) AND o.seq <= $2::bigint) o) x ON x.seq = n.n
-WHERE x.seq IS NULL ORDER BY n.n DESC LIMIT 20`)
 }

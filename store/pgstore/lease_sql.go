@@ -45,6 +45,11 @@ FROM {{schema}}.pipe p WHERE p.name = $1
 ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, ttl = excluded.ttl, instance = excluded.instance,
  version = excluded.version, clock = excluded.clock, trouble = excluded.trouble`)
 	st.leave = q(`DELETE FROM {{schema}}.relay WHERE pipe = $1 AND boot_id = $2`)
+	st.takeSQL(q)
+}
+
+// takeSQL holds the texts of giving back and taking lanes, and of what is held.
+func (st *statements) takeSQL(q func(string) string) {
 	const next = `INSERT INTO {{schema}}.progress (pipe, lane, n, owner, pos, low, next_xid, running, draining, drain_seq, delivered)
 SELECT c.pipe, c.lane, c.n + 1, `
 	const rest = `, c.pos, c.low, c.next_xid, c.running, nullif(c.draining, '{}'), nullif(c.drain_seq, 0), c.delivered`

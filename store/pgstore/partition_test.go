@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
 	"github.com/postrider/postrider/store/storetest"
@@ -48,10 +49,14 @@ const keep = -1 // drop nothing
 
 // A partitioned outbox keeps every rule of the contract.
 func TestConformanceWithPartitions(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) storetest.Env {
-		t.Parallel()
-		return env{partitioned(t, "18", 4)}
-	})
+	for _, version := range testserver.NewestPostgres() {
+		t.Run("pg"+version, func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) storetest.Env {
+				t.Parallel()
+				return env{partitioned(t, version, 4)}
+			})
+		})
+	}
 }
 
 // The life of partitions: made ahead, used one after the other, dropped when
