@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/brokertest"
 	"github.com/postrider/postrider/broker/rabbitbroker"
 	"github.com/postrider/postrider/envelope"
@@ -44,12 +45,28 @@ func env(t *testing.T, url string) *brokertest.Env {
 	t.Helper()
 	proxy, through := proxied(t, url)
 	ch := channel(t, url)
-	queue := declare(t, ch, amqp.Table{"x-single-active-consumer": true})
+	queue := declare(t, ch, amqp.Table{"x-single-active-consumer": true, "x-dead-letter-exchange": "dead"})
 	sink := open(t, through+"?max-message-bytes=1048576")
 	return &brokertest.Env{
 		Sink: sink, Topic: queue, Missing: "nowhere-" + queue, TooLarge: 2 << 20, Largest: 1 << 20,
 		Log:    func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, url, queue) },
 		Faults: proxy, Second: open(t, url), Stop: sink.Close,
+		Source: func(context.Context) (broker.Source, func(), error) {
+			s, err := rabbitbroker.OpenSource(url, rabbitbroker.SourceOptions{Queue: queue})
+			if err != nil {
+				return nil, nil, err
+			}
+			return s, s.Close, nil
+		},
+		Mortal: func(context.Context) (broker.Source, func(), error) {
+			proxy, through := proxied(t, url)
+			s, err := rabbitbroker.OpenSource(through, rabbitbroker.SourceOptions{Queue: queue})
+			if err != nil {
+				return nil, nil, err
+			}
+			t.Cleanup(s.Close)
+			return s, func() { proxy.Cut(0) }, nil
+		},
 	}
 }
 

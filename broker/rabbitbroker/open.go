@@ -23,7 +23,7 @@ import (
 // I/O but to read their files once: an unreachable broker is no error here, and
 // Deliver answers with an outage. Errors do not repeat the URL.
 func Open(rawURL string) (*Sink, error) {
-	server, u, err := parseServer(rawURL, spec("exchange", "routing-key", "max-message-bytes", "window"))
+	server, u, err := parseServer(rawURL, spec(urlParams()...))
 	if err != nil {
 		return nil, fmt.Errorf("rabbitbroker: open: %w", err)
 	}
@@ -37,4 +37,24 @@ func Open(rawURL string) (*Sink, error) {
 		}
 	}
 	return NewSink(server, &opts)
+}
+
+// OpenSource makes a source of a queue on the broker of a URL as [Open] takes it.
+// What is about publishing is ignored. unchecked=true is SourceOptions.Unchecked.
+func OpenSource(rawURL string, opts SourceOptions) (*Source, error) {
+	server, u, err := parseServer(rawURL, spec(urlParams()...))
+	if err != nil {
+		return nil, fmt.Errorf("rabbitbroker: open: %w", err)
+	}
+	unchecked, err := u.Bool("unchecked")
+	if err != nil {
+		return nil, fmt.Errorf("rabbitbroker: open: %w", err)
+	}
+	opts.Unchecked = opts.Unchecked || unchecked
+	return NewSource(server, opts)
+}
+
+// urlParams are the parameters of all URLs: one URL may serve a sink and a source.
+func urlParams() []string {
+	return []string{"exchange", "routing-key", "max-message-bytes", "window", "unchecked"}
 }

@@ -34,8 +34,8 @@ type window struct {
 type trial uint8
 
 const (
-	settle  trial = iota // the rate at the bound itself
-	attempt              // the rate at another one
+	atBound trial = iota // the rate at the bound itself
+	aside                // the rate at another one
 )
 
 const (
@@ -97,7 +97,7 @@ func (w *window) give(confirmed bool) {
 	if w.full {
 		w.step(float64(w.count) / took.Seconds())
 	} else {
-		w.trial = settle // the senders were slower than the bound allows
+		w.trial = atBound // the senders were slower than the bound allows
 	}
 	w.begun, w.count, w.full = now, 0, false
 }
@@ -106,8 +106,8 @@ func (w *window) give(confirmed bool) {
 func (w *window) step(rate float64) {
 	const faster, asFast = 1.04, 0.995
 	switch {
-	case w.trial == settle:
-		w.before, w.kept, w.trial = rate, w.limit, attempt
+	case w.trial == atBound:
+		w.before, w.kept, w.trial = rate, w.limit, aside
 		if w.down {
 			w.limit = max(w.limit*3/4, windowLeast)
 		} else {
@@ -124,7 +124,7 @@ func (w *window) step(rate float64) {
 	default:
 		w.limit = w.kept
 	}
-	w.trial, w.down = settle, !w.down
+	w.trial, w.down = atBound, !w.down
 }
 
 // shrink halves the bound: the broker has said that it is too much.
@@ -135,7 +135,7 @@ func (w *window) shrink() {
 		return
 	}
 	w.limit = max(w.limit/2, windowLeast)
-	w.trial, w.down, w.begun, w.count, w.full = settle, false, w.now(), 0, false
+	w.trial, w.down, w.begun, w.count, w.full = atBound, false, w.now(), 0, false
 }
 
 func (w *window) size() int {

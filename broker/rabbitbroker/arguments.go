@@ -1,0 +1,109 @@
+package rabbitbroker
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/postrider/postrider/broker"
+)
+
+// AMQP has no way to ask for a queue's arguments, but it compares them: declaring
+// a queue that exists with other ones is refused, and the refusal names one that
+// differs with the value that it has. So they are found one after the other.
+var inequivalent = regexp.MustCompile(`inequivalent arg '([^']+)' for queue .*: received (.*) but current is (.*)$`)
+
+var current = regexp.MustCompile(`^the value '(.*)' of type '([a-z]+)'$`)
+
+// argumentsMost different arguments are looked for.
+const argumentsMost = 24
+
+var (
+	errNotSingle = errors.New("it has no single active consumer, so that two sources would each take a part and break the order of keys")
+	errVanishes  = errors.New("it drops a message that came back as often as x-delivery-limit says, 20 times without it, and has no dead letter exchange")
+	errClassic   = errors.New("it is not durable or not what its arguments say")
+)
+
+// checkArguments refuses a queue that would break the order of keys or lose
+// messages. The queue must exist: otherwise it is made.
+func checkArguments(c *amqp.Connection, queue string) error {
+	args, err := findArguments(c, queue)
+	if err != nil {
+		return err
+	}
+	bad := func(why error, fix string) error {
+		return broker.Outage(fmt.Errorf("queue %q cannot be consumed in order: %w; %s, or open the source unchecked if a policy of the broker does it", queue, why, fix), "PRECONDITION_FAILED", queue)
+	}
+	if args["x-single-active-consumer"] != true {
+		return bad(errNotSingle, "declare it with x-single-active-consumer=true")
+	}
+	limit, limited := args["x-delivery-limit"]
+	endless := !limited && major(c) < 4 || fmt.Sprint(limit) == "-1"
+	if args["x-queue-type"] == "quorum" && !endless && args["x-dead-letter-exchange"] == nil {
+		return bad(errVanishes, "declare it with x-delivery-limit=-1 or x-dead-letter-exchange")
+	}
+	return nil
+}
+
+// findArguments returns the arguments that a queue was declared with.
+func findArguments(c *amqp.Connection, queue string) (amqp.Table, error) {
+	args := amqp.Table{"x-queue-type": "quorum", "x-single-active-consumer": true}
+	for range argumentsMost {
+		ch, err := c.Channel()
+		if err != nil {
+			return nil, broker.Outage(fmt.Errorf("no channel: %w", err), replyCode(err), "")
+		}
+		_, err = ch.QueueDeclare(queue, true, false, false, false, args)
+		if err == nil {
+			_ = ch.Close()
+			return args, nil
+		}
+		var e *amqp.Error
+		switch {
+		case !errors.As(err, &e):
+			return nil, notChecked(err, "queue", queue)
+		case e.Code == amqp.AccessRefused:
+			return nil, broker.Outage(fmt.Errorf("queue %q: its arguments are seen by declaring it as it is: give the user the configure permission, or open the source unchecked: %w", queue, err), replyCode(err), queue)
+		case e.Code != amqp.PreconditionFailed:
+			return nil, notChecked(err, "queue", queue)
+		}
+		m := inequivalent.FindStringSubmatch(e.Reason)
+		if m == nil || !strings.HasPrefix(m[1], "x-") {
+			return nil, broker.Outage(fmt.Errorf("queue %q: %w: %w", queue, errClassic, err), replyCode(err), queue)
+		}
+		delete(args, m[1])
+		if v := current.FindStringSubmatch(m[3]); v != nil {
+			args[m[1]] = value(v[1], v[2])
+		}
+	}
+	return nil, broker.Outage(fmt.Errorf("queue %q: its arguments cannot be found out", queue), "", queue)
+}
+
+// value is what the broker prints of an argument.
+func value(text, kind string) any {
+	switch kind {
+	case "bool":
+		return text == "true"
+	case "longstr":
+		return text
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n
+	}
+	return text
+}
+
+// major is the broker's major version, 0 if it does not say.
+func major(c *amqp.Connection) int {
+	version, _ := c.Properties["version"].(string)
+	first, _, _ := strings.Cut(version, ".")
+	n, err := strconv.Atoi(first)
+	if err != nil {
+		return 0
+	}
+	return n
+}

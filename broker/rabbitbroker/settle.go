@@ -1,0 +1,105 @@
+package rabbitbroker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/inhand"
+)
+
+// Extend implements broker.Source. There is nothing to extend.
+func (s *Source) Extend(ctx context.Context, _ []broker.Delivery) error { return ctx.Err() }
+
+// settleWait bounds the wait for the broker's answer: one that dies owes an answer
+// that never comes, and the caller's context may be without end.
+const settleWait = 5 * time.Second
+
+// Settle implements broker.Source. Before it returns, the broker has taken the
+// acknowledgements: AMQP has no answer to them, but a channel works off what it is
+// told in order, and what is asked behind them is answered. What is settled twice,
+// or belongs to a connection that has ended, changes nothing: it comes again.
+func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	live, asked, err := s.sort(verdicts)
+	if err != nil || !asked || live == nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleWait)
+	defer cancel()
+	select {
+	case live.barrier <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("rabbitbroker: acknowledge: %w", ctx.Err())
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() { <-live.barrier }()
+		done <- live.ch.Qos(s.opts.MaxHeld, 0, false) // as it is
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("rabbitbroker: acknowledge: %w", err)
+	}
+	return nil
+}
+
+// sort applies the verdicts to the log and tells the broker of those that are
+// acknowledged. asked says whether there is one.
+func (s *Source) sort(verdicts []broker.Verdict) (live *subscription, asked bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, v := range verdicts {
+		if _, ok := v.Delivery.Token.(inhand.Token); !ok {
+			return nil, false, fmt.Errorf("rabbitbroker: settle: verdict %d (%s): not a delivery of this source", i, v.Delivery.Origin)
+		}
+	}
+	now := time.Now()
+	for _, v := range verdicts {
+		asked = asked || v.Ack
+		t, _ := v.Delivery.Token.(inhand.Token)
+		if _, ok := t.Live(); !ok {
+			continue
+		}
+		if !v.Ack {
+			t.GiveBack(now.Add(v.Delay))
+			continue
+		}
+		tag, _ := t.Origin().Token.(uint64)
+		if s.live == nil {
+			continue
+		}
+		if err := s.live.ch.Ack(tag, false); err != nil { // it comes again
+			return nil, false, fmt.Errorf("rabbitbroker: acknowledge: %w", err)
+		}
+		t.Ack()
+	}
+	s.log.Remove()
+	s.wake()
+	return s.live, asked, nil
+}
+
+// attemptOf counts the deliveries of a message: a quorum queue says how often it came
+// back (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling),
+// another queue only that it did.
+func attemptOf(d *amqp.Delivery) int {
+	switch n := d.Headers["x-delivery-count"].(type) {
+	case int64:
+		return int(n) + 1
+	case int32:
+		return int(n) + 1
+	}
+	if d.Redelivered {
+		return 0
+	}
+	return 1
+}

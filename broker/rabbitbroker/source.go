@@ -1,0 +1,326 @@
+package rabbitbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/inhand"
+)
+
+// SourceOptions of NewSource.
+type SourceOptions struct {
+	// Queue is what is consumed; required. It must exist, and its arguments must
+	// say that it has a single active consumer.
+	Queue string
+	// Consumer is the name that the broker's operator sees; "postrider" if empty.
+	Consumer string
+	// MaxHeld bounds the unsettled messages, the broker's prefetch; 1024 if zero.
+	MaxHeld int
+	// Unchecked skips the look at the queue's arguments, where policies set what
+	// they do not say.
+	Unchecked bool
+}
+
+// Source receives from one queue. Messages given back are kept here until they are
+// due, in front of their keys' later ones. Of several sources of one queue the
+// broker feeds one; another one takes over when that has ended, beginning with
+// what it had not settled. It is safe for concurrent use.
+type Source struct {
+	dialer dialer
+	opts   SourceOptions
+	one    chan struct{} // held by the one that opens or takes deliveries
+
+	life context.Context // ends with Close
+	end  context.CancelFunc
+
+	sub     *subscription // guarded by one, as what follows
+	opening chan opening  // nil: none is under way
+	tries   int           // openings that failed in a row
+	again   time.Time     // when the next one may begin
+
+	mu     sync.Mutex
+	log    *inhand.Log // of the session that lives
+	pos    int64
+	change chan struct{}
+	closed bool
+	live   *subscription // the session that settles; nil: none
+}
+
+// opening is how a try to open a session ended.
+type opening struct {
+	sub *subscription
+	err error
+}
+
+// subscription is one connection with one channel that consumes.
+type subscription struct {
+	conn       *amqp.Connection
+	wire       *conn
+	ch         *amqp.Channel
+	deliveries <-chan amqp.Delivery
+	closes     chan *amqp.Error // of the channel
+	barrier    chan struct{}    // held by the one that waits for the broker's answer
+}
+
+// NewSource returns a source, which opens a connection of its own at the first
+// Receive. It does no I/O.
+func NewSource(server Server, opts SourceOptions) (*Source, error) {
+	if err := server.check(); err != nil {
+		return nil, fmt.Errorf("rabbitbroker: source: %w", err)
+	}
+	if opts.Queue == "" || len(opts.Queue) > shortMost {
+		return nil, errors.New("rabbitbroker: source: a queue is required; its name has at most 255 bytes")
+	}
+	if opts.Consumer == "" {
+		opts.Consumer = "postrider"
+	}
+	if opts.MaxHeld <= 0 {
+		opts.MaxHeld = 1024
+	}
+	opts.MaxHeld = min(opts.MaxHeld, 65535)
+	life, end := context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
+	return &Source{
+		life: life, end: end,
+		dialer: dialer{server: server, name: "postrider source of " + opts.Queue}, opts: opts,
+		one: make(chan struct{}, 1), log: new(inhand.Log), change: make(chan struct{}),
+	}, nil
+}
+
+// Info implements broker.Source. There is no time limit that Extend could move:
+// the broker's consumer_timeout (30 minutes by default) ends the connection, and
+// everything unsettled comes again.
+func (s *Source) Info() broker.SourceInfo { return broker.SourceInfo{Name: "rabbitmq"} }
+
+var errSourceClosed = errors.New("rabbitbroker: the source is closed")
+
+// Close ends the connection and Receive. The broker gives what is not settled to
+// the next source, in the order of the queue.
+func (s *Source) Close() {
+	s.mu.Lock()
+	s.closed = true
+	live := s.live
+	s.live = nil
+	s.log.Drop()
+	s.wake()
+	s.mu.Unlock()
+	s.end()
+	if live != nil {
+		live.close(time.Second)
+	}
+}
+
+func (l *subscription) close(wait time.Duration) {
+	stop := time.AfterFunc(wait, func() { _ = l.wire.Close() })
+	defer stop.Stop()
+	_ = l.conn.Close() // whatever it says, the connection is gone
+	_ = l.wire.Close()
+}
+
+// wake makes receivers look again. The caller holds mu.
+func (s *Source) wake() {
+	close(s.change)
+	s.change = make(chan struct{})
+}
+
+// Receive implements broker.Source.
+func (s *Source) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			return nil, errSourceClosed
+		}
+		ds, due := s.log.Take(nil, max(limit, 1), time.Now())
+		change := s.change
+		s.mu.Unlock()
+		if len(ds) > 0 {
+			return ds, nil
+		}
+		if err := s.wait(ctx, due, change); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// wait takes deliveries in, or lets another call do it, until there may be
+// something to return.
+func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}) error {
+	if !due.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, due)
+		defer cancel()
+	}
+	select {
+	case s.one <- struct{}{}:
+		defer func() { <-s.one }()
+		return s.fetch(ctx, change)
+	case <-change:
+	case <-ctx.Done():
+	}
+	return nil // Receive looks at the caller's context itself
+}
+
+// fetch takes what has arrived into the log; the caller holds one.
+func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
+	if s.sub == nil {
+		if err := s.subscribe(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil // Receive looks at the caller's context itself
+			}
+			return err
+		}
+	}
+	select {
+	case d, ok := <-s.sub.deliveries:
+		if err := s.add(d, ok); err != nil {
+			return err
+		}
+	case <-change:
+		return nil
+	case <-ctx.Done():
+		return nil
+	}
+	for s.sub != nil {
+		select {
+		case d, ok := <-s.sub.deliveries:
+			if err := s.add(d, ok); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// add puts a delivery into the log. Without one the session is over: what it
+// delivered comes again, in the same order, before everything else. The error is
+// the broker's own reason for that.
+func (s *Source) add(d amqp.Delivery, ok bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ok {
+		s.pos++
+		s.log.Add(s.decode(&d), s.pos)
+		return nil
+	}
+	var reason error
+	select {
+	case e := <-s.sub.closes:
+		if e != nil && e.Server {
+			reason = fmt.Errorf("rabbitbroker: receive from queue %s: the broker ended the consumer: %w", s.opts.Queue, e)
+		}
+	default: // the connection was lost, or the consumer cancelled: opening says why
+	}
+	_ = s.sub.wire.Close()
+	s.sub, s.live = nil, nil
+	s.log.Drop()
+	s.log = new(inhand.Log)
+	s.wake()
+	return reason
+}
+
+// subscribe opens a session, not before it is due after failures. The opening goes
+// on when ctx ends, for the next call: contexts may be shorter than it takes.
+func (s *Source) subscribe(ctx context.Context) error {
+	if s.opening == nil {
+		if err := s.pause(ctx); err != nil {
+			return err
+		}
+		result := make(chan opening, 1)
+		s.opening = result
+		go func() {
+			sub, err := s.openSubscription(s.life)
+			result <- opening{sub, err}
+		}()
+	}
+	var o opening
+	select {
+	case o = <-s.opening:
+		s.opening = nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if o.err != nil {
+		s.again = time.Now().Add(pause(s.tries))
+		s.tries++
+		return fmt.Errorf("rabbitbroker: receive from queue %s: %w", s.opts.Queue, o.err)
+	}
+	// A session that ends at once, such as that of a queue without a leader, is
+	// not tried again at once.
+	s.tries, s.again = 0, time.Now().Add(rand.N(100*time.Millisecond))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		_ = o.sub.wire.Close()
+		return errSourceClosed
+	}
+	s.sub, s.live = o.sub, o.sub
+	return nil
+}
+
+// pause waits until the next opening may begin.
+func (s *Source) pause(ctx context.Context) error {
+	rest := time.Until(s.again)
+	if rest <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(rest)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.life.Done():
+		return errSourceClosed
+	}
+}
+
+func (s *Source) openSubscription(ctx context.Context) (*subscription, error) {
+	c, wire, err := s.dialer.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sub := &subscription{conn: c, wire: wire, barrier: make(chan struct{}, 1)}
+	if err := within(ctx, wire, func() error { return s.consume(sub) }); err != nil {
+		_ = wire.Close()
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { sub.close(time.Second) }) // also one that nobody waits for
+	return sub, nil
+}
+
+func (s *Source) consume(sub *subscription) error {
+	if err := checkQueue(sub.conn, s.opts.Queue); err != nil {
+		return err
+	}
+	if !s.opts.Unchecked {
+		if err := checkArguments(sub.conn, s.opts.Queue); err != nil {
+			return err
+		}
+	}
+	ch, err := sub.conn.Channel()
+	if err != nil {
+		return err
+	}
+	if err := ch.Qos(s.opts.MaxHeld, 0, false); err != nil {
+		return err
+	}
+	sub.ch, sub.closes = ch, ch.NotifyClose(make(chan *amqp.Error, 1))
+	sub.deliveries, err = ch.Consume(s.opts.Queue, s.opts.Consumer, false, false, false, false, nil)
+	if err != nil {
+		return notChecked(err, "queue", s.opts.Queue)
+	}
+	return nil
+}
