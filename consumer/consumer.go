@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -50,7 +51,14 @@ type Options struct {
 	// Prefetch is how many messages are in hand at most, waiting ones included:
 	// four times Concurrency.
 	Prefetch int
-	// HandlerTimeout ends the context of a handler: 30 s.
+	// Batch is how many messages share a transaction at most: 1. Their handlers
+	// run one after the other, and when one fails all are rolled back and run
+	// again, each in a transaction of its own. A message that was tried before is
+	// never in a batch, nor are the first messages after the start where the
+	// source does not count deliveries: one of them may have ended the process.
+	// More than 1 raises Prefetch to twice Concurrency batches.
+	Batch int
+	// HandlerTimeout ends the context of a handler, or of a batch of them: 30 s.
 	HandlerTimeout time.Duration
 	// MaxAttempts is how often a message is tried before it is dead: 5. A try
 	// that ends the process counts. The next one then runs while no other handler
@@ -105,7 +113,11 @@ func (o *Options) defaults() Options {
 		d = *o
 	}
 	d.Concurrency = orElse(d.Concurrency, 8)
+	d.Batch = orElse(d.Batch, 1)
 	d.Prefetch = max(orElse(d.Prefetch, 4*d.Concurrency), d.Concurrency)
+	if d.Batch > 1 {
+		d.Prefetch = max(d.Prefetch, 2*d.Concurrency*d.Batch)
+	}
 	d.HandlerTimeout = orElse(d.HandlerTimeout, 30*time.Second)
 	d.MaxAttempts = orElse(d.MaxAttempts, 5)
 	d.BackoffMin = orElse(d.BackoffMin, 500*time.Millisecond)
@@ -136,6 +148,7 @@ type Consumer[Tx any] struct {
 	database trouble
 	keys     trouble
 	counts   counts
+	singly   atomic.Int64  // how many messages of unknown attempt are not batched yet
 	nudge    chan struct{} // holds a token when the stash may have something due
 	err      error         // of registration, reported by Run
 }
@@ -147,6 +160,7 @@ type handler[Tx any] func(ctx context.Context, tx Tx, m postrider.Message) error
 func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	o := opts.defaults()
 	c := &Consumer[Tx]{source: source, db: db, opts: o, owner: rand.Text(), handlers: make(map[string]handler[Tx]), nudge: make(chan struct{}, 1)}
+	c.singly.Store(int64(2 * o.Prefetch))
 	c.inbox = inbox.New(db.Dialect(), o.Name, &inbox.Options{Schema: o.Schema})
 	if o.Name == "" {
 		c.err = errors.New("consumer: Options.Name is empty: it is the consumer's identity in the inbox")
@@ -231,6 +245,6 @@ func (c *Consumer[Tx]) Run(ctx context.Context) error {
 		return c.err
 	}
 	r := newRun(c.source, c.opts, c.process)
-	r.tend = c.tendStash
+	r.tend, r.batch = c.tendStash, c.processBatch
 	return r.run(ctx)
 }

@@ -26,7 +26,8 @@ func (c *Consumer[Tx]) take(ctx context.Context, conn inbox.Conn, t *task) (inbo
 	if fresh, err := c.inbox.Claim(ctx, conn, t.m); err != nil || !fresh {
 		return inbox.Gone, err
 	}
-	ruling, err := c.inbox.Guard(ctx, conn, t.m, t.order, t.d.Origin)
+	ruling, waiting, err := c.inbox.Guard(ctx, conn, t.m, t.order, t.d.Origin)
+	t.frees = waiting
 	if errors.Is(err, inbox.ErrNoPlace) {
 		err = &handlerError{Permanent(err)}
 	}
@@ -48,7 +49,7 @@ func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
 		t.log.DebugContext(ctx, "early: it waits for the versions before it", "version", t.m.Version)
 	case inbox.Apply:
 		c.counts.effects.Add(1)
-		if t.order == inbox.Contiguous {
+		if t.frees || t.stashed != nil && t.order == inbox.Contiguous {
 			c.catchUp(ctx, t)
 		}
 	}

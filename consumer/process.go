@@ -19,15 +19,13 @@ import (
 // says Ack, the effect, the skip or the dead letter has been committed. aside
 // asks for another call, in a turn that is the last, instead.
 func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) (v broker.Verdict, aside bool) {
-	t := &task{d: d, m: d.Message, readable: d.Message, counted: d.Attempt != 1, count: 1}
-	t.log = c.opts.Logger.With("consumer", c.opts.Name, "message", t.m.ID, "topic", t.m.Topic, "type", t.m.Type, "origin", d.Origin)
+	t := c.newTask(d)
 	if d.Err != nil || t.m.ID == "" {
 		return c.undecodable(ctx, t), false
 	}
-	if s, ok := d.Token.(inbox.Stashed); ok {
-		t.stashed = &s
+	if d.Attempt == 0 {
+		c.singly.Add(-1)
 	}
-	c.place(t)
 	h, known := c.handlers[t.m.Type]
 	switch {
 	case known:
@@ -55,6 +53,18 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 	return c.judge(ctx, t, c.effect(ctx, t, h)), false
 }
 
+// newTask begins with a delivery. A broker's first delivery is not counted
+// before its handler runs, which spares the usual case a commit.
+func (c *Consumer[Tx]) newTask(d broker.Delivery) *task {
+	t := &task{d: d, m: d.Message, readable: d.Message, counted: d.Attempt != 1, count: 1}
+	t.log = c.opts.Logger.With("consumer", c.opts.Name, "message", t.m.ID, "topic", t.m.Topic, "type", t.m.Type, "origin", d.Origin)
+	if s, ok := d.Token.(inbox.Stashed); ok {
+		t.stashed = &s
+	}
+	c.place(t)
+	return t
+}
+
 func nothing[Tx any](context.Context, Tx, postrider.Message) error { return nil }
 
 var errUnknownType = errors.New("no handler for the type")
@@ -69,6 +79,7 @@ type task struct {
 	order    inbox.Order       // of its topic
 	stashed  *inbox.Stashed    // where it comes from; nil: from the source
 	ruling   inbox.Ruling      // what the last run of its transaction found
+	frees    bool              // messages of its key are in the stash
 	count    int               // attempts, this one included
 	log      *slog.Logger
 }

@@ -3,7 +3,10 @@ package consumer
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"log/slog"
+	"strconv"
 	"sync"
 	"time"
 
@@ -11,11 +14,12 @@ import (
 )
 
 // run is one life of a consumer: a goroutine that receives, one goroutine per
-// key in hand, one that settles, one that extends.
+// line in hand, one that settles, one that extends.
 type run struct {
 	source  broker.Source
 	opts    Options
 	process processor
+	batch   func(ctx context.Context, ds []broker.Delivery) bool                   // true: committed, all of them; nil: none
 	tend    func(ctx context.Context, handle func(broker.Delivery) broker.Verdict) // beside receiving; nil: nothing
 
 	slots    chan struct{} // one per handler that runs
@@ -23,11 +27,11 @@ type run struct {
 	stopping chan struct{} // closed: start nothing more
 	work     context.Context
 	settler  *settler
-	wg       sync.WaitGroup // the goroutines of the keys
+	wg       sync.WaitGroup // the goroutines of the lines
 
 	mu     sync.Mutex
 	call   int // number of the Receive begun last
-	keys   map[key]*line
+	lines  map[key]*line
 	gone   map[key]*givenBack
 	inHand map[*item]struct{}
 	room   chan struct{} // holds a token after inHand has shrunk
@@ -39,8 +43,10 @@ type key struct{ topic, key string }
 // item is one delivery in hand.
 type item struct{ d broker.Delivery }
 
-// line holds the deliveries of one key that wait, oldest first. It exists as
-// long as its goroutine works on the key.
+func (it *item) key() key { return key{it.d.Message.Topic, it.d.Message.Key} }
+
+// line holds the deliveries of one key that wait, oldest first, or where there
+// are batches those of many keys. It exists as long as its goroutine works on it.
 type line struct{ waiting []*item }
 
 // givenBack is a key whose head was given back. A Receive that was running
@@ -56,7 +62,7 @@ func newRun(source broker.Source, opts Options, process processor) *run {
 	return &run{
 		source: source, opts: opts, process: process,
 		slots: make(chan struct{}, opts.Concurrency), door: make(chan struct{}, 1), stopping: make(chan struct{}),
-		keys: make(map[key]*line), gone: make(map[key]*givenBack), inHand: make(map[*item]struct{}),
+		lines: make(map[key]*line), gone: make(map[key]*givenBack), inHand: make(map[*item]struct{}),
 		room: make(chan struct{}, 1),
 	}
 }
@@ -160,8 +166,8 @@ func (r *run) dispatch(call int, ds []broker.Delivery) {
 	for i := range ds {
 		it := &item{d: ds[i]}
 		r.inHand[it] = struct{}{}
-		k := key{it.d.Message.Topic, it.d.Message.Key}
-		if k.key == "" {
+		k := it.key()
+		if k.key == "" && r.opts.Batch == 1 {
 			r.wg.Go(func() { r.handleOne(it) })
 			continue
 		}
@@ -169,13 +175,14 @@ func (r *run) dispatch(call int, ds []broker.Delivery) {
 			r.settler.add([]broker.Verdict{{Delivery: it.d}}, func() { r.release(it) })
 			continue
 		}
-		if l := r.keys[k]; l != nil {
+		of := r.lineOf(it)
+		if l := r.lines[of]; l != nil {
 			l.waiting = append(l.waiting, it)
 			continue
 		}
 		l := &line{waiting: []*item{it}}
-		r.keys[k] = l
-		r.wg.Go(func() { r.handleKey(k, l) })
+		r.lines[of] = l
+		r.wg.Go(func() { r.handleLine(of, l) })
 	}
 	for k, g := range r.gone {
 		if g.settled && g.until < call {
@@ -204,47 +211,112 @@ func (r *run) handleOne(it *item) {
 	r.settler.add([]broker.Verdict{v}, func() { r.release(it) })
 }
 
-// handleKey works on the deliveries of one key until none is left.
-func (r *run) handleKey(k key, l *line) {
+// lineOf is the line of a delivery: that of its key, or where there are batches
+// one of as many as handlers may run.
+func (r *run) lineOf(it *item) key {
+	k := it.key()
+	if r.opts.Batch == 1 {
+		return k
+	}
+	spread := k.key
+	if spread == "" {
+		spread = it.d.Message.ID
+	}
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, k.topic+"\x00"+spread)
+	return key{key: strconv.Itoa(int(h.Sum32() % uint32(r.opts.Concurrency)))}
+}
+
+// handleLine works on the deliveries of one line until none is left.
+func (r *run) handleLine(of key, l *line) {
 	for {
 		r.mu.Lock()
-		if len(l.waiting) == 0 {
-			delete(r.keys, k)
+		n := min(len(l.waiting), r.opts.Batch)
+		if n == 0 {
+			delete(r.lines, of)
 			r.mu.Unlock()
 			return
 		}
-		it := l.waiting[0]
-		l.waiting = l.waiting[1:]
+		items := l.waiting[:n:n]
+		l.waiting = l.waiting[n:]
 		r.mu.Unlock()
 
-		v := r.handle(it)
-		if !v.Ack {
-			r.giveBack(k, l, it, v)
-			return
+		if n > 1 && r.handleBatch(items) {
+			r.acknowledge(items)
+			continue
 		}
-		r.settler.add([]broker.Verdict{v}, func() { r.release(it) })
+		for len(items) > 0 {
+			it := items[0]
+			v := r.handle(it)
+			if v.Ack {
+				items = items[1:]
+				r.acknowledge([]*item{it})
+			} else {
+				items = r.giveBack(l, items, v)
+			}
+		}
 	}
 }
 
-// giveBack gives the head of a key back and all that waits behind it.
-func (r *run) giveBack(k key, l *line, head *item, v broker.Verdict) {
-	r.mu.Lock()
-	items := append([]*item{head}, l.waiting...)
-	delete(r.keys, k)
-	g := &givenBack{head: head.d.Message.ID}
-	r.gone[k] = g
-	r.mu.Unlock()
+// handleBatch reports whether all of items were handled in one transaction.
+func (r *run) handleBatch(items []*item) bool {
+	if r.batch == nil || !r.acquire() {
+		return false
+	}
+	defer func() { <-r.slots }()
+	ds := make([]broker.Delivery, len(items))
+	for i, it := range items {
+		ds[i] = it.d
+	}
+	return r.batch(r.work, ds)
+}
 
+func (r *run) acknowledge(items []*item) {
 	verdicts := make([]broker.Verdict, len(items))
 	for i, it := range items {
+		verdicts[i] = broker.Verdict{Delivery: it.d, Ack: true}
+	}
+	r.settler.add(verdicts, func() { r.release(items...) })
+}
+
+// giveBack gives the first of items back and all that waits behind it in its
+// key, among items and in the line. It returns the items that are left.
+func (r *run) giveBack(l *line, items []*item, v broker.Verdict) (left []*item) {
+	head := items[0]
+	back, left := split(items, head)
+	g := &givenBack{head: head.d.Message.ID}
+	r.mu.Lock()
+	if k := head.key(); k.key != "" {
+		behind, waiting := split(l.waiting, head)
+		back, l.waiting = append(back, behind...), waiting
+		r.gone[k] = g
+	}
+	r.mu.Unlock()
+
+	verdicts := make([]broker.Verdict, len(back))
+	for i, it := range back {
 		verdicts[i] = broker.Verdict{Delivery: it.d, Delay: v.Delay}
 	}
 	r.settler.add(verdicts, func() {
 		r.mu.Lock()
 		g.settled, g.until = true, r.call
 		r.mu.Unlock()
-		r.release(items...)
+		r.release(back...)
 	})
+	return left
+}
+
+// split takes head, and what has its key, out of items.
+func split(items []*item, head *item) (with, without []*item) {
+	k := head.key()
+	for _, it := range items {
+		if it == head || k.key != "" && it.key() == k {
+			with = append(with, it)
+		} else {
+			without = append(without, it)
+		}
+	}
+	return with, without
 }
 
 // release forgets deliveries that the source has been told about.

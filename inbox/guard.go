@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 
@@ -58,32 +59,32 @@ var ErrNoPlace = errors.New("the message has no place in its topic's order")
 // was applied last. The mark is kept per consumer, topic and key, and for ever;
 // transactions of one key follow each other. origin is where m stands, for
 // people. A message without key or version is refused with [ErrNoPlace],
-// unless order is AnyOrder.
-func (in *Inbox) Guard(ctx context.Context, tx Conn, m postrider.Message, order Order, origin string) (Ruling, error) {
+// unless order is AnyOrder. waiting says that messages of the key are in the
+// stash: when tx has been committed and the ruling was Apply, call [Inbox.Unstash].
+func (in *Inbox) Guard(ctx context.Context, tx Conn, m postrider.Message, order Order, origin string) (r Ruling, waiting bool, err error) {
 	if err := in.usable(&m); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if order == AnyOrder {
-		return Apply, nil
+		return Apply, false, nil
 	}
 	if m.Key == "" || m.Version < 1 {
-		return 0, fmt.Errorf("inbox %q: message %s: %w: a key and a version are needed", in.consumer, m.ID, ErrNoPlace)
+		return 0, false, fmt.Errorf("inbox %q: message %s: %w: a key and a version are needed", in.consumer, m.ID, ErrNoPlace)
 	}
 	needs := int64(0)
 	if order == Contiguous {
-		var err error
 		if needs, err = needed(&m); err != nil {
-			return 0, err
+			return 0, false, err
 		}
 	}
-	moved, err := in.moveMark(ctx, tx, &m, needs)
+	moved, waiting, err := in.moveMark(ctx, tx, &m, needs)
 	switch {
 	case err != nil:
-		return 0, err
+		return 0, false, err
 	case moved:
-		return Apply, nil
+		return Apply, waiting && order == Contiguous, nil
 	case order == Latest:
-		return Stale, nil
+		return Stale, false, nil
 	}
 	return in.outOfTurn(ctx, tx, &m, needs, origin)
 }
@@ -109,37 +110,45 @@ func needed(m *postrider.Message) (int64, error) {
 }
 
 // moveMark moves the key's mark to m's version if it is at least needs and below
-// that version.
-func (in *Inbox) moveMark(ctx context.Context, tx Conn, m *postrider.Message, needs int64) (bool, error) {
-	res, err := tx.ExecContext(ctx, in.sql.guard.move, in.consumer, in.topic(m), in.key(m), m.Version, needs)
-	if err != nil {
-		return false, in.wrap("move the mark for", m.ID, err)
+// that version. waiting: messages of the key are in the stash.
+func (in *Inbox) moveMark(ctx context.Context, tx Conn, m *postrider.Message, needs int64) (moved, waiting bool, err error) {
+	topic, key := in.topic(m), in.key(m)
+	var n, w int64
+	if in.sql.guard.waits == "" {
+		err = tx.QueryRow(ctx, in.sql.guard.move, in.consumer, topic, key, m.Version, needs).Scan(&n, &w)
+	} else {
+		var res sql.Result
+		if res, err = tx.ExecContext(ctx, in.sql.guard.move, in.consumer, topic, key, m.Version, needs); err == nil {
+			n, err = res.RowsAffected()
+		}
+		if err == nil && n > 0 {
+			err = tx.QueryRow(ctx, in.sql.guard.waits, in.consumer, topic, key).Scan(&w)
+		}
 	}
-	n, err := res.RowsAffected()
 	if err != nil {
-		return false, in.wrap("move the mark for", m.ID, err)
+		return false, false, in.wrap("move the mark for", m.ID, err)
 	}
-	return n > 0, nil
+	return n > 0, w > 0, nil
 }
 
 // outOfTurn locks the mark, and tells a late message from an early one, which it
 // puts into the stash.
-func (in *Inbox) outOfTurn(ctx context.Context, tx Conn, m *postrider.Message, needs int64, origin string) (Ruling, error) {
+func (in *Inbox) outOfTurn(ctx context.Context, tx Conn, m *postrider.Message, needs int64, origin string) (Ruling, bool, error) {
 	mark, err := in.lockMark(ctx, tx, in.topic(m), in.key(m))
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	switch {
 	case mark >= m.Version:
-		return Stale, nil
+		return Stale, false, nil
 	case mark < needs:
-		return Early, in.putStash(ctx, tx, m, needs, origin)
+		return Early, true, in.putStash(ctx, tx, m, needs, origin)
 	}
 	// The mark has moved between the two statements.
-	if _, err := in.moveMark(ctx, tx, m, needs); err != nil {
-		return 0, err
+	if _, _, err := in.moveMark(ctx, tx, m, needs); err != nil {
+		return 0, false, err
 	}
-	return Apply, nil
+	return Apply, true, nil
 }
 
 func (in *Inbox) lockMark(ctx context.Context, tx Conn, topic, key string) (mark int64, err error) {

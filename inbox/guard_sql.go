@@ -1,23 +1,32 @@
 package inbox
 
-import "math"
+import (
+	"math"
+
+	"github.com/postrider/postrider/outbox"
+)
 
 // guardStatements are those of marks and stash.
 type guardStatements struct {
-	move, lock, read, set      string // the mark of a key
+	move, waits                string // the mark of a key; waits: what move does not tell by itself
+	lock, read, set            string
 	put, head, clear, due, gap string // the stash
 	drop                       string
 }
 
-func newGuardStatements() guardStatements {
+func newGuardStatements(d outbox.Dialect) guardStatements {
+	move, waits := "WITH moved AS ("+moveMarkSQL+" RETURNING 1) SELECT (SELECT count(*) FROM moved), ("+waitsSQL+")", ""
+	if d == outbox.SQLite { // which has no INSERT inside a query
+		move, waits = moveMarkSQL, waitsSQL
+	}
 	return guardStatements{
-		move: moveMarkSQL, lock: lockMarkSQL, read: readMarkSQL, set: setMarkSQL,
+		move: move, waits: waits, lock: lockMarkSQL, read: readMarkSQL, set: setMarkSQL,
 		put: putStashSQL, head: headSQL, clear: clearStashSQL, due: dueSQL, gap: gapSQL, drop: dropStashSQL,
 	}
 }
 
 func (g *guardStatements) texts() []*string {
-	return []*string{&g.move, &g.lock, &g.read, &g.set, &g.put, &g.head, &g.clear, &g.due, &g.gap, &g.drop}
+	return []*string{&g.move, &g.waits, &g.lock, &g.read, &g.set, &g.put, &g.head, &g.clear, &g.due, &g.gap, &g.drop}
 }
 
 const maxVersion = math.MaxInt64
@@ -31,6 +40,9 @@ SELECT $1, $2, $3, CAST($4 AS bigint), {now} WHERE CAST($5 AS bigint) = 0
 OR EXISTS (SELECT 1 FROM {mark} WHERE consumer = $1 AND topic = $2 AND key = $3)
 ON CONFLICT (consumer, topic, key) DO UPDATE SET version = excluded.version, updated_at = excluded.updated_at
 WHERE m.version >= CAST($5 AS bigint) AND m.version < excluded.version`
+
+	// A message that is stashed at the same moment may be missed: the sweep finds it.
+	waitsSQL = `SELECT count(*) FROM (SELECT 1 FROM {stash} WHERE consumer = $1 AND topic = $2 AND key = $3 LIMIT 1) AS w`
 
 	lockMarkSQL = `INSERT INTO {mark} AS m (consumer, topic, key, version, updated_at) VALUES ($1, $2, $3, 0, {now})
 ON CONFLICT (consumer, topic, key) DO UPDATE SET updated_at = excluded.updated_at RETURNING version`

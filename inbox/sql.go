@@ -11,6 +11,8 @@ import (
 // tell the server the parameters' types by their Go types.
 type statements struct {
 	claim, begin, unbegin, fail, bury, forget, dead, prune string
+	claimMany                                              string // "": one by one
+	tried                                                  string
 	guard                                                  guardStatements
 	schema                                                 []string
 }
@@ -44,12 +46,17 @@ func newStatements(d outbox.Dialect, schema string) statements {
 	s := statements{
 		claim: claimSQL, begin: beginSQL, unbegin: unbeginSQL, fail: failSQL,
 		bury: burySQL, forget: forgetSQL, dead: deadSQL, prune: pruneSQL,
-		guard: newGuardStatements(),
+		guard: newGuardStatements(d),
+	}
+	s.tried = strings.ReplaceAll(triedSQL, "{ids}", "json_each(CAST($2 AS text))")
+	if d != outbox.SQLite { // which has no network between
+		s.claimMany = claimManySQL
+		s.tried = strings.ReplaceAll(triedSQL, "{ids}", "json_array_elements_text(CAST($2 AS json)) AS e(value)")
 	}
 	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{mark}", n.mark, "{stash}", n.stash, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
 		"{wait}", n.wait, "{micros}", n.micros, "{since}", n.since, "{stashHeaders}", n.stashHeaders,
 		"{createdMicros}", n.createdMicros, "{fromMicros}", n.fromMicros, "{fromMicrosEnd}", n.fromMicrosEnd, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip)
-	texts := append(s.guard.texts(), &s.claim, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune)
+	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tried, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune)
 	for _, text := range texts {
 		*text = r.Replace(*text)
 		if d == outbox.SQLite {
@@ -102,6 +109,16 @@ func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`
 const (
 	claimSQL = `INSERT INTO {inbox} (consumer, message_id, topic, type, processed_at)
 VALUES ($1, $2, $3, $4, {now}) ON CONFLICT (consumer, message_id) DO NOTHING`
+
+	// Claimed in the order of the ids, so that two batches wait for each other and
+	// never both. One parameter, which every driver can send.
+	claimManySQL = `WITH claimed AS (
+INSERT INTO {inbox} (consumer, message_id, topic, type, processed_at)
+SELECT $1, e->>0, min(e->>1), min(e->>2), {now} FROM json_array_elements(CAST($2 AS json)) AS e GROUP BY e->>0 ORDER BY 2
+ON CONFLICT (consumer, message_id) DO NOTHING RETURNING message_id)
+SELECT CAST(coalesce(json_agg(message_id), '[]') AS text) FROM claimed`
+
+	triedSQL = `SELECT count(*) FROM {attempt} WHERE consumer = $1 AND message_id IN (SELECT value FROM {ids})`
 
 	// Nothing changes when the message is dead, not yet due or begun by another
 	// owner ($7), unless that one is to be taken over ($9 = 1).

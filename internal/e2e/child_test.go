@@ -47,6 +47,9 @@ func beConsumer(config string) error {
 	}()
 	opts := quick
 	opts.Concurrency = 6
+	if c.Order == inbox.Contiguous {
+		opts.Batch = 5
+	}
 	opts.Order = func(string) inbox.Order { return c.Order }
 	return runConsumer(ctx, c.Kind, c.DSN, src, &opts, []string{"order.placed", "poison"},
 		func(ctx context.Context, do func(string, ...any) error, m postrider.Message) error {

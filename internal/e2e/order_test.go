@@ -78,31 +78,41 @@ func patient(o inbox.Order) *consumer.Options {
 // TestContiguous: whatever the order and the duplicates, and although handlers
 // fail, each version is applied once and in turn.
 func TestContiguous(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
-		seed := rand.Uint64()
-		rng := rand.New(rand.NewPCG(seed, 0))
-		const keys, n = 5, 25
-		b := membroker.New(nil)
-		msgs := versions(rng, keys, n)
-		publish(t, b, msgs...)
-		src := source(b, len(msgs))
-		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Contiguous))
-		var wrong, fails atomic.Int32
-		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n == last+1 }, &wrong, &fails))
-		runWhile(t, c.Run, func() bool { return c.Stats().Effects < keys*n })
-		for k := range keys {
-			if got := effects(t, db, fmt.Sprint("k", k)); !slices.Equal(got, from(1, n)) {
-				t.Errorf("seed %d: key k%d: effects %v", seed, k, got)
-			}
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) { testContiguous(t, db, in, 1) })
+}
+
+// TestContiguousInBatches: many messages share a transaction.
+func TestContiguousInBatches(t *testing.T) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) { testContiguous(t, db, in, 8) })
+}
+
+func testContiguous(t *testing.T, db *sql.DB, in *inbox.Inbox, batch int) {
+	t.Helper()
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	const keys, n = 5, 25
+	b := membroker.New(nil)
+	msgs := versions(rng, keys, n)
+	publish(t, b, msgs...)
+	src := source(b, len(msgs))
+	opts := patient(inbox.Contiguous)
+	opts.Batch = batch
+	c := consumer.New(src, consumer.SQL(db, dialect(in, db)), opts)
+	var wrong, fails atomic.Int32
+	consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n == last+1 }, &wrong, &fails))
+	runWhile(t, c.Run, func() bool { return c.Stats().Effects+c.Stats().Duplicates < int64(len(msgs)) })
+	for k := range keys {
+		if got := effects(t, db, fmt.Sprint("k", k)); !slices.Equal(got, from(1, n)) {
+			t.Errorf("seed %d: key k%d: effects %v", seed, k, got)
 		}
-		s := c.Stats()
-		if wrong.Load() != 0 || s.Effects != keys*n || s.Effects+s.Duplicates != int64(len(msgs)) || s.Dead != 0 || s.Stale != 0 {
-			t.Errorf("seed %d: %d out of turn, %+v of %d deliveries", seed, wrong.Load(), s, len(msgs))
-		}
-		if left := count(t, db, "SELECT count(*) FROM "+table(in, db, "stash")) + count(t, db, "SELECT count(*) FROM "+attemptTable(in, db)); left != 0 {
-			t.Errorf("%d rows are left in stash and attempts", left)
-		}
-	})
+	}
+	s := c.Stats()
+	if wrong.Load() != 0 || s.Effects != keys*n || s.Effects+s.Duplicates != int64(len(msgs)) || s.Dead != 0 || s.Stale != 0 {
+		t.Errorf("seed %d: %d out of turn, %+v of %d deliveries", seed, wrong.Load(), s, len(msgs))
+	}
+	if left := count(t, db, "SELECT count(*) FROM "+table(in, db, "stash")) + count(t, db, "SELECT count(*) FROM "+attemptTable(in, db)); left != 0 {
+		t.Errorf("%d rows are left in stash and attempts", left)
+	}
 }
 
 // TestLatest: the versions that are applied rise, the last one is among them, and
@@ -299,4 +309,44 @@ func runWhile(t *testing.T, run func(context.Context) error, more func() bool) {
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
+}
+
+// TestOnceBatch: what was claimed before is left out, also by the same batch, and
+// an error undoes all of it.
+func TestOnceBatch(t *testing.T) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+		var seen []string
+		run := func(fail error, msgs ...postrider.Message) error {
+			seen = nil
+			return in.OnceBatch(t.Context(), db, msgs, func(tx *sql.Tx, fresh []postrider.Message) error {
+				for _, m := range fresh {
+					seen = append(seen, fmt.Sprint(m.Key, m.Version))
+					if _, err := tx.Exec("INSERT INTO effect VALUES ($1, $2)", m.Key, m.Version); err != nil {
+						return err
+					}
+				}
+				return fail
+			})
+		}
+		odd := versioned(0, 2)
+		odd.ID, odd.Type = `not "a" uuid, \ but text`, "nul\x00"
+		if err := run(errors.New("no"), versioned(0, 1), odd); err == nil || len(seen) != 2 {
+			t.Errorf("%v after %v", err, seen)
+		}
+		if err := run(nil, versioned(0, 1), odd, versioned(0, 3), odd); err != nil || !slices.Equal(seen, []string{"k01", "k02", "k03"}) {
+			t.Errorf("%v after %v", err, seen)
+		}
+		if err := run(nil, versioned(0, 3), versioned(0, 4), versioned(0, 1)); err != nil || !slices.Equal(seen, []string{"k04"}) {
+			t.Errorf("%v after %v", err, seen)
+		}
+		if err := run(nil, odd, versioned(0, 4)); err != nil || seen != nil {
+			t.Errorf("%v after %v", err, seen)
+		}
+		if got := effects(t, db, "k0"); !slices.Equal(got, from(1, 4)) {
+			t.Errorf("effects %v", got)
+		}
+		if err := run(nil, versioned(0, 9), postrider.Message{Topic: "t"}); !errors.Is(err, inbox.ErrNoID) {
+			t.Errorf("a message without an id: %v", err)
+		}
+	})
 }

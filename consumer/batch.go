@@ -1,0 +1,92 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/inbox"
+)
+
+// errTried says that a batch holds a message that was tried before.
+var errTried = errors.New("one of them was tried before")
+
+// batch is many messages on their way in one transaction.
+type batch[Tx any] struct {
+	tasks    []*task
+	handlers []handler[Tx]
+	msgs     []postrider.Message
+	unknown  bool // the source does not tell which of them were delivered before
+}
+
+// processBatch does what [Consumer.process] does, for many deliveries in one
+// transaction. When it reports false nothing has happened, and each of them is
+// to be processed by itself: that is also where trouble is told and counted.
+func (c *Consumer[Tx]) processBatch(ctx context.Context, ds []broker.Delivery) bool {
+	var b batch[Tx]
+	for i := range ds {
+		if !c.join(ctx, &b, ds[i]) {
+			return false
+		}
+	}
+	limited, cancel := context.WithTimeout(ctx, c.opts.HandlerTimeout)
+	defer cancel()
+	err := c.db.Transact(limited, func(tx Tx, conn inbox.Conn) error { return c.batchEffect(limited, tx, conn, &b) })
+	if err != nil {
+		c.opts.Logger.DebugContext(ctx, "a batch is run again one by one", "consumer", c.opts.Name, "messages", len(ds), "error", err)
+		return false
+	}
+	for _, t := range b.tasks {
+		c.done(ctx, t)
+	}
+	return true
+}
+
+// join puts a delivery into the batch, unless it needs more than its handler.
+func (c *Consumer[Tx]) join(ctx context.Context, b *batch[Tx], d broker.Delivery) bool {
+	t := c.newTask(d)
+	h, known := c.handlers[t.m.Type]
+	if !known || d.Err != nil || t.m.ID == "" || d.Attempt > 1 || d.Attempt == 0 && c.singly.Load() > 0 {
+		return false
+	}
+	erased, err := c.open(ctx, t)
+	if err != nil {
+		return false
+	}
+	if erased {
+		h = nothing[Tx]
+	}
+	b.tasks, b.handlers, b.msgs = append(b.tasks, t), append(b.handlers, h), append(b.msgs, t.m)
+	b.unknown = b.unknown || d.Attempt == 0
+	return true
+}
+
+func (c *Consumer[Tx]) batchEffect(ctx context.Context, tx Tx, conn inbox.Conn, b *batch[Tx]) error {
+	if b.unknown {
+		if tried, err := c.inbox.Tried(ctx, conn, b.msgs); err != nil {
+			return err
+		} else if tried {
+			return errTried
+		}
+	}
+	fresh, err := c.inbox.ClaimBatch(ctx, conn, b.msgs)
+	if err != nil {
+		return err
+	}
+	for i, t := range b.tasks {
+		if t.ruling = inbox.Gone; !fresh[i] {
+			continue
+		}
+		if t.ruling, t.frees, err = c.inbox.Guard(ctx, conn, t.m, t.order, t.d.Origin); err != nil {
+			return err
+		}
+		if t.ruling != inbox.Apply {
+			continue
+		}
+		if err := protect(ctx, t, tx, b.handlers[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/outbox"
+)
+
+// ClaimBatch is [Inbox.Claim] for many messages, on PostgreSQL in one statement.
+// fresh has an entry per message; of two messages with one id the first counts.
+func (in *Inbox) ClaimBatch(ctx context.Context, tx Conn, msgs []postrider.Message) (fresh []bool, err error) {
+	for i := range msgs {
+		if err := in.usable(&msgs[i]); err != nil {
+			return nil, err
+		}
+	}
+	if err := outbox.CheckTx(tx); err != nil {
+		return nil, err
+	}
+	if in.sql.claimMany == "" || len(msgs) == 1 {
+		return in.claimEach(ctx, tx, msgs)
+	}
+	rows := make([][3]string, len(msgs))
+	for i := range msgs {
+		m := &msgs[i]
+		rows[i] = [3]string{m.ID, clean(m.Topic, postrider.MaxTopicLen), clean(m.Type, postrider.MaxTypeLen)}
+	}
+	values, err := json.Marshal(rows)
+	if err != nil {
+		return nil, fmt.Errorf("inbox %q: claim %d messages: %w", in.consumer, len(msgs), err)
+	}
+	var answer string
+	if err := tx.QueryRow(ctx, in.sql.claimMany, in.consumer, string(values)).Scan(&answer); err != nil {
+		return nil, Classify(fmt.Errorf("inbox %q: claim %d messages: %w", in.consumer, len(msgs), err))
+	}
+	var ids []string
+	if err := json.Unmarshal([]byte(answer), &ids); err != nil {
+		return nil, fmt.Errorf("inbox %q: claim %d messages: %w", in.consumer, len(msgs), err)
+	}
+	claimed := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		claimed[id] = true
+	}
+	fresh = make([]bool, len(msgs))
+	for i := range msgs {
+		fresh[i] = claimed[msgs[i].ID]
+		delete(claimed, msgs[i].ID)
+	}
+	return fresh, nil
+}
+
+func (in *Inbox) claimEach(ctx context.Context, tx Conn, msgs []postrider.Message) (fresh []bool, err error) {
+	fresh = make([]bool, len(msgs))
+	for i := range msgs {
+		if fresh[i], err = in.Claim(ctx, tx, msgs[i]); err != nil {
+			return nil, err
+		}
+	}
+	return fresh, nil
+}
+
+// Tried reports whether an attempt of any of msgs is on record.
+func (in *Inbox) Tried(ctx context.Context, db Conn, msgs []postrider.Message) (bool, error) {
+	if in.err != nil {
+		return false, in.err
+	}
+	ids := make([]string, len(msgs))
+	for i := range msgs {
+		ids[i] = msgs[i].ID
+	}
+	value, err := json.Marshal(ids)
+	if err != nil {
+		return false, fmt.Errorf("inbox %q: look for attempts: %w", in.consumer, err)
+	}
+	var n int64
+	if err := db.QueryRow(ctx, in.sql.tried, in.consumer, string(value)).Scan(&n); err != nil {
+		return false, Classify(fmt.Errorf("inbox %q: look for attempts: %w", in.consumer, err))
+	}
+	return n > 0, nil
+}
+
+// OnceBatch is [Inbox.Once] for many messages in one transaction. fn gets those
+// that were not claimed before, in their order, and is not called when there are
+// none. After an error nothing of the batch has happened: run its messages
+// again one by one with Once, so that only the one that fails stays behind.
+func (in *Inbox) OnceBatch(ctx context.Context, db Beginner, msgs []postrider.Message, fn func(tx *sql.Tx, fresh []postrider.Message) error) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return in.wrap("begin for", msgs[0].ID, err)
+	}
+	defer tx.Rollback() //nolint:errcheck // as in Once
+	claimed, err := in.ClaimBatch(ctx, SQL(tx), msgs)
+	if err != nil {
+		return err
+	}
+	fresh := make([]postrider.Message, 0, len(msgs))
+	for i := range msgs {
+		if claimed[i] {
+			fresh = append(fresh, msgs[i])
+		}
+	}
+	if len(fresh) > 0 {
+		if err := fn(tx, fresh); err != nil {
+			return Classify(err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return in.wrap("commit a batch with", msgs[0].ID, err)
+	}
+	return nil
+}
