@@ -74,6 +74,8 @@ type stamp struct {
 	epoch    int16
 	sequence int32
 	millis   int64 // time of all records, Unix
+	// transactional records are seen when their transaction is committed.
+	transactional bool
 }
 
 // finish compresses the records of buf if c is set, and writes the header.
@@ -86,6 +88,9 @@ func (e *encoder) finish(buf []byte, n int, s stamp, c kgo.Compressor) []byte {
 			buf = append(buf[:batchHeaderLen], packed...)
 			attributes = uint16(kind)
 		}
+	}
+	if s.transactional {
+		attributes |= 0x10
 	}
 	be := binary.BigEndian
 	be.PutUint64(buf[0:], 0)                   // base offset

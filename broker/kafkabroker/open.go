@@ -28,7 +28,8 @@ const askAgain = 2 * time.Second
 // retryTimeout is franz-go's own but for those questions.
 func retryTimeout(key int16) time.Duration {
 	switch key {
-	case kmsg.InitProducerID.Int16(), kmsg.Metadata.Int16(), kmsg.DescribeConfigs.Int16():
+	case kmsg.InitProducerID.Int16(), kmsg.Metadata.Int16(), kmsg.DescribeConfigs.Int16(),
+		kmsg.FindCoordinator.Int16(), kmsg.AddPartitionsToTxn.Int16():
 		return askAgain
 	case kmsg.JoinGroup.Int16(), kmsg.SyncGroup.Int16(), kmsg.Heartbeat.Int16(), kmsg.ConsumerGroupHeartbeat.Int16():
 		return sessionTimeout
@@ -47,7 +48,7 @@ func Open(rawURL string, more ...kgo.Opt) (*kgo.Client, *Sink, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("kafkabroker: open: %w", err)
 	}
-	sink, err := NewSink(client, &SinkOptions{TopicPrefix: target.TopicPrefix})
+	sink, err := NewSink(client, &target.Sink)
 	if err != nil {
 		client.Close()
 		return nil, nil, err

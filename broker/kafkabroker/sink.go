@@ -31,6 +31,12 @@ type SinkOptions struct {
 	// After it the messages are answered as unknown, or as an outage when
 	// nothing was sent.
 	Timeout time.Duration
+	// TransactionalID makes each Deliver call one transaction, if it is not empty:
+	// who reads what is committed sees all of a call's messages or none, but for
+	// those that are rejected. The id must be this process's own, and the same
+	// again when it is started again: a new process fences the old one. The client
+	// needs [TransactionOptions]. Calls wait for each other: it is slower.
+	TransactionalID string
 }
 
 // Sink publishes to Kafka. It is safe for concurrent use and works best when
@@ -43,6 +49,7 @@ type Sink struct {
 	timeout    time.Duration
 	maxBatch   int
 	compressor kgo.Compressor
+	transactor *transactor // nil: no transactions
 	producer   atomic.Pointer[producer]
 	producing  lookup[*producer]
 	encoders   sync.Pool // of *encoder
@@ -83,6 +90,12 @@ func NewSink(client *kgo.Client, opts *SinkOptions) (*Sink, error) {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	s.batches.New = func() any { return new(batch) }
 	s.encoders.New = func() any { return &encoder{table: table} }
+	if opts.TransactionalID != "" {
+		if err := checkVersions(client); err != nil {
+			return nil, fmt.Errorf("kafkabroker: sink: %w", err)
+		}
+		s.transactor = newTransactor(s, opts.TransactionalID)
+	}
 	if n, ok := client.OptValue(kgo.ProducerBatchMaxBytes).(int32); ok && n > 0 {
 		s.maxBatch = int(n)
 	}
@@ -110,7 +123,7 @@ func checkClient(client *kgo.Client) error {
 		return errors.New("the client must not use AllowIdempotentProduceCancellation: a cancelled record would let later ones pass")
 	}
 	if vs := client.OptValues(kgo.TransactionalID); len(vs) > 0 && vs[0] != "" {
-		return errors.New("the client must not have a TransactionalID: the sink does not commit transactions")
+		return errors.New("the client must not have a TransactionalID: give it to the sink, which makes its own transactions")
 	}
 	if p, ok := client.OptValue(kgo.RecordPartitioner).(kgo.Partitioner); ok && p != nil && !javaLike(p) {
 		return errors.New("the client's RecordPartitioner maps keys unlike the Java client: the sink would put them elsewhere than the client's own records")
@@ -145,7 +158,7 @@ func javaLike(p kgo.Partitioner) bool {
 func (s *Sink) Info() broker.Info {
 	return broker.Info{
 		Name: "kafka", MaxMessageBytes: s.maxBatch - batchHeaderLen,
-		MaxTopicBytes: maxTopic, TopicProblem: topicProblem, Codec: wireCodec(),
+		MaxTopicBytes: maxTopic, TopicProblem: topicProblem, Codec: wireCodec(), Fencing: s.transactor != nil,
 	}
 }
 
@@ -174,13 +187,15 @@ func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
 		return nil
 	}
 	c := newCall(msgs, nil)
+	var bad []error
 	if s.router != nil {
-		if bad := c.routed(s.router); bad != nil {
-			return s.inSteps(ctx, c, stepsOf(c), bad)
-		}
+		bad = c.routed(s.router)
 	}
-	if steps := stepsOf(c); steps != nil {
-		return s.inSteps(ctx, c, steps, nil)
+	if s.transactor != nil {
+		return s.transactor.deliver(ctx, c, bad)
+	}
+	if steps := stepsOf(c); steps != nil || bad != nil {
+		return s.inSteps(ctx, c, steps, bad)
 	}
 	return s.deliver(ctx, c)
 }

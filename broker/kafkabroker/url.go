@@ -20,8 +20,9 @@ import (
 type Target struct {
 	// Client are the options of a client for a sink, a source or an administrator.
 	Client []kgo.Opt
-	// TopicPrefix belongs into the [SinkOptions], and before a source's topics.
-	TopicPrefix string
+	// Sink is what the URL says about the sink. Its TopicPrefix belongs before a
+	// source's topics too.
+	Sink SinkOptions
 }
 
 // ParseURL reads a URL such as
@@ -33,6 +34,7 @@ type Target struct {
 //	topic-prefix=TEXT     put before every topic
 //	compression=NAME      none (the default), gzip, snappy, lz4 or zstd
 //	max-message-bytes=N   1024 to 67108864: the topics' own limit where it is not Kafka's default
+//	transactional-id=ID   one transaction per call; the process's own id, the same again after a restart
 //	sasl=MECHANISM        plain (the default where the URL has a user), scram-sha-256 or scram-sha-512
 //	password-file=FILE    the user's password; or password-env=NAME
 //	tls=true              TLS, verified; with tls-ca=FILE, tls-cert=FILE and tls-key=FILE,
@@ -44,12 +46,20 @@ type Target struct {
 func ParseURL(raw string) (Target, error) {
 	u, err := brokerurl.Parse(raw, brokerurl.Spec{
 		Schemes: map[string]bool{"kafka": false}, Port: "9092",
-		Params: []string{"topic-prefix", "compression", "max-message-bytes", "sasl"},
+		Params: []string{"topic-prefix", "compression", "max-message-bytes", "sasl", "transactional-id"},
 	})
 	if err != nil {
 		return Target{}, err
 	}
-	t := Target{TopicPrefix: u.Param("topic-prefix"), Client: append(ClientOptions(), kgo.SeedBrokers(u.Hosts...))}
+	t := Target{
+		Client: append(ClientOptions(), kgo.SeedBrokers(u.Hosts...)),
+		Sink:   SinkOptions{TopicPrefix: u.Param("topic-prefix"), TransactionalID: u.Param("transactional-id")},
+	}
+	if t.Sink.TransactionalID != "" {
+		t.Client = append(t.Client, TransactionOptions()...)
+	} else if u.Has("transactional-id") {
+		return Target{}, errors.New("transactional-id is empty")
+	}
 	for _, option := range []func(*brokerurl.URL) (kgo.Opt, error){compression, maxMessage, mechanism} {
 		opt, err := option(u)
 		if err != nil {

@@ -29,7 +29,7 @@ func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	b := &demoKafka{opts: k.Client, topic: k.TopicPrefix + topic, cl: cl, admin: kadm.NewClient(cl)}
+	b := &demoKafka{opts: k.Client, topic: k.Sink.TopicPrefix + topic, cl: cl, admin: kadm.NewClient(cl)}
 	resp, err := b.admin.CreateTopic(ctx, 6, -1, nil, b.topic)
 	if err = errors.Join(err, resp.Err); err != nil {
 		cl.Close()

@@ -25,7 +25,7 @@ func openKafka(set *settings) (*openedSink, error) {
 	if err != nil {
 		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
 	}
-	sink, err := kafkabroker.NewSink(client, &kafkabroker.SinkOptions{TopicPrefix: target.TopicPrefix})
+	sink, err := kafkabroker.NewSink(client, &target.Sink)
 	if err != nil {
 		client.Close()
 		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)

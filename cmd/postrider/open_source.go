@@ -48,7 +48,7 @@ func openKafkaSource(set *settings, consumer, topic string) (*openedSource, erro
 		return nil, err
 	}
 	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
-		Client: k.Client, Group: topic + "-" + consumer, Topics: []string{k.TopicPrefix + topic},
+		Client: k.Client, Group: topic + "-" + consumer, Topics: []string{k.Sink.TopicPrefix + topic},
 	})
 	if err != nil {
 		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)

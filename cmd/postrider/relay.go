@@ -52,6 +52,7 @@ func (a *app) relayCommand() *cobra.Command {
 			"Brokers:\n" +
 			"  kafka://[USER:PASSWORD@]HOST:PORT,...  ?sasl=plain|scram-sha-256|scram-sha-512\n" +
 			"      &compression=none|gzip|snappy|lz4|zstd&topic-prefix=TEXT&max-message-bytes=N\n" +
+			"      &transactional-id=ID (one transaction per call; this relay's own id, the same after a restart)\n" +
 			"  nats://[USER:PASSWORD@]HOST:PORT,...   ?subject-prefix=TEXT&dedup=on|off\n" +
 			"  redis://[USER:PASSWORD@]HOST:PORT,...[/DB]  (rediss:// with TLS)  ?stream-prefix=TEXT&partitions=N\n" +
 			"      &create=on|off&dedup=on|off&maxlen=N|~N&max-age=DURATION&replicas=N&synced=true\n" +
