@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/relay/internal/core"
 	"github.com/postrider/postrider/store"
 )
@@ -72,6 +74,9 @@ type Options struct {
 	// Brake is the number of rejections in a row with one code after which a
 	// destination is held instead of making more dead letters. 0: 20; negative: never.
 	Brake int
+	// Route is the router of the sink, where it has one: a destination that is
+	// down then holds up what goes there, and not the other messages of a topic.
+	Route envelope.Router
 	// Policy gives the key policy of a topic. nil: Block.
 	Policy func(topic string) KeyPolicy
 
@@ -170,6 +175,15 @@ func (o *Options) config() core.Config {
 	}
 	if policy := o.Policy; policy != nil {
 		c.Policy = func(topic string) core.Policy { return core.Policy(policy(topic)) }
+	}
+	if route := o.Route; route != nil {
+		c.Place = func(m *postrider.Message) string {
+			r, err := route(m)
+			if err != nil { // the sink rejects it
+				return m.Topic
+			}
+			return r.Topic
+		}
 	}
 	return c
 }

@@ -80,7 +80,11 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 			return err
 		}
 		defer sink.close()
-		doctors = append(doctors, admin.Destinations(sink.Sink, st.topics))
+		destinations, err := a.set.destinations(st)
+		if err != nil {
+			return err
+		}
+		doctors = append(doctors, admin.Destinations(sink.Sink, destinations))
 	}
 	found, err := admin.Examine(ctx, set.req, doctors...)
 	if err != nil {

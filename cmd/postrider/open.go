@@ -26,6 +26,8 @@ type opened struct {
 	pipe func(name string) (store.Store, store.Admin)
 	// topics are those of the newest messages; set where doctor is.
 	topics func(ctx context.Context) ([]string, error)
+	// newestMessages are the newest of the outbox; nil where they cannot be listed.
+	newestMessages func(ctx context.Context, n int) ([]postrider.Message, error)
 	// newest is the schema version that this program makes.
 	newest int
 	// enqueue writes msgs in one transaction of its own.
@@ -87,9 +89,17 @@ func openSink(set *settings) (*openedSink, error) {
 	case "redis", "rediss":
 		return openRedis(set)
 	case "memory":
-		return &openedSink{Sink: membroker.New(nil).Sink(), close: func() {}}, nil
+		return openMemorySink(set)
 	}
 	return nil, usagef("broker scheme %q is unknown: use kafka, nats, redis, rediss or memory", visible(scheme, ""))
+}
+
+func openMemorySink(set *settings) (*openedSink, error) {
+	router, err := set.router()
+	if err != nil {
+		return nil, err
+	}
+	return &openedSink{Sink: membroker.New(&membroker.Options{Route: router}).Sink(), close: func() {}}, nil
 }
 
 func openMemory(set *settings) (*opened, error) {

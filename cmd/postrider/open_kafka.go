@@ -21,11 +21,17 @@ func openKafka(set *settings) (*openedSink, error) {
 	if err != nil {
 		return nil, err
 	}
+	router, err := set.router()
+	if err != nil {
+		return nil, err
+	}
 	client, err := kgo.NewClient(target.Client...)
 	if err != nil {
 		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
 	}
-	sink, err := kafkabroker.NewSink(client, &target.Sink)
+	to := target.Sink
+	to.Route = router
+	sink, err := kafkabroker.NewSink(client, &to)
 	if err != nil {
 		client.Close()
 		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)

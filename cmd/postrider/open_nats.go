@@ -6,9 +6,25 @@ import (
 )
 
 func openNATS(set *settings) (*openedSink, error) {
-	conn, sink, err := natsbroker.Open(set.broker)
+	router, err := set.router()
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
+		return nil, err
+	}
+	bad := func(err error) error { return usagef("broker %s cannot be used: %w", redact.URL(set.broker), err) }
+	target, err := natsbroker.ParseURL(set.broker)
+	if err != nil {
+		return nil, bad(err)
+	}
+	conn, err := target.Connect()
+	if err != nil {
+		return nil, bad(err)
+	}
+	opts := target.Sink
+	opts.Route = router
+	sink, err := natsbroker.NewSink(conn, &opts)
+	if err != nil {
+		conn.Close()
+		return nil, bad(err)
 	}
 	return &openedSink{Sink: sink, close: conn.Close}, nil
 }

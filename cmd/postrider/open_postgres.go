@@ -60,7 +60,7 @@ func openPostgres(set *settings) (*opened, error) {
 	st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: set.pipe, Lanes: set.lanes, Durable: durable, Wake: wake})
 	ob := outbox.New(outbox.Postgres, &outbox.Options{Schema: set.schema})
 	return &opened{
-		Store: st, Admin: st, Migrator: st, doctor: st, topics: st.Topics, journal: st, newest: pgstore.Version, rolesSQL: st.RolesSQL, close: done,
+		Store: st, Admin: st, Migrator: st, doctor: st, topics: st.Topics, newestMessages: st.Newest, journal: st, newest: pgstore.Version, rolesSQL: st.RolesSQL, close: done,
 		pipe: func(name string) (store.Store, store.Admin) {
 			st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: name})
 			return st, st

@@ -6,7 +6,11 @@ import (
 )
 
 func openRedis(set *settings) (*openedSink, error) {
-	sink, err := redisbroker.Open(set.broker, nil)
+	router, err := set.router()
+	if err != nil {
+		return nil, err
+	}
+	sink, err := redisbroker.Open(set.broker, &redisbroker.SinkOptions{Route: router})
 	if err != nil {
 		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
 	}

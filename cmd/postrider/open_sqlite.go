@@ -19,7 +19,7 @@ func openSQLite(set *settings, path string) (*opened, error) {
 	st := sqlitestore.New(db, &sqlitestore.Options{Pipe: set.pipe})
 	ob := outbox.New(outbox.SQLite, nil)
 	return &opened{
-		Store: st, Admin: st, Migrator: st, doctor: st, topics: st.Topics, newest: sqlitestore.Version,
+		Store: st, Admin: st, Migrator: st, doctor: st, topics: st.Topics, newestMessages: st.Newest, newest: sqlitestore.Version,
 		close: func() { _ = db.Close() },
 		exists: func() error {
 			// SQLite makes a missing file: a typing error would look like an empty outbox.

@@ -123,6 +123,7 @@ func notRun() map[string]string {
 		"INSERT INTO postrider.key_version (topic, key, version, seq) SELECT ...": "the SELECT is the reader's",
 		"postrider order show ID":                                                 "the id is the one that an order prints",
 		"postrider order cancel ID":                                               "the same",
+		"postrider check --samples samples.jsonl":                                 "the file is the reader's",
 		"SELECT pg_terminate_backend(PID)":                                        "the process is the one that the doctor names; its test runs it",
 	}
 }

@@ -63,6 +63,7 @@ func (a *app) loadRelays(cmd *cobra.Command, src config.Source) error {
 	}
 	for _, r := range relays {
 		if r.Name == a.relayName {
+			a.set.routes = r.Routes
 			return r.Apply(cmd.Flags())
 		}
 	}
@@ -79,6 +80,9 @@ func (a *app) unitSettings() (entries []config.Relay, sets []*settings, err erro
 		set := &settings{}
 		fs := set.ownFlags()
 		*set = a.set
+		if r.Routes != nil {
+			set.routes = r.Routes
+		}
 		if err := r.Apply(fs); err != nil {
 			return nil, nil, err
 		}
@@ -178,6 +182,9 @@ func (a *app) openUnit(name string, set *settings, relays int) (*unit, error) {
 		}
 	}
 	sink, err := openSink(set)
+	if err == nil {
+		opts.Route, err = set.router()
+	}
 	if err != nil {
 		st.close()
 		return nil, err

@@ -30,6 +30,8 @@ type settings struct {
 	store, broker, pipe, schema string
 	output, logLevel, logFormat string
 	actor                       string
+	format                      string        // of routes that say none
+	routes                      []config.Rule // nil: every message goes to its topic
 	lanes                       int
 	relay                       relaySettings
 	passwordFile                string
@@ -75,7 +77,7 @@ func (a *app) root() *cobra.Command {
 	mark(fs, "output", "actor", "log-level", "log-format")
 
 	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.auditCommand(), a.pruneCommand(), a.doctorCommand(), a.enqueueCommand(), a.deadCommand(), a.pipeCommand(),
-		a.demoCommand(), a.strictCommand(), a.eraseCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
+		a.demoCommand(), a.checkCommand(), a.strictCommand(), a.eraseCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 	root.AddCommand(a.repairCommands()...)
 	root.AddCommand(a.partitionsCommand())
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.load(cmd) }
@@ -87,9 +89,10 @@ func storeFlags(fs *pflag.FlagSet, set *settings) {
 	fs.StringVar(&set.passwordFile, "store-password-file", "", "file with the password for PostgreSQL, read again for each connection")
 	fs.StringVar(&set.passwordCommand, "store-password-command", "", "command that prints the password for PostgreSQL, run for each connection")
 	fs.StringVar(&set.broker, "broker", "", "where messages go: kafka://HOST:PORT,..., nats://HOST:PORT, redis://HOST:PORT or memory:")
+	fs.StringVar(&set.format, "format", "plain", "wire format of routes that say none: plain, cloudevents, cloudevents-structured, debezium or raw")
 	fs.StringVar(&set.schema, "schema", "", "schema of the outbox on PostgreSQL (default: postrider)")
 	fs.StringVar(&set.pipe, "pipe", "", "the pipe: a named reader of the outbox (default: main)")
-	mark(fs, "store", "store-password-file", "store-password-command", "broker", "schema", "pipe")
+	mark(fs, "store", "store-password-file", "store-password-command", "broker", "format", "schema", "pipe")
 }
 
 // mark ignores the error of an unknown name: the names are declared on the lines above each call.
@@ -112,6 +115,9 @@ func (a *app) load(cmd *cobra.Command) error {
 	}
 	src := config.Source{File: a.configFile, LookupEnv: a.lookupEnv, Known: known(cmd.Root()), Own: ownSettings()}
 	if err := a.loadRelays(cmd, src); err != nil {
+		return err
+	}
+	if err := a.loadRoutes(src); err != nil {
 		return err
 	}
 	if err := src.Apply(cmd.Flags()); err != nil {

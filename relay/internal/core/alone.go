@@ -54,7 +54,7 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 			n--
 			continue
 		}
-		if e.heldScope(m.Topic, c) != nil {
+		if e.heldScope(e.placeOf(m), c) != nil {
 			a.behind.add(m.Key)
 			continue
 		}

@@ -263,10 +263,11 @@ type Config struct {
 	SettleAfter, SettleAtMax time.Duration // 0: 100 ms, 1 s
 
 	Retry      Backoff
-	OutageBase time.Duration             // first pause of an outage; 0: 100 ms, doubled, full jitter
-	OutageMax  time.Duration             // 0: 15 s; also caps the RetryAfter of a throttle
-	Brake      int                       // rejections in a row; 0: 20, negative: never
-	Policy     func(topic string) Policy // nil: Block
+	OutageBase time.Duration                   // first pause of an outage; 0: 100 ms, doubled, full jitter
+	OutageMax  time.Duration                   // 0: 15 s; also caps the RetryAfter of a throttle
+	Brake      int                             // rejections in a row; 0: 20, negative: never
+	Policy     func(topic string) Policy       // nil: Block
+	Place      func(*postrider.Message) string // the topic that a message goes to; nil: its own
 
 	Store store.Info
 	Sink  broker.Info

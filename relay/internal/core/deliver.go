@@ -188,7 +188,7 @@ func (e *Engine) chunkSlow(l *lane, c *call) []postrider.Message {
 			keep = append(keep, i)
 			continue
 		}
-		if s := e.heldScope(m.Topic, c); s != nil {
+		if s := e.heldScope(e.placeOf(m), c); s != nil {
 			if e.divert(l, b, i, s, nil) {
 				continue
 			}

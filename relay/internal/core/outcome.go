@@ -67,14 +67,14 @@ func (e *Engine) allAcked(c *call) {
 	if n == 0 {
 		return
 	}
-	first, last := &b.msgs[c.at(0)], &b.msgs[c.at(n-1)]
-	e.noteAck(c, first.Topic)
-	if last.Topic != first.Topic {
-		e.noteAck(c, last.Topic)
+	first, last := e.placeOf(&b.msgs[c.at(0)]), e.placeOf(&b.msgs[c.at(n-1)])
+	e.noteAck(c, first)
+	if last != first {
+		e.noteAck(c, last)
 	}
 	if len(e.scopes) > 0 {
 		for j := range n {
-			e.recover(c, b.msgs[c.at(j)].Topic)
+			e.recover(c, e.placeOf(&b.msgs[c.at(j)]))
 		}
 	}
 	bytes := b.bytes
@@ -146,8 +146,9 @@ func (e *Engine) takeAcks(r *round, errs []error) (bytes int) {
 		m := &b.msgs[r.c.idx[j]]
 		r.acked++
 		bytes += m.Size()
-		e.noteAck(r.c, m.Topic)
-		e.recover(r.c, m.Topic)
+		place := e.placeOf(m)
+		e.noteAck(r.c, place)
+		e.recover(r.c, place)
 		if b.parked {
 			r.c.lane.unpark(b, r.c.idx[j])
 		}
@@ -178,7 +179,7 @@ func (e *Engine) takeError(r *round, i int, raw error) {
 	case broker.ClassOutage, broker.ClassThrottled:
 		e.takeOutage(r, i, err)
 	case broker.ClassRejected:
-		if s, held := e.rejected(r.c, m.Topic, err); held {
+		if s, held := e.rejected(r.c, e.placeOf(m), err); held {
 			e.trip(s, r.c, err)
 			e.waitFor(r, i, s, err)
 			return
@@ -207,8 +208,8 @@ func (e *Engine) takeOutage(r *round, i int, err *broker.Error) {
 		r.keep(i, m.Key)
 		return
 	}
-	if err.Destination != m.Topic {
-		e.dests[m.Topic] = err.Destination
+	if place := e.placeOf(m); err.Destination != place {
+		e.dests[place] = err.Destination
 	}
 	s := e.scope(err.Destination)
 	e.trip(s, r.c, err)

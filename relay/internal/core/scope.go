@@ -3,6 +3,7 @@ package core
 import (
 	"time"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 )
 
@@ -54,6 +55,14 @@ func (e *Engine) heldScope(topic string, c *call) *scope {
 	s.probe = c
 	c.probes = append(c.probes, s)
 	return nil
+}
+
+// placeOf is the topic that m goes to, as the sink's routes have it.
+func (e *Engine) placeOf(m *postrider.Message) string {
+	if e.cfg.Place == nil {
+		return m.Topic
+	}
+	return e.cfg.Place(m)
 }
 
 // destination is where a topic goes as far as errors have told.

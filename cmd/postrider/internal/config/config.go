@@ -60,10 +60,11 @@ type Source struct {
 // Apply sets the settings of fs that no flag gave. Every key of the file is
 // checked against Known, also those that this command does not use.
 func (s Source) Apply(fs *pflag.FlagSet) error {
-	values, _, err := s.readFile()
+	file, err := s.readFile()
 	if err != nil {
 		return err
 	}
+	values := file.values
 	var first error
 	fs.VisitAll(func(f *pflag.Flag) {
 		if first != nil || f.Changed || !IsSetting(f) {
@@ -103,17 +104,24 @@ func why(err error) string {
 
 type value struct{ text, where string }
 
-func (s Source) readFile() (map[string]value, []Relay, error) {
+// contents are those of a file.
+type contents struct {
+	values map[string]value
+	relays []Relay
+	routes []Rule
+}
+
+func (s Source) readFile() (contents, error) {
 	name := s.File
 	if name == "" {
 		name = DefaultFile
 	}
 	data, err := os.ReadFile(name)
 	if errors.Is(err, os.ErrNotExist) && s.File == "" {
-		return nil, nil, nil
+		return contents{}, nil
 	}
 	if err != nil {
-		return nil, nil, &Error{name, "cannot be read: " + unwrapPath(err)}
+		return contents{}, &Error{name, "cannot be read: " + unwrapPath(err)}
 	}
 	return s.parse(name, data)
 }
@@ -133,39 +141,43 @@ func (name place) of(n *yaml.Node) string {
 	return fmt.Sprintf("%s:%d:%d", string(name), n.Line, n.Column)
 }
 
-func (s Source) parse(name string, data []byte) (map[string]value, []Relay, error) {
+func (s Source) parse(name string, data []byte) (contents, error) {
+	var c contents
 	if len(strings.TrimSpace(string(data))) == 0 {
-		return nil, nil, nil
+		return c, nil
 	}
 	var doc yaml.Node
 	if err := yaml.Load(data, &doc); err != nil {
-		return nil, nil, syntaxError(name, err)
+		return c, syntaxError(name, err)
 	}
 	if doc.Kind == 0 || len(doc.Content) == 0 {
-		return nil, nil, nil // an empty file
+		return c, nil // an empty file
 	}
 	root, at := doc.Content[0], place(name)
 	if root.Kind != yaml.MappingNode {
-		return nil, nil, &Error{at.of(root), "must be a list of `setting: value` lines"}
+		return c, &Error{at.of(root), "must be a list of `setting: value` lines"}
 	}
-	var relays []Relay
-	values := make(map[string]value, len(root.Content)/2)
+	c.values = make(map[string]value, len(root.Content)/2)
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		k, v := root.Content[i], root.Content[i+1]
-		if k.Value == relaysKey && len(s.Own) > 0 && values[relaysKey] == (value{}) {
-			var err error
-			if relays, err = s.parseRelays(at, v); err != nil {
-				return nil, nil, err
-			}
-			values[relaysKey] = value{where: at.of(k)}
-			continue
+		var err error
+		switch list := len(s.Own) > 0 && c.values[k.Value] == (value{}); {
+		case list && k.Value == relaysKey:
+			c.relays, err = s.parseRelays(at, v)
+			c.values[k.Value] = value{where: at.of(k)}
+		case list && k.Value == routesKey:
+			c.routes, err = parseRoutes(at, v)
+			c.values[k.Value] = value{where: at.of(k)}
+		default:
+			err = s.parseValue(at, k, v, c.values)
 		}
-		if err := s.parseValue(at, k, v, values); err != nil {
-			return nil, nil, err
+		if err != nil {
+			return c, err
 		}
 	}
-	delete(values, relaysKey)
-	return values, relays, nil
+	delete(c.values, relaysKey)
+	delete(c.values, routesKey)
+	return c, nil
 }
 
 // parseValue takes one line.

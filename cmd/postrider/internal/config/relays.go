@@ -26,6 +26,7 @@ const relaysKey = "relays"
 type Relay struct {
 	Name   string
 	Where  string // "postrider.yml:3:5"
+	Routes []Rule // nil: those of the file outside of the list
 	values map[string]value
 }
 
@@ -33,8 +34,8 @@ var relayName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
 // Relays returns the entries of the list relays in their order.
 func (s Source) Relays() ([]Relay, error) {
-	_, relays, err := s.readFile()
-	return relays, err
+	f, err := s.readFile()
+	return f.relays, err
 }
 
 func (s Source) parseRelays(at place, list *yaml.Node) ([]Relay, error) {
@@ -71,6 +72,13 @@ func (s Source) parseRelay(at place, entry *yaml.Node) (Relay, error) {
 	own := Source{Known: append([]string{"name"}, s.Own...)}
 	for i := 0; i+1 < len(entry.Content); i += 2 {
 		k, v := entry.Content[i], entry.Content[i+1]
+		if k.Value == routesKey && r.Routes == nil {
+			var err error
+			if r.Routes, err = parseRoutes(at, v); err != nil {
+				return r, prefixed(r.Name, err)
+			}
+			continue
+		}
 		if !own.known(k.Value) && s.known(k.Value) {
 			return r, &Error{at.of(k), fmt.Sprintf("relay %s: %s is one for the whole process: set it outside of the list", r.Name, k.Value)}
 		}

@@ -1,0 +1,119 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
+)
+
+// Checked is what would become of one message.
+type Checked struct {
+	Message     string            `json:"message"` // its id
+	Topic       string            `json:"topic"`
+	Type        string            `json:"type,omitempty"`
+	Rule        string            `json:"rule,omitempty"` // "" where no rule is needed
+	Destination string            `json:"destination,omitempty"`
+	Key         string            `json:"key,omitempty"`
+	Format      string            `json:"format,omitempty"`
+	Headers     map[string]string `json:"headers,omitempty"` // as they stand on the wire
+	Payload     int               `json:"payload_bytes"`     // of the payload on the wire
+	Bytes       int               `json:"bytes"`             // what counts for the limit
+	Limit       int               `json:"limit,omitempty"`   // 0: not known
+	Refused     string            `json:"refused,omitempty"` // the error, if it would be rejected
+	Code        string            `json:"code,omitempty"`    // of Refused
+}
+
+// ErrNoPreview is the answer of Check for a sink that cannot say what it sends.
+var ErrNoPreview = errors.New("this broker cannot say what it would send")
+
+// Check says what sink would make of msgs, without sending anything. A message
+// without an id gets one of zeros.
+func Check(sink broker.Sink, msgs []postrider.Message) ([]Checked, error) {
+	p, ok := sink.(broker.Previewer)
+	if !ok {
+		return nil, fmt.Errorf("%s: %w", sink.Info().Name, ErrNoPreview)
+	}
+	info := sink.Info()
+	all := make([]Checked, 0, len(msgs))
+	for _, m := range msgs {
+		if m.ID == "" {
+			m.ID = sampleID
+		}
+		all = append(all, check(p, &info, &m))
+	}
+	return all, nil
+}
+
+const sampleID = "00000000-0000-7000-8000-000000000000"
+
+func check(p broker.Previewer, info *broker.Info, m *postrider.Message) Checked {
+	c := Checked{Message: m.ID, Topic: m.Topic, Type: m.Type}
+	err := m.Validate()
+	if err == nil {
+		var v broker.Preview
+		v, err = p.Preview(m)
+		c.Rule, c.Destination, c.Key, c.Bytes, c.Limit = v.Route.Rule, v.Destination, v.Key, v.Bytes, v.Limit
+		c.Payload, c.Headers = len(v.Payload), texts(v.Headers)
+		if v.Destination != "" {
+			c.Format = v.Route.Format.String()
+		}
+		if err == nil {
+			err = limits(&v, info)
+		}
+	}
+	if err != nil {
+		c.Refused = err.Error()
+		c.Code = broker.Classify(err).Code
+	}
+	return c
+}
+
+func texts(headers []envelope.Header) map[string]string {
+	all := make(map[string]string, len(headers))
+	for _, h := range headers {
+		all[h.Name] = string(h.Value)
+	}
+	return all
+}
+
+// limits looks at what the broker declares and Preview may not have.
+func limits(v *broker.Preview, info *broker.Info) error {
+	if info.TopicProblem != nil {
+		if err := info.TopicProblem(v.Destination); err != nil {
+			return broker.Rejected(err, "", v.Destination)
+		}
+	}
+	size := 0
+	for _, h := range v.Headers {
+		size += len(h.Name) + len(h.Value)
+	}
+	for _, l := range []struct {
+		what    string
+		n, most int
+	}{
+		{"the destination has %d bytes", len(v.Destination), info.MaxTopicBytes},
+		{"the key has %d bytes", len(v.Key), info.MaxKeyBytes},
+		{"there are %d headers", len(v.Headers), info.MaxHeaders},
+		{"the headers have %d bytes", size, info.MaxHeaderBytes},
+	} {
+		if l.most > 0 && l.n > l.most {
+			return broker.Rejected(fmt.Errorf(l.what+", the limit of %s is %d", l.n, info.Name, l.most), "LIMIT", v.Destination)
+		}
+	}
+	return nil
+}
+
+// Names lists the headers of c by name.
+func (c *Checked) Names() []string {
+	names := make([]string, 0, len(c.Headers))
+	for name := range c.Headers {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, strings.Compare)
+	return names
+}

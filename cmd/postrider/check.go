@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/admin"
+)
+
+func (a *app) checkCommand() *cobra.Command {
+	var samples string
+	var newest int
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Say what would become of messages at the broker, and send nothing",
+		Long: "Takes sample messages, in the form that enqueue reads, or the newest of the outbox, and says\n" +
+			"for each by which route it goes, where to, with which key, format and headers, and how many\n" +
+			"bytes it has there. It exits with 1 when one would be refused: no route, a template without\n" +
+			"a value, a format that cannot carry it, a limit of the broker. Without messages it checks\n" +
+			"the routes alone. Of what only the broker knows, it knows nothing.",
+		Example: "  postrider check --samples samples.jsonl\n" +
+			"  postrider check --newest 100 --relay billing --output json",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.check(cmd.Context(), samples, newest) },
+	}
+	cmd.Flags().StringVar(&samples, "samples", "", "file with one JSON object per line; - for stdin")
+	cmd.Flags().IntVar(&newest, "newest", 0, "so many of the newest messages of the outbox, at most 10000")
+	return cmd
+}
+
+// refusedError says that messages would be rejected.
+type refusedError struct{ text string }
+
+func (e *refusedError) Error() string { return e.text }
+
+func (a *app) check(ctx context.Context, samples string, newest int) error {
+	if newest < 0 || newest > 10_000 || samples != "" && newest != 0 {
+		return usagef("give --samples FILE, or --newest with 1 to 10000")
+	}
+	sink, err := openSink(&a.set)
+	if err != nil {
+		return err
+	}
+	defer sink.close()
+	msgs, err := a.toCheck(ctx, samples, newest)
+	if err != nil {
+		return err
+	}
+	found, err := admin.Check(sink.Sink, msgs)
+	if err != nil {
+		return err
+	}
+	refused := 0
+	for _, c := range found {
+		if c.Refused != "" {
+			refused++
+		}
+	}
+	if err := a.print(found, func(w *tabwriter.Writer) { checkText(w, found, len(a.set.routes)) }); err != nil {
+		return err
+	}
+	if refused > 0 {
+		return &refusedError{fmt.Sprintf("%d of %d messages would be refused", refused, len(found))}
+	}
+	return nil
+}
+
+func (a *app) toCheck(ctx context.Context, samples string, newest int) ([]postrider.Message, error) {
+	switch {
+	case samples == "-":
+		return a.samples(ctx, a.in)
+	case samples != "":
+		f, err := os.Open(samples)
+		if err != nil {
+			return nil, usagef("samples: %w", err)
+		}
+		defer f.Close()
+		return a.samples(ctx, f)
+	case newest == 0:
+		return nil, nil
+	}
+	st, err := openStore(&a.set)
+	if err != nil {
+		return nil, err
+	}
+	defer st.close()
+	if st.newestMessages == nil {
+		return nil, usagef("store %q cannot list its newest messages: use --samples", st.Info().Name)
+	}
+	if err := ready(ctx, st, a.schemaName()); err != nil {
+		return nil, err
+	}
+	return st.newestMessages(ctx, newest)
+}
+
+// samples reads messages as enqueue does.
+func (a *app) samples(ctx context.Context, in io.Reader) ([]postrider.Message, error) {
+	var all []postrider.Message
+	e := &enqueuer{batch: 1, write: func(_ context.Context, msgs []postrider.Message) error {
+		for _, m := range msgs {
+			m.Time = time.Now().UTC()
+			all = append(all, m)
+		}
+		return nil
+	}}
+	if err := e.run(ctx, in); err != nil {
+		return nil, &usageError{fmt.Errorf("samples: %w", err)}
+	}
+	if len(all) == 0 {
+		return nil, &usageError{errors.New("samples: there is no message in them")}
+	}
+	return all, nil
+}
+
+func checkText(w *tabwriter.Writer, found []admin.Checked, routes int) {
+	const keep = ""
+	if len(found) == 0 {
+		row(w, fmt.Sprintf("%d routes are in order; give --samples or --newest to try them", routes))
+		return
+	}
+	for _, c := range found {
+		row(w, "message", c.Message)
+		row(w, "  of", visible(fmt.Sprintf("topic %s, type %s", c.Topic, orNone(c.Type)), keep))
+		row(w, "  route", orNone(visible(c.Rule, keep)))
+		row(w, "  to", visible(c.Destination, keep))
+		row(w, "  key", orNone(visible(c.Key, keep)))
+		row(w, "  format", c.Format)
+		size := fmt.Sprintf("%d bytes, of which %d payload", c.Bytes, c.Payload)
+		if c.Limit > 0 {
+			size += fmt.Sprintf("; the limit is %d", c.Limit)
+		}
+		row(w, "  size", size)
+		for _, name := range c.Names() {
+			row(w, "  header", visible(name+": "+c.Headers[name], keep))
+		}
+		if c.Refused != "" {
+			row(w, "  REFUSED", visible(c.Refused, keep))
+		}
+	}
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}

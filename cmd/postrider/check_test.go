@@ -1,0 +1,119 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+const routesYAML = `
+broker: kafka://127.0.0.1:1
+format: cloudevents
+routes:
+  - name: finance
+    match: {topic: billing.*, headers: {tenant: "*"}}
+    topic: finance.{topic}
+    key: "{header:tenant}"
+    headers: {eventType: "{type}"}
+  - name: events
+    match: {topic: orders}
+    format: debezium
+  - match: {topic: "no such name"}
+relays:
+  - name: shop
+  - name: audit
+    broker: "memory:"
+    routes:
+      - {name: everything, topic: audit, format: raw}
+`
+
+func TestCheck(t *testing.T) {
+	dir := t.TempDir()
+	yml := filepath.Join(dir, "p.yml")
+	if err := os.WriteFile(yml, []byte("store: sqlite:"+filepath.Join(dir, "o.db")+routesYAML), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	samples := `{"topic":"billing.eu","key":"k","type":"invoice.made","payload":{"a":1},"headers":{"tenant":"acme"}}
+{"topic":"orders","key":"o","type":"order.placed","payload":{}}
+{"topic":"no such name","type":"x","payload":{}}
+{"topic":"other","type":"x","payload":{}}
+`
+	got := cli(t, nil, samples, "check", "-c", yml, "--relay", "shop", "--samples", "-", "-o", "json")
+	var found []admin.Checked
+	if err := json.Unmarshal([]byte(got.out), &found); err != nil || got.code != exitFailure || len(found) != 4 || !strings.Contains(got.err, "2 of 4 messages would be refused") {
+		t.Fatalf("code %d, %v, %s%s", got.code, err, got.out, got.err)
+	}
+	if c := found[0]; c.Rule != "finance" || c.Destination != "finance.billing.eu" || c.Key != "acme" || c.Format != "cloudevents" ||
+		c.Headers["ce_type"] != "invoice.made" || c.Headers["eventType"] != "invoice.made" || c.Payload != 7 || c.Limit == 0 || c.Bytes < 100 {
+		t.Errorf("the first sample: %+v", c)
+	}
+	if c := found[1]; c.Destination != "outbox.event.orders" || c.Format != "debezium" || len(c.Headers) != 1 || c.Headers["id"] == "" {
+		t.Errorf("the second sample: %+v", c)
+	}
+	if found[2].Code != "INVALID_TOPIC_EXCEPTION" || found[3].Code != "NO_ROUTE" || found[3].Destination != "" {
+		t.Errorf("refused: %+v, %+v", found[2], found[3])
+	}
+	mustCLI(t, "", "migrate", "-c", yml, "--relay", "audit")
+	mustCLI(t, samples, "enqueue", "-c", yml, "--relay", "audit")
+	if out := mustCLI(t, "", "check", "-c", yml, "--relay", "audit", "--newest", "2"); strings.Count(out, "everything") != 2 || !strings.Contains(out, "raw") || !strings.Contains(out, "topic other") {
+		t.Errorf("the newest rows: %s", out)
+	}
+	if out := mustCLI(t, "", "check", "-c", yml); !strings.Contains(out, "3 routes are in order") {
+		t.Errorf("routes alone: %s", out)
+	}
+}
+
+func TestRouteMistakes(t *testing.T) {
+	for name, tc := range map[string]struct{ yml, want string }{
+		"unknown name":     {"routes:\n  - topik: x\n", `p.yml:2:5: route #1: unknown name "topik": there are `},
+		"unknown match":    {"routes:\n  - match: {tpic: x}\n", `p.yml:2:13: route #1: match: unknown name "tpic"`},
+		"template":         {"routes:\n  - topic: \"{topik}\"\n", "p.yml:2:5: route #1: topic has {topik}"},
+		"no quotes":        {"routes:\n  - topic: {topic}\n", `p.yml:2:12: route #1: topic must be a text; write templates in quotes`},
+		"unreachable":      {"routes:\n  - topic: a\n  - name: b\n", "p.yml:3:5: route b: it is never reached: route #1"},
+		"format":           {"routes:\n  - format: avro\n", `p.yml:2:13: route #1: format is "avro": use plain`},
+		"no list":          {"routes: x\n", "p.yml:1:9: routes must be a list"},
+		"twice":            {"routes:\n  - name: a\nroutes:\n  - name: b\n", "p.yml:3:1: routes is set twice"},
+		"header twice":     {"routes:\n  - headers: {a: b, a: c}\n", "p.yml:2:21: route #1: header a is set twice"},
+		"of a relay":       {"relays:\n  - name: r\n    routes:\n      - x: y\n", `p.yml:4:9: relay r: route #1: unknown name "x"`},
+		"format of a pipe": {"format: avro\n", `format is "avro"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			yml := filepath.Join(t.TempDir(), "p.yml")
+			if err := os.WriteFile(yml, []byte(tc.yml), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got := cli(t, nil, "", "check", "-c", yml, "--broker", "memory:", "--store", "memory:")
+			if got.code != exitUsage || !strings.Contains(got.err, tc.want) {
+				t.Errorf("code %d: %s\nwant %s", got.code, got.err, tc.want)
+			}
+		})
+	}
+}
+
+func TestCheckNewestOnPostgres(t *testing.T) {
+	url := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	var in strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&in, "{\"topic\":\"t%d\",\"key\":\"k%d\",\"type\":\"x\",\"headers\":{\"n\":\"%d\"},\"payload\":{}}\n", i, i, i)
+	}
+	mustCLI(t, in.String(), "enqueue", "--store", url)
+	var found []admin.Checked
+	out := mustCLI(t, "", "check", "--store", url, "--broker", "memory:", "--format", "cloudevents-structured", "--newest", "3", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &found); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range found {
+		if want := fmt.Sprintf("t%d", 39-i); c.Topic != want || c.Destination != want || c.Headers["content-type"] != "application/cloudevents+json" {
+			t.Errorf("message %d from the end: %+v", i, c)
+		}
+	}
+	if len(found) != 3 {
+		t.Errorf("%d messages", len(found))
+	}
+}

@@ -1,0 +1,246 @@
+package route
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/envelope"
+)
+
+// Rule is one line of a table.
+type Rule struct {
+	Name  string // for people; "" for its number
+	Where string // where it is written, such as "postrider.yml:7:5"; "" if nowhere
+	Match Match
+	// Topic is the template of the destination; "" for {topic}, and with the
+	// format Debezium for outbox.event.{topic}.
+	Topic string
+	// Key is the template of the broker's own key; "" for {key}.
+	Key    string
+	Format envelope.Format
+	// Headers are templates of headers to add, by name. They win over the message's.
+	Headers map[string]string
+	// Source, Subject, Type and DataSchema are templates of attributes of a
+	// CloudEvent; "" for what package envelope says.
+	Source, Subject, Type, DataSchema string
+}
+
+// Error says what is wrong with a rule.
+type Error struct {
+	Where string // as in the rule
+	Rule  string // its name or number
+	What  string
+}
+
+func (e *Error) Error() string {
+	s := fmt.Sprintf("route %s: %s", e.Rule, e.What)
+	if e.Where != "" {
+		s = e.Where + ": " + s
+	}
+	return s
+}
+
+// Table is an ordered list of rules that was checked. It is constant and safe for
+// concurrent use.
+type Table struct{ rules []rule }
+
+// rule is one with its templates read.
+type rule struct {
+	name       string
+	match      Match
+	format     envelope.Format
+	topic, key template
+	attributes [4]template
+	headers    []header
+	constant   map[string]string // all headers, where none has a hole
+}
+
+type header struct {
+	name  string
+	value template
+}
+
+// New checks rules, in their order, and makes a table of them. Without rules
+// every message has no route.
+func New(rules []Rule) (*Table, error) {
+	t := &Table{rules: make([]rule, 0, len(rules))}
+	for i := range rules {
+		r := &rules[i]
+		name := r.name(i)
+		bad := func(what string) error { return &Error{Where: r.Where, Rule: name, What: what} }
+		for j := range i {
+			if rules[j].name(j) == name {
+				return nil, bad("there are two of that name")
+			}
+			if rules[j].Match.covers(&r.Match) {
+				return nil, bad(fmt.Sprintf("it is never reached: route %s before it matches whatever it matches", rules[j].name(j)))
+			}
+		}
+		made, what := compile(r, name)
+		if what != "" {
+			return nil, bad(what)
+		}
+		t.rules = append(t.rules, made)
+	}
+	return t, nil
+}
+
+func (r *Rule) name(i int) string {
+	if r.Name != "" {
+		return r.Name
+	}
+	return "#" + strconv.Itoa(i+1)
+}
+
+func compile(r *Rule, name string) (made rule, wrong string) {
+	made = rule{name: name, match: r.Match, format: r.Format}
+	topic, key := r.Topic, r.Key
+	if topic == "" {
+		topic = "{topic}"
+		if r.Format == envelope.Debezium {
+			topic = envelope.DebeziumPrefix + topic
+		}
+	}
+	if key == "" {
+		key = "{key}"
+	}
+	if wrong = r.unfit(); wrong != "" {
+		return made, wrong
+	}
+	made.key.may = true
+	for _, p := range []struct {
+		what, text string
+		to         *template
+	}{
+		{"topic", topic, &made.topic},
+		{"key", key, &made.key},
+		{"source", r.Source, &made.attributes[0]},
+		{"subject", r.Subject, &made.attributes[1]},
+		{"event_type", r.Type, &made.attributes[2]},
+		{"data_schema", r.DataSchema, &made.attributes[3]},
+	} {
+		may := p.to.may
+		t, err := parse(p.text)
+		if err != nil {
+			return made, p.what + " " + err.Error()
+		}
+		t.may = may
+		*p.to = t
+	}
+	return made, made.compileHeaders(r.Headers)
+}
+
+// compileHeaders reads the templates of the headers.
+func (r *rule) compileHeaders(headers map[string]string) (wrong string) {
+	constant := make(map[string]string, len(headers))
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		if wrong := headerName(name); wrong != "" {
+			return wrong
+		}
+		t, err := parse(headers[name])
+		if err != nil {
+			return fmt.Sprintf("header %s %v", name, err)
+		}
+		r.headers = append(r.headers, header{name, t})
+		if text, ok := t.constant(); ok {
+			constant[name] = text
+		}
+	}
+	if len(headers) > 0 && len(constant) == len(headers) {
+		r.constant = constant
+	}
+	return ""
+}
+
+func headerName(name string) (wrong string) {
+	m := postrider.Message{Topic: "t", Headers: map[string]string{name: ""}}
+	if err := m.Validate(); err != nil {
+		return err.Error()
+	}
+	if strings.EqualFold(name, envelope.ContentType) {
+		return "header " + name + " is the payload's: it is set with the message"
+	}
+	return ""
+}
+
+// unfit says which settings of the rule its format does not use.
+func (r *Rule) unfit() string {
+	if r.Format == envelope.CloudEvents || r.Format == envelope.CloudEventsStructured {
+		return ""
+	}
+	for _, s := range []struct{ name, value string }{
+		{"source", r.Source}, {"subject", r.Subject}, {"event_type", r.Type}, {"data_schema", r.DataSchema},
+	} {
+		if s.value != "" {
+			return s.name + " is an attribute of CloudEvents, and the format is " + r.Format.String()
+		}
+	}
+	return ""
+}
+
+// Route is an [envelope.Router]. Its errors are of type *[envelope.RouteError].
+func (t *Table) Route(m *postrider.Message) (envelope.Route, error) {
+	for i := range t.rules {
+		if r := &t.rules[i]; r.match.matches(m) {
+			return r.route(m)
+		}
+	}
+	return envelope.Route{}, &envelope.RouteError{
+		Code:   envelope.CodeNoRoute,
+		Reason: fmt.Sprintf("no route matches topic %q, type %q: add one, `postrider check` tries it", m.Topic, m.Type),
+	}
+}
+
+func (r *rule) route(m *postrider.Message) (envelope.Route, error) {
+	out := envelope.Route{Format: r.format, Rule: r.name, Headers: r.constant}
+	for _, p := range [...]struct {
+		what string
+		from *template
+		to   *string
+	}{
+		{"topic", &r.topic, &out.Topic},
+		{"key", &r.key, &out.Key},
+		{"source", &r.attributes[0], &out.Source},
+		{"subject", &r.attributes[1], &out.Subject},
+		{"event_type", &r.attributes[2], &out.Type},
+		{"data_schema", &r.attributes[3], &out.DataSchema},
+	} {
+		if len(p.from.parts) == 0 {
+			continue
+		}
+		text, missing := p.from.of(m)
+		if missing != "" {
+			return out, r.lacks(missing, p.what)
+		}
+		*p.to = text
+	}
+	if out.Topic == "" {
+		return out, r.lacks("topic", "topic")
+	}
+	if r.constant == nil && len(r.headers) > 0 {
+		out.Headers = make(map[string]string, len(r.headers))
+		for i := range r.headers {
+			h := &r.headers[i]
+			text, missing := h.value.of(m)
+			if missing != "" {
+				return out, r.lacks(missing, "header "+h.name)
+			}
+			if text != "" {
+				out.Headers[h.name] = text
+			}
+		}
+	}
+	return out, nil
+}
+
+// lacks is the error for a message that has not what a template asks for.
+func (r *rule) lacks(field, what string) error {
+	return &envelope.RouteError{
+		Code: envelope.CodeRoute, Rule: r.name, Field: field,
+		Reason: "is empty or missing, and " + what + " is made of it: match messages that have it, or write {NAME|TEXT}",
+	}
+}
