@@ -34,8 +34,10 @@ type server interface {
 // brokers are the kinds that a run can have.
 func brokers() map[string]func(ctx context.Context) (*source, error) {
 	return map[string]func(ctx context.Context) (*source, error){
-		"kafka": openKafka,
-		"nats":  openNATS,
+		"kafka":    openKafka,
+		"nats":     openNATS,
+		"rabbitmq": openRabbitMQ,
+		"redis":    openRedis,
 	}
 }
 

@@ -1,6 +1,7 @@
 // Package brokertest is the conformance suite of package broker: every rule
 // that a Sink and a Source must keep is a [Case], which returns an error that
-// names the broken rule. Adapters run it against a real server with [Run].
+// names the broken rule. Adapters run it against a real server with [Run]. README.md
+// says which known bug each case would have found.
 package brokertest
 
 import (
