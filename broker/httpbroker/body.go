@@ -1,0 +1,68 @@
+package httpbroker
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"sync"
+)
+
+var errBodyGone = errors.New("the call has ended")
+
+// body is a request's payload. It belongs to the caller of Deliver until own copies
+// it or drop ends its use: the transport may still read while Deliver returns.
+type body struct {
+	mu   sync.Mutex
+	data []byte
+	gone bool
+}
+
+// own makes the body independent of the caller's memory.
+func (b *body) own() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.data = bytes.Clone(b.data)
+}
+
+// drop ends all reading.
+func (b *body) drop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.data, b.gone = nil, true
+}
+
+// with calls fn with the payload; false if it is gone.
+func (b *body) with(fn func(data []byte)) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.gone {
+		fn(b.data)
+	}
+	return !b.gone
+}
+
+func (b *body) reader() io.ReadCloser { return &bodyReader{body: b} }
+
+// bodyReader is a type of its own, without WriteTo, also for an empty payload: the
+// transport takes a request without a body for one that it may send again.
+type bodyReader struct {
+	body *body
+	at   int
+}
+
+func (r *bodyReader) Read(p []byte) (int, error) {
+	b := r.body
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.gone {
+		return 0, errBodyGone
+	}
+	if r.at >= len(b.data) {
+		return 0, io.EOF
+	}
+	n := copy(p, b.data[r.at:])
+	r.at += n
+	return n, nil
+}
+
+func (r *bodyReader) Close() error { return nil }

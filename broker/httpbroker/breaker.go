@@ -1,0 +1,151 @@
+package httpbroker
+
+import (
+	"time"
+
+	"github.com/postrider/postrider/broker"
+)
+
+// Proportions of a breaker.
+const (
+	openAfter = 5 // answers in a row that may be the endpoint's fault
+	minPause  = 200 * time.Millisecond
+	maxPause  = 5 * time.Second
+	probes    = 8    // requests at once that find out whether it works again
+	maxBlamed = 4096 // messages about which something is remembered
+)
+
+// breaker is what is known of an endpoint's health. It decides whose fault a
+// failure is: as long as nothing speaks against it, the endpoint's, so that an
+// endpoint that fails everybody makes no dead letters. A message that fails again,
+// although the endpoint has accepted others since, has failed by itself.
+type breaker struct {
+	name   string
+	flying int
+
+	accepted uint64 // messages, since the start
+	lastOK   time.Time
+	hung     bool // calls have waited in vain, and nothing was answered since
+
+	failures int       // of the endpoint, in a row
+	opened   time.Time // when it was opened last: older requests tell nothing new
+	until    time.Time // nothing is sent before
+	why      verdict   // what it was opened for
+	gone     bool
+
+	blamed map[string]uint64 // message id: accepted when it failed last
+}
+
+func (b *breaker) init(p *prepared) {
+	b.name, b.blamed = p.Name, make(map[string]uint64)
+}
+
+// admits reports whether one more request may fly.
+func (b *breaker) admits() bool {
+	return b.flying < probes || !b.hung && b.failures < openAfter
+}
+
+// closedTo is the answer for what is not sent now, nil if it may be sent.
+func (b *breaker) closedTo(now time.Time, dest string) error {
+	switch {
+	case b.gone:
+		return broker.Outage(b.why.err, b.why.code, dest)
+	case !now.Before(b.until):
+		return nil
+	case b.why.fault == throttled:
+		return broker.Throttled(b.why.err, b.why.code, dest, b.until.Sub(now))
+	}
+	return broker.Outage(b.why.err, b.why.code, dest)
+}
+
+// judge takes the outcome of a request and returns the message's answer.
+func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
+	switch v.fault {
+	case accepted:
+		b.accepted++
+		b.failures, b.hung, b.until, b.lastOK = 0, false, time.Time{}, now
+		delete(b.blamed, j.name)
+		return nil
+	case cancelled:
+		return broker.Unknown(v.err, v.code, dest)
+	case rejected:
+		b.hung = false
+		return broker.Rejected(v.err, v.code, dest)
+	case gone:
+		b.gone, b.why = true, v
+		return broker.Outage(v.err, v.code, dest)
+	case throttled:
+		b.hung = false
+		b.failures = max(b.failures, openAfter-1)
+		b.trip(j, v, now)
+		b.until = maxTime(b.until, now.Add(v.retryAfter))
+		return broker.Throttled(v.err, v.code, dest, b.until.Sub(now))
+	case doubtful:
+		b.hung = v.code == codeTimeout
+		before, seen := b.blamed[j.name]
+		b.blame(j.name)
+		if seen && b.accepted > before {
+			return broker.Failed(v.err, v.code, dest)
+		}
+	case down:
+		b.hung = false
+	}
+	b.trip(j, v, now)
+	return broker.Outage(v.err, v.code, dest)
+}
+
+func (b *breaker) blame(id string) {
+	if id == "" {
+		return
+	}
+	if len(b.blamed) >= maxBlamed {
+		clear(b.blamed) // to forget is to give the benefit of the doubt once more
+	}
+	b.blamed[id] = b.accepted
+}
+
+// trip counts a failure of the endpoint and opens the breaker for longer each time.
+func (b *breaker) trip(j *job, v verdict, now time.Time) {
+	if j.began.Before(b.opened) {
+		return
+	}
+	b.failures++
+	if b.failures < openAfter {
+		return
+	}
+	pause := min(minPause<<min(b.failures-openAfter, 10), maxPause)
+	b.opened, b.until, b.why = now, now.Add(jitter(pause)), v
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// pace is a rate limit: a bucket that holds up to a second's requests.
+type pace struct {
+	rate    float64 // per second; 0: none
+	tokens  float64
+	at      time.Time
+	waiting bool // a worker waits for the next token
+}
+
+// take takes a token, or says when there will be one.
+func (p *pace) take(now time.Time) time.Duration {
+	if p.rate == 0 {
+		return 0
+	}
+	if p.at.IsZero() {
+		p.tokens = max(p.rate, 1)
+	} else {
+		p.tokens = min(p.tokens+now.Sub(p.at).Seconds()*p.rate, max(p.rate, 1))
+	}
+	p.at = now
+	if p.tokens >= 1 {
+		p.tokens--
+		return 0
+	}
+	return time.Duration((1 - p.tokens) / p.rate * float64(time.Second))
+}

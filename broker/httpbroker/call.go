@@ -1,0 +1,212 @@
+package httpbroker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+)
+
+// call is one Deliver. The messages of a key form a chain: the next one is sent
+// when the one before was accepted, and after a failure the rest is not tried. A
+// call that is over sends nothing more.
+type call struct {
+	s     *Sink
+	ctx   context.Context
+	table *table
+	msgs  []postrider.Message
+	next  []int32 // the key's following message, 0 if there is none
+	first []int   // of each chain
+
+	mu   sync.Mutex
+	errs []error
+	jobs []*job // what each chain waits for, at its message
+	open int    // chains that have not ended
+	over bool
+	done chan struct{}
+}
+
+func newCall(ctx context.Context, s *Sink, msgs []postrider.Message) *call {
+	c := &call{
+		s: s, ctx: ctx, table: s.table.Load(), msgs: msgs,
+		next: make([]int32, len(msgs)), jobs: make([]*job, len(msgs)), done: make(chan struct{}),
+	}
+	last := make(map[string]int, len(msgs))
+	for i := range msgs {
+		key := msgs[i].Key
+		if before, ok := last[key]; ok && key != "" {
+			c.next[before] = int32(i)
+		} else {
+			c.first = append(c.first, i)
+		}
+		last[key] = i
+	}
+	c.open = len(c.first)
+	return c
+}
+
+func (c *call) start() {
+	if len(c.msgs) == 0 {
+		close(c.done)
+		return
+	}
+	for _, i := range c.first {
+		c.mu.Lock()
+		j := c.prepare(i)
+		c.mu.Unlock()
+		if j != nil {
+			j.t.submit(j)
+		}
+	}
+}
+
+// prepare makes the job of message i, under the lock. It returns nil when there is
+// nothing to submit: the message has failed, or a request of before is still on its way.
+func (c *call) prepare(i int) *job {
+	m := &c.msgs[i]
+	if err := c.ctx.Err(); err != nil {
+		c.fail(i, broker.NotTried(broker.Unknown(err, "", "")))
+		return nil
+	}
+	f, err := c.s.frame(c.table, m)
+	if err != nil {
+		c.fail(i, err)
+		return nil
+	}
+	t := f.t
+	j := &job{
+		t: t, c: c, i: i, id: lateID(m), name: m.ID, size: len(f.body),
+		header: f.header, body: &body{data: f.body},
+	}
+	late, answered := t.resume(j)
+	switch {
+	case answered:
+		return c.resolve(i, late.err)
+	case late != nil:
+		c.jobs[i] = late
+		return nil
+	}
+	c.jobs[i] = j
+	return j
+}
+
+// answer takes the outcome of a job that a worker has finished.
+func (c *call) answer(j *job, i int, err error) {
+	c.mu.Lock()
+	if c.over || c.jobs[i] != j {
+		c.mu.Unlock()
+		return
+	}
+	c.jobs[i] = nil
+	next := c.resolve(i, err)
+	c.mu.Unlock()
+	if next != nil {
+		next.t.submit(next)
+	}
+}
+
+// resolve notes the outcome of message i and returns the job of the next one of
+// its key.
+func (c *call) resolve(i int, err error) *job {
+	if err != nil {
+		c.fail(i, err)
+		return nil
+	}
+	if n := int(c.next[i]); n > 0 {
+		return c.prepare(n)
+	}
+	c.ended()
+	return nil
+}
+
+// fail ends a chain at message i.
+func (c *call) fail(i int, err error) {
+	if c.errs == nil {
+		c.errs = make([]error, len(c.msgs))
+	}
+	c.errs[i] = err
+	for n := c.next[i]; n > 0; n = c.next[n] {
+		c.errs[n] = broker.NotTried(err)
+	}
+	c.ended()
+}
+
+func (c *call) ended() {
+	if c.open--; c.open == 0 {
+		close(c.done)
+	}
+}
+
+// hungPatience is for endpoints that let the call before this one wait in vain.
+const hungPatience = 100 * time.Millisecond
+
+// wait returns when all chains have ended, or it is not worth waiting for those
+// that have not.
+func (c *call) wait() {
+	patience := c.s.patience(c.ctx, len(c.table.targets) == 1)
+	timer := time.NewTimer(min(hungPatience, patience))
+	defer timer.Stop()
+	for first := true; ; first = false {
+		select {
+		case <-c.done:
+			return
+		case <-c.ctx.Done():
+			return
+		case <-c.s.life.Done():
+			return
+		case <-timer.C:
+			if !first {
+				return
+			}
+			c.leaveHung()
+			timer.Reset(max(patience-hungPatience, 0))
+		}
+	}
+}
+
+// leaveHung ends the chains that wait for endpoints that hang.
+func (c *call) leaveHung() {
+	if len(c.table.targets) == 1 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, j := range c.jobs {
+		if j != nil && j.t.hangs() {
+			c.leave(i, j)
+		}
+	}
+}
+
+// leave ends the wait for one job.
+func (c *call) leave(i int, j *job) {
+	c.jobs[i] = nil
+	if err := j.t.leave(j, c.ctx.Err()); err != nil {
+		c.fail(i, err)
+		return
+	}
+	// It was accepted at the last moment. The rest of its key has had no turn.
+	if n := int(c.next[i]); n > 0 {
+		c.fail(n, notTried())
+		return
+	}
+	c.ended()
+}
+
+// finish ends the call: what it has not heard of by now is left.
+func (c *call) finish() []error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	for i, j := range c.jobs {
+		if j != nil {
+			c.leave(i, j)
+		}
+	}
+	return c.errs
+}
+
+// notTried keeps a message for the next call: nothing is wrong with it.
+func notTried() error { return broker.Failed(broker.ErrNotTried, "", "") }

@@ -1,0 +1,195 @@
+package httpbroker
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Endpoint is one receiver of webhooks. Only URL and one of Secrets and Unsigned
+// are required.
+type Endpoint struct {
+	// Name is what logs, errors and status call it. "": the URL's host.
+	Name string
+	// URL is where messages are posted to. User and password in it are sent as
+	// basic authorization and appear nowhere else.
+	URL string
+	// Topics that this endpoint receives: names, or beginnings that end with *.
+	// nil: every topic. A message goes to the first endpoint that names its topic.
+	Topics []string
+	// Secrets are the text of one or more secrets, see [ParseSecrets]; requests
+	// carry a signature by each. Rotate by adding the new one, changing the
+	// receiver, and removing the old one.
+	Secrets Credential
+	// Unsigned says that there shall be no signature.
+	Unsigned bool
+	// Authorization is the value of the header Authorization. nil: none.
+	Authorization Credential
+
+	// Concurrency is the most requests on their way at once. 0: 128.
+	Concurrency int
+	// Rate is the most requests per second, in bursts of up to a second's. 0: no limit.
+	Rate float64
+	// Timeout is how long a request may take until the answer's status. 0: 15 s.
+	Timeout time.Duration
+	// DialTimeout and TLSTimeout bound the phases of a new connection. 0: 5 s.
+	DialTimeout, TLSTimeout time.Duration
+	// MaxBytes is the largest payload that is sent; larger ones are rejected. 0: no limit.
+	MaxBytes int
+
+	// Allow are addresses that may be connected to although they are not public.
+	Allow []netip.Prefix
+	// Ports that may be connected to besides 443 and 80.
+	Ports []uint16
+	// Insecure allows http:// to addresses that are not loopback.
+	Insecure bool
+	// TLS is for a private authority or a client certificate. It is asked for each
+	// new set of connections, every few minutes. nil: the system's roots.
+	TLS func() (*tls.Config, error)
+	// Proxy is an http or https proxy that requests go through; it, and no longer
+	// this program, decides then which addresses are reached. "": none, whatever
+	// the environment says.
+	Proxy string
+	// Stopped says that nothing is sent until a person changes that.
+	Stopped bool
+}
+
+// ErrEndpoint is matched by errors about an endpoint's settings.
+var ErrEndpoint = errors.New("httpbroker: endpoint")
+
+func (e *Endpoint) wrong(why string) error {
+	return fmt.Errorf("%w %s: %s", ErrEndpoint, e.Name, why)
+}
+
+// prepared is an endpoint whose settings are known to be right.
+type prepared struct {
+	Endpoint
+	url   *url.URL // without user and password
+	basic string   // the header that they make
+	proxy *url.URL
+	keys  *cached[[]Secret] // nil: unsigned
+	auth  *cached[string]   // nil: none
+}
+
+func prepare(e Endpoint) (*prepared, error) {
+	p := &prepared{Endpoint: e}
+	u, err := url.Parse(e.URL)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, p.wrong("the URL cannot be read: write https://HOST/PATH") // without the error: it repeats the URL
+	}
+	if p.Name == "" {
+		p.Name = u.Host
+	}
+	if len(p.Name) > 100 {
+		return nil, p.wrong("the name is longer than 100 bytes")
+	}
+	if u.User != nil {
+		p.basic = basic(u.User)
+		u.User = nil
+	}
+	u.Fragment, u.RawFragment = "", ""
+	p.url = u
+	if u.Scheme == "http" && !e.Insecure && !loopback(u.Hostname()) {
+		return nil, p.wrong("http:// shows payloads to the network: use https://, or say that insecure is right")
+	}
+	if e.Proxy != "" {
+		if p.proxy, err = url.Parse(e.Proxy); err != nil || p.proxy.Host == "" {
+			return nil, p.wrong("the proxy's URL cannot be read: write http://HOST:PORT")
+		}
+	}
+	switch {
+	case e.Concurrency < 0, e.Rate < 0, e.Timeout < 0, e.DialTimeout < 0, e.TLSTimeout < 0, e.MaxBytes < 0:
+		return nil, p.wrong("a limit is negative")
+	case e.Secrets == nil && !e.Unsigned:
+		return nil, p.wrong("has no secret, so nobody could tell its requests from forged ones: give one, or say that unsigned is right")
+	case e.Secrets != nil && e.Unsigned:
+		return nil, p.wrong("has a secret and is to be unsigned: choose one")
+	case p.basic != "" && e.Authorization != nil:
+		return nil, p.wrong("has a password in the URL and an authorization beside it: choose one")
+	}
+	if err := p.credentials(); err != nil {
+		return nil, err
+	}
+	p.defaults()
+	if _, err := p.transport(); err != nil {
+		return nil, fmt.Errorf("%w %s: %w", ErrEndpoint, p.Name, err)
+	}
+	return p, nil
+}
+
+// credentials reads them once, to say at the start what is wrong with them.
+func (p *prepared) credentials() error {
+	ctx := context.Background() //nolint:forbidigo // a file or a variable
+	if p.Authorization != nil {
+		p.auth = &cached[string]{from: p.Authorization, read: oneLine}
+		if _, err := p.auth.get(ctx); err != nil {
+			return fmt.Errorf("%w %s: %w", ErrEndpoint, p.Name, err)
+		}
+	}
+	if p.Secrets == nil {
+		return nil
+	}
+	p.keys = &cached[[]Secret]{from: p.Secrets, read: signers}
+	if _, err := p.keys.get(ctx); err != nil {
+		return fmt.Errorf("%w %s: %w", ErrEndpoint, p.Name, err)
+	}
+	return nil
+}
+
+// signers reads secrets that can sign.
+func signers(text string) ([]Secret, error) {
+	secrets, err := ParseSecrets(text)
+	if err == nil {
+		_, err = Sign(secrets, "", time.Time{}, nil)
+	}
+	return secrets, err
+}
+
+func (p *prepared) defaults() {
+	if p.Concurrency == 0 {
+		p.Concurrency = 128
+	}
+	for _, d := range []struct {
+		at  *time.Duration
+		def time.Duration
+	}{{&p.Timeout, 15 * time.Second}, {&p.DialTimeout, 5 * time.Second}, {&p.TLSTimeout, 5 * time.Second}} {
+		if *d.at == 0 {
+			*d.at = d.def
+		}
+	}
+}
+
+func basic(user *url.Userinfo) string {
+	password, _ := user.Password()
+	return "Basic " + base64Text(user.Username()+":"+password)
+}
+
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
+}
+
+// takes reports whether messages of the topic go to the endpoint.
+func (p *prepared) takes(topic string) bool {
+	if p.Topics == nil {
+		return true
+	}
+	for _, pattern := range p.Topics {
+		if begin, ok := strings.CutSuffix(pattern, "*"); ok && strings.HasPrefix(topic, begin) || pattern == topic {
+			return true
+		}
+	}
+	return false
+}
+
+// dialer connects where the guard lets it.
+func (p *prepared) dialer() *net.Dialer {
+	g := newGuard(p.Allow, p.Ports)
+	return &net.Dialer{Timeout: p.DialTimeout, Control: g.control, KeepAlive: 15 * time.Second}
+}

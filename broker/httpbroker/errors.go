@@ -1,0 +1,169 @@
+package httpbroker
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+)
+
+// EndpointError says what an endpoint did instead of accepting a message. It holds
+// nothing of the answer but its status.
+type EndpointError struct {
+	Endpoint string
+	Status   int    // 0: there was no answer
+	Reason   string // what happened and, where there is one, the remedy
+	Err      error  // nil or the network's
+}
+
+func (e *EndpointError) Error() string {
+	text := "endpoint " + e.Endpoint + ": "
+	if e.Status > 0 {
+		text += "answer " + strconv.Itoa(e.Status) + " " + http.StatusText(e.Status) + ": "
+	}
+	text += e.Reason
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+func (e *EndpointError) Unwrap() error { return e.Err }
+
+// Codes of errors that have no status.
+const (
+	codeNoEndpoint  = "NO_ENDPOINT"
+	codeTooLarge    = "TOO_LARGE"
+	codeRefused     = "ADDRESS_REFUSED"
+	codeUnreachable = "UNREACHABLE"
+	codeTLS         = "TLS"
+	codeTimeout     = "TIMEOUT"
+	codeNoAnswer    = "NO_ANSWER"
+	codeSlow        = "SLOW"
+	codeBusy        = "BUSY"
+	codeStopped     = "STOPPED"
+	codeCredential  = "CREDENTIAL"
+	codeClosed      = "CLOSED"
+)
+
+// fault is what kind of failure an answer is.
+type fault uint8
+
+const (
+	accepted  fault = iota
+	rejected        // the message cannot succeed as it is
+	throttled       // the endpoint says when to come back
+	gone            // the endpoint says never to come back
+	down            // the endpoint's fault for certain: nothing was sent
+	doubtful        // the endpoint's fault or the message's: evidence decides
+	cancelled       // nobody waits for it
+)
+
+// verdict is the outcome of one request.
+type verdict struct {
+	fault      fault
+	code       string
+	err        *EndpointError
+	retryAfter time.Duration
+}
+
+// judgeStatus is the table of README.md.
+func judgeStatus(endpoint string, status int, header http.Header, now time.Time) verdict {
+	v := verdict{code: "HTTP_" + strconv.Itoa(status), err: &EndpointError{Endpoint: endpoint, Status: status}}
+	switch {
+	case status >= 200 && status <= 299:
+		return verdict{}
+	case status == http.StatusGone:
+		v.fault, v.err.Reason = gone, "it wants no more messages and is stopped until a person changes its entry or restarts the relay"
+	case status == http.StatusTooManyRequests, status == http.StatusTooEarly:
+		v.fault, v.err.Reason = throttled, "it asks for fewer messages"
+		v.retryAfter = retryAfter(header, now)
+	case status == http.StatusServiceUnavailable && header.Get("Retry-After") != "":
+		v.fault, v.err.Reason = throttled, "it asks for a pause"
+		v.retryAfter = retryAfter(header, now)
+	case status == http.StatusRequestEntityTooLarge, status == http.StatusUnsupportedMediaType,
+		status == http.StatusUnprocessableEntity, status == http.StatusRequestURITooLong, status == http.StatusRequestHeaderFieldsTooLarge:
+		v.fault, v.err.Reason = rejected, "it does not take the message as it is"
+	case status >= 300 && status <= 399:
+		v.fault, v.err.Reason = doubtful, "redirects are not followed: configure the URL that it leads to"
+	case status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusProxyAuthRequired:
+		v.fault, v.err.Reason = doubtful, "check its secret and authorization"
+	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
+		v.fault, v.err.Reason = doubtful, "check that its URL is right and takes POST"
+	default:
+		v.fault, v.err.Reason = doubtful, "the message was not accepted"
+	}
+	return v
+}
+
+// maxRetryAfter is the longest pause that an endpoint may ask for.
+const maxRetryAfter = time.Hour
+
+// retryAfter reads the header Retry-After, seconds or a date (RFC 9110 section
+// 10.2.3); 0 if there is none.
+func retryAfter(header http.Header, now time.Time) time.Duration {
+	text := header.Get("Retry-After")
+	if seconds, err := strconv.ParseInt(text, 10, 32); err == nil {
+		return min(max(time.Duration(seconds)*time.Second, 0), maxRetryAfter)
+	} else if errors.Is(err, strconv.ErrRange) {
+		return maxRetryAfter
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return min(max(at.Sub(now), 0), maxRetryAfter)
+	}
+	return 0
+}
+
+// judgeError classifies a request that got no answer. Only a connection that was
+// never made means that nothing was sent.
+func judgeError(endpoint string, err error) verdict {
+	var (
+		refused  *AddressError
+		dial     *net.OpError
+		unproven *tls.CertificateVerificationError
+		unknown  x509.UnknownAuthorityError
+		host     x509.HostnameError
+		record   tls.RecordHeaderError
+		alert    tls.AlertError
+		timeout  net.Error
+	)
+	e := &EndpointError{Endpoint: endpoint, Err: err}
+	switch {
+	case errors.As(err, &refused):
+		e.Err, e.Reason = refused, "its address is refused"
+		return verdict{fault: down, code: codeRefused, err: e}
+	case errors.As(err, &dial) && dial.Op == "dial":
+		e.Reason = "it cannot be reached"
+		return verdict{fault: down, code: codeUnreachable, err: e}
+	case errors.As(err, &unproven), errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &record), errors.As(err, &alert):
+		e.Reason = "no TLS connection"
+		return verdict{fault: down, code: codeTLS, err: e}
+	case errors.Is(err, context.Canceled), errors.Is(err, errBodyGone):
+		e.Reason = "the request was broken off"
+		return verdict{fault: cancelled, err: e}
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		e.Reason, e.Err = "no answer in time", nil
+		return verdict{fault: doubtful, code: codeTimeout, err: e}
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &dial):
+		e.Reason = "the connection broke before the answer"
+	default:
+		e.Reason, e.Err = "what it answers is not HTTP, or the connection broke", nil // the text may repeat the answer
+	}
+	return verdict{fault: doubtful, code: codeNoAnswer, err: e}
+}
+
+// outage wraps e for the endpoint's own destination.
+func (t *target) outage(code, reason string) error {
+	return broker.Outage(&EndpointError{Endpoint: t.p.Name, Reason: reason}, code, t.dest)
+}
+
+func errNoEndpoint(topic string) error {
+	return broker.Outage(errors.New("no endpoint receives the topic: name it in an endpoint's topics"), codeNoEndpoint, topic)
+}

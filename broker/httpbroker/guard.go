@@ -1,0 +1,89 @@
+package httpbroker
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+)
+
+// AddressError says that an endpoint's name led to an address that requests must
+// not be sent to.
+type AddressError struct {
+	Address netip.AddrPort
+	Reason  string
+}
+
+func (e *AddressError) Error() string {
+	return fmt.Sprintf("%s %s: if the endpoint belongs there, allow it", e.Address, e.Reason)
+}
+
+// guard decides where connections may go. It looks at the address that is about
+// to be connected to, after the name was resolved: what a name server says a
+// moment later changes nothing.
+type guard struct {
+	allow   []netip.Prefix
+	ports   []uint16
+	special []netip.Prefix
+	global  netip.Prefix
+}
+
+func newGuard(allow []netip.Prefix, ports []uint16) *guard {
+	return &guard{allow: allow, ports: ports, special: special(), global: netip.MustParsePrefix("2000::/3")}
+}
+
+// control is for net.Dialer.Control.
+func (g *guard) control(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return &net.AddrError{Err: "not an IP address and a port", Addr: address}
+	}
+	if why := g.refuses(at); why != "" {
+		return &AddressError{Address: at, Reason: why}
+	}
+	return nil
+}
+
+// refuses returns why nothing may be sent to the address, "" if it may.
+func (g *guard) refuses(at netip.AddrPort) string {
+	ip := at.Addr().Unmap().WithZone("")
+	if slices.ContainsFunc(g.allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+		return ""
+	}
+	if !g.public(ip) {
+		return "is not a public address"
+	}
+	if port := at.Port(); port != 443 && port != 80 && !slices.Contains(g.ports, port) {
+		return "is neither port 443 nor 80"
+	}
+	return ""
+}
+
+// public reports whether ip is a destination on the Internet. Of IPv6 that is
+// 2000::/3: all else (loopback, IPv4-compatible, NAT64 64:ff9b::/96 and
+// 64:ff9b:1::/48, ULA, link-local, multicast) lies outside.
+func (g *guard) public(ip netip.Addr) bool {
+	if !ip.IsValid() || ip.Is6() && !g.global.Contains(ip) {
+		return false
+	}
+	return !slices.ContainsFunc(g.special, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// special are the ranges that are no destination on the Internet, from the IANA
+// special-purpose address registries, and those that carry an IPv4 address inside,
+// which would pass a private one through a gateway (6to4, Teredo).
+func special() []netip.Prefix {
+	texts := []string{
+		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+		"192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16",
+		"192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+		"168.63.129.16/32", // Azure's platform address
+		"2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20",
+	}
+	all := make([]netip.Prefix, len(texts))
+	for i, text := range texts {
+		all[i] = netip.MustParsePrefix(text)
+	}
+	return all
+}

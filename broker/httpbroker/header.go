@@ -1,0 +1,84 @@
+package httpbroker
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/envelope"
+)
+
+// codec is the header table with HTTP's rules. Values are printable ASCII: what
+// servers make of other bytes differs.
+func codec() envelope.Codec {
+	return envelope.Codec{Reserved: reserved, Lines: true, Fold: true, Binding: envelope.BindingHTTP}
+}
+
+// reserved names command proxies and servers on the way, or would pass for
+// something that the sender of a message must not be able to say.
+func reserved(name string) bool {
+	lower := strings.ToLower(name)
+	switch lower {
+	case "accept", "accept-charset", "accept-encoding", "accept-language", "accept-ranges", "age", "allow", "alt-svc",
+		"authorization", "cache-control", "connection", "content-encoding", "content-language", "content-length",
+		"content-location", "content-range", "cookie", "cookie2", "date", "early-data", "expect", "expires",
+		"forwarded", "from", "host", "http2-settings", "keep-alive", "max-forwards", "mime-version", "origin", "pragma",
+		"range", "referer", "server", "set-cookie", "te", "trailer", "transfer-encoding", "true-client-ip", "upgrade",
+		"user-agent", "vary", "via", "warning", "www-authenticate":
+		return true
+	}
+	for _, prefix := range [...]string{
+		"access-control-", "cf-", "if-", "proxy-", "sec-", "webhook-", "x-amz-", "x-client-", "x-forwarded", "x-http-method",
+		"x-method-override", "x-original-", "x-real-ip", "x-rewrite-",
+	} {
+		if strings.HasPrefix(lower, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// frame is the body and the headers of a message's request, but for those of the
+// moment. Names are lower-case map keys and so not those that net/http looks for
+// when it decides to repeat a request by itself (Idempotency-Key): it must not.
+func frame(codec envelope.Codec, m *postrider.Message, r *envelope.Route) (http.Header, []byte, error) {
+	var w envelope.Wire
+	if err := codec.Encode(&w, m, r, 0); err != nil {
+		return nil, nil, err
+	}
+	h := make(http.Header, len(w.Headers)+5)
+	var encoded []string
+	for _, one := range w.Headers {
+		name, value := strings.ToLower(one.Name), string(one.Value)
+		if !ascii(value) {
+			value = url.PathEscape(value)
+			encoded = append(encoded, url.QueryEscape(name))
+		}
+		h[name] = []string{value}
+	}
+	if encoded != nil {
+		h[envelope.Encoded] = []string{strings.Join(append(encoded, h[envelope.Encoded]...), ",")}
+	}
+	return h, w.Payload, nil
+}
+
+func ascii(v string) bool {
+	for i := range len(v) {
+		if v[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// headers are those of a request that a sender of messages wrote.
+func headers(h http.Header) []envelope.Header {
+	hs := make([]envelope.Header, 0, len(h))
+	for name, values := range h {
+		if name = strings.ToLower(name); len(values) > 0 && !reserved(name) {
+			hs = append(hs, envelope.Header{Name: name, Value: []byte(strings.Join(values, ", "))})
+		}
+	}
+	return hs
+}

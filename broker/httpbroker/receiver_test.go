@@ -1,0 +1,243 @@
+package httpbroker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/httpbroker"
+)
+
+func receiver(t *testing.T, opts httpbroker.ReceiverOptions) (*httpbroker.Receiver, string) {
+	t.Helper()
+	r, err := httpbroker.NewReceiver(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(r)
+	t.Cleanup(func() { r.Close(); server.Close() })
+	return r, server.URL
+}
+
+// post sends a signed webhook; change may spoil it.
+func post(t *testing.T, url, id, body string, change func(*http.Request)) (*http.Response, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	signature, err := httpbroker.Sign(secrets(t, secret), id, now, []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("webhook-id", id)
+	req.Header.Set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
+	req.Header.Set("webhook-signature", signature)
+	if change != nil {
+		change(req)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err == nil {
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+	return resp, err
+}
+
+func TestReceiverRefuses(t *testing.T) {
+	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(vectorSecret + " " + secret), MaxBytes: 1000})
+	old := strconv.FormatInt(time.Now().Add(-6*time.Minute).Unix(), 10)
+	for _, c := range []struct {
+		name   string
+		body   string
+		status int
+		change func(*http.Request)
+	}{
+		{"no signature", "{}", 401, func(q *http.Request) { q.Header.Del("webhook-signature") }},
+		{"other id", "{}", 401, func(q *http.Request) { q.Header.Set("webhook-id", "other") }},
+		{"no id", "{}", 401, func(q *http.Request) { q.Header.Del("webhook-id") }},
+		{"too old", "{}", 401, func(q *http.Request) {
+			q.Header.Set("webhook-timestamp", old)
+			at, _ := strconv.ParseInt(old, 10, 64)
+			signature, _ := httpbroker.Sign(secrets(t, secret), "id", time.Unix(at, 0), []byte("{}"))
+			q.Header.Set("webhook-signature", signature)
+		}},
+		{"other body", "{}", 401, func(q *http.Request) { q.Body, q.ContentLength = io.NopCloser(strings.NewReader("[]")), 2 }},
+		{"too large", strings.Repeat("x", 1001), 413, nil},
+		{"not posted", "", 405, func(q *http.Request) { q.Method = http.MethodPut }},
+	} {
+		resp, err := post(t, url, "id", c.body, c.change)
+		if err != nil || resp.StatusCode != c.status {
+			t.Errorf("%s: %v, %v", c.name, resp, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if ds, err := r.Receive(ctx, 1); err == nil {
+		t.Errorf("the consumer got %+v", ds)
+	}
+	for _, opts := range []httpbroker.ReceiverOptions{{}, {Secrets: httpbroker.Static(secret), Unsigned: true}, {Secrets: httpbroker.Static("x")}} {
+		if _, err := httpbroker.NewReceiver(opts); err == nil {
+			t.Error("a receiver of everything is made without being asked for")
+		}
+	}
+}
+
+// An id that the signature does not cover cannot pass a message for a new one.
+func TestReceiverTakesTheSignedID(t *testing.T) {
+	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret)})
+	const one, two = "01890a5d-ac96-774b-8cce-000000000001", "01890a5d-ac96-774b-8cce-000000000002"
+	got := map[string]string{}
+	for _, c := range []struct{ name, id, header string }{
+		{"ours", one, one}, {"forged", one, two}, {"foreign", "msg_1", ""}, {"foreign again", "msg_1", two},
+	} {
+		answered := make(chan int, 1)
+		go func() {
+			resp, err := post(t, url, c.id, "{}", func(q *http.Request) { q.Header.Set("postrider-id", c.header) })
+			if err == nil {
+				answered <- resp.StatusCode
+			}
+		}()
+		ds, err := r.Receive(t.Context(), 10)
+		if err != nil || len(ds) != 1 {
+			t.Fatal(ds, err)
+		}
+		got[c.name] = ds[0].Message.ID
+		if err := r.Settle(t.Context(), []broker.Verdict{{Delivery: ds[0], Ack: true}}); err != nil {
+			t.Fatal(err)
+		}
+		if status := <-answered; status != http.StatusNoContent {
+			t.Errorf("%s: answered %d", c.name, status)
+		}
+	}
+	if got["ours"] != one || got["forged"] != one || got["foreign"] != got["foreign again"] || got["foreign"] == two || got["foreign"] == "" {
+		t.Errorf("ids %v", got)
+	}
+}
+
+// A message that comes again while it is worked on is given to the consumer once.
+func TestReceiverJoinsRepeats(t *testing.T) {
+	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret), MaxWaiting: 3})
+	answers := make(chan int, 10)
+	send := func(id, body string) {
+		go func() {
+			resp, err := post(t, url, id, body, nil)
+			if err == nil {
+				answers <- resp.StatusCode
+			}
+		}()
+	}
+	send("a", "1")
+	ds, err := r.Receive(t.Context(), 10)
+	if err != nil || len(ds) != 1 {
+		t.Fatal(ds, err)
+	}
+	send("a", "2")
+	if status := <-answers; status != http.StatusConflict {
+		t.Errorf("another payload under the same id is answered %d", status)
+	}
+	send("a", "1")
+	send("a", "1")
+	for r.Waiting() < 3 {
+		<-time.After(time.Millisecond)
+	}
+	send("b", "1")
+	if status := <-answers; status != http.StatusTooManyRequests {
+		t.Errorf("one request too many is answered %d", status)
+	}
+	if err := r.Settle(t.Context(), []broker.Verdict{{Delivery: ds[0], Ack: true}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if status := <-answers; status != http.StatusNoContent {
+			t.Errorf("answered %d", status)
+		}
+	}
+}
+
+// The sender learns of a shutdown, and that it should come again.
+func TestReceiverCloses(t *testing.T) {
+	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret)})
+	answers := make(chan *http.Response, 2)
+	for n := range 2 {
+		go func() {
+			resp, err := post(t, url, fmt.Sprint("id", n), "{}", nil)
+			if err == nil {
+				answers <- resp
+			}
+		}()
+	}
+	ds, err := r.Receive(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r.Waiting() < 2 {
+		<-time.After(time.Millisecond)
+	}
+	r.Close()
+	for range 2 {
+		if resp := <-answers; resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") != "1" {
+			t.Errorf("answered %d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
+		}
+	}
+	if err := r.Settle(t.Context(), []broker.Verdict{{Delivery: ds[0], Ack: true}}); !errors.Is(err, httpbroker.ErrClosed) {
+		t.Errorf("settled after the sender was told to come again: %v", err)
+	}
+	if resp, err := post(t, url, "x", "{}", nil); err != nil || resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+// The two sides of this package understand each other: what is given back comes
+// again, in order, and an acknowledgement of the consumer is one of the sink.
+func TestSinkToReceiver(t *testing.T) {
+	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret)})
+	s := newSink(t, nil, endpoint(url), httpbroker.Endpoint{Name: "other", URL: "https://192.0.2.1", Unsigned: true, Topics: []string{"none"}})
+	msgs := messages("t", 0, 6)
+	for i := range msgs {
+		msgs[i].Key, msgs[i].Version = "ключ", int64(i+1)
+	}
+	seen := make(chan int64, 100)
+	go func() {
+		first := true
+		for {
+			ds, err := r.Receive(t.Context(), 10)
+			if err != nil {
+				return
+			}
+			for _, d := range ds {
+				seen <- d.Message.Version
+				_ = r.Settle(t.Context(), []broker.Verdict{{Delivery: d, Ack: d.Message.Version != 3 || !first}})
+				first = first && d.Message.Version != 3
+			}
+		}
+	}()
+	open := msgs
+	for end := time.Now().Add(20 * time.Second); len(open) > 0 && time.Now().Before(end); {
+		n := 0
+		for _, e := range deliver(t, s, open...) {
+			if e != nil {
+				break
+			}
+			n++
+		}
+		open = open[n:]
+	}
+	close(seen)
+	var order []int64
+	for v := range seen {
+		order = append(order, v)
+	}
+	if fmt.Sprint(order) != "[1 2 3 3 4 5 6]" {
+		t.Errorf("received %v", order)
+	}
+}

@@ -1,0 +1,87 @@
+package httpbroker
+
+import (
+	"context"
+	"io"
+	"maps"
+	"net/http"
+	"time"
+)
+
+// Headers that are written under their canonical names: net/http looks for them.
+const (
+	headerAuthorization = "Authorization"
+	headerAgent         = "User-Agent"
+	agent               = "Postrider"
+)
+
+// send makes one request. The verdict stands with the status of the answer. The
+// rest of it is worth nothing but the connection: a little of it is read, not for
+// long, so that the key's next message finds the connection free.
+func (t *target) send(ctx context.Context, j *job) verdict {
+	req, v := t.request(ctx, j)
+	if req == nil {
+		return v
+	}
+	transport, err := t.http.current()
+	if err != nil {
+		return t.cannot(err)
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return judgeError(t.p.Name, err)
+	}
+	defer resp.Body.Close() // the status has come, nothing else matters
+	v = judgeStatus(t.p.Name, resp.StatusCode, resp.Header, time.Now())
+	stop := time.AfterFunc(drainTime, j.cancel)
+	defer stop.Stop()
+	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswerBody+1) // as above
+	return v
+}
+
+// drainTime is how long the rest of an answer may take.
+const drainTime = 100 * time.Millisecond
+
+// cannot is the verdict when what a request needs cannot be read.
+func (t *target) cannot(err error) verdict {
+	return verdict{fault: down, code: codeCredential, err: &EndpointError{
+		Endpoint: t.p.Name, Reason: "its secret, authorization or certificate cannot be read", Err: err,
+	}}
+}
+
+// request signs the message as of now.
+func (t *target) request(ctx context.Context, j *job) (*http.Request, verdict) {
+	h := maps.Clone(j.header) // it is compared while this request flies
+	if t.p.auth != nil {
+		value, err := t.p.auth.get(ctx)
+		if err != nil {
+			return nil, t.cannot(err)
+		}
+		h[headerAuthorization] = []string{value}
+	} else if t.p.basic != "" {
+		h[headerAuthorization] = []string{t.p.basic}
+	}
+	now := time.Now()
+	h[headerTimestamp] = []string{stamp(now)}
+	if t.p.keys != nil {
+		secrets, err := t.p.keys.get(ctx)
+		if err != nil {
+			return nil, t.cannot(err)
+		}
+		var signature string
+		if !j.body.with(func(data []byte) { signature, err = Sign(secrets, j.name, now, data) }) {
+			return nil, judgeError(t.p.Name, errBodyGone)
+		}
+		if err != nil {
+			return nil, t.cannot(err)
+		}
+		h[headerSignature] = []string{signature}
+	}
+	req := &http.Request{
+		Method: http.MethodPost, URL: t.p.url, Host: t.p.url.Host, Header: h,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Body: j.body.reader(), ContentLength: int64(j.size),
+		GetBody: func() (io.ReadCloser, error) { return j.body.reader(), nil }, // for a connection that took nothing of it
+	}
+	return req.WithContext(ctx), verdict{}
+}

@@ -1,0 +1,195 @@
+package httpbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
+)
+
+// SinkOptions of NewSink. The zero value is what most want.
+type SinkOptions struct {
+	// Route says what becomes of a message: its route's topic finds the endpoint.
+	// nil: the message's own topic, in the format plain.
+	Route envelope.Router
+	// Patience is how long a call waits for endpoints that take long. Then their
+	// messages are answered as an outage of that endpoint, and requests on their way
+	// go on: the same message, when it comes again, takes over the answer.
+	// 0: 1 s, with only one endpoint 5 s; always less than what remains of the call.
+	Patience time.Duration
+	// MaxInFlight is the most requests that calls wait for, over all endpoints. 0: 1024.
+	MaxInFlight int
+	// MaxLateBytes is the most payload that requests hold whose calls have ended. A
+	// request above it is broken off. 0: 64 MiB.
+	MaxLateBytes int
+}
+
+// Sink posts messages to endpoints. It is safe for concurrent use. Close ends what
+// it has on its way.
+type Sink struct {
+	opts  SinkOptions
+	codec envelope.Codec
+	life  context.Context
+	end   context.CancelFunc
+	slots chan struct{}
+	late  atomic.Int64 // payload bytes of requests whose calls have ended
+	table atomic.Pointer[table]
+	swap  sync.Mutex // held while the table changes
+}
+
+// table are the endpoints as they are now, in the order in which they are asked.
+type table struct{ targets []*target }
+
+// NewSink returns a sink for endpoints. It does no I/O but reading credentials.
+// opts may be nil.
+func NewSink(endpoints []Endpoint, opts *SinkOptions) (*Sink, error) {
+	if opts == nil {
+		opts = &SinkOptions{}
+	}
+	s := &Sink{opts: *opts, codec: codec()}
+	if s.opts.MaxInFlight <= 0 {
+		s.opts.MaxInFlight = 1024
+	}
+	if s.opts.MaxLateBytes <= 0 {
+		s.opts.MaxLateBytes = 64 << 20
+	}
+	s.slots = make(chan struct{}, s.opts.MaxInFlight)
+	s.life, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
+	if err := s.SetEndpoints(endpoints); err != nil {
+		s.end()
+		return nil, err
+	}
+	return s, nil
+}
+
+// SetEndpoints replaces all endpoints from the next message on. Each begins
+// afresh: one that was stopped by 410 Gone is tried again.
+func (s *Sink) SetEndpoints(endpoints []Endpoint) error {
+	if len(endpoints) == 0 {
+		return fmt.Errorf("%w: there is none", ErrEndpoint)
+	}
+	next := &table{}
+	names := make(map[string]bool)
+	for _, e := range endpoints {
+		p, err := prepare(e)
+		if err != nil {
+			return err
+		}
+		if names[p.Name] {
+			return p.wrong("there are two of that name: give them names")
+		}
+		names[p.Name] = true
+		t := newTarget(s, p)
+		if len(endpoints) > 1 {
+			t.dest = p.Name
+		}
+		next.targets = append(next.targets, t)
+	}
+	s.swap.Lock()
+	defer s.swap.Unlock()
+	if old := s.table.Swap(next); old != nil {
+		for _, t := range old.targets {
+			t.close()
+		}
+	}
+	return nil
+}
+
+// Close breaks off all requests. Calls that wait for them return.
+func (s *Sink) Close() {
+	s.end()
+	s.swap.Lock()
+	defer s.swap.Unlock()
+	for _, t := range s.table.Load().targets {
+		t.close()
+	}
+}
+
+// Info implements broker.Sink.
+func (s *Sink) Info() broker.Info { return broker.Info{Name: "http", Codec: s.codec} }
+
+// framed is a message as it is posted.
+type framed struct {
+	t      *target
+	route  envelope.Route
+	header http.Header
+	body   []byte
+}
+
+// frame says what is posted where. An error is the message's answer.
+func (s *Sink) frame(tb *table, m *postrider.Message) (f framed, err error) {
+	if f.route, err = s.opts.Route.Of(m); err != nil {
+		return f, broker.Unsendable(err, "")
+	}
+	if f.t = tb.target(f.route.Topic); f.t == nil {
+		return f, errNoEndpoint(f.route.Topic)
+	}
+	if f.header, f.body, err = frame(s.codec, m, &f.route); err != nil {
+		return f, broker.Unsendable(err, f.t.dest)
+	}
+	f.header[headerID] = []string{m.ID}
+	f.header[headerAgent] = []string{agent}
+	if limit := f.t.p.MaxBytes; limit > 0 && len(f.body) > limit {
+		return f, tooLarge(f.t, len(f.body), limit)
+	}
+	return f, nil
+}
+
+// Preview implements broker.Previewer. Timestamp, signature and authorization are
+// made when a request is sent.
+func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
+	f, err := s.frame(s.table.Load(), m)
+	p := broker.Preview{Route: f.route, Payload: f.body, Bytes: len(f.body)}
+	if f.t != nil {
+		p.Destination, p.Limit = f.t.p.Name, f.t.p.MaxBytes
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.header)) {
+		p.Headers = append(p.Headers, envelope.Header{Name: name, Value: []byte(f.header[name][0])})
+	}
+	return p, err
+}
+
+var errClosed = errors.New("the sink is closed")
+
+// Deliver implements broker.Sink.
+func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+	c := newCall(ctx, s, msgs)
+	c.start()
+	c.wait()
+	return c.finish()
+}
+
+// target finds the endpoint of a topic, nil if there is none.
+func (tb *table) target(topic string) *target {
+	for _, t := range tb.targets {
+		if t.p.takes(topic) {
+			return t
+		}
+	}
+	return nil
+}
+
+// patience is how long a call may wait for slow endpoints.
+func (s *Sink) patience(ctx context.Context, single bool) time.Duration {
+	d := s.opts.Patience
+	switch {
+	case d > 0:
+	case single:
+		d = 5 * time.Second
+	default:
+		d = time.Second
+	}
+	if end, ok := ctx.Deadline(); ok {
+		d = min(d, time.Until(end)*3/4)
+	}
+	return d
+}

@@ -1,0 +1,577 @@
+package httpbroker_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/httpbroker"
+)
+
+// serve starts an endpoint that receives topic.
+func serve(t *testing.T, topic string, h http.HandlerFunc) httpbroker.Endpoint {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	e := endpoint(server.URL)
+	e.Name, e.Topics = topic, []string{topic}
+	return e
+}
+
+// good is an endpoint that takes everything.
+func good(t *testing.T) httpbroker.Endpoint {
+	t.Helper()
+	return serve(t, "good", func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+}
+
+func messages(topic string, first, n int) []postrider.Message {
+	msgs := make([]postrider.Message, n)
+	for i := range msgs {
+		msgs[i] = postrider.Message{
+			ID: fmt.Sprintf("01890a5d-ac96-774b-8cce-%012x", first+i), Topic: topic, Key: fmt.Sprint("k", first+i), Payload: []byte("{}"),
+		}
+	}
+	return msgs
+}
+
+// deliver returns one classified error per message.
+func deliver(t *testing.T, s *httpbroker.Sink, msgs ...postrider.Message) []*broker.Error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	out := make([]*broker.Error, len(msgs))
+	for i, err := range s.Deliver(ctx, msgs) {
+		out[i] = broker.Classify(err)
+	}
+	return out
+}
+
+func TestAnswers(t *testing.T) {
+	for _, c := range []struct {
+		status int
+		header string // Retry-After
+		class  broker.Class
+		code   string
+		after  time.Duration
+	}{
+		{301, "", broker.ClassOutage, "HTTP_301", 0},
+		{400, "", broker.ClassOutage, "HTTP_400", 0},
+		{401, "", broker.ClassOutage, "HTTP_401", 0},
+		{403, "", broker.ClassOutage, "HTTP_403", 0},
+		{404, "", broker.ClassOutage, "HTTP_404", 0},
+		{408, "", broker.ClassOutage, "HTTP_408", 0},
+		{410, "", broker.ClassOutage, "HTTP_410", 0},
+		{413, "", broker.ClassRejected, "HTTP_413", 0},
+		{415, "", broker.ClassRejected, "HTTP_415", 0},
+		{422, "", broker.ClassRejected, "HTTP_422", 0},
+		{425, "", broker.ClassThrottled, "HTTP_425", 0},
+		{429, "", broker.ClassThrottled, "HTTP_429", 0},
+		{429, "7", broker.ClassThrottled, "HTTP_429", 7 * time.Second},
+		{500, "", broker.ClassOutage, "HTTP_500", 0},
+		{502, "", broker.ClassOutage, "HTTP_502", 0},
+		{503, "", broker.ClassOutage, "HTTP_503", 0},
+		{503, "7", broker.ClassThrottled, "HTTP_503", 7 * time.Second},
+		{503, time.Now().Add(time.Minute).UTC().Format(http.TimeFormat), broker.ClassThrottled, "HTTP_503", time.Minute},
+		{503, "31536000", broker.ClassThrottled, "HTTP_503", time.Hour},
+		{503, "99999999999999999999", broker.ClassThrottled, "HTTP_503", time.Hour},
+		{503, "soon", broker.ClassThrottled, "HTTP_503", 0},
+		{504, "", broker.ClassOutage, "HTTP_504", 0},
+	} {
+		followed := false
+		bad := serve(t, "bad", func(w http.ResponseWriter, r *http.Request) {
+			if followed = r.URL.Path != "/"; followed {
+				return
+			}
+			w.Header().Set("Location", "/elsewhere?token=geheim")
+			if c.header != "" {
+				w.Header().Set("Retry-After", c.header)
+			}
+			w.WriteHeader(c.status)
+		})
+		s := newSink(t, nil, good(t), bad)
+		errs := deliver(t, s, append(messages("bad", 0, 1), messages("good", 1, 1)...)...)
+		e := errs[0]
+		if e == nil || e.Class != c.class || e.Code != c.code || e.Destination != "bad" {
+			t.Fatalf("%d: answered %v, want %v %s", c.status, e, c.class, c.code)
+		}
+		if d := e.RetryAfter - c.after; c.after > 0 && (d < -2*time.Second || d > 0) {
+			t.Errorf("%d, Retry-After %q: wait %v, want %v", c.status, c.header, e.RetryAfter, c.after)
+		}
+		if errs[1] != nil || followed || strings.Contains(e.Error(), "geheim") {
+			t.Errorf("%d: the other endpoint %v, redirect followed %v, error %v", c.status, errs[1], followed, e)
+		}
+	}
+}
+
+// A message that fails by itself is told from an endpoint that fails: the endpoint
+// takes others. Neither of the two makes the other pay.
+func TestWhoseFaultItIs(t *testing.T) {
+	var down atomic.Bool
+	s := newSink(t, nil, good(t), serve(t, "bad", func(w http.ResponseWriter, r *http.Request) {
+		if down.Load() || r.Header.Get("postrider-key") == "k0" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	poison := messages("bad", 0, 1)
+	if e := deliver(t, s, poison...)[0]; e.Class != broker.ClassOutage {
+		t.Fatalf("the first time nobody can tell: %v", e)
+	}
+	if e := deliver(t, s, poison...)[0]; e.Class != broker.ClassOutage {
+		t.Fatalf("nothing else was accepted since: %v", e)
+	}
+	if e := deliver(t, s, messages("bad", 1, 1)...)[0]; e != nil {
+		t.Fatal(e)
+	}
+	if e := deliver(t, s, poison...)[0]; e.Class != broker.ClassFailed || e.Code != "HTTP_500" {
+		t.Fatalf("another one was accepted since: %v", e)
+	}
+	down.Store(true)
+	for n := range 20 {
+		for _, e := range deliver(t, s, messages("bad", 10, 30)...) {
+			if e == nil || e.Class != broker.ClassOutage || e.Destination != "bad" {
+				t.Fatalf("round %d of an endpoint that is down: %v", n, e)
+			}
+		}
+	}
+}
+
+// What an endpoint that fails gets to see is a few requests and then a pause.
+func TestBreaker(t *testing.T) {
+	var seen atomic.Int64
+	var up atomic.Bool
+	bad := serve(t, "bad", func(w http.ResponseWriter, r *http.Request) {
+		if seen.Add(1); !up.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	})
+	bad.Concurrency = 4
+	s := newSink(t, nil, good(t), bad)
+	for range 20 {
+		deliver(t, s, messages("bad", 0, 200)...)
+	}
+	if n := seen.Load(); n > 30 {
+		t.Errorf("%d requests to an endpoint that is down", n)
+	}
+	up.Store(true)
+	open := messages("bad", 0, 200)
+	for end := time.Now().Add(20 * time.Second); len(open) > 0; {
+		var left []postrider.Message
+		for i, e := range deliver(t, s, open...) {
+			if e != nil {
+				left = append(left, open[i])
+			}
+		}
+		if open = left; time.Now().After(end) {
+			t.Fatalf("%d messages are not accepted after the endpoint is up", len(open))
+		}
+	}
+}
+
+// An endpoint that hangs holds up its own messages and nobody else's, and gets each
+// of them once.
+func TestHangingEndpoint(t *testing.T) {
+	var seen sync.Map
+	var twice atomic.Int64
+	released := make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
+	hanging := serve(t, "bad", func(_ http.ResponseWriter, r *http.Request) {
+		if _, again := seen.LoadOrStore(r.Header.Get("webhook-id"), true); again {
+			twice.Add(1)
+		}
+		<-released
+	})
+	t.Cleanup(release)
+	hanging.Timeout = time.Minute
+	s := newSink(t, &httpbroker.SinkOptions{Patience: 2 * time.Second}, good(t), hanging)
+	msgs := append(messages("bad", 0, 3), messages("good", 10, 100)...)
+	msgs[50].Key = "k1" // behind one of the hanging endpoint
+	for round := range 4 {
+		began := time.Now()
+		errs := deliver(t, s, msgs...)
+		if took := time.Since(began); took > 8*time.Second {
+			t.Fatalf("round %d took %v", round, took)
+		}
+		for i, e := range errs {
+			switch waits := i < 3 || i == 50; {
+			case waits && (e == nil || e.Destination != "bad" || e.Class != broker.ClassOutage && e.Class != broker.ClassThrottled):
+				t.Fatalf("round %d: message %d is answered %v", round, i, e)
+			case !waits && e != nil:
+				t.Fatalf("round %d: message %d has nothing to do with it: %v", round, i, e)
+			}
+		}
+	}
+	release()
+	open := msgs[:3]
+	for end := time.Now().Add(20 * time.Second); len(open) > 0 && time.Now().Before(end); {
+		var left []postrider.Message
+		for i, e := range deliver(t, s, open...) {
+			if e != nil {
+				left = append(left, open[i])
+			}
+		}
+		open = left
+	}
+	if len(open) > 0 || twice.Load() > 0 {
+		t.Errorf("%d messages not accepted, %d sent twice although the answer came", len(open), twice.Load())
+	}
+}
+
+// The caller's memory is not read after a call has ended, also while the request
+// flies on.
+func TestHangingKeepsNothing(t *testing.T) {
+	got := make(chan []byte, 1)
+	begin, released := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
+	slow := serve(t, "bad", func(_ http.ResponseWriter, r *http.Request) {
+		close(begin)
+		<-released
+		data, _ := io.ReadAll(r.Body)
+		got <- data
+	})
+	t.Cleanup(release)
+	s := newSink(t, &httpbroker.SinkOptions{Patience: 100 * time.Millisecond}, good(t), slow)
+	msgs := messages("bad", 0, 1)
+	msgs[0].Payload = []byte(strings.Repeat("payload ", 1<<20))
+	if e := deliver(t, s, msgs...)[0]; e == nil {
+		t.Fatal("no answer, and it is acknowledged")
+	}
+	<-begin
+	clear(msgs[0].Payload)
+	release()
+	if data := <-got; string(data) != strings.Repeat("payload ", 1<<20) {
+		t.Errorf("%d bytes arrived, not those that were given", len(data))
+	}
+}
+
+func TestGoneStops(t *testing.T) {
+	var seen atomic.Int64
+	bad := serve(t, "bad", func(w http.ResponseWriter, _ *http.Request) { seen.Add(1); w.WriteHeader(http.StatusGone) })
+	s := newSink(t, nil, good(t), bad)
+	for range 5 {
+		e := deliver(t, s, messages("bad", 0, 1)...)[0]
+		if e == nil || e.Class != broker.ClassOutage || e.Code != "HTTP_410" || !strings.Contains(e.Error(), "until a person") {
+			t.Fatal(e)
+		}
+	}
+	if n := seen.Load(); n != 1 {
+		t.Errorf("%d requests to an endpoint that is gone", n)
+	}
+	if err := s.SetEndpoints([]httpbroker.Endpoint{good(t), bad}); err != nil {
+		t.Fatal(err)
+	}
+	if deliver(t, s, messages("bad", 0, 1)...); seen.Load() != 2 {
+		t.Error("the endpoint is not tried after a person has changed the endpoints")
+	}
+}
+
+func TestRetryAfterIsKept(t *testing.T) {
+	var seen atomic.Int64
+	s := newSink(t, nil, good(t), serve(t, "bad", func(w http.ResponseWriter, _ *http.Request) {
+		if seen.Add(1) == 1 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+	}))
+	began := time.Now()
+	for end := began.Add(20 * time.Second); ; {
+		e := deliver(t, s, messages("bad", 0, 1)...)[0]
+		if e == nil {
+			break
+		}
+		if e.Class != broker.ClassThrottled || time.Now().After(end) {
+			t.Fatal(e)
+		}
+	}
+	if took := time.Since(began); took < 900*time.Millisecond || seen.Load() != 2 {
+		t.Errorf("%d requests within %v", seen.Load(), took)
+	}
+}
+
+// net/http repeats requests that carry an Idempotency-Key by itself when a
+// connection breaks. Whether a message is sent again is not its to decide.
+func TestTransportRepeatsNothing(t *testing.T) {
+	var seen atomic.Int64
+	bad := serve(t, "bad", func(w http.ResponseWriter, r *http.Request) {
+		if seen.Add(1) == 1 {
+			return
+		}
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err == nil {
+			conn.Close()
+		}
+	})
+	s := newSink(t, nil, good(t), bad)
+	for i, payload := range []string{"", "{}"} {
+		seen.Store(0)
+		for n := range 2 { // the second on the first one's connection
+			msgs := messages("bad", 10*i+n, 1)
+			msgs[0].Payload, msgs[0].Headers = []byte(payload), map[string]string{"idempotency-key": "7", "x-idempotency-key": "7"}
+			if e := deliver(t, s, msgs...)[0]; n == 1 && (e == nil || e.Class != broker.ClassOutage || e.Code != "NO_ANSWER") {
+				t.Errorf("payload %q: %v", payload, e)
+			}
+		}
+		if n := seen.Load(); n != 2 {
+			t.Errorf("payload %q: %d requests for 2 messages", payload, n)
+		}
+	}
+}
+
+// An answer counts when its status is there; what follows costs nobody anything.
+func TestHostileAnswers(t *testing.T) {
+	endless := serve(t, "endless", func(w http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				return
+			}
+		}
+	})
+	drip := serve(t, "drip", func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	headers := serve(t, "headers", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X", strings.Repeat("x", 1<<20))
+	})
+	garbage := serve(t, "garbage", func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err == nil {
+			_, _ = conn.Write([]byte("SSH-2.0-geheim\r\n"))
+			conn.Close()
+		}
+	})
+	s := newSink(t, nil, endless, drip, headers, garbage)
+	began := time.Now()
+	for topic, want := range map[string]string{"endless": "", "drip": "", "headers": "NO_ANSWER", "garbage": "NO_ANSWER"} {
+		e := deliver(t, s, messages(topic, 0, 1)...)[0]
+		switch {
+		case want == "" && e != nil, want != "" && (e == nil || e.Code != want):
+			t.Errorf("%s: %v", topic, e)
+		case e != nil && strings.Contains(e.Error(), "geheim"):
+			t.Errorf("%s: the error repeats the answer: %v", topic, e)
+		}
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("the answers took %v", took)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	var flying, most, seen atomic.Int64
+	slow := serve(t, "slow", func(http.ResponseWriter, *http.Request) {
+		seen.Add(1)
+		if n := flying.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		<-time.After(5 * time.Millisecond)
+		flying.Add(-1)
+	})
+	slow.Concurrency, slow.MaxBytes = 3, 1000
+	paced := slow
+	paced.Name, paced.Topics, paced.Rate, paced.Concurrency = "paced", []string{"paced*"}, 20, 8
+	s := newSink(t, &httpbroker.SinkOptions{Patience: 8 * time.Second}, slow, paced)
+	for _, e := range deliver(t, s, messages("slow", 0, 60)...) {
+		if e != nil {
+			t.Fatal(e)
+		}
+	}
+	if n := most.Load(); n != 3 {
+		t.Errorf("%d requests at once, the limit is 3", n)
+	}
+	large := messages("slow", 0, 1)
+	large[0].Payload = make([]byte, 1001)
+	seen.Store(0)
+	if e := deliver(t, s, large...)[0]; e.Class != broker.ClassRejected || seen.Load() != 0 || !strings.Contains(e.Error(), "1001 bytes, its max bytes are 1000") {
+		t.Errorf("a large message: %v, %d requests", e, seen.Load())
+	}
+	began := time.Now()
+	for _, e := range deliver(t, s, messages("paced/7", 100, 32)...) {
+		if e != nil {
+			t.Fatal(e)
+		}
+	}
+	if took := time.Since(began); took < 550*time.Millisecond { // 20 at once, 12 more
+		t.Errorf("32 requests at 20 per second took %v", took)
+	}
+}
+
+// One connection serves a key's messages one after the other, and as many as there
+// are requests at once serve many keys.
+func TestConnectionsAreUsedAgain(t *testing.T) {
+	var made atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, `{"ok":true}`)
+	}))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			made.Add(1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	e := endpoint(server.URL)
+	e.Concurrency = 10
+	s := newSink(t, nil, e)
+	one := messages("t", 0, 200)
+	for i := range one {
+		one[i].Key = "k"
+	}
+	for i, e := range deliver(t, s, one...) {
+		if e != nil {
+			t.Fatal(i, e)
+		}
+	}
+	if n := made.Load(); n != 1 {
+		t.Errorf("%d connections for 200 messages of one key", n)
+	}
+	for i, e := range deliver(t, s, messages("t", 1000, 500)...) {
+		if e != nil {
+			t.Fatal(i, e)
+		}
+	}
+	if n := made.Load(); n > 20 {
+		t.Errorf("%d connections for 500 keys, 10 at once", n)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	proto := make(chan int, 10)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proto <- r.ProtoMajor }))
+	server.EnableHTTP2 = true
+	server.Config.ErrorLog = discard()
+	server.StartTLS()
+	defer server.Close()
+	e := endpoint(server.URL)
+	s := newSink(t, nil, e)
+	if e := deliver(t, s, messages("t", 0, 1)...)[0]; e == nil || e.Class != broker.ClassOutage || e.Code != "TLS" {
+		t.Errorf("a certificate of nobody: %v", e)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	e.TLS = func() (*tls.Config, error) {
+		return &tls.Config{RootCAs: roots, ServerName: "example.com"}, nil // what httptest's certificate says
+	}
+	if err := s.SetEndpoints([]httpbroker.Endpoint{e}); err != nil {
+		t.Fatal(err)
+	}
+	if e := deliver(t, s, messages("t", 0, 1)...)[0]; e != nil {
+		t.Fatal(e)
+	}
+	if n := <-proto; n != 2 {
+		t.Errorf("HTTP/%d over TLS", n)
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	heads := make(chan http.Header, 10)
+	e := serve(t, "t", func(_ http.ResponseWriter, r *http.Request) { heads <- r.Header })
+	e.URL = strings.Replace(e.URL, "://", "://user:geheim@", 1)
+	s := newSink(t, nil, e)
+	if e := deliver(t, s, messages("t", 0, 1)...)[0]; e != nil {
+		t.Fatal(e)
+	}
+	if got := (<-heads).Get("Authorization"); got != "Basic dXNlcjpnZWhlaW0=" {
+		t.Errorf("authorization %q", got)
+	}
+	e.URL = strings.Replace(e.URL, "127.0.0.1", "127.0.0.2", 1)
+	e.Name, e.Allow = "", nil
+	if err := s.SetEndpoints([]httpbroker.Endpoint{e}); err != nil {
+		t.Fatal(err)
+	}
+	err := deliver(t, s, messages("t", 0, 1)...)[0]
+	if err == nil || err.Code != "ADDRESS_REFUSED" || strings.Contains(err.Error(), "geheim") {
+		t.Errorf("error %v", err)
+	}
+	for url, why := range map[string]string{
+		"https://user:geheim@%zz": "", "geheim": "", "ftp://geheim@h": "", "https://h:geheim": "", "http://geheim:x@example.com/": "insecure",
+	} {
+		_, err := httpbroker.NewSink([]httpbroker.Endpoint{{URL: url, Unsigned: true}}, nil)
+		if !errors.Is(err, httpbroker.ErrEndpoint) || strings.Contains(err.Error(), "geheim") || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// During a rotation requests carry both signatures.
+func TestRotation(t *testing.T) {
+	heads := make(chan http.Header, 100)
+	text := atomic.Pointer[string]{}
+	first, both := vectorSecret, vectorSecret+"\n"+secret
+	text.Store(&first)
+	e := serve(t, "t", func(_ http.ResponseWriter, r *http.Request) { heads <- r.Header })
+	e.Secrets = func(context.Context) (string, error) { return *text.Load(), nil }
+	s := newSink(t, nil, e)
+	signatures := func() int {
+		msgs := messages("t", 0, 1)
+		if e := deliver(t, s, msgs...)[0]; e != nil {
+			t.Fatal(e)
+		}
+		h := <-heads
+		for _, by := range strings.Fields(*text.Load()) {
+			err := httpbroker.Verify(secrets(t, by), msgs[0].ID, h.Get("webhook-timestamp"), h.Get("webhook-signature"), msgs[0].Payload, time.Now(), time.Minute)
+			if err == nil {
+				break
+			}
+			t.Error(err)
+		}
+		return len(strings.Fields(h.Get("webhook-signature")))
+	}
+	if n := signatures(); n != 1 {
+		t.Errorf("%d signatures", n)
+	}
+	text.Store(&both)
+	for end := time.Now().Add(10 * time.Second); signatures() != 2; {
+		if time.Now().After(end) {
+			t.Fatal("the second secret is not used")
+		}
+	}
+	broken := "whsec_nonsense"
+	text.Store(&broken)
+	if *text.Load() = both; signatures() != 2 {
+		t.Error("a secret that cannot be read stops requests")
+	}
+}
+
+func TestSettings(t *testing.T) {
+	ok := func() httpbroker.Endpoint {
+		return httpbroker.Endpoint{URL: "https://h", Secrets: httpbroker.Static(secret)}
+	}
+	for why, change := range map[string]func(*httpbroker.Endpoint){
+		"unsigned is right": func(e *httpbroker.Endpoint) { e.Secrets = nil },
+		"choose one":        func(e *httpbroker.Endpoint) { e.Unsigned = true },
+		"whsec_":            func(e *httpbroker.Endpoint) { e.Secrets = httpbroker.Static("geheim") },
+		"negative":          func(e *httpbroker.Endpoint) { e.Concurrency = -1 },
+		"no such file":      func(e *httpbroker.Endpoint) { e.Secrets = httpbroker.File("/nowhere/geheim") },
+		"header value":      func(e *httpbroker.Endpoint) { e.Authorization = httpbroker.Static("a\r\nb") },
+		"no authority": func(e *httpbroker.Endpoint) {
+			e.TLS = func() (*tls.Config, error) { return nil, errors.New("no authority") }
+		},
+		"proxy": func(e *httpbroker.Endpoint) { e.Proxy = "nowhere" },
+	} {
+		e := ok()
+		change(&e)
+		if _, err := httpbroker.NewSink([]httpbroker.Endpoint{e}, nil); !errors.Is(err, httpbroker.ErrEndpoint) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+	if _, err := httpbroker.NewSink([]httpbroker.Endpoint{ok(), ok()}, nil); err == nil {
+		t.Error("two endpoints of one name are taken")
+	}
+	if _, err := httpbroker.NewSink(nil, nil); err == nil {
+		t.Error("no endpoint is taken")
+	}
+}

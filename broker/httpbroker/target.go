@@ -1,0 +1,411 @@
+package httpbroker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
+)
+
+// state of a job, guarded by its target's lock.
+type state uint8
+
+const (
+	fresh state = iota
+	queued
+	flying
+	done
+	dropped // left before it flew
+)
+
+// job is one message on its way to one endpoint.
+type job struct {
+	t      *target
+	name   string // the message's id: webhook-id
+	id     string // under which the answer is kept when the call has ended; "": it is not
+	size   int    // of the payload
+	header http.Header
+	body   *body
+
+	// Guarded by t.mu.
+	c      *call // who waits for it, nil: nobody
+	i      int   // at which message
+	state  state
+	began  time.Time
+	cancel context.CancelFunc
+	err    error // when done
+	ended  time.Time
+	slot   bool // counts among the sink's requests
+}
+
+// lateID names a message that was sent. What a person sends again is another one.
+func lateID(m *postrider.Message) string {
+	if m.ID == "" {
+		return ""
+	}
+	return m.ID + "/" + m.Headers[envelope.Generation]
+}
+
+// target is one endpoint at work.
+type target struct {
+	s    *Sink
+	p    *prepared
+	dest string // what errors name as destination: "" when there is only one
+	http *client
+
+	mu      sync.Mutex
+	queue   []*job
+	left    int // jobs of the queue that were dropped, about
+	workers int
+	late    map[string]*job // flying or done, and nobody waits for it
+	swept   time.Time
+	br      breaker
+	pace    pace
+	closed  bool
+}
+
+func newTarget(s *Sink, p *prepared) *target {
+	t := &target{s: s, p: p, http: &client{p: p}, late: make(map[string]*job)}
+	t.br.init(p)
+	t.pace.rate = p.Rate
+	return t
+}
+
+// submit queues a fresh job, or answers it when the endpoint is not to be asked now.
+func (t *target) submit(j *job) {
+	t.mu.Lock()
+	err := t.closedTo(time.Now())
+	if err == nil && j.state == fresh {
+		j.state = queued
+		t.queue = append(t.queue, j)
+		t.hire()
+	}
+	c, i := j.c, j.i
+	t.mu.Unlock()
+	if err != nil && c != nil {
+		c.answer(j, i, err)
+	}
+}
+
+// closedTo is the answer for messages that are not sent at this time.
+func (t *target) closedTo(now time.Time) error {
+	switch {
+	case t.closed:
+		return broker.Outage(errClosed, codeClosed, t.dest)
+	case t.p.Stopped:
+		return t.outage(codeStopped, "it is stopped by its settings")
+	}
+	return t.br.closedTo(now, t.dest)
+}
+
+// hire starts a worker if there is work for one more.
+func (t *target) hire() {
+	if len(t.queue) > 0 && t.workers < t.p.Concurrency && !t.pace.waiting {
+		t.workers++
+		go t.work()
+	}
+}
+
+// work sends jobs one after the other until there is none to send.
+func (t *target) work() {
+	for {
+		select {
+		case t.s.slots <- struct{}{}:
+		case <-t.s.life.Done():
+			t.mu.Lock()
+			t.workers--
+			t.mu.Unlock()
+			return
+		}
+		ctx, j, pause := t.take()
+		if j == nil {
+			<-t.s.slots
+			if pause == 0 {
+				return
+			}
+			t.sleep(pause)
+			continue
+		}
+		t.fly(ctx, j)
+	}
+}
+
+// take picks the next job. Without one the worker is dismissed, unless it is to
+// wait for the rate limit.
+func (t *target) take() (context.Context, *job, time.Duration) {
+	now := time.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.queue) > 0 && t.queue[0].state != queued {
+		t.queue = t.queue[1:]
+	}
+	if len(t.queue) == 0 || !t.br.admits() {
+		t.workers--
+		return nil, nil, 0
+	}
+	if pause := t.pace.take(now); pause > 0 {
+		if t.pace.waiting { // one is enough
+			t.workers--
+			return nil, nil, 0
+		}
+		t.pace.waiting = true
+		return nil, nil, pause
+	}
+	j := t.queue[0]
+	t.queue[0] = nil
+	t.queue = t.queue[1:]
+	ctx, cancel := context.WithTimeout(t.s.life, t.p.Timeout)
+	j.state, j.began, j.cancel, j.slot = flying, now, cancel, true
+	t.br.flying++
+	t.hire()
+	return ctx, j, 0
+}
+
+// sleep waits for the rate limit.
+func (t *target) sleep(pause time.Duration) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.s.life.Done():
+	}
+	t.mu.Lock()
+	t.pace.waiting = false
+	t.mu.Unlock()
+}
+
+// fly sends one job and hands out its answer.
+func (t *target) fly(ctx context.Context, j *job) {
+	t.land(j, t.send(ctx, j))
+	j.cancel()
+	t.mu.Lock()
+	slot := j.slot
+	j.slot = false
+	t.mu.Unlock()
+	if slot {
+		<-t.s.slots
+	}
+}
+
+// land takes the outcome of a request.
+func (t *target) land(j *job, v verdict) {
+	now := time.Now()
+	t.mu.Lock()
+	j.state, j.ended = done, now
+	j.err = t.br.judge(j, v, now, t.dest)
+	t.br.flying--
+	c, i := j.c, j.i
+	var flushed []*job
+	shut := t.closedTo(now)
+	if shut != nil {
+		flushed, t.queue = t.queue, nil
+	} else {
+		t.hire()
+	}
+	if c == nil {
+		t.keep(j)
+	}
+	t.mu.Unlock()
+	if c != nil {
+		c.answer(j, i, j.err)
+	}
+	t.answerAll(flushed, shut)
+}
+
+// answerAll answers jobs that are taken off the queue.
+func (t *target) answerAll(jobs []*job, err error) {
+	for _, j := range jobs {
+		t.mu.Lock()
+		c, i := j.c, j.i
+		t.mu.Unlock()
+		if c != nil {
+			c.answer(j, i, err)
+		}
+	}
+}
+
+// hangs reports whether the endpoint has let calls wait in vain.
+func (t *target) hangs() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.br.hung
+}
+
+// leave ends a call's wait for a job, and returns what the call answers. ended is
+// the error of the call's context.
+func (t *target) leave(j *job, ended error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	j.c = nil
+	switch j.state {
+	case done:
+		return j.err
+	case flying:
+		if ended != nil || !t.goOn(j) {
+			j.body.drop()
+			j.cancel()
+			j.id = "" // its end tells nothing
+			return broker.Unknown(errors.Join(errNoAnswerYet, ended), "", t.dest)
+		}
+	default:
+		j.state = dropped
+		j.body.drop()
+		t.compact()
+		if ended != nil {
+			return broker.NotTried(broker.Unknown(ended, "", t.dest))
+		}
+	}
+	switch {
+	case t.dest == "":
+		return notTried()
+	case t.br.hung:
+		return t.outage(codeSlow, "it does not answer, and is waited for aside")
+	}
+	return broker.Throttled(&EndpointError{Endpoint: t.p.Name, Reason: "it takes messages more slowly than they come"}, codeBusy, t.dest, 0)
+}
+
+// compact takes jobs that nobody waits for off the queue when they are many.
+func (t *target) compact() {
+	t.left++
+	if t.left > 64 && 2*t.left > len(t.queue) {
+		t.queue = slices.DeleteFunc(t.queue, func(j *job) bool { return j.state != queued })
+		t.left = 0
+	}
+}
+
+var errNoAnswerYet = errors.New("sent, and no answer yet")
+
+// goOn lets a request fly on without its call, if there is room to keep its payload.
+func (t *target) goOn(j *job) bool {
+	if j.id == "" || t.closed || t.s.life.Err() != nil {
+		return false
+	}
+	t.sweep()
+	if t.s.late.Add(int64(j.size)) > int64(t.s.opts.MaxLateBytes) {
+		t.s.late.Add(-int64(j.size))
+		return false
+	}
+	j.body.own()
+	if old := t.late[j.id]; old != nil {
+		t.forget(old)
+	}
+	t.late[j.id] = j
+	if t.br.lastOK.Before(j.began) {
+		t.br.hung = true
+	}
+	if j.slot {
+		j.slot = false
+		<-t.s.slots
+		t.hire()
+	}
+	return true
+}
+
+// How long an answer is kept that nobody asks for, and how often that is looked at.
+const keepLate, sweepLate = 5 * time.Minute, 10 * time.Second
+
+// sweep forgets answers whose messages somebody else must have sent.
+func (t *target) sweep() {
+	now := time.Now()
+	if now.Sub(t.swept) < sweepLate {
+		return
+	}
+	t.swept = now
+	for _, j := range t.late { // order does not matter: only deletes
+		if j.state == done && now.Sub(j.ended) > keepLate {
+			t.forget(j)
+		}
+	}
+}
+
+// maxLate is how many answers are kept that nobody has asked for again.
+const maxLate = 4096
+
+// keep holds the answer of a request whose call has ended.
+func (t *target) keep(j *job) {
+	if t.late[j.id] != j || j.id == "" {
+		return
+	}
+	if len(t.late) > maxLate {
+		for _, old := range t.late { // any: the message is sent again then
+			if old.state == done {
+				t.forget(old)
+				break
+			}
+		}
+	}
+}
+
+func (t *target) forget(j *job) {
+	delete(t.late, j.id)
+	t.s.late.Add(-int64(j.size))
+	if j.state == flying {
+		j.cancel()
+	}
+	j.body.drop()
+}
+
+// staleAfter is how old a failure may be to stand for a new try.
+const staleAfter = time.Second
+
+// resume finds the request that an earlier call has left for the same message: it
+// is j's from now on, or its answer is there. Called with the call's lock held.
+func (t *target) resume(j *job) (old *job, answered bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old = t.late[j.id]
+	if old == nil {
+		return nil, false
+	}
+	stale := old.state == done && old.err != nil && time.Since(old.ended) > staleAfter
+	if stale || !old.same(j) {
+		t.forget(old)
+		return nil, false
+	}
+	delete(t.late, j.id)
+	t.s.late.Add(-int64(j.size))
+	old.c, old.i = j.c, j.i
+	return old, old.state == done
+}
+
+// same reports whether both are one message, with all that travels of it.
+func (j *job) same(o *job) (same bool) {
+	if !maps.EqualFunc(j.header, o.header, slices.Equal) {
+		return false
+	}
+	j.body.with(func(mine []byte) { o.body.with(func(theirs []byte) { same = bytes.Equal(mine, theirs) }) })
+	return same
+}
+
+// close ends what is on its way and answers what waits.
+func (t *target) close() {
+	t.mu.Lock()
+	t.closed = true
+	waiting := t.queue
+	t.queue = nil
+	for _, j := range slices.Collect(maps.Values(t.late)) {
+		t.forget(j)
+	}
+	t.mu.Unlock()
+	t.answerAll(waiting, broker.Outage(errClosed, codeClosed, t.dest))
+	t.http.close()
+}
+
+func tooLarge(t *target, size, limit int) error {
+	return broker.Rejected(&EndpointError{
+		Endpoint: t.p.Name, Reason: fmt.Sprintf("the payload is %d bytes, its max bytes are %d", size, limit),
+	}, codeTooLarge, t.dest)
+}
+
+// jitter spreads a pause over its second half, so that instances do not meet.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
