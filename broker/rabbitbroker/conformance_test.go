@@ -72,7 +72,7 @@ func env(t *testing.T, url string) *brokertest.Env {
 
 func open(t *testing.T, url string) *rabbitbroker.Sink {
 	t.Helper()
-	sink, err := rabbitbroker.Open(url)
+	sink, err := rabbitbroker.Open(url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/envelope"
 )
@@ -19,48 +20,58 @@ import (
 var errAnonymous = errors.New("has neither the header postrider-id nor the property message-id: its deliveries cannot be told apart")
 
 // decode makes a delivery of what the broker sent. Queues have no positions: a
-// message that is not Postrider's is known by its message-id.
+// message that names itself in no header is known by its message-id.
 func (s *Source) decode(d *amqp.Delivery) broker.Delivery {
-	var (
-		hs   []envelope.Header
-		ours bool
-	)
+	hs := make([]envelope.Header, 0, len(d.Headers)+2)
 	for name, value := range d.Headers {
-		if reserved(name) {
-			continue
+		if v, ok := headerText(value); ok && !reserved(name) { // a table or a list is nobody's header
+			hs = append(hs, envelope.Header{Name: name, Value: v})
 		}
-		v, ok := headerText(value)
-		if !ok {
-			continue // a table or a list is nobody's header
-		}
-		ours = ours || name == envelope.ID
-		hs = append(hs, envelope.Header{Name: name, Value: v})
 	}
-	if !ours {
-		hs = append(hs, properties(d)...)
-	}
-	origin := s.opts.Queue + "#" + strconv.FormatUint(d.DeliveryTag, 10)
+	hs = properties(hs, d)
 	place := "rabbitmq:" + s.opts.Queue + "/" + d.MessageId
 	if d.MessageId == "" {
 		sum := sha256.Sum256(d.Body)
 		place = "rabbitmq:" + s.opts.Queue + "?" + hex.EncodeToString(sum[:])
 	}
-	m, err := wireCodec().Decode(envelope.Record{
-		Topic: d.RoutingKey, Headers: hs, Payload: d.Body, Time: d.Timestamp.UTC(), Origin: place,
-	})
-	if err == nil && !ours && d.MessageId == "" {
-		err = fmt.Errorf("message %s of queue %s %w", origin, s.opts.Queue, errAnonymous)
+	codec := wireCodec()
+	codec.Foreign = s.opts.Foreign
+	m, err := codec.Decode(envelope.Record{Topic: d.RoutingKey, Headers: hs, Payload: d.Body, Time: d.Timestamp.UTC(), Origin: place})
+	origin := s.opts.Queue + "#" + strconv.FormatUint(d.DeliveryTag, 10)
+	if _, ours := d.Headers[envelope.ID]; !ours && m.ID == derived(place) {
+		switch {
+		case d.MessageId == "" && err == nil:
+			err = fmt.Errorf("message %s of queue %s %w", origin, s.opts.Queue, errAnonymous)
+		case isUUID(d.MessageId):
+			m.ID = d.MessageId
+		}
 	}
 	return broker.Delivery{Message: m, Attempt: attemptOf(d), Origin: origin, Token: d.DeliveryTag, Err: err}
 }
 
-// properties are the headers that a foreign message's properties stand for.
-func properties(d *amqp.Delivery) []envelope.Header {
-	var hs []envelope.Header
-	for name, value := range map[string]string{envelope.ContentType: d.ContentType, envelope.Type: d.Type} {
-		if value != "" {
+// derived is the id of a record that names itself in no header.
+func derived(place string) string {
+	m, err := envelope.Codec{}.Decode(envelope.Record{Origin: place})
+	if err != nil { // nothing in it can be wrong
+		return ""
+	}
+	return m.ID
+}
+
+func isUUID(id string) bool {
+	return id != "" && (&postrider.Message{ID: id, Topic: "t"}).Validate() == nil
+}
+
+// properties adds the headers that a foreign message's properties stand for.
+func properties(hs []envelope.Header, d *amqp.Delivery) []envelope.Header {
+	add := func(name, value string) {
+		if _, there := d.Headers[name]; value != "" && !there {
 			hs = append(hs, envelope.Header{Name: name, Value: []byte(value)})
 		}
+	}
+	add(envelope.ContentType, d.ContentType)
+	if _, ours := d.Headers[envelope.ID]; !ours {
+		add(envelope.Type, d.Type)
 	}
 	return hs
 }

@@ -3,6 +3,8 @@ package rabbitbroker
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/postrider/postrider/envelope"
 )
 
 // Open makes a sink of a URL such as
@@ -21,13 +23,13 @@ import (
 //
 // Password and certificates are read again at each new connection. Open does no
 // I/O but to read their files once: an unreachable broker is no error here, and
-// Deliver answers with an outage. Errors do not repeat the URL.
-func Open(rawURL string) (*Sink, error) {
+// Deliver answers with an outage. route may be nil. Errors do not repeat the URL.
+func Open(rawURL string, route envelope.Router) (*Sink, error) {
 	server, u, err := parseServer(rawURL, spec(urlParams()...))
 	if err != nil {
 		return nil, fmt.Errorf("rabbitbroker: open: %w", err)
 	}
-	opts := SinkOptions{Exchange: u.Param("exchange"), RoutingKey: Routing(u.Param("routing-key"))}
+	opts := SinkOptions{Route: route, Exchange: u.Param("exchange"), RoutingKey: Routing(u.Param("routing-key"))}
 	for name, field := range map[string]*int{"max-message-bytes": &opts.MaxMessageBytes, "window": &opts.Window} {
 		if !u.Has(name) {
 			continue

@@ -10,7 +10,10 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-var _ broker.Prober = (*Sink)(nil)
+var (
+	_ broker.Prober    = (*Sink)(nil)
+	_ broker.Previewer = (*Sink)(nil)
+)
 
 // Probe implements broker.Prober, on a connection of its own. With an exchange
 // the topics are there if it is: its bindings cannot be asked for.

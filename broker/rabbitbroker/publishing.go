@@ -24,7 +24,9 @@ const (
 )
 
 // wireCodec is the header table with RabbitMQ's rules.
-func wireCodec() envelope.Codec { return envelope.Codec{Reserved: reserved} }
+func wireCodec() envelope.Codec {
+	return envelope.Codec{Reserved: reserved, Binding: envelope.BindingAMQP}
+}
 
 // reserved names command the broker (https://www.rabbitmq.com/docs/sender-selected
 // and the delayed message exchange), or are written by it.
@@ -41,53 +43,80 @@ func reserved(name string) bool {
 	return false
 }
 
-// encode makes what is sent of m, or says why it cannot be sent.
-func (s *Sink) encode(m *postrider.Message, scratch *scratch) (*publishing, error) {
-	key := m.Topic
+// route is where a message goes and how.
+type route struct {
+	envelope.Route
+
+	key         string // AMQP's routing key
+	destination string // the queue or exchange that an answer is about
+}
+
+// route asks the router, and makes the routing key of its answer.
+func (s *Sink) route(m *postrider.Message) (route, error) {
+	to, err := s.opts.Route.Of(m)
+	if err != nil {
+		return route{}, broker.Unsendable(err, "")
+	}
+	r := route{Route: to, key: to.Topic}
 	if s.opts.RoutingKey == RoutingByKey {
-		if key = m.Key; key == "" {
-			key = m.ID // spread over the queues
+		if r.key = to.Key; r.key == "" {
+			r.key = m.ID // spread over the queues
 		}
 	}
-	if len(key) > shortMost {
-		return nil, broker.Rejected(fmt.Errorf("the routing key has %d bytes, AMQP allows %d", len(key), shortMost), codeRoutingKey, s.opts.Exchange)
+	if r.destination = s.opts.Exchange; r.destination == "" {
+		r.destination = r.key
 	}
-	if limit := s.limit(); len(m.Payload) > limit {
-		return nil, broker.Rejected(fmt.Errorf("the payload has %d bytes, above the limit of %d (the broker's max_message_size, or max-message-bytes in the URL)", len(m.Payload), limit), codeTooLarge, s.destination(key))
+	if len(r.key) > shortMost {
+		return r, broker.Rejected(fmt.Errorf("the routing key has %d bytes, AMQP allows %d", len(r.key), shortMost), codeRoutingKey, s.opts.Exchange)
 	}
-	carried := envelope.Carried(0)
-	if key == m.Topic {
-		carried = envelope.TopicCarried
+	return r, nil
+}
+
+// encode makes what is sent of m, or says why it cannot be sent.
+func (s *Sink) encode(w *envelope.Wire, m *postrider.Message) (*publishing, route, error) {
+	r, err := s.route(m)
+	if err != nil {
+		return nil, r, err
 	}
-	scratch.hs, scratch.buf = s.codec.Append(scratch.hs[:0], scratch.buf[:0], m, carried)
-	table := make(amqp.Table, len(scratch.hs))
+	if err := s.codec.Encode(w, m, &r.Route, r.Carries(m, r.key, false)); err != nil {
+		return nil, r, broker.Unsendable(err, r.destination)
+	}
+	if limit := s.limit(); len(w.Payload) > limit {
+		return nil, r, broker.Rejected(fmt.Errorf("the payload has %d bytes, above the limit of %d (the broker's max_message_size, or max-message-bytes in the URL)", len(w.Payload), limit), codeTooLarge, r.destination)
+	}
+	p := &publishing{exchange: s.opts.Exchange, routingKey: r.key, Publishing: amqp.Publishing{
+		Headers: make(amqp.Table, len(w.Headers)), DeliveryMode: amqp.Persistent,
+		MessageId: short(m.ID), Type: short(m.Type), Body: w.Payload,
+	}}
 	size := 0
-	for _, h := range scratch.hs {
+	for _, h := range w.Headers {
 		if len(h.Name) > shortMost {
-			return nil, broker.Rejected(fmt.Errorf("a header's name has %d bytes, AMQP allows %d", len(h.Name), shortMost), codeHeaders, s.destination(key))
+			return nil, r, broker.Rejected(fmt.Errorf("a header's name has %d bytes, AMQP allows %d", len(h.Name), shortMost), codeHeaders, r.destination)
 		}
-		table[h.Name] = string(h.Value)
-		size += len(h.Name) + len(h.Value) + 6
+		value := string(h.Value)
+		p.Headers[h.Name] = value
+		size += len(h.Name) + len(value) + 6
+		if h.Name == envelope.ContentType {
+			p.ContentType = short(value)
+		}
 	}
 	if size > headerRoom {
-		return nil, broker.Rejected(fmt.Errorf("the headers have %d bytes, a frame takes %d", size, headerRoom), codeHeaders, s.destination(key))
+		return nil, r, broker.Rejected(fmt.Errorf("the headers have %d bytes, a frame takes %d", size, headerRoom), codeHeaders, r.destination)
 	}
-	p := &publishing{exchange: s.opts.Exchange, routingKey: key, Publishing: amqp.Publishing{
-		Headers: table, ContentType: short(m.ContentType), DeliveryMode: amqp.Persistent,
-		MessageId: short(m.ID), Type: short(m.Type), Body: m.Payload,
-	}}
 	if !m.Time.IsZero() {
 		p.Timestamp = m.Time
 	}
-	return p, nil
+	return p, r, nil
 }
 
-// destination is the queue or exchange that an answer is about.
-func (s *Sink) destination(routingKey string) string {
-	if s.opts.Exchange == "" {
-		return routingKey
-	}
-	return s.opts.Exchange
+// Preview implements broker.Previewer.
+func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
+	var w envelope.Wire
+	_, r, err := s.encode(&w, m)
+	return broker.Preview{
+		Route: r.Route, Destination: r.destination, Key: r.key, Headers: w.Headers, Payload: w.Payload,
+		Bytes: len(w.Payload), Limit: s.limit(),
+	}, err
 }
 
 // short is a property that repeats a header where there is room for it.
@@ -96,10 +125,4 @@ func short(v string) string {
 		return ""
 	}
 	return v
-}
-
-// scratch is the memory of one call's encoding.
-type scratch struct {
-	hs  []envelope.Header
-	buf []byte
 }

@@ -30,6 +30,9 @@ type SinkOptions struct {
 	// Exchange takes all messages. "" is the default exchange, where the queue
 	// with the routing key as its name gets them.
 	Exchange string
+	// Route says what becomes of each message: the topic that is the routing key, or
+	// the key that is it, format and more headers. nil: the message's own, plain.
+	Route envelope.Router
 	// RoutingKey is [RoutingByTopic] if empty.
 	RoutingKey Routing
 	// Window messages are unconfirmed at once over all calls; 0: the sink finds
@@ -98,7 +101,13 @@ func NewSink(server Server, opts *SinkOptions) (*Sink, error) {
 
 // Info implements broker.Sink.
 func (s *Sink) Info() broker.Info {
-	return broker.Info{Name: "rabbitmq", MaxMessageBytes: s.limit()}
+	info := broker.Info{
+		Name: "rabbitmq", MaxMessageBytes: s.limit(), MaxTopicBytes: shortMost, MaxHeaderBytes: headerRoom, Codec: s.codec,
+	}
+	if s.opts.RoutingKey == RoutingByKey {
+		info.MaxKeyBytes = shortMost
+	}
+	return info
 }
 
 func (s *Sink) limit() int { return int(s.most.Load()) }
@@ -200,7 +209,7 @@ type delivery struct {
 	next    []int32 // the key's following message, 0 if there is none
 	ready   []int   // may be sent: everything before them in their keys is confirmed
 	wire    []sent
-	scratch scratch
+	encoded envelope.Wire
 }
 
 // Deliver implements broker.Sink.
@@ -282,7 +291,7 @@ func (d *delivery) room(ctx context.Context, session *session) bool {
 
 func (d *delivery) send(ctx context.Context, session *session, i int) error {
 	m := &d.msgs[i]
-	p, err := d.s.encode(m, &d.scratch)
+	p, to, err := d.s.encode(&d.encoded, m)
 	if err != nil {
 		return err
 	}
@@ -294,7 +303,7 @@ func (d *delivery) send(ctx context.Context, session *session, i int) error {
 		session.end(nil) // half a message may be on the wire
 		return broker.Unknown(fmt.Errorf("publish: %w", err), replyCode(err), "")
 	}
-	d.wire = append(d.wire, sent{i, p.MessageId, d.s.destination(p.routingKey), confirm, session, time.Now()})
+	d.wire = append(d.wire, sent{i, p.MessageId, to.destination, confirm, session, time.Now()})
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/internal/inhand"
+	"github.com/postrider/postrider/envelope"
 )
 
 // SourceOptions of NewSource.
@@ -23,6 +24,8 @@ type SourceOptions struct {
 	Consumer string
 	// MaxHeld bounds the unsettled messages, the broker's prefetch; 1024 if zero.
 	MaxHeld int
+	// Foreign names the headers of others that are read, Debezium's for example.
+	Foreign envelope.Foreign
 	// Unchecked skips the look at the queue's arguments, where policies set what
 	// they do not say.
 	Unchecked bool
