@@ -1,8 +1,11 @@
 package rabbitbroker
 
 import (
+	"context"
 	"fmt"
 	"strconv"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/postrider/postrider/envelope"
 )
@@ -59,4 +62,15 @@ func OpenSource(rawURL string, opts SourceOptions) (*Source, error) {
 // urlParams are the parameters of all URLs: one URL may serve a sink and a source.
 func urlParams() []string {
 	return []string{"exchange", "routing-key", "max-message-bytes", "window", "unchecked"}
+}
+
+// Connect opens a connection of the client's own to the broker of such a URL, for
+// those who make or look at queues and exchanges. It is the caller's to close.
+func Connect(ctx context.Context, rawURL string) (*amqp.Connection, error) {
+	server, _, err := parseServer(rawURL, spec(urlParams()...))
+	if err != nil {
+		return nil, fmt.Errorf("rabbitbroker: connect: %w", err)
+	}
+	c, _, err := (&dialer{server: server, name: "postrider"}).open(ctx)
+	return c, err
 }

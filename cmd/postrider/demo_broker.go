@@ -51,10 +51,12 @@ func openDemoBroker(ctx context.Context, d *demo) (demoBroker, error) {
 			return nil, err
 		}
 		return openDemoRedis(ctx, d.set.broker, d.topic)
+	case "amqp", "amqps":
+		return openDemoRabbit(ctx, &d.set, d.topic)
 	case "kafka":
 		return openDemoKafka(ctx, d.set.broker, d.topic)
 	}
-	return nil, usagef("the demo runs on kafka://, nats://, redis:// or, without --broker, on a broker of its own, not on %q", visible(scheme, ""))
+	return nil, usagef("the demo runs on kafka://, nats://, amqp://, redis:// or, without --broker, on a broker of its own, not on %q", visible(scheme, ""))
 }
 
 // keepRepeated keeps the broker from hiding what the relay repeats.

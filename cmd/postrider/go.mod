@@ -9,11 +9,13 @@ require (
 	github.com/postrider/postrider v0.0.0
 	github.com/postrider/postrider/broker/kafkabroker v0.0.0
 	github.com/postrider/postrider/broker/natsbroker v0.0.0
+	github.com/postrider/postrider/broker/rabbitbroker v0.0.0
 	github.com/postrider/postrider/broker/redisbroker v0.0.0
 	github.com/postrider/postrider/examples v0.0.0
 	github.com/postrider/postrider/store/pgstore v0.0.0
 	github.com/postrider/postrider/store/sqlitestore v0.0.0
 	github.com/prometheus/client_golang v1.25.0
+	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9

@@ -79,19 +79,21 @@ func openSink(set *settings) (*openedSink, error) {
 	case set.broker == "":
 		return nil, usagef("no broker: give --broker, POSTRIDER_BROKER or broker in %s, such as kafka://host:9092 or nats://host:4222", config.DefaultFile)
 	case !ok:
-		return nil, usagef("broker %q has no scheme: write kafka://HOST:PORT, nats://HOST:PORT, redis://HOST:PORT or memory:", redact.URL(set.broker))
+		return nil, usagef("broker %q has no scheme: write kafka://HOST:PORT, nats://HOST:PORT, amqp://HOST:PORT, redis://HOST:PORT or memory:", redact.URL(set.broker))
 	}
 	switch scheme {
 	case "kafka":
 		return openKafka(set)
 	case "nats":
 		return openNATS(set)
+	case "amqp", "amqps":
+		return openRabbit(set)
 	case "redis", "rediss":
 		return openRedis(set)
 	case "memory":
 		return openMemorySink(set)
 	}
-	return nil, usagef("broker scheme %q is unknown: use kafka, nats, redis, rediss or memory", visible(scheme, ""))
+	return nil, usagef("broker scheme %q is unknown: use kafka, nats, amqp, amqps, redis, rediss or memory", visible(scheme, ""))
 }
 
 func openMemorySink(set *settings) (*openedSink, error) {

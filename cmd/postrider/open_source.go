@@ -23,10 +23,12 @@ func openSource(set *settings, consumer, topic string) (*openedSource, error) {
 		return openKafkaSource(set, consumer, topic)
 	case "nats":
 		return openNATSSource(set, consumer, topic)
+	case "amqp", "amqps":
+		return openRabbitSource(set, consumer, topic)
 	case "redis", "rediss":
 		return openRedisSource(set, consumer, topic)
 	}
-	return nil, usagef("broker scheme %q is unknown: use kafka, nats, redis or rediss", visible(scheme, ""))
+	return nil, usagef("broker scheme %q is unknown: use kafka, nats, amqp, amqps, redis or rediss", visible(scheme, ""))
 }
 
 func openNATSSource(set *settings, consumer, topic string) (*openedSource, error) {

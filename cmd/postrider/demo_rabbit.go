@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/postrider/postrider/broker/rabbitbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+)
+
+// demoRabbit copies the run's exchange into a queue of its own and reads it as it
+// fills: what the consumer has acknowledged, its queue has forgotten.
+type demoRabbit struct {
+	conn  *amqp.Connection
+	ch    *amqp.Channel
+	topic string // exchange and the consumer's queue
+	queue string // of the copies
+
+	mu      sync.Mutex
+	all     []copyAt
+	marks   int
+	changed chan struct{}
+}
+
+// demoMark is the type of messages that say how far the reading has come.
+const demoMark = "demo.mark"
+
+func openDemoRabbit(ctx context.Context, set *settings, topic string) (*demoRabbit, error) {
+	base, query, _ := strings.Cut(set.broker, "?")
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, usagef("broker %s cannot be used: its parameters cannot be read", redact.URL(set.broker))
+	}
+	q.Set("exchange", topic)
+	set.broker = base + "?" + q.Encode()
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	conn, err := rabbitbroker.Connect(ctx, set.broker)
+	if err != nil {
+		return nil, &unreachableError{fmt.Errorf("the broker %s cannot be reached: %w; check --broker and that the server runs", redact.URL(set.broker), err)}
+	}
+	b := &demoRabbit{conn: conn, topic: topic, queue: topic + ".copies", changed: make(chan struct{})}
+	if err := b.begin(); err != nil {
+		b.close()
+		return nil, fmt.Errorf("demo: make the exchange %s and its queues: %w", topic, err)
+	}
+	return b, nil
+}
+
+func (b *demoRabbit) begin() error {
+	var err error
+	if b.ch, err = b.conn.Channel(); err != nil {
+		return err
+	}
+	if err := b.ch.ExchangeDeclare(b.topic, "fanout", true, false, false, false, nil); err != nil {
+		return err
+	}
+	for queue, args := range map[string]amqp.Table{
+		b.topic: {"x-queue-type": "quorum", "x-single-active-consumer": true, "x-dead-letter-exchange": b.topic + ".dead"},
+		b.queue: {},
+	} {
+		if _, err := b.ch.QueueDeclare(queue, true, false, false, false, args); err != nil {
+			return err
+		}
+		if err := b.ch.QueueBind(queue, "", b.topic, false, nil); err != nil {
+			return err
+		}
+	}
+	ds, err := b.ch.Consume(b.queue, "", true, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	go b.read(ds)
+	return nil
+}
+
+// read ends with the connection.
+func (b *demoRabbit) read(ds <-chan amqp.Delivery) {
+	for d := range ds {
+		b.mu.Lock()
+		if d.Type == demoMark {
+			b.marks++
+		} else {
+			b.all = append(b.all, decodeCopy(d.Body, time.Now()))
+		}
+		close(b.changed)
+		b.changed = make(chan struct{})
+		b.mu.Unlock()
+	}
+}
+
+func (b *demoRabbit) close() {
+	stop := time.AfterFunc(reachTimeout, func() { _ = b.conn.CloseDeadline(time.Now()) })
+	defer stop.Stop()
+	if b.ch != nil {
+		_ = b.ch.ExchangeDelete(b.topic, false, false)
+		for _, queue := range []string{b.topic, b.queue} {
+			_, _ = b.ch.QueueDelete(queue, false, false, false)
+		}
+	}
+	_ = b.conn.Close()
+}
+
+func (b *demoRabbit) published(context.Context) (int, error) {
+	if b.conn.IsClosed() {
+		return 0, errors.New("the connection to the broker is lost")
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.all), nil
+}
+
+// copies sends a mark behind everything and waits for it.
+func (b *demoRabbit) copies(ctx context.Context) ([]copyAt, error) {
+	b.mu.Lock()
+	want := b.marks + 1
+	b.mu.Unlock()
+	err := b.ch.PublishWithContext(ctx, "", b.queue, true, false, amqp.Publishing{Type: demoMark, DeliveryMode: amqp.Persistent})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 6*reachTimeout)
+	defer cancel()
+	for {
+		b.mu.Lock()
+		if b.marks >= want {
+			defer b.mu.Unlock()
+			return slices.Clone(b.all), nil
+		}
+		changed := b.changed
+		b.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the queue of the copies is not read to its end: %w", ctx.Err())
+		}
+	}
+}

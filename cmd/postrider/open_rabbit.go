@@ -1,0 +1,26 @@
+package main
+
+import (
+	"github.com/postrider/postrider/broker/rabbitbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+)
+
+func openRabbit(set *settings) (*openedSink, error) {
+	router, err := set.router()
+	if err != nil {
+		return nil, err
+	}
+	sink, err := rabbitbroker.Open(set.broker, router)
+	if err != nil {
+		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
+	}
+	return &openedSink{Sink: sink, close: sink.Close}, nil
+}
+
+func openRabbitSource(set *settings, consumer, topic string) (*openedSource, error) {
+	src, err := rabbitbroker.OpenSource(set.broker, rabbitbroker.SourceOptions{Queue: topic, Consumer: consumer})
+	if err != nil {
+		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
+	}
+	return &openedSource{Source: src, close: src.Close}, nil
+}
