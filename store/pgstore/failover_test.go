@@ -165,7 +165,8 @@ func TestSettlementFromBeforeAFailover(t *testing.T) {
 		p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'parked')`)
 		b := news()
 		o.settle(b.Lane, store.Settlement{Position: b.Position, Park: []store.Park{
-			{Seq: b.Meta[0].Seq, State: store.Dead, Captures: true, Class: "rejected", Message: b.Messages[0]}}})
+			{Seq: b.Meta[0].Seq, State: store.Dead, Captures: true, Class: "rejected", Message: b.Messages[0]},
+		}})
 		o.grant[b.Lane].Position = b.Position
 		act := p.request(t)
 		p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'pending')`)

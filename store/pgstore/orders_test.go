@@ -230,6 +230,50 @@ func TestReplayGoesBehindWhatIsLive(t *testing.T) {
 	})
 }
 
+// Promise O. A replay's page waits for what was committed when it was taken up, and
+// for nothing that is committed later, or a busy key would never be replayed: that
+// goes on meanwhile, and once. The next page is taken up, and so waits for what has
+// come by then, when the one before is handed over.
+func TestReplayBesideWhatCommitsMeanwhile(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k', 'old' FROM generate_series(1, 1100)`)
+		o.drain()
+		insert := func(label string) {
+			d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, label)
+		}
+		open := d.begin()
+		d.put(open, "open")
+		insert("before")
+		id, _ := o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Type: "old"}})
+		insert("meanwhile")
+		o.execute()
+		o.wantState("before what was committed is settled", id, 0, false)
+		o.page = 1
+		o.step()
+		o.execute()
+		o.wantState("the first page, beside what came later", id, 1000, false)
+		d.commit(open)
+		insert("later")
+		o.execute()
+		o.wantState("the second page waits for what was committed late", id, 1000, false)
+		o.step() // the straggler alone
+		o.execute()
+		o.wantState("the second page waits for what came during the first", id, 1000, false)
+		o.page = 100
+		o.want("meanwhile", "later")
+		o.execute()
+		o.wantState("the second page", id, 1100, true)
+		insert("behind")
+		o.want("behind")
+		if again := o.send(); len(again) != 1100 {
+			t.Errorf("%d are sent again, want 1100", len(again))
+		}
+		if n := d.count(`SELECT count(*) FROM box.messages WHERE state <> 'Sent'`); n != 0 {
+			t.Errorf("%d messages are not Sent", n)
+		}
+	})
+}
+
 // Nothing overtakes what stands in its key's queue, unless it is told so.
 func TestReplayOfABlockedKey(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
