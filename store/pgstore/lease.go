@@ -141,12 +141,14 @@ func (s *Store) queueStanding(b *pgx.Batch, boot string, a *standing) {
 	b.Queue(s.sql.live, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&a.live) })
 }
 
-// viewPage is how many lanes' views are read at once.
+// viewPage is how many lanes' views are read at once, when they are quickly read.
 const viewPage = 8
 
 // views reads what is parked in the lanes that are new to the caller, for a
 // quarter of the lease: the lanes of which there is more are left out of the
-// grant, and come with the next one.
+// grant, and come with the next one. It begins with one lane: hundreds of thousands
+// of parked records in each of eight, on a slow database, take longer than a lease
+// has, and lanes that never come in time are nobody's.
 func (s *Store) views(ctx context.Context, known map[store.Lane]int64, a *leaseAnswer) error {
 	var ids []int16
 	for i := range a.grants {
@@ -159,11 +161,10 @@ func (s *Store) views(ctx context.Context, known map[store.Lane]int64, a *leaseA
 	views := make(map[store.Lane]store.ParkedView, len(ids))
 	read := map[store.Lane]bool{}
 	var err error
-	until := time.Now().Add(s.limits().ttl / 4)
-	for page := range slices.Chunk(ids, viewPage) {
-		if len(read) > 0 && time.Now().After(until) {
-			break
-		}
+	ttl, size, start := s.limits().ttl, 1, time.Now()
+	for len(ids) > 0 && (len(read) == 0 || time.Since(start) < ttl/4) {
+		page, began := ids[:min(size, len(ids))], time.Now()
+		ids = ids[len(page):]
 		b := &pgx.Batch{}
 		b.Queue(s.sql.settings)
 		b.Queue(s.sql.parked, s.opts.Pipe, page).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
@@ -172,6 +173,9 @@ func (s *Store) views(ctx context.Context, known map[store.Lane]int64, a *leaseA
 		}
 		for _, id := range page {
 			read[store.Lane(id)] = true
+		}
+		if time.Since(began) < ttl/32 {
+			size = min(2*size, viewPage)
 		}
 	}
 	a.grants = slices.DeleteFunc(a.grants, func(l store.LaneGrant) bool { return !l.Known && !read[l.Lane] })

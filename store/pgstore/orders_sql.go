@@ -22,10 +22,15 @@ const matchesParked = ` AND (NOT a ? 'class' OR @.class = a->>'class') AND (NOT 
  AND CASE WHEN kind = 'skip' THEN @.captures AND @.key <> '' AND @.state IN ('dead', 'retry') ELSE @.state = 'dead' END`
 
 // replayable is true of a record o of the outbox that pipe p, with cursor c, has
-// settled and has not parked, and that has its payload.
+// settled, and that has its payload, unless the pipe has it isParked.
 const replayable = `o.emptied_at IS NULL AND {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)
- AND {{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers)
- AND NOT EXISTS (SELECT 1 FROM {{schema}}.parked k WHERE k.pipe = c.pipe AND k.lane = o.lane AND k.seq = o.seq)`
+ AND {{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers)`
+
+// isParked are the rows of parked that are record o of the outbox in pipe c. With
+// OFFSET 0 it is one look into the index for each record of a page, whatever the
+// planner believes of the table: as a join it was a product of page and table
+// until the table's first ANALYZE.
+const isParked = `(SELECT 1 FROM {{schema}}.parked k WHERE k.pipe = c.pipe AND k.lane = o.lane AND k.seq = o.seq`
 
 // of puts an alias in place of @. JSON's operator @> stays.
 func of(alias, condition string) string { return strings.ReplaceAll(condition, "@.", alias+".") }
@@ -34,8 +39,8 @@ func of(alias, condition string) string { return strings.ReplaceAll(condition, "
 const edited = `((k.headers || coalesce(a->'edit'->'set', '{}')) - coalesce((SELECT array_agg(u) FROM jsonb_array_elements_text(a->'edit'->'unset') u), '{}'))`
 
 // orderRoom is how many records of request q may be moved now: a page, or what
-// the rate allows for the time since the last page in any lane, of two seconds at
-// most, so that a pause is not made up for.
+// the rate allows for the time since the last page in any lane began, of two
+// seconds at most, so that a pause is not made up for.
 const orderRoom = `CASE WHEN q.rate IS NULL THEN ` + orderPage + ` ELSE least(` + orderPage + `, floor(q.rate * least(
   extract(epoch FROM clock_timestamp() - coalesce((SELECT max(s.ran_at) FROM {{schema}}.request s WHERE s.ask = q.ask), q.created_at))::float8,
   greatest(2, 1 / q.rate))))::integer END`
@@ -45,7 +50,7 @@ const orderRoom = `CASE WHEN q.rate IS NULL THEN ` + orderPage + ` ELSE least(` 
 const orderEnded = `ended AS (UPDATE {{schema}}.request q SET args = q.args || w.more, moved = q.moved + (SELECT count(*) FROM hits),
     seq = CASE WHEN (SELECT count(*) FROM hits) = w.room THEN (SELECT max(seq) FROM hits) ELSE coalesce((SELECT max(seq) FROM page), q.seq) END,
     gate = CASE WHEN q.gate IS NOT NULL THEN (SELECT last_value FROM {{schema}}.outbox_seq) END,
-    ran_at = CASE WHEN EXISTS (SELECT 1 FROM hits) OR done.yes THEN clock_timestamp() ELSE q.ran_at END,
+    ran_at = CASE WHEN EXISTS (SELECT 1 FROM hits) OR done.yes THEN w.began ELSE q.ran_at END,
     done_at = CASE WHEN done.yes THEN clock_timestamp() END, result = CASE WHEN done.yes THEN 'done' ELSE '' END
   FROM w, (SELECT (SELECT count(*) FROM page) < ` + orderScan + ` AND (SELECT count(*) FROM hits) < (SELECT room FROM w) AS yes) done
   WHERE q.id = w.id RETURNING q.*)
@@ -61,7 +66,7 @@ WHERE k.pipe = $1 AND ` + of("k", matches+matchesParked) + ` GROUP BY k.lane ORD
 	st.planReplay = q(`SELECT o.lane, count(*), min(o.seq), max(o.seq)
 FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe JOIN {{schema}}.outbox o ON o.lane = c.lane
 CROSS JOIN (SELECT $2::text::jsonb AS a, $3::text AS kind) x
-WHERE c.pipe = $1 AND ` + of("o", matches) + ` AND ` + replayable + ` GROUP BY o.lane ORDER BY o.lane`)
+WHERE c.pipe = $1 AND ` + of("o", matches) + ` AND ` + replayable + ` AND NOT EXISTS ` + isParked + `) GROUP BY o.lane ORDER BY o.lane`)
 	st.order = q(`INSERT INTO {{schema}}.request (pipe, lane, seq, upto, kind, actor, reason, ask, args, rate, gate)
 SELECT $1, x.lane, x.first - 1, x.last, $5, $6, $7, $8, $9::text::jsonb, nullif($10::float8, 0),
  CASE WHEN $5 = 'replay' AND NOT $9::text::jsonb ? 'overtake' THEN (SELECT last_value FROM {{schema}}.outbox_seq) END
@@ -72,7 +77,7 @@ FROM {{schema}}.request r WHERE r.pipe = $1 AND r.ask = $2 AND r.upto IS NOT NUL
 	st.orderCancel = q(`WITH ended AS (UPDATE {{schema}}.request SET done_at = clock_timestamp(), ran_at = clock_timestamp(), result = 'cancelled'
  WHERE pipe = $1 AND ask = $2 AND upto IS NOT NULL AND done_at IS NULL RETURNING 1)
 SELECT CASE WHEN EXISTS (SELECT 1 FROM ended) THEN (SELECT sum(moved)::bigint FROM {{schema}}.request WHERE pipe = $1 AND ask = $2) END`)
-	st.executeMany = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, '{}'::jsonb AS more, ` + orderRoom + ` AS room FROM {{schema}}.request q
+	st.executeMany = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, '{}'::jsonb AS more, clock_timestamp() AS began, ` + orderRoom + ` AS room FROM {{schema}}.request q
   WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry-many', 'discard-many', 'skip') FOR UPDATE SKIP LOCKED),
 w AS (SELECT * FROM x WHERE x.room > 0 AND ` + won + `),
 page AS (SELECT k.* FROM w CROSS JOIN LATERAL (SELECT k.seq, k.id, k.lane, k.topic, k.key, k.type, k.created_at, k.class, k.code, k.error, k.state,
@@ -93,7 +98,7 @@ counted AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, discarde
 ` + orderEnded)
 	// What is live up to the gate goes first: what the cursor has not reached, and
 	// what came behind it. The generation is the same for all pages of a lane.
-	st.executeReplay = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, ` + orderRoom + ` AS room,
+	st.executeReplay = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, clock_timestamp() AS began, ` + orderRoom + ` AS room,
     coalesce((q.args->>'generation')::integer, 1 + coalesce((SELECT r.generation FROM {{schema}}.repair r WHERE r.pipe = $1 AND r.lane = $3), 0)) AS again
   FROM {{schema}}.request q WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind = 'replay' FOR UPDATE SKIP LOCKED),
 c AS (SELECT * FROM {{schema}}.lane_cursor c WHERE c.pipe = $1 AND c.lane = $3 AND EXISTS (SELECT 1 FROM x)),
@@ -106,7 +111,7 @@ w AS (SELECT x.*, jsonb_build_object('generation', x.again) AS more FROM x, c WH
 page AS (SELECT o.* FROM w CROSS JOIN LATERAL (SELECT o.seq, o.xid, o.id, o.lane, o.topic, o.key, o.type, o.created_at, o.headers, o.emptied_at, w.a
   FROM {{schema}}.outbox o WHERE o.lane = $3 AND o.seq > w.seq AND o.seq <= w.upto ORDER BY o.seq LIMIT ` + orderScan + `) o),
 hits AS (SELECT o.seq FROM page o CROSS JOIN c JOIN {{schema}}.pipe p ON p.name = c.pipe
-  WHERE ` + of("o", matches) + ` AND ` + replayable + ` ORDER BY o.seq LIMIT (SELECT room FROM w)),
+  WHERE ` + of("o", matches) + ` AND ` + replayable + ` AND NOT EXISTS ` + isParked + ` OFFSET 0) ORDER BY o.seq LIMIT (SELECT room FROM w)),
 again AS (INSERT INTO {{schema}}.parked (pipe, lane, seq, state, captures, due_at, generation, created_at, not_before, version, schema_version,
     id, topic, key, type, content_type, headers, payload)
   SELECT $1, o.lane, o.seq, CASE WHEN w.gate IS NULL THEN 'retry' ELSE 'scheduled' END, false, statement_timestamp(), w.again, o.created_at,

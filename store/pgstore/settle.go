@@ -100,6 +100,9 @@ func (s *Store) queueRest(b *pgx.Batch, sorted []store.Settlement) {
 	if len(seqs) > 0 {
 		b.Queue(s.sql.unpark, pipe, lanes, epochs, seqs)
 	}
+	if slices.ContainsFunc(sorted, func(st store.Settlement) bool { return len(st.Requests) > 0 }) {
+		b.Queue(s.sql.actPlans)
+	}
 	for _, st := range sorted {
 		for _, id := range st.Requests {
 			for _, sql := range s.executes(id) {

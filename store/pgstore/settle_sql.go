@@ -17,6 +17,9 @@ FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[], $6::boolean[
 JOIN {{schema}}.progress g ON g.pipe = $1 AND g.lane = x.lane AND g.n = x.n AND g.owner = x.owner
 WHERE $14 = '' OR {{identity}} = $14
 ORDER BY g.lane ON CONFLICT DO NOTHING`)
+	// A page of an order is the head of an index. By its statistics, or without any,
+	// the planner would fetch and sort the whole range for each page.
+	st.actPlans = `SELECT ` + readSettings
 	st.park = q(`INSERT INTO {{schema}}.parked AS k (pipe, lane, seq, state, captures, due_at, attempts, class, code, error,
  first_failed, last_attempt, created_at, not_before, version, schema_version, id, topic, key, type, content_type, headers, payload)
 SELECT $1, x.lane, x.seq, x.state, x.captures, clock_timestamp() + x.due * interval '1 microsecond', x.attempts, x.class, x.code, x.error,

@@ -6,33 +6,33 @@ import "strings"
 type statements struct {
 	retainStatements
 
-	floor, page, stragglers, bulk, cursors, due string // read
-	pageFiltered, stragglersFiltered            string // of a pipe with a filter
-	bulkFiltered, countsFiltered                string
-	settings                                    string
-	info, look, resetMark, resetSet             string
-	session, expired, release, releaseAll       string // lease
-	heartbeat, leave, free, take, evict         string
-	grants, parked, live, requests              string
-	running, settle, park, unpark, execute      string // settle
-	verdict, prune, pruneRunning, pruneRequests string
-	status, counts, instances, parkedCount      string // admin
-	parkedList, holds                           string
-	ask, askHold, acts, executeHold             string // acts
-	orderSession, planParked, planReplay, order string
-	orderState, orderCancel                     string
-	executeMany, executeReplay                  string
-	audit, journal                              string // journal
-	home, adoptLock, adoptFloor, adoptLanes     string // adopt
-	adoptInfo, adoptRelays, adoptIDs            string
-	strictTopics, strictSeed, strictLock        string // strict keys
-	strictAdd, strictRemove, strictApply        string
-	strictBusy                                  string
-	erasable, erase                             string // personal data
-	pipeLock, pipeFind, pipeList, pipeEnd       string // pipes
-	pipeSince, pipeAdd, pipePause, pipeHolds    string
-	progressLock, blocker                       string
-	pipeDrop                                    []string // in this order
+	floor, page, stragglers, bulk, cursors, due           string // read
+	pageFiltered, stragglersFiltered                      string // of a pipe with a filter
+	bulkFiltered, countsFiltered                          string
+	settings                                              string
+	info, look, resetMark, resetSet                       string
+	session, expired, release, releaseAll                 string // lease
+	heartbeat, leave, free, take, evict                   string
+	grants, parked, live, requests                        string
+	running, settle, park, unpark, execute                string // settle
+	verdict, prune, pruneRunning, pruneRequests           string
+	status, counts, instances, parkedCount                string // admin
+	parkedList, holds                                     string
+	ask, askHold, acts, executeHold                       string // acts
+	actPlans, orderSession, planParked, planReplay, order string
+	orderState, orderCancel                               string
+	executeMany, executeReplay                            string
+	audit, journal                                        string // journal
+	home, adoptLock, adoptFloor, adoptLanes               string // adopt
+	adoptInfo, adoptRelays, adoptIDs                      string
+	strictTopics, strictSeed, strictLock                  string // strict keys
+	strictAdd, strictRemove, strictApply                  string
+	strictBusy                                            string
+	erasable, erase                                       string // personal data
+	pipeLock, pipeFind, pipeList, pipeEnd                 string // pipes
+	pipeSince, pipeAdd, pipePause, pipeHolds              string
+	progressLock, blocker                                 string
+	pipeDrop                                              []string // in this order
 	partitionStatements
 }
 
