@@ -204,6 +204,9 @@ func (lp *loop) notify(f core.Fact) {
 	case core.LeaseLapsed:
 		log.Warn("no heartbeat was answered in time: the lease has run out and nothing is sent until one is",
 			"lanes", f.Lanes, "reason", f.Reason, "last_answered_ago", f.Since, "noticed_late_by", f.Late)
+	case core.DrainCutOff:
+		log.Warn("the database did not answer until the end of the drain: what the broker has taken and is not settled is sent again by the next owner",
+			"messages", f.Messages)
 	case core.LaneGained:
 		log.Debug("lane gained", "lane", f.Lane, "epoch", f.Epoch)
 	case core.LaneLost:

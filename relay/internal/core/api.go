@@ -161,6 +161,9 @@ type (
 		Took    time.Duration
 		Classes [5]int
 	}
+	// DrainCutOff: the engine ends without having settled Messages messages that
+	// the sink has acknowledged: whoever works on their lanes next sends them again.
+	DrainCutOff struct{ Messages int }
 	// SettleDone: settlements were recorded.
 	SettleDone struct {
 		Lanes, Messages, Parked, Unparked int
@@ -211,6 +214,7 @@ func (HistoryChanged) fact() {}
 func (LeaseLapsed) fact()    {}
 func (LeaseRenewed) fact()   {}
 func (DeliveryDone) fact()   {}
+func (DrainCutOff) fact()    {}
 func (SettleDone) fact()     {}
 func (RecordParked) fact()   {}
 func (HealthChanged) fact()  {}

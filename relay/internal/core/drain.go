@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -27,7 +28,7 @@ func (e *Engine) planDrain() {
 	for _, l := range e.held {
 		e.shed(l)
 	}
-	if !e.cutOff && e.now >= e.drainUntil {
+	if !e.cutOff && (e.now >= e.drainUntil || e.now >= e.storeGone()) {
 		e.cutOff = true
 		for _, l := range e.held {
 			if l.call != nil {
@@ -36,11 +37,38 @@ func (e *Engine) planDrain() {
 		}
 		e.drainUntil = e.now + 500*time.Millisecond // for a last settle and the leave
 	} else if e.cutOff && e.now >= e.drainUntil {
+		e.tellUnsettled()
 		e.stop(nil)
 		return
 	}
 	if e.quiet() {
 		e.leave()
+	}
+}
+
+// storeGone is when a drain gives the database up: the lease ran out, and for
+// another whole one nothing was answered. Until then a restart of the database
+// costs no duplicates; afterwards the deliveries have been cut off long ago, and
+// to wait would only hold up whoever waits for this process.
+func (e *Engine) storeGone() time.Duration {
+	ls := &e.lease
+	if ls.valid || !ls.ever || ls.failures == 0 {
+		return math.MaxInt64
+	}
+	return ls.deadline + e.cfg.TTL
+}
+
+// tellUnsettled says what a drain leaves that the sink has acknowledged.
+func (e *Engine) tellUnsettled() {
+	n := 0
+	for _, l := range e.held {
+		n += l.doneMsgs
+	}
+	if e.settle != nil {
+		n += e.settle.messages
+	}
+	if n > 0 {
+		e.tell(DrainCutOff{Messages: n})
 	}
 }
 

@@ -83,6 +83,54 @@ func TestADrainDoesNotWaitForADeadStoreOrAHungSink(t *testing.T) {
 	t.Fatal("the drain hangs")
 }
 
+// A drain that could not settle anything any more is over before its time is, and
+// says what it leaves; a database that is back by then is waited for.
+func TestADrainGivesUpADatabaseThatIsGone(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		r := newRig(t, Config{DrainTimeout: time.Minute})
+		r.lead(1)
+		r.read(r.batch(0, "p1", "a", "b"))
+		r.deliver()
+		r.step(Drain{})
+		var settle *Settle
+		from := r.now
+		for r.now < from+30*time.Second {
+			r.now += 50 * time.Millisecond
+			r.step(Tick{})
+			up := back && r.now > from+3*time.Second
+			if s, ok := maybe[Settle](r); ok {
+				settle = &s
+			}
+			if settle != nil {
+				ev := Settled{ID: settle.ID, Err: errTest}
+				if up {
+					ev.Err = nil
+				}
+				settle = nil
+				r.step(ev)
+			}
+			if l, ok := maybe[Lease](r); ok {
+				ev := Leased{ID: l.ID, Err: errTest}
+				if up {
+					ev = Leased{ID: l.ID, Grant: r.grant()}
+				}
+				r.step(ev)
+			}
+			if _, ok := maybe[Stopped](r); ok {
+				break
+			}
+		}
+		left := factsOf[DrainCutOff](r)
+		if back && len(left) != 0 || !back && (len(left) != 1 || left[0].Messages != 2) {
+			t.Errorf("back %v: told %v", back, left)
+		}
+		// The lease and another one, and a moment for a last try.
+		if took := r.now - from; took > 2*r.e.cfg.TTL+time.Second {
+			t.Errorf("back %v: the drain took %v", back, took)
+		}
+	}
+}
+
 func TestADrainInAnOutageDoesNotWait(t *testing.T) {
 	r := newRig(t, Config{})
 	r.lead(1)

@@ -18,6 +18,7 @@ func (e *Engine) planTimer() {
 		at(e.lease.deadline)
 	}
 	if e.draining {
+		at(min(e.drainUntil, e.storeGone()))
 		at(e.drainUntil)
 	}
 	at(e.readHold.until)

@@ -263,6 +263,9 @@ func (n *node) notice(f core.Fact) {
 		if n.unsettled() {
 			n.w.cover.LapsesUnsettled++
 		}
+	case core.DrainCutOff:
+		n.w.cover.DrainsCutOff++
+		n.incidents()
 	case core.BrakeChanged:
 		if f.On {
 			n.w.cover.Brakes++

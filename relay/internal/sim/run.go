@@ -30,6 +30,7 @@ type Coverage struct {
 	Holds              int // keys and lanes that people paused
 	Stops              int // pauses of the whole pipe by people
 	Drains             int
+	DrainsCutOff       int // with messages that were acknowledged and not settled
 	Failovers          int // changes of the database's identity
 	FailoversUnsettled int // of them between an ack and its settlement
 	Brakes             int // destinations held
@@ -64,6 +65,7 @@ func (c *Coverage) Add(o Coverage) {
 	c.Holds += o.Holds
 	c.Stops += o.Stops
 	c.Drains += o.Drains
+	c.DrainsCutOff += o.DrainsCutOff
 	c.Failovers += o.Failovers
 	c.FailoversUnsettled += o.FailoversUnsettled
 	c.Brakes += o.Brakes
