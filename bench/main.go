@@ -6,6 +6,7 @@
 //	go run ./bench run latency --rate 1000
 //	go run ./bench run idle
 //	go run ./bench run enqueue
+//	go run ./bench run consume --messages 20000
 //	go run ./bench run tenants --tenants 8 --messages 500000
 //
 // It starts private servers of its own ("make servers" installs them) and
@@ -50,7 +51,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|tenants|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|consume|tenants|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
@@ -91,6 +92,8 @@ func run(ctx context.Context, args []string) error {
 		result, err = runIdle(ctx, c)
 	case "tenants":
 		result, err = runTenants(ctx, c)
+	case "consume":
+		result, err = runConsume(ctx, c)
 	case "enqueue":
 		result, err = runEnqueue(ctx, c)
 	default:
