@@ -38,6 +38,7 @@ func brokers() map[string]func(ctx context.Context) (*source, error) {
 		"nats":     openNATS,
 		"rabbitmq": openRabbitMQ,
 		"redis":    openRedis,
+		"webhook":  openWebhook,
 	}
 }
 

@@ -40,6 +40,10 @@ type Config struct {
 }
 
 func main() {
+	if os.Getenv(endpointFile) != "" {
+		fmt.Fprintln(os.Stderr, "proof: endpoint:", beEndpoint())
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := command(ctx)
 	stop()

@@ -2,12 +2,57 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/postrider/postrider/internal/testserver"
 )
+
+// TestMain lets the test binary be an endpoint too.
+func TestMain(m *testing.M) {
+	if os.Getenv(endpointFile) != "" {
+		fmt.Fprintln(os.Stderr, beEndpoint())
+		os.Exit(2)
+	}
+	os.Exit(m.Run())
+}
+
+// TestEndpoint: what an endpoint has answered outlives its kill, and is counted once.
+func TestEndpoint(t *testing.T) {
+	s, err := openWebhook(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	url, _, _ := strings.Cut(s.relayURL, "#")
+	for i := range 3 {
+		resp, err := http.Post(url, "text/plain", strings.NewReader(fmt.Sprintf("k:%d:x", i+1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if n, err := s.count(t.Context()); err != nil || n != i+1 || resp.StatusCode != http.StatusNoContent {
+			t.Fatalf("%d requests are counted after %d, %v, status %s", n, i+1, err, resp.Status)
+		}
+		if err := s.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Restart(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := newChecker()
+	if err := s.read(t.Context(), c.add); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.judge(map[string]int{"k": 3}); !r.OK || r.Delivered != 3 {
+		t.Errorf("%+v", r)
+	}
+}
 
 // TestCampaign is a small one: the shipped binary and a real broker, both killed
 // again and again. The matrix has one for each broker.
