@@ -28,20 +28,17 @@ func openRabbitMQ(ctx context.Context) (*source, error) {
 	}
 	return &source{
 		relayURL: s.URL, server: s, close: func() { _ = s.Close() },
-		count: func(context.Context) (n int, err error) {
-			err = r.with(func(ch *amqp.Channel) error {
-				q, err := ch.QueueDeclarePassive(topic, true, false, false, false, nil)
-				n = q.Messages
-				return err
-			})
-			return n, err
-		},
-		read: r.read,
+		count: r.count, read: r.read,
 	}, nil
 }
 
-// rabbit has a connection for each question: the node comes and goes.
-type rabbit struct{ url string }
+// rabbit has a connection for each question: the node comes and goes. A queue
+// gives what it holds once, and hands out only so much at a time: what was taken
+// is kept here.
+type rabbit struct {
+	url   string
+	taken [][]byte
+}
 
 func (r *rabbit) with(fn func(*amqp.Channel) error) error {
 	conn, err := amqp.Dial(r.url)
@@ -56,28 +53,54 @@ func (r *rabbit) with(fn func(*amqp.Channel) error) error {
 	return fn(ch)
 }
 
-// read consumes everything and acknowledges nothing: it all goes back.
-func (r *rabbit) read(ctx context.Context, each func([]byte)) error {
-	return r.with(func(ch *amqp.Channel) error {
+func (r *rabbit) count(context.Context) (n int, err error) {
+	err = r.with(func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(topic, true, false, false, false, nil)
-		if err != nil || q.Messages == 0 {
-			return err
-		}
-		deliveries, err := ch.Consume(topic, "", false, true, false, false, nil)
-		if err != nil {
-			return err
-		}
-		for left := q.Messages; left > 0; left-- {
-			select {
-			case d, ok := <-deliveries:
-				if !ok {
-					return errors.New("the channel was closed while it was read")
-				}
-				each(d.Body)
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		return nil
+		n = q.Messages
+		return err
 	})
+	return len(r.taken) + n, err
+}
+
+func (r *rabbit) read(ctx context.Context, each func([]byte)) error {
+	if err := r.with(func(ch *amqp.Channel) error { return r.take(ctx, ch) }); err != nil {
+		return err
+	}
+	for _, payload := range r.taken {
+		each(payload)
+	}
+	return nil
+}
+
+// take empties the queue.
+func (r *rabbit) take(ctx context.Context, ch *amqp.Channel) error {
+	const batch = 1000
+	q, err := ch.QueueDeclarePassive(topic, true, false, false, false, nil)
+	if err != nil || q.Messages == 0 {
+		return err
+	}
+	if err := ch.Qos(2*batch, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := ch.Consume(topic, "", false, true, false, false, nil)
+	if err != nil {
+		return err
+	}
+	for left := q.Messages; left > 0; left-- {
+		select {
+		case d, ok := <-deliveries:
+			if !ok {
+				return errors.New("the channel was closed while it was read")
+			}
+			r.taken = append(r.taken, d.Body)
+			if left%batch == 1 {
+				if err := d.Ack(true); err != nil {
+					return err
+				}
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
