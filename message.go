@@ -87,9 +87,17 @@ var ErrInvalid = errors.New("invalid message")
 type LimitError struct {
 	Field  string // "topic", "payload", "headers" ...
 	Reason string // "is 17 MiB, the limit is 16 MiB"
+	Route  string // the route whose limit it is; "" for a limit of every message
 }
 
-func (e *LimitError) Error() string { return e.Field + " " + e.Reason }
+func (e *LimitError) Error() string {
+	if e.Route != "" {
+		return e.Field + " " + e.Reason + " (route " + e.Route + ")"
+	}
+	return e.Field + " " + e.Reason
+}
+
+func limitError(field, reason string) error { return &LimitError{Field: field, Reason: reason} }
 
 // Is makes errors.Is(err, ErrInvalid) true.
 func (e *LimitError) Is(target error) bool { return target == ErrInvalid }
@@ -102,15 +110,15 @@ func (m *Message) Validate() error {
 	}
 	switch {
 	case m.ID != "" && !validUUID(m.ID):
-		return &LimitError{"id", "must be a UUID in canonical text such as 01890a5d-ac96-774b-bcce-b302099a8057"}
+		return limitError("id", "must be a UUID in canonical text such as 01890a5d-ac96-774b-bcce-b302099a8057")
 	case m.Topic == "":
-		return &LimitError{"topic", "is empty"}
+		return limitError("topic", "is empty")
 	case m.Version < 0:
-		return &LimitError{"version", "is negative"}
+		return limitError("version", "is negative")
 	case m.SchemaVersion < 0:
-		return &LimitError{"schema version", "is negative"}
+		return limitError("schema version", "is negative")
 	case len(m.Payload) > MaxPayload:
-		return &LimitError{"payload", fmt.Sprintf("is %d bytes, the limit is %d", len(m.Payload), MaxPayload)}
+		return limitError("payload", fmt.Sprintf("is %d bytes, the limit is %d", len(m.Payload), MaxPayload))
 	}
 	for _, f := range []struct {
 		name, value string
@@ -130,27 +138,27 @@ func (m *Message) Validate() error {
 
 func (m *Message) validateHeaders() error {
 	if len(m.Headers) > MaxHeaders {
-		return &LimitError{"headers", fmt.Sprintf("are %d, the limit is %d", len(m.Headers), MaxHeaders)}
+		return limitError("headers", fmt.Sprintf("are %d, the limit is %d", len(m.Headers), MaxHeaders))
 	}
 	size := 0
 	for name, value := range m.Headers {
 		size += len(name) + len(value)
 		switch {
 		case name == "":
-			return &LimitError{"headers", "have an empty name"}
+			return limitError("headers", "have an empty name")
 		case strings.HasPrefix(strings.ToLower(name), ReservedHeaderPrefix):
-			return &LimitError{fmt.Sprintf("header %q", name), "uses the reserved prefix " + ReservedHeaderPrefix}
+			return limitError(fmt.Sprintf("header %q", name), "uses the reserved prefix "+ReservedHeaderPrefix)
 		case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }):
-			return &LimitError{fmt.Sprintf("header %q", name), "has a character other than printable ASCII without space and colon"}
+			return limitError(fmt.Sprintf("header %q", name), "has a character other than printable ASCII without space and colon")
 		case strings.ContainsAny(value, "\r\n"):
-			return &LimitError{fmt.Sprintf("header %q", name), "has a line break in its value"}
+			return limitError(fmt.Sprintf("header %q", name), "has a line break in its value")
 		}
 		if err := checkText("header "+name, value, MaxHeaderBytes); err != nil {
 			return err
 		}
 	}
 	if size > MaxHeaderBytes {
-		return &LimitError{"headers", fmt.Sprintf("are %d bytes, the limit is %d", size, MaxHeaderBytes)}
+		return limitError("headers", fmt.Sprintf("are %d bytes, the limit is %d", size, MaxHeaderBytes))
 	}
 	return nil
 }
@@ -158,11 +166,11 @@ func (m *Message) validateHeaders() error {
 func checkText(field, s string, limit int) error {
 	switch {
 	case len(s) > limit:
-		return &LimitError{field, fmt.Sprintf("is %d bytes, the limit is %d", len(s), limit)}
+		return limitError(field, fmt.Sprintf("is %d bytes, the limit is %d", len(s), limit))
 	case strings.IndexByte(s, 0) >= 0:
-		return &LimitError{field, "has a zero byte"}
+		return limitError(field, "has a zero byte")
 	case !utf8.ValidString(s):
-		return &LimitError{field, "is not valid UTF-8"}
+		return limitError(field, "is not valid UTF-8")
 	}
 	return nil
 }

@@ -44,14 +44,14 @@ func Check(sink broker.Sink, msgs []postrider.Message) ([]Checked, error) {
 		if m.ID == "" {
 			m.ID = sampleID
 		}
-		all = append(all, check(p, &info, &m))
+		all = append(all, check(p, info, &m))
 	}
 	return all, nil
 }
 
 const sampleID = "00000000-0000-7000-8000-000000000000"
 
-func check(p broker.Previewer, info *broker.Info, m *postrider.Message) Checked {
+func check(p broker.Previewer, info broker.Info, m *postrider.Message) Checked {
 	c := Checked{Message: m.ID, Topic: m.Topic, Type: m.Type}
 	err := m.Validate()
 	if err == nil {
@@ -63,7 +63,13 @@ func check(p broker.Previewer, info *broker.Info, m *postrider.Message) Checked 
 			c.Format = v.Route.Format.String()
 		}
 		if err == nil {
-			err = limits(&v, info)
+			if v.Limit > 0 { // Preview has looked, and knows what is counted
+				info.MaxMessageBytes = 0
+			}
+			w := envelope.Wire{Headers: v.Headers, Payload: v.Payload}
+			if err = info.Fit(v.Destination, v.Key, &w, v.Bytes); err != nil {
+				err = broker.Rejected(err, "LIMIT", v.Destination)
+			}
 		}
 	}
 	if err != nil {
@@ -79,33 +85,6 @@ func texts(headers []envelope.Header) map[string]string {
 		all[h.Name] = string(h.Value)
 	}
 	return all
-}
-
-// limits looks at what the broker declares and Preview may not have.
-func limits(v *broker.Preview, info *broker.Info) error {
-	if info.TopicProblem != nil {
-		if err := info.TopicProblem(v.Destination); err != nil {
-			return broker.Rejected(err, "", v.Destination)
-		}
-	}
-	size := 0
-	for _, h := range v.Headers {
-		size += len(h.Name) + len(h.Value)
-	}
-	for _, l := range []struct {
-		what    string
-		n, most int
-	}{
-		{"the destination has %d bytes", len(v.Destination), info.MaxTopicBytes},
-		{"the key has %d bytes", len(v.Key), info.MaxKeyBytes},
-		{"there are %d headers", len(v.Headers), info.MaxHeaders},
-		{"the headers have %d bytes", size, info.MaxHeaderBytes},
-	} {
-		if l.most > 0 && l.n > l.most {
-			return broker.Rejected(fmt.Errorf(l.what+", the limit of %s is %d", l.n, info.Name, l.most), "LIMIT", v.Destination)
-		}
-	}
-	return nil
 }
 
 // Names lists the headers of c by name.

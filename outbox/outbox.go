@@ -36,6 +36,16 @@ type Options struct {
 	// Sealer encrypts every message before it is checked and written; nil: none.
 	// A [github.com/postrider/postrider/seal.Box] is one.
 	Sealer Sealer
+	// Door refuses what could be written and not be sent; nil: nothing. It sees
+	// messages as they are written, sealed. A
+	// [github.com/postrider/postrider/route.Door] is one.
+	Door Door
+}
+
+// Door checks a message before it is written. It must not change or keep it and
+// is called from many goroutines. Its error is best a *[postrider.LimitError].
+type Door interface {
+	Check(m *postrider.Message) error
 }
 
 // Sealer makes a message unreadable for all but its consumers. It is called with
@@ -58,6 +68,7 @@ type Outbox struct {
 	writer writer
 	limits Limits
 	sealer Sealer
+	door   Door
 	ids    uuidv7.Generator
 }
 
@@ -67,7 +78,7 @@ func New(d Dialect, opts *Options) *Outbox {
 	if opts != nil {
 		o = *opts
 	}
-	return &Outbox{writer: newWriter(d, o), limits: o.Limits, sealer: o.Sealer}
+	return &Outbox{writer: newWriter(d, o), limits: o.Limits, sealer: o.Sealer, door: o.Door}
 }
 
 // Enqueue writes msgs into the outbox, in this order, inside tx. It does not
@@ -107,6 +118,13 @@ func (o *Outbox) EnqueueIDs(ctx context.Context, tx Tx, msgs ...postrider.Messag
 			return nil, err
 		}
 		msgs = sealed
+	}
+	if o.door != nil {
+		for i := range msgs {
+			if err := o.door.Check(&msgs[i]); err != nil {
+				return nil, &MessageError{Index: i, Topic: msgs[i].Topic, Err: err}
+			}
+		}
 	}
 	if err := o.writer.write(ctx, tx, ids, msgs); err != nil {
 		return nil, fmt.Errorf("outbox: enqueue %s: %w", describe(msgs), err)

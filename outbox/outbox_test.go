@@ -250,3 +250,27 @@ func TestSealerComesBeforeTheTableAndItsLimits(t *testing.T) {
 		}
 	}
 }
+
+type door struct{ saw []string }
+
+func (d *door) Check(m *postrider.Message) error {
+	d.saw = append(d.saw, string(m.Payload))
+	if m.Topic == "shut" {
+		return &postrider.LimitError{Field: "topic", Reason: "has no route"}
+	}
+	return nil
+}
+
+// The door sees what is written, sealed, and before anything is.
+func TestDoorComesBehindTheSealerAndBeforeTheTable(t *testing.T) {
+	d, tx := &door{}, &recorder{}
+	ob := outbox.New(outbox.SQLite, &outbox.Options{Sealer: &sealer{}, Door: d})
+	good := postrider.Message{Topic: "t", Payload: []byte("abc")}
+	var me *outbox.MessageError
+	if err := ob.Enqueue(t.Context(), tx, good, postrider.Message{Topic: "shut"}); !errors.As(err, &me) || me.Index != 1 || !errors.Is(err, postrider.ErrInvalid) || len(tx.queries) != 0 {
+		t.Errorf("%v, executed %q", err, tx.queries)
+	}
+	if err := ob.Enqueue(t.Context(), tx, good); err != nil || d.saw[len(d.saw)-1] != "cba!" {
+		t.Errorf("%v, the door saw %q", err, d.saw)
+	}
+}
