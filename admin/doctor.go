@@ -104,8 +104,30 @@ func (d destinations) Examine(ctx context.Context, req store.ExamineRequest) ([]
 			Data: map[string]any{"topic": topics[i]},
 		})
 	}
+	found = append(found, d.advice(limited, topics)...)
 	if len(found) == 0 {
 		found = append(found, store.Finding{Check: check, What: fmt.Sprintf("%s answers, and has the %d topics of the newest messages", name, len(topics))})
 	}
 	return found, nil
+}
+
+// advice is what weakens the broker, where it can be asked. What cannot be read
+// is no finding: the destinations answer.
+func (d destinations) advice(ctx context.Context, topics []string) (found []store.Finding) {
+	adviser, ok := d.sink.(broker.Adviser)
+	if !ok {
+		return nil
+	}
+	all, err := adviser.Advise(ctx, topics)
+	if err != nil && len(all) == 0 {
+		return nil
+	}
+	for _, a := range all {
+		f := store.Finding{Check: "broker", Severity: store.Warning, What: a.What, Why: a.Why, Fix: a.Fix}
+		if a.Topic != "" {
+			f.Data = map[string]any{"topic": a.Topic}
+		}
+		found = append(found, f)
+	}
+	return found
 }

@@ -2,6 +2,7 @@ package kafkabroker_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/internal/testserver"
 )
 
 // fake starts an in-process cluster with one topic, "orders".
@@ -349,4 +351,15 @@ func TestOpenURL(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.Close()
+}
+
+// TestAdvice: what a real broker says of its topic.
+func TestAdvice(t *testing.T) {
+	addr := testserver.SharedKafka(t).Addr
+	topic := "advice" + rand.Text()
+	create(t, addr, topic, 1)
+	advice, err := sinkOn(t, []string{addr}, 0).Advise(t.Context(), []string{topic, "nowhere", "no name"})
+	if err != nil || len(advice) != 1 || advice[0].Topic != topic || !strings.Contains(advice[0].What, "one replica") {
+		t.Errorf("%+v, %v", advice, err)
+	}
 }

@@ -85,7 +85,7 @@ func (t *topic) refresh(ctx context.Context) (*view, error) {
 func (t *topic) look() (*view, error) {
 	ctx, cancel := context.WithTimeout(t.sink.client.Context(), t.sink.timeout)
 	defer cancel()
-	rt, err := t.describe(ctx)
+	rt, err := t.sink.describe(ctx, t.name)
 	if err != nil {
 		return nil, err
 	}
@@ -118,12 +118,12 @@ func (t *topic) look() (*view, error) {
 	return v, nil
 }
 
-func (t *topic) describe(ctx context.Context) (*kmsg.MetadataResponseTopic, error) {
+func (s *Sink) describe(ctx context.Context, name string) (*kmsg.MetadataResponseTopic, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	mt := kmsg.NewMetadataRequestTopic()
-	mt.Topic = kmsg.StringPtr(t.name)
+	mt.Topic = kmsg.StringPtr(name)
 	req.Topics = append(req.Topics, mt)
-	resp, err := req.RequestWith(ctx, t.sink.client)
+	resp, err := req.RequestWith(ctx, s.client)
 	if err != nil {
 		return nil, fmt.Errorf("asking for the topic: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -17,11 +18,46 @@ const (
 	codeHeadersTooLarge = 10097
 )
 
+// codeNotStored is what a stream answers that is full and discards what is new,
+// and that has other trouble: only the text tells them apart.
+const codeNotStored = 10077
+
+// full are the texts of nats-server for a stream that takes no more for now.
+func full(err *jetstream.APIError) bool {
+	return err.ErrorCode == codeNotStored && (strings.Contains(err.Description, "maximum messages exceeded") ||
+		strings.Contains(err.Description, "maximum messages per subject exceeded") || strings.Contains(err.Description, "maximum bytes exceeded"))
+}
+
+// remedy adds to an error of the connection what a person can do about it.
+func remedy(err error) error {
+	switch {
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
+		errors.Is(err, nats.ErrAccountAuthExpired):
+		return fmt.Errorf("%w; check user, password, token, creds or nkey of the broker's URL; files are read again for each new connection", err)
+	case errors.Is(err, nats.ErrTLS):
+		return fmt.Errorf("%w; check tls-ca, tls-cert, tls-key and tls-server-name of the broker's URL", err)
+	case errors.Is(err, nats.ErrSecureConnRequired), errors.Is(err, nats.ErrSecureConnWanted):
+		return fmt.Errorf("%w; check tls of the broker's URL", err)
+	}
+	return err
+}
+
+// denied returns what the server said since before about a subject that we may
+// not publish to. It says that of the connection, and answers nothing to the message.
+func denied(nc *nats.Conn, before error, subject string) error {
+	last := nc.LastError()
+	if last == nil || last == before || !errors.Is(last, nats.ErrPermissionViolation) || //nolint:errorlint // the same value: it was there before
+		!strings.Contains(last.Error(), `ublish to "`+subject+`"`) {
+		return nil
+	}
+	return broker.Outage(fmt.Errorf("%w; allow this user to publish to it", last), "PERMISSION", subject)
+}
+
 // notConnected says why there is no connection, where the client knows. What it
 // says of a message then is beside the point ("headers not supported").
 func notConnected(nc *nats.Conn) error {
 	if last := nc.LastError(); last != nil {
-		return fmt.Errorf("not connected: %w", last)
+		return fmt.Errorf("not connected: %w", remedy(last))
 	}
 	return errors.New("not connected: no server answers at the URL's addresses")
 }
@@ -47,13 +83,13 @@ func refused(err error, subject string) error {
 	var api *jetstream.APIError
 	switch {
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
-		return broker.Outage(fmt.Errorf("no stream takes the subject: %w", err), "NO_STREAM", subject)
+		return broker.Outage(fmt.Errorf("%w: %w; make one: nats stream add --subjects %q", errNoStream, err, subject), "NO_STREAM", subject)
 	case errors.As(err, &api):
 		code := strconv.Itoa(int(api.ErrorCode))
 		if api.ErrorCode == codeMessageTooLarge || api.ErrorCode == codeHeadersTooLarge {
 			return broker.Rejected(err, code, subject)
 		}
-		if api.Code == 429 {
+		if api.Code == 429 || full(api) {
 			return broker.Throttled(err, code, subject, 0)
 		}
 		return broker.Outage(err, code, subject)

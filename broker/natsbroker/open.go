@@ -20,6 +20,7 @@ func ClientOptions() []nats.Option {
 		nats.ReconnectBufSize(-1),
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // else the client prints to stderr; calls answer with the same
 		nats.FlusherTimeout(2 * time.Second),
 		nats.RetryOnFailedConnect(true),
 		nats.ReconnectWait(250 * time.Millisecond),

@@ -4,33 +4,124 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/postrider/postrider/broker"
 )
 
 var (
-	_ broker.Prober = (*Sink)(nil)
+	_ broker.Prober  = (*Sink)(nil)
+	_ broker.Adviser = (*Sink)(nil)
 
-	errNoStream = errors.New("no stream listens to the subject")
+	errNoStream = errors.New("no stream takes the subject")
 )
 
-// Probe implements broker.Prober.
+// probeTimeout bounds a look at the server, and at all streams.
+const probeTimeout = time.Minute
+
+// Probe implements broker.Prober. A stream that cannot acknowledge counts as none.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout) // the client refuses a context without an end
+	defer cancel()
 	if err := s.nc.FlushWithContext(ctx); err != nil {
-		return nil, fmt.Errorf("reach nats: %w", err)
+		if last := s.nc.LastError(); last != nil {
+			err = last
+		}
+		return nil, fmt.Errorf("reach nats: %w", remedy(err))
 	}
 	missing := make([]error, len(topics))
 	for i, topic := range topics {
 		subject := Subject(s.prefix, topic)
-		_, err := s.js.StreamNameBySubject(ctx, subject)
-		switch {
-		case errors.Is(err, jetstream.ErrStreamNotFound):
-			missing[i] = fmt.Errorf("%q: %w", subject, errNoStream)
-		case err != nil:
+		if _, err := s.stream(ctx, subject); err != nil {
 			missing[i] = fmt.Errorf("%q: %w", subject, err)
 		}
 	}
 	return missing, nil
+}
+
+// stream is the one that takes the subject.
+func (s *Sink) stream(ctx context.Context, subject string) (*jetstream.StreamConfig, error) {
+	name, err := s.js.StreamNameBySubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, fmt.Errorf("%w; make one: nats stream add --subjects %q", errNoStream, subject)
+	} else if err != nil {
+		return nil, s.api(err)
+	}
+	stream, err := s.js.Stream(ctx, name)
+	if err != nil {
+		return nil, s.api(err)
+	}
+	c := &stream.CachedInfo().Config
+	switch {
+	case c.NoAck:
+		return nil, fmt.Errorf("stream %s does not acknowledge: nats stream edit %s --ack", name, name)
+	case c.Sealed:
+		return nil, fmt.Errorf("stream %s is sealed and takes nothing more", name)
+	}
+	return c, nil
+}
+
+// api adds that we may not ask, where the server has said so: it says that of the
+// connection, and does not answer the question.
+func (s *Sink) api(err error) error {
+	if last := s.nc.LastError(); errors.Is(last, nats.ErrPermissionViolation) && strings.Contains(last.Error(), "$JS.API.") {
+		return fmt.Errorf("%w; allow this user to publish to $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.>", last)
+	}
+	return err
+}
+
+// Advise implements broker.Adviser.
+func (s *Sink) Advise(ctx context.Context, topics []string) ([]broker.Advice, error) {
+	var all []broker.Advice
+	seen := make(map[string]bool)
+	for _, topic := range topics {
+		c, err := s.stream(ctx, Subject(s.prefix, topic))
+		if err != nil {
+			if ctx.Err() != nil {
+				return all, ctx.Err()
+			}
+			continue // Probe has said it
+		}
+		if seen[c.Name] {
+			continue
+		}
+		seen[c.Name] = true
+		for _, a := range s.weak(c) {
+			a.Topic = topic
+			all = append(all, a)
+		}
+	}
+	return all, nil
+}
+
+// weak is what a stream's settings do not keep.
+func (s *Sink) weak(c *jetstream.StreamConfig) (found []broker.Advice) {
+	note := func(what, why, fix string) {
+		found = append(found, broker.Advice{What: "stream " + c.Name + " " + what, Why: why, Fix: fix})
+	}
+	limited := c.MaxMsgs > 0 || c.MaxBytes > 0 || c.MaxMsgsPerSubject > 0
+	if c.Discard == jetstream.DiscardOld && limited && c.Retention == jetstream.LimitsPolicy {
+		note("deletes its oldest messages when it is full", "they may be ones that nobody has read",
+			"nats stream edit "+c.Name+" --discard=new: the relay then waits until there is room")
+	}
+	if c.Storage == jetstream.MemoryStorage {
+		note("is kept in memory", "what was acknowledged is gone after a restart of its servers", "make it anew with --storage=file")
+	}
+	if c.Replicas <= 1 {
+		note("has one replica", "JetStream acknowledges before it syncs to disk: a crash of the machine loses what was acknowledged",
+			"three replicas, or sync_interval: always in the server's configuration")
+	}
+	if c.Duplicates > 0 && c.Duplicates < time.Minute && !s.noDedup {
+		note(fmt.Sprintf("drops repeated messages for %v only", c.Duplicates), "a relay that takes over after its lease sends again what is in flight",
+			"nats stream edit "+c.Name+" --dupe-window=2m")
+	}
+	if limit := int64(c.MaxMsgSize); limit > 0 && limit < s.nc.MaxPayload() {
+		note(fmt.Sprintf("takes messages of %d bytes at the most, headers included", limit), "larger ones are rejected",
+			"nats stream edit "+c.Name+" --max-msg-size, if they are to be larger")
+	}
+	return found
 }

@@ -108,15 +108,21 @@ type sent struct {
 	ack jetstream.PubAckFuture
 }
 
+// lookEvery is how often a call that waits looks whether the server has said that
+// it will not answer.
+const lookEvery = 100 * time.Millisecond
+
 // delivery is one Deliver call.
 type delivery struct {
-	s     *Sink
-	msgs  []postrider.Message
-	errs  []error
-	next  []int32 // the key's following message, 0 if there is none
-	ready []int   // may be sent: everything before them in their keys is acknowledged
-	wire  []sent
-	out   envelope.Wire
+	before error // the connection's last error when the call began
+	look   *time.Ticker
+	s      *Sink
+	msgs   []postrider.Message
+	errs   []error
+	next   []int32 // the key's following message, 0 if there is none
+	ready  []int   // may be sent: everything before them in their keys is acknowledged
+	wire   []sent
+	out    envelope.Wire
 }
 
 // Deliver implements broker.Sink.
@@ -132,6 +138,8 @@ func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
 		}
 		last[key] = i
 	}
+	d.before, d.look = s.nc.LastError(), time.NewTicker(lookEvery)
+	defer d.look.Stop()
 	for len(d.ready) > 0 || len(d.wire) > 0 {
 		if ctx.Err() != nil {
 			d.abandon(ctx)
@@ -266,6 +274,12 @@ func (d *delivery) await(ctx context.Context) {
 	}
 	w := d.wire[0]
 	select {
+	case <-d.look.C:
+		err := denied(d.s.nc, d.before, w.ack.Msg().Subject)
+		if err == nil {
+			return
+		}
+		d.fail(w.i, err)
 	case <-w.ack.Ok():
 		if n := d.next[w.i]; n > 0 {
 			d.ready = append(d.ready, int(n))

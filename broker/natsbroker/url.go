@@ -80,11 +80,18 @@ func ParseURL(raw string) (*Target, error) {
 // tlsOptions make the client read the files at each handshake.
 func tlsOptions(t *brokerurl.TLS) []nats.Option {
 	opts := []nats.Option{nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName})}
-	if t.CA != "" {
-		opts = append(opts, nats.ClientTLSConfig(nil, t.Roots))
-	}
+	var (
+		pair  nats.TLSCertHandler
+		roots nats.RootCAsHandler
+	)
 	if t.Cert != "" {
-		opts = append(opts, nats.ClientTLSConfig(t.Pair, nil))
+		pair = t.Pair
+	}
+	if t.CA != "" {
+		roots = t.Roots
+	}
+	if pair != nil || roots != nil {
+		opts = append(opts, nats.ClientTLSConfig(pair, roots)) // once: it sets both
 	}
 	return opts
 }
