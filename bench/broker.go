@@ -68,7 +68,10 @@ func startBroker(ctx context.Context, name string) (*benchBroker, error) {
 			},
 		}, nil
 	}
-	return nil, fmt.Errorf("unknown broker %q: kafka, nats or null", name)
+	if name == "redis" {
+		return startRedis(ctx)
+	}
+	return nil, fmt.Errorf("unknown broker %q: kafka, nats, redis or null", name)
 }
 
 // gate is the independent count: a run that fails it has no numbers.
@@ -140,6 +143,8 @@ func openSink(name, url string) (broker.Sink, func(), error) {
 		return kafkaSink(url)
 	case "nats":
 		return natsSink(url)
+	case "redis":
+		return redisSink(url)
 	}
 	return nil, nil, fmt.Errorf("unknown broker %q", name)
 }

@@ -66,7 +66,7 @@ func disturbances() map[string]disturbance {
 
 func runDisturbed(ctx context.Context, c config, name string, dis disturbance) (*disturbedResult, error) {
 	if dis.follows && c.broker == "null" {
-		return nil, fmt.Errorf("%s needs a broker to read from: kafka or nats", name)
+		return nil, fmt.Errorf("%s needs a broker to read from: kafka, nats or redis", name)
 	}
 	s, err := startServers(ctx, c)
 	if err != nil {

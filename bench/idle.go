@@ -36,7 +36,7 @@ type idleResult struct {
 // runIdle builds the binary as it is shipped and lets it wait for messages.
 func runIdle(ctx context.Context, c config) (res *idleResult, err error) {
 	if c.broker == "null" {
-		return nil, errors.New("idle needs a broker that the binary can be given: kafka or nats")
+		return nil, errors.New("idle needs a broker that the binary can be given: kafka, nats or redis")
 	}
 	s, err := startServers(ctx, c)
 	if err != nil {

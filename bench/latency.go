@@ -46,7 +46,7 @@ const warmUp = 5
 // own intended time whether or not the one before has returned.
 func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 	if c.broker == "null" {
-		return nil, fmt.Errorf("latency needs a broker to read from: kafka or nats")
+		return nil, fmt.Errorf("latency needs a broker to read from: kafka, nats or redis")
 	}
 	s, err := startServers(ctx, c)
 	if err != nil {

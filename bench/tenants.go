@@ -51,7 +51,7 @@ type tenants struct {
 func runTenants(ctx context.Context, c config) (res *tenantsResult, err error) {
 	switch {
 	case c.broker == "null":
-		return nil, errors.New("tenants needs a broker to read from: kafka or nats")
+		return nil, errors.New("tenants needs a broker to read from: kafka, nats or redis")
 	case c.tenants < 2 || c.tenants > 100:
 		return nil, errors.New("tenants must be 2 to 100")
 	}
