@@ -78,8 +78,8 @@ func startBinary(ctx context.Context, dir string, b *benchBroker, more ...string
 
 // target is the broker's URL for the binary.
 func (b *benchBroker) target() string {
-	if b.name == "kafka" {
-		return "kafka://" + b.url
+	if b.name == "kafka" || b.name == "redis" {
+		return b.name + "://" + b.url
 	}
 	return b.url
 }

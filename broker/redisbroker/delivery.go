@@ -171,8 +171,11 @@ func (d *delivery) send(ctx context.Context) error {
 		all = append(all, wait)
 	}
 	sent, err := d.l.exec(ctx, all...)
-	if err == nil && exec != nil && isReply(all[0].Err()) { // MULTI or the greeting was refused
+	if err == nil && exec != nil && isReply(all[0].Err()) { // MULTI was refused, and all behind it
 		sent, err = false, all[0].Err()
+	}
+	if err == nil && exec != nil && exec.Err() == nil && len(exec.Val()) != len(adds) {
+		err = errNoAnswer
 	}
 	if err != nil {
 		return d.drop(lost(ctx, sent, err))
@@ -216,8 +219,10 @@ func (d *delivery) settle(n int, v any, err error) {
 	switch {
 	case err != nil && err != redis.Nil: //nolint:errorlint // the client gives it as it is
 		d.fail(i, refused(err, d.tx.streams[n]))
-	case v == nil || err != nil:
+	case v == nil && d.s.opts.NoCreate:
 		d.fail(i, broker.Outage(errNoStream, "NO_STREAM", d.tx.streams[n]))
+	case v == nil:
+		d.fail(i, broker.Unknown(errNoAnswer, "", d.tx.streams[n]))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 var (
 	errNoStream = errors.New("the stream is not there, and create=off")
 	errTooLarge = errors.New("the message is too large")
+	errNoAnswer = errors.New("the server has answered, but not what was asked")
 	errShort    = errors.New("not enough copies were confirmed in time")
 )
 

@@ -16,15 +16,21 @@ import (
 )
 
 // link is one connection at a time, used by one caller at a time. The client
-// beneath neither retries nor pools: a retry out of sight could repeat what was
-// accepted. A context that ends closes the connection, so that nothing waits for
-// an answer, and nothing is sent, after the caller has gone.
+// beneath neither retries nor pools nor, as far as that can be helped, dials: a
+// retry out of sight could repeat what was accepted, and after a failed dial its
+// pool tries for itself for a while and logs. A context that ends closes the
+// connection, so that nothing waits for an answer, and nothing is sent, after the
+// caller has gone.
 type link struct {
-	client  *redis.Client
+	opts    redis.Options
+	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
 	timeout time.Duration
 
-	mu   sync.Mutex
-	conn net.Conn
+	mu     sync.Mutex
+	client *redis.Client
+	conn   net.Conn // in use, or dialled for the next use
+	fresh  net.Conn // the same, when the client has not got it yet
+	closed bool
 
 	wrote     atomic.Bool // something went out since exec began
 	abilities atomic.Int32
@@ -42,7 +48,7 @@ func newLink(opts *redis.Options, timeout time.Duration) *link {
 	o.PoolSize, o.MinIdleConns, o.MaxActiveConns = 1, 0, 0
 	o.PipelinePoolSize = -1
 	o.PoolTimeout = timeout
-	o.ReadTimeout, o.WriteTimeout = timeout, timeout
+	o.ReadTimeout, o.WriteTimeout, o.DialTimeout = timeout, timeout, timeout
 	o.ContextTimeoutEnabled = true
 	o.Protocol = 2 // no pushes, and one reply per command on every server
 	o.DisableIdentity = true
@@ -51,17 +57,13 @@ func newLink(opts *redis.Options, timeout time.Duration) *link {
 	if o.ClientName == "" {
 		o.ClientName = "postrider"
 	}
-	dial := o.Dialer
-	if dial == nil {
-		dial = redis.NewDialer(&o)
+	if o.Network == "" {
+		o.Network = "tcp"
 	}
-	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, &dialError{err}
-		}
-		return l.track(conn), nil
+	if l.dial = o.Dialer; l.dial == nil {
+		l.dial = redis.NewDialer(&o)
 	}
+	o.Dialer = func(ctx context.Context, _, _ string) (net.Conn, error) { return l.take(ctx) }
 	before := o.OnConnect
 	o.OnConnect = func(ctx context.Context, c *redis.Conn) error {
 		l.look(ctx, c)
@@ -70,8 +72,58 @@ func newLink(opts *redis.Options, timeout time.Duration) *link {
 		}
 		return nil
 	}
-	l.client = redis.NewClient(&o)
+	l.opts = o
+	l.client = redis.NewClient(&l.opts)
 	return l
+}
+
+// connect dials unless there is a connection.
+func (l *link) connect(ctx context.Context) error {
+	l.mu.Lock()
+	there, closed := l.conn != nil, l.closed
+	l.mu.Unlock()
+	if closed {
+		return redis.ErrClosed
+	}
+	if there {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	conn, err := l.dial(ctx, l.opts.Network, l.opts.Addr)
+	if err != nil {
+		return &dialError{err}
+	}
+	return l.track(conn)
+}
+
+// take gives the client the connection that connect has made. That there is none
+// means that the client has found the one before dead.
+func (l *link) take(ctx context.Context) (net.Conn, error) {
+	for range 2 {
+		l.mu.Lock()
+		conn := l.fresh
+		l.fresh = nil
+		l.mu.Unlock()
+		if conn != nil {
+			return conn, nil
+		}
+		if err := l.connect(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return nil, &dialError{net.ErrClosed}
+}
+
+// renew leaves a client behind whose pool is in doubt.
+func (l *link) renew() {
+	l.mu.Lock()
+	old := l.client
+	if !l.closed {
+		l.client = redis.NewClient(&l.opts)
+	}
+	l.mu.Unlock()
+	_ = old.Close() // its connections are dead
 }
 
 // dialError marks an error before any byte was sent.
@@ -146,19 +198,36 @@ func (l *link) exec(ctx context.Context, cmds ...redis.Cmder) (sent bool, err er
 	l.wrote.Store(false)
 	stop := context.AfterFunc(ctx, l.cut)
 	defer stop()
+	if err := l.connect(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return false, err
+	}
+	l.mu.Lock()
 	pipe := l.client.Pipeline()
+	l.mu.Unlock()
 	if err := pipe.BatchProcess(ctx, cmds...); err != nil {
 		return false, err
 	}
 	_, err = pipe.Exec(ctx)
-	if err == nil || isReply(err) {
+	if err == nil {
 		return true, nil
+	}
+	if isReply(err) {
+		for _, c := range cmds {
+			if c.Err() != nil {
+				return true, nil // each command has its own answer
+			}
+		}
+		return false, err // to the greeting: no command was sent
 	}
 	if ctx.Err() != nil { // "use of closed network connection" says less
 		err = ctx.Err()
 	}
 	var early *dialError
 	if errors.As(err, &early) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrClosed) {
+		l.renew()
 		return false, err
 	}
 	return l.wrote.Load(), err
@@ -173,37 +242,63 @@ func isReply(err error) bool {
 // cut closes the connection; the next use makes a new one.
 func (l *link) cut() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.conn != nil {
-		_ = l.conn.Close() // whoever uses it sees the error
+	conn := l.conn
+	l.conn, l.fresh = nil, nil
+	l.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close() // whoever uses it sees the error
 	}
 }
 
-func (l *link) close() { _ = l.client.Close() } // there is nothing to flush
+func (l *link) close() {
+	l.mu.Lock()
+	l.closed = true
+	client := l.client
+	l.mu.Unlock()
+	_ = client.Close() // there is nothing to flush
+	l.cut()
+}
 
-func (l *link) track(conn net.Conn) net.Conn {
+// track makes conn the link's.
+func (l *link) track(conn net.Conn) error {
+	w := &watched{Conn: conn, l: l}
+	var c net.Conn = w
+	if raw, ok := conn.(syscall.Conn); ok {
+		c = &watchedRaw{w, raw}
+	}
+	w.self = c
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.conn = conn
-	w := &watched{Conn: conn, wrote: &l.wrote}
-	if raw, ok := conn.(syscall.Conn); ok {
-		return &watchedRaw{w, raw}
+	if l.closed {
+		_ = conn.Close()
+		return redis.ErrClosed
 	}
-	return w
+	l.conn, l.fresh = c, c
+	return nil
 }
 
-// watched notes that something was written.
+// watched notes that something was written, and that it was closed.
 type watched struct {
 	net.Conn
-	wrote *atomic.Bool
+	l    *link
+	self net.Conn
 }
 
 func (w *watched) Write(b []byte) (int, error) {
 	n, err := w.Conn.Write(b)
 	if n > 0 {
-		w.wrote.Store(true)
+		w.l.wrote.Store(true)
 	}
 	return n, err
+}
+
+func (w *watched) Close() error {
+	w.l.mu.Lock()
+	if w.l.conn == w.self {
+		w.l.conn, w.l.fresh = nil, nil
+	}
+	w.l.mu.Unlock()
+	return w.Conn.Close()
 }
 
 // watchedRaw lets the client look whether the server has hung up before it

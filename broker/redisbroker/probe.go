@@ -84,6 +84,9 @@ func (s *Sink) judge(ctx context.Context, is map[string]string, fsync string) er
 	if policy := is["maxmemory_policy"]; is["maxmemory"] != "0" && strings.HasPrefix(policy, "allkeys-") {
 		return fmt.Errorf("%w: set maxmemory-policy noeviction (it is %s)", errEvicts, policy)
 	}
+	if s.opts.Synced && (is["aof_enabled"] != "1" || fsync == "no") {
+		return fmt.Errorf("%w: synced=true needs appendonly yes and appendfsync always or everysec", errNotDurable)
+	}
 	var lack string
 	switch aof := is["aof_enabled"] == "1"; {
 	case !aof:

@@ -195,31 +195,31 @@ func (s *Source) round(until time.Time) error {
 	return s.fetch(ready, room, until)
 }
 
-// group makes the consumer group where it is not there, from the beginning.
+// group makes the consumer group where it is not there, from the beginning. One
+// that was there before has vanished: that is said once.
 func (s *Source) group(st *stream) error {
-	create := redis.NewStatusCmd(s.life, "xgroup", "create", st.name, s.opts.Group, "0", "mkstream")
+	create := redis.NewCmd(s.life, "eval", groupScript, 1, st.name, s.opts.Group)
 	_, err := s.read.exec(s.life, create)
-	if err == nil && create.Err() != nil && !strings.HasPrefix(create.Err().Error(), "BUSYGROUP") {
-		err = refused(create.Err(), st.name)
-	}
 	if err != nil {
 		return err
 	}
+	if create.Err() != nil {
+		return refused(create.Err(), st.name)
+	}
+	made := create.Val() == int64(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.grouped = true
-	return nil
+	vanished := made && st.known
+	st.grouped, st.known = true, true
+	if !vanished {
+		return nil
+	}
+	s.opts.Log.WarnContext(s.life, "redis: a stream or its group has vanished (DEL, FLUSHALL, XGROUP DESTROY) and is made again from the beginning",
+		slog.String("stream", st.name), slog.String("group", s.opts.Group))
+	return fmt.Errorf("stream %s: %w", st.name, errVanished)
 }
 
-// vanished says that a group that was there is gone.
-func (s *Source) vanished(st *stream, err error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st.grouped, st.last = false, ""
-	s.opts.Log.WarnContext(s.life, "redis: a stream or its group has vanished (DEL, FLUSHALL, XGROUP DESTROY); it is made again from the beginning",
-		slog.String("stream", st.name), slog.String("group", s.opts.Group))
-	return fmt.Errorf("the stream %s or the group has vanished and is made again from the beginning; what was unread is lost if the stream was deleted: %w", st.name, err)
-}
+var errVanished = errors.New("the stream or its group has vanished and is made again from the beginning; if the stream was deleted, what was unread is lost")
 
 // fetch reads new entries of the streams, and waits for some if there are none.
 func (s *Source) fetch(ready []*stream, room int, until time.Time) error {
@@ -250,12 +250,10 @@ func (s *Source) fetch(ready []*stream, room int, until time.Time) error {
 		case string:
 			st.last = v
 		case error:
-			err = v
-			if strings.HasPrefix(v.Error(), "NOGROUP") {
-				s.mu.Unlock()
-				err = s.vanished(st, v)
-				s.mu.Lock()
+			if !strings.HasPrefix(v.Error(), "NOGROUP") {
+				err = v
 			}
+			some, st.grouped, st.last = true, false, ""
 		case int64: // the lease is another's
 			some = true
 			s.lose(st)
@@ -296,7 +294,10 @@ func (s *Source) reclaim(st *stream, room int) error {
 	_, err := s.read.exec(s.life, claim)
 	if err := failure(err, claim); err != nil {
 		if isReply(err) && strings.HasPrefix(err.Error(), "NOGROUP") {
-			return s.vanished(st, err)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			st.grouped = false
+			return nil
 		}
 		return err
 	}

@@ -30,6 +30,13 @@ redis.call('zremrangebyscore', KEYS[1], '-inf', '(' .. now)
 redis.call('pexpire', KEYS[1], ARGV[2] * 10)
 return redis.call('zcard', KEYS[1])`
 
+// Group: KEYS stream; ARGV group. 1: it is made, from the beginning; 0: it was there.
+const groupScript = `#!lua flags=allow-oom
+local made = redis.pcall('xgroup', 'create', KEYS[1], ARGV[1], '0', 'mkstream')
+if not made.err then return 1 end
+if string.find(made.err, 'BUSYGROUP', 1, true) then return 0 end
+return made`
+
 // Fetch: KEYS stream and lease, again and again; ARGV owner, group, consumer,
 // count. Per stream: 0 when the lease is another's, the entries, or, when there
 // are none, the stream's last id. A read that arrives after the lease has gone

@@ -224,6 +224,7 @@ type stream struct {
 	leaving bool      // others shall have it, as soon as nothing is out
 
 	grouped bool   // the group is there
+	known   bool   // it was there before
 	claim   string // where claiming what is pending goes on; "": all is here
 	last    string // nothing new up to this id
 

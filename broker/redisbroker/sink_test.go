@@ -1,0 +1,344 @@
+package redisbroker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/redisbroker"
+	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// numbered are messages of one key, with the versions from to to.
+func numbered(topic, key string, from, to int) (msgs []postrider.Message) {
+	for v := from; v <= to; v++ {
+		msgs = append(msgs, postrider.Message{
+			ID: fmt.Sprintf("01890a5d-ac96-774b-8cce-%012x", v), Topic: topic, Key: key, Type: "t",
+			Version: int64(v), Payload: []byte(fmt.Sprint(key, " ", v)),
+		})
+	}
+	return msgs
+}
+
+// class checks the class and the code of an answer.
+func class(t *testing.T, err error, want broker.Class, code string) {
+	t.Helper()
+	e := broker.Classify(err)
+	if e == nil || e.Class != want || e.Code != code {
+		t.Errorf("the answer is %v, want %v %s", err, want, code)
+	}
+}
+
+func held(t *testing.T, addr, stream string) []postrider.Message {
+	t.Helper()
+	msgs, err := log(addr, stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return msgs
+}
+
+// TestOutOfMemory: at maxmemory the sink is throttled; consumers go on, a new one
+// too, since they are who makes room.
+func TestOutOfMemory(t *testing.T) {
+	t.Parallel()
+	for _, version := range testserver.RedisVersions() {
+		r := testserver.StartRedis(t, version)
+		sink := open(t, r.URL)
+		if errs := sink.Deliver(t.Context(), numbered("orders", "k", 1, 3)); errs != nil {
+			t.Fatal(errs)
+		}
+		ask(t, r.Addr, "XGROUP", "CREATE", "orders", "g", "0")
+		ask(t, r.Addr, "CONFIG", "SET", "maxmemory", "1")
+		errs := sink.Deliver(t.Context(), append(numbered("orders", "k", 4, 5), numbered("other", "l", 1, 1)...))
+		for _, err := range errs {
+			class(t, err, broker.ClassThrottled, "OOM")
+		}
+		src := source(t, r.URL, "orders", redisbroker.SourceOptions{Group: "g", Delete: true})
+		settle(t, src, receive(t, src, 3))
+		ask(t, r.Addr, "CONFIG", "SET", "maxmemory", "0")
+		if errs := sink.Deliver(t.Context(), numbered("orders", "k", 4, 5)); errs != nil {
+			t.Fatal(errs)
+		}
+		if log := held(t, r.Addr, "orders"); len(log) != 2 {
+			t.Errorf("%s: %d messages are there after three were deleted and two added", version, len(log))
+		}
+	}
+}
+
+// TestErrorsThatPass: the server refuses for moments, in the middle of calls. A
+// pipeline would have later messages of a key accepted behind a refused one.
+func TestErrorsThatPass(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t, testserver.Redis7)
+	sink := open(t, r.URL)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		for n := 0; ctx.Err() == nil; n++ {
+			_, _ = command(r.Addr, "CONFIG", "SET", "maxmemory", []string{"1", "0"}[n%2])
+		}
+	})
+	refused := 0
+	for next := 1; refused < 20 && ctx.Err() == nil; {
+		msgs := numbered("orders", "k", next, next+99)
+		errs := sink.Deliver(ctx, msgs)
+		accepted := len(msgs)
+		for i, err := range errs {
+			if err != nil {
+				accepted = min(accepted, i)
+				class(t, err, broker.ClassThrottled, "OOM")
+			} else if i > accepted {
+				t.Fatalf("message %d is acknowledged behind %d", i, accepted)
+			}
+		}
+		if errs != nil {
+			refused++
+		}
+		next += accepted
+		if log := held(t, r.Addr, "orders"); len(log) != next-1 || log[len(log)-1].Version != int64(next-1) {
+			t.Fatalf("%d messages are there, %d were accepted", len(log), next-1)
+		}
+	}
+}
+
+// TestOneStreamIsSpoilt: what is no stream holds up its own keys only, also those
+// that would go on elsewhere.
+func TestOneStreamIsSpoilt(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t, testserver.Redis7)
+	ask(t, r.Addr, "SET", "spoilt", "x")
+	sink := open(t, r.URL)
+	msgs := append(numbered("spoilt", "a", 1, 2), numbered("sound", "a", 3, 4)...)
+	msgs = append(msgs, numbered("sound", "b", 1, 2)...)
+	errs := sink.Deliver(t.Context(), msgs)
+	class(t, errs[0], broker.ClassOutage, "WRONGTYPE")
+	if d := broker.Classify(errs[0]).Destination; d != "spoilt" {
+		t.Errorf("the destination is %q", d)
+	}
+	for i := range 3 {
+		if !errors.Is(errs[i+1], broker.ErrNotTried) {
+			t.Errorf("message %d is answered %v", i+1, errs[i+1])
+		}
+	}
+	if errs[4] != nil || errs[5] != nil {
+		t.Errorf("the other key is answered %v, %v", errs[4], errs[5])
+	}
+	if log := held(t, r.Addr, "sound"); len(log) != 2 || log[0].Key != "b" {
+		t.Errorf("the sound stream holds %+v", log)
+	}
+}
+
+// TestRoutes: destinations and formats by a rule, order per key also when its
+// messages go to two streams in turns.
+func TestRoutes(t *testing.T) {
+	t.Parallel()
+	addr := testserver.SharedRedis(t, testserver.Redis7).Addr
+	bad := &envelope.RouteError{Code: envelope.CodeNoRoute, Reason: "no rule matches"}
+	sink, err := redisbroker.Open("redis://"+addr+"?stream-prefix=routes:", &redisbroker.SinkOptions{
+		Route: func(m *postrider.Message) (envelope.Route, error) {
+			if m.Type == "lost" {
+				return envelope.Route{}, bad
+			}
+			return envelope.Route{Topic: fmt.Sprint(m.Topic, m.Version%2), Key: m.Key, Format: envelope.Raw, Headers: map[string]string{"by": "rule"}}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sink.Close)
+	msgs := numbered("r", "k", 1, 9)
+	msgs[7].Type = "lost"
+	errs := sink.Deliver(t.Context(), msgs)
+	for i, err := range errs {
+		if i < 7 && err != nil || i == 8 && !errors.Is(err, broker.ErrNotTried) {
+			t.Errorf("message %d is answered %v", i, err)
+		}
+	}
+	class(t, errs[7], broker.ClassRejected, envelope.CodeNoRoute)
+	odd, even := held(t, addr, "routes:r1"), held(t, addr, "routes:r0")
+	if len(odd) != 4 || len(even) != 3 || odd[0].ID != "" || odd[0].Headers["by"] != "rule" {
+		t.Errorf("the streams hold %+v and %+v", odd, even)
+	}
+	p, err := sink.Preview(&msgs[0])
+	if err != nil || p.Destination != "routes:r1" || string(p.Payload) != "k 1" || p.Limit != 16<<20 {
+		t.Errorf("preview %+v, %v", p, err)
+	}
+}
+
+// TestTrim: where the server can tell, what a group has not acknowledged stays.
+func TestTrim(t *testing.T) {
+	t.Parallel()
+	for _, version := range testserver.RedisVersions() {
+		addr := testserver.SharedRedis(t, version).Addr
+		topic := "trim" + version
+		ask(t, addr, "XGROUP", "CREATE", topic, "g", "0", "MKSTREAM")
+		sink := open(t, "redis://"+addr+"?maxlen=5")
+		want := 5
+		if version == testserver.RedisNewest {
+			want = 50
+		}
+		if errs := sink.Deliver(t.Context(), numbered(topic, "k", 1, 50)); errs != nil {
+			t.Fatal(errs)
+		}
+		if n := ask(t, addr, "XLEN", topic); n != int64(want) {
+			t.Errorf("%s: %v entries are there, want %d", version, n, want)
+		}
+	}
+}
+
+// TestCopies: with too few replicas nothing is taken, and with enough all is.
+func TestCopies(t *testing.T) {
+	t.Parallel()
+	primary := testserver.StartRedis(t, testserver.Redis8, testserver.Durable())
+	sink := open(t, primary.URL+"?replicas=1&synced=true&timeout=600ms")
+	msgs := numbered("orders", "k", 1, 5)
+	for range 2 {
+		for _, err := range sink.Deliver(t.Context(), msgs) {
+			class(t, err, broker.ClassOutage, "NOT_CONFIRMED")
+		}
+	}
+	if n := ask(t, primary.Addr, "XLEN", "orders"); n != int64(0) {
+		t.Errorf("%v entries are there although nobody can confirm them", n)
+	}
+	host, port, _ := net.SplitHostPort(primary.Addr)
+	replica := testserver.StartRedis(t, testserver.Redis8, testserver.Durable(), testserver.WithConfig("replicaof "+host+" "+port, "repl-diskless-sync-delay 0"))
+	until(t, "the replica is in step", func() bool { return sink.Deliver(t.Context(), numbered("warm", "k", 1, 1)) == nil })
+	until(t, "the messages are taken", func() bool { return sink.Deliver(t.Context(), msgs) == nil })
+	if n := ask(t, replica.Addr, "XLEN", "orders").(int64); n < 5 {
+		t.Errorf("the replica has %v entries", n)
+	}
+	if err := replica.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range sink.Deliver(t.Context(), numbered("orders", "k", 6, 7)) {
+		if e := broker.Classify(err); e == nil || e.Code != "NOT_CONFIRMED" {
+			t.Errorf("without its replica the answer is %v", err)
+		}
+	}
+}
+
+// TestFailover: after a promotion the sink and the source find the new primary.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	a := testserver.StartRedis(t, testserver.Redis7)
+	host, port, _ := net.SplitHostPort(a.Addr)
+	b := testserver.StartRedis(t, testserver.Redis7, testserver.WithConfig("replicaof "+host+" "+port, "repl-diskless-sync-delay 0"))
+	url := "redis://" + a.Addr + "," + b.Addr
+	sink := open(t, url+"?replicas=1")
+	until(t, "the replica is in step", func() bool { return sink.Deliver(t.Context(), numbered("orders", "k", 1, 2)) == nil })
+	src := source(t, url, "orders", redisbroker.SourceOptions{Group: "g", Lease: time.Second})
+	before := receive(t, src, 2)
+	sink = open(t, url)
+	if errs := sink.Deliver(t.Context(), numbered("warm", "k", 1, 1)); errs != nil {
+		t.Fatal(errs)
+	}
+	until(t, "the group is on the replica", func() bool {
+		v, err := command(b.Addr, "XPENDING", "orders", "g")
+		list, _ := v.([]any)
+		return err == nil && len(list) > 0 && list[0] == int64(2)
+	})
+	ask(t, b.Addr, "REPLICAOF", "NO", "ONE")
+	host, port, _ = net.SplitHostPort(b.Addr)
+	ask(t, a.Addr, "REPLICAOF", host, port)
+	for _, err := range sink.Deliver(t.Context(), numbered("orders", "k", 3, 4)) {
+		class(t, err, broker.ClassOutage, "READONLY")
+	}
+	until(t, "the new primary takes messages", func() bool { return sink.Deliver(t.Context(), numbered("orders", "k", 3, 4)) == nil })
+	if n := ask(t, b.Addr, "XLEN", "orders"); n != int64(4) {
+		t.Errorf("the new primary has %v entries", n)
+	}
+	got := before
+	until(t, "the source receives from the new primary", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		ds, _ := src.Receive(ctx, 10)
+		got = append(got, ds...)
+		return len(got) > 0 && got[len(got)-1].Message.Version == 4
+	})
+}
+
+// TestReplayIsNoRepetition: what a person sends again is stored, although the
+// stream remembers its id.
+func TestReplayIsNoRepetition(t *testing.T) {
+	t.Parallel()
+	addr := testserver.SharedRedis(t, testserver.RedisNewest).Addr
+	ask(t, addr, "XGROUP", "CREATE", "replay", "g", "0", "MKSTREAM")
+	ask(t, addr, "XGROUP", "CREATE", "short", "g", "0", "MKSTREAM")
+	ask(t, addr, "XCFGSET", "replay", "IDMP-MAXSIZE", "1000")
+	sink := open(t, "redis://"+addr)
+	for round := range 3 {
+		for _, stream := range []string{"replay", "short"} { // the default memory is too short to be used
+			msgs := numbered(stream, "k", 1, 3)
+			if round == 2 {
+				msgs[0].Headers = map[string]string{envelope.Generation: "1"}
+			}
+			if errs := sink.Deliver(t.Context(), msgs); errs != nil {
+				t.Fatal(errs)
+			}
+		}
+	}
+	if n, m := ask(t, addr, "XLEN", "replay"), ask(t, addr, "XLEN", "short"); n != int64(4) || m != int64(9) {
+		t.Errorf("%v and %v entries, want 4 and 9", n, m)
+	}
+}
+
+// TestRefusedByTheServer: wrong credentials are an outage that says what to do.
+func TestRefusedByTheServer(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t, testserver.Redis7, testserver.WithConfig("requirepass right"))
+	for url, code := range map[string]string{
+		"redis://" + r.Addr:               "NOAUTH",
+		"redis://:hunter2@" + r.Addr:      "WRONGPASS",
+		"redis://u:hunter2@" + r.Addr:     "WRONGPASS",
+		"redis://:right@127.0.0.1:1":      "",
+		"redis://:right@" + r.Addr:        "ok",
+		"rediss://:right@" + r.Addr:       "",
+		"redis://:right@" + r.Addr + "/1": "ok",
+	} {
+		sink := open(t, url)
+		for _, n := range []int{1, 3} {
+			errs := sink.Deliver(t.Context(), numbered("orders", "k", 1, n))
+			if code == "ok" {
+				if errs != nil {
+					t.Errorf("%s: %v", url, errs)
+				}
+				continue
+			}
+			if errs == nil {
+				t.Fatalf("%s is taken", url)
+			}
+			class(t, errs[0], broker.ClassOutage, code)
+			if text := errs[0].Error(); strings.Contains(text, "hunter2") || strings.Contains(text, "right") {
+				t.Errorf("the answer holds the password: %s", text)
+			}
+		}
+	}
+}
+
+// until waits for what other processes bring about.
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package redisbroker_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/redisbroker"
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+func source(t *testing.T, url, topic string, opts redisbroker.SourceOptions) *redisbroker.Source {
+	t.Helper()
+	src, err := redisbroker.OpenSource(url, topic, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(src.Close)
+	return src
+}
+
+// receive returns n deliveries.
+func receive(t *testing.T, src *redisbroker.Source, n int) (all []broker.Delivery) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for len(all) < n {
+		ds, err := src.Receive(ctx, n-len(all))
+		if err != nil {
+			t.Fatalf("%d of %d: %v", len(all), n, err)
+		}
+		all = append(all, ds...)
+	}
+	return all
+}
+
+func settle(t *testing.T, src *redisbroker.Source, ds []broker.Delivery) {
+	t.Helper()
+	vs := make([]broker.Verdict, len(ds))
+	for i, d := range ds {
+		vs[i] = broker.Verdict{Delivery: d, Ack: true}
+	}
+	if err := src.Settle(t.Context(), vs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFrozenSource: what a source has asked for before its lease ran out, and the
+// server hears of afterwards, takes nothing away from the next one.
+func TestFrozenSource(t *testing.T) {
+	t.Parallel()
+	addr := testserver.SharedRedis(t, testserver.Redis7).Addr
+	proxy, through := proxied(t, addr)
+	opts := redisbroker.SourceOptions{Group: "g", Lease: time.Second}
+	sink := open(t, "redis://"+addr)
+	deliver := func(from, to int) {
+		t.Helper()
+		if errs := sink.Deliver(t.Context(), numbered("frozen", "k", from, to)); errs != nil {
+			t.Fatal(errs)
+		}
+	}
+	deliver(1, 2)
+	first := source(t, "redis://"+through, "frozen", opts)
+	settle(t, first, receive(t, first, 2))
+	proxy.Freeze()
+	second := source(t, "redis://"+addr, "frozen", opts)
+	deliver(3, 4)
+	ds := receive(t, second, 2)
+	proxy.Restore() // and what it has asked for is heard now
+	deliver(5, 60)
+	ds = append(ds, receive(t, second, 56)...)
+	for i, d := range ds {
+		if d.Message.Version != int64(i+3) {
+			t.Fatalf("version %d is received, the next is %d", d.Message.Version, i+3)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if ds, err := first.Receive(ctx, 10); len(ds) > 0 {
+		t.Errorf("the frozen source receives version %d, %v", ds[0].Message.Version, err)
+	}
+}
+
+// TestVanished: when the stream or its group is deleted, one error says so, and
+// everything that is there then is received.
+func TestVanished(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t, testserver.Redis7)
+	sink := open(t, r.URL)
+	src := source(t, r.URL, "orders", redisbroker.SourceOptions{Group: "g", Lease: 2 * time.Second})
+	next := 1
+	for _, act := range [][]string{nil, {"XGROUP", "DESTROY", "orders", "g"}, {"DEL", "orders"}, {"FLUSHALL"}} {
+		if act != nil {
+			ask(t, r.Addr, act...)
+			said := ""
+			until(t, "the loss is said", func() bool {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				ds, err := src.Receive(ctx, 100)
+				if err != nil && strings.Contains(err.Error(), "made again from the beginning") {
+					said = act[0]
+				}
+				settle(t, src, ds)
+				return said != ""
+			})
+		}
+		if errs := sink.Deliver(t.Context(), numbered("orders", "k", next, next+4)); errs != nil {
+			t.Fatal(errs)
+		}
+		for last := int64(0); last < int64(next+4); { // after DESTROY all comes again
+			ds := receive(t, src, 1)
+			settle(t, src, ds)
+			last = ds[0].Message.Version
+		}
+		next += 5
+	}
+}
+
+// TestDelete: an entry is deleted when no group needs it any more.
+func TestDelete(t *testing.T) {
+	t.Parallel()
+	for _, version := range testserver.RedisVersions() {
+		url := testserver.SharedRedis(t, version).URL
+		topic := "delete" + version
+		if errs := open(t, url).Deliver(t.Context(), numbered(topic, "k", 1, 3)); errs != nil {
+			t.Fatal(errs)
+		}
+		left := func(want int64) {
+			t.Helper()
+			if n := ask(t, strings.TrimPrefix(url, "redis://"), "XLEN", topic); n != want {
+				t.Errorf("%s: %v entries are there, want %d", version, n, want)
+			}
+		}
+		a := source(t, url, topic, redisbroker.SourceOptions{Group: "a", Delete: true})
+		ds := receive(t, a, 3)
+		settle(t, a, ds[:1])
+		left(2)
+		b := source(t, url, topic, redisbroker.SourceOptions{Group: "b", Delete: true})
+		other := receive(t, b, 2)
+		settle(t, a, ds[1:])
+		left(2)
+		settle(t, b, other)
+		if version == testserver.RedisNewest {
+			left(0) // an older server keeps what two groups have read
+		}
+	}
+}
