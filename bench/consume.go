@@ -65,8 +65,11 @@ func runConsume(ctx context.Context, c config) (*consumeResult, error) {
 		w.msgs[i].Version = int64(i + 1)
 	}
 	ways := []*way{
-		{name: "bare", run: w.bare(1)}, {name: "check", run: w.check}, {name: "inbox", run: w.consumer(1, inbox.AnyOrder)},
-		{name: "latest", run: w.consumer(1, inbox.Latest)}, {name: "barebatch", run: w.bare(consumeBatch)},
+		{name: "bare", run: w.bare(1)},
+		{name: "check", run: w.check},
+		{name: "inbox", run: w.consumer(1, inbox.AnyOrder)},
+		{name: "latest", run: w.consumer(1, inbox.Latest)},
+		{name: "barebatch", run: w.bare(consumeBatch)},
 		{name: "inboxbatch", run: w.consumer(consumeBatch, inbox.AnyOrder)},
 	}
 	for round := range c.rounds {
