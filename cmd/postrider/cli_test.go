@@ -61,7 +61,7 @@ func TestMistakes(t *testing.T) {
 		{"no store", 2, "no store: give --store", nil, []string{"status"}},
 		{"no scheme", 2, `store "shop.db" has no scheme`, nil, []string{"status", "--store", "shop.db"}},
 		{"unknown scheme", 2, `store scheme "mysql" is unknown: use postgres`, nil, []string{"status", "--store", "mysql://u:hunter2@h/db"}},
-		{"unknown broker", 2, `broker scheme "amqp" is unknown: use kafka`, nil, []string{"relay", "--store", "memory:", "--broker", "amqp://u:hunter2@h"}},
+		{"unknown broker", 2, `broker scheme "mqtt" is unknown: use kafka`, nil, []string{"relay", "--store", "memory:", "--broker", "mqtt://u:hunter2@h"}},
 		{"bad DSN", 2, "cannot be used", nil, []string{"status", "--store", "postgres://u:hunter2%zz@h:port/db"}},
 		{"bad DSN in the environment", 2, "cannot be used", map[string]string{"POSTRIDER_STORE": "postgres://u:hunter2%zz@h:port/db"}, []string{"status"}},
 		{"unreachable", 4, "the database cannot be reached", nil, []string{"status", "--store", "postgres://u:hunter2@127.0.0.1:1/db?connect_timeout=2"}},
@@ -92,6 +92,10 @@ func TestMistakes(t *testing.T) {
 		{"NATS TLS that is not understood", 2, "tls must be true or false", nil, []string{"relay", "--store", "memory:", "--broker", "nats://u:hunter2@h?tls=1"}},
 		{"sasl without user", 2, "sasl needs a user", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://h?sasl=plain"}},
 		{"compression", 2, "compression is none of none, gzip", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://h?compression=rar"}},
+		{"webhook without secret", 2, "has no secret", nil, []string{"relay", "--store", "memory:", "--broker", "https://u:hunter2@h/hunter2"}},
+		{"webhook in clear", 2, "insecure is right", nil, []string{"relay", "--store", "memory:", "--broker", "http://u:hunter2@h/hunter2#unsigned=true"}},
+		{"webhook setting", 2, "setting secret: is unknown", nil, []string{"relay", "--store", "memory:", "--broker", "https://h#secret=hunter2"}},
+		{"webhooks without file", 2, "nowhere.yml: cannot be read: no such file", nil, []string{"relay", "--store", "memory:", "--broker", "webhooks:nowhere.yml"}},
 		{"kafka without host", 2, "a host is missing", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://u:hunter2@/"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 
 	"github.com/postrider/postrider"
@@ -43,6 +44,8 @@ type opened struct {
 type openedSink struct {
 	broker.Sink
 	close func()
+	// watch follows what the sink was opened with until ctx ends; nil: nothing changes.
+	watch func(ctx context.Context, log *slog.Logger)
 }
 
 // openStore is the one place that knows which URL means which database. It
@@ -74,12 +77,12 @@ func storeKind(set *settings) string {
 
 // openSink is the one place that knows which URL means which broker.
 func openSink(set *settings) (*openedSink, error) {
-	scheme, _, ok := strings.Cut(set.broker, ":")
+	scheme, rest, ok := strings.Cut(set.broker, ":")
 	switch {
 	case set.broker == "":
 		return nil, usagef("no broker: give --broker, POSTRIDER_BROKER or broker in %s, such as kafka://host:9092 or nats://host:4222", config.DefaultFile)
 	case !ok:
-		return nil, usagef("broker %q has no scheme: write kafka://HOST:PORT, nats://HOST:PORT, amqp://HOST:PORT, redis://HOST:PORT or memory:", redact.URL(set.broker))
+		return nil, usagef("broker %q has no scheme: write kafka://HOST:PORT, nats://HOST:PORT, amqp://HOST:PORT, redis://HOST:PORT, https://HOST/PATH, webhooks:FILE or memory:", redact.URL(set.broker))
 	}
 	switch scheme {
 	case "kafka":
@@ -90,10 +93,14 @@ func openSink(set *settings) (*openedSink, error) {
 		return openRabbit(set)
 	case "redis", "rediss":
 		return openRedis(set)
+	case "http", "https":
+		return openHTTP(set)
+	case "webhooks":
+		return openWebhooks(set, strings.TrimPrefix(rest, "//"))
 	case "memory":
 		return openMemorySink(set)
 	}
-	return nil, usagef("broker scheme %q is unknown: use kafka, nats, amqp, amqps, redis, rediss or memory", visible(scheme, ""))
+	return nil, usagef("broker scheme %q is unknown: use kafka, nats, amqp, amqps, redis, rediss, http, https, webhooks or memory", visible(scheme, ""))
 }
 
 func openMemorySink(set *settings) (*openedSink, error) {

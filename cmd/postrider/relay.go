@@ -59,7 +59,10 @@ func (a *app) relayCommand() *cobra.Command {
 			"  redis://[USER:PASSWORD@]HOST:PORT,...[/DB]  (rediss:// with TLS)  ?stream-prefix=TEXT&partitions=N\n" +
 			"      &create=on|off&dedup=on|off&maxlen=N|~N&max-age=DURATION&replicas=N&synced=true\n" +
 			"      &durable=any|everysec|always&max-message=BYTES&timeout=DURATION\n" +
-			"  each with password-file=FILE or password-env=NAME in place of the password, and with tls=true,\n" +
+			"  https://[USER:PASSWORD@]HOST/PATH#SETTING=VALUE&...  one webhook endpoint; secret-file=FILE signs; settings:\n" +
+			"      allow=ADDRESS,... authorization-file concurrency insecure max-bytes ports proxy rate timeout tls-ca ...\n" +
+			"  webhooks:FILE  several endpoints, by topic; a change of the file is taken over at once\n" +
+			"  all but webhooks with password-file=FILE or password-env=NAME in place of the password, and with tls=true,\n" +
 			"  tls-ca=FILE, tls-cert=FILE&tls-key=FILE, tls-server-name=NAME; files are read again for each\n" +
 			"  new connection, so that a rotation needs no restart",
 		Example: "  postrider relay --store sqlite:shop.db --broker nats://localhost:4222\n" +

@@ -32,6 +32,7 @@ type unit struct {
 	meter  *metrics
 	log    *slog.Logger
 	close  func()
+	watch  func(context.Context, *slog.Logger) // what the sink was opened with; may be nil
 }
 
 // ownSettings are those that an entry of the list relays may have.
@@ -189,7 +190,7 @@ func (a *app) openUnit(name string, set *settings, relays int) (*unit, error) {
 		st.close()
 		return nil, err
 	}
-	u.store, u.close = st, func() { sink.close(); st.close() }
+	u.store, u.close, u.watch = st, func() { sink.close(); st.close() }, sink.watch
 	labels := prometheus.Labels{"pipe": st.Info().Pipe}
 	maps.Copy(labels, u.labels)
 	u.meter = newMetrics(st, labels, a.set.relay.statusEvery)
@@ -220,6 +221,7 @@ func (a *app) runRelay(ctx context.Context) error {
 		return n
 	}).start()()
 	defer keepHouse(ctx, units)()
+	defer watchSinks(ctx, units)()
 	log := a.logger()
 	stop, err := a.serve(log, units)
 	if err != nil {
@@ -235,6 +237,18 @@ func (a *app) runRelay(ctx context.Context) error {
 		u.log.InfoContext(ctx, "totals", "delivered", s.Delivered, "settled", s.Settled)
 	}
 	return nil
+}
+
+// watchSinks follows what sinks were opened with, and returns what ends that.
+func watchSinks(ctx context.Context, units []*unit) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	for _, u := range units {
+		if u.watch != nil {
+			all.Go(func() { u.watch(ctx, u.log) })
+		}
+	}
+	return func() { cancel(); all.Wait() }
 }
 
 // keepHouse starts the housekeeping of each outbox, once whatever the number of

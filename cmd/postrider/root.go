@@ -89,7 +89,7 @@ func storeFlags(fs *pflag.FlagSet, set *settings) {
 	fs.StringVar(&set.passwordFile, "store-password-file", "", "file with the password for PostgreSQL, read again for each connection")
 	fs.StringVar(&set.passwordCommand, "store-password-command", "", "command that prints the password for PostgreSQL, run for each connection")
 	fs.StringVar(&set.format, "format", "plain", "wire format of routes that say none: plain, cloudevents, cloudevents-structured, debezium or raw")
-	fs.StringVar(&set.broker, "broker", "", "where messages go: kafka://HOST:PORT,..., nats://HOST:PORT, amqp://HOST:PORT, redis://HOST:PORT or memory:")
+	fs.StringVar(&set.broker, "broker", "", "where messages go: kafka://HOST:PORT,..., nats://HOST:PORT, amqp://HOST:PORT, redis://HOST:PORT, https://HOST/PATH, webhooks:FILE or memory:")
 	fs.StringVar(&set.schema, "schema", "", "schema of the outbox on PostgreSQL (default: postrider)")
 	fs.StringVar(&set.pipe, "pipe", "", "the pipe: a named reader of the outbox (default: main)")
 	mark(fs, "store", "store-password-file", "store-password-command", "broker", "format", "schema", "pipe")

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider/broker/httpbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/config"
+)
+
+// openHTTP is http:// or https://: one endpoint for every topic, with its
+// settings behind a #.
+func openHTTP(set *settings) (*openedSink, error) {
+	e, err := httpbroker.ParseURL(set.broker)
+	if err != nil {
+		return nil, usagef("broker %s cannot be used: %w", hookPlace(set.broker), err)
+	}
+	sink, err := newHTTPSink(set, []httpbroker.Endpoint{e})
+	if err != nil {
+		return nil, usagef("broker %s cannot be used: %w", hookPlace(set.broker), err)
+	}
+	return &openedSink{Sink: sink, close: sink.Close}, nil
+}
+
+// hookPlace is what may be shown of a webhook's URL: its path is often a secret.
+func hookPlace(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" {
+		scheme, _, _ := strings.Cut(raw, ":")
+		return scheme + ":..."
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+func newHTTPSink(set *settings, endpoints []httpbroker.Endpoint) (*httpbroker.Sink, error) {
+	router, err := set.router()
+	if err != nil {
+		return nil, err
+	}
+	return httpbroker.NewSink(endpoints, &httpbroker.SinkOptions{Route: router})
+}
+
+// openWebhooks is webhooks:FILE: the endpoints that the file lists.
+func openWebhooks(set *settings, file string) (*openedSink, error) {
+	h := &hookFile{name: file}
+	endpoints, err := h.read()
+	if err != nil {
+		return nil, usagef("broker webhooks: %w", err)
+	}
+	if h.sink, err = newHTTPSink(set, endpoints); err != nil {
+		return nil, usagef("broker webhooks: %s: %w", file, err)
+	}
+	return &openedSink{Sink: h.sink, close: h.sink.Close, watch: h.watch}, nil
+}
+
+// hookFile follows the file that lists endpoints.
+type hookFile struct {
+	name string
+	sink *httpbroker.Sink
+	seen os.FileInfo
+}
+
+// hookLook is how often the file is looked at.
+const hookLook = 2 * time.Second
+
+func (h *hookFile) read() ([]httpbroker.Endpoint, error) {
+	seen, err := os.Stat(h.name)
+	if err == nil {
+		h.seen = seen
+	}
+	listed, err := config.Endpoints(h.name)
+	if err != nil {
+		return nil, err
+	}
+	endpoints := make([]httpbroker.Endpoint, 0, len(listed))
+	for _, l := range listed {
+		e, err := httpbroker.ParseEndpoint(l.URL, l.Settings)
+		if err != nil {
+			return nil, &config.Error{Where: l.Where, What: err.Error()}
+		}
+		endpoints = append(endpoints, e)
+	}
+	return endpoints, nil
+}
+
+// watch takes changes of the file over until ctx ends. A file that cannot be used
+// changes nothing.
+func (h *hookFile) watch(ctx context.Context, log *slog.Logger) {
+	tick := time.NewTicker(hookLook)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		now, err := os.Stat(h.name)
+		if err != nil || h.seen != nil && now.ModTime().Equal(h.seen.ModTime()) && now.Size() == h.seen.Size() {
+			continue // gone for a moment, or the same
+		}
+		endpoints, err := h.read()
+		h.seen = now
+		if err == nil {
+			err = h.sink.SetEndpoints(endpoints)
+		}
+		if err != nil {
+			log.ErrorContext(ctx, "the endpoints have changed and cannot be used: the former ones stay", "error", err)
+			continue
+		}
+		log.InfoContext(ctx, "the endpoints have changed and are used", "file", h.name, "endpoints", len(endpoints))
+	}
+}
