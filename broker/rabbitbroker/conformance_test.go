@@ -45,28 +45,101 @@ func env(t *testing.T, url string) *brokertest.Env {
 	t.Helper()
 	proxy, through := proxied(t, url)
 	ch := channel(t, url)
-	queue := declare(t, ch, amqp.Table{"x-single-active-consumer": true, "x-dead-letter-exchange": "dead"})
+	queue := declare(t, ch, single())
 	sink := open(t, through+"?max-message-bytes=1048576")
+	source := func(url string) (broker.Source, func(), error) {
+		s, err := rabbitbroker.OpenSource(url, rabbitbroker.SourceOptions{Queue: queue})
+		if err != nil {
+			return nil, nil, err
+		}
+		t.Cleanup(s.Close)
+		return s, s.Close, nil
+	}
 	return &brokertest.Env{
 		Sink: sink, Topic: queue, Missing: "nowhere-" + queue, TooLarge: 2 << 20, Largest: 1 << 20,
 		Log:    func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, url, queue) },
+		LogOf:  func(ctx context.Context, queue string) ([]postrider.Message, error) { return log(ctx, url, queue) },
 		Faults: proxy, Second: open(t, url), Stop: sink.Close,
-		Source: func(context.Context) (broker.Source, func(), error) {
-			s, err := rabbitbroker.OpenSource(url, rabbitbroker.SourceOptions{Queue: queue})
-			if err != nil {
-				return nil, nil, err
-			}
-			return s, s.Close, nil
+		Operator: operator(ch, url),
+		Foreign: func(ctx context.Context, payload []byte) error {
+			return ch.PublishWithContext(ctx, "", queue, true, false, amqp.Publishing{
+				Body: payload, DeliveryMode: amqp.Persistent, MessageId: rand.Text(),
+			})
 		},
+		Source: func(context.Context) (broker.Source, func(), error) { return source(url) },
 		Mortal: func(context.Context) (broker.Source, func(), error) {
 			proxy, through := proxied(t, url)
-			s, err := rabbitbroker.OpenSource(through, rabbitbroker.SourceOptions{Queue: queue})
-			if err != nil {
-				return nil, nil, err
-			}
-			t.Cleanup(s.Close)
-			return s, func() { proxy.Cut(0) }, nil
+			s, _, err := source(through)
+			return s, func() { proxy.Cut(0) }, err
 		},
+		Flaky: func(context.Context) (broker.Source, brokertest.Faults, func(), error) {
+			proxy, through := proxied(t, url)
+			s, end, err := source(through)
+			return s, proxy, end, err
+		},
+	}
+}
+
+// single are the arguments of a queue that a Source takes.
+func single() amqp.Table {
+	return amqp.Table{"x-queue-type": "quorum", "x-single-active-consumer": true, "x-dead-letter-exchange": "dead"}
+}
+
+// operator acts on queues that take at most 3000 messages.
+func operator(ch *amqp.Channel, url string) brokertest.Operator {
+	make := func(name string) error {
+		args := single()
+		args["x-max-length"], args["x-overflow"] = 3000, "reject-publish"
+		_, err := ch.QueueDeclare(name, true, false, false, false, args)
+		return err
+	}
+	return brokertest.Operator{
+		Make: func(context.Context) (string, error) {
+			name := "made-" + strings.ToLower(rand.Text()[:12])
+			return name, make(name)
+		},
+		Delete: func(_ context.Context, queue string) error {
+			_, err := ch.QueueDelete(queue, false, false, false)
+			return err
+		},
+		Again: func(_ context.Context, queue string) error { return make(queue) },
+		Fill: func(ctx context.Context, queue string) (func(context.Context) error, error) {
+			return func(context.Context) error {
+				_, err := ch.QueuePurge(queue, false)
+				return err
+			}, fill(ctx, url, queue)
+		},
+	}
+}
+
+// fill publishes until the queue refuses.
+func fill(ctx context.Context, url, queue string) error {
+	c, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ch, err := c.Channel()
+	if err == nil {
+		err = ch.Confirm(false)
+	}
+	if err != nil {
+		return err
+	}
+	for {
+		var last []*amqp.DeferredConfirmation
+		for range 500 {
+			d, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent})
+			if err != nil {
+				return err
+			}
+			last = append(last, d)
+		}
+		for _, d := range last {
+			if acked, err := d.WaitContext(ctx); err != nil || !acked {
+				return err
+			}
+		}
 	}
 }
 
@@ -95,13 +168,9 @@ func channel(t *testing.T, url string) *amqp.Channel {
 	return ch
 }
 
-// declare makes a quorum queue, which goes with its server.
-func declare(t *testing.T, ch *amqp.Channel, more amqp.Table) string {
+// declare makes a queue, which goes with its server.
+func declare(t *testing.T, ch *amqp.Channel, args amqp.Table) string {
 	t.Helper()
-	args := amqp.Table{"x-queue-type": "quorum"}
-	for name, value := range more {
-		args[name] = value
-	}
 	name := "q-" + strings.ToLower(rand.Text()[:12])
 	if _, err := ch.QueueDeclare(name, true, false, false, false, args); err != nil {
 		t.Fatal(err)

@@ -63,6 +63,11 @@ func (s *Source) sort(verdicts []broker.Verdict) (live *subscription, asked bool
 			return nil, false, fmt.Errorf("rabbitbroker: settle: verdict %d (%s): not a delivery of this source", i, v.Delivery.Origin)
 		}
 	}
+	// A receiver that waits for its verdicts to be taken does not receive, and so
+	// would not notice.
+	if s.live != nil && (s.live.ch.IsClosed() || s.live.conn.IsClosed()) {
+		s.lose()
+	}
 	now := time.Now()
 	for _, v := range verdicts {
 		asked = asked || v.Ack

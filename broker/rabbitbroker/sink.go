@@ -55,6 +55,8 @@ type Sink struct {
 	window *window
 	most   atomic.Int64 // the largest payload
 
+	refusals refusals
+
 	one  chan struct{} // held by the one that opens
 	live atomic.Pointer[session]
 
@@ -184,17 +186,20 @@ func pause(failures int) time.Duration {
 	return most/2 + rand.N(most/2)
 }
 
-// learn takes the broker's size limit from the reason that ended a session.
+// learn takes what can be known beforehand from the reason that ended a session: a
+// size limit, or a permission that is missing.
 func (s *Sink) learn(why error) {
 	if n := learnedLimit(why); n > 0 && n < s.limit() {
 		s.most.Store(int64(n))
 	}
+	s.refusals.learn(why, time.Now())
 }
 
 // sent is one message on the wire.
 type sent struct {
 	i           int
 	id          string
+	key         string // AMQP's routing key
 	destination string
 	confirm     *amqp.DeferredConfirmation
 	session     *session
@@ -295,6 +300,9 @@ func (d *delivery) send(ctx context.Context, session *session, i int) error {
 	if err != nil {
 		return err
 	}
+	if err := d.s.refusals.of(to.key, d.s.opts.Exchange, time.Now()); err != nil {
+		return err
+	}
 	if err := session.settled(ctx, m.ID, d.s.opts.Timeout); err != nil {
 		return err
 	}
@@ -303,7 +311,7 @@ func (d *delivery) send(ctx context.Context, session *session, i int) error {
 		session.end(nil) // half a message may be on the wire
 		return broker.Unknown(fmt.Errorf("publish: %w", err), replyCode(err), "")
 	}
-	d.wire = append(d.wire, sent{i, p.MessageId, to.destination, confirm, session, time.Now()})
+	d.wire = append(d.wire, sent{i, p.MessageId, to.key, to.destination, confirm, session, time.Now()})
 	return nil
 }
 
@@ -333,10 +341,12 @@ func (d *delivery) await(ctx context.Context) {
 		if c := broker.Classify(err).Code; c == codeNack {
 			d.s.window.shrink()
 		}
-		d.s.learn(err)
 		d.fail(w.i, err)
-	} else if n := d.next[w.i]; n > 0 {
-		d.ready = append(d.ready, int(n))
+	} else {
+		d.s.refusals.taken(w.key)
+		if n := d.next[w.i]; n > 0 {
+			d.ready = append(d.ready, int(n))
+		}
 	}
 	d.wire = d.wire[1:]
 }

@@ -214,6 +214,9 @@ func (s *Source) add(d amqp.Delivery, ok bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ok {
+		if s.live != s.sub {
+			return nil // of a session that is over
+		}
 		s.pos++
 		s.log.Add(s.decode(&d), s.pos)
 		return nil
@@ -227,11 +230,19 @@ func (s *Source) add(d amqp.Delivery, ok bool) error {
 	default: // the connection was lost, or the consumer cancelled: opening says why
 	}
 	_ = s.sub.wire.Close()
-	s.sub, s.live = nil, nil
+	if s.live == s.sub {
+		s.lose()
+	}
+	s.sub = nil
+	return reason
+}
+
+// lose forgets what the session that is over has delivered. The caller holds mu.
+func (s *Source) lose() {
+	s.live = nil
 	s.log.Drop()
 	s.log = new(inhand.Log)
 	s.wake()
-	return reason
 }
 
 // subscribe opens a session, not before it is due after failures. The opening goes
