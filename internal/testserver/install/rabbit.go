@@ -33,7 +33,7 @@ find usr/lib/erlang -type f -perm -100 ! -name '*.so' | while read -r f; do
 #!/bin/sh
 d=${0%/*}
 while [ ! -e "$d/lib/ld-linux-x86-64.so.2" ]; do d=$d/..; done
-exec "$d/lib/ld-linux-x86-64.so.2" --library-path "$d/lib" "$0.elf" "$@"
+exec "$d/lib/ld-linux-x86-64.so.2" --argv0 "$0" --library-path "$d/lib" "$0.elf" "$@"
 END
   chmod 755 "$f"
 done
