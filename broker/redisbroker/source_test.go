@@ -2,6 +2,7 @@ package redisbroker_test
 
 import (
 	"context"
+	"crypto/rand"
 	"strings"
 	"testing"
 	"time"
@@ -51,21 +52,21 @@ func settle(t *testing.T, src *redisbroker.Source, ds []broker.Delivery) {
 // server hears of afterwards, takes nothing away from the next one.
 func TestFrozenSource(t *testing.T) {
 	t.Parallel()
-	addr := testserver.SharedRedis(t, testserver.Redis7).Addr
+	addr, topic := testserver.SharedRedis(t, testserver.Redis7).Addr, "frozen"+rand.Text()
 	proxy, through := proxied(t, addr)
 	opts := redisbroker.SourceOptions{Group: "g", Lease: time.Second}
 	sink := open(t, "redis://"+addr)
 	deliver := func(from, to int) {
 		t.Helper()
-		if errs := sink.Deliver(t.Context(), numbered("frozen", "k", from, to)); errs != nil {
+		if errs := sink.Deliver(t.Context(), numbered(topic, "k", from, to)); errs != nil {
 			t.Fatal(errs)
 		}
 	}
 	deliver(1, 2)
-	first := source(t, "redis://"+through, "frozen", opts)
+	first := source(t, "redis://"+through, topic, opts)
 	settle(t, first, receive(t, first, 2))
 	proxy.Freeze()
-	second := source(t, "redis://"+addr, "frozen", opts)
+	second := source(t, "redis://"+addr, topic, opts)
 	deliver(3, 4)
 	ds := receive(t, second, 2)
 	proxy.Restore() // and what it has asked for is heard now
@@ -80,6 +81,32 @@ func TestFrozenSource(t *testing.T) {
 	defer cancel()
 	if ds, err := first.Receive(ctx, 10); len(ds) > 0 {
 		t.Errorf("the frozen source receives version %d, %v", ds[0].Message.Version, err)
+	}
+}
+
+// TestReadWithoutLease: a read that the server hears of when the lease is another's
+// takes nothing out of the group.
+func TestReadWithoutLease(t *testing.T) {
+	t.Parallel()
+	addr, topic := testserver.SharedRedis(t, testserver.Redis7).Addr, "fenced"+rand.Text()
+	if errs := open(t, "redis://"+addr).Deliver(t.Context(), numbered(topic, "k", 1, 3)); errs != nil {
+		t.Fatal(errs)
+	}
+	ask(t, addr, "XGROUP", "CREATE", topic, "g", "0")
+	read := func(owner string) []any {
+		t.Helper()
+		list, _ := ask(t, addr, "EVAL", redisbroker.FetchScript, "2", topic, topic+":lease", owner, "g", "c", "10").([]any)
+		return list
+	}
+	ask(t, addr, "SET", topic+":lease", "new")
+	if got := read("old"); len(got) != 1 || got[0] != int64(0) {
+		t.Errorf("the old owner reads %v", got)
+	}
+	if got := read("new"); len(got) != 1 || len(got[0].([]any)) != 3 {
+		t.Errorf("the new owner reads %v, want three entries", got)
+	}
+	if got := read("new"); len(got) != 1 || !strings.Contains(got[0].(string), "-") {
+		t.Errorf("the new owner reads %v, want the last id", got)
 	}
 }
 
@@ -123,7 +150,7 @@ func TestDelete(t *testing.T) {
 	t.Parallel()
 	for _, version := range testserver.RedisVersions() {
 		url := testserver.SharedRedis(t, version).URL
-		topic := "delete" + version
+		topic := "delete" + rand.Text()
 		if errs := open(t, url).Deliver(t.Context(), numbered(topic, "k", 1, 3)); errs != nil {
 			t.Fatal(errs)
 		}

@@ -1,0 +1,4 @@
+package redisbroker
+
+// FetchScript is what a source reads with.
+const FetchScript = fetchScript
