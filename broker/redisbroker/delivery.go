@@ -55,6 +55,7 @@ func (d *delivery) behind(i int) error {
 
 func (d *delivery) run(ctx context.Context) {
 	if err := d.prepare(ctx); err != nil {
+		d.s.leave(d.l, broker.Classify(err).Code)
 		d.giveUp(err)
 		return
 	}
@@ -178,7 +179,9 @@ func (d *delivery) send(ctx context.Context) error {
 		err = errNoAnswer
 	}
 	if err != nil {
-		return d.drop(lost(ctx, sent, err))
+		err = d.drop(lost(ctx, sent, err))
+		d.s.leave(d.l, broker.Classify(err).Code)
+		return err
 	}
 	switch {
 	case exec == nil:
@@ -257,15 +260,21 @@ func (d *delivery) hopeless() error {
 		if e.Destination != "" || e.Class == broker.ClassRejected || e.Class == broker.ClassFailed {
 			continue
 		}
-		if elsewhere(e.Code) {
-			d.l.cut()
-			if d.s.turn != nil {
-				d.s.turn()
-			}
-		}
+		d.s.leave(d.l, e.Code)
 		return d.errs[i]
 	}
 	return nil
+}
+
+// leave looks for the primary elsewhere, if the code says that this is none.
+func (s *Sink) leave(l *link, code string) {
+	if !elsewhere(code) {
+		return
+	}
+	l.cut()
+	if s.turn != nil {
+		s.turn()
+	}
 }
 
 // waiting is the command that waits for copies; nil: none is asked for.

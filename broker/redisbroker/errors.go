@@ -72,7 +72,10 @@ func elsewhere(c string) bool {
 
 // lost classifies the error of a connection.
 func lost(ctx context.Context, sent bool, err error) error {
+	var unfit *unfitError
 	switch {
+	case errors.As(err, &unfit):
+		return broker.Outage(unfit, unfit.code, "")
 	case isReply(err): // to the greeting: HELLO, AUTH, SELECT
 		return refused(err, "")
 	case sent:

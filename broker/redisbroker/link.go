@@ -25,6 +25,7 @@ type link struct {
 	opts    redis.Options
 	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
 	timeout time.Duration
+	must    demands
 
 	mu     sync.Mutex
 	client *redis.Client
@@ -39,8 +40,8 @@ type link struct {
 }
 
 // newLink does no I/O. opts stays unchanged.
-func newLink(opts *redis.Options, timeout time.Duration) *link {
-	l := &link{timeout: timeout}
+func newLink(opts *redis.Options, timeout time.Duration, must demands) *link {
+	l := &link{timeout: timeout, must: must}
 	l.abilities.Store(unknown)
 	o := *opts
 	o.MaxRetries = -1
@@ -66,7 +67,9 @@ func newLink(opts *redis.Options, timeout time.Duration) *link {
 	o.Dialer = func(ctx context.Context, _, _ string) (net.Conn, error) { return l.take(ctx) }
 	before := o.OnConnect
 	o.OnConnect = func(ctx context.Context, c *redis.Conn) error {
-		l.look(ctx, c)
+		if err := l.look(ctx, c); err != nil {
+			return err
+		}
 		if before != nil {
 			return before(ctx, c)
 		}
@@ -139,14 +142,18 @@ const (
 	unknown                // nobody has asked
 )
 
-// look notes what the server can do. Without leave to ask it counts as an old one.
-func (l *link) look(ctx context.Context, c *redis.Conn) {
-	info, err := c.Info(ctx, "server").Result()
-	if err != nil {
-		l.abilities.Store(0)
-		return
+// look notes what the server can do, and refuses one that is not what it must
+// be. Without leave to ask it counts as an old one.
+func (l *link) look(ctx context.Context, c *redis.Conn) error {
+	l.abilities.Store(0)
+	info, err := c.Info(ctx).Result()
+	switch {
+	case err == nil:
+		l.abilities.Store(abilities(info))
+	case !strings.HasPrefix(err.Error(), "NOPERM"):
+		return nil // the commands get the same answer, or none
 	}
-	l.abilities.Store(abilities(info))
+	return l.must.judge(ctx, c, facts(info))
 }
 
 // abilities reads INFO server. Valkey gives the version of the Redis that it
@@ -224,6 +231,10 @@ func (l *link) exec(ctx context.Context, cmds ...redis.Cmder) (sent bool, err er
 	}
 	if ctx.Err() != nil { // "use of closed network connection" says less
 		err = ctx.Err()
+	}
+	var unfit *unfitError
+	if errors.As(err, &unfit) {
+		return false, unfit
 	}
 	var early *dialError
 	if errors.As(err, &early) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrClosed) {

@@ -26,7 +26,7 @@ import (
 //	stream-prefix=TEXT  partitions=N   create=on|off   dedup=on|off
 //	maxlen=N|~N         max-age=DURATION               (trim; ~: faster, keeps a few more)
 //	replicas=N          synced=true|false              (WAIT, WAITAOF)
-//	durable=any|everysec|always                        (what Probe demands)
+//	durable=any|everysec|always                        (what the server must be)
 //	max-message=BYTES   timeout=DURATION
 //
 // and password-file, password-env, tls, tls-ca, tls-cert, tls-key, tls-server-name.
@@ -35,14 +35,14 @@ import (
 // An unreachable server is no error here: Deliver answers with an outage. Errors
 // do not repeat the URL. Close the sink.
 //
-// What the URL cannot say (Route, Log) is taken of opts, which may be nil.
+// What the URL cannot say, which is Route, is taken of opts, which may be nil.
 func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 	t, err := ParseURL(rawURL)
 	if err != nil {
 		return nil, err
 	}
 	if opts != nil {
-		t.Sink.Route, t.Sink.Log = opts.Route, opts.Log
+		t.Sink.Route = opts.Route
 	}
 	s, err := NewSink(t.Client, &t.Sink)
 	if err != nil {

@@ -1,9 +1,8 @@
 package redisbroker_test
 
 import (
-	"bytes"
 	"crypto/rand"
-	"log/slog"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -41,15 +40,15 @@ func TestProbe(t *testing.T) {
 	r := testserver.StartRedis(t, testserver.Redis7)
 	host, port, _ := net.SplitHostPort(r.Addr)
 	ask(t, r.Addr, "SET", "text", "x")
-	var said bytes.Buffer
+	var advice string
 	probe := func(addr, params, want string) {
 		t.Helper()
-		said.Reset()
-		sink, err := redisbroker.Open("redis://"+addr+params, &redisbroker.SinkOptions{Log: slog.New(slog.NewTextHandler(&said, nil))})
-		if err != nil {
-			t.Fatal(err)
+		sink := open(t, "redis://"+addr+params)
+		all, _ := sink.Advise(t.Context(), []string{"orders"})
+		advice = fmt.Sprint(all)
+		if errs := sink.Deliver(t.Context(), numbered("made", "k", 1, 1)); want != "" && errs == nil {
+			t.Errorf("%s: messages are taken", params)
 		}
-		defer sink.Close()
 		missing, err := sink.Probe(t.Context(), []string{"orders", "text"})
 		switch {
 		case want != "":
@@ -63,17 +62,17 @@ func TestProbe(t *testing.T) {
 		}
 	}
 	probe(r.Addr, "", "")
-	if !strings.Contains(said.String(), "appendfsync is not always") {
-		t.Errorf("the log says %q", said.String())
+	if !strings.Contains(advice, "appendfsync is no") {
+		t.Errorf("the advice is %q", advice)
 	}
 	probe(r.Addr, "?create=off", "")
 	probe(r.Addr, "?durable=everysec", "")
-	probe(r.Addr, "?durable=always", "appendfsync is not always")
-	probe(r.Addr, "?synced=true", "synced=true needs")
+	probe(r.Addr, "?durable=always", "CONFIG SET appendfsync always")
+	probe(r.Addr, "?synced=true", "synced=true would wait")
 	ask(t, r.Addr, "CONFIG", "SET", "appendfsync", "always")
 	probe(r.Addr, "?durable=always&synced=true", "")
 	ask(t, r.Addr, "CONFIG", "SET", "appendonly", "no")
-	probe(r.Addr, "?durable=everysec", "appendonly is no")
+	probe(r.Addr, "?durable=everysec", "CONFIG SET appendonly yes")
 	ask(t, r.Addr, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 	probe(r.Addr, "", "")
 	ask(t, r.Addr, "CONFIG", "SET", "maxmemory", "1gb")

@@ -2,9 +2,7 @@ package redisbroker
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -12,7 +10,11 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-var _ broker.Prober = (*Sink)(nil)
+var (
+	_ broker.Prober    = (*Sink)(nil)
+	_ broker.Adviser   = (*Sink)(nil)
+	_ broker.Previewer = (*Sink)(nil)
+)
 
 // Durability is how the server must be configured to keep what it acknowledges.
 type Durability int
@@ -27,41 +29,27 @@ const (
 	DurableAlways
 )
 
-var (
-	errNotDurable = errors.New("the server does not keep what durable= demands")
-	errEvicts     = errors.New("the server evicts keys, and a stream is a key: it would delete messages that nobody has read")
-)
-
-// Probe implements broker.Prober. It refuses a server that evicts streams
-// (maxmemory-policy allkeys-...), one that is a replica, and one that keeps less
-// than Durable demands. Streams that are missing are errors only with NoCreate.
-func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
-	var l *link
-	select {
-	case l = <-s.links:
-		defer func() { s.links <- l }()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("reach redis: %w", ctx.Err())
-	}
-	info := redis.NewStringCmd(ctx, "info")
-	fsync := redis.NewMapStringStringCmd(ctx, "config", "get", "append*")
-	if _, err := l.exec(ctx, info, fsync); err != nil {
-		return nil, fmt.Errorf("reach redis: %w", lost(ctx, false, err))
-	}
-	if err := info.Err(); err != nil {
-		if c := code(err.Error()); c != "NOPERM" {
-			return nil, fmt.Errorf("reach redis: %w", refused(err, ""))
-		}
-		s.opts.Log.WarnContext(ctx, "redis: the server does not let its configuration be read: whether it keeps messages is not known")
-	} else if err := s.judge(ctx, facts(info.Val()), fsync.Val()["appendfsync"]); err != nil {
-		return nil, err
-	}
-	missing := make([]error, len(topics))
-	for i, topic := range topics {
-		missing[i] = s.look(ctx, l, topic)
-	}
-	return missing, nil
+// demands are what each new connection's server must be. That it is the primary
+// and no node of a cluster is always demanded.
+type demands struct {
+	durable Durability
+	synced  bool
+	keeps   bool // it must not evict streams
 }
+
+// unfitError says that a server is not what it must be.
+type unfitError struct {
+	code string
+	why  string
+}
+
+func (e *unfitError) Error() string { return e.code + " " + e.why }
+
+// Codes of an unfitError beside the server's own.
+const (
+	codeEvicts  = "EVICTS"
+	codeDurable = "NOT_DURABLE"
+)
 
 // facts are the lines of INFO.
 func facts(info string) map[string]string {
@@ -74,43 +62,75 @@ func facts(info string) map[string]string {
 	return all
 }
 
-func (s *Sink) judge(ctx context.Context, is map[string]string, fsync string) error {
-	if is["cluster_enabled"] == "1" {
-		return refused(errors.New("MOVED cluster-enabled yes"), "")
-	}
-	if is["role"] == "slave" {
-		return refused(errors.New("READONLY the server is a replica"), "")
-	}
-	if policy := is["maxmemory_policy"]; is["maxmemory"] != "0" && strings.HasPrefix(policy, "allkeys-") {
-		return fmt.Errorf("%w: set maxmemory-policy noeviction (it is %s)", errEvicts, policy)
-	}
-	if s.opts.Synced && (is["aof_enabled"] != "1" || fsync == "no") {
-		return fmt.Errorf("%w: synced=true needs appendonly yes and appendfsync always or everysec", errNotDurable)
-	}
-	var lack string
-	switch aof := is["aof_enabled"] == "1"; {
-	case !aof:
-		lack = "appendonly is no: a crash loses what came since the last snapshot"
-	case fsync != "always":
-		lack = "appendfsync is not always: a power cut loses about a second"
-	default:
+// judge looks at a new connection's server.
+func (d demands) judge(ctx context.Context, c *redis.Conn, is map[string]string) error {
+	switch policy := is["maxmemory_policy"]; {
+	case is["cluster_enabled"] == "1":
+		return &unfitError{"MOVED", "the server is a node of Redis Cluster, which is not supported"}
+	case is["role"] == "slave":
+		return &unfitError{"READONLY", "the server is a replica: give the primary, or all hosts, in the broker's URL"}
+	case d.keeps && evicts(is) && is["maxmemory"] != "0":
+		return &unfitError{codeEvicts, "maxmemory-policy is " + policy + ": a stream is a key, and would be deleted with messages that nobody has read; set maxmemory-policy noeviction"}
+	case d.durable == DurableAny && !d.synced:
 		return nil
 	}
-	need := s.opts.Durable
-	if need == DurableAlways || need == DurableEverySecond && is["aof_enabled"] != "1" {
-		return fmt.Errorf("%w: %s", errNotDurable, lack)
+	fsync := ""
+	if set, err := c.ConfigGet(ctx, "appendfsync").Result(); err == nil {
+		fsync = set["appendfsync"]
 	}
-	s.opts.Log.WarnContext(ctx, "redis: the server may lose what it has acknowledged", slog.String("why", lack))
+	return d.endures(is["aof_enabled"] == "1", fsync)
+}
+
+// endures checks durable= and synced=; fsync is "" where it is not known.
+func (d demands) endures(aof bool, fsync string) error {
+	switch {
+	case !aof:
+		return &unfitError{codeDurable, "appendonly is not known to be yes: a crash may lose what was acknowledged; CONFIG SET appendonly yes, or say durable=any"}
+	case d.synced && fsync == "no":
+		return &unfitError{codeDurable, "appendfsync is no, and synced=true would wait for ever; CONFIG SET appendfsync everysec or always"}
+	case d.durable == DurableAlways && fsync != "always":
+		return &unfitError{codeDurable, "appendfsync is not known to be always: a power cut may lose about a second; CONFIG SET appendfsync always, or say durable=everysec"}
+	}
 	return nil
+}
+
+func evicts(is map[string]string) bool { return strings.HasPrefix(is["maxmemory_policy"], "allkeys-") }
+
+// borrow takes a link for as long as use runs.
+func (s *Sink) borrow(ctx context.Context, use func(*link) error) error {
+	select {
+	case l := <-s.links:
+		defer func() { s.links <- l }()
+		return use(l)
+	case <-ctx.Done():
+		return fmt.Errorf("reach redis: %w", ctx.Err())
+	}
+}
+
+// Probe implements broker.Prober. A server that Deliver would not write to is an
+// error. Streams that are missing are errors only with NoCreate.
+func (s *Sink) Probe(ctx context.Context, topics []string) (missing []error, err error) {
+	err = s.borrow(ctx, func(l *link) error {
+		ping := redis.NewStatusCmd(ctx, "ping")
+		l.cut() // so that the server is looked at again
+		if _, err := l.exec(ctx, ping); err != nil {
+			return fmt.Errorf("reach redis: %w", lost(ctx, false, err))
+		}
+		if err := ping.Err(); err != nil {
+			return fmt.Errorf("reach redis: %w", refused(err, ""))
+		}
+		missing = make([]error, len(topics))
+		for i, topic := range topics {
+			missing[i] = s.look(ctx, l, topic)
+		}
+		return nil
+	})
+	return missing, err
 }
 
 // look finds what is in the way of a topic.
 func (s *Sink) look(ctx context.Context, l *link, topic string) error {
-	for n := range max(s.opts.Partitions, 1) {
-		stream := s.opts.StreamPrefix + topic
-		if s.opts.Partitions > 1 {
-			stream = partition(stream, n)
-		}
+	for _, stream := range Streams(s.opts.StreamPrefix+topic, s.opts.Partitions) {
 		kind := redis.NewStatusCmd(ctx, "type", stream)
 		if _, err := l.exec(ctx, kind); err != nil {
 			return fmt.Errorf("%q: %w", stream, lost(ctx, false, err))
@@ -119,10 +139,75 @@ func (s *Sink) look(ctx context.Context, l *link, topic string) error {
 		case kind.Err() != nil:
 			return fmt.Errorf("%q: %w", stream, refused(kind.Err(), stream))
 		case kind.Val() == "none" && s.opts.NoCreate:
-			return fmt.Errorf("%q: %w", stream, errNoStream)
+			return fmt.Errorf("%q: %w; make it: XGROUP CREATE %s GROUP 0 MKSTREAM", stream, errNoStream, stream)
 		case kind.Val() != "none" && kind.Val() != "stream":
 			return fmt.Errorf("%q: the key is a %s, not a stream", stream, kind.Val())
 		}
 	}
 	return nil
+}
+
+// Advise implements broker.Adviser.
+func (s *Sink) Advise(ctx context.Context, topics []string) (all []broker.Advice, err error) {
+	err = s.borrow(ctx, func(l *link) error {
+		info := redis.NewStringCmd(ctx, "info")
+		fsync := redis.NewMapStringStringCmd(ctx, "config", "get", "appendfsync")
+		if _, err := l.exec(ctx, info, fsync); err != nil {
+			return lost(ctx, false, err)
+		}
+		if info.Err() == nil {
+			all = adviseServer(facts(info.Val()), fsync.Val()["appendfsync"])
+		}
+		if s.opts.Trim != (Trim{}) && !l.has(hasXAckDel) {
+			all = append(all, broker.Advice{
+				What: "the sink trims its streams (maxlen, max-age), and the server cannot tell what is unread",
+				Why:  "messages that a group has not read yet are deleted when it falls behind",
+				Fix:  "Redis 8.2 or newer, or no trimming: let consumers delete what they have acknowledged",
+			})
+		}
+		for _, topic := range topics {
+			all = append(all, s.adviseTopic(ctx, l, topic)...)
+		}
+		return ctx.Err()
+	})
+	return all, err
+}
+
+func adviseServer(is map[string]string, fsync string) (all []broker.Advice) {
+	switch aof := is["aof_enabled"] == "1"; {
+	case !aof:
+		all = append(all, broker.Advice{
+			What: "redis: appendonly is no", Why: "a crash loses what was acknowledged since the last snapshot", Fix: "CONFIG SET appendonly yes",
+		})
+	case fsync != "" && fsync != "always":
+		all = append(all, broker.Advice{
+			What: "redis: appendfsync is " + fsync, Why: "a power cut loses what was acknowledged in about the last second", Fix: "CONFIG SET appendfsync always, or replicas=N in the broker's URL",
+		})
+	}
+	if evicts(is) {
+		all = append(all, broker.Advice{
+			What: "redis: maxmemory-policy is " + is["maxmemory_policy"], Why: "once maxmemory is set streams are deleted with what nobody has read", Fix: "CONFIG SET maxmemory-policy noeviction",
+		})
+	}
+	return all
+}
+
+func (s *Sink) adviseTopic(ctx context.Context, l *link, topic string) (all []broker.Advice) {
+	if s.opts.NoDedup || !l.has(hasIDMP) {
+		return nil
+	}
+	for _, stream := range Streams(s.opts.StreamPrefix+topic, s.opts.Partitions) {
+		info := redis.NewXInfoStreamCmd(ctx, stream)
+		if _, err := l.exec(ctx, info); err != nil {
+			return all
+		}
+		if v := info.Val(); info.Err() == nil && v != nil && v.IDMPMaxSize < leastMemory {
+			all = append(all, broker.Advice{
+				Topic: topic, What: fmt.Sprintf("stream %s remembers %d ids per producer", stream, v.IDMPMaxSize),
+				Why: "that is too few to recognise a repeated run as a whole, so the stream is not asked to drop repetitions",
+				Fix: fmt.Sprintf("XCFGSET %s IDMP-MAXSIZE 10000", stream),
+			})
+		}
+	}
+	return all
 }

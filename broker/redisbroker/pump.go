@@ -57,9 +57,12 @@ func (s *Source) trouble(err error) {
 		}
 	}
 	s.wake()
-	if s.turn != nil && elsewhere(code(cause(err))) {
-		s.turn()
+	var unfit *unfitError
+	if elsewhere(code(cause(err))) || errors.As(err, &unfit) {
 		s.read.cut()
+		if s.turn != nil {
+			s.turn()
+		}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -50,10 +49,9 @@ type SinkOptions struct {
 	Connections int
 	// Timeout is how long an answer may take; 5 s if zero.
 	Timeout time.Duration
-	// Durable is what Probe demands of the server's configuration.
+	// Durable is what the server's configuration must be: another server is not
+	// written to, which is an outage.
 	Durable Durability
-	// Log is told what an operator should know; nil: nothing.
-	Log *slog.Logger
 }
 
 // Trim removes the oldest entries of a stream whenever one is added. On Redis
@@ -94,12 +92,10 @@ func NewSink(client *redis.Options, opts *SinkOptions) (*Sink, error) {
 	s.opts.MaxMessageBytes = cmp.Or(s.opts.MaxMessageBytes, 16<<20)
 	s.opts.Connections = cmp.Or(s.opts.Connections, 8)
 	s.opts.Timeout = cmp.Or(s.opts.Timeout, 5*time.Second)
-	if s.opts.Log == nil {
-		s.opts.Log = slog.New(slog.DiscardHandler)
-	}
+	must := demands{durable: s.opts.Durable, synced: s.opts.Synced, keeps: true}
 	s.links = make(chan *link, s.opts.Connections)
 	for range s.opts.Connections {
-		l := newLink(client, s.opts.Timeout)
+		l := newLink(client, s.opts.Timeout, must)
 		s.all = append(s.all, l)
 		s.links <- l
 	}

@@ -87,7 +87,7 @@ func NewSource(client *redis.Options, opts SourceOptions) (*Source, error) {
 	}
 	s := &Source{
 		opts: opts, id: rand.Text(), members: opts.Streams[0] + ":postrider-members:" + opts.Group,
-		read: newLink(client, opts.Timeout), done: newLink(client, opts.Timeout),
+		read: newLink(client, opts.Timeout, demands{}), done: newLink(client, opts.Timeout, demands{}),
 		ended: make(chan struct{}), change: make(chan struct{}), codec: wireCodec(),
 	}
 	s.codec.Foreign = opts.Foreign

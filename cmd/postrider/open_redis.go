@@ -1,11 +1,19 @@
 package main
 
 import (
+	"sync"
+
+	"github.com/redis/go-redis/v9/logging"
+
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
+// quietRedis keeps the client from printing to stderr what its errors say anyway.
+var quietRedis = sync.OnceFunc(logging.Disable)
+
 func openRedis(set *settings) (*openedSink, error) {
+	quietRedis()
 	router, err := set.router()
 	if err != nil {
 		return nil, err
@@ -18,6 +26,7 @@ func openRedis(set *settings) (*openedSink, error) {
 }
 
 func openRedisSource(set *settings, consumer, topic string) (*openedSource, error) {
+	quietRedis()
 	src, err := redisbroker.OpenSource(set.broker, topic, redisbroker.SourceOptions{Group: consumer})
 	if err != nil {
 		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
