@@ -90,6 +90,9 @@ func (d *delivery) prepare(ctx context.Context) error {
 	if err := d.l.meet(ctx); err != nil {
 		return err
 	}
+	if err := d.transacts(ctx); err != nil {
+		return err
+	}
 	wait := d.s.waiting(ctx)
 	if wait == nil || d.l.confirms {
 		return nil
@@ -101,6 +104,27 @@ func (d *delivery) prepare(ctx context.Context) error {
 		return broker.Outage(err, "NOT_CONFIRMED", "")
 	}
 	d.l.confirms = true
+	return nil
+}
+
+// transacts makes sure that the server lets us have transactions: what stands
+// behind a MULTI that is refused, by the user's permissions or by a proxy, is carried
+// out all the same, one by one.
+func (d *delivery) transacts(ctx context.Context) error {
+	if d.l.transacts {
+		return nil
+	}
+	multi, exec := redis.NewStatusCmd(ctx, "multi"), redis.NewSliceCmd(ctx, "exec")
+	if _, err := d.l.exec(ctx, multi, exec); err != nil {
+		return lost(ctx, false, err)
+	}
+	for _, c := range []redis.Cmder{multi, exec} {
+		if err := c.Err(); err != nil {
+			d.l.cut() // it may be inside a transaction
+			return withoutTransactions(err)
+		}
+	}
+	d.l.transacts = true
 	return nil
 }
 
@@ -172,8 +196,9 @@ func (d *delivery) send(ctx context.Context) error {
 		all = append(all, wait)
 	}
 	sent, err := d.l.exec(ctx, all...)
-	if err == nil && exec != nil && isReply(all[0].Err()) { // MULTI was refused, and all behind it
-		sent, err = false, all[0].Err()
+	if err == nil && exec != nil && isReply(all[0].Err()) { // what stands behind the MULTI was carried out, or not
+		d.l.transacts = false
+		return d.drop(broker.Unknown(withoutTransactions(all[0].Err()), code(all[0].Err().Error()), ""))
 	}
 	if err == nil && exec != nil && exec.Err() == nil && len(exec.Val()) != len(adds) {
 		err = errNoAnswer

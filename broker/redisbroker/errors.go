@@ -61,6 +61,11 @@ func refused(err error, stream string) error {
 	return broker.Outage(err, c, "")
 }
 
+// withoutTransactions is the outage of a server that refuses MULTI or EXEC.
+func withoutTransactions(err error) error {
+	return broker.Outage(fmt.Errorf("%w: the sink needs transactions: give the user +multi and +exec by ACL SETUSER, and use no proxy that refuses them", err), code(err.Error()), "")
+}
+
 // elsewhere reports answers after which another server may be the primary.
 func elsewhere(c string) bool {
 	switch c {

@@ -35,7 +35,8 @@ type link struct {
 
 	wrote     atomic.Bool // something went out since exec began
 	abilities atomic.Int32
-	confirms  bool        // the last wait for copies succeeded; belongs to the user of the link
+	transacts bool        // the server takes MULTI and EXEC; belongs to the user of the link
+	confirms  bool        // the last wait for copies succeeded; the same
 	tx        transaction // the same
 }
 

@@ -186,7 +186,7 @@ func (s *Sink) deliver(ctx context.Context, msgs []postrider.Message, share []in
 		l.tx.reset()
 	case <-ctx.Done():
 		for _, i := range share {
-			a.set(i, broker.Unknown(fmt.Errorf("not sent: %w", ctx.Err()), "", ""))
+			a.set(i, broker.NotTried(broker.Unknown(ctx.Err(), "", "")))
 		}
 	}
 }

@@ -1,0 +1,31 @@
+package redisbroker_test
+
+import (
+	"testing"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// TestNoTransactions: a server that does not let this user have transactions
+// carries out one by one what stands behind the MULTI that it refuses. Nothing is
+// sent to it: what it accepted would be said to be refused, and sent again and again.
+func TestNoTransactions(t *testing.T) {
+	t.Parallel()
+	addr := testserver.SharedRedis(t, testserver.Redis8).Addr
+	ask(t, addr, "ACL", "SETUSER", "single", "on", ">secret", "~*", "+@all", "-multi")
+	sink := open(t, "redis://single:secret@"+addr)
+	const topic = "singly"
+	for range 3 {
+		for _, err := range sink.Deliver(t.Context(), numbered(topic, "k", 1, 3)) {
+			class(t, err, broker.ClassOutage, "NOPERM")
+		}
+	}
+	if got := held(t, addr, topic); len(got) > 0 {
+		t.Errorf("%d messages were accepted", len(got))
+	}
+	ask(t, addr, "ACL", "SETUSER", "single", "+multi")
+	if errs := sink.Deliver(t.Context(), numbered(topic, "k", 1, 3)); errs != nil {
+		t.Errorf("with the permission: %v", errs)
+	}
+}
