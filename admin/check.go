@@ -3,11 +3,13 @@ package admin
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/envelope"
 )
 
@@ -32,8 +34,9 @@ type Checked struct {
 var ErrNoPreview = errors.New("this broker cannot say what it would send")
 
 // Check says what sink would make of msgs, without sending anything. A message
-// without an id gets one of zeros.
-func Check(sink broker.Sink, msgs []postrider.Message) ([]Checked, error) {
+// without an id gets one of zeros. claims, which may be nil, leaves payloads in the
+// database; the row that it names is 0, since a sample has none.
+func Check(sink broker.Sink, msgs []postrider.Message, claims *claim.Policy) ([]Checked, error) {
 	p, ok := sink.(broker.Previewer)
 	if !ok {
 		return nil, fmt.Errorf("%s: %w", sink.Info().Name, ErrNoPreview)
@@ -44,17 +47,18 @@ func Check(sink broker.Sink, msgs []postrider.Message) ([]Checked, error) {
 		if m.ID == "" {
 			m.ID = sampleID
 		}
-		all = append(all, check(p, info, &m))
+		all = append(all, check(p, info, &m, claims))
 	}
 	return all, nil
 }
 
 const sampleID = "00000000-0000-7000-8000-000000000000"
 
-func check(p broker.Previewer, info broker.Info, m *postrider.Message) Checked {
+func check(p broker.Previewer, info broker.Info, m *postrider.Message, claims *claim.Policy) Checked {
 	c := Checked{Message: m.ID, Topic: m.Topic, Type: m.Type}
 	err := m.Validate()
 	if err == nil {
+		withoutClaimed(m, claims)
 		var v broker.Preview
 		v, err = p.Preview(m)
 		c.Rule, c.Destination, c.Key, c.Bytes, c.Limit = v.Route.Rule, v.Destination, v.Key, v.Bytes, v.Limit
@@ -77,6 +81,20 @@ func check(p broker.Previewer, info broker.Info, m *postrider.Message) Checked {
 		c.Code = broker.Classify(err).Code
 	}
 	return c
+}
+
+func withoutClaimed(m *postrider.Message, claims *claim.Policy) {
+	if claims == nil {
+		return
+	}
+	ref := claims.Ref(0, 0, m)
+	if ref == "" {
+		return
+	}
+	headers := make(map[string]string, len(m.Headers)+1)
+	maps.Copy(headers, m.Headers)
+	headers[envelope.DataRef] = ref
+	m.Headers, m.Payload = headers, nil
 }
 
 func texts(headers []envelope.Header) map[string]string {

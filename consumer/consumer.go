@@ -19,6 +19,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/seal"
 )
@@ -100,8 +101,8 @@ type Options struct {
 // made unreadable; a [seal.Box] is one. It must not change its argument. An
 // error that matches [seal.ErrErased] acknowledges the message without its
 // handler: nobody can ever read it. [seal.ErrTampered] makes it dead at once,
-// [seal.ErrUnknownKey] and [seal.ErrNotSealed] count as failed attempts of the
-// handler. Any other error says that the keys are out of reach: the message is
+// [seal.ErrUnknownKey], [seal.ErrNotSealed] and [github.com/postrider/postrider/claim.ErrGone] count as failed
+// attempts of the handler. Any other error says that the keys are out of reach: the message is
 // given back, and no attempt is counted.
 type Opener interface {
 	Open(ctx context.Context, m postrider.Message) (postrider.Message, error)
@@ -187,6 +188,9 @@ func (c *Consumer[Tx]) Inbox() *inbox.Inbox { return c.inbox }
 func Handle[Tx, E any](c *Consumer[Tx], typ string, fn func(ctx context.Context, tx Tx, e E) error) {
 	c.HandleMessage(typ, func(ctx context.Context, tx Tx, m postrider.Message) error {
 		var e E
+		if m.Headers[envelope.DataRef] != "" && len(m.Payload) == 0 {
+			return errClaim
+		}
 		if m.Headers[seal.HeaderAlgorithm] != "" {
 			return errSealed
 		}
@@ -197,7 +201,10 @@ func Handle[Tx, E any](c *Consumer[Tx], typ string, fn func(ctx context.Context,
 	})
 }
 
-var errSealed = errors.New("the message is sealed: set Options.Opener")
+var (
+	errSealed = errors.New("the message is sealed: set Options.Opener")
+	errClaim  = errors.New("the payload stays in the database: set Options.Opener to a claim.Opener")
+)
 
 // HandleMessage registers fn for messages of typ, whole and undecoded; fn must
 // not change the message. The rest is as for [Handle].

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/seal"
 )
 
@@ -42,7 +43,7 @@ func (c *Consumer[Tx]) open(ctx context.Context, t *task) (erased bool, err erro
 		return true, nil
 	case errors.Is(err, seal.ErrTampered):
 		return false, &handlerError{Permanent(err)}
-	case errors.Is(err, seal.ErrUnknownKey), errors.Is(err, seal.ErrNotSealed):
+	case errors.Is(err, seal.ErrUnknownKey), errors.Is(err, seal.ErrNotSealed), errors.Is(err, claim.ErrGone):
 		return false, &handlerError{err}
 	}
 	return false, &keysError{err}

@@ -18,6 +18,7 @@
 //	content-type              media type of the payload               unless empty
 //	postrider-generation      decimal, 1 ...                          by the relay, on a message that a person sent again
 //	postrider-gap             versions such as 3,5-7                  by the relay, behind a dead letter that was skipped
+//	postrider-dataref         where the payload stands               by the relay, on a message without it (package claim)
 //	postrider-h-NAME          a user header NAME that is reserved     when NAME is content-type or the broker's own
 //	postrider-encoded         names of percent-encoded headers, by comma  where values are lines and one would not fit
 //	anything else             a user header, verbatim

@@ -22,7 +22,7 @@ const (
 	Generation    = "postrider-generation"
 	Gap           = "postrider-gap"
 	Encoded       = "postrider-encoded"
-	// DataRef says where a payload is that did not travel: see [Ref].
+	// DataRef says where a payload is that did not travel: see package claim.
 	DataRef = "postrider-dataref"
 	// EscapePrefix stands before a user header's name that is reserved.
 	EscapePrefix = "postrider-h-"
@@ -131,6 +131,9 @@ func (c Codec) Encode(w *Wire, m *postrider.Message, r *Route, carried Carried) 
 		w.text(DebeziumID, m.ID)
 		c.userHeaders(w, m, r)
 	case Raw:
+		if m.Headers[DataRef] != "" {
+			return r.misfit("payload", "stays in the database, and the format raw has no header that says so: send it whole, or in another format")
+		}
 		w.text(ContentType, m.ContentType)
 		c.userHeaders(w, m, r)
 	default:

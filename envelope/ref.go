@@ -1,4 +1,5 @@
 package envelope
 
-// RefScheme begins every value of [DataRef].
+// RefScheme begins every value of [DataRef]. A CloudEvent's attribute dataref that
+// begins otherwise is another's, and a header dataref.
 const RefScheme = "postrider:"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/relay/internal/core"
 	"github.com/postrider/postrider/store"
@@ -77,6 +78,9 @@ type Options struct {
 	// Route is the router of the sink, where it has one: a destination that is
 	// down then holds up what goes there, and not the other messages of a topic.
 	Route envelope.Router
+	// Claim leaves large payloads in the database, for consumers to fetch; nil: none.
+	// A format that has no headers of Postrider's refuses such messages.
+	Claim *claim.Policy
 	// Policy gives the key policy of a topic. nil: Block.
 	Policy func(topic string) KeyPolicy
 
@@ -175,6 +179,9 @@ func (o *Options) config() core.Config {
 	}
 	if policy := o.Policy; policy != nil {
 		c.Policy = func(topic string) core.Policy { return core.Policy(policy(topic)) }
+	}
+	if policy := o.Claim; policy != nil {
+		c.Claim = func(lane store.Lane, seq int64, m *postrider.Message) string { return policy.Ref(int(lane), seq, m) }
 	}
 	if route := o.Route; route != nil {
 		c.Place = func(m *postrider.Message) string {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/claim"
 )
 
 func (a *app) checkCommand() *cobra.Command {
@@ -33,6 +34,7 @@ func (a *app) checkCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&samples, "samples", "", "file with one JSON object per line; - for stdin")
 	cmd.Flags().IntVar(&newest, "newest", 0, "so many of the newest messages of the outbox, at most 10000")
+	claimFlag(cmd.Flags(), &a.set.relay)
 	return cmd
 }
 
@@ -54,7 +56,11 @@ func (a *app) check(ctx context.Context, samples string, newest int) error {
 	if err != nil {
 		return err
 	}
-	found, err := admin.Check(sink.Sink, msgs)
+	var claims *claim.Policy
+	if above := int(a.set.relay.claimAbove); above > 0 {
+		claims = &claim.Policy{Schema: a.schemaName(), Above: above}
+	}
+	found, err := admin.Check(sink.Sink, msgs, claims)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/internal/testserver"
@@ -115,5 +116,40 @@ func TestCheckNewestOnPostgres(t *testing.T) {
 	}
 	if len(found) != 3 {
 		t.Errorf("%d messages", len(found))
+	}
+}
+
+func TestClaimSettings(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"store":     {[]string{"--store", "memory:"}, "claim-above needs a store on PostgreSQL"},
+		"retention": {[]string{"--store", "postgres://127.0.0.1:1/x", "--retention", "10m"}, "retention removes them after 10m0s"},
+		"payloads":  {[]string{"--store", "postgres://127.0.0.1:1/x", "--payload-retention", "5m"}, "retention removes them after 5m0s"},
+	} {
+		got := cli(t, nil, "", append([]string{"relay", "--broker", "memory:", "--listen", "", "--claim-above", "64KiB"}, tc.args...)...)
+		if got.code != exitUsage || !strings.Contains(got.err, tc.want) {
+			t.Errorf("%s: code %d, %s", name, got.code, got.err)
+		}
+	}
+	set := settings{store: "postgres://h/db"}
+	set.relay.claimAbove = 100
+	for _, tc := range []struct {
+		keeps admin.KeeperOptions
+		want  time.Duration
+	}{
+		{admin.KeeperOptions{OlderThan: 10 * time.Hour}, 5 * time.Hour},
+		{admin.KeeperOptions{OlderThan: 10 * time.Hour, Payloads: 4 * time.Hour}, 2 * time.Hour},
+		{admin.KeeperOptions{Off: true}, 0},
+	} {
+		if p, err := set.claims(&tc.keeps); err != nil || p.MaxAge != tc.want || p.Schema != "postrider" {
+			t.Errorf("%+v: %+v, %v", tc.keeps, p, err)
+		}
+	}
+	large := `{"topic":"t","type":"x","payload_text":"` + strings.Repeat("x", 1000) + `"}`
+	out := mustCLI(t, large, "check", "--broker", "memory:", "--claim-above", "500", "--format", "cloudevents", "--samples", "-")
+	if !strings.Contains(out, "ce_dataref: postrider:postrider/0/0/") || !strings.Contains(out, "of which 0 payload") {
+		t.Errorf("check says %s", out)
 	}
 }

@@ -29,6 +29,7 @@ type relaySettings struct {
 	skipTopics   []string
 	statusEvery  time.Duration
 	keeper       keeperSettings
+	claimAbove   byteSize
 }
 
 func (a *app) relayCommand() *cobra.Command {
@@ -98,6 +99,7 @@ func engineFlags(fs *pflag.FlagSet, r *relaySettings) {
 	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
 	fs.DurationVar(&r.pollMax, "poll-max", defaultPollMax, "longest pause between two looks at an idle outbox")
 	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys go on behind a dead letter (default: the key waits)")
+	claimFlag(fs, r)
 	r.keeper.relayFlags(fs)
 	fs.Lookup("retry").DefValue = "" // the text says it better than []
 	mark(fs, "instance", "lease-ttl", "drain", "window", "page", "max-lanes", "max-attempts", "retry", "poll-max", "skip-dead")

@@ -172,6 +172,9 @@ func (a *app) openUnit(name string, set *settings, relays int) (*unit, error) {
 	if u.keeps, err = set.relay.keeper.relayOptions(u.log); err != nil {
 		return nil, err
 	}
+	if opts.Claim, err = set.claims(u.keeps); err != nil {
+		return nil, err
+	}
 	st, err := openStore(set)
 	if err != nil {
 		return nil, err

@@ -244,6 +244,10 @@ type Backoff struct {
 	MaxAttempts int
 }
 
+// ClaimFunc says where the payload of a message stands that travels without it;
+// "" for one that travels whole.
+type ClaimFunc func(lane store.Lane, seq int64, m *postrider.Message) string
+
 // Config is everything an engine is told. Zero values take the defaults named.
 type Config struct {
 	BootID   string // required
@@ -272,6 +276,7 @@ type Config struct {
 	Brake      int                             // rejections in a row; 0: 20, negative: never
 	Policy     func(topic string) Policy       // nil: Block
 	Place      func(*postrider.Message) string // the topic that a message goes to; nil: its own
+	Claim      ClaimFunc                       // whose payloads stay in the database; nil: nobody's
 
 	Store store.Info
 	Sink  broker.Info

@@ -79,7 +79,7 @@ func (e *Engine) deliverNext(l *lane) {
 		}
 		l.call, b.sent = c, true
 		e.calls[c.id] = c
-		e.do(Deliver{ID: c.id, Lane: l.id, Msgs: l.marked(c, msgs), Timeout: e.cfg.DeliverTimeout})
+		e.do(Deliver{ID: c.id, Lane: l.id, Msgs: l.marked(c, msgs, e.cfg.Claim), Timeout: e.cfg.DeliverTimeout})
 	}
 }
 
@@ -99,7 +99,7 @@ func (e *Engine) setAside(l *lane, b *batch) {
 			e.park(l, b, i, park{Park: store.Park{State: store.Scheduled}, at: b.readAt + min(b.meta[i].DueIn, never)})
 		case l.holds(b, m.Key):
 			e.wait(l, b, i)
-		case e.cfg.Sink.MaxMessageBytes > 0 && m.Size() > e.cfg.Sink.MaxMessageBytes:
+		case e.tooLarge(l, m, b.meta[i].Seq):
 			err := fmt.Errorf("%w: %d bytes, above its limit of %d", errTooLarge, m.Size(), e.cfg.Sink.MaxMessageBytes)
 			e.dead(l, b, i, broker.Classify(broker.Rejected(err, "too_large", "")))
 		default:
@@ -107,6 +107,16 @@ func (e *Engine) setAside(l *lane, b *batch) {
 		}
 	}
 	b.todo = keep
+}
+
+// tooLarge reports whether the sink would not take m, without its payload where
+// that stays in the database.
+func (e *Engine) tooLarge(l *lane, m *postrider.Message, seq int64) bool {
+	limit, size := e.cfg.Sink.MaxMessageBytes, m.Size()
+	if limit <= 0 || size <= limit {
+		return false
+	}
+	return size-len(m.Payload) > limit || e.cfg.Claim == nil || e.cfg.Claim(l.id, seq, m) == ""
 }
 
 func (e *Engine) mustLook(l *lane, b *batch) bool {

@@ -13,28 +13,37 @@ import (
 
 // marked returns the messages of a call as they go out: one whose version is
 // behind skipped dead letters names them, one that a person sent again says how
-// often. The batch keeps what was written, which is what is parked.
-func (l *lane) marked(c *call, msgs []postrider.Message) []postrider.Message {
-	if len(l.gaps) == 0 && !c.b.parked {
+// often, one whose payload stays in the database says where. The batch keeps what
+// was written, which is what is parked.
+func (l *lane) marked(c *call, msgs []postrider.Message, claim ClaimFunc) []postrider.Message {
+	if len(l.gaps) == 0 && !c.b.parked && claim == nil {
 		return msgs
 	}
 	out := msgs
 	for j := range msgs {
 		gap := l.gapBefore(&msgs[j])
-		generation := c.b.meta[c.at(j)].Generation
-		if gap == "" && generation == 0 {
+		meta := &c.b.meta[c.at(j)]
+		generation, ref := meta.Generation, ""
+		if claim != nil {
+			ref = claim(l.id, meta.Seq, &msgs[j])
+		}
+		if gap == "" && generation == 0 && ref == "" {
 			continue
 		}
 		if &out[0] == &msgs[0] {
 			out = slices.Clone(msgs)
 		}
-		headers := make(map[string]string, len(msgs[j].Headers)+2)
+		headers := make(map[string]string, len(msgs[j].Headers)+3)
 		maps.Copy(headers, msgs[j].Headers)
 		if gap != "" {
 			headers[envelope.Gap] = gap
 		}
 		if generation > 0 {
 			headers[envelope.Generation] = strconv.Itoa(generation)
+		}
+		if ref != "" {
+			headers[envelope.DataRef] = ref
+			out[j].Payload = nil
 		}
 		out[j].Headers = headers
 	}

@@ -1,0 +1,75 @@
+package claim
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/seal"
+)
+
+// ErrGone is matched by the answer for a payload whose row is not there any more.
+var ErrGone = errors.New("the payload is gone")
+
+// Bodies fetches payloads. [github.com/postrider/postrider/store/pgstore.Bodies]
+// is one. It answers with ErrGone for a payload that is not there, with
+// [seal.ErrErased] for one that was removed on purpose, and with any other error
+// when it does not know.
+type Bodies interface {
+	Fetch(ctx context.Context, ref Ref) ([]byte, error)
+}
+
+// Next is what may stand behind an Opener: an
+// [github.com/postrider/postrider/consumer.Opener].
+type Next interface {
+	Open(ctx context.Context, m postrider.Message) (postrider.Message, error)
+}
+
+// Opener gives messages their payloads back. It is a consumer.Opener.
+type Opener struct {
+	bodies Bodies
+	next   Next
+}
+
+// NewOpener returns an Opener that fetches from bodies. next, which may be nil,
+// gets the message then: one that was sealed is sealed in the database too.
+func NewOpener(bodies Bodies, next Next) *Opener { return &Opener{bodies: bodies, next: next} }
+
+// Open returns m with its payload and without the header, or m itself if it
+// carries its payload. What does not fit the reference is seal.ErrTampered.
+func (o *Opener) Open(ctx context.Context, m postrider.Message) (postrider.Message, error) {
+	if value := m.Headers[envelope.DataRef]; value != "" && len(m.Payload) == 0 {
+		payload, err := o.fetch(ctx, value, m.ID)
+		if err != nil {
+			return m, fmt.Errorf("claim: %w", err)
+		}
+		m.Payload, m.Headers = payload, maps.Clone(m.Headers)
+		delete(m.Headers, envelope.DataRef)
+	}
+	if o.next != nil {
+		return o.next.Open(ctx, m)
+	}
+	return m, nil
+}
+
+func (o *Opener) fetch(ctx context.Context, value, id string) ([]byte, error) {
+	ref, err := Parse(value)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the header %s %w", seal.ErrTampered, envelope.DataRef, err)
+	}
+	if ref.ID != id {
+		return nil, fmt.Errorf("%w: the reference is that of another message", seal.ErrTampered)
+	}
+	payload, err := o.bodies.Fetch(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if len(payload) != ref.Bytes || sha256.Sum256(payload) != ref.SHA256 {
+		return nil, fmt.Errorf("%w: the payload in the database is another one", seal.ErrTampered)
+	}
+	return payload, nil
+}

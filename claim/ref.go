@@ -1,0 +1,75 @@
+package claim
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/envelope"
+)
+
+// Ref says where a payload stands, and what it is.
+type Ref struct {
+	Schema string // of the outbox
+	Lane   int
+	Seq    int64
+	ID     string // of the message
+	Bytes  int
+	SHA256 [sha256.Size]byte
+}
+
+// String is the value of the header: a URI such as
+// postrider:postrider/17/4711/ID?bytes=N&sha256=HEX. It names no server: who
+// fetches knows where the outbox is.
+func (r Ref) String() string {
+	return fmt.Sprintf("%s%s/%d/%d/%s?bytes=%d&sha256=%x", envelope.RefScheme, r.Schema, r.Lane, r.Seq, r.ID, r.Bytes, r.SHA256)
+}
+
+var errRef = errors.New("is no reference of Postrider's, such as postrider:SCHEMA/LANE/SEQ/ID?bytes=N&sha256=HEX")
+
+// Parse reads the value of the header.
+func Parse(s string) (Ref, error) {
+	rest, ok := strings.CutPrefix(s, envelope.RefScheme)
+	path, query, more := strings.Cut(rest, "?")
+	part := strings.Split(path, "/")
+	values, err := url.ParseQuery(query)
+	if !ok || !more || len(part) != 4 || err != nil {
+		return Ref{}, errRef
+	}
+	r := Ref{Schema: part[0], ID: part[3]}
+	sum, errSum := hex.DecodeString(values.Get("sha256"))
+	var errs [3]error
+	r.Lane, errs[0] = strconv.Atoi(part[1])
+	r.Seq, errs[1] = strconv.ParseInt(part[2], 10, 64)
+	r.Bytes, errs[2] = strconv.Atoi(values.Get("bytes"))
+	if errors.Join(errSum, errs[0], errs[1], errs[2]) != nil || len(sum) != sha256.Size || r.Schema == "" || r.ID == "" || r.Bytes < 0 {
+		return Ref{}, errRef
+	}
+	copy(r.SHA256[:], sum)
+	return r, nil
+}
+
+// Policy says whose payloads stay in the database.
+type Policy struct {
+	Schema string // of the outbox
+	Above  int    // bytes of payload; up to it payloads travel
+	// MaxAge is how old a message may be, by its Time, for its payload to stay:
+	// half of the time for which rows keep theirs, so that consumers have the
+	// other half. 0: any age, for an outbox that removes nothing.
+	MaxAge time.Duration
+}
+
+// Ref returns the value of the header for a message that is sent from lane and
+// seq; "" for one that travels whole. It reads the clock.
+func (p *Policy) Ref(lane int, seq int64, m *postrider.Message) string {
+	if len(m.Payload) <= p.Above || p.MaxAge > 0 && time.Since(m.Time) > p.MaxAge {
+		return ""
+	}
+	return Ref{Schema: p.Schema, Lane: lane, Seq: seq, ID: m.ID, Bytes: len(m.Payload), SHA256: sha256.Sum256(m.Payload)}.String()
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/claim"
+	"github.com/postrider/postrider/store/pgstore"
+)
+
+func claimFlag(fs *pflag.FlagSet, r *relaySettings) {
+	fs.Var(&r.claimAbove, "claim-above", "payloads above this stay in the database for consumers to fetch, such as 512KiB; 0: all travel (PostgreSQL)")
+	mark(fs, "claim-above")
+}
+
+// leastClaimTime is how long a payload that a consumer must fetch has to stay.
+const leastClaimTime = time.Hour
+
+// claims says which payloads stay in the database; nil for none. They stay no
+// longer than their rows do, so what is half as old as that travels whole.
+func (set *settings) claims(keeps *admin.KeeperOptions) (*claim.Policy, error) {
+	if set.relay.claimAbove == 0 {
+		return nil, nil
+	}
+	if kind := storeKind(set); kind != "postgres" && kind != "postgresql" {
+		return nil, usagef("claim-above needs a store on PostgreSQL, where consumers can fetch payloads")
+	}
+	p := &claim.Policy{Schema: cmp.Or(set.schema, pgstore.DefaultSchema), Above: int(set.relay.claimAbove)}
+	stay, known := keeps.OlderThan, !keeps.Off
+	if keeps.Payloads > 0 && (!known || keeps.Payloads < stay) {
+		stay, known = keeps.Payloads, true
+	}
+	if !known {
+		return p, nil
+	}
+	if stay < leastClaimTime {
+		return nil, usagef("claim-above leaves payloads for consumers to fetch, and retention removes them after %s: let them stay for %s at least", stay, leastClaimTime)
+	}
+	p.MaxAge = stay / 2
+	return p, nil
+}

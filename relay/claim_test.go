@@ -1,0 +1,64 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/claim"
+	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/relay"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/memstore"
+)
+
+// A payload that stays in the database is not sent, and is in what is parked: a
+// record that waits long must not depend on its row. One that has waited too long
+// travels whole.
+func TestClaimedPayloads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New(memstore.Options{})
+		b := membroker.New(&membroker.Options{MaxMessageBytes: 500})
+		b.SetFault(func(context.Context, postrider.Message) membroker.Outcome {
+			return membroker.Outcome{Err: broker.Failed(errors.New("later"), "LATER", "")}
+		})
+		r := relay.New(st, b.Sink(), &relay.Options{
+			Claim: &claim.Policy{Schema: "s", Above: 100, MaxAge: 20 * time.Second},
+			Retry: relay.Retry{Base: 10 * time.Second, MaxAttempts: 3},
+		})
+		stop := start(t, r)
+		defer func() { stop() }()
+		if err := st.Enqueue(t.Context(), postrider.Message{Topic: "t", Key: "k", Payload: make([]byte, 1000)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		parked, err := st.Parked(t.Context(), store.ParkedQuery{Limit: 10})
+		if err != nil || len(parked) != 1 || len(parked[0].Message.Payload) != 1000 || parked[0].Message.Headers[envelope.DataRef] != "" {
+			t.Fatalf("parked %+v, %v", parked, err)
+		}
+		b.SetFault(nil)
+		time.Sleep(10 * time.Second)
+		log := b.Log("t")
+		if len(log) != 1 {
+			t.Fatalf("%d messages arrived", len(log))
+		}
+		m := log[0].Message
+		ref, err := claim.Parse(m.Headers[envelope.DataRef])
+		if err != nil || len(m.Payload) != 0 || ref.Bytes != 1000 || ref.ID != m.ID || ref.Seq != parked[0].Seq || ref.Lane != int(parked[0].Lane) {
+			t.Errorf("sent %+v, %v", m.Headers, err)
+		}
+		// Above the sink's limit, and too old: it is whole, and the sink says so.
+		if err := st.Enqueue(t.Context(), postrider.Message{Topic: "t", Key: "k", Payload: make([]byte, 1000), NotBefore: time.Now().Add(30 * time.Second)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if s := r.Stats(); b.Len("t") != 1 || s.Parked["dead"] != 1 {
+			t.Errorf("%d sent, parked %v: want a dead letter", b.Len("t"), s.Parked)
+		}
+	})
+}
