@@ -7,6 +7,7 @@
 //	go run ./bench run idle
 //	go run ./bench run enqueue
 //	go run ./bench run consume --messages 20000
+//	go run ./bench run webhooks --messages 20000
 //	go run ./bench run tenants --tenants 8 --messages 500000
 //
 // It starts private servers of its own ("make servers" installs them) and
@@ -51,7 +52,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|consume|tenants|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|redis|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|consume|webhooks|tenants|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|redis|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
@@ -92,6 +93,8 @@ func run(ctx context.Context, args []string) error {
 		result, err = runIdle(ctx, c)
 	case "tenants":
 		result, err = runTenants(ctx, c)
+	case "webhooks":
+		result, err = runWebhooks(ctx, c)
 	case "consume":
 		result, err = runConsume(ctx, c)
 	case "enqueue":

@@ -143,10 +143,20 @@ func (c *call) ended() {
 const hungPatience = 100 * time.Millisecond
 
 // wait returns when all chains have ended, or it is not worth waiting for those
-// that have not.
+// that have not. With several endpoints it leaves those behind early that take
+// long by themselves; what waits because the whole sink is busy gets more time.
 func (c *call) wait() {
-	patience := c.s.patience(c.ctx, len(c.table.targets) == 1)
-	timer := time.NewTimer(min(hungPatience, patience))
+	patience := c.s.patience(c.ctx)
+	last := time.Now().Add(longPatience(c.ctx, patience))
+	single := len(c.table.targets) == 1
+	if single {
+		patience = time.Until(last)
+	}
+	next := patience
+	if !single {
+		next = min(hungPatience, patience)
+	}
+	timer := time.NewTimer(next)
 	defer timer.Stop()
 	for first := true; ; first = false {
 		select {
@@ -156,25 +166,37 @@ func (c *call) wait() {
 			return
 		case <-c.s.life.Done():
 			return
-		case <-timer.C:
-			if !first {
+		case now := <-timer.C:
+			switch {
+			case !now.Before(last):
 				return
+			case first:
+				c.leaveIf(func(j *job) bool { return j.t.hangs() })
+				timer.Reset(max(min(patience-hungPatience, time.Until(last)), 0))
+			default:
+				c.leaveIf(func(j *job) bool { return j.t.slow(j, now, patience) })
+				c.leaveIf(func(j *job) bool { return j.t.hangs() }) // what waits behind those
+				timer.Reset(max(min(patience/2, time.Until(last)), 0))
 			}
-			c.leaveHung()
-			timer.Reset(max(patience-hungPatience, 0))
 		}
 	}
 }
 
-// leaveHung ends the chains that wait for endpoints that hang.
-func (c *call) leaveHung() {
-	if len(c.table.targets) == 1 {
-		return
+// longPatience is how long a call lasts at most.
+func longPatience(ctx context.Context, patience time.Duration) time.Duration {
+	d := max(patience, maxPatience)
+	if end, ok := ctx.Deadline(); ok {
+		d = min(d, time.Until(end)*3/4)
 	}
+	return d
+}
+
+// leaveIf ends the chains whose job is such.
+func (c *call) leaveIf(such func(*job) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, j := range c.jobs {
-		if j != nil && j.t.hangs() {
+		if j != nil && such(j) {
 			c.leave(i, j)
 		}
 	}

@@ -21,10 +21,11 @@ type SinkOptions struct {
 	// Route says what becomes of a message: its route's topic finds the endpoint.
 	// nil: the message's own topic, in the format plain.
 	Route envelope.Router
-	// Patience is how long a call waits for endpoints that take long. Then their
-	// messages are answered as an outage of that endpoint, and requests on their way
-	// go on: the same message, when it comes again, takes over the answer.
-	// 0: 1 s, with only one endpoint 5 s; always less than what remains of the call.
+	// Patience is how long a call waits for an endpoint that takes long, where
+	// there are others. Then its messages are answered as an outage of that endpoint,
+	// and requests on their way go on: the same message, when it comes again, takes
+	// over the answer. 0: 1 s. What waits for the sink's own limit, or for the only
+	// endpoint, gets 5 s or this, whichever is more; always less than what remains of the call.
 	Patience time.Duration
 	// MaxInFlight is the most requests that calls wait for, over all endpoints. 0: 1024.
 	MaxInFlight int
@@ -114,8 +115,13 @@ func (s *Sink) Close() {
 	}
 }
 
+// maxBatch keeps calls short: a lane sends nothing else while it waits for one.
+const maxBatch = 256
+
 // Info implements broker.Sink.
-func (s *Sink) Info() broker.Info { return broker.Info{Name: "http", Codec: s.codec} }
+func (s *Sink) Info() broker.Info {
+	return broker.Info{Name: "http", MaxBatch: maxBatch, Codec: s.codec}
+}
 
 // framed is a message as it is posted.
 type framed struct {
@@ -178,15 +184,17 @@ func (tb *table) target(topic string) *target {
 	return nil
 }
 
-// patience is how long a call may wait for slow endpoints.
-func (s *Sink) patience(ctx context.Context, single bool) time.Duration {
+// The patience of a call that is told nothing else, and the most it lasts.
+const (
+	defaultPatience = time.Second
+	maxPatience     = 5 * time.Second
+)
+
+// patience is how long a call may wait for an endpoint that is slow by itself.
+func (s *Sink) patience(ctx context.Context) time.Duration {
 	d := s.opts.Patience
-	switch {
-	case d > 0:
-	case single:
-		d = 5 * time.Second
-	default:
-		d = time.Second
+	if d <= 0 {
+		d = defaultPatience
 	}
 	if end, ok := ctx.Deadline(); ok {
 		d = min(d, time.Until(end)*3/4)

@@ -241,6 +241,21 @@ func (t *target) hangs() bool {
 	return t.br.hung
 }
 
+// slow reports whether the endpoint keeps the job waiting by itself: the request
+// has no answer for so long, or the job waits for the endpoint's own limits.
+func (t *target) slow(j *job, now time.Time, patience time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch j.state {
+	case flying:
+		return now.Sub(j.began) >= patience
+	case queued:
+		return t.pace.waiting || t.br.flying >= t.p.Concurrency || !t.br.admits()
+	case fresh, done, dropped:
+	}
+	return false
+}
+
 // leave ends a call's wait for a job, and returns what the call answers. ended is
 // the error of the call's context.
 func (t *target) leave(j *job, ended error) error {

@@ -139,7 +139,7 @@ func TestMistakesOfAFleet(t *testing.T) {
 	for _, tc := range []struct{ name, yml, want string }{
 		{"no store", "broker: \"memory:\"\nrelays:\n  - name: a\n", "fleet.yml:3:5: relay a: no store: give --store"},
 		{"bad option", "store: \"memory:\"\nbroker: \"memory:\"\nrelays:\n  - name: a\n    window: -1\n", "fleet.yml:4:5: relay a: relay options: Window is -1"},
-		{"bad broker", "store: \"memory:\"\nrelays:\n  - name: a\n    broker: amqp://u:hunter2@h\n", "fleet.yml:3:5: relay a: broker scheme \"amqp\" is unknown"},
+		{"bad broker", "store: \"memory:\"\nrelays:\n  - name: a\n    broker: mqtt://u:hunter2@h\n", "fleet.yml:3:5: relay a: broker scheme \"mqtt\" is unknown"},
 		{"value", "relays:\n  - name: a\n    window: x\n", `fleet.yml:3:13: relay a: window: "x" cannot be used: it is no number`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
