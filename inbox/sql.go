@@ -12,7 +12,7 @@ import (
 type statements struct {
 	claim, begin, unbegin, fail, bury, forget, dead, prune string
 	claimMany                                              string // "": one by one
-	tried                                                  string
+	tried, revive, deadPlace, dropDead                     string
 	guard                                                  guardStatements
 	schema                                                 []string
 }
@@ -46,6 +46,7 @@ func newStatements(d outbox.Dialect, schema string) statements {
 	s := statements{
 		claim: claimSQL, begin: beginSQL, unbegin: unbeginSQL, fail: failSQL,
 		bury: burySQL, forget: forgetSQL, dead: deadSQL, prune: pruneSQL,
+		revive: reviveSQL, deadPlace: deadPlaceSQL, dropDead: dropDeadSQL,
 		guard: newGuardStatements(d),
 	}
 	s.tried = strings.ReplaceAll(triedSQL, "{ids}", "json_each(CAST($2 AS text))")
@@ -56,7 +57,7 @@ func newStatements(d outbox.Dialect, schema string) statements {
 	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{mark}", n.mark, "{stash}", n.stash, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
 		"{wait}", n.wait, "{micros}", n.micros, "{since}", n.since, "{stashHeaders}", n.stashHeaders,
 		"{createdMicros}", n.createdMicros, "{fromMicros}", n.fromMicros, "{fromMicrosEnd}", n.fromMicrosEnd, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip)
-	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tried, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune)
+	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tried, &s.revive, &s.deadPlace, &s.dropDead, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune)
 	for _, text := range texts {
 		*text = r.Replace(*text)
 		if d == outbox.SQLite {
@@ -161,6 +162,18 @@ coalesce(a.payload, ''), coalesce(a.content_type, ''), coalesce({jsontext}, '{}'
 coalesce(a.version, 0), coalesce(a.schema_version, 0)
 FROM {attempt} AS a WHERE a.consumer = $1 AND a.state = 'dead' AND a.message_id > $2
 ORDER BY a.message_id LIMIT $3`
+
+	// It needs no version: its key has not gone past it, or nobody would have tried it.
+	reviveSQL = `INSERT INTO {stash} (consumer, message_id, topic, key, type, origin, needs, version, schema_version,
+payload, content_type, headers, stashed_at)
+SELECT consumer, message_id, topic, key, type, origin, 0, coalesce(version, 0), coalesce(schema_version, 0),
+payload, coalesce(content_type, ''), headers, {now}
+FROM {attempt} WHERE consumer = $1 AND message_id = $2 AND state = 'dead'`
+
+	deadPlaceSQL = `SELECT coalesce(max(topic), ''), coalesce(max(key), ''), coalesce(max(version), 0)
+FROM {attempt} WHERE consumer = $1 AND message_id = $2 AND state = 'dead'`
+
+	dropDeadSQL = `DELETE FROM {attempt} WHERE consumer = $1 AND message_id = $2 AND state = 'dead'`
 
 	// $2 is negative. The claim of a dead letter stays as long as the letter, that
 	// of a stashed message as long as it waits.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
 )
@@ -23,21 +24,26 @@ import (
 // recordAnswer is one parked record in JSON. Seq is a string: it may exceed
 // what a JavaScript number holds.
 type recordAnswer struct {
-	Seq           string            `json:"seq"`
-	Lane          int               `json:"lane"`
-	State         string            `json:"state"`
-	BlocksKey     bool              `json:"blocks_key"`
-	ID            string            `json:"id"`
-	Topic         string            `json:"topic"`
-	Key           string            `json:"key"`
-	Type          string            `json:"type"`
-	Attempts      int               `json:"attempts"`
-	Generation    int               `json:"generation"`
-	Class         string            `json:"class"`
-	Code          string            `json:"code"`
-	Error         string            `json:"error"`
-	FirstFailed   time.Time         `json:"first_failed,omitzero"`
-	LastAttempt   time.Time         `json:"last_attempt,omitzero"`
+	Seq         string    `json:"seq"`
+	Lane        int       `json:"lane"`
+	State       string    `json:"state"`
+	BlocksKey   bool      `json:"blocks_key"`
+	ID          string    `json:"id"`
+	Topic       string    `json:"topic"`
+	Key         string    `json:"key"`
+	Type        string    `json:"type"`
+	Attempts    int       `json:"attempts"`
+	Generation  int       `json:"generation"`
+	Class       string    `json:"class"`
+	Code        string    `json:"code"`
+	Error       string    `json:"error"`
+	FirstFailed time.Time `json:"first_failed,omitzero"`
+	LastAttempt time.Time `json:"last_attempt,omitzero"`
+	bodyAnswer
+}
+
+// bodyAnswer is a message's body; only its size where it is not asked for.
+type bodyAnswer struct {
 	PayloadBytes  int               `json:"payload_bytes"`
 	Payload       *string           `json:"payload,omitempty"`
 	PayloadBase64 *string           `json:"payload_base64,omitempty"`
@@ -49,10 +55,13 @@ func (a *app) deadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "dead", Short: "List, show, retry or discard dead letters",
 		Long: "A dead letter is a message that was given up. With a key, and under the policy block,\n" +
-			"its key waits until somebody retries or discards it. Payloads are shown only with --payload.",
+			"its key waits until somebody retries or discards it. Payloads are shown only with --payload.\n" +
+			"With --consumer NAME it is about messages that a consumer gave up, in its own database: --store\n" +
+			"names that one, and messages are named by their id.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	cmd.PersistentFlags().StringVar(&a.consumer, "consumer", "", "dead letters of this consumer instead of the relay's")
 	cmd.AddCommand(a.deadList(), a.deadShow(), a.deadAct(store.ActRetry, "retry", "Send dead letters again, with the same id"),
 		a.deadAct(store.ActDiscard, "discard", "Remove dead letters for ever and free their keys"))
 	return cmd
@@ -60,14 +69,22 @@ func (a *app) deadCommand() *cobra.Command {
 
 func (a *app) deadList() *cobra.Command {
 	var (
-		q   store.ParkedQuery
-		all bool
+		q     store.ParkedQuery
+		all   bool
+		after string
 	)
 	cmd := &cobra.Command{
 		Use: "list", Short: "List dead letters by number", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if q.Limit < 1 || q.Limit > 10_000 {
 				return usagef("limit is %d: use 1 to 10000", q.Limit)
+			}
+			if a.consumer != "" {
+				return a.consumerDead(cmd, after, q.Limit)
+			}
+			var err error
+			if q.AfterSeq, err = parseAfter(after); err != nil {
+				return err
 			}
 			st, err := a.openReady(cmd)
 			if err != nil {
@@ -94,7 +111,7 @@ func (a *app) deadList() *cobra.Command {
 	fs.StringVar(&q.Topic, "topic", "", "only this topic")
 	fs.StringVar(&q.Key, "key", "", "only this key")
 	fs.StringVar(&q.ID, "id", "", "only this message id")
-	fs.Int64Var(&q.AfterSeq, "after", 0, "only records behind this number: the next page")
+	fs.StringVar(&after, "after", "", "only records behind this number (with --consumer: id): the next page")
 	fs.IntVar(&q.Limit, "limit", 100, "at most so many")
 	return cmd
 }
@@ -104,6 +121,9 @@ func (a *app) deadShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show SEQ", Short: "Show one dead letter", Args: seqArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.consumer != "" {
+				return a.consumerShow(cmd, args[0], payload)
+			}
 			seqs, err := parseSeqs(args)
 			if err != nil {
 				return err
@@ -133,6 +153,9 @@ func (a *app) deadAct(kind store.ActKind, use, short string) *cobra.Command {
 			"Name records by number, or many by flags: they are counted first, and --yes does it.",
 		Args: func(*cobra.Command, []string) error { return nil },
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.consumer != "" {
+				return a.consumerAct(cmd, kind, f, args)
+			}
 			seqs, err := parseSeqs(args)
 			if err != nil {
 				return err
@@ -239,12 +262,16 @@ func (a *app) openReady(cmd *cobra.Command) (*opened, error) {
 
 func answerOf(r store.ParkedRecord, payload bool) recordAnswer {
 	m := r.Message
-	answer := recordAnswer{
+	return recordAnswer{
 		Seq: strconv.FormatInt(r.Seq, 10), Lane: int(r.Lane), State: r.State.String(), BlocksKey: r.Captures && m.Key != "",
 		ID: m.ID, Topic: m.Topic, Key: m.Key, Type: m.Type, Attempts: r.Attempts, Generation: r.Generation,
 		Class: r.Class, Code: r.Code, Error: r.Error, FirstFailed: r.FirstFailed, LastAttempt: r.LastAttempt,
-		PayloadBytes: len(m.Payload),
+		bodyAnswer: bodyOf(&m, payload),
 	}
+}
+
+func bodyOf(m *postrider.Message, payload bool) bodyAnswer {
+	answer := bodyAnswer{PayloadBytes: len(m.Payload)}
 	if !payload {
 		return answer
 	}
@@ -296,14 +323,18 @@ func showText(w *tabwriter.Writer, r recordAnswer) {
 	} {
 		row(w, c[0], visible(c[1], ""))
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
-		row(w, "header "+visible(name, ""), visible(r.Headers[name], ""))
+	r.text(w)
+}
+
+func (b *bodyAnswer) text(w *tabwriter.Writer) {
+	for _, name := range slices.Sorted(maps.Keys(b.Headers)) {
+		row(w, "header "+visible(name, ""), visible(b.Headers[name], ""))
 	}
 	switch {
-	case r.Payload != nil:
-		row(w, "payload", visible(*r.Payload, ""))
-	case r.PayloadBase64 != nil:
-		row(w, "payload (base64)", *r.PayloadBase64)
+	case b.Payload != nil:
+		row(w, "payload", visible(*b.Payload, ""))
+	case b.PayloadBase64 != nil:
+		row(w, "payload (base64)", *b.PayloadBase64)
 	}
 }
 
@@ -333,6 +364,17 @@ func seqArgs(exact int) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+func parseAfter(text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, usagef("after is %q: give the number of a record", text)
+	}
+	return n, nil
 }
 
 func parseSeqs(args []string) ([]int64, error) {

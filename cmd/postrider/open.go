@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"log/slog"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
 )
@@ -31,6 +33,9 @@ type opened struct {
 	newestMessages func(ctx context.Context, n int) ([]postrider.Message, error)
 	// newest is the schema version that this program makes.
 	newest int
+	// inbox is the database as a consumer sees it, and closes with the rest; nil
+	// where there is none.
+	inbox func() (*sql.DB, outbox.Dialect)
 	// enqueue writes msgs in one transaction of its own.
 	enqueue func(ctx context.Context, msgs []postrider.Message) error
 	// exists says whether there is a database at all; nil where asking it is enough.

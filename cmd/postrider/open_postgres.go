@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"regexp"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
@@ -65,6 +67,7 @@ func openPostgres(set *settings) (*opened, error) {
 			st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: name})
 			return st, st
 		},
+		inbox: func() (*sql.DB, outbox.Dialect) { return stdlib.OpenDBFromPool(pool), outbox.Postgres },
 		enqueue: func(ctx context.Context, msgs []postrider.Message) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return ob.Enqueue(ctx, outbox.Pgx(tx), msgs...) })
 		},

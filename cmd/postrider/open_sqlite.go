@@ -28,6 +28,7 @@ func openSQLite(set *settings, path string) (*opened, error) {
 			}
 			return nil
 		},
+		inbox:   func() (*sql.DB, outbox.Dialect) { return db, outbox.SQLite },
 		enqueue: func(ctx context.Context, msgs []postrider.Message) error { return enqueueSQL(ctx, db, ob, msgs) },
 	}, nil
 }

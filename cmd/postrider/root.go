@@ -21,6 +21,7 @@ type app struct {
 
 	configFile string
 	relayName  string // of the entry of the file's list that a command is about
+	consumer   string // whose dead letters a command is about; "": the relay's
 	relays     []config.Relay
 	set        settings
 }

@@ -191,22 +191,62 @@ func TestContiguousStopsBehindTheDead(t *testing.T) {
 		if s := c.Stats(); s.Dead != 1 || s.Stashed != 2 {
 			t.Fatalf("%+v", s)
 		}
+		three := versioned(0, 3).ID
 		inTx(t, db, func(tx inbox.Conn) error {
 			g, err := in.NextGap(t.Context(), tx, "", "")
 			if err != nil || g == nil || g.Key != "k0" || g.Mark != 2 || g.Needs != 3 || g.Stashed != 2 {
 				t.Errorf("gap %+v, %v", g, err)
 			}
-			was, err := in.SetMark(t.Context(), tx, "orders", "k0", 3)
-			if was != 2 {
-				t.Errorf("the mark was %d", was)
-			}
-			return err
+			return in.Revive(t.Context(), tx, three)
 		})
+		runWhile(t, c.Run, func() bool { return c.Stats().Dead < 2 }) // it dies once more
+		inTx(t, db, func(tx inbox.Conn) error { return in.Discard(t.Context(), tx, three) })
 		runWhile(t, c.Run, func() bool { return c.Stats().Effects < 9 })
 		if got := effects(t, db, "k0"); !slices.Equal(got, []int{1, 2, 4, 5}) {
 			t.Errorf("effects %v", got)
 		}
+		for name, act := range map[string]func(context.Context, inbox.Conn, string) error{"Revive": in.Revive, "Discard": in.Discard} {
+			inTx(t, db, func(tx inbox.Conn) error {
+				if err := act(t.Context(), tx, three); !errors.Is(err, inbox.ErrNotDead) {
+					t.Errorf("%s of what is not there: %v", name, err)
+				}
+				return nil
+			})
+		}
 	})
+}
+
+// TestDeadLetterIsRevived: it has its effect after all, its key goes on in its
+// order, and where there is no order nothing is asked of it.
+func TestDeadLetterIsRevived(t *testing.T) {
+	for kept, want := range map[inbox.Order][]int{inbox.AnyOrder: {1, 3, 2}, inbox.Contiguous: {1, 2, 3}} {
+		t.Run(kept.String(), func(t *testing.T) {
+			everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+				b := membroker.New(nil)
+				publish(t, b, versioned(0, 1), versioned(0, 2), versioned(0, 3))
+				src := source(b, 3)
+				c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(kept))
+				var mended atomic.Bool
+				consumer.Handle(c, "stock.changed", func(ctx context.Context, tx *sql.Tx, o order) error {
+					if o.N == 2 && !mended.Load() {
+						return consumer.Permanent(errors.New("no"))
+					}
+					_, err := tx.ExecContext(ctx, "INSERT INTO effect VALUES ($1, $2)", o.ID, o.N)
+					return err
+				})
+				runUntil(t, src, c.Run)
+				mended.Store(true)
+				inTx(t, db, func(tx inbox.Conn) error { return in.Revive(t.Context(), tx, versioned(0, 2).ID) })
+				runWhile(t, c.Run, func() bool { return c.Stats().Effects < 3 })
+				if got := effects(t, db, "k0"); !slices.Equal(got, want) {
+					t.Errorf("effects %v", got)
+				}
+				if left := count(t, db, "SELECT count(*) FROM "+table(in, db, "stash")) + count(t, db, "SELECT count(*) FROM "+attemptTable(in, db)); left != 0 {
+					t.Errorf("%d rows are left in stash and attempts", left)
+				}
+			})
+		})
+	}
 }
 
 // TestGapIsGivenUp: after SkipGap the key goes on, and what comes of the gap

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/store"
+)
+
+// letterAnswer is a consumer's dead letter in JSON.
+type letterAnswer struct {
+	ID       string    `json:"id"`
+	Topic    string    `json:"topic"`
+	Key      string    `json:"key"`
+	Type     string    `json:"type"`
+	Version  int64     `json:"version,omitempty"`
+	Origin   string    `json:"origin"` // where it stood at the broker
+	Attempts int       `json:"attempts"`
+	Error    string    `json:"error"`
+	Died     time.Time `json:"died"`
+	bodyAnswer
+}
+
+// mailbox is the inbox of one consumer.
+type mailbox struct {
+	*inbox.Inbox
+	db    *sql.DB
+	close func()
+}
+
+// openInbox opens the database of a consumer, which need not hold an outbox.
+func (a *app) openInbox() (*mailbox, error) {
+	st, err := openStore(&a.set)
+	if err != nil {
+		return nil, err
+	}
+	if st.inbox == nil {
+		st.close()
+		return nil, usagef("store %s keeps no consumer's dead letters: give that of the consumer's database, postgres:// or sqlite:", storeKind(&a.set))
+	}
+	if st.exists != nil {
+		if err := st.exists(); err != nil {
+			st.close()
+			return nil, err
+		}
+	}
+	db, dialect := st.inbox()
+	return &mailbox{inbox.New(dialect, a.consumer, &inbox.Options{Schema: inboxSchema(a.set)}), db, st.close}, nil
+}
+
+// inboxSchema is the schema of the inbox tables; SQLite has none.
+func inboxSchema(set settings) string {
+	if storeKind(&set) == "sqlite" {
+		return ""
+	}
+	return set.schema
+}
+
+// letters answers with a page of dead letters, and says what is missing when
+// the tables are.
+func (m *mailbox) letters(ctx context.Context, after string, limit int) ([]inbox.DeadLetter, error) {
+	letters, err := m.DeadLetters(ctx, m.db, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("%w; if its tables are not there, the consumer makes them with Inbox.Migrate", err)
+	}
+	return letters, nil
+}
+
+func (a *app) consumerDead(cmd *cobra.Command, after string, limit int) error {
+	m, err := a.openInbox()
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	letters, err := m.letters(cmd.Context(), after, limit)
+	if err != nil {
+		return err
+	}
+	answers := make([]letterAnswer, 0, len(letters))
+	for i := range letters {
+		answers = append(answers, answerOfLetter(&letters[i], false))
+	}
+	return a.print(answers, func(w *tabwriter.Writer) {
+		if len(answers) == 0 {
+			row(w, "none")
+			return
+		}
+		row(w, "ID", "TOPIC", "KEY", "TYPE", "ATTEMPTS", "DIED", "ERROR")
+		for _, r := range answers {
+			row(w, visible(r.ID, ""), visible(r.Topic, ""), visible(r.Key, ""), visible(r.Type, ""), r.Attempts, stamp(r.Died), visible(r.Error, ""))
+		}
+		if len(answers) == limit {
+			row(w)
+			row(w, "there may be more: --after "+answers[len(answers)-1].ID)
+		}
+	})
+}
+
+func answerOfLetter(l *inbox.DeadLetter, payload bool) letterAnswer {
+	m := &l.Message
+	return letterAnswer{
+		ID: m.ID, Topic: m.Topic, Key: m.Key, Type: m.Type, Version: m.Version, Origin: l.Origin,
+		Attempts: l.Attempts, Error: l.Cause, Died: l.DiedAt, bodyAnswer: bodyOf(m, payload),
+	}
+}
+
+func letterText(w *tabwriter.Writer, l *letterAnswer) {
+	for _, c := range [][2]string{
+		{"id", l.ID},
+		{"topic", l.Topic},
+		{"key", l.Key},
+		{"type", l.Type},
+		{"version", strconv.FormatInt(l.Version, 10)},
+		{"origin", l.Origin},
+		{"attempts", strconv.Itoa(l.Attempts)},
+		{"error", l.Error},
+		{"died", stamp(l.Died)},
+		{"payload bytes", strconv.Itoa(l.PayloadBytes)},
+	} {
+		row(w, c[0], visible(c[1], ""))
+	}
+	l.text(w)
+}
+
+func (a *app) consumerShow(cmd *cobra.Command, id string, payload bool) error {
+	m, err := a.openInbox()
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	var found *inbox.DeadLetter
+	err = m.each(cmd.Context(), func(l *inbox.DeadLetter) bool { return l.Message.ID == id }, func(l *inbox.DeadLetter) error {
+		found = l
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if found == nil {
+		return fmt.Errorf("consumer %s has no dead letter %s: see `postrider dead list --consumer %s`", a.consumer, id, a.consumer)
+	}
+	answer := answerOfLetter(found, payload)
+	return a.print(answer, func(w *tabwriter.Writer) { letterText(w, &answer) })
+}
+
+// each calls fn for the dead letters that match.
+func (m *mailbox) each(ctx context.Context, match func(*inbox.DeadLetter) bool, fn func(*inbox.DeadLetter) error) error {
+	const page = 200
+	for after := ""; ; {
+		letters, err := m.letters(ctx, after, page)
+		if err != nil {
+			return err
+		}
+		for i := range letters {
+			after = letters[i].Message.ID
+			if !match(&letters[i]) {
+				continue
+			}
+			if err := fn(&letters[i]); err != nil {
+				return err
+			}
+		}
+		if len(letters) < page {
+			return nil
+		}
+	}
+}
+
+// letterResult is what became of one dead letter.
+type letterResult struct {
+	ID     string `json:"id"`
+	Result string `json:"result"`
+}
+
+// consumerAct retries or discards dead letters, by their ids or by a filter.
+func (a *app) consumerAct(cmd *cobra.Command, kind store.ActKind, f *orderFlags, ids []string) error {
+	for _, name := range []string{"lane", "since", "until", "class", "code", "error", "set-topic", "set-header", "unset-header", "wait", "rate"} {
+		if cmd.Flags().Changed(name) {
+			return usagef("--%s does not go with --consumer: name ids, or use --topic, --key, --type or --all", name)
+		}
+	}
+	q := f.order.Match
+	ids = append(ids, q.IDs...)
+	filtered := q.All || q.Topic != "" || q.Key != "" || q.Type != ""
+	switch {
+	case len(ids) == 0 && !filtered:
+		return usagef("give the ids of the messages (`postrider dead list --consumer %s`), or --topic, --key, --type or --all", a.consumer)
+	case kind == store.ActDiscard && strings.TrimSpace(f.order.Reason) == "" && !f.dryRun:
+		return usagef("give --reason: the log keeps why")
+	}
+	m, err := a.openInbox()
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	acts := !f.dryRun && (f.yes || !filtered)
+	results := []letterResult{}
+	match := func(l *inbox.DeadLetter) bool {
+		return (len(ids) == 0 || slices.Contains(ids, l.Message.ID)) && (q.Topic == "" || q.Topic == l.Message.Topic) &&
+			(q.Key == "" || q.Key == l.Message.Key) && (q.Type == "" || q.Type == l.Message.Type)
+	}
+	err = m.each(cmd.Context(), match, func(l *inbox.DeadLetter) error {
+		result, err := "found", error(nil)
+		if acts {
+			result, err = m.act(cmd.Context(), kind, l.Message.ID)
+		}
+		results = append(results, letterResult{l.Message.ID, result})
+		return err
+	})
+	if acts && len(results) > 0 {
+		a.logger().InfoContext(cmd.Context(), "dead letters of a consumer", "act", string(kind), "consumer", a.consumer, "messages", len(results), "actor", a.actor(), "reason", f.order.Reason)
+	}
+	return errors.Join(err, a.printLetters(results, acts, ids))
+}
+
+func (m *mailbox) act(ctx context.Context, kind store.ActKind, id string) (string, error) {
+	tx, err := m.db.BeginTx(ctx, nil)
+	if err != nil {
+		return "failed", err
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing to say after a commit, and less than err before
+	do := m.Revive
+	if kind == store.ActDiscard {
+		do = m.Discard
+	}
+	switch err := do(ctx, inbox.SQL(tx), id); {
+	case errors.Is(err, inbox.ErrNotDead): // somebody else was faster
+		return "not found", nil
+	case err != nil:
+		return "failed", err
+	}
+	if err := tx.Commit(); err != nil {
+		return "unknown", fmt.Errorf("message %s: commit: %w", id, err)
+	}
+	return "done", nil
+}
+
+func (a *app) printLetters(results []letterResult, acted bool, ids []string) error {
+	err := a.print(results, func(w *tabwriter.Writer) {
+		for _, r := range results {
+			row(w, r.ID, r.Result)
+		}
+		switch {
+		case len(results) == 0:
+			row(w, "none")
+		case !acted:
+			row(w)
+			row(w, fmt.Sprintf("%d dead letters; nothing was done: --yes does it", len(results)))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if !slices.ContainsFunc(results, func(r letterResult) bool { return r.ID == id }) {
+			return fmt.Errorf("consumer %s has no dead letter %s: see `postrider dead list --consumer %s`", a.consumer, id, a.consumer)
+		}
+	}
+	return nil
+}
