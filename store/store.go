@@ -77,6 +77,8 @@ type LeaseRequest struct {
 	// under which it does. A store may leave the view of such a lane out as long
 	// as its epoch is that one: see [LaneGrant.Known].
 	Known map[Lane]int64
+	// CountParked is how far [ParkedView.Records] is to be counted; 0: to 100,000.
+	CountParked int
 }
 
 // Report is what an instance tells people of itself with a heartbeat. A store
@@ -134,7 +136,7 @@ type ParkedView struct {
 	// zero when one is due now. Meaningful only when HasDue is true.
 	NextDue time.Duration
 	HasDue  bool
-	Records int // parked records in the lane; a store may stop counting at 100,000
+	Records int // parked records in the lane; a store may stop counting at the request's CountParked
 	// Gaps are the versions that will not come: those of dead records with a key
 	// and a version that do not capture, as runs without a number between, sorted
 	// by key and version.
@@ -156,6 +158,8 @@ type LaneRead struct {
 	MaxRecords int
 	MaxBytes   int  // at least one record is returned whatever its size
 	Parked     bool // read what is due among the parked records instead
+	// CountParked is how far a parked read is to count [ParkedView.Records]; 0: to 100,000.
+	CountParked int
 }
 
 // Batch is what one LaneRead found. Messages and Meta have the same length.

@@ -26,6 +26,7 @@ func (r *reader) readParked(ctx context.Context, reads []store.LaneRead, which [
 	lanes, limits := newList(len(which)), newList(len(which))
 	ids := make([]int16, 0, len(which))
 	byLane := map[store.Lane]*dueBatch{}
+	count := 0
 	for _, i := range which {
 		req := reads[i]
 		d := &dueBatch{limit: req.MaxRecords, maxBytes: req.MaxBytes}
@@ -35,6 +36,7 @@ func (r *reader) readParked(ctx context.Context, reads []store.LaneRead, which [
 		if d.maxBytes <= 0 {
 			d.maxBytes = defaultBatchBytes
 		}
+		count = max(count, countTo(req.CountParked))
 		lanes.add(int64(req.Lane))
 		limits.add(int64(d.limit) + 1)
 		ids = append(ids, int16(req.Lane))
@@ -55,7 +57,7 @@ func (r *reader) readParked(ctx context.Context, reads []store.LaneRead, which [
 	views := map[store.Lane]store.ParkedView{}
 	b := &pgx.Batch{}
 	b.Queue(r.store.sql.settings)
-	b.Queue(r.store.sql.parked, pipe, ids).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
+	b.Queue(r.store.sql.parked, pipe, ids, count).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
 	if err := r.conn.SendBatch(ctx, b).Close(); err != nil {
 		return nil, err
 	}

@@ -112,7 +112,7 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	if err := s.take(ctx, req.BootID, &a); err != nil && ctx.Err() == nil {
 		return g, err
 	}
-	if err := s.views(ctx, req.Known, &a); err != nil && ctx.Err() == nil {
+	if err := s.views(ctx, req, &a); err != nil && ctx.Err() == nil {
 		return g, err
 	}
 	s.setIdentity(a.identity)
@@ -149,11 +149,11 @@ const viewPage = 8
 // grant, and come with the next one. It begins with one lane: hundreds of thousands
 // of parked records in each of eight, on a slow database, take longer than a lease
 // has, and lanes that never come in time are nobody's.
-func (s *Store) views(ctx context.Context, known map[store.Lane]int64, a *leaseAnswer) error {
+func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswer) error {
 	var ids []int16
 	for i := range a.grants {
 		l := &a.grants[i]
-		epoch, ok := known[l.Lane]
+		epoch, ok := req.Known[l.Lane]
 		if l.Known = ok && epoch == l.Epoch; !l.Known {
 			ids = append(ids, int16(l.Lane))
 		}
@@ -167,7 +167,7 @@ func (s *Store) views(ctx context.Context, known map[store.Lane]int64, a *leaseA
 		ids = ids[len(page):]
 		b := &pgx.Batch{}
 		b.Queue(s.sql.settings)
-		b.Queue(s.sql.parked, s.opts.Pipe, page).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
+		b.Queue(s.sql.parked, s.opts.Pipe, page, countTo(req.CountParked)).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
 		if err = s.pool.SendBatch(ctx, b).Close(); err != nil {
 			break
 		}
@@ -252,6 +252,15 @@ func scanRequests(rows pgx.Rows, a *standing) error {
 		a.requests = append(a.requests, r)
 	}
 	return rows.Err()
+}
+
+// countTo is how far parked records are counted.
+func countTo(asked int) int {
+	const most = 100_000
+	if asked <= 0 || asked > most {
+		return most
+	}
+	return asked
 }
 
 func scanViews(rows pgx.Rows, views map[store.Lane]store.ParkedView) error {

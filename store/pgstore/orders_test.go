@@ -162,6 +162,43 @@ func TestOrderRateAndCancel(t *testing.T) {
 	})
 }
 
+// A rate counts from the beginning of a page to that of the next: else an order is
+// slower by what its pages take.
+func TestOrderRateCountsWhatAPageTakes(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k', 'y' FROM generate_series(1, 100)`)
+		o.drain()
+		d.dead(100, 0)
+		// What a page asks of each record notes when it was asked.
+		d.exec(`CREATE TABLE box.asked (at timestamptz NOT NULL DEFAULT clock_timestamp())`)
+		for _, f := range []string{
+			`headers_fit(h jsonb)`, `passes(topics text[], types text[], keys text[], wanted jsonb, topic text, type text, key text, headers jsonb)`,
+		} {
+			d.exec(`CREATE OR REPLACE FUNCTION box.` + f + ` RETURNS boolean LANGUAGE plpgsql VOLATILE AS
+				$$BEGIN INSERT INTO box.asked DEFAULT VALUES; RETURN true; END$$`)
+		}
+		for _, order := range []store.Order{
+			{Kind: store.ActRetry, Match: store.Match{Type: "x"}, Edit: store.Edit{Topic: "u"}, Rate: 5},
+			{Kind: store.ActReplay, Match: store.Match{Type: "y"}, Rate: 5},
+		} {
+			id, _ := o.order(order)
+			d.exec(`UPDATE box.request SET created_at = created_at - interval '1 minute'`)
+			d.exec(`TRUNCATE box.asked`)
+			o.execute()
+			o.wantState(string(order.Kind), id, 10, false) // of a minute 2 s count
+			if n := d.count(`SELECT count(*) FROM box.asked WHERE at < (SELECT max(ran_at) FROM box.request WHERE ask = ` + fmt.Sprint(id) + `)`); n > 0 {
+				t.Errorf("%s: the rate counts from behind %d looks of the page", order.Kind, n)
+			}
+			if n := d.count(`SELECT count(*) FROM box.asked`); n < 10 {
+				t.Errorf("%s: %d looks were noted", order.Kind, n)
+			}
+			if err := o.store.CancelOrder(t.Context(), id, "bob", "seen"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 // Skip lets a key go on behind its dead head, which stays as an announced gap.
 func TestSkipFreesTheKey(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
@@ -276,6 +313,31 @@ func TestReplayBesideWhatCommitsMeanwhile(t *testing.T) {
 	})
 }
 
+// single is the same outbox by one connection, whose statistics are those of the session.
+func (d *db) single() *db {
+	d.Helper()
+	conf := d.pool.Config()
+	conf.MaxConns = 1
+	one := *d
+	var err error
+	if one.pool, err = pgxpool.NewWithConfig(d.Context(), conf); err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(one.pool.Close)
+	return &one
+}
+
+// looked is how many entries of the indexes of some tables were read so far.
+func (d *db) looked(tables ...string) (n int64) {
+	d.Helper()
+	d.exec(`SELECT pg_stat_force_next_flush()`)
+	d.exec(`SELECT pg_stat_clear_snapshot()`)
+	for _, table := range tables {
+		n += d.count(`SELECT coalesce(sum(idx_tup_read), 0)::bigint FROM pg_stat_user_indexes WHERE relid = 'box.` + table + `'::regclass`)
+	}
+	return n
+}
+
 // A page of a replay looks at its own records and not at all that is there or
 // was replayed before it, also while the planner knows nothing of the tables: else
 // settlements of its lane run into their timeout.
@@ -286,23 +348,12 @@ func TestPageOfAReplayLooksAtItself(t *testing.T) {
 			d.exec(`ALTER TABLE box.` + table + ` SET (autovacuum_enabled = off)`)
 		}
 		d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k', 'x' FROM generate_series(1, $1::int)`, rows)
-		conf := d.pool.Config()
-		conf.MaxConns = 1 // whose statistics are those of the session
-		one := *d
-		var err error
-		if one.pool, err = pgxpool.NewWithConfig(t.Context(), conf); err != nil {
-			t.Fatal(err)
-		}
-		defer one.pool.Close()
+		one := d.single()
 		o := one.owner("a")
 		o.page = 1000
 		o.drain()
 		id, _ := o.order(store.Order{Kind: store.ActReplay, Match: store.Match{All: true}})
-		fetched := func() int64 {
-			one.exec(`SELECT pg_stat_force_next_flush()`)
-			one.exec(`SELECT pg_stat_clear_snapshot()`)
-			return one.count(`SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE relid IN ('box.outbox'::regclass, 'box.parked'::regclass)`)
-		}
+		fetched := func() int64 { return one.looked("outbox", "parked") }
 		before := fetched()
 		for range pages {
 			o.execute()
@@ -311,6 +362,31 @@ func TestPageOfAReplayLooksAtItself(t *testing.T) {
 		if n := fetched() - before; n < pages*1000 || n > pages*100_000 {
 			t.Errorf("%d index entries were read for %d records", n, pages*1000)
 		}
+	})
+}
+
+// What a relay must know of a lane costs the same whatever is parked in it, or was
+// until a moment ago: else lanes with hundreds of thousands of dead letters take
+// longer to take over than a lease has.
+func TestViewOfALaneLooksAtLittle(t *testing.T) {
+	trap(t, func(d *db, _ *owner) {
+		const dead, asked = 60_000, 10_000
+		d.exec(`ALTER TABLE box.parked SET (autovacuum_enabled = off)`)
+		d.dead(dead, 1)
+		d = d.single()
+		look := func(when string) {
+			before := d.looked("parked")
+			g, err := d.store("main").Lease(t.Context(), store.LeaseRequest{BootID: "a", Instance: "a", TTL: time.Minute, CountParked: asked})
+			if err != nil || len(g.Lanes) != 4 || g.Lanes[1].Parked.Records != asked {
+				t.Fatalf("%s: %+v, %v, want %d records counted", when, g.Lanes, err, asked)
+			}
+			if n := d.looked("parked") - before; n < asked || n > asked+1000 {
+				t.Errorf("%s: %d index entries were read, want hardly more than %d", when, n, asked)
+			}
+		}
+		look("many dead letters")
+		d.exec(`DELETE FROM box.parked WHERE seq <= $1`, dead/2)
+		look("many have gone")
 	})
 }
 

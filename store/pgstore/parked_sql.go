@@ -12,25 +12,30 @@ FROM unnest($2::smallint[], $3::integer[]) WITH ORDINALITY AS l(lane, n, i)
 CROSS JOIN LATERAL (` + isDue + ` ORDER BY place, since, seq LIMIT l.n) d
 CROSS JOIN LATERAL (SELECT k.*, '0'::xid8 AS xid FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.lane = l.lane AND k.seq = d.seq LIMIT 1) o
 ORDER BY l.i, d.place, d.since, d.seq`)
-	// To go from head to head is slower by the key than to
-	// read all that stands in queues, unless it is much.
+	// It counts as far as $3 and no further, from the end: what was sent or discarded
+	// has left its dead rows at the beginning. To go from head to head is slower by
+	// the key than to read all that stands in queues, unless it is much.
 	st.parked = q(`SELECT l.lane, c.records, coalesce(h.keys, '{}'), extract(epoch FROM least(h.due, u.due_at) - clock_timestamp())::float8,
  coalesce(g.keys, '{}'), coalesce(g.firsts, '{}'), coalesce(g.lasts, '{}'), ` + laneHeld + `
 FROM unnest($2::smallint[]) AS l(lane)
 CROSS JOIN LATERAL (SELECT count(*) AS records FROM (
-  SELECT 1 FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane LIMIT 100000) x) c
-CROSS JOIN LATERAL (` + heads + ` AND c.records > 5000` + nextHead + `
+  SELECT 1 FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane
+  ORDER BY p.seq DESC LIMIT greatest($3::integer, ` + manyParked + ` + 1)) x) c
+CROSS JOIN LATERAL (` + heads + ` AND c.records > ` + manyParked + nextHead + `
   SELECT array_agg(DISTINCT x.key ORDER BY x.key) AS keys,
    min(x.due_at) FILTER (WHERE x.state <> 'dead' AND ` + free + `x.key` + freeEnd + `) AS due FROM (
    SELECT * FROM heads
    UNION ALL SELECT f.key, 'dead', f.at FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane AND f.key <> ''
    UNION ALL (SELECT DISTINCT ON (p.key) p.key, p.state, p.due_at FROM {{schema}}.parked p
-    WHERE c.records <= 5000 AND p.pipe = $1 AND p.lane = l.lane AND ` + inQueue + ` ORDER BY p.key, p.seq)) x) h
+    WHERE c.records <= ` + manyParked + ` AND p.pipe = $1 AND p.lane = l.lane AND ` + inQueue + ` ORDER BY p.key, p.seq)) x) h
 LEFT JOIN LATERAL (SELECT p.due_at FROM {{schema}}.parked p WHERE ` + single + ` ORDER BY p.due_at, p.seq LIMIT 1) u ON true
 CROSS JOIN LATERAL (SELECT array_agg(x.key ORDER BY x.key, x.first) AS keys, array_agg(x.first ORDER BY x.key, x.first) AS firsts,
    array_agg(x.last ORDER BY x.key, x.first) AS lasts FROM (` + skipped + `) x) g
 WHERE c.records > 0 OR EXISTS (SELECT 1 FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane)`)
 }
+
+// manyParked is of how many parked records of a lane the queues are not read whole.
+const manyParked = "5000"
 
 // free, a key and freeEnd are true when a person has paused neither the key nor
 // lane l; laneHeld is true when the lane is paused. The table is small, and to

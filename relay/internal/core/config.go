@@ -28,6 +28,10 @@ func or[T int | time.Duration](v, def T) T {
 	return v
 }
 
+// maxParked is how many parked records of a lane are enough for outages to set
+// aside no more; nobody needs to know of more.
+func (c *Config) maxParked() int { return recordsPerKey * c.ParkedKeys }
+
 func (c Config) withDefaults() Config {
 	c.TTL = or(c.TTL, 2*time.Second)
 	c.DeliverTimeout = or(c.DeliverTimeout, 10*time.Second)

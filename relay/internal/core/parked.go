@@ -46,7 +46,7 @@ func (e *Engine) blind(l *lane) bool {
 			return false
 		}
 	}
-	return len(l.suspects) > 0 && l.records < recordsPerKey*e.cfg.ParkedKeys
+	return len(l.suspects) > 0 && l.records < e.cfg.maxParked()
 }
 
 // overCap reports whether the lane's captured keys are at the cap.
@@ -86,11 +86,19 @@ func (e *Engine) acceptParked(l *lane, b *batch, v store.ParkedView) {
 	e.enqueue(l, b)
 }
 
+// dueFirst reports whether the lane's requests wait for what is due of it. The pages
+// of an order over many records would set more aside than is sent meanwhile, and
+// every look at the lane cost more. After some turns, or while nothing can be sent,
+// it is the requests' turn: one of them may be what ends the trouble.
+func (e *Engine) dueFirst(l *lane) bool {
+	return l.hasDue && e.now >= l.due && l.turns < parkedTurns && e.abandoned[l.id] == 0 && !e.paused && !e.sinkHeld()
+}
+
 // planRequests turns acts of people into a settlement of their own once the
 // lane's pipeline is empty.
 func (e *Engine) planRequests() {
 	for _, l := range e.held {
-		if len(l.requests) == 0 || len(l.queue) > 0 || l.reading || l.releasing || e.draining {
+		if len(l.requests) == 0 || len(l.queue) > 0 || l.reading || l.releasing || e.draining || e.dueFirst(l) {
 			continue
 		}
 		b := &batch{prepared: true, requests: l.requests}
@@ -192,7 +200,7 @@ func (e *Engine) divert(l *lane, b *batch, i int, s *scope, err *broker.Error) b
 	key := b.msgs[i].Key
 	if !b.parked {
 		_, captured := l.captured[key]
-		full := len(l.captured) >= e.cfg.ParkedKeys && !captured || l.records >= recordsPerKey*e.cfg.ParkedKeys
+		full := len(l.captured) >= e.cfg.ParkedKeys && !captured || l.records >= e.cfg.maxParked()
 		if full || !e.othersWork(s.name) {
 			return false
 		}

@@ -136,6 +136,77 @@ func TestANormalBatchGetsItsTurnBetweenParkedOnes(t *testing.T) {
 	t.Fatal("parked records starve the lane")
 }
 
+// The pages of an order over many records come no faster than what they set aside
+// is sent, and no act waits for ever: not for records that are due without an end,
+// and not while nothing can be sent at all.
+func TestActsWaitAWhileForWhatIsDue(t *testing.T) {
+	due := store.ParkedView{HasDue: true, Records: 9}
+	act := store.Request{ID: 7, Act: store.Act{Kind: store.ActRetry, Seq: 99}}
+	start := func() *rig {
+		r := newRig(t, Config{})
+		g := lanes(1, due)
+		g.Requests = []store.Request{act}
+		r.leadWith(g)
+		return r
+	}
+	// turn sends one due record, and reports whether the act came instead.
+	turn := func(r *rig, after store.ParkedView) bool {
+		if s, ok := maybe[Settle](r); ok {
+			wantEqual(t, "requests", fmt.Sprint(s.Settlements[0].Requests), "[7]")
+			return true
+		}
+		rd := take[Read](r)
+		wantEqual(t, "parked", rd.Reads[0].Parked, true)
+		r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(after, store.Retry, 0, "a")}})
+		r.deliver()
+		r.step(Settled{ID: take[Settle](r).ID})
+		return false
+	}
+	r := start()
+	n := 0
+	for ; n < 100 && !turn(r, due); n++ {
+	}
+	wantEqual(t, "turns while something is due", n, parkedTurns)
+
+	r = start()
+	turn(r, store.ParkedView{})
+	wantEqual(t, "the act when nothing is due any more", turn(r, due), true)
+
+	r = newRig(t, Config{})
+	g := lanes(1, due)
+	g.Requests, g.Paused = []store.Request{act}, true
+	r.leadWith(g)
+	wantEqual(t, "the act while the pipe is paused", turn(r, due), true)
+
+	r = newRig(t, Config{})
+	r.leadWith(lanes(2, store.ParkedView{HasDue: true, NextDue: 500 * time.Millisecond}))
+	r.read(r.batch(1, "p1", "b"))
+	for range 60 {
+		if d, ok := maybe[Deliver](r); ok {
+			r.step(Delivered{ID: d.ID, Errs: []error{outage}})
+		}
+		r.pass(10 * time.Millisecond)
+	}
+	r.now += 700 * time.Millisecond
+	r.step(Tick{})
+	r.step(Leased{ID: take[Lease](r).ID, Grant: r.grant(act)})
+	wantEqual(t, "the act while the sink is down", turn(r, due), true)
+
+	r = start()
+	r.step(ReadDone{ID: take[Read](r).ID, Batches: []store.Batch{{Parked: due}}})
+	wantEqual(t, "the act when the read finds nothing", turn(r, due), true)
+}
+
+// Nobody counts further than the cap needs.
+func TestParkedRecordsAreCountedAsFarAsTheCap(t *testing.T) {
+	r := newRig(t, Config{ParkedKeys: 3})
+	r.step(Start{})
+	l := take[Lease](r)
+	r.step(Leased{ID: l.ID, Grant: lanes(1, store.ParkedView{HasDue: true})})
+	wantEqual(t, "lease", l.Req.CountParked, 3*recordsPerKey)
+	wantEqual(t, "read", take[Read](r).Reads[0].CountParked, 3*recordsPerKey)
+}
+
 func TestActsOfPeopleAreExecutedOnceInASettlementOfTheirOwn(t *testing.T) {
 	r := newRig(t, Config{})
 	r.leadWith(lanes(1, captured("a")))

@@ -39,7 +39,7 @@ func (e *Engine) mayRead(l *lane) bool {
 		return false
 	}
 	if e.wantsParked(l) {
-		return len(l.queue) == 0 && len(l.requests) == 0 && e.abandoned[l.id] == 0
+		return len(l.queue) == 0 && (len(l.requests) == 0 || e.dueFirst(l)) && e.abandoned[l.id] == 0
 	}
 	return !l.idle && !l.stopped && (!e.overCap(l) || e.blind(l))
 }
@@ -66,7 +66,7 @@ func (e *Engine) planRead() {
 			MaxBytes: max(min(e.cfg.WindowBytes-l.bytes, e.cfg.MaxBytes/(2*len(e.held))), 64<<10),
 		}
 		if e.wantsParked(l) {
-			r.Parked, r.After = true, nil
+			r.Parked, r.After, r.CountParked = true, nil, e.cfg.maxParked()
 		}
 		l.reading = true
 		e.reserved += n
