@@ -197,14 +197,19 @@ func (s *Store) CancelOrder(ctx context.Context, id int64, actor, reason string)
 		return fmt.Errorf("%w: to cancel takes an actor and a reason", store.ErrInvalidOrder)
 	}
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		var moved *int64
-		if err := tx.QueryRow(ctx, s.sql.orderCancel, s.opts.Pipe, id).Scan(&moved); err != nil {
+		ended, err := tx.Exec(ctx, s.sql.orderCancel, s.opts.Pipe, id)
+		if err != nil {
 			return err
 		}
-		if moved == nil {
+		if ended.RowsAffected() == 0 {
 			return fmt.Errorf("open order %d of pipe %q: %w", id, s.opts.Pipe, store.ErrNotFound)
 		}
-		_, err := s.audit(ctx, tx, store.JournalEntry{Actor: actor, Act: "cancel", Pipe: s.opts.Pipe, Reason: reason, Count: moved, Ask: id})
+		// In a statement behind it, which sees the page that it has waited for.
+		var moved *int64
+		if err := tx.QueryRow(ctx, s.sql.orderMoved, s.opts.Pipe, id).Scan(&moved); err != nil {
+			return err
+		}
+		_, err = s.audit(ctx, tx, store.JournalEntry{Actor: actor, Act: "cancel", Pipe: s.opts.Pipe, Reason: reason, Count: moved, Ask: id})
 		return err
 	})
 	if errors.Is(err, store.ErrNotFound) {

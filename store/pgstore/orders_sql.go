@@ -74,9 +74,9 @@ FROM unnest($2::smallint[], $3::bigint[], $4::bigint[]) AS x(lane, first, last)`
 	st.orderState = q(`SELECT count(*), coalesce(min(split_part(r.kind, '-', 1)), ''), coalesce((SELECT a.count FROM {{schema}}.audit a WHERE a.id = $2), 0), coalesce(sum(r.moved), 0)::bigint,
  coalesce(array_agg(r.lane ORDER BY r.lane) FILTER (WHERE r.done_at IS NULL), '{}')
 FROM {{schema}}.request r WHERE r.pipe = $1 AND r.ask = $2 AND r.upto IS NOT NULL`)
-	st.orderCancel = q(`WITH ended AS (UPDATE {{schema}}.request SET done_at = clock_timestamp(), ran_at = clock_timestamp(), result = 'cancelled'
- WHERE pipe = $1 AND ask = $2 AND upto IS NOT NULL AND done_at IS NULL RETURNING 1)
-SELECT CASE WHEN EXISTS (SELECT 1 FROM ended) THEN (SELECT sum(moved)::bigint FROM {{schema}}.request WHERE pipe = $1 AND ask = $2) END`)
+	st.orderCancel = q(`UPDATE {{schema}}.request SET done_at = clock_timestamp(), ran_at = clock_timestamp(), result = 'cancelled'
+WHERE pipe = $1 AND ask = $2 AND upto IS NOT NULL AND done_at IS NULL`)
+	st.orderMoved = q(`SELECT sum(moved)::bigint FROM {{schema}}.request WHERE pipe = $1 AND ask = $2 AND upto IS NOT NULL`)
 	st.executeMany = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, '{}'::jsonb AS more, clock_timestamp() AS began, ` + orderRoom + ` AS room FROM {{schema}}.request q
   WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry-many', 'discard-many', 'skip') FOR UPDATE SKIP LOCKED),
 w AS (SELECT * FROM x WHERE x.room > 0 AND ` + won + `),

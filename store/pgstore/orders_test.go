@@ -162,6 +162,25 @@ func TestOrderRateAndCancel(t *testing.T) {
 	})
 }
 
+// Who ends an order waits for a page that is being carried out, and counts it.
+func TestCancelCountsThePageItWaitedFor(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.dead(100, 0)
+		id, _ := o.order(store.Order{Kind: store.ActRetry, Match: store.Match{All: true}, Rate: 1})
+		page := d.begin()
+		d.do(page, `UPDATE box.request SET moved = 7`)
+		pid := int(page.Conn().PgConn().PID())
+		cancelled := make(chan error, 1)
+		go func() { cancelled <- o.store.CancelOrder(d.Context(), id, "bob", "wrong ones") }()
+		d.await("the end of the order waits", `SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pg_blocking_pids(pid) @> ARRAY[$1::integer])`, pid)
+		d.commit(page)
+		if err := <-cancelled; err != nil {
+			t.Fatal(err)
+		}
+		wantLabels(t, "journal", d.entries(), "ann retry  asked 100 test", "bob cancel  done 7 wrong ones")
+	})
+}
+
 // A rate counts from the beginning of a page to that of the next: else an order is
 // slower by what its pages take.
 func TestOrderRateCountsWhatAPageTakes(t *testing.T) {

@@ -20,7 +20,7 @@ type statements struct {
 	parkedList, holds                                     string
 	ask, askHold, acts, executeHold                       string // acts
 	actPlans, orderSession, planParked, planReplay, order string
-	orderState, orderCancel                               string
+	orderState, orderCancel, orderMoved                   string
 	executeMany, executeReplay                            string
 	audit, journal                                        string // journal
 	home, adoptLock, adoptFloor, adoptLanes               string // adopt
