@@ -2,9 +2,13 @@ package kafkabroker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/internal/secret"
 )
 
 var _ broker.Prober = (*Sink)(nil)
@@ -12,7 +16,11 @@ var _ broker.Prober = (*Sink)(nil)
 // Probe implements broker.Prober. A topic that may be made by the first record is
 // missing until then.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
-	if err := s.client.Ping(ctx); err != nil {
+	switch err := s.client.Ping(ctx); {
+	case err == nil:
+	case errors.Is(err, kerr.SaslAuthenticationFailed), errors.Is(err, kerr.UnsupportedSaslMechanism), errors.Is(err, secret.ErrUnreadable):
+		return nil, fmt.Errorf("reach kafka: %w: %w", broker.ErrRefused, remedy(err, ""))
+	default:
 		return nil, fmt.Errorf("reach kafka: %w", remedy(err, ""))
 	}
 	missing := make([]error, len(topics))

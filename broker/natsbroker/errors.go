@@ -31,8 +31,7 @@ func full(err *jetstream.APIError) bool {
 // remedy adds to an error of the connection what a person can do about it.
 func remedy(err error) error {
 	switch {
-	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
-		errors.Is(err, nats.ErrAccountAuthExpired):
+	case unwelcome(err):
 		return fmt.Errorf("%w; check user, password, token, creds or nkey of the broker's URL; files are read again for each new connection", err)
 	case errors.Is(err, nats.ErrTLS):
 		return fmt.Errorf("%w; check tls-ca, tls-cert, tls-key and tls-server-name of the broker's URL", err)
@@ -40,6 +39,12 @@ func remedy(err error) error {
 		return fmt.Errorf("%w; check tls of the broker's URL", err)
 	}
 	return err
+}
+
+// unwelcome reports whether the server does not take us for who we say we are.
+func unwelcome(err error) bool {
+	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) ||
+		errors.Is(err, nats.ErrAccountAuthExpired)
 }
 
 // denied returns what the server said since before about a subject that we may

@@ -28,7 +28,11 @@ func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout) // the client refuses a context without an end
 	defer cancel()
 	if err := s.nc.FlushWithContext(ctx); err != nil {
-		if last := s.nc.LastError(); last != nil {
+		last := s.nc.LastError()
+		switch {
+		case unwelcome(last):
+			return nil, fmt.Errorf("reach nats: %w: %w", broker.ErrRefused, remedy(last))
+		case last != nil:
 			err = last
 		}
 		return nil, fmt.Errorf("reach nats: %w", remedy(err))

@@ -252,6 +252,7 @@ func (s *Source) pull(ctx context.Context) error {
 			Durable: s.opts.Durable, FilterSubjects: s.opts.Subjects,
 			AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.AckWait,
 			MaxAckPending: s.opts.MaxHeld, DeliverPolicy: jetstream.DeliverAllPolicy,
+			MaxDeliver:     -1, // behind a limit the server would never deliver a message again
 			PriorityPolicy: jetstream.PriorityPolicyPinned, PriorityGroups: []string{group}, PinnedTTL: s.opts.AckWait / 2,
 		})
 		if err != nil {

@@ -216,3 +216,33 @@ func TestSettleEndsWithoutAnAnswer(t *testing.T) {
 		t.Error("Settle still waits for an answer after 20 s")
 	}
 }
+
+// TestNothingIsGivenUpByTheServer: a durable that was made with a limit of
+// deliveries, behind which the server delivers a message no more, loses it.
+func TestNothingIsGivenUpByTheServer(t *testing.T) {
+	nc := connect(t, embedded(t))
+	js, _, name := filled(t, nc, 1)
+	_, err := js.CreateConsumer(t.Context(), name, jetstream.ConsumerConfig{
+		Durable: "c", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second, MaxAckPending: 1024, MaxDeliver: 2,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for life := range 4 { // each receives, and dies without a word
+		conn := connect(t, nc.ConnectedUrl())
+		src, err := natsbroker.NewSource(conn, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ds, err := src.Receive(ctx, 1)
+		cancel()
+		if err != nil || len(ds) != 1 {
+			t.Fatalf("life %d: %d deliveries, %v", life, len(ds), err)
+		}
+		if ds[0].Attempt != life+1 {
+			t.Errorf("life %d: attempt %d", life, ds[0].Attempt)
+		}
+		conn.Close()
+	}
+}

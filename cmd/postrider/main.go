@@ -124,10 +124,11 @@ func exitCode(err error) int {
 		lag         *lagError
 		findings    *findingsError
 		unreachable *unreachableError
+		shutOut     *shutOutError
 		connect     *pgconn.ConnectError
 	)
 	switch {
-	case errors.As(err, &usage), errors.As(err, &conf), errors.Is(err, store.ErrUnusable):
+	case errors.As(err, &usage), errors.As(err, &conf), errors.As(err, &shutOut), errors.Is(err, store.ErrUnusable):
 		return exitUsage
 	case errors.As(err, &lag):
 		return exitLag

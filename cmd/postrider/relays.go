@@ -27,12 +27,15 @@ type unit struct {
 	labels prometheus.Labels // of series that are not one pipe's
 	store  *opened
 	keeps  *admin.KeeperOptions
-	relay  *relay.Relay
-	health func() relay.Health
-	meter  *metrics
-	log    *slog.Logger
-	close  func()
-	watch  func(context.Context, *slog.Logger) // what the sink was opened with; may be nil
+	sink   broker.Sink
+	// destinations are those of the newest messages; nil where they cannot be known.
+	destinations func(ctx context.Context) ([]string, error)
+	relay        *relay.Relay
+	health       func() relay.Health
+	meter        *metrics
+	log          *slog.Logger
+	close        func()
+	watch        func(context.Context, *slog.Logger) // what the sink was opened with; may be nil
 }
 
 // ownSettings are those that an entry of the list relays may have.
@@ -189,10 +192,14 @@ func (a *app) openUnit(name string, set *settings, relays int) (*unit, error) {
 	if err == nil {
 		opts.Route, err = set.router()
 	}
+	if err == nil {
+		u.destinations, err = set.destinations(st)
+	}
 	if err != nil {
 		st.close()
 		return nil, err
 	}
+	u.sink = sink.Sink
 	u.store, u.close, u.watch = st, func() { sink.close(); st.close() }, sink.watch
 	labels := prometheus.Labels{"pipe": st.Info().Pipe}
 	maps.Copy(labels, u.labels)
@@ -296,7 +303,7 @@ type fleet struct {
 
 func runUnits(ctx context.Context, units []*unit) error {
 	if len(units) == 1 && units[0].name == "" {
-		return units[0].relay.Run(ctx)
+		return units[0].run(ctx)
 	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -309,12 +316,20 @@ func runUnits(ctx context.Context, units []*unit) error {
 	return f.verdict()
 }
 
+// run looks at the broker, and is a relay until ctx ends.
+func (u *unit) run(ctx context.Context) error {
+	if err := u.preflight(ctx); err != nil {
+		return err
+	}
+	return u.relay.Run(ctx)
+}
+
 func (f *fleet) run(ctx context.Context, u *unit) {
 	said := ""
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		f.tries(u)
 		began := time.Now()
-		err := u.relay.Run(ctx)
+		err := u.run(ctx)
 		if err == nil {
 			return
 		}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+)
+
+// preflightTimeout bounds the look at the broker before a relay begins. A broker
+// or a database that does not answer is waited for as at any other time.
+const preflightTimeout = 3 * time.Second
+
+// mostSaid bounds the lines about one thing.
+const mostSaid = 5
+
+// shutOutError says that nothing would get through to the broker until a person
+// has changed something.
+type shutOutError struct{ err error }
+
+func (e *shutOutError) Error() string { return e.err.Error() }
+func (e *shutOutError) Unwrap() error { return e.err }
+
+// preflight asks the broker whether anything would get through. That it lets us
+// not in, or has none of the destinations of the newest messages, is an error;
+// a relay that would do nothing but wait had better not begin. One that is
+// missing among others is a line: what goes to the others must not wait for it.
+func (u *unit) preflight(ctx context.Context) error {
+	prober, ok := u.sink.(broker.Prober)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
+	defer cancel()
+	var topics []string
+	if u.destinations != nil {
+		topics, _ = u.destinations(ctx) // without the database the relay waits
+	}
+	missing, err := prober.Probe(ctx, topics)
+	if errors.Is(err, broker.ErrRefused) {
+		return &shutOutError{fmt.Errorf("the broker %s lets us not in: %w", u.sink.Info().Name, err)}
+	} else if err != nil {
+		return nil // it does not answer, which the relay says and waits for
+	}
+	var bad []error
+	for _, err := range missing {
+		if err != nil {
+			bad = append(bad, err)
+		}
+	}
+	if len(bad) > 0 && len(bad) == len(topics) {
+		return &shutOutError{fmt.Errorf("nothing would get through to the broker %s: %w", u.sink.Info().Name, errors.Join(bad[:min(len(bad), mostSaid)]...))}
+	}
+	for _, err := range bad[:min(len(bad), mostSaid)] {
+		u.log.ErrorContext(ctx, "a destination of the newest messages cannot be used; its messages wait", "error", err)
+	}
+	u.advise(ctx, topics)
+	return nil
+}
+
+// advise says what in the broker's settings loses messages one day.
+func (u *unit) advise(ctx context.Context, topics []string) {
+	adviser, ok := u.sink.(broker.Adviser)
+	if !ok {
+		return
+	}
+	advice, _ := adviser.Advise(ctx, topics) // the doctor says it too
+	for _, a := range advice[:min(len(advice), mostSaid)] {
+		u.log.WarnContext(ctx, "the broker may lose messages one day", "what", a.What, "why", a.Why, "fix", a.Fix)
+	}
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// fileOutbox is an outbox in a file with one message for each topic.
+func fileOutbox(t *testing.T, topics ...string) (store string) {
+	t.Helper()
+	store = "sqlite:" + filepath.Join(t.TempDir(), "o.db")
+	mustCLI(t, "", "migrate", "--store", store)
+	for _, topic := range topics {
+		mustCLI(t, `{"topic":"`+topic+`","key":"k","type":"t","payload":{}}`+"\n", "enqueue", "--store", store)
+	}
+	return store
+}
+
+// TestRefusedAtStart: a relay that could only wait does not begin, and says what
+// to do; one destination that is missing does not keep it from the others.
+func TestRefusedAtStart(t *testing.T) {
+	server := testserver.SharedNATS(t).URL
+	here, gone := "here"+rand.Text(), "gone"+rand.Text()
+	store := fileOutbox(t, gone)
+	p := launchRelay(t, store, server)
+	if code := p.ends(time.Minute); code != exitUsage || !strings.Contains(p.said.String(), "nats stream add --subjects") {
+		t.Errorf("no stream for the only topic: exit code %d\n%s", code, p.said)
+	}
+	nc, err := nats.Connect(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: here, Subjects: []string{here}}); err != nil {
+		t.Fatal(err)
+	}
+	mustCLI(t, `{"topic":"`+here+`","key":"h","type":"t","payload":{}}`+"\n", "enqueue", "--store", store)
+	p = launchRelay(t, store, server)
+	until(t, "the other topic's message arrives", p, func() bool {
+		s, err := js.Stream(t.Context(), here)
+		return err == nil && s.CachedInfo().State.Msgs == 1
+	})
+	if p.said.count("its messages wait") != 1 || p.said.count(gone) == 0 {
+		t.Errorf("what is missing is not said:\n%s", p.said)
+	}
+	p.stop()
+	p = launchRelay(t, store, "nats://127.0.0.1:1") // nobody there is waited for
+	until(t, "the relay says that it waits", p, func() bool { return p.said.count("no answer, backing off") > 0 })
+	p.stop()
+}
+
+// TestNoSecretIsPrinted: a password that stands in a URL or in a file is in
+// nothing that the program prints, whatever goes wrong.
+func TestNoSecretIsPrinted(t *testing.T) {
+	const canary = "ca/na+ry hunter2"
+	dir := t.TempDir()
+	ca := newCA(t, dir)
+	kafka := testserver.StartKafka(t, testserver.WithSASL(ca, map[string]string{"right": canary, "wrong": "another"}))
+	file := filepath.Join(dir, "password")
+	if err := os.WriteFile(file, []byte(canary+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store := fileOutbox(t, "orders")
+	var printed strings.Builder
+	say := func(what, text string) {
+		printed.WriteString(text)
+		for _, form := range []string{
+			canary, "hunter2", url.QueryEscape(canary), url.PathEscape(canary), url.UserPassword("", canary).String()[1:],
+			base64.StdEncoding.EncodeToString([]byte(canary)),
+		} {
+			if strings.Contains(text, form) {
+				t.Errorf("%s: the password is printed:\n%s", what, text)
+			}
+		}
+	}
+	escaped, tls := url.QueryEscape(canary), "tls-ca="+ca.File
+	escaped = strings.ReplaceAll(escaped, "+", "%20")
+	secure := func(user, params string) string { return "kafka://" + user + "@" + kafka.Secure + "/?" + tls + params }
+	refused := []string{
+		secure("wrong:"+escaped, ""), secure("wrong", "&password-file="+file), secure("wrong:"+escaped, "&sasl=scram-sha-256"),
+	}
+	for _, broker := range refused {
+		p := launch(t, "relay", "--listen", "", "--log-level", "debug", "--store", store, "--broker", broker)
+		if code := p.ends(time.Minute); code != exitUsage || p.said.count("check user, password") == 0 {
+			t.Errorf("%s: exit code %d\n%s", strings.ReplaceAll(broker, escaped, "..."), code, p.said)
+		}
+		say("a wrong password", p.said.String())
+	}
+	waiting := []string{
+		secure("right:"+escaped, ""), secure("right", "&password-file="+file), // let in, and may not write
+		"kafka://u:" + escaped + "@127.0.0.1:1", "nats://u:" + escaped + "@127.0.0.1:1", "nats://" + escaped + "@127.0.0.1:1",
+		"nats://127.0.0.1:1?token-file=" + file, "amqp://u:" + escaped + "@127.0.0.1:1/", "redis://u:" + escaped + "@127.0.0.1:1",
+	}
+	for _, broker := range waiting {
+		p := launch(t, "relay", "--listen", "127.0.0.1:0", "--log-level", "debug", "--store", store, "--broker", broker)
+		var metrics string
+		ended := func() bool {
+			select {
+			case <-p.done:
+				return true
+			default:
+				return false
+			}
+		}
+		until(t, "the relay says what is wrong", p, func() bool {
+			metrics = p.metrics()
+			return ended() || metrics != "" && (p.said.count("no answer, backing off") > 0 || strings.HasPrefix(broker, "redis:"))
+		})
+		say("metrics", metrics)
+		for _, args := range [][]string{{"status", "-o", "json"}, {"doctor", "--all", "--timeout", "2s", "-o", "json"}, {"check", "--newest", "5"}} {
+			got := cli(t, nil, "", append(args, "--store", store, "--broker", broker, "--log-level", "debug")...)
+			say(strings.Join(args, " "), got.out+got.err)
+		}
+		if !ended() {
+			p.stop()
+		}
+		say("the log", p.said.String())
+	}
+	if !strings.Contains(printed.String(), "backing off") {
+		t.Error("nothing was printed that could have held it")
+	}
+}
