@@ -75,9 +75,9 @@ func TestDoctorAsksTheBroker(t *testing.T) {
 		}
 	}
 	mustCLI(t, there.message("a", 10), "enqueue", "--store", store)
-	doctor(url, exitOK, "nats answers, and has the 1 topics")
+	doctor(url, exitOK, "takes messages of 1000 bytes at the most") // advice, and nothing critical
 	doctor("nats://127.0.0.1:1", exitFindings, "the broker does not answer")
 	doctor("memory:", exitOK, "cannot be asked")
 	mustCLI(t, `{"topic":"nowhere-at-all","key":"k","payload":1}`, "enqueue", "--store", store)
-	doctor(url, exitFindings, `messages of topic "nowhere-at-all" have nowhere to go: "nowhere-at-all": no stream listens`)
+	doctor(url, exitFindings, `messages of topic "nowhere-at-all" have nowhere to go: "nowhere-at-all": no stream takes the subject`)
 }
