@@ -140,12 +140,14 @@ func (d *delivery) giveUp(err error) {
 	d.open = nil
 }
 
-// next takes the next transaction's messages out of those that are open. A key
+// next takes the next messages out of those that are open: a wave, where the keys
+// are many, or a transaction. A key
 // has all its messages of a transaction in one stream: what one of them is
 // answered there the later ones are answered too. Its messages for another
 // stream, and all behind them, wait for the next transaction.
 func (d *delivery) next() {
 	d.tx.reset()
+	d.tx.choose(d.msgs, d.open)
 	var rest []int
 	p := places{tx: d.tx, msgs: d.msgs}
 	for n, i := range d.open {
@@ -154,7 +156,11 @@ func (d *delivery) next() {
 			d.set(i, err)
 			continue
 		}
-		if p.later[m.Key] {
+		if d.tx.full(0) {
+			rest = append(rest, d.open[n:]...)
+			break
+		}
+		if p.later[m.Key] || d.tx.repeats(m.Key) {
 			rest = append(rest, i)
 			continue
 		}
@@ -164,7 +170,7 @@ func (d *delivery) next() {
 			d.fail(i, err)
 			continue
 		}
-		if d.tx.full(w.Size()) {
+		if d.tx.full(w.Size()) { // also in a wave: what is behind it waits as well
 			rest = append(rest, d.open[n:]...)
 			break
 		}
@@ -177,14 +183,14 @@ func (d *delivery) next() {
 	d.open = rest
 }
 
-// send executes the batch and answers its messages. Those that were not executed
+// send sends the batch and answers its messages. Those that were not executed
 // through no fault of their own are open again. The error says that the
 // connection is of no use.
 func (d *delivery) send(ctx context.Context) error {
 	adds := d.tx.encode(ctx, d.s, d.l, d.msgs)
 	var exec *redis.SliceCmd
 	all := adds
-	if len(adds) > 1 {
+	if len(adds) > 1 && !d.tx.wave {
 		exec = redis.NewSliceCmd(ctx, "exec")
 		all = make([]redis.Cmder, 0, len(adds)+3)
 		all = append(all, redis.NewStatusCmd(ctx, "multi"))
@@ -210,7 +216,9 @@ func (d *delivery) send(ctx context.Context) error {
 	}
 	switch {
 	case exec == nil:
-		d.settle(0, adds[0].(*redis.Cmd).Val(), adds[0].Err())
+		for n, add := range adds {
+			d.settle(n, add.(*redis.Cmd).Val(), add.Err())
+		}
 	case exec.Err() != nil:
 		return d.aborted(adds, exec.Err())
 	default:

@@ -1,10 +1,11 @@
 // Package redisbroker publishes to Redis Streams and receives from them, on
 // Redis 7 and 8 and on Valkey.
 //
-// A [Sink] sends the messages of a call as transactions (MULTI, XADD ..., EXEC).
-// A plain pipeline would go on behind a command that failed, and a key's second
-// message would be accepted after its first was refused: a server that is out of
-// memory, loading or not yet promoted may answer the next command otherwise.
+// A [Sink] sends the messages of a call as pipelines with one message per key, or
+// as transactions (MULTI, XADD ..., EXEC) where the keys are few. A plain pipeline
+// would go on behind a command that failed, and a key's second message would be
+// accepted after its first was refused: a server that is out of memory, loading
+// or not yet promoted may answer the next command otherwise.
 //
 // A [Source] reads for one consumer group. A group spreads the entries of a
 // stream over its members, and with them the messages of a key; therefore a

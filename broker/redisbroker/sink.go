@@ -144,7 +144,7 @@ func hash(key string) uint32 {
 }
 
 // splitAbove so many messages a call uses several connections.
-const splitAbove = 256
+const splitAbove = 2 * mostMessages
 
 // Deliver implements broker.Sink.
 func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -75,14 +77,21 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestErrorsThatPass: the server refuses for moments, in the middle of calls. A
-// pipeline would have later messages of a key accepted behind a refused one.
+// TestErrorsThatPass: the server refuses for moments, in the middle of calls of few
+// keys and of many. A pipeline alone would have later messages of a key accepted
+// behind a refused one.
 func TestErrorsThatPass(t *testing.T) {
 	t.Parallel()
+	for _, keys := range []int{1, 70} {
+		t.Run(fmt.Sprint(keys), func(t *testing.T) { errorsThatPass(t, keys) })
+	}
+}
+
+func errorsThatPass(t *testing.T, keys int) {
+	t.Helper()
 	r := testserver.StartRedis(t, testserver.Redis7)
 	sink := open(t, r.URL)
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
@@ -91,29 +100,42 @@ func TestErrorsThatPass(t *testing.T) {
 			_, _ = command(r.Addr, "CONFIG", "SET", "maxmemory", []string{"1", "0"}[n%2])
 		}
 	})
-	refused := 0
-	for next := 1; refused < 20 && ctx.Err() == nil; {
-		msgs := numbered("orders", "k", next, next+99)
-		for i := range msgs { // so many bytes that the server reads them in several steps
-			msgs[i].Payload = make([]byte, 4000)
+	accepted := make([]int, keys) // per key
+	for refused := 0; refused < 20 && ctx.Err() == nil; {
+		var msgs []postrider.Message
+		for i := range 100 {
+			key := i % keys
+			m := numbered("orders", fmt.Sprint(key), 1, 1)[0]
+			m.Version = int64(accepted[key] + i/keys + 1)
+			m.Payload = make([]byte, 4000) // so many bytes that the server reads them in several steps
+			msgs = append(msgs, m)
 		}
+		barred := make([]bool, keys)
 		errs := sink.Deliver(ctx, msgs)
-		accepted := len(msgs)
-		for i, err := range errs {
-			if err != nil {
-				accepted = min(accepted, i)
-				class(t, err, broker.ClassThrottled, "OOM")
-			} else if i > accepted {
-				t.Fatalf("message %d is acknowledged behind %d", i, accepted)
+		for i := range msgs {
+			switch key := i % keys; {
+			case errs != nil && errs[i] != nil:
+				class(t, errs[i], broker.ClassThrottled, "OOM")
+				barred[key] = true
+			case barred[key]:
+				t.Fatalf("message %d is acknowledged behind a refused one of its key", i)
+			default:
+				accepted[key]++
 			}
 		}
 		if errs != nil {
 			refused++
 		}
-		next += accepted
-		if log := held(t, r.Addr, "orders"); len(log) != next-1 || next > 1 && log[len(log)-1].Version != int64(next-1) {
-			t.Fatalf("%d messages are there, %d were accepted", len(log), next-1)
+	}
+	have := make([]int, keys)
+	for _, m := range held(t, r.Addr, "orders") {
+		key, _ := strconv.Atoi(m.Key)
+		if have[key]++; m.Version != int64(have[key]) {
+			t.Fatalf("key %d: version %d is there where %d is the next", key, m.Version, have[key])
 		}
+	}
+	if !slices.Equal(have, accepted) {
+		t.Errorf("%v messages are there, %v were accepted", have, accepted)
 	}
 }
 

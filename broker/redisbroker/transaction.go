@@ -17,10 +17,14 @@ const (
 	mostBytes    = 1 << 20
 )
 
-// transaction is the messages of one transaction. It is used again for the next.
+// transaction is the messages of one transaction, or of a wave: one message per
+// key at the most, so that what is refused has none behind it, and a pipeline
+// will do, which costs the server a quarter less. It is used again for the next.
 type transaction struct {
-	batch   []int    // which messages
-	streams []string // where each goes
+	wave    bool
+	seen    map[string]struct{} // the keys of a wave
+	batch   []int               // which messages
+	streams []string            // where each goes
 	wires   []*envelope.Wire
 	size    int
 	args    []any
@@ -35,7 +39,37 @@ func (t *transaction) reset() {
 	clear(t.args)
 	clear(t.cmds)
 	clear(t.streams)
+	clear(t.seen)
 	t.batch, t.streams, t.args, t.cmds, t.size = t.batch[:0], t.streams[:0], t.args[:0], t.cmds[:0], 0
+}
+
+// choose makes the next one a wave if that leaves no more than half of the
+// messages for later.
+func (t *transaction) choose(msgs []postrider.Message, open []int) {
+	if t.seen == nil {
+		t.seen = make(map[string]struct{}, mostMessages)
+	}
+	clear(t.seen)
+	n, apart := min(len(open), mostMessages), 0
+	for _, i := range open[:n] {
+		key := msgs[i].Key
+		if _, again := t.seen[key]; !again || key == "" {
+			apart++
+		}
+		t.seen[key] = struct{}{}
+	}
+	t.wave = 2*apart >= n
+	clear(t.seen)
+}
+
+// repeats reports whether a wave has a message of the key.
+func (t *transaction) repeats(key string) bool {
+	if !t.wave || key == "" {
+		return false
+	}
+	_, again := t.seen[key]
+	t.seen[key] = struct{}{}
+	return again
 }
 
 // wire is where the next message is put.
@@ -67,6 +101,9 @@ type places struct {
 
 // waits reports whether a message must wait for the next transaction.
 func (p *places) waits(key, stream string) bool {
+	if p.tx.wave {
+		return false
+	}
 	if p.in == nil {
 		if len(p.tx.streams) == 0 || stream == p.tx.streams[0] {
 			return false
@@ -87,17 +124,30 @@ func (p *places) waits(key, stream string) bool {
 	return false
 }
 
+// value is an argument that the client writes without a copy of its header: as a
+// pointer it fits into an interface.
+type value []byte
+
+// MarshalBinary implements encoding.BinaryMarshaler.
+func (v *value) MarshalBinary() ([]byte, error) { return *v, nil }
+
 // encode makes the commands.
 func (t *transaction) encode(ctx context.Context, s *Sink, l *link, msgs []postrider.Message) []redis.Cmder {
 	now := time.Now()
 	for n, i := range t.batch {
 		from := len(t.args)
 		t.begin(ctx, s, l, &msgs[i], t.streams[n], now)
-		for _, h := range t.wires[n].Headers {
-			t.args = append(t.args, h.Name, h.Value)
+		w := t.wires[n]
+		for j := range w.Headers {
+			t.args = append(t.args, &w.Headers[j].Name, (*value)(&w.Headers[j].Value))
 		}
-		t.args = append(t.args, payloadField, t.wires[n].Payload)
-		t.cmds = append(t.cmds, redis.NewCmd(ctx, t.args[from:len(t.args):len(t.args)]...))
+		t.args = append(t.args, payloadField, (*value)(&w.Payload))
+		args := t.args[from:len(t.args):len(t.args)]
+		if t.wave || len(t.batch) == 1 {
+			t.cmds = append(t.cmds, redis.NewCmd(ctx, args...))
+		} else {
+			t.cmds = append(t.cmds, redis.NewStatusCmd(ctx, args...)) // QUEUED
+		}
 	}
 	return t.cmds
 }
