@@ -26,7 +26,11 @@ func ParseURL(raw string) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("%w: the settings after # cannot be read: write NAME=VALUE&NAME=VALUE, percent-encoded", ErrEndpoint)
 	}
-	return ParseEndpoint(base, settings)
+	e, err := ParseEndpoint(base, settings)
+	if err != nil && strings.Contains(fragment, "@") { // a # in a password makes the rest of it a setting
+		return Endpoint{}, fmt.Errorf("%w: a setting is not understood and not shown, since there is an @ behind the #: percent-encode user and password", ErrEndpoint)
+	}
+	return e, err
 }
 
 // ParseEndpoint makes an endpoint of a URL and settings:

@@ -48,4 +48,10 @@ func TestParseURLRefuses(t *testing.T) {
 			t.Errorf("%s: %v", settings, err)
 		}
 	}
+	for _, raw := range []string{"https://user:12#geheim@h/in", "https://user:12#geheim&x@h", "https://user:12#a=b&geheim@h"} {
+		_, err := httpbroker.ParseURL(raw)
+		if !errors.Is(err, httpbroker.ErrEndpoint) || strings.Contains(err.Error(), "geheim") || !strings.Contains(err.Error(), "percent-encode") {
+			t.Errorf("a # in the password: %v", err)
+		}
+	}
 }

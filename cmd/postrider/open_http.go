@@ -29,7 +29,7 @@ func openHTTP(set *settings) (*openedSink, error) {
 // hookPlace is what may be shown of a webhook's URL: its path is often a secret.
 func hookPlace(raw string) string {
 	u, err := url.Parse(raw)
-	if err != nil || u.Host == "" {
+	if err != nil || u.Host == "" || u.User == nil && strings.Contains(raw, "@") { // then the host may be part of a password
 		scheme, _, _ := strings.Cut(raw, ":")
 		return scheme + ":..."
 	}

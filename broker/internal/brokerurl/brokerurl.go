@@ -78,7 +78,7 @@ func Parse(raw string, spec Spec) (*URL, error) {
 	if err := u.hosts(rest, spec); err != nil {
 		return nil, err
 	}
-	if err := u.known(spec); err != nil {
+	if err := u.known(spec, query); err != nil {
 		return nil, err
 	}
 	for _, name := range append([]string{"password"}, spec.Secrets...) {
@@ -174,7 +174,7 @@ func (u *URL) hosts(rest string, spec Spec) error {
 }
 
 // known refuses parameters that are nobody's, or there twice.
-func (u *URL) known(spec Spec) error {
+func (u *URL) known(spec Spec, query string) error {
 	names := append(slices.Clone(spec.Params), "tls", "tls-ca", "tls-cert", "tls-key", "tls-server-name")
 	for _, s := range append([]string{"password"}, spec.Secrets...) {
 		names = append(names, s+"-file", s+"-env")
@@ -182,6 +182,9 @@ func (u *URL) known(spec Spec) error {
 	slices.Sort(names)
 	for name, values := range u.values {
 		if !slices.Contains(names, name) {
+			if strings.Contains(query, "@") { // a ? in a password makes the rest of it a parameter
+				return fmt.Errorf("a parameter is unknown and not shown, since there is an @ behind the ?: percent-encode user and password, and use %s", strings.Join(names, ", "))
+			}
 			return fmt.Errorf("parameter %q is unknown: use %s", visible(name), strings.Join(names, ", "))
 		}
 		if len(values) > 1 {

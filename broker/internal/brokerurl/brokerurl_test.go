@@ -80,6 +80,8 @@ func TestRefused(t *testing.T) {
 		"q://u:hunter2%zz@a":                            "percent-encoded",
 		"q://a?x=%zz":                                   "percent-encoded",
 		"q://a?pasword=hunter2":                         `"pasword" is unknown: use password-env, password-file, prefix`,
+		"q://u:p?hunter2@a":                             "percent-encode user and password",
+		"q://u:p?hunter2&x@a?tls=true":                  "percent-encode user and password",
 		"q://a?prefix=a&prefix=b":                       "prefix is there 2 times",
 		"q://a?tls=yes":                                 "tls must be true or false",
 		"qs://a?tls=false":                              "asks for TLS",
