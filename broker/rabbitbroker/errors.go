@@ -17,6 +17,7 @@ const (
 	codeNoRoute    = "NO_ROUTE"
 	codeNack       = "NACK"
 	codeBlocked    = "BLOCKED"
+	codeNoConfirm  = "NO_CONFIRM"
 	codeTooLarge   = "MESSAGE_TOO_LARGE"
 	codeHeaders    = "HEADERS_TOO_LARGE"
 	codeRoutingKey = "ROUTING_KEY_TOO_LONG"

@@ -23,10 +23,12 @@ type session struct {
 	reason atomic.Pointer[string] // why publishers are blocked; nil: they are not
 	ended  chan struct{}          // closed when why is known
 
+	confirmed atomic.Int64 // when the latest message that is confirmed was sent, Unix ns
+
 	mu        sync.Mutex
-	why       error                                 // why the session ended
-	returned  map[string]*amqp.Return               // by message id
-	left      map[string]*amqp.DeferredConfirmation // unconfirmed when their call ended
+	why       error                   // why the session ended
+	returned  map[string]*amqp.Return // by message id
+	left      map[string]*sent        // unconfirmed when their call ended
 	anonymous uint64
 }
 
@@ -39,7 +41,7 @@ func openSession(ctx context.Context, d *dialer, exchange string) (*session, err
 	}
 	s := &session{
 		conn: c, wire: wire, ended: make(chan struct{}),
-		returned: make(map[string]*amqp.Return), left: make(map[string]*amqp.DeferredConfirmation),
+		returned: make(map[string]*amqp.Return), left: make(map[string]*sent),
 	}
 	if err := within(ctx, wire, func() error { return s.begin(exchange) }); err != nil {
 		s.end(nil)
@@ -178,6 +180,9 @@ func (s *session) publish(p *publishing) (*amqp.DeferredConfirmation, error) {
 // answer is what the broker has said of a message whose confirmation is done.
 func (s *session) answer(w *sent) error {
 	acked := w.confirm.Acked()
+	if at := w.since.UnixNano(); acked && at > s.confirmed.Load() {
+		s.confirmed.Store(at) // two at once may take it back a little
+	}
 	if !acked && s.over() { // the client's way to say that there is no confirm
 		why := s.because()
 		return broker.Unknown(why, replyCode(why), "")
@@ -200,16 +205,17 @@ func (s *session) leave(w *sent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.left) >= leftMost {
-		for id, c := range s.left {
+		for id, w := range s.left {
 			select {
-			case <-c.Done():
+			case <-w.confirm.Done():
 				delete(s.left, id)
 				delete(s.returned, id)
 			default:
 			}
 		}
 	}
-	s.left[w.id] = w.confirm
+	own := *w
+	s.left[w.id] = &own
 }
 
 // leftMost messages are remembered before those with an answer are forgotten.
@@ -219,25 +225,65 @@ const leftMost = 1024
 // must not be taken for that of the next one, nor may it arrive behind it.
 func (s *session) settled(ctx context.Context, id string, wait time.Duration) error {
 	s.mu.Lock()
-	c := s.left[id]
+	w := s.left[id]
 	s.mu.Unlock()
-	if c == nil {
+	if w == nil {
 		return nil
 	}
-	limit := time.NewTimer(wait)
-	defer limit.Stop()
-	select {
-	case <-c.Done():
-	case <-ctx.Done():
-		return broker.Unknown(ctx.Err(), "", "")
-	case <-limit.C:
-		return broker.Unknown(errNoConfirm, "", "")
+	if err := s.answered(ctx, w, wait); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.left, id)
 	delete(s.returned, id)
 	return nil
+}
+
+// answered waits for the answer of a message that was left, but not in vain.
+func (s *session) answered(ctx context.Context, w *sent, wait time.Duration) error {
+	for end := time.Now().Add(wait); ; {
+		limit := time.NewTimer(min(time.Until(end), sweepAfter))
+		select {
+		case <-w.confirm.Done():
+			limit.Stop()
+			return nil
+		case <-ctx.Done():
+			limit.Stop()
+			return s.unanswered(w.since, w.destination, ctx.Err())
+		case <-limit.C:
+		}
+		switch {
+		case time.Since(w.since) > lostAfter*wait:
+			s.end(nil) // so that it can be sent again
+			return broker.Unknown(errNoConfirm, "", w.destination)
+		case s.confirmsOthers(w.since), !time.Now().Before(end):
+			return s.unanswered(w.since, w.destination, errNoConfirm)
+		}
+	}
+}
+
+// stuckAfter is how old a message is at least whose queue is said not to work.
+const stuckAfter = 3 * time.Second
+
+// lostAfter that many times the limit a confirm is not expected any more.
+const lostAfter = 10
+
+// confirmsOthers reports whether the broker has confirmed what was sent well after
+// since: then it works, and not the queue of what was sent at since.
+func (s *session) confirmsOthers(since time.Time) bool {
+	return time.Since(since) >= stuckAfter && s.confirmed.Load() > since.UnixNano()
+}
+
+// unanswered is the answer for a message that was sent at since and that the broker
+// says nothing of. A queue that does not work (one without a majority of its
+// members) is an outage of its own: were its messages unknown while others are
+// acknowledged, they would count as those that make a broker hang up.
+func (s *session) unanswered(since time.Time, destination string, err error) error {
+	if s.confirmsOthers(since) {
+		return broker.Outage(fmt.Errorf("%w, while others are confirmed: look whether the queue has a majority of its members", errNoConfirm), codeNoConfirm, destination)
+	}
+	return broker.Unknown(err, "", "")
 }
 
 // close ends the session in order.

@@ -315,55 +315,6 @@ func (d *delivery) send(ctx context.Context, session *session, i int) error {
 	return nil
 }
 
-// await takes the answer of the message that has waited longest.
-func (d *delivery) await(ctx context.Context) {
-	if len(d.wire) == 0 {
-		return
-	}
-	w := &d.wire[0]
-	select {
-	case <-w.confirm.Done():
-	default:
-		limit := time.NewTimer(time.Until(w.since.Add(d.s.opts.Timeout)))
-		defer limit.Stop()
-		select {
-		case <-w.confirm.Done():
-		case <-ctx.Done():
-			return
-		case <-limit.C:
-			d.late(w)
-			return
-		}
-	}
-	err := w.session.answer(w)
-	d.s.window.give(err == nil)
-	if err != nil {
-		if c := broker.Classify(err).Code; c == codeNack {
-			d.s.window.shrink()
-		}
-		d.fail(w.i, err)
-	} else {
-		d.s.refusals.taken(w.key)
-		if n := d.next[w.i]; n > 0 {
-			d.ready = append(d.ready, int(n))
-		}
-	}
-	d.wire = d.wire[1:]
-}
-
-// late gives up the wait for a confirm. A broker that has blocked its publishers
-// reads on when it can; any other one is not worth the wait, and neither is what
-// else stands on the connection.
-func (d *delivery) late(w *sent) {
-	w.session.leave(w)
-	if w.session.reason.Load() == nil {
-		w.session.end(nil)
-	}
-	d.s.window.give(false)
-	d.fail(w.i, broker.Unknown(errNoConfirm, "", w.destination))
-	d.wire = d.wire[1:]
-}
-
 // fail notes err for message i and bars the rest of its key.
 func (d *delivery) fail(i int, err error) {
 	if d.errs == nil {
@@ -380,20 +331,4 @@ func (d *delivery) failReady(err error) {
 		d.fail(i, err)
 	}
 	d.ready = d.ready[:0]
-}
-
-// abandon answers everything that is open: what is on the wire is unknown, the
-// rest is not sent.
-func (d *delivery) abandon(ctx context.Context) {
-	unknown := broker.Unknown(ctx.Err(), "", "")
-	for i := range d.wire {
-		w := &d.wire[i]
-		w.session.leave(w)
-		d.fail(w.i, unknown)
-		d.s.window.give(false)
-	}
-	for _, i := range d.ready {
-		d.fail(i, broker.NotTried(unknown))
-	}
-	d.wire, d.ready = nil, nil
 }
