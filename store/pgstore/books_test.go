@@ -300,16 +300,7 @@ func TestRetentionAndBooksUnderConcurrentWriters(t *testing.T) {
 				}
 			})
 		}
-		done := make(chan struct{})
-		go func() { writers.Wait(); close(done) }()
-		for running := true; running; {
-			select {
-			case <-done:
-				running = false
-			default:
-				o.step()
-			}
-		}
+		beside(&writers, func() { o.step() })
 		for o.step() > 0 {
 		}
 		o.drain()

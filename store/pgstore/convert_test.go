@@ -49,16 +49,7 @@ func TestNothingLostAcrossPartitions(t *testing.T) {
 		var dropped, rolled int
 		drained := make(chan struct{})
 		tender.Go(func() { try(func() error { return d.convertAndTend(t.Context(), drained, &rolled, &dropped) }) })
-		done := make(chan struct{})
-		go func() { writers.Wait(); close(done) }()
-		for running := true; running; {
-			select {
-			case <-done:
-				running = false
-			default:
-				o.step()
-			}
-		}
+		beside(&writers, func() { o.step() })
 		for o.step() > 0 {
 		}
 		o.drain()

@@ -185,7 +185,6 @@ func TestEachPipeGetsExactlyItsOwn(t *testing.T) {
 		var failed atomic.Value
 		var writers sync.WaitGroup
 		until := time.Now().Add(raceFor)
-		done := make(chan struct{})
 		for w := range raceWriters {
 			writers.Go(func() {
 				if err := d.write(t.Context(), w, until, &committed); err != nil {
@@ -193,18 +192,12 @@ func TestEachPipeGetsExactlyItsOwn(t *testing.T) {
 				}
 			})
 		}
-		go func() { writers.Wait(); close(done) }()
-		for running := true; running; {
-			select {
-			case <-done:
-				running = false
-			default:
-				for _, r := range readers {
-					r.page = 20
-					r.step()
-				}
+		beside(&writers, func() {
+			for _, r := range readers {
+				r.page = 20
+				r.step()
 			}
-		}
+		})
 		if err := failed.Load(); err != nil {
 			t.Fatal(err)
 		}

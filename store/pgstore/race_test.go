@@ -114,7 +114,6 @@ func TestNothingLostUnderConcurrentWriters(t *testing.T) {
 		var failed atomic.Value
 		var writers sync.WaitGroup
 		until := time.Now().Add(raceFor)
-		done := make(chan struct{})
 		for w := range raceWriters {
 			writers.Go(func() {
 				if err := d.write(t.Context(), w, until, &committed); err != nil {
@@ -122,15 +121,7 @@ func TestNothingLostUnderConcurrentWriters(t *testing.T) {
 				}
 			})
 		}
-		go func() { writers.Wait(); close(done) }()
-		for running := true; running; {
-			select {
-			case <-done:
-				running = false
-			default:
-				o.step()
-			}
-		}
+		beside(&writers, func() { o.step() })
 		if err := failed.Load(); err != nil {
 			t.Fatal(err)
 		}
@@ -139,6 +130,20 @@ func TestNothingLostUnderConcurrentWriters(t *testing.T) {
 		o.drain()
 		checkDelivery(t, o.seen, &committed)
 	})
+}
+
+// beside reads until the writers have ended.
+func beside(writers *sync.WaitGroup, read func()) {
+	done := make(chan struct{})
+	go func() { writers.Wait(); close(done) }()
+	for {
+		select {
+		case <-done:
+			return
+		default:
+			read()
+		}
+	}
 }
 
 // checkDelivery compares what came with what was committed: all of it, once,
