@@ -68,10 +68,13 @@ func startBroker(ctx context.Context, name string) (*benchBroker, error) {
 			},
 		}, nil
 	}
-	if name == "redis" {
+	switch name {
+	case "redis":
 		return startRedis(ctx)
+	case "rabbitmq":
+		return startRabbitMQ(ctx)
 	}
-	return nil, fmt.Errorf("unknown broker %q: kafka, nats, redis or null", name)
+	return nil, fmt.Errorf("unknown broker %q: kafka, nats, rabbitmq, redis or null", name)
 }
 
 // gate is the independent count: a run that fails it has no numbers.
@@ -143,6 +146,8 @@ func openSink(name, url string) (broker.Sink, func(), error) {
 		return kafkaSink(url)
 	case "nats":
 		return natsSink(url)
+	case "rabbitmq":
+		return rabbitSink(url)
 	case "redis":
 		return redisSink(url)
 	}

@@ -2,7 +2,7 @@
 // on: in one run, interleaved, with a gate that voids a number whose messages
 // were lost, doubled or reordered.
 //
-//	go run ./bench run W1 --broker kafka|nats|redis|null --messages 500000 --output json
+//	go run ./bench run W1 --broker kafka|nats|rabbitmq|redis|null --messages 500000 --output json
 //	go run ./bench run latency --rate 1000
 //	go run ./bench run idle
 //	go run ./bench run enqueue
@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|consume|webhooks|tenants|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|redis|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|consume|webhooks|tenants|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|rabbitmq|redis|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string) error {
 	var c config
 	fs := flag.NewFlagSet("bench run", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	fs.StringVar(&c.broker, "broker", "kafka", "kafka, nats, redis or null")
+	fs.StringVar(&c.broker, "broker", "kafka", "kafka, nats, rabbitmq, redis or null")
 	fs.StringVar(&c.postgres, "postgres", "15", "major version")
 	fs.IntVar(&c.messages, "messages", 500_000, "messages of the backlog")
 	fs.IntVar(&c.rounds, "rounds", 3, "how often the probes and the drain take turns")

@@ -20,6 +20,8 @@ func childProduce(ctx context.Context, name, url, topic, count string) error {
 		err = kafkaProduce(ctx, url, topic, n)
 	case "nats":
 		err = natsProduce(ctx, url, topic, n)
+	case "rabbitmq":
+		err = rabbitProduce(ctx, url, topic, n)
 	case "redis":
 		err = redisProduce(ctx, url, topic, n)
 	default:

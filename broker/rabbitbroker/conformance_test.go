@@ -32,7 +32,6 @@ func versions() []string {
 }
 
 func TestConformance(t *testing.T) {
-	t.Parallel()
 	for _, version := range versions() {
 		t.Run(version, func(t *testing.T) {
 			url := testserver.SharedRabbitMQ(t, version).URL

@@ -67,7 +67,6 @@ func is(class broker.Class, code string) func(*broker.Error) bool {
 // TestServerFaults is one life of a broker: it needs memory, has a smaller limit
 // than is known, freezes and is killed.
 func TestServerFaults(t *testing.T) {
-	t.Parallel()
 	r := testserver.StartRabbitMQ(t, "4.0", testserver.WithConfig("max_message_size = 1000000"))
 	ch := channel(t, r.URL)
 	queue := declare(t, ch, single())
@@ -149,7 +148,6 @@ func exchange(t *testing.T, ch *amqp.Channel, kind, key string) (name, queue str
 
 // TestReturnedIsRejected: what no queue takes is confirmed all the same.
 func TestReturnedIsRejected(t *testing.T) {
-	t.Parallel()
 	url := testserver.SharedRabbitMQ(t, "4.0").URL
 	ch := channel(t, url)
 	name, queue := exchange(t, ch, "direct", "known")
@@ -182,7 +180,6 @@ func TestReturnedIsRejected(t *testing.T) {
 
 // TestExchangeDeleted: it is an outage until it is there again.
 func TestExchangeDeleted(t *testing.T) {
-	t.Parallel()
 	url := testserver.SharedRabbitMQ(t, "4.0").URL
 	ch := channel(t, url)
 	name, queue := exchange(t, ch, "topic", "#")
@@ -208,7 +205,6 @@ func TestExchangeDeleted(t *testing.T) {
 
 // TestRefusedAtStart: each error says what to do, and none repeats the password.
 func TestRefusedAtStart(t *testing.T) {
-	t.Parallel()
 	server := testserver.SharedRabbitMQ(t, "4.0")
 	for url, want := range map[string]string{
 		"amqp://guest:hunter2@" + server.Addr:            "check the user's name and password",
@@ -231,7 +227,6 @@ func TestRefusedAtStart(t *testing.T) {
 // TestTopicPermission: a routing key that the user may not write to is an outage of
 // its own, and the others flow.
 func TestTopicPermission(t *testing.T) {
-	t.Parallel()
 	server := testserver.SharedRabbitMQ(t, "4.0")
 	ch := channel(t, server.URL)
 	name, _ := exchange(t, ch, "topic", "#")
@@ -263,7 +258,6 @@ func TestTopicPermission(t *testing.T) {
 // TestLanesToQueues: a consistent hash exchange spreads keys over queues, each key
 // in order in one of them.
 func TestLanesToQueues(t *testing.T) {
-	t.Parallel()
 	url := testserver.SharedRabbitMQ(t, "4.0").URL
 	ch := channel(t, url)
 	name, first := exchange(t, ch, "x-consistent-hash", "1")

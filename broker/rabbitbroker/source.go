@@ -176,12 +176,11 @@ func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}
 // fetch takes what has arrived into the log; the caller holds one.
 func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 	if s.sub == nil {
-		err := s.subscribe(ctx)
-		if ctx.Err() != nil {
-			return nil // Receive looks at the caller's context itself
-		}
-		if err != nil {
+		if err := s.subscribe(ctx); err != nil && ctx.Err() == nil {
 			return err
+		}
+		if s.sub == nil {
+			return nil // Receive looks at the caller's context itself
 		}
 	}
 	select {

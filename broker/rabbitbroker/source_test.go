@@ -27,7 +27,6 @@ func source(t *testing.T, url, queue string) *rabbitbroker.Source {
 // TestQueueIsRefused: a queue that would break the order of keys or lose messages is
 // not consumed.
 func TestQueueIsRefused(t *testing.T) {
-	t.Parallel()
 	for _, version := range versions() {
 		t.Run(version, func(t *testing.T) {
 			url := testserver.SharedRabbitMQ(t, version).URL
@@ -69,7 +68,6 @@ func TestQueueIsRefused(t *testing.T) {
 
 // TestNobodyKnowsIt: a message without any id is received with an error.
 func TestNobodyKnowsIt(t *testing.T) {
-	t.Parallel()
 	url := testserver.SharedRabbitMQ(t, "4.0").URL
 	ch := channel(t, url)
 	queue := declare(t, ch, single())
@@ -101,7 +99,6 @@ func TestNobodyKnowsIt(t *testing.T) {
 // TestQueueDeletedUnderSource: the broker cancels the consumer; when the queue is
 // there again the source goes on.
 func TestQueueDeletedUnderSource(t *testing.T) {
-	t.Parallel()
 	url := testserver.SharedRabbitMQ(t, "4.0").URL
 	ch := channel(t, url)
 	queue := declare(t, ch, single())

@@ -26,6 +26,8 @@ type window struct {
 	down   bool    // the next trial is a smaller bound
 	before float64 // the rate at the bound that a trial is compared with
 	kept   int     // that bound
+	rest   int     // steps until the next trial
+	pauses int     // steps between trials, which grow while trials find nothing
 	begun  time.Time
 	count  int
 }
@@ -40,11 +42,13 @@ const (
 
 const (
 	windowLeast = 64
-	windowMost  = 16384
+	windowMost  = 8192
 	windowFirst = 512
 	// A step lasts for so many confirms per message of the bound, and so long.
 	stepTurns = 4
 	stepLeast = 50 * time.Millisecond
+	// Trials that find nothing cost a little: there are so many steps between them.
+	pausesMost = 15
 )
 
 // newWindow returns a window of n messages, or one that finds its size if n is 0.
@@ -106,25 +110,30 @@ func (w *window) give(confirmed bool) {
 func (w *window) step(rate float64) {
 	const faster, asFast = 1.04, 0.995
 	switch {
+	case w.trial == atBound && w.rest > 0:
+		w.rest--
+		return
 	case w.trial == atBound:
 		w.before, w.kept, w.trial = rate, w.limit, aside
 		if w.down {
 			w.limit = max(w.limit*3/4, windowLeast)
 		} else {
-			w.limit = min(w.limit*2, windowMost)
+			w.limit = min(w.limit*3/2, windowMost)
 		}
 		return
 	case !w.down && rate >= w.before*faster:
 		w.before, w.kept = rate, w.limit
-		w.limit = min(w.limit*2, windowMost) // and on
+		w.pauses = 0
+		w.limit = min(w.limit*3/2, windowMost) // and on
 		if w.limit > w.kept {
 			return
 		}
 	case w.down && rate >= w.before*asFast:
+		w.pauses = 0
 	default:
-		w.limit = w.kept
+		w.limit, w.pauses = w.kept, min(2*w.pauses+1, pausesMost)
 	}
-	w.trial, w.down = atBound, !w.down
+	w.trial, w.down, w.rest = atBound, !w.down, w.pauses
 }
 
 // shrink halves the bound: the broker has said that it is too much.
@@ -135,7 +144,8 @@ func (w *window) shrink() {
 		return
 	}
 	w.limit = max(w.limit/2, windowLeast)
-	w.trial, w.down, w.begun, w.count, w.full = atBound, false, w.now(), 0, false
+	w.trial, w.down, w.rest, w.pauses = atBound, false, 0, 0
+	w.begun, w.count, w.full = w.now(), 0, false
 }
 
 func (w *window) size() int {
