@@ -86,6 +86,37 @@ func TestBites(t *testing.T) {
 	}
 }
 
+// TestShapeBites: the shape of an answer is a rule in every case.
+func TestShapeBites(t *testing.T) {
+	for name, brk := range map[string]func(*brokertest.Env){
+		"nothing was tried": func(e *brokertest.Env) {
+			answer(e, func(err error) error { return broker.NotTried(err) })
+		},
+		"too short": func(e *brokertest.Env) {
+			inner := e.Sink
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				errs := inner.Deliver(ctx, msgs)
+				return errs[:max(len(errs)-1, 0)]
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, c := range brokertest.Cases() {
+				if c.Name != "sink/scope" {
+					continue
+				}
+				env := memory()
+				brk(env)
+				if err := brokertest.Check(t.Context(), c, env); err == nil {
+					t.Error("the broken implementation passes")
+				} else {
+					t.Log(err)
+				}
+			}
+		})
+	}
+}
+
 // successForUnknown takes an answer that is missing for an acknowledgement.
 func successForUnknown(e *brokertest.Env) {
 	inner := e.Sink

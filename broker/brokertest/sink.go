@@ -3,6 +3,7 @@ package brokertest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -34,10 +35,11 @@ func deliver(ctx context.Context, s broker.Sink, msgs []postrider.Message) ([]er
 	if len(errs) != len(msgs) {
 		return nil, fmt.Errorf("the answer has %d entries for %d messages", len(errs), len(msgs))
 	}
-	failed := false
+	failed, tried := false, false
 	barred := make(map[string]bool)
 	for i, err := range errs {
 		failed = failed || err != nil
+		tried = tried || err != nil && !errors.Is(err, broker.ErrNotTried)
 		key := msgs[i].Key
 		if err == nil && key != "" && barred[key] {
 			return nil, fmt.Errorf("message %d is acknowledged behind a failed one of its key", i)
@@ -47,7 +49,19 @@ func deliver(ctx context.Context, s broker.Sink, msgs []postrider.Message) ([]er
 	if !failed {
 		return nil, fmt.Errorf("the answer is not nil although every message was acknowledged")
 	}
+	if !tried {
+		return nil, fmt.Errorf("every message that failed was not tried: behind which one? (%w)", firstOf(errs))
+	}
 	return errs, nil
+}
+
+func firstOf(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func allAccepted(errs []error) error {

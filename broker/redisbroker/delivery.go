@@ -128,14 +128,16 @@ func (d *delivery) transacts(ctx context.Context) error {
 	return nil
 }
 
-// giveUp answers all that is open: the connection is of no use now.
+// giveUp answers all that is open: the connection is of no use now. The first
+// message of each key is answered with the cause itself: from messages that were
+// merely not tried, nobody learns that the server is gone.
 func (d *delivery) giveUp(err error) {
 	for _, i := range d.open {
 		if behind := d.behind(i); behind != nil {
 			d.set(i, behind)
 			continue
 		}
-		d.set(i, broker.NotTried(err))
+		d.fail(i, err)
 	}
 	d.open = nil
 }

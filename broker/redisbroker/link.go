@@ -47,7 +47,9 @@ func newLink(opts *redis.Options, timeout time.Duration, must demands) *link {
 	o := *opts
 	o.MaxRetries = -1
 	o.DialerRetries = 1
-	o.PoolSize, o.MinIdleConns, o.MaxActiveConns = 1, 0, 0
+	// One connection is enough. But after PoolSize failed dials the pool goes on
+	// answering with the last one's error, for a second after the server is back too.
+	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 1<<12, 0, 1, 0
 	o.PipelinePoolSize = -1
 	o.PoolTimeout = timeout
 	o.ReadTimeout, o.WriteTimeout, o.DialTimeout = timeout, timeout, timeout

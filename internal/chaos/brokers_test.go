@@ -31,7 +31,7 @@ type server struct {
 	// read returns the topic's payloads, those of one key in the broker's order.
 	read func(t *testing.T, topic string) []string
 	// remove deletes a topic; full makes it take no more and refuse makes it
-	// reject everything, until the returned function is called. full may be nil.
+	// reject everything, until the returned function is called. Both may be nil.
 	remove       func(t *testing.T, topic string)
 	full, refuse func(t *testing.T, topic string) (undo func())
 	// through is a sink whose connections a proxy can break.

@@ -39,11 +39,13 @@ func TestPostgresKilled(t *testing.T) {
 	})
 }
 
-// onBrokers runs a test on both brokers, each started once for all tests of
+// onBrokers runs a test on all brokers, each started once for all tests of
 // the function that calls it.
 func onBrokers(t *testing.T, run func(t *testing.T, s *server)) {
 	t.Helper()
-	for name, start := range map[string]func(*testing.T) *server{"nats": startNATS, "kafka": startKafka} {
+	for name, start := range map[string]func(*testing.T) *server{
+		"nats": startNATS, "kafka": startKafka, "redis": startRedis, "rabbitmq": startRabbitMQ,
+	} {
 		t.Run(name, func(t *testing.T) { run(t, start(t)) })
 	}
 }
@@ -153,7 +155,7 @@ func brokerNeverThere(r *rig, s *server) {
 	memory := heap()
 	failed := sink.failed.Load()
 	r.bulk(100)
-	r.until(30*time.Second, "the relay tries on", func() bool { return sink.failed.Load() >= failed+2 })
+	r.until(30*time.Second, "the relay tries on", func() bool { return sink.failed.Load() >= failed+2 && r.brokerDown() > 0 })
 	if now := heap(); now > memory+4<<20 {
 		r.Errorf("the heap grew from %d to %d bytes while the broker was away", memory, now)
 	}

@@ -8,12 +8,17 @@ require (
 	github.com/postrider/postrider v0.0.0
 	github.com/postrider/postrider/broker/kafkabroker v0.0.0
 	github.com/postrider/postrider/broker/natsbroker v0.0.0
+	github.com/postrider/postrider/broker/rabbitbroker v0.0.0
+	github.com/postrider/postrider/broker/redisbroker v0.0.0
 	github.com/postrider/postrider/store/pgstore v0.0.0
+	github.com/rabbitmq/amqp091-go v1.16.0
+	github.com/redis/go-redis/v9 v9.23.0
 	github.com/twmb/franz-go v1.22.2
 	github.com/twmb/franz-go/pkg/kmsg v1.15.0
 )
 
 require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
@@ -21,6 +26,7 @@ require (
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/pierrec/lz4/v4 v4.1.33 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
