@@ -35,11 +35,12 @@ func deliver(ctx context.Context, s broker.Sink, msgs []postrider.Message) ([]er
 	if len(errs) != len(msgs) {
 		return nil, fmt.Errorf("the answer has %d entries for %d messages", len(errs), len(msgs))
 	}
-	failed, tried := false, false
+	failed, met, heard := false, false, false
 	barred := make(map[string]bool)
 	for i, err := range errs {
 		failed = failed || err != nil
-		tried = tried || err != nil && !errors.Is(err, broker.ErrNotTried)
+		met = met || err != nil && !errors.Is(err, broker.ErrNotTried)
+		heard = heard || hearsay(err)
 		key := msgs[i].Key
 		if err == nil && key != "" && barred[key] {
 			return nil, fmt.Errorf("message %d is acknowledged behind a failed one of its key", i)
@@ -49,10 +50,20 @@ func deliver(ctx context.Context, s broker.Sink, msgs []postrider.Message) ([]er
 	if !failed {
 		return nil, fmt.Errorf("the answer is not nil although every message was acknowledged")
 	}
-	if !tried {
-		return nil, fmt.Errorf("every message that failed was not tried: behind which one? (%w)", firstOf(errs))
+	if heard && !met {
+		return nil, fmt.Errorf("nobody hears of the outage: every message that failed was not tried (%w)", firstOf(errs))
 	}
 	return errs, nil
+}
+
+// hearsay is an outage that a message was only not tried because of: some other
+// message must have met it.
+func hearsay(err error) bool {
+	if !errors.Is(err, broker.ErrNotTried) {
+		return false
+	}
+	c := broker.Classify(err).Class
+	return c == broker.ClassOutage || c == broker.ClassThrottled
 }
 
 func firstOf(errs []error) error {
