@@ -22,12 +22,4 @@ func BenchmarkEncode(b *testing.B) {
 			}
 		})
 	}
-	b.Run("append", func(b *testing.B) {
-		var hs []envelope.Header
-		var buf []byte
-		b.ReportAllocs()
-		for b.Loop() {
-			hs, buf = envelope.Codec{}.Append(hs[:0], buf[:0], &m, envelope.TopicCarried|envelope.KeyCarried)
-		}
-	})
 }

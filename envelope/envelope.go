@@ -146,18 +146,6 @@ func (c Codec) Encode(w *Wire, m *postrider.Message, r *Route, carried Carried) 
 	return nil
 }
 
-// Append appends the headers of m in the format [Plain] to dst and returns it.
-// The values' bytes are appended to scratch, which is returned too.
-func (c Codec) Append(dst []Header, scratch []byte, m *postrider.Message, carried Carried) ([]Header, []byte) {
-	w := Wire{Headers: dst, scratch: scratch}
-	c.fields(&w, m, carried)
-	c.userHeaders(&w, m, &Route{})
-	if c.Lines {
-		w.Headers = encodeLines(w.Headers, len(dst))
-	}
-	return w.Headers, w.scratch
-}
-
 // text adds a header unless its value is empty.
 func (w *Wire) text(name, value string) {
 	if value != "" {

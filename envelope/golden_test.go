@@ -91,18 +91,23 @@ func TestForeignEvents(t *testing.T) {
 		want    postrider.Message
 	}{
 		"json data": {
-			envelope.Codec{}, header("content-type", json+"; charset=UTF-8"),
+			envelope.Codec{},
+			header("content-type", json+"; charset=UTF-8"),
 			`{"specversion":"1.0","type":"com.example.someevent","source":"/mycontext","subject":null,"id":"C234-1234-1234","time":"2018-04-05T17:31:00Z","comexampleextension1":"value","comexampleothervalue":5,"flag":true,"datacontenttype":"application/json","data":{"appinfoA": "abc"}}`,
-			postrider.Message{Type: "com.example.someevent", ContentType: "application/json", Payload: []byte(`{"appinfoA": "abc"}`), Time: time.Date(2018, 4, 5, 17, 31, 0, 0, time.UTC),
-				Headers: map[string]string{"ce-source": "/mycontext", "ce-id": "C234-1234-1234", "comexampleextension1": "value", "comexampleothervalue": "5", "flag": "true"}},
+			postrider.Message{
+				Type: "com.example.someevent", ContentType: "application/json", Payload: []byte(`{"appinfoA": "abc"}`), Time: time.Date(2018, 4, 5, 17, 31, 0, 0, time.UTC),
+				Headers: map[string]string{"ce-source": "/mycontext", "ce-id": "C234-1234-1234", "comexampleextension1": "value", "comexampleothervalue": "5", "flag": "true"},
+			},
 		},
 		"text without content type": {
-			envelope.Codec{}, header("content-type", json),
+			envelope.Codec{},
+			header("content-type", json),
 			`{"specversion":"1.0","type":"t","source":"/t","id":"` + id + `","data":"I'm just a string"}`,
 			postrider.Message{ID: id, Type: "t", ContentType: "application/json", Payload: []byte(`"I'm just a string"`)},
 		},
 		"xml": {
-			envelope.Codec{}, header("content-type", json),
+			envelope.Codec{},
+			header("content-type", json),
 			`{"specversion":"1.0","type":"t","source":"/t","id":"` + id + `","datacontenttype":"application/xml","sequence":"7","partitionkey":"k","subject":"k","data":"<much wow=\"xml\"/>"}`,
 			postrider.Message{ID: id, Type: "t", Key: "k", Version: 7, ContentType: "application/xml", Payload: []byte(`<much wow="xml"/>`)},
 		},
@@ -113,7 +118,9 @@ func TestForeignEvents(t *testing.T) {
 			postrider.Message{ID: id, Type: "Euro € 😀", ContentType: "text/plain", Payload: []byte("hi"), Headers: map[string]string{"ext": `a "b" z%zz`, "user-agent": "x"}},
 		},
 		"amqp with a colon": {
-			envelope.Codec{Binding: envelope.BindingAMQP}, header("cloudEvents:specversion", "1.0", "cloudEvents:id", id, "cloudEvents:type", "t", "cloudEvents:source", "/t"), "",
+			envelope.Codec{Binding: envelope.BindingAMQP},
+			header("cloudEvents:specversion", "1.0", "cloudEvents:id", id, "cloudEvents:type", "t", "cloudEvents:source", "/t"),
+			"",
 			postrider.Message{ID: id, Type: "t", Payload: []byte{}},
 		},
 	} {
