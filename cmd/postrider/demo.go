@@ -60,13 +60,16 @@ type demo struct {
 	stock  string // URL of the warehouse's database
 	st     *opened
 	broker demoBroker
-	tables *tables
-	shop   *child
-	relay  *relayChild
-	house  *child
-	load   *load
-	view   *view
-	undo   []func()
+	// houseBroker is what the warehouse receives from where that is another URL
+	// than the relay's; "" otherwise.
+	houseBroker string
+	tables      *tables
+	shop        *child
+	relay       *relayChild
+	house       *child
+	load        *load
+	view        *view
+	undo        []func()
 }
 
 func (a *app) demoCommand() *cobra.Command {

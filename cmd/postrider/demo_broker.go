@@ -53,10 +53,12 @@ func openDemoBroker(ctx context.Context, d *demo) (demoBroker, error) {
 		return openDemoRedis(ctx, d.set.broker, d.topic)
 	case "amqp", "amqps":
 		return openDemoRabbit(ctx, &d.set, d.topic)
+	case "http":
+		return openDemoHTTP(ctx, d)
 	case "kafka":
 		return openDemoKafka(ctx, d.set.broker, d.topic)
 	}
-	return nil, usagef("the demo runs on kafka://, nats://, amqp://, redis:// or, without --broker, on a broker of its own, not on %q", visible(scheme, ""))
+	return nil, usagef("the demo runs on kafka://, nats://, amqp://, redis://, http:// or, without --broker, on a broker of its own, not on %q", visible(scheme, ""))
 }
 
 // keepRepeated keeps the broker from hiding what the relay repeats.

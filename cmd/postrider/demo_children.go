@@ -121,6 +121,9 @@ func (d *demo) start(ctx context.Context) error {
 	}
 	set := d.set
 	set.store = d.stock
+	if d.houseBroker != "" {
+		set.broker = d.houseBroker
+	}
 	if d.house, err = d.spawn("warehouse", set, "demo-warehouse", "--topic", d.topic); err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -113,4 +115,30 @@ func (h *hookFile) watch(ctx context.Context, log *slog.Logger) {
 		}
 		log.InfoContext(ctx, "the endpoints have changed and are used", "file", h.name, "endpoints", len(endpoints))
 	}
+}
+
+// openHTTPSource listens where the URL points and receives webhooks.
+func openHTTPSource(set *settings) (*openedSource, error) {
+	bad := func(err error) error {
+		return usagef("broker %s cannot be used: %w", hookPlace(set.broker), err)
+	}
+	e, err := httpbroker.ParseURL(set.broker)
+	if err != nil {
+		return nil, bad(err)
+	}
+	at, err := url.Parse(e.URL)
+	if err != nil {
+		return nil, bad(httpbroker.ErrEndpoint)
+	}
+	rcv, err := httpbroker.NewReceiver(httpbroker.ReceiverOptions{Secrets: e.Secrets, Unsigned: e.Unsigned})
+	if err != nil {
+		return nil, bad(err)
+	}
+	l, err := net.Listen("tcp", at.Host) //nolint:noctx // it takes no time
+	if err != nil {
+		return nil, bad(err)
+	}
+	server := &http.Server{Handler: rcv, ReadHeaderTimeout: 5 * time.Second}
+	go func() { _ = server.Serve(l) }() // it ends with close
+	return &openedSource{Source: rcv, close: func() { rcv.Close(); _ = server.Close() }}, nil
 }

@@ -25,6 +25,8 @@ func openSource(set *settings, consumer, topic string) (*openedSource, error) {
 		return openNATSSource(set, consumer, topic)
 	case "amqp", "amqps":
 		return openRabbitSource(set, consumer, topic)
+	case "http":
+		return openHTTPSource(set)
 	case "redis", "rediss":
 		return openRedisSource(set, consumer, topic)
 	}
