@@ -104,11 +104,10 @@ func (d destinations) Examine(ctx context.Context, req store.ExamineRequest) ([]
 			Data: map[string]any{"topic": topics[i]},
 		})
 	}
-	found = append(found, d.advice(limited, topics)...)
 	if len(found) == 0 {
 		found = append(found, store.Finding{Check: check, What: fmt.Sprintf("%s answers, and has the %d topics of the newest messages", name, len(topics))})
 	}
-	return found, nil
+	return append(found, d.advice(limited, topics)...), nil
 }
 
 // advice is what weakens the broker, where it can be asked. What cannot be read

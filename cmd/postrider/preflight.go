@@ -11,7 +11,12 @@ import (
 
 // preflightTimeout bounds the look at the broker before a relay begins. A broker
 // or a database that does not answer is waited for as at any other time.
-const preflightTimeout = 3 * time.Second
+const (
+	preflightTimeout = 2 * time.Second
+	// topicsTimeout is shorter than what the relay and its housekeeping need to
+	// say by themselves that the database is away.
+	topicsTimeout = 500 * time.Millisecond
+)
 
 // mostSaid bounds the lines about one thing.
 const mostSaid = 5
@@ -36,7 +41,9 @@ func (u *unit) preflight(ctx context.Context) error {
 	defer cancel()
 	var topics []string
 	if u.destinations != nil {
-		topics, _ = u.destinations(ctx) // without the database the relay waits
+		limited, cancel := context.WithTimeout(ctx, topicsTimeout)
+		topics, _ = u.destinations(limited) // without the database the relay waits
+		cancel()
 	}
 	missing, err := prober.Probe(ctx, topics)
 	if errors.Is(err, broker.ErrRefused) {
