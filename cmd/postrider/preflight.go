@@ -4,18 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/postrider/postrider/broker"
 )
 
-// preflightTimeout bounds the look at the broker before a relay begins. A broker
+// preflightTimeout bounds the look at the broker when a relay begins. A broker
 // or a database that does not answer is waited for as at any other time.
 const (
-	preflightTimeout = 2 * time.Second
-	// topicsTimeout is shorter than what the relay and its housekeeping need to
-	// say by themselves that the database is away.
-	topicsTimeout = 500 * time.Millisecond
+	preflightTimeout = 5 * time.Second
+	topicsTimeout    = 2 * time.Second
 )
 
 // mostSaid bounds the lines about one thing.
@@ -28,9 +27,29 @@ type shutOutError struct{ err error }
 func (e *shutOutError) Error() string { return e.err.Error() }
 func (e *shutOutError) Unwrap() error { return e.err }
 
+// run is a relay until ctx ends, or until a look at the broker shows that nothing
+// would get through. The relay does not wait for that look.
+func (u *unit) run(ctx context.Context) error {
+	ctx, end := context.WithCancelCause(ctx)
+	var look sync.WaitGroup
+	look.Go(func() {
+		if err := u.preflight(ctx); err != nil {
+			end(err)
+		}
+	})
+	err := u.relay.Run(ctx)
+	end(nil)
+	look.Wait()
+	var out *shutOutError
+	if errors.As(context.Cause(ctx), &out) {
+		return out
+	}
+	return err
+}
+
 // preflight asks the broker whether anything would get through. That it lets us
 // not in, or has none of the destinations of the newest messages, is an error;
-// a relay that would do nothing but wait had better not begin. One that is
+// a relay that would do nothing but wait had better not go on. One that is
 // missing among others is a line: what goes to the others must not wait for it.
 func (u *unit) preflight(ctx context.Context) error {
 	prober, ok := u.sink.(broker.Prober)
@@ -48,7 +67,7 @@ func (u *unit) preflight(ctx context.Context) error {
 	missing, err := prober.Probe(ctx, topics)
 	if errors.Is(err, broker.ErrRefused) {
 		return &shutOutError{fmt.Errorf("the broker %s lets us not in: %w", u.sink.Info().Name, err)}
-	} else if err != nil {
+	} else if err != nil || ctx.Err() != nil {
 		return nil // it does not answer, which the relay says and waits for
 	}
 	var bad []error

@@ -316,14 +316,6 @@ func runUnits(ctx context.Context, units []*unit) error {
 	return f.verdict()
 }
 
-// run looks at the broker, and is a relay until ctx ends.
-func (u *unit) run(ctx context.Context) error {
-	if err := u.preflight(ctx); err != nil {
-		return err
-	}
-	return u.relay.Run(ctx)
-}
-
 func (f *fleet) run(ctx context.Context, u *unit) {
 	said := ""
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
