@@ -198,6 +198,41 @@ func proxied(t *testing.T, raw string) (*faultproxy.Proxy, string) {
 // everything where it was: what a channel has not acknowledged when it ends goes
 // back to its place.
 func log(ctx context.Context, url, queue string) ([]postrider.Message, error) {
+	out, err := read(ctx, url, queue)
+	if err != nil || len(out) == 0 {
+		return out, err
+	}
+	return out, ready(ctx, url, queue, len(out))
+}
+
+// ready waits until the queue has got back what a reader has let go of, so that
+// the next one finds all of it.
+func ready(ctx context.Context, url, queue string, n int) error {
+	c, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ch, err := c.Channel()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if err != nil || q.Messages >= n {
+			return err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the queue has got back %d of %d messages", q.Messages, n)
+		}
+	}
+}
+
+func read(ctx context.Context, url, queue string) ([]postrider.Message, error) {
 	c, err := amqp.Dial(url)
 	if err != nil {
 		return nil, err
