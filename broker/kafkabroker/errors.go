@@ -112,12 +112,21 @@ func failure(err error, topic string, mayBeWritten bool) error {
 	switch {
 	case errors.Is(err, kerr.ThrottlingQuotaExceeded):
 		return broker.Throttled(err, code(err), topic, 0)
+	case shortOfReplicas(err):
+		return broker.Outage(err, code(err), topic)
 	case mayBeWritten:
 		return broker.Unknown(err, code(err), topic)
 	case notSent(err):
 		return broker.Outage(err, code(err), "")
 	}
 	return broker.Outage(err, code(err), topic)
+}
+
+// shortOfReplicas reports whether the broker says that the topic is ill. That is
+// an outage of the topic also where the batch was appended: as unknown it would
+// cost the messages attempts while other topics work.
+func shortOfReplicas(err error) bool {
+	return errors.Is(err, kerr.NotEnoughReplicas) || errors.Is(err, kerr.NotEnoughReplicasAfterAppend)
 }
 
 // notSent reports whether a request failed before any of it was written: there

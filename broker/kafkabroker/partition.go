@@ -40,8 +40,9 @@ type batch struct {
 	since   time.Time // first try
 	tries   int
 	onWire  bool
-	written bool // some try may have been appended
-	lent    bool // the client may still read buf, for a request that we no longer wait for
+	written bool  // some try may have been appended
+	cause   error // of the last try that failed
+	lent    bool  // the client may still read buf, for a request that we no longer wait for
 }
 
 type part struct {
@@ -301,7 +302,7 @@ func (p *partition) retry(b *batch, err error) (tries int, more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b.tries++
-	b.written = b.written || !neverAppended(err)
+	b.written, b.cause = b.written || !neverAppended(err), err
 	b.lent = b.lent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	over := errors.Is(err, context.Canceled) || errors.Is(err, kgo.ErrClientClosed) // no request's own context is cancelled: the client is closed
 	dead := slices.ContainsFunc(b.parts, func(pt part) bool { return pt.seg.dead })
@@ -336,11 +337,14 @@ func (p *partition) abandon(s *segment, cause error) bool {
 	mine := func(pt part) bool { return pt.seg == s }
 	queued := broker.Outage(fmt.Errorf("%w: nothing was sent", cause), "", "")
 	if b != nil && slices.ContainsFunc(b.parts, mine) {
-		unknown := broker.Unknown(cause, "", p.topic.name)
-		queued = broker.NotTried(unknown)
+		given := broker.Unknown(cause, "", p.topic.name)
+		if shortOfReplicas(b.cause) {
+			given = failure(b.cause, p.topic.name, b.written)
+		}
+		queued = broker.NotTried(given)
 		for _, pt := range b.parts {
 			if mine(pt) {
-				s.resolve(pt.from, pt.to, unknown)
+				s.resolve(pt.from, pt.to, given)
 			}
 		}
 	}

@@ -250,6 +250,33 @@ func TestRetriedAnswers(t *testing.T) {
 	}
 }
 
+// TestShortOfReplicas: a topic whose replicas do not follow is an outage of that
+// topic, however the call ends, and not a fate that other topics could prove the
+// messages guilty of.
+func TestShortOfReplicas(t *testing.T) {
+	for _, e := range []*kerr.Error{kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend} {
+		for name, timeout := range map[string]time.Duration{"the call ends": time.Minute, "the sink gives up": 300 * time.Millisecond} {
+			t.Run(e.Message+", "+name, func(t *testing.T) {
+				c := fake(t, 1)
+				s := sinkOn(t, c.ListenAddrs(), timeout)
+				c.ControlKey(0, func(req kmsg.Request) (kmsg.Response, error, bool) {
+					c.KeepControl()
+					return refuse(req.(*kmsg.ProduceRequest), e.Code), nil, true
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				errs := s.Deliver(ctx, []postrider.Message{message(0, "k"), message(1, "k")})
+				if got := classes(errs, 2); got != "oo" {
+					t.Fatalf("classes %s: %v", got, errs)
+				}
+				if at := broker.Classify(errs[0]).Destination; at != "orders" {
+					t.Errorf("an outage at %q", at)
+				}
+			})
+		}
+	}
+}
+
 func TestMissingTopicAndTooLarge(t *testing.T) {
 	c := fake(t, 2)
 	s := sinkOn(t, c.ListenAddrs(), 0)
