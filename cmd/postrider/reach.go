@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -40,13 +42,24 @@ func reach(ctx context.Context, st *opened) (have, want int, err error) {
 	case ctx.Err() != nil:
 		return have, want, errors.New("interrupted")
 	case errors.As(err, &connect):
-		err = errors.New(redact.OneLine(connect.Error()))
+		err = errors.New(redact.OneLine(connect.Error()) + certificateHint(connect))
 	case errors.As(err, &answer):
 		return have, want, fmt.Errorf("find the schema's version: %w", err)
 	case limited.Err() != nil:
 		err = fmt.Errorf("no answer within %s", reachTimeout)
 	}
 	return have, want, &unreachableError{fmt.Errorf("the database cannot be reached: %w; check --store and that it is up", err)}
+}
+
+// certificateHint is about a server that ends a connection with our client
+// certificate without a word: in TLS 1.3 it refuses one after we have begun to
+// speak, and its reason can be lost with the connection.
+func certificateHint(err *pgconn.ConnectError) string {
+	ended := errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	if c := err.Config; !ended || c == nil || c.TLSConfig == nil || len(c.TLSConfig.Certificates) == 0 {
+		return ""
+	}
+	return " (the server may have refused our client certificate)"
 }
 
 // ready asks whether the database answers and holds a schema that this program knows.
