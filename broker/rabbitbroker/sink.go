@@ -101,10 +101,16 @@ func NewSink(server Server, opts *SinkOptions) (*Sink, error) {
 	return s, nil
 }
 
+// besidePayload is the most that a message has beside its payload. The server's
+// limit is one of payloads, that of broker.Info one of whole messages: without
+// it a payload at the limit that has headers would be given up unsent.
+const besidePayload = postrider.MaxHeaderBytes + postrider.MaxKeyLen + postrider.MaxTopicLen + postrider.MaxTypeLen +
+	postrider.MaxContentTypeLen + 64 // the id
+
 // Info implements broker.Sink.
 func (s *Sink) Info() broker.Info {
 	info := broker.Info{
-		Name: "rabbitmq", MaxMessageBytes: s.limit(), MaxTopicBytes: shortMost, MaxHeaderBytes: headerRoom, Codec: s.codec,
+		Name: "rabbitmq", MaxMessageBytes: s.limit() + besidePayload, MaxTopicBytes: shortMost, MaxHeaderBytes: headerRoom, Codec: s.codec,
 	}
 	if s.opts.RoutingKey == RoutingByKey {
 		info.MaxKeyBytes = shortMost

@@ -43,7 +43,8 @@ type SinkOptions struct {
 	// Synced waits until the server has written the messages to its disk (WAITAOF,
 	// Redis 7.2 and newer, with appendonly yes).
 	Synced bool
-	// MaxMessageBytes rejects larger messages; 16 MiB if zero.
+	// MaxMessageBytes rejects larger messages; 17 MiB if zero, which is more than
+	// an outbox holds.
 	MaxMessageBytes int
 	// Connections bounds the connections of all calls together; 8 if zero.
 	Connections int
@@ -89,7 +90,7 @@ func NewSink(client *redis.Options, opts *SinkOptions) (*Sink, error) {
 	if s.opts.Trim.MaxLen > 0 && s.opts.Trim.MaxAge > 0 {
 		return nil, errors.New("redisbroker: sink: trim by length or by age, not by both")
 	}
-	s.opts.MaxMessageBytes = cmp.Or(s.opts.MaxMessageBytes, 16<<20)
+	s.opts.MaxMessageBytes = cmp.Or(s.opts.MaxMessageBytes, 17<<20)
 	s.opts.Connections = cmp.Or(s.opts.Connections, 8)
 	s.opts.Timeout = cmp.Or(s.opts.Timeout, 5*time.Second)
 	must := demands{durable: s.opts.Durable, synced: s.opts.Synced, keeps: true}
