@@ -199,7 +199,7 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("the streams hold %+v and %+v", odd, even)
 	}
 	p, err := sink.Preview(&msgs[0])
-	if err != nil || p.Destination != "routes"+prefix+":r1" || string(p.Payload) != "k 1" || p.Limit != 16<<20 {
+	if err != nil || p.Destination != "routes"+prefix+":r1" || string(p.Payload) != "k 1" || p.Limit != 17<<20 {
 		t.Errorf("preview %+v, %v", p, err)
 	}
 }
