@@ -1,10 +1,6 @@
 package inbox
 
-import (
-	"math"
-
-	"github.com/postrider/postrider/outbox"
-)
+import "math"
 
 // guardStatements are those of marks and stash.
 type guardStatements struct {
@@ -14,13 +10,9 @@ type guardStatements struct {
 	drop                       string
 }
 
-func newGuardStatements(d outbox.Dialect) guardStatements {
-	move, waits := "WITH moved AS ("+moveMarkSQL+" RETURNING 1) SELECT (SELECT count(*) FROM moved), ("+waitsSQL+")", ""
-	if d == outbox.SQLite { // which has no INSERT inside a query
-		move, waits = moveMarkSQL, waitsSQL
-	}
+func newGuardStatements() guardStatements {
 	return guardStatements{
-		move: move, waits: waits, lock: lockMarkSQL, read: readMarkSQL, set: setMarkSQL,
+		move: moveMarkSQL, waits: waitsSQL, lock: lockMarkSQL, read: readMarkSQL, set: setMarkSQL,
 		put: putStashSQL, head: headSQL, clear: clearStashSQL, due: dueSQL, gap: gapSQL, drop: dropStashSQL,
 	}
 }

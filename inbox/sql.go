@@ -17,92 +17,24 @@ type statements struct {
 	schema                                                 []string
 }
 
-// names are what differs between the dialects.
-type names struct {
-	inbox, attempt string
-	mark, stash    string
-	now            string // the database's clock
-	plus           string // now plus $n microseconds, n follows
-	plusEnd        string
-	wait           string // microseconds from now to next_at
-	micros         string // updated_at in microseconds since 1970
-	since          string // microseconds since the oldest stashed_at of a group
-	stashHeaders   string // headers column of the stash as text
-	createdMicros  string // created_at in microseconds since 1970
-	fromMicros     string // a time of microseconds since 1970, $n follows
-	fromMicrosEnd  string
-	json           string // cast of a headers parameter
-	jsonText       string // headers column as text
-	skip           string // end of a subquery whose rows are deleted
-}
-
 func newStatements(d outbox.Dialect, schema string) statements {
-	var n names
-	if d == outbox.SQLite {
-		n = sqliteNames(schema)
-	} else {
-		n = postgresNames(schema)
-	}
+	kind := dialectOf(d)
+	n := kind.names(schema)
 	s := statements{
 		claim: claimSQL, begin: beginSQL, unbegin: unbeginSQL, fail: failSQL,
 		bury: burySQL, forget: forgetSQL, dead: deadSQL, prune: pruneSQL,
-		revive: reviveSQL, deadPlace: deadPlaceSQL, dropDead: dropDeadSQL,
-		guard: newGuardStatements(d),
+		revive: reviveSQL, deadPlace: deadPlaceSQL, dropDead: dropDeadSQL, tried: triedSQL,
+		guard: newGuardStatements(), schema: kind.schema(schema),
 	}
-	s.tried = strings.ReplaceAll(triedSQL, "{ids}", "json_each(CAST($2 AS text))")
-	if d != outbox.SQLite { // which has no network between
-		s.claimMany = claimManySQL
-		s.tried = strings.ReplaceAll(triedSQL, "{ids}", "json_array_elements_text(CAST($2 AS json)) AS e(value)")
-	}
+	kind.adapt(&s)
 	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{mark}", n.mark, "{stash}", n.stash, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
 		"{wait}", n.wait, "{micros}", n.micros, "{since}", n.since, "{stashHeaders}", n.stashHeaders,
 		"{createdMicros}", n.createdMicros, "{fromMicros}", n.fromMicros, "{fromMicrosEnd}", n.fromMicrosEnd, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip)
 	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tried, &s.revive, &s.deadPlace, &s.dropDead, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune)
 	for _, text := range texts {
-		*text = r.Replace(*text)
-		if d == outbox.SQLite {
-			*text = strings.ReplaceAll(*text, "$", "?")
-		}
+		*text = kind.spell(r.Replace(*text))
 	}
-	s.schema = Schema(d, schema)
 	return s
-}
-
-func postgresNames(schema string) names {
-	if schema == "" {
-		schema = "postrider"
-	}
-	s := quote(schema) + "."
-	return names{
-		inbox: s + "inbox", attempt: s + "inbox_attempt", mark: s + "inbox_mark", stash: s + "inbox_stash", now: "now()",
-		plus: "now() + CAST(", plusEnd: " AS bigint) * interval '1 microsecond'",
-		wait:         "CAST(EXTRACT(EPOCH FROM (next_at - now())) * 1000000 AS bigint)",
-		micros:       "CAST(EXTRACT(EPOCH FROM a.updated_at) * 1000000 AS bigint)",
-		since:        "CAST(EXTRACT(EPOCH FROM (now() - min(s.stashed_at))) * 1000000 AS bigint)",
-		stashHeaders: "s.headers::text", createdMicros: "CAST(EXTRACT(EPOCH FROM s.created_at) * 1000000 AS bigint)",
-		fromMicros: "timestamptz 'epoch' + CAST(", fromMicrosEnd: " AS bigint) * interval '1 microsecond'",
-		json: "::text::jsonb", jsonText: "a.headers::text", skip: " FOR UPDATE OF i SKIP LOCKED",
-	}
-}
-
-// prefix is what stands before a table's name in SQLite.
-func prefix(schema string) string {
-	if schema == "" {
-		return ""
-	}
-	return quote(schema) + "."
-}
-
-func sqliteNames(schema string) names {
-	s := prefix(schema)
-	now := "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
-	return names{
-		inbox: s + "postrider_inbox", attempt: s + "postrider_inbox_attempt", mark: s + "postrider_inbox_mark",
-		stash: s + "postrider_inbox_stash", now: now,
-		plus: now + " + CAST(", plusEnd: " AS INTEGER)",
-		wait: "next_at - " + now, micros: "a.updated_at", since: now + " - min(s.stashed_at)",
-		stashHeaders: "s.headers", createdMicros: "s.created_at", json: "", jsonText: "a.headers",
-	}
 }
 
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

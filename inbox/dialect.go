@@ -1,0 +1,43 @@
+package inbox
+
+import "github.com/postrider/postrider/outbox"
+
+// dialect is all that the inbox asks of a kind of database: what is not here is
+// SQL that each of them takes as it stands in sql.go and guard_sql.go.
+type dialect interface {
+	// names are the tables and expressions that stand for {name} in those texts.
+	names(schema string) names
+	// schema makes the tables, one statement per element.
+	schema(schema string) []string
+	// adapt replaces the statements that the database says in another way. A text
+	// that it leaves empty is done without: see where it is used.
+	adapt(s *statements)
+	// spell turns the placeholders $1, $2 ... into the database's own.
+	spell(text string) string
+}
+
+func dialectOf(d outbox.Dialect) dialect {
+	if d == outbox.SQLite {
+		return sqlite{}
+	}
+	return postgres{}
+}
+
+// names are what differs between the dialects.
+type names struct {
+	inbox, attempt string
+	mark, stash    string
+	now            string // the database's clock
+	plus           string // now plus $n microseconds, n follows
+	plusEnd        string
+	wait           string // microseconds from now to next_at
+	micros         string // updated_at in microseconds since 1970
+	since          string // microseconds since the oldest stashed_at of a group
+	stashHeaders   string // headers column of the stash as text
+	createdMicros  string // created_at in microseconds since 1970
+	fromMicros     string // a time of microseconds since 1970, $n follows
+	fromMicrosEnd  string
+	json           string // cast of a headers parameter
+	jsonText       string // headers column as text
+	skip           string // end of a subquery whose rows are deleted
+}

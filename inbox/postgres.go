@@ -1,0 +1,119 @@
+package inbox
+
+import (
+	"fmt"
+	"strings"
+)
+
+type postgres struct{}
+
+func (postgres) spell(text string) string { return text }
+
+func (postgres) adapt(s *statements) {
+	s.claimMany = claimManySQL
+	s.tried = strings.ReplaceAll(s.tried, "{ids}", "json_array_elements_text(CAST($2 AS json)) AS e(value)")
+	s.guard.move, s.guard.waits = "WITH moved AS ("+moveMarkSQL+" RETURNING 1) SELECT (SELECT count(*) FROM moved), ("+waitsSQL+")", ""
+}
+
+func (postgres) names(schema string) names {
+	if schema == "" {
+		schema = "postrider"
+	}
+	s := quote(schema) + "."
+	return names{
+		inbox: s + "inbox", attempt: s + "inbox_attempt", mark: s + "inbox_mark", stash: s + "inbox_stash", now: "now()",
+		plus: "now() + CAST(", plusEnd: " AS bigint) * interval '1 microsecond'",
+		wait:         "CAST(EXTRACT(EPOCH FROM (next_at - now())) * 1000000 AS bigint)",
+		micros:       "CAST(EXTRACT(EPOCH FROM a.updated_at) * 1000000 AS bigint)",
+		since:        "CAST(EXTRACT(EPOCH FROM (now() - min(s.stashed_at))) * 1000000 AS bigint)",
+		stashHeaders: "s.headers::text", createdMicros: "CAST(EXTRACT(EPOCH FROM s.created_at) * 1000000 AS bigint)",
+		fromMicros: "timestamptz 'epoch' + CAST(", fromMicrosEnd: " AS bigint) * interval '1 microsecond'",
+		json: "::text::jsonb", jsonText: "a.headers::text", skip: " FOR UPDATE OF i SKIP LOCKED",
+	}
+}
+
+func (p postgres) schema(schema string) []string {
+	n := p.names(schema)
+	if schema == "" {
+		schema = "postrider"
+	}
+	return []string{
+		// CREATE ... IF NOT EXISTS alone fails when two run it at once.
+		"SELECT pg_advisory_xact_lock(hashtext('postrider inbox schema'))",
+		"CREATE SCHEMA IF NOT EXISTS " + quote(schema),
+		fmt.Sprintf(postgresInboxTable, n.inbox),
+		fmt.Sprintf(postgresAttemptTable, n.attempt),
+		fmt.Sprintf(postgresAgeIndex, strings.ReplaceAll(quote(schema)+".inbox_age", "'", "''"), n.inbox),
+		fmt.Sprintf(postgresMarkTable, n.mark),
+		fmt.Sprintf(postgresStashTable, n.stash),
+		fmt.Sprintf(postgresStashIndex, strings.ReplaceAll(quote(schema)+".inbox_stash_order", "'", "''"), n.stash),
+	}
+}
+
+// Collation C: ids are compared by their bytes, whatever the database's locale.
+const (
+	postgresInboxTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer text COLLATE "C" NOT NULL,
+	message_id text COLLATE "C" NOT NULL,
+	topic text NOT NULL,
+	type text NOT NULL,
+	processed_at timestamptz NOT NULL,
+	PRIMARY KEY (consumer, message_id)
+)`
+	postgresAttemptTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer text COLLATE "C" NOT NULL,
+	message_id text COLLATE "C" NOT NULL,
+	topic text NOT NULL,
+	key text NOT NULL,
+	type text NOT NULL,
+	origin text NOT NULL,
+	attempts integer NOT NULL CHECK (attempts >= 0),
+	state text NOT NULL CHECK (state IN ('retry', 'dead')),
+	begun_by text, -- the process that tries it now, or died of it
+	alone boolean NOT NULL DEFAULT false, -- that try runs beside no other
+	last_error text,
+	next_at timestamptz NOT NULL,
+	updated_at timestamptz NOT NULL,
+	payload bytea,
+	content_type text,
+	headers jsonb,
+	version bigint,
+	schema_version integer,
+	PRIMARY KEY (consumer, message_id)
+)`
+	// For Prune. CREATE INDEX IF NOT EXISTS would wait for running consumers, and
+	// stop new ones meanwhile, only to find the index there.
+	postgresAgeIndex = `DO $do$ BEGIN
+IF to_regclass('%s') IS NULL THEN CREATE INDEX inbox_age ON %s (consumer, processed_at); END IF;
+END $do$`
+
+	// One row per key, for ever: this is what remembers when the claims are pruned.
+	postgresMarkTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer text COLLATE "C" NOT NULL,
+	topic text COLLATE "C" NOT NULL,
+	key text COLLATE "C" NOT NULL,
+	version bigint NOT NULL, -- the last that was applied or passed over
+	updated_at timestamptz NOT NULL,
+	PRIMARY KEY (consumer, topic, key)
+) WITH (fillfactor = 80)`
+	postgresStashTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer text COLLATE "C" NOT NULL,
+	message_id text COLLATE "C" NOT NULL,
+	topic text COLLATE "C" NOT NULL,
+	key text COLLATE "C" NOT NULL,
+	type text NOT NULL,
+	origin text NOT NULL,
+	needs bigint NOT NULL, -- the version that the key must have reached
+	version bigint NOT NULL,
+	schema_version integer NOT NULL,
+	payload bytea NOT NULL,
+	content_type text NOT NULL,
+	headers jsonb NOT NULL,
+	created_at timestamptz, -- the message's time
+	stashed_at timestamptz NOT NULL,
+	PRIMARY KEY (consumer, message_id)
+)`
+	postgresStashIndex = `DO $do$ BEGIN
+IF to_regclass('%s') IS NULL THEN CREATE INDEX inbox_stash_order ON %s (consumer, topic, key, version); END IF;
+END $do$`
+)

@@ -1,0 +1,107 @@
+package inbox
+
+import (
+	"fmt"
+	"strings"
+)
+
+type sqlite struct{}
+
+func (sqlite) spell(text string) string { return strings.ReplaceAll(text, "$", "?") }
+
+// adapt: there is no network between, so many round trips cost nothing, and
+// there is no INSERT inside a query.
+func (sqlite) adapt(s *statements) {
+	s.tried = strings.ReplaceAll(s.tried, "{ids}", "json_each(CAST($2 AS text))")
+}
+
+// prefix is what stands before a table's name in SQLite.
+func prefix(schema string) string {
+	if schema == "" {
+		return ""
+	}
+	return quote(schema) + "."
+}
+
+func (sqlite) names(schema string) names {
+	s := prefix(schema)
+	now := "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+	return names{
+		inbox: s + "postrider_inbox", attempt: s + "postrider_inbox_attempt", mark: s + "postrider_inbox_mark",
+		stash: s + "postrider_inbox_stash", now: now,
+		plus: now + " + CAST(", plusEnd: " AS INTEGER)",
+		wait: "next_at - " + now, micros: "a.updated_at", since: now + " - min(s.stashed_at)",
+		stashHeaders: "s.headers", createdMicros: "s.created_at", json: "", jsonText: "a.headers",
+	}
+}
+
+func (l sqlite) schema(schema string) []string {
+	n := l.names(schema)
+	return []string{
+		fmt.Sprintf(sqliteInboxTable, n.inbox),
+		fmt.Sprintf(sqliteAttemptTable, n.attempt),
+		fmt.Sprintf(sqliteAgeIndex, prefix(schema), "postrider_inbox"),
+		fmt.Sprintf(sqliteMarkTable, n.mark),
+		fmt.Sprintf(sqliteStashTable, n.stash),
+		fmt.Sprintf(sqliteStashIndex, prefix(schema), "postrider_inbox_stash"),
+	}
+}
+
+const (
+	sqliteInboxTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer TEXT NOT NULL,
+	message_id TEXT NOT NULL,
+	topic TEXT NOT NULL,
+	type TEXT NOT NULL,
+	processed_at INTEGER NOT NULL, -- microseconds since 1970
+	PRIMARY KEY (consumer, message_id)
+) WITHOUT ROWID`
+	sqliteAttemptTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer TEXT NOT NULL,
+	message_id TEXT NOT NULL,
+	topic TEXT NOT NULL,
+	key TEXT NOT NULL,
+	type TEXT NOT NULL,
+	origin TEXT NOT NULL,
+	attempts INTEGER NOT NULL CHECK (attempts >= 0),
+	state TEXT NOT NULL CHECK (state IN ('retry', 'dead')),
+	begun_by TEXT, -- the process that tries it now, or died of it
+	alone BOOLEAN NOT NULL DEFAULT false, -- that try runs beside no other
+	last_error TEXT,
+	next_at INTEGER NOT NULL, -- microseconds since 1970
+	updated_at INTEGER NOT NULL,
+	payload BLOB,
+	content_type TEXT,
+	headers TEXT,
+	version INTEGER,
+	schema_version INTEGER,
+	PRIMARY KEY (consumer, message_id)
+)`
+	sqliteAgeIndex  = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_age ON %s (consumer, processed_at)`
+	sqliteMarkTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer TEXT NOT NULL,
+	topic TEXT NOT NULL,
+	key TEXT NOT NULL,
+	version INTEGER NOT NULL, -- the last that was applied or passed over
+	updated_at INTEGER NOT NULL,
+	PRIMARY KEY (consumer, topic, key)
+) WITHOUT ROWID`
+	sqliteStashTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer TEXT NOT NULL,
+	message_id TEXT NOT NULL,
+	topic TEXT NOT NULL,
+	key TEXT NOT NULL,
+	type TEXT NOT NULL,
+	origin TEXT NOT NULL,
+	needs INTEGER NOT NULL, -- the version that the key must have reached
+	version INTEGER NOT NULL,
+	schema_version INTEGER NOT NULL,
+	payload BLOB NOT NULL,
+	content_type TEXT NOT NULL,
+	headers TEXT NOT NULL,
+	created_at INTEGER, -- the message's time, microseconds since 1970
+	stashed_at INTEGER NOT NULL,
+	PRIMARY KEY (consumer, message_id)
+)`
+	sqliteStashIndex = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_stash_order ON %s (consumer, topic, key, version)`
+)
