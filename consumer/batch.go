@@ -15,7 +15,7 @@ var errTried = errors.New("one of them was tried before")
 // batch is many messages on their way in one transaction.
 type batch[Tx any] struct {
 	tasks    []*task
-	handlers []handler[Tx]
+	handlers []Handler[Tx]
 	msgs     []postrider.Message
 	unknown  bool // the source does not tell which of them were delivered before
 }
@@ -46,7 +46,7 @@ func (c *Consumer[Tx]) processBatch(ctx context.Context, ds []broker.Delivery) b
 // join puts a delivery into the batch, unless it needs more than its handler.
 func (c *Consumer[Tx]) join(ctx context.Context, b *batch[Tx], d broker.Delivery) bool {
 	t := c.newTask(d)
-	h, known := c.handlers[t.m.Type]
+	h, known := c.wrapped[t.m.Type]
 	if !known || d.Err != nil || t.m.ID == "" || d.Attempt > 1 || d.Attempt == 0 && c.singly.Load() > 0 {
 		return false
 	}
@@ -84,7 +84,7 @@ func (c *Consumer[Tx]) batchEffect(ctx context.Context, tx Tx, conn inbox.Conn, 
 		if t.ruling != inbox.Apply {
 			continue
 		}
-		if err := protect(ctx, t, tx, b.handlers[i]); err != nil {
+		if err := c.protect(ctx, t, tx, b.handlers[i], len(b.tasks)); err != nil {
 			return err
 		}
 	}

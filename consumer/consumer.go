@@ -140,27 +140,27 @@ func orElse[N int | time.Duration](n, fallback N) N {
 // A Consumer handles the messages of one source. Tx is the transaction that its
 // handlers get: *sql.Tx or pgx.Tx. Register handlers first, then call Run once.
 type Consumer[Tx any] struct {
-	source   broker.Source
-	db       DB[Tx]
-	inbox    *inbox.Inbox
-	opts     Options
-	owner    string // of the attempts begun here: another after every start
-	handlers map[string]handler[Tx]
-	database trouble
-	keys     trouble
-	counts   counts
-	singly   atomic.Int64  // how many messages of unknown attempt are not batched yet
-	nudge    chan struct{} // holds a token when the stash may have something due
-	err      error         // of registration, reported by Run
+	source     broker.Source
+	db         DB[Tx]
+	inbox      *inbox.Inbox
+	opts       Options
+	owner      string // of the attempts begun here: another after every start
+	handlers   map[string]Handler[Tx]
+	middleware []func(next Handler[Tx]) Handler[Tx]
+	wrapped    map[string]Handler[Tx] // handlers in their middleware, since Run
+	database   trouble
+	keys       trouble
+	counts     counts
+	singly     atomic.Int64  // how many messages of unknown attempt are not batched yet
+	nudge      chan struct{} // holds a token when the stash may have something due
+	err        error         // of registration, reported by Run
 }
-
-type handler[Tx any] func(ctx context.Context, tx Tx, m postrider.Message) error
 
 // New returns a Consumer of source with its inbox and its effects in db. It
 // does no I/O. The inbox tables must be there: see [inbox.Inbox.Migrate].
 func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	o := opts.defaults()
-	c := &Consumer[Tx]{source: source, db: db, opts: o, owner: rand.Text(), handlers: make(map[string]handler[Tx]), nudge: make(chan struct{}, 1)}
+	c := &Consumer[Tx]{source: source, db: db, opts: o, owner: rand.Text(), handlers: make(map[string]Handler[Tx]), nudge: make(chan struct{}, 1)}
 	c.singly.Store(int64(2 * o.Prefetch))
 	c.inbox = inbox.New(db.Dialect(), o.Name, &inbox.Options{Schema: o.Schema})
 	if o.Name == "" {
@@ -175,7 +175,9 @@ func (c *Consumer[Tx]) Inbox() *inbox.Inbox { return c.inbox }
 // Handle registers fn for messages of typ; their payload is decoded from JSON
 // into an E. A payload that is no such JSON makes the message dead at once.
 //
-// fn's effects belong into tx, which the consumer commits. An error, a panic or
+// fn's effects belong into tx, which the consumer commits. What fn enqueues in tx
+// with its ctx exists iff its other effects do, and names the message as its
+// cause: see [outbox.CausedBy]. An error, a panic or
 // the end of ctx rolls tx back, and the message is tried again later. The text
 // of an error goes into the log and, its first 500 bytes, into the inbox tables,
 // as it is: say what failed, not what the message holds. Of a panic only the
@@ -251,6 +253,7 @@ func (c *Consumer[Tx]) Run(ctx context.Context) error {
 	if c.err != nil {
 		return c.err
 	}
+	c.wrap()
 	r := newRun(c.source, c.opts, c.process)
 	r.tend, r.batch = c.tendStash, c.processBatch
 	return r.run(ctx)

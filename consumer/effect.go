@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/outbox"
 )
 
 // conflictTries is how often a transaction that the database gives up is run
@@ -25,7 +26,7 @@ func (e *handlerError) Error() string { return e.err.Error() }
 func (e *handlerError) Unwrap() error { return e.err }
 
 // effect claims the message, runs the handler and commits.
-func (c *Consumer[Tx]) effect(ctx context.Context, t *task, h handler[Tx]) error {
+func (c *Consumer[Tx]) effect(ctx context.Context, t *task, h Handler[Tx]) error {
 	for try := 1; ; try++ {
 		err := c.effectOnce(ctx, t, h)
 		var again *inbox.RetryableError
@@ -46,7 +47,7 @@ const (
 	closing        // it returned nil
 )
 
-func (c *Consumer[Tx]) effectOnce(ctx context.Context, t *task, h handler[Tx]) error {
+func (c *Consumer[Tx]) effectOnce(ctx context.Context, t *task, h Handler[Tx]) error {
 	limited, cancel := context.WithTimeout(ctx, c.opts.HandlerTimeout)
 	defer cancel()
 	at := claiming
@@ -57,7 +58,7 @@ func (c *Consumer[Tx]) effectOnce(ctx context.Context, t *task, h handler[Tx]) e
 		}
 		if t.ruling == inbox.Apply {
 			at = handling
-			if err := protect(limited, t, tx, h); err != nil {
+			if err := c.protect(limited, t, tx, h, 1); err != nil {
 				return blame(limited, conn, err)
 			}
 			at = closing
@@ -99,12 +100,12 @@ func blame(ctx context.Context, conn inbox.Conn, err error) error {
 }
 
 // protect runs h and makes an error of a panic, of whose value it tells the type.
-func protect[Tx any](ctx context.Context, t *task, tx Tx, h handler[Tx]) (err error) {
+func (c *Consumer[Tx]) protect(ctx context.Context, t *task, tx Tx, h Handler[Tx], batch int) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			t.log.ErrorContext(ctx, "the handler panicked", "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
 			err = fmt.Errorf("the handler panicked with a %T", p)
 		}
 	}()
-	return h(ctx, tx, t.readable)
+	return h(outbox.CausedBy(c.tell(ctx, t, batch), t.m), tx, t.readable)
 }

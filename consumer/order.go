@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/inbox"
 )
 
@@ -72,11 +73,12 @@ func (c *Consumer[Tx]) catchUp(ctx context.Context, t *task) {
 		var dropped int
 		err := c.db.Transact(limited, func(tx Tx, conn inbox.Conn) (err error) {
 			n, dropped, err = c.inbox.Unstash(limited, conn, t.m.Topic, t.m.Key, catchUpBatch, func(s inbox.Stashed) error {
-				h, known := c.handlers[s.Message.Type]
+				h, known := c.wrapped[s.Message.Type]
 				if !known {
 					return errUnknownType
 				}
-				return protect(limited, &task{m: s.Message, readable: s.Message, log: t.log}, tx, h)
+				next := &task{d: broker.Delivery{Origin: s.Origin}, m: s.Message, readable: s.Message, log: t.log}
+				return c.protect(limited, next, tx, h, catchUpBatch)
 			})
 			return err
 		})

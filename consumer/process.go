@@ -26,7 +26,7 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 	if d.Attempt == 0 {
 		c.singly.Add(-1)
 	}
-	h, known := c.handlers[t.m.Type]
+	h, known := c.wrapped[t.m.Type]
 	switch {
 	case known:
 	case c.opts.UnknownType == Dead:

@@ -82,7 +82,8 @@ func New(d Dialect, opts *Options) *Outbox {
 }
 
 // Enqueue writes msgs into the outbox, in this order, inside tx. It does not
-// change msgs. Without messages it does nothing.
+// change msgs. Without messages it does nothing. Under a context of [CausedBy],
+// such as a handler's, they say what they follow from.
 //
 // A message that breaks a limit or cannot be sealed gives a [*MessageError], and
 // a tx that is no transaction a [*NotTxError], both before anything is written.
@@ -101,6 +102,7 @@ func (o *Outbox) EnqueueIDs(ctx context.Context, tx Tx, msgs ...postrider.Messag
 	if len(msgs) == 0 {
 		return nil, nil
 	}
+	msgs = o.carry(ctx, msgs)
 	for i := range msgs {
 		if err := o.check(&msgs[i]); err != nil {
 			return nil, &MessageError{Index: i, Topic: msgs[i].Topic, Err: err}
