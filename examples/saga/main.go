@@ -22,6 +22,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -48,6 +49,13 @@ type config struct {
 }
 
 func main() {
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "saga:", err)
+		os.Exit(1)
+	}
+}
+
+func start() error {
 	cfg := config{out: os.Stdout, log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	flag.StringVar(&cfg.db, "db", "saga.db", "SQLite file, or postgres://USER@HOST/DATABASE")
 	flag.IntVar(&cfg.orders, "orders", 20, "number of orders; what an earlier run has left is finished first")
@@ -55,10 +63,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, &cfg); err != nil {
-		fmt.Fprintln(os.Stderr, "saga:", err)
-		os.Exit(1)
-	}
+	return run(ctx, &cfg)
 }
 
 // run places the orders that are not there yet and works until all have ended.
@@ -86,9 +91,9 @@ func run(ctx context.Context, cfg *config) error {
 	}
 	defer sink.Close()
 
-	parts := append(services, func(ctx context.Context) error {
+	parts := slices.Concat(services, []func(context.Context) error{func(ctx context.Context) error {
 		return relay.New(st, sink, &relay.Options{LeaseTTL: cfg.lease, Logger: cfg.log}).Run(ctx)
-	})
+	}})
 	ended := make(chan error, len(parts)+1)
 	for _, part := range parts {
 		go func() { ended <- part(ctx) }()
@@ -103,7 +108,9 @@ func run(ctx context.Context, cfg *config) error {
 		err = errors.Join(err, <-ended)
 	}
 	_ = server.Close()
-	<-ended
+	if e := <-ended; !errors.Is(e, http.ErrServerClosed) {
+		err = errors.Join(err, e)
+	}
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func killAndFinish(t *testing.T, db string) {
 	size, kills := sizes(), 0
 	for kills < size.kills {
 		most := 8 * size.orders / size.kills // there are about four steps to an order
-		if ended := start(t, db, 1+rng.IntN(most/2)); ended {
+		if ended := launch(t, db, 1+rng.IntN(most/2)); ended {
 			break
 		}
 		kills++
@@ -79,13 +79,13 @@ func killAndFinish(t *testing.T, db string) {
 	if kills < size.kills/2 {
 		t.Errorf("killed %d times only", kills)
 	}
-	if !start(t, db, -1) {
+	if !launch(t, db, -1) {
 		t.Error("did not come to its end")
 	}
 }
 
-// start runs the program until it ends, or kills it after so many lines.
-func start(t *testing.T, db string, lines int) (ended bool) {
+// launch runs the program until it ends, or kills it after so many lines.
+func launch(t *testing.T, db string, lines int) (ended bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
