@@ -214,7 +214,7 @@ func (c *Consumer[Tx]) HandleMessage(typ string, fn func(ctx context.Context, tx
 	if _, twice := c.handlers[typ]; twice && c.err == nil {
 		c.err = fmt.Errorf("consumer %q: two handlers for the type %q", c.opts.Name, typ)
 	}
-	c.handlers[typ] = fn
+	c.handlers[typ] = c.timed(fn)
 }
 
 // Permanent marks an error of a handler that no further try can mend: the

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/inbox"
@@ -49,7 +50,7 @@ func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
 		c.counts.stashed.Add(1)
 		t.log.DebugContext(ctx, "early: it waits for the versions before it", "version", t.m.Version)
 	case inbox.Apply:
-		c.counts.effects.Add(1)
+		c.counts.effect(t.m.Time)
 		if t.frees || t.stashed != nil && t.order == inbox.Contiguous {
 			c.catchUp(ctx, t)
 		}
@@ -70,13 +71,17 @@ func (c *Consumer[Tx]) catchUp(ctx context.Context, t *task) {
 	}
 	for n := catchUpBatch; n == catchUpBatch; {
 		limited, cancel := context.WithTimeout(ctx, c.opts.HandlerTimeout)
-		var dropped int
+		var (
+			dropped int
+			times   []time.Time
+		)
 		err := c.db.Transact(limited, func(tx Tx, conn inbox.Conn) (err error) {
 			n, dropped, err = c.inbox.Unstash(limited, conn, t.m.Topic, t.m.Key, catchUpBatch, func(s inbox.Stashed) error {
 				h, known := c.wrapped[s.Message.Type]
 				if !known {
 					return errUnknownType
 				}
+				times = append(times, s.Message.Time)
 				next := &task{d: broker.Delivery{Origin: s.Origin}, m: s.Message, readable: s.Message, log: t.log}
 				return c.protect(limited, next, tx, h, catchUpBatch)
 			})
@@ -88,7 +93,9 @@ func (c *Consumer[Tx]) catchUp(ctx context.Context, t *task) {
 			c.wakeStash()
 			return
 		}
-		c.counts.effects.Add(int64(n))
+		for _, at := range times {
+			c.counts.effect(at)
+		}
 		c.counts.stale.Add(int64(dropped))
 	}
 }

@@ -34,6 +34,7 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 	case c.opts.UnknownType == Fail:
 		h = func(context.Context, Tx, postrider.Message) error { return errUnknownType }
 	case t.order == inbox.AnyOrder || t.m.Key == "" || t.m.Version < 1:
+		c.counts.skipped.Add(1)
 		t.log.DebugContext(ctx, "skipped: no handler for the type")
 		return t.ack(), false
 	default: // its version counts as applied

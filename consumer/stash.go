@@ -76,6 +76,7 @@ type gapID struct {
 // lookForGaps tells of gaps that stay, and gives up those that have stayed for SkipGap.
 func (c *Consumer[Tx]) lookForGaps(ctx context.Context, told map[gapID]time.Duration) error {
 	var topic, key string
+	var oldest time.Duration
 	seen := make(map[gapID]bool, len(told))
 	for ctx.Err() == nil {
 		var g *inbox.Gap
@@ -99,8 +100,11 @@ func (c *Consumer[Tx]) lookForGaps(ctx context.Context, told map[gapID]time.Dura
 		topic, key = g.Topic, g.Key
 		id := gapID{g.Topic, g.Key, g.Mark}
 		seen[id] = true
+		oldest = max(oldest, g.Age)
 		c.tellGap(ctx, *g, id, told)
 	}
+	c.counts.gaps.Store(int64(len(seen)))
+	c.counts.gapAge.Store(int64(oldest))
 	for id := range told {
 		if !seen[id] {
 			delete(told, id)

@@ -23,6 +23,13 @@ func (t *trouble) failed(now time.Time) (first bool, lasted time.Duration) {
 	return first, now.Sub(t.since)
 }
 
+// lasts says whether the outage goes on.
+func (t *trouble) lasts() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.since.IsZero()
+}
+
 // worked notes a success and returns whether it ends an outage.
 func (t *trouble) worked() (over bool) {
 	t.mu.Lock()

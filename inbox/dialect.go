@@ -40,4 +40,6 @@ type names struct {
 	json           string // cast of a headers parameter
 	jsonText       string // headers column as text
 	skip           string // end of a subquery whose rows are deleted
+	us, usEnd      string // around a time or a time since, in microseconds
+	consumers      string // a list of c in JSON
 }

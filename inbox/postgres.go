@@ -29,6 +29,7 @@ func (postgres) names(schema string) names {
 		stashHeaders: "s.headers::text", createdMicros: "CAST(EXTRACT(EPOCH FROM s.created_at) * 1000000 AS bigint)",
 		fromMicros: "timestamptz 'epoch' + CAST(", fromMicrosEnd: " AS bigint) * interval '1 microsecond'",
 		json: "::text::jsonb", jsonText: "a.headers::text", skip: " FOR UPDATE OF i SKIP LOCKED",
+		us: "CAST(EXTRACT(EPOCH FROM (", usEnd: ")) * 1000000 AS bigint)", consumers: "CAST(coalesce(json_agg(c ORDER BY c), '[]') AS text)",
 	}
 }
 

@@ -13,6 +13,7 @@ type statements struct {
 	claim, begin, unbegin, fail, bury, forget, dead, prune string
 	claimMany                                              string // "": one by one
 	tried, revive, deadPlace, dropDead                     string
+	status, consumers                                      string
 	guard                                                  guardStatements
 	schema                                                 []string
 }
@@ -24,13 +25,15 @@ func newStatements(d outbox.Dialect, schema string) statements {
 		claim: claimSQL, begin: beginSQL, unbegin: unbeginSQL, fail: failSQL,
 		bury: burySQL, forget: forgetSQL, dead: deadSQL, prune: pruneSQL,
 		revive: reviveSQL, deadPlace: deadPlaceSQL, dropDead: dropDeadSQL, tried: triedSQL,
+		status: statusSQL, consumers: consumersSQL,
 		guard: newGuardStatements(), schema: kind.schema(schema),
 	}
 	kind.adapt(&s)
 	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{mark}", n.mark, "{stash}", n.stash, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
 		"{wait}", n.wait, "{micros}", n.micros, "{since}", n.since, "{stashHeaders}", n.stashHeaders,
-		"{createdMicros}", n.createdMicros, "{fromMicros}", n.fromMicros, "{fromMicrosEnd}", n.fromMicrosEnd, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip)
-	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tried, &s.revive, &s.deadPlace, &s.dropDead, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune)
+		"{createdMicros}", n.createdMicros, "{fromMicros}", n.fromMicros, "{fromMicrosEnd}", n.fromMicrosEnd, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip,
+		"{us}", n.us, "{usend}", n.usEnd, "{names}", n.consumers)
+	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tried, &s.revive, &s.deadPlace, &s.dropDead, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune, &s.status, &s.consumers)
 	for _, text := range texts {
 		*text = kind.spell(r.Replace(*text))
 	}

@@ -32,6 +32,7 @@ func (sqlite) names(schema string) names {
 		plus: now + " + CAST(", plusEnd: " AS INTEGER)",
 		wait: "next_at - " + now, micros: "a.updated_at", since: now + " - min(s.stashed_at)",
 		stashHeaders: "s.headers", createdMicros: "s.created_at", json: "", jsonText: "a.headers",
+		us: "(", usEnd: ")", consumers: "json_group_array(c)",
 	}
 }
 
