@@ -7,7 +7,7 @@
 //	go run ./bench run idle
 //	go run ./bench run enqueue
 //	go run ./bench run consume --messages 20000
-//	go run ./bench run webhooks --messages 20000
+//	go run ./bench run webhooks
 //	go run ./bench run tenants --tenants 8 --messages 500000
 //
 // It starts private servers of its own ("make servers" installs them) and
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string) error {
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&c.broker, "broker", "kafka", "kafka, nats, rabbitmq, redis or null")
 	fs.StringVar(&c.postgres, "postgres", "15", "major version")
-	fs.IntVar(&c.messages, "messages", 500_000, "messages of the backlog")
+	fs.IntVar(&c.messages, "messages", 500_000, fmt.Sprintf("messages of the backlog; of workload webhooks %d", webhookMessages))
 	fs.IntVar(&c.rounds, "rounds", 3, "how often the probes and the drain take turns")
 	fs.IntVar(&c.rate, "rate", 1000, "transactions per second of the latency run")
 	fs.IntVar(&c.seconds, "seconds", 20, "length of the latency and the idle run")
@@ -94,6 +94,9 @@ func run(ctx context.Context, args []string) error {
 	case "tenants":
 		result, err = runTenants(ctx, c)
 	case "webhooks":
+		if !given(fs, "messages") {
+			c.messages = webhookMessages
+		}
 		result, err = runWebhooks(ctx, c)
 	case "consume":
 		result, err = runConsume(ctx, c)
@@ -115,6 +118,12 @@ func run(ctx context.Context, args []string) error {
 	}
 	_, err = fmt.Println(string(line))
 	return err
+}
+
+// given reports whether a flag was set.
+func given(fs *flag.FlagSet, name string) (is bool) {
+	fs.Visit(func(f *flag.Flag) { is = is || f.Name == name })
+	return is
 }
 
 // say reports progress where it does not mix with the result.

@@ -38,6 +38,10 @@ type webhooksResult struct {
 	Gate        gate    `json:"gate"`
 }
 
+// webhookMessages is a backlog of some ten seconds: in a shorter one the moment in
+// which the endpoint that hangs is found out would be most of the run.
+const webhookMessages = 100_000
+
 const (
 	hooks    = 64                    // endpoints
 	hookWork = 20 * time.Millisecond // of an endpoint for each message
@@ -228,7 +232,10 @@ func (h *hookServer) drain(ctx context.Context, pool *pgxpool.Pool, endpoints []
 	select {
 	case <-all:
 	case err := <-ended:
-		return 0, errors.Join(errors.New("the relay has ended"), err)
+		if ctx.Err() != nil { // a signal ends the relay too, without an error
+			return 0, errors.Join(fmt.Errorf("interrupted while the relay delivered: %w", context.Cause(ctx)), err)
+		}
+		return 0, errors.Join(errors.New("the relay has ended by itself"), err)
 	case <-time.After(10 * time.Minute):
 		return 0, errors.New("not everything has come within 10 minutes")
 	}

@@ -41,10 +41,21 @@ func (b *body) with(fn func(data []byte)) bool {
 	return !b.gone
 }
 
-func (b *body) reader() io.ReadCloser { return &bodyReader{body: b} }
+// maxCopied is the largest payload of which each request gets a copy: the transport
+// sends a body of a type that it knows in one write with the headers.
+const maxCopied = 64 << 10
 
-// bodyReader is a type of its own, without WriteTo, also for an empty payload: the
-// transport takes a request without a body for one that it may send again.
+func (b *body) reader() io.ReadCloser {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.gone && len(b.data) > 0 && len(b.data) <= maxCopied {
+		return io.NopCloser(bytes.NewReader(bytes.Clone(b.data)))
+	}
+	return &bodyReader{body: b}
+}
+
+// bodyReader is for payloads that are large, and for empty ones: the transport takes
+// a request without a body for one that it may send again.
 type bodyReader struct {
 	body *body
 	at   int
