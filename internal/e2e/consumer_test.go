@@ -156,7 +156,7 @@ func upTo(n int) (out []int) {
 // effects are the numbers of a key in the order in which they were committed.
 func effects(t *testing.T, db *sql.DB, key string) (out []int) {
 	t.Helper()
-	order := "ctid"
+	order := "place"
 	if dialect(nil, db) == outbox.SQLite {
 		order = "rowid"
 	}
