@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime/pprof"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -83,6 +85,17 @@ func (c *child) end(took time.Duration) (usage, error) {
 
 // runChild is what the process does when it is a child.
 func runChild(ctx context.Context, what string, args []string) error {
+	if dir := os.Getenv("POSTRIDER_BENCH_PROFILES"); dir != "" {
+		f, err := os.Create(filepath.Join(dir, what+".prof")) // of the last round
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
 	switch {
 	case what == "relay" && len(args) == 5:
 		return childRelay(ctx, args[0], args[1], args[2], args[3], args[4])

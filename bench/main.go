@@ -10,6 +10,9 @@
 //	go run ./bench run webhooks
 //	go run ./bench run tenants --tenants 8 --messages 500000
 //
+// With POSTRIDER_BENCH_PROFILES=DIR the relay and the probe write CPU profiles
+// there, relay.prof and produce.prof.
+//
 // It starts private servers of its own ("make servers" installs them) and
 // stops them at the end. The last line of the output is one JSON object.
 package main

@@ -77,7 +77,7 @@ func notPublished(err error, subject string) error {
 		return broker.Rejected(err, "BAD_SUBJECT", subject)
 	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed),
 		errors.Is(err, nats.ErrConnectionDraining), errors.Is(err, nats.ErrInvalidConnection),
-		errors.Is(err, nats.ErrHeadersNotSupported), errors.Is(err, jetstream.ErrTooManyStalledMsgs):
+		errors.Is(err, nats.ErrHeadersNotSupported):
 		return broker.Outage(err, "", "")
 	}
 	return broker.Unknown(err, "", "")

@@ -228,6 +228,7 @@ func TestNothingIsGivenUpByTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	before := 0
 	for life := range 4 { // each receives, and dies without a word
 		conn := connect(t, nc.ConnectedUrl())
 		src, err := natsbroker.NewSource(conn, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: time.Second})
@@ -240,9 +241,10 @@ func TestNothingIsGivenUpByTheServer(t *testing.T) {
 		if err != nil || len(ds) != 1 {
 			t.Fatalf("life %d: %d deliveries, %v", life, len(ds), err)
 		}
-		if ds[0].Attempt != life+1 {
-			t.Errorf("life %d: attempt %d", life, ds[0].Attempt)
+		if ds[0].Attempt <= before { // a slow machine lets the limit pass more than once
+			t.Errorf("life %d: attempt %d behind %d", life, ds[0].Attempt, before)
 		}
+		before = ds[0].Attempt
 		conn.Close()
 	}
 }

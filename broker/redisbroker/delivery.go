@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync/atomic"
-
-	"github.com/redis/go-redis/v9"
+	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
@@ -93,14 +92,15 @@ func (d *delivery) prepare(ctx context.Context) error {
 	if err := d.transacts(ctx); err != nil {
 		return err
 	}
-	wait := d.s.waiting(ctx)
+	wait := d.s.waiting()
 	if wait == nil || d.l.confirms {
 		return nil
 	}
-	if _, err := d.l.exec(ctx, wait); err != nil {
+	var r [1]reply
+	if _, err := d.l.talk(ctx, func(out script) { out.command(wait...) }, r[:]); err != nil {
 		return lost(ctx, false, err)
 	}
-	if err := d.s.copies(wait); err != nil {
+	if err := d.s.copies(r[0]); err != nil {
 		return broker.Outage(err, "NOT_CONFIRMED", "")
 	}
 	d.l.confirms = true
@@ -114,14 +114,18 @@ func (d *delivery) transacts(ctx context.Context) error {
 	if d.l.transacts {
 		return nil
 	}
-	multi, exec := redis.NewStatusCmd(ctx, "multi"), redis.NewSliceCmd(ctx, "exec")
-	if _, err := d.l.exec(ctx, multi, exec); err != nil {
+	var r [2]reply
+	ask := func(out script) {
+		out.command("multi")
+		out.command("exec")
+	}
+	if _, err := d.l.talk(ctx, ask, r[:]); err != nil {
 		return lost(ctx, false, err)
 	}
-	for _, c := range []redis.Cmder{multi, exec} {
-		if err := c.Err(); err != nil {
+	for _, v := range r {
+		if v.err != nil {
 			d.l.cut() // it may be inside a transaction
-			return withoutTransactions(err)
+			return withoutTransactions(v.err)
 		}
 	}
 	d.l.transacts = true
@@ -189,50 +193,57 @@ func (d *delivery) next() {
 // through no fault of their own are open again. The error says that the
 // connection is of no use.
 func (d *delivery) send(ctx context.Context) error {
-	adds := d.tx.encode(ctx, d.s, d.l, d.msgs)
-	var exec *redis.SliceCmd
-	all := adds
-	if len(adds) > 1 && !d.tx.wave {
-		exec = redis.NewSliceCmd(ctx, "exec")
-		all = make([]redis.Cmder, 0, len(adds)+3)
-		all = append(all, redis.NewStatusCmd(ctx, "multi"))
-		all = append(all, adds...)
-		all = append(all, exec)
-	}
-	wait := d.s.waiting(ctx)
-	if wait != nil {
-		all = append(all, wait)
-	}
-	sent, err := d.l.exec(ctx, all...)
-	if err == nil && exec != nil && isReply(all[0].Err()) { // what stands behind the MULTI was carried out, or not
-		d.l.transacts = false
-		return d.drop(broker.Unknown(withoutTransactions(all[0].Err()), code(all[0].Err().Error()), ""))
-	}
-	if err == nil && exec != nil && exec.Err() == nil && len(exec.Val()) != len(adds) {
-		err = errNoAnswer
-	}
+	d.tx.encode(ctx, d.s, d.l)
+	wait, atomic := d.s.waiting(), len(d.tx.batch) > 1 && !d.tx.wave
+	replies := d.tx.room(atomic, wait != nil)
+	sent, err := d.l.talk(ctx, func(out script) {
+		if atomic {
+			out.command("multi")
+		}
+		d.tx.write(out, d.s.form(d.l, time.Now()), d.msgs)
+		if atomic {
+			out.command("exec")
+		}
+		if wait != nil {
+			out.command(wait...)
+		}
+	}, replies)
 	if err != nil {
 		err = d.drop(lost(ctx, sent, err))
 		d.s.leave(d.l, broker.Classify(err).Code)
 		return err
 	}
-	switch {
-	case exec == nil:
-		for n, add := range adds {
-			d.settle(n, add.(*redis.Cmd).Val(), add.Err())
+	adds := replies[:len(d.tx.batch)]
+	if atomic {
+		if adds, err = d.executed(replies); adds == nil {
+			return err
 		}
-	case exec.Err() != nil:
-		return d.aborted(adds, exec.Err())
-	default:
-		for n, v := range exec.Val() {
-			err, _ := v.(error)
-			d.settle(n, v, err)
-		}
+	}
+	for n, add := range adds {
+		d.settle(n, add)
 	}
 	if wait != nil {
-		d.confirm(wait)
+		d.confirm(replies[len(replies)-1])
 	}
 	return d.hopeless()
+}
+
+// executed returns the replies to the messages of a transaction out of those to
+// MULTI, to what was queued, and to EXEC; nil when the messages are answered
+// otherwise.
+func (d *delivery) executed(replies []reply) ([]reply, error) {
+	n := len(d.tx.batch)
+	multi, adds, exec := replies[0], replies[1:1+n], replies[1+n]
+	switch {
+	case multi.err != nil: // what stands behind the MULTI was carried out, or not
+		d.l.transacts = false
+		return nil, d.drop(broker.Unknown(withoutTransactions(multi.err), code(multi.err.Error()), ""))
+	case exec.err != nil:
+		return nil, d.aborted(adds, exec.err)
+	case len(exec.items) != n:
+		return nil, d.drop(broker.Unknown(errNoAnswer, "", ""))
+	}
+	return exec.items, nil
 }
 
 // drop answers the whole batch with err.
@@ -247,33 +258,33 @@ func (d *delivery) drop(err error) error {
 	return err
 }
 
-// settle answers message n of the batch, whose reply is v or err.
-func (d *delivery) settle(n int, v any, err error) {
+// settle answers message n of the batch, whose reply is v.
+func (d *delivery) settle(n int, v reply) {
 	i := d.tx.batch[n]
 	if behind := d.behind(i); behind != nil {
 		d.set(i, behind)
 		return
 	}
 	switch {
-	case err != nil && err != redis.Nil: //nolint:errorlint // the client gives it as it is
-		d.fail(i, refused(err, d.tx.streams[n]))
-	case v == nil && d.s.opts.NoCreate:
+	case v.err != nil:
+		d.fail(i, refused(v.err, d.tx.streams[n]))
+	case v.null && d.s.opts.NoCreate:
 		d.fail(i, broker.Outage(errNoStream, "NO_STREAM", d.tx.streams[n]))
-	case v == nil:
+	case v.null:
 		d.fail(i, broker.Unknown(errNoAnswer, "", d.tx.streams[n]))
 	}
 }
 
 // aborted answers a transaction of which nothing was executed: who is to blame
 // is answered, the others are sent again, in their order.
-func (d *delivery) aborted(adds []redis.Cmder, err error) error {
+func (d *delivery) aborted(adds []reply, err error) error {
 	var again []int
 	blamed := false
 	for n, i := range d.tx.batch {
-		switch own := adds[n].Err(); {
-		case own != nil:
+		switch own := adds[n]; {
+		case own.err != nil:
 			blamed = true
-			d.settle(n, nil, own)
+			d.settle(n, own)
 		default:
 			again = append(again, i)
 		}
@@ -313,31 +324,25 @@ func (s *Sink) leave(l *link, code string) {
 }
 
 // waiting is the command that waits for copies; nil: none is asked for.
-func (s *Sink) waiting(ctx context.Context) *redis.Cmd {
+func (s *Sink) waiting() []string {
 	most := strconv.Itoa(int(s.opts.Timeout.Milliseconds() / 2))
 	switch {
 	case s.opts.Synced:
-		return redis.NewCmd(ctx, "waitaof", "1", strconv.Itoa(s.opts.Replicas), most)
+		return []string{"waitaof", "1", strconv.Itoa(s.opts.Replicas), most}
 	case s.opts.Replicas > 0:
-		return redis.NewCmd(ctx, "wait", strconv.Itoa(s.opts.Replicas), most)
+		return []string{"wait", strconv.Itoa(s.opts.Replicas), most}
 	}
 	return nil
 }
 
 // copies says what is missing to the copies that are asked for.
-func (s *Sink) copies(wait *redis.Cmd) error {
-	if err := wait.Err(); err != nil {
-		return err
+func (s *Sink) copies(wait reply) error {
+	if wait.err != nil {
+		return wait.err
 	}
-	var local, replicas int64
-	switch v := wait.Val().(type) {
-	case int64:
-		replicas = v
-	case []any:
-		if len(v) == 2 {
-			local, _ = v[0].(int64)
-			replicas, _ = v[1].(int64)
-		}
+	local, replicas := int64(0), wait.n
+	if len(wait.items) == 2 {
+		local, replicas = wait.items[0].n, wait.items[1].n
 	}
 	switch {
 	case replicas < int64(s.opts.Replicas):
@@ -349,7 +354,7 @@ func (s *Sink) copies(wait *redis.Cmd) error {
 }
 
 // confirm takes back the acknowledgements when too few copies were confirmed.
-func (d *delivery) confirm(wait *redis.Cmd) {
+func (d *delivery) confirm(wait reply) {
 	err := d.s.copies(wait)
 	if err == nil {
 		return

@@ -1,6 +1,7 @@
 package redisbroker
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"net"
@@ -35,9 +36,12 @@ type link struct {
 
 	wrote     atomic.Bool // something went out since exec began
 	abilities atomic.Int32
-	transacts bool        // the server takes MULTI and EXEC; belongs to the user of the link
-	confirms  bool        // the last wait for copies succeeded; the same
-	tx        transaction // the same
+	transacts bool          // the server takes MULTI and EXEC; belongs to the user of the link
+	confirms  bool          // the last wait for copies succeeded; the same
+	tx        transaction   // the same
+	used      time.Time     // when talk last got its answers; the same
+	w         *bufio.Writer // of talk; the same
+	r         *bufio.Reader
 }
 
 // newLink does no I/O. opts stays unchanged.
@@ -57,7 +61,7 @@ func newLink(opts *redis.Options, timeout time.Duration, must demands) *link {
 	o.Protocol = 2 // no pushes, and one reply per command on every server
 	o.DisableIdentity = true
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	o.WriteBufferSize, o.ReadBufferSize = 64<<10, 32<<10
+	o.WriteBufferSize, o.ReadBufferSize = 16<<10, 32<<10
 	if o.ClientName == "" {
 		o.ClientName = "postrider"
 	}

@@ -2,9 +2,9 @@ package redisbroker
 
 import (
 	"context"
+	"slices"
+	"strconv"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/envelope"
@@ -26,9 +26,9 @@ type transaction struct {
 	batch   []int               // which messages
 	streams []string            // where each goes
 	wires   []*envelope.Wire
+	dedup   []bool // which streams remember ids
 	size    int
-	args    []any
-	cmds    []redis.Cmder
+	replies []reply
 }
 
 // reset begins the next one and lets go of the messages of the one before.
@@ -36,11 +36,10 @@ func (t *transaction) reset() {
 	for n := range t.batch {
 		t.wires[n].Payload = nil
 	}
-	clear(t.args)
-	clear(t.cmds)
+	clear(t.replies)
 	clear(t.streams)
 	clear(t.seen)
-	t.batch, t.streams, t.args, t.cmds, t.size = t.batch[:0], t.streams[:0], t.args[:0], t.cmds[:0], 0
+	t.batch, t.streams, t.size = t.batch[:0], t.streams[:0], 0
 }
 
 // choose makes the next one a wave if that leaves no more than half of the
@@ -78,6 +77,20 @@ func (t *transaction) wire() *envelope.Wire {
 		t.wires = append(t.wires, new(envelope.Wire))
 	}
 	return t.wires[len(t.batch)]
+}
+
+// room is where the replies to the batch go; atomic: as a transaction, copies: with
+// a wait for copies behind it.
+func (t *transaction) room(atomic, copies bool) []reply {
+	n := len(t.batch)
+	if atomic {
+		n += 2
+	}
+	if copies {
+		n++
+	}
+	t.replies = slices.Grow(t.replies[:0], n)[:n]
+	return t.replies
 }
 
 // full reports whether a message of size bytes must wait.
@@ -124,47 +137,60 @@ func (p *places) waits(key, stream string) bool {
 	return false
 }
 
-// value is an argument that the client writes without a copy of its header: as a
-// pointer it fits into an interface.
-type value []byte
-
-// MarshalBinary implements encoding.BinaryMarshaler.
-func (v *value) MarshalBinary() ([]byte, error) { return *v, nil }
-
-// encode makes the commands.
-func (t *transaction) encode(ctx context.Context, s *Sink, l *link, msgs []postrider.Message) []redis.Cmder {
-	now := time.Now()
-	for n, i := range t.batch {
-		from := len(t.args)
-		t.begin(ctx, s, l, &msgs[i], t.streams[n], now)
-		w := t.wires[n]
-		for j := range w.Headers {
-			t.args = append(t.args, &w.Headers[j].Name, (*value)(&w.Headers[j].Value))
-		}
-		t.args = append(t.args, payloadField, (*value)(&w.Payload))
-		args := t.args[from:len(t.args):len(t.args)]
-		if t.wave || len(t.batch) == 1 {
-			t.cmds = append(t.cmds, redis.NewCmd(ctx, args...))
-		} else {
-			t.cmds = append(t.cmds, redis.NewStatusCmd(ctx, args...)) // QUEUED
-		}
+// encode asks what is to be asked before it can be written what the messages are:
+// afterwards only their commands are on the connection.
+func (t *transaction) encode(ctx context.Context, s *Sink, l *link) {
+	t.dedup = t.dedup[:0]
+	for _, stream := range t.streams {
+		t.dedup = append(t.dedup, !s.opts.NoDedup && l.has(hasIDMP) && s.idmp.of(ctx, l, stream))
 	}
-	return t.cmds
 }
 
-// begin appends an XADD's arguments before its fields
+// write writes the messages' commands
 // (https://redis.io/docs/latest/commands/xadd/).
-func (t *transaction) begin(ctx context.Context, s *Sink, l *link, m *postrider.Message, stream string, now time.Time) {
-	o := &s.opts
-	t.args = append(t.args, "xadd", stream)
+func (t *transaction) write(out script, o *form, msgs []postrider.Message) {
+	for n, i := range t.batch {
+		w, m := t.wires[n], &msgs[i]
+		dedup := t.dedup[n] && m.ID != ""
+		args := 2 + len(o.before) + len(o.behind) + 1 + 2*len(w.Headers) + 2
+		if dedup {
+			args += 3
+		}
+		out.begin(args)
+		arg(out, "xadd")
+		arg(out, t.streams[n])
+		for _, a := range o.before {
+			arg(out, a)
+		}
+		if dedup {
+			arg(out, "idmp")
+			arg(out, producer(m.Key))
+			arg(out, idempotent(m))
+		}
+		for _, a := range o.behind {
+			arg(out, a)
+		}
+		arg(out, "*")
+		for j := range w.Headers {
+			arg(out, w.Headers[j].Name)
+			arg(out, w.Headers[j].Value)
+		}
+		arg(out, payloadField)
+		arg(out, w.Payload)
+	}
+}
+
+// form is what all XADDs of a batch have: arguments before the idempotent id, and
+// behind it.
+type form struct{ before, behind []string }
+
+func (s *Sink) form(l *link, now time.Time) *form {
+	o, f := &s.opts, new(form)
 	if o.NoCreate {
-		t.args = append(t.args, "nomkstream")
+		f.before = append(f.before, "nomkstream")
 	}
 	if o.Trim != (Trim{}) && l.has(hasXAckDel) {
-		t.args = append(t.args, "acked")
-	}
-	if !o.NoDedup && m.ID != "" && l.has(hasIDMP) && s.idmp.of(ctx, l, stream) {
-		t.args = append(t.args, "idmp", producer(m.Key), idempotent(m))
+		f.before = append(f.before, "acked")
 	}
 	how := "~"
 	if o.Trim.Exact {
@@ -172,9 +198,9 @@ func (t *transaction) begin(ctx context.Context, s *Sink, l *link, m *postrider.
 	}
 	switch {
 	case o.Trim.MaxLen > 0:
-		t.args = append(t.args, "maxlen", how, o.Trim.MaxLen)
+		f.behind = append(f.behind, "maxlen", how, strconv.FormatInt(o.Trim.MaxLen, 10))
 	case o.Trim.MaxAge > 0:
-		t.args = append(t.args, "minid", how, now.Add(-o.Trim.MaxAge).UnixMilli())
+		f.behind = append(f.behind, "minid", how, strconv.FormatInt(now.Add(-o.Trim.MaxAge).UnixMilli(), 10))
 	}
-	t.args = append(t.args, "*")
+	return f
 }

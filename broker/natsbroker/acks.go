@@ -1,0 +1,206 @@
+package natsbroker
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// acks is the sink's inbox: it hands what streams answer to the calls that wait.
+// The client's own futures are two channels, a timer and a decoded JSON object for
+// each message, which cost more than to publish it (ADR 28); here a call takes all
+// its answers at once.
+type acks struct {
+	nc *nats.Conn
+
+	mu     sync.Mutex
+	prefix string // of the inbox's subjects; "": nobody listens yet
+	slots  []slot
+	free   []uint32
+	room   chan struct{} // closed when a slot is free again; nil: nobody waits
+}
+
+// slot is a message that is on the wire.
+type slot struct {
+	turn  uint32 // how often it was given back: what comes later for an earlier turn is nobody's
+	call  *delivery
+	i     int
+	epoch uint64 // the connection's number of reconnects when it was sent
+	since time.Time
+}
+
+// ticket names a slot and its turn; it is the last token of a reply subject.
+// It is never 0.
+type ticket uint64
+
+func ticketOf(n, turn uint32) ticket { return ticket(turn)<<32 | ticket(n) }
+
+func (t ticket) slot() uint32 { return uint32(t) } //nolint:gosec // its lower half
+func (t ticket) turn() uint32 { return uint32(t >> 32) }
+
+// reply is the subject for the answer, in an inbox.
+func (t ticket) reply(inbox string) string {
+	var b [64]byte
+	return string(strconv.AppendUint(append(b[:0], inbox...), uint64(t), 36))
+}
+
+// answer is what a stream said of message i of a call.
+type answer struct {
+	i   int
+	err error
+}
+
+func newAcks(nc *nats.Conn, most int) *acks {
+	a := &acks{nc: nc, slots: make([]slot, most), free: make([]uint32, most)}
+	for n := range a.slots {
+		a.slots[n].turn = 1
+		a.free[n] = uint32(n) //nolint:gosec // bounded by what a sink may have on the wire
+	}
+	return a
+}
+
+// listen subscribes to the answers, once. The client subscribes again by itself
+// after it has lost the connection.
+func (a *acks) listen() (prefix string, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.prefix != "" {
+		return a.prefix, nil
+	}
+	inbox := a.nc.NewInbox() + "."
+	if _, err := a.nc.Subscribe(inbox+"*", a.answered); err != nil {
+		return "", fmt.Errorf("subscribe to answers: %w", err)
+	}
+	a.prefix = inbox
+	return inbox, nil
+}
+
+// take gives message i of a call a slot. Without a free one, and if the call has
+// nothing on the wire, it returns what is closed when it is worth another try.
+func (a *acks) take(d *delivery, i int, epoch uint64) (ticket, <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.free) == 0 {
+		d.eager = true
+		if d.open > 0 {
+			return 0, nil
+		}
+		if a.room == nil {
+			a.room = make(chan struct{})
+		}
+		return 0, a.room
+	}
+	n := a.free[len(a.free)-1]
+	a.free = a.free[:len(a.free)-1]
+	s := &a.slots[n]
+	s.call, s.i, s.epoch, s.since = d, i, epoch, time.Now()
+	d.open++
+	return ticketOf(n, s.turn), nil
+}
+
+// give gives a slot back; what comes for it later is nobody's. The caller holds mu.
+func (a *acks) give(n uint32) {
+	s := &a.slots[n]
+	s.call.open--
+	s.call = nil
+	s.turn++
+	a.free = append(a.free, n)
+	if a.room != nil {
+		close(a.room)
+		a.room = nil
+	}
+}
+
+// answered takes an answer.
+func (a *acks) answered(m *nats.Msg) {
+	n, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 36, 64)
+	t := ticket(n)
+	if err != nil || int(t.slot()) >= len(a.slots) {
+		return
+	}
+	err = meaning(m)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := &a.slots[t.slot()]
+	if s.call == nil || s.turn != t.turn() {
+		return // of a call that has ended
+	}
+	d, i := s.call, s.i
+	d.got = append(d.got, answer{i, err})
+	a.give(t.slot())
+	// One that has nothing to send sleeps until all is answered.
+	if d.open == 0 || d.eager || d.next[i] > 0 {
+		d.eager = false
+		select {
+		case d.bell <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// meaning is what a stream's answer says; nil: it has the message.
+func meaning(m *nats.Msg) error {
+	if plainAck(m.Data) {
+		return nil
+	}
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+		return jetstream.ErrNoStreamResponse
+	}
+	var a struct {
+		Error  *jetstream.APIError `json:"error"`
+		Stream string              `json:"stream"`
+	}
+	switch err := json.Unmarshal(m.Data, &a); {
+	case err != nil:
+		return jetstream.ErrInvalidJSAck
+	case a.Error != nil:
+		return a.Error
+	case a.Stream == "":
+		return jetstream.ErrInvalidJSAck
+	}
+	return nil
+}
+
+// plainAck reports whether data is {"stream":"NAME","seq":NUMBER}, or with
+// "duplicate":true behind it, as nats-server writes it, with a name in which
+// nothing is escaped. All else is decoded.
+func plainAck(data []byte) bool {
+	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
+	end := bytes.IndexByte(rest, '"')
+	if !ok || end <= 0 || bytes.IndexByte(rest[:end], '\\') >= 0 {
+		return false
+	}
+	rest, ok = bytes.CutPrefix(rest[end+1:], []byte(`,"seq":`))
+	digits := len(rest)
+	rest = bytes.TrimLeft(rest, "0123456789")
+	if !ok || digits == len(rest) {
+		return false
+	}
+	return string(rest) == "}" || string(rest) == `,"duplicate":true}`
+}
+
+// of is what is known of a ticket's message; nothing if it is answered.
+func (a *acks) of(t ticket) slot {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.slots[t.slot()]; s.turn == t.turn() {
+		return s
+	}
+	return slot{}
+}
+
+// forget gives a ticket's slot back if it is not answered yet.
+func (a *acks) forget(t ticket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.slots[t.slot()].turn == t.turn() {
+		a.give(t.slot())
+	}
+}

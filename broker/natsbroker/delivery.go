@@ -1,0 +1,255 @@
+package natsbroker
+
+import (
+	"context"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
+)
+
+// lookEvery is how often a call that waits looks whether there will be no answer.
+const lookEvery = 100 * time.Millisecond
+
+// delivery is one Deliver call. A key has one message on the wire at a time.
+type delivery struct {
+	s       *Sink
+	msgs    []postrider.Message
+	errs    []error
+	next    []int32 // the key's following message, 0 if there is none
+	ready   []int   // may be sent: everything before them in their keys is acknowledged
+	tickets []ticket
+	before  error // the connection's last error when the call began
+	look    *time.Ticker
+	bell    chan struct{} // there are answers worth a look
+	taken   []answer      // answers that were taken, for the next time
+
+	out    envelope.Wire
+	header header
+	msg    nats.Msg
+
+	// Guarded by the inbox.
+	open  int // messages on the wire
+	got   []answer
+	eager bool // it waits for any answer
+}
+
+// Deliver implements broker.Sink.
+func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+	d := &delivery{
+		s: s, msgs: msgs, next: make([]int32, len(msgs)), ready: make([]int, 0, len(msgs)), tickets: make([]ticket, len(msgs)),
+		before: s.nc.LastError(), look: time.NewTicker(lookEvery), bell: make(chan struct{}, 1),
+	}
+	defer d.look.Stop()
+	last := make(map[string]int, len(msgs))
+	for i := range msgs {
+		key := msgs[i].Key
+		if before, ok := last[key]; ok && key != "" {
+			d.next[before] = int32(i)
+		} else {
+			d.ready = append(d.ready, i)
+		}
+		last[key] = i
+	}
+	for d.publish(ctx) {
+		if ctx.Err() != nil {
+			d.abandon(ctx)
+			break
+		}
+		select {
+		case <-d.bell:
+			d.take()
+		case <-d.look.C:
+			d.take()
+			d.giveUp()
+		case <-ctx.Done():
+		}
+	}
+	return d.errs
+}
+
+// publish sends what is ready, waiting for a free slot only when it has nothing
+// else to wait for. It reports whether anything is open.
+func (d *delivery) publish(ctx context.Context) bool {
+	epoch := d.s.nc.Stats().Reconnects
+	for len(d.ready) > 0 && ctx.Err() == nil {
+		i := d.ready[0]
+		t, room := d.s.acks.take(d, i, epoch)
+		if t == 0 {
+			if room == nil {
+				return true
+			}
+			select {
+			case <-room:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		d.ready = d.ready[1:]
+		d.tickets[i] = t
+		if err := d.send(&d.msgs[i], t); err != nil {
+			d.fail(i, err)
+		}
+	}
+	d.s.acks.mu.Lock()
+	defer d.s.acks.mu.Unlock()
+	return len(d.ready) > 0 || d.open > 0 || len(d.got) > 0
+}
+
+// send publishes a message; the stream's answer goes to the ticket's slot. The
+// client has copied all of it when it returns.
+func (d *delivery) send(m *postrider.Message, t ticket) error {
+	_, subject, err := d.s.frame(&d.out, m)
+	if err != nil {
+		return err
+	}
+	id := d.s.dedupID(m)
+	if err := d.s.tooLarge(size(&d.out, id), subject); err != nil {
+		return err
+	}
+	if !d.s.nc.IsConnected() {
+		return broker.Outage(notConnected(d.s.nc), "", "")
+	}
+	prefix, err := d.s.acks.listen()
+	if err != nil {
+		return notPublished(err, subject)
+	}
+	d.msg.Subject, d.msg.Reply, d.msg.Data = subject, t.reply(prefix), d.out.Payload
+	d.msg.Header = d.header.of(&d.out, id)
+	if err := d.s.nc.PublishMsg(&d.msg); err != nil {
+		return notPublished(err, subject)
+	}
+	return nil
+}
+
+// header is a header for the client that is used again for the next message.
+// Messages that follow each other have mostly the same names.
+type header struct {
+	names  []string
+	values []string // those of the names, as the map has them
+	text   []byte
+	lines  nats.Header
+}
+
+// of makes the header of a message.
+func (h *header) of(w *envelope.Wire, id string) nats.Header {
+	h.shape(w, id != "")
+	h.text = h.text[:0]
+	for i := range w.Headers {
+		h.text = append(h.text, w.Headers[i].Value...)
+	}
+	all, at := string(h.text), 0 // one allocation for all of them
+	for i := range w.Headers {
+		n := len(w.Headers[i].Value)
+		h.values[i] = all[at : at+n]
+		at += n
+	}
+	if id != "" {
+		h.values[len(w.Headers)] = id
+	}
+	return h.lines
+}
+
+// shape gives the map the names of a message.
+func (h *header) shape(w *envelope.Wire, hasID bool) {
+	n := len(w.Headers)
+	if hasID {
+		n++
+	}
+	same := n == len(h.names) && h.lines != nil
+	for i := 0; same && i < len(w.Headers); i++ {
+		same = h.names[i] == w.Headers[i].Name
+	}
+	if same && (!hasID || h.names[n-1] == jetstream.MsgIDHeader) {
+		return
+	}
+	h.names, h.values, h.lines = h.names[:0], make([]string, n), make(nats.Header, n)
+	for i := range w.Headers {
+		h.names = append(h.names, w.Headers[i].Name)
+	}
+	if hasID {
+		h.names = append(h.names, jetstream.MsgIDHeader)
+	}
+	for i, name := range h.names {
+		h.lines[name] = h.values[i : i+1 : i+1]
+	}
+}
+
+// take takes the answers that are there.
+func (d *delivery) take() {
+	d.s.acks.mu.Lock()
+	d.got, d.taken = d.taken[:0], d.got
+	d.s.acks.mu.Unlock()
+	for _, a := range d.taken {
+		d.tickets[a.i] = 0
+		if a.err != nil {
+			d.fail(a.i, refused(a.err, d.subject(a.i)))
+		} else if n := d.next[a.i]; n > 0 {
+			d.ready = append(d.ready, int(n))
+		}
+	}
+}
+
+// subject is where message i went.
+func (d *delivery) subject(i int) string {
+	_, subject, _ := d.s.frame(&d.out, &d.msgs[i]) // it was sent
+	return subject
+}
+
+// giveUp looks for messages that will not be answered: their connection is gone,
+// the server has refused their subject, or they have waited long enough.
+func (d *delivery) giveUp() {
+	connected, epoch, now := d.s.nc.IsConnected(), d.s.nc.Stats().Reconnects, time.Now()
+	for i, t := range d.tickets {
+		if t == 0 {
+			continue
+		}
+		sent := d.s.acks.of(t)
+		if sent.call != d { // answered meanwhile
+			continue
+		}
+		switch err := denied(d.s.nc, d.before, d.subject(i)); {
+		case err != nil:
+			d.fail(i, err)
+		case !connected || sent.epoch != epoch:
+			d.fail(i, refused(nats.ErrDisconnected, d.subject(i)))
+		case now.Sub(sent.since) >= d.s.timeout:
+			d.fail(i, refused(jetstream.ErrAsyncPublishTimeout, d.subject(i)))
+		}
+	}
+}
+
+// fail notes err for message i, which is waited for no more, and bars the rest of
+// its key.
+func (d *delivery) fail(i int, err error) {
+	if d.tickets[i] != 0 {
+		d.s.acks.forget(d.tickets[i])
+		d.tickets[i] = 0
+	}
+	if d.errs == nil {
+		d.errs = make([]error, len(d.msgs))
+	}
+	d.errs[i] = err
+	for n := d.next[i]; n > 0; n = d.next[n] {
+		d.errs[n] = broker.NotTried(err)
+	}
+}
+
+// abandon answers everything that is open: what is on the wire is unknown, the
+// rest is not sent.
+func (d *delivery) abandon(ctx context.Context) {
+	d.take()
+	unknown := broker.Unknown(ctx.Err(), "", "")
+	for i, t := range d.tickets {
+		if t != 0 {
+			d.fail(i, unknown)
+		}
+	}
+	for _, i := range d.ready {
+		d.fail(i, broker.NotTried(unknown))
+	}
+}

@@ -1,0 +1,207 @@
+package redisbroker
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// What a sink sends all day is written, and its replies read, without the client's
+// commands: those cost as much as everything else that the sink does (ADR 28).
+// Connections, their greeting, and every other command are the client's.
+// The protocol is RESP2: https://redis.io/docs/latest/develop/reference/protocol-spec/
+
+// script writes commands, one behind the other.
+type script struct {
+	w *bufio.Writer // its errors come with Flush
+}
+
+// begin announces a command of so many arguments.
+func (s script) begin(args int) { s.head('*', args) }
+
+func (s script) head(kind byte, n int) {
+	b := append(s.w.AvailableBuffer(), kind)
+	b = strconv.AppendInt(b, int64(n), 10)
+	_, _ = s.w.Write(append(b, '\r', '\n'))
+}
+
+// maxHead is the most that stands around an argument: $, a length and two line ends.
+const maxHead = 1 + 20 + 2 + 2
+
+// arg writes an argument.
+func arg[T string | []byte](s script, v T) {
+	if s.w.Available() < maxHead+len(v) {
+		s.head('$', len(v))
+		_, _ = s.w.Write([]byte(v))
+		_, _ = s.w.WriteString("\r\n")
+		return
+	}
+	b := append(s.w.AvailableBuffer(), '$')
+	b = strconv.AppendInt(b, int64(len(v)), 10)
+	b = append(b, '\r', '\n')
+	b = append(b, v...)
+	_, _ = s.w.Write(append(b, '\r', '\n')) // where it is already: nothing is copied
+}
+
+// command writes a whole command.
+func (s script) command(args ...string) {
+	s.begin(len(args))
+	for _, a := range args {
+		arg(s, a)
+	}
+}
+
+// reply is a server's answer to a command; what a text says is not kept.
+type reply struct {
+	err   error // why it was refused
+	null  bool
+	n     int64
+	items []reply
+}
+
+// refusal is an error reply.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// RedisError implements redis.Error.
+func (refusal) RedisError() {}
+
+var _ redis.Error = refusal("")
+
+// readReply reads an answer.
+func readReply(r *bufio.Reader) (v reply, err error) {
+	line, err := r.ReadSlice('\n')
+	if err != nil || len(line) < 3 || line[len(line)-2] != '\r' {
+		return v, unreadable(err)
+	}
+	kind, text := line[0], line[1:len(line)-2]
+	switch kind {
+	case '+':
+		return v, nil
+	case '-':
+		v.err = refusal(text)
+		return v, nil
+	}
+	if v.n, err = strconv.ParseInt(string(text), 10, 64); err != nil {
+		return v, unreadable(nil)
+	}
+	switch {
+	case kind == ':':
+		return v, nil
+	case v.n < 0 && (kind == '$' || kind == '*'):
+		return reply{null: true}, nil
+	case kind == '$':
+		if v.n > maxText {
+			return v, unreadable(nil)
+		}
+		_, err = r.Discard(int(v.n) + 2)
+		return reply{}, err
+	case kind != '*' || v.n > maxItems:
+		return v, unreadable(nil)
+	}
+	items := make([]reply, v.n)
+	for i := range items {
+		if items[i], err = readReply(r); err != nil {
+			return v, err
+		}
+	}
+	return reply{items: items}, nil
+}
+
+// More than anything that a sink asks is answered with.
+const (
+	maxItems = 1 << 20
+	maxText  = 1 << 20
+)
+
+func unreadable(err error) error {
+	if err == nil {
+		err = errors.New("the server's answer is not RESP")
+	}
+	return err
+}
+
+// freshFor is how long a connection that was used is taken to be there.
+const freshFor = 500 * time.Millisecond
+
+// talk sends what write writes and reads an answer into each of replies. The
+// error is that of the connection, or the answer to its greeting; sent is false when
+// the server cannot have seen any of the commands.
+func (l *link) talk(ctx context.Context, write func(script), replies []reply) (sent bool, err error) {
+	conn, err := l.greeted(ctx)
+	if err != nil {
+		return false, err
+	}
+	l.wrote.Store(false)
+	stop := context.AfterFunc(ctx, l.cut)
+	defer stop()
+	if err := l.converse(conn, write, replies); err != nil {
+		l.cut()
+		if ctx.Err() != nil { // "use of closed network connection" says less
+			err = ctx.Err()
+		}
+		return l.wrote.Load(), err
+	}
+	l.used = time.Now()
+	return true, nil
+}
+
+func (l *link) converse(conn net.Conn, write func(script), replies []reply) error {
+	if err := conn.SetDeadline(time.Now().Add(l.timeout)); err != nil {
+		return err
+	}
+	if l.w == nil {
+		l.w, l.r = bufio.NewWriterSize(conn, 64<<10), bufio.NewReaderSize(conn, 16<<10)
+	}
+	l.w.Reset(conn)
+	l.r.Reset(conn)
+	write(script{l.w})
+	if err := l.w.Flush(); err != nil {
+		return err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(l.timeout)); err != nil {
+		return err
+	}
+	for n := range replies {
+		var err error
+		if replies[n], err = readReply(l.r); err != nil {
+			return fmt.Errorf("answer %d of %d: %w", n+1, len(replies), err)
+		}
+	}
+	if l.r.Buffered() > 0 {
+		return errors.New("the server has answered more than was asked")
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+// greeted returns a connection that the client has set up. One that was not used
+// for a while is asked whether it is there still: what is sent on a dead one has an
+// unknown fate.
+func (l *link) greeted(ctx context.Context) (net.Conn, error) {
+	l.mu.Lock()
+	conn, raw := l.conn, l.fresh != nil
+	l.mu.Unlock()
+	if conn != nil && !raw && time.Since(l.used) < freshFor {
+		return conn, ctx.Err()
+	}
+	ping := redis.NewStatusCmd(ctx, "ping")
+	if _, err := l.exec(ctx, ping); err != nil {
+		return nil, err
+	}
+	if err := ping.Err(); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil {
+		return nil, &dialError{net.ErrClosed}
+	}
+	return l.conn, nil
+}

@@ -1,0 +1,79 @@
+package redisbroker
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestReplies: each answer is read to its end and no further, whatever follows.
+func TestReplies(t *testing.T) {
+	long := strings.Repeat("x", 20_000) // more than the reader holds
+	for _, tt := range []struct {
+		in   string
+		want reply
+		bad  bool
+	}{
+		{in: "+OK\r\n"},
+		{in: "+QUEUED\r\n"},
+		{in: "-OOM command not allowed\r\n", want: reply{err: refusal("OOM command not allowed")}},
+		{in: ":7\r\n", want: reply{n: 7}},
+		{in: ":-7\r\n", want: reply{n: -7}},
+		{in: "$15\r\n1700000000000-0\r\n"},
+		{in: "$0\r\n\r\n"},
+		{in: fmt.Sprintf("$%d\r\n%s\r\n", len(long), long)},
+		{in: "$-1\r\n", want: reply{null: true}},
+		{in: "*-1\r\n", want: reply{null: true}},
+		{in: "*2\r\n:1\r\n:3\r\n", want: reply{items: []reply{{n: 1}, {n: 3}}}},
+		{in: "*2\r\n$3\r\n1-0\r\n-WRONGTYPE no\r\n", want: reply{items: []reply{{}, {err: refusal("WRONGTYPE no")}}}},
+		{in: "HTTP/1.1 400\r\n", bad: true},
+		{in: "$99999999999\r\n", bad: true},
+		{in: "*99999999999\r\n", bad: true},
+		{in: "$x\r\n", bad: true},
+		{in: ":\n", bad: true},
+		{in: "\r\n", bad: true},
+		{in: "$5\r\nab", bad: true},
+	} {
+		r := bufio.NewReaderSize(strings.NewReader(tt.in+"+next\r\n"), 32)
+		if tt.in == "$5\r\nab" {
+			r.Reset(strings.NewReader(tt.in))
+		}
+		got, err := readReply(r)
+		if (err != nil) != tt.bad {
+			t.Errorf("%.20q: %v", tt.in, err)
+			continue
+		}
+		if tt.bad {
+			continue
+		}
+		if !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%.20q: %+v, want %+v", tt.in, got, tt.want)
+		}
+		if rest, _ := r.ReadString('\n'); rest != "+next\r\n" {
+			t.Errorf("%.20q: %q is left", tt.in, rest)
+		}
+	}
+}
+
+// TestArguments: an argument is the same wherever it falls in the buffer.
+func TestArguments(t *testing.T) {
+	var want, got bytes.Buffer
+	s := script{bufio.NewWriterSize(&got, 64)}
+	for n := range 200 {
+		text := strings.Repeat("\r", n)
+		fmt.Fprintf(&want, "*2\r\n$%d\r\n%s\r\n$1\r\n\x00\r\n", n, text)
+		s.begin(2)
+		if n%2 == 0 {
+			arg(s, text)
+		} else {
+			arg(s, []byte(text))
+		}
+		arg(s, "\x00")
+	}
+	if err := s.w.Flush(); err != nil || !bytes.Equal(got.Bytes(), want.Bytes()) {
+		t.Errorf("%d bytes, want %d: %v", got.Len(), want.Len(), err)
+	}
+}
