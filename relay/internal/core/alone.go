@@ -17,6 +17,13 @@ type solo struct {
 	tries   map[int]int           // how often that was so
 }
 
+// suspect is a parked record whose fate was unknown when it was sent alone.
+type suspect struct {
+	place string        // where it goes
+	at    time.Duration // when it was sent last
+	tries int
+}
+
 // unknownRound counts a round that ended with unknown fates, and turns to
 // sending singly after some.
 func (e *Engine) unknownRound(r *round) {
@@ -59,6 +66,7 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 			continue
 		}
 		c.idx = []int{i}
+		e.watch(e.placeOf(m))
 		return b.msgs[i : i+1]
 	}
 	if len(b.todo) == 0 {
@@ -92,34 +100,79 @@ func (e *Engine) absorb(l *lane, b *batch) {
 
 // stillUnknown decides on a message whose fate is unknown though it was sent
 // alone. It reports true when the message is resolved: it has failed because
-// others were acknowledged since it was unknown before, or it is parked again
-// so that the lane's other messages can show whether the broker works.
+// others of its own destination were acknowledged since it was unknown before,
+// or it is parked again, without an attempt, so that the lane's other messages
+// can go on and show whether its destination works.
 func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 	l, b := c.lane, c.b
 	if b.alone == nil {
 		return false
 	}
-	before, seen := b.alone.unknown[i]
+	place, before := e.placeOf(&b.msgs[i]), suspect{}
+	at, seen := b.alone.unknown[i]
 	if b.parked {
 		before, seen = l.suspects[b.meta[i].Seq]
+		at = before.at
 	}
-	if seen && e.anyAck && e.ackSentAt > before {
+	if seen && e.works(place, at) {
 		e.failed(l, b, i, err)
 		return true
 	}
-	if !b.parked && !e.isLeftover(l, b, i) {
+	if !b.parked && !e.isLeftover(l, b, i) && !(seen && e.silent(l, b.msgs[i].Key, at)) {
 		return false
 	}
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, b.msgs[i].Key != ""
 	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
-	p.at = l.hold.until + e.retryDelay(1)
+	p.at = l.hold.until + e.retryDelay(before.tries+1)
 	e.park(l, b, i, p)
 	if l.suspects == nil {
-		l.suspects = map[int64]time.Duration{}
+		l.suspects = map[int64]suspect{}
 	}
-	l.suspects[b.meta[i].Seq] = c.sentAt
+	l.suspects[b.meta[i].Seq] = suspect{place: place, at: c.sentAt, tries: before.tries + 1}
 	return true
+}
+
+// silent reports whether a message of unknown fate, sent alone at that time, may
+// step aside because others were acknowledged since, none of them where it goes:
+// its destination may take nothing, and they are not to wait for it.
+func (e *Engine) silent(l *lane, key string, at time.Duration) bool {
+	_, captured := l.captured[key]
+	full := len(l.captured) >= e.cfg.ParkedKeys && !captured || l.records >= e.cfg.maxParked()
+	return e.anyAck && e.ackSentAt > at && !full
+}
+
+// watch makes acknowledgements at a place count from now on: a message that was
+// sent there alone may turn out to be of unknown fate.
+func (e *Engine) watch(place string) {
+	if _, ok := e.watched[place]; !ok {
+		e.watched[place] = 0
+	}
+}
+
+// works reports whether something that was sent to the place after that time was
+// acknowledged. One anywhere else proves nothing: a queue that confirms nothing
+// would use up the attempts of all that is sent to it.
+func (e *Engine) works(place string, after time.Duration) bool { return e.watched[place] > after }
+
+// prove notes an acknowledgement where one is waited for.
+func (e *Engine) prove(c *call, place string) {
+	if at, ok := e.watched[place]; ok {
+		e.watched[place] = max(at, c.sentAt)
+	}
+}
+
+// endWatch forgets the places when no message's fate depends on them.
+func (e *Engine) endWatch() {
+	if len(e.watched) == 0 {
+		return
+	}
+	for _, l := range e.held {
+		if len(l.suspects) > 0 || l.done < len(l.queue) && l.queue[l.done].alone != nil {
+			return
+		}
+	}
+	clear(e.watched)
 }
 
 // isLeftover reports whether message i is one of a few that hold up a batch

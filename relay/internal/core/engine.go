@@ -41,7 +41,8 @@ type Engine struct {
 	lastAck   time.Duration // when an acknowledgement came last
 	ackSentAt time.Duration // start of the latest call that brought one
 	anyAck    bool
-	turn      int // lane index that delivers first, so that probes rotate
+	watched   map[string]time.Duration // places with messages of unknown fate: start of the latest call that brought an acknowledgement there
+	turn      int                      // lane index that delivers first, so that probes rotate
 	scopes    map[string]*scope
 	dests     map[string]string // topic -> destination, learned from errors
 
@@ -73,6 +74,7 @@ func New(cfg Config, seed uint64) *Engine {
 		abandoned: map[store.Lane]int{},
 		scopes:    map[string]*scope{},
 		dests:     map[string]string{},
+		watched:   map[string]time.Duration{},
 		pollDelay: cfg.PollMin,
 		avgSize:   512,
 	}

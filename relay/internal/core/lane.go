@@ -43,7 +43,7 @@ type lane struct {
 	turns    int  // parked cycles in a row
 	requests []int64
 	executed map[int64]time.Duration
-	suspects map[int64]time.Duration // seq of parked records whose fate was unknown alone, and when
+	suspects map[int64]suspect // by the record's seq
 }
 
 func newLane(g store.LaneGrant, now time.Duration) *lane {
@@ -117,6 +117,7 @@ func (e *Engine) finish(l *lane) {
 	b := l.queue[l.done]
 	l.done++
 	l.hold = pause{}
+	e.endWatch()
 	if len(b.msgs) == 0 && len(b.requests) == 0 {
 		if l.emptyAt == 0 {
 			l.emptyAt = max(e.now, 1)

@@ -72,9 +72,11 @@ func (e *Engine) allAcked(c *call) {
 	if last != first {
 		e.noteAck(c, last)
 	}
-	if len(e.scopes) > 0 {
+	if len(e.scopes)+len(e.watched) > 0 {
 		for j := range n {
-			e.recover(c, e.placeOf(&b.msgs[c.at(j)]))
+			place := e.placeOf(&b.msgs[c.at(j)])
+			e.prove(c, place)
+			e.recover(c, place)
 		}
 	}
 	bytes := b.bytes
@@ -148,6 +150,7 @@ func (e *Engine) takeAcks(r *round, errs []error) (bytes int) {
 		bytes += m.Size()
 		place := e.placeOf(m)
 		e.noteAck(r.c, place)
+		e.prove(r.c, place)
 		e.recover(r.c, place)
 		if b.parked {
 			r.c.lane.unpark(b, r.c.idx[j])

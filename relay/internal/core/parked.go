@@ -22,6 +22,9 @@ func (l *lane) setView(v store.ParkedView, now time.Duration) {
 	for _, g := range v.Gaps {
 		l.gaps[g.Key] = append(l.gaps[g.Key], g)
 	}
+	if v.Records == 0 {
+		clear(l.suspects)
+	}
 	l.records, l.hasDue, l.due = v.Records, v.HasDue, now+min(max(v.NextDue, -never), never)
 }
 
@@ -38,11 +41,11 @@ func (e *Engine) wantsParked(l *lane) bool {
 }
 
 // blind reports whether all that a lane at its cap may send are messages of unknown
-// fate, and nothing was acknowledged since: only what comes behind them can show
-// whether the broker works.
+// fate, and nothing was acknowledged since where they go: only what comes behind
+// them can show whether it works.
 func (e *Engine) blind(l *lane) bool {
-	for _, at := range l.suspects {
-		if e.anyAck && e.ackSentAt > at {
+	for _, s := range l.suspects {
+		if e.works(s.place, s.at) {
 			return false
 		}
 	}

@@ -28,6 +28,7 @@ type mutant struct {
 	settleErrOK  bool   // a settlement without an answer counts as done
 	wideWindow   bool   // sending goes on without regard to what is settled
 	deadFlows    bool   // a dead head does not hold its key
+	onePlace     bool   // all topics count as one place
 	without      string // the relay's header that does not arrive
 }
 
@@ -64,6 +65,7 @@ func mutants() []mutant {
 		{name: "settle error = success", settleErrOK: true},
 		{name: "window without a bound", wideWindow: true},
 		{name: "dead head does not block", deadFlows: true},
+		{name: "an acknowledgement elsewhere proves a message guilty", onePlace: true},
 		{name: "gaps forgotten (store)", defect: memstore.ForgetGaps},
 		{name: "a retried dead letter does not hold its key", defect: memstore.RetryFreesKey},
 		{name: "a key's due records come backwards", defect: memstore.DuePageReversed},

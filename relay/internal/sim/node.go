@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay/internal/core"
 	"github.com/postrider/postrider/store"
@@ -75,6 +76,9 @@ func (n *node) config() core.Config {
 	}
 	if p.Skip || n.w.mutant.deadFlows {
 		c.Policy = func(string) core.Policy { return core.Skip }
+	}
+	if n.w.mutant.onePlace {
+		c.Place = func(*postrider.Message) string { return "anywhere" }
 	}
 	if n.w.mutant.wideWindow {
 		c.Window, c.Page = 1<<20, 1<<10

@@ -41,11 +41,12 @@ const (
 	opFailover                // the database gets another identity and is away for Dur
 	opHold                    // a person pauses key N (negative: lane -N-1) for Dur
 	opStop                    // a person pauses the whole pipe for Dur
+	opSilent                  // topic N takes nothing and answers nothing
 )
 
 var opNames = [...]string{
 	"start", "tx", "crash", "pause", "suspend", "jump", "drain", "store-down", "store-lost", "store-late",
-	"outage", "throttle", "ack-lost", "sink-fail", "sink-hang", "act", "failover", "hold", "stop",
+	"outage", "throttle", "ack-lost", "sink-fail", "sink-hang", "act", "failover", "hold", "stop", "silent",
 }
 
 // op is one operation of a plan.
@@ -152,6 +153,7 @@ func makePlan(seed uint64) plan {
 	d.holds()
 	d.collisions()
 	d.stops()
+	d.silences()
 	slices.SortStableFunc(d.p.Ops, func(a, b op) int { return int(a.At - b.At) })
 	return d.p
 }
@@ -193,6 +195,17 @@ func (d *drawer) stops() {
 	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x73746f70))
 	for range d.some(4, 3) {
 		d.add(op{Kind: opStop, At: d.time(), Dur: d.upTo(4 * time.Second)})
+	}
+}
+
+// silences draws from a source of its own, too: one destination of several that
+// confirms nothing, for so long that every attempt would be used up. The source is
+// one that leaves the seeds of TestRegressions as they are.
+func (d *drawer) silences() {
+	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x73696c66))
+	for range d.some(12, 1) {
+		at := d.upTo(faultsEnd / 2)
+		d.add(op{Kind: opSilent, At: at, Dur: d.between(at, faultsEnd) - at, N: d.rng.IntN(topics)})
 	}
 }
 

@@ -29,6 +29,7 @@ type Coverage struct {
 	Acts               int // retries and discards by people
 	Holds              int // keys and lanes that people paused
 	Stops              int // pauses of the whole pipe by people
+	Silences           int // messages sent to a destination that answers nothing
 	Drains             int
 	DrainsCutOff       int // with messages that were acknowledged and not settled
 	Failovers          int // changes of the database's identity
@@ -64,6 +65,7 @@ func (c *Coverage) Add(o Coverage) {
 	c.Acts += o.Acts
 	c.Holds += o.Holds
 	c.Stops += o.Stops
+	c.Silences += o.Silences
 	c.Drains += o.Drains
 	c.DrainsCutOff += o.DrainsCutOff
 	c.Failovers += o.Failovers
@@ -100,6 +102,7 @@ func (c Coverage) Missing() []string {
 		{"acts of people", c.Acts, 20},
 		{"keys and lanes paused", c.Holds, 200},
 		{"pauses of the pipe", c.Stops, 100},
+		{"messages to a silent destination", c.Silences, 100},
 		{"drains", c.Drains, 100},
 		{"failovers between an ack and its settlement", c.FailoversUnsettled, 20},
 		{"brakes", c.Brakes, 25},

@@ -136,6 +136,11 @@ func (s *session) verdict(known *msg, m postrider.Message) error {
 	if o, slow := w.holds(opThrottle, topic); slow {
 		return broker.Throttled(errLater, "slow", destination(o, m), 20*time.Millisecond)
 	}
+	if _, silent := w.holds(opSilent, topic); silent {
+		w.cover.Silences++
+		w.check.incident(s.lane)
+		return broker.Unknown(errSlow, "silent", "")
+	}
 	switch {
 	case known.kind == msgRejected:
 		known.rejections++

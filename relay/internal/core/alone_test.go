@@ -1,0 +1,87 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// silence steps an engine whose lane has one message for a queue that confirms
+// nothing and, time and again, messages for one that works. It returns the parks
+// of the silent one, in order, until enough says stop.
+func silence(t *testing.T, cfg Config, works string, enough func(parks []store.Park) bool) []store.Park {
+	t.Helper()
+	r := newRig(t, cfg)
+	r.lead(1)
+	var parks []store.Park
+	record := r.batch(0, "p1", "a@silent", "b")
+	silent := record.Messages[0].ID
+	next := &record
+	for range 4000 {
+		r.pass(50 * time.Millisecond)
+		if rd, ok := maybe[Read](r); ok {
+			switch {
+			case rd.Reads[0].Parked && len(parks) > 0:
+				again := store.Batch{Lane: 0, Parked: captured("a"), Messages: record.Messages[:1], Meta: record.Meta[:1]}
+				again.Meta[0].State, again.Meta[0].Attempts = store.Retry, parks[len(parks)-1].Attempts
+				r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{again}})
+			case rd.Reads[0].Parked:
+				r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{{Lane: 0}}})
+			case next != nil:
+				r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{*next}})
+				next = nil
+			default:
+				r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.batch(0, fmt.Sprint("p", r.seq), "c@"+works)}})
+			}
+		}
+		if w, ok := maybe[Wait](r); ok {
+			r.step(Woke{ID: w.ID})
+		}
+		if d, ok := maybe[Deliver](r); ok {
+			errs := make([]error, len(d.Msgs))
+			for i, m := range d.Msgs {
+				if m.ID == silent {
+					errs[i] = unknown
+				}
+			}
+			r.step(Delivered{ID: d.ID, Errs: errs})
+		}
+		if s, ok := maybe[Settle](r); ok {
+			for _, st := range s.Settlements {
+				parks = append(parks, st.Park...)
+			}
+			r.step(Settled{ID: s.ID})
+		}
+		if enough(parks) {
+			return parks
+		}
+	}
+	t.Fatalf("after so long the message was parked as %s", drawn(parks))
+	return nil
+}
+
+// A queue that confirms nothing while others of the pipe do uses up no attempt:
+// what is sent to it steps aside, later each time.
+func TestASilentDestinationBurnsNoAttempt(t *testing.T) {
+	parks := silence(t, Config{Retry: Backoff{Jitter: -1}}, "works", func(parks []store.Park) bool { return len(parks) == 6 })
+	for i, p := range parks {
+		if p.State != store.Retry || p.Attempts != 0 {
+			t.Errorf("park %d: %s", i, drawn(parks[i:i+1]))
+		}
+	}
+	if first, last := parks[0].DueIn, parks[5].DueIn; last < 8*first {
+		t.Errorf("due in %v at first and in %v the sixth time", first, last)
+	}
+}
+
+// Once others are acknowledged at the same destination, the message is to blame.
+func TestAMessageIsToBlameWhereOthersAreAcknowledged(t *testing.T) {
+	parks := silence(t, Config{Retry: Backoff{MaxAttempts: 2}}, "silent", func(parks []store.Park) bool {
+		return len(parks) > 0 && parks[len(parks)-1].State == store.Dead
+	})
+	if last := parks[len(parks)-1]; last.Attempts != 2 {
+		t.Errorf("parked as %s", drawn(parks))
+	}
+}
