@@ -96,15 +96,9 @@ func (in *Inbox) OnceBatch(ctx context.Context, db Beginner, msgs []postrider.Me
 		return in.wrap("begin for", msgs[0].ID, err)
 	}
 	defer tx.Rollback() //nolint:errcheck // as in Once
-	claimed, err := in.ClaimBatch(ctx, SQL(tx), msgs)
+	fresh, err := in.fresh(ctx, SQL(tx), msgs)
 	if err != nil {
 		return err
-	}
-	fresh := make([]postrider.Message, 0, len(msgs))
-	for i := range msgs {
-		if claimed[i] {
-			fresh = append(fresh, msgs[i])
-		}
 	}
 	if len(fresh) > 0 {
 		if err := fn(tx, fresh); err != nil {
@@ -115,4 +109,46 @@ func (in *Inbox) OnceBatch(ctx context.Context, db Beginner, msgs []postrider.Me
 		return in.wrap("commit a batch with", msgs[0].ID, err)
 	}
 	return nil
+}
+
+// OnceBatchPgx is [Inbox.OnceBatch] for pgx:
+//
+//	err := inbox.OnceBatchPgx(ctx, in, pool, msgs, func(tx pgx.Tx, fresh []postrider.Message) error { ... })
+func OnceBatchPgx[T PgxTx[Tag, R], Tag outbox.CommandTag, R Row](ctx context.Context, in *Inbox, db PgxBeginner[T], msgs []postrider.Message, fn func(tx T, fresh []postrider.Message) error) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return in.wrap("begin for", msgs[0].ID, err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // as in OncePgx
+	fresh, err := in.fresh(ctx, Pgx[Tag, R](tx), msgs)
+	if err != nil {
+		return err
+	}
+	if len(fresh) > 0 {
+		if err := fn(tx, fresh); err != nil {
+			return Classify(err)
+		}
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return in.wrap("commit a batch with", msgs[0].ID, err)
+	}
+	return nil
+}
+
+// fresh are those of msgs that were not claimed before, claimed now.
+func (in *Inbox) fresh(ctx context.Context, tx Conn, msgs []postrider.Message) ([]postrider.Message, error) {
+	claimed, err := in.ClaimBatch(ctx, tx, msgs)
+	if err != nil {
+		return nil, err
+	}
+	fresh := make([]postrider.Message, 0, len(msgs))
+	for i := range msgs {
+		if claimed[i] {
+			fresh = append(fresh, msgs[i])
+		}
+	}
+	return fresh, nil
 }

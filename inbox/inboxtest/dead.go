@@ -1,0 +1,210 @@
+package inboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/inbox"
+)
+
+func deadCases() []Case {
+	return []Case{
+		{"dead/whole-message", "a dead letter is the message as it was, with where it stood, how often it was tried, why and when it died", deadWhole},
+		{"dead/claimed", "a dead letter is not processed when it comes again, and a processed message does not die", deadClaimed},
+		{"dead/pages", "dead letters are listed in pages, each consumer's own", deadPages},
+		{"dead/revived", "a revived one is due at once and has its effect, once", deadRevived},
+		{"dead/discarded", "a discarded one is gone for ever, and its key goes on", deadDiscarded},
+		{"dead/stashed", "a stashed message that dies leaves the stash, and its key waits", deadStashed},
+	}
+}
+
+func (e *Env) bury(ctx context.Context, in *inbox.Inbox, m postrider.Message, attempts int, cause string) (buried bool, err error) {
+	err = e.in(ctx, func(tx inbox.Conn) error { buried, err = in.Bury(ctx, tx, m, "here", attempts, cause); return err })
+	return buried, err
+}
+
+// letters wants the ids of all dead letters.
+func (e *Env) letters(ctx context.Context, in *inbox.Inbox, want ...string) ([]inbox.DeadLetter, error) {
+	got, err := in.DeadLetters(ctx, e.DB, "", 100)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]string, len(got))
+	for i := range got {
+		ids[i] = got[i].Message.ID
+	}
+	if strings.Join(ids, "|") != strings.Join(want, "|") {
+		return nil, fmt.Errorf("the dead letters are %q, want %q", ids, want)
+	}
+	return got, nil
+}
+
+func deadWhole(ctx context.Context, env *Env) error {
+	in, m := env.inbox(consumer), rich(3)
+	if _, err := env.begin(ctx, in, m, inbox.Try{Owner: "me"}); err != nil {
+		return err
+	}
+	if buried, err := env.bury(ctx, in, m, 5, "why\x00\xff "+strings.Repeat("long ", 200)); err != nil || !buried {
+		return fmt.Errorf("buried: %v, %v", buried, err)
+	}
+	got, err := env.letters(ctx, in, m.ID)
+	if err != nil {
+		return err
+	}
+	d := got[0]
+	if d.Origin != "here" || d.Attempts != 5 || len(d.Cause) > 500 || !strings.HasPrefix(d.Cause, "why long ") || time.Since(d.DiedAt).Abs() > time.Hour {
+		return fmt.Errorf("origin %q, %d attempts, cause of %d bytes %.20q, died at %v", d.Origin, d.Attempts, len(d.Cause), d.Cause, d.DiedAt)
+	}
+	return same(&d.Message, &m)
+}
+
+func deadClaimed(ctx context.Context, env *Env) error {
+	in, m := env.inbox(consumer), message("a", 1)
+	if _, err := env.bury(ctx, in, m, 1, "no"); err != nil {
+		return err
+	}
+	if ran, err := env.once(ctx, in, m); err != nil || ran {
+		return fmt.Errorf("a dead letter came again: the handler ran: %v, %v", ran, err)
+	}
+	if a, err := env.begin(ctx, in, m, inbox.Try{Owner: "me"}); err != nil || !a.Dead {
+		return fmt.Errorf("a try of a dead letter was answered %+v, %v", a, err)
+	}
+	done := message("a", 2)
+	if ran, err := env.once(ctx, in, done); err != nil || !ran {
+		return fmt.Errorf("the handler ran: %v, %v", ran, err)
+	}
+	if buried, err := env.bury(ctx, in, done, 1, "no"); err != nil || buried {
+		return fmt.Errorf("a processed message died: %v, %v", buried, err)
+	}
+	_, err := env.letters(ctx, in, m.ID)
+	return errors.Join(err, env.acts(ctx, "a 2"))
+}
+
+func deadPages(ctx context.Context, env *Env) error {
+	in, ids := env.inbox(consumer), []string{"B", "a", "b", "c"} // by their bytes
+	for _, id := range []string{"b", "c", "a", "B"} {
+		if _, err := env.bury(ctx, in, postrider.Message{ID: id, Topic: "orders"}, 1, "no"); err != nil {
+			return err
+		}
+	}
+	if _, err := env.bury(ctx, env.inbox("shipping"), postrider.Message{ID: "d", Topic: "orders"}, 1, "no"); err != nil {
+		return err
+	}
+	var got []string
+	after := ""
+	for range 3 {
+		page, err := in.DeadLetters(ctx, env.DB, after, 2)
+		if err != nil {
+			return err
+		}
+		for _, d := range page {
+			got = append(got, d.Message.ID)
+			after = d.Message.ID
+		}
+	}
+	if strings.Join(got, "|") != strings.Join(ids, "|") {
+		return fmt.Errorf("three pages of two are %q, want %q", got, ids)
+	}
+	return nil
+}
+
+// decide is an act of a person.
+func (e *Env) decide(ctx context.Context, act func(ctx context.Context, tx inbox.Conn, id string) error, id string) error {
+	return e.in(ctx, func(tx inbox.Conn) error { return act(ctx, tx, id) })
+}
+
+func deadRevived(ctx context.Context, env *Env) error {
+	in, m := env.inbox(consumer), rich(1)
+	if _, err := env.bury(ctx, in, m, 5, "no"); err != nil {
+		return err
+	}
+	if err := env.decide(ctx, env.inbox("shipping").Revive, m.ID); !errors.Is(err, inbox.ErrNotDead) {
+		return fmt.Errorf("another consumer's dead letter was revived: %v", err)
+	}
+	if err := env.decide(ctx, in.Revive, m.ID); err != nil {
+		return err
+	}
+	if _, err := env.letters(ctx, in); err != nil {
+		return err
+	}
+	s, err := env.due(ctx, in, 0, "", "")
+	if err != nil || s == nil {
+		return fmt.Errorf("it is not due: %v", err)
+	}
+	if err := same(&s.Message, &m); err != nil {
+		return err
+	}
+	for i, want := range []inbox.Ruling{inbox.Apply, inbox.Gone} {
+		if r, err := env.takeStashed(ctx, in, *s, inbox.AnyOrder); err != nil || r != want {
+			return fmt.Errorf("try %d: ruling %d, %v; want %d", i+1, r, err, want)
+		}
+	}
+	if ran, err := env.once(ctx, in, m); err != nil || ran {
+		return fmt.Errorf("it came again: the handler ran: %v, %v", ran, err)
+	}
+	if err := env.decide(ctx, in.Revive, m.ID); !errors.Is(err, inbox.ErrNotDead) {
+		return fmt.Errorf("it was revived a second time: %v", err)
+	}
+	return env.acts(ctx, m.Key+" 1")
+}
+
+func deadDiscarded(ctx context.Context, env *Env) error {
+	in := env.inbox(consumer)
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inbox.Apply); err != nil {
+		return err
+	}
+	two := message("a", 2)
+	if _, err := env.bury(ctx, in, two, 5, "no"); err != nil {
+		return err
+	}
+	if err := env.stash(ctx, in, message("a", 3)); err != nil {
+		return err
+	}
+	for i, want := range []error{nil, inbox.ErrNotDead} {
+		if err := env.decide(ctx, in.Discard, two.ID); !errors.Is(err, want) {
+			return fmt.Errorf("discard %d: %v, want %v", i+1, err, want)
+		}
+	}
+	if _, err := env.letters(ctx, in); err != nil {
+		return err
+	}
+	if err := env.took(ctx, in, inbox.Contiguous, []postrider.Message{two}, inbox.Gone); err != nil {
+		return err
+	}
+	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 1 {
+		return fmt.Errorf("%d stashed messages were applied, %v; want 1", n, err)
+	}
+	return errors.Join(env.acts(ctx, "a 1", "a 3"), env.mark(ctx, in, "a", 3))
+}
+
+func deadStashed(ctx context.Context, env *Env) error {
+	in := env.inbox(consumer)
+	if err := env.stash(ctx, in, messages("a", 2, 3)...); err != nil {
+		return err
+	}
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inbox.Apply); err != nil {
+		return err
+	}
+	s, err := env.due(ctx, in, 0, "", "")
+	if err != nil || s == nil {
+		return fmt.Errorf("nothing is due: %v", err)
+	}
+	for i, want := range []bool{true, false} {
+		var buried bool
+		err := env.in(ctx, func(tx inbox.Conn) error { buried, err = in.BuryStashed(ctx, tx, *s, 5, "no"); return err })
+		if err != nil || buried != want {
+			return fmt.Errorf("burial %d: %v, %v; want %v", i+1, buried, err, want)
+		}
+	}
+	if _, err := env.letters(ctx, in, "a-2"); err != nil {
+		return err
+	}
+	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 0 {
+		return fmt.Errorf("%d messages were applied behind a dead one, %v", n, err)
+	}
+	return errors.Join(env.acts(ctx, "a 1"), env.mark(ctx, in, "a", 1))
+}

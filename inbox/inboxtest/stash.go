@@ -1,0 +1,268 @@
+package inboxtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/inbox"
+)
+
+func stashCases() []Case {
+	return []Case{
+		{"stash/whole-message", "what waits in the stash comes back as it was", stashedWhole},
+		{"stash/catch-up", "what has waited is applied in turn, at most so many at once, and what became stale is removed", catchUp},
+		{"stash/fails-whole", "when one of those that waited fails all of them stay", catchUpFails},
+		{"stash/due", "a message is due when the versions before it are there, and not before", stashDue},
+		{"stash/due-later", "a message that failed, or that another process works on, is not due", stashDueLater},
+		{"stash/taken-once", "a stashed message is taken once, and not when its key has gone past it", takenOnce},
+	}
+}
+
+// unstash applies what has waited for its turn.
+func (e *Env) unstash(ctx context.Context, in *inbox.Inbox, key string, limit int) (applied, stale int, err error) {
+	err = e.in(ctx, func(tx inbox.Conn) error {
+		applied, stale, err = in.Unstash(ctx, tx, "orders", key, limit, func(s inbox.Stashed) error {
+			return act(ctx, e, tx, &s.Message)
+		})
+		return err
+	})
+	return applied, stale, err
+}
+
+// due is the stashed message that is due, nil when there is none.
+func (e *Env) due(ctx context.Context, in *inbox.Inbox, patience time.Duration, topic, key string) (s *inbox.Stashed, err error) {
+	err = e.in(ctx, func(tx inbox.Conn) error {
+		s, err = in.DueStashed(ctx, tx, "me", patience, topic, key)
+		return err
+	})
+	return s, err
+}
+
+// same compares two messages in all that the inbox keeps.
+func same(got, want *postrider.Message) error {
+	if got.ID != want.ID || got.Topic != want.Topic || got.Key != want.Key || got.Type != want.Type || got.ContentType != want.ContentType ||
+		got.Version != want.Version || got.SchemaVersion != want.SchemaVersion || !bytes.Equal(got.Payload, want.Payload) || !maps.Equal(got.Headers, want.Headers) {
+		return fmt.Errorf("the message came back as %+v, it was %+v", got, want)
+	}
+	return nil
+}
+
+func rich(version int64) postrider.Message {
+	m := message(`key ' " \ 日本`, version)
+	m.Payload = []byte{0, 1, 0xff, '\'', '\\', '"', '\n', 0}
+	m.Headers = map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", `odd "name" \`: "värde\n\t🚚", "empty": ""}
+	m.SchemaVersion = 7
+	m.Time = time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
+	return m
+}
+
+func stashedWhole(ctx context.Context, env *Env) error {
+	in := env.inbox(consumer)
+	bare := message("bare", 2)
+	bare.Payload, bare.ContentType = nil, ""
+	last := rich(math.MaxInt64)
+	last.Key = "last"
+	for _, want := range []postrider.Message{rich(2), bare, last} {
+		if err := env.took(ctx, in, inbox.Contiguous, []postrider.Message{want}, inbox.Early); err != nil {
+			return err
+		}
+		err := env.in(ctx, func(tx inbox.Conn) error {
+			_, err := in.SetMark(ctx, tx, want.Topic, want.Key, want.Version-1)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		s, err := env.due(ctx, in, 0, "", "")
+		if err != nil || s == nil {
+			return fmt.Errorf("nothing is due: %v", err)
+		}
+		if err := same(&s.Message, &want); err != nil {
+			return err
+		}
+		if !s.Message.Time.Equal(want.Time) || s.Origin != "here" {
+			return fmt.Errorf("time %v, origin %q; they were %v and \"here\"", s.Message.Time, s.Origin, want.Time)
+		}
+		if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inbox.Apply {
+			return fmt.Errorf("it is taken: ruling %d, %v", r, err)
+		}
+	}
+	return nil
+}
+
+func (e *Env) takeStashed(ctx context.Context, in *inbox.Inbox, s inbox.Stashed, order inbox.Order) (r inbox.Ruling, err error) {
+	err = e.in(ctx, func(tx inbox.Conn) error {
+		if r, err = in.TakeStashed(ctx, tx, s, order); err != nil || r != inbox.Apply {
+			return err
+		}
+		return act(ctx, e, tx, &s.Message)
+	})
+	return r, err
+}
+
+// stash puts versions of a key into the stash.
+func (e *Env) stash(ctx context.Context, in *inbox.Inbox, msgs ...postrider.Message) error {
+	for _, m := range msgs {
+		if err := e.took(ctx, in, inbox.Contiguous, []postrider.Message{m}, inbox.Early); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func catchUp(ctx context.Context, env *Env) error {
+	in := env.inbox(consumer)
+	double := message("a", 4)
+	double.ID = "the same version again"
+	seven := messages("a", 3, 7)
+	if err := env.stash(ctx, in, seven[4], seven[2], seven[0], double, seven[1], seven[3], message("b", 2), message("a", 9)); err != nil {
+		return err
+	}
+	if applied, stale, err := env.unstash(ctx, in, "a", 10); err != nil || applied+stale != 0 {
+		return fmt.Errorf("before its turn: %d applied, %d stale, %v", applied, stale, err)
+	}
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 2), inbox.Apply, inbox.Apply); err != nil {
+		return err
+	}
+	applied, stale := 0, 0
+	for i, want := range []int{3, 2, 0} {
+		n, s, err := env.unstash(ctx, in, "a", 3)
+		if err != nil || n != want {
+			return fmt.Errorf("call %d: %d applied, %v; want %d", i+1, n, err, want)
+		}
+		applied, stale = applied+n, stale+s
+	}
+	if applied != 5 || stale != 1 {
+		return fmt.Errorf("%d applied, %d stale, want 5 and 1", applied, stale)
+	}
+	return errors.Join(env.acts(ctx, seq("a", 1, 7)...), env.mark(ctx, in, "a", 7), env.mark(ctx, in, "b", 0))
+}
+
+func catchUpFails(ctx context.Context, env *Env) error {
+	in, refused := env.inbox(consumer), errors.New("refused")
+	if err := env.stash(ctx, in, messages("a", 2, 4)...); err != nil {
+		return err
+	}
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inbox.Apply); err != nil {
+		return err
+	}
+	err := env.in(ctx, func(tx inbox.Conn) error {
+		_, _, err := in.Unstash(ctx, tx, "orders", "a", 10, func(s inbox.Stashed) error {
+			if s.Message.Version == 3 {
+				return refused
+			}
+			return act(ctx, env, tx, &s.Message)
+		})
+		return err
+	})
+	if !errors.Is(err, refused) {
+		return fmt.Errorf("the handler's error came out as %v", err)
+	}
+	if err := errors.Join(env.acts(ctx, "a 1"), env.mark(ctx, in, "a", 1)); err != nil {
+		return err
+	}
+	if applied, _, err := env.unstash(ctx, in, "a", 10); err != nil || applied != 3 {
+		return fmt.Errorf("the second try: %d applied, %v; want 3", applied, err)
+	}
+	return env.acts(ctx, seq("a", 1, 4)...)
+}
+
+func stashDue(ctx context.Context, env *Env) error {
+	in := env.inbox(consumer)
+	if err := env.stash(ctx, in, message("b", 3), message("b", 2), message("a", 2), message("c", 3)); err != nil {
+		return err
+	}
+	if err := env.stash(ctx, env.inbox("shipping"), message("a", 2)); err != nil {
+		return err
+	}
+	wantDue := func(topic, key, want string) error {
+		s, err := env.due(ctx, in, 0, topic, key)
+		got := ""
+		if s != nil {
+			got = s.Message.ID
+		}
+		if err != nil || got != want {
+			return fmt.Errorf("behind %q, %q the message %q is due, %v; want %q", topic, key, got, err, want)
+		}
+		return nil
+	}
+	if err := wantDue("", "", ""); err != nil {
+		return err
+	}
+	for _, key := range []string{"a", "b", "c"} {
+		if err := env.took(ctx, in, inbox.Contiguous, messages(key, 1, 1), inbox.Apply); err != nil {
+			return err
+		}
+	}
+	return errors.Join(wantDue("", "", "a-2"), wantDue("orders", "a", "b-2"), wantDue("orders", "b", ""), wantDue("p", "", ""))
+}
+
+func stashDueLater(ctx context.Context, env *Env) error {
+	in := env.inbox(consumer)
+	for _, key := range []string{"failed", "taken", "mine"} {
+		if err := env.stash(ctx, in, message(key, 2)); err != nil {
+			return err
+		}
+		if err := env.took(ctx, in, inbox.Contiguous, messages(key, 1, 1), inbox.Apply); err != nil {
+			return err
+		}
+	}
+	err := env.in(ctx, func(tx inbox.Conn) error {
+		_, failed := in.FailAttempt(ctx, tx, message("failed", 2), "here", false, time.Hour, "no")
+		_, taken := in.BeginAttempt(ctx, tx, message("taken", 2), inbox.Try{Origin: "here", Owner: "another"})
+		_, mine := in.BeginAttempt(ctx, tx, message("mine", 2), inbox.Try{Origin: "here", Owner: "me"})
+		return errors.Join(failed, taken, mine)
+	})
+	if err != nil {
+		return err
+	}
+	for after, want := range map[string]string{"": "mine-2", "mine": ""} {
+		s, err := env.due(ctx, in, time.Hour, "orders", after)
+		if err != nil || (s == nil) != (want == "") || s != nil && s.Message.ID != want {
+			return fmt.Errorf("behind %q is due: %+v, %v; want %q", after, s, err, want)
+		}
+	}
+	// Without patience the other process counts as dead.
+	s, err := env.due(ctx, in, -time.Hour, "orders", "mine")
+	if err != nil || s == nil || s.Message.ID != "taken-2" {
+		return fmt.Errorf("without patience is due: %+v, %v; want that of the other process", s, err)
+	}
+	return nil
+}
+
+func takenOnce(ctx context.Context, env *Env) error {
+	in := env.inbox(consumer)
+	if err := env.stash(ctx, in, messages("a", 2, 3)...); err != nil {
+		return err
+	}
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inbox.Apply); err != nil {
+		return err
+	}
+	two, err := env.due(ctx, in, 0, "", "")
+	if err != nil || two == nil {
+		return fmt.Errorf("nothing is due, %v", err)
+	}
+	for i, want := range []inbox.Ruling{inbox.Apply, inbox.Gone} {
+		if r, err := env.takeStashed(ctx, in, *two, inbox.Contiguous); err != nil || r != want {
+			return fmt.Errorf("try %d: ruling %d, %v; want %d", i+1, r, err, want)
+		}
+	}
+	three, err := env.due(ctx, in, 0, "", "")
+	if err != nil || three == nil {
+		return fmt.Errorf("nothing is due behind the first one, %v", err)
+	}
+	err = env.in(ctx, func(tx inbox.Conn) error { _, err := in.SetMark(ctx, tx, "orders", "a", 3); return err })
+	if err != nil {
+		return err
+	}
+	if r, err := env.takeStashed(ctx, in, *three, inbox.Contiguous); err != nil || r != inbox.Stale {
+		return fmt.Errorf("a key that has gone past: ruling %d, %v; want %d", r, err, inbox.Stale)
+	}
+	return env.acts(ctx, "a 1", "a 2")
+}
