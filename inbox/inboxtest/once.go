@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
@@ -84,11 +85,17 @@ func atOnce(ctx context.Context, env *Env) error {
 		wg    sync.WaitGroup
 		errs  = make(chan error, many)
 		start = make(chan struct{})
+		slow  = *env // so that the others answer before the effect is there, if they ever do
 	)
+	slow.Act = func(ctx context.Context, tx inbox.Conn, name string, n int64) error {
+		err := env.Act(ctx, tx, name, n)
+		<-time.After(early)
+		return err
+	}
 	for range many {
 		wg.Go(func() {
 			<-start
-			if _, err := env.once(ctx, in, m); err != nil {
+			if _, err := slow.once(ctx, in, m); err != nil {
 				errs <- err
 				return
 			}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -69,63 +67,6 @@ func everyInbox(t *testing.T, fn func(t *testing.T, db *sql.DB, in *inbox.Inbox)
 
 var placed = postrider.Message{ID: "01890a5d-ac96-774b-bcce-b302099a8057", Topic: "orders", Type: "order.placed"}
 
-func TestOnceWithConcurrentDuplicates(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
-		var ran, wrong atomic.Int32
-		var wg sync.WaitGroup
-		for range 16 {
-			wg.Go(func() {
-				err := in.Once(t.Context(), db, placed, func(tx *sql.Tx) error {
-					ran.Add(1)
-					_, err := tx.Exec("INSERT INTO effect VALUES ('x', 1)")
-					return err
-				})
-				var again *inbox.RetryableError
-				if err != nil && !errors.As(err, &again) {
-					t.Error(err)
-				}
-				if err == nil && count(t, db, "SELECT count(*) FROM effect") != 1 {
-					wrong.Add(1) // told to acknowledge before the effect is there
-				}
-			})
-		}
-		wg.Wait()
-		if n := count(t, db, "SELECT count(*) FROM effect"); n != 1 || ran.Load() != 1 || wrong.Load() != 0 {
-			t.Errorf("%d effects of %d runs, %d acknowledged too early", n, ran.Load(), wrong.Load())
-		}
-	})
-}
-
-func TestOnceRollsBackClaimAndEffect(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
-		refused := errors.New("refused")
-		for i, want := range []int{0, 1, 1} {
-			err := in.Once(t.Context(), db, placed, func(tx *sql.Tx) error {
-				if _, err := tx.Exec("INSERT INTO effect VALUES ('x', 1)"); err != nil {
-					return err
-				}
-				if i == 0 {
-					return refused
-				}
-				return nil
-			})
-			if i == 0 && !errors.Is(err, refused) || i > 0 && err != nil {
-				t.Fatalf("run %d: %v", i, err)
-			}
-			if n := count(t, db, "SELECT count(*) FROM effect"); n != want {
-				t.Fatalf("%d effects after run %d, want %d", n, i, want)
-			}
-		}
-		other := inbox.New(outbox.SQLite, "", nil)
-		if err := other.Once(t.Context(), db, placed, nil); err == nil {
-			t.Error("a consumer without a name was accepted")
-		}
-		if err := in.Once(t.Context(), db, postrider.Message{}, nil); !errors.Is(err, inbox.ErrNoID) {
-			t.Errorf("a message without an id: %v", err)
-		}
-	})
-}
-
 // TestSerializationFailureIsRetryable: with REPEATABLE READ a duplicate that
 // commits meanwhile is a serialization failure, not "seen".
 func TestSerializationFailureIsRetryable(t *testing.T) {
@@ -174,25 +115,4 @@ func TestOncePgx(t *testing.T) {
 	if n := count(t, db, "SELECT count(*) FROM postrider.outbox"); n != 1 || ran != 1 {
 		t.Errorf("%d messages of %d runs, want one of one", n, ran)
 	}
-}
-
-func TestMigrateTwiceAtOnce(t *testing.T) {
-	everyVersion(t, func(t *testing.T, url string) {
-		db := openSQL(t, "pgx", url)
-		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() {
-				tx, err := db.Begin()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				in := inbox.New(outbox.Postgres, "c", &inbox.Options{Schema: "fresh"})
-				if err := errors.Join(in.Migrate(context.Background(), tx), tx.Commit()); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
-	})
 }
