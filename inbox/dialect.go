@@ -42,4 +42,5 @@ type names struct {
 	skip           string // end of a subquery whose rows are deleted
 	us, usEnd      string // around a time or a time since, in microseconds
 	consumers      string // a list of c in JSON
+	tables         string // a query for the sizes of the tables that are there by their bare names, in JSON
 }

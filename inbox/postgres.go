@@ -30,6 +30,8 @@ func (postgres) names(schema string) names {
 		fromMicros: "timestamptz 'epoch' + CAST(", fromMicrosEnd: " AS bigint) * interval '1 microsecond'",
 		json: "::text::jsonb", jsonText: "a.headers::text", skip: " FOR UPDATE OF i SKIP LOCKED",
 		us: "CAST(EXTRACT(EPOCH FROM (", usEnd: ")) * 1000000 AS bigint)", consumers: "CAST(coalesce(json_agg(c ORDER BY c), '[]') AS text)",
+		tables: `SELECT CAST(coalesce(json_object_agg(c.relname, pg_total_relation_size(c.oid)), '{}') AS text) FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND n.nspname = '` + strings.ReplaceAll(schema, "'", "''") + `'`,
 	}
 }
 

@@ -33,6 +33,7 @@ func (sqlite) names(schema string) names {
 		wait: "next_at - " + now, micros: "a.updated_at", since: now + " - min(s.stashed_at)",
 		stashHeaders: "s.headers", createdMicros: "s.created_at", json: "", jsonText: "a.headers",
 		us: "(", usEnd: ")", consumers: "json_group_array(c)",
+		tables: "SELECT json_group_object(name, 0) FROM " + s + "sqlite_master WHERE type = 'table'",
 	}
 }
 

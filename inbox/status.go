@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/postrider/postrider/outbox"
@@ -132,3 +133,32 @@ s(c) AS (SELECT min(consumer) FROM {stash}
 UNION ALL SELECT (SELECT min(t.consumer) FROM {stash} AS t WHERE t.consumer > s.c) FROM s WHERE s.c IS NOT NULL)
 SELECT {names} FROM (SELECT c FROM i UNION SELECT c FROM a UNION SELECT c FROM m UNION SELECT c FROM s ORDER BY 1) AS u WHERE c IS NOT NULL`
 )
+
+// Table is one of the inbox tables.
+type Table struct {
+	Name  string `json:"name"`  // with the schema
+	Bytes int64  `json:"bytes"` // with indexes and all; 0 where the database does not say
+}
+
+// Tables returns the inbox tables of a schema, which is that of [Options]: those
+// that are there, and the names of those that are missing.
+func Tables(ctx context.Context, db Conn, d outbox.Dialect, schema string) (there []Table, missing []string, err error) {
+	n := dialectOf(d).names(schema)
+	var list string
+	if err := db.QueryRow(ctx, n.tables).Scan(&list); err != nil {
+		return nil, nil, Classify(fmt.Errorf("inbox: look for the tables: %w", err))
+	}
+	var bytes map[string]int64
+	if err := json.Unmarshal([]byte(list), &bytes); err != nil {
+		return nil, nil, fmt.Errorf("inbox: look for the tables: %w", err)
+	}
+	for _, name := range []string{n.inbox, n.attempt, n.mark, n.stash} {
+		bare := name[strings.LastIndexByte(name, '.')+1:]
+		if size, ok := bytes[bare]; ok {
+			there = append(there, Table{Name: name, Bytes: size})
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	return there, missing, nil
+}

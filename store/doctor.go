@@ -46,6 +46,8 @@ type Limits struct {
 	XIDs        int64         // transactions that somebody keeps vacuum from: 1,000,000; never Critical
 	Bloat       int64         // bytes of a table that has a few rows only: 64 MiB; never Critical
 	WAL         int64         // bytes of the log that an unused replication slot holds: 1 GiB
+	Claims      time.Duration // age of the oldest message that an inbox remembers: 90 days; never Critical
+	Inbox       int64         // bytes of the inbox tables: 10 GiB; never Critical
 }
 
 // WithDefaults fills what is zero.
@@ -59,6 +61,8 @@ func (r ExamineRequest) WithDefaults() ExamineRequest {
 	orDefault(&r.Limits.XIDs, 1_000_000)
 	orDefault(&r.Limits.Bloat, 64<<20)
 	orDefault(&r.Limits.WAL, 1<<30)
+	orDefault(&r.Limits.Claims, 90*24*time.Hour)
+	orDefault(&r.Limits.Inbox, 10<<30)
 	return r
 }
 

@@ -8,12 +8,16 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"testing"
 	"time"
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/consumer"
+	consumermetrics "github.com/postrider/postrider/consumer/metrics"
+	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
@@ -37,8 +41,8 @@ func promtool(t *testing.T, stdin io.Reader, args ...string) {
 }
 
 func TestAlertRules(t *testing.T) {
-	promtool(t, nil, "check", "rules", "postrider.rules.yml")
-	promtool(t, nil, "test", "rules", "postrider.rules_test.yml")
+	promtool(t, nil, "check", "rules", "postrider.rules.yml", "consumer.rules.yml")
+	promtool(t, nil, "test", "rules", "postrider.rules_test.yml", "consumer.rules_test.yml")
 }
 
 // orderly is an outbox in which there is nothing to remove.
@@ -93,20 +97,7 @@ func TestMetricsServeWhatTheRulesAsk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules, err := os.ReadFile(alertsDir + "/postrider.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	exprs := bytes.Join(regexp.MustCompile(`(?m)expr: .*$`).FindAll(rules, -1), nil)
-	names := regexp.MustCompile(`postrider_[a-z_]+`).FindAll(exprs, -1)
-	if len(names) < 8 {
-		t.Fatalf("the rules name only %d series", len(names))
-	}
-	for _, name := range names {
-		if !bytes.Contains(body, append([]byte("\n"), append(name, '{')...)) {
-			t.Errorf("a rule asks for %s, which is not served", name)
-		}
-	}
+	rulesAskFor(t, "postrider.rules.yml", body)
 	for _, want := range []string{`postrider_lane_lag_seconds{lane="63",pipe="main"} 0`, `postrider_delivery_errors_total{class="outage",pipe="main"} 0`} {
 		if !bytes.Contains(body, []byte(want)) {
 			t.Errorf("not served: %s", want)
@@ -117,4 +108,40 @@ func TestMetricsServeWhatTheRulesAsk(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// rulesAskFor fails for each series that the rules name and page has not.
+func rulesAskFor(t *testing.T, file string, page []byte) {
+	t.Helper()
+	rules, err := os.ReadFile(filepath.Join(alertsDir, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	exprs := bytes.Join(regexp.MustCompile(`(?m)expr: .*$`).FindAll(rules, -1), nil)
+	names := regexp.MustCompile(`postrider_[a-z_]+`).FindAll(exprs, -1)
+	if len(names) < 8 {
+		t.Fatalf("the rules name only %d series", len(names))
+	}
+	for _, name := range names {
+		if !bytes.Contains(page, append([]byte("\n"), append(name, '{')...)) {
+			t.Errorf("a rule asks for %s, which is not served", name)
+		}
+	}
+}
+
+// consumed is a consumer that has done something.
+type consumed struct{}
+
+func (consumed) Stats() consumer.Stats { return consumer.Stats{Consumer: "billing", Effects: 1} }
+
+func (consumed) Status(context.Context) (inbox.Status, error) {
+	return inbox.Status{At: time.Now(), LastClaim: time.Now(), FirstClaim: time.Now()}, nil
+}
+
+// And every series that a rule about consumers asks for is one that they serve.
+func TestConsumersServeWhatTheRulesAsk(t *testing.T) {
+	w := httptest.NewRecorder()
+	consumermetrics.Handler(consumed{}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	rulesAskFor(t, "consumer.rules.yml", w.Body.Bytes())
+	promtool(t, w.Body, "check", "metrics")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -16,7 +17,9 @@ import (
 type doctorFlags struct {
 	failOn string
 	all    bool
-	req    store.ExamineRequest
+	// consumer is whose inbox is looked at, and nothing else; "": all, beside the outbox.
+	consumer string
+	req      store.ExamineRequest
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -28,9 +31,12 @@ func (a *app) doctorCommand() *cobra.Command {
 			"with what it leads to and what to do: the worst first. It exits with code 6 when something is\n" +
 			"at least as bad as --fail-on. What is ten times over a limit is critical.\n\n" +
 			"Without --pipe every pipe is examined that nobody has paused. With --broker it also looks\n" +
-			"whether the broker answers and has the topics of the newest messages.",
+			"whether the broker answers and has the topics of the newest messages. Consumers whose inbox is\n" +
+			"in the same database are looked at too; with --consumer NAME, or all, nothing else is: for a\n" +
+			"database without an outbox.",
 		Example: "  postrider doctor --store postgres://admin@db1/shop --role shop_relay\n" +
-			"  postrider doctor --fail-on warning --output json",
+			"  postrider doctor --fail-on warning --output json\n" +
+			"  postrider doctor --store postgres://db2/billing --consumer all",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.examine(cmd.Context(), &set) },
 	}
@@ -38,6 +44,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	fs.SortFlags = false
 	fs.StringVar(&set.failOn, "fail-on", "critical", "exit with code 6 from this on: warning, critical or never")
 	fs.BoolVar(&set.all, "all", false, "print what is in order too")
+	fs.StringVar(&set.consumer, "consumer", "", "look at this consumer, or at all, and at no outbox")
 	fs.StringSliceVar(&set.req.Only, "only", nil, "make these checks only")
 	fs.StringVar(&set.req.Role, "role", "", "the relay's role, whose privileges are judged (default: the role of --store)")
 	fs.DurationVar(&set.req.Timeout, "timeout", 5*time.Second, "for each check")
@@ -59,7 +66,7 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 		return err
 	}
 	defer st.close()
-	if st.doctor == nil {
+	if st.doctor == nil || set.consumer != "" && st.inbox == nil {
 		return usagef("store %q cannot be examined: there is nothing that could be set wrong", st.Info().Name)
 	}
 	if st.exists != nil {
@@ -73,8 +80,8 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 	if a.set.pipe != "" {
 		set.req.Pipes = []string{a.set.pipe}
 	}
-	doctors := []store.Doctor{st.doctor}
-	if a.set.broker != "" {
+	doctors := a.doctorsOf(st, set.consumer)
+	if a.set.broker != "" && set.consumer == "" {
 		sink, err := openSink(&a.set)
 		if err != nil {
 			return err
@@ -87,6 +94,9 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 		doctors = append(doctors, admin.Destinations(sink.Sink, destinations))
 	}
 	found, err := admin.Examine(ctx, set.req, doctors...)
+	if unknown := (*admin.UnknownConsumerError)(nil); errors.As(err, &unknown) {
+		return usagef("%v", unknown)
+	}
 	if err != nil {
 		return err
 	}
@@ -97,6 +107,18 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 		return &findingsError{fmt.Sprintf("%d findings are critical, %d are warnings", found.Critical, found.Warning)}
 	}
 	return nil
+}
+
+// doctorsOf look at the outbox and at the consumers beside it, or at consumers only.
+func (a *app) doctorsOf(st *opened, consumer string) []store.Doctor {
+	i, ok := a.inboxes(st)
+	switch {
+	case consumer != "":
+		return []store.Doctor{i.Doctor(consumersOf(consumer)...)}
+	case ok:
+		return []store.Doctor{st.doctor, i.Doctor()}
+	}
+	return []store.Doctor{st.doctor}
 }
 
 func diagnosisText(w *tabwriter.Writer, d admin.Diagnosis, all bool) {

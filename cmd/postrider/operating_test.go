@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/outbox"
 )
 
 const bookFile = "../../docs/operating.md"
@@ -30,6 +32,11 @@ type book struct {
 	seq  string // of a dead letter
 	made int
 }
+
+// bookConsumer has a dead letter too.
+const bookConsumer = `INSERT INTO postrider.inbox_attempt
+(consumer, message_id, topic, key, type, origin, attempts, state, next_at, updated_at, payload, headers)
+VALUES ('billing', '01890a5d-ac96-774b-bcce-b302099a8057', 'orders', 'o-1', 'placed', 'orders/0@1', 5, 'dead', now(), now(), '', '{}')`
 
 // bookTemplate has messages, a dead letter that holds its key, and two pipes.
 const bookTemplate = `
@@ -56,6 +63,10 @@ func openBook(t *testing.T) *book {
 	mustCLI(t, "", "pipe", "add", "reports", "--from", "beginning", "--store", store, "--reason", "test", "--actor", "test")
 	mustCLI(t, "", "pipe", "pause", "reports", "--store", store, "--reason", "test", "--actor", "test")
 	b.query("book", bookTemplate)
+	for _, sql := range inbox.Schema(outbox.Postgres, "") {
+		b.query("book", sql)
+	}
+	b.query("book", bookConsumer)
 	b.query("postgres", `CREATE DATABASE page_0 TEMPLATE book`)
 	b.seq = b.query("book", `SELECT seq FROM postrider.parked`)[0][0]
 	return b
@@ -206,6 +217,8 @@ func (b *book) postrider(piece, database string, args []string) {
 			args[i] = "1"
 		case "DIR":
 			args[i] = b.TempDir()
+		case "NAME":
+			args[i] = "billing"
 		case "WHY", "REASON":
 			args[i] = "test"
 		}

@@ -60,17 +60,27 @@ func (a *app) statusCommand() *cobra.Command {
 		watch, lanes bool
 		every        time.Duration
 		failIfLag    time.Duration
+		consumer     string
 	)
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Print what is where: pending, lag, parked, relays, lanes",
-		Long:  "Asks the database, so it works also when no relay lives. With --fail-if-lag it exits with\ncode 3 when the oldest pending message is older than that.",
+		Long: "Asks the database, so it works also when no relay lives. With --fail-if-lag it exits with\ncode 3 when the oldest pending message is older than that.\n\n" +
+			"With --consumer NAME, or all, it is about what a consumer's own database says of it: --store\n" +
+			"names that one. It works also when no consumer lives.",
 		Example: "  postrider status --store sqlite:shop.db --watch\n" +
-			"  postrider status --fail-if-lag 60s --output json",
+			"  postrider status --fail-if-lag 60s --output json\n" +
+			"  postrider status --store postgres://db2/billing --consumer all",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if every <= 0 {
 				return usagef("every is %s: it must be above zero", every)
+			}
+			if consumer != "" {
+				if watch || lanes || failIfLag > 0 {
+					return usagef("--watch, --lanes and --fail-if-lag do not go with --consumer")
+				}
+				return a.consumerStatus(cmd.Context(), consumer)
 			}
 			st, err := openStore(&a.set)
 			if err != nil {
@@ -87,6 +97,7 @@ func (a *app) statusCommand() *cobra.Command {
 	fs.BoolVarP(&watch, "watch", "w", false, "look again and again until interrupted")
 	fs.DurationVar(&every, "every", time.Second, "time between two looks of --watch")
 	fs.DurationVar(&failIfLag, "fail-if-lag", 0, "exit with code 3 when the lag is above this")
+	fs.StringVar(&consumer, "consumer", "", "what the inbox knows of this consumer, or of all, instead")
 	fs.BoolVar(&lanes, "lanes", false, "print every lane that holds something")
 	return cmd
 }

@@ -1,0 +1,316 @@
+package admin
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/store"
+)
+
+// Inboxes are the inbox tables of one database, with every consumer that has its
+// effects there. There need not be an outbox beside them.
+type Inboxes struct {
+	DB      *sql.DB // stays the caller's to close
+	Dialect outbox.Dialect
+	Schema  string // as in inbox.Options
+}
+
+// ConsumerStatus is what the tables know of a consumer.
+type ConsumerStatus struct {
+	inbox.Status
+	Waiting []inbox.Gap // some of its gaps, [GapsShown] at the most
+}
+
+// GapsShown is how many gaps of a consumer are told one by one.
+const GapsShown = 20
+
+// UnknownConsumerError says that no table knows a consumer of that name: it has
+// processed nothing yet, or the name is another one.
+type UnknownConsumerError struct {
+	Consumer string
+	Known    []string
+}
+
+func (e *UnknownConsumerError) Error() string {
+	known := "there is none"
+	if len(e.Known) > 0 {
+		known = "there are " + strings.Join(e.Known, ", ")
+	}
+	return fmt.Sprintf("no consumer %q has processed anything here: %s", e.Consumer, known)
+}
+
+// Status asks for the consumers of these names, without names for all. One that
+// is unknown is an [*UnknownConsumerError].
+func (i Inboxes) Status(ctx context.Context, names ...string) ([]ConsumerStatus, error) {
+	all := []ConsumerStatus{}
+	err := i.read(ctx, func(conn inbox.Conn) error {
+		var known []string
+		there, _, err := inbox.Tables(ctx, conn, i.Dialect, i.Schema)
+		if err == nil && len(there) > 0 {
+			known, err = inbox.Consumers(ctx, conn, i.Dialect, i.Schema)
+		}
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if !slices.Contains(known, name) {
+				return &UnknownConsumerError{name, known}
+			}
+		}
+		if len(names) == 0 {
+			names = known
+		}
+		for _, name := range names {
+			s, err := i.one(ctx, conn, name)
+			if err != nil {
+				return err
+			}
+			all = append(all, s)
+		}
+		return nil
+	})
+	return all, err
+}
+
+func (i Inboxes) one(ctx context.Context, conn inbox.Conn, name string) (s ConsumerStatus, err error) {
+	in := inbox.New(i.Dialect, name, &inbox.Options{Schema: i.Schema})
+	if s.Status, err = in.Status(ctx, conn); err != nil {
+		return s, err
+	}
+	for topic, key := "", ""; len(s.Waiting) < GapsShown; {
+		g, err := in.NextGap(ctx, conn, topic, key)
+		if err != nil {
+			return s, err
+		}
+		if g == nil {
+			break
+		}
+		topic, key = g.Topic, g.Key
+		s.Waiting = append(s.Waiting, *g)
+	}
+	return s, nil
+}
+
+// read runs fn in a transaction that sees one state and changes nothing.
+func (i Inboxes) read(ctx context.Context, fn func(inbox.Conn) error) error {
+	tx, err := i.DB.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // it has read only
+	return fn(inbox.SQL(tx))
+}
+
+// Doctor looks for what is wrong with consumers; without names with all.
+func (i Inboxes) Doctor(names ...string) store.Doctor { return inboxDoctor{i, names} }
+
+type inboxDoctor struct {
+	Inboxes
+	names []string
+}
+
+// Examine implements store.Doctor. Without inbox tables there is one finding,
+// which is OK.
+func (d inboxDoctor) Examine(ctx context.Context, req store.ExamineRequest) ([]store.Finding, error) {
+	req = req.WithDefaults()
+	wanted := func(check string) bool { return len(req.Only) == 0 || slices.Contains(req.Only, check) }
+	if !slices.ContainsFunc([]string{checkTables, checkDead, checkGaps, checkIdle, checkClaims}, wanted) {
+		return nil, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, req.Timeout)
+	defer cancel()
+	found, complete, err := d.tables(limited, &req)
+	if err == nil && complete {
+		var all []ConsumerStatus
+		if all, err = d.Status(limited, d.names...); err == nil {
+			for _, f := range []func(*store.ExamineRequest, []ConsumerStatus) []store.Finding{deadOf, gapsOf, idleOf, claimsOf} {
+				found = append(found, f(&req, all)...)
+			}
+		}
+	}
+	if unknown := (*UnknownConsumerError)(nil); errors.As(err, &unknown) {
+		return found, err
+	}
+	if err != nil {
+		found = append(found, store.Finding{
+			Check: checkTables, Severity: store.Warning, What: fmt.Sprintf("the inbox tables cannot be read: %v", err),
+			Why: "what these checks would have found is not known", Fix: "GRANT SELECT on the inbox tables to the role that asks",
+		})
+	}
+	return slices.DeleteFunc(found, func(f store.Finding) bool { return !wanted(f.Check) }), ctx.Err()
+}
+
+// The checks, by their names.
+const (
+	checkTables = "consumer-tables"
+	checkDead   = "consumer-dead"
+	checkGaps   = "consumer-gaps"
+	checkIdle   = "consumer-stalled"
+	checkClaims = "consumer-retention"
+)
+
+// tables looks whether they are all there, and how large they are.
+func (d inboxDoctor) tables(ctx context.Context, req *store.ExamineRequest) (found []store.Finding, complete bool, err error) {
+	var (
+		there   []inbox.Table
+		missing []string
+	)
+	err = d.read(ctx, func(conn inbox.Conn) error {
+		there, missing, err = inbox.Tables(ctx, conn, d.Dialect, d.Schema)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, false, err
+	case len(there) == 0:
+		return []store.Finding{{Check: checkTables, What: "no consumer keeps an inbox here"}}, false, nil
+	case len(missing) > 0:
+		return []store.Finding{{
+			Check: checkTables, Severity: store.Critical, What: "the inbox lacks " + strings.Join(missing, ", "),
+			Why: "consumers that need them process nothing", Fix: "Inbox.Migrate makes them, and so does this SQL",
+			SQL: inbox.Schema(d.Dialect, d.Schema),
+		}}, false, nil
+	}
+	var bytes int64
+	for _, t := range there {
+		bytes += t.Bytes
+	}
+	f := store.Finding{Check: checkTables, What: "the inbox tables are there", Data: map[string]any{"bytes": bytes}}
+	if bytes > req.Limits.Inbox {
+		f.Severity, f.What = store.Warning, fmt.Sprintf("the inbox tables take %d MiB", bytes>>20)
+		f.Why, f.Fix = "they grow with every message until somebody prunes them", pruneFix
+	}
+	return []store.Finding{f}, true, nil
+}
+
+const pruneFix = "call Inbox.Prune now and then, with an age above what can bring a message back: 30 days are a good beginning"
+
+// perConsumer asks judge about each, and says fine when none of them is ill.
+func perConsumer(check, fine string, all []ConsumerStatus, judge func(s *ConsumerStatus) (f store.Finding, ill bool)) []store.Finding {
+	var found []store.Finding
+	for n := range all {
+		if f, ill := judge(&all[n]); ill {
+			f.Check = check
+			if f.Data == nil {
+				f.Data = map[string]any{}
+			}
+			f.Data["consumer"] = all[n].Consumer
+			found = append(found, f)
+		}
+	}
+	if len(found) == 0 {
+		found = []store.Finding{{Check: check, What: fine}}
+	}
+	return found
+}
+
+func deadOf(_ *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
+	return perConsumer(checkDead, "no consumer has a dead letter", all, func(s *ConsumerStatus) (f store.Finding, ill bool) {
+		if s.Dead == 0 {
+			return f, false
+		}
+		name := word(s.Consumer)
+		f = store.Finding{
+			Severity: store.Warning, What: fmt.Sprintf("consumer %s gave up %d messages, the oldest %s ago", name, s.Dead, rough(s.DeadAge)),
+			Why:  "they have no effect",
+			Fix:  fmt.Sprintf("`postrider dead list --consumer %[1]s`, mend the cause, then `postrider dead retry --consumer %[1]s --all --yes` or `postrider dead discard --consumer %[1]s --all --yes --reason WHY`", name),
+			Data: map[string]any{"dead": s.Dead, "blocked_keys": s.Blocked, "age_seconds": int64(s.DeadAge.Seconds())},
+		}
+		if s.Blocked > 0 {
+			f.Severity, f.Why = store.Critical, fmt.Sprintf("%d keys wait behind them", s.Blocked)
+		}
+		return f, true
+	})
+}
+
+func gapsOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
+	return perConsumer(checkGaps, "no key waits for a version that does not come", all, func(s *ConsumerStatus) (f store.Finding, ill bool) {
+		gaps := s.Gaps - s.Blocked
+		if gaps == 0 || s.GapAge < req.Limits.Lag {
+			return f, false
+		}
+		name := word(s.Consumer)
+		return store.Finding{
+			Severity: worse(s.GapAge, req.Limits.Lag),
+			What:     fmt.Sprintf("consumer %s: %d keys wait for versions that have not come, the oldest for %s", name, gaps, rough(s.GapAge)),
+			Why:      "their later messages are kept and have no effect",
+			Fix:      fmt.Sprintf("`postrider status --consumer %s` names keys and versions; send them again with postrider replay --key KEY at their outbox, or give them up: consumer.Options.SkipGap, Inbox.SetMark", name),
+			Data:     map[string]any{"gaps": gaps, "age_seconds": int64(s.GapAge.Seconds())},
+		}, true
+	})
+}
+
+// idleOf looks for work that a living consumer would have done. A consumer with
+// nothing to do cannot be told from one that does not run.
+func idleOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
+	return perConsumer(checkIdle, "nothing is due that nobody does", all, func(s *ConsumerStatus) (f store.Finding, ill bool) {
+		late := s.OverdueAge
+		if s.Due > 0 {
+			late = max(late, s.DueAge)
+		}
+		if late < req.Limits.Lag {
+			return f, false
+		}
+		last := "it has never processed anything"
+		if !s.LastClaim.IsZero() {
+			last = fmt.Sprintf("it processed a message %s ago", rough(s.At.Sub(s.LastClaim)))
+		}
+		return store.Finding{
+			Severity: worse(late, req.Limits.Lag),
+			What:     fmt.Sprintf("consumer %s leaves %d messages undone for up to %s that are due; %s", word(s.Consumer), s.Overdue+s.Due, rough(late), last),
+			Why:      "no process of that name runs, or its broker does not deliver them again",
+			Fix:      "start it, or read its log; a message that its broker has forgotten is sent again with postrider replay at its outbox",
+			Data:     map[string]any{"overdue": s.Overdue, "due": s.Due, "age_seconds": int64(late.Seconds())},
+		}, true
+	})
+}
+
+func claimsOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
+	return perConsumer(checkClaims, "no inbox remembers for too long", all, func(s *ConsumerStatus) (f store.Finding, ill bool) {
+		age := s.At.Sub(s.FirstClaim)
+		if s.FirstClaim.IsZero() || age < req.Limits.Claims {
+			return f, false
+		}
+		return store.Finding{
+			Severity: store.Warning, What: fmt.Sprintf("consumer %s remembers messages of %s ago", word(s.Consumer), rough(age)),
+			Why: "nobody prunes its inbox: it grows with every message", Fix: pruneFix,
+			Data: map[string]any{"age_seconds": int64(age.Seconds())},
+		}, true
+	})
+}
+
+// worse is Critical from ten times the limit on.
+func worse(d, limit time.Duration) store.Severity {
+	if d >= 10*limit {
+		return store.Critical
+	}
+	return store.Warning
+}
+
+func rough(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return strconv.Itoa(int(d.Hours()/24)) + " days"
+	case d >= time.Minute:
+		return d.Round(time.Minute).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+// word is a consumer's name as a shell takes it.
+func word(name string) string {
+	if strings.ContainsFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:@/+", r))
+	}) {
+		return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+	}
+	return name
+}
