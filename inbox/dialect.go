@@ -27,6 +27,7 @@ func dialectOf(d outbox.Dialect) dialect {
 type names struct {
 	inbox, attempt string
 	mark, stash    string
+	journal        string
 	now            string // the database's clock
 	plus           string // now plus $n microseconds, n follows
 	plusEnd        string
@@ -35,6 +36,7 @@ type names struct {
 	since          string // microseconds since the oldest stashed_at of a group
 	stashHeaders   string // headers column of the stash as text
 	createdMicros  string // created_at in microseconds since 1970
+	atMicros       string // at in microseconds since 1970
 	fromMicros     string // a time of microseconds since 1970, $n follows
 	fromMicrosEnd  string
 	json           string // cast of a headers parameter

@@ -12,6 +12,9 @@ import (
 type statements struct {
 	claim, begin, unbegin, fail, bury, forget, dead, prune string
 	claimMany                                              string // "": one by one
+	tryClaim                                               string // "": claim, which never waits there
+	keep, result                                           string
+	act, acts                                              string
 	tried, revive, deadPlace, dropDead                     string
 	status, consumers                                      string
 	guard                                                  guardStatements
@@ -26,14 +29,15 @@ func newStatements(d outbox.Dialect, schema string) statements {
 		bury: burySQL, forget: forgetSQL, dead: deadSQL, prune: pruneSQL,
 		revive: reviveSQL, deadPlace: deadPlaceSQL, dropDead: dropDeadSQL, tried: triedSQL,
 		status: statusSQL, consumers: consumersSQL,
+		keep: keepSQL, result: resultSQL, act: actSQL, acts: actsSQL,
 		guard: newGuardStatements(), schema: kind.schema(schema),
 	}
 	kind.adapt(&s)
-	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{mark}", n.mark, "{stash}", n.stash, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
+	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{mark}", n.mark, "{stash}", n.stash, "{journal}", n.journal, "{atMicros}", n.atMicros, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
 		"{wait}", n.wait, "{micros}", n.micros, "{since}", n.since, "{stashHeaders}", n.stashHeaders,
 		"{createdMicros}", n.createdMicros, "{fromMicros}", n.fromMicros, "{fromMicrosEnd}", n.fromMicrosEnd, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip,
 		"{us}", n.us, "{usend}", n.usEnd, "{names}", n.consumers)
-	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tried, &s.revive, &s.deadPlace, &s.dropDead, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune, &s.status, &s.consumers)
+	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tryClaim, &s.keep, &s.result, &s.act, &s.acts, &s.tried, &s.revive, &s.deadPlace, &s.dropDead, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune, &s.status, &s.consumers)
 	for _, text := range texts {
 		*text = kind.spell(r.Replace(*text))
 	}
@@ -53,6 +57,25 @@ INSERT INTO {inbox} (consumer, message_id, topic, type, processed_at)
 SELECT $1, e->>0, min(e->>1), min(e->>2), {now} FROM json_array_elements(CAST($2 AS json)) AS e GROUP BY e->>0 ORDER BY 2
 ON CONFLICT (consumer, message_id) DO NOTHING RETURNING message_id)
 SELECT CAST(coalesce(json_agg(message_id), '[]') AS text) FROM claimed`
+
+	// 1 when this transaction has claimed the message, 0 when an earlier one has, 2
+	// while another one that also asked in this way is open. The lock goes with the
+	// transaction; two ids that share it can only make one of them ask again.
+	tryClaimSQL = `WITH free AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(hashtextextended($2, hashtextextended('postrider inbox ' || $1, 0))) AS ok),
+claimed AS (INSERT INTO {inbox} (consumer, message_id, topic, type, processed_at)
+SELECT $1, $2, $3, $4, {now} FROM free WHERE ok ON CONFLICT (consumer, message_id) DO NOTHING RETURNING 1)
+SELECT CASE WHEN ok THEN (SELECT count(*) FROM claimed) ELSE 2 END FROM free`
+
+	keepSQL = `UPDATE {inbox} SET result = $3 WHERE consumer = $1 AND message_id = $2 AND result IS NULL`
+
+	resultSQL = `SELECT CASE WHEN i.result IS NULL THEN 0 ELSE 1 END, coalesce(i.result, '')
+FROM (SELECT 1 AS one) AS o LEFT JOIN {inbox} AS i ON i.consumer = $1 AND i.message_id = $2`
+
+	actSQL = `INSERT INTO {journal} (at, consumer, actor, act, topic, key, message_id, was, now, reason)
+VALUES ({now}, $1, $2, $3, $4, $5, $6, $7, $8, $9)`
+
+	actsSQL = `SELECT id, {atMicros}, actor, act, topic, key, message_id, was, now, reason
+FROM {journal} WHERE consumer = $1 AND id < $2 ORDER BY id DESC LIMIT $3`
 
 	triedSQL = `SELECT count(*) FROM {attempt} WHERE consumer = $1 AND message_id IN (SELECT value FROM {ids})`
 

@@ -28,7 +28,7 @@ func (sqlite) names(schema string) names {
 	now := "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
 	return names{
 		inbox: s + "postrider_inbox", attempt: s + "postrider_inbox_attempt", mark: s + "postrider_inbox_mark",
-		stash: s + "postrider_inbox_stash", now: now,
+		stash: s + "postrider_inbox_stash", journal: s + "postrider_inbox_journal", now: now, atMicros: "at",
 		plus: now + " + CAST(", plusEnd: " AS INTEGER)",
 		wait: "next_at - " + now, micros: "a.updated_at", since: now + " - min(s.stashed_at)",
 		stashHeaders: "s.headers", createdMicros: "s.created_at", json: "", jsonText: "a.headers",
@@ -46,6 +46,7 @@ func (l sqlite) schema(schema string) []string {
 		fmt.Sprintf(sqliteMarkTable, n.mark),
 		fmt.Sprintf(sqliteStashTable, n.stash),
 		fmt.Sprintf(sqliteStashIndex, prefix(schema), "postrider_inbox_stash"),
+		fmt.Sprintf(sqliteJournalTable, n.journal),
 	}
 }
 
@@ -56,6 +57,7 @@ const (
 	topic TEXT NOT NULL,
 	type TEXT NOT NULL,
 	processed_at INTEGER NOT NULL, -- microseconds since 1970
+	result BLOB, -- what a duplicate is answered with, if it was to be kept
 	PRIMARY KEY (consumer, message_id)
 ) WITHOUT ROWID`
 	sqliteAttemptTable = `CREATE TABLE IF NOT EXISTS %s (
@@ -105,5 +107,18 @@ const (
 	stashed_at INTEGER NOT NULL,
 	PRIMARY KEY (consumer, message_id)
 )`
-	sqliteStashIndex = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_stash_order ON %s (consumer, topic, key, version)`
+	sqliteStashIndex   = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_stash_order ON %s (consumer, topic, key, version)`
+	sqliteJournalTable = `CREATE TABLE IF NOT EXISTS %s (
+	id INTEGER PRIMARY KEY AUTOINCREMENT,
+	at INTEGER NOT NULL, -- microseconds since 1970
+	consumer TEXT NOT NULL,
+	actor TEXT NOT NULL,
+	act TEXT NOT NULL,
+	topic TEXT NOT NULL,
+	key TEXT NOT NULL,
+	message_id TEXT NOT NULL,
+	was INTEGER NOT NULL, -- a mark before and after
+	now INTEGER NOT NULL,
+	reason TEXT NOT NULL
+)`
 )

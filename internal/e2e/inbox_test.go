@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
@@ -53,7 +55,7 @@ func everyInbox(t *testing.T, fn func(t *testing.T, db *sql.DB, in *inbox.Inbox)
 	everyVersion(t, func(t *testing.T, url string) {
 		for _, driver := range []string{"pgx", "postgres"} {
 			db := openSQL(t, driver, url)
-			if _, err := db.Exec("DROP TABLE IF EXISTS effect, postrider.inbox, postrider.inbox_attempt, postrider.inbox_mark, postrider.inbox_stash"); err != nil {
+			if _, err := db.Exec("DROP TABLE IF EXISTS effect, postrider.inbox, postrider.inbox_attempt, postrider.inbox_mark, postrider.inbox_stash, postrider.inbox_journal"); err != nil {
 				t.Fatal(err)
 			}
 			t.Run(driver, func(t *testing.T) { fn(t, db, inboxDB(t, db, outbox.Postgres)) })
@@ -114,5 +116,84 @@ func TestOncePgx(t *testing.T) {
 	}
 	if n := count(t, db, "SELECT count(*) FROM postrider.outbox"); n != 1 || ran != 1 {
 		t.Errorf("%d messages of %d runs, want one of one", n, ran)
+	}
+}
+
+// TestClaimInSQL: postrider.claim and claim_version say who is first, share their
+// rows with this package, wait for a transaction that is open, and refuse what
+// cannot be told from its duplicate.
+func TestClaimInSQL(t *testing.T) {
+	url := postgres18(t)
+	db := openSQL(t, "pgx", url)
+	in := inboxDB(t, db, outbox.Postgres)
+	if _, err := db.Exec("CREATE SCHEMA decoy; CREATE TABLE decoy.inbox (LIKE postrider.inbox)"); err != nil {
+		t.Fatal(err)
+	}
+	first := func(q interface {
+		QueryRow(query string, args ...any) *sql.Row
+	}, call string) (is bool) {
+		t.Helper()
+		if err := q.QueryRow("SELECT postrider." + call).Scan(&is); err != nil {
+			t.Fatalf("%s: %v", call, err)
+		}
+		return is
+	}
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec("SET LOCAL search_path = decoy"); err != nil {
+		t.Fatal(err)
+	}
+	if !first(tx, "claim('billing', 'm1', 'orders', 'order.placed')") {
+		t.Error("the first is not first")
+	}
+	second := make(chan bool, 1)
+	go func() {
+		var is bool
+		err := db.QueryRow("SELECT postrider.claim(consumer => 'billing', id => 'm1')").Scan(&is)
+		second <- err == nil && !is
+	}()
+	until(t, 30*time.Second, "the second waits", func() bool {
+		return count(t, db, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%claim(consumer%' AND pid <> pg_backend_pid() AND datname = current_database()") == 1
+	})
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if !<-second {
+		t.Error("a concurrent duplicate was first too, or failed")
+	}
+	m := placed
+	m.ID = "m1"
+	if err := in.Once(t.Context(), db, m, func(*sql.Tx) error { return errors.New("it was claimed in SQL") }); err != nil {
+		t.Error(err)
+	}
+	if !first(db, "claim('shipping', 'm1')") {
+		t.Error("another consumer is not first")
+	}
+	for _, c := range []struct {
+		version string
+		want    bool
+	}{{"2", true}, {"2", false}, {"1", false}, {"5", true}} {
+		if is := first(db, "claim_version('billing', 'orders', 'k', "+c.version+")"); is != c.want {
+			t.Errorf("version %s: %v, want %v", c.version, is, c.want)
+		}
+	}
+	tx, err = db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing to keep
+	if mark, err := in.Mark(t.Context(), inbox.SQL(tx), "orders", "k"); err != nil || mark != 5 {
+		t.Errorf("mark %d, %v; want 5", mark, err)
+	}
+	for _, call := range []string{"claim('', 'x')", "claim(NULL, 'x')", "claim('billing', '')", "claim('billing', NULL)", "claim_version('billing', 't', '', 1)", "claim_version('billing', 't', 'k', 0)"} {
+		var pg *pgconn.PgError
+		if _, err := db.Exec("SELECT postrider." + call); !errors.As(err, &pg) || pg.Code != "22023" {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+	if n := count(t, db, "SELECT count(*) FROM decoy.inbox"); n != 0 {
+		t.Error("a table in the search path of the caller was written to")
 	}
 }

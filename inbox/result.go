@@ -1,0 +1,140 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/outbox"
+)
+
+// MaxResult is the most that is kept of one result, in bytes.
+const MaxResult = 1 << 20
+
+// ErrNoResult says that no result is kept with a claim: the message was
+// processed by somebody who kept none.
+var ErrNoResult = errors.New("no result is kept")
+
+// TryClaim is [Inbox.Claim] that does not wait: busy says that another
+// transaction that called TryClaim for m is open. On SQLite it is Claim: a second
+// writer waits where it begins.
+func (in *Inbox) TryClaim(ctx context.Context, tx Conn, m postrider.Message) (fresh, busy bool, err error) {
+	if in.sql.tryClaim == "" {
+		fresh, err = in.Claim(ctx, tx, m)
+		return fresh, false, err
+	}
+	if err := in.usable(&m); err != nil {
+		return false, false, err
+	}
+	if err := outbox.CheckTx(tx); err != nil {
+		return false, false, err
+	}
+	var fate int
+	row := tx.QueryRow(ctx, in.sql.tryClaim, in.consumer, m.ID, clean(m.Topic, postrider.MaxTopicLen), clean(m.Type, postrider.MaxTypeLen))
+	if err := row.Scan(&fate); err != nil {
+		return false, false, in.wrap("claim", m.ID, err)
+	}
+	return fate == 1, fate == 2, nil
+}
+
+// KeepResult keeps what the processing of a message came to with its claim, which
+// the same transaction has made: a duplicate can be answered with it. It commits
+// with the effect or not at all, and is forgotten with the claim by
+// [Inbox.Prune]. More than [MaxResult] bytes are refused, and so is a second
+// result. It is stored as it is: its author answers for what it reveals.
+func (in *Inbox) KeepResult(ctx context.Context, tx outbox.Tx, id string, result []byte) error {
+	if in.err != nil {
+		return in.err
+	}
+	if err := outbox.CheckTx(tx); err != nil {
+		return err
+	}
+	if len(result) > MaxResult {
+		return fmt.Errorf("inbox %q: keep the result of message %s: it has %d bytes, at most %d are kept", in.consumer, id, len(result), MaxResult)
+	}
+	res, err := tx.ExecContext(ctx, in.sql.keep, in.consumer, id, append([]byte{}, result...))
+	if err != nil {
+		return in.wrap("keep the result of", id, err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n != 1 {
+		return errors.Join(err, fmt.Errorf("inbox %q: keep the result of message %s: it is not claimed, or has a result already", in.consumer, id))
+	}
+	return nil
+}
+
+// Result returns what was kept with the claim of a message, in the transaction
+// whose Claim was not fresh, or later. The error is [ErrNoResult] when there is
+// nothing, whether or not the message was claimed.
+func (in *Inbox) Result(ctx context.Context, db Conn, id string) ([]byte, error) {
+	if in.err != nil {
+		return nil, in.err
+	}
+	var (
+		kept   int
+		result []byte
+	)
+	if err := db.QueryRow(ctx, in.sql.result, in.consumer, id).Scan(&kept, &result); err != nil {
+		return nil, in.wrap("read the result of", id, err)
+	}
+	if kept == 0 {
+		return nil, fmt.Errorf("inbox %q: message %s: %w", in.consumer, id, ErrNoResult)
+	}
+	return result, nil
+}
+
+// OnceResult is [Inbox.Once] for an effect with an answer: it keeps what fn
+// returns, and answers a duplicate with it. fresh says that fn has run. The error
+// is [ErrNoResult] when the message was processed and no result was kept: there
+// is no answer, and the effect is there.
+func (in *Inbox) OnceResult(ctx context.Context, db Beginner, m postrider.Message, fn func(tx *sql.Tx) ([]byte, error)) (result []byte, fresh bool, err error) {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, false, in.wrap("begin for", m.ID, err)
+	}
+	defer tx.Rollback() //nolint:errcheck // as in Once
+	result, fresh, err = in.answer(ctx, SQL(tx), m, func() ([]byte, error) { return fn(tx) })
+	if err != nil || !fresh {
+		return result, fresh, err
+	}
+	if err := tx.Commit(); err != nil {
+		return nil, false, in.wrap("commit", m.ID, err)
+	}
+	return result, true, nil
+}
+
+// OnceResultPgx is [Inbox.OnceResult] for pgx.
+func OnceResultPgx[T PgxTx[Tag, R], Tag outbox.CommandTag, R Row](ctx context.Context, in *Inbox, db PgxBeginner[T], m postrider.Message, fn func(tx T) ([]byte, error)) (result []byte, fresh bool, err error) {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return nil, false, in.wrap("begin for", m.ID, err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // as in OncePgx
+	result, fresh, err = in.answer(ctx, Pgx[Tag, R](tx), m, func() ([]byte, error) { return fn(tx) })
+	if err != nil || !fresh {
+		return result, fresh, err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return nil, false, in.wrap("commit", m.ID, err)
+	}
+	return result, true, nil
+}
+
+// answer claims m and keeps what fn returns, or returns what is kept.
+func (in *Inbox) answer(ctx context.Context, tx Conn, m postrider.Message, fn func() ([]byte, error)) (result []byte, fresh bool, err error) {
+	if fresh, err = in.Claim(ctx, tx, m); err != nil {
+		return nil, false, err
+	}
+	if !fresh {
+		result, err = in.Result(ctx, tx, m.ID)
+		return result, false, err
+	}
+	if result, err = fn(); err != nil {
+		return nil, false, Classify(err)
+	}
+	if err = in.KeepResult(ctx, tx, m.ID, result); err != nil {
+		return nil, false, err
+	}
+	return result, true, nil
+}
