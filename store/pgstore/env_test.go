@@ -173,32 +173,6 @@ func (w *writer) Enqueue(ctx context.Context, msgs ...postrider.Message) error {
 	return nil
 }
 
-func TestConformance(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
-		storetest.Run(t, func(t *testing.T) storetest.Env {
-			t.Parallel()
-			return env{fresh(t, version, 4)}
-		})
-	})
-}
-
-// A pool that prepares nothing under a name keeps every rule too: that is how
-// the store works behind a pooler.
-func TestConformanceWithoutNames(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) storetest.Env {
-		t.Parallel()
-		d := fresh(t, "18", 4)
-		cfg := d.pool.Config()
-		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pool.Close)
-		return env{&db{T: d.T, pool: pool, schema: d.schema, lanes: d.lanes}}
-	})
-}
-
 func TestMigrator(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		storetest.RunMigrator(t, func(t *testing.T) store.Migrator { return empty(t, version, 4).store("main") })

@@ -9,10 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
-	"github.com/postrider/postrider/store/storetest"
 )
 
 // partitioned is a new outbox with partitions.
@@ -46,18 +44,6 @@ func (d *db) tend(req store.TendRequest) store.Tended {
 }
 
 const keep = -1 // drop nothing
-
-// A partitioned outbox keeps every rule of the contract.
-func TestConformanceWithPartitions(t *testing.T) {
-	for _, version := range testserver.NewestPostgres() {
-		t.Run("pg"+version, func(t *testing.T) {
-			storetest.Run(t, func(t *testing.T) storetest.Env {
-				t.Parallel()
-				return env{partitioned(t, version, 4)}
-			})
-		})
-	}
-}
 
 // The life of partitions: made ahead, used one after the other, dropped when
 // everything in them is settled.

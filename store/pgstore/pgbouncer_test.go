@@ -1,7 +1,6 @@
 package pgstore_test
 
 import (
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
-	"github.com/postrider/postrider/store/storetest"
 )
 
 // behindBouncer is a pool as a relay makes it, through a real pooler.
@@ -30,34 +28,6 @@ func behindBouncer(t *testing.T, url string) *pgxpool.Pool {
 	t.Cleanup(pool.Close)
 	return pool
 }
-
-// The whole contract holds behind PgBouncer in transaction mode, whose clients
-// share three sessions of the server.
-func TestConformanceBehindPgBouncer(t *testing.T) {
-	versions := testserver.PgBouncerVersions()
-	if os.Getenv("POSTRIDER_MATRIX") != "1" {
-		versions = versions[:1]
-	}
-	for _, version := range versions {
-		t.Run(version, func(t *testing.T) {
-			bouncer := testserver.StartPgBouncer(t, version, "transaction", testserver.SharedPostgres(t, "18"))
-			storetest.Run(t, func(t *testing.T) storetest.Env {
-				t.Parallel()
-				d := fresh(t, "18", 4)
-				return &bouncerEnv{env{d}, behindBouncer(t, bouncer.DatabaseURL("postgres"))}
-			})
-		})
-	}
-}
-
-// bouncerEnv writes directly, and reads and acts through the pooler.
-type bouncerEnv struct {
-	env
-	pool *pgxpool.Pool
-}
-
-func (e *bouncerEnv) Store() store.Store { return e.storeAs(e.pool) }
-func (e *bouncerEnv) Admin() store.Admin { return e.storeAs(e.pool) }
 
 // A relay drains an outbox behind every version and mode of PgBouncer, two of
 // them at once, so that sessions change hands.

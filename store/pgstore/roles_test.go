@@ -19,7 +19,6 @@ import (
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
-	"github.com/postrider/postrider/store/storetest"
 )
 
 var logins atomic.Int64
@@ -176,27 +175,6 @@ func (o *owner) parkAll(state store.State) {
 			o.Fatal(lost, err)
 		}
 	}
-}
-
-// The whole contract holds for the relay's role, the writer's and the admin's.
-func TestConformanceOfRoles(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) storetest.Env {
-		t.Parallel()
-		d := fresh(t, "18", 4)
-		return roleEnv{env{d}, d.roles()}
-	})
-}
-
-type roleEnv struct {
-	env
-	pools map[string]*pgxpool.Pool
-}
-
-func (e roleEnv) Store() store.Store { return e.storeAs(e.pools["relay"]) }
-func (e roleEnv) Admin() store.Admin { return e.storeAs(e.pools["admin"]) }
-func (e roleEnv) Begin(ctx context.Context) (storetest.Tx, error) {
-	tx, err := e.pools["writer"].Begin(ctx)
-	return &writer{Tx: tx, db: e.db}, err
 }
 
 // keptBack are the columns of outbox and parked that no reader sees.

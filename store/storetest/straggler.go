@@ -271,9 +271,13 @@ func (h *history) run(ctx context.Context, boot string) error {
 	if err != nil {
 		return err
 	}
-	for range len(h.committed) + 2 {
+	for range len(h.committed) + 2 { // until a look at every lane brings nothing more
+		before := len(h.done)
 		if err := h.read(ctx); err != nil {
 			return err
+		}
+		if len(h.done) == before && before >= len(h.committed) {
+			break
 		}
 	}
 	for _, text := range h.committed {

@@ -1,0 +1,108 @@
+package pgstore_test
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/storetest"
+)
+
+// setting is one way to run the store in which the whole contract holds.
+type setting struct {
+	name string
+	env  func(t *testing.T) storetest.Env
+}
+
+// TestConformance runs the suite on the oldest server as it comes, and on the
+// newest with partitions under the four roles, and behind a pooler. The matrix
+// has every version as it comes, and every setting by itself.
+func TestConformance(t *testing.T) {
+	poolers := testserver.PgBouncerVersions()
+	settings := []setting{asItComes("15"), underRoles("roles-partitions", partitioned), behindPooler(t, poolers[0])}
+	if os.Getenv("POSTRIDER_MATRIX") == "1" {
+		settings = append(settings, underRoles("roles", fresh), withPartitions("15"), withPartitions("18"), withoutNames())
+		for _, version := range testserver.PostgresVersions()[1:] {
+			settings = append(settings, asItComes(version))
+		}
+		for _, version := range poolers[1:] {
+			settings = append(settings, behindPooler(t, version))
+		}
+	}
+	for _, s := range settings {
+		t.Run(s.name, func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) storetest.Env {
+				t.Parallel()
+				return s.env(t)
+			})
+		})
+	}
+}
+
+func asItComes(version string) setting {
+	return setting{"pg" + version, func(t *testing.T) storetest.Env { return env{fresh(t, version, 4)} }}
+}
+
+func withPartitions(version string) setting {
+	return setting{"partitions-pg" + version, func(t *testing.T) storetest.Env { return env{partitioned(t, version, 4)} }}
+}
+
+// underRoles works with the rights of the relay's role, the writer's and the admin's.
+func underRoles(name string, outbox func(t *testing.T, version string, lanes int) *db) setting {
+	return setting{name, func(t *testing.T) storetest.Env {
+		d := outbox(t, "18", 4)
+		return roleEnv{env{d}, d.roles()}
+	}}
+}
+
+type roleEnv struct {
+	env
+	pools map[string]*pgxpool.Pool
+}
+
+func (e roleEnv) Store() store.Store { return e.storeAs(e.pools["relay"]) }
+func (e roleEnv) Admin() store.Admin { return e.storeAs(e.pools["admin"]) }
+func (e roleEnv) Begin(ctx context.Context) (storetest.Tx, error) {
+	tx, err := e.pools["writer"].Begin(ctx)
+	return &writer{Tx: tx, db: e.db}, err
+}
+
+// withoutNames prepares nothing under a name, as the store works behind a pooler.
+func withoutNames() setting {
+	return setting{"without-names", func(t *testing.T) storetest.Env {
+		d := fresh(t, "18", 4)
+		cfg := d.pool.Config()
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		return env{&db{T: d.T, pool: pool, schema: d.schema, lanes: d.lanes}}
+	}}
+}
+
+// behindPooler has PgBouncer in transaction mode, whose clients share three
+// sessions of the server.
+func behindPooler(t *testing.T, version string) setting {
+	t.Helper()
+	bouncer := testserver.StartPgBouncer(t, version, "transaction", testserver.SharedPostgres(t, "18"))
+	return setting{"pgbouncer-" + version, func(t *testing.T) storetest.Env {
+		d := fresh(t, "18", 4)
+		return &bouncerEnv{env{d}, behindBouncer(t, bouncer.DatabaseURL("postgres"))}
+	}}
+}
+
+// bouncerEnv writes directly, and reads and acts through the pooler.
+type bouncerEnv struct {
+	env
+	pool *pgxpool.Pool
+}
+
+func (e *bouncerEnv) Store() store.Store { return e.storeAs(e.pool) }
+func (e *bouncerEnv) Admin() store.Admin { return e.storeAs(e.pool) }
