@@ -25,7 +25,7 @@ type Case struct {
 }
 
 // ErrNotApplicable is matched by the answer of a case that needs something that
-// the Env does not have.
+// the Env does not have. [Run] takes it only for cases that Env.Without names.
 var ErrNotApplicable = errors.New("not applicable")
 
 // Cases returns the whole suite.
@@ -48,9 +48,12 @@ func Run(t *testing.T, newEnv func(t *testing.T) *Env) {
 				_, name, _ := strings.Cut(c.Name, "/")
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					if err := Check(t.Context(), c, newEnv(t)); errors.Is(err, ErrNotApplicable) {
-						t.Skip(err)
-					} else if err != nil {
+					env := newEnv(t)
+					err := Check(t.Context(), c, env)
+					if why, ok := env.without(c.Name); ok {
+						t.Log("does not apply: " + why)
+					}
+					if err := env.judge(c.Name, err); err != nil {
 						t.Error(err)
 					}
 				})
@@ -67,6 +70,37 @@ func Check(ctx context.Context, c Case, env *Env) error {
 		return fmt.Errorf("%s: rule %q: %w", c.Name, c.Promise, err)
 	}
 	return nil
+}
+
+// without returns why a case does not apply to the broker, if its test says so.
+func (e *Env) without(name string) (why string, ok bool) {
+	group, _, _ := strings.Cut(name, "/")
+	if why, ok = e.Without[group+"/"]; !ok {
+		why, ok = e.Without[name]
+	}
+	return why, ok
+}
+
+// judge turns the answer of a case into the verdict of Run: what does not apply
+// is what Without names, no more and no less.
+func (e *Env) judge(name string, err error) error {
+	for known := range e.Without {
+		if !slices.ContainsFunc(Cases(), func(c Case) bool {
+			return c.Name == known || strings.HasSuffix(known, "/") && strings.HasPrefix(c.Name, known)
+		}) {
+			return fmt.Errorf("Env.Without names %q: there is no such case", known)
+		}
+	}
+	_, named := e.without(name)
+	switch none := errors.Is(err, ErrNotApplicable); {
+	case none && !named:
+		return fmt.Errorf("%w: fill in what it needs, or name the case in Env.Without with the reason", err)
+	case none:
+		return nil
+	case named:
+		return fmt.Errorf("%s applies (it found: %v), and Env.Without says that it does not", name, err)
+	}
+	return err
 }
 
 func notApplicable(why string) error { return fmt.Errorf("%w: %s", ErrNotApplicable, why) }

@@ -48,6 +48,10 @@ type Env struct {
 	// Foreign puts a record into Topic as somebody else does: this payload, and
 	// nothing of what Postrider writes beside it. nil: it cannot be done.
 	Foreign func(ctx context.Context, payload []byte) error
+	// Without names the cases that do not apply to this broker, each with the
+	// reason; a name that ends in "/" is a group of them. Run fails for a case that
+	// does not apply and is not named, and for one that is named and applies.
+	Without map[string]string
 	// Shared says that each of several sources of one name gets a part of the log.
 	Shared bool
 }

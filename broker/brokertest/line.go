@@ -135,8 +135,11 @@ func sinkSlow(ctx context.Context, env *Env) error {
 
 func sinkLateAnswer(ctx context.Context, env *Env) error {
 	l := line(env)
-	if l == nil || env.Missing == "" {
+	switch {
+	case l == nil:
 		return noFaults()
+	case env.Missing == "":
+		return notApplicable("every topic exists")
 	}
 	if err := warm(ctx, env); err != nil {
 		return err

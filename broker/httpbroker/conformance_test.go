@@ -223,6 +223,10 @@ func env(t *testing.T, many bool) *brokertest.Env {
 		Log:   func(ctx context.Context) ([]postrider.Message, error) { return r.all(ctx, topic) },
 		LogOf: r.all, Faults: proxy, Second: newSink(t, patient, endpoints(server.URL)...), Stop: sink.Close,
 		Source: from.source, Mortal: from.mortal, Flaky: from.flaky, Foreign: r.foreign,
+		Without: map[string]string{
+			"sink/dedup":    "an endpoint takes what is sent again",
+			"source/extend": "a request has no time limit of ours",
+		},
 	}
 	if many {
 		e.Operator = operator(r)

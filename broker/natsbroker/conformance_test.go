@@ -22,18 +22,20 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-func TestRealServer(t *testing.T) {
-	url := testserver.SharedNATS(t).URL
-	brokertest.Run(t, func(t *testing.T) *brokertest.Env { return env(t, url) })
-}
-
-// TestEmbeddedServer is for machines without the server, and for the matrix.
-func TestEmbeddedServer(t *testing.T) {
+// TestConformance runs the suite on the server itself; on machines without it, and
+// in the matrix, on the one that is linked into the test.
+func TestConformance(t *testing.T) {
+	t.Run("server", func(t *testing.T) {
+		url := testserver.SharedNATS(t).URL
+		brokertest.Run(t, func(t *testing.T) *brokertest.Env { return env(t, url) })
+	})
 	if _, err := testserver.NATSBinary(); err == nil && os.Getenv("POSTRIDER_MATRIX") != "1" {
-		t.Skip("the suite runs on the server itself")
+		return
 	}
-	url := embedded(t)
-	brokertest.Run(t, func(t *testing.T) *brokertest.Env { return env(t, url) })
+	t.Run("embedded", func(t *testing.T) {
+		url := embedded(t)
+		brokertest.Run(t, func(t *testing.T) *brokertest.Env { return env(t, url) })
+	})
 }
 
 func embedded(t *testing.T) string {
@@ -102,6 +104,10 @@ func envWith(t *testing.T, url string, opts natsbroker.SinkOptions) *brokertest.
 				return nil, err
 			}
 			return log(ctx, s)
+		},
+		Without: map[string]string{
+			"sink/dedup":   "the sink is told to keep what is sent again: TestDedup is about the window",
+			"sink/revoked": "rights need a server with users: TestWhoWeAre has one",
 		},
 		Operator: operator(js),
 		Flaky: func(context.Context) (broker.Source, brokertest.Faults, func(), error) {

@@ -77,6 +77,12 @@ func env(t *testing.T, url string) *brokertest.Env {
 			s, end, err := source(through)
 			return s, proxy, end, err
 		},
+		Without: map[string]string{
+			"sink/dedup":    "a queue keeps what is sent again",
+			"sink/refused":  "no queue has a limit of its own for a message's size",
+			"source/extend": "a delivery's time limit is the broker's consumer_timeout, half an hour",
+			"sink/revoked":  "rights need a user: TestTopicPermission has one",
+		},
 	}
 }
 

@@ -169,6 +169,16 @@ func env(t *testing.T, addr, params string) *brokertest.Env {
 			_, err := command(addr, "XADD", topic, "*", "payload", string(payload))
 			return err
 		},
+		Without: map[string]string{
+			"sink/dedup":       "a stream keeps what is sent again: IDMP is off",
+			"sink/missing":     "XADD makes the stream: TestStreamsMadeByHand is about create=off",
+			"sink/scope":       "XADD makes the stream: TestStreamsMadeByHand is about create=off",
+			"sink/deleted":     "XADD makes the stream: TestStreamsMadeByHand is about create=off",
+			"sink/late-answer": "no call is refused that could be mistaken: XADD makes the stream",
+			"source/extend":    "the source itself keeps its lease while it lives",
+			"sink/refused":     "no stream has a limit of its own for a message's size",
+			"sink/full":        "no stream refuses: the server's memory is what is full",
+		},
 	}
 }
 
