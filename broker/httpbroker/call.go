@@ -7,6 +7,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/keychain"
 )
 
 // call is one Deliver. The messages of a key form a chain: the next one is sent
@@ -17,8 +18,8 @@ type call struct {
 	ctx   context.Context
 	table *table
 	msgs  []postrider.Message
-	next  []int32 // the key's following message, 0 if there is none
-	first []int   // of each chain
+	next  keychain.Chain
+	first []int // of each chain
 
 	mu   sync.Mutex
 	errs []error
@@ -31,18 +32,9 @@ type call struct {
 func newCall(ctx context.Context, s *Sink, msgs []postrider.Message) *call {
 	c := &call{
 		s: s, ctx: ctx, table: s.table.Load(), msgs: msgs,
-		next: make([]int32, len(msgs)), jobs: make([]*job, len(msgs)), done: make(chan struct{}),
+		jobs: make([]*job, len(msgs)), done: make(chan struct{}),
 	}
-	last := make(map[string]int, len(msgs))
-	for i := range msgs {
-		key := msgs[i].Key
-		if before, ok := last[key]; ok && key != "" {
-			c.next[before] = int32(i)
-		} else {
-			c.first = append(c.first, i)
-		}
-		last[key] = i
-	}
+	c.next, c.first = keychain.Of(msgs)
 	c.open = len(c.first)
 	return c
 }
@@ -114,7 +106,7 @@ func (c *call) resolve(i int, err error) *job {
 		c.fail(i, err)
 		return nil
 	}
-	if n := int(c.next[i]); n > 0 {
+	if n := c.next.Next(i); n > 0 {
 		return c.prepare(n)
 	}
 	c.ended()
@@ -127,9 +119,7 @@ func (c *call) fail(i int, err error) {
 		c.errs = make([]error, len(c.msgs))
 	}
 	c.errs[i] = err
-	for n := c.next[i]; n > 0; n = c.next[n] {
-		c.errs[n] = broker.NotTried(err)
-	}
+	c.next.Bar(i, c.errs, err)
 	c.ended()
 }
 
@@ -210,7 +200,7 @@ func (c *call) leave(i int, j *job) {
 		return
 	}
 	// It was accepted at the last moment. The rest of its key has had no turn.
-	if n := int(c.next[i]); n > 0 {
+	if n := c.next.Next(i); n > 0 {
 		c.fail(n, notTried())
 		return
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/keychain"
 	"github.com/postrider/postrider/envelope"
 )
 
@@ -20,8 +21,8 @@ type delivery struct {
 	s       *Sink
 	msgs    []postrider.Message
 	errs    []error
-	next    []int32 // the key's following message, 0 if there is none
-	ready   []int   // may be sent: everything before them in their keys is acknowledged
+	next    keychain.Chain
+	ready   []int // may be sent: everything before them in their keys is acknowledged
 	tickets []ticket
 	before  error // the connection's last error when the call began
 	look    *time.Ticker
@@ -41,20 +42,11 @@ type delivery struct {
 // Deliver implements broker.Sink.
 func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
 	d := &delivery{
-		s: s, msgs: msgs, next: make([]int32, len(msgs)), ready: make([]int, 0, len(msgs)), tickets: make([]ticket, len(msgs)),
+		s: s, msgs: msgs, tickets: make([]ticket, len(msgs)),
 		before: s.nc.LastError(), look: time.NewTicker(lookEvery), bell: make(chan struct{}, 1),
 	}
 	defer d.look.Stop()
-	last := make(map[string]int, len(msgs))
-	for i := range msgs {
-		key := msgs[i].Key
-		if before, ok := last[key]; ok && key != "" {
-			d.next[before] = int32(i)
-		} else {
-			d.ready = append(d.ready, i)
-		}
-		last[key] = i
-	}
+	d.next, d.ready = keychain.Of(msgs)
 	for d.publish(ctx) {
 		if ctx.Err() != nil {
 			d.abandon(ctx)
@@ -188,8 +180,8 @@ func (d *delivery) take() {
 		d.tickets[a.i] = 0
 		if a.err != nil {
 			d.fail(a.i, refused(a.err, d.subject(a.i)))
-		} else if n := d.next[a.i]; n > 0 {
-			d.ready = append(d.ready, int(n))
+		} else if n := d.next.Next(a.i); n > 0 {
+			d.ready = append(d.ready, n)
 		}
 	}
 }
@@ -234,9 +226,7 @@ func (d *delivery) fail(i int, err error) {
 		d.errs = make([]error, len(d.msgs))
 	}
 	d.errs[i] = err
-	for n := d.next[i]; n > 0; n = d.next[n] {
-		d.errs[n] = broker.NotTried(err)
-	}
+	d.next.Bar(i, d.errs, err)
 }
 
 // abandon answers everything that is open: what is on the wire is unknown, the

@@ -13,6 +13,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/keychain"
 	"github.com/postrider/postrider/envelope"
 )
 
@@ -217,25 +218,16 @@ type delivery struct {
 	s       *Sink
 	msgs    []postrider.Message
 	errs    []error
-	next    []int32 // the key's following message, 0 if there is none
-	ready   []int   // may be sent: everything before them in their keys is confirmed
+	next    keychain.Chain
+	ready   []int // may be sent: everything before them in their keys is confirmed
 	wire    []sent
 	encoded envelope.Wire
 }
 
 // Deliver implements broker.Sink.
 func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
-	d := &delivery{s: s, msgs: msgs, next: make([]int32, len(msgs)), ready: make([]int, 0, len(msgs))}
-	last := make(map[string]int, len(msgs))
-	for i := range msgs {
-		key := msgs[i].Key
-		if before, ok := last[key]; ok && key != "" {
-			d.next[before] = int32(i)
-		} else {
-			d.ready = append(d.ready, i)
-		}
-		last[key] = i
-	}
+	d := &delivery{s: s, msgs: msgs}
+	d.next, d.ready = keychain.Of(msgs)
 	for len(d.ready) > 0 || len(d.wire) > 0 {
 		if ctx.Err() != nil {
 			d.abandon(ctx)
@@ -327,9 +319,7 @@ func (d *delivery) fail(i int, err error) {
 		d.errs = make([]error, len(d.msgs))
 	}
 	d.errs[i] = err
-	for n := d.next[i]; n > 0; n = d.next[n] {
-		d.errs[n] = broker.NotTried(err)
-	}
+	d.next.Bar(i, d.errs, err)
 }
 
 func (d *delivery) failReady(err error) {
