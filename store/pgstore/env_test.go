@@ -124,7 +124,7 @@ type env struct{ *db }
 func (e env) Store() store.Store { return e.db.store("main") }
 func (e env) Admin() store.Admin { return e.db.store("main") }
 func (e env) Features() storetest.Features {
-	return storetest.Features{Lanes: e.lanes, Tick: 300 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, Pauses: true}
+	return storetest.Features{Lanes: e.lanes, Tick: 500 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, Pauses: true}
 }
 
 // Advance waits by the database's clock.

@@ -184,7 +184,7 @@ func TestEachPipeGetsExactlyItsOwn(t *testing.T) {
 		var committed sync.Map
 		var failed atomic.Value
 		var writers sync.WaitGroup
-		until := time.Now().Add(raceFor)
+		until := time.Now().Add(raceFor / 2)
 		for w := range raceWriters {
 			writers.Go(func() {
 				if err := d.write(t.Context(), w, until, &committed); err != nil {

@@ -17,7 +17,7 @@ func (d *db) busy(committed *sync.Map) (wait func()) {
 	d.Helper()
 	var failed atomic.Value
 	var writers sync.WaitGroup
-	until := time.Now().Add(raceFor)
+	until := time.Now().Add(raceFor / 2)
 	for w := range raceWriters {
 		writers.Go(func() {
 			if err := d.write(d.Context(), w, until, committed); err != nil {
@@ -50,7 +50,7 @@ func TestPipesAddedUnderWriters(t *testing.T) {
 		var pipes []added
 		for i := range 6 {
 			since := time.Now()
-			d.exec(`SELECT pg_sleep($1)`, raceFor.Seconds()/10) // spread over the writers' time
+			d.exec(`SELECT pg_sleep($1)`, raceFor.Seconds()/20) // spread over the writers' time
 			for from := store.FromNow; from <= store.FromTime; from++ {
 				a := added{name: fmt.Sprintf("%s-%d", from, i), before: time.Now()}
 				d.add(store.AddPipe{Actor: "ann", Name: a.name, From: from, Time: since})
