@@ -18,7 +18,8 @@ const (
 // breaker is what is known of an endpoint's health. It decides whose fault a
 // failure is: as long as nothing speaks against it, the endpoint's, so that an
 // endpoint that fails everybody makes no dead letters. A message that fails again,
-// although the endpoint has accepted others since, has failed by itself.
+// although the endpoint has accepted others since, has failed by itself, and so has
+// one that is refused for minutes while there is no other to compare it with.
 type breaker struct {
 	name   string
 	flying int
@@ -34,6 +35,33 @@ type breaker struct {
 	gone     bool
 
 	blamed map[string]uint64 // message id: accepted when it failed last
+	alone  alone
+}
+
+// alone is the one message that is refused while no other is tried: it is all that
+// there is, or the rest stands behind it. Nothing shows then whose fault that is.
+type alone struct {
+	id     string // "": none
+	others bool   // more were refused: the endpoint refuses everybody
+	since  time.Time
+}
+
+// refusedAlone is how long a message may be the endpoint's outage by itself. Then
+// it counts attempts, and becomes at last a dead letter that a person can act upon.
+const refusedAlone = 5 * time.Minute
+
+// refused notes a verdict that may be a refusal, and reports whether it is the
+// message's own by now.
+func (a *alone) refused(id string, v verdict, now time.Time) bool {
+	switch {
+	case !v.refusal || id == "": // the endpoint has other troubles
+		*a = alone{}
+	case a.id == "":
+		*a = alone{id: id, since: now}
+	case a.id != id:
+		a.others = true
+	}
+	return a.id != "" && !a.others && now.Sub(a.since) >= refusedAlone
 }
 
 func (b *breaker) init(p *prepared) {
@@ -65,6 +93,7 @@ func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 		b.accepted++
 		b.failures, b.hung, b.until, b.lastOK = 0, false, time.Time{}, now
 		delete(b.blamed, j.name)
+		b.alone = alone{}
 		return nil
 	case cancelled:
 		return broker.Unknown(v.err, v.code, dest)
@@ -84,7 +113,8 @@ func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 		b.hung = v.code == codeTimeout
 		before, seen := b.blamed[j.name]
 		b.blame(j.name)
-		if seen && b.accepted > before {
+		own := b.alone.refused(j.name, v, now)
+		if own || seen && b.accepted > before {
 			return broker.Failed(v.err, v.code, dest)
 		}
 	case down:

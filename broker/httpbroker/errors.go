@@ -72,6 +72,7 @@ type verdict struct {
 	code       string
 	err        *EndpointError
 	retryAfter time.Duration
+	refusal    bool // of a living endpoint that read the request and found it wrong
 }
 
 // judgeStatus is the table of README.md.
@@ -97,6 +98,8 @@ func judgeStatus(endpoint string, status int, header http.Header, now time.Time)
 		v.fault, v.err.Reason = doubtful, "check its secret and authorization"
 	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
 		v.fault, v.err.Reason = doubtful, "check that its URL is right and takes POST"
+	case status == http.StatusBadRequest, status == http.StatusNotAcceptable, status == http.StatusConflict, status == http.StatusPreconditionFailed:
+		v.fault, v.refusal, v.err.Reason = doubtful, true, "it refuses the message: check its secret and what it has written into its log"
 	default:
 		v.fault, v.err.Reason = doubtful, "the message was not accepted"
 	}
