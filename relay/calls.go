@@ -39,6 +39,11 @@ func (lp *loop) lease(a core.Lease) core.Event {
 	ev := core.Leased{ID: a.ID}
 	a.Req.Report = store.Report{Version: lp.r.opts.Version, Trouble: lp.r.rec.trouble()}
 	lp.guard("lease", &ev.Err, func() (err error) { ev.Grant, err = lp.r.store.Lease(ctx, a.Req); return err })
+	if ev.Err == nil && !a.Req.Leave {
+		if write := lp.stops.told(ev.Grant.Stopped); write != nil {
+			lp.work.Go(func() { write(lp.calls) })
+		}
+	}
 	return ev
 }
 

@@ -21,6 +21,7 @@ type loop struct {
 	ttl   time.Duration
 	start time.Time
 	timer *time.Timer
+	stops *stops
 
 	mu       sync.Mutex // guards what follows
 	engine   *core.Engine
@@ -40,7 +41,7 @@ func newLoop(r *Relay, bootID string) *loop {
 	cfg.BootID, cfg.Store, cfg.Sink = bootID, r.store.Info(), r.sink.Info()
 	r.rec.start(cfg.Instance, bootID)
 	return &loop{
-		r: r, engine: core.New(cfg, seed()), ttl: r.rec.ttl,
+		r: r, engine: core.New(cfg, seed()), ttl: r.rec.ttl, stops: newStops(r),
 		jobs: make(chan job), ended: make(chan struct{}),
 		cancels: map[core.ID]context.CancelFunc{},
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/relay/internal/core"
@@ -78,6 +79,11 @@ type Options struct {
 	// Route is the router of the sink, where it has one: a destination that is
 	// down then holds up what goes there, and not the other messages of a topic.
 	Route envelope.Router
+	// Stopper and Stops are asked where sink or store are wrapped and do not show
+	// what they can: who leaves single destinations alone, and who keeps which. nil:
+	// the sink and the store themselves, where they can.
+	Stopper broker.Stopper
+	Stops   store.Stops
 	// Claim leaves large payloads in the database, for consumers to fetch; nil: none.
 	// A format that has no headers of Postrider's refuses such messages.
 	Claim *claim.Policy

@@ -35,6 +35,7 @@ type Status struct {
 	Lag       time.Duration    // age of the oldest pending record that is not parked
 	Delivered int64            // sum of the progress counters
 	Holds     []Hold           // what people have paused, by lane and key
+	Stops     []Stop           // destinations that nothing is sent to
 	Alarms    []string         // what else a person must see to, with its remedy
 }
 

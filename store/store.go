@@ -113,6 +113,8 @@ type Grant struct {
 	// Paused: a person has paused the pipe. The instance keeps its lanes and
 	// settles what it had begun, and reads and sends nothing new.
 	Paused bool
+	// Stopped are the destinations of the pipe that nothing is to be sent to: see [Stops].
+	Stopped []string
 }
 
 // LaneGrant is one lane that this instance holds.

@@ -82,7 +82,8 @@ func judgeStatus(endpoint string, status int, header http.Header, now time.Time)
 	case status >= 200 && status <= 299:
 		return verdict{}
 	case status == http.StatusGone:
-		v.fault, v.err.Reason = gone, "it wants no more messages and is stopped until a person changes its entry or restarts the relay"
+		v.fault, v.err.Reason = gone, "it wants no more messages and is stopped until a person says otherwise: "+resumeIt(endpoint)+
+			", or with a store that keeps no stops a restart of the relay"
 	case status == http.StatusTooManyRequests, status == http.StatusTooEarly:
 		v.fault, v.err.Reason = throttled, "it asks for fewer messages"
 		v.retryAfter = retryAfter(header, now)
@@ -160,6 +161,11 @@ func judgeError(endpoint string, err error) verdict {
 		e.Reason, e.Err = "what it answers is not HTTP, or the connection broke", nil // the text may repeat the answer
 	}
 	return verdict{fault: doubtful, code: codeNoAnswer, err: e}
+}
+
+// resumeIt is what ends a stop that the store keeps.
+func resumeIt(endpoint string) string {
+	return "postrider resume --endpoint " + strconv.Quote(endpoint) + " --reason WHY"
 }
 
 // outage wraps e for the endpoint's own destination.

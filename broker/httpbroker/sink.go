@@ -44,7 +44,9 @@ type Sink struct {
 	slots chan struct{}
 	late  atomic.Int64 // payload bytes of requests whose calls have ended
 	table atomic.Pointer[table]
-	swap  sync.Mutex // held while the table changes
+	swap  sync.Mutex // held while the table or stopped changes
+
+	stopped map[string]bool // endpoints by name, as Stop has them
 }
 
 // table are the endpoints as they are now, in the order in which they are asked.
@@ -73,7 +75,8 @@ func NewSink(endpoints []Endpoint, opts *SinkOptions) (*Sink, error) {
 }
 
 // SetEndpoints replaces all endpoints from the next message on. Each begins
-// afresh: one that was stopped by 410 Gone is tried again.
+// afresh, but for those that Stop has named: an endpoint that was stopped by 410
+// Gone, and is not kept as such by a store, is tried again.
 func (s *Sink) SetEndpoints(endpoints []Endpoint) error {
 	if len(endpoints) == 0 {
 		return fmt.Errorf("%w: there is none", ErrEndpoint)
@@ -97,6 +100,9 @@ func (s *Sink) SetEndpoints(endpoints []Endpoint) error {
 	}
 	s.swap.Lock()
 	defer s.swap.Unlock()
+	for _, t := range next.targets {
+		t.held = s.stopped[t.p.Name]
+	}
 	if old := s.table.Swap(next); old != nil {
 		for _, t := range old.targets {
 			t.close()

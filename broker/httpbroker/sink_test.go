@@ -277,6 +277,44 @@ func TestGoneStops(t *testing.T) {
 	}
 }
 
+// An endpoint that is gone is told until somebody keeps that, and one that is
+// stopped by its name is sent nothing, also under other endpoints, until it is resumed.
+func TestStopLasts(t *testing.T) {
+	var seen atomic.Int64
+	var status atomic.Int64
+	status.Store(http.StatusGone)
+	bad := serve(t, "bad", func(w http.ResponseWriter, _ *http.Request) { seen.Add(1); w.WriteHeader(int(status.Load())) })
+	s := newSink(t, nil, good(t), bad)
+	if g := s.Gone(); g != nil {
+		t.Fatal(g)
+	}
+	deliver(t, s, messages("bad", 0, 1)...)
+	s.Stop(nil) // a heartbeat that began before
+	if g := s.Gone(); len(g) != 1 || g[0].Destination != "bad" || g[0].Reason == "" {
+		t.Fatalf("gone: %+v", g)
+	}
+	s.Stop([]string{"bad", "unknown"})
+	if g := s.Gone(); g != nil {
+		t.Errorf("told again: %+v", g)
+	}
+	status.Store(http.StatusOK)
+	for range 2 {
+		if e := deliver(t, s, messages("bad", 0, 1)...)[0]; e == nil || e.Class != broker.ClassOutage || !strings.Contains(e.Error(), `postrider resume --endpoint "bad"`) {
+			t.Fatal(e)
+		}
+		if err := s.SetEndpoints([]httpbroker.Endpoint{good(t), bad}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := seen.Load(); n != 1 {
+		t.Errorf("%d requests to an endpoint that is stopped", n)
+	}
+	s.Stop([]string{"unknown"})
+	if e := deliver(t, s, messages("bad", 0, 1)...)[0]; e != nil || seen.Load() != 2 {
+		t.Errorf("after it was resumed: %v, %d requests", e, seen.Load())
+	}
+}
+
 func TestRetryAfterIsKept(t *testing.T) {
 	var seen atomic.Int64
 	s := newSink(t, nil, good(t), serve(t, "bad", func(w http.ResponseWriter, _ *http.Request) {

@@ -72,6 +72,7 @@ type target struct {
 	br      breaker
 	pace    pace
 	closed  bool
+	held    bool // stopped by its name, and not by itself
 }
 
 func newTarget(s *Sink, p *prepared) *target {
@@ -104,6 +105,8 @@ func (t *target) closedTo(now time.Time) error {
 		return broker.Outage(errClosed, codeClosed, t.dest)
 	case t.p.Stopped:
 		return t.outage(codeStopped, "it is stopped by its settings")
+	case t.held:
+		return t.outage(codeStopped, "it is stopped: postrider status says since when and why, and "+resumeIt(t.p.Name)+" lets it go on")
 	}
 	return t.br.closedTo(now, t.dest)
 }

@@ -14,39 +14,47 @@ import (
 
 // holdAnswer is what pause and resume print in JSON.
 type holdAnswer struct {
-	Act    store.ActKind `json:"act"`
-	Key    string        `json:"key,omitempty"`
-	Lane   *store.Lane   `json:"lane,omitempty"`
-	Result string        `json:"result"`
+	Act  store.ActKind `json:"act"`
+	Key  string        `json:"key,omitempty"`
+	Lane *store.Lane   `json:"lane,omitempty"`
+	// Endpoint is a destination that messages are or are not sent to.
+	Endpoint string `json:"endpoint,omitempty"`
+	Result   string `json:"result"`
 }
 
 // holdCommand is pause or resume.
 func (a *app) holdCommand(kind store.ActKind) *cobra.Command {
-	use, short := "pause", "Let a key or a lane wait until it is resumed"
+	use, short := "pause", "Let a key, a lane or an endpoint wait until it is resumed"
 	long := "The messages of a paused key are parked as waiting, in their order, and those of other keys\n" +
-		"flow on. A paused lane is not read. A whole pipe: `postrider pipe pause`. What is paused is\n" +
+		"flow on. A paused lane is not read. To an endpoint of webhooks, by its name, nothing is sent: its\n" +
+		"messages are set aside, and one that answers 410 Gone is paused by the relay. A whole pipe:\n" +
+		"`postrider pipe pause`. What is paused is\n" +
 		"shown by `postrider status`, and lasts over restarts of relays."
 	if kind == store.ActResume {
-		use, short = "resume", "Let a paused key or lane go on, in order"
+		use, short = "resume", "Let a paused key, lane or endpoint go on, in order"
 		long = short + ". A whole pipe: `postrider pipe resume`."
 	}
 	var (
-		act    = store.Act{Kind: kind}
-		lane   int
-		wait   time.Duration
-		reason string
+		act      = store.Act{Kind: kind}
+		lane     int
+		endpoint string
+		wait     time.Duration
+		reason   string
 	)
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: noArgs,
 		Example: "  postrider " + use + " --key customer-7 --reason \"their importer is being mended\"\n  postrider " + use + " --lane 12 --reason \"incident 4711\"",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case (act.Key == "") == (lane < 0):
-				return usagef("give --key or --lane, one of them")
+			case !exactlyOne(act.Key != "", lane >= 0, endpoint != ""):
+				return usagef("give --key, --lane or --endpoint, one of them")
 			case strings.TrimSpace(reason) == "":
 				return usagef("give --reason: the journal keeps why")
 			}
 			act.Actor, act.Reason = a.actor(), reason
+			if endpoint != "" {
+				return a.holdEndpoint(cmd, act, endpoint)
+			}
 			answer := holdAnswer{Act: kind, Key: act.Key}
 			if lane >= 0 {
 				act.Lane = store.Lane(lane)
@@ -58,9 +66,21 @@ func (a *app) holdCommand(kind store.ActKind) *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVar(&act.Key, "key", "", "this key")
 	fs.IntVar(&lane, "lane", -1, "this lane")
+	fs.StringVar(&endpoint, "endpoint", "", "this endpoint of webhooks, by the name that status shows")
 	fs.StringVar(&reason, "reason", "", "why, for the journal")
 	fs.DurationVar(&wait, "wait", 10*time.Second, "how long to wait for the relay to do it")
 	return cmd
+}
+
+// exactlyOne reports whether exactly one is true.
+func exactlyOne(is ...bool) bool {
+	n := 0
+	for _, yes := range is {
+		if yes {
+			n++
+		}
+	}
+	return n == 1
 }
 
 func (a *app) hold(cmd *cobra.Command, act store.Act, answer holdAnswer, wait time.Duration) error {
@@ -85,4 +105,28 @@ func (a *app) hold(cmd *cobra.Command, act store.Act, answer holdAnswer, wait ti
 		return fmt.Errorf("%s: the relay has not executed the request to %s yet; it stays requested", what, act.Kind)
 	}
 	return a.print(answer, func(w *tabwriter.Writer) { row(w, what, act.Kind, answer.Result) })
+}
+
+// holdEndpoint needs no relay: what it says is what the next heartbeat brings.
+func (a *app) holdEndpoint(cmd *cobra.Command, act store.Act, endpoint string) error {
+	st, err := a.openReady(cmd)
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	stops, err := admin.Stops(st.Admin)
+	if err != nil {
+		return fmt.Errorf("%s: %w", act.Kind, err)
+	}
+	changed, err := stops.SetStop(cmd.Context(), store.SetStop{
+		Destination: endpoint, Resume: act.Kind == store.ActResume, Actor: act.Actor, Reason: act.Reason,
+	})
+	if err != nil {
+		return err
+	}
+	answer := holdAnswer{Act: act.Kind, Endpoint: endpoint, Result: "done"}
+	if !changed {
+		answer.Result = "unchanged"
+	}
+	return a.print(answer, func(w *tabwriter.Writer) { row(w, "endpoint "+visible(endpoint, ""), act.Kind, answer.Result) })
 }

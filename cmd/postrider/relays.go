@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/relay"
+	"github.com/postrider/postrider/store"
 )
 
 // unit is one relay of the process.
@@ -204,6 +205,8 @@ func (a *app) openUnit(name string, set *settings, relays int) (*unit, error) {
 	labels := prometheus.Labels{"pipe": st.Info().Pipe}
 	maps.Copy(labels, u.labels)
 	u.meter = newMetrics(st, labels, a.set.relay.statusEvery)
+	opts.Stopper, _ = sink.Sink.(broker.Stopper)
+	opts.Stops, _ = st.Admin.(store.Stops)
 	opts.Logger, opts.Version, opts.Observer = u.log, buildVersion().Version, u.meter.observer()
 	var to broker.Sink = sink
 	if relays > 1 {

@@ -26,6 +26,7 @@ type statusAnswer struct {
 	Instances  []instanceAnswer `json:"instances"`
 	Lanes      []laneAnswer     `json:"lanes"`
 	Holds      []holdEntry      `json:"paused_parts"`
+	Stops      []stopEntry      `json:"stopped_endpoints"`
 	Alarms     []string         `json:"alarms,omitempty"`
 }
 
@@ -34,6 +35,13 @@ type holdEntry struct {
 	Lane  int       `json:"lane"`
 	Key   string    `json:"key,omitempty"`
 	Since time.Time `json:"since"`
+}
+
+type stopEntry struct {
+	Endpoint string    `json:"endpoint"`
+	Since    time.Time `json:"since"`
+	By       string    `json:"by"`
+	Reason   string    `json:"reason"`
 }
 
 type instanceAnswer struct {
@@ -148,7 +156,7 @@ func (a *app) printStatus(s store.Status, lanes bool) error {
 		Time: time.Now().UTC(), Pipe: s.Pipe, Paused: s.Paused, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped,
 		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered, Alarms: s.Alarms,
 		Parked:    map[string]int64{"scheduled": 0, "retry": 0, "waiting": 0, "dead": 0}, // each, also when there is none
-		Instances: []instanceAnswer{}, Lanes: []laneAnswer{}, Holds: []holdEntry{},
+		Instances: []instanceAnswer{}, Lanes: []laneAnswer{}, Holds: []holdEntry{}, Stops: []stopEntry{},
 	}
 	maps.Copy(answer.Parked, s.Parked)
 	for _, i := range s.Instances {
@@ -156,6 +164,9 @@ func (a *app) printStatus(s store.Status, lanes bool) error {
 	}
 	for _, h := range s.Holds {
 		answer.Holds = append(answer.Holds, holdEntry{int(h.Lane), h.Key, h.Since.UTC()})
+	}
+	for _, s := range s.Stops {
+		answer.Stops = append(answer.Stops, stopEntry{s.Destination, s.Since.UTC(), s.Actor, s.Reason})
 	}
 	for _, l := range s.Lanes {
 		answer.Lanes = append(answer.Lanes, laneAnswer{int(l.Lane), l.Owner, l.Leased, l.Epoch, l.Pending, l.Lag.Seconds(), l.Delivered, l.Parked})
@@ -191,6 +202,9 @@ func statusText(w *tabwriter.Writer, s store.Status, lanes bool) {
 			continue
 		}
 		row(w, "paused", fmt.Sprintf("key %s since %s", visible(h.Key, ""), stamp(h.Since)))
+	}
+	for _, s := range s.Stops {
+		row(w, "stopped", fmt.Sprintf("endpoint %s since %s by %s: %s", visible(s.Destination, ""), stamp(s.Since), visible(s.Actor, ""), visible(s.Reason, "")))
 	}
 	for _, alarm := range s.Alarms {
 		row(w, "alarm", visible(alarm, ""))

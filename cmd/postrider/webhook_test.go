@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/postrider/postrider/internal/testserver"
 )
 
 const hookSecret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
@@ -80,4 +82,52 @@ func TestWebhooks(t *testing.T) {
 	write(", timeout: 10s")
 	until(t, "the changed entry works", p, func() bool { return h.count("/gone") >= before+20 })
 	p.stop()
+}
+
+// A stop by 410 is kept by PostgreSQL: status and journal show it, a relay that
+// starts later does not ask the endpoint, and a command lets it go on.
+func TestGoneIsKept(t *testing.T) {
+	h := &hooks{seen: map[string]int{}, answer: map[string]int{"/gone": http.StatusGone}}
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	dir := t.TempDir()
+	store := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	file, key := filepath.Join(dir, "endpoints.yml"), filepath.Join(dir, "key")
+	entry := "  - {name: %s, topics: [%s], url: %s/%s, secret_file: " + key + ", allow: 127.0.0.1}\n"
+	text := "endpoints:\n" + fmt.Sprintf(entry, "gone", "bad", server.URL, "gone") + fmt.Sprintf(entry, "rest", "'*'", server.URL, "rest")
+	for name, text := range map[string]string{file: text, key: hookSecret + "\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := func() {
+		t.Helper()
+		mustCLI(t, "{\"topic\":\"bad\",\"type\":\"t\",\"payload\":{}}\n{\"topic\":\"good\",\"type\":\"t\",\"payload\":{}}\n", "enqueue", "--store", store)
+	}
+	put()
+	p := launchRelay(t, store, "webhooks:"+file)
+	until(t, "the relay notes it", p, func() bool { return p.said.count("is stopped until a person resumes it") > 0 })
+	p.stop()
+	asked := h.count("/gone")
+	if out := mustCLI(t, "", "status", "--store", store); !strings.Contains(out, "endpoint gone since") || !strings.Contains(out, "by postrider: the endpoint has answered 410 Gone") {
+		t.Errorf("status says\n%s", out)
+	}
+	h.mu.Lock()
+	h.answer["/gone"] = 0
+	h.mu.Unlock()
+	put()
+	p = launchRelay(t, store, "webhooks:"+file)
+	until(t, "the other endpoint has its messages", p, func() bool { return h.count("/rest") == 2 })
+	if n := h.count("/gone"); n != asked {
+		t.Errorf("a later relay asked the endpoint %d times", n-asked)
+	}
+	mustCLI(t, "", "resume", "--store", store, "--endpoint", "gone", "--reason", "they are back")
+	until(t, "the endpoint goes on", p, func() bool { return h.count("/gone") == asked+2 })
+	p.stop()
+	out := mustCLI(t, "", "journal", "--store", store)
+	for _, want := range []string{"endpoint stop", "endpoint resume", "they are back"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the journal does not say %q:\n%s", want, out)
+		}
+	}
 }

@@ -71,6 +71,10 @@ func (s *Store) statusBy(ctx context.Context, by batcher, limit int) (st store.S
 		st.Holds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[store.Hold])
 		return err
 	})
+	b.Queue(s.sql.stopList, pipe).Query(func(rows pgx.Rows) (err error) {
+		st.Stops, err = pgx.CollectRows(rows, pgx.RowToStructByPos[store.Stop])
+		return err
+	})
 	b.Queue(s.sql.partitions).Query(func(rows pgx.Rows) error {
 		p, err := scanPartitions(rows)
 		if alarm := p.Alarm(); alarm != "" {

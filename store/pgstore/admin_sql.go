@@ -44,7 +44,7 @@ WHERE c.pipe = $1 ORDER BY c.lane`
  extract(epoch FROM w.alive_until - clock_timestamp())::float8,
  (SELECT count(*) FROM {{schema}}.lane_cursor c WHERE c.pipe = w.pipe AND c.owner = w.boot_id)
 FROM {{schema}}.relay w WHERE w.pipe = $1 ORDER BY w.instance, w.boot_id`)
-	st.holds = q(`SELECT lane, key, at FROM {{schema}}.hold WHERE pipe = $1 ORDER BY lane, key`)
+	st.holds = q(`SELECT lane, key, at FROM {{schema}}.hold WHERE pipe = $1 AND lane >= 0 ORDER BY lane, key`)
 	st.parkedCount = q(`SELECT state, count(*) FROM {{schema}}.parked WHERE pipe = $1 GROUP BY state`)
 	st.parkedList = q(`SELECT k.id::text, k.topic, k.key, k.type, k.payload, k.content_type, k.headers, k.version, k.schema_version,
  k.not_before, k.created_at, k.lane, k.seq, k.state, k.captures, k.attempts, k.generation,

@@ -137,7 +137,7 @@ FROM {{schema}}.pipe WHERE paused ORDER BY name`)
 		Age         float64
 	}
 	holds, err := rowsOf[hold](ctx, p, `SELECT pipe, count(*) FILTER (WHERE key = ''), count(*) FILTER (WHERE key <> ''),
- extract(epoch FROM clock_timestamp() - min(at))::float8 FROM {{schema}}.hold GROUP BY pipe ORDER BY pipe`)
+ extract(epoch FROM clock_timestamp() - min(at))::float8 FROM {{schema}}.hold WHERE lane >= 0 GROUP BY pipe ORDER BY pipe`)
 	if err != nil {
 		return nil, err
 	}
@@ -148,5 +148,32 @@ FROM {{schema}}.pipe WHERE paused ORDER BY name`)
 			Data: map[string]any{"pipe": h.Pipe, "lanes": h.Lanes, "keys": h.Keys, "age_seconds": int64(h.Age)},
 		})
 	}
-	return orFine(found, "nobody has paused a pipe, a lane or a key"), nil
+	stopped, err := p.stoppedDestinations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return orFine(append(found, stopped...), "nobody has paused a pipe, a lane or a key"), nil
+}
+
+// stoppedDestinations tells to which nothing is sent.
+func (p *patient) stoppedDestinations(ctx context.Context) ([]store.Finding, error) {
+	type stop struct {
+		Pipe, Destination, By, Reason string
+		Age                           float64
+	}
+	rows, err := rowsOf[stop](ctx, p, `SELECT f.pipe, f.key, coalesce(a.actor, ''), coalesce(a.reason, ''), extract(epoch FROM clock_timestamp() - f.at)::float8
+FROM {{schema}}.hold f LEFT JOIN {{schema}}.audit a ON a.id = f.ask WHERE f.lane < 0 ORDER BY f.pipe, f.key`)
+	if err != nil {
+		return nil, err
+	}
+	var found []store.Finding
+	for _, r := range rows {
+		found = append(found, store.Finding{
+			Severity: store.Warning, What: fmt.Sprintf("endpoint %q of pipe %q was stopped by %s %s ago: %s", r.Destination, r.Pipe, r.By, period(seconds(r.Age)), r.Reason),
+			Why:  "its messages are set aside, and at the cap of parked keys the lanes that have them pause",
+			Fix:  fmt.Sprintf("postrider resume --pipe %s --endpoint %s --reason WHY, when it takes messages again; or give its topics another endpoint", r.Pipe, r.Destination),
+			Data: map[string]any{"pipe": r.Pipe, "endpoint": r.Destination, "by": r.By, "age_seconds": int64(r.Age)},
+		})
+	}
+	return found, nil
 }

@@ -53,6 +53,7 @@ type leaseAnswer struct {
 	ascends       bool    // the sequence gives numbers out in the order they are asked for
 	unlogged      string  // a table that a crash empties
 	free          []int16 // lanes to take, in random order
+	stopped       []string
 	standing
 }
 
@@ -95,6 +96,10 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 			return err
 		})
 	}
+	b.Queue(s.sql.stopped, pipe).Query(func(rows pgx.Rows) (err error) {
+		a.stopped, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
 	s.queueStanding(b, req.BootID, &a.standing)
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return g, err
@@ -122,7 +127,7 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 
 // grant is the answer to the engine.
 func (a *leaseAnswer) grant() store.Grant {
-	g := store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live, Paused: a.pipe.Paused, Now: a.now}
+	g := store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live, Paused: a.pipe.Paused, Stopped: a.stopped, Now: a.now}
 	held := map[store.Lane]bool{}
 	for _, l := range a.grants {
 		held[l.Lane] = true

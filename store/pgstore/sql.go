@@ -31,6 +31,7 @@ type statements struct {
 	erasable, erase                                       string // personal data
 	pipeLock, pipeFind, pipeList, pipeEnd                 string // pipes
 	pipeSince, pipeAdd, pipePause, pipeHolds              string
+	stopped, stopList, stopPipe, stopSet, stopEnd         string // stopped destinations
 	progressLock, blocker                                 string
 	pipeDrop                                              []string // in this order
 	partitionStatements
@@ -75,6 +76,7 @@ func newStatements(schema string) statements {
 	st.strictSQL(q)
 	st.eraseSQL(q)
 	st.pipesSQL(q)
+	st.stopSQL(q)
 	st.retainSQL(q)
 	st.bookSQL(q)
 	return st

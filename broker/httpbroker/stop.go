@@ -1,0 +1,51 @@
+package httpbroker
+
+import (
+	"time"
+
+	"github.com/postrider/postrider/broker"
+)
+
+// Stop implements broker.Stopper. An endpoint is known by its name.
+func (s *Sink) Stop(endpoints []string) {
+	stopped := make(map[string]bool, len(endpoints))
+	for _, name := range endpoints {
+		stopped[name] = true
+	}
+	s.swap.Lock()
+	defer s.swap.Unlock()
+	s.stopped = stopped
+	for _, t := range s.table.Load().targets {
+		t.hold(stopped[t.p.Name])
+	}
+}
+
+// Gone implements broker.Stopper: the endpoints that have answered 410 Gone.
+func (s *Sink) Gone() []broker.Gone {
+	var all []broker.Gone
+	for _, t := range s.table.Load().targets {
+		t.mu.Lock()
+		if t.br.gone && !t.held {
+			all = append(all, broker.Gone{Destination: t.p.Name, Reason: "the endpoint has answered 410 Gone"})
+		}
+		t.mu.Unlock()
+	}
+	return all
+}
+
+// hold stops the endpoint or lets it go on. What it has on its way goes on: its
+// answers count.
+func (t *target) hold(on bool) {
+	t.mu.Lock()
+	if t.held && !on { // whoever resumes it knows better than its last answer
+		t.br.gone, t.br.until = false, time.Time{}
+	}
+	t.held = on
+	var waiting []*job
+	shut := t.closedTo(time.Now())
+	if on {
+		waiting, t.queue = t.queue, nil
+	}
+	t.mu.Unlock()
+	t.answerAll(waiting, shut)
+}

@@ -1,0 +1,80 @@
+package relay
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/store"
+)
+
+// stops passes on what the store knows of stopped destinations to the sink, and
+// what the sink has learnt of them to the store. The engine does not know of it: a
+// stopped destination is one that is down.
+type stops struct {
+	r       *Relay
+	sink    broker.Stopper // nil: it has none to stop
+	keep    store.Stops    // nil: nobody keeps them, and what the sink knows is all
+	known   []string       // as of the last heartbeat, which are made one at a time
+	writing atomic.Bool
+}
+
+func newStops(r *Relay) *stops {
+	s := &stops{r: r, sink: r.opts.Stopper, keep: r.opts.Stops}
+	if s.sink == nil {
+		s.sink, _ = r.sink.(broker.Stopper)
+	}
+	if s.keep == nil {
+		s.keep, _ = r.store.(store.Stops)
+	}
+	return s
+}
+
+// told takes the stops that a heartbeat has brought. It returns what has to be
+// written, nil for nothing: that must not hold up the heartbeat.
+func (s *stops) told(stopped []string) (write func(context.Context)) {
+	if s.keep == nil {
+		return nil
+	}
+	if !slices.Equal(stopped, s.known) {
+		s.known = slices.Clone(stopped)
+		s.r.log.Warn("the destinations that nothing is sent to have changed", "stopped", stopped)
+		if s.sink == nil && len(stopped) > 0 {
+			s.r.log.Error("this sink cannot stop single destinations: they go on", "stopped", stopped)
+		}
+	}
+	if s.sink == nil {
+		return nil
+	}
+	s.sink.Stop(stopped)
+	gone := s.sink.Gone()
+	if len(gone) == 0 || !s.writing.CompareAndSwap(false, true) {
+		return nil
+	}
+	return func(ctx context.Context) {
+		defer s.writing.Store(false)
+		s.write(ctx, gone)
+	}
+}
+
+// stopWrite is how long the store may take to note one stop. It is tried again
+// with every heartbeat.
+const stopWrite = 10 * time.Second
+
+func (s *stops) write(ctx context.Context, gone []broker.Gone) {
+	ctx, cancel := context.WithTimeout(ctx, stopWrite)
+	defer cancel()
+	for _, g := range gone {
+		_, err := s.keep.SetStop(ctx, store.SetStop{Destination: g.Destination, Actor: "postrider", Reason: g.Reason})
+		if ctx.Err() != nil { // the relay ends: who comes next learns it from the destination
+			return
+		}
+		if err != nil {
+			s.r.log.Warn("a destination that wants no more messages could not be noted as stopped: trying again", "destination", g.Destination, "error", err)
+			return
+		}
+		s.r.log.Error("a destination wants no more messages and is stopped until a person resumes it", "destination", g.Destination, "reason", g.Reason)
+	}
+}
