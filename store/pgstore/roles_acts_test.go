@@ -51,6 +51,16 @@ func TestRolesAct(t *testing.T) {
 		if err != nil || results[0].Result != "done" {
 			t.Errorf("discard: %+v, %v", results, err)
 		}
+		stop := store.SetStop{Destination: "shop", Actor: "me", Reason: "test"}
+		_, err = reader.SetStop(t.Context(), stop)
+		wantIs(t, err, store.ErrUnusable)
+		if on, err := relay.store.SetStop(t.Context(), stop); err != nil || !on {
+			t.Errorf("the relay stops a destination: %v, %v", on, err)
+		}
+		stop.Resume = true
+		if off, err := person.SetStop(t.Context(), stop); err != nil || !off {
+			t.Errorf("a person resumes it: %v, %v", off, err)
+		}
 		if err := person.CancelOrder(t.Context(), id, "me", "test"); err != nil {
 			t.Logf("the order had ended: %v", err)
 		}
