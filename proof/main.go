@@ -1,10 +1,12 @@
 // Command proof runs the shipped binary against real servers while it is being
-// killed, and counts at the broker what arrived. It imports nothing of the
-// product but the launcher of test servers: the writers speak plain SQL, the
-// readers are the brokers' own clients.
+// killed, and counts at the broker what arrived; or consumers, and counts their
+// effects in the database. But for the consumers (package member) it imports
+// nothing of the product but the launcher of test servers: the writers speak
+// plain SQL, the readers are the brokers' own clients.
 //
 //	go run ./proof --broker kafka --messages 200000 --kills 20 --broker-kills 20
 //	go run ./proof --broker nats --for 30m
+//	go run ./proof consume --broker kafka --messages 200000 --kills 30 --db-restarts 5 --rebalances 3
 //
 // It prints one JSON object and exits with 1 unless nothing was lost, invented
 // or reordered.
@@ -20,6 +22,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/postrider/postrider/proof/member"
 )
 
 // Config of one run.
@@ -45,13 +49,22 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := command(ctx)
+	code := 0
+	if os.Getenv(member.Env) != "" {
+		code = beMember(ctx)
+	} else {
+		code = command(ctx)
+	}
 	stop()
 	os.Exit(code)
 }
 
 // command returns the exit status: 0 when the run proves what it should.
 func command(ctx context.Context) int {
+	if len(os.Args) > 1 && os.Args[1] == "consume" {
+		r, err := consumeCommand(ctx, os.Args[2:])
+		return report(r, r.OK, err)
+	}
 	var c Config
 	flag.StringVar(&c.Broker, "broker", "kafka", "one of "+strings.Join(brokerNames(), ", "))
 	flag.StringVar(&c.Postgres, "postgres", "15", "major version")
@@ -66,7 +79,11 @@ func command(ctx context.Context) int {
 	flag.DurationVar(&c.KillEvery, "kill-every", 30*time.Second, "with --for: SIGKILL of a relay")
 	flag.DurationVar(&c.AuditEvery, "audit-every", time.Minute, "with --for: a look at the two books")
 	flag.Parse()
-	result, ok, err := prove(ctx, c)
+	return report(prove(ctx, c))
+}
+
+// report prints the result and returns the exit status.
+func report(result any, ok bool, err error) int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "proof:", err)
 		return 2

@@ -5,18 +5,27 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/proof/member"
 )
 
-// TestMain lets the test binary be an endpoint too.
+// TestMain lets the test binary be an endpoint or a consumer too.
 func TestMain(m *testing.M) {
 	if os.Getenv(endpointFile) != "" {
 		fmt.Fprintln(os.Stderr, beEndpoint())
 		os.Exit(2)
+	}
+	if os.Getenv(member.Env) != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		code := beMember(ctx)
+		stop()
+		os.Exit(code)
 	}
 	os.Exit(m.Run())
 }

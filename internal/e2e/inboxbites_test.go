@@ -265,6 +265,8 @@ func breakers() map[string]breaker {
 		"prune/old-only":           bends(bend{has: "LIMIT $3", old: "LIMIT $3", new: "LIMIT $3 + 100"}),
 		"prune/keeps":              bends(bend{has: "LIMIT $3", old: "s.message_id = i.message_id", new: "s.message_id = ''"}),
 		"schema/twice":             bends(bend{has: "CREATE TABLE", old: "IF NOT EXISTS", new: ""}),
+		"history/contiguous":       bends(bend{has: moves, old: "m.version >= CAST($5 AS bigint)", new: "true"}),
+		"history/latest":           bends(bend{has: moves, old: "m.version < excluded.version", new: "true"}),
 		"crash/between-statements": bends(bend{has: "processed_at)\nVALUES", apart: true}),
 		"crash/lost-answer":        bends(bend{has: "processed_at)\nVALUES", apart: true}),
 	}

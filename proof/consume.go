@@ -1,0 +1,330 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/proof/member"
+)
+
+// ConsumeConfig of one run of consumers.
+type ConsumeConfig struct {
+	Broker     string
+	Postgres   string
+	Order      string
+	Messages   int
+	Keys       int
+	Members    int
+	Batch      int
+	Kills      int
+	DBRestarts int
+	Rebalances int
+	Trouble    bool
+	Seed       uint64
+	Log        slog.Level // of the consumers, on standard error
+}
+
+// ConsumeResult is what the database says at the end.
+type ConsumeResult struct {
+	OK         bool    `json:"ok"`
+	Broker     string  `json:"broker"`
+	Order      string  `json:"order"`
+	Messages   int     `json:"messages"`
+	Published  int     `json:"published"` // with those that came twice
+	Effects    int     `json:"effects"`
+	Missing    int     `json:"missing"` // messages, or under "latest" keys without their last version
+	Double     int     `json:"double"`
+	Stale      int     `json:"stale"`  // effects after one of the same or a later version of their key
+	Ahead      int     `json:"ahead"`  // under "contiguous": effects before one that they follow
+	Dead       int     `json:"dead"`   // dead letters
+	Stashed    int     `json:"stash"`  // left in the stash
+	Unread     int     `json:"unread"` // left at the broker
+	Kills      int     `json:"kills"`
+	Exits      int     `json:"exits"` // processes that a handler has ended
+	DBRestarts int     `json:"db_restarts"`
+	Rebalances int     `json:"rebalances"` // members that came and went
+	RSS        int     `json:"rss_mib"`    // the largest consumer
+	Seconds    float64 `json:"seconds"`
+	Rate       float64 `json:"per_s"`
+	Seed       uint64  `json:"seed"`
+}
+
+// consumeCommand is "proof consume".
+func consumeCommand(ctx context.Context, args []string) (ConsumeResult, error) {
+	var c ConsumeConfig
+	fs := flag.NewFlagSet("proof consume", flag.ExitOnError)
+	fs.StringVar(&c.Broker, "broker", "kafka", "one of "+strings.Join(slices.Sorted(maps.Keys(feeds())), ", "))
+	fs.StringVar(&c.Postgres, "postgres", "15", "major version")
+	fs.StringVar(&c.Order, "order", "contiguous", "one of "+strings.Join(slices.Sorted(maps.Keys(member.Orders())), ", "))
+	fs.IntVar(&c.Messages, "messages", 200_000, "messages; every tenth comes twice")
+	fs.IntVar(&c.Keys, "keys", 2_000, "keys")
+	fs.IntVar(&c.Members, "members", 2, "consumer processes")
+	fs.IntVar(&c.Batch, "batch", 20, "messages that share a transaction")
+	fs.IntVar(&c.Kills, "kills", 30, "SIGKILLs of a consumer")
+	fs.IntVar(&c.DBRestarts, "db-restarts", 5, "crashes and restarts of the database, in turns")
+	fs.IntVar(&c.Rebalances, "rebalances", 3, "members that come and go")
+	fs.BoolVar(&c.Trouble, "trouble", true, "some handlers fail, hang, panic and end the process")
+	fs.Uint64Var(&c.Seed, "seed", rand.Uint64(), "of the order of messages and faults")
+	fs.TextVar(&c.Log, "log", slog.LevelError+1, "what the consumers say on standard error: debug, info, warn, error or less")
+	if err := fs.Parse(args); err != nil {
+		return ConsumeResult{}, err
+	}
+	return RunConsume(ctx, c)
+}
+
+// RunConsume is one campaign: a full broker, consumers, faults, quiet, count.
+func RunConsume(ctx context.Context, c ConsumeConfig) (ConsumeResult, error) {
+	open := feeds()[c.Broker]
+	if open == nil {
+		return ConsumeResult{}, fmt.Errorf("unknown broker %q", c.Broker)
+	}
+	pg, err := testserver.LaunchPostgres(ctx, c.Postgres, "", testserver.Durable())
+	if err != nil {
+		return ConsumeResult{}, err
+	}
+	defer func() { _ = pg.Close() }()
+	pool, err := pgxpool.New(ctx, pg.URL)
+	if err != nil {
+		return ConsumeResult{}, err
+	}
+	defer pool.Close()
+	if err := errors.Join(member.Prepare(ctx, pool), makeEffects(ctx, pool)); err != nil {
+		return ConsumeResult{}, err
+	}
+	f, err := open(ctx)
+	if err != nil {
+		return ConsumeResult{}, err
+	}
+	defer f.close()
+	per := max(c.Messages/c.Keys, 1)
+	rnd := rand.New(rand.NewPCG(c.Seed, 6))
+	all := records(rnd, c.Keys, per)
+	say("seed %d: publishing %d records of %d messages", c.Seed, len(all), c.Keys*per)
+	if err := f.fill(ctx, all); err != nil {
+		return ConsumeResult{}, err
+	}
+	h, err := newHerd(member.Config{
+		Broker: c.Broker, URL: f.url, Topic: topic, Name: consumerName, DSN: pg.URL, Order: c.Order, Batch: c.Batch, Trouble: c.Trouble, Log: c.Log,
+	})
+	if err != nil {
+		return ConsumeResult{}, err
+	}
+	r := &consumeRun{c: c, pg: pg, pool: pool, feed: f, herd: h, rnd: rnd, want: c.Keys * per, per: per}
+	return r.run(ctx, len(all))
+}
+
+// makeEffects makes the table of effects, in which nothing forbids a wrong one.
+func makeEffects(ctx context.Context, pool *pgxpool.Pool) error {
+	_, err := pool.Exec(ctx, `CREATE TABLE effect (at bigserial PRIMARY KEY, key text NOT NULL, version bigint NOT NULL, id text NOT NULL);
+		CREATE TABLE ended (key text PRIMARY KEY)`)
+	return err
+}
+
+// consumeRun is a campaign under way.
+type consumeRun struct {
+	c         ConsumeConfig
+	pg        *testserver.Postgres
+	pool      *pgxpool.Pool
+	feed      *feed
+	herd      *herd
+	rnd       *rand.Rand
+	want, per int // messages, and those of one key
+	regulars  []*consuming
+
+	restarts, rebalances int
+}
+
+func (r *consumeRun) run(ctx context.Context, published int) (ConsumeResult, error) {
+	began := time.Now()
+	defer r.end()
+	for range r.c.Members {
+		p, err := r.herd.join()
+		if err != nil {
+			return ConsumeResult{}, err
+		}
+		r.regulars = append(r.regulars, p)
+	}
+	if err := r.disturb(ctx); err != nil {
+		return ConsumeResult{}, err
+	}
+	if err := r.drained(ctx); err != nil {
+		say("the run did not come to its end: %v", err) // the judge says what is missing
+	}
+	took := time.Since(began)
+	r.end()
+	res, err := r.judge(ctx)
+	if err != nil {
+		return res, err
+	}
+	if res.Unread, err = r.feed.left(ctx); err != nil {
+		return res, err
+	}
+	res.Broker, res.Order, res.Messages, res.Published, res.Seed = r.c.Broker, r.c.Order, r.want, published, r.c.Seed
+	res.Kills, res.Exits, res.RSS = r.herd.kills, r.herd.exits, r.herd.rss
+	res.DBRestarts, res.Rebalances = r.restarts, r.rebalances
+	res.Seconds, res.Rate = took.Seconds(), float64(r.want)/took.Seconds()
+	res.OK = res.Missing+res.Double+res.Stale+res.Ahead+res.Dead+res.Stashed+res.Unread == 0 && res.Effects > 0
+	return res, r.herd.trouble()
+}
+
+func (r *consumeRun) end() {
+	for _, p := range r.regulars {
+		r.herd.leave(p)
+	}
+	r.regulars = nil
+	r.herd.wg.Wait()
+}
+
+// effects is how many are committed, -1 while the database does not answer.
+func (r *consumeRun) effects(ctx context.Context) (n int) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := r.pool.QueryRow(ctx, "SELECT count(*) FROM effect").Scan(&n); err != nil {
+		return -1
+	}
+	return n
+}
+
+// reach waits until so many records have been acknowledged or had an effect.
+func (r *consumeRun) reach(ctx context.Context, n int) error {
+	now := 0
+	return waitFor(ctx, 3*time.Minute, func() int { return now }, func() (bool, error) {
+		r.herd.weigh()
+		now = r.effects(ctx)
+		return now >= n, r.herd.trouble()
+	})
+}
+
+// disturb does all faults in any order, spread over the messages. Where "latest"
+// drops some the faults come earlier.
+func (r *consumeRun) disturb(ctx context.Context) error {
+	var acts []func(context.Context) error
+	for range r.c.Kills {
+		acts = append(acts, func(context.Context) error { r.herd.kill(r.rnd); return nil })
+	}
+	for range r.c.DBRestarts {
+		acts = append(acts, r.restartDatabase)
+	}
+	for range r.c.Rebalances {
+		acts = append(acts, r.rebalance)
+	}
+	r.rnd.Shuffle(len(acts), func(i, j int) { acts[i], acts[j] = acts[j], acts[i] })
+	span := r.want * 9 / 10
+	if r.c.Order == "latest" {
+		span = r.want / 4
+	}
+	for i, act := range acts {
+		if err := r.reach(ctx, span*(i+1)/(len(acts)+1)); err != nil {
+			return fmt.Errorf("before fault %d of %d: %w", i+1, len(acts), err)
+		}
+		if err := pause(ctx, time.Duration(r.rnd.IntN(200))*time.Millisecond); err != nil {
+			return err
+		}
+		if err := act(ctx); err != nil {
+			return err
+		}
+		say("fault %d of %d done", i+1, len(acts))
+	}
+	return nil
+}
+
+// restartDatabase crashes the database, or ends it as an operator does.
+func (r *consumeRun) restartDatabase(ctx context.Context) error {
+	end := r.pg.Kill
+	if r.restarts%2 == 1 {
+		end = r.pg.Stop
+	}
+	r.restarts++
+	if err := end(); err != nil {
+		return err
+	}
+	if err := pause(ctx, time.Duration(r.rnd.IntN(1500))*time.Millisecond); err != nil {
+		return err
+	}
+	return r.pg.Restart()
+}
+
+// rebalance has one more consumer come, and go while messages flow.
+func (r *consumeRun) rebalance(ctx context.Context) error {
+	p, err := r.herd.join()
+	if err != nil {
+		return err
+	}
+	r.rebalances++
+	defer r.herd.leave(p)
+	return r.reach(ctx, min(max(r.effects(ctx), 0)+max(r.want/100, 20), r.want))
+}
+
+// drained waits until the broker has nothing left. Without order or under
+// "contiguous" every message must have its effect first.
+func (r *consumeRun) drained(ctx context.Context) error {
+	if r.c.Order != "latest" {
+		if err := r.reach(ctx, r.want); err != nil {
+			return err
+		}
+	}
+	least := 1 << 62
+	return waitFor(ctx, time.Minute, func() int { return -least }, func() (bool, error) {
+		left, err := r.feed.left(ctx)
+		if err != nil {
+			return false, err
+		}
+		least = min(least, left)
+		return left == 0, r.herd.trouble()
+	})
+}
+
+// judge asks the database in plain SQL.
+func (r *consumeRun) judge(ctx context.Context) (res ConsumeResult, err error) {
+	missing := `SELECT count(*) FROM generate_series(0, $1::int - 1) k, generate_series(1, $2::int) v
+		WHERE NOT EXISTS (SELECT 1 FROM effect WHERE key = 'k' || k AND version = v)`
+	if r.c.Order == "latest" {
+		missing = `SELECT count(*) FROM generate_series(0, $1::int - 1) k
+		WHERE NOT EXISTS (SELECT 1 FROM effect WHERE key = 'k' || k AND version = $2::int)`
+	}
+	if _, err := r.pool.Exec(ctx, "CREATE INDEX IF NOT EXISTS effect_of_key ON effect (key, version); ANALYZE effect"); err != nil {
+		return res, err
+	}
+	if err := r.pool.QueryRow(ctx, missing, r.c.Keys, r.per).Scan(&res.Missing); err != nil {
+		return res, err
+	}
+	err = r.pool.QueryRow(ctx, "SELECT count(*), count(*) - count(DISTINCT (key, version)) FROM effect").Scan(&res.Effects, &res.Double)
+	if err != nil {
+		return res, err
+	}
+	var stale, ahead int
+	err = r.pool.QueryRow(ctx, `SELECT count(*) FILTER (WHERE version <= before), count(*) FILTER (WHERE version > before + 1)
+		FROM (SELECT version, coalesce(max(version) OVER (PARTITION BY key ORDER BY at ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before FROM effect) e`).Scan(&stale, &ahead)
+	if err != nil {
+		return res, err
+	}
+	if r.c.Order != "any" {
+		res.Stale = stale
+	}
+	if r.c.Order == "contiguous" {
+		res.Ahead = ahead
+	}
+	err = r.pool.QueryRow(ctx, "SELECT (SELECT count(*) FROM postrider.inbox_attempt WHERE state = 'dead'), (SELECT count(*) FROM postrider.inbox_stash)").Scan(&res.Dead, &res.Stashed)
+	return res, err
+}
+
+// beMember is a consumer process until it is asked to end.
+func beMember(ctx context.Context) int {
+	if err := member.Run(ctx, os.Getenv(member.Env)); err != nil {
+		fmt.Fprintln(os.Stderr, "proof: consumer:", err)
+		return 2
+	}
+	return 0
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/proof/member"
+)
+
+// TestConsumers is a small campaign. The matrix has one for each broker.
+func TestConsumers(t *testing.T) {
+	names := []string{"nats"}
+	if os.Getenv("POSTRIDER_MATRIX") == "1" {
+		names = slices.Sorted(maps.Keys(feeds()))
+	}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			c := ConsumeConfig{
+				Broker: name, Postgres: "15", Order: "contiguous", Messages: 1500, Keys: 50, Members: 2, Batch: 20,
+				Kills: 2, DBRestarts: 1, Rebalances: 1, Trouble: true, Seed: rand.Uint64(), Log: slog.LevelError + 1,
+			}
+			r, err := RunConsume(ctx, c)
+			if err != nil {
+				testserver.GiveUp(t, err)
+			}
+			t.Logf("%+v", r)
+			if !r.OK || r.Kills < c.Kills || r.DBRestarts != c.DBRestarts || r.Rebalances != c.Rebalances || r.Effects != r.Messages || r.Exits == 0 {
+				t.Errorf("the campaign proves nothing, or the opposite: %+v", r)
+			}
+		})
+	}
+}
+
+// TestJudge: the judge sees each kind of wrong effect.
+func TestJudge(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), testserver.SharedPostgres(t, "18").Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := errors.Join(member.Prepare(t.Context(), pool), makeEffects(t.Context(), pool)); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, order, effects string
+		want                 ConsumeResult
+	}{
+		{"right", "contiguous", "('k0', 1), ('k1', 1), ('k0', 2), ('k1', 2), ('k0', 3), ('k1', 3)", ConsumeResult{Effects: 6}},
+		{"missing", "contiguous", "('k0', 1), ('k0', 2), ('k0', 3), ('k1', 1), ('k1', 2)", ConsumeResult{Effects: 5, Missing: 1}},
+		{"double", "any", "('k0', 1), ('k0', 3), ('k0', 2), ('k1', 1), ('k1', 2), ('k1', 2), ('k1', 3)", ConsumeResult{Effects: 7, Double: 1}},
+		{"ahead", "contiguous", "('k0', 2), ('k0', 1), ('k0', 3), ('k1', 1), ('k1', 2), ('k1', 3)", ConsumeResult{Effects: 6, Stale: 1, Ahead: 1}},
+		{"stale", "latest", "('k0', 3), ('k0', 2), ('k1', 3)", ConsumeResult{Effects: 3, Stale: 1}},
+		{"latest without its last", "latest", "('k0', 3), ('k1', 2)", ConsumeResult{Effects: 2, Missing: 1}},
+	} {
+		if _, err := pool.Exec(t.Context(), "TRUNCATE effect RESTART IDENTITY; INSERT INTO effect (key, version, id) SELECT key, version, '' FROM (VALUES "+tc.effects+") v (key, version)"); err != nil {
+			t.Fatal(err)
+		}
+		r := &consumeRun{c: ConsumeConfig{Order: tc.order, Keys: 2}, pool: pool, per: 3}
+		if got, err := r.judge(t.Context()); err != nil || got != tc.want {
+			t.Errorf("%s: %+v, %v; want %+v", tc.name, got, err, tc.want)
+		}
+	}
+}
