@@ -8,6 +8,7 @@
 //	go run ./bench run enqueue
 //	go run ./bench run consume --messages 20000
 //	go run ./bench run webhooks
+//	go run ./bench run window --broker rabbitmq --messages 100000
 //	go run ./bench run tenants --tenants 8 --messages 500000
 //
 // With POSTRIDER_BENCH_PROFILES=DIR the relay and the probe write CPU profiles
@@ -55,7 +56,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|consume|webhooks|tenants|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|rabbitmq|redis|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|consume|webhooks|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|rabbitmq|redis|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
@@ -103,6 +104,8 @@ func run(ctx context.Context, args []string) error {
 		result, err = runWebhooks(ctx, c)
 	case "consume":
 		result, err = runConsume(ctx, c)
+	case "window":
+		result, err = runWindow(ctx, c)
 	case "enqueue":
 		result, err = runEnqueue(ctx, c)
 	default:

@@ -25,7 +25,9 @@ type Sink interface {
 	// wrappers of this package; an unclassified one counts as Failed, a context
 	// error as Unknown. Messages must not be changed or kept after the return.
 	Deliver(ctx context.Context, msgs []postrider.Message) []error
-	// Info is constant data about the sink. It does no I/O.
+	// Info is what is known of the sink. It does no I/O. A server may tell a limit
+	// only later: then Info gets stricter, and Deliver rejects what whoever read it
+	// before lets through.
 	Info() Info
 }
 

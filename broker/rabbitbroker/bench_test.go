@@ -20,11 +20,7 @@ const (
 // BenchmarkDeliver compares the window that finds its size with fixed ones, and
 // with the client's own loop over one channel and over several connections.
 func BenchmarkDeliver(b *testing.B) {
-	server, err := testserver.LaunchRabbitMQ(b.Context(), "4.0", "")
-	if err != nil {
-		b.Skip(err)
-	}
-	defer server.Close()
+	server := testserver.SharedRabbitMQ(b, "4.0")
 	queue := func(b *testing.B) string {
 		c, err := amqp.Dial(server.URL)
 		if err != nil {

@@ -2,45 +2,64 @@ package rabbitbroker
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/postrider/postrider/broker"
 )
 
-// sweepAfter is how long the longest waiting message holds up the look at others.
+// sweepAfter is how long a message is waited for before the others are looked at.
 const sweepAfter = 100 * time.Millisecond
 
-// await takes the answer of the message that has waited longest, or, if that takes
-// long, of all that have one.
+// await takes the answer of the message that has waited longest. Where that takes
+// long it takes all that are there, and others are not held up any more by those
+// with the routing keys that are slow: their queue may be stuck.
 func (d *delivery) await(ctx context.Context) {
 	if len(d.wire) == 0 {
 		return
 	}
-	w := &d.wire[0]
+	if len(d.slow) > 0 && time.Since(d.swept) >= sweepAfter {
+		d.sweep()
+		return
+	}
+	at := d.head()
+	w := &d.wire[at]
 	select {
 	case <-w.confirm.Done():
-		d.wire = d.wire[1:]
-		d.take(w)
+		own := *w
+		d.wire = slices.Delete(d.wire, at, at+1)
+		d.take(&own)
 		return
 	default:
 	}
-	limit := w.since.Add(d.s.opts.Timeout)
-	timer := time.NewTimer(min(time.Until(limit), sweepAfter))
+	timer := time.NewTimer(min(time.Until(w.since.Add(d.s.opts.Timeout)), sweepAfter))
 	defer timer.Stop()
 	select {
 	case <-w.confirm.Done():
 	case <-ctx.Done():
 	case <-timer.C:
 		d.sweep()
-		if len(d.wire) > 0 && !time.Now().Before(d.wire[0].since.Add(d.s.opts.Timeout)) {
-			d.late(&d.wire[0])
-			d.wire = d.wire[1:]
-		}
 	}
 }
 
-// sweep takes all answers that are there.
+// head is the place of the message to wait for: the first one whose routing key is
+// not slow, if there is one.
+func (d *delivery) head() int {
+	for i := range d.wire {
+		if !d.slow[d.wire[i].key] {
+			return i
+		}
+	}
+	return 0
+}
+
+// sweep takes all answers that are there, and gives up the wait for those that are
+// late.
 func (d *delivery) sweep() {
+	d.swept = time.Now()
+	if d.slow == nil {
+		d.slow = make(map[string]bool)
+	}
 	open := d.wire[:0]
 	for i := range d.wire {
 		w := d.wire[i]
@@ -48,6 +67,13 @@ func (d *delivery) sweep() {
 		case <-w.confirm.Done():
 			d.take(&w)
 		default:
+			if d.swept.Sub(w.since) >= d.s.opts.Timeout {
+				d.late(&w)
+				continue
+			}
+			if d.swept.Sub(w.since) >= sweepAfter {
+				d.slow[w.key] = true
+			}
 			open = append(open, w)
 		}
 	}
@@ -66,6 +92,7 @@ func (d *delivery) take(w *sent) {
 		d.fail(w.i, err)
 		return
 	}
+	delete(d.slow, w.key)
 	d.s.refusals.taken(w.key)
 	if n := d.next[w.i]; n > 0 {
 		d.ready = append(d.ready, int(n))

@@ -29,7 +29,7 @@ func TestQueueThatConfirmsNothing(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 	defer cancel()
-	msgs := append(batch(bad, 4, 4, 200), batch(good, 16, 4, 300)...)
+	msgs := append(batch(bad, 4, 4, 200), batch(good, 400, 4, 300)...) // were each confirm looked for in steps of 100 ms, they took 10 s
 	for i := 4; i < len(msgs); i++ {
 		msgs[i].Key += " of the good queue"
 	}

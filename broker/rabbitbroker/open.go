@@ -21,6 +21,7 @@ import (
 //	routing-key=topic|key   what the routing key is; topic without it
 //	max-message-bytes=N     the broker's max_message_size, if it is not 16 MiB
 //	window=N                unconfirmed messages at once; without it the sink finds the number
+//	connections=N           connections that share the calls; 4 without it
 //	auth=certificate        log in by the certificate of tls-cert
 //	password-file, password-env, tls, tls-ca, tls-cert, tls-key, tls-server-name
 //
@@ -33,7 +34,7 @@ func Open(rawURL string, route envelope.Router) (*Sink, error) {
 		return nil, fmt.Errorf("rabbitbroker: open: %w", err)
 	}
 	opts := SinkOptions{Route: route, Exchange: u.Param("exchange"), RoutingKey: Routing(u.Param("routing-key"))}
-	for name, field := range map[string]*int{"max-message-bytes": &opts.MaxMessageBytes, "window": &opts.Window} {
+	for name, field := range map[string]*int{"max-message-bytes": &opts.MaxMessageBytes, "window": &opts.Window, "connections": &opts.Connections} {
 		if !u.Has(name) {
 			continue
 		}
@@ -61,7 +62,7 @@ func OpenSource(rawURL string, opts SourceOptions) (*Source, error) {
 
 // urlParams are the parameters of all URLs: one URL may serve a sink and a source.
 func urlParams() []string {
-	return []string{"exchange", "routing-key", "max-message-bytes", "window", "unchecked"}
+	return []string{"exchange", "routing-key", "max-message-bytes", "window", "connections", "unchecked"}
 }
 
 // Connect opens a connection of the client's own to the broker of such a URL, for

@@ -23,7 +23,10 @@ type session struct {
 	reason atomic.Pointer[string] // why publishers are blocked; nil: they are not
 	ended  chan struct{}          // closed when why is known
 
-	confirmed atomic.Int64 // when the latest message that is confirmed was sent, Unix ns
+	confirmed atomic.Int64  // when the latest message that is confirmed was sent, Unix ns
+	anywhere  *atomic.Int64 // the same, over all connections of the sink
+	someLeft  atomic.Bool
+	learned   atomic.Bool // the sink has looked why it ended
 
 	mu        sync.Mutex
 	why       error                   // why the session ended
@@ -182,6 +185,7 @@ func (s *session) answer(w *sent) error {
 	acked := w.confirm.Acked()
 	if at := w.since.UnixNano(); acked && at > s.confirmed.Load() {
 		s.confirmed.Store(at) // two at once may take it back a little
+		s.anywhere.Store(at)
 	}
 	if !acked && s.over() { // the client's way to say that there is no confirm
 		why := s.because()
@@ -216,6 +220,7 @@ func (s *session) leave(w *sent) {
 	}
 	own := *w
 	s.left[w.id] = &own
+	s.someLeft.Store(true)
 }
 
 // leftMost messages are remembered before those with an answer are forgotten.
@@ -224,6 +229,9 @@ const leftMost = 1024
 // settled waits until an earlier sending of the message is answered: its return
 // must not be taken for that of the next one, nor may it arrive behind it.
 func (s *session) settled(ctx context.Context, id string, wait time.Duration) error {
+	if !s.someLeft.Load() {
+		return nil
+	}
 	s.mu.Lock()
 	w := s.left[id]
 	s.mu.Unlock()
@@ -237,6 +245,7 @@ func (s *session) settled(ctx context.Context, id string, wait time.Duration) er
 	defer s.mu.Unlock()
 	delete(s.left, id)
 	delete(s.returned, id)
+	s.someLeft.Store(len(s.left) > 0)
 	return nil
 }
 
@@ -257,7 +266,7 @@ func (s *session) answered(ctx context.Context, w *sent, wait time.Duration) err
 		case time.Since(w.since) > lostAfter*wait:
 			s.end(nil) // so that it can be sent again
 			return broker.Unknown(errNoConfirm, "", w.destination)
-		case s.confirmsOthers(w.since), !time.Now().Before(end):
+		case s.brokerConfirms(w.since), !time.Now().Before(end):
 			return s.unanswered(w.since, w.destination, errNoConfirm)
 		}
 	}
@@ -269,10 +278,15 @@ const stuckAfter = 3 * time.Second
 // lostAfter that many times the limit a confirm is not expected any more.
 const lostAfter = 10
 
-// confirmsOthers reports whether the broker has confirmed what was sent well after
-// since: then it works, and not the queue of what was sent at since.
+// confirmsOthers reports whether the broker has confirmed on this connection what
+// was sent well after since: then it works, and not the queue of what was sent at since.
 func (s *session) confirmsOthers(since time.Time) bool {
 	return time.Since(since) >= stuckAfter && s.confirmed.Load() > since.UnixNano()
+}
+
+// brokerConfirms is the same over all connections.
+func (s *session) brokerConfirms(since time.Time) bool {
+	return time.Since(since) >= stuckAfter && s.anywhere.Load() > since.UnixNano()
 }
 
 // unanswered is the answer for a message that was sent at since and that the broker
@@ -280,7 +294,7 @@ func (s *session) confirmsOthers(since time.Time) bool {
 // members) is an outage of its own: were its messages unknown while others are
 // acknowledged, they would count as those that make a broker hang up.
 func (s *session) unanswered(since time.Time, destination string, err error) error {
-	if s.confirmsOthers(since) {
+	if s.brokerConfirms(since) {
 		return broker.Outage(fmt.Errorf("%w, while others are confirmed: look whether the queue has a majority of its members", errNoConfirm), codeNoConfirm, destination)
 	}
 	return broker.Unknown(err, "", "")

@@ -1,10 +1,10 @@
 package rabbitbroker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +39,10 @@ type SinkOptions struct {
 	// Window messages are unconfirmed at once over all calls; 0: the sink finds
 	// out how many the broker needs.
 	Window int
+	// Connections share the calls; 4 if zero. RabbitMQ serves a channel by one process,
+	// which gets slower the more of its messages are unconfirmed. An idle sink uses
+	// one, and the others are opened when calls run side by side.
+	Connections int
 	// Timeout is how long a confirm may take; 30 s if zero.
 	Timeout time.Duration
 	// MaxMessageBytes is the broker's max_message_size; 16 MiB if zero, which is
@@ -46,8 +50,8 @@ type SinkOptions struct {
 	MaxMessageBytes int
 }
 
-// Sink publishes to RabbitMQ by one connection of its own, which the first
-// Deliver opens and which is opened again after it has ended. It is safe for
+// Sink publishes to RabbitMQ by connections of its own, which Deliver opens when
+// it needs them and which are opened again after they have ended. It is safe for
 // concurrent use.
 type Sink struct {
 	dialer dialer
@@ -58,8 +62,9 @@ type Sink struct {
 
 	refusals refusals
 
-	one  chan struct{} // held by the one that opens
-	live atomic.Pointer[session]
+	one       chan struct{} // held by the one that opens
+	lines     []line
+	confirmed atomic.Int64 // when the latest message that is confirmed was sent, Unix ns
 
 	mu     sync.Mutex
 	closed bool
@@ -85,18 +90,16 @@ func NewSink(server Server, opts *SinkOptions) (*Sink, error) {
 		return nil, errors.New("rabbitbroker: sink: the routing key is topic or key")
 	case o.RoutingKey == RoutingByKey && o.Exchange == "":
 		return nil, errors.New("rabbitbroker: sink: the routing key can be the message's key only with an exchange: the default exchange takes it for a queue's name")
-	case len(o.Exchange) > shortMost || o.Window < 0 || o.MaxMessageBytes < 0 || o.Timeout < 0:
+	case len(o.Exchange) > shortMost || o.Window < 0 || o.Connections < 0 || o.MaxMessageBytes < 0 || o.Timeout < 0:
 		return nil, errors.New("rabbitbroker: sink: an exchange's name has at most 255 bytes, and nothing is negative")
 	}
-	if o.Timeout == 0 {
-		o.Timeout = 30 * time.Second
-	}
-	if o.MaxMessageBytes == 0 {
-		o.MaxMessageBytes = 16 << 20
-	}
+	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
+	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, 16<<20)
+	o.Connections = cmp.Or(o.Connections, 4)
 	s := &Sink{
 		dialer: dialer{server: server, name: "postrider sink"}, opts: o, codec: wireCodec(),
 		window: newWindow(o.Window, time.Now), one: make(chan struct{}, 1),
+		lines: make([]line, o.Connections),
 	}
 	s.most.Store(int64(o.MaxMessageBytes))
 	return s, nil
@@ -121,87 +124,6 @@ func (s *Sink) Info() broker.Info {
 
 func (s *Sink) limit() int { return int(s.most.Load()) }
 
-// Close ends the connection and every call. What is not confirmed is unknown.
-func (s *Sink) Close() {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	if live := s.live.Load(); live != nil {
-		live.close(time.Second)
-	}
-}
-
-// session returns the session that lives, or opens one. While the broker cannot
-// be reached it answers at once until the next try is due.
-func (s *Sink) session(ctx context.Context) (*session, error) {
-	if live := s.live.Load(); live != nil && !live.over() {
-		return live, nil
-	}
-	select {
-	case s.one <- struct{}{}:
-		defer func() { <-s.one }()
-	case <-ctx.Done():
-		return nil, broker.Outage(fmt.Errorf("not connected: %w", ctx.Err()), "", "")
-	}
-	live := s.live.Load()
-	if live != nil && !live.over() {
-		return live, nil
-	}
-	if err := s.mayOpen(live); err != nil {
-		return nil, err
-	}
-	if live != nil {
-		_ = live.wire.Close() // never two that send
-		s.learn(live.because())
-	}
-	next, err := openSession(ctx, &s.dialer, s.opts.Exchange)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err != nil {
-		if ctx.Err() == nil { // the caller's own end says nothing about the broker
-			s.failed, s.again = err, time.Now().Add(pause(s.tries))
-			s.tries++
-		}
-		return nil, err
-	}
-	if s.closed {
-		_ = next.wire.Close()
-		return nil, broker.Outage(errClosed, "", "")
-	}
-	s.failed, s.tries = nil, 0
-	s.live.Store(next)
-	return next, nil
-}
-
-// mayOpen says why no connection is tried now.
-func (s *Sink) mayOpen(last *session) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return broker.Outage(errClosed, "", "")
-	}
-	if s.failed != nil && time.Now().Before(s.again) {
-		return s.failed
-	}
-	return nil
-}
-
-// pause is how long to wait after that many failures before: 100 ms that double
-// up to 5 s, less a random part, so that a crowd does not come back at once.
-func pause(failures int) time.Duration {
-	most := min(100*time.Millisecond<<min(failures, 6), 5*time.Second)
-	return most/2 + rand.N(most/2)
-}
-
-// learn takes what can be known beforehand from the reason that ended a session: a
-// size limit, or a permission that is missing.
-func (s *Sink) learn(why error) {
-	if n := learnedLimit(why); n > 0 && n < s.limit() {
-		s.most.Store(int64(n))
-	}
-	s.refusals.learn(why, time.Now())
-}
-
 // sent is one message on the wire.
 type sent struct {
 	i           int
@@ -221,12 +143,18 @@ type delivery struct {
 	next    keychain.Chain
 	ready   []int // may be sent: everything before them in their keys is confirmed
 	wire    []sent
+	line    *line
 	encoded envelope.Wire
+
+	slow  map[string]bool // routing keys that others need not wait for
+	swept time.Time       // when all answers were taken
 }
 
 // Deliver implements broker.Sink.
 func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
-	d := &delivery{s: s, msgs: msgs}
+	d := &delivery{s: s, msgs: msgs, line: s.enter()}
+	defer s.leave(d.line)
+	s.learnAll()
 	d.next, d.ready = keychain.Of(msgs)
 	for len(d.ready) > 0 || len(d.wire) > 0 {
 		if ctx.Err() != nil {
@@ -243,7 +171,7 @@ func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
 // nothing else to wait for.
 func (d *delivery) publish(ctx context.Context) {
 	for len(d.ready) > 0 {
-		session, err := d.s.session(ctx)
+		session, err := d.s.session(ctx, d.line)
 		if err != nil {
 			d.failReady(err)
 			return
@@ -301,7 +229,7 @@ func (d *delivery) send(ctx context.Context, session *session, i int) error {
 	if err := d.s.refusals.of(to.key, d.s.opts.Exchange, time.Now()); err != nil {
 		return err
 	}
-	if err := session.settled(ctx, m.ID, d.s.opts.Timeout); err != nil {
+	if err := d.s.settled(ctx, m.ID); err != nil {
 		return err
 	}
 	confirm, err := session.publish(p)

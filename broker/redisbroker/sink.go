@@ -25,7 +25,8 @@ type SinkOptions struct {
 	// topic and key, plain.
 	Route envelope.Router
 	// Partitions spreads each topic over so many streams, TOPIC:0, TOPIC:1, ...,
-	// by the key's hash; 0 or 1: one stream, named like the topic. A source of the
+	// by the hash of the key, or of the id where there is no key; 0 or 1: one stream,
+	// named like the topic. A source of the
 	// group reads a stream alone, so this is how many can work at a time. Changing
 	// it turns the order of keys round that are still unread.
 	Partitions int
@@ -122,7 +123,8 @@ func (s *Sink) Info() broker.Info {
 	return broker.Info{Name: "redis", MaxMessageBytes: s.opts.MaxMessageBytes, DedupWindow: s.idmp.window(), Codec: s.codec}
 }
 
-// Stream is where a message of the topic and key goes.
+// Stream is where a message of the topic and key goes; one without a key goes by its
+// id.
 func (s *Sink) Stream(topic, key string) string {
 	return streamOf(s.opts.StreamPrefix, topic, key, s.opts.Partitions)
 }
@@ -197,7 +199,7 @@ func (s *Sink) frame(w *envelope.Wire, m *postrider.Message) (r envelope.Route, 
 	if r, err = s.opts.Route.Of(m); err != nil {
 		return r, "", broker.Unsendable(err, "")
 	}
-	stream = s.Stream(r.Topic, r.Key)
+	stream = s.Stream(r.Topic, cmp.Or(r.Key, m.ID)) // without a key: anywhere, and there again
 	if err := s.codec.Encode(w, m, &r, r.Carries(m, stream, false)); err != nil {
 		return r, stream, broker.Unsendable(err, stream)
 	}

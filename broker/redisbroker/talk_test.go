@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/postrider/postrider"
 )
 
 // TestReplies: each answer is read to its end and no further, whatever follows.
@@ -75,5 +77,30 @@ func TestArguments(t *testing.T) {
 	}
 	if err := s.w.Flush(); err != nil || !bytes.Equal(got.Bytes(), want.Bytes()) {
 		t.Errorf("%d bytes, want %d: %v", got.Len(), want.Len(), err)
+	}
+}
+
+// TestKeylessPartitions: messages without a key are spread over a topic's streams,
+// and the same one goes to the same stream each time.
+func TestKeylessPartitions(t *testing.T) {
+	s, err := Open("redis://h?partitions=4", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	count := make(map[string]int)
+	for i := range 400 {
+		m := &postrider.Message{ID: fmt.Sprintf("01890a5d-ac96-774b-8cce-%012x", i), Topic: "t", Payload: []byte("x")}
+		p, err := s.Preview(m)
+		again, _ := s.Preview(m)
+		if err != nil || p.Destination != again.Destination {
+			t.Fatalf("%s, then %s: %v", p.Destination, again.Destination, err)
+		}
+		count[p.Destination]++
+	}
+	for _, stream := range Streams("t", 4) {
+		if count[stream] < 50 {
+			t.Errorf("%d of 400 messages are in %s", count[stream], stream)
+		}
 	}
 }

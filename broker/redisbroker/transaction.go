@@ -1,6 +1,7 @@
 package redisbroker
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -164,7 +165,7 @@ func (t *transaction) write(out script, o *form, msgs []postrider.Message) {
 		}
 		if dedup {
 			arg(out, "idmp")
-			arg(out, producer(m.Key))
+			arg(out, producer(cmp.Or(m.Key, m.ID)))
 			arg(out, idempotent(m))
 		}
 		for _, a := range o.behind {
