@@ -96,7 +96,7 @@ func prepare(e Endpoint) (*prepared, error) {
 	u.Fragment, u.RawFragment = "", ""
 	p.url = u
 	if u.Scheme == "http" && !e.Insecure && !loopback(u.Hostname()) {
-		return nil, p.wrong("http:// shows payloads to the network: use https://, or say that insecure is right")
+		return nil, p.wrong("http:// shows payloads to the network: use https://, or say that insecure is right (insecure=true)")
 	}
 	if e.Proxy != "" {
 		if p.proxy, err = url.Parse(e.Proxy); err != nil || p.proxy.Host == "" {
@@ -107,7 +107,7 @@ func prepare(e Endpoint) (*prepared, error) {
 	case e.Concurrency < 0, e.Rate < 0, e.Timeout < 0, e.DialTimeout < 0, e.TLSTimeout < 0, e.MaxBytes < 0:
 		return nil, p.wrong("a limit is negative")
 	case e.Secrets == nil && !e.Unsigned:
-		return nil, p.wrong("has no secret, so nobody could tell its requests from forged ones: give one, or say that unsigned is right")
+		return nil, p.wrong("has no secret, so nobody could tell its requests from forged ones: give one (secret-file=FILE), or say that unsigned is right (unsigned=true)")
 	case e.Secrets != nil && e.Unsigned:
 		return nil, p.wrong("has a secret and is to be unsigned: choose one")
 	case p.basic != "" && e.Authorization != nil:

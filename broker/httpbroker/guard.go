@@ -16,7 +16,8 @@ type AddressError struct {
 }
 
 func (e *AddressError) Error() string {
-	return fmt.Sprintf("%s %s: if the endpoint belongs there, allow it", e.Address, e.Reason)
+	return fmt.Sprintf("%s %s: if the endpoint belongs there, allow it (allow=%s, and ports=%d for a public one)",
+		e.Address, e.Reason, e.Address.Addr(), e.Address.Port())
 }
 
 // guard decides where connections may go. It looks at the address that is about

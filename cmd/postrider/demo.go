@@ -81,7 +81,8 @@ func (a *app) demoCommand() *cobra.Command {
 			"inside this process, places orders, kills the relay with SIGKILL while messages are under\n" +
 			"way, and counts at the end what the order table, the broker and the stock table hold.\n" +
 			"The broker does not deduplicate: duplicates are real, and the inbox makes each count once.\n" +
-			"--store and --broker run the same on PostgreSQL and on Kafka, NATS, RabbitMQ or Redis.\n\n" +
+			"--store and --broker run the same on PostgreSQL and on Kafka, NATS, RabbitMQ or Redis, or with\n" +
+			"http://127.0.0.1:PORT/PATH with webhooks to an endpoint that the demo opens there.\n\n" +
 			"Exits with 1 unless nothing was lost, invented, reordered or applied twice.",
 		Example: "  postrider demo\n  postrider demo --orders 5000 --kill 20 --output json",
 		Args:    noArgs,
@@ -268,7 +269,7 @@ func (d *demo) reportText(w *tabwriter.Writer, r demoAnswer) {
 	me := invocation(os.Args[0], os.Executable, exec.LookPath)
 	row(w, "  "+me+" demo --orders 5000 --kill 20", "the same, harder")
 	row(w, "  "+me+" migrate --store sqlite:shop.db", "an outbox of your own")
-	row(w, "  "+me+" relay --help", "carry it to Kafka, NATS, RabbitMQ or Redis")
+	row(w, "  "+me+" relay --help", "carry it to Kafka, NATS, RabbitMQ, Redis or webhooks")
 	if d.opts.keep {
 		row(w, "Files of this run: "+d.dir)
 	}
