@@ -145,19 +145,23 @@ const (
 	membersPause = 100 * time.Millisecond
 )
 
-// feed sends msgs step by step, until they are used up or enough says so.
+// feed sends msgs step by step, until they are used up or enough says so. It
+// slows down while it waits for that: a member may take its time to join, and
+// there must be something left for it.
 func feed(ctx context.Context, env *Env, msgs []postrider.Message, enough func() bool) (rest []postrider.Message, err error) {
-	pace := time.NewTicker(membersPause)
-	defer pace.Stop()
-	for len(msgs) > 0 && !enough() {
+	pause := membersPause
+	for len(msgs) > 0 && (enough == nil || !enough()) {
 		if err := accept(ctx, env.Sink, msgs[:membersStep]); err != nil {
 			return nil, err
 		}
 		msgs = msgs[membersStep:]
 		select {
-		case <-pace.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil, ctx.Err()
+		}
+		if enough != nil {
+			pause += pause / 8
 		}
 	}
 	return msgs, nil
@@ -222,7 +226,7 @@ func sourceMembers(ctx context.Context, env *Env) error {
 	defer closeLast()
 	c := j.work(ctx, last)
 	defer c.stop()
-	if _, err = feed(ctx, env, rest, func() bool { return false }); err != nil {
+	if _, err = feed(ctx, env, rest, nil); err != nil {
 		return err
 	}
 	if err = j.until(ctx, len(all)); err != nil {

@@ -28,11 +28,19 @@ type realBroker struct {
 	left func(t *testing.T, topic, consumer string) int
 }
 
-// onRealBrokers starts each broker once for all tests of run.
+// onRealBrokers starts each broker once for all tests of run, which go on side by
+// side: most of their time is waiting.
 func onRealBrokers(t *testing.T, run func(t *testing.T, b *realBroker)) {
 	t.Helper()
-	t.Run("nats", func(t *testing.T) { run(t, natsServer(testserver.StartNATS(t))) })
-	t.Run("kafka", func(t *testing.T) { run(t, kafkaServer(testserver.StartKafka(t))) })
+	for name, start := range map[string]func(*testing.T) *realBroker{
+		"nats":  func(t *testing.T) *realBroker { return natsServer(testserver.StartNATS(t)) },
+		"kafka": func(t *testing.T) *realBroker { return kafkaServer(testserver.StartKafka(t)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, start(t))
+		})
+	}
 }
 
 func natsServer(s *testserver.NATS) *realBroker {
