@@ -61,6 +61,9 @@ type Options struct {
 	Batch int
 	// HandlerTimeout ends the context of a handler, or of a batch of them: 30 s.
 	HandlerTimeout time.Duration
+	// Horizon is how long after its effect the source can bring a message back; see
+	// [inbox.Options].
+	Horizon time.Duration
 	// MaxAttempts is how often a message is tried before it is dead: 5. A try
 	// that ends the process counts. The next one then runs while no other handler
 	// does: only a message that ends the process alone is given up for that,
@@ -162,7 +165,7 @@ func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	o := opts.defaults()
 	c := &Consumer[Tx]{source: source, db: db, opts: o, owner: rand.Text(), handlers: make(map[string]Handler[Tx]), nudge: make(chan struct{}, 1)}
 	c.singly.Store(int64(2 * o.Prefetch))
-	c.inbox = inbox.New(db.Dialect(), o.Name, &inbox.Options{Schema: o.Schema})
+	c.inbox = inbox.New(db.Dialect(), o.Name, &inbox.Options{Schema: o.Schema, Horizon: o.Horizon})
 	if o.Name == "" {
 		c.err = errors.New("consumer: Options.Name is empty: it is the consumer's identity in the inbox")
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/envelope"
@@ -192,4 +193,41 @@ func (in *Inbox) SetMark(ctx context.Context, tx Conn, topic, key string, versio
 		return 0, Classify(fmt.Errorf("inbox %q: set the mark of a key: %w", in.consumer, err))
 	}
 	return was, nil
+}
+
+// KeyMark is how far a key has come.
+type KeyMark struct {
+	Topic, Key string
+	Version    int64     // the last that was applied or passed over
+	UpdatedAt  time.Time // by the database's clock
+}
+
+// Marks lists the marks of the consumer by topic and key, at most limit of them,
+// from behind the topic and key given; topic "" and key "" for the first page.
+// only, if it is not empty, is the one topic to list.
+func (in *Inbox) Marks(ctx context.Context, db Querier, only, topic, key string, limit int) ([]KeyMark, error) {
+	if in.err != nil {
+		return nil, in.err
+	}
+	rows, err := db.QueryContext(ctx, in.sql.guard.list, in.consumer, only, topic, key, limit)
+	if err != nil {
+		return nil, fmt.Errorf("inbox %q: list the marks: %w", in.consumer, err)
+	}
+	defer rows.Close()
+	var out []KeyMark
+	for rows.Next() {
+		var (
+			m  KeyMark
+			at int64
+		)
+		if err := rows.Scan(&m.Topic, &m.Key, &m.Version, &at); err != nil {
+			return nil, fmt.Errorf("inbox %q: read a mark: %w", in.consumer, err)
+		}
+		m.UpdatedAt = time.UnixMicro(at).UTC()
+		out = append(out, m)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("inbox %q: list the marks: %w", in.consumer, err)
+	}
+	return out, nil
 }

@@ -5,20 +5,20 @@ import "math"
 // guardStatements are those of marks and stash.
 type guardStatements struct {
 	move, waits                string // the mark of a key; waits: what move does not tell by itself
-	lock, read, set            string
+	lock, read, set, list      string
 	put, head, clear, due, gap string // the stash
 	drop                       string
 }
 
 func newGuardStatements() guardStatements {
 	return guardStatements{
-		move: moveMarkSQL, waits: waitsSQL, lock: lockMarkSQL, read: readMarkSQL, set: setMarkSQL,
+		move: moveMarkSQL, waits: waitsSQL, lock: lockMarkSQL, read: readMarkSQL, set: setMarkSQL, list: listMarksSQL,
 		put: putStashSQL, head: headSQL, clear: clearStashSQL, due: dueSQL, gap: gapSQL, drop: dropStashSQL,
 	}
 }
 
 func (g *guardStatements) texts() []*string {
-	return []*string{&g.move, &g.waits, &g.lock, &g.read, &g.set, &g.put, &g.head, &g.clear, &g.due, &g.gap, &g.drop}
+	return []*string{&g.move, &g.waits, &g.lock, &g.read, &g.set, &g.list, &g.put, &g.head, &g.clear, &g.due, &g.gap, &g.drop}
 }
 
 const maxVersion = math.MaxInt64
@@ -42,6 +42,9 @@ ON CONFLICT (consumer, topic, key) DO UPDATE SET updated_at = excluded.updated_a
 	readMarkSQL = `SELECT coalesce(max(version), 0) FROM {mark} WHERE consumer = $1 AND topic = $2 AND key = $3`
 
 	setMarkSQL = `UPDATE {mark} SET version = $4, updated_at = {now} WHERE consumer = $1 AND topic = $2 AND key = $3`
+
+	listMarksSQL = `SELECT topic, key, version, {us}updated_at{usend} FROM {mark}
+WHERE consumer = $1 AND (CAST($2 AS text) = '' OR topic = $2) AND (topic, key) > ($3, $4) ORDER BY topic, key LIMIT $5`
 
 	putStashSQL = `INSERT INTO {stash} (consumer, message_id, topic, key, type, origin, needs, version, schema_version,
 payload, content_type, headers, created_at, stashed_at)

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/outbox"
@@ -31,6 +32,9 @@ type Options struct {
 	// Schema holds the inbox tables: "postrider". SQLite has no schemas; there a
 	// name means an attached database.
 	Schema string
+	// Horizon is how long after its effect anything can bring a message back:
+	// [DefaultHorizon]. Prune refuses to forget younger claims; see there.
+	Horizon time.Duration
 }
 
 // An Inbox remembers what one consumer has processed. It holds no connection
@@ -38,6 +42,7 @@ type Options struct {
 type Inbox struct {
 	consumer string
 	err      error // the name cannot be used; reported by every method
+	horizon  time.Duration
 	sql      statements
 }
 
@@ -49,7 +54,10 @@ func New(d outbox.Dialect, consumer string, opts *Options) *Inbox {
 	if opts != nil {
 		o = *opts
 	}
-	in := &Inbox{consumer: consumer, sql: newStatements(d, o.Schema)}
+	if o.Horizon <= 0 {
+		o.Horizon = DefaultHorizon
+	}
+	in := &Inbox{consumer: consumer, horizon: max(o.Horizon, MinRetention), sql: newStatements(d, o.Schema)}
 	if consumer == "" || len(consumer) > 255 || clean(consumer, 255) != consumer {
 		in.err = fmt.Errorf("inbox: the consumer's name %q must be 1 to 255 bytes of text", clean(consumer, 64))
 	}

@@ -8,8 +8,29 @@ import (
 	"github.com/postrider/postrider/outbox"
 )
 
-// MinRetention is the least age that Prune accepts.
+// MinRetention is the least horizon that an inbox can have, and so the least age
+// that Prune accepts.
 const MinRetention = 24 * time.Hour
+
+// DefaultHorizon is that of an inbox whose [Options] give none: for so long an
+// outbox keeps what was sent, and Kafka keeps a topic, unless they are told
+// otherwise. Give what is longer: the retention of the topic or stream (a NATS
+// stream and a Redis stream keep all by default), that of the outbox if its
+// messages are replayed, the time a RabbitMQ queue may hold a message back, the
+// time for which callers of an HTTP operation repeat a request.
+const DefaultHorizon = 7 * 24 * time.Hour
+
+// RetentionError says that claims are to be forgotten while their messages can
+// still come back, for a second effect.
+type RetentionError struct {
+	Consumer           string
+	OlderThan, Horizon time.Duration
+}
+
+func (e *RetentionError) Error() string {
+	return fmt.Sprintf("inbox %q: prune what is older than %v: a message can come back for %v, and would have a second effect; keep claims longer, or shorten the retention of what brings messages back and then the inbox's horizon",
+		e.Consumer, e.OlderThan, e.Horizon)
+}
 
 // Prune forgets claims of the consumer that are older than olderThan by the
 // database's clock, at most limit of them, the oldest first, and returns how
@@ -17,12 +38,12 @@ const MinRetention = 24 * time.Hour
 // then, until it returns less than limit.
 //
 // A message that is delivered again after its claim was forgotten counts as
-// new: it has a second effect. olderThan must therefore be longer than anything
-// can bring a message back: the broker's retention (a group or a consumer that
-// is made anew begins at the oldest message), that of the outbox (a person may
-// send what is settled again), and the longest outage of the consumer. 30 days
-// are a good beginning; less than [MinRetention] is refused. The claim of a dead
-// letter stays as long as the letter.
+// new: it has a second effect, unless an order guards its key, whose mark is
+// never forgotten. olderThan must therefore not be below the inbox's horizon
+// ([Options]): otherwise the error is a [*RetentionError]. The horizon is not the
+// whole of it: a consumer that was down for a month is given what is a month
+// old. 30 days are a good beginning. The claim of a dead letter stays as long as
+// the letter, that of a stashed message as long as it waits.
 //
 // db is an *sql.DB, where each call is a short transaction of its own, or a
 // transaction, which with pgx is outbox.Pgx(tx). Calls may run at the same time.
@@ -30,8 +51,8 @@ func (in *Inbox) Prune(ctx context.Context, db outbox.Execer, olderThan time.Dur
 	switch {
 	case in.err != nil:
 		return 0, in.err
-	case olderThan < MinRetention:
-		return 0, fmt.Errorf("inbox %q: prune what is older than %v: less than the least retention, %v", in.consumer, olderThan, MinRetention)
+	case olderThan < in.horizon:
+		return 0, &RetentionError{in.consumer, olderThan, in.horizon}
 	case limit < 1:
 		return 0, fmt.Errorf("inbox %q: prune at most %d claims: the limit must be positive", in.consumer, limit)
 	}
@@ -43,4 +64,24 @@ func (in *Inbox) Prune(ctx context.Context, db outbox.Execer, olderThan time.Dur
 		return 0, Classify(fmt.Errorf("inbox %q: prune: %w", in.consumer, err))
 	}
 	return removed, nil
+}
+
+// PruneAll calls Prune with batches of 1,000 until nothing is left to forget or
+// ctx has ended, and returns how many claims were forgotten. Between two batches
+// it rests as long as a batch took, at least 5 ms: consumers go on beside it.
+func (in *Inbox) PruneAll(ctx context.Context, db outbox.Execer, olderThan time.Duration) (removed int64, err error) {
+	const batch = 1000
+	for {
+		begin := time.Now()
+		n, err := in.Prune(ctx, db, olderThan, batch)
+		removed += n
+		if err != nil || n < batch {
+			return removed, err
+		}
+		select {
+		case <-ctx.Done():
+			return removed, ctx.Err()
+		case <-time.After(max(time.Since(begin), 5*time.Millisecond)):
+		}
+	}
 }

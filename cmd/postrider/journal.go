@@ -34,6 +34,7 @@ func (a *app) journalCommand() *cobra.Command {
 	var (
 		q     store.JournalQuery
 		since time.Duration
+		name  string
 	)
 	cmd := &cobra.Command{
 		Use: "journal", Short: "List what people did: who, when, what, why",
@@ -44,6 +45,9 @@ func (a *app) journalCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if q.Limit < 1 || q.Limit > 10_000 {
 				return usagef("limit is %d: use 1 to 10000", q.Limit)
+			}
+			if name != "" {
+				return a.consumerJournal(cmd, name, q.Before, q.Limit)
 			}
 			if since > 0 {
 				q.Since = time.Now().Add(-since)
@@ -68,6 +72,7 @@ func (a *app) journalCommand() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
+	fs.StringVar(&name, "consumer", "", "acts on this consumer instead, in its own database: --store names that one")
 	fs.Int64Var(&q.ID, "id", 0, "only this entry, and what was done because of it")
 	fs.StringVar(&q.Actor, "by", "", "only acts of this person")
 	fs.StringVar(&q.Act, "act", "", "only this act: retry, discard, skip, replay, pause, resume ...")
@@ -76,6 +81,55 @@ func (a *app) journalCommand() *cobra.Command {
 	fs.Int64Var(&q.Before, "before", 0, "only entries before this one: the next page")
 	fs.IntVar(&q.Limit, "limit", 100, "at most so many")
 	return cmd
+}
+
+func (a *app) consumerJournal(cmd *cobra.Command, name string, before int64, limit int) error {
+	for _, other := range []string{"id", "by", "act", "key", "since"} {
+		if cmd.Flags().Changed(other) {
+			return usagef("--%s does not go with --consumer", other)
+		}
+	}
+	i, done, err := a.openInboxes()
+	if err != nil {
+		return err
+	}
+	defer done()
+	acts, err := i.Acts(cmd.Context(), name, before, limit)
+	if err != nil {
+		return noTables(err)
+	}
+	answers := make([]actAnswer, 0, len(acts))
+	for _, e := range acts {
+		answers = append(answers, actAnswer{strconv.FormatInt(e.ID, 10), e.At, e.Actor, e.Act, e.Topic, e.Key, e.MessageID, e.Was, e.Now, e.Reason})
+	}
+	return a.print(answers, func(w *tabwriter.Writer) {
+		if len(answers) == 0 {
+			row(w, "none")
+			return
+		}
+		row(w, "ID", "AT", "WHO", "ACT", "TOPIC", "KEY", "MESSAGE", "WAS", "NOW", "WHY")
+		for _, e := range answers {
+			row(w, e.ID, stamp(e.At), visible(e.Actor, ""), e.Act, visible(e.Topic, ""), visible(e.Key, ""), visible(e.Message, ""), e.Was, e.Now, visible(e.Reason, ""))
+		}
+		if len(answers) == limit {
+			row(w)
+			row(w, "there may be more: --before "+answers[len(answers)-1].ID)
+		}
+	})
+}
+
+// actAnswer is an entry of a consumer's journal in JSON.
+type actAnswer struct {
+	ID      string    `json:"id"`
+	At      time.Time `json:"at"`
+	Actor   string    `json:"actor"`
+	Act     string    `json:"act"`
+	Topic   string    `json:"topic"`
+	Key     string    `json:"key"`
+	Message string    `json:"message_id,omitempty"`
+	Was     int64     `json:"was"`
+	Now     int64     `json:"now"`
+	Reason  string    `json:"reason"`
 }
 
 // unsupported says that a kind of store lacks what the command needs.

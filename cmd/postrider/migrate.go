@@ -97,7 +97,7 @@ func (a *app) migrateCommand() *cobra.Command {
 		Use: "status", Short: "Print the version found and the version wanted", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrateStatus(cmd) },
 	}
-	cmd.AddCommand(upCmd, down, status)
+	cmd.AddCommand(upCmd, down, status, a.migrateInbox(&dryRun, &printSQL))
 	return cmd
 }
 

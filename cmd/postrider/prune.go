@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/store"
 )
 
@@ -34,6 +37,8 @@ func (a *app) pruneCommand() *cobra.Command {
 		set       keeperSettings
 		dry, loop bool
 		every     time.Duration
+		name      string
+		horizon   time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "prune",
@@ -43,10 +48,17 @@ func (a *app) pruneCommand() *cobra.Command {
 			"whatever their age. One runner works at a time. It exits with code 6 when a pipe holds back\n" +
 			"more than --hold-max-rows or --hold-max-bytes.\n\n" +
 			"With --archive the rows are written first, as JSON lines with a checksum, and read back.\n" +
-			"After a crash the same rows may be archived again, under the same name.",
-		Example: "  postrider prune --older-than 72h --dry-run\n  postrider prune --older-than 0s --archive /var/archive --loop",
-		Args:    noArgs,
+			"After a crash the same rows may be archived again, under the same name.\n\n" +
+			"With --consumer NAME it forgets what a consumer has processed, in the consumer's own database:\n" +
+			"--store names that one. What comes back afterwards has a second effect, so an age below\n" +
+			"--horizon, for which anything can bring a message back, is refused. The marks of keys stay.",
+		Example: "  postrider prune --older-than 72h --dry-run\n  postrider prune --older-than 0s --archive /var/archive --loop\n" +
+			"  postrider prune --store postgres://HOST/BILLING --consumer billing --older-than 720h",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if name != "" {
+				return a.pruneInbox(cmd, name, set.olderThan, horizon)
+			}
 			set.auditEvery = 0
 			o, err := set.options(a.logger())
 			if err != nil {
@@ -72,7 +84,37 @@ func (a *app) pruneCommand() *cobra.Command {
 	fs.BoolVar(&dry, "dry-run", false, "count what is due and remove nothing")
 	fs.BoolVar(&loop, "loop", false, "sweep again and again until interrupted")
 	fs.DurationVar(&every, "every", 30*time.Second, "pause between two sweeps of --loop")
+	fs.StringVar(&name, "consumer", "", "forget what this consumer has processed, instead of the outbox's rows")
+	fs.DurationVar(&horizon, "horizon", inbox.DefaultHorizon, "with --consumer: for how long the topic, stream or queue, a replay, or a caller\ncan bring a message back")
 	return cmd
+}
+
+func (a *app) pruneInbox(cmd *cobra.Command, name string, olderThan, horizon time.Duration) error {
+	var wrong string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil && !slices.Contains([]string{"consumer", "horizon", "older-than"}, f.Name) {
+			wrong = f.Name
+		}
+	})
+	switch {
+	case wrong != "":
+		return usagef("--%s does not go with --consumer", wrong)
+	case !cmd.Flags().Changed("older-than"):
+		return usagef("give --older-than: what comes back after that time has a second effect; 720h is a good beginning")
+	}
+	i, done, err := a.openInboxes()
+	if err != nil {
+		return err
+	}
+	defer done()
+	removed, err := i.Prune(cmd.Context(), name, olderThan, horizon)
+	if early := (*inbox.RetentionError)(nil); errors.As(err, &early) {
+		return &usageError{err}
+	}
+	if err != nil {
+		return noTables(err)
+	}
+	return a.print(map[string]int64{"removed": removed}, func(w *tabwriter.Writer) { row(w, "removed", fmt.Sprintf("%d claims", removed)) })
 }
 
 // openKeeper opens the store of a command about retention or the books.

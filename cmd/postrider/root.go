@@ -77,7 +77,7 @@ func (a *app) root() *cobra.Command {
 	fs.StringVar(&a.relayName, "relay", "", "the entry of the file's list relays to work on (the command relay runs all of them)")
 	mark(fs, "output", "actor", "log-level", "log-format")
 
-	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.auditCommand(), a.pruneCommand(), a.doctorCommand(), a.enqueueCommand(), a.deadCommand(), a.pipeCommand(),
+	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.auditCommand(), a.pruneCommand(), a.doctorCommand(), a.enqueueCommand(), a.deadCommand(), a.guardCommand(), a.pipeCommand(),
 		a.demoCommand(), a.checkCommand(), a.strictCommand(), a.eraseCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 	root.AddCommand(a.repairCommands()...)
 	root.AddCommand(a.partitionsCommand())

@@ -1,7 +1,7 @@
 // Package inboxhttp gives an HTTP operation one effect and one answer per
 // Idempotency-Key, by the rules of draft-ietf-httpapi-idempotency-key-header-06.
 //
-//	in := inbox.New(outbox.Postgres, "api", nil)
+//	in := inbox.New(outbox.Postgres, "api", &inbox.Options{Horizon: 24 * time.Hour})
 //	h := inboxhttp.New(in, consumer.SQL(db, outbox.Postgres), caller, placeOrder, nil)
 //	mux.Handle("POST /orders", h)
 //
@@ -19,8 +19,8 @@
 //     back, the client gets the answer, and the next request with the key runs the
 //     handler again.
 //
-// Keys are forgotten by [inbox.Inbox.Prune]: tell your callers the age, 24 hours at
-// least, after which a key counts as new.
+// Keys are forgotten by [inbox.Inbox.Prune]: tell your callers the age, the inbox's
+// horizon at least, after which a key counts as new.
 package inboxhttp
 
 import (

@@ -63,6 +63,9 @@ func servers(all bool) []server {
 		debianRedis(testserver.RedisNewest, "redis", "experimental"),
 		server{"RabbitMQ 3.10", rabbitPresent("3.10"), rabbit("3.10", "bookworm"), "Debian with root and mmdebstrap, then this command again"},
 		server{"RabbitMQ 4.0", rabbitPresent("4.0"), rabbit("4.0", "trixie"), "Debian with root and mmdebstrap, then this command again"},
+		server{"Node.js and npm", nodePresent, apt("npm"), "Node.js 18 or newer and npm on PATH"},
+		server{"Python 3 with venv", pythonPresent, apt("python3-venv", "libpq5"), "Python 3.10 or newer with venv, and libpq"},
+		server{"JDK 17 and Maven", jdkPresent, apt("default-jdk-headless", "maven"), "a JDK 17 or newer and mvn on PATH"},
 		server{"promtool", onPath("promtool"), apt("prometheus"), "Prometheus, with promtool on PATH"},
 	)
 }
@@ -106,6 +109,21 @@ func bouncerPresent(version string) func() error {
 		_, err := testserver.PgBouncerCommand(version)
 		return err
 	}
+}
+
+func nodePresent() error {
+	_, _, err := testserver.Node()
+	return err
+}
+
+func pythonPresent() error {
+	_, err := testserver.Python()
+	return err
+}
+
+func jdkPresent() error {
+	_, _, err := testserver.JDK()
+	return err
 }
 
 func onPath(program string) func() error {

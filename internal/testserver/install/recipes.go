@@ -22,8 +22,8 @@ var files embed.FS
 
 const natsPackage = "github.com/nats-io/nats-server/v2@v" + testserver.NATSVersion
 
-// apt installs a Debian package.
-func apt(pkg string) func(context.Context, *installer) error {
+// apt installs Debian packages.
+func apt(packages ...string) func(context.Context, *installer) error {
 	return func(ctx context.Context, in *installer) error {
 		if os.Geteuid() != 0 {
 			return fmt.Errorf("%w: not root", errCannot)
@@ -35,7 +35,8 @@ func apt(pkg string) func(context.Context, *installer) error {
 		if err := in.run(ctx, "/", env, "apt-get", "update", "-q"); err != nil {
 			return err
 		}
-		return in.run(ctx, "/", env, "apt-get", "install", "-y", "-q", "--no-install-recommends", pkg)
+		args := append([]string{"install", "-y", "-q", "--no-install-recommends"}, packages...)
+		return in.run(ctx, "/", env, "apt-get", args...)
 	}
 }
 

@@ -1,0 +1,279 @@
+package languages
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/relay"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore"
+)
+
+// language is how the programs of a language are run: in dir, with args behind
+// the command of each.
+type language struct {
+	dir              string
+	writer, consumer []string
+	database         string
+}
+
+// TestLanguages: each language places orders and makes one invoice of each
+// order, two consumers at once, each of which has every message twice.
+func TestLanguages(t *testing.T) {
+	address := testserver.SharedPostgres(t, testserver.PostgresVersions()[0]).Database(t)
+	db, err := sql.Open("pgx", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	bus := shop(t, db, address)
+	written := 0
+	for name, find := range map[string]func(testing.TB, string) language{"typescript": typescript, "python": python, "java": java} {
+		t.Run(name, func(t *testing.T) {
+			l := find(t, address)
+			orders := []string{name + "-1", name + "-2", name + "-3"}
+			l.run(t, "", slices.Concat(l.writer, orders)...)
+			written += len(orders)
+			lines := ""
+			for _, e := range delivered(t, bus, written) {
+				m := &e.Message
+				lines += strings.Repeat(strings.Join([]string{m.ID, m.Topic, m.Type, m.Key, string(m.Payload)}, "\t")+"\n", 2)
+			}
+			var both sync.WaitGroup
+			for range 2 {
+				both.Go(func() {
+					if out := l.run(t, lines, l.consumer...); strings.Count(out, "ack ") != strings.Count(lines, "\n") {
+						t.Errorf("acknowledged: %s", out)
+					}
+				})
+			}
+			both.Wait()
+			var invoices, distinct, placed int
+			err := db.QueryRow(`SELECT count(*), count(DISTINCT order_id), (SELECT count(*) FROM orders WHERE id LIKE $2)
+				FROM invoice WHERE consumer = $1`, "billing-"+name, name+"-%").Scan(&invoices, &distinct, &placed)
+			if err != nil || placed != len(orders) || invoices != written || distinct != written {
+				t.Errorf("%d orders placed, %d invoices of %d orders, %v; want %d, %d of %d", placed, invoices, distinct, err, len(orders), written, written)
+			}
+		})
+	}
+}
+
+// shop makes the tables and starts a relay.
+func shop(t *testing.T, db *sql.DB, address string) *membroker.Broker {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	st, bus := pgstore.New(pool, nil), membroker.New(nil)
+	_, err = st.Migrate(t.Context(), store.MigrateRequest{})
+	tx, begin := db.Begin()
+	if err := errors.Join(err, begin); err != nil {
+		t.Fatal(err)
+	}
+	// Nothing forbids a second invoice: it must be seen.
+	_, err = tx.Exec("CREATE TABLE orders (id text PRIMARY KEY, item text NOT NULL); CREATE TABLE invoice (consumer text NOT NULL, order_id text NOT NULL)")
+	if err := errors.Join(err, inbox.New(outbox.Postgres, "billing", nil).Migrate(t.Context(), tx), tx.Commit()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- relay.New(st, bus.Sink(), nil).Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the relay: %v", err)
+		}
+	})
+	return bus
+}
+
+// delivered waits until the relay has brought n messages.
+func delivered(t *testing.T, bus *membroker.Broker, n int) []membroker.Entry {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(30 * time.Second); ; {
+		if got := bus.Log("orders"); len(got) >= n {
+			return got
+		}
+		select {
+		case <-limit:
+			t.Fatalf("%d of %d messages were delivered", len(bus.Log("orders")), n)
+		case <-tick.C:
+		}
+	}
+}
+
+// run runs a program, which must succeed, and returns what it printed.
+func (l *language) run(t testing.TB, input string, command ...string) string {
+	t.Helper()
+	out, err := l.try(t, input, command...)
+	if err != nil {
+		t.Error(err)
+	}
+	return out
+}
+
+func (l *language) try(t testing.TB, input string, command ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Dir = l.dir
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+l.database)
+	cmd.Stdin = strings.NewReader(input)
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s%s", strings.Join(command, " "), err, out.String(), said.String())
+	}
+	return out.String(), nil
+}
+
+func typescript(t testing.TB, address string) language {
+	node, npm, err := testserver.Node()
+	if err != nil {
+		testserver.GiveUp(t, err)
+	}
+	libs := installed(t, "typescript", []string{"package.json", "package-lock.json"}, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	dir := t.TempDir()
+	files, err := filepath.Glob("typescript/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if fi, err := os.Stat(f); err == nil && !fi.IsDir() {
+			copyFile(t, f, dir)
+		}
+	}
+	if err := os.Symlink(filepath.Join(libs, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	l := language{dir: dir, writer: []string{node, "dist/writer.js"}, consumer: []string{node, "dist/consumer.js"}, database: address}
+	l.run(t, "", node, "node_modules/typescript/bin/tsc")
+	return l
+}
+
+func python(t testing.TB, address string) language {
+	interpreter, err := testserver.Python()
+	if err != nil {
+		testserver.GiveUp(t, err)
+	}
+	const install = `python3=$1; "$python3" -m venv venv && venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt`
+	libs := installed(t, "python", []string{"requirements.txt"}, "sh", "-c", install, "sh", interpreter)
+	bin := filepath.Join(libs, "venv", "bin", "python3")
+	return language{dir: "python", writer: []string{bin, "-B", "writer.py"}, consumer: []string{bin, "-B", "consumer.py"}, database: address}
+}
+
+func java(t testing.TB, address string) language {
+	jvm, maven, err := testserver.JDK()
+	if err != nil {
+		testserver.GiveUp(t, err)
+	}
+	libs := installed(t, "java", []string{"pom.xml", "SHA256SUMS"}, maven, "-B", "-q",
+		"org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=.")
+	jars := checked(t, libs)
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("user", u.User.Username())
+	command := []string{jvm, "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp", jars}
+	return language{
+		dir: "java", writer: append(slices.Clone(command), "Writer.java"), consumer: append(slices.Clone(command), "Consumer.java"),
+		database: "jdbc:postgresql://" + u.Host + u.Path + "?" + q.Encode(),
+	}
+}
+
+// checked is the class path of the jars in dir, which are those of SHA256SUMS.
+func checked(t testing.TB, dir string) string {
+	t.Helper()
+	sums, err := os.ReadFile("java/SHA256SUMS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var jars []string
+	for line := range strings.Lines(string(sums)) {
+		want, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		jar := filepath.Join(dir, name)
+		data, err := os.ReadFile(jar)
+		if sum := sha256.Sum256(data); err != nil || hex.EncodeToString(sum[:]) != want {
+			t.Fatalf("%s: another SHA-256 than in SHA256SUMS (%v)", jar, err)
+		}
+		jars = append(jars, jar)
+	}
+	return strings.Join(jars, string(os.PathListSeparator))
+}
+
+// installed is a directory in the cache of the test servers where command has
+// installed what the files say, made once for what they hold.
+func installed(t testing.TB, name string, files []string, command ...string) string {
+	t.Helper()
+	cache, err := testserver.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := sha256.New()
+	for _, f := range files {
+		data, err := os.ReadFile(filepath.Join(name, f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(h, "%s %d\n%s", f, len(data), data)
+	}
+	target := filepath.Join(cache, "example-"+name+"-"+hex.EncodeToString(h.Sum(nil))[:12])
+	done := filepath.Join(target, "installed")
+	if _, err := os.Stat(done); err == nil {
+		return target
+	}
+	// In its last place: a virtual environment cannot be moved.
+	if err := errors.Join(os.RemoveAll(target), os.MkdirAll(target, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		copyFile(t, filepath.Join(name, f), target)
+	}
+	l := language{dir: target}
+	if _, err := l.try(t, "", command...); err != nil {
+		t.Log(err)
+		testserver.GiveUp(t, &testserver.MissingError{Server: "libraries for " + name, Fix: strings.Join(command, " ") + " in examples/languages/" + name})
+	}
+	if err := os.WriteFile(done, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return target
+}
+
+func copyFile(t testing.TB, from, dir string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, filepath.Base(from)), data, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
