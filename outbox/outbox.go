@@ -40,6 +40,9 @@ type Options struct {
 	// messages as they are written, sealed. A
 	// [github.com/postrider/postrider/route.Door] is one.
 	Door Door
+	// Tracer makes a span of every message and its context the message's own, so
+	// that it travels through the row; nil: none. See module otelpostrider.
+	Tracer Tracer
 }
 
 // Door checks a message before it is written. It must not change or keep it and
@@ -69,6 +72,7 @@ type Outbox struct {
 	limits Limits
 	sealer Sealer
 	door   Door
+	tracer Tracer
 	ids    uuidv7.Generator
 }
 
@@ -78,7 +82,7 @@ func New(d Dialect, opts *Options) *Outbox {
 	if opts != nil {
 		o = *opts
 	}
-	return &Outbox{writer: newWriter(d, o), limits: o.Limits, sealer: o.Sealer, door: o.Door}
+	return &Outbox{writer: newWriter(d, o), limits: o.Limits, sealer: o.Sealer, door: o.Door, tracer: o.Tracer}
 }
 
 // Enqueue writes msgs into the outbox, in this order, inside tx. It does not
@@ -102,7 +106,6 @@ func (o *Outbox) EnqueueIDs(ctx context.Context, tx Tx, msgs ...postrider.Messag
 	if len(msgs) == 0 {
 		return nil, nil
 	}
-	msgs = o.carry(ctx, msgs)
 	for i := range msgs {
 		if err := o.check(&msgs[i]); err != nil {
 			return nil, &MessageError{Index: i, Topic: msgs[i].Topic, Err: err}
@@ -114,24 +117,35 @@ func (o *Outbox) EnqueueIDs(ctx context.Context, tx Tx, msgs ...postrider.Messag
 			ids[i] = o.ids.New()
 		}
 	}
+	msgs, end := o.trace(ctx, ids, msgs)
+	err := o.put(ctx, tx, ids, o.carry(ctx, msgs))
+	end(err)
+	if err != nil {
+		return nil, err
+	}
+	return ids, nil
+}
+
+// put writes msgs when nothing forbids it.
+func (o *Outbox) put(ctx context.Context, tx Tx, ids []string, msgs []postrider.Message) error {
 	if o.sealer != nil {
 		sealed, err := o.seal(ctx, ids, msgs)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		msgs = sealed
 	}
 	if o.door != nil {
 		for i := range msgs {
 			if err := o.door.Check(&msgs[i]); err != nil {
-				return nil, &MessageError{Index: i, Topic: msgs[i].Topic, Err: err}
+				return &MessageError{Index: i, Topic: msgs[i].Topic, Err: err}
 			}
 		}
 	}
 	if err := o.writer.write(ctx, tx, ids, msgs); err != nil {
-		return nil, fmt.Errorf("outbox: enqueue %s: %w", describe(msgs), err)
+		return fmt.Errorf("outbox: enqueue %s: %w", describe(msgs), err)
 	}
-	return ids, nil
+	return nil
 }
 
 // seal returns msgs as they are to be written. The limits hold for these too.

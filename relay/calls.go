@@ -80,6 +80,7 @@ func (lp *loop) deliver(ctx context.Context, a core.Deliver) core.Event {
 		errs []error
 		err  error
 	)
+	ctx, end := lp.r.send(ctx, a.Msgs)
 	lp.guard("deliver", &err, func() error { errs = lp.r.sink.Deliver(ctx, a.Msgs); return nil })
 	if err != nil {
 		errs = make([]error, len(a.Msgs))
@@ -87,6 +88,7 @@ func (lp *loop) deliver(ctx context.Context, a core.Deliver) core.Event {
 			errs[i] = broker.Unknown(err, "panic", "")
 		}
 	}
+	end(errs)
 	return core.Delivered{ID: a.ID, Errs: errs}
 }
 

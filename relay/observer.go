@@ -1,8 +1,10 @@
 package relay
 
 import (
+	"context"
 	"time"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/relay/internal/core"
 	"github.com/postrider/postrider/store"
 )
@@ -108,4 +110,21 @@ func (o *Observer) tell(f core.Fact) {
 	case core.LanePaused:
 		call(o.Paused, PausedInfo(f))
 	}
+}
+
+// Tracer makes a span of each call to the sink: what OpenTelemetry calls send. It
+// is called from many goroutines.
+type Tracer interface {
+	// Send begins the span. The sink is called with the context that it returns.
+	// msgs must not be changed or kept. end is called once, with what Deliver
+	// returned: nil, or an error or nil per message.
+	Send(ctx context.Context, system string, msgs []postrider.Message) (sending context.Context, end func([]error))
+}
+
+// send begins a span where there is a tracer.
+func (r *Relay) send(ctx context.Context, msgs []postrider.Message) (context.Context, func([]error)) {
+	if r.opts.Tracer == nil {
+		return ctx, func([]error) {}
+	}
+	return r.opts.Tracer.Send(ctx, r.sink.Info().Name, msgs)
 }

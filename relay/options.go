@@ -92,6 +92,8 @@ type Options struct {
 
 	Logger   *slog.Logger // state changes only, never payloads; nil: silent
 	Observer *Observer    // nil: none
+	// Tracer makes a span of every call to the sink; nil: none. See module otelpostrider.
+	Tracer Tracer
 }
 
 // ErrOptions is matched by the error of [Options.Validate].
