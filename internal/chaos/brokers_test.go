@@ -23,7 +23,7 @@ import (
 
 // server is a real broker that a test may break.
 type server struct {
-	kill, restart, freeze, thaw func() error
+	kill, stop, restart, freeze, thaw func() error
 	// sink of a client of its own; nobody must be there yet.
 	sink func(t *testing.T) broker.Sink
 	// make makes an empty topic whose messages may have at most so many bytes.
@@ -31,7 +31,8 @@ type server struct {
 	// read returns the topic's payloads, those of one key in the broker's order.
 	read func(t *testing.T, topic string) []string
 	// remove deletes a topic; full makes it take no more and refuse makes it
-	// reject everything, until the returned function is called. Both may be nil.
+	// reject everything, until the returned function is called. Both are nil where
+	// the broker knows no such thing.
 	remove       func(t *testing.T, topic string)
 	full, refuse func(t *testing.T, topic string) (undo func())
 	// through is a sink whose connections a proxy can break.
@@ -68,7 +69,7 @@ func natsServer(s *testserver.NATS) *server {
 		return j
 	}
 	return &server{
-		kill: s.Kill, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "10054", kills: 3,
+		kill: s.Kill, stop: s.Stop, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "10054", kills: 3,
 		sink: func(t *testing.T) broker.Sink { return natsSink(t, s.URL) },
 		make: func(t *testing.T, topic string, maxBytes int) {
 			if _, err := js(t).CreateStream(t.Context(), jetstream.StreamConfig{
@@ -173,7 +174,10 @@ const partitions = 4
 
 func startKafka(t *testing.T) *server {
 	t.Helper()
-	k := testserver.StartKafka(t)
+	return kafkaServer(testserver.StartKafka(t))
+}
+
+func kafkaServer(k *testserver.Kafka) *server {
 	client := func(t *testing.T, opts ...kgo.Opt) *kgo.Client {
 		c, err := kgo.NewClient(append(opts, kgo.SeedBrokers(k.Addr), kgo.FetchMaxWait(50*time.Millisecond))...)
 		if err != nil {
@@ -183,7 +187,7 @@ func startKafka(t *testing.T) *server {
 		return c
 	}
 	return &server{
-		kill: k.Kill, restart: k.Restart, freeze: k.Freeze, thaw: k.Thaw, tooBig: "MESSAGE_TOO_LARGE", kills: 1, slow: true,
+		kill: k.Kill, stop: k.Stop, restart: k.Restart, freeze: k.Freeze, thaw: k.Thaw, tooBig: "MESSAGE_TOO_LARGE", kills: 1, slow: true,
 		sink: func(t *testing.T) broker.Sink {
 			c, sink, err := kafkabroker.Open("kafka://" + k.Addr)
 			if err != nil {

@@ -3,6 +3,7 @@ package chaos
 import (
 	"time"
 
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
@@ -10,13 +11,15 @@ import (
 
 // brokerDeletes takes the topic away under a relay that works, and makes it anew.
 func brokerDeletes(r *rig, s *server) {
-	re, _ := r.relay(s.sink(r.T), nil)
+	sink := &counted{Sink: s.sink(r.T)}
+	re, _ := r.relay(sink, nil)
 	r.write(200)
 	r.drained(20 * time.Second)
 	before := s.read(r.T, r.topic)
 	s.remove(r.T, r.topic)
 	r.write(200)
 	r.until(30*time.Second, "the relay says that the destination is down", func() bool { return r.brokerDown() > 0 })
+	r.triesOn(sink, 2)
 	r.nothingParked()
 	if n := re.Stats().Delivered; n != 200 {
 		r.Errorf("%d messages count as delivered, 200 were before the topic was deleted", n)
@@ -26,34 +29,29 @@ func brokerDeletes(r *rig, s *server) {
 	r.atMost(r.check(append(before, s.read(r.T, r.topic)...)), 1)
 	r.nothingParked()
 	r.oneLineEach(1)
+	r.only(sink, broker.ClassOutage, broker.ClassUnknown)
 }
 
 // brokerFull lets the topic take no more for a while.
 func brokerFull(r *rig, s *server) {
-	if s.full == nil {
-		r.Skip("a topic of this broker is never full")
-	}
 	sink := &counted{Sink: s.sink(r.T)}
 	r.relay(sink, nil)
 	r.write(200)
 	r.drained(20 * time.Second)
 	drain := s.full(r.T, r.topic)
-	failed := sink.failed.Load()
 	r.write(200)
-	r.until(30*time.Second, "the broker refuses again and again", func() bool { return sink.failed.Load() > failed+3 })
+	r.triesOn(sink, 4)
 	r.nothingParked()
 	drain()
 	r.drained(30 * time.Second)
 	r.atMost(r.check(s.read(r.T, r.topic)), 0)
 	r.nothingParked()
+	r.only(sink, broker.ClassThrottled)
 }
 
 // brokerRefusesAll makes the broker reject every message: the brake must hold
 // the destination before a backlog has become dead letters.
 func brokerRefusesAll(r *rig, s *server) {
-	if s.refuse == nil {
-		r.Skip("this broker refuses no message by itself")
-	}
 	const backlog, brake = 2000, 20
 	st := pgstore.New(r.pool, nil)
 	sink := &counted{Sink: s.sink(r.T)}
@@ -62,8 +60,7 @@ func brokerRefusesAll(r *rig, s *server) {
 	r.exec(`INSERT INTO postrider.outbox (topic, key, type, payload, version)
 		SELECT $1, 'b' || g, 'event', convert_to('b' || g || ':1', 'UTF8'), 1 FROM generate_series(1, $2::int) g`, r.topic, backlog)
 	r.until(30*time.Second, "the brake holds the destination", func() bool { return len(re.Stats().Braked) == 1 })
-	failed := sink.failed.Load()
-	r.until(30*time.Second, "a brake that holds tries on", func() bool { return sink.failed.Load() > failed+2 })
+	r.triesOn(sink, 3)
 	parked := func() []store.ParkedRecord {
 		dead, err := st.Parked(r.Context(), store.ParkedQuery{State: store.Dead, Limit: backlog})
 		if err != nil {
@@ -88,6 +85,7 @@ func brokerRefusesAll(r *rig, s *server) {
 	r.until(30*time.Second, "the dead letters arrive", func() bool { return len(parked()) == 0 })
 	r.drained(30 * time.Second)
 	r.atMost(r.check(s.read(r.T, r.topic)), 0)
+	r.only(sink, broker.ClassRejected)
 }
 
 // brokerPartitioned puts a network that fails in several ways between a relay
@@ -124,8 +122,9 @@ func brokerPartitioned(r *rig, s *server) {
 	}
 	stop()
 	r.drained(60 * time.Second)
-	r.atMost(r.check(s.read(r.T, r.topic)), int(calls.failed.Load()))
+	r.atMost(r.check(s.read(r.T, r.topic)), calls.rounds(0))
 	r.nothingParked()
+	r.only(calls, broker.ClassOutage, broker.ClassUnknown)
 }
 
 // flows waits until so many more messages are delivered.

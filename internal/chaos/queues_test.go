@@ -19,6 +19,12 @@ import (
 
 func startRedis(t *testing.T) *server {
 	t.Helper()
+	s, _ := redisServer(t)
+	return s
+}
+
+func redisServer(t *testing.T) (_ *server, addr string) {
+	t.Helper()
 	s := testserver.StartRedis(t, testserver.Redis7)
 	client := redis.NewClient(&redis.Options{Addr: s.Addr})
 	t.Cleanup(func() { _ = client.Close() })
@@ -31,7 +37,7 @@ func startRedis(t *testing.T) *server {
 		return sink
 	}
 	return &server{
-		kill: s.Kill, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "too_large", kills: 3,
+		kill: s.Kill, stop: s.Stop, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "too_large", kills: 3,
 		sink: func(t *testing.T) broker.Sink { return sink(t, s.Addr) },
 		make: func(t *testing.T, topic string, _ int) {
 			if err := client.XGroupCreateMkStream(t.Context(), topic, "g", "0").Err(); err != nil {
@@ -67,15 +73,18 @@ func startRedis(t *testing.T) *server {
 			p := proxied(t, s.Addr)
 			return sink(t, p.Addr()), p
 		},
-	}
+	}, s.Addr
 }
 
 func startRabbitMQ(t *testing.T) *server {
 	t.Helper()
-	s := testserver.StartRabbitMQ(t, "4.0")
+	return rabbitServer(testserver.StartRabbitMQ(t, "4.0"))
+}
+
+func rabbitServer(s *testserver.RabbitMQ) *server {
 	r := &rabbit{s}
 	return &server{
-		kill: s.Kill, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "too_large", kills: 1, slow: true,
+		kill: s.Kill, stop: s.Stop, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "too_large", kills: 1, slow: true,
 		sink: func(t *testing.T) broker.Sink { return rabbitSink(t, s.URL) },
 		make: func(t *testing.T, topic string, _ int) {
 			r.do(t, func(ch *amqp.Channel) error {

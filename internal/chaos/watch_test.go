@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -26,6 +27,18 @@ func (l *lines) count(prefix string) (n int) {
 	defer l.mu.Unlock()
 	for _, line := range l.all {
 		if strings.HasPrefix(line, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// with returns how many lines hold the text.
+func (l *lines) with(text string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all {
+		if strings.Contains(line, text) {
 			n++
 		}
 	}
@@ -96,6 +109,7 @@ func (m *memory) has(payload string) bool {
 type counted struct {
 	broker.Sink
 	calls, failed atomic.Int64
+	classes       [broker.ClassUnknown + 1]atomic.Int64 // of what was tried and did not succeed
 }
 
 func (c *counted) Deliver(ctx context.Context, msgs []postrider.Message) []error {
@@ -104,5 +118,14 @@ func (c *counted) Deliver(ctx context.Context, msgs []postrider.Message) []error
 	if errs != nil {
 		c.failed.Add(1)
 	}
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, broker.ErrNotTried) {
+			c.classes[broker.Classify(err).Class].Add(1)
+		}
+	}
 	return errs
 }
+
+// rounds is how often every lane has had a call that failed, since so many had:
+// each may have left a window in the broker.
+func (c *counted) rounds(since int64) int { return int(c.failed.Load()-since)/lanes + 1 }
