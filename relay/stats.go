@@ -131,6 +131,8 @@ func (r *recorder) tell(f core.Fact) {
 		if f.Down {
 			r.s.Down[f.Part] = f.Err.Error()
 		}
+	case core.ReasonChanged:
+		r.s.Down[f.Part] = f.Err.Error()
 	case core.BrakeChanged:
 		mark(r.braked, f.Destination, f.On)
 	case core.PipePaused:

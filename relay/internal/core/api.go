@@ -188,6 +188,12 @@ type (
 		Down bool
 		Err  error
 	}
+	// ReasonChanged: what is down since a HealthChanged is now so for another
+	// reason than any told since. Sent a few times per outage at the most.
+	ReasonChanged struct {
+		Part string
+		Err  error
+	}
 	// BrakeChanged: a destination is held because it rejected Rejections
 	// messages in a row with Code, or is free again (On false).
 	BrakeChanged struct {
@@ -218,6 +224,7 @@ func (DrainCutOff) fact()    {}
 func (SettleDone) fact()     {}
 func (RecordParked) fact()   {}
 func (HealthChanged) fact()  {}
+func (ReasonChanged) fact()  {}
 func (BrakeChanged) fact()   {}
 func (LanePaused) fact()     {}
 func (PipePaused) fact()     {}

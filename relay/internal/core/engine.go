@@ -57,6 +57,7 @@ type Engine struct {
 	storeFaults uint8 // bit per kind of call
 	sinkDown    bool
 	sinkDownAt  time.Duration // when it went down last
+	sinkSaid    reasons       // since then
 
 	timer time.Duration // what was asked for last, 0: nothing
 }

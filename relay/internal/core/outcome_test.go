@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -169,6 +170,35 @@ func TestAnOutageStopsAllLanesAndProbesWithOne(t *testing.T) {
 	h := factsOf[HealthChanged](r)
 	if len(h) != 2 || h[0].Part != "sink" || !h[0].Down || h[1].Down {
 		t.Errorf("health changes %+v", h)
+	}
+}
+
+// A broken connection is the first sign of a password that was taken away: the
+// reason is told when it comes, each once and not without end.
+func TestAnOutageTellsItsOtherReasonsToo(t *testing.T) {
+	for _, destination := range []string{"", "orders"} {
+		r := newRig(t, Config{OutageMax: 100 * time.Millisecond})
+		r.lead(1)
+		r.read(r.batch(0, "p1", "a"))
+		say := func(text string) {
+			r.pass(200 * time.Millisecond)
+			r.deliver(broker.Outage(errors.New(text), "", destination))
+		}
+		say("connection 4711 reset")
+		say("connection 4712 reset") // the same
+		for range 3 {
+			say("wrong password")
+			say("connection 17 reset")
+		}
+		told := factsOf[ReasonChanged](r)
+		if len(told) != 1 || !strings.Contains(told[0].Err.Error(), "wrong password") {
+			t.Fatalf("%q: told %+v, want the wrong password once", destination, told)
+		}
+		wantEqual(t, "health changes", len(factsOf[HealthChanged](r)), 1)
+		for i := range 10 {
+			say(strings.Repeat("x", i))
+		}
+		wantEqual(t, "reasons at the most", len(factsOf[ReasonChanged](r)), reasonsMost-1)
 	}
 }
 

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -20,6 +22,32 @@ type scope struct {
 	rejections int
 	code       string
 	braked     bool
+
+	said reasons
+}
+
+// reasons are what was told of one outage. A connection that breaks is often the
+// first sign, and why it cannot be made again comes later: a password that is
+// no longer valid, a permission.
+type reasons []string
+
+// reasonsMost bounds what one outage makes a relay say.
+const reasonsMost = 4
+
+// fresh notes a reason and reports whether it is another one than those before.
+// Numbers do not count: they are ports, sizes and times.
+func (r *reasons) fresh(err error) bool {
+	text := strings.Map(func(c rune) rune {
+		if '0' <= c && c <= '9' {
+			return -1
+		}
+		return c
+	}, err.Error())
+	if len(*r) >= reasonsMost || slices.Contains(*r, text) {
+		return false
+	}
+	*r = append(*r, text)
+	return true
 }
 
 // ackedTopic is a topic that worked lately.
@@ -93,14 +121,17 @@ func (e *Engine) trip(s *scope, c *call, err *broker.Error) {
 	if err.Class == broker.ClassThrottled && err.RetryAfter > 0 {
 		s.pause.until = max(s.pause.until, e.now+min(err.RetryAfter, e.cfg.OutageMax))
 	}
-	if s.open {
-		return
-	}
+	opens := !s.open
 	s.open = true
-	if s.name == "" {
+	switch {
+	case s.name == "":
 		e.sinkFails(err)
-	} else {
+	case opens:
+		s.said = nil
+		s.said.fresh(err)
 		e.tell(HealthChanged{Part: "destination " + s.name, Down: true, Err: err})
+	case s.said.fresh(err):
+		e.tell(ReasonChanged{Part: "destination " + s.name, Err: err})
 	}
 }
 
@@ -200,9 +231,13 @@ func (e *Engine) othersWork(destination string) bool {
 }
 
 func (e *Engine) sinkFails(err error) {
-	if !e.sinkDown {
-		e.sinkDown, e.sinkDownAt = true, e.now
+	switch {
+	case !e.sinkDown:
+		e.sinkDown, e.sinkDownAt, e.sinkSaid = true, e.now, nil
+		e.sinkSaid.fresh(err)
 		e.tell(HealthChanged{Part: "sink", Down: true, Err: err})
+	case e.sinkSaid.fresh(err):
+		e.tell(ReasonChanged{Part: "sink", Err: err})
 	}
 }
 
