@@ -76,16 +76,32 @@ func notOpened(err error, s *Server) error {
 	if !errors.As(err, &e) {
 		return broker.Outage(fmt.Errorf("not connected: %w", err), "", "")
 	}
-	switch e.Code {
-	case amqp.AccessRefused: // also when the broker hangs up at the login without a word
+	switch {
+	case e.Code == amqp.AccessRefused && s.Certificate:
+		err = fmt.Errorf("the broker knows no user for our certificate: %w; make a user of the certificate's name (see the broker's ssl_cert_login_from), enable the plugin rabbitmq_auth_mechanism_ssl and the mechanism EXTERNAL, and check that the user may use virtual host %q", err, s.vhost())
+	case e.Code == amqp.AccessRefused: // also when the broker hangs up at the login without a word
 		err = fmt.Errorf("the broker refuses user %s: %w; check the user's name and password in the URL and that the user may use virtual host %q", s.user(), err, s.vhost())
-	case amqp.NotAllowed:
+	case e.Code == amqp.NotAllowed:
 		err = fmt.Errorf("the broker refuses virtual host %q to user %s: %w; check the URL's path (empty is /), make it with rabbitmqctl add_vhost or allow it with set_permissions", s.vhost(), s.user(), err)
 	default:
 		err = fmt.Errorf("not connected: %w", err)
 	}
 	return broker.Outage(err, codeName(e.Code), "")
 }
+
+// ended is why the broker ended a consumer, with the fix where it says what a
+// person can change.
+func ended(e *amqp.Error, queue string) error {
+	err := fmt.Errorf("rabbitbroker: receive from queue %s: the broker ended the consumer: %w", queue, e)
+	if e.Code == amqp.PreconditionFailed && ackTimeout.MatchString(e.Reason) {
+		err = fmt.Errorf("%w; a message was held longer than the broker's consumer_timeout, and all that was not settled comes again: keep handlers and retry delays below it, or raise it for the queue (x-consumer-timeout, or a policy with consumer-timeout)", err)
+	}
+	return err
+}
+
+// ackTimeout is what RabbitMQ says of consumer_timeout: see
+// https://www.rabbitmq.com/docs/consumers#acknowledgement-timeout.
+var ackTimeout = regexp.MustCompile(`delivery acknowledgement on channel \d+ timed out`)
 
 // notChecked is the outage of a destination that was looked for.
 func notChecked(err error, what, name string) error {

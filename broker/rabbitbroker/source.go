@@ -224,7 +224,7 @@ func (s *Source) add(d amqp.Delivery, ok bool) error {
 	select {
 	case e := <-s.sub.closes:
 		if e != nil && e.Server {
-			reason = fmt.Errorf("rabbitbroker: receive from queue %s: the broker ended the consumer: %w", s.opts.Queue, e)
+			reason = ended(e, s.opts.Queue)
 		}
 	default: // the connection was lost, or the consumer cancelled: opening says why
 	}

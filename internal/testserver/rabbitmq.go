@@ -25,6 +25,10 @@ type RabbitMQ struct {
 	Version string // "3.10"
 	Addr    string // host:port for clients
 	URL     string // amqp://guest:guest@host:port/
+	// TLSAddr is where it speaks TLS when it was given "ssl_options.certfile = ..."
+	// and what belongs to it by WithConfig. A client may log in there by a
+	// certificate (EXTERNAL) whose common name is a user's.
+	TLSAddr string
 	Dir     string // holds mnesia/ and server.log
 
 	node string
@@ -107,14 +111,25 @@ func SharedRabbitMQ(tb TB, version string) *RabbitMQ {
 }
 
 func (r *RabbitMQ) launch(ctx context.Context, h *home, tree string, o options) error {
-	if _, err := h.write("enabled_plugins", []string{"[rabbitmq_consistent_hash_exchange]."}); err != nil {
+	secured := slices.ContainsFunc(o.config, func(line string) bool { return strings.HasPrefix(line, "ssl_options.certfile") })
+	plugins := "[rabbitmq_consistent_hash_exchange]."
+	if secured {
+		plugins = "[rabbitmq_consistent_hash_exchange, rabbitmq_auth_mechanism_ssl]."
+	}
+	if _, err := h.write("enabled_plugins", []string{plugins}); err != nil {
 		return err
 	}
-	return launch(3, func(ports []int) error {
+	return launch(4, func(ports []int) error {
 		r.Addr = addr(ports[0])
 		r.URL = "amqp://guest:guest@" + r.Addr + "/"
 		r.node = "t" + strings.ToLower(rand.Text()[:10]) + "@localhost"
-		if _, err := h.write("rabbitmq.conf", rabbitConfig(ports[0], o)); err != nil {
+		config := rabbitConfig(ports[0], o)
+		if secured {
+			r.TLSAddr = addr(ports[3])
+			config = append(config, "listeners.ssl.1 = "+r.TLSAddr, "ssl_cert_login_from = common_name",
+				"auth_mechanisms.1 = PLAIN", "auth_mechanisms.2 = EXTERNAL")
+		}
+		if _, err := h.write("rabbitmq.conf", config); err != nil {
 			return err
 		}
 		r.env = rabbitEnv(h, tree, r.node, ports[1], ports[2])
