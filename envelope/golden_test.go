@@ -6,33 +6,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/internal/golden"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
-
-// goldens are a message as most are, and one that no broker likes.
-func goldens() []postrider.Message {
-	return []postrider.Message{
-		{
-			ID: id, Topic: "orders", Key: "o-17", Type: "order.placed", Payload: []byte(`{"order":17,"note":"zwölf <3"}`), ContentType: "application/json",
-			Headers: map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tenant": "acme", "X-Shop": "berlin"},
-			Version: 3, SchemaVersion: 2, Time: time.Date(2026, 8, 1, 2, 3, 4, 567800000, time.UTC),
-		},
-		{
-			ID: id, Topic: "odd topic:ü", Key: "k\n", Type: "100% \"sure\"", Payload: []byte{0, 0xff, '\n'}, ContentType: "application/octet-stream",
-			Headers: map[string]string{
-				"ce-id": "forged", "ce_id": "forged", "cloudEvents_id": "forged", "content-type": "user's", "id": "user's", "Nats-Rollup": "all",
-				"x-death": "user's", "tabbed": "a\tb", "empty": "", envelope.EventSource: "//shop/1", envelope.Generation: "2",
-			},
-		},
-	}
-}
 
 // TestGoldenFiles pins what stands on the wire: consumers in other languages
 // read it, so a change here is a change of a published format.
@@ -41,21 +23,13 @@ func TestGoldenFiles(t *testing.T) {
 		for _, f := range envelope.Formats() {
 			t.Run(broker+"/"+f.String(), func(t *testing.T) {
 				var out bytes.Buffer
-				for _, m := range goldens() {
-					r := envelope.Route{Topic: m.Topic, Key: m.Key, Format: f, Headers: map[string]string{"kind": m.Type}}
+				for _, m := range golden.Messages() {
+					r := golden.Route(&m, m.Topic, f)
 					var w envelope.Wire
 					if err := codec.Encode(&w, &m, &r, r.Carries(&m, "prod."+m.Topic, keyed(broker))); err != nil {
 						t.Fatal(err)
 					}
-					lines := make([]string, 0, len(w.Headers))
-					for _, h := range w.Headers {
-						lines = append(lines, fmt.Sprintf("%s: %q\n", h.Name, h.Value))
-					}
-					slices.Sort(lines) // their order means nothing
-					for _, line := range lines {
-						out.WriteString(line)
-					}
-					fmt.Fprintf(&out, "payload %q\n\n", w.Payload)
+					out.WriteString(golden.Text(w.Headers, w.Payload))
 				}
 				file := filepath.Join("testdata", broker+"-"+f.String()+".golden")
 				if *update {
@@ -159,7 +133,7 @@ func TestBrokenEvents(t *testing.T) {
 }
 
 func FuzzDecodeEvent(f *testing.F) {
-	for _, m := range goldens() {
+	for _, m := range golden.Messages() {
 		r := envelope.Route{Topic: m.Topic, Key: m.Key, Format: envelope.CloudEventsStructured}
 		var w envelope.Wire
 		if err := (envelope.Codec{}).Encode(&w, &m, &r, 0); err != nil {

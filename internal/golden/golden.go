@@ -1,0 +1,60 @@
+// Package golden has the messages of the golden files in envelope/testdata, and
+// the text that stands there: for the codecs alone, and for what a reader that
+// knows nothing of ours sees on a live broker.
+package golden
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/envelope"
+)
+
+// ID is that of all messages.
+const ID = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+// Messages are one as most are, and one that no broker likes.
+func Messages() []postrider.Message {
+	return []postrider.Message{
+		{
+			ID: ID, Topic: "orders", Key: "o-17", Type: "order.placed", Payload: []byte(`{"order":17,"note":"zwölf <3"}`), ContentType: "application/json",
+			Headers: map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tenant": "acme", "X-Shop": "berlin"},
+			Version: 3, SchemaVersion: 2, Time: time.Date(2026, 8, 1, 2, 3, 4, 567800000, time.UTC),
+		},
+		{
+			ID: ID, Topic: "odd topic:ü", Key: "k\n", Type: "100% \"sure\"", Payload: []byte{0, 0xff, '\n'}, ContentType: "application/octet-stream",
+			Headers: map[string]string{
+				"ce-id": "forged", "ce_id": "forged", "cloudEvents_id": "forged", "content-type": "user's", "id": "user's", "Nats-Rollup": "all",
+				"x-death": "user's", "tabbed": "a\tb", "empty": "", envelope.EventSource: "//shop/1", envelope.Generation: "2",
+			},
+		},
+	}
+}
+
+// Route is the golden files' route of a message to another topic.
+func Route(m *postrider.Message, topic string, f envelope.Format) envelope.Route {
+	return envelope.Route{Topic: topic, Key: m.Key, Format: f, Headers: map[string]string{"kind": m.Type}}
+}
+
+// Text is what stands in a golden file of one message. The order of headers
+// means nothing.
+func Text(headers []envelope.Header, payload []byte) string {
+	lines := make([]string, 0, len(headers))
+	for _, h := range headers {
+		lines = append(lines, fmt.Sprintf("%s: %q\n", h.Name, h.Value))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "") + fmt.Sprintf("payload %q\n\n", payload)
+}
+
+// File is the text of one golden file, read from the repository's directory
+// envelope/testdata.
+func File(dir, binding string, f envelope.Format) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, binding+"-"+f.String()+".golden"))
+	return string(text), err
+}
