@@ -42,8 +42,7 @@ func TestPostgresKilled(t *testing.T) {
 }
 
 // onBrokers runs a test on all brokers, each started once for all tests of
-// the function that calls it. They have nothing in common, and wait for most of
-// the time.
+// the function that calls it.
 func onBrokers(t *testing.T, run func(t *testing.T, s *server)) {
 	t.Helper()
 	for name, start := range map[string]func(*testing.T) *server{
@@ -53,7 +52,6 @@ func onBrokers(t *testing.T, run func(t *testing.T, s *server)) {
 			continue // in the matrix: a node needs long to start again
 		}
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			run(t, start(t))
 		})
 	}
