@@ -24,6 +24,8 @@ type consumeResult struct {
 	Bare         float64 `json:"bare_per_s"`            // the handler's transaction and nothing else
 	Check        float64 `json:"check_then_act_per_s"`  // SELECT whether it was there, then act
 	CheckDoubles int     `json:"check_then_act_double"` // effects that it has twice: one message of 16 comes twice
+	Watermill    float64 `json:"watermill_per_s"`       // the same in a Watermill router
+	WaterDoubles int     `json:"watermill_double"`      // likewise
 	Inbox        float64 `json:"inbox_per_s"`           // the consumer
 	Latest       float64 `json:"latest_per_s"`          // the same with an order
 	BareBatch    float64 `json:"bare_batch_per_s"`      // the handler a hundred times in a transaction
@@ -67,6 +69,7 @@ func runConsume(ctx context.Context, c config) (*consumeResult, error) {
 	ways := []*way{
 		{name: "bare", run: w.bare(1)},
 		{name: "check", run: w.check},
+		{name: "watermill", run: w.watermill},
 		{name: "inbox", run: w.consumer(1, inbox.AnyOrder)},
 		{name: "latest", run: w.consumer(1, inbox.Latest)},
 		{name: "barebatch", run: w.bare(consumeBatch)},
@@ -86,10 +89,10 @@ func runConsume(ctx context.Context, c config) (*consumeResult, error) {
 			say("%s: %.0f/s", run, float64(c.messages)/took.Seconds())
 		}
 	}
-	res := &consumeResult{Workload: "consume", CheckDoubles: ways[1].double}
-	for i, to := range []*float64{&res.Bare, &res.Check, &res.Inbox, &res.Latest, &res.BareBatch, &res.InboxBatch} {
+	res := &consumeResult{Workload: "consume", CheckDoubles: ways[1].double, WaterDoubles: ways[2].double}
+	for i, to := range []*float64{&res.Bare, &res.Check, &res.Watermill, &res.Inbox, &res.Latest, &res.BareBatch, &res.InboxBatch} {
 		*to = round(float64(c.messages*c.rounds) / ways[i].took.Seconds())
-		if i != 1 {
+		if i != 1 && i != 2 {
 			res.Double += ways[i].double
 			res.Missing += ways[i].missing
 		}
@@ -164,18 +167,23 @@ func (w *consuming) check(ctx context.Context, run string) (time.Duration, error
 	return w.each(len(w.msgs)+extra, 1, func(i, _ int) error {
 		at := i - min(i/(twice+1), extra)
 		m := &w.msgs[min(at, len(w.msgs)-1)]
-		return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-			var there bool
-			err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM seen WHERE run = $1 AND id = $2)", run, m.ID).Scan(&there)
-			if err != nil || there {
-				return err
-			}
-			if _, err := tx.Exec(ctx, insertEffect, run, m.ID, m.Payload); err != nil {
-				return err
-			}
-			_, err = tx.Exec(ctx, "INSERT INTO seen VALUES ($1, $2)", run, m.ID)
+		return w.checkThenAct(ctx, run, m.ID, m.Payload)
+	})
+}
+
+// checkThenAct is the transaction that many write by hand.
+func (w *consuming) checkThenAct(ctx context.Context, run, id string, payload []byte) error {
+	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		var there bool
+		err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM seen WHERE run = $1 AND id = $2)", run, id).Scan(&there)
+		if err != nil || there {
 			return err
-		})
+		}
+		if _, err := tx.Exec(ctx, insertEffect, run, id, payload); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, "INSERT INTO seen VALUES ($1, $2)", run, id)
+		return err
 	})
 }
 

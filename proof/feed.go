@@ -17,7 +17,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// feed is a broker from which consumers are fed, through its own client.
+// feed is a broker from which consumers are fed, through its own client. It is not
+// killed, so it need not flush.
 type feed struct {
 	url     string
 	publish func(ctx context.Context, page []record) error
@@ -35,8 +36,12 @@ type record struct {
 
 func (r record) headers() [][2]string {
 	return [][2]string{
-		{"postrider-id", r.id}, {"postrider-type", "proof.event"}, {"postrider-topic", topic}, {"postrider-key", r.key},
-		{"postrider-version", strconv.Itoa(r.version)}, {"content-type", "text/plain"},
+		{"postrider-id", r.id},
+		{"postrider-type", "proof.event"},
+		{"postrider-topic", topic},
+		{"postrider-key", r.key},
+		{"postrider-version", strconv.Itoa(r.version)},
+		{"content-type", "text/plain"},
 	}
 }
 
@@ -74,7 +79,7 @@ func feeds() map[string]func(ctx context.Context) (*feed, error) {
 const consumerName = "proof-consumer"
 
 func feedKafka(ctx context.Context) (*feed, error) {
-	k, err := testserver.LaunchKafka(ctx, "", testserver.Throughput(), testserver.Durable())
+	k, err := testserver.LaunchKafka(ctx, "", testserver.Throughput())
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +124,7 @@ func feedKafka(ctx context.Context) (*feed, error) {
 }
 
 func feedNATS(ctx context.Context) (*feed, error) {
-	s, err := testserver.LaunchNATS(ctx, "", testserver.Throughput(), testserver.Durable())
+	s, err := testserver.LaunchNATS(ctx, "", testserver.Throughput())
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +176,7 @@ func feedNATS(ctx context.Context) (*feed, error) {
 }
 
 func feedRabbitMQ(ctx context.Context) (*feed, error) {
-	s, err := testserver.LaunchRabbitMQ(ctx, "4.0", "", testserver.Throughput(), testserver.Durable())
+	s, err := testserver.LaunchRabbitMQ(ctx, "4.0", "", testserver.Throughput())
 	if err != nil {
 		return nil, err
 	}

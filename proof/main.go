@@ -49,7 +49,7 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := 0
+	var code int
 	if os.Getenv(member.Env) != "" {
 		code = beMember(ctx)
 	} else {

@@ -37,6 +37,8 @@ type Env struct {
 	Writers bool
 	// Line reaches the same database in a way that breaks. nil: it cannot be done.
 	Line *Line
+	// Without names the cases that do not apply, each with the reason.
+	Without map[string]string
 }
 
 // Line is a way to the database that breaks on demand.

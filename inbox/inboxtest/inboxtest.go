@@ -30,12 +30,12 @@ type Case struct {
 }
 
 // ErrNotApplicable is matched by the answer of a case that needs something that
-// the Env does not have.
+// the Env does not have. [Run] takes it only for cases that Env.Without names.
 var ErrNotApplicable = errors.New("not applicable")
 
 // Cases returns the whole suite.
 func Cases() []Case {
-	return slices.Concat(onceCases(), claimCases(), batchCases(), orderCases(), stashCases(), gapCases(),
+	return slices.Concat(onceCases(), claimCases(), batchCases(), resultCases(), orderCases(), stashCases(), gapCases(),
 		attemptCases(), deadCases(), pruneCases(), schemaCases(), crashCases(), historyCases())
 }
 
@@ -52,9 +52,17 @@ func Run(t *testing.T, newEnv func(t *testing.T) *Env) {
 			for _, c := range groups[group] {
 				_, name, _ := strings.Cut(c.Name, "/")
 				t.Run(name, func(t *testing.T) {
-					if err := Check(t.Context(), c, newEnv(t)); errors.Is(err, ErrNotApplicable) {
-						t.Skip(err)
-					} else if err != nil {
+					env := newEnv(t)
+					err := Check(t.Context(), c, env)
+					why, named := env.Without[c.Name]
+					switch none := errors.Is(err, ErrNotApplicable); {
+					case none && named:
+						t.Log("does not apply: " + why)
+					case none:
+						t.Errorf("%v: fill in what it needs, or name the case in Env.Without with the reason", err)
+					case named:
+						t.Errorf("it applies (it found: %v), and Env.Without says that it does not", err)
+					case err != nil:
 						t.Error(err)
 					}
 				})

@@ -227,6 +227,9 @@ func breakers() map[string]breaker {
 		"batch/all-or-nothing":       ending(func(c inbox.Conn) (commit, rollback func() error) { return c.Commit, c.Commit }),
 		"batch/at-once":              manyDoubled,
 		"batch/ids-are-bytes":        bends(bend{has: "json_array_elements(", old: "e->>0", new: "lower(e->>0)"}),
+		"result/kept":                bends(bend{has: "SET result = $3", args: func(args []any) { args[2] = []byte("{}") }}),
+		"result/once":                bends(bend{has: "SET result = $3", old: " AND result IS NULL", new: ""}),
+		"result/busy":                bends(bend{has: "pg_try_advisory_xact_lock", old: "ELSE 2 END", new: "ELSE 0 END"}),
 		"order/latest":               bends(bend{has: moves, old: "m.version < excluded.version", new: "m.version <= excluded.version"}),
 		"order/contiguous":           bends(bend{has: moves, old: "m.version >= CAST($5 AS bigint)", new: "true"}),
 		"order/announced": bends(bend{has: moves, args: func(args []any) {

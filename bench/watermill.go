@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+)
+
+// watermill runs a Watermill router over its channels in memory, with the check
+// that its users write by hand: Watermill has none that shares the handler's
+// transaction. A second delivery goes to another subscriber, as after a rebalance.
+func (w *consuming) watermill(ctx context.Context, run string) (time.Duration, error) {
+	bus := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: int64(len(w.msgs))}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		return 0, err
+	}
+	var done atomic.Int64
+	failed := make(chan error, 1)
+	for i := range consumeWorkers {
+		router.AddConsumerHandler(fmt.Sprint(run, i), subscriber(run, i), bus, func(m *message.Message) error {
+			if err := w.checkThenAct(m.Context(), run, m.UUID, m.Payload); err != nil {
+				select {
+				case failed <- err:
+				default:
+				}
+				return err
+			}
+			done.Add(1)
+			return nil
+		})
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(ctx) }()
+	<-router.Running()
+	began, all := time.Now(), int64(0)
+	for i := range w.msgs {
+		m := &w.msgs[i]
+		copies := 1
+		if i%twice == 0 {
+			copies = 2
+		}
+		for c := range copies {
+			if err := bus.Publish(subscriber(run, (i+c)%consumeWorkers), message.NewMessage(m.ID, m.Payload)); err != nil {
+				return 0, err
+			}
+			all++
+		}
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for done.Load() < all {
+		select {
+		case err := <-failed:
+			return 0, err
+		case err := <-ended:
+			return 0, errors.Join(errors.New("the router ended"), err)
+		case <-tick.C:
+		}
+	}
+	took := time.Since(began)
+	stop()
+	return took, errors.Join(<-ended, bus.Close())
+}
+
+func subscriber(run string, i int) string { return fmt.Sprint(run, "-", i) }
