@@ -24,17 +24,14 @@ import (
 	"github.com/postrider/postrider/outbox"
 )
 
-// TestInbox runs the suite of package inbox on every database and driver. The
-// drivers differ in how they send, not by the server's version.
+// TestInbox runs the suite of package inbox on every database and driver.
 func TestInbox(t *testing.T) {
-	for i, version := range testserver.PostgresVersions() {
+	for _, version := range testserver.NewestPostgres() {
 		t.Run("postgres"+version, func(t *testing.T) {
 			db := newSuiteDB(t, version)
 			t.Run("pgx stdlib", func(t *testing.T) { inboxtest.Run(t, db.stdlib) })
-			if i > 0 {
-				t.Run("pgx", func(t *testing.T) { inboxtest.Run(t, db.native) })
-				t.Run("pq", func(t *testing.T) { inboxtest.Run(t, db.pq) })
-			}
+			t.Run("pgx", func(t *testing.T) { inboxtest.Run(t, db.native) })
+			t.Run("pq", func(t *testing.T) { inboxtest.Run(t, db.pq) })
 		})
 	}
 	t.Run("sqlite", func(t *testing.T) { inboxtest.Run(t, sqliteEnv) })

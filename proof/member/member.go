@@ -143,7 +143,7 @@ func open(c *Config) (broker.Source, func(), error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: c.Topic, Durable: c.Name, AckWait: 2 * time.Second})
+		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: c.Topic, Durable: c.Name, AckWait: 8 * time.Second})
 		if err != nil {
 			nc.Close()
 			return nil, nil, err
