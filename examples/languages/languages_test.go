@@ -128,17 +128,17 @@ func delivered(t *testing.T, bus *membroker.Broker, n int) []membroker.Entry {
 }
 
 // run runs a program, which must succeed, and returns what it printed.
-func (l *language) run(t testing.TB, input string, command ...string) string {
-	t.Helper()
-	out, err := l.try(t, input, command...)
+func (l *language) run(tb testing.TB, input string, command ...string) string {
+	tb.Helper()
+	out, err := l.try(tb, input, command...)
 	if err != nil {
-		t.Error(err)
+		tb.Error(err)
 	}
 	return out
 }
 
-func (l *language) try(t testing.TB, input string, command ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
+func (l *language) try(tb testing.TB, input string, command ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir = l.dir
@@ -152,52 +152,52 @@ func (l *language) try(t testing.TB, input string, command ...string) (string, e
 	return out.String(), nil
 }
 
-func typescript(t testing.TB, address string) language {
+func typescript(tb testing.TB, address string) language {
 	node, npm, err := testserver.Node()
 	if err != nil {
-		testserver.GiveUp(t, err)
+		testserver.GiveUp(tb, err)
 	}
-	libs := installed(t, "typescript", []string{"package.json", "package-lock.json"}, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-	dir := t.TempDir()
+	libs := installed(tb, "typescript", []string{"package.json", "package-lock.json"}, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	dir := tb.TempDir()
 	files, err := filepath.Glob("typescript/*")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for _, f := range files {
 		if fi, err := os.Stat(f); err == nil && !fi.IsDir() {
-			copyFile(t, f, dir)
+			copyFile(tb, f, dir)
 		}
 	}
 	if err := os.Symlink(filepath.Join(libs, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	l := language{dir: dir, writer: []string{node, "dist/writer.js"}, consumer: []string{node, "dist/consumer.js"}, database: address}
-	l.run(t, "", node, "node_modules/typescript/bin/tsc")
+	l.run(tb, "", node, "node_modules/typescript/bin/tsc")
 	return l
 }
 
-func python(t testing.TB, address string) language {
+func python(tb testing.TB, address string) language {
 	interpreter, err := testserver.Python()
 	if err != nil {
-		testserver.GiveUp(t, err)
+		testserver.GiveUp(tb, err)
 	}
 	const install = `python3=$1; "$python3" -m venv venv && venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt`
-	libs := installed(t, "python", []string{"requirements.txt"}, "sh", "-c", install, "sh", interpreter)
+	libs := installed(tb, "python", []string{"requirements.txt"}, "sh", "-c", install, "sh", interpreter)
 	bin := filepath.Join(libs, "venv", "bin", "python3")
 	return language{dir: "python", writer: []string{bin, "-B", "writer.py"}, consumer: []string{bin, "-B", "consumer.py"}, database: address}
 }
 
-func java(t testing.TB, address string) language {
+func java(tb testing.TB, address string) language {
 	jvm, maven, err := testserver.JDK()
 	if err != nil {
-		testserver.GiveUp(t, err)
+		testserver.GiveUp(tb, err)
 	}
-	libs := installed(t, "java", []string{"pom.xml", "SHA256SUMS"}, maven, "-B", "-q",
+	libs := installed(tb, "java", []string{"pom.xml", "SHA256SUMS"}, maven, "-B", "-q",
 		"org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=.")
-	jars := checked(t, libs)
+	jars := checked(tb, libs)
 	u, err := url.Parse(address)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	q := u.Query()
 	q.Set("user", u.User.Username())
@@ -209,11 +209,11 @@ func java(t testing.TB, address string) language {
 }
 
 // checked is the class path of the jars in dir, which are those of SHA256SUMS.
-func checked(t testing.TB, dir string) string {
-	t.Helper()
+func checked(tb testing.TB, dir string) string {
+	tb.Helper()
 	sums, err := os.ReadFile("java/SHA256SUMS")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var jars []string
 	for line := range strings.Lines(string(sums)) {
@@ -221,7 +221,7 @@ func checked(t testing.TB, dir string) string {
 		jar := filepath.Join(dir, name)
 		data, err := os.ReadFile(jar)
 		if sum := sha256.Sum256(data); err != nil || hex.EncodeToString(sum[:]) != want {
-			t.Fatalf("%s: another SHA-256 than in SHA256SUMS (%v)", jar, err)
+			tb.Fatalf("%s: another SHA-256 than in SHA256SUMS (%v)", jar, err)
 		}
 		jars = append(jars, jar)
 	}
@@ -230,17 +230,17 @@ func checked(t testing.TB, dir string) string {
 
 // installed is a directory in the cache of the test servers where command has
 // installed what the files say, made once for what they hold.
-func installed(t testing.TB, name string, files []string, command ...string) string {
-	t.Helper()
+func installed(tb testing.TB, name string, files []string, command ...string) string {
+	tb.Helper()
 	cache, err := testserver.CacheDir()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	h := sha256.New()
 	for _, f := range files {
 		data, err := os.ReadFile(filepath.Join(name, f))
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		fmt.Fprintf(h, "%s %d\n%s", f, len(data), data)
 	}
@@ -251,29 +251,29 @@ func installed(t testing.TB, name string, files []string, command ...string) str
 	}
 	// In its last place: a virtual environment cannot be moved.
 	if err := errors.Join(os.RemoveAll(target), os.MkdirAll(target, 0o755)); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for _, f := range files {
-		copyFile(t, filepath.Join(name, f), target)
+		copyFile(tb, filepath.Join(name, f), target)
 	}
 	l := language{dir: target}
-	if _, err := l.try(t, "", command...); err != nil {
-		t.Log(err)
-		testserver.GiveUp(t, &testserver.MissingError{Server: "libraries for " + name, Fix: strings.Join(command, " ") + " in examples/languages/" + name})
+	if _, err := l.try(tb, "", command...); err != nil {
+		tb.Log(err)
+		testserver.GiveUp(tb, &testserver.MissingError{Server: "libraries for " + name, Fix: strings.Join(command, " ") + " in examples/languages/" + name})
 	}
 	if err := os.WriteFile(done, nil, 0o644); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return target
 }
 
-func copyFile(t testing.TB, from, dir string) {
-	t.Helper()
+func copyFile(tb testing.TB, from, dir string) {
+	tb.Helper()
 	data, err := os.ReadFile(from)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, filepath.Base(from)), data, 0o644)
 	}
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }

@@ -129,9 +129,10 @@ func TestClaimInSQL(t *testing.T) {
 	if _, err := db.Exec("CREATE SCHEMA decoy; CREATE TABLE decoy.inbox (LIKE postrider.inbox)"); err != nil {
 		t.Fatal(err)
 	}
-	first := func(q interface {
+	type asker interface {
 		QueryRow(query string, args ...any) *sql.Row
-	}, call string) (is bool) {
+	}
+	first := func(q asker, call string) (is bool) {
 		t.Helper()
 		if err := q.QueryRow("SELECT postrider." + call).Scan(&is); err != nil {
 			t.Fatalf("%s: %v", call, err)
@@ -183,7 +184,7 @@ func TestClaimInSQL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback() //nolint:errcheck // nothing to keep
+	defer tx.Rollback()
 	if mark, err := in.Mark(t.Context(), inbox.SQL(tx), "orders", "k"); err != nil || mark != 5 {
 		t.Errorf("mark %d, %v; want 5", mark, err)
 	}

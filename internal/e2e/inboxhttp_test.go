@@ -236,7 +236,7 @@ func TestOnceResult(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer tx.Rollback() //nolint:errcheck // nothing to keep
+		defer tx.Rollback()
 		if err := in.KeepResult(t.Context(), tx, "nobody", nil); err == nil {
 			t.Error("a result without a claim was kept")
 		}
