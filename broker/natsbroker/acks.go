@@ -15,7 +15,7 @@ import (
 
 // acks is the sink's inbox: it hands what streams answer to the calls that wait.
 // The client's own futures are two channels, a timer and a decoded JSON object for
-// each message, which cost more than to publish it (ADR 30); here a call takes all
+// each message, which cost more than to publish it (ADR 28); here a call takes all
 // its answers at once.
 type acks struct {
 	nc *nats.Conn

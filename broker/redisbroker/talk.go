@@ -13,7 +13,7 @@ import (
 )
 
 // What a sink sends all day is written, and its replies read, without the client's
-// commands: those cost as much as everything else that the sink does (ADR 30).
+// commands: those cost as much as everything else that the sink does (ADR 28).
 // Connections, their greeting, and every other command are the client's.
 // The protocol is RESP2: https://redis.io/docs/latest/develop/reference/protocol-spec/
 
