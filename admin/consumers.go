@@ -186,12 +186,15 @@ func (d inboxDoctor) tables(ctx context.Context, req *store.ExamineRequest) (fou
 	f := store.Finding{Check: checkTables, What: "the inbox tables are there", Data: map[string]any{"bytes": bytes}}
 	if bytes > req.Limits.Inbox {
 		f.Severity, f.What = store.Warning, fmt.Sprintf("the inbox tables take %d MiB", bytes>>20)
-		f.Why, f.Fix = "they grow with every message until somebody prunes them", pruneFix
+		f.Why, f.Fix = "they grow with every message until somebody prunes them", pruneFix("NAME")
 	}
 	return []store.Finding{f}, true, nil
 }
 
-const pruneFix = "call Inbox.Prune now and then, with an age above what can bring a message back: 30 days are a good beginning"
+// pruneFix makes an inbox of these consumers smaller, for once and for ever.
+func pruneFix(consumer string) string {
+	return fmt.Sprintf("`postrider prune --consumer %s --older-than 2160h`, and by a timer or Inbox.Prune from now on, with an age above what can bring a message back", consumer)
+}
 
 // perConsumer asks judge about each, and says fine when none of them is ill.
 func perConsumer(check, fine string, all []ConsumerStatus, judge func(s *ConsumerStatus) (f store.Finding, ill bool)) []store.Finding {
@@ -281,7 +284,7 @@ func claimsOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
 		}
 		return store.Finding{
 			Severity: store.Warning, What: fmt.Sprintf("consumer %s remembers messages of %s ago", word(s.Consumer), rough(age)),
-			Why: "nobody prunes its inbox: it grows with every message", Fix: pruneFix,
+			Why: "nobody prunes its inbox: it grows with every message", Fix: pruneFix(word(s.Consumer)),
 			Data: map[string]any{"age_seconds": int64(age.Seconds())},
 		}, true
 	})

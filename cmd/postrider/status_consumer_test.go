@@ -164,9 +164,7 @@ func TestConsumersAreExamined(t *testing.T) {
 				_, _, err2 := w.in.Unstash(t.Context(), conn, "orders", "kc", 10, func(inbox.Stashed) error { return nil })
 				return errors.Join(err, err2)
 			})
-			if n, err := w.in.Prune(t.Context(), w.db, 30*24*time.Hour, 100); err != nil || n == 0 {
-				t.Errorf("pruned %d, %v", n, err)
-			}
+			w.run(found["consumer-retention"])
 			w.examine(exitOK)
 			w.exec("DROP TABLE " + w.table("_stash"))
 			f := w.examine(exitFindings)["consumer-tables"]
