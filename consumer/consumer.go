@@ -52,6 +52,11 @@ type Options struct {
 	// Prefetch is how many messages are in hand at most, waiting ones included:
 	// four times Concurrency.
 	Prefetch int
+	// PrefetchBytes is how many bytes they are at most: 64 MiB. Sources give by
+	// number, so it is kept by the size of what came before: large messages behind
+	// many small ones may exceed it once. A source has a bound of its own for what
+	// it holds ready, MaxHeldBytes where there is one.
+	PrefetchBytes int
 	// Batch is how many messages share a transaction at most: 1. Their handlers
 	// run one after the other, and when one fails all are rolled back and run
 	// again, each in a transaction of its own. A message that was tried before is
@@ -122,6 +127,7 @@ func (o *Options) defaults() Options {
 	if d.Batch > 1 {
 		d.Prefetch = max(d.Prefetch, 2*d.Concurrency*d.Batch)
 	}
+	d.PrefetchBytes = orElse(d.PrefetchBytes, 64<<20)
 	d.HandlerTimeout = orElse(d.HandlerTimeout, 30*time.Second)
 	d.MaxAttempts = orElse(d.MaxAttempts, 5)
 	d.BackoffMin = orElse(d.BackoffMin, 500*time.Millisecond)

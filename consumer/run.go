@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/internal/budget"
 )
 
 // run is one life of a consumer: a goroutine that receives, one goroutine per
@@ -34,6 +35,8 @@ type run struct {
 	lines  map[key]*line
 	gone   map[key]*givenBack
 	inHand map[*item]struct{}
+	bytes  int // of inHand
+	budget budget.Budget
 	room   chan struct{} // holds a token after inHand has shrunk
 }
 
@@ -41,7 +44,10 @@ type run struct {
 type key struct{ topic, key string }
 
 // item is one delivery in hand.
-type item struct{ d broker.Delivery }
+type item struct {
+	d     broker.Delivery
+	bytes int // that it counts for
+}
 
 func (it *item) key() key { return key{it.d.Message.Topic, it.d.Message.Key} }
 
@@ -63,7 +69,7 @@ func newRun(source broker.Source, opts Options, process processor) *run {
 		source: source, opts: opts, process: process,
 		slots: make(chan struct{}, opts.Concurrency), door: make(chan struct{}, 1), stopping: make(chan struct{}),
 		lines: make(map[key]*line), gone: make(map[key]*givenBack), inHand: make(map[*item]struct{}),
-		room: make(chan struct{}, 1),
+		room: make(chan struct{}, 1), budget: budget.Budget{Bytes: opts.PrefetchBytes},
 	}
 }
 
@@ -142,7 +148,7 @@ func (r *run) receive(ctx context.Context) {
 func (r *run) waitForRoom(ctx context.Context) (limit, call int) {
 	for {
 		r.mu.Lock()
-		limit = r.opts.Prefetch - len(r.inHand)
+		limit = r.budget.Ask(r.opts.Prefetch-len(r.inHand), r.bytes)
 		if limit > 0 {
 			r.call++
 			call = r.call
@@ -163,9 +169,12 @@ func (r *run) waitForRoom(ctx context.Context) (limit, call int) {
 func (r *run) dispatch(call int, ds []broker.Delivery) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	largest := 0
 	for i := range ds {
-		it := &item{d: ds[i]}
+		it := &item{d: ds[i], bytes: ds[i].Message.Size()}
 		r.inHand[it] = struct{}{}
+		r.bytes += it.bytes
+		largest = max(largest, it.bytes)
 		k := it.key()
 		if k.key == "" && r.opts.Batch == 1 {
 			r.wg.Go(func() { r.handleOne(it) })
@@ -183,6 +192,9 @@ func (r *run) dispatch(call int, ds []broker.Delivery) {
 		l := &line{waiting: []*item{it}}
 		r.lines[of] = l
 		r.wg.Go(func() { r.handleLine(of, l) })
+	}
+	if len(ds) > 0 {
+		r.budget.Seen(largest)
 	}
 	for k, g := range r.gone {
 		if g.settled && g.until < call {
@@ -324,6 +336,7 @@ func (r *run) release(items ...*item) {
 	r.mu.Lock()
 	for _, it := range items {
 		delete(r.inHand, it)
+		r.bytes -= it.bytes
 	}
 	r.mu.Unlock()
 	select {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -157,3 +158,101 @@ func TestDelaysGrowToTheirBound(t *testing.T) {
 		t.Error("Permanent hides or invents an error")
 	}
 }
+
+// TestBytesInHand: large messages fill the hand before their number does, one
+// that is larger than all that is allowed comes alone, and small ones after them
+// come by the number again.
+func TestBytesInHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 16 << 20
+		src := &sized{}
+		for range 60 {
+			src.sizes = append(src.sizes, 1<<20)
+		}
+		src.sizes = append(src.sizes, 2*limit)
+		for range 2000 {
+			src.sizes = append(src.sizes, 10)
+		}
+		var mu sync.Mutex
+		inHand, most, many, handled := 0, 0, 0, 0
+		given := 0
+		src.give = func(n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			inHand, given = inHand+n, given+1
+			most, many = max(most, inHand), max(many, given-handled)
+		}
+		src.take = func(n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			inHand, handled = inHand-n, handled+1
+		}
+		stop := start(src, &Options{Prefetch: 500, Concurrency: 4, PrefetchBytes: limit}, func(ctx context.Context, d broker.Delivery) broker.Verdict {
+			pause(ctx, time.Second)
+			return broker.Verdict{Delivery: d, Ack: true}
+		})
+		time.Sleep(time.Hour) // in the bubble
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if handled != len(src.sizes) || inHand != 0 {
+			t.Errorf("%d of %d handled, %d bytes left", handled, len(src.sizes), inHand)
+		}
+		if most > limit+2*limit {
+			t.Errorf("%d MiB in hand, the limit is %d and one message of %d", most>>20, limit>>20, 2*limit>>20)
+		}
+		if src.large > limit+1<<20 {
+			t.Errorf("%d MiB of large messages in hand, the limit is %d", src.large>>20, limit>>20)
+		}
+		if many != 500 {
+			t.Errorf("at most %d small messages were in hand, want 500", many)
+		}
+	})
+}
+
+// sized is a source of messages of given sizes. It fills what is asked for.
+type sized struct {
+	script
+	sizes      []int
+	next       int
+	now, large int // bytes of the first sixty that are in hand, and their most
+	give, take func(n int)
+}
+
+func (s *sized) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ds []broker.Delivery
+	for ; s.next < len(s.sizes) && len(ds) < limit; s.next++ {
+		n := s.sizes[s.next]
+		d := delivery(strconv.Itoa(s.next), strconv.Itoa(s.next))
+		d.Message.Payload = make([]byte, n)
+		d.Token = n
+		ds = append(ds, d)
+		if s.give(n); s.next < 60 {
+			s.now += n
+			s.large = max(s.large, s.now)
+		}
+	}
+	if len(ds) == 0 {
+		s.mu.Unlock()
+		<-ctx.Done()
+		s.mu.Lock()
+		return nil, ctx.Err()
+	}
+	return ds, nil
+}
+
+func (s *sized) Settle(_ context.Context, vs []broker.Verdict) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range vs {
+		n, _ := v.Delivery.Token.(int)
+		if s.take(n); n == 1<<20 {
+			s.now -= n
+		}
+	}
+	return nil
+}
+
+func (s *sized) Extend(context.Context, []broker.Delivery) error { return nil }

@@ -77,11 +77,8 @@ func (s *Source) apply(verdicts []broker.Verdict) (map[*held]int64, error) {
 			h.next = next
 		}
 		wanted[h] = h.next
-		if h.paused && h.Len() < s.max/2 {
-			h.paused = false
-			s.client.ResumeFetchPartitions(map[string][]int32{h.at.topic: {h.at.partition}})
-		}
 	}
+	s.resume()
 	s.wake()
 	return wanted, nil
 }
@@ -178,6 +175,7 @@ func (s *Source) drop(gone map[string][]int32) (dropped []*held) {
 			}
 		}
 	}
+	s.resume()
 	s.wake()
 	return dropped
 }

@@ -1,6 +1,7 @@
 package kafkabroker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,9 @@ type SourceOptions struct {
 	// MaxHeld bounds the unsettled messages of one partition; it is paused
 	// above. 4096 if zero.
 	MaxHeld int
+	// MaxHeldBytes bounds the unsettled messages of all partitions; no more are
+	// fetched above, but for what the client has under way. 64 MiB if zero.
+	MaxHeldBytes int
 }
 
 // Source receives as a member of a consumer group. What is committed is, per
@@ -37,7 +41,8 @@ type SourceOptions struct {
 type Source struct {
 	client *kgo.Client
 	codec  envelope.Codec
-	max    int
+	max    int           // messages of a partition
+	most   int           // bytes of all
 	poll   chan struct{} // held by the one that polls
 	commit chan struct{} // held by the one that commits
 
@@ -73,7 +78,7 @@ func NewSource(opts SourceOptions) (*Source, error) {
 		return nil, errors.New("kafkabroker: source: a group and at least one topic are required")
 	}
 	s := &Source{
-		codec: wireCodec(), max: opts.MaxHeld, poll: make(chan struct{}, 1), commit: make(chan struct{}, 1),
+		codec: wireCodec(), max: opts.MaxHeld, most: cmp.Or(opts.MaxHeldBytes, 64<<20), poll: make(chan struct{}, 1), commit: make(chan struct{}, 1),
 		logs: make(map[place]*held), change: make(chan struct{}),
 	}
 	s.codec.Foreign = opts.Foreign
@@ -214,9 +219,30 @@ func (s *Source) add(p kgo.FetchTopicPartition) {
 	for _, r := range p.Records {
 		h.Add(s.decode(r), r.Offset)
 	}
-	if h.Len() > s.max && !h.paused {
+	if (h.Len() > s.max || s.bytes() > s.most) && !h.paused {
 		h.paused = true
 		s.client.PauseFetchPartitions(map[string][]int32{at.topic: {at.partition}})
+	}
+}
+
+// bytes is the size of what is held. The caller holds mu.
+func (s *Source) bytes() (n int) {
+	for _, h := range s.logs {
+		n += h.Bytes()
+	}
+	return n
+}
+
+// resume goes on with partitions that were paused. The caller holds mu.
+func (s *Source) resume() {
+	if s.bytes() > s.most/2 {
+		return
+	}
+	for _, h := range s.logs {
+		if h.paused && h.Len() < max(s.max/2, 1) {
+			h.paused = false
+			s.client.ResumeFetchPartitions(map[string][]int32{h.at.topic: {h.at.partition}})
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -77,6 +78,54 @@ func TestMaxHeld(t *testing.T) {
 		unsettled = nil
 		if !receive(20 * time.Second) {
 			t.Fatalf("nothing is received after %d of %d messages", next-1, n)
+		}
+	}
+}
+
+// TestMaxHeldBytes: the same in bytes, over all partitions: one that holds nothing
+// goes on too when the others are settled.
+func TestMaxHeldBytes(t *testing.T) {
+	addr := testserver.SharedKafka(t).Addr
+	topic := "bytes" + rand.Text()
+	create(t, addr, topic, 3)
+	const n, size, limit, fetched = 60, 200 << 10, 2 << 20, 1 << 20
+	var msgs []postrider.Message
+	for i := range n {
+		m := message(i, fmt.Sprint("k", i))
+		m.Topic, m.Payload = topic, make([]byte, size)
+		msgs = append(msgs, m)
+	}
+	if errs := sinkOn(t, []string{addr}, 0).Deliver(t.Context(), msgs); errs != nil {
+		t.Fatal(errs)
+	}
+	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
+		Group: topic, Topics: []string{topic}, MaxHeldBytes: limit,
+		Client: []kgo.Opt{kgo.SeedBrokers(addr), kgo.FetchMaxBytes(fetched), kgo.FetchMaxPartitionBytes(fetched)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	for seen := 0; seen < n; {
+		var held []broker.Verdict
+		for wait := 20 * time.Second; ; wait = 500 * time.Millisecond {
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			ds, err := src.Receive(ctx, n)
+			cancel()
+			if err != nil {
+				break // it takes no more
+			}
+			for _, d := range ds {
+				held = append(held, broker.Verdict{Delivery: d, Ack: true})
+			}
+		}
+		// Above the limit are what one poll brings and what the client has fetched.
+		if bytes := len(held) * size; len(held) == 0 || bytes > limit+2*fetched+size {
+			t.Fatalf("%d KiB are held after %d of %d messages, the limit is %d", bytes>>10, seen, n, limit>>10)
+		}
+		seen += len(held)
+		if err := src.Settle(t.Context(), held); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"time"
@@ -30,6 +31,9 @@ type SourceOptions struct {
 	AckWait time.Duration
 	// MaxHeld bounds the unsettled messages; 1024 if zero.
 	MaxHeld int
+	// MaxHeldBytes bounds the unsettled messages, but for the last of them; 64 MiB
+	// if zero.
+	MaxHeldBytes int
 }
 
 // group is the consumer's one priority group: the server pins it to the source
@@ -54,6 +58,8 @@ type Source struct {
 	consumer jetstream.Consumer // guarded by one, as batch and undrain
 	batch    jetstream.MessageBatch
 	undrain  context.CancelFunc // ends batch
+	got      int                // messages of batch
+	single   bool               // the next batch is one message
 	pin      string             // guarded by one: what the server calls us while it feeds us
 
 	mu     sync.Mutex
@@ -76,6 +82,9 @@ func NewSource(nc *nats.Conn, opts SourceOptions) (*Source, error) {
 	}
 	if opts.MaxHeld <= 0 {
 		opts.MaxHeld = 1024
+	}
+	if opts.MaxHeldBytes <= 0 {
+		opts.MaxHeldBytes = 64 << 20
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -219,7 +228,15 @@ func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 		return err
 	}
 	if s.batch == nil {
-		if err := s.pull(ctx); err != nil && ctx.Err() == nil {
+		room := s.room()
+		if room <= 0 { // until something is settled
+			select {
+			case <-change:
+			case <-ctx.Done():
+			}
+			return nil
+		}
+		if err := s.pull(ctx, room); err != nil && ctx.Err() == nil {
 			return err
 		}
 		if s.batch == nil {
@@ -245,8 +262,20 @@ func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 	return nil
 }
 
-// pull asks the server for the next batch.
-func (s *Source) pull(ctx context.Context) error {
+// room is how many bytes may be asked for. What waits for earlier messages is not
+// counted, and there is no bound while those are missing: they must come. The
+// caller holds one.
+func (s *Source) room() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.resume.missing > 0 {
+		return math.MaxInt32
+	}
+	return s.opts.MaxHeldBytes - s.log.Bytes()
+}
+
+// pull asks the server for the next batch, of at most room bytes.
+func (s *Source) pull(ctx context.Context, room int) error {
 	if s.consumer == nil {
 		c, err := s.js.CreateOrUpdateConsumer(ctx, s.opts.Stream, jetstream.ConsumerConfig{
 			Durable: s.opts.Durable, FilterSubjects: s.opts.Subjects,
@@ -265,12 +294,18 @@ func (s *Source) pull(ctx context.Context) error {
 		s.begin(c.CachedInfo())
 	}
 	life, cancel := context.WithTimeout(s.life, s.opts.AckWait/6)
-	b, err := s.consumer.Fetch(s.opts.MaxHeld, jetstream.FetchContext(life), jetstream.FetchPriorityGroup(group))
+	limit, opts := s.opts.MaxHeld, []jetstream.FetchOpt{jetstream.FetchContext(life), jetstream.FetchPriorityGroup(group)}
+	if s.single { // of any size
+		limit = 1
+	} else {
+		opts = append(opts, jetstream.FetchMaxBytes(room))
+	}
+	b, err := s.consumer.Fetch(limit, opts...)
 	if err != nil {
 		cancel()
 		return fmt.Errorf("natsbroker: receive from stream %s: %w", s.opts.Stream, err)
 	}
-	s.batch, s.undrain = b, cancel
+	s.batch, s.undrain, s.got = b, cancel, 0
 	return nil
 }
 
@@ -284,8 +319,12 @@ func (s *Source) add(msg jetstream.Msg, ok bool) {
 		}
 		s.undrain()
 		s.batch = nil
+		// A batch that brings nothing may have ended since the next message is
+		// above its bound: then it comes by itself.
+		s.single = s.got == 0 && !s.single
 		return
 	}
+	s.got++
 	meta, err := msg.Metadata()
 	if err != nil { // not a message of a consumer: there is nothing to settle
 		return

@@ -170,10 +170,12 @@ func (s *Source) lose(st *stream) {
 func (s *Source) round(until time.Time) error {
 	s.mu.Lock()
 	room := s.opts.MaxHeld
+	held := 0
 	var claim *stream
 	var ready []*stream
 	for _, st := range s.streams {
 		room -= len(st.inHand)
+		held += st.log.Bytes()
 		switch {
 		case !st.held || st.leaving:
 		case st.claim != "" || !st.grouped:
@@ -182,6 +184,11 @@ func (s *Source) round(until time.Time) error {
 			ready = append(ready, st)
 		}
 	}
+	if s.largest > 0 {
+		s.budget.Seen(s.largest)
+		s.largest = 0
+	}
+	room = s.budget.Ask(room, held)
 	change := s.change
 	s.mu.Unlock()
 	switch {
@@ -372,7 +379,9 @@ func (s *Source) add(st *stream, v any, attempt int) {
 	}
 	st.inHand[id] = true
 	st.pos++
-	st.log.Add(s.decode(st, id, fields, attempt), st.pos)
+	d := s.decode(st, id, fields, attempt)
+	s.largest = max(s.largest, d.Message.Size())
+	st.log.Add(d, st.pos)
 }
 
 func (s *Source) decode(st *stream, id string, fields []any, attempt int) broker.Delivery {

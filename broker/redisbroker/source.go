@@ -14,6 +14,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/internal/inhand"
 	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/internal/budget"
 )
 
 // SourceOptions of NewSource.
@@ -30,6 +31,9 @@ type SourceOptions struct {
 	Lease time.Duration
 	// MaxHeld bounds the unsettled messages; 1024 if zero.
 	MaxHeld int
+	// MaxHeldBytes bounds them, as far as the size of messages can be told from
+	// those before; 64 MiB if zero.
+	MaxHeldBytes int
 	// Delete deletes entries that are acknowledged, once every group of the stream
 	// has acknowledged them (XACKDEL ACKED, Redis 8.2) or when the stream has no
 	// other group (older servers). Without it they stay.
@@ -71,6 +75,8 @@ type Source struct {
 	change  chan struct{}
 	err     error // of the pump, for the next Receive
 	closed  bool
+	budget  budget.Budget // of bytes
+	largest int           // message that the last read brought
 }
 
 // NewSource returns a source that makes two connections as client says, which is
@@ -81,6 +87,7 @@ func NewSource(client *redis.Options, opts SourceOptions) (*Source, error) {
 	}
 	opts.Lease = cmp.Or(opts.Lease, 15*time.Second)
 	opts.MaxHeld = cmp.Or(opts.MaxHeld, 1024)
+	opts.MaxHeldBytes = cmp.Or(opts.MaxHeldBytes, 64<<20)
 	opts.Timeout = cmp.Or(opts.Timeout, 5*time.Second)
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -91,6 +98,7 @@ func NewSource(client *redis.Options, opts SourceOptions) (*Source, error) {
 		ended: make(chan struct{}), change: make(chan struct{}), codec: wireCodec(),
 	}
 	s.codec.Foreign = opts.Foreign
+	s.budget.Bytes = opts.MaxHeldBytes
 	for _, name := range opts.Streams {
 		s.streams = append(s.streams, &stream{
 			name: name, lease: name + ":postrider-lease:" + opts.Group, log: &inhand.Log{},

@@ -5,6 +5,7 @@ package inhand
 import (
 	"time"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 )
 
@@ -37,6 +38,7 @@ type Token struct {
 // safe for concurrent use.
 type Log struct {
 	items []*Item
+	bytes int // of those that are not acknowledged
 	gone  bool
 	first int // items before it are out or acked
 }
@@ -45,10 +47,14 @@ type Log struct {
 // broker's count, which deliveries by this process are added to.
 func (l *Log) Add(d broker.Delivery, pos int64) {
 	l.items = append(l.items, &Item{log: l, pos: pos, delivery: d})
+	l.bytes += d.Message.Size()
 }
 
 // Len is the number of messages that are held.
 func (l *Log) Len() int { return len(l.items) }
+
+// Bytes is the size of the messages that are held and not acknowledged.
+func (l *Log) Bytes() int { return l.bytes }
 
 // Each calls fn for every message that is not with the receiver.
 func (l *Log) Each(fn func(broker.Delivery)) {
@@ -60,7 +66,7 @@ func (l *Log) Each(fn func(broker.Delivery)) {
 }
 
 // Drop ends the log: settling its items changes nothing from then on.
-func (l *Log) Drop() { l.gone, l.items = true, nil }
+func (l *Log) Drop() { l.gone, l.items, l.bytes = true, nil, 0 }
 
 // Take appends to ds what may be returned now, at most until ds has limit
 // entries, and says when the next one that was given back is due (zero: none).
@@ -118,8 +124,13 @@ func (t Token) Live() (*Log, bool) {
 // Origin is the source's own delivery, with the token that was given to Add.
 func (t Token) Origin() broker.Delivery { return t.Item.delivery }
 
-// Ack marks a live delivery as done.
-func (t Token) Ack() { t.Item.state = acked }
+// Ack marks a live delivery as done, and forgets its message: where a log is
+// settled from its head, many may wait acknowledged behind one that is not.
+func (t Token) Ack() {
+	t.Item.state = acked
+	t.Item.log.bytes -= t.Item.delivery.Message.Size()
+	t.Item.delivery.Message = postrider.Message{}
+}
 
 // GiveBack holds a live delivery, and its key behind it, until due.
 func (t Token) GiveBack(due time.Time) {
