@@ -98,6 +98,11 @@ type Options struct {
 	// Opener decrypts a message for its handler; nil: none. What is kept of a
 	// message, such as a dead letter, stays as it came.
 	Opener Opener
+	// Filter spares the database a transaction for most duplicates; nil: none.
+	Filter Filter
+	// FilterTimeout is how long it may take to answer, for all that came with one
+	// Receive: 50 ms.
+	FilterTimeout time.Duration
 	// DrainTimeout is how long Run waits for running handlers when its context
 	// has ended, before it ends theirs: 10 s.
 	DrainTimeout time.Duration
@@ -132,6 +137,7 @@ func (o *Options) defaults() Options {
 	d.MaxAttempts = orElse(d.MaxAttempts, 5)
 	d.BackoffMin = orElse(d.BackoffMin, 500*time.Millisecond)
 	d.BackoffMax = max(orElse(d.BackoffMax, 5*time.Minute), d.BackoffMin)
+	d.FilterTimeout = orElse(d.FilterTimeout, 50*time.Millisecond)
 	d.DrainTimeout = orElse(d.DrainTimeout, 10*time.Second)
 	if d.Logger == nil {
 		d.Logger = slog.New(slog.DiscardHandler)
@@ -265,5 +271,9 @@ func (c *Consumer[Tx]) Run(ctx context.Context) error {
 	c.wrap()
 	r := newRun(c.source, c.opts, c.process)
 	r.tend, r.batch = c.tendStash, c.processBatch
+	if c.opts.Filter != nil {
+		r.known = (&screen[Tx]{c: c}).known
+		r.atLeast = max(c.opts.Prefetch/4, 1) // one question for many, not one for each
+	}
 	return r.run(ctx)
 }

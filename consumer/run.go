@@ -21,6 +21,8 @@ type run struct {
 	opts    Options
 	process processor
 	batch   func(ctx context.Context, ds []broker.Delivery) bool                   // true: committed, all of them; nil: none
+	atLeast int                                                                    // room for so many messages before more are asked for
+	known   func(ctx context.Context, ds []broker.Delivery) []bool                 // which may be acknowledged as they are; nil: none
 	tend    func(ctx context.Context, handle func(broker.Delivery) broker.Verdict) // beside receiving; nil: nothing
 
 	slots    chan struct{} // one per handler that runs
@@ -139,7 +141,11 @@ func (r *run) receive(ctx context.Context) {
 			r.opts.Logger.InfoContext(ctx, "receives again", "consumer", r.opts.Name, "source", r.source.Info().Name)
 		}
 		failures = 0
-		r.dispatch(call, ds)
+		var known []bool
+		if r.known != nil && len(ds) > 0 {
+			known = r.known(ctx, ds)
+		}
+		r.dispatch(call, ds, known)
 	}
 }
 
@@ -148,7 +154,10 @@ func (r *run) receive(ctx context.Context) {
 func (r *run) waitForRoom(ctx context.Context) (limit, call int) {
 	for {
 		r.mu.Lock()
-		limit = r.budget.Ask(r.opts.Prefetch-len(r.inHand), r.bytes)
+		limit = 0
+		if room := r.opts.Prefetch - len(r.inHand); room >= r.atLeast {
+			limit = r.budget.Ask(room, r.bytes)
+		}
 		if limit > 0 {
 			r.call++
 			call = r.call
@@ -165,8 +174,9 @@ func (r *run) waitForRoom(ctx context.Context) (limit, call int) {
 	}
 }
 
-// dispatch takes the deliveries of one Receive into hand.
-func (r *run) dispatch(call int, ds []broker.Delivery) {
+// dispatch takes the deliveries of one Receive into hand. Those that are known are
+// acknowledged; nil: none is.
+func (r *run) dispatch(call int, ds []broker.Delivery, known []bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	largest := 0
@@ -176,6 +186,13 @@ func (r *run) dispatch(call int, ds []broker.Delivery) {
 		r.bytes += it.bytes
 		largest = max(largest, it.bytes)
 		k := it.key()
+		if known != nil && known[i] {
+			if g := r.gone[k]; g != nil && g.head == it.d.Message.ID {
+				delete(r.gone, k) // its key may go on
+			}
+			r.acknowledge([]*item{it})
+			continue
+		}
 		if k.key == "" && r.opts.Batch == 1 {
 			r.wg.Go(func() { r.handleOne(it) })
 			continue

@@ -37,13 +37,9 @@ func (in *Inbox) ClaimBatch(ctx context.Context, tx Conn, msgs []postrider.Messa
 	if err := tx.QueryRow(ctx, in.sql.claimMany, in.consumer, string(values)).Scan(&answer); err != nil {
 		return nil, Classify(fmt.Errorf("inbox %q: claim %d messages: %w", in.consumer, len(msgs), err))
 	}
-	var ids []string
-	if err := json.Unmarshal([]byte(answer), &ids); err != nil {
+	claimed, err := idSet(answer)
+	if err != nil {
 		return nil, fmt.Errorf("inbox %q: claim %d messages: %w", in.consumer, len(msgs), err)
-	}
-	claimed := make(map[string]bool, len(ids))
-	for _, id := range ids {
-		claimed[id] = true
 	}
 	fresh = make([]bool, len(msgs))
 	for i := range msgs {
@@ -68,19 +64,64 @@ func (in *Inbox) Tried(ctx context.Context, db Conn, msgs []postrider.Message) (
 	if in.err != nil {
 		return false, in.err
 	}
+	value, err := idList(msgs)
+	if err != nil {
+		return false, fmt.Errorf("inbox %q: look for attempts: %w", in.consumer, err)
+	}
+	var n int64
+	if err := db.QueryRow(ctx, in.sql.tried, in.consumer, value).Scan(&n); err != nil {
+		return false, Classify(fmt.Errorf("inbox %q: look for attempts: %w", in.consumer, err))
+	}
+	return n > 0, nil
+}
+
+// Processed says which of msgs earlier transactions have claimed. Only yes is an
+// answer, and final: such a message is a duplicate. No says nothing, since another
+// delivery may claim the message now: it must be claimed like any other. It is for
+// those who have reason to expect duplicates, and costs one read for all of them.
+func (in *Inbox) Processed(ctx context.Context, db Conn, msgs []postrider.Message) ([]bool, error) {
+	if in.err != nil {
+		return nil, in.err
+	}
+	value, err := idList(msgs)
+	if err != nil {
+		return nil, fmt.Errorf("inbox %q: look for %d messages: %w", in.consumer, len(msgs), err)
+	}
+	var answer string
+	if err := db.QueryRow(ctx, in.sql.processed, in.consumer, value).Scan(&answer); err != nil {
+		return nil, Classify(fmt.Errorf("inbox %q: look for %d messages: %w", in.consumer, len(msgs), err))
+	}
+	there, err := idSet(answer)
+	if err != nil {
+		return nil, fmt.Errorf("inbox %q: look for %d messages: %w", in.consumer, len(msgs), err)
+	}
+	out := make([]bool, len(msgs))
+	for i := range msgs {
+		out[i] = there[msgs[i].ID]
+	}
+	return out, nil
+}
+
+// idList is the ids of msgs as JSON: one parameter, which every driver can send.
+func idList(msgs []postrider.Message) (string, error) {
 	ids := make([]string, len(msgs))
 	for i := range msgs {
 		ids[i] = msgs[i].ID
 	}
 	value, err := json.Marshal(ids)
-	if err != nil {
-		return false, fmt.Errorf("inbox %q: look for attempts: %w", in.consumer, err)
+	return string(value), err
+}
+
+func idSet(answer string) (map[string]bool, error) {
+	var ids []string
+	if err := json.Unmarshal([]byte(answer), &ids); err != nil {
+		return nil, err
 	}
-	var n int64
-	if err := db.QueryRow(ctx, in.sql.tried, in.consumer, string(value)).Scan(&n); err != nil {
-		return false, Classify(fmt.Errorf("inbox %q: look for attempts: %w", in.consumer, err))
+	set := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		set[id] = true
 	}
-	return n > 0, nil
+	return set, nil
 }
 
 // OnceBatch is [Inbox.Once] for many messages in one transaction. fn gets those

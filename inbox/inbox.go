@@ -6,8 +6,8 @@
 //	err := in.Once(ctx, db, msg, func(tx *sql.Tx) error { return insertInvoice(ctx, tx, msg) })
 //	// err == nil: acknowledge, whether fn ran now or long ago
 //
-// There is no function that asks whether a message was seen: between such a
-// question and the effect another delivery of the message can run.
+// Nobody can ask whether a message is new: between such a question and the
+// effect another delivery of the message can run.
 //
 // A message is known by its id alone, not by where it came from: ids must be
 // unique among everything that one consumer name receives. Enqueue makes such

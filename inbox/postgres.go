@@ -11,7 +11,8 @@ func (postgres) spell(text string) string { return text }
 
 func (postgres) adapt(s *statements) {
 	s.claimMany, s.tryClaim = claimManySQL, tryClaimSQL
-	s.tried = strings.ReplaceAll(s.tried, "{ids}", "json_array_elements_text(CAST($2 AS json)) AS e(value)")
+	ids := strings.NewReplacer("{ids}", "json_array_elements_text(CAST($2 AS json)) AS e(value)", "{jsonagg}", "json_agg")
+	s.tried, s.processed = ids.Replace(s.tried), ids.Replace(s.processed)
 	s.guard.move, s.guard.waits = "WITH moved AS ("+moveMarkSQL+" RETURNING 1) SELECT (SELECT count(*) FROM moved), ("+waitsSQL+")", ""
 }
 

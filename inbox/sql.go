@@ -15,6 +15,7 @@ type statements struct {
 	tryClaim                                               string // "": claim, which never waits there
 	keep, result                                           string
 	act, acts                                              string
+	processed                                              string
 	tried, revive, deadPlace, dropDead                     string
 	status, consumers                                      string
 	guard                                                  guardStatements
@@ -27,7 +28,7 @@ func newStatements(d outbox.Dialect, schema string) statements {
 	s := statements{
 		claim: claimSQL, begin: beginSQL, unbegin: unbeginSQL, fail: failSQL,
 		bury: burySQL, forget: forgetSQL, dead: deadSQL, prune: pruneSQL,
-		revive: reviveSQL, deadPlace: deadPlaceSQL, dropDead: dropDeadSQL, tried: triedSQL,
+		revive: reviveSQL, deadPlace: deadPlaceSQL, dropDead: dropDeadSQL, tried: triedSQL, processed: processedSQL,
 		status: statusSQL, consumers: consumersSQL,
 		keep: keepSQL, result: resultSQL, act: actSQL, acts: actsSQL,
 		guard: newGuardStatements(), schema: kind.schema(schema),
@@ -37,7 +38,7 @@ func newStatements(d outbox.Dialect, schema string) statements {
 		"{wait}", n.wait, "{micros}", n.micros, "{since}", n.since, "{stashHeaders}", n.stashHeaders,
 		"{createdMicros}", n.createdMicros, "{fromMicros}", n.fromMicros, "{fromMicrosEnd}", n.fromMicrosEnd, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip,
 		"{us}", n.us, "{usend}", n.usEnd, "{names}", n.consumers)
-	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tryClaim, &s.keep, &s.result, &s.act, &s.acts, &s.tried, &s.revive, &s.deadPlace, &s.dropDead, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune, &s.status, &s.consumers)
+	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tryClaim, &s.keep, &s.result, &s.act, &s.acts, &s.tried, &s.processed, &s.revive, &s.deadPlace, &s.dropDead, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune, &s.status, &s.consumers)
 	for _, text := range texts {
 		*text = kind.spell(r.Replace(*text))
 	}
@@ -78,6 +79,11 @@ VALUES ({now}, $1, $2, $3, $4, $5, $6, $7, $8, $9)`
 FROM {journal} WHERE consumer = $1 AND id < $2 ORDER BY id DESC LIMIT $3`
 
 	triedSQL = `SELECT count(*) FROM {attempt} WHERE consumer = $1 AND message_id IN (SELECT value FROM {ids})`
+
+	// A count of attempts that is left asks for the whole way, which removes it.
+	processedSQL = `SELECT CAST(coalesce({jsonagg}(i.message_id), '[]') AS text) FROM {inbox} AS i
+WHERE i.consumer = $1 AND i.message_id IN (SELECT value FROM {ids})
+AND NOT EXISTS (SELECT 1 FROM {attempt} AS a WHERE a.consumer = i.consumer AND a.message_id = i.message_id AND a.state = 'retry')`
 
 	// Nothing changes when the message is dead, not yet due or begun by another
 	// owner ($7), unless that one is to be taken over ($9 = 1).

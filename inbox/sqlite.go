@@ -12,7 +12,8 @@ func (sqlite) spell(text string) string { return strings.ReplaceAll(text, "$", "
 // adapt: there is no network between, so many round trips cost nothing, and
 // there is no INSERT inside a query.
 func (sqlite) adapt(s *statements) {
-	s.tried = strings.ReplaceAll(s.tried, "{ids}", "json_each(CAST($2 AS text))")
+	ids := strings.NewReplacer("{ids}", "json_each(CAST($2 AS text))", "{jsonagg}", "json_group_array")
+	s.tried, s.processed = ids.Replace(s.tried), ids.Replace(s.processed)
 }
 
 // prefix is what stands before a table's name in SQLite.
