@@ -107,7 +107,7 @@ func (s *screen[Tx]) ask(ctx context.Context, ids []string) (seen []bool, ok boo
 	}
 	s.rest = min(max(2*s.rest, filterRest), filterRestMax)
 	s.until = time.Now().Add(s.rest)
-	log.Log(ctx, level, "the filter does not answer: every duplicate costs a transaction", "again in", s.rest, "error", err)
+	log.Log(ctx, level, "the filter does not answer: every duplicate costs a transaction", "pause", s.rest, "error", err)
 	return nil, false
 }
 
