@@ -79,6 +79,10 @@ func (in *Inbox) Unstash(ctx context.Context, tx Conn, topic, key string, limit 
 		if err := fn(s); err != nil {
 			return 0, 0, err
 		}
+		// A sweep may have begun it, and died: nobody would come back to its count.
+		if err := in.ForgetAttempts(ctx, tx, s.Message); err != nil {
+			return 0, 0, err
+		}
 		mark = s.Message.Version
 		applied++
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -212,7 +213,7 @@ func (a *app) consumerAct(cmd *cobra.Command, kind store.ActKind, f *orderFlags,
 	err = m.each(cmd.Context(), match, func(l *inbox.DeadLetter) error {
 		result, err := "found", error(nil)
 		if acts {
-			result, err = m.act(cmd.Context(), kind, l.Message.ID)
+			result, err = m.act(cmd.Context(), kind, l, a.actor(), cmp.Or(strings.TrimSpace(f.order.Reason), "none given"))
 		}
 		results = append(results, letterResult{l.Message.ID, result})
 		return err
@@ -223,7 +224,9 @@ func (a *app) consumerAct(cmd *cobra.Command, kind store.ActKind, f *orderFlags,
 	return errors.Join(err, a.printLetters(results, acts, ids))
 }
 
-func (m *mailbox) act(ctx context.Context, kind store.ActKind, id string) (string, error) {
+// act does it to one dead letter, with an entry in the consumer's journal.
+func (m *mailbox) act(ctx context.Context, kind store.ActKind, l *inbox.DeadLetter, actor, reason string) (string, error) {
+	id := l.Message.ID
 	tx, err := m.db.BeginTx(ctx, nil)
 	if err != nil {
 		return "failed", err
@@ -233,7 +236,13 @@ func (m *mailbox) act(ctx context.Context, kind store.ActKind, id string) (strin
 	if kind == store.ActDiscard {
 		do = m.Discard
 	}
-	switch err := do(ctx, inbox.SQL(tx), id); {
+	err = do(ctx, inbox.SQL(tx), id)
+	if err == nil {
+		err = m.WriteAct(ctx, inbox.SQL(tx), inbox.Act{
+			Actor: actor, Act: string(kind), Topic: l.Message.Topic, Key: l.Message.Key, MessageID: id, Reason: reason,
+		})
+	}
+	switch {
 	case errors.Is(err, inbox.ErrNotDead): // somebody else was faster
 		return "not found", nil
 	case err != nil:

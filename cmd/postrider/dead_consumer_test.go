@@ -86,6 +86,16 @@ func TestDeadLettersOfAConsumer(t *testing.T) {
 			if err := json.Unmarshal([]byte(dead(0, "list", "--output", "json").out), &left); err != nil || len(left) != 1 || left[0].ID != "d" {
 				t.Errorf("left: %+v, %v", left, err)
 			}
+			acts, err := inbox.New(dialectOf(store), "billing", nil).Acts(t.Context(), db, 0, 10)
+			if err != nil || len(acts) != 3 { // the newest first
+				t.Fatalf("journal: %+v, %v", acts, err)
+			}
+			if a := acts[1]; a.Actor == "" || a.Act != "discard" || a.MessageID != "b" || a.Topic != "orders" || a.Key != "kb" || a.Reason != "test data" || a.At.IsZero() {
+				t.Errorf("journal: %+v", a)
+			}
+			if acts[0].Act != "retry" || acts[0].MessageID != "c" || acts[2].MessageID != "a" {
+				t.Errorf("journal: %+v", acts)
+			}
 			if n := stashed(t, db, store); n != 2 {
 				t.Errorf("%d messages wait for the consumer, want 2", n)
 			}

@@ -318,6 +318,33 @@ func mark(t *testing.T, db *sql.DB, in *inbox.Inbox, key string) (version int64)
 	return version
 }
 
+// TestUnstashedLeavesNoAttempt: a process has begun to try a stashed message and
+// died; another one applies it behind the message it waited for.
+func TestUnstashedLeavesNoAttempt(t *testing.T) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+		inTx(t, db, func(tx inbox.Conn) error {
+			_, err := in.Claim(t.Context(), tx, versioned(0, 2))
+			ruling, _, guard := in.Guard(t.Context(), tx, versioned(0, 2), inbox.Contiguous, "t@2")
+			if ruling != inbox.Early {
+				t.Errorf("version 2 before 1: %v", ruling)
+			}
+			_, begun := in.BeginAttempt(t.Context(), tx, versioned(0, 2), inbox.Try{Origin: "t@2", Owner: "dead"})
+			return errors.Join(err, guard, begun)
+		})
+		inTx(t, db, func(tx inbox.Conn) error {
+			_, _, err := in.Guard(t.Context(), tx, versioned(0, 1), inbox.Contiguous, "t@1")
+			n, _, unstash := in.Unstash(t.Context(), tx, "orders", "k0", 10, func(inbox.Stashed) error { return nil })
+			if n != 1 {
+				t.Errorf("%d applied from the stash, want 1", n)
+			}
+			return errors.Join(err, unstash)
+		})
+		if n := count(t, db, "SELECT count(*) FROM "+attemptTable(in, db)); n != 0 {
+			t.Errorf("%d counts of attempts are left", n)
+		}
+	})
+}
+
 func inTx(t *testing.T, db *sql.DB, fn func(tx inbox.Conn) error) {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
