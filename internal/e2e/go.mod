@@ -10,8 +10,8 @@ require (
 	github.com/postrider/postrider v0.0.0
 	github.com/postrider/postrider/broker/kafkabroker v0.0.0
 	github.com/postrider/postrider/broker/natsbroker v0.0.0
-	github.com/postrider/postrider/otelpostrider v0.0.0
 	github.com/postrider/postrider/broker/redisbroker v0.0.0
+	github.com/postrider/postrider/otelpostrider v0.0.0
 	github.com/postrider/postrider/store/pgstore v0.0.0
 	github.com/postrider/postrider/store/sqlitestore v0.0.0
 	github.com/twmb/franz-go v1.22.2
