@@ -138,6 +138,7 @@ func (l *language) run(tb testing.TB, input string, command ...string) string {
 }
 
 func (l *language) try(tb testing.TB, input string, command ...string) (string, error) {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
@@ -153,6 +154,7 @@ func (l *language) try(tb testing.TB, input string, command ...string) (string, 
 }
 
 func typescript(tb testing.TB, address string) language {
+	tb.Helper()
 	node, npm, err := testserver.Node()
 	if err != nil {
 		testserver.GiveUp(tb, err)
@@ -177,6 +179,7 @@ func typescript(tb testing.TB, address string) language {
 }
 
 func python(tb testing.TB, address string) language {
+	tb.Helper()
 	interpreter, err := testserver.Python()
 	if err != nil {
 		testserver.GiveUp(tb, err)
@@ -188,6 +191,7 @@ func python(tb testing.TB, address string) language {
 }
 
 func java(tb testing.TB, address string) language {
+	tb.Helper()
 	jvm, maven, err := testserver.JDK()
 	if err != nil {
 		testserver.GiveUp(tb, err)
