@@ -310,7 +310,9 @@ func TestOperatingNamesEveryCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := cli(t, nil, "", "doctor", "--store", outboxOn(t, testserver.SharedPostgres(t, "18")), "-o", "json", "--fail-on", "never", "--broker", "memory:", "--timeout", "30s")
+	db := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	mustCLI(t, "", "migrate", "inbox", "--store", db) // a consumer lives beside the outbox
+	got := cli(t, nil, "", "doctor", "--store", db, "-o", "json", "--fail-on", "never", "--broker", "memory:", "--timeout", "30s")
 	var d admin.Diagnosis
 	if err := json.Unmarshal([]byte(got.out), &d); err != nil || len(d.Findings) < 30 {
 		t.Fatalf("%d findings, %v: %s", len(d.Findings), err, got.err)
