@@ -23,7 +23,7 @@ func (c Codec) Decode(r Record) (postrider.Message, error) {
 		r.Headers = foldNames(r.Headers)
 	}
 	if c.Lines {
-		r.Headers, first = decodeLines(r.Headers, r.Origin)
+		r.Headers, first = decodeLines(r.Headers, c.Fold, r.Origin)
 	}
 	if err := c.decode(&m, &r); err != nil && first == nil {
 		first = err

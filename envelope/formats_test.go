@@ -133,3 +133,55 @@ func FuzzFormats(f *testing.F) {
 		}
 	})
 }
+
+// FuzzForeignFormats: the formats that others read carry payload, topic, key and
+// headers as they are, and Debezium's id and type as well.
+func FuzzForeignFormats(f *testing.F) {
+	f.Add("t", "k", "ty", "application/json", "name", "value", []byte(`{"a":1}`))
+	f.Add("a:b/c", "k\n", "\u00fc", "", "id", "v\t", []byte{0xff})
+	f.Add("t", "", "t y%", "a/b", "X-Odd", "", []byte{})
+	f.Add("t", "", " ", "", "n", "", []byte("0"))
+	f.Fuzz(func(t *testing.T, topic, key, typ, ct, name, value string, payload []byte) {
+		m := postrider.Message{
+			ID: id, Topic: topic, Key: key, Type: typ, ContentType: ct, Payload: payload, Headers: map[string]string{name: value}, Time: time.Unix(1, 0).UTC(),
+		}
+		if m.Validate() != nil || name == "eventType" || looksForeign(name) || typ == "" {
+			t.Skip()
+		}
+		for broker, codec := range codecs() {
+			for _, f := range []envelope.Format{envelope.Debezium, envelope.Raw} {
+				r := envelope.Route{Topic: m.Topic, Key: m.Key, Format: f}
+				if f == envelope.Debezium {
+					r.Topic, r.Headers = envelope.DebeziumPrefix+m.Topic, map[string]string{"eventType": m.Type}
+				}
+				got, w, err := travel(codec, &m, r, r.Topic, keyed(broker))
+				var misfit *envelope.RouteError
+				if errors.As(err, &misfit) {
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := carried(m, f, keyed(broker))
+				if f == envelope.Raw {
+					want.ID = got.ID // made by the reader
+				}
+				if got = carried(got, envelope.Plain, true); !reflect.DeepEqual(got, want) {
+					t.Errorf("%s, %s:\ngot  %+v\nwant %+v\nwire %q %s", broker, f, got, want, w.Headers, w.Payload)
+				}
+			}
+		}
+	})
+}
+
+// looksForeign reports whether a reader takes a record with this header for one of
+// another format.
+func looksForeign(name string) bool {
+	name = strings.ToLower(name)
+	for _, mark := range []string{"ce-", "ce_", "cloudevents", "content-type", "eventtype", "traceparent"} {
+		if strings.HasPrefix(name, mark) {
+			return true
+		}
+	}
+	return name == envelope.DebeziumID
+}

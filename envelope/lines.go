@@ -35,8 +35,9 @@ func fitsLine(v []byte) bool {
 	return strings.TrimSpace(s) == s
 }
 
-// decodeLines undoes encodeLines on a copy and drops the Encoded header.
-func decodeLines(headers []Header, origin string) ([]Header, error) {
+// decodeLines undoes encodeLines on a copy and drops the Encoded header. folded
+// says that the headers' names are in lower case by now, whatever they were.
+func decodeLines(headers []Header, folded bool, origin string) ([]Header, error) {
 	names := ""
 	for _, h := range headers {
 		if h.Name == Encoded {
@@ -48,7 +49,11 @@ func decodeLines(headers []Header, origin string) ([]Header, error) {
 	}
 	encoded := make(map[string]bool)
 	for name := range strings.SplitSeq(names, ",") {
-		if plain, err := url.QueryUnescape(name); err == nil {
+		plain, err := url.QueryUnescape(name)
+		if folded {
+			plain = strings.ToLower(plain)
+		}
+		if err == nil {
 			encoded[plain] = true
 		}
 	}
