@@ -33,8 +33,8 @@ type realBroker struct {
 func onRealBrokers(t *testing.T, run func(t *testing.T, b *realBroker)) {
 	t.Helper()
 	for name, start := range map[string]func(*testing.T) *realBroker{
-		"nats":  func(t *testing.T) *realBroker { return natsServer(testserver.StartNATS(t)) },
-		"kafka": func(t *testing.T) *realBroker { return kafkaServer(testserver.StartKafka(t)) },
+		"nats":  func(t *testing.T) *realBroker { t.Helper(); return natsServer(testserver.StartNATS(t)) },
+		"kafka": func(t *testing.T) *realBroker { t.Helper(); return kafkaServer(testserver.StartKafka(t)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
