@@ -9,6 +9,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/brokertest"
+	"github.com/postrider/postrider/envelope"
 )
 
 // Every rule has an implementation here that breaks it.
@@ -57,6 +58,16 @@ func brokenData() map[string]func(*brokertest.Env) {
 		},
 		"sink/limit": func(e *brokertest.Env) { // tries a large message for ever
 			answer(e, func(err error) error { return broker.Failed(err, "", "") })
+		},
+		"sink/formats": func(e *brokertest.Env) { // knows one format
+			routed := e.Routed
+			e.Routed = func(ctx context.Context, route envelope.Router) (broker.Sink, error) {
+				return routed(ctx, func(m *postrider.Message) (envelope.Route, error) {
+					r, err := route(m)
+					r.Format = envelope.Plain
+					return r, err
+				})
+			}
 		},
 		"sink/keys": func(e *brokertest.Env) { // forgets what does not fit
 			inner := e.Sink

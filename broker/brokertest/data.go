@@ -21,6 +21,7 @@ func dataCases() []Case {
 		{"sink/limit", "up to one size every payload is accepted, above it each is rejected", sinkLimit},
 		{"sink/keys", "a call may have ten thousand keys", sinkKeys},
 		{"sink/dedup", "within its dedup window the broker itself drops a repeated id, and not what a person sends again", sinkDedup},
+		{"sink/formats", "each wire format arrives, and the adapter's own source reads it", sinkFormats},
 		{"sink/scope", "a destination that is down holds up its own messages and the later ones of their keys, nothing else", sinkScope},
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
 )
 
 // Env is a broker under test. Each case gets a fresh one: its topic is empty
@@ -48,6 +49,8 @@ type Env struct {
 	// Foreign puts a record into Topic as somebody else does: this payload, and
 	// nothing of what Postrider writes beside it. nil: it cannot be done.
 	Foreign func(ctx context.Context, payload []byte) error
+	// Routed is a sink beside Sink that sends where and how route says.
+	Routed func(ctx context.Context, route envelope.Router) (broker.Sink, error)
 	// Without names the cases that do not apply to this broker, each with the
 	// reason; a name that ends in "/" is a group of them. Run fails for a case that
 	// does not apply and is not named, and for one that is named and applies.

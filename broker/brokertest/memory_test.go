@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/brokertest"
 	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/envelope"
 )
 
 // faults breaks what is in front of a broker in memory.
@@ -166,11 +167,35 @@ func memory() *brokertest.Env {
 			m := postrider.Message{ID: "01890a5d-ac96-774b-8cce-00000000f0f0", Topic: topic, Payload: payload}
 			return errors.Join(b.Sink().Deliver(ctx, []postrider.Message{m})...)
 		},
+		Routed: func(_ context.Context, route envelope.Router) (broker.Sink, error) {
+			return onTheWire(b.Sink(), route), nil
+		},
 		Without: map[string]string{
 			"sink/dedup":    "it keeps what is sent again",
 			"source/extend": "a delivery has no time limit",
 		},
 	}
+}
+
+// onTheWire encodes and decodes what inner gets, as an adapter and its source do.
+func onTheWire(inner broker.Sink, route envelope.Router) broker.Sink {
+	return sink(func(ctx context.Context, msgs []postrider.Message) []error {
+		out := make([]postrider.Message, len(msgs))
+		for i := range msgs {
+			var w envelope.Wire
+			r, err := route(&msgs[i])
+			if err == nil {
+				err = envelope.Codec{}.Encode(&w, &msgs[i], &r, r.Carries(&msgs[i], msgs[i].Topic, true))
+			}
+			if err == nil {
+				out[i], err = envelope.Codec{}.Decode(envelope.Record{Topic: r.Topic, Key: r.Key, Headers: w.Headers, Payload: w.Payload})
+			}
+			if err != nil {
+				return []error{err}
+			}
+		}
+		return inner.Deliver(ctx, out)
+	})
 }
 
 func operator(b *membroker.Broker, f *faults) brokertest.Operator {

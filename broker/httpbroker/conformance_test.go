@@ -21,6 +21,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/brokertest"
 	"github.com/postrider/postrider/broker/httpbroker"
+	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/faultproxy"
 )
 
@@ -127,7 +128,7 @@ func read(h http.Header, payload []byte) (m postrider.Message, err error) {
 		ID: values["postrider-id"], Topic: values["postrider-topic"], Key: values["postrider-key"],
 		Type: values["postrider-type"], ContentType: values["content-type"], Payload: payload,
 	}
-	if m.ID != values["webhook-id"] {
+	if _, plain := values["postrider-id"]; plain && m.ID != values["webhook-id"] {
 		return m, fmt.Errorf("ids %q and %q", m.ID, values["webhook-id"])
 	}
 	if v := values["postrider-version"]; v != "" {
@@ -223,6 +224,9 @@ func env(t *testing.T, many bool) *brokertest.Env {
 		Log:   func(ctx context.Context) ([]postrider.Message, error) { return r.all(ctx, topic) },
 		LogOf: r.all, Faults: proxy, Second: newSink(t, patient, endpoints(server.URL)...), Stop: sink.Close,
 		Source: from.source, Mortal: from.mortal, Flaky: from.flaky, Foreign: r.foreign,
+		Routed: func(_ context.Context, route envelope.Router) (broker.Sink, error) {
+			return newSink(t, &httpbroker.SinkOptions{Patience: patient.Patience, Route: route}, endpoints(server.URL)...), nil
+		},
 		Without: map[string]string{
 			"sink/dedup":    "an endpoint takes what is sent again",
 			"source/extend": "a request has no time limit of ours",

@@ -60,6 +60,14 @@ func env(t *testing.T, addr string) *brokertest.Env {
 			return log(ctx, addr, topic)
 		},
 		Operator: operator(t, addr),
+		Routed: func(_ context.Context, route envelope.Router) (broker.Sink, error) {
+			client, err := kgo.NewClient(append(kafkabroker.ClientOptions(), kgo.SeedBrokers(addr))...)
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(client.Close)
+			return kafkabroker.NewSink(client, &kafkabroker.SinkOptions{Route: route})
+		},
 		Flaky: func(context.Context) (broker.Source, brokertest.Faults, func(), error) {
 			proxy, through := proxied(t, addr)
 			s, err := source(through)

@@ -110,6 +110,9 @@ func envWith(t *testing.T, url string, opts natsbroker.SinkOptions) *brokertest.
 			"sink/revoked": "rights need a server with users: TestWhoWeAre has one",
 		},
 		Operator: operator(js),
+		Routed: func(_ context.Context, route envelope.Router) (broker.Sink, error) {
+			return natsbroker.NewSink(direct, &natsbroker.SinkOptions{Route: route, NoDedup: true})
+		},
 		Flaky: func(context.Context) (broker.Source, brokertest.Faults, func(), error) {
 			proxy, through := proxied(t, url)
 			s, err := source(connect(t, through))

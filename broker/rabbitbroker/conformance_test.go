@@ -77,6 +77,13 @@ func env(t *testing.T, url string) *brokertest.Env {
 			s, end, err := source(through)
 			return s, proxy, end, err
 		},
+		Routed: func(_ context.Context, route envelope.Router) (broker.Sink, error) {
+			s, err := rabbitbroker.Open(url, route)
+			if err == nil {
+				t.Cleanup(s.Close)
+			}
+			return s, err
+		},
 		Without: map[string]string{
 			"sink/dedup":    "a queue keeps what is sent again",
 			"sink/refused":  "no queue has a limit of its own for a message's size",

@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/brokertest"
 	"github.com/postrider/postrider/broker/redisbroker"
+	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/faultproxy"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -140,7 +141,14 @@ func env(t *testing.T, addr, params string) *brokertest.Env {
 		Log:      func(context.Context) ([]postrider.Message, error) { return log(addr, topic) },
 		LogOf:    func(_ context.Context, topic string) ([]postrider.Message, error) { return log(addr, topic) },
 		Operator: operator(addr, topic, name),
-		Faults:   proxy, Second: open(t, "redis://"+addr+params), Stop: client.Close,
+		Routed: func(_ context.Context, route envelope.Router) (broker.Sink, error) {
+			s, err := redisbroker.Open("redis://"+addr+params, &redisbroker.SinkOptions{Route: route})
+			if err == nil {
+				t.Cleanup(s.Close)
+			}
+			return s, err
+		},
+		Faults: proxy, Second: open(t, "redis://"+addr+params), Stop: client.Close,
 		Source: func(context.Context) (broker.Source, func(), error) {
 			s, err := source(addr)
 			if err != nil {
