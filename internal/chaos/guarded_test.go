@@ -119,7 +119,7 @@ func guardedRabbitMQ(t *testing.T, file string) *guarded {
 	hangUp := func(t *testing.T) { ctl(t, "close_all_user_connections", "relay", "revoked") }
 	ctl(t, "add_user", "relay", first)
 	return &guarded{
-		server: *rabbitServer(s), wrong: "check the user's name and password", forbidden: "ACCESS_REFUSED at",
+		server: *rabbitServer(s), wrong: "check the user's name and password", forbidden: "write access to exchange",
 		open: func(t *testing.T) broker.Sink {
 			sink, err := rabbitbroker.Open("amqp://relay@"+s.Addr+"/?password-file="+file, nil)
 			if err != nil {
