@@ -2,6 +2,7 @@ package redisbroker
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -65,8 +66,14 @@ type reply struct {
 	items []reply
 }
 
-// refusal is an error reply.
+// refusal is an error reply, without the arguments that a server repeats which
+// does not know the command: they are messages.
 type refusal string
+
+func refusalOf(text []byte) refusal {
+	text, _, _ = bytes.Cut(text, []byte(", with args beginning with:"))
+	return refusal(text)
+}
 
 func (r refusal) Error() string { return string(r) }
 
@@ -76,7 +83,9 @@ func (refusal) RedisError() {}
 var _ redis.Error = refusal("")
 
 // readReply reads an answer.
-func readReply(r *bufio.Reader) (v reply, err error) {
+func readReply(r *bufio.Reader) (reply, error) { return readNested(r, 0) }
+
+func readNested(r *bufio.Reader, depth int) (v reply, err error) {
 	line, err := r.ReadSlice('\n')
 	if err != nil || len(line) < 3 || line[len(line)-2] != '\r' {
 		return v, unreadable(err)
@@ -86,7 +95,7 @@ func readReply(r *bufio.Reader) (v reply, err error) {
 	case '+':
 		return v, nil
 	case '-':
-		v.err = refusal(text)
+		v.err = refusalOf(text)
 		return v, nil
 	}
 	if v.n, err = strconv.ParseInt(string(text), 10, 64); err != nil {
@@ -103,12 +112,12 @@ func readReply(r *bufio.Reader) (v reply, err error) {
 		}
 		_, err = r.Discard(int(v.n) + 2)
 		return reply{}, err
-	case kind != '*' || v.n > maxItems:
+	case kind != '*' || v.n > maxItems || depth == maxDepth:
 		return v, unreadable(nil)
 	}
 	items := make([]reply, v.n)
 	for i := range items {
-		if items[i], err = readReply(r); err != nil {
+		if items[i], err = readNested(r, depth+1); err != nil {
 			return v, err
 		}
 	}
@@ -119,6 +128,7 @@ func readReply(r *bufio.Reader) (v reply, err error) {
 const (
 	maxItems = 1 << 20
 	maxText  = 1 << 20
+	maxDepth = 4
 )
 
 func unreadable(err error) error {

@@ -31,6 +31,8 @@ func TestReplies(t *testing.T) {
 		{in: "*-1\r\n", want: reply{null: true}},
 		{in: "*2\r\n:1\r\n:3\r\n", want: reply{items: []reply{{n: 1}, {n: 3}}}},
 		{in: "*2\r\n$3\r\n1-0\r\n-WRONGTYPE no\r\n", want: reply{items: []reply{{}, {err: refusal("WRONGTYPE no")}}}},
+		{in: "-ERR unknown command 'XADD', with args beginning with: 'orders' '*' 'secret' \r\n", want: reply{err: refusal("ERR unknown command 'XADD'")}},
+		{in: strings.Repeat("*1\r\n", 1<<20), bad: true},
 		{in: "HTTP/1.1 400\r\n", bad: true},
 		{in: "$99999999999\r\n", bad: true},
 		{in: "*99999999999\r\n", bad: true},
@@ -39,7 +41,7 @@ func TestReplies(t *testing.T) {
 		{in: "\r\n", bad: true},
 		{in: "$5\r\nab", bad: true},
 	} {
-		r := bufio.NewReaderSize(strings.NewReader(tt.in+"+next\r\n"), 32)
+		r := bufio.NewReaderSize(strings.NewReader(tt.in+"+next\r\n"), 128)
 		if tt.in == "$5\r\nab" {
 			r.Reset(strings.NewReader(tt.in))
 		}
