@@ -68,8 +68,8 @@ func start() error {
 
 // run places the orders that are not there yet and works until all have ended.
 func run(ctx context.Context, cfg *config) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	shop, st, err := open(ctx, cfg)
 	if err != nil {
 		return err
@@ -94,21 +94,31 @@ func run(ctx context.Context, cfg *config) error {
 	parts := slices.Concat(services, []func(context.Context) error{func(ctx context.Context) error {
 		return relay.New(st, sink, &relay.Options{LeaseTTL: cfg.lease, Logger: cfg.log}).Run(ctx)
 	}})
-	ended := make(chan error, len(parts)+1)
+	ended, served := make(chan error, len(parts)), make(chan error, 1)
 	for _, part := range parts {
-		go func() { ended <- part(ctx) }()
+		go func() {
+			err := part(ctx)
+			if err != nil {
+				stop(err) // the others cannot go on without it
+			}
+			ended <- err
+		}()
 	}
-	go func() { ended <- server.Serve(listener) }()
+	go func() {
+		err := server.Serve(listener)
+		stop(err)
+		served <- err
+	}()
 	err = shop.order(ctx, cfg.orders, cfg.patience)
 	if err == nil {
-		err = shop.finish(ctx, ended)
+		err = shop.finish(ctx)
 	}
-	stop() // all finish what they have begun
+	stop(nil) // all finish what they have begun
 	for range parts {
 		err = errors.Join(err, <-ended)
 	}
 	_ = server.Close()
-	if e := <-ended; !errors.Is(e, http.ErrServerClosed) {
+	if e := <-served; !errors.Is(e, http.ErrServerClosed) {
 		err = errors.Join(err, e)
 	}
 	if err != nil {

@@ -133,7 +133,7 @@ func (s *shop) transact(ctx context.Context, do func(*sql.Tx) error) error {
 }
 
 // finish waits until every order has come to its end.
-func (s *shop) finish(ctx context.Context, failed <-chan error) error {
+func (s *shop) finish(ctx context.Context) error {
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	for {
@@ -145,9 +145,7 @@ func (s *shop) finish(ctx context.Context, failed <-chan error) error {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%d orders are on their way; run again and they go on: %w", open, ctx.Err())
-		case err := <-failed:
-			return fmt.Errorf("a part has ended: %w", err)
+			return fmt.Errorf("%d orders are on their way; run again and they go on: %w", open, context.Cause(ctx))
 		}
 	}
 }

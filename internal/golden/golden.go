@@ -1,6 +1,6 @@
 // Package golden has the messages of the golden files in envelope/testdata, and
 // the text that stands there: for the codecs alone, and for what a reader that
-// knows nothing of ours sees on a live broker.
+// knows nothing of ours sees on a live broker. And the largest message there is.
 package golden
 
 import (
@@ -33,6 +33,15 @@ func Messages() []postrider.Message {
 				"x-death": "user's", "tabbed": "a\tb", "empty": "", envelope.EventSource: "//shop/1", envelope.Generation: "2",
 			},
 		},
+	}
+}
+
+// Largest is as large as an outbox takes a message.
+func Largest() postrider.Message {
+	return postrider.Message{
+		ID: ID, Topic: strings.Repeat("t", postrider.MaxTopicLen), Key: strings.Repeat("k", postrider.MaxKeyLen),
+		Type: strings.Repeat("y", postrider.MaxTypeLen), ContentType: strings.Repeat("c", postrider.MaxContentTypeLen),
+		Payload: make([]byte, postrider.MaxPayload), Headers: map[string]string{"h": strings.Repeat("v", postrider.MaxHeaderBytes-1)},
 	}
 }
 
