@@ -7,22 +7,17 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log"
 	"os"
-	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/examples/internal/embedded"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
-	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/sqlitestore"
 )
 
 // Booked is what happens to an account.
@@ -32,11 +27,9 @@ const tables = `
 CREATE TABLE IF NOT EXISTS event (account TEXT, version INTEGER, amount INTEGER, PRIMARY KEY (account, version));
 CREATE TABLE IF NOT EXISTS balance (account TEXT PRIMARY KEY, amount INTEGER, lowest INTEGER)`
 
-var events = outbox.New(outbox.SQLite, nil)
-
 // book appends an event to the stream of its account. Its place there is the
 // message's version: 1, 2, 3 ... without holes, as the primary key sees to.
-func book(ctx context.Context, tx *sql.Tx, account string, amount int64) error {
+func book(ctx context.Context, events *outbox.Outbox, tx *sql.Tx, account string, amount int64) error {
 	var version int64
 	err := tx.QueryRowContext(ctx, `INSERT INTO event SELECT $1, coalesce(max(version), 0) + 1, $2 FROM event WHERE account = $1
 		RETURNING version`, account, amount).Scan(&version)
@@ -74,53 +67,30 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer, file string) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	db, err := sqlitestore.Open(file)
+	app, err := embedded.Open(ctx, file, tables)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	st, bus := sqlitestore.New(db, nil), membroker.New(nil)
-	if _, err := st.Migrate(ctx, store.MigrateRequest{}); err != nil {
-		return err
-	}
-	balances := projection(bus.Source("balances", "accounts"), db)
-	bookings := []Booked{{100}, {-30}, {-90}, {50}}
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	_, err = tx.ExecContext(ctx, tables)
-	err = errors.Join(err, balances.Inbox().Migrate(ctx, tx))
-	for _, account := range []string{"alice", "bob"} {
-		for _, b := range bookings {
-			err = errors.Join(err, book(ctx, tx, account, b.Amount))
+	defer app.DB.Close()
+	accounts, bookings := []string{"alice", "bob"}, []int64{100, -30, -90, 50}
+	err = app.Do(ctx, func(tx *sql.Tx) error {
+		for _, account := range accounts {
+			for _, amount := range bookings {
+				if err := book(ctx, app.Outbox, tx, account, amount); err != nil {
+					return err
+				}
+			}
 		}
-	}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	if err := tx.Commit(); err != nil {
+	balances := projection(app.Bus.Source("balances", "accounts"), app.DB)
+	if err := app.Handle(ctx, balances, len(accounts)*len(bookings)); err != nil {
 		return err
 	}
-
-	ended := make(chan error, 2)
-	go func() { ended <- relay.New(st, bus.Sink(), nil).Run(ctx) }()
-	go func() { ended <- balances.Run(ctx) }()
-	for look := time.Tick(20 * time.Millisecond); balances.Stats().Effects < int64(2*len(bookings)); {
-		select {
-		case <-look:
-		case err := <-ended:
-			return err
-		}
-	}
-	stop() // both finish what they have begun
-	if err := errors.Join(<-ended, <-ended); err != nil {
-		return err
-	}
-	rows, err := db.Query("SELECT account, amount, lowest FROM balance ORDER BY account")
+	rows, err := app.DB.QueryContext(ctx, "SELECT account, amount, lowest FROM balance ORDER BY account")
 	if err != nil {
 		return err
 	}

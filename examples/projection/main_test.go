@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -11,8 +10,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/broker/membroker"
-	"github.com/postrider/postrider/store/sqlitestore"
+	"github.com/postrider/postrider/examples/internal/embedded"
 )
 
 func TestProjection(t *testing.T) {
@@ -32,18 +30,11 @@ func TestProjection(t *testing.T) {
 func TestShuffled(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))
-	db, err := sqlitestore.Open(filepath.Join(t.TempDir(), "bank.db"))
+	app, err := embedded.Open(t.Context(), filepath.Join(t.TempDir(), "bank.db"), tables)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	bus := membroker.New(nil)
-	c := projection(bus.Source("balances", "accounts"), db)
-	if _, err := db.Exec(tables); err != nil {
-		t.Fatal(err)
-	}
-	inTx(t, db, func(tx *sql.Tx) error { return c.Inbox().Migrate(t.Context(), tx) })
-
+	defer app.DB.Close()
 	const n = 40
 	var msgs []postrider.Message
 	var amount, lowest int64
@@ -58,38 +49,19 @@ func TestShuffled(t *testing.T) {
 		}
 	}
 	rng.Shuffle(len(msgs), func(i, j int) { msgs[i], msgs[j] = msgs[j], msgs[i] })
-	for _, err := range bus.Sink().Deliver(t.Context(), msgs) {
+	for _, err := range app.Bus.Sink().Deliver(t.Context(), msgs) {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	for look := time.Tick(10 * time.Millisecond); ctx.Err() == nil && c.Stats().Effects+c.Stats().Duplicates < int64(len(msgs)); <-look {
-	}
-	stop()
-	if err := <-ended; err != nil {
+	c := projection(app.Bus.Source("balances", "accounts"), app.DB)
+	if err := app.Handle(ctx, c, len(msgs)); err != nil {
 		t.Fatal(err)
 	}
 	var got [2]int64
-	if err := db.QueryRow("SELECT amount, lowest FROM balance").Scan(&got[0], &got[1]); err != nil || got != [2]int64{amount, lowest} {
+	if err := app.DB.QueryRow("SELECT amount, lowest FROM balance").Scan(&got[0], &got[1]); err != nil || got != [2]int64{amount, lowest} {
 		t.Errorf("seed %d: balance and lowest are %v (%v), want %d and %d; %+v", seed, got, err, amount, lowest, c.Stats())
-	}
-}
-
-func inTx(t *testing.T, db *sql.DB, do func(*sql.Tx) error) {
-	t.Helper()
-	tx, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	if err := do(tx); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -6,22 +6,17 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"io"
 	"log"
 	"os"
-	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/examples/internal/embedded"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
-	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/sqlitestore"
 )
 
 // Product is the payload: the state after a change.
@@ -35,10 +30,8 @@ const tables = `
 CREATE TABLE IF NOT EXISTS product (sku TEXT PRIMARY KEY, title TEXT, price INTEGER, version INTEGER);
 CREATE TABLE IF NOT EXISTS search (sku TEXT PRIMARY KEY, line TEXT)`
 
-var changes = outbox.New(outbox.SQLite, nil)
-
 // save changes a product and says so. The row counts its own versions.
-func save(ctx context.Context, tx *sql.Tx, p Product) error {
+func save(ctx context.Context, changes *outbox.Outbox, tx *sql.Tx, p Product) error {
 	var version int64
 	err := tx.QueryRowContext(ctx, `INSERT INTO product VALUES ($1, $2, $3, 1) ON CONFLICT (sku)
 		DO UPDATE SET title = excluded.title, price = excluded.price, version = version + 1 RETURNING version`,
@@ -72,51 +65,28 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer, file string) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	db, err := sqlitestore.Open(file)
+	app, err := embedded.Open(ctx, file, tables)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	st, bus := sqlitestore.New(db, nil), membroker.New(nil)
-	if _, err := st.Migrate(ctx, store.MigrateRequest{}); err != nil {
-		return err
-	}
-	search := readModel(bus.Source("search", "products"), db)
+	defer app.DB.Close()
 	saved := []Product{{"b-1", "Old title", 1000}, {"b-2", "Second book", 2050}, {"b-1", "New title", 900}}
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	_, err = tx.ExecContext(ctx, tables)
-	err = errors.Join(err, search.Inbox().Migrate(ctx, tx))
-	for _, p := range saved {
-		err = errors.Join(err, save(ctx, tx, p))
-	}
-	if err != nil {
-		return err
-	}
-	if err := tx.Commit(); err != nil {
-		return err
-	}
-
-	ended := make(chan error, 2)
-	go func() { ended <- relay.New(st, bus.Sink(), nil).Run(ctx) }()
-	go func() { ended <- search.Run(ctx) }()
-	for look := time.Tick(20 * time.Millisecond); search.Stats().Effects+search.Stats().Stale < int64(len(saved)); {
-		select {
-		case <-look:
-		case err := <-ended:
-			return err
+	err = app.Do(ctx, func(tx *sql.Tx) error {
+		for _, p := range saved {
+			if err := save(ctx, app.Outbox, tx, p); err != nil {
+				return err
+			}
 		}
-	}
-	stop() // both finish what they have begun
-	if err := errors.Join(<-ended, <-ended); err != nil {
+		return nil
+	})
+	if err != nil {
 		return err
 	}
-	rows, err := db.Query("SELECT sku, line FROM search ORDER BY sku")
+	search := readModel(app.Bus.Source("search", "products"), app.DB)
+	if err := app.Handle(ctx, search, len(saved)); err != nil {
+		return err
+	}
+	rows, err := app.DB.QueryContext(ctx, "SELECT sku, line FROM search ORDER BY sku")
 	if err != nil {
 		return err
 	}
