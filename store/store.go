@@ -104,9 +104,13 @@ type Grant struct {
 	// whose parked records could not be read in time is left out, until the next
 	// call.
 	Lanes     []LaneGrant
-	Total     int       // number of lanes of the outbox
-	Instances int       // live instances, this one included
-	Requests  []Request // acts of people that wait for lanes held here, by id
+	Total     int // number of lanes of the outbox
+	Instances int // live instances, this one included
+	// Lapse is the time until the first lease of another live instance ends when
+	// it is not renewed; 0: there is none. A caller that looks again then finds
+	// the lanes of one that died free at the first moment.
+	Lapse    time.Duration
+	Requests []Request // acts of people that wait for lanes held here, by id
 	// Now is the database's clock during the call; zero: not told. It shows the
 	// caller how far his own has come away from it since the call before.
 	Now time.Time

@@ -56,18 +56,7 @@ func startNATS(t *testing.T) *server {
 }
 
 func natsServer(s *testserver.NATS) *server {
-	js := func(t *testing.T) jetstream.JetStream {
-		nc, err := nats.Connect(s.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		j, err := jetstream.New(nc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return j
-	}
+	js := func(t *testing.T) jetstream.JetStream { return jetStream(t, s.URL) }
 	return &server{
 		kill: s.Kill, stop: s.Stop, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "10054", kills: 3,
 		sink: func(t *testing.T) broker.Sink { return natsSink(t, s.URL) },
@@ -95,6 +84,30 @@ func natsServer(s *testserver.NATS) *server {
 			return natsSink(t, "nats://"+p.Addr()), p
 		},
 	}
+}
+
+func jetStream(t *testing.T, url string) jetstream.JetStream {
+	t.Helper()
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// lastArrival is when the stream stored its newest message. It drops duplicates.
+func lastArrival(t *testing.T, url, stream string) time.Time {
+	t.Helper()
+	s, err := jetStream(t, url).Stream(t.Context(), stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.CachedInfo().State.LastTime
 }
 
 // change changes a stream's configuration until undo is called.

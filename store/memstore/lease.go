@@ -109,8 +109,18 @@ func (db *database) free(l *lane, now time.Time) bool {
 	return i == nil || !now.Before(i.until)
 }
 
+// lapse is the time until the first lease of another than boot ends.
+func (db *database) lapse(boot string, now time.Time) (first time.Duration) {
+	for id, i := range db.instances {
+		if left := i.until.Sub(now); id != boot && left > 0 && (first == 0 || left < first) {
+			first = left
+		}
+	}
+	return first
+}
+
 func (db *database) grant(p *pipe, req store.LeaseRequest, now time.Time) store.Grant {
-	g := store.Grant{Identity: db.identity, Total: len(p.lanes), Instances: len(db.live(now)), Now: now, Paused: p.paused}
+	g := store.Grant{Identity: db.identity, Total: len(p.lanes), Instances: len(db.live(now)), Lapse: db.lapse(req.BootID, now), Now: now, Paused: p.paused}
 	held := map[store.Lane]bool{}
 	for id, l := range p.lanes {
 		if l.owner != req.BootID && db.opts.Defect != SharedLease {

@@ -61,6 +61,7 @@ type leaseAnswer struct {
 type standing struct {
 	history  uint32 // of the positions
 	live     int
+	lapse    time.Duration
 	grants   []store.LaneGrant
 	requests []store.Request
 	kinds    map[int64]string // of the requests, as the table has them
@@ -127,7 +128,7 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 
 // grant is the answer to the engine.
 func (a *leaseAnswer) grant() store.Grant {
-	g := store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live, Paused: a.pipe.Paused, Stopped: a.stopped, Now: a.now}
+	g := store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live, Lapse: a.lapse, Paused: a.pipe.Paused, Stopped: a.stopped, Now: a.now}
 	held := map[store.Lane]bool{}
 	for _, l := range a.grants {
 		held[l.Lane] = true
@@ -143,7 +144,12 @@ func (s *Store) queueStanding(b *pgx.Batch, boot string, a *standing) {
 	a.kinds = map[int64]string{}
 	b.Queue(s.sql.grants, pipe, boot).Query(func(rows pgx.Rows) error { return scanGrants(rows, a) })
 	b.Queue(s.sql.requests, pipe, boot).Query(func(rows pgx.Rows) error { return scanRequests(rows, a) })
-	b.Queue(s.sql.live, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&a.live) })
+	b.Queue(s.sql.live, pipe, boot).QueryRow(func(row pgx.Row) error {
+		var lapse float64
+		err := row.Scan(&a.live, &lapse)
+		a.lapse = max(0, seconds(lapse))
+		return err
+	})
 }
 
 // viewPage is how many lanes' views are read at once, when they are quickly read.

@@ -94,7 +94,8 @@ AND coalesce(a.xact_start < clock_timestamp() - $1::float8 * interval '1 second'
 ORDER BY a.xact_start NULLS LAST LIMIT 1`)
 	st.grants = q(`SELECT c.lane, c.n, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq, c.floor
 ` + held + ` ORDER BY c.lane`)
-	st.live = q(`SELECT count(*) FROM {{schema}}.relay WHERE pipe = $1 AND ` + alive(""))
+	st.live = q(`SELECT count(*), coalesce(extract(epoch FROM min(alive_until) FILTER (WHERE boot_id <> $2) - clock_timestamp()), 0)::float8
+FROM {{schema}}.relay WHERE pipe = $1 AND ` + alive(""))
 	// So many of each lane: a person may have asked for a million.
 	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.key, q.actor, q.reason FROM {{schema}}.lane_cursor c
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.request r WHERE r.pipe = $1 AND r.lane = c.lane AND r.done_at IS NULL

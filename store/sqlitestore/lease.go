@@ -36,9 +36,7 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		if err != nil {
 			return err
 		}
-		err = q.QueryRowContext(ctx, `SELECT count(*) FROM postrider_relay WHERE pipe = ? AND alive_until > ? AND alive_until <= ? + 2 * ttl`,
-			s.opts.Pipe, micros(s.now()), micros(s.now())).Scan(&g.Instances)
-		if err != nil {
+		if err := s.countLive(ctx, q, req.BootID, &g); err != nil {
 			return err
 		}
 		if !req.Leave && !req.Observe {
@@ -55,6 +53,17 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 	s.identity = g.Identity
 	s.mu.Unlock()
 	return g, nil
+}
+
+// countLive counts the live instances and finds when the first lease of another than boot ends.
+func (s *Store) countLive(ctx context.Context, q querier, boot string, g *store.Grant) error {
+	now := micros(s.now())
+	var first int64
+	err := q.QueryRowContext(ctx, `SELECT count(*), coalesce(min(alive_until) FILTER (WHERE boot_id <> ?), ?)
+		FROM postrider_relay WHERE pipe = ? AND alive_until > ? AND alive_until <= ? + 2 * ttl`,
+		boot, now, s.opts.Pipe, now, now).Scan(&g.Instances, &first)
+	g.Lapse = time.Duration(first-now) * time.Microsecond
+	return err
 }
 
 // checkFile refuses to go on when another file stands at the path: the pool's

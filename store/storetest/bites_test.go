@@ -186,6 +186,14 @@ func TestBitesOnWrappers(t *testing.T) {
 			eachRequest(func(r *store.LeaseRequest) { r.TTL = 0 }),
 		},
 
+		"lapses are not told": {[]string{"lease/lapse"}, func(s store.Store) broken {
+			return broken{Store: s, lease: func(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+				g, err := s.Lease(ctx, req)
+				g.Lapse = 0
+				return g, err
+			}}
+		}},
+
 		"ignores MaxRecords": {[]string{"read/paging"}, eachRead(func(r *store.LaneRead) { r.MaxRecords = 10_000 })},
 		"ignores MaxBytes": {
 			[]string{"read/bytes", "read/bytes-at-least-one", "parked/read-limits"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/postrider/postrider/store"
 )
@@ -51,6 +52,10 @@ func leaseCases() []Case {
 		{
 			Name: "lease/expiry", Run: leaseExpiry,
 			Promise: "the lanes of an instance whose heartbeat has expired are free, and taking them raises their epochs",
+		},
+		{
+			Name: "lease/lapse", Run: leaseLapse,
+			Promise: "a grant tells when the first lease of another instance ends, and nothing of the caller's own or of one that has ended",
 		},
 		{
 			Name: "lease/release", Run: leaseRelease,
@@ -303,6 +308,29 @@ func leaseExpiry(ctx context.Context, env Env) error {
 		return fmt.Errorf("Instances is %d, only b is alive", b.grant.Instances)
 	}
 	return risen(a, b)
+}
+
+func leaseLapse(ctx context.Context, env Env) error {
+	a, b, short := newRelay(env, "a"), newRelay(env, "b"), newRelay(env, "c")
+	b.ttl, short.ttl = 2*longTTL, tick(env)
+	if err := short.lease(ctx); err != nil {
+		return err
+	}
+	if err := env.Advance(ctx, 2*tick(env)); err != nil {
+		return err
+	}
+	for _, step := range []struct {
+		who  *relay
+		want time.Duration // at most, and more than half of it
+	}{{b, 0}, {a, b.ttl}, {b, a.ttl}} {
+		if err := step.who.lease(ctx); err != nil {
+			return err
+		}
+		if got := step.who.grant.Lapse; got > step.want || step.want > 0 && got <= step.want/2 {
+			return fmt.Errorf("%s is told that a lease ends in %v, the first of another is one of %v", step.who.boot, got, step.want)
+		}
+	}
+	return nil
 }
 
 // risen checks that every lane of now has a higher epoch than before.

@@ -239,6 +239,9 @@ func (e *Engine) takeGrant(g store.Grant) {
 	if len(e.held) < ls.fair { // someone may have died: look again soon
 		ls.nextAt = min(ls.nextAt, max(ls.sentAt+e.cfg.TTL/8, e.now+e.cfg.TTL/20))
 	}
+	if g.Lapse > 0 { // who lives has renewed it by then, as a rule, and who died is succeeded at once
+		ls.nextAt = min(ls.nextAt, e.now+max(g.Lapse, e.cfg.TTL/20))
+	}
 	e.tell(LeaseRenewed{Lanes: len(e.held), Total: g.Total, Instances: g.Instances})
 }
 

@@ -21,6 +21,26 @@ func TestLeaseIsRenewedEveryThirdOfTheTTL(t *testing.T) {
 	take[Lease](r)
 }
 
+func TestTheFirstLapseOfAnotherIsLookedAt(t *testing.T) {
+	r := newRig(t, Config{TTL: 3 * time.Second})
+	g := lanes(1, store.ParkedView{})
+	g.Total, g.Instances, g.Lapse = 2, 2, 400*time.Millisecond
+	r.leadWith(g)
+	r.now += 399 * time.Millisecond
+	r.step(Tick{})
+	none[Lease](r)
+	r.now += time.Millisecond
+	r.step(Tick{})
+	g.Lapse = time.Millisecond // not over yet by the database's clock: no storm of questions
+	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	r.now += 149 * time.Millisecond
+	r.step(Tick{})
+	none[Lease](r)
+	r.now += time.Millisecond
+	r.step(Tick{})
+	take[Lease](r)
+}
+
 func TestPastTheDeadlineNothingIsSentOrSettled(t *testing.T) {
 	r := newRig(t, Config{TTL: 2 * time.Second})
 	r.lead(1)
