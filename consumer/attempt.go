@@ -33,7 +33,8 @@ func (c *Consumer[Tx]) begin(ctx context.Context, t *task, at turn) (v broker.Ve
 	if err == nil && a.Orphan {
 		if used, guilty := c.guilty(t, a); guilty {
 			t.count = used
-			return c.bury(ctx, t, unfinished(used, a)), finished
+			v, _ = c.bury(ctx, t, unfinished(used, a)) // proven, whatever becomes of the others
+			return v, finished
 		}
 		if !at.last {
 			return v, aloneOnly
@@ -51,7 +52,8 @@ func (c *Consumer[Tx]) begin(ctx context.Context, t *task, at turn) (v broker.Ve
 		return t.back(a.Wait), finished
 	case a.Count > c.opts.MaxAttempts && !try.TakeOver: // it could not be buried when it failed
 		t.count--
-		return c.bury(ctx, t, unfinished(t.count, a)), finished
+		v, _ = c.bury(ctx, t, unfinished(t.count, a))
+		return v, finished
 	}
 	t.begun = true
 	return v, proceed

@@ -69,14 +69,20 @@ type Options struct {
 	// Horizon is how long after its effect the source can bring a message back; see
 	// [inbox.Options].
 	Horizon time.Duration
-	// MaxAttempts is how often a message is tried before it is dead: 5. A try
+	// MaxAttempts is how often a message is tried before it is dead: 10. A try
 	// that ends the process counts. The next one then runs while no other handler
 	// does: only a message that ends the process alone is given up for that,
 	// which takes one try more where MaxAttempts is 1.
 	MaxAttempts int
 	// BackoffMin is the delay after the first failure, doubled by each further
-	// one up to BackoffMax, less up to a half at random: 500 ms, 5 min.
+	// one up to BackoffMax, less up to a half at random: 1 s, 5 min.
 	BackoffMin, BackoffMax time.Duration
+	// Brake is how many messages in a row may become dead letters in this process
+	// before no more do: 20; negative: any number. What fails then is given back and
+	// tried again, at least every 10 s, until a handler's effect is committed: a
+	// service that is away for an hour, or a program without its handlers, costs a
+	// handful of dead letters. Handlers that run beside each other may add some.
+	Brake int
 	// UnknownType is what becomes of a message without a handler: Dead.
 	UnknownType Policy
 	// Order is how the messages of a key follow each other in a topic; nil:
@@ -134,8 +140,11 @@ func (o *Options) defaults() Options {
 	}
 	d.PrefetchBytes = orElse(d.PrefetchBytes, 64<<20)
 	d.HandlerTimeout = orElse(d.HandlerTimeout, 30*time.Second)
-	d.MaxAttempts = orElse(d.MaxAttempts, 5)
-	d.BackoffMin = orElse(d.BackoffMin, 500*time.Millisecond)
+	d.MaxAttempts = orElse(d.MaxAttempts, 10)
+	d.BackoffMin = orElse(d.BackoffMin, time.Second)
+	if d.Brake == 0 {
+		d.Brake = 20
+	}
 	d.BackoffMax = max(orElse(d.BackoffMax, 5*time.Minute), d.BackoffMin)
 	d.FilterTimeout = orElse(d.FilterTimeout, 50*time.Millisecond)
 	d.DrainTimeout = orElse(d.DrainTimeout, 10*time.Second)
@@ -165,6 +174,7 @@ type Consumer[Tx any] struct {
 	wrapped    map[string]Handler[Tx] // handlers in their middleware, since Run
 	database   trouble
 	keys       trouble
+	brake      brake
 	counts     counts
 	singly     atomic.Int64  // how many messages of unknown attempt are not batched yet
 	nudge      chan struct{} // holds a token when the stash may have something due

@@ -51,6 +51,7 @@ func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
 		t.log.DebugContext(ctx, "early: it waits for the versions before it", "version", t.m.Version)
 	case inbox.Apply:
 		c.counts.effect(t.m.Time)
+		c.applied(ctx)
 		if t.frees || t.stashed != nil && t.order == inbox.Contiguous {
 			c.catchUp(ctx, t)
 		}

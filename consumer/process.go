@@ -30,7 +30,7 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 	switch {
 	case known:
 	case c.opts.UnknownType == Dead:
-		return c.bury(ctx, t, errUnknownType), false
+		return c.giveUp(ctx, t, errUnknownType), false
 	case c.opts.UnknownType == Fail:
 		h = func(context.Context, Tx, postrider.Message) error { return errUnknownType }
 	case t.order == inbox.AnyOrder || t.m.Key == "" || t.m.Version < 1:
@@ -113,10 +113,10 @@ func (c *Consumer[Tx]) judge(ctx context.Context, t *task, err error) broker.Ver
 	case !errors.As(err, &failed):
 		return c.outage(ctx, t, err)
 	case errors.As(err, &final):
-		return c.bury(ctx, t, err)
+		return c.giveUp(ctx, t, err)
 	}
 	if t.counted && t.count >= c.opts.MaxAttempts || c.opts.MaxAttempts == 1 {
-		return c.bury(ctx, t, err)
+		return c.giveUp(ctx, t, err)
 	}
 	return c.retryLater(ctx, t, err)
 }
@@ -132,7 +132,7 @@ func (c *Consumer[Tx]) retryLater(ctx context.Context, t *task, cause error) bro
 		return c.outage(ctx, t, errors.Join(cause, err))
 	}
 	if t.count = a.Count; t.count >= c.opts.MaxAttempts {
-		return c.bury(ctx, t, cause)
+		return c.giveUp(ctx, t, cause)
 	}
 	c.counts.retries.Add(1)
 	t.log.WarnContext(ctx, "the handler failed; the message is tried again", "attempt", a.Count, "of", c.opts.MaxAttempts, "in", delay, "error", cause)
@@ -163,8 +163,7 @@ func (c *Consumer[Tx]) giveBack(ctx context.Context, t *task, of *trouble, part 
 // outageMax bounds the time between two tries while the database is away.
 const outageMax = 10 * time.Second
 
-func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) broker.Verdict {
-	var buried bool
+func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) (v broker.Verdict, buried bool) {
 	err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
 		if t.stashed != nil {
 			buried, err = c.inbox.BuryStashed(ctx, conn, *t.stashed, t.count, cause.Error())
@@ -174,13 +173,13 @@ func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) broker.Ve
 		return err
 	})
 	if err != nil {
-		return c.outage(ctx, t, errors.Join(cause, err))
+		return c.outage(ctx, t, errors.Join(cause, err)), false
 	}
 	if buried {
 		c.counts.dead.Add(1)
 		t.log.ErrorContext(ctx, "the message is dead", "attempts", t.count, "error", cause)
 	}
-	return t.ack()
+	return t.ack(), buried
 }
 
 // undecodable buries what has no id to claim, under one made of its place and bytes.
@@ -195,7 +194,7 @@ func (c *Consumer[Tx]) undecodable(ctx context.Context, t *task) broker.Verdict 
 		h.Write(t.m.Payload)
 		t.m.ID = fmt.Sprintf("undecodable:%s:%x", t.d.Origin, h.Sum(nil)[:8])
 	}
-	return c.bury(ctx, t, cause)
+	return c.giveUp(ctx, t, cause)
 }
 
 // backoff is the delay after the nth failed attempt.

@@ -27,7 +27,8 @@ type Stats struct {
 	Gaps   int64
 	GapAge time.Duration
 
-	// Down names what is out of reach now: "database", "keys".
+	// Down names what is out of reach now: "database", "keys", and "handlers"
+	// where the brake holds: see [Options].
 	Down []string
 
 	// Handler is the time that handlers took, failed ones included.
@@ -121,6 +122,9 @@ func (c *Consumer[Tx]) Stats() Stats {
 	}
 	if c.keys.lasts() {
 		s.Down = append(s.Down, "keys")
+	}
+	if c.brake.lasts() {
+		s.Down = append(s.Down, "handlers")
 	}
 	return s
 }

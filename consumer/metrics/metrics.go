@@ -111,7 +111,7 @@ func (p *page) stats(s *consumer.Stats) {
 	for _, part := range s.Down {
 		parts[part] = true
 	}
-	for _, part := range []string{"database", "keys"} {
+	for _, part := range []string{"database", "keys", "handlers"} {
 		p.gauge("down", "1 for each part that is out of reach now.", truth(parts[part]), "part", part)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -233,3 +234,35 @@ func TestPayloadsStayOutOfLogsAndCauses(t *testing.T) {
 type picky struct{}
 
 func (*picky) UnmarshalJSON(b []byte) error { return errors.New("cannot take " + string(b)) }
+
+// What is kept by the brake after its last attempt runs again, also where the
+// attempts are counted in the database.
+func TestBrakeTriesAgain(t *testing.T) {
+	db, _ := sqlite(t)
+	in := inboxDB(t, db, outbox.SQLite)
+	b := membroker.New(nil)
+	const messages = 6
+	for i := range messages {
+		publish(t, b, message(i+1, "a"+strconv.Itoa(i), "order.placed", order{"a", i}))
+	}
+	src := source(b, messages)
+	opts := quick
+	opts.Brake, opts.Concurrency, opts.MaxAttempts = 2, 1, 3
+	c := consumer.New[*sql.Tx](uncounted{src}, consumer.SQL(db, outbox.SQLite), &opts)
+	var calls atomic.Int32
+	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, o order) error {
+		if calls.Add(1) <= 10*messages {
+			return errors.New("no such service")
+		}
+		_, err := tx.ExecContext(ctx, "INSERT INTO effect VALUES ($1, $2)", o.ID, o.N)
+		return err
+	})
+	runUntil(t, src, c.Run)
+	dead, err := in.DeadLetters(t.Context(), db, "", 10)
+	if err != nil || len(dead) != opts.Brake {
+		t.Errorf("%d dead letters, %v; want %d", len(dead), err, opts.Brake)
+	}
+	if got := effects(t, db, "a"); len(got) != messages-opts.Brake {
+		t.Errorf("effects %v, want %d", got, messages-opts.Brake)
+	}
+}
