@@ -50,7 +50,9 @@ type Options struct {
 	// handled one after the other.
 	Concurrency int
 	// Prefetch is how many messages are in hand at most, waiting ones included:
-	// four times Concurrency.
+	// four times Concurrency. A key whose handler hangs holds what waits behind it
+	// for up to HandlerTimeout: where a key may have more messages at once than that,
+	// raise it, and the other keys flow meanwhile.
 	Prefetch int
 	// PrefetchBytes is how many bytes they are at most: 64 MiB. Sources give by
 	// number, so it is kept by the size of what came before: large messages behind
