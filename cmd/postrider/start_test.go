@@ -64,6 +64,31 @@ func TestRefusedAtStart(t *testing.T) {
 	p.stop()
 }
 
+// TestEachBrokerRefusesAtStart: what can never work ends the relay before it has
+// read a message, and the last line says what to change.
+func TestEachBrokerRefusesAtStart(t *testing.T) {
+	kafka, rabbit := "kafka://"+testserver.SharedKafka(t).Addr, testserver.SharedRabbitMQ(t, testserver.RabbitMQVersions()[0]).URL
+	gone := "gone" + rand.Text()
+	store := fileOutbox(t, gone)
+	for _, c := range []struct{ broker, fix string }{
+		{kafka, "make the topic " + gone},
+		{kafka + "?aks=all", `parameter "aks" is unknown: use `},
+		{rabbit, `there is no queue "` + gone + `": declare it`},
+		{rabbit + "?exchange=" + gone, `there is no exchange "` + gone + `": declare it`},
+		{rabbit + "?exchnge=e", `parameter "exchnge" is unknown: use `},
+		{"redis://127.0.0.1:1?maxlen=x", "maxlen must be a number above 0"},
+		{"redis://127.0.0.1:1?mxlen=3", `parameter "mxlen" is unknown: use `},
+		{"nats://127.0.0.1:1?x=1", `parameter "x" is unknown: use `},
+		{"https://127.0.0.1:1/hook", "has no secret"},
+		{"webhook://127.0.0.1:1", `scheme "webhook" is unknown: use `},
+	} {
+		p := launchRelay(t, store, c.broker)
+		if code := p.ends(time.Minute); code != exitUsage || !strings.Contains(p.said.String(), c.fix) {
+			t.Errorf("%s: exit code %d without %q:\n%s", c.broker, code, c.fix, p.said)
+		}
+	}
+}
+
 // TestNoSecretIsPrinted: a password that stands in a URL or in a file is in
 // nothing that the program prints, whatever goes wrong.
 func TestNoSecretIsPrinted(t *testing.T) {
