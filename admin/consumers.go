@@ -162,9 +162,12 @@ func (d inboxDoctor) tables(ctx context.Context, req *store.ExamineRequest) (fou
 	var (
 		there   []inbox.Table
 		missing []string
+		version int
 	)
 	err = d.read(ctx, func(conn inbox.Conn) error {
-		there, missing, err = inbox.Tables(ctx, conn, d.Dialect, d.Schema)
+		if there, missing, err = inbox.Tables(ctx, conn, d.Dialect, d.Schema); err == nil {
+			version, err = inbox.Version(ctx, conn, d.Dialect, d.Schema)
+		}
 		return err
 	})
 	switch {
@@ -175,9 +178,16 @@ func (d inboxDoctor) tables(ctx context.Context, req *store.ExamineRequest) (fou
 	case len(missing) > 0:
 		return []store.Finding{{
 			Check: checkTables, Severity: store.Critical, What: "the inbox lacks " + strings.Join(missing, ", "),
-			Why: "consumers that need them process nothing", Fix: "Inbox.Migrate makes them, and so does this SQL",
+			Why: "consumers that need them process nothing", Fix: "`postrider migrate inbox` or Inbox.Migrate makes them, and so does this SQL",
 			SQL: inbox.Schema(d.Dialect, d.Schema),
 		}}, false, nil
+	case version < inbox.SchemaVersion:
+		return []store.Finding{{
+			Check: checkTables, Severity: store.Critical,
+			What: fmt.Sprintf("the inbox tables are of version %d; consumers of this program's version need %d", version, inbox.SchemaVersion),
+			Why:  "such a consumer cannot note what became of a message that waits, is stale or died, and takes it back each time",
+			Fix:  "`postrider migrate inbox` or Inbox.Migrate, as the owner of the tables; consumers of the older version go on",
+		}}, true, nil
 	}
 	var bytes int64
 	for _, t := range there {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/store"
 )
 
 // KeyOfConsumer names a key as one consumer sees it.
@@ -25,10 +27,53 @@ func (i Inboxes) of(consumer string) *inbox.Inbox {
 	return inbox.New(i.Dialect, consumer, &inbox.Options{Schema: i.Schema})
 }
 
-// Migrate makes the inbox's tables, and on PostgreSQL its functions, as far as
-// they are missing.
+// migrateTries is how often Migrate asks for tables that running consumers hold,
+// for 3 s each time, so that new ones never wait for longer.
+const migrateTries = 20
+
+// Migrate makes the inbox's tables, and on PostgreSQL its functions, or brings
+// those of an older version to the newest.
 func (i Inboxes) Migrate(ctx context.Context) error {
-	return i.write(ctx, func(tx inbox.Conn) error { return i.of("migrate").Migrate(ctx, tx) })
+	for try := 1; ; try++ {
+		err := i.write(ctx, func(tx inbox.Conn) error { return i.of("migrate").Migrate(ctx, tx) })
+		var again *inbox.RetryableError
+		if !errors.As(err, &again) || try == migrateTries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Duration(try) * 50 * time.Millisecond): // what waited behind it goes first
+		}
+	}
+}
+
+// MakeRoles makes the roles of an inbox on PostgreSQL which are not there, and sets
+// what they may do: see [inbox.RolesSQL].
+func (i Inboxes) MakeRoles(ctx context.Context, prefix string) error {
+	if i.Dialect != outbox.Postgres {
+		return errors.New("only PostgreSQL has roles")
+	}
+	text, err := inbox.RolesSQL(i.Schema, prefix)
+	if err != nil {
+		return err
+	}
+	err = i.write(ctx, func(tx inbox.Conn) error { _, err := tx.ExecContext(ctx, text); return err })
+	var pg interface{ SQLState() string }
+	if errors.As(err, &pg) && pg.SQLState() == "42501" && strings.Contains(err.Error(), "create role") {
+		create := ""
+		for _, name := range inbox.RoleNames(i.Schema, prefix) {
+			create += ` CREATE ROLE "` + strings.ReplaceAll(name, `"`, `""`) + `" NOLOGIN;`
+		}
+		return &store.UnusableError{
+			What: "make the roles of the inbox: " + err.Error(), Err: err,
+			Fix: "let a role with CREATEROLE run, of these, what is not there:" + create + " Then migrate again",
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("make the roles of the inbox: %w", err)
+	}
+	return nil
 }
 
 // Mark is the version of a key that was applied last, 0 when there is none.

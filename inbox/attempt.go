@@ -123,7 +123,7 @@ func (in *Inbox) writeDead(ctx context.Context, c Conn, m *postrider.Message, or
 	if _, err := c.ExecContext(ctx, in.sql.bury, args...); err != nil {
 		return in.wrap("bury", m.ID, err)
 	}
-	return nil
+	return in.became(ctx, c, m.ID, Died)
 }
 
 // ForgetAttempts removes the count of a message that was processed in this

@@ -24,7 +24,10 @@ func (in *Inbox) Revive(ctx context.Context, tx Conn, id string) error {
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
 		return errors.Join(err, in.notDead(id))
 	}
-	return in.dropDead(ctx, tx, id)
+	if err := in.dropDead(ctx, tx, id); err != nil {
+		return err
+	}
+	return in.became(ctx, tx, id, Waiting)
 }
 
 // Discard removes a dead letter for ever. Its claim stays, so that it is dropped
@@ -46,7 +49,10 @@ func (in *Inbox) Discard(ctx context.Context, tx Conn, id string) error {
 			return err
 		}
 	}
-	return in.dropDead(ctx, tx, id)
+	if err := in.dropDead(ctx, tx, id); err != nil {
+		return err
+	}
+	return in.became(ctx, tx, id, Discarded)
 }
 
 func (in *Inbox) notDead(id string) error {

@@ -9,6 +9,9 @@ type dialect interface {
 	names(schema string) names
 	// schema makes the tables, one statement per element.
 	schema(schema string) []string
+	// columns are those that are younger than their tables and that schema does not
+	// add by itself.
+	columns(schema string) []column
 	// adapt replaces the statements that the database says in another way. A text
 	// that it leaves empty is done without: see where it is used.
 	adapt(s *statements)
@@ -23,11 +26,18 @@ func dialectOf(d outbox.Dialect) dialect {
 	return postgres{}
 }
 
+// column is one to add to a table.
+type column struct {
+	missing string // a statement that touches a row if it is not there
+	add     string
+}
+
 // names are what differs between the dialects.
 type names struct {
 	inbox, attempt string
 	mark, stash    string
 	journal        string
+	version        string // the version of the schema
 	now            string // the database's clock
 	plus           string // now plus $n microseconds, n follows
 	plusEnd        string

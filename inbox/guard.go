@@ -85,7 +85,7 @@ func (in *Inbox) Guard(ctx context.Context, tx Conn, m postrider.Message, order 
 	case moved:
 		return Apply, waiting && order == Contiguous, nil
 	case order == Latest:
-		return Stale, false, nil
+		return Stale, false, in.became(ctx, tx, m.ID, Outdated)
 	}
 	return in.outOfTurn(ctx, tx, &m, needs, origin)
 }
@@ -141,9 +141,9 @@ func (in *Inbox) outOfTurn(ctx context.Context, tx Conn, m *postrider.Message, n
 	}
 	switch {
 	case mark >= m.Version:
-		return Stale, false, nil
+		return Stale, false, in.became(ctx, tx, m.ID, Outdated)
 	case mark < needs:
-		return Early, true, in.putStash(ctx, tx, m, needs, origin)
+		return Early, true, in.wait(ctx, tx, m, needs, origin)
 	}
 	// The mark has moved between the two statements.
 	if _, _, err := in.moveMark(ctx, tx, m, needs); err != nil {

@@ -7,18 +7,18 @@ type guardStatements struct {
 	move, waits                string // the mark of a key; waits: what move does not tell by itself
 	lock, read, set, list      string
 	put, head, clear, due, gap string // the stash
-	drop                       string
+	drop, settled              string
 }
 
 func newGuardStatements() guardStatements {
 	return guardStatements{
 		move: moveMarkSQL, waits: waitsSQL, lock: lockMarkSQL, read: readMarkSQL, set: setMarkSQL, list: listMarksSQL,
-		put: putStashSQL, head: headSQL, clear: clearStashSQL, due: dueSQL, gap: gapSQL, drop: dropStashSQL,
+		put: putStashSQL, head: headSQL, clear: clearStashSQL, due: dueSQL, gap: gapSQL, drop: dropStashSQL, settled: settledStashSQL,
 	}
 }
 
 func (g *guardStatements) texts() []*string {
-	return []*string{&g.move, &g.waits, &g.lock, &g.read, &g.set, &g.list, &g.put, &g.head, &g.clear, &g.due, &g.gap, &g.drop}
+	return []*string{&g.move, &g.waits, &g.lock, &g.read, &g.set, &g.list, &g.put, &g.head, &g.clear, &g.due, &g.gap, &g.drop, &g.settled}
 }
 
 const maxVersion = math.MaxInt64
@@ -69,6 +69,10 @@ AND (coalesce(a.begun_by, '') IN ('', $4) OR a.updated_at < {plus}$5{plusend}))
 ORDER BY w.topic, w.key, w.version LIMIT 1) AS s ON o.one = 1`
 
 	clearStashSQL = `DELETE FROM {stash} WHERE consumer = $1 AND topic = $2 AND key = $3 AND version <= $4`
+
+	// What became of the messages that clearStashSQL removes: $2 were applied.
+	settledStashSQL = `UPDATE {inbox} SET status = CASE WHEN message_id IN (SELECT value FROM {ids}) THEN 'a' ELSE 's' END
+WHERE consumer = $1 AND message_id IN (SELECT message_id FROM {stash} WHERE consumer = $1 AND topic = $3 AND key = $4 AND version <= $5)`
 
 	dropStashSQL = `DELETE FROM {stash} WHERE consumer = $1 AND message_id = $2 AND needs <= $3`
 

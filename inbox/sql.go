@@ -14,12 +14,14 @@ type statements struct {
 	claimMany                                              string // "": one by one
 	tryClaim                                               string // "": claim, which never waits there
 	keep, result                                           string
+	became, lookup                                         string
 	act, acts                                              string
 	processed                                              string
 	tried, revive, deadPlace, dropDead                     string
 	status, consumers                                      string
 	guard                                                  guardStatements
 	schema                                                 []string
+	columns                                                []column
 }
 
 func newStatements(d outbox.Dialect, schema string) statements {
@@ -30,15 +32,15 @@ func newStatements(d outbox.Dialect, schema string) statements {
 		bury: burySQL, forget: forgetSQL, dead: deadSQL, prune: pruneSQL,
 		revive: reviveSQL, deadPlace: deadPlaceSQL, dropDead: dropDeadSQL, tried: triedSQL, processed: processedSQL,
 		status: statusSQL, consumers: consumersSQL,
-		keep: keepSQL, result: resultSQL, act: actSQL, acts: actsSQL,
-		guard: newGuardStatements(), schema: kind.schema(schema),
+		keep: keepSQL, result: resultSQL, became: becameSQL, lookup: lookupSQL, act: actSQL, acts: actsSQL,
+		guard: newGuardStatements(), schema: kind.schema(schema), columns: kind.columns(schema),
 	}
 	kind.adapt(&s)
 	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{mark}", n.mark, "{stash}", n.stash, "{journal}", n.journal, "{atMicros}", n.atMicros, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
 		"{wait}", n.wait, "{micros}", n.micros, "{since}", n.since, "{stashHeaders}", n.stashHeaders,
 		"{createdMicros}", n.createdMicros, "{fromMicros}", n.fromMicros, "{fromMicrosEnd}", n.fromMicrosEnd, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip,
 		"{us}", n.us, "{usend}", n.usEnd, "{names}", n.consumers)
-	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tryClaim, &s.keep, &s.result, &s.act, &s.acts, &s.tried, &s.processed, &s.revive, &s.deadPlace, &s.dropDead, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune, &s.status, &s.consumers)
+	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tryClaim, &s.keep, &s.result, &s.became, &s.lookup, &s.act, &s.acts, &s.tried, &s.processed, &s.revive, &s.deadPlace, &s.dropDead, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune, &s.status, &s.consumers)
 	for _, text := range texts {
 		*text = kind.spell(r.Replace(*text))
 	}
@@ -70,6 +72,12 @@ SELECT CASE WHEN ok THEN (SELECT count(*) FROM claimed) ELSE 2 END FROM free`
 	keepSQL = `UPDATE {inbox} SET result = $3 WHERE consumer = $1 AND message_id = $2 AND result IS NULL`
 
 	resultSQL = `SELECT CASE WHEN i.result IS NULL THEN 0 ELSE 1 END, coalesce(i.result, '')
+FROM (SELECT 1 AS one) AS o LEFT JOIN {inbox} AS i ON i.consumer = $1 AND i.message_id = $2`
+
+	becameSQL = `UPDATE {inbox} SET status = CAST($3 AS text) WHERE consumer = $1 AND message_id = $2`
+
+	// One row always: that there is none has another error in every driver.
+	lookupSQL = `SELECT coalesce(i.topic, ''), coalesce(i.type, ''), coalesce(CAST(i.status AS text), ''), coalesce({us}i.processed_at{usend}, 0)
 FROM (SELECT 1 AS one) AS o LEFT JOIN {inbox} AS i ON i.consumer = $1 AND i.message_id = $2`
 
 	actSQL = `INSERT INTO {journal} (at, consumer, actor, act, topic, key, message_id, was, now, reason)

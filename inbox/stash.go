@@ -35,6 +35,14 @@ func (in *Inbox) putStash(ctx context.Context, tx Conn, m *postrider.Message, ne
 	return nil
 }
 
+// wait puts a message that was claimed now into the stash.
+func (in *Inbox) wait(ctx context.Context, tx Conn, m *postrider.Message, needs int64, origin string) error {
+	if err := in.putStash(ctx, tx, m, needs, origin); err != nil {
+		return err
+	}
+	return in.became(ctx, tx, m.ID, Waiting)
+}
+
 // scanStashed reads a row, whose id is empty when there is none.
 func scanStashed(row Row) (Stashed, error) {
 	var (
@@ -67,7 +75,7 @@ func (in *Inbox) Unstash(ctx context.Context, tx Conn, topic, key string, limit 
 	if err != nil {
 		return 0, 0, err
 	}
-	mark := begin
+	mark, ids := begin, []string{}
 	for applied < limit {
 		s, err := scanStashed(tx.QueryRow(ctx, in.sql.guard.head, in.consumer, topic, key, mark))
 		if err != nil {
@@ -83,13 +91,20 @@ func (in *Inbox) Unstash(ctx context.Context, tx Conn, topic, key string, limit 
 		if err := in.ForgetAttempts(ctx, tx, s.Message); err != nil {
 			return 0, 0, err
 		}
-		mark = s.Message.Version
+		mark, ids = s.Message.Version, append(ids, s.Message.ID)
 		applied++
 	}
 	if mark > begin {
 		if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.consumer, topic, key, mark); err != nil {
 			return 0, 0, Classify(fmt.Errorf("inbox %q: move the mark of a key: %w", in.consumer, err))
 		}
+	}
+	list, err := json.Marshal(ids)
+	if err != nil {
+		return 0, 0, fmt.Errorf("inbox %q: empty the stash of a key: %w", in.consumer, err)
+	}
+	if _, err := tx.ExecContext(ctx, in.sql.guard.settled, in.consumer, string(list), topic, key, mark); err != nil {
+		return 0, 0, Classify(fmt.Errorf("inbox %q: note what became of a stash: %w", in.consumer, err))
 	}
 	res, err := tx.ExecContext(ctx, in.sql.guard.clear, in.consumer, topic, key, mark)
 	if err != nil {
@@ -134,14 +149,14 @@ func (in *Inbox) TakeStashed(ctx context.Context, tx Conn, s Stashed, order Orde
 	case !there:
 		return Gone, nil
 	case order == AnyOrder:
-		return Apply, nil
+		return Apply, in.became(ctx, tx, m.ID, Applied)
 	case m.Version <= mark:
-		return Stale, nil
+		return Stale, in.became(ctx, tx, m.ID, Outdated)
 	}
 	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.consumer, m.Topic, m.Key, m.Version); err != nil {
 		return 0, in.wrap("move the mark for", m.ID, err)
 	}
-	return Apply, nil
+	return Apply, in.became(ctx, tx, m.ID, Applied)
 }
 
 // dropStashed removes a stashed message that needs no more than mark.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/postrider/postrider/outbox"
@@ -143,22 +142,29 @@ type Table struct {
 // Tables returns the inbox tables of a schema, which is that of [Options]: those
 // that are there, and the names of those that are missing.
 func Tables(ctx context.Context, db Conn, d outbox.Dialect, schema string) (there []Table, missing []string, err error) {
+	sizes, err := relations(ctx, db, d, schema)
+	if err != nil {
+		return nil, nil, err
+	}
 	n := dialectOf(d).names(schema)
-	var list string
-	if err := db.QueryRow(ctx, n.tables).Scan(&list); err != nil {
-		return nil, nil, Classify(fmt.Errorf("inbox: look for the tables: %w", err))
-	}
-	var bytes map[string]int64
-	if err := json.Unmarshal([]byte(list), &bytes); err != nil {
-		return nil, nil, fmt.Errorf("inbox: look for the tables: %w", err)
-	}
-	for _, name := range []string{n.inbox, n.attempt, n.mark, n.stash} {
-		bare := name[strings.LastIndexByte(name, '.')+1:]
-		if size, ok := bytes[bare]; ok {
+	for _, name := range []string{n.inbox, n.attempt, n.mark, n.stash, n.journal} {
+		if size, ok := sizes[bare(name)]; ok {
 			there = append(there, Table{Name: name, Bytes: size})
 		} else {
 			missing = append(missing, name)
 		}
 	}
 	return there, missing, nil
+}
+
+// relations are the tables of a schema by their bare names, with their sizes.
+func relations(ctx context.Context, db Conn, d outbox.Dialect, schema string) (sizes map[string]int64, err error) {
+	var list string
+	if err := db.QueryRow(ctx, dialectOf(d).names(schema).tables).Scan(&list); err != nil {
+		return nil, Classify(fmt.Errorf("inbox: look for the tables: %w", err))
+	}
+	if err := json.Unmarshal([]byte(list), &sizes); err != nil {
+		return nil, fmt.Errorf("inbox: look for the tables: %w", err)
+	}
+	return sizes, nil
 }

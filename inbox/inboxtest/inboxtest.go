@@ -36,7 +36,7 @@ var ErrNotApplicable = errors.New("not applicable")
 // Cases returns the whole suite.
 func Cases() []Case {
 	return slices.Concat(onceCases(), claimCases(), batchCases(), resultCases(), orderCases(), stashCases(), gapCases(),
-		attemptCases(), deadCases(), pruneCases(), schemaCases(), crashCases(), historyCases())
+		attemptCases(), deadCases(), outcomeCases(), pruneCases(), schemaCases(), crashCases(), historyCases())
 }
 
 // Run runs every case as a subtest on an Env of its own.
