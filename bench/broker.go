@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/testserver"
@@ -13,6 +14,7 @@ import (
 // on it by clients that share no code with the product.
 type benchBroker struct {
 	name, url string
+	pid       int // of its process; 0: it has none
 	close     func()
 	reset     func(ctx context.Context, topic string) error
 	// read passes what stands in the topic now to each, in the order of its log;
@@ -22,6 +24,14 @@ type benchBroker struct {
 	// publisher returns a function that sends record i at once and does not
 	// wait, and one that waits for all and ends the client.
 	publisher func(ctx context.Context, topic string) (publish func(i int), end func(), err error)
+}
+
+// cpu is what the broker has used so far.
+func (b *benchBroker) cpu() (time.Duration, error) {
+	if b.pid == 0 {
+		return 0, nil
+	}
+	return treeCPU(b.pid)
 }
 
 func startBroker(ctx context.Context, name string) (*benchBroker, error) {
@@ -37,7 +47,7 @@ func startBroker(ctx context.Context, name string) (*benchBroker, error) {
 			return nil, err
 		}
 		return &benchBroker{
-			name: name, url: k.Addr, close: func() { _ = k.Close() },
+			name: name, url: k.Addr, pid: k.PID, close: func() { _ = k.Close() },
 			reset: func(ctx context.Context, topic string) error { return kafkaReset(ctx, k.Addr, topic) },
 			read: func(ctx context.Context, topic string, each func([]byte)) error {
 				return kafkaRead(ctx, k.Addr, topic, -1, each)
@@ -55,7 +65,7 @@ func startBroker(ctx context.Context, name string) (*benchBroker, error) {
 			return nil, err
 		}
 		return &benchBroker{
-			name: name, url: s.URL, close: func() { _ = s.Close() },
+			name: name, url: s.URL, pid: s.PID, close: func() { _ = s.Close() },
 			reset: func(ctx context.Context, topic string) error { return natsReset(ctx, s.URL, topic) },
 			read: func(ctx context.Context, topic string, each func([]byte)) error {
 				return natsRead(ctx, s.URL, topic, -1, each)

@@ -99,8 +99,8 @@ func runChild(ctx context.Context, what string, args []string) error {
 	switch {
 	case what == "relay" && len(args) == 5:
 		return childRelay(ctx, args[0], args[1], args[2], args[3], args[4])
-	case what == "produce" && len(args) == 4:
-		return childProduce(ctx, args[0], args[1], args[2], args[3])
+	case what == "produce" && len(args) == 5:
+		return childProduce(ctx, args[0], args[1], args[2], args[3], args[4])
 	}
 	return errUsage
 }

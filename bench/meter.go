@@ -99,6 +99,9 @@ func perMillion(cpu time.Duration, events int) float64 {
 }
 
 func rate(events int, took time.Duration) float64 {
+	if took <= 0 {
+		return 0 // it did not run
+	}
 	return round(float64(events) / took.Seconds())
 }
 

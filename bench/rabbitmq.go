@@ -21,7 +21,7 @@ func startRabbitMQ(ctx context.Context) (*benchBroker, error) {
 		return nil, err
 	}
 	return &benchBroker{
-		name: "rabbitmq", url: s.URL, close: func() { _ = s.Close() },
+		name: "rabbitmq", url: s.URL, pid: s.PID, close: func() { _ = s.Close() },
 		reset: func(_ context.Context, topic string) error { return rabbitReset(s.URL, topic) },
 		read: func(ctx context.Context, topic string, each func([]byte)) error {
 			return rabbitRead(ctx, s.URL, topic, -1, each)

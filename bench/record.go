@@ -2,37 +2,62 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // childProduce is the limit of publishing: the client alone, producing the
 // records that the relay would, made on the way and not held in memory.
-func childProduce(ctx context.Context, name, url, topic, count string) error {
+//
+// With the URL of a database it also reads the whole outbox by COPY meanwhile, and
+// throws the rows away: what a relay may hope for that neither reads better than COPY
+// nor publishes better than the client, on a machine that both must share.
+func childProduce(ctx context.Context, name, url, topic, count, pgURL string) error {
 	n, err := atoi(count)
 	if err != nil {
 		return err
 	}
+	copied := make(chan error, 1)
 	start := time.Now()
-	switch name {
-	case "kafka":
-		err = kafkaProduce(ctx, url, topic, n)
-	case "nats":
-		err = natsProduce(ctx, url, topic, n)
-	case "rabbitmq":
-		err = rabbitProduce(ctx, url, topic, n)
-	case "redis":
-		err = redisProduce(ctx, url, topic, n)
-	default:
-		err = fmt.Errorf("unknown broker %q", name)
-	}
+	go func() { copied <- copyBeside(ctx, pgURL) }()
+	err = errors.Join(produce(ctx, name, url, topic, n), <-copied)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("done %g\n", time.Since(start).Seconds())
 	<-ctx.Done()
 	return nil
+}
+
+func copyBeside(ctx context.Context, pgURL string) error {
+	if pgURL == "" {
+		return nil
+	}
+	pool, err := pgxpool.New(ctx, pgURL)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	_, err = copyOut(ctx, pool)
+	return err
+}
+
+func produce(ctx context.Context, name, url, topic string, n int) error {
+	switch name {
+	case "kafka":
+		return kafkaProduce(ctx, url, topic, n)
+	case "nats":
+		return natsProduce(ctx, url, topic, n)
+	case "rabbitmq":
+		return rabbitProduce(ctx, url, topic, n)
+	case "redis":
+		return redisProduce(ctx, url, topic, n)
+	}
+	return fmt.Errorf("unknown broker %q", name)
 }
 
 // filler makes payloads half as compressible as random bytes, as fill does.

@@ -24,12 +24,17 @@ type w1Result struct {
 	Relay    struct {
 		Events float64 `json:"events_per_s"`
 		CPU    float64 `json:"cpu_s_per_million"`
+		Server float64 `json:"broker_cpu_s_per_million"`
 		RSS    float64 `json:"rss_mib"`
 	} `json:"relay"`
 	Produce struct {
 		Events float64 `json:"events_per_s"`
 		CPU    float64 `json:"cpu_s_per_million"`
+		Server float64 `json:"broker_cpu_s_per_million"`
 	} `json:"produce_only"`
+	Beside struct {
+		Events float64 `json:"events_per_s"`
+	} `json:"produce_beside_copy"`
 	Copy struct {
 		Events float64 `json:"events_per_s"`
 	} `json:"copy"`
@@ -43,14 +48,18 @@ type w1Result struct {
 
 type w1Ratios struct {
 	Produce float64 `json:"of_produce_only"`
+	Beside  float64 `json:"of_produce_beside_copy"`
 	Copy    float64 `json:"of_copy"`
 }
 
 // w1Round is what one round measured.
 type w1Round struct {
 	copy, produce usage
+	beside        usage // the client while COPY reads the outbox
 	drain         usage
 	pgCPU         time.Duration
+	produceServer time.Duration // what the broker used
+	server        time.Duration // what it used for the relay
 	wal           int64
 	dead          int64
 	gate          gate
@@ -73,7 +82,7 @@ func runW1(ctx context.Context, c config) (*w1Result, error) {
 		if err := b.reset(ctx, "bench"); err != nil {
 			return nil, err
 		}
-		if _, err := childRun(ctx, "produce", b.name, b.url, "bench", strconv.Itoa(max(c.messages/2, 1))); err != nil {
+		if _, err := childRun(ctx, "produce", b.name, b.url, "bench", strconv.Itoa(max(c.messages/2, 1)), ""); err != nil {
 			return nil, fmt.Errorf("warm up: %w", err)
 		}
 	}
@@ -83,9 +92,9 @@ func runW1(ctx context.Context, c config) (*w1Result, error) {
 			return nil, fmt.Errorf("round %d: %w", i+1, err)
 		}
 		r := rounds[i]
-		say("round %d: copy %.0f/s, produce only %.0f/s, relay %.0f/s, %.2f CPU s per million, %.0f MiB",
-			i+1, rate(c.messages, r.copy.took), rate(c.messages, r.produce.took), rate(c.messages, r.drain.took),
-			perMillion(r.drain.cpu, c.messages), r.drain.rss)
+		say("round %d: copy %.0f/s, produce only %.0f/s, beside copy %.0f/s, relay %.0f/s; CPU s per million: relay %.2f, database %.2f, broker %.2f",
+			i+1, rate(c.messages, r.copy.took), rate(c.messages, r.produce.took), rate(c.messages, r.beside.took), rate(c.messages, r.drain.took),
+			perMillion(r.drain.cpu, c.messages), perMillion(r.pgCPU, c.messages), perMillion(r.server, c.messages))
 	}
 	return summarizeW1(c, pg.Version, rounds), nil
 }
@@ -94,47 +103,76 @@ func roundW1(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.P
 	if r.copy.took, err = copyOut(ctx, pool); err != nil {
 		return r, fmt.Errorf("COPY probe: %w", err)
 	}
-	count := strconv.Itoa(c.messages)
 	if b.name != "null" {
-		if err := b.reset(ctx, "bench"); err != nil {
-			return r, err
-		}
-		if r.produce, err = childRun(ctx, "produce", b.name, b.url, "bench", count); err != nil {
+		if r.produce, r.produceServer, err = limit(ctx, c, b, ""); err != nil {
 			return r, fmt.Errorf("produce probe: %w", err)
 		}
+		if r.beside, _, err = limit(ctx, c, b, pg.URL); err != nil {
+			return r, fmt.Errorf("produce beside COPY probe: %w", err)
+		}
 	}
-	if err := b.reset(ctx, "bench"); err != nil {
+	if err := r.relay(ctx, c, pool, pg, b); err != nil {
 		return r, err
+	}
+	r.gate, err = b.check(ctx, "bench", c.messages)
+	return r, err
+}
+
+// limit runs the client alone, or with the URL of a database beside a COPY of the
+// outbox, and returns also what the broker used meanwhile.
+func limit(ctx context.Context, c config, b *benchBroker, pgURL string) (u usage, server time.Duration, err error) {
+	if err := b.reset(ctx, "bench"); err != nil {
+		return u, 0, err
+	}
+	server, err = used(b.cpu, func() (err error) {
+		u, err = childRun(ctx, "produce", b.name, b.url, "bench", strconv.Itoa(c.messages), pgURL)
+		return err
+	})
+	return u, server, err
+}
+
+// relay drains the outbox once.
+func (r *w1Round) relay(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.Postgres, b *benchBroker) error {
+	if err := b.reset(ctx, "bench"); err != nil {
+		return err
 	}
 	if err := rewind(ctx, pool); err != nil {
-		return r, err
+		return err
 	}
 	before, err := readTableStats(ctx, pool)
 	if err != nil {
-		return r, err
+		return err
 	}
-	cpu, err := treeCPU(pg.PID)
+	database := func() (time.Duration, error) { return treeCPU(pg.PID) }
+	r.pgCPU, err = used(database, func() (err error) {
+		r.server, err = used(b.cpu, func() (err error) {
+			r.drain, err = childRun(ctx, "relay", pg.URL, b.name, b.url, strconv.Itoa(c.messages), "")
+			return err
+		})
+		return err
+	})
 	if err != nil {
-		return r, err
+		return fmt.Errorf("drain: %w", err)
 	}
-	if r.drain, err = childRun(ctx, "relay", pg.URL, b.name, b.url, count, ""); err != nil {
-		return r, fmt.Errorf("drain: %w", err)
-	}
-	after, err := treeCPU(pg.PID)
-	if err != nil {
-		return r, err
-	}
-	r.pgCPU = after - cpu
 	if r.wal, err = walSince(ctx, pool, before); err != nil {
-		return r, err
+		return err
 	}
 	stats, err := readTableStats(ctx, pool)
-	if err != nil {
-		return r, err
-	}
 	r.dead = stats.dead
-	r.gate, err = b.check(ctx, "bench", c.messages)
-	return r, err
+	return err
+}
+
+// used is by how much a meter has risen when do has ended.
+func used(meter func() (time.Duration, error), do func() error) (time.Duration, error) {
+	before, err := meter()
+	if err != nil {
+		return 0, err
+	}
+	if err := do(); err != nil {
+		return 0, err
+	}
+	after, err := meter()
+	return after - before, err
 }
 
 func childRun(ctx context.Context, args ...string) (usage, error) {
@@ -152,12 +190,16 @@ func summarizeW1(c config, version string, rounds []w1Round) *w1Result {
 	med := func(of func(w1Round) float64) float64 { return median(rounds, of) }
 	res.Relay.Events = med(func(r w1Round) float64 { return rate(n, r.drain.took) })
 	res.Relay.CPU = med(func(r w1Round) float64 { return perMillion(r.drain.cpu, n) })
+	res.Relay.Server = med(func(r w1Round) float64 { return perMillion(r.server, n) })
 	res.Relay.RSS = med(func(r w1Round) float64 { return r.drain.rss })
 	res.Copy.Events = med(func(r w1Round) float64 { return rate(n, r.copy.took) })
 	res.Ratios.Copy = med(func(r w1Round) float64 { return round(r.copy.took.Seconds() / r.drain.took.Seconds()) })
 	if c.broker != "null" {
 		res.Produce.Events = med(func(r w1Round) float64 { return rate(n, r.produce.took) })
 		res.Produce.CPU = med(func(r w1Round) float64 { return perMillion(r.produce.cpu, n) })
+		res.Produce.Server = med(func(r w1Round) float64 { return perMillion(r.produceServer, n) })
+		res.Beside.Events = med(func(r w1Round) float64 { return rate(n, r.beside.took) })
+		res.Ratios.Beside = med(func(r w1Round) float64 { return round(r.beside.took.Seconds() / r.drain.took.Seconds()) })
 		res.Ratios.Produce = med(func(r w1Round) float64 { return round(r.produce.took.Seconds() / r.drain.took.Seconds()) })
 	}
 	res.Postgres.Version = version

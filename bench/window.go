@@ -81,7 +81,7 @@ func (s *servers) tryWindow(ctx context.Context, c config, n int, res *windowRes
 	}
 	count := strconv.Itoa(c.messages)
 	if n > len(fixedWindows) {
-		u, err := childRun(ctx, "produce", s.b.name, s.b.url, "bench", count)
+		u, err := childRun(ctx, "produce", s.b.name, s.b.url, "bench", count, "")
 		return produceOnly, rate(c.messages, u.took), err
 	}
 	url := s.b.url
