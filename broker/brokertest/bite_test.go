@@ -75,7 +75,7 @@ func TestBites(t *testing.T) {
 			}
 			env := memory()
 			brk(env)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 			defer cancel()
 			err := brokertest.Check(ctx, c, env)
 			if err == nil || errors.Is(err, brokertest.ErrNotApplicable) {

@@ -62,9 +62,9 @@ func Run(t *testing.T, newEnv func(t *testing.T) *Env) {
 	}
 }
 
-// Check runs one case within two minutes and returns what it found.
+// Check runs one case within five minutes and returns what it found.
 func Check(ctx context.Context, c Case, env *Env) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	if err := c.Run(ctx, env); err != nil {
 		return fmt.Errorf("%s: rule %q: %w", c.Name, c.Promise, err)

@@ -21,8 +21,10 @@ func faultCases() []Case {
 	}
 }
 
-// grace is how long after its context's end a call may return.
-const grace = 3 * time.Second
+// grace is how long after its context's end a call may return: less than the
+// limits that clients have of their own, and more than a busy machine takes to
+// wake everybody up.
+const grace = 10 * time.Second
 
 // run delivers with a deadline and checks that the call keeps it.
 func run(ctx context.Context, s broker.Sink, msgs []postrider.Message, limit time.Duration) ([]error, error) {
@@ -358,8 +360,8 @@ func stopDuring(ctx context.Context, env *Env, begin func()) error {
 	}
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
-		return fmt.Errorf("the call has not ended 20 s after its client was closed")
+	case <-time.After(time.Minute):
+		return fmt.Errorf("the call has not ended a minute after its client was closed")
 	}
 	if found != nil {
 		return found

@@ -125,7 +125,7 @@ func sourceWaits(ctx context.Context, env *Env) error {
 		if r.err != nil {
 			return r.err
 		}
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > 20*time.Second {
 			return fmt.Errorf("a message was returned %v after it was sent", took)
 		}
 		if err := src.Settle(ctx, verdicts(r.ds)); err != nil {
@@ -152,23 +152,35 @@ func sourceExtend(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	for end := time.Now().Add(limit * 3 / 2); time.Now().Before(end); {
+	extended := time.Now()
+	for end := extended.Add(limit * 3 / 2); time.Now().Before(end); {
+		before := time.Now()
 		if err := src.Extend(ctx, ds); err != nil {
 			return fmt.Errorf("extend: %w", err)
 		}
+		extended = before
 		wait, cancel := context.WithTimeout(ctx, limit/4)
 		again, _ := src.Receive(wait, 4)
 		cancel()
-		if len(again) > 0 {
+		switch {
+		case len(again) == 0:
+		case time.Since(extended) < limit:
 			return fmt.Errorf("%s is delivered again although its time was extended", again[0].Origin)
+		default: // the machine stood still for so long: once more, with what is delivered now
+			rest, err := receive(ctx, src, len(ds)-len(again))
+			if err != nil {
+				return err
+			}
+			ds, end = append(again, rest...), time.Now().Add(limit*3/2)
 		}
 	}
 	if err := src.Settle(ctx, verdicts(ds)); err != nil {
 		return fmt.Errorf("settle after the extension: %w", err)
 	}
+	late := time.Since(extended) >= limit // then they may come again
 	wait, cancel := context.WithTimeout(ctx, limit*5/4)
 	defer cancel()
-	if again, _ := src.Receive(wait, 4); len(again) > 0 {
+	if again, _ := src.Receive(wait, 4); len(again) > 0 && !late {
 		return fmt.Errorf("%s is delivered again although it was acknowledged within the extension", again[0].Origin)
 	}
 	return nil
@@ -225,7 +237,8 @@ func sourceKilled(ctx context.Context, env *Env) error {
 // sourceBackKeys gives back what it has of one key, from the last to the first,
 // and goes on with the others.
 func sourceBackKeys(ctx context.Context, env *Env) error {
-	const n, keys, delay = 60, 3, 700 * time.Millisecond
+	const n, keys = 60, 3
+	const delay = 3 * time.Second // long, so that a busy machine does not spend it between two calls
 	src, closing, err := start(ctx, env, n, keys)
 	if err != nil {
 		return err

@@ -210,7 +210,7 @@ func sourceMembers(ctx context.Context, env *Env) error {
 		err = j.until(ctx, len(all)-len(rest)-5*membersStep)
 	}
 	b.stop() // is killed, with work in its hands
-	hand, cancel := context.WithTimeout(ctx, time.Second)
+	hand, cancel := context.WithTimeout(ctx, time.Second) // it may get nothing: then it dies with less
 	if ds, rerr := mortal.Receive(hand, membersBatch); rerr == nil {
 		j.received(ds)
 	}
@@ -256,8 +256,8 @@ func soon(what string, fn func() error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(15 * time.Second):
-		return fmt.Errorf("%s has not ended after 15 s", what)
+	case <-time.After(time.Minute):
+		return fmt.Errorf("%s has not ended after a minute", what)
 	}
 }
 

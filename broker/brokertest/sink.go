@@ -254,7 +254,7 @@ func sinkContext(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > grace {
 		return fmt.Errorf("the call took %v after its context had ended", took)
 	}
 	if errs[0] == nil {

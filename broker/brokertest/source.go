@@ -32,7 +32,7 @@ func start(ctx context.Context, env *Env, n, keys int) (broker.Source, func(), e
 
 // receive collects n deliveries.
 func receive(ctx context.Context, src broker.Source, n int) ([]broker.Delivery, error) {
-	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
 	var all []broker.Delivery
 	for len(all) < n {

@@ -179,6 +179,9 @@ func endpoint(url string) httpbroker.Endpoint {
 
 func newSink(t *testing.T, opts *httpbroker.SinkOptions, endpoints ...httpbroker.Endpoint) *httpbroker.Sink {
 	t.Helper()
+	if opts == nil { // no endpoint of these tests is slow by itself, the machine may be
+		opts = &httpbroker.SinkOptions{Patience: 10 * time.Second}
+	}
 	s, err := httpbroker.NewSink(endpoints, opts)
 	if err != nil {
 		t.Fatal(err)

@@ -151,7 +151,7 @@ func (d *dispatcher) send(ctx context.Context, url, id string, r request) (ok bo
 	mac.Write(append([]byte(id+"."+at+"."), r.payload...))
 	req.Header.Set("webhook-timestamp", at)
 	req.Header.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	resp, err := d.client.Do(req.WithContext(ctx))
 	if err != nil {

@@ -222,7 +222,7 @@ func TestSinkToReceiver(t *testing.T) {
 		}
 	}()
 	open := msgs
-	for end := time.Now().Add(20 * time.Second); len(open) > 0 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); len(open) > 0 && time.Now().Before(end); {
 		n := 0
 		for _, e := range deliver(t, s, open...) {
 			if e != nil {

@@ -202,7 +202,7 @@ func known(ctx context.Context, client *kgo.Client, topic string, partitions int
 	rt := kmsg.NewMetadataRequestTopic()
 	rt.Topic = kmsg.StringPtr(topic)
 	req.Topics = append(req.Topics, rt)
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
 		resp, err := req.RequestWith(ctx, client)
 		if err == nil && len(resp.Topics[0].Partitions) == partitions && (resp.Topics[0].ErrorCode == 0) == (partitions > 0) {
 			return nil

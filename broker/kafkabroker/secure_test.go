@@ -141,7 +141,7 @@ func (s *secured) forbid(user, topic string) {
 // want is empty, and returns it.
 func (s *secured) becomes(sink broker.Sink, topic, want string) *broker.Error {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
 	defer cancel()
 	for n := 0; ; n++ {
 		errs := sink.Deliver(ctx, []postrider.Message{{ID: rand.Text(), Topic: topic, Key: "k", Payload: []byte("x")}})

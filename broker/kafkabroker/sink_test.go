@@ -68,7 +68,7 @@ func read(tb testing.TB, addrs []string, topic string, n int) []*kgo.Record {
 		tb.Fatal(err)
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var all []*kgo.Record
 	for len(all) < n {
@@ -329,7 +329,7 @@ func TestUnreachableIsSaidSoon(t *testing.T) {
 	if got := classes(errs, 1); got != "o" {
 		t.Errorf("classes %s: %v", got, errs)
 	}
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("said after %v", took)
 	}
 }

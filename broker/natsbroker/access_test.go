@@ -90,7 +90,7 @@ func (g *guarded) open(who string, params ...string) *natsbroker.Sink {
 // becomes delivers until the answer holds want, or none where want is empty.
 func (g *guarded) becomes(sink broker.Sink, topic, want string) *broker.Error {
 	g.Helper()
-	ctx, cancel := context.WithTimeout(g.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(g.Context(), time.Minute)
 	defer cancel()
 	for {
 		errs := sink.Deliver(ctx, []postrider.Message{{Topic: topic, Key: "k", Type: "t"}})
@@ -130,7 +130,7 @@ func (g *guarded) stream(who string, params ...string) {
 		g.Fatal(err)
 	}
 	defer nc.Close()
-	for end := time.Now().Add(20 * time.Second); !nc.IsConnected(); <-time.After(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !nc.IsConnected(); <-time.After(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			g.Fatal(nc.LastError())
 		}
@@ -139,7 +139,7 @@ func (g *guarded) stream(who string, params ...string) {
 	if err != nil {
 		g.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(g.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(g.Context(), time.Minute)
 	defer cancel()
 	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"ok.>", "no.>"}}); err != nil {
 		g.Fatal(err)

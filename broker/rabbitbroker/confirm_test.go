@@ -3,6 +3,7 @@ package rabbitbroker_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,14 +23,22 @@ func TestQueueThatConfirmsNothing(t *testing.T) {
 	good, bad := declare(t, ch, single()), declare(t, ch, amqp.Table{"x-queue-type": "classic"})
 	sink := open(t, server.URL)
 	until(t, sink, batch(bad, 4, 4, 100), "at first", accepted)
-	hold := fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), P = amqqueue:get_pid(Q),
-		sys:suspend(P), timer:apply_after(20000, sys, resume, [P]).`, bad)
-	if err := server.Ctl(t.Context(), "eval", hold); err != nil {
+	began := time.Now()
+	until(t, sink, batch(good, 400, 4, 1000), "the good queue by itself", accepted)
+	usual := time.Since(began)
+	queue := func(ctx context.Context, act string) error {
+		return server.Ctl(ctx, "eval", fmt.Sprintf(
+			`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), sys:%s(amqqueue:get_pid(Q)).`, bad, act))
+	}
+	if err := queue(t.Context(), "suspend"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	resume := sync.OnceValue(func() error { return queue(context.WithoutCancel(t.Context()), "resume") })
+	t.Cleanup(func() { _ = resume() })
+	// Were each confirm looked for in steps of 100 ms, the good ones took 10 s.
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second+10*usual)
 	defer cancel()
-	msgs := append(batch(bad, 4, 4, 200), batch(good, 400, 4, 300)...) // were each confirm looked for in steps of 100 ms, they took 10 s
+	msgs := append(batch(bad, 4, 4, 200), batch(good, 400, 4, 300)...)
 	for i := 4; i < len(msgs); i++ {
 		msgs[i].Key += " of the good queue"
 	}
@@ -42,14 +51,17 @@ func TestQueueThatConfirmsNothing(t *testing.T) {
 			t.Errorf("message %d: %v", i, err)
 		}
 	}
-	began := time.Now()
+	began = time.Now()
 	for i, err := range sink.Deliver(t.Context(), msgs[:4]) {
 		if e := broker.Classify(err); !is(broker.ClassOutage, "NO_CONFIRM")(e) || e.Destination != bad {
 			t.Errorf("message %d of the bad queue again: %v", i, err)
 		}
 	}
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 3*time.Second+10*usual {
 		t.Errorf("found out after %v", took)
+	}
+	if err := resume(); err != nil {
+		t.Fatal(err)
 	}
 	until(t, sink, msgs[:4], "resumed", accepted)
 }

@@ -230,7 +230,7 @@ func ready(ctx context.Context, url, queue string, n int) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
 		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -278,7 +278,7 @@ func read(ctx context.Context, url, queue string) ([]postrider.Message, error) {
 				return nil, err
 			}
 			out = append(out, m)
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			return nil, fmt.Errorf("%d of %d messages came", len(out), q.Messages)
 		case <-ctx.Done():
 			return nil, ctx.Err()

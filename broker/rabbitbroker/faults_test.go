@@ -46,7 +46,7 @@ func answer(t *testing.T, sink *rabbitbroker.Sink, msgs []postrider.Message, lim
 func until(t *testing.T, sink *rabbitbroker.Sink, msgs []postrider.Message, what string, ok func(*broker.Error) bool) {
 	t.Helper()
 	var last *broker.Error
-	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
 		if last = answer(t, sink, msgs, 5*time.Second); ok(last) {
 			return
 		}
@@ -242,7 +242,7 @@ func TestTopicPermission(t *testing.T) {
 	sink := open(t, "amqp://"+user+":secret@"+server.Addr+"/?exchange="+name)
 	msgs := batch("may", 4, 4, 0)
 	msgs[1].Topic = "not"
-	for end := time.Now().Add(30 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; {
 		errs := sink.Deliver(t.Context(), msgs)
 		if errs != nil && errs[0] == nil && errs[2] == nil && errs[3] == nil {
 			if e := broker.Classify(errs[1]); !is(broker.ClassOutage, "ACCESS_REFUSED")(e) || e.Destination != name+"/not" {

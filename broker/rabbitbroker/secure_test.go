@@ -85,7 +85,7 @@ func overTLS(t *testing.T, s *secured) {
 	queue := declare(t, channel(t, s.URL), single())
 	plain := s.url("guest:guest@")
 	until(t, open(t, plain), batch(queue, 2, 1, 0), "with a password", accepted)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if ds, err := source(t, plain, queue).Receive(ctx, 2); err != nil || ds[0].Message.Version != 1 {
 		t.Errorf("%d deliveries, %v", len(ds), err)
@@ -137,7 +137,7 @@ func consumerTimeout(t *testing.T, s *secured) {
 	queue := declare(t, channel(t, s.URL), single())
 	until(t, open(t, s.URL), batch(queue, 6, 2, 0), "at first", accepted)
 	src := source(t, s.URL, queue)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	held := take(ctx, t, src, 6)
 	if err := src.Settle(ctx, verdicts(held[:1])); err != nil {
@@ -204,7 +204,7 @@ func unsettled(t *testing.T, url, queue string, src *rabbitbroker.Source) int {
 	t.Helper()
 	src.Close()
 	ch := channel(t, url)
-	for end := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
 		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 		if err != nil {
 			t.Fatal(err)

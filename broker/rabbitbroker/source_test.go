@@ -49,7 +49,7 @@ func TestQueueIsRefused(t *testing.T) {
 				cases[but(func(a amqp.Table) { delete(a, "x-dead-letter-exchange"); a["x-delivery-limit"] = -1 })] = ""
 			}
 			for queue, want := range cases {
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				src := source(t, url, queue)
 				if want == "" { // it waits
 					if err := ch.PublishWithContext(ctx, "", queue, true, false, amqp.Publishing{MessageId: "1", Body: []byte("x")}); err != nil {
@@ -79,7 +79,7 @@ func TestNobodyKnowsIt(t *testing.T) {
 	}
 	src := source(t, url, queue)
 	var ds []broker.Delivery
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for len(ds) < 2 {
 		more, err := src.Receive(ctx, 2)
@@ -105,7 +105,7 @@ func TestQueueDeletedUnderSource(t *testing.T) {
 	src := source(t, url, queue)
 	sink := open(t, url)
 	until(t, sink, batch(queue, 1, 1, 0), "at first", accepted)
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if ds, err := src.Receive(ctx, 1); err != nil || len(ds) != 1 {
 		t.Fatalf("%d deliveries, %v", len(ds), err)

@@ -246,7 +246,7 @@ func command(addr string, args ...string) (any, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return nil, err
 	}
 	var b strings.Builder

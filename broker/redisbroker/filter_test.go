@@ -81,14 +81,14 @@ func TestFilterFrozen(t *testing.T) {
 		if err == nil {
 			t.Errorf("a frozen server answers %v", got)
 		}
-		if took := time.Since(begin); took > 5*time.Second {
+		if took := time.Since(begin); took > 20*time.Second {
 			t.Errorf("a frozen server was waited for %v", took)
 		}
 	}
 	if err := server.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		got, err := f.Seen(ctx, []string{"a"})

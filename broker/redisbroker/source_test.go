@@ -25,7 +25,7 @@ func source(t *testing.T, url, topic string, opts redisbroker.SourceOptions) *re
 // receive returns n deliveries.
 func receive(t *testing.T, src *redisbroker.Source, n int) (all []broker.Delivery) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for len(all) < n {
 		ds, err := src.Receive(ctx, n-len(all))
