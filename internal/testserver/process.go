@@ -18,8 +18,9 @@ import (
 	"time"
 )
 
-// stopTimeout is how long a server may take to stop when asked politely.
-const stopTimeout = 10 * time.Second
+// stopTimeout is how long a server may take to stop when asked politely, and to be
+// gone when it was killed.
+const stopTimeout = 30 * time.Second
 
 // errPortTaken says that a server ended because its port was in use.
 var errPortTaken = errors.New("port in use")
@@ -115,7 +116,7 @@ func (p *process) awaitReady(ctx context.Context, done <-chan struct{}) error {
 	defer cancel()
 	pause := 5 * time.Millisecond
 	for {
-		err := p.spec.ready(ctx)
+		err := p.answers(ctx)
 		if err == nil {
 			select {
 			case <-done: // somebody else answered on this port
@@ -133,6 +134,14 @@ func (p *process) awaitReady(ctx context.Context, done <-chan struct{}) error {
 		}
 		pause = min(pause*2, 100*time.Millisecond)
 	}
+}
+
+// answers asks once. Whoever accepts a connection and says nothing is asked again:
+// it may be another program that was about to give the port back.
+func (p *process) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return p.spec.ready(ctx)
 }
 
 func portTaken(log string) bool {

@@ -214,7 +214,7 @@ func (r *RabbitMQ) ready(ctx context.Context) error {
 
 // Ctl runs rabbitmqctl on the node: for alarms, users, permissions and vhosts.
 func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute) // it takes a second, or many on a busy machine
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // it takes a second, or many on a busy machine
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(r.sbin, "rabbitmqctl"), append([]string{"-n", r.node, "-q"}, args...)...)
 	cmd.Dir, cmd.Env = r.Dir, r.env

@@ -36,7 +36,7 @@ type TB interface {
 
 // startTimeout bounds the start of one server. It is long because a busy
 // machine is slow, not because a server is.
-const startTimeout = 90 * time.Second
+const startTimeout = 3 * time.Minute
 
 // MissingError reports that a server is not installed.
 type MissingError struct {
