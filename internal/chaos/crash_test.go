@@ -13,6 +13,7 @@ import (
 const (
 	storeDown = "WARN no answer, backing off part=store"
 	storeBack = "INFO works again part=store"
+	lapsed    = "the lease has run out and nothing is sent until one is"
 )
 
 func TestPostgresKilled(t *testing.T) {
@@ -35,8 +36,9 @@ func TestPostgresKilled(t *testing.T) {
 		r.drained(20 * time.Second)
 		r.atMost(r.check(sink.arrived()), kills)
 		r.nothingParked()
-		if down, back := r.said.count(storeDown), r.said.count(storeBack); down != back || down > kills {
-			t.Errorf("%d lines that the store is down, %d that it is back, after %d kills:\n%s", down, back, kills, r.said)
+		r.turns(storeDown, storeBack)
+		if down := r.said.count(storeDown); down > kills+r.slips() {
+			t.Errorf("%d lines that the store is down after %d kills:\n%s", down, kills, r.said)
 		}
 	})
 }
@@ -114,7 +116,7 @@ func (r *rig) brokerBack() int {
 func (r *rig) oneLineEach(incidents int) {
 	r.Helper()
 	r.until(soon, "the relay says that the broker is back", func() bool { return r.brokerDown() == r.brokerBack() })
-	if n := r.brokerDown(); n != incidents {
+	if n := r.brokerDown(); n < incidents || n > incidents+r.slips() {
 		r.Errorf("%d lines that the broker is down for %d incidents:\n%s", n, incidents, r.said)
 	}
 }
@@ -205,6 +207,9 @@ func (r *rig) triesOn(sink *counted, n int64) {
 func (r *rig) only(sink *counted, classes ...broker.Class) {
 	r.Helper()
 	for c := range sink.classes {
+		if broker.Class(c) == broker.ClassUnknown && r.slips() > 0 {
+			continue // a call that waited for the machine until its time was over
+		}
 		if n := sink.classes[c].Load(); n > 0 && !slices.Contains(classes, broker.Class(c)) {
 			r.Errorf("%d answers are %v, want only %v", n, broker.Class(c), classes)
 		}

@@ -51,6 +51,8 @@ type rig struct {
 	pool  *pgxpool.Pool // of the writers and of the test
 	dials atomic.Int64  // of the relays
 	said  *lines
+	// waited is how long the machine has kept everybody waiting until now.
+	waited func() time.Duration
 }
 
 // newRig is an outbox in an empty database of a server that nobody kills.
@@ -76,6 +78,7 @@ func rigOn(t *testing.T, url string) *rig {
 	if _, err := pgstore.New(r.pool, nil).Migrate(t.Context(), store.MigrateRequest{Lanes: lanes}); err != nil {
 		t.Fatal(err)
 	}
+	r.waited = r.meter()
 	r.exec(`CREATE TABLE truth (key text PRIMARY KEY, version bigint NOT NULL DEFAULT 0)`)
 	r.exec(`INSERT INTO truth SELECT 'k' || g FROM generate_series(0, $1::int - 1) g`, keys)
 	return r
@@ -97,13 +100,16 @@ func (r *rig) number(sql string, args ...any) (n int64) {
 	return n
 }
 
-// until polls a condition.
+// until polls a condition. What comes at all comes within a fraction of limit on
+// a machine of one's own; one that is slow and has others on it gets several
+// times as much, which costs nothing but how soon a hang is reported.
 func (r *rig) until(limit time.Duration, what string, done func() bool) {
 	r.Helper()
-	end := time.Now().Add(limit)
+	const slow = 5
+	end := time.Now().Add(slow * limit)
 	for !done() {
 		if time.Now().After(end) {
-			r.Fatalf("not within %v: %s\nthe relays said:\n%s", limit, what, r.said)
+			r.Fatalf("not within %v: %s\nthe relays said:\n%s", slow*limit, what, r.said)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -213,8 +219,8 @@ func (r *rig) relay(sink broker.Sink, opts *relay.Options) (re *relay.Relay, sto
 			if err != nil {
 				r.Errorf("Run: %v", err)
 			}
-		case <-time.After(20 * time.Second):
-			r.Errorf("Run did not return within 20 s of its context's end")
+		case <-time.After(time.Minute):
+			r.Errorf("Run did not return within a minute of its context's end")
 		}
 	}
 	r.Cleanup(stop)
@@ -288,9 +294,11 @@ func (r *rig) check(arrived []string) (duplicates int) {
 	return duplicates
 }
 
-// atMost checks a bound on duplicates: a window per lane and incident.
+// atMost checks a bound on duplicates: a window per lane and incident, of which a
+// starved machine makes some of its own.
 func (r *rig) atMost(duplicates, incidents int) {
 	r.Helper()
+	incidents += r.lapses()
 	if bound := incidents * lanes * window; duplicates > bound {
 		r.Errorf("%d duplicates, want at most %d for %d incidents", duplicates, bound, incidents)
 	}

@@ -107,7 +107,7 @@ func TestBulkLoad(t *testing.T) {
 		_, loaded := r.reads()
 		r.until(10*time.Second, "the relay polls on", func() bool { _, now := r.reads(); return now >= loaded+lanes*60 })
 		after, scansAfter := r.reads()
-		if after-before > rows*3/2 {
+		if after-before > rows*3/2+rows*int64(r.lapses()) { // behind each of those they are read once more
 			t.Errorf("%d polls of a lane read %d index entries while %d rows were uncommitted: they are read again and again",
 				scansAfter-scans, after-before, rows)
 		}

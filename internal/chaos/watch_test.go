@@ -45,6 +45,23 @@ func (l *lines) with(text string) (n int) {
 	return n
 }
 
+// alternate reports whether the lines that begin with first and those that begin
+// with second take turns, from a first to a second one.
+func (l *lines) alternate(first, second string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	want, other := first, second
+	for _, line := range l.all {
+		switch {
+		case strings.HasPrefix(line, want):
+			want, other = other, want
+		case strings.HasPrefix(line, other):
+			return false
+		}
+	}
+	return want == first
+}
+
 func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
