@@ -115,7 +115,7 @@ func delivered(t *testing.T, bus *membroker.Broker, n int) []membroker.Entry {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for limit := time.After(30 * time.Second); ; {
+	for limit := time.After(2 * time.Minute); ; {
 		if got := bus.Log("orders"); len(got) >= n {
 			return got
 		}

@@ -71,8 +71,8 @@ func runUntil(t *testing.T, src *acked, run func(context.Context) error) {
 	case <-src.all:
 	case err := <-done:
 		t.Fatalf("Run ended early: %v", err)
-	case <-time.After(30 * time.Second):
-		t.Error("not everything was acknowledged within 30 s")
+	case <-time.After(2 * time.Minute):
+		t.Error("not everything was acknowledged within two minutes")
 	}
 	cancel()
 	if err := <-done; err != nil {

@@ -357,10 +357,10 @@ func inTx(t *testing.T, db *sql.DB, fn func(tx inbox.Conn) error) {
 	}
 }
 
-// runWhile runs a consumer for as long as more says, and at most 30 s.
+// runWhile runs a consumer for as long as more says, and at most two minutes.
 func runWhile(t *testing.T, run func(context.Context) error, more func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- run(ctx) }()
@@ -370,7 +370,7 @@ func runWhile(t *testing.T, run func(context.Context) error, more func() bool) {
 		<-tick.C
 	}
 	if more() {
-		t.Error("it did not come to an end within 30 s")
+		t.Error("it did not come to an end within two minutes")
 	}
 	cancel()
 	if err := <-done; err != nil {

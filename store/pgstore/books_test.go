@@ -111,7 +111,7 @@ func TestBooksFindASettledRowThatIsGone(t *testing.T) {
 			t.Errorf("reopened: %+v", b)
 		}
 		d.exec(`DELETE FROM box.outbox WHERE type = 'm78'`)
-		for end := time.Now().Add(15 * time.Second); b.Difference() == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); b.Difference() == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			b = d.look(o.store, store.AuditRequest{})
 		}
 		if len(b.Missing) != 1 || b.Missing[0].Rows != 1 {

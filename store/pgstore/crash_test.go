@@ -51,7 +51,7 @@ func (d *db) crashSession(*testserver.Postgres) {
 	if err := p.Kill(); err != nil {
 		d.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; d.pool.Reset() {
+	for deadline := time.Now().Add(time.Minute); ; d.pool.Reset() {
 		if err = d.pool.QueryRow(d.Context(), since).Scan(&next, &now); err == nil && now != before {
 			return
 		}

@@ -81,7 +81,7 @@ func (a *ailment) suffer(d *db, o *owner) {
 		s = a.as(d)
 	}
 	a.provoke(d, o)
-	until := time.Now().Add(10 * time.Second) // settings that are reloaded, and backends that end, take a moment
+	until := time.Now().Add(time.Minute) // settings that are reloaded, and backends that end, take a moment
 	f := d.ill(d.examine(s, a.req, a.check), a.word)
 	for ; f == nil; f = d.ill(d.examine(s, a.req, a.check), a.word) {
 		if time.Now().After(until) {
@@ -96,7 +96,7 @@ func (a *ailment) suffer(d *db, o *owner) {
 	} else {
 		d.treat(f)
 	}
-	for until = time.Now().Add(10 * time.Second); ; {
+	for until = time.Now().Add(time.Minute); ; {
 		f := d.ill(d.examine(s, a.req, a.check), a.word)
 		if f == nil {
 			return
@@ -196,7 +196,7 @@ func schemaAilments() []ailment {
 // untilCount waits until a count is not zero: the server publishes its statistics late.
 func (d *db) untilCount(sql string) {
 	d.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for d.count(sql) == 0 {
 		if time.Now().After(deadline) {
 			d.Fatalf("never: %s", sql)

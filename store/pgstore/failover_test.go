@@ -68,7 +68,7 @@ func newPair(t *testing.T, version string) *pair {
 // caughtUp waits until the standby has replayed everything.
 func (p *pair) caughtUp() {
 	p.Helper()
-	for deadline := time.Now().Add(30 * time.Second); p.count(
+	for deadline := time.Now().Add(time.Minute); p.count(
 		`SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_flush_lsn()`) == 0; {
 		if time.Now().After(deadline) {
 			p.Fatal("the standby does not catch up")
@@ -84,7 +84,7 @@ func (p *pair) cutOff() {
 			p.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(30 * time.Second); p.count(`SELECT count(*) FROM pg_stat_replication`) > 0; {
+	for deadline := time.Now().Add(time.Minute); p.count(`SELECT count(*) FROM pg_stat_replication`) > 0; {
 		if time.Now().After(deadline) {
 			p.Fatal("the standby is still connected")
 		}

@@ -105,7 +105,7 @@ func TestMigrationLooksAfterItsLock(t *testing.T) {
 // awaitAdvisory returns when somebody waits for an advisory lock of this outbox.
 func (d *db) awaitAdvisory() {
 	d.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if d.count(`SELECT count(*) FROM pg_locks l WHERE l.locktype = 'advisory' AND NOT l.granted
 			AND (l.classid::bigint << 32 | l.objid::bigint) = hashtextextended('postrider migrate `+d.schema+`', 0)`) > 0 {
 			return

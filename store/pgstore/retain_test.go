@@ -269,7 +269,7 @@ func TestRetentionWaitsForAPipeThatIsAdded(t *testing.T) {
 // awaitLock waits until somebody waits for a lock on a table.
 func (d *db) awaitLock(table string) {
 	d.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		waits := false
 		err := d.pool.QueryRow(d.Context(), d.sql(`SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'box.`+table+`'::regclass)`)).Scan(&waits)
 		if err != nil {

@@ -149,7 +149,7 @@ func TestStrictNumberIsDrawnUnderTheLock(t *testing.T) {
 // waitUntil polls a condition of the database.
 func (d *db) waitUntil(condition string) {
 	d.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		var ok bool
 		if err := d.pool.QueryRow(d.Context(), d.sql(condition)).Scan(&ok); err != nil {
 			d.Fatal(err)
