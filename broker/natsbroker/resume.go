@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -28,8 +29,8 @@ type resume struct {
 }
 
 type early struct {
-	msg  jetstream.Msg
-	meta *jetstream.MsgMetadata
+	msg  *nats.Msg
+	meta *nats.MsgMetadata
 }
 
 // begin notes how a consumer stands that was made or found.
@@ -67,7 +68,7 @@ func (s *Source) ask(ctx context.Context) error {
 		return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, err)
 	}
 	another := slices.ContainsFunc(info.PriorityGroups, func(g jetstream.PriorityGroupState) bool {
-		return g.PinnedClientID != "" && g.PinnedClientID != s.pin
+		return g.PinnedClientID != "" && g.PinnedClientID != s.puller.pin
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +80,7 @@ func (s *Source) ask(ctx context.Context) error {
 }
 
 // arrived puts a message into the log, or holds it back. The caller holds mu.
-func (s *Source) arrived(msg jetstream.Msg, meta *jetstream.MsgMetadata) {
+func (s *Source) arrived(msg *nats.Msg, meta *nats.MsgMetadata) {
 	r := &s.resume
 	gap := meta.Sequence.Consumer != r.last+1
 	r.last = max(r.last, meta.Sequence.Consumer)
@@ -131,16 +132,16 @@ func (s *Source) surrender() {
 // unpin lets another source begin at once, if the consumer is ours. It is best
 // effort: otherwise the server waits until the pin has run out.
 func (s *Source) unpin() {
-	if s.pin == "" || s.consumer == nil || !s.js.Conn().IsConnected() {
+	if s.puller.pin == "" || s.consumer == nil || !s.js.Conn().IsConnected() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // of Close, which has none
 	defer cancel()
 	info, err := s.consumer.Info(ctx)
 	if err != nil {
 		return
 	}
-	mine := slices.ContainsFunc(info.PriorityGroups, func(g jetstream.PriorityGroupState) bool { return g.PinnedClientID == s.pin })
+	mine := slices.ContainsFunc(info.PriorityGroups, func(g jetstream.PriorityGroupState) bool { return g.PinnedClientID == s.puller.pin })
 	if stream, err := s.js.Stream(ctx, s.opts.Stream); mine && err == nil {
 		_ = stream.UnpinConsumer(ctx, s.opts.Durable, group)
 	}

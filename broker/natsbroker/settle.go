@@ -7,14 +7,19 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/internal/inhand"
 )
 
-// Extend implements broker.Source.
+// Extend implements broker.Source. What waits here for a receiver is kept too, and
+// our place with the server: who is at work may not call Receive for long.
 func (s *Source) Extend(ctx context.Context, deliveries []broker.Delivery) error {
+	if err := s.stay(); err != nil {
+		return err
+	}
+	s.keep()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range deliveries {
@@ -25,13 +30,33 @@ func (s *Source) Extend(ctx context.Context, deliveries []broker.Delivery) error
 		if _, live := t.Live(); !live {
 			continue
 		}
-		if msg, ok := t.Origin().Token.(jetstream.Msg); ok {
+		if msg, ok := t.Origin().Token.(*nats.Msg); ok {
 			if err := msg.InProgress(); err != nil {
 				return fmt.Errorf("natsbroker: extend %s: %w", d.Origin, err)
 			}
 		}
 	}
 	return ctx.Err()
+}
+
+// stay tells the server that we live, if no call of Receive does.
+func (s *Source) stay() error {
+	select {
+	case s.one <- struct{}{}:
+		defer func() { <-s.one }()
+	default:
+		return nil
+	}
+	if s.over() {
+		return nil
+	}
+	if _, err := s.drain(); err != nil {
+		return err
+	}
+	if err := s.puller.stay(); err != nil {
+		return fmt.Errorf("natsbroker: extend: %w", err)
+	}
+	return nil
 }
 
 // settleParallel acknowledgements wait for the server's answer at once.
@@ -44,7 +69,7 @@ const settleWait = 5 * time.Second
 // ack is an acknowledgement that the server has not confirmed.
 type ack struct {
 	seq   uint64 // of the stream
-	msg   jetstream.Msg
+	msg   *nats.Msg
 	since time.Time
 }
 
@@ -69,8 +94,8 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 		slot <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slot }()
-			err := a.msg.DoubleAck(ctx)
-			if err == nil || errors.Is(err, jetstream.ErrMsgAlreadyAckd) { // by a call beside this one
+			err := a.msg.AckSync(nats.Context(ctx))
+			if err == nil || errors.Is(err, nats.ErrMsgAlreadyAckd) { // by a call beside this one
 				s.confirmed(a)
 				return
 			}
@@ -106,7 +131,7 @@ func (s *Source) sort(verdicts []broker.Verdict) ([]ack, error) {
 		if _, live := t.Live(); !live {
 			continue
 		}
-		msg, ok := t.Origin().Token.(jetstream.Msg)
+		msg, ok := t.Origin().Token.(*nats.Msg)
 		if !ok {
 			continue
 		}

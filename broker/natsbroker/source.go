@@ -40,10 +40,15 @@ type SourceOptions struct {
 // that pulls, and the others stand by.
 const group = "postrider"
 
+// pullsPerWait is how many pulls there are in AckWait at least: that often the
+// server hears that we live. The pin lasts as long as a message does: before that
+// nobody else could begin with what is unsettled here.
+const pullsPerWait = 6
+
 // Source receives for one durable consumer of a stream. Messages given back are
 // kept here until they are due, in front of their keys' later ones. Of several
 // sources of one durable the server feeds one; another one takes over when it
-// is closed or has not pulled for half of AckWait, and passes on what is newer
+// is closed or has been silent for AckWait, and passes on what is newer
 // only when the earlier one's messages are settled or have come again. It is
 // safe for concurrent use.
 type Source struct {
@@ -52,21 +57,15 @@ type Source struct {
 	codec envelope.Codec
 	one   chan struct{} // held by the one that fetches
 
-	life context.Context // ends with Close, and every pull with it
-	end  context.CancelFunc
-
-	consumer jetstream.Consumer // guarded by one, as batch and undrain
-	batch    jetstream.MessageBatch
-	undrain  context.CancelFunc // ends batch
-	got      int                // messages of batch
-	single   bool               // the next batch is one message
-	pin      string             // guarded by one: what the server calls us while it feeds us
+	consumer jetstream.Consumer // guarded by one
+	puller   puller             // guarded by one
 
 	mu     sync.Mutex
 	resume resume
 	log    inhand.Log
 	inHand map[uint64]bool // stream sequences in log
 	acks   map[uint64]ack  // not confirmed, by stream sequence
+	kept   time.Time       // when the server was told last that we work on what waits here
 	change chan struct{}
 	closed bool
 }
@@ -90,11 +89,10 @@ func NewSource(nc *nats.Conn, opts SourceOptions) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("natsbroker: source: %w", err)
 	}
-	life, end := context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	codec := wireCodec()
 	codec.Foreign = opts.Foreign
 	return &Source{
-		js: js, opts: opts, codec: codec, one: make(chan struct{}, 1), life: life, end: end,
+		js: js, puller: newPuller(nc, &opts), opts: opts, codec: codec, one: make(chan struct{}, 1),
 		inHand: make(map[uint64]bool), acks: make(map[uint64]ack), change: make(chan struct{}),
 	}, nil
 }
@@ -116,30 +114,30 @@ func (s *Source) Close() {
 	s.closed = true
 	s.wake()
 	s.mu.Unlock()
-	s.end()
 	s.one <- struct{}{} // fetches see that it is closed and end
 	defer func() { <-s.one }()
-	var arrived []jetstream.Msg
-	if s.batch != nil {
-		for msg := range s.batch.Messages() { // closed, now that its context has ended
-			arrived = append(arrived, msg)
-		}
-		s.batch = nil
-	}
+	arrived := s.puller.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting(func(msg jetstream.Msg) { arrived = append(arrived, msg) })
+	s.waiting(func(msg *nats.Msg) { arrived = append(arrived, msg) })
 	for _, msg := range arrived {
 		_ = msg.Nak() // if it is lost, AckWait does the same later
 	}
 	s.unpin()
 }
 
+// over says whether Close was called.
+func (s *Source) over() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
 // waiting calls fn for every message that is not with a receiver. The caller
 // holds mu.
-func (s *Source) waiting(fn func(jetstream.Msg)) {
+func (s *Source) waiting(fn func(*nats.Msg)) {
 	s.log.Each(func(d broker.Delivery) {
-		if msg, ok := d.Token.(jetstream.Msg); ok {
+		if msg, ok := d.Token.(*nats.Msg); ok {
 			fn(msg)
 		}
 	})
@@ -196,6 +194,9 @@ func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}
 	select {
 	case s.one <- struct{}{}:
 		defer func() { <-s.one }()
+		if s.over() {
+			return nil
+		}
 		return s.fetch(ctx, change)
 	case <-change:
 	case <-ctx.Done():
@@ -213,53 +214,67 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// keep tells the server that what waits here is being worked on.
+// keep tells the server that what waits here is being worked on, when it is time.
 func (s *Source) keep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting(func(msg jetstream.Msg) {
+	if time.Since(s.kept) < s.opts.AckWait/pullsPerWait {
+		return
+	}
+	s.kept = time.Now()
+	s.waiting(func(msg *nats.Msg) {
 		_ = msg.InProgress() // if it is lost, the message comes again
 	})
 }
 
 // fetch takes what has arrived into the log; the caller holds one.
 func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
+	if some, err := s.drain(); some || err != nil {
+		return err
+	}
 	if err := s.ask(ctx); err != nil {
 		return err
 	}
-	if s.batch == nil {
-		room := s.room()
-		if room <= 0 { // until something is settled
-			select {
-			case <-change:
-			case <-ctx.Done():
-			}
-			return nil
-		}
-		if err := s.pull(ctx, room); err != nil && ctx.Err() == nil {
-			return err
-		}
-		if s.batch == nil {
+	room := s.room()
+	if err := s.pull(ctx, room); err != nil {
+		if ctx.Err() != nil {
 			return nil // Receive looks at the caller's context itself
 		}
+		return err
+	}
+	again := time.NewTimer(time.Until(s.puller.due()))
+	defer again.Stop()
+	ring := again.C
+	if room <= 0 { // until something is settled
+		ring = nil
 	}
 	select {
-	case msg, ok := <-s.batch.Messages():
-		s.add(msg, ok)
-	case <-change:
-		return nil
-	case <-ctx.Done():
-		return nil
-	}
-	for s.batch != nil {
-		select {
-		case msg, ok := <-s.batch.Messages():
-			s.add(msg, ok)
-		default:
-			return nil
+	case msg := <-s.puller.msgs:
+		_, err := s.take(msg)
+		if _, also := s.drain(); err == nil {
+			err = also
 		}
+		return err
+	case <-ring:
+	case <-change:
+	case <-ctx.Done():
 	}
 	return nil
+}
+
+// drain takes what is here, without waiting; the caller holds one.
+func (s *Source) drain() (some bool, err error) {
+	for err == nil {
+		select {
+		case msg := <-s.puller.msgs:
+			var one bool
+			one, err = s.take(msg)
+			some = some || one
+		default:
+			return some, nil
+		}
+	}
+	return some, err
 }
 
 // room is how many bytes may be asked for. What waits for earlier messages is not
@@ -274,72 +289,71 @@ func (s *Source) room() int {
 	return s.opts.MaxHeldBytes - s.log.Bytes()
 }
 
-// pull asks the server for the next batch, of at most room bytes.
+// pull asks the server for the next messages, of at most room bytes, unless it has
+// been asked already. Without room it only says that we live.
 func (s *Source) pull(ctx context.Context, room int) error {
 	if s.consumer == nil {
-		c, err := s.js.CreateOrUpdateConsumer(ctx, s.opts.Stream, jetstream.ConsumerConfig{
-			Durable: s.opts.Durable, FilterSubjects: s.opts.Subjects,
-			AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.AckWait,
-			MaxAckPending: s.opts.MaxHeld, DeliverPolicy: jetstream.DeliverAllPolicy,
-			MaxDeliver:     -1, // behind a limit the server would never deliver a message again
-			PriorityPolicy: jetstream.PriorityPolicyPinned, PriorityGroups: []string{group}, PinnedTTL: s.opts.AckWait / 2,
-		})
-		if err != nil {
+		if err := s.durable(ctx); err != nil {
 			return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, err)
 		}
-		if c.CachedInfo().Config.PriorityPolicy != jetstream.PriorityPolicyPinned {
-			return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, errNoPin)
-		}
-		s.consumer = c
-		s.begin(c.CachedInfo())
 	}
-	life, cancel := context.WithTimeout(s.life, s.opts.AckWait/6)
-	limit, opts := s.opts.MaxHeld, []jetstream.FetchOpt{jetstream.FetchContext(life), jetstream.FetchPriorityGroup(group)}
-	if s.single { // of any size
-		limit = 1
-	} else {
-		opts = append(opts, jetstream.FetchMaxBytes(room))
+	err := s.puller.stay()
+	if room > 0 {
+		err = s.puller.pull(room)
 	}
-	b, err := s.consumer.Fetch(limit, opts...)
 	if err != nil {
-		cancel()
 		return fmt.Errorf("natsbroker: receive from stream %s: %w", s.opts.Stream, err)
 	}
-	s.batch, s.undrain, s.got = b, cancel, 0
 	return nil
 }
 
-func (s *Source) add(msg jetstream.Msg, ok bool) {
-	if !ok {
-		switch err := s.batch.Error(); {
-		case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrConsumerDeleted):
-			s.consumer = nil
-		case errors.Is(err, jetstream.ErrPinIDMismatch):
-			s.pin = ""
-		}
-		s.undrain()
-		s.batch = nil
-		// A batch that brings nothing may have ended since the next message is
-		// above its bound: then it comes by itself.
-		s.single = s.got == 0 && !s.single
-		return
+// durable makes or updates the consumer.
+func (s *Source) durable(ctx context.Context) error {
+	c, err := s.js.CreateOrUpdateConsumer(ctx, s.opts.Stream, jetstream.ConsumerConfig{
+		Durable: s.opts.Durable, FilterSubjects: s.opts.Subjects,
+		AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.AckWait,
+		MaxAckPending: s.opts.MaxHeld, DeliverPolicy: jetstream.DeliverAllPolicy,
+		MaxDeliver:     -1, // behind a limit the server would never deliver a message again
+		PriorityPolicy: jetstream.PriorityPolicyPinned, PriorityGroups: []string{group}, PinnedTTL: s.opts.AckWait,
+	})
+	if err != nil {
+		return err
 	}
-	s.got++
+	if c.CachedInfo().Config.PriorityPolicy != jetstream.PriorityPolicyPinned {
+		return errNoPin
+	}
+	s.consumer = c
+	s.begin(c.CachedInfo())
+	return nil
+}
+
+// take puts what the server sent into the log, and says whether that is a message.
+// The caller holds one.
+func (s *Source) take(msg *nats.Msg) (bool, error) {
+	if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
+		gone, err := s.puller.status(msg, status)
+		if gone {
+			s.consumer = nil
+		}
+		if err != nil {
+			err = fmt.Errorf("natsbroker: receive from stream %s: %w", s.opts.Stream, err)
+		}
+		return false, err
+	}
+	s.puller.got(msg)
 	meta, err := msg.Metadata()
 	if err != nil { // not a message of a consumer: there is nothing to settle
-		return
-	}
-	if pin := msg.Headers().Get("Nats-Pin-Id"); pin != "" {
-		s.pin = pin
+		return false, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arrived(msg, meta)
+	return true, nil
 }
 
-func (s *Source) decode(msg jetstream.Msg, meta *jetstream.MsgMetadata) broker.Delivery {
+func (s *Source) decode(msg *nats.Msg, meta *nats.MsgMetadata) broker.Delivery {
 	var hs []envelope.Header
-	for name, values := range msg.Headers() {
+	for name, values := range msg.Header {
 		if reserved(name) {
 			continue
 		}
@@ -347,13 +361,13 @@ func (s *Source) decode(msg jetstream.Msg, meta *jetstream.MsgMetadata) broker.D
 			hs = append(hs, envelope.Header{Name: name, Value: []byte(v)})
 		}
 	}
-	topic := msg.Subject()
+	topic := msg.Subject
 	if p := s.opts.SubjectPrefix; len(topic) > len(p) && topic[:len(p)] == p {
 		topic = topic[len(p):]
 	}
 	origin := meta.Stream + "@" + strconv.FormatUint(meta.Sequence.Stream, 10)
 	m, err := s.codec.Decode(envelope.Record{
-		Topic: topic, Headers: hs, Payload: msg.Data(), Time: meta.Timestamp.UTC(), Origin: "nats:" + origin,
+		Topic: topic, Headers: hs, Payload: msg.Data, Time: meta.Timestamp.UTC(), Origin: "nats:" + origin,
 	})
 	return broker.Delivery{Message: m, Attempt: int(meta.NumDelivered), Origin: origin, Token: msg, Err: err}
 }

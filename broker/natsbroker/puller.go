@@ -1,0 +1,164 @@
+package natsbroker
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// puller asks the server for messages, with one request at a time, and takes what
+// comes on one subscription that lasts as long as the source. The client's own
+// Fetch has a subscription per request and ends it by its clock: what has arrived
+// at a process that was stopped or starved meanwhile is thrown away, waits for
+// AckWait, and is thrown away again. See
+// https://docs.nats.io/reference/reference-protocols/nats_api_reference
+// (CONSUMER.MSG.NEXT) for the request and what answers it.
+type puller struct {
+	nc      *nats.Conn
+	subject string // of requests
+	opts    *SourceOptions
+	msgs    chan *nats.Msg // messages, and statuses that end requests
+	sub     *nats.Subscription
+	inbox   string // before the number of a request
+
+	number   int // of the last pull, from 1
+	open     bool
+	sent     time.Time // when we were heard last
+	until    time.Time // then an open request has ended; else no other one begins before
+	messages int       // that the request may still bring
+	bytes    int
+	some     bool   // it has brought some
+	single   bool   // the next message is larger than what may be asked for
+	pin      string // what the server calls us while it feeds us
+}
+
+func newPuller(nc *nats.Conn, opts *SourceOptions) puller {
+	return puller{
+		nc: nc, opts: opts, msgs: make(chan *nats.Msg, 2*opts.MaxHeld+spareStatuses),
+		subject: "$JS.API.CONSUMER.MSG.NEXT." + opts.Stream + "." + opts.Durable,
+	}
+}
+
+// spareStatuses may wait beside the messages: more than requests that have no answer.
+const spareStatuses = 64
+
+// request is the body of a pull.
+type request struct {
+	Expires  time.Duration `json:"expires,omitempty"` // ns
+	Batch    int           `json:"batch,omitempty"`
+	MaxBytes int           `json:"max_bytes,omitempty"`
+	Pin      string        `json:"id,omitempty"`
+	Group    string        `json:"group,omitempty"`
+}
+
+// due is when the request that is open has ended, with or without a word.
+func (p *puller) due() time.Time { return p.until }
+
+// pull sends a request for as much as MaxHeld and room bytes, unless one is open.
+// It reports what the connection says.
+func (p *puller) pull(room int) error {
+	now := time.Now()
+	if now.Before(p.until) {
+		return nil
+	}
+	life := p.opts.AckWait / pullsPerWait
+	r := request{Expires: life * 9 / 10, Batch: p.opts.MaxHeld, MaxBytes: room}
+	if p.single { // of any size
+		r.Batch, r.MaxBytes = 1, 0
+	}
+	p.number++
+	if err := p.send(p.number, r); err != nil {
+		return err
+	}
+	p.open, p.until, p.some, p.single = true, now.Add(life), false, false
+	p.messages, p.bytes = r.Batch, room
+	return nil
+}
+
+// stay has the server know that we live: by a request that no message fits in,
+// when there was no other for long.
+func (p *puller) stay() error {
+	if p.pin == "" || time.Since(p.sent) < p.opts.AckWait/pullsPerWait {
+		return nil
+	}
+	return p.send(0, request{Expires: time.Millisecond, Batch: 1, MaxBytes: 1})
+}
+
+func (p *puller) send(number int, r request) error {
+	if p.sub == nil {
+		inbox := p.nc.NewInbox()
+		sub, err := p.nc.ChanSubscribe(inbox+".*", p.msgs)
+		if err != nil {
+			return err
+		}
+		p.sub, p.inbox = sub, inbox+"."
+	}
+	r.Pin, r.Group = p.pin, group
+	body, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	p.sent = time.Now()
+	return p.nc.PublishRequest(p.subject, p.inbox+strconv.Itoa(number), body)
+}
+
+// got counts a message. Those of an earlier request, which come late, count too:
+// then the next one begins early.
+func (p *puller) got(msg *nats.Msg) {
+	if pin := msg.Header.Get("Nats-Pin-Id"); pin != "" {
+		p.pin = pin
+	}
+	p.some = true
+	p.messages--
+	p.bytes -= msg.Size()
+	if p.open && (p.messages <= 0 || p.bytes <= 0) {
+		p.open, p.until = false, time.Time{}
+	}
+}
+
+// status notes how a request ended. gone says that the consumer may be; an error
+// is a reason that does not pass by itself.
+func (p *puller) status(msg *nats.Msg, status string) (gone bool, err error) {
+	said := msg.Header.Get("Description")
+	text := strings.ToLower(said)
+	if status == "423" { // somebody else is fed
+		p.pin = ""
+	}
+	if !p.open || msg.Subject != p.inbox+strconv.Itoa(p.number) {
+		return false, nil
+	}
+	p.open, p.until = false, time.Now()
+	if !p.some && status != "408" { // not again at once
+		p.until = p.until.Add(leastWait)
+	}
+	p.single = !p.some && strings.Contains(text, "exceeds maxbytes")
+	switch {
+	case status == "503", strings.Contains(text, "consumer deleted"):
+		return true, nil
+	case status == "400", strings.Contains(text, "exceeded maxrequest"):
+		return false, fmt.Errorf("the server refuses to deliver: %s %s", status, said)
+	}
+	return false, nil
+}
+
+// close ends the subscription and returns the messages that have come.
+func (p *puller) close() (arrived []*nats.Msg) {
+	if p.sub == nil {
+		return nil
+	}
+	_ = p.sub.Unsubscribe() // a connection that is closed has none
+	for {
+		select {
+		case msg := <-p.msgs:
+			if msg.Reply != "" {
+				arrived = append(arrived, msg)
+			}
+		default:
+			return arrived
+		}
+	}
+}
