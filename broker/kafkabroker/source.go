@@ -31,7 +31,9 @@ type SourceOptions struct {
 	// above. 4096 if zero.
 	MaxHeld int
 	// MaxHeldBytes bounds the unsettled messages of all partitions; no more are
-	// fetched above, but for what the client has under way. 64 MiB if zero.
+	// fetched above, but for what the client has under way: from each broker a
+	// 32nd of it, as it is compressed there, which kgo.FetchMaxBytes in Client
+	// changes. 64 MiB if zero.
 	MaxHeldBytes int
 }
 
@@ -71,6 +73,15 @@ type held struct {
 // only slow costs a rebalance, and repetitions that the inbox knows.
 const sessionTimeout = 10 * time.Second
 
+// fetchShare is which part of MaxHeldBytes one answer of a broker may bring, and
+// partitionShare which part of that is one partition's. An answer lies in the
+// client unpacked, with several hundred bytes for each record, until it has been
+// polled: the client's own 50 MiB per broker made consumers of 160 MiB.
+const (
+	fetchShare     = 64
+	partitionShare = 4
+)
+
 // NewSource makes a client of its own; Close ends it. It does not wait for the
 // brokers.
 func NewSource(opts SourceOptions) (*Source, error) {
@@ -85,7 +96,10 @@ func NewSource(opts SourceOptions) (*Source, error) {
 	if s.max <= 0 {
 		s.max = 4096
 	}
-	client, err := kgo.NewClient(append(append([]kgo.Opt{kgo.SessionTimeout(sessionTimeout)}, opts.Client...),
+	fetch := int32(min(max(s.most/fetchShare, 64<<10), 50<<20)) // a batch that is larger comes alone
+	client, err := kgo.NewClient(append(append([]kgo.Opt{
+		kgo.SessionTimeout(sessionTimeout), kgo.FetchMaxBytes(fetch), kgo.FetchMaxPartitionBytes(fetch / partitionShare),
+	}, opts.Client...),
 		kgo.ConsumerGroup(opts.Group), kgo.ConsumeTopics(opts.Topics...),
 		kgo.DisableAutoCommit(), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
