@@ -31,6 +31,8 @@ type ConsumeConfig struct {
 	Kills      int
 	DBRestarts int
 	Rebalances int
+	Freezes    int           // of a consumer and of the broker, in turns
+	AckWait    time.Duration // of NATS
 	Trouble    bool
 	Seed       uint64
 	Log        slog.Level // of the consumers, on standard error
@@ -55,7 +57,9 @@ type ConsumeResult struct {
 	Exits      int     `json:"exits"` // processes that a handler has ended
 	DBRestarts int     `json:"db_restarts"`
 	Rebalances int     `json:"rebalances"` // members that came and went
-	RSS        int     `json:"rss_mib"`    // the largest consumer
+	Freezes    int     `json:"freezes"`
+	RSS        int     `json:"rss_mib"` // the largest consumer
+	Memory     memory  `json:"rss_over_time"`
 	Seconds    float64 `json:"seconds"`
 	Rate       float64 `json:"per_s"`
 	Seed       uint64  `json:"seed"`
@@ -75,6 +79,8 @@ func consumeCommand(ctx context.Context, args []string) (ConsumeResult, error) {
 	fs.IntVar(&c.Kills, "kills", 30, "SIGKILLs of a consumer")
 	fs.IntVar(&c.DBRestarts, "db-restarts", 5, "crashes and restarts of the database, in turns")
 	fs.IntVar(&c.Rebalances, "rebalances", 3, "members that come and go")
+	fs.IntVar(&c.Freezes, "freezes", 0, "SIGSTOPs of a consumer and of the broker, in turns, each for 1 to 3 s")
+	fs.DurationVar(&c.AckWait, "ack-wait", 8*time.Second, "how long NATS waits before it delivers again")
 	fs.BoolVar(&c.Trouble, "trouble", true, "some handlers fail, hang, panic and end the process")
 	fs.Uint64Var(&c.Seed, "seed", rand.Uint64(), "of the order of messages and faults")
 	fs.TextVar(&c.Log, "log", slog.LevelError+1, "what the consumers say on standard error: debug, info, warn, error or less")
@@ -116,7 +122,8 @@ func RunConsume(ctx context.Context, c ConsumeConfig) (ConsumeResult, error) {
 		return ConsumeResult{}, err
 	}
 	h, err := newHerd(member.Config{
-		Broker: c.Broker, URL: f.url, Topic: topic, Name: consumerName, DSN: pg.URL, Order: c.Order, Batch: c.Batch, Trouble: c.Trouble, Log: c.Log,
+		Broker: c.Broker, URL: f.url, Topic: topic, Name: consumerName, DSN: pg.URL, Order: c.Order, Batch: c.Batch, AckWait: c.AckWait,
+		Trouble: c.Trouble, Log: c.Log,
 	})
 	if err != nil {
 		return ConsumeResult{}, err
@@ -143,7 +150,7 @@ type consumeRun struct {
 	want, per int // messages, and those of one key
 	regulars  []*consuming
 
-	restarts, rebalances int
+	restarts, rebalances, freezes int
 }
 
 func (r *consumeRun) run(ctx context.Context, published int) (ConsumeResult, error) {
@@ -173,7 +180,8 @@ func (r *consumeRun) run(ctx context.Context, published int) (ConsumeResult, err
 	}
 	res.Broker, res.Order, res.Messages, res.Published, res.Seed = r.c.Broker, r.c.Order, r.want, published, r.c.Seed
 	res.Kills, res.Exits, res.RSS = r.herd.kills, r.herd.exits, r.herd.rss
-	res.DBRestarts, res.Rebalances = r.restarts, r.rebalances
+	res.DBRestarts, res.Rebalances, res.Freezes = r.restarts, r.rebalances, r.freezes
+	res.Memory = remember(r.herd.sizes)
 	res.Seconds, res.Rate = took.Seconds(), float64(r.want)/took.Seconds()
 	res.OK = res.Missing+res.Double+res.Stale+res.Ahead+res.Dead+res.Stashed+res.Unread == 0 && res.Effects > 0
 	return res, r.herd.trouble()
@@ -220,6 +228,9 @@ func (r *consumeRun) disturb(ctx context.Context) error {
 	for range r.c.Rebalances {
 		acts = append(acts, r.rebalance)
 	}
+	for range r.c.Freezes {
+		acts = append(acts, r.freeze)
+	}
 	r.rnd.Shuffle(len(acts), func(i, j int) { acts[i], acts[j] = acts[j], acts[i] })
 	span := r.want * 9 / 10
 	if r.c.Order == "latest" {
@@ -265,6 +276,21 @@ func (r *consumeRun) rebalance(ctx context.Context) error {
 	r.rebalances++
 	defer r.herd.leave(p)
 	return r.reach(ctx, min(max(r.effects(ctx), 0)+max(r.want/100, 20), r.want))
+}
+
+// freeze stops a consumer, or the broker, for longer than many a time limit.
+func (r *consumeRun) freeze(ctx context.Context) error {
+	r.freezes++
+	lasts := time.Second + time.Duration(r.rnd.IntN(2000))*time.Millisecond
+	if r.freezes%2 == 0 {
+		if err := r.feed.server.Freeze(); err != nil {
+			return err
+		}
+		return errors.Join(pause(ctx, lasts), r.feed.server.Thaw())
+	}
+	thaw := r.herd.freeze(r.rnd)
+	defer thaw()
+	return pause(ctx, lasts)
 }
 
 // drained waits until the broker has nothing left. Without order or under

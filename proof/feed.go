@@ -21,11 +21,18 @@ import (
 // killed, so it need not flush.
 type feed struct {
 	url     string
+	server  freezer
 	publish func(ctx context.Context, page []record) error
 	// left is how many records the consumers have not acknowledged; what a consumer
 	// has in hand may be left out.
 	left  func(ctx context.Context) (int, error)
 	close func()
+}
+
+// freezer stops a server, whose connections stay, and lets it go on.
+type freezer interface {
+	Freeze() error
+	Thaw() error
 }
 
 // record is a message in the plain format, as any program can write it.
@@ -87,7 +94,7 @@ func feedKafka(ctx context.Context) (*feed, error) {
 	if err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
-	f := &feed{url: k.Addr, close: func() { client.Close(); _ = k.Close() }}
+	f := &feed{url: k.Addr, server: k, close: func() { client.Close(); _ = k.Close() }}
 	admin := kadm.NewClient(client)
 	if _, err := admin.CreateTopic(ctx, partitions, 1, nil, topic); err != nil {
 		f.close()
@@ -132,7 +139,7 @@ func feedNATS(ctx context.Context) (*feed, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	f := &feed{url: s.URL, close: func() { nc.Close(); _ = s.Close() }}
+	f := &feed{url: s.URL, server: s, close: func() { nc.Close(); _ = s.Close() }}
 	js, err := jetstream.New(nc)
 	if err == nil {
 		_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: topic, Subjects: []string{topic}, Storage: jetstream.FileStorage})
@@ -189,7 +196,7 @@ func feedRabbitMQ(ctx context.Context) (*feed, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("declare the queue: %w", err), s.Close())
 	}
-	f := &feed{url: s.URL, close: func() { _ = s.Close() }, left: r.count}
+	f := &feed{url: s.URL, server: s, close: func() { _ = s.Close() }, left: r.count}
 	f.publish = func(ctx context.Context, page []record) error {
 		return r.with(func(ch *amqp.Channel) error {
 			if err := ch.Confirm(false); err != nil {

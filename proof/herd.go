@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,7 +30,8 @@ type herd struct {
 	kills  int // that ended by SIGKILL
 	exits  int // that a handler has ended
 	failed error
-	rss    int // the largest seen, MiB
+	rss    int   // the largest seen, MiB
+	sizes  []int // the largest at each look, MiB
 }
 
 // consuming is one place in the herd, taken by one process after another.
@@ -101,12 +104,9 @@ func (h *herd) supervise(p *consuming) {
 func (h *herd) kill(rnd *rand.Rand) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var all []*consuming
-	for p := range h.alive {
-		all = append(all, p)
-	}
-	if len(all) > 0 {
-		_ = all[rnd.IntN(len(all))].cmd.Process.Kill()
+	for _, p := range h.some(rnd) {
+		_ = p.cmd.Process.Kill()
+		return
 	}
 }
 
@@ -121,18 +121,64 @@ func (h *herd) leave(p *consuming) {
 	<-p.done
 }
 
+// freeze stops one of the processes, until thaw.
+func (h *herd) freeze(rnd *rand.Rand) (thaw func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.some(rnd) {
+		if frozen := p.cmd.Process; frozen.Signal(syscall.SIGSTOP) == nil {
+			return func() { _ = frozen.Signal(syscall.SIGCONT) }
+		}
+	}
+	return func() {}
+}
+
+// some is the processes that live, in any order. The caller holds mu.
+func (h *herd) some(rnd *rand.Rand) []*consuming {
+	all := slices.Collect(maps.Keys(h.alive))
+	rnd.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
 // weigh looks at how much memory the processes hold.
 func (h *herd) weigh() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	largest := 0
 	for p := range h.alive {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
 		if f := strings.Fields(string(text)); err == nil && len(f) > 1 {
 			pages, _ := strconv.Atoi(f[1])
-			h.rss = max(h.rss, pages*os.Getpagesize()>>20)
+			largest = max(largest, pages*os.Getpagesize()>>20)
 		}
 	}
+	if largest > 0 {
+		h.rss, h.sizes = max(h.rss, largest), append(h.sizes, largest)
+	}
 }
+
+// memory is what the largest consumer of a moment held, MiB: the middle one of all
+// looks in the first, second and last third of the run.
+type memory struct {
+	Start  int  `json:"start"`
+	Middle int  `json:"middle"`
+	End    int  `json:"end"`
+	Flat   bool `json:"flat"` // the end is not above the start, but for a quarter and the noise of a collector
+}
+
+// rssNoise is by how many MiB a process may differ from another one that does the
+// same: the collector lets garbage grow to the size of what is in use.
+const rssNoise = 16
+
+func remember(sizes []int) (m memory) {
+	if n := len(sizes); n >= 3 {
+		m.Start, m.Middle, m.End = median(sizes[:n/3]), median(sizes[n/3:2*n/3]), median(sizes[2*n/3:])
+		m.Flat = m.End <= m.Start*5/4+rssNoise
+	}
+	return m
+}
+
+func median(of []int) int { return slices.Sorted(slices.Values(of))[len(of)/2] }
 
 func (h *herd) trouble() error {
 	h.mu.Lock()

@@ -41,7 +41,8 @@ type Config struct {
 	Order       string // any, latest or contiguous
 	Batch       int
 	Log         slog.Level
-	Trouble     bool // handlers fail, hang, panic and end the process
+	AckWait     time.Duration // of NATS
+	Trouble     bool          // handlers fail, hang, panic and end the process
 }
 
 // Ended is the exit status of a handler that ends its process.
@@ -143,7 +144,7 @@ func open(c *Config) (broker.Source, func(), error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: c.Topic, Durable: c.Name, AckWait: 8 * time.Second})
+		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: c.Topic, Durable: c.Name, AckWait: c.AckWait})
 		if err != nil {
 			nc.Close()
 			return nil, nil, err
