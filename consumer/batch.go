@@ -45,9 +45,9 @@ func (c *Consumer[Tx]) processBatch(ctx context.Context, ds []broker.Delivery) b
 
 // join puts a delivery into the batch, unless it needs more than its handler.
 func (c *Consumer[Tx]) join(ctx context.Context, b *batch[Tx], d broker.Delivery) bool {
-	t := c.newTask(d)
+	t := c.newTask(ctx, d)
 	h, known := c.wrapped[t.m.Type]
-	if !known || d.Err != nil || t.m.ID == "" || d.Attempt > 1 || d.Attempt == 0 && c.singly.Load() > 0 {
+	if !known || d.Err != nil || t.misplaced != nil || !fit(t.m.ID) || d.Attempt > 1 || d.Attempt == 0 && c.singly.Load() > 0 {
 		return false
 	}
 	erased, err := c.open(ctx, t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
@@ -99,13 +100,24 @@ func blame(ctx context.Context, conn inbox.Conn, err error) error {
 	return own
 }
 
-// protect runs h and makes an error of a panic, of whose value it tells the type.
-func (c *Consumer[Tx]) protect(ctx context.Context, t *task, tx Tx, h Handler[Tx], batch int) (err error) {
+// protect runs h and makes an error of a panic.
+func (c *Consumer[Tx]) protect(ctx context.Context, t *task, tx Tx, h Handler[Tx], batch int) error {
+	return guarded(ctx, t.log, "the handler", func() error { return h(outbox.CausedBy(c.tell(ctx, t, batch), t.m), tx, t.readable) })
+}
+
+// guarded runs what somebody else wrote and makes an error of a panic, of whose
+// value it tells the type.
+func guarded(ctx context.Context, log *slog.Logger, what string, fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			t.log.ErrorContext(ctx, "the handler panicked", "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
-			err = fmt.Errorf("the handler panicked with a %T", p)
+			log.ErrorContext(ctx, "panicked", "who", what, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+			err = &panicError{what, fmt.Sprintf("%T", p)}
 		}
 	}()
-	return h(outbox.CausedBy(c.tell(ctx, t, batch), t.m), tx, t.readable)
+	return fn()
 }
+
+// panicError says who panicked, and the type of the value.
+type panicError struct{ who, with string }
+
+func (e *panicError) Error() string { return e.who + " panicked with a " + e.with }

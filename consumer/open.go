@@ -30,7 +30,14 @@ func (c *Consumer[Tx]) open(ctx context.Context, t *task) (erased bool, err erro
 	}
 	limited, cancel := context.WithTimeout(ctx, c.opts.HandlerTimeout)
 	defer cancel()
-	m, err := c.opts.Opener.Open(limited, t.m)
+	var (
+		m        postrider.Message
+		panicked *panicError
+	)
+	err = guarded(ctx, t.log, "the opener", func() (err error) {
+		m, err = c.opts.Opener.Open(limited, t.m)
+		return err
+	})
 	switch {
 	case err == nil:
 		t.readable = m
@@ -43,7 +50,7 @@ func (c *Consumer[Tx]) open(ctx context.Context, t *task) (erased bool, err erro
 		return true, nil
 	case errors.Is(err, seal.ErrTampered):
 		return false, &handlerError{Permanent(err)}
-	case errors.Is(err, seal.ErrUnknownKey), errors.Is(err, seal.ErrNotSealed), errors.Is(err, claim.ErrGone):
+	case errors.As(err, &panicked), errors.Is(err, seal.ErrUnknownKey), errors.Is(err, seal.ErrNotSealed), errors.Is(err, claim.ErrGone):
 		return false, &handlerError{err}
 	}
 	return false, &keysError{err}

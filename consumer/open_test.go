@@ -120,6 +120,61 @@ func TestOpener(t *testing.T) {
 	}
 }
 
+// TestWhatIsGivenMayPanic: where a function of the options panics at a message its
+// handler has failed, and neither the process nor the consumer ends.
+func TestWhatIsGivenMayPanic(t *testing.T) {
+	bad := func(m string) { panic("no " + m) }
+	for name, opts := range map[string]Options{
+		"version": {Version: func(m postrider.Message) int64 { bad(m.ID); return 0 }, MaxAttempts: 1},
+		"order":   {Order: func(topic string) inbox.Order { bad(topic); return 0 }, MaxAttempts: 1},
+		"opener":  {Opener: opening(func(m postrider.Message) { bad(m.ID) }), MaxAttempts: 1},
+	} {
+		for _, opts.Batch = range []int{1, 10} {
+			t.Run(fmt.Sprint(name, " ", opts.Batch), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					handled, _, log, src := openOnce(t, "secret", &opts)
+					if len(handled) != 0 || src.acked != 1 || !strings.Contains(log, "the message is dead") {
+						t.Errorf("handled %q, acknowledged %d", handled, src.acked)
+					}
+					if !strings.Contains(log, "stack=") || !strings.Contains(log, "panicked with a string") || !strings.Contains(log, "msg=panicked") || strings.Contains(log, "no 0189") {
+						t.Errorf("the log says\n%s", log)
+					}
+				})
+			})
+		}
+	}
+}
+
+// opening is an Opener.
+type opening func(m postrider.Message)
+
+func (o opening) Open(_ context.Context, m postrider.Message) (postrider.Message, error) {
+	o(m)
+	return m, nil
+}
+
+// TestOddIDs: a message without an id that the inbox can hold is dead, not an outage.
+func TestOddIDs(t *testing.T) {
+	for _, id := range []string{"", "zero\x00byte", "\xff", strings.Repeat("x", 256)} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			var lines []string
+			src := &again{ready: make(chan broker.Delivery, 1)}
+			c := New[*sql.Tx](src, ledger{noted: &lines}, &Options{Name: "c", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			c.HandleMessage("a", func(context.Context, *sql.Tx, postrider.Message) error { t.Error("the handler ran"); return nil })
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- c.Run(ctx) }()
+			src.ready <- broker.Delivery{Attempt: 1, Origin: "t/1@2", Message: postrider.Message{ID: id, Topic: "t", Type: "a"}}
+			time.Sleep(time.Hour) // in the bubble
+			cancel()
+			if err := <-done; err != nil || src.acked != 1 || !strings.Contains(log.String(), "the message is dead") || !strings.Contains(strings.Join(lines, ""), "undecodable:t/1@2:") {
+				t.Errorf("id %q: acknowledged %d, %v\n%s\n%s", id, src.acked, err, &log, lines)
+			}
+		})
+	}
+}
+
 // Keys that are out of reach cost no attempt, and are told once.
 func TestKeysOutOfReach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

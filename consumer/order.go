@@ -9,30 +9,44 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// place finds out the message's order and its version.
-func (c *Consumer[Tx]) place(t *task) {
-	if c.opts.Order != nil {
-		t.order = c.opts.Order(t.m.Topic)
+// place finds out the message's order and its version. Where the functions of the
+// options panic, that is an error of the message's handler.
+func (c *Consumer[Tx]) place(ctx context.Context, t *task) {
+	if c.opts.Order == nil && c.opts.Version == nil {
+		return
 	}
-	if c.opts.Version != nil && t.stashed == nil {
-		t.m.Version = c.opts.Version(t.m)
-		t.readable.Version = t.m.Version
+	t.misplaced = guarded(ctx, t.log, "Options.Order or Options.Version", func() error {
+		if c.opts.Order != nil {
+			t.order = c.opts.Order(t.m.Topic)
+		}
+		if c.opts.Version != nil && t.stashed == nil {
+			t.m.Version = c.opts.Version(t.m)
+			t.readable.Version = t.m.Version
+		}
+		return nil
+	})
+	if t.misplaced != nil {
+		t.order = inbox.AnyOrder
 	}
 }
 
 // take claims the message inside its transaction, and asks whether it is its turn.
 func (c *Consumer[Tx]) take(ctx context.Context, conn inbox.Conn, t *task) (inbox.Ruling, error) {
+	ruling, err := c.turnOf(ctx, conn, t)
+	if errors.Is(err, inbox.ErrNoPlace) {
+		err = &handlerError{Permanent(err)}
+	}
+	return ruling, err
+}
+
+func (c *Consumer[Tx]) turnOf(ctx context.Context, conn inbox.Conn, t *task) (ruling inbox.Ruling, err error) {
 	if t.stashed != nil {
 		return c.inbox.TakeStashed(ctx, conn, *t.stashed, t.order)
 	}
 	if fresh, err := c.inbox.Claim(ctx, conn, t.m); err != nil || !fresh {
 		return inbox.Gone, err
 	}
-	ruling, waiting, err := c.inbox.Guard(ctx, conn, t.m, t.order, t.d.Origin)
-	t.frees = waiting
-	if errors.Is(err, inbox.ErrNoPlace) {
-		err = &handlerError{Permanent(err)}
-	}
+	ruling, t.frees, err = c.inbox.Guard(ctx, conn, t.m, t.order, t.d.Origin)
 	return ruling, err
 }
 
@@ -50,7 +64,11 @@ func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
 		c.counts.stashed.Add(1)
 		t.log.DebugContext(ctx, "early: it waits for the versions before it", "version", t.m.Version)
 	case inbox.Apply:
-		c.counts.effect(t.m.Time)
+		if t.skipped {
+			c.counts.skipped.Add(1)
+		} else {
+			c.counts.effect(t.m.Time)
+		}
 		c.applied(ctx)
 		if t.frees || t.stashed != nil && t.order == inbox.Contiguous {
 			c.catchUp(ctx, t)

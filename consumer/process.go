@@ -19,8 +19,8 @@ import (
 // says Ack, the effect, the skip or the dead letter has been committed. aside
 // asks for another call, in a turn that is the last, instead.
 func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) (v broker.Verdict, aside bool) {
-	t := c.newTask(d)
-	if d.Err != nil || t.m.ID == "" {
+	t := c.newTask(ctx, d)
+	if d.Err != nil || !fit(t.m.ID) {
 		return c.undecodable(ctx, t), false
 	}
 	if d.Attempt == 0 {
@@ -28,17 +28,19 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 	}
 	h, known := c.wrapped[t.m.Type]
 	switch {
+	case t.misplaced != nil:
+		h = func(context.Context, Tx, postrider.Message) error { return t.misplaced }
 	case known:
 	case c.opts.UnknownType == Dead:
 		return c.giveUp(ctx, t, errUnknownType), false
 	case c.opts.UnknownType == Fail:
 		h = func(context.Context, Tx, postrider.Message) error { return errUnknownType }
-	case t.order == inbox.AnyOrder || t.m.Key == "" || t.m.Version < 1:
+	case t.leavesNothing():
 		c.counts.skipped.Add(1)
 		t.log.DebugContext(ctx, "skipped: no handler for the type")
 		return t.ack(), false
-	default: // its version counts as applied
-		h = nothing[Tx]
+	default: // its version counts as applied, and what is known of it is removed
+		h, t.skipped = nothing[Tx], true
 	}
 	if t.counted {
 		if v, next := c.begin(ctx, t, at); next != proceed {
@@ -56,33 +58,46 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 
 // newTask begins with a delivery. A broker's first delivery is not counted
 // before its handler runs, which spares the usual case a commit.
-func (c *Consumer[Tx]) newTask(d broker.Delivery) *task {
+func (c *Consumer[Tx]) newTask(ctx context.Context, d broker.Delivery) *task {
 	t := &task{d: d, m: d.Message, readable: d.Message, counted: d.Attempt != 1, count: 1}
 	t.log = c.opts.Logger.With("consumer", c.opts.Name, "message", t.m.ID, "topic", t.m.Topic, "type", t.m.Type, "origin", d.Origin)
 	if s, ok := d.Token.(inbox.Stashed); ok {
 		t.stashed = &s
 	}
-	c.place(t)
+	c.place(ctx, t)
 	return t
+}
+
+// leavesNothing says that the database knows nothing of a message whose type has
+// no handler: it has no place in an order, does not come from the stash, and was
+// not tried before.
+func (t *task) leavesNothing() bool {
+	ordered := t.order != inbox.AnyOrder && t.m.Key != "" && t.m.Version > 0
+	return !ordered && t.stashed == nil && t.d.Attempt <= 1
 }
 
 func nothing[Tx any](context.Context, Tx, postrider.Message) error { return nil }
 
-var errUnknownType = errors.New("no handler for the type")
+var (
+	errUnknownType = errors.New("no handler for the type")
+	errOddID       = errors.New("the message's id is no text of at most 255 bytes")
+)
 
 // task is one delivery on its way.
 type task struct {
-	d        broker.Delivery
-	m        postrider.Message // as it came, and as it is kept
-	readable postrider.Message // as the handler sees it
-	counted  bool              // the attempt is committed before the handler runs
-	begun    bool              // it was committed
-	order    inbox.Order       // of its topic
-	stashed  *inbox.Stashed    // where it comes from; nil: from the source
-	ruling   inbox.Ruling      // what the last run of its transaction found
-	frees    bool              // messages of its key are in the stash
-	count    int               // attempts, this one included
-	log      *slog.Logger
+	d         broker.Delivery
+	m         postrider.Message // as it came, and as it is kept
+	readable  postrider.Message // as the handler sees it
+	counted   bool              // the attempt is committed before the handler runs
+	begun     bool              // it was committed
+	order     inbox.Order       // of its topic
+	misplaced error             // order and version could not be found out
+	stashed   *inbox.Stashed    // where it comes from; nil: from the source
+	ruling    inbox.Ruling      // what the last run of its transaction found
+	frees     bool              // messages of its key are in the stash
+	skipped   bool              // its type has no handler, and needs none
+	count     int               // attempts, this one included
+	log       *slog.Logger
 }
 
 func (t *task) ack() broker.Verdict { return broker.Verdict{Delivery: t.d, Ack: true} }
@@ -185,12 +200,15 @@ func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) (v broker
 // undecodable buries what has no id to claim, under one made of its place and bytes.
 func (c *Consumer[Tx]) undecodable(ctx context.Context, t *task) broker.Verdict {
 	cause := inbox.ErrNoID
-	if t.d.Err != nil {
+	switch {
+	case t.d.Err != nil:
 		cause = t.d.Err
+	case t.m.ID != "":
+		cause = errOddID
 	}
-	if t.m.ID == "" {
+	if !fit(t.m.ID) {
 		h := sha256.New()
-		h.Write([]byte(t.m.Topic + "\x00" + t.m.Key + "\x00"))
+		h.Write([]byte(t.m.ID + "\x00" + t.m.Topic + "\x00" + t.m.Key + "\x00"))
 		h.Write(t.m.Payload)
 		t.m.ID = fmt.Sprintf("undecodable:%s:%x", t.d.Origin, h.Sum(nil)[:8])
 	}

@@ -111,7 +111,7 @@ func (s *screen[Tx]) ask(ctx context.Context, ids []string) (seen []bool, ok boo
 	return nil, false
 }
 
-// fit says whether an id can be asked about together with others.
+// fit says whether an id can stand in the inbox.
 func fit(id string) bool {
 	return id != "" && len(id) <= 255 && utf8.ValidString(id) && !strings.Contains(id, "\x00")
 }

@@ -135,9 +135,11 @@ func TestFilter(t *testing.T) {
 					ds = append(ds, d)
 				}
 				time.Sleep(time.Second) // the first look into the stash is over
+				synctest.Wait()
 				transactions = 0
 				src.batches <- ds
 				time.Sleep(500 * time.Millisecond)
+				synctest.Wait()
 				if got := strings.Join(handled, " "); got != c.handled {
 					t.Errorf("handled %q, want %q", got, c.handled)
 				}

@@ -127,6 +127,6 @@ func (c *Consumer[Tx]) tellGap(ctx context.Context, g inbox.Gap, id gapID, told 
 	}
 	log.WarnContext(ctx, "versions are missing: later messages of the key wait for them")
 	if c.opts.OnGap != nil {
-		c.opts.OnGap(ctx, g)
+		_ = guarded(ctx, log, "Options.OnGap", func() error { c.opts.OnGap(ctx, g); return nil }) // it is in the log
 	}
 }

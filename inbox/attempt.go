@@ -140,7 +140,7 @@ const maxCause = 500
 
 func (in *Inbox) head(m *postrider.Message, origin string) []any {
 	return []any{
-		in.consumer, m.ID, clean(m.Topic, postrider.MaxTopicLen), clean(m.Key, postrider.MaxKeyLen),
+		in.consumer, m.ID, in.topic(m), in.key(m),
 		clean(m.Type, postrider.MaxTypeLen), clean(origin, 255),
 	}
 }

@@ -2,9 +2,12 @@ package inbox
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -52,7 +55,8 @@ const (
 )
 
 // ErrNoPlace says that a message has no place in the order of its topic: it has
-// no key, no version, or a gap header that cannot be read.
+// no key, no version, a gap header that cannot be read, or, where it may have to
+// wait, a key that is no text.
 var ErrNoPlace = errors.New("the message has no place in its topic's order")
 
 // Guard decides inside tx whether m, which the same transaction has claimed,
@@ -69,14 +73,9 @@ func (in *Inbox) Guard(ctx context.Context, tx Conn, m postrider.Message, order 
 	if order == AnyOrder {
 		return Apply, false, nil
 	}
-	if m.Key == "" || m.Version < 1 {
-		return 0, false, fmt.Errorf("inbox %q: message %s: %w: a key and a version are needed", in.consumer, m.ID, ErrNoPlace)
-	}
-	needs := int64(0)
-	if order == Contiguous {
-		if needs, err = needed(&m); err != nil {
-			return 0, false, err
-		}
+	needs, err := in.placeOf(&m, order)
+	if err != nil {
+		return 0, false, err
 	}
 	moved, waiting, err := in.moveMark(ctx, tx, &m, needs)
 	switch {
@@ -88,6 +87,21 @@ func (in *Inbox) Guard(ctx context.Context, tx Conn, m postrider.Message, order 
 		return Stale, false, in.became(ctx, tx, m.ID, Outdated)
 	}
 	return in.outOfTurn(ctx, tx, &m, needs, origin)
+}
+
+// placeOf is the version that m's key must have reached before m, 0 where the
+// order does not ask for one.
+func (in *Inbox) placeOf(m *postrider.Message, order Order) (needs int64, err error) {
+	switch {
+	case m.Key == "" || m.Version < 1:
+		return 0, fmt.Errorf("inbox %q: message %s: %w: a key and a version are needed", in.consumer, m.ID, ErrNoPlace)
+	case order != Contiguous:
+		return 0, nil
+	case strings.HasPrefix(in.key(m), digestPrefix) || strings.HasPrefix(in.topic(m), digestPrefix): // nobody can read from it what it was
+		return 0, fmt.Errorf("inbox %q: message %s: %w: what waits for its turn needs a topic and a key of text (UTF-8 without zero bytes) of at most %d and %d bytes",
+			in.consumer, m.ID, ErrNoPlace, postrider.MaxTopicLen, postrider.MaxKeyLen)
+	}
+	return needed(m)
 }
 
 // needed is the version that m's key must have reached: the one before m's, or
@@ -160,8 +174,21 @@ func (in *Inbox) lockMark(ctx context.Context, tx Conn, topic, key string) (mark
 }
 
 // topic and key are a message's as the tables can hold them.
-func (in *Inbox) topic(m *postrider.Message) string { return clean(m.Topic, postrider.MaxTopicLen) }
-func (in *Inbox) key(m *postrider.Message) string   { return clean(m.Key, postrider.MaxKeyLen) }
+func (in *Inbox) topic(m *postrider.Message) string { return name(m.Topic, postrider.MaxTopicLen) }
+func (in *Inbox) key(m *postrider.Message) string   { return name(m.Key, postrider.MaxKeyLen) }
+
+// name is s, or where that is no text of at most limit bytes, such as a Kafka key
+// in a binary encoding, a digest in its place: two keys must not become one.
+func name(s string, limit int) string {
+	if clean(s, limit) == s {
+		return s
+	}
+	sum := sha256.Sum256([]byte(s))
+	return digestPrefix + hex.EncodeToString(sum[:])
+}
+
+// digestPrefix is what no sensible key begins with.
+const digestPrefix = "\ufffdsha256:"
 
 // Mark returns the last version of the key that was applied or passed over, 0
 // when there is none.

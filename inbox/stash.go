@@ -134,11 +134,15 @@ func (in *Inbox) DueStashed(ctx context.Context, db Conn, owner string, patience
 
 // TakeStashed takes one message out of the stash inside tx. The caller runs its
 // effect there when the ruling is Apply. It is Stale when the key has gone past
-// the message meanwhile, and Gone when somebody else has taken it.
+// the message meanwhile, and Gone when somebody else has taken it. A dead letter
+// that was revived may have no place in the order still: [ErrNoPlace].
 func (in *Inbox) TakeStashed(ctx context.Context, tx Conn, s Stashed, order Order) (Ruling, error) {
 	m, mark := &s.Message, s.needs
 	if order != AnyOrder {
-		var err error
+		_, err := in.placeOf(m, order)
+		if err != nil {
+			return 0, err
+		}
 		if mark, err = in.lockMark(ctx, tx, m.Topic, m.Key); err != nil {
 			return 0, err
 		}

@@ -272,28 +272,73 @@ func TestGapIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestNoPlaceInTheOrder: without key or version a message of an ordered topic is dead at once.
+// TestNoPlaceInTheOrder: without key or version a message of an ordered topic is
+// dead at once, and again when somebody has it tried again: nothing drops it.
 func TestNoPlaceInTheOrder(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
 		b := membroker.New(nil)
-		unnumbered, unreadable := message(1, "k0", "stock.changed", order{"k0", 1}), versioned(0, 2)
+		unnumbered, keyless, unreadable, binary := message(1, "k0", "stock.changed", order{"k0", 1}), versioned(0, 1), versioned(0, 2), versioned(0, 3)
+		keyless.Key, binary.Key = "", "k\xff"
 		unreadable.Headers = map[string]string{envelope.Gap: "two"}
-		publish(t, b, unnumbered, unreadable)
-		src := source(b, 2)
+		msgs := []postrider.Message{unnumbered, keyless, unreadable, binary}
+		for i := range msgs {
+			msgs[i].ID = message(i, "", "", nil).ID
+		}
+		publish(t, b, msgs...)
+		src := source(b, len(msgs))
 		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Contiguous))
 		consumer.Handle(c, "stock.changed", func(context.Context, *sql.Tx, order) error {
 			t.Error("the handler ran")
 			return nil
 		})
-		runUntil(t, src, c.Run)
-		letters, err := in.DeadLetters(t.Context(), db, "", 10)
-		if err != nil || len(letters) != 2 {
-			t.Fatalf("%d dead letters, %v", len(letters), err)
-		}
-		for _, l := range letters {
-			if !strings.Contains(l.Cause, "no place in its topic's order") {
-				t.Errorf("cause %q", l.Cause)
+		dead := func() {
+			t.Helper()
+			letters, err := in.DeadLetters(t.Context(), db, "", 10)
+			if err != nil || len(letters) != len(msgs) {
+				t.Fatalf("%d dead letters, %v", len(letters), err)
 			}
+			for _, l := range letters {
+				if !strings.Contains(l.Cause, "no place in its topic's order") {
+					t.Errorf("cause %q", l.Cause)
+				}
+			}
+		}
+		runUntil(t, src, c.Run)
+		dead()
+		for _, m := range msgs {
+			inTx(t, db, func(tx inbox.Conn) error { return in.Revive(t.Context(), tx, m.ID) })
+		}
+		runWhile(t, c.Run, func() bool { return c.Stats().Dead < int64(2*len(msgs)) })
+		dead()
+	})
+}
+
+// TestKeysThatAreNoText: the marks of two keys stay apart whose readable parts are
+// the same, and a key that is longer than the table allows has one too.
+func TestKeysThatAreNoText(t *testing.T) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+		b := membroker.New(nil)
+		var msgs []postrider.Message
+		for i, key := range []string{"k", "k\xff", "k\xfe", "k\x00", strings.Repeat("k", 600), strings.Repeat("k", 601)} {
+			for _, v := range []int{2, 1, 2, 3} { // 1 is stale, the second 2 a duplicate
+				m := versioned(i, v)
+				m.Key = key
+				msgs = append(msgs, m)
+			}
+		}
+		publish(t, b, msgs...)
+		src := source(b, len(msgs))
+		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Latest))
+		var wrong atomic.Int32
+		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n > last }, &wrong, nil))
+		runUntil(t, src, c.Run)
+		for i := range 6 {
+			if got := effects(t, db, fmt.Sprint("k", i)); !slices.Equal(got, []int{2, 3}) {
+				t.Errorf("key %d: effects %v", i, got)
+			}
+		}
+		if s := c.Stats(); s.Stale != 6 || s.Duplicates != 6 || s.Dead != 0 || wrong.Load() != 0 {
+			t.Errorf("%+v, %d wrong", s, wrong.Load())
 		}
 	})
 }
