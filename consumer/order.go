@@ -68,8 +68,8 @@ func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
 			c.counts.skipped.Add(1)
 		} else {
 			c.counts.effect(t.m.Time)
+			c.applied(ctx)
 		}
-		c.applied(ctx)
 		if t.frees || t.stashed != nil && t.order == inbox.Contiguous {
 			c.catchUp(ctx, t)
 		}
