@@ -210,7 +210,7 @@ func sourceMembers(ctx context.Context, env *Env) error {
 		err = j.until(ctx, len(all)-len(rest)-5*membersStep)
 	}
 	b.stop() // is killed, with work in its hands
-	hand, cancel := context.WithTimeout(ctx, time.Second) // it may get nothing: then it dies with less
+	hand, cancel := context.WithTimeout(ctx, time.Second)
 	if ds, rerr := mortal.Receive(hand, membersBatch); rerr == nil {
 		j.received(ds)
 	}
