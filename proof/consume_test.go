@@ -25,7 +25,7 @@ func TestConsumers(t *testing.T) {
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 			defer cancel()
 			c := ConsumeConfig{
 				Broker: name, Postgres: "15", Order: "contiguous", Messages: 1500, Keys: 50, Members: 2, Batch: 20,

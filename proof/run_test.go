@@ -72,7 +72,7 @@ func TestCampaign(t *testing.T) {
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 			defer cancel()
 			c := Config{Broker: name, Postgres: "15", Messages: 20_000, Writers: 4, Kills: 4, BrokerKills: 4, Freeze: 3 * time.Second, Relays: 1}
 			r, err := Run(ctx, c)

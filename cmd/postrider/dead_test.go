@@ -89,7 +89,8 @@ func deadLetters(t *testing.T, store string) {
 			return st.Pending == st.Parked["waiting"]
 		})
 	}
-	relay := launchRelay(t, store, broker)
+	// Long enough that the commands find it alive on a machine that is starved.
+	relay := launchRelay(t, store, broker, "--lease-ttl", "10s")
 	mustCLI(t, s.message("a", 10)+s.message("a", 4000)+s.message("a", 20)+s.message("b", 10), "enqueue", "--store", store)
 	settled(relay)
 	dead := deadOf(t, store)

@@ -27,7 +27,7 @@ func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
 	if err != nil {
 		return nil, usagef("broker %s cannot be used: %w", redact.URL(raw), err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 3*reachTimeout) // a broker that has just started takes long for its first topic
 	defer cancel()
 	b := &demoKafka{opts: k.Client, topic: k.Sink.TopicPrefix + topic, cl: cl, admin: kadm.NewClient(cl)}
 	resp, err := b.admin.CreateTopic(ctx, 6, -1, nil, b.topic)

@@ -28,7 +28,7 @@ func (d *demo) killer(ctx context.Context) error {
 func (d *demo) kill(ctx context.Context) error {
 	victim := d.relay.current()
 	var inFlight bool
-	for deadline := time.Now().Add(5 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		freeze(victim.cmd.Process)
 		status, err := d.st.Status(ctx)
 		if ctx.Err() != nil {

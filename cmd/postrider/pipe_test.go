@@ -54,9 +54,10 @@ func TestPipeCommands(t *testing.T) {
 	on("pipe", "pause", "audit", "--reason", "the broker moves")
 	relay.says("pipe pauses or goes on", 1)
 	write()
-	if p := pipes()["audit"]; !p.Paused || p.PausedFor != "the broker moves" || p.Relays != 1 || p.Behind < 2 {
-		t.Errorf("paused pipe %+v", p)
-	}
+	until(t, "the pipe is paused and its relay lives", relay, func() bool { // whose lease is short
+		p := pipes()["audit"]
+		return p.Paused && p.PausedFor == "the broker moves" && p.Relays == 1 && p.Behind >= 2
+	})
 	if out := on("status", "--pipe", "audit"); !strings.Contains(out, "paused: `postrider pipe resume audit`") {
 		t.Errorf("status says %q", out)
 	}
