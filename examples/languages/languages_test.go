@@ -139,7 +139,7 @@ func (l *language) run(tb testing.TB, input string, command ...string) string {
 
 func (l *language) try(tb testing.TB, input string, command ...string) (string, error) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir = l.dir
@@ -261,7 +261,13 @@ func installed(tb testing.TB, name string, files []string, command ...string) st
 		copyFile(tb, filepath.Join(name, f), target)
 	}
 	l := language{dir: target}
-	if _, err := l.try(tb, "", command...); err != nil {
+	_, err = l.try(tb, "", command...)
+	for tries := 1; err != nil && tries < 4; tries++ { // a mirror may be away for a moment
+		tb.Log(err)
+		<-time.After(time.Duration(tries*tries) * 2 * time.Second)
+		_, err = l.try(tb, "", command...)
+	}
+	if err != nil {
 		tb.Log(err)
 		testserver.GiveUp(tb, &testserver.MissingError{Server: "libraries for " + name, Fix: strings.Join(command, " ") + " in examples/languages/" + name})
 	}

@@ -177,7 +177,7 @@ func run(ctx context.Context, out io.Writer, all bool) error {
 var errCannot = errors.New("not possible here")
 
 func retry(ctx context.Context, f func() error) error {
-	const tries = 3
+	const tries = 4
 	for try := 1; ; try++ {
 		err := f()
 		if err == nil || try == tries || errors.Is(err, errCannot) {
@@ -186,7 +186,7 @@ func retry(ctx context.Context, f func() error) error {
 		select {
 		case <-ctx.Done():
 			return errors.Join(err, ctx.Err())
-		case <-time.After(time.Duration(try*try) * 2 * time.Second):
+		case <-time.After(time.Duration(try*try) * 5 * time.Second):
 		}
 	}
 }
