@@ -17,29 +17,52 @@ import (
 	"github.com/postrider/postrider/proof/member"
 )
 
-// TestConsumers is a small campaign. The matrix has one for each broker.
+// TestConsumers is a small campaign. The matrix has one for each broker and order.
 func TestConsumers(t *testing.T) {
-	names := []string{"nats"}
+	names, orders := []string{"nats"}, []string{"contiguous"}
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
-		names = slices.Sorted(maps.Keys(feeds()))
+		names, orders = slices.Sorted(maps.Keys(feeds())), slices.Sorted(maps.Keys(member.Orders()))
 	}
 	for _, name := range names {
-		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
-			defer cancel()
-			c := ConsumeConfig{
-				Broker: name, Postgres: "15", Order: "contiguous", Messages: 1500, Keys: 50, Members: 2, Batch: 20,
-				Kills: 2, DBRestarts: 1, Rebalances: 1, Trouble: true, Seed: rand.Uint64(), Log: slog.LevelError + 1,
-			}
-			r, err := RunConsume(ctx, c)
-			if err != nil {
-				testserver.GiveUp(t, err)
-			}
-			t.Logf("%+v", r)
-			if !r.OK || r.Kills < c.Kills || r.DBRestarts != c.DBRestarts || r.Rebalances != c.Rebalances || r.Effects != r.Messages || r.Exits == 0 {
-				t.Errorf("the campaign proves nothing, or the opposite: %+v", r)
-			}
-		})
+		for _, order := range orders {
+			t.Run(name+" "+order, func(t *testing.T) { smallRun(t, name, order) })
+		}
+	}
+}
+
+func smallRun(t *testing.T, name, order string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	c := ConsumeConfig{
+		Broker: name, Postgres: "15", Order: order, Messages: 1500, Keys: 50, Members: 2, Batch: 20,
+		Kills: 2, DBRestarts: 1, Rebalances: 1, Freezes: 2, AckWait: 2 * time.Second,
+		Trouble: true, Seed: rand.Uint64(), Log: slog.LevelError + 1,
+	}
+	r, err := RunConsume(ctx, c)
+	if err != nil {
+		testserver.GiveUp(t, err)
+	}
+	t.Logf("%+v", r)
+	all := order == "latest" || r.Effects == r.Messages && r.Exits > 0 // "latest" may drop what ends a process
+	if !r.OK || !all || r.Kills < c.Kills || r.DBRestarts != c.DBRestarts || r.Rebalances != c.Rebalances || r.Freezes != c.Freezes {
+		t.Errorf("the campaign proves nothing, or the opposite: %+v", r)
+	}
+}
+
+// TestRemember: three thirds, and whether the last one is above the first.
+func TestRemember(t *testing.T) {
+	for _, tc := range []struct {
+		sizes []int
+		want  memory
+	}{
+		{nil, memory{}},
+		{[]int{20, 90, 30, 40, 40, 50, 60, 40, 40}, memory{30, 40, 40, true}},
+		{[]int{20, 20, 50, 50, 80, 80}, memory{20, 50, 80, false}},
+	} {
+		if got := remember(tc.sizes); got != tc.want {
+			t.Errorf("%v: %+v, want %+v", tc.sizes, got, tc.want)
+		}
 	}
 }
 
