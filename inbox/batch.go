@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/outbox"
@@ -21,42 +23,83 @@ func (in *Inbox) ClaimBatch(ctx context.Context, tx Conn, msgs []postrider.Messa
 	if err := outbox.CheckTx(tx); err != nil {
 		return nil, err
 	}
-	if in.sql.claimMany == "" || len(msgs) == 1 {
-		return in.claimEach(ctx, tx, msgs)
+	l := listClaims(msgs)
+	if in.sql.claimMany == "" || len(l.order) < 2 || l.unfit {
+		return in.claimEach(ctx, tx, l)
 	}
-	rows := make([][3]string, len(msgs))
-	for i := range msgs {
-		m := &msgs[i]
-		rows[i] = [3]string{m.ID, clean(m.Topic, postrider.MaxTopicLen), clean(m.Type, postrider.MaxTypeLen)}
-	}
-	values, err := json.Marshal(rows)
-	if err != nil {
-		return nil, fmt.Errorf("inbox %q: claim %d messages: %w", in.consumer, len(msgs), err)
-	}
-	var answer string
-	if err := tx.QueryRow(ctx, in.sql.claimMany, in.consumer, string(values)).Scan(&answer); err != nil {
+	var (
+		n   int
+		ids string
+	)
+	row := tx.QueryRow(ctx, in.sql.claimMany, in.consumer, l.ids.String(), l.topics.String(), l.types.String(), len(l.order))
+	if err := row.Scan(&n, &ids); err != nil {
 		return nil, Classify(fmt.Errorf("inbox %q: claim %d messages: %w", in.consumer, len(msgs), err))
 	}
-	claimed, err := idSet(answer)
-	if err != nil {
-		return nil, fmt.Errorf("inbox %q: claim %d messages: %w", in.consumer, len(msgs), err)
-	}
-	fresh = make([]bool, len(msgs))
-	for i := range msgs {
-		fresh[i] = claimed[msgs[i].ID]
-		delete(claimed, msgs[i].ID)
-	}
-	return fresh, nil
+	return l.fresh(n, ids), nil
 }
 
-func (in *Inbox) claimEach(ctx context.Context, tx Conn, msgs []postrider.Message) (fresh []bool, err error) {
-	fresh = make([]bool, len(msgs))
-	for i := range msgs {
-		if fresh[i], err = in.Claim(ctx, tx, msgs[i]); err != nil {
+func (in *Inbox) claimEach(ctx context.Context, tx Conn, l *claims) (fresh []bool, err error) {
+	fresh = make([]bool, len(l.msgs))
+	for _, i := range l.order {
+		if fresh[i], err = in.Claim(ctx, tx, l.msgs[i]); err != nil {
 			return nil, err
 		}
 	}
 	return fresh, nil
+}
+
+// claims are the messages of a batch as the statement takes them: each id once,
+// with what its first message has, in the order of the ids.
+type claims struct {
+	msgs               []postrider.Message
+	order              []int // of msgs
+	ids, topics, types strings.Builder
+	unfit              bool // something holds a listSep
+}
+
+// listSep is chr(31), the unit separator of ASCII. A list with an element that
+// holds one cannot be sent.
+const listSep = "\x1f"
+
+func listClaims(msgs []postrider.Message) *claims {
+	l := &claims{msgs: msgs, order: make([]int, len(msgs))}
+	for i := range msgs {
+		l.order[i] = i
+	}
+	slices.SortStableFunc(l.order, func(a, b int) int { return strings.Compare(msgs[a].ID, msgs[b].ID) })
+	l.order = slices.CompactFunc(l.order, func(a, b int) bool { return msgs[a].ID == msgs[b].ID })
+	for n, i := range l.order {
+		m := &msgs[i]
+		l.add(n, &l.ids, m.ID)
+		l.add(n, &l.topics, clean(m.Topic, postrider.MaxTopicLen))
+		l.add(n, &l.types, clean(m.Type, postrider.MaxTypeLen))
+	}
+	return l
+}
+
+func (l *claims) add(n int, to *strings.Builder, text string) {
+	if n > 0 {
+		to.WriteString(listSep)
+	}
+	to.WriteString(text)
+	l.unfit = l.unfit || strings.Contains(text, listSep)
+}
+
+// fresh tells which messages were claimed: n ids, and where that is neither none
+// nor all of them, these.
+func (l *claims) fresh(n int, ids string) []bool {
+	fresh := make([]bool, len(l.msgs))
+	var claimed map[string]bool
+	if 0 < n && n < len(l.order) {
+		claimed = make(map[string]bool, n)
+		for id := range strings.SplitSeq(ids, listSep) {
+			claimed[id] = true
+		}
+	}
+	for _, i := range l.order {
+		fresh[i] = n == len(l.order) || claimed[l.msgs[i].ID]
+	}
+	return fresh
 }
 
 // Tried reports whether an attempt of any of msgs is on record.

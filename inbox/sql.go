@@ -53,13 +53,17 @@ const (
 	claimSQL = `INSERT INTO {inbox} (consumer, message_id, topic, type, processed_at)
 VALUES ($1, $2, $3, $4, {now}) ON CONFLICT (consumer, message_id) DO NOTHING`
 
-	// Claimed in the order of the ids, so that two batches wait for each other and
-	// never both. One parameter, which every driver can send.
+	// Lists with chr(31) between, which every driver can send and which costs half
+	// of what JSON does. ids are in their own order, and unnest keeps it: so two
+	// batches wait for each other and never both. Ids come back only when some of
+	// the $5 were not claimed.
 	claimManySQL = `WITH claimed AS (
 INSERT INTO {inbox} (consumer, message_id, topic, type, processed_at)
-SELECT $1, e->>0, min(e->>1), min(e->>2), {now} FROM json_array_elements(CAST($2 AS json)) AS e GROUP BY e->>0 ORDER BY 2
-ON CONFLICT (consumer, message_id) DO NOTHING RETURNING message_id)
-SELECT CAST(coalesce(json_agg(message_id), '[]') AS text) FROM claimed`
+SELECT $1, e.id, e.topic, e.type, {now} FROM unnest(string_to_array(CAST($2 AS text), chr(31)),
+string_to_array(CAST($3 AS text), chr(31)), string_to_array(CAST($4 AS text), chr(31))) AS e (id, topic, type)
+ON CONFLICT (consumer, message_id) DO NOTHING RETURNING message_id),
+n AS (SELECT count(*) AS claimed FROM claimed)
+SELECT n.claimed, CASE WHEN n.claimed IN (0, CAST($5 AS bigint)) THEN '' ELSE (SELECT string_agg(message_id, chr(31)) FROM claimed) END FROM n`
 
 	// 1 when this transaction has claimed the message, 0 when an earlier one has, 2
 	// while another one that also asked in this way is open. The lock goes with the

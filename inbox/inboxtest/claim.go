@@ -111,7 +111,7 @@ func idsAreBytes(ctx context.Context, env *Env) error {
 
 func anyText(ctx context.Context, env *Env) error {
 	in := env.inbox(consumer)
-	odd := []string{"nul\x00", "\xff\xfe", `quote ' " \ %s $1 ?`, strings.Repeat("long ", 1000), "", "日本 🚚"}
+	odd := []string{"nul\x00", "\xff\xfe", `quote ' " \ %s $1 ?`, strings.Repeat("long ", 1000), "", "日本 🚚", "unit\x1fseparator"}
 	var msgs []postrider.Message
 	for i, text := range odd {
 		msgs = append(msgs, postrider.Message{ID: fmt.Sprint(`id ' " \ `, i), Topic: text, Type: text, Key: "a", Version: int64(i)})
@@ -121,7 +121,7 @@ func anyText(ctx context.Context, env *Env) error {
 			return fmt.Errorf("text %.20q: the handler ran: %v, error %v", m.Topic, ran, err)
 		}
 	}
-	for _, order := range [][]postrider.Message{msgs, {msgs[3], msgs[0]}} {
+	for _, order := range [][]postrider.Message{msgs[:len(msgs)-1], msgs, {msgs[3], msgs[0]}} {
 		err := env.OnceBatch(ctx, in, order, func(_ inbox.Conn, fresh []postrider.Message) error {
 			return fmt.Errorf("%d of them count as new in a batch", len(fresh))
 		})

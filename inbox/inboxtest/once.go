@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -86,10 +87,12 @@ func atOnce(ctx context.Context, env *Env) error {
 		errs  = make(chan error, many)
 		start = make(chan struct{})
 		slow  = *env // so that the others answer before the effect is there, if they ever do
+		ended atomic.Bool
 	)
 	slow.Act = func(ctx context.Context, tx inbox.Conn, name string, n int64) error {
 		err := env.Act(ctx, tx, name, n)
 		<-time.After(early)
+		ended.Store(true)
 		return err
 	}
 	for range many {
@@ -97,6 +100,10 @@ func atOnce(ctx context.Context, env *Env) error {
 			<-start
 			if _, err := slow.once(ctx, in, m); err != nil {
 				errs <- err
+				return
+			}
+			if !ended.Load() {
+				errs <- fmt.Errorf("told to acknowledge while the handler runs: %w", errTooEarly)
 				return
 			}
 			if got, err := env.Acts(ctx); err != nil || len(got) != 1 {
