@@ -14,7 +14,7 @@ var errTried = errors.New("one of them was tried before")
 
 // batch is many messages on their way in one transaction.
 type batch[Tx any] struct {
-	tasks    []*task
+	tasks    []task
 	handlers []Handler[Tx]
 	msgs     []postrider.Message
 	unknown  bool // the source does not tell which of them were delivered before
@@ -24,7 +24,7 @@ type batch[Tx any] struct {
 // transaction. When it reports false nothing has happened, and each of them is
 // to be processed by itself: that is also where trouble is told and counted.
 func (c *Consumer[Tx]) processBatch(ctx context.Context, ds []broker.Delivery) bool {
-	var b batch[Tx]
+	b := batch[Tx]{tasks: make([]task, 0, len(ds)), handlers: make([]Handler[Tx], 0, len(ds)), msgs: make([]postrider.Message, 0, len(ds))}
 	for i := range ds {
 		if !c.join(ctx, &b, ds[i]) {
 			return false
@@ -37,15 +37,17 @@ func (c *Consumer[Tx]) processBatch(ctx context.Context, ds []broker.Delivery) b
 		c.opts.Logger.DebugContext(ctx, "a batch is run again one by one", "consumer", c.opts.Name, "messages", len(ds), "error", err)
 		return false
 	}
-	for _, t := range b.tasks {
-		c.done(ctx, t)
+	for i := range b.tasks {
+		c.done(ctx, &b.tasks[i])
 	}
 	return true
 }
 
 // join puts a delivery into the batch, unless it needs more than its handler.
 func (c *Consumer[Tx]) join(ctx context.Context, b *batch[Tx], d broker.Delivery) bool {
-	t := c.newTask(ctx, d)
+	b.tasks = append(b.tasks, task{})
+	t := &b.tasks[len(b.tasks)-1]
+	c.begins(ctx, t, d)
 	h, known := c.wrapped[t.m.Type]
 	if !known || d.Err != nil || t.misplaced != nil || !fit(t.m.ID) || d.Attempt > 1 || d.Attempt == 0 && c.singly.Load() > 0 {
 		return false
@@ -57,7 +59,7 @@ func (c *Consumer[Tx]) join(ctx context.Context, b *batch[Tx], d broker.Delivery
 	if erased {
 		h = nothing[Tx]
 	}
-	b.tasks, b.handlers, b.msgs = append(b.tasks, t), append(b.handlers, h), append(b.msgs, t.m)
+	b.handlers, b.msgs = append(b.handlers, h), append(b.msgs, t.m)
 	b.unknown = b.unknown || d.Attempt == 0
 	return true
 }
@@ -74,7 +76,8 @@ func (c *Consumer[Tx]) batchEffect(ctx context.Context, tx Tx, conn inbox.Conn, 
 	if err != nil {
 		return err
 	}
-	for i, t := range b.tasks {
+	for i := range b.tasks {
+		t := &b.tasks[i]
 		if t.ruling = inbox.Gone; !fresh[i] {
 			continue
 		}

@@ -34,7 +34,7 @@ func (c *Consumer[Tx]) effect(ctx context.Context, t *task, h Handler[Tx]) error
 		if !errors.As(inbox.Classify(err), &again) || try == conflictTries || ctx.Err() != nil {
 			return err
 		}
-		t.log.DebugContext(ctx, "the database asks to run the transaction again", "code", again.Code)
+		t.log().DebugContext(ctx, "the database asks to run the transaction again", "code", again.Code)
 		pause(ctx, jitter(conflictPause<<try))
 	}
 }
@@ -107,10 +107,10 @@ func (c *Consumer[Tx]) protect(ctx context.Context, t *task, tx Tx, h Handler[Tx
 
 // guarded runs what somebody else wrote and makes an error of a panic, of whose
 // value it tells the type.
-func guarded(ctx context.Context, log *slog.Logger, what string, fn func() error) (err error) {
+func guarded(ctx context.Context, log func() *slog.Logger, what string, fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			log.ErrorContext(ctx, "panicked", "who", what, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+			log().ErrorContext(ctx, "panicked", "who", what, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
 			err = &panicError{what, fmt.Sprintf("%T", p)}
 		}
 	}()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -130,7 +131,7 @@ func TestHandlersEnqueueWithTheirCause(t *testing.T) {
 		for _, batch := range []int{1, 2} {
 			var noted []string
 			src := &script{batches: make(chan []broker.Delivery, 1)}
-			db := ledger{noted: &noted}
+			db := allFresh{ledger{noted: &noted}}
 			c := New[*sql.Tx](src, db, &Options{Name: "c", Batch: batch, Concurrency: 1})
 			ob := outbox.New(outbox.Postgres, nil)
 			c.HandleMessage("", func(ctx context.Context, _ *sql.Tx, _ postrider.Message) error {
@@ -157,6 +158,25 @@ func TestHandlersEnqueueWithTheirCause(t *testing.T) {
 			}
 		}
 	})
+}
+
+// allFresh is a ledger in which all messages of a batch are new.
+type allFresh struct{ ledger }
+
+func (l allFresh) Transact(_ context.Context, fn func(tx *sql.Tx, conn inbox.Conn) error) error {
+	return fn(nil, l)
+}
+
+func (allFresh) QueryRow(_ context.Context, _ string, args ...any) inbox.Row { return asMany(args) }
+
+// asMany answers with the count that was asked about last.
+type asMany []any
+
+func (a asMany) Scan(dest ...any) error {
+	if n, ok := dest[0].(*int); ok && len(a) > 0 {
+		*n, _ = a[len(a)-1].(int)
+	}
+	return nil
 }
 
 func TestANilMiddlewareIsSaid(t *testing.T) {

@@ -22,7 +22,7 @@ func (e *keysError) Unwrap() error { return e.err }
 func (c *Consumer[Tx]) open(ctx context.Context, t *task) (erased bool, err error) {
 	const erasedText = "erased: acknowledged without an effect"
 	if t.m.Headers[postrider.ErasedHeader] != "" && len(t.m.Payload) == 0 {
-		t.log.InfoContext(ctx, erasedText)
+		t.log().InfoContext(ctx, erasedText)
 		return true, nil
 	}
 	if c.opts.Opener == nil {
@@ -46,7 +46,7 @@ func (c *Consumer[Tx]) open(ctx context.Context, t *task) (erased bool, err erro
 		}
 		return false, nil
 	case errors.Is(err, seal.ErrErased):
-		t.log.InfoContext(ctx, erasedText)
+		t.log().InfoContext(ctx, erasedText)
 		return true, nil
 	case errors.Is(err, seal.ErrTampered):
 		return false, &handlerError{Permanent(err)}

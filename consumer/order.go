@@ -59,10 +59,10 @@ func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
 		}
 	case inbox.Stale:
 		c.counts.stale.Add(1)
-		t.log.DebugContext(ctx, "stale: a later version was applied", "version", t.m.Version)
+		t.log().DebugContext(ctx, "stale: a later version was applied", "version", t.m.Version)
 	case inbox.Early:
 		c.counts.stashed.Add(1)
-		t.log.DebugContext(ctx, "early: it waits for the versions before it", "version", t.m.Version)
+		t.log().DebugContext(ctx, "early: it waits for the versions before it", "version", t.m.Version)
 	case inbox.Apply:
 		if t.skipped {
 			c.counts.skipped.Add(1)
@@ -101,14 +101,14 @@ func (c *Consumer[Tx]) catchUp(ctx context.Context, t *task) {
 					return errUnknownType
 				}
 				times = append(times, s.Message.Time)
-				next := &task{d: broker.Delivery{Origin: s.Origin}, m: s.Message, readable: s.Message, log: t.log}
+				next := &task{d: broker.Delivery{Origin: s.Origin}, m: s.Message, readable: s.Message, consumer: c.opts.Name, logger: c.opts.Logger}
 				return c.protect(limited, next, tx, h, catchUpBatch)
 			})
 			return err
 		})
 		cancel()
 		if err != nil {
-			t.log.DebugContext(ctx, "stashed messages are taken one by one", "error", err)
+			t.log().DebugContext(ctx, "stashed messages are taken one by one", "error", err)
 			c.wakeStash()
 			return
 		}

@@ -37,7 +37,7 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 		h = func(context.Context, Tx, postrider.Message) error { return errUnknownType }
 	case t.leavesNothing():
 		c.counts.skipped.Add(1)
-		t.log.DebugContext(ctx, "skipped: no handler for the type")
+		t.log().DebugContext(ctx, "skipped: no handler for the type")
 		return t.ack(), false
 	default: // its version counts as applied, and what is known of it is removed
 		h, t.skipped = nothing[Tx], true
@@ -59,13 +59,17 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 // newTask begins with a delivery. A broker's first delivery is not counted
 // before its handler runs, which spares the usual case a commit.
 func (c *Consumer[Tx]) newTask(ctx context.Context, d broker.Delivery) *task {
-	t := &task{d: d, m: d.Message, readable: d.Message, counted: d.Attempt != 1, count: 1}
-	t.log = c.opts.Logger.With("consumer", c.opts.Name, "message", t.m.ID, "topic", t.m.Topic, "type", t.m.Type, "origin", d.Origin)
+	t := &task{}
+	c.begins(ctx, t, d)
+	return t
+}
+
+func (c *Consumer[Tx]) begins(ctx context.Context, t *task, d broker.Delivery) {
+	*t = task{d: d, m: d.Message, readable: d.Message, counted: d.Attempt != 1, count: 1, consumer: c.opts.Name, logger: c.opts.Logger}
 	if s, ok := d.Token.(inbox.Stashed); ok {
 		t.stashed = &s
 	}
 	c.place(ctx, t)
-	return t
 }
 
 // leavesNothing says that the database knows nothing of a message whose type has
@@ -97,7 +101,13 @@ type task struct {
 	frees     bool              // messages of its key are in the stash
 	skipped   bool              // its type has no handler, and needs none
 	count     int               // attempts, this one included
-	log       *slog.Logger
+	consumer  string            // the name of the one that has it
+	logger    *slog.Logger
+}
+
+// log tells which message it is about. Most messages have nothing to tell.
+func (t *task) log() *slog.Logger {
+	return t.logger.With("consumer", t.consumer, "message", t.m.ID, "topic", t.m.Topic, "type", t.m.Type, "origin", t.d.Origin)
 }
 
 func (t *task) ack() broker.Verdict { return broker.Verdict{Delivery: t.d, Ack: true} }
@@ -150,7 +160,7 @@ func (c *Consumer[Tx]) retryLater(ctx context.Context, t *task, cause error) bro
 		return c.giveUp(ctx, t, cause)
 	}
 	c.counts.retries.Add(1)
-	t.log.WarnContext(ctx, "the handler failed; the message is tried again", "attempt", a.Count, "of", c.opts.MaxAttempts, "in", delay, "error", cause)
+	t.log().WarnContext(ctx, "the handler failed; the message is tried again", "attempt", a.Count, "of", c.opts.MaxAttempts, "in", delay, "error", cause)
 	return t.back(delay)
 }
 
@@ -171,7 +181,7 @@ func (c *Consumer[Tx]) giveBack(ctx context.Context, t *task, of *trouble, part 
 	if first {
 		level = slog.LevelError
 	}
-	t.log.Log(ctx, level, "out of reach; messages are given back", "part", part, "in", delay, "error", err)
+	t.log().Log(ctx, level, "out of reach; messages are given back", "part", part, "in", delay, "error", err)
 	return t.back(delay)
 }
 
@@ -192,7 +202,7 @@ func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) (v broker
 	}
 	if buried {
 		c.counts.dead.Add(1)
-		t.log.ErrorContext(ctx, "the message is dead", "attempts", t.count, "error", cause)
+		t.log().ErrorContext(ctx, "the message is dead", "attempts", t.count, "error", cause)
 	}
 	return t.ack(), buried
 }

@@ -26,10 +26,14 @@ func newSettler(source broker.Source, opts Options) *settler {
 	return &settler{source: source, opts: opts, wake: make(chan struct{}, 1), closing: make(chan struct{}), ended: make(chan struct{})}
 }
 
-// add queues verdicts; done is called once the source knows them.
+// add queues verdicts, which become its own; done is called once the source knows them.
 func (s *settler) add(verdicts []broker.Verdict, done func()) {
 	s.mu.Lock()
-	s.verdicts = append(s.verdicts, verdicts...)
+	if len(s.verdicts) == 0 {
+		s.verdicts = verdicts
+	} else {
+		s.verdicts = append(s.verdicts, verdicts...)
+	}
 	s.done = append(s.done, done)
 	s.mu.Unlock()
 	select {

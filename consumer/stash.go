@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/postrider/postrider/broker"
@@ -127,6 +128,7 @@ func (c *Consumer[Tx]) tellGap(ctx context.Context, g inbox.Gap, id gapID, told 
 	}
 	log.WarnContext(ctx, "versions are missing: later messages of the key wait for them")
 	if c.opts.OnGap != nil {
-		_ = guarded(ctx, log, "Options.OnGap", func() error { c.opts.OnGap(ctx, g); return nil }) // it is in the log
+		said := func() *slog.Logger { return log }
+		_ = guarded(ctx, said, "Options.OnGap", func() error { c.opts.OnGap(ctx, g); return nil }) // it is in the log
 	}
 }

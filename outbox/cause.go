@@ -33,33 +33,49 @@ const (
 // m has it, or m's id where a flow begins with m, and m's traceparent and
 // tracestate. Headers that a message has win, the two of the trace together; and
 // where the limits leave no room for them the message is written without. A
-// handler of package consumer has such a context. A zero Message ends it.
+// handler of package consumer has such a context. A zero Message ends it. m's
+// headers must not change while the context is in use.
 func CausedBy(ctx context.Context, m postrider.Message) context.Context {
-	c := &cause{}
-	if isCauseID(m.ID) {
-		c.id, c.flow = m.ID, m.ID
-	}
-	if flow := header(m.Headers, HeaderCorrelation); isCauseID(flow) {
-		c.flow = flow
-	}
-	if parent := header(m.Headers, HeaderTraceParent); isTraceParent(parent) {
-		c.parent = parent
-		if state := header(m.Headers, HeaderTraceState); len(state) <= maxTraceState && isLine(state) {
-			c.state = state
-		}
-	}
-	return context.WithValue(ctx, causeKey{}, c)
+	return context.WithValue(ctx, causeKey{}, &causing{m.ID, m.Headers})
 }
 
 type causeKey struct{}
 
+// causing is the message of a context. It is looked at when something is written:
+// most handlers write nothing.
+type causing struct {
+	id      string
+	headers map[string]string
+}
+
 // cause is what a message hands on, and nothing of its payload.
 type cause struct{ id, flow, parent, state string }
 
+func (m *causing) cause() *cause {
+	c := &cause{}
+	if isCauseID(m.id) {
+		c.id, c.flow = m.id, m.id
+	}
+	if flow := header(m.headers, HeaderCorrelation); isCauseID(flow) {
+		c.flow = flow
+	}
+	if parent := header(m.headers, HeaderTraceParent); isTraceParent(parent) {
+		c.parent = parent
+		if state := header(m.headers, HeaderTraceState); len(state) <= maxTraceState && isLine(state) {
+			c.state = state
+		}
+	}
+	return c
+}
+
 // carry returns msgs with what ctx says they follow from.
 func (o *Outbox) carry(ctx context.Context, msgs []postrider.Message) []postrider.Message {
-	c, _ := ctx.Value(causeKey{}).(*cause)
-	if c == nil || *c == (cause{}) {
+	m, _ := ctx.Value(causeKey{}).(*causing)
+	if m == nil {
+		return msgs
+	}
+	c := m.cause()
+	if *c == (cause{}) {
 		return msgs
 	}
 	msgs = slices.Clone(msgs)
