@@ -86,7 +86,11 @@ func (c *child) end(took time.Duration) (usage, error) {
 // runChild is what the process does when it is a child.
 func runChild(ctx context.Context, what string, args []string) error {
 	if dir := os.Getenv("POSTRIDER_BENCH_PROFILES"); dir != "" {
-		f, err := os.Create(filepath.Join(dir, what+".prof")) // of the last round
+		name := what // of the last round
+		if what == "consume" && len(args) > 1 {
+			name = args[1]
+		}
+		f, err := os.Create(filepath.Join(dir, name+".prof"))
 		if err != nil {
 			return err
 		}
@@ -101,6 +105,8 @@ func runChild(ctx context.Context, what string, args []string) error {
 		return childRelay(ctx, args[0], args[1], args[2], args[3], args[4])
 	case what == "produce" && len(args) == 5:
 		return childProduce(ctx, args[0], args[1], args[2], args[3], args[4])
+	case what == "consume" && len(args) == 4:
+		return childConsume(ctx, args[0], args[1], args[2], args[3])
 	}
 	return errUsage
 }

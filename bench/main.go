@@ -6,13 +6,13 @@
 //	go run ./bench run latency --rate 1000
 //	go run ./bench run idle
 //	go run ./bench run enqueue
-//	go run ./bench run consume --messages 20000
+//	go run ./bench run consume
 //	go run ./bench run webhooks
 //	go run ./bench run window --broker rabbitmq --messages 100000
 //	go run ./bench run tenants --tenants 8 --messages 500000
 //
 // With POSTRIDER_BENCH_PROFILES=DIR the relay and the probe write CPU profiles
-// there, relay.prof and produce.prof.
+// there, relay.prof and produce.prof, and each way to consume one of its name.
 //
 // It starts private servers of its own ("make servers" installs them) and
 // stops them at the end. The last line of the output is one JSON object.
@@ -70,7 +70,7 @@ func run(ctx context.Context, args []string) error {
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&c.broker, "broker", "kafka", "kafka, nats, rabbitmq, redis or null")
 	fs.StringVar(&c.postgres, "postgres", "15", "major version")
-	fs.IntVar(&c.messages, "messages", 500_000, fmt.Sprintf("messages of the backlog; of workload webhooks %d", webhookMessages))
+	fs.IntVar(&c.messages, "messages", 500_000, fmt.Sprintf("messages of the backlog; of workload webhooks %d, of consume %d in batches and a tenth of it singly", webhookMessages, consumeMessages))
 	fs.IntVar(&c.rounds, "rounds", 3, "how often the probes and the drain take turns")
 	fs.IntVar(&c.rate, "rate", 1000, "transactions per second of the latency run")
 	fs.IntVar(&c.seconds, "seconds", 20, "length of the latency and the idle run")
@@ -103,6 +103,9 @@ func run(ctx context.Context, args []string) error {
 		}
 		result, err = runWebhooks(ctx, c)
 	case "consume":
+		if !given(fs, "messages") {
+			c.messages = consumeMessages
+		}
 		result, err = runConsume(ctx, c)
 	case "window":
 		result, err = runWindow(ctx, c)

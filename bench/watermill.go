@@ -15,8 +15,8 @@ import (
 // watermill runs a Watermill router over its channels in memory, with the check
 // that its users write by hand: Watermill has none that shares the handler's
 // transaction. A second delivery goes to another subscriber, as after a rebalance.
-func (w *consuming) watermill(ctx context.Context, run string) (time.Duration, error) {
-	bus := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: int64(len(w.msgs))}, watermill.NopLogger{})
+func (w *consuming) watermill(ctx context.Context) (time.Duration, error) {
+	bus := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: int64(w.deliveries())}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {
 		return 0, err
@@ -24,8 +24,8 @@ func (w *consuming) watermill(ctx context.Context, run string) (time.Duration, e
 	var done atomic.Int64
 	failed := make(chan error, 1)
 	for i := range consumeWorkers {
-		router.AddConsumerHandler(fmt.Sprint(run, i), subscriber(run, i), bus, func(m *message.Message) error {
-			if err := w.checkThenAct(m.Context(), run, m.UUID, m.Payload); err != nil {
+		router.AddConsumerHandler(subscriber(i), subscriber(i), bus, func(m *message.Message) error {
+			if err := w.checkThenAct(m.Context(), m.UUID, m.Payload); err != nil {
 				select {
 				case failed <- err:
 				default:
@@ -41,23 +41,16 @@ func (w *consuming) watermill(ctx context.Context, run string) (time.Duration, e
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(ctx) }()
 	<-router.Running()
-	began, all := time.Now(), int64(0)
-	for i := range w.msgs {
-		m := &w.msgs[i]
-		copies := 1
-		if i%twice == 0 {
-			copies = 2
-		}
-		for c := range copies {
-			if err := bus.Publish(subscriber(run, (i+c)%consumeWorkers), message.NewMessage(m.ID, m.Payload)); err != nil {
-				return 0, err
-			}
-			all++
+	began := time.Now()
+	for i := range w.deliveries() {
+		m := w.message(w.arrival(i))
+		if err := bus.Publish(subscriber(i%consumeWorkers), message.NewMessage(m.ID, m.Payload)); err != nil {
+			return 0, err
 		}
 	}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for done.Load() < all {
+	for done.Load() < int64(w.deliveries()) {
 		select {
 		case err := <-failed:
 			return 0, err
@@ -71,4 +64,4 @@ func (w *consuming) watermill(ctx context.Context, run string) (time.Duration, e
 	return took, errors.Join(<-ended, bus.Close())
 }
 
-func subscriber(run string, i int) string { return fmt.Sprint(run, "-", i) }
+func subscriber(i int) string { return fmt.Sprint("subscriber-", i) }
