@@ -105,6 +105,42 @@ type Wire struct {
 	Payload []byte // the message's own unless the format changes it
 	scratch []byte // what the headers' values are made of
 	body    []byte // a changed payload
+	clock   clock
+}
+
+// clock writes times. Messages that are sent together are often of one second,
+// whose text is kept.
+type clock struct {
+	second int64 // since 1970; 0: none yet
+	text   [len("2006-01-02T15:04:05")]byte
+}
+
+// append appends t as [time.RFC3339Nano] writes it in UTC.
+func (c *clock) append(b []byte, t time.Time) []byte {
+	if s := t.Unix(); s == 0 || s != c.second {
+		t = t.UTC()
+		at := len(b)
+		b = t.AppendFormat(b, time.RFC3339Nano)
+		if y := t.Year(); y >= 0 && y <= 9999 { // four digits
+			c.second = s
+			copy(c.text[:], b[at:])
+		}
+		return b
+	}
+	b = append(b, c.text[:]...)
+	if ns := t.Nanosecond(); ns != 0 {
+		digits := [...]byte{'.', 9: 0}
+		for i := 9; i > 0; i-- {
+			digits[i] = byte('0' + ns%10)
+			ns /= 10
+		}
+		end := len(digits)
+		for digits[end-1] == '0' {
+			end--
+		}
+		b = append(b, digits[:end]...)
+	}
+	return append(b, 'Z')
 }
 
 // Size is the number of bytes of headers and payload.
@@ -179,7 +215,7 @@ func (c Codec) fields(w *Wire, m *postrider.Message, carried Carried) {
 	w.number(SchemaVersion, int64(m.SchemaVersion))
 	if !m.Time.IsZero() {
 		at := len(w.scratch)
-		w.scratch = m.Time.UTC().AppendFormat(w.scratch, time.RFC3339Nano)
+		w.scratch = w.clock.append(w.scratch, m.Time)
 		w.Headers = append(w.Headers, Header{Time, w.scratch[at:len(w.scratch):len(w.scratch)]})
 	}
 	w.text(ContentType, m.ContentType)

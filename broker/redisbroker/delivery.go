@@ -166,7 +166,7 @@ func (d *delivery) next() {
 			rest = append(rest, d.open[n:]...)
 			break
 		}
-		if p.later[m.Key] || d.tx.repeats(m.Key) {
+		if p.later[m.Key] || d.tx.repeats(n, m.Key) {
 			rest = append(rest, i)
 			continue
 		}

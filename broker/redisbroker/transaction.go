@@ -24,6 +24,7 @@ const (
 type transaction struct {
 	wave    bool
 	seen    map[string]struct{} // the keys of a wave
+	apart   int                 // so many messages that are open first have a key each
 	batch   []int               // which messages
 	streams []string            // where each goes
 	wires   []*envelope.Wire
@@ -51,6 +52,7 @@ func (t *transaction) choose(msgs []postrider.Message, open []int) {
 	}
 	clear(t.seen)
 	n, apart := min(len(open), mostMessages), 0
+	t.apart = 0
 	for _, i := range open[:n] {
 		key := msgs[i].Key
 		if _, again := t.seen[key]; !again || key == "" {
@@ -59,12 +61,17 @@ func (t *transaction) choose(msgs []postrider.Message, open []int) {
 		t.seen[key] = struct{}{}
 	}
 	t.wave = 2*apart >= n
+	if apart == n { // most pages: no key is looked up twice
+		t.apart = n
+		return
+	}
 	clear(t.seen)
 }
 
-// repeats reports whether a wave has a message of the key.
-func (t *transaction) repeats(key string) bool {
-	if !t.wave || key == "" {
+// repeats reports whether a wave has a message of the key, which is that of the
+// n-th open one.
+func (t *transaction) repeats(n int, key string) bool {
+	if !t.wave || key == "" || n < t.apart {
 		return false
 	}
 	_, again := t.seen[key]
