@@ -16,8 +16,8 @@ type readOp struct {
 // room is how many more messages the lane may take, 0 when a read is not worth it.
 func (e *Engine) room(l *lane) int {
 	page := e.cfg.Page
-	if n := len(e.held); n > 0 {
-		page = max(min(page, e.cfg.MaxMessages/(2*n)), 1)
+	if n := len(e.held); n > 0 { // four pages each: two that are settled and read anew, two to deliver meanwhile
+		page = max(min(page, e.cfg.MaxMessages/(4*n)), 1)
 	}
 	n := min(page, e.cfg.Window-l.msgs)
 	total := e.cfg.MaxMessages - e.msgs - e.reserved
