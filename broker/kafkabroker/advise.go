@@ -28,7 +28,7 @@ func (s *Sink) Advise(ctx context.Context, topics []string) ([]broker.Advice, er
 			continue
 		}
 		replicas := len(rt.Partitions[0].Replicas)
-		for _, a := range weak(name, replicas, s.configs(ctx, name)) {
+		for _, a := range weak(name, replicas, s.configs(ctx, name, "min.insync.replicas", "unclean.leader.election.enable", "cleanup.policy")) {
 			a.Topic = topic
 			found = append(found, a)
 		}
@@ -36,14 +36,13 @@ func (s *Sink) Advise(ctx context.Context, topics []string) ([]broker.Advice, er
 	return found, nil
 }
 
-// configs are the settings of a topic that decide about loss; what may not be
-// read is not in it.
-func (s *Sink) configs(ctx context.Context, name string) map[string]string {
+// configs are settings of a topic; what may not be read is not in it.
+func (s *Sink) configs(ctx context.Context, name string, settings ...string) map[string]string {
 	values := make(map[string]string)
 	req := kmsg.NewPtrDescribeConfigsRequest()
 	res := kmsg.NewDescribeConfigsRequestResource()
 	res.ResourceType, res.ResourceName = kmsg.ConfigResourceTypeTopic, name
-	res.ConfigNames = []string{"min.insync.replicas", "unclean.leader.election.enable", "cleanup.policy"}
+	res.ConfigNames = settings
 	req.Resources = append(req.Resources, res)
 	resp, err := req.RequestWith(ctx, s.client)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -39,6 +40,7 @@ func (a *app) pruneCommand() *cobra.Command {
 		every     time.Duration
 		name      string
 		horizon   time.Duration
+		topics    []string
 	)
 	cmd := &cobra.Command{
 		Use:   "prune",
@@ -51,13 +53,14 @@ func (a *app) pruneCommand() *cobra.Command {
 			"After a crash the same rows may be archived again, under the same name.\n\n" +
 			"With --consumer NAME it forgets what a consumer has processed, in the consumer's own database:\n" +
 			"--store names that one. What comes back afterwards has a second effect, so an age below\n" +
-			"--horizon, for which anything can bring a message back, is refused. The marks of keys stay.",
+			"--horizon, for which anything can bring a message back, is refused. With --topic the broker is\n" +
+			"asked for how long it keeps that topic, and the longer of both counts. The marks of keys stay.",
 		Example: "  postrider prune --older-than 72h --dry-run\n  postrider prune --older-than 0s --archive /var/archive --loop\n" +
 			"  postrider prune --store postgres://HOST/BILLING --consumer billing --older-than 720h",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if name != "" {
-				return a.pruneInbox(cmd, name, set.olderThan, horizon)
+				return a.pruneInbox(cmd, forget{name, set.olderThan, horizon, topics})
 			}
 			set.auditEvery = 0
 			o, err := set.options(a.logger())
@@ -86,13 +89,34 @@ func (a *app) pruneCommand() *cobra.Command {
 	fs.DurationVar(&every, "every", 30*time.Second, "pause between two sweeps of --loop")
 	fs.StringVar(&name, "consumer", "", "forget what this consumer has processed, instead of the outbox's rows")
 	fs.DurationVar(&horizon, "horizon", inbox.DefaultHorizon, "with --consumer: for how long the topic, stream or queue, a replay, or a caller\ncan bring a message back")
+	fs.StringSliceVar(&topics, "topic", nil, "with --consumer: a topic that it reads, for --broker to say how long it keeps it; may be repeated")
 	return cmd
 }
 
-func (a *app) pruneInbox(cmd *cobra.Command, name string, olderThan, horizon time.Duration) error {
+// forget is what `prune --consumer` is asked for.
+type forget struct {
+	consumer           string
+	olderThan, horizon time.Duration
+	topics             []string
+}
+
+// asked is the horizon as the broker of the topics has it, told to the user.
+func (a *app) asked(ctx context.Context, f forget) (admin.Horizon, error) {
+	if len(f.topics) == 0 {
+		return admin.Horizon{For: f.horizon, Why: []string{"no --topic: no broker was asked"}}, nil
+	}
+	sink, err := openSink(&a.set)
+	if err != nil {
+		return admin.Horizon{}, err
+	}
+	defer sink.close()
+	return admin.HorizonOf(ctx, sink.Sink, f.topics, f.horizon)
+}
+
+func (a *app) pruneInbox(cmd *cobra.Command, f forget) error {
 	var wrong string
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil && !slices.Contains([]string{"consumer", "horizon", "older-than"}, f.Name) {
+		if cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil && !slices.Contains([]string{"consumer", "horizon", "older-than", "topic"}, f.Name) {
 			wrong = f.Name
 		}
 	})
@@ -107,14 +131,31 @@ func (a *app) pruneInbox(cmd *cobra.Command, name string, olderThan, horizon tim
 		return err
 	}
 	defer done()
-	removed, err := i.Prune(cmd.Context(), name, olderThan, horizon)
+	h, err := a.asked(cmd.Context(), f)
+	if err != nil {
+		return err
+	}
+	removed, err := i.Prune(cmd.Context(), f.consumer, f.olderThan, h.For)
 	if early := (*inbox.RetentionError)(nil); errors.As(err, &early) {
-		return &usageError{err}
+		return usagef("%w: %s", err, strings.Join(h.Why, "; "))
 	}
 	if err != nil {
 		return noTables(err)
 	}
-	return a.print(map[string]int64{"removed": removed}, func(w *tabwriter.Writer) { row(w, "removed", fmt.Sprintf("%d claims", removed)) })
+	answer := forgotten{Removed: removed, Horizon: h.For.Seconds(), Why: h.Why}
+	return a.print(answer, func(w *tabwriter.Writer) {
+		row(w, "removed", fmt.Sprintf("%d claims", removed))
+		for _, why := range h.Why {
+			row(w, "horizon", visible(why, ""))
+		}
+	})
+}
+
+// forgotten is what `prune --consumer --output json` prints.
+type forgotten struct {
+	Removed int64    `json:"removed"`
+	Horizon float64  `json:"horizon_seconds"`
+	Why     []string `json:"horizon_why"`
 }
 
 // openKeeper opens the store of a command about retention or the books.

@@ -1,0 +1,50 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/inbox"
+)
+
+// Horizon is for how long anything can bring a message back to a consumer.
+type Horizon struct {
+	For time.Duration
+	// Why says where For comes from, and what is not known: one sentence each.
+	Why []string
+}
+
+// HorizonOf is the longest of configured (0: [inbox.DefaultHorizon]) and of what
+// the broker behind sink keeps of the topics. A broker that keeps without end, or
+// cannot be asked, leaves what is configured, and Why says so.
+func HorizonOf(ctx context.Context, sink broker.Sink, topics []string, configured time.Duration) (Horizon, error) {
+	h := Horizon{For: configured}
+	if h.For <= 0 {
+		h.For = inbox.DefaultHorizon
+	}
+	note := func(format string, args ...any) { h.Why = append(h.Why, fmt.Sprintf(format, args...)) }
+	keeper, ok := sink.(broker.Keeper)
+	if !ok {
+		note("%s keeps nothing that was acknowledged, or cannot be asked: the configured %v stand", sink.Info().Name, h.For)
+		return h, nil
+	}
+	for _, topic := range topics {
+		k, err := keeper.Keeps(ctx, topic)
+		switch {
+		case err != nil:
+			return h, err
+		case k.Removes:
+			note("%s removes what was acknowledged: the configured %v stand", k.Setting, h.For)
+		case k.For == 0:
+			note("%s: messages are kept without end, so a consumer that is made anew gets them all: the configured %v stand", k.Setting, h.For)
+		case k.For > h.For:
+			h.For = k.For
+			fallthrough
+		default:
+			note("%s keeps messages for %v", k.Setting, k.For)
+		}
+	}
+	return h, nil
+}

@@ -1,0 +1,38 @@
+package kafkabroker
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+)
+
+var _ broker.Keeper = (*Sink)(nil)
+
+// Keeps implements broker.Keeper. A compacted topic keeps without end.
+func (s *Sink) Keeps(ctx context.Context, topic string) (broker.Keeping, error) {
+	name := s.prefix + topic
+	values := s.configs(ctx, name, "retention.ms", "cleanup.policy")
+	text, there := values["retention.ms"]
+	if !there {
+		return broker.Keeping{}, fmt.Errorf("kafkabroker: retention.ms of topic %s cannot be read: the topic is not there, or this user may not DESCRIBE_CONFIGS on it", name)
+	}
+	ms, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return broker.Keeping{}, fmt.Errorf("kafkabroker: retention.ms of topic %s: %w", name, err)
+	}
+	if policy := values["cleanup.policy"]; !strings.Contains(policy, "delete") {
+		return broker.Keeping{Setting: "cleanup.policy=" + policy + " of topic " + name}, nil
+	}
+	k := broker.Keeping{Setting: "retention.ms of topic " + name}
+	if ms > 0 { // -1: without end; what does not fit is no different
+		k.For = time.Duration(min(ms, int64(maxKept/time.Millisecond))) * time.Millisecond
+	}
+	return k, nil
+}
+
+// maxKept is the longest time that is told, about a century.
+const maxKept = 36500 * 24 * time.Hour
