@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -250,13 +251,18 @@ func gapsOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
 		if gaps == 0 || s.GapAge < req.Limits.Lag {
 			return f, false
 		}
-		name := word(s.Consumer)
+		name, key, topic, version := word(s.Consumer), "KEY", "TOPIC", "VERSION"
+		if s.Blocked == 0 && len(s.Waiting) > 0 { // else it is not said which of them wait behind a dead letter
+			g := slices.MaxFunc(s.Waiting, func(a, b inbox.Gap) int { return cmp.Compare(a.Age, b.Age) })
+			key, topic, version = word(g.Key), word(g.Topic), strconv.FormatInt(g.Needs, 10)
+		}
 		return store.Finding{
 			Severity: worse(s.GapAge, req.Limits.Lag),
 			What:     fmt.Sprintf("consumer %s: %d keys wait for versions that have not come, the oldest for %s", name, gaps, rough(s.GapAge)),
 			Why:      "their later messages are kept and have no effect",
-			Fix:      fmt.Sprintf("`postrider status --consumer %s` names keys and versions; send them again with postrider replay --key KEY at their outbox, or give them up: consumer.Options.SkipGap, Inbox.SetMark", name),
-			Data:     map[string]any{"gaps": gaps, "age_seconds": int64(s.GapAge.Seconds())},
+			Fix: fmt.Sprintf("`postrider status --consumer %[1]s` names keys and versions; send them again at their outbox, `postrider replay --key %[2]s --yes --reason WHY`, or give them up: "+
+				"`postrider guard set --consumer %[1]s --topic %[3]s --key %[2]s --version %[4]s --reason WHY`, and so for each key", name, key, topic, version),
+			Data: map[string]any{"gaps": gaps, "age_seconds": int64(s.GapAge.Seconds())},
 		}, true
 	})
 }

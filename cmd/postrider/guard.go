@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/outbox"
 )
 
 // markAnswer is the mark of a key in JSON.
@@ -207,12 +208,21 @@ func (a *app) openInboxes() (admin.Inboxes, func(), error) {
 
 // migrateInbox makes the tables of consumers, for those that are not written in Go.
 func (a *app) migrateInbox(dryRun, printSQL *bool) *cobra.Command {
-	return &cobra.Command{
-		Use: "inbox", Short: "Make the inbox's tables and functions in a consumer's database", Args: noArgs,
+	var (
+		roles  bool
+		prefix string
+	)
+	cmd := &cobra.Command{
+		Use: "inbox", Short: "Make or change the inbox's tables and functions in a consumer's database", Args: noArgs,
 		Long: "A consumer in Go makes them with Inbox.Migrate; for others this command does. The database\n" +
-			"need not hold an outbox. It may be run any number of times.",
+			"need not hold an outbox. It may be run any number of times. --roles makes the group roles of\n" +
+			"those who process messages (consumer), look (reader) and act (admin); migrations grant them\n" +
+			"what they make from then on.",
 		Example: "  postrider migrate inbox --store postgres://owner@HOST/BILLING\n  postrider migrate inbox --store postgres: --print-sql",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if prefix != "" && !roles {
+				return usagef("--role-prefix goes with --roles")
+			}
 			if *dryRun {
 				return usagef("--dry-run does not go with inbox: --print-sql shows its statements, which change nothing that is there")
 			}
@@ -229,24 +239,50 @@ func (a *app) migrateInbox(dryRun, printSQL *bool) *cobra.Command {
 				return usagef("store %s keeps no inbox: use postgres:// or sqlite:", storeKind(&a.set))
 			}
 			if *printSQL {
-				return a.printInbox(i)
+				return a.printInbox(i, roles, prefix)
 			}
-			if err := i.Migrate(cmd.Context()); err != nil {
+			err = i.Migrate(cmd.Context())
+			if err == nil && roles {
+				err = i.MakeRoles(cmd.Context(), prefix)
+			}
+			if err != nil {
 				return fmt.Errorf("migrate: %w", err)
 			}
 			return a.print(map[string]bool{"done": true}, func(w *tabwriter.Writer) { row(w, "done") })
 		},
 	}
+	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles consumer, reader and admin of the inbox on PostgreSQL, and set what they may do")
+	cmd.Flags().StringVar(&prefix, "role-prefix", "", "begins the names of the roles (default: the schema, so postrider_consumer and so on)")
+	return cmd
 }
 
-func (a *app) printInbox(i admin.Inboxes) error {
+func (a *app) printInbox(i admin.Inboxes, roles bool, prefix string) error {
 	text := ""
 	for _, s := range inbox.Schema(i.Dialect, i.Schema) {
 		text += s + ";\n"
+	}
+	if roles {
+		more, err := inboxRoles(i, prefix)
+		if err != nil {
+			return err
+		}
+		text += more
 	}
 	if a.set.output == "json" {
 		return a.print(map[string]string{"sql": text}, nil)
 	}
 	_, err := fmt.Fprint(a.out, text)
 	return err
+}
+
+// inboxRoles is the text that makes the roles of an inbox.
+func inboxRoles(i admin.Inboxes, prefix string) (string, error) {
+	if i.Dialect != outbox.Postgres {
+		return "", usagef("only PostgreSQL has roles")
+	}
+	text, err := inbox.RolesSQL(i.Schema, prefix)
+	if err != nil {
+		return "", &usageError{err}
+	}
+	return text + ";\n", nil
 }

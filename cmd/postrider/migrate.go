@@ -75,7 +75,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	mark(fs, "lanes")
 	fs.DurationVar(&wait, "wait", 2*time.Minute, "go on asking for so long when other transactions hold a table; writers wait for at most 0.8 s at a time.\n0: ask once")
 	cmd.Flags().BoolVar(&adopt, "adopt", false, "take over an outbox that was dumped and restored into this server,\nor whose sequence was set back while no relay ran")
-	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles writer, relay, reader and admin of the outbox on PostgreSQL, and set what they may do")
+	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles writer, relay, reader and admin of the outbox on PostgreSQL, and consumer\nof an inbox beside it, and set what they may do")
 	cmd.Flags().StringVar(&rolePrefix, "role-prefix", "", "begins the names of the roles (default: the schema, so postrider_writer and so on)")
 	cmd.Flags().BoolVar(&partition, "partition", false, "keep the outbox on PostgreSQL in partitions from now on, while writers and relays go on;\nthere is no way back")
 	cmd.Flags().StringVar(&notify, "notify", "", "on or off: writers on PostgreSQL wake the relays that have wake=listen in their --store")
@@ -148,6 +148,11 @@ func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL boo
 	if len(steps) == 0 { // somebody else may have done them meanwhile
 		if have, want, err = reach(cmd.Context(), st); err != nil {
 			return err
+		}
+	}
+	if i, ok := a.inboxes(st); ok && req.Roles && !req.DryRun {
+		if err := i.MakeRoles(cmd.Context(), req.RolePrefix); err != nil {
+			return fmt.Errorf("migrate: %w", err)
 		}
 	}
 	if err := a.checkLanes(cmd.Context(), st, req); err != nil {
@@ -242,6 +247,13 @@ func (a *app) printSQL(st *opened, req store.MigrateRequest) error {
 			return fmt.Errorf("print the roles: %w", err)
 		}
 		text += roles
+		if i, ok := a.inboxes(st); ok {
+			more, err := inboxRoles(i, req.RolePrefix)
+			if err != nil {
+				return err
+			}
+			text += more
+		}
 	}
 	if a.set.output == "json" {
 		return a.print(map[string]string{"sql": text}, nil)

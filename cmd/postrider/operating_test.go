@@ -55,7 +55,7 @@ func openBook(t *testing.T) *book {
 	pg := testserver.StartPostgres(t, "18") // of its own: roles are made
 	b := &book{T: t, text: string(text), pg: pg}
 	b.query("postgres", `CREATE DATABASE book`)
-	for _, role := range []string{"shop_app", "shop_relay", "grafana", "alice"} {
+	for _, role := range []string{"shop_app", "shop_relay", "billing_app", "grafana", "alice"} {
 		b.query("postgres", `CREATE ROLE `+role+` LOGIN`)
 	}
 	store := pg.DatabaseURL("book")
@@ -213,6 +213,8 @@ func (b *book) postrider(piece, database string, args []string) {
 			args[i] = "orders"
 		case "KEY":
 			args[i] = "o-1"
+		case "VERSION":
+			args[i] = "7"
 		case "LANE":
 			args[i] = "1"
 		case "DIR":
