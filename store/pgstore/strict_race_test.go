@@ -87,18 +87,24 @@ func TestStrictKeysArriveDenseAndInOrder(t *testing.T) {
 		broker := membroker.New(nil)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- relay.New(d.store("main"), broker.Sink(), nil).Run(ctx) }()
-		var writers sync.WaitGroup
-		until := time.Now().Add(2 * time.Second)
-		for w := range 12 {
-			writers.Go(func() {
-				if err := d.strictWriter(ctx, w, until); err != nil {
-					t.Error(err)
-				}
-			})
+		// It keeps its lease on a starved machine too, and sends nothing twice.
+		go func() {
+			ended <- relay.New(d.store("main"), broker.Sink(), &relay.Options{LeaseTTL: time.Minute}).Run(ctx)
+		}()
+		committed := int64(0)
+		for committed < 100 && !t.Failed() { // once, but on a machine that is starved
+			var writers sync.WaitGroup
+			until := time.Now().Add(2 * time.Second)
+			for w := range 12 {
+				writers.Go(func() {
+					if err := d.strictWriter(ctx, w, until); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			writers.Wait()
+			committed = d.count(`SELECT count(*) FROM box.outbox`)
 		}
-		writers.Wait()
-		committed := d.count(`SELECT count(*) FROM box.outbox`)
 		d.waitUntil(`SELECT count(*) = 0 FROM box.messages WHERE state <> 'Sent'`)
 		stop()
 		if err := <-ended; err != nil {
@@ -113,7 +119,7 @@ func TestStrictKeysArriveDenseAndInOrder(t *testing.T) {
 			last[e.Message.Key]++
 		}
 		redrawn := d.count(`SELECT last_value FROM box.outbox_seq`) - committed
-		if int64(len(log)) != committed || committed < 100 || len(last) != 6 {
+		if int64(len(log)) != committed || len(last) != 6 {
 			t.Errorf("%d of %d messages of %d keys arrived", len(log), committed, len(last))
 		}
 		t.Logf("%d messages, %d numbers rolled back or drawn again", committed, redrawn)
