@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -171,7 +172,7 @@ func sourceExtend(ctx context.Context, env *Env) error {
 			if err != nil {
 				return err
 			}
-			ds, end = append(again, rest...), time.Now().Add(limit*3/2)
+			ds, end = slices.Concat(again, rest), time.Now().Add(limit*3/2)
 		}
 	}
 	if err := src.Settle(ctx, verdicts(ds)); err != nil {
