@@ -20,11 +20,17 @@ import (
 // no gap and nobody else had unsettled messages before, every unsettled message
 // is here. Otherwise the server says how many are unsettled, and only when all
 // of them are here may newer ones go on.
+//
+// What is here may not be unsettled any more: a source that was only slow has
+// settled it, and the same source may still hold others. So messages that were
+// delivered more than once are counted apart from the rest, which nobody else
+// can settle.
 type resume struct {
 	last    uint64    // the last delivery's number
 	missing int       // unsettled messages that are not here, as far as known; > 0: hold
 	upTo    uint64    // they have stream sequences up to this
 	next    time.Time // when to ask the server again
+	since   time.Time // when something was missing first, or all was given back
 	early   []early
 }
 
@@ -45,9 +51,26 @@ func (s *Source) begin(info *jetstream.ConsumerInfo) {
 // acknowledgements are on their way, but not too few. The caller holds mu.
 func (s *Source) count(info *jetstream.ConsumerInfo, now time.Time) {
 	r := &s.resume
-	r.missing = max(info.NumAckPending-len(s.inHand), 0)
+	if r.missing == 0 {
+		r.since = now
+	}
+	repeated := 0
+	for _, again := range s.inHand {
+		if again {
+			repeated++
+		}
+	}
+	others := info.NumAckPending - info.NumRedelivered
+	r.missing = max(others-(len(s.inHand)-repeated), 0) + max(info.NumRedelivered-repeated, 0)
 	r.upTo = info.Delivered.Stream
 	r.next = now.Add(s.opts.AckWait / 8)
+	if r.missing > 0 && info.NumAckPending <= len(s.inHand) && now.Sub(r.since) > s.opts.AckWait {
+		// All may be here, some of it delivered to somebody else meanwhile: the
+		// server, which knows, delivers again what is unsettled.
+		r.since = now
+		s.surrender()
+		return
+	}
 	s.release()
 }
 
@@ -84,12 +107,13 @@ func (s *Source) arrived(msg *nats.Msg, meta *nats.MsgMetadata) {
 	r := &s.resume
 	gap := meta.Sequence.Consumer != r.last+1
 	r.last = max(r.last, meta.Sequence.Consumer)
-	if s.inHand[meta.Sequence.Stream] {
-		return // delivered again while it is here
+	_, here := s.inHand[meta.Sequence.Stream]
+	s.inHand[meta.Sequence.Stream] = meta.NumDelivered > 1
+	if here {
+		return // delivered again
 	}
-	s.inHand[meta.Sequence.Stream] = true
 	if gap && r.missing == 0 { // how many, the server knows
-		r.missing, r.upTo, r.next = 1, 0, time.Time{}
+		r.missing, r.upTo, r.next, r.since = 1, 0, time.Time{}, time.Now()
 	}
 	if r.missing == 0 {
 		s.log.Add(s.decode(msg, meta), int64(meta.Sequence.Stream))
@@ -116,8 +140,8 @@ func (s *Source) release() {
 	r.early = nil
 }
 
-// surrender gives back to the server what is held back here: another source is
-// fed now, and must not wait for what waits for it. The caller holds mu.
+// surrender gives back to the server what is held back here, as when another
+// source is fed now, which must not wait for what waits for it. The caller holds mu.
 func (s *Source) surrender() {
 	r := &s.resume
 	for _, e := range r.early {

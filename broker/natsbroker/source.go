@@ -63,7 +63,7 @@ type Source struct {
 	mu     sync.Mutex
 	resume resume
 	log    inhand.Log
-	inHand map[uint64]bool // stream sequences in log
+	inHand map[uint64]bool // stream sequences in log and early; true: delivered more than once
 	acks   map[uint64]ack  // not confirmed, by stream sequence
 	kept   time.Time       // when the server was told last that we work on what waits here
 	change chan struct{}

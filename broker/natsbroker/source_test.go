@@ -97,6 +97,7 @@ const coupleAckWait = 5 * time.Second
 // couple is a stream and two sources of one durable.
 type couple struct {
 	*testing.T
+	js            jetstream.JetStream
 	sink          broker.Sink
 	first, second *natsbroker.Source
 }
@@ -104,7 +105,7 @@ type couple struct {
 func newCouple(t *testing.T, messages int) *couple {
 	t.Helper()
 	nc := connect(t, embedded(t))
-	_, sink, name := filled(t, nc, messages)
+	js, sink, name := filled(t, nc, messages)
 	open := func() *natsbroker.Source {
 		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: coupleAckWait})
 		if err != nil {
@@ -113,7 +114,7 @@ func newCouple(t *testing.T, messages int) *couple {
 		t.Cleanup(src.Close)
 		return src
 	}
-	return &couple{T: t, sink: sink, first: open(), second: open()}
+	return &couple{T: t, js: js, sink: sink, first: open(), second: open()}
 }
 
 func (c *couple) receive(src *natsbroker.Source, wait time.Duration) []broker.Delivery {
@@ -121,6 +122,16 @@ func (c *couple) receive(src *natsbroker.Source, wait time.Duration) []broker.De
 	defer cancel()
 	ds, _ := src.Receive(ctx, 100) // none is an answer too
 	return ds
+}
+
+// state is what the server says of the durable.
+func (c *couple) state() *jetstream.ConsumerInfo {
+	c.Helper()
+	consumer, err := c.js.Consumer(c.Context(), "S", "c")
+	if err != nil {
+		c.Fatal(err)
+	}
+	return consumer.CachedInfo()
 }
 
 // settle acknowledges what the first source holds.
@@ -187,6 +198,57 @@ func TestSecondSourceStandsBy(t *testing.T) {
 				t.Fatalf("version %d is received, the next is %d", d.Message.Version, next)
 			}
 			next++
+		}
+	}
+}
+
+// TestLateAcknowledgementsHideNothing: the first source, which was only slow, settles
+// a message that has gone to the second one too. It is not unsettled any more then,
+// and what the first one still holds is: newer messages wait for it.
+func TestLateAcknowledgementsHideNothing(t *testing.T) {
+	c := newCouple(t, 2)
+	var held []broker.Delivery
+	for len(held) < 2 {
+		ds := c.receive(c.first, 20*time.Second)
+		if len(ds) == 0 {
+			t.Fatal("the first source receives nothing")
+		}
+		held = append(held, ds...)
+	}
+	work := func() { // on the second message: only the first one's time runs out
+		if err := c.first.Extend(t.Context(), held[1:]); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range c.receive(c.second, 300*time.Millisecond) {
+			if d.Message.Version > 1 {
+				t.Fatalf("the second source passes on version %d while the first works on version 2", d.Message.Version)
+			}
+		}
+	}
+	for limit := time.Now().Add(time.Minute); c.state().NumRedelivered == 0; work() {
+		if time.Now().After(limit) {
+			t.Fatal("the first message has not gone to the second source after a minute")
+		}
+	}
+	c.publish(3)
+	for limit := time.Now().Add(time.Minute); c.state().Delivered.Stream < 3; work() {
+		if time.Now().After(limit) {
+			t.Fatal("version 3 has not gone to the second source after a minute")
+		}
+	}
+	c.settle(held[:1])
+	for range 8 { // as long as AckWait, and more
+		work()
+	}
+	c.settle(held[1:])
+	for limit := time.Now().Add(time.Minute); ; {
+		for _, d := range c.receive(c.second, time.Second) {
+			if d.Message.Version == 3 {
+				return
+			}
+		}
+		if time.Now().After(limit) {
+			t.Fatal("version 3 has not come a minute after the first source has settled all")
 		}
 	}
 }
