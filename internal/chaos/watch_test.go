@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -127,6 +128,8 @@ type counted struct {
 	broker.Sink
 	calls, failed atomic.Int64
 	classes       [broker.ClassUnknown + 1]atomic.Int64 // of what was tried and did not succeed
+	turns         atomic.Int64                          // calls with something acknowledged behind one with a rejection
+	rejects       atomic.Bool                           // the last answer that says so was a rejection
 }
 
 func (c *counted) Deliver(ctx context.Context, msgs []postrider.Message) []error {
@@ -139,6 +142,14 @@ func (c *counted) Deliver(ctx context.Context, msgs []postrider.Message) []error
 		if err != nil && !errors.Is(err, broker.ErrNotTried) {
 			c.classes[broker.Classify(err).Class].Add(1)
 		}
+	}
+	if slices.Contains(errs, nil) || errs == nil {
+		if c.rejects.Swap(false) {
+			c.turns.Add(1)
+		}
+	}
+	if slices.ContainsFunc(errs, func(err error) bool { e := broker.Classify(err); return e != nil && e.Class == broker.ClassRejected }) {
+		c.rejects.Store(true)
 	}
 	return errs
 }

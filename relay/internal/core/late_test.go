@@ -30,3 +30,41 @@ func TestALateGoodAnswerDoesNotEndAnOutage(t *testing.T) {
 		wantEqual(t, "health after an answer to a later call", health(), "[sink down true sink down false]")
 	}
 }
+
+// Calls that were on their way when a destination began to reject everything, and
+// had begun before that, do not release the brake: each would let 20 more die.
+func TestALateGoodAnswerDoesNotReleaseTheBrake(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(3)
+	r.read(r.batch(0, "p1", keys(40)...), r.batch(1, "p1", keys(40)...), r.batch(2, "p1", keys(40)...))
+	first, second, third := take[Deliver](r), take[Deliver](r), take[Deliver](r)
+	r.pass(10 * time.Millisecond)
+	r.step(Delivered{ID: first.ID, Errs: rejections(40, 0)})
+	r.step(Delivered{ID: second.ID})
+	r.step(Delivered{ID: third.ID, Errs: rejections(40, 1)})
+	wantEqual(t, "brake", len(factsOf[BrakeChanged](r)), 1)
+	wantEqual(t, "dead", len(factsOf[RecordParked](r)), 20)
+}
+
+// Where a destination takes some and rejects others the brake counts anew behind
+// every acknowledgement, and in every call: that is what it promises.
+func TestTheBrakeCountsAnewInEveryCallThatHasAGoodAnswer(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(3)
+	r.read(r.batch(0, "p1", keys(40)...), r.batch(1, "p1", keys(40)...), r.batch(2, "p1", keys(40)...))
+	calls := []Deliver{take[Deliver](r), take[Deliver](r), take[Deliver](r)}
+	for i, good := range []int{1, 30, 0} {
+		r.step(Delivered{ID: calls[i].ID, Errs: rejections(40, good)})
+		want := []int{20, 30, 40} // 20 of 39, all 10 of 10, 10 more in a row
+		wantEqual(t, "dead so far", len(factsOf[RecordParked](r)), want[i])
+	}
+}
+
+// rejections are the answers for n messages of which the first are acknowledged.
+func rejections(n, good int) []error {
+	errs := make([]error, n)
+	for i := good; i < n; i++ {
+		errs[i] = rejected
+	}
+	return errs
+}

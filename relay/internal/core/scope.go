@@ -144,7 +144,7 @@ func (e *Engine) recover(c *call, topic string) {
 	}
 	for _, name := range [2]string{"", e.destination(topic)} {
 		s := e.scopes[name]
-		if s == nil || s.open && !s.braked && c.sentAt < s.tripped {
+		if s == nil || s.open && c.sentAt < s.tripped {
 			continue
 		}
 		if s.braked {
