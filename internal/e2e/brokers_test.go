@@ -26,6 +26,9 @@ type realBroker struct {
 	make          func(t *testing.T, topic string)
 	// left is how many messages of the topic the consumer has not acknowledged.
 	left func(t *testing.T, topic, consumer string) int
+	// committed is where a consumer goes on, by partition; nil: each message is
+	// acknowledged by itself.
+	committed func(t *testing.T, topic, consumer string) map[int32]int64
 }
 
 // onRealBrokers starts each broker once for all tests of run, which go on side by
@@ -81,18 +84,26 @@ func natsServer(s *testserver.NATS) *realBroker {
 const partitions = 4
 
 func kafkaServer(k *testserver.Kafka) *realBroker {
+	clients := make(map[*testing.T]*kgo.Client)
 	client := func(t *testing.T) *kgo.Client {
+		if c := clients[t]; c != nil {
+			return c
+		}
 		c, err := kgo.NewClient(kgo.SeedBrokers(k.Addr))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
+		clients[t] = c
 		return c
 	}
 	return &realBroker{
 		name: "kafka", url: "kafka://" + k.Addr, kill: k.Kill, restart: k.Restart,
 		make: func(t *testing.T, topic string) { makeTopic(t, client(t), topic) },
 		left: func(t *testing.T, topic, group string) int { return lag(t, client(t), topic, group) },
+		committed: func(t *testing.T, topic, group string) map[int32]int64 {
+			return committed(t, client(t), topic, group)
+		},
 	}
 }
 
@@ -119,23 +130,12 @@ func lag(t *testing.T, c *kgo.Client, topic, group string) (left int) {
 	ends.ReplicaID = -1
 	et := kmsg.NewListOffsetsRequestTopic()
 	et.Topic = topic
-	offsets := kmsg.NewPtrOffsetFetchRequest()
-	og := kmsg.NewOffsetFetchRequestGroup()
-	og.Group = group
-	ot := kmsg.NewOffsetFetchRequestGroupTopic()
-	ot.Topic = topic
 	for p := range int32(partitions) {
 		ep := kmsg.NewListOffsetsRequestTopicPartition()
 		ep.Partition, ep.Timestamp = p, -1 // the end
 		et.Partitions = append(et.Partitions, ep)
-		ot.Partitions = append(ot.Partitions, p)
 	}
 	ends.Topics = append(ends.Topics, et)
-	og.Topics = append(og.Topics, ot)
-	offsets.Group, offsets.Groups = group, append(offsets.Groups, og)
-	ft := kmsg.NewOffsetFetchRequestTopic()
-	ft.Topic, ft.Partitions = topic, ot.Partitions
-	offsets.Topics = append(offsets.Topics, ft)
 	for _, shard := range c.RequestSharded(t.Context(), ends) {
 		if shard.Err != nil {
 			t.Fatalf("ask for the ends: %v", shard.Err)
@@ -144,18 +144,43 @@ func lag(t *testing.T, c *kgo.Client, topic, group string) (left int) {
 			left += int(p.Offset)
 		}
 	}
-	resp, err := offsets.RequestWith(t.Context(), c)
+	for _, offset := range committed(t, c, topic, group) {
+		left -= int(offset)
+	}
+	return left
+}
+
+// committed are the group's offsets, by partition; none while the broker makes
+// ready for its first group.
+func committed(t *testing.T, c *kgo.Client, topic, group string) map[int32]int64 {
+	t.Helper()
+	req := kmsg.NewPtrOffsetFetchRequest()
+	rg := kmsg.NewOffsetFetchRequestGroup()
+	rg.Group = group
+	gt := kmsg.NewOffsetFetchRequestGroupTopic()
+	rt := kmsg.NewOffsetFetchRequestTopic()
+	gt.Topic, rt.Topic = topic, topic
+	for p := range int32(partitions) {
+		gt.Partitions, rt.Partitions = append(gt.Partitions, p), append(rt.Partitions, p)
+	}
+	rg.Topics, req.Topics = append(rg.Topics, gt), append(req.Topics, rt)
+	req.Group, req.Groups = group, append(req.Groups, rg)
+	resp, err := req.RequestWith(t.Context(), c)
+	if kerr.IsRetriable(err) {
+		return nil
+	}
 	if err != nil {
 		t.Fatalf("ask for the committed offsets: %v", err)
 	}
+	out := make(map[int32]int64)
 	for _, g := range resp.Groups {
 		for _, topic := range g.Topics {
 			for _, p := range topic.Partitions {
-				left -= int(max(p.Offset, 0))
+				out[p.Partition] = max(p.Offset, 0)
 			}
 		}
 	}
-	return left
+	return out
 }
 
 // publish writes messages as a relay does, with the broker's own deduplication off.
@@ -193,7 +218,7 @@ func (b *realBroker) publish(t *testing.T, msgs ...postrider.Message) {
 
 // openSource returns a source for one process. A member of a Kafka group that
 // died without a word is missed after 6 s, the least that a broker accepts.
-func openSource(name, url, topic, consumer string) (broker.Source, func(), error) {
+func openSource(name, url, topic, consumer string, kafka ...kgo.Opt) (broker.Source, func(), error) {
 	if name == "nats" {
 		nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 		if err != nil {
@@ -208,10 +233,10 @@ func openSource(name, url, topic, consumer string) (broker.Source, func(), error
 	}
 	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
 		Group: consumer, Topics: []string{topic},
-		Client: []kgo.Opt{
+		Client: append([]kgo.Opt{
 			kgo.SeedBrokers(url[len("kafka://"):]),
 			kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(500 * time.Millisecond),
-		},
+		}, kafka...),
 	})
 	if err != nil {
 		return nil, nil, err

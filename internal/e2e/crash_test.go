@@ -31,6 +31,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if config := os.Getenv(memberEnv); config != "" {
+		if err := beMember(config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if config := os.Getenv(delivererEnv); config != "" {
 		if err := beDeliverer(config); err != nil {
 			fmt.Fprintln(os.Stderr, err)
