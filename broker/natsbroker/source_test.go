@@ -209,11 +209,19 @@ func TestLateAcknowledgementsHideNothing(t *testing.T) {
 	c := newCouple(t, 2)
 	var held []broker.Delivery
 	for len(held) < 2 {
-		ds := c.receive(c.first, 20*time.Second)
+		ds := c.receive(c.first, time.Minute)
 		if len(ds) == 0 {
 			t.Fatal("the first source receives nothing")
 		}
 		held = append(held, ds...)
+	}
+	stream, err := c.js.Stream(t.Context(), "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.receive(c.second, 300*time.Millisecond) // it stands by
+	if err := stream.UnpinConsumer(t.Context(), "c", "postrider"); err != nil {
+		t.Fatal(err)
 	}
 	work := func() { // on the second message: only the first one's time runs out
 		if err := c.first.Extend(t.Context(), held[1:]); err != nil {
@@ -237,7 +245,7 @@ func TestLateAcknowledgementsHideNothing(t *testing.T) {
 		}
 	}
 	c.settle(held[:1])
-	for range 8 { // as long as AckWait, and more
+	for end := time.Now().Add(coupleAckWait / 2); time.Now().Before(end); { // it asks the server several times
 		work()
 	}
 	c.settle(held[1:])
