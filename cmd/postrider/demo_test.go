@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -245,6 +246,23 @@ func TestDemoOnPostgresAndNATS(t *testing.T) {
 
 func TestDemoOnPostgresAndKafka(t *testing.T) {
 	runDemo(t, "--store", testserver.SharedPostgres(t, "15").URL, "--broker", "kafka://"+testserver.SharedKafka(t).Addr)
+}
+
+func TestDemoOnPostgresAndRabbitMQ(t *testing.T) {
+	runDemo(t, "--store", testserver.SharedPostgres(t, "15").URL, "--broker", testserver.SharedRabbitMQ(t, testserver.RabbitMQVersions()[0]).URL)
+}
+
+func TestDemoOnRedis(t *testing.T) {
+	runDemo(t, "--broker", testserver.SharedRedis(t, testserver.Redis7).URL)
+}
+
+func TestDemoOnAWebhook(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = free.Close() // the demo opens it
+	runDemo(t, "--broker", "http://"+free.Addr().String()+"/hook")
 }
 
 // The count must see every broken promise.
