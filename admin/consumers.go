@@ -251,17 +251,19 @@ func gapsOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
 		if gaps == 0 || s.GapAge < req.Limits.Lag {
 			return f, false
 		}
-		name, key, topic, version := word(s.Consumer), "KEY", "TOPIC", "VERSION"
+		name := word(s.Consumer)
+		again, giveUp := "postrider replay --key KEY --versions FIRST-LAST", "postrider guard set --topic TOPIC --key KEY --version LAST"
 		if s.Blocked == 0 && len(s.Waiting) > 0 { // else it is not said which of them wait behind a dead letter
 			g := slices.MaxFunc(s.Waiting, func(a, b inbox.Gap) int { return cmp.Compare(a.Age, b.Age) })
-			key, topic, version = word(g.Key), word(g.Topic), strconv.FormatInt(g.Needs, 10)
+			again = fmt.Sprintf("postrider replay --topic %s --key %s --versions %d-%d --yes --reason WHY", word(g.Topic), word(g.Key), g.Mark+1, g.Needs)
+			giveUp = fmt.Sprintf("`postrider guard set --consumer %s --topic %s --key %s --version %d --reason WHY`, and so for each key", name, word(g.Topic), word(g.Key), g.Needs)
 		}
 		return store.Finding{
 			Severity: worse(s.GapAge, req.Limits.Lag),
 			What:     fmt.Sprintf("consumer %s: %d keys wait for versions that have not come, the oldest for %s", name, gaps, rough(s.GapAge)),
 			Why:      "their later messages are kept and have no effect",
-			Fix: fmt.Sprintf("`postrider status --consumer %[1]s` names keys and versions; send them again at their outbox, `postrider replay --key %[2]s --yes --reason WHY`, or give them up: "+
-				"`postrider guard set --consumer %[1]s --topic %[3]s --key %[2]s --version %[4]s --reason WHY`, and so for each key", name, key, topic, version),
+			Fix: fmt.Sprintf("`postrider status --consumer %s` names keys and versions; have their outbox send them again (%s), or give them up: %s",
+				name, again, giveUp),
 			Data: map[string]any{"gaps": gaps, "age_seconds": int64(s.GapAge.Seconds())},
 		}, true
 	})

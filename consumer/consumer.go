@@ -98,7 +98,7 @@ type Options struct {
 	Version func(m postrider.Message) int64
 	// OnGap is told of a key whose messages wait for versions that do not come, for
 	// more than a minute and then after twice as long each time; nil: only the log
-	// is. It may ask for a replay of what is missing.
+	// is. admin.SendMissing asks the outbox for what is missing.
 	OnGap func(ctx context.Context, g inbox.Gap)
 	// SkipGap gives up missing versions after this time: the key goes on without
 	// them, and what comes of them later is stale. 0: it waits for ever.

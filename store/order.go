@@ -67,6 +67,7 @@ type Match struct {
 	Topic        string
 	Key          string
 	Type         string
+	Versions     Versions
 	Class        string // of the last error; not for Replay
 	Code         string // not for Replay
 	Error        string // a part of the error's text; not for Replay
@@ -77,6 +78,10 @@ type Match struct {
 	IdleFor time.Duration
 	All     bool // must be set when nothing else is
 }
+
+// Versions are those from First to Last, both included, and of messages that have
+// one; the zero value is all. Last 0: only First.
+type Versions struct{ First, Last int64 }
 
 // Edit changes records before they are sent again. Payload, key and id stay.
 type Edit struct {
@@ -121,7 +126,7 @@ func (o Order) Validate() error {
 	parkedOnly := o.Match.Class != "" || o.Match.Code != "" || o.Match.Error != "" || o.Match.IdleFor != 0
 	m := o.Match
 	nothing := len(m.Seqs) == 0 && len(m.IDs) == 0 && m.Topic == "" && m.Key == "" && m.Type == "" && !parkedOnly &&
-		m.Lane == nil && m.Since.IsZero() && m.Until.IsZero()
+		m.Versions == Versions{} && m.Lane == nil && m.Since.IsZero() && m.Until.IsZero()
 	switch {
 	case o.Kind != ActRetry && o.Kind != ActDiscard && o.Kind != ActSkip && o.Kind != ActReplay:
 		return fmt.Errorf("%w: act %q is none: use retry, discard, skip or replay", ErrInvalidOrder, o.Kind)
@@ -135,6 +140,8 @@ func (o Order) Validate() error {
 		return fmt.Errorf("%w: all records and a filter are both given: leave one out", ErrInvalidOrder)
 	case o.Kind == ActReplay && parkedOnly:
 		return fmt.Errorf("%w: a replay is of records that have no error: class, code, error and idle time do not fit", ErrInvalidOrder)
+	case m.Versions != Versions{} && (m.Versions.First < 1 || m.Versions.Last != 0 && m.Versions.Last < m.Versions.First):
+		return fmt.Errorf("%w: versions %d to %d: use two numbers above 0, the smaller one first", ErrInvalidOrder, m.Versions.First, m.Versions.Last)
 	case m.IdleFor < 0:
 		return fmt.Errorf("%w: idle for %s: use a time above 0", ErrInvalidOrder, m.IdleFor)
 	case o.Kind != ActReplay && o.Overtake:

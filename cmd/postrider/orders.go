@@ -47,6 +47,7 @@ type orderFlags struct {
 	order        store.Order
 	lane         int
 	since, until string
+	versions     string
 	set, unset   []string
 	dryRun, yes  bool
 	wait         time.Duration
@@ -59,6 +60,7 @@ func (f *orderFlags) match(fs *pflag.FlagSet) {
 	fs.StringVar(&m.Key, "key", "", "only this key")
 	fs.StringVar(&m.Type, "type", "", "only this type")
 	fs.StringVar(&m.Topic, "topic", "", "only this topic")
+	fs.StringVar(&f.versions, "versions", "", "only these versions: N, or FIRST-LAST")
 	fs.IntVar(&f.lane, "lane", -1, "only this lane")
 	fs.StringVar(&f.since, "since", "", "only messages of this time or later: RFC 3339, or an age such as 24h")
 	fs.StringVar(&f.until, "until", "", "only messages of before this time: RFC 3339, or an age")
@@ -83,7 +85,7 @@ func (f *orderFlags) act(fs *pflag.FlagSet) {
 
 // filtered reports whether any flag says which records are meant.
 func (f *orderFlags) filtered(fs *pflag.FlagSet) bool {
-	for _, name := range []string{"id", "key", "type", "topic", "lane", "since", "until", "all", "class", "code", "error", "set-topic", "set-header", "unset-header"} {
+	for _, name := range []string{"id", "key", "type", "topic", "versions", "lane", "since", "until", "all", "class", "code", "error", "set-topic", "set-header", "unset-header"} {
 		if fs.Changed(name) {
 			return true
 		}
@@ -104,6 +106,9 @@ func (f *orderFlags) complete(now time.Time, actor string) error {
 		return err
 	}
 	if o.Match.Until, err = parseTime("until", f.until, now); err != nil {
+		return err
+	}
+	if o.Match.Versions, err = parseVersions(f.versions); err != nil {
 		return err
 	}
 	for _, h := range f.set {
@@ -128,6 +133,21 @@ func (f *orderFlags) complete(now time.Time, actor string) error {
 }
 
 func (f *orderFlags) planOnly() bool { return f.dryRun || !f.yes }
+
+// parseVersions reads one version or a range of them.
+func parseVersions(text string) (v store.Versions, err error) {
+	if text == "" {
+		return v, nil
+	}
+	first, last, isRange := strings.Cut(text, "-")
+	if v.First, err = strconv.ParseInt(first, 10, 64); err == nil && isRange {
+		v.Last, err = strconv.ParseInt(last, 10, 64)
+	}
+	if err != nil || v.First < 1 || isRange && v.Last < v.First {
+		return v, usagef("versions is %q: write a number above 0, or FIRST-LAST", text)
+	}
+	return v, nil
+}
 
 // parseTime reads a moment, or how long ago it was.
 func parseTime(name, text string, now time.Time) (time.Time, error) {
@@ -239,7 +259,8 @@ func (a *app) replayCommand() *cobra.Command {
 			"so. Dead letters are not settled: see `postrider dead retry`. A consumer with an inbox\n" +
 			"drops the ids that it has had.",
 		Example: "  postrider replay --topic orders --since 2h --dry-run\n" +
-			"  postrider replay --key customer-7 --reason \"lost by the search index\" --yes",
+			"  postrider replay --key customer-7 --reason \"lost by the search index\" --yes\n" +
+			"  postrider replay --topic stock --key sku-1 --versions 4-6 --reason \"a gap at billing\" --yes",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runOrder(cmd, f) },
 	}

@@ -150,6 +150,11 @@ func TestConsumersAreExamined(t *testing.T) {
 			}
 			w.run(found["consumer-gaps"])
 			w.run(found["consumer-dead"]) // retried, and what is left discarded: the letter waits in the stash now
+			gaps := w.examine(exitFindings)["consumer-gaps"] // with its values, as no dead letter blocks
+			if want := "postrider guard set --consumer 'billing eu' --topic orders --key kc --version 4 --reason WHY"; !strings.Contains(gaps.Fix, want) {
+				t.Errorf("%q lacks %q", gaps.Fix, want)
+			}
+			w.run(gaps)
 			w.inTx(func(conn inbox.Conn) error {
 				// The consumer, had it run: the dead letter and what waits behind it, and what was overdue.
 				if err := w.in.ForgetAttempts(t.Context(), conn, postrider.Message{ID: "d"}); err != nil {

@@ -24,6 +24,7 @@ type orderArgs struct {
 	Topic    string     `json:"topic,omitempty"`
 	Key      string     `json:"key,omitempty"`
 	Type     string     `json:"type,omitempty"`
+	Versions []int64    `json:"versions,omitempty"` // the first and the last
 	Class    string     `json:"class,omitempty"`
 	Code     string     `json:"code,omitempty"`
 	Error    string     `json:"error,omitempty"`
@@ -55,6 +56,9 @@ func argsOf(o store.Order) ([]byte, error) {
 	if m.Lane != nil {
 		lane := int16(*m.Lane)
 		args.Lane = &lane
+	}
+	if v := m.Versions; v.First > 0 {
+		args.Versions = []int64{v.First, max(v.First, v.Last)}
 	}
 	if !m.Since.IsZero() {
 		args.Since = &m.Since

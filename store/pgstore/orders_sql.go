@@ -12,6 +12,7 @@ const (
 // matches is true of a record @ that fits the arguments a of an order.
 const matches = `(NOT a ? 'seqs' OR a->'seqs' @> to_jsonb(@.seq)) AND (NOT a ? 'ids' OR a->'ids' ? @.id::text)
  AND (NOT a ? 'topic' OR @.topic = a->>'topic') AND (NOT a ? 'key' OR @.key = a->>'key') AND (NOT a ? 'type' OR @.type = a->>'type')
+ AND (NOT a ? 'versions' OR @.version BETWEEN (a->'versions'->>0)::bigint AND (a->'versions'->>1)::bigint)
  AND (NOT a ? 'lane' OR @.lane = (a->>'lane')::smallint)
  AND (NOT a ? 'since' OR @.created_at >= (a->>'since')::timestamptz) AND (NOT a ? 'until' OR @.created_at < (a->>'until')::timestamptz)`
 
@@ -80,7 +81,7 @@ WHERE pipe = $1 AND ask = $2 AND upto IS NOT NULL AND done_at IS NULL`)
 	st.executeMany = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, '{}'::jsonb AS more, clock_timestamp() AS began, ` + orderRoom + ` AS room FROM {{schema}}.request q
   WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry-many', 'discard-many', 'skip') FOR UPDATE SKIP LOCKED),
 w AS (SELECT * FROM x WHERE x.room > 0 AND ` + won + `),
-page AS (SELECT k.* FROM w CROSS JOIN LATERAL (SELECT k.seq, k.id, k.lane, k.topic, k.key, k.type, k.created_at, k.class, k.code, k.error, k.state,
+page AS (SELECT k.* FROM w CROSS JOIN LATERAL (SELECT k.seq, k.id, k.lane, k.topic, k.key, k.type, k.version, k.created_at, k.class, k.code, k.error, k.state,
     k.parked_at, k.last_attempt,    k.captures, k.headers, w.a, w.kind FROM {{schema}}.parked k
   WHERE k.pipe = $1 AND k.lane = $3 AND k.seq > w.seq AND k.seq <= w.upto ORDER BY k.seq LIMIT ` + orderScan + `) k),
 hits AS (SELECT k.seq FROM page k WHERE ` + of("k", matches+matchesParked) + `
@@ -108,7 +109,7 @@ w AS (SELECT x.*, jsonb_build_object('generation', x.again) AS more FROM x, c WH
     SELECT 1 FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
     AND o.lane + 0::smallint = c.lane AND o.seq + 0 <= c.pos
     AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq) LIMIT 1) o))),
-page AS (SELECT o.* FROM w CROSS JOIN LATERAL (SELECT o.seq, o.xid, o.id, o.lane, o.topic, o.key, o.type, o.created_at, o.headers, o.emptied_at, w.a
+page AS (SELECT o.* FROM w CROSS JOIN LATERAL (SELECT o.seq, o.xid, o.id, o.lane, o.topic, o.key, o.type, o.version, o.created_at, o.headers, o.emptied_at, w.a
   FROM {{schema}}.outbox o WHERE o.lane = $3 AND o.seq > w.seq AND o.seq <= w.upto ORDER BY o.seq LIMIT ` + orderScan + `) o),
 hits AS (SELECT o.seq FROM page o CROSS JOIN c JOIN {{schema}}.pipe p ON p.name = c.pipe
   WHERE ` + of("o", matches) + ` AND ` + replayable + ` AND NOT EXISTS ` + isParked + ` OFFSET 0) ORDER BY o.seq LIMIT (SELECT room FROM w)),

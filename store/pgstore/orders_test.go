@@ -288,6 +288,26 @@ func TestReplayGoesBehindWhatIsLive(t *testing.T) {
 	})
 }
 
+// A replay of versions sends these and no others, also of several keys, and no
+// message without a version.
+func TestReplayOfVersions(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		for _, v := range []int64{1, 2, 3, 4, 0} {
+			d.exec(`INSERT INTO box.outbox (topic, key, type, version) VALUES ('t', 'k', CASE $1::bigint WHEN 0 THEN 'none' ELSE 'v' || $1::bigint END, $1)`, v)
+		}
+		o.want("v1", "v2", "v3", "v4", "none")
+		for want, v := range map[int64]store.Versions{1: {First: 4}, 2: {First: 2, Last: 3}, 0: {First: 5, Last: 9}} {
+			plan, err := o.store.PlanOrder(t.Context(), store.Order{Kind: store.ActReplay, Match: store.Match{Key: "k", Versions: v}, Actor: "ann", Reason: "r"})
+			if err != nil || plan.Records != want {
+				t.Errorf("%+v: plan %+v, %v; want %d", v, plan, err, want)
+			}
+		}
+		o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Versions: store.Versions{First: 2, Last: 3}}})
+		o.execute()
+		wantLabels(t, "sent again", o.send(), "v2", "v3")
+	})
+}
+
 // Promise O. A replay's page waits for what was committed when it was taken up, and
 // for nothing that is committed later, or a busy key would never be replayed: that
 // goes on meanwhile, and once. The next page is taken up, and so waits for what has
@@ -462,6 +482,7 @@ func TestOrdersAreRefused(t *testing.T) {
 		"can overtake":          {Kind: store.ActRetry, Match: store.Match{All: true}, Overtake: true, Actor: "a", Reason: "r"},
 		"can change":            {Kind: store.ActDiscard, Match: store.Match{All: true}, Edit: store.Edit{Topic: "t"}, Actor: "a", Reason: "r"},
 		"rate is":               {Kind: store.ActRetry, Match: store.Match{All: true}, Rate: -1, Actor: "a", Reason: "r"},
+		"versions 3 to 2":       {Kind: store.ActReplay, Match: store.Match{Versions: store.Versions{First: 3, Last: 2}}, Actor: "a", Reason: "r"},
 		"canonical text":        {Kind: store.ActRetry, Match: store.Match{IDs: []string{"x"}}, Actor: "a", Reason: "r"},
 		"reserved prefix":       {Kind: store.ActRetry, Match: store.Match{All: true}, Edit: store.Edit{SetHeaders: map[string]string{"postrider-id": "x"}}, Actor: "a", Reason: "r"},
 	} {

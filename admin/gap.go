@@ -1,0 +1,43 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/store"
+)
+
+// SendMissing returns what a consumer's Options.OnGap may be, where the consumer can
+// reach the outbox its messages come from: it orders a replay of the versions that a
+// key waits for, and logs what became of that. ad is the pipe that feeds the consumer.
+// A consumer that is told again, because the gap has stayed, orders again: what
+// comes twice is dropped by its inbox. Every order reads the outbox once, and is in
+// its journal under actor. It returns an error that matches [store.ErrUnsupported]
+// when ad knows no orders.
+func SendMissing(ad store.Admin, actor string, log *slog.Logger) (func(ctx context.Context, g inbox.Gap), error) {
+	orders, err := Orders(ad)
+	if err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return func(ctx context.Context, g inbox.Gap) {
+		log := log.With("topic", g.Topic, "key", g.Key, "from", g.Mark+1, "to", g.Needs)
+		id, plan, err := orders.Order(ctx, store.Order{
+			Kind: store.ActReplay, Actor: actor, Reason: fmt.Sprintf("a consumer misses versions %d to %d", g.Mark+1, g.Needs),
+			Match: store.Match{Topic: g.Topic, Key: g.Key, Versions: store.Versions{First: g.Mark + 1, Last: g.Needs}},
+		})
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			log.ErrorContext(ctx, "the missing versions are not among what the outbox has settled and kept: they are on their way, parked, or gone")
+		case err != nil:
+			log.ErrorContext(ctx, "the missing versions could not be asked for", "error", err)
+		default:
+			log.WarnContext(ctx, "the missing versions are sent again", "order", id, "messages", plan.Records)
+		}
+	}, nil
+}
