@@ -150,7 +150,8 @@ func TestConsumersAreExamined(t *testing.T) {
 			}
 			w.run(found["consumer-gaps"])
 			w.run(found["consumer-dead"]) // retried, and what is left discarded: the letter waits in the stash now
-			gaps := w.examine(exitFindings)["consumer-gaps"] // with its values, as no dead letter blocks
+			// No dead letter blocks: it has its values.
+			gaps := w.examine(exitFindings)["consumer-gaps"]
 			if want := "postrider guard set --consumer 'billing eu' --topic orders --key kc --version 4 --reason WHY"; !strings.Contains(gaps.Fix, want) {
 				t.Errorf("%q lacks %q", gaps.Fix, want)
 			}

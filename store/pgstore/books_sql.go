@@ -8,16 +8,16 @@ func (st *statements) bookSQL(q func(string) string) {
 	st.bookOpen = q(`SELECT b.pos, b.running::text, b.restore_epoch = i.restore_epoch, i.restore_epoch, i.floor, b.deleted, b.strange, b.removed,
  EXISTS (SELECT 1 FROM {{schema}}.book), coalesce(b.compared_at > clock_timestamp() - $1::float8 * interval '1 second', false), b.looked_at, b.compared_at
 FROM {{schema}}.book_cursor b CROSS JOIN {{schema}}.outbox_info i`)
-	st.bookFloor = q(`SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END,
+	st.bookFloor = q(`SELECT {{stands}},
  coalesce((SELECT sum(t.n_tup_del)::bigint FROM pg_stat_all_tables t
-  WHERE t.relid = '{{schema}}.outbox'::regclass OR t.relid IN (SELECT p.relid FROM pg_partition_tree('{{schema}}.outbox'::regclass) p)), 0)
-FROM {{schema}}.outbox_seq`)
+  WHERE t.relid = '{{schema}}.outbox'::regclass OR t.relid IN (SELECT p.relid FROM pg_partition_tree('{{schema}}.outbox'::regclass) p)), 0)`)
 	st.bookLookSQL(q)
 	st.bookMove = q(`UPDATE {{schema}}.book_cursor SET pos = $1, running = $2::text::int8multirange, restore_epoch = $3, deleted = $4, strange = $5,
  looked_at = $6, compared_at = CASE WHEN $8 THEN compared_at ELSE $6 END, removed = $9
 WHERE looked_at IS NOT DISTINCT FROM $7`)
-	st.bookLanes = q(`UPDATE {{schema}}.book_lane l SET committed = x.committed, base = nullif(x.base, -1), missing = coalesce(x.missing, l.missing)
-FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS x(lane, committed, base, missing)
+	st.bookLanes = q(`WITH ` + lockedLanes + `
+UPDATE {{schema}}.book_lane l SET committed = x.committed, base = nullif(x.base, -1), missing = coalesce(x.missing, l.missing)
+FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS x(lane, committed, base, missing) JOIN locked k ON k.lane = x.lane
 WHERE l.lane = x.lane AND (l.committed, l.base, l.missing) IS DISTINCT FROM (x.committed, nullif(x.base, -1), coalesce(x.missing, l.missing))`)
 	st.bookSave = q(`INSERT INTO {{schema}}.book AS k (pipe, lane, committed, base, sent, parked, gone, again, pending, behind, difference, bad_from, bad_to, checked)
 SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],

@@ -1,5 +1,7 @@
 package pgstore
 
+import "strings"
+
 // ConversionSQL is the work of each step of a conversion, for tests that end it
 // in the middle.
 func (s *Store) ConversionSQL() []string { return []string{s.sql.bound, s.sql.validate, s.sql.swap} }
@@ -8,4 +10,9 @@ func (s *Store) ConversionSQL() []string { return []string{s.sql.bound, s.sql.va
 // positions and limits, and what came late by ids, lanes, top and limit.
 func (s *Store) ReadSQL() (settings, page, stragglers string) {
 	return s.sql.settings, s.sql.page, s.sql.stragglers
+}
+
+// StandsSQL asks where the sequence of a schema stands.
+func StandsSQL(schema string) string {
+	return "SELECT " + strings.ReplaceAll(standsExpr, "{{schema}}", quote(schema))
 }

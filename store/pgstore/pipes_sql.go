@@ -11,11 +11,11 @@ func (st *statements) pipesSQL(q func(string) string) {
 	st.pipeFind = q(`SELECT to_jsonb(p)::text FROM {{schema}}.pipe p WHERE p.name = $1`)
 	st.pipeList = q(`SELECT to_jsonb(p)::text,
  (SELECT count(*) FROM {{schema}}.relay r WHERE r.pipe = p.name AND ` + alive("r.") + `),
- greatest((SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END FROM {{schema}}.outbox_seq s)
+ greatest({{stands}}
   - (SELECT min(c.pos) FROM {{schema}}.lane_cursor c WHERE c.pipe = p.name), 0),
  (SELECT count(*) FROM {{schema}}.parked k WHERE k.pipe = p.name)
 FROM {{schema}}.pipe p ORDER BY p.name`)
-	st.pipeEnd = q(`SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {{schema}}.outbox_seq`)
+	st.pipeEnd = q(`SELECT {{stands}}`)
 	// Every row at or behind that time that is visible here lies behind the
 	// answer, whatever clocks and writers did; who runs is in the snapshot.
 	st.pipeSince = q(`SELECT age('3'::xid)::bigint, pg_current_snapshot()::text,

@@ -9,8 +9,7 @@ import (
 // section 4. age() stands only in an outermost select list, so that it runs
 // after the statement's snapshot was taken.
 func (st *statements) readSQL(q func(string) string) {
-	st.floor = q(`SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END, {{identity}}, ` + readSettings + `
-FROM {{schema}}.outbox_seq`)
+	st.floor = q(`SELECT {{stands}}, {{identity}}, ` + readSettings)
 	st.page = q(`SELECT (-1)::smallint, age('3'::xid)::bigint, '0'::xid8, NULL::uuid, pg_current_snapshot()::text, '', '', NULL::bytea, '',
  NULL::jsonb, 0::bigint, 0::integer, NULL::timestamptz, clock_timestamp()
 UNION ALL

@@ -46,7 +46,8 @@ FROM {{schema}}.outbox_info i CROSS JOIN {{schema}}.book_cursor b CROSS JOIN {{s
 	st.prunePage = q(`WITH page AS MATERIALIZED (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o),
 gone AS (DELETE FROM {{schema}}.outbox o USING page p WHERE p.old AND p.free AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane),
 sums AS (SELECT lane, count(*) AS n FROM gone GROUP BY lane),
-booked AS (UPDATE {{schema}}.book_lane b SET removed = b.removed + s.n FROM sums s WHERE b.lane = s.lane)
+` + lockedLanes + `,
+booked AS (UPDATE {{schema}}.book_lane b SET removed = b.removed + s.n FROM sums s JOIN locked k ON k.lane = s.lane WHERE b.lane = s.lane)
 SELECT p.lane, count(*), coalesce((SELECT s.n FROM sums s WHERE s.lane = p.lane), 0),
  coalesce(max(p.seq) FILTER (WHERE p.old), -1), coalesce(sum(p.bytes) FILTER (WHERE p.old AND p.free), 0)::bigint
 FROM page p GROUP BY p.lane`)
@@ -72,7 +73,8 @@ WHERE coalesce(p.before, 0) <= $5::bigint ORDER BY p.seq`)
  WHERE o.lane = x.lane AND o.seq = x.seq AND k.lane = x.lane
   AND {{schema}}.settled(o.seq, o.xid, k.pos, k.low, k.inflight, '{}'::int8multirange, 0::bigint) RETURNING o.lane),
 sums AS (SELECT lane, count(*) AS n FROM gone GROUP BY lane),
-booked AS (UPDATE {{schema}}.book_lane b SET removed = b.removed + s.n FROM sums s WHERE b.lane = s.lane)
+` + lockedLanes + `,
+booked AS (UPDATE {{schema}}.book_lane b SET removed = b.removed + s.n FROM sums s JOIN locked k ON k.lane = s.lane WHERE b.lane = s.lane)
 SELECT coalesce(sum(n), 0)::bigint FROM sums`)
 	// What a row takes: its tuple, its line pointer and two index entries.
 	st.retainSize = q(`SELECT coalesce((SELECT avg(pg_column_size(o.*))::bigint + 100 FROM {{schema}}.book_lane l
@@ -89,6 +91,10 @@ GROUP BY b.pipe ORDER BY n DESC, b.pipe LIMIT 1`)
 WHERE owner = $1`)
 	st.tidySQL(q)
 }
+
+// lockedLanes are the rows of the books, locked in one order by all who change
+// several: retention and a look at the books would wait for each other in a circle.
+const lockedLanes = `locked AS MATERIALIZED (SELECT l.lane FROM {{schema}}.book_lane l ORDER BY l.lane FOR UPDATE)`
 
 // tidySQL holds the texts of Tidy, each of them a transaction of its own.
 func (st *statements) tidySQL(q func(string) string) {

@@ -48,6 +48,16 @@ const (
  (SELECT i.restore_epoch FROM {{schema}}.outbox_info i)::text || '/' ||
  coalesce(encode(timestamptz_send(pg_stat_get_bgwriter_stat_reset_time()), 'hex'), '')`
 
+	// The highest number that was given out. The row of the sequence does not tell
+	// it: every 32nd nextval puts what it logs, 32 numbers ahead, into the row until
+	// that is written, and a SELECT reads the row without a lock (PostgreSQL's
+	// nextval_internal). The function takes the lock. It knows nothing of a sequence
+	// that was set and not called, whose row nobody changes: that is read, and holds
+	// if it still is not called afterwards.
+	standsExpr = `coalesce(pg_sequence_last_value('{{schema}}.outbox_seq'::regclass), (SELECT CASE
+ WHEN pg_sequence_last_value('{{schema}}.outbox_seq'::regclass) IS NULL THEN s.at END FROM (SELECT last_value - 1 AS at FROM {{schema}}.outbox_seq OFFSET 0) s),
+ pg_sequence_last_value('{{schema}}.outbox_seq'::regclass))`
+
 	// Plans must not depend on statistics that are hours old: an index probe per
 	// lane is right at every size of the table.
 	readSettings = `set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
@@ -59,7 +69,7 @@ const (
 )
 
 func newStatements(schema string) statements {
-	r := strings.NewReplacer("{{schema}}", quote(schema), "{{identity}}", identityExpr, "{{columns}}", columns)
+	r := strings.NewReplacer("{{stands}}", standsExpr, "{{schema}}", quote(schema), "{{identity}}", identityExpr, "{{columns}}", columns)
 	q := func(s string) string { return r.Replace(r.Replace(s)) }
 	st := statements{}
 	st.readSQL(q)
