@@ -64,8 +64,8 @@ func TestShareLimits(t *testing.T) {
 	for relays, want := range map[int]relay.Options{
 		1:   {PollMax: defaultPollMax, LeaseTTL: defaultLeaseTTL},
 		4:   {PollMax: defaultPollMax, LeaseTTL: defaultLeaseTTL},
-		8:   {PollMax: defaultPollMax, LeaseTTL: defaultLeaseTTL, MaxBytes: 8 << 20, MaxMessages: 16384},
-		20:  {PollMax: 100 * time.Millisecond, LeaseTTL: 5 * time.Second, MaxBytes: 64 << 20 / 20, MaxMessages: 131072 / 20},
+		8:   {PollMax: defaultPollMax, LeaseTTL: defaultLeaseTTL, MaxBytes: 8 << 20, MaxMessages: 12288},
+		20:  {PollMax: 100 * time.Millisecond, LeaseTTL: 5 * time.Second, MaxBytes: 64 << 20 / 20, MaxMessages: 98304 / 20},
 		100: {PollMax: 500 * time.Millisecond, LeaseTTL: 10 * time.Second, MaxBytes: 2 << 20, MaxMessages: 2048},
 	} {
 		o := relay.Options{PollMax: defaultPollMax, LeaseTTL: defaultLeaseTTL}

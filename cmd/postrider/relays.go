@@ -100,7 +100,7 @@ func (a *app) unitSettings() (entries []config.Relay, sets []*settings, err erro
 // many they may be; each has its part, and not less than keeps it fast.
 const (
 	allBytes, leastBytes       = 64 << 20, 2 << 20
-	allMessages, leastMessages = 4 * 32768, 2048
+	allMessages, leastMessages = 4 * 24576, 2048
 )
 
 // fullSpeed is how many idle relays of a process look, and renew their leases, as

@@ -270,7 +270,7 @@ type Config struct {
 	Window      int // most messages unsettled per lane; 0: 1024
 	WindowBytes int // 0: 4 MiB
 	Page        int // most messages per batch; 0: 256
-	MaxMessages int // most messages held over all lanes; 0: 32768
+	MaxMessages int // most messages held over all lanes; 0: 24576
 	MaxBytes    int // 0: 16 MiB
 	ParkedKeys  int // most captured keys per lane; 0: 1000
 

@@ -44,7 +44,7 @@ func (c Config) withDefaults() Config {
 		c.Page = min(c.Page, c.Store.MaxRead)
 	}
 	c.Page = min(c.Page, c.Window)
-	c.MaxMessages = or(c.MaxMessages, 32768)
+	c.MaxMessages = or(c.MaxMessages, 24576)
 	c.MaxBytes = or(c.MaxBytes, 16<<20)
 	c.ParkedKeys = or(c.ParkedKeys, 1000)
 	c.PollMax = or(c.PollMax, 40*time.Millisecond)
