@@ -25,8 +25,9 @@ const (
 const ReservedHeaderPrefix = "postrider-"
 
 // ErasedHeader is the header of a message whose payload and other headers were
-// erased in the outbox before it was sent: its value is the time, the payload is
-// empty. Only a pipe that begins in the past sends such messages.
+// erased in the outbox before it was sent: its value is the time, with "; retention"
+// behind it where no person but their age removed them, and the payload is empty.
+// Only a pipe that begins in the past sends such messages.
 const ErasedHeader = "erased-at"
 
 // Message is what travels from a transaction to a consumer.

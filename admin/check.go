@@ -3,7 +3,6 @@ package admin
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -87,14 +86,9 @@ func withoutClaimed(m *postrider.Message, claims *claim.Policy) {
 	if claims == nil {
 		return
 	}
-	ref := claims.Ref(0, 0, m)
-	if ref == "" {
-		return
+	if ref := claims.Ref(0, 0, m); ref != "" {
+		*m = claim.Without(*m, ref)
 	}
-	headers := make(map[string]string, len(m.Headers)+1)
-	maps.Copy(headers, m.Headers)
-	headers[envelope.DataRef] = ref
-	m.Headers, m.Payload = headers, nil
 }
 
 func texts(headers []envelope.Header) map[string]string {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"strconv"
 	"strings"
@@ -63,6 +64,16 @@ type Policy struct {
 	// half of the time for which rows keep theirs, so that consumers have the
 	// other half. 0: any age, for an outbox that removes nothing.
 	MaxAge time.Duration
+}
+
+// Without returns m as it travels without its payload: with ref, the value of the
+// header, in its place. It changes nothing of m.
+func Without(m postrider.Message, ref string) postrider.Message {
+	headers := make(map[string]string, len(m.Headers)+1)
+	maps.Copy(headers, m.Headers)
+	headers[envelope.DataRef] = ref
+	m.Headers, m.Payload = headers, nil
+	return m
 }
 
 // Ref returns the value of the header for a message that is sent from lane and

@@ -217,9 +217,6 @@ func (c *Consumer[Tx]) Inbox() *inbox.Inbox { return c.inbox }
 func Handle[Tx, E any](c *Consumer[Tx], typ string, fn func(ctx context.Context, tx Tx, e E) error) {
 	c.HandleMessage(typ, func(ctx context.Context, tx Tx, m postrider.Message) error {
 		var e E
-		if m.Headers[envelope.DataRef] != "" && len(m.Payload) == 0 {
-			return errClaim
-		}
 		if m.Headers[seal.HeaderAlgorithm] != "" {
 			return errSealed
 		}
@@ -236,12 +233,18 @@ var (
 )
 
 // HandleMessage registers fn for messages of typ, whole and undecoded; fn must
-// not change the message. The rest is as for [Handle].
+// not change the message. One whose payload stays in the database (package claim)
+// fails where no [Opener] has fetched it. The rest is as for [Handle].
 func (c *Consumer[Tx]) HandleMessage(typ string, fn func(ctx context.Context, tx Tx, m postrider.Message) error) {
 	if _, twice := c.handlers[typ]; twice && c.err == nil {
 		c.err = fmt.Errorf("consumer %q: two handlers for the type %q", c.opts.Name, typ)
 	}
-	c.handlers[typ] = c.timed(fn)
+	c.handlers[typ] = c.timed(func(ctx context.Context, tx Tx, m postrider.Message) error {
+		if m.Headers[envelope.DataRef] != "" && len(m.Payload) == 0 {
+			return errClaim // an empty payload must not pass for the message's own
+		}
+		return fn(ctx, tx, m)
+	})
 }
 
 // Permanent marks an error of a handler that no further try can mend: the

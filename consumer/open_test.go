@@ -15,6 +15,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/seal"
@@ -79,6 +80,9 @@ func openOnce(t *testing.T, payload string, opts *Options) (handled []string, no
 	if payload == "" {
 		m.Headers = map[string]string{postrider.ErasedHeader: "2026-11-21T20:00:00Z"}
 	}
+	if payload == "claimed" {
+		m.Payload, m.Headers = nil, map[string]string{envelope.DataRef: "postrider:s/1/2/" + m.ID + "?bytes=1&sha256=00"}
+	}
 	src.ready <- broker.Delivery{Attempt: 1, Message: m}
 	time.Sleep(time.Hour) // in the bubble
 	cancel()
@@ -102,6 +106,7 @@ func TestOpener(t *testing.T) {
 		{"tampered", Options{Opener: &opener{}}, nil, true, "the message is dead"},
 		{"unknown", Options{Opener: &opener{}, MaxAttempts: 1}, nil, true, "unknown key"},
 		{"json", Options{MaxAttempts: 1}, nil, true, "set Options.Opener"},
+		{"claimed", Options{MaxAttempts: 1}, nil, true, "set Options.Opener to a claim.Opener"},
 	} {
 		t.Run("of "+c.payload, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

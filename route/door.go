@@ -6,6 +6,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/envelope"
 )
 
@@ -23,6 +24,7 @@ type Door struct {
 	Route  envelope.Router // nil: every message to its topic, plain
 	Info   broker.Info     // an adapter's Info, or what is known of the broker
 	Prefix string          // the adapter's, before every destination
+	Claim  *claim.Policy   // the relay's: what it leaves in the database is not too large; nil: none
 }
 
 // Check returns a *[postrider.LimitError] that names field and route, or nil.
@@ -32,6 +34,9 @@ func (d *Door) Check(m *postrider.Message) error {
 		sample.ID = "00000000-0000-7000-8000-000000000000"
 	}
 	sample.Time = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // the database sets it
+	if d.Claim != nil && len(sample.Payload) > d.Claim.Above {
+		sample = claim.Without(sample, claim.Ref{Schema: d.Claim.Schema, ID: sample.ID, Bytes: len(sample.Payload)}.String())
+	}
 	r, err := d.Route.Of(&sample)
 	if err != nil {
 		return refusal(err, r.Rule)

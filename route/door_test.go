@@ -4,9 +4,11 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/route"
 )
@@ -54,6 +56,14 @@ func TestDoor(t *testing.T) {
 		if !errors.As(err, &limit) || limit.Field != tc.field || limit.Route != tc.route || !errors.Is(err, postrider.ErrInvalid) {
 			t.Errorf("%s: %v (%+v), want field %q of route %q", tc.name, err, limit, tc.field, tc.route)
 		}
+	}
+	// What the relay leaves in the database is as large as its reference.
+	door.Claim = &claim.Policy{Schema: "postrider", Above: 900, MaxAge: time.Hour}
+	if err := door.Check(&postrider.Message{Topic: "t", Headers: map[string]string{"tenant": "a"}, Payload: []byte(long(5000))}); err != nil {
+		t.Errorf("a payload that stays in the database: %v", err)
+	}
+	if err := door.Check(&postrider.Message{Topic: "e", Type: "x", Payload: []byte(long(890))}); err == nil {
+		t.Error("a payload that travels, and is too large as base64, passes")
 	}
 	if err := (&route.Door{}).Check(&postrider.Message{Topic: "t"}); err != nil {
 		t.Errorf("a door that knows nothing: %v", err)

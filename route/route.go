@@ -182,6 +182,18 @@ func (r *Rule) unfit() string {
 	return ""
 }
 
+// Destinations lists the destinations that are known without a message, those of
+// the rules whose topic has no holes, in the order of the rules and each once.
+func (t *Table) Destinations() []string {
+	var all []string
+	for i := range t.rules {
+		if name, ok := t.rules[i].topic.constant(); ok && !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
 // Route is an [envelope.Router]. Its errors are of type *[envelope.RouteError].
 func (t *Table) Route(m *postrider.Message) (envelope.Route, error) {
 	for i := range t.rules {

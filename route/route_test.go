@@ -3,6 +3,7 @@ package route_test
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,6 +74,19 @@ func TestWhatHasNoRoute(t *testing.T) {
 		if !errors.As(err, &got) || got.Code != tc.want.Code || got.Rule != tc.want.Rule || got.Field != tc.want.Field {
 			t.Errorf("topic %s: %+v", tc.m.Topic, err)
 		}
+	}
+}
+
+func TestDestinationsWithoutAMessage(t *testing.T) {
+	made := table(t,
+		route.Rule{Match: route.Match{Topic: "a"}, Topic: "one"},
+		route.Rule{Match: route.Match{Topic: "b"}, Topic: "two.{type}"},
+		route.Rule{Match: route.Match{Topic: "c"}, Topic: "one"},
+		route.Rule{Match: route.Match{Topic: "d"}, Format: envelope.Debezium},
+		route.Rule{Topic: "{{x}}"},
+	)
+	if got, want := made.Destinations(), []string{"one", "{x}"}; !slices.Equal(got, want) {
+		t.Errorf("destinations %q, want %q", got, want)
 	}
 }
 

@@ -118,6 +118,9 @@ func parseURL(rawURL string) (*redis.Options, *brokerurl.URL, func(), error) {
 			return nil, nil, nil, errors.New("behind the hosts may stand the number of a database only")
 		}
 	}
+	if u.User != "" && u.Password == nil {
+		return nil, nil, nil, errors.New("there is a user without a password: write redis://USER:PASSWORD@HOST or add password-file or password-env")
+	}
 	if u.Password != nil {
 		client.CredentialsProviderContext = func(ctx context.Context) (string, string, error) {
 			password, err := u.Password(ctx)

@@ -26,6 +26,7 @@ func TestURLs(t *testing.T) {
 		"redis://u:hunter2@h?synced=on":           "synced must be true or false",
 		"redis://u:hunter2@h?durable=yes":         "durable must be",
 		"redis://u:hunter2@h?maxlength=5":         `"maxlength" is unknown`,
+		"redis://hunter2@h":                       "a user without a password",
 	} {
 		_, err := redisbroker.Open(url, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {

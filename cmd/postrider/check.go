@@ -26,17 +26,20 @@ func (a *app) checkCommand() *cobra.Command {
 			"for each by which route it goes, where to, with which key, format and headers, and how many\n" +
 			"bytes it has there. It exits with 1 when one would be refused: no route, a template without\n" +
 			"a value, a format that cannot carry it, a limit of the broker. Without messages it checks\n" +
-			"the routes alone. Of what only the broker knows, it knows nothing.",
+			"the routes alone, those of every relay where the file has several. Of what only the broker knows, it knows nothing.",
 		Example: "  postrider check --samples samples.jsonl\n" +
 			"  postrider check --newest 100 --relay billing --output json",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.check(cmd.Context(), samples, newest) },
 	}
 	cmd.Flags().StringVar(&samples, "samples", "", "file with one JSON object per line; - for stdin")
-	cmd.Flags().IntVar(&newest, "newest", 0, "so many of the newest messages of the outbox, at most 10000")
+	cmd.Flags().IntVar(&newest, "newest", 0, "so many of the pipe's newest messages, at most 10000; fewer where their payloads take more than 64 MiB")
 	claimFlag(cmd.Flags(), &a.set.relay)
 	return cmd
 }
+
+// checkBytes bounds the payloads of the newest messages that are checked at once.
+const checkBytes = 64 << 20
 
 // refusedError says that messages would be rejected.
 type refusedError struct{ text string }
@@ -46,6 +49,13 @@ func (e *refusedError) Error() string { return e.text }
 func (a *app) check(ctx context.Context, samples string, newest int) error {
 	if newest < 0 || newest > 10_000 || samples != "" && newest != 0 {
 		return usagef("give --samples FILE, or --newest with 1 to 10000")
+	}
+	several := len(a.relays) > 0 && a.relayName == ""
+	switch {
+	case several && samples == "" && newest == 0:
+		return a.checkRelays()
+	case several && a.set.broker == "":
+		return usagef("the file has a list of relays: say by --relay which of them the messages are for")
 	}
 	sink, err := openSink(&a.set)
 	if err != nil {
@@ -79,6 +89,27 @@ func (a *app) check(ctx context.Context, samples string, newest int) error {
 	return nil
 }
 
+// checkRelays checks the routes of every relay of the file.
+func (a *app) checkRelays() error {
+	entries, sets, err := a.unitSettings()
+	if err != nil {
+		return err
+	}
+	for i, set := range sets {
+		sink, err := openSink(set)
+		if err != nil {
+			return fmt.Errorf("%s: relay %s: %w", entries[i].Where, entries[i].Name, err)
+		}
+		sink.close()
+	}
+	return a.print([]admin.Checked{}, func(w *tabwriter.Writer) {
+		for i, set := range sets {
+			row(w, fmt.Sprintf("relay %s: %s", entries[i].Name, inOrder(len(set.routes))))
+		}
+		row(w, "give --relay, and --samples or --newest, to try them")
+	})
+}
+
 func (a *app) toCheck(ctx context.Context, samples string, newest int) ([]postrider.Message, error) {
 	switch {
 	case samples == "-":
@@ -104,7 +135,7 @@ func (a *app) toCheck(ctx context.Context, samples string, newest int) ([]postri
 	if err := ready(ctx, st, a.schemaName()); err != nil {
 		return nil, err
 	}
-	return st.newestMessages(ctx, newest)
+	return st.newestMessages(ctx, newest, checkBytes)
 }
 
 // samples reads messages as enqueue does.
@@ -129,7 +160,7 @@ func (a *app) samples(ctx context.Context, in io.Reader) ([]postrider.Message, e
 func checkText(w *tabwriter.Writer, found []admin.Checked, routes int) {
 	const keep = ""
 	if len(found) == 0 {
-		row(w, fmt.Sprintf("%d routes are in order; give --samples or --newest to try them", routes))
+		row(w, inOrder(routes)+"; give --samples or --newest to try them")
 		return
 	}
 	for _, c := range found {
@@ -151,6 +182,16 @@ func checkText(w *tabwriter.Writer, found []admin.Checked, routes int) {
 			row(w, "  REFUSED", visible(c.Refused, keep))
 		}
 	}
+}
+
+func inOrder(routes int) string {
+	switch routes {
+	case 0:
+		return "there are no routes, every message goes to its own topic"
+	case 1:
+		return "1 route is in order"
+	}
+	return fmt.Sprintf("%d routes are in order", routes)
 }
 
 func orNone(s string) string {

@@ -65,8 +65,11 @@ func TestCheck(t *testing.T) {
 	if out := mustCLI(t, "", "check", "-c", yml, "--relay", "audit", "--newest", "2"); strings.Count(out, "everything") != 2 || !strings.Contains(out, "raw") || !strings.Contains(out, "topic other") {
 		t.Errorf("the newest rows: %s", out)
 	}
-	if out := mustCLI(t, "", "check", "-c", yml); !strings.Contains(out, "3 routes are in order") {
+	if out := mustCLI(t, "", "check", "-c", yml); !strings.Contains(out, "relay shop: 3 routes are in order\nrelay audit: 1 route is") {
 		t.Errorf("routes alone: %s", out)
+	}
+	if out := mustCLI(t, "", "check", "-c", yml, "--relay", "audit"); !strings.Contains(out, "1 route is in order") {
+		t.Errorf("routes of one relay: %s", out)
 	}
 }
 
@@ -82,6 +85,7 @@ func TestRouteMistakes(t *testing.T) {
 		"twice":            {"routes:\n  - name: a\nroutes:\n  - name: b\n", "p.yml:3:1: routes is set twice"},
 		"header twice":     {"routes:\n  - headers: {a: b, a: c}\n", "p.yml:2:21: route #1: header a is set twice"},
 		"of a relay":       {"relays:\n  - name: r\n    routes:\n      - x: y\n", `p.yml:4:9: relay r: route #1: unknown name "x"`},
+		"a relay's rule":   {"relays:\n  - name: r\n    routes:\n      - name: all\n      - {topic: x}\n", "p.yml:5:9: route #2: it is never reached: route all"},
 		"format of a pipe": {"format: avro\n", `format is "avro"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,6 +120,16 @@ func TestCheckNewestOnPostgres(t *testing.T) {
 	}
 	if len(found) != 3 {
 		t.Errorf("%d messages", len(found))
+	}
+	// A pipe's are those that it carries, and so are the destinations of its relay.
+	mustCLI(t, "", "pipe", "add", "audit", "--from", "now", "--topic", "t7", "--topic", "t9", "--store", url)
+	out = mustCLI(t, "", "check", "--store", url, "--broker", "memory:", "--pipe", "audit", "--newest", "3", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &found); err != nil || len(found) != 2 || found[0].Topic != "t9" || found[1].Topic != "t7" {
+		t.Errorf("of a pipe with a filter: %+v, %v", found, err)
+	}
+	got := cli(t, nil, "", "doctor", "--only", "broker", "--all", "--store", url, "--pipe", "audit", "--broker", testserver.SharedNATS(t).URL)
+	if strings.Count(got.out, "nowhere to go") != 2 || !strings.Contains(got.out, `"t7"`) || !strings.Contains(got.out, `"t9"`) {
+		t.Errorf("the doctor of a pipe with a filter says %s%s", got.out, got.err)
 	}
 }
 

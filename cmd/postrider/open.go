@@ -29,8 +29,9 @@ type opened struct {
 	pipe func(name string) (store.Store, store.Admin)
 	// topics are those of the newest messages; set where doctor is.
 	topics func(ctx context.Context) ([]string, error)
-	// newestMessages are the newest of the outbox; nil where they cannot be listed.
-	newestMessages func(ctx context.Context, n int) ([]postrider.Message, error)
+	// newestMessages are the pipe's newest, with so many bytes of payloads; nil where
+	// they cannot be listed.
+	newestMessages func(ctx context.Context, n, bodies int) ([]postrider.Message, error)
 	// newest is the schema version that this program makes.
 	newest int
 	// inbox is the database as a consumer sees it, and closes with the rest; nil

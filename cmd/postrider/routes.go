@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/route"
@@ -22,9 +23,18 @@ func (a *app) loadRoutes(src config.Source) error {
 	return err
 }
 
-// router is made of the rules and the format; nil when every message goes to its
-// topic, plain.
+// router asks the table; nil when every message goes to its topic, plain.
 func (set *settings) router() (envelope.Router, error) {
+	table, err := set.table()
+	if table == nil {
+		return nil, err
+	}
+	return table.Route, nil
+}
+
+// table is made of the rules and the format; nil when every message goes to its
+// topic, plain.
+func (set *settings) table() (*route.Table, error) {
 	format, err := envelope.ParseFormat(set.format)
 	if err != nil {
 		return nil, &usageError{err}
@@ -46,26 +56,31 @@ func (set *settings) router() (envelope.Router, error) {
 	if bad := (*route.Error)(nil); errors.As(err, &bad) {
 		return nil, &usageError{err}
 	}
-	return table.Route, err
+	return table, err
 }
 
-// destinations lists where the newest messages go.
+// destinations lists where the newest messages go, and what the rules name
+// whatever comes; that is known without a database too.
 func (set *settings) destinations(st *opened) (func(context.Context) ([]string, error), error) {
-	router, err := set.router()
-	if err != nil || router == nil || st.newestMessages == nil {
+	table, err := set.table()
+	if err != nil || table == nil {
 		return st.topics, err
 	}
 	return func(ctx context.Context) ([]string, error) {
-		msgs, err := st.newestMessages(ctx, 2000)
-		if err != nil {
-			return nil, err
-		}
 		seen := map[string]bool{}
+		for _, name := range table.Destinations() {
+			seen[name] = true
+		}
+		var msgs []postrider.Message
+		var err error
+		if st.newestMessages != nil {
+			msgs, err = st.newestMessages(ctx, 2000, 0)
+		}
 		for i := range msgs {
-			if r, err := router(&msgs[i]); err == nil { // what has no route is no destination's business
+			if r, err := table.Route(&msgs[i]); err == nil { // what has no route is no destination's business
 				seen[r.Topic] = true
 			}
 		}
-		return slices.Sorted(maps.Keys(seen)), nil
+		return slices.Sorted(maps.Keys(seen)), err
 	}, nil
 }

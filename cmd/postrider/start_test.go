@@ -59,6 +59,15 @@ func TestRefusedAtStart(t *testing.T) {
 		t.Errorf("what is missing is not said:\n%s", p.said)
 	}
 	p.stop()
+	// What a rule names is looked for before there is a message for it.
+	rules := filepath.Join(t.TempDir(), "p.yml")
+	if err := os.WriteFile(rules, []byte("routes:\n  - {match: {topic: a}, topic: fixed"+gone+"}\n  - {match: {topic: b}, topic: \"{type}\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p = launchRelay(t, fileOutbox(t), server, "-c", rules)
+	if code := p.ends(time.Minute); code != exitUsage || !strings.Contains(p.said.String(), "nats stream add") || p.said.count("fixed"+gone) == 0 {
+		t.Errorf("no stream for a rule's topic: exit code %d\n%s", code, p.said)
+	}
 	p = launchRelay(t, store, "nats://127.0.0.1:1") // nobody there is waited for
 	until(t, "the relay says that it waits", p, func() bool { return p.said.count("no answer, backing off") > 0 })
 	p.stop()

@@ -8,13 +8,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/seal"
 )
 
 // Bodies fetches payloads that a relay left in the outbox. It is safe for
-// concurrent use. Its role needs SELECT on lane, seq, id, payload and emptied_at of
-// outbox, on pipe and the first four of parked, and on name of pipe.
+// concurrent use. Its role needs SELECT on lane, seq, id, payload, emptied_at and
+// headers of outbox, on pipe and the first four of parked, and on name of pipe.
 type Bodies struct{ pool *pgxpool.Pool }
 
 var _ claim.Bodies = (*Bodies)(nil)
@@ -23,24 +24,31 @@ var _ claim.Bodies = (*Bodies)(nil)
 func NewBodies(pool *pgxpool.Pool) *Bodies { return &Bodies{pool: pool} }
 
 // Fetch implements claim.Bodies. A message that stands in the parked table may
-// have been sent, with an answer that was lost, after retention has removed its row.
+// have been sent, with an answer that was lost, after retention has removed its row
+// or payload. What retention removed is gone, which is an error for the consumer;
+// only what a person erased is erased.
 func (b *Bodies) Fetch(ctx context.Context, ref claim.Ref) ([]byte, error) {
 	if !identifier.MatchString(ref.Schema) {
 		return nil, fmt.Errorf("%w: its schema is no identifier", seal.ErrTampered)
 	}
 	schema := pgx.Identifier{ref.Schema}.Sanitize()
 	var payload []byte
-	var emptied bool
-	err := b.pool.QueryRow(ctx, `SELECT payload, emptied_at IS NOT NULL FROM `+schema+`.outbox WHERE lane = $1 AND seq = $2 AND id = $3
-UNION ALL (SELECT k.payload, false FROM `+schema+`.pipe p CROSS JOIN LATERAL (
-  SELECT * FROM `+schema+`.parked k WHERE k.pipe = p.name AND k.lane = $1 AND k.seq = $2 AND k.id = $3) k LIMIT 1) LIMIT 1`,
-		ref.Lane, ref.Seq, ref.ID).Scan(&payload, &emptied)
+	var emptied string
+	err := b.pool.QueryRow(ctx, `SELECT payload, emptied FROM (
+ SELECT payload, CASE WHEN emptied_at IS NULL THEN '' WHEN headers->>$4::text LIKE '%' || $5::text THEN 'retention' ELSE 'person' END AS emptied
+ FROM `+schema+`.outbox WHERE lane = $1 AND seq = $2 AND id = $3
+ UNION ALL
+ SELECT k.payload, '' FROM `+schema+`.pipe p CROSS JOIN LATERAL (
+  SELECT * FROM `+schema+`.parked k WHERE k.pipe = p.name AND k.lane = $1 AND k.seq = $2 AND k.id = $3) k) f ORDER BY emptied LIMIT 1`,
+		ref.Lane, ref.Seq, ref.ID, postrider.ErasedHeader, byRetention).Scan(&payload, &emptied)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, fmt.Errorf("%w: row %d of lane %d is not there any more: let rows stay longer than consumers lag (--retention)", claim.ErrGone, ref.Seq, ref.Lane)
 	case err != nil:
 		return nil, fmt.Errorf("fetch a payload: %w", err)
-	case emptied:
+	case emptied == "retention":
+		return nil, fmt.Errorf("%w: row %d of lane %d has grown too old for it: let payloads stay longer than consumers lag (--payload-retention)", claim.ErrGone, ref.Seq, ref.Lane)
+	case emptied != "":
 		return nil, seal.ErrErased
 	}
 	return payload, nil

@@ -145,7 +145,8 @@ func known(only []string) error {
 	return nil
 }
 
-// Topics lists the topics of the newest messages, at most 200 of each lane.
+// Topics lists the topics of the newest messages that the pipe carries, at most
+// 200 of each lane, among its newest 1000.
 func (s *Store) Topics(ctx context.Context) ([]string, error) {
 	if s.bad != nil {
 		return nil, s.bad
@@ -154,8 +155,7 @@ func (s *Store) Topics(ctx context.Context) ([]string, error) {
 	err := s.ask(ctx, func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
-	}, s.expand(`SELECT DISTINCT n.topic FROM {{schema}}.outbox_info i CROSS JOIN generate_series(0, i.lanes - 1) AS l(lane)
-CROSS JOIN LATERAL (SELECT o.topic FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq DESC LIMIT 200) n ORDER BY n.topic`, 0))
+	}, s.expand(`SELECT DISTINCT n.topic `+newestOf("o.seq, o.topic, o.type, o.key, o.headers", "200")+` ORDER BY n.topic`, 0), s.opts.Pipe)
 	if err != nil {
 		return nil, s.wrap("list topics", err)
 	}

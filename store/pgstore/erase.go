@@ -119,15 +119,18 @@ FROM {{schema}}.parked k WHERE k.lane = (SELECT lane FROM lane) AND k.key = $1 A
 page AS MATERIALIZED (SELECT o.lane, o.seq FROM {{schema}}.outbox o
   WHERE o.lane = (SELECT lane FROM lane) AND o.key = $1 AND ($2 = '' OR o.topic = $2) AND o.emptied_at IS NULL AND NOT EXISTS (SELECT FROM cursors c WHERE ` + open + `)
   AND EXISTS (SELECT FROM cursors) ORDER BY o.seq LIMIT $3)
-UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = ` + erasedMark("$4") + ` || ` + filterHeaders("cursors", "wanted") + `
+UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = ` + erasedMark("$4", "") + ` || ` + filterHeaders("cursors", "wanted") + `
 FROM page p WHERE o.lane = p.lane AND o.seq = p.seq AND o.emptied_at IS NULL`)
 }
 
 // erasedMark is the header of a message without content, for pipes that are made
-// later and begin before it.
-func erasedMark(name string) string {
-	return `jsonb_build_object(` + name + `::text, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))`
+// later and begin before it. by stands behind the time: who is to fetch a payload
+// must know whether a person wanted it gone, or it only grew old.
+func erasedMark(name, by string) string {
+	return `jsonb_build_object(` + name + `::text, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z` + by + `"'))`
 }
+
+const byRetention = "; retention"
 
 // filterHeaders are the headers of row o by which a pipe chooses its messages.
 func filterHeaders(table, column string) string {

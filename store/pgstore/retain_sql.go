@@ -54,7 +54,7 @@ FROM page p GROUP BY p.lane`)
 	st.pruneDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free GROUP BY lane`)
 	// Headers that leave no room for the mark go, but for those that pipes filter by.
 	st.emptyPage = q(`WITH page AS MATERIALIZED (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o),
-mark AS MATERIALIZED (SELECT ` + erasedMark("$5") + ` AS m),
+mark AS MATERIALIZED (SELECT ` + erasedMark("$5", byRetention) + ` AS m),
 gone AS (UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = CASE WHEN {{schema}}.headers_fit(o.headers || m.m)
    THEN o.headers || m.m ELSE m.m || ` + filterHeaders(`{{schema}}.pipe`, "headers") + ` END
  FROM page p, mark m WHERE p.old AND p.free AND p.filled AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane)
