@@ -54,7 +54,7 @@ func (d *delivery) behind(i int) error {
 
 func (d *delivery) run(ctx context.Context) {
 	if err := d.prepare(ctx); err != nil {
-		d.s.leave(d.l, broker.Classify(err).Code)
+		leave(d.l, broker.Classify(err).Code)
 		d.giveUp(err)
 		return
 	}
@@ -89,7 +89,7 @@ func (d *delivery) prepare(ctx context.Context) error {
 	if err := d.l.meet(ctx); err != nil {
 		return err
 	}
-	if err := d.transacts(ctx); err != nil {
+	if err := d.l.canTransact(ctx); err != nil {
 		return err
 	}
 	wait := d.s.waiting()
@@ -107,11 +107,11 @@ func (d *delivery) prepare(ctx context.Context) error {
 	return nil
 }
 
-// transacts makes sure that the server lets us have transactions: what stands
+// canTransact makes sure that the server lets us have transactions: what stands
 // behind a MULTI that is refused, by the user's permissions or by a proxy, is carried
 // out all the same, one by one.
-func (d *delivery) transacts(ctx context.Context) error {
-	if d.l.transacts {
+func (l *link) canTransact(ctx context.Context) error {
+	if l.transacts {
 		return nil
 	}
 	var r [2]reply
@@ -119,16 +119,16 @@ func (d *delivery) transacts(ctx context.Context) error {
 		out.command("multi")
 		out.command("exec")
 	}
-	if _, err := d.l.talk(ctx, ask, r[:]); err != nil {
+	if _, err := l.talk(ctx, ask, r[:]); err != nil {
 		return lost(ctx, false, err)
 	}
 	for _, v := range r {
 		if v.err != nil {
-			d.l.cut() // it may be inside a transaction
+			l.cut() // it may be inside a transaction
 			return withoutTransactions(v.err)
 		}
 	}
-	d.l.transacts = true
+	l.transacts = true
 	return nil
 }
 
@@ -210,7 +210,7 @@ func (d *delivery) send(ctx context.Context) error {
 	}, replies)
 	if err != nil {
 		err = d.drop(lost(ctx, sent, err))
-		d.s.leave(d.l, broker.Classify(err).Code)
+		leave(d.l, broker.Classify(err).Code)
 		return err
 	}
 	adds := replies[:len(d.tx.batch)]
@@ -306,20 +306,16 @@ func (d *delivery) hopeless() error {
 		if e.Destination != "" || e.Class == broker.ClassRejected || e.Class == broker.ClassFailed {
 			continue
 		}
-		d.s.leave(d.l, e.Code)
+		leave(d.l, e.Code)
 		return d.errs[i]
 	}
 	return nil
 }
 
 // leave looks for the primary elsewhere, if the code says that this is none.
-func (s *Sink) leave(l *link, code string) {
-	if !elsewhere(code) {
-		return
-	}
-	l.cut()
-	if s.turn != nil {
-		s.turn()
+func leave(l *link, code string) {
+	if elsewhere(code) {
+		l.leave()
 	}
 }
 

@@ -75,6 +75,16 @@ func elsewhere(c string) bool {
 	return false
 }
 
+// moved reports whether err says that the primary is to be looked for elsewhere.
+func moved(err error) bool {
+	var unfit *unfitError
+	var classified *broker.Error
+	if errors.As(err, &classified) {
+		return elsewhere(classified.Code)
+	}
+	return errors.As(err, &unfit) || elsewhere(code(cause(err)))
+}
+
 // lost classifies the error of a connection.
 func lost(ctx context.Context, sent bool, err error) error {
 	var unfit *unfitError

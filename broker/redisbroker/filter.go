@@ -22,7 +22,6 @@ type FilterOptions struct {
 // about 150 bytes. It is safe for concurrent use.
 type Filter struct {
 	opts FilterOptions
-	turn func()
 
 	mu   sync.Mutex // held while link is used
 	link *link
@@ -37,7 +36,7 @@ func NewFilter(client *redis.Options, opts *FilterOptions) (*Filter, error) {
 	if client == nil {
 		return nil, errors.New("redisbroker: filter: client options are required")
 	}
-	f := &Filter{link: newLink(client, filterTimeout, demands{}), turn: func() {}}
+	f := &Filter{link: newLink(client, filterTimeout, demands{})}
 	if opts != nil {
 		f.opts = *opts
 	}
@@ -61,7 +60,7 @@ func OpenFilter(rawURL string, opts *FilterOptions) (*Filter, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.turn = t.turn
+	f.link.hosts = t.hosts
 	return f, nil
 }
 
@@ -74,7 +73,7 @@ func (f *Filter) Seen(ctx context.Context, ids []string) ([]bool, error) {
 		cmds[i] = redis.NewStatusCmd(ctx, "set", f.opts.Prefix+id, "", "px", f.opts.Expiry.Milliseconds(), "nx")
 	}
 	if _, err := f.link.exec(ctx, cmds...); err != nil {
-		f.turn()
+		f.link.leave()
 		return nil, fmt.Errorf("redisbroker: filter: %w", err)
 	}
 	seen := make([]bool, len(ids))

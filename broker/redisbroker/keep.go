@@ -2,6 +2,10 @@ package redisbroker
 
 import (
 	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/postrider/postrider/broker"
 )
@@ -9,7 +13,46 @@ import (
 var _ broker.Keeper = (*Sink)(nil)
 
 // Keeps implements broker.Keeper. A stream has no setting of its own: it is what
-// this sink trims it to, so ask with the URL of the relay.
-func (s *Sink) Keeps(_ context.Context, topic string) (broker.Keeping, error) {
-	return broker.Keeping{For: s.opts.Trim.MaxAge, Setting: "max-age in the relay's URL, for stream " + s.opts.StreamPrefix + topic}, nil
+// this sink trims it to, so ask with the URL of the relay. Trimming by age happens
+// when something is added, and leaves whole nodes where it is not exact: an entry
+// that is there and older counts. Trimming by length knows no time.
+func (s *Sink) Keeps(ctx context.Context, topic string) (broker.Keeping, error) {
+	name := s.opts.StreamPrefix + topic
+	if s.opts.Trim.MaxAge == 0 {
+		return broker.Keeping{Setting: "no max-age in the relay's URL, for stream " + name}, nil
+	}
+	oldest := time.Duration(0)
+	err := s.borrow(ctx, func(l *link) error {
+		for _, stream := range Streams(name, s.opts.Partitions) {
+			age, err := age(ctx, l, stream)
+			if err != nil {
+				return fmt.Errorf("redisbroker: how long topic %s is kept: %w", topic, err)
+			}
+			oldest = max(oldest, age)
+		}
+		return nil
+	})
+	if err != nil {
+		return broker.Keeping{}, err
+	}
+	if oldest > s.opts.Trim.MaxAge {
+		return broker.Keeping{For: oldest, Setting: "the oldest entry of stream " + name + ", above max-age in the relay's URL"}, nil
+	}
+	return broker.Keeping{For: s.opts.Trim.MaxAge, Setting: "max-age in the relay's URL, for stream " + name}, nil
+}
+
+// age is that of the oldest entry of a stream, by the server's clock; 0 if there is none.
+func age(ctx context.Context, l *link, stream string) (time.Duration, error) {
+	first := redis.NewXMessageSliceCmd(ctx, "xrange", stream, "-", "+", "count", 1)
+	now := redis.NewTimeCmd(ctx, "time")
+	if _, err := l.exec(ctx, first, now); err != nil {
+		return 0, lost(ctx, false, err)
+	}
+	if err := failure(nil, first, now); err != nil {
+		return 0, refused(err, stream)
+	}
+	if len(first.Val()) == 0 {
+		return 0, nil
+	}
+	return max(now.Val().Sub(timeOf(first.Val()[0].ID)), 0), nil
 }

@@ -2,6 +2,7 @@ package redisbroker
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -25,6 +26,7 @@ import (
 type link struct {
 	opts    redis.Options
 	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
+	hosts   *hosts // of dial; nil: there is one
 	timeout time.Duration
 	must    demands
 
@@ -33,6 +35,7 @@ type link struct {
 	conn   net.Conn // in use, or dialled for the next use
 	fresh  net.Conn // the same, when the client has not got it yet
 	closed bool
+	was    uint32 // the hosts' turn when the connection was dialled
 
 	wrote     atomic.Bool // something went out since exec began
 	abilities atomic.Int32
@@ -62,9 +65,8 @@ func newLink(opts *redis.Options, timeout time.Duration, must demands) *link {
 	o.DisableIdentity = true
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	o.WriteBufferSize, o.ReadBufferSize = 16<<10, 32<<10
-	if o.ClientName == "" {
-		o.ClientName = "postrider"
-	}
+	name := cmp.Or(o.ClientName, "postrider")
+	o.ClientName = "" // the client takes a user who may not say his name for one who may not come in
 	if o.Network == "" {
 		o.Network = "tcp"
 	}
@@ -77,6 +79,7 @@ func newLink(opts *redis.Options, timeout time.Duration, must demands) *link {
 		if err := l.look(ctx, c); err != nil {
 			return err
 		}
+		_ = c.ClientSetName(ctx, name).Err() // for CLIENT LIST only
 		if before != nil {
 			return before(ctx, c)
 		}
@@ -87,24 +90,36 @@ func newLink(opts *redis.Options, timeout time.Duration, must demands) *link {
 	return l
 }
 
-// connect dials unless there is a connection.
-func (l *link) connect(ctx context.Context) error {
+// connect dials unless there is a connection, and says whether it did.
+func (l *link) connect(ctx context.Context) (dialled bool, err error) {
 	l.mu.Lock()
 	there, closed := l.conn != nil, l.closed
+	if !there {
+		l.was = l.hosts.now()
+	}
 	l.mu.Unlock()
 	if closed {
-		return redis.ErrClosed
+		return false, redis.ErrClosed
 	}
 	if there {
-		return nil
+		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	conn, err := l.dial(ctx, l.opts.Network, l.opts.Addr)
 	if err != nil {
-		return &dialError{err}
+		return true, &dialError{err}
 	}
-	return l.track(conn)
+	return true, l.track(conn)
+}
+
+// leave ends the connection; the next one is to another host, if there is one.
+func (l *link) leave() {
+	l.mu.Lock()
+	was := l.was
+	l.mu.Unlock()
+	l.cut()
+	l.hosts.leave(was)
 }
 
 // take gives the client the connection that connect has made. That there is none
@@ -118,7 +133,7 @@ func (l *link) take(ctx context.Context) (net.Conn, error) {
 		if conn != nil {
 			return conn, nil
 		}
-		if err := l.connect(ctx); err != nil {
+		if _, err := l.connect(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -212,7 +227,8 @@ func (l *link) exec(ctx context.Context, cmds ...redis.Cmder) (sent bool, err er
 	l.wrote.Store(false)
 	stop := context.AfterFunc(ctx, l.cut)
 	defer stop()
-	if err := l.connect(ctx); err != nil {
+	dialled, err := l.connect(ctx)
+	if err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
@@ -247,6 +263,9 @@ func (l *link) exec(ctx context.Context, cmds ...redis.Cmder) (sent bool, err er
 	if errors.As(err, &early) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrClosed) {
 		l.renew()
 		return false, err
+	}
+	if dialled && ctx.Err() == nil {
+		l.leave() // it lets us in and says nothing: a server that hangs, and may have been replaced
 	}
 	return l.wrote.Load(), err
 }

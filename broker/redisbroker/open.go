@@ -48,7 +48,9 @@ func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.turn = t.turn
+	for _, l := range s.all {
+		l.hosts = t.hosts
+	}
 	return s, nil
 }
 
@@ -65,7 +67,7 @@ func OpenSource(rawURL, topic string, opts SourceOptions) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.turn = t.turn
+	s.read.hosts, s.done.hosts = t.hosts, t.hosts
 	return s, nil
 }
 
@@ -73,16 +75,16 @@ func OpenSource(rawURL, topic string, opts SourceOptions) (*Source, error) {
 type Target struct {
 	Client *redis.Options // how a connection is made
 	Sink   SinkOptions
-	turn   func()
+	hosts  *hosts
 }
 
 // ParseURL reads a URL as Open does, without opening anything.
 func ParseURL(rawURL string) (*Target, error) {
-	client, u, turn, err := parseURL(rawURL)
+	client, u, all, err := parseURL(rawURL)
 	if err != nil {
 		return nil, fmt.Errorf("redisbroker: open: %w", err)
 	}
-	t := &Target{Client: client, turn: turn}
+	t := &Target{Client: client, hosts: all}
 	if t.Sink, err = sinkOptions(u); err != nil {
 		return nil, fmt.Errorf("redisbroker: open: %w", err)
 	}
@@ -101,7 +103,7 @@ func Streams(name string, partitions int) []string {
 	return all
 }
 
-func parseURL(rawURL string) (*redis.Options, *brokerurl.URL, func(), error) {
+func parseURL(rawURL string) (*redis.Options, *brokerurl.URL, *hosts, error) {
 	u, err := brokerurl.Parse(rawURL, brokerurl.Spec{
 		Schemes: map[string]bool{"redis": false, "rediss": true}, Port: "6379", Path: true,
 		Params: []string{
@@ -127,18 +129,34 @@ func parseURL(rawURL string) (*redis.Options, *brokerurl.URL, func(), error) {
 			return u.User, password, err
 		}
 	}
-	var at atomic.Uint32
-	turn := func() { at.Add(1) }
+	all := new(hosts)
 	client.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) {
-		now := at.Load()
-		addr := u.Hosts[int(now)%len(u.Hosts)]
-		conn, err := dial(ctx, u, network, addr)
+		now := all.now()
+		conn, err := dial(ctx, u, network, u.Hosts[now%uint32(len(u.Hosts))])
 		if err != nil {
-			at.CompareAndSwap(now, now+1)
+			all.leave(now)
 		}
 		return conn, err
 	}
-	return client, u, turn, nil
+	return client, u, all, nil
+}
+
+// hosts are those of a URL, of which one is used at a time.
+type hosts struct{ turns atomic.Uint32 }
+
+func (h *hosts) now() uint32 {
+	if h == nil {
+		return 0
+	}
+	return h.turns.Load()
+}
+
+// leave goes on to the next one, unless that was done since was: many connections
+// to one host find out together that it is not the primary.
+func (h *hosts) leave(was uint32) {
+	if h != nil {
+		h.turns.CompareAndSwap(was, was+1)
+	}
 }
 
 func dial(ctx context.Context, u *brokerurl.URL, network, addr string) (net.Conn, error) {

@@ -2,6 +2,7 @@ package redisbroker_test
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -81,6 +83,52 @@ func TestProbe(t *testing.T) {
 	replica := testserver.StartRedis(t, testserver.Redis7, testserver.WithConfig("replicaof "+host+" "+port))
 	probe(replica.Addr, "", "is a replica")
 	probe("127.0.0.1:1", "", "reach redis")
+}
+
+// TestProbeRefused: who may not come in, or may not do what is needed, is told at the
+// start, and nothing is added.
+func TestProbeRefused(t *testing.T) {
+	t.Parallel()
+	addr, topic := testserver.SharedRedis(t, testserver.Redis7).Addr, "asked"+rand.Text()
+	for _, c := range []struct{ rules, url, want string }{
+		{"~* +@all", "u:secret@", ""},
+		{"~" + topic + " +multi +exec +xadd +info +ping +type", "u:secret@", ""},
+		{"~* +@all", "u:wrong@", "WRONGPASS"},
+		{"~* +@all", "u@", "cannot be read"}, // its password is in a file that goes
+		{"~* +@all -multi", "u:secret@", "+multi and +exec"},
+		{"~* +@all -xadd", "u:secret@", "NOPERM at " + topic},
+		{"~other +@all", "u:secret@", "NOPERM at " + topic},
+	} {
+		user := rand.Text()
+		ask(t, addr, append([]string{"ACL", "SETUSER", user, "on", ">secret"}, strings.Fields(c.rules)...)...)
+		url := "redis://" + user + c.url[1:] + addr
+		file := filepath.Join(t.TempDir(), "password")
+		if c.want == "cannot be read" {
+			url += "?password-file=" + file
+		}
+		if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		sink := open(t, url)
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		missing, err := sink.Probe(t.Context(), []string{topic})
+		all := errors.Join(append(missing, err)...)
+		switch {
+		case c.want == "":
+			if all != nil {
+				t.Errorf("%s: %v", c.rules, all)
+			}
+		case all == nil || !strings.Contains(all.Error(), c.want) || strings.Contains(all.Error(), "wrong"):
+			t.Errorf("%s: %v, want %q", c.rules, all, c.want)
+		case errors.Is(err, broker.ErrRefused) == strings.Contains(c.want, topic):
+			t.Errorf("%s: %v is not what refuses us at all", c.rules, err)
+		}
+	}
+	if ask(t, addr, "EXISTS", topic) != int64(0) {
+		t.Error("the look has made the stream")
+	}
 }
 
 // TestTLSAndRotation: over TLS, with a password that changes under way.

@@ -2,12 +2,14 @@ package redisbroker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/internal/secret"
 )
 
 var (
@@ -114,10 +116,14 @@ func (s *Sink) Probe(ctx context.Context, topics []string) (missing []error, err
 		ping := redis.NewStatusCmd(ctx, "ping")
 		l.cut() // so that the server is looked at again
 		if _, err := l.exec(ctx, ping); err != nil {
-			return fmt.Errorf("reach redis: %w", lost(ctx, false, err))
+			return unreached(lost(ctx, false, err))
 		}
 		if err := ping.Err(); err != nil {
-			return fmt.Errorf("reach redis: %w", refused(err, ""))
+			return unreached(refused(err, ""))
+		}
+		l.transacts = false // the same
+		if err := l.canTransact(ctx); err != nil {
+			return unreached(err)
 		}
 		missing = make([]error, len(topics))
 		for i, topic := range topics {
@@ -128,12 +134,29 @@ func (s *Sink) Probe(ctx context.Context, topics []string) (missing []error, err
 	return missing, err
 }
 
+// unreached is Probe's error, and says whether a person must act.
+func unreached(err error) error {
+	switch broker.Classify(err).Code {
+	case "NOAUTH", "WRONGPASS", "NOPERM":
+		return fmt.Errorf("reach redis: %w: %w", broker.ErrRefused, err)
+	}
+	if errors.Is(err, secret.ErrUnreadable) {
+		return fmt.Errorf("reach redis: %w: %w", broker.ErrRefused, err)
+	}
+	return fmt.Errorf("reach redis: %w", err)
+}
+
 // look finds what is in the way of a topic.
 func (s *Sink) look(ctx context.Context, l *link, topic string) error {
 	for _, stream := range Streams(s.opts.StreamPrefix+topic, s.opts.Partitions) {
 		kind := redis.NewStatusCmd(ctx, "type", stream)
-		if _, err := l.exec(ctx, kind); err != nil {
+		// No id has this form: who may add is told so, and nothing is added.
+		add := redis.NewCmd(ctx, "xadd", stream, "none", payloadField, "")
+		if _, err := l.exec(ctx, kind, add); err != nil {
 			return fmt.Errorf("%q: %w", stream, lost(ctx, false, err))
+		}
+		if err := add.Err(); err != nil && code(err.Error()) == "NOPERM" {
+			return fmt.Errorf("%q: %w", stream, refused(err, stream))
 		}
 		switch {
 		case kind.Err() != nil:

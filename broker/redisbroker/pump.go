@@ -57,12 +57,8 @@ func (s *Source) trouble(err error) {
 		}
 	}
 	s.wake()
-	var unfit *unfitError
-	if elsewhere(code(cause(err))) || errors.As(err, &unfit) {
-		s.read.cut()
-		if s.turn != nil {
-			s.turn()
-		}
+	if moved(err) {
+		s.read.leave()
 	}
 }
 
@@ -150,7 +146,7 @@ func (s *Source) leased(st *stream, answer any, began time.Time) {
 	if st.held && whose != 1 {
 		s.lose(st)
 	}
-	if whose == 2 {
+	if whose != 0 && !st.held { // also one that we took, or gave back, without hearing the answer
 		st.drop()
 		st.held, st.claim = true, "0-0"
 	}
@@ -186,9 +182,10 @@ func (s *Source) round(until time.Time) error {
 	}
 	if s.largest > 0 {
 		s.budget.Seen(s.largest)
+		s.page.Seen(s.largest)
 		s.largest = 0
 	}
-	room = s.budget.Ask(room, held)
+	room = s.page.Ask(s.budget.Ask(room, held), 0)
 	change := s.change
 	s.mu.Unlock()
 	switch {
@@ -221,6 +218,9 @@ func (s *Source) group(st *stream) error {
 	defer s.mu.Unlock()
 	vanished := made && st.known
 	st.grouped, st.known = true, true
+	if made { // the same entries come again
+		st.gone = nil
+	}
 	if !vanished {
 		return nil
 	}
@@ -282,7 +282,7 @@ func (s *Source) fetch(ready []*stream, room int, until time.Time) error {
 // idle waits until one of the streams has a new entry. It reads outside of the
 // group: what it sees is read again by fetch.
 func (s *Source) idle(ready []*stream, until time.Time) error {
-	block := min(time.Until(until), longestWait).Milliseconds()
+	block := min(time.Until(until), longestWait, s.opts.Timeout/2).Milliseconds()
 	if block <= 0 {
 		return nil
 	}
@@ -332,7 +332,7 @@ func (s *Source) reclaim(st *stream, room int) error {
 		s.add(st, e, counts[i])
 	}
 	if st.claim = next; next == "0-0" {
-		st.claim = ""
+		st.claim, st.gone = "", nil
 	}
 	s.wake()
 	return nil
@@ -374,7 +374,7 @@ func entry(v any) (id string, fields []any) {
 // add puts an entry into the log, unless it is here. The caller holds mu.
 func (s *Source) add(st *stream, v any, attempt int) {
 	id, fields := entry(v)
-	if id == "" || st.inHand[id] || st.acks[id] {
+	if id == "" || st.inHand[id] || st.acks[id] || st.gone[id] {
 		return
 	}
 	st.inHand[id] = true

@@ -53,7 +53,7 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 			break
 		}
 		for _, id := range p.ids {
-			delete(p.st.acks, id)
+			p.st.confirmed(id)
 		}
 	}
 	if err := failure(err, cmds...); err != nil {

@@ -73,7 +73,6 @@ type Sink struct {
 	links chan *link // free ones
 	all   []*link
 	codec envelope.Codec
-	turn  func() // takes the next of several hosts; may be nil
 	idmp  memories
 }
 
@@ -159,7 +158,7 @@ func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
 	for i := range msgs {
 		n := i
 		if len(shares) > 1 && msgs[i].Key != "" {
-			n = int(hash(msgs[i].Key))
+			n = int(hash(msgs[i].Key) % uint32(len(shares)))
 		}
 		n %= len(shares)
 		shares[n] = append(shares[n], i)

@@ -267,6 +267,7 @@ func TestFailover(t *testing.T) {
 	until(t, "the replica is in step", func() bool { return sink.Deliver(t.Context(), numbered("orders", "k", 1, 2)) == nil })
 	src := source(t, url, "orders", redisbroker.SourceOptions{Group: "g", Lease: time.Second})
 	before := receive(t, src, 2)
+	settle(t, src, before[:1]) // so that it has a connection
 	sink = open(t, url)
 	if errs := sink.Deliver(t.Context(), numbered("warm", "k", 1, 1)); errs != nil {
 		t.Fatal(errs)
@@ -274,7 +275,7 @@ func TestFailover(t *testing.T) {
 	until(t, "the group is on the replica", func() bool {
 		v, err := command(b.Addr, "XPENDING", "orders", "g")
 		list, _ := v.([]any)
-		return err == nil && len(list) > 0 && list[0] == int64(2)
+		return err == nil && len(list) > 0 && list[0] == int64(1)
 	})
 	ask(t, b.Addr, "REPLICAOF", "NO", "ONE")
 	host, port, _ = net.SplitHostPort(b.Addr)
@@ -294,6 +295,7 @@ func TestFailover(t *testing.T) {
 		got = append(got, ds...)
 		return len(got) > 0 && got[len(got)-1].Message.Version == 4
 	})
+	settled(t, src, got, b.Addr)
 }
 
 // TestReplayIsNoRepetition: what a person sends again is stored, although the

@@ -44,6 +44,10 @@ type SourceOptions struct {
 	Log *slog.Logger
 }
 
+// pageBytes is about the most that one answer holds: the whole answer has to come
+// within the timeout, over a slow line too.
+const pageBytes = 1 << 20
+
 // consumer is the one name under which all sources of a group read. Only one of
 // them reads a stream at a time, and finds there what the one before it left.
 const consumer = "postrider"
@@ -56,7 +60,6 @@ type Source struct {
 	opts    SourceOptions
 	id      string // of this source, in leases
 	members string // the key of the set of sources
-	turn    func()
 	codec   envelope.Codec
 
 	life  context.Context // ends with Close
@@ -75,7 +78,8 @@ type Source struct {
 	change  chan struct{}
 	err     error // of the pump, for the next Receive
 	closed  bool
-	budget  budget.Budget // of bytes
+	budget  budget.Budget // of the bytes held
+	page    budget.Budget // of those of one answer
 	largest int           // message that the last read brought
 }
 
@@ -98,7 +102,7 @@ func NewSource(client *redis.Options, opts SourceOptions) (*Source, error) {
 		ended: make(chan struct{}), change: make(chan struct{}), codec: wireCodec(),
 	}
 	s.codec.Foreign = opts.Foreign
-	s.budget.Bytes = opts.MaxHeldBytes
+	s.budget.Bytes, s.page.Bytes = opts.MaxHeldBytes, pageBytes
 	for _, name := range opts.Streams {
 		s.streams = append(s.streams, &stream{
 			name: name, lease: name + ":postrider-lease:" + opts.Group, log: &inhand.Log{},
@@ -241,6 +245,7 @@ type stream struct {
 	out    int             // with receivers
 	inHand map[string]bool // ids in log
 	acks   map[string]bool // ids acknowledged here that the server has not confirmed
+	gone   map[string]bool // ids confirmed since claiming began: its answers may hold them
 }
 
 // drop forgets what was received: another source may have it.
@@ -248,5 +253,17 @@ func (st *stream) drop() {
 	st.log.Drop()
 	st.log = &inhand.Log{}
 	st.inHand = make(map[string]bool)
-	st.held, st.leaving, st.grouped, st.out, st.claim, st.last = false, false, false, 0, "", ""
+	st.held, st.leaving, st.grouped, st.out, st.claim, st.last, st.gone = false, false, false, 0, "", "", nil
+}
+
+// confirmed notes that the server has taken an acknowledgement.
+func (st *stream) confirmed(id string) {
+	delete(st.acks, id)
+	if st.claim == "" {
+		return
+	}
+	if st.gone == nil {
+		st.gone = make(map[string]bool)
+	}
+	st.gone[id] = true
 }

@@ -48,6 +48,26 @@ func settle(t *testing.T, src *redisbroker.Source, ds []broker.Delivery) {
 	}
 }
 
+// settled settles what was received of orders until the server has nothing pending.
+func settled(t *testing.T, src *redisbroker.Source, ds []broker.Delivery, addr string) {
+	t.Helper()
+	until(t, "the primary has the acknowledgements", func() bool {
+		vs := make([]broker.Verdict, len(ds))
+		for i, d := range ds {
+			vs[i] = broker.Verdict{Delivery: d, Ack: true}
+		}
+		if err := src.Settle(t.Context(), vs); err != nil {
+			return false
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		ds, _ = src.Receive(ctx, 10) // what was held when the lease went comes again
+		v, err := command(addr, "XPENDING", "orders", "g")
+		list, _ := v.([]any)
+		return err == nil && len(list) > 0 && list[0] == int64(0)
+	})
+}
+
 // TestFrozenSource: what a source has asked for before its lease ran out, and the
 // server hears of afterwards, takes nothing away from the next one.
 func TestFrozenSource(t *testing.T) {

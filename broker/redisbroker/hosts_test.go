@@ -1,0 +1,81 @@
+package redisbroker_test
+
+import (
+	"context"
+	"crypto/rand"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/broker/redisbroker"
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// TestHungPrimary: a primary that hangs lets connections in and answers nothing.
+// Once another one was promoted, sink and source go there.
+func TestHungPrimary(t *testing.T) {
+	t.Parallel()
+	a := testserver.StartRedis(t, testserver.Redis7)
+	host, port, _ := net.SplitHostPort(a.Addr)
+	b := testserver.StartRedis(t, testserver.Redis7, testserver.WithConfig("replicaof "+host+" "+port, "repl-diskless-sync-delay 0"))
+	url := "redis://" + a.Addr + "," + b.Addr + "?timeout=2s"
+	first := open(t, url+"&replicas=1")
+	until(t, "the replica is in step", func() bool { return first.Deliver(t.Context(), numbered("orders", "k", 1, 2)) == nil })
+	sink := open(t, url)
+	src := source(t, url, "orders", redisbroker.SourceOptions{Group: "g", Lease: 2 * time.Second, Timeout: 2 * time.Second})
+	held := receive(t, src, 2)
+	settle(t, src, held[:1]) // so that it has a connection
+	until(t, "the group is on the replica", func() bool {
+		v, err := command(b.Addr, "XPENDING", "orders", "g")
+		list, _ := v.([]any)
+		return err == nil && len(list) > 0 && list[0] == int64(1)
+	})
+	if err := a.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, b.Addr, "REPLICAOF", "NO", "ONE")
+	until(t, "the new primary takes messages", func() bool { return sink.Deliver(t.Context(), numbered("orders", "k", 3, 4)) == nil })
+	got := held
+	until(t, "the source receives from the new primary", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		ds, _ := src.Receive(ctx, 10)
+		got = append(got, ds...)
+		return len(got) > 0 && got[len(got)-1].Message.Version == 4
+	})
+	settled(t, src, got, b.Addr)
+}
+
+// TestLeaseWithoutAnswer: a lease that the server has given and whose answer was
+// lost is ours all the same; nobody else reads the stream.
+func TestLeaseWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	addr, topic := testserver.SharedRedis(t, testserver.Redis7).Addr, "leased"+rand.Text()
+	if errs := open(t, "redis://"+addr).Deliver(t.Context(), numbered(topic, "k", 1, 2)); errs != nil {
+		t.Fatal(errs)
+	}
+	src := source(t, "redis://"+addr, topic, redisbroker.SourceOptions{Group: "g"})
+	ask(t, addr, "SET", topic+":postrider-lease:g", src.ID(), "PX", "600000")
+	receive(t, src, 2)
+}
+
+// TestSlowLine: as much is asked for at once as can come within the timeout.
+func TestSlowLine(t *testing.T) {
+	t.Parallel()
+	addr, topic := testserver.SharedRedis(t, testserver.Redis7).Addr, "slow"+rand.Text()
+	msgs := numbered(topic, "k", 1, 40)
+	for i := range msgs {
+		msgs[i].Payload = make([]byte, 256<<10)
+	}
+	if errs := open(t, "redis://"+addr).Deliver(t.Context(), msgs); errs != nil {
+		t.Fatal(errs)
+	}
+	proxy, through := proxied(t, addr)
+	proxy.Slow(0, 2<<20) // 10 MiB take 5 s
+	src := source(t, "redis://"+through, topic, redisbroker.SourceOptions{Group: "g", Timeout: 3 * time.Second})
+	for i, d := range receive(t, src, len(msgs)) {
+		if d.Message.Version != int64(i+1) || d.Attempt != 1 {
+			t.Errorf("delivery %d is version %d, attempt %d", i+1, d.Message.Version, d.Attempt)
+		}
+	}
+}
