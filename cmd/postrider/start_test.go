@@ -3,6 +3,8 @@ package main
 import (
 	"crypto/rand"
 	"encoding/base64"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -115,7 +117,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 		printed.WriteString(text)
 		for _, form := range []string{
 			canary, "hunter2", url.QueryEscape(canary), url.PathEscape(canary), url.UserPassword("", canary).String()[1:],
-			base64.StdEncoding.EncodeToString([]byte(canary)),
+			base64.StdEncoding.EncodeToString([]byte(canary)), hookSecret[len("whsec_"):],
 		} {
 			if strings.Contains(text, form) {
 				t.Errorf("%s: the password is printed:\n%s", what, text)
@@ -140,7 +142,15 @@ func TestNoSecretIsPrinted(t *testing.T) {
 		"kafka://u:" + escaped + "@127.0.0.1:1", "nats://u:" + escaped + "@127.0.0.1:1", "nats://" + escaped + "@127.0.0.1:1",
 		"nats://127.0.0.1:1?token-file=" + file, "amqp://u:" + escaped + "@127.0.0.1:1/", "redis://u:" + escaped + "@127.0.0.1:1",
 	}
-	for _, broker := range waiting {
+	hooks, unfit := secretHooks(t, escaped, file)
+	for _, broker := range unfit {
+		p := launch(t, "relay", "--listen", "", "--log-level", "debug", "--store", store, "--broker", broker)
+		if code := p.ends(time.Minute); code != exitUsage || p.said.count("write whsec_") == 0 {
+			t.Errorf("exit code %d\n%s", code, p.said)
+		}
+		say("a secret that is none", p.said.String())
+	}
+	for _, broker := range append(waiting, hooks...) {
 		p := launch(t, "relay", "--listen", "127.0.0.1:0", "--log-level", "debug", "--store", store, "--broker", broker)
 		var metrics string
 		ended := func() bool {
@@ -165,7 +175,43 @@ func TestNoSecretIsPrinted(t *testing.T) {
 		}
 		say("the log", p.said.String())
 	}
-	if !strings.Contains(printed.String(), "backing off") {
+	if !strings.Contains(printed.String(), "backing off") || !strings.Contains(printed.String(), "HTTP_401") {
 		t.Error("nothing was printed that could have held it")
 	}
+}
+
+// secretHooks are webhooks that the relay waits for, and such that it refuses, with
+// a password in all places where one may stand: user, path, parameter, secret,
+// authorization. The endpoint answers with all that it was told.
+func secretHooks(t *testing.T, escaped, password string) (waiting, refused []string) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Location", "/"+r.Header.Get("Authorization"))
+		w.WriteHeader(http.StatusUnauthorized)
+		_ = r.Header.Write(w)
+	}))
+	t.Cleanup(server.Close)
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	key, place := write("key", hookSecret+"\n"), "127.0.0.1/hunter2?token="+escaped
+	answering := strings.Replace(place, "127.0.0.1", server.Listener.Addr().String(), 1)
+	settings := "&allow=127.0.0.1&secret-file=" + key
+	list := write("endpoints.yml", "endpoints:\n  - {url: 'http://"+answering+"', secret_file: "+key+", authorization_file: "+password+", allow: 127.0.0.1}\n")
+	waiting = []string{
+		"https://u:" + escaped + "@" + place + "#name=away" + settings,
+		"http://u:" + escaped + "@" + answering + "#name=answering" + settings,
+		"http://" + answering + "#authorization-file=" + password + settings,
+		"webhooks:" + list,
+	}
+	bad := write("bad", "whsec_hunter2")
+	refused = []string{
+		"https://u:" + escaped + "@" + place + "#secret-file=" + bad,
+		"webhooks:" + write("bad.yml", "endpoints:\n  - {url: 'https://u:"+escaped+"@"+place+"', secret_file: "+bad+"}\n"),
+	}
+	return waiting, refused
 }
