@@ -91,7 +91,10 @@ func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 	switch v.fault {
 	case accepted:
 		b.accepted++
-		b.failures, b.hung, b.until, b.lastOK = 0, false, time.Time{}, now
+		b.failures, b.hung, b.lastOK = 0, false, now
+		if b.why.fault != throttled { // else it was on its way when the endpoint asked for a pause
+			b.until = time.Time{}
+		}
 		delete(b.blamed, j.name)
 		b.alone = alone{}
 		return nil
@@ -107,8 +110,8 @@ func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 		b.hung = false
 		b.failures = max(b.failures, openAfter-1)
 		b.trip(j, v, now)
-		b.until = maxTime(b.until, now.Add(v.retryAfter))
-		return broker.Throttled(v.err, v.code, dest, b.until.Sub(now))
+		b.pause(now.Add(v.retryAfter), v)
+		return broker.Throttled(v.err, v.code, dest, max(b.until.Sub(now), 0))
 	case doubtful:
 		b.hung = v.code == codeTimeout
 		before, seen := b.blamed[j.name]
@@ -143,15 +146,15 @@ func (b *breaker) trip(j *job, v verdict, now time.Time) {
 	if b.failures < openAfter {
 		return
 	}
-	pause := min(minPause<<min(b.failures-openAfter, 10), maxPause)
-	b.opened, b.until, b.why = now, now.Add(jitter(pause)), v
+	b.opened = now
+	b.pause(now.Add(jitter(min(minPause<<min(b.failures-openAfter, 10), maxPause))), v)
 }
 
-func maxTime(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+// pause sends nothing before until, because of v, unless there is a longer one.
+func (b *breaker) pause(until time.Time, v verdict) {
+	if until.After(b.until) {
+		b.until, b.why = until, v
 	}
-	return b
 }
 
 // pace is a rate limit: a bucket that holds up to a second's requests.

@@ -35,15 +35,65 @@ func TestRefusedAlone(t *testing.T) {
 		"accepted in the end":   {[]answer{{"a", 400, 0}, {"a", 200, 9 * time.Minute}}, accepted},
 		"it speaks of the body": {[]answer{{"a", 422, 0}}, broker.ClassRejected},
 	} {
-		judge, got := httpbroker.Judge(), accepted
+		health, got := httpbroker.NewHealth(), accepted
 		for _, a := range c.answers {
 			got = accepted
-			if err := judge(a.id, a.status, a.at); err != nil {
+			if err := health.Answer(a.id, a.status, "", a.at, a.at); err != nil {
 				got = broker.Classify(err).Class
 			}
 		}
 		if got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// A pause that an endpoint asks for is kept whatever it answers to requests that
+// were on their way by then: an endpoint with a rate limit takes some and refuses
+// some at once. A pause of the breaker's own ends with the first acceptance.
+func TestAskedPauseIsKept(t *testing.T) {
+	const asked = 60 * time.Second
+	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+	type answer struct {
+		status      int
+		retryAfter  string
+		began, ends time.Duration
+	}
+	limited := answer{429, "60", 0, ms(10)}
+	outage := make([]answer, 5) // as many as open the breaker
+	for i := range outage {
+		outage[i] = answer{502, "", 0, ms(5)}
+	}
+	for name, c := range map[string]struct {
+		answers []answer
+		class   broker.Class // of what comes then, 99: it is sent
+	}{
+		"alone":                  {[]answer{limited}, broker.ClassThrottled},
+		"one was accepted":       {[]answer{limited, {200, "", 0, ms(11)}}, broker.ClassThrottled},
+		"one failed":             {[]answer{limited, {500, "", 0, ms(11)}}, broker.ClassThrottled},
+		"one asks for less":      {[]answer{limited, {429, "1", 0, ms(11)}}, broker.ClassThrottled},
+		"one asks for nothing":   {[]answer{limited, {429, "", 0, ms(11)}}, broker.ClassThrottled},
+		"while it was down":      {append(outage[:5:5], limited), broker.ClassThrottled},
+		"a request of meanwhile": {append(outage[:5:5], limited, answer{502, "", ms(7), ms(11)}), broker.ClassThrottled},
+		"down":                   {outage, broker.ClassOutage},
+		"down, one was accepted": {append(outage[:5:5], answer{200, "", 0, ms(11)}), 99},
+	} {
+		health, at := httpbroker.NewHealth(), asked/2
+		for _, a := range c.answers {
+			_ = health.Answer("m", a.status, a.retryAfter, a.began, a.ends)
+		}
+		if c.class != broker.ClassThrottled {
+			at = ms(12)
+		}
+		got := broker.Class(99)
+		if err := health.Closed(at); err != nil {
+			got = broker.Classify(err).Class
+		}
+		if got != c.class {
+			t.Errorf("%s: %v, want %v", name, got, c.class)
+		}
+		if err := health.Closed(asked + ms(11)); err != nil {
+			t.Errorf("%s: after the pause: %v", name, err)
 		}
 	}
 }

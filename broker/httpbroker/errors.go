@@ -114,8 +114,8 @@ const maxRetryAfter = time.Hour
 // 10.2.3); 0 if there is none.
 func retryAfter(header http.Header, now time.Time) time.Duration {
 	text := header.Get("Retry-After")
-	if seconds, err := strconv.ParseInt(text, 10, 32); err == nil {
-		return min(max(time.Duration(seconds)*time.Second, 0), maxRetryAfter)
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	} else if errors.Is(err, strconv.ErrRange) {
 		return maxRetryAfter
 	}

@@ -5,15 +5,31 @@ import (
 	"time"
 )
 
-// Judge returns a judge of answers to messages, at times of its own.
-func Judge() func(id string, status int, at time.Duration) error {
-	b, start := &breaker{}, time.Now()
-	b.init(&prepared{})
-	return func(id string, status int, at time.Duration) error {
-		now := start.Add(at)
-		return b.judge(&job{name: id, began: now}, judgeStatus("e", status, http.Header{}, now), now, "")
-	}
+// Health is what is known of one endpoint, at times of its own.
+type Health struct {
+	b     breaker
+	start time.Time
 }
+
+// NewHealth knows nothing yet.
+func NewHealth() *Health {
+	h := &Health{start: time.Now()}
+	h.b.init(&prepared{})
+	return h
+}
+
+// Answer is what a message is answered when its request, begun at one time, is at another.
+func (h *Health) Answer(id string, status int, retryAfter string, began, at time.Duration) error {
+	header := http.Header{}
+	if retryAfter != "" {
+		header.Set("Retry-After", retryAfter)
+	}
+	now := h.start.Add(at)
+	return h.b.judge(&job{name: id, began: h.start.Add(began)}, judgeStatus("e", status, header, now), now, "")
+}
+
+// Closed is what messages are answered that are not sent at this time.
+func (h *Health) Closed(at time.Duration) error { return h.b.closedTo(h.start.Add(at), "") }
 
 // Has reports whether a request of that webhook-id waits for its answer.
 func (r *Receiver) Has(id string) bool {
