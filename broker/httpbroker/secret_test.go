@@ -51,6 +51,8 @@ func TestVerify(t *testing.T) {
 		{"ed25519", vectorSeed, vectorID, stamp, vectorV1a, vectorBody, at, true},
 		{"one of several secrets", other + " " + vectorSecret, vectorID, stamp, vectorV1, vectorBody, at, true},
 		{"one of several signatures", vectorSecret, vectorID, stamp, "v9,AAAA v1,AAAA x " + vectorV1, vectorBody, at, true},
+		{"behind a few others", vectorSecret, vectorID, stamp, strings.Repeat(vectorV1a+" ", 15) + vectorV1, vectorBody, at, true},
+		{"behind very many others", vectorSecret, vectorID, stamp, strings.Repeat(vectorV1a+" ", 16) + vectorV1, vectorBody, at, false},
 		{"almost too old", vectorSecret, vectorID, stamp, vectorV1, vectorBody, at.Add(5 * time.Minute), true},
 		{"too old", vectorSecret, vectorID, stamp, vectorV1, vectorBody, at.Add(5*time.Minute + time.Second), false},
 		{"from the future", vectorSecret, vectorID, stamp, vectorV1, vectorBody, at.Add(-5*time.Minute - time.Second), false},
