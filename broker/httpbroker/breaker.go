@@ -113,7 +113,7 @@ func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 		b.pause(now.Add(v.retryAfter), v)
 		return broker.Throttled(v.err, v.code, dest, max(b.until.Sub(now), 0))
 	case doubtful:
-		b.hung = v.code == codeTimeout
+		b.hung = v.late
 		before, seen := b.blamed[j.name]
 		b.blame(j.name)
 		own := b.alone.refused(j.name, v, now)
@@ -121,7 +121,7 @@ func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 			return broker.Failed(v.err, v.code, dest)
 		}
 	case down:
-		b.hung = false
+		b.hung = v.late
 	}
 	b.trip(j, v, now)
 	return broker.Outage(v.err, v.code, dest)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -99,8 +100,8 @@ func prepare(e Endpoint) (*prepared, error) {
 		return nil, p.wrong("http:// shows payloads to the network: use https://, or say that insecure is right (insecure=true)")
 	}
 	if e.Proxy != "" {
-		if p.proxy, err = url.Parse(e.Proxy); err != nil || p.proxy.Host == "" {
-			return nil, p.wrong("the proxy's URL cannot be read: write http://HOST:PORT")
+		if p.proxy, err = url.Parse(e.Proxy); err != nil || p.proxy.Host == "" || p.proxy.Scheme != "http" && p.proxy.Scheme != "https" {
+			return nil, p.wrong("the proxy's URL cannot be read: write http://HOST:PORT or https://HOST:PORT")
 		}
 	}
 	switch {
@@ -116,11 +117,44 @@ func prepare(e Endpoint) (*prepared, error) {
 	if err := p.credentials(); err != nil {
 		return nil, err
 	}
+	if err := p.reachable(); err != nil {
+		return nil, err
+	}
 	p.defaults()
 	if _, err := p.transport(); err != nil {
 		return nil, fmt.Errorf("%w %s: %w", ErrEndpoint, p.Name, err)
 	}
 	return p, nil
+}
+
+// reachable says what the guard will refuse, as far as that is known before a name
+// is resolved.
+func (p *prepared) reachable() error {
+	to := p.url
+	if p.proxy != nil {
+		to = p.proxy
+	}
+	text := to.Port()
+	if text == "" {
+		text = map[string]string{"http": "80", "https": "443"}[to.Scheme]
+	}
+	number, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return p.wrong("the port is none: write https://HOST:PORT/PATH")
+	}
+	port, g := uint16(number), newGuard(p.Allow, p.Ports)
+	ip, err := netip.ParseAddr(to.Hostname())
+	if err != nil { // a name
+		if len(p.Allow) == 0 && !g.opens(port) {
+			return p.wrong(fmt.Sprintf("port %d %s: if the endpoint listens there, say ports=%[1]d, or allow its address", port, otherPort))
+		}
+		return nil
+	}
+	at := netip.AddrPortFrom(ip, port)
+	if why := g.refuses(at); why != "" {
+		return fmt.Errorf("%w %s: %w", ErrEndpoint, p.Name, &AddressError{Address: at, Reason: why})
+	}
+	return nil
 }
 
 // credentials reads them once, to say at the start what is wrong with them.

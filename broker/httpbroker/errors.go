@@ -73,6 +73,7 @@ type verdict struct {
 	err        *EndpointError
 	retryAfter time.Duration
 	refusal    bool // of a living endpoint that read the request and found it wrong
+	late       bool // it took as long as it may
 }
 
 // judgeStatus is the table of README.md.
@@ -127,7 +128,7 @@ func retryAfter(header http.Header, now time.Time) time.Duration {
 
 // judgeError classifies a request that got no answer. Only a connection that was
 // never made means that nothing was sent.
-func judgeError(endpoint string, err error) verdict {
+func judgeError(endpoint string, err error, connected bool) verdict {
 	var (
 		refused  *AddressError
 		dial     *net.OpError
@@ -139,22 +140,26 @@ func judgeError(endpoint string, err error) verdict {
 		timeout  net.Error
 	)
 	e := &EndpointError{Endpoint: endpoint, Err: err}
+	late := errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 	switch {
 	case errors.As(err, &refused):
 		e.Err, e.Reason = refused, "its address is refused"
 		return verdict{fault: down, code: codeRefused, err: e}
 	case errors.As(err, &dial) && dial.Op == "dial":
 		e.Reason = "it cannot be reached"
-		return verdict{fault: down, code: codeUnreachable, err: e}
+		return verdict{fault: down, code: codeUnreachable, err: e, late: late}
 	case errors.As(err, &unproven), errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &record), errors.As(err, &alert):
 		e.Reason = "no TLS connection"
 		return verdict{fault: down, code: codeTLS, err: e}
 	case errors.Is(err, context.Canceled), errors.Is(err, errBodyGone):
 		e.Reason = "the request was broken off"
 		return verdict{fault: cancelled, err: e}
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+	case !connected:
+		e.Reason, e.Err = "no connection: TLS or the proxy broke it off, or took too long", nil // the text may repeat an answer
+		return verdict{fault: down, code: codeUnreachable, err: e, late: late}
+	case late:
 		e.Reason, e.Err = "no answer in time", nil
-		return verdict{fault: doubtful, code: codeTimeout, err: e}
+		return verdict{fault: doubtful, code: codeTimeout, err: e, late: true}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &dial):
 		e.Reason = "the connection broke before the answer"
 	default:

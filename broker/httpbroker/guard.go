@@ -55,10 +55,17 @@ func (g *guard) refuses(at netip.AddrPort) string {
 	if !g.public(ip) {
 		return "is not a public address"
 	}
-	if port := at.Port(); port != 443 && port != 80 && !slices.Contains(g.ports, port) {
-		return "is neither port 443 nor 80"
+	if !g.opens(at.Port()) {
+		return otherPort
 	}
 	return ""
+}
+
+const otherPort = "is neither port 443 nor 80"
+
+// opens reports whether public addresses may be connected to at the port.
+func (g *guard) opens(port uint16) bool {
+	return port == 443 || port == 80 || slices.Contains(g.ports, port)
 }
 
 // public reports whether ip is a destination on the Internet. Of IPv6 that is

@@ -3,6 +3,7 @@ package httpbroker
 import (
 	"net/netip"
 	"testing"
+	"time"
 )
 
 func TestGuard(t *testing.T) {
@@ -27,5 +28,24 @@ func TestGuard(t *testing.T) {
 		if g.refuses(netip.MustParseAddrPort(at)) == "" {
 			t.Errorf("%s is let through", at)
 		}
+	}
+}
+
+// Each phase has its own limit, and nothing of the environment is obeyed.
+func TestTransportIsTheEndpoints(t *testing.T) {
+	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+	p, err := prepare(Endpoint{URL: "https://h", Unsigned: true, Timeout: time.Second, DialTimeout: 2 * time.Second, TLSTimeout: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := p.transport()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if transport.Proxy != nil || !transport.DisableCompression {
+		t.Error("a proxy that no setting names, or a compression is undone")
+	}
+	if p.dialer().Timeout != 2*time.Second || transport.TLSHandshakeTimeout != 3*time.Second || p.dialer().Control == nil {
+		t.Errorf("dialer %+v, TLS %v", p.dialer(), transport.TLSHandshakeTimeout)
 	}
 }

@@ -91,6 +91,7 @@ var (
 	errTime    = errors.New("must be a time such as 10s")
 	errPrefix  = errors.New("must be addresses or prefixes such as 10.1.0.0/16, separated by commas")
 	errPort    = errors.New("must be port numbers, separated by commas")
+	errTopic   = errors.New("must be topics, or beginnings that end with *, separated by commas")
 	errNothing = errors.New("is empty")
 )
 
@@ -111,7 +112,12 @@ func (e *Endpoint) set(name, value string, files *brokerurl.TLS) (err error) {
 	case "name":
 		e.Name = value
 	case "topics":
-		e.Topics = strings.Split(value, ",")
+		for topic := range strings.SplitSeq(value, ",") {
+			if topic = strings.TrimSpace(topic); topic == "" {
+				return errTopic
+			}
+			e.Topics = append(e.Topics, topic)
+		}
 	case "secret-file":
 		e.Secrets = File(value)
 	case "secret-env":

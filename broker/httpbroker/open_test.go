@@ -19,7 +19,7 @@ func TestParseURL(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("HOOK_AUTHORIZATION", "Bearer geheim")
-	e, err := httpbroker.ParseURL("https://h/in?tenant=7#secret-file=" + file + "&authorization-env=HOOK_AUTHORIZATION&topics=a,b.*&name=billing" +
+	e, err := httpbroker.ParseURL("https://h/in?tenant=7#secret-file=" + file + "&authorization-env=HOOK_AUTHORIZATION&topics=a,+b.*&name=billing" +
 		"&concurrency=3&rate=2.5&timeout=20s&dial-timeout=1s&tls-timeout=2s&max-bytes=1000&allow=10.0.0.0/8,::1&ports=8443,9443&stopped=true")
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestParseURL(t *testing.T) {
 func TestParseURLRefuses(t *testing.T) {
 	for _, settings := range []string{
 		"secret=geheim", "concurrency=0", "concurrency=geheim", "rate=0", "rate=NaN", "rate=-1", "timeout=5", "timeout=-1s", "max-bytes=-1",
-		"allow=geheim", "allow=10.0.0.0/33", "ports=70000", "unsigned=yes", "insecure=1", "name=", "timeout=1s&timeout=2s", "%zz",
+		"topics=geheim,,a", "topics=+", "allow=geheim", "allow=10.0.0.0/33", "ports=70000", "unsigned=yes", "insecure=1", "name=", "timeout=1s&timeout=2s", "%zz",
 		"secret-file=a&secret-env=b", "tls-cert=a", "unsigned=true;insecure=true",
 	} {
 		_, err := httpbroker.ParseURL("https://user:geheim@h/geheim#" + settings)

@@ -201,7 +201,7 @@ func TestReceiverCloses(t *testing.T) {
 // again, in order, and an acknowledgement of the consumer is one of the sink.
 func TestSinkToReceiver(t *testing.T) {
 	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret)})
-	s := newSink(t, nil, endpoint(url), httpbroker.Endpoint{Name: "other", URL: "https://192.0.2.1", Unsigned: true, Topics: []string{"none"}})
+	s := newSink(t, nil, endpoint(url), httpbroker.Endpoint{Name: "other", URL: "https://example.com", Unsigned: true, Topics: []string{"none"}})
 	msgs := messages("t", 0, 6)
 	for i := range msgs {
 		msgs[i].Key, msgs[i].Version = "ключ", int64(i+1)

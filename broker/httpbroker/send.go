@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptrace"
 	"time"
 )
 
@@ -19,7 +20,8 @@ const (
 // rest of it is worth nothing but the connection: a little of it is read, not for
 // long, so that the key's next message finds the connection free.
 func (t *target) send(ctx context.Context, j *job) verdict {
-	req, v := t.request(ctx, j)
+	var r reach
+	req, v := t.request(httptrace.WithClientTrace(ctx, r.trace()), j)
 	if req == nil {
 		return v
 	}
@@ -29,7 +31,7 @@ func (t *target) send(ctx context.Context, j *job) verdict {
 	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		return judgeError(t.p.Name, err)
+		return judgeError(t.p.Name, err, !r.asked || r.got)
 	}
 	defer resp.Body.Close() // the status has come, nothing else matters
 	v = judgeStatus(t.p.Name, resp.StatusCode, resp.Header, time.Now())
@@ -37,6 +39,16 @@ func (t *target) send(ctx context.Context, j *job) verdict {
 	defer stop.Stop()
 	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswerBody+1) // as above
 	return v
+}
+
+// reach is whether a request asked for a connection, and got one.
+type reach struct{ asked, got bool }
+
+func (r *reach) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		GetConn: func(string) { r.asked = true },
+		GotConn: func(httptrace.GotConnInfo) { r.got = true },
+	}
 }
 
 // drainTime is how long the rest of an answer may take.
@@ -70,7 +82,7 @@ func (t *target) request(ctx context.Context, j *job) (*http.Request, verdict) {
 		}
 		var signature string
 		if !j.body.with(func(data []byte) { signature, err = Sign(secrets, j.name, now, data) }) {
-			return nil, judgeError(t.p.Name, errBodyGone)
+			return nil, judgeError(t.p.Name, errBodyGone, false)
 		}
 		if err != nil {
 			return nil, t.cannot(err)
