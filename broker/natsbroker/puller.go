@@ -120,16 +120,28 @@ func (p *puller) got(msg *nats.Msg) {
 	}
 }
 
-// status notes how a request ended. gone says that the consumer may be; an error
+// standing is what a status says of the consumer.
+type standing uint8
+
+const (
+	consumerThere   standing = iota
+	consumerUnsure           // it may be another one, or none
+	consumerDeleted          // the one that we had
+)
+
+// status notes how a request ended, and what that says of the consumer. An error
 // is a reason that does not pass by itself.
-func (p *puller) status(msg *nats.Msg, status string) (gone bool, err error) {
+func (p *puller) status(msg *nats.Msg, status string) (of standing, err error) {
 	said := msg.Header.Get("Description")
 	text := strings.ToLower(said)
-	if status == "423" { // somebody else is fed
-		p.pin = ""
+	switch {
+	case status == "423": // somebody else is fed, or the consumer was made again
+		p.pin, of = "", consumerUnsure
+	case strings.Contains(text, "consumer deleted"):
+		p.pin, of = "", consumerDeleted
 	}
 	if !p.open || msg.Subject != p.inbox+strconv.Itoa(p.number) {
-		return false, nil
+		return of, nil
 	}
 	p.open, p.until = false, time.Now()
 	if !p.some && status != "408" { // not again at once
@@ -137,12 +149,12 @@ func (p *puller) status(msg *nats.Msg, status string) (gone bool, err error) {
 	}
 	p.single = !p.some && strings.Contains(text, "exceeds maxbytes")
 	switch {
-	case status == "503", strings.Contains(text, "consumer deleted"):
-		return true, nil
+	case status == "503": // no such consumer, or nobody who speaks for it now
+		of = consumerUnsure
 	case status == "400", strings.Contains(text, "exceeded maxrequest"):
-		return false, fmt.Errorf("the server refuses to deliver: %s %s", status, said)
+		return of, fmt.Errorf("the server refuses to deliver: %s %s", status, said)
 	}
-	return false, nil
+	return of, nil
 }
 
 // close ends the subscription and returns the messages that have come.

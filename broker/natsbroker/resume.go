@@ -54,17 +54,22 @@ func (s *Source) count(info *jetstream.ConsumerInfo, now time.Time) {
 	if r.missing == 0 {
 		r.since = now
 	}
-	repeated := 0
-	for _, again := range s.inHand {
+	here, repeated := 0, 0
+	for seq, again := range s.inHand {
+		if seq <= info.AckFloor.Stream { // purged or too old: settled for the server
+			continue
+		}
+		here++
 		if again {
 			repeated++
 		}
 	}
 	others := info.NumAckPending - info.NumRedelivered
-	r.missing = max(others-(len(s.inHand)-repeated), 0) + max(info.NumRedelivered-repeated, 0)
+	r.missing = max(others-(here-repeated), 0) + max(info.NumRedelivered-repeated, 0)
 	r.upTo = info.Delivered.Stream
+	r.last = min(r.last, info.Delivered.Consumer) // a server that has lost some begins behind us
 	r.next = now.Add(s.opts.AckWait / 8)
-	if r.missing > 0 && info.NumAckPending <= len(s.inHand) && now.Sub(r.since) > s.opts.AckWait {
+	if r.missing > 0 && info.NumAckPending <= here && now.Sub(r.since) > s.opts.AckWait {
 		// All may be here, some of it delivered to somebody else meanwhile: the
 		// server, which knows, delivers again what is unsettled.
 		r.since = now

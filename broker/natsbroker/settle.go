@@ -94,6 +94,9 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 		slot <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slot }()
+			if !s.owed(a) {
+				return
+			}
 			err := a.msg.AckSync(nats.Context(ctx))
 			if err == nil || errors.Is(err, nats.ErrMsgAlreadyAckd) { // by a call beside this one
 				s.confirmed(a)
@@ -108,6 +111,14 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	}
 	wg.Wait()
 	return first
+}
+
+// owed says whether a is still to be sent: not if another call has confirmed it, or
+// the consumer is gone.
+func (s *Source) owed(a ack) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.acks[a.seq] == a
 }
 
 func (s *Source) confirmed(a ack) {

@@ -57,12 +57,13 @@ type Source struct {
 	codec envelope.Codec
 	one   chan struct{} // held by the one that fetches
 
-	consumer jetstream.Consumer // guarded by one
+	consumer jetstream.Consumer // guarded by one; nil: to be looked up again
+	created  time.Time          // when the consumer was made that all in hand is from; guarded by one
 	puller   puller             // guarded by one
 
 	mu     sync.Mutex
 	resume resume
-	log    inhand.Log
+	log    *inhand.Log
 	inHand map[uint64]bool // stream sequences in log and early; true: delivered more than once
 	acks   map[uint64]ack  // not confirmed, by stream sequence
 	kept   time.Time       // when the server was told last that we work on what waits here
@@ -92,7 +93,7 @@ func NewSource(nc *nats.Conn, opts SourceOptions) (*Source, error) {
 	codec := wireCodec()
 	codec.Foreign = opts.Foreign
 	return &Source{
-		js: js, puller: newPuller(nc, &opts), opts: opts, codec: codec, one: make(chan struct{}, 1),
+		js: js, puller: newPuller(nc, &opts), opts: opts, codec: codec, one: make(chan struct{}, 1), log: new(inhand.Log),
 		inHand: make(map[uint64]bool), acks: make(map[uint64]ack), change: make(chan struct{}),
 	}, nil
 }
@@ -309,6 +310,9 @@ func (s *Source) pull(ctx context.Context, room int) error {
 
 // durable makes or updates the consumer.
 func (s *Source) durable(ctx context.Context) error {
+	if err := s.lookUp(ctx); err != nil {
+		return err
+	}
 	c, err := s.js.CreateOrUpdateConsumer(ctx, s.opts.Stream, jetstream.ConsumerConfig{
 		Durable: s.opts.Durable, FilterSubjects: s.opts.Subjects,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.AckWait,
@@ -322,18 +326,58 @@ func (s *Source) durable(ctx context.Context) error {
 	if c.CachedInfo().Config.PriorityPolicy != jetstream.PriorityPolicyPinned {
 		return errNoPin
 	}
-	s.consumer = c
-	s.begin(c.CachedInfo())
+	info := c.CachedInfo()
+	if !info.Created.Equal(s.created) { // made by somebody else just now
+		s.forget()
+	}
+	s.consumer, s.created = c, info.Created
+	s.begin(info)
 	return nil
+}
+
+// lookUp forgets what is in hand when the consumer that it is from is gone, before
+// there is another one that would take the acknowledgements for its own.
+func (s *Source) lookUp(ctx context.Context) error {
+	if s.created.IsZero() {
+		return nil
+	}
+	c, err := s.js.Consumer(ctx, s.opts.Stream, s.opts.Durable)
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
+	case err != nil:
+		return err
+	case c.CachedInfo().Created.Equal(s.created):
+		return nil
+	}
+	s.forget()
+	return nil
+}
+
+// forget drops all that is in hand: its consumer is gone, and its stream may be too.
+// Acknowledgements name messages by their numbers only, which another stream of the
+// name begins anew. What is still there comes again.
+func (s *Source) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log.Drop()
+	s.log, s.resume, s.created = new(inhand.Log), resume{}, time.Time{}
+	clear(s.inHand)
+	clear(s.acks)
+	s.wake()
 }
 
 // take puts what the server sent into the log, and says whether that is a message.
 // The caller holds one.
 func (s *Source) take(msg *nats.Msg) (bool, error) {
 	if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
-		gone, err := s.puller.status(msg, status)
-		if gone {
+		state, err := s.puller.status(msg, status)
+		switch state {
+		case consumerDeleted:
 			s.consumer = nil
+			s.forget()
+		case consumerUnsure:
+			s.consumer = nil
+		case consumerThere:
 		}
 		if err != nil {
 			err = fmt.Errorf("natsbroker: receive from stream %s: %w", s.opts.Stream, err)
