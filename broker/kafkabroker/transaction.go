@@ -61,8 +61,9 @@ type transactor struct {
 
 	// The rest belongs to the one that holds turn.
 	producer producer
-	dirty    bool  // a transaction may be open, or its end is not known
-	fenced   error // not nil: another producer has the id
+	dirty    bool      // a transaction may be open, or its end is not known
+	opened   time.Time // before the last one was begun
+	fenced   error     // not nil: another producer has the id
 	next     map[*partition]int32
 }
 
@@ -127,15 +128,25 @@ func (t *transactor) ready(ctx context.Context) error {
 	defer cancel()
 	if t.producer.id >= 0 {
 		// That there is nothing to abort, or that somebody fenced us, is no error
-		// here: the producer id's answer says how it stands.
-		if err := t.end(ctx, false); code(err) == "" && err != nil {
+		// here: the producer id's answer says how it stands. After any other the
+		// transaction may be open, and begin would fence ourselves.
+		if err := t.end(ctx, false); err != nil && !nothingToAbort(err) {
 			return t.failure(err)
 		}
 	}
 	err := t.begin(ctx)
-	if errors.Is(err, kerr.InvalidProducerIDMapping) && t.producer.id >= 0 { // unused for days, and forgotten
+	switch {
+	case errors.Is(err, kerr.InvalidProducerIDMapping) && t.producer.id >= 0: // unused for days, and forgotten
 		t.producer = producer{id: -1, epoch: -1}
 		err = t.begin(ctx)
+	case isFenced(err):
+		switch late, unanswered := t.expired(ctx); {
+		case late:
+			t.producer.epoch++
+			err = t.begin(ctx)
+		case unanswered != nil: // whoever comes next asks again
+			return t.shutOut(err)
+		}
 	}
 	if err != nil {
 		return t.failure(err)
@@ -144,13 +155,52 @@ func (t *transactor) ready(ctx context.Context) error {
 	return nil
 }
 
+// nothingToAbort reports whether the coordinator says that we have no open transaction.
+func nothingToAbort(err error) bool {
+	return isFenced(err) || errors.Is(err, kerr.InvalidTxnState) || errors.Is(err, kerr.InvalidProducerIDMapping)
+}
+
+// expired reports whether it was the coordinator that shut us out: it ends a
+// transaction that was open for too long and raises the epoch by one, for which
+// brokers with transaction.version below 2 (all before Kafka 4) refuse the old one.
+// A process that takes the id over has an open transaction ended in the same way,
+// and then raises the epoch once more. So what is one above ours, behind an abort,
+// is nobody's; should somebody take it now, begin with it is refused. Asking needs
+// Kafka 3.
+func (t *transactor) expired(ctx context.Context) (bool, error) {
+	open := max(time.Since(t.opened), time.Since(t.opened.Round(0))) // a machine that sleeps stops the first clock
+	if t.producer.id < 0 || open < t.expiry() {
+		return false, nil
+	}
+	req := kmsg.NewPtrDescribeTransactionsRequest()
+	req.TransactionalIDs = []string{t.id}
+	var state kmsg.DescribeTransactionsResponseTransactionState
+	err := t.patiently(ctx, func() error {
+		resp, err := req.RequestWith(ctx, t.sink.client)
+		if err != nil {
+			return err
+		}
+		if len(resp.TransactionStates) != 1 {
+			return errors.New("the coordinator does not say how the transaction stands")
+		}
+		state = resp.TransactionStates[0]
+		return kerr.ErrorForCode(state.ErrorCode)
+	})
+	aborted := state.State == "PrepareAbort" || state.State == "CompleteAbort"
+	return err == nil && aborted && state.ProducerID == t.producer.id && state.ProducerEpoch == t.producer.epoch+1, err
+}
+
 // failure is what a transaction failed with of which nothing will be seen.
 func (t *transactor) failure(err error) error {
 	if isFenced(err) {
-		t.fenced = broker.Outage(fmt.Errorf("transactional id %q: %w: %w", t.id, errFenced, err), code(err), "")
+		t.fenced = t.shutOut(err)
 		return t.fenced
 	}
 	return broker.Outage(fmt.Errorf("transactional id %q: nothing was committed: %w", t.id, remedy(err, "")), code(err), "")
+}
+
+func (t *transactor) shutOut(err error) error {
+	return broker.Outage(fmt.Errorf("transactional id %q: %w: %w", t.id, errFenced, err), code(err), "")
 }
 
 func isFenced(err error) bool {

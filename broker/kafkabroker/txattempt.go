@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -16,7 +17,7 @@ import (
 // try when something was refused and nothing committed, and an error that is all
 // messages' that have none.
 func (t *transactor) attempt(ctx context.Context, w *work, batches []*txBatch) (again bool, err error) {
-	t.dirty = true
+	t.dirty, t.opened = true, time.Now()
 	limited, cancel := context.WithTimeout(ctx, t.sink.timeout)
 	defer cancel()
 	refused, err := t.add(limited, batches)
