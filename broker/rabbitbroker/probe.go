@@ -1,13 +1,16 @@
 package rabbitbroker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/internal/secret"
 )
 
 var (
@@ -19,31 +22,94 @@ var (
 // the topics are there if it is: its bindings cannot be asked for.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	c, wire, err := s.dialer.open(ctx)
+	if errors.Is(err, amqp.ErrCredentials) {
+		// RabbitMQ answers a wrong password by hanging up after 3 s. It also hangs up
+		// when it is stopped, but not twice.
+		first := err
+		if c, wire, err = s.dialer.open(ctx); ctx.Err() != nil {
+			return nil, fmt.Errorf("reach rabbitmq: %w", first)
+		}
+	}
 	if err != nil {
-		return nil, fmt.Errorf("reach rabbitmq: %w", err)
+		return nil, unreached(err)
 	}
 	defer wire.Close()
 	missing := make([]error, len(topics))
 	err = within(ctx, wire, func() error {
-		if s.opts.Exchange != "" {
-			gone := checkExchange(c, s.opts.Exchange)
-			for i := range missing {
-				missing[i] = gone
-			}
-			return lost(gone)
-		}
+		gone := checkExchange(c, s.opts.Exchange)
 		for i, topic := range topics {
-			missing[i] = checkQueue(c, topic)
+			missing[i] = gone
+			if gone == nil {
+				missing[i] = s.checkTopic(c, topic)
+			}
 			if err := lost(missing[i]); err != nil {
 				return err
 			}
 		}
-		return nil
+		return lost(gone)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reach rabbitmq: %w", err)
 	}
 	return missing, nil
+}
+
+// unreached is Probe's error, and says whether a person must act.
+func unreached(err error) error {
+	var e *amqp.Error
+	limit := errors.As(err, &e) && strings.Contains(e.Reason, "limit") // of connections: others may end theirs
+	switch broker.Classify(err).Code {
+	case "ACCESS_REFUSED", "NOT_ALLOWED":
+		if !limit {
+			return fmt.Errorf("reach rabbitmq: %w: %w", broker.ErrRefused, err)
+		}
+	}
+	if errors.Is(err, secret.ErrUnreadable) {
+		return fmt.Errorf("reach rabbitmq: %w: %w", broker.ErrRefused, err)
+	}
+	return fmt.Errorf("reach rabbitmq: %w", err)
+}
+
+// checkTopic looks whether a topic's messages would be taken.
+func (s *Sink) checkTopic(c *amqp.Connection, topic string) error {
+	if s.opts.Exchange == "" {
+		if err := checkQueue(c, topic); err != nil {
+			return err
+		}
+	}
+	err := mayPublish(c, s.opts.Exchange, topic)
+	if refused := (*amqp.Error)(nil); s.opts.RoutingKey == RoutingByKey && errors.As(err, &refused) && refusedTopic.MatchString(refused.Reason) {
+		return nil // which keys there will be is not known
+	}
+	return err
+}
+
+// mayPublish asks for the permission to publish, on a channel of its own: RabbitMQ looks at
+// that of the exchange first and then at the properties, of which two are wrong. So
+// nothing is published either way. A topic permission is looked at before the
+// properties up to RabbitMQ 3, and behind them from 4 on.
+func mayPublish(c *amqp.Connection, exchange, key string) error {
+	ch, err := c.Channel()
+	if err != nil {
+		return broker.Outage(fmt.Errorf("no channel: %w", err), replyCode(err), "")
+	}
+	defer ch.Close()
+	err = ch.Publish(exchange, key, false, false, amqp.Publishing{Expiration: "never", UserId: "nobody asks"})
+	if err == nil {
+		err = ch.Qos(1, 0, false) // it is answered behind the other
+	}
+	var e *amqp.Error
+	if err == nil || errors.As(err, &e) && e.Code == amqp.PreconditionFailed {
+		return nil
+	}
+	if e == nil || e.Code != amqp.AccessRefused {
+		return notChecked(err, "exchange", cmp.Or(exchange, "amq.default"))
+	}
+	fix := "give the user the write permission on exchange " + cmp.Or(exchange, "amq.default") + " (rabbitmqctl set_permissions)"
+	if refusedTopic.MatchString(e.Reason) {
+		fix = "give the user the permission for this routing key (rabbitmqctl set_topic_permissions)"
+	}
+	return broker.Outage(fmt.Errorf("%w: %s", err, fix), replyCode(err), cmp.Or(exchange, key))
 }
 
 // lost is err if it is not the broker's own word about what was asked.

@@ -70,6 +70,7 @@ type subscription struct {
 	deliveries <-chan amqp.Delivery
 	closes     chan *amqp.Error // of the channel
 	barrier    chan struct{}    // held by the one that waits for the broker's answer
+	forget     func() bool      // the source's end is not this one's any more
 }
 
 // NewSource returns a source, which opens a connection of its own at the first
@@ -229,6 +230,7 @@ func (s *Source) add(d amqp.Delivery, ok bool) error {
 	default: // the connection was lost, or the consumer cancelled: opening says why
 	}
 	_ = s.sub.wire.Close()
+	s.sub.forget()
 	if s.live == s.sub {
 		s.lose()
 	}
@@ -311,7 +313,7 @@ func (s *Source) openSubscription(ctx context.Context) (*subscription, error) {
 		_ = wire.Close()
 		return nil, err
 	}
-	context.AfterFunc(ctx, func() { sub.close(time.Second) }) // also one that nobody waits for
+	sub.forget = context.AfterFunc(ctx, func() { sub.close(time.Second) }) // also one that nobody waits for
 	return sub, nil
 }
 

@@ -3,6 +3,7 @@ package rabbitbroker_test
 import (
 	"context"
 	"maps"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -136,6 +137,31 @@ func TestQueueDeletedUnderSource(t *testing.T) {
 		}
 		if ctx.Err() != nil {
 			t.Fatalf("the queue that was made again delivers nothing: %v", err)
+		}
+	}
+}
+
+// TestSessionsAreForgotten: a source whose connection is lost again and again does
+// not grow.
+func TestSessionsAreForgotten(t *testing.T) {
+	server := testserver.SharedRabbitMQ(t, "4.0")
+	queue := declare(t, channel(t, server.URL), single())
+	until(t, open(t, server.URL), batch(queue, 1, 1, 0), "at first", accepted)
+	proxy, through := proxied(t, server.URL)
+	src := source(t, through, queue)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	take(ctx, t, src, 1)
+	held := src.Session()
+	proxy.Reset()
+	for ds := []broker.Delivery(nil); len(ds) == 0 && ctx.Err() == nil; { // it comes again
+		ds, _ = src.Receive(ctx, 1)
+	}
+	for tick := time.NewTicker(10 * time.Millisecond); held(); runtime.GC() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatal("the session that is over is kept")
 		}
 	}
 }

@@ -10,10 +10,11 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// preflightTimeout bounds the look at the broker when a relay begins. A broker
-// or a database that does not answer is waited for as at any other time.
+// preflightTimeout bounds the look at the broker when a relay begins: RabbitMQ takes
+// 3 s to say no, and is asked twice. A broker or a database that does not answer is
+// waited for as at any other time.
 const (
-	preflightTimeout = 5 * time.Second
+	preflightTimeout = 20 * time.Second
 	topicsTimeout    = 2 * time.Second
 )
 

@@ -1,0 +1,11 @@
+package rabbitbroker
+
+import "weak"
+
+// Session says whether anything holds on to the session that the source has now.
+func (s *Source) Session() (held func() bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := weak.Make(s.live)
+	return func() bool { return p.Value() != nil }
+}
