@@ -39,7 +39,9 @@
 // one by one takes these for applied; a message that a person sends again after
 // all comes late, with a generation. [ParseGap] reads the value.
 //
-// Kafka carries the key as the record's key and header values as bytes. NATS
+// Kafka carries the key as the record's key and header values as bytes; a message
+// without a key has none there, and a payload of no bytes is an empty value in every
+// format, not null, which would delete the key from a compacted topic. NATS
 // carries headers as text lines and has no key, so postrider-key is written;
 // names that begin with "Nats-" command the server and therefore travel as
 // postrider-h-NAME, as do names that are no tokens (RFC 9110), percent-encoded:

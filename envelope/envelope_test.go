@@ -71,6 +71,19 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// What is sent again is the same, byte for byte: a sink that has a request of before
+// on its way knows it by that.
+func TestEncodedNamesAreInOrder(t *testing.T) {
+	m := full()
+	m.Headers = map[string]string{"a": "ä", "b": "ö", "c": "ü", "d": " ", "e": "\t"}
+	for range 20 {
+		headers := plain(t, envelope.Codec{Lines: true, ASCII: true, Fold: true}, &m, 0)
+		if last := headers[len(headers)-1]; last.Name != envelope.Encoded || string(last.Value) != "a,b,c,d,e,postrider-key" {
+			t.Fatalf("%s: %s", last.Name, last.Value)
+		}
+	}
+}
+
 func TestForgedFieldsAreNotWritten(t *testing.T) {
 	m := full()
 	m.Headers = map[string]string{envelope.ID: "forged", envelope.Key: "forged"}

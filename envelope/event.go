@@ -161,7 +161,8 @@ func (e *event) given(rule, header string) string {
 func (e *event) headers() {
 	all := e.m.Headers
 	if len(e.r.Headers) > 0 {
-		all = maps.Clone(all)
+		all = make(map[string]string, len(e.m.Headers)+len(e.r.Headers)) // the message's may be nil
+		maps.Copy(all, e.m.Headers)
 		maps.Copy(all, e.r.Headers)
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {

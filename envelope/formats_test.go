@@ -12,20 +12,22 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// codecs are those of the adapters, as far as wire formats go.
+// codecs are those of the adapters, whose tests read the same golden files from the
+// servers themselves.
 func codecs() map[string]envelope.Codec {
 	amqp := func(name string) bool { return strings.HasPrefix(name, "x-") }
+	redis := func(name string) bool { return name == "payload" }
 	return map[string]envelope.Codec{
 		"kafka":  {Binding: envelope.BindingKafka},
 		"nats":   {Binding: envelope.BindingNATS, Reserved: nats, Lines: true},
-		"http":   {Binding: envelope.BindingHTTP, Lines: true, Fold: true},
+		"http":   {Binding: envelope.BindingHTTP, Lines: true, ASCII: true, Fold: true},
 		"amqp":   {Binding: envelope.BindingAMQP, Reserved: amqp},
-		"fields": {Binding: envelope.BindingFields},
+		"redis":  {Binding: envelope.BindingFields, Reserved: redis},
 	}
 }
 
 // keyed brokers carry a key of their own.
-func keyed(name string) bool { return name == "kafka" || name == "fields" }
+func keyed(name string) bool { return name == "kafka" }
 
 // travel encodes m and decodes what was sent.
 func travel(codec envelope.Codec, m *postrider.Message, r envelope.Route, destination string, keys bool) (postrider.Message, *envelope.Wire, error) {
@@ -95,6 +97,21 @@ func TestEveryFormatOnEveryBroker(t *testing.T) {
 					t.Error(err)
 				}
 			})
+		}
+	}
+}
+
+// A route's headers are written in every format, whether the message has some or none.
+func TestHeadersOfARoute(t *testing.T) {
+	for broker, codec := range codecs() {
+		for _, f := range envelope.Formats() {
+			for _, headers := range []map[string]string{nil, {}, {"kind": "the message's", "tenant": "acme"}} {
+				m := postrider.Message{ID: id, Topic: "t", Type: "ty", Headers: headers}
+				got, w, err := travel(codec, &m, envelope.Route{Topic: "t", Format: f, Headers: map[string]string{"kind": "the rule's"}}, "t", keyed(broker))
+				if err != nil || got.Headers["kind"] != "the rule's" || got.Headers["tenant"] != headers["tenant"] || headers["kind"] == "the rule's" {
+					t.Errorf("%s, %s, message's headers %v: got %v, error %v, wire %q", broker, f, headers, got.Headers, err, w)
+				}
+			}
 		}
 	}
 }

@@ -3,22 +3,24 @@ package envelope
 import (
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode"
 )
 
 var errNotEncoded = errors.New("is not percent-encoded as postrider-encoded says")
 
-// encodeLines makes the values of dst[first:] fit for a line of text.
-func encodeLines(dst []Header, first int) []Header {
+// encodeLines makes the values of dst fit for a line of text.
+func encodeLines(dst []Header, ascii bool) []Header {
 	var names []string
-	for i := first; i < len(dst); i++ {
-		if h := &dst[i]; !fitsLine(h.Value) {
+	for i := range dst {
+		if h := &dst[i]; !fitsLine(h.Value) || ascii && !isASCII(h.Value) {
 			h.Value = []byte(url.PathEscape(string(h.Value)))
 			names = append(names, url.QueryEscape(h.Name))
 		}
 	}
 	if names != nil {
+		slices.Sort(names) // the headers come in no order, and two tries of a message look alike
 		dst = append(dst, Header{Encoded, []byte(strings.Join(names, ","))})
 	}
 	return dst
@@ -33,6 +35,15 @@ func fitsLine(v []byte) bool {
 	}
 	s := string(v)
 	return strings.TrimSpace(s) == s
+}
+
+func isASCII(v []byte) bool {
+	for _, c := range v {
+		if c > '~' {
+			return false
+		}
+	}
+	return true
 }
 
 // decodeLines undoes encodeLines on a copy and drops the Encoded header. folded

@@ -2,17 +2,15 @@ package httpbroker
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/envelope"
 )
 
-// codec is the header table with HTTP's rules. Values are printable ASCII: what
-// servers make of other bytes differs.
+// codec is the header table with HTTP's rules.
 func codec() envelope.Codec {
-	return envelope.Codec{Reserved: reserved, Lines: true, Fold: true, Binding: envelope.BindingHTTP}
+	return envelope.Codec{Reserved: reserved, Lines: true, ASCII: true, Fold: true, Binding: envelope.BindingHTTP}
 }
 
 // reserved names command proxies and servers on the way, or would pass for
@@ -48,28 +46,10 @@ func frame(codec envelope.Codec, m *postrider.Message, r *envelope.Route) (http.
 		return nil, nil, err
 	}
 	h := make(http.Header, len(w.Headers)+5)
-	var encoded []string
 	for _, one := range w.Headers {
-		name, value := strings.ToLower(one.Name), string(one.Value)
-		if !ascii(value) {
-			value = url.PathEscape(value)
-			encoded = append(encoded, url.QueryEscape(name))
-		}
-		h[name] = []string{value}
-	}
-	if encoded != nil {
-		h[envelope.Encoded] = []string{strings.Join(append(encoded, h[envelope.Encoded]...), ",")}
+		h[strings.ToLower(one.Name)] = []string{string(one.Value)}
 	}
 	return h, w.Payload, nil
-}
-
-func ascii(v string) bool {
-	for i := range len(v) {
-		if v[i] > '~' {
-			return false
-		}
-	}
-	return true
 }
 
 // headers are those of a request that a sender of messages wrote.

@@ -50,6 +50,11 @@ func Route(m *postrider.Message, topic string, f envelope.Format) envelope.Route
 	return envelope.Route{Topic: topic, Key: m.Key, Format: f, Headers: map[string]string{"kind": m.Type}}
 }
 
+// Router is Route for a sink.
+func Router(topic string, f envelope.Format) envelope.Router {
+	return func(m *postrider.Message) (envelope.Route, error) { return Route(m, topic, f), nil }
+}
+
 // Text is what stands in a golden file of one message. The order of headers
 // means nothing.
 func Text(headers []envelope.Header, payload []byte) string {
@@ -61,9 +66,16 @@ func Text(headers []envelope.Header, payload []byte) string {
 	return strings.Join(lines, "") + fmt.Sprintf("payload %q\n\n", payload)
 }
 
-// File is the text of one golden file, read from the repository's directory
-// envelope/testdata.
-func File(dir, binding string, f envelope.Format) (string, error) {
-	text, err := os.ReadFile(filepath.Join(dir, binding+"-"+f.String()+".golden"))
-	return string(text), err
+// Compare reports how texts differ from the golden file of a broker, for tests two
+// directories below the repository's root.
+func Compare(broker string, f envelope.Format, texts ...string) error {
+	file := filepath.Join("..", "..", "envelope", "testdata", broker+"-"+f.String()+".golden")
+	want, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if got := strings.Join(texts, ""); got != string(want) {
+		return fmt.Errorf("on the wire is\n%s\nand in %s\n%s", got, file, want)
+	}
+	return nil
 }
