@@ -78,6 +78,9 @@ func check(p broker.Previewer, info broker.Info, m *postrider.Message, claims *c
 	if err != nil {
 		c.Refused = err.Error()
 		c.Code = broker.Classify(err).Code
+		if routed := (*envelope.RouteError)(nil); errors.As(err, &routed) {
+			c.Rule = routed.Rule // also where the rule makes nothing of the message
+		}
 	}
 	return c
 }

@@ -138,7 +138,7 @@ func compile(r *Rule, name string) (made rule, wrong string) {
 func (r *rule) compileHeaders(headers map[string]string) (wrong string) {
 	constant := make(map[string]string, len(headers))
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		if wrong := headerName(name); wrong != "" {
+		if wrong := headerName(name, r.format); wrong != "" {
 			return wrong
 		}
 		t, err := parse(headers[name])
@@ -156,13 +156,16 @@ func (r *rule) compileHeaders(headers map[string]string) (wrong string) {
 	return ""
 }
 
-func headerName(name string) (wrong string) {
+func headerName(name string, f envelope.Format) (wrong string) {
 	m := postrider.Message{Topic: "t", Headers: map[string]string{name: ""}}
 	if err := m.Validate(); err != nil {
 		return err.Error()
 	}
-	if strings.EqualFold(name, envelope.ContentType) {
+	switch {
+	case strings.EqualFold(name, envelope.ContentType):
 		return "header " + name + " is the payload's: it is set with the message"
+	case f == envelope.Debezium && strings.EqualFold(name, envelope.DebeziumID):
+		return "header " + name + " is the message's id in the format debezium: give yours another name"
 	}
 	return ""
 }

@@ -103,6 +103,7 @@ func TestTablesThatCannotBeRight(t *testing.T) {
 		{[]route.Rule{{Headers: map[string]string{"a": "{b}"}}}, "header a has {b}"},
 		{[]route.Rule{{Headers: map[string]string{"postrider-id": "x"}}}, "reserved prefix"},
 		{[]route.Rule{{Headers: map[string]string{"Content-Type": "x"}}}, "set with the message"},
+		{[]route.Rule{{Format: envelope.Debezium, Headers: map[string]string{"Id": "x"}}}, "is the message's id"},
 		{[]route.Rule{{Source: "x"}}, "source is an attribute of CloudEvents, and the format is plain"},
 		{[]route.Rule{all, {Match: route.Match{Topic: "a"}}}, "route #2: it is never reached: route all before it matches"},
 		{[]route.Rule{{Match: route.Match{Topic: "a.*"}}, {Match: route.Match{Topic: "a.b*c", Type: "x"}}}, "never reached"},

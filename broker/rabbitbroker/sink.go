@@ -116,8 +116,8 @@ func (s *Sink) Info() broker.Info {
 	info := broker.Info{
 		Name: "rabbitmq", MaxMessageBytes: s.limit() + besidePayload, MaxTopicBytes: shortMost, MaxHeaderBytes: headerRoom, Codec: s.codec,
 	}
-	if s.opts.RoutingKey == RoutingByKey {
-		info.MaxKeyBytes = shortMost
+	if s.opts.RoutingKey == RoutingByKey { // the topic is in no frame then
+		info.MaxKeyBytes, info.MaxTopicBytes = shortMost, 0
 	}
 	return info
 }

@@ -44,10 +44,11 @@ func TestCheck(t *testing.T) {
 {"topic":"orders","key":"o","type":"order.placed","payload":{}}
 {"topic":"no such name","type":"x","payload":{}}
 {"topic":"other","type":"x","payload":{}}
+{"topic":"billing.eu","payload":{},"headers":{"tenant":""}}
 `
 	got := cli(t, nil, samples, "check", "-c", yml, "--relay", "shop", "--samples", "-", "-o", "json")
 	var found []admin.Checked
-	if err := json.Unmarshal([]byte(got.out), &found); err != nil || got.code != exitFailure || len(found) != 4 || !strings.Contains(got.err, "2 of 4 messages would be refused") {
+	if err := json.Unmarshal([]byte(got.out), &found); err != nil || got.code != exitFailure || len(found) != 5 || !strings.Contains(got.err, "3 of 5 messages would be refused") {
 		t.Fatalf("code %d, %v, %s%s", got.code, err, got.out, got.err)
 	}
 	if c := found[0]; c.Rule != "finance" || c.Destination != "finance.billing.eu" || c.Key != "acme" || c.Format != "cloudevents" ||
@@ -56,6 +57,9 @@ func TestCheck(t *testing.T) {
 	}
 	if c := found[1]; c.Destination != "outbox.event.orders" || c.Format != "debezium" || len(c.Headers) != 1 || c.Headers["id"] == "" {
 		t.Errorf("the second sample: %+v", c)
+	}
+	if found[4].Code != "ROUTE_UNUSABLE" || found[4].Rule != "finance" || found[4].Destination != "" {
+		t.Errorf("a rule that makes nothing of the message: %+v", found[4])
 	}
 	if found[2].Code != "INVALID_TOPIC_EXCEPTION" || found[3].Code != "NO_ROUTE" || found[3].Destination != "" {
 		t.Errorf("refused: %+v, %+v", found[2], found[3])
@@ -81,6 +85,7 @@ func TestRouteMistakes(t *testing.T) {
 		"no quotes":        {"routes:\n  - topic: {topic}\n", `p.yml:2:12: route #1: topic must be a text; write templates in quotes`},
 		"unreachable":      {"routes:\n  - topic: a\n  - name: b\n", "p.yml:3:5: route b: it is never reached: route #1"},
 		"format":           {"routes:\n  - format: avro\n", `p.yml:2:13: route #1: format is "avro": use plain`},
+		"name of the list": {"routs:\n  - topic: x\n", `p.yml:1:1: unknown setting "routs": did you mean "routes"?`},
 		"no list":          {"routes: x\n", "p.yml:1:9: routes must be a list"},
 		"twice":            {"routes:\n  - name: a\nroutes:\n  - name: b\n", "p.yml:3:1: routes is set twice"},
 		"header twice":     {"routes:\n  - headers: {a: b, a: c}\n", "p.yml:2:21: route #1: header a is set twice"},

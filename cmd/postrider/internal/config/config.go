@@ -208,7 +208,11 @@ func (s Source) known(key string) bool {
 
 func (s Source) unknown(key string) string {
 	best, distance := "", 3
-	for _, name := range s.Known {
+	names := s.Known
+	if len(s.Own) > 0 {
+		names = append(slices.Clone(names), relaysKey, routesKey)
+	}
+	for _, name := range names {
 		if d := editDistance(Key(name), key); d < distance {
 			best, distance = Key(name), d
 		}
