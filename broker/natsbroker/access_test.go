@@ -310,6 +310,19 @@ func TestCertificates(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	// The files are read again for each connection: a sink that is kept out with a
+	// stranger's certificate comes in when they hold the right one.
+	if _, _, err := stranger.IssueFiles(dir, "relay"); err != nil {
+		t.Fatal(err)
+	}
+	sink := g.open("", full...)
+	if err := g.becomes(sink, "ok.x", "outage"); err.Class != broker.ClassOutage {
+		t.Errorf("a stranger's certificate: %v", err)
+	}
+	if _, _, err := ca.IssueFiles(dir, "relay"); err != nil {
+		t.Fatal(err)
+	}
+	g.becomes(sink, "ok.x", "")
 }
 
 // TestFullStream: a stream that discards what is new makes the relay wait.
