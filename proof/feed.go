@@ -80,7 +80,7 @@ func records(rnd *rand.Rand, keys, per int) []record {
 }
 
 func feeds() map[string]func(ctx context.Context) (*feed, error) {
-	return map[string]func(ctx context.Context) (*feed, error){"kafka": feedKafka, "nats": feedNATS, "rabbitmq": feedRabbitMQ}
+	return map[string]func(ctx context.Context) (*feed, error){"kafka": feedKafka, "nats": feedNATS, "rabbitmq": feedRabbitMQ, "redis": feedRedis}
 }
 
 const consumerName = "proof-consumer"

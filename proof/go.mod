@@ -9,6 +9,7 @@ require (
 	github.com/postrider/postrider/broker/kafkabroker v0.0.0
 	github.com/postrider/postrider/broker/natsbroker v0.0.0
 	github.com/postrider/postrider/broker/rabbitbroker v0.0.0
+	github.com/postrider/postrider/broker/redisbroker v0.0.0
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/twmb/franz-go v1.22.2

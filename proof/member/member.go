@@ -24,6 +24,7 @@ import (
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/broker/natsbroker"
 	"github.com/postrider/postrider/broker/rabbitbroker"
+	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
@@ -152,6 +153,12 @@ func open(c *Config) (broker.Source, func(), error) {
 		return src, func() { src.Close(); nc.Close() }, nil
 	case "rabbitmq":
 		src, err := rabbitbroker.OpenSource(c.URL, rabbitbroker.SourceOptions{Queue: c.Topic, Consumer: c.Name})
+		if err != nil {
+			return nil, nil, err
+		}
+		return src, src.Close, nil
+	case "redis":
+		src, err := redisbroker.OpenSource(c.URL, c.Topic, redisbroker.SourceOptions{Group: c.Name, Lease: 3 * time.Second})
 		if err != nil {
 			return nil, nil, err
 		}
