@@ -250,7 +250,9 @@ func (l *link) exec(ctx context.Context, cmds ...redis.Cmder) (sent bool, err er
 				return true, nil // each command has its own answer
 			}
 		}
-		return false, err // to the greeting: no command was sent
+		// To the greeting: no command was sent. A server that does not know AUTH
+		// repeats the password.
+		return false, refusalOf([]byte(err.Error()))
 	}
 	if ctx.Err() != nil { // "use of closed network connection" says less
 		err = ctx.Err()

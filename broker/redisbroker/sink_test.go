@@ -358,6 +358,25 @@ func TestRefusedByTheServer(t *testing.T) {
 	}
 }
 
+// TestPasswordIsNotRepeated: a server that does not know AUTH says what it was asked.
+func TestPasswordIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	r := testserver.StartRedis(t, testserver.Redis7, testserver.WithConfig(`rename-command AUTH ""`))
+	sink := open(t, "redis://u:hunter2@"+r.Addr)
+	_, err := sink.Probe(t.Context(), nil)
+	_, advice := sink.Advise(t.Context(), nil)
+	src := source(t, "redis://u:hunter2@"+r.Addr, "orders", redisbroker.SourceOptions{Group: "g"})
+	_, received := src.Receive(t.Context(), 1)
+	f, _ := redisbroker.OpenFilter("redis://u:hunter2@"+r.Addr, nil)
+	defer f.Close()
+	_, seen := f.Seen(t.Context(), []string{"a"})
+	for _, err := range append(sink.Deliver(t.Context(), numbered("orders", "k", 1, 1)), err, advice, received, seen) {
+		if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "unknown command") {
+			t.Errorf("the answer is %v", err)
+		}
+	}
+}
+
 // until waits for what other processes bring about.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
