@@ -18,11 +18,11 @@ func codecs() map[string]envelope.Codec {
 	amqp := func(name string) bool { return strings.HasPrefix(name, "x-") }
 	redis := func(name string) bool { return name == "payload" }
 	return map[string]envelope.Codec{
-		"kafka":  {Binding: envelope.BindingKafka},
-		"nats":   {Binding: envelope.BindingNATS, Reserved: nats, Lines: true},
-		"http":   {Binding: envelope.BindingHTTP, Lines: true, ASCII: true, Fold: true},
-		"amqp":   {Binding: envelope.BindingAMQP, Reserved: amqp},
-		"redis":  {Binding: envelope.BindingFields, Reserved: redis},
+		"kafka": {Binding: envelope.BindingKafka},
+		"nats":  {Binding: envelope.BindingNATS, Reserved: nats, Lines: true},
+		"http":  {Binding: envelope.BindingHTTP, Lines: true, ASCII: true, Fold: true},
+		"amqp":  {Binding: envelope.BindingAMQP, Reserved: amqp},
+		"redis": {Binding: envelope.BindingFields, Reserved: redis},
 	}
 }
 
