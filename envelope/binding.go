@@ -1,6 +1,7 @@
 package envelope
 
 import (
+	"errors"
 	"strings"
 	"unicode/utf8"
 )
@@ -83,17 +84,20 @@ func percent(v string) string {
 
 func mustEncode(c byte) bool { return c <= ' ' || c >= 0x7f || c == '"' || c == '%' }
 
+var errNotUTF8 = errors.New("is percent-encoded, and no UTF-8 then")
+
 // original undoes value. As the binding wants it, a value in double quotes is
-// unquoted first, and what is no valid encoding stays as it is.
-func (b Binding) original(v string) string {
+// unquoted first, a percent sign that begins no encoding stays as it is, and an
+// encoding of what is no UTF-8 is refused.
+func (b Binding) original(v string) (string, error) {
 	if b != BindingHTTP && b != BindingNATS {
-		return v
+		return v, nil
 	}
 	if len(v) >= 2 && v[0] == '"' && v[len(v)-1] == '"' {
 		v = unquote(v[1 : len(v)-1])
 	}
 	if !strings.Contains(v, "%") {
-		return v
+		return v, nil
 	}
 	out := make([]byte, 0, len(v))
 	for i := 0; i < len(v); i++ {
@@ -105,9 +109,9 @@ func (b Binding) original(v string) string {
 		out = append(out, v[i])
 	}
 	if !utf8.Valid(out) {
-		return v
+		return "", errNotUTF8
 	}
-	return string(out)
+	return string(out), nil
 }
 
 func unquote(v string) string {

@@ -97,8 +97,8 @@
 // topic, outbox.event.TOPIC by convention, and as more headers what the router
 // would take from additional columns (type:header:eventType). Headers of the
 // message travel as in [Plain]; a header id of its own as postrider-h-id. Type,
-// version, schema version, content type and time are not carried. It is read
-// where [Foreign] says so.
+// version, schema version, content type and time are not carried, and a message
+// whose payload stayed in the database is refused. It is read where [Foreign] says so.
 //
 // # Raw
 //

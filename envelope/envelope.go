@@ -167,6 +167,9 @@ func (c Codec) Encode(w *Wire, m *postrider.Message, r *Route, carried Carried) 
 			return err
 		}
 	case Debezium:
+		if m.Headers[DataRef] != "" {
+			return r.misfit("payload", "stays in the database, and a consumer of Debezium's router would take it for empty: send it whole, or in another format")
+		}
 		w.text(DebeziumID, m.ID)
 		c.userHeaders(w, m, r)
 	case Raw:

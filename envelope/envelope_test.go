@@ -1,6 +1,7 @@
 package envelope_test
 
 import (
+	"bytes"
 	"errors"
 	"reflect"
 	"strings"
@@ -190,12 +191,33 @@ func TestGap(t *testing.T) {
 	}
 }
 
+// FuzzDecode: whatever stands in a record, there is a message with an id, the same
+// each time, and the record is left as it was.
 func FuzzDecode(f *testing.F) {
-	f.Add("postrider-time", []byte("2026-01-01T00:00:00Z"))
-	f.Fuzz(func(t *testing.T, name string, value []byte) {
-		m, _ := envelope.Codec{}.Decode(envelope.Record{Headers: []envelope.Header{{name, value}}, Origin: "o"})
-		if m.ID == "" {
-			t.Error("a message without id")
+	f.Add("postrider-time", []byte("2026-01-01T00:00:00Z"), "x", []byte("y"), []byte("p"))
+	f.Add("ce-specversion", []byte("1.0"), "Ce-Type", []byte("\"%7a%zz%C0\\\""), []byte{})
+	f.Add("cloudEvents:specversion", []byte("0.3"), "cloudEvents_time", []byte("yesterday"), []byte("{}"))
+	f.Add("Content-Type", []byte("application/cloudevents+json"), "ce_id", []byte("1"), []byte(`{"specversion":"1.0","id":"1","data_base64":null,"x":{}}`))
+	f.Add("postrider-encoded", []byte("postrider-h-%,a%62"), "postrider-h-%41", []byte("%zz"), []byte{})
+	f.Add("id", []byte("7"), "eventType", []byte(""), []byte{})
+	f.Fuzz(func(t *testing.T, name string, value []byte, name2 string, value2, payload []byte) {
+		for broker, codec := range codecs() {
+			codec.Foreign = envelope.Foreign{ID: envelope.DebeziumID, Type: "eventType", TopicPrefix: envelope.DebeziumPrefix}
+			record := func() envelope.Record {
+				hs := []envelope.Header{{Name: name, Value: bytes.Clone(value)}, {Name: name2, Value: bytes.Clone(value2)}}
+				return envelope.Record{Topic: "outbox.event.t", Headers: hs, Payload: bytes.Clone(payload), Origin: "o"}
+			}
+			rec := record()
+			m, err := codec.Decode(rec)
+			if !reflect.DeepEqual(rec, record()) {
+				t.Errorf("%s: the record was changed to %q", broker, rec)
+			}
+			if again, err2 := codec.Decode(rec); !reflect.DeepEqual(m, again) || (err == nil) != (err2 == nil) {
+				t.Errorf("%s: %+v and then %+v", broker, m, again)
+			}
+			if (&postrider.Message{ID: m.ID, Topic: "t"}).Validate() != nil || m.ID == "" {
+				t.Errorf("%s: id %q", broker, m.ID)
+			}
 		}
 	})
 }

@@ -117,17 +117,25 @@ func TestHeadersOfARoute(t *testing.T) {
 }
 
 func FuzzFormats(f *testing.F) {
-	f.Add("t", "k", "ty", "application/json", "name", "value", []byte(`{"a":1}`), int64(1), int32(2), int64(3), "", "")
-	f.Add("a:b/c", "k\n", "ty", "text/plain", "Name", "v\t", []byte("\"\\\u2028"), int64(0), int32(0), int64(0), "k2", "d")
-	f.Add("t", "", "t y%", "", "ce-source", "//x/y", []byte(" 1"), int64(9), int32(0), int64(0), "k2", "")
-	f.Add("t", "k", "ü\"", "a/b+json", "sequence", "x", []byte{0xff}, int64(0), int32(7), int64(0), "", "d")
-	f.Fuzz(func(t *testing.T, topic, key, typ, ct, name, value string, payload []byte, version int64, schema int32, nanos int64, routeKey, destination string) {
+	f.Add("t", "k", "ty", "application/json", "name", "value", []byte(`{"a":1}`), int64(1), int32(2), int64(3), "", "", "")
+	f.Add("a:b/c", "k\n", "ty", "text/plain", "Name", "v\t", []byte("\"\\\u2028"), int64(0), int32(0), int64(0), "k2", "d", "")
+	f.Add("t", "", "t y%", "", "ce-source", "//x/y", []byte(" 1"), int64(9), int32(0), int64(0), "k2", "", "")
+	f.Add("t", "k", "ü\"", "a/b+json", "sequence", "x", []byte{0xff}, int64(0), int32(7), int64(0), "", "d", "")
+	f.Add("t", "k", "ty", "", "", "", []byte{}, int64(0), int32(0), int64(0), "", "", "ü ")
+	f.Fuzz(func(t *testing.T, topic, key, typ, ct, name, value string, payload []byte, version int64, schema int32, nanos int64, routeKey, destination, kind string) {
 		m := postrider.Message{
 			ID: id, Topic: topic, Key: key, Type: typ, ContentType: ct, Payload: payload,
 			Headers: map[string]string{name: value}, Version: version, SchemaVersion: schema,
 			Time: time.Unix(0, nanos).UTC(),
 		}
-		if m.Validate() != nil || strings.HasPrefix(name, "ce-") && len(name) > 3 {
+		var more map[string]string // of the route
+		if kind != "" {
+			more = map[string]string{"kind": kind}
+		}
+		if name == "" {
+			m.Headers = nil
+		}
+		if m.Validate() != nil || (&postrider.Message{ID: id, Topic: "t", Headers: more}).Validate() != nil || name == "kind" || strings.HasPrefix(name, "ce-") && len(name) > 3 {
 			t.Skip()
 		}
 		if destination == "" {
@@ -135,7 +143,7 @@ func FuzzFormats(f *testing.F) {
 		}
 		for broker, codec := range codecs() {
 			for _, f := range []envelope.Format{envelope.Plain, envelope.CloudEvents, envelope.CloudEventsStructured} {
-				got, w, err := travel(codec, &m, envelope.Route{Topic: destination, Key: routeKey, Format: f}, destination, keyed(broker))
+				got, w, err := travel(codec, &m, envelope.Route{Topic: destination, Key: routeKey, Format: f, Headers: more}, destination, keyed(broker))
 				var misfit *envelope.RouteError
 				if errors.As(err, &misfit) {
 					continue
@@ -143,7 +151,14 @@ func FuzzFormats(f *testing.F) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if want := carried(m, f, keyed(broker)); !reflect.DeepEqual(carried(got, f, true), want) {
+				want := carried(m, f, keyed(broker))
+				if kind != "" {
+					if want.Headers == nil {
+						want.Headers = map[string]string{}
+					}
+					want.Headers["kind"] = kind
+				}
+				if !reflect.DeepEqual(carried(got, f, true), want) {
 					t.Errorf("%s, %s:\ngot  %+v\nwant %+v\nwire %q %s", broker, f, got, want, w.Headers, w.Payload)
 				}
 			}

@@ -2,6 +2,7 @@ package envelope_test
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -128,6 +129,38 @@ func TestBrokenEvents(t *testing.T) {
 		})
 		if err == nil || m.ID == "" {
 			t.Errorf("%s: %+v, error %v", name, m, err)
+		}
+	}
+}
+
+// An encoding of what is no UTF-8 must be refused (section 3.1.3.2 of the HTTP
+// binding): its own example is a space that is written as two bytes.
+func TestBrokenEncoding(t *testing.T) {
+	for broker, codec := range codecs() {
+		prefix := map[string]string{"http": "ce-", "nats": "ce-"}[broker]
+		if prefix == "" {
+			continue
+		}
+		m, err := codec.Decode(envelope.Record{Topic: "t", Origin: "o", Headers: []envelope.Header{
+			{Name: prefix + "specversion", Value: []byte("1.0")}, {Name: prefix + "id", Value: []byte(id)},
+			{Name: prefix + "note", Value: []byte("a%C0%A0b")}, {Name: prefix + "type", Value: []byte("ty")},
+		}})
+		var de *envelope.DecodeError
+		if !errors.As(err, &de) || de.Header != prefix+"note" || m.ID != id || m.Type != "ty" || m.Headers["note"] != "" {
+			t.Errorf("%s: %+v, error %v", broker, m, err)
+		}
+	}
+}
+
+// A payload that stayed in the database cannot travel where no reader would know.
+func TestClaimedPayloadsNeedAReader(t *testing.T) {
+	m := postrider.Message{ID: id, Topic: "t", Type: "ty", Headers: map[string]string{envelope.DataRef: envelope.RefScheme + "x"}}
+	for _, f := range envelope.Formats() {
+		var w envelope.Wire
+		var misfit *envelope.RouteError
+		err := envelope.Codec{}.Encode(&w, &m, &envelope.Route{Format: f}, 0)
+		if refused := errors.As(err, &misfit); refused != (f == envelope.Raw || f == envelope.Debezium) {
+			t.Errorf("%s: %v", f, err)
 		}
 	}
 }

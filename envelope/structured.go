@@ -94,7 +94,11 @@ func (c Codec) decodeBinary(m *postrider.Message, r *Record) error {
 		if !is {
 			return false
 		}
-		if err := f.attribute(name, c.Binding.original(string(h.Value))); err != nil && first == nil {
+		value, err := c.Binding.original(string(h.Value))
+		if err == nil {
+			err = f.attribute(name, value)
+		}
+		if err != nil && first == nil {
 			first = &DecodeError{Header: h.Name, Origin: r.Origin, Err: err}
 		}
 		return true

@@ -1,6 +1,9 @@
 package httpbroker
 
 import (
+	"crypto/tls"
+	"errors"
+	"net/http"
 	"net/netip"
 	"testing"
 	"time"
@@ -47,5 +50,40 @@ func TestTransportIsTheEndpoints(t *testing.T) {
 	}
 	if p.dialer().Timeout != 2*time.Second || transport.TLSHandshakeTimeout != 3*time.Second || p.dialer().Control == nil {
 		t.Errorf("dialer %+v, TLS %v", p.dialer(), transport.TLSHandshakeTimeout)
+	}
+}
+
+// Connections are made anew after a while, with the certificates of then; where
+// those cannot be had what worked goes on.
+func TestConnectionsAreMadeAnew(t *testing.T) {
+	var broken error
+	p, err := prepare(Endpoint{URL: "https://h", Unsigned: true, TLS: func() (*tls.Config, error) { return &tls.Config{}, broken }}) //nolint:gosec // the transport sets the version
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{p: p}
+	current := func(age time.Duration) *http.Transport {
+		t.Helper()
+		c.since = c.since.Add(-age)
+		transport, err := c.current()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return transport
+	}
+	first := current(0)
+	if first.TLSClientConfig.MinVersion != tls.VersionTLS12 {
+		t.Errorf("TLS from version %#x on", first.TLSClientConfig.MinVersion)
+	}
+	if current(connAge/2) != first {
+		t.Error("they are made anew too early")
+	}
+	second := current(connAge)
+	if second == first {
+		t.Error("they are never made anew")
+	}
+	broken = errors.New("no certificate")
+	if current(2*connAge) != second {
+		t.Error("an unreadable certificate ends what worked")
 	}
 }

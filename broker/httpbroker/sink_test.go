@@ -256,6 +256,45 @@ func TestHangingKeepsNothing(t *testing.T) {
 	}
 }
 
+// Requests that nobody waits for hold no more payload than they may: one above it is
+// broken off, and its message sent again.
+func TestLateBytes(t *testing.T) {
+	var kept atomic.Int64
+	brokenOff := make(chan struct{}, 1000)
+	hanging := serve(t, "bad", func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if r.Header.Get("postrider-key") == "k0" {
+			kept.Add(1)
+		}
+		<-r.Context().Done()
+		if r.Header.Get("postrider-key") == "k1" {
+			brokenOff <- struct{}{}
+		}
+	})
+	hanging.Timeout = time.Minute
+	s := newSink(t, &httpbroker.SinkOptions{Patience: 100 * time.Millisecond, MaxLateBytes: 1000}, good(t), hanging)
+	until := func(n, size int, done func(e *broker.Error) bool) {
+		t.Helper()
+		msgs := messages("bad", n, 1)
+		msgs[0].Payload = make([]byte, size)
+		for end := time.Now().Add(time.Minute); ; {
+			e := deliver(t, s, msgs...)[0]
+			if e == nil || time.Now().After(end) {
+				t.Fatal("no answer came, and", e)
+			}
+			if done(e) {
+				return
+			}
+		}
+	}
+	until(0, 900, func(e *broker.Error) bool { return e.Code == "SLOW" && kept.Load() > 0 })
+	until(1, 200, func(e *broker.Error) bool { return e.Class == broker.ClassUnknown && len(brokenOff) > 0 })
+	until(0, 900, func(*broker.Error) bool { return true })
+	if n := kept.Load(); n != 1 {
+		t.Errorf("the request that is within the limit was made %d times", n)
+	}
+}
+
 func TestGoneStops(t *testing.T) {
 	var seen atomic.Int64
 	bad := serve(t, "bad", func(w http.ResponseWriter, _ *http.Request) { seen.Add(1); w.WriteHeader(http.StatusGone) })
