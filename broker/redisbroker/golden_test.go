@@ -24,6 +24,7 @@ func TestWireIsGolden(t *testing.T) {
 }
 
 func wireOf(t *testing.T, addr string, f envelope.Format) {
+	t.Helper()
 	stream := "golden" + rand.Text()
 	sink, err := redisbroker.Open("redis://"+addr, &redisbroker.SinkOptions{Route: golden.Router(stream, f)})
 	if err != nil {
