@@ -187,6 +187,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 // a password in all places where one may stand: user, path, parameter, secret,
 // authorization. The endpoint answers with all that it was told.
 func secretHooks(t *testing.T, escaped, password string) (waiting, refused []string) {
+	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", "/"+r.Header.Get("Authorization"))
 		w.WriteHeader(http.StatusUnauthorized)
