@@ -92,7 +92,7 @@ var errTooLarge = errors.New("the record is too large")
 
 // Whose limit a record was above.
 const (
-	clientLimit = "the client's ProducerBatchMaxBytes"
+	clientLimit = "the client's ProducerBatchMaxBytes (max-message-bytes in the URL)"
 	topicLimit  = "the topic's max.message.bytes"
 )
 

@@ -291,7 +291,7 @@ func TestMissingTopicAndTooLarge(t *testing.T) {
 	if e.Destination != "nowhere" || e.Code != "UNKNOWN_TOPIC_OR_PARTITION" {
 		t.Errorf("missing topic: %v", e)
 	}
-	if got := errs[1].Error(); !strings.Contains(got, "a record of 2097") || !strings.Contains(got, "ProducerBatchMaxBytes of 1000012") {
+	if got := errs[1].Error(); !strings.Contains(got, "a record of 2097") || !strings.Contains(got, "max-message-bytes in the URL) of 1000012") {
 		t.Errorf("a record above the limit: %s", got)
 	}
 }

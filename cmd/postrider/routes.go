@@ -74,7 +74,7 @@ func (set *settings) destinations(st *opened) (func(context.Context) ([]string, 
 		var msgs []postrider.Message
 		var err error
 		if st.newestMessages != nil {
-			msgs, err = st.newestMessages(ctx, 2000, 0)
+			msgs, err = st.newestMessages(ctx, 1000, 0)
 		}
 		for i := range msgs {
 			if r, err := table.Route(&msgs[i]); err == nil { // what has no route is no destination's business

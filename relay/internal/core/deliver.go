@@ -100,7 +100,7 @@ func (e *Engine) setAside(l *lane, b *batch) {
 		case l.holds(b, m.Key):
 			e.wait(l, b, i)
 		case e.tooLarge(l, m, b.meta[i].Seq):
-			err := fmt.Errorf("%w: %d bytes, above its limit of %d", errTooLarge, m.Size(), e.cfg.Sink.MaxMessageBytes)
+			err := fmt.Errorf("%w: %d bytes, above its limit of %d; raise that, or leave large payloads in the database (claim check)", errTooLarge, m.Size(), e.cfg.Sink.MaxMessageBytes)
 			e.dead(l, b, i, broker.Classify(broker.Rejected(err, "too_large", "")))
 		default:
 			keep = append(keep, i)
