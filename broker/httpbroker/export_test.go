@@ -47,3 +47,10 @@ func (r *Receiver) Waiting() (n int) {
 	}
 	return n
 }
+
+// Queued is the number of messages that the consumer has not taken.
+func (r *Receiver) Queued() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.queue)
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -50,7 +51,7 @@ type Receiver struct {
 	slots chan struct{}
 
 	mu     sync.Mutex
-	queue  []*entry
+	queue  []*entry           // not with the consumer yet, at most MaxWaiting
 	byID   map[string]*entry  // waiting or with the consumer
 	barred map[string]barrier // by key
 	change chan struct{}      // closed and replaced when queue grows
@@ -277,6 +278,9 @@ func (r *Receiver) settle(e *entry, a answer) bool {
 		close(e.told)
 	}
 	delete(r.byID, e.id)
+	if !e.out { // senders come again while a consumer takes nothing: what they left does not pile up
+		r.queue = slices.DeleteFunc(r.queue, func(q *entry) bool { return q == e })
+	}
 	return true
 }
 
@@ -311,11 +315,6 @@ func (r *Receiver) take(limit int) []broker.Delivery {
 		e := r.queue[0]
 		r.queue[0] = nil
 		r.queue = r.queue[1:]
-		select {
-		case <-e.settled: // its sender has gone
-			continue
-		default:
-		}
 		e.out = true
 		ds = append(ds, e.delivery)
 	}
@@ -375,7 +374,7 @@ func (r *Receiver) giveBack(e *entry, delay time.Duration) {
 		}
 	}
 	r.barred[key] = barrier{id: e.id, until: now.Add(delay + barTime)}
-	for _, behind := range r.queue {
+	for _, behind := range slices.Clone(r.queue) {
 		if behind.delivery.Message.Key == key {
 			r.settle(behind, answer{status: http.StatusInternalServerError, delay: delay, text: "an earlier message of the key must come first"})
 		}
@@ -400,6 +399,5 @@ func (r *Receiver) Close() {
 	for _, e := range r.byID { // order does not matter
 		r.settle(e, answer{status: http.StatusServiceUnavailable, delay: retryLater, text: "shutting down"})
 	}
-	r.queue = nil
 	close(r.change)
 }

@@ -164,6 +164,34 @@ func TestReceiverJoinsRepeats(t *testing.T) {
 	}
 }
 
+// What senders have left behind is not kept while the consumer takes nothing: they
+// come again for hours.
+func TestReceiverForgetsWhoHasGone(t *testing.T) {
+	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret)})
+	for n := range 20 {
+		ctx, leave := context.WithCancel(t.Context())
+		gone := make(chan struct{})
+		id := fmt.Sprint("id", n%3)
+		go func() {
+			defer close(gone)
+			if resp, err := post(t, url, id, "{}", func(q *http.Request) { *q = *q.WithContext(ctx) }); err == nil {
+				t.Errorf("answered %d, and nobody has seen it", resp.StatusCode)
+			}
+		}()
+		for !r.Has(id) {
+			<-time.After(time.Millisecond)
+		}
+		leave()
+		<-gone
+		for r.Waiting() > 0 {
+			<-time.After(time.Millisecond)
+		}
+	}
+	if n := r.Queued(); n > 0 {
+		t.Errorf("%d messages are kept that nobody waits for", n)
+	}
+}
+
 // The sender learns of a shutdown, and that it should come again.
 func TestReceiverCloses(t *testing.T) {
 	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret)})
