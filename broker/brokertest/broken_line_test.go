@@ -3,9 +3,8 @@ package brokertest_test
 import (
 	"context"
 	"errors"
-	"maps"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -13,11 +12,159 @@ import (
 	"github.com/postrider/postrider/broker/brokertest"
 )
 
-// brokenLines breaks the rules about what a line and an operator may do.
+// brokenFaults breaks the rules about faults.
+func brokenFaults() map[string]func(*brokertest.Env) {
+	return map[string]func(*brokertest.Env){
+		"sink/cut": func(e *brokertest.Env) { // forgets the requests behind the one that failed
+			inner := e.Sink
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				errs := inner.Deliver(ctx, msgs)
+				if lineFails(errs) && len(errs) > 300 {
+					clear(errs[300:])
+				}
+				return errs
+			})
+		},
+		"sink/cuts": func(e *brokertest.Env) { // takes a connection that ended before the answer for a refusal
+			answer(e, "cut", func(err error) error {
+				if strings.Contains(err.Error(), "accepted") {
+					return broker.Rejected(err, "", "")
+				}
+				return err
+			})
+		},
+		"sink/frozen": func(e *brokertest.Env) { // a write that blocks knows no context
+			inner := e.Sink
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				errs := inner.Deliver(ctx, msgs)
+				size := 0
+				for i := range msgs {
+					size += len(msgs[i].Payload)
+				}
+				if size > 8<<20 && lineFails(errs) {
+					time.Sleep(time.Minute)
+				}
+				return errs
+			})
+		},
+		"sink/mute": func(e *brokertest.Env) { // what is written is sent
+			inner := e.Sink
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				errs := inner.Deliver(ctx, msgs)
+				held := inLog(e)
+				for i, err := range errs {
+					if err != nil && held[msgs[i].ID] {
+						errs[i] = nil
+					}
+				}
+				return orNil(errs)
+			})
+		},
+		"sink/cancel": func(e *brokertest.Env) { // sends what was cancelled with the next call
+			inner := e.Sink
+			var kept atomic.Pointer[[]postrider.Message]
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				if late := kept.Swap(nil); late != nil {
+					inner.Deliver(context.WithoutCancel(ctx), *late)
+				}
+				errs := inner.Deliver(ctx, msgs)
+				if ctx.Err() != nil && !lineFails(errs) {
+					kept.Store(&msgs)
+				}
+				return errs
+			})
+		},
+		"sink/late": func(e *brokertest.Env) { // what the network kept arrives when somebody else has sent some
+			inner, second := e.Sink, e.Second
+			var kept atomic.Pointer[postrider.Message]
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				errs := inner.Deliver(ctx, msgs)
+				if lineFails(errs) {
+					last := msgs[len(msgs)-1]
+					kept.Store(&last)
+				}
+				return errs
+			})
+			calls := 0
+			e.Second = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				if late := kept.Load(); late != nil && calls == 1 {
+					second.Deliver(ctx, []postrider.Message{*late})
+				}
+				calls++
+				return second.Deliver(ctx, msgs)
+			})
+		},
+		"sink/stop": func(e *brokertest.Env) { // a call does not hear of the end
+			e.Stop = func() {}
+		},
+		"sink/stop-acks": func(e *brokertest.Env) { // takes what is outstanding at the end for granted
+			inner, stop := e.Sink, e.Stop
+			ended := make(chan struct{})
+			e.Stop = func() { close(ended); stop() }
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				errs := inner.Deliver(ctx, msgs)
+				if !lineFails(errs) || !inLog(e)[msgs[0].ID] {
+					return errs
+				}
+				select { // an answer may still come
+				case <-ended:
+					return nil
+				case <-ctx.Done():
+					return errs
+				}
+			})
+		},
+	}
+}
+
+// orNil is an answer in its proper shape.
+func orNil(errs []error) []error {
+	for _, err := range errs {
+		if err != nil {
+			return errs
+		}
+	}
+	return nil
+}
+
+// brokenLines breaks the rules about what a line may do.
 func brokenLines() map[string]func(*brokertest.Env) {
 	return map[string]func(*brokertest.Env){
-		"sink/reset":    successForUnknown,
-		"sink/stranded": successForUnknown,
+		"sink/reset": func(e *brokertest.Env) { // a new connection takes the rest first, and then what was on the wire
+			inner := e.Sink
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				errs := inner.Deliver(ctx, msgs)
+				for i, err := range errs {
+					if err == nil || !strings.Contains(err.Error(), "reset") {
+						continue
+					}
+					if rest := inner.Deliver(ctx, msgs[i+1:]); rest != nil {
+						return errs
+					}
+					return orNil(append(make([]error, len(msgs)-1), errors.Join(inner.Deliver(ctx, msgs[i:i+1])...)))
+				}
+				return errs
+			})
+		},
+		"sink/stranded": func(e *brokertest.Env) { // keeps a connection until it breaks
+			inner := e.Sink
+			var dead atomic.Bool
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				var errs []error
+				if !dead.Load() {
+					errs = inner.Deliver(ctx, msgs)
+				} else {
+					<-ctx.Done()
+					errs = all(msgs, broker.Unknown(ctx.Err(), "", ""))
+				}
+				for _, err := range errs {
+					if err != nil && strings.Contains(err.Error(), "stranded") {
+						dead.Store(true)
+					}
+				}
+				return errs
+			})
+		},
 		"sink/slow": func(e *brokertest.Env) { // waits for each answer before the next request
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
@@ -29,7 +176,8 @@ func brokenLines() map[string]func(*brokertest.Env) {
 			})
 		},
 		"sink/late-answer": func(e *brokertest.Env) { // counts answers, whosoever's they are
-			inner, late := e.Sink, 0
+			inner := e.Sink
+			var late atomic.Int64
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
 				errs := inner.Deliver(ctx, msgs)
 				for i, err := range errs {
@@ -37,180 +185,53 @@ func brokenLines() map[string]func(*brokertest.Env) {
 						continue
 					}
 					if broker.Classify(err).Class == broker.ClassUnknown {
-						late++
-					} else if late > 0 {
-						late--
+						late.Add(1)
+					} else if strings.Contains(err.Error(), "no such topic") && late.Add(-1) >= 0 {
 						errs[i] = nil
 					}
 				}
+				return orNil(errs)
+			})
+		},
+		"sink/middle": func(e *brokertest.Env) { // the last request is on its way when the call ends, others are not
+			inner := e.Sink
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				errs := inner.Deliver(ctx, msgs)
+				if errs != nil && errs[0] == nil && ctx.Err() != nil && lineFails(errs) {
+					e.Second.Deliver(context.WithoutCancel(ctx), msgs[len(msgs)-1:])
+				}
 				return errs
 			})
 		},
-		"sink/middle":  lastArrives,
-		"sink/fresh":   lastArrives,
-		"sink/refused": oneByOne,
-		"sink/hang-up": func(e *brokertest.Env) { // takes a broken connection for a refusal
-			answer(e, func(err error) error { return broker.Rejected(err, "", "") })
+		"sink/hang-up": func(e *brokertest.Env) { // takes it for a refusal
+			answer(e, "hung up", func(err error) error { return broker.Rejected(err, "", "") })
 		},
 		"sink/window": func(e *brokertest.Env) { // forgets to give back what unknown messages used
-			inner, left := e.Sink, 8192
+			inner := e.Sink
+			var left atomic.Int64
+			left.Store(8192)
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				if left < len(msgs) {
+				if left.Load() < int64(len(msgs)) {
 					<-ctx.Done()
-					return broker.PerKey(ctx, msgs, 1, func(context.Context, postrider.Message) error {
-						return broker.Unknown(ctx.Err(), "", "")
-					})
+					return all(msgs, broker.Unknown(ctx.Err(), "", ""))
 				}
 				errs := inner.Deliver(ctx, msgs)
 				for _, err := range errs {
-					if err != nil {
-						left--
+					if err != nil && strings.Contains(err.Error(), "no answer") {
+						left.Add(-1)
 					}
 				}
 				return errs
 			})
 		},
-		"sink/stop-acks": successForUnknown,
-		"sink/deleted":   burns,
-		"sink/full": func(e *brokertest.Env) { // takes a full topic for a bad message
-			answer(e, func(err error) error { return broker.Rejected(err, "", "") })
-		},
-		"sink/revoked": burns,
-		"sink/key-bytes": func(e *brokertest.Env) {
-			change(e, func(m *postrider.Message) { m.Key = strings.TrimSpace(m.Key) })
-		},
-		"sink/injection": func(e *brokertest.Env) { // takes what looks like a pattern for one
-			change(e, func(m *postrider.Message) { m.Topic = strings.Trim(m.Topic, " .>*") })
-		},
 	}
 }
 
-// burns answers every error as the message's own failure.
-func burns(e *brokertest.Env) {
-	answer(e, func(err error) error { return broker.Failed(err, "", "") })
-}
-
-// lastArrives has a request for each message on the way when the call ends; the
-// last one arrives.
-func lastArrives(e *brokertest.Env) {
-	inner := e.Sink
-	e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-		errs := inner.Deliver(ctx, msgs)
-		if errs != nil {
-			e.Second.Deliver(context.WithoutCancel(ctx), msgs[len(msgs)-1:])
-		}
-		return errs
-	})
-}
-
-// brokenGivebacks breaks the rules of a source about what comes again.
-func brokenGivebacks() map[string]func(*brokertest.Env) {
-	return map[string]func(*brokertest.Env){
-		"source/exact": func(e *brokertest.Env) { // thinks that header names have no case
-			breakSource(e, source{receive: func(ds []broker.Delivery) []broker.Delivery {
-				for i := range ds {
-					m := &ds[i].Message
-					m.Headers = maps.Clone(m.Headers)
-					for name, v := range m.Headers {
-						delete(m.Headers, name)
-						m.Headers[strings.ToLower(name)] = v
-					}
-				}
-				return ds
-			}})
-		},
-		"source/foreign": func(e *brokertest.Env) { // makes a new id for each delivery
-			n := 0
-			breakSource(e, source{receive: func(ds []broker.Delivery) []broker.Delivery {
-				for i := range ds {
-					n++
-					ds[i].Message.ID = "01890a5d-ac96-774b-8cce-00000000000" + string(rune('0'+n))
-				}
-				return ds
-			}})
-		},
-		"source/waits": func(e *brokertest.Env) { // returns empty-handed
-			wrapSource(e, func(s broker.Source) broker.Source { return hasty{s} })
-		},
-		"source/extend": func(e *brokertest.Env) { // a limit, and no way to extend it
-			wrapSource(e, func(s broker.Source) broker.Source { return &forgetful{Source: s} })
-		},
-		"source/killed": func(e *brokertest.Env) { // acknowledges at leisure
-			breakSource(e, source{settle: func([]broker.Verdict) []broker.Verdict { return nil }})
-		},
-		"source/back-keys": func(e *brokertest.Env) { // gives back the last one only
-			breakSource(e, source{settle: func(vs []broker.Verdict) []broker.Verdict {
-				for i := 1; i < len(vs); i++ {
-					vs[i].Ack = true
-				}
-				return vs
-			}})
-		},
-		"source/flaky": func(e *brokertest.Env) { // loses what it held when the line broke
-			inner := e.Flaky
-			e.Flaky = func(ctx context.Context) (broker.Source, brokertest.Faults, func(), error) {
-				s, f, closing, err := inner(ctx)
-				return &losing{Source: s}, f, closing, err
-			}
-		},
+// all is the same answer for each message.
+func all(msgs []postrider.Message, err error) []error {
+	errs := make([]error, len(msgs))
+	for i := range errs {
+		errs[i] = err
 	}
-}
-
-func wrapSource(e *brokertest.Env, wrap func(broker.Source) broker.Source) {
-	inner := e.Source
-	e.Source = func(ctx context.Context) (broker.Source, func(), error) {
-		s, closing, err := inner(ctx)
-		return wrap(s), closing, err
-	}
-}
-
-type hasty struct{ broker.Source }
-
-func (s hasty) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
-	call, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-	defer cancel()
-	ds, _ := s.Source.Receive(call, limit)
-	return ds, nil
-}
-
-// forgetful delivers again what was not settled within its limit.
-type forgetful struct {
-	broker.Source
-	mu   sync.Mutex
-	held []broker.Delivery
-	at   time.Time
-}
-
-const forgetAfter = 100 * time.Millisecond
-
-func (s *forgetful) Info() broker.SourceInfo { return broker.SourceInfo{AckWait: forgetAfter} }
-
-func (s *forgetful) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.held) > 0 && time.Since(s.at) > forgetAfter {
-		return s.held, nil
-	}
-	ds, err := s.Source.Receive(ctx, limit)
-	if len(ds) > 0 {
-		s.held, s.at = ds, time.Now()
-	}
-	return ds, err
-}
-
-// losing has received something and hands it to nobody when the line breaks.
-type losing struct {
-	broker.Source
-	lost bool
-}
-
-func (s *losing) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
-	ds, err := s.Source.Receive(ctx, limit)
-	if err != nil && !s.lost && ctx.Err() == nil {
-		s.lost = true
-	} else if s.lost && err == nil {
-		s.lost = false
-		return s.Source.Receive(ctx, limit)
-	}
-	return ds, err
+	return errs
 }

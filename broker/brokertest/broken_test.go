@@ -3,8 +3,13 @@ package brokertest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
@@ -17,47 +22,131 @@ import (
 // brokenSinks breaks the rules of a sink on a healthy broker.
 func brokenSinks() map[string]func(*brokertest.Env) {
 	return map[string]func(*brokertest.Env){
-		"sink/exact": func(e *brokertest.Env) {
-			change(e, func(m *postrider.Message) { m.Headers = nil })
-		},
-		"sink/order": func(e *brokertest.Env) {
-			inner := e.Sink
-			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				out := append([]postrider.Message(nil), msgs...)
-				out[0], out[len(out)-1] = out[len(out)-1], out[0]
-				return inner.Deliver(ctx, out)
+		"sink/exact": func(e *brokertest.Env) { // forgets a header that it thinks is its own
+			change(e, func(m *postrider.Message) {
+				m.Headers = maps.Clone(m.Headers)
+				delete(m.Headers, "traceparent")
 			})
 		},
-		"sink/concurrent": func(e *brokertest.Env) {
+		"sink/order": func(e *brokertest.Env) { // sends large calls in parallel
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				return inner.Deliver(ctx, msgs[:len(msgs)-1]) // forgets the last one
+				if len(msgs) < 100 {
+					return inner.Deliver(ctx, msgs)
+				}
+				half := len(msgs) / 2
+				return inner.Deliver(ctx, slices.Concat(msgs[half:], msgs[:half]))
 			})
 		},
-		"sink/rejected": oneByOne,
-		"sink/missing": func(e *brokertest.Env) {
-			answer(e, func(err error) error { return broker.Rejected(err, "", "") })
+		"sink/concurrent": func(e *brokertest.Env) { // takes a call beside another one for a part of it
+			inner := e.Sink
+			var calls atomic.Int32
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				defer calls.Add(-1)
+				if calls.Add(1) > 1 {
+					return nil
+				}
+				time.Sleep(time.Millisecond)
+				return inner.Deliver(ctx, msgs)
+			})
+		},
+		"sink/rejected": func(e *brokertest.Env) { goesOn(e, "larger than the broker") },
+		"sink/missing": func(e *brokertest.Env) { // makes a bad message of it
+			answer(e, "no such topic", func(err error) error { return broker.Rejected(err, "", "") })
+		},
+		"sink/context": func(e *brokertest.Env) { // goes on after the end
+			inner := e.Sink
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				if ctx.Err() == nil {
+					return inner.Deliver(ctx, msgs)
+				}
+				inner.Deliver(context.WithoutCancel(ctx), msgs)
+				return inner.Deliver(ctx, msgs)
+			})
+		},
+		"sink/again": func(e *brokertest.Env) { // gives it another id
+			var seen sync.Map
+			change(e, func(m *postrider.Message) {
+				if _, again := seen.LoadOrStore(m.ID, true); again {
+					m.ID += "-again"
+				}
+			})
 		},
 	}
+}
+
+// goesOn sends what stands behind a message that was refused with this text.
+func goesOn(e *brokertest.Env, text string) {
+	inner := e.Sink
+	e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+		errs := inner.Deliver(ctx, msgs)
+		at := slices.IndexFunc(errs, func(err error) bool { return err != nil && strings.Contains(err.Error(), text) })
+		if at < 0 {
+			return errs
+		}
+		for i := at + 1; i < len(msgs); i++ {
+			if errs[i] != nil {
+				errs[i] = errors.Join(inner.Deliver(ctx, msgs[i:i+1])...)
+			}
+		}
+		return errs
+	})
 }
 
 // brokenData breaks the rules about what messages may be.
 func brokenData() map[string]func(*brokertest.Env) {
 	return map[string]func(*brokertest.Env){
-		"sink/headers": func(e *brokertest.Env) { // takes a header without value for none
+		"sink/headers": func(e *brokertest.Env) { // trims values
 			change(e, func(m *postrider.Message) {
 				m.Headers = maps.Clone(m.Headers)
-				maps.DeleteFunc(m.Headers, func(_, v string) bool { return v == "" })
+				for name, v := range m.Headers {
+					m.Headers[name] = strings.TrimSpace(v)
+				}
 			})
+		},
+		"sink/key-bytes": func(e *brokertest.Env) { // takes capitals for small letters
+			change(e, func(m *postrider.Message) { m.Key = strings.ToLower(m.Key) })
+		},
+		"sink/time": func(e *brokertest.Env) { // makes it the record's, and the broker judges it
+			inner := e.Sink
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				return broker.PerKey(ctx, msgs, 1, func(ctx context.Context, m postrider.Message) error {
+					if m.Time.Year() > 2100 {
+						return broker.Rejected(errors.New("INVALID_TIMESTAMP"), "", m.Topic)
+					}
+					return errors.Join(inner.Deliver(ctx, []postrider.Message{m})...)
+				})
+			})
+		},
+		"sink/declared": func(e *brokertest.Env) { // declares what it does not keep
+			e.Sink = declaring{e.Sink, broker.Info{MaxKeyBytes: 300}}
+		},
+		"sink/injection": func(e *brokertest.Env) { // takes what looks like a pattern for one
+			change(e, func(m *postrider.Message) { m.Topic = strings.Trim(m.Topic, " .>*") })
 		},
 		"sink/empty": func(e *brokertest.Env) { // has nothing to send
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				return inner.Deliver(ctx, slices.DeleteFunc(slices.Clone(msgs), func(m postrider.Message) bool { return m.Payload == nil }))
+				return inner.Deliver(ctx, slices.DeleteFunc(slices.Clone(msgs), func(m postrider.Message) bool {
+					return m.Payload != nil && len(m.Payload) == 0
+				}))
 			})
 		},
-		"sink/limit": func(e *brokertest.Env) { // tries a large message for ever
-			answer(e, func(err error) error { return broker.Failed(err, "", "") })
+		"sink/limit": func(e *brokertest.Env) { // cuts to what fits
+			change(e, func(m *postrider.Message) {
+				if n := len(m.Payload); n > 1<<20-400 && n < 2<<20 {
+					m.Payload = m.Payload[:1<<20-400]
+				}
+			})
+		},
+		"sink/keys": func(e *brokertest.Env) { // forgets what does not fit
+			inner := e.Sink
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				return inner.Deliver(ctx, msgs[:min(len(msgs), 5000)])
+			})
+		},
+		"sink/dedup": func(e *brokertest.Env) { // promises what the broker does not do
+			e.Sink = declaring{e.Sink, broker.Info{DedupWindow: time.Minute}}
 		},
 		"sink/formats": func(e *brokertest.Env) { // knows one format
 			routed := e.Routed
@@ -69,137 +158,88 @@ func brokenData() map[string]func(*brokertest.Env) {
 				})
 			}
 		},
-		"sink/keys": func(e *brokertest.Env) { // forgets what does not fit
+		"sink/scope": func(e *brokertest.Env) { // knows one order for all that has no key
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				return inner.Deliver(ctx, msgs[:min(len(msgs), 5000)])
-			})
-		},
-		"sink/dedup": func(e *brokertest.Env) { // promises what the broker does not do
-			e.Sink = deduplicating{e.Sink}
-		},
-		"sink/scope": func(e *brokertest.Env) { // one missing topic holds up all
-			inner := e.Sink
-			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				if i := slices.IndexFunc(msgs, func(m postrider.Message) bool { return m.Topic == e.Missing }); i >= 0 {
-					errs := make([]error, len(msgs))
-					for k := range errs {
-						errs[k] = broker.Outage(errors.New("down"), "", e.Missing)
-					}
-					return errs
-				}
-				return inner.Deliver(ctx, msgs)
-			})
-		},
-	}
-}
-
-// brokenFaults breaks the rules about faults.
-func brokenFaults() map[string]func(*brokertest.Env) {
-	return map[string]func(*brokertest.Env){
-		"sink/context": func(e *brokertest.Env) {
-			inner := e.Sink
-			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				inner.Deliver(context.WithoutCancel(ctx), msgs) // goes on after the end
-				if ctx.Err() != nil {
-					return inner.Deliver(ctx, msgs)
-				}
-				return nil
-			})
-		},
-		"sink/again": func(e *brokertest.Env) {
-			inner, seen := e.Sink, map[string]bool{}
-			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				if seen[msgs[0].ID] {
-					return make([]error, len(msgs)-1)
-				}
-				seen[msgs[0].ID] = true
-				return inner.Deliver(ctx, msgs)
-			})
-		},
-		"sink/cut":    successForUnknown,
-		"sink/cuts":   successForUnknown,
-		"sink/frozen": successForUnknown,
-		"sink/mute":   successForUnknown,
-		"sink/stop":   successForUnknown,
-		"sink/cancel": func(e *brokertest.Env) { // sends what was cancelled with the next call
-			inner := e.Sink
-			var kept []postrider.Message
-			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				if kept != nil {
-					inner.Deliver(context.WithoutCancel(ctx), kept)
-					kept = nil
-				}
 				errs := inner.Deliver(ctx, msgs)
-				if ctx.Err() != nil {
-					kept = msgs
+				var first error
+				for i := range errs {
+					if msgs[i].Key == "" && first != nil {
+						errs[i] = broker.NotTried(first)
+					} else if msgs[i].Key == "" {
+						first = errs[i]
+					}
 				}
 				return errs
 			})
 		},
-		"sink/late": lastArrives,
 	}
 }
 
-// brokenSources breaks the rules of a source.
-func brokenSources() map[string]func(*brokertest.Env) {
+// declaring says something of itself.
+type declaring struct {
+	broker.Sink
+	info broker.Info
+}
+
+func (s declaring) Info() broker.Info { return s.info }
+
+// brokenOperators breaks the rules about what a person does to the broker.
+func brokenOperators() map[string]func(*brokertest.Env) {
 	return map[string]func(*brokertest.Env){
-		"source/members": func(e *brokertest.Env) { // never acknowledges
-			breakSource(e, source{settle: func([]broker.Verdict) []broker.Verdict { return nil }})
-		},
-		"source/closed": func(e *brokertest.Env) { // takes the end for an empty batch
-			breakSource(e, source{fail: func(error) error { return nil }})
-		},
-		"source/cancel": func(e *brokertest.Env) { // loses what comes at the last moment
-			n := 0
-			breakSource(e, source{receive: func(ds []broker.Delivery) []broker.Delivery {
-				if n++; n == 3 {
-					return nil
+		"sink/refused": func(e *brokertest.Env) { goesOn(e, "larger than the topic") },
+		"sink/fresh": func(e *brokertest.Env) { // the last request of a topic's first call arrives without those before
+			inner := e.Sink
+			var known sync.Map
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				errs := inner.Deliver(ctx, msgs)
+				last := msgs[len(msgs)-1]
+				if _, known := known.LoadOrStore(last.Topic, true); !known && lineFails(errs) {
+					e.Second.Deliver(context.WithoutCancel(ctx), []postrider.Message{last})
 				}
-				return ds
-			}})
+				return errs
+			})
 		},
-		"source/order": func(e *brokertest.Env) {
-			breakSource(e, source{receive: func(ds []broker.Delivery) []broker.Delivery {
-				if len(ds) > 1 {
-					ds[0], ds[len(ds)-1] = ds[len(ds)-1], ds[0]
-				}
-				return ds
-			}})
-		},
-		"source/unsettled": func(e *brokertest.Env) { // acknowledges on receipt
-			inner := e.Source
-			e.Source = func(ctx context.Context) (broker.Source, func(), error) {
-				s, closing, err := inner(ctx)
-				return source{Source: s, receive: func(ds []broker.Delivery) []broker.Delivery {
-					for _, d := range ds {
-						_ = s.Settle(ctx, []broker.Verdict{{Delivery: d, Ack: true}})
+		"sink/deleted": func(e *brokertest.Env) { // burns attempts once it knew the topic
+			inner := e.Sink
+			var known sync.Map
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				errs := inner.Deliver(ctx, msgs)
+				for i, m := range msgs {
+					if errs == nil || errs[i] == nil {
+						known.Store(m.Topic, true)
+					} else if _, ok := known.Load(m.Topic); ok && strings.Contains(errs[i].Error(), "no such topic") {
+						errs[i] = broker.Failed(errs[i], "", "")
 					}
-					return ds
-				}}, closing, err
-			}
-		},
-		"source/settled": func(e *brokertest.Env) {
-			breakSource(e, source{settle: func([]broker.Verdict) []broker.Verdict { return nil }})
-		},
-		"source/settled-again": func(e *brokertest.Env) { // forgets what it was told, taken or not
-			told := map[string]bool{}
-			breakSource(e, source{settle: func(vs []broker.Verdict) []broker.Verdict {
-				return slices.DeleteFunc(slices.Clone(vs), func(v broker.Verdict) bool {
-					id := v.Delivery.Message.ID
-					defer func() { told[id] = true }()
-					return told[id]
-				})
-			}})
-		},
-		"source/gap": ackAllBefore,
-		"source/back": func(e *brokertest.Env) { // forgets the delay
-			breakSource(e, source{settle: func(vs []broker.Verdict) []broker.Verdict {
-				for i := range vs {
-					vs[i].Delay = 0
 				}
-				return vs
-			}})
+				return errs
+			})
+		},
+		"sink/full": func(e *brokertest.Env) { // takes a full topic for a bad message
+			answer(e, "full", func(err error) error { return broker.Rejected(err, "", "") })
+		},
+		"sink/revoked": func(e *brokertest.Env) { // burns attempts until a person comes
+			answer(e, "not allowed", func(err error) error { return broker.Failed(err, "", "") })
 		},
 	}
+}
+
+// lineFails reports whether an answer was lost, or a message, because of the line.
+func lineFails(errs []error) bool {
+	return slices.ContainsFunc(errs, func(err error) bool {
+		return err != nil && (strings.Contains(err.Error(), "cut") || strings.Contains(err.Error(), "no answer"))
+	})
+}
+
+// inLog reports which messages the topic of the environment holds.
+func inLog(e *brokertest.Env) map[string]bool {
+	log, err := e.Log(context.Background())
+	if err != nil {
+		panic(fmt.Sprint("a log in memory: ", err))
+	}
+	held := make(map[string]bool)
+	for i := range log {
+		held[log[i].ID] = true
+	}
+	return held
 }

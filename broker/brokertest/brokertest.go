@@ -34,32 +34,86 @@ func Cases() []Case {
 }
 
 // Run runs every case as a subtest on an Env of its own, several at a time: most
-// of a case's time is waiting. It returns when all have ended.
+// of a case's time is waiting. It returns when all have ended. What ran on
+// Env.Server must be what docs/conformance.md says.
 func Run(t *testing.T, newEnv func(t *testing.T) *Env) {
 	t.Helper()
+	runCases(t, Cases(), newEnv, inRealTime)
+}
+
+// RunSome is Run of the cases of these names, "source/" for all of a group: what
+// a setting changes. All others count as cases that the run does not have.
+func RunSome(t *testing.T, names []string, newEnv func(t *testing.T) *Env) {
+	t.Helper()
+	some, err := named(names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runCases(t, some, newEnv, inRealTime)
+}
+
+// named finds cases.
+func named(names []string) (some []Case, err error) {
+	for _, name := range names {
+		before := len(some)
+		for _, c := range Cases() {
+			if covers(name, c.Name) {
+				some = append(some, c)
+			}
+		}
+		if len(some) == before {
+			return nil, fmt.Errorf("there is no case %s", name)
+		}
+	}
+	return some, nil
+}
+
+// covers reports whether name is that of a case or of its group.
+func covers(name, of string) bool {
+	return name == of || strings.HasSuffix(name, "/") && strings.HasPrefix(of, name)
+}
+
+func inRealTime(t *testing.T, test func(t *testing.T)) { t.Helper(); test(t) }
+
+func runCases(t *testing.T, cases []Case, newEnv func(t *testing.T) *Env, in func(*testing.T, func(*testing.T))) {
+	t.Helper()
 	groups := make(map[string][]Case)
-	for _, c := range Cases() {
+	for _, c := range cases {
 		group, _, _ := strings.Cut(c.Name, "/")
 		groups[group] = append(groups[group], c)
 	}
+	got := &report{cases: cases, reasons: make(map[string]string)}
 	for _, group := range slices.Sorted(maps.Keys(groups)) {
 		t.Run(group, func(t *testing.T) {
 			for _, c := range groups[group] {
 				_, name, _ := strings.Cut(c.Name, "/")
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					env := newEnv(t)
-					err := Check(t.Context(), c, env)
-					if why, ok := env.without(c.Name); ok {
-						t.Log("does not apply: " + why)
-					}
-					if err := env.judge(c.Name, err); err != nil {
-						t.Error(err)
-					}
+					in(t, func(t *testing.T) { runCase(t, c, newEnv(t), got) })
 				})
 			}
 		})
 	}
+	if t.Failed() {
+		return
+	}
+	if err := got.check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func runCase(t *testing.T, c Case, env *Env, got *report) {
+	t.Helper()
+	err := Check(t.Context(), c, env)
+	why, ok := env.without(c.Name)
+	if ok {
+		t.Log("does not apply: " + why)
+	}
+	if err := env.judge(c.Name, err); err != nil {
+		t.Error(err)
+		return
+	}
+	got.note(env.Server, c.Name, why)
 }
 
 // Check runs one case within five minutes and returns what it found.
@@ -86,7 +140,7 @@ func (e *Env) without(name string) (why string, ok bool) {
 func (e *Env) judge(name string, err error) error {
 	for known := range e.Without {
 		if !slices.ContainsFunc(Cases(), func(c Case) bool {
-			return c.Name == known || strings.HasSuffix(known, "/") && strings.HasPrefix(c.Name, known)
+			return covers(known, c.Name)
 		}) {
 			return fmt.Errorf("Env.Without names %q: there is no such case", known)
 		}

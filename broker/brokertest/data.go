@@ -4,18 +4,22 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sort"
 	"strings"
 	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/route"
 )
 
 func dataCases() []Case {
 	return []Case{
 		{"sink/headers", "headers arrive byte for byte, all of them, and none commands the broker", sinkHeaders},
 		{"sink/key-bytes", "keys are compared and carried by their bytes", sinkKeyBytes},
+		{"sink/time", "the time of a message is carried and decides nothing, however old or far ahead it is", sinkTime},
+		{"sink/declared", "what Info declares as too much is rejected, and the most of it is accepted", sinkDeclared},
 		{"sink/injection", "the name of a topic is a name, whatever it holds", sinkInjection},
 		{"sink/empty", "a message without payload arrives as one", sinkEmpty},
 		{"sink/limit", "up to one size every payload is accepted, above it each is rejected", sinkLimit},
@@ -26,12 +30,107 @@ func dataCases() []Case {
 	}
 }
 
-// arrive delivers msgs, all of which must be accepted and arrive as they are.
+// arrive delivers msgs: those that keep to what Info declares must be accepted and
+// arrive as they are, the others must be rejected and stay away.
 func arrive(ctx context.Context, env *Env, msgs []postrider.Message) error {
-	if err := accept(ctx, env.Sink, msgs); err != nil {
+	fit, over := fitting(env.Sink, msgs)
+	for i := range over {
+		if err := refused(ctx, env.Sink, over[i]); err != nil {
+			return err
+		}
+	}
+	if err := accept(ctx, env.Sink, fit); err != nil {
 		return err
 	}
-	return whole(ctx, env, msgs)
+	return whole(ctx, env, fit)
+}
+
+// fitting parts messages by what Info declares.
+func fitting(s broker.Sink, msgs []postrider.Message) (fit, over []postrider.Message) {
+	door := route.Door{Info: s.Info()}
+	for _, m := range msgs {
+		if door.Check(&m) == nil {
+			fit = append(fit, m)
+		} else {
+			over = append(over, m)
+		}
+	}
+	return fit, over
+}
+
+// refused delivers a message that Info declares as too much.
+func refused(ctx context.Context, s broker.Sink, m postrider.Message) error {
+	errs, err := run(ctx, s, []postrider.Message{m}, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	if e := broker.Classify(errs[0]); e == nil || e.Class != broker.ClassRejected {
+		door := route.Door{Info: s.Info()}
+		return fmt.Errorf("Info says %w, and the answer is %v, not rejected", door.Check(&m), errs[0])
+	}
+	return nil
+}
+
+// sinkTime sends old messages, as after a long outage, and some from clocks that
+// are wrong.
+func sinkTime(ctx context.Context, env *Env) error {
+	times := []time.Time{
+		time.Date(1961, 4, 12, 6, 7, 0, 0, time.UTC), time.Unix(0, 1), time.Date(2001, 9, 9, 1, 46, 40, 123456789, time.FixedZone("", 5*3600+1800)),
+		time.Now().Add(-366 * 24 * time.Hour), time.Now().Add(25 * time.Hour), time.Date(2120, 2, 29, 23, 59, 59, 999999999, time.UTC),
+	}
+	msgs := messages(env.Topic, len(times), len(times))
+	for i := range msgs {
+		msgs[i].Time = times[i].Round(0)
+	}
+	return arrive(ctx, env, msgs)
+}
+
+// sinkDeclared looks for the limits that Info's own check has and sends what is
+// at them and one above.
+func sinkDeclared(ctx context.Context, env *Env) error {
+	door := route.Door{Info: env.Sink.Info()}
+	measures := []struct {
+		most int
+		make func(m *postrider.Message, n int)
+	}{
+		{postrider.MaxKeyLen, func(m *postrider.Message, n int) { m.Key = strings.Repeat("k", n) }},
+		{postrider.MaxHeaders, func(m *postrider.Message, n int) {
+			m.Headers = make(map[string]string)
+			for i := range n {
+				m.Headers[fmt.Sprint("h", i)] = "v"
+			}
+		}},
+		{postrider.MaxHeaderBytes - 1, func(m *postrider.Message, n int) { m.Headers = map[string]string{"h": strings.Repeat("v", n)} }},
+		{env.TooLarge, func(m *postrider.Message, n int) { m.Payload = make([]byte, n) }},
+	}
+	var over []postrider.Message
+	for i, by := range measures {
+		sized := func(n int) postrider.Message {
+			m := messages(env.Topic, 1, 1)[0]
+			m.ID, m.Key = id(2*i+n%2), fmt.Sprint("measure ", i)
+			by.make(&m, n)
+			return m
+		}
+		top := sort.Search(by.most, func(n int) bool { m := sized(n + 1); return door.Check(&m) != nil })
+		if top == by.most {
+			continue // no limit
+		}
+		over = append(over, sized(top+1))
+		if most := sized(top); len(most.Payload) < env.Largest { // how much of a payload fits only the sink knows
+			if err := accept(ctx, env.Sink, []postrider.Message{most}); err != nil {
+				return err
+			}
+		}
+	}
+	if len(over) == 0 {
+		return notApplicable("Info declares no limit")
+	}
+	for _, m := range over {
+		if err := refused(ctx, env.Sink, m); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func sinkHeaders(ctx context.Context, env *Env) error {
@@ -246,19 +345,27 @@ func sinkScope(ctx context.Context, env *Env) error {
 		return notApplicable("every topic exists")
 	}
 	msgs := messages(env.Topic, 40, 10)
-	down := func(i int) bool { return i%10 < 3 && i/10 == 1 } // the second messages of three keys
-	for i := range msgs {
+	down := func(i int) bool { return i == 40 || i%10 < 3 && i/10 == 1 } // the second messages of three keys
+	for i := range 40 {
 		if down(i) {
 			msgs[i].Topic = env.Missing
 		}
 	}
 	msgs[39].Key, msgs[39].Version = "", 0
+	for i := range 3 { // messages without a key are in nobody's order
+		m := messages(env.Topic, 1, 1)[0]
+		m.ID, m.Key, m.Version = id(100+i), "", 0
+		if i == 0 {
+			m.Topic = env.Missing
+		}
+		msgs = append(msgs, m)
+	}
 	errs, err := deliver(ctx, env.Sink, msgs)
 	if err != nil {
 		return err
 	}
 	for i, err := range errs {
-		switch hit := i%10 < 3 && i/10 >= 1; {
+		switch hit := i == 40 || i < 40 && i%10 < 3 && i/10 >= 1; {
 		case down(i) && (err == nil || broker.Classify(err).Class != broker.ClassOutage || !strings.Contains(broker.Classify(err).Destination, env.Missing)):
 			return fmt.Errorf("message %d, for the missing topic, is answered %v, not an outage of that destination", i, err)
 		case hit && err == nil:

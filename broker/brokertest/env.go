@@ -13,6 +13,9 @@ import (
 // and its consumers have received nothing. Cases run at the same time, so two
 // Envs must not disturb each other.
 type Env struct {
+	// Server names what the cases run on, with its version and what is special
+	// about it, for the list of docs/conformance.md. "": it is not listed.
+	Server string
 	// Sink is the sink under test; Topic exists and is empty.
 	Sink  broker.Sink
 	Topic string
@@ -55,6 +58,9 @@ type Env struct {
 	// reason; a name that ends in "/" is a group of them. Run fails for a case that
 	// does not apply and is not named, and for one that is named and applies.
 	Without map[string]string
+	// PerKey is how many messages of one key the source hands out before it wants
+	// some of them settled, as one that locks a group of messages does; 0: any number.
+	PerKey int
 	// Shared says that each of several sources of one name gets a part of the log.
 	Shared bool
 }

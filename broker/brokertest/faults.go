@@ -192,7 +192,7 @@ func sinkFrozen(ctx context.Context, env *Env) error {
 	// More than the network holds: writing blocks too.
 	large := messages(env.Topic, 24, 24)
 	for i := range large {
-		large[i].ID, large[i].Key, large[i].Payload = id(1000+i), fmt.Sprint("large ", i), make([]byte, 640<<10)
+		large[i].ID, large[i].Key, large[i].Payload = id(1000+i), fmt.Sprint("large ", i), make([]byte, min(640<<10, env.Largest))
 	}
 	env.Faults.Freeze()
 	defer env.Faults.Restore()

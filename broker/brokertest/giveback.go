@@ -27,7 +27,7 @@ func sourceExact(ctx context.Context, env *Env) error {
 	if env.Source == nil {
 		return notApplicable("the broker has no source")
 	}
-	msgs := append(headed(env.Topic), odd(env.Topic)...)
+	msgs, _ := fitting(env.Sink, append(headed(env.Topic), odd(env.Topic)...))
 	if err := accept(ctx, env.Sink, msgs); err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func sourceExact(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer closing()
-	ds, err := receive(ctx, src, len(msgs))
+	ds, err := drain(ctx, src, len(msgs))
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func sourceExact(ctx context.Context, env *Env) error {
 			return fmt.Errorf("message %s: %s differs", want.ID, d)
 		}
 	}
-	return src.Settle(ctx, verdicts(ds))
+	return nil
 }
 
 func sourceForeign(ctx context.Context, env *Env) error {
@@ -96,11 +96,7 @@ func sourceWaits(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer closing()
-	ds, err := receive(ctx, src, 2)
-	if err != nil {
-		return err
-	}
-	if err := src.Settle(ctx, verdicts(ds)); err != nil {
+	if _, err := drain(ctx, src, 2); err != nil {
 		return err
 	}
 	type result struct {
@@ -140,7 +136,7 @@ func sourceWaits(ctx context.Context, env *Env) error {
 const longestWait = 6 * time.Second
 
 func sourceExtend(ctx context.Context, env *Env) error {
-	src, closing, err := start(ctx, env, 4, 2)
+	src, closing, err := start(ctx, env, 4, 4)
 	if err != nil {
 		return err
 	}
@@ -191,7 +187,9 @@ func sourceKilled(ctx context.Context, env *Env) error {
 	if env.Mortal == nil {
 		return notApplicable("no receiver can be killed")
 	}
-	const n, keys, took, acked = 30, 3, 18, 9
+	const n, keys = 30, 3
+	took := env.atOnce(18, keys)
+	acked := took / 2
 	if err := accept(ctx, env.Sink, messages(env.Topic, n, keys)); err != nil {
 		return err
 	}
@@ -218,7 +216,7 @@ func sourceKilled(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer closing()
-	again, err := receive(ctx, next, n-acked)
+	again, err := drain(ctx, next, n-acked)
 	if err != nil {
 		return err
 	}
@@ -232,7 +230,7 @@ func sourceKilled(ctx context.Context, env *Env) error {
 		}
 		high[m.Key] = m.Version
 	}
-	return next.Settle(ctx, verdicts(again))
+	return nil
 }
 
 // sourceBackKeys gives back what it has of one key, from the last to the first,
@@ -245,7 +243,8 @@ func sourceBackKeys(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer closing()
-	ds, err := receive(ctx, src, 12)
+	took := env.atOnce(12, keys)
+	ds, err := receive(ctx, src, took)
 	if err != nil {
 		return err
 	}
@@ -268,7 +267,7 @@ func sourceBackKeys(ctx context.Context, env *Env) error {
 		return fmt.Errorf("settle: %w", err)
 	}
 	others := 0
-	for left := n - (12 - len(backed(vs))); left > 0; {
+	for left := n - (took - len(backed(vs))); left > 0; {
 		ds, err := receive(ctx, src, 1)
 		if err != nil {
 			return err

@@ -214,7 +214,7 @@ func sinkHangUp(ctx context.Context, env *Env) error {
 	const size, keys, bad = 40, 8, 17
 	msgs := messages(env.Topic, size, keys)
 	msgs[bad].Payload = noise(96, 1)
-	l.HangUp(msgs[bad].Payload[16:80])
+	l.HangUp(msgs[bad].Payload[18:81]) // whole groups of base64, for brokers whose protocol has it
 	errs, err := run(ctx, env.Sink, msgs, time.Second)
 	if err != nil {
 		return err

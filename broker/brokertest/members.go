@@ -266,7 +266,7 @@ func sourceClosed(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	ds, err := receive(ctx, src, 10)
+	ds, err := receive(ctx, src, env.atOnce(10, 2))
 	if err != nil {
 		closing()
 		return err
@@ -302,7 +302,7 @@ func sourceClosed(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer closeNext()
-	again, err := receive(ctx, next, 10)
+	again, err := drain(ctx, next, 10)
 	if err != nil {
 		return fmt.Errorf("Settle failed (%w), and the messages do not come again: %w", settled, err)
 	}
@@ -324,6 +324,9 @@ func sourceCancel(ctx context.Context, env *Env) error {
 			return nil
 		})
 		cancel()
+		if err == nil && len(ds) > 0 {
+			err = src.Settle(ctx, verdicts(ds))
+		}
 		if err != nil {
 			return err
 		}

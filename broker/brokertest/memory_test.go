@@ -16,6 +16,9 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
+// brokerOf is the broker of an environment.
+func brokerOf(e *brokertest.Env) *membroker.Broker { return e.Faults.(*faults).b }
+
 // faults breaks what is in front of a broker in memory.
 type faults struct {
 	b    *membroker.Broker
@@ -82,7 +85,11 @@ func (f *faults) after(n int, what membroker.Fault) {
 
 func cut(lost bool) membroker.Fault {
 	return func(context.Context, postrider.Message) membroker.Outcome {
-		return membroker.Outcome{Err: broker.Unknown(errors.New("cut"), "", ""), Accept: lost}
+		text := "cut"
+		if lost {
+			text = "cut after it was accepted"
+		}
+		return membroker.Outcome{Err: broker.Unknown(errors.New(text), "", ""), Accept: lost}
 	}
 }
 
@@ -107,8 +114,18 @@ func (f *faults) FreezeAfter(n int) { f.after(n, f.silence(false)) }
 func (f *faults) Restore()          { f.set(nil) }
 
 // Reset and Strand hit the next message.
-func (f *faults) Reset()  { f.once(cut(false)) }
-func (f *faults) Strand() { f.once(f.silence(false)) }
+func (f *faults) Reset() {
+	f.once(func(context.Context, postrider.Message) membroker.Outcome {
+		return membroker.Outcome{Err: broker.Unknown(errors.New("reset"), "", "")}
+	})
+}
+
+func (f *faults) Strand() {
+	f.once(func(ctx context.Context, _ postrider.Message) membroker.Outcome {
+		<-ctx.Done()
+		return membroker.Outcome{Err: broker.Unknown(errors.New("stranded"), "", "")}
+	})
+}
 
 func (f *faults) once(what membroker.Fault) {
 	var hit atomic.Bool
@@ -159,7 +176,8 @@ func memory() *brokertest.Env {
 		return out, nil
 	}
 	return &brokertest.Env{
-		Sink: b.Sink(), Topic: topic, Missing: "nowhere", TooLarge: 2 << 20, Largest: 1<<20 - 200,
+		Server: "memory",
+		Sink:   b.Sink(), Topic: topic, Missing: "nowhere", TooLarge: 2 << 20, Largest: 1<<20 - 200,
 		Log:   func(ctx context.Context) ([]postrider.Message, error) { return logOf(ctx, topic) },
 		LogOf: logOf, Operator: operator(b, f),
 		Faults: f, Second: beside(b), Stop: f.stop, Source: source, Mortal: source, Flaky: flaky(source),

@@ -35,7 +35,11 @@ func TestConformance(t *testing.T) {
 	}
 	t.Run("fake", func(t *testing.T) {
 		c := fake(t, 1)
-		brokertest.Run(t, func(t *testing.T) *brokertest.Env { return env(t, c.ListenAddrs()[0]) })
+		brokertest.Run(t, func(t *testing.T) *brokertest.Env {
+			e := env(t, c.ListenAddrs()[0])
+			e.Server = "Kafka, the client's fake"
+			return e
+		})
 	})
 }
 
@@ -54,7 +58,8 @@ func env(t *testing.T, addr string) *brokertest.Env {
 		})
 	}
 	return &brokertest.Env{
-		Sink: sink, Topic: topic, Missing: "nowhere" + topic, TooLarge: 2 << 20, Largest: 1_000_012 - 300,
+		Server: "Kafka " + testserver.KafkaVersion,
+		Sink:   sink, Topic: topic, Missing: "nowhere" + topic, TooLarge: 2 << 20, Largest: 1_000_012 - 300,
 		Log: func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, addr, topic) },
 		LogOf: func(ctx context.Context, topic string) ([]postrider.Message, error) {
 			return log(ctx, addr, topic)

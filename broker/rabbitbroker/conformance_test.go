@@ -35,7 +35,11 @@ func TestConformance(t *testing.T) {
 	for _, version := range versions() {
 		t.Run(version, func(t *testing.T) {
 			url := testserver.SharedRabbitMQ(t, version).URL
-			brokertest.Run(t, func(t *testing.T) *brokertest.Env { return env(t, url) })
+			brokertest.Run(t, func(t *testing.T) *brokertest.Env {
+				e := env(t, url)
+				e.Server = "RabbitMQ " + version
+				return e
+			})
 		})
 	}
 }

@@ -1,0 +1,186 @@
+package brokertest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// updates is the environment variable that makes runs write what they found
+// into the list instead of comparing it.
+const updates = "POSTRIDER_UPDATE"
+
+const (
+	always = "every run"
+	rarely = "`make matrix`"
+)
+
+// report is what one run found on one server.
+type report struct {
+	mu      sync.Mutex
+	cases   []Case // of the run
+	server  string
+	reasons map[string]string // by case that has passed: why it does not apply, "" if it does
+}
+
+func (r *report) note(server, name, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.server, r.reasons[name] = server, why
+}
+
+// check compares the report with the list, if all cases of the run have passed
+// and there is a list: an adapter may live elsewhere.
+func (r *report) check() error {
+	if r.server == "" || len(r.reasons) < len(r.cases) {
+		return nil
+	}
+	path, err := listPath()
+	if err != nil {
+		return err
+	}
+	if path == "" {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read the list of what ran where: %w", err)
+	}
+	l := parseList(string(text))
+	when := always
+	if os.Getenv("POSTRIDER_MATRIX") == "1" { // which runs more
+		when = cmp.Or(l.when(r.server), rarely)
+	}
+	section := r.section(when)
+	if l.sections[r.server] == section {
+		return nil
+	}
+	if os.Getenv(updates) != "1" {
+		return fmt.Errorf("%s does not say what ran on %s: run this test again with %s=1", path, r.server, updates)
+	}
+	l.sections[r.server] = section
+	return replace(path, l.String())
+}
+
+// replace changes a file in one step: runs side by side read it.
+func replace(path, text string) error {
+	next, err := os.CreateTemp(filepath.Dir(path), "conformance")
+	if err != nil {
+		return err
+	}
+	_, err = next.WriteString(text)
+	if err = errors.Join(err, next.Chmod(0o644), next.Close()); err == nil {
+		err = os.Rename(next.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write the list of what ran where: %w", errors.Join(err, os.Remove(next.Name())))
+	}
+	return nil
+}
+
+// listPath finds the list in a directory above; "" if there is none.
+func listPath() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		path := filepath.Join(dir, "docs", "conformance.md")
+		if _, err := os.Stat(path); err == nil || !errors.Is(err, os.ErrNotExist) {
+			return path, err
+		}
+		if dir == filepath.Dir(dir) {
+			return "", nil
+		}
+	}
+}
+
+// section is what the list says of a run: of a whole one what does not apply, of
+// another one what ran.
+func (r *report) section(when string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n%s; sink %s; source %s\n\n", when, r.count("sink/"), r.count("source/"))
+	whole := len(r.cases) == len(Cases())
+	for _, c := range r.cases {
+		switch why := r.reasons[c.Name]; {
+		case why != "":
+			fmt.Fprintf(&b, "- not `%s`: %s\n", c.Name, why)
+		case !whole:
+			fmt.Fprintf(&b, "- `%s`\n", c.Name)
+		}
+	}
+	return strings.TrimRight(b.String(), "\n") + "\n"
+}
+
+// count is "30 of 34": how many cases of a group ran, and how many there are.
+func (r *report) count(group string) string {
+	ran := 0
+	for _, c := range r.cases {
+		if strings.HasPrefix(c.Name, group) && r.reasons[c.Name] == "" {
+			ran++
+		}
+	}
+	return fmt.Sprintf("%d of %d", ran, size(group))
+}
+
+func size(group string) (n int) {
+	for _, c := range Cases() {
+		if strings.HasPrefix(c.Name, group) {
+			n++
+		}
+	}
+	return n
+}
+
+// list is docs/conformance.md: what a person wrote, a table, and a section for
+// each server.
+type list struct {
+	head     string
+	sections map[string]string
+}
+
+const tableHead = "| Server | When | Sink | Source |\n|---|---|---|---|\n"
+
+func parseList(text string) list {
+	head, rest, _ := strings.Cut(text, tableHead)
+	l := list{head: head, sections: make(map[string]string)}
+	for _, section := range strings.Split(rest, "\n## ")[1:] {
+		server, body, _ := strings.Cut(section, "\n")
+		l.sections[server] = strings.TrimRight(body, "\n") + "\n"
+	}
+	return l
+}
+
+var counts = regexp.MustCompile(`^\n(.+); sink (\d+ of \d+); source (\d+ of \d+)\n`)
+
+func (l list) when(server string) string {
+	if m := counts.FindStringSubmatch(l.sections[server]); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+func (l list) String() string {
+	var b strings.Builder
+	b.WriteString(l.head + tableHead)
+	servers := make([]string, 0, len(l.sections))
+	for server := range l.sections {
+		servers = append(servers, server)
+	}
+	slices.Sort(servers)
+	for _, server := range servers {
+		if m := counts.FindStringSubmatch(l.sections[server]); m != nil {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", server, m[1], m[2], m[3])
+		}
+	}
+	for _, server := range servers {
+		fmt.Fprintf(&b, "\n## %s\n%s", server, l.sections[server])
+	}
+	return b.String()
+}
