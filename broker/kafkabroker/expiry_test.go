@@ -66,6 +66,7 @@ func older(t *testing.T, admin *kgo.Client) {
 // of for too long, and shuts its producer out. The sink goes on when the network is
 // back, unless somebody has taken the id over meanwhile.
 func TestTransactionThatTimesOut(t *testing.T) {
+	t.Parallel()
 	soon := testserver.WithConfig("transaction.abort.timed.out.transaction.cleanup.interval.ms=500")
 	addr := testserver.StartKafka(t, soon).Addr
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {

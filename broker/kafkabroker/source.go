@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/postrider/postrider/broker"
@@ -205,6 +208,16 @@ func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 		case <-ctx.Done():
 		}
 	}()
+	anew, err := s.pollOnce(ctx)
+	if len(anew) > 0 {
+		s.follow(anew)
+	}
+	return err
+}
+
+// pollOnce takes what the brokers have sent, and names the topics of which they say
+// that the one that we read is gone.
+func (s *Source) pollOnce(ctx context.Context) (anew map[string][]int32, err error) {
 	fetches := s.client.PollRecords(ctx, 1000)
 	defer s.client.AllowRebalance()
 	s.mu.Lock()
@@ -212,12 +225,36 @@ func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) { s.add(p) })
 	s.wake()
 	for _, e := range fetches.Errors() {
-		if errors.Is(e.Err, context.Canceled) || errors.Is(e.Err, context.DeadlineExceeded) || errors.Is(e.Err, kgo.ErrClientClosed) {
+		switch {
+		case errors.Is(e.Err, context.Canceled), errors.Is(e.Err, context.DeadlineExceeded), errors.Is(e.Err, kgo.ErrClientClosed):
 			continue
+		case errors.Is(e.Err, kerr.UnknownTopicID) && anew[e.Topic] == nil:
+			if anew == nil {
+				anew = make(map[string][]int32)
+			}
+			for at := range s.logs {
+				if at.topic == e.Topic {
+					anew[e.Topic] = append(anew[e.Topic], at.partition)
+				}
+			}
+			anew[e.Topic] = append(anew[e.Topic], e.Partition)
 		}
-		return fmt.Errorf("kafkabroker: receive from %s/%d: %w", e.Topic, e.Partition, e.Err)
+		if err == nil {
+			err = fmt.Errorf("kafkabroker: receive from %s/%d: %w", e.Topic, e.Partition, e.Err)
+		}
 	}
-	return nil
+	return anew, err
+}
+
+// follow goes over to the topics that have the names of some that are gone, now or
+// when they are made. What is in hand is not told to them: their offsets begin anew.
+// The client would stay with the old ones for ever, see "Topic recreation" in
+// https://github.com/twmb/franz-go.
+func (s *Source) follow(anew map[string][]int32) {
+	s.drop(anew)
+	topics := slices.Collect(maps.Keys(anew))
+	s.client.PurgeTopicsFromClient(topics...)
+	s.client.AddConsumeTopics(topics...)
 }
 
 func (s *Source) add(p kgo.FetchTopicPartition) {
