@@ -43,6 +43,17 @@ func remedy(err error, topic string) error {
 	return fmt.Errorf("%w; %s", err, fix)
 }
 
+// sourceRemedy is remedy for one who reads.
+func sourceRemedy(err error, topic, group string) error {
+	switch {
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		return fmt.Errorf("%w; allow this user to READ and DESCRIBE the topic %s", err, topic)
+	case errors.Is(err, kerr.GroupAuthorizationFailed):
+		return fmt.Errorf("%w; allow this user to READ the group %s", err, group)
+	}
+	return remedy(err, topic)
+}
+
 // act is what a partition does about the answer to a batch.
 type act uint8
 

@@ -222,6 +222,7 @@ func TestWhoWeAre(t *testing.T) {
 		s.allow("plain", kmsg.ACLResourceTypeTopic, "closed", kmsg.ACLOperationWrite, kmsg.ACLOperationDescribe)
 		s.becomes(sink, "closed", "")
 	})
+	t.Run("consumer", func(t *testing.T) { s.at(t).consumer("plain", pass) })
 	t.Run("rotation", func(t *testing.T) {
 		s := s.at(t)
 		file := s.file("rotated", canary)
@@ -241,6 +242,45 @@ func TestWhoWeAre(t *testing.T) {
 		s.user("scram", canary)
 		s.becomes(sink, "open", "")
 	})
+}
+
+// consumer is a source that is told which rights it lacks, one after the other, and
+// goes on when it has them.
+func (s *secured) consumer(user, pass string) {
+	s.Helper()
+	create(s.T, s.Addr, "read", 1)
+	s.allow(user, kmsg.ACLResourceTypeTopic, "read", kmsg.ACLOperationWrite)
+	s.becomes(s.open(user+pass), "read", "")
+	target, err := kafkabroker.ParseURL("kafka://" + user + pass + "@" + s.Secure + "/?tls-ca=" + s.ca.File)
+	if err != nil {
+		s.Fatal(err)
+	}
+	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{Group: "readers", Topics: []string{"read"}, Client: target.Client})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(src.Close)
+	until := func(want string) (ds []broker.Delivery) {
+		ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+		defer cancel()
+		for {
+			ds, err := src.Receive(ctx, 10)
+			if ctx.Err() != nil {
+				s.Fatalf("want %q, the last answer is %v", want, err)
+			}
+			if err == nil && want == "" || err != nil && want != "" && strings.Contains(err.Error(), want) {
+				return ds
+			}
+		}
+	}
+	until("allow this user to READ the group readers")
+	s.allow(user, kmsg.ACLResourceTypeGroup, "readers", kmsg.ACLOperationRead)
+	until("allow this user to READ and DESCRIBE the topic read")
+	s.allow(user, kmsg.ACLResourceTypeTopic, "read", kmsg.ACLOperationRead)
+	ds := until("")
+	if err := src.Settle(s.Context(), []broker.Verdict{{Delivery: ds[0], Ack: true}}); err != nil {
+		s.Error(err)
+	}
 }
 
 func (s *secured) at(t *testing.T) *secured {

@@ -45,6 +45,7 @@ type SourceOptions struct {
 // the oldest message. It is safe for concurrent use.
 type Source struct {
 	client *kgo.Client
+	group  string
 	codec  envelope.Codec
 	max    int           // messages of a partition
 	most   int           // bytes of all
@@ -92,7 +93,7 @@ func NewSource(opts SourceOptions) (*Source, error) {
 		return nil, errors.New("kafkabroker: source: a group and at least one topic are required")
 	}
 	s := &Source{
-		codec: wireCodec(), max: opts.MaxHeld, most: cmp.Or(opts.MaxHeldBytes, 64<<20), poll: make(chan struct{}, 1), commit: make(chan struct{}, 1),
+		group: opts.Group, codec: wireCodec(), max: opts.MaxHeld, most: cmp.Or(opts.MaxHeldBytes, 64<<20), poll: make(chan struct{}, 1), commit: make(chan struct{}, 1),
 		logs: make(map[place]*held), change: make(chan struct{}),
 	}
 	s.codec.Foreign = opts.Foreign
@@ -240,7 +241,7 @@ func (s *Source) pollOnce(ctx context.Context) (anew map[string][]int32, err err
 			anew[e.Topic] = append(anew[e.Topic], e.Partition)
 		}
 		if err == nil {
-			err = fmt.Errorf("kafkabroker: receive from %s/%d: %w", e.Topic, e.Partition, e.Err)
+			err = fmt.Errorf("kafkabroker: receive from %s/%d: %w", e.Topic, e.Partition, sourceRemedy(e.Err, e.Topic, s.group))
 		}
 	}
 	return anew, err

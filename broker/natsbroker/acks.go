@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/postrider/postrider/broker"
 )
 
 // acks is the sink's inbox: it hands what streams answer to the calls that wait.
@@ -21,6 +23,7 @@ type acks struct {
 	nc *nats.Conn
 
 	mu     sync.Mutex
+	sub    *nats.Subscription
 	prefix string // of the inbox's subjects; "": nobody listens yet
 	slots  []slot
 	free   []uint32
@@ -66,8 +69,12 @@ func newAcks(nc *nats.Conn, most int) *acks {
 	return a
 }
 
+// listenWait is how long the server may take to say that it lets us listen.
+const listenWait = 2 * time.Second
+
 // listen subscribes to the answers, once. The client subscribes again by itself
-// after it has lost the connection.
+// after it has lost the connection. Nothing is sent before the server has let us
+// listen: it would store what nobody hears the answer of.
 func (a *acks) listen() (prefix string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,11 +82,37 @@ func (a *acks) listen() (prefix string, err error) {
 		return a.prefix, nil
 	}
 	inbox := a.nc.NewInbox() + "."
-	if _, err := a.nc.Subscribe(inbox+"*", a.answered); err != nil {
-		return "", fmt.Errorf("subscribe to answers: %w", err)
+	sub, err := a.nc.Subscribe(inbox+"*", a.answered)
+	if err != nil {
+		return "", broker.Outage(fmt.Errorf("subscribe to answers: %w", err), "", "")
 	}
-	a.prefix = inbox
+	if err = a.nc.FlushTimeout(listenWait); err != nil {
+		err = broker.Outage(fmt.Errorf("subscribe to answers: %w", err), "", "")
+	} else if refused := deaf(a.nc, inbox); refused != nil { // said before the flush is answered
+		err = broker.Outage(refused, codePermission, "")
+	}
+	if err != nil {
+		_ = sub.Unsubscribe() // a connection that is closed has none
+		return "", err
+	}
+	a.sub, a.prefix = sub, inbox
 	return inbox, nil
+}
+
+// deafened returns why the server lets us listen no more, if it has said so: then
+// listen asks again.
+func (a *acks) deafened() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.prefix == "" {
+		return nil
+	}
+	err := deaf(a.nc, a.prefix)
+	if err != nil {
+		_ = a.sub.Unsubscribe() // the server has none
+		a.sub, a.prefix = nil, ""
+	}
+	return err
 }
 
 // take gives message i of a call a slot. Without a free one, and if the call has

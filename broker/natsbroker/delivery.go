@@ -108,7 +108,7 @@ func (d *delivery) send(m *postrider.Message, t ticket) error {
 	}
 	prefix, err := d.s.acks.listen()
 	if err != nil {
-		return notPublished(err, subject)
+		return err
 	}
 	d.msg.Subject, d.msg.Reply, d.msg.Data = subject, t.reply(prefix), d.out.Payload
 	d.msg.Header = d.header.of(&d.out, id)
@@ -196,6 +196,7 @@ func (d *delivery) subject(i int) string {
 // the server has refused their subject, or they have waited long enough.
 func (d *delivery) giveUp() {
 	connected, epoch, now := d.s.nc.IsConnected(), d.s.nc.Stats().Reconnects, time.Now()
+	deaf := d.s.acks.deafened()
 	for i, t := range d.tickets {
 		if t == 0 {
 			continue
@@ -207,6 +208,8 @@ func (d *delivery) giveUp() {
 		switch err := denied(d.s.nc, d.before, d.subject(i)); {
 		case err != nil:
 			d.fail(i, err)
+		case deaf != nil:
+			d.fail(i, broker.Unknown(deaf, codePermission, ""))
 		case !connected || sent.epoch != epoch:
 			d.fail(i, refused(nats.ErrDisconnected, d.subject(i)))
 		case now.Sub(sent.since) >= d.s.timeout:

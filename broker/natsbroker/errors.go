@@ -47,15 +47,50 @@ func unwelcome(err error) bool {
 		errors.Is(err, nats.ErrAccountAuthExpired)
 }
 
+// codePermission is of what this user may not do.
+const codePermission = "PERMISSION"
+
 // denied returns what the server said since before about a subject that we may
 // not publish to. It says that of the connection, and answers nothing to the message.
 func denied(nc *nats.Conn, before error, subject string) error {
-	last := nc.LastError()
-	if last == nil || last == before || !errors.Is(last, nats.ErrPermissionViolation) || //nolint:errorlint // the same value: it was there before
-		!strings.Contains(last.Error(), `ublish to "`+subject+`"`) {
+	last := violation(nc, `ublish to "`+subject+`"`)
+	if last == nil || last == before { //nolint:errorlint // the same value: it was there before
 		return nil
 	}
-	return broker.Outage(fmt.Errorf("%w; allow this user to publish to it", last), "PERMISSION", subject)
+	return broker.Outage(fmt.Errorf("%w; allow this user to publish to it", last), codePermission, subject)
+}
+
+// deaf returns what the server said about an inbox that we may not listen to.
+func deaf(nc *nats.Conn, inbox string) error {
+	last := violation(nc, `ubscription to "`+inbox)
+	if last == nil {
+		return nil
+	}
+	prefix, _, _ := strings.Cut(inbox, ".")
+	return fmt.Errorf("%w; allow this user to subscribe to %s.>", last, prefix)
+}
+
+// violation is what the server said last, if that is that we may not do what.
+func violation(nc *nats.Conn, what string) error {
+	last := nc.LastError()
+	if last == nil || !errors.Is(last, nats.ErrPermissionViolation) || !strings.Contains(last.Error(), what) {
+		return nil
+	}
+	return last
+}
+
+// may adds to an error, of a question that has no answer, what this user may not
+// do, where the server has said so: it says that of the connection.
+func may(nc *nats.Conn, err error, fix string) error {
+	if err == nil {
+		return nil
+	}
+	for _, what := range []string{`ublish to "$JS.`, `ubscription to "`} {
+		if last := violation(nc, what); last != nil {
+			return fmt.Errorf("%w: %w; %s", err, last, fix)
+		}
+	}
+	return err
 }
 
 // notConnected says why there is no connection, where the client knows. What it

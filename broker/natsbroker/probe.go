@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -36,6 +35,11 @@ func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 			err = last
 		}
 		return nil, fmt.Errorf("reach nats: %w", remedy(err))
+	}
+	if _, err := s.acks.listen(); errors.Is(err, nats.ErrPermissionViolation) {
+		return nil, fmt.Errorf("reach nats: %w: %w", broker.ErrRefused, err)
+	} else if err != nil {
+		return nil, fmt.Errorf("reach nats: %w", err)
 	}
 	missing := make([]error, len(topics))
 	for i, topic := range topics {
@@ -69,13 +73,9 @@ func (s *Sink) stream(ctx context.Context, subject string) (*jetstream.StreamCon
 	return c, nil
 }
 
-// api adds that we may not ask, where the server has said so: it says that of the
-// connection, and does not answer the question.
+// api adds that we may not ask, where the server has said so.
 func (s *Sink) api(err error) error {
-	if last := s.nc.LastError(); errors.Is(last, nats.ErrPermissionViolation) && strings.Contains(last.Error(), "$JS.API.") {
-		return fmt.Errorf("%w; allow this user to publish to $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.>", last)
-	}
-	return err
+	return may(s.nc, err, "allow this user to publish to $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.>, and to subscribe to _INBOX.>")
 }
 
 // Advise implements broker.Adviser.

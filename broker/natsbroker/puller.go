@@ -65,6 +65,12 @@ func (p *puller) pull(room int) error {
 	if now.Before(p.until) {
 		return nil
 	}
+	if p.open { // the last one has ended without a word
+		p.open = false
+		if err := violation(p.nc, `ublish to "`+p.subject); err != nil {
+			return fmt.Errorf("%w; %s", err, sourceRights)
+		}
+	}
 	life := p.opts.AckWait / pullsPerWait
 	r := request{Expires: life * 9 / 10, Batch: p.opts.MaxHeld, MaxBytes: room}
 	if p.single { // of any size

@@ -90,9 +90,6 @@ func (s *Source) ask(ctx context.Context) error {
 	}
 	info, err := s.consumer.Info(ctx)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil // Receive looks at the caller's context itself
-		}
 		return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, err)
 	}
 	another := slices.ContainsFunc(info.PriorityGroups, func(g jetstream.PriorityGroupState) bool {

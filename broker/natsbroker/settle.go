@@ -105,7 +105,7 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if first == nil {
-				first = fmt.Errorf("natsbroker: acknowledge: %w", err)
+				first = fmt.Errorf("natsbroker: acknowledge: %w", may(s.js.Conn(), err, sourceRights))
 			}
 		})
 	}

@@ -188,8 +188,7 @@ func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}
 		limit = s.resume.next
 	}
 	s.mu.Unlock()
-	limit = later(limit, time.Now().Add(leastWait))
-	ctx, cancel := context.WithDeadline(ctx, limit)
+	limited, cancel := context.WithDeadline(ctx, later(limit, time.Now().Add(leastWait)))
 	defer cancel()
 	defer s.keep()
 	select {
@@ -198,11 +197,39 @@ func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}
 		if s.over() {
 			return nil
 		}
-		return s.fetch(ctx, change)
+		if some, err := s.drain(); some || err != nil {
+			return err
+		}
+		if err := s.ready(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil // Receive looks at the caller's context itself
+			}
+			return may(s.js.Conn(), err, sourceRights)
+		}
+		return s.fetch(limited, change)
 	case <-change:
-	case <-ctx.Done():
+	case <-limited.Done():
 	}
 	return nil // Receive looks at the caller's context itself
+}
+
+const sourceRights = "allow this user to publish to $JS.API.CONSUMER.> and $JS.ACK.>, and to subscribe to _INBOX.> (which counts from the next connection on)"
+
+// apiWait is how long the server may take to answer a question. One that we may
+// not ask it never answers.
+const apiWait = 5 * time.Second
+
+// ready sees to it that there is a consumer, and that it is known what is missing.
+// The caller holds one.
+func (s *Source) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, apiWait)
+	defer cancel()
+	if s.consumer == nil {
+		if err := s.durable(ctx); err != nil {
+			return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, err)
+		}
+	}
+	return s.ask(ctx)
 }
 
 // leastWait bounds how often a source that holds messages back looks again.
@@ -228,19 +255,11 @@ func (s *Source) keep() {
 	})
 }
 
-// fetch takes what has arrived into the log; the caller holds one.
+// fetch asks for messages, waits, and takes what arrives into the log; the caller
+// holds one.
 func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
-	if some, err := s.drain(); some || err != nil {
-		return err
-	}
-	if err := s.ask(ctx); err != nil {
-		return err
-	}
 	room := s.room()
-	if err := s.pull(ctx, room); err != nil {
-		if ctx.Err() != nil {
-			return nil // Receive looks at the caller's context itself
-		}
+	if err := s.pull(room); err != nil {
 		return err
 	}
 	again := time.NewTimer(time.Until(s.puller.due()))
@@ -292,12 +311,7 @@ func (s *Source) room() int {
 
 // pull asks the server for the next messages, of at most room bytes, unless it has
 // been asked already. Without room it only says that we live.
-func (s *Source) pull(ctx context.Context, room int) error {
-	if s.consumer == nil {
-		if err := s.durable(ctx); err != nil {
-			return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, err)
-		}
-	}
+func (s *Source) pull(room int) error {
 	err := s.puller.stay()
 	if room > 0 {
 		err = s.puller.pull(room)
