@@ -57,9 +57,13 @@ func check(p broker.Previewer, info broker.Info, m *postrider.Message, claims *c
 	c := Checked{Message: m.ID, Topic: m.Topic, Type: m.Type}
 	err := m.Validate()
 	if err == nil {
-		withoutClaimed(m, claims)
 		var v broker.Preview
-		v, err = p.Preview(m)
+		if v, err = p.Preview(m); claims != nil && v.Route.Format.CanRefer() {
+			if ref := claims.Ref(0, 0, m); ref != "" {
+				*m = claim.Without(*m, ref)
+				v, err = p.Preview(m)
+			}
+		}
 		c.Rule, c.Destination, c.Key, c.Bytes, c.Limit = v.Route.Rule, v.Destination, v.Key, v.Bytes, v.Limit
 		c.Payload, c.Headers = len(v.Payload), texts(v.Headers)
 		if v.Destination != "" {
@@ -83,15 +87,6 @@ func check(p broker.Previewer, info broker.Info, m *postrider.Message, claims *c
 		}
 	}
 	return c
-}
-
-func withoutClaimed(m *postrider.Message, claims *claim.Policy) {
-	if claims == nil {
-		return
-	}
-	if ref := claims.Ref(0, 0, m); ref != "" {
-		*m = claim.Without(*m, ref)
-	}
 }
 
 func texts(headers []envelope.Header) map[string]string {

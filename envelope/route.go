@@ -40,6 +40,10 @@ func (f Format) String() string {
 	return "invalid"
 }
 
+// CanRefer reports whether a message in the format may travel without its payload:
+// its readers look for [DataRef].
+func (f Format) CanRefer() bool { return f != Debezium && f != Raw }
+
 // ParseFormat is the inverse of String.
 func ParseFormat(name string) (Format, error) {
 	for _, f := range Formats() {

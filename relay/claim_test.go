@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/relay"
+	"github.com/postrider/postrider/route"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
 )
@@ -59,6 +60,35 @@ func TestClaimedPayloads(t *testing.T) {
 		time.Sleep(time.Minute)
 		if s := r.Stats(); b.Len("t") != 1 || s.Parked["dead"] != 1 {
 			t.Errorf("%d sent, parked %v: want a dead letter", b.Len("t"), s.Parked)
+		}
+	})
+}
+
+// A format whose readers know of no reference has its messages whole.
+func TestWhatCannotReferTravelsWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, err := route.New([]route.Rule{
+			{Match: route.Match{Topic: "raw"}, Format: envelope.Raw},
+			{Match: route.Match{Topic: "debezium"}, Format: envelope.Debezium, Topic: "{topic}"},
+			{Match: route.Match{Topic: "plain"}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, b := memstore.New(memstore.Options{}), membroker.New(&membroker.Options{Route: table.Route})
+		stop := start(t, relay.New(st, b.Sink(), &relay.Options{Route: table.Route, Claim: &claim.Policy{Schema: "s", Above: 100}}))
+		defer func() { stop() }()
+		want := map[string]int{"raw": 1000, "debezium": 1000, "plain": 0}
+		for topic := range want {
+			if err := st.Enqueue(t.Context(), postrider.Message{Topic: topic, Payload: make([]byte, 1000)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		for topic, size := range want {
+			if log := b.Log(topic); len(log) != 1 || len(log[0].Message.Payload) != size {
+				t.Errorf("%s: %+v", topic, log)
+			}
 		}
 	})
 }

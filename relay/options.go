@@ -85,7 +85,8 @@ type Options struct {
 	Stopper broker.Stopper
 	Stops   store.Stops
 	// Claim leaves large payloads in the database, for consumers to fetch; nil: none.
-	// A format that has no headers of Postrider's refuses such messages.
+	// What Route gives a format whose readers know of no reference travels whole; a
+	// sink that has such a format without Route refuses it.
 	Claim *claim.Policy
 	// Policy gives the key policy of a topic. nil: Block.
 	Policy func(topic string) KeyPolicy
@@ -188,8 +189,8 @@ func (o *Options) config() core.Config {
 	if policy := o.Policy; policy != nil {
 		c.Policy = func(topic string) core.Policy { return core.Policy(policy(topic)) }
 	}
-	if policy := o.Claim; policy != nil {
-		c.Claim = func(lane store.Lane, seq int64, m *postrider.Message) string { return policy.Ref(int(lane), seq, m) }
+	if o.Claim != nil {
+		c.Claim = claimer(o.Claim, o.Route)
 	}
 	if route := o.Route; route != nil {
 		c.Place = func(m *postrider.Message) string {
@@ -201,4 +202,18 @@ func (o *Options) config() core.Config {
 		}
 	}
 	return c
+}
+
+// claimer leaves to policy what can be left: a format whose readers know of no
+// reference has its messages whole.
+func claimer(policy *claim.Policy, route envelope.Router) core.ClaimFunc {
+	return func(lane store.Lane, seq int64, m *postrider.Message) string {
+		if len(m.Payload) <= policy.Above {
+			return ""
+		}
+		if r, err := route.Of(m); err == nil && !r.Format.CanRefer() {
+			return ""
+		}
+		return policy.Ref(int(lane), seq, m)
+	}
 }

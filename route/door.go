@@ -34,12 +34,12 @@ func (d *Door) Check(m *postrider.Message) error {
 		sample.ID = "00000000-0000-7000-8000-000000000000"
 	}
 	sample.Time = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // the database sets it
-	if d.Claim != nil && len(sample.Payload) > d.Claim.Above {
-		sample = claim.Without(sample, claim.Ref{Schema: d.Claim.Schema, ID: sample.ID, Bytes: len(sample.Payload)}.String())
-	}
 	r, err := d.Route.Of(&sample)
 	if err != nil {
 		return refusal(err, r.Rule)
+	}
+	if d.Claim != nil && len(sample.Payload) > d.Claim.Above && r.Format.CanRefer() {
+		sample = claim.Without(sample, claim.Ref{Schema: d.Claim.Schema, ID: sample.ID, Bytes: len(sample.Payload)}.String())
 	}
 	var w envelope.Wire
 	destination := d.Prefix + r.Topic

@@ -17,6 +17,7 @@ func TestDoor(t *testing.T) {
 	made := table(t,
 		route.Rule{Name: "events", Match: route.Match{Topic: "e*"}, Format: envelope.CloudEventsStructured},
 		route.Rule{Name: "tenants", Match: route.Match{Topic: "t"}, Key: "{header:tenant}"},
+		route.Rule{Match: route.Match{Topic: "raw"}, Format: envelope.Raw},
 	)
 	door := &route.Door{Route: made.Route, Prefix: "prod.", Info: broker.Info{
 		Name: "test", MaxMessageBytes: 1000, MaxTopicBytes: 12, MaxKeyBytes: 4, MaxHeaders: 6, MaxHeaderBytes: 300,
@@ -64,6 +65,12 @@ func TestDoor(t *testing.T) {
 	}
 	if err := door.Check(&postrider.Message{Topic: "e", Type: "x", Payload: []byte(long(890))}); err == nil {
 		t.Error("a payload that travels, and is too large as base64, passes")
+	}
+	if err := door.Check(&postrider.Message{Topic: "raw", Payload: []byte(long(950))}); err != nil {
+		t.Errorf("a payload that a raw record carries whole: %v", err)
+	}
+	if err := door.Check(&postrider.Message{Topic: "raw", Payload: []byte(long(5000))}); err == nil || !strings.Contains(err.Error(), "limit") {
+		t.Errorf("a payload that no raw record carries: %v", err)
 	}
 	if err := (&route.Door{}).Check(&postrider.Message{Topic: "t"}); err != nil {
 		t.Errorf("a door that knows nothing: %v", err)

@@ -171,4 +171,8 @@ func TestClaimSettings(t *testing.T) {
 	if !strings.Contains(out, "ce_dataref: postrider:postrider/0/0/") || !strings.Contains(out, "of which 0 payload") {
 		t.Errorf("check says %s", out)
 	}
+	out = mustCLI(t, large, "check", "--broker", "memory:", "--claim-above", "500", "--format", "raw", "--samples", "-")
+	if strings.Contains(out, "dataref") || !strings.Contains(out, "of which 1000 payload") {
+		t.Errorf("check of a format that has no reference says %s", out)
+	}
 }
