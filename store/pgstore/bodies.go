@@ -39,7 +39,7 @@ func (b *Bodies) Fetch(ctx context.Context, ref claim.Ref) ([]byte, error) {
  FROM `+schema+`.outbox WHERE lane = $1 AND seq = $2 AND id = $3
  UNION ALL
  SELECT k.payload, '' FROM `+schema+`.pipe p CROSS JOIN LATERAL (
-  SELECT * FROM `+schema+`.parked k WHERE k.pipe = p.name AND k.lane = $1 AND k.seq = $2 AND k.id = $3) k) f ORDER BY emptied LIMIT 1`,
+  SELECT k.payload FROM `+schema+`.parked k WHERE k.pipe = p.name AND k.lane = $1 AND k.seq = $2 AND k.id = $3) k) f ORDER BY emptied LIMIT 1`,
 		ref.Lane, ref.Seq, ref.ID, postrider.ErasedHeader, byRetention).Scan(&payload, &emptied)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
