@@ -142,8 +142,10 @@ func TestBrokenEncoding(t *testing.T) {
 			continue
 		}
 		m, err := codec.Decode(envelope.Record{Topic: "t", Origin: "o", Headers: []envelope.Header{
-			{Name: prefix + "specversion", Value: []byte("1.0")}, {Name: prefix + "id", Value: []byte(id)},
-			{Name: prefix + "note", Value: []byte("a%C0%A0b")}, {Name: prefix + "type", Value: []byte("ty")},
+			{Name: prefix + "specversion", Value: []byte("1.0")},
+			{Name: prefix + "id", Value: []byte(id)},
+			{Name: prefix + "note", Value: []byte("a%C0%A0b")},
+			{Name: prefix + "type", Value: []byte("ty")},
 		}})
 		var de *envelope.DecodeError
 		if !errors.As(err, &de) || de.Header != prefix+"note" || m.ID != id || m.Type != "ty" || m.Headers["note"] != "" {

@@ -24,6 +24,7 @@ func TestWireIsGolden(t *testing.T) {
 }
 
 func wireOf(t *testing.T, url string, f envelope.Format) {
+	t.Helper()
 	ch := channel(t, url)
 	queue := declare(t, ch, amqp.Table{"x-queue-type": "quorum"})
 	sink, err := rabbitbroker.Open(url, golden.Router(queue, f))
