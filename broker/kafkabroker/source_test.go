@@ -150,6 +150,7 @@ func TestSessionTimeout(t *testing.T) {
 // TestCloseOfAFrozenBroker: a broker that accepts and never answers does not
 // hold up the end of a program.
 func TestCloseOfAFrozenBroker(t *testing.T) {
+	t.Parallel()
 	c := fake(t, 1)
 	proxy, err := faultproxy.New(c.ListenAddrs()[0])
 	if err != nil {

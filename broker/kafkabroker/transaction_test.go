@@ -248,6 +248,7 @@ func callsOf(t *testing.T, addr, topic string) map[string]int {
 // committed sees all messages of a call or none, each acknowledged call once at
 // least, and a call that ended in an outage never.
 func TestWholeOrNothing(t *testing.T) {
+	t.Parallel()
 	addr := withTransactions(t)
 	topic := "whole" + rand.Text()
 	create(t, addr, topic, 4)
