@@ -59,8 +59,8 @@ func TestTransactions(t *testing.T) {
 		e := env(t, addr)
 		e.Server += ", transactions"
 		proxy, through := proxied(t, addr)
-		client, sink := txSink(t, addr, "tx"+e.Topic, 3*time.Second, through)
-		_, second := txSink(t, addr, "second"+e.Topic, 2*time.Second)
+		client, sink := txSink(t, addr, "tx"+e.Topic, 10*time.Second, through)
+		_, second := txSink(t, addr, "second"+e.Topic, 10*time.Second)
 		e.Sink, e.Second, e.Faults, e.Stop = sink, second, proxy, client.Close
 		e.Log = func(ctx context.Context) ([]postrider.Message, error) { return committedLog(ctx, addr, e.Topic) }
 		e.LogOf = func(ctx context.Context, topic string) ([]postrider.Message, error) {
@@ -122,9 +122,9 @@ func committedLog(ctx context.Context, addr, topic string) ([]postrider.Message,
 
 // settled is up to where each partition that holds something can be read. The
 // broker acknowledges a commit before it is seen; and who was cut off leaves a
-// transaction open that nothing is seen of.
+// transaction open, which the broker ends in the end.
 func settled(ctx context.Context, client *kgo.Client, topic string) (map[int32]int64, error) {
-	for end := time.Now().Add(3 * time.Second); ; <-time.After(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
 		all, err := offsets(ctx, client, topic, 0)
 		if err != nil {
 			return nil, err
