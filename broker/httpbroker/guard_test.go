@@ -2,7 +2,9 @@ package httpbroker
 
 import (
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"testing"
@@ -32,6 +34,42 @@ func TestGuard(t *testing.T) {
 			t.Errorf("%s is let through", at)
 		}
 	}
+}
+
+// FuzzGuard: what the standard library takes for private is refused, and an IPv4
+// address is the same thing in every IPv6 address that leads to it.
+func FuzzGuard(f *testing.F) {
+	for _, v4 := range []uint32{0x7f000001, 0x0a000001, 0xa9fea9fe, 0x5db8d822, 0xc0a80101, 0} {
+		f.Add(v4, uint64(0x20010db800000000), uint64(v4))
+	}
+	g := newGuard(nil, nil)
+	refused := func(ip netip.Addr) bool { return g.refuses(netip.AddrPortFrom(ip, 443)) != "" }
+	f.Fuzz(func(t *testing.T, v4 uint32, high, low uint64) {
+		var b [16]byte
+		binary.BigEndian.PutUint32(b[12:], v4)
+		four := netip.AddrFrom4([4]byte(b[12:]))
+		binary.BigEndian.PutUint64(b[:], high)
+		binary.BigEndian.PutUint64(b[8:], low)
+		six := netip.AddrFrom16(b)
+		for _, ip := range []netip.Addr{four, six} {
+			if (!ip.IsGlobalUnicast() || ip.Unmap().IsPrivate()) && !refused(ip) {
+				t.Errorf("%s is let through", ip)
+			}
+		}
+		if mapped := netip.AddrFrom16(four.As16()); refused(mapped) != refused(four) {
+			t.Errorf("%s is not what %s is", mapped, four)
+		}
+		for _, prefix := range []string{"::%s", "64:ff9b::%s", "64:ff9b:1::%s"} {
+			if ip := netip.MustParseAddr(fmt.Sprintf(prefix, four)); !refused(ip) {
+				t.Errorf("%s is let through", ip)
+			}
+		}
+		copy(b[:], []byte{0x20, 0x02}) // 6to4
+		copy(b[2:], four.AsSlice())
+		if ip := netip.AddrFrom16(b); !refused(ip) {
+			t.Errorf("%s is let through", ip)
+		}
+	})
 }
 
 // Each phase has its own limit, and nothing of the environment is obeyed.

@@ -131,7 +131,7 @@ func signed(id, timestamp string, payload []byte) []byte {
 
 // Reasons why a request is not taken for genuine.
 var (
-	errUnsigned  = errors.New("webhook-id, webhook-timestamp or webhook-signature is missing or not readable")
+	errUnsigned  = errors.New("webhook-id, webhook-timestamp or webhook-signature is missing or not readable (an id has no point)")
 	errTooOld    = errors.New("webhook-timestamp is too far from the receiver's clock")
 	errSignature = errors.New("no signature fits")
 )
@@ -142,7 +142,8 @@ var (
 // signatures the first are looked at.
 func Verify(secrets []Secret, id, timestamp, signatures string, payload []byte, now time.Time, tolerance time.Duration) error {
 	seconds, err := strconv.ParseInt(timestamp, 10, 64)
-	if err != nil || id == "" || signatures == "" {
+	// With a point in the id the beginning of a payload could pass for the timestamp.
+	if err != nil || id == "" || strings.Contains(id, ".") || signatures == "" {
 		return errUnsigned
 	}
 	if at := time.Unix(seconds, 0); at.Before(now.Add(-tolerance)) || at.After(now.Add(tolerance)) {

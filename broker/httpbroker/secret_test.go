@@ -73,6 +73,21 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// What is signed is one text, id.timestamp.payload: nobody may draw its lines anew.
+func TestVerifyKnowsItsParts(t *testing.T) {
+	at, stamp, mine := time.Unix(vectorAt, 0), fmt.Sprint(vectorAt), secrets(t, vectorSecret)
+	signature, err := httpbroker.Sign(mine, "msg_1", at, []byte(stamp+`.{"forged":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := httpbroker.Verify(mine, "msg_1", stamp, signature, []byte(stamp+`.{"forged":true}`), at, time.Minute); err != nil {
+		t.Error(err)
+	}
+	if httpbroker.Verify(mine, "msg_1."+stamp, stamp, signature, []byte(`{"forged":true}`), at, time.Minute) == nil {
+		t.Error("the beginning of a payload passes for the timestamp")
+	}
+}
+
 func TestSecretsThatAreNone(t *testing.T) {
 	for _, text := range []string{
 		"", "whsec_", "whsec_c2hvcnQ=", "whsec_####", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsk_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
@@ -89,4 +104,44 @@ func TestSecretsThatAreNone(t *testing.T) {
 	if text := fmt.Sprintf("%v %+v %#v %s", s, s, s, s[0]); strings.Contains(text, "49") || strings.Contains(text, "MfKQ") {
 		t.Errorf("a secret prints as %s", text)
 	}
+}
+
+// FuzzVerify: what was signed is genuine, with whatever else stands beside it, and is
+// not when anything of it changes.
+func FuzzVerify(f *testing.F) {
+	f.Add(vectorID, int64(vectorAt), []byte(vectorBody), "v1,AAAA v2,", "x")
+	f.Add("a", int64(0), []byte{}, "v1a, ,v1 v1,=", "")
+	all := []string{vectorSecret, vectorSeed}
+	f.Fuzz(func(t *testing.T, id string, seconds int64, payload []byte, beside, stamp string) {
+		at := time.Unix(seconds, 0)
+		if id == "" || strings.Contains(id, ".") || len(strings.Fields(beside)) > 8 || at.Unix() < -1<<40 || at.Unix() > 1<<40 {
+			t.Skip()
+		}
+		for i, text := range all {
+			mine, other := secrets(t, text), secrets(t, all[1-i])
+			signature, err := httpbroker.Sign(mine, id, at, payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			verify := func(by []httpbroker.Secret, id, stamp, signatures string, payload []byte) error {
+				return httpbroker.Verify(by, id, stamp, signatures, payload, at, time.Minute)
+			}
+			now := fmt.Sprint(seconds)
+			if err := verify(append(other, mine...), id, now, beside+" "+signature, payload); err != nil {
+				t.Errorf("as signed: %v", err)
+			}
+			for what, err := range map[string]error{
+				"another secret":  verify(other, id, now, signature, payload),
+				"another id":      verify(mine, id+"x", now, signature, payload),
+				"another time":    verify(mine, id, fmt.Sprint(seconds+1), signature, payload),
+				"another payload": verify(mine, id, now, signature, append(payload[:len(payload):len(payload)], 0)),
+				"no signature":    verify(mine, id, now, beside, payload),
+			} {
+				if err == nil {
+					t.Errorf("%s is taken for genuine", what)
+				}
+			}
+			_ = verify(mine, id, stamp, beside, payload) // whatever comes
+		}
+	})
 }
