@@ -35,8 +35,8 @@ WHERE owner = $1 OR NOT (until > clock_timestamp() AND until <= clock_timestamp(
 	// A sequence that was set back gives out numbers that cursors have passed:
 	// until a relay has lifted it, what looks settled may never have been seen.
 	st.retainSafe = q(`SELECT row_security_active('{{schema}}.outbox'::regclass), i.cluster = (pg_control_system()).system_identifier,
- b.restore_epoch = i.restore_epoch, s.last_value >= coalesce((SELECT max(k.pos) FROM {{schema}}.lane_cursor k), 0)
-FROM {{schema}}.outbox_info i CROSS JOIN {{schema}}.book_cursor b CROSS JOIN {{schema}}.outbox_seq s`)
+ b.restore_epoch = i.restore_epoch, {{stands}} >= coalesce((SELECT max(k.pos) FROM {{schema}}.lane_cursor k), 0)
+FROM {{schema}}.outbox_info i CROSS JOIN {{schema}}.book_cursor b`)
 	const page = `a.lane, o.seq, $3::float8 <= 0 OR o.created_at < clock_timestamp() - $3::float8 * interval '1 second' AS old,
   {{schema}}.settled(o.seq, o.xid, k.pos, k.low, k.inflight, '{}'::int8multirange, 0::bigint) AS free, octet_length(o.payload) AS bytes,
   o.emptied_at IS NULL AND octet_length(o.payload) > 0 AS filled
