@@ -105,6 +105,8 @@ func runChild(ctx context.Context, what string, args []string) error {
 		return childRelay(ctx, args[0], args[1], args[2], args[3], args[4])
 	case what == "produce" && len(args) == 5:
 		return childProduce(ctx, args[0], args[1], args[2], args[3], args[4])
+	case what == "sink" && len(args) == 4:
+		return childSink(ctx, args[0], args[1], args[2], args[3])
 	case what == "consume" && len(args) == 4:
 		return childConsume(ctx, args[0], args[1], args[2], args[3])
 	}

@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 )
 
 // childProduce is the limit of publishing: the client alone, producing the
@@ -31,6 +35,72 @@ func childProduce(ctx context.Context, name, url, topic, count, pgURL string) er
 	fmt.Printf("done %g\n", time.Since(start).Seconds())
 	<-ctx.Done()
 	return nil
+}
+
+// pageOfLane and lanesAtOnce are the relay's: what a lane hands to the sink at once
+// when all lanes have a backlog.
+const (
+	lanesAtOnce = 64
+	pageOfLane  = 96
+)
+
+// childSink publishes the same records through the product's sink, from memory: the
+// lanes of a relay side by side, each a page at a time, and no database.
+func childSink(ctx context.Context, name, url, topic, count string) error {
+	n, err := atoi(count)
+	if err != nil {
+		return err
+	}
+	sink, closeSink, err := openSink(name, url)
+	if err != nil {
+		return err
+	}
+	defer closeSink()
+	var (
+		wg   sync.WaitGroup
+		errs = make([]error, lanesAtOnce)
+	)
+	start := time.Now()
+	for lane := range lanesAtOnce {
+		wg.Go(func() { errs[lane] = sinkLane(ctx, sink, topic, lane, n) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	fmt.Printf("done %g\n", time.Since(start).Seconds())
+	<-ctx.Done()
+	return nil
+}
+
+// sinkLane publishes the records of every lanesAtOnce-th key.
+func sinkLane(ctx context.Context, sink broker.Sink, topic string, lane, n int) error {
+	page := make([]postrider.Message, 0, pageOfLane)
+	for at := 0; at < n; at += keys { // keys come in turns
+		for i := at + lane; i < min(at+keys, n); i += lanesAtOnce {
+			page = append(page, asRead(topic, i))
+			if len(page) < pageOfLane {
+				continue
+			}
+			if err := errors.Join(sink.Deliver(ctx, page)...); err != nil {
+				return err
+			}
+			page = page[:0]
+		}
+	}
+	if len(page) == 0 {
+		return nil
+	}
+	return errors.Join(sink.Deliver(ctx, page)...)
+}
+
+// asRead is record i as the relay reads it.
+func asRead(topic string, i int) postrider.Message {
+	return postrider.Message{
+		ID: string(appendID(nil, i)), Topic: topic, Key: string(appendKey(nil, i)), Type: "bench.event",
+		Payload: appendPayload(make([]byte, 0, 256), i),
+		Time:    time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+	}
 }
 
 func copyBeside(ctx context.Context, pgURL string) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -27,12 +28,9 @@ type w1Result struct {
 		Server float64 `json:"broker_cpu_s_per_million"`
 		RSS    float64 `json:"rss_mib"`
 	} `json:"relay"`
-	Produce struct {
-		Events float64 `json:"events_per_s"`
-		CPU    float64 `json:"cpu_s_per_million"`
-		Server float64 `json:"broker_cpu_s_per_million"`
-	} `json:"produce_only"`
-	Beside struct {
+	Produce w1Publish `json:"produce_only"`
+	Sink    w1Publish `json:"sink_only"`
+	Beside  struct {
 		Events float64 `json:"events_per_s"`
 	} `json:"produce_beside_copy"`
 	Copy struct {
@@ -46,19 +44,31 @@ type w1Result struct {
 	} `json:"postgres"`
 }
 
+// w1Publish is publishing without a database.
+type w1Publish struct {
+	Events float64 `json:"events_per_s"`
+	CPU    float64 `json:"cpu_s_per_million"`
+	Server float64 `json:"broker_cpu_s_per_million"`
+}
+
 type w1Ratios struct {
 	Produce float64 `json:"of_produce_only"`
 	Beside  float64 `json:"of_produce_beside_copy"`
+	Parts   float64 `json:"of_sum_of_parts"`
 	Copy    float64 `json:"of_copy"`
+	Sink    float64 `json:"sink_of_produce_only"`
 }
 
 // w1Round is what one round measured.
 type w1Round struct {
 	copy, produce usage
+	sink          usage // the product's sink, from memory
 	beside        usage // the client while COPY reads the outbox
 	drain         usage
 	pgCPU         time.Duration
+	copyServer    time.Duration // what the database used for COPY
 	produceServer time.Duration // what the broker used
+	sinkServer    time.Duration // what it used for the sink
 	server        time.Duration // what it used for the relay
 	wal           int64
 	dead          int64
@@ -92,22 +102,33 @@ func runW1(ctx context.Context, c config) (*w1Result, error) {
 			return nil, fmt.Errorf("round %d: %w", i+1, err)
 		}
 		r := rounds[i]
-		say("round %d: copy %.0f/s, produce only %.0f/s, beside copy %.0f/s, relay %.0f/s; CPU s per million: relay %.2f, database %.2f, broker %.2f",
-			i+1, rate(c.messages, r.copy.took), rate(c.messages, r.produce.took), rate(c.messages, r.beside.took), rate(c.messages, r.drain.took),
+		say("round %d: copy %.0f/s, produce only %.0f/s, sink only %.0f/s, beside copy %.0f/s, relay %.0f/s; CPU s per million: relay %.2f, database %.2f, broker %.2f",
+			i+1, rate(c.messages, r.copy.took), rate(c.messages, r.produce.took), rate(c.messages, r.sink.took), rate(c.messages, r.beside.took), rate(c.messages, r.drain.took),
 			perMillion(r.drain.cpu, c.messages), perMillion(r.pgCPU, c.messages), perMillion(r.server, c.messages))
 	}
 	return summarizeW1(c, pg.Version, rounds), nil
 }
 
 func roundW1(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.Postgres, b *benchBroker) (r w1Round, err error) {
-	if r.copy.took, err = copyOut(ctx, pool); err != nil {
+	r.copyServer, err = used(func() (time.Duration, error) { return treeCPU(pg.PID) }, func() (err error) {
+		r.copy.took, err = copyOut(ctx, pool)
+		return err
+	})
+	if err != nil {
 		return r, fmt.Errorf("COPY probe: %w", err)
 	}
 	if b.name != "null" {
-		if r.produce, r.produceServer, err = limit(ctx, c, b, ""); err != nil {
+		n := strconv.Itoa(c.messages)
+		if r.produce, r.produceServer, err = limit(ctx, b, "produce", b.name, b.url, "bench", n, ""); err != nil {
 			return r, fmt.Errorf("produce probe: %w", err)
 		}
-		if r.beside, _, err = limit(ctx, c, b, pg.URL); err != nil {
+		if r.sink, r.sinkServer, err = limit(ctx, b, "sink", b.name, b.url, "bench", n); err != nil {
+			return r, fmt.Errorf("sink probe: %w", err)
+		}
+		if r.gate, err = b.check(ctx, "bench", c.messages); err != nil || !r.gate.OK {
+			return r, err
+		}
+		if r.beside, _, err = limit(ctx, b, "produce", b.name, b.url, "bench", n, pg.URL); err != nil {
 			return r, fmt.Errorf("produce beside COPY probe: %w", err)
 		}
 	}
@@ -118,17 +139,23 @@ func roundW1(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.P
 	return r, err
 }
 
-// limit runs the client alone, or with the URL of a database beside a COPY of the
-// outbox, and returns also what the broker used meanwhile.
-func limit(ctx context.Context, c config, b *benchBroker, pgURL string) (u usage, server time.Duration, err error) {
+// limit runs a child on an empty topic, and returns also what the broker used
+// meanwhile.
+func limit(ctx context.Context, b *benchBroker, args ...string) (u usage, server time.Duration, err error) {
 	if err := b.reset(ctx, "bench"); err != nil {
 		return u, 0, err
 	}
 	server, err = used(b.cpu, func() (err error) {
-		u, err = childRun(ctx, "produce", b.name, b.url, "bench", strconv.Itoa(c.messages), pgURL)
+		u, err = childRun(ctx, args...)
 		return err
 	})
 	return u, server, err
+}
+
+// parts is how long all cores need for what COPY costs the database and publishing
+// costs client and broker: with a reader and a publisher for nothing.
+func (r *w1Round) parts() time.Duration {
+	return (r.copyServer + r.produce.cpu + r.produceServer) / time.Duration(runtime.NumCPU())
 }
 
 // relay drains the outbox once.
@@ -198,6 +225,11 @@ func summarizeW1(c config, version string, rounds []w1Round) *w1Result {
 		res.Produce.Events = med(func(r w1Round) float64 { return rate(n, r.produce.took) })
 		res.Produce.CPU = med(func(r w1Round) float64 { return perMillion(r.produce.cpu, n) })
 		res.Produce.Server = med(func(r w1Round) float64 { return perMillion(r.produceServer, n) })
+		res.Sink.Events = med(func(r w1Round) float64 { return rate(n, r.sink.took) })
+		res.Sink.CPU = med(func(r w1Round) float64 { return perMillion(r.sink.cpu, n) })
+		res.Sink.Server = med(func(r w1Round) float64 { return perMillion(r.sinkServer, n) })
+		res.Ratios.Sink = med(func(r w1Round) float64 { return round(r.produce.took.Seconds() / r.sink.took.Seconds()) })
+		res.Ratios.Parts = med(func(r w1Round) float64 { return round(r.parts().Seconds() / r.drain.took.Seconds()) })
 		res.Beside.Events = med(func(r w1Round) float64 { return rate(n, r.beside.took) })
 		res.Ratios.Beside = med(func(r w1Round) float64 { return round(r.beside.took.Seconds() / r.drain.took.Seconds()) })
 		res.Ratios.Produce = med(func(r w1Round) float64 { return round(r.produce.took.Seconds() / r.drain.took.Seconds()) })
