@@ -152,6 +152,15 @@ func TestClaimSettings(t *testing.T) {
 			t.Errorf("%s: code %d, %s", name, got.code, got.err)
 		}
 	}
+	// What keeps house is the first relay's, whichever leaves payloads.
+	yml := filepath.Join(t.TempDir(), "p.yml")
+	two := "store: postgres://127.0.0.1:1/x\nbroker: \"memory:\"\nlisten: \"\"\nrelays:\n  - {name: a, retention: 10m}\n  - {name: b, claim_above: 64KiB}\n"
+	if err := os.WriteFile(yml, []byte(two), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := cli(t, nil, "", "relay", "-c", yml); got.code != exitUsage || !strings.Contains(got.err, "relay b: claim-above leaves") {
+		t.Errorf("two relays: code %d, %s", got.code, got.err)
+	}
 	set := settings{store: "postgres://h/db"}
 	set.relay.claimAbove = 100
 	for _, tc := range []struct {

@@ -140,10 +140,10 @@ func (a *app) openUnits() (units []*unit, err error) {
 	if err != nil {
 		return nil, err
 	}
-	shared := newPools(sets)
+	shared, keeps := newPools(sets), map[string]*admin.KeeperOptions{}
 	for i, set := range sets {
 		set.pools = shared
-		u, err := a.openUnit(entries[i].Name, set, len(sets))
+		u, err := a.openUnit(entries[i].Name, set, len(sets), keeps)
 		if err != nil {
 			if e := entries[i]; e.Name != "" {
 				err = fmt.Errorf("%s: relay %s: %w", e.Where, e.Name, err)
@@ -161,7 +161,9 @@ func closeUnits(units []*unit) {
 	}
 }
 
-func (a *app) openUnit(name string, set *settings, relays int) (*unit, error) {
+// openUnit opens one relay. keeps has the housekeeping of the outboxes so far: each
+// has one, that of the first of its relays, and who leaves payloads there goes by it.
+func (a *app) openUnit(name string, set *settings, relays int, keeps map[string]*admin.KeeperOptions) (*unit, error) {
 	opts, err := set.relay.options()
 	if err != nil {
 		return nil, err
@@ -176,6 +178,10 @@ func (a *app) openUnit(name string, set *settings, relays int) (*unit, error) {
 	if u.keeps, err = set.relay.keeper.relayOptions(u.log); err != nil {
 		return nil, err
 	}
+	if first := keeps[u.outbox]; first != nil {
+		u.keeps = first
+	}
+	keeps[u.outbox] = u.keeps
 	if opts.Claim, err = set.claims(u.keeps); err != nil {
 		return nil, err
 	}
