@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/rabbitbroker"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -64,4 +65,42 @@ func TestQueueThatConfirmsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, sink, msgs[:4], "resumed", accepted)
+}
+
+// TestSilentBroker: a broker that takes messages and confirms nothing, as one does
+// that was killed and has no leader for a queue yet when the sink is back, is left when a
+// confirm is late, also where every call ends before that.
+func TestSilentBroker(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedRabbitMQ(t, "4.0")
+	queue := declare(t, channel(t, server.URL), amqp.Table{"x-queue-type": "classic"})
+	const wait = 3 * time.Second
+	sink, err := rabbitbroker.NewSink(rabbitbroker.Server{Hosts: []string{server.Addr}}, &rabbitbroker.SinkOptions{Timeout: wait})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sink.Close)
+	until(t, sink, batch(queue, 1, 1, 0), "at first", accepted)
+	act := func(ctx context.Context, what string) error {
+		return server.Ctl(ctx, "eval", fmt.Sprintf(
+			`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), sys:%s(amqqueue:get_pid(Q)).`, queue, what))
+	}
+	if err := act(t.Context(), "suspend"); err != nil {
+		t.Fatal(err)
+	}
+	resume := sync.OnceValue(func() error { return act(context.WithoutCancel(t.Context()), "resume") })
+	t.Cleanup(func() { _ = resume() })
+	first, began := sink.Session(), time.Now()
+	for sink.Session() == first {
+		if e := answer(t, sink, batch(queue, 1, 1, 1), wait/3); e == nil || e.Class != broker.ClassUnknown {
+			t.Fatalf("without a confirm: %v", e)
+		}
+		if took := time.Since(began); took > 5*wait {
+			t.Fatalf("the connection is still waited on after %v", took)
+		}
+	}
+	if err := resume(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, sink, batch(queue, 1, 1, 1), "resumed", accepted)
 }

@@ -9,3 +9,6 @@ func (s *Source) Session() (held func() bool) {
 	p := weak.Make(s.live)
 	return func() bool { return p.Value() != nil }
 }
+
+// Session is what the sink's first connection is known by.
+func (s *Sink) Session() any { return s.lines[0].live.Load() }

@@ -263,7 +263,7 @@ func (s *session) answered(ctx context.Context, w *sent, wait time.Duration) err
 		case <-limit.C:
 		}
 		switch {
-		case time.Since(w.since) > lostAfter*wait:
+		case time.Since(w.since) > lostAfter*wait, time.Since(w.since) > wait && s.silent(w.since):
 			s.end(nil) // so that it can be sent again
 			return broker.Unknown(errNoConfirm, "", w.destination)
 		case s.brokerConfirms(w.since), !time.Now().Before(end):
@@ -282,6 +282,13 @@ const lostAfter = 10
 // was sent well after since: then it works, and not the queue of what was sent at since.
 func (s *session) confirmsOthers(since time.Time) bool {
 	return time.Since(since) >= stuckAfter && s.confirmed.Load() > since.UnixNano()
+}
+
+// silent reports whether the broker confirms nothing on this connection of what was
+// sent since, although it takes what is sent: one that was killed may come back and
+// never answer for what reached a queue before its leader was there.
+func (s *session) silent(since time.Time) bool {
+	return s.reason.Load() == nil && s.confirmed.Load() <= since.UnixNano()
 }
 
 // brokerConfirms is the same over all connections.
