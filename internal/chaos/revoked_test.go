@@ -31,7 +31,7 @@ const first, second = "hunter2-canary", "hunter3-canary"
 // burnt, and the relay goes on by itself.
 func TestRevoked(t *testing.T) {
 	for name, start := range map[string]func(*testing.T, string) *guarded{
-		"nats": guardedNATS, "redis": guardedRedis, "kafka": guardedKafka, "rabbitmq": guardedRabbitMQ,
+		"nats": guardedNATS, "redis": guardedRedis, "kafka": guardedKafka, "rabbitmq": guardedRabbitMQ, "webhook": guardedWebhook,
 	} {
 		if (name == "kafka" || name == "rabbitmq") && scale() == 1 {
 			continue // in the matrix: they need long to start
