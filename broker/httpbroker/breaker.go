@@ -18,15 +18,15 @@ const (
 // breaker is what is known of an endpoint's health. It decides whose fault a
 // failure is: as long as nothing speaks against it, the endpoint's, so that an
 // endpoint that fails everybody makes no dead letters. A message that fails again,
-// although the endpoint has accepted others since, has failed by itself, and so has
-// one that is refused for minutes while there is no other to compare it with.
+// although between the two times the endpoint was sent another one and accepted it,
+// has failed by itself, and so has one that is refused for minutes while there is no other to compare it with.
 type breaker struct {
 	name   string
 	flying int
 
-	accepted uint64 // messages, since the start
-	lastOK   time.Time
-	hung     bool // calls have waited in vain, and nothing was answered since
+	proved time.Time // when the youngest request that was accepted had begun: then it still worked
+	lastOK time.Time
+	hung   bool // calls have waited in vain, and nothing was answered since
 
 	failures int       // of the endpoint, in a row
 	opened   time.Time // when it was opened last: older requests tell nothing new
@@ -34,7 +34,7 @@ type breaker struct {
 	why      verdict   // what it was opened for
 	gone     bool
 
-	blamed map[string]uint64 // message id: accepted when it failed last
+	blamed map[string]time.Time // message id: when it failed last
 	alone  alone
 }
 
@@ -65,7 +65,7 @@ func (a *alone) refused(id string, v verdict, now time.Time) bool {
 }
 
 func (b *breaker) init(p *prepared) {
-	b.name, b.blamed = p.Name, make(map[string]uint64)
+	b.name, b.blamed = p.Name, make(map[string]time.Time)
 }
 
 // admits reports whether one more request may fly.
@@ -90,7 +90,9 @@ func (b *breaker) closedTo(now time.Time, dest string) error {
 func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 	switch v.fault {
 	case accepted:
-		b.accepted++
+		if j.began.After(b.proved) {
+			b.proved = j.began
+		}
 		b.failures, b.hung, b.lastOK = 0, false, now
 		if b.why.fault != throttled { // else it was on its way when the endpoint asked for a pause
 			b.until = time.Time{}
@@ -115,9 +117,9 @@ func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 	case doubtful:
 		b.hung = v.late
 		before, seen := b.blamed[j.name]
-		b.blame(j.name)
+		b.blame(j.name, now)
 		own := b.alone.refused(j.name, v, now)
-		if own || seen && b.accepted > before {
+		if own || seen && j.proved.After(before) {
 			return broker.Failed(v.err, v.code, dest)
 		}
 	case down:
@@ -127,14 +129,14 @@ func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 	return broker.Outage(v.err, v.code, dest)
 }
 
-func (b *breaker) blame(id string) {
+func (b *breaker) blame(id string, now time.Time) {
 	if id == "" {
 		return
 	}
 	if len(b.blamed) >= maxBlamed {
 		clear(b.blamed) // to forget is to give the benefit of the doubt once more
 	}
-	b.blamed[id] = b.accepted
+	b.blamed[id] = now
 }
 
 // trip counts a failure of the endpoint and opens the breaker for longer each time.

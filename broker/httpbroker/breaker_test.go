@@ -48,6 +48,37 @@ func TestRefusedAlone(t *testing.T) {
 	}
 }
 
+// An endpoint that refuses everybody from some moment on accepts what had begun
+// before, and its answers come in any order: none of that makes its outage the fault
+// of a message.
+func TestWhatHadBegunProvesNothing(t *testing.T) {
+	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+	type answer struct {
+		id          string
+		status      int
+		began, ends time.Duration
+	}
+	for name, c := range map[string]struct {
+		answers []answer
+		want    broker.Class // of the last one
+	}{
+		"another had begun before the first refusal": {[]answer{{"a", 401, 0, ms(10)}, {"b", 200, ms(5), ms(15)}, {"a", 401, ms(20), ms(30)}}, broker.ClassOutage},
+		"it had begun before another was accepted":   {[]answer{{"a", 401, 0, ms(10)}, {"b", 200, ms(20), ms(40)}, {"a", 401, ms(30), ms(50)}}, broker.ClassOutage},
+		"another in between":                         {[]answer{{"a", 401, 0, ms(10)}, {"b", 200, ms(20), ms(40)}, {"a", 401, ms(50), ms(60)}}, broker.ClassFailed},
+	} {
+		health, got := httpbroker.NewHealth(), broker.Class(99)
+		for _, a := range c.answers {
+			got = 99
+			if err := health.Answer(a.id, a.status, "", a.began, a.ends); err != nil {
+				got = broker.Classify(err).Class
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 // A pause that an endpoint asks for is kept whatever it answers to requests that
 // were on their way by then: an endpoint with a rate limit takes some and refuses
 // some at once. A pause of the breaker's own ends with the first acceptance.

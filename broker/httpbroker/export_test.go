@@ -7,9 +7,13 @@ import (
 
 // Health is what is known of one endpoint, at times of its own.
 type Health struct {
-	b     breaker
-	start time.Time
+	b      breaker
+	start  time.Time
+	proved []proof
 }
+
+// proof is what was proved from a time on.
+type proof struct{ at, proved time.Time }
 
 // NewHealth knows nothing yet.
 func NewHealth() *Health {
@@ -25,7 +29,15 @@ func (h *Health) Answer(id string, status int, retryAfter string, began, at time
 		header.Set("Retry-After", retryAfter)
 	}
 	now := h.start.Add(at)
-	return h.b.judge(&job{name: id, began: h.start.Add(began)}, judgeStatus("e", status, header, now), now, "")
+	j := &job{name: id, began: h.start.Add(began)}
+	for _, p := range h.proved {
+		if !p.at.After(j.began) {
+			j.proved = p.proved
+		}
+	}
+	err := h.b.judge(j, judgeStatus("e", status, header, now), now, "")
+	h.proved = append(h.proved, proof{now, h.b.proved})
+	return err
 }
 
 // Closed is what messages are answered that are not sent at this time.

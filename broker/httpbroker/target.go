@@ -42,6 +42,7 @@ type job struct {
 	i      int   // at which message
 	state  state
 	began  time.Time
+	proved time.Time // of the breaker, when it began
 	cancel context.CancelFunc
 	err    error // when done
 	ended  time.Time
@@ -168,7 +169,7 @@ func (t *target) take() (context.Context, *job, time.Duration) {
 	t.queue[0] = nil
 	t.queue = t.queue[1:]
 	ctx, cancel := context.WithTimeout(t.s.life, t.p.Timeout)
-	j.state, j.began, j.cancel, j.slot = flying, now, cancel, true
+	j.state, j.began, j.proved, j.cancel, j.slot = flying, now, t.br.proved, cancel, true
 	t.br.flying++
 	t.hire()
 	return ctx, j, 0
