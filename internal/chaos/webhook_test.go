@@ -50,7 +50,7 @@ func webhookServer(t *testing.T) (*server, *endpoint) {
 		}
 	}
 	return &server{
-		kill: e.kill, stop: e.stop, restart: e.restart, freeze: e.freeze, thaw: e.thaw, tooBig: "HTTP_413", kills: 4,
+		kill: e.kill, stop: e.stop, restart: e.restart, freeze: e.freeze, thaw: e.thaw, tooBig: "HTTP_413", kills: 2,
 		sink: func(t *testing.T) broker.Sink { return sink(t, e.addr) },
 		make: func(_ *testing.T, topic string, maxBytes int) {
 			e.mu.Lock()
@@ -79,7 +79,7 @@ func webhookServer(t *testing.T) (*server, *endpoint) {
 func webhookSink(t *testing.T, addr string, authorization httpbroker.Credential) broker.Sink {
 	t.Helper()
 	s, err := httpbroker.NewSink([]httpbroker.Endpoint{{
-		URL: "http://" + addr + "/in", Unsigned: true, Authorization: authorization,
+		URL: "http://" + addr + "/in", Unsigned: true, Authorization: authorization, Timeout: 2 * time.Second,
 		Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Ports: []uint16{netip.MustParseAddrPort(addr).Port()},
 	}}, nil)
 	if err != nil {
@@ -117,7 +117,7 @@ func (e *endpoint) thaw() error   { e.still.Unlock(); return nil }
 // waits returns when the process is not frozen.
 func (e *endpoint) waits() {
 	e.still.RLock()
-	defer e.still.RUnlock() //nolint:staticcheck // passing through is all
+	defer e.still.RUnlock()
 }
 
 func (e *endpoint) answer(topic string, status int) {
@@ -176,7 +176,7 @@ func guardedWebhook(t *testing.T, file string) *guarded {
 	}
 	return &guarded{
 		server: *s, wrong: "answer 401", forbidden: "answer 403",
-		open:     func(t *testing.T) broker.Sink { return webhookSink(t, e.addr, bearer) },
+		open:     func(t *testing.T) broker.Sink { t.Helper(); return webhookSink(t, e.addr, bearer) },
 		password: func(_ *testing.T, next string) { set(next) },
 		allow: func(_ *testing.T, topic string, allowed bool) {
 			status := http.StatusForbidden
