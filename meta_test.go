@@ -270,6 +270,11 @@ func TestPromisesHaveTests(t *testing.T) {
 			}
 		}
 	}
+	for _, m := range regexp.MustCompile("`([a-z0-9/]+\\.Test\\w+)`").FindAllStringSubmatch(read(t, "docs/conformance.md"), -1) {
+		if !exists[m[1]] {
+			t.Errorf("docs/conformance.md names %s, which does not exist", m[1])
+		}
+	}
 	letters := row.FindAllStringSubmatch(promises, -1)
 	if len(letters) == 0 {
 		t.Error("docs/guarantees.md promises nothing")

@@ -153,7 +153,7 @@ const tableHead = "| Server | When | Sink | Source |\n|---|---|---|---|\n"
 func parseList(text string) list {
 	head, rest, _ := strings.Cut(text, tableHead)
 	l := list{head: head, sections: make(map[string]string)}
-	for _, section := range strings.Split(rest, "\n## ")[1:] {
+	for _, section := range strings.Split(rest, "\n### ")[1:] {
 		server, body, _ := strings.Cut(section, "\n")
 		l.sections[server] = strings.TrimRight(body, "\n") + "\n"
 	}
@@ -183,7 +183,7 @@ func (l list) String() string {
 		}
 	}
 	for _, server := range servers {
-		fmt.Fprintf(&b, "\n## %s\n%s", server, l.sections[server])
+		fmt.Fprintf(&b, "\n### %s\n%s", server, l.sections[server])
 	}
 	return b.String()
 }
