@@ -16,7 +16,7 @@ const (
 	BindingFields Binding = iota // prefix ce_: Redis, memory, and whatever has no binding of its own
 	BindingKafka                 // prefix ce_
 	BindingHTTP                  // prefix ce-, values percent-encoded, names without case
-	BindingNATS                  // prefix ce-, values percent-encoded, ce-datacontenttype
+	BindingNATS                  // the same with ce-datacontenttype
 	BindingAMQP                  // prefix cloudEvents_; cloudEvents: is read too
 )
 
@@ -40,14 +40,20 @@ func (b Binding) attribute(header string) (name string, ok bool) {
 			return header[len(prefix)+1:], true
 		}
 		return "", false
-	case BindingHTTP:
+	case BindingHTTP, BindingNATS:
 		if len(header) > 3 && strings.EqualFold(header[:3], "ce-") {
 			return strings.ToLower(header[3:]), true
 		}
 		return "", false
-	case BindingFields, BindingKafka, BindingNATS:
+	case BindingFields, BindingKafka:
 	}
 	return strings.CutPrefix(header, b.prefix())
+}
+
+// isContentType reports whether a header says the content type. On NATS, whose
+// clients keep the case of names, its binding compares them without.
+func (b Binding) isContentType(header string) bool {
+	return header == ContentType || b == BindingNATS && strings.EqualFold(header, ContentType)
 }
 
 // value is an attribute's value as a header carries it.

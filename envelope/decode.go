@@ -1,6 +1,7 @@
 package envelope
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -35,7 +36,11 @@ func (c Codec) Decode(r Record) (postrider.Message, error) {
 }
 
 func (c Codec) decode(m *postrider.Message, r *Record) error {
-	switch c.formatOf(r.Headers) {
+	f := c.formatOf(r.Headers)
+	if f != Plain {
+		r.Headers = c.foreignNames(r.Headers)
+	}
+	switch f {
 	case CloudEvents:
 		return c.decodeBinary(m, r)
 	case CloudEventsStructured:
@@ -56,7 +61,7 @@ func (c Codec) formatOf(headers []Header) Format {
 		case h.Name == ID:
 			return Plain
 		case f == CloudEvents:
-		case h.Name == ContentType && isEvent(string(h.Value)):
+		case c.Binding.isContentType(h.Name) && isEvent(string(h.Value)):
 			f = CloudEventsStructured
 		case f == Raw && c.isForeign(h, c.Foreign.ID):
 			f = Debezium
@@ -67,6 +72,18 @@ func (c Codec) formatOf(headers []Header) Format {
 		}
 	}
 	return f
+}
+
+// foreignNames returns the headers with the content type's under the name that it
+// has here.
+func (c Codec) foreignNames(headers []Header) []Header {
+	for i := range headers {
+		if name := headers[i].Name; name != ContentType && c.Binding.isContentType(name) {
+			headers = slices.Clone(headers)
+			headers[i].Name = ContentType
+		}
+	}
+	return headers
 }
 
 // decodeHeaders takes the headers that taken does not.

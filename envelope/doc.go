@@ -83,7 +83,8 @@
 // replaces the header of that name. A subject that is the key, and a source that
 // is the topic's, come back as nothing.
 //
-// Read are also events of others: attributes without a field become headers
+// Read are also events of others (on NATS, as its binding says, with the names of
+// headers in any case): attributes without a field become headers
 // (source, subject and dataschema as ce-source and so on), an id that is no UUID
 // gives one derived from source and id, and stays in ce-id. In structured mode a
 // payload is written as data where that gives back the same bytes, as data_base64

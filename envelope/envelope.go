@@ -272,19 +272,22 @@ func (c Codec) wireName(f Format, name string) (string, bool) {
 	switch name {
 	case ID, Type, Topic, Key, Version, SchemaVersion, Time, Encoded:
 		return "", false
-	case ContentType:
-		return EscapePrefix + name, true
 	}
-	if c.Reserved != nil && c.Reserved(name) || strings.HasPrefix(name, EscapePrefix) || f == Debezium && name == DebeziumID {
+	if c.Binding.isContentType(name) || c.Reserved != nil && c.Reserved(name) || strings.HasPrefix(name, EscapePrefix) || f == Debezium && name == DebeziumID {
 		name = EscapePrefix + name
 	}
+	return c.fit(name), true
+}
+
+// fit makes a name one that the broker takes.
+func (c Codec) fit(name string) string {
 	switch {
 	case c.Fold:
-		name = foldName(name)
+		return foldName(name)
 	case c.Lines:
-		name = tokenName(name)
+		return tokenName(name)
 	}
-	return name, true
+	return name
 }
 
 // Record is what a broker delivered.

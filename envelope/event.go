@@ -189,11 +189,7 @@ func (e *event) headers() {
 // beside adds a header that is no attribute.
 func (e *event) beside(name, value string) {
 	if _, is := e.c.Binding.attribute(name); is {
-		name = EscapePrefix + name
-		if e.c.Fold {
-			name = foldName(name)
-		}
-		e.w.add(name, value)
+		e.w.add(e.c.fit(EscapePrefix+name), value)
 		return
 	}
 	e.c.userHeader(e.w, e.r.Format, name, value)

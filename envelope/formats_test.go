@@ -77,6 +77,7 @@ func TestEveryFormatOnEveryBroker(t *testing.T) {
 				m := full()
 				m.Headers["ce-id"], m.Headers["X-Odd"], m.Headers["tenant"], m.Headers["id"] = "7", "y", "a\tb", "mine"
 				m.Headers["cloudEvents_id"], m.Headers["ce_id"], m.Headers["sequence"], m.Headers["region"] = "8", "9", "mine", "eu west"
+				m.Headers["Content-Type"], m.Headers["Ce-Type"], m.Headers["CE-@"] = "also the user's", "mine", "mine"
 				r := envelope.Route{Topic: m.Topic, Key: m.Key, Format: f}
 				if f == envelope.Debezium {
 					r.Topic = envelope.DebeziumPrefix + m.Topic
@@ -85,6 +86,11 @@ func TestEveryFormatOnEveryBroker(t *testing.T) {
 				got, w, err := travel(codec, &m, r, r.Topic, keyed(broker))
 				if err != nil {
 					t.Fatal(err)
+				}
+				for _, h := range w.Headers {
+					if codec.Lines && strings.Contains(h.Name, "@") {
+						t.Errorf("header %s is no token", h.Name)
+					}
 				}
 				want := carried(m, f, keyed(broker))
 				if f == envelope.Raw {

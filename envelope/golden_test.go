@@ -92,6 +92,24 @@ func TestForeignEvents(t *testing.T) {
 			"hi",
 			postrider.Message{ID: id, Type: "Euro € 😀", ContentType: "text/plain", Payload: []byte("hi"), Headers: map[string]string{"ext": `a "b" z%zz`, "user-agent": "x"}},
 		},
+		"nats, with names as its binding writes them": {
+			envelope.Codec{Binding: envelope.BindingNATS, Lines: true},
+			header("Content-Type", "Application/CloudEvents+JSON", "X-Other", "x"),
+			`{"specversion":"1.0","type":"t","source":"/t","id":"` + id + `","datacontenttype":"text/plain","data":"hi"}`,
+			postrider.Message{ID: id, Type: "t", ContentType: "text/plain", Payload: []byte("hi"), Headers: map[string]string{"X-Other": "x"}},
+		},
+		"nats, binary": {
+			envelope.Codec{Binding: envelope.BindingNATS, Lines: true},
+			header("Ce-Specversion", "1.0", "CE-ID", id, "ce-type", "t", "ce-source", "/t", "Ce-Datacontenttype", "text/plain", "ce-ext", "a%20b"),
+			"hi",
+			postrider.Message{ID: id, Type: "t", ContentType: "text/plain", Payload: []byte("hi"), Headers: map[string]string{"ext": "a b"}},
+		},
+		"nats, no event": {
+			envelope.Codec{Binding: envelope.BindingNATS, Lines: true},
+			header("Content-Type", "text/plain"),
+			"hi",
+			postrider.Message{ContentType: "text/plain", Payload: []byte("hi")},
+		},
 		"amqp with a colon": {
 			envelope.Codec{Binding: envelope.BindingAMQP},
 			header("cloudEvents:specversion", "1.0", "cloudEvents:id", id, "cloudEvents:type", "t", "cloudEvents:source", "/t"),
