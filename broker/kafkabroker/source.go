@@ -200,20 +200,37 @@ func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}
 }
 
 func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
-	ctx, cancel := context.WithCancel(ctx)
+	polling, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
 	go func() {
 		select {
 		case <-change:
 			cancel()
-		case <-ctx.Done():
+		case <-polling.Done():
 		}
 	}()
-	anew, err := s.pollOnce(ctx)
-	if len(anew) > 0 {
+	anew, err := s.pollOnce(polling)
+	switch {
+	case len(anew) > 0:
 		s.follow(anew)
+	case err == nil && errors.Is(polling.Err(), context.DeadlineExceeded) && ctx.Err() == nil:
+		return s.reach(ctx)
 	}
 	return err
+}
+
+// silence is after what time without a record the brokers are asked whether they are
+// there: the client goes on trying and says nothing.
+const silence = 5 * time.Second
+
+// reach says why no broker answers, if none does.
+func (s *Source) reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	if err := s.client.Ping(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, kgo.ErrClientClosed) {
+		return fmt.Errorf("kafkabroker: receive: no broker answers: %w", remedy(err, ""))
+	}
+	return nil
 }
 
 // pollOnce takes what the brokers have sent, and names the topics of which they say
