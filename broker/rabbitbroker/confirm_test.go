@@ -67,8 +67,7 @@ func TestQueueThatConfirmsNothing(t *testing.T) {
 	until(t, sink, msgs[:4], "resumed", accepted)
 }
 
-// TestSilentBroker: a broker that takes messages and confirms nothing, as one does
-// that was killed and has no leader for a queue yet when the sink is back, is left when a
+// TestSilentBroker: a broker that takes messages and confirms nothing is left when a
 // confirm is late, also where every call ends before that.
 func TestSilentBroker(t *testing.T) {
 	t.Parallel()

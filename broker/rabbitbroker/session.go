@@ -285,8 +285,7 @@ func (s *session) confirmsOthers(since time.Time) bool {
 }
 
 // silent reports whether the broker confirms nothing on this connection of what was
-// sent since, although it takes what is sent: one that was killed may come back and
-// never answer for what reached a queue before its leader was there.
+// sent since, although it takes what is sent: as one whose queues have no leader.
 func (s *session) silent(since time.Time) bool {
 	return s.reason.Load() == nil && s.confirmed.Load() <= since.UnixNano()
 }

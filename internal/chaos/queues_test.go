@@ -91,6 +91,11 @@ func rabbitServer(s *testserver.RabbitMQ) *server {
 				_, err := ch.QueueDeclare(topic, true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": -1})
 				return err
 			})
+			// A node that is killed before its register of members is on the disk starts the
+			// queue "as a new one", which has no leader and confirms nothing.
+			if err := s.Ctl(t.Context(), "eval", "[dets:sync(T) || T <- dets:all()]."); err != nil {
+				t.Fatal(err)
+			}
 		},
 		read: r.read,
 		remove: func(t *testing.T, topic string) {
