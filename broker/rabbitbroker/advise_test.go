@@ -13,6 +13,7 @@ import (
 
 // TestAdvise: what of a queue loses messages one day.
 func TestAdvise(t *testing.T) {
+	t.Parallel()
 	for _, version := range versions() {
 		t.Run(version, func(t *testing.T) {
 			url := testserver.SharedRabbitMQ(t, version).URL

@@ -16,6 +16,7 @@ import (
 // dead letter exchange as the message that it was: what the broker has noted on it is
 // nobody's header.
 func TestDeadLettered(t *testing.T) {
+	t.Parallel()
 	for _, version := range versions() {
 		t.Run(version, func(t *testing.T) {
 			url := testserver.SharedRabbitMQ(t, version).URL

@@ -17,6 +17,7 @@ import (
 // TestProbeRefused: who may not come in, or may not publish, is told at the start,
 // and nothing is published.
 func TestProbeRefused(t *testing.T) {
+	t.Parallel()
 	for _, version := range versions() {
 		t.Run(version, func(t *testing.T) {
 			server := testserver.SharedRabbitMQ(t, version)

@@ -144,6 +144,7 @@ func TestQueueDeletedUnderSource(t *testing.T) {
 // TestSessionsAreForgotten: a source whose connection is lost again and again does
 // not grow.
 func TestSessionsAreForgotten(t *testing.T) {
+	t.Parallel()
 	server := testserver.SharedRabbitMQ(t, "4.0")
 	queue := declare(t, channel(t, server.URL), single())
 	until(t, open(t, server.URL), batch(queue, 1, 1, 0), "at first", accepted)
