@@ -41,12 +41,13 @@ func (t *target) send(ctx context.Context, j *job) verdict {
 	return v
 }
 
-// reach is whether a request asked for a connection, and got one.
+// reach is whether a request asked for a connection, and got one. It asks again
+// when the one that it got took nothing of it.
 type reach struct{ asked, got bool }
 
 func (r *reach) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
-		GetConn: func(string) { r.asked = true },
+		GetConn: func(string) { r.asked, r.got = true, false },
 		GotConn: func(httptrace.GotConnInfo) { r.got = true },
 	}
 }
