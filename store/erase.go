@@ -37,7 +37,7 @@ type EraseRequest struct {
 
 // Erasable says what of a key is where.
 type Erasable struct {
-	Rows    int64            // delivered, with content
+	Rows    int64            // delivered, with content, or with its headers at least
 	Erased  int64            // without content already
 	Pending map[string]int64 // by pipe: to be delivered yet, or to be tried again
 	Dead    map[string]int64 // by pipe: dead letters

@@ -26,7 +26,7 @@ func NewBodies(pool *pgxpool.Pool) *Bodies { return &Bodies{pool: pool} }
 // Fetch implements claim.Bodies. A message that stands in the parked table may
 // have been sent, with an answer that was lost, after retention has removed its row
 // or payload. What retention removed is gone, which is an error for the consumer;
-// only what a person erased is erased.
+// what a person erased is erased, also while a dead letter of it is not discarded yet.
 func (b *Bodies) Fetch(ctx context.Context, ref claim.Ref) ([]byte, error) {
 	if !identifier.MatchString(ref.Schema) {
 		return nil, fmt.Errorf("%w: its schema is no identifier", seal.ErrTampered)
@@ -39,7 +39,7 @@ func (b *Bodies) Fetch(ctx context.Context, ref claim.Ref) ([]byte, error) {
  FROM `+schema+`.outbox WHERE lane = $1 AND seq = $2 AND id = $3
  UNION ALL
  SELECT k.payload, '' FROM `+schema+`.pipe p CROSS JOIN LATERAL (
-  SELECT k.payload FROM `+schema+`.parked k WHERE k.pipe = p.name AND k.lane = $1 AND k.seq = $2 AND k.id = $3) k) f ORDER BY emptied LIMIT 1`,
+  SELECT k.payload FROM `+schema+`.parked k WHERE k.pipe = p.name AND k.lane = $1 AND k.seq = $2 AND k.id = $3) k) f ORDER BY emptied <> 'person', emptied LIMIT 1`,
 		ref.Lane, ref.Seq, ref.ID, postrider.ErasedHeader, byRetention).Scan(&payload, &emptied)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):

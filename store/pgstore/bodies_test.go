@@ -16,20 +16,27 @@ import (
 // What stands in the parked table is fetched there, also when the row has lost it.
 func TestPayloadsThatAgedAreNotErased(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
-		d.exec(`INSERT INTO box.outbox (topic, key, type, payload, created_at) SELECT 't', k, 'x', 'secret', now() - interval '2 days' FROM unnest('{old,parked,erased,removed}'::text[]) k`)
+		d.exec(`INSERT INTO box.outbox (topic, key, type, payload, created_at) SELECT 't', k, 'x', 'secret', now() - interval '2 days' FROM unnest('{old,parked,erased,undecided,removed}'::text[]) k`)
 		d.exec(`INSERT INTO box.outbox (topic, key, type, payload) VALUES ('t', 'young', 'x', 'secret')`)
 		refs := map[string]claim.Ref{}
 		for _, b := range o.read() {
 			for i, m := range b.Messages {
 				refs[m.Key] = claim.Ref{Schema: d.schema, Lane: int(b.Lane), Seq: b.Meta[i].Seq, ID: m.ID}
-				if m.Key == "parked" {
+				switch m.Key {
+				case "parked":
 					o.settle(b.Lane, store.Settlement{Park: []store.Park{{Seq: b.Meta[i].Seq, Message: m, State: store.Retry, DueIn: time.Hour}}})
+				case "undecided":
+					o.settle(b.Lane, store.Settlement{Park: []store.Park{{Seq: b.Meta[i].Seq, Message: m, State: store.Dead}}})
 				}
 			}
 		}
 		o.drain()
 		if found, err := d.erase("erased", false); err != nil || found.Rows != 1 {
 			t.Fatalf("erase: %+v, %v", found, err)
+		}
+		req := store.EraseRequest{EraseQuery: store.EraseQuery{Key: "undecided"}, Actor: "ann", Reason: "request 7"}
+		if n, err := o.store.Erase(t.Context(), req, 10); err != nil || n != 1 {
+			t.Fatalf("erase of what has a dead letter yet: %d, %v", n, err)
 		}
 		if n, _ := d.prune(o.store, store.PruneRequest{Payloads: true, OlderThan: 24 * time.Hour}); n != 3 {
 			t.Errorf("retention emptied %d rows", n)
@@ -43,7 +50,7 @@ func TestPayloadsThatAgedAreNotErased(t *testing.T) {
 		d.exec(`GRANT SELECT (pipe, lane, seq, id, payload) ON box.parked TO ` + role)
 		d.exec(`GRANT SELECT (name) ON box.pipe TO ` + role)
 		bodies := pgstore.NewBodies(d.as(role))
-		for key, want := range map[string]error{"young": nil, "parked": nil, "old": claim.ErrGone, "removed": claim.ErrGone, "erased": seal.ErrErased} {
+		for key, want := range map[string]error{"young": nil, "parked": nil, "old": claim.ErrGone, "removed": claim.ErrGone, "erased": seal.ErrErased, "undecided": seal.ErrErased} {
 			payload, err := bodies.Fetch(t.Context(), refs[key])
 			if !errors.Is(err, want) || err == nil && string(payload) != "secret" {
 				t.Errorf("%s: %q, %v, want %v", key, payload, err, want)

@@ -109,7 +109,7 @@ cursors AS MATERIALIZED (SELECT c.*, p.topics, p.types, p.keys, p.headers AS wan
 	st.erasable = q(`WITH ` + ofKey + `,
 mine AS MATERIALIZED (SELECT o.seq, o.xid, o.topic, o.type, o.key, o.headers, o.emptied_at FROM {{schema}}.outbox o
   WHERE o.lane = (SELECT lane FROM lane) AND o.key = $1 AND ($2 = '' OR o.topic = $2))
-SELECT CASE WHEN o.emptied_at IS NULL THEN 'rows' ELSE 'erased' END, '', count(*) FROM mine o
+SELECT CASE WHEN ` + filled + ` THEN 'rows' ELSE 'erased' END, '', count(*) FROM mine o
 WHERE NOT EXISTS (SELECT FROM cursors c WHERE ` + open + `) GROUP BY 1
 UNION ALL SELECT 'pending', c.pipe, count(*) FROM cursors c JOIN mine o ON ` + open + ` GROUP BY c.pipe
 UNION ALL SELECT CASE k.state WHEN 'dead' THEN 'dead' ELSE 'pending' END, k.pipe, count(*)
@@ -117,10 +117,10 @@ FROM {{schema}}.parked k WHERE k.lane = (SELECT lane FROM lane) AND k.key = $1 A
 	// Headers by which a pipe chooses its messages stay: the books count by them.
 	st.erase = q(`WITH ` + ofKey + `,
 page AS MATERIALIZED (SELECT o.lane, o.seq FROM {{schema}}.outbox o
-  WHERE o.lane = (SELECT lane FROM lane) AND o.key = $1 AND ($2 = '' OR o.topic = $2) AND o.emptied_at IS NULL AND NOT EXISTS (SELECT FROM cursors c WHERE ` + open + `)
+  WHERE o.lane = (SELECT lane FROM lane) AND o.key = $1 AND ($2 = '' OR o.topic = $2) AND ` + filled + ` AND NOT EXISTS (SELECT FROM cursors c WHERE ` + open + `)
   AND EXISTS (SELECT FROM cursors) ORDER BY o.seq LIMIT $3)
-UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = ` + erasedMark("$4", "") + ` || ` + filterHeaders("cursors", "wanted") + `
-FROM page p WHERE o.lane = p.lane AND o.seq = p.seq AND o.emptied_at IS NULL`)
+UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = ` + filterHeaders("cursors", "wanted") + ` || ` + erasedMark("$4", "") + `
+FROM page p WHERE o.lane = p.lane AND o.seq = p.seq AND ` + filled)
 }
 
 // erasedMark is the header of a message without content, for pipes that are made
@@ -131,6 +131,10 @@ func erasedMark(name, by string) string {
 }
 
 const byRetention = "; retention"
+
+// filled is a row o that a person has not erased. What only grew old has lost its
+// payload, and its headers are there yet.
+const filled = `(o.emptied_at IS NULL OR o.headers->>'` + postrider.ErasedHeader + `' LIKE '%` + byRetention + `')`
 
 // filterHeaders are the headers of row o by which a pipe chooses its messages.
 func filterHeaders(table, column string) string {

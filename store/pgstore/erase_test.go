@@ -128,6 +128,29 @@ func TestEraseAsksEveryPipe(t *testing.T) {
 	})
 }
 
+// What retention has left of a message, a person's wish removes as well.
+func TestEraseRemovesWhatRetentionLeft(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.exec(`INSERT INTO box.outbox (topic, key, type, payload, headers) SELECT 't', k, 'x', 'secret', '{"a": "ann@example.com"}' FROM unnest('{k,other}'::text[]) k`)
+		o.drain()
+		if n, _ := d.prune(o.store, store.PruneRequest{Payloads: true}); n != 2 {
+			t.Fatalf("retention emptied %d rows", n)
+		}
+		if found, err := d.erase("k", true); err != nil || found.Rows != 1 || found.Before != 0 {
+			t.Errorf("dry run: %+v, %v", found, err)
+		}
+		for _, rows := range []int64{1, 0} {
+			if found, err := d.erase("k", false); err != nil || found.Rows != rows || found.Before != 1-rows {
+				t.Errorf("erase: %+v, %v", found, err)
+			}
+		}
+		if got := d.contents("k") + d.contents("other"); got != "-+-" {
+			t.Errorf("left: %q, want no headers of the key, and those of another", got)
+		}
+		d.balanced(o.store, store.AuditRequest{Full: true})
+	})
+}
+
 // A pipe that begins in the past is told of erased messages in their place.
 func TestErasedMessagesAreMarked(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
