@@ -44,6 +44,8 @@ func (c *Consumer[Tx]) begin(ctx context.Context, t *task, at turn) (v broker.Ve
 	}
 	t.count = a.Count
 	switch {
+	case errors.Is(err, errTaken):
+		return t.ack(), finished
 	case err != nil:
 		return c.outage(ctx, t, err), finished
 	case a.Dead:
@@ -59,8 +61,19 @@ func (c *Consumer[Tx]) begin(ctx context.Context, t *task, at turn) (v broker.Ve
 	return v, proceed
 }
 
+// errTaken says that a stashed message was applied meanwhile, with others of its
+// key: a count of it would be left for ever if this process ended now.
+var errTaken = errors.New("taken out of the stash")
+
 func (c *Consumer[Tx]) count(ctx context.Context, t *task, try inbox.Try) (a inbox.Attempt, err error) {
 	err = c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
+		if t.stashed != nil && t.order != inbox.AnyOrder {
+			if there, err := c.inbox.HoldStashed(ctx, conn, *t.stashed); err != nil {
+				return err
+			} else if !there {
+				return errTaken
+			}
+		}
 		a, err = c.inbox.BeginAttempt(ctx, conn, t.m, try)
 		return err
 	})

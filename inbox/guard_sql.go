@@ -7,18 +7,18 @@ type guardStatements struct {
 	move, waits                string // the mark of a key; waits: what move does not tell by itself
 	lock, read, set, list      string
 	put, head, clear, due, gap string // the stash
-	drop, settled              string
+	drop, settled, there       string
 }
 
 func newGuardStatements() guardStatements {
 	return guardStatements{
 		move: moveMarkSQL, waits: waitsSQL, lock: lockMarkSQL, read: readMarkSQL, set: setMarkSQL, list: listMarksSQL,
-		put: putStashSQL, head: headSQL, clear: clearStashSQL, due: dueSQL, gap: gapSQL, drop: dropStashSQL, settled: settledStashSQL,
+		put: putStashSQL, head: headSQL, clear: clearStashSQL, due: dueSQL, gap: gapSQL, drop: dropStashSQL, settled: settledStashSQL, there: thereSQL,
 	}
 }
 
 func (g *guardStatements) texts() []*string {
-	return []*string{&g.move, &g.waits, &g.lock, &g.read, &g.set, &g.list, &g.put, &g.head, &g.clear, &g.due, &g.gap, &g.drop, &g.settled}
+	return []*string{&g.move, &g.waits, &g.lock, &g.read, &g.set, &g.list, &g.put, &g.head, &g.clear, &g.due, &g.gap, &g.drop, &g.settled, &g.there}
 }
 
 const maxVersion = math.MaxInt64
@@ -73,6 +73,8 @@ ORDER BY w.topic, w.key, w.version LIMIT 1) AS s ON o.one = 1`
 	// What became of the messages that clearStashSQL removes: $2 were applied.
 	settledStashSQL = `UPDATE {inbox} SET status = CASE WHEN message_id IN (SELECT value FROM {ids}) THEN 'a' ELSE 's' END
 WHERE consumer = $1 AND message_id IN (SELECT message_id FROM {stash} WHERE consumer = $1 AND topic = $3 AND key = $4 AND version <= $5)`
+
+	thereSQL = `SELECT count(*) FROM {stash} WHERE consumer = $1 AND message_id = $2`
 
 	dropStashSQL = `DELETE FROM {stash} WHERE consumer = $1 AND message_id = $2 AND needs <= $3`
 

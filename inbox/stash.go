@@ -132,6 +132,23 @@ func (in *Inbox) DueStashed(ctx context.Context, db Conn, owner string, patience
 	return &s, nil
 }
 
+// HoldStashed reports whether the message is still in the stash, and keeps Unstash from
+// its key until tx ends. A try that BeginAttempt counts in the same transaction is
+// then one of a message that is there: whoever takes it out forgets the count.
+func (in *Inbox) HoldStashed(ctx context.Context, tx Conn, s Stashed) (there bool, err error) {
+	if in.err != nil {
+		return false, in.err
+	}
+	if _, err := in.lockMark(ctx, tx, s.Message.Topic, s.Message.Key); err != nil {
+		return false, err
+	}
+	n := 0
+	if err := tx.QueryRow(ctx, in.sql.guard.there, in.consumer, s.Message.ID).Scan(&n); err != nil {
+		return false, in.wrap("look in the stash for", s.Message.ID, err)
+	}
+	return n > 0, nil
+}
+
 // TakeStashed takes one message out of the stash inside tx. The caller runs its
 // effect there when the ruling is Apply. It is Stale when the key has gone past
 // the message meanwhile, and Gone when somebody else has taken it. A dead letter

@@ -373,8 +373,12 @@ func TestUnstashedLeavesNoAttempt(t *testing.T) {
 			if ruling != inbox.Early {
 				t.Errorf("version 2 before 1: %v", ruling)
 			}
+			there, hold := in.HoldStashed(t.Context(), tx, inbox.Stashed{Message: versioned(0, 2)})
+			if !there {
+				t.Error("version 2 is not in the stash")
+			}
 			_, begun := in.BeginAttempt(t.Context(), tx, versioned(0, 2), inbox.Try{Origin: "t@2", Owner: "dead"})
-			return errors.Join(err, guard, begun)
+			return errors.Join(err, guard, hold, begun)
 		})
 		inTx(t, db, func(tx inbox.Conn) error {
 			_, _, err := in.Guard(t.Context(), tx, versioned(0, 1), inbox.Contiguous, "t@1")
@@ -382,7 +386,11 @@ func TestUnstashedLeavesNoAttempt(t *testing.T) {
 			if n != 1 {
 				t.Errorf("%d applied from the stash, want 1", n)
 			}
-			return errors.Join(err, unstash)
+			there, hold := in.HoldStashed(t.Context(), tx, inbox.Stashed{Message: versioned(0, 2)})
+			if there {
+				t.Error("version 2 was applied, and is in the stash")
+			}
+			return errors.Join(err, unstash, hold)
 		})
 		if n := count(t, db, "SELECT count(*) FROM "+attemptTable(in, db)); n != 0 {
 			t.Errorf("%d counts of attempts are left", n)
