@@ -68,6 +68,9 @@ func (h *herd) start(p *consuming) error {
 	defer h.mu.Unlock()
 	p.cmd = cmd
 	h.alive[p] = true
+	if p.ending { // told so while there was no process
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+	}
 	return nil
 }
 
@@ -83,6 +86,7 @@ func (h *herd) supervise(p *consuming) {
 			h.kills++
 		case p.cmd.ProcessState.ExitCode() == member.Ended:
 			h.exits++
+		case p.ending && ok && ws.Signaled() && ws.Signal() == syscall.SIGTERM: // before it could listen for that
 		case !p.ending || err != nil:
 			h.failed = errors.Join(h.failed, fmt.Errorf("a consumer ended by itself: %w", err))
 		}
