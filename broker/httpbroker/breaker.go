@@ -26,7 +26,8 @@ type breaker struct {
 
 	proved time.Time // when the youngest request that was accepted had begun: then it still worked
 	lastOK time.Time
-	hung   bool // calls have waited in vain, and nothing was answered since
+	hung   bool          // calls have waited in vain, and nothing was answered since
+	usual  time.Duration // about what it takes to accept a request, 0: it never has
 
 	failures int       // of the endpoint, in a row
 	opened   time.Time // when it was opened last: older requests tell nothing new
@@ -94,6 +95,7 @@ func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 			b.proved = j.began
 		}
 		b.failures, b.hung, b.lastOK = 0, false, now
+		b.took(now.Sub(j.began))
 		if b.why.fault != throttled { // else it was on its way when the endpoint asked for a pause
 			b.until = time.Time{}
 		}
@@ -127,6 +129,19 @@ func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 	}
 	b.trip(j, v, now)
 	return broker.Outage(v.err, v.code, dest)
+}
+
+func (b *breaker) took(d time.Duration) {
+	if b.usual == 0 {
+		b.usual = d
+	}
+	b.usual += (d - b.usual) / 8
+}
+
+// silent reports whether the endpoint has answered nothing since a request began,
+// for much longer than it usually takes.
+func (b *breaker) silent(began, now time.Time) bool {
+	return now.Sub(began) >= max(leastPatience, 4*b.usual) && b.lastOK.Before(began)
 }
 
 func (b *breaker) blame(id string, now time.Time) {

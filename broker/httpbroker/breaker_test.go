@@ -128,3 +128,35 @@ func TestAskedPauseIsKept(t *testing.T) {
 		}
 	}
 }
+
+// An endpoint is waited for four times as long as it usually takes, and not given up
+// while it answers anything.
+func TestSilence(t *testing.T) {
+	const ms = time.Millisecond
+	type answer struct{ began, ends time.Duration }
+	for name, c := range map[string]struct {
+		answers []answer
+		began   time.Duration
+		at      time.Duration
+		want    bool
+	}{
+		"new, at once":           {nil, 0, 299 * ms, false},
+		"new, for long":          {nil, 0, 300 * ms, true},
+		"quick, for a while":     {[]answer{{0, 20 * ms}}, 100 * ms, 399 * ms, false},
+		"quick, for long":        {[]answer{{0, 20 * ms}}, 100 * ms, 400 * ms, true},
+		"quick, answers others":  {[]answer{{0, 20 * ms}, {200 * ms, 220 * ms}}, 100 * ms, 900 * ms, false},
+		"slow, for long":         {[]answer{{0, 200 * ms}}, 300 * ms, 1099 * ms, false},
+		"slow, for very long":    {[]answer{{0, 200 * ms}}, 300 * ms, 1100 * ms, true},
+		"slow, and then quicker": {[]answer{{0, 200 * ms}, {200 * ms, 201 * ms}}, 300 * ms, 1020 * ms, true},
+	} {
+		health := httpbroker.NewHealth()
+		for _, a := range c.answers {
+			if err := health.Answer("a", 200, "", a.began, a.ends); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := health.Silent(c.began, c.at); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

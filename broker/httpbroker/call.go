@@ -146,6 +146,10 @@ func (c *call) wait() {
 	if !single {
 		next = min(hungPatience, patience)
 	}
+	began, tick := time.Now(), patience/2
+	if c.s.opts.Patience <= 0 {
+		tick = min(tick, leastPatience-hungPatience)
+	}
 	timer := time.NewTimer(next)
 	defer timer.Stop()
 	for first := true; ; first = false {
@@ -162,11 +166,11 @@ func (c *call) wait() {
 				return
 			case first:
 				c.leaveIf(func(j *job) bool { return j.t.hangs() })
-				timer.Reset(max(min(patience-hungPatience, time.Until(last)), 0))
+				timer.Reset(max(min(patience-hungPatience, tick, time.Until(last)), 0))
 			default:
-				c.leaveIf(func(j *job) bool { return j.t.slow(j, now, patience) })
+				c.leaveIf(func(j *job) bool { return j.t.slow(j, now, patience, now.Sub(began) >= patience) })
 				c.leaveIf(func(j *job) bool { return j.t.hangs() }) // what waits behind those
-				timer.Reset(max(min(patience/2, time.Until(last)), 0))
+				timer.Reset(max(min(tick, time.Until(last)), 0))
 			}
 		}
 	}

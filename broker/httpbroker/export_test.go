@@ -40,6 +40,11 @@ func (h *Health) Answer(id string, status int, retryAfter string, began, at time
 	return err
 }
 
+// Silent reports whether nothing has been answered for too long since a request began.
+func (h *Health) Silent(began, at time.Duration) bool {
+	return h.b.silent(h.start.Add(began), h.start.Add(at))
+}
+
 // Closed is what messages are answered that are not sent at this time.
 func (h *Health) Closed(at time.Duration) error { return h.b.closedTo(h.start.Add(at), "") }
 

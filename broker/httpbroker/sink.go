@@ -24,8 +24,10 @@ type SinkOptions struct {
 	// Patience is how long a call waits for an endpoint that takes long, where
 	// there are others. Then its messages are answered as an outage of that endpoint,
 	// and requests on their way go on: the same message, when it comes again, takes
-	// over the answer. 0: 1 s. What waits for the sink's own limit, or for the only
-	// endpoint, gets 5 s or this, whichever is more; always less than what remains of the call.
+	// over the answer. 0: 1 s, and 4 times what the endpoint usually takes, but at least
+	// 300 ms, where it has answered nothing since and another has, to a later request.
+	// What waits for the sink's own limit, or for the only endpoint, gets 5 s or this,
+	// whichever is more; always less than what remains of the call.
 	Patience time.Duration
 	// MaxInFlight is the most requests that calls wait for, over all endpoints. 0: 1024.
 	MaxInFlight int
@@ -37,14 +39,15 @@ type SinkOptions struct {
 // Sink posts messages to endpoints. It is safe for concurrent use. Close ends what
 // it has on its way.
 type Sink struct {
-	opts  SinkOptions
-	codec envelope.Codec
-	life  context.Context
-	end   context.CancelFunc
-	slots chan struct{}
-	late  atomic.Int64 // payload bytes of requests whose calls have ended
-	table atomic.Pointer[table]
-	swap  sync.Mutex // held while the table or stopped changes
+	opts     SinkOptions
+	codec    envelope.Codec
+	life     context.Context
+	end      context.CancelFunc
+	slots    chan struct{}
+	late     atomic.Int64 // payload bytes of requests whose calls have ended
+	youngest atomic.Int64 // when the youngest request began that was accepted, in Unix nanoseconds
+	table    atomic.Pointer[table]
+	swap     sync.Mutex // held while the table or stopped changes
 
 	stopped map[string]bool // endpoints by name, as Stop has them
 }
@@ -193,8 +196,25 @@ func (tb *table) target(topic string) *target {
 // The patience of a call that is told nothing else, and the most it lasts.
 const (
 	defaultPatience = time.Second
+	leastPatience   = 300 * time.Millisecond // with an endpoint that is silent
 	maxPatience     = 5 * time.Second
 )
+
+// accepted notes that some endpoint has accepted a request that began then.
+func (s *Sink) accepted(began time.Time) {
+	for at := began.UnixNano(); ; {
+		young := s.youngest.Load()
+		if young >= at || s.youngest.CompareAndSwap(young, at) {
+			return
+		}
+	}
+}
+
+// outran reports whether a request that began clearly later was accepted: that one
+// still waits is not this machine's fault.
+func (s *Sink) outran(began time.Time) bool {
+	return s.youngest.Load() >= began.Add(hungPatience).UnixNano()
+}
 
 // patience is how long a call may wait for an endpoint that is slow by itself.
 func (s *Sink) patience(ctx context.Context) time.Duration {

@@ -207,6 +207,9 @@ func (t *target) land(j *job, v verdict) {
 	t.mu.Lock()
 	j.state, j.ended = done, now
 	j.err = t.br.judge(j, v, now, t.dest)
+	if v.fault == accepted {
+		t.s.accepted(j.began)
+	}
 	t.br.flying--
 	c, i := j.c, j.i
 	var flushed []*job
@@ -246,15 +249,16 @@ func (t *target) hangs() bool {
 }
 
 // slow reports whether the endpoint keeps the job waiting by itself: the request
-// has no answer for so long, or the job waits for the endpoint's own limits.
-func (t *target) slow(j *job, now time.Time, patience time.Duration) bool {
+// has no answer for so long, or the job waits for the endpoint's own limits, and the
+// call has waited for long.
+func (t *target) slow(j *job, now time.Time, patience time.Duration, long bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch j.state {
 	case flying:
-		return now.Sub(j.began) >= patience
+		return now.Sub(j.began) >= patience || t.s.opts.Patience <= 0 && t.br.silent(j.began, now) && t.s.outran(j.began)
 	case queued:
-		return t.pace.waiting || t.br.flying >= t.p.Concurrency || !t.br.admits()
+		return long && (t.pace.waiting || t.br.flying >= t.p.Concurrency || !t.br.admits())
 	case fresh, done, dropped:
 	}
 	return false
