@@ -79,7 +79,11 @@ func newLink(opts *redis.Options, timeout time.Duration, must demands) *link {
 		if err := l.look(ctx, c); err != nil {
 			return err
 		}
-		_ = c.ClientSetName(ctx, name).Err() // for CLIENT LIST only
+		// For CLIENT LIST only: a refusal does not matter. An answer that has not come
+		// would be taken for that of the next command.
+		if err := c.ClientSetName(ctx, name).Err(); err != nil && !isReply(err) {
+			return err
+		}
 		if before != nil {
 			return before(ctx, c)
 		}
@@ -172,8 +176,10 @@ func (l *link) look(ctx context.Context, c *redis.Conn) error {
 	switch {
 	case err == nil:
 		l.abilities.Store(abilities(info))
+	case !isReply(err): // its answer, if it comes, would be taken for another one's
+		return err
 	case !strings.HasPrefix(err.Error(), "NOPERM"):
-		return nil // the commands get the same answer, or none
+		return nil // the commands get the same answer
 	}
 	return l.must.judge(ctx, c, facts(info))
 }

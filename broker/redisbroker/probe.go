@@ -77,8 +77,11 @@ func (d demands) judge(ctx context.Context, c *redis.Conn, is map[string]string)
 		return nil
 	}
 	fsync := ""
-	if set, err := c.ConfigGet(ctx, "appendfsync").Result(); err == nil {
+	switch set, err := c.ConfigGet(ctx, "appendfsync").Result(); {
+	case err == nil:
 		fsync = set["appendfsync"]
+	case !isReply(err): // as with INFO
+		return err
 	}
 	return d.endures(is["aof_enabled"] == "1", fsync)
 }
