@@ -25,6 +25,7 @@ type delivery struct {
 	ready   []int // may be sent: everything before them in their keys is acknowledged
 	tickets []ticket
 	before  error // the connection's last error when the call began
+	deaf    error // why nothing is sent any more: answers cannot be heard
 	look    *time.Ticker
 	bell    chan struct{} // there are answers worth a look
 	taken   []answer      // answers that were taken, for the next time
@@ -106,8 +107,12 @@ func (d *delivery) send(m *postrider.Message, t ticket) error {
 	if !d.s.nc.IsConnected() {
 		return broker.Outage(notConnected(d.s.nc), "", "")
 	}
+	if d.deaf != nil {
+		return d.deaf
+	}
 	prefix, err := d.s.acks.listen()
 	if err != nil {
+		d.deaf = err // for each message the server would be asked, and waited for, again
 		return err
 	}
 	d.msg.Subject, d.msg.Reply, d.msg.Data = subject, t.reply(prefix), d.out.Payload

@@ -1,14 +1,17 @@
 package natsbroker_test
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/natsbroker"
 )
@@ -96,6 +99,55 @@ func TestWhatASourceMayNot(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDeafOnce: a call asks the server once to let it listen, whatever the number of
+// its messages: a server that hangs has to be waited for each time.
+func TestDeafOnce(t *testing.T) {
+	g := newGuarded(t, rights(`"ok.>"`, `"nothing"`))
+	said := make(chan string, 64)
+	nc, err := nats.Connect("nats://relay:"+canary+"@"+g.host, append(natsbroker.ClientOptions(),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { said <- err.Error() }))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	sink, err := natsbroker.NewSink(nc, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	msgs := make([]postrider.Message, 10)
+	for i := range msgs {
+		msgs[i] = postrider.Message{ID: rand.Text(), Topic: "ok.x", Type: "t"}
+	}
+	errs := sink.Deliver(t.Context(), msgs)
+	if len(errs) != len(msgs) {
+		t.Fatalf("%d of %d messages are answered: %v", len(errs), len(msgs), errs)
+	}
+	for i, err := range errs {
+		if e := broker.Classify(err); err == nil || e.Class != broker.ClassOutage || e.Code != "PERMISSION" {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+	if err := nc.Publish("last", nil); err != nil { // what is refused last is said last
+		t.Fatal(err)
+	}
+	asked := 0
+	for limit := time.After(time.Minute); ; {
+		select {
+		case text := <-said:
+			if !strings.Contains(text, "ublish to") {
+				asked++
+				continue
+			}
+			if asked != 1 {
+				t.Errorf("the server was asked %d times", asked)
+			}
+			return
+		case <-limit:
+			t.Fatal("the server does not say that we may not publish")
+		}
 	}
 }
 
