@@ -94,9 +94,10 @@ func mayPublish(c *amqp.Connection, exchange, key string) error {
 		return broker.Outage(fmt.Errorf("no channel: %w", err), replyCode(err), "")
 	}
 	defer ch.Close()
+	refusal := ch.NotifyClose(make(chan *amqp.Error, 1))
 	err = ch.Publish(exchange, key, false, false, amqp.Publishing{Expiration: "never", UserId: "nobody asks"})
 	if err == nil {
-		err = ch.Qos(1, 0, false) // it is answered behind the other
+		err = answerOn(ch, refusal)
 	}
 	var e *amqp.Error
 	if err == nil || errors.As(err, &e) && e.Code == amqp.PreconditionFailed {
@@ -110,6 +111,18 @@ func mayPublish(c *amqp.Connection, exchange, key string) error {
 		fix = "give the user the permission for this routing key (rabbitmqctl set_topic_permissions)"
 	}
 	return broker.Outage(fmt.Errorf("%w: %s", err, fix), replyCode(err), cmp.Or(exchange, key))
+}
+
+// answerOn waits for what the broker says of what was sent on a channel before. The
+// client says only that the channel is closed when the refusal is quicker than the question.
+func answerOn(ch *amqp.Channel, refusal <-chan *amqp.Error) error {
+	err := ch.Qos(1, 0, false) // it is answered behind the other
+	if errors.Is(err, amqp.ErrClosed) {
+		if why := <-refusal; why != nil { // closed when the connection ends
+			return why
+		}
+	}
+	return err
 }
 
 // lost is err if it is not the broker's own word about what was asked.

@@ -10,7 +10,10 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/rabbitbroker"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -79,5 +82,28 @@ func TestProbeRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestQuickRefusal: a refusal that is here before the question behind it is sent, as on
+// a busy machine, is the answer all the same.
+func TestQuickRefusal(t *testing.T) {
+	t.Parallel()
+	ch := channel(t, testserver.SharedRabbitMQ(t, "4.0").URL)
+	refusal := ch.NotifyClose(make(chan *amqp.Error, 1))
+	if err := ch.Publish("", "nowhere", false, false, amqp.Publishing{Expiration: "never"}); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.After(time.Minute)
+	for tick := time.NewTicker(time.Millisecond); !ch.IsClosed(); {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatal("the broker refuses nothing")
+		}
+	}
+	var e *amqp.Error
+	if err := rabbitbroker.AnswerOn(ch, refusal); !errors.As(err, &e) || e.Code != amqp.PreconditionFailed {
+		t.Errorf("the answer is %v", err)
 	}
 }
