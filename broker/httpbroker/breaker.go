@@ -1,6 +1,7 @@
 package httpbroker
 
 import (
+	"net/http"
 	"time"
 
 	"github.com/postrider/postrider/broker"
@@ -18,8 +19,8 @@ const (
 // breaker is what is known of an endpoint's health. It decides whose fault a
 // failure is: as long as nothing speaks against it, the endpoint's, so that an
 // endpoint that fails everybody makes no dead letters. A message that fails again,
-// although between the two times the endpoint was sent another one and accepted it,
-// has failed by itself, and so has one that is refused for minutes while there is no other to compare it with.
+// although the endpoint has accepted others since, has failed by itself, and so has
+// one that is refused for minutes while there is no other to compare it with.
 type breaker struct {
 	name   string
 	flying int
@@ -35,8 +36,25 @@ type breaker struct {
 	why      verdict   // what it was opened for
 	gone     bool
 
-	blamed map[string]time.Time // message id: when it failed last
-	alone  alone
+	accepted uint64           // messages, since the start
+	blamed   map[string]blame // by message id
+	alone    alone
+}
+
+// blame is of a message: when it failed last, and how many others had been accepted.
+type blame struct {
+	at       time.Time
+	accepted uint64
+}
+
+// others reports whether the endpoint has accepted another message since. One that
+// wants other credentials (401, 403) means everybody: there what had begun before
+// proves nothing.
+func (a blame) others(b *breaker, j *job, v verdict) bool {
+	if v.err.Status == http.StatusUnauthorized || v.err.Status == http.StatusForbidden {
+		return j.proved.After(a.at)
+	}
+	return b.accepted > a.accepted
 }
 
 // alone is the one message that is refused while no other is tried: it is all that
@@ -66,7 +84,7 @@ func (a *alone) refused(id string, v verdict, now time.Time) bool {
 }
 
 func (b *breaker) init(p *prepared) {
-	b.name, b.blamed = p.Name, make(map[string]time.Time)
+	b.name, b.blamed = p.Name, make(map[string]blame)
 }
 
 // admits reports whether one more request may fly.
@@ -91,6 +109,7 @@ func (b *breaker) closedTo(now time.Time, dest string) error {
 func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 	switch v.fault {
 	case accepted:
+		b.accepted++
 		if j.began.After(b.proved) {
 			b.proved = j.began
 		}
@@ -121,7 +140,7 @@ func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 		before, seen := b.blamed[j.name]
 		b.blame(j.name, now)
 		own := b.alone.refused(j.name, v, now)
-		if own || seen && j.proved.After(before) {
+		if own || seen && before.others(b, j, v) {
 			return broker.Failed(v.err, v.code, dest)
 		}
 	case down:
@@ -151,7 +170,7 @@ func (b *breaker) blame(id string, now time.Time) {
 	if len(b.blamed) >= maxBlamed {
 		clear(b.blamed) // to forget is to give the benefit of the doubt once more
 	}
-	b.blamed[id] = now
+	b.blamed[id] = blame{now, b.accepted}
 }
 
 // trip counts a failure of the endpoint and opens the breaker for longer each time.

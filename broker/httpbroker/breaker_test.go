@@ -64,6 +64,7 @@ func TestWhatHadBegunProvesNothing(t *testing.T) {
 	}{
 		"another had begun before the first refusal": {[]answer{{"a", 401, 0, ms(10)}, {"b", 200, ms(5), ms(15)}, {"a", 401, ms(20), ms(30)}}, broker.ClassOutage},
 		"it had begun before another was accepted":   {[]answer{{"a", 401, 0, ms(10)}, {"b", 200, ms(20), ms(40)}, {"a", 401, ms(30), ms(50)}}, broker.ClassOutage},
+		"what is no matter of credentials":           {[]answer{{"a", 500, 0, ms(10)}, {"b", 200, ms(5), ms(15)}, {"a", 500, ms(20), ms(30)}}, broker.ClassFailed},
 		"another in between":                         {[]answer{{"a", 401, 0, ms(10)}, {"b", 200, ms(20), ms(40)}, {"a", 401, ms(50), ms(60)}}, broker.ClassFailed},
 	} {
 		health, got := httpbroker.NewHealth(), broker.Class(99)
