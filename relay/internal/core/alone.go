@@ -66,6 +66,8 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 			continue
 		}
 		c.idx = []int{i}
+		at, seen := l.unknownAt(b, i)
+		c.proven = seen && e.works(e.placeOf(m), at)
 		e.watch(e.placeOf(m))
 		return b.msgs[i : i+1]
 	}
@@ -98,38 +100,50 @@ func (e *Engine) absorb(l *lane, b *batch) {
 	l.queue = append(l.queue[:l.done+1], l.queue[l.done+2:]...)
 }
 
+// unknownAt is when message i of the batch was sent alone last and its fate stayed
+// unknown.
+func (l *lane) unknownAt(b *batch, i int) (at time.Duration, seen bool) {
+	if b.parked {
+		s, seen := l.suspects[b.meta[i].Seq]
+		return s.at, seen
+	}
+	at, seen = b.alone.unknown[i]
+	return at, seen
+}
+
 // stillUnknown decides on a message whose fate is unknown though it was sent
-// alone. It reports true when the message is resolved: it has failed because
-// others of its own destination were acknowledged since it was unknown before,
-// or it is parked again, without an attempt, so that the lane's other messages
-// can go on and show whether its destination works.
+// alone. It reports true when the message is resolved: it has failed because its
+// destination acknowledged others between the call before and this one, or it is
+// parked again, without an attempt, so that the lane's other messages can go on
+// and show whether its destination works. An acknowledgement that arrived during
+// this call does not count: the destination may have recovered after the message
+// was sent.
 func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 	l, b := c.lane, c.b
 	if b.alone == nil {
 		return false
 	}
-	place, before := e.placeOf(&b.msgs[i]), suspect{}
-	at, seen := b.alone.unknown[i]
-	if b.parked {
-		before, seen = l.suspects[b.meta[i].Seq]
-		at = before.at
-	}
-	if seen && e.works(place, at) {
+	if c.proven {
 		e.failed(l, b, i, err)
 		return true
 	}
+	at, seen := l.unknownAt(b, i)
 	if !b.parked && !e.isLeftover(l, b, i) && !(seen && e.silent(l, b.msgs[i].Key, at)) {
 		return false
+	}
+	tries := 1
+	if b.parked {
+		tries += l.suspects[b.meta[i].Seq].tries
 	}
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, b.msgs[i].Key != ""
 	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
-	p.at = l.hold.until + e.retryDelay(before.tries+1)
+	p.at = l.hold.until + e.retryDelay(tries)
 	e.park(l, b, i, p)
 	if l.suspects == nil {
 		l.suspects = map[int64]suspect{}
 	}
-	l.suspects[b.meta[i].Seq] = suspect{place: place, at: c.sentAt, tries: before.tries + 1}
+	l.suspects[b.meta[i].Seq] = suspect{place: e.placeOf(&b.msgs[i]), at: c.sentAt, tries: tries}
 	return true
 }
 

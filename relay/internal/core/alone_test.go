@@ -85,3 +85,39 @@ func TestAMessageIsToBlameWhereOthersAreAcknowledged(t *testing.T) {
 		t.Errorf("parked as %s", drawn(parks))
 	}
 }
+
+// A destination that recovers while a message is on its way acknowledges what was
+// sent after it. That does not prove the message guilty: it met the outage.
+func TestARecoveryDuringACallBurnsNoAttempt(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(2)
+	first, other := r.batch(0, "p1", "a"), r.batch(1, "q1", "b")
+	r.read(first)
+	alone := 0
+	for range 600 {
+		r.pass(100 * time.Millisecond)
+		d, ok := maybe[Deliver](r)
+		if !ok {
+			continue
+		}
+		if b := r.e.lanes[0].queue[0]; b.alone == nil || alone < 1 {
+			if b.alone != nil {
+				alone++
+			}
+			r.step(Delivered{ID: d.ID, Errs: []error{unknown}})
+			continue
+		}
+		r.now += time.Millisecond
+		r.step(Woke{ID: take[Wait](r).ID})
+		r.read(other)
+		r.deliver() // of the other lane, sent later and acknowledged first
+		r.step(Delivered{ID: d.ID, Errs: []error{unknown}})
+		for _, f := range factsOf[RecordParked](r) {
+			if f.Attempts != 0 {
+				t.Errorf("parked with %d attempts", f.Attempts)
+			}
+		}
+		return
+	}
+	t.Fatal("the message was never sent alone twice")
+}

@@ -21,6 +21,7 @@ type call struct {
 	sentAt   time.Duration
 	probes   []*scope
 	cut      bool // cancelled because the lease ran out
+	proven   bool // the destination acknowledged others since this message's fate was unknown last
 }
 
 func (c *call) size() int {
