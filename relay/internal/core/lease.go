@@ -66,7 +66,9 @@ func (e *Engine) forgetLease() {
 }
 
 // dropAll forgets the database's history altogether. A settlement on its way was
-// carried out before the history changed or never will be.
+// carried out before the history changed or never will be. A release without an
+// answer is asked for again: a pooler may still carry it out, and it would take a
+// lane that was granted anew under the same epoch.
 func (e *Engine) dropAll() {
 	e.tell(HistoryChanged{Lanes: len(e.held)})
 	e.history++
@@ -74,7 +76,7 @@ func (e *Engine) dropAll() {
 	e.removeAll("identity changed")
 	e.settle = nil
 	clear(e.floor)
-	e.lease.releases, e.lease.ticking = nil, false
+	e.lease.ticking = false
 	e.forgetLease()
 }
 
@@ -141,10 +143,10 @@ func (e *Engine) onLeased(ev Leased) {
 		return
 	}
 	e.storeWorks(callLease)
+	ls.releases = slices.Delete(ls.releases, 0, min(ls.sent, len(ls.releases)))
 	if ls.ever && ls.identity != ev.Grant.Identity {
 		e.dropAll()
 	}
-	ls.releases = slices.Delete(ls.releases, 0, min(ls.sent, len(ls.releases)))
 	ls.sent, ls.failures, ls.ever = 0, 0, true
 	ls.identity, ls.valid, ls.deadline = ev.Grant.Identity, true, until
 	ls.nextAt = max(ls.sentAt+e.cfg.TTL/heartbeatShare, e.now+e.cfg.TTL/20)

@@ -288,6 +288,40 @@ func TestASettlementFromBeforeAFailoverIsForgotten(t *testing.T) {
 	}
 }
 
+// A release that nobody answered may be carried out late, also after a failover:
+// until the database has answered one, its lane is not worked on under that epoch.
+func TestAReleaseWithoutAnAnswerOutlivesAFailover(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(2)
+	read := take[Read](r)
+	r.now += time.Second
+	r.step(Tick{})
+	g := r.grant()
+	g.Instances = 2
+	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	l := take[Lease](r)
+	wantEqual(t, "released", fmt.Sprint(l.Req.Release), "[{1 10}]")
+	r.step(ReadDone{ID: read.ID, Err: store.ErrIdentity})
+	again := take[Lease](r)
+	wantEqual(t, "released again", fmt.Sprint(again.Req.Release), "[{1 10}]")
+	r.step(Leased{ID: l.ID, Err: errTest})
+	r.step(Leased{ID: again.ID, Err: errTest})
+	r.pass(500 * time.Millisecond)
+	wantEqual(t, "releases left", len(r.e.lease.releases), 0)
+
+	r = newRig(t, Config{})
+	r.lead(2)
+	g.Lanes = lanes(2, store.ParkedView{}).Lanes
+	r.now += time.Second
+	r.step(Tick{})
+	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	l = take[Lease](r)
+	g.Identity, g.Instances = "promoted", 1
+	r.step(Leased{ID: l.ID, Grant: g}) // this answer says that the release was carried out
+	wantEqual(t, "releases left", len(r.e.lease.releases), 0)
+	wantEqual(t, "lanes", fmt.Sprint(r.laneIDs()), "[0 1]")
+}
+
 func TestSurplusLanesAreFinishedSettledAndReleased(t *testing.T) {
 	r := newRig(t, Config{})
 	r.lead(4)
