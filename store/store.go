@@ -236,8 +236,10 @@ func (s State) String() string {
 // Due is derived by the store. The capturing and waiting records of a key are its
 // queue, in the order of Seq: a record of it is due when it is not Dead, its time
 // has come, and all records before it in the queue are due too. A Scheduled record
-// is due when its time has come and its key has no queue. Records without a key
-// capture nothing and wait for nobody. Nothing of a paused key or lane is due.
+// is due when its time has come and its key has no queue. Its time is the message's
+// NotBefore by the database's clock, or DueIn for a message without one: how long
+// that is from now was counted by another clock, and is never exact. Records without
+// a key capture nothing and wait for nobody. Nothing of a paused key or lane is due.
 type Park struct {
 	Seq      int64
 	Message  postrider.Message

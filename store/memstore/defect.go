@@ -84,6 +84,8 @@ const (
 	RepeatAnything
 	// ForgetHolds does not tell a lane's owner what people have paused.
 	ForgetHolds
+	// DueIgnoresNotBefore schedules a record by its owner's clock.
+	DueIgnoresNotBefore
 )
 
 var defectNames = [...]string{
@@ -93,7 +95,7 @@ var defectNames = [...]string{
 	"NoFence", "RepeatLost", "RepeatTwice", "HalfSettle", "SplitSettle", "ParkBeforeFence",
 	"LoseParked", "KnownForEver", "ForgetCaptured", "DueIgnoresHead", "DueIgnoresTime", "DeadIsDue", "ActAtOnce", "RetryKeepsAttempts",
 	"RetryFreesKey", "ForgetGaps", "DueHeadsOnly", "DuePageReversed", "DueBehindDead",
-	"RepeatAnything", "ForgetHolds",
+	"RepeatAnything", "ForgetHolds", "DueIgnoresNotBefore",
 }
 
 func (d Defect) String() string {

@@ -51,6 +51,9 @@ func (db *database) park(l *lane, pk store.Park) {
 	r.message.Headers = maps.Clone(pk.Message.Headers)
 	r.state, r.captures, r.attempts = pk.State, pk.Captures, pk.Attempts
 	r.due = now.Add(pk.DueIn)
+	if nb := pk.Message.NotBefore; pk.State == store.Scheduled && !nb.IsZero() && db.opts.Defect != DueIgnoresNotBefore {
+		r.due = nb
+	}
 	r.class, r.code, r.text = pk.Class, pk.Code, pk.Error
 }
 

@@ -22,7 +22,8 @@ ORDER BY g.lane ON CONFLICT DO NOTHING`)
 	st.actPlans = `SELECT ` + readSettings
 	st.park = q(`INSERT INTO {{schema}}.parked AS k (pipe, lane, seq, state, captures, due_at, attempts, class, code, error,
  first_failed, last_attempt, created_at, not_before, version, schema_version, id, topic, key, type, content_type, headers, payload)
-SELECT $1, x.lane, x.seq, x.state, x.captures, clock_timestamp() + x.due * interval '1 microsecond', x.attempts, x.class, x.code, x.error,
+SELECT $1, x.lane, x.seq, x.state, x.captures, CASE WHEN x.state = 'scheduled' AND x.not_before IS NOT NULL
+  THEN least(x.not_before, clock_timestamp() + interval '100 years') ELSE clock_timestamp() + x.due * interval '1 microsecond' END, x.attempts, x.class, x.code, x.error,
  CASE WHEN x.class <> '' AND x.state IN ('retry', 'dead') THEN clock_timestamp() END,
  CASE WHEN x.class <> '' AND x.state IN ('retry', 'dead') THEN clock_timestamp() END,
  x.created_at, x.not_before, x.version, x.schema_version, x.id, x.topic, x.key, x.type, x.content_type, x.headers::jsonb, x.payload

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/postrider/postrider/store"
 )
@@ -108,9 +107,12 @@ func (s *Store) park(ctx context.Context, q querier, lane store.Lane, p *store.P
 	if !m.NotBefore.IsZero() {
 		notBefore = micros(m.NotBefore)
 	}
-	due := time.Duration(0)
-	if p.State == store.Retry || p.State == store.Scheduled {
-		due = p.DueIn
+	due := micros(s.now())
+	switch {
+	case p.State == store.Scheduled && !m.NotBefore.IsZero():
+		due = micros(m.NotBefore)
+	case p.State == store.Retry || p.State == store.Scheduled:
+		due = s.after(p.DueIn)
 	}
 	captures := p.Captures && m.Key != "" && (p.State == store.Retry || p.State == store.Dead)
 	payload := m.Payload
@@ -123,7 +125,7 @@ func (s *Store) park(ctx context.Context, q querier, lane store.Lane, p *store.P
 		ON CONFLICT (pipe, seq) DO UPDATE SET state = excluded.state, captures = excluded.captures, due_at = excluded.due_at,
 			attempts = excluded.attempts, class = excluded.class, code = excluded.code, error = excluded.error,
 			first_failed = coalesce(first_failed, excluded.first_failed), last_attempt = coalesce(excluded.last_attempt, last_attempt)`,
-		s.opts.Pipe, p.Seq, lane, p.State.String(), captures, s.after(due), p.Attempts, p.Class, p.Code, p.Error,
+		s.opts.Pipe, p.Seq, lane, p.State.String(), captures, due, p.Attempts, p.Class, p.Code, p.Error,
 		failed, failed, m.ID, m.Topic, m.Key, m.Type, payload, m.ContentType, headers, m.Version, m.SchemaVersion, notBefore, micros(m.Time))
 	return err
 }

@@ -73,6 +73,8 @@ func TestBites(t *testing.T) {
 		memstore.DueBehindDead:      {"due/queue-stops"},
 		memstore.RepeatAnything:     {"settle/repeat-changed"},
 		memstore.ForgetHolds:        {"pause/key", "pause/lane", "pause/next-owner"},
+
+		memstore.DueIgnoresNotBefore: {"due/not-before"},
 	} {
 		t.Run(defect.String(), func(t *testing.T) {
 			mustCatch(t, func() storetest.Env { return newMemEnv(memstore.Cursor, defect) }, want...)

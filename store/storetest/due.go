@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/postrider/postrider/store"
 )
@@ -16,6 +17,10 @@ func dueCases() []Case {
 		{
 			Name: "due/scheduled", Run: dueScheduled,
 			Promise: "a scheduled record is due when its time has come, in the order of numbers",
+		},
+		{
+			Name: "due/not-before", Run: dueNotBefore,
+			Promise: "a scheduled record is due at its message's NotBefore by the database's clock, not at another clock's",
 		},
 		{
 			Name: "due/scheduled-behind-captured", Run: dueScheduledBehindCaptured,
@@ -83,6 +88,17 @@ func dueScheduled(ctx context.Context, env Env) error {
 		return err
 	}
 	return p.wantDue(ctx, "after both were delivered")
+}
+
+func dueNotBefore(ctx context.Context, env Env) error {
+	msgs := series("k", "m", 2)
+	msgs[0].NotBefore = time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC)
+	msgs[1].NotBefore = time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC)
+	p, err := parks(ctx, env, msgs, store.Park{State: store.Scheduled}, hourly(store.Scheduled, false))
+	if err != nil {
+		return err
+	}
+	return p.wantDue(ctx, "whatever DueIn says", "m001")
 }
 
 func dueScheduledBehindCaptured(ctx context.Context, env Env) error {
