@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/store"
 )
 
@@ -25,9 +26,7 @@ func (e *Engine) planDrain() {
 	if !e.draining {
 		return
 	}
-	for _, l := range e.held {
-		e.shed(l)
-	}
+	e.shedAll()
 	if !e.cutOff && (e.now >= e.drainUntil || e.now >= e.storeGone()) {
 		e.cutOff = true
 		for _, l := range e.held {
@@ -46,6 +45,55 @@ func (e *Engine) planDrain() {
 	}
 }
 
+// shedAll drops what a drain need not wait for, and reports what was acknowledged
+// of it: a batch that was begun is dropped when the drain is cut off without a lease.
+func (e *Engine) shedAll() {
+	lost := 0
+	for _, l := range e.held {
+		e.parkRest(l)
+		if e.cutOff && !e.lease.valid && l.call == nil {
+			lost += l.begun()
+		}
+		e.shed(l)
+	}
+	if lost > 0 {
+		e.tell(DrainCutOff{Messages: lost})
+	}
+}
+
+// parkRest sets the rest of a begun batch aside when it is held back, so that the
+// batch can be settled. Dropped, the next owner would send all of it again: a
+// duplicate without a fault.
+func (e *Engine) parkRest(l *lane) {
+	if l.call != nil || l.done >= len(l.queue) || !e.lease.valid {
+		return
+	}
+	b := l.queue[l.done]
+	if !b.started() || b.resolved() || !e.cutOff && !e.holdsBack(l) {
+		return
+	}
+	b.goSlow()
+	if !b.prepared {
+		e.setAside(l, b)
+	}
+	rest := b.todo
+	b.todo = nil
+	for _, i := range rest {
+		switch m := &b.msgs[i]; {
+		case b.parked: // it stands there already
+		case l.holds(b, m.Key):
+			e.wait(l, b, i)
+		default:
+			s, err := e.scopes[e.destination(e.placeOf(m))], (*broker.Error)(nil)
+			if s == nil {
+				s, err = &scope{}, broker.Classify(broker.Outage(errShutDown, "", ""))
+			}
+			e.divertNow(l, b, i, s, err)
+		}
+	}
+	e.finish(l)
+}
+
 // storeGone is when a drain gives the database up: the lease ran out, and for
 // another whole one nothing was answered. Until then a restart of the database
 // costs no duplicates; afterwards the deliveries have been cut off long ago, and
@@ -62,7 +110,7 @@ func (e *Engine) storeGone() time.Duration {
 func (e *Engine) tellUnsettled() {
 	n := 0
 	for _, l := range e.held {
-		n += l.doneMsgs
+		n += l.doneMsgs + l.begun()
 	}
 	if e.settle != nil {
 		n += e.settle.messages
@@ -113,21 +161,30 @@ func (e *Engine) onLeft(err error) {
 	e.stop(nil)
 }
 
-// shed drops the batches of a lane that were not begun, and the one that was
-// when it is held back: the next owner sends it again. A lane that is only handed
-// over keeps one of which something was acknowledged, else that would be a
-// duplicate without a fault.
+// begun is how much of the lane's current batch was acknowledged.
+func (l *lane) begun() int {
+	if l.done >= len(l.queue) {
+		return 0
+	}
+	return l.queue[l.done].delivered
+}
+
+// holdsBack reports whether the lane's deliveries pause, or the sink's.
+func (e *Engine) holdsBack(l *lane) bool { return e.now < l.hold.until || e.sinkHeld() }
+
+// shed drops the batches of a lane that were not begun: the next owner sends them.
+// A batch of which something was acknowledged is kept, since to send it again would
+// be a duplicate without a fault. A hand-over waits for it, parkRest ends it in a drain.
 func (e *Engine) shed(l *lane) {
 	keep := l.done
 	if l.call != nil {
 		keep++
 	} else if l.done < len(l.queue) {
 		b := l.queue[l.done]
-		held := e.now < l.hold.until || e.sinkHeld()
 		switch {
 		case e.paused && !e.draining && b.sent: // read again it might come in another company, above the window
 			keep++
-		case b.started() && !e.cutOff && (!held || !e.draining && b.delivered > 0):
+		case b.started() && !e.cutOff && (!e.holdsBack(l) || e.draining || b.delivered > 0):
 			keep++
 		}
 	}

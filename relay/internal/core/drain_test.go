@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/postrider/postrider/broker"
 )
 
 func TestDrainFinishesSettlesAndLeaves(t *testing.T) {
@@ -138,6 +140,61 @@ func TestADrainInAnOutageDoesNotWait(t *testing.T) {
 	r.deliver(outage)
 	r.step(Drain{})
 	wantEqual(t, "leave", take[Lease](r).Req.Leave, true)
+}
+
+// Promise D. What a destination that is down holds back of a batch is set aside,
+// so that what was acknowledged of it is settled and not sent again.
+func TestADrainSettlesABatchThatIsHeldBack(t *testing.T) {
+	slow := broker.Throttled(errTest, "slow", "orders", time.Minute)
+	r := newRig(t, Config{ParkedKeys: 1})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a", "", "b", "b", "c"))
+	r.deliver(slow, nil, slow, errNotTried, nil)
+	none[Settle](r)
+	r.step(Drain{})
+	s := take[Settle](r)
+	wantEqual(t, "delivered", s.Settlements[0].Delivered, 2)
+	wantEqual(t, "parked", drawn(s.Settlements[0].Park), "m1 retry captures, m3 retry captures, m4 waiting")
+	wantEqual(t, "settled", string(s.Settlements[0].Position), "p1")
+	r.step(Settled{ID: s.ID})
+	wantEqual(t, "leave", take[Lease](r).Req.Leave, true)
+	wantEqual(t, "cut off", len(factsOf[DrainCutOff](r)), 0)
+}
+
+// What a call that the deadline of a drain cut off has delivered is settled too.
+func TestADrainSettlesWhatItsDeadlineCutOff(t *testing.T) {
+	r := newRig(t, Config{DrainTimeout: 3 * time.Second})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a", "", "a"))
+	d := take[Deliver](r)
+	r.step(Drain{})
+	r.pass(3100 * time.Millisecond)
+	take[Cancel](r)
+	r.step(Delivered{ID: d.ID, Errs: []error{unknown, nil, errNotTried}})
+	s := take[Settle](r)
+	wantEqual(t, "delivered", s.Settlements[0].Delivered, 1)
+	wantEqual(t, "parked", drawn(s.Settlements[0].Park), "m1 retry captures, m3 waiting")
+}
+
+// A drain that cannot settle such a batch any more says so.
+func TestADrainTellsOfAHeldBatchThatItCannotSettle(t *testing.T) {
+	r := newRig(t, Config{ParkedKeys: 1})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a", "", "b"))
+	slow := broker.Throttled(errTest, "slow", "orders", time.Minute)
+	r.deliver(slow, nil, slow)
+	r.now += 3 * time.Second // the lease has run out
+	r.step(Drain{})
+	none[Settle](r)
+	for range 500 {
+		r.now += 50 * time.Millisecond
+		r.step(Tick{})
+		if l, ok := maybe[Lease](r); ok {
+			r.step(Leased{ID: l.ID, Err: errTest})
+		}
+	}
+	take[Stopped](r)
+	wantEqual(t, "cut off", fmt.Sprint(factsOf[DrainCutOff](r)), "[{1}]")
 }
 
 func TestADrainBeforeTheFirstLeaseStops(t *testing.T) {
