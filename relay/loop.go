@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay/internal/core"
 	"github.com/postrider/postrider/store"
 )
@@ -54,8 +55,8 @@ func (lp *loop) run(ctx context.Context) error {
 	defer lp.timer.Stop()
 	defer lp.r.rec.stop()
 	var cancel context.CancelFunc
-	lp.calls, cancel = context.WithCancel(context.WithoutCancel(ctx))
 	info := lp.r.store.Info()
+	lp.calls, cancel = context.WithCancel(broker.WithPipe(context.WithoutCancel(ctx), info.Pipe))
 	lp.r.log.Info("relay started", "instance", lp.r.opts.config().Instance, "pipe", info.Pipe, "store", info.Name, "sink", lp.r.sink.Info().Name)
 	lp.watch(ctx)
 	cancel()

@@ -148,6 +148,17 @@ func brokenData() map[string]func(*brokertest.Env) {
 		"sink/dedup": func(e *brokertest.Env) { // promises what the broker does not do
 			e.Sink = declaring{e.Sink, broker.Info{DedupWindow: time.Minute}}
 		},
+		"sink/pipes": func(e *brokertest.Env) { // knows a message by its id alone, once a call is over
+			var seen sync.Map
+			inner := e.Sink
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				id := msgs[0].ID
+				if pipe, again := seen.LoadOrStore(id, broker.PipeOf(ctx)); again && pipe != broker.PipeOf(ctx) {
+					return nil
+				}
+				return inner.Deliver(ctx, msgs)
+			})
+		},
 		"sink/formats": func(e *brokertest.Env) { // knows one format
 			routed := e.Routed
 			e.Routed = func(ctx context.Context, route envelope.Router) (broker.Sink, error) {

@@ -25,6 +25,7 @@ func dataCases() []Case {
 		{"sink/limit", "up to one size every payload is accepted, above it each is rejected", sinkLimit},
 		{"sink/keys", "a call may have ten thousand keys", sinkKeys},
 		{"sink/dedup", "within its dedup window the broker itself drops a repeated id, and not what a person sends again", sinkDedup},
+		{"sink/pipes", "a message that two pipes send, or two routes, is stored once for each of them", sinkPipes},
 		{"sink/formats", "each wire format arrives, and the adapter's own source reads it", sinkFormats},
 		{"sink/scope", "a destination that is down holds up its own messages and the later ones of their keys, nothing else", sinkScope},
 	}
@@ -336,6 +337,42 @@ func sinkDedup(ctx context.Context, env *Env) error {
 		return fmt.Errorf("%d messages in the log after %d were sent again by a person", len(log), len(msgs))
 	}
 	return nil
+}
+
+// sinkPipes sends the same messages as two pipes do, and by a second route.
+func sinkPipes(ctx context.Context, env *Env) error {
+	msgs := messages(env.Topic, 6, 2)
+	want := 0
+	send := func(pipe string, sink broker.Sink, what string) error {
+		if err := accept(broker.WithPipe(ctx, pipe), sink, msgs); err != nil {
+			return err
+		}
+		want += len(msgs)
+		log, err := env.Log(ctx)
+		if err != nil {
+			return err
+		}
+		if len(log) != want {
+			return fmt.Errorf("%d messages in the log, want %d: %s was taken for a repetition", len(log), want, what)
+		}
+		return nil
+	}
+	if err := send("main", env.Sink, "the first call"); err != nil {
+		return err
+	}
+	if err := send("audit", env.Sink, "what a second pipe sent"); err != nil {
+		return err
+	}
+	if env.Beside == "" {
+		return nil
+	}
+	routed, err := env.Routed(ctx, func(*postrider.Message) (envelope.Route, error) {
+		return envelope.Route{Topic: env.Beside}, nil
+	})
+	if err != nil {
+		return err
+	}
+	return send("main", routed, "what a second route sent")
 }
 
 // sinkScope sends keys that have a message for a missing topic, before or after

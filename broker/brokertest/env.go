@@ -52,6 +52,9 @@ type Env struct {
 	// Foreign puts a record into Topic as somebody else does: this payload, and
 	// nothing of what Postrider writes beside it. nil: it cannot be done.
 	Foreign func(ctx context.Context, payload []byte) error
+	// Beside is another topic that Log returns too, because the broker keeps both in
+	// one place and compares the ids of both; "": no two topics share a place.
+	Beside string
 	// Routed is a sink beside Sink that sends where and how route says.
 	Routed func(ctx context.Context, route envelope.Router) (broker.Sink, error)
 	// Without names the cases that do not apply to this broker, each with the

@@ -26,11 +26,14 @@ func queueService() *brokertest.Env {
 	const most = 256 << 10
 	e := memory()
 	e.Server = "memory, made like a queue service"
-	e.Sink, e.Second = entries{e.Sink, most}, entries{e.Second, most}
+	sent := &sentIDs{all: make(map[string]map[string]bool)}
+	e.Sink, e.Second = entries{e.Sink, most, sent}, entries{e.Second, most, sent}
 	e.TooLarge, e.Largest, e.PerKey = most, most-1000, 1
 	inLog, inLogOf := e.Log, e.LogOf
-	e.Log = func(ctx context.Context) ([]postrider.Message, error) { return once(inLog(ctx)) }
-	e.LogOf = func(ctx context.Context, topic string) ([]postrider.Message, error) { return once(inLogOf(ctx, topic)) }
+	e.Log = func(ctx context.Context) ([]postrider.Message, error) { return sent.once(inLog(ctx)) }
+	e.LogOf = func(ctx context.Context, topic string) ([]postrider.Message, error) {
+		return sent.once(inLogOf(ctx, topic))
+	}
 	wrapSource(e, locking)
 	e.Mortal, e.Flaky = e.Source, flaky(e.Source)
 	e.Without = maps.Clone(e.Without)
@@ -39,15 +42,36 @@ func queueService() *brokertest.Env {
 	return e
 }
 
-// once is a log without what the service dropped as sent again.
-func once(log []postrider.Message, err error) (kept []postrider.Message, _ error) {
-	seen := make(map[string]bool)
-	for _, m := range log {
-		id := m.ID + m.Headers[envelope.Generation]
-		if !seen[id] {
-			kept = append(kept, m)
+// sentIDs has the deduplication ids under which each message was sent.
+type sentIDs struct {
+	mu  sync.Mutex
+	all map[string]map[string]bool
+}
+
+func nameOf(m *postrider.Message) string { return m.ID + "/" + m.Headers[envelope.Generation] }
+
+func (s *sentIDs) note(m *postrider.Message, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := nameOf(m)
+	if s.all[name] == nil {
+		s.all[name] = make(map[string]bool)
+	}
+	s.all[name][id] = true
+}
+
+// once is a log without what the service dropped: it keeps one copy for each
+// deduplication id.
+func (s *sentIDs) once(log []postrider.Message, err error) (kept []postrider.Message, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	copies := make(map[string]int)
+	for i := range log {
+		name := nameOf(&log[i])
+		if copies[name] < max(len(s.all[name]), 1) {
+			kept = append(kept, log[i])
 		}
-		seen[id] = true
+		copies[name]++
 	}
 	return kept, err
 }
@@ -56,6 +80,7 @@ func once(log []postrider.Message, err error) (kept []postrider.Message, _ error
 type entries struct {
 	broker.Sink
 	most int
+	sent *sentIDs
 }
 
 func (s entries) Info() broker.Info {
@@ -74,6 +99,7 @@ func (s entries) Deliver(ctx context.Context, msgs []postrider.Message) []error 
 		if len(m.Key) > info.MaxKeyBytes || m.Size() > s.most {
 			return broker.Rejected(errors.New("more than an entry may have"), "", m.Topic)
 		}
+		s.sent.note(&m, broker.DedupID(broker.PipeOf(ctx), m.Topic, &m))
 		return errors.Join(s.Sink.Deliver(ctx, []postrider.Message{m})...)
 	})
 }

@@ -82,8 +82,8 @@ func envWith(t *testing.T, url string, opts natsbroker.SinkOptions) *brokertest.
 		t.Fatal(err)
 	}
 	name := "s" + rand.Text()
-	topic := name + ".orders"
-	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{topic}})
+	topic, beside := name+".orders", name+".audit.orders"
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{topic, beside}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func envWith(t *testing.T, url string, opts natsbroker.SinkOptions) *brokertest.
 	}
 	return &brokertest.Env{
 		Server: "NATS " + testserver.NATSVersion,
-		Sink:   sink, Topic: topic, Missing: "nowhere" + name, TooLarge: 2 << 20, Largest: 1<<20 - 500,
+		Sink:   sink, Topic: topic, Beside: beside, Missing: "nowhere" + name, TooLarge: 2 << 20, Largest: 1<<20 - 500,
 		Log: func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, stream) },
 		LogOf: func(ctx context.Context, topic string) ([]postrider.Message, error) {
 			s, err := js.Stream(ctx, streamOf(topic))
@@ -116,7 +116,7 @@ func envWith(t *testing.T, url string, opts natsbroker.SinkOptions) *brokertest.
 		},
 		Operator: operator(js),
 		Routed: func(_ context.Context, route envelope.Router) (broker.Sink, error) {
-			return natsbroker.NewSink(direct, &natsbroker.SinkOptions{Route: route, NoDedup: true})
+			return natsbroker.NewSink(direct, &natsbroker.SinkOptions{Route: route, NoDedup: opts.NoDedup})
 		},
 		Flaky: func(context.Context) (broker.Source, brokertest.Faults, func(), error) {
 			proxy, through := proxied(t, url)
@@ -204,7 +204,7 @@ func makeFull(ctx context.Context, js jetstream.JetStream, full jetstream.Stream
 // TestDedup: the stream drops what is sent again.
 func TestDedup(t *testing.T) {
 	url := testserver.SharedNATS(t).URL
-	brokertest.RunSome(t, []string{"sink/dedup"}, func(t *testing.T) *brokertest.Env {
+	brokertest.RunSome(t, []string{"sink/dedup", "sink/pipes"}, func(t *testing.T) *brokertest.Env {
 		e := envWith(t, url, natsbroker.SinkOptions{})
 		e.Server += ", deduplication on"
 		delete(e.Without, "sink/dedup")

@@ -1,6 +1,7 @@
 package natsbroker
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -19,6 +20,7 @@ const lookEvery = 100 * time.Millisecond
 // delivery is one Deliver call. A key has one message on the wire at a time.
 type delivery struct {
 	s       *Sink
+	pipe    string
 	msgs    []postrider.Message
 	errs    []error
 	next    keychain.Chain
@@ -43,7 +45,7 @@ type delivery struct {
 // Deliver implements broker.Sink.
 func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
 	d := &delivery{
-		s: s, msgs: msgs, tickets: make([]ticket, len(msgs)),
+		s: s, pipe: cmp.Or(broker.PipeOf(ctx), s.pipe), msgs: msgs, tickets: make([]ticket, len(msgs)),
 		before: s.nc.LastError(), look: time.NewTicker(lookEvery), bell: make(chan struct{}, 1),
 	}
 	defer d.look.Stop()
@@ -100,7 +102,7 @@ func (d *delivery) send(m *postrider.Message, t ticket) error {
 	if err != nil {
 		return err
 	}
-	id := d.s.dedupID(m)
+	id := d.s.dedupID(d.pipe, subject, m)
 	if err := d.s.tooLarge(size(&d.out, id), subject); err != nil {
 		return err
 	}

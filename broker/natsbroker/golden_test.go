@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/natsbroker"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/golden"
@@ -35,14 +36,14 @@ func TestWireIsGolden(t *testing.T) {
 			}
 			var texts []string
 			for i, m := range golden.Messages() {
-				if errs := sink.Deliver(t.Context(), []postrider.Message{m}); errs != nil {
+				if errs := sink.Deliver(broker.WithPipe(t.Context(), "main"), []postrider.Message{m}); errs != nil {
 					t.Fatal(errs)
 				}
 				raw, err := stream.GetMsg(t.Context(), uint64(i+1))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if id := raw.Header["Nats-Msg-Id"]; len(id) != 1 || !strings.HasPrefix(id[0], m.ID) {
+				if id := raw.Header["Nats-Msg-Id"]; len(id) != 1 || !strings.HasPrefix(id[0], "main/"+topic+"/"+m.ID) {
 					t.Errorf("Nats-Msg-Id %q", id)
 				}
 				delete(raw.Header, "Nats-Msg-Id") // the server's, not a format's

@@ -21,6 +21,9 @@ type SinkOptions struct {
 	// Route says what becomes of each message: the topic that names the subject,
 	// format and more headers; NATS has no key. nil: the message's topic, plain.
 	Route envelope.Router
+	// Pipe names the pipe in Nats-Msg-Id where the context of a call names none (see
+	// [broker.WithPipe]; a relay does), and in previews.
+	Pipe string
 	// NoDedup leaves out the Nats-Msg-Id header, so that the stream keeps
 	// repeated messages: for demos and tests that count them.
 	NoDedup bool
@@ -37,6 +40,7 @@ type Sink struct {
 	js      jetstream.JetStream
 	prefix  string
 	router  envelope.Router
+	pipe    string
 	noDedup bool
 	timeout time.Duration
 	acks    *acks
@@ -68,7 +72,7 @@ func NewSink(nc *nats.Conn, opts *SinkOptions) (*Sink, error) {
 		return nil, fmt.Errorf("natsbroker: sink: %w", err)
 	}
 	return &Sink{
-		nc: nc, js: js, prefix: opts.SubjectPrefix, router: opts.Route, noDedup: opts.NoDedup,
+		nc: nc, js: js, prefix: opts.SubjectPrefix, router: opts.Route, pipe: opts.Pipe, noDedup: opts.NoDedup,
 		timeout: timeout, acks: newAcks(nc, pending), codec: wireCodec(),
 	}, nil
 }
@@ -109,17 +113,13 @@ func (s *Sink) frame(w *envelope.Wire, m *postrider.Message) (r envelope.Route, 
 	return r, subject, err
 }
 
-// dedupID is what the stream knows a message by; "": nothing. Ids are compared
-// over the whole stream: under two prefixes in one stream a message is two
-// messages. What a person sends again must not be taken for what was sent before.
-func (s *Sink) dedupID(m *postrider.Message) string {
-	if s.noDedup || m.ID == "" {
+// dedupID is the Nats-Msg-Id of a message, "" for none. A stream compares the ids of
+// all its subjects, so an id names the pipe and the subject too.
+func (s *Sink) dedupID(pipe, subject string, m *postrider.Message) string {
+	if s.noDedup {
 		return ""
 	}
-	if g := m.Headers[envelope.Generation]; g != "" {
-		return s.prefix + m.ID + "/" + g
-	}
-	return s.prefix + m.ID
+	return broker.DedupID(pipe, subject, m)
 }
 
 // size is what the server counts of a message.
@@ -152,7 +152,7 @@ func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
 	if err != nil {
 		return p, err
 	}
-	id := s.dedupID(m)
+	id := s.dedupID(s.pipe, subject, m)
 	p.Bytes = size(&w, id)
 	if id != "" {
 		p.Headers = append(p.Headers, envelope.Header{Name: jetstream.MsgIDHeader, Value: []byte(id)})

@@ -88,7 +88,7 @@ func TestPartitions(t *testing.T) {
 func TestDedup(t *testing.T) {
 	t.Parallel()
 	addr := testserver.SharedRedis(t, testserver.RedisNewest).Addr
-	brokertest.RunSome(t, []string{"sink/dedup"}, func(t *testing.T) *brokertest.Env {
+	brokertest.RunSome(t, []string{"sink/dedup", "sink/pipes"}, func(t *testing.T) *brokertest.Env {
 		e := env(t, addr, "")
 		e.Server = title(testserver.RedisNewest) + ", IDMP"
 		delete(e.Without, "sink/dedup")

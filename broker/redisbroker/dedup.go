@@ -22,7 +22,7 @@ import (
 // IDMP is used only on streams that remember enough.
 const leastMemory = 1000
 
-// producers of a stream: the memory is per producer. Messages of a key have one.
+// producers of a stream and pipe: the memory is per producer. Messages of a key have one.
 const producers = 16
 
 // lookAgain is how long what a stream remembers is taken for granted.
@@ -75,12 +75,19 @@ func (ms *memories) of(ctx context.Context, l *link, stream string) bool {
 	return m.enough
 }
 
-func producer(key string) string {
-	return "postrider/" + strconv.Itoa(int(hash(key)%producers))
+// producer is the producer of a key's messages. Each pipe has producers of its own:
+// what one pipe sends is no repetition of what another one sent, and uses up none
+// of its memory.
+func producer(pipe, key string) string {
+	name := "postrider/" + strconv.Itoa(int(hash(key)%producers))
+	if pipe != "" {
+		name += "/" + pipe
+	}
+	return name
 }
 
-// idempotent is the id by which a repetition is known. What a person sends again
-// must not be taken for what was sent before.
+// idempotent is the id by which a repetition of a producer is known. What a person
+// sends again must not be taken for what was sent before.
 func idempotent(m *postrider.Message) string {
 	if g := m.Headers[envelope.Generation]; g != "" {
 		return m.ID + "/" + g

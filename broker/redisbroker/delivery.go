@@ -200,7 +200,7 @@ func (d *delivery) send(ctx context.Context) error {
 		if atomic {
 			out.command("multi")
 		}
-		d.tx.write(out, d.s.form(d.l, time.Now()), d.msgs)
+		d.tx.write(out, d.s.form(d.l, time.Now()), broker.PipeOf(ctx), d.msgs)
 		if atomic {
 			out.command("exec")
 		}

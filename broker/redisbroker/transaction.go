@@ -156,7 +156,7 @@ func (t *transaction) encode(ctx context.Context, s *Sink, l *link) {
 
 // write writes the messages' commands
 // (https://redis.io/docs/latest/commands/xadd/).
-func (t *transaction) write(out script, o *form, msgs []postrider.Message) {
+func (t *transaction) write(out script, o *form, pipe string, msgs []postrider.Message) {
 	for n, i := range t.batch {
 		w, m := t.wires[n], &msgs[i]
 		dedup := t.dedup[n] && m.ID != ""
@@ -172,7 +172,7 @@ func (t *transaction) write(out script, o *form, msgs []postrider.Message) {
 		}
 		if dedup {
 			arg(out, "idmp")
-			arg(out, producer(cmp.Or(m.Key, m.ID)))
+			arg(out, producer(pipe, cmp.Or(m.Key, m.ID)))
 			arg(out, idempotent(m))
 		}
 		for _, a := range o.behind {

@@ -20,7 +20,7 @@ func openNATS(set *settings) (*openedSink, error) {
 		return nil, bad(err)
 	}
 	opts := target.Sink
-	opts.Route = router
+	opts.Route, opts.Pipe = router, set.pipe
 	sink, err := natsbroker.NewSink(conn, &opts)
 	if err != nil {
 		conn.Close()
