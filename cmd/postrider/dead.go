@@ -19,6 +19,8 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 // recordAnswer is one parked record in JSON. Seq is a string: it may exceed
@@ -372,7 +374,7 @@ func parseAfter(text string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
-		return 0, usagef("after is %q: give the number of a record", text)
+		return 0, usagef("after is %s: give the number of a record", redact.Word(text))
 	}
 	return n, nil
 }
@@ -382,7 +384,7 @@ func parseSeqs(args []string) ([]int64, error) {
 	for i, arg := range args {
 		n, err := strconv.ParseInt(arg, 10, 64)
 		if err != nil || n < 1 {
-			return nil, usagef("%q is no record number: give SEQ of `postrider dead list`", arg)
+			return nil, usagef("%s is no record number: give SEQ of `postrider dead list`", redact.Word(arg))
 		}
 		seqs[i] = n
 	}

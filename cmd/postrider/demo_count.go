@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/store/pgstore"
 )
 
 // copyAt is one message in the broker, read without any of our own packages:
@@ -152,7 +153,7 @@ func maxGap(copies []copyAt) int {
 func (d *demo) ownSchema(ctx context.Context, name string) error {
 	u, err := url.Parse(d.set.store)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		return usagef("store %s: the demo runs on postgres://USER:PASSWORD@HOST/DATABASE or, without --store, on SQLite", redact.URL(d.set.store))
+		return usagef("store %s: the demo runs on postgres://USER:PASSWORD@HOST/DATABASE or, without --store, on SQLite", redact.Place(d.set.store))
 	}
 	admin := d.set.store
 	q := u.Query()
@@ -177,7 +178,11 @@ func (d *demo) ownSchema(ctx context.Context, name string) error {
 func execOnce(ctx context.Context, raw, stmt string) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, raw)
+	conf, err := pgstore.ParseConfig(raw)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, conf.ConnConfig)
 	if err != nil {
 		return err
 	}

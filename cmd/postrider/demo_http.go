@@ -16,6 +16,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 // demoHTTP is the endpoint of the demo: it hands each webhook to the warehouse and
@@ -32,7 +34,7 @@ type demoHTTP struct {
 func openDemoHTTP(ctx context.Context, d *demo) (*demoHTTP, error) {
 	u, err := url.Parse(d.set.broker)
 	if err != nil || u.Port() == "" || u.Fragment != "" {
-		return nil, usagef("broker %s cannot be used: the demo listens there itself: write http://127.0.0.1:PORT/PATH", hookPlace(d.set.broker))
+		return nil, usagef("broker %s cannot be used: the demo listens there itself: write http://127.0.0.1:PORT/PATH", redact.Place(d.set.broker))
 	}
 	file, key := filepath.Join(d.dir, "webhook.secret"), make([]byte, 32)
 	_, _ = rand.Read(key) // never fails

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -21,7 +22,7 @@ type demoRedis struct {
 func openDemoRedis(ctx context.Context, raw, topic string) (*demoRedis, error) {
 	t, err := redisbroker.ParseURL(raw)
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.URL(raw), err)
+		return nil, usagef("broker %s cannot be used: %w", redact.Place(raw), err)
 	}
 	t.Client.Protocol, t.Client.DisableIdentity = 2, true
 	b := &demoRedis{
@@ -32,7 +33,10 @@ func openDemoRedis(ctx context.Context, raw, topic string) (*demoRedis, error) {
 	defer cancel()
 	if err := b.client.Ping(ctx).Err(); err != nil {
 		_ = b.client.Close()
-		return nil, &unreachableError{fmt.Errorf("the broker %s cannot be reached: %w; check --broker and that the server runs", redact.URL(raw), err)}
+		if text, _, quotes := strings.Cut(err.Error(), ", with args beginning with:"); quotes { // a server that does not know AUTH repeats the password
+			err = errors.New(text)
+		}
+		return nil, &unreachableError{fmt.Errorf("the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(raw), err)}
 	}
 	return b, nil
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 type doctorFlags struct {
@@ -58,7 +60,7 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 	failOn := store.Critical + 1
 	if set.failOn != "never" {
 		if err := failOn.UnmarshalText([]byte(set.failOn)); err != nil || failOn == store.OK {
-			return usagef("fail-on is %q: use warning, critical or never", set.failOn)
+			return usagef("fail-on is %s: use warning, critical or never", redact.Word(set.failOn))
 		}
 	}
 	st, err := openStore(&a.set)

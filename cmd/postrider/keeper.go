@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 // keeperSettings are those of retention and of the books.
@@ -80,13 +82,13 @@ func (k *keeperSettings) options(log *slog.Logger) (*admin.KeeperOptions, error)
 	command, isCommand := strings.CutPrefix(k.archive, "command:")
 	switch {
 	case isCommand && strings.TrimSpace(command) == "":
-		return nil, usagef("archive is %q: write command:COMMAND", k.archive)
+		return nil, usagef("archive is %s: write command:COMMAND", redact.Word(k.archive))
 	case isCommand:
 		o.Archive = admin.ArchiveBy(command, os.Stderr)
 	case k.archive != "":
 		info, err := os.Stat(k.archive)
 		if err != nil || !info.IsDir() {
-			return nil, usagef("archive is %q, which is no folder: make it, or write command:COMMAND", visible(k.archive, ""))
+			return nil, usagef("archive is %s, which is no folder: make it, or write command:COMMAND", redact.Word(k.archive))
 		}
 		o.Archive = admin.ArchiveTo(k.archive)
 	}
@@ -99,7 +101,7 @@ func (k *keeperSettings) relayOptions(log *slog.Logger) (*admin.KeeperOptions, e
 	if set.retention != "off" {
 		age, err := time.ParseDuration(set.retention)
 		if err != nil {
-			return nil, usagef(`retention is %q: write a duration such as 168h, or off`, visible(set.retention, ""))
+			return nil, usagef("retention is %s: write a duration such as 168h, or off", redact.Word(set.retention))
 		}
 		set.olderThan = age
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
 )
 
@@ -58,7 +59,7 @@ func run(args []string, in io.Reader, out, errOut io.Writer, lookupEnv func(stri
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(errOut, "postrider: "+a.secrets(args).Text(err.Error()))
+	fmt.Fprintln(errOut, "postrider: "+redact.OneLine(err.Error()))
 	return exitCode(err)
 }
 

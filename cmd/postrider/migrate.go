@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/store"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 type migrateAnswer struct {
@@ -45,7 +47,7 @@ func (a *app) migrateCommand() *cobra.Command {
 			return usagef("--partition has no statements to print: it asks for its locks again and again, so that writers do not wait")
 		}
 		if notify != "" && notify != string(store.NotifyOn) && notify != string(store.NotifyOff) {
-			return usagef("notify is %q: use on or off", notify)
+			return usagef("notify is %s: use on or off", redact.Word(notify))
 		}
 		if wait < 0 {
 			return usagef("wait is %s: use 0 for one try", wait)

@@ -62,7 +62,7 @@ func openStore(set *settings) (*opened, error) {
 	case set.store == "":
 		return nil, usagef("no store: give --store, POSTRIDER_STORE or store in %s, such as postgres://HOST/DATABASE or sqlite:shop.db", config.DefaultFile)
 	case !ok:
-		return nil, usagef("store %q has no scheme: write postgres://..., sqlite:FILE or memory:", redact.URL(set.store))
+		return nil, usagef("store %s has no scheme: write postgres://..., sqlite:FILE or memory:", redact.Place(set.store))
 	}
 	switch scheme {
 	case "postgres", "postgresql":
@@ -72,7 +72,7 @@ func openStore(set *settings) (*opened, error) {
 	case "memory":
 		return openMemory(set)
 	}
-	return nil, usagef("store scheme %q is unknown: use postgres, sqlite or memory", visible(scheme, ""))
+	return nil, usagef("store scheme %s is unknown: use postgres, sqlite or memory", redact.Word(scheme))
 }
 
 // storeKind names the database of the store's URL.
@@ -88,7 +88,7 @@ func openSink(set *settings) (*openedSink, error) {
 	case set.broker == "":
 		return nil, usagef("no broker: give --broker, POSTRIDER_BROKER or broker in %s, such as kafka://host:9092 or nats://host:4222", config.DefaultFile)
 	case !ok:
-		return nil, usagef("broker %q has no scheme: write kafka://HOST:PORT, nats://HOST:PORT, amqp://HOST:PORT, redis://HOST:PORT, https://HOST/PATH, webhooks:FILE or memory:", redact.URL(set.broker))
+		return nil, usagef("broker %s has no scheme: write kafka://HOST:PORT, nats://HOST:PORT, amqp://HOST:PORT, redis://HOST:PORT, https://HOST/PATH, webhooks:FILE or memory:", redact.Place(set.broker))
 	}
 	switch scheme {
 	case "kafka":
@@ -106,7 +106,7 @@ func openSink(set *settings) (*openedSink, error) {
 	case "memory":
 		return openMemorySink(set)
 	}
-	return nil, usagef("broker scheme %q is unknown: use kafka, nats, amqp, amqps, redis, rediss, http, https, webhooks or memory", visible(scheme, ""))
+	return nil, usagef("broker scheme %s is unknown: use kafka, nats, amqp, amqps, redis, rediss, http, https, webhooks or memory", redact.Word(scheme))
 }
 
 func openMemorySink(set *settings) (*openedSink, error) {

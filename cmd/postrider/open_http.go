@@ -7,11 +7,12 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/postrider/postrider/broker/httpbroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 // openHTTP is http:// or https://: one endpoint for every topic, with its
@@ -19,23 +20,13 @@ import (
 func openHTTP(set *settings) (*openedSink, error) {
 	e, err := httpbroker.ParseURL(set.broker)
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", hookPlace(set.broker), err)
+		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	sink, err := newHTTPSink(set, []httpbroker.Endpoint{e})
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", hookPlace(set.broker), err)
+		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	return &openedSink{Sink: sink, close: sink.Close}, nil
-}
-
-// hookPlace is what may be shown of a webhook's URL: its path is often a secret.
-func hookPlace(raw string) string {
-	u, err := url.Parse(raw)
-	if err != nil || u.Host == "" || u.User == nil && strings.Contains(raw, "@") { // then the host may be part of a password
-		scheme, _, _ := strings.Cut(raw, ":")
-		return scheme + ":..."
-	}
-	return u.Scheme + "://" + u.Host
 }
 
 func newHTTPSink(set *settings, endpoints []httpbroker.Endpoint) (*httpbroker.Sink, error) {
@@ -120,7 +111,7 @@ func (h *hookFile) watch(ctx context.Context, log *slog.Logger) {
 // openHTTPSource listens where the URL points and receives webhooks.
 func openHTTPSource(set *settings) (*openedSource, error) {
 	bad := func(err error) error {
-		return usagef("broker %s cannot be used: %w", hookPlace(set.broker), err)
+		return usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	e, err := httpbroker.ParseURL(set.broker)
 	if err != nil {

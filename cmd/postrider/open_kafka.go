@@ -11,7 +11,7 @@ import (
 func parseKafka(raw string) (kafkabroker.Target, error) {
 	target, err := kafkabroker.ParseURL(raw)
 	if err != nil {
-		return target, usagef("broker %s cannot be used: %w; write kafka://HOST:PORT,HOST:PORT", redact.URL(raw), err)
+		return target, usagef("broker %s cannot be used: %w; write kafka://HOST:PORT,HOST:PORT", redact.Place(raw), err)
 	}
 	return target, nil
 }
@@ -27,14 +27,14 @@ func openKafka(set *settings) (*openedSink, error) {
 	}
 	client, err := kgo.NewClient(target.Client...)
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
+		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	to := target.Sink
 	to.Route = router
 	sink, err := kafkabroker.NewSink(client, &to)
 	if err != nil {
 		client.Close()
-		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
+		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	return &openedSink{Sink: sink, close: client.Close}, nil
 }

@@ -10,7 +10,7 @@ func openNATS(set *settings) (*openedSink, error) {
 	if err != nil {
 		return nil, err
 	}
-	bad := func(err error) error { return usagef("broker %s cannot be used: %w", redact.URL(set.broker), err) }
+	bad := func(err error) error { return usagef("broker %s cannot be used: %w", redact.Place(set.broker), err) }
 	target, err := natsbroker.ParseURL(set.broker)
 	if err != nil {
 		return nil, bad(err)

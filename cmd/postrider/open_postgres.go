@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/postrider/postrider"
@@ -22,7 +21,7 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 
 func checkSchemaName(name string) error {
 	if name != "" && !identifier.MatchString(name) {
-		return usagef("schema %q is no identifier: use letters, digits and underscores, at most 63, beginning with a letter", name)
+		return usagef("schema %s is no identifier: use letters, digits and underscores, at most 63, beginning with a letter", redact.Word(name))
 	}
 	return nil
 }
@@ -34,12 +33,9 @@ func openPostgres(set *settings) (*opened, error) {
 	if set.store == "postgres:" { // all of it from PGHOST and the like, or a dialect for --print-sql
 		set.store = "postgres://"
 	}
-	if _, err := pgxpool.ParseConfig(set.store); err != nil { // its text says more, once the secrets are out of it
-		return nil, usagef("store %s cannot be used: %s", redact.URL(set.store), redact.Find(set.store).Text(err.Error()))
-	}
 	conf, err := pgstore.ParseConfig(set.store)
 	if err != nil {
-		return nil, usagef("store %s cannot be used: %w", redact.URL(set.store), err)
+		return nil, usagef("store %s cannot be used: %w", redact.Place(set.store), err)
 	}
 	durable, wake := pgstore.TakeDurability(conf), pgstore.TakeWake(conf)
 	ask, err := set.password()

@@ -20,7 +20,7 @@ func openRedis(set *settings) (*openedSink, error) {
 	}
 	sink, err := redisbroker.Open(set.broker, &redisbroker.SinkOptions{Route: router})
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
+		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	return &openedSink{Sink: sink, close: sink.Close}, nil
 }
@@ -29,7 +29,7 @@ func openRedisSource(set *settings, consumer, topic string) (*openedSource, erro
 	quietRedis()
 	src, err := redisbroker.OpenSource(set.broker, topic, redisbroker.SourceOptions{Group: consumer})
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.URL(set.broker), err)
+		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	return &openedSource{Source: src, close: src.Close}, nil
 }

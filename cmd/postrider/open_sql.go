@@ -4,10 +4,11 @@ import (
 	"database/sql"
 	"strings"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx" of the demo's shop and warehouse
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/store/pgstore"
 	"github.com/postrider/postrider/store/sqlitestore"
 )
 
@@ -16,20 +17,21 @@ func openSQL(raw string) (*sql.DB, outbox.Dialect, error) {
 	scheme, rest, _ := strings.Cut(raw, ":")
 	switch scheme {
 	case "postgres", "postgresql":
-		db, err := sql.Open("pgx", raw)
+		conf, err := pgstore.ParseConfig(raw)
 		if err != nil {
-			return nil, 0, usagef("store %s cannot be used: %s", redact.URL(raw), redact.Find(raw).Text(err.Error()))
+			return nil, 0, usagef("store %s cannot be used: %w", redact.Place(raw), err)
 		}
+		db := stdlib.OpenDB(*conf.ConnConfig)
 		db.SetMaxOpenConns(customers)
 		db.SetMaxIdleConns(customers)
 		return db, outbox.Postgres, nil
 	case "sqlite":
 		db, err := sqlitestore.Open(rest)
 		if err != nil {
-			return nil, 0, usagef("store %s cannot be used: %w", redact.URL(raw), err)
+			return nil, 0, usagef("store %s cannot be used: %w", redact.Place(raw), err)
 		}
 		db.SetMaxOpenConns(customers)
 		return db, outbox.SQLite, nil
 	}
-	return nil, 0, usagef("the demo runs on postgres:// and sqlite:, not on %q", visible(scheme, ""))
+	return nil, 0, usagef("the demo runs on postgres:// and sqlite:, not on %s", redact.Word(scheme))
 }

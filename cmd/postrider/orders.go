@@ -14,6 +14,8 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 // orderAnswer is what a command that acts on many records prints in JSON.
@@ -114,7 +116,7 @@ func (f *orderFlags) complete(now time.Time, actor string) error {
 	for _, h := range f.set {
 		name, value, ok := strings.Cut(h, "=")
 		if !ok {
-			return usagef("set-header %q: write NAME=VALUE", h)
+			return usagef("set-header %s: write NAME=VALUE", redact.Word(h))
 		}
 		if o.Edit.SetHeaders == nil {
 			o.Edit.SetHeaders = map[string]string{}
@@ -144,7 +146,7 @@ func parseVersions(text string) (v store.Versions, err error) {
 		v.Last, err = strconv.ParseInt(last, 10, 64)
 	}
 	if err != nil || v.First < 1 || isRange && v.Last < v.First {
-		return v, usagef("versions is %q: write a number above 0, or FIRST-LAST", text)
+		return v, usagef("versions is %s: write a number above 0, or FIRST-LAST", redact.Word(text))
 	}
 	return v, nil
 }
@@ -159,7 +161,7 @@ func parseTime(name, text string, now time.Time) (time.Time, error) {
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return time.Time{}, usagef("%s is %q: write a time such as 2026-01-31T12:00:00Z, or an age such as 24h", name, text)
+		return time.Time{}, usagef("%s is %s: write a time such as 2026-01-31T12:00:00Z, or an age such as 24h", name, redact.Word(text))
 	}
 	return at, nil
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 // pipeAnswer is one pipe in JSON.
@@ -200,7 +202,7 @@ func parseFrom(text string, now time.Time, req *store.AddPipe) error {
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return usagef("from is %q: use now, beginning, a time such as 2026-11-21T06:00:00Z, or an age such as 48h", text)
+		return usagef("from is %s: use now, beginning, a time such as 2026-11-21T06:00:00Z, or an age such as 48h", redact.Word(text))
 	}
 	if t.After(now) {
 		return usagef("from is %s, which has not come yet: use now", text)

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/relay"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 type relaySettings struct {
@@ -142,13 +144,13 @@ func checkListen(addr string, remote bool) error {
 	}
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return usagef("listen is %q: write HOST:PORT such as 127.0.0.1:9464", addr)
+		return usagef("listen is %s: write HOST:PORT such as 127.0.0.1:9464", redact.Word(addr))
 	}
 	ip := net.ParseIP(host)
 	if remote || host == "localhost" || (ip != nil && ip.IsLoopback()) {
 		return nil
 	}
-	return usagef("listen is %q, which other machines can reach, and there is no authentication: use 127.0.0.1 or add --listen-remote", addr)
+	return usagef("listen is %s, which other machines can reach, and there is no authentication: use 127.0.0.1 or add --listen-remote", redact.Word(addr))
 }
 
 var errListen = errors.New("cannot listen")

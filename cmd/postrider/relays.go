@@ -72,7 +72,7 @@ func (a *app) loadRelays(cmd *cobra.Command, src config.Source) error {
 			return r.Apply(cmd.Flags())
 		}
 	}
-	return usagef("relay is %q: the file has no entry of that name in its list relays", a.relayName)
+	return usagef("relay is %s: the file has no entry of that name in its list relays", redact.Word(a.relayName))
 }
 
 // unitSettings are those of each relay of the process: the entries of the file

@@ -1,10 +1,11 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -63,9 +64,7 @@ func (a *app) root() *cobra.Command {
 		Args:          noArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w; see `%s --help`", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(flagError)
 	fs := root.PersistentFlags()
 	fs.SortFlags = false
 	fs.StringVarP(&a.configFile, "config", "c", "", "YAML file (default: "+config.DefaultFile+" in the working directory, if it is there)")
@@ -125,14 +124,14 @@ func (a *app) load(cmd *cobra.Command) error {
 		return err
 	}
 	if a.set.output != "text" && a.set.output != "json" {
-		return usagef("output is %q: use text or json", a.set.output)
+		return usagef("output is %s: use text or json", redact.Word(a.set.output))
 	}
 	if a.set.logFormat != "text" && a.set.logFormat != "json" {
-		return usagef("log-format is %q: use text or json", a.set.logFormat)
+		return usagef("log-format is %s: use text or json", redact.Word(a.set.logFormat))
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(a.set.logLevel)); err != nil {
-		return usagef("log-level is %q: use debug, info, warn or error", a.set.logLevel)
+		return usagef("log-level is %s: use debug, info, warn or error", redact.Word(a.set.logLevel))
 	}
 	return nil
 }
@@ -153,21 +152,13 @@ func known(root *cobra.Command) []string {
 	return names
 }
 
-// logger writes to stderr; secrets of the settings are masked in every line.
+// logger writes to stderr. What it writes comes from errors that hold no secret.
 func (a *app) logger() *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(a.set.logLevel)) // checked by load
-	secrets := redact.Find(a.urls()...)
 	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
-		switch attr.Key {
-		case "store", "sink": // our own names, which may well be somebody's password
-			return attr
-		}
-		switch v := attr.Value.Any().(type) {
-		case string:
-			attr.Value = slog.StringValue(secrets.Text(v))
-		case error:
-			attr.Value = slog.StringValue(secrets.Text(v.Error()))
+		if err, ok := attr.Value.Any().(error); ok {
+			attr.Value = slog.StringValue(redact.OneLine(err.Error()))
 		}
 		return attr
 	}}
@@ -177,33 +168,35 @@ func (a *app) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.errOut, opts))
 }
 
-// urls are those of the settings, which may hold passwords.
-func (a *app) urls() []string {
-	urls := []string{a.set.store, a.set.broker}
-	for _, r := range a.relays {
-		urls = append(urls, r.Value("store"), r.Value("broker"))
+// flagError names a flag that cannot be used, without the rest of its argument: that may be a URL.
+func flagError(cmd *cobra.Command, err error) error {
+	var (
+		unknown *pflag.NotExistError
+		empty   *pflag.ValueRequiredError
+		invalid *pflag.InvalidValueError
+		syntax  *pflag.InvalidSyntaxError
+		what    string
+	)
+	switch {
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "":
+		what = fmt.Sprintf("unknown shorthand flag: %q: the name of a flag follows two dashes", "-"+unknown.GetSpecifiedName()[:1])
+	case errors.As(err, &unknown) && redact.Shown(unknown.GetSpecifiedName()):
+		what = "unknown flag: --" + unknown.GetSpecifiedName()
+	case errors.As(err, &unknown), errors.As(err, &syntax):
+		what = "a flag has no valid name: write --NAME=VALUE"
+	case errors.As(err, &empty):
+		what = "flag needs an argument: --" + empty.GetFlag().Name
+	case errors.As(err, &invalid):
+		what = "--" + invalid.GetFlag().Name + ": " + config.Why(err)
+	default:
+		what = err.Error()
 	}
-	return urls
-}
-
-// secrets are those of every place where a URL may have come from, also when
-// the settings could not be loaded.
-func (a *app) secrets(args []string) redact.Secrets {
-	urls := a.urls()
-	for _, name := range []string{"store", "broker"} {
-		v, _ := a.lookupEnv(config.Env(name))
-		urls = append(urls, v)
-	}
-	for _, arg := range args {
-		_, v, _ := strings.Cut(arg, "=")
-		urls = append(urls, arg, v)
-	}
-	return redact.Find(urls...)
+	return usagef("%s; see `%s --help`", what, cmd.CommandPath())
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%q is no command or argument of `%s`; see `%s --help`", args[0], cmd.CommandPath(), cmd.CommandPath())
+		return usagef("%s is no command or argument of `%s`; see `%s --help`", redact.Word(args[0]), cmd.CommandPath(), cmd.CommandPath())
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func TestTLS(t *testing.T) {
 				{"a stranger's certificate", with("127.0.0.1", full[0], full[1], "sslcert="+evil, "sslkey="+evilKey), "certificate", 4},
 				{"somebody else's certificate", with("127.0.0.1", full[0], full[1], "sslcert="+eve, "sslkey="+eveKey), "certificate authentication failed", 2},
 				{"no TLS", with("127.0.0.1", "sslmode=disable"), "pg_hba.conf rejects", 2},
-				{"no such file", with("127.0.0.1", "sslmode=verify-full", "sslrootcert="+ca.File+".not"), "CA file", 2},
+				{"no such file", with("127.0.0.1", "sslmode=verify-full", "sslrootcert="+ca.File+".not"), "ca.crt.not: no such file", 2},
 			} {
 				got := cli(t, nil, "", "status", "--store", tc.store)
 				if got.code != tc.code || !strings.Contains(got.err, tc.want) || strings.Count(got.err, "\n") != 1 {

@@ -2,7 +2,11 @@ package pgstore
 
 import (
 	"bufio"
+	"errors"
 	"io"
+	"io/fs"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -28,12 +32,12 @@ const DefaultApplication = "postrider"
 // stands before the server; then, and with default_query_exec_mode=exec in the
 // string, nothing is prepared under a name, so that transaction pooling works.
 func ParseConfig(conn string) (*pgxpool.Config, error) {
+	if err := unencoded(conn); err != nil {
+		return nil, err
+	}
 	cfg, err := pgxpool.ParseConfig(conn)
 	if err != nil {
-		return nil, &store.UnusableError{
-			What: "the PostgreSQL connection string cannot be read",
-			Fix:  "write postgres://user:password@host:5432/database?sslmode=require, with special characters percent-encoded",
-		}
+		return nil, unread(conn, err)
 	}
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = DefaultApplication
@@ -49,3 +53,81 @@ func ParseConfig(conn string) (*pgxpool.Config, error) {
 	}
 	return cfg, nil
 }
+
+const connFix = "write postgres://user:password@host:5432/database?sslmode=require, with special characters percent-encoded"
+
+// parts takes a URL apart; ok is false for keywords (host=... user=...).
+func parts(conn string) (address, query string, ok bool) {
+	for _, scheme := range []string{"postgres://", "postgresql://"} {
+		if rest, is := strings.CutPrefix(conn, scheme); is {
+			i := max(strings.IndexAny(rest, "@/"), 0) // a password may hold a ?
+			if rest[i:] == "" || rest[i] != '@' {
+				i = 0
+			}
+			before, query, _ := strings.Cut(rest[i:], "?")
+			return rest[:i] + before, query, true
+		}
+	}
+	return "", "", false
+}
+
+// unencoded refuses a URL in which an @ leaves open where the password ends: the driver
+// takes the rest of it for a host or a database, and names both in its errors.
+func unencoded(conn string) error {
+	address, query, ok := parts(conn)
+	if !ok {
+		return nil
+	}
+	user, _, _ := strings.Cut(address, "@")
+	bad := strings.Count(address, "@") > 1 || strings.Contains(address, "@") && strings.Contains(user, "/")
+	for pair := range strings.SplitSeq(query, "&") {
+		name, value, _ := strings.Cut(pair, "=")
+		switch name {
+		case "user", "password", "sslpassword", "application_name":
+		default:
+			bad = bad || strings.Contains(name+value, "@")
+		}
+	}
+	if !bad {
+		return nil
+	}
+	return &store.UnusableError{
+		What: "the PostgreSQL connection string has an @ that is not percent-encoded",
+		Fix:  "write %40 for @, %2F for / and %3A for : in user, password, database and parameters",
+	}
+}
+
+// unread says which part of conn the driver cannot use. The driver's own error quotes
+// conn, and hides a password only where it finds one: here each part is left out in turn.
+func unread(conn string, err error) error {
+	reads := func(conn string) bool {
+		_, err := pgxpool.ParseConfig(conn)
+		return err == nil
+	}
+	what := "the PostgreSQL connection string cannot be read"
+	address, query, ok := parts(conn)
+	switch {
+	case !reads("postgres://localhost/"):
+		what = "a PostgreSQL setting of the environment (PG...) or of its service file cannot be used"
+	case !ok:
+	case !reads("postgres://" + address):
+		what = "user, password, host, port or database of the PostgreSQL connection string cannot be read"
+	default:
+		pairs := strings.Split(query, "&")
+		for i, pair := range pairs {
+			rest := slices.Delete(slices.Clone(pairs), i, i+1)
+			name, _, _ := strings.Cut(pair, "=")
+			if parameter.MatchString(name) && reads("postgres://"+address+"?"+strings.Join(rest, "&")) {
+				what = "parameter " + name + " of the PostgreSQL connection string cannot be used"
+				break
+			}
+		}
+	}
+	var file *fs.PathError
+	if errors.As(err, &file) {
+		what += ": " + file.Error()
+	}
+	return &store.UnusableError{What: what, Fix: connFix}
+}
+
+var parameter = regexp.MustCompile(`^[a-z_]{1,40}$`)

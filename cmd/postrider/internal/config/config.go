@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v4"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 // DefaultFile is read when it exists and no other file is named.
@@ -72,22 +74,26 @@ func (s Source) Apply(fs *pflag.FlagSet) error {
 		}
 		if v, ok := s.LookupEnv(Env(f.Name)); ok {
 			if err := fs.Set(f.Name, v); err != nil {
-				first = &Error{"environment " + Env(f.Name), why(err)}
+				first = &Error{"environment " + Env(f.Name), Why(err)}
 			}
 			return
 		}
 		if v, ok := values[Key(f.Name)]; ok {
 			if err := fs.Set(f.Name, v.text); err != nil {
-				first = &Error{v.where, Key(f.Name) + ": " + why(err)}
+				first = &Error{v.where, Key(f.Name) + ": " + Why(err)}
 			}
 		}
 	})
 	return first
 }
 
-// why takes pflag's frame off an error: it names the flag, which the user did not type.
-func why(err error) string {
+// Why says what is wrong with a value, without pflag's frame: it names the flag, which
+// the user may not have typed. A value that may hold a credential is not shown.
+func Why(err error) string {
 	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) && !redact.Shown(invalid.GetValue()) {
+		return redact.Word(invalid.GetValue()) + " cannot be used: it must be a " + invalid.GetFlag().Value.Type()
+	}
 	if errors.As(err, &invalid) && invalid.Unwrap() != nil {
 		reason := invalid.Unwrap()
 		var number *strconv.NumError
@@ -218,9 +224,9 @@ func (s Source) unknown(key string) string {
 		}
 	}
 	if best == "" {
-		return fmt.Sprintf("unknown setting %q: `postrider relay --help` lists them", key)
+		return fmt.Sprintf("unknown setting %s: `postrider relay --help` lists them", redact.Word(key))
 	}
-	return fmt.Sprintf("unknown setting %q: did you mean %q?", key, best)
+	return fmt.Sprintf("unknown setting %s: did you mean %q?", redact.Word(key), best)
 }
 
 // editDistance is Levenshtein's.

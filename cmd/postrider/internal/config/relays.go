@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v4"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 // relaysKey is the list of the file that names several relays of one process:
@@ -49,7 +51,7 @@ func (s Source) parseRelays(at place, list *yaml.Node) ([]Relay, error) {
 			return nil, err
 		}
 		if slices.ContainsFunc(relays, func(o Relay) bool { return o.Name == r.Name }) {
-			return nil, &Error{r.Where, fmt.Sprintf("there are two relays %q", r.Name)}
+			return nil, &Error{r.Where, fmt.Sprintf("there are two relays %s", redact.Word(r.Name))}
 		}
 		relays = append(relays, r)
 	}
@@ -67,7 +69,7 @@ func (s Source) parseRelay(at place, entry *yaml.Node) (Relay, error) {
 		}
 	}
 	if !relayName.MatchString(r.Name) {
-		return r, &Error{r.Where, fmt.Sprintf("the name of a relay is %q: use letters, digits, dots, dashes and underscores, at most 63", r.Name)}
+		return r, &Error{r.Where, fmt.Sprintf("the name of a relay is %s: use letters, digits, dots, dashes and underscores, at most 63", redact.Word(r.Name))}
 	}
 	own := Source{Known: append([]string{"name"}, s.Own...)}
 	for i := 0; i+1 < len(entry.Content); i += 2 {
@@ -110,7 +112,7 @@ func (r Relay) Apply(fs *pflag.FlagSet) error {
 			return
 		}
 		if err := fs.Set(f.Name, v.text); err != nil {
-			first = prefixed(r.Name, &Error{v.where, Key(f.Name) + ": " + why(err)})
+			first = prefixed(r.Name, &Error{v.where, Key(f.Name) + ": " + Why(err)})
 		}
 	})
 	return first

@@ -8,6 +8,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/route"
 )
@@ -96,7 +97,7 @@ func (f *fields) parse(node *yaml.Node) error {
 			return &Error{f.at.of(k), fmt.Sprintf("%s: %s is set twice", f.of, k.Value)}
 		case text == nil && other == nil:
 			names := slices.Concat(slices.Sorted(maps.Keys(f.texts)), slices.Sorted(maps.Keys(f.others)))
-			return &Error{f.at.of(k), fmt.Sprintf("%s: unknown name %q: there are %s", f.of, k.Value, strings.Join(names, ", "))}
+			return &Error{f.at.of(k), fmt.Sprintf("%s: unknown name %s: there are %s", f.of, redact.Word(k.Value), strings.Join(names, ", "))}
 		case text != nil && (v.Kind != yaml.ScalarNode || v.Value == ""):
 			return &Error{f.at.of(v), fmt.Sprintf("%s: %s must be a text; write templates in quotes: \"{topic}\"", f.of, k.Value)}
 		case text != nil:

@@ -1,121 +1,106 @@
-// Package redact keeps passwords out of what the program prints: URLs, errors
-// of drivers that quote them, and log lines.
+// Package redact decides what the program shows of a URL and of a word that a person
+// typed. It looks at their form alone and never searches a text for a secret: what such
+// a search replaced would show where the secret had been equal to something harmless.
 package redact
 
 import (
-	"net/url"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
-// Mask stands where a secret was.
-const Mask = "***"
+// Hidden stands for the part of a URL that may hold a secret.
+const Hidden = "..."
 
-// A parameter in a URL's query or in a keyword DSN ("host=h password=p").
-var secretParam = regexp.MustCompile(`(?i)\b((?:ssl)?password|passfile|pass|pwd|token|secret|creds|seed|nkey|jwt|api_?key|access_?key)=('[^']*'|[^&\s;"'` + "`" + `]*)`)
+var (
+	schemeForm = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9+.-]{0,20}$`)
+	portForm   = regexp.MustCompile(`^[0-9]{1,5}$`)
+)
 
-// URL returns raw with everything that may be a secret masked: the user's
-// password and the values of parameters named like one. It does not parse raw
-// first, because url.Parse quotes what it cannot parse; a text that is no URL
-// keeps only what cannot hold a password.
-func URL(raw string) string {
-	scheme, rest, ok := strings.Cut(raw, "://")
-	if !ok {
-		return secretParam.ReplaceAllString(raw, "$1="+Mask)
-	}
-	// A password may hold any character when nobody escaped it: everything up
-	// to the last @ belongs to the user.
-	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		user, _, hasPassword := strings.Cut(rest[:at], ":")
-		switch {
-		case strings.ContainsAny(user, "/?#") || (!hasPassword && !namesUser(scheme)):
-			rest = Mask + rest[at:]
-		case hasPassword:
-			rest = user + ":" + Mask + rest[at:]
-		}
-	}
-	return scheme + "://" + secretParam.ReplaceAllString(rest, "$1="+Mask)
-}
-
-// Place is where a URL points to: scheme, host and path, without user and
-// parameters.
+// Place returns where a URL points to: scheme, hosts and path, without user, password
+// and parameters. Of http and https the path is left out, since a webhook's is often a
+// secret. Where characters that are not percent-encoded leave open which part is the
+// password, Place returns the scheme alone.
 func Place(raw string) string {
-	raw, _, _ = strings.Cut(raw, "?")
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok {
-		return raw
+		return local(raw)
 	}
-	return scheme + "://" + rest[strings.LastIndexByte(rest, '@')+1:]
+	if !schemeForm.MatchString(scheme) {
+		return Hidden
+	}
+	authority, path := rest, ""
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		authority, path = rest[:i], rest[i:]
+	}
+	hosts := authority
+	if user, after, ok := strings.Cut(authority, "@"); ok && user != "" {
+		hosts = after
+	}
+	if strings.Contains(hosts, "@") || strings.Contains(path, "@") || !addresses(hosts) {
+		return scheme + "://" + Hidden
+	}
+	if i := strings.IndexAny(path, "?#"); i >= 0 {
+		path = path[:i]
+	}
+	if scheme == "http" || scheme == "https" {
+		path = ""
+	}
+	return visible(scheme + "://" + hosts + path)
 }
 
-// namesUser reports whether what stands alone before the @ is a name and not,
-// as NATS allows, a token.
-func namesUser(scheme string) bool {
-	return scheme == "postgres" || scheme == "postgresql" || scheme == "kafka"
-}
-
-// Secrets are the passwords found in a set of URLs, in every spelling under
-// which a library may print them.
-type Secrets struct{ spellings []string }
-
-// Find returns the secrets of URLs and keyword DSNs.
-func Find(urls ...string) Secrets {
-	var s Secrets
-	for _, raw := range urls {
-		for _, m := range secretParam.FindAllStringSubmatch(raw, -1) {
-			s.add(strings.Trim(m[2], "'"))
+// addresses reports whether each of hosts is HOST or HOST:PORT. A user and a password
+// without a host look like a host with an odd port.
+func addresses(hosts string) bool {
+	for host := range strings.SplitSeq(hosts, ",") {
+		if i := strings.LastIndexByte(host, ']'); i >= 0 {
+			host = host[i+1:]
 		}
-		scheme, rest, ok := strings.Cut(raw, "://")
-		at := strings.LastIndexByte(rest, '@')
-		if !ok || at < 0 {
-			continue
-		}
-		if _, password, ok := strings.Cut(rest[:at], ":"); ok {
-			s.add(password)
-		} else if !namesUser(scheme) {
-			s.add(rest[:at])
-		}
-	}
-	// The longest first: a short secret inside a long one must not leave its rest.
-	slices.SortFunc(s.spellings, func(a, b string) int { return len(b) - len(a) })
-	return s
-}
-
-// minSecret is the shortest secret worth searching for: replacing every "a" of
-// an error text would protect nobody and destroy the text.
-const minSecret = 3
-
-func (s *Secrets) add(secret string) {
-	spellings := []string{secret, url.PathEscape(secret), url.QueryEscape(secret), url.UserPassword("", secret).String()[1:]}
-	if plain, err := url.PathUnescape(secret); err == nil {
-		spellings = append(spellings, plain)
-	}
-	for _, sp := range spellings {
-		if len(sp) >= minSecret && !slices.Contains(s.spellings, sp) {
-			s.spellings = append(s.spellings, sp, quoted(sp))
+		if name, port, ok := strings.Cut(host, ":"); ok && !portForm.MatchString(port) || len(name) > 255 {
+			return false
 		}
 	}
+	return true
 }
 
-// quoted is how %q prints s, without the quotes.
-func quoted(s string) string {
-	q := strconv.Quote(s)
-	return q[1 : len(q)-1]
-}
-
-var userInfo = regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://[^\s"'` + "`" + `]*@`)
-
-// Text returns text on one line, each of its lines once, with the secrets masked,
-// and with them whatever else looks like the secret part of a URL.
-func (s Secrets) Text(text string) string {
-	for _, sp := range s.spellings {
-		text = strings.ReplaceAll(text, sp, Mask)
+// local is Place of a text that names no host: sqlite:FILE, memory:.
+func local(raw string) string {
+	scheme, _, _ := strings.Cut(raw, ":")
+	switch scheme {
+	case "sqlite", "memory", "webhooks":
+		raw, _, _ = strings.Cut(raw, "?")
+		return visible(raw)
 	}
-	text = userInfo.ReplaceAllStringFunc(text, URL)
-	text = secretParam.ReplaceAllString(text, "$1="+Mask)
-	return OneLine(text)
+	return Word(raw)
+}
+
+// longest is the length of a word that is shown.
+const longest = 80
+
+// Word returns a word that was typed in the wrong place, quoted. A word that may hold a
+// credential, such as a URL or NAME=VALUE, is counted and not shown.
+func Word(s string) string {
+	if n := utf8.RuneCountInString(s); n > longest || strings.ContainsAny(s, "@=") || strings.Contains(s, "//") {
+		return fmt.Sprintf("(%d characters, not shown)", n)
+	}
+	return strconv.Quote(s)
+}
+
+// Shown reports whether Word shows s.
+func Shown(s string) bool { return strings.HasPrefix(Word(s), `"`) }
+
+// visible leaves out what a terminal would obey.
+func visible(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
+			return -1
+		}
+		return r
+	}, s)
 }
 
 // noTLS is what the driver reports of its first try at a server without TLS,
