@@ -50,6 +50,8 @@ type names struct {
 	fromMicros     string // a time of microseconds since 1970, $n follows
 	fromMicrosEnd  string
 	json           string // cast of a headers parameter
+	probe          string // a join of p, the row of the stash that the query of n after it finds
+	probeEnd       string
 	jsonText       string // headers column as text
 	skip           string // end of a subquery whose rows are deleted
 	us, usEnd      string // around a time or a time since, in microseconds

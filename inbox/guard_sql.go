@@ -57,16 +57,40 @@ coalesce(s.needs, 0), coalesce(s.version, 0), coalesce(s.schema_version, 0), coa
 coalesce({stashHeaders}, '{}'), coalesce({createdMicros}, 0)
 FROM (SELECT 1 AS one) AS o LEFT JOIN (`
 
-	headSQL = stashedSQL + `SELECT * FROM {stash} WHERE consumer = $1 AND topic = $2 AND key = $3
-AND version > CAST($4 AS bigint) AND needs <= CAST($4 AS bigint) ORDER BY version LIMIT 1) AS s ON o.one = 1`
+	// The lowest version whose turn has come. The row with the lowest need bounds the
+	// search from above: without that bound a key with nothing due is read to its end.
+	headSQL = stashedSQL + `SELECT w.* FROM {stash} AS w WHERE w.consumer = $1 AND w.topic = $2 AND w.key = $3
+AND w.version > CAST($4 AS bigint) AND w.needs <= CAST($4 AS bigint) AND w.version <= (SELECT r.version FROM {stash} AS r
+WHERE r.consumer = $1 AND r.topic = $2 AND r.key = $3 AND r.needs <= CAST($4 AS bigint) AND r.version > CAST($4 AS bigint)
+ORDER BY r.topic, r.key, r.needs, r.version LIMIT 1) ORDER BY w.version LIMIT 1) AS s ON o.one = 1`
 
-	dueSQL = stashedSQL + `SELECT w.* FROM {stash} AS w
-LEFT JOIN {mark} AS m ON m.consumer = w.consumer AND m.topic = w.topic AND m.key = w.key
-LEFT JOIN {attempt} AS a ON a.consumer = w.consumer AND a.message_id = w.message_id
-WHERE w.consumer = $1 AND (w.topic, w.key) > ($2, $3) AND w.needs <= coalesce(m.version, 0)
-AND (a.state IS NULL OR a.state = 'retry' AND a.next_at <= {now}
-AND (coalesce(a.begun_by, '') IN ('', $4) OR a.updated_at < {plus}$5{plusend}))
-ORDER BY w.topic, w.key, w.version LIMIT 1) AS s ON o.one = 1`
+	// hop holds one row per key, up to the first with a message that is due. Each step
+	// probes the index by need, so that a look costs as much as there are keys, however
+	// many messages wait behind each. Only probes of an index and subqueries of one row:
+	// a join would be a scan where the planner has no statistics yet. The message with
+	// the lowest need leads to that with the lowest version, as in headSQL.
+	dueSQL = `WITH RECURSIVE hop(topic, key, mark, due) AS (` + dueHopSQL + firstKeySQL + `
+UNION ALL ` + dueHopSQL + nextKeySQL + ` WHERE h.due IS NULL)
+` + stashedSQL + `SELECT p.* FROM hop AS h JOIN {probe} FROM {stash} AS n WHERE n.consumer = $1 AND n.topic = h.topic AND n.key = h.key
+AND n.version <= h.due AND n.needs <= h.mark AND ` + untriedSQL + ` ORDER BY n.topic, n.key, n.version LIMIT 1{probeEnd}) AS s ON o.one = 1`
+
+	dueHopSQL = `SELECT p.topic, p.key, ` + markOfKeySQL + `, (SELECT n.version FROM {stash} AS n WHERE n.consumer = $1
+AND n.topic = p.topic AND n.key = p.key AND n.needs <= ` + markOfKeySQL + ` AND ` + untriedSQL + ` ORDER BY n.topic, n.key, n.needs, n.version LIMIT 1)
+`
+
+	firstKeySQL = `FROM (SELECT 1 AS one) AS o JOIN {probe} FROM {stash} AS n WHERE n.consumer = $1
+AND (n.topic, n.key, n.needs) > ($2, $3, 9223372036854775807) ORDER BY n.topic, n.key, n.needs LIMIT 1{probeEnd}`
+
+	// SQLite begins at the values themselves, hence the greatest need, which no message
+	// has; and without || '' it would compare topics only.
+	nextKeySQL = `FROM hop AS h JOIN {probe} FROM {stash} AS n WHERE n.consumer = $1
+AND (n.topic, n.key, n.needs) > (h.topic || '', h.key || '', 9223372036854775807) ORDER BY n.topic, n.key, n.needs LIMIT 1{probeEnd}`
+
+	markOfKeySQL = `coalesce((SELECT m.version FROM {mark} AS m WHERE m.consumer = $1 AND m.topic = p.topic AND m.key = p.key), 0)`
+
+	untriedSQL = `coalesce((SELECT CASE WHEN a.state = 'retry' AND a.next_at <= {now}
+AND (coalesce(a.begun_by, '') IN ('', $4) OR a.updated_at < {plus}$5{plusend}) THEN 1 ELSE 0 END
+FROM {attempt} AS a WHERE a.consumer = $1 AND a.message_id = n.message_id), 1) = 1`
 
 	clearStashSQL = `DELETE FROM {stash} WHERE consumer = $1 AND topic = $2 AND key = $3 AND version <= $4`
 
@@ -78,11 +102,17 @@ WHERE consumer = $1 AND message_id IN (SELECT message_id FROM {stash} WHERE cons
 
 	dropStashSQL = `DELETE FROM {stash} WHERE consumer = $1 AND message_id = $2 AND needs <= $3`
 
-	gapSQL = `SELECT coalesce(g.topic, ''), coalesce(g.key, ''), coalesce(g.mark, 0), coalesce(g.needs, 0), coalesce(g.n, 0), coalesce(g.age, 0)
+	// As dueSQL hops, up to the first key with nothing due. $4 bounds what is counted.
+	gapSQL = `WITH RECURSIVE hop(topic, key, mark, needs) AS (` + gapHopSQL + firstKeySQL + `
+UNION ALL ` + gapHopSQL + nextKeySQL + ` WHERE h.needs <= h.mark)
+SELECT coalesce(g.topic, ''), coalesce(g.key, ''), coalesce(g.mark, 0), coalesce(g.needs, 0), coalesce(g.n, 0), coalesce(g.age, 0)
 FROM (SELECT 1 AS one) AS o LEFT JOIN (
-SELECT s.topic, s.key, coalesce(max(m.version), 0) AS mark, min(s.needs) AS needs, count(*) AS n, {since} AS age
-FROM {stash} AS s LEFT JOIN {mark} AS m ON m.consumer = s.consumer AND m.topic = s.topic AND m.key = s.key
-WHERE s.consumer = $1 AND (s.topic, s.key) > ($2, $3)
-GROUP BY s.topic, s.key HAVING min(s.needs) > coalesce(max(m.version), 0)
-ORDER BY s.topic, s.key LIMIT 1) AS g ON o.one = 1`
+SELECT h.topic, h.key, h.mark, h.needs, (SELECT count(*) FROM (` + waitingSQL + `) AS s) AS n, (SELECT {since} FROM (` + waitingSQL + `) AS s) AS age
+FROM hop AS h WHERE h.needs > h.mark) AS g ON o.one = 1`
+
+	gapHopSQL = `SELECT p.topic, p.key, ` + markOfKeySQL + `, p.needs
+`
+
+	waitingSQL = `SELECT w.stashed_at FROM {stash} AS w WHERE w.consumer = $1 AND w.topic = h.topic AND w.key = h.key
+ORDER BY w.topic, w.key, w.needs LIMIT $4`
 )

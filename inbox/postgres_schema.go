@@ -125,6 +125,7 @@ END $do$`
 	);
 	ALTER TABLE {stash} ADD COLUMN IF NOT EXISTS created_at timestamptz;
 	CREATE INDEX IF NOT EXISTS inbox_stash_order ON {stash} (consumer, topic, key, version);
+	CREATE INDEX IF NOT EXISTS inbox_stash_needs ON {stash} (consumer, topic, key, needs, version); -- to hop from key to key
 	CREATE TABLE IF NOT EXISTS {journal} (
 		id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 		at timestamptz NOT NULL,

@@ -10,10 +10,10 @@ import (
 
 // SchemaVersion is that of the tables which this package makes. Versions only add:
 // programs of an older one go on beside them.
-const SchemaVersion = 2
+const SchemaVersion = 3
 
 // newest is SchemaVersion as text.
-const newest = "2"
+const newest = "3"
 
 // Schema is the SQL that makes the inbox tables, one statement per element;
 // schema is that of [Options]. It may be run any number of times. On PostgreSQL it

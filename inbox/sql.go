@@ -38,7 +38,7 @@ func newStatements(d outbox.Dialect, schema string) statements {
 	kind.adapt(&s)
 	r := strings.NewReplacer("{inbox}", n.inbox, "{attempt}", n.attempt, "{mark}", n.mark, "{stash}", n.stash, "{journal}", n.journal, "{atMicros}", n.atMicros, "{now}", n.now, "{plus}", n.plus, "{plusend}", n.plusEnd,
 		"{wait}", n.wait, "{micros}", n.micros, "{since}", n.since, "{stashHeaders}", n.stashHeaders,
-		"{createdMicros}", n.createdMicros, "{fromMicros}", n.fromMicros, "{fromMicrosEnd}", n.fromMicrosEnd, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip,
+		"{createdMicros}", n.createdMicros, "{fromMicros}", n.fromMicros, "{fromMicrosEnd}", n.fromMicrosEnd, "{probe}", n.probe, "{probeEnd}", n.probeEnd, "{json}", n.json, "{jsontext}", n.jsonText, "{skip}", n.skip,
 		"{us}", n.us, "{usend}", n.usEnd, "{names}", n.consumers)
 	texts := append(s.guard.texts(), &s.claim, &s.claimMany, &s.tryClaim, &s.keep, &s.result, &s.became, &s.lookup, &s.act, &s.acts, &s.tried, &s.processed, &s.revive, &s.deadPlace, &s.dropDead, &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget, &s.dead, &s.prune, &s.status, &s.consumers)
 	for _, text := range texts {

@@ -32,6 +32,7 @@ func (sqlite) names(schema string) names {
 		stash: s + "postrider_inbox_stash", journal: s + "postrider_inbox_journal", version: s + "postrider_inbox_schema", now: now, atMicros: "at",
 		plus: now + " + CAST(", plusEnd: " AS INTEGER)",
 		wait: "next_at - " + now, micros: "a.updated_at", since: now + " - min(s.stashed_at)",
+		probe: s + "postrider_inbox_stash AS p ON p.consumer = $1 AND p.message_id = (SELECT n.message_id", probeEnd: ")",
 		stashHeaders: "s.headers", createdMicros: "s.created_at", json: "", jsonText: "a.headers",
 		us: "(", usEnd: ")", consumers: "json_group_array(c)",
 		tables: "SELECT json_group_object(name, 0) FROM " + s + "sqlite_master WHERE type = 'table'",
@@ -47,6 +48,7 @@ func (l sqlite) schema(schema string) []string {
 		fmt.Sprintf(sqliteMarkTable, n.mark),
 		fmt.Sprintf(sqliteStashTable, n.stash),
 		fmt.Sprintf(sqliteStashIndex, s, "postrider_inbox_stash"),
+		fmt.Sprintf(sqliteNeedsIndex, s, "postrider_inbox_stash"),
 		fmt.Sprintf(sqliteJournalTable, n.journal),
 		fmt.Sprintf(sqliteAppendOnly, s, "update", "UPDATE", "true"),
 		fmt.Sprintf(sqliteAppendOnly, s, "delete", "DELETE", "OLD.at >= "+n.now+" - 604800000000"),
@@ -135,6 +137,7 @@ const (
 	PRIMARY KEY (consumer, message_id)
 )`
 	sqliteStashIndex   = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_stash_order ON %s (consumer, topic, key, version)`
+	sqliteNeedsIndex   = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_stash_needs ON %s (consumer, topic, key, needs, version)` // to hop from key to key
 	sqliteJournalTable = `CREATE TABLE IF NOT EXISTS %s (
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
 	at INTEGER NOT NULL, -- microseconds since 1970

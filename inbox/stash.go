@@ -206,9 +206,12 @@ type Gap struct {
 	Topic, Key string
 	Mark       int64         // the last version that was applied
 	Needs      int64         // the first version stashed needs all up to this one
-	Stashed    int64         // messages that wait behind the hole
-	Age        time.Duration // since the first of them was stashed
+	Stashed    int64         // messages that wait behind the hole, [GapLimit] of them at most
+	Age        time.Duration // since the first of these was stashed
 }
+
+// GapLimit bounds the messages of a key that [Inbox.NextGap] looks at.
+const GapLimit = 1000
 
 // NextGap returns the gap of the first key behind the topic and key given,
 // nil when there is none.
@@ -220,7 +223,7 @@ func (in *Inbox) NextGap(ctx context.Context, db Conn, afterTopic, afterKey stri
 		g   Gap
 		age int64
 	)
-	row := db.QueryRow(ctx, in.sql.guard.gap, in.consumer, afterTopic, afterKey)
+	row := db.QueryRow(ctx, in.sql.guard.gap, in.consumer, afterTopic, afterKey, GapLimit)
 	if err := row.Scan(&g.Topic, &g.Key, &g.Mark, &g.Needs, &g.Stashed, &age); err != nil {
 		return nil, Classify(fmt.Errorf("inbox %q: look for gaps: %w", in.consumer, err))
 	}

@@ -33,6 +33,9 @@ type Env struct {
 	Acts func(ctx context.Context) ([]string, error)
 	// Age makes every claim older by d.
 	Age func(ctx context.Context, d time.Duration) error
+	// Touched runs fn in a transaction that is rolled back, and returns how many rows of
+	// the stash the database has looked at for it. nil: the database does not tell.
+	Touched func(ctx context.Context, fn func(tx inbox.Conn) error) (rows int64, err error)
 	// Writers says that a second transaction can write while one is open.
 	Writers bool
 	// Line reaches the same database in a way that breaks. nil: it cannot be done.

@@ -21,6 +21,8 @@ func stashCases() []Case {
 		{"stash/due", "a message is due when the versions before it are there, and not before", stashDue},
 		{"stash/due-later", "a message that failed, or that another process works on, is not due", stashDueLater},
 		{"stash/taken-once", "a stashed message is taken once, and not when its key has gone past it", takenOnce},
+		{"stash/behind-one-dead", "a look at the stash reads a few rows per key, however many wait behind the key's dead letter", behindOneDead},
+		{"stash/lowest-version", "of several that are due the lowest version comes first, whatever each of them needs", lowestVersion},
 	}
 }
 
@@ -265,4 +267,103 @@ func takenOnce(ctx context.Context, env *Env) error {
 		return fmt.Errorf("a key that has gone past: ruling %d, %v; want %d", r, err, inbox.Stale)
 	}
 	return env.acts(ctx, "a 1", "a 2")
+}
+
+// behindOneDead: each look runs every few seconds in every process, so that rows
+// nobody can apply must not cost it anything.
+func behindOneDead(ctx context.Context, env *Env) error {
+	if env.Touched == nil {
+		return notApplicable("the number of rows that the database looks at is unknown")
+	}
+	in, keys := env.inbox(consumer), []string{"a", "b", "c"}
+	waiting := func(first, last int64) error {
+		return env.in(ctx, func(tx inbox.Conn) error {
+			for _, key := range keys {
+				for _, m := range messages(key, first, last) {
+					if r, err := env.takeIn(ctx, tx, in, inbox.Contiguous, m); err != nil || r != inbox.Early {
+						return fmt.Errorf("version %d: ruling %d, %w", m.Version, r, err)
+					}
+				}
+			}
+			return nil
+		})
+	}
+	err := waiting(2, 400)
+	if err != nil {
+		return err
+	}
+	err = env.in(ctx, func(tx inbox.Conn) error {
+		for _, key := range keys {
+			if _, err := in.Bury(ctx, tx, message(key, 1), "here", 3, "no"); err != nil {
+				return err
+			}
+		}
+		// The head of c has failed and is to be tried later.
+		_, marked := in.SetMark(ctx, tx, "orders", "c", 1)
+		_, failed := in.FailAttempt(ctx, tx, message("c", 2), "here", false, time.Hour, "no")
+		return errors.Join(marked, failed)
+	})
+	if err != nil {
+		return err
+	}
+	looks := []struct {
+		what string
+		look func(tx inbox.Conn) error
+	}{
+		{"what is due", func(tx inbox.Conn) error {
+			s, err := in.DueStashed(ctx, tx, "me", 0, "", "")
+			if s != nil {
+				return fmt.Errorf("%s is due", s.Message.ID)
+			}
+			return err
+		}},
+		{"the last gap", func(tx inbox.Conn) error {
+			g, err := in.NextGap(ctx, tx, "orders", "b")
+			if g != nil {
+				return fmt.Errorf("key %s has a gap", g.Key)
+			}
+			return err
+		}},
+		{"what follows in its key", func(tx inbox.Conn) error {
+			n, _, err := in.Unstash(ctx, tx, "orders", "a", 10, func(inbox.Stashed) error { return nil })
+			if n > 0 {
+				return fmt.Errorf("%d were applied", n)
+			}
+			return err
+		}},
+	}
+	for _, l := range looks {
+		if n, err := env.Touched(ctx, l.look); err != nil || n > 10*int64(len(keys)) {
+			return errors.Join(err, fmt.Errorf("with 400 messages behind each of %d keys, a look for %s reads %d rows", len(keys), l.what, n))
+		}
+	}
+	return nil
+}
+
+// lowestVersion: version 5 announces that 3 and 4 are missing, and so needs 2 only;
+// 3 and 4 come late all the same, and 3 needs 2 as well.
+func lowestVersion(ctx context.Context, env *Env) error {
+	in := env.inbox(consumer)
+	five := message("a", 5)
+	five.Headers = map[string]string{"postrider-gap": "3-4"}
+	if err := env.stash(ctx, in, five, message("a", 4), message("a", 3)); err != nil {
+		return err
+	}
+	if err := env.in(ctx, func(tx inbox.Conn) error { _, err := in.SetMark(ctx, tx, "orders", "a", 3); return err }); err != nil {
+		return err
+	}
+	s, err := env.due(ctx, in, 0, "", "")
+	if err != nil || s == nil || s.Message.ID != "a-3" { // gone past, to be removed first
+		return fmt.Errorf("%+v is due, %v; want version 3", s, err)
+	}
+	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inbox.Stale {
+		return fmt.Errorf("version 3: ruling %d, %v", r, err)
+	}
+	if s, err = env.due(ctx, in, 0, "", ""); err != nil || s == nil || s.Message.ID != "a-4" {
+		return fmt.Errorf("%+v is due, %v; want version 4", s, err)
+	}
+	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 2 {
+		return fmt.Errorf("%d were applied, %v; want 2", n, err)
+	}
+	return env.acts(ctx, "a 4", "a 5")
 }

@@ -71,6 +71,10 @@ func TestInboxUpgrade(t *testing.T) {
 		}
 		wg.Wait()
 		wantTables(t, boxes, store.OK, "")
+		indexes := map[outbox.Dialect]string{outbox.Postgres: `SELECT count(*) FROM pg_indexes WHERE indexname = 'inbox_stash_needs'`, outbox.SQLite: `SELECT count(*) FROM sqlite_master WHERE name = 'postrider_inbox_stash_needs'`}
+		if count(t, db, indexes[d]) != 1 {
+			t.Error("the index by need is missing")
+		}
 		wantOutcome(t, db, in, "done", inbox.Applied)
 		inTx(t, db, func(tx inbox.Conn) error {
 			if fresh, err := in.Claim(t.Context(), tx, postrider.Message{ID: "done", Topic: "t"}); err != nil || fresh {

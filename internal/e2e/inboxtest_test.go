@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	sqlitedriver "modernc.org/sqlite"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
@@ -123,6 +125,19 @@ func (d *suiteDB) env(t *testing.T, driver, more string) *inboxtest.Env {
 	schema := fmt.Sprint("Inbox of env ", d.envs.Add(1))
 	e := sqlEnv(t, d.sql[driver], outbox.Postgres, schema, fmt.Sprintf("%q.", schema), "bigserial")
 	e.Writers = true
+	e.Touched = func(ctx context.Context, fn func(tx inbox.Conn) error) (rows int64, err error) {
+		tx, err := e.Begin(ctx)
+		if err != nil {
+			return 0, err
+		}
+		defer tx.Rollback()
+		if err := fn(tx); err != nil {
+			return 0, err
+		}
+		err = tx.QueryRow(ctx, `SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
+WHERE schemaname = $1 AND relname = 'inbox_stash'`, schema).Scan(&rows)
+		return rows, err
+	}
 	line := openSQL(t, driver, d.line+more)
 	line.SetMaxIdleConns(-1) // a new connection each time: none is left from before the fault
 	e.Line = &inboxtest.Line{
@@ -139,10 +154,16 @@ func (d *suiteDB) env(t *testing.T, driver, more string) *inboxtest.Env {
 // closes its connection.
 func sqliteEnv(t *testing.T) *inboxtest.Env {
 	t.Helper()
+	if err := registerTouched(); err != nil { // before a connection is opened
+		t.Fatal(err)
+	}
 	db, _ := sqlite(t)
 	e := sqlEnv(t, db, outbox.SQLite, "", "", "integer")
 	const writers = "one writer at a time: the second transaction waits to begin"
 	e.Without = map[string]string{"claim/waits": writers, "order/one-at-a-time": writers, "result/busy": writers, "crash/lost-answer": "no network between"}
+	e.Touched = func(ctx context.Context, fn func(tx inbox.Conn) error) (int64, error) {
+		return touchedSQLite(ctx, e, fn)
+	}
 	var mu sync.Mutex
 	end := func() {}
 	e.Line = &inboxtest.Line{
@@ -158,6 +179,39 @@ func sqliteEnv(t *testing.T) *inboxtest.Env {
 		Restore: func() {},
 	}
 	return e
+}
+
+// touched counts the rows that [touchedSQLite] sees.
+var touched atomic.Int64
+
+// registerTouched: functions belong to the driver, not to a database.
+var registerTouched = sync.OnceValue(func() error {
+	return sqlitedriver.RegisterFunction("touched", &sqlitedriver.FunctionImpl{Scalar: func(*sqlitedriver.FunctionContext, []driver.Value) (driver.Value, error) {
+		touched.Add(1)
+		return int64(1), nil
+	}})
+})
+
+// touchedSQLite puts a view in the place of the table, which counts each row that
+// passes through it.
+func touchedSQLite(ctx context.Context, e *inboxtest.Env, fn func(tx inbox.Conn) error) (int64, error) {
+	tx, err := e.Begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer tx.Rollback()
+	for _, text := range []string{
+		"ALTER TABLE postrider_inbox_stash RENAME TO stash_itself",
+		"CREATE VIEW postrider_inbox_stash AS SELECT * FROM stash_itself WHERE touched()",
+		"CREATE TRIGGER stash_delete INSTEAD OF DELETE ON postrider_inbox_stash BEGIN SELECT 1; END",
+	} {
+		if _, err := tx.ExecContext(ctx, text); err != nil {
+			return 0, err
+		}
+	}
+	before := touched.Load()
+	err = fn(tx)
+	return touched.Load() - before, err
 }
 
 // sqlEnv makes the tables and an Env of database/sql.
