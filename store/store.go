@@ -35,9 +35,10 @@ type Store interface {
 	// commits later, must not hold a transaction open after it returns, and
 	// changes nothing in the database. Reading ahead from an unsettled position
 	// is allowed. The slice of requests is the caller's again when Read returns.
-	// With Parked set it returns the parked records that are due: the
-	// first of each key before the second of any, and within the limits all of
-	// them. Those of one key come by Seq and none is left out between two.
+	// With Parked set it returns the parked records that are due: the first of each
+	// key before the second of any. Those of one key come by Seq and none is left out
+	// between two. With Keys it reads those queues and what stands in no queue, at a
+	// cost bounded by what it returns.
 	Read(ctx context.Context, reads []LaneRead) ([]Batch, error)
 	// Settle applies the settlements in one transaction. A settlement whose
 	// epoch is not the lane's newest, or whose lane belongs to another boot id,
@@ -135,6 +136,9 @@ type ParkedView struct {
 	// Captured are the keys whose later messages wait, sorted. Those that a person
 	// has paused are among them.
 	Captured []string
+	// Heads are the first records of the queues of Captured, one for each key in the
+	// same order. nil: the store does not tell, and cannot read with [LaneRead.Keys].
+	Heads []Head
 	// Paused: a person has paused the lane. Its owner reads nothing of it and
 	// sends nothing, and goes on executing requests.
 	Paused bool
@@ -147,6 +151,13 @@ type ParkedView struct {
 	// and a version that do not capture, as runs without a number between, sorted
 	// by key and version.
 	Gaps []Gap
+}
+
+// Head is the first record of a captured key's queue.
+type Head struct {
+	Seq    int64         // 0: the queue is empty, and a person has paused the key
+	DueIn  time.Duration // time until the record becomes due, meaningful only when HasDue is true
+	HasDue bool          // false: dead, or paused by a person
 }
 
 // Gap says that the versions First to Last of a key are dead letters that were
@@ -164,6 +175,12 @@ type LaneRead struct {
 	MaxRecords int
 	MaxBytes   int  // at least one record is returned whatever its size
 	Parked     bool // read what is due among the parked records instead
+	// Keys are the captured keys whose queues a parked read is to read, each once. Of
+	// one queue it returns at most MaxRecords/len(Keys) records, and at least one. Due
+	// records that stand in no queue take what room is left. Batch.Parked then holds
+	// only when the next record that stands in no queue becomes due. nil: a parked
+	// read finds the due queues by itself, and returns the whole view.
+	Keys []string
 	// CountParked is how far a parked read is to count [ParkedView.Records]; 0: to 100,000.
 	CountParked int
 }
@@ -177,7 +194,7 @@ type Batch struct {
 	// request's After mean that nothing moved. nil for a parked batch.
 	Position Position
 	More     bool       // more was ready behind this batch: read again at once
-	Parked   ParkedView // filled for a parked read: the whole lane's view
+	Parked   ParkedView // filled for a parked read: the whole lane's view, unless it named Keys
 }
 
 // Meta is what a store knows of a record beside the message.
@@ -187,6 +204,9 @@ type Meta struct {
 	State      State         // of a parked record; Pending for others
 	Attempts   int           // failed attempts so far
 	Generation int           // how often a person has sent it again
+	// Last: nothing stands behind the record in its key's queue. Only of records that
+	// a read with [LaneRead.Keys] found in a queue.
+	Last bool
 }
 
 // Settlement records what became of a lane's oldest unsettled batches.

@@ -86,6 +86,8 @@ const (
 	ForgetHolds
 	// DueIgnoresNotBefore schedules a record by its owner's clock.
 	DueIgnoresNotBefore
+	// LastTooEarly calls every record of a queue its last one.
+	LastTooEarly
 )
 
 var defectNames = [...]string{
@@ -95,7 +97,7 @@ var defectNames = [...]string{
 	"NoFence", "RepeatLost", "RepeatTwice", "HalfSettle", "SplitSettle", "ParkBeforeFence",
 	"LoseParked", "KnownForEver", "ForgetCaptured", "DueIgnoresHead", "DueIgnoresTime", "DeadIsDue", "ActAtOnce", "RetryKeepsAttempts",
 	"RetryFreesKey", "ForgetGaps", "DueHeadsOnly", "DuePageReversed", "DueBehindDead",
-	"RepeatAnything", "ForgetHolds", "DueIgnoresNotBefore",
+	"RepeatAnything", "ForgetHolds", "DueIgnoresNotBefore", "LastTooEarly",
 }
 
 func (d Defect) String() string {

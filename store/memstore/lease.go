@@ -132,7 +132,7 @@ func (db *database) grant(p *pipe, req store.LeaseRequest, now time.Time) store.
 			lg.Parked = db.parkedView(l)
 		}
 		if db.opts.Defect == ForgetCaptured {
-			lg.Parked.Captured = nil
+			lg.Parked.Captured, lg.Parked.Heads = nil, nil
 		}
 		g.Lanes = append(g.Lanes, lg)
 		held[lg.Lane] = true

@@ -3,6 +3,7 @@ package memstore
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -136,6 +137,9 @@ func (db *database) parkedView(l *lane) store.ParkedView {
 	if len(captured) > 0 {
 		v.Captured = captured
 	}
+	for _, key := range captured {
+		v.Heads = append(v.Heads, db.headOf(l, key, heads))
+	}
 	if db.opts.Defect != ForgetGaps {
 		v.Gaps = l.gaps()
 	}
@@ -149,6 +153,19 @@ func (db *database) parkedView(l *lane) store.ParkedView {
 		}
 	}
 	return v
+}
+
+// headOf tells the owner which record holds a key, and until when.
+func (db *database) headOf(l *lane, key string, heads map[string]*parked) store.Head {
+	r := heads[key]
+	if r == nil {
+		return store.Head{}
+	}
+	h := store.Head{Seq: r.seq}
+	if at, ok := db.dueAt(l, r, heads); ok {
+		h.DueIn, h.HasDue = at.Sub(db.opts.Now()), true
+	}
+	return h
 }
 
 // run is what is due of one key's queue, lowest number first, or one record that
@@ -204,8 +221,14 @@ func (db *database) flowing(queue []*parked, now time.Time) []*parked {
 // readParked returns what is due: the first record of every run, then the second
 // of every run, and so on.
 func (v *view) readParked(l *lane, r store.LaneRead, b *store.Batch) {
-	b.Parked = v.db.parkedView(l)
-	runs := v.db.due(l)
+	runs, most := v.db.due(l), math.MaxInt
+	if r.Keys != nil {
+		most = max(r.MaxRecords/max(len(r.Keys), 1), 1)
+		runs = named(runs, r.Keys)
+		b.Parked = v.db.nextSingle(l)
+	} else {
+		b.Parked = v.db.parkedView(l)
+	}
 	bytes := 0
 	for place, left := 0, true; left; place++ {
 		left = false
@@ -213,18 +236,61 @@ func (v *view) readParked(l *lane, r store.LaneRead, b *store.Batch) {
 			if place >= len(run.records) {
 				continue
 			}
+			if place >= most && run.chained() {
+				b.More = true
+				continue
+			}
 			left = true
 			rec := run.records[place]
 			size := rec.message.Size()
 			if n := len(b.Messages); n > 0 && (r.MaxRecords > 0 && n >= r.MaxRecords || r.MaxBytes > 0 && bytes+size > r.MaxBytes) {
 				b.More = true
+				if r.Keys != nil && anySingle(runs) {
+					b.Parked.HasDue, b.Parked.NextDue = true, 0
+				}
 				return
 			}
 			bytes += size
 			b.Messages = append(b.Messages, rec.message)
 			b.Meta = append(b.Meta, store.Meta{
 				Seq: rec.seq, State: rec.state, Attempts: rec.attempts, Generation: rec.generation,
+				Last: r.Keys != nil && rec.chained() && v.db.lastOf(l, rec),
 			})
 		}
 	}
+}
+
+func (r run) chained() bool { return r.records[0].chained() }
+
+func anySingle(runs []run) bool {
+	return slices.ContainsFunc(runs, func(r run) bool { return !r.chained() })
+}
+
+// named keeps the queues of keys, and what stands in none.
+func named(runs []run, keys []string) []run {
+	return slices.DeleteFunc(runs, func(r run) bool {
+		return r.chained() && !slices.Contains(keys, r.records[0].message.Key)
+	})
+}
+
+// lastOf reports whether no record stands behind r in its key's queue.
+func (db *database) lastOf(l *lane, r *parked) bool {
+	for _, o := range l.parked {
+		if o.chained() && o.message.Key == r.message.Key && o.seq > r.seq {
+			return db.opts.Defect == LastTooEarly
+		}
+	}
+	return true
+}
+
+// nextSingle tells when the next record that stands in no queue becomes due.
+func (db *database) nextSingle(l *lane) (v store.ParkedView) {
+	now, heads := db.opts.Now(), l.heads()
+	for _, r := range l.parked {
+		at, ok := db.dueAt(l, r, heads)
+		if in := at.Sub(now); ok && !r.chained() && in > 0 && (!v.HasDue || in < v.NextDue) {
+			v.NextDue, v.HasDue = in, true
+		}
+	}
+	return v
 }

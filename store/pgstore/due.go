@@ -1,8 +1,10 @@
 package pgstore
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"math"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -21,81 +23,232 @@ func stateOf(text string) store.State {
 	return store.Pending
 }
 
-// readParked answers the parked reads: what is due, longest due first.
+// readParked answers the parked reads: those that name the queues, and those that
+// find what is due, longest due first.
 func (r *reader) readParked(ctx context.Context, reads []store.LaneRead, which []int) ([]store.Batch, error) {
-	lanes, limits := newList(len(which)), newList(len(which))
-	ids := make([]int16, 0, len(which))
-	byLane := map[store.Lane]*dueBatch{}
-	count := 0
-	for _, i := range which {
-		req := reads[i]
-		d := &dueBatch{limit: req.MaxRecords, maxBytes: req.MaxBytes}
-		if d.limit <= 0 || d.limit > MaxRead {
-			d.limit = MaxRead
+	var named, whole []*dueBatch
+	all := make([]dueBatch, len(which))
+	byLane := make(map[store.Lane]*dueBatch, len(which))
+	for i, at := range which {
+		d := &all[i]
+		d.req = reads[at]
+		if d.req.MaxBytes <= 0 {
+			d.req.MaxBytes = defaultBatchBytes
 		}
-		if d.maxBytes <= 0 {
-			d.maxBytes = defaultBatchBytes
+		d.limit = r.store.pageRows(d.req.MaxRecords, d.req.MaxBytes)
+		byLane[d.req.Lane] = d
+		if d.req.Keys != nil {
+			named = append(named, d)
+		} else {
+			whole = append(whole, d)
 		}
-		count = max(count, countTo(req.CountParked))
-		lanes.add(int64(req.Lane))
-		limits.add(int64(d.limit) + 1)
-		ids = append(ids, int16(req.Lane))
-		byLane[req.Lane] = d
 	}
-	pipe := r.store.opts.Pipe
-	err := r.query(ctx, r.store.sql.due, [][]byte{[]byte(pipe), lanes.end(), limits.end()}, func(rr *pgconn.ResultReader) error {
-		for rr.NextRow() {
-			if err := r.dueRow(rr.Values(), byLane); err != nil {
-				return err
-			}
+	if len(named) > 0 {
+		if err := r.readQueues(ctx, named, byLane); err != nil {
+			return nil, err
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
 	}
-	views := map[store.Lane]store.ParkedView{}
-	b := &pgx.Batch{}
-	b.Queue(r.store.sql.settings)
-	b.Queue(r.store.sql.parked, pipe, ids, count).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
-	if err := r.conn.SendBatch(ctx, b).Close(); err != nil {
-		return nil, err
+	if len(whole) > 0 {
+		if err := r.readDue(ctx, whole, byLane); err != nil {
+			return nil, err
+		}
 	}
-	batches := make([]store.Batch, 0, len(which))
-	for lane, d := range byLane {
-		batches = append(batches, store.Batch{
-			Lane: lane, Messages: d.rows.msgs, Meta: d.rows.meta, More: d.rows.cut, Parked: views[lane],
-		})
+	batches := make([]store.Batch, len(all))
+	for i := range all {
+		d := &all[i]
+		batches[i] = store.Batch{Lane: d.req.Lane, Messages: d.rows.msgs, Meta: d.rows.meta, More: d.rows.cut || d.more, Parked: d.view}
 	}
 	return batches, nil
 }
 
-type dueBatch struct {
-	limit, maxBytes, bytes int
-	rows                   rows
+// readDue finds what is due and the lanes' views.
+func (r *reader) readDue(ctx context.Context, whole []*dueBatch, byLane map[store.Lane]*dueBatch) error {
+	lanes, limits, count := newList(len(whole)), newList(len(whole)), 0
+	ids := make([]int16, 0, len(whole))
+	for _, d := range whole {
+		count = max(count, countTo(d.req.CountParked))
+		lanes.add(int64(d.req.Lane))
+		limits.add(int64(d.limit) + 1)
+		ids = append(ids, int16(d.req.Lane))
+	}
+	pipe := r.store.opts.Pipe
+	read := func(rr *pgconn.ResultReader) error {
+		var rec record
+		for rr.NextRow() {
+			v := rr.Values()
+			d, err := r.dueRow(v, &rec, byLane)
+			if err != nil {
+				return err
+			}
+			d.take(&rec, v)
+			d.more = d.more || len(v) > colDue && truth(v[colDue])
+		}
+		return nil
+	}
+	if err := r.query(ctx, r.store.sql.due, [][]byte{[]byte(pipe), lanes.end(), limits.end()}, read); err != nil {
+		return err
+	}
+	views := make(map[store.Lane]store.ParkedView, len(whole))
+	b := &pgx.Batch{}
+	b.Queue(r.store.sql.settings)
+	b.Queue(r.store.sql.parked, pipe, ids, count).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
+	if err := r.conn.SendBatch(ctx, b).Close(); err != nil {
+		return err
+	}
+	for _, d := range whole {
+		d.view = views[d.req.Lane]
+	}
+	return nil
 }
 
-func (r *reader) dueRow(v [][]byte, byLane map[store.Lane]*dueBatch) error {
-	var rec record
-	if len(v) < colCount+3 || len(v[colCount+1]) != 4 || len(v[colCount+2]) != 4 {
-		return errRow
+// readQueues reads the queues that the caller named, then what stands in none.
+func (r *reader) readQueues(ctx context.Context, named []*dueBatch, byLane map[store.Lane]*dueBatch) error {
+	lanes, each, all, limits := newList(len(named)), newList(len(named)), newList(len(named)), newList(len(named))
+	var keys []string
+	for _, d := range named {
+		all.add(int64(d.req.Lane))
+		limits.add(int64(d.limit) + 1)
+		share := max(d.limit/max(len(d.req.Keys), 1), 1)
+		for range d.req.Keys {
+			lanes.add(int64(d.req.Lane))
+			each.add(int64(share))
+		}
+		d.share, keys = share, append(keys, d.req.Keys...)
 	}
-	if err := r.arena.decode(v, &rec); err != nil {
-		return err
+	pipe, ids := []byte(r.store.opts.Pipe), all.end()
+	queries := []query{
+		{r.store.sql.singles, [][]byte{pipe, ids, limits.end()}, func(rr *pgconn.ResultReader) error { return r.singleRows(rr, byLane) }},
+		{r.store.sql.nextSingle, [][]byte{pipe, ids}, func(rr *pgconn.ResultReader) error { return nextRows(rr, byLane) }},
+	}
+	if len(keys) > 0 {
+		queues := query{
+			r.store.sql.queues, [][]byte{pipe, lanes.end(), textArray(keys), each.end()},
+			func(rr *pgconn.ResultReader) error { return r.queueRows(rr, byLane) },
+		}
+		queries = append([]query{queues}, queries...)
+	}
+	return r.queries(ctx, queries...)
+}
+
+// dueBatch is one parked read on its way.
+type dueBatch struct {
+	req          store.LaneRead
+	limit, bytes int
+	share        int // most records of one queue
+	rows         rows
+	more         bool
+	view         store.ParkedView
+}
+
+// Columns behind those of a record.
+const (
+	colState = colCount + iota
+	colAttempts
+	colGeneration
+	colDue // of a queue: whether the record is due by itself; of what is due: whether more of its queue may be
+	colPlace
+)
+
+func truth(v []byte) bool { return len(v) == 1 && v[0] == 1 }
+
+func (r *reader) dueRow(v [][]byte, rec *record, byLane map[store.Lane]*dueBatch) (*dueBatch, error) {
+	if len(v) < colDue || len(v[colAttempts]) != 4 || len(v[colGeneration]) != 4 {
+		return nil, errRow
+	}
+	if err := r.arena.decode(v, rec); err != nil {
+		return nil, err
 	}
 	d := byLane[store.Lane(rec.lane)]
 	if d == nil {
-		return errRow
+		return nil, errRow
 	}
+	return d, nil
+}
+
+// take adds a record unless a limit is reached.
+func (d *dueBatch) take(rec *record, v [][]byte) bool {
 	n := len(d.rows.meta)
-	d.bytes = d.rows.add(&rec, r.now, d.limit, d.maxBytes, d.bytes)
+	d.bytes = d.rows.add(rec, rec.msg.NotBefore, d.limit, d.req.MaxBytes, d.bytes)
 	if len(d.rows.meta) == n {
-		return nil
+		return false
 	}
 	d.rows.meta[n] = store.Meta{
-		Seq: rec.seq, State: stateOf(string(v[colCount])),
-		Attempts:   int(binary.BigEndian.Uint32(v[colCount+1])),
-		Generation: int(binary.BigEndian.Uint32(v[colCount+2])),
+		Seq: rec.seq, State: stateOf(string(v[colState])),
+		Attempts:   int(binary.BigEndian.Uint32(v[colAttempts])),
+		Generation: int(binary.BigEndian.Uint32(v[colGeneration])),
+	}
+	return true
+}
+
+// queueRows takes of each queue what is due, up to the first record that is not.
+func (r *reader) queueRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueBatch) error {
+	var rec record
+	var d *dueBatch
+	place, seen, last, stopped := []byte(nil), 0, -1, false
+	end := func() { // the queue ended with what was taken
+		if d != nil && !stopped && last >= 0 {
+			d.rows.meta[last].Last = true
+		}
+	}
+	for rr.NextRow() {
+		v := rr.Values()
+		if len(v) <= colPlace {
+			return errRow
+		}
+		if !bytes.Equal(v[colPlace], place) {
+			end()
+			place, seen, last, stopped = bytes.Clone(v[colPlace]), 0, -1, false
+		}
+		if seen++; stopped {
+			continue
+		}
+		next, err := r.dueRow(v, &rec, byLane)
+		if err != nil {
+			return err
+		}
+		d = next
+		switch {
+		case !truth(v[colDue]):
+			stopped = true
+		case seen > d.share:
+			stopped, d.more = true, true
+		default:
+			last = len(d.rows.meta)
+			stopped = !d.take(&rec, v)
+		}
+	}
+	end()
+	return nil
+}
+
+func (r *reader) singleRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueBatch) error {
+	var rec record
+	for rr.NextRow() {
+		v := rr.Values()
+		d, err := r.dueRow(v, &rec, byLane)
+		if err != nil {
+			return err
+		}
+		if !d.take(&rec, v) {
+			d.view.HasDue = true // more of them are due now
+		}
+	}
+	return nil
+}
+
+func nextRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueBatch) error {
+	for rr.NextRow() {
+		v := rr.Values()
+		if len(v) != 2 || len(v[0]) != 2 || len(v[1]) != 8 {
+			return errRow
+		}
+		d := byLane[store.Lane(binary.BigEndian.Uint16(v[0]))]
+		if d == nil {
+			return errRow
+		}
+		if !d.view.HasDue {
+			d.view.HasDue, d.view.NextDue = true, seconds(math.Float64frombits(binary.BigEndian.Uint64(v[1])))
+		}
 	}
 	return nil
 }

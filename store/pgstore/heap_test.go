@@ -56,3 +56,64 @@ func TestParkedHeapsAreNotRead(t *testing.T) {
 		}
 	})
 }
+
+// Promise S. After a partial outage the queues of many keys are due at once. A look
+// at some of them reads what it returns, however many keys and records there are,
+// and a look that must find them reads no further into the queues than it was asked.
+func TestDueQueuesCostWhatTheyReturn(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		const keys, each, page = 1000, 30, 96
+		d := fresh(t, version, 4)
+		d.exec(`INSERT INTO box.parked (pipe, lane, seq, state, captures, due_at, created_at, version, schema_version, id,
+				topic, key, type, content_type, headers, payload)
+			SELECT 'main', 1, g, CASE WHEN g <= $1 THEN 'retry' ELSE 'waiting' END, g <= $1, now(), now(), 0, 0, gen_random_uuid(),
+				't', 'key ' || g % $1, '', '', '{}', '' FROM generate_series(1, $1::int * $2) g`, keys, each)
+		d.exec(`VACUUM ANALYZE box.parked`)
+		p := d.probe(version)
+		g := mustLease(t, p.store, store.LeaseRequest{BootID: "p", TTL: 10 * time.Second})
+		view := g.Lanes[1].Parked
+		if len(view.Captured) != keys || len(view.Heads) != keys || view.Heads[0].Seq != keys || !view.Heads[0].HasDue {
+			t.Fatalf("%d captured keys, %d heads, the first %+v", len(view.Captured), len(view.Heads), view.Heads[:1])
+		}
+		read := func(named []string) (store.Batch, int64) {
+			before := p.entries()
+			batches, err := p.store.Read(t.Context(), []store.LaneRead{{
+				Lane: 1, Epoch: g.Lanes[1].Epoch, MaxRecords: page, Parked: true, Keys: named, CountParked: 1,
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return batches[0], p.entries() - before
+		}
+		for _, c := range []struct {
+			named    []string
+			returned int
+			entries  int64 // most index entries
+			last     bool
+		}{
+			{view.Captured[:12], page, page + 12 + 10, false},
+			{view.Captured[:3], 3 * each, 3*each + 10, true},
+			{nil, page, 5001 + 2*keys + 10*page, false}, // 5,001 are counted for the view
+		} {
+			b, cost := read(c.named)
+			t.Logf("%d keys of %d: %d records, %d index entries", len(c.named), keys, len(b.Messages), cost)
+			if len(b.Messages) != c.returned || b.More != !c.last || cost > c.entries {
+				t.Errorf("%d keys of %d: %d records, want %d, more %v; %d index entries, at most %d",
+					len(c.named), keys, len(b.Messages), c.returned, b.More, cost, c.entries)
+			}
+		}
+	})
+}
+
+// entries counts what was read of the parked table's indexes.
+func (p *probe) entries() (n int64) {
+	p.Helper()
+	if _, err := p.pool.Exec(p.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
+		p.Fatal(err)
+	}
+	if err := p.pool.QueryRow(p.Context(), `SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes
+		WHERE schemaname = $1 AND relname = 'parked'`, p.schema).Scan(&n); err != nil {
+		p.Fatal(err)
+	}
+	return n
+}

@@ -280,8 +280,9 @@ func scanViews(rows pgx.Rows, views map[store.Lane]store.ParkedView) error {
 		var v store.ParkedView
 		var due *float64
 		var keys []string
-		var firsts, lasts []int64
-		if err := rows.Scan(&lane, &v.Records, &v.Captured, &due, &keys, &firsts, &lasts, &v.Paused); err != nil {
+		var firsts, lasts, heads []int64
+		var dues []*float64
+		if err := rows.Scan(&lane, &v.Records, &v.Captured, &heads, &dues, &due, &keys, &firsts, &lasts, &v.Paused); err != nil {
 			return err
 		}
 		for i, key := range keys {
@@ -293,7 +294,13 @@ func scanViews(rows pgx.Rows, views map[store.Lane]store.ParkedView) error {
 		if due != nil {
 			v.HasDue, v.NextDue = true, seconds(*due)
 		}
-		slices.Sort(v.Captured)
+		for i, seq := range heads { // the keys are sorted by their bytes, as the column is
+			h := store.Head{Seq: seq, HasDue: dues[i] != nil}
+			if h.HasDue {
+				h.DueIn = seconds(*dues[i])
+			}
+			v.Heads = append(v.Heads, h)
+		}
 		views[lane] = v
 	}
 	return rows.Err()

@@ -7,27 +7,43 @@ package pgstore
 // they return, all of it in the order of an index: BETWEEN leaves the planner no
 // other one.
 func (st *statements) parkedSQL(q func(string) string) {
-	st.due = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, extract(epoch FROM o.due_at - clock_timestamp())::float8, l.i
+	st.due = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, d.cut
 FROM unnest($2::smallint[], $3::integer[]) WITH ORDINALITY AS l(lane, n, i)
 CROSS JOIN LATERAL (` + isDue + ` ORDER BY place, since, seq LIMIT l.n) d
 CROSS JOIN LATERAL (SELECT k.*, '0'::xid8 AS xid FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.lane = l.lane AND k.seq = d.seq LIMIT 1) o
 ORDER BY l.i, d.place, d.since, d.seq`)
+	// The queues of some keys, each as far as asked and one record further, in their
+	// order: nothing is looked at but what is returned.
+	st.queues = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, o.state <> 'dead' AND o.due_at <= statement_timestamp(), l.i
+FROM unnest($2::smallint[], $3::text[], $4::integer[]) WITH ORDINALITY AS l(lane, key, n, i)
+CROSS JOIN LATERAL (SELECT p.*, '0'::xid8 AS xid FROM {{schema}}.parked p
+  WHERE p.pipe = $1 AND p.lane = l.lane AND p.key BETWEEN l.key AND l.key AND ` + inQueue + ` ORDER BY p.key, p.seq LIMIT l.n + 1) o
+WHERE ` + free + `l.key` + freeEnd + ``)
+	st.singles = q(`SELECT {{columns}}, o.state, o.attempts, o.generation
+FROM unnest($2::smallint[], $3::integer[]) AS l(lane, n)
+CROSS JOIN LATERAL (SELECT p.*, '0'::xid8 AS xid FROM {{schema}}.parked p WHERE ` + single + ` AND p.due_at <= statement_timestamp()
+  ORDER BY p.due_at, p.seq LIMIT l.n) o`)
+	st.nextSingle = q(`SELECT l.lane, extract(epoch FROM o.due_at - clock_timestamp())::float8 FROM unnest($2::smallint[]) AS l(lane)
+CROSS JOIN LATERAL (SELECT p.due_at FROM {{schema}}.parked p WHERE ` + single + ` AND p.due_at > statement_timestamp()
+  ORDER BY p.due_at, p.seq LIMIT 1) o`)
 	// It counts as far as $3 and no further, from the end: what was sent or discarded
 	// has left its dead rows at the beginning. To go from head to head is slower by
 	// the key than to read all that stands in queues, unless it is much.
-	st.parked = q(`SELECT l.lane, c.records, coalesce(h.keys, '{}'), extract(epoch FROM least(h.due, u.due_at) - clock_timestamp())::float8,
+	st.parked = q(`SELECT l.lane, c.records, coalesce(h.keys, '{}'), coalesce(h.seqs, '{}'), coalesce(h.dues, '{}'), extract(epoch FROM least(h.due, u.due_at) - clock_timestamp())::float8,
  coalesce(g.keys, '{}'), coalesce(g.firsts, '{}'), coalesce(g.lasts, '{}'), ` + laneHeld + `
 FROM unnest($2::smallint[]) AS l(lane)
 CROSS JOIN LATERAL (SELECT count(*) AS records FROM (
   SELECT 1 FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane
   ORDER BY p.seq DESC LIMIT greatest($3::integer, ` + manyParked + ` + 1)) x) c
 CROSS JOIN LATERAL (` + heads + ` AND c.records > ` + manyParked + nextHead + `
-  SELECT array_agg(DISTINCT x.key ORDER BY x.key) AS keys,
-   min(x.due_at) FILTER (WHERE x.state <> 'dead' AND ` + free + `x.key` + freeEnd + `) AS due FROM (
-   SELECT * FROM heads
-   UNION ALL SELECT f.key, 'dead', f.at FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane AND f.key <> ''
-   UNION ALL (SELECT DISTINCT ON (p.key) p.key, p.state, p.due_at FROM {{schema}}.parked p
-    WHERE c.records <= ` + manyParked + ` AND p.pipe = $1 AND p.lane = l.lane AND ` + inQueue + ` ORDER BY p.key, p.seq)) x) h
+  SELECT array_agg(y.key ORDER BY y.key) AS keys, array_agg(y.seq ORDER BY y.key) AS seqs,
+   array_agg(extract(epoch FROM y.due - clock_timestamp())::float8 ORDER BY y.key) AS dues, min(y.due) AS due FROM (
+   SELECT x.key, max(x.seq) AS seq, max(x.due_at) FILTER (WHERE x.state <> 'dead' AND ` + free + `x.key` + freeEnd + `) AS due FROM (
+    SELECT * FROM heads
+    UNION ALL SELECT f.key, 0, 'dead', f.at FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane AND f.key <> ''
+    UNION ALL (SELECT DISTINCT ON (p.key) p.key, p.seq, p.state, p.due_at FROM {{schema}}.parked p
+     WHERE c.records <= ` + manyParked + ` AND p.pipe = $1 AND p.lane = l.lane AND ` + inQueue + ` ORDER BY p.key, p.seq)) x
+   GROUP BY x.key) y) h
 LEFT JOIN LATERAL (SELECT p.due_at FROM {{schema}}.parked p WHERE ` + single + ` ORDER BY p.due_at, p.seq LIMIT 1) u ON true
 CROSS JOIN LATERAL (SELECT array_agg(x.key ORDER BY x.key, x.first) AS keys, array_agg(x.first ORDER BY x.key, x.first) AS firsts,
    array_agg(x.last ORDER BY x.key, x.first) AS lasts FROM (` + skipped + `) x) g
@@ -53,10 +69,10 @@ const inQueue = `p.key <> '' AND (p.captures OR p.state = 'waiting')`
 // heads and nextHead find the first record of each queue of lane l.
 const (
 	heads = `WITH RECURSIVE heads AS (
-  (SELECT p.key, p.state, p.due_at FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane AND ` + inQueue
+  (SELECT p.key, p.seq, p.state, p.due_at FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane AND ` + inQueue
 	nextHead = ` ORDER BY p.key, p.seq LIMIT 1)
   UNION ALL
-  SELECT n.key, n.state, n.due_at FROM heads CROSS JOIN LATERAL (SELECT p.key, p.state, p.due_at FROM {{schema}}.parked p
+  SELECT n.key, n.seq, n.state, n.due_at FROM heads CROSS JOIN LATERAL (SELECT p.key, p.seq, p.state, p.due_at FROM {{schema}}.parked p
    WHERE p.pipe = $1 AND p.lane = l.lane AND ` + inQueue + ` AND p.key > heads.key ORDER BY p.key, p.seq LIMIT 1) n)`
 )
 
@@ -70,17 +86,21 @@ const single = `p.pipe = $1 AND p.lane = l.lane AND p.state <> 'dead' AND (p.key
 
 // isDue is what is due of lane l: its place in its key's queue, or 1, and since
 // when the head of that queue is due. A record of a queue flows when none up to it
-// is dead or has its time before it.
-const isDue = heads + nextHead + `
-SELECT f.seq, f.place, heads.due_at AS since FROM heads
+// is dead or has its time before it. The queues that are due share what was asked
+// for; one that was cut short says so.
+const isDue = heads + nextHead + `,
+ready AS (SELECT heads.key, heads.due_at FROM heads WHERE heads.state <> 'dead' AND heads.due_at <= statement_timestamp()
+  AND ` + free + `heads.key` + freeEnd + ` ORDER BY heads.due_at, heads.seq LIMIT l.n),
+depth AS (SELECT l.n / greatest(count(*), 1) + 1 AS n FROM ready)
+SELECT f.seq, f.place, ready.due_at AS since, f.place = depth.n AS cut FROM ready CROSS JOIN depth
 CROSS JOIN LATERAL (
   SELECT r.seq, row_number() OVER up_to AS place, bool_and(r.state <> 'dead' AND r.due_at <= statement_timestamp()) OVER up_to AS flows
   FROM (SELECT p.seq, p.state, p.due_at FROM {{schema}}.parked p
-    WHERE p.pipe = $1 AND p.lane = l.lane AND p.key BETWEEN heads.key AND heads.key AND ` + inQueue + ` ORDER BY p.key, p.seq LIMIT l.n) r
+    WHERE p.pipe = $1 AND p.lane = l.lane AND p.key BETWEEN ready.key AND ready.key AND ` + inQueue + ` ORDER BY p.key, p.seq LIMIT depth.n) r
   WINDOW up_to AS (ORDER BY r.seq)) f
-WHERE heads.state <> 'dead' AND heads.due_at <= statement_timestamp() AND f.flows AND ` + free + `heads.key` + freeEnd + `
+WHERE f.flows
 UNION ALL
-(SELECT p.seq, 1, p.due_at FROM {{schema}}.parked p WHERE ` + single + ` AND p.due_at <= statement_timestamp()
+(SELECT p.seq, 1, p.due_at, false FROM {{schema}}.parked p WHERE ` + single + ` AND p.due_at <= statement_timestamp()
  ORDER BY p.due_at, p.seq LIMIT l.n)`
 
 // skipped is every run of versions of lane l that are dead letters which let their

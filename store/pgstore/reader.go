@@ -213,22 +213,40 @@ func (r *reader) bulk(ctx context.Context, lanes []*laneRead) error {
 	})
 }
 
-// query runs one prepared statement with text parameters and binary results,
-// under the same planner settings as a page: see readSettings.
+// query is one prepared statement with text parameters and binary results.
+type query struct {
+	sql    string
+	params [][]byte
+	read   func(*pgconn.ResultReader) error
+}
+
+// query runs one prepared statement: see queries.
 func (r *reader) query(ctx context.Context, sql string, params [][]byte, read func(*pgconn.ResultReader) error) error {
+	return r.queries(ctx, query{sql, params, read})
+}
+
+// queries runs prepared statements in one round trip, under the same planner
+// settings as a page: see readSettings.
+func (r *reader) queries(ctx context.Context, list ...query) error {
 	settings, err := r.prepare(ctx, r.store.sql.settings)
 	if err != nil {
 		return err
 	}
-	sd, err := r.prepare(ctx, sql)
-	if err != nil {
-		return err
+	readers := []func(*pgconn.ResultReader) error{func(*pgconn.ResultReader) error { return nil }}
+	prepared := make([]statement, len(list))
+	for i, q := range list {
+		if prepared[i], err = r.prepare(ctx, q.sql); err != nil {
+			return err
+		}
+		readers = append(readers, q.read)
 	}
 	p := r.conn.PgConn().StartPipeline(ctx)
 	settings.send(p, nil, nil)
-	sd.send(p, params, binaryResults)
+	for i, q := range list {
+		prepared[i].send(p, q.params, binaryResults)
+	}
 	if err = p.Sync(); err == nil {
-		err = results(p, func(*pgconn.ResultReader) error { return nil }, read)
+		err = results(p, readers...)
 	}
 	return errors.Join(err, p.Close())
 }

@@ -9,7 +9,7 @@ type statements struct {
 	floor, page, stragglers, bulk, cursors, due           string // read
 	pageFiltered, stragglersFiltered                      string // of a pipe with a filter
 	bulkFiltered, countsFiltered                          string
-	settings                                              string
+	settings, queues, singles, nextSingle                 string
 	info, look, resetMark, resetSet                       string
 	session, expired, release, releaseAll                 string // lease
 	heartbeat, leave, free, take, evict                   string

@@ -2,7 +2,9 @@ package sqlitestore
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
+	"fmt"
 
 	"github.com/postrider/postrider/store"
 )
@@ -33,9 +35,9 @@ const due = `(WITH relevant AS (
 		FROM postrider_parked WHERE pipe = ? AND lane = ? AND (captures OR state <> 'dead')),
 	placed AS (
 		SELECT *, row_number() OVER queue AS number, min(live) OVER queue AS flows, first_value(due_at) OVER queue AS first_due,
-			max(chained) OVER (PARTITION BY key) AS held
+			max(chained) OVER (PARTITION BY key) AS held, max(seq) OVER (PARTITION BY key, chained) AS last
 		FROM relevant WINDOW queue AS (PARTITION BY key, chained ORDER BY seq))
-	SELECT pipe, seq, CASE WHEN chained THEN number ELSE 1 END AS place, CASE WHEN chained THEN first_due ELSE due_at END AS since
+	SELECT pipe, seq, chained, chained AND seq = last AS ends, CASE WHEN chained THEN number ELSE 1 END AS place, CASE WHEN chained THEN first_due ELSE due_at END AS since
 	FROM placed WHERE CASE WHEN chained THEN flows WHEN state = 'scheduled' THEN live AND NOT held ELSE live END)`
 
 // skipped is every dead letter that left a hole in its key's versions: run is
@@ -44,32 +46,79 @@ const skipped = `(SELECT lane, key, version, version + dense_rank() OVER (PARTIT
 	FROM postrider_parked WHERE pipe = ? AND ` + inLanes + ` AND state = 'dead' AND NOT captures AND key <> '' AND version > 0)`
 
 func (s *Store) readParked(ctx context.Context, r store.LaneRead, b *store.Batch) error {
-	rows, err := s.db.QueryContext(ctx, `SELECT seq, state, attempts, generation, `+messageColumns+` FROM `+due+`
-		JOIN postrider_parked USING (pipe, seq) ORDER BY place, since, seq LIMIT ?`, micros(s.now()), s.opts.Pipe, r.Lane, limit(r))
+	if err := s.readDue(ctx, r, b); err != nil {
+		return err
+	}
+	if r.Keys != nil {
+		return s.nextSingle(ctx, r, b)
+	}
+	lane := []store.LaneGrant{{Lane: r.Lane}}
+	err := s.views(ctx, s.db, lane)
+	b.Parked = lane[0].Parked
+	return err
+}
+
+// readDue reads what is due; when the read names queues, of each its share.
+func (s *Store) readDue(ctx context.Context, r store.LaneRead, b *store.Batch) error {
+	share, named := -1, ""
+	if r.Keys != nil {
+		share = max(r.MaxRecords/max(len(r.Keys), 1), 1)
+		keys, err := json.Marshal(r.Keys)
+		if err != nil {
+			return err
+		}
+		named = string(keys)
+	}
+	rows, err := s.db.QueryContext(ctx, `SELECT seq, state, attempts, generation, due.chained, due.ends, place, `+messageColumns+` FROM `+due+` AS due
+		JOIN postrider_parked USING (pipe, seq) WHERE ? < 0 OR NOT due.chained OR place <= ? + 1 AND key IN (SELECT value FROM json_each(?))
+		ORDER BY place, since, seq LIMIT ?`, micros(s.now()), s.opts.Pipe, r.Lane, share, share, named, limit(r))
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	p := page{r: r, b: b}
+	more := false
 	for rows.Next() && !b.More {
 		var meta store.Meta
 		var state string
-		m, err := scanMessage(rows, []any{&meta.Seq, &state, &meta.Attempts, &meta.Generation}, nil)
+		var chained, ends bool
+		var place int
+		m, err := scanMessage(rows, []any{&meta.Seq, &state, &meta.Attempts, &meta.Generation, &chained, &ends, &place}, nil)
 		if err != nil {
 			return err
 		}
-		meta.State = stateOf(state)
-		p.add(m, meta)
+		if share >= 0 && chained && place > share {
+			more = true
+			continue
+		}
+		meta.State, meta.Last = stateOf(state), share >= 0 && ends
+		if !p.add(m, meta) && share >= 0 && !chained {
+			b.Parked.HasDue = true // more that stands in no queue is due now
+		}
 	}
+	b.More = b.More || more
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	if err := rows.Close(); err != nil { // the next queries may need its connection
-		return err
+	return rows.Close() // the next queries may need its connection
+}
+
+// nextSingle tells when the next record that stands in no queue becomes due.
+func (s *Store) nextSingle(ctx context.Context, r store.LaneRead, b *store.Batch) error {
+	if b.Parked.HasDue {
+		return nil
 	}
-	lane := []store.LaneGrant{{Lane: r.Lane}}
-	err = s.views(ctx, s.db, lane)
-	b.Parked = lane[0].Parked
+	var at sql.NullInt64
+	now := micros(s.now())
+	if b.More { // one that is due now may have been cut off
+		now = 0
+	}
+	lane := fmt.Sprintf("[%d]", r.Lane)
+	err := s.db.QueryRowContext(ctx, `SELECT min(due_at) FROM `+ready+` WHERE due_at > ? AND NOT (key <> '' AND (captures OR state = 'waiting'))`,
+		s.opts.Pipe, lane, s.opts.Pipe, lane, now).Scan(&at)
+	if at.Valid {
+		b.Parked.HasDue, b.Parked.NextDue = true, s.until(at.Int64)
+	}
 	return err
 }
 
@@ -101,8 +150,8 @@ func (s *Store) views(ctx context.Context, q querier, lanes []store.LaneGrant) e
 	}
 	pipe, some := s.opts.Pipe, string(in)
 	rows, err := q.QueryContext(ctx, `SELECT lane, 0, '', count(*), 0 FROM postrider_parked WHERE pipe = ? AND `+inLanes+` GROUP BY lane
-		UNION ALL SELECT lane, 1, key, 0, 0 FROM (SELECT DISTINCT lane, key FROM postrider_parked
-			WHERE pipe = ? AND `+inLanes+` AND key <> '' AND (captures OR state = 'waiting') ORDER BY lane, key)
+		UNION ALL SELECT lane, 1, key, seq, CASE state WHEN 'dead' THEN NULL ELSE due_at END FROM (SELECT lane, key, min(seq) AS seq, state, due_at FROM postrider_parked
+			WHERE pipe = ? AND `+inLanes+` AND key <> '' AND (captures OR state = 'waiting') GROUP BY lane, key ORDER BY lane, key)
 		UNION ALL SELECT lane, 2, '', min(due_at), 0 FROM `+ready+` GROUP BY lane
 		UNION ALL SELECT * FROM (SELECT lane, 3, key, min(version), max(version) FROM `+skipped+`
 			GROUP BY lane, key, run ORDER BY lane, key, run)`,
@@ -115,7 +164,8 @@ func (s *Store) views(ctx context.Context, q querier, lanes []store.LaneGrant) e
 		var lane store.Lane
 		var what int
 		var key string
-		var n, last int64
+		var n int64
+		var last sql.NullInt64
 		if err := rows.Scan(&lane, &what, &key, &n, &last); err != nil {
 			return err
 		}
@@ -125,9 +175,13 @@ func (s *Store) views(ctx context.Context, q querier, lanes []store.LaneGrant) e
 		case what == 0:
 			v.Records = int(n)
 		case what == 1:
-			v.Captured = append(v.Captured, key)
+			h := store.Head{Seq: n, HasDue: last.Valid}
+			if h.HasDue {
+				h.DueIn = s.until(last.Int64)
+			}
+			v.Captured, v.Heads = append(v.Captured, key), append(v.Heads, h)
 		case what == 3:
-			v.Gaps = append(v.Gaps, store.Gap{Key: key, First: n, Last: last})
+			v.Gaps = append(v.Gaps, store.Gap{Key: key, First: n, Last: last.Int64})
 		default:
 			v.NextDue, v.HasDue = s.until(n), true
 		}

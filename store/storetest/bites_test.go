@@ -71,6 +71,7 @@ func TestBites(t *testing.T) {
 		memstore.DueHeadsOnly:       {"due/queue", "due/limits"},
 		memstore.DuePageReversed:    {"due/queue", "due/limits"},
 		memstore.DueBehindDead:      {"due/queue-stops"},
+		memstore.LastTooEarly:       {"due/queues"},
 		memstore.RepeatAnything:     {"settle/repeat-changed"},
 		memstore.ForgetHolds:        {"pause/key", "pause/lane", "pause/next-owner"},
 

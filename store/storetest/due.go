@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/postrider/postrider/store"
@@ -36,7 +37,15 @@ func dueCases() []Case {
 		},
 		{
 			Name: "due/limits", Run: dueLimits,
-			Promise: "within the limits of a read come the first of each key before the second of any, none left out",
+			Promise: "within the limits of a read come the first of each key before the second of any, none left out between two",
+		},
+		{
+			Name: "due/queues", Run: dueQueues,
+			Promise: "a read of named queues returns of each its share and no other queue, and tells the last record of a queue",
+		},
+		{
+			Name: "due/queues-beside", Run: dueQueuesBeside,
+			Promise: "a read of named queues returns what is due outside queues too, and tells when the next of those is",
 		},
 		{
 			Name: "due/head-again", Run: dueHeadAgain,
@@ -196,7 +205,7 @@ func dueLimits(ctx context.Context, env Env) error {
 				other = append(other, text)
 			}
 		}
-		if len(a)+len(other) != limit || len(a) < min(4, limit/2) || len(other) < min(2, limit/2) {
+		if n := len(a) + len(other); n > limit || n < limit && !b.More || len(a) < min(4, limit/2) || len(other) < min(2, limit/2) {
 			return fmt.Errorf("at most %d due records of two keys with 4 and 2 of them: got %s", limit, show(labels(b)))
 		}
 		if err := same("of the first key", a, texts(msgs[:len(a)])); err != nil {
@@ -204,6 +213,107 @@ func dueLimits(ctx context.Context, env Env) error {
 		}
 		if err := same("of the second key", other, texts(msgs[4:4+len(other)])); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// dueQueues reads two queues of four and two records.
+func dueQueues(ctx context.Context, env Env) error {
+	p, err := twoQueues(ctx, env, 4, 2)
+	if err != nil {
+		return err
+	}
+	s := store.Settlement{Lane: p.lane, Position: p.b.Position}
+	for i := range p.b.Messages {
+		how := waiting()
+		if i == 0 || i == 4 {
+			how = store.Park{State: store.Retry, Captures: true, Attempts: 1}
+		}
+		s.Park = append(s.Park, p.park(i, how))
+	}
+	if err := p.r.settle(ctx, s); err != nil {
+		return err
+	}
+	if view, err := p.r.view(ctx, p.lane); err != nil || view.Heads == nil {
+		return err
+	}
+	a, b := p.b.Messages[0].Key, p.b.Messages[4].Key
+	for _, c := range []struct {
+		keys  []string
+		limit int
+		want  string // in the order of their texts
+		last  string // those that are the last of their queues
+		more  bool
+	}{
+		{[]string{a}, 10, "[a000 a001 a002 a003]", "[a003]", false},
+		{[]string{b}, 10, "[b000 b001]", "[b001]", false},
+		{[]string{a}, 3, "[a000 a001 a002]", "[]", true},
+		{[]string{a}, 4, "[a000 a001 a002 a003]", "[a003]", false},
+		{[]string{a, b}, 10, "[a000 a001 a002 a003 b000 b001]", "[a003 b001]", false},
+		{[]string{a, b}, 4, "[a000 a001 b000 b001]", "[b001]", true},
+		{[]string{a, b}, 2, "[a000 b000]", "[]", true},
+		{[]string{}, 10, "[]", "[]", false},
+	} {
+		got, err := p.r.queues(ctx, p.lane, c.limit, c.keys)
+		if err != nil {
+			return err
+		}
+		var last []string
+		for i, m := range got.Meta {
+			if m.Last {
+				last = append(last, string(got.Messages[i].Payload))
+			}
+		}
+		all := labels(got)
+		slices.Sort(all)
+		slices.Sort(last)
+		if fmt.Sprint(all) != c.want || fmt.Sprint(last) != c.last || got.More != c.more {
+			return fmt.Errorf("at most %d records of the queues %q: got %v, last %v, more %v; want %s, last %s, more %v",
+				c.limit, c.keys, all, last, got.More, c.want, c.last, c.more)
+		}
+		if err := byNumber(got); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// byNumber checks that the records of each key come by number.
+func byNumber(b store.Batch) error {
+	last := map[string]int64{}
+	for i, m := range b.Meta {
+		key := b.Messages[i].Key
+		if m.Seq <= last[key] {
+			return fmt.Errorf("record %d of key %q comes behind %d", m.Seq, key, last[key])
+		}
+		last[key] = m.Seq
+	}
+	return nil
+}
+
+func dueQueuesBeside(ctx context.Context, env Env) error {
+	now, later := store.Park{State: store.Scheduled}, store.Park{State: store.Scheduled, DueIn: time.Hour}
+	p, err := parks(ctx, env, series("k", "m", 3), now, now, later)
+	if err != nil {
+		return err
+	}
+	if _, err := p.r.view(ctx, p.lane); err != nil {
+		return err
+	}
+	for limit := 1; limit <= 3; limit++ {
+		b, err := p.r.queues(ctx, p.lane, limit, []string{})
+		if err != nil {
+			return err
+		}
+		if b.Parked.Records > 0 {
+			return nil // the store returns the view, and knows no queues by name
+		}
+		if err := same(fmt.Sprintf("at most %d outside queues", limit), labels(b), texts(series("k", "m", min(limit, 2)))); err != nil {
+			return err
+		}
+		if v := b.Parked; !v.HasDue || (v.NextDue > 0) != (limit > 1) || v.NextDue > time.Hour {
+			return fmt.Errorf("after %d of two that are due the next one outside queues is due %v in %v", len(b.Messages), v.HasDue, v.NextDue)
 		}
 	}
 	return nil

@@ -152,6 +152,40 @@ func (p *parking) wantDue(ctx context.Context, when string, want ...string) erro
 	if len(want) == 0 && view.HasDue && view.NextDue <= 0 {
 		return fmt.Errorf("nothing is due %s, the view says NextDue %v", when, view.NextDue)
 	}
+	return p.wantNamed(ctx, when, view, want)
+}
+
+// wantNamed compares what is due when the view's keys are named: all of them, and
+// those whose head is due.
+func (p *parking) wantNamed(ctx context.Context, when string, view store.ParkedView, want []string) error {
+	if len(view.Captured) > 0 && view.Heads == nil {
+		return nil // the store finds what is due by itself
+	}
+	if len(view.Heads) != len(view.Captured) {
+		return fmt.Errorf("%s: %d heads of %d captured keys", when, len(view.Heads), len(view.Captured))
+	}
+	due := []string{}
+	for i, h := range view.Heads {
+		if h.HasDue && h.DueIn <= 0 {
+			due = append(due, view.Captured[i])
+		}
+	}
+	for _, keys := range [][]string{append([]string{}, view.Captured...), due} {
+		b, err := p.r.queues(ctx, p.lane, 1000, keys)
+		if err != nil {
+			return err
+		}
+		got := labels(b)
+		sorted := slices.Clone(want)
+		slices.Sort(got)
+		slices.Sort(sorted)
+		if err := same(fmt.Sprintf("due %s of the keys %q", when, keys), got, sorted); err != nil {
+			return err
+		}
+		if len(b.Parked.Captured)+len(b.Parked.Heads)+b.Parked.Records > 0 {
+			return fmt.Errorf("%s: a read of the keys %q brought the view of the lane", when, keys)
+		}
+	}
 	return nil
 }
 

@@ -117,6 +117,13 @@ func (r *relay) due(ctx context.Context, lane store.Lane) (store.Batch, error) {
 	return r.readOne(ctx, lr)
 }
 
+// queues reads the queues of keys that are captured.
+func (r *relay) queues(ctx context.Context, lane store.Lane, limit int, keys []string) (store.Batch, error) {
+	lr := r.laneRead(lane, nil, limit)
+	lr.Parked, lr.Keys = true, keys
+	return r.readOne(ctx, lr)
+}
+
 func (r *relay) readOne(ctx context.Context, lr store.LaneRead) (store.Batch, error) {
 	batches, err := r.st.Read(ctx, []store.LaneRead{lr})
 	if err != nil {
