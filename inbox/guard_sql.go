@@ -71,8 +71,9 @@ ORDER BY r.topic, r.key, r.needs, r.version LIMIT 1) ORDER BY w.version LIMIT 1)
 	// the lowest need leads to that with the lowest version, as in headSQL.
 	dueSQL = `WITH RECURSIVE hop(topic, key, mark, due) AS (` + dueHopSQL + firstKeySQL + `
 UNION ALL ` + dueHopSQL + nextKeySQL + ` WHERE h.due IS NULL)
-` + stashedSQL + `SELECT p.* FROM hop AS h JOIN {probe} FROM {stash} AS n WHERE n.consumer = $1 AND n.topic = h.topic AND n.key = h.key
-AND n.version <= h.due AND n.needs <= h.mark AND ` + untriedSQL + ` ORDER BY n.topic, n.key, n.version LIMIT 1{probeEnd}) AS s ON o.one = 1`
+` + stashedSQL + `SELECT w.* FROM {stash} AS w WHERE w.consumer = $1 AND w.message_id = (SELECT (SELECT n.message_id FROM {stash} AS n
+WHERE n.consumer = $1 AND n.topic = h.topic AND n.key = h.key AND n.version <= h.due AND n.needs <= h.mark AND ` + untriedSQL + `
+ORDER BY n.topic, n.key, n.version LIMIT 1) FROM hop AS h WHERE h.due IS NOT NULL)) AS s ON o.one = 1`
 
 	dueHopSQL = `SELECT p.topic, p.key, ` + markOfKeySQL + `, (SELECT n.version FROM {stash} AS n WHERE n.consumer = $1
 AND n.topic = p.topic AND n.key = p.key AND n.needs <= ` + markOfKeySQL + ` AND ` + untriedSQL + ` ORDER BY n.topic, n.key, n.needs, n.version LIMIT 1)

@@ -28,7 +28,7 @@ func (postgres) names(schema string) names {
 		since:        "CAST(EXTRACT(EPOCH FROM (now() - min(s.stashed_at))) * 1000000 AS bigint)",
 		stashHeaders: "s.headers::text", createdMicros: "CAST(EXTRACT(EPOCH FROM s.created_at) * 1000000 AS bigint)",
 		fromMicros: "timestamptz 'epoch' + CAST(", fromMicrosEnd: " AS bigint) * interval '1 microsecond'",
-		probe: "LATERAL (SELECT n.*", probeEnd: ") AS p ON true",
+		probe: "LATERAL (SELECT n.topic, n.key, n.needs", probeEnd: ") AS p ON true",
 		json: "::text::jsonb", jsonText: "a.headers::text", skip: " FOR UPDATE OF i SKIP LOCKED",
 		us: "CAST(EXTRACT(EPOCH FROM (", usEnd: ")) * 1000000 AS bigint)", consumers: "CAST(coalesce(json_agg(c ORDER BY c), '[]') AS text)",
 		tables: `SELECT CAST(coalesce(json_object_agg(c.relname, pg_total_relation_size(c.oid)), '{}') AS text) FROM pg_class AS c
