@@ -36,7 +36,7 @@ type Info struct {
 	Name            string        // "kafka", "nats", "memory"
 	MaxBatch        int           // messages per call
 	MaxBatchBytes   int           // Message.Size summed per call
-	MaxMessageBytes int           // per message; larger ones are Rejected before they are sent
+	MaxMessageBytes int           // per message; Deliver rejects larger ones, by the limit of that moment
 	DedupWindow     time.Duration // for how long the broker itself drops a repeated ID
 	Fencing         bool          // a zombie's messages are refused by the broker
 

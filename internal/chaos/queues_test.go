@@ -37,7 +37,7 @@ func redisServer(t *testing.T) (_ *server, addr string) {
 		return sink
 	}
 	return &server{
-		kill: s.Kill, stop: s.Stop, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "too_large", kills: 3,
+		kill: s.Kill, stop: s.Stop, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "TOO_LARGE", kills: 3,
 		sink: func(t *testing.T) broker.Sink { return sink(t, s.Addr) },
 		make: func(t *testing.T, topic string, _ int) {
 			if err := client.XGroupCreateMkStream(t.Context(), topic, "g", "0").Err(); err != nil {
@@ -84,7 +84,7 @@ func startRabbitMQ(t *testing.T) *server {
 func rabbitServer(s *testserver.RabbitMQ) *server {
 	r := &rabbit{s}
 	return &server{
-		kill: s.Kill, stop: s.Stop, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "too_large", kills: 1, slow: true,
+		kill: s.Kill, stop: s.Stop, restart: s.Restart, freeze: s.Freeze, thaw: s.Thaw, tooBig: "MESSAGE_TOO_LARGE", kills: 1, slow: true,
 		sink: func(t *testing.T) broker.Sink { return rabbitSink(t, s.URL) },
 		make: func(t *testing.T, topic string, _ int) {
 			r.do(t, func(ch *amqp.Channel) error {

@@ -1,11 +1,9 @@
 package core
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/store"
 )
 
@@ -84,8 +82,9 @@ func (e *Engine) deliverNext(l *lane) {
 	}
 }
 
-// setAside parks what must not be sent now: messages that are not yet due, that
-// wait behind a captured key, or that the sink would not take.
+// setAside parks what must not be sent now: messages that are not yet due, or that
+// wait behind a captured key. A message that may be too large is sent: the limit of
+// a sink changes while it runs, and its rejections pass the brake.
 func (e *Engine) setAside(l *lane, b *batch) {
 	b.prepared = true
 	if !e.mustLook(l, b) {
@@ -100,9 +99,6 @@ func (e *Engine) setAside(l *lane, b *batch) {
 			e.park(l, b, i, park{Park: store.Park{State: store.Scheduled}, at: b.readAt + min(b.meta[i].DueIn, never)})
 		case l.holds(b, m.Key):
 			e.wait(l, b, i)
-		case e.tooLarge(l, m, b.meta[i].Seq):
-			err := fmt.Errorf("%w: %d bytes, above its limit of %d; raise that, or leave large payloads in the database (claim check)", errTooLarge, m.Size(), e.cfg.Sink.MaxMessageBytes)
-			e.dead(l, b, i, broker.Classify(broker.Rejected(err, "too_large", "")))
 		default:
 			keep = append(keep, i)
 		}
@@ -110,23 +106,12 @@ func (e *Engine) setAside(l *lane, b *batch) {
 	b.todo = keep
 }
 
-// tooLarge reports whether the sink would not take m, without its payload where
-// that stays in the database.
-func (e *Engine) tooLarge(l *lane, m *postrider.Message, seq int64) bool {
-	limit, size := e.cfg.Sink.MaxMessageBytes, m.Size()
-	if limit <= 0 || size <= limit {
-		return false
-	}
-	return size-len(m.Payload) > limit || e.cfg.Claim == nil || e.cfg.Claim(l.id, seq, m) == ""
-}
-
 func (e *Engine) mustLook(l *lane, b *batch) bool {
 	if len(l.captured) > 0 && !b.parked {
 		return true
 	}
-	limit := e.cfg.Sink.MaxMessageBytes
 	for i := range b.meta {
-		if b.meta[i].DueIn > 0 && !b.parked || limit > 0 && b.msgs[i].Size() > limit {
+		if b.meta[i].DueIn > 0 && !b.parked {
 			return true
 		}
 	}

@@ -10,7 +10,6 @@ import (
 )
 
 var (
-	errTooLarge = errors.New("the message is larger than the sink takes")
 	errBraked   = errors.New("the destination rejects everything and is held")
 	errDown     = errors.New("the destination is down")
 	errShutDown = errors.New("the relay shut down before the destination accepted the message")

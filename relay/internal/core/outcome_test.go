@@ -118,13 +118,15 @@ func TestParkTellsWhy(t *testing.T) {
 	}
 }
 
-func TestTooLargeForTheSinkIsDeadWithoutACall(t *testing.T) {
+// TestTheSinkDecidesWhatIsTooLarge: a limit is raised or lowered while a relay
+// runs, and what the sink rejects passes the brake.
+func TestTheSinkDecidesWhatIsTooLarge(t *testing.T) {
 	r := newRig(t, Config{Sink: broker.Info{MaxMessageBytes: 100}})
 	r.lead(1)
 	b := r.batch(0, "p1", "a", "b", "a")
 	b.Messages[0].Payload = make([]byte, 200)
 	r.read(b)
-	wantEqual(t, "sent", fmt.Sprint(ids(r.deliver())), "[m2]")
+	wantEqual(t, "sent", fmt.Sprint(ids(r.deliver(broker.Rejected(errors.New("too large"), "TOO_LARGE", ""), nil, broker.NotTried(errors.New("too large"))))), "[m1 m2 m3]")
 	wantEqual(t, "parked", drawn(r.settle(0).Park), "m1 dead captures #1, m3 waiting")
 }
 
