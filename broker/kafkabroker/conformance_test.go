@@ -43,6 +43,18 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// TestDeclaredLimit: a limit in the URL is declared, and kept before anything is sent.
+func TestDeclaredLimit(t *testing.T) {
+	addr := testserver.SharedKafka(t).Addr
+	brokertest.RunSome(t, []string{"sink/declared", "sink/limit"}, func(t *testing.T) *brokertest.Env {
+		e := env(t, addr)
+		e.Server += ", max-message-bytes"
+		e.Sink, e.TooLarge, e.Largest = sinkOn(t, []string{addr}, 0, kgo.ProducerBatchMaxBytes(200_000)), 400_000, 199_000
+		delete(e.Without, "sink/declared")
+		return e
+	})
+}
+
 // env gives a case a topic of its own; the sink goes through a proxy, whatever
 // address the broker advertises.
 func env(t *testing.T, addr string) *brokertest.Env {
@@ -59,7 +71,7 @@ func env(t *testing.T, addr string) *brokertest.Env {
 	}
 	return &brokertest.Env{
 		Server: "Kafka " + testserver.KafkaVersion,
-		Sink:   sink, Topic: topic, Missing: "nowhere" + topic, TooLarge: 2 << 20, Largest: 1_000_012 - 300,
+		Sink:   sink, Topic: topic, Missing: "nowhere" + topic, TooLarge: 2 << 20, Largest: 1_048_588 - 300,
 		Log: func(ctx context.Context) ([]postrider.Message, error) { return log(ctx, addr, topic) },
 		LogOf: func(ctx context.Context, topic string) ([]postrider.Message, error) {
 			return log(ctx, addr, topic)
@@ -108,6 +120,7 @@ func env(t *testing.T, addr string) *brokertest.Env {
 		},
 		Shared: true,
 		Without: map[string]string{
+			"sink/declared": "without max-message-bytes the topic's limit decides: TestDeclaredLimit has one",
 			"sink/dedup":    "idempotence is of a producer's batches, not of ids: a topic keeps what is sent again",
 			"sink/full":     "a topic has no size at which it refuses: it drops its oldest segments",
 			"sink/revoked":  "rights need a broker with users: TestWhoWeAre has one",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
@@ -90,21 +91,24 @@ func actOn(code int16) (act, error) {
 	return actFail, err
 }
 
-// tooLarge says how large a record was and what it may be. limit is 0 where it
-// is not known.
-func tooLarge(err error, bytes, limit int, whose string) error {
-	if limit <= 0 {
-		return fmt.Errorf("%w: a record of %d bytes, above %s", err, bytes, whose)
+// tooLarge says how large a record of topic was, what it may be and what raises
+// that. limit is 0 where it is not known.
+func tooLarge(err error, bytes, limit int, whose sizeLimit, topic string) error {
+	most := ""
+	if limit > 0 {
+		most = fmt.Sprintf(" of %d", limit)
 	}
-	return fmt.Errorf("%w: a record of %d bytes, above %s of %d", err, bytes, whose, limit)
+	return fmt.Errorf("%w: a record of %d bytes, above %s%s; %s", err, bytes, whose.name, most, strings.ReplaceAll(whose.fix, "TOPIC", topic))
 }
 
 var errTooLarge = errors.New("the record is too large")
 
-// Whose limit a record was above.
-const (
-	clientLimit = "the client's ProducerBatchMaxBytes (max-message-bytes in the URL)"
-	topicLimit  = "the topic's max.message.bytes"
+// sizeLimit is whose limit a record was above.
+type sizeLimit struct{ name, fix string }
+
+var (
+	clientLimit = sizeLimit{"the client's ProducerBatchMaxBytes (max-message-bytes in the URL)", "raise that, or leave it out: then the topic's own limit decides"}
+	topicLimit  = sizeLimit{"the topic's max.message.bytes", "raise it with kafka-configs.sh --alter --topic TOPIC --add-config max.message.bytes=N"}
 )
 
 // code is the broker's name of an error, "" for one that is not the broker's.

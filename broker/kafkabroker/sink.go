@@ -47,7 +47,7 @@ type Sink struct {
 	prefix     string
 	router     envelope.Router
 	timeout    time.Duration
-	maxBatch   int
+	maxBatch   int // bytes; noLimit: the topics' own limits alone
 	compressor kgo.Compressor
 	transactor *transactor // nil: no transactions
 	producer   atomic.Pointer[producer]
@@ -81,7 +81,7 @@ func NewSink(client *kgo.Client, opts *SinkOptions) (*Sink, error) {
 		return nil, fmt.Errorf("kafkabroker: sink: %w", err)
 	}
 	s := &Sink{
-		client: client, prefix: opts.TopicPrefix, router: opts.Route, timeout: opts.Timeout, maxBatch: 1_000_012,
+		client: client, prefix: opts.TopicPrefix, router: opts.Route, timeout: opts.Timeout, maxBatch: noLimit,
 		topics: make(map[string]*topic), leaders: make(map[int32]*leader),
 	}
 	if s.timeout <= 0 {
@@ -96,7 +96,7 @@ func NewSink(client *kgo.Client, opts *SinkOptions) (*Sink, error) {
 		}
 		s.transactor = newTransactor(s, opts.TransactionalID)
 	}
-	if n, ok := client.OptValue(kgo.ProducerBatchMaxBytes).(int32); ok && n > 0 {
+	if n, ok := client.OptValue(kgo.ProducerBatchMaxBytes).(int32); ok && n > 0 && n != clientDefault {
 		s.maxBatch = int(n)
 	}
 	if c, ok := client.OptValue(kgo.WithCompressor).(kgo.Compressor); ok && c != nil {
@@ -110,6 +110,14 @@ func NewSink(client *kgo.Client, opts *SinkOptions) (*Sink, error) {
 	}
 	return s, nil
 }
+
+const (
+	// clientDefault is the client's own ProducerBatchMaxBytes, which is below the
+	// default limit of a broker: it counts as not set.
+	clientDefault = 1_000_012
+	// noLimit is more than a message of an outbox and less than a broker reads as one request.
+	noLimit = 64 << 20
+)
 
 // checkClient reads back the options that decide about loss and order.
 func checkClient(client *kgo.Client) error {
@@ -156,29 +164,51 @@ func javaLike(p kgo.Partitioner) bool {
 
 // Info implements broker.Sink.
 func (s *Sink) Info() broker.Info {
+	limit := 0
+	if s.maxBatch < noLimit {
+		limit = s.maxBatch - batchHeaderLen
+	}
 	return broker.Info{
-		Name: "kafka", MaxMessageBytes: s.maxBatch - batchHeaderLen,
+		Name: "kafka", MaxMessageBytes: limit,
 		MaxTopicBytes: maxTopic, TopicProblem: topicProblem, Codec: wireCodec(), Fencing: s.transactor != nil,
 	}
 }
 
-// Preview implements broker.Previewer.
+// Preview implements broker.Previewer. A topic's own limit is known once a message
+// was sent to it, and says nothing of what is compressed.
 func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
 	r, err := s.router.Of(m)
 	if err != nil {
 		return broker.Preview{}, broker.Unsendable(err, "")
 	}
-	p := broker.Preview{Route: r, Destination: s.prefix + r.Topic, Key: r.Key, Limit: s.maxBatch}
+	p := broker.Preview{Route: r, Destination: s.prefix + r.Topic, Key: r.Key}
+	whose := clientLimit
+	if s.maxBatch < noLimit {
+		p.Limit = s.maxBatch
+	}
+	if limit := s.knownLimit(p.Destination); limit > 0 && s.compressor == nil && (p.Limit == 0 || limit < p.Limit) {
+		p.Limit, whose = limit, topicLimit
+	}
 	if err := topicProblem(p.Destination); err != nil {
 		return p, broker.Rejected(err, kerr.InvalidTopicException.Message, p.Destination)
 	}
 	var e encoder
 	buf, err := e.add(e.begin(nil), m, &r, p.Destination, 0)
 	p.Headers, p.Payload, p.Bytes = e.wire.Headers, e.wire.Payload, len(buf)
-	if err == nil && p.Bytes > p.Limit {
-		err = broker.Rejected(tooLarge(errTooLarge, p.Bytes, p.Limit, clientLimit), kerr.MessageTooLarge.Message, p.Destination)
+	if err == nil && p.Limit > 0 && p.Bytes > p.Limit {
+		err = broker.Rejected(tooLarge(errTooLarge, p.Bytes, p.Limit, whose, p.Destination), kerr.MessageTooLarge.Message, p.Destination)
 	}
 	return p, err
+}
+
+// knownLimit is a topic's max.message.bytes, 0 where it is not known.
+func (s *Sink) knownLimit(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.topics[name]; t != nil {
+		return int(t.limit.Load())
+	}
+	return 0
 }
 
 // Deliver implements broker.Sink.

@@ -291,8 +291,12 @@ func TestMissingTopicAndTooLarge(t *testing.T) {
 	if e.Destination != "nowhere" || e.Code != "UNKNOWN_TOPIC_OR_PARTITION" {
 		t.Errorf("missing topic: %v", e)
 	}
-	if got := errs[1].Error(); !strings.Contains(got, "a record of 2097") || !strings.Contains(got, "max-message-bytes in the URL) of 1000012") {
-		t.Errorf("a record above the limit: %s", got)
+	if got := errs[1].Error(); !strings.Contains(got, "a record of 2097") || !strings.Contains(got, "the topic's max.message.bytes of 1048588; raise it with") {
+		t.Errorf("a record above the topic's limit: %s", got)
+	}
+	errs = sinkOn(t, c.ListenAddrs(), 0, kgo.ProducerBatchMaxBytes(50_000)).Deliver(t.Context(), []postrider.Message{large})
+	if errs == nil || !strings.Contains(errs[0].Error(), "max-message-bytes in the URL) of 50000; raise that") {
+		t.Errorf("a record above the client's limit: %v", errs)
 	}
 }
 

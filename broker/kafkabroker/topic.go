@@ -17,6 +17,10 @@ import (
 // do in their five minutes.
 const topicAge = 5 * time.Minute
 
+// lowAge is topicAge while a topic takes smaller batches than the sink makes: a limit
+// that was raised is noticed within it.
+const lowAge = 10 * time.Second
+
 // topic is what the sink knows of a topic. One that was deleted and made again
 // is another topic.
 type topic struct {
@@ -51,7 +55,7 @@ func (s *Sink) topicOf(ctx context.Context, name string) (*topic, *view, error) 
 	}
 	s.mu.Unlock()
 	if v := t.view.Load(); v != nil {
-		if time.Since(v.at) > topicAge {
+		if time.Since(v.at) > t.age() {
 			again := *v // one caller looks again, the others go on with what is known
 			again.at = time.Now()
 			if t.view.CompareAndSwap(v, &again) {
@@ -66,6 +70,14 @@ func (s *Sink) topicOf(ctx context.Context, name string) (*topic, *view, error) 
 		return nil, nil, err
 	}
 	return t, v, nil
+}
+
+// age is how long a view of the topic is good for.
+func (t *topic) age() time.Duration {
+	if t.maxBatch.Load() < softBatchBytes {
+		return lowAge
+	}
+	return topicAge
 }
 
 // renew looks again in the background. When it cannot, a later batch finds out.
@@ -110,7 +122,7 @@ func (t *topic) look() (*view, error) {
 		}
 		p.leader.Store(t.sink.leaderOf(rp.Leader))
 	}
-	if time.Since(v.limits) > topicAge {
+	if time.Since(v.limits) >= lowAge {
 		t.readLimit(ctx)
 		v.limits = v.at
 	}

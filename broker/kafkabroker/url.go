@@ -33,7 +33,8 @@ type Target struct {
 //
 //	topic-prefix=TEXT     put before every topic
 //	compression=NAME      none (the default), gzip, snappy, lz4 or zstd
-//	max-message-bytes=N   1024 to 67108864: the topics' own limit where it is not Kafka's default
+//	max-message-bytes=N   1024 to 67108864: reject larger messages before they are sent; without it
+//	                      the topic's own max.message.bytes decides
 //	transactional-id=ID   one transaction per call; the process's own id, the same again after a restart
 //	sasl=MECHANISM        plain (the default where the URL has a user), scram-sha-256 or scram-sha-512
 //	password-file=FILE    the user's password; or password-env=NAME

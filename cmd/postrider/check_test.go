@@ -14,7 +14,7 @@ import (
 )
 
 const routesYAML = `
-broker: kafka://127.0.0.1:1
+broker: kafka://127.0.0.1:1?max-message-bytes=1000000
 format: cloudevents
 routes:
   - name: finance
