@@ -156,7 +156,9 @@ type MigrateRequest struct {
 	Lanes  int // lanes of a new outbox; 0: 64. Frozen once made.
 	// Adopt takes over an outbox whose history does not fit its server any
 	// more: it was dumped and restored, or its sequence was set back. Nothing
-	// is lost by it. Only stores that refuse such an outbox have work to do.
+	// is lost by it. A healthy outbox of this server is left as it is, without a
+	// step; while relays work on it an UnusableError names them. Only stores that
+	// refuse such an outbox have work to do.
 	Adopt bool
 	Actor string // who, for the journal of a store that keeps one; "": unknown
 	// Roles makes the group roles of the outbox (writer, relay, reader, admin)

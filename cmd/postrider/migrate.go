@@ -20,6 +20,8 @@ type migrateAnswer struct {
 	Want   int           `json:"want"`
 	DryRun bool          `json:"dry_run,omitempty"`
 	Steps  []migrateStep `json:"steps"`
+
+	healthy bool // there was nothing to adopt
 }
 
 type migrateStep struct {
@@ -160,13 +162,14 @@ func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL boo
 	if err := a.checkLanes(cmd.Context(), st, req); err != nil {
 		return err
 	}
-	return a.printSteps(have, want, req.DryRun, steps)
+	return a.printSteps(have, want, req, steps)
 }
 
-func (a *app) printSteps(have, want int, dryRun bool, steps []store.Step) error {
-	answer := migrateAnswer{Have: have, Want: want, DryRun: dryRun, Steps: []migrateStep{}}
+func (a *app) printSteps(have, want int, req store.MigrateRequest, steps []store.Step) error {
+	answer := migrateAnswer{Have: have, Want: want, DryRun: req.DryRun, Steps: []migrateStep{}, healthy: req.Adopt}
 	for _, s := range steps {
 		answer.Steps = append(answer.Steps, migrateStep{s.Version, s.Name, s.Down, s.Took.Seconds()})
+		answer.healthy = answer.healthy && s.Name != "adopt"
 	}
 	return a.print(answer, func(w *tabwriter.Writer) { migrateText(w, answer) })
 }
@@ -190,7 +193,7 @@ func (a *app) migrateNowhere(cmd *cobra.Command, req store.MigrateRequest) error
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	return a.printSteps(0, st.newest, true, steps)
+	return a.printSteps(0, st.newest, req, steps)
 }
 
 // checkLanes says when --lanes asked for what an outbox cannot have any more.
@@ -212,7 +215,7 @@ func migrateText(w *tabwriter.Writer, answer migrateAnswer) {
 	switch {
 	case len(answer.Steps) == 0 && answer.Have == 0:
 		row(w, "nothing to do: there is no outbox")
-	case len(answer.Steps) == 0:
+	case len(answer.Steps) == 0 && !answer.healthy:
 		row(w, fmt.Sprintf("nothing to do: the schema is at version %d", answer.Have))
 	}
 	for _, s := range answer.Steps {
@@ -225,6 +228,9 @@ func migrateText(w *tabwriter.Writer, answer migrateAnswer) {
 			direction = "down"
 		}
 		row(w, verb, direction, s.Version, s.Name)
+	}
+	if answer.healthy {
+		row(w, "nothing to adopt: the outbox belongs to this server, and its sequence is above every row and cursor")
 	}
 }
 

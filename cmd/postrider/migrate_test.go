@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -44,5 +47,48 @@ func TestMigrateWaits(t *testing.T) {
 	var triggers int
 	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_trigger WHERE tgrelid = 'postrider.outbox'::regclass AND tgname = 'postrider_wake'`).Scan(&triggers); err != nil || triggers != 1 {
 		t.Errorf("%d triggers, %v", triggers, err)
+	}
+}
+
+// Promise A. On a healthy outbox of this server adopt has nothing to do and says
+// so, however many writers insert and however often it is asked; a live relay
+// makes it refuse.
+func TestAdoptBesideWriters(t *testing.T) {
+	const writers, adopts, inserts = 8, 7, 60
+	st := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	pool, err := pgxpool.New(t.Context(), st+"&pool_max_conns=8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	var all sync.WaitGroup
+	for range writers {
+		all.Go(func() {
+			for range inserts {
+				if _, err := pool.Exec(t.Context(), `INSERT INTO postrider.outbox (topic, key) VALUES ('t', gen_random_uuid()::text)`); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range adopts {
+		all.Go(func() {
+			if got := cli(t, nil, "", "migrate", "--adopt", "--store", st); got.code != 0 || !strings.Contains(got.out, "nothing to adopt") {
+				t.Errorf("exit code %d, %s%s", got.code, got.out, got.err)
+			}
+		})
+	}
+	all.Wait()
+	if n := ask(t, st, `SELECT count(DISTINCT seq)::text FROM postrider.outbox`); n != strconv.Itoa(writers*inserts) {
+		t.Errorf("%s numbers for %d rows", n, writers*inserts)
+	}
+	p := launchRelay(t, st, "memory:")
+	until(t, "the relay is alive", p, func() bool { return ask(t, st, `SELECT count(*)::text FROM postrider.relay`) == "1" })
+	if got := cli(t, nil, "", "migrate", "--adopt", "--store", st); got.code != exitUsage || !strings.Contains(got.err, "relays are alive") {
+		t.Errorf("beside a relay: exit code %d, %s%s", got.code, got.out, got.err)
+	}
+	p.stop()
+	if out := mustCLI(t, "", "migrate", "--adopt", "--dry-run", "--store", st); !strings.Contains(out, "nothing to adopt") {
+		t.Errorf("dry run: %s", out)
 	}
 }

@@ -3,6 +3,9 @@ package pgstore
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -43,12 +46,37 @@ FROM {{schema}}.lane_cursor c ORDER BY c.pipe, c.lane`)
 	st.adoptInfo = q(`UPDATE {{schema}}.outbox_info SET cluster = (pg_control_system()).system_identifier, floor = $1, reset_xid = 0,
  restore_epoch = restore_epoch + 1`)
 	st.adoptRelays = q(`DELETE FROM {{schema}}.relay`)
+	st.liftSQL(q)
+}
+
+// liftSQL holds the texts that find a sequence that was set back, and lift it.
+func (st *statements) liftSQL(q func(string) string) {
+	// A row behind a cursor whose transaction began after the cursor's last look
+	// drew its number from a sequence that was set back: the number was given out
+	// when the cursor passed it. A finished lift accounts for ids below reset_xid.
+	st.adoptLook = q(`WITH c AS MATERIALIZED (SELECT c.lane, c.pos, greatest(c.next_xid, i.reset_xid) AS next, i.floor
+  FROM {{schema}}.lane_cursor c CROSS JOIN {{schema}}.outbox_info i WHERE c.pos > i.floor)
+SELECT i.restore_epoch, {{stands}},
+ i.reset_xid = 9223372036854775807 OR coalesce({{stands}} < greatest(` + highest + `), false)
+ OR EXISTS (SELECT 1 FROM {{schema}}.outbox o JOIN c ON c.lane = o.lane AND o.seq <= c.pos AND o.seq > c.floor AND o.xid >= c.next::text::xid8
+   WHERE o.xid >= (SELECT min(next) FROM c)::text::xid8),
+ coalesce((SELECT string_agg(DISTINCT coalesce(nullif(r.instance, ''), r.boot_id), ', ') FROM {{schema}}.relay r WHERE ` + alive("r.") + `), '')
+FROM {{schema}}.outbox_info i`)
+	// Only one of those who found the same history to be broken marks it.
+	st.liftMark = q(`UPDATE {{schema}}.outbox_info SET reset_xid = 9223372036854775807, floor = CASE WHEN $2::bigint < floor THEN 0 ELSE floor END,
+ restore_epoch = restore_epoch + 1 WHERE restore_epoch = $1`)
+	// Half of the room that is left in the partition: the rest is for its writers.
+	st.liftRoom = q(`SELECT h.n, greatest(least($2::bigint,
+ (coalesce((SELECT min(l.above) FROM {{schema}}.partition_list() l WHERE l.above > h.n), h.n + 2 * $2::bigint) - h.n) / 2), 1)
+FROM (SELECT greatest($1::bigint, {{stands}}, ` + highest + `) AS n OFFSET 0) h`)
+	st.liftSet = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest($1::bigint, {{stands}}) + $2::bigint)`)
+	st.liftDone = q(`UPDATE {{schema}}.outbox_info SET reset_xid = $1`)
 }
 
 // adopt makes the outbox one of this server. An outbox that came from another
-// one is marked so that no transaction id of that one is looked for again; one
-// of this server has its sequence lifted above every row and every cursor, and
-// every reader looks again at what began after its last look.
+// one is marked so that no transaction id of that one is looked for again. In one
+// of this server a sequence that was set back is lifted; a healthy one is left as
+// it is: the answer is nil.
 func (s *Store) adopt(ctx context.Context, req *store.MigrateRequest) (*store.Step, error) {
 	start := time.Now()
 	home := false
@@ -56,30 +84,146 @@ func (s *Store) adopt(ctx context.Context, req *store.MigrateRequest) (*store.St
 		return nil, s.wrap("adopt", err)
 	}
 	entry := store.JournalEntry{Actor: cmp.Or(req.Actor, "unknown"), Act: "adopt"}
+	done := true
 	var err error
 	if home {
-		err = s.adoptOwn(ctx, entry)
+		done, err = s.adoptOwn(ctx, req, entry)
 	} else {
 		err = s.adoptMoved(ctx, req, entry)
 	}
-	if err != nil {
+	if err != nil || !done {
 		return nil, err
 	}
 	return &store.Step{Version: Version, Name: "adopt", Took: time.Since(start)}, nil
 }
 
-func (s *Store) adoptOwn(ctx context.Context, entry store.JournalEntry) error {
+// ownHistory is what adopt finds in an outbox of this server.
+type ownHistory struct {
+	epoch, stands int64
+	broken        bool   // the sequence was set back, or a lift broke off
+	relays        string // that are alive
+}
+
+func (s *Store) ownHistory(ctx context.Context, q querier) (h ownHistory, err error) {
+	err = q.QueryRow(ctx, s.sql.adoptLook).Scan(&h.epoch, &h.stands, &h.broken, &h.relays)
+	if err == nil && h.relays != "" {
+		err = &store.UnusableError{
+			What: fmt.Sprintf("relays are alive on schema %q: %s", s.opts.Schema, h.relays),
+			Fix:  "leave it to them: a relay lifts a sequence that was set back; or stop them, then adopt",
+		}
+	}
+	return h, err
+}
+
+// adoptDue says for a dry run whether adopt has work to do, as far as it is
+// committed.
+func (s *Store) adoptDue(ctx context.Context) (bool, error) {
+	home := false
+	if err := s.pool.QueryRow(ctx, s.sql.home).Scan(&home); err != nil || !home {
+		return true, err
+	}
+	h, err := s.ownHistory(ctx, s.pool)
+	return h.broken, err
+}
+
+func (s *Store) adoptOwn(ctx context.Context, req *store.MigrateRequest, entry store.JournalEntry) (done bool, err error) {
+	h, err := s.ownHistory(ctx, s.pool)
+	if err == nil && !h.broken {
+		// Rows that nobody can see yet are judged when their transactions have ended.
+		err = s.whenFree(ctx, req, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, s.sql.adoptLock); err != nil {
+				return err
+			}
+			h, err = s.ownHistory(ctx, tx)
+			return err
+		})
+	}
+	if err != nil || !h.broken {
+		return false, s.wrap("adopt", err)
+	}
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return s.wrap("adopt", err)
+		return false, s.wrap("adopt", err)
 	}
 	defer conn.Release()
-	if err := s.liftSequence(ctx, conn.Conn(), 0); err != nil {
-		return s.wrap("adopt", err)
+	if err := s.liftSequence(ctx, conn.Conn(), h.epoch, h.stands, 0); err != nil {
+		return false, s.wrap("adopt", err)
 	}
 	// setval knows no transaction, so the entry has one of its own.
 	_, err = conn.Exec(ctx, s.sql.audit, s.auditArgs(entry)...)
-	return s.wrap("adopt", err)
+	return err == nil, s.wrap("adopt", err)
+}
+
+// repairSequence lifts a sequence that was set back below a cursor, as a read with
+// this identity found it, and answers with ErrIdentity: what is held in memory
+// belongs to another history.
+func (s *Store) repairSequence(ctx context.Context, conn *pgx.Conn, identity string, stands, top int64) error {
+	epoch, err := epochOf(identity)
+	if err != nil {
+		return err
+	}
+	if err := s.liftSequence(ctx, conn, epoch, stands, top); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the sequence had been set back below %d and was lifted again", store.ErrIdentity, top)
+}
+
+// epochOf is the restore epoch of an identity.
+func epochOf(identity string) (int64, error) {
+	parts := strings.Split(identity, "/")
+	if len(parts) < 3 {
+		return 0, fmt.Errorf("identity %.60q has no restore epoch", identity)
+	}
+	return strconv.ParseInt(parts[2], 10, 64)
+}
+
+// liftAhead is how far above every number a sequence is lifted. Nothing locks out
+// nextval between the look where the sequence stands and the setval that follows
+// in the same expression; only more numbers than these, drawn in that time, would
+// set it back. A lock on the table would wait for the oldest writer, and every
+// younger one behind it.
+const liftAhead = 1_000_000_000
+
+// liftSequence lifts the sequence above top, every row and every cursor, and makes
+// every reader look again at what began after its last look. It does nothing when
+// the history of that epoch was ended meanwhile: somebody else lifts it.
+func (s *Store) liftSequence(ctx context.Context, conn *pgx.Conn, epoch, stands, top int64) error {
+	// Marked first: if we die in between, nothing is taken for settled.
+	tag, err := conn.Exec(ctx, s.sql.liftMark, epoch, stands)
+	if err != nil || tag.RowsAffected() == 0 {
+		return err
+	}
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		// Partitions move the sequence on under the lock of migrations.
+		if _, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', $1, true)`, strconv.FormatInt(s.opts.LockWait.Milliseconds(), 10)); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, migrateLock+s.opts.Schema); err != nil {
+			return err
+		}
+		var high, ahead int64
+		if err := tx.QueryRow(ctx, s.sql.liftRoom, top, int64(liftAhead)).Scan(&high, &ahead); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, s.sql.liftSet, high, ahead)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// setval is not transactional: who drew a low number has an id below this. In
+	// a transaction with an id age() would tell that one instead of the next.
+	var age int64
+	var snapshot string
+	if err := conn.QueryRow(ctx, s.sql.look).Scan(&age, &snapshot); err != nil {
+		return err
+	}
+	k, err := newLook(snapshot, age)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, s.sql.liftDone, int64(k.next))
+	return err
 }
 
 func (s *Store) adoptMoved(ctx context.Context, req *store.MigrateRequest, entry store.JournalEntry) error {

@@ -199,3 +199,78 @@ func TestPipeAddedAfterAdoption(t *testing.T) {
 		since.want("new")
 	})
 }
+
+// Promises D, O and Q. A second adoption finds nothing to do, and a lift of the
+// sequence after one looks at no row of the other server, whose ids are given out
+// here by then. Beside a live relay adopt is refused.
+func TestAdoptAgain(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		const old, ids = 27, 5000 // other tests use ids up meanwhile
+		d.exec(`INSERT INTO box.outbox (xid, topic, key, type)
+			SELECT (pg_current_xact_id()::text::bigint + $1 + g)::text::xid8, 't', 'k', 'old' FROM generate_series(1, $2) g`, ids, old)
+		d.exec(`UPDATE box.outbox_info SET cluster = cluster + 1`)
+		s := d.store("main")
+		adopt := func() ([]store.Step, error) {
+			return s.Migrate(t.Context(), store.MigrateRequest{Adopt: true, Actor: "ann"})
+		}
+		if steps, err := adopt(); err != nil || len(steps) != 1 {
+			t.Fatalf("first: %+v, %v", steps, err)
+		}
+		o.lease()
+		if got := o.drain(); len(got) != old {
+			t.Fatalf("%d of %d old messages", len(got), old)
+		}
+		d.balanced(o.store, store.AuditRequest{})
+		leave := func() {
+			if _, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, TTL: time.Minute, Leave: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for top := d.count(`SELECT max(xid::text::bigint) FROM box.outbox`); d.count(`SELECT pg_current_xact_id()::text::bigint`) <= top; {
+		}
+
+		look := func() string {
+			var info string
+			if err := d.pool.QueryRow(t.Context(), d.sql(`SELECT i::text FROM box.outbox_info i`)).Scan(&info); err != nil {
+				t.Fatal(err)
+			}
+			return info
+		}
+		before := look()
+		_, err := adopt()
+		wantIs(t, err, store.ErrUnusable)
+		if !strings.Contains(err.Error(), "alive") || !strings.Contains(err.Error(), ": a:") {
+			t.Errorf("the error does not name the relay: %v", err)
+		}
+		leave()
+		entries := d.count(`SELECT count(*) FROM box.audit WHERE act = 'adopt'`)
+		steps, err := adopt()
+		if err != nil || len(steps) != 0 || look() != before || d.count(`SELECT count(*) FROM box.audit WHERE act = 'adopt'`) != entries {
+			t.Errorf("second: %+v, %v, %s, was %s", steps, err, look(), before)
+		}
+		o.lease()
+		o.want()
+		d.balanced(o.store, store.AuditRequest{Full: true})
+
+		free := d.count(`SELECT last_value FROM box.outbox_seq`)
+		d.exec(`SELECT setval('box.outbox_seq', $1)`, free+1000)
+		d.label("top")
+		o.want("top")
+		d.exec(`SELECT setval('box.outbox_seq', $1)`, free)
+		d.label("below")
+		leave()
+		if steps, err := adopt(); err != nil || len(steps) != 1 {
+			t.Errorf("set back: %+v, %v", steps, err)
+		}
+		if n := d.count(`SELECT count(*) FROM box.messages WHERE state <> 'Sent'`); n != 1 {
+			t.Errorf("%d messages are not Sent, want the one below the cursor", n)
+		}
+		o.lease()
+		o.want("below")
+		d.balanced(o.store, store.AuditRequest{Full: true})
+		leave()
+		if steps, err := adopt(); err != nil || len(steps) != 0 {
+			t.Errorf("after the lift: %+v, %v", steps, err)
+		}
+	})
+}

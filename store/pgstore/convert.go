@@ -99,8 +99,14 @@ func (s *Store) planMore(ctx context.Context, req store.MigrateRequest, have int
 	if req.Notify != "" {
 		steps = append(steps, store.Step{Version: Version, Name: "notify " + string(req.Notify)})
 	}
-	if req.Adopt {
-		steps = append(steps, store.Step{Version: Version, Name: "adopt"})
+	if req.Adopt && have > 0 {
+		due, err := s.adoptDue(ctx)
+		if err != nil {
+			return nil, s.wrap("adopt", err)
+		}
+		if due {
+			steps = append(steps, store.Step{Version: Version, Name: "adopt"})
+		}
 	}
 	return steps, nil
 }

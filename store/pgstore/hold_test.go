@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -219,15 +220,23 @@ func TestSequenceSetBackFar(t *testing.T) {
 // again: nothing can be seen from the sequence. Adopting finds the rows.
 func TestAdoptAfterUnseenSetBack(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
-		d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k', g::text FROM generate_series(1, 20) g`)
+		d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', CASE WHEN g = 20 THEN 'z' ELSE 'k' END, g::text FROM generate_series(1, 20) g`)
 		if got := o.drain(); len(got) != 20 {
 			t.Fatalf("%d delivered", len(got))
 		}
 		d.exec(`SELECT setval('box.outbox_seq', 5)`)
 		want := []string{}
 		for i := range 30 {
+			if i == 14 {
+				d.exec(`SELECT nextval('box.outbox_seq')`) // 20 is taken
+			}
 			want = append(want, fmt.Sprint("again ", i))
 			d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'z', $1)`, want[i])
+		}
+		_, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Adopt: true})
+		wantIs(t, err, store.ErrUnusable) // beside a relay
+		if _, err = o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, TTL: time.Minute, Leave: true}); err != nil {
+			t.Fatal(err)
 		}
 		steps, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Adopt: true, DryRun: true})
 		if err != nil || len(steps) != 1 || d.count(`SELECT reset_xid FROM box.outbox_info`) != 0 {

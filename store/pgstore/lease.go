@@ -315,36 +315,3 @@ func seconds(f float64) time.Duration {
 // newRunningID names a set of running transactions: by time, so that old ones
 // can be told, and random, so that two instances do not meet.
 func newRunningID() int64 { return time.Now().UnixMilli()<<20 | rand.Int64N(1<<20) }
-
-// repairSequence lifts a sequence that was set back below a cursor and answers
-// with ErrIdentity: what is held in memory belongs to another history.
-func (s *Store) repairSequence(ctx context.Context, conn *pgx.Conn, top int64) error {
-	if err := s.liftSequence(ctx, conn, top); err != nil {
-		return err
-	}
-	return fmt.Errorf("%w: the sequence had been set back below %d and was lifted again", store.ErrIdentity, top)
-}
-
-// liftSequence lifts the sequence above top, every row and every cursor, and
-// makes every reader look again at what began after its last look.
-func (s *Store) liftSequence(ctx context.Context, conn *pgx.Conn, top int64) error {
-	// Marked first: if we die in between, nothing is taken for settled.
-	if _, err := conn.Exec(ctx, s.sql.resetMark); err != nil {
-		return err
-	}
-	if _, err := conn.Exec(ctx, s.sql.resetSet, top); err != nil {
-		return err
-	}
-	// setval is not transactional: who drew a low number has an id below this.
-	var age int64
-	var snapshot string
-	if err := conn.QueryRow(ctx, s.sql.look).Scan(&age, &snapshot); err != nil {
-		return err
-	}
-	k, err := newLook(snapshot, age)
-	if err != nil {
-		return err
-	}
-	_, err = conn.Exec(ctx, s.expand(`UPDATE {{schema}}.outbox_info SET reset_xid = $1`, 0), int64(k.next))
-	return err
-}

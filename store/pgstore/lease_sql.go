@@ -101,9 +101,6 @@ FROM {{schema}}.relay WHERE pipe = $1 AND ` + alive(""))
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.request r WHERE r.pipe = $1 AND r.lane = c.lane AND r.done_at IS NULL
   ORDER BY r.id LIMIT 100) q WHERE c.pipe = $1 AND c.owner = $2 ORDER BY q.id`)
 	st.look = q(`SELECT age('3'::xid)::bigint, pg_current_snapshot()::text`)
-	st.resetMark = q(`UPDATE {{schema}}.outbox_info SET reset_xid = 9223372036854775807, floor = 0, restore_epoch = restore_epoch + 1`)
-	st.resetSet = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest($1::bigint, s.last_value, ` + highest + `) + 1)
-FROM {{schema}}.outbox_seq s`)
 }
 
 // since is true when the transaction of a row began no earlier than joined, an

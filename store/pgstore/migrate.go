@@ -25,7 +25,7 @@ var files embed.FS
 // with a newer one too when that says so: a migration begins with the line
 // "-- compatible: N", which names the oldest Version whose programs go on
 // working beside it.
-const Version = 8
+const Version = 9
 
 type migration struct {
 	version    int
@@ -234,7 +234,9 @@ func (s *Store) afterSteps(ctx context.Context, req store.MigrateRequest, done [
 		if err != nil {
 			return done, err
 		}
-		done = append(done, *step)
+		if step != nil {
+			done = append(done, *step)
+		}
 	}
 	return done, nil
 }

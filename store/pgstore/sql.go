@@ -10,7 +10,7 @@ type statements struct {
 	pageFiltered, stragglersFiltered                      string // of a pipe with a filter
 	bulkFiltered, countsFiltered                          string
 	settings, queues, singles, nextSingle                 string
-	info, look, resetMark, resetSet                       string
+	info, look                                            string
 	session, expired, release, releaseAll                 string // lease
 	heartbeat, leave, free, take, evict                   string
 	grants, parked, live, requests                        string
@@ -24,7 +24,8 @@ type statements struct {
 	executeMany, executeReplay                            string
 	audit, journal                                        string // journal
 	home, adoptLock, adoptFloor, adoptLanes               string // adopt
-	adoptInfo, adoptRelays, adoptIDs                      string
+	adoptInfo, adoptRelays, adoptIDs, adoptLook           string
+	liftMark, liftRoom, liftSet, liftDone                 string // lift the sequence
 	strictTopics, strictSeed, strictLock                  string // strict keys
 	strictAdd, strictRemove, strictApply                  string
 	strictBusy                                            string
