@@ -205,7 +205,7 @@ type Meta struct {
 	Attempts   int           // failed attempts so far
 	Generation int           // how often a person has sent it again
 	// Last: nothing stands behind the record in its key's queue. Only of records that
-	// a read with [LaneRead.Keys] found in a queue.
+	// a parked read found in a queue.
 	Last bool
 }
 

@@ -254,7 +254,7 @@ func (v *view) readParked(l *lane, r store.LaneRead, b *store.Batch) {
 			b.Messages = append(b.Messages, rec.message)
 			b.Meta = append(b.Meta, store.Meta{
 				Seq: rec.seq, State: rec.state, Attempts: rec.attempts, Generation: rec.generation,
-				Last: r.Keys != nil && rec.chained() && v.db.lastOf(l, rec),
+				Last: rec.chained() && v.db.lastOf(l, rec),
 			})
 		}
 	}

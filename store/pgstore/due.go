@@ -80,8 +80,13 @@ func (r *reader) readDue(ctx context.Context, whole []*dueBatch, byLane map[stor
 			if err != nil {
 				return err
 			}
-			d.take(&rec, v)
-			d.more = d.more || len(v) > colDue && truth(v[colDue])
+			if len(v) <= colEnds {
+				return errRow
+			}
+			if d.take(&rec, v) {
+				d.rows.meta[len(d.rows.meta)-1].Last = truth(v[colEnds])
+			}
+			d.more = d.more || truth(v[colDue])
 		}
 		return nil
 	}
@@ -147,6 +152,7 @@ const (
 	colGeneration
 	colDue // of a queue: whether the record is due by itself; of what is due: whether more of its queue may be
 	colPlace
+	colEnds = colPlace // of what is due: whether its queue ends with it
 )
 
 func truth(v []byte) bool { return len(v) == 1 && v[0] == 1 }

@@ -7,7 +7,7 @@ package pgstore
 // they return, all of it in the order of an index: BETWEEN leaves the planner no
 // other one.
 func (st *statements) parkedSQL(q func(string) string) {
-	st.due = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, d.cut
+	st.due = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, d.cut, d.ends
 FROM unnest($2::smallint[], $3::integer[]) WITH ORDINALITY AS l(lane, n, i)
 CROSS JOIN LATERAL (` + isDue + ` ORDER BY place, since, seq LIMIT l.n) d
 CROSS JOIN LATERAL (SELECT k.*, '0'::xid8 AS xid FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.lane = l.lane AND k.seq = d.seq LIMIT 1) o
@@ -92,15 +92,16 @@ const isDue = heads + nextHead + `,
 ready AS (SELECT heads.key, heads.due_at FROM heads WHERE heads.state <> 'dead' AND heads.due_at <= statement_timestamp()
   AND ` + free + `heads.key` + freeEnd + ` ORDER BY heads.due_at, heads.seq LIMIT l.n),
 depth AS (SELECT l.n / greatest(count(*), 1) + 1 AS n FROM ready)
-SELECT f.seq, f.place, ready.due_at AS since, f.place = depth.n AS cut FROM ready CROSS JOIN depth
+SELECT f.seq, f.place, ready.due_at AS since, f.place = depth.n AS cut, f.ends FROM ready CROSS JOIN depth
 CROSS JOIN LATERAL (
-  SELECT r.seq, row_number() OVER up_to AS place, bool_and(r.state <> 'dead' AND r.due_at <= statement_timestamp()) OVER up_to AS flows
+  SELECT r.seq, row_number() OVER up_to AS place, bool_and(r.state <> 'dead' AND r.due_at <= statement_timestamp()) OVER up_to AS flows,
+   count(*) OVER () < depth.n AND r.seq = max(r.seq) OVER () AS ends
   FROM (SELECT p.seq, p.state, p.due_at FROM {{schema}}.parked p
     WHERE p.pipe = $1 AND p.lane = l.lane AND p.key BETWEEN ready.key AND ready.key AND ` + inQueue + ` ORDER BY p.key, p.seq LIMIT depth.n) r
   WINDOW up_to AS (ORDER BY r.seq)) f
 WHERE f.flows
 UNION ALL
-(SELECT p.seq, 1, p.due_at, false FROM {{schema}}.parked p WHERE ` + single + ` AND p.due_at <= statement_timestamp()
+(SELECT p.seq, 1, p.due_at, false, false FROM {{schema}}.parked p WHERE ` + single + ` AND p.due_at <= statement_timestamp()
  ORDER BY p.due_at, p.seq LIMIT l.n)`
 
 // skipped is every run of versions of lane l that are dead letters which let their

@@ -91,7 +91,7 @@ func (s *Store) readDue(ctx context.Context, r store.LaneRead, b *store.Batch) e
 			more = true
 			continue
 		}
-		meta.State, meta.Last = stateOf(state), share >= 0 && ends
+		meta.State, meta.Last = stateOf(state), ends
 		if !p.add(m, meta) && share >= 0 && !chained {
 			b.Parked.HasDue = true // more that stands in no queue is due now
 		}

@@ -8,7 +8,12 @@ const (
 	heartbeatShare = 3
 	marginShare    = 8
 	readsInFlight  = 2
-	parkedTurns    = 8                      // parked cycles in a row before a normal batch gets its turn
+	parkedTurns    = 1                      // parked cycles in a row before a normal batch gets its turn
+	actTurns       = 8                      // parked cycles before acts of people get theirs
+	parkedMost     = 2048                   // records that one parked read may bring over all lanes
+	parkedViews    = 8                      // lanes whose view one parked read may ask for
+	queueDepth     = 8                      // records of one queue that a parked read takes before the next queue
+	queueDepthFull = 24                     // the same in a lane at its cap, which pauses until a queue is empty
 	unknownRounds  = 3                      // rounds in which everything unresolved is sent together
 	leftovers      = 16                     // messages of unknown fate that may step aside from a batch
 	lazySettle     = 3                      // an empty batch waits so many SettleAtMax

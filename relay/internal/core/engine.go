@@ -30,6 +30,7 @@ type Engine struct {
 	reads     map[ID]*readOp
 	spareRead *readOp // of a read that was answered
 	readHold  pause
+	parked    parkedReads
 	msgs      int // held in memory, all lanes
 	bytes     int
 	reserved  int // messages that reads in flight may bring
@@ -78,6 +79,7 @@ func New(cfg Config, seed uint64) *Engine {
 		watched:   map[string]time.Duration{},
 		pollDelay: cfg.PollMin,
 		avgSize:   512,
+		parked:    parkedReads{rows: parkedMost},
 	}
 }
 
@@ -130,8 +132,10 @@ func (e *Engine) plan() {
 	}
 	e.planDeliver()
 	e.planSettle()
+	e.planFreed()
 	e.planRelease()
 	e.planLease()
+	e.planParked()
 	e.planRead()
 	e.planWait()
 	e.planTimer()

@@ -103,11 +103,9 @@ func TestTheViewComesBeforeNormalReadsAfterAnAct(t *testing.T) {
 	due := captured("b")
 	due.HasDue = true
 	r.leadWith(lanes(1, due))
-	for range parkedTurns {
-		r.read(r.parkedBatch(due, store.Retry, 0, "b"))
-		r.deliver()
-		r.step(Settled{ID: take[Settle](r).ID})
-	}
+	r.read(r.parkedBatch(captured("b"), store.Retry, 0, "b"))
+	r.deliver()
+	r.step(Settled{ID: take[Settle](r).ID})
 	normal := take[Read](r)
 	wantEqual(t, "parked", normal.Reads[0].Parked, false)
 	r.now += time.Second

@@ -33,22 +33,28 @@ type lane struct {
 	paused    bool // at the cap of parked keys
 	stopped   bool // by a person
 
-	captured map[string]int64       // seq of who captures the key, anyHead: as of the last view
-	gaps     map[string][]store.Gap // skipped versions by key, ascending, as of the last view
-	gapCount int
-	records  int
-	due      time.Duration // when the next parked record is due, if hasDue
-	hasDue   bool
-	refresh  bool // the parked view is older than the last change
-	turns    int  // parked cycles in a row
-	requests []int64
-	executed map[int64]time.Duration
-	suspects map[int64]suspect // by the record's seq
+	captured  map[string]captive
+	known     bool                   // when the queues of the captured keys are due
+	gaps      map[string][]store.Gap // skipped versions by key, ascending, as of the last view
+	gapCount  int
+	records   int
+	due       time.Duration // when the next parked record is due, if hasDue
+	hasDue    bool
+	single    time.Duration // the same of what stands in no queue, if hasSingle
+	hasSingle bool
+	look      time.Duration // nothing is due before
+	refresh   bool          // the parked view is older than the last change
+	turns     int           // parked cycles in a row
+	waits     int           // parked cycles that the requests have waited for
+	depth     int           // records that a parked read takes of one queue
+	requests  []int64
+	executed  map[int64]time.Duration
+	suspects  map[int64]suspect // by the record's seq
 }
 
-func newLane(g store.LaneGrant, now time.Duration) *lane {
-	l := &lane{id: g.Lane, epoch: g.Epoch, readPos: g.Position}
-	l.setView(g.Parked, now)
+func (e *Engine) newLane(g store.LaneGrant) *lane {
+	l := &lane{id: g.Lane, epoch: g.Epoch, readPos: g.Position, depth: 1}
+	e.setView(l, g.Parked)
 	return l
 }
 
@@ -129,7 +135,7 @@ func (e *Engine) finish(l *lane) {
 	}
 	l.doneMsgs += len(b.msgs)
 	l.doneBytes += b.bytes
-	if b.parked || len(b.requests) > 0 {
+	if b.parked && !l.known || len(b.requests) > 0 {
 		l.refresh = true
 	}
 }

@@ -186,7 +186,7 @@ func (e *Engine) keepTime(now time.Time) {
 	}
 	if ls.ticking {
 		for _, l := range e.held {
-			l.due -= ahead - ls.ahead
+			l.shift(ls.ahead - ahead)
 		}
 	}
 	ls.ahead, ls.ticking = ahead, true
@@ -266,7 +266,7 @@ func (e *Engine) takeLane(lg store.LaneGrant) {
 	if unanswered || released || lg.Known || e.draining || lg.Epoch < e.floor[lg.Lane] {
 		return
 	}
-	l := newLane(lg, e.now)
+	l := e.newLane(lg)
 	e.addLane(l)
 	e.obey(l, lg.Parked.Paused)
 }

@@ -1,32 +1,12 @@
 package core
 
 import (
-	"math"
 	"strings"
 	"time"
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/store"
 )
-
-// anyHead stands for the number of a record that captures its key and whose number
-// is not known.
-const anyHead = math.MaxInt64
-
-func (l *lane) setView(v store.ParkedView, now time.Duration) {
-	l.captured = make(map[string]int64, len(v.Captured))
-	for _, key := range v.Captured {
-		l.captured[key] = anyHead
-	}
-	l.gaps, l.gapCount = make(map[string][]store.Gap, len(v.Gaps)), len(v.Gaps)
-	for _, g := range v.Gaps {
-		l.gaps[g.Key] = append(l.gaps[g.Key], g)
-	}
-	if v.Records == 0 {
-		clear(l.suspects)
-	}
-	l.records, l.hasDue, l.due = v.Records, v.HasDue, now+min(max(v.NextDue, -never), never)
-}
 
 // wantsParked reports whether the lane's pipeline must run empty for its parked
 // records. After some turns in a row a normal batch goes first.
@@ -72,29 +52,12 @@ func (e *Engine) obey(l *lane, paused bool) {
 	e.tell(LanePaused{Lane: l.id, Keys: len(l.captured), Reason: PausedByPerson, On: paused})
 }
 
-// acceptParked takes the answer of a parked read: the database's view, and
-// what is due. The lane's pipeline was empty, so the view is exact.
-func (e *Engine) acceptParked(l *lane, b *batch, v store.ParkedView) {
-	l.setView(v, e.now)
-	e.obey(l, v.Paused)
-	l.refresh = false
-	if len(b.msgs) == 0 {
-		if l.hasDue { // due by the view, not by the read: look again a little later
-			l.due = max(l.due, e.now+10*time.Millisecond)
-		}
-		l.turns = 0
-		return
-	}
-	l.turns++
-	e.enqueue(l, b)
-}
-
 // dueFirst reports whether the lane's requests wait for what is due of it. The pages
 // of an order over many records would set more aside than is sent meanwhile, and
 // every look at the lane cost more. After some turns, or while nothing can be sent,
 // it is the requests' turn: one of them may be what ends the trouble.
 func (e *Engine) dueFirst(l *lane) bool {
-	return l.hasDue && e.now >= l.due && l.turns < parkedTurns && e.abandoned[l.id] == 0 && !e.paused && !e.sinkHeld()
+	return l.hasDue && e.now >= l.due && l.waits < actTurns && e.abandoned[l.id] == 0 && !e.paused && !e.sinkHeld()
 }
 
 // planRequests turns acts of people into a settlement of their own once the
@@ -105,7 +68,7 @@ func (e *Engine) planRequests() {
 			continue
 		}
 		b := &batch{prepared: true, requests: l.requests}
-		l.requests, l.turns = nil, 0 // the view comes first: a skipped record that is retried captures its key
+		l.requests, l.turns, l.waits = nil, 0, 0 // the view comes first: a skipped record that is retried captures its key
 		e.enqueue(l, b)
 		e.finish(l)
 	}
@@ -128,9 +91,7 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 	// A dead letter that will be skipped holds its key too, until it is recorded:
 	// else a crash could bring it back behind what was sent after it.
 	if key := p.Message.Key; key != "" && (p.Captures || p.State == store.Dead) {
-		if head, ok := l.captured[key]; !ok || p.Seq < head && head != anyHead {
-			l.captured[key] = p.Seq
-		}
+		l.capture(b, &p)
 		if b.parked {
 			if b.failed == nil {
 				b.failed = keySet{}
@@ -140,9 +101,10 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 		l.refresh = l.refresh || !p.Captures
 	}
 	if p.State == store.Retry || p.State == store.Scheduled {
-		if !l.hasDue || p.at < l.due {
-			l.hasDue, l.due = true, p.at
+		if p.Message.Key == "" || !p.Captures {
+			l.hasSingle, l.single = true, soonest(l.hasSingle, l.single, p.at)
 		}
+		l.hasDue, l.due = true, soonest(l.hasDue, l.due, p.at)
 	}
 	if !b.parked {
 		l.records++
@@ -167,9 +129,7 @@ func (e *Engine) wait(l *lane, b *batch, i int) {
 	if st := b.stateOf(i); st == store.Waiting || st == store.Retry {
 		return // it stands there already
 	}
-	if look := e.now + e.cfg.TTL; b.meta[i].Seq < l.captured[b.msgs[i].Key] && (!l.hasDue || look < l.due) {
-		l.hasDue, l.due = true, look
-	}
+	e.queueBehind(l, b.msgs[i].Key, b.meta[i].Seq)
 	e.park(l, b, i, park{Park: store.Park{State: store.Waiting}})
 }
 
@@ -219,7 +179,11 @@ func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, b.msgs[i].Key != ""
 	p.at = max(s.pause.until, e.now) + time.Duration(e.rng.Int64N(int64(e.cfg.OutageBase)))
+	if b.parked && !p.Captures { // written again whenever it is read: less often while the outage lasts
+		p.at += min(2*max(s.pause.until-s.tripped, 0), e.cfg.OutageMax)
+	}
 	e.park(l, b, i, p)
+	l.waitFor(b.msgs[i].Key, s.name)
 }
 
 func parkFor(err *broker.Error) park {

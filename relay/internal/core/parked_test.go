@@ -76,8 +76,7 @@ func TestDueRecordsAreDeliveredOnceThePipelineIsEmpty(t *testing.T) {
 		t.Errorf("a parked settlement moved the position to %q", st.Position)
 	}
 	r.step(Settled{ID: s.ID})
-	rd = take[Read](r) // the view again, for what was behind it
-	wantEqual(t, "parked", rd.Reads[0].Parked, true)
+	rd = r.parkedRead() // the view again, for what was behind it
 	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(store.ParkedView{}, 0, 0)}})
 	for {
 		rd, ok := maybe[Read](r)
@@ -155,8 +154,7 @@ func TestActsWaitAWhileForWhatIsDue(t *testing.T) {
 			wantEqual(t, "requests", fmt.Sprint(s.Settlements[0].Requests), "[7]")
 			return true
 		}
-		rd := take[Read](r)
-		wantEqual(t, "parked", rd.Reads[0].Parked, true)
+		rd := r.parkedRead()
 		r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(after, store.Retry, 0, "a")}})
 		r.deliver()
 		r.step(Settled{ID: take[Settle](r).ID})
@@ -166,7 +164,7 @@ func TestActsWaitAWhileForWhatIsDue(t *testing.T) {
 	n := 0
 	for ; n < 100 && !turn(r, due); n++ {
 	}
-	wantEqual(t, "turns while something is due", n, parkedTurns)
+	wantEqual(t, "turns while something is due", n, actTurns)
 
 	r = start()
 	turn(r, store.ParkedView{})
@@ -415,7 +413,7 @@ func TestWhatIsScheduledForNeverIsNotDue(t *testing.T) {
 		t.Errorf("parked as %v for %v", s.Park[0].State, due)
 	}
 	v := store.ParkedView{HasDue: true, NextDue: math.MaxInt64, Records: 1}
-	l := newLane(store.LaneGrant{Parked: v}, time.Hour)
+	l := newRig(t, Config{}).e.newLane(store.LaneGrant{Parked: v})
 	if r.e.wantsParked(l) {
 		t.Error("due by the view")
 	}

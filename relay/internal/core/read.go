@@ -2,6 +2,7 @@ package core
 
 import (
 	"bytes"
+	"time"
 
 	"github.com/postrider/postrider/store"
 )
@@ -10,6 +11,8 @@ type readOp struct {
 	lanes []*lane
 	reads []store.LaneRead
 
+	parked  bool
+	sentAt  time.Duration
 	history uint64
 }
 
@@ -44,14 +47,23 @@ func (e *Engine) mayRead(l *lane) bool {
 	return !l.idle && !l.stopped && (!e.overCap(l) || e.blind(l))
 }
 
+// mayAsk reports whether anything may be read now.
+func (e *Engine) mayAsk() bool {
+	return e.lease.valid && !e.draining && !e.paused && !e.sinkHeld()
+}
+
 // planRead asks for more wherever there is room, many lanes in one read.
 func (e *Engine) planRead() {
-	if !e.lease.valid || e.draining || e.paused || len(e.reads) >= readsInFlight || e.now < e.readHold.until || e.sinkHeld() {
+	inFlight := len(e.reads)
+	if e.parked.op != 0 {
+		inFlight--
+	}
+	if !e.mayAsk() || inFlight >= readsInFlight || e.now < e.readHold.until {
 		return
 	}
 	var op *readOp
 	for _, l := range e.held {
-		if !e.mayRead(l) {
+		if e.wantsParked(l) || !e.mayRead(l) {
 			continue
 		}
 		n := e.room(l)
@@ -61,24 +73,28 @@ func (e *Engine) planRead() {
 		if op == nil {
 			op = e.takeReadOp()
 		}
-		r := store.LaneRead{
-			Lane: l.id, Epoch: l.epoch, After: l.readPos, MaxRecords: n,
-			MaxBytes: max(min(e.cfg.WindowBytes-l.bytes, e.cfg.MaxBytes/(2*len(e.held))), 64<<10),
-		}
-		if e.wantsParked(l) {
-			r.Parked, r.After, r.CountParked = true, nil, e.cfg.maxParked()
-		}
-		l.reading = true
-		e.reserved += n
-		op.lanes, op.reads = append(op.lanes, l), append(op.reads, r)
+		e.ask(op, l, store.LaneRead{After: l.readPos, MaxRecords: n})
 	}
-	if op == nil {
-		return
+	if op != nil {
+		e.sendRead(op, e.cfg.StoreTimeout)
 	}
+}
+
+// ask adds a lane to a read.
+func (e *Engine) ask(op *readOp, l *lane, r store.LaneRead) {
+	r.Lane, r.Epoch = l.id, l.epoch
+	r.MaxBytes = max(min(e.cfg.WindowBytes-l.bytes, e.cfg.MaxBytes/(2*len(e.held))), 64<<10)
+	l.reading = true
+	e.reserved += r.MaxRecords
+	op.lanes, op.reads = append(op.lanes, l), append(op.reads, r)
+}
+
+func (e *Engine) sendRead(op *readOp, timeout time.Duration) ID {
 	id := e.id()
-	op.history = e.history
+	op.history, op.sentAt = e.history, e.now
 	e.reads[id] = op
-	e.do(Read{ID: id, Reads: op.reads, Timeout: e.cfg.StoreTimeout})
+	e.do(Read{ID: id, Reads: op.reads, Timeout: timeout})
+	return id
 }
 
 // takeReadOp takes over the room of a read that has been answered: an idle relay
@@ -94,7 +110,7 @@ func (e *Engine) takeReadOp() *readOp {
 func (e *Engine) keepReadOp(op *readOp) {
 	clear(op.lanes)
 	clear(op.reads)
-	op.lanes, op.reads = op.lanes[:0], op.reads[:0]
+	*op = readOp{lanes: op.lanes[:0], reads: op.reads[:0]}
 	e.spareRead = op
 }
 
@@ -104,6 +120,9 @@ func (e *Engine) onRead(ev ReadDone) {
 		return
 	}
 	delete(e.reads, ev.ID)
+	if op.parked {
+		e.parked.op = 0
+	}
 	defer e.keepReadOp(op)
 	for i, l := range op.lanes {
 		l.reading = false
@@ -113,8 +132,7 @@ func (e *Engine) onRead(ev ReadDone) {
 		e.readFailed(op, ev.Err)
 		return
 	}
-	e.readHold = pause{}
-	e.storeWorks(callRead)
+	e.readWorked(op)
 	found := make(map[store.Lane]*store.Batch, len(ev.Batches))
 	for i := range ev.Batches {
 		found[ev.Batches[i].Lane] = &ev.Batches[i]
@@ -130,11 +148,28 @@ func (e *Engine) onRead(ev ReadDone) {
 	}
 }
 
+// readWorked and readFailed keep the log's reads and the parked ones apart: a
+// backlog of parked records that is slow to read delays no lane without one.
+func (e *Engine) readWorked(op *readOp) {
+	if op.parked {
+		e.parked.worked(e.now-op.sentAt < e.parkedTimeout()/4)
+		e.storeWorks(callParked)
+		return
+	}
+	e.readHold = pause{}
+	e.storeWorks(callRead)
+}
+
 func (e *Engine) readFailed(op *readOp, err error) {
 	other := e.refused(err, op.history)
-	e.pauseFor(&e.readHold, e.cfg.OutageBase, e.cfg.OutageMax)
+	hold, call := &e.readHold, callRead
+	if op.parked {
+		hold, call = &e.parked.hold, callParked
+		e.parked.shrink(op)
+	}
+	e.pauseFor(hold, e.cfg.OutageBase, e.cfg.OutageMax)
 	if !other {
-		e.storeFails(callRead, err)
+		e.storeFails(call, err)
 	}
 }
 
@@ -158,7 +193,7 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 		e.avgSize = (7*e.avgSize + b.bytes/len(b.msgs)) / 8
 	}
 	if r.Parked {
-		e.acceptParked(l, b, sb.Parked)
+		e.acceptParked(l, b, r, sb)
 		return
 	}
 	l.turns = 0

@@ -138,6 +138,19 @@ func (r *rig) read(bs ...store.Batch) {
 	r.step(ReadDone{ID: take[Read](r).ID, Batches: bs})
 }
 
+// parkedRead takes the next Read of parked records and answers those of the log
+// before it: they find nothing.
+func (r *rig) parkedRead() Read {
+	r.t.Helper()
+	for {
+		rd := take[Read](r)
+		if rd.Reads[0].Parked {
+			return rd
+		}
+		r.step(ReadDone{ID: rd.ID})
+	}
+}
+
 // deliver answers the oldest Deliver, one error per message or none at all.
 func (r *rig) deliver(errs ...error) Deliver {
 	r.t.Helper()

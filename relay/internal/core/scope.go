@@ -154,6 +154,7 @@ func (e *Engine) recover(c *call, topic string) {
 			e.tell(HealthChanged{Part: "destination " + s.name})
 		}
 		delete(e.scopes, name)
+		e.parked.freed = true
 		if name != "" {
 			for t, d := range e.dests { // order does not matter: only deletes
 				if d == name {
@@ -253,6 +254,7 @@ const (
 	callLease uint8 = 1 << iota
 	callRead
 	callSettle
+	callParked
 )
 
 func (e *Engine) storeFails(kind uint8, err error) {

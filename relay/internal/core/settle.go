@@ -157,6 +157,7 @@ func (e *Engine) settled(l *lane, s *store.Settlement) {
 	for _, b := range l.queue[:l.settling] {
 		e.forget(l, b)
 	}
+	e.learn(l, l.queue[:l.settling], s)
 	l.queue = slices.Delete(l.queue, 0, l.settling)
 	l.done -= l.settling
 	l.settling = 0

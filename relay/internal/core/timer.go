@@ -22,6 +22,7 @@ func (e *Engine) planTimer() {
 		at(e.drainUntil)
 	}
 	at(e.readHold.until)
+	at(e.parked.hold.until)
 	if op := e.settle; op != nil && op.id == 0 {
 		at(op.pause.until)
 	}

@@ -73,6 +73,7 @@ func mutants() []mutant {
 		{name: "gap header lost", without: envelope.Gap},
 		{name: "generation header lost", without: envelope.Generation},
 		{name: "what people paused is forgotten", defect: memstore.ForgetHolds},
+		{name: "a key is released before its queue is empty", defect: memstore.LastTooEarly},
 	}
 	for i := range all {
 		all[i].both = all[i].defect == memstore.None || all[i].defect > memstore.SequenceLate

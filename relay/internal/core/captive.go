@@ -1,0 +1,366 @@
+package core
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// captive is what an owner knows of a captured key of its lane. Nobody else parks
+// or unparks, so it knows when each queue is due without asking, and reads the
+// queues by name: a look costs what it returns.
+type captive struct {
+	head  int64         // number of the record that captures the key, anyHead: not known
+	due   time.Duration // when its queue is to be read, if timed
+	timed bool          // false: dead, paused by a person, or not known
+	late  bool          // a record was parked behind the head since the queue was read
+	place string        // the destination that its head waits for, if that is down
+}
+
+// anyHead stands for the number of a head that is not known.
+const anyHead = math.MaxInt64
+
+// setView takes the whole view of a lane whose pipeline is empty.
+func (e *Engine) setView(l *lane, v store.ParkedView) {
+	l.known = len(v.Heads) == len(v.Captured)
+	before := l.captured
+	l.captured = make(map[string]captive, len(v.Captured))
+	for i, key := range v.Captured {
+		c := captive{head: anyHead}
+		if l.known {
+			h := v.Heads[i]
+			c = captive{head: h.Seq, timed: h.HasDue, due: e.now + min(max(h.DueIn, -never), never), place: before[key].place}
+		}
+		l.captured[key] = c
+	}
+	l.gaps, l.gapCount = make(map[string][]store.Gap, len(v.Gaps)), len(v.Gaps)
+	for _, g := range v.Gaps {
+		l.gaps[g.Key] = append(l.gaps[g.Key], g)
+	}
+	if v.Records == 0 {
+		clear(l.suspects)
+	}
+	l.records = v.Records
+	l.setSingle(v, e.now)
+	l.hasDue, l.due = l.hasSingle, l.single // of a store that does not tell more: of everything
+	e.rearm(l)
+}
+
+// setSingle notes when the next record outside queues is due, or any record.
+func (l *lane) setSingle(v store.ParkedView, now time.Duration) {
+	l.hasSingle, l.single = v.HasDue, now+min(max(v.NextDue, -never), never)
+}
+
+// rearm finds when the lane's parked records are to be looked at next.
+func (e *Engine) rearm(l *lane) {
+	if !l.known {
+		return
+	}
+	l.hasDue, l.due = l.hasSingle, l.single
+	for _, c := range l.captured {
+		if c.timed {
+			l.due = soonest(l.hasDue, l.due, max(c.due, e.opens(c.place)))
+			l.hasDue = true
+		}
+	}
+	l.due = max(l.due, l.look)
+}
+
+// opens is when a destination that is down may be tried again, 0 if it is not down.
+func (e *Engine) opens(place string) time.Duration {
+	if place == "" {
+		return 0
+	}
+	s := e.scopes[place]
+	switch {
+	case s == nil || !s.open:
+		return 0
+	case s.probe != nil:
+		return e.now + e.cfg.OutageBase
+	}
+	return s.pause.until
+}
+
+func soonest(has bool, at, other time.Duration) time.Duration {
+	if !has {
+		return other
+	}
+	return min(at, other)
+}
+
+// planFreed looks anew when what was down works.
+func (e *Engine) planFreed() {
+	if !e.parked.freed {
+		return
+	}
+	e.parked.freed = false
+	for _, l := range e.held {
+		e.rearm(l)
+	}
+}
+
+// shift moves what is due with the database's clock.
+func (l *lane) shift(by time.Duration) {
+	l.due, l.single = l.due+by, l.single+by
+	for key, c := range l.captured {
+		c.due += by
+		l.captured[key] = c
+	}
+}
+
+// capture notes that a record that was just parked holds its key.
+func (l *lane) capture(b *batch, p *park) {
+	c, ok := l.captured[p.Message.Key]
+	switch {
+	case !ok || b.parked: // of a queue that was read, what came before it has gone
+		c = captive{head: p.Seq, late: c.late}
+	case p.Seq < c.head && c.head != anyHead:
+		c.head, c.place = p.Seq, ""
+	default:
+		c.late = true
+		l.captured[p.Message.Key] = c
+		return
+	}
+	c.timed, c.due = p.State == store.Retry, p.at
+	l.captured[p.Message.Key] = c
+}
+
+// queueBehind notes that a record was parked behind a captured key. One that
+// committed late may have a lower number than the head: then it is the head, and
+// is due.
+func (e *Engine) queueBehind(l *lane, key string, seq int64) {
+	c, ok := l.captured[key]
+	if !ok {
+		return
+	}
+	if c.late = true; seq < c.head {
+		look := e.now
+		if l.known {
+			c.head, c.timed, c.due, c.place = seq, true, e.now, ""
+		} else {
+			look += e.cfg.TTL
+		}
+		l.due = soonest(l.hasDue, l.due, look)
+		l.hasDue = true
+	}
+	l.captured[key] = c
+}
+
+// waitFor notes for which destination a key waits.
+func (l *lane) waitFor(key, place string) {
+	if c, ok := l.captured[key]; ok && key != "" {
+		c.place = place
+		l.captured[key] = c
+	}
+}
+
+// learn takes in what a settlement that was answered did to the parked records.
+func (e *Engine) learn(l *lane, settled []*batch, s *store.Settlement) {
+	if !l.known || len(s.Park)+len(s.Unpark) == 0 {
+		return
+	}
+	l.records = max(l.records-len(s.Unpark), 0)
+	for i := range s.Park { // the database counted from then
+		p := &s.Park[i]
+		if c, ok := l.captured[p.Message.Key]; ok && c.head == p.Seq && p.State == store.Retry {
+			c.due = max(c.due, e.now+p.DueIn)
+			l.captured[p.Message.Key] = c
+		}
+	}
+	for _, b := range settled {
+		if b.parked {
+			e.release(l, b)
+		}
+	}
+	e.rearm(l)
+}
+
+// release lets go the keys whose queues a settled batch has emptied. A record that
+// was parked behind one of them since the read stands in its queue.
+func (e *Engine) release(l *lane, b *batch) {
+	for i := range b.msgs {
+		key := b.msgs[i].Key
+		c, ok := l.captured[key]
+		if !ok || b.meta[i].State == store.Scheduled || b.failed.has(key) {
+			continue
+		}
+		if b.meta[i].Last && !c.late {
+			delete(l.captured, key)
+			l.hasSingle, l.single = true, e.now // a scheduled record may have waited for the key
+			continue
+		}
+		c.head, c.timed, c.place = b.meta[i].Seq+1, true, ""
+		if !l.paused { // the next one's turn; at the cap one is emptied after the other
+			c.due = e.now
+		}
+		l.captured[key] = c
+	}
+}
+
+// parkedReads are the reads of parked records: one at a time, beside those of the
+// log, as large as the database answers in time.
+type parkedReads struct {
+	op    ID // in flight, 0: none
+	hold  pause
+	rows  int  // most records of the next one
+	first int  // lane index that is asked for first
+	freed bool // a destination works again
+}
+
+func (p *parkedReads) worked(quickly bool) {
+	p.hold = pause{}
+	if quickly {
+		p.rows = min(2*p.rows, parkedMost)
+	}
+}
+
+// shrink halves what the next one asks for.
+func (p *parkedReads) shrink(op *readOp) {
+	asked := 0
+	for i := range op.reads {
+		asked += op.reads[i].MaxRecords
+	}
+	p.rows = max(min(p.rows, asked)/2, 1)
+}
+
+// parkedTimeout is short, so that a page that is too large is found out early. The
+// smallest one has all the time there is.
+func (e *Engine) parkedTimeout() time.Duration {
+	if e.parked.rows == 1 {
+		return e.cfg.StoreTimeout
+	}
+	return e.cfg.StoreTimeout / 4
+}
+
+// planParked asks for what is due in lanes whose pipeline is empty, lane by lane in
+// turn, as much as one read may bring.
+func (e *Engine) planParked() {
+	p := &e.parked
+	if !e.mayAsk() || p.op != 0 || e.now < p.hold.until {
+		return
+	}
+	var op *readOp
+	rows, views, n := p.rows, max(parkedViews*p.rows/parkedMost, 1), len(e.held)
+	for i := 0; i < n && rows > 0; i++ {
+		l := e.held[(p.first+i)%n]
+		if !e.wantsParked(l) || !e.mayRead(l) {
+			continue
+		}
+		r := store.LaneRead{Parked: true, MaxRecords: min(e.room(l), rows), CountParked: e.cfg.maxParked()}
+		if r.MaxRecords == 0 {
+			continue
+		}
+		if l.refresh || !l.known {
+			if views == 0 {
+				continue
+			}
+			views--
+		} else if r.Keys = e.dueKeys(l, r.MaxRecords); len(r.Keys) == 0 && (!l.hasSingle || e.now < l.single) {
+			e.rearm(l)
+			continue
+		}
+		if op == nil {
+			op = e.takeReadOp()
+			op.parked = true
+		}
+		rows -= r.MaxRecords
+		e.ask(op, l, r)
+	}
+	if op == nil {
+		return
+	}
+	last, _ := e.find(op.lanes[len(op.lanes)-1].id)
+	p.first = last + 1
+	p.op = e.sendRead(op, e.parkedTimeout())
+}
+
+// dueKeys are the captured keys of the lane whose queues are to be read next, never
+// nil: those that have waited longest, and of a destination that is to be tried
+// again only the first one.
+func (e *Engine) dueKeys(l *lane, n int) []string {
+	type entry struct {
+		key string
+		due time.Duration
+	}
+	var due []entry
+	for key, c := range l.captured {
+		if c.timed && c.due <= e.now && e.opens(c.place) <= e.now {
+			due = append(due, entry{key, c.due})
+		}
+	}
+	slices.SortFunc(due, func(a, b entry) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.key, b.key)) })
+	most := max(n/l.depth, 1)
+	keys, tried := make([]string, 0, min(most, len(due))), keySet{}
+	for _, d := range due {
+		if len(keys) == most {
+			break
+		}
+		c := l.captured[d.key]
+		if s := e.scopes[c.place]; c.place != "" && s != nil && s.open {
+			if tried.has(c.place) {
+				continue
+			}
+			tried.add(c.place)
+		}
+		c.late = false
+		l.captured[d.key] = c
+		keys = append(keys, d.key)
+	}
+	return keys
+}
+
+// acceptParked takes the answer of a parked read: what is due, and the whole view
+// unless queues were named. The lane's pipeline was empty, so it is exact.
+func (e *Engine) acceptParked(l *lane, b *batch, r store.LaneRead, sb *store.Batch) {
+	if r.Keys == nil {
+		e.setView(l, sb.Parked)
+		e.obey(l, sb.Parked.Paused)
+		l.refresh = false
+	} else {
+		l.setSingle(sb.Parked, e.now)
+		e.rearm(l)
+		if !sb.More && e.missed(b, r.Keys) {
+			l.refresh = true
+		}
+		l.deepen(len(b.msgs), len(r.Keys), r.MaxRecords)
+	}
+	if len(b.msgs) == 0 {
+		// What is due by the view and not by the read is looked for a little later.
+		l.look = e.now + 10*time.Millisecond
+		l.due = max(l.due, l.look)
+		l.turns, l.waits = 0, 0
+		return
+	}
+	l.turns++
+	l.waits++
+	l.idle = false // the log has its turn
+	e.enqueue(l, b)
+}
+
+// deepen adapts how many records are read of each queue: as long as queues are long
+// and none is served alone, the next read takes more of fewer.
+func (l *lane) deepen(found, keys, asked int) {
+	most := queueDepth
+	if l.paused {
+		most = queueDepthFull
+	}
+	switch {
+	case 4*found >= 3*asked:
+		l.depth = min(2*l.depth, most)
+	case 2*found < asked && keys >= asked/l.depth:
+		l.depth = max(l.depth/2, 1)
+	}
+}
+
+// missed reports whether a queue that was named brought nothing: its head is not
+// due, or there is none.
+func (e *Engine) missed(b *batch, keys []string) bool {
+	found := keySet{}
+	for i := range b.msgs {
+		found.add(b.msgs[i].Key)
+	}
+	return slices.ContainsFunc(keys, func(key string) bool { return !found.has(key) })
+}

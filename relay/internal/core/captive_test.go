@@ -1,0 +1,155 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// queues is a view with queues whose heads have these numbers and are due now.
+func queues(heads map[string]int64, keys ...string) store.ParkedView {
+	v := store.ParkedView{Captured: keys, Records: len(keys), HasDue: len(keys) > 0}
+	for _, key := range keys {
+		v.Heads = append(v.Heads, store.Head{Seq: heads[key], HasDue: true})
+	}
+	return v
+}
+
+// queue answers the next parked read with records of the keys it named; those of
+// last are the last of their queues.
+func (r *rig) queue(last string, keys ...string) {
+	r.t.Helper()
+	rd := r.parkedRead()
+	if rd.Reads[0].Keys == nil {
+		r.t.Fatalf("read %+v names no queue", rd.Reads[0])
+	}
+	b := r.parkedBatch(store.ParkedView{}, store.Waiting, 0, keys...)
+	for i := range b.Meta {
+		b.Meta[i].Last = b.Messages[i].Key == last
+	}
+	b.More = true
+	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+}
+
+// A key is free when the last record of its queue was delivered, and not before.
+func TestAKeyIsFreeWhenItsQueueIsEmpty(t *testing.T) {
+	r := newRig(t, Config{})
+	r.leadWith(lanes(1, queues(map[string]int64{"a": 1, "b": 2}, "a", "b")))
+	r.seq = 10
+	r.queue("a", "a", "b")
+	r.deliver()
+	r.step(Settled{ID: take[Settle](r).ID})
+	rd := r.parkedRead()
+	wantEqual(t, "named next", fmt.Sprint(rd.Reads[0].Keys), "[b]")
+	b := r.parkedBatch(store.ParkedView{}, store.Waiting, 0, "b")
+	b.Meta[0].Last = true
+	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+	d := take[Deliver](r)
+	log := r.batch(0, "p1", "a", "b")
+	r.read(log) // read ahead
+	r.step(Delivered{ID: d.ID})
+	d = take[Deliver](r)
+	wantEqual(t, "sent before the queue is known to be empty", fmt.Sprint(ids(d)), "["+log.Messages[0].ID+"]")
+}
+
+// A message that is parked behind a queue while its last records are on their way
+// keeps the key captured: it was not in what was read.
+func TestAKeyStaysCapturedForWhatIsParkedBehindItMeanwhile(t *testing.T) {
+	r := newRig(t, Config{})
+	r.leadWith(lanes(1, queues(map[string]int64{"a": 1}, "a")))
+	r.seq = 10
+	r.queue("a", "a")
+	d := take[Deliver](r)
+	r.read(r.batch(0, "p1", "a")) // read ahead
+	r.step(Delivered{ID: d.ID})
+	for range 3 {
+		if s, ok := maybe[Settle](r); ok {
+			r.step(Settled{ID: s.ID})
+		}
+	}
+	wantEqual(t, "named again", fmt.Sprint(r.parkedRead().Reads[0].Keys), "[a]")
+	none[Deliver](r)
+}
+
+// Promise S. A read of parked records that fails keeps no lane without any from
+// being read, and the next one asks for less.
+func TestASlowParkedReadDelaysNoOtherLane(t *testing.T) {
+	r := newRig(t, Config{})
+	g := lanes(2, store.ParkedView{})
+	g.Lanes[0].Parked = queues(map[string]int64{"a": 1}, "a")
+	r.leadWith(g)
+	asked := 0
+	for turn := range 12 {
+		rd := r.parkedRead()
+		wantEqual(t, "lanes", len(rd.Reads), 1)
+		if turn > 0 && rd.Reads[0].MaxRecords > max(asked/2, 1) {
+			t.Errorf("asked for %d records, then for %d", asked, rd.Reads[0].MaxRecords)
+		}
+		asked = rd.Reads[0].MaxRecords
+		r.step(ReadDone{ID: rd.ID, Err: errTest})
+		if w, ok := maybe[Wait](r); ok {
+			r.step(Woke{ID: w.ID})
+		}
+		log := take[Read](r)
+		wantEqual(t, "lane of the log's read", log.Reads[0].Lane, 1)
+		r.step(ReadDone{ID: log.ID})
+		for n := 0; n < 400 && !hasParkedRead(r); n++ {
+			r.pass(50 * time.Millisecond)
+		}
+	}
+	wantEqual(t, "at last", asked, 1)
+}
+
+func hasParkedRead(r *rig) bool {
+	for _, a := range r.acts {
+		if rd, ok := a.(Read); ok && rd.Reads[0].Parked {
+			return true
+		}
+	}
+	return false
+}
+
+// Of what waits for a destination that is down, a lane tries the first key alone,
+// and writes nothing of the others. When it works, all of them are read at once.
+func TestOneKeyTriesADestinationThatIsDown(t *testing.T) {
+	r := newRig(t, Config{OutageBase: 100 * time.Millisecond, OutageMax: 200 * time.Millisecond})
+	heads := map[string]int64{}
+	var keys []string
+	for i := range 8 {
+		key := fmt.Sprint("k", i)
+		keys, heads[key] = append(keys, key), int64(i+1)
+	}
+	r.leadWith(lanes(1, queues(heads, keys...)))
+	r.seq = 10
+	down := make([]error, len(keys))
+	for i := range down {
+		down[i] = errOrdersOut
+	}
+	r.queue("", keys...)
+	r.deliver(down...)
+	s := take[Settle](r)
+	wantEqual(t, "written when it goes down", len(s.Settlements[0].Park), len(keys))
+	r.step(Settled{ID: s.ID})
+	for n := 0; n < 400 && !hasParkedRead(r); n++ {
+		if rd, ok := maybe[Read](r); ok && !rd.Reads[0].Parked {
+			r.step(ReadDone{ID: rd.ID})
+		}
+		r.pass(10 * time.Millisecond)
+	}
+	rd := r.parkedRead()
+	wantEqual(t, "tried", fmt.Sprint(len(rd.Reads[0].Keys)), "1")
+	b := r.parkedBatch(store.ParkedView{}, store.Retry, 0, rd.Reads[0].Keys[0])
+	b.Meta[0].Last = true
+	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+	r.deliver()
+	s = take[Settle](r)
+	wantEqual(t, "written while it was down", len(s.Settlements[0].Park), 0)
+	r.step(Settled{ID: s.ID})
+	r.pass(200 * time.Millisecond)
+	rd = r.parkedRead()
+	if n := len(rd.Reads[0].Keys); n < 2 {
+		t.Errorf("%d keys are named when it works", n)
+	}
+}
