@@ -362,3 +362,49 @@ func goBlocks(text string) []string {
 	}
 	return blocks
 }
+
+// TestDocumentedCodesExist: a code that a document gives to --code is one that the program
+// gives to a message.
+func TestDocumentedCodesExist(t *testing.T) {
+	known := make(map[string]bool)
+	for _, s := range goFiles(t) {
+		if s.isTest() {
+			continue
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			if l, ok := n.(*ast.BasicLit); ok && (l.Kind == token.STRING || l.Kind == token.INT) {
+				known[strings.Trim(l.Value, "\"`")] = true
+			}
+			return true
+		})
+	}
+	named := 0
+	for _, file := range documents(t) {
+		for _, m := range regexp.MustCompile(`--code[ =]([A-Za-z0-9_-]+)`).FindAllStringSubmatch(read(t, file), -1) {
+			if named++; !known[m[1]] && m[1] != "string" {
+				t.Errorf("%s: --code %s: nothing has that code", file, m[1])
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("no document names a code")
+	}
+}
+
+// documents are the texts for users.
+func documents(t *testing.T) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if ext := path.Ext(name); !d.IsDir() && (ext == ".md" || ext == ".golden") {
+			files = append(files, name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}

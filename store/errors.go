@@ -24,7 +24,7 @@ var (
 	ErrNoPipe = errors.New("no such pipe")
 	// ErrPipeExists: there is a pipe of that name.
 	ErrPipeExists = errors.New("there is such a pipe")
-	// ErrUnusable is matched by every *UnusableError.
+	// ErrUnusable is matched by every *UnusableError that is not Passing.
 	ErrUnusable = errors.New("the database cannot be used as it is")
 )
 
@@ -54,6 +54,9 @@ type UnusableError struct {
 	What string // "role relay lacks SELECT on postrider.outbox"
 	Fix  string // "GRANT SELECT ON postrider.outbox TO relay"
 	Err  error
+	// Passing says that the state may end by itself, such as a failover or a server that
+	// is read-only for a while. The same call may succeed later.
+	Passing bool
 }
 
 func (e *UnusableError) Error() string {
@@ -64,8 +67,8 @@ func (e *UnusableError) Error() string {
 	return s
 }
 
-// Is makes errors.Is(err, ErrUnusable) true.
-func (e *UnusableError) Is(target error) bool { return target == ErrUnusable }
+// Is makes errors.Is(err, ErrUnusable) true for a state that stays until a person acts.
+func (e *UnusableError) Is(target error) bool { return target == ErrUnusable && !e.Passing }
 
 func (e *UnusableError) Unwrap() error { return e.Err }
 

@@ -57,6 +57,7 @@ func ParseURL(raw string) (Endpoint, error) {
 //
 // A setting that is unknown, is there twice or not understood is an error.
 func ParseEndpoint(rawURL string, settings url.Values) (Endpoint, error) {
+	settings = brokerurl.Dashed(settings)
 	e := Endpoint{URL: rawURL}
 	var files brokerurl.TLS
 	for _, name := range sorted(settings) {

@@ -82,11 +82,22 @@ func (a *app) demoCommand() *cobra.Command {
 			"way, and counts at the end what the order table, the broker and the stock table hold.\n" +
 			"The broker does not deduplicate: duplicates are real, and the inbox makes each count once.\n" +
 			"--store and --broker run the same on PostgreSQL and on Kafka, NATS, RabbitMQ or Redis, or with\n" +
-			"http://127.0.0.1:PORT/PATH with webhooks to an endpoint that the demo opens there.\n\n" +
+			"http://127.0.0.1:PORT/PATH with webhooks to an endpoint that the demo opens there. Only flags\n" +
+			"count: the database and the broker of the environment and of the file are left alone.\n\n" +
 			"Exits with 1 unless nothing was lost, invented, reordered or applied twice.",
 		Example: "  postrider demo\n  postrider demo --orders 5000 --kill 20 --output json",
 		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runDemo(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			// What the environment or a file names holds the user's own messages.
+			given := settings{format: "plain", output: a.set.output, logLevel: a.set.logLevel, logFormat: a.set.logFormat}
+			for name, to := range map[string]*string{"store": &given.store, "broker": &given.broker} {
+				if a.typed[name] {
+					*to = cmd.Flags().Lookup(name).Value.String()
+				}
+			}
+			a.set = given
+			return a.runDemo(cmd.Context(), o)
+		},
 	}
 	fs := cmd.Flags()
 	fs.IntVar(&o.orders, "orders", 600, "orders to place; each makes three messages")

@@ -240,6 +240,19 @@ func TestView(t *testing.T) {
 
 func TestDemoByItself(t *testing.T) { runDemo(t) }
 
+// TestDemoLeavesTheEnvironmentAlone: a database and a broker that no flag names hold the
+// user's own messages. Nobody listens at these.
+func TestDemoLeavesTheEnvironmentAlone(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "p.yml")
+	if err := os.WriteFile(file, []byte("schema: mine\nrelays:\n  - {name: a, store: 'postgres://127.0.0.1:1/db', broker: 'kafka://127.0.0.1:1'}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"POSTRIDER_STORE": "postgres://127.0.0.1:1/shop", "POSTRIDER_BROKER": "kafka://127.0.0.1:1", "POSTRIDER_FORMAT": "raw", "POSTRIDER_CONFIG": file}
+	if got := cli(t, env, "", "demo", "--orders", "5", "--kill", "0", "--output", "json"); got.code != 0 {
+		t.Errorf("exit code %d\n%s", got.code, got.err)
+	}
+}
+
 func TestDemoOnPostgresAndNATS(t *testing.T) {
 	runDemo(t, "--store", testserver.SharedPostgres(t, "15").URL)
 }

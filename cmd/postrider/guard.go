@@ -246,7 +246,7 @@ func (a *app) migrateInbox(dryRun, printSQL *bool) *cobra.Command {
 				err = i.MakeRoles(cmd.Context(), prefix)
 			}
 			if err != nil {
-				return fmt.Errorf("migrate: %w", err)
+				return migrateFailed(cmd.Context(), err)
 			}
 			return a.print(map[string]bool{"done": true}, func(w *tabwriter.Writer) { row(w, "done") })
 		},

@@ -6,9 +6,9 @@
 //	postrider status     what is where
 //
 // Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, also of the
-// database (login, privileges, row security, read-only), 3 lag above
-// --fail-if-lag, 4 database or broker unreachable, 5 schema missing or of
-// another version, 6 the doctor found something.
+// database (login, privileges, row security), 3 lag above --fail-if-lag,
+// 4 database or broker unreachable, or read-only for now: try again, 5 schema
+// missing or of another version, 6 the doctor found something.
 package main
 
 import (
@@ -127,8 +127,11 @@ func exitCode(err error) int {
 		unreachable *unreachableError
 		shutOut     *shutOutError
 		connect     *pgconn.ConnectError
+		unusable    *store.UnusableError
 	)
 	switch {
+	case errors.As(err, &unusable) && unusable.Passing:
+		return exitUnreachable
 	case errors.As(err, &usage), errors.As(err, &conf), errors.As(err, &shutOut), errors.Is(err, store.ErrUnusable):
 		return exitUsage
 	case errors.As(err, &lag):

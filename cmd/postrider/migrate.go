@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 )
 
 type migrateAnswer struct {
+	Relay  string        `json:"relay,omitempty"` // of the file's list, whose outbox it is
 	Have   int           `json:"have"`
 	Want   int           `json:"want"`
 	DryRun bool          `json:"dry_run,omitempty"`
@@ -57,7 +59,7 @@ func (a *app) migrateCommand() *cobra.Command {
 		if rolePrefix != "" && !roles {
 			return usagef("--role-prefix goes with --roles")
 		}
-		return a.migrate(cmd, store.MigrateRequest{
+		return a.migrateEach(cmd, store.MigrateRequest{
 			Target: to, DryRun: dryRun, Adopt: adopt, Actor: a.actor(), Roles: roles, RolePrefix: rolePrefix, Partition: partition,
 			Notify: store.Notify(notify), Wait: onceAtLeast(wait),
 		}, printSQL)
@@ -68,9 +70,10 @@ func (a *app) migrateCommand() *cobra.Command {
 		Long: "Brings the schema to the newest version. Two at once are safe: one works, the other\n" +
 			"finds nothing to do. --print-sql needs no database: give its statements to your own\n" +
 			"migration tool.",
-		Example: "  postrider migrate --store postgres://postgres@localhost/shop\n  postrider migrate --store sqlite:shop.db --dry-run",
-		Args:    noArgs,
-		RunE:    up,
+		Example: "  postrider migrate --store postgres://postgres@localhost/shop\n  postrider migrate --store sqlite:shop.db --dry-run\n" +
+			"  postrider migrate -c tenants.yml      # every outbox of its list relays",
+		Args: noArgs,
+		RunE: up,
 	}
 	fs := cmd.PersistentFlags()
 	fs.BoolVar(&dryRun, "dry-run", false, "print the steps, change nothing")
@@ -113,6 +116,37 @@ func onceAtLeast(wait time.Duration) time.Duration {
 	return wait
 }
 
+// migrateEach migrates every outbox of the file's list of relays; without a list, or with
+// --relay or --store, the one that is meant. One that fails does not keep the others waiting.
+func (a *app) migrateEach(cmd *cobra.Command, req store.MigrateRequest, printSQL bool) error {
+	if len(a.relays) == 0 || a.relayName != "" || a.typed["store"] || printSQL {
+		return a.migrate(cmd, req, printSQL)
+	}
+	entries, sets, err := a.unitSettings()
+	if err != nil {
+		return err
+	}
+	var failed []error
+	done := map[string]bool{}
+	for i, set := range sets {
+		outbox := set.store + " " + set.schema
+		if done[outbox] { // of another pipe
+			continue
+		}
+		done[outbox] = true
+		each := *a
+		each.set = *set
+		each.entry = entries[i].Name
+		if err := each.migrate(cmd, req, false); err != nil {
+			failed = append(failed, fmt.Errorf("relay %s: %w", entries[i].Name, err))
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("%d of %d outboxes were not migrated: %w", len(failed), len(done), errors.Join(failed...))
+	}
+	return nil
+}
+
 func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL bool) error {
 	if a.set.lanes < 0 || a.set.lanes > 4096 {
 		return usagef("lanes is %d: use 1 to 4096", a.set.lanes)
@@ -147,7 +181,7 @@ func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL boo
 	req.Waiting = func(b *store.BusyError) { fmt.Fprintf(a.errOut, "postrider: waiting: %v\n", b) }
 	steps, err := st.Migrate(cmd.Context(), req)
 	if err != nil {
-		return fmt.Errorf("migrate: %w", err)
+		return migrateFailed(cmd.Context(), err)
 	}
 	if len(steps) == 0 { // somebody else may have done them meanwhile
 		if have, want, err = reach(cmd.Context(), st); err != nil {
@@ -156,7 +190,7 @@ func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL boo
 	}
 	if i, ok := a.inboxes(st); ok && req.Roles && !req.DryRun {
 		if err := i.MakeRoles(cmd.Context(), req.RolePrefix); err != nil {
-			return fmt.Errorf("migrate: %w", err)
+			return migrateFailed(cmd.Context(), err)
 		}
 	}
 	if err := a.checkLanes(cmd.Context(), st, req); err != nil {
@@ -165,8 +199,17 @@ func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL boo
 	return a.printSteps(have, want, req, steps)
 }
 
+// migrateFailed says what to do about a migration that broke off. Each step is one
+// transaction, so that the next run finds what is left to do.
+func migrateFailed(ctx context.Context, err error) error {
+	if ctx.Err() == nil && lostConnection(err) {
+		return &unreachableError{fmt.Errorf("migrate: the connection to the database was lost: %w; run the same command again: finished steps stay, the last one is made again if it was not committed", err)}
+	}
+	return fmt.Errorf("migrate: %w", err)
+}
+
 func (a *app) printSteps(have, want int, req store.MigrateRequest, steps []store.Step) error {
-	answer := migrateAnswer{Have: have, Want: want, DryRun: req.DryRun, Steps: []migrateStep{}, healthy: req.Adopt}
+	answer := migrateAnswer{Relay: a.entry, Have: have, Want: want, DryRun: req.DryRun, Steps: []migrateStep{}, healthy: req.Adopt}
 	for _, s := range steps {
 		answer.Steps = append(answer.Steps, migrateStep{s.Version, s.Name, s.Down, s.Took.Seconds()})
 		answer.healthy = answer.healthy && s.Name != "adopt"
@@ -212,11 +255,15 @@ func (a *app) checkLanes(ctx context.Context, st *opened, req store.MigrateReque
 }
 
 func migrateText(w *tabwriter.Writer, answer migrateAnswer) {
+	whose := ""
+	if answer.Relay != "" {
+		whose = "relay " + answer.Relay + ": "
+	}
 	switch {
 	case len(answer.Steps) == 0 && answer.Have == 0:
-		row(w, "nothing to do: there is no outbox")
+		row(w, whose+"nothing to do: there is no outbox")
 	case len(answer.Steps) == 0 && !answer.healthy:
-		row(w, fmt.Sprintf("nothing to do: the schema is at version %d", answer.Have))
+		row(w, whose+fmt.Sprintf("nothing to do: the schema is at version %d", answer.Have))
 	}
 	for _, s := range answer.Steps {
 		verb := "done"
@@ -227,10 +274,10 @@ func migrateText(w *tabwriter.Writer, answer migrateAnswer) {
 		if s.Down {
 			direction = "down"
 		}
-		row(w, verb, direction, s.Version, s.Name)
+		row(w, whose+verb, direction, s.Version, s.Name)
 	}
 	if answer.healthy {
-		row(w, "nothing to adopt: the outbox belongs to this server, and its sequence is above every row and cursor")
+		row(w, whose+"nothing to adopt: the outbox belongs to this server, and its sequence is above every row and cursor")
 	}
 }
 

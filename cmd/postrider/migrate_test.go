@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -91,4 +92,76 @@ func TestAdoptBesideWriters(t *testing.T) {
 	if out := mustCLI(t, "", "migrate", "--adopt", "--dry-run", "--store", st); !strings.Contains(out, "nothing to adopt") {
 		t.Errorf("dry run: %s", out)
 	}
+}
+
+// TestMigrateThatLostItsConnection: it is an outage, and the same command goes on.
+func TestMigrateThatLostItsConnection(t *testing.T) {
+	pg := testserver.SharedPostgres(t, "18")
+	store := outboxOn(t, pg)
+	conn, err := pgx.Connect(t.Context(), store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) }) // the test is over
+	if _, err := conn.Exec(t.Context(), `BEGIN; INSERT INTO postrider.outbox (topic) VALUES ('t')`); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan result, 1)
+	go func() { ended <- cli(t, nil, "", "migrate", "--notify", "on", "--wait", "1m", "--store", store) }()
+	// It waits for the lock for a moment at a time: its session is ended within one.
+	until(t, "the migration has lost its session", nil, func() bool {
+		rows, err := pg.Query(t.Context(), database(t, store), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'postrider-migrate' AND wait_event_type = 'Lock'`)
+		return err == nil && rows[0][0] != "0"
+	})
+	got := <-ended
+	if got.code != exitUnreachable || !strings.Contains(got.err, "run the same command again") {
+		t.Errorf("exit code %d, want %d\n%s", got.code, exitUnreachable, got.err)
+	}
+	if _, err := conn.Exec(t.Context(), `COMMIT`); err != nil {
+		t.Fatal(err)
+	}
+	if out := mustCLI(t, "", "migrate", "--notify", "on", "--store", store); !strings.Contains(out, "notify on") {
+		t.Error(out)
+	}
+}
+
+// TestTooManyConnections: the server has answered, and what it lacks is named.
+func TestTooManyConnections(t *testing.T) {
+	pg := testserver.SharedPostgres(t, "18")
+	store := outboxOn(t, pg)
+	role := "few_" + database(t, store)
+	for _, sql := range []string{
+		fmt.Sprintf(`CREATE ROLE %s LOGIN CONNECTION LIMIT 0`, role), fmt.Sprintf(`GRANT USAGE ON SCHEMA postrider TO %s`, role),
+	} {
+		if _, err := pg.Query(t.Context(), database(t, store), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := cli(t, nil, "", "status", "--store", as(t, store, role, ""))
+	if got.code != exitUnreachable || !strings.Contains(got.err, "the database has too many connections: ") || strings.Contains(got.err, "cannot be reached") {
+		t.Errorf("exit code %d, want %d\n%s", got.code, exitUnreachable, got.err)
+	}
+}
+
+// TestReadOnlyPhasePasses: a relay that starts on a server that is read-only for a while
+// waits for the end of it: a supervisor would not start it again after exit code 2.
+func TestReadOnlyPhasePasses(t *testing.T) {
+	pg := testserver.SharedPostgres(t, "18")
+	store := outboxOn(t, pg)
+	set := func(sql string) {
+		t.Helper()
+		if _, err := pg.Query(t.Context(), "postgres", `ALTER DATABASE `+database(t, store)+sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(` SET default_transaction_read_only = on`)
+	p := launchRelay(t, store, "memory:")
+	until(t, "the relay says that it waits", p, func() bool { return p.said.count("the server is read-only") > 0 })
+	set(` RESET default_transaction_read_only`)
+	until(t, "the relay has its lanes", p, func() bool {
+		rows, err := pg.Query(t.Context(), database(t, store), `SELECT count(*) FROM postrider.progress WHERE owner <> ''`)
+		return err == nil && rows[0][0] != "0"
+	})
+	p.stop()
 }

@@ -43,7 +43,7 @@ const bookTemplate = `
 INSERT INTO postrider.outbox (topic, key, type) SELECT 'orders', 'o-' || g, 'placed' FROM generate_series(1, 20) g;
 INSERT INTO postrider.parked (pipe, lane, seq, state, captures, due_at, attempts, class, code, error, first_failed, last_attempt,
  created_at, version, schema_version, id, topic, key, type, content_type, headers, payload)
-SELECT 'main', lane, seq, 'dead', true, clock_timestamp(), 1, 'rejected', 'too-large', 'too large', clock_timestamp(), clock_timestamp(),
+SELECT 'main', lane, seq, 'dead', true, clock_timestamp(), 1, 'rejected', 'MESSAGE_TOO_LARGE', 'too large', clock_timestamp(), clock_timestamp(),
  created_at, version, schema_version, id, topic, key, type, content_type, headers, payload FROM postrider.outbox WHERE key = 'o-1'`
 
 func openBook(t *testing.T) *book {

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -26,21 +29,24 @@ func (e *missingError) Error() string { return e.text }
 func (e *missingError) Is(target error) bool { return target == store.ErrSchema }
 
 // reach asks the database which schema it holds. An error is a
-// [store.ErrUnusable] where a person must act, and an *unreachableError where
-// the database did not answer.
+// *store.UnusableError where the database refuses us, and an *unreachableError
+// where it cannot be used for now.
 func reach(ctx context.Context, st *opened) (have, want int, err error) {
 	limited, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	have, want, err = st.SchemaVersion(limited)
 	var (
-		connect *pgconn.ConnectError
-		answer  *pgconn.PgError
+		connect  *pgconn.ConnectError
+		answer   *pgconn.PgError
+		unusable *store.UnusableError
 	)
 	switch {
-	case err == nil, errors.Is(err, store.ErrUnusable), errors.Is(err, store.ErrSchema):
+	case err == nil, errors.As(err, &unusable), errors.Is(err, store.ErrSchema):
 		return have, want, err
 	case ctx.Err() != nil:
 		return have, want, errors.New("interrupted")
+	case errors.As(err, &connect) && errors.As(err, &answer):
+		return have, want, turnedAway(answer)
 	case errors.As(err, &connect):
 		err = errors.New(redact.OneLine(connect.Error()) + certificateHint(connect))
 	case errors.As(err, &answer):
@@ -49,6 +55,33 @@ func reach(ctx context.Context, st *opened) (have, want int, err error) {
 		err = fmt.Errorf("no answer within %s", reachTimeout)
 	}
 	return have, want, &unreachableError{fmt.Errorf("the database cannot be reached: %w; check --store and that it is up", err)}
+}
+
+// turnedAway is the error of a server that answers and takes no connection for now.
+func turnedAway(answer *pgconn.PgError) error {
+	what, fix := "the database takes no connections", "try again"
+	switch answer.Code {
+	case "53300":
+		what, fix = "the database has too many connections", "end idle ones, make pools smaller (pool_max_conns in --store) or raise max_connections, then try again"
+	case "57P03":
+		what, fix = "the database is starting up, shutting down or recovering", "try again in a moment"
+	}
+	return &unreachableError{fmt.Errorf("%s: %w; %s", what, answer, fix)}
+}
+
+// lostConnection reports whether the connection to the database ended in the middle of
+// what was asked, or could not be made.
+func lostConnection(err error) bool {
+	var (
+		answer  *pgconn.PgError
+		connect *pgconn.ConnectError
+		network net.Error
+	)
+	if errors.As(err, &answer) {
+		return slices.Contains([]string{"57P01", "57P02", "57P03", "57P05", "53300"}, answer.Code) || strings.HasPrefix(answer.Code, "08")
+	}
+	return errors.As(err, &connect) || errors.As(err, &network) || errors.Is(err, pgconn.ErrConnClosed) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // certificateHint is about a server that ends a connection with our client

@@ -116,6 +116,36 @@ relays:
 }
 
 // When none of the relays can work the process ends as a single one would.
+// TestMigrateAllTenants: every outbox of a file's list is migrated once, one that fails
+// does not keep the others waiting, and --relay means one of them.
+func TestMigrateAllTenants(t *testing.T) {
+	dir := t.TempDir()
+	yml := filepath.Join(dir, "p.yml")
+	text := "lanes: 8\nrelays:\n  - {name: a, store: 'sqlite:" + dir + "/a.db'}\n  - {name: a2, store: 'sqlite:" + dir + "/a.db', pipe: two}\n" +
+		"  - {name: b, store: 'sqlite:" + dir + "/none/b.db'}\n  - {name: c, store: 'sqlite:" + dir + "/c.db'}\n"
+	if err := os.WriteFile(yml, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := cli(t, nil, "", "migrate", "-c", yml, "--dry-run"); strings.Count(got.out, "would do") != 3 {
+		t.Errorf("a dry run prints\n%s%s", got.out, got.err)
+	}
+	got := cli(t, nil, "", "migrate", "-c", yml)
+	if got.code != exitUsage || !strings.Contains(got.err, "1 of 3 outboxes were not migrated: relay b: ") || strings.Count(got.err, "\n") != 1 {
+		t.Errorf("exit code %d\n%s", got.code, got.err)
+	}
+	for _, done := range []string{"relay a: done", "relay c: done"} {
+		if !strings.Contains(got.out, done) || strings.Contains(got.out, "relay a2") {
+			t.Errorf("%q is missing:\n%s", done, got.out)
+		}
+	}
+	if got := mustCLI(t, "", "migrate", "-c", yml, "--relay", "c"); !strings.Contains(got, "nothing to do") {
+		t.Error(got)
+	}
+	if got := cli(t, nil, "", "migrate", "down", "--yes", "-c", yml); got.code != exitUsage {
+		t.Errorf("all outboxes are removed: exit code %d\n%s", got.code, got.out)
+	}
+}
+
 func TestNoneOfTheRelaysWorks(t *testing.T) {
 	pg := testserver.SharedPostgres(t, "18")
 	yml := writeFile(t, `

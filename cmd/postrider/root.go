@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,9 +22,11 @@ type app struct {
 	lookupEnv   func(string) (string, bool)
 
 	configFile string
+	entry      string // of the file's list, whose outbox is worked on while a command goes through them
 	relayName  string // of the entry of the file's list that a command is about
 	consumer   string // whose dead letters a command is about; "": the relay's
 	relays     []config.Relay
+	typed      map[string]bool // flags of the command line, before environment and file set others
 	set        settings
 }
 
@@ -51,8 +54,9 @@ the environment, the environment over the file. Passwords belong into the
 environment or the file, not into flags, which every user of the machine can see.
 
 Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, also of the database
-(login, privileges, row security, read-only), 3 lag above --fail-if-lag, 4 database or
-broker unreachable, 5 schema missing or of another version, 6 the doctor found something.`
+(login, privileges, row security), 3 lag above --fail-if-lag, 4 database or broker
+unreachable, or read-only for now: try again, 5 schema missing or of another version,
+6 the doctor found something.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -65,6 +69,9 @@ func (a *app) root() *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(flagError)
+	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
+	})
 	fs := root.PersistentFlags()
 	fs.SortFlags = false
 	fs.StringVarP(&a.configFile, "config", "c", "", "YAML file (default: "+config.DefaultFile+" in the working directory, if it is there)")
@@ -110,6 +117,8 @@ func (a *app) load(cmd *cobra.Command) error {
 	if a.configFile == "" {
 		a.configFile, _ = a.lookupEnv("POSTRIDER_CONFIG")
 	}
+	a.typed = map[string]bool{}
+	cmd.Flags().Visit(func(f *pflag.Flag) { a.typed[f.Name] = true })
 	for c := cmd; c.HasParent(); c = c.Parent() {
 		a.set.application = "postrider-" + c.Name()
 	}

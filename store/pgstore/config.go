@@ -35,6 +35,7 @@ func ParseConfig(conn string) (*pgxpool.Config, error) {
 	if err := unencoded(conn); err != nil {
 		return nil, err
 	}
+	conn = underscored(conn)
 	cfg, err := pgxpool.ParseConfig(conn)
 	if err != nil {
 		return nil, unread(conn, err)
@@ -69,6 +70,21 @@ func parts(conn string) (address, query string, ok bool) {
 		}
 	}
 	return "", "", false
+}
+
+// underscored writes the names of a URL's parameters as the driver does: pool-max-conns
+// is pool_max_conns. No setting of PostgreSQL has a dash.
+func underscored(conn string) string {
+	_, query, ok := parts(conn)
+	if !ok || query == "" {
+		return conn
+	}
+	pairs := strings.Split(query, "&")
+	for i, pair := range pairs {
+		name, _, _ := strings.Cut(pair, "=")
+		pairs[i] = strings.ReplaceAll(name, "-", "_") + pair[len(name):]
+	}
+	return strings.TrimSuffix(conn, query) + strings.Join(pairs, "&")
 }
 
 // unencoded refuses a URL in which an @ leaves open where the password ends: the driver

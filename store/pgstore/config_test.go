@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
@@ -42,15 +43,18 @@ func TestParseConfigKeepsSecrets(t *testing.T) {
 		}
 	}
 	for conn, password := range map[string]string{
-		"postgres://u:a%40b%2Fc@h/db":                 "a@b/c",
-		"postgres://h/db?user=me@server&password=a@b": "a@b",
-		"postgres://u:a?b@h/db":                       "a?b",
-		"host=h user=u password=a@b://c dbname=db":    "a@b://c",
-		"postgres://u:p@h1:1,h2:2/db?sslmode=disable": "p",
+		"postgres://u:a%40b%2Fc@h/db":                            "a@b/c",
+		"postgres://h/db?user=me@server&password=a@b":            "a@b",
+		"postgres://u:a?b@h/db":                                  "a?b",
+		"host=h user=u password=a@b://c dbname=db":               "a@b://c",
+		"postgres://u:p@h1:1,h2:2/db?sslmode=disable":            "p",
+		"postgres://u:p@h/db?pool-max-conns=3&connect-timeout=2": "p",
 	} {
 		cfg, err := pgstore.ParseConfig(conn)
 		if err != nil || cfg.ConnConfig.Password != password {
 			t.Errorf("%s is refused: %v", conn, err)
+		} else if strings.Contains(conn, "-") && (cfg.MaxConns != 3 || cfg.ConnConfig.ConnectTimeout != 2*time.Second) {
+			t.Errorf("%s: the parameters with dashes count for nothing", conn)
 		}
 	}
 }

@@ -54,10 +54,12 @@ func (s *Store) wrap(doing string, err error) error {
 			Err: err,
 		}
 	case "25006":
+		s.pool.Reset() // a session keeps the setting that it began with
 		return &store.UnusableError{
-			What: doing + ": the server is read-only",
-			Fix:  "connect to the primary (target_session_attrs=read-write), or turn default_transaction_read_only off",
-			Err:  err,
+			What:    doing + ": the server is read-only",
+			Fix:     "connect to the primary (target_session_attrs=read-write), or turn default_transaction_read_only off",
+			Err:     err,
+			Passing: true,
 		}
 	}
 	return fmt.Errorf("%s: %w", doing, err)
@@ -150,9 +152,12 @@ func moved(schema string) error {
 	}
 }
 
-func standby() error {
+// standby also ends the connections: the next ones may find the primary.
+func (s *Store) standby() error {
+	s.pool.Reset()
 	return &store.UnusableError{
-		What: "the server is a standby: it may lack or repeat messages",
-		Fix:  "connect to the primary (target_session_attrs=read-write)",
+		What:    "the server is a standby: it may lack or repeat messages",
+		Fix:     "connect to the primary (target_session_attrs=read-write)",
+		Passing: true,
 	}
 }

@@ -204,7 +204,7 @@ func (s *Store) judge(a *leaseAnswer) error {
 	case a.secured:
 		return rowSecurity(s.opts.Schema, "outbox", nil)
 	case strings.Contains(a.identity, "/standby/"):
-		return standby()
+		return s.standby()
 	case a.subscription != "":
 		return subscribed(s.opts.Schema, a.subscription)
 	case !a.home:
@@ -225,7 +225,7 @@ func otherHistory(lane store.Lane) error {
 // checkIdentity compares what a statement saw with the last lease.
 func (s *Store) checkIdentity(saw string) error {
 	if strings.Contains(saw, "/standby/") {
-		return standby()
+		return s.standby()
 	}
 	if known := s.knownIdentity(); known != "" && known != saw {
 		return fmt.Errorf("%w: was %s, is %s", store.ErrIdentity, known, saw)

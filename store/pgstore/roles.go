@@ -20,6 +20,8 @@ const (
 	roleRelay  = "relay"  // carries them
 	roleReader = "reader" // sees everything but payloads
 	roleAdmin  = "admin"  // sees what is parked with its payload, and acts
+
+	roleConsumer = "consumer" // of an inbox beside the outbox, which makes and grants it
 )
 
 // What readers see and writers set. Every column of outbox and parked is in a
@@ -192,7 +194,7 @@ func (s *Store) makeRoles(ctx context.Context, req *store.MigrateRequest) (*stor
 	if errors.As(err, &pg) && pg.Code == "42501" && strings.Contains(pg.Message, "create role") {
 		return nil, &store.UnusableError{
 			What: "make roles: " + pg.Message,
-			Fix:  "let a role with CREATEROLE run: " + s.createRoles(req.RolePrefix) + " Then migrate again, or grant all of it by `postrider migrate --roles --print-sql`",
+			Fix:  "let a role with CREATEROLE run: " + s.createRoles(ctx, req.RolePrefix) + " Then migrate again, or grant all of it by `postrider migrate --roles --print-sql`",
 			Err:  err,
 		}
 	}
@@ -202,13 +204,20 @@ func (s *Store) makeRoles(ctx context.Context, req *store.MigrateRequest) (*stor
 	return &store.Step{Version: Version, Name: "roles", Took: time.Since(start)}, nil
 }
 
-func (s *Store) createRoles(prefix string) string {
+// createRoles makes those roles that are missing, also the one of consumers, which the
+// command migrate makes behind these: whoever may make roles is asked once.
+func (s *Store) createRoles(ctx context.Context, prefix string) string {
 	if prefix == "" {
 		prefix = s.opts.Schema
 	}
 	text := ""
-	for _, role := range []string{roleWriter, roleRelay, roleReader, roleAdmin} {
-		text += "CREATE ROLE " + quote(prefix+"_"+role) + " NOLOGIN; "
+	for _, role := range []string{roleWriter, roleRelay, roleReader, roleAdmin, roleConsumer} {
+		var there bool
+		name := prefix + "_" + role
+		err := s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)`, name).Scan(&there)
+		if err != nil || !there {
+			text += "CREATE ROLE " + quote(name) + " NOLOGIN; "
+		}
 	}
 	return strings.TrimSpace(text)
 }

@@ -293,7 +293,7 @@ func TestRolesWithoutCreaterole(t *testing.T) {
 		wantIs(t, err, store.ErrUnusable)
 		_, rest, _ := strings.Cut(err.Error(), "run: ")
 		statements, _, found := strings.Cut(rest, " Then migrate again")
-		if !found || strings.Count(statements, "CREATE ROLE") != 4 {
+		if !found || strings.Count(statements, "CREATE ROLE") != 5 {
 			t.Fatalf("the error names no statements: %v", err)
 		}
 		d.exec(statements)
@@ -303,7 +303,7 @@ func TestRolesWithoutCreaterole(t *testing.T) {
 		if _, err := s.Migrate(t.Context(), store.MigrateRequest{Target: -1}); err != nil {
 			t.Fatal(err)
 		}
-		for _, suffix := range []string{"writer", "relay", "reader", "admin"} {
+		for _, suffix := range []string{"writer", "relay", "reader", "admin", "consumer"} {
 			d.exec(`DROP ROLE ` + prefix + `_` + suffix)
 		}
 	})

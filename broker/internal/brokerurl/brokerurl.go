@@ -13,7 +13,7 @@
 //	tls-server-name=NAME   what the certificate must be for, if not the host
 //
 // An adapter may have other secrets than the password: NAME-file and NAME-env.
-// A parameter that is unknown, is there twice or does not go with another one is
+// Names may have underscores in place of dashes. A parameter that is unknown, is there twice or does not go with another one is
 // an error, and so is a value that is not understood: it must not pass for its
 // absence. No error repeats the URL, a value of it or a secret.
 package brokerurl
@@ -72,6 +72,7 @@ func Parse(raw string, spec Spec) (*URL, error) {
 	if u.values, err = url.ParseQuery(query); err != nil {
 		return nil, errors.New("the URL's parameters cannot be read: each must be percent-encoded")
 	}
+	u.values = Dashed(u.values)
 	if rest, err = u.user(rest); err != nil {
 		return nil, err
 	}
@@ -93,6 +94,16 @@ func Parse(raw string, spec Spec) (*URL, error) {
 		u.Password = p
 	}
 	return u, u.tls(spec.Schemes[u.Scheme])
+}
+
+// Dashed returns values under their names with dashes: tls_ca is tls-ca.
+func Dashed(values url.Values) url.Values {
+	all := make(url.Values, len(values))
+	for name, v := range values {
+		name = strings.ReplaceAll(name, "_", "-")
+		all[name] = append(all[name], v...)
+	}
+	return all
 }
 
 // Param is the value of one of the adapter's own parameters, "" without it.

@@ -37,6 +37,17 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestBothSpellings: a parameter's name may have underscores, and is still one parameter.
+func TestBothSpellings(t *testing.T) {
+	u, err := brokerurl.Parse("q://a?tls_server_name=b", spec())
+	if err != nil || u.TLS == nil || u.TLS.ServerName != "b" {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if _, err := brokerurl.Parse("q://a?tls_server_name=b&tls-server-name=c", spec()); err == nil || !strings.Contains(err.Error(), "there 2 times") {
+		t.Errorf("two spellings of one parameter: %v", err)
+	}
+}
+
 // TestSecretsFromFiles: a file's new content is used without another Parse.
 func TestSecretsFromFiles(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "p")

@@ -40,7 +40,8 @@ func Env(name string) string {
 	return "POSTRIDER_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
-// Key is the key of a setting in the YAML file: "log-level" is log_level.
+// Key is the key of a setting in the YAML file: "log-level" is log_level. A file may
+// write either.
 func Key(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
 // Error says which source holds a value that cannot be used.
@@ -188,7 +189,8 @@ func (s Source) parse(name string, data []byte) (contents, error) {
 
 // parseValue takes one line.
 func (s Source) parseValue(at place, k, v *yaml.Node, values map[string]value) error {
-	switch _, twice := values[k.Value]; {
+	key := Key(k.Value)
+	switch _, twice := values[key]; {
 	case twice:
 		return &Error{at.of(k), fmt.Sprintf("%s is set twice", k.Value)}
 	case !s.known(k.Value):
@@ -196,7 +198,7 @@ func (s Source) parseValue(at place, k, v *yaml.Node, values map[string]value) e
 	case v.Kind != yaml.ScalarNode:
 		return &Error{at.of(v), fmt.Sprintf("%s must be a single value", k.Value)}
 	}
-	values[k.Value] = value{v.Value, at.of(v)}
+	values[key] = value{v.Value, at.of(v)}
 	return nil
 }
 
@@ -209,7 +211,7 @@ func syntaxError(name string, err error) error {
 }
 
 func (s Source) known(key string) bool {
-	return slices.ContainsFunc(s.Known, func(name string) bool { return Key(name) == key })
+	return slices.ContainsFunc(s.Known, func(name string) bool { return Key(name) == Key(key) })
 }
 
 func (s Source) unknown(key string) string {
@@ -219,7 +221,7 @@ func (s Source) unknown(key string) string {
 		names = append(slices.Clone(names), relaysKey, routesKey)
 	}
 	for _, name := range names {
-		if d := editDistance(Key(name), key); d < distance {
+		if d := editDistance(Key(name), Key(key)); d < distance {
 			best, distance = Key(name), d
 		}
 	}

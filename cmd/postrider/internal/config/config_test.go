@@ -84,6 +84,27 @@ func TestErrorsNameThePlace(t *testing.T) {
 	}
 }
 
+// Names may have dashes or underscores, in every part of a file.
+func TestBothSpellings(t *testing.T) {
+	for _, yml := range []string{"lease_ttl: 3s\n", "lease-ttl: 3s\n"} {
+		fs, _, ttl := settings(t)
+		src := Source{File: file(t, yml), Known: []string{"store", "lease-ttl"}, LookupEnv: func(string) (string, bool) { return "", false }}
+		if err := src.Apply(fs); err != nil || *ttl != 3*time.Second {
+			t.Errorf("%q: %v, %v", yml, *ttl, err)
+		}
+	}
+	own := []string{"store", "lease-ttl"}
+	src := Source{File: file(t, "relays:\n  - name: a\n    lease-ttl: 3s\n    routes:\n      - {topic: x, event-type: y}\n"), Known: own, Own: own}
+	relays, err := src.Relays()
+	if err != nil || relays[0].Value("lease-ttl") != "3s" || relays[0].Routes[0].Type != "y" {
+		t.Errorf("%+v, %v", relays, err)
+	}
+	src = Source{File: file(t, "lease-ttl: 3s\nlease_ttl: 4s\n"), Known: own}
+	if _, err := src.Relays(); err == nil || err.Error() != src.File+":2:1: lease_ttl is set twice" {
+		t.Errorf("two spellings of one setting: %v", err)
+	}
+}
+
 func TestEnvironmentErrorNamesTheVariable(t *testing.T) {
 	fs, _, _ := settings(t)
 	src := Source{LookupEnv: func(k string) (string, bool) { return "soon", k == "POSTRIDER_LEASE_TTL" }}

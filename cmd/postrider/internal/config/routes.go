@@ -91,9 +91,10 @@ func (f *fields) parse(node *yaml.Node) error {
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		k, v := node.Content[i], node.Content[i+1]
-		text, other := f.texts[k.Value], f.others[k.Value]
+		key := Key(k.Value)
+		text, other := f.texts[key], f.others[key]
 		switch {
-		case seen[k.Value]:
+		case seen[key]:
 			return &Error{f.at.of(k), fmt.Sprintf("%s: %s is set twice", f.of, k.Value)}
 		case text == nil && other == nil:
 			names := slices.Concat(slices.Sorted(maps.Keys(f.texts)), slices.Sorted(maps.Keys(f.others)))
@@ -107,7 +108,7 @@ func (f *fields) parse(node *yaml.Node) error {
 				return err
 			}
 		}
-		seen[k.Value] = true
+		seen[key] = true
 	}
 	return nil
 }
