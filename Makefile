@@ -54,6 +54,10 @@ tidy: ## go mod tidy in every module, LICENSE into each, gofmt
 stranger: ## build every module as somebody who depends on it does
 	go run ./internal/relproxy stranger
 
+.PHONY: release
+release: ## binaries into dist/ and tags of a version (VERSION=v0.1.0)
+	go run ./internal/relproxy release $(VERSION)
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for 30 s
 	@FUZZTIME=$(FUZZTIME) tools/fuzz

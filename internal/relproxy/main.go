@@ -8,6 +8,7 @@
 //	relproxy stranger        checks and builds every module as an outsider would
 //	relproxy in DIR CMD...   runs a command in a module, for example
 //	                         relproxy in store/pgstore go get github.com/jackc/pgx/v5
+//	relproxy release VERSION makes binaries and tags of a version, for example v0.1.0
 //
 // Module downloads go to a module cache of its own, because a v0.0.0 that
 // changes all the time must not enter yours.
@@ -42,11 +43,15 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("no command; want tidy, stranger [DIR...], or in DIR CMD")
+		return errors.New("no command; want tidy, stranger [DIR...], in DIR CMD, or release VERSION")
 	}
 	root, err := findRoot()
 	if err != nil {
 		return err
+	}
+	if args[0] == "release" && len(args) == 2 {
+		r := &release{root: root, version: args[1], program: "cmd/postrider", platforms: platforms(), dist: filepath.Join(root, "dist")}
+		return r.run(ctx)
 	}
 	p, err := open(ctx, root)
 	if err != nil {
