@@ -8,20 +8,38 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// solo is the state of a batch whose messages are sent one by one because their
-// fate stayed unknown together: one of them may make the broker hang up.
+// solo is the state of a batch whose messages are sent one by one because none of
+// them was acknowledged together: one of them may make the broker hang up, or be
+// what the destination answers as if it were down.
 type solo struct {
 	after   int                   // index of the message that was sent last in this round, -1: none
-	behind  keySet                // keys whose head is unknown in this round
-	unknown map[int]time.Duration // when a message was sent alone and its fate stayed unknown
+	behind  keySet                // keys whose head was sent in this round
+	unknown map[int]time.Duration // when a message was sent alone and was not acknowledged
 	tries   map[int]int           // how often that was so
+
+	outage bool // outages led here; else unknown fates
+	scoped bool // a destination was held then
+	proved bool // a message of the batch was acknowledged since
 }
 
-// suspect is a parked record whose fate was unknown when it was sent alone.
+func newSolo() *solo {
+	return &solo{after: -1, behind: keySet{}, unknown: map[int]time.Duration{}, tries: map[int]int{}}
+}
+
+// note records that message i was sent alone and not acknowledged.
+func (a *solo) note(i int, key string, at time.Duration) {
+	a.after, a.unknown[i] = i, at
+	a.behind.add(key)
+	a.tries[i]++
+}
+
+// suspect is a parked record that was not acknowledged when it was sent alone.
 type suspect struct {
-	place string        // where it goes
-	at    time.Duration // when it was sent last
-	tries int
+	place  string        // where it goes
+	at     time.Duration // when it was sent last
+	tries  int
+	proofs int  // how often its destination took others between two of its outages
+	out    bool // an outage was the answer, not silence
 }
 
 // unknownRound counts a round that ended with unknown fates, and turns to
@@ -29,30 +47,65 @@ type suspect struct {
 func (e *Engine) unknownRound(r *round) {
 	l, b := r.c.lane, r.c.b
 	if b.alone != nil {
+		b.alone.outage = false
 		if i := r.c.idx[0]; len(r.stay) > 0 {
-			b.alone.after = i
-			b.alone.behind.add(b.msgs[i].Key)
-			b.alone.unknown[i] = r.c.sentAt
-			b.alone.tries[i]++
+			b.alone.note(i, b.msgs[i].Key, r.c.sentAt)
 		}
 		return
 	}
 	b.rounds++
 	if b.rounds >= unknownRounds || b.parked {
-		b.alone = &solo{after: -1, behind: keySet{}, unknown: map[int]time.Duration{}, tries: map[int]int{}}
+		b.alone = newSolo()
 	}
 	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
 }
 
-// chunkAlone picks the next message to be sent singly. At the end of a round
-// the lane pauses, and takes the next batch in so that other messages can show
-// that the broker works.
+// chunkAlone picks the next message to be sent singly. At the end of a round of
+// unknown fates the lane pauses, and takes the next batch in so that other messages
+// can show that the broker works. An outage holds its destination, which is pause
+// enough; once it is over the suspects alone are sent singly.
 func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 	b, a := c.b, c.b.alone
+	over := a.outage && e.outageOver(a)
+	for {
+		i, resumes, suspects := e.nextAlone(l, c, over)
+		switch {
+		case i >= 0:
+			c.idx = []int{i}
+			e.watch(e.placeOf(&b.msgs[i]))
+			return b.msgs[i : i+1]
+		case len(b.todo) == 0:
+			return nil
+		case over && !suspects:
+			b.alone, b.outages = nil, 0
+			return e.chunkSlow(l, c)
+		case resumes > 0:
+			l.hold.until = max(resumes, e.now+e.cfg.OutageBase)
+			return nil
+		}
+		again := a.outage && a.after >= 0
+		a.after, a.behind = -1, keySet{}
+		if again {
+			continue
+		}
+		e.absorb(l, b)
+		e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
+		return nil
+	}
+}
+
+// nextAlone returns the next message of the round, -1 when there is none: then
+// resumes is when a held destination may be tried, 0 when none is held. Where only
+// suspects are asked for it reports whether there are any.
+func (e *Engine) nextAlone(l *lane, c *call, only bool) (next int, resumes time.Duration, suspects bool) {
+	b, a, stays := c.b, c.b.alone, keySet{}
 	for n := 0; n < len(b.todo); n++ {
 		i := b.todo[n]
 		m := &b.msgs[i]
-		if i <= a.after || a.behind.has(m.Key) {
+		_, suspected := a.unknown[i]
+		suspects = suspects || suspected
+		if i <= a.after || a.behind.has(m.Key) || stays.has(m.Key) {
+			stays.add(m.Key) // one before it in its key is unresolved
 			continue
 		}
 		if l.holds(b, m.Key) {
@@ -61,23 +114,151 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 			n--
 			continue
 		}
-		if e.heldScope(e.placeOf(m), c) != nil {
-			a.behind.add(m.Key)
+		if only && !suspected {
+			stays.add(m.Key)
 			continue
 		}
-		c.idx = []int{i}
-		at, seen := l.unknownAt(b, i)
-		c.proven = seen && e.works(e.placeOf(m), at)
-		e.watch(e.placeOf(m))
-		return b.msgs[i : i+1]
+		if s := e.heldScope(e.placeOf(m), c); s != nil {
+			resumes = earliest(resumes, s.pause.until)
+			stays.add(m.Key)
+			continue
+		}
+		return i, 0, true
 	}
-	if len(b.todo) == 0 {
-		return nil
+	return -1, resumes, suspects
+}
+
+// outageOver reports whether the outage that led to sending singly has ended.
+func (e *Engine) outageOver(a *solo) bool {
+	if a.proved || !a.scoped {
+		return a.proved
 	}
-	a.after, a.behind = -1, keySet{}
-	e.absorb(l, b)
-	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
-	return nil
+	for _, s := range e.scopes { // order does not matter
+		if s.open {
+			return false
+		}
+	}
+	return true
+}
+
+// outageRound counts a call that an outage answered and of which nothing was
+// acknowledged, and turns to sending singly after some: one message may be what its
+// destination answers so, and the others are to have their turn.
+func (e *Engine) outageRound(r *round) {
+	b := r.c.b
+	switch {
+	case b.alone != nil:
+		if len(r.stay) == 0 || r.unknown != nil {
+			return
+		}
+		i := r.c.idx[0]
+		b.alone.note(i, b.msgs[i].Key, r.c.sentAt)
+		e.watch(e.placeOf(&b.msgs[i]))
+		e.watch(r.out.Destination)
+	case r.acked > 0:
+		b.outages = 0
+	default:
+		if b.outages++; b.outages >= unknownRounds {
+			b.alone = newSolo()
+			b.alone.outage, b.alone.scoped = true, len(e.scopes) > 0
+		}
+	}
+}
+
+// stillOut decides on a message that an outage answered though it was sent alone.
+// It reports true when the message is set aside: without an attempt, so that others
+// of its lane have their turn, or with one when its destination has taken others
+// between its outages, several times. An outage of everybody sets nothing aside,
+// but for a few messages that parked records of their lane wait for.
+func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
+	c, l, b := r.c, r.c.lane, r.c.b
+	m := &b.msgs[i]
+	if !c.ofOneKey() {
+		return false
+	}
+	before, tries := l.suspects[b.meta[i].Seq], 0
+	if b.alone != nil {
+		tries = b.alone.tries[i] + 1
+	}
+	at, seen := l.unknownAt(b, i)
+	works := c.proven || c.others && err.Destination == ""
+	s := suspect{place: e.placeOf(m), at: c.sentAt, tries: before.tries + 1, proofs: before.proofs, out: true}
+	p := parkFor(err)
+	p.State, p.Captures = store.Retry, m.Key != ""
+	switch {
+	case works && err.Class == broker.ClassOutage && before.proofs+1 >= outageProofs:
+		e.failed(l, b, i, err)
+		if b.parks[len(b.parks)-1].State == store.Retry {
+			e.suspectAgain(r, i, suspect{place: s.place, at: s.at, out: true}, err)
+		}
+		return true
+	case works:
+		s.proofs++
+		p.at = e.now + e.retryDelay(s.tries)
+	case seen && e.silent(l, m.Key, at), b.parked && tries >= unknownRounds, tries >= unknownRounds && e.inTheWay(l):
+		until := e.now
+		if err.Destination == "" {
+			r.outage = err
+		} else {
+			e.trip(e.scope(err.Destination), c, err)
+			until = e.scope(err.Destination).pause.until
+		}
+		p.at = max(until, e.now) + e.jittered(e.cfg.OutageMax, e.cfg.OutageMax, 1)
+	default:
+		return false
+	}
+	e.park(l, b, i, p)
+	e.suspectAgain(r, i, s, err)
+	return true
+}
+
+// ofOneKey reports whether the call holds one message and, at the most, others
+// behind it in its key, which are not tried when it fails.
+func (c *call) ofOneKey() bool {
+	key := c.b.msgs[c.at(0)].Key
+	for j := 1; j < c.size(); j++ {
+		if key == "" || c.b.msgs[c.at(j)].Key != key {
+			return false
+		}
+	}
+	return true
+}
+
+// suspectAgain keeps what is known of a parked record that an outage answered though
+// it was sent alone, until it is sent again.
+func (e *Engine) suspectAgain(r *round, i int, s suspect, err *broker.Error) {
+	l := r.c.lane
+	if l.suspects == nil {
+		l.suspects = map[int64]suspect{}
+	}
+	l.suspects[r.c.b.meta[i].Seq] = s
+	e.watch(s.place)
+	e.watch(err.Destination)
+}
+
+// inTheWay reports whether a last batch of which nothing goes is all that the lane
+// can hold, or parked records or acts of people wait for it. A few messages may step
+// aside so between two acknowledgements: an outage of everybody parks no more.
+func (e *Engine) inTheWay(l *lane) bool {
+	if e.room(l) > 0 && !l.paused && !e.wantsParked(l) || l.done+1 != len(l.queue) || e.blindly >= asideMost {
+		return false
+	}
+	e.blindly++
+	return true
+}
+
+// crowded reports whether so many records stand behind messages that stepped aside
+// in an outage that no more are to be read before something is acknowledged.
+func (e *Engine) crowded(l *lane) bool {
+	if l.records < max(asideBehind*e.cfg.Window, 256) {
+		return false
+	}
+	for _, s := range l.suspects {
+		if s.out && !(e.anyAck && e.ackSentAt > s.at) {
+			return true
+		}
+	}
+	return false
 }
 
 // absorb joins the next batch of the lane to b.
@@ -107,8 +288,24 @@ func (l *lane) unknownAt(b *batch, i int) (at time.Duration, seen bool) {
 		s, seen := l.suspects[b.meta[i].Seq]
 		return s.at, seen
 	}
+	if b.alone == nil {
+		return 0, false
+	}
 	at, seen = b.alone.unknown[i]
 	return at, seen
+}
+
+// weigh notes what was acknowledged between the call before of a message that is
+// sent alone and this one.
+func (e *Engine) weigh(l *lane, c *call) {
+	i := c.at(0)
+	at, seen := l.unknownAt(c.b, i)
+	if !seen || !c.ofOneKey() {
+		return
+	}
+	place := e.placeOf(&c.b.msgs[i])
+	c.proven = e.works(place, at) || e.works(e.destination(place), at)
+	c.others = e.anyAck && e.ackSentAt > at
 }
 
 // stillUnknown decides on a message whose fate is unknown though it was sent
@@ -171,8 +368,10 @@ func (e *Engine) works(place string, after time.Duration) bool { return e.watche
 
 // prove notes an acknowledgement where one is waited for.
 func (e *Engine) prove(c *call, place string) {
-	if at, ok := e.watched[place]; ok {
-		e.watched[place] = max(at, c.sentAt)
+	for _, name := range [2]string{place, e.destination(place)} {
+		if at, ok := e.watched[name]; ok {
+			e.watched[name] = max(at, c.sentAt)
+		}
 	}
 }
 

@@ -16,6 +16,9 @@ const (
 	queueDepthFull = 24                     // the same in a lane at its cap, which pauses until a queue is empty
 	unknownRounds  = 3                      // rounds in which everything unresolved is sent together
 	leftovers      = 16                     // messages of unknown fate that may step aside from a batch
+	outageProofs   = 3                      // outages of one message among acknowledged others that make an attempt
+	asideMost      = 8                      // messages that may step aside in an outage with no acknowledgement
+	asideBehind    = 4                      // windows of records that may stand behind them in a lane
 	lazySettle     = 3                      // an empty batch waits so many SettleAtMax
 	othersWindow   = 30 * time.Second       // for how long an acknowledgement shows that a topic works
 	clockSlack     = 100 * time.Millisecond // a lesser difference to the database's clock does not count

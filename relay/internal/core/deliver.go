@@ -19,7 +19,8 @@ type call struct {
 	sentAt   time.Duration
 	probes   []*scope
 	cut      bool // cancelled because the lease ran out
-	proven   bool // the destination acknowledged others since this message's fate was unknown last
+	proven   bool // its place acknowledged others since its one message was not, last
+	others   bool // the sink did
 }
 
 func (c *call) size() int {
@@ -43,6 +44,9 @@ func (e *Engine) planDeliver() {
 		return
 	}
 	e.turn++
+	if len(e.scopes) > 0 { // the lane behind that of the last probe has the next one
+		e.turn, _ = e.find(e.probed + 1)
+	}
 	for i := range e.held {
 		e.deliverNext(e.held[(i+e.turn)%len(e.held)])
 	}
@@ -53,6 +57,9 @@ func (e *Engine) deliverNext(l *lane) {
 		b := l.queue[l.done]
 		if e.paused && !b.sent {
 			return
+		}
+		if b.alone != nil && b.alone.outage {
+			e.absorb(l, b)
 		}
 		if !b.prepared {
 			e.setAside(l, b)
@@ -71,6 +78,9 @@ func (e *Engine) deliverNext(l *lane) {
 				return // held back by a destination; l.hold says until when
 			}
 			continue
+		}
+		if b.alone != nil || len(l.suspects) > 0 {
+			e.weigh(l, c)
 		}
 		if s := e.scopes[""]; s != nil && s.open {
 			s.probe = c

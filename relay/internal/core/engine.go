@@ -44,6 +44,8 @@ type Engine struct {
 	anyAck    bool
 	watched   map[string]time.Duration // places with messages of unknown fate: start of the latest call that brought an acknowledgement there
 	turn      int                      // lane index that delivers first, so that probes rotate
+	probed    store.Lane               // of the last probe that failed
+	blindly   int                      // messages that stepped aside in an outage since an acknowledgement
 	scopes    map[string]*scope
 	dests     map[string]string // topic -> destination, learned from errors
 

@@ -79,7 +79,9 @@ type batch struct {
 
 	sent   bool // a call with some of it was made: the broker may have it
 	rounds int  // rounds that ended with an unknown fate
-	alone  *solo
+	// outages counts calls in a row that an outage answered, with no acknowledgement.
+	outages int
+	alone   *solo
 }
 
 // park is a store.Park whose due time is still on our clock.

@@ -24,7 +24,8 @@ type round struct {
 	classes [5]int
 	outage  *broker.Error // of the whole sink
 	unknown *broker.Error
-	resumes *scope // a destination that some messages wait for
+	out     *broker.Error // an outage or a throttle, of the sink or one destination
+	resumes *scope        // a destination that some messages wait for
 }
 
 func (e *Engine) onDelivered(ev Delivered) {
@@ -84,6 +85,7 @@ func (e *Engine) allAcked(c *call) {
 		bytes = bytes / len(b.msgs) * n
 	}
 	b.delivered += n
+	b.proven()
 	l.hold = pause{}
 	if b.parked {
 		for j := range n {
@@ -157,6 +159,9 @@ func (e *Engine) takeAcks(r *round, errs []error) (bytes int) {
 		}
 	}
 	b.delivered += r.acked
+	if r.acked > 0 {
+		b.proven()
+	}
 	return bytes
 }
 
@@ -205,7 +210,11 @@ func (r *round) keep(i int, key string) {
 }
 
 func (e *Engine) takeOutage(r *round, i int, err *broker.Error) {
+	if e.stillOut(r, i, err) {
+		return
+	}
 	m := &r.c.b.msgs[i]
+	r.out = err
 	if err.Destination == "" {
 		r.outage = err
 		r.keep(i, m.Key)
@@ -216,7 +225,12 @@ func (e *Engine) takeOutage(r *round, i int, err *broker.Error) {
 	}
 	s := e.scope(err.Destination)
 	e.trip(s, r.c, err)
+	known := r.c.lane.suspects[r.c.b.meta[i].Seq]
 	e.waitFor(r, i, s, err)
+	if r.c.b.parked && r.c.ofOneKey() {
+		known.place, known.at, known.out = e.placeOf(m), r.c.sentAt, true
+		e.suspectAgain(r, i, known, err)
+	}
 }
 
 // waitFor parks a message of a destination that is down while others work, and
@@ -240,6 +254,9 @@ func (e *Engine) waitFor(r *round, i int, s *scope, err *broker.Error) {
 func (e *Engine) holdAfter(r *round, progress bool) {
 	c, l := r.c, r.c.lane
 	others := e.anyAck && e.lastAck >= c.sentAt
+	if r.out != nil {
+		defer e.outageRound(r)
+	}
 	switch {
 	case r.outage != nil && !others:
 		e.trip(e.scope(""), c, r.outage)
@@ -256,7 +273,7 @@ func (e *Engine) holdAfter(r *round, progress bool) {
 		e.unknownRound(r)
 		return
 	}
-	if s := e.scopes[""]; s != nil && s.open && s.probe == c && (progress || others) {
+	if s := e.scopes[""]; s != nil && s.open && s.probe == c && (progress || others || r.out != nil && r.outage == nil) {
 		delete(e.scopes, "") // it answered, if not kindly
 		e.sinkWorks()
 	}
@@ -283,6 +300,14 @@ func merge(a, b []int) []int {
 		}
 	}
 	return append(append(out, a...), b...)
+}
+
+// proven notes that a message of the batch was acknowledged.
+func (b *batch) proven() {
+	b.outages = 0
+	if b.alone != nil {
+		b.alone.proved = true
+	}
 }
 
 // stateOf is the state that a record of the batch had before.

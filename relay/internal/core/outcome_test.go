@@ -151,10 +151,14 @@ func TestAnOutageStopsAllLanesAndProbesWithOne(t *testing.T) {
 	for range 3 {
 		r.deliver(outage)
 	}
-	none[Read](r)
-	calls := 0
+	calls, read := 0, 0
 	for range 100 {
 		r.pass(100 * time.Millisecond)
+		if rd, ok := maybe[Read](r); ok { // what came meanwhile may show that the sink works
+			read += rd.Reads[0].MaxRecords
+			wantEqual(t, "most records to read", rd.Reads[0].MaxRecords < leftovers, true)
+			r.step(ReadDone{ID: rd.ID})
+		}
 		if d, ok := maybe[Deliver](r); ok {
 			calls++
 			none[Deliver](r) // one probe at a time
@@ -164,6 +168,7 @@ func TestAnOutageStopsAllLanesAndProbesWithOne(t *testing.T) {
 	if calls < 3 || calls > 15 {
 		t.Errorf("%d probes in 10 s of outage", calls)
 	}
+	wantEqual(t, "reads", read > 0, true)
 	r.pass(16 * time.Second)
 	d := take[Deliver](r)
 	r.step(Delivered{ID: d.ID})

@@ -64,6 +64,9 @@ func (e *Engine) dueFirst(l *lane) bool {
 // lane's pipeline is empty.
 func (e *Engine) planRequests() {
 	for _, l := range e.held {
+		if len(l.requests) > 0 && l.done < len(l.queue) && !l.queue[l.done].sent && e.sinkHeld() {
+			e.shed(l) // it is read again
+		}
 		if len(l.requests) == 0 || len(l.queue) > 0 || l.reading || l.releasing || e.draining || e.dueFirst(l) {
 			continue
 		}
@@ -182,7 +185,11 @@ func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error
 	if b.parked && !p.Captures { // written again whenever it is read: less often while the outage lasts
 		p.at += min(2*max(s.pause.until-s.tripped, 0), e.cfg.OutageMax)
 	}
+	before, suspected := l.suspects[b.meta[i].Seq]
 	e.park(l, b, i, p)
+	if suspected { // what is known of it holds
+		l.suspects[b.meta[i].Seq] = before
+	}
 	l.waitFor(b.msgs[i].Key, s.name)
 }
 

@@ -44,12 +44,13 @@ func (e *Engine) mayRead(l *lane) bool {
 	if e.wantsParked(l) {
 		return len(l.queue) == 0 && (len(l.requests) == 0 || e.dueFirst(l)) && e.abandoned[l.id] == 0
 	}
-	return !l.idle && !l.stopped && (!e.overCap(l) || e.blind(l))
+	return !l.idle && !l.stopped && (!e.overCap(l) || e.blind(l)) && !e.crowded(l)
 }
 
-// mayAsk reports whether anything may be read now.
+// mayAsk reports whether anything may be read now. While the sink is held for long, a
+// little is: other messages than those that it answered may show that it works.
 func (e *Engine) mayAsk() bool {
-	return e.lease.valid && !e.draining && !e.paused && !e.sinkHeld()
+	return e.lease.valid && !e.draining && !e.paused && (!e.sinkHeld() || e.scopes[""].pause.failures >= unknownRounds)
 }
 
 // planRead asks for more wherever there is room, many lanes in one read.
@@ -62,12 +63,16 @@ func (e *Engine) planRead() {
 		return
 	}
 	var op *readOp
+	held := e.sinkHeld()
 	for _, l := range e.held {
 		if e.wantsParked(l) || !e.mayRead(l) {
 			continue
 		}
 		n := e.room(l)
-		if n == 0 {
+		if held { // a few, which may show that the sink works
+			n = min(n, leftovers-l.msgs)
+		}
+		if n <= 0 {
 			continue
 		}
 		if op == nil {

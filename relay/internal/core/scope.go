@@ -116,7 +116,12 @@ func (e *Engine) trip(s *scope, c *call, err *broker.Error) {
 	known := s.open && (s.by == c || c.sentAt < s.tripped && s.probe != c)
 	if !known {
 		e.pauseFor(&s.pause, e.cfg.OutageBase, e.cfg.OutageMax)
-		s.tripped, s.by = e.now, c
+		s.tripped, s.by, e.probed = e.now, c, c.laneID
+		if s.name == "" { // what came meanwhile may show that the sink works
+			for _, l := range e.held {
+				l.idle = false
+			}
+		}
 	}
 	if err.Class == broker.ClassThrottled && err.RetryAfter > 0 {
 		s.pause.until = max(s.pause.until, e.now+min(err.RetryAfter, e.cfg.OutageMax))
@@ -209,7 +214,7 @@ func (e *Engine) rejected(c *call, topic string, err *broker.Error) (*scope, boo
 
 // noteAck remembers which topics work. It costs two comparisons per batch.
 func (e *Engine) noteAck(c *call, topic string) {
-	e.lastAck, e.anyAck = e.now, true
+	e.lastAck, e.anyAck, e.blindly = e.now, true, 0
 	e.ackSentAt = max(e.ackSentAt, c.sentAt)
 	if c.sentAt >= e.sinkDownAt {
 		e.sinkWorks()

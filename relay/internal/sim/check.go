@@ -223,9 +223,9 @@ func (c *checker) parked(p store.Park) {
 	if m.dead == 0 {
 		m.dead = c.w.now
 	}
-	if m.failures+m.unknowns < c.w.plan.MaxAttempts && m.rejections == 0 {
-		c.fail("X", "message %s is dead (%s) after %d failures and %d unknown answers, %d attempts were allowed",
-			m.id, p.Class, m.failures, m.unknowns, c.w.plan.MaxAttempts)
+	if m.failures+m.unknowns+m.impostures/3 < c.w.plan.MaxAttempts && m.rejections == 0 {
+		c.fail("X", "message %s is dead (%s) after %d failures, %d unknown answers and %d outages of its own, %d attempts were allowed",
+			m.id, p.Class, m.failures, m.unknowns, m.impostures, c.w.plan.MaxAttempts)
 	}
 	if p.Class == broker.ClassRejected.String() && m.rejections == 0 {
 		c.fail("X", "message %s is dead as rejected, the sink never rejected it", m.id)
@@ -353,7 +353,7 @@ func (c *checker) unproven(r store.ParkedRecord) bool {
 		return false
 	}
 	kind := c.msgs[r.Message.ID].kind
-	return kind == msgHangup || kind == msgRejected && c.w.plan.Brake > 0
+	return kind == msgHangup || kind == msgDown || kind == msgRejected && c.w.plan.Brake > 0
 }
 
 // atEnd checks what can only be said when everything has come to rest.

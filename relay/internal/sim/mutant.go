@@ -22,6 +22,7 @@ type mutant struct {
 	unknownDead  bool   // unknown counts as rejected
 	partialOK    bool   // one acknowledgement counts for the whole batch
 	outageFailed bool   // an outage burns an attempt
+	outageMute   bool   // an outage is told as if nothing had been tried
 	wallClock    bool   // leases are judged by the node's wall clock
 	deafToJumps  bool   // nobody compares the clocks
 	ignoreLost   bool   // the core is not told which lanes it lost
@@ -60,6 +61,7 @@ func mutants() []mutant {
 		{name: "unknown = dead letter", unknownDead: true},
 		{name: "partial batch = all ok", partialOK: true},
 		{name: "outage burns attempts", outageFailed: true},
+		{name: "an outage tells nothing of a message", outageMute: true},
 		{name: "local wall clock for leases (relay)", wallClock: true},
 		{name: "clock jumps go unnoticed", deafToJumps: true},
 		{name: "settle error = success", settleErrOK: true},
@@ -112,6 +114,8 @@ func (m mutant) verdict(err error) error {
 		return nil
 	case e.Class == broker.ClassUnknown && m.unknownDead:
 		return broker.Rejected(err, "unknown", "")
+	case e.Class == broker.ClassOutage && m.outageMute:
+		return broker.ErrNotTried
 	case e.Class == broker.ClassOutage && m.outageFailed:
 		return broker.Failed(err, e.Code, e.Destination)
 	}

@@ -15,6 +15,7 @@ import (
 const (
 	faultsEnd = 8 * time.Second
 	settleBy  = faultsEnd + 90*time.Second
+	provenBy  = faultsEnd + 300*time.Second // where messages must be found out among others
 	leaseTTL  = 2 * time.Second
 )
 
@@ -90,9 +91,10 @@ const (
 	msgFailing           // fails twice
 	msgHangup            // makes the broker hang up, always
 	msgScheduled         // has a NotBefore
+	msgDown              // is answered as if its destination were down, always
 )
 
-var kindNames = [...]string{"good", "rejected", "failing", "hangup", "scheduled"}
+var kindNames = [...]string{"good", "rejected", "failing", "hangup", "scheduled", "down"}
 
 // plan is a whole run.
 type plan struct {
@@ -154,6 +156,7 @@ func makePlan(seed uint64) plan {
 	d.collisions()
 	d.stops()
 	d.silences()
+	d.impostors()
 	slices.SortStableFunc(d.p.Ops, func(a, b op) int { return int(a.At - b.At) })
 	return d.p
 }
@@ -206,6 +209,31 @@ func (d *drawer) silences() {
 	for range d.some(12, 1) {
 		at := d.upTo(faultsEnd / 2)
 		d.add(op{Kind: opSilent, At: at, Dur: d.between(at, faultsEnd) - at, N: d.rng.IntN(topics)})
+	}
+}
+
+// settled is the latest moment at which every key must have moved on.
+func (p *plan) settled() time.Duration {
+	for _, o := range p.Ops {
+		for _, i := range o.Tx.Inserts {
+			if i.Kind == msgDown {
+				return provenBy
+			}
+		}
+	}
+	return settleBy
+}
+
+// impostors draws from a source of its own, too: messages that their destination
+// always answers as if it were down, few of them or many.
+func (d *drawer) impostors() {
+	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x646f776e))
+	for range d.some(8, 3) {
+		o := op{Kind: opTx, At: d.time()}
+		for range 1 + d.rng.IntN(3) {
+			o.Tx.Inserts = append(o.Tx.Inserts, insert{Key: d.rng.IntN(6), Kind: msgDown})
+		}
+		d.add(o)
 	}
 }
 

@@ -29,6 +29,7 @@ type Coverage struct {
 	Acts               int // retries and discards by people
 	Holds              int // keys and lanes that people paused
 	Stops              int // pauses of the whole pipe by people
+	Impostures         int // answers to one message as if its destination were down
 	Silences           int // messages sent to a destination that answers nothing
 	Drains             int
 	DrainsCutOff       int // with messages that were acknowledged and not settled
@@ -66,6 +67,7 @@ func (c *Coverage) Add(o Coverage) {
 	c.Holds += o.Holds
 	c.Stops += o.Stops
 	c.Silences += o.Silences
+	c.Impostures += o.Impostures
 	c.Drains += o.Drains
 	c.DrainsCutOff += o.DrainsCutOff
 	c.Failovers += o.Failovers
@@ -103,6 +105,7 @@ func (c Coverage) Missing() []string {
 		{"keys and lanes paused", c.Holds, 200},
 		{"pauses of the pipe", c.Stops, 100},
 		{"messages to a silent destination", c.Silences, 100},
+		{"messages answered as if their destination were down", c.Impostures, 500},
 		{"drains", c.Drains, 100},
 		{"failovers between an ack and its settlement", c.FailoversUnsettled, 20},
 		{"brakes", c.Brakes, 25},

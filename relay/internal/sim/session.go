@@ -150,6 +150,11 @@ func (s *session) verdict(known *msg, m postrider.Message) error {
 		w.check.incident(s.lane)
 		s.cut()
 		return broker.Unknown(errSlow, "eof", "")
+	case known.kind == msgDown:
+		known.impostures++
+		w.cover.Impostures++
+		o := op{N: known.key%3 - 1} // of the whole sink, or of its topic
+		return broker.Outage(errFailed, "500", destination(o, m))
 	case known.kind == msgFailing && known.failures < 2, w.hit(opSinkFail):
 		known.failures++
 		return broker.Failed(errFailed, "nack", m.Topic)

@@ -21,6 +21,7 @@ type world struct {
 	events   eventHeap
 	eventSeq uint64
 	healed   bool
+	settleBy time.Duration
 
 	db        *memstore.Store
 	nodes     []*node
@@ -141,9 +142,10 @@ func (w *world) run() *violation {
 	}
 	w.writer.schedule()
 	w.at(faultsEnd, w.heal)
+	w.settleBy = w.plan.settled()
 	for len(w.events) > 0 && w.check.broken == nil {
 		e := heap.Pop(&w.events).(event)
-		if e.at > settleBy {
+		if e.at > w.settleBy {
 			break
 		}
 		w.now = e.at
@@ -251,5 +253,5 @@ func (w *world) watch() {
 
 // goodTime leaves gaps without good messages, in which a run can end.
 func (w *world) goodTime() bool {
-	return (w.now-faultsEnd)%(10*time.Second) < 7*time.Second && w.now < settleBy-10*time.Second
+	return (w.now-faultsEnd)%(10*time.Second) < 7*time.Second && w.now < w.settleBy-10*time.Second
 }

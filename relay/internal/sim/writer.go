@@ -51,6 +51,7 @@ type msg struct {
 	rejections int
 	failures   int
 	unknowns   int
+	impostures int           // answers as if its destination were down
 	announced  bool          // as a gap
 	dead       time.Duration // when that was recorded first, 0: never
 	retried    time.Duration // when a person's act was executed last, 0: never

@@ -1,0 +1,285 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/store"
+)
+
+// stage is a store of a few lanes and a sink around an engine: it answers
+// everything, hands out each batch from its time on, and parks.
+type stage struct {
+	*rig
+	began   time.Duration
+	waiting map[store.Lane][]staged
+	parked  map[int64]*stagedPark
+	verdict func(m *postrider.Message, together int) error
+	acked   map[string]time.Duration // since the start
+	calls   int
+	parks   int
+}
+
+type staged struct {
+	at time.Duration
+	b  store.Batch
+}
+
+type stagedPark struct {
+	store.Park
+	lane store.Lane
+	due  time.Duration
+}
+
+func newStage(t *testing.T, cfg Config, lanes int, verdict func(*postrider.Message, int) error) *stage {
+	t.Helper()
+	s := &stage{rig: newRig(t, cfg), waiting: map[store.Lane][]staged{}, parked: map[int64]*stagedPark{}, verdict: verdict, acked: map[string]time.Duration{}}
+	s.lead(lanes)
+	s.began = s.now
+	return s
+}
+
+// comes makes messages of the keys readable in a lane after a while, and returns their ids.
+func (s *stage) comes(after time.Duration, lane store.Lane, keys ...string) (ids []string) {
+	b := s.batch(lane, fmt.Sprint("p", s.seq+1), keys...)
+	s.waiting[lane] = append(s.waiting[lane], staged{s.began + after, b})
+	for _, m := range b.Messages {
+		ids = append(ids, m.ID)
+	}
+	return ids
+}
+
+// until runs for a time at most, and reports whether it was enough.
+func (s *stage) until(limit time.Duration, enough func() bool) bool {
+	s.t.Helper()
+	for end := s.now + limit; s.now < end; {
+		if enough() {
+			return true
+		}
+		s.pass(20 * time.Millisecond)
+		s.answer()
+	}
+	return enough()
+}
+
+func (s *stage) answer() {
+	s.facts = s.facts[:0]
+	s.acts = slices.DeleteFunc(s.acts, func(a Action) bool { _, timer := a.(Timer); return timer })
+	for {
+		if rd, ok := maybe[Read](s.rig); ok {
+			s.step(ReadDone{ID: rd.ID, Batches: s.find(rd)})
+		} else if d, ok := maybe[Deliver](s.rig); ok {
+			s.calls++
+			if testing.Verbose() {
+				s.t.Logf("%v lane %d deliver %v", s.now-s.began, d.Lane, ids(d))
+			}
+			errs := make([]error, len(d.Msgs))
+			for i := range d.Msgs {
+				if errs[i] = s.verdict(&d.Msgs[i], len(d.Msgs)); errs[i] == nil {
+					s.acked[d.Msgs[i].ID] = s.now - s.began
+				}
+			}
+			s.step(Delivered{ID: d.ID, Errs: errs})
+		} else if st, ok := maybe[Settle](s.rig); ok {
+			if testing.Verbose() {
+				for _, x := range st.Settlements {
+					s.t.Logf("%v settle lane %d pos %s park %s unpark %v", s.now-s.began, x.Lane, x.Position, drawn(x.Park), x.Unpark)
+				}
+			}
+			s.record(st)
+			s.step(Settled{ID: st.ID})
+		} else if w, ok := maybe[Wait](s.rig); ok {
+			s.step(Woke{ID: w.ID})
+			return
+		} else {
+			return
+		}
+	}
+}
+
+func (s *stage) find(rd Read) (out []store.Batch) {
+	for _, r := range rd.Reads {
+		b := store.Batch{Lane: r.Lane, Position: r.After}
+		if r.Parked {
+			b = s.due(r.Lane)
+		} else if next := s.waiting[r.Lane]; len(next) > 0 && next[0].at <= s.now {
+			b, s.waiting[r.Lane] = next[0].b, next[1:]
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// due is a parked read: what captures comes when its time has come, and whoever
+// waits behind it after it.
+func (s *stage) due(lane store.Lane) store.Batch {
+	b := store.Batch{Lane: lane}
+	var seqs []int64
+	for seq, p := range s.parked {
+		if p.lane == lane {
+			seqs = append(seqs, seq)
+		}
+	}
+	slices.Sort(seqs)
+	shut := map[string]bool{}
+	for _, seq := range seqs {
+		p := s.parked[seq]
+		b.Parked.Records++
+		if p.Captures && !slices.Contains(b.Parked.Captured, p.Message.Key) {
+			b.Parked.Captured = append(b.Parked.Captured, p.Message.Key)
+		}
+		switch {
+		case shut[p.Message.Key]:
+		case p.State == store.Dead, p.due > s.now:
+			shut[p.Message.Key] = true
+			if wait := p.due - s.now; p.State != store.Dead && (!b.Parked.HasDue || wait < b.Parked.NextDue) {
+				b.Parked.HasDue, b.Parked.NextDue = true, wait
+			}
+		default:
+			b.Messages = append(b.Messages, p.Message)
+			b.Meta = append(b.Meta, store.Meta{Seq: seq, State: p.State, Attempts: p.Attempts})
+		}
+	}
+	return b
+}
+
+func (s *stage) record(st Settle) {
+	for _, l := range st.Settlements {
+		for _, seq := range l.Unpark {
+			delete(s.parked, seq)
+		}
+		for _, p := range l.Park {
+			s.parks++
+			s.parked[p.Seq] = &stagedPark{p, l.Lane, s.now + p.DueIn}
+		}
+	}
+}
+
+// dead returns the ids that are dead letters.
+func (s *stage) dead() (ids []string) {
+	for _, p := range s.parked {
+		if p.State == store.Dead {
+			ids = append(ids, p.Message.ID)
+		}
+	}
+	return ids
+}
+
+func (s *stage) attempts() (n int) {
+	for _, p := range s.parked {
+		n += p.Attempts
+	}
+	return n
+}
+
+var errHTTP500 = errors.New("test: answer 500")
+
+// A message that its destination always answers with a failure that looks like an
+// outage holds up nobody else: neither in its lane nor in others, whatever the
+// destination's name, and however few the others are.
+func TestAMessageThatLooksLikeAnOutageHoldsNobodyUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		destination string
+		lane        store.Lane // of the others
+		spoils      bool       // what is sent together with it fails too
+	}{
+		"a destination, the same lane":     {"hook", 0, false},
+		"a destination, another lane":      {"hook", 1, false},
+		"the sink, the same lane":          {"", 0, false},
+		"the sink, another lane":           {"", 1, false},
+		"the sink, a call fails as one":    {"", 0, true},
+		"a destination, all fails as one":  {"hook", 0, true},
+		"the message's topic, other lanes": {"orders", 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			guilty := ""
+			var s *stage
+			s = newStage(t, Config{Retry: Backoff{MaxAttempts: 3}}, 2, func(m *postrider.Message, together int) error {
+				if m.ID == guilty || c.spoils && together > 1 && s.acked[guilty] == 0 {
+					return broker.Outage(errHTTP500, "HTTP_500", c.destination)
+				}
+				return nil
+			})
+			guilty = s.comes(0, 0, "a")[0]
+			if s.until(40*time.Second, func() bool { return len(s.dead()) > 0 }) || s.attempts() > 0 {
+				t.Fatalf("%d attempts, dead: %v, with no other message", s.attempts(), s.dead())
+			}
+			from := s.now - s.began
+			others := s.comes(from, c.lane, "b", "c")
+			if !s.until(time.Minute, func() bool { return s.acked[others[0]] > 0 && s.acked[others[1]] > 0 }) {
+				t.Fatalf("after a minute %v of %v are delivered", s.acked, others)
+			}
+			for i := range 600 { // traffic shows that the destination works
+				s.comes(from+time.Duration(i)*time.Second, c.lane, "d")
+			}
+			if !s.until(10*time.Minute, func() bool { return len(s.dead()) > 0 }) {
+				t.Fatalf("after ten minutes among others the message is no dead letter: %d attempts", s.attempts())
+			}
+			if dead := s.dead(); len(dead) != 1 || dead[0] != guilty {
+				t.Errorf("dead: %v", dead)
+			}
+		})
+	}
+}
+
+// An outage of everybody sets nothing aside and uses up no attempt, however long it
+// lasts and however much there is, and everything is sent when it ends.
+func TestAnOutageSetsNothingAside(t *testing.T) {
+	for _, destination := range []string{"", "orders", "hook"} {
+		t.Run(destination, func(t *testing.T) {
+			down := true
+			s := newStage(t, Config{}, 4, func(*postrider.Message, int) error {
+				if down {
+					return broker.Outage(errHTTP500, "down", destination)
+				}
+				return nil
+			})
+			var all []string
+			for lane := range store.Lane(4) {
+				for i := range 50 {
+					all = append(all, s.comes(time.Duration(i)*time.Second, lane, fmt.Sprint("k", i), fmt.Sprint("k", i), "same")...)
+				}
+			}
+			s.until(30*time.Minute, func() bool { return false })
+			if s.parks > 0 || s.calls > 500 {
+				t.Errorf("%d messages set aside, %d calls in half an hour", s.parks, s.calls)
+			}
+			down = false
+			if !s.until(time.Minute, func() bool { return len(s.acked) == len(all) }) {
+				t.Errorf("%d of %d messages are delivered a minute after the outage", len(s.acked), len(all))
+			}
+			wantEqual(t, "parked", s.parks, 0)
+		})
+	}
+}
+
+// Parked records of a lane do not wait for a message in front of them that looks
+// like an outage, and an outage of everybody sets aside a few at the most for them.
+func TestWhatIsDueDoesNotWaitForAnOutage(t *testing.T) {
+	const lanes = 20
+	down := true
+	s := newStage(t, Config{}, lanes, func(m *postrider.Message, _ int) error {
+		if down || m.Key == "a" {
+			return broker.Outage(errHTTP500, "down", "")
+		}
+		return nil
+	})
+	for lane := range store.Lane(lanes) {
+		b := s.comes(0, lane, "b")
+		s.comes(0, lane, "a", "a", "a")
+		_ = b
+	}
+	s.until(time.Hour, func() bool { return false })
+	if s.attempts() > 0 || s.parks > 20*asideMost {
+		t.Errorf("%d attempts, %d parks in an outage of an hour", s.attempts(), s.parks)
+	}
+	down = false
+	if !s.until(time.Minute, func() bool { return len(s.acked) == lanes }) {
+		t.Errorf("%d of %d messages are delivered a minute after the outage", len(s.acked), lanes)
+	}
+}
