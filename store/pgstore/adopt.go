@@ -65,9 +65,11 @@ FROM {{schema}}.outbox_info i`)
 	// Only one of those who found the same history to be broken marks it.
 	st.liftMark = q(`UPDATE {{schema}}.outbox_info SET reset_xid = 9223372036854775807, floor = CASE WHEN $2::bigint < floor THEN 0 ELSE floor END,
  restore_epoch = restore_epoch + 1 WHERE restore_epoch = $1`)
-	// Half of the room that is left in the partition: the rest is for its writers.
+	// Half of the room that is left in the partition, or to the end of the
+	// sequence: the rest is for writers.
 	st.liftRoom = q(`SELECT h.n, greatest(least($2::bigint,
- (coalesce((SELECT min(l.above) FROM {{schema}}.partition_list() l WHERE l.above > h.n), h.n + 2 * $2::bigint) - h.n) / 2), 1)
+ (least((SELECT min(l.above) FROM {{schema}}.partition_list() l WHERE l.above > h.n),
+  (SELECT q.seqmax FROM pg_sequence q WHERE q.seqrelid = '{{schema}}.outbox_seq'::regclass)) - h.n) / 2), 1)
 FROM (SELECT greatest($1::bigint, {{stands}}, ` + highest + `) AS n OFFSET 0) h`)
 	st.liftSet = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest($1::bigint, {{stands}}) + $2::bigint)`)
 	st.liftDone = q(`UPDATE {{schema}}.outbox_info SET reset_xid = $1`)

@@ -126,7 +126,11 @@ BEGIN
     EXECUTE format('ALTER INDEX {{schema}}.outbox_xid RENAME TO %I', leaf || '_xid_idx');
     EXECUTE format('CREATE TABLE {{schema}}.outbox (LIKE {{schema}}.%I INCLUDING ALL) PARTITION BY RANGE (seq)', leaf);
     ALTER TABLE {{schema}}.outbox DROP CONSTRAINT outbox_partition_bound;
-    ALTER INDEX {{schema}}.outbox_xid_idx RENAME TO outbox_xid;
+    ALTER INDEX IF EXISTS {{schema}}.outbox_xid_idx RENAME TO outbox_xid;
+    ALTER INDEX IF EXISTS {{schema}}.outbox_xid_seq_idx RENAME TO outbox_xid;
+    IF (SELECT i.indisunique FROM pg_index i WHERE i.indexrelid = '{{schema}}.outbox_xid'::regclass) THEN
+        ALTER TABLE {{schema}}.outbox REPLICA IDENTITY USING INDEX outbox_xid;
+    END IF;
     EXECUTE format('ALTER TABLE {{schema}}.outbox OWNER TO %I', (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = old));
     EXECUTE format('ALTER TABLE {{schema}}.outbox ATTACH PARTITION {{schema}}.%I FOR VALUES FROM (MINVALUE) TO (%s)', leaf, bound);
     FOREACH doing IN ARRAY after LOOP

@@ -49,6 +49,7 @@ func checks() []check {
 		{name: "triggers", look: (*patient).triggers},
 		{name: "strict-keys", look: (*patient).strictKeys, tables: true},
 		{name: "subscriptions", look: (*patient).subscriptions},
+		{name: "publications", look: (*patient).publications},
 		{name: "locks", look: (*patient).locks},
 		{name: "transactions", look: (*patient).transactions, tables: true},
 		{name: "prepared", look: (*patient).prepared, tables: true},

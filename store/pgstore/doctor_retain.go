@@ -1,9 +1,14 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
 )
@@ -176,4 +181,78 @@ FROM {{schema}}.hold f LEFT JOIN {{schema}}.audit a ON a.id = f.ask WHERE f.lane
 		})
 	}
 	return found, nil
+}
+
+// publication carries updates or deletes of the outbox.
+type publication struct {
+	Name       string
+	Generated  bool   // it may leave a generated column of the identity out
+	Columns    string // that it carries, "" for all
+	Identified string // those columns, with the ones that name a row
+	Filtered   bool   // by row
+}
+
+// publications finds those that stop the removal of rows and payloads: the server
+// refuses a DELETE or UPDATE whose row a publication cannot name.
+func (p *patient) publications(ctx context.Context) ([]store.Finding, error) {
+	rows, err := rowsOf[publication](ctx, p, `WITH t AS (SELECT c.oid, c.relreplident FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE n.nspname = $1 AND c.relname = 'outbox'),
+id AS (SELECT a.attname, a.attgenerated FROM t JOIN pg_index i ON i.indrelid = t.oid
+   AND CASE t.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = ANY (i.indkey))
+SELECT p.pubname::text, coalesce(to_jsonb(p) ->> 'pubgencols', '') = 'n' AND (EXISTS (SELECT FROM id WHERE attgenerated <> '') OR (SELECT relreplident FROM t) = 'f'),
+ coalesce(k.columns, ''), coalesce(k.columns || coalesce((SELECT string_agg(', ' || quote_ident(id.attname), '') FROM id WHERE id.attname <> ALL (k.names)), ''), ''),
+ coalesce(k.filtered, false)
+FROM pg_publication p
+LEFT JOIN LATERAL (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) AS columns, array_agg(a.attname) AS names, bool_or(r.prqual IS NOT NULL) AS filtered
+  FROM pg_publication_rel r JOIN t ON t.oid = r.prrelid JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = ANY (r.prattrs) WHERE r.prpubid = p.oid) k ON true
+WHERE (p.pubupdate OR p.pubdelete) AND EXISTS (SELECT FROM pg_publication_tables x WHERE x.pubname = p.pubname AND x.schemaname = $1
+  AND (x.tablename = 'outbox' OR x.tablename ~ '^outbox_p[0-9]+$')) ORDER BY 1`, p.s.opts.Schema)
+	if err != nil || len(rows) == 0 {
+		return orFine(nil, "no publication carries updates or deletes of the outbox"), err
+	}
+	refused, err := p.refused(ctx, `EXPLAIN DELETE FROM {{schema}}.outbox`, `EXPLAIN UPDATE {{schema}}.outbox SET payload = ''`)
+	if err != nil || refused == nil {
+		return orFine(nil, "publications carry updates or deletes of the outbox, and can name its rows"), err
+	}
+	var names, fixes []string
+	for _, b := range rows {
+		names = append(names, fmt.Sprintf("%q", b.Name))
+		switch {
+		case b.Generated && b.Columns == "":
+			fixes = append(fixes, fmt.Sprintf("ALTER PUBLICATION %s SET (publish_generated_columns = stored)", quote(b.Name)))
+		case b.Columns != b.Identified && !b.Filtered:
+			fixes = append(fixes, fmt.Sprintf("ALTER PUBLICATION %s DROP TABLE %s", quote(b.Name), p.table("outbox")),
+				fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s (%s)", quote(b.Name), p.table("outbox"), b.Identified))
+		}
+	}
+	return []store.Finding{{
+		Severity: store.Critical, What: fmt.Sprintf("publication %s stops retention, payload retention and erase", strings.Join(names, ", ")),
+		Why:  fmt.Sprintf("the server refuses it: %s: %s", refused.Message, cmp.Or(refused.Detail, refused.Hint)),
+		Fix:  "let the publication carry the columns that name a row; or leave the outbox out of it, or publish inserts only",
+		SQL:  fixes,
+		Data: map[string]any{"publications": names},
+	}}, nil
+}
+
+// refused plans statements, and returns the server's refusal of the first that a
+// publication stops.
+func (p *patient) refused(ctx context.Context, texts ...string) (*pgconn.PgError, error) {
+	for _, text := range texts {
+		tx, err := p.tx.Begin(ctx)
+		if err != nil {
+			return nil, err
+		}
+		_, err = tx.Exec(ctx, p.expand(text))
+		if rerr := tx.Rollback(ctx); rerr != nil {
+			return nil, errors.Join(err, rerr)
+		}
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && pg.Routine == "CheckCmdReplicaIdentity" {
+			return pg, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
 }

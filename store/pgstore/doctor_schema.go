@@ -144,7 +144,7 @@ type index struct{ name, table, columns, where, serves string }
 func indexesThatMatter() []index {
 	return []index{
 		{"outbox_pkey", "outbox", "(lane, seq)", "", "every read of a page"},
-		{"outbox_xid", "outbox", "(xid)", "", "the messages of a transaction that ended late"},
+		{"outbox_xid", "outbox", "(xid, seq)", "", "the messages of a transaction that ended late"},
 		{"progress_pkey", "progress", "(pipe, lane, n)", "", "every settlement and every lease"},
 		{"parked_pkey", "parked", "(pipe, lane, seq)", "", "every settlement of a parked message"},
 		{"relay_pkey", "relay", "(pipe, boot_id)", "", "every heartbeat"},
@@ -213,7 +213,12 @@ func (i index) create(p *patient, partitioned bool) string {
 	if i.where != "" {
 		where = " WHERE " + i.where
 	}
-	return fmt.Sprintf("CREATE INDEX %s%s ON %s %s%s", how, i.name, table, i.columns, where)
+	if i.name == "outbox_xid" { // the identity of rows for publications
+		how = "UNIQUE INDEX " + how
+	} else {
+		how = "INDEX " + how
+	}
+	return fmt.Sprintf("CREATE %s%s ON %s %s%s", how, i.name, table, i.columns, where)
 }
 
 // constraints finds those of the outbox that were dropped or never proven.

@@ -109,7 +109,7 @@ FROM {{schema}}.outbox_info`)
 	case h[0].Marked:
 		return []store.Finding{{
 			Severity: store.Critical, What: "the repair of a sequence that was set back broke off half-way",
-			Why: "messages are held back that were settled already", Fix: "postrider migrate --adopt",
+			Why: "messages are held back that were settled already", Fix: "stop the relays, then: postrider migrate --adopt",
 		}}, nil
 	}
 	return fine("the outbox belongs to this server"), nil

@@ -148,7 +148,7 @@ func schemaAilments() []ailment {
 			d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', 'k' FROM generate_series(1, 10)`)
 			d.exec(`SELECT setval('box.outbox_seq', 3)`)
 		}},
-		{name: "sequence that ends", check: "sequence", severity: store.Warning, word: "given out", provoke: set(`ALTER SEQUENCE box.outbox_seq AS integer MAXVALUE 100 RESTART 60`)},
+		{name: "sequence that ends", check: "sequence", severity: store.Warning, word: "given out", provoke: set(`ALTER SEQUENCE box.outbox_seq AS integer MAXVALUE 2147483647 RESTART 1900000000`)},
 		{name: "unlogged table", check: "unlogged", severity: store.Critical, word: "unlogged", provoke: set(`ALTER TABLE box.parked SET UNLOGGED`)},
 		{name: "unlogged sequence", check: "unlogged", severity: store.Critical, word: "unlogged", provoke: set(`ALTER SEQUENCE box.outbox_seq SET UNLOGGED`)},
 		{name: "xid without its default", check: "columns", severity: store.Critical, word: "column xid", provoke: set(`ALTER TABLE box.outbox ALTER COLUMN xid SET DEFAULT '3'`)},

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,13 @@ func (s *Store) wrap(doing string, err error) error {
 	var connect *pgconn.ConnectError
 	if errors.As(err, &connect) {
 		return refused(doing, pg, err)
+	}
+	if pg.Routine == "CheckCmdReplicaIdentity" {
+		return &store.UnusableError{
+			What: fmt.Sprintf("%s: a publication stops it: %s: %s", doing, pg.Message, cmp.Or(pg.Detail, pg.Hint)),
+			Fix:  "`postrider doctor --only publications` prints the SQL",
+			Err:  err,
+		}
 	}
 	switch pg.Code {
 	case "3F000", "42P01", "42883", "42703": // no such schema, table, function, column

@@ -185,7 +185,15 @@ func TestEveryActIsInTheJournal(t *testing.T) {
 				_, err := s.Erase(ctx, store.EraseRequest{EraseQuery: store.EraseQuery{Key: "b"}, Actor: "ann", Reason: "test"}, 10)
 				return err
 			}},
-			{"adopt", "", func() error { _, err := s.Migrate(ctx, store.MigrateRequest{Adopt: true, Actor: "ann"}); return err }},
+			{"adopt", "", func() error {
+				_, err := o.store.Lease(ctx, store.LeaseRequest{BootID: o.boot, TTL: time.Minute, Leave: true})
+				if err == nil {
+					d.exec(`UPDATE box.outbox_info SET reset_xid = 9223372036854775807`) // a lift broke off
+					_, err = s.Migrate(ctx, store.MigrateRequest{Adopt: true, Actor: "ann"})
+				}
+				o.lease()
+				return err
+			}},
 		} {
 			var before int64
 			if last, err := s.Entries(ctx, store.JournalQuery{Limit: 1}); err != nil {

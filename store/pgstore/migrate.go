@@ -25,7 +25,7 @@ var files embed.FS
 // with a newer one too when that says so: a migration begins with the line
 // "-- compatible: N", which names the oldest Version whose programs go on
 // working beside it.
-const Version = 9
+const Version = 10
 
 type migration struct {
 	version    int
