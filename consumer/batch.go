@@ -17,7 +17,8 @@ type batch[Tx any] struct {
 	tasks    []task
 	handlers []Handler[Tx]
 	msgs     []postrider.Message
-	unknown  bool // the source does not tell which of them were delivered before
+	skipped  []task // of which the database knows nothing, and is to learn nothing
+	unknown  bool   // the source does not tell which of them were delivered before
 }
 
 // processBatch does what [Consumer.process] does, for many deliveries in one
@@ -30,17 +31,26 @@ func (c *Consumer[Tx]) processBatch(ctx context.Context, ds []broker.Delivery) b
 			return false
 		}
 	}
-	limited, cancel := context.WithTimeout(ctx, c.opts.HandlerTimeout)
-	defer cancel()
-	err := c.db.Transact(limited, func(tx Tx, conn inbox.Conn) error { return c.batchEffect(limited, tx, conn, &b) })
-	if err != nil {
+	if err := c.commitBatch(ctx, &b); err != nil {
 		c.opts.Logger.DebugContext(ctx, "a batch is run again one by one", "consumer", c.opts.Name, "messages", len(ds), "error", err)
 		return false
 	}
 	for i := range b.tasks {
 		c.done(ctx, &b.tasks[i])
 	}
+	for i := range b.skipped {
+		c.skip(ctx, &b.skipped[i])
+	}
 	return true
+}
+
+func (c *Consumer[Tx]) commitBatch(ctx context.Context, b *batch[Tx]) error {
+	if len(b.tasks) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.opts.HandlerTimeout)
+	defer cancel()
+	return c.db.Transact(ctx, func(tx Tx, conn inbox.Conn) error { return c.batchEffect(ctx, tx, conn, b) })
 }
 
 // join puts a delivery into the batch, unless it needs more than its handler.
@@ -49,8 +59,18 @@ func (c *Consumer[Tx]) join(ctx context.Context, b *batch[Tx], d broker.Delivery
 	t := &b.tasks[len(b.tasks)-1]
 	c.begins(ctx, t, d)
 	h, known := c.wrapped[t.m.Type]
-	if !known || d.Err != nil || t.misplaced != nil || !fit(t.m.ID) || d.Attempt > 1 || d.Attempt == 0 && c.singly.Load() > 0 {
+	if d.Err != nil || t.misplaced != nil || !fit(t.m.ID) || d.Attempt > 1 || d.Attempt == 0 && c.singly.Load() > 0 {
 		return false
+	}
+	switch {
+	case known:
+	case c.opts.UnknownType != Skip:
+		return false
+	case t.leavesNothing():
+		b.skipped, b.tasks = append(b.skipped, *t), b.tasks[:len(b.tasks)-1]
+		return true
+	default:
+		h, t.skipped = nothing[Tx], true
 	}
 	erased, err := c.open(ctx, t)
 	if err != nil {

@@ -2,13 +2,17 @@ package consumer
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/inbox"
 )
 
 // TestABatchThatFailsGivesBackOneKey: its messages run one by one; what is given
@@ -55,4 +59,38 @@ func TestABatchThatFailsGivesBackOneKey(t *testing.T) {
 			t.Errorf("verdicts %s, want %s", got, want)
 		}
 	})
+}
+
+// counted counts transactions.
+type counted struct {
+	allFresh
+	transactions *int
+}
+
+func (c counted) Transact(ctx context.Context, fn func(tx *sql.Tx, conn inbox.Conn) error) error {
+	*c.transactions++
+	return c.allFresh.Transact(ctx, fn)
+}
+
+// TestUnknownTypesStayInTheirBatch: under Skip a type without a handler does not cost
+// its batch the common transaction, and leaves no claim.
+func TestUnknownTypesStayInTheirBatch(t *testing.T) {
+	for _, types := range []string{"xxxxxxx", "xxxuxxx", "uuuuuuu"} {
+		var noted []string
+		transactions, handled := 0, 0
+		src := &script{batches: make(chan []broker.Delivery, 1)}
+		c := New[*sql.Tx](src, counted{allFresh{ledger{noted: &noted}}, &transactions}, &Options{Name: "c", Batch: len(types), Concurrency: 1, UnknownType: Skip})
+		c.HandleMessage("x", func(context.Context, *sql.Tx, postrider.Message) error { handled++; return nil })
+		c.wrapped = c.handlers
+		var ds []broker.Delivery
+		for i, typ := range types {
+			d := delivery(fmt.Sprint(i), "k")
+			d.Attempt, d.Message.Type = 1, string(typ)
+			ds = append(ds, d)
+		}
+		known := strings.Count(types, "x")
+		if !c.processBatch(t.Context(), ds) || handled != known || transactions != min(known, 1) || c.Stats().Skipped != int64(len(types)-known) {
+			t.Errorf("%s: %d handled, %d transactions, stats %+v", types, handled, transactions, c.Stats())
+		}
+	}
 }

@@ -177,6 +177,7 @@ type Consumer[Tx any] struct {
 	database   trouble
 	keys       trouble
 	brake      brake
+	excuses    excuses
 	counts     counts
 	singly     atomic.Int64  // how many messages of unknown attempt are not batched yet
 	nudge      chan struct{} // holds a token when the stash may have something due

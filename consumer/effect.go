@@ -26,6 +26,18 @@ type handlerError struct{ err error }
 func (e *handlerError) Error() string { return e.err.Error() }
 func (e *handlerError) Unwrap() error { return e.err }
 
+// timeoutError is a handler's that did not end in time, or waited for a database
+// that did not answer: see [Consumer.frozen].
+type timeoutError struct {
+	limit time.Duration
+	err   error
+}
+
+func (e *timeoutError) Error() string {
+	return fmt.Sprintf("the handler took longer than %v: %v", e.limit, e.err)
+}
+func (e *timeoutError) Unwrap() error { return e.err }
+
 // effect claims the message, runs the handler and commits.
 func (c *Consumer[Tx]) effect(ctx context.Context, t *task, h Handler[Tx]) error {
 	for try := 1; ; try++ {
@@ -73,7 +85,7 @@ func (c *Consumer[Tx]) effectOnce(ctx context.Context, t *task, h Handler[Tx]) e
 	case err == nil || at == claiming:
 		return err
 	case limited.Err() != nil && ctx.Err() == nil:
-		return &handlerError{fmt.Errorf("the handler took longer than %v: %w", c.opts.HandlerTimeout, err)}
+		return &handlerError{&timeoutError{c.opts.HandlerTimeout, err}}
 	case at == closing && refused(err):
 		return &handlerError{fmt.Errorf("the handler's transaction was refused: %w", err)}
 	}

@@ -36,8 +36,7 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 	case c.opts.UnknownType == Fail:
 		h = func(context.Context, Tx, postrider.Message) error { return errUnknownType }
 	case t.leavesNothing():
-		c.counts.skipped.Add(1)
-		t.log().DebugContext(ctx, "skipped: no handler for the type")
+		c.skip(ctx, t)
 		return t.ack(), false
 	default: // its version counts as applied, and what is known of it is removed
 		h, t.skipped = nothing[Tx], true
@@ -78,6 +77,11 @@ func (c *Consumer[Tx]) begins(ctx context.Context, t *task, d broker.Delivery) {
 func (t *task) leavesNothing() bool {
 	ordered := t.order != inbox.AnyOrder && t.m.Key != "" && t.m.Version > 0
 	return !ordered && t.stashed == nil && t.d.Attempt <= 1
+}
+
+func (c *Consumer[Tx]) skip(ctx context.Context, t *task) {
+	c.counts.skipped.Add(1)
+	t.log().DebugContext(ctx, "message skipped: no handler for its type")
 }
 
 func nothing[Tx any](context.Context, Tx, postrider.Message) error { return nil }
@@ -122,12 +126,14 @@ func (c *Consumer[Tx]) judge(ctx context.Context, t *task, err error) broker.Ver
 		failed *handlerError
 		final  *permanentError
 		away   *keysError
+		slow   *timeoutError
 	)
 	switch {
 	case err == nil:
 		if c.database.worked() {
 			c.opts.Logger.InfoContext(ctx, "the database works again", "consumer", c.opts.Name)
 		}
+		c.excuses.forget(t.m.ID)
 		c.done(ctx, t)
 		return t.ack()
 	case ctx.Err() != nil: // shutting down, and out of patience
@@ -139,6 +145,8 @@ func (c *Consumer[Tx]) judge(ctx context.Context, t *task, err error) broker.Ver
 		return c.outage(ctx, t, err)
 	case errors.As(err, &final):
 		return c.giveUp(ctx, t, err)
+	case errors.As(err, &slow) && c.frozen(ctx, t):
+		return c.outage(ctx, t, err)
 	}
 	if t.counted && t.count >= c.opts.MaxAttempts || c.opts.MaxAttempts == 1 {
 		return c.giveUp(ctx, t, err)

@@ -1,0 +1,95 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/inbox"
+)
+
+// freezing is a database that answers nothing until a time, as one whose process
+// is stopped: what waits for it goes on then, or when its context has ended.
+type freezing struct {
+	ledger
+	thaw time.Time
+}
+
+func (f *freezing) wait(ctx context.Context) error {
+	pause(ctx, time.Until(f.thaw))
+	return ctx.Err()
+}
+
+func (f *freezing) Transact(ctx context.Context, fn func(tx *sql.Tx, conn inbox.Conn) error) error {
+	if err := f.wait(ctx); err != nil {
+		return err
+	}
+	return fn(nil, f.ledger)
+}
+
+// TestFrozenDatabaseCostsNoAttempt: the handler waits for the database until its time
+// is over; the database answers again before or after the consumer has given up to
+// tell it about that.
+func TestFrozenDatabaseCostsNoAttempt(t *testing.T) {
+	for _, attempts := range []int{1, 3} {
+		for _, frozen := range []time.Duration{0, 45 * time.Second, 5 * time.Minute} {
+			t.Run(fmt.Sprint(attempts, " attempts, ", frozen), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var noted []string
+					db := &freezing{ledger: ledger{noted: &noted}}
+					src := &again{ready: make(chan broker.Delivery, 1)}
+					c := New[*sql.Tx](src, db, &Options{Name: "billing", HandlerTimeout: 30 * time.Second, MaxAttempts: attempts})
+					tries := 0
+					c.HandleMessage("x", func(ctx context.Context, _ *sql.Tx, _ postrider.Message) error {
+						if tries++; tries > 1 {
+							return nil
+						}
+						if db.thaw = time.Now().Add(frozen); frozen == 0 { // the handler's own fault
+							<-ctx.Done()
+							return ctx.Err()
+						}
+						return db.wait(ctx)
+					})
+					src.ready <- broker.Delivery{Attempt: 1, Message: postrider.Message{ID: "1", Topic: "t", Type: "x"}}
+					ctx, cancel := context.WithCancel(t.Context())
+					done := make(chan error, 1)
+					go func() { done <- c.Run(ctx) }()
+					time.Sleep(time.Hour) // in the bubble
+					cancel()
+					if err := <-done; err != nil {
+						t.Error(err)
+					}
+					s := c.Stats()
+					if counted := s.Retries+s.Dead > 0; src.acked != 1 || counted != (frozen == 0) {
+						t.Errorf("acknowledged %d, an attempt was counted: %v", src.acked, counted)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestExcusesEnd: what looks like a frozen database each time is counted in the end.
+func TestExcusesEnd(t *testing.T) {
+	var e excuses
+	n := 0
+	for range 10 {
+		if e.take("a", 3) {
+			n++
+		}
+	}
+	if e.forget("a"); n != 3 || !e.take("a", 3) {
+		t.Errorf("%d excuses, want 3 and then anew", n)
+	}
+	for i := range 2 * mostExcuses {
+		e.take(fmt.Sprint(i), 1)
+	}
+	if len(e.used) > mostExcuses {
+		t.Errorf("%d messages are remembered", len(e.used))
+	}
+}
