@@ -44,11 +44,12 @@
 // which would delete the key from a compacted topic. NATS carries headers as text lines and has no key, so postrider-key is written;
 // names that begin with "Nats-" command the server and therefore travel as
 // postrider-h-NAME, as do names that are no tokens (RFC 9110), percent-encoded:
-// its clients refuse them. A value with a line break, a control character or space at
-// an end would not survive there; it travels percent-encoded (as in a URL, a space
-// as %20), and postrider-encoded names its header. HTTP is like NATS, but for names,
-// which have no case (capitals travel encoded behind postrider-h-), and values, which
-// are printable ASCII alone.
+// its clients refuse them. A value that is not printable ASCII, or has space at an
+// end, travels percent-encoded (as in a URL, a space as %20), and postrider-encoded
+// names its header: NATS allows ASCII only, and its Java client ends the connection
+// over other bytes. Values in UTF-8, which earlier versions wrote, are still read.
+// HTTP is like NATS, but for names, which have no case (capitals travel encoded
+// behind postrider-h-).
 //
 // A record without postrider-id was not written by Postrider. It is readable
 // all the same: its id is derived from where it stands (topic, partition and

@@ -45,8 +45,8 @@ type Codec struct {
 	// travel percent-encoded, and [Encoded] names their headers. A name that is no
 	// token (RFC 9110, section 5.6.2) travels behind [EscapePrefix], percent-encoded.
 	Lines bool
-	// ASCII says, beside Lines, that values are printable ASCII: what servers make of
-	// other bytes differs. Such values travel percent-encoded as well.
+	// ASCII says, beside Lines, that values are printable ASCII: what servers and
+	// clients make of other bytes differs. Other values travel percent-encoded as well.
 	ASCII bool
 	// Fold says that the broker compares header names without case and takes
 	// tokens (RFC 9110, section 5.6.2) only. Another name travels behind

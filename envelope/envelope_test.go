@@ -221,3 +221,18 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestLinesOfEarlierVersions: what an earlier version wrote to NATS, values in UTF-8
+// beside encoded ones, is read as it was meant.
+func TestLinesOfEarlierVersions(t *testing.T) {
+	m, err := envelope.Codec{Lines: true, ASCII: true, Binding: envelope.BindingNATS}.Decode(envelope.Record{Headers: []envelope.Header{
+		{Name: envelope.ID, Value: []byte("01890a5d-ac96-774b-bcce-b302099a8057")},
+		{Name: envelope.Key, Value: []byte("Zürich")},
+		{Name: "city", Value: []byte("日本 100 %41")},
+		{Name: "lines", Value: []byte("a%0Ab")},
+		{Name: envelope.Encoded, Value: []byte("lines")},
+	}})
+	if err != nil || m.Key != "Zürich" || m.Headers["city"] != "日本 100 %41" || m.Headers["lines"] != "a\nb" {
+		t.Errorf("read %+v, %v", m, err)
+	}
+}

@@ -19,7 +19,7 @@ func codecs() map[string]envelope.Codec {
 	redis := func(name string) bool { return name == "payload" }
 	return map[string]envelope.Codec{
 		"kafka": {Binding: envelope.BindingKafka},
-		"nats":  {Binding: envelope.BindingNATS, Reserved: nats, Lines: true},
+		"nats":  {Binding: envelope.BindingNATS, Reserved: nats, Lines: true, ASCII: true},
 		"http":  {Binding: envelope.BindingHTTP, Lines: true, ASCII: true, Fold: true},
 		"amqp":  {Binding: envelope.BindingAMQP, Reserved: amqp},
 		"redis": {Binding: envelope.BindingFields, Reserved: redis},

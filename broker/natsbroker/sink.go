@@ -79,7 +79,7 @@ func NewSink(nc *nats.Conn, opts *SinkOptions) (*Sink, error) {
 
 // wireCodec is the header table with NATS's rules.
 func wireCodec() envelope.Codec {
-	return envelope.Codec{Reserved: reserved, Lines: true, Binding: envelope.BindingNATS}
+	return envelope.Codec{Reserved: reserved, Lines: true, ASCII: true, Binding: envelope.BindingNATS}
 }
 
 // reserved names command the server.

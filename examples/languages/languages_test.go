@@ -1,16 +1,11 @@
 package languages
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"database/sql"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -130,36 +125,17 @@ func delivered(t *testing.T, bus *membroker.Broker, n int) []membroker.Entry {
 // run runs a program, which must succeed, and returns what it printed.
 func (l *language) run(tb testing.TB, input string, command ...string) string {
 	tb.Helper()
-	out, err := l.try(tb, input, command...)
+	p := testserver.Program{Dir: l.dir, Env: []string{"DATABASE_URL=" + l.database}, Command: command}
+	out, err := p.Run(tb.Context(), input)
 	if err != nil {
 		tb.Error(err)
 	}
 	return out
 }
 
-func (l *language) try(tb testing.TB, input string, command ...string) (string, error) {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 10*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Dir = l.dir
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+l.database)
-	cmd.Stdin = strings.NewReader(input)
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s: %w\n%s%s", strings.Join(command, " "), err, out.String(), said.String())
-	}
-	return out.String(), nil
-}
-
 func typescript(tb testing.TB, address string) language {
 	tb.Helper()
-	node, npm, err := testserver.Node()
-	if err != nil {
-		testserver.GiveUp(tb, err)
-	}
-	libs := installed(tb, "typescript", []string{"package.json", "package-lock.json"}, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	node, libs := testserver.NodeModules(tb, "typescript")
 	dir := tb.TempDir()
 	files, err := filepath.Glob("typescript/*")
 	if err != nil {
@@ -167,7 +143,9 @@ func typescript(tb testing.TB, address string) language {
 	}
 	for _, f := range files {
 		if fi, err := os.Stat(f); err == nil && !fi.IsDir() {
-			copyFile(tb, f, dir)
+			if err := testserver.CopyFile(f, dir); err != nil {
+				tb.Fatal(err)
+			}
 		}
 	}
 	if err := os.Symlink(filepath.Join(libs, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
@@ -180,110 +158,21 @@ func typescript(tb testing.TB, address string) language {
 
 func python(tb testing.TB, address string) language {
 	tb.Helper()
-	interpreter, err := testserver.Python()
-	if err != nil {
-		testserver.GiveUp(tb, err)
-	}
-	const install = `python3=$1; "$python3" -m venv venv && venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt`
-	libs := installed(tb, "python", []string{"requirements.txt"}, "sh", "-c", install, "sh", interpreter)
-	bin := filepath.Join(libs, "venv", "bin", "python3")
+	bin := testserver.PythonVenv(tb, "python")
 	return language{dir: "python", writer: []string{bin, "-B", "writer.py"}, consumer: []string{bin, "-B", "consumer.py"}, database: address}
 }
 
 func java(tb testing.TB, address string) language {
 	tb.Helper()
-	jvm, maven, err := testserver.JDK()
-	if err != nil {
-		testserver.GiveUp(tb, err)
-	}
-	libs := installed(tb, "java", []string{"pom.xml", "SHA256SUMS"}, maven, "-B", "-q",
-		"org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=.")
-	jars := checked(tb, libs)
+	command := testserver.Java(tb, "java")
 	u, err := url.Parse(address)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	q := u.Query()
 	q.Set("user", u.User.Username())
-	command := []string{jvm, "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp", jars}
 	return language{
 		dir: "java", writer: append(slices.Clone(command), "Writer.java"), consumer: append(slices.Clone(command), "Consumer.java"),
 		database: "jdbc:postgresql://" + u.Host + u.Path + "?" + q.Encode(),
-	}
-}
-
-// checked is the class path of the jars in dir, which are those of SHA256SUMS.
-func checked(tb testing.TB, dir string) string {
-	tb.Helper()
-	sums, err := os.ReadFile("java/SHA256SUMS")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	var jars []string
-	for line := range strings.Lines(string(sums)) {
-		want, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
-		jar := filepath.Join(dir, name)
-		data, err := os.ReadFile(jar)
-		if sum := sha256.Sum256(data); err != nil || hex.EncodeToString(sum[:]) != want {
-			tb.Fatalf("%s: another SHA-256 than in SHA256SUMS (%v)", jar, err)
-		}
-		jars = append(jars, jar)
-	}
-	return strings.Join(jars, string(os.PathListSeparator))
-}
-
-// installed is a directory in the cache of the test servers where command has
-// installed what the files say, made once for what they hold.
-func installed(tb testing.TB, name string, files []string, command ...string) string {
-	tb.Helper()
-	cache, err := testserver.CacheDir()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	h := sha256.New()
-	for _, f := range files {
-		data, err := os.ReadFile(filepath.Join(name, f))
-		if err != nil {
-			tb.Fatal(err)
-		}
-		fmt.Fprintf(h, "%s %d\n%s", f, len(data), data)
-	}
-	target := filepath.Join(cache, "example-"+name+"-"+hex.EncodeToString(h.Sum(nil))[:12])
-	done := filepath.Join(target, "installed")
-	if _, err := os.Stat(done); err == nil {
-		return target
-	}
-	// In its last place: a virtual environment cannot be moved.
-	if err := errors.Join(os.RemoveAll(target), os.MkdirAll(target, 0o755)); err != nil {
-		tb.Fatal(err)
-	}
-	for _, f := range files {
-		copyFile(tb, filepath.Join(name, f), target)
-	}
-	l := language{dir: target}
-	_, err = l.try(tb, "", command...)
-	for tries := 1; err != nil && tries < 4; tries++ { // a mirror may be away for a moment
-		tb.Log(err)
-		<-time.After(time.Duration(tries*tries) * 2 * time.Second)
-		_, err = l.try(tb, "", command...)
-	}
-	if err != nil {
-		tb.Log(err)
-		testserver.GiveUp(tb, &testserver.MissingError{Server: "libraries for " + name, Fix: strings.Join(command, " ") + " in examples/languages/" + name})
-	}
-	if err := os.WriteFile(done, nil, 0o644); err != nil {
-		tb.Fatal(err)
-	}
-	return target
-}
-
-func copyFile(tb testing.TB, from, dir string) {
-	tb.Helper()
-	data, err := os.ReadFile(from)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, filepath.Base(from)), data, 0o644)
-	}
-	if err != nil {
-		tb.Fatal(err)
 	}
 }
