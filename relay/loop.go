@@ -189,7 +189,7 @@ func (lp *loop) notify(f core.Fact) {
 			log.Info("works again", "part", f.Part)
 		}
 	case core.ReasonChanged:
-		log.Warn("still down, for another reason", "part", f.Part, "error", f.Err)
+		log.Warn("outage reason changed", "part", f.Part, "error", f.Err)
 	case core.BrakeChanged:
 		if f.On {
 			log.Error("destination rejects everything and is held", "destination", f.Destination, "code", f.Code, "rejections", f.Rejections)

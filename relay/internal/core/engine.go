@@ -58,6 +58,7 @@ type Engine struct {
 	cutOff     bool // the drain deadline has passed
 
 	storeFaults uint8 // bit per kind of call
+	storeSaid   reasons
 	sinkDown    bool
 	sinkDownAt  time.Duration // when it went down last
 	sinkSaid    reasons       // since then

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"testing"
@@ -414,5 +415,35 @@ func TestWhatIsDueFollowsTheDatabasesClock(t *testing.T) {
 			r.step(Leased{ID: l.ID, Grant: g})
 			wantEqual(t, "due in", r.e.held[0].due-sent, tc.due)
 		})
+	}
+}
+
+// An outage of the store is told once, and each other reason of it once: the same
+// one met by another call is nothing new.
+func TestReasonsOfAStoreThatIsDown(t *testing.T) {
+	refused := errors.New("connection refused")
+	password := errors.New("password authentication failed")
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.step(ReadDone{ID: take[Read](r).ID, Err: fmt.Errorf("read: dial 127.0.0.1:5432: %w", refused)})
+	for i := 0; i < 12; i++ {
+		r.now += 700 * time.Millisecond
+		r.step(Tick{})
+		err := fmt.Errorf("lease lanes: dial 127.0.0.1:%d: %w", 5432+i, refused)
+		if i%3 == 2 {
+			err = errors.Join(fmt.Errorf("lease lanes: %w", password))
+		}
+		if l, ok := maybe[Lease](r); ok {
+			r.step(Leased{ID: l.ID, Err: err})
+		}
+		if rd, ok := maybe[Read](r); ok {
+			r.step(ReadDone{ID: rd.ID, Err: err})
+		}
+	}
+	if h := factsOf[HealthChanged](r); len(h) != 1 || h[0].Part != "store" || !h[0].Down {
+		t.Errorf("health changes %+v", h)
+	}
+	if c := factsOf[ReasonChanged](r); len(c) != 1 || c[0].Part != "store" || !errors.Is(c[0].Err, password) {
+		t.Errorf("changes of the reason %+v", c)
 	}
 }

@@ -42,12 +42,33 @@ func (r *reasons) fresh(err error) bool {
 			return -1
 		}
 		return c
-	}, err.Error())
+	}, cause(err))
 	if len(*r) >= reasonsMost || slices.Contains(*r, text) {
 		return false
 	}
 	*r = append(*r, text)
 	return true
+}
+
+// cause is the text of what err wraps innermost: the call that met it, its class and
+// its destination are no reasons of their own.
+func cause(err error) string {
+	for {
+		switch e := err.(type) {
+		case interface{ Unwrap() error }:
+			if next := e.Unwrap(); next != nil {
+				err = next
+				continue
+			}
+		case interface{ Unwrap() []error }:
+			var all []string
+			for _, one := range e.Unwrap() {
+				all = append(all, cause(one))
+			}
+			return strings.Join(all, "; ")
+		}
+		return err.Error()
+	}
 }
 
 // ackedTopic is a topic that worked lately.
@@ -263,8 +284,13 @@ const (
 )
 
 func (e *Engine) storeFails(kind uint8, err error) {
-	if e.storeFaults == 0 {
+	switch {
+	case e.storeFaults == 0:
+		e.storeSaid = nil
+		e.storeSaid.fresh(err)
 		e.tell(HealthChanged{Part: "store", Down: true, Err: err})
+	case e.storeSaid.fresh(err):
+		e.tell(ReasonChanged{Part: "store", Err: err})
 	}
 	e.storeFaults |= kind
 }
