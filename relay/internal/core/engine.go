@@ -47,6 +47,7 @@ type Engine struct {
 	probed    store.Lane               // of the last probe that failed
 	blindly   int                      // messages that stepped aside in an outage since an acknowledgement
 	scopes    map[string]*scope
+	rows      map[string]streak // by destination
 	dests     map[string]string // topic -> destination, learned from errors
 
 	waiting   ID
@@ -78,6 +79,7 @@ func New(cfg Config, seed uint64) *Engine {
 		calls:     map[ID]*call{},
 		abandoned: map[store.Lane]int{},
 		scopes:    map[string]*scope{},
+		rows:      map[string]streak{},
 		dests:     map[string]string{},
 		watched:   map[string]time.Duration{},
 		pollDelay: cfg.PollMin,

@@ -73,9 +73,13 @@ func (e *Engine) allAcked(c *call) {
 	if last != first {
 		e.noteAck(c, last)
 	}
-	if len(e.scopes)+len(e.watched) > 0 {
-		for j := range n {
+	if len(e.scopes)+len(e.rows)+len(e.watched) > 0 {
+		for j, before := 0, ""; j < n; j++ {
 			place := e.placeOf(&b.msgs[c.at(j)])
+			if j > 0 && place == before {
+				continue
+			}
+			before = place
 			e.prove(c, place)
 			e.recover(c, place)
 		}

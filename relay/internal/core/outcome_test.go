@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/store"
 )
 
 var (
@@ -392,5 +393,33 @@ func TestOneSeedGivesOneTranscript(t *testing.T) {
 	}
 	if first == run(8) {
 		t.Error("the seed draws nothing")
+	}
+}
+
+// A rejection at a topic that never acknowledges slows no other batch, and as many
+// such topics as there may be take no memory for ever.
+func TestRejectionsElsewhereSlowNoBatch(t *testing.T) {
+	const most = 1000
+	r := newRig(t, Config{})
+	r.lead(1)
+	for i := range 3 * most {
+		b := r.batch(0, fmt.Sprint("p", i), fmt.Sprintf("@topic-%d", i))
+		b.More = true
+		for {
+			if s, ok := maybe[Settle](r); ok {
+				r.step(Settled{ID: s.ID})
+			} else if rd, ok := maybe[Read](r); ok {
+				r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+				break
+			} else {
+				r.pass(100 * time.Millisecond)
+			}
+		}
+		r.deliver(broker.Rejected(errTest, "invalid", ""))
+		r.facts = nil
+	}
+	wantEqual(t, "a batch is looked at message by message", r.e.hasOpenDestination(), false)
+	if n := len(r.e.scopes) + len(r.e.rows); n == 0 || n > most {
+		t.Errorf("%d destinations are remembered", n)
 	}
 }

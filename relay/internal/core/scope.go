@@ -10,7 +10,7 @@ import (
 )
 
 // scope is one destination that does not work, "" for the whole sink: a circuit
-// breaker, and the count of rejections in a row that pulls the brake.
+// breaker, and the brake.
 type scope struct {
 	name    string
 	open    bool
@@ -19,12 +19,21 @@ type scope struct {
 	by      *call         // and by which call
 	probe   *call         // the one call that may try while it is open
 
-	rejections int
-	code       string
-	braked     bool
+	code   string // of the rejections for which the brake holds
+	braked bool
 
 	said reasons
 }
+
+// streak is the rejections in a row of one destination that works otherwise, for all
+// that is known.
+type streak struct {
+	code string
+	n    int
+}
+
+// rowsMost bounds how many destinations are counted: their names come with messages.
+const rowsMost = 1000
 
 // reasons are what was told of one outage. A connection that breaks is often the
 // first sign, and why it cannot be made again comes later: a password that is
@@ -165,12 +174,16 @@ func (e *Engine) trip(s *scope, c *call, err *broker.Error) {
 // work. An answer to a call that had begun before a scope was tripped may be
 // older than what tripped it, and proves nothing.
 func (e *Engine) recover(c *call, topic string) {
-	if len(e.scopes) == 0 {
+	if len(e.scopes)+len(e.rows) == 0 {
 		return
 	}
 	for _, name := range [2]string{"", e.destination(topic)} {
 		s := e.scopes[name]
-		if s == nil || s.open && c.sentAt < s.tripped {
+		if s != nil && s.open && c.sentAt < s.tripped {
+			continue
+		}
+		delete(e.rows, name)
+		if s == nil {
 			continue
 		}
 		if s.braked {
@@ -213,22 +226,27 @@ func (e *Engine) rejected(c *call, topic string, err *broker.Error) (*scope, boo
 	if name == "" {
 		return nil, false
 	}
-	s := e.scope(name)
-	if s.code != err.Code {
-		s.code, s.rejections = err.Code, 0
-		if s.braked {
+	row := e.rows[name]
+	if row.code != err.Code {
+		row = streak{code: err.Code}
+		if s := e.scopes[name]; s != nil && s.braked {
 			s.braked = false
 			e.tell(BrakeChanged{Destination: name, Code: err.Code})
 		}
 	}
-	if s.rejections < e.cfg.Brake {
-		s.rejections++
-		return s, false
+	if row.n < e.cfg.Brake {
+		row.n++
+		if len(e.rows) >= rowsMost {
+			clear(e.rows) // to forget is to let some more die
+		}
+		e.rows[name] = row
+		return nil, false
 	}
+	s := e.scope(name)
 	e.dests[topic] = name
 	if !s.braked {
-		s.braked = true
-		e.tell(BrakeChanged{Destination: name, Code: s.code, Rejections: s.rejections, On: true})
+		s.braked, s.code = true, row.code
+		e.tell(BrakeChanged{Destination: name, Code: row.code, Rejections: row.n, On: true})
 	}
 	return s, true
 }
