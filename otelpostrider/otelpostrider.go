@@ -146,15 +146,33 @@ func (t *Tracer) Send(ctx context.Context, system string, msgs []postrider.Messa
 	}
 	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...), trace.WithLinks(links(ctx, msgs)...))
 	return ctx, func(errs []error) {
+		ctx := context.WithoutCancel(ctx) // a call that was cut off is measured too
+		t.countSent(ctx, len(msgs), errs, labels)
+		labels = append(labels, attrType.String("send"))
 		if err := firstError(errs); err != nil {
 			kind := broker.Classify(err).Class.String()
 			failed(span, err, kind)
 			labels = append(labels, attrError.String(kind))
 		}
 		span.End()
-		ctx := context.WithoutCancel(ctx) // a call that was cut off is measured too
 		t.operation.Record(ctx, time.Since(began).Seconds(), metric.WithAttributes(labels...))
-		t.sent.Add(ctx, int64(len(msgs)), metric.WithAttributes(labels...))
+	}
+}
+
+// countSent counts each message of a call by its own outcome.
+func (t *Tracer) countSent(ctx context.Context, n int, errs []error, labels []attribute.KeyValue) {
+	kinds := map[string]int64{}
+	for _, err := range errs {
+		if err != nil {
+			kinds[broker.Classify(err).Class.String()]++
+			n--
+		}
+	}
+	if n > 0 {
+		t.sent.Add(ctx, int64(n), metric.WithAttributes(labels...))
+	}
+	for kind, failed := range kinds {
+		t.sent.Add(ctx, failed, metric.WithAttributes(append(labels[:len(labels):len(labels)], attrError.String(kind))...))
 	}
 }
 

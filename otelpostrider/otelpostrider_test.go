@@ -55,7 +55,8 @@ func value(s *tracetest.SpanStub, key attribute.Key) string {
 	return ""
 }
 
-// counts are how often each metric was recorded, by name and error.type.
+// counts are how often each metric was recorded, by name and error.type; histograms also
+// by operation.type.
 func counts(t *testing.T, reader *metric.ManualReader) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -69,7 +70,12 @@ func counts(t *testing.T, reader *metric.ManualReader) map[string]int64 {
 			case metricdata.Histogram[float64]:
 				for _, p := range data.DataPoints {
 					kind, _ := p.Attributes.Value(attrError)
-					out[m.Name+" "+kind.AsString()] += int64(p.Count)
+					operation, _ := p.Attributes.Value(attrType)
+					name := m.Name + " " + kind.AsString()
+					if operation.AsString() != "" {
+						name += " " + operation.AsString()
+					}
+					out[name] += int64(p.Count)
 				}
 			case metricdata.Sum[int64]:
 				for _, p := range data.DataPoints {
@@ -118,7 +124,8 @@ func TestSendLinksEachMessage(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	got := counts(t, reader)
-	if got["messaging.client.sent.messages outage"] != 3 || got["messaging.client.sent.messages "] != 1 || got["messaging.client.operation.duration "] != 1 {
+	if got["messaging.client.sent.messages outage"] != 1 || got["messaging.client.sent.messages "] != 3 ||
+		got["messaging.client.operation.duration outage send"] != 1 || got["messaging.client.operation.duration  send"] != 1 {
 		t.Errorf("metrics %v", got)
 	}
 }

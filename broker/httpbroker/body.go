@@ -48,14 +48,13 @@ const maxCopied = 64 << 10
 func (b *body) reader() io.ReadCloser {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.gone && len(b.data) > 0 && len(b.data) <= maxCopied {
+	if !b.gone && len(b.data) <= maxCopied {
 		return io.NopCloser(bytes.NewReader(bytes.Clone(b.data)))
 	}
 	return &bodyReader{body: b}
 }
 
-// bodyReader is for payloads that are large, and for empty ones: the transport takes
-// a request without a body for one that it may send again.
+// bodyReader is for payloads that are large.
 type bodyReader struct {
 	body *body
 	at   int

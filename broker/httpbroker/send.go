@@ -96,5 +96,8 @@ func (t *target) request(ctx context.Context, j *job) (*http.Request, verdict) {
 		Body: j.body.reader(), ContentLength: int64(j.size),
 		GetBody: func() (io.ReadCloser, error) { return j.body.reader(), nil }, // for a connection that took nothing of it
 	}
+	if j.size == 0 { // any other body of no bytes is sent in chunks
+		req.Body, req.GetBody = http.NoBody, nil
+	}
 	return req.WithContext(ctx), verdict{}
 }

@@ -406,6 +406,28 @@ func TestTransportRepeatsNothing(t *testing.T) {
 	}
 }
 
+// TestEmptyPayload: an empty payload has a Content-Length, which frameworks that take no
+// chunked requests need, and is signed as any other.
+func TestEmptyPayload(t *testing.T) {
+	var length atomic.Int64
+	var encoding atomic.Value
+	to := serve(t, "to", func(_ http.ResponseWriter, r *http.Request) {
+		length.Store(r.ContentLength)
+		encoding.Store(fmt.Sprint(r.TransferEncoding))
+	})
+	s := newSink(t, nil, to)
+	msgs := messages("to", 1, 2)
+	msgs[1].Payload = nil
+	for _, m := range msgs {
+		if e := deliver(t, s, m)[0]; e != nil {
+			t.Fatal(e)
+		}
+		if int(length.Load()) != len(m.Payload) || encoding.Load() != "[]" {
+			t.Errorf("payload of %d bytes: content length %d, transfer encoding %v", len(m.Payload), length.Load(), encoding.Load())
+		}
+	}
+}
+
 // An answer counts when its status is there; what follows costs nobody anything.
 func TestHostileAnswers(t *testing.T) {
 	endless := serve(t, "endless", func(w http.ResponseWriter, r *http.Request) {
