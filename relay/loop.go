@@ -31,6 +31,7 @@ type loop struct {
 	draining bool
 	lastMono time.Time
 	lastWall time.Time
+	sink     sinkHealth
 	cancels  map[core.ID]context.CancelFunc // of deliveries in flight
 }
 
@@ -58,6 +59,10 @@ func (lp *loop) run(ctx context.Context) error {
 	info := lp.r.store.Info()
 	lp.calls, cancel = context.WithCancel(broker.WithPipe(context.WithoutCancel(ctx), info.Pipe))
 	lp.r.log.Info("relay started", "instance", lp.r.opts.config().Instance, "pipe", info.Pipe, "store", info.Name, "sink", lp.r.sink.Info().Name)
+	if p := newPinger(lp.r); p != nil {
+		lp.r.rec.mustAsk()
+		lp.work.Go(func() { lp.ping(lp.calls, p) })
+	}
 	lp.watch(ctx)
 	cancel()
 	lp.await()
@@ -178,6 +183,17 @@ func (lp *loop) worker(c job) {
 }
 
 func (lp *loop) notify(f core.Fact) {
+	switch f := f.(type) {
+	case core.HealthChanged:
+		if f.Part == "sink" {
+			lp.sinkIs(f.Down, false, f.Err)
+			return
+		}
+	case core.DeliveryDone:
+		if f.Acked > 0 {
+			lp.sinkHeard()
+		}
+	}
 	lp.r.rec.tell(f)
 	lp.r.opts.Observer.tell(f)
 	log := lp.r.log

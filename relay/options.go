@@ -84,6 +84,9 @@ type Options struct {
 	// the sink and the store themselves, where they can.
 	Stopper broker.Stopper
 	Stops   store.Stops
+	// Pinger is asked whether the broker answers while no message shows it, where the
+	// sink is wrapped and does not show that it can tell. nil: the sink itself, where it can.
+	Pinger broker.Pinger
 	// Claim leaves large payloads in the database, for consumers to fetch; nil: none.
 	// What Route gives a format whose readers know of no reference travels whole; a
 	// sink that has such a format without Route refuses it.

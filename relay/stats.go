@@ -45,7 +45,8 @@ type Health struct {
 	Running  bool
 	Draining bool
 	Alive    bool              // the event loop moves, or Run was not called
-	Ready    bool              // a lease was granted lately and nothing is down
+	Ready    bool              // a lease was granted lately, store and sink work, and not every known destination is down
+	Partial  bool              // not Ready, and that only because no message was acknowledged beside destinations that are down
 	Down     map[string]string // part -> error
 }
 
@@ -61,6 +62,8 @@ type recorder struct {
 	running  bool
 	draining bool
 	lapsed   bool      // the lanes are held by nobody we know of
+	silent   bool      // whether the broker answers is not known yet
+	works    bool      // a message was acknowledged in this Run
 	beat     time.Time // of the loop
 	ttl      time.Duration
 }
@@ -80,6 +83,7 @@ func (r *recorder) start(instance, bootID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running, r.draining, r.lapsed, r.beat = true, false, false, time.Now()
+	r.silent, r.works = false, false
 	r.s.Instance, r.s.BootID = instance, bootID
 	clear(r.lanes)
 	clear(r.paused)
@@ -142,7 +146,24 @@ func (r *recorder) tell(f core.Fact) {
 	}
 }
 
+// mustAsk notes that the broker is being asked whether it answers.
+func (r *recorder) mustAsk() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.silent = true
+}
+
+// asked notes that the answer is known.
+func (r *recorder) asked() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.silent = false
+}
+
 func (r *recorder) delivered(f core.DeliveryDone) {
+	if f.Acked > 0 {
+		r.silent, r.works = false, true
+	}
 	r.s.Delivered += int64(f.Acked)
 	r.s.DeliveredBytes += int64(f.Bytes)
 	for c, n := range f.Classes {
@@ -212,11 +233,21 @@ func (r *recorder) health() Health {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
+	part, destination := false, false
+	for name := range r.s.Down {
+		if strings.HasPrefix(name, "destination ") {
+			destination = true
+		} else {
+			part = true
+		}
+	}
+	fine := r.running && !r.draining && now.Sub(r.s.LastLease) < 2*r.ttl && !part && !r.silent
 	return Health{
 		Running:  r.running,
 		Draining: r.draining,
 		Alive:    !r.running || now.Sub(r.beat) < 5*r.ttl,
-		Ready:    r.running && !r.draining && now.Sub(r.s.LastLease) < 2*r.ttl && len(r.s.Down) == 0,
+		Ready:    fine && (!destination || r.works),
+		Partial:  fine && destination && !r.works,
 		Down:     maps.Clone(r.s.Down),
 	}
 }

@@ -94,6 +94,9 @@ func brokenFaults() map[string]func(*brokertest.Env) {
 				return second.Deliver(ctx, msgs)
 			})
 		},
+		"sink/ping": func(e *brokertest.Env) { // does not ask
+			e.Sink = unasked{e.Sink}
+		},
 		"sink/stop": func(e *brokertest.Env) { // a call does not hear of the end
 			e.Stop = func() {}
 		},
@@ -235,3 +238,8 @@ func all(msgs []postrider.Message, err error) []error {
 	}
 	return errs
 }
+
+// unasked answers pings by itself.
+type unasked struct{ broker.Sink }
+
+func (unasked) Ping(context.Context) error { return nil }

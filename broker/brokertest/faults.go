@@ -17,6 +17,7 @@ func faultCases() []Case {
 		{"sink/mute", "a broker that takes everything and never answers is no acknowledgement, and the call ends with its context", sinkMute},
 		{"sink/cancel", "a call that is cancelled in the middle ends soon, leaves a prefix, and keeps nothing of its messages", sinkCancel},
 		{"sink/late", "what is accepted long after its call has ended does not step ahead of what another process has sent since", sinkLate},
+		{"sink/ping", "a broker that cannot be reached is found without a message, and found again when it is back", sinkPing},
 		{"sink/stop", "a call whose client is closed before an answer has come ends, with an error", sinkStop},
 	}
 }
@@ -120,6 +121,65 @@ func held(log, msgs []postrider.Message) error {
 }
 
 func noFaults() error { return notApplicable("no faults can be made") }
+
+// sinkPing asks for signs of life before, in and after a fault.
+func sinkPing(ctx context.Context, env *Env) error {
+	p, ok := env.Sink.(broker.Pinger)
+	if !ok {
+		return notApplicable("the sink cannot ping")
+	}
+	if env.Faults == nil {
+		return noFaults()
+	}
+	ping := func() error {
+		limited, cancel := context.WithTimeout(ctx, 2*grace)
+		defer cancel()
+		began := time.Now()
+		err := p.Ping(limited)
+		if took := time.Since(began); took > 3*grace {
+			return fmt.Errorf("a ping took %v, its context %v", took, 2*grace)
+		}
+		return err
+	}
+	defer env.Faults.Restore()
+	for round := range 2 {
+		if err := ping(); err != nil {
+			return fmt.Errorf("round %d: the broker is there: %w", round, err)
+		}
+		env.Faults.Cut(0)
+		var err error
+		for tries := 0; err == nil; tries++ { // a client may notice a moment later
+			if err = ping(); err == nil && tries == 50 {
+				return fmt.Errorf("round %d: no broker can be reached, and pings are answered", round)
+			} else if err == nil {
+				if err := pause(ctx); err != nil {
+					return err
+				}
+			}
+		}
+		env.Faults.Restore()
+		for tries := 0; ; tries++ {
+			err := ping()
+			if err == nil {
+				break
+			}
+			if tries == 100 {
+				return fmt.Errorf("round %d: the broker is back, and a ping says: %w", round, err)
+			}
+			if err := pause(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	log, err := env.Log(ctx)
+	if err != nil {
+		return err
+	}
+	if len(log) > 0 {
+		return fmt.Errorf("pings left %d messages in the log", len(log))
+	}
+	return accept(ctx, env.Sink, messages(env.Topic, 20, 4))
+}
 
 // sinkCut breaks the connection in the middle of long calls, then sends again
 // what was not acknowledged.

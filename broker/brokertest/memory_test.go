@@ -189,6 +189,7 @@ func memory() *brokertest.Env {
 			return onTheWire(b.Sink(), route), nil
 		},
 		Without: map[string]string{
+			"sink/ping":     "it is in this process",
 			"sink/dedup":    "it keeps what is sent again",
 			"source/extend": "a delivery has no time limit",
 		},

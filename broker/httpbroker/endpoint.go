@@ -134,11 +134,7 @@ func (p *prepared) reachable() error {
 	if p.proxy != nil {
 		to = p.proxy
 	}
-	text := to.Port()
-	if text == "" {
-		text = map[string]string{"http": "80", "https": "443"}[to.Scheme]
-	}
-	number, err := strconv.ParseUint(text, 10, 16)
+	number, err := strconv.ParseUint(portOf(to), 10, 16)
 	if err != nil {
 		return p.wrong("the port is none: write https://HOST:PORT/PATH")
 	}

@@ -11,17 +11,28 @@ import (
 	"github.com/postrider/postrider/internal/secret"
 )
 
-var _ broker.Prober = (*Sink)(nil)
+var (
+	_ broker.Prober = (*Sink)(nil)
+	_ broker.Pinger = (*Sink)(nil)
+)
+
+// Ping implements broker.Pinger.
+func (s *Sink) Ping(ctx context.Context) error {
+	switch err := s.client.Ping(ctx); {
+	case err == nil:
+		return nil
+	case errors.Is(err, kerr.SaslAuthenticationFailed), errors.Is(err, kerr.UnsupportedSaslMechanism), errors.Is(err, secret.ErrUnreadable):
+		return fmt.Errorf("reach kafka: %w: %w", broker.ErrRefused, remedy(err, ""))
+	default:
+		return fmt.Errorf("reach kafka: %w", remedy(err, ""))
+	}
+}
 
 // Probe implements broker.Prober. A topic that may be made by the first record is
 // missing until then.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
-	switch err := s.client.Ping(ctx); {
-	case err == nil:
-	case errors.Is(err, kerr.SaslAuthenticationFailed), errors.Is(err, kerr.UnsupportedSaslMechanism), errors.Is(err, secret.ErrUnreadable):
-		return nil, fmt.Errorf("reach kafka: %w: %w", broker.ErrRefused, remedy(err, ""))
-	default:
-		return nil, fmt.Errorf("reach kafka: %w", remedy(err, ""))
+	if err := s.Ping(ctx); err != nil {
+		return nil, err
 	}
 	missing := make([]error, len(topics))
 	for i, topic := range topics {

@@ -14,6 +14,7 @@ import (
 
 var (
 	_ broker.Prober  = (*Sink)(nil)
+	_ broker.Pinger  = (*Sink)(nil)
 	_ broker.Adviser = (*Sink)(nil)
 
 	errNoStream = errors.New("no stream takes the subject")
@@ -21,6 +22,27 @@ var (
 
 // probeTimeout bounds a look at the server, and at all streams.
 const probeTimeout = time.Minute
+
+// pingWait is how long a connection that is being made may take.
+const pingWait = 5 * time.Second
+
+// Ping implements broker.Pinger. While there is no connection it waits a moment for
+// the client, which goes on trying.
+func (s *Sink) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pingWait)
+	defer cancel()
+	err := s.nc.FlushWithContext(ctx)
+	if err == nil {
+		return nil
+	}
+	if !s.nc.IsConnected() {
+		err = notConnected(s.nc)
+	}
+	if unwelcome(s.nc.LastError()) {
+		return fmt.Errorf("reach nats: %w: %w", broker.ErrRefused, err)
+	}
+	return fmt.Errorf("reach nats: %w", err)
+}
 
 // Probe implements broker.Prober. A stream that cannot acknowledge counts as none.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {

@@ -15,8 +15,20 @@ import (
 
 var (
 	_ broker.Prober    = (*Sink)(nil)
+	_ broker.Pinger    = (*Sink)(nil)
 	_ broker.Previewer = (*Sink)(nil)
 )
+
+// Ping implements broker.Pinger: on the connection that messages take, whose
+// heartbeats show that the broker lives, so that it costs nothing while there is one.
+func (s *Sink) Ping(ctx context.Context) error {
+	l := s.enter()
+	defer s.leave(l)
+	if _, err := s.session(ctx, l); err != nil {
+		return unreached(err)
+	}
+	return nil
+}
 
 // Probe implements broker.Prober, on a connection of its own. With an exchange
 // the topics are there if it is: its bindings cannot be asked for.

@@ -14,6 +14,7 @@ import (
 
 var (
 	_ broker.Prober    = (*Sink)(nil)
+	_ broker.Pinger    = (*Sink)(nil)
 	_ broker.Adviser   = (*Sink)(nil)
 	_ broker.Previewer = (*Sink)(nil)
 )
@@ -110,6 +111,29 @@ func (s *Sink) borrow(ctx context.Context, use func(*link) error) error {
 	case <-ctx.Done():
 		return fmt.Errorf("reach redis: %w", ctx.Err())
 	}
+}
+
+// Ping implements broker.Pinger. A new connection's server is looked at as Deliver
+// does: one that it would not write to is an error.
+func (s *Sink) Ping(ctx context.Context) error {
+	return s.borrow(ctx, func(l *link) error {
+		ping := redis.NewStatusCmd(ctx, "ping")
+		_, err := l.exec(ctx, ping)
+		if err != nil && ctx.Err() == nil { // the server may have closed an idle connection
+			l.cut()
+			ping = redis.NewStatusCmd(ctx, "ping")
+			_, err = l.exec(ctx, ping)
+		}
+		if err != nil {
+			err = lost(ctx, false, err)
+			leave(l, broker.Classify(err).Code)
+			return unreached(err)
+		}
+		if err := ping.Err(); err != nil && code(err.Error()) != "NOPERM" { // it answers
+			return unreached(refused(err, ""))
+		}
+		return nil
+	})
 }
 
 // Probe implements broker.Prober. A server that Deliver would not write to is an

@@ -68,7 +68,7 @@ func TestOutagesAreSaidOnceAndWaitedFor(t *testing.T) {
 		until(t, "everything has arrived", p, func() bool { return statusOf(t, store).Pending == 0 })
 	}
 	const away, back = `msg="no answer, backing off" part=store`, `msg="works again" part=store`
-	const brokerAway, brokerBack = `msg="no answer, backing off" part=sink`, `msg="works again" part=sink`
+	const brokerAway, brokerBack = `msg="broker unreachable" broker=nats`, `msg="broker reachable again" broker=nats`
 
 	write(20)
 	do(t, pg.Stop)

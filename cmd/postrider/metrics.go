@@ -74,7 +74,7 @@ func newMetrics(ad store.Admin, labels prometheus.Labels, maxAge time.Duration) 
 		inFlight:       d("deliveries_in_flight", "Calls to the broker that have not returned."),
 		down:           d("down", "1 for each part that does not work now.", "part"),
 		alive:          d("alive", "1 while the relay's event loop moves."),
-		ready:          d("ready", "1 while leases are fresh and nothing is down."),
+		ready:          d("ready", "1 while leases are fresh, store and broker work, and not every known destination is down."),
 		statusUp:       d("status_up", "1 when the database answered the last question for the series below."),
 		pending:        d("pending_messages", "Committed messages that are not settled."),
 		lag:            d("lag_seconds", "Age of the oldest pending message that is not set aside."),

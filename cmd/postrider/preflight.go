@@ -80,6 +80,7 @@ func (u *unit) preflight(ctx context.Context) error {
 	if len(bad) > 0 && len(bad) == len(topics) {
 		return &shutOutError{fmt.Errorf("nothing would get through to the broker %s: %w", u.sink.Info().Name, errors.Join(bad[:min(len(bad), mostSaid)]...))}
 	}
+	u.found.Store(len(bad) < len(topics))
 	for _, err := range bad[:min(len(bad), mostSaid)] {
 		u.log.ErrorContext(ctx, "a destination of the newest messages cannot be used; its messages wait", "error", err)
 	}

@@ -40,7 +40,8 @@ func (a *app) relayCommand() *cobra.Command {
 		Use:   "relay",
 		Short: "Carry the outbox to the broker until interrupted",
 		Long: "Any number of relays share the lanes of an outbox. An unreachable database or broker is\n" +
-			"said once and waited for. The first SIGTERM drains, the second one exits at once.\n\n" +
+			"reported once and waited for; the broker is asked at the start and every 30 s while no\n" +
+			"message shows that it answers. The first SIGTERM drains, the second one exits at once.\n\n" +
 			"A file may name several relays, each with a database, schema, pipe and broker of its own; what\n" +
 			"stands outside of the list is their default, and they share one process and one listener:\n" +
 			"  broker: nats://localhost:4222\n" +
@@ -50,8 +51,8 @@ func (a *app) relayCommand() *cobra.Command {
 			"    - name: audit\n" +
 			"      store: postgres://db1/shop\n" +
 			"      pipe: audit\n\n" +
-			"On --listen: /healthz (the event loop moves), /readyz (leases are fresh and nothing is\n" +
-			"down), /metrics (Prometheus).\n\n" +
+			"On --listen: /healthz (the event loop moves), /readyz (leases are fresh, database\n" +
+			"and broker answer, some destination works), /metrics (Prometheus).\n\n" +
 			"Brokers:\n" +
 			"  kafka://[USER:PASSWORD@]HOST:PORT,...  ?sasl=plain|scram-sha-256|scram-sha-512\n" +
 			"      &compression=none|gzip|snappy|lz4|zstd&topic-prefix=TEXT&max-message-bytes=N\n" +

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,6 +34,7 @@ type unit struct {
 	destinations func(ctx context.Context) ([]string, error)
 	relay        *relay.Relay
 	health       func() relay.Health
+	found        atomic.Bool // the broker has a destination of the newest messages or of the routes
 	meter        *metrics
 	log          *slog.Logger
 	close        func()
@@ -212,6 +214,7 @@ func (a *app) openUnit(name string, set *settings, relays int, keeps map[string]
 	maps.Copy(labels, u.labels)
 	u.meter = newMetrics(st, labels, a.set.relay.statusEvery)
 	opts.Stopper, _ = sink.Sink.(broker.Stopper)
+	opts.Pinger, _ = sink.Sink.(broker.Pinger)
 	opts.Stops, _ = st.Admin.(store.Stops)
 	opts.Logger, opts.Version, opts.Observer = u.log, buildVersion().Version, u.meter.observer()
 	var to broker.Sink = sink
@@ -219,8 +222,13 @@ func (a *app) openUnit(name string, set *settings, relays int, keeps map[string]
 		to = newFairSink(sink)
 	}
 	u.relay = relay.New(st, to, opts)
-	u.health = u.relay.Health
+	u.health = func() relay.Health {
+		h := u.relay.Health()
+		h.Ready = h.Ready || h.Partial && u.found.Load() // others are there, if idle
+		return h
+	}
 	u.meter.of(u.relay)
+	u.meter.health = u.health
 	return u, nil
 }
 

@@ -71,7 +71,7 @@ func TestRefusedAtStart(t *testing.T) {
 		t.Errorf("no stream for a rule's topic: exit code %d\n%s", code, p.said)
 	}
 	p = launchRelay(t, store, "nats://127.0.0.1:1") // nobody there is waited for
-	until(t, "the relay says that it waits", p, func() bool { return p.said.count("no answer, backing off") > 0 })
+	until(t, "the relay says that it waits", p, func() bool { return p.said.count("broker unreachable") > 0 })
 	p.stop()
 }
 
@@ -166,7 +166,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 		}
 		until(t, "the relay says what is wrong", p, func() bool {
 			metrics = p.metrics()
-			return ended() || metrics != "" && (p.said.count("no answer, backing off") > 0 || strings.HasPrefix(broker, "redis:"))
+			return ended() || metrics != "" && (p.said.count("broker unreachable")+p.said.count("no answer, backing off") > 0 || strings.HasPrefix(broker, "redis:"))
 		})
 		say("metrics", metrics)
 		for _, args := range [][]string{{"status", "-o", "json"}, {"doctor", "--all", "--timeout", "2s", "-o", "json"}, {"check", "--newest", "5"}} {
@@ -178,7 +178,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 		}
 		say("the log", p.said.String())
 	}
-	if !strings.Contains(printed.String(), "backing off") || !strings.Contains(printed.String(), "HTTP_401") {
+	if !strings.Contains(printed.String(), "broker unreachable") || !strings.Contains(printed.String(), "HTTP_401") {
 		t.Error("nothing was printed that could have held it")
 	}
 }

@@ -1,0 +1,103 @@
+package httpbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+)
+
+var _ broker.Pinger = (*Sink)(nil)
+
+const (
+	pingWait     = 5 * time.Second
+	pingListen   = 100 * time.Millisecond
+	pingParallel = 8
+)
+
+// Ping implements broker.Pinger: it connects to endpoints, or to their proxies, until
+// one lets it, and sends nothing. Endpoints that are stopped are not asked.
+func (s *Sink) Ping(ctx context.Context) error {
+	var asked []*target
+	for _, t := range s.table.Load().targets {
+		t.mu.Lock()
+		held := t.held || t.p.Stopped
+		t.mu.Unlock()
+		if !held {
+			asked = append(asked, t)
+		}
+	}
+	var first error
+	for len(asked) > 0 {
+		n := min(pingParallel, len(asked))
+		err := pingAny(ctx, asked[:n])
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+		if ctx.Err() != nil {
+			return first
+		}
+		asked = asked[n:]
+	}
+	return first
+}
+
+// pingAny connects to all targets at once and returns nil when one lets it, else
+// what is wrong with the first of them.
+func pingAny(ctx context.Context, targets []*target) error {
+	errs := make([]error, len(targets))
+	var all sync.WaitGroup
+	for i, t := range targets {
+		all.Go(func() { errs[i] = t.p.ping(ctx) })
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err == nil {
+			return nil
+		}
+	}
+	return errs[0]
+}
+
+func (p *prepared) ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pingWait)
+	defer cancel()
+	to := p.url
+	if p.proxy != nil {
+		to = p.proxy
+	}
+	conn, err := p.dialer().DialContext(ctx, "tcp", net.JoinHostPort(to.Hostname(), portOf(to)))
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) && op.Err != nil { // it repeats the address, which the name stands for
+			err = op.Err
+		}
+		return fmt.Errorf("reach endpoint %s: %w", p.Name, err)
+	}
+	defer conn.Close()
+	// A server waits for our request. One that hangs up has nothing behind it.
+	if err := conn.SetReadDeadline(time.Now().Add(pingListen)); err != nil {
+		return fmt.Errorf("reach endpoint %s: %w", p.Name, err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("reach endpoint %s: the connection was closed at once", p.Name)
+	}
+	return nil
+}
+
+// portOf is the port of a URL, or its scheme's.
+func portOf(u *url.URL) string {
+	if port := u.Port(); port != "" {
+		return port
+	}
+	return map[string]string{"http": "80", "https": "443"}[u.Scheme]
+}

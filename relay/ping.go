@@ -1,0 +1,102 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/core"
+)
+
+// How often a broker is asked for a sign of life while no message shows whether it
+// answers, and how soon again while it does not.
+const (
+	pingEvery   = 30 * time.Second
+	pingTimeout = 10 * time.Second
+	pingSoon    = time.Second
+	pingLate    = 10 * time.Second
+)
+
+// sinkHealth merges what messages and pings show of the broker into one state, so
+// that each change is reported once. Guarded by the loop's mu.
+type sinkHealth struct {
+	byCall, byPing bool // that it does not work
+	since          time.Time
+	heard          time.Time // the last acknowledgement
+}
+
+func newPinger(r *Relay) broker.Pinger {
+	if r.opts.Pinger != nil {
+		return r.opts.Pinger
+	}
+	p, _ := r.sink.(broker.Pinger)
+	return p
+}
+
+// ping asks the broker at the start, and while nothing is sent, until ctx ends.
+func (lp *loop) ping(ctx context.Context, p broker.Pinger) {
+	again := pingSoon
+	for ctx.Err() == nil {
+		pause := pingEvery
+		if lp.mustAsk() {
+			limited, cancel := context.WithTimeout(ctx, pingTimeout)
+			var err error
+			lp.guard("ping", &err, func() error { return p.Ping(limited) })
+			cancel()
+			if ctx.Err() != nil {
+				return
+			}
+			if lp.pinged(err); err != nil {
+				pause, again = again, min(2*again, pingLate)
+			} else {
+				again = pingSoon
+			}
+		}
+		sleep(ctx, pause)
+	}
+}
+
+// mustAsk reports whether messages do not show if the broker answers: none was
+// acknowledged lately, none is on its way, and none waits because of an outage.
+func (lp *loop) mustAsk() bool {
+	lp.mu.Lock()
+	defer lp.mu.Unlock()
+	return !lp.sink.byCall && len(lp.cancels) == 0 && time.Since(lp.sink.heard) > pingEvery
+}
+
+func (lp *loop) pinged(err error) {
+	lp.mu.Lock()
+	defer lp.mu.Unlock()
+	if lp.over {
+		return
+	}
+	lp.r.rec.asked()
+	lp.sinkIs(lp.sink.byCall, err != nil, err)
+}
+
+// sinkIs takes a new state and reports a change. The caller holds mu.
+func (lp *loop) sinkIs(byCall, byPing bool, err error) {
+	s := &lp.sink
+	was := s.byCall || s.byPing
+	s.byCall, s.byPing = byCall, byPing
+	down := byCall || byPing
+	if down == was {
+		return
+	}
+	f := core.HealthChanged{Part: "sink", Down: down, Err: err}
+	lp.r.rec.tell(f)
+	lp.r.opts.Observer.tell(f)
+	name := lp.r.sink.Info().Name
+	if down {
+		s.since = time.Now()
+		lp.r.log.Warn("broker unreachable", "broker", name, "error", err)
+		return
+	}
+	lp.r.log.Info("broker reachable again", "broker", name, "after", time.Since(s.since).Round(time.Millisecond))
+}
+
+// sinkHeard notes an acknowledgement. The caller holds mu.
+func (lp *loop) sinkHeard() {
+	lp.sink.heard = time.Now()
+	lp.sinkIs(lp.sink.byCall, false, nil)
+}
