@@ -28,7 +28,7 @@ test: servers ## every test of every module, against real servers
 	@tools/test $(TESTFLAGS)
 
 .PHONY: matrix
-matrix: ## the same on every supported PostgreSQL
+matrix: ## the same on every supported PostgreSQL, and a million schedules of the simulation
 	@$(MAKE) --no-print-directory servers ALL=1
 	@POSTRIDER_MATRIX=1 tools/test $(TESTFLAGS)
 

@@ -140,7 +140,14 @@ func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.Parked
 	}
 	defer s.db.mu.Unlock()
 	now := s.db.opts.Now()
-	var found []store.ParkedRecord
+	total := 0
+	for _, l := range p.lanes {
+		total += len(l.parked)
+	}
+	if total == 0 {
+		return nil, nil
+	}
+	found := make([]store.ParkedRecord, 0, total)
 	for id, l := range p.lanes {
 		for _, r := range l.parked {
 			if r.matches(q) {
@@ -215,7 +222,7 @@ func (db *database) laneStatus(id store.Lane, l *lane, now time.Time) store.Lane
 		ls.Owner, ls.Leased, ls.Until = i.name, now.Before(i.until), i.until.Sub(now)
 	}
 	for _, r := range db.log[id] {
-		if db.txs[r.xid].status == Committed && !db.settled(l, r) {
+		if r.tx.status == Committed && !db.settled(l, r) {
 			ls.Pending++
 			ls.Lag = max(ls.Lag, now.Sub(r.rec.Message.Time))
 		}

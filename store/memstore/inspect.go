@@ -19,7 +19,7 @@ func (s *Store) All() []Record {
 	for _, rows := range s.db.log {
 		for _, r := range rows {
 			rec := r.rec
-			rec.Status = s.db.txs[r.xid].status
+			rec.Status = r.tx.status
 			all = append(all, rec)
 		}
 	}
@@ -61,7 +61,7 @@ func (s *Store) Books() []Book {
 			Parked: int64(len(l.parked)), Delivered: l.delivered, Discarded: l.discarded,
 		}
 		for _, r := range s.db.log[id] {
-			if s.db.txs[r.xid].status != Committed {
+			if r.tx.status != Committed {
 				continue
 			}
 			b.Committed++
@@ -123,7 +123,7 @@ func (s *Store) Trim() int {
 	for id, rows := range db.log {
 		kept := rows[:0:0]
 		for _, r := range rows {
-			status := db.txs[r.xid].status
+			status := r.tx.status
 			if status == RolledBack || status == Committed && db.settledEverywhere(id, r) {
 				removed++
 				if status == Committed {
@@ -193,7 +193,7 @@ func (s *Store) PendingIDs(id store.Lane) []string {
 	var ids []string
 	l := s.db.pipe(s.name).lanes[id]
 	for _, r := range s.db.log[id][l.head:] {
-		if s.db.txs[r.xid].status == Committed && !s.db.settled(l, r) {
+		if r.tx.status == Committed && !s.db.settled(l, r) {
 			ids = append(ids, r.rec.Message.ID)
 		}
 	}

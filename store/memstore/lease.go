@@ -65,7 +65,7 @@ func (p *pipe) release(bootID string) {
 
 // take gives free lanes to an instance up to its share.
 func (db *database) take(p *pipe, req store.LeaseRequest, now time.Time) {
-	live := len(db.live(now))
+	live := db.alive(now)
 	share := (len(p.lanes) + live - 1) / max(live, 1)
 	if db.opts.Defect == SharedLease {
 		return // grant shows every lane to everybody
@@ -120,10 +120,9 @@ func (db *database) lapse(boot string, now time.Time) (first time.Duration) {
 }
 
 func (db *database) grant(p *pipe, req store.LeaseRequest, now time.Time) store.Grant {
-	g := store.Grant{Identity: db.identity, Total: len(p.lanes), Instances: len(db.live(now)), Lapse: db.lapse(req.BootID, now), Now: now, Paused: p.paused}
-	held := map[store.Lane]bool{}
+	g := store.Grant{Identity: db.identity, Total: len(p.lanes), Instances: db.alive(now), Lapse: db.lapse(req.BootID, now), Now: now, Paused: p.paused}
 	for id, l := range p.lanes {
-		if l.owner != req.BootID && db.opts.Defect != SharedLease {
+		if !db.mayHave(l, req.BootID) {
 			continue
 		}
 		lg := store.LaneGrant{Lane: store.Lane(id), Epoch: l.epoch, Position: db.position(l)}
@@ -135,14 +134,17 @@ func (db *database) grant(p *pipe, req store.LeaseRequest, now time.Time) store.
 			lg.Parked.Captured, lg.Parked.Heads = nil, nil
 		}
 		g.Lanes = append(g.Lanes, lg)
-		held[lg.Lane] = true
 	}
 	for _, r := range db.requests {
-		if !r.done && r.pipe == p && held[r.Lane] {
+		if !r.done && r.pipe == p && db.mayHave(p.lanes[r.Lane], req.BootID) {
 			g.Requests = append(g.Requests, r.Request)
 		}
 	}
 	return g
+}
+
+func (db *database) mayHave(l *lane, boot string) bool {
+	return l.owner == boot || db.opts.Defect == SharedLease
 }
 
 func (db *database) position(l *lane) store.Position {

@@ -8,11 +8,9 @@
 package memstore
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
-	"slices"
 	"sync"
 	"time"
 
@@ -199,6 +197,7 @@ type database struct {
 type row struct {
 	seq  int64
 	xid  int64
+	tx   *txn
 	lane store.Lane
 	rec  Record
 }
@@ -265,19 +264,17 @@ func (db *database) laneOf(key, id string) store.Lane {
 	h.Write([]byte(key))
 	n := db.opts.Lanes
 	if db.opts.Defect == LaneByInstances {
-		n = min(n, max(1, len(db.live(db.opts.Now()))))
+		n = min(n, max(1, db.alive(db.opts.Now())))
 	}
 	return store.Lane(h.Sum32() % uint32(n))
 }
 
-// live returns the boot ids whose heartbeat counts at now, sorted.
-func (db *database) live(now time.Time) []string {
-	var ids []string
-	for id, i := range db.instances {
+// alive counts the instances whose heartbeat counts at now.
+func (db *database) alive(now time.Time) (n int) {
+	for _, i := range db.instances {
 		if now.Before(i.until) {
-			ids = append(ids, id)
+			n++
 		}
 	}
-	slices.SortFunc(ids, cmp.Compare[string])
-	return ids
+	return n
 }

@@ -124,6 +124,9 @@ func (l *lane) gaps() []store.Gap {
 
 // parkedView describes a lane's parked records to its owner.
 func (db *database) parkedView(l *lane) store.ParkedView {
+	if len(l.parked) == 0 && len(l.holds) == 0 {
+		return store.ParkedView{}
+	}
 	now := db.opts.Now()
 	heads := l.heads()
 	v := store.ParkedView{Records: len(l.parked)}
@@ -177,6 +180,9 @@ type run struct {
 
 // due returns what is due, longest due first.
 func (db *database) due(l *lane) []run {
+	if len(l.parked) == 0 {
+		return nil
+	}
 	now := db.opts.Now()
 	heads := l.heads()
 	queues := map[string][]*parked{}

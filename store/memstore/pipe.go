@@ -126,7 +126,7 @@ func (db *database) moveTo(id store.Lane, l *lane, p store.Position) error {
 	}
 	for rows := db.log[id]; l.head < len(rows); l.head++ {
 		r := rows[l.head]
-		if !l.gone[r.seq] && db.txs[r.xid].status != RolledBack {
+		if !l.gone[r.seq] && r.tx.status != RolledBack {
 			break
 		}
 	}

@@ -17,20 +17,24 @@ type snapshot struct {
 }
 
 func (db *database) snapshot() snapshot {
-	t := snapshot{xmax: db.completed + 1, xip: map[int64]bool{}}
+	t := snapshot{xmax: db.completed + 1}
 	for id := range db.running {
-		if id < t.xmax {
-			t.xip[id] = true
+		if id >= t.xmax {
+			continue
 		}
+		if t.xip == nil {
+			t.xip = map[int64]bool{}
+		}
+		t.xip[id] = true
 	}
 	return t
 }
 
 func (db *database) sees(t snapshot, r *row) bool {
 	if db.opts.Defect == AheadOfCommit {
-		return db.txs[r.xid].status != RolledBack
+		return r.tx.status != RolledBack
 	}
-	return r.xid < t.xmax && !t.xip[r.xid] && db.txs[r.xid].status == Committed
+	return r.xid < t.xmax && !t.xip[r.xid] && r.tx.status == Committed
 }
 
 // runningAt returns running(T): the ids in progress in the snapshot, and every

@@ -51,7 +51,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 // checkSettlements refuses a call before anything of it is applied, so that
 // applying cannot fail half-way.
 func (db *database) checkSettlements(settlements []store.Settlement) error {
-	seen := map[store.Lane]bool{}
+	seen := make([]bool, db.opts.Lanes)
 	for _, st := range settlements {
 		if err := db.checkLane(st.Lane); err != nil {
 			return err

@@ -105,7 +105,7 @@ func (t *Tx) insert(m postrider.Message) {
 	m.Time = db.opts.Now()
 	db.seq++
 	lane := db.laneOf(m.Key, m.ID)
-	r := &row{seq: db.seq, xid: xid, lane: lane}
+	r := &row{seq: db.seq, xid: xid, tx: t.txn, lane: lane}
 	r.rec = Record{Seq: r.seq, Tx: xid, Lane: lane, Message: m}
 	db.log[lane] = append(db.log[lane], r)
 	t.txn.rows = append(t.txn.rows, r)

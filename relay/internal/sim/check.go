@@ -28,6 +28,7 @@ type checker struct {
 	w         *world
 	broken    *violation
 	msgs      map[string]*msg
+	written   []*msg        // the same, in the order of their writing
 	highest   map[int]int64 // by key
 	dups      map[store.Lane]int
 	incidents map[store.Lane]int
@@ -177,17 +178,14 @@ func (c *checker) sending(n *node, a core.Deliver) {
 			c.fail("C", "node %d sends message %s of key %q, which a person has paused", n.index, m.ID, m.Key)
 		}
 	}
-	pending := map[string]bool{}
+	open := 0
 	for _, id := range c.w.db.PendingIDs(a.Lane) {
-		pending[id] = true
-	}
-	for id := range sent {
-		if !pending[id] {
-			delete(sent, id)
+		if sent[id] {
+			open++
 		}
 	}
-	if len(sent) > c.w.plan.Window {
-		c.fail("W", "node %d has %d unsettled messages in lane %d, the window is %d", n.index, len(sent), a.Lane, c.w.plan.Window)
+	if open > c.w.plan.Window {
+		c.fail("W", "node %d has %d unsettled messages in lane %d, the window is %d", n.index, open, a.Lane, c.w.plan.Window)
 	}
 }
 
@@ -388,11 +386,13 @@ func (c *checker) lost() {
 			parked[id] = true
 		}
 	}
-	for _, r := range c.w.db.Committed() {
+	for _, m := range c.written {
+		if !m.tx.committed {
+			continue
+		}
 		c.w.cover.Messages++
-		m := c.msgs[r.Message.ID]
 		if m.copies == 0 && m.discarded == 0 && !parked[m.id] {
-			c.fail("L", "message %s (record %d, key k%d version %d) was neither taken by the sink nor parked", m.id, r.Seq, m.key, m.version)
+			c.fail("L", "message %s (key k%d version %d) was neither taken by the sink nor parked", m.id, m.key, m.version)
 		}
 	}
 }

@@ -76,6 +76,7 @@ func mutants() []mutant {
 		{name: "generation header lost", without: envelope.Generation},
 		{name: "what people paused is forgotten", defect: memstore.ForgetHolds},
 		{name: "a key is released before its queue is empty", defect: memstore.LastTooEarly},
+		{name: "scheduled by the relay's clock", defect: memstore.DueIgnoresNotBefore},
 	}
 	for i := range all {
 		all[i].both = all[i].defect == memstore.None || all[i].defect > memstore.SequenceLate

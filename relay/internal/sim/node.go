@@ -32,11 +32,12 @@ type node struct {
 	pausedAt    time.Duration
 	pausedUntil time.Duration // 0: runs
 	suspended   bool
-	queue       []func()
+	queue       []event
 	sessions    map[core.ID]*session
 	sent        map[store.Lane]map[string]bool // delivered by this boot, perhaps not settled
 	calls       map[core.ID]store.Lane         // deliveries begun by this boot
 	identity    string                         // of the last lease that was answered
+	knowing     *memstore.Store                // the store as of that identity
 }
 
 var (
@@ -57,6 +58,7 @@ func (n *node) start() {
 	n.calls, n.identity = map[core.ID]store.Lane{}, ""
 	n.store = w.db.Pipe(memstore.DefaultPipe)
 	n.store.ClientClock(func() time.Time { return origin().Add(w.now + n.wall) })
+	n.knowing = n.store.Knowing("")
 	n.engine = core.New(n.config(), w.plan.Seed*31+uint64(w.boots))
 	w.note("boot", n.index, uint64(w.boots))
 	n.step(core.Start{})
@@ -111,43 +113,45 @@ func (n *node) step(ev core.Event) {
 
 // post delivers an event to this boot after d; it waits while the node is paused.
 func (n *node) post(d time.Duration, ev core.Event) {
-	boot := n.boot
-	n.w.after(d, func() { n.receive(boot, ev) })
+	n.w.events.push(n.w.now+max(d, 0), event{n: n, boot: n.boot, ev: ev})
 }
 
 func (n *node) receive(boot string, ev core.Event) {
 	switch {
 	case n.boot != boot:
 	case n.w.now < n.pausedUntil:
-		n.queue = append(n.queue, func() { n.receive(boot, ev) })
+		n.queue = append(n.queue, event{n: n, boot: boot, ev: ev})
 	default:
-		n.w.note(eventName(ev), n.index, 0)
+		name, count := eventName(ev)
+		n.w.note(name, n.index, uint64(count))
 		if n.w.traceOn {
 			n.w.notef(n.index, "<- %T %+v", ev, ev)
 		}
-		if l, ok := ev.(core.Leased); ok && l.Err == nil {
+		if l, ok := ev.(core.Leased); ok && l.Err == nil && n.identity != l.Grant.Identity {
 			n.identity = l.Grant.Identity
+			n.knowing = n.store.Knowing(n.identity)
 		}
 		n.step(ev)
 	}
 }
 
-func eventName(ev core.Event) string {
+// eventName names an event and counts what it brings.
+func eventName(ev core.Event) (string, int) {
 	switch ev := ev.(type) {
 	case core.Leased:
-		return fmt.Sprintf("leased %d lanes", len(ev.Grant.Lanes))
+		return "leased", len(ev.Grant.Lanes)
 	case core.ReadDone:
-		return "read"
+		return "read", len(ev.Batches)
 	case core.Delivered:
-		return "delivered"
+		return "delivered", len(ev.Errs)
 	case core.Settled:
-		return "settled"
+		return "settled", len(ev.Lost)
 	case core.Woke:
-		return "woke"
+		return "woke", 0
 	case core.Tick:
-		return "tick"
+		return "tick", 0
 	}
-	return "told"
+	return "told", 0
 }
 
 // act carries out one action.
@@ -162,7 +166,7 @@ func (n *node) act(a core.Action) {
 			return core.Leased{ID: a.ID, Grant: g, Err: err}
 		}, func(err error) core.Event { return core.Leased{ID: a.ID, Err: err} })
 	case core.Read:
-		st := n.store.Knowing(n.identity)
+		st := n.knowing
 		n.call(a.Timeout, func() core.Event {
 			b, err := st.Read(n.w.ctx, a.Reads)
 			return core.ReadDone{ID: a.ID, Batches: b, Err: err}
@@ -225,7 +229,7 @@ func (n *node) call(timeout time.Duration, run func() core.Event, failed func(er
 }
 
 func (n *node) settle(a core.Settle) {
-	st := n.store.Knowing(n.identity)
+	st := n.knowing
 	n.call(a.Timeout, func() core.Event {
 		lost, err := st.Settle(n.w.ctx, a.Settlements)
 		n.w.check.settled(a.Settlements, lost, err)
@@ -359,8 +363,8 @@ func (n *node) resume() {
 	}
 	queue := n.queue
 	n.queue = nil
-	for _, fn := range queue {
-		fn()
+	for _, e := range queue {
+		n.receive(e.boot, e.ev)
 	}
 }
 

@@ -109,13 +109,23 @@ type plan struct {
 	Brake       int // 0: the core's default
 	ParkedKeys  int // 0: the core's default
 	Latency     time.Duration
+	Drift       int // how far apart the nodes' clocks run, in percent; 0: 1
 	Ops         []op
+}
+
+// tail is how long a run goes on at least when the faults have ended: in most for
+// as long as a lease and what may come late, in some much longer.
+func (p plan) tail() time.Duration {
+	if p.Seed%4 == 0 {
+		return 8 * time.Second
+	}
+	return 4 * time.Second
 }
 
 func (p plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed=%d family=%d lanes=%d nodes=%d window=%d page=%d attempts=%d skip=%v brake=%d keys=%d latency=%v\n",
-		p.Seed, p.Family, p.Lanes, p.Nodes, p.Window, p.Page, p.MaxAttempts, p.Skip, p.Brake, p.ParkedKeys, p.Latency)
+	fmt.Fprintf(&b, "seed=%d family=%d lanes=%d nodes=%d window=%d page=%d attempts=%d skip=%v brake=%d keys=%d latency=%v drift=%d\n",
+		p.Seed, p.Family, p.Lanes, p.Nodes, p.Window, p.Page, p.MaxAttempts, p.Skip, p.Brake, p.ParkedKeys, p.Latency, p.Drift)
 	for _, o := range p.Ops {
 		fmt.Fprintln(&b, " ", o)
 	}
@@ -157,6 +167,8 @@ func makePlan(seed uint64) plan {
 	d.stops()
 	d.silences()
 	d.impostors()
+	d.meetings()
+	d.gentle()
 	slices.SortStableFunc(d.p.Ops, func(a, b op) int { return int(a.At - b.At) })
 	return d.p
 }
@@ -202,13 +214,26 @@ func (d *drawer) stops() {
 }
 
 // silences draws from a source of its own, too: one destination of several that
-// confirms nothing, for so long that every attempt would be used up. The source is
-// one that leaves the seeds of TestRegressions as they are.
+// confirms nothing, for so long that every attempt would be used up.
 func (d *drawer) silences() {
 	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x73696c66))
-	for range d.some(12, 1) {
-		at := d.upTo(faultsEnd / 2)
-		d.add(op{Kind: opSilent, At: at, Dur: d.between(at, faultsEnd) - at, N: d.rng.IntN(topics)})
+	for range d.some(8, 1) {
+		at, topic := d.upTo(faultsEnd/2), d.rng.IntN(topics)
+		end := d.between(at, faultsEnd)
+		d.add(op{Kind: opSilent, At: at, Dur: end - at, N: topic})
+		d.p.MaxAttempts = 2 + d.rng.IntN(2)
+		for i := range 12 { // what is nearly given up meets the silence and its end
+			o := op{Kind: opTx, Tx: txPlan{Inserts: []insert{{topic + topics*d.rng.IntN(8), msgGood}}}}
+			switch {
+			case i < 4:
+				o.At, o.Tx.Inserts[0].Kind = max(at-d.upTo(600*time.Millisecond), 0), msgFailing
+			case i < 10:
+				o.At = max(end-d.upTo(300*time.Millisecond), 0)
+			default:
+				o.At = d.between(at, end)
+			}
+			d.add(o)
+		}
 	}
 }
 
@@ -249,6 +274,13 @@ func (d *drawer) collisions() {
 		o.Dur = d.upTo(200 * time.Millisecond)
 		d.p.Ops[i].Dur = o.Dur
 		d.add(op{Kind: opStoreLate, At: max(o.At-400*time.Millisecond, 0), Dur: 2500 * time.Millisecond, N: 500})
+		if n := d.node(); n > 0 && d.rng.IntN(2) == 0 { // lanes are given to a node that comes and goes just then
+			d.p.Ops[d.started(n)].At = max(o.At-d.between(400*time.Millisecond, time.Second), 0)
+			d.add(op{Kind: opDrain, At: max(o.At-d.upTo(300*time.Millisecond), 0), Node: n, Dur: d.upTo(time.Second)})
+			for range 10 {
+				d.add(op{Kind: opTx, At: o.At + d.upTo(3*time.Second), Tx: txPlan{Inserts: []insert{{d.rng.IntN(12), msgGood}}}})
+			}
+		}
 		key := d.quarrel(max(o.At-700*time.Millisecond, 0))
 		for range 6 {
 			d.add(op{Kind: opTx, At: o.At + o.Dur + d.upTo(3*time.Second), Tx: txPlan{Inserts: []insert{{key, msgGood}}}})
@@ -261,6 +293,105 @@ func (d *drawer) collisions() {
 			d.add(op{Kind: opAct, At: d.between(at, faultsEnd), N: d.rng.IntN(4)})
 		}
 	}
+}
+
+// meetings puts operations of all kinds close together in time, from a source of
+// its own: each alone is harmless, what is found late is two or three at once. Half
+// of them are where a node starts, because lanes change hands there.
+func (d *drawer) meetings() {
+	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x6d656574))
+	if d.rng.IntN(5) == 0 { // a clock that runs wrong shows where the network is quick
+		d.p.Drift, d.p.Latency = 10, min(d.p.Latency, time.Duration(1+d.rng.IntN(4))*time.Millisecond)
+		for range 3 {
+			d.add(op{Kind: opTx, At: d.time(), Tx: txPlan{Inserts: []insert{{d.rng.IntN(6), msgScheduled}}}})
+		}
+	}
+	for range d.some(2, 2) {
+		at := d.time()
+		if n := d.node(); n > 0 && d.rng.IntN(2) == 0 {
+			at = d.p.Ops[d.started(n)].At + d.upTo(time.Second)
+		}
+		near := func() time.Duration {
+			return min(max(at+d.upTo(800*time.Millisecond)-400*time.Millisecond, 0), faultsEnd-time.Millisecond)
+		}
+		key := d.rng.IntN(4)
+		for range 2 + d.rng.IntN(4) {
+			o := op{Kind: opTx, At: near()}
+			for range 1 + d.rng.IntN(3) {
+				i := insert{Key: key + d.rng.IntN(3) - 1}
+				if d.rng.IntN(4) == 0 {
+					i.Kind = msgRejected + msgKind(d.rng.IntN(4))
+				}
+				o.Tx.Inserts = append(o.Tx.Inserts, i)
+			}
+			d.add(o)
+		}
+		for range 2 + d.rng.IntN(4) {
+			d.add(d.anything(near()))
+		}
+	}
+}
+
+// gentle makes some worlds ones in which nothing is ever lost on its way: there, no
+// duplicate is allowed at all. Destinations that hold messages back meet drains and
+// other hand-overs instead.
+func (d *drawer) gentle() {
+	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x67656e74))
+	if d.rng.IntN(6) > 0 {
+		return
+	}
+	loses := []opKind{opCrash, opPause, opSuspend, opJump, opStoreLate, opFailover, opAckLost, opSinkHang, opSilent}
+	d.p.Ops = slices.DeleteFunc(d.p.Ops, func(o op) bool {
+		hangsUp := slices.ContainsFunc(o.Tx.Inserts, func(i insert) bool { return i.Kind == msgHangup })
+		return hangsUp || slices.Contains(loses, o.Kind)
+	})
+	for range 1 + d.rng.IntN(3) {
+		at := d.time()
+		d.add(op{Kind: opOutage + opKind(d.rng.IntN(2)), At: at, Dur: d.between(200*time.Millisecond, 2*time.Second), N: d.rng.IntN(3) - 1})
+		for range 1 + d.rng.IntN(3) {
+			o := op{Kind: opTx, At: max(at+d.upTo(400*time.Millisecond)-200*time.Millisecond, 0)}
+			for range 2 + d.rng.IntN(4) {
+				o.Tx.Inserts = append(o.Tx.Inserts, insert{Key: d.rng.IntN(6) - 1})
+			}
+			d.add(o)
+		}
+		d.add(op{Kind: opDrain, At: at + d.upTo(700*time.Millisecond), Node: d.node(), Dur: d.upTo(time.Second)})
+	}
+}
+
+// started is the operation that starts a node first.
+func (d *drawer) started(node int) (index int) {
+	return slices.IndexFunc(d.p.Ops, func(o op) bool { return o.Kind == opStart && o.Node == node })
+}
+
+// anything draws one operation of any kind, most often those in which an answer is
+// late or a lane changes hands.
+func (d *drawer) anything(at time.Duration) op {
+	short := d.between(50*time.Millisecond, 1500*time.Millisecond)
+	switch d.rng.IntN(16) {
+	case 0, 1, 2:
+		return op{Kind: opStoreLate, At: at, Dur: d.between(200*time.Millisecond, 2500*time.Millisecond), N: d.share()}
+	case 3, 4:
+		return op{Kind: opFailover, At: at, Dur: d.upTo(300 * time.Millisecond)}
+	case 5, 6:
+		return op{Kind: opDrain, At: at, Node: d.node(), Dur: d.upTo(time.Second)}
+	case 7:
+		return op{Kind: opCrash, At: at, Node: d.node(), Dur: d.upTo(time.Second)}
+	case 8:
+		return op{Kind: opPause + opKind(d.rng.IntN(2)), At: at, Node: d.node(), Dur: d.between(leaseTTL/2, 2*leaseTTL)}
+	case 9, 10:
+		return op{Kind: opOutage + opKind(d.rng.IntN(2)), At: at, Dur: short, N: d.rng.IntN(3) - 1}
+	case 11, 12:
+		return op{Kind: opAckLost + opKind(d.rng.IntN(3)), At: at, Dur: short, N: d.share()}
+	case 13:
+		return op{Kind: opStoreDown + opKind(d.rng.IntN(2)), At: at, Dur: short, N: d.share()}
+	case 14:
+		return op{Kind: opAct, At: at, N: d.rng.IntN(4)}
+	}
+	if d.rng.IntN(2) == 0 {
+		return op{Kind: opStop, At: at, Dur: short}
+	}
+	return op{Kind: opHold, At: at, Dur: short, N: d.rng.IntN(4)}
 }
 
 // quarrel draws transactions of one key in which the first message fails.

@@ -111,7 +111,7 @@ func (c Coverage) Missing() []string {
 		{"brakes", c.Brakes, 25},
 		{"lanes at the cap of parked keys", c.Pauses, 100},
 		{"lapses between an ack and its settlement", c.LapsesUnsettled, 20},
-		{"runs without a fault", c.Faultless, 50},
+		{"runs without an incident", c.Faultless, 150},
 	} {
 		if m.got*1000 < m.want*c.Seeds {
 			missing = append(missing, fmt.Sprintf("%s: %d in %d seeds, wanted %d per thousand", m.name, m.got, c.Seeds, m.want))

@@ -1,16 +1,31 @@
 package sim
 
 import (
-	"fmt"
+	"math/rand/v2"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// TestSimulation runs seeded schedules over both families of stores.
-// POSTRIDER_SIM_SEEDS=n runs n of them, POSTRIDER_SIM_FROM=n begins with that one,
-// POSTRIDER_SIM_SEED=n runs the one and prints its plan and trace.
+// Seeds of a run: the fixed ones are the same every time, the fresh ones never.
+const (
+	fixedSeeds  = 20_000
+	shortSeeds  = 2_000
+	freshSeeds  = 20_000
+	matrixSeeds = 1_000_000
+)
+
+// TestSimulation runs seeded schedules over both families of stores, on all cores:
+// fixed seeds from 0, and fresh ones from a base that it logs.
+//
+// POSTRIDER_SIM_SEEDS=n runs n fixed seeds and no fresh ones, POSTRIDER_SIM_FROM=n
+// begins with that one, POSTRIDER_SIM_BASE=n is the base, POSTRIDER_MATRIX=1 runs a
+// million fresh ones, POSTRIDER_SIM_SEED=n runs one seed and prints its plan and trace.
 func TestSimulation(t *testing.T) {
 	if one, ok := number(t, "POSTRIDER_SIM_SEED"); ok {
 		r, script := Replay(t.Context(), one)
@@ -20,30 +35,80 @@ func TestSimulation(t *testing.T) {
 		}
 		return
 	}
-	seeds := uint64(20_000)
-	if testing.Short() {
-		seeds = 2_000
+	defer debug.SetGCPercent(debug.SetGCPercent(1600)) // little lives long: most collections are in vain
+	from, chosen := number(t, "POSTRIDER_SIM_FROM")
+	n, counted := number(t, "POSTRIDER_SIM_SEEDS")
+	switch {
+	case counted:
+	case testing.Short():
+		n = shortSeeds
+	default:
+		n = fixedSeeds
 	}
-	if n, ok := number(t, "POSTRIDER_SIM_SEEDS"); ok {
-		seeds = n
+	simulate(t, from, n)
+	if chosen || counted || testing.Short() {
+		return
 	}
-	from, _ := number(t, "POSTRIDER_SIM_FROM")
+	base, ok := number(t, "POSTRIDER_SIM_BASE")
+	if !ok {
+		base = rand.Uint64N(1 << 40)
+	}
+	n = freshSeeds
+	if os.Getenv("POSTRIDER_MATRIX") == "1" {
+		n = matrixSeeds
+	}
+	simulate(t, base, n)
+}
+
+const repeat = `repeat: POSTRIDER_SIM_FROM=%[1]d POSTRIDER_SIM_SEEDS=1 go test ./relay/internal/sim -run 'TestSimulation$'
+plan and trace: POSTRIDER_SIM_SEED=%[1]d go test -v ./relay/internal/sim -run 'TestSimulation$'`
+
+// most is how many failures one run reports.
+const most = 10
+
+// simulate runs n seeds from one on, in pieces, on all cores.
+func simulate(t *testing.T, from, n uint64) {
+	t.Helper()
+	const piece = 100
+	var (
+		next, failures atomic.Uint64
+		mu             sync.Mutex
+		cover          Coverage
+		workers        sync.WaitGroup
+	)
 	began := time.Now()
-	var cover Coverage
-	for seed := from; seed < from+seeds; seed++ {
-		r := Run(t.Context(), seed)
-		cover.Add(r.Cover)
-		if r.Broken != "" {
-			t.Fatalf("seed %d broke a promise: %s\n%s", seed, r.Broken, r.Script)
-		}
-		if seed%1000 == 0 {
-			if again := Run(t.Context(), seed); again.Hash != r.Hash {
-				t.Fatalf("seed %d is not deterministic: %x, then %x", seed, r.Hash, again.Hash)
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			var mine Coverage
+			for {
+				at := next.Add(piece) - piece
+				if at >= n || failures.Load() >= most {
+					break
+				}
+				for seed := from + at; seed < from+min(at+piece, n); seed++ {
+					r := Run(t.Context(), seed)
+					mine.Add(r.Cover)
+					if r.Broken != "" && failures.Add(1) <= most {
+						t.Errorf("seed %d broke a promise: %s\n"+repeat+"\n%s", seed, r.Broken, seed, r.Script)
+					}
+					if seed%1000 == 0 {
+						if again := Run(t.Context(), seed); again.Hash != r.Hash {
+							t.Errorf("seed %d is not deterministic: %x, then %x", seed, r.Hash, again.Hash)
+						}
+					}
+				}
 			}
-		}
+			mu.Lock()
+			defer mu.Unlock()
+			cover.Add(mine)
+		})
 	}
+	workers.Wait()
 	took := time.Since(began)
-	t.Logf("%d seeds in %v, %.0f seeds/s\n%+v", seeds, took.Round(time.Millisecond), float64(seeds)/took.Seconds(), cover)
+	t.Logf("%d seeds from %d in %v, %.0f seeds/s\n%+v", cover.Seeds, from, took.Round(time.Millisecond), float64(cover.Seeds)/took.Seconds(), cover)
+	if cover.Seeds < 1000 {
+		return // too few to say what should have been seen
+	}
 	for _, m := range cover.Missing() {
 		t.Errorf("too little was seen: %s", m)
 	}
@@ -66,19 +131,19 @@ func number(t *testing.T, name string) (uint64, bool) {
 // mutant must break a promise within 2,000 seeds.
 func TestMutantsAreCaught(t *testing.T) {
 	const limit = 2000
-	table := fmt.Sprintf("%-42s %6s  %s\n", "mutant", "seed", "caught by")
 	for _, m := range mutants() {
-		seed, broken := hunt(t, m, limit)
-		if broken == "" {
-			t.Errorf("mutant %q survived %d seeds", m.name, limit)
-			broken = "SURVIVED"
-		}
-		table += fmt.Sprintf("%-42s %6d  %s\n", m.name, seed, broken)
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			seed, broken := hunt(t, m, limit)
+			if broken == "" {
+				t.Fatalf("the mutant survived %d seeds", limit)
+			}
+			t.Logf("caught by seed %d: %s", seed, broken)
+		})
 	}
-	t.Logf("\n%s", table)
 }
 
-func hunt(t *testing.T, m mutant, limit uint64) (uint64, string) {
+func hunt(t *testing.T, m mutant, limit uint64) (seed uint64, broken string) {
 	t.Helper()
 	for seed := range limit {
 		if !m.both && makePlan(seed).Family != m.family {
@@ -89,33 +154,6 @@ func hunt(t *testing.T, m mutant, limit uint64) (uint64, string) {
 		}
 	}
 	return limit, ""
-}
-
-// TestRegressions runs the seeds that found something, each with what it found.
-func TestRegressions(t *testing.T) {
-	for seed, found := range map[uint64]string{
-		32:    "a dead letter under skip that is not settled yet",
-		85:    "a lane handed over with a batch that was acknowledged in part",
-		204:   "parked records due behind a message that makes the broker hang up",
-		241:   "a window that is full behind such a message",
-		1090:  "a lease asked for before the machine slept, answered after it",
-		3391:  "a lane lost and taken again with messages of unknown fate",
-		22264: "a surplus lane that dropped what it had read ahead and was kept after all",
-		58:    "a brake that holds what stands before the message that would release it",
-		509:   "a message that makes the broker hang up in a lane at its cap",
-		1877:  "several runs of skipped versions, one of them sent again",
-		2731:  "such a message behind dead letters that pause the lane and are not settled",
-		71783: "a read refused in one history and answered in the next, with a settlement on its way",
-		4680:  "a crash behind a lease that had lapsed",              // of the checker
-		81470: "a drain that reaches a paused node late, lapsed too", // of the checker
-		5931:  "a straggler that is the new head of a key set aside",
-		8391:  "a lane at its cap in which two such messages are all that may be sent",
-		4440:  "an outage that ends while only such a message is left to probe",
-	} {
-		if r := Run(t.Context(), seed); r.Broken != "" {
-			t.Errorf("seed %d (%s): %s\n%s", seed, found, r.Broken, r.Script)
-		}
-	}
 }
 
 // TestShrinkKeepsTheViolation shows that a failing seed ends as a short script.

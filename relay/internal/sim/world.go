@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -18,8 +17,7 @@ type world struct {
 	ctx      context.Context
 	rng      *rand.Rand
 	now      time.Duration
-	events   eventHeap
-	eventSeq uint64
+	events   queue
 	healed   bool
 	settleBy time.Duration
 
@@ -37,28 +35,6 @@ type world struct {
 	traceOn   bool
 }
 
-type event struct {
-	at  time.Duration
-	seq uint64
-	fn  func()
-}
-
-type eventHeap []event
-
-func (h eventHeap) Len() int { return len(h) }
-func (h eventHeap) Less(i, j int) bool {
-	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].seq < h[j].seq
-}
-func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
-func (h *eventHeap) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	old[len(old)-1] = event{}
-	*h = old[:len(old)-1]
-	return e
-}
-
 // origin is virtual time zero by the database's clock.
 func origin() time.Time { return time.Unix(1_700_000_000, 0) }
 
@@ -74,15 +50,14 @@ func newWorld(ctx context.Context, p plan, m mutant, traced bool) *world {
 	w.sink.prefix = !m.noPrefix
 	w.check.init()
 	for i := range p.Nodes {
-		w.nodes = append(w.nodes, &node{w: w, index: i, rate: 1 + (w.rng.Float64()-0.5)/100})
+		w.nodes = append(w.nodes, &node{w: w, index: i, rate: 1 + (w.rng.Float64()-0.5)*float64(max(p.Drift, 1))/100})
 	}
 	return w
 }
 
 // at runs fn at time t, or now if that has passed.
 func (w *world) at(t time.Duration, fn func()) {
-	w.eventSeq++
-	heap.Push(&w.events, event{max(t, w.now), w.eventSeq, fn})
+	w.events.push(max(t, w.now), event{fn: fn})
 }
 
 func (w *world) after(d time.Duration, fn func()) { w.at(w.now+d, fn) }
@@ -143,13 +118,17 @@ func (w *world) run() *violation {
 	w.writer.schedule()
 	w.at(faultsEnd, w.heal)
 	w.settleBy = w.plan.settled()
-	for len(w.events) > 0 && w.check.broken == nil {
-		e := heap.Pop(&w.events).(event)
-		if e.at > w.settleBy {
+	for len(w.events.heap) > 0 && w.check.broken == nil {
+		at, e := w.events.pop()
+		if at > w.settleBy {
 			break
 		}
-		w.now = e.at
-		e.fn()
+		w.now = at
+		if e.fn != nil {
+			e.fn()
+		} else {
+			e.n.receive(e.boot, e.ev)
+		}
 	}
 	if w.check.broken == nil {
 		w.check.atEnd()
@@ -240,10 +219,9 @@ func (w *world) heal() {
 // watch ends the run as soon as nothing is left to do, and writes good messages
 // until then.
 func (w *world) watch() {
-	quiet := w.now > faultsEnd+8*time.Second && w.check.quiet()
 	switch {
-	case quiet:
-		w.events = nil
+	case w.now > faultsEnd+w.plan.tail() && w.check.quiet():
+		w.events.clear()
 		return
 	case w.goodTime():
 		w.writer.good()

@@ -2,8 +2,8 @@ package sim
 
 import (
 	"encoding/binary"
-	"fmt"
 	"sort"
+	"strconv"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -19,6 +19,8 @@ type writer struct {
 	steps []writerStep
 	next  int
 	keys  map[int]*keyState
+
+	goodKeys [][topics]int // by lane
 }
 
 type writerStep struct {
@@ -106,15 +108,25 @@ func (wr *writer) finish() {
 // takes anything, shows only while others are acknowledged there.
 func (wr *writer) good() {
 	for lane := range wr.w.plan.Lanes {
-		t := &simTx{tx: wr.w.db.Begin(), locks: map[int]int64{}}
-		key := wr.goodKey(100, store.Lane(lane))
-		wr.insert(t, insert{Key: key})
-		for topic := topicIndex(key); topicIndex(key) == topic; {
-			key = wr.goodKey(key+1, store.Lane(lane))
+		if len(wr.goodKeys) <= lane {
+			wr.goodKeys = append(wr.goodKeys, wr.twoKeys(store.Lane(lane)))
 		}
-		wr.insert(t, insert{Key: key})
+		t := &simTx{tx: wr.w.db.Begin(), locks: map[int]int64{}}
+		for _, key := range wr.goodKeys[lane] {
+			wr.insert(t, insert{Key: key})
+		}
 		wr.end(t, true)
 	}
+}
+
+// twoKeys returns a key of each topic in the lane.
+func (wr *writer) twoKeys(lane store.Lane) [topics]int {
+	first := wr.goodKey(100, lane)
+	key := first
+	for topicIndex(key) == topicIndex(first) {
+		key = wr.goodKey(key+1, lane)
+	}
+	return [topics]int{first, key}
 }
 
 // goodKey returns a key of the lane, from one on that no transaction of the plan has.
@@ -126,7 +138,15 @@ func (wr *writer) goodKey(from int, lane store.Lane) int {
 	return key
 }
 
-func keyName(k int) string { return fmt.Sprintf("k%d", k) }
+func keyName(k int) string { return "k" + strconv.Itoa(k) }
+
+func msgID(n int) string {
+	id := []byte("00000000-0000-7000-8000-000000000000")
+	for i := len(id) - 1; n > 0; i, n = i-1, n>>4 {
+		id[i] = "0123456789abcdef"[n&15]
+	}
+	return string(id)
+}
 
 func (wr *writer) key(k int) *keyState {
 	if wr.keys == nil {
@@ -162,9 +182,9 @@ func (wr *writer) insert(t *simTx, in insert) {
 		m.version, pm.Version = k.version, k.version
 	}
 	n := len(w.check.msgs) + 1
-	m.id = fmt.Sprintf("00000000-0000-7000-8000-%012x", n)
+	m.id = msgID(n)
 	pm.ID, pm.Payload = m.id, binary.BigEndian.AppendUint64(nil, uint64(n))
-	w.check.msgs[m.id] = m
+	w.check.msgs[m.id], w.check.written = m, append(w.check.written, m)
 	if err := t.tx.Enqueue(pm); err != nil {
 		w.check.fail("W", "enqueue: %v", err)
 	}
@@ -192,6 +212,6 @@ func (wr *writer) end(t *simTx, commit bool) {
 // topics is the number of destinations of the sink.
 const topics = 2
 
-func topicOf(key int) string { return fmt.Sprintf("t%d", topicIndex(key)) }
+func topicOf(key int) string { return [topics]string{"t0", "t1"}[topicIndex(key)] }
 
 func topicIndex(key int) int { return (key%topics + topics) % topics }
