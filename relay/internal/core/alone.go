@@ -16,6 +16,7 @@ type solo struct {
 	behind  keySet                // keys whose head was sent in this round
 	unknown map[int]time.Duration // when a message was sent alone and was not acknowledged
 	tries   map[int]int           // how often that was so
+	out     map[int]bool          // an outage was the answer, not silence
 
 	outage bool // outages led here; else unknown fates
 	scoped bool // a destination was held then
@@ -23,12 +24,12 @@ type solo struct {
 }
 
 func newSolo() *solo {
-	return &solo{after: -1, behind: keySet{}, unknown: map[int]time.Duration{}, tries: map[int]int{}}
+	return &solo{after: -1, behind: keySet{}, unknown: map[int]time.Duration{}, tries: map[int]int{}, out: map[int]bool{}}
 }
 
 // note records that message i was sent alone and not acknowledged.
-func (a *solo) note(i int, key string, at time.Duration) {
-	a.after, a.unknown[i] = i, at
+func (a *solo) note(i int, key string, at time.Duration, out bool) {
+	a.after, a.unknown[i], a.out[i] = i, at, out
 	a.behind.add(key)
 	a.tries[i]++
 }
@@ -49,7 +50,7 @@ func (e *Engine) unknownRound(r *round) {
 	if b.alone != nil {
 		b.alone.outage = false
 		if i := r.c.idx[0]; len(r.stay) > 0 {
-			b.alone.note(i, b.msgs[i].Key, r.c.sentAt)
+			b.alone.note(i, b.msgs[i].Key, r.c.sentAt, false)
 		}
 		return
 	}
@@ -152,7 +153,7 @@ func (e *Engine) outageRound(r *round) {
 			return
 		}
 		i := r.c.idx[0]
-		b.alone.note(i, b.msgs[i].Key, r.c.sentAt)
+		b.alone.note(i, b.msgs[i].Key, r.c.sentAt, true)
 		e.watch(e.placeOf(&b.msgs[i]))
 		e.watch(r.out.Destination)
 	case r.acked > 0:
@@ -306,6 +307,10 @@ func (e *Engine) weigh(l *lane, c *call) {
 	place := e.placeOf(&c.b.msgs[i])
 	c.proven = e.works(place, at) || e.works(e.destination(place), at)
 	c.others = e.anyAck && e.ackSentAt > at
+	c.wasOut = c.b.alone != nil && c.b.alone.out[i]
+	if c.b.parked {
+		c.wasOut = l.suspects[c.b.meta[i].Seq].out
+	}
 }
 
 // stillUnknown decides on a message whose fate is unknown though it was sent
@@ -314,13 +319,13 @@ func (e *Engine) weigh(l *lane, c *call) {
 // parked again, without an attempt, so that the lane's other messages can go on
 // and show whether its destination works. An acknowledgement that arrived during
 // this call does not count: the destination may have recovered after the message
-// was sent.
+// was sent. Nor does one that followed an outage: the outage said nothing of it.
 func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 	l, b := c.lane, c.b
 	if b.alone == nil {
 		return false
 	}
-	if c.proven {
+	if c.proven && !c.wasOut {
 		e.failed(l, b, i, err)
 		return true
 	}

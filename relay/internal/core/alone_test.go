@@ -121,3 +121,64 @@ func TestARecoveryDuringACallBurnsNoAttempt(t *testing.T) {
 	}
 	t.Fatal("the message was never sent alone twice")
 }
+
+// An outage that is over says nothing of a message: the silence behind it is the
+// first that the message met, though others were acknowledged between the two.
+func TestASilenceBehindAnOutageBurnsNoAttempt(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(2)
+	due := captured("a")
+	due.HasDue = true
+	parked := r.parkedBatch(due, store.Retry, 1, "a")
+	g := lanes(2, store.ParkedView{})
+	g.Lanes[0].Parked, g.Lanes[0].Epoch = due, 20
+	r.now += time.Second
+	r.step(Tick{})
+	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	answers := []error{errOrdersOut, errOrdersOut, nil}
+	unknowns := 0
+	for range 4000 {
+		r.pass(10 * time.Millisecond)
+		for rd, ok := maybe[Read](r); ok; rd, ok = maybe[Read](r) {
+			ev := ReadDone{ID: rd.ID}
+			for _, lr := range rd.Reads {
+				switch {
+				case lr.Parked && lr.Lane == 0:
+					ev.Batches = append(ev.Batches, parked)
+				case lr.Lane == 1 && unknowns == 0:
+					ev.Batches = append(ev.Batches, r.batch(1, fmt.Sprint("q", r.seq), "b"))
+				}
+			}
+			r.step(ev)
+		}
+		if w, ok := maybe[Wait](r); ok {
+			r.step(Woke{ID: w.ID})
+		}
+		for d, ok := maybe[Deliver](r); ok; d, ok = maybe[Deliver](r) {
+			switch {
+			case d.Lane == 1 && len(answers) == 3: // down, like everything there
+				r.step(Delivered{ID: d.ID, Errs: []error{errOrdersOut}})
+			case d.Lane == 1:
+				r.step(Delivered{ID: d.ID})
+			case len(answers) > 1:
+				r.step(Delivered{ID: d.ID, Errs: answers[:1]})
+				answers = answers[1:]
+			default:
+				unknowns++
+				r.step(Delivered{ID: d.ID, Errs: []error{unknown}})
+			}
+		}
+		if s, ok := maybe[Settle](r); ok {
+			r.step(Settled{ID: s.ID})
+		}
+		for _, f := range factsOf[RecordParked](r) {
+			if f.Lane == 0 && f.Attempts != 1 {
+				t.Fatalf("parked with %d attempts after %d calls without an answer", f.Attempts, unknowns)
+			}
+			if f.Lane == 0 && f.Class == "unknown" {
+				return
+			}
+		}
+	}
+	t.Fatalf("after %d calls without an answer the message was not parked", unknowns)
+}

@@ -21,6 +21,7 @@ type call struct {
 	cut      bool // cancelled because the lease ran out
 	proven   bool // its place acknowledged others since its one message was not, last
 	others   bool // the sink did
+	wasOut   bool // an outage was the answer, last
 }
 
 func (c *call) size() int {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -89,7 +90,7 @@ func simulate(t *testing.T, from, n uint64) {
 					r := Run(t.Context(), seed)
 					mine.Add(r.Cover)
 					if r.Broken != "" && failures.Add(1) <= most {
-						t.Errorf("seed %d broke a promise: %s\n"+repeat+"\n%s", seed, r.Broken, seed, r.Script)
+						t.Errorf("seed %d broke a promise: %s\n%s\n%s", seed, r.Broken, fmt.Sprintf(repeat, seed), r.Script)
 					}
 					if seed%1000 == 0 {
 						if again := Run(t.Context(), seed); again.Hash != r.Hash {
