@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	all := flag.Bool("all", false, "install every PostgreSQL version, not only the oldest and the newest")
+	all := flag.Bool("all", false, "install every PostgreSQL version, not only the oldest and the newest, and Patroni")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx, os.Stdout, *all)
@@ -49,7 +49,8 @@ func servers(all bool) []server {
 		npmPostgres("18"),
 	}
 	if all {
-		list = append(list, npmPostgres("16"), npmPostgres("17"))
+		list = append(list, npmPostgres("16"), npmPostgres("17"),
+			server{"Patroni 3.0 and etcd", patroniPresent, patroni, "Debian with root and mmdebstrap, then this command again"})
 	}
 	return append(list,
 		server{"Java 17 or newer (for Kafka)", onPath("java"), apt("default-jre-headless"), "a Java runtime on PATH"},
