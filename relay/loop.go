@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -202,7 +203,7 @@ func (lp *loop) notify(f core.Fact) {
 		if f.Down {
 			log.Warn("no answer, backing off", "part", f.Part, "error", f.Err)
 		} else {
-			log.Info("works again", "part", f.Part)
+			log.Info("works again", again(f)...)
 		}
 	case core.ReasonChanged:
 		log.Warn("outage reason changed", "part", f.Part, "error", f.Err)
@@ -217,12 +218,16 @@ func (lp *loop) notify(f core.Fact) {
 	case core.LanePaused:
 		log.Warn("lane pauses or goes on", "lane", f.Lane, "paused", f.On, "captured_keys", f.Keys, "reason", f.Reason)
 	case core.HistoryChanged:
-		if f.Lanes == 0 { // nothing was held of it
+		if f.Lanes == 0 || f.Outage { // nothing was held of it, or the end of the outage says so
 			return
 		}
 		log.Warn("the database has crashed, failed over or been restored: what is not settled is read again", "lanes", f.Lanes)
 	case core.LeaseLapsed:
-		log.Warn("no heartbeat was answered in time: the lease has run out and nothing is sent until one is",
+		level := slog.LevelWarn
+		if f.Outage { // which has a line of its own
+			level = slog.LevelDebug
+		}
+		log.Log(context.Background(), level, "no heartbeat was answered in time: the lease has run out and nothing is sent until one is",
 			"lanes", f.Lanes, "reason", f.Reason, "last_answered_ago", f.Since, "noticed_late_by", f.Late)
 	case core.DrainCutOff:
 		log.Warn("the database did not answer until the end of the drain: what the broker has taken and is not settled is sent again by the next owner",
@@ -241,6 +246,18 @@ func (lp *loop) notify(f core.Fact) {
 			}
 		}
 	}
+}
+
+// again are the attributes of a part that works again.
+func again(f core.HealthChanged) []any {
+	args := []any{"part", f.Part}
+	if f.Part == "store" {
+		args = append(args, "after", f.After.Round(time.Millisecond))
+	}
+	if f.NewHistory {
+		args = append(args, "new_history", true)
+	}
+	return args
 }
 
 // await gives workers a moment to end, so that no goroutine outlives a Run whose

@@ -60,11 +60,15 @@ type (
 		Epoch  int64
 		Reason string
 	}
-	// HealthInfo is a change: Part is "store", "sink" or "destination NAME".
+	// HealthInfo is a change: Part is "store", "sink" or "destination NAME". Of a
+	// store that works again, After is how long it did not, and NewHistory that it
+	// crashed, failed over or was restored meanwhile.
 	HealthInfo struct {
-		Part string
-		Down bool
-		Err  error
+		Part       string
+		Down       bool
+		Err        error
+		After      time.Duration
+		NewHistory bool
 	}
 	// BrakeInfo is a destination that is held (On) or free again.
 	BrakeInfo struct {

@@ -139,16 +139,22 @@ type (
 		Reason string
 	}
 	// HistoryChanged: the database is not the one it was (a crash, a failover, a
-	// restore), and what was held in memory of Lanes lanes was dropped.
-	HistoryChanged struct{ Lanes int }
+	// restore), and what was held in memory of Lanes lanes was dropped. Outage: in
+	// an outage of the store that was told, whose end tells it again.
+	HistoryChanged struct {
+		Lanes  int
+		Outage bool
+	}
 	// LeaseLapsed: the right to work on Lanes lanes ran out, and nothing is sent
 	// or settled until a heartbeat is answered. Reason is "lease expired" or
 	// "clock jumped". Since is the age of the last heartbeat that was answered,
-	// Late how long ago the lease had expired when this was noticed.
+	// Late how long ago the lease had expired when this was noticed. Outage: in an
+	// outage of the store that was told.
 	LeaseLapsed struct {
 		Lanes       int
 		Reason      string
 		Since, Late time.Duration
+		Outage      bool
 	}
 	// LeaseRenewed: a heartbeat was answered.
 	LeaseRenewed struct{ Lanes, Total, Instances int }
@@ -182,11 +188,14 @@ type (
 		Error    string
 	}
 	// HealthChanged: "store", "sink" or "destination NAME" stopped (Down) or
-	// started to work. Sent once per change.
+	// started to work. Sent once per change. Of a store that works again, After is
+	// how long it did not, and NewHistory that it is not the one it was.
 	HealthChanged struct {
-		Part string
-		Down bool
-		Err  error
+		Part       string
+		Down       bool
+		Err        error
+		After      time.Duration
+		NewHistory bool
 	}
 	// ReasonChanged: what is down since a HealthChanged is now so for another
 	// reason than any told since. Sent a few times per outage at the most.

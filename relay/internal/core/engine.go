@@ -60,6 +60,8 @@ type Engine struct {
 
 	storeFaults uint8 // bit per kind of call
 	storeSaid   reasons
+	storeDownAt time.Duration
+	newHistory  bool // since then
 	sinkDown    bool
 	sinkDownAt  time.Duration // when it went down last
 	sinkSaid    reasons       // since then
@@ -97,8 +99,13 @@ func (e *Engine) Step(now time.Duration, ev Event) []Action {
 		return nil
 	}
 	e.now = max(e.now, now)
-	e.checkLapse()
-	e.handle(ev)
+	if failed, ok := ev.(Leased); ok && failed.Err != nil { // which is why the lease lapses
+		e.handle(ev)
+		e.checkLapse()
+	} else {
+		e.checkLapse()
+		e.handle(ev)
+	}
 	if e.started && !e.stopped {
 		e.plan()
 	}

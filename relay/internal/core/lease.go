@@ -44,7 +44,7 @@ func (e *Engine) lapse(reason string) {
 	ls := &e.lease
 	if ls.valid && len(e.held) > 0 {
 		renewed := ls.deadline - e.cfg.TTL + e.cfg.TTL/marginShare
-		e.tell(LeaseLapsed{Lanes: len(e.held), Reason: reason, Since: e.now - renewed, Late: max(e.now-ls.deadline, 0)})
+		e.tell(LeaseLapsed{Lanes: len(e.held), Reason: reason, Since: e.now - renewed, Late: max(e.now-ls.deadline, 0), Outage: e.storeFaults != 0})
 	}
 	ls.valid = false
 	for _, l := range e.held {
@@ -70,7 +70,8 @@ func (e *Engine) forgetLease() {
 // answer is asked for again: a pooler may still carry it out, and it would take a
 // lane that was granted anew under the same epoch.
 func (e *Engine) dropAll() {
-	e.tell(HistoryChanged{Lanes: len(e.held)})
+	e.tell(HistoryChanged{Lanes: len(e.held), Outage: e.storeFaults != 0})
+	e.newHistory = true
 	e.history++
 	e.lease.valid = false
 	e.removeAll("identity changed")
@@ -78,6 +79,7 @@ func (e *Engine) dropAll() {
 	clear(e.floor)
 	e.lease.ticking = false
 	e.forgetLease()
+	e.storeWorks(callSettle) // a settlement that is forgotten is not waited for
 }
 
 // refused drops everything when a call was refused because the database's history
@@ -142,11 +144,11 @@ func (e *Engine) onLeased(ev Leased) {
 		e.leaseFailed(err)
 		return
 	}
-	e.storeWorks(callLease)
 	ls.releases = slices.Delete(ls.releases, 0, min(ls.sent, len(ls.releases)))
 	if ls.ever && ls.identity != ev.Grant.Identity {
 		e.dropAll()
 	}
+	e.storeWorks(callLease)
 	ls.sent, ls.failures, ls.ever = 0, 0, true
 	ls.identity, ls.valid, ls.deadline = ev.Grant.Identity, true, until
 	ls.nextAt = max(ls.sentAt+e.cfg.TTL/heartbeatShare, e.now+e.cfg.TTL/20)
@@ -201,8 +203,8 @@ func (e *Engine) leaseFailed(err error) {
 	}
 	e.refused(err, e.history)
 	ls.failures++
-	limit := min(5*time.Second, e.cfg.TTL) // a database that is back is noticed within about a lease
-	if ls.valid {                          // every try counts while the lease runs
+	limit := min(5*time.Second, e.cfg.TTL/2) // a database that is back is noticed within half a lease
+	if ls.valid {                            // every try counts while the lease runs
 		limit = e.cfg.TTL / 6
 	}
 	ls.nextAt = e.now + e.jittered(100*time.Millisecond, limit, ls.failures)

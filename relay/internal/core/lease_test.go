@@ -418,11 +418,12 @@ func TestWhatIsDueFollowsTheDatabasesClock(t *testing.T) {
 	}
 }
 
-// An outage of the store is told once, and each other reason of it once: the same
-// one met by another call is nothing new.
+// An outage of the store is told once, and each other reason of it once, when a
+// person must act or after a minute: the same one met by another call is nothing new.
 func TestReasonsOfAStoreThatIsDown(t *testing.T) {
 	refused := errors.New("connection refused")
-	password := errors.New("password authentication failed")
+	password := &store.UnusableError{What: "password authentication failed", Fix: "check the password"}
+	ends := errors.New("terminating connection")
 	r := newRig(t, Config{})
 	r.lead(1)
 	r.step(ReadDone{ID: take[Read](r).ID, Err: fmt.Errorf("read: dial 127.0.0.1:5432: %w", refused)})
@@ -430,7 +431,10 @@ func TestReasonsOfAStoreThatIsDown(t *testing.T) {
 		r.now += 700 * time.Millisecond
 		r.step(Tick{})
 		err := fmt.Errorf("lease lanes: dial 127.0.0.1:%d: %w", 5432+i, refused)
-		if i%3 == 2 {
+		switch i % 3 {
+		case 1:
+			err = ends
+		case 2:
 			err = errors.Join(fmt.Errorf("lease lanes: %w", password))
 		}
 		if l, ok := maybe[Lease](r); ok {
@@ -446,4 +450,42 @@ func TestReasonsOfAStoreThatIsDown(t *testing.T) {
 	if c := factsOf[ReasonChanged](r); len(c) != 1 || c[0].Part != "store" || !errors.Is(c[0].Err, password) {
 		t.Errorf("changes of the reason %+v", c)
 	}
+}
+
+// A failover is one outage: the lapse of the lease and the new history belong to
+// it, and its end says how long it was. What could not be settled in the history
+// before is not waited for.
+func TestAFailoverIsOneOutage(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", "a"))
+	r.deliver()
+	r.now += time.Second
+	r.step(Tick{})
+	r.step(Settled{ID: take[Settle](r).ID, Err: errTest})
+	r.step(Leased{ID: take[Lease](r).ID, Err: errTest})
+	down := r.now
+	r.now += 20 * time.Second
+	r.step(Tick{})
+	wantEqual(t, "lapses", fmt.Sprint(len(factsOf[LeaseLapsed](r)), factsOf[LeaseLapsed](r)[0].Outage), "1 true")
+	g := lanes(1, store.ParkedView{})
+	g.Identity = "promoted"
+	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	wantEqual(t, "histories", fmt.Sprint(factsOf[HistoryChanged](r)), fmt.Sprint([]HistoryChanged{{Lanes: 1, Outage: true}}))
+	want := []HealthChanged{{Part: "store", Down: true, Err: errTest}, {Part: "store", After: r.now - down, NewHistory: true}}
+	wantEqual(t, "health changes", fmt.Sprint(factsOf[HealthChanged](r)), fmt.Sprint(want))
+}
+
+// A heartbeat that is not answered until the lease has run out is the outage, and
+// the lapse a part of it.
+func TestAnUnansweredHeartbeatIsToldBeforeItsLapse(t *testing.T) {
+	r := newRig(t, Config{})
+	r.lead(1)
+	r.now += time.Second
+	r.step(Tick{})
+	l := take[Lease](r)
+	r.now += time.Second
+	r.step(Leased{ID: l.ID, Err: errTest})
+	wantEqual(t, "lapses", fmt.Sprint(len(factsOf[LeaseLapsed](r)), factsOf[LeaseLapsed](r)[0].Outage), "1 true")
+	wantEqual(t, "health changes", len(factsOf[HealthChanged](r)), 1)
 }

@@ -1,12 +1,14 @@
 package core
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/store"
 )
 
 // scope is one destination that does not work, "" for the whole sink: a circuit
@@ -304,13 +306,23 @@ const (
 func (e *Engine) storeFails(kind uint8, err error) {
 	switch {
 	case e.storeFaults == 0:
-		e.storeSaid = nil
+		e.storeDownAt, e.newHistory, e.storeSaid = e.now, false, nil
 		e.storeSaid.fresh(err)
 		e.tell(HealthChanged{Part: "store", Down: true, Err: err})
-	case e.storeSaid.fresh(err):
+	case (forPeople(err) || e.now-e.storeDownAt >= reasonPatience) && e.storeSaid.fresh(err):
 		e.tell(ReasonChanged{Part: "store", Err: err})
 	}
 	e.storeFaults |= kind
+}
+
+// reasonPatience is how long an outage of the store lasts before its other reasons
+// are told. A failover goes through several: a connection that ends, one that is
+// refused, a server that starts, a standby.
+const reasonPatience = time.Minute
+
+// forPeople reports whether waiting will not help.
+func forPeople(err error) bool {
+	return errors.Is(err, store.ErrUnusable) || errors.Is(err, store.ErrSchema)
 }
 
 func (e *Engine) storeWorks(kind uint8) {
@@ -319,6 +331,6 @@ func (e *Engine) storeWorks(kind uint8) {
 	}
 	e.storeFaults &^= kind
 	if e.storeFaults == 0 {
-		e.tell(HealthChanged{Part: "store"})
+		e.tell(HealthChanged{Part: "store", After: e.now - e.storeDownAt, NewHistory: e.newHistory})
 	}
 }
