@@ -31,6 +31,10 @@ const DefaultApplication = "postrider"
 // The first connection of the pool asks whether a pooler such as PgBouncer
 // stands before the server; then, and with default_query_exec_mode=exec in the
 // string, nothing is prepared under a name, so that transaction pooling works.
+//
+// Of several hosts ("postgres://user@db1,db2,db3/shop") the one that takes writes is
+// used, as with target_session_attrs=read-write, and one that does not answer holds
+// nobody up.
 func ParseConfig(conn string) (*pgxpool.Config, error) {
 	if err := unencoded(conn); err != nil {
 		return nil, err
@@ -51,6 +55,9 @@ func ParseConfig(conn string) (*pgxpool.Config, error) {
 	}
 	if !strings.Contains(conn, "default_query_exec_mode") {
 		cfg.BeforeConnect = newPooler().beforeConnect
+	}
+	if len(candidates(cfg.ConnConfig)) > 1 {
+		useHosts(cfg)
 	}
 	return cfg, nil
 }

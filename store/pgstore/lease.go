@@ -38,7 +38,26 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 			g, err = s.lease(ctx, req)
 		}
 	}
+	s.heard(err)
 	return g, s.wrap("lease lanes", err)
+}
+
+// silentLeases is after how many heartbeats in a row without an answer the
+// connections that the pool holds count as broken.
+const silentLeases = 2
+
+// heard notes how a heartbeat ended. A server that is frozen or cut off leaves its
+// connections open, and each would cost a heartbeat of its own to find that out.
+func (s *Store) heard(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !errors.Is(err, context.DeadlineExceeded) {
+		s.silent = 0
+		return
+	}
+	if s.silent++; s.silent == silentLeases {
+		s.pool.Reset()
+	}
 }
 
 // leaseAnswer is what the statements of a lease report.

@@ -2,8 +2,15 @@ package pgstore
 
 import (
 	"context"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
@@ -27,3 +34,141 @@ func UsePassword(cfg *pgxpool.Config, ask func(ctx context.Context) (string, err
 		return before(ctx, cc)
 	}
 }
+
+const (
+	// hostsHedge is how long the server that took writes last is asked alone.
+	hostsHedge = 250 * time.Millisecond
+	// hostsAgain is how soon a server is asked again that takes no writes, while
+	// another one has not answered.
+	hostsAgain = 300 * time.Millisecond
+)
+
+// hosts finds the server that takes writes among several of a connection string.
+// The driver asks them one after the other, and waits the whole connect_timeout for
+// one that is frozen or cut off, for each connection anew; here they are asked at
+// once, and again while one is silent, since a failover may be under way.
+type hosts struct {
+	mu   sync.Mutex
+	last string // took writes
+}
+
+// answer is that of one server, nil if it takes writes.
+type answer struct {
+	host int
+	err  error
+}
+
+// useHosts connects to the host of cfg that takes writes, unless the string says
+// which one it wants (target_session_attrs).
+func useHosts(cfg *pgxpool.Config) {
+	if cfg.ConnConfig.ValidateConnect == nil {
+		cfg.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	h, before := &hosts{}, cfg.BeforeConnect
+	cfg.BeforeConnect = func(ctx context.Context, cc *pgx.ConnConfig) error {
+		if err := h.beforeConnect(ctx, cc); err != nil || before == nil {
+			return err
+		}
+		return before(ctx, cc)
+	}
+}
+
+// beforeConnect leaves the one server in cc that the connection is to be made to.
+func (h *hosts) beforeConnect(ctx context.Context, cc *pgx.ConnConfig) error {
+	each := candidates(cc)
+	h.mu.Lock()
+	first := slices.IndexFunc(each, func(c *pgx.ConnConfig) bool { return address(c.Host, c.Port) == h.last })
+	h.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers, others := make(chan answer, len(each)), make(chan struct{})
+	for i, c := range each {
+		go func() {
+			if first >= 0 && i != first {
+				select {
+				case <-others:
+				case <-time.After(hostsHedge):
+				case <-ctx.Done():
+					return
+				}
+			}
+			askHost(ctx, i, c, answers)
+		}()
+	}
+	errs, silent := make(hostErrors, len(each)), len(each)
+	for silent > 0 {
+		var a answer
+		select {
+		case a = <-answers:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if a.err == nil {
+			found := each[a.host]
+			h.mu.Lock()
+			h.last = address(found.Host, found.Port)
+			h.mu.Unlock()
+			cc.Host, cc.Port, cc.TLSConfig, cc.Fallbacks = found.Host, found.Port, found.TLSConfig, found.Fallbacks
+			return nil
+		}
+		if a.host == first && errs[first] == nil {
+			close(others)
+		}
+		if errs[a.host] == nil {
+			silent--
+		}
+		errs[a.host] = a.err
+	}
+	return errs
+}
+
+// askHost answers until ctx ends or the server takes writes.
+func askHost(ctx context.Context, i int, c *pgx.ConnConfig, answers chan<- answer) {
+	for {
+		conn, err := pgconn.ConnectConfig(ctx, &c.Config)
+		if err == nil {
+			_ = conn.Close(ctx) // it was made to ask, and has answered
+		}
+		select {
+		case answers <- answer{host: i, err: err}:
+		case <-ctx.Done():
+			return
+		}
+		if err == nil || pause(ctx, hostsAgain) != nil {
+			return
+		}
+	}
+}
+
+// candidates are configurations of one server each, in the order of the string. A
+// server may stand there twice: with TLS and without.
+func candidates(cc *pgx.ConnConfig) []*pgx.ConnConfig {
+	all := append([]*pgconn.FallbackConfig{{Host: cc.Host, Port: cc.Port, TLSConfig: cc.TLSConfig}}, cc.Fallbacks...)
+	var each []*pgx.ConnConfig
+	for _, f := range all {
+		same := slices.IndexFunc(each, func(c *pgx.ConnConfig) bool { return c.Host == f.Host && c.Port == f.Port })
+		if same >= 0 {
+			each[same].Fallbacks = append(each[same].Fallbacks, f)
+			continue
+		}
+		c := cc.Copy()
+		c.Host, c.Port, c.TLSConfig, c.Fallbacks = f.Host, f.Port, f.TLSConfig, nil
+		each = append(each, c)
+	}
+	return each
+}
+
+func address(host string, port uint16) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }
+
+// hostErrors says of each server why no connection was made to it.
+type hostErrors []error
+
+func (e hostErrors) Error() string {
+	texts := make([]string, len(e))
+	for i, err := range e {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (e hostErrors) Unwrap() []error { return e }

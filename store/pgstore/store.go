@@ -44,6 +44,7 @@ type Store struct {
 	pipe     *pipeRow         // as of the last Lease, nil before anybody asked
 	boot     string           // whose Lease saw that pipe
 	ttl      time.Duration    // of the last Lease, 0 before it
+	silent   int              // Leases in a row that got no answer
 	kinds    map[int64]string // of the requests that the last Lease listed
 	rowBytes int              // recent average size of a record, bounds the next pages
 	cautious bool             // rowBytes is a guess made after time ran out
@@ -78,7 +79,9 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 // invalid option is reported by the first method called. opts may be nil.
 //
 // A relay wants a pool of its own, such as [ParseConfig] makes: on one that an
-// application exhausts, the lease is renewed too late, and the lanes move on.
+// application exhausts, the lease is renewed too late, and the lanes move on. When
+// the server leaves two heartbeats in a row unanswered, all its connections are
+// made anew ([pgxpool.Pool.Reset]).
 func New(pool *pgxpool.Pool, opts *Options) *Store {
 	s := &Store{pool: pool}
 	s.ear.bell = make(chan struct{}, 1)
