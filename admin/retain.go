@@ -46,6 +46,9 @@ type KeeperOptions struct {
 	// AuditEvery is the time between two looks at the books by Run. 0: never.
 	AuditEvery time.Duration
 	Logger     *slog.Logger // nil: silent
+	// Told reports whether an outage of the database has been logged already, by the
+	// relay that works on it: Run then logs no failure of its own. nil: never.
+	Told func() bool
 }
 
 func (o *KeeperOptions) withDefaults() KeeperOptions {
@@ -407,6 +410,8 @@ func (k *Keeper) say(ctx context.Context, what string, err error) {
 	}
 	k.note(func(s *KeeperStats) { s.Failed = text })
 	switch {
+	case text != "" && k.opts.Told != nil && k.opts.Told():
+		return
 	case text != "" && k.said == "":
 		k.opts.Logger.WarnContext(ctx, "housekeeping fails, trying again", "part", what, "error", err)
 	case text == "" && k.said != "":

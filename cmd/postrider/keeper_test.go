@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,7 +13,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -252,4 +255,30 @@ type taken struct {
 
 func (o *taken) Prune(context.Context, store.PruneRequest) (store.Pruned, error) {
 	return store.Pruned{Runner: o.runner}, nil
+}
+
+// Housekeeping that fails because the database is away adds no line of its own to
+// that of the relay.
+func TestHousekeepingInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log safeBuffer
+		var away atomic.Bool
+		away.Store(true)
+		k := admin.NewKeeper(troubled{}, &admin.KeeperOptions{
+			OlderThan: time.Hour, Every: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)), Told: away.Load,
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go k.Run(ctx)
+		time.Sleep(time.Minute)
+		const fails = "housekeeping fails"
+		if strings.Contains(log.String(), fails) || k.Stats().Failed == "" {
+			t.Errorf("log %q, want nothing of it; stats %q, want the reason", log.String(), k.Stats().Failed)
+		}
+		away.Store(false)
+		time.Sleep(time.Minute)
+		if n := strings.Count(log.String(), fails); n != 1 {
+			t.Errorf("%d lines behind the outage, want 1:\n%s", n, log.String())
+		}
+	})
 }

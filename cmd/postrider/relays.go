@@ -288,6 +288,7 @@ func keepHouse(ctx context.Context, units []*unit) (leave func()) {
 			continue
 		}
 		begun[u.outbox] = true
+		u.keeps.Told = func() bool { return u.health().Down["store"] != "" }
 		keeper, end := startKeeper(ctx, u.store, u.keeps)
 		u.meter.keep(keeper, u.labels)
 		ends = append(ends, end)
