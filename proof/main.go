@@ -6,6 +6,7 @@
 //
 //	go run ./proof --broker kafka --messages 200000 --kills 20 --broker-kills 20
 //	go run ./proof --broker nats --for 30m
+//	go run ./proof failover --kills 10 --switchovers 10
 //	go run ./proof consume --broker kafka --messages 200000 --kills 30 --db-restarts 5 --rebalances 3
 //
 // It prints one JSON object and exits with 1 unless nothing was lost, invented
@@ -63,6 +64,10 @@ func main() {
 func command(ctx context.Context) int {
 	if len(os.Args) > 1 && os.Args[1] == "consume" {
 		r, err := consumeCommand(ctx, os.Args[2:])
+		return report(r, r.OK, err)
+	}
+	if len(os.Args) > 1 && os.Args[1] == "failover" {
+		r, err := failoverCommand(ctx, os.Args[2:])
 		return report(r, r.OK, err)
 	}
 	var c Config

@@ -86,3 +86,22 @@ func TestCampaign(t *testing.T) {
 		})
 	}
 }
+
+// TestFailover is the campaign on a Patroni cluster, in the matrix: a relay that
+// is given several hosts outlives every change of the leader.
+func TestFailover(t *testing.T) {
+	if os.Getenv("POSTRIDER_MATRIX") != "1" {
+		t.Skip("eight minutes: POSTRIDER_MATRIX=1, or go run ./proof failover --kills 1 --switchovers 1 --freezes 0 --outages 0")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	c := FailoverConfig{Kills: 10, Switchovers: 10, Freezes: 1, Outages: 1, Messages: 20_000, Writers: 4, Relays: 1, Within: 3 * time.Second}
+	r, err := RunFailover(ctx, c)
+	if err != nil {
+		testserver.GiveUp(t, err)
+	}
+	t.Logf("%+v", r)
+	if !r.OK || len(r.Changes) != c.Kills+c.Switchovers+c.Freezes+c.Outages || r.Acknowledged == 0 {
+		t.Errorf("the campaign proves nothing, or the opposite: %+v", r)
+	}
+}
