@@ -22,6 +22,13 @@ func Retainer(ad store.Admin) (store.Retainer, error) {
 	return nil, fmt.Errorf("%w: it has no retention and no books; PostgreSQL has", ErrCannot)
 }
 
+const (
+	// batchTTL is how long a batch holds the lease of retention.
+	batchTTL = 10 * time.Second
+	// archiveTTL is the same where somebody else's program takes the rows.
+	archiveTTL = 70 * time.Second
+)
+
 // DefaultRetention is how long settled rows stay.
 const DefaultRetention = 7 * 24 * time.Hour
 
@@ -288,11 +295,11 @@ func (k *Keeper) payloadRequest() store.PruneRequest {
 
 func (k *Keeper) request() store.PruneRequest {
 	req := store.PruneRequest{
-		Runner: k.name, TTL: 10*time.Second + 2*k.opts.Every, OlderThan: k.opts.OlderThan, MaxBytes: k.opts.MaxBytes,
+		Runner: k.name, TTL: batchTTL, OlderThan: k.opts.OlderThan, MaxBytes: k.opts.MaxBytes,
 		Limit: k.opts.Batch, HoldRows: k.opts.HoldRows, HoldBytes: k.opts.HoldBytes,
 	}
 	if k.opts.Archive != nil {
-		req.Archive = k.opts.Archive
+		req.Archive, req.TTL = k.opts.Archive, archiveTTL
 	}
 	return req
 }
@@ -322,14 +329,22 @@ func (k *Keeper) Look(ctx context.Context, req store.AuditRequest) (store.Books,
 	return b, nil
 }
 
+// firstSweep is when Run sweeps first: processes that are restarted every few
+// seconds remove rows too.
+const firstSweep = time.Second
+
+// lastSweep is how long the sweep at the end of Run takes at the most.
+const lastSweep = 2 * time.Second
+
 // Run sweeps, tidies and looks at the books until ctx ends, and then gives the
-// lease back. Trouble is logged when it begins and when it ends, and tried again:
-// nothing that happens here may end a relay.
+// lease back. Where rows go at once it sweeps a last time before that, for two
+// seconds at the most. Trouble is logged when it begins and when it ends, and tried
+// again: nothing that happens here may end a relay.
 func (k *Keeper) Run(ctx context.Context) {
 	var sweep, look <-chan time.Time
 	at := time.After
 	if !k.opts.Off || k.opts.Payloads > 0 || k.opts.KeepDead > 0 || k.parts != nil {
-		sweep = at(k.opts.Every)
+		sweep = at(min(k.opts.Every, firstSweep))
 	}
 	if k.opts.AuditEvery > 0 {
 		look = at(min(k.opts.AuditEvery, 2*time.Second)) // a relay that cannot start says why by itself
@@ -337,6 +352,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			k.finish(ctx)
 			k.leave(ctx)
 			return
 		case <-sweep:
@@ -347,6 +363,27 @@ func (k *Keeper) Run(ctx context.Context) {
 			look = at(k.opts.AuditEvery)
 		}
 	}
+}
+
+// finish removes what was settled since the last sweep where rows go at once.
+func (k *Keeper) finish(ctx context.Context) {
+	if k.opts.Off || k.opts.OlderThan > 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSweep)
+	defer cancel()
+	if _, err := k.Sweep(ctx); err != nil { // the next process does it
+		k.opts.Logger.DebugContext(ctx, "the last sweep was not finished", "error", err)
+	}
+}
+
+// stay keeps the lease until the next sweep, so that one process removes rows. A
+// batch holds it for a shorter time: what dies in the middle is soon replaced.
+func (k *Keeper) stay(ctx context.Context) error {
+	req := k.request()
+	req.TTL, req.Lanes, req.Archive = 10*time.Second+2*k.opts.Every, []store.Lane{}, nil
+	_, err := k.r.Prune(ctx, req)
+	return err
 }
 
 // fullEvery is how often Run counts every row, so that one that disappeared
@@ -391,11 +428,19 @@ func (k *Keeper) sweep(ctx context.Context) error {
 	case before.Over && !held.Over && done.Runner == "":
 		k.opts.Logger.InfoContext(ctx, "no pipe holds back more rows than the cap any more")
 	}
-	if done.Runner == "" && time.Since(k.tidied) > time.Minute {
-		k.tidied = time.Now()
-		_, err = k.r.Tidy(ctx, store.TidyRequest{})
+	if done.Runner != "" {
+		return nil
 	}
-	return err
+	if time.Since(k.tidied) > time.Minute {
+		k.tidied = time.Now()
+		if _, err = k.r.Tidy(ctx, store.TidyRequest{}); err != nil {
+			return err
+		}
+	}
+	if k.opts.Off && k.opts.Payloads <= 0 {
+		return nil
+	}
+	return k.stay(ctx)
 }
 
 // say logs trouble when it begins, changes or ends.

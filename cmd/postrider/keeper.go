@@ -112,15 +112,16 @@ func (k *keeperSettings) relayOptions(log *slog.Logger) (*admin.KeeperOptions, e
 	return o, err
 }
 
-// startKeeper starts the housekeeping of an outbox and returns what ends it. A
-// store that keeps no settled rows has none: nil.
+// startKeeper starts the housekeeping of an outbox and returns what ends it, which
+// is called when the relay has drained. A store that keeps no settled rows has
+// none: nil.
 func startKeeper(ctx context.Context, st *opened, o *admin.KeeperOptions) (*admin.Keeper, func()) {
 	r, err := admin.Retainer(st.Admin)
 	if err != nil {
 		return nil, func() {}
 	}
 	k := admin.NewKeeper(r, o)
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -140,6 +140,19 @@ func TestPruneAndAudit(t *testing.T) {
 	}
 }
 
+// Promise G. Where rows go at once none is left behind when a relay has drained.
+func TestRetentionAtTheEndOfADrain(t *testing.T) {
+	st := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	enqueued(t, st, 500)
+	delivered(t, st, "--retention", "0s")
+	if n := ask(t, st, `SELECT count(*)::text FROM postrider.outbox`); n != "0" {
+		t.Errorf("%s settled rows stayed", n)
+	}
+	if owner := ask(t, st, `SELECT owner FROM postrider.retention`); owner != "" {
+		t.Errorf("the lease was not given back: %q", owner)
+	}
+}
+
 // A relay removes what is settled and looks at the books by itself.
 func TestRelayKeepsHouse(t *testing.T) {
 	st := outboxOn(t, testserver.SharedPostgres(t, "18"))

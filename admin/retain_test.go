@@ -1,0 +1,119 @@
+package admin_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/store"
+)
+
+// outbox has settled rows, and a lease of retention.
+type outbox struct {
+	store.Retainer
+	batch int64
+
+	mu    sync.Mutex
+	rows  int64
+	owner string
+	until time.Time
+}
+
+func (o *outbox) settle(n int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.rows += n
+}
+
+func (o *outbox) left() (rows int64, owner string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.rows, o.owner
+}
+
+func (o *outbox) Prune(_ context.Context, req store.PruneRequest) (p store.Pruned, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case req.Leave:
+		o.owner = ""
+		return p, nil
+	case o.owner != "" && o.owner != req.Runner && time.Now().Before(o.until):
+		p.Runner = o.owner
+		return p, nil
+	}
+	o.owner, o.until = req.Runner, time.Now().Add(req.TTL)
+	if req.Lanes != nil && len(req.Lanes) == 0 {
+		return p, nil
+	}
+	p.Rows = min(o.rows, o.batch)
+	if o.rows -= p.Rows; o.rows > 0 {
+		p.Left = []store.Lane{0}
+	}
+	return p, nil
+}
+
+func (o *outbox) Audit(context.Context, store.AuditRequest) (b store.Books, err error) {
+	return b, nil
+}
+
+func (o *outbox) Tidy(context.Context, store.TidyRequest) (t store.Tidied, err error) { return t, nil }
+
+// Promise G. Relays that are killed every four seconds remove rows all the same:
+// each sweeps soon, and a runner that died in a batch is not waited for until its
+// next sweep would be due.
+func TestRetentionBesideRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &outbox{rows: 100_000, batch: 1000}
+		for began := time.Now(); time.Since(began) < 2*time.Minute; {
+			ctx, kill := context.WithCancel(t.Context())
+			k := admin.NewKeeper(killed{o, ctx}, &admin.KeeperOptions{OlderThan: time.Hour, Rate: 1000})
+			done := make(chan struct{})
+			go func() { k.Run(ctx); close(done) }()
+			time.Sleep(4 * time.Second)
+			kill()
+			<-done
+		}
+		if left, _ := o.left(); left > 80_000 {
+			t.Errorf("%d of 100000 rows are left after two minutes", left)
+		}
+	})
+}
+
+// killed is the outbox of a process that does not give its lease back.
+type killed struct {
+	*outbox
+	ctx context.Context //nolint:containedctx // of the process
+}
+
+func (k killed) Prune(ctx context.Context, req store.PruneRequest) (store.Pruned, error) {
+	if k.ctx.Err() != nil {
+		return store.Pruned{}, k.ctx.Err()
+	}
+	return k.outbox.Prune(ctx, req)
+}
+
+// Promise G. Where rows go at once, those that the drain settled go too, and the
+// runner keeps the lease between two sweeps until it gives it back.
+func TestRetentionAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &outbox{rows: 10, batch: 1000}
+		ctx, end := context.WithCancel(t.Context())
+		k := admin.NewKeeper(o, &admin.KeeperOptions{Every: time.Minute})
+		done := make(chan struct{})
+		go func() { k.Run(ctx); close(done) }()
+		time.Sleep(50 * time.Second)
+		if left, owner := o.left(); left != 0 || owner == "" || time.Until(o.until) < 20*time.Second {
+			t.Errorf("%d rows are left, the runner %q has the lease for %s", left, owner, time.Until(o.until))
+		}
+		o.settle(629)
+		end()
+		<-done
+		if left, owner := o.left(); left != 0 || owner != "" {
+			t.Errorf("%d rows are left, the runner %q has the lease", left, owner)
+		}
+	})
+}
