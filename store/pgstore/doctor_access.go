@@ -11,11 +11,12 @@ import (
 // need is one privilege of a relay on one relation, on some columns of it or all.
 type need struct{ relation, privilege, columns string }
 
-// relayNeeds is what the role of relays is granted by `postrider migrate --roles`.
-func relayNeeds() []need {
+// needs is what `postrider migrate --roles` grants to the role of a kind.
+func needs(kind string) []need {
 	var all []need
 	for _, g := range grants() {
-		for _, p := range strings.Split(g.relay, ";") {
+		granted := map[string]string{roleWriter: g.writer, roleRelay: g.relay, roleReader: g.reader, roleAdmin: g.admin}[kind]
+		for _, p := range strings.Split(granted, ";") {
 			privilege, columns, _ := strings.Cut(strings.TrimSpace(p), " ")
 			if privilege != "" && privilege != "EXECUTE" {
 				all = append(all, need{g.name, privilege, columns})
@@ -25,10 +26,26 @@ func relayNeeds() []need {
 	return all
 }
 
-// privileges looks whether the relay's role may do what a relay does.
+// kind is what the examined role is for: the strongest of the outbox's group roles
+// that it is a member of. A role without one is taken for a relay's.
+func (p *patient) kind(ctx context.Context) (string, error) {
+	return one[string](ctx, p, `WITH t AS (SELECT c.* FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $2 AND c.relname = 'outbox'),
+g AS (SELECT x.grantee FROM t CROSS JOIN aclexplode(t.relacl) x
+  UNION SELECT x.grantee FROM t JOIN pg_attribute a ON a.attrelid = t.oid CROSS JOIN aclexplode(a.attacl) x)
+SELECT coalesce((SELECT k.name FROM unnest($3::text[]) WITH ORDINALITY AS k(name, at)
+ JOIN pg_roles r ON r.rolname LIKE '%\_' || k.name AND NOT r.rolcanlogin JOIN g ON g.grantee = r.oid
+ WHERE pg_has_role($1, r.oid, 'MEMBER') ORDER BY k.at LIMIT 1), 'relay')`, p.role, p.s.opts.Schema, []string{roleRelay, roleAdmin, roleReader, roleWriter})
+}
+
+// privileges looks whether the role may do what it is for: what a relay does, or,
+// where it is a member of another group role, what that is for.
 func (p *patient) privileges(ctx context.Context) ([]store.Finding, error) {
 	usage, err := one[bool](ctx, p, `SELECT coalesce(bool_and(has_schema_privilege($1, oid, 'USAGE')), false) FROM pg_namespace WHERE nspname = $2`,
 		p.role, p.s.opts.Schema)
+	if err != nil {
+		return nil, err
+	}
+	kind, err := p.kind(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -37,12 +54,12 @@ func (p *patient) privileges(ctx context.Context) ([]store.Finding, error) {
 		missing = append(missing, "USAGE on the schema")
 		grants = append(grants, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", quote(p.s.opts.Schema), quote(p.role)))
 	}
-	for _, n := range relayNeeds() {
-		kind, err := p.lacks(ctx, n)
+	for _, n := range needs(kind) {
+		object, err := p.lacks(ctx, n)
 		if err != nil {
 			return nil, err
 		}
-		if kind == "" {
+		if object == "" {
 			continue
 		}
 		columns := ""
@@ -50,22 +67,26 @@ func (p *patient) privileges(ctx context.Context) ([]store.Finding, error) {
 			columns = " (" + n.columns + ")"
 		}
 		missing = append(missing, n.privilege+" on "+n.relation)
-		grants = append(grants, fmt.Sprintf("GRANT %s%s ON %s %s TO %s", n.privilege, columns, kind, p.table(n.relation), quote(p.role)))
+		grants = append(grants, fmt.Sprintf("GRANT %s%s ON %s %s TO %s", n.privilege, columns, object, p.table(n.relation), quote(p.role)))
 	}
 	identity, err := one[bool](ctx, p, `SELECT has_function_privilege($1, 'pg_catalog.pg_control_system()', 'EXECUTE')`, p.role)
 	if err != nil {
 		return nil, err
 	}
-	if !identity {
+	if !identity && kind != roleWriter {
 		missing = append(missing, "EXECUTE on pg_control_system")
 		grants = append(grants, fmt.Sprintf("GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO %s", quote(p.role)))
 	}
 	if len(missing) == 0 {
-		return fine("the role %q may do what a relay does", p.role), nil
+		return fine("the role %q has the privileges of a %s", p.role, kind), nil
+	}
+	why := "a relay with this role ends, or cannot settle, park or take over lanes"
+	if kind != roleRelay {
+		why = "commands with this role fail: it is a " + kind
 	}
 	return []store.Finding{{
 		Severity: store.Critical, What: fmt.Sprintf("the role %q lacks %s", p.role, strings.Join(missing, ", ")),
-		Why: "a relay with this role ends, or cannot settle, park or take over lanes",
+		Why: why,
 		Fix: "grant them, or the role that postrider migrate --roles makes for relays; if this is not the relay's role, name that with --role",
 		SQL: grants, Data: map[string]any{"role": p.role, "missing": missing},
 	}}, nil

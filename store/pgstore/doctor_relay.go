@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,11 +17,13 @@ type instance struct {
 	Alive               bool
 	Skew                *float64 // its clock less the database's; nil: an older program, which does not tell
 	Trouble             []string
+	Ago                 float64 // seconds since its heartbeat
 }
 
 func (p *patient) instances(ctx context.Context) (living, all []instance, err error) {
 	all, err = rowsOf[instance](ctx, p, `SELECT w.instance, w.boot_id, w.version, `+alive("w.")+`,
- extract(epoch FROM w.clock - (w.alive_until - w.ttl))::float8, w.trouble FROM {{schema}}.relay w WHERE w.pipe = $1 ORDER BY w.instance, w.boot_id`, p.s.opts.Pipe)
+ extract(epoch FROM w.clock - (w.alive_until - w.ttl))::float8, w.trouble,
+ extract(epoch FROM clock_timestamp() - (w.alive_until - w.ttl))::float8 FROM {{schema}}.relay w WHERE w.pipe = $1 ORDER BY w.instance, w.boot_id`, p.s.opts.Pipe)
 	for _, i := range all {
 		if i.Alive {
 			living = append(living, i)
@@ -38,11 +41,13 @@ func (p *patient) relays(ctx context.Context) ([]store.Finding, error) {
 	data := map[string]any{"alive": len(alive), "expired": len(all) - len(alive)}
 	if len(alive) == 0 {
 		f := store.Finding{
-			Severity: store.Critical, What: fmt.Sprintf("no relay lives for pipe %q", p.s.opts.Pipe), Data: data,
-			Why: "messages are safe in the outbox, and wait", Fix: "postrider relay",
+			Severity: store.Critical, What: fmt.Sprintf("pipe %q has no heartbeat from a relay", p.s.opts.Pipe), Data: data,
+			Why: "messages are safe in the outbox, and wait",
+			Fix: "start one: postrider relay; if one is running, read its log: it cannot write into the database",
 		}
 		if len(all) > 0 {
-			f.What += fmt.Sprintf("; the last one, %s, ended without a word", all[len(all)-1].Name)
+			last := slices.MinFunc(all, func(a, b instance) int { return cmp.Compare(a.Ago, b.Ago) })
+			f.What += fmt.Sprintf("; the last one came from %s %s ago", last.Name, period(seconds(last.Ago)))
 		}
 		return []store.Finding{f}, nil
 	}
@@ -89,7 +94,7 @@ func (p *patient) versions(ctx context.Context) ([]store.Finding, error) {
 		}}, nil
 	}
 	if len(of) == 0 {
-		return fine("no relay lives whose version could be told"), nil
+		return fine("no relay with a heartbeat has a version"), nil
 	}
 	found := fine("every relay is of version %s", of[0])
 	found[0].Data = by

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,7 +56,7 @@ func relayAilments() []ailment {
 	}
 	return []ailment{
 		{
-			name: "no relay", check: "relays", severity: store.Critical, word: "no relay lives",
+			name: "no relay", check: "relays", severity: store.Critical, word: "has no heartbeat from a relay",
 			provoke: func(_ *db, o *owner) { o.beat(func(r *store.LeaseRequest) { r.Leave = true }) }, mend: func(_ *db, o *owner) { o.lease() },
 		},
 		{
@@ -271,6 +272,48 @@ func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
 		})
 		t.Run("connections", func(t *testing.T) { crowd(t, d) })
 	})
+}
+
+// What the doctor prints for a read-only database runs in a session that is
+// read-only, and it does not call a relay dead that cannot send its heartbeat.
+func TestDoctorOfAReadOnlyDatabase(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		pg := testserver.SharedPostgres(t, version)
+		d := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
+		if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+			t.Fatal(err)
+		}
+		o := d.owner("a")
+		d.exec(`UPDATE box.relay SET alive_until = clock_timestamp() - interval '5 seconds'`)
+		for _, role := range []bool{false, true} {
+			if role {
+				d.exec(`ALTER ROLE CURRENT_USER IN DATABASE ` + quoted(d) + ` SET default_transaction_read_only = on`)
+			} else {
+				d.exec(`ALTER DATABASE ` + quoted(d) + ` SET default_transaction_read_only = on`)
+			}
+			d.pool.Reset()
+			found := d.ill(d.examine(o.store, store.ExamineRequest{}, "settings"), "default_transaction_read_only")
+			if found == nil {
+				t.Fatal("nothing was found")
+			}
+			relays := d.examine(o.store, store.ExamineRequest{}, "relays")
+			if what := relays[0].What; strings.Contains(what, "lives") || !strings.Contains(what, "from a") || !strings.Contains(relays[0].Fix, "read its log") {
+				t.Errorf("relays: %+v", relays[0])
+			}
+			for _, fix := range found.SQL {
+				d.exec(fix)
+			}
+			d.pool.Reset()
+			if found = d.ill(d.examine(o.store, store.ExamineRequest{}, "settings"), "default_transaction_read_only"); found != nil {
+				t.Errorf("still there after its fix: %+v", found)
+			}
+		}
+	})
+}
+
+// quoted is the database's name.
+func quoted(d *db) string {
+	return pgx.Identifier{d.pool.Config().ConnConfig.Database}.Sanitize()
 }
 
 // crowd uses up the server's connections.

@@ -156,6 +156,11 @@ func (s setting) finding(value, whom string, sql ...string) store.Finding {
 	if len(sql) == 0 {
 		fix = "leave it out"
 	}
+	if s.name == "default_transaction_read_only" { // which holds for the session that mends it too
+		for i := range sql {
+			sql[i] = "BEGIN READ WRITE; " + sql[i] + "; COMMIT"
+		}
+	}
 	return store.Finding{
 		Severity: s.severity, What: fmt.Sprintf("%s is %s %s", s.name, value, whom), Why: s.why, Fix: fix, SQL: sql,
 		Data: map[string]any{"setting": s.name, "value": value},

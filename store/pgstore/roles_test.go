@@ -80,6 +80,7 @@ func TestRolesForbid(t *testing.T) {
 			"admin": {
 				`INSERT INTO box.outbox (topic) VALUES ('t')`, `DELETE FROM box.outbox`, `UPDATE box.pipe SET pos = 1`,
 				`UPDATE box.request SET actor = 'somebody'`, `UPDATE box.progress SET pos = 1`, `SELECT nextval('box.outbox_seq')`, `UPDATE box.outbox_info SET floor = 1`,
+				`SELECT box.partition_note()`, `SELECT box.partition_make(2)`, `SELECT box.partition_roll('1s', 1)`, `SELECT box.partition_drop('0s', false, 50)`,
 			},
 		} {
 			for _, act := range acts {
@@ -355,3 +356,39 @@ func TestRolesKeepTheHouse(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// Promise C. The doctor measures a role by what it is for, and grants it no more:
+// an admin removes no rows.
+func TestDoctorGrantsARoleWhatItIsFor(t *testing.T) {
+	trap(t, func(d *db, _ *owner) {
+		pools := d.roles()
+		for _, role := range []string{"admin", "reader", "relay"} {
+			found := d.examine(d.storeAs(pools[role]), store.ExamineRequest{}, "privileges")
+			if found[0].Severity != store.OK || !strings.Contains(found[0].What, role) {
+				t.Errorf("%s: %+v", role, found[0])
+			}
+		}
+		group := d.text(`SELECT quote_ident(role_prefix || '_admin') FROM box.outbox_info`)
+		d.exec(`REVOKE DELETE ON box.parked, box.hold FROM ` + group)
+		found := d.examine(d.storeAs(pools["admin"]), store.ExamineRequest{}, "privileges")
+		if len(found[0].SQL) != 2 || strings.Contains(strings.Join(found[0].SQL, " "), "outbox") {
+			t.Fatalf("%+v", found[0])
+		}
+		for _, fix := range found[0].SQL {
+			d.exec(fix)
+		}
+		defer d.exec(fmt.Sprintf(`DROP OWNED BY %v`, found[0].Data["role"]))
+		if found = d.examine(d.storeAs(pools["admin"]), store.ExamineRequest{}, "privileges"); found[0].Severity != store.OK {
+			t.Errorf("after the fix: %+v", found[0])
+		}
+	})
+}
+
+// text reads a text.
+func (d *db) text(text string) (s string) {
+	d.Helper()
+	if err := d.pool.QueryRow(d.Context(), d.sql(text)).Scan(&s); err != nil {
+		d.Fatal(err)
+	}
+	return s
+}
