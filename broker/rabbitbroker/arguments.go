@@ -3,6 +3,7 @@ package rabbitbroker
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"strconv"
 	"strings"
@@ -14,13 +15,19 @@ import (
 
 // AMQP has no way to ask for a queue's arguments, but it compares them: declaring
 // a queue that exists with other ones is refused, and the refusal names one that
-// differs with the value that it has. So they are found one after the other.
+// differs with the value that it has. So they are found one after the other. Each try
+// carries an argument that a new queue must not have and that one of its kind does
+// not compare: a queue that has vanished in the meantime is refused, and not made.
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']+)' for queue .*: received (.*) but current is (.*)$`)
 
 var current = regexp.MustCompile(`^the value '(.*)' of type '([a-z]+)'$`)
 
 // argumentsMost different arguments are looked for.
 const argumentsMost = 24
+
+// guards are arguments of which at least one is unknown to each kind of queue, with
+// a value that is refused for a new queue of any kind.
+var guards = amqp.Table{"x-max-priority": "none", "x-delivery-limit": "none"}
 
 var (
 	errNotSingle = errors.New("it has no single active consumer, so that two sources would each take a part and break the order of keys")
@@ -29,7 +36,7 @@ var (
 )
 
 // checkArguments refuses a queue that would break the order of keys or lose
-// messages. The queue must exist: otherwise it is made.
+// messages.
 func checkArguments(c *amqp.Connection, queue string) error {
 	args, err := findArguments(c, queue)
 	if err != nil {
@@ -52,12 +59,15 @@ func checkArguments(c *amqp.Connection, queue string) error {
 // findArguments returns the arguments that a queue was declared with.
 func findArguments(c *amqp.Connection, queue string) (amqp.Table, error) {
 	args := amqp.Table{"x-queue-type": "quorum", "x-single-active-consumer": true}
+	guard := maps.Clone(guards)
 	for range argumentsMost {
+		asked := maps.Clone(args)
+		maps.Copy(asked, guard)
 		ch, err := c.Channel()
 		if err != nil {
 			return nil, broker.Outage(fmt.Errorf("no channel: %w", err), replyCode(err), "")
 		}
-		_, err = ch.QueueDeclare(queue, true, false, false, false, args)
+		_, err = ch.QueueDeclare(queue, true, false, false, false, asked)
 		if err == nil {
 			_ = ch.Close()
 			return args, nil
@@ -76,6 +86,10 @@ func findArguments(c *amqp.Connection, queue string) (amqp.Table, error) {
 			return nil, broker.Outage(fmt.Errorf("queue %q: %w: %w", queue, errClassic, err), replyCode(err), queue)
 		}
 		delete(args, m[1])
+		delete(guard, m[1]) // this kind of queue compares it
+		if len(guard) == 0 {
+			return nil, broker.Outage(fmt.Errorf("queue %q: its arguments cannot be found out: its kind is unknown", queue), "", queue)
+		}
 		if v := current.FindStringSubmatch(m[3]); v != nil {
 			args[m[1]] = value(v[1], v[2])
 		}

@@ -19,3 +19,9 @@ func (s *Sink) Session() any { return s.lines[0].live.Load() }
 
 // AnswerOn is what the look at the start makes of what it has sent.
 func AnswerOn(ch *amqp.Channel, refusal <-chan *amqp.Error) error { return answerOn(ch, refusal) }
+
+// FindArguments and CheckQueue are the looks at a queue that is there.
+var (
+	FindArguments = findArguments
+	CheckQueue    = checkQueue
+)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -49,10 +50,18 @@ func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	missing := make([]error, len(topics))
 	err = within(ctx, wire, func() error {
 		gone := checkExchange(c, s.opts.Exchange)
+		may := func(topic string) error { return s.mayPublish(c, topic) }
+		if s.opts.Exchange == "" { // its permission is the same for every queue, and each question an error in the broker's log
+			once := sync.OnceValue(func() error { return s.mayPublish(c, topics[0]) })
+			may = func(string) error { return once() }
+		}
 		for i, topic := range topics {
 			missing[i] = gone
-			if gone == nil {
-				missing[i] = s.checkTopic(c, topic)
+			if gone == nil && s.opts.Exchange == "" {
+				missing[i] = checkQueue(c, topic)
+			}
+			if missing[i] == nil {
+				missing[i] = may(topic)
 			}
 			if err := lost(missing[i]); err != nil {
 				return err
@@ -82,13 +91,8 @@ func unreached(err error) error {
 	return fmt.Errorf("reach rabbitmq: %w", err)
 }
 
-// checkTopic looks whether a topic's messages would be taken.
-func (s *Sink) checkTopic(c *amqp.Connection, topic string) error {
-	if s.opts.Exchange == "" {
-		if err := checkQueue(c, topic); err != nil {
-			return err
-		}
-	}
+// mayPublish looks for the permission to publish to a topic.
+func (s *Sink) mayPublish(c *amqp.Connection, topic string) error {
 	err := mayPublish(c, s.opts.Exchange, topic)
 	if refused := (*amqp.Error)(nil); s.opts.RoutingKey == RoutingByKey && errors.As(err, &refused) && refusedTopic.MatchString(refused.Reason) {
 		return nil // which keys there will be is not known

@@ -52,6 +52,9 @@ type openedSink struct {
 	close func()
 	// watch follows what the sink was opened with until ctx ends; nil: nothing changes.
 	watch func(ctx context.Context, log *slog.Logger)
+	// adviceIsLoud: each advice costs lines of errors in the broker's log. The doctor asks
+	// for it, a relay does not.
+	adviceIsLoud bool
 }
 
 // openStore is the one place that knows which URL means which database. It

@@ -14,7 +14,7 @@ func openRabbit(set *settings) (*openedSink, error) {
 	if err != nil {
 		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
-	return &openedSink{Sink: sink, close: sink.Close}, nil
+	return &openedSink{Sink: sink, close: sink.Close, adviceIsLoud: true}, nil
 }
 
 func openRabbitSource(set *settings, consumer, topic string) (*openedSource, error) {

@@ -91,7 +91,7 @@ func (u *unit) preflight(ctx context.Context) error {
 // advise says what in the broker's settings loses messages one day.
 func (u *unit) advise(ctx context.Context, topics []string) {
 	adviser, ok := u.sink.(broker.Adviser)
-	if !ok {
+	if !ok || u.quiet {
 		return
 	}
 	advice, _ := adviser.Advise(ctx, topics) // the doctor says it too

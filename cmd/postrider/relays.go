@@ -34,6 +34,7 @@ type unit struct {
 	destinations func(ctx context.Context) ([]string, error)
 	relay        *relay.Relay
 	health       func() relay.Health
+	quiet        bool        // the broker is not asked for advice
 	found        atomic.Bool // the broker has a destination of the newest messages or of the routes
 	meter        *metrics
 	log          *slog.Logger
@@ -208,7 +209,7 @@ func (a *app) openUnit(name string, set *settings, relays int, keeps map[string]
 		st.close()
 		return nil, err
 	}
-	u.sink = sink.Sink
+	u.sink, u.quiet = sink.Sink, sink.adviceIsLoud
 	u.store, u.close, u.watch = st, func() { sink.close(); st.close() }, sink.watch
 	labels := prometheus.Labels{"pipe": st.Info().Pipe}
 	maps.Copy(labels, u.labels)
