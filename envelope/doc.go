@@ -87,9 +87,15 @@
 // Read are also events of others (on NATS, as its binding says, with the names of
 // headers in any case): attributes without a field become headers
 // (source, subject and dataschema as ce-source and so on), an id that is no UUID
-// gives one derived from source and id, and stays in ce-id. In structured mode a
-// payload is written as data where that gives back the same bytes, as data_base64
-// otherwise.
+// gives one derived from source and id, and stays in ce-id.
+//
+// In structured mode a payload is written as data where that gives back the same
+// bytes, as data_base64 otherwise. So is JSON of a content type other than
+// application/json and text/json: the SDKs for Go and Java refuse it as data.
+//
+// sequence counts within the key: the extension's text has it count within the
+// source. A consumer that orders by sequence does so per partitionkey, or the rule
+// gives each key a source of its own (source: /orders/{key}).
 //
 // # Debezium
 //

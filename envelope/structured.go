@@ -12,17 +12,19 @@ import (
 )
 
 // data adds the payload by section 3.1 of the JSON format: as a JSON value or a
-// string where that gives back the same bytes, as data_base64 otherwise.
+// string where that gives back the same bytes, as data_base64 otherwise. So are types
+// such as application/vnd.order+json: the Go and Java SDKs take data of these for a
+// string, and refuse an object.
 func (e *event) data() {
 	p := e.m.Payload
 	if len(p) == 0 {
 		return
 	}
 	switch {
-	case isJSON(e.m.ContentType) && isValue(p):
+	case isPlainJSON(e.m.ContentType) && isValue(p):
 		e.body = append(e.body, `,"data":`...)
 		e.body = append(e.body, p...)
-	case isString(e.m.ContentType) && utf8.Valid(p):
+	case isString(e.m.ContentType) && !isPlainJSON(e.m.ContentType) && utf8.Valid(p):
 		e.body = append(e.body, `,"data":`...)
 		e.body = appendString(e.body, string(p))
 	default:
@@ -42,6 +44,12 @@ func mediaType(contentType string) string {
 func isJSON(contentType string) bool {
 	_, sub, ok := strings.Cut(mediaType(contentType), "/")
 	return ok && (sub == "json" || strings.HasSuffix(sub, "+json"))
+}
+
+// isPlainJSON reports whether every SDK takes a content type for JSON.
+func isPlainJSON(contentType string) bool {
+	media := mediaType(contentType)
+	return media == "application/json" || media == "text/json"
 }
 
 // isString reports whether a content type is one of text.
