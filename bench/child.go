@@ -103,6 +103,8 @@ func runChild(ctx context.Context, what string, args []string) error {
 	switch {
 	case what == "relay" && len(args) == 5:
 		return childRelay(ctx, args[0], args[1], args[2], args[3], args[4])
+	case what == "outage" && len(args) == 2:
+		return childOutage(ctx, args[0], args[1])
 	case what == "produce" && len(args) == 5:
 		return childProduce(ctx, args[0], args[1], args[2], args[3], args[4])
 	case what == "sink" && len(args) == 4:

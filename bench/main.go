@@ -9,6 +9,7 @@
 //	go run ./bench run consume
 //	go run ./bench run webhooks
 //	go run ./bench run window --broker rabbitmq --messages 100000
+//	go run ./bench run outage --messages 6400000
 //	go run ./bench run tenants --tenants 8 --messages 500000
 //
 // With POSTRIDER_BENCH_PROFILES=DIR the relay and the probe write CPU profiles
@@ -56,7 +57,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|consume|webhooks|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|rabbitmq|redis|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|consume|webhooks|outage|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|rabbitmq|redis|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
@@ -102,6 +103,14 @@ func run(ctx context.Context, args []string) error {
 			c.messages = webhookMessages
 		}
 		result, err = runWebhooks(ctx, c)
+	case "outage":
+		if !given(fs, "messages") {
+			c.messages = outageMessages
+		}
+		if !given(fs, "rate") {
+			c.rate = outageFresh
+		}
+		result, err = runOutage(ctx, c)
 	case "consume":
 		if !given(fs, "messages") {
 			c.messages = consumeMessages

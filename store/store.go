@@ -76,7 +76,8 @@ type LeaseRequest struct {
 	Report  Report
 	// Known are lanes whose parked records the caller knows, each with the epoch
 	// under which it does. A store may leave the view of such a lane out as long
-	// as its epoch is that one: see [LaneGrant.Known].
+	// as nobody has taken or released it since that epoch: the caller knows its own
+	// settlements. See [LaneGrant.Known].
 	Known map[Lane]int64
 	// CountParked is how far [ParkedView.Records] is to be counted; 0: to 100,000.
 	CountParked int
@@ -128,7 +129,7 @@ type LaneGrant struct {
 	Epoch    int64
 	Position Position   // settled
 	Parked   ParkedView // keys set aside in this lane
-	Known    bool       // Parked is left out: the request knows the lane under this epoch
+	Known    bool       // Parked is left out: the request knows the lane
 }
 
 // ParkedView is what the owner must know of a lane's parked records.

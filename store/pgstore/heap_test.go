@@ -117,3 +117,26 @@ func (p *probe) entries() (n int64) {
 	}
 	return n
 }
+
+// Promise S. A heartbeat that crosses a settlement of the same owner needs no view:
+// to read those of all lanes takes longer than a lease has, and lanes whose views do
+// not come in time are given up.
+func TestAHeartbeatBesideASettlementNeedsNoView(t *testing.T) {
+	d := fresh(t, "18", 2)
+	s := d.store("main")
+	req := store.LeaseRequest{BootID: "a", TTL: time.Minute}
+	g := mustLease(t, s, req)
+	l := g.Lanes[0]
+	req.Known = map[store.Lane]int64{l.Lane: l.Epoch}
+	lost, err := s.Settle(t.Context(), []store.Settlement{{BootID: "a", Lane: l.Lane, Epoch: l.Epoch}})
+	if err != nil || len(lost) > 0 {
+		t.Fatal(lost, err)
+	}
+	if now := mustLease(t, s, req).Lanes[0]; !now.Known || now.Epoch != l.Epoch+1 {
+		t.Errorf("after its own settlement: known %v at epoch %d, had %d", now.Known, now.Epoch, l.Epoch)
+	}
+	mustLease(t, s, store.LeaseRequest{BootID: "a", TTL: time.Minute, Leave: true})
+	if now := mustLease(t, s, req).Lanes[0]; now.Known {
+		t.Errorf("taken anew at epoch %d: known from epoch %d", now.Epoch, l.Epoch)
+	}
+}

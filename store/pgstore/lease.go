@@ -181,16 +181,19 @@ const viewPage = 8
 // has, and lanes that never come in time are nobody's.
 func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswer) error {
 	var ids []int16
+	settled, err := s.settledSince(ctx, req, a)
+	if err != nil {
+		return err
+	}
 	for i := range a.grants {
 		l := &a.grants[i]
 		epoch, ok := req.Known[l.Lane]
-		if l.Known = ok && epoch == l.Epoch; !l.Known {
+		if l.Known = ok && (epoch == l.Epoch || settled[l.Lane]); !l.Known {
 			ids = append(ids, int16(l.Lane))
 		}
 	}
 	views := make(map[store.Lane]store.ParkedView, len(ids))
 	read := map[store.Lane]bool{}
-	var err error
 	ttl, size, start := s.limits().ttl, 1, time.Now()
 	for len(ids) > 0 && (len(read) == 0 || time.Since(start) < ttl/4) {
 		page, began := ids[:min(size, len(ids))], time.Now()
@@ -213,6 +216,31 @@ func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswe
 		a.grants[i].Parked = views[a.grants[i].Lane]
 	}
 	return err
+}
+
+// settledSince are the lanes that nothing but settlements has moved on from the
+// epoch that the caller knows: one that was under way when it asked. Their views
+// need not be read, which in a partial outage would take longer than a lease has.
+func (s *Store) settledSince(ctx context.Context, req store.LeaseRequest, a *leaseAnswer) (map[store.Lane]bool, error) {
+	var lanes []int16
+	var epochs []int64
+	for i := range a.grants {
+		l := &a.grants[i]
+		if epoch, ok := req.Known[l.Lane]; ok && epoch < l.Epoch && l.Epoch-epoch < keepProgress {
+			lanes, epochs = append(lanes, int16(l.Lane)), append(epochs, epoch)
+		}
+	}
+	if len(lanes) == 0 {
+		return nil, nil
+	}
+	rows, err := s.pool.Query(ctx, s.sql.settledSince, s.opts.Pipe, lanes, epochs)
+	if err != nil {
+		return nil, err
+	}
+	settled := make(map[store.Lane]bool, len(lanes))
+	var lane store.Lane
+	_, err = pgx.ForEachRow(rows, []any{&lane}, func() error { settled[lane] = true; return nil })
+	return settled, err
 }
 
 // judge refuses a database that cannot be trusted.

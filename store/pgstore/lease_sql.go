@@ -65,6 +65,9 @@ JOIN {{schema}}.relay r ON r.pipe = c.pipe AND r.boot_id = c.owner
 JOIN {{schema}}.progress g ON g.pipe = c.pipe AND g.lane = c.lane AND g.n = c.n
  AND ` + since("g.xmin", "r.joined", "pg_snapshot_xmax(pg_current_snapshot())") + `
 WHERE c.pipe = $1 AND c.owner = $2`
+	// The row of a lease has no mark.
+	st.settledSince = q(`SELECT x.lane FROM unnest($2::smallint[], $3::bigint[]) AS x(lane, n)
+WHERE NOT EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n > x.n AND g.mark = 0)`)
 	// Random among the free, so that two instances that start together do not
 	// want the same lanes; inserted in ascending order, so that they cannot
 	// wait for each other in a circle.

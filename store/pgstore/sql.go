@@ -9,7 +9,7 @@ type statements struct {
 	floor, page, stragglers, bulk, cursors, due           string // read
 	pageFiltered, stragglersFiltered                      string // of a pipe with a filter
 	bulkFiltered, countsFiltered                          string
-	settings, queues, singles, nextSingle                 string
+	settings, queues, singles, nextSingle, settledSince   string
 	info, look                                            string
 	session, expired, release, releaseAll                 string // lease
 	heartbeat, leave, free, take, evict                   string

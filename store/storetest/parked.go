@@ -54,7 +54,7 @@ func parkedCases() []Case {
 		},
 		{
 			Name: "parked/known", Run: parkedKnown,
-			Promise: "the view of a lane is left out only while the lane has the epoch under which the caller knows it",
+			Promise: "the view of a lane is left out only while nobody has taken the lane since the epoch that the caller knows",
 		},
 		{
 			Name: "parked/read-limits", Run: parkedReadLimits,
@@ -484,7 +484,10 @@ func parkedKnown(ctx context.Context, env Env) error {
 	if err := look("known under its epoch", epoch, true); err != nil {
 		return err
 	}
-	if err := look("known under an older epoch", epoch-1, false); err != nil {
+	if err := look("known before a settlement of its own", epoch-1, true); err != nil {
+		return err
+	}
+	if err := look("known from before it was taken", epoch-2, false); err != nil {
 		return err
 	}
 	if err := p.r.leave(ctx); err != nil {
