@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
@@ -13,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/postrider/postrider/broker/internal/brokerurl"
+	"github.com/postrider/postrider/internal/peer"
 	"github.com/postrider/postrider/internal/secret"
 )
 
@@ -70,11 +73,28 @@ func ParseURL(raw string) (Target, error) {
 			t.Client = append(t.Client, opt)
 		}
 	}
-	if u.TLS != nil {
-		t.Client = append(t.Client, kgo.Dialer(u.TLS.DialContext))
-	}
+	t.Client = append(t.Client, kgo.Dialer(dialer(u.TLS)))
 	return t, nil
 }
+
+// dialer notices a server that is none of Kafka's. That a connection ends at once says the
+// client itself, better.
+func dialer(t *brokerurl.TLS) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	do := (&net.Dialer{Timeout: dialTimeout}).DialContext
+	if t != nil {
+		do = t.DialContext
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := do(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return peer.Watch(conn, addr, peer.Kafka()), nil
+	}
+}
+
+// dialTimeout is the client's own.
+const dialTimeout = 10 * time.Second
 
 func compression(u *brokerurl.URL) (kgo.Opt, error) {
 	codecs := map[string]kgo.CompressionCodec{

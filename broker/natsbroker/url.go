@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"strings"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/postrider/postrider/broker/internal/brokerurl"
+	"github.com/postrider/postrider/internal/peer"
 	"github.com/postrider/postrider/internal/secret"
 )
 
@@ -66,6 +68,7 @@ func ParseURL(raw string) (*Target, error) {
 		scheme = "tls://"
 		t.Client = append(t.Client, tlsOptions(u.TLS)...)
 	}
+	t.Client = append(t.Client, nats.SetCustomDialer(dialer{}))
 	t.Servers = scheme + strings.Join(u.Hosts, ","+scheme)
 	who, err := identity(u)
 	if err != nil {
@@ -75,6 +78,18 @@ func ParseURL(raw string) (*Target, error) {
 		t.Client = append(t.Client, who)
 	}
 	return t, nil
+}
+
+// dialer notices a server that is none of NATS.
+type dialer struct{}
+
+// Dial implements nats.CustomDialer.
+func (dialer) Dial(network, addr string) (net.Conn, error) {
+	conn, err := net.DialTimeout(network, addr, nats.DefaultTimeout)
+	if err != nil {
+		return nil, err
+	}
+	return peer.Watch(conn, addr, peer.NATS()), nil
 }
 
 // tlsOptions make the client read the files at each handshake.

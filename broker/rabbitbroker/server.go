@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/postrider/postrider/broker/internal/brokerurl"
+	"github.com/postrider/postrider/internal/peer"
 )
 
 // Server says how a broker is reached. A Sink and a Source open connections of
@@ -112,7 +113,8 @@ func (d *dialer) open(ctx context.Context) (*amqp.Connection, *conn, error) {
 	if err != nil {
 		return nil, nil, notOpened(err, &d.server)
 	}
-	wire := newConn(raw)
+	first := &heard{Conn: peer.Watch(raw, host, peer.RabbitMQ())}
+	wire := newConn(first)
 	// The client's handshake knows no context.
 	stop := context.AfterFunc(ctx, func() { _ = wire.Close() })
 	properties := amqp.NewConnectionProperties()
@@ -126,12 +128,31 @@ func (d *dialer) open(ctx context.Context) (*amqp.Connection, *conn, error) {
 	}
 	if err != nil {
 		_ = wire.Close()
+		if wrong := first.wrong.Load(); wrong != nil {
+			err = wrong
+		}
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no answer from %s: %w", host, ctx.Err())
 		}
 		return nil, nil, notOpened(err, &d.server)
 	}
 	return c, wire, nil
+}
+
+// heard keeps what is wrong with the server's first word: the client's error does not
+// have it in its chain.
+type heard struct {
+	net.Conn
+	wrong atomic.Pointer[peer.Error]
+}
+
+func (h *heard) Read(p []byte) (int, error) {
+	n, err := h.Conn.Read(p)
+	var wrong *peer.Error
+	if err != nil && errors.As(err, &wrong) {
+		h.wrong.Store(wrong)
+	}
+	return n, err
 }
 
 func (s *Server) user() string {

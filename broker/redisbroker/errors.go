@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/internal/peer"
 )
 
 // errors that the sink finds by itself.
@@ -91,6 +92,8 @@ func lost(ctx context.Context, sent bool, err error) error {
 	switch {
 	case errors.As(err, &unfit):
 		return broker.Outage(unfit, unfit.code, "")
+	case peer.Foreign(err): // the greeting comes before messages
+		return broker.Outage(err, "", "")
 	case isReply(err): // to the greeting: HELLO, AUTH, SELECT
 		return refused(err, "")
 	case sent:

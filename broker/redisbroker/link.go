@@ -15,6 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/postrider/postrider/internal/peer"
 )
 
 // link is one connection at a time, used by one caller at a time. The client
@@ -37,7 +39,8 @@ type link struct {
 	closed bool
 	was    uint32 // the hosts' turn when the connection was dialled
 
-	wrote     atomic.Bool // something went out since exec began
+	wrote     atomic.Bool                // something went out since exec began
+	wrong     atomic.Pointer[peer.Error] // what is wrong with the server's first word
 	abilities atomic.Int32
 	transacts bool          // the server takes MULTI and EXEC; belongs to the user of the link
 	confirms  bool          // the last wait for copies succeeded; the same
@@ -110,6 +113,7 @@ func (l *link) connect(ctx context.Context) (dialled bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
+	l.wrong.Store(nil)
 	conn, err := l.dial(ctx, l.opts.Network, l.opts.Addr)
 	if err != nil {
 		return true, &dialError{err}
@@ -262,6 +266,8 @@ func (l *link) exec(ctx context.Context, cmds ...redis.Cmder) (sent bool, err er
 	}
 	if ctx.Err() != nil { // "use of closed network connection" says less
 		err = ctx.Err()
+	} else if wrong := l.wrong.Load(); wrong != nil { // so does the client's error
+		err = wrong
 	}
 	var unfit *unfitError
 	if errors.As(err, &unfit) {
@@ -333,6 +339,15 @@ func (w *watched) Write(b []byte) (int, error) {
 	n, err := w.Conn.Write(b)
 	if n > 0 {
 		w.l.wrote.Store(true)
+	}
+	return n, err
+}
+
+func (w *watched) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	var wrong *peer.Error
+	if err != nil && errors.As(err, &wrong) {
+		w.l.wrong.Store(wrong)
 	}
 	return n, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/postrider/postrider/broker/internal/brokerurl"
+	"github.com/postrider/postrider/internal/peer"
 )
 
 // Open makes a sink of a URL such as
@@ -160,11 +161,15 @@ func (h *hosts) leave(was uint32) {
 }
 
 func dial(ctx context.Context, u *brokerurl.URL, network, addr string) (net.Conn, error) {
+	do := (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext
 	if u.TLS != nil {
-		return u.TLS.DialContext(ctx, network, addr)
+		do = u.TLS.DialContext
 	}
-	d := net.Dialer{KeepAlive: 15 * time.Second}
-	return d.DialContext(ctx, network, addr)
+	conn, err := do(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return peer.Watch(conn, addr, peer.Redis()), nil
 }
 
 func sinkOptions(u *brokerurl.URL) (o SinkOptions, err error) {

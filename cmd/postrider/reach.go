@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/internal/peer"
 	"github.com/postrider/postrider/store"
 )
 
@@ -39,6 +40,7 @@ func reach(ctx context.Context, st *opened) (have, want int, err error) {
 		connect  *pgconn.ConnectError
 		answer   *pgconn.PgError
 		unusable *store.UnusableError
+		other    *peer.Error
 	)
 	switch {
 	case err == nil, errors.As(err, &unusable), errors.Is(err, store.ErrSchema):
@@ -47,6 +49,8 @@ func reach(ctx context.Context, st *opened) (have, want int, err error) {
 		return have, want, errors.New("interrupted")
 	case errors.As(err, &connect) && errors.As(err, &answer):
 		return have, want, turnedAway(answer)
+	case errors.As(err, &other):
+		err = other
 	case errors.As(err, &connect):
 		err = errors.New(redact.OneLine(connect.Error()) + certificateHint(connect))
 	case errors.As(err, &answer):

@@ -2,9 +2,11 @@ package pgstore
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
+	"net"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/internal/peer"
 	"github.com/postrider/postrider/store"
 )
 
@@ -49,6 +52,14 @@ func ParseConfig(conn string) (*pgxpool.Config, error) {
 	}
 	if !strings.Contains(conn, "pool_max_conns") {
 		cfg.MaxConns = 8
+	}
+	dial := cfg.ConnConfig.DialFunc
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return peer.Watch(conn, addr, peer.PostgreSQL()), nil
 	}
 	cfg.ConnConfig.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 		return pgproto3.NewFrontend(bufio.NewReaderSize(r, readBuffer), w)

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 
@@ -99,6 +100,12 @@ func (t *TLS) DialContext(ctx context.Context, network, addr string) (net.Conn, 
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
 		return nil, err
+	}
+	var plain tls.RecordHeaderError
+	if errors.Is(err, io.EOF) {
+		err = errors.New("the server closed the connection in the handshake: it is not ready, or does not speak TLS at this port")
+	} else if errors.As(err, &plain) {
+		err = fmt.Errorf("the server does not speak TLS at this port; check tls, the scheme and the port of the broker's URL: %w", err)
 	}
 	return nil, &net.OpError{Op: "dial", Net: network, Err: fmt.Errorf("TLS with %s: %w", addr, err)}
 }
