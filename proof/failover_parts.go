@@ -205,8 +205,8 @@ func (s *spoken) since() (down, back, other int) {
 
 // What a relay says when its database is gone, and when it is back.
 const (
-	downLine = "no answer, backing off"
-	backLine = "works again"
+	downLine = "database unreachable"
+	backLine = "database reachable again"
 )
 
 func (s *spoken) text() string {

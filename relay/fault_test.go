@@ -98,10 +98,10 @@ func TestAnUnreachableStoreIsWaitedForWithOneLine(t *testing.T) {
 		time.Sleep(16 * time.Second)
 		checkLog(t, b, "orders", next)
 		stop()
-		if n := log.count("no answer"); n != 2 {
+		if n := log.count("database unreachable"); n != 2 {
 			t.Errorf("%d lines say that the store is down, want one per outage:\n%s", n, log.buf.String())
 		}
-		if n := log.count("works again"); n != 2 {
+		if n := log.count("database reachable again"); n != 2 {
 			t.Errorf("%d lines say that it works again, want 2", n)
 		}
 	})

@@ -200,11 +200,7 @@ func (lp *loop) notify(f core.Fact) {
 	log := lp.r.log
 	switch f := f.(type) {
 	case core.HealthChanged:
-		if f.Down {
-			log.Warn("no answer, backing off", "part", f.Part, "error", f.Err)
-		} else {
-			log.Info("works again", again(f)...)
-		}
+		healthLine(log, f)
 	case core.ReasonChanged:
 		log.Warn("outage reason changed", "part", f.Part, "error", f.Err)
 	case core.BrakeChanged:
@@ -248,16 +244,22 @@ func (lp *loop) notify(f core.Fact) {
 	}
 }
 
-// again are the attributes of a part that works again.
-func again(f core.HealthChanged) []any {
+// healthLine logs that the store or a destination stopped or started to work.
+func healthLine(log *slog.Logger, f core.HealthChanged) {
 	args := []any{"part", f.Part}
-	if f.Part == "store" {
-		args = append(args, "after", f.After.Round(time.Millisecond))
+	switch {
+	case f.Part != "store" && f.Down:
+		log.Warn("no answer, backing off", append(args, "error", f.Err)...)
+	case f.Part != "store":
+		log.Info("works again", args...)
+	case f.Down:
+		log.Warn("database unreachable", append(args, "error", f.Err)...)
+	default:
+		if args = append(args, "after", f.After.Round(time.Millisecond)); f.NewHistory {
+			args = append(args, "new_history", true)
+		}
+		log.Info("database reachable again", args...)
 	}
-	if f.NewHistory {
-		args = append(args, "new_history", true)
-	}
-	return args
 }
 
 // await gives workers a moment to end, so that no goroutine outlives a Run whose

@@ -67,7 +67,7 @@ func TestOutagesAreSaidOnceAndWaitedFor(t *testing.T) {
 		t.Helper()
 		until(t, "everything has arrived", p, func() bool { return statusOf(t, store).Pending == 0 })
 	}
-	const away, back = `msg="no answer, backing off" part=store`, `msg="works again" part=store`
+	const away, back = `msg="database unreachable" part=store`, `msg="database reachable again" part=store`
 	const brokerAway, brokerBack = `msg="broker unreachable" broker=nats`, `msg="broker reachable again" broker=nats`
 
 	write(20)

@@ -61,7 +61,7 @@ func passwordRotates(t *testing.T, pg *testserver.Postgres) {
 	write("hunter2")
 	sql(`ALTER ROLE rotating PASSWORD 'hunter2'` + cut)
 	sent(2)
-	const away = "no answer, backing off"
+	const away = "database unreachable"
 	before := relay.said.count(away)
 	sql(`ALTER ROLE rotating PASSWORD 'hunter3'` + cut)
 	until(t, "the relay says that it is kept out", relay, func() bool { return relay.said.count(away) > before })

@@ -166,7 +166,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 		}
 		until(t, "the relay says what is wrong", p, func() bool {
 			metrics = p.metrics()
-			return ended() || metrics != "" && (p.said.count("broker unreachable")+p.said.count("no answer, backing off") > 0 || strings.HasPrefix(broker, "redis:"))
+			return ended() || metrics != "" && (p.said.count("broker unreachable")+p.said.count("database unreachable") > 0 || strings.HasPrefix(broker, "redis:"))
 		})
 		say("metrics", metrics)
 		for _, args := range [][]string{{"status", "-o", "json"}, {"doctor", "--all", "--timeout", "2s", "-o", "json"}, {"check", "--newest", "5"}} {

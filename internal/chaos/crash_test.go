@@ -11,8 +11,8 @@ import (
 
 // The lines that a relay may say about what does not work.
 const (
-	storeDown = "WARN no answer, backing off part=store"
-	storeBack = "INFO works again part=store"
+	storeDown = "WARN database unreachable part=store"
+	storeBack = "INFO database reachable again part=store"
 	lapsed    = "the lease has run out and nothing is sent until one is"
 )
 
