@@ -45,6 +45,9 @@ type KeeperOptions struct {
 	Rate                int // most rows removed per second; 0: 10,000
 	Batch               int // rows of a transaction; 0: 1000
 	Archive             Archiver
+	// Take takes the lease from a runner that holds it, at the beginning of each
+	// sweep: a person asks, and does not wait for a relay's next one.
+	Take bool
 	// KeepDead is how long dead letters of the keeper's own pipe stay after they
 	// were parked or tried last; 0: until a person acts.
 	KeepDead time.Duration
@@ -249,7 +252,7 @@ func (k *Keeper) batches(ctx context.Context, req store.PruneRequest, done *Swep
 		if len(p.Left) == 0 {
 			return p, nil
 		}
-		req.Lanes, req.After = p.Left, p.After
+		req.Lanes, req.After, req.Take = p.Left, p.After, false
 		if err := sleep(ctx, time.Duration(p.Rows)*time.Second/time.Duration(k.opts.Rate)-time.Since(start)); err != nil {
 			return p, err
 		}
@@ -295,7 +298,7 @@ func (k *Keeper) payloadRequest() store.PruneRequest {
 
 func (k *Keeper) request() store.PruneRequest {
 	req := store.PruneRequest{
-		Runner: k.name, TTL: batchTTL, OlderThan: k.opts.OlderThan, MaxBytes: k.opts.MaxBytes,
+		Runner: k.name, TTL: batchTTL, Take: k.opts.Take, OlderThan: k.opts.OlderThan, MaxBytes: k.opts.MaxBytes,
 		Limit: k.opts.Batch, HoldRows: k.opts.HoldRows, HoldBytes: k.opts.HoldBytes,
 	}
 	if k.opts.Archive != nil {

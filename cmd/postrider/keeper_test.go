@@ -153,6 +153,26 @@ func TestRetentionAtTheEndOfADrain(t *testing.T) {
 	}
 }
 
+// A person's prune removes rows beside a relay that holds the lease of retention.
+func TestPruneBesideARelay(t *testing.T) {
+	st := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	enqueued(t, st, 30)
+	p := launchRelay(t, st, "memory:")
+	until(t, "the relay holds the lease of retention, and has sent all", p, func() bool {
+		return ask(t, st, `SELECT ((SELECT owner <> '' FROM postrider.retention)
+			AND NOT EXISTS (SELECT FROM postrider.messages WHERE state <> 'Sent'))::text`) == "true"
+	})
+	var swept pruneAnswer
+	out := mustCLI(t, "", "prune", "--store", st, "--older-than", "0s", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &swept); err != nil || swept.Rows != 30 || swept.OtherRunner != "" {
+		t.Errorf("pruned %s, %v", out, err)
+	}
+	p.stop()
+	if out := mustCLI(t, "", "audit", "--store", st, "--full"); strings.Contains(out, "differ") {
+		t.Errorf("audit: %s", out)
+	}
+}
+
 // A relay removes what is settled and looks at the books by itself.
 func TestRelayKeepsHouse(t *testing.T) {
 	st := outboxOn(t, testserver.SharedPostgres(t, "18"))

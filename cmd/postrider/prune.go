@@ -47,8 +47,9 @@ func (a *app) pruneCommand() *cobra.Command {
 		Short: "Remove rows that every pipe has settled",
 		Long: "A relay does the same in the background (--retention). Rows go in small batches, the oldest\n" +
 			"first, and never one that some pipe has not settled: a pipe that is stopped holds its rows,\n" +
-			"whatever their age. One runner works at a time. It exits with code 6 when a pipe holds back\n" +
-			"more than --hold-max-rows or --hold-max-bytes.\n\n" +
+			"whatever their age. One process removes rows at a time: this command takes over from a relay\n" +
+			"until it ends. Beside a relay with --retention-archive give it the same --archive. It exits\n" +
+			"with code 6 when a pipe holds back more than --hold-max-rows or --hold-max-bytes.\n\n" +
 			"With --archive the rows are written first, as JSON lines with a checksum, and read back.\n" +
 			"After a crash the same rows may be archived again, under the same name.\n\n" +
 			"With --consumer NAME it forgets what a consumer has processed, in the consumer's own database:\n" +
@@ -67,7 +68,7 @@ func (a *app) pruneCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			o.Every = every
+			o.Every, o.Take = every, true
 			st, k, err := a.openKeeper(cmd, o)
 			if err != nil {
 				return err
@@ -184,6 +185,8 @@ func (a *app) printDue(ctx context.Context, k *admin.Keeper) error {
 	return a.printSwept(due, true)
 }
 
+var errTakenOver = errors.New("prune: another process took over: run it again to remove the rest")
+
 func (a *app) prune(ctx context.Context, k *admin.Keeper, loop bool, every time.Duration) (err error) {
 	defer func() {
 		leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -194,7 +197,9 @@ func (a *app) prune(ctx context.Context, k *admin.Keeper, loop bool, every time.
 		swept, err := k.Sweep(ctx)
 		switch {
 		case err == nil:
-			err = a.printSwept(swept, false)
+			if err = a.printSwept(swept, false); err == nil && swept.Runner != "" && !loop {
+				err = errTakenOver
+			}
 		case ctx.Err() != nil && loop:
 			return nil
 		}
@@ -220,7 +225,7 @@ func (a *app) printSwept(s admin.Swept, dry bool) error {
 			what = "due"
 		}
 		if s.Runner != "" {
-			row(w, "runner", "another one is at work: "+visible(s.Runner, ""))
+			row(w, what, fmt.Sprintf("%d rows before another process took over", s.Rows))
 			return
 		}
 		if len(s.Tended.List) > 0 && s.Bytes == 0 { // tables go, nobody counts their payloads

@@ -95,7 +95,11 @@ func (p *pruning) transaction(ctx context.Context, work func(context.Context, pg
 		if p.req.DryRun {
 			timeout = 10 * time.Minute
 		}
-		if _, err := tx.Exec(ctx, s.sql.retainSession, ms(s.opts.LockWait), ms(timeout), ms(p.req.TTL)); err != nil {
+		lock := s.opts.LockWait
+		if p.req.Take { // the batch of another runner ends first
+			lock = pruneTimeout
+		}
+		if _, err := tx.Exec(ctx, s.sql.retainSession, ms(lock), ms(timeout), ms(p.req.TTL)); err != nil {
 			return err
 		}
 		if !p.req.DryRun {
@@ -117,7 +121,7 @@ func (p *pruning) transaction(ctx context.Context, work func(context.Context, pg
 func (p *pruning) lease(ctx context.Context, tx pgx.Tx) (mine bool, err error) {
 	s := p.store
 	var epoch int64
-	err = tx.QueryRow(ctx, s.sql.retainLease, p.req.Runner, p.req.TTL.Seconds()).Scan(&epoch)
+	err = tx.QueryRow(ctx, s.sql.retainLease, p.req.Runner, p.req.TTL.Seconds(), p.req.Take).Scan(&epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		if p.epoch > 0 {
 			return false, &store.RunnerError{Epoch: p.epoch}

@@ -25,7 +25,7 @@ func (st *statements) retainSQL(q func(string) string) {
 	// and a runner that was taken over finds another owner here.
 	st.retainLease = q(`UPDATE {{schema}}.retention SET epoch = CASE WHEN owner = $1 THEN epoch ELSE epoch + 1 END, owner = $1,
  ttl = $2::float8 * interval '1 second', until = clock_timestamp() + $2::float8 * interval '1 second'
-WHERE owner = $1 OR NOT (until > clock_timestamp() AND until <= clock_timestamp() + 2 * ttl) RETURNING epoch`)
+WHERE owner = $1 OR $3::boolean OR NOT (until > clock_timestamp() AND until <= clock_timestamp() + 2 * ttl) RETURNING epoch`)
 	st.retainOwner = q(`SELECT owner FROM {{schema}}.retention`)
 	st.retainLeave = q(`UPDATE {{schema}}.retention SET owner = '', until = '-infinity' WHERE owner = $1`)
 	// Who adds a pipe that begins in the past, or moves one back, takes SHARE ROW

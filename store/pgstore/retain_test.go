@@ -191,7 +191,14 @@ func TestOneRunnerOfRetention(t *testing.T) {
 		if !errors.As(err, &lost) || d.rows() != left {
 			t.Errorf("a runner without a lease removed %d rows: %v", left-d.rows(), err)
 		}
-		if _, err := o.store.Prune(t.Context(), store.PruneRequest{Runner: "b", Leave: true}); err != nil {
+		if p, err = o.store.Prune(t.Context(), store.PruneRequest{Runner: "c", Limit: 1, Take: true}); err != nil || p.Runner != "" || p.Rows == 0 {
+			t.Errorf("a person's batch: %+v, %v", p, err)
+		}
+		if p, err = o.store.Prune(t.Context(), store.PruneRequest{Runner: "b"}); err != nil || p.Runner != "c" {
+			t.Errorf("beside a person's: %+v, %v", p, err)
+		}
+		left = d.rows()
+		if _, err := o.store.Prune(t.Context(), store.PruneRequest{Runner: "c", Leave: true}); err != nil {
 			t.Fatal(err)
 		}
 		if n, _ := d.prune(o.store, store.PruneRequest{Runner: "c"}); n != left {
