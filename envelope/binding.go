@@ -13,11 +13,13 @@ type Binding uint8
 // The bindings. There is none for Redis: fields of an entry are like headers of
 // a Kafka record.
 const (
-	BindingFields Binding = iota // prefix ce_: Redis, memory, and whatever has no binding of its own
-	BindingKafka                 // prefix ce_
-	BindingHTTP                  // prefix ce-, values percent-encoded, names without case
-	BindingNATS                  // the same with ce-datacontenttype
-	BindingAMQP                  // prefix cloudEvents_; cloudEvents: is read too
+	BindingFields    Binding = iota // prefix ce_: Redis, memory, and whatever has no binding of its own
+	BindingKafka                    // prefix ce_
+	BindingHTTP                     // prefix ce-, values percent-encoded, names without case
+	BindingNATS                     // the same with ce-datacontenttype
+	BindingAMQP                     // prefix cloudEvents_; cloudEvents: is read too
+	BindingAMQPColon                // prefix cloudEvents:; cloudEvents_ is read too
+	BindingAMQPDash                 // prefix ce-, as over HTTP, with values as they are
 )
 
 func (b Binding) prefix() string {
@@ -26,6 +28,10 @@ func (b Binding) prefix() string {
 		return "ce-"
 	case BindingAMQP:
 		return "cloudEvents_"
+	case BindingAMQPColon:
+		return "cloudEvents:"
+	case BindingAMQPDash:
+		return "ce-"
 	case BindingFields, BindingKafka:
 	}
 	return "ce_"
@@ -34,7 +40,7 @@ func (b Binding) prefix() string {
 // attribute returns the name of the attribute that a header carries.
 func (b Binding) attribute(header string) (name string, ok bool) {
 	switch b {
-	case BindingAMQP:
+	case BindingAMQP, BindingAMQPColon:
 		const prefix = "cloudEvents"
 		if len(header) > len(prefix)+1 && header[:len(prefix)] == prefix && (header[len(prefix)] == '_' || header[len(prefix)] == ':') {
 			return header[len(prefix)+1:], true
@@ -45,7 +51,7 @@ func (b Binding) attribute(header string) (name string, ok bool) {
 			return strings.ToLower(header[3:]), true
 		}
 		return "", false
-	case BindingFields, BindingKafka:
+	case BindingFields, BindingKafka, BindingAMQPDash:
 	}
 	return strings.CutPrefix(header, b.prefix())
 }

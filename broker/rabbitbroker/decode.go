@@ -35,6 +35,7 @@ func (s *Source) decode(d *amqp.Delivery) broker.Delivery {
 		place = "rabbitmq:" + s.opts.Queue + "?" + hex.EncodeToString(sum[:])
 	}
 	codec := wireCodec()
+	codec.Binding = readBinding(d.Headers, d.ContentType)
 	codec.Foreign = s.opts.Foreign
 	m, err := codec.Decode(envelope.Record{Topic: d.RoutingKey, Headers: hs, Payload: d.Body, Time: d.Timestamp.UTC(), Origin: place})
 	origin := s.opts.Queue + "#" + strconv.FormatUint(d.DeliveryTag, 10)

@@ -19,6 +19,7 @@ import (
 //
 //	exchange=NAME           the default exchange without it: queues are the topics' names
 //	routing-key=topic|key   what the routing key is; topic without it
+//	cloudevents-prefix=P    cloudEvents_ (without it), cloudEvents: or ce-, before attributes
 //	max-message-bytes=N     the broker's max_message_size, if it is not 16 MiB
 //	window=N                unconfirmed messages at once; without it the sink finds the number
 //	connections=N           connections that share the calls; 4 without it
@@ -33,7 +34,7 @@ func Open(rawURL string, route envelope.Router) (*Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rabbitbroker: open: %w", err)
 	}
-	opts := SinkOptions{Route: route, Exchange: u.Param("exchange"), RoutingKey: Routing(u.Param("routing-key"))}
+	opts := SinkOptions{Route: route, Exchange: u.Param("exchange"), RoutingKey: Routing(u.Param("routing-key")), CloudEventsPrefix: u.Param("cloudevents-prefix")}
 	for name, field := range map[string]*int{"max-message-bytes": &opts.MaxMessageBytes, "window": &opts.Window, "connections": &opts.Connections} {
 		if !u.Has(name) {
 			continue
@@ -62,7 +63,7 @@ func OpenSource(rawURL string, opts SourceOptions) (*Source, error) {
 
 // urlParams are the parameters of all URLs: one URL may serve a sink and a source.
 func urlParams() []string {
-	return []string{"exchange", "routing-key", "max-message-bytes", "window", "connections", "unchecked"}
+	return []string{"exchange", "routing-key", "cloudevents-prefix", "max-message-bytes", "window", "connections", "unchecked"}
 }
 
 // Connect opens a connection of the client's own to the broker of such a URL, for

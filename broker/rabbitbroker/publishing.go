@@ -28,6 +28,39 @@ func wireCodec() envelope.Codec {
 	return envelope.Codec{Reserved: reserved, Binding: envelope.BindingAMQP}
 }
 
+// eventTypes begins the content types of CloudEvents in structured mode.
+const eventTypes = "application/cloudevents"
+
+// bindingOf is how CloudEvents look with a prefix.
+func bindingOf(prefix string) (envelope.Binding, error) {
+	switch prefix {
+	case "", "cloudEvents_":
+		return envelope.BindingAMQP, nil
+	case "cloudEvents:":
+		return envelope.BindingAMQPColon, nil
+	case "ce-":
+		return envelope.BindingAMQPDash, nil
+	}
+	return 0, fmt.Errorf("prefix of CloudEvents must be cloudEvents_, cloudEvents: or ce- (got %q)", prefix)
+}
+
+// readBinding is that of a record: with ce- only where it has no other attributes, and
+// is no event in structured mode with a user's header of that name.
+func readBinding(headers amqp.Table, contentType string) envelope.Binding {
+	if len(contentType) >= len(eventTypes) && strings.EqualFold(contentType[:len(eventTypes)], eventTypes) {
+		return envelope.BindingAMQP
+	}
+	for _, name := range []string{"cloudEvents_specversion", "cloudEvents:specversion"} {
+		if _, there := headers[name]; there {
+			return envelope.BindingAMQP
+		}
+	}
+	if _, there := headers["ce-specversion"]; there {
+		return envelope.BindingAMQPDash
+	}
+	return envelope.BindingAMQP
+}
+
 // reserved names command the broker (https://www.rabbitmq.com/docs/sender-selected
 // and the delayed message exchange), or are written by it.
 func reserved(name string) bool {

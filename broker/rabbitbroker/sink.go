@@ -45,6 +45,10 @@ type SinkOptions struct {
 	Connections int
 	// Timeout is how long a confirm may take; 30 s if zero.
 	Timeout time.Duration
+	// CloudEventsPrefix stands before the attributes of CloudEvents in binary mode:
+	// "cloudEvents_" (if empty), "cloudEvents:" or "ce-". Clients differ in which
+	// they know; events in structured mode suit all of them. Sources read each.
+	CloudEventsPrefix string
 	// MaxMessageBytes is the broker's max_message_size; 16 MiB if zero, which is
 	// RabbitMQ 4's default. A smaller one is learned from the broker's first refusal.
 	MaxMessageBytes int
@@ -78,7 +82,8 @@ func NewSink(server Server, opts *SinkOptions) (*Sink, error) {
 	if opts == nil {
 		opts = &SinkOptions{}
 	}
-	if err := server.check(); err != nil {
+	err := server.check()
+	if err != nil {
 		return nil, fmt.Errorf("rabbitbroker: sink: %w", err)
 	}
 	o := *opts
@@ -93,11 +98,15 @@ func NewSink(server Server, opts *SinkOptions) (*Sink, error) {
 	case len(o.Exchange) > shortMost || o.Window < 0 || o.Connections < 0 || o.MaxMessageBytes < 0 || o.Timeout < 0:
 		return nil, errors.New("rabbitbroker: sink: an exchange's name has at most 255 bytes, and nothing is negative")
 	}
+	codec := wireCodec()
+	if codec.Binding, err = bindingOf(o.CloudEventsPrefix); err != nil {
+		return nil, fmt.Errorf("rabbitbroker: sink: %w", err)
+	}
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
 	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, 16<<20)
 	o.Connections = cmp.Or(o.Connections, 4)
 	s := &Sink{
-		dialer: dialer{server: server, name: "postrider sink"}, opts: o, codec: wireCodec(),
+		dialer: dialer{server: server, name: "postrider sink"}, opts: o, codec: codec,
 		window: newWindow(o.Window, time.Now), one: make(chan struct{}, 1),
 		lines: make([]line, o.Connections),
 	}

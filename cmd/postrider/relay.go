@@ -58,7 +58,7 @@ func (a *app) relayCommand() *cobra.Command {
 			"      &compression=none|gzip|snappy|lz4|zstd&topic-prefix=TEXT&max-message-bytes=N\n" +
 			"      &transactional-id=ID (one transaction per call; this relay's own id, the same after a restart)\n" +
 			"  nats://[USER:PASSWORD@]HOST:PORT,...   ?subject-prefix=TEXT&dedup=on|off\n" +
-			"  amqp://[USER:PASSWORD@]HOST:PORT,...[/VHOST]  (amqps:// with TLS)  ?exchange=NAME&routing-key=topic|key\n" +
+			"  amqp://[USER:PASSWORD@]HOST:PORT,...[/VHOST]  (amqps:// with TLS)  ?exchange=NAME&routing-key=topic|key&cloudevents-prefix=PREFIX\n" +
 			"      &max-message-bytes=N&window=N&auth=certificate\n" +
 			"  redis://[USER:PASSWORD@]HOST:PORT,...[/DB]  (rediss:// with TLS)  ?stream-prefix=TEXT&partitions=N\n" +
 			"      &create=on|off&dedup=on|off&maxlen=N|~N&max-age=DURATION&replicas=N&synced=true\n" +
