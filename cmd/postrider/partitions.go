@@ -111,9 +111,13 @@ func (a *app) printPartitions(p store.Partitions, done *tendedAnswer) error {
 		if done != nil {
 			tendedText(w, done)
 		}
-		row(w, "PARTITION", "STATE", "BYTES", "ROWS", "OPENED", "CLOSED")
+		row(w, "PARTITION", "STATE", "BYTES", "ROWS (ESTIMATE)", "OPENED", "CLOSED")
 		for _, one := range p.List {
-			row(w, one.Name, partitionState(one, p.Current), one.Bytes, max(one.Rows, 0), stampOr(one.OpenedAt), stampOr(one.ClosedAt))
+			rows := "unknown"
+			if one.Rows >= 0 {
+				rows = fmt.Sprintf("about %d", one.Rows)
+			}
+			row(w, one.Name, partitionState(one, p.Current), one.Bytes, rows, stampOr(one.OpenedAt), stampOr(one.ClosedAt))
 		}
 		if answer.Alarm != "" {
 			row(w, "ALARM: "+answer.Alarm)

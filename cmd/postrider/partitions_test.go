@@ -39,7 +39,7 @@ func TestPartitionsCommand(t *testing.T) {
 		len(p.Partitions) != 4 || p.Ahead != 2 || p.Alarm != "" {
 		t.Errorf("tended: %+v, %+v", p, p.Tended)
 	}
-	for _, want := range []string{"outbox_p1", "closed", "in use", "ahead", "held by main"} {
+	for _, want := range []string{"outbox_p1", "closed", "in use", "ahead", "held by main", "ROWS (ESTIMATE)", "unknown"} {
 		if out := on("partitions", "tend", "--older-than", "0"); !strings.Contains(out, want) {
 			t.Errorf("%q lacks %q", out, want)
 		}

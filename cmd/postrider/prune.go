@@ -220,9 +220,9 @@ func (a *app) prune(ctx context.Context, k *admin.Keeper, loop bool, every time.
 func (a *app) printSwept(s admin.Swept, dry bool) error {
 	answer := pruneAnswer{dry, s.Rows, s.Bytes, s.Emptied, s.EmptiedBytes, s.Lanes, s.Runner, s.Held.Pipe, s.Held.Rows, s.Held.Bytes, s.Held.Over, s.Tended.Dropped}
 	err := a.print(answer, func(w *tabwriter.Writer) {
-		what := "removed"
-		if dry {
-			what = "due"
+		what, about := "removed", ""
+		if dry { // nobody reads the payloads
+			what, about = "due", "about "
 		}
 		if s.Runner != "" {
 			row(w, what, fmt.Sprintf("%d rows before another process took over", s.Rows))
@@ -231,7 +231,7 @@ func (a *app) printSwept(s admin.Swept, dry bool) error {
 		if len(s.Tended.List) > 0 && s.Bytes == 0 { // tables go, nobody counts their payloads
 			row(w, what, fmt.Sprintf("%d rows with %d partitions", s.Rows, s.Tended.Dropped))
 		} else {
-			row(w, what, fmt.Sprintf("%d rows, %d bytes of payload", s.Rows, s.Bytes))
+			row(w, what, fmt.Sprintf("%d rows, %s%d bytes of payload", s.Rows, about, s.Bytes))
 		}
 		if s.Emptied > 0 {
 			row(w, what, fmt.Sprintf("payloads of %d rows, %d bytes", s.Emptied, s.EmptiedBytes))
