@@ -192,6 +192,7 @@ func (e *Engine) shed(l *lane) {
 		return
 	}
 	for _, b := range l.queue[keep:] {
+		l.refresh = l.refresh || b.parked // it is due still, and no longer known to be
 		e.forget(l, b)
 	}
 	l.rewind(keep)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/store"
 )
 
@@ -107,4 +108,31 @@ func TestRemovedPipeEndsTheEngine(t *testing.T) {
 		return
 	}
 	t.Fatal("no heartbeat")
+}
+
+// Promise S. Parked records that a pause drops unsent are looked for again: the
+// database does not say a second time that they are due.
+func TestParkedRecordsThatAPauseDropsAreReadAgain(t *testing.T) {
+	r := newRig(t, Config{})
+	due := store.ParkedView{HasDue: true, Records: 1}
+	r.leadWith(lanes(1, due))
+	read := take[Read](r)
+	r.e.trip(r.e.scope(""), &call{}, broker.Classify(broker.Outage(errTest, "", ""))) // the sink is held: nothing is sent
+	r.e.scopes[""].pause.until = r.now + 3*time.Second
+	rest := store.ParkedView{Records: 1}
+	b := r.parkedBatch(rest, store.Retry, 0, "")
+	r.step(ReadDone{ID: read.ID, Batches: []store.Batch{b}})
+	r.renew(true)
+	none[Deliver](r)
+	r.renew(false)
+	for range 100 {
+		r.pass(100 * time.Millisecond)
+		if rd, ok := maybe[Read](r); ok {
+			if rd.Reads[0].Parked {
+				return
+			}
+			r.step(ReadDone{ID: rd.ID})
+		}
+	}
+	t.Fatal("the record is never read again")
 }
