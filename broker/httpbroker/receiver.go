@@ -27,8 +27,9 @@ type ReceiverOptions struct {
 	Tolerance time.Duration
 	// MaxBytes is the largest payload that is read. 0: 1 MiB.
 	MaxBytes int64
-	// MaxWaiting is the most requests that wait for their answer; more are asked
-	// to come again later. 0: 256.
+	// MaxWaiting is the most verified requests that wait for their answer; more are
+	// asked to come again later. As many bodies are read at once: one more ends the
+	// one that has taken longest. 0: 256.
 	MaxWaiting int
 	// ReadTimeout is how long a request's body may take. 0: 15 s.
 	ReadTimeout time.Duration
@@ -49,6 +50,7 @@ type Receiver struct {
 	codec envelope.Codec
 	keys  *cached[[]Secret]
 	slots chan struct{}
+	inlet inlet
 
 	mu     sync.Mutex
 	queue  []*entry           // not with the consumer yet, at most MaxWaiting
@@ -123,6 +125,7 @@ func NewReceiver(opts ReceiverOptions) (*Receiver, error) {
 		o.Topic = "webhooks"
 	}
 	r.slots = make(chan struct{}, o.MaxWaiting)
+	r.inlet.most = o.MaxWaiting
 	return r, nil
 }
 
@@ -133,16 +136,16 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		reply(w, answer{status: http.StatusMethodNotAllowed, text: "webhooks are posted"})
 		return
 	}
-	select {
+	m, id, refused := r.read(w, req)
+	if refused.status != 0 {
+		reply(w, refused)
+		return
+	}
+	select { // after the body was read and verified: a stranger keeps nobody waiting
 	case r.slots <- struct{}{}:
 		defer func() { <-r.slots }()
 	default:
 		reply(w, answer{status: http.StatusTooManyRequests, delay: retryLater, text: "too many requests wait"})
-		return
-	}
-	m, id, refused := r.read(w, req)
-	if refused.status != 0 {
-		reply(w, refused)
 		return
 	}
 	e, refused := r.enter(m, id)
@@ -178,9 +181,18 @@ type received struct {
 
 // read takes a request in and verifies it.
 func (r *Receiver) read(w http.ResponseWriter, req *http.Request) (m received, id string, refused answer) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(r.opts.ReadTimeout)) // not every server can
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(r.opts.ReadTimeout)) // not every server can
+	b := r.inlet.begin(func() error { return control.SetReadDeadline(time.Now()) })
+	if b == nil {
+		return m, "", crowded
+	}
 	payload, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.opts.MaxBytes))
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // as above
+	ended := r.inlet.end(b)
+	_ = control.SetReadDeadline(time.Time{}) // as above
+	if err != nil && ended {
+		return m, "", crowded
+	}
 	if err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {

@@ -1,10 +1,12 @@
 package httpbroker_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -267,5 +269,56 @@ func TestSinkToReceiver(t *testing.T) {
 	}
 	if fmt.Sprint(order) != "[1 2 3 3 4 5 6]" {
 		t.Errorf("received %v", order)
+	}
+}
+
+// TestSlowStrangersKeepNobodyOut: as many bodies as are read at once come slowly and
+// unsigned; a sender's webhook is taken all the same.
+func TestSlowStrangersKeepNobodyOut(t *testing.T) {
+	const most = 4
+	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret), MaxWaiting: most})
+	for range most {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		// The server says this when the body is asked for: the request has its place.
+		if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+	status := make(chan int, 1)
+	go func() {
+		resp, err := post(t, url, "id", "{}", nil)
+		if err != nil {
+			status <- 0
+			return
+		}
+		status <- resp.StatusCode
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	received := make(chan []broker.Delivery, 1)
+	go func() {
+		ds, _ := r.Receive(ctx, 1)
+		received <- ds
+	}()
+	select {
+	case ds := <-received:
+		if len(ds) != 1 {
+			t.Fatalf("%d deliveries", len(ds))
+		}
+		if err := r.Settle(ctx, []broker.Verdict{{Delivery: ds[0], Ack: true}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-status; got != http.StatusNoContent {
+			t.Errorf("the sender is answered %d", got)
+		}
+	case got := <-status:
+		t.Fatalf("the sender is answered %d before its message was received", got)
 	}
 }

@@ -1,0 +1,55 @@
+package httpbroker
+
+import (
+	"net/http"
+	"slices"
+	"sync"
+)
+
+// inlet bounds the request bodies that are read at once. Who sends one is not known
+// before it is whole, so a body that comes slowly must not keep others out: when all
+// places are taken, the body that has taken longest is ended.
+type inlet struct {
+	most int
+
+	mu     sync.Mutex
+	bodies []*arrival // the oldest first
+}
+
+// arrival is a body that is being read.
+type arrival struct {
+	cut   func() error // ends its read; called under mu
+	ended bool
+}
+
+// crowded is the answer where a body has no place, or lost it.
+var crowded = answer{status: http.StatusTooManyRequests, delay: retryLater, text: "too many requests are being read"}
+
+// begin takes a place. It returns nil where all are taken and the server cannot end
+// a read.
+func (in *inlet) begin(cut func() error) *arrival {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if len(in.bodies) >= in.most {
+		oldest := in.bodies[0]
+		if err := oldest.cut(); err != nil {
+			return nil
+		}
+		oldest.ended = true
+		in.bodies = in.bodies[1:]
+	}
+	b := &arrival{cut: cut}
+	in.bodies = append(in.bodies, b)
+	return b
+}
+
+// end gives the place back and reports whether it was taken away before. cut is not
+// called after it.
+func (in *inlet) end(b *arrival) (taken bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !b.ended {
+		in.bodies = slices.DeleteFunc(in.bodies, func(o *arrival) bool { return o == b })
+	}
+	return b.ended
+}
