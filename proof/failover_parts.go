@@ -92,13 +92,13 @@ func (w *failoverWriters) transaction(ctx context.Context, rnd *rand.Rand) (payl
 
 // arrivals are the messages of the key "probe", and when they came.
 type arrivals struct {
-	mu  sync.Mutex
-	at  map[string]time.Time
-	bel chan struct{}
+	mu   sync.Mutex
+	at   map[string]time.Time
+	bell chan struct{}
 }
 
 func watchArrivals(nc *nats.Conn) (*arrivals, error) {
-	a := &arrivals{at: make(map[string]time.Time), bel: make(chan struct{}, 1)}
+	a := &arrivals{at: make(map[string]time.Time), bell: make(chan struct{}, 1)}
 	_, err := nc.Subscribe(topic, func(m *nats.Msg) {
 		if !strings.HasPrefix(string(m.Data), "probe:") {
 			return
@@ -109,7 +109,7 @@ func watchArrivals(nc *nats.Conn) (*arrivals, error) {
 			a.at[string(m.Data)] = time.Now()
 		}
 		select {
-		case a.bel <- struct{}{}:
+		case a.bell <- struct{}{}:
 		default:
 		}
 	})
@@ -126,7 +126,7 @@ func (a *arrivals) await(ctx context.Context, payload string) (time.Time, error)
 			return at, nil
 		}
 		select {
-		case <-a.bel:
+		case <-a.bell:
 		case <-ctx.Done():
 			return at, context.Cause(ctx)
 		}
@@ -232,7 +232,10 @@ func (s *spoken) over() error {
 func (s *spoken) end() {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	select {
-	case <-s.done:
+	case err := <-s.done:
+		if err != nil {
+			say("a relay ended with %v", err)
+		}
 	case <-time.After(30 * time.Second):
 		_ = s.cmd.Process.Kill()
 	}

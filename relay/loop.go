@@ -219,11 +219,11 @@ func (lp *loop) notify(f core.Fact) {
 		}
 		log.Warn("the database has crashed, failed over or been restored: what is not settled is read again", "lanes", f.Lanes)
 	case core.LeaseLapsed:
-		level := slog.LevelWarn
+		write := log.Warn
 		if f.Outage { // which has a line of its own
-			level = slog.LevelDebug
+			write = log.Debug
 		}
-		log.Log(context.Background(), level, "no heartbeat was answered in time: the lease has run out and nothing is sent until one is",
+		write("no heartbeat was answered in time: the lease has run out and nothing is sent until one is",
 			"lanes", f.Lanes, "reason", f.Reason, "last_answered_ago", f.Since, "noticed_late_by", f.Late)
 	case core.DrainCutOff:
 		log.Warn("the database did not answer until the end of the drain: what the broker has taken and is not settled is sent again by the next owner",
