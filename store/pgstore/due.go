@@ -53,6 +53,7 @@ func (r *reader) readParked(ctx context.Context, reads []store.LaneRead, which [
 			return nil, err
 		}
 	}
+	r.store.sawParked(all)
 	batches := make([]store.Batch, len(all))
 	for i := range all {
 		d := &all[i]

@@ -16,3 +16,6 @@ func (s *Store) ReadSQL() (settings, page, stragglers string) {
 func StandsSQL(schema string) string {
 	return "SELECT " + strings.ReplaceAll(standsExpr, "{{schema}}", quote(schema))
 }
+
+// PageRows is how many records the next page asks for.
+func (s *Store) PageRows(maxRecords, maxBytes int) int { return s.pageRows(maxRecords, maxBytes) }

@@ -78,7 +78,7 @@ func TestDueQueuesCostWhatTheyReturn(t *testing.T) {
 		read := func(named []string) (store.Batch, int64) {
 			before := p.entries()
 			batches, err := p.store.Read(t.Context(), []store.LaneRead{{
-				Lane: 1, Epoch: g.Lanes[1].Epoch, MaxRecords: page, Parked: true, Keys: named, CountParked: 1,
+				Lane: 1, Epoch: g.Lanes[1].Epoch, MaxRecords: page, MaxBytes: 64 << 20, Parked: true, Keys: named, CountParked: 1,
 			}})
 			if err != nil {
 				t.Fatal(err)

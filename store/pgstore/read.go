@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -27,8 +28,9 @@ const scanRows = 16 << 10
 // defaultBatchBytes bounds a batch whose reader named no limit.
 const defaultBatchBytes = 16 << 20
 
-// firstRowBytes is how large records are taken to be before one was seen.
-const firstRowBytes = 16 << 10
+// firstRowBytes is how large records are taken to be before one was seen: the first
+// page shows how large they are, and must come in time if they are very large.
+const firstRowBytes = 256 << 10
 
 // laneRead is one log read on its way.
 type laneRead struct {
@@ -113,7 +115,7 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		batches, err = r.read(ctx, reads)
 	}
 	if err != nil {
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) || timedOut(err) {
 			s.tooSlow()
 		}
 		var pg *pgconn.PgError
@@ -259,6 +261,22 @@ func (s *Store) sawRows(n, bytes int, last sizes) {
 		s.rowBytes, s.cautious = avg, false
 	}
 	s.rowBytes += (avg - s.rowBytes) / 4
+}
+
+// timedOut reports whether the server or a pooler ended a statement or a transaction
+// that took too long: statement_timeout, transaction_timeout, query_timeout.
+func timedOut(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "57014" || pg.Code == "25P04" || pg.Code == "08P01" && strings.Contains(pg.Message, "timeout"))
+}
+
+// sawParked learns from parked records how large records are.
+func (s *Store) sawParked(all []dueBatch) {
+	n, bytes := 0, 0
+	for i := range all {
+		n, bytes = n+len(all[i].rows.meta), bytes+all[i].bytes
+	}
+	s.sawRows(n, bytes, s.guess())
 }
 
 // tooSlow makes the next pages small, down to one record: time ran out on a page,
