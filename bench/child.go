@@ -115,17 +115,22 @@ func runChild(ctx context.Context, what string, args []string) error {
 	return errUsage
 }
 
+// relayPool opens a pool with the settings of the program's relay.
+func relayPool(ctx context.Context, pgURL string) (*pgxpool.Pool, error) {
+	conf, err := pgstore.ParseConfig(pgURL)
+	if err != nil {
+		return nil, err
+	}
+	return pgxpool.NewWithConfig(ctx, conf)
+}
+
 // childRelay drains an outbox until it is told to end. fault is that of its sink.
 func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault string) error {
 	n, err := atoi(count)
 	if err != nil {
 		return err
 	}
-	conf, err := pgstore.ParseConfig(pgURL)
-	if err != nil {
-		return err
-	}
-	pool, err := pgxpool.NewWithConfig(ctx, conf)
+	pool, err := relayPool(ctx, pgURL)
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func runOutage(ctx context.Context, c config) (res *outageResult, err error) {
 	defer stop()
 	writers.Go(func() { writeFresh(ctx, s.pool, c.rate) })
 	res = &outageResult{Workload: "outage", Messages: n, Lanes: outageLanes, Keys: outageKeys, Fresh: c.rate}
-	report := outageReport{}
+	var report outageReport
 	if res.Parking, _, err = o.phase(ctx, n, func() error { return o.until(ctx, n) }); err != nil {
 		return nil, err
 	}
@@ -244,11 +244,7 @@ func childOutage(ctx context.Context, pgURL, count string) error {
 	if err != nil {
 		return err
 	}
-	conf, err := pgstore.ParseConfig(pgURL)
-	if err != nil {
-		return err
-	}
-	pool, err := pgxpool.NewWithConfig(ctx, conf)
+	pool, err := relayPool(ctx, pgURL)
 	if err != nil {
 		return err
 	}

@@ -88,16 +88,12 @@ func RunFailover(ctx context.Context, c FailoverConfig) (r FailoverResult, err e
 		return r, err
 	}
 	defer b.close()
-	if c.Binary == "" {
-		dir, err := os.MkdirTemp("", "proof")
-		if err != nil {
-			return r, err
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-		if c.Binary, err = build(ctx, dir); err != nil {
-			return r, err
-		}
+	binary, remove, err := binaryOf(ctx, c.Binary)
+	if err != nil {
+		return r, err
 	}
+	defer remove()
+	c.Binary = binary
 	f := &failover{
 		c: c, cluster: cluster, b: b, rnd: rand.New(rand.NewPCG(uint64(c.Kills), uint64(c.Switchovers))),
 		store: cluster.URL(c.Parameters),

@@ -42,16 +42,12 @@ func RunNight(ctx context.Context, c Config) (n Night, err error) {
 		return n, err
 	}
 	defer b.close()
-	if c.Binary == "" {
-		dir, err := os.MkdirTemp("", "proof")
-		if err != nil {
-			return n, err
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-		if c.Binary, err = build(ctx, dir); err != nil {
-			return n, err
-		}
+	binary, remove, err := binaryOf(ctx, c.Binary)
+	if err != nil {
+		return n, err
 	}
+	defer remove()
+	c.Binary = binary
 	if out, err := exec.CommandContext(ctx, c.Binary, "migrate", "--store", pg.url).CombinedOutput(); err != nil {
 		return n, fmt.Errorf("migrate: %w: %s", err, out)
 	}

@@ -28,16 +28,12 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		return Result{}, err
 	}
 	defer b.close()
-	if c.Binary == "" {
-		dir, err := os.MkdirTemp("", "proof")
-		if err != nil {
-			return Result{}, err
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-		if c.Binary, err = build(ctx, dir); err != nil {
-			return Result{}, err
-		}
+	binary, remove, err := binaryOf(ctx, c.Binary)
+	if err != nil {
+		return Result{}, err
 	}
+	defer remove()
+	c.Binary = binary
 	if out, err := exec.CommandContext(ctx, c.Binary, "migrate", "--store", pg.URL).CombinedOutput(); err != nil {
 		return Result{}, fmt.Errorf("migrate: %w: %s", err, out)
 	}
@@ -54,6 +50,24 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		return Result{}, fmt.Errorf("backlog: %w", err)
 	}
 	return campaign(ctx, c, pg.URL, pool, b)
+}
+
+// binaryOf returns the given binary, or builds one when none is given. remove deletes
+// what was built.
+func binaryOf(ctx context.Context, given string) (binary string, remove func(), err error) {
+	if given != "" {
+		return given, func() {}, nil
+	}
+	dir, err := os.MkdirTemp("", "proof")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { _ = os.RemoveAll(dir) }
+	if binary, err = build(ctx, dir); err != nil {
+		remove()
+		return "", nil, err
+	}
+	return binary, remove, nil
 }
 
 func build(ctx context.Context, dir string) (string, error) {

@@ -23,7 +23,9 @@ type arrival struct {
 }
 
 // crowded is the answer where a body has no place, or lost it.
-var crowded = answer{status: http.StatusTooManyRequests, delay: retryLater, text: "too many requests are being read"}
+func crowded() answer {
+	return answer{status: http.StatusTooManyRequests, delay: retryLater, text: "too many requests are being read"}
+}
 
 // begin takes a place. It returns nil where all are taken and the server cannot end
 // a read.

@@ -185,13 +185,13 @@ func (r *Receiver) read(w http.ResponseWriter, req *http.Request) (m received, i
 	_ = control.SetReadDeadline(time.Now().Add(r.opts.ReadTimeout)) // not every server can
 	b := r.inlet.begin(func() error { return control.SetReadDeadline(time.Now()) })
 	if b == nil {
-		return m, "", crowded
+		return m, "", crowded()
 	}
 	payload, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.opts.MaxBytes))
 	ended := r.inlet.end(b)
 	_ = control.SetReadDeadline(time.Time{}) // as above
 	if err != nil && ended {
-		return m, "", crowded
+		return m, "", crowded()
 	}
 	if err != nil {
 		var large *http.MaxBytesError

@@ -91,8 +91,8 @@ func actOn(code int16) (act, error) {
 	return actFail, err
 }
 
-// tooLarge says how large a record of topic was, what it may be and what raises
-// that. limit is 0 where it is not known.
+// tooLarge wraps err with the record's size, the limit and the way to raise it. limit
+// is 0 if it is unknown.
 func tooLarge(err error, bytes, limit int, whose sizeLimit, topic string) error {
 	most := ""
 	if limit > 0 {
@@ -103,13 +103,17 @@ func tooLarge(err error, bytes, limit int, whose sizeLimit, topic string) error 
 
 var errTooLarge = errors.New("the record is too large")
 
-// sizeLimit is whose limit a record was above.
+// sizeLimit names a limit that a record exceeded, and how to raise it. The fix names
+// the topic as TOPIC.
 type sizeLimit struct{ name, fix string }
 
-var (
-	clientLimit = sizeLimit{"the client's ProducerBatchMaxBytes (max-message-bytes in the URL)", "raise that, or leave it out: then the topic's own limit decides"}
-	topicLimit  = sizeLimit{"the topic's max.message.bytes", "raise it with kafka-configs.sh --alter --topic TOPIC --add-config max.message.bytes=N"}
-)
+func clientLimit() sizeLimit {
+	return sizeLimit{"the client's ProducerBatchMaxBytes (max-message-bytes in the URL)", "raise that, or leave it out: then the topic's own limit decides"}
+}
+
+func topicLimit() sizeLimit {
+	return sizeLimit{"the topic's max.message.bytes", "raise it with kafka-configs.sh --alter --topic TOPIC --add-config max.message.bytes=N"}
+}
 
 // code is the broker's name of an error, "" for one that is not the broker's.
 func code(err error) string {

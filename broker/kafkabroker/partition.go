@@ -180,7 +180,7 @@ func (p *partition) fill(e *encoder, b *batch, s *segment) bool {
 			b.buf = b.buf[:at]
 			flush()
 			from = s.next + 1
-			err := tooLarge(errTooLarge, size, hard, clientLimit, p.topic.name)
+			err := tooLarge(errTooLarge, size, hard, clientLimit(), p.topic.name)
 			s.reject(s.next, broker.Rejected(err, kerr.MessageTooLarge.Message, p.topic.name))
 			continue
 		}
@@ -284,7 +284,7 @@ func (p *partition) sized(b *batch, err error) error {
 	if len(b.buf) <= limit { // lowered since we looked
 		limit = 0
 	}
-	return tooLarge(err, len(b.buf), limit, topicLimit, p.topic.name)
+	return tooLarge(err, len(b.buf), limit, topicLimit(), p.topic.name)
 }
 
 // forgotten notes that the broker does not go on with the numbers of b.

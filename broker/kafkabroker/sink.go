@@ -182,12 +182,12 @@ func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
 		return broker.Preview{}, broker.Unsendable(err, "")
 	}
 	p := broker.Preview{Route: r, Destination: s.prefix + r.Topic, Key: r.Key}
-	whose := clientLimit
+	whose := clientLimit()
 	if s.maxBatch < noLimit {
 		p.Limit = s.maxBatch
 	}
 	if limit := s.knownLimit(p.Destination); limit > 0 && s.compressor == nil && (p.Limit == 0 || limit < p.Limit) {
-		p.Limit, whose = limit, topicLimit
+		p.Limit, whose = limit, topicLimit()
 	}
 	if err := topicProblem(p.Destination); err != nil {
 		return p, broker.Rejected(err, kerr.InvalidTopicException.Message, p.Destination)

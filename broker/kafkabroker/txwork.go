@@ -154,7 +154,7 @@ func (w *work) put(e *encoder, b *txBatch, i int32) bool {
 	}
 	if size > hard {
 		b.records = b.records[:at]
-		err := tooLarge(errTooLarge, size, hard, clientLimit, b.p.topic.name)
+		err := tooLarge(errTooLarge, size, hard, clientLimit(), b.p.topic.name)
 		w.answer(i, broker.Rejected(err, kerr.MessageTooLarge.Message, b.p.topic.name))
 		return true
 	}

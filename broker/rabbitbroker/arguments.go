@@ -27,7 +27,9 @@ const argumentsMost = 24
 
 // guards are arguments of which at least one is unknown to each kind of queue, with
 // a value that is refused for a new queue of any kind.
-var guards = amqp.Table{"x-max-priority": "none", "x-delivery-limit": "none"}
+func guards() amqp.Table {
+	return amqp.Table{"x-max-priority": "none", "x-delivery-limit": "none"}
+}
 
 var (
 	errNotSingle = errors.New("it has no single active consumer, so that two sources would each take a part and break the order of keys")
@@ -59,7 +61,7 @@ func checkArguments(c *amqp.Connection, queue string) error {
 // findArguments returns the arguments that a queue was declared with.
 func findArguments(c *amqp.Connection, queue string) (amqp.Table, error) {
 	args := amqp.Table{"x-queue-type": "quorum", "x-single-active-consumer": true}
-	guard := maps.Clone(guards)
+	guard := guards()
 	for range argumentsMost {
 		asked := maps.Clone(args)
 		maps.Copy(asked, guard)

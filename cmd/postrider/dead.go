@@ -18,9 +18,8 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
-	"github.com/postrider/postrider/store"
-
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/store"
 )
 
 // recordAnswer is one parked record in JSON. Seq is a string: it may exceed

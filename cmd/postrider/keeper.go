@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
-
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 

@@ -11,9 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/postrider/postrider/store"
-
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/store"
 )
 
 type migrateAnswer struct {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/postrider/postrider/broker/httpbroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
-
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 

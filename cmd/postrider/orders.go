@@ -13,9 +13,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
-	"github.com/postrider/postrider/store"
-
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/store"
 )
 
 // orderAnswer is what a command that acts on many records prints in JSON.

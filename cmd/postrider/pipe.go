@@ -10,9 +10,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
-	"github.com/postrider/postrider/store"
-
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/store"
 )
 
 // pipeAnswer is one pipe in JSON.

@@ -140,8 +140,18 @@ func (f *watchedFile) Read(look func(fd uintptr) bool) error {
 // Spoken names the protocol that begins so, "" if it is not known.
 func Spoken(first []byte) string {
 	for _, p := range []struct{ begin, name string }{
-		{"HTTP/", "HTTP"}, {"SSH-", "SSH"}, {"INFO {", "NATS"}, {"AMQP", "AMQP"}, {"-ERR", "Redis"}, {"-NOAUTH", "Redis"}, {"-DENIED", "Redis"},
-		{"220 ", "SMTP or FTP"}, {"\x15\x03", "TLS"}, {"\x16\x03", "TLS"}, {"E\x00\x00\x00", "PostgreSQL"}, {"\x01\x00\x00\x00\x00", "AMQP"},
+		{"HTTP/", "HTTP"},
+		{"SSH-", "SSH"},
+		{"INFO {", "NATS"},
+		{"AMQP", "AMQP"},
+		{"-ERR", "Redis"},
+		{"-NOAUTH", "Redis"},
+		{"-DENIED", "Redis"},
+		{"220 ", "SMTP or FTP"},
+		{"\x15\x03", "TLS"},
+		{"\x16\x03", "TLS"},
+		{"E\x00\x00\x00", "PostgreSQL"},
+		{"\x01\x00\x00\x00\x00", "AMQP"},
 	} {
 		if bytes.HasPrefix(first, []byte(p.begin)) {
 			return p.name

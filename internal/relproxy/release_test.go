@@ -40,7 +40,8 @@ func repository(t *testing.T) string {
 		"bench/bench.go":         "package bench\n\nimport \"" + prefix + "\"\n\nconst Name = postrider.Word\n",
 	})
 	for _, args := range [][]string{
-		{"init", "--quiet"}, {"add", "--all"},
+		{"init", "--quiet"},
+		{"add", "--all"},
 		{"-c", "user.name=t", "-c", "user.email=t@t.invalid", "commit", "--quiet", "--message", "all"},
 	} {
 		gitIn(t, root, args...)

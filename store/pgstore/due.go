@@ -128,7 +128,8 @@ func (r *reader) readQueues(ctx context.Context, named []*dueBatch, byLane map[s
 	}
 	if len(keys) > 0 {
 		queues := query{
-			r.store.sql.queues, [][]byte{pipe, lanes.end(), textArray(keys), each.end()},
+			r.store.sql.queues,
+			[][]byte{pipe, lanes.end(), textArray(keys), each.end()},
 			func(rr *pgconn.ResultReader) error { return r.queueRows(rr, byLane) },
 		}
 		queries = append([]query{queues}, queries...)

@@ -64,22 +64,18 @@ func (r *reasons) fresh(err error) bool {
 // cause is the text of what err wraps innermost: the call that met it, its class and
 // its destination are no reasons of their own.
 func cause(err error) string {
-	for {
-		switch e := err.(type) {
-		case interface{ Unwrap() error }:
-			if next := e.Unwrap(); next != nil {
-				err = next
-				continue
-			}
-		case interface{ Unwrap() []error }:
-			var all []string
-			for _, one := range e.Unwrap() {
-				all = append(all, cause(one))
-			}
-			return strings.Join(all, "; ")
-		}
+	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
+		err = next
+	}
+	var joined interface{ Unwrap() []error }
+	if !errors.As(err, &joined) {
 		return err.Error()
 	}
+	var all []string
+	for _, one := range joined.Unwrap() {
+		all = append(all, cause(one))
+	}
+	return strings.Join(all, "; ")
 }
 
 // ackedTopic is a topic that worked lately.
