@@ -43,6 +43,13 @@ type suspect struct {
 	out    bool // an outage was the answer, not silence
 }
 
+// singly reports whether the lane sends the rest of a partly acknowledged batch
+// singly. Such a lane is not handed over: a hand-over waits for that rest without
+// reading on, and only the messages behind the rest could end the wait.
+func (l *lane) singly() bool {
+	return l.done < len(l.queue) && l.queue[l.done].alone != nil && l.queue[l.done].delivered > 0
+}
+
 // unknownRound counts a round that ended with unknown fates, and turns to
 // sending singly after some.
 func (e *Engine) unknownRound(r *round) {

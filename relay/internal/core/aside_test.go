@@ -227,6 +227,33 @@ func TestAMessageThatLooksLikeAnOutageHoldsNobodyUp(t *testing.T) {
 	}
 }
 
+// A lane that another relay is due to get reads on behind such a message. The
+// hand-over follows once the message has stepped aside.
+func TestAHandOverDoesNotWaitForAMessageThatLooksLikeAnOutage(t *testing.T) {
+	for _, destination := range []string{"", "hook"} {
+		t.Run(destination, func(t *testing.T) {
+			guilty := ""
+			s := newStage(t, Config{}, 2, func(m *postrider.Message, _ int) error {
+				if m.ID == guilty {
+					return broker.Outage(errHTTP500, "HTTP_500", destination)
+				}
+				return nil
+			})
+			batch := s.comes(0, 1, "a", "b")
+			guilty = batch[1]
+			if !s.until(time.Second, func() bool { return s.acked[batch[0]] > 0 }) {
+				t.Fatal("the first message is not delivered")
+			}
+			s.others = 1
+			s.until(40*time.Second, func() bool { return false })
+			behind := s.comes(s.now-s.began, 1, "c")[0]
+			if !s.until(time.Minute, func() bool { return s.acked[behind] > 0 && len(s.e.held) == 1 }) {
+				t.Errorf("after a minute the message behind was delivered at %v, and %d lanes are held", s.acked[behind], len(s.e.held))
+			}
+		})
+	}
+}
+
 // An outage of everybody sets nothing aside and uses up no attempt, however long it
 // lasts and however much there is, and everything is sent when it ends.
 func TestAnOutageSetsNothingAside(t *testing.T) {

@@ -238,7 +238,7 @@ func (e *Engine) takeGrant(g store.Grant) {
 		ls.fair = min(ls.fair, e.cfg.MaxLanes)
 	}
 	for i, l := range e.held {
-		l.releasing = i >= ls.fair
+		l.releasing = i >= ls.fair && !l.singly()
 	}
 	if len(e.held) < ls.fair { // someone may have died: look again soon
 		ls.nextAt = min(ls.nextAt, max(ls.sentAt+e.cfg.TTL/8, e.now+e.cfg.TTL/20))

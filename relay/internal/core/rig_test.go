@@ -20,6 +20,8 @@ type rig struct {
 	acts  []Action
 	facts []Fact
 	seq   int64
+
+	others int // instances that want lanes too
 }
 
 func newRig(tb testing.TB, cfg Config) *rig {
@@ -55,7 +57,7 @@ func (r *rig) pass(d time.Duration) {
 
 // grant renews exactly what the engine holds.
 func (r *rig) grant(requests ...store.Request) store.Grant {
-	g := store.Grant{Identity: "db", Total: len(r.e.held), Instances: 1, Requests: requests}
+	g := store.Grant{Identity: "db", Total: len(r.e.held), Instances: 1 + r.others, Requests: requests}
 	for _, l := range r.e.held {
 		g.Lanes = append(g.Lanes, store.LaneGrant{Lane: l.id, Epoch: l.epoch})
 	}
