@@ -99,10 +99,10 @@ func TestAnUnreachableStoreIsWaitedForWithOneLine(t *testing.T) {
 		checkLog(t, b, "orders", next)
 		stop()
 		if n := log.count("database unreachable"); n != 2 {
-			t.Errorf("%d lines say that the store is down, want one per outage:\n%s", n, log.buf.String())
+			t.Errorf("%d lines report the begin of an outage, want 2:\n%s", n, log.buf.String())
 		}
 		if n := log.count("database reachable again"); n != 2 {
-			t.Errorf("%d lines say that it works again, want 2", n)
+			t.Errorf("%d lines report the end of an outage, want 2", n)
 		}
 	})
 }

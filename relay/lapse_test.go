@@ -43,7 +43,7 @@ func TestALapseThatLetNobodyInIsSeenAndCostsNothing(t *testing.T) {
 			t.Errorf("settled %d, lapses %d, lanes lost %d; want 40, 1, 0", s.Settled, s.LeaseLapses, s.LanesLost)
 		}
 		// The outage has its line: its lapse is no second one.
-		if n, down := log.count("the lease has run out"), log.count("database unreachable"); n != 0 || down != 1 {
+		if n, down := log.count("lease lapsed"), log.count("database unreachable"); n != 0 || down != 1 {
 			t.Errorf("%d lines say that the lease ran out, %d that the store is down; want 0 and 1:\n%s", n, down, log.buf.String())
 		}
 	})

@@ -105,7 +105,7 @@ func (lp *loop) step(ev core.Event) job {
 	now := time.Now()
 	var own job
 	if lp.jumped(now) {
-		lp.r.log.Warn("the clocks disagree: every lease is taken as lost")
+		lp.r.log.Warn("clock jumped, leases dropped")
 		own = lp.act(lp.engine.Step(now.Sub(lp.start), core.ClockJump{}), nil)
 	}
 	switch ev := ev.(type) {
@@ -210,24 +210,31 @@ func (lp *loop) notify(f core.Fact) {
 			log.Info("destination accepts again", "destination", f.Destination)
 		}
 	case core.PipePaused:
-		log.Warn("pipe pauses or goes on", "paused", f.On)
+		if f.On {
+			log.Warn("pipe paused")
+		} else {
+			log.Warn("pipe resumed")
+		}
 	case core.LanePaused:
-		log.Warn("lane pauses or goes on", "lane", f.Lane, "paused", f.On, "captured_keys", f.Keys, "reason", f.Reason)
+		args := []any{"lane", f.Lane, "captured_keys", f.Keys, "reason", f.Reason}
+		if f.On {
+			log.Warn("lane paused", args...)
+		} else {
+			log.Warn("lane resumed", args...)
+		}
 	case core.HistoryChanged:
-		if f.Lanes == 0 || f.Outage { // nothing was held of it, or the end of the outage says so
+		if f.Lanes == 0 || f.Outage { // nothing was dropped, or the line that ends the outage reports it
 			return
 		}
-		log.Warn("the database has crashed, failed over or been restored: what is not settled is read again", "lanes", f.Lanes)
+		log.Warn("database history changed", "lanes", f.Lanes)
 	case core.LeaseLapsed:
 		write := log.Warn
-		if f.Outage { // which has a line of its own
+		if f.Outage { // its own line has been logged
 			write = log.Debug
 		}
-		write("no heartbeat was answered in time: the lease has run out and nothing is sent until one is",
-			"lanes", f.Lanes, "reason", f.Reason, "last_answered_ago", f.Since, "noticed_late_by", f.Late)
+		write("lease lapsed", "lanes", f.Lanes, "reason", f.Reason, "last_answered_ago", f.Since, "noticed_late_by", f.Late)
 	case core.DrainCutOff:
-		log.Warn("the database did not answer until the end of the drain: what the broker has taken and is not settled is sent again by the next owner",
-			"messages", f.Messages)
+		log.Warn("drain cut off", "messages_sent_again", f.Messages)
 	case core.LaneGained:
 		log.Debug("lane gained", "lane", f.Lane, "epoch", f.Epoch)
 	case core.LaneLost:
@@ -244,14 +251,14 @@ func (lp *loop) notify(f core.Fact) {
 	}
 }
 
-// healthLine logs that the store or a destination stopped or started to work.
+// healthLine logs the begin or the end of an outage of the store or a destination.
 func healthLine(log *slog.Logger, f core.HealthChanged) {
 	args := []any{"part", f.Part}
 	switch {
 	case f.Part != "store" && f.Down:
-		log.Warn("no answer, backing off", append(args, "error", f.Err)...)
+		log.Warn("destination unavailable", append(args, "error", f.Err)...)
 	case f.Part != "store":
-		log.Info("works again", args...)
+		log.Info("destination available again", args...)
 	case f.Down:
 		log.Warn("database unreachable", append(args, "error", f.Err)...)
 	default:
@@ -275,6 +282,6 @@ func (lp *loop) await() {
 	select {
 	case <-idle:
 	case <-grace.C:
-		lp.r.log.Warn("a call to the store or the sink does not heed its context and was left behind")
+		lp.r.log.Warn("call ignored its context and was abandoned")
 	}
 }

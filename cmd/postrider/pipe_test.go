@@ -52,7 +52,7 @@ func TestPipeCommands(t *testing.T) {
 	relay := launchRelay(t, outbox, server.URL, "--pipe", "audit", "--lease-ttl", "500ms")
 	until(t, "the pipe has carried what was there", relay, func() bool { return s.count() == 2 })
 	on("pipe", "pause", "audit", "--reason", "the broker moves")
-	relay.says("pipe pauses or goes on", 1)
+	relay.says(`msg="pipe paused"`, 1)
 	write()
 	until(t, "the pipe is paused and its relay lives", relay, func() bool { // whose lease is short
 		p := pipes()["audit"]

@@ -21,15 +21,15 @@ const (
 // mostSaid bounds the lines about one thing.
 const mostSaid = 5
 
-// shutOutError says that nothing would get through to the broker until a person
-// has changed something.
+// shutOutError marks a broker that accepts no message until a person has changed
+// something.
 type shutOutError struct{ err error }
 
 func (e *shutOutError) Error() string { return e.err.Error() }
 func (e *shutOutError) Unwrap() error { return e.err }
 
-// run is a relay until ctx ends, or until a look at the broker shows that nothing
-// would get through. The relay does not wait for that look.
+// run is a relay until ctx ends, or until a look at the broker shows that it accepts
+// no message. The relay does not wait for that look.
 func (u *unit) run(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var look sync.WaitGroup
@@ -48,10 +48,10 @@ func (u *unit) run(ctx context.Context) error {
 	return err
 }
 
-// preflight asks the broker whether anything would get through. That it lets us
-// not in, or has none of the destinations of the newest messages, is an error;
-// a relay that would do nothing but wait had better not go on. One that is
-// missing among others is a line: what goes to the others must not wait for it.
+// preflight asks the broker whether it would accept any message. It returns an error
+// when the broker denies access, or has none of the destinations of the newest
+// messages: a relay that could only wait should end. A destination that is missing
+// among others is logged, because messages for the others must not wait for it.
 func (u *unit) preflight(ctx context.Context) error {
 	prober, ok := u.sink.(broker.Prober)
 	if !ok {
@@ -67,9 +67,9 @@ func (u *unit) preflight(ctx context.Context) error {
 	}
 	missing, err := prober.Probe(ctx, topics)
 	if errors.Is(err, broker.ErrRefused) {
-		return &shutOutError{fmt.Errorf("the broker %s lets us not in: %w", u.sink.Info().Name, err)}
+		return &shutOutError{fmt.Errorf("broker %s denied access: %w", u.sink.Info().Name, err)}
 	} else if err != nil || ctx.Err() != nil {
-		return nil // it does not answer, which the relay says and waits for
+		return nil // the relay logs a silent broker and waits for it
 	}
 	var bad []error
 	for _, err := range missing {
@@ -78,24 +78,24 @@ func (u *unit) preflight(ctx context.Context) error {
 		}
 	}
 	if len(bad) > 0 && len(bad) == len(topics) {
-		return &shutOutError{fmt.Errorf("nothing would get through to the broker %s: %w", u.sink.Info().Name, errors.Join(bad[:min(len(bad), mostSaid)]...))}
+		return &shutOutError{fmt.Errorf("broker %s can take none of the newest messages: %w", u.sink.Info().Name, errors.Join(bad[:min(len(bad), mostSaid)]...))}
 	}
 	u.found.Store(len(bad) < len(topics))
 	for _, err := range bad[:min(len(bad), mostSaid)] {
-		u.log.ErrorContext(ctx, "a destination of the newest messages cannot be used; its messages wait", "error", err)
+		u.log.ErrorContext(ctx, "destination unusable, its messages wait", "error", err)
 	}
 	u.advise(ctx, topics)
 	return nil
 }
 
-// advise says what in the broker's settings loses messages one day.
+// advise logs settings of the broker that risk the loss of messages.
 func (u *unit) advise(ctx context.Context, topics []string) {
 	adviser, ok := u.sink.(broker.Adviser)
 	if !ok || u.quiet {
 		return
 	}
-	advice, _ := adviser.Advise(ctx, topics) // the doctor says it too
+	advice, _ := adviser.Advise(ctx, topics) // the doctor reports it too
 	for _, a := range advice[:min(len(advice), mostSaid)] {
-		u.log.WarnContext(ctx, "the broker may lose messages one day", "what", a.What, "why", a.Why, "fix", a.Fix)
+		u.log.WarnContext(ctx, "broker settings risk loss", "what", a.What, "why", a.Why, "fix", a.Fix)
 	}
 }

@@ -13,7 +13,7 @@ import (
 const (
 	storeDown = "WARN database unreachable part=store"
 	storeBack = "INFO database reachable again part=store"
-	lapsed    = "the lease has run out and nothing is sent until one is"
+	lapsed    = "lease lapsed"
 )
 
 func TestPostgresKilled(t *testing.T) {
@@ -103,11 +103,11 @@ func TestBroker(t *testing.T) {
 
 // brokerDown and brokerBack count the lines about the sink and its destinations.
 func (r *rig) brokerDown() int {
-	return r.said.count("WARN broker unreachable broker=") + r.said.count("WARN no answer, backing off part=destination")
+	return r.said.count("WARN broker unreachable broker=") + r.said.count("WARN destination unavailable part=destination")
 }
 
 func (r *rig) brokerBack() int {
-	return r.said.count("INFO broker reachable again broker=") + r.said.count("INFO works again part=destination")
+	return r.said.count("INFO broker reachable again broker=") + r.said.count("INFO destination available again part=destination")
 }
 
 // oneLineEach checks that every change of the broker's state was said once.
