@@ -39,8 +39,9 @@ type suspect struct {
 	place  string        // where it goes
 	at     time.Duration // when it was sent last
 	tries  int
-	proofs int  // how often its destination took others between two of its outages
-	out    bool // an outage was the answer, not silence
+	proofs int           // how often its destination took others between two of its outages
+	out    bool          // an outage was the answer, not silence
+	blind  time.Duration // when it stepped aside from the log though nothing else went either
 }
 
 // singly reports whether the lane sends the rest of a partly acknowledged batch
@@ -190,16 +191,23 @@ func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
 	}
 	at, seen := l.unknownAt(b, i)
 	works := c.proven || c.others && err.Destination == ""
-	s := suspect{place: e.placeOf(m), at: c.sentAt, tries: before.tries + 1, proofs: before.proofs, out: true}
+	s := suspect{place: e.placeOf(m), at: c.sentAt, tries: before.tries + 1, proofs: before.proofs, out: true, blind: before.blind}
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, m.Key != ""
 	switch {
-	case works && err.Class == broker.ClassOutage && before.proofs+1 >= outageProofs:
+	case works && err.Class == broker.ClassOutage && before.proofs+1 >= outageProofs && e.fewOut(s.place):
 		e.failed(l, b, i, err)
 		if b.parks[len(b.parks)-1].State == store.Retry {
 			e.suspectAgain(r, i, suspect{place: s.place, at: s.at, out: true}, err)
+			return true
 		}
+		if len(e.blamed) >= rowsMost {
+			clear(e.blamed) // to forget is to let some more die
+		}
+		e.blamed[s.place]++
 		return true
+	case works && err.Class == broker.ClassThrottled: // which says nothing of the message
+		p.at = e.now + max(e.retryDelay(s.tries), min(err.RetryAfter, e.cfg.OutageMax))
 	case works:
 		s.proofs++
 		p.at = e.now + e.retryDelay(s.tries)
@@ -212,12 +220,40 @@ func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
 			until = e.scope(err.Destination).pause.until
 		}
 		p.at = max(until, e.now) + e.jittered(e.cfg.OutageMax, e.cfg.OutageMax, 1)
+		if !b.parked {
+			s.blind = e.now
+		}
 	default:
 		return false
 	}
 	e.park(l, b, i, p)
 	e.suspectAgain(r, i, s, err)
 	return true
+}
+
+// fewOut reports whether so few messages are answered with an outage where others of
+// their place are acknowledged that each may be to blame itself. More of them are an
+// outage of a part of the place, such as one partition of a topic.
+func (e *Engine) fewOut(place string) bool {
+	n := e.blamed[place]
+	for _, l := range e.held {
+		for _, s := range l.suspects { // order does not matter
+			if s.out && s.place == place {
+				if n++; n > blamedMost {
+					return false
+				}
+			}
+		}
+	}
+	return n <= blamedMost
+}
+
+// cleared notes that a parked record was acknowledged: if an outage was the answer
+// before, the part of its place that it goes to works again.
+func (e *Engine) cleared(l *lane, seq int64) {
+	if s, ok := l.suspects[seq]; ok && s.out {
+		delete(e.blamed, s.place)
+	}
 }
 
 // ofOneKey reports whether the call holds one message and, at the most, others
@@ -246,13 +282,21 @@ func (e *Engine) suspectAgain(r *round, i int, s suspect, err *broker.Error) {
 
 // inTheWay reports whether a last batch of which nothing goes is all that the lane
 // can hold, or parked records or acts of people wait for it. A few messages may step
-// aside so between two acknowledgements: an outage of everybody parks no more.
+// aside so between two acknowledgements: an outage of everybody parks no more. Those
+// of lanes that were lost do not count: they may stand in front of their lane again.
 func (e *Engine) inTheWay(l *lane) bool {
-	if e.room(l) > 0 && !l.paused && !e.wantsParked(l) || l.done+1 != len(l.queue) || e.blindly >= asideMost {
+	if e.room(l) > 0 && !l.paused && !e.wantsParked(l) || l.done+1 != len(l.queue) {
 		return false
 	}
-	e.blindly++
-	return true
+	n := 0
+	for _, other := range e.held {
+		for _, s := range other.suspects { // order does not matter
+			if s.blind > 0 && !(e.anyAck && e.lastAck >= s.blind) {
+				n++
+			}
+		}
+	}
+	return n < asideMost
 }
 
 // crowded reports whether so many records stand behind messages that stepped aside
@@ -340,9 +384,10 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 	if !b.parked && !e.isLeftover(l, b, i) && !(seen && e.silent(l, b.msgs[i].Key, at)) {
 		return false
 	}
+	before := l.suspects[b.meta[i].Seq]
 	tries := 1
 	if b.parked {
-		tries += l.suspects[b.meta[i].Seq].tries
+		tries += before.tries
 	}
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, b.msgs[i].Key != ""
@@ -352,7 +397,7 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 	if l.suspects == nil {
 		l.suspects = map[int64]suspect{}
 	}
-	l.suspects[b.meta[i].Seq] = suspect{place: e.placeOf(&b.msgs[i]), at: c.sentAt, tries: tries}
+	l.suspects[b.meta[i].Seq] = suspect{place: e.placeOf(&b.msgs[i]), at: c.sentAt, tries: tries, blind: before.blind}
 	return true
 }
 

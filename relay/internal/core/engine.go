@@ -45,7 +45,7 @@ type Engine struct {
 	watched   map[string]time.Duration // places with messages of unknown fate: start of the latest call that brought an acknowledgement there
 	turn      int                      // lane index that delivers first, so that probes rotate
 	probed    store.Lane               // of the last probe that failed
-	blindly   int                      // messages that stepped aside in an outage since an acknowledgement
+	blamed    map[string]int           // by place: dead letters of outages there since one of them ended
 	scopes    map[string]*scope
 	rows      map[string]streak // by destination
 	dests     map[string]string // topic -> destination, learned from errors
@@ -84,6 +84,7 @@ func New(cfg Config, seed uint64) *Engine {
 		rows:      map[string]streak{},
 		dests:     map[string]string{},
 		watched:   map[string]time.Duration{},
+		blamed:    map[string]int{},
 		pollDelay: cfg.PollMin,
 		avgSize:   512,
 		parked:    parkedReads{rows: parkedMost},

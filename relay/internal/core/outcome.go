@@ -93,7 +93,7 @@ func (e *Engine) allAcked(c *call) {
 	l.hold = pause{}
 	if b.parked {
 		for j := range n {
-			l.unpark(b, c.at(j))
+			e.unpark(l, b, c.at(j))
 		}
 	}
 	if c.idx == nil && !b.slow {
@@ -159,7 +159,7 @@ func (e *Engine) takeAcks(r *round, errs []error) (bytes int) {
 		e.prove(r.c, place)
 		e.recover(r.c, place)
 		if b.parked {
-			r.c.lane.unpark(b, r.c.idx[j])
+			e.unpark(r.c.lane, b, r.c.idx[j])
 		}
 	}
 	b.delivered += r.acked

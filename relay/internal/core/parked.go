@@ -120,8 +120,9 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 }
 
 // unpark notes that a parked message was delivered.
-func (l *lane) unpark(b *batch, i int) {
+func (e *Engine) unpark(l *lane, b *batch, i int) {
 	seq := b.meta[i].Seq
+	e.cleared(l, seq)
 	b.unpark = append(b.unpark, seq)
 	delete(l.suspects, seq)
 }

@@ -251,7 +251,7 @@ func (e *Engine) rejected(c *call, topic string, err *broker.Error) (*scope, boo
 
 // noteAck remembers which topics work. It costs two comparisons per batch.
 func (e *Engine) noteAck(c *call, topic string) {
-	e.lastAck, e.anyAck, e.blindly = e.now, true, 0
+	e.lastAck, e.anyAck = e.now, true
 	e.ackSentAt = max(e.ackSentAt, c.sentAt)
 	if c.sentAt >= e.sinkDownAt {
 		e.sinkWorks()

@@ -131,6 +131,9 @@ func (s *session) verdict(known *msg, m postrider.Message) error {
 	topic := topicIndex(known.key)
 	if o, down := w.holds(opOutage, topic); down {
 		w.cover.Outages++
+		if known.kind == msgDown { // nobody can tell this answer from its own
+			known.impostures++
+		}
 		return broker.Outage(errStore, "down", destination(o, m))
 	}
 	if o, slow := w.holds(opThrottle, topic); slow {

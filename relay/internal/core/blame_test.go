@@ -1,0 +1,106 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/store"
+)
+
+// partly answers with an outage what goes to a part of the topic, while down.
+func partly(down *bool) func(*postrider.Message, int) error {
+	return func(m *postrider.Message, _ int) error {
+		if *down && strings.HasPrefix(m.Key, "part") {
+			return broker.Outage(errHTTP500, "NOT_ENOUGH_REPLICAS", "orders")
+		}
+		return nil
+	}
+}
+
+// An outage of a part of a destination, such as one partition of a topic, uses up no
+// attempt, though the rest of the destination works.
+func TestAPartOfADestinationThatIsDownBurnsNoAttempt(t *testing.T) {
+	const keys, seconds = 60, 1200
+	down := true
+	s := newStage(t, Config{}, 4, partly(&down))
+	all := 0
+	for i := range seconds {
+		key := "good"
+		if i < keys {
+			key = fmt.Sprint("part", i)
+		}
+		all += len(s.comes(time.Duration(i)*time.Second, store.Lane(i%4), key, fmt.Sprint("good", i%20)))
+	}
+	s.until(seconds*time.Second, func() bool { return false })
+	if s.attempts() > 0 || len(s.dead()) > 0 {
+		t.Errorf("%d attempts, %d dead letters in an outage of a part", s.attempts(), len(s.dead()))
+	}
+	down = false
+	if !s.until(6*time.Minute, func() bool { return len(s.acked) == all }) {
+		t.Errorf("%d of %d messages are delivered after the outage", len(s.acked), all)
+	}
+}
+
+// An outage of a part that meets few messages at a time makes no more than so many
+// dead letters, until one of its messages is acknowledged.
+func TestAPartOfADestinationThatIsDownMakesFewDeadLetters(t *testing.T) {
+	const keys = 40
+	down := true
+	s := newStage(t, Config{Retry: Backoff{MaxAttempts: 2, Max: time.Second}}, 2, partly(&down))
+	for i := range 20 * keys {
+		if i%20 == 0 {
+			s.comes(time.Duration(i)*time.Second, store.Lane(i/20%2), fmt.Sprint("part", i))
+		}
+		s.comes(time.Duration(i)*time.Second, store.Lane(i%2), fmt.Sprint("good", i))
+	}
+	s.until(20*keys*time.Second, func() bool { return false })
+	if n := len(s.dead()); n == 0 || n > blamedMost {
+		t.Errorf("%d dead letters", n)
+	}
+	was := len(s.dead())
+	down = false
+	if !s.until(6*time.Minute, func() bool { return len(s.parked) == was }) {
+		t.Fatalf("%d records are parked, %d of them dead", len(s.parked), was)
+	}
+	down = true
+	from := s.now - s.began
+	s.comes(from, 0, "part")
+	for i := range 300 {
+		s.comes(from+time.Duration(i)*time.Second, 1, fmt.Sprint("late", i))
+	}
+	if !s.until(5*time.Minute, func() bool { return len(s.dead()) > was }) {
+		t.Error("a message that its destination never takes is no dead letter after an outage of a part has ended")
+	}
+}
+
+// Throttling says nothing of a message that was answered with an outage once: it uses
+// up no part of an attempt, and the delay that was asked for is kept.
+func TestAThrottledSuspectBurnsNoAttempt(t *testing.T) {
+	answer, sent := broker.Outage(errHTTP500, "HTTP_500", "hook"), 0
+	s := newStage(t, Config{Retry: Backoff{MaxAttempts: 2, Max: time.Second}}, 2, func(m *postrider.Message, _ int) error {
+		if m.Key != "a" {
+			return nil
+		}
+		sent++
+		return answer
+	})
+	s.comes(0, 0, "a")
+	s.until(time.Minute, func() bool { return sent > 4 })
+	answer, sent = broker.Throttled(errHTTP500, "HTTP_429", "hook", 12*time.Second), 0
+	from := s.now - s.began
+	for i := range 600 {
+		s.comes(from+time.Duration(i)*time.Second, 1, "b")
+	}
+	s.until(3*time.Minute, func() bool { return false })
+	if sent < 4 || sent > 3*60/12+2 {
+		t.Errorf("sent %d times in three minutes, the delay is 12 s", sent)
+	}
+	answer, sent = broker.Outage(errHTTP500, "HTTP_500", "hook"), 0
+	if !s.until(time.Minute, func() bool { return sent == 1 }) || s.attempts() > 0 {
+		t.Errorf("sent %d times, %d attempts by one outage", sent, s.attempts())
+	}
+}
