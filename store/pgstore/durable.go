@@ -75,6 +75,7 @@ func (r *reader) awaitDurable(ctx context.Context, lanes []*laneRead) error {
 	if want == Committed || !found {
 		return nil
 	}
+	r.waits = true
 	var end string // of the log: behind every commit that the page's snapshot saw
 	if err := r.conn.QueryRow(ctx, walEnd).Scan(&end); err != nil {
 		return err

@@ -115,7 +115,7 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		batches, err = r.read(ctx, reads)
 	}
 	if err != nil {
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) || timedOut(err) {
+		if (errors.Is(ctx.Err(), context.DeadlineExceeded) || timedOut(err)) && !r.waits {
 			s.tooSlow()
 		}
 		var pg *pgconn.PgError

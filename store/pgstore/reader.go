@@ -27,6 +27,7 @@ type reader struct {
 	now   time.Time // the database's clock
 	asked xidSet    // transactions whose late rows came with the page
 	early lateRows  // those rows
+	waits bool      // the page has arrived and waits until it is durable: its size costs no time any more
 	// filter is the pipe's, as the parameters of the function passes; nil: everything passes.
 	filter [][]byte
 }
