@@ -33,7 +33,7 @@ func TestDoctor(t *testing.T) {
 			if tc.code == 2 {
 				return
 			}
-			for _, word := range []string{"CRITICAL  relays", "no relay lives", "postrider relay", "in order"} {
+			for _, word := range []string{"CRITICAL  relays", "has no heartbeat from a relay", "postrider relay", "in order"} {
 				if !strings.Contains(got.out, word) {
 					t.Errorf("stdout lacks %q:\n%s", word, got.out)
 				}
