@@ -9,7 +9,7 @@
 //	go run ./bench run consume
 //	go run ./bench run webhooks
 //	go run ./bench run window --broker rabbitmq --messages 100000
-//	go run ./bench run outage --messages 6400000
+//	go run ./bench run outage --messages 6144000
 //	go run ./bench run tenants --tenants 8 --messages 500000
 //
 // With POSTRIDER_BENCH_PROFILES=DIR the relay and the probe write CPU profiles

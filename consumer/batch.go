@@ -17,7 +17,7 @@ type batch[Tx any] struct {
 	tasks    []task
 	handlers []Handler[Tx]
 	msgs     []postrider.Message
-	skipped  []task // of which the database knows nothing, and is to learn nothing
+	skipped  []task // without a handler: the database has no record of them and needs none
 	unknown  bool   // the source does not tell which of them were delivered before
 }
 

@@ -26,8 +26,8 @@ type handlerError struct{ err error }
 func (e *handlerError) Error() string { return e.err.Error() }
 func (e *handlerError) Unwrap() error { return e.err }
 
-// timeoutError is a handler's that did not end in time, or waited for a database
-// that did not answer: see [Consumer.frozen].
+// timeoutError is the error of a handler that did not end in time, or waited for
+// a database that did not answer: see [Consumer.frozen].
 type timeoutError struct {
 	limit time.Duration
 	err   error

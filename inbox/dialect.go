@@ -50,7 +50,7 @@ type names struct {
 	fromMicros     string // a time of microseconds since 1970, $n follows
 	fromMicrosEnd  string
 	json           string // cast of a headers parameter
-	probe          string // a join of p, topic, key and needs of the row of the stash that the query of n after it finds
+	probe          string // begins a join of p: topic, key and needs of the stashed row that the following query of n finds
 	probeEnd       string
 	jsonText       string // headers column as text
 	skip           string // end of a subquery whose rows are deleted

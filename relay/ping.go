@@ -56,8 +56,9 @@ func (lp *loop) ping(ctx context.Context, p broker.Pinger) {
 	}
 }
 
-// mustAsk reports whether messages do not show if the broker answers: none was
-// acknowledged lately, none is on its way, and none waits because of an outage.
+// mustAsk reports whether a ping is needed because no message shows if the
+// broker answers: none was acknowledged lately, none is in flight, and none
+// waits because of an outage.
 func (lp *loop) mustAsk() bool {
 	lp.mu.Lock()
 	defer lp.mu.Unlock()

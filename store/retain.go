@@ -33,7 +33,7 @@ type PruneRequest struct {
 	Runner string        // random, made anew by every process; required unless DryRun
 	TTL    time.Duration // how long the lease counts without another call; 0: 10 s
 	// Take takes the lease from another runner, after its batch: a person asks.
-	// That one finds it lost at its next batch.
+	// The other runner finds its lease lost at its next batch.
 	Take      bool
 	OlderThan time.Duration // age by the row's creation time; 0: at once
 	// MaxBytes, when above 0, makes settled rows go before their age while the

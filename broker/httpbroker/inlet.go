@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// inlet bounds the request bodies that are read at once. Who sends one is not known
-// before it is whole, so a body that comes slowly must not keep others out: when all
+// inlet bounds the request bodies that are read at once. The sender is unknown until
+// its whole body is verified, so a slow body must not keep others out: when all
 // places are taken, the body that has taken longest is ended.
 type inlet struct {
 	most int
@@ -22,7 +22,7 @@ type arrival struct {
 	ended bool
 }
 
-// crowded is the answer where a body has no place, or lost it.
+// crowded is the answer to a body that got no place, or lost it.
 func crowded() answer {
 	return answer{status: http.StatusTooManyRequests, delay: retryLater, text: "too many requests are being read"}
 }

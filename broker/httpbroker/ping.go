@@ -22,7 +22,7 @@ const (
 )
 
 // Ping implements broker.Pinger: it connects to endpoints, or to their proxies, until
-// one lets it, and sends nothing. Endpoints that are stopped are not asked.
+// one accepts, and sends no request. Stopped endpoints are left out.
 func (s *Sink) Ping(ctx context.Context) error {
 	var asked []*target
 	for _, t := range s.table.Load().targets {
@@ -51,8 +51,8 @@ func (s *Sink) Ping(ctx context.Context) error {
 	return first
 }
 
-// pingAny connects to all targets at once and returns nil when one lets it, else
-// what is wrong with the first of them.
+// pingAny connects to all targets at once and returns nil when one accepts, else
+// the error of the first.
 func pingAny(ctx context.Context, targets []*target) error {
 	errs := make([]error, len(targets))
 	var all sync.WaitGroup

@@ -189,7 +189,7 @@ func (r *Receiver) read(w http.ResponseWriter, req *http.Request) (m received, i
 	}
 	payload, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.opts.MaxBytes))
 	ended := r.inlet.end(b)
-	_ = control.SetReadDeadline(time.Time{}) // as above
+	_ = control.SetReadDeadline(time.Time{})
 	if err != nil && ended {
 		return m, "", crowded()
 	}

@@ -77,8 +77,8 @@ func ParseURL(raw string) (Target, error) {
 	return t, nil
 }
 
-// dialer notices a server that is none of Kafka's. That a connection ends at once says the
-// client itself, better.
+// dialer notices a server that does not speak Kafka's protocol. It leaves a connection
+// that ends at once to the client, whose error is better.
 func dialer(t *brokerurl.TLS) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	do := (&net.Dialer{Timeout: dialTimeout}).DialContext
 	if t != nil {

@@ -80,7 +80,7 @@ func ParseURL(raw string) (*Target, error) {
 	return t, nil
 }
 
-// dialer notices a server that is none of NATS.
+// dialer notices a server that does not speak the protocol of NATS.
 type dialer struct{}
 
 // Dial implements nats.CustomDialer.

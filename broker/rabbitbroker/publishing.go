@@ -31,7 +31,7 @@ func wireCodec() envelope.Codec {
 // eventTypes begins the content types of CloudEvents in structured mode.
 const eventTypes = "application/cloudevents"
 
-// bindingOf is how CloudEvents look with a prefix.
+// bindingOf returns the CloudEvents binding that has the prefix.
 func bindingOf(prefix string) (envelope.Binding, error) {
 	switch prefix {
 	case "", "cloudEvents_":
@@ -44,8 +44,9 @@ func bindingOf(prefix string) (envelope.Binding, error) {
 	return 0, fmt.Errorf("prefix of CloudEvents must be cloudEvents_, cloudEvents: or ce- (got %q)", prefix)
 }
 
-// readBinding is that of a record: with ce- only where it has no other attributes, and
-// is no event in structured mode with a user's header of that name.
+// readBinding returns the binding of a record. The prefix ce- counts only without
+// attributes of another prefix, and not in structured mode, where a user's header may
+// begin so.
 func readBinding(headers amqp.Table, contentType string) envelope.Binding {
 	if len(contentType) >= len(eventTypes) && strings.EqualFold(contentType[:len(eventTypes)], eventTypes) {
 		return envelope.BindingAMQP

@@ -139,8 +139,8 @@ func (d *dialer) open(ctx context.Context) (*amqp.Connection, *conn, error) {
 	return c, wire, nil
 }
 
-// heard keeps what is wrong with the server's first word: the client's error does not
-// have it in its chain.
+// heard keeps the error of the server's first bytes, which the client's error does
+// not wrap.
 type heard struct {
 	net.Conn
 	wrong atomic.Pointer[peer.Error]

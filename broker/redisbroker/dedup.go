@@ -76,8 +76,8 @@ func (ms *memories) of(ctx context.Context, l *link, stream string) bool {
 }
 
 // producer is the producer of a key's messages. Each pipe has producers of its own:
-// what one pipe sends is no repetition of what another one sent, and uses up none
-// of its memory.
+// a message of one pipe does not repeat a message of another, and uses up none of
+// its memory.
 func producer(pipe, key string) string {
 	name := "postrider/" + strconv.Itoa(int(hash(key)%producers))
 	if pipe != "" {
@@ -86,8 +86,8 @@ func producer(pipe, key string) string {
 	return name
 }
 
-// idempotent is the id by which a repetition of a producer is known. What a person
-// sends again must not be taken for what was sent before.
+// idempotent returns the id by which the stream knows a repetition of a producer.
+// A message that a person sends again must not count as one.
 func idempotent(m *postrider.Message) string {
 	if g := m.Headers[envelope.Generation]; g != "" {
 		return m.ID + "/" + g

@@ -20,12 +20,12 @@ func TestErase(t *testing.T) {
 		t.Errorf("a key without messages: %s", got)
 	}
 	for want, args := range map[string][]string{
-		"no key":              {"erase", "--reason", "x", "--store", url},
-		"no reason":           {"erase", "--key", "k", "--store", url},
-		"PostgreSQL has it":   {"erase", "--key", "k", "--reason", "x", "--store", "memory:"},
-		"choose one":          {"prune", "--payload-retention", "1h", "--archive", t.TempDir(), "--store", url},
-		"must not be negativ": {"prune", "--payload-retention", "-1h", "--store", url},
-		"is no command or a":  {"erase", "k", "--store", url},
+		"no key":                      {"erase", "--reason", "x", "--store", url},
+		"no reason":                   {"erase", "--key", "k", "--store", url},
+		"PostgreSQL has it":           {"erase", "--key", "k", "--reason", "x", "--store", "memory:"},
+		"choose one":                  {"prune", "--payload-retention", "1h", "--archive", t.TempDir(), "--store", url},
+		"must not be negativ":         {"prune", "--payload-retention", "-1h", "--store", url},
+		"unknown command or argument": {"erase", "k", "--store", url},
 	} {
 		if got := cli(t, nil, "", args...); got.code == 0 || !strings.Contains(got.err, want) {
 			t.Errorf("%q: code %d, %s", args, got.code, got.err)

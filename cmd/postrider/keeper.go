@@ -111,9 +111,9 @@ func (k *keeperSettings) relayOptions(log *slog.Logger) (*admin.KeeperOptions, e
 	return o, err
 }
 
-// startKeeper starts the housekeeping of an outbox and returns what ends it, which
-// is called when the relay has drained. A store that keeps no settled rows has
-// none: nil.
+// startKeeper starts the housekeeping of an outbox and returns the function that
+// ends it, to be called when the relay has drained. It returns nil for a store
+// that keeps no settled rows.
 func startKeeper(ctx context.Context, st *opened, o *admin.KeeperOptions) (*admin.Keeper, func()) {
 	r, err := admin.Retainer(st.Admin)
 	if err != nil {

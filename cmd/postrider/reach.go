@@ -30,8 +30,8 @@ func (e *missingError) Error() string { return e.text }
 func (e *missingError) Is(target error) bool { return target == store.ErrSchema }
 
 // reach asks the database which schema it holds. An error is a
-// *store.UnusableError where the database refuses us, and an *unreachableError
-// where it cannot be used for now.
+// *store.UnusableError if the database rejects the relay, and an
+// *unreachableError if it cannot be used for now.
 func reach(ctx context.Context, st *opened) (have, want int, err error) {
 	limited, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()

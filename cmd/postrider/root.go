@@ -205,7 +205,7 @@ func flagError(cmd *cobra.Command, err error) error {
 
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%s is no command or argument of `%s`; see `%s --help`", redact.Word(args[0]), cmd.CommandPath(), cmd.CommandPath())
+		return usagef("unknown command or argument %s of `%s`; see `%s --help`", redact.Word(args[0]), cmd.CommandPath(), cmd.CommandPath())
 	}
 	return nil
 }

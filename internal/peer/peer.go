@@ -1,6 +1,7 @@
-// Package peer names what is wrong when the other end of a new connection speaks another
-// protocol than the one that is expected, or none. A client library says "EOF" or "invalid
-// large response size" of it, and some repeat what they received.
+// Package peer names what is wrong when the other end of a new connection speaks
+// another protocol than the one that is expected, or none. Client libraries report such
+// a server as "EOF" or "invalid large response size", and some repeat the bytes that
+// they received.
 package peer
 
 import (
@@ -14,13 +15,14 @@ import (
 // Protocol is what a server is expected to speak.
 type Protocol struct {
 	Name string // "Redis"
-	// Fits reports whether a server of this kind may begin so. first has a byte or more.
+	// Fits reports whether a server of this kind may begin with first, which has at
+	// least one byte.
 	Fits func(first []byte) bool
-	// Greets says that the server speaks first: its silence is an error too.
+	// Greets marks a server that speaks first: its silence is an error too.
 	Greets bool
 }
 
-// Error says that a server is not of the kind that was expected.
+// Error reports a server that is not of the expected kind.
 type Error struct {
 	Want   string // "Redis"
 	Addr   string // HOST:PORT
@@ -34,13 +36,13 @@ func (e *Error) Error() string {
 	late := errors.As(e.Err, &network) && network.Timeout()
 	switch {
 	case late && e.greets:
-		return "not a " + e.Want + " server at " + e.Addr + ": it says nothing, where one would speak first; check host and port"
+		return "not a " + e.Want + " server at " + e.Addr + ": it sent no greeting; check host and port"
 	case late:
-		return "the server at " + e.Addr + " took the connection and did not answer: it hangs, wants TLS or is not a " + e.Want + " server"
+		return "the server at " + e.Addr + " accepted the connection and did not answer: it is frozen, requires TLS or is not a " + e.Want + " server"
 	case e.Err != nil:
-		return "the server at " + e.Addr + " closed the connection without an answer: it is not ready, wants TLS or is not a " + e.Want + " server"
+		return "the server at " + e.Addr + " closed the connection without an answer: it is not ready, requires TLS or is not a " + e.Want + " server"
 	case e.Speaks == "TLS":
-		return "not a " + e.Want + " server without TLS at " + e.Addr + ": it speaks TLS; ask for TLS in the URL, or give the port without"
+		return "not a " + e.Want + " server without TLS at " + e.Addr + ": it speaks TLS; enable TLS in the URL, or use the port without TLS"
 	case e.Speaks != "":
 		return "not a " + e.Want + " server at " + e.Addr + ": it speaks " + e.Speaks + "; check host and port"
 	}
@@ -50,8 +52,8 @@ func (e *Error) Error() string {
 // Unwrap returns the connection's error.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Foreign reports whether err says that a server speaks another protocol. Nothing that was
-// sent to it can have been accepted.
+// Foreign reports whether err says that a server speaks another protocol. It cannot
+// have accepted a message.
 func Foreign(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Err == nil
@@ -137,7 +139,8 @@ func (f *watchedFile) Read(look func(fd uintptr) bool) error {
 	return f.RawConn.Read(look)
 }
 
-// Spoken names the protocol that begins so, "" if it is not known.
+// Spoken returns the name of the protocol whose first bytes these are, "" if it
+// is unknown.
 func Spoken(first []byte) string {
 	for _, p := range []struct{ begin, name string }{
 		{"HTTP/", "HTTP"},

@@ -93,7 +93,7 @@ func TestNoAnswer(t *testing.T) {
 		}
 		_, err := conn.Read(make([]byte, 9))
 		var network net.Error
-		if !errors.As(err, &network) || !network.Timeout() || strings.Contains(err.Error(), "it says nothing") != p.Greets || !strings.Contains(err.Error(), "h:1") {
+		if !errors.As(err, &network) || !network.Timeout() || strings.Contains(err.Error(), "it sent no greeting") != p.Greets || !strings.Contains(err.Error(), "h:1") {
 			t.Errorf("a silent server for %s: %v", p.Name, err)
 		}
 	}

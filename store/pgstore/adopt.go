@@ -62,7 +62,8 @@ SELECT i.restore_epoch, {{stands}},
    WHERE o.xid >= (SELECT min(next) FROM c)::text::xid8),
  coalesce((SELECT string_agg(DISTINCT coalesce(nullif(r.instance, ''), r.boot_id), ', ') FROM {{schema}}.relay r WHERE ` + alive("r.") + `), '')
 FROM {{schema}}.outbox_info i`)
-	// Only one of those who found the same history to be broken marks it.
+	// Of several relays that found the same history broken, only one marks
+	// it.
 	st.liftMark = q(`UPDATE {{schema}}.outbox_info SET reset_xid = 9223372036854775807, floor = CASE WHEN $2::bigint < floor THEN 0 ELSE floor END,
  restore_epoch = restore_epoch + 1 WHERE restore_epoch = $1`)
 	// Half of the room that is left in the partition, or to the end of the
@@ -75,10 +76,10 @@ FROM (SELECT greatest($1::bigint, {{stands}}, ` + highest + `) AS n OFFSET 0) h`
 	st.liftDone = q(`UPDATE {{schema}}.outbox_info SET reset_xid = $1`)
 }
 
-// adopt makes the outbox one of this server. An outbox that came from another
-// one is marked so that no transaction id of that one is looked for again. In one
-// of this server a sequence that was set back is lifted; a healthy one is left as
-// it is: the answer is nil.
+// adopt makes the outbox one of this server. An outbox from another server is
+// marked, so that no transaction id of the old server is looked for again. In an
+// outbox of this server adopt lifts a sequence that was set back. It returns nil
+// if there was nothing to do.
 func (s *Store) adopt(ctx context.Context, req *store.MigrateRequest) (*store.Step, error) {
 	start := time.Now()
 	home := false
@@ -111,14 +112,14 @@ func (s *Store) ownHistory(ctx context.Context, q querier) (h ownHistory, err er
 	if err == nil && h.relays != "" {
 		err = &store.UnusableError{
 			What: fmt.Sprintf("relays are alive on schema %q: %s", s.opts.Schema, h.relays),
-			Fix:  "leave it to them: a relay lifts a sequence that was set back; or stop them, then adopt",
+			Fix:  "let them lift a sequence that was set back; to adopt the outbox, stop them first",
 		}
 	}
 	return h, err
 }
 
-// adoptDue says for a dry run whether adopt has work to do, as far as it is
-// committed.
+// adoptDue reports for a dry run whether adopt has work to do, as far as
+// committed rows show it.
 func (s *Store) adoptDue(ctx context.Context) (bool, error) {
 	home := false
 	if err := s.pool.QueryRow(ctx, s.sql.home).Scan(&home); err != nil || !home {
@@ -179,16 +180,17 @@ func epochOf(identity string) (int64, error) {
 	return strconv.ParseInt(parts[2], 10, 64)
 }
 
-// liftAhead is how far above every number a sequence is lifted. Nothing locks out
-// nextval between the look where the sequence stands and the setval that follows
-// in the same expression; only more numbers than these, drawn in that time, would
-// set it back. A lock on the table would wait for the oldest writer, and every
-// younger one behind it.
+// liftAhead is how far above every number a sequence is lifted. No lock keeps
+// nextval out between the read of the sequence and the setval that follows in the
+// same expression. Only more numbers than these, drawn in that time, would set
+// the sequence back. A lock on the table would wait for the oldest writer, and
+// every younger one behind it.
 const liftAhead = 1_000_000_000
 
 // liftSequence lifts the sequence above top, every row and every cursor, and makes
-// every reader look again at what began after its last look. It does nothing when
-// the history of that epoch was ended meanwhile: somebody else lifts it.
+// every reader look again at transactions that began after its last look. It does
+// nothing if the history of that epoch has ended: another caller lifts the
+// sequence.
 func (s *Store) liftSequence(ctx context.Context, conn *pgx.Conn, epoch, stands, top int64) error {
 	// Marked first: if we die in between, nothing is taken for settled.
 	tag, err := conn.Exec(ctx, s.sql.liftMark, epoch, stands)
@@ -213,8 +215,9 @@ func (s *Store) liftSequence(ctx context.Context, conn *pgx.Conn, epoch, stands,
 	if err != nil {
 		return err
 	}
-	// setval is not transactional: who drew a low number has an id below this. In
-	// a transaction with an id age() would tell that one instead of the next.
+	// setval is not transactional: a transaction that drew a low number has an id
+	// below this. In a transaction with an id of its own age() would return that
+	// id instead of the next.
 	var age int64
 	var snapshot string
 	if err := conn.QueryRow(ctx, s.sql.look).Scan(&age, &snapshot); err != nil {

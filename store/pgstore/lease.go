@@ -42,8 +42,8 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 	return g, s.wrap("lease lanes", err)
 }
 
-// silentLeases is after how many heartbeats in a row without an answer the
-// connections that the pool holds count as broken.
+// silentLeases is the number of heartbeats in a row without an answer after
+// which the connections of the pool count as broken.
 const silentLeases = 2
 
 // heard notes how a heartbeat ended. A server that is frozen or cut off leaves its
@@ -218,9 +218,10 @@ func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswe
 	return err
 }
 
-// settledSince are the lanes that nothing but settlements has moved on from the
-// epoch that the caller knows: one that was under way when it asked. Their views
-// need not be read, which in a partial outage would take longer than a lease has.
+// settledSince returns the lanes whose epoch has moved on from the one that the
+// caller knows only by a settlement of the caller's own, which was under way when
+// it asked. Their views need not be read: in a partial outage that would take
+// longer than a lease.
 func (s *Store) settledSince(ctx context.Context, req store.LeaseRequest, a *leaseAnswer) (map[store.Lane]bool, error) {
 	var lanes []int16
 	var epochs []int64

@@ -81,7 +81,8 @@ func grants() []grant {
 		{"strict_apply", "", "", "", ""},
 		{"lock_keys", "EXECUTE", "", "", ""},
 		{"partition", "", see, see, see},
-		// Rows and partitions are removed by relays. What is due anybody who acts may count.
+		// Only relays remove rows and partitions. Every role that acts may count what is
+		// due.
 		{"partition_note", "", "EXECUTE", "", ""},
 		{"partition_make", "", "EXECUTE", "", ""},
 		{"partition_roll", "", "EXECUTE", "", ""},

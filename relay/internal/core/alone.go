@@ -9,8 +9,8 @@ import (
 )
 
 // solo is the state of a batch whose messages are sent one by one because none of
-// them was acknowledged together: one of them may make the broker hang up, or be
-// what the destination answers as if it were down.
+// them was acknowledged together: one of them may make the broker hang up, or its
+// destination may always answer it as if it were down.
 type solo struct {
 	after   int                   // index of the message that was sent last in this round, -1: none
 	behind  keySet                // keys whose head was sent in this round
@@ -150,9 +150,9 @@ func (e *Engine) outageOver(a *solo) bool {
 	return true
 }
 
-// outageRound counts a call that an outage answered and of which nothing was
-// acknowledged, and turns to sending singly after some: one message may be what its
-// destination answers so, and the others are to have their turn.
+// outageRound counts a call that ended in an outage without an acknowledgement.
+// After some of them it turns to sending singly: one message may be the cause, and
+// the others must have their turn.
 func (e *Engine) outageRound(r *round) {
 	b := r.c.b
 	switch {

@@ -91,7 +91,7 @@ func soonest(has bool, at, other time.Duration) time.Duration {
 	return min(at, other)
 }
 
-// planFreed looks anew when what was down works.
+// planFreed looks again once a destination works.
 func (e *Engine) planFreed() {
 	if !e.parked.freed {
 		return
@@ -178,8 +178,8 @@ func (e *Engine) learn(l *lane, settled []*batch, s *store.Settlement) {
 	e.rearm(l)
 }
 
-// release lets go the keys whose queues a settled batch has emptied. A record that
-// was parked behind one of them since the read stands in its queue.
+// release releases the keys whose queues a settled batch has emptied. A record
+// that was parked behind one of them since the read stands in its queue.
 func (e *Engine) release(l *lane, b *batch) {
 	for i := range b.msgs {
 		key := b.msgs[i].Key

@@ -48,7 +48,7 @@ func (e *Engine) mayRead(l *lane) bool {
 }
 
 // mayAsk reports whether anything may be read now. While the sink is held for long, a
-// little is: other messages than those that it answered may show that it works.
+// few records are read: other messages may show that it works.
 func (e *Engine) mayAsk() bool {
 	return e.lease.valid && !e.draining && !e.paused && (!e.sinkHeld() || e.scopes[""].pause.failures >= unknownRounds)
 }

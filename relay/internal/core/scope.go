@@ -27,8 +27,8 @@ type scope struct {
 	said reasons
 }
 
-// streak is the rejections in a row of one destination that works otherwise, for all
-// that is known.
+// streak counts the rejections in a row of one destination that is not known to be
+// down.
 type streak struct {
 	code string
 	n    int
@@ -37,16 +37,16 @@ type streak struct {
 // rowsMost bounds how many destinations are counted: their names come with messages.
 const rowsMost = 1000
 
-// reasons are what was told of one outage. A connection that breaks is often the
-// first sign, and why it cannot be made again comes later: a password that is
-// no longer valid, a permission.
+// reasons are the causes that were reported of one outage. A broken connection
+// is often the first sign. The reason why it cannot be made again, such as an
+// expired password or a missing permission, comes later.
 type reasons []string
 
-// reasonsMost bounds what one outage makes a relay say.
+// reasonsMost bounds the reasons that a relay reports of one outage.
 const reasonsMost = 4
 
-// fresh notes a reason and reports whether it is another one than those before.
-// Numbers do not count: they are ports, sizes and times.
+// fresh notes a reason and reports whether it differs from the earlier ones.
+// Digits do not count: they are ports, sizes and times.
 func (r *reasons) fresh(err error) bool {
 	text := strings.Map(func(c rune) rune {
 		if '0' <= c && c <= '9' {
@@ -61,8 +61,8 @@ func (r *reasons) fresh(err error) bool {
 	return true
 }
 
-// cause is the text of what err wraps innermost: the call that met it, its class and
-// its destination are no reasons of their own.
+// cause returns the text of the innermost errors in err: the call, the class and the
+// destination around them are no reasons of their own.
 func cause(err error) string {
 	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
 		err = next
@@ -235,7 +235,7 @@ func (e *Engine) rejected(c *call, topic string, err *broker.Error) (*scope, boo
 	if row.n < e.cfg.Brake {
 		row.n++
 		if len(e.rows) >= rowsMost {
-			clear(e.rows) // to forget is to let some more die
+			clear(e.rows) // a forgotten count costs a few more dead letters
 		}
 		e.rows[name] = row
 		return nil, false
@@ -312,11 +312,11 @@ func (e *Engine) storeFails(kind uint8, err error) {
 }
 
 // reasonPatience is how long an outage of the store lasts before its other reasons
-// are told. A failover goes through several: a connection that ends, one that is
-// refused, a server that starts, a standby.
+// are reported. A failover goes through several: a connection that ends, one that
+// is refused, a server that starts, a standby.
 const reasonPatience = time.Minute
 
-// forPeople reports whether waiting will not help.
+// forPeople reports whether a person must act because waiting does not help.
 func forPeople(err error) bool {
 	return errors.Is(err, store.ErrUnusable) || errors.Is(err, store.ErrSchema)
 }
