@@ -31,6 +31,12 @@ const pingWait = 5 * time.Second
 func (s *Sink) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingWait)
 	defer cancel()
+	return s.reach(ctx)
+}
+
+// reach makes a round trip to the server, and returns why there is none: without a
+// connection the end of ctx explains nothing.
+func (s *Sink) reach(ctx context.Context) error {
 	err := s.nc.FlushWithContext(ctx)
 	if err == nil {
 		return nil
@@ -48,15 +54,8 @@ func (s *Sink) Ping(ctx context.Context) error {
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout) // the client refuses a context without an end
 	defer cancel()
-	if err := s.nc.FlushWithContext(ctx); err != nil {
-		last := s.nc.LastError()
-		switch {
-		case unwelcome(last):
-			return nil, fmt.Errorf("reach nats: %w: %w", broker.ErrRefused, remedy(last))
-		case last != nil:
-			err = last
-		}
-		return nil, fmt.Errorf("reach nats: %w", remedy(err))
+	if err := s.reach(ctx); err != nil {
+		return nil, err
 	}
 	if _, err := s.acks.listen(); errors.Is(err, nats.ErrPermissionViolation) {
 		return nil, fmt.Errorf("reach nats: %w: %w", broker.ErrRefused, err)
