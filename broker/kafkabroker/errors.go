@@ -28,6 +28,8 @@ func remedy(err error, topic string) error {
 		fix = "check user, password and sasl of the broker's URL; a password-file is read again for each new connection"
 	case errors.Is(err, kerr.UnsupportedSaslMechanism):
 		fix = "give another sasl in the broker's URL: plain, scram-sha-256 or scram-sha-512"
+	case errors.Is(err, kerr.IllegalSaslState):
+		fix = "this listener takes no SASL: use the port of a SASL listener, or remove user, password and sasl from the broker's URL"
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		fix = "allow this user to WRITE and DESCRIBE the topic " + topic
 	case errors.Is(err, kerr.ClusterAuthorizationFailed):

@@ -201,6 +201,16 @@ func TestWhoWeAre(t *testing.T) {
 		s.outage(s.open("plain:hunter3"), "open", "SASL_AUTHENTICATION_FAILED", "", "check user, password")
 		s.outage(s.open("scram:hunter3", "sasl=scram-sha-256"), "open", "SASL_AUTHENTICATION_FAILED", "", "check user, password")
 	})
+	t.Run("password where none is asked for", func(t *testing.T) {
+		client, sink, err := kafkabroker.Open("kafka://plain" + pass + "@" + s.Addr + "/?sasl=plain")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if err := sink.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "this listener takes no SASL") || strings.Contains(err.Error(), canary) {
+			t.Errorf("Ping = %v, want what to do, and no password", err)
+		}
+	})
 	t.Run("certificates", func(t *testing.T) { s.at(t).certificates("plain" + pass) })
 	t.Run("permission", func(t *testing.T) {
 		s := s.at(t)
