@@ -94,10 +94,20 @@ func (db *database) dueAt(l *lane, r *parked, heads map[string]*parked) (time.Ti
 		return r.due, head == nil
 	case r.chained() && head != r:
 		return r.due, false
+	case db.untimely(r):
+		return db.opts.Now(), true
 	case d == DueIgnoresTime:
 		return time.Time{}, true
 	}
 	return r.due, true
+}
+
+// untimely reports whether a record of a queue failed, or began to wait, in the
+// future. It was parked before the clock was set back, and its due time is as far
+// ahead as the clock was.
+func (db *database) untimely(r *parked) bool {
+	soon := db.opts.Now().Add(time.Second)
+	return r.chained() && (r.state == store.Retry && r.last.After(soon) || r.state == store.Waiting && r.parkedAt.After(soon))
 }
 
 // gaps returns the runs of versions that were skipped.
@@ -209,7 +219,7 @@ func (db *database) due(l *lane) []run {
 func (db *database) flowing(queue []*parked, now time.Time) []*parked {
 	slices.SortFunc(queue, func(a, b *parked) int { return cmp.Compare(a.seq, b.seq) })
 	n := 1
-	for n < len(queue) && queue[n].state != store.Dead && !queue[n].due.After(now) {
+	for n < len(queue) && queue[n].state != store.Dead && (!queue[n].due.After(now) || db.untimely(queue[n])) {
 		n++
 	}
 	if db.opts.Defect == DueHeadsOnly {

@@ -124,7 +124,14 @@ type env struct{ *db }
 func (e env) Store() store.Store { return e.db.store("main") }
 func (e env) Admin() store.Admin { return e.db.store("main") }
 func (e env) Features() storetest.Features {
-	return storetest.Features{Lanes: e.lanes, Tick: 500 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, Pauses: true}
+	return storetest.Features{Lanes: e.lanes, Tick: 500 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, Pauses: true, SetBack: e.setBack}
+}
+
+// setBack moves the times of parked records ahead, as a corrected clock does.
+func (e env) setBack(ctx context.Context, d time.Duration) error {
+	_, err := e.pool.Exec(ctx, `UPDATE "`+e.schema+`".parked SET due_at = due_at + $1::float8 * interval '1 second', last_attempt = last_attempt + $1::float8 * interval '1 second',
+ parked_at = parked_at + $1::float8 * interval '1 second'`, d.Seconds())
+	return err
 }
 
 // Advance waits by the database's clock.

@@ -14,7 +14,8 @@ CROSS JOIN LATERAL (SELECT k.*, '0'::xid8 AS xid FROM {{schema}}.parked k WHERE 
 ORDER BY l.i, d.place, d.since, d.seq`)
 	// The queues of some keys, each as far as asked and one record further, in their
 	// order: nothing is looked at but what is returned.
-	st.queues = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, o.state <> 'dead' AND o.due_at <= statement_timestamp(), l.i
+	st.queues = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, o.state <> 'dead' AND (o.due_at <= statement_timestamp()
+  OR CASE o.state WHEN 'retry' THEN o.last_attempt WHEN 'waiting' THEN o.parked_at END > statement_timestamp() + interval '1 second'), l.i
 FROM unnest($2::smallint[], $3::text[], $4::integer[]) WITH ORDINALITY AS l(lane, key, n, i)
 CROSS JOIN LATERAL (SELECT p.*, '0'::xid8 AS xid FROM {{schema}}.parked p
   WHERE p.pipe = $1 AND p.lane = l.lane AND p.key BETWEEN l.key AND l.key AND ` + inQueue + ` ORDER BY p.key, p.seq LIMIT l.n + 1) o
@@ -41,7 +42,7 @@ CROSS JOIN LATERAL (` + heads + ` AND c.records > ` + manyParked + nextHead + `
    SELECT x.key, max(x.seq) AS seq, max(x.due_at) FILTER (WHERE x.state <> 'dead' AND ` + free + `x.key` + freeEnd + `) AS due FROM (
     SELECT * FROM heads
     UNION ALL SELECT f.key, 0, 'dead', f.at FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane AND f.key <> ''
-    UNION ALL (SELECT DISTINCT ON (p.key) p.key, p.seq, p.state, p.due_at FROM {{schema}}.parked p
+    UNION ALL (SELECT DISTINCT ON (p.key) p.key, p.seq, p.state, ` + dueTime + ` FROM {{schema}}.parked p
      WHERE c.records <= ` + manyParked + ` AND p.pipe = $1 AND p.lane = l.lane AND ` + inQueue + ` ORDER BY p.key, p.seq)) x
    GROUP BY x.key) y) h
 LEFT JOIN LATERAL (SELECT p.due_at FROM {{schema}}.parked p WHERE ` + single + ` ORDER BY p.due_at, p.seq LIMIT 1) u ON true
@@ -66,13 +67,22 @@ const (
 // waiting ones. It is the condition of the index parked_queue.
 const inQueue = `p.key <> '' AND (p.captures OR p.state = 'waiting')`
 
+// dueTime is when a record p of a queue becomes due. A record that failed, or began to
+// wait, in the future was parked before the server's clock was set back. Its time is
+// as far ahead as the clock was, so it is due now. dueHead is what heads have.
+const (
+	dueTime = `CASE WHEN CASE p.state WHEN 'retry' THEN p.last_attempt WHEN 'waiting' THEN p.parked_at END > statement_timestamp() + interval '1 second'
+   THEN statement_timestamp() ELSE p.due_at END AS due_at`
+	dueHead = `p.key, p.seq, p.state, ` + dueTime
+)
+
 // heads and nextHead find the first record of each queue of lane l.
 const (
 	heads = `WITH RECURSIVE heads AS (
-  (SELECT p.key, p.seq, p.state, p.due_at FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane AND ` + inQueue
+  (SELECT ` + dueHead + ` FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane AND ` + inQueue
 	nextHead = ` ORDER BY p.key, p.seq LIMIT 1)
   UNION ALL
-  SELECT n.key, n.seq, n.state, n.due_at FROM heads CROSS JOIN LATERAL (SELECT p.key, p.seq, p.state, p.due_at FROM {{schema}}.parked p
+  SELECT n.key, n.seq, n.state, n.due_at FROM heads CROSS JOIN LATERAL (SELECT ` + dueHead + ` FROM {{schema}}.parked p
    WHERE p.pipe = $1 AND p.lane = l.lane AND ` + inQueue + ` AND p.key > heads.key ORDER BY p.key, p.seq LIMIT 1) n)`
 )
 
@@ -96,7 +106,7 @@ SELECT f.seq, f.place, ready.due_at AS since, f.place = depth.n AS cut, f.ends F
 CROSS JOIN LATERAL (
   SELECT r.seq, row_number() OVER up_to AS place, bool_and(r.state <> 'dead' AND r.due_at <= statement_timestamp()) OVER up_to AS flows,
    count(*) OVER () < depth.n AND r.seq = max(r.seq) OVER () AS ends
-  FROM (SELECT p.seq, p.state, p.due_at FROM {{schema}}.parked p
+  FROM (SELECT p.seq, p.state, ` + dueTime + ` FROM {{schema}}.parked p
     WHERE p.pipe = $1 AND p.lane = l.lane AND p.key BETWEEN ready.key AND ready.key AND ` + inQueue + ` ORDER BY p.key, p.seq LIMIT depth.n) r
   WINDOW up_to AS (ORDER BY r.seq)) f
 WHERE f.flows

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/postrider/postrider/store"
 )
@@ -26,13 +27,26 @@ const ready = `(WITH heads AS (
 		WHEN p.captures OR p.state = 'waiting' THEN h.head = p.seq
 		ELSE 1 END)`
 
+// inQueue is true of a record that stands in its key's queue.
+const inQueue = `key <> '' AND (captures OR state = 'waiting')`
+
+// dueTime is when a record becomes due. A record of a queue that failed, or began to
+// wait, in the future was parked before the clock was set back. Its time is as far
+// ahead as the clock was, so it is due now. Parameter: the latest time that counts,
+// which is that of latest.
+const dueTime = `CASE WHEN ` + inQueue + ` AND CASE state WHEN 'retry' THEN last_attempt WHEN 'waiting' THEN due_at END > ? THEN 0 ELSE due_at END AS due_at`
+
+// latest is the latest time at which a record can have been parked by this clock.
+func (s *Store) latest() int64 { return micros(s.now().Add(time.Second)) }
+
 // due is what is due of a lane: its place in its key's queue, or 1, and since when
 // the head of that queue is due. A record of a queue flows when none up to it is
-// dead or has its time before it. Parameters: the time, the pipe, the lane.
+// dead or has its time before it. Parameters: the time, the latest time that counts
+// (see dueTime), the pipe, the lane.
 const due = `(WITH relevant AS (
-		SELECT pipe, key, seq, state, due_at, key <> '' AND (captures OR state = 'waiting') AS chained,
-			state <> 'dead' AND due_at <= ? AS live
-		FROM postrider_parked WHERE pipe = ? AND lane = ? AND (captures OR state <> 'dead')),
+		SELECT *, state <> 'dead' AND due_at <= ? AS live FROM (
+			SELECT pipe, key, seq, state, ` + dueTime + `, ` + inQueue + ` AS chained
+			FROM postrider_parked WHERE pipe = ? AND lane = ? AND (captures OR state <> 'dead'))),
 	placed AS (
 		SELECT *, row_number() OVER queue AS number, min(live) OVER queue AS flows, first_value(due_at) OVER queue AS first_due,
 			max(chained) OVER (PARTITION BY key) AS held, max(seq) OVER (PARTITION BY key, chained) AS last
@@ -71,7 +85,7 @@ func (s *Store) readDue(ctx context.Context, r store.LaneRead, b *store.Batch) e
 	}
 	rows, err := s.db.QueryContext(ctx, `SELECT seq, state, attempts, generation, due.chained, due.ends, place, `+messageColumns+` FROM `+due+` AS due
 		JOIN postrider_parked USING (pipe, seq) WHERE ? < 0 OR NOT due.chained OR place <= ? + 1 AND key IN (SELECT value FROM json_each(?))
-		ORDER BY place, since, seq LIMIT ?`, micros(s.now()), s.opts.Pipe, r.Lane, share, share, named, limit(r))
+		ORDER BY place, since, seq LIMIT ?`, micros(s.now()), s.latest(), s.opts.Pipe, r.Lane, share, share, named, limit(r))
 	if err != nil {
 		return err
 	}
@@ -114,7 +128,7 @@ func (s *Store) nextSingle(ctx context.Context, r store.LaneRead, b *store.Batch
 		now = 0
 	}
 	lane := fmt.Sprintf("[%d]", r.Lane)
-	err := s.db.QueryRowContext(ctx, `SELECT min(due_at) FROM `+ready+` WHERE due_at > ? AND NOT (key <> '' AND (captures OR state = 'waiting'))`,
+	err := s.db.QueryRowContext(ctx, `SELECT min(due_at) FROM `+ready+` WHERE due_at > ? AND NOT (`+inQueue+`)`,
 		s.opts.Pipe, lane, s.opts.Pipe, lane, now).Scan(&at)
 	if at.Valid {
 		b.Parked.HasDue, b.Parked.NextDue = true, s.until(at.Int64)
@@ -150,12 +164,12 @@ func (s *Store) views(ctx context.Context, q querier, lanes []store.LaneGrant) e
 	}
 	pipe, some := s.opts.Pipe, string(in)
 	rows, err := q.QueryContext(ctx, `SELECT lane, 0, '', count(*), 0 FROM postrider_parked WHERE pipe = ? AND `+inLanes+` GROUP BY lane
-		UNION ALL SELECT lane, 1, key, seq, CASE state WHEN 'dead' THEN NULL ELSE due_at END FROM (SELECT lane, key, min(seq) AS seq, state, due_at FROM postrider_parked
-			WHERE pipe = ? AND `+inLanes+` AND key <> '' AND (captures OR state = 'waiting') GROUP BY lane, key ORDER BY lane, key)
-		UNION ALL SELECT lane, 2, '', min(due_at), 0 FROM `+ready+` GROUP BY lane
+		UNION ALL SELECT lane, 1, key, seq, CASE state WHEN 'dead' THEN NULL ELSE due_at END FROM (SELECT lane, key, min(seq) AS seq, state, `+dueTime+` FROM postrider_parked
+			WHERE pipe = ? AND `+inLanes+` AND `+inQueue+` GROUP BY lane, key ORDER BY lane, key)
+		UNION ALL SELECT lane, 2, '', min(due_at), 0 FROM (SELECT lane, `+dueTime+` FROM `+ready+`) GROUP BY lane
 		UNION ALL SELECT * FROM (SELECT lane, 3, key, min(version), max(version) FROM `+skipped+`
 			GROUP BY lane, key, run ORDER BY lane, key, run)`,
-		pipe, some, pipe, some, pipe, some, pipe, some, pipe, some)
+		pipe, some, s.latest(), pipe, some, s.latest(), pipe, some, pipe, some, pipe, some)
 	if err != nil {
 		return err
 	}

@@ -65,8 +65,10 @@ func (e *env) Advance(_ context.Context, d time.Duration) error {
 	return nil
 }
 
+func (e *env) setBack(ctx context.Context, d time.Duration) error { return e.Advance(ctx, -d) }
+
 func (e *env) Features() storetest.Features {
-	return storetest.Features{Lanes: testLanes, Tick: 10 * time.Second}
+	return storetest.Features{Lanes: testLanes, Tick: 10 * time.Second, SetBack: e.setBack}
 }
 
 type writer struct{ tx *sql.Tx }

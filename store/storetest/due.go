@@ -16,6 +16,10 @@ func dueCases() []Case {
 			Promise: "a retry is due when its time has come by the database's clock, and not before",
 		},
 		{
+			Name: "due/clock-set-back", Run: dueClockSetBack, Needs: NeedsSetBack,
+			Promise: "when the clock was set back behind the failure of a retry that holds its key, the retry is due",
+		},
+		{
 			Name: "due/scheduled", Run: dueScheduled,
 			Promise: "a scheduled record is due when its time has come, in the order of numbers",
 		},
@@ -79,6 +83,25 @@ func dueRetry(ctx context.Context, env Env) error {
 		return err
 	}
 	return p.wantDue(ctx, "after its time", "m000", "m001")
+}
+
+func dueClockSetBack(ctx context.Context, env Env) error {
+	soon := store.Park{State: store.Retry, Captures: true, Attempts: 1, DueIn: tick(env), Class: "failed"}
+	p, err := parks(ctx, env, series("k", "m", 2), soon, waiting())
+	if err != nil {
+		return err
+	}
+	if err := env.Features().SetBack(ctx, 24*time.Hour); err != nil {
+		return err
+	}
+	if err := p.wantDue(ctx, "after the clock was set back", "m000", "m001"); err != nil {
+		return err
+	}
+	b, err := p.r.queues(ctx, p.lane, 100, []string{"k"})
+	if err != nil {
+		return err
+	}
+	return same("of the named queue", labels(b), []string{"m000", "m001"})
 }
 
 func dueScheduled(ctx context.Context, env Env) error {

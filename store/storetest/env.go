@@ -65,6 +65,9 @@ type Features struct {
 	BackdatedWriters bool
 	// Pauses: the store knows store.ActPause and store.ActResume.
 	Pauses bool
+	// SetBack sets the database's clock back by d, or moves the times of all parked
+	// records d ahead. nil: it cannot.
+	SetBack func(ctx context.Context, d time.Duration) error
 }
 
 // Case is one rule of the contract.
@@ -84,6 +87,7 @@ const (
 	NeedsConcurrentWriters      // Features.ConcurrentWriters
 	NeedsBackdatedWriters       // Features.BackdatedWriters
 	NeedsPauses                 // Features.Pauses
+	NeedsSetBack                // Features.SetBack
 )
 
 // missing reports why a case cannot run with f, "" if it can.
@@ -95,6 +99,8 @@ func (n Need) missing(f Features) string {
 		return "numbers become visible in their order (Features.BackdatedWriters is false)"
 	case n == NeedsPauses && !f.Pauses:
 		return "the store cannot pause keys and lanes (Features.Pauses is false)"
+	case n == NeedsSetBack && f.SetBack == nil:
+		return "the clock cannot be set back (Features.SetBack is nil)"
 	}
 	return ""
 }

@@ -53,8 +53,10 @@ func (e *memEnv) Advance(_ context.Context, d time.Duration) error {
 	return nil
 }
 
+func (e *memEnv) setBack(ctx context.Context, d time.Duration) error { return e.Advance(ctx, -d) }
+
 func (e *memEnv) Features() storetest.Features {
-	return storetest.Features{Lanes: lanes, ConcurrentWriters: true, BackdatedWriters: true, Pauses: true}
+	return storetest.Features{Lanes: lanes, ConcurrentWriters: true, BackdatedWriters: true, Pauses: true, SetBack: e.setBack}
 }
 
 type memTx struct{ tx *memstore.Tx }

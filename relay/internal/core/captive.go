@@ -102,9 +102,13 @@ func (e *Engine) planFreed() {
 	}
 }
 
-// shift moves what is due with the database's clock.
+// shift moves due times with the database's clock. A clock that was set back delays no
+// captured key: for the store, a retry whose last attempt lies in the future is due.
 func (l *lane) shift(by time.Duration) {
 	l.due, l.single = l.due+by, l.single+by
+	if by > time.Second {
+		return
+	}
 	for key, c := range l.captured {
 		c.due += by
 		l.captured[key] = c

@@ -153,3 +153,22 @@ func TestOneKeyTriesADestinationThatIsDown(t *testing.T) {
 		t.Errorf("%d keys are named when it works", n)
 	}
 }
+
+// A database clock that is set back by a day delays no captured key by a day. A
+// message that waits for its NotBefore keeps it.
+func TestAClockThatIsSetBackDelaysNoCapturedKey(t *testing.T) {
+	r := newRig(t, Config{TTL: 8 * time.Second})
+	start, v := time.Unix(1e9, 0), queues(map[string]int64{"a": 1}, "a")
+	v.Heads[0].DueIn, v.NextDue = time.Minute, time.Hour
+	g := lanes(1, v)
+	g.Now = start
+	r.leadWith(g)
+	r.now += 10 * time.Second
+	r.step(Tick{})
+	g.Now = start.Add(10*time.Second - 24*time.Hour)
+	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	l := r.e.held[0]
+	wantEqual(t, "the key is due in", l.captured["a"].due-r.now, 50*time.Second)
+	wantEqual(t, "the lane is looked at in", l.due-r.now, 50*time.Second)
+	wantEqual(t, "the scheduled message is due in", l.single-r.now, 25*time.Hour-10*time.Second)
+}

@@ -189,6 +189,7 @@ func (e *Engine) keepTime(now time.Time) {
 	if ls.ticking {
 		for _, l := range e.held {
 			l.shift(ls.ahead - ahead)
+			e.rearm(l)
 		}
 	}
 	ls.ahead, ls.ticking = ahead, true
