@@ -202,7 +202,7 @@ func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
 			return true
 		}
 		if len(e.blamed) >= rowsMost {
-			clear(e.blamed) // to forget is to let some more die
+			clear(e.blamed) // a forgotten count costs a few more dead letters
 		}
 		e.blamed[s.place]++
 		return true
