@@ -114,12 +114,16 @@ func (r *reader) readQueues(ctx context.Context, named []*dueBatch, byLane map[s
 	for _, d := range named {
 		all.add(int64(d.req.Lane))
 		limits.add(int64(d.limit) + 1)
-		share := max(d.limit/max(len(d.req.Keys), 1), 1)
-		for range d.req.Keys {
+		// Each queue brings a record, and one more that tells whether it goes on: where
+		// records are large the batch has no room for all queues.
+		first := d.req.Keys[:min(len(d.req.Keys), d.limit)]
+		d.more = len(first) < len(d.req.Keys)
+		d.share = max(d.limit/max(len(first), 1), 1)
+		for range first {
 			lanes.add(int64(d.req.Lane))
-			each.add(int64(share))
+			each.add(int64(d.share))
 		}
-		d.share, keys = share, append(keys, d.req.Keys...)
+		keys = append(keys, first...)
 	}
 	pipe, ids := []byte(r.store.opts.Pipe), all.end()
 	queries := []query{

@@ -1,6 +1,7 @@
 package pgstore_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -139,4 +140,41 @@ func TestAHeartbeatBesideASettlementNeedsNoView(t *testing.T) {
 	if now := mustLease(t, s, req).Lanes[0]; now.Known {
 		t.Errorf("taken anew at epoch %d: known from epoch %d", now.Epoch, l.Epoch)
 	}
+}
+
+// Promise G. A look at queues of large records reads no more queues than it has bytes
+// for, however many are named.
+func TestDueQueuesOfLargeRecordsAreReadByBytes(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		const keys, each, size, most = 100, 3, 1 << 20, 4 << 20
+		d := fresh(t, version, 4)
+		d.exec(`INSERT INTO box.parked (pipe, lane, seq, state, captures, due_at, created_at, version, schema_version, id,
+				topic, key, type, content_type, headers, payload)
+			SELECT 'main', 1, g, CASE WHEN g <= $1 THEN 'retry' ELSE 'waiting' END, g <= $1, now(), now(), 0, 0, gen_random_uuid(),
+				't', 'key ' || g % $1, '', '', '{}', convert_to(repeat('x', $3::int), 'UTF8') FROM generate_series(1, $1::int * $2) g`, keys, each, size)
+		d.exec(`VACUUM ANALYZE box.parked`)
+		p := d.probe(version)
+		g := mustLease(t, p.store, store.LeaseRequest{BootID: "p", TTL: 10 * time.Second})
+		var named []string
+		for i := range keys {
+			named = append(named, fmt.Sprint("key ", i))
+		}
+		for range 3 { // the first one learns how large records are
+			before := p.entries()
+			batches, err := p.store.Read(t.Context(), []store.LaneRead{{
+				Lane: 1, Epoch: g.Lanes[1].Epoch, MaxRecords: keys, MaxBytes: most, Parked: true, Keys: named, CountParked: 1,
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, read := batches[0], p.entries()-before
+			t.Logf("%d records returned, %d entries of queues read", len(b.Messages), read)
+			if len(b.Messages) != most/size-1 && len(b.Messages) != most/size || !b.More {
+				t.Errorf("%d records returned, more %v", len(b.Messages), b.More)
+			}
+			if read > 2*(most/(256<<10)+1)+4 {
+				t.Errorf("%d entries of queues read for %d records", read, len(b.Messages))
+			}
+		}
+	})
 }

@@ -326,7 +326,7 @@ func (e *Engine) acceptParked(l *lane, b *batch, r store.LaneRead, sb *store.Bat
 	} else {
 		l.setSingle(sb.Parked, e.now)
 		e.rearm(l)
-		if !sb.More && e.missed(b, r.Keys) {
+		if (!sb.More || len(b.msgs) == 0) && e.missed(b, r.Keys) {
 			l.refresh = true
 		}
 		l.deepen(len(b.msgs), len(r.Keys), r.MaxRecords)

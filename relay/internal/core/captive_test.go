@@ -172,3 +172,17 @@ func TestAClockThatIsSetBackDelaysNoCapturedKey(t *testing.T) {
 	wantEqual(t, "the lane is looked at in", l.due-r.now, 50*time.Second)
 	wantEqual(t, "the scheduled message is due in", l.single-r.now, 25*time.Hour-10*time.Second)
 }
+
+// A read that named queues and brought nothing, although it says that there is more,
+// is followed by a look at the whole lane: a store that has room for few queues of
+// large records would be asked for the same ones for ever.
+func TestANamedReadThatBringsNothingLooksAtTheLane(t *testing.T) {
+	r := newRig(t, Config{})
+	r.leadWith(lanes(1, queues(map[string]int64{"a": 1, "b": 2}, "a", "b")))
+	rd := r.parkedRead()
+	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{{More: true}}})
+	r.pass(100 * time.Millisecond)
+	if rd = r.parkedRead(); rd.Reads[0].Keys != nil {
+		t.Errorf("read %+v names queues again", rd.Reads[0])
+	}
+}
