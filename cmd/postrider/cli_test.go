@@ -84,7 +84,7 @@ func TestMistakes(t *testing.T) {
 		{"bad level", 2, "log-level", nil, []string{"version", "--log-level", "loud"}},
 		{"open listener", 2, "add --listen-remote", nil, []string{"relay", "--store", "memory:", "--broker", "memory:", "--listen", "0.0.0.0:0"}},
 		{"all interfaces", 2, "add --listen-remote", nil, []string{"relay", "--store", "memory:", "--broker", "memory:", "--listen", ":9464"}},
-		{"unknown command", 2, `"frob" is no command`, nil, []string{"frob"}},
+		{"unknown command", 2, `unknown command or argument "frob"`, nil, []string{"frob"}},
 		{"down without yes", 2, "add --yes", nil, []string{"migrate", "down", "--store", "memory:"}},
 		{"no such record", 1, "record 7 is not parked", nil, []string{"dead", "retry", "7", "--store", "memory:"}},
 		{"bad record", 2, `"x" is no record number`, nil, []string{"dead", "show", "x", "--store", "memory:"}},
