@@ -61,9 +61,13 @@ func TestFilterPredicates(t *testing.T) {
 				t.Errorf("%s: status says %d pending, %v; want %d", f, pending.Pending, err, len(want))
 			}
 			r := d.reader(name)
-			for _, b := range r.read() {
-				for _, m := range b.Messages {
-					got = append(got, m.Topic+"/"+m.Type)
+			for more := true; more; { // the first page of an outbox is a few rows: nobody has seen their size
+				more = false
+				for _, b := range r.read() {
+					for _, m := range b.Messages {
+						got = append(got, m.Topic+"/"+m.Type)
+					}
+					more, r.grant[b.Lane].Position = more || b.More, b.Position
 				}
 			}
 			slices.Sort(got)
