@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
 )
 
@@ -20,7 +20,7 @@ import (
 // effects there. There need not be an outbox beside them.
 type Inboxes struct {
 	DB      *sql.DB // stays the caller's to close
-	Dialect outbox.Dialect
+	Dialect dialect.Dialect
 	Schema  string // as in inbox.Options
 }
 

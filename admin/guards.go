@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
 )
 
@@ -51,7 +51,7 @@ func (i Inboxes) Migrate(ctx context.Context) error {
 // MakeRoles makes the roles of an inbox on PostgreSQL which are not there, and sets
 // what they may do: see [inbox.RolesSQL].
 func (i Inboxes) MakeRoles(ctx context.Context, prefix string) error {
-	if i.Dialect != outbox.Postgres {
+	if i.Dialect != dialect.Postgres {
 		return errors.New("only PostgreSQL has roles")
 	}
 	text, err := inbox.RolesSQL(i.Schema, prefix)

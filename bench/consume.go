@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/outbox"
@@ -167,6 +168,6 @@ func makeEffects(ctx context.Context, pool *pgxpool.Pool) error {
 		if _, err := tx.Exec(ctx, "CREATE INDEX ON seen (run, id)"); err != nil {
 			return err
 		}
-		return inbox.New(outbox.Postgres, "bench", nil).Migrate(ctx, outbox.Pgx(tx))
+		return inbox.New(dialect.Postgres, "bench", nil).Migrate(ctx, outbox.Pgx(tx))
 	})
 }

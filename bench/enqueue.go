@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
@@ -151,7 +152,7 @@ func bareInsert(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-var ob = outbox.New(outbox.Postgres, nil)
+var ob = outbox.New(dialect.Postgres, nil)
 
 func enqueueOne(topic string) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {

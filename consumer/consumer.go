@@ -2,7 +2,7 @@
 // broker, claims the message in the inbox, runs the handler of its type in the
 // same transaction, commits, and only then acknowledges.
 //
-//	c := consumer.New(source, consumer.SQL(db, outbox.Postgres), &consumer.Options{Name: "billing"})
+//	c := consumer.New(source, consumer.SQL(db, dialect.Postgres), &consumer.Options{Name: "billing"})
 //	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, e OrderPlaced) error { ... })
 //	err := c.Run(ctx)
 package consumer

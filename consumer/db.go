@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
 )
@@ -14,18 +15,18 @@ type DB[Tx any] interface {
 	// fails it rolls back and returns the error. conn is tx for the inbox.
 	Transact(ctx context.Context, fn func(tx Tx, conn inbox.Conn) error) error
 	// Dialect is the SQL that the database speaks.
-	Dialect() outbox.Dialect
+	Dialect() dialect.Dialect
 }
 
 // SQL makes a DB of a database of database/sql. db stays the caller's to close.
-func SQL(db inbox.Beginner, d outbox.Dialect) DB[*sql.Tx] { return sqlDB{db, d} }
+func SQL(db inbox.Beginner, d dialect.Dialect) DB[*sql.Tx] { return sqlDB{db, d} }
 
 type sqlDB struct {
 	db      inbox.Beginner
-	dialect outbox.Dialect
+	dialect dialect.Dialect
 }
 
-func (d sqlDB) Dialect() outbox.Dialect { return d.dialect }
+func (d sqlDB) Dialect() dialect.Dialect { return d.dialect }
 
 func (d sqlDB) Transact(ctx context.Context, fn func(tx *sql.Tx, conn inbox.Conn) error) error {
 	tx, err := d.db.BeginTx(ctx, nil)
@@ -52,7 +53,7 @@ type pgxDB[Tx PgxTx[Tag, Row], Tag outbox.CommandTag, Row inbox.Row] struct {
 	pool inbox.PgxBeginner[Tx]
 }
 
-func (pgxDB[Tx, Tag, Row]) Dialect() outbox.Dialect { return outbox.Postgres }
+func (pgxDB[Tx, Tag, Row]) Dialect() dialect.Dialect { return dialect.Postgres }
 
 func (d pgxDB[Tx, Tag, Row]) Transact(ctx context.Context, fn func(tx Tx, conn inbox.Conn) error) error {
 	tx, err := d.pool.Begin(ctx)

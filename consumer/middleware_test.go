@@ -15,6 +15,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
 )
@@ -133,7 +134,7 @@ func TestHandlersEnqueueWithTheirCause(t *testing.T) {
 			src := &script{batches: make(chan []broker.Delivery, 1)}
 			db := allFresh{ledger{noted: &noted}}
 			c := New[*sql.Tx](src, db, &Options{Name: "c", Batch: batch, Concurrency: 1})
-			ob := outbox.New(outbox.Postgres, nil)
+			ob := outbox.New(dialect.Postgres, nil)
 			c.HandleMessage("", func(ctx context.Context, _ *sql.Tx, _ postrider.Message) error {
 				return ob.Enqueue(ctx, outbox.Unchecked(db), postrider.Message{Topic: "next"})
 			})

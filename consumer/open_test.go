@@ -15,9 +15,9 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/seal"
 )
 
@@ -46,7 +46,7 @@ type ledger struct {
 	noted *[]string
 }
 
-func (ledger) Dialect() outbox.Dialect { return outbox.Postgres }
+func (ledger) Dialect() dialect.Dialect { return dialect.Postgres }
 
 func (l ledger) Transact(_ context.Context, fn func(tx *sql.Tx, conn inbox.Conn) error) error {
 	return fn(nil, l)

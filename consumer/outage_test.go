@@ -14,14 +14,14 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 )
 
 // flaky is a database that is away until a time.
 type flaky struct{ back time.Time }
 
-func (*flaky) Dialect() outbox.Dialect { return outbox.Postgres }
+func (*flaky) Dialect() dialect.Dialect { return dialect.Postgres }
 
 func (f *flaky) Transact(_ context.Context, fn func(tx *sql.Tx, conn inbox.Conn) error) error {
 	if time.Now().Before(f.back) {

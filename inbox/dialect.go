@@ -1,10 +1,12 @@
 package inbox
 
-import "github.com/postrider/postrider/outbox"
+import (
+	"github.com/postrider/postrider/dialect"
+)
 
-// dialect is all that the inbox asks of a kind of database: what is not here is
+// flavour is all that the inbox asks of a kind of database: what is not here is
 // SQL that each of them takes as it stands in sql.go and guard_sql.go.
-type dialect interface {
+type flavour interface {
 	// names are the tables and expressions that stand for {name} in those texts.
 	names(schema string) names
 	// schema makes the tables, one statement per element.
@@ -19,8 +21,8 @@ type dialect interface {
 	spell(text string) string
 }
 
-func dialectOf(d outbox.Dialect) dialect {
-	if d == outbox.SQLite {
+func flavourOf(d dialect.Dialect) flavour {
+	if d == dialect.SQLite {
 		return sqlite{}
 	}
 	return postgres{}

@@ -1,7 +1,7 @@
 // Package inbox makes every message count once: it records the message's id in
 // the transaction of its effect, so that a second delivery finds it there.
 //
-//	in := inbox.New(outbox.Postgres, "billing", nil)
+//	in := inbox.New(dialect.Postgres, "billing", nil)
 //	...
 //	err := in.Once(ctx, db, msg, func(tx *sql.Tx) error { return insertInvoice(ctx, tx, msg) })
 //	// err == nil: acknowledge, whether fn ran now or long ago
@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -49,7 +50,7 @@ type Inbox struct {
 // New returns the inbox of the consumer of that name. The name is the
 // consumer's identity: under another name every message counts as new. It does
 // no I/O; an unusable name is reported by the first use.
-func New(d outbox.Dialect, consumer string, opts *Options) *Inbox {
+func New(d dialect.Dialect, consumer string, opts *Options) *Inbox {
 	var o Options
 	if opts != nil {
 		o = *opts

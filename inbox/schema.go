@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -18,7 +19,7 @@ const newest = "3"
 // Schema is the SQL that makes the inbox tables, one statement per element;
 // schema is that of [Options]. It may be run any number of times. On PostgreSQL it
 // also brings older ones to [SchemaVersion]; on SQLite [Inbox.Migrate] does.
-func Schema(d outbox.Dialect, schema string) []string { return dialectOf(d).schema(schema) }
+func Schema(d dialect.Dialect, schema string) []string { return flavourOf(d).schema(schema) }
 
 // Migrate makes the inbox tables that are missing, and brings those of an older
 // version, and on PostgreSQL the functions, to [SchemaVersion]; a newer one stays.
@@ -59,12 +60,12 @@ func (c *column) mend(ctx context.Context, tx outbox.Tx) error {
 
 // Version is that of the inbox tables of a schema, which is that of [Options]: 0
 // when there are none, 1 when they are older than versions are.
-func Version(ctx context.Context, db Conn, d outbox.Dialect, schema string) (int, error) {
+func Version(ctx context.Context, db Conn, d dialect.Dialect, schema string) (int, error) {
 	there, err := relations(ctx, db, d, schema)
 	if err != nil {
 		return 0, err
 	}
-	n := dialectOf(d).names(schema)
+	n := flavourOf(d).names(schema)
 	if _, ok := there[bare(n.inbox)]; !ok {
 		return 0, nil
 	}

@@ -3,7 +3,7 @@ package inbox
 import (
 	"strings"
 
-	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/dialect"
 )
 
 // statements are the texts for one dialect and schema. They are written once
@@ -24,8 +24,8 @@ type statements struct {
 	columns                                                []column
 }
 
-func newStatements(d outbox.Dialect, schema string) statements {
-	kind := dialectOf(d)
+func newStatements(d dialect.Dialect, schema string) statements {
+	kind := flavourOf(d)
 	n := kind.names(schema)
 	s := statements{
 		claim: claimSQL, begin: beginSQL, unbegin: unbeginSQL, fail: failSQL,

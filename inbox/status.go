@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/dialect"
 )
 
 // Status is what the tables know of one consumer: of all its processes, also
@@ -77,7 +77,7 @@ func micros(us int64) time.Time {
 
 // Consumers names every consumer that the inbox tables of a schema, which is that
 // of [Options], know, in the order of the names.
-func Consumers(ctx context.Context, db Conn, d outbox.Dialect, schema string) ([]string, error) {
+func Consumers(ctx context.Context, db Conn, d dialect.Dialect, schema string) ([]string, error) {
 	s := newStatements(d, schema)
 	var list string
 	if err := db.QueryRow(ctx, s.consumers).Scan(&list); err != nil {
@@ -141,12 +141,12 @@ type Table struct {
 
 // Tables returns the inbox tables of a schema, which is that of [Options]: those
 // that are there, and the names of those that are missing.
-func Tables(ctx context.Context, db Conn, d outbox.Dialect, schema string) (there []Table, missing []string, err error) {
+func Tables(ctx context.Context, db Conn, d dialect.Dialect, schema string) (there []Table, missing []string, err error) {
 	sizes, err := relations(ctx, db, d, schema)
 	if err != nil {
 		return nil, nil, err
 	}
-	n := dialectOf(d).names(schema)
+	n := flavourOf(d).names(schema)
 	for _, name := range []string{n.inbox, n.attempt, n.mark, n.stash, n.journal} {
 		if size, ok := sizes[bare(name)]; ok {
 			there = append(there, Table{Name: name, Bytes: size})
@@ -158,9 +158,9 @@ func Tables(ctx context.Context, db Conn, d outbox.Dialect, schema string) (ther
 }
 
 // relations are the tables of a schema by their bare names, with their sizes.
-func relations(ctx context.Context, db Conn, d outbox.Dialect, schema string) (sizes map[string]int64, err error) {
+func relations(ctx context.Context, db Conn, d dialect.Dialect, schema string) (sizes map[string]int64, err error) {
 	var list string
-	if err := db.QueryRow(ctx, dialectOf(d).names(schema).tables).Scan(&list); err != nil {
+	if err := db.QueryRow(ctx, flavourOf(d).names(schema).tables).Scan(&list); err != nil {
 		return nil, Classify(fmt.Errorf("inbox: look for the tables: %w", err))
 	}
 	if err := json.Unmarshal([]byte(list), &sizes); err != nil {

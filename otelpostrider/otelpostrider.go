@@ -2,7 +2,7 @@
 // that writes them to the one that has their effect:
 //
 //	t := otelpostrider.New(nil)
-//	ob := outbox.New(outbox.Postgres, &outbox.Options{Tracer: t}) // create
+//	ob := outbox.New(dialect.Postgres, &outbox.Options{Tracer: t}) // create
 //	r := relay.New(st, sink, &relay.Options{Tracer: t})           // send
 //	c.Use(otelpostrider.Process[*sql.Tx](t))                      // process
 //

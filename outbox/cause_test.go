@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -53,7 +54,7 @@ func TestCausedBy(t *testing.T) {
 			ctx := outbox.CausedBy(outbox.CausedBy(t.Context(), postrider.Message{ID: "outer"}), c.cause)
 			m := postrider.Message{Topic: "t", Headers: c.own}
 			before := fmt.Sprint(c.own)
-			if err := outbox.New(outbox.Postgres, &outbox.Options{Door: door}).Enqueue(ctx, &recorder{}, m, m); err != nil {
+			if err := outbox.New(dialect.Postgres, &outbox.Options{Door: door}).Enqueue(ctx, &recorder{}, m, m); err != nil {
 				t.Fatal(err)
 			}
 			for _, got := range door.headers {
@@ -79,7 +80,7 @@ func TestNoTraceOfWhatIsNone(t *testing.T) {
 	} {
 		door := &seen{}
 		ctx := outbox.CausedBy(t.Context(), postrider.Message{Headers: map[string]string{"traceparent": bad, "tracestate": "a=1"}})
-		if err := outbox.New(outbox.Postgres, &outbox.Options{Door: door}).Enqueue(ctx, &recorder{}, postrider.Message{Topic: "t"}); err != nil {
+		if err := outbox.New(dialect.Postgres, &outbox.Options{Door: door}).Enqueue(ctx, &recorder{}, postrider.Message{Topic: "t"}); err != nil {
 			t.Fatal(err)
 		}
 		if len(door.headers[0]) > 0 {
@@ -104,7 +105,7 @@ func TestACauseBreaksNoMessage(t *testing.T) {
 		"as long as may be":         {outbox.Limits{HeaderBytes: 4}, map[string]string{"abc": "d"}},
 	} {
 		door := &seen{}
-		ob := outbox.New(outbox.Postgres, &outbox.Options{Limits: c.limits, Door: door})
+		ob := outbox.New(dialect.Postgres, &outbox.Options{Limits: c.limits, Door: door})
 		if err := ob.Enqueue(ctx, &recorder{}, postrider.Message{Topic: "t", Headers: c.headers}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else if !maps.Equal(door.headers[0], c.headers) {

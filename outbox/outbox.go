@@ -1,6 +1,6 @@
 // Package outbox writes messages into your own database transaction.
 //
-//	ob := outbox.New(outbox.Postgres, nil)
+//	ob := outbox.New(dialect.Postgres, nil)
 //	...
 //	err = ob.Enqueue(ctx, tx, postrider.JSON("orders.placed", id, "order.placed", order))
 //
@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/internal/uuidv7"
 )
 
@@ -77,7 +78,7 @@ type Outbox struct {
 }
 
 // New returns an Outbox that writes in the dialect d. It does no I/O.
-func New(d Dialect, opts *Options) *Outbox {
+func New(d dialect.Dialect, opts *Options) *Outbox {
 	var o Options
 	if opts != nil {
 		o = *opts

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -72,7 +73,7 @@ func TestInvalidMessageIsNamedBeforeAnyIO(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for _, d := range []outbox.Dialect{outbox.Postgres, outbox.SQLite} {
+			for _, d := range []dialect.Dialect{dialect.Postgres, dialect.SQLite} {
 				tx := &recorder{}
 				err := outbox.New(d, c.opts).Enqueue(t.Context(), tx, good, good, c.bad, good)
 				var me *outbox.MessageError
@@ -105,7 +106,7 @@ func TestPoolIsRefusedBeforeAnyIO(t *testing.T) {
 		"unchecked nil":      outbox.Unchecked(nil),
 		"unchecked database": outbox.Unchecked(&sql.DB{}),
 	} {
-		err := outbox.New(outbox.Postgres, nil).Enqueue(t.Context(), tx, postrider.Message{Topic: "t"})
+		err := outbox.New(dialect.Postgres, nil).Enqueue(t.Context(), tx, postrider.Message{Topic: "t"})
 		var nt *outbox.NotTxError
 		if !errors.As(err, &nt) {
 			t.Errorf("%s: got %v, want a *NotTxError", name, err)
@@ -129,7 +130,7 @@ func TestPostgresArrays(t *testing.T) {
 		{Topic: "t", Type: "", Headers: map[string]string{"q": `"`}, SchemaVersion: 3},
 	}
 	tx := &recorder{}
-	ids, err := outbox.New(outbox.Postgres, nil).EnqueueIDs(t.Context(), tx, msgs...)
+	ids, err := outbox.New(dialect.Postgres, nil).EnqueueIDs(t.Context(), tx, msgs...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,17 +156,17 @@ func TestChunks(t *testing.T) {
 	big := slices.Repeat([]postrider.Message{{Topic: "t", Payload: make([]byte, 9<<20)}}, 3)
 	for _, c := range []struct {
 		name string
-		d    outbox.Dialect
+		d    dialect.Dialect
 		msgs []postrider.Message
 		want int // statements
 	}{
-		{"one", outbox.Postgres, msgs[:1], 1},
-		{"full", outbox.Postgres, msgs[:10_000], 1},
-		{"one more", outbox.Postgres, msgs, 2},
-		{"bytes", outbox.Postgres, big, 3},
-		{"sqlite full", outbox.SQLite, msgs[:99], 1},
-		{"sqlite one more, in a savepoint", outbox.SQLite, msgs[:100], 4},
-		{"none", outbox.Postgres, nil, 0},
+		{"one", dialect.Postgres, msgs[:1], 1},
+		{"full", dialect.Postgres, msgs[:10_000], 1},
+		{"one more", dialect.Postgres, msgs, 2},
+		{"bytes", dialect.Postgres, big, 3},
+		{"sqlite full", dialect.SQLite, msgs[:99], 1},
+		{"sqlite one more, in a savepoint", dialect.SQLite, msgs[:100], 4},
+		{"none", dialect.Postgres, nil, 0},
 	} {
 		tx := &recorder{}
 		if err := outbox.New(c.d, nil).Enqueue(t.Context(), tx, c.msgs...); err != nil {
@@ -180,7 +181,7 @@ func TestChunks(t *testing.T) {
 func TestSQLiteUndoesHalfACall(t *testing.T) {
 	tx := &recorder{fail: "INSERT"}
 	msgs := slices.Repeat([]postrider.Message{{Topic: "t"}}, 250)
-	err := outbox.New(outbox.SQLite, nil).Enqueue(t.Context(), tx, msgs...)
+	err := outbox.New(dialect.SQLite, nil).Enqueue(t.Context(), tx, msgs...)
 	if !errors.Is(err, errDisk) || !strings.Contains(err.Error(), `enqueue 250 messages (first topic "t")`) {
 		t.Errorf("error %v", err)
 	}
@@ -191,13 +192,13 @@ func TestSQLiteUndoesHalfACall(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	for _, c := range []struct {
-		d    outbox.Dialect
+		d    dialect.Dialect
 		opts *outbox.Options
 		want string
 	}{
-		{outbox.Postgres, nil, `INSERT INTO "postrider"."outbox" (`},
-		{outbox.Postgres, &outbox.Options{Schema: `a"b`, Table: "c"}, `INSERT INTO "a""b"."c" (`},
-		{outbox.SQLite, nil, `INSERT INTO "postrider_outbox" (`},
+		{dialect.Postgres, nil, `INSERT INTO "postrider"."outbox" (`},
+		{dialect.Postgres, &outbox.Options{Schema: `a"b`, Table: "c"}, `INSERT INTO "a""b"."c" (`},
+		{dialect.SQLite, nil, `INSERT INTO "postrider_outbox" (`},
 	} {
 		tx := &recorder{}
 		if err := outbox.New(c.d, c.opts).Enqueue(t.Context(), tx, postrider.Message{Topic: "t"}); err != nil {
@@ -224,7 +225,7 @@ func (s *sealer) Seal(_ context.Context, m postrider.Message) (postrider.Message
 }
 
 func TestSealerComesBeforeTheTableAndItsLimits(t *testing.T) {
-	for _, d := range []outbox.Dialect{outbox.Postgres, outbox.SQLite} {
+	for _, d := range []dialect.Dialect{dialect.Postgres, dialect.SQLite} {
 		s, tx := &sealer{}, &recorder{}
 		ob := outbox.New(d, &outbox.Options{Sealer: s, Limits: outbox.Limits{Payload: 4}})
 		m := postrider.Message{Topic: "t", Payload: []byte("abc")}
@@ -264,7 +265,7 @@ func (d *door) Check(m *postrider.Message) error {
 // The door sees what is written, sealed, and before anything is.
 func TestDoorComesBehindTheSealerAndBeforeTheTable(t *testing.T) {
 	d, tx := &door{}, &recorder{}
-	ob := outbox.New(outbox.SQLite, &outbox.Options{Sealer: &sealer{}, Door: d})
+	ob := outbox.New(dialect.SQLite, &outbox.Options{Sealer: &sealer{}, Door: d})
 	good := postrider.Message{Topic: "t", Payload: []byte("abc")}
 	var me *outbox.MessageError
 	if err := ob.Enqueue(t.Context(), tx, good, postrider.Message{Topic: "shut"}); !errors.As(err, &me) || me.Index != 1 || !errors.Is(err, postrider.ErrInvalid) || len(tx.queries) != 0 {

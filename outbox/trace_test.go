@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 )
 
 const traced = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -36,7 +37,7 @@ func (h *headers) Check(m *postrider.Message) error {
 func TestTracer(t *testing.T) {
 	type h = map[string]string
 	tracer, door := &spans{}, &headers{}
-	ob := New(Postgres, &Options{Tracer: tracer, Door: door, Limits: Limits{HeaderBytes: 120}})
+	ob := New(dialect.Postgres, &Options{Tracer: tracer, Door: door, Limits: Limits{HeaderBytes: 120}})
 	var ids []string
 	for i := range 3 {
 		ids = append(ids, fmt.Sprintf("01890a5d-ac96-774b-bcce-%012d", i))
@@ -68,7 +69,7 @@ func TestTracer(t *testing.T) {
 
 // TestNoTracerCostsNothing: what most programs have.
 func TestNoTracerCostsNothing(t *testing.T) {
-	ob := New(Postgres, nil)
+	ob := New(dialect.Postgres, nil)
 	ids, msgs := []string{"a"}, []postrider.Message{{Topic: "t"}}
 	if n := testing.AllocsPerRun(100, func() {
 		_, end := ob.trace(context.Background(), ids, msgs)

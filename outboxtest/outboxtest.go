@@ -1,7 +1,7 @@
 // Package outboxtest helps to test code that enqueues: it looks into the outbox
 // table of a test's database.
 //
-//	m := outboxtest.RequireEnqueued(t, tx, outbox.Postgres, outboxtest.Want{Topic: "orders.placed", Key: id})
+//	m := outboxtest.RequireEnqueued(t, tx, dialect.Postgres, outboxtest.Want{Topic: "orders.placed", Key: id})
 //
 // Give it the open transaction to see what is not committed yet, or the
 // database to see what is.
@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -43,7 +44,7 @@ type Want struct {
 
 // RequireEnqueued ends the test unless exactly one message in the outbox is the
 // wanted one, and returns it.
-func RequireEnqueued(t TB, db DB, d outbox.Dialect, want Want) postrider.Message {
+func RequireEnqueued(t TB, db DB, d dialect.Dialect, want Want) postrider.Message {
 	t.Helper()
 	all, found := find(t, db, d, want)
 	if len(found) != 1 {
@@ -54,7 +55,7 @@ func RequireEnqueued(t TB, db DB, d outbox.Dialect, want Want) postrider.Message
 }
 
 // RequireNone ends the test when a message in the outbox is the one described.
-func RequireNone(t TB, db DB, d outbox.Dialect, unwanted Want) {
+func RequireNone(t TB, db DB, d dialect.Dialect, unwanted Want) {
 	t.Helper()
 	if _, found := find(t, db, d, unwanted); len(found) > 0 {
 		t.Fatalf("outboxtest: %d messages match %s, want none: %s", len(found), unwanted, list(found))
@@ -62,7 +63,7 @@ func RequireNone(t TB, db DB, d outbox.Dialect, unwanted Want) {
 }
 
 // Enqueued returns the messages of the outbox in the order of their numbers.
-func Enqueued(t TB, db DB, d outbox.Dialect, opts *outbox.Options) []postrider.Message {
+func Enqueued(t TB, db DB, d dialect.Dialect, opts *outbox.Options) []postrider.Message {
 	t.Helper()
 	msgs, err := read(t.Context(), db, d, opts)
 	if err != nil {
@@ -79,7 +80,7 @@ func (w Want) String() string {
 	return s + "}"
 }
 
-func find(t TB, db DB, d outbox.Dialect, want Want) (all, found []postrider.Message) {
+func find(t TB, db DB, d dialect.Dialect, want Want) (all, found []postrider.Message) {
 	t.Helper()
 	all = Enqueued(t, db, d, want.Options)
 	for i := range all {
@@ -144,7 +145,7 @@ func list(msgs []postrider.Message) string {
 	return strings.Join(parts, ", ")
 }
 
-func read(ctx context.Context, db DB, d outbox.Dialect, opts *outbox.Options) ([]postrider.Message, error) {
+func read(ctx context.Context, db DB, d dialect.Dialect, opts *outbox.Options) ([]postrider.Message, error) {
 	rows, err := db.QueryContext(ctx, query(d, opts))
 	if err != nil {
 		return nil, err
@@ -172,10 +173,10 @@ func read(ctx context.Context, db DB, d outbox.Dialect, opts *outbox.Options) ([
 	return out, rows.Err()
 }
 
-func query(d outbox.Dialect, opts *outbox.Options) string {
+func query(d dialect.Dialect, opts *outbox.Options) string {
 	schema, table := "postrider", "outbox"
 	id, headers, due := "id::text", "headers::text", "CAST(extract(epoch FROM not_before) * 1000000 AS bigint)"
-	if d == outbox.SQLite {
+	if d == dialect.SQLite {
 		schema, table = "", "postrider_outbox"
 		id, headers, due = "id", "headers", "not_before"
 	}

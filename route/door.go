@@ -15,7 +15,7 @@ import (
 // an [github.com/postrider/postrider/outbox.Door]:
 //
 //	door := &route.Door{Route: table.Route, Info: broker.Info{Name: "kafka", MaxMessageBytes: 1 << 20, MaxTopicBytes: 249}}
-//	ob := outbox.New(outbox.Postgres, &outbox.Options{Door: door})
+//	ob := outbox.New(dialect.Postgres, &outbox.Options{Door: door})
 //
 // It knows what it is told: keep it as the relay's configuration is. It refuses
 // nothing that such a relay would send, and may pass a message that comes within

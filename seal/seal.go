@@ -4,7 +4,7 @@
 //
 //	ring, err := seal.NewRing(current, older...)
 //	box := seal.New(ring, nil)
-//	ob := outbox.New(outbox.Postgres, &outbox.Options{Sealer: box})
+//	ob := outbox.New(dialect.Postgres, &outbox.Options{Sealer: box})
 //	c := consumer.New(source, db, &consumer.Options{Name: "billing", Opener: box})
 //
 // Only the payload is sealed. Topic, key, type and headers stay readable: they

@@ -10,20 +10,20 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/outbox"
 )
 
 // buried is a consumer's database with dead letters of the ids given.
 func buried(t *testing.T, store, consumer string, ids ...string) *sql.DB {
 	t.Helper()
-	db, dialect, err := openSQL(store)
+	db, d, err := openSQL(store)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	in := inbox.New(dialect, consumer, nil)
+	in := inbox.New(d, consumer, nil)
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestDeadLettersOfAConsumer(t *testing.T) {
 func stashed(t *testing.T, db *sql.DB, store string) (n int) {
 	t.Helper()
 	table := "postrider.inbox_stash"
-	if d := dialectOf(store); d == outbox.SQLite {
+	if d := dialectOf(store); d == dialect.SQLite {
 		table = "postrider_inbox_stash"
 	}
 	if err := db.QueryRowContext(context.WithoutCancel(t.Context()), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
@@ -118,9 +118,9 @@ func stashed(t *testing.T, db *sql.DB, store string) (n int) {
 	return n
 }
 
-func dialectOf(store string) outbox.Dialect {
+func dialectOf(store string) dialect.Dialect {
 	if strings.HasPrefix(store, "sqlite") {
-		return outbox.SQLite
+		return dialect.SQLite
 	}
-	return outbox.Postgres
+	return dialect.Postgres
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/examples/orders"
-	"github.com/postrider/postrider/outbox"
 )
 
 // child is this binary started again with another command. It ends with its parent.
@@ -205,16 +205,16 @@ func (a *app) ordersCommand() *cobra.Command {
 }
 
 func (a *app) runShop(ctx context.Context, topic string, pause time.Duration) error {
-	db, dialect, err := openSQL(a.set.store)
+	db, d, err := openSQL(a.set.store)
 	if err != nil {
 		return err
 	}
 	defer db.Close() // nothing is written any more
-	opts := &orders.Options{Schema: sqlSchema(dialect, a.set.schema), Topic: topic}
+	opts := &orders.Options{Schema: sqlSchema(d, a.set.schema), Topic: topic}
 	if pause > 0 {
 		opts.Pause = func() time.Duration { return rand.N(pause) }
 	}
-	shop := orders.NewShop(db, dialect, opts)
+	shop := orders.NewShop(db, d, opts)
 	if err := shop.Migrate(ctx); err != nil {
 		return err
 	}
@@ -248,18 +248,18 @@ func (a *app) warehouseCommand() *cobra.Command {
 }
 
 func (a *app) runWarehouse(ctx context.Context, topic string) error {
-	db, dialect, err := openSQL(a.set.store)
+	db, d, err := openSQL(a.set.store)
 	if err != nil {
 		return err
 	}
 	defer db.Close() // nothing is written any more
-	if dialect == outbox.SQLite {
+	if d == dialect.SQLite {
 		// Nobody else has the file open yet. The shop's has this mode by its outbox.
 		if _, err := db.ExecContext(ctx, "PRAGMA journal_mode = WAL"); err != nil {
 			return fmt.Errorf("demo: turn on WAL: %w", err)
 		}
 	}
-	house := orders.NewWarehouse(db, dialect, sqlSchema(dialect, a.set.schema), a.logger())
+	house := orders.NewWarehouse(db, d, sqlSchema(d, a.set.schema), a.logger())
 	if err := house.Migrate(ctx); err != nil {
 		return err
 	}
@@ -275,8 +275,8 @@ func (a *app) runWarehouse(ctx context.Context, topic string) error {
 }
 
 // sqlSchema is the schema where the dialect has schemas.
-func sqlSchema(d outbox.Dialect, schema string) string {
-	if d == outbox.SQLite {
+func sqlSchema(d dialect.Dialect, schema string) string {
+	if d == dialect.SQLite {
 		return ""
 	}
 	return schema

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 )
 
 // markAnswer is the mark of a key in JSON.
@@ -277,7 +277,7 @@ func (a *app) printInbox(i admin.Inboxes, roles bool, prefix string) error {
 
 // inboxRoles is the text that makes the roles of an inbox.
 func inboxRoles(i admin.Inboxes, prefix string) (string, error) {
-	if i.Dialect != outbox.Postgres {
+	if i.Dialect != dialect.Postgres {
 		return "", usagef("only PostgreSQL has roles")
 	}
 	text, err := inbox.RolesSQL(i.Schema, prefix)

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/outbox"
 )
 
 // TestGuardOfAConsumer: marks are listed, shown, set and reset, in a database that
@@ -85,7 +85,7 @@ func TestGuardOfAConsumer(t *testing.T) {
 func TestPruneOfAConsumer(t *testing.T) {
 	store := "sqlite:" + filepath.Join(t.TempDir(), "billing.db")
 	db := buried(t, store, "billing", "dead")
-	in := inbox.New(outbox.SQLite, "billing", nil)
+	in := inbox.New(dialect.SQLite, "billing", nil)
 	tx, err := db.Begin()
 	if err != nil {
 		t.Fatal(err)

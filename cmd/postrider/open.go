@@ -11,7 +11,7 @@ import (
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
-	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
 )
@@ -36,7 +36,7 @@ type opened struct {
 	newest int
 	// inbox is the database as a consumer sees it, and closes with the rest; nil
 	// where there is none.
-	inbox func() (*sql.DB, outbox.Dialect)
+	inbox func() (*sql.DB, dialect.Dialect)
 	// enqueue writes msgs in one transaction of its own.
 	enqueue func(ctx context.Context, msgs []postrider.Message) error
 	// exists says whether there is a database at all; nil where asking it is enough.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
@@ -56,14 +57,14 @@ func openPostgres(set *settings) (*opened, error) {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: set.pipe, Lanes: set.lanes, Durable: durable, Wake: wake})
-	ob := outbox.New(outbox.Postgres, &outbox.Options{Schema: set.schema})
+	ob := outbox.New(dialect.Postgres, &outbox.Options{Schema: set.schema})
 	return &opened{
 		Store: st, Admin: st, Migrator: st, doctor: st, topics: st.Topics, newestMessages: st.Newest, journal: st, newest: pgstore.Version, rolesSQL: st.RolesSQL, close: done,
 		pipe: func(name string) (store.Store, store.Admin) {
 			st := pgstore.New(pool, &pgstore.Options{Schema: set.schema, Pipe: name})
 			return st, st
 		},
-		inbox: func() (*sql.DB, outbox.Dialect) { return stdlib.OpenDBFromPool(pool), outbox.Postgres },
+		inbox: func() (*sql.DB, dialect.Dialect) { return stdlib.OpenDBFromPool(pool), dialect.Postgres },
 		enqueue: func(ctx context.Context, msgs []postrider.Message) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return ob.Enqueue(ctx, outbox.Pgx(tx), msgs...) })
 		},

@@ -7,13 +7,13 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
-	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/store/pgstore"
 	"github.com/postrider/postrider/store/sqlitestore"
 )
 
 // openSQL opens a database for the demo's own tables. It does no I/O.
-func openSQL(raw string) (*sql.DB, outbox.Dialect, error) {
+func openSQL(raw string) (*sql.DB, dialect.Dialect, error) {
 	scheme, rest, _ := strings.Cut(raw, ":")
 	switch scheme {
 	case "postgres", "postgresql":
@@ -24,14 +24,14 @@ func openSQL(raw string) (*sql.DB, outbox.Dialect, error) {
 		db := stdlib.OpenDB(*conf.ConnConfig)
 		db.SetMaxOpenConns(customers)
 		db.SetMaxIdleConns(customers)
-		return db, outbox.Postgres, nil
+		return db, dialect.Postgres, nil
 	case "sqlite":
 		db, err := sqlitestore.Open(rest)
 		if err != nil {
 			return nil, 0, usagef("store %s cannot be used: %w", redact.Place(raw), err)
 		}
 		db.SetMaxOpenConns(customers)
-		return db, outbox.SQLite, nil
+		return db, dialect.SQLite, nil
 	}
 	return nil, 0, usagef("the demo runs on postgres:// and sqlite:, not on %s", redact.Word(scheme))
 }

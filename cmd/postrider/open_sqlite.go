@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store/sqlitestore"
 )
@@ -17,7 +18,7 @@ func openSQLite(set *settings, path string) (*opened, error) {
 		return nil, usagef("store cannot be used: %w", err)
 	}
 	st := sqlitestore.New(db, &sqlitestore.Options{Pipe: set.pipe})
-	ob := outbox.New(outbox.SQLite, nil)
+	ob := outbox.New(dialect.SQLite, nil)
 	return &opened{
 		Store: st, Admin: st, Migrator: st, doctor: st, topics: st.Topics, newestMessages: st.Newest, newest: sqlitestore.Version,
 		close: func() { _ = db.Close() },
@@ -28,7 +29,7 @@ func openSQLite(set *settings, path string) (*opened, error) {
 			}
 			return nil
 		},
-		inbox:   func() (*sql.DB, outbox.Dialect) { return db, outbox.SQLite },
+		inbox:   func() (*sql.DB, dialect.Dialect) { return db, dialect.SQLite },
 		enqueue: func(ctx context.Context, msgs []postrider.Message) error { return enqueueSQL(ctx, db, ob, msgs) },
 	}, nil
 }

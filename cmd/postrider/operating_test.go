@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/outbox"
 )
 
 const bookFile = "../../docs/operating.md"
@@ -63,7 +63,7 @@ func openBook(t *testing.T) *book {
 	mustCLI(t, "", "pipe", "add", "reports", "--from", "beginning", "--store", store, "--reason", "test", "--actor", "test")
 	mustCLI(t, "", "pipe", "pause", "reports", "--store", store, "--reason", "test", "--actor", "test")
 	b.query("book", bookTemplate)
-	for _, sql := range inbox.Schema(outbox.Postgres, "") {
+	for _, sql := range inbox.Schema(dialect.Postgres, "") {
 		b.query("book", sql)
 	}
 	b.query("book", bookConsumer)

@@ -12,9 +12,9 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
 )
 
@@ -23,7 +23,7 @@ type ward struct {
 	*testing.T
 	store   string
 	db      *sql.DB
-	dialect outbox.Dialect
+	dialect dialect.Dialect
 	in      *inbox.Inbox
 }
 
@@ -33,11 +33,11 @@ func openWard(t *testing.T, url string) *ward {
 	t.Helper()
 	w := &ward{T: t, store: url}
 	w.db = buried(t, url, patientConsumer, "a") // version 1 of key ka
-	_, dialect, err := openSQL(url)
+	_, d, err := openSQL(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.dialect, w.in = dialect, inbox.New(dialect, patientConsumer, nil)
+	w.dialect, w.in = d, inbox.New(d, patientConsumer, nil)
 	w.inTx(func(conn inbox.Conn) error {
 		for _, m := range []postrider.Message{
 			{ID: "b", Topic: "orders", Key: "ka", Version: 2}, // behind the dead letter
@@ -78,7 +78,7 @@ func (w *ward) exec(query string) {
 }
 
 func (w *ward) table(suffix string) string {
-	if w.dialect == outbox.SQLite {
+	if w.dialect == dialect.SQLite {
 		return "postrider_inbox" + suffix
 	}
 	return "postrider.inbox" + suffix
@@ -88,7 +88,7 @@ func (w *ward) table(suffix string) string {
 func (w *ward) age(table, column string, by time.Duration) {
 	w.Helper()
 	expr := column + " - interval '" + by.String() + "'"
-	if w.dialect == outbox.SQLite {
+	if w.dialect == dialect.SQLite {
 		expr = fmt.Sprintf("%s - %d", column, by.Microseconds())
 	}
 	w.exec("UPDATE " + w.table(table) + " SET " + column + " = " + expr)

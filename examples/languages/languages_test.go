@@ -17,9 +17,9 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
@@ -90,7 +90,7 @@ func shop(t *testing.T, db *sql.DB, address string) *membroker.Broker {
 	}
 	// Nothing forbids a second invoice: it must be seen.
 	_, err = tx.Exec("CREATE TABLE orders (id text PRIMARY KEY, item text NOT NULL); CREATE TABLE invoice (consumer text NOT NULL, order_id text NOT NULL)")
-	if err := errors.Join(err, inbox.New(outbox.Postgres, "billing", nil).Migrate(t.Context(), tx), tx.Commit()); err != nil {
+	if err := errors.Join(err, inbox.New(dialect.Postgres, "billing", nil).Migrate(t.Context(), tx), tx.Commit()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -61,7 +62,7 @@ type Options struct {
 }
 
 // NewShop returns a shop on db, a database of the dialect d. It does no I/O.
-func NewShop(db *sql.DB, d outbox.Dialect, opts *Options) *Shop {
+func NewShop(db *sql.DB, d dialect.Dialect, opts *Options) *Shop {
 	s := &Shop{db: db, topic: Topic}
 	var ob outbox.Options
 	if opts != nil {

@@ -17,9 +17,9 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
 	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/examples/orders"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
@@ -35,7 +35,7 @@ func TestOrdersReachTheStock(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = db.Close() })
 		st := sqlitestore.New(db, nil)
-		travel(t, db, outbox.SQLite, st, st)
+		travel(t, db, dialect.SQLite, st, st)
 	})
 	t.Run("postgres", func(t *testing.T) {
 		url := testserver.SharedPostgres(t, "18").Database(t)
@@ -50,11 +50,11 @@ func TestOrdersReachTheStock(t *testing.T) {
 		}
 		t.Cleanup(pool.Close)
 		st := pgstore.New(pool, nil)
-		travel(t, db, outbox.Postgres, st, st)
+		travel(t, db, dialect.Postgres, st, st)
 	})
 }
 
-func travel(t *testing.T, db *sql.DB, d outbox.Dialect, st store.Store, m store.Migrator) { //nolint:thelper // the body of its tests, whose lines should show
+func travel(t *testing.T, db *sql.DB, d dialect.Dialect, st store.Store, m store.Migrator) { //nolint:thelper // the body of its tests, whose lines should show
 	if _, err := m.Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 )
 
 // Consumer is the warehouse's name in its inbox: under another name every
@@ -22,15 +22,15 @@ const Consumer = "warehouse"
 // that changes the stock.
 type Warehouse struct {
 	db      *sql.DB
-	dialect outbox.Dialect
+	dialect dialect.Dialect
 	opts    consumer.Options
 }
 
 // NewWarehouse returns a warehouse whose stock is in db, a database of the
 // dialect d; schema holds the inbox ("" for the default). It does no I/O.
-func NewWarehouse(db *sql.DB, d outbox.Dialect, schema string, log *slog.Logger) *Warehouse {
+func NewWarehouse(db *sql.DB, d dialect.Dialect, schema string, log *slog.Logger) *Warehouse {
 	opts := consumer.Options{Name: Consumer, Schema: schema, Logger: log, BackoffMin: 50 * time.Millisecond}
-	if d == outbox.SQLite {
+	if d == dialect.SQLite {
 		opts.Concurrency, opts.Prefetch = 1, 64 // one writer at a time anyway
 	}
 	return &Warehouse{db: db, dialect: d, opts: opts}

@@ -15,6 +15,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/examples/internal/embedded"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
@@ -44,7 +45,7 @@ func book(ctx context.Context, events *outbox.Outbox, tx *sql.Tx, account string
 // projection applies what src brings to the balances in db. The lowest balance
 // ever is right only if no event came before its turn.
 func projection(src broker.Source, db *sql.DB) *consumer.Consumer[*sql.Tx] {
-	c := consumer.New(src, consumer.SQL(db, outbox.SQLite), &consumer.Options{
+	c := consumer.New(src, consumer.SQL(db, dialect.SQLite), &consumer.Options{
 		Name:  "balances",
 		Order: func(string) inbox.Order { return inbox.Contiguous },
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
@@ -40,7 +41,7 @@ func run(ctx context.Context, out io.Writer, file string) error {
 	if _, err := st.Migrate(ctx, store.MigrateRequest{}); err != nil {
 		return err
 	}
-	c := consumer.New(bus.Source("billing", "orders"), consumer.SQL(db, outbox.SQLite), &consumer.Options{Name: "billing"})
+	c := consumer.New(bus.Source("billing", "orders"), consumer.SQL(db, dialect.SQLite), &consumer.Options{Name: "billing"})
 	left := make(chan struct{}, 3)
 	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, e OrderPlaced) error {
 		defer func() { left <- struct{}{} }()
@@ -55,7 +56,7 @@ func run(ctx context.Context, out io.Writer, file string) error {
 	defer tx.Rollback()
 	_, err = tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS orders (id); CREATE TABLE IF NOT EXISTS invoice (id)")
 	err = errors.Join(err, c.Inbox().Migrate(ctx, tx))
-	ob := outbox.New(outbox.SQLite, nil)
+	ob := outbox.New(dialect.SQLite, nil)
 	for _, id := range []string{"A-1", "A-2", "A-3"} {
 		_, e := tx.ExecContext(ctx, "INSERT INTO orders VALUES (?)", id)
 		err = errors.Join(err, e, ob.Enqueue(ctx, tx, postrider.JSON("orders", "shop", "order.placed", OrderPlaced{id})))

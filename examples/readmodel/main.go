@@ -14,6 +14,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/examples/internal/embedded"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
@@ -46,7 +47,7 @@ func save(ctx context.Context, changes *outbox.Outbox, tx *sql.Tx, p Product) er
 
 // readModel keeps the search table in db as src says.
 func readModel(src broker.Source, db *sql.DB) *consumer.Consumer[*sql.Tx] {
-	c := consumer.New(src, consumer.SQL(db, outbox.SQLite), &consumer.Options{
+	c := consumer.New(src, consumer.SQL(db, dialect.SQLite), &consumer.Options{
 		Name:  "search",
 		Order: func(string) inbox.Order { return inbox.Latest },
 	})

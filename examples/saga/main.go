@@ -31,6 +31,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
 	"github.com/postrider/postrider/broker/httpbroker"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
@@ -140,14 +141,14 @@ func open(ctx context.Context, cfg *config) (*shop, store.Store, error) {
 		if e != nil {
 			return nil, nil, e
 		}
-		st, s.dialect = pgstore.New(pool, nil), outbox.Postgres
+		st, s.dialect = pgstore.New(pool, nil), dialect.Postgres
 		s.db, err = sql.Open("pgx", cfg.db)
 		s.close = func() { pool.Close(); _ = s.db.Close() }
 	} else {
 		s.db, err = sqlitestore.Open(cfg.db)
 		s.close = func() { _ = s.db.Close() }
 		if err == nil {
-			st, s.dialect = sqlitestore.New(s.db, nil), outbox.SQLite
+			st, s.dialect = sqlitestore.New(s.db, nil), dialect.SQLite
 		}
 	}
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker/httpbroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -45,7 +46,7 @@ type step func(ctx context.Context, tx *sql.Tx, o Order) ([]postrider.Message, e
 // shop is what the services have in common.
 type shop struct {
 	db      *sql.DB
-	dialect outbox.Dialect
+	dialect dialect.Dialect
 	outbox  *outbox.Outbox
 	out     io.Writer
 	log     *slog.Logger
@@ -78,7 +79,7 @@ func (s *shop) serve(secret httpbroker.Credential) (*http.ServeMux, []func(conte
 
 func (s *shop) options(service string) *consumer.Options {
 	opts := &consumer.Options{Name: service, Logger: s.log}
-	if s.dialect == outbox.SQLite {
+	if s.dialect == dialect.SQLite {
 		opts.Concurrency = 1 // one writer at a time anyway
 	}
 	return opts

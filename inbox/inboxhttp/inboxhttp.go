@@ -1,8 +1,8 @@
 // Package inboxhttp gives an HTTP operation one effect and one answer per
 // Idempotency-Key, by the rules of draft-ietf-httpapi-idempotency-key-header-06.
 //
-//	in := inbox.New(outbox.Postgres, "api", &inbox.Options{Horizon: 24 * time.Hour})
-//	h := inboxhttp.New(in, consumer.SQL(db, outbox.Postgres), caller, placeOrder, nil)
+//	in := inbox.New(dialect.Postgres, "api", &inbox.Options{Horizon: 24 * time.Hour})
+//	h := inboxhttp.New(in, consumer.SQL(db, dialect.Postgres), caller, placeOrder, nil)
 //	mux.Handle("POST /orders", h)
 //
 // The handler works in a transaction that first claims the key and last keeps

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 )
 
 func TestKeys(t *testing.T) {
@@ -104,7 +104,7 @@ func TestDigestsTellPartsApart(t *testing.T) {
 
 // TestRefusalsBeforeAnyTransaction: none of these needs the database.
 func TestRefusalsBeforeAnyTransaction(t *testing.T) {
-	in := inbox.New(outbox.Postgres, "api", nil)
+	in := inbox.New(dialect.Postgres, "api", nil)
 	caller := func(r *http.Request) string { return r.Header.Get("Account") }
 	h := New[int](in, nil, caller, nil, &Options{Required: true, MaxBody: 4, Documentation: "https://example.com/keys"})
 	for _, c := range []struct {

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 )
 
 // Env is a database as one driver shows it, with the tables of an empty inbox
@@ -16,7 +16,7 @@ import (
 // called from several goroutines.
 type Env struct {
 	// Dialect and Schema are those of the inbox tables.
-	Dialect outbox.Dialect
+	Dialect dialect.Dialect
 	Schema  string
 	// DB reads what is committed.
 	DB inbox.Querier

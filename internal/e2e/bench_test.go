@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/internal/uuidv7"
 	"github.com/postrider/postrider/outbox"
 )
@@ -35,7 +36,7 @@ func benchEnqueue(b *testing.B, e enqueuer) {
 	b.Helper()
 	var (
 		ctx                 = context.Background()
-		ob                  = outbox.New(outbox.Postgres, nil)
+		ob                  = outbox.New(dialect.Postgres, nil)
 		ids                 uuidv7.Generator
 		m                   = benchMessage()
 		hundred             = make([]postrider.Message, 100)

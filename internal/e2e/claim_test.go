@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/outbox"
@@ -74,7 +75,7 @@ func TestClaimCheck(t *testing.T) {
 			topic := "claim-" + f.String()
 			kafka.make(t, topic)
 			sink, router := claimSink(t, addr, topic, f)
-			ob := outbox.New(outbox.Postgres, &outbox.Options{Sealer: box})
+			ob := outbox.New(dialect.Postgres, &outbox.Options{Sealer: box})
 			sizes := []int{0, 100, 3 << 20, 1 << 19, 5 << 20, 200 << 10}
 			put(t, pool, ob, sizes)
 			ctx, stop := context.WithCancel(t.Context())
@@ -152,7 +153,7 @@ func consume(t *testing.T, pool *pgxpool.Pool, addr, topic string, n int, opener
 // What Fetch says of payloads that are not there, or not the same any more.
 func TestBodiesThatAreGone(t *testing.T) {
 	pool := pgxPool(t, postgresDB(t, "18"))
-	put(t, pool, outbox.New(outbox.Postgres, nil), []int{100, 100, 100, 100})
+	put(t, pool, outbox.New(dialect.Postgres, nil), []int{100, 100, 100, 100})
 	opener := claim.NewOpener(pgstore.NewBodies(pool), nil)
 	policy := claim.Policy{Schema: "postrider", Above: 10}
 	message := func(key string) postrider.Message {

@@ -16,8 +16,8 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 )
 
 type order struct {
@@ -99,7 +99,7 @@ func TestConsumerKeepsOrderAndOneEffect(t *testing.T) {
 		publish(t, b, msgs...)
 		publish(t, b, msgs[:30]...) // duplicates, as after a crash
 		src := source(b, len(msgs)+30)
-		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), &quick)
+		c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), &quick)
 		var mu sync.Mutex
 		failed := map[string]bool{}
 		insert := "INSERT INTO effect VALUES ($1, $2)"
@@ -131,16 +131,16 @@ func TestConsumerKeepsOrderAndOneEffect(t *testing.T) {
 	})
 }
 
-// dialect is told from the driver, which is all that these tests need.
-func dialect(_ *inbox.Inbox, db *sql.DB) outbox.Dialect {
+// dialectOf is told from the driver, which is all that these tests need.
+func dialectOf(_ *inbox.Inbox, db *sql.DB) dialect.Dialect {
 	if fmt.Sprintf("%T", db.Driver()) == "*sqlite.Driver" {
-		return outbox.SQLite
+		return dialect.SQLite
 	}
-	return outbox.Postgres
+	return dialect.Postgres
 }
 
 func attemptTable(in *inbox.Inbox, db *sql.DB) string {
-	if dialect(in, db) == outbox.SQLite {
+	if dialectOf(in, db) == dialect.SQLite {
 		return "postrider_inbox_attempt"
 	}
 	return "postrider.inbox_attempt"
@@ -157,7 +157,7 @@ func upTo(n int) (out []int) {
 func effects(t *testing.T, db *sql.DB, key string) (out []int) {
 	t.Helper()
 	order := "place"
-	if dialect(nil, db) == outbox.SQLite {
+	if dialectOf(nil, db) == dialect.SQLite {
 		order = "rowid"
 	}
 	rows, err := db.Query("SELECT n FROM effect WHERE id = $1 ORDER BY "+order, key)
@@ -187,7 +187,7 @@ func TestConsumerBuriesWhatCannotBeHandled(t *testing.T) {
 			message(1, "a", "order.placed", order{"a", 1}), message(2, "b", "order.lost", nil), bad,
 			message(4, "a", "order.placed", order{"a", 2}), message(5, "d", "order.hopeless", nil))
 		src := source(b, 5)
-		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), &quick)
+		c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), &quick)
 		tries := 0
 		consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, o order) error {
 			if o.N == 1 {
@@ -230,7 +230,7 @@ func TestConsumerBuriesWhatCannotBeHandled(t *testing.T) {
 func TestConsumerOfPgx(t *testing.T) {
 	url := postgres18(t)
 	db := openSQL(t, "pgx", url)
-	inboxDB(t, db, outbox.Postgres)
+	inboxDB(t, db, dialect.Postgres)
 	b := membroker.New(nil)
 	publish(t, b, message(1, "a", "order.placed", order{"a", 1}), message(1, "a", "order.placed", order{"a", 1}))
 	src := source(b, 2)

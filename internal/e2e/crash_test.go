@@ -14,7 +14,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/consumer"
-	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/dialect"
 )
 
 // crashFile names the database in the environment of a child process.
@@ -109,7 +109,7 @@ func crashChild(file string) int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	src := &durable{db: db, given: map[string]bool{}, cancel: cancel, hides: hides}
-	c := consumer.New(src, consumer.SQL(db, outbox.SQLite), &consumer.Options{Name: "billing", MaxAttempts: 3})
+	c := consumer.New(src, consumer.SQL(db, dialect.SQLite), &consumer.Options{Name: "billing", MaxAttempts: 3})
 	for _, typ := range []string{"good", "better", "poison"} {
 		c.HandleMessage(typ, func(ctx context.Context, tx *sql.Tx, m postrider.Message) error {
 			if m.Type == "poison" {
@@ -131,7 +131,7 @@ func TestHandlerThatKillsTheProcessIsBuried(t *testing.T) {
 	for name, prefix := range map[string]string{"source counts": "", "source does not count": "hide:"} {
 		t.Run(name, func(t *testing.T) {
 			db, file := sqlite(t)
-			in := inboxDB(t, db, outbox.SQLite)
+			in := inboxDB(t, db, dialect.SQLite)
 			_, err := db.Exec(`CREATE TABLE delivery (id TEXT PRIMARY KEY, attempt INTEGER NOT NULL DEFAULT 0, acked BOOLEAN NOT NULL DEFAULT false);
 INSERT INTO delivery (id) VALUES ('good'), ('poison'), ('better')`)
 			if err != nil {

@@ -15,6 +15,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -79,9 +80,9 @@ func same(got, want postrider.Message) bool {
 // check enqueues singly and in batches and reads the table back.
 func check(t *testing.T, e enqueuer, read func() []postrider.Message) {
 	t.Helper()
-	ob := outbox.New(outbox.Postgres, nil)
+	ob := outbox.New(dialect.Postgres, nil)
 	if e.name == "sqlite" {
-		ob = outbox.New(outbox.SQLite, nil)
+		ob = outbox.New(dialect.SQLite, nil)
 	}
 	msgs := awkward()
 	many := make([]postrider.Message, 10_001)
@@ -150,7 +151,7 @@ func TestRollbackLeavesNothing(t *testing.T) {
 	undone := errors.New("undone")
 	for _, e := range enqueuers(t, url) {
 		err := e.do(t.Context(), func(tx outbox.Tx) error {
-			if err := outbox.New(outbox.Postgres, nil).Enqueue(t.Context(), tx, awkward()...); err != nil {
+			if err := outbox.New(dialect.Postgres, nil).Enqueue(t.Context(), tx, awkward()...); err != nil {
 				return err
 			}
 			return undone
@@ -179,7 +180,7 @@ func TestGORM(t *testing.T) {
 	if pool, err := db.DB(); err == nil {
 		t.Cleanup(func() { _ = pool.Close() })
 	}
-	ob := outbox.New(outbox.Postgres, nil)
+	ob := outbox.New(dialect.Postgres, nil)
 	ctx := context.Background()
 	for name, g := range map[string]*gorm.DB{"pool": db, "prepared": db.Session(&gorm.Session{PrepareStmt: true})} {
 		err = ob.Enqueue(ctx, outbox.Unchecked(g.Statement.ConnPool), postrider.Message{Topic: "t"})

@@ -15,8 +15,8 @@ import (
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/consumer/metrics"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 )
 
 // TestFiguresOfAConsumer: what a consumer counts, what its tables say of it, and
@@ -31,7 +31,7 @@ func TestFiguresOfAConsumer(t *testing.T) {
 		publish(t, b, first, first, gap, blocked, versioned(2, 2))
 		src := source(b, 5)
 		opts := patient(inbox.Contiguous)
-		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), opts)
+		c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), opts)
 		consumer.Handle(c, "stock.changed", func(context.Context, *sql.Tx, order) error { return nil })
 		consumer.Handle(c, "stock.refused", func(context.Context, *sql.Tx, order) error {
 			return consumer.Permanent(errors.New("refused"))
@@ -87,7 +87,7 @@ func TestStatusOfWhatNobodyDoes(t *testing.T) {
 			if err := in.Revive(t.Context(), conn, versioned(2, 1).ID); err != nil {
 				return err
 			}
-			other := inbox.New(dialect(in, db), "audit", nil)
+			other := inbox.New(dialectOf(in, db), "audit", nil)
 			_, err := other.Claim(t.Context(), conn, versioned(3, 1))
 			return err
 		})
@@ -99,7 +99,7 @@ func TestStatusOfWhatNobodyDoes(t *testing.T) {
 			if s, err = in.Status(t.Context(), conn); err != nil {
 				return err
 			}
-			names, err = inbox.Consumers(t.Context(), conn, dialect(in, db), "")
+			names, err = inbox.Consumers(t.Context(), conn, dialectOf(in, db), "")
 			return err
 		})
 		if s.Retrying != 2 || s.Overdue != 1 || s.OverdueAge < 58*time.Minute || s.OverdueAge > 2*time.Hour || s.Due != 1 || s.DueAge <= 0 || s.Dead+s.Gaps != 0 {
@@ -114,13 +114,13 @@ func TestStatusOfWhatNobodyDoes(t *testing.T) {
 // TestStatusThroughPgx: the same statements by the other driver.
 func TestStatusThroughPgx(t *testing.T) {
 	pool := pgxPool(t, postgresDB(t, "18"))
-	in := inbox.New(outbox.Postgres, "billing", nil)
+	in := inbox.New(dialect.Postgres, "billing", nil)
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		conn := inbox.Pgx(tx)
 		if err := in.Migrate(t.Context(), conn); err != nil {
 			return err
 		}
-		if names, err := inbox.Consumers(t.Context(), conn, outbox.Postgres, ""); err != nil || len(names) != 0 {
+		if names, err := inbox.Consumers(t.Context(), conn, dialect.Postgres, ""); err != nil || len(names) != 0 {
 			t.Errorf("consumers of empty tables: %q, %v", names, err)
 		}
 		s, err := in.Status(t.Context(), conn)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 )
 
 // TestGapIsTold: a gap that stays for a minute is told with key, versions and age.
@@ -32,12 +32,12 @@ func TestGapIsTold(t *testing.T) {
 		}
 		var log bytes.Buffer // read when the consumer has ended
 		opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		c := consumer.New(source(b, 1<<30), consumer.SQL(db, dialect(in, db)), opts)
+		c := consumer.New(source(b, 1<<30), consumer.SQL(db, dialectOf(in, db)), opts)
 		var wrong atomic.Int32
 		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n == last+1 }, &wrong, nil))
 		runWhile(t, c.Run, func() bool { return c.Stats().Stashed < 3 })
 		ago := "stashed_at - 120000000"
-		if dialect(in, db) == outbox.Postgres {
+		if dialectOf(in, db) == dialect.Postgres {
 			ago = "stashed_at - interval '2 minutes'"
 		}
 		if _, err := db.Exec("UPDATE " + table(in, db, "stash") + " SET stashed_at = " + ago + " WHERE key = 'k0'"); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker/natsbroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/relay"
@@ -28,7 +29,7 @@ func TestTwoHops(t *testing.T) {
 	const orders, trace = 40, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	b := natsServer(testserver.StartNATS(t))
 	pool := pgxPool(t, postgresDB(t, "18"))
-	ob := outbox.New(outbox.Postgres, nil)
+	ob := outbox.New(dialect.Postgres, nil)
 	h := &hops{T: t, b: b, pool: pool}
 	for _, topic := range []string{"orders", "charges", "parcels"} {
 		b.make(t, topic)

@@ -17,9 +17,9 @@ import (
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
 )
@@ -41,7 +41,7 @@ func newRoleDB(t *testing.T, version string) *roleDB {
 	}
 	// Roles belong to the cluster, which other tests share.
 	d := &roleDB{t, openSQL(t, "pgx", u.String()), u, fmt.Sprintf("roles_%d", time.Now().UnixNano())}
-	inboxDB(t, d.owner, outbox.Postgres)
+	inboxDB(t, d.owner, dialect.Postgres)
 	d.exec(`CREATE TABLE postrider.mine (n int)`) // somebody else's, beside it
 	t.Cleanup(func() {
 		for _, role := range []string{"writer", "relay", "reader", "admin", "consumer"} {
@@ -59,7 +59,7 @@ func newRoleDB(t *testing.T, version string) *roleDB {
 }
 
 func (d *roleDB) boxes(db *sql.DB) admin.Inboxes {
-	return admin.Inboxes{DB: db, Dialect: outbox.Postgres}
+	return admin.Inboxes{DB: db, Dialect: dialect.Postgres}
 }
 
 func (d *roleDB) exec(text string) {
@@ -112,7 +112,7 @@ func TestConsumerRole(t *testing.T) {
 		if _, err := db.Exec(`SELECT postrider.claim('billing', 'in SQL'), postrider.claim_version('billing', 'orders', 'in SQL', 3)`); err != nil {
 			t.Error(err)
 		}
-		in := inbox.New(outbox.Postgres, "api", nil)
+		in := inbox.New(dialect.Postgres, "api", nil)
 		if _, fresh, err := in.OnceResult(t.Context(), db, postrider.Message{ID: "a"}, func(*sql.Tx) ([]byte, error) { return []byte("first"), nil }); err != nil || !fresh {
 			t.Errorf("with a result: %v, %v", fresh, err)
 		}
@@ -144,7 +144,7 @@ func (d *roleDB) consume(db *sql.DB, batch int) {
 	opts := quick
 	opts.Batch, opts.Order = batch, func(string) inbox.Order { return inbox.Contiguous }
 	src := b.Source("billing", topic)
-	c := consumer.New(src, consumer.SQL(db, outbox.Postgres), &opts)
+	c := consumer.New(src, consumer.SQL(db, dialect.Postgres), &opts)
 	migrate(d.T, db, c.Inbox()) // as programs do at their start; there is nothing to do
 	tried := false
 	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, o order) error {
@@ -168,7 +168,7 @@ func (d *roleDB) consume(db *sql.DB, batch int) {
 // processes messages; a migration grants what it makes.
 func TestRolesOfTheInbox(t *testing.T) {
 	eachRoleDB(t, func(d *roleDB) {
-		in := inbox.New(outbox.Postgres, "billing", nil)
+		in := inbox.New(dialect.Postgres, "billing", nil)
 		inTx(t, d.owner, func(tx inbox.Conn) error {
 			m := placed
 			for _, m.ID = range []string{"one", "two"} {

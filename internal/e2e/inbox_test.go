@@ -11,17 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
 )
 
 // inboxDB is an empty database with an inbox and a table of effects.
-func inboxDB(t *testing.T, db *sql.DB, d outbox.Dialect) *inbox.Inbox {
+func inboxDB(t *testing.T, db *sql.DB, d dialect.Dialect) *inbox.Inbox {
 	t.Helper()
 	in := inbox.New(d, "billing", nil)
 	migrate(t, db, in)
 	place := "" // SQLite has its rowid
-	if d == outbox.Postgres {
+	if d == dialect.Postgres {
 		place = ", place bigserial" // where a row stands says nothing: rows take the room of those rolled back
 	}
 	if _, err := db.Exec("CREATE TABLE effect (id text, n integer" + place + ")"); err != nil {
@@ -58,12 +59,12 @@ func everyInbox(t *testing.T, fn func(t *testing.T, db *sql.DB, in *inbox.Inbox)
 			if _, err := db.Exec("DROP TABLE IF EXISTS effect, postrider.inbox, postrider.inbox_attempt, postrider.inbox_mark, postrider.inbox_stash, postrider.inbox_journal, postrider.inbox_schema"); err != nil {
 				t.Fatal(err)
 			}
-			t.Run(driver, func(t *testing.T) { fn(t, db, inboxDB(t, db, outbox.Postgres)) })
+			t.Run(driver, func(t *testing.T) { fn(t, db, inboxDB(t, db, dialect.Postgres)) })
 		}
 	})
 	t.Run("sqlite", func(t *testing.T) {
 		db, _ := sqlite(t)
-		fn(t, db, inboxDB(t, db, outbox.SQLite))
+		fn(t, db, inboxDB(t, db, dialect.SQLite))
 	})
 }
 
@@ -75,7 +76,7 @@ func TestSerializationFailureIsRetryable(t *testing.T) {
 	everyVersion(t, func(t *testing.T, url string) {
 		for _, driver := range []string{"pgx", "postgres"} {
 			db := openSQL(t, driver, url)
-			in := inbox.New(outbox.Postgres, "billing-"+driver, nil)
+			in := inbox.New(dialect.Postgres, "billing-"+driver, nil)
 			migrate(t, db, in)
 			tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 			if err != nil {
@@ -101,14 +102,14 @@ func TestSerializationFailureIsRetryable(t *testing.T) {
 func TestOncePgx(t *testing.T) {
 	url := postgres18(t)
 	pool := pgxPool(t, url)
-	in := inbox.New(outbox.Postgres, "billing", nil)
+	in := inbox.New(dialect.Postgres, "billing", nil)
 	db := openSQL(t, "pgx", url)
 	migrate(t, db, in)
 	ran := 0
 	for range 3 {
 		err := inbox.OncePgx(context.Background(), in, pool, placed, func(tx pgx.Tx) error {
 			ran++
-			return outbox.New(outbox.Postgres, nil).Enqueue(t.Context(), outbox.Pgx(tx), postrider.Message{Topic: "invoices"})
+			return outbox.New(dialect.Postgres, nil).Enqueue(t.Context(), outbox.Pgx(tx), postrider.Message{Topic: "invoices"})
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -125,7 +126,7 @@ func TestOncePgx(t *testing.T) {
 func TestClaimInSQL(t *testing.T) {
 	url := postgres18(t)
 	db := openSQL(t, "pgx", url)
-	in := inboxDB(t, db, outbox.Postgres)
+	in := inboxDB(t, db, dialect.Postgres)
 	if _, err := db.Exec("CREATE SCHEMA decoy; CREATE TABLE decoy.inbox (LIKE postrider.inbox)"); err != nil {
 		t.Fatal(err)
 	}

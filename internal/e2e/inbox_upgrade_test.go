@@ -11,29 +11,29 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
 )
 
 // olderInbox has the tables and functions of version 1, with a claim, a stashed
 // message and a dead letter in them.
-func olderInbox(t *testing.T, db *sql.DB, d outbox.Dialect) *inbox.Inbox {
+func olderInbox(t *testing.T, db *sql.DB, d dialect.Dialect) *inbox.Inbox {
 	t.Helper()
 	text, err := os.ReadFile("testdata/inbox1." + d.String() + ".sql")
 	if err != nil {
 		t.Fatal(err)
 	}
 	in := inbox.New(d, "billing", nil)
-	rows := strings.NewReplacer("{inbox}", strings.TrimSuffix(attemptTable(in, db), "_attempt"), "{stash}", table(in, db, "stash"), "{attempt}", attemptTable(in, db), "{now}", map[bool]string{true: "now()", false: "1"}[d == outbox.Postgres]).Replace(
+	rows := strings.NewReplacer("{inbox}", strings.TrimSuffix(attemptTable(in, db), "_attempt"), "{stash}", table(in, db, "stash"), "{attempt}", attemptTable(in, db), "{now}", map[bool]string{true: "now()", false: "1"}[d == dialect.Postgres]).Replace(
 		`INSERT INTO {inbox} (consumer, message_id, topic, type, processed_at) VALUES ('billing', 'done', 't', 'x', {now}), ('billing', 'waits', 't', 'x', {now}), ('billing', 'dead', 't', 'x', {now});
 INSERT INTO {stash} (consumer, message_id, topic, key, type, origin, needs, version, schema_version, payload, content_type, headers, stashed_at)
 VALUES ('billing', 'waits', 't', 'k', 'x', '', 0, 1, 0, '', '', '{}', {now});
 INSERT INTO {attempt} (consumer, message_id, topic, key, type, origin, attempts, state, next_at, updated_at, payload, content_type, headers, version, schema_version)
 VALUES ('billing', 'dead', 't', 'l', 'x', '', 3, 'dead', {now}, {now}, '', '', '{}', 1, 0);`)
 	for _, text := range []string{"DROP SCHEMA IF EXISTS postrider CASCADE", string(text), rows} {
-		if d == outbox.SQLite && strings.HasPrefix(text, "DROP") {
+		if d == dialect.SQLite && strings.HasPrefix(text, "DROP") {
 			continue
 		}
 		if _, err := db.Exec(text); err != nil {
@@ -57,7 +57,7 @@ func wantOutcome(t *testing.T, db *sql.DB, in *inbox.Inbox, id string, want inbo
 // TestInboxUpgrade: tables of version 1 are brought to the newest by several at
 // once, keep what they hold, and what was begun there goes on.
 func TestInboxUpgrade(t *testing.T) {
-	each := func(t *testing.T, db *sql.DB, d outbox.Dialect) {
+	each := func(t *testing.T, db *sql.DB, d dialect.Dialect) {
 		in := olderInbox(t, db, d)
 		boxes := admin.Inboxes{DB: db, Dialect: d}
 		wantTables(t, boxes, store.Critical, "version 1")
@@ -71,7 +71,7 @@ func TestInboxUpgrade(t *testing.T) {
 		}
 		wg.Wait()
 		wantTables(t, boxes, store.OK, "")
-		indexes := map[outbox.Dialect]string{outbox.Postgres: `SELECT count(*) FROM pg_indexes WHERE indexname = 'inbox_stash_needs'`, outbox.SQLite: `SELECT count(*) FROM sqlite_master WHERE name = 'postrider_inbox_stash_needs'`}
+		indexes := map[dialect.Dialect]string{dialect.Postgres: `SELECT count(*) FROM pg_indexes WHERE indexname = 'inbox_stash_needs'`, dialect.SQLite: `SELECT count(*) FROM sqlite_master WHERE name = 'postrider_inbox_stash_needs'`}
 		if count(t, db, indexes[d]) != 1 {
 			t.Error("the index by need is missing")
 		}
@@ -97,10 +97,10 @@ func TestInboxUpgrade(t *testing.T) {
 		}
 		wantOutcome(t, db, in, "old", inbox.Applied)
 	}
-	everyVersion(t, func(t *testing.T, url string) { each(t, openSQL(t, "pgx", url), outbox.Postgres) })
+	everyVersion(t, func(t *testing.T, url string) { each(t, openSQL(t, "pgx", url), dialect.Postgres) })
 	t.Run("sqlite", func(t *testing.T) {
 		db, _ := sqlite(t)
-		each(t, db, outbox.SQLite)
+		each(t, db, dialect.SQLite)
 	})
 }
 
@@ -119,7 +119,7 @@ func TestInboxUpgradeOfFunctions(t *testing.T) {
 	versions := testserver.PostgresVersions()
 	url := testserver.SharedPostgres(t, versions[len(versions)-1]).Database(t)
 	db := openSQL(t, "pgx", url)
-	in := olderInbox(t, db, outbox.Postgres)
+	in := olderInbox(t, db, dialect.Postgres)
 	body := func() (text string) {
 		if err := db.QueryRow(`SELECT prosrc FROM pg_proc WHERE oid = 'postrider.claim(text,text,text,text)'::regprocedure`).Scan(&text); err != nil {
 			t.Fatal(err)

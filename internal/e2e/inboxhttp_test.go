@@ -16,9 +16,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/inbox/inboxhttp"
-	"github.com/postrider/postrider/outbox"
 )
 
 func account(r *http.Request) string { return r.Header.Get("Account") }
@@ -76,7 +76,7 @@ func insertOrder(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 // TestIdempotencyKey: one effect and one answer per key, caller and request.
 func TestIdempotencyKey(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
-		h := inboxhttp.New(in, consumer.SQL(db, dialect(in, db)), account, insertOrder, &inboxhttp.Options{MaxAnswer: 1000})
+		h := inboxhttp.New(in, consumer.SQL(db, dialectOf(in, db)), account, insertOrder, &inboxhttp.Options{MaxAnswer: 1000})
 		bob := func(r *http.Request) { r.Header.Set("Account", "bob") }
 		for i, c := range []struct {
 			key, body string
@@ -121,7 +121,7 @@ func TestIdempotencyKey(t *testing.T) {
 func TestIdempotencyKeyInProgress(t *testing.T) {
 	url := postgres18(t)
 	db := openSQL(t, "pgx", url)
-	in := inboxDB(t, db, outbox.Postgres)
+	in := inboxDB(t, db, dialect.Postgres)
 	inside, leave := make(chan struct{}), make(chan struct{})
 	wait := func(w http.ResponseWriter) error {
 		inside <- struct{}{}
@@ -130,7 +130,7 @@ func TestIdempotencyKeyInProgress(t *testing.T) {
 		return err
 	}
 	for name, h := range map[string]http.Handler{
-		"sql": inboxhttp.New(in, consumer.SQL(db, outbox.Postgres), account, func(w http.ResponseWriter, _ *http.Request, _ *sql.Tx) error { return wait(w) }, nil),
+		"sql": inboxhttp.New(in, consumer.SQL(db, dialect.Postgres), account, func(w http.ResponseWriter, _ *http.Request, _ *sql.Tx) error { return wait(w) }, nil),
 		"pgx": inboxhttp.New(in, consumer.Pgx(pgxPool(t, url)), account, func(w http.ResponseWriter, _ *http.Request, _ pgx.Tx) error { return wait(w) }, nil),
 	} {
 		first := make(chan *http.Response, 1)
@@ -159,10 +159,10 @@ func TestIdempotencyKeyThroughCuts(t *testing.T) {
 	_, file := sqlite(t)
 	for _, c := range []struct {
 		name, driver, dsn string
-		dialect           outbox.Dialect
+		dialect           dialect.Dialect
 	}{
-		{"postgres", "pgx", postgres18(t), outbox.Postgres},
-		{"sqlite", "sqlite", "file:" + file + "?_txlock=immediate&_pragma=busy_timeout(10000)", outbox.SQLite},
+		{"postgres", "pgx", postgres18(t), dialect.Postgres},
+		{"sqlite", "sqlite", "file:" + file + "?_txlock=immediate&_pragma=busy_timeout(10000)", dialect.SQLite},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			db, cut := cuttable(t, c.driver, c.dsn)
@@ -253,7 +253,7 @@ func TestOnceResult(t *testing.T) {
 
 func TestOnceResultPgx(t *testing.T) {
 	url := postgres18(t)
-	in := inboxDB(t, openSQL(t, "pgx", url), outbox.Postgres)
+	in := inboxDB(t, openSQL(t, "pgx", url), dialect.Postgres)
 	for i := range 2 {
 		got, fresh, err := inbox.OnceResultPgx(context.Background(), in, pgxPool(t, url), placed, func(pgx.Tx) ([]byte, error) { return []byte("answer"), nil })
 		if err != nil || fresh != (i == 0) || string(got) != "answer" {
@@ -263,7 +263,7 @@ func TestOnceResultPgx(t *testing.T) {
 }
 
 func inboxTable(in *inbox.Inbox, db *sql.DB) string {
-	if dialect(in, db) == outbox.SQLite {
+	if dialectOf(in, db) == dialect.SQLite {
 		return "postrider_inbox"
 	}
 	return "postrider.inbox"

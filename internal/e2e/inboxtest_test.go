@@ -19,11 +19,11 @@ import (
 	sqlitedriver "modernc.org/sqlite"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/inbox/inboxtest"
 	"github.com/postrider/postrider/internal/faultproxy"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/outbox"
 )
 
 // TestInbox runs the suite of package inbox on every database and driver.
@@ -123,7 +123,7 @@ func (d *suiteDB) pq(t *testing.T) *inboxtest.Env {
 func (d *suiteDB) env(t *testing.T, driver, more string) *inboxtest.Env {
 	t.Helper()
 	schema := fmt.Sprint("Inbox of env ", d.envs.Add(1))
-	e := sqlEnv(t, d.sql[driver], outbox.Postgres, schema, fmt.Sprintf("%q.", schema), "bigserial")
+	e := sqlEnv(t, d.sql[driver], dialect.Postgres, schema, fmt.Sprintf("%q.", schema), "bigserial")
 	e.Writers = true
 	e.Touched = func(ctx context.Context, fn func(tx inbox.Conn) error) (rows int64, err error) {
 		tx, err := e.Begin(ctx)
@@ -168,7 +168,7 @@ func sqliteEnv(t *testing.T) *inboxtest.Env {
 		t.Fatal(err)
 	}
 	db, _ := sqlite(t)
-	e := sqlEnv(t, db, outbox.SQLite, "", "", "integer")
+	e := sqlEnv(t, db, dialect.SQLite, "", "", "integer")
 	const writers = "one writer at a time: the second transaction waits to begin"
 	e.Without = map[string]string{"claim/waits": writers, "order/one-at-a-time": writers, "result/busy": writers, "crash/lost-answer": "no network between"}
 	e.Touched = func(ctx context.Context, fn func(tx inbox.Conn) error) (int64, error) {
@@ -225,7 +225,7 @@ func touchedSQLite(ctx context.Context, e *inboxtest.Env, fn func(tx inbox.Conn)
 }
 
 // sqlEnv makes the tables and an Env of database/sql.
-func sqlEnv(t *testing.T, db *sql.DB, d outbox.Dialect, schema, prefix, serial string) *inboxtest.Env {
+func sqlEnv(t *testing.T, db *sql.DB, d dialect.Dialect, schema, prefix, serial string) *inboxtest.Env {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -239,7 +239,7 @@ func sqlEnv(t *testing.T, db *sql.DB, d outbox.Dialect, schema, prefix, serial s
 		t.Fatal(err)
 	}
 	age := "UPDATE " + prefix + "inbox SET processed_at = processed_at - $1 * interval '1 microsecond'"
-	if d == outbox.SQLite {
+	if d == dialect.SQLite {
 		age = "UPDATE postrider_inbox SET processed_at = processed_at - $1"
 	}
 	return &inboxtest.Env{

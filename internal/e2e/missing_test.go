@@ -12,6 +12,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/relay"
@@ -50,10 +51,10 @@ func (l *lossy) Receive(ctx context.Context, limit int) ([]broker.Delivery, erro
 func TestMissingVersionsAreSentAgain(t *testing.T) {
 	url := postgres18(t)
 	db, pool := openSQL(t, "pgx", url), pgxPool(t, url)
-	in := inboxDB(t, db, outbox.Postgres)
+	in := inboxDB(t, db, dialect.Postgres)
 	err := throughPgx(pool)(t.Context(), func(tx outbox.Tx) error {
 		for v := 1; v <= 6; v++ {
-			if err := outbox.New(outbox.Postgres, nil).Enqueue(t.Context(), tx, versioned(0, v)); err != nil {
+			if err := outbox.New(dialect.Postgres, nil).Enqueue(t.Context(), tx, versioned(0, v)); err != nil {
 				return err
 			}
 		}
@@ -71,7 +72,7 @@ func TestMissingVersionsAreSentAgain(t *testing.T) {
 	if opts.OnGap, err = admin.SendMissing(st, "billing", nil); err != nil {
 		t.Fatal(err)
 	}
-	c := consumer.New[*sql.Tx](src, consumer.SQL(db, outbox.Postgres), opts)
+	c := consumer.New[*sql.Tx](src, consumer.SQL(db, dialect.Postgres), opts)
 	consumer.Handle(c, "stock.changed", func(ctx context.Context, tx *sql.Tx, o order) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO effect VALUES ($1, $2)", o.ID, o.N)
 		return err

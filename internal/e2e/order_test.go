@@ -97,7 +97,7 @@ func testContiguous(t *testing.T, db *sql.DB, in *inbox.Inbox, batch int) {
 	src := source(b, len(msgs))
 	opts := patient(inbox.Contiguous)
 	opts.Batch = batch
-	c := consumer.New(src, consumer.SQL(db, dialect(in, db)), opts)
+	c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), opts)
 	var wrong, fails atomic.Int32
 	consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n == last+1 }, &wrong, &fails))
 	runWhile(t, c.Run, func() bool { return c.Stats().Effects+c.Stats().Duplicates < int64(len(msgs)) })
@@ -126,7 +126,7 @@ func TestLatest(t *testing.T) {
 		msgs := versions(rng, keys, n)
 		publish(t, b, msgs...)
 		src := source(b, len(msgs))
-		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Latest))
+		c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), patient(inbox.Latest))
 		var wrong, fails atomic.Int32
 		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n > last }, &wrong, &fails))
 		runUntil(t, src, c.Run)
@@ -155,7 +155,7 @@ func TestContiguousGoesPastWhatIsAnnounced(t *testing.T) {
 		b := membroker.New(nil)
 		publish(t, b, seven, six, versioned(0, 1), four, late)
 		src := source(b, 5)
-		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Contiguous))
+		c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), patient(inbox.Contiguous))
 		var wrong atomic.Int32
 		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n > last }, &wrong, nil))
 		runUntil(t, src, c.Run)
@@ -176,7 +176,7 @@ func TestContiguousStopsBehindTheDead(t *testing.T) {
 		}
 		publish(t, b, msgs...)
 		src := source(b, len(msgs))
-		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Contiguous))
+		c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), patient(inbox.Contiguous))
 		consumer.Handle(c, "stock.changed", func(ctx context.Context, tx *sql.Tx, o order) error {
 			if o.ID == "k0" && o.N == 3 {
 				return consumer.Permanent(errors.New("no"))
@@ -225,7 +225,7 @@ func TestDeadLetterIsRevived(t *testing.T) {
 				b := membroker.New(nil)
 				publish(t, b, versioned(0, 1), versioned(0, 2), versioned(0, 3))
 				src := source(b, 3)
-				c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(kept))
+				c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), patient(kept))
 				var mended atomic.Bool
 				consumer.Handle(c, "stock.changed", func(ctx context.Context, tx *sql.Tx, o order) error {
 					if o.N == 2 && !mended.Load() {
@@ -258,7 +258,7 @@ func TestGapIsGivenUp(t *testing.T) {
 		src := source(b, 4)
 		opts := patient(inbox.Contiguous)
 		opts.SkipGap = time.Microsecond
-		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), opts)
+		c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), opts)
 		var wrong atomic.Int32
 		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n > last }, &wrong, nil))
 		// The gap is looked for when a run begins.
@@ -286,7 +286,7 @@ func TestNoPlaceInTheOrder(t *testing.T) {
 		}
 		publish(t, b, msgs...)
 		src := source(b, len(msgs))
-		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Contiguous))
+		c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), patient(inbox.Contiguous))
 		consumer.Handle(c, "stock.changed", func(context.Context, *sql.Tx, order) error {
 			t.Error("the handler ran")
 			return nil
@@ -328,7 +328,7 @@ func TestKeysThatAreNoText(t *testing.T) {
 		}
 		publish(t, b, msgs...)
 		src := source(b, len(msgs))
-		c := consumer.New(src, consumer.SQL(db, dialect(in, db)), patient(inbox.Latest))
+		c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), patient(inbox.Latest))
 		var wrong atomic.Int32
 		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n > last }, &wrong, nil))
 		runUntil(t, src, c.Run)

@@ -18,8 +18,8 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 )
 
 // flapping is a database that is lost each time just after an attempt was
@@ -40,11 +40,11 @@ func (f *flapping) Transact(ctx context.Context, fn func(*sql.Tx, inbox.Conn) er
 // Guarantee E: an outage counts no attempt, also when it is not there to be told.
 func TestOutageCostsNoAttempt(t *testing.T) {
 	db, _ := sqlite(t)
-	in := inboxDB(t, db, outbox.SQLite)
+	in := inboxDB(t, db, dialect.SQLite)
 	b := membroker.New(nil)
 	publish(t, b, message(1, "a", "order.placed", order{"a", 1}))
 	src := source(b, 1)
-	flaps := &flapping{DB: consumer.SQL(db, outbox.SQLite), until: 30}
+	flaps := &flapping{DB: consumer.SQL(db, dialect.SQLite), until: 30}
 	c := consumer.New[*sql.Tx](uncounted{src}, flaps, &quick)
 	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, o order) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO effect VALUES ($1, $2)", o.ID, o.N)
@@ -72,7 +72,7 @@ func requireNoDeath(t *testing.T, db *sql.DB, in *inbox.Inbox, key string, n int
 // shutdown, is the first attempt.
 func TestDeliveryGivenBackUnhandledIsNoAttempt(t *testing.T) {
 	db, _ := sqlite(t)
-	in := inboxDB(t, db, outbox.SQLite)
+	in := inboxDB(t, db, dialect.SQLite)
 	b := membroker.New(nil)
 	publish(t, b, message(1, "a", "order.placed", order{"a", 1}))
 	first := b.Source("billing", "orders")
@@ -83,7 +83,7 @@ func TestDeliveryGivenBackUnhandledIsNoAttempt(t *testing.T) {
 	src := source(b, 1)
 	opts := quick
 	opts.MaxAttempts = 1
-	c := consumer.New(src, consumer.SQL(db, outbox.SQLite), &opts)
+	c := consumer.New(src, consumer.SQL(db, dialect.SQLite), &opts)
 	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, o order) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO effect VALUES ($1, $2)", o.ID, o.N)
 		return err
@@ -103,7 +103,7 @@ func onPostgres(t *testing.T, opts consumer.Options, h func(do anyTx) error, che
 		t.Run(name, func(t *testing.T) {
 			url := postgres18(t)
 			db := openSQL(t, "pgx", url)
-			in := inboxDB(t, db, outbox.Postgres)
+			in := inboxDB(t, db, dialect.Postgres)
 			b := membroker.New(nil)
 			publish(t, b, message(1, "a", "order.placed", order{"a", 1}))
 			src := source(b, 1)
@@ -122,7 +122,7 @@ func onPostgres(t *testing.T, opts consumer.Options, h func(do anyTx) error, che
 	for _, driver := range []string{"pgx", "postgres"} {
 		run("sql.Tx "+driver, func(t *testing.T, url string, src broker.Source) func(context.Context) error {
 			t.Helper()
-			c := consumer.New(src, consumer.SQL(openSQL(t, driver, url), outbox.Postgres), &opts)
+			c := consumer.New(src, consumer.SQL(openSQL(t, driver, url), dialect.Postgres), &opts)
 			c.HandleMessage("order.placed", func(ctx context.Context, tx *sql.Tx, _ postrider.Message) error {
 				return h(func(s string, args ...any) error { _, err := tx.ExecContext(ctx, s, args...); return err })
 			})
@@ -194,7 +194,7 @@ func TestHandlerThatCannotCommitIsBuried(t *testing.T) {
 func TestPayloadsStayOutOfLogsAndCauses(t *testing.T) {
 	const secret = "4111-1111 Jane"
 	db, _ := sqlite(t)
-	in := inboxDB(t, db, outbox.SQLite)
+	in := inboxDB(t, db, dialect.SQLite)
 	b := membroker.New(nil)
 	publish(t, b,
 		message(1, "a", "time", map[string]any{"At": secret}),
@@ -205,7 +205,7 @@ func TestPayloadsStayOutOfLogsAndCauses(t *testing.T) {
 	var log bytes.Buffer
 	opts := quick
 	opts.Concurrency, opts.Logger = 1, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	c := consumer.New(src, consumer.SQL(db, outbox.SQLite), &opts)
+	c := consumer.New(src, consumer.SQL(db, dialect.SQLite), &opts)
 	consumer.Handle(c, "time", func(context.Context, *sql.Tx, struct{ At time.Time }) error { return nil })
 	consumer.Handle(c, "quoted", func(context.Context, *sql.Tx, struct {
 		N int `json:",string"`
@@ -239,7 +239,7 @@ func (*picky) UnmarshalJSON(b []byte) error { return errors.New("cannot take " +
 // attempts are counted in the database.
 func TestBrakeTriesAgain(t *testing.T) {
 	db, _ := sqlite(t)
-	in := inboxDB(t, db, outbox.SQLite)
+	in := inboxDB(t, db, dialect.SQLite)
 	b := membroker.New(nil)
 	const messages = 6
 	for i := range messages {
@@ -248,7 +248,7 @@ func TestBrakeTriesAgain(t *testing.T) {
 	src := source(b, messages)
 	opts := quick
 	opts.Brake, opts.Concurrency, opts.MaxAttempts = 2, 1, 3
-	c := consumer.New[*sql.Tx](uncounted{src}, consumer.SQL(db, outbox.SQLite), &opts)
+	c := consumer.New[*sql.Tx](uncounted{src}, consumer.SQL(db, dialect.SQLite), &opts)
 	var calls atomic.Int32
 	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, o order) error {
 		if calls.Add(1) <= 10*messages {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/outboxtest"
 )
@@ -26,12 +27,12 @@ func TestRequireEnqueued(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		db, _ := sqlite(t)
 		sqliteOutbox(t, db)
-		requireEnqueued(t, db, outbox.SQLite)
+		requireEnqueued(t, db, dialect.SQLite)
 	})
-	t.Run("postgres", func(t *testing.T) { requireEnqueued(t, openSQL(t, "pgx", postgres18(t)), outbox.Postgres) })
+	t.Run("postgres", func(t *testing.T) { requireEnqueued(t, openSQL(t, "pgx", postgres18(t)), dialect.Postgres) })
 }
 
-func requireEnqueued(t *testing.T, db *sql.DB, d outbox.Dialect) {
+func requireEnqueued(t *testing.T, db *sql.DB, d dialect.Dialect) {
 	t.Helper()
 	tx, err := db.Begin()
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 )
 
 // kind is a database and the transaction type that handlers get.
@@ -46,10 +46,10 @@ type effectStore struct {
 func newEffects(t *testing.T, k kind) *effectStore {
 	t.Helper()
 	s := &effectStore{kind: k}
-	d, id := outbox.Postgres, "at bigserial PRIMARY KEY"
+	d, id := dialect.Postgres, "at bigserial PRIMARY KEY"
 	if k == liteSQL {
 		s.db, s.dsn = sqlite(t)
-		d, id = outbox.SQLite, "at integer PRIMARY KEY AUTOINCREMENT"
+		d, id = dialect.SQLite, "at integer PRIMARY KEY AUTOINCREMENT"
 	} else {
 		s.dsn = postgres18(t)
 		s.db = openSQL(t, "pgx", s.dsn)
@@ -79,9 +79,9 @@ func runConsumer(ctx context.Context, k kind, dsn string, src broker.Source, opt
 		}
 		return c.Run(ctx)
 	}
-	driver, d := "pgx", outbox.Postgres
+	driver, d := "pgx", dialect.Postgres
 	if k == liteSQL {
-		driver, d, dsn = "sqlite", outbox.SQLite, "file:"+dsn+"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)"
+		driver, d, dsn = "sqlite", dialect.SQLite, "file:"+dsn+"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)"
 	}
 	db, err := sql.Open(driver, dsn)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/relay"
@@ -33,7 +34,7 @@ func TestSealedFromEndToEnd(t *testing.T) {
 	box := seal.New(ring, nil)
 	db, _ := sqlite(t)
 	sqliteOutbox(t, db)
-	ob := outbox.New(outbox.SQLite, &outbox.Options{Sealer: box})
+	ob := outbox.New(dialect.SQLite, &outbox.Options{Sealer: box})
 	err = throughSQL(db)(t.Context(), func(tx outbox.Tx) error {
 		return ob.Enqueue(t.Context(), tx,
 			postrider.Message{Topic: "orders", Key: "a", Type: "good", Payload: []byte("secret 1"), Headers: map[string]string{"trace": "x"}},
@@ -55,7 +56,7 @@ func TestSealedFromEndToEnd(t *testing.T) {
 	src := source(b, 2)
 	opts := quick
 	opts.Opener = box
-	c := consumer.New(src, consumer.SQL(db, outbox.SQLite), &opts)
+	c := consumer.New(src, consumer.SQL(db, dialect.SQLite), &opts)
 	if err := throughSQL(db)(t.Context(), func(tx outbox.Tx) error { return c.Inbox().Migrate(t.Context(), tx) }); err != nil {
 		t.Fatal(err)
 	}

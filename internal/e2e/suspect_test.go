@@ -13,8 +13,8 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
-	"github.com/postrider/postrider/outbox"
 )
 
 // uncounted is a source that does not know the number of a delivery, as Kafka.
@@ -59,7 +59,7 @@ func TestSuspectRunsAlone(t *testing.T) {
 		src := source(b, len(msgs))
 		opts := quick
 		opts.MaxAttempts = 5
-		c := consumer.New(uncounted{src}, consumer.SQL(db, dialect(in, db)), &opts)
+		c := consumer.New(uncounted{src}, consumer.SQL(db, dialectOf(in, db)), &opts)
 		var running, beside atomic.Int32
 		var suspect atomic.Bool // is running
 		consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, o order) error {
@@ -95,13 +95,13 @@ func TestOnlyTheGuiltyIsBuried(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		t.Run(fmt.Sprint("alone ", alone), func(t *testing.T) {
 			db, _ := sqlite(t)
-			in := inboxDB(t, db, outbox.SQLite)
+			in := inboxDB(t, db, dialect.SQLite)
 			m := message(1, "a", "order.placed", order{"a", 1})
 			begun(t, db, in, m, quick.MaxAttempts, alone)
 			b := membroker.New(nil)
 			publish(t, b, m)
 			src := source(b, 1)
-			c := consumer.New(uncounted{src}, consumer.SQL(db, outbox.SQLite), &quick)
+			c := consumer.New(uncounted{src}, consumer.SQL(db, dialect.SQLite), &quick)
 			ran := false
 			consumer.Handle(c, "order.placed", func(context.Context, *sql.Tx, order) error { ran = true; return nil })
 			runUntil(t, src, c.Run)
@@ -120,7 +120,7 @@ func TestShutdownCostsNoAttempt(t *testing.T) {
 		publish(t, b, message(1, "a", "order.placed", order{"a", 1}))
 		opts := quick
 		opts.DrainTimeout = time.Millisecond
-		c := consumer.New(uncounted{source(b, 1)}, consumer.SQL(db, dialect(in, db)), &opts)
+		c := consumer.New(uncounted{source(b, 1)}, consumer.SQL(db, dialectOf(in, db)), &opts)
 		ctx, cancel := context.WithCancel(t.Context())
 		consumer.Handle(c, "order.placed", func(ctx context.Context, _ *sql.Tx, _ order) error {
 			cancel()
@@ -141,7 +141,7 @@ func TestShutdownCostsNoAttempt(t *testing.T) {
 // its cause in the dead letter.
 func TestRefusedAtTheCommit(t *testing.T) {
 	db := openSQL(t, "pgx", postgres18(t))
-	in := inboxDB(t, db, dialect(nil, db))
+	in := inboxDB(t, db, dialectOf(nil, db))
 	if _, err := db.Exec(`CREATE TABLE customer (id text PRIMARY KEY);
 		CREATE TABLE invoice (customer text REFERENCES customer DEFERRABLE INITIALLY DEFERRED)`); err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestRefusedAtTheCommit(t *testing.T) {
 	b := membroker.New(nil)
 	publish(t, b, message(1, "a", "order.placed", order{"nobody", 1}))
 	src := source(b, 1)
-	c := consumer.New(src, consumer.SQL(db, dialect(nil, db)), &quick)
+	c := consumer.New(src, consumer.SQL(db, dialectOf(nil, db)), &quick)
 	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, o order) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO invoice VALUES ($1)", o.ID)
 		return err

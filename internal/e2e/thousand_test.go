@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/inbox/inboxtest"
-	"github.com/postrider/postrider/outbox"
 )
 
 // TestHistories compares many random histories of a key's messages with a model.
@@ -49,10 +49,10 @@ const (
 
 // beDeliverer delivers when a line comes on standard input.
 func beDeliverer(config string) error {
-	dialect, dsn, _ := strings.Cut(config, " ")
-	driver, d := "pgx", outbox.Postgres
-	if dialect == "sqlite" {
-		driver, d = "sqlite", outbox.SQLite
+	name, dsn, _ := strings.Cut(config, " ")
+	driver, d := "pgx", dialect.Postgres
+	if name == "sqlite" {
+		driver, d = "sqlite", dialect.SQLite
 	}
 	db, err := sql.Open(driver, dsn)
 	if err != nil {
@@ -118,12 +118,12 @@ func TestThousandDeliveries(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		url := postgres18(t)
 		db := openSQL(t, "pgx", url)
-		inboxDB(t, db, outbox.Postgres)
+		inboxDB(t, db, dialect.Postgres)
 		thousandDeliveries(t, db, "postgres "+url)
 	})
 	t.Run("sqlite", func(t *testing.T) {
 		db, file := sqlite(t)
-		inboxDB(t, db, outbox.SQLite)
+		inboxDB(t, db, dialect.SQLite)
 		thousandDeliveries(t, db, "sqlite file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/otelpostrider"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/relay"
@@ -25,7 +26,7 @@ import (
 type traced struct {
 	*testing.T
 	db      *sql.DB
-	dialect outbox.Dialect
+	dialect dialect.Dialect
 	store   store.Store
 	spans   *tracetest.InMemoryExporter
 	tracer  *otelpostrider.Tracer
@@ -38,11 +39,11 @@ func TestTraces(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		db, _ := sqlite(t)
 		sqliteOutbox(t, db)
-		(&traced{T: t, db: db, dialect: outbox.SQLite, store: sqlitestore.New(db, nil)}).run()
+		(&traced{T: t, db: db, dialect: dialect.SQLite, store: sqlitestore.New(db, nil)}).run()
 	})
 	t.Run("postgres", func(t *testing.T) {
 		url := postgresDB(t, "18")
-		(&traced{T: t, db: openSQL(t, "pgx", url), dialect: outbox.Postgres, store: pgstore.New(pgxPool(t, url), nil)}).run()
+		(&traced{T: t, db: openSQL(t, "pgx", url), dialect: dialect.Postgres, store: pgstore.New(pgxPool(t, url), nil)}).run()
 	})
 }
 

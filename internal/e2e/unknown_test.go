@@ -14,7 +14,7 @@ import (
 
 // lapsing is a consumer of "stock.changed" alone.
 func lapsing(db *sql.DB, in *inbox.Inbox, src *acked, opts consumer.Options) *consumer.Consumer[*sql.Tx] {
-	c := consumer.New(src, consumer.SQL(db, dialect(in, db)), &opts)
+	c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), &opts)
 	var wrong atomic.Int32
 	consumer.Handle(c, "stock.changed", applying(func(int, int) bool { return true }, &wrong, nil))
 	return c

@@ -26,6 +26,7 @@ import (
 	"github.com/postrider/postrider/broker/rabbitbroker"
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/outbox"
 )
@@ -57,7 +58,7 @@ func Orders() map[string]inbox.Order {
 // Prepare makes the inbox tables.
 func Prepare(ctx context.Context, pool *pgxpool.Pool) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		return inbox.New(outbox.Postgres, "proof", nil).Migrate(ctx, outbox.Pgx(tx))
+		return inbox.New(dialect.Postgres, "proof", nil).Migrate(ctx, outbox.Pgx(tx))
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
@@ -108,7 +109,7 @@ func TestRolesAllow(t *testing.T) {
 			pgx.CopyFromRows([][]any{{"t", "k", "copy"}})); err != nil {
 			t.Error(err)
 		}
-		ob := outbox.New(outbox.Postgres, &outbox.Options{Schema: d.schema})
+		ob := outbox.New(dialect.Postgres, &outbox.Options{Schema: d.schema})
 		for _, msgs := range [][]postrider.Message{
 			{{Topic: "t", Key: "k", Type: "one", Payload: []byte("secret")}},
 			{{Topic: "t", Key: "k", Type: "two"}, {Topic: "t", Key: "k", Type: "three", Headers: map[string]string{"a": "b"}}},

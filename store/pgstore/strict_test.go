@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
@@ -76,7 +77,7 @@ func TestStrictKeysAreNumberedForEveryWriter(t *testing.T) {
 			t.Fatal(err)
 		}
 		tx := d.begin()
-		ob := outbox.New(outbox.Postgres, &outbox.Options{Schema: d.schema, LockKeys: true})
+		ob := outbox.New(dialect.Postgres, &outbox.Options{Schema: d.schema, LockKeys: true})
 		m := postrider.Message{Topic: "o'rders", Key: "a"}
 		if err := ob.Enqueue(t.Context(), outbox.Pgx(tx), m, postrider.Message{Topic: "plain", Key: "a", Version: 7}, m); err != nil {
 			t.Fatal(err)
@@ -275,7 +276,7 @@ func TestLockKeysAvoidsDeadlocks(t *testing.T) {
 		t.Parallel()
 		d := fresh(t, version, 4)
 		d.strict("t")
-		ob := outbox.New(outbox.Postgres, &outbox.Options{Schema: d.schema, LockKeys: true})
+		ob := outbox.New(dialect.Postgres, &outbox.Options{Schema: d.schema, LockKeys: true})
 		keys := []string{"a", "b", "c", "d"}
 		failed := make(chan error, 8)
 		for range cap(failed) {

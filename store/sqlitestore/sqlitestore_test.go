@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/storetest"
@@ -74,7 +75,7 @@ func (e *env) Features() storetest.Features {
 type writer struct{ tx *sql.Tx }
 
 func (w writer) Enqueue(ctx context.Context, msgs ...postrider.Message) error {
-	return outbox.New(outbox.SQLite, nil).Enqueue(ctx, w.tx, msgs...)
+	return outbox.New(dialect.SQLite, nil).Enqueue(ctx, w.tx, msgs...)
 }
 func (w writer) Commit(context.Context) error   { return w.tx.Commit() }
 func (w writer) Rollback(context.Context) error { return w.tx.Rollback() }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
@@ -31,7 +32,7 @@ func Open(ctx context.Context, file, tables string) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &App{DB: db, Bus: membroker.New(nil), Outbox: outbox.New(outbox.SQLite, nil), store: sqlitestore.New(db, nil)}
+	a := &App{DB: db, Bus: membroker.New(nil), Outbox: outbox.New(dialect.SQLite, nil), store: sqlitestore.New(db, nil)}
 	_, err = a.store.Migrate(ctx, store.MigrateRequest{})
 	if err == nil {
 		_, err = db.ExecContext(ctx, tables)

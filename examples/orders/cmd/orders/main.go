@@ -25,8 +25,8 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/examples/orders"
-	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store/sqlitestore"
 )
 
@@ -42,14 +42,14 @@ func main() {
 }
 
 func serve(dsn, listen string, log *slog.Logger) error {
-	db, dialect, err := open(dsn)
+	db, d, err := open(dsn)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	shop := orders.NewShop(db, dialect, nil)
+	shop := orders.NewShop(db, d, nil)
 	if err := shop.Migrate(ctx); err != nil {
 		return err
 	}
@@ -66,11 +66,11 @@ func serve(dsn, listen string, log *slog.Logger) error {
 	return nil
 }
 
-func open(dsn string) (*sql.DB, outbox.Dialect, error) {
+func open(dsn string) (*sql.DB, dialect.Dialect, error) {
 	if strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://") {
 		db, err := sql.Open("pgx", dsn)
-		return db, outbox.Postgres, err
+		return db, dialect.Postgres, err
 	}
 	db, err := sqlitestore.Open(dsn)
-	return db, outbox.SQLite, err
+	return db, dialect.SQLite, err
 }

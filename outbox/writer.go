@@ -5,33 +5,16 @@ import (
 	"strings"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/dialect"
 )
-
-// Dialect is the SQL that a database speaks.
-type Dialect uint8
-
-// The dialects.
-const (
-	// Postgres is PostgreSQL 15 and newer, through any driver.
-	Postgres Dialect = iota
-	// SQLite is SQLite 3.35 and newer, through any driver of database/sql.
-	SQLite
-)
-
-func (d Dialect) String() string {
-	if d == SQLite {
-		return "sqlite"
-	}
-	return "postgres"
-}
 
 // writer inserts messages, already checked, of which there is at least one.
 type writer interface {
 	write(ctx context.Context, tx Tx, ids []string, msgs []postrider.Message) error
 }
 
-func newWriter(d Dialect, o Options) writer {
-	if d == SQLite {
+func newWriter(d dialect.Dialect, o Options) writer {
+	if d == dialect.SQLite {
 		return newSQLite(tableName(o, "", "postrider_outbox"))
 	}
 	lock := ""
