@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 // adoptSQL holds the texts of adopt.
@@ -220,14 +221,14 @@ func (s *Store) liftSequence(ctx context.Context, conn *pgx.Conn, epoch, stands,
 	// id instead of the next.
 	var age int64
 	var snapshot string
-	if err := conn.QueryRow(ctx, s.sql.look).Scan(&age, &snapshot); err != nil {
+	if err := conn.QueryRow(ctx, xids.LookSQL).Scan(&age, &snapshot); err != nil {
 		return err
 	}
-	k, err := newLook(snapshot, age)
+	k, err := xids.NewLook(snapshot, age)
 	if err != nil {
 		return err
 	}
-	_, err = conn.Exec(ctx, s.sql.liftDone, int64(k.next))
+	_, err = conn.Exec(ctx, s.sql.liftDone, int64(k.Next))
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 const (
@@ -72,7 +73,7 @@ type auditing struct {
 	removed         int64 // by retention, at the last look and now
 	nowRemoved      int64
 	opened          bool // some book was opened before
-	look            look
+	look            xids.Look
 	lanes           map[store.Lane]laneCount
 	changed         []store.Lane // whose count changed
 	books           []pipeBook
@@ -170,7 +171,7 @@ func (a *auditing) read(ctx context.Context) error {
 		switch kind {
 		case 0:
 			a.out.At = at.UTC()
-			if a.look, err = newLook(snapshot, v[0]); err != nil {
+			if a.look, err = xids.NewLook(snapshot, v[0]); err != nil {
 				return err
 			}
 		case 1:
@@ -321,7 +322,7 @@ func (a *auditing) move(ctx context.Context) error {
 	if _, err := a.tx.Exec(ctx, a.store.sql.bookLanes, ids, committed, bases, missing); err != nil {
 		return err
 	}
-	moved, err := a.tx.Exec(ctx, a.store.sql.bookMove, a.top, a.look.running.String(), a.epoch, a.nowDeleted, a.strange, a.out.At, a.lookedAt, a.req.Count, a.nowRemoved)
+	moved, err := a.tx.Exec(ctx, a.store.sql.bookMove, a.top, a.look.Running.String(), a.epoch, a.nowDeleted, a.strange, a.out.At, a.lookedAt, a.req.Count, a.nowRemoved)
 	if err == nil && moved.RowsAffected() == 0 {
 		err = errLook
 	}

@@ -103,7 +103,6 @@ FROM {{schema}}.relay WHERE pipe = $1 AND ` + alive(""))
 	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.key, q.actor, q.reason FROM {{schema}}.lane_cursor c
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.request r WHERE r.pipe = $1 AND r.lane = c.lane AND r.done_at IS NULL
   ORDER BY r.id LIMIT 100) q WHERE c.pipe = $1 AND c.owner = $2 ORDER BY q.id`)
-	st.look = q(`SELECT age('3'::xid)::bigint, pg_current_snapshot()::text`)
 }
 
 // since is true when the transaction of a row began no earlier than joined, an

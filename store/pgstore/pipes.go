@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 var _ store.Pipes = (*Store)(nil)
@@ -141,7 +142,7 @@ func (s *Store) auditAdd(ctx context.Context, tx pgx.Tx, req store.AddPipe) erro
 // pipeStart is where a new pipe begins: behind pos, and with what was running.
 type pipeStart struct {
 	pos int64
-	look
+	xids.Look
 }
 
 // startOf finds the start. The sequence is read before the snapshot, and the next
@@ -157,7 +158,7 @@ func (s *Store) startOf(ctx context.Context, tx pgx.Tx, req store.AddPipe) (at p
 	var age int64
 	var snapshot string
 	if req.From == store.FromNow {
-		if err := tx.QueryRow(ctx, s.sql.look).Scan(&age, &snapshot); err != nil {
+		if err := tx.QueryRow(ctx, xids.LookSQL).Scan(&age, &snapshot); err != nil {
 			return at, err
 		}
 	} else {
@@ -169,7 +170,7 @@ func (s *Store) startOf(ctx context.Context, tx pgx.Tx, req store.AddPipe) (at p
 			at.pos = min(at.pos, *first-1)
 		}
 	}
-	at.look, err = newLook(snapshot, age)
+	at.Look, err = xids.NewLook(snapshot, age)
 	return at, err
 }
 
@@ -180,7 +181,7 @@ func (s *Store) insertPipe(ctx context.Context, tx pgx.Tx, name string, f store.
 	if err != nil {
 		return err
 	}
-	done, err := tx.Exec(ctx, s.sql.pipeAdd, name, newRunningID(), at.pos, int64(at.next), at.running.String(),
+	done, err := tx.Exec(ctx, s.sql.pipeAdd, name, newRunningID(), at.pos, int64(at.Next), at.Running.String(),
 		likeOf(f.Topics), likeOf(f.Types), likeOf(f.Keys), headers)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 // cursor is how far a pipe has come in one lane. A row is settled iff its
@@ -14,12 +15,12 @@ import (
 type cursor struct {
 	history  uint32 // whose numbers and ids these are: historyOf the server's identity
 	pos      int64
-	low      int64  // rows of inflight and draining have numbers above it
-	next     uint64 // transactions with lower ids were accounted for
-	inflight xidSet // running when the reader passed pos
-	draining xidSet // ended since; their rows up to pos are being delivered
-	drainSeq int64  // up to here, 0 when draining is empty
-	floor    int64  // rows up to here came from another server, whose ids mean nothing here
+	low      int64    // rows of inflight and draining have numbers above it
+	next     uint64   // transactions with lower ids were accounted for
+	inflight xids.Set // running when the reader passed pos
+	draining xids.Set // ended since; their rows up to pos are being delivered
+	drainSeq int64    // up to here, 0 when draining is empty
+	floor    int64    // rows up to here came from another server, whose ids mean nothing here
 }
 
 const positionVersion = 1
@@ -52,13 +53,13 @@ func (c *cursor) encode() store.Position {
 	return b
 }
 
-func appendSet(b []byte, s xidSet) []byte {
+func appendSet(b []byte, s xids.Set) []byte {
 	b = binary.AppendUvarint(b, uint64(len(s)))
 	last := uint64(0)
 	for _, r := range s {
-		b = binary.AppendUvarint(b, r.lo-last)
-		b = binary.AppendUvarint(b, r.hi-r.lo)
-		last = r.hi
+		b = binary.AppendUvarint(b, r.Lo-last)
+		b = binary.AppendUvarint(b, r.Hi-r.Lo)
+		last = r.Hi
 	}
 	return b
 }
@@ -78,18 +79,18 @@ func (r *positionReader) uvarint() uint64 {
 	return v
 }
 
-func (r *positionReader) set() xidSet {
+func (r *positionReader) set() xids.Set {
 	n := r.uvarint()
 	if r.bad || n > uint64(len(r.b)) {
 		r.bad = true
 		return nil
 	}
-	var s xidSet
+	var s xids.Set
 	last := uint64(0)
 	for range n {
 		lo := last + r.uvarint()
 		last = lo + r.uvarint()
-		s = append(s, xidRange{lo, last})
+		s = append(s, xids.Range{Lo: lo, Hi: last})
 	}
 	return s
 }

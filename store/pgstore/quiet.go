@@ -61,7 +61,7 @@ func (r *reader) stillQuiet(ctx context.Context, reads []store.LaneRead) (bool, 
 // noteQuiet remembers a read that found nothing, if it was for good.
 func (r *reader) noteQuiet(lanes []*laneRead) {
 	identity := r.saw
-	if r.store.knownIdentity() == "" || len(r.look.running) > 0 {
+	if r.store.knownIdentity() == "" || len(r.look.Running) > 0 {
 		return
 	}
 	for _, l := range lanes {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 // moveAfter is how far the sequence may run ahead of a lane without rows before
@@ -40,9 +41,9 @@ type laneRead struct {
 	limit    int // records of the next page
 	maxBytes int
 	page     rows
-	bound    int64  // of a pipe with a filter: how far it looked, 0: to the end
-	late     rows   // stragglers
-	resolved xidSet // transactions that ended since the cursor passed them
+	bound    int64    // of a pipe with a filter: how far it looked, 0: to the end
+	late     rows     // stragglers
+	resolved xids.Set // transactions that ended since the cursor passed them
 }
 
 // rows are records of one lane in seq order.
@@ -293,19 +294,19 @@ const youngAge = 50 * time.Millisecond
 
 // sawRunning notes which transactions a page saw running and which of them
 // cannot have had an id for longer than youngAge.
-func (s *Store) sawRunning(k look) {
+func (s *Store) sawRunning(k xids.Look) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	s.young = nil
 	if now.Sub(s.lookedAt) < youngAge {
-		s.young = k.running.minus(xidSet{{0, s.lookNext}})
+		s.young = k.Running.Minus(xids.Set{{0, s.lookNext}})
 	}
-	s.lookNext, s.lookedAt = k.next, now
+	s.lookNext, s.lookedAt = k.Next, now
 }
 
 // youngRunning are the young transactions that the last page saw running.
-func (s *Store) youngRunning() xidSet {
+func (s *Store) youngRunning() xids.Set {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.young
@@ -321,7 +322,7 @@ func (r *reader) readLog(ctx context.Context, lanes []*laneRead) error {
 			return otherHistory(l.req.Lane)
 		}
 		top = max(top, l.cur.pos)
-		l.resolved = l.cur.inflight.minus(r.look.running)
+		l.resolved = l.cur.inflight.Minus(r.look.Running)
 		if len(l.cur.draining) > 0 {
 			l.resolved = l.cur.draining
 		}
@@ -483,7 +484,7 @@ func (r *reader) header(v [][]byte) error {
 		return errRow
 	}
 	var err error
-	r.look, err = newLook(string(v[colTopic]), int64(binary.BigEndian.Uint64(v[colSeq])))
+	r.look, err = xids.NewLook(string(v[colTopic]), int64(binary.BigEndian.Uint64(v[colSeq])))
 	r.now = timestamp(v[colCreatedAt])
 	r.store.sawRunning(r.look)
 	return err

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 // reader is one call of Read on one connection.
@@ -23,9 +24,9 @@ type reader struct {
 	guess sizes     // how much to make room for
 	floor int64     // S: the sequence before the page was read
 	saw   string    // the server's identity then
-	look  look      // what the page's snapshot saw of transactions
+	look  xids.Look // what the page's snapshot saw of transactions
 	now   time.Time // the database's clock
-	asked xidSet    // transactions whose late rows came with the page
+	asked xids.Set  // transactions whose late rows came with the page
 	early lateRows  // those rows
 	waits bool      // the page has arrived and waits until it is durable: its size costs no time any more
 	// filter is the pipe's, as the parameters of the function passes; nil: everything passes.
@@ -48,7 +49,7 @@ const stragglerRows = 2000
 // cursors. Its statement is younger than the page's snapshot: all of them are
 // visible or gone by now.
 func (r *reader) stragglers(ctx context.Context, lanes []*laneRead) error {
-	var all xidSet
+	var all xids.Set
 	top, draining := int64(0), false
 	ids := newList(len(lanes))
 	for _, l := range lanes {
@@ -56,7 +57,7 @@ func (r *reader) stragglers(ctx context.Context, lanes []*laneRead) error {
 			continue
 		}
 		draining = draining || len(l.cur.draining) > 0
-		all = all.union(l.resolved)
+		all = all.Union(l.resolved)
 		top = max(top, l.cur.pos)
 		ids.add(int64(l.req.Lane))
 	}
@@ -64,7 +65,7 @@ func (r *reader) stragglers(ctx context.Context, lanes []*laneRead) error {
 		return r.bulk(ctx, lanes)
 	}
 	late := r.early
-	if len(all.minus(r.asked)) > 0 {
+	if len(all.Minus(r.asked)) > 0 {
 		late = lateRows{}
 		read := func(rr *pgconn.ResultReader) error { return r.takeLate(rr, &late) }
 		sql := r.sql(r.store.sql.stragglers, r.store.sql.stragglersFiltered)
@@ -86,11 +87,11 @@ type lateRows struct {
 	many  bool // there may be more
 }
 
-func (r *reader) lateParams(xids xidSet, lanes *list, top int64) [][]byte {
-	lo, hi := newList(len(xids)), newList(len(xids))
-	for _, x := range xids {
-		lo.add(int64(x.lo))
-		hi.add(int64(x.hi))
+func (r *reader) lateParams(ids xids.Set, lanes *list, top int64) [][]byte {
+	lo, hi := newList(len(ids)), newList(len(ids))
+	for _, x := range ids {
+		lo.add(int64(x.Lo))
+		hi.add(int64(x.Hi))
 	}
 	params := [][]byte{lo.end(), hi.end(), lanes.end(), strconv.AppendInt(nil, top, 10), strconv.AppendInt(nil, stragglerRows, 10)}
 	return append(params, r.filter...)
@@ -137,7 +138,7 @@ func (r *reader) youngLate(lanes []*laneRead) (params [][]byte) {
 		if len(l.cur.draining) > 0 {
 			return nil
 		}
-		if overlaps(l.cur.inflight, young) {
+		if l.cur.inflight.Overlaps(young) {
 			ids.add(int64(l.req.Lane))
 			top = max(top, l.cur.pos)
 		}
@@ -164,7 +165,7 @@ func (r *reader) deal(found []record) {
 		if rec.lane != last {
 			bytes, last = 0, rec.lane
 		}
-		if l == nil || rec.seq > l.cur.pos || rec.seq <= max(l.cur.drainSeq, l.cur.low) || !l.resolved.contains(rec.xid) {
+		if l == nil || rec.seq > l.cur.pos || rec.seq <= max(l.cur.drainSeq, l.cur.low) || !l.resolved.Contains(rec.xid) {
 			continue
 		}
 		bytes = l.late.add(rec, r.now, l.limit, l.maxBytes, bytes)
@@ -253,7 +254,7 @@ func (r *reader) queries(ctx context.Context, list ...query) error {
 }
 
 // finish makes the batch of a lane and the position that settles it.
-func (l *laneRead) finish(floor int64, k look) store.Batch {
+func (l *laneRead) finish(floor int64, k xids.Look) store.Batch {
 	b := store.Batch{Lane: l.req.Lane}
 	if len(l.cur.draining) > 0 || l.late.cut {
 		l.drained(&b)
@@ -288,14 +289,14 @@ func (l *laneRead) finish(floor int64, k look) store.Batch {
 		return b
 	}
 	if pos == c.pos { // only the past has become shorter
-		c.inflight = c.inflight.minus(l.resolved)
+		c.inflight = c.inflight.Minus(l.resolved)
 	} else {
 		// Transactions of the old set that still run keep the old bound; those
 		// that are new began after the position before was read.
-		if !overlaps(c.inflight, k.running) {
+		if !c.inflight.Overlaps(k.Running) {
 			c.low = max(c.pos, c.floor)
 		}
-		c.pos, c.inflight, c.next = pos, k.running, k.next
+		c.pos, c.inflight, c.next = pos, k.Running, k.Next
 	}
 	if len(c.inflight) == 0 {
 		c.low = 0
@@ -309,7 +310,7 @@ func (l *laneRead) drained(b *store.Batch) {
 	c := l.cur
 	b.Messages, b.Meta, b.More = l.late.msgs, l.late.meta, true
 	if len(c.draining) == 0 {
-		c.inflight, c.draining = c.inflight.minus(l.resolved), l.resolved
+		c.inflight, c.draining = c.inflight.Minus(l.resolved), l.resolved
 	}
 	if l.late.cut {
 		c.drainSeq = l.late.last
@@ -320,21 +321,6 @@ func (l *laneRead) drained(b *store.Batch) {
 		c.low = 0
 	}
 	b.Position = c.encode()
-}
-
-func overlaps(a, b xidSet) bool {
-	i, j := 0, 0
-	for i < len(a) && j < len(b) {
-		switch {
-		case a[i].hi <= b[j].lo:
-			i++
-		case b[j].hi <= a[i].lo:
-			j++
-		default:
-			return true
-		}
-	}
-	return false
 }
 
 // cursors loads settled positions from the database.
@@ -369,11 +355,11 @@ type rawCursor struct {
 }
 
 func (r rawCursor) cursor() (cursor, error) {
-	in, err := parseMultirange(r.inflight)
+	in, err := xids.Parse(r.inflight)
 	if err != nil {
 		return cursor{}, err
 	}
-	out, err := parseMultirange(r.draining)
+	out, err := xids.Parse(r.draining)
 	if err != nil {
 		return cursor{}, err
 	}

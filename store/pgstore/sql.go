@@ -10,7 +10,7 @@ type statements struct {
 	pageFiltered, stragglersFiltered                      string // of a pipe with a filter
 	bulkFiltered, countsFiltered                          string
 	settings, queues, singles, nextSingle, settledSince   string
-	info, look                                            string
+	info                                                  string
 	session, expired, release, releaseAll                 string // lease
 	heartbeat, leave, free, take, evict                   string
 	grants, parked, live, requests                        string

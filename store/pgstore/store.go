@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 // Defaults of Options.
@@ -49,7 +50,7 @@ type Store struct {
 	rowBytes int              // recent average size of a record, bounds the next pages
 	cautious bool             // rowBytes is a guess made after time ran out
 	lastRead sizes            // sizes the buffers of the next read
-	young    xidSet           // transactions that the last page saw running and that were young
+	young    xids.Set         // transactions that the last page saw running and that were young
 	lookNext uint64           // the transaction id that came next at the last page
 	lookedAt time.Time
 	quiet    *quiet // the last read that found nothing
