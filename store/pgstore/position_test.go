@@ -7,7 +7,7 @@ import (
 )
 
 func FuzzPosition(f *testing.F) {
-	c := cursor{pos: 5, low: 2, next: 9, inflight: xids.Set{{3, 4}}, draining: xids.Set{{1, 2}}, drainSeq: 3}
+	c := cursor{pos: 5, low: 2, next: 9, inflight: xids.Set{{Lo: 3, Hi: 4}}, draining: xids.Set{{Lo: 1, Hi: 2}}, drainSeq: 3}
 	f.Add([]byte(c.encode()))
 	f.Add([]byte{positionVersion})
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -300,7 +300,7 @@ func (s *Store) sawRunning(k xids.Look) {
 	now := time.Now()
 	s.young = nil
 	if now.Sub(s.lookedAt) < youngAge {
-		s.young = k.Running.Minus(xids.Set{{0, s.lookNext}})
+		s.young = k.Running.Minus(xids.Set{{Hi: s.lookNext}})
 	}
 	s.lookNext, s.lookedAt = k.Next, now
 }
