@@ -241,8 +241,8 @@ func TestDryRunMakesNoFile(t *testing.T) {
 	}
 }
 
-// Every command that these show exists as it stands there; those of docs/operating.md
-// are run, see operating_test.go.
+// TestDocumentedCommands: every command in these files exists with its flags; those
+// of the operator's pages are run, see operating_test.go.
 func TestDocumentedCommands(t *testing.T) {
 	command := regexp.MustCompile("(?m)(?:^|`)postrider ([a-z][^`\n#]*)")
 	for _, name := range []string{"README.md", "docs/personal-data.md", "examples/orders/cmd/orders/main.go"} {

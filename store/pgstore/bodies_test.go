@@ -42,7 +42,7 @@ func TestPayloadsThatAgedAreNotErased(t *testing.T) {
 			t.Errorf("retention emptied %d rows", n)
 		}
 		d.exec(`DELETE FROM box.outbox WHERE key = 'removed'`)
-		// The role may do what docs/operating.md says, and no more.
+		// The role has the privileges of docs/relay.md and no others.
 		role := d.extraRole("fetcher")
 		d.exec(`ALTER ROLE ` + role + ` LOGIN`)
 		d.exec(`GRANT USAGE ON SCHEMA "` + d.schema + `" TO ` + role)

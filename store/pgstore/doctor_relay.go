@@ -56,7 +56,7 @@ func (p *patient) relays(ctx context.Context) ([]store.Finding, error) {
 		for _, t := range i.Trouble {
 			found = append(found, store.Finding{
 				Severity: store.Critical, What: fmt.Sprintf("relay %s: %s", i.Name, t),
-				Why: "messages wait; no attempt is used up", Fix: "its log names the error; see the row for it in docs/operating.md",
+				Why: "messages wait; no attempt is used up", Fix: "its log names the error; see docs/runbook.md",
 				Data: map[string]any{"instance": i.Name, "trouble": t},
 			})
 		}

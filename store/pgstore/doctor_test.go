@@ -302,7 +302,7 @@ func (d *db) extraRole(what string) string {
 	return name
 }
 
-// An outbox as docs/operating.md makes it, with a relay at work, is in order: by
+// An outbox as docs/postgres.md makes it, with a relay at work, is in order: by
 // the words of its owner and of the relay's own role.
 func TestDoctorFindsNothingInAHealthyOutbox(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
