@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
 )
 
@@ -68,7 +70,7 @@ func (a *app) auditCommand() *cobra.Command {
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if req.Reopen && reason == "" {
-				return usagef("say why: --reopen forgets differences, and --reason is kept in the journal")
+				return exit.Usagef("say why: --reopen forgets differences, and --reason is kept in the journal")
 			}
 			st, k, err := a.openKeeper(cmd, nil)
 			if err != nil {
@@ -130,7 +132,7 @@ func (a *app) printBooks(b store.Books) error {
 	}
 	err := a.print(answer, answer.text)
 	if err == nil && answer.Difference != 0 {
-		err = &findingsError{fmt.Sprintf("the books differ by %d messages", answer.Difference)}
+		err = exit.Withf(exit.Findings, "the books differ by %d messages", answer.Difference)
 	}
 	return err
 }
@@ -147,25 +149,25 @@ func (b *bookAnswer) add(l *bookAnswer) {
 }
 
 func (b *booksAnswer) text(w *tabwriter.Writer) {
-	row(w, "PIPE", "COMMITTED", "SENT", "PARKED", "DISCARDED", "REPLAYED", "PENDING", "DIFFERENCE")
+	output.Row(w, "PIPE", "COMMITTED", "SENT", "PARKED", "DISCARDED", "REPLAYED", "PENDING", "DIFFERENCE")
 	for _, p := range b.Pipes {
 		pending := fmt.Sprint(p.Pending)
 		if p.Behind {
 			pending += " or more"
 		}
-		row(w, visible(p.Pipe, ""), p.Committed, p.Sent, p.Parked, p.Discarded, p.Replayed, pending, p.Difference)
+		output.Row(w, output.Visible(p.Pipe, ""), p.Committed, p.Sent, p.Parked, p.Discarded, p.Replayed, pending, p.Difference)
 	}
 	for _, l := range b.Lanes {
-		row(w)
-		row(w, fmt.Sprintf("lane %d of pipe %s: %s", *l.Lane, visible(l.Pipe, ""), excess(l.Difference)))
-		row(w, fmt.Sprintf("  between the numbers %d and %d", l.After+1, l.To))
-		row(w, "  messages there: "+strings.Join(l.IDs, " "))
-		row(w, "  numbers without a row: "+numbers(l.Unused))
+		output.Row(w)
+		output.Row(w, fmt.Sprintf("lane %d of pipe %s: %s", *l.Lane, output.Visible(l.Pipe, ""), excess(l.Difference)))
+		output.Row(w, fmt.Sprintf("  between the numbers %d and %d", l.After+1, l.To))
+		output.Row(w, "  messages there: "+strings.Join(l.IDs, " "))
+		output.Row(w, "  numbers without a row: "+numbers(l.Unused))
 	}
 	for _, g := range b.Missing {
-		row(w)
-		row(w, fmt.Sprintf("lane %d: %d rows are gone that retention did not remove", g.Lane, g.Rows))
-		row(w, "  numbers without a row: "+numbers(g.Numbers))
+		output.Row(w)
+		output.Row(w, fmt.Sprintf("lane %d: %d rows are gone that retention did not remove", g.Lane, g.Rows))
+		output.Row(w, "  numbers without a row: "+numbers(g.Numbers))
 	}
 }
 

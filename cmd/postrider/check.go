@@ -14,6 +14,8 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/claim"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 )
 
 func (a *app) checkCommand() *cobra.Command {
@@ -48,14 +50,14 @@ func (e *refusedError) Error() string { return e.text }
 
 func (a *app) check(ctx context.Context, samples string, newest int) error {
 	if newest < 0 || newest > 10_000 || samples != "" && newest != 0 {
-		return usagef("give --samples FILE, or --newest with 1 to 10000")
+		return exit.Usagef("give --samples FILE, or --newest with 1 to 10000")
 	}
 	several := len(a.relays) > 0 && a.relayName == ""
 	switch {
 	case several && samples == "" && newest == 0:
 		return a.checkRelays()
 	case several && a.set.broker == "":
-		return usagef("the file has a list of relays: say by --relay which of them the messages are for")
+		return exit.Usagef("the file has a list of relays: say by --relay which of them the messages are for")
 	}
 	sink, err := openSink(&a.set)
 	if err != nil {
@@ -104,9 +106,9 @@ func (a *app) checkRelays() error {
 	}
 	return a.print([]admin.Checked{}, func(w *tabwriter.Writer) {
 		for i, set := range sets {
-			row(w, fmt.Sprintf("relay %s: %s", entries[i].Name, inOrder(len(set.routes))))
+			output.Row(w, fmt.Sprintf("relay %s: %s", entries[i].Name, inOrder(len(set.routes))))
 		}
-		row(w, "give --relay, and --samples or --newest, to try them")
+		output.Row(w, "give --relay, and --samples or --newest, to try them")
 	})
 }
 
@@ -117,7 +119,7 @@ func (a *app) toCheck(ctx context.Context, samples string, newest int) ([]postri
 	case samples != "":
 		f, err := os.Open(samples)
 		if err != nil {
-			return nil, usagef("samples: %w", err)
+			return nil, exit.Usagef("samples: %w", err)
 		}
 		defer f.Close()
 		return a.samples(ctx, f)
@@ -130,7 +132,7 @@ func (a *app) toCheck(ctx context.Context, samples string, newest int) ([]postri
 	}
 	defer st.close()
 	if st.newestMessages == nil {
-		return nil, usagef("store %q cannot list its newest messages: use --samples", st.Info().Name)
+		return nil, exit.Usagef("store %q cannot list its newest messages: use --samples", st.Info().Name)
 	}
 	if err := ready(ctx, st, a.schemaName()); err != nil {
 		return nil, err
@@ -149,10 +151,10 @@ func (a *app) samples(ctx context.Context, in io.Reader) ([]postrider.Message, e
 		return nil
 	}}
 	if err := e.run(ctx, in); err != nil {
-		return nil, &usageError{fmt.Errorf("samples: %w", err)}
+		return nil, exit.Withf(exit.Usage, "samples: %w", err)
 	}
 	if len(all) == 0 {
-		return nil, &usageError{errors.New("samples: there is no message in them")}
+		return nil, exit.With(exit.Usage, errors.New("samples: there is no message in them"))
 	}
 	return all, nil
 }
@@ -160,26 +162,26 @@ func (a *app) samples(ctx context.Context, in io.Reader) ([]postrider.Message, e
 func checkText(w *tabwriter.Writer, found []admin.Checked, routes int) {
 	const keep = ""
 	if len(found) == 0 {
-		row(w, inOrder(routes)+"; give --samples or --newest to try them")
+		output.Row(w, inOrder(routes)+"; give --samples or --newest to try them")
 		return
 	}
 	for _, c := range found {
-		row(w, "message", c.Message)
-		row(w, "  of", visible(fmt.Sprintf("topic %s, type %s", c.Topic, orNone(c.Type)), keep))
-		row(w, "  route", orNone(visible(c.Rule, keep)))
-		row(w, "  to", visible(c.Destination, keep))
-		row(w, "  key", orNone(visible(c.Key, keep)))
-		row(w, "  format", c.Format)
+		output.Row(w, "message", c.Message)
+		output.Row(w, "  of", output.Visible(fmt.Sprintf("topic %s, type %s", c.Topic, orNone(c.Type)), keep))
+		output.Row(w, "  route", orNone(output.Visible(c.Rule, keep)))
+		output.Row(w, "  to", output.Visible(c.Destination, keep))
+		output.Row(w, "  key", orNone(output.Visible(c.Key, keep)))
+		output.Row(w, "  format", c.Format)
 		size := fmt.Sprintf("%d bytes, of which %d payload", c.Bytes, c.Payload)
 		if c.Limit > 0 {
 			size += fmt.Sprintf("; the limit is %d", c.Limit)
 		}
-		row(w, "  size", size)
+		output.Row(w, "  size", size)
 		for _, name := range c.Names() {
-			row(w, "  header", visible(name+": "+c.Headers[name], keep))
+			output.Row(w, "  header", output.Visible(name+": "+c.Headers[name], keep))
 		}
 		if c.Refused != "" {
-			row(w, "  REFUSED", visible(c.Refused, keep))
+			output.Row(w, "  REFUSED", output.Visible(c.Refused, keep))
 		}
 	}
 }

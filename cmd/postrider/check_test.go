@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -48,7 +49,7 @@ func TestCheck(t *testing.T) {
 `
 	got := cli(t, nil, samples, "check", "-c", yml, "--relay", "shop", "--samples", "-", "-o", "json")
 	var found []admin.Checked
-	if err := json.Unmarshal([]byte(got.out), &found); err != nil || got.code != exitFailure || len(found) != 5 || !strings.Contains(got.err, "3 of 5 messages would be refused") {
+	if err := json.Unmarshal([]byte(got.out), &found); err != nil || got.code != exit.Failure || len(found) != 5 || !strings.Contains(got.err, "3 of 5 messages would be refused") {
 		t.Fatalf("code %d, %v, %s%s", got.code, err, got.out, got.err)
 	}
 	if c := found[0]; c.Rule != "finance" || c.Destination != "finance.billing.eu" || c.Key != "acme" || c.Format != "cloudevents" ||
@@ -99,7 +100,7 @@ func TestRouteMistakes(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := cli(t, nil, "", "check", "-c", yml, "--broker", "memory:", "--store", "memory:")
-			if got.code != exitUsage || !strings.Contains(got.err, tc.want) {
+			if got.code != exit.Usage || !strings.Contains(got.err, tc.want) {
 				t.Errorf("code %d: %s\nwant %s", got.code, got.err, tc.want)
 			}
 		})
@@ -148,7 +149,7 @@ func TestClaimSettings(t *testing.T) {
 		"payloads":  {[]string{"--store", "postgres://127.0.0.1:1/x", "--payload-retention", "5m"}, "retention removes them after 5m0s"},
 	} {
 		got := cli(t, nil, "", append([]string{"relay", "--broker", "memory:", "--listen", "", "--claim-above", "64KiB"}, tc.args...)...)
-		if got.code != exitUsage || !strings.Contains(got.err, tc.want) {
+		if got.code != exit.Usage || !strings.Contains(got.err, tc.want) {
 			t.Errorf("%s: code %d, %s", name, got.code, got.err)
 		}
 	}
@@ -158,7 +159,7 @@ func TestClaimSettings(t *testing.T) {
 	if err := os.WriteFile(yml, []byte(two), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := cli(t, nil, "", "relay", "-c", yml); got.code != exitUsage || !strings.Contains(got.err, "relay b: claim-above leaves") {
+	if got := cli(t, nil, "", "relay", "-c", yml); got.code != exit.Usage || !strings.Contains(got.err, "relay b: claim-above leaves") {
 		t.Errorf("two relays: code %d, %s", got.code, got.err)
 	}
 	set := settings{store: "postgres://h/db"}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/claim"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -26,7 +27,7 @@ func (set *settings) claims(keeps *admin.KeeperOptions) (*claim.Policy, error) {
 		return nil, nil
 	}
 	if kind := storeKind(set); kind != "postgres" && kind != "postgresql" {
-		return nil, usagef("claim-above needs a store on PostgreSQL, where consumers can fetch payloads")
+		return nil, exit.Usagef("claim-above needs a store on PostgreSQL, where consumers can fetch payloads")
 	}
 	p := &claim.Policy{Schema: cmp.Or(set.schema, pgstore.DefaultSchema), Above: int(set.relay.claimAbove)}
 	stay, known := keeps.OlderThan, !keeps.Off
@@ -37,7 +38,7 @@ func (set *settings) claims(keeps *admin.KeeperOptions) (*claim.Policy, error) {
 		return p, nil
 	}
 	if stay < leastClaimTime {
-		return nil, usagef("claim-above leaves payloads for consumers to fetch, and retention removes them after %s: let them stay for %s at least", stay, leastClaimTime)
+		return nil, exit.Usagef("claim-above leaves payloads for consumers to fetch, and retention removes them after %s: let them stay for %s at least", stay, leastClaimTime)
 	}
 	p.MaxAge = stay / 2
 	return p, nil

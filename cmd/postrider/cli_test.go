@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/relay"
 )
 
@@ -29,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 type result struct {
-	code     int
+	code     exit.Code
 	out, err string
 }
 
@@ -53,7 +55,7 @@ func TestMistakes(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name string
-		code int
+		code exit.Code
 		want string
 		env  map[string]string
 		args []string
@@ -279,7 +281,7 @@ func TestVisibleEscapesWhatATerminalObeys(t *testing.T) {
 		"\u202eabc": `\u202eabc`,
 		"\u2028":    `\u2028`,
 	} {
-		if got := visible(in, ""); got != want {
+		if got := output.Visible(in, ""); got != want {
 			t.Errorf("visible(%q) = %q, want %q", in, got, want)
 		}
 	}

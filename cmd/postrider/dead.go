@@ -18,6 +18,8 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
 )
@@ -78,7 +80,7 @@ func (a *app) deadList() *cobra.Command {
 		Use: "list", Short: "List dead letters by number", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if q.Limit < 1 || q.Limit > 10_000 {
-				return usagef("limit is %d: use 1 to 10000", q.Limit)
+				return exit.Usagef("limit is %d: use 1 to 10000", q.Limit)
 			}
 			if a.consumer != "" {
 				return a.consumerDead(cmd, after, q.Limit)
@@ -162,14 +164,14 @@ func (a *app) deadAct(kind store.ActKind, use, short string) *cobra.Command {
 				return err
 			}
 			if kind == store.ActDiscard && strings.TrimSpace(f.order.Reason) == "" && !f.dryRun {
-				return usagef("give --reason: the journal keeps why")
+				return exit.Usagef("give --reason: the journal keeps why")
 			}
 			switch {
 			case f.filtered(cmd.Flags()):
 				f.order.Match.Seqs = seqs
 				return a.runOrder(cmd, f)
 			case len(seqs) == 0:
-				return usagef("give the number of the record (SEQ of `postrider dead list`), or flags that say which records; see `%s --help`", cmd.CommandPath())
+				return exit.Usagef("give the number of the record (SEQ of `postrider dead list`), or flags that say which records; see `%s --help`", cmd.CommandPath())
 			case len(seqs) > maxSingles || f.dryRun:
 				f.order.Match.Seqs = seqs
 				return a.runOrder(cmd, f)
@@ -221,11 +223,11 @@ func notParked(seq int64, err error) error {
 func (a *app) printResults(ctx context.Context, st *opened, use string, results []admin.Result) error {
 	err := a.print(results, func(w *tabwriter.Writer) {
 		for _, r := range results {
-			row(w, r.Seq, use, r.Result)
+			output.Row(w, r.Seq, use, r.Result)
 		}
 		if use == "retry" && slices.ContainsFunc(results, func(r admin.Result) bool { return r.Result == "done" }) && !relayLives(ctx, st) {
-			row(w)
-			row(w, "no relay lives: it is sent when one runs (`postrider relay`)")
+			output.Row(w)
+			output.Row(w, "no relay lives: it is sent when one runs (`postrider relay`)")
 		}
 	})
 	if err != nil {
@@ -289,17 +291,17 @@ func bodyOf(m *postrider.Message, payload bool) bodyAnswer {
 
 func listText(w *tabwriter.Writer, answers []recordAnswer, limit int) {
 	if len(answers) == 0 {
-		row(w, "none")
+		output.Row(w, "none")
 		return
 	}
-	row(w, "SEQ", "STATE", "TOPIC", "KEY", "TYPE", "ATTEMPTS", "LAST ATTEMPT", "CLASS", "CODE", "ERROR")
+	output.Row(w, "SEQ", "STATE", "TOPIC", "KEY", "TYPE", "ATTEMPTS", "LAST ATTEMPT", "CLASS", "CODE", "ERROR")
 	for _, r := range answers {
-		row(w, r.Seq, r.State, visible(r.Topic, ""), visible(r.Key, ""), visible(r.Type, ""), r.Attempts, stamp(r.LastAttempt),
-			r.Class, visible(r.Code, ""), visible(r.Error, ""))
+		output.Row(w, r.Seq, r.State, output.Visible(r.Topic, ""), output.Visible(r.Key, ""), output.Visible(r.Type, ""), r.Attempts, output.Stamp(r.LastAttempt),
+			r.Class, output.Visible(r.Code, ""), output.Visible(r.Error, ""))
 	}
 	if len(answers) == limit {
-		row(w)
-		row(w, "there may be more: --after "+answers[len(answers)-1].Seq)
+		output.Row(w)
+		output.Row(w, "there may be more: --after "+answers[len(answers)-1].Seq)
 	}
 }
 
@@ -318,32 +320,25 @@ func showText(w *tabwriter.Writer, r recordAnswer) {
 		{"class", r.Class},
 		{"code", r.Code},
 		{"error", r.Error},
-		{"first failed", stamp(r.FirstFailed)},
-		{"last attempt", stamp(r.LastAttempt)},
+		{"first failed", output.Stamp(r.FirstFailed)},
+		{"last attempt", output.Stamp(r.LastAttempt)},
 		{"payload bytes", strconv.Itoa(r.PayloadBytes)},
 	} {
-		row(w, c[0], visible(c[1], ""))
+		output.Row(w, c[0], output.Visible(c[1], ""))
 	}
 	r.text(w)
 }
 
 func (b *bodyAnswer) text(w *tabwriter.Writer) {
 	for _, name := range slices.Sorted(maps.Keys(b.Headers)) {
-		row(w, "header "+visible(name, ""), visible(b.Headers[name], ""))
+		output.Row(w, "header "+output.Visible(name, ""), output.Visible(b.Headers[name], ""))
 	}
 	switch {
 	case b.Payload != nil:
-		row(w, "payload", visible(*b.Payload, ""))
+		output.Row(w, "payload", output.Visible(*b.Payload, ""))
 	case b.PayloadBase64 != nil:
-		row(w, "payload (base64)", *b.PayloadBase64)
+		output.Row(w, "payload (base64)", *b.PayloadBase64)
 	}
-}
-
-func stamp(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format(time.RFC3339)
 }
 
 // actor names who asks, for the journal.
@@ -361,7 +356,7 @@ func (a *app) actor() string {
 func seqArgs(exact int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 || (exact > 0 && len(args) != exact) {
-			return usagef("give the number of the record (SEQ of `postrider dead list`)")
+			return exit.Usagef("give the number of the record (SEQ of `postrider dead list`)")
 		}
 		return nil
 	}
@@ -373,7 +368,7 @@ func parseAfter(text string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
-		return 0, usagef("after is %s: give the number of a record", redact.Word(text))
+		return 0, exit.Usagef("after is %s: give the number of a record", redact.Word(text))
 	}
 	return n, nil
 }
@@ -383,7 +378,7 @@ func parseSeqs(args []string) ([]int64, error) {
 	for i, arg := range args {
 		n, err := strconv.ParseInt(arg, 10, 64)
 		if err != nil || n < 1 {
-			return nil, usagef("%s is no record number: give SEQ of `postrider dead list`", redact.Word(arg))
+			return nil, exit.Usagef("%s is no record number: give SEQ of `postrider dead list`", redact.Word(arg))
 		}
 		seqs[i] = n
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/store"
 )
@@ -47,7 +49,7 @@ func (a *app) openInbox() (*mailbox, error) {
 	}
 	if st.inbox == nil {
 		st.close()
-		return nil, usagef("store %s keeps no consumer's dead letters: give that of the consumer's database, postgres:// or sqlite:", storeKind(&a.set))
+		return nil, exit.Usagef("store %s keeps no consumer's dead letters: give that of the consumer's database, postgres:// or sqlite:", storeKind(&a.set))
 	}
 	if st.exists != nil {
 		if err := st.exists(); err != nil {
@@ -93,16 +95,16 @@ func (a *app) consumerDead(cmd *cobra.Command, after string, limit int) error {
 	}
 	return a.print(answers, func(w *tabwriter.Writer) {
 		if len(answers) == 0 {
-			row(w, "none")
+			output.Row(w, "none")
 			return
 		}
-		row(w, "ID", "TOPIC", "KEY", "TYPE", "ATTEMPTS", "DIED", "ERROR")
+		output.Row(w, "ID", "TOPIC", "KEY", "TYPE", "ATTEMPTS", "DIED", "ERROR")
 		for _, r := range answers {
-			row(w, visible(r.ID, ""), visible(r.Topic, ""), visible(r.Key, ""), visible(r.Type, ""), r.Attempts, stamp(r.Died), visible(r.Error, ""))
+			output.Row(w, output.Visible(r.ID, ""), output.Visible(r.Topic, ""), output.Visible(r.Key, ""), output.Visible(r.Type, ""), r.Attempts, output.Stamp(r.Died), output.Visible(r.Error, ""))
 		}
 		if len(answers) == limit {
-			row(w)
-			row(w, "there may be more: --after "+answers[len(answers)-1].ID)
+			output.Row(w)
+			output.Row(w, "there may be more: --after "+answers[len(answers)-1].ID)
 		}
 	})
 }
@@ -125,10 +127,10 @@ func letterText(w *tabwriter.Writer, l *letterAnswer) {
 		{"origin", l.Origin},
 		{"attempts", strconv.Itoa(l.Attempts)},
 		{"error", l.Error},
-		{"died", stamp(l.Died)},
+		{"died", output.Stamp(l.Died)},
 		{"payload bytes", strconv.Itoa(l.PayloadBytes)},
 	} {
-		row(w, c[0], visible(c[1], ""))
+		output.Row(w, c[0], output.Visible(c[1], ""))
 	}
 	l.text(w)
 }
@@ -187,7 +189,7 @@ type letterResult struct {
 func (a *app) consumerAct(cmd *cobra.Command, kind store.ActKind, f *orderFlags, ids []string) error {
 	for _, name := range []string{"lane", "since", "until", "class", "code", "error", "set-topic", "set-header", "unset-header", "wait", "rate"} {
 		if cmd.Flags().Changed(name) {
-			return usagef("--%s does not go with --consumer: name ids, or use --topic, --key, --type or --all", name)
+			return exit.Usagef("--%s does not go with --consumer: name ids, or use --topic, --key, --type or --all", name)
 		}
 	}
 	q := f.order.Match
@@ -195,9 +197,9 @@ func (a *app) consumerAct(cmd *cobra.Command, kind store.ActKind, f *orderFlags,
 	filtered := q.All || q.Topic != "" || q.Key != "" || q.Type != ""
 	switch {
 	case len(ids) == 0 && !filtered:
-		return usagef("give the ids of the messages (`postrider dead list --consumer %s`), or --topic, --key, --type or --all", a.consumer)
+		return exit.Usagef("give the ids of the messages (`postrider dead list --consumer %s`), or --topic, --key, --type or --all", a.consumer)
 	case kind == store.ActDiscard && strings.TrimSpace(f.order.Reason) == "" && !f.dryRun:
-		return usagef("give --reason: the log keeps why")
+		return exit.Usagef("give --reason: the log keeps why")
 	}
 	m, err := a.openInbox()
 	if err != nil {
@@ -257,14 +259,14 @@ func (m *mailbox) act(ctx context.Context, kind store.ActKind, l *inbox.DeadLett
 func (a *app) printLetters(results []letterResult, acted bool, ids []string) error {
 	err := a.print(results, func(w *tabwriter.Writer) {
 		for _, r := range results {
-			row(w, r.ID, r.Result)
+			output.Row(w, r.ID, r.Result)
 		}
 		switch {
 		case len(results) == 0:
-			row(w, "none")
+			output.Row(w, "none")
 		case !acted:
-			row(w)
-			row(w, fmt.Sprintf("%d dead letters; nothing was done: --yes does it", len(results)))
+			output.Row(w)
+			output.Row(w, fmt.Sprintf("%d dead letters; nothing was done: --yes does it", len(results)))
 		}
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
@@ -50,7 +51,7 @@ func TestDeadLettersOfAConsumer(t *testing.T) {
 	for name, store := range stores {
 		t.Run(name, func(t *testing.T) {
 			db := buried(t, store, "billing", "a", "b", "c", "d")
-			dead := func(want int, args ...string) result {
+			dead := func(want exit.Code, args ...string) result {
 				t.Helper()
 				args = append([]string{"dead", "--store", store, "--consumer", "billing"}, args...)
 				r := cli(t, nil, "", args...)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
 )
 
@@ -109,7 +111,7 @@ func (a *app) demoCommand() *cobra.Command {
 
 func (a *app) runDemo(ctx context.Context, o demoOptions) error {
 	if o.orders < 1 || o.rate < 1 || o.kills < 0 || o.kills >= o.orders {
-		return usagef("orders and rate must be above zero, and kill below orders")
+		return exit.Usagef("orders and rate must be above zero, and kill below orders")
 	}
 	d := &demo{app: a, opts: o, set: a.set}
 	d.view = newView(a, o)
@@ -260,29 +262,29 @@ func (d *demo) report(answer demoAnswer) error {
 }
 
 func (d *demo) reportText(w *tabwriter.Writer, r demoAnswer) {
-	row(w)
-	row(w, "Counted in the order table, the broker and the stock table:")
-	row(w)
-	row(w, "  orders", r.Orders)
-	row(w, "  messages committed", r.Messages)
-	row(w, "  copies published", fmt.Sprintf("%d, %d of them duplicates (a kill may make up to %d: the relay's window)", r.Delivered, r.Duplicates, demoLanes*demoWindow))
-	row(w, "  effects", r.Effects)
-	row(w, "  lost / phantom", fmt.Sprintf("%d / %d", r.Lost, r.Phantom))
-	row(w, "  out of order / applied twice", fmt.Sprintf("%d / %d", r.OutOfOrder, r.DoubleEffects))
-	row(w, "  relay killed", fmt.Sprintf("%d times, %d with messages in flight", r.Kills, r.KillsInFlight))
-	row(w, "  longest silence", fmt.Sprintf("%d ms (promised after a kill: 3 s)", r.MaxGapMS))
-	row(w)
+	output.Row(w)
+	output.Row(w, "Counted in the order table, the broker and the stock table:")
+	output.Row(w)
+	output.Row(w, "  orders", r.Orders)
+	output.Row(w, "  messages committed", r.Messages)
+	output.Row(w, "  copies published", fmt.Sprintf("%d, %d of them duplicates (a kill may make up to %d: the relay's window)", r.Delivered, r.Duplicates, demoLanes*demoWindow))
+	output.Row(w, "  effects", r.Effects)
+	output.Row(w, "  lost / phantom", fmt.Sprintf("%d / %d", r.Lost, r.Phantom))
+	output.Row(w, "  out of order / applied twice", fmt.Sprintf("%d / %d", r.OutOfOrder, r.DoubleEffects))
+	output.Row(w, "  relay killed", fmt.Sprintf("%d times, %d with messages in flight", r.Kills, r.KillsInFlight))
+	output.Row(w, "  longest silence", fmt.Sprintf("%d ms (promised after a kill: 3 s)", r.MaxGapMS))
+	output.Row(w)
 	if r.kept() {
-		row(w, "Every message counted once.")
-		row(w)
+		output.Row(w, "Every message counted once.")
+		output.Row(w)
 	}
-	row(w, "Next:")
+	output.Row(w, "Next:")
 	me := invocation(os.Args[0], os.Executable, exec.LookPath)
-	row(w, "  "+me+" demo --orders 5000 --kill 20", "the same, harder")
-	row(w, "  "+me+" migrate --store sqlite:shop.db", "an outbox of your own")
-	row(w, "  "+me+" relay --help", "carry it to Kafka, NATS, RabbitMQ, Redis or webhooks")
+	output.Row(w, "  "+me+" demo --orders 5000 --kill 20", "the same, harder")
+	output.Row(w, "  "+me+" migrate --store sqlite:shop.db", "an outbox of your own")
+	output.Row(w, "  "+me+" relay --help", "carry it to Kafka, NATS, RabbitMQ, Redis or webhooks")
 	if d.opts.keep {
-		row(w, "Files of this run: "+d.dir)
+		output.Row(w, "Files of this run: "+d.dir)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -59,7 +60,7 @@ func openDemoBroker(ctx context.Context, d *demo) (demoBroker, error) {
 	case "kafka":
 		return openDemoKafka(ctx, d.set.broker, d.topic)
 	}
-	return nil, usagef("the demo runs on kafka://, nats://, amqp://, redis://, http:// or, without --broker, on a broker of its own, not on %s", redact.Word(scheme))
+	return nil, exit.Usagef("the demo runs on kafka://, nats://, amqp://, redis://, http:// or, without --broker, on a broker of its own, not on %s", redact.Word(scheme))
 }
 
 // keepRepeated keeps the broker from hiding what the relay repeats.
@@ -67,7 +68,7 @@ func (set *settings) keepRepeated() error {
 	base, query, _ := strings.Cut(set.broker, "?")
 	q, err := url.ParseQuery(query)
 	if err != nil {
-		return usagef("broker %s cannot be used: its parameters cannot be read", redact.Place(set.broker))
+		return exit.Usagef("broker %s cannot be used: its parameters cannot be read", redact.Place(set.broker))
 	}
 	q.Set("dedup", "off")
 	set.broker = base + "?" + q.Encode()
@@ -102,11 +103,11 @@ func openDemoNATS(ctx context.Context, raw, topic string) (*demoNATS, error) {
 	defer cancel()
 	target, err := natsbroker.ParseURL(raw)
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(raw), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(raw), err)
 	}
 	nc, err := target.Connect(nats.Name("postrider demo"), nats.RetryOnFailedConnect(false))
 	if err != nil {
-		return nil, &unreachableError{fmt.Errorf("the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(raw), err)}
+		return nil, exit.Withf(exit.Unreachable, "the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(raw), err)
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store/pgstore"
 )
@@ -153,7 +154,7 @@ func maxGap(copies []copyAt) int {
 func (d *demo) ownSchema(ctx context.Context, name string) error {
 	u, err := url.Parse(d.set.store)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		return usagef("store %s: the demo runs on postgres://USER:PASSWORD@HOST/DATABASE or, without --store, on SQLite", redact.Place(d.set.store))
+		return exit.Usagef("store %s: the demo runs on postgres://USER:PASSWORD@HOST/DATABASE or, without --store, on SQLite", redact.Place(d.set.store))
 	}
 	admin := d.set.store
 	q := u.Query()
@@ -161,7 +162,7 @@ func (d *demo) ownSchema(ctx context.Context, name string) error {
 	u.RawQuery = q.Encode()
 	d.set.store, d.stock, d.set.schema = u.String(), u.String(), name
 	if err := execOnce(ctx, admin, `CREATE SCHEMA IF NOT EXISTS `+pgx.Identifier{name}.Sanitize()); err != nil {
-		return &unreachableError{fmt.Errorf("demo: make a schema: %w; check --store and that its user may create schemas", err)}
+		return exit.Withf(exit.Unreachable, "demo: make a schema: %w; check --store and that its user may create schemas", err)
 	}
 	if !d.opts.keep {
 		d.undo = append(d.undo, func() {

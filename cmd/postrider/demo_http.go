@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -34,7 +35,7 @@ type demoHTTP struct {
 func openDemoHTTP(ctx context.Context, d *demo) (*demoHTTP, error) {
 	u, err := url.Parse(d.set.broker)
 	if err != nil || u.Port() == "" || u.Fragment != "" {
-		return nil, usagef("broker %s cannot be used: the demo listens there itself: write http://127.0.0.1:PORT/PATH", redact.Place(d.set.broker))
+		return nil, exit.Usagef("broker %s cannot be used: the demo listens there itself: write http://127.0.0.1:PORT/PATH", redact.Place(d.set.broker))
 	}
 	file, key := filepath.Join(d.dir, "webhook.secret"), make([]byte, 32)
 	_, _ = rand.Read(key) // never fails
@@ -43,7 +44,7 @@ func openDemoHTTP(ctx context.Context, d *demo) (*demoHTTP, error) {
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", u.Host)
 	if err != nil {
-		return nil, &unreachableError{fmt.Errorf("the demo cannot listen on %s: %w", u.Host, err)}
+		return nil, exit.Withf(exit.Unreachable, "the demo cannot listen on %s: %w", u.Host, err)
 	}
 	house, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -25,7 +26,7 @@ func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
 	}
 	cl, err := kgo.NewClient(k.Client...)
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(raw), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(raw), err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*reachTimeout) // a broker that has just started takes long for its first topic
 	defer cancel()
@@ -33,7 +34,7 @@ func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
 	resp, err := b.admin.CreateTopic(ctx, 6, -1, nil, b.topic)
 	if err = errors.Join(err, resp.Err); err != nil {
 		cl.Close()
-		return nil, &unreachableError{fmt.Errorf("the broker %s did not make the topic %s: %w; check --broker and that the server runs", redact.Place(raw), b.topic, err)}
+		return nil, exit.Withf(exit.Unreachable, "the broker %s did not make the topic %s: %w; check --broker and that the server runs", redact.Place(raw), b.topic, err)
 	}
 	return b, nil
 }

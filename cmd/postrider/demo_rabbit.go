@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/postrider/postrider/broker/rabbitbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -37,7 +38,7 @@ func openDemoRabbit(ctx context.Context, set *settings, topic string) (*demoRabb
 	base, query, _ := strings.Cut(set.broker, "?")
 	q, err := url.ParseQuery(query)
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: its parameters cannot be read", redact.Place(set.broker))
+		return nil, exit.Usagef("broker %s cannot be used: its parameters cannot be read", redact.Place(set.broker))
 	}
 	q.Set("exchange", topic)
 	set.broker = base + "?" + q.Encode()
@@ -45,7 +46,7 @@ func openDemoRabbit(ctx context.Context, set *settings, topic string) (*demoRabb
 	defer cancel()
 	conn, err := rabbitbroker.Connect(ctx, set.broker)
 	if err != nil {
-		return nil, &unreachableError{fmt.Errorf("the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(set.broker), err)}
+		return nil, exit.Withf(exit.Unreachable, "the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(set.broker), err)
 	}
 	b := &demoRabbit{conn: conn, topic: topic, queue: topic + ".copies", changed: make(chan struct{})}
 	if err := b.begin(); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/postrider/postrider/broker/redisbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -22,7 +23,7 @@ type demoRedis struct {
 func openDemoRedis(ctx context.Context, raw, topic string) (*demoRedis, error) {
 	t, err := redisbroker.ParseURL(raw)
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(raw), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(raw), err)
 	}
 	t.Client.Protocol, t.Client.DisableIdentity = 2, true
 	b := &demoRedis{
@@ -36,7 +37,7 @@ func openDemoRedis(ctx context.Context, raw, topic string) (*demoRedis, error) {
 		if text, _, quotes := strings.Cut(err.Error(), ", with args beginning with:"); quotes { // a server that does not know AUTH repeats the password
 			err = errors.New(text)
 		}
-		return nil, &unreachableError{fmt.Errorf("the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(raw), err)}
+		return nil, exit.Withf(exit.Unreachable, "the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(raw), err)
 	}
 	return b, nil
 }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 )
 
 // view shows the run: a block that is redrawn on a terminal, a line per second elsewhere.
@@ -25,7 +27,7 @@ type view struct {
 }
 
 func newView(a *app, o demoOptions) *view {
-	v := &view{out: a.out, tty: isTerminal(a.out), total: o.orders, planned: o.kills, begun: time.Now()}
+	v := &view{out: a.out, tty: output.IsTerminal(a.out), total: o.orders, planned: o.kills, begun: time.Now()}
 	if a.set.output == "json" {
 		v.out, v.tty = a.errOut, false // stdout holds the one object
 	}
@@ -57,7 +59,7 @@ func (v *view) takenOver(took time.Duration) {
 	defer v.mu.Unlock()
 	v.down, v.took = false, took
 	if !v.tty {
-		fmt.Fprintf(v.out, "%5.1fs  taken over after %s\n", time.Since(v.begun).Seconds(), short(took))
+		fmt.Fprintf(v.out, "%5.1fs  taken over after %s\n", time.Since(v.begun).Seconds(), output.Short(took))
 	}
 }
 
@@ -67,7 +69,7 @@ func (v *view) relayNow() string {
 	case v.down:
 		return "dead: its lease runs out"
 	case v.took > 0:
-		return "taken over after " + short(v.took)
+		return "taken over after " + output.Short(v.took)
 	}
 	return ""
 }
@@ -89,7 +91,7 @@ func (v *view) draw(l look) {
 	defer v.mu.Unlock()
 	if !v.tty {
 		fmt.Fprintf(v.out, "%5.1fs  orders %d/%d  pending %d  sent %d  lag %s  effects %d  kills %d\n",
-			time.Since(v.begun).Seconds(), l.orders, v.total, l.pending, l.sent, short(l.lag), l.effects, v.kills)
+			time.Since(v.begun).Seconds(), l.orders, v.total, l.pending, l.sent, output.Short(l.lag), l.effects, v.kills)
 		return
 	}
 	if v.drawn {
@@ -108,7 +110,7 @@ func (v *view) draw(l look) {
 	fmt.Fprintf(v.out, "\x1b[2K\n\x1b[2K  orders   %6d  [%s]\n", l.orders, bar)
 	fmt.Fprintf(v.out, "\x1b[2K  pending  %6d  in the outbox\n", l.pending)
 	fmt.Fprintf(v.out, "\x1b[2K  sent     %6d  at the broker\n", l.sent)
-	fmt.Fprintf(v.out, "\x1b[2K  lag      %6s\n", short(l.lag))
+	fmt.Fprintf(v.out, "\x1b[2K  lag      %6s\n", output.Short(l.lag))
 	fmt.Fprintf(v.out, "\x1b[2K  effects  %6d  in the stock\n", l.effects)
 	fmt.Fprintf(v.out, "\x1b[2K  kills    %6d  of %d  %s\n", v.kills, v.planned, v.relayNow())
 }

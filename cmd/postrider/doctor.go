@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
 )
@@ -59,7 +61,7 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 	failOn := store.Critical + 1
 	if set.failOn != "never" {
 		if err := failOn.UnmarshalText([]byte(set.failOn)); err != nil || failOn == store.OK {
-			return usagef("fail-on is %s: use warning, critical or never", redact.Word(set.failOn))
+			return exit.Usagef("fail-on is %s: use warning, critical or never", redact.Word(set.failOn))
 		}
 	}
 	st, err := openStore(&a.set)
@@ -68,14 +70,14 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 	}
 	defer st.close()
 	if st.doctor == nil || set.consumer != "" && st.inbox == nil {
-		return usagef("store %q cannot be examined: there is nothing that could be set wrong", st.Info().Name)
+		return exit.Usagef("store %q cannot be examined: there is nothing that could be set wrong", st.Info().Name)
 	}
 	if st.exists != nil {
 		if err := st.exists(); err != nil {
 			return err
 		}
 	}
-	if _, _, err := reach(ctx, st); err != nil && exitCode(err) == exitUnreachable {
+	if _, _, err := reach(ctx, st); err != nil && exit.Of(err) == exit.Unreachable {
 		return err
 	}
 	if a.set.pipe != "" {
@@ -96,7 +98,7 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 	}
 	found, err := admin.Examine(ctx, set.req, doctors...)
 	if unknown := (*admin.UnknownConsumerError)(nil); errors.As(err, &unknown) {
-		return usagef("%v", unknown)
+		return exit.Usagef("%v", unknown)
 	}
 	if err != nil {
 		return err
@@ -105,7 +107,7 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 		return err
 	}
 	if found.Worst >= failOn {
-		return &findingsError{fmt.Sprintf("%d findings are critical, %d are warnings", found.Critical, found.Warning)}
+		return exit.Withf(exit.Findings, "%d findings are critical, %d are warnings", found.Critical, found.Warning)
 	}
 	return nil
 }
@@ -128,16 +130,16 @@ func diagnosisText(w *tabwriter.Writer, d admin.Diagnosis, all bool) {
 		if f.Severity == store.OK && !all {
 			continue
 		}
-		row(w, strings.ToUpper(f.Severity.String()), f.Check, visible(f.What, keep))
+		output.Row(w, strings.ToUpper(f.Severity.String()), f.Check, output.Visible(f.What, keep))
 		if f.Why != "" {
-			row(w, "", "why", visible(f.Why, keep))
+			output.Row(w, "", "why", output.Visible(f.Why, keep))
 		}
 		if f.Fix != "" {
-			row(w, "", "fix", visible(f.Fix, keep))
+			output.Row(w, "", "fix", output.Visible(f.Fix, keep))
 		}
 		for _, sql := range f.SQL {
-			row(w, "", "SQL", visible(sql, keep)+";")
+			output.Row(w, "", "SQL", output.Visible(sql, keep)+";")
 		}
 	}
-	row(w, fmt.Sprintf("%d critical, %d warnings, %d in order", d.Critical, d.Warning, d.OK))
+	output.Row(w, fmt.Sprintf("%d critical, %d warnings, %d in order", d.Critical, d.Warning, d.OK))
 }

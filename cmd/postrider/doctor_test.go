@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 )
@@ -16,7 +17,7 @@ func TestDoctor(t *testing.T) {
 	good := outboxOn(t, pg)
 	for _, tc := range []struct {
 		name string
-		code int
+		code exit.Code
 		args []string
 		want string
 	}{
@@ -67,7 +68,7 @@ func TestDoctorAsksTheBroker(t *testing.T) {
 	url := testserver.SharedNATS(t).URL
 	there := newStream(t, url, 1000)
 	store := outboxOn(t, testserver.SharedPostgres(t, "18"))
-	doctor := func(at string, code int, want string) {
+	doctor := func(at string, code exit.Code, want string) {
 		t.Helper()
 		got := cli(t, nil, "", "doctor", "--only", "broker", "--all", "--store", store, "--broker", at)
 		if got.code != code || !strings.Contains(got.out, want) {
@@ -75,9 +76,9 @@ func TestDoctorAsksTheBroker(t *testing.T) {
 		}
 	}
 	mustCLI(t, there.message("a", 10), "enqueue", "--store", store)
-	doctor(url, exitOK, "takes messages of 1000 bytes at the most") // advice, and nothing critical
-	doctor("nats://127.0.0.1:1", exitFindings, "the broker does not answer")
-	doctor("memory:", exitOK, "cannot be asked")
+	doctor(url, exit.OK, "takes messages of 1000 bytes at the most") // advice, and nothing critical
+	doctor("nats://127.0.0.1:1", exit.Findings, "the broker does not answer")
+	doctor("memory:", exit.OK, "cannot be asked")
 	mustCLI(t, `{"topic":"nowhere-at-all","key":"k","payload":1}`, "enqueue", "--store", store)
-	doctor(url, exitFindings, `messages of topic "nowhere-at-all" have nowhere to go: "nowhere-at-all": no stream takes the subject`)
+	doctor(url, exit.Findings, `messages of topic "nowhere-at-all" have nowhere to go: "nowhere-at-all": no stream takes the subject`)
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -82,7 +84,7 @@ func (a *app) enqueueCommand() *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if batch < 1 || batch > 10_000 {
-				return usagef("batch is %d: use 1 to 10000", batch)
+				return exit.Usagef("batch is %d: use 1 to 10000", batch)
 			}
 			st, err := openStore(&a.set)
 			if err != nil {
@@ -96,7 +98,7 @@ func (a *app) enqueueCommand() *cobra.Command {
 			if err := e.run(cmd.Context(), a.in); err != nil {
 				return fmt.Errorf("%w; %s", err, e.progress())
 			}
-			return a.print(map[string]int{"enqueued": e.written}, func(w *tabwriter.Writer) { row(w, fmt.Sprintf("enqueued %d", e.written)) })
+			return a.print(map[string]int{"enqueued": e.written}, func(w *tabwriter.Writer) { output.Row(w, fmt.Sprintf("enqueued %d", e.written)) })
 		},
 	}
 	cmd.Flags().IntVar(&batch, "batch", 500, "messages per transaction")

@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 )
 
 func (a *app) eraseCommand() *cobra.Command {
@@ -29,9 +31,9 @@ func (a *app) eraseCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case req.Key == "":
-				return usagef("no key: give --key")
+				return exit.Usagef("no key: give --key")
 			case req.Reason == "" && !req.DryRun:
-				return usagef("no reason: give --reason, it stands in the journal; or --dry-run to count only")
+				return exit.Usagef("no reason: give --reason, it stands in the journal; or --dry-run to count only")
 			}
 			st, err := a.openReady(cmd)
 			if err != nil {
@@ -63,15 +65,15 @@ func eraseText(w *tabwriter.Writer, done admin.Erased, dry bool) {
 	if dry {
 		verb = "would be "
 	}
-	row(w, verb+"erased", done.Rows)
-	row(w, "erased before", done.Before)
-	row(w, "dead letters "+verb+"discarded", done.Discarded)
+	output.Row(w, verb+"erased", done.Rows)
+	output.Row(w, "erased before", done.Before)
+	output.Row(w, "dead letters "+verb+"discarded", done.Discarded)
 	for _, pipe := range slices.Sorted(maps.Keys(done.Pending)) {
-		row(w, "not delivered yet by pipe "+visible(pipe, ""), done.Pending[pipe])
+		output.Row(w, "not delivered yet by pipe "+output.Visible(pipe, ""), done.Pending[pipe])
 	}
 	if !dry && done.Rows > 0 {
-		row(w)
-		row(w, "the rows' old versions lie on disk until `VACUUM` of the outbox")
+		output.Row(w)
+		output.Row(w, "the rows' old versions lie on disk until `VACUUM` of the outbox")
 	}
 }
 

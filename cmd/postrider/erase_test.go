@@ -4,13 +4,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
 func TestErase(t *testing.T) {
 	url := outboxOn(t, testserver.SharedPostgres(t, "18"))
 	mustCLI(t, oneMessage+oneMessage, "enqueue", "--store", url)
-	if got := cli(t, nil, "", "erase", "--key", "o-1", "--reason", "x", "--store", url); got.code != exitFailure || !strings.Contains(got.err, `2 in pipe "main"`) {
+	if got := cli(t, nil, "", "erase", "--key", "o-1", "--reason", "x", "--store", url); got.code != exit.Failure || !strings.Contains(got.err, `2 in pipe "main"`) {
 		t.Errorf("nothing is delivered yet: code %d, %s", got.code, got.err)
 	}
 	if got := mustCLI(t, "", "erase", "--key", "o-1", "--dry-run", "--store", url, "-o", "json"); !strings.Contains(got, `"rows":0,"before":0,"discarded":0,"pending":{"main":2}`) {

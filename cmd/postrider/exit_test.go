@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store/pgstore"
 )
@@ -88,7 +89,7 @@ func TestExitCodesOnPostgres(t *testing.T) {
 	status, enqueue, dead := []string{"status"}, []string{"enqueue"}, []string{"dead", "list"}
 	for _, tc := range []struct {
 		name, store string
-		code        int
+		code        exit.Code
 		want        string
 		commands    [][]string
 	}{

@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 )
@@ -51,9 +53,9 @@ func (a *app) guardCommand() *cobra.Command {
 func (a *app) openGuard(f *guardFlags, key bool) (admin.Inboxes, func(), error) {
 	switch {
 	case f.key.Consumer == "":
-		return admin.Inboxes{}, nil, usagef("give --consumer: `postrider status --consumer all` lists their names")
+		return admin.Inboxes{}, nil, exit.Usagef("give --consumer: `postrider status --consumer all` lists their names")
 	case key && (f.key.Topic == "" || f.key.Key == ""):
-		return admin.Inboxes{}, nil, usagef("give --topic and --key: `postrider guard list --consumer %s` lists them", f.key.Consumer)
+		return admin.Inboxes{}, nil, exit.Usagef("give --topic and --key: `postrider guard list --consumer %s` lists them", f.key.Consumer)
 	}
 	return a.openInboxes()
 }
@@ -68,9 +70,9 @@ func (a *app) guardList(f *guardFlags) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case limit < 1 || limit > 10_000:
-				return usagef("limit is %d: use 1 to 10000", limit)
+				return exit.Usagef("limit is %d: use 1 to 10000", limit)
 			case after != "" && f.key.Topic == "":
-				return usagef("--after is a key of --topic: give both")
+				return exit.Usagef("--after is a key of --topic: give both")
 			}
 			i, done, err := a.openGuard(f, false)
 			if err != nil {
@@ -95,16 +97,16 @@ func (a *app) guardList(f *guardFlags) *cobra.Command {
 
 func marksText(w *tabwriter.Writer, answers []markAnswer, limit int) {
 	if len(answers) == 0 {
-		row(w, "none")
+		output.Row(w, "none")
 		return
 	}
-	row(w, "TOPIC", "KEY", "VERSION", "UPDATED")
+	output.Row(w, "TOPIC", "KEY", "VERSION", "UPDATED")
 	for _, m := range answers {
-		row(w, visible(m.Topic, ""), visible(m.Key, ""), m.Version, stamp(m.Updated))
+		output.Row(w, output.Visible(m.Topic, ""), output.Visible(m.Key, ""), m.Version, output.Stamp(m.Updated))
 	}
 	if last := answers[len(answers)-1]; len(answers) == limit {
-		row(w)
-		row(w, fmt.Sprintf("there may be more: --topic %s --after %s", visible(last.Topic, ""), visible(last.Key, "")))
+		output.Row(w)
+		output.Row(w, fmt.Sprintf("there may be more: --topic %s --after %s", output.Visible(last.Topic, ""), output.Visible(last.Key, "")))
 	}
 }
 
@@ -122,7 +124,7 @@ func (a *app) guardShow(f *guardFlags) *cobra.Command {
 				return noTables(err)
 			}
 			answer := markAnswer{Topic: f.key.Topic, Key: f.key.Key, Version: version}
-			return a.print(answer, func(w *tabwriter.Writer) { row(w, "version", version) })
+			return a.print(answer, func(w *tabwriter.Writer) { output.Row(w, "version", version) })
 		},
 	}
 	f.keyFlag(cmd)
@@ -135,7 +137,7 @@ func (a *app) guardSet(f *guardFlags) *cobra.Command {
 		Use: "set", Short: "Move the mark of a key: versions up to it count as applied", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if version < 1 {
-				return usagef("give --version of at least 1, or use `postrider guard reset`")
+				return exit.Usagef("give --version of at least 1, or use `postrider guard reset`")
 			}
 			return a.moveMark(cmd, f, version)
 		},
@@ -166,7 +168,7 @@ func (f *guardFlags) reasonFlag(cmd *cobra.Command) {
 
 func (a *app) moveMark(cmd *cobra.Command, f *guardFlags, version int64) error {
 	if f.reason == "" {
-		return usagef("give --reason: the journal keeps why")
+		return exit.Usagef("give --reason: the journal keeps why")
 	}
 	i, done, err := a.openGuard(f, true)
 	if err != nil {
@@ -178,7 +180,7 @@ func (a *app) moveMark(cmd *cobra.Command, f *guardFlags, version int64) error {
 		return noTables(err)
 	}
 	answer := markAnswer{Topic: f.key.Topic, Key: f.key.Key, Version: version, Was: &was}
-	return a.print(answer, func(w *tabwriter.Writer) { row(w, fmt.Sprintf("version %d, was %d", version, was)) })
+	return a.print(answer, func(w *tabwriter.Writer) { output.Row(w, fmt.Sprintf("version %d, was %d", version, was)) })
 }
 
 // noTables says what to do when the inbox's tables are missing.
@@ -195,7 +197,7 @@ func (a *app) openInboxes() (admin.Inboxes, func(), error) {
 	i, ok := a.inboxes(st)
 	if !ok {
 		st.close()
-		return i, nil, usagef("store %s keeps no inbox: give that of the consumer's database, postgres:// or sqlite:", storeKind(&a.set))
+		return i, nil, exit.Usagef("store %s keeps no inbox: give that of the consumer's database, postgres:// or sqlite:", storeKind(&a.set))
 	}
 	if st.exists != nil {
 		if err := st.exists(); err != nil {
@@ -221,10 +223,10 @@ func (a *app) migrateInbox(dryRun, printSQL *bool) *cobra.Command {
 		Example: "  postrider migrate inbox --store postgres://owner@HOST/BILLING\n  postrider migrate inbox --store postgres: --print-sql",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if prefix != "" && !roles {
-				return usagef("--role-prefix goes with --roles")
+				return exit.Usagef("--role-prefix goes with --roles")
 			}
 			if *dryRun {
-				return usagef("--dry-run does not go with inbox: --print-sql shows its statements, which change nothing that is there")
+				return exit.Usagef("--dry-run does not go with inbox: --print-sql shows its statements, which change nothing that is there")
 			}
 			if *printSQL && a.set.store == "sqlite:" {
 				a.set.store = "sqlite:any.db"
@@ -236,7 +238,7 @@ func (a *app) migrateInbox(dryRun, printSQL *bool) *cobra.Command {
 			defer st.close()
 			i, ok := a.inboxes(st)
 			if !ok {
-				return usagef("store %s keeps no inbox: use postgres:// or sqlite:", storeKind(&a.set))
+				return exit.Usagef("store %s keeps no inbox: use postgres:// or sqlite:", storeKind(&a.set))
 			}
 			if *printSQL {
 				return a.printInbox(i, roles, prefix)
@@ -248,7 +250,7 @@ func (a *app) migrateInbox(dryRun, printSQL *bool) *cobra.Command {
 			if err != nil {
 				return migrateFailed(cmd.Context(), err)
 			}
-			return a.print(map[string]bool{"done": true}, func(w *tabwriter.Writer) { row(w, "done") })
+			return a.print(map[string]bool{"done": true}, func(w *tabwriter.Writer) { output.Row(w, "done") })
 		},
 	}
 	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles consumer, reader and admin of the inbox on PostgreSQL, and set what they may do")
@@ -278,11 +280,11 @@ func (a *app) printInbox(i admin.Inboxes, roles bool, prefix string) error {
 // inboxRoles is the text that makes the roles of an inbox.
 func inboxRoles(i admin.Inboxes, prefix string) (string, error) {
 	if i.Dialect != dialect.Postgres {
-		return "", usagef("only PostgreSQL has roles")
+		return "", exit.Usagef("only PostgreSQL has roles")
 	}
 	text, err := inbox.RolesSQL(i.Schema, prefix)
 	if err != nil {
-		return "", &usageError{err}
+		return "", exit.With(exit.Usage, err)
 	}
 	return text + ";\n", nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
@@ -22,7 +23,7 @@ func TestGuardOfAConsumer(t *testing.T) {
 	}
 	for name, store := range stores {
 		t.Run(name, func(t *testing.T) {
-			run := func(want int, args ...string) result {
+			run := func(want exit.Code, args ...string) result {
 				t.Helper()
 				r := cli(t, nil, "", append(args, "--store", store)...)
 				if r.code != want {
@@ -37,7 +38,7 @@ func TestGuardOfAConsumer(t *testing.T) {
 			}
 			run(0, "migrate", "inbox")
 			run(0, "migrate", "inbox")
-			guard := func(want int, verb string, args ...string) result {
+			guard := func(want exit.Code, verb string, args ...string) result {
 				t.Helper()
 				return run(want, append([]string{"guard", verb, "--consumer", "billing"}, args...)...)
 			}
@@ -103,7 +104,7 @@ func TestPruneOfAConsumer(t *testing.T) {
 	if err != nil || tx.Commit() != nil {
 		t.Fatal(err)
 	}
-	prune := func(want int, args ...string) result {
+	prune := func(want exit.Code, args ...string) result {
 		t.Helper()
 		r := cli(t, nil, "", append([]string{"prune", "--consumer", "billing", "--store", store}, args...)...)
 		if r.code != want {

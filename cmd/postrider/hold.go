@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
 )
 
@@ -47,9 +49,9 @@ func (a *app) holdCommand(kind store.ActKind) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case !exactlyOne(act.Key != "", lane >= 0, endpoint != ""):
-				return usagef("give --key, --lane or --endpoint, one of them")
+				return exit.Usagef("give --key, --lane or --endpoint, one of them")
 			case strings.TrimSpace(reason) == "":
-				return usagef("give --reason: the journal keeps why")
+				return exit.Usagef("give --reason: the journal keeps why")
 			}
 			act.Actor, act.Reason = a.actor(), reason
 			if endpoint != "" {
@@ -96,7 +98,7 @@ func (a *app) hold(cmd *cobra.Command, act store.Act, answer holdAnswer, wait ti
 	answer.Result = results[0].Result
 	what := fmt.Sprintf("lane %d", act.Lane)
 	if act.Key != "" {
-		what = "key " + visible(act.Key, "")
+		what = "key " + output.Visible(act.Key, "")
 	}
 	switch answer.Result {
 	case admin.ResultNotFound:
@@ -104,7 +106,7 @@ func (a *app) hold(cmd *cobra.Command, act store.Act, answer holdAnswer, wait ti
 	case admin.ResultQueued:
 		return fmt.Errorf("%s: the relay has not executed the request to %s yet; it stays requested", what, act.Kind)
 	}
-	return a.print(answer, func(w *tabwriter.Writer) { row(w, what, act.Kind, answer.Result) })
+	return a.print(answer, func(w *tabwriter.Writer) { output.Row(w, what, act.Kind, answer.Result) })
 }
 
 // holdEndpoint needs no relay: what it says is what the next heartbeat brings.
@@ -128,5 +130,7 @@ func (a *app) holdEndpoint(cmd *cobra.Command, act store.Act, endpoint string) e
 	if !changed {
 		answer.Result = "unchanged"
 	}
-	return a.print(answer, func(w *tabwriter.Writer) { row(w, "endpoint "+visible(endpoint, ""), act.Kind, answer.Result) })
+	return a.print(answer, func(w *tabwriter.Writer) {
+		output.Row(w, "endpoint "+output.Visible(endpoint, ""), act.Kind, answer.Result)
+	})
 }

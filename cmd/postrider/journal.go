@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
 )
 
@@ -44,7 +46,7 @@ func (a *app) journalCommand() *cobra.Command {
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if q.Limit < 1 || q.Limit > 10_000 {
-				return usagef("limit is %d: use 1 to 10000", q.Limit)
+				return exit.Usagef("limit is %d: use 1 to 10000", q.Limit)
 			}
 			if name != "" {
 				return a.consumerJournal(cmd, name, q.Before, q.Limit)
@@ -86,7 +88,7 @@ func (a *app) journalCommand() *cobra.Command {
 func (a *app) consumerJournal(cmd *cobra.Command, name string, before int64, limit int) error {
 	for _, other := range []string{"id", "by", "act", "key", "since"} {
 		if cmd.Flags().Changed(other) {
-			return usagef("--%s does not go with --consumer", other)
+			return exit.Usagef("--%s does not go with --consumer", other)
 		}
 	}
 	i, done, err := a.openInboxes()
@@ -104,16 +106,16 @@ func (a *app) consumerJournal(cmd *cobra.Command, name string, before int64, lim
 	}
 	return a.print(answers, func(w *tabwriter.Writer) {
 		if len(answers) == 0 {
-			row(w, "none")
+			output.Row(w, "none")
 			return
 		}
-		row(w, "ID", "AT", "WHO", "ACT", "TOPIC", "KEY", "MESSAGE", "WAS", "NOW", "WHY")
+		output.Row(w, "ID", "AT", "WHO", "ACT", "TOPIC", "KEY", "MESSAGE", "WAS", "NOW", "WHY")
 		for _, e := range answers {
-			row(w, e.ID, stamp(e.At), visible(e.Actor, ""), e.Act, visible(e.Topic, ""), visible(e.Key, ""), visible(e.Message, ""), e.Was, e.Now, visible(e.Reason, ""))
+			output.Row(w, e.ID, output.Stamp(e.At), output.Visible(e.Actor, ""), e.Act, output.Visible(e.Topic, ""), output.Visible(e.Key, ""), output.Visible(e.Message, ""), e.Was, e.Now, output.Visible(e.Reason, ""))
 		}
 		if len(answers) == limit {
-			row(w)
-			row(w, "there may be more: --before "+answers[len(answers)-1].ID)
+			output.Row(w)
+			output.Row(w, "there may be more: --before "+answers[len(answers)-1].ID)
 		}
 	})
 }
@@ -153,10 +155,10 @@ func entryOf(e store.JournalEntry) entryAnswer {
 
 func journalText(w *tabwriter.Writer, answers []entryAnswer, limit int) {
 	if len(answers) == 0 {
-		row(w, "none")
+		output.Row(w, "none")
 		return
 	}
-	row(w, "ID", "AT", "WHO", "ACT", "PIPE", "LANE", "SEQ", "KEY", "RESULT", "COUNT", "ASKED BY", "WHY", "TARGET")
+	output.Row(w, "ID", "AT", "WHO", "ACT", "PIPE", "LANE", "SEQ", "KEY", "RESULT", "COUNT", "ASKED BY", "WHY", "TARGET")
 	for _, e := range answers {
 		lane, count := "", ""
 		if e.Lane != nil {
@@ -165,11 +167,11 @@ func journalText(w *tabwriter.Writer, answers []entryAnswer, limit int) {
 		if e.Count != nil {
 			count = strconv.FormatInt(*e.Count, 10)
 		}
-		row(w, e.ID, stamp(e.At), visible(e.Actor, ""), e.Act, visible(e.Pipe, ""), lane, e.Seq, visible(e.Key, ""), e.Result, count,
-			e.Ask, visible(e.Reason, ""), visible(string(e.Target), ""))
+		output.Row(w, e.ID, output.Stamp(e.At), output.Visible(e.Actor, ""), e.Act, output.Visible(e.Pipe, ""), lane, e.Seq, output.Visible(e.Key, ""), e.Result, count,
+			e.Ask, output.Visible(e.Reason, ""), output.Visible(string(e.Target), ""))
 	}
 	if len(answers) == limit {
-		row(w)
-		row(w, "there may be more: --before "+answers[len(answers)-1].ID)
+		output.Row(w)
+		output.Row(w, "there may be more: --before "+answers[len(answers)-1].ID)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -60,19 +61,19 @@ func (k *keeperSettings) relayFlags(fs *pflag.FlagSet) {
 func (k *keeperSettings) options(log *slog.Logger) (*admin.KeeperOptions, error) {
 	switch {
 	case k.olderThan < 0:
-		return nil, usagef("older-than is %s: it must not be negative", k.olderThan)
+		return nil, exit.Usagef("older-than is %s: it must not be negative", k.olderThan)
 	case k.rate < 1:
-		return nil, usagef("rate is %d: it must be at least 1 row per second", k.rate)
+		return nil, exit.Usagef("rate is %d: it must be at least 1 row per second", k.rate)
 	case k.holdRows < 0:
-		return nil, usagef("hold-max-rows is %d: it must not be negative", k.holdRows)
+		return nil, exit.Usagef("hold-max-rows is %d: it must not be negative", k.holdRows)
 	case k.payloads < 0:
-		return nil, usagef("payload-retention is %s: it must not be negative", k.payloads)
+		return nil, exit.Usagef("payload-retention is %s: it must not be negative", k.payloads)
 	case k.payloads > 0 && k.archive != "":
-		return nil, usagef("payload-retention and an archive: the archive would hold rows without payloads, choose one")
+		return nil, exit.Usagef("payload-retention and an archive: the archive would hold rows without payloads, choose one")
 	case k.keepDead < 0 || k.keepDead > 0 && k.keepDead < time.Hour:
-		return nil, usagef("keep-dead is %s: use an hour or more, or 0 to keep them until a person acts", k.keepDead)
+		return nil, exit.Usagef("keep-dead is %s: use an hour or more, or 0 to keep them until a person acts", k.keepDead)
 	case k.auditEvery < 0:
-		return nil, usagef("audit-every is %s: it must not be negative", k.auditEvery)
+		return nil, exit.Usagef("audit-every is %s: it must not be negative", k.auditEvery)
 	}
 	o := &admin.KeeperOptions{
 		OlderThan: k.olderThan, MaxBytes: int64(k.maxBytes), HoldRows: k.holdRows, HoldBytes: int64(k.holdBytes),
@@ -81,13 +82,13 @@ func (k *keeperSettings) options(log *slog.Logger) (*admin.KeeperOptions, error)
 	command, isCommand := strings.CutPrefix(k.archive, "command:")
 	switch {
 	case isCommand && strings.TrimSpace(command) == "":
-		return nil, usagef("archive is %s: write command:COMMAND", redact.Word(k.archive))
+		return nil, exit.Usagef("archive is %s: write command:COMMAND", redact.Word(k.archive))
 	case isCommand:
 		o.Archive = admin.ArchiveBy(command, os.Stderr)
 	case k.archive != "":
 		info, err := os.Stat(k.archive)
 		if err != nil || !info.IsDir() {
-			return nil, usagef("archive is %s, which is no folder: make it, or write command:COMMAND", redact.Word(k.archive))
+			return nil, exit.Usagef("archive is %s, which is no folder: make it, or write command:COMMAND", redact.Word(k.archive))
 		}
 		o.Archive = admin.ArchiveTo(k.archive)
 	}
@@ -100,7 +101,7 @@ func (k *keeperSettings) relayOptions(log *slog.Logger) (*admin.KeeperOptions, e
 	if set.retention != "off" {
 		age, err := time.ParseDuration(set.retention)
 		if err != nil {
-			return nil, usagef("retention is %s: write a duration such as 168h, or off", redact.Word(set.retention))
+			return nil, exit.Usagef("retention is %s: write a duration such as 168h, or off", redact.Word(set.retention))
 		}
 		set.olderThan = age
 	}

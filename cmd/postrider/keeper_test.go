@@ -22,6 +22,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
@@ -109,7 +110,7 @@ func TestPruneAndAudit(t *testing.T) {
 	if out := mustCLI(t, "", "prune", "--store", st, "--older-than", "0s", "--archive", "command:cat > "+filepath.Join(dir, "none")); !strings.Contains(out, "0 rows") {
 		t.Errorf("rows that no pipe has settled went: %s", out)
 	}
-	if got := cli(t, nil, "", "prune", "--store", st, "--hold-max-rows", "2"); got.code != exitFindings || !strings.Contains(got.err, `pipe "main" holds back 5 rows`) {
+	if got := cli(t, nil, "", "prune", "--store", st, "--hold-max-rows", "2"); got.code != exit.Findings || !strings.Contains(got.err, `pipe "main" holds back 5 rows`) {
 		t.Errorf("over the cap: %d %s", got.code, got.err)
 	}
 
@@ -123,10 +124,10 @@ func TestPruneAndAudit(t *testing.T) {
 		t.Fatalf("removed %s by hand", seq)
 	}
 	got := cli(t, nil, "", "audit", "--store", st)
-	if got.code != exitFindings || !strings.Contains(got.err, "the books differ by 1") || !strings.Contains(got.out, "numbers without a row: 35") {
+	if got.code != exit.Findings || !strings.Contains(got.err, "the books differ by 1") || !strings.Contains(got.out, "numbers without a row: 35") {
 		t.Errorf("a row was removed by hand: %d %s%s", got.code, got.out, got.err)
 	}
-	if got := cli(t, nil, "", "audit", "--store", st, "--reopen"); got.code != exitUsage {
+	if got := cli(t, nil, "", "audit", "--store", st, "--reopen"); got.code != exit.Usage {
 		t.Errorf("reopened without a reason: %d %s", got.code, got.err)
 	}
 	mustCLI(t, "", "audit", "--store", st, "--reopen", "--reason", "removed by a test", "--actor", "ann")
@@ -134,7 +135,7 @@ func TestPruneAndAudit(t *testing.T) {
 		t.Errorf("the journal has no entry: %s", out)
 	}
 	for _, args := range [][]string{{"prune"}, {"audit"}} {
-		if got := cli(t, nil, "", append(args, "--store", "memory:")...); got.code != exitUsage || !strings.Contains(got.err, "PostgreSQL has") {
+		if got := cli(t, nil, "", append(args, "--store", "memory:")...); got.code != exit.Usage || !strings.Contains(got.err, "PostgreSQL has") {
 			t.Errorf("%v of another store: %d %s", args, got.code, got.err)
 		}
 	}

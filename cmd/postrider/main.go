@@ -13,7 +13,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,29 +20,15 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
-	"github.com/postrider/postrider/store"
-)
-
-// Exit codes, documented in the command's help and in docs.
-const (
-	exitOK          = 0
-	exitFailure     = 1
-	exitUsage       = 2
-	exitLag         = 3
-	exitUnreachable = 4
-	exitSchema      = 5
-	exitFindings    = 6
 )
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.LookupEnv))
+	os.Exit(int(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.LookupEnv)))
 }
 
-func run(args []string, in io.Reader, out, errOut io.Writer, lookupEnv func(string) (string, bool)) int {
+func run(args []string, in io.Reader, out, errOut io.Writer, lookupEnv func(string) (string, bool)) exit.Code {
 	ctx, stop := notify(context.Background(), errOut)
 	defer stop()
 	if v, _ := lookupEnv(envWithParent); v != "" {
@@ -57,10 +42,10 @@ func run(args []string, in io.Reader, out, errOut io.Writer, lookupEnv func(stri
 	cmd.SetErr(errOut)
 	err := cmd.ExecuteContext(ctx)
 	if err == nil {
-		return exitOK
+		return exit.OK
 	}
 	fmt.Fprintln(errOut, "postrider: "+redact.OneLine(err.Error()))
-	return exitCode(err)
+	return exit.Of(err)
 }
 
 // oneSignal is how long what arrives belongs to the first signal: timeout(1),
@@ -87,63 +72,11 @@ func notify(ctx context.Context, errOut io.Writer) (context.Context, func()) {
 				cancel()
 			case time.Since(first) >= oneSignal:
 				fmt.Fprintln(errOut, "postrider: second signal: exiting at once; unsettled messages will be sent again")
-				os.Exit(exitFailure)
+				os.Exit(int(exit.Failure))
 			}
 		}
 	}()
 	return ctx, func() { signal.Stop(signals); close(done); cancel() }
-}
-
-// usageError is a mistake in flags or arguments.
-type usageError struct{ err error }
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
-func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
-
-// unreachableError says that the other side did not answer.
-type unreachableError struct{ err error }
-
-func (e *unreachableError) Error() string { return e.err.Error() }
-func (e *unreachableError) Unwrap() error { return e.err }
-
-// lagError says that --fail-if-lag struck.
-type lagError struct{ text string }
-
-func (e *lagError) Error() string { return e.text }
-
-// findingsError says that the doctor found what --fail-on names.
-type findingsError struct{ text string }
-
-func (e *findingsError) Error() string { return e.text }
-
-func exitCode(err error) int {
-	var (
-		usage       *usageError
-		conf        *config.Error
-		lag         *lagError
-		findings    *findingsError
-		unreachable *unreachableError
-		shutOut     *shutOutError
-		connect     *pgconn.ConnectError
-		unusable    *store.UnusableError
-	)
-	switch {
-	case errors.As(err, &unusable) && unusable.Passing:
-		return exitUnreachable
-	case errors.As(err, &usage), errors.As(err, &conf), errors.As(err, &shutOut), errors.Is(err, store.ErrUnusable):
-		return exitUsage
-	case errors.As(err, &lag):
-		return exitLag
-	case errors.As(err, &findings):
-		return exitFindings
-	case errors.Is(err, store.ErrSchema):
-		return exitSchema
-	case errors.As(err, &unreachable), errors.As(err, &connect):
-		return exitUnreachable
-	}
-	return exitFailure
 }
 
 // envWithParent makes the process end when its stdin closes: the demo's

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
 )
@@ -44,19 +46,19 @@ func (a *app) migrateCommand() *cobra.Command {
 	)
 	up := func(cmd *cobra.Command, _ []string) error {
 		if to < 0 {
-			return usagef("to is %d: use a version, or `postrider migrate down`", to)
+			return exit.Usagef("to is %d: use a version, or `postrider migrate down`", to)
 		}
 		if partition && printSQL {
-			return usagef("--partition has no statements to print: it asks for its locks again and again, so that writers do not wait")
+			return exit.Usagef("--partition has no statements to print: it asks for its locks again and again, so that writers do not wait")
 		}
 		if notify != "" && notify != string(store.NotifyOn) && notify != string(store.NotifyOff) {
-			return usagef("notify is %s: use on or off", redact.Word(notify))
+			return exit.Usagef("notify is %s: use on or off", redact.Word(notify))
 		}
 		if wait < 0 {
-			return usagef("wait is %s: use 0 for one try", wait)
+			return exit.Usagef("wait is %s: use 0 for one try", wait)
 		}
 		if rolePrefix != "" && !roles {
-			return usagef("--role-prefix goes with --roles")
+			return exit.Usagef("--role-prefix goes with --roles")
 		}
 		return a.migrateEach(cmd, store.MigrateRequest{
 			Target: to, DryRun: dryRun, Adopt: adopt, Actor: a.actor(), Roles: roles, RolePrefix: rolePrefix, Partition: partition,
@@ -93,7 +95,7 @@ func (a *app) migrateCommand() *cobra.Command {
 		Use: "down", Short: "Remove the outbox with everything in it", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !yes && !dryRun && !printSQL {
-				return usagef("this removes the outbox and every message in it: add --yes, or --dry-run to see the steps")
+				return exit.Usagef("this removes the outbox and every message in it: add --yes, or --dry-run to see the steps")
 			}
 			return a.migrate(cmd, store.MigrateRequest{Target: -1, DryRun: dryRun, Wait: onceAtLeast(wait)}, printSQL)
 		},
@@ -148,10 +150,10 @@ func (a *app) migrateEach(cmd *cobra.Command, req store.MigrateRequest, printSQL
 
 func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL bool) error {
 	if a.set.lanes < 0 || a.set.lanes > 4096 {
-		return usagef("lanes is %d: use 1 to 4096", a.set.lanes)
+		return exit.Usagef("lanes is %d: use 1 to 4096", a.set.lanes)
 	}
 	if a.set.store == "" && printSQL {
-		return usagef("no store: --print-sql needs no database, but add --store postgres: or --store sqlite: to say for which kind")
+		return exit.Usagef("no store: --print-sql needs no database, but add --store postgres: or --store sqlite: to say for which kind")
 	}
 	if printSQL && a.set.store == "sqlite:" {
 		a.set.store = "sqlite:any.db"
@@ -163,7 +165,7 @@ func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL boo
 	defer st.close()
 	switch {
 	case req.Target < -1 || req.Target > st.newest:
-		return usagef("to is %d: this program knows the versions 1 to %d", req.Target, st.newest)
+		return exit.Usagef("to is %d: this program knows the versions 1 to %d", req.Target, st.newest)
 	case printSQL:
 		return a.printSQL(st, req)
 	case req.DryRun && st.exists != nil && st.exists() != nil:
@@ -202,7 +204,7 @@ func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL boo
 // transaction, so that the next run finds what is left to do.
 func migrateFailed(ctx context.Context, err error) error {
 	if ctx.Err() == nil && lostConnection(err) {
-		return &unreachableError{fmt.Errorf("migrate: the connection to the database was lost: %w; run the same command again: finished steps stay, the last one is made again if it was not committed", err)}
+		return exit.Withf(exit.Unreachable, "migrate: the connection to the database was lost: %w; run the same command again: finished steps stay, the last one is made again if it was not committed", err)
 	}
 	return fmt.Errorf("migrate: %w", err)
 }
@@ -248,7 +250,7 @@ func (a *app) checkLanes(ctx context.Context, st *opened, req store.MigrateReque
 		return fmt.Errorf("count the lanes: %w", err)
 	}
 	if n := len(status.Lanes); n != a.set.lanes {
-		return usagef("the outbox has %d lanes, not %d: their number never changes; leave --lanes out, or make another outbox with --schema", n, a.set.lanes)
+		return exit.Usagef("the outbox has %d lanes, not %d: their number never changes; leave --lanes out, or make another outbox with --schema", n, a.set.lanes)
 	}
 	return nil
 }
@@ -260,9 +262,9 @@ func migrateText(w *tabwriter.Writer, answer migrateAnswer) {
 	}
 	switch {
 	case len(answer.Steps) == 0 && answer.Have == 0:
-		row(w, whose+"nothing to do: there is no outbox")
+		output.Row(w, whose+"nothing to do: there is no outbox")
 	case len(answer.Steps) == 0 && !answer.healthy:
-		row(w, whose+fmt.Sprintf("nothing to do: the schema is at version %d", answer.Have))
+		output.Row(w, whose+fmt.Sprintf("nothing to do: the schema is at version %d", answer.Have))
 	}
 	for _, s := range answer.Steps {
 		verb := "done"
@@ -273,10 +275,10 @@ func migrateText(w *tabwriter.Writer, answer migrateAnswer) {
 		if s.Down {
 			direction = "down"
 		}
-		row(w, whose+verb, direction, s.Version, s.Name)
+		output.Row(w, whose+verb, direction, s.Version, s.Name)
 	}
 	if answer.healthy {
-		row(w, whose+"nothing to adopt: the outbox belongs to this server, and its sequence is above every row and cursor")
+		output.Row(w, whose+"nothing to adopt: the outbox belongs to this server, and its sequence is above every row and cursor")
 	}
 }
 
@@ -294,7 +296,7 @@ func (a *app) printSQL(st *opened, req store.MigrateRequest) error {
 	}
 	if req.Roles {
 		if st.rolesSQL == nil {
-			return usagef("only PostgreSQL has roles")
+			return exit.Usagef("only PostgreSQL has roles")
 		}
 		roles, err := st.rolesSQL(req.RolePrefix)
 		if err != nil {
@@ -329,8 +331,8 @@ func (a *app) migrateStatus(cmd *cobra.Command) error {
 		}
 	}
 	err = a.print(migrateAnswer{Have: have, Want: want, Steps: []migrateStep{}}, func(w *tabwriter.Writer) {
-		row(w, "found", have)
-		row(w, "wanted", want)
+		output.Row(w, "found", have)
+		output.Row(w, "wanted", want)
 	})
 	if err == nil && have != want {
 		return &store.SchemaError{Schema: a.schemaName(), Have: have, Want: want}

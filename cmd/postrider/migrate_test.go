@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -85,7 +86,7 @@ func TestAdoptBesideWriters(t *testing.T) {
 	}
 	p := launchRelay(t, st, "memory:")
 	until(t, "the relay is alive", p, func() bool { return ask(t, st, `SELECT count(*)::text FROM postrider.relay`) == "1" })
-	if got := cli(t, nil, "", "migrate", "--adopt", "--store", st); got.code != exitUsage || !strings.Contains(got.err, "relays are alive") {
+	if got := cli(t, nil, "", "migrate", "--adopt", "--store", st); got.code != exit.Usage || !strings.Contains(got.err, "relays are alive") {
 		t.Errorf("beside a relay: exit code %d, %s%s", got.code, got.out, got.err)
 	}
 	p.stop()
@@ -115,8 +116,8 @@ func TestMigrateThatLostItsConnection(t *testing.T) {
 		return err == nil && rows[0][0] != "0"
 	})
 	got := <-ended
-	if got.code != exitUnreachable || !strings.Contains(got.err, "run the same command again") {
-		t.Errorf("exit code %d, want %d\n%s", got.code, exitUnreachable, got.err)
+	if got.code != exit.Unreachable || !strings.Contains(got.err, "run the same command again") {
+		t.Errorf("exit code %d, want %d\n%s", got.code, exit.Unreachable, got.err)
 	}
 	if _, err := conn.Exec(t.Context(), `COMMIT`); err != nil {
 		t.Fatal(err)
@@ -139,8 +140,8 @@ func TestTooManyConnections(t *testing.T) {
 		}
 	}
 	got := cli(t, nil, "", "status", "--store", as(t, store, role, ""))
-	if got.code != exitUnreachable || !strings.Contains(got.err, "the database has too many connections: ") || strings.Contains(got.err, "cannot be reached") {
-		t.Errorf("exit code %d, want %d\n%s", got.code, exitUnreachable, got.err)
+	if got.code != exit.Unreachable || !strings.Contains(got.err, "the database has too many connections: ") || strings.Contains(got.err, "cannot be reached") {
+		t.Errorf("exit code %d, want %d\n%s", got.code, exit.Unreachable, got.err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/store"
@@ -63,9 +64,9 @@ func openStore(set *settings) (*opened, error) {
 	scheme, rest, ok := strings.Cut(set.store, ":")
 	switch {
 	case set.store == "":
-		return nil, usagef("no store: give --store, POSTRIDER_STORE or store in %s, such as postgres://HOST/DATABASE or sqlite:shop.db", config.DefaultFile)
+		return nil, exit.Usagef("no store: give --store, POSTRIDER_STORE or store in %s, such as postgres://HOST/DATABASE or sqlite:shop.db", config.DefaultFile)
 	case !ok:
-		return nil, usagef("store %s has no scheme: write postgres://..., sqlite:FILE or memory:", redact.Place(set.store))
+		return nil, exit.Usagef("store %s has no scheme: write postgres://..., sqlite:FILE or memory:", redact.Place(set.store))
 	}
 	switch scheme {
 	case "postgres", "postgresql":
@@ -75,7 +76,7 @@ func openStore(set *settings) (*opened, error) {
 	case "memory":
 		return openMemory(set)
 	}
-	return nil, usagef("store scheme %s is unknown: use postgres, sqlite or memory", redact.Word(scheme))
+	return nil, exit.Usagef("store scheme %s is unknown: use postgres, sqlite or memory", redact.Word(scheme))
 }
 
 // storeKind names the database of the store's URL.
@@ -89,9 +90,9 @@ func openSink(set *settings) (*openedSink, error) {
 	scheme, rest, ok := strings.Cut(set.broker, ":")
 	switch {
 	case set.broker == "":
-		return nil, usagef("no broker: give --broker, POSTRIDER_BROKER or broker in %s, such as kafka://host:9092 or nats://host:4222", config.DefaultFile)
+		return nil, exit.Usagef("no broker: give --broker, POSTRIDER_BROKER or broker in %s, such as kafka://host:9092 or nats://host:4222", config.DefaultFile)
 	case !ok:
-		return nil, usagef("broker %s has no scheme: write kafka://HOST:PORT, nats://HOST:PORT, amqp://HOST:PORT, redis://HOST:PORT, https://HOST/PATH, webhooks:FILE or memory:", redact.Place(set.broker))
+		return nil, exit.Usagef("broker %s has no scheme: write kafka://HOST:PORT, nats://HOST:PORT, amqp://HOST:PORT, redis://HOST:PORT, https://HOST/PATH, webhooks:FILE or memory:", redact.Place(set.broker))
 	}
 	switch scheme {
 	case "kafka":
@@ -109,7 +110,7 @@ func openSink(set *settings) (*openedSink, error) {
 	case "memory":
 		return openMemorySink(set)
 	}
-	return nil, usagef("broker scheme %s is unknown: use kafka, nats, amqp, amqps, redis, rediss, http, https, webhooks or memory", redact.Word(scheme))
+	return nil, exit.Usagef("broker scheme %s is unknown: use kafka, nats, amqp, amqps, redis, rediss, http, https, webhooks or memory", redact.Word(scheme))
 }
 
 func openMemorySink(set *settings) (*openedSink, error) {

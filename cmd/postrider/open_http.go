@@ -11,6 +11,7 @@ import (
 
 	"github.com/postrider/postrider/broker/httpbroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -19,11 +20,11 @@ import (
 func openHTTP(set *settings) (*openedSink, error) {
 	e, err := httpbroker.ParseURL(set.broker)
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	sink, err := newHTTPSink(set, []httpbroker.Endpoint{e})
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	return &openedSink{Sink: sink, close: sink.Close}, nil
 }
@@ -41,10 +42,10 @@ func openWebhooks(set *settings, file string) (*openedSink, error) {
 	h := &hookFile{name: file}
 	endpoints, err := h.read()
 	if err != nil {
-		return nil, usagef("broker webhooks: %w", err)
+		return nil, exit.Usagef("broker webhooks: %w", err)
 	}
 	if h.sink, err = newHTTPSink(set, endpoints); err != nil {
-		return nil, usagef("broker webhooks: %s: %w", file, err)
+		return nil, exit.Usagef("broker webhooks: %s: %w", file, err)
 	}
 	return &openedSink{Sink: h.sink, close: h.sink.Close, watch: h.watch}, nil
 }
@@ -110,7 +111,7 @@ func (h *hookFile) watch(ctx context.Context, log *slog.Logger) {
 // openHTTPSource listens where the URL points and receives webhooks.
 func openHTTPSource(set *settings) (*openedSource, error) {
 	bad := func(err error) error {
-		return usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	e, err := httpbroker.ParseURL(set.broker)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/postrider/postrider/broker/kafkabroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -11,7 +12,7 @@ import (
 func parseKafka(raw string) (kafkabroker.Target, error) {
 	target, err := kafkabroker.ParseURL(raw)
 	if err != nil {
-		return target, usagef("broker %s cannot be used: %w; write kafka://HOST:PORT,HOST:PORT", redact.Place(raw), err)
+		return target, exit.Usagef("broker %s cannot be used: %w; write kafka://HOST:PORT,HOST:PORT", redact.Place(raw), err)
 	}
 	return target, nil
 }
@@ -27,14 +28,14 @@ func openKafka(set *settings) (*openedSink, error) {
 	}
 	client, err := kgo.NewClient(target.Client...)
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	to := target.Sink
 	to.Route = router
 	sink, err := kafkabroker.NewSink(client, &to)
 	if err != nil {
 		client.Close()
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	return &openedSink{Sink: sink, close: client.Close}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store/pgstore"
 )
@@ -13,7 +14,9 @@ func openNATS(set *settings) (*openedSink, error) {
 	if err != nil {
 		return nil, err
 	}
-	bad := func(err error) error { return usagef("broker %s cannot be used: %w", redact.Place(set.broker), err) }
+	bad := func(err error) error {
+		return exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+	}
 	target, err := natsbroker.ParseURL(set.broker)
 	if err != nil {
 		return nil, bad(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
@@ -22,7 +23,7 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 
 func checkSchemaName(name string) error {
 	if name != "" && !identifier.MatchString(name) {
-		return usagef("schema %s is no identifier: use letters, digits and underscores, at most 63, beginning with a letter", redact.Word(name))
+		return exit.Usagef("schema %s is no identifier: use letters, digits and underscores, at most 63, beginning with a letter", redact.Word(name))
 	}
 	return nil
 }
@@ -36,7 +37,7 @@ func openPostgres(set *settings) (*opened, error) {
 	}
 	conf, err := pgstore.ParseConfig(set.store)
 	if err != nil {
-		return nil, usagef("store %s cannot be used: %w", redact.Place(set.store), err)
+		return nil, exit.Usagef("store %s cannot be used: %w", redact.Place(set.store), err)
 	}
 	durable, wake := pgstore.TakeDurability(conf), pgstore.TakeWake(conf)
 	ask, err := set.password()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/postrider/postrider/broker/rabbitbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -12,7 +13,7 @@ func openRabbit(set *settings) (*openedSink, error) {
 	}
 	sink, err := rabbitbroker.Open(set.broker, router)
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	return &openedSink{Sink: sink, close: sink.Close, adviceIsLoud: true}, nil
 }
@@ -20,7 +21,7 @@ func openRabbit(set *settings) (*openedSink, error) {
 func openRabbitSource(set *settings, consumer, topic string) (*openedSource, error) {
 	src, err := rabbitbroker.OpenSource(set.broker, rabbitbroker.SourceOptions{Queue: topic, Consumer: consumer})
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	return &openedSource{Source: src, close: src.Close}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/postrider/postrider/broker/redisbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -20,7 +21,7 @@ func openRedis(set *settings) (*openedSink, error) {
 	}
 	sink, err := redisbroker.Open(set.broker, &redisbroker.SinkOptions{Route: router})
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	return &openedSink{Sink: sink, close: sink.Close}, nil
 }
@@ -29,7 +30,7 @@ func openRedisSource(set *settings, consumer, topic string) (*openedSource, erro
 	quietRedis()
 	src, err := redisbroker.OpenSource(set.broker, topic, redisbroker.SourceOptions{Group: consumer})
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	return &openedSource{Source: src, close: src.Close}, nil
 }

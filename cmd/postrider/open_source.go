@@ -6,6 +6,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -30,13 +31,13 @@ func openSource(set *settings, consumer, topic string) (*openedSource, error) {
 	case "redis", "rediss":
 		return openRedisSource(set, consumer, topic)
 	}
-	return nil, usagef("broker scheme %s is unknown: use kafka, nats, amqp, amqps, redis or rediss", redact.Word(scheme))
+	return nil, exit.Usagef("broker scheme %s is unknown: use kafka, nats, amqp, amqps, redis or rediss", redact.Word(scheme))
 }
 
 func openNATSSource(set *settings, consumer, topic string) (*openedSource, error) {
 	nc, _, err := natsbroker.Open(set.broker)
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: topic, Durable: consumer})
 	if err != nil {
@@ -55,7 +56,7 @@ func openKafkaSource(set *settings, consumer, topic string) (*openedSource, erro
 		Client: k.Client, Group: topic + "-" + consumer, Topics: []string{k.Sink.TopicPrefix + topic},
 	})
 	if err != nil {
-		return nil, usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
 	}
 	return &openedSource{Source: src, close: src.Close}, nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/store/pgstore"
@@ -19,7 +20,7 @@ func openSQL(raw string) (*sql.DB, dialect.Dialect, error) {
 	case "postgres", "postgresql":
 		conf, err := pgstore.ParseConfig(raw)
 		if err != nil {
-			return nil, 0, usagef("store %s cannot be used: %w", redact.Place(raw), err)
+			return nil, 0, exit.Usagef("store %s cannot be used: %w", redact.Place(raw), err)
 		}
 		db := stdlib.OpenDB(*conf.ConnConfig)
 		db.SetMaxOpenConns(customers)
@@ -28,10 +29,10 @@ func openSQL(raw string) (*sql.DB, dialect.Dialect, error) {
 	case "sqlite":
 		db, err := sqlitestore.Open(rest)
 		if err != nil {
-			return nil, 0, usagef("store %s cannot be used: %w", redact.Place(raw), err)
+			return nil, 0, exit.Usagef("store %s cannot be used: %w", redact.Place(raw), err)
 		}
 		db.SetMaxOpenConns(customers)
 		return db, dialect.SQLite, nil
 	}
-	return nil, 0, usagef("the demo runs on postgres:// and sqlite:, not on %s", redact.Word(scheme))
+	return nil, 0, exit.Usagef("the demo runs on postgres:// and sqlite:, not on %s", redact.Word(scheme))
 }

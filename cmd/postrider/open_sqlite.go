@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store/sqlitestore"
@@ -15,7 +16,7 @@ import (
 func openSQLite(set *settings, path string) (*opened, error) {
 	db, err := sqlitestore.Open(path)
 	if err != nil {
-		return nil, usagef("store cannot be used: %w", err)
+		return nil, exit.Usagef("store cannot be used: %w", err)
 	}
 	st := sqlitestore.New(db, &sqlitestore.Options{Pipe: set.pipe})
 	ob := outbox.New(dialect.SQLite, nil)

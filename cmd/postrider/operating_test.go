@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
@@ -154,18 +155,18 @@ func notRun() map[string]string {
 }
 
 // codes are the exit codes of commands that do not end with 0, by their beginning.
-func (b *book) wants(command string, code int) bool {
+func (b *book) wants(command string, code exit.Code) bool {
 	switch {
 	case strings.HasPrefix(command, "postrider doctor"):
-		return code == exitOK || code == exitFindings
+		return code == exit.OK || code == exit.Findings
 	case strings.HasPrefix(command, "postrider status") && strings.Contains(command, "--fail-if-lag"):
-		return code == exitOK || code == exitLag
+		return code == exit.OK || code == exit.Lag
 	case strings.HasPrefix(command, "postrider audit"): // the template's dead letter was never read
-		return code == exitOK || code == exitFindings
+		return code == exit.OK || code == exit.Findings
 	case command == "postrider migrate down": // asks for --yes
-		return code == exitUsage
+		return code == exit.Usage
 	}
-	return code == exitOK
+	return code == exit.OK
 }
 
 // TestOperatingCommands runs what the book shows.
@@ -273,7 +274,7 @@ func (b *book) until(env map[string]string, args []string, enough func(out strin
 	env[envWithParent] = "1" // it ends when its stdin does
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()
-	done := make(chan int, 1)
+	done := make(chan exit.Code, 1)
 	go func() {
 		done <- run(args, stdin, &out, &errOut, func(k string) (string, bool) { v, ok := env[k]; return v, ok })
 	}()

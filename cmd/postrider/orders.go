@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
 )
@@ -115,7 +117,7 @@ func (f *orderFlags) complete(now time.Time, actor string) error {
 	for _, h := range f.set {
 		name, value, ok := strings.Cut(h, "=")
 		if !ok {
-			return usagef("set-header %s: write NAME=VALUE", redact.Word(h))
+			return exit.Usagef("set-header %s: write NAME=VALUE", redact.Word(h))
 		}
 		if o.Edit.SetHeaders == nil {
 			o.Edit.SetHeaders = map[string]string{}
@@ -128,7 +130,7 @@ func (f *orderFlags) complete(now time.Time, actor string) error {
 		probe.Reason = "to count"
 	}
 	if err := probe.Validate(); err != nil {
-		return &usageError{err}
+		return exit.With(exit.Usage, err)
 	}
 	return nil
 }
@@ -145,7 +147,7 @@ func parseVersions(text string) (v store.Versions, err error) {
 		v.Last, err = strconv.ParseInt(last, 10, 64)
 	}
 	if err != nil || v.First < 1 || isRange && v.Last < v.First {
-		return v, usagef("versions is %s: write a number above 0, or FIRST-LAST", redact.Word(text))
+		return v, exit.Usagef("versions is %s: write a number above 0, or FIRST-LAST", redact.Word(text))
 	}
 	return v, nil
 }
@@ -160,7 +162,7 @@ func parseTime(name, text string, now time.Time) (time.Time, error) {
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return time.Time{}, usagef("%s is %s: write a time such as 2026-01-31T12:00:00Z, or an age such as 24h", name, redact.Word(text))
+		return time.Time{}, exit.Usagef("%s is %s: write a time such as 2026-01-31T12:00:00Z, or an age such as 24h", name, redact.Word(text))
 	}
 	return at, nil
 }
@@ -192,7 +194,7 @@ func (a *app) runOrder(cmd *cobra.Command, f *orderFlags) error {
 	}
 	id, plan, err := orders.Order(ctx, f.order)
 	if errors.Is(err, store.ErrNotFound) {
-		return a.print(orderAnswer{Act: kind, Done: true}, func(w *tabwriter.Writer) { row(w, string(kind)+": nothing matches, nothing was done") })
+		return a.print(orderAnswer{Act: kind, Done: true}, func(w *tabwriter.Writer) { output.Row(w, string(kind)+": nothing matches, nothing was done") })
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", kind, err)
@@ -209,7 +211,7 @@ func (a *app) runOrder(cmd *cobra.Command, f *orderFlags) error {
 
 // progress tells a person on a terminal how far an order has come, once a second.
 func (a *app) progress(kind store.ActKind) func(store.OrderState) {
-	if a.set.output == "json" || !isTerminal(a.errOut) {
+	if a.set.output == "json" || !output.IsTerminal(a.errOut) {
 		return nil
 	}
 	var said time.Time
@@ -227,9 +229,9 @@ func (a *app) printPlan(f *orderFlags, plan store.OrderPlan) error {
 		answer.Lanes = append(answer.Lanes, lanePlanEntry{l.Lane, l.Records, strconv.FormatInt(l.First, 10), strconv.FormatInt(l.Last, 10)})
 	}
 	return a.print(answer, func(w *tabwriter.Writer) {
-		row(w, fmt.Sprintf("%s would concern %d records in %d lanes; nothing was changed", f.order.Kind, plan.Records, len(plan.Lanes)))
+		output.Row(w, fmt.Sprintf("%s would concern %d records in %d lanes; nothing was changed", f.order.Kind, plan.Records, len(plan.Lanes)))
 		if !f.dryRun && plan.Records > 0 {
-			row(w, "to do it: add --yes")
+			output.Row(w, "to do it: add --yes")
 		}
 	})
 }
@@ -239,9 +241,9 @@ func (a *app) printState(ctx context.Context, st *opened, f *orderFlags, s store
 	answer := orderAnswer{Order: strconv.FormatInt(s.ID, 10), Act: kind, Planned: s.Planned, Moved: s.Moved, Done: s.Done}
 	idle := kind != store.ActDiscard && kind != store.ActSkip && !relayLives(ctx, st)
 	err := a.print(answer, func(w *tabwriter.Writer) {
-		row(w, fmt.Sprintf("order %d: %s, %d of %d records", s.ID, kind, s.Moved, s.Planned))
+		output.Row(w, fmt.Sprintf("order %d: %s, %d of %d records", s.ID, kind, s.Moved, s.Planned))
 		if idle {
-			row(w, "no relay lives: they are sent when one runs (`postrider relay`)")
+			output.Row(w, "no relay lives: they are sent when one runs (`postrider relay`)")
 		}
 	})
 	if err != nil || s.Done || f.wait == 0 || idle {
@@ -304,7 +306,7 @@ func (a *app) orderCommand() *cobra.Command {
 				}
 				answer := orderAnswer{Order: args[0], Act: s.Kind, Planned: s.Planned, Moved: s.Moved, Done: s.Done}
 				return a.print(answer, func(w *tabwriter.Writer) {
-					row(w, fmt.Sprintf("order %d: %s, %d of %d records, done %v, %d lanes open", id, s.Kind, s.Moved, s.Planned, s.Done, len(s.Open)))
+					output.Row(w, fmt.Sprintf("order %d: %s, %d of %d records, done %v, %d lanes open", id, s.Kind, s.Moved, s.Planned, s.Done, len(s.Open)))
 				})
 			})
 		},
@@ -317,7 +319,7 @@ func (a *app) orderCommand() *cobra.Command {
 				if err := orders.CancelOrder(cmd.Context(), id, a.actor(), reason); err != nil {
 					return err
 				}
-				return a.print(orderAnswer{Order: args[0], Done: true}, func(w *tabwriter.Writer) { row(w, "order "+args[0]+" is cancelled") })
+				return a.print(orderAnswer{Order: args[0], Done: true}, func(w *tabwriter.Writer) { output.Row(w, "order "+args[0]+" is cancelled") })
 			})
 		},
 	}

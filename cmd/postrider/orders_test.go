@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -26,7 +27,7 @@ func TestRepair(t *testing.T) {
 	on := func(args ...string) string {
 		return mustCLI(t, "", append(args, "--store", store, "--actor", "ann")...)
 	}
-	fails := func(code int, want string, args ...string) {
+	fails := func(code exit.Code, want string, args ...string) {
 		t.Helper()
 		if got := cli(t, nil, "", append(args, "--store", store)...); got.code != code || !strings.Contains(got.err, want) {
 			t.Errorf("%v: exit code %d, %s; want %d, %s", args, got.code, got.err, code, want)

@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
 )
 
@@ -67,7 +69,7 @@ func (a *app) tendCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case req.OlderThan < 0 || req.Every < 0 || req.MaxBytes < 0:
-				return usagef("a flag is below 0: leave it out, or use a duration or size above")
+				return exit.Usagef("a flag is below 0: leave it out, or use a duration or size above")
 			case noDrop:
 				req.OlderThan = -1
 			}
@@ -105,36 +107,36 @@ func (a *app) printPartitions(p store.Partitions, done *tendedAnswer) error {
 	}
 	return a.print(answer, func(w *tabwriter.Writer) {
 		if !answer.Partitioned {
-			row(w, "the outbox is a plain table; `postrider migrate --partition` changes that")
+			output.Row(w, "the outbox is a plain table; `postrider migrate --partition` changes that")
 			return
 		}
 		if done != nil {
 			tendedText(w, done)
 		}
-		row(w, "PARTITION", "STATE", "BYTES", "ROWS (ESTIMATE)", "OPENED", "CLOSED")
+		output.Row(w, "PARTITION", "STATE", "BYTES", "ROWS (ESTIMATE)", "OPENED", "CLOSED")
 		for _, one := range p.List {
 			rows := "unknown"
 			if one.Rows >= 0 {
 				rows = fmt.Sprintf("about %d", one.Rows)
 			}
-			row(w, one.Name, partitionState(one, p.Current), one.Bytes, rows, stampOr(one.OpenedAt), stampOr(one.ClosedAt))
+			output.Row(w, one.Name, partitionState(one, p.Current), one.Bytes, rows, stampOr(one.OpenedAt), stampOr(one.ClosedAt))
 		}
 		if answer.Alarm != "" {
-			row(w, "ALARM: "+answer.Alarm)
+			output.Row(w, "ALARM: "+answer.Alarm)
 		}
 	})
 }
 
 func tendedText(w *tabwriter.Writer, done *tendedAnswer) {
-	row(w, fmt.Sprintf("made %d, dropped %d with %d rows", done.Made, done.Dropped, done.Rows))
+	output.Row(w, fmt.Sprintf("made %d, dropped %d with %d rows", done.Made, done.Dropped, done.Rows))
 	if done.Rolled {
-		row(w, "writers moved on to the next partition")
+		output.Row(w, "writers moved on to the next partition")
 	}
 	if done.HeldBy != "" {
-		row(w, fmt.Sprintf("the oldest one is held by %s", visible(done.HeldBy, "")))
+		output.Row(w, fmt.Sprintf("the oldest one is held by %s", output.Visible(done.HeldBy, "")))
 	}
 	if done.Busy {
-		row(w, "something else is at work, or a transaction that wrote is open: try again later")
+		output.Row(w, "something else is at work, or a transaction that wrote is open: try again later")
 	}
 }
 
@@ -154,5 +156,5 @@ func stampOr(t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
-	return stamp(t)
+	return output.Stamp(t)
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"time"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/secret"
 )
 
@@ -18,7 +19,7 @@ const commandTimeout = 10 * time.Second
 func (s *settings) password() (func(context.Context) (string, error), error) {
 	switch {
 	case s.passwordFile != "" && s.passwordCommand != "":
-		return nil, usagef("--store-password-file and --store-password-command exclude each other")
+		return nil, exit.Usagef("--store-password-file and --store-password-command exclude each other")
 	case s.passwordFile != "":
 		return secret.File(s.passwordFile), nil
 	case s.passwordCommand != "":

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -77,8 +78,8 @@ func TestWrongProtocolIsNamed(t *testing.T) {
 			t.Parallel()
 			for _, mode := range []string{"disable", "require"} {
 				got := cli(t, nil, "", "status", "--store", "postgres://u:p@"+addr+"/db?connect_timeout=5&sslmode="+mode)
-				if got.code != exitUnreachable {
-					t.Errorf("exit code %d, want %d", got.code, exitUnreachable)
+				if got.code != exit.Unreachable {
+					t.Errorf("exit code %d, want %d", got.code, exit.Unreachable)
 				}
 				check("postgres to "+kind+", "+mode, context.Canceled, got.err)
 			}

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
 )
@@ -56,7 +58,7 @@ func (a *app) openPipes(cmd *cobra.Command) (*opened, store.Pipes, error) {
 	pipes, err := admin.Pipes(st.Admin)
 	if err != nil {
 		st.close()
-		return nil, nil, &usageError{err}
+		return nil, nil, exit.With(exit.Usage, err)
 	}
 	return st, pipes, nil
 }
@@ -79,9 +81,9 @@ func (a *app) pipeList() *cobra.Command {
 				answers = append(answers, pipeAnswerOf(p))
 			}
 			return a.print(answers, func(w *tabwriter.Writer) {
-				row(w, "PIPE", "STATE", "RELAYS", "BEHIND", "PARKED", "SINCE", "FILTER")
+				output.Row(w, "PIPE", "STATE", "RELAYS", "BEHIND", "PARKED", "SINCE", "FILTER")
 				for _, p := range found {
-					row(w, visible(p.Name, ""), pipeState(p), p.Relays, p.Behind, p.Parked, stamp(p.CreatedAt), filterText(p.Filter))
+					output.Row(w, output.Visible(p.Name, ""), pipeState(p), p.Relays, p.Behind, p.Parked, output.Stamp(p.CreatedAt), filterText(p.Filter))
 				}
 			})
 		},
@@ -92,15 +94,15 @@ func filterText(f store.Filter) string {
 	if f.IsZero() {
 		return "everything"
 	}
-	return visible(f.String(), "")
+	return output.Visible(f.String(), "")
 }
 
 func pipeState(p store.Pipe) string {
 	switch {
 	case p.Paused && p.PausedFor != "":
-		return fmt.Sprintf("paused by %s: %s", visible(p.PausedBy, ""), visible(p.PausedFor, ""))
+		return fmt.Sprintf("paused by %s: %s", output.Visible(p.PausedBy, ""), output.Visible(p.PausedFor, ""))
 	case p.Paused:
-		return "paused by " + visible(p.PausedBy, "")
+		return "paused by " + output.Visible(p.PausedBy, "")
 	case p.Relays == 0:
 		return "nobody runs it"
 	}
@@ -126,7 +128,7 @@ func (a *app) pipeAdd() *cobra.Command {
 				return err
 			}
 			if err := f.Validate(); err != nil {
-				return &usageError{err}
+				return exit.With(exit.Usage, err)
 			}
 			st, pipes, err := a.openPipes(cmd)
 			if err != nil {
@@ -138,9 +140,9 @@ func (a *app) pipeAdd() *cobra.Command {
 				return err
 			}
 			return a.print(pipeAnswerOf(made), func(w *tabwriter.Writer) {
-				row(w, "pipe", visible(made.Name, ""))
-				row(w, "carries", filterText(made.Filter))
-				row(w, "run it with", "postrider relay --pipe "+visible(made.Name, ""))
+				output.Row(w, "pipe", output.Visible(made.Name, ""))
+				output.Row(w, "carries", filterText(made.Filter))
+				output.Row(w, "run it with", "postrider relay --pipe "+output.Visible(made.Name, ""))
 			})
 		},
 	}
@@ -186,7 +188,7 @@ func (h *headerFlag) Type() string   { return "name=value" }
 func parseFrom(text string, now time.Time, req *store.AddPipe) error {
 	switch text {
 	case "":
-		return usagef("say where the pipe starts: --from now, --from beginning, a time or an age such as 48h")
+		return exit.Usagef("say where the pipe starts: --from now, --from beginning, a time or an age such as 48h")
 	case "now":
 		req.From = store.FromNow
 		return nil
@@ -201,10 +203,10 @@ func parseFrom(text string, now time.Time, req *store.AddPipe) error {
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return usagef("from is %s: use now, beginning, a time such as 2026-11-21T06:00:00Z, or an age such as 48h", redact.Word(text))
+		return exit.Usagef("from is %s: use now, beginning, a time such as 2026-11-21T06:00:00Z, or an age such as 48h", redact.Word(text))
 	}
 	if t.After(now) {
-		return usagef("from is %s, which has not come yet: use now", text)
+		return exit.Usagef("from is %s, which has not come yet: use now", text)
 	}
 	req.Time = t
 	return nil
@@ -233,7 +235,7 @@ func (a *app) pipePause(resume bool) *cobra.Command {
 				Name   string `json:"name"`
 				Paused bool   `json:"paused"`
 			}{args[0], !resume}
-			return a.print(answer, func(w *tabwriter.Writer) { row(w, visible(args[0], ""), said) })
+			return a.print(answer, func(w *tabwriter.Writer) { output.Row(w, output.Visible(args[0], ""), said) })
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record of acts")
@@ -251,7 +253,7 @@ func (a *app) pipeRemove() *cobra.Command {
 			"They stay in the outbox for the other pipes. Relays of the pipe end.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if forfeit < 0 {
-				return usagef("forfeit is %d: it must not be negative", forfeit)
+				return exit.Usagef("forfeit is %d: it must not be negative", forfeit)
 			}
 			st, pipes, err := a.openPipes(cmd)
 			if err != nil {
@@ -268,7 +270,7 @@ func (a *app) pipeRemove() *cobra.Command {
 				Parked  int64  `json:"forfeited_parked"`
 			}{args[0], gone.Pending, gone.Parked}
 			return a.print(answer, func(w *tabwriter.Writer) {
-				row(w, visible(args[0], ""), "removed", fmt.Sprintf("%d pending and %d parked messages were given up", gone.Pending, gone.Parked))
+				output.Row(w, output.Visible(args[0], ""), "removed", fmt.Sprintf("%d pending and %d parked messages were given up", gone.Pending, gone.Parked))
 			})
 		},
 	}
@@ -279,7 +281,7 @@ func (a *app) pipeRemove() *cobra.Command {
 
 func pipeArg(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usagef("give the name of one pipe (`postrider pipe list` lists them)")
+		return exit.Usagef("give the name of one pipe (`postrider pipe list` lists them)")
 	}
 	return nil
 }

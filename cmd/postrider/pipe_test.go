@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 )
@@ -17,7 +18,7 @@ func TestPipeCommands(t *testing.T) {
 	outbox := outboxOn(t, testserver.SharedPostgres(t, "18"))
 	s := newStream(t, server.URL, -1)
 	on := func(args ...string) string { return mustCLI(t, "", append(args, "--store", outbox)...) }
-	fails := func(code int, want string, args ...string) {
+	fails := func(code exit.Code, want string, args ...string) {
 		t.Helper()
 		if got := cli(t, nil, "", append(args, "--store", outbox)...); got.code != code || !strings.Contains(got.err, want) {
 			t.Errorf("%v: exit code %d, %s; want %d, %s", args, got.code, got.err, code, want)
@@ -63,7 +64,7 @@ func TestPipeCommands(t *testing.T) {
 	}
 	until(t, "what was sent is settled", relay, func() bool {
 		got := cli(t, nil, "", "pipe", "remove", "audit", "--store", outbox)
-		return got.code == exitFailure && strings.Contains(got.err, "has not carried 2 messages, 0 of them parked")
+		return got.code == exit.Failure && strings.Contains(got.err, "has not carried 2 messages, 0 of them parked")
 	})
 	if n := s.count(); n != 2 {
 		t.Errorf("%d messages were sent, 2 before the pause", n)
@@ -71,8 +72,8 @@ func TestPipeCommands(t *testing.T) {
 	on("pipe", "resume", "audit")
 	until(t, "the pipe goes on", relay, func() bool { return s.count() == 4 })
 	on("pipe", "remove", "audit", "--forfeit", "4")
-	if code := relay.ends(time.Minute); code != exitUsage {
-		t.Errorf("exit code %d after the pipe was removed, want %d:\n%s", code, exitUsage, relay.said)
+	if code := relay.ends(time.Minute); code != exit.Usage {
+		t.Errorf("exit code %d after the pipe was removed, want %d:\n%s", code, exit.Usage, relay.said)
 	}
 	if relay.said.count(`pipe "audit" of schema`) != 1 || relay.said.count("was removed") != 1 {
 		t.Errorf("the relay does not say once why it ends:\n%s", relay.said)
@@ -85,7 +86,7 @@ func TestPipeCommands(t *testing.T) {
 
 func TestPipeOfAStoreWithoutPipes(t *testing.T) {
 	got := cli(t, nil, "", "pipe", "list", "--store", "memory:")
-	if got.code != exitUsage || !strings.Contains(got.err, "PostgreSQL has") {
+	if got.code != exit.Usage || !strings.Contains(got.err, "PostgreSQL has") {
 		t.Errorf("exit code %d, %s", got.code, got.err)
 	}
 }

@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 )
 
 // preflightTimeout bounds the look at the broker when a relay begins: RabbitMQ takes
@@ -20,13 +20,6 @@ const (
 
 // mostSaid bounds the lines about one thing.
 const mostSaid = 5
-
-// shutOutError marks a broker that accepts no message until a person has changed
-// something.
-type shutOutError struct{ err error }
-
-func (e *shutOutError) Error() string { return e.err.Error() }
-func (e *shutOutError) Unwrap() error { return e.err }
 
 // run is a relay until ctx ends, or until a look at the broker shows that it accepts
 // no message. The relay does not wait for that look.
@@ -41,9 +34,8 @@ func (u *unit) run(ctx context.Context) error {
 	err := u.relay.Run(ctx)
 	end(nil)
 	look.Wait()
-	var out *shutOutError
-	if errors.As(context.Cause(ctx), &out) {
-		return out
+	if cause := context.Cause(ctx); errors.Is(cause, exit.Usage) {
+		return cause
 	}
 	return err
 }
@@ -67,7 +59,7 @@ func (u *unit) preflight(ctx context.Context) error {
 	}
 	missing, err := prober.Probe(ctx, topics)
 	if errors.Is(err, broker.ErrRefused) {
-		return &shutOutError{fmt.Errorf("broker %s denied access: %w", u.sink.Info().Name, err)}
+		return exit.Withf(exit.Usage, "broker %s denied access: %w", u.sink.Info().Name, err)
 	} else if err != nil || ctx.Err() != nil {
 		return nil // the relay logs a silent broker and waits for it
 	}
@@ -78,7 +70,7 @@ func (u *unit) preflight(ctx context.Context) error {
 		}
 	}
 	if len(bad) > 0 && len(bad) == len(topics) {
-		return &shutOutError{fmt.Errorf("broker %s can take none of the newest messages: %w", u.sink.Info().Name, errors.Join(bad[:min(len(bad), mostSaid)]...))}
+		return exit.Withf(exit.Usage, "broker %s can take none of the newest messages: %w", u.sink.Info().Name, errors.Join(bad[:min(len(bad), mostSaid)]...))
 	}
 	u.found.Store(len(bad) < len(topics))
 	for _, err := range bad[:min(len(bad), mostSaid)] {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 )
 
 // process is the program as a process of its own, for what needs signals or a
@@ -82,14 +84,14 @@ func (p *process) signal(s os.Signal) {
 }
 
 // ends waits for the end and returns the exit code.
-func (p *process) ends(within time.Duration) int {
+func (p *process) ends(within time.Duration) exit.Code {
 	p.t.Helper()
 	select {
 	case <-p.done:
 	case <-time.After(within):
 		p.t.Fatalf("still runs after %v:\n%s", within, p.said)
 	}
-	return p.cmd.ProcessState.ExitCode()
+	return exit.Code(p.cmd.ProcessState.ExitCode())
 }
 
 // stop ends the process as an operator does, and wants no error.

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/store"
 )
@@ -123,9 +125,9 @@ func (a *app) pruneInbox(cmd *cobra.Command, f forget) error {
 	})
 	switch {
 	case wrong != "":
-		return usagef("--%s does not go with --consumer", wrong)
+		return exit.Usagef("--%s does not go with --consumer", wrong)
 	case !cmd.Flags().Changed("older-than"):
-		return usagef("give --older-than: what comes back after that time has a second effect; 720h is a good beginning")
+		return exit.Usagef("give --older-than: what comes back after that time has a second effect; 720h is a good beginning")
 	}
 	i, done, err := a.openInboxes()
 	if err != nil {
@@ -138,16 +140,16 @@ func (a *app) pruneInbox(cmd *cobra.Command, f forget) error {
 	}
 	removed, err := i.Prune(cmd.Context(), f.consumer, f.olderThan, h.For)
 	if early := (*inbox.RetentionError)(nil); errors.As(err, &early) {
-		return usagef("%w: %s", err, strings.Join(h.Why, "; "))
+		return exit.Usagef("%w: %s", err, strings.Join(h.Why, "; "))
 	}
 	if err != nil {
 		return noTables(err)
 	}
 	answer := forgotten{Removed: removed, Horizon: h.For.Seconds(), Why: h.Why}
 	return a.print(answer, func(w *tabwriter.Writer) {
-		row(w, "removed", fmt.Sprintf("%d claims", removed))
+		output.Row(w, "removed", fmt.Sprintf("%d claims", removed))
 		for _, why := range h.Why {
-			row(w, "horizon", visible(why, ""))
+			output.Row(w, "horizon", output.Visible(why, ""))
 		}
 	})
 }
@@ -168,7 +170,7 @@ func (a *app) openKeeper(cmd *cobra.Command, o *admin.KeeperOptions) (*opened, *
 	r, err := admin.Retainer(st.Admin)
 	if err != nil {
 		st.close()
-		return nil, nil, &usageError{err}
+		return nil, nil, exit.With(exit.Usage, err)
 	}
 	return st, admin.NewKeeper(r, o), nil
 }
@@ -225,27 +227,27 @@ func (a *app) printSwept(s admin.Swept, dry bool) error {
 			what, about = "due", "about "
 		}
 		if s.Runner != "" {
-			row(w, what, fmt.Sprintf("%d rows before another process took over", s.Rows))
+			output.Row(w, what, fmt.Sprintf("%d rows before another process took over", s.Rows))
 			return
 		}
 		if len(s.Tended.List) > 0 && s.Bytes == 0 { // tables go, nobody counts their payloads
-			row(w, what, fmt.Sprintf("%d rows with %d partitions", s.Rows, s.Tended.Dropped))
+			output.Row(w, what, fmt.Sprintf("%d rows with %d partitions", s.Rows, s.Tended.Dropped))
 		} else {
-			row(w, what, fmt.Sprintf("%d rows, %s%d bytes of payload", s.Rows, about, s.Bytes))
+			output.Row(w, what, fmt.Sprintf("%d rows, %s%d bytes of payload", s.Rows, about, s.Bytes))
 		}
 		if s.Emptied > 0 {
-			row(w, what, fmt.Sprintf("payloads of %d rows, %d bytes", s.Emptied, s.EmptiedBytes))
+			output.Row(w, what, fmt.Sprintf("payloads of %d rows, %d bytes", s.Emptied, s.EmptiedBytes))
 		}
 		if s.Tended.HeldBy != "" {
-			row(w, "held", "the next partition that is old enough, by "+visible(s.Tended.HeldBy, ""))
+			output.Row(w, "held", "the next partition that is old enough, by "+output.Visible(s.Tended.HeldBy, ""))
 		}
 		if s.Held.Pipe != "" {
-			row(w, "held", fmt.Sprintf("%d rows, about %d bytes, which pipe %s has not settled", s.Held.Rows, s.Held.Bytes, visible(s.Held.Pipe, "")))
+			output.Row(w, "held", fmt.Sprintf("%d rows, about %d bytes, which pipe %s has not settled", s.Held.Rows, s.Held.Bytes, output.Visible(s.Held.Pipe, "")))
 		}
 	})
 	if err == nil && s.Held.Over {
-		err = &findingsError{fmt.Sprintf("pipe %q holds back %d rows (about %d bytes), above the cap: run it, or give them up with `postrider pipe remove`",
-			s.Held.Pipe, s.Held.Rows, s.Held.Bytes)}
+		err = exit.Withf(exit.Findings, "pipe %q holds back %d rows (about %d bytes), above the cap: run it, or give them up with `postrider pipe remove`",
+			s.Held.Pipe, s.Held.Rows, s.Held.Bytes)
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/internal/peer"
 	"github.com/postrider/postrider/store"
@@ -31,7 +32,7 @@ func (e *missingError) Is(target error) bool { return target == store.ErrSchema 
 
 // reach asks the database which schema it holds. An error is a
 // *store.UnusableError if the database rejects the relay, and an
-// *unreachableError if it cannot be used for now.
+// exit.Unreachable error if it cannot be used for now.
 func reach(ctx context.Context, st *opened) (have, want int, err error) {
 	limited, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
@@ -58,7 +59,7 @@ func reach(ctx context.Context, st *opened) (have, want int, err error) {
 	case limited.Err() != nil:
 		err = fmt.Errorf("no answer within %s", reachTimeout)
 	}
-	return have, want, &unreachableError{fmt.Errorf("the database cannot be reached: %w; check --store and that it is up", err)}
+	return have, want, exit.Withf(exit.Unreachable, "the database cannot be reached: %w; check --store and that it is up", err)
 }
 
 // turnedAway is the error of a server that answers and takes no connection for now.
@@ -70,7 +71,7 @@ func turnedAway(answer *pgconn.PgError) error {
 	case "57P03":
 		what, fix = "the database is starting up, shutting down or recovering", "try again in a moment"
 	}
-	return &unreachableError{fmt.Errorf("%s: %w; %s", what, answer, fix)}
+	return exit.Withf(exit.Unreachable, "%s: %w; %s", what, answer, fix)
 }
 
 // lostConnection reports whether the connection to the database ended in the middle of

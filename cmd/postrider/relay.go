@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/relay"
 )
@@ -132,7 +133,7 @@ func (r *relaySettings) options() (*relay.Options, error) {
 		opts.Instance = fmt.Sprintf("%s/%d", host, os.Getpid())
 	}
 	if err := opts.Validate(); err != nil {
-		return nil, &usageError{err}
+		return nil, exit.With(exit.Usage, err)
 	}
 	return opts, nil
 }
@@ -144,13 +145,13 @@ func checkListen(addr string, remote bool) error {
 	}
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return usagef("listen is %s: write HOST:PORT such as 127.0.0.1:9464", redact.Word(addr))
+		return exit.Usagef("listen is %s: write HOST:PORT such as 127.0.0.1:9464", redact.Word(addr))
 	}
 	ip := net.ParseIP(host)
 	if remote || host == "localhost" || (ip != nil && ip.IsLoopback()) {
 		return nil
 	}
-	return usagef("listen is %s, which other machines can reach, and there is no authentication: use 127.0.0.1 or add --listen-remote", redact.Word(addr))
+	return exit.Usagef("listen is %s, which other machines can reach, and there is no authentication: use 127.0.0.1 or add --listen-remote", redact.Word(addr))
 }
 
 var errListen = errors.New("cannot listen")

@@ -17,6 +17,7 @@ import (
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
@@ -75,7 +76,7 @@ func (a *app) loadRelays(cmd *cobra.Command, src config.Source) error {
 			return r.Apply(cmd.Flags())
 		}
 	}
-	return usagef("relay is %s: the file has no entry of that name in its list relays", redact.Word(a.relayName))
+	return exit.Usagef("relay is %s: the file has no entry of that name in its list relays", redact.Word(a.relayName))
 }
 
 // unitSettings are those of each relay of the process: the entries of the file

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -130,7 +131,7 @@ func TestMigrateAllTenants(t *testing.T) {
 		t.Errorf("a dry run prints\n%s%s", got.out, got.err)
 	}
 	got := cli(t, nil, "", "migrate", "-c", yml)
-	if got.code != exitUsage || !strings.Contains(got.err, "1 of 3 outboxes were not migrated: relay b: ") || strings.Count(got.err, "\n") != 1 {
+	if got.code != exit.Usage || !strings.Contains(got.err, "1 of 3 outboxes were not migrated: relay b: ") || strings.Count(got.err, "\n") != 1 {
 		t.Errorf("exit code %d\n%s", got.code, got.err)
 	}
 	for _, done := range []string{"relay a: done", "relay c: done"} {
@@ -141,7 +142,7 @@ func TestMigrateAllTenants(t *testing.T) {
 	if got := mustCLI(t, "", "migrate", "-c", yml, "--relay", "c"); !strings.Contains(got, "nothing to do") {
 		t.Error(got)
 	}
-	if got := cli(t, nil, "", "migrate", "down", "--yes", "-c", yml); got.code != exitUsage {
+	if got := cli(t, nil, "", "migrate", "down", "--yes", "-c", yml); got.code != exit.Usage {
 		t.Errorf("all outboxes are removed: exit code %d\n%s", got.code, got.out)
 	}
 }
@@ -155,8 +156,8 @@ listen: ""
 relays: [{name: a}, {name: b, schema: other}]
 `)
 	p := launch(t, "relay", "-c", yml)
-	if code := p.ends(time.Minute); code != exitSchema {
-		t.Errorf("exit code %d, want %d:\n%s", code, exitSchema, p.said)
+	if code := p.ends(time.Minute); code != exit.Schema {
+		t.Errorf("exit code %d, want %d:\n%s", code, exit.Schema, p.said)
 	}
 	for _, want := range []string{`relay a: `, `relay b: `, `schema "other" has no outbox: run`} {
 		if p.said.count(want) == 0 {
@@ -174,13 +175,13 @@ func TestMistakesOfAFleet(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := cli(t, nil, "", "relay", "--listen", "", "-c", writeFile(t, tc.yml))
-			if got.code != exitUsage || !strings.Contains(got.err, tc.want) || strings.Contains(got.err, "hunter2") {
+			if got.code != exit.Usage || !strings.Contains(got.err, tc.want) || strings.Contains(got.err, "hunter2") {
 				t.Errorf("exit code %d, %s; want %s", got.code, got.err, tc.want)
 			}
 		})
 	}
 	got := cli(t, nil, "", "status", "--relay", "x", "-c", writeFile(t, "relays: [{name: a}]\n"))
-	if got.code != exitUsage || !strings.Contains(got.err, `relay is "x": the file has no entry`) {
+	if got.code != exit.Usage || !strings.Contains(got.err, `relay is "x": the file has no entry`) {
 		t.Errorf("exit code %d, %s", got.code, got.err)
 	}
 }

@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -133,14 +135,14 @@ func (a *app) load(cmd *cobra.Command) error {
 		return err
 	}
 	if a.set.output != "text" && a.set.output != "json" {
-		return usagef("output is %s: use text or json", redact.Word(a.set.output))
+		return exit.Usagef("output is %s: use text or json", redact.Word(a.set.output))
 	}
 	if a.set.logFormat != "text" && a.set.logFormat != "json" {
-		return usagef("log-format is %s: use text or json", redact.Word(a.set.logFormat))
+		return exit.Usagef("log-format is %s: use text or json", redact.Word(a.set.logFormat))
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(a.set.logLevel)); err != nil {
-		return usagef("log-level is %s: use debug, info, warn or error", redact.Word(a.set.logLevel))
+		return exit.Usagef("log-level is %s: use debug, info, warn or error", redact.Word(a.set.logLevel))
 	}
 	return nil
 }
@@ -200,22 +202,17 @@ func flagError(cmd *cobra.Command, err error) error {
 	default:
 		what = err.Error()
 	}
-	return usagef("%s; see `%s --help`", what, cmd.CommandPath())
+	return exit.Usagef("%s; see `%s --help`", what, cmd.CommandPath())
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("unknown command or argument %s of `%s`; see `%s --help`", redact.Word(args[0]), cmd.CommandPath(), cmd.CommandPath())
+		return exit.Usagef("unknown command or argument %s of `%s`; see `%s --help`", redact.Word(args[0]), cmd.CommandPath(), cmd.CommandPath())
 	}
 	return nil
 }
 
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+// print writes v as JSON, or what text writes as aligned columns.
+func (a *app) print(v any, text func(w *tabwriter.Writer)) error {
+	return output.Printer{Out: a.out, JSON: a.set.output == "json"}.Print(v, text)
 }

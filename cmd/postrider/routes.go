@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/route"
 )
@@ -37,7 +38,7 @@ func (set *settings) router() (envelope.Router, error) {
 func (set *settings) table() (*route.Table, error) {
 	format, err := envelope.ParseFormat(set.format)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, exit.With(exit.Usage, err)
 	}
 	if set.routes == nil && format == envelope.Plain {
 		return nil, nil
@@ -54,7 +55,7 @@ func (set *settings) table() (*route.Table, error) {
 	}
 	table, err := route.New(rules)
 	if bad := (*route.Error)(nil); errors.As(err, &bad) {
-		return nil, &usageError{err}
+		return nil, exit.With(exit.Usage, err)
 	}
 	return table, err
 }

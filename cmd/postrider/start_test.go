@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -36,7 +37,7 @@ func TestRefusedAtStart(t *testing.T) {
 	here, gone := "here"+rand.Text(), "gone"+rand.Text()
 	store := fileOutbox(t, gone)
 	p := launchRelay(t, store, server)
-	if code := p.ends(time.Minute); code != exitUsage || !strings.Contains(p.said.String(), "nats stream add --subjects") {
+	if code := p.ends(time.Minute); code != exit.Usage || !strings.Contains(p.said.String(), "nats stream add --subjects") {
 		t.Errorf("no stream for the only topic: exit code %d\n%s", code, p.said)
 	}
 	nc, err := nats.Connect(server)
@@ -67,7 +68,7 @@ func TestRefusedAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	p = launchRelay(t, fileOutbox(t), server, "-c", rules)
-	if code := p.ends(time.Minute); code != exitUsage || !strings.Contains(p.said.String(), "nats stream add") || p.said.count("fixed"+gone) == 0 {
+	if code := p.ends(time.Minute); code != exit.Usage || !strings.Contains(p.said.String(), "nats stream add") || p.said.count("fixed"+gone) == 0 {
 		t.Errorf("no stream for a rule's topic: exit code %d\n%s", code, p.said)
 	}
 	p = launchRelay(t, store, "nats://127.0.0.1:1") // nobody there is waited for
@@ -97,7 +98,7 @@ func TestEachBrokerRefusesAtStart(t *testing.T) {
 		{"webhook://127.0.0.1:1", `scheme "webhook" is unknown: use `},
 	} {
 		p := launchRelay(t, store, c.broker)
-		if code := p.ends(time.Minute); code != exitUsage || !strings.Contains(p.said.String(), c.fix) {
+		if code := p.ends(time.Minute); code != exit.Usage || !strings.Contains(p.said.String(), c.fix) {
 			t.Errorf("%s: exit code %d without %q:\n%s", c.broker, code, c.fix, p.said)
 		}
 	}
@@ -135,7 +136,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 	}
 	for _, broker := range refused {
 		p := launch(t, "relay", "--listen", "", "--log-level", "debug", "--store", store, "--broker", broker)
-		if code := p.ends(time.Minute); code != exitUsage || p.said.count("check user, password") == 0 {
+		if code := p.ends(time.Minute); code != exit.Usage || p.said.count("check user, password") == 0 {
 			t.Errorf("%s: exit code %d\n%s", strings.ReplaceAll(broker, escaped, "..."), code, p.said)
 		}
 		say("a wrong password", p.said.String())
@@ -148,7 +149,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 	hooks, unfit := secretHooks(t, escaped, file)
 	for _, broker := range unfit {
 		p := launch(t, "relay", "--listen", "", "--log-level", "debug", "--store", store, "--broker", broker)
-		if code := p.ends(time.Minute); code != exitUsage || p.said.count("write whsec_") == 0 {
+		if code := p.ends(time.Minute); code != exit.Usage || p.said.count("write whsec_") == 0 {
 			t.Errorf("exit code %d\n%s", code, p.said)
 		}
 		say("a secret that is none", p.said.String())

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
 )
 
@@ -82,11 +84,11 @@ func (a *app) statusCommand() *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if every <= 0 {
-				return usagef("every is %s: it must be above zero", every)
+				return exit.Usagef("every is %s: it must be above zero", every)
 			}
 			if consumer != "" {
 				if watch || lanes || failIfLag > 0 {
-					return usagef("--watch, --lanes and --fail-if-lag do not go with --consumer")
+					return exit.Usagef("--watch, --lanes and --fail-if-lag do not go with --consumer")
 				}
 				return a.consumerStatus(cmd.Context(), consumer)
 			}
@@ -122,7 +124,7 @@ func (a *app) lookOnce(ctx context.Context, st *opened, failIfLag time.Duration,
 		return err
 	}
 	if failIfLag > 0 && status.Lag > failIfLag {
-		return &lagError{fmt.Sprintf("lag is %s, above the %s of --fail-if-lag: see whether a relay lives (`postrider status`) and its log", short(status.Lag), failIfLag)}
+		return exit.Withf(exit.Lag, "lag is %s, above the %s of --fail-if-lag: see whether a relay lives (`postrider status`) and its log", output.Short(status.Lag), failIfLag)
 	}
 	return nil
 }
@@ -137,7 +139,7 @@ func (a *app) watch(ctx context.Context, st *opened, every, failIfLag time.Durat
 			return nil //nolint:nilerr // interrupted: the error is the interruption's
 		case err == nil:
 			down = false
-		case exitCode(err) != exitFailure && exitCode(err) != exitUnreachable:
+		case exit.Of(err) != exit.Failure && exit.Of(err) != exit.Unreachable:
 			return err
 		case !down:
 			down = true
@@ -182,51 +184,51 @@ func statusText(w *tabwriter.Writer, s store.Status, lanes bool) {
 	if s.Capped {
 		bound = " or more"
 	}
-	pipe := visible(s.Pipe, "")
+	pipe := output.Visible(s.Pipe, "")
 	if s.Paused {
 		pipe += ", paused: `postrider pipe resume " + pipe + "`"
 	}
-	row(w, "pipe", pipe)
-	row(w, "pending", fmt.Sprintf("%d%s", s.Pending, bound))
-	row(w, "lag", short(s.Lag))
-	row(w, "delivered", s.Delivered)
-	row(w, "parked", fmt.Sprintf("scheduled %d, retry %d, waiting %d, dead %d",
+	output.Row(w, "pipe", pipe)
+	output.Row(w, "pending", fmt.Sprintf("%d%s", s.Pending, bound))
+	output.Row(w, "lag", output.Short(s.Lag))
+	output.Row(w, "delivered", s.Delivered)
+	output.Row(w, "parked", fmt.Sprintf("scheduled %d, retry %d, waiting %d, dead %d",
 		s.Parked["scheduled"], s.Parked["retry"], s.Parked["waiting"], s.Parked["dead"]))
 	for i, h := range s.Holds {
 		if i == holdsShown {
-			row(w, "paused", fmt.Sprintf("and %d more: see --output json", len(s.Holds)-i))
+			output.Row(w, "paused", fmt.Sprintf("and %d more: see --output json", len(s.Holds)-i))
 			break
 		}
 		if h.Key == "" {
-			row(w, "paused", fmt.Sprintf("lane %d since %s", h.Lane, stamp(h.Since)))
+			output.Row(w, "paused", fmt.Sprintf("lane %d since %s", h.Lane, output.Stamp(h.Since)))
 			continue
 		}
-		row(w, "paused", fmt.Sprintf("key %s since %s", visible(h.Key, ""), stamp(h.Since)))
+		output.Row(w, "paused", fmt.Sprintf("key %s since %s", output.Visible(h.Key, ""), output.Stamp(h.Since)))
 	}
 	for _, s := range s.Stops {
-		row(w, "stopped", fmt.Sprintf("endpoint %s since %s by %s: %s", visible(s.Destination, ""), stamp(s.Since), visible(s.Actor, ""), visible(s.Reason, "")))
+		output.Row(w, "stopped", fmt.Sprintf("endpoint %s since %s by %s: %s", output.Visible(s.Destination, ""), output.Stamp(s.Since), output.Visible(s.Actor, ""), output.Visible(s.Reason, "")))
 	}
 	for _, alarm := range s.Alarms {
-		row(w, "alarm", visible(alarm, ""))
+		output.Row(w, "alarm", output.Visible(alarm, ""))
 	}
 	alive := 0
 	for _, i := range s.Instances {
 		if i.Alive {
 			alive++
-			row(w, "relay", fmt.Sprintf("%s, %d lanes, lease %s", visible(i.Name, ""), i.Lanes, short(i.AliveFor)))
+			output.Row(w, "relay", fmt.Sprintf("%s, %d lanes, lease %s", output.Visible(i.Name, ""), i.Lanes, output.Short(i.AliveFor)))
 		}
 	}
 	if alive == 0 {
-		row(w, "relay", "none alive: start one with `postrider relay`")
+		output.Row(w, "relay", "none alive: start one with `postrider relay`")
 	}
 	if !lanes {
 		return
 	}
-	row(w)
-	row(w, "LANE", "OWNER", "PENDING", "LAG", "DELIVERED", "PARKED", "EPOCH")
+	output.Row(w)
+	output.Row(w, "LANE", "OWNER", "PENDING", "LAG", "DELIVERED", "PARKED", "EPOCH")
 	for _, l := range s.Lanes {
 		if l.Pending+l.Parked+l.Delivered > 0 {
-			row(w, l.Lane, visible(l.Owner, ""), l.Pending, short(l.Lag), l.Delivered, l.Parked, l.Epoch)
+			output.Row(w, l.Lane, output.Visible(l.Owner, ""), l.Pending, output.Short(l.Lag), l.Delivered, l.Parked, l.Epoch)
 		}
 	}
 }

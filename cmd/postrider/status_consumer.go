@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/inbox"
 )
 
@@ -71,7 +73,7 @@ func (a *app) consumerStatus(ctx context.Context, name string) error {
 	defer st.close()
 	i, ok := a.inboxes(st)
 	if !ok {
-		return usagef("store %s keeps no inbox: give that of the consumer's database, postgres:// or sqlite:", storeKind(&a.set))
+		return exit.Usagef("store %s keeps no inbox: give that of the consumer's database, postgres:// or sqlite:", storeKind(&a.set))
 	}
 	if st.exists != nil {
 		if err := st.exists(); err != nil {
@@ -80,7 +82,7 @@ func (a *app) consumerStatus(ctx context.Context, name string) error {
 	}
 	all, err := i.Status(ctx, consumersOf(name)...)
 	if unknown := (*admin.UnknownConsumerError)(nil); errors.As(err, &unknown) {
-		return usagef("%v", unknown)
+		return exit.Usagef("%v", unknown)
 	}
 	if err != nil {
 		return fmt.Errorf("status: %w; if the inbox's tables are not there, the consumer makes them with Inbox.Migrate", err)
@@ -91,11 +93,11 @@ func (a *app) consumerStatus(ctx context.Context, name string) error {
 	}
 	return a.print(answers, func(w *tabwriter.Writer) {
 		if len(all) == 0 {
-			row(w, "no consumer has processed anything here")
+			output.Row(w, "no consumer has processed anything here")
 		}
 		for n := range all {
 			if n > 0 {
-				row(w)
+				output.Row(w)
 			}
 			consumerText(w, &all[n])
 		}
@@ -120,28 +122,28 @@ func answerOfConsumer(s *admin.ConsumerStatus) consumerAnswer {
 }
 
 func consumerText(w *tabwriter.Writer, s *admin.ConsumerStatus) {
-	row(w, "consumer", visible(s.Consumer, ""))
+	output.Row(w, "consumer", output.Visible(s.Consumer, ""))
 	last, since := "never", "nothing"
 	if !s.LastClaim.IsZero() {
-		last = fmt.Sprintf("%s, %s ago", stamp(s.LastClaim), short(s.At.Sub(s.LastClaim)))
-		since = "what came since " + stamp(s.FirstClaim)
+		last = fmt.Sprintf("%s, %s ago", output.Stamp(s.LastClaim), output.Short(s.At.Sub(s.LastClaim)))
+		since = "what came since " + output.Stamp(s.FirstClaim)
 	}
-	row(w, "last processed", last)
-	row(w, "remembers", since)
-	row(w, "dead", withAge(s.Dead, s.DeadAge))
-	row(w, "retrying", fmt.Sprintf("%d, overdue %s", s.Retrying, withAge(s.Overdue, s.OverdueAge)))
-	row(w, "stashed", fmt.Sprintf("%d, due %s", s.Stashed, withAge(s.Due, s.DueAge)))
-	row(w, "gaps", fmt.Sprintf("%s, behind a dead letter %d", withAge(s.Gaps, s.GapAge), s.Blocked))
+	output.Row(w, "last processed", last)
+	output.Row(w, "remembers", since)
+	output.Row(w, "dead", withAge(s.Dead, s.DeadAge))
+	output.Row(w, "retrying", fmt.Sprintf("%d, overdue %s", s.Retrying, withAge(s.Overdue, s.OverdueAge)))
+	output.Row(w, "stashed", fmt.Sprintf("%d, due %s", s.Stashed, withAge(s.Due, s.DueAge)))
+	output.Row(w, "gaps", fmt.Sprintf("%s, behind a dead letter %d", withAge(s.Gaps, s.GapAge), s.Blocked))
 	if s.Capped {
-		row(w, "", fmt.Sprintf("these are lower bounds: %d rows were looked at", inbox.StatusLimit))
+		output.Row(w, "", fmt.Sprintf("these are lower bounds: %d rows were looked at", inbox.StatusLimit))
 	}
 	for n, g := range s.Waiting {
 		if n == holdsShown {
-			row(w, "waits", fmt.Sprintf("and %d more keys: see --output json", s.Gaps-int64(n)))
+			output.Row(w, "waits", fmt.Sprintf("and %d more keys: see --output json", s.Gaps-int64(n)))
 			break
 		}
-		row(w, "waits", fmt.Sprintf("%s %s: versions %d to %d are missing, %d messages behind them for %s",
-			visible(g.Topic, ""), visible(g.Key, ""), g.Mark+1, g.Needs, g.Stashed, short(g.Age)))
+		output.Row(w, "waits", fmt.Sprintf("%s %s: versions %d to %d are missing, %d messages behind them for %s",
+			output.Visible(g.Topic, ""), output.Visible(g.Key, ""), g.Mark+1, g.Needs, g.Stashed, output.Short(g.Age)))
 	}
 }
 
@@ -150,5 +152,5 @@ func withAge(n int64, age time.Duration) string {
 	if n == 0 {
 		return "0"
 	}
-	return fmt.Sprintf("%d, the oldest for %s", n, short(age))
+	return fmt.Sprintf("%d, the oldest for %s", n, output.Short(age))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
@@ -95,7 +96,7 @@ func (w *ward) age(table, column string, by time.Duration) {
 }
 
 // examine returns what the doctor finds by check.
-func (w *ward) examine(code int) map[string]store.Finding {
+func (w *ward) examine(code exit.Code) map[string]store.Finding {
 	w.Helper()
 	r := cli(w.T, nil, "", "doctor", "--store", w.store, "--consumer", "all", "--output", "json", "--fail-on", "warning")
 	var d admin.Diagnosis
@@ -118,7 +119,7 @@ func (w *ward) run(f store.Finding) {
 	}
 	for _, m := range commands {
 		args := append(split(m[1])[1:], "--store", w.store, "--actor", "test")
-		if r := cli(w.T, nil, "", args...); r.code != exitOK {
+		if r := cli(w.T, nil, "", args...); r.code != exit.OK {
 			w.Errorf("%s: exit code %d\n%s%s", m[1], r.code, r.out, r.err)
 		}
 	}
@@ -134,12 +135,12 @@ func TestConsumersAreExamined(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if name == "postgres" { // where there is a database before there are tables
 				w := &ward{T: t, store: url}
-				if found := w.examine(exitOK); len(found) != 1 || found["consumer-tables"].Severity != store.OK {
+				if found := w.examine(exit.OK); len(found) != 1 || found["consumer-tables"].Severity != store.OK {
 					t.Errorf("without tables: %+v", found)
 				}
 			}
 			w := openWard(t, url)
-			found := w.examine(exitFindings)
+			found := w.examine(exit.Findings)
 			for check, want := range map[string]store.Severity{
 				"consumer-tables": store.OK, "consumer-dead": store.Critical, "consumer-gaps": store.Warning,
 				"consumer-stalled": store.Warning, "consumer-retention": store.Warning,
@@ -151,7 +152,7 @@ func TestConsumersAreExamined(t *testing.T) {
 			w.run(found["consumer-gaps"])
 			w.run(found["consumer-dead"]) // retried, and what is left discarded: the letter waits in the stash now
 			// No dead letter blocks: it has its values.
-			gaps := w.examine(exitFindings)["consumer-gaps"]
+			gaps := w.examine(exit.Findings)["consumer-gaps"]
 			if want := "postrider guard set --consumer 'billing eu' --topic orders --key kc --version 4 --reason WHY"; !strings.Contains(gaps.Fix, want) {
 				t.Errorf("%q lacks %q", gaps.Fix, want)
 			}
@@ -171,16 +172,16 @@ func TestConsumersAreExamined(t *testing.T) {
 				return errors.Join(err, err2)
 			})
 			w.run(found["consumer-retention"])
-			w.examine(exitOK)
+			w.examine(exit.OK)
 			w.exec("DROP TABLE " + w.table("_stash"))
-			f := w.examine(exitFindings)["consumer-tables"]
+			f := w.examine(exit.Findings)["consumer-tables"]
 			if f.Severity != store.Critical || !strings.Contains(f.What, "inbox_stash") {
 				t.Errorf("a table is missing: %+v", f)
 			}
 			for _, sql := range f.SQL {
 				w.exec(sql)
 			}
-			w.examine(exitOK)
+			w.examine(exit.OK)
 		})
 	}
 }
@@ -192,7 +193,7 @@ func TestStatusOfConsumers(t *testing.T) {
 		"postgres": testserver.SharedPostgres(t, "18").Database(t),
 	} {
 		t.Run(name, func(t *testing.T) {
-			status := func(code int, args ...string) result {
+			status := func(code exit.Code, args ...string) result {
 				t.Helper()
 				r := cli(t, nil, "", append([]string{"status", "--store", url}, args...)...)
 				if r.code != code {

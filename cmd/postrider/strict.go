@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
 )
 
@@ -48,12 +50,12 @@ func (a *app) strictList() *cobra.Command {
 			}
 			return a.print(answers, func(w *tabwriter.Writer) {
 				if len(answers) == 0 {
-					row(w, "none")
+					output.Row(w, "none")
 					return
 				}
-				row(w, "TOPIC", "SINCE")
+				output.Row(w, "TOPIC", "SINCE")
 				for _, t := range answers {
-					row(w, visible(t.Topic, ""), stamp(t.Since))
+					output.Row(w, output.Visible(t.Topic, ""), output.Stamp(t.Since))
 				}
 			})
 		},
@@ -70,7 +72,7 @@ func (a *app) strictSet(on bool) *cobra.Command {
 		Use: use + " TOPIC", Short: short,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("give one topic; see `%s --help`", cmd.CommandPath())
+				return exit.Usagef("give one topic; see `%s --help`", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -90,7 +92,7 @@ func (a *app) strictSet(on bool) *cobra.Command {
 				if !changed {
 					done = "was that already"
 				}
-				row(w, fmt.Sprintf("topic %s %s", visible(req.Topic, ""), done))
+				output.Row(w, fmt.Sprintf("topic %s %s", output.Visible(req.Topic, ""), done))
 			})
 		},
 	}

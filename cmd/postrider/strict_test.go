@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -27,7 +28,7 @@ func TestStrictTopics(t *testing.T) {
 	if got := cli(t, nil, "", "strict", "add", "orders", "--store", "memory:"); got.code == 0 || !strings.Contains(got.err, "PostgreSQL has them") {
 		t.Errorf("a store without strict keys: code %d, %s", got.code, got.err)
 	}
-	if got := cli(t, nil, "", "strict", "add", "--store", url); got.code != exitUsage {
+	if got := cli(t, nil, "", "strict", "add", "--store", url); got.code != exit.Usage {
 		t.Errorf("without a topic: code %d, %s", got.code, got.err)
 	}
 }

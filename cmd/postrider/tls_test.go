@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -45,7 +46,7 @@ func TestTLS(t *testing.T) {
 			mustCLI(t, "", "status", "--store", with("127.0.0.1", full...))
 			for _, tc := range []struct {
 				name, store, want string
-				code              int
+				code              exit.Code
 			}{
 				{"another authority", with("127.0.0.1", "sslmode=verify-full", "sslrootcert="+stranger.File, "sslcert="+cert, "sslkey="+key), "certificate", 4},
 				{"another host", with("localhost", full...), "certificate", 4},

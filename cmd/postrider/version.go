@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 	"text/tabwriter"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/spf13/cobra"
 )
 
@@ -22,12 +23,12 @@ func (a *app) versionCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			v := buildVersion()
 			return a.print(v, func(w *tabwriter.Writer) {
-				row(w, "version", v.Version)
+				output.Row(w, "version", v.Version)
 				if v.Revision != "" {
-					row(w, "revision", v.Revision)
+					output.Row(w, "revision", v.Revision)
 				}
-				row(w, "go", v.Go)
-				row(w, "platform", v.Platform)
+				output.Row(w, "go", v.Go)
+				output.Row(w, "platform", v.Platform)
 			})
 		},
 	}
