@@ -32,36 +32,35 @@ type Checked struct {
 // ErrNoPreview is the answer of Check for a sink that cannot say what it sends.
 var ErrNoPreview = errors.New("this broker cannot say what it would send")
 
-// Check says what sink would make of msgs, without sending anything. A message
-// without an id gets one of zeros. claims, which may be nil, leaves payloads in the
+// Check returns what sink would make of msgs of a pipe, without sending anything. A
+// message without an id gets one of zeros. claims, which may be nil, leaves payloads in the
 // database; the row that it names is 0, since a sample has none.
-func Check(sink broker.Sink, msgs []postrider.Message, claims *claim.Policy) ([]Checked, error) {
-	p, ok := sink.(broker.Previewer)
-	if !ok {
-		return nil, fmt.Errorf("%s: %w", sink.Info().Name, ErrNoPreview)
-	}
+func Check(sink broker.Sink, pipe string, msgs []postrider.Message, claims *claim.Policy) ([]Checked, error) {
 	info := sink.Info()
+	if info.Preview == nil {
+		return nil, fmt.Errorf("%s: %w", info.Name, ErrNoPreview)
+	}
 	all := make([]Checked, 0, len(msgs))
 	for _, m := range msgs {
 		if m.ID == "" {
 			m.ID = sampleID
 		}
-		all = append(all, check(p, info, &m, claims))
+		all = append(all, check(pipe, info, &m, claims))
 	}
 	return all, nil
 }
 
 const sampleID = "00000000-0000-7000-8000-000000000000"
 
-func check(p broker.Previewer, info broker.Info, m *postrider.Message, claims *claim.Policy) Checked {
+func check(pipe string, info broker.Info, m *postrider.Message, claims *claim.Policy) Checked {
 	c := Checked{Message: m.ID, Topic: m.Topic, Type: m.Type}
 	err := m.Validate()
 	if err == nil {
 		var v broker.Preview
-		if v, err = p.Preview(m); claims != nil && v.Route.Format.CanRefer() {
+		if v, err = info.Preview(pipe, m); claims != nil && v.Route.Format.CanRefer() {
 			if ref := claims.Ref(0, 0, m); ref != "" {
 				*m = claim.Without(*m, ref)
-				v, err = p.Preview(m)
+				v, err = info.Preview(pipe, m)
 			}
 		}
 		c.Rule, c.Destination, c.Key, c.Bytes, c.Limit = v.Route.Rule, v.Destination, v.Key, v.Bytes, v.Limit

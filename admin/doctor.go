@@ -72,9 +72,9 @@ func (d destinations) Examine(ctx context.Context, req store.ExamineRequest) ([]
 	if len(req.Only) > 0 && !slices.Contains(req.Only, check) {
 		return nil, nil
 	}
-	name := d.sink.Info().Name
-	prober, ok := d.sink.(broker.Prober)
-	if !ok {
+	info := d.sink.Info()
+	name := info.Name
+	if info.Probe == nil {
 		return []store.Finding{{Check: check, What: name + " cannot be asked without sending"}}, nil
 	}
 	limited, cancel := context.WithTimeout(ctx, req.WithDefaults().Timeout)
@@ -86,7 +86,7 @@ func (d destinations) Examine(ctx context.Context, req store.ExamineRequest) ([]
 			Why: "what this check would have found is not known", Fix: "see the other findings",
 		}}, nil
 	}
-	missing, err := prober.Probe(limited, topics)
+	missing, err := info.Probe(limited, topics)
 	if err != nil {
 		return []store.Finding{{
 			Check: check, Severity: store.Critical, What: fmt.Sprintf("the broker does not answer: %v", err),
@@ -113,11 +113,11 @@ func (d destinations) Examine(ctx context.Context, req store.ExamineRequest) ([]
 // advice is what weakens the broker, where it can be asked. What cannot be read
 // is no finding: the destinations answer.
 func (d destinations) advice(ctx context.Context, topics []string) (found []store.Finding) {
-	adviser, ok := d.sink.(broker.Adviser)
-	if !ok {
+	advise := d.sink.Info().Advise
+	if advise == nil {
 		return nil
 	}
-	all, err := adviser.Advise(ctx, topics)
+	all, err := advise(ctx, topics)
 	if err != nil && len(all) == 0 {
 		return nil
 	}

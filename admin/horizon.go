@@ -25,13 +25,13 @@ func HorizonOf(ctx context.Context, sink broker.Sink, topics []string, configure
 		h.For = inbox.DefaultHorizon
 	}
 	note := func(format string, args ...any) { h.Why = append(h.Why, fmt.Sprintf(format, args...)) }
-	keeper, ok := sink.(broker.Keeper)
-	if !ok {
-		note("%s keeps nothing that was acknowledged, or cannot be asked: the configured %v stand", sink.Info().Name, h.For)
+	info := sink.Info()
+	if info.Keeps == nil {
+		note("%s keeps nothing that was acknowledged, or cannot be asked: the configured %v stand", info.Name, h.For)
 		return h, nil
 	}
 	for _, topic := range topics {
-		k, err := keeper.Keeps(ctx, topic)
+		k, err := info.Keeps(ctx, topic)
 		switch {
 		case err != nil:
 			return h, err

@@ -18,7 +18,9 @@ type kept struct {
 	topics map[string]broker.Keeping
 }
 
-func (k kept) Keeps(_ context.Context, topic string) (broker.Keeping, error) {
+func (k kept) Info() broker.Info { return broker.Info{Name: "log", Keeps: k.keeps} }
+
+func (k kept) keeps(_ context.Context, topic string) (broker.Keeping, error) {
 	if s, ok := k.topics[topic]; ok {
 		return s, nil
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store/pgstore"
@@ -157,9 +156,9 @@ type countingSink struct {
 	start time.Time
 }
 
-func (s *countingSink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
-	errs := s.Sink.Deliver(ctx, msgs)
-	acked := int64(len(msgs))
+func (s *countingSink) Deliver(ctx context.Context, batch broker.Batch) []error {
+	errs := s.Sink.Deliver(ctx, batch)
+	acked := int64(len(batch.Messages))
 	for _, err := range errs {
 		if err != nil {
 			acked--
@@ -174,5 +173,5 @@ func (s *countingSink) Deliver(ctx context.Context, msgs []postrider.Message) []
 // nullSink acknowledges everything: what is left is reading and settling.
 type nullSink struct{}
 
-func (nullSink) Info() broker.Info                                    { return broker.Info{Name: "null"} }
-func (nullSink) Deliver(context.Context, []postrider.Message) []error { return nil }
+func (nullSink) Info() broker.Info                             { return broker.Info{Name: "null"} }
+func (nullSink) Deliver(context.Context, broker.Batch) []error { return nil }

@@ -62,22 +62,22 @@ func newFaulty(ctx context.Context, sink broker.Sink, pool *pgxpool.Pool, fault 
 	return f, err
 }
 
-func (f *faulty) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+func (f *faulty) Deliver(ctx context.Context, batch broker.Batch) []error {
 	switch f.fault {
 	case "slow":
-		if f.lane0[msgs[0].Key] {
+		if f.lane0[batch.Messages[0].Key] {
 			_ = pause(ctx, 100*time.Millisecond)
 		}
-		return f.Sink.Deliver(ctx, msgs)
+		return f.Sink.Deliver(ctx, batch)
 	case "key":
-		return f.without(ctx, msgs, func(m *postrider.Message) error {
+		return f.without(ctx, batch, func(m *postrider.Message) error {
 			if m.Key == poisoned {
 				return broker.Failed(errPoison, "poison", "")
 			}
 			return nil
 		})
 	}
-	return f.without(ctx, msgs, func(m *postrider.Message) error {
+	return f.without(ctx, batch, func(m *postrider.Message) error {
 		if m.Topic == busyTopic {
 			return broker.Throttled(errBusy, "busy", busyTopic, time.Second)
 		}
@@ -87,7 +87,8 @@ func (f *faulty) Deliver(ctx context.Context, msgs []postrider.Message) []error 
 
 // without delivers what refuse does not refuse. What is behind a refused message
 // of its key has not been tried.
-func (f *faulty) without(ctx context.Context, msgs []postrider.Message, refuse func(*postrider.Message) error) []error {
+func (f *faulty) without(ctx context.Context, batch broker.Batch, refuse func(*postrider.Message) error) []error {
+	msgs := batch.Messages
 	var errs []error
 	good, at := msgs, []int(nil)
 	for i := range msgs {
@@ -104,10 +105,10 @@ func (f *faulty) without(ctx context.Context, msgs []postrider.Message, refuse f
 		}
 	}
 	if errs == nil {
-		return f.Sink.Deliver(ctx, msgs)
+		return f.Sink.Deliver(ctx, batch)
 	}
 	if len(good) > 0 {
-		for j, err := range f.Sink.Deliver(ctx, good) {
+		for j, err := range f.Sink.Deliver(ctx, broker.Batch{Pipe: batch.Pipe, Messages: good}) {
 			errs[at[j]] = err
 		}
 	}

@@ -283,7 +283,8 @@ var errOutage = errors.New("connection refused")
 
 func (*outageSink) Info() broker.Info { return broker.Info{Name: "outage"} }
 
-func (s *outageSink) Deliver(_ context.Context, msgs []postrider.Message) []error {
+func (s *outageSink) Deliver(_ context.Context, batch broker.Batch) []error {
+	msgs := batch.Messages
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error

@@ -82,7 +82,7 @@ func sinkLane(ctx context.Context, sink broker.Sink, topic string, lane, n int) 
 			if len(page) < pageOfLane {
 				continue
 			}
-			if err := errors.Join(sink.Deliver(ctx, page)...); err != nil {
+			if err := errors.Join(sink.Deliver(ctx, broker.Batch{Messages: page})...); err != nil {
 				return err
 			}
 			page = page[:0]
@@ -91,7 +91,7 @@ func sinkLane(ctx context.Context, sink broker.Sink, topic string, lane, n int) 
 	if len(page) == 0 {
 		return nil
 	}
-	return errors.Join(sink.Deliver(ctx, page)...)
+	return errors.Join(sink.Deliver(ctx, broker.Batch{Messages: page})...)
 }
 
 // asRead is record i as the relay reads it.

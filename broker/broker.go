@@ -15,7 +15,7 @@ import (
 // that run at once never hold messages of the same key.
 type Sink interface {
 	// Deliver blocks until the broker has acknowledged or refused every
-	// message, its fate is unknown, or ctx ends. nil means that all were
+	// message of the batch, its fate is unknown, or ctx ends. nil means that all were
 	// acknowledged; otherwise the result has one entry per message, nil for the
 	// acknowledged ones. A message whose fate is unknown must have an error.
 	//
@@ -24,14 +24,25 @@ type Sink interface {
 	// not after the call has returned. Errors carry their class by the
 	// wrappers of this package; an unclassified one counts as Failed, a context
 	// error as Unknown. Messages must not be changed or kept after the return.
-	Deliver(ctx context.Context, msgs []postrider.Message) []error
-	// Info is what is known of the sink. It does no I/O. A server may tell a limit
-	// only later: then Info gets stricter, and Deliver rejects what whoever read it
-	// before lets through.
+	Deliver(ctx context.Context, batch Batch) []error
+	// Info returns what is known of the sink: limits, and abilities that not every
+	// sink has. It does no I/O. A server may tell a limit only later: Info then gets
+	// stricter, and Deliver rejects messages that an earlier Info let through. A sink
+	// that wraps another one keeps its abilities by passing its Info through.
 	Info() Info
 }
 
-// Info says what a sink is and can do. Zero limits mean none known.
+// Batch is what one call of [Sink].Deliver carries.
+type Batch struct {
+	// Pipe names the pipe whose messages these are; "" outside of a relay. Two pipes
+	// may publish the same message to one destination: see [DedupID].
+	Pipe     string
+	Messages []postrider.Message
+}
+
+// Info says what a sink is and can do. Zero limits mean none known. A nil ability
+// means that the sink has not got it: a caller then goes without, or says so. The
+// functions are safe for concurrent use.
 type Info struct {
 	Name            string        // "kafka", "nats", "memory"
 	MaxBatch        int           // messages per call
@@ -48,6 +59,34 @@ type Info struct {
 	MaxHeaders     int                     // headers per message
 	MaxHeaderBytes int                     // names and values of all headers
 	Codec          envelope.Codec          // how messages look there
+
+	// Ping asks the broker for a sign of life with at most a few small requests, and
+	// connects first where there is no connection. It sends no message and changes
+	// nothing. nil: the broker answers, and accepts the credentials. The error is
+	// [ErrRefused] where a person must act. A sink with several brokers or endpoints
+	// answers nil when one of them answers. A sink without Ping is known by its
+	// answers to messages alone.
+	Ping func(ctx context.Context) error
+	// Probe reaches the broker and looks whether the topics are there, without
+	// making or changing anything. It returns one error per topic, nil where the
+	// topic is there, or an error when the broker did not answer before ctx ended,
+	// or rejected the credentials ([ErrRefused]).
+	Probe func(ctx context.Context, topics []string) (missing []error, err error)
+	// Advise reads the settings of the topics and returns those that weaken what a
+	// relay promises, without changing anything. Missing topics, and settings that
+	// may not be read, have no advice.
+	Advise func(ctx context.Context, topics []string) ([]Advice, error)
+	// Keeps reads for how long the broker keeps a topic's messages: for so long a
+	// message can come again after its effect, to a consumer that is made anew or set
+	// back. It changes nothing.
+	Keeps func(ctx context.Context, topic string) (Keeping, error)
+	// Preview returns what Deliver would send of a pipe's message. Its error is the
+	// one with which Deliver would answer m before anything is sent; the Preview then
+	// holds what is known. It does no I/O: what only the broker knows is not looked at.
+	Preview func(pipe string, m *postrider.Message) (Preview, error)
+	// Stops leaves single destinations alone while the others go on; nil: the sink
+	// has one destination.
+	Stops *Stops
 }
 
 // Source receives messages for one named consumer. Its methods are safe for
@@ -112,6 +151,6 @@ type funcSink struct {
 
 func (s *funcSink) Info() Info { return Info{Name: s.name} }
 
-func (s *funcSink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
-	return PerKey(ctx, msgs, 16, s.fn)
+func (s *funcSink) Deliver(ctx context.Context, batch Batch) []error {
+	return PerKey(ctx, batch.Messages, 16, s.fn)
 }

@@ -1,26 +1,11 @@
 package broker
 
 import (
-	"context"
 	"strings"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/envelope"
 )
-
-type pipeKey struct{}
-
-// WithPipe returns a context that names the pipe whose messages a call of
-// [Sink].Deliver carries. A relay sets it in every call.
-func WithPipe(ctx context.Context, pipe string) context.Context {
-	return context.WithValue(ctx, pipeKey{}, pipe)
-}
-
-// PipeOf returns the pipe that [WithPipe] named, "" without one.
-func PipeOf(ctx context.Context) string {
-	pipe, _ := ctx.Value(pipeKey{}).(string)
-	return pipe
-}
 
 // DedupID returns the id that a message has for a broker that drops repeated ids,
 // "" for a message without an id. Two results are equal only when pipe,

@@ -1,19 +1,8 @@
 package broker
 
-import (
-	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/envelope"
-)
+import "github.com/postrider/postrider/envelope"
 
-// Previewer is a Sink that says what it would send. `postrider check` asks it.
-type Previewer interface {
-	// Preview says what Deliver would send of m. Its error is the one with which
-	// Deliver would answer m before anything is sent; the Preview then holds what
-	// is known. It does no I/O: what only the broker knows is not looked at.
-	Preview(m *postrider.Message) (Preview, error)
-}
-
-// Preview is one message as a broker would get it.
+// Preview is one message as a broker would get it. See [Info].Preview.
 type Preview struct {
 	Route       envelope.Route
 	Destination string // the broker's own name of the topic, subject, exchange ...

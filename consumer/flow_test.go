@@ -59,7 +59,7 @@ func TestOtherKeysFlow(t *testing.T) {
 				add(fmt.Sprint("good ", k))
 			}
 		}
-		for i, err := range b.Sink().Deliver(t.Context(), msgs) {
+		for i, err := range b.Sink().Deliver(t.Context(), broker.Batch{Messages: msgs}) {
 			if err != nil {
 				t.Fatalf("message %d: %v", i, err)
 			}

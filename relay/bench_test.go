@@ -48,8 +48,8 @@ type countSink struct {
 
 func (s *countSink) Info() broker.Info { return broker.Info{Name: "null"} }
 
-func (s *countSink) Deliver(_ context.Context, msgs []postrider.Message) []error {
-	s.got <- len(msgs)
+func (s *countSink) Deliver(_ context.Context, batch broker.Batch) []error {
+	s.got <- len(batch.Messages)
 	return nil
 }
 

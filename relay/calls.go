@@ -81,7 +81,7 @@ func (lp *loop) deliver(ctx context.Context, a core.Deliver) core.Event {
 		err  error
 	)
 	ctx, end := lp.r.send(ctx, a.Msgs)
-	lp.guard("deliver", &err, func() error { errs = lp.r.sink.Deliver(ctx, a.Msgs); return nil })
+	lp.guard("deliver", &err, func() error { errs = lp.r.sink.Deliver(ctx, broker.Batch{Pipe: lp.pipe, Messages: a.Msgs}); return nil })
 	if err != nil {
 		errs = make([]error, len(a.Msgs))
 		for i := range errs {

@@ -160,11 +160,11 @@ type panicking struct {
 	left atomic.Int64
 }
 
-func (p *panicking) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+func (p *panicking) Deliver(ctx context.Context, batch broker.Batch) []error {
 	if p.left.Add(-1) >= 0 {
 		panic("secret payload")
 	}
-	return p.Sink.Deliver(ctx, msgs)
+	return p.Sink.Deliver(ctx, batch)
 }
 
 func TestAPanicOfTheSinkIsAnUnknownFate(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay/internal/core"
 	"github.com/postrider/postrider/store"
 )
@@ -21,6 +20,7 @@ type loop struct {
 	ended chan struct{}  // closed when the engine takes no more events
 	work  sync.WaitGroup // workers
 	ttl   time.Duration
+	pipe  string // whose messages are delivered
 	start time.Time
 	timer *time.Timer
 	stops *stops
@@ -44,7 +44,7 @@ func newLoop(r *Relay, bootID string) *loop {
 	cfg.BootID, cfg.Store, cfg.Sink = bootID, r.store.Info(), r.sink.Info()
 	r.rec.start(cfg.Instance, bootID)
 	return &loop{
-		r: r, engine: core.New(cfg, seed()), ttl: r.rec.ttl, stops: newStops(r),
+		r: r, engine: core.New(cfg, seed()), ttl: r.rec.ttl, pipe: cfg.Store.Pipe, stops: newStops(r),
 		jobs: make(chan job), ended: make(chan struct{}),
 		cancels: map[core.ID]context.CancelFunc{},
 	}
@@ -58,11 +58,11 @@ func (lp *loop) run(ctx context.Context) error {
 	defer lp.r.rec.stop()
 	var cancel context.CancelFunc
 	info := lp.r.store.Info()
-	lp.calls, cancel = context.WithCancel(broker.WithPipe(context.WithoutCancel(ctx), info.Pipe))
+	lp.calls, cancel = context.WithCancel(context.WithoutCancel(ctx))
 	lp.r.log.Info("relay started", "instance", lp.r.opts.config().Instance, "pipe", info.Pipe, "store", info.Name, "sink", lp.r.sink.Info().Name)
-	if p := newPinger(lp.r); p != nil {
+	if ping := lp.r.sink.Info().Ping; ping != nil {
 		lp.r.rec.mustAsk()
-		lp.work.Go(func() { lp.ping(lp.calls, p) })
+		lp.work.Go(func() { lp.ping(lp.calls, ping) })
 	}
 	lp.watch(ctx)
 	cancel()

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/relay/internal/core"
@@ -79,14 +78,9 @@ type Options struct {
 	// Route is the router of the sink, where it has one: a destination that is
 	// down then holds up what goes there, and not the other messages of a topic.
 	Route envelope.Router
-	// Stopper and Stops are asked where sink or store are wrapped and do not show
-	// what they can: who leaves single destinations alone, and who keeps which. nil:
-	// the sink and the store themselves, where they can.
-	Stopper broker.Stopper
-	Stops   store.Stops
-	// Pinger is asked whether the broker answers while no message shows it, where the
-	// sink is wrapped and does not show that it can tell. nil: the sink itself, where it can.
-	Pinger broker.Pinger
+	// Stops keeps the stopped destinations where the store is wrapped and does not show
+	// that it can. nil: the store itself, where it can.
+	Stops store.Stops
 	// Claim leaves large payloads in the database, for consumers to fetch; nil: none.
 	// What Route gives a format whose readers know of no reference travels whole; a
 	// sink that has such a format without Route refuses it.

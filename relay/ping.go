@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay/internal/core"
 )
 
@@ -25,23 +24,15 @@ type sinkHealth struct {
 	heard          time.Time // the last acknowledgement
 }
 
-func newPinger(r *Relay) broker.Pinger {
-	if r.opts.Pinger != nil {
-		return r.opts.Pinger
-	}
-	p, _ := r.sink.(broker.Pinger)
-	return p
-}
-
 // ping asks the broker at the start, and while nothing is sent, until ctx ends.
-func (lp *loop) ping(ctx context.Context, p broker.Pinger) {
+func (lp *loop) ping(ctx context.Context, ping func(context.Context) error) {
 	again := pingSoon
 	for ctx.Err() == nil {
 		pause := pingEvery
 		if lp.mustAsk() {
 			limited, cancel := context.WithTimeout(ctx, pingTimeout)
 			var err error
-			lp.guard("ping", &err, func() error { return p.Ping(limited) })
+			lp.guard("ping", &err, func() error { return ping(limited) })
 			cancel()
 			if ctx.Err() != nil {
 				return

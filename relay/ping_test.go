@@ -25,7 +25,13 @@ type pingable struct {
 
 var errAway = errors.New("connection refused")
 
-func (s *pingable) Ping(context.Context) error {
+func (s *pingable) Info() broker.Info {
+	info := s.Sink.Info()
+	info.Ping = s.ping
+	return info
+}
+
+func (s *pingable) ping(context.Context) error {
 	s.pings.Add(1)
 	if s.away.Load() {
 		return errAway
@@ -33,15 +39,15 @@ func (s *pingable) Ping(context.Context) error {
 	return nil
 }
 
-func (s *pingable) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+func (s *pingable) Deliver(ctx context.Context, batch broker.Batch) []error {
 	if s.away.Load() {
-		errs := make([]error, len(msgs))
+		errs := make([]error, len(batch.Messages))
 		for i := range errs {
 			errs[i] = broker.Outage(errAway, "", "")
 		}
 		return errs
 	}
-	return s.Sink.Deliver(ctx, msgs)
+	return s.Sink.Deliver(ctx, batch)
 }
 
 // TestASilentBrokerIsSeenWithoutMessages: a wrong address, or a broker that dies while

@@ -5,11 +5,20 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store/memstore"
 )
+
+// pipes is a sink that returns the pipe of each call.
+type pipes chan string
+
+func (p pipes) Info() broker.Info { return broker.Info{Name: "pipes"} }
+
+func (p pipes) Deliver(_ context.Context, batch broker.Batch) []error {
+	p <- batch.Pipe
+	return nil
+}
 
 // TestCallsNameThePipe: a sink learns in each call whose messages it carries, so
 // that a broker with deduplication keeps two pipes apart.
@@ -18,11 +27,7 @@ func TestCallsNameThePipe(t *testing.T) {
 		st := memstore.New(memstore.Options{Lanes: 1})
 		audit := st.Pipe("audit")
 		got := make(chan string, 1)
-		sink := broker.Func("pipes", func(ctx context.Context, _ postrider.Message) error {
-			got <- broker.PipeOf(ctx)
-			return nil
-		})
-		stop := start(t, relay.New(audit, sink, nil))
+		stop := start(t, relay.New(audit, pipes(got), nil))
 		defer stop()
 		enqueue(t, st, 1, 1, map[string]int64{})
 		if pipe := <-got; pipe != "audit" {

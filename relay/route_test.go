@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/relay"
@@ -70,9 +71,9 @@ func TestNoRouteIsTheReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := membroker.New(&membroker.Options{Route: table.Route})
-	errs := b.Sink().Deliver(t.Context(), []postrider.Message{
+	errs := b.Sink().Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{
 		{ID: "01890a5d-ac96-774b-bcce-b302099a8057", Topic: "orders", Key: "k"}, {ID: "01890a5d-ac96-774b-bcce-b302099a8058", Topic: "orders", Key: "k"},
-	})
+	}})
 	var no *envelope.RouteError
 	if !errors.As(errs[0], &no) || no.Code != envelope.CodeNoRoute || b.Len("orders") != 0 || errs[1] == nil {
 		t.Errorf("answers %v", errs)

@@ -15,17 +15,14 @@ import (
 // stopped destination is one that is down.
 type stops struct {
 	r       *Relay
-	sink    broker.Stopper // nil: it has none to stop
-	keep    store.Stops    // nil: nobody keeps them, and what the sink knows is all
-	known   []string       // as of the last heartbeat, which are made one at a time
+	sink    *broker.Stops // nil: the sink has no single destinations
+	keep    store.Stops   // nil: nobody keeps them, and what the sink knows is all
+	known   []string      // as of the last heartbeat, which are made one at a time
 	writing atomic.Bool
 }
 
 func newStops(r *Relay) *stops {
-	s := &stops{r: r, sink: r.opts.Stopper, keep: r.opts.Stops}
-	if s.sink == nil {
-		s.sink, _ = r.sink.(broker.Stopper)
-	}
+	s := &stops{r: r, sink: r.sink.Info().Stops, keep: r.opts.Stops}
 	if s.keep == nil {
 		s.keep, _ = r.store.(store.Stops)
 	}
@@ -48,7 +45,7 @@ func (s *stops) told(stopped []string) (write func(context.Context)) {
 	if s.sink == nil {
 		return nil
 	}
-	s.sink.Stop(stopped)
+	s.sink.Set(stopped)
 	gone := s.sink.Gone()
 	if len(gone) == 0 || !s.writing.CompareAndSwap(false, true) {
 		return nil

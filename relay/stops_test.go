@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
@@ -58,23 +57,25 @@ type stopSink struct {
 	asks int
 }
 
-func (*stopSink) Info() broker.Info { return broker.Info{Name: "stop"} }
+func (s *stopSink) Info() broker.Info {
+	return broker.Info{Name: "stop", Stops: &broker.Stops{Set: s.set, Gone: s.goneNow}}
+}
 
-func (s *stopSink) Deliver(_ context.Context, msgs []postrider.Message) []error {
+func (s *stopSink) Deliver(_ context.Context, batch broker.Batch) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.gone && !s.held {
 		s.asks++
 		s.gone = true
 	}
-	errs := make([]error, len(msgs))
+	errs := make([]error, len(batch.Messages))
 	for i := range errs {
 		errs[i] = broker.Outage(errors.New("gone"), "HTTP_410", "")
 	}
 	return errs
 }
 
-func (s *stopSink) Stop(names []string) {
+func (s *stopSink) set(names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held := slices.Contains(names, "shop")
@@ -84,7 +85,7 @@ func (s *stopSink) Stop(names []string) {
 	s.held = held
 }
 
-func (s *stopSink) Gone() []broker.Gone {
+func (s *stopSink) goneNow() []broker.Gone {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.gone || s.held {

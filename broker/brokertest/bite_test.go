@@ -22,8 +22,14 @@ func TestMembroker(t *testing.T) {
 
 type sink func(ctx context.Context, msgs []postrider.Message) []error
 
-func (s sink) Deliver(ctx context.Context, msgs []postrider.Message) []error { return s(ctx, msgs) }
-func (s sink) Info() broker.Info                                             { return broker.Info{} }
+func (s sink) Deliver(ctx context.Context, b broker.Batch) []error { return s(ctx, b.Messages) }
+func (s sink) Info() broker.Info                                   { return broker.Info{} }
+
+// batchSink is a sink that sees the pipe too.
+type batchSink func(ctx context.Context, b broker.Batch) []error
+
+func (s batchSink) Deliver(ctx context.Context, b broker.Batch) []error { return s(ctx, b) }
+func (s batchSink) Info() broker.Info                                   { return broker.Info{} }
 
 type source struct {
 	broker.Source
@@ -114,7 +120,7 @@ func TestShapeBites(t *testing.T) {
 		"too short": func(e *brokertest.Env) {
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				return errs[:max(len(errs)-1, 0)]
 			})
 		},
@@ -144,7 +150,7 @@ func change(e *brokertest.Env, fn func(*postrider.Message)) {
 		for i := range out {
 			fn(&out[i])
 		}
-		return inner.Deliver(ctx, out)
+		return inner.Deliver(ctx, broker.Batch{Messages: out})
 	})
 }
 
@@ -152,7 +158,7 @@ func change(e *brokertest.Env, fn func(*postrider.Message)) {
 func answer(e *brokertest.Env, text string, fn func(error) error) {
 	inner := e.Sink
 	e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-		errs := inner.Deliver(ctx, msgs)
+		errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 		for i, err := range errs {
 			if err != nil && strings.Contains(err.Error(), text) {
 				errs[i] = fn(err)

@@ -18,7 +18,7 @@ func brokenFaults() map[string]func(*brokertest.Env) {
 		"sink/cut": func(e *brokertest.Env) { // forgets the requests behind the one that failed
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				if lineFails(errs) && len(errs) > 300 {
 					clear(errs[300:])
 				}
@@ -36,7 +36,7 @@ func brokenFaults() map[string]func(*brokertest.Env) {
 		"sink/frozen": func(e *brokertest.Env) { // a write that blocks knows no context
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				size := 0
 				for i := range msgs {
 					size += len(msgs[i].Payload)
@@ -50,7 +50,7 @@ func brokenFaults() map[string]func(*brokertest.Env) {
 		"sink/mute": func(e *brokertest.Env) { // what is written is sent
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				held := inLog(e)
 				for i, err := range errs {
 					if err != nil && held[msgs[i].ID] {
@@ -65,9 +65,9 @@ func brokenFaults() map[string]func(*brokertest.Env) {
 			var kept atomic.Pointer[[]postrider.Message]
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
 				if late := kept.Swap(nil); late != nil {
-					inner.Deliver(context.WithoutCancel(ctx), *late)
+					inner.Deliver(context.WithoutCancel(ctx), broker.Batch{Messages: *late})
 				}
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				if ctx.Err() != nil && !lineFails(errs) {
 					kept.Store(&msgs)
 				}
@@ -78,7 +78,7 @@ func brokenFaults() map[string]func(*brokertest.Env) {
 			inner, second := e.Sink, e.Second
 			var kept atomic.Pointer[postrider.Message]
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				if lineFails(errs) {
 					last := msgs[len(msgs)-1]
 					kept.Store(&last)
@@ -88,10 +88,10 @@ func brokenFaults() map[string]func(*brokertest.Env) {
 			calls := 0
 			e.Second = sink(func(ctx context.Context, msgs []postrider.Message) []error {
 				if late := kept.Load(); late != nil && calls == 1 {
-					second.Deliver(ctx, []postrider.Message{*late})
+					second.Deliver(ctx, broker.Batch{Messages: []postrider.Message{*late}})
 				}
 				calls++
-				return second.Deliver(ctx, msgs)
+				return second.Deliver(ctx, broker.Batch{Messages: msgs})
 			})
 		},
 		"sink/ping": func(e *brokertest.Env) { // does not ask
@@ -105,7 +105,7 @@ func brokenFaults() map[string]func(*brokertest.Env) {
 			ended := make(chan struct{})
 			e.Stop = func() { close(ended); stop() }
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				if !lineFails(errs) || !inLog(e)[msgs[0].ID] {
 					return errs
 				}
@@ -136,15 +136,15 @@ func brokenLines() map[string]func(*brokertest.Env) {
 		"sink/reset": func(e *brokertest.Env) { // a new connection takes the rest first, and then what was on the wire
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				for i, err := range errs {
 					if err == nil || !strings.Contains(err.Error(), "reset") {
 						continue
 					}
-					if rest := inner.Deliver(ctx, msgs[i+1:]); rest != nil {
+					if rest := inner.Deliver(ctx, broker.Batch{Messages: msgs[i+1:]}); rest != nil {
 						return errs
 					}
-					return orNil(append(make([]error, len(msgs)-1), errors.Join(inner.Deliver(ctx, msgs[i:i+1])...)))
+					return orNil(append(make([]error, len(msgs)-1), errors.Join(inner.Deliver(ctx, broker.Batch{Messages: msgs[i : i+1]})...)))
 				}
 				return errs
 			})
@@ -155,7 +155,7 @@ func brokenLines() map[string]func(*brokertest.Env) {
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
 				var errs []error
 				if !dead.Load() {
-					errs = inner.Deliver(ctx, msgs)
+					errs = inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				} else {
 					<-ctx.Done()
 					errs = all(msgs, broker.Unknown(ctx.Err(), "", ""))
@@ -174,7 +174,7 @@ func brokenLines() map[string]func(*brokertest.Env) {
 				return broker.PerKey(ctx, msgs, 1, func(ctx context.Context, m postrider.Message) error {
 					call, cancel := context.WithCancel(ctx)
 					defer cancel()
-					return errors.Join(inner.Deliver(call, []postrider.Message{m})...)
+					return errors.Join(inner.Deliver(call, broker.Batch{Messages: []postrider.Message{m}})...)
 				})
 			})
 		},
@@ -182,7 +182,7 @@ func brokenLines() map[string]func(*brokertest.Env) {
 			inner := e.Sink
 			var late atomic.Int64
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				for i, err := range errs {
 					if err == nil {
 						continue
@@ -199,9 +199,9 @@ func brokenLines() map[string]func(*brokertest.Env) {
 		"sink/middle": func(e *brokertest.Env) { // the last request is on its way when the call ends, others are not
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				if errs != nil && errs[0] == nil && ctx.Err() != nil && lineFails(errs) {
-					e.Second.Deliver(context.WithoutCancel(ctx), msgs[len(msgs)-1:])
+					e.Second.Deliver(context.WithoutCancel(ctx), broker.Batch{Messages: msgs[len(msgs)-1:]})
 				}
 				return errs
 			})
@@ -218,7 +218,7 @@ func brokenLines() map[string]func(*brokertest.Env) {
 					<-ctx.Done()
 					return all(msgs, broker.Unknown(ctx.Err(), "", ""))
 				}
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				for _, err := range errs {
 					if err != nil && strings.Contains(err.Error(), "no answer") {
 						left.Add(-1)
@@ -242,4 +242,8 @@ func all(msgs []postrider.Message, err error) []error {
 // unasked answers pings by itself.
 type unasked struct{ broker.Sink }
 
-func (unasked) Ping(context.Context) error { return nil }
+func (s unasked) Info() broker.Info {
+	info := s.Sink.Info()
+	info.Ping = func(context.Context) error { return nil }
+	return info
+}

@@ -32,10 +32,10 @@ func brokenSinks() map[string]func(*brokertest.Env) {
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
 				if len(msgs) < 100 {
-					return inner.Deliver(ctx, msgs)
+					return inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				}
 				half := len(msgs) / 2
-				return inner.Deliver(ctx, slices.Concat(msgs[half:], msgs[:half]))
+				return inner.Deliver(ctx, broker.Batch{Messages: slices.Concat(msgs[half:], msgs[:half])})
 			})
 		},
 		"sink/concurrent": func(e *brokertest.Env) { // takes a call beside another one for a part of it
@@ -47,7 +47,7 @@ func brokenSinks() map[string]func(*brokertest.Env) {
 					return nil
 				}
 				time.Sleep(time.Millisecond)
-				return inner.Deliver(ctx, msgs)
+				return inner.Deliver(ctx, broker.Batch{Messages: msgs})
 			})
 		},
 		"sink/rejected": func(e *brokertest.Env) { goesOn(e, "larger than the broker") },
@@ -58,10 +58,10 @@ func brokenSinks() map[string]func(*brokertest.Env) {
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
 				if ctx.Err() == nil {
-					return inner.Deliver(ctx, msgs)
+					return inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				}
-				inner.Deliver(context.WithoutCancel(ctx), msgs)
-				return inner.Deliver(ctx, msgs)
+				inner.Deliver(context.WithoutCancel(ctx), broker.Batch{Messages: msgs})
+				return inner.Deliver(ctx, broker.Batch{Messages: msgs})
 			})
 		},
 		"sink/again": func(e *brokertest.Env) { // gives it another id
@@ -79,14 +79,14 @@ func brokenSinks() map[string]func(*brokertest.Env) {
 func goesOn(e *brokertest.Env, text string) {
 	inner := e.Sink
 	e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-		errs := inner.Deliver(ctx, msgs)
+		errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 		at := slices.IndexFunc(errs, func(err error) bool { return err != nil && strings.Contains(err.Error(), text) })
 		if at < 0 {
 			return errs
 		}
 		for i := at + 1; i < len(msgs); i++ {
 			if errs[i] != nil {
-				errs[i] = errors.Join(inner.Deliver(ctx, msgs[i:i+1])...)
+				errs[i] = errors.Join(inner.Deliver(ctx, broker.Batch{Messages: msgs[i : i+1]})...)
 			}
 		}
 		return errs
@@ -114,7 +114,7 @@ func brokenData() map[string]func(*brokertest.Env) {
 					if m.Time.Year() > 2100 {
 						return broker.Rejected(errors.New("INVALID_TIMESTAMP"), "", m.Topic)
 					}
-					return errors.Join(inner.Deliver(ctx, []postrider.Message{m})...)
+					return errors.Join(inner.Deliver(ctx, broker.Batch{Messages: []postrider.Message{m}})...)
 				})
 			})
 		},
@@ -127,9 +127,9 @@ func brokenData() map[string]func(*brokertest.Env) {
 		"sink/empty": func(e *brokertest.Env) { // has nothing to send
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				return inner.Deliver(ctx, slices.DeleteFunc(slices.Clone(msgs), func(m postrider.Message) bool {
+				return inner.Deliver(ctx, broker.Batch{Messages: slices.DeleteFunc(slices.Clone(msgs), func(m postrider.Message) bool {
 					return m.Payload != nil && len(m.Payload) == 0
-				}))
+				})})
 			})
 		},
 		"sink/limit": func(e *brokertest.Env) { // cuts to what fits
@@ -142,7 +142,7 @@ func brokenData() map[string]func(*brokertest.Env) {
 		"sink/keys": func(e *brokertest.Env) { // forgets what does not fit
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				return inner.Deliver(ctx, msgs[:min(len(msgs), 5000)])
+				return inner.Deliver(ctx, broker.Batch{Messages: msgs[:min(len(msgs), 5000)]})
 			})
 		},
 		"sink/dedup": func(e *brokertest.Env) { // promises what the broker does not do
@@ -151,12 +151,11 @@ func brokenData() map[string]func(*brokertest.Env) {
 		"sink/pipes": func(e *brokertest.Env) { // knows a message by its id alone, once a call is over
 			var seen sync.Map
 			inner := e.Sink
-			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				id := msgs[0].ID
-				if pipe, again := seen.LoadOrStore(id, broker.PipeOf(ctx)); again && pipe != broker.PipeOf(ctx) {
+			e.Sink = batchSink(func(ctx context.Context, b broker.Batch) []error {
+				if pipe, again := seen.LoadOrStore(b.Messages[0].ID, b.Pipe); again && pipe != b.Pipe {
 					return nil
 				}
-				return inner.Deliver(ctx, msgs)
+				return inner.Deliver(ctx, b)
 			})
 		},
 		"sink/formats": func(e *brokertest.Env) { // knows one format
@@ -172,7 +171,7 @@ func brokenData() map[string]func(*brokertest.Env) {
 		"sink/scope": func(e *brokertest.Env) { // knows one order for all that has no key
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				var first error
 				for i := range errs {
 					if msgs[i].Key == "" && first != nil {
@@ -203,10 +202,10 @@ func brokenOperators() map[string]func(*brokertest.Env) {
 			inner := e.Sink
 			var known sync.Map
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				last := msgs[len(msgs)-1]
 				if _, known := known.LoadOrStore(last.Topic, true); !known && lineFails(errs) {
-					e.Second.Deliver(context.WithoutCancel(ctx), []postrider.Message{last})
+					e.Second.Deliver(context.WithoutCancel(ctx), broker.Batch{Messages: []postrider.Message{last}})
 				}
 				return errs
 			})
@@ -215,7 +214,7 @@ func brokenOperators() map[string]func(*brokertest.Env) {
 			inner := e.Sink
 			var known sync.Map
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
-				errs := inner.Deliver(ctx, msgs)
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
 				for i, m := range msgs {
 					if errs == nil || errs[i] == nil {
 						known.Store(m.Topic, true)

@@ -339,12 +339,23 @@ func sinkDedup(ctx context.Context, env *Env) error {
 	return nil
 }
 
+// piped is a sink as the relay of a pipe uses it.
+type piped struct {
+	broker.Sink
+	pipe string
+}
+
+func (p piped) Deliver(ctx context.Context, batch broker.Batch) []error {
+	batch.Pipe = p.pipe
+	return p.Sink.Deliver(ctx, batch)
+}
+
 // sinkPipes sends the same messages as two pipes do, and by a second route.
 func sinkPipes(ctx context.Context, env *Env) error {
 	msgs := messages(env.Topic, 6, 2)
 	want := 0
 	send := func(pipe string, sink broker.Sink, what string) error {
-		if err := accept(broker.WithPipe(ctx, pipe), sink, msgs); err != nil {
+		if err := accept(ctx, piped{sink, pipe}, msgs); err != nil {
 			return err
 		}
 		want += len(msgs)

@@ -124,8 +124,8 @@ func noFaults() error { return notApplicable("no faults can be made") }
 
 // sinkPing asks for signs of life before, in and after a fault.
 func sinkPing(ctx context.Context, env *Env) error {
-	p, ok := env.Sink.(broker.Pinger)
-	if !ok {
+	ask := env.Sink.Info().Ping
+	if ask == nil {
 		return notApplicable("the sink cannot ping")
 	}
 	if env.Faults == nil {
@@ -135,7 +135,7 @@ func sinkPing(ctx context.Context, env *Env) error {
 		limited, cancel := context.WithTimeout(ctx, 2*grace)
 		defer cancel()
 		began := time.Now()
-		err := p.Ping(limited)
+		err := ask(limited)
 		if took := time.Since(began); took > 3*grace {
 			return fmt.Errorf("a ping took %v, its context %v", took, 2*grace)
 		}

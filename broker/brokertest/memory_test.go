@@ -183,7 +183,7 @@ func memory() *brokertest.Env {
 		Faults: f, Second: beside(b), Stop: f.stop, Source: source, Mortal: source, Flaky: flaky(source),
 		Foreign: func(ctx context.Context, payload []byte) error {
 			m := postrider.Message{ID: "01890a5d-ac96-774b-8cce-00000000f0f0", Topic: topic, Payload: payload}
-			return errors.Join(b.Sink().Deliver(ctx, []postrider.Message{m})...)
+			return errors.Join(b.Sink().Deliver(ctx, broker.Batch{Messages: []postrider.Message{m}})...)
 		},
 		Routed: func(_ context.Context, route envelope.Router) (broker.Sink, error) {
 			return onTheWire(b.Sink(), route), nil
@@ -213,7 +213,7 @@ func onTheWire(inner broker.Sink, route envelope.Router) broker.Sink {
 				return []error{err}
 			}
 		}
-		return inner.Deliver(ctx, out)
+		return inner.Deliver(ctx, broker.Batch{Messages: out})
 	})
 }
 
@@ -287,6 +287,6 @@ type direct struct{} // a context that holds it passes the faults
 // beside is a sink that faults do not touch.
 func beside(b *membroker.Broker) broker.Sink {
 	return sink(func(ctx context.Context, msgs []postrider.Message) []error {
-		return b.Sink().Deliver(context.WithValue(ctx, direct{}, true), msgs)
+		return b.Sink().Deliver(context.WithValue(ctx, direct{}, true), broker.Batch{Messages: msgs})
 	})
 }

@@ -87,7 +87,8 @@ func (s entries) Info() broker.Info {
 	return broker.Info{Name: "queue", MaxBatch: 10, MaxBatchBytes: s.most, MaxMessageBytes: s.most, MaxKeyBytes: 128, DedupWindow: 5 * time.Minute}
 }
 
-func (s entries) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+func (s entries) Deliver(ctx context.Context, batch broker.Batch) []error {
+	msgs := batch.Messages
 	info, size := s.Info(), 0
 	for i := range msgs {
 		size += msgs[i].Size()
@@ -99,8 +100,8 @@ func (s entries) Deliver(ctx context.Context, msgs []postrider.Message) []error 
 		if len(m.Key) > info.MaxKeyBytes || m.Size() > s.most {
 			return broker.Rejected(errors.New("more than an entry may have"), "", m.Topic)
 		}
-		s.sent.note(&m, broker.DedupID(broker.PipeOf(ctx), m.Topic, &m))
-		return errors.Join(s.Sink.Deliver(ctx, []postrider.Message{m})...)
+		s.sent.note(&m, broker.DedupID(batch.Pipe, m.Topic, &m))
+		return errors.Join(s.Sink.Deliver(ctx, broker.Batch{Messages: []postrider.Message{m}})...)
 	})
 }
 

@@ -65,7 +65,7 @@ func fits(info *broker.Info, n, size int) bool {
 
 // call checks the shape of one answer, which is a rule in every case.
 func call(ctx context.Context, s broker.Sink, msgs []postrider.Message) ([]error, error) {
-	errs := s.Deliver(ctx, msgs)
+	errs := s.Deliver(ctx, broker.Batch{Messages: msgs})
 	if errs == nil {
 		return make([]error, len(msgs)), nil
 	}

@@ -292,7 +292,6 @@ func TestOneEndpoint(t *testing.T) {
 }
 
 var (
-	_ broker.Sink      = (*httpbroker.Sink)(nil)
-	_ broker.Previewer = (*httpbroker.Sink)(nil)
-	_ broker.Source    = (*httpbroker.Receiver)(nil)
+	_ broker.Sink   = (*httpbroker.Sink)(nil)
+	_ broker.Source = (*httpbroker.Receiver)(nil)
 )

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/httpbroker"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/golden"
@@ -42,7 +43,7 @@ func TestWireIsGolden(t *testing.T) {
 			sink := newSink(t, &httpbroker.SinkOptions{Route: golden.Router("t", f), Patience: 10 * time.Second}, endpoint(server.URL))
 			var all []string
 			for _, m := range golden.Messages() {
-				if errs := sink.Deliver(t.Context(), []postrider.Message{m}); errs != nil {
+				if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}}); errs != nil {
 					t.Fatal(errs)
 				}
 				all = append(all, <-texts)

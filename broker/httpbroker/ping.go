@@ -9,11 +9,7 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"github.com/postrider/postrider/broker"
 )
-
-var _ broker.Pinger = (*Sink)(nil)
 
 const (
 	pingWait     = 5 * time.Second
@@ -21,7 +17,7 @@ const (
 	pingParallel = 8
 )
 
-// Ping implements broker.Pinger: it connects to endpoints, or to their proxies, until
+// Ping is [broker.Info].Ping: it connects to endpoints, or to their proxies, until
 // one accepts, and sends no request. Stopped endpoints are left out.
 func (s *Sink) Ping(ctx context.Context) error {
 	var asked []*target

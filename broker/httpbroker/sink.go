@@ -129,7 +129,10 @@ const maxBatch = 256
 
 // Info implements broker.Sink.
 func (s *Sink) Info() broker.Info {
-	return broker.Info{Name: "http", MaxBatch: maxBatch, Codec: s.codec}
+	return broker.Info{
+		Name: "http", MaxBatch: maxBatch, Codec: s.codec,
+		Ping: s.Ping, Preview: s.Preview, Stops: &broker.Stops{Set: s.Stop, Gone: s.Gone},
+	}
 }
 
 // framed is a message as it is posted.
@@ -159,9 +162,9 @@ func (s *Sink) frame(tb *table, m *postrider.Message) (f framed, err error) {
 	return f, nil
 }
 
-// Preview implements broker.Previewer. Timestamp, signature and authorization are
+// Preview is [broker.Info].Preview. Timestamp, signature and authorization are
 // made when a request is sent.
-func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
+func (s *Sink) Preview(_ string, m *postrider.Message) (broker.Preview, error) {
 	f, err := s.frame(s.table.Load(), m)
 	p := broker.Preview{Route: f.route, Payload: f.body, Bytes: len(f.body)}
 	if f.t != nil {
@@ -176,8 +179,8 @@ func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
 var errClosed = errors.New("the sink is closed")
 
 // Deliver implements broker.Sink.
-func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
-	c := newCall(ctx, s, msgs)
+func (s *Sink) Deliver(ctx context.Context, batch broker.Batch) []error {
+	c := newCall(ctx, s, batch.Messages)
 	c.start()
 	c.wait()
 	return c.finish()

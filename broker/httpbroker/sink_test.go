@@ -49,7 +49,7 @@ func deliver(t *testing.T, s *httpbroker.Sink, msgs ...postrider.Message) []*bro
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out := make([]*broker.Error, len(msgs))
-	for i, err := range s.Deliver(ctx, msgs) {
+	for i, err := range s.Deliver(ctx, broker.Batch{Messages: msgs}) {
 		out[i] = broker.Classify(err)
 	}
 	return out

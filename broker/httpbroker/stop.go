@@ -6,7 +6,7 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// Stop implements broker.Stopper. An endpoint is known by its name.
+// Stop is [broker.Stops].Set. An endpoint is known by its name.
 func (s *Sink) Stop(endpoints []string) {
 	stopped := make(map[string]bool, len(endpoints))
 	for _, name := range endpoints {
@@ -20,7 +20,7 @@ func (s *Sink) Stop(endpoints []string) {
 	}
 }
 
-// Gone implements broker.Stopper: the endpoints that have answered 410 Gone.
+// Gone is [broker.Stops].Gone: the endpoints that have answered 410 Gone.
 func (s *Sink) Gone() []broker.Gone {
 	var all []broker.Gone
 	for _, t := range s.table.Load().targets {

@@ -10,9 +10,7 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-var _ broker.Adviser = (*Sink)(nil)
-
-// Advise implements broker.Adviser.
+// Advise is [broker.Info].Advise.
 func (s *Sink) Advise(ctx context.Context, topics []string) ([]broker.Advice, error) {
 	var found []broker.Advice
 	for _, topic := range topics {

@@ -23,7 +23,7 @@ func TestSourceOfATopicMadeAgain(t *testing.T) {
 	create(t, addr, topic, 2)
 	sink, admin := sinkOn(t, []string{addr}, 0), direct(t, addr)
 	publish := func(call int) {
-		within(t, time.Minute, "published", func() bool { return sink.Deliver(t.Context(), group(topic, call, 20)) == nil })
+		within(t, time.Minute, "published", func() bool { return sink.Deliver(t.Context(), broker.Batch{Messages: group(topic, call, 20)}) == nil })
 	}
 	open := func() *kafkabroker.Source {
 		src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{Group: "g" + topic, Topics: []string{topic}, Client: []kgo.Opt{kgo.SeedBrokers(addr)}})

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -68,7 +69,7 @@ func BenchmarkProduce(b *testing.B) {
 							Key: key(lane*1000 + i*7), Payload: payload, Time: at,
 						}
 					}
-					if errs := s.Deliver(context.Background(), msgs); errs != nil {
+					if errs := s.Deliver(context.Background(), broker.Batch{Messages: msgs}); errs != nil {
 						b.Error(errs[0])
 						return
 					}

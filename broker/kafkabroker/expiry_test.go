@@ -100,9 +100,9 @@ func timesOut(t *testing.T, addr string) *late {
 	l.proxy, through = proxied(t, addr)
 	cut := &onAnswer{key: kmsg.Produce.Int16(), run: func() { l.proxy.Cut(0) }}
 	_, l.sink = txSink(t, addr, l.topic, time.Second, through, kgo.WithHooks(cut))
-	within(t, time.Minute, "the first transaction", func() bool { return l.sink.Deliver(t.Context(), group(l.topic, 1, 20)) == nil })
+	within(t, time.Minute, "the first transaction", func() bool { return l.sink.Deliver(t.Context(), broker.Batch{Messages: group(l.topic, 1, 20)}) == nil })
 	cut.armed.Store(true)
-	if errs := l.sink.Deliver(t.Context(), group(l.topic, 2, 20)); errs == nil {
+	if errs := l.sink.Deliver(t.Context(), broker.Batch{Messages: group(l.topic, 2, 20)}); errs == nil {
 		t.Fatal("acknowledged without an answer")
 	}
 	admin := direct(t, addr)
@@ -115,7 +115,7 @@ func timesOut(t *testing.T, addr string) *late {
 func (l *late) goesOn() {
 	l.proxy.Restore()
 	within(l.T, time.Minute, "the sink goes on", func() bool {
-		errs := l.sink.Deliver(l.Context(), group(l.topic, 3, 20))
+		errs := l.sink.Deliver(l.Context(), broker.Batch{Messages: group(l.topic, 3, 20)})
 		if errs != nil && strings.Contains(errs[0].Error(), "taken the transactional id over") {
 			l.Fatal(errs[0])
 		}
@@ -128,18 +128,18 @@ func (l *late) goesOn() {
 
 func (l *late) isFenced() {
 	_, second := txSink(l.T, l.addr, l.topic, 10*time.Second)
-	if errs := second.Deliver(l.Context(), group(l.topic, 4, 20)); errs != nil {
+	if errs := second.Deliver(l.Context(), broker.Batch{Messages: group(l.topic, 4, 20)}); errs != nil {
 		l.Fatal(errs)
 	}
 	l.proxy.Restore()
 	within(l.T, time.Minute, "the first one is fenced", func() bool {
-		errs := l.sink.Deliver(l.Context(), group(l.topic, 3, 20))
+		errs := l.sink.Deliver(l.Context(), broker.Batch{Messages: group(l.topic, 3, 20)})
 		if errs == nil {
 			l.Fatal("the first one goes on")
 		}
 		return strings.Contains(errs[0].Error(), "taken the transactional id over")
 	})
-	if errs := second.Deliver(l.Context(), group(l.topic, 4, 20)); errs != nil {
+	if errs := second.Deliver(l.Context(), broker.Batch{Messages: group(l.topic, 4, 20)}); errs != nil {
 		l.Errorf("the second one does not go on: %v", errs[0])
 	}
 }

@@ -43,7 +43,7 @@ func TestAFetchIsAPartOfWhatMayBeHeld(t *testing.T) {
 			m.Topic, m.Payload = topic, append([]byte(nil), payload...)
 			msgs = append(msgs, m)
 		}
-		if errs := sink.Deliver(t.Context(), msgs); errs != nil {
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 			t.Fatal(errs)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/golden"
@@ -33,7 +34,7 @@ func TestWireIsGolden(t *testing.T) {
 			}
 			msgs := append(golden.Messages(), postrider.Message{ID: golden.ID, Topic: "empty", Type: "t"})
 			for _, m := range msgs {
-				if errs := sink.Deliver(t.Context(), []postrider.Message{m}); errs != nil {
+				if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}}); errs != nil {
 					t.Fatal(errs)
 				}
 			}

@@ -10,9 +10,7 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-var _ broker.Keeper = (*Sink)(nil)
-
-// Keeps implements broker.Keeper. A compacted topic keeps without end.
+// Keeps is [broker.Info].Keeps. A compacted topic keeps without end.
 func (s *Sink) Keeps(ctx context.Context, topic string) (broker.Keeping, error) {
 	name := s.prefix + topic
 	values := s.configs(ctx, name, "retention.ms", "cleanup.policy")

@@ -11,12 +11,7 @@ import (
 	"github.com/postrider/postrider/internal/secret"
 )
 
-var (
-	_ broker.Prober = (*Sink)(nil)
-	_ broker.Pinger = (*Sink)(nil)
-)
-
-// Ping implements broker.Pinger.
+// Ping is [broker.Info].Ping.
 func (s *Sink) Ping(ctx context.Context) error {
 	switch err := s.client.Ping(ctx); {
 	case err == nil:
@@ -28,7 +23,7 @@ func (s *Sink) Ping(ctx context.Context) error {
 	}
 }
 
-// Probe implements broker.Prober. A topic that may be made by the first record is
+// Probe is [broker.Info].Probe. A topic that may be made by the first record is
 // missing until then.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	if err := s.Ping(ctx); err != nil {

@@ -97,10 +97,10 @@ func TestAppendedThoughRefused(t *testing.T) {
 				}
 				return refuse(pr, answers[n-1]), nil, true
 			})
-			if errs := s.Deliver(t.Context(), some(0, 1, "a")); errs == nil {
+			if errs := s.Deliver(t.Context(), broker.Batch{Messages: some(0, 1, "a")}); errs == nil {
 				t.Fatal("a refused message is acknowledged")
 			}
-			if errs := s.Deliver(t.Context(), some(100, 1, "b")); errs != nil {
+			if errs := s.Deliver(t.Context(), broker.Batch{Messages: some(100, 1, "b")}); errs != nil {
 				t.Fatal(errs)
 			}
 			if got := values(t, c.ListenAddrs(), "orders", 2); got != "0 100" {
@@ -118,7 +118,7 @@ func TestWrongClock(t *testing.T) {
 	c.ControlKey(0, func(req kmsg.Request) (kmsg.Response, error, bool) {
 		return refuse(req.(*kmsg.ProduceRequest), kerr.InvalidTimestamp.Code), nil, true
 	})
-	errs := s.Deliver(t.Context(), some(0, 3, "a"))
+	errs := s.Deliver(t.Context(), broker.Batch{Messages: some(0, 3, "a")})
 	if got := classes(errs, 3); got != "ooo" {
 		t.Errorf("classes %s: %v", got, errs)
 	}
@@ -147,7 +147,7 @@ func TestKeyOverTopics(t *testing.T) {
 	})
 	msgs := append(some(0, 3, "a"), some(10, 3, "b")...)
 	msgs[1].Payload, msgs[2].Topic, msgs[5].Topic = []byte("poison"), "bills", "bills"
-	if got := classes(s.Deliver(t.Context(), msgs), 6); got != ".rf..." {
+	if got := classes(s.Deliver(t.Context(), broker.Batch{Messages: msgs}), 6); got != ".rf..." {
 		t.Errorf("classes %s", got)
 	}
 	if got := values(t, c.ListenAddrs(), "bills", 1); got != "12" {
@@ -174,7 +174,7 @@ func TestFrozenForMany(t *testing.T) {
 	var wg sync.WaitGroup
 	for n := range 64 {
 		wg.Go(func() {
-			if errs := s.Deliver(ctx, some(n, 1, fmt.Sprint(n))); errs == nil {
+			if errs := s.Deliver(ctx, broker.Batch{Messages: some(n, 1, fmt.Sprint(n))}); errs == nil {
 				t.Error("a frozen broker acknowledges")
 			}
 		})
@@ -198,7 +198,7 @@ func TestTopicMadeAgain(t *testing.T) {
 		m.Topic = topic
 		msgs = append(msgs, m)
 	}
-	if errs := s.Deliver(t.Context(), msgs); errs != nil {
+	if errs := s.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 		t.Fatal(errs)
 	}
 	del := kmsg.NewPtrDeleteTopicsRequest()
@@ -211,7 +211,7 @@ func TestTopicMadeAgain(t *testing.T) {
 	within(t, time.Minute, "the old topic is gone", func() bool { return !exists(t, admin, topic) })
 	create(t, addr, topic, 2)
 	within(t, time.Minute, "the new topic takes everything", func() bool {
-		errs := s.Deliver(t.Context(), msgs)
+		errs := s.Deliver(t.Context(), broker.Batch{Messages: msgs})
 		for _, err := range errs {
 			if err != nil && broker.Classify(err).Class == broker.ClassRejected {
 				t.Fatal(err)
@@ -254,7 +254,7 @@ func TestLimitChanges(t *testing.T) {
 			msgs[i].Topic, msgs[i].Payload = topic, make([]byte, 5000)
 		}
 		msgs[7].Payload = make([]byte, size)
-		errs := s.Deliver(t.Context(), msgs)
+		errs := s.Deliver(t.Context(), broker.Batch{Messages: msgs})
 		if errs != nil && errs[7] != nil && !strings.Contains(errs[7].Error(), "a record of 400") {
 			t.Errorf("the size is not said: %v", errs[7])
 		}
@@ -310,7 +310,7 @@ func TestPartitionsGrow(t *testing.T) {
 			m.Topic, m.Version = topic, int64(n+1)
 			msgs = append(msgs, m)
 		}
-		if errs := s.Deliver(t.Context(), msgs); errs != nil {
+		if errs := s.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 			t.Fatal(errs)
 		}
 	}

@@ -56,7 +56,7 @@ func TestDebeziumConsumer(t *testing.T) {
 	create(t, addr, topic, 3)
 	sink := routed(t, addr, route.Rule{Format: envelope.Debezium, Headers: map[string]string{"eventType": "{type}"}})
 	msgs := routeMessages(6)
-	if errs := sink.Deliver(t.Context(), msgs); errs != nil {
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 		t.Fatal(errs)
 	}
 	byID := map[string]*kgo.Record{}
@@ -99,7 +99,7 @@ func TestEventsArrive(t *testing.T) {
 		create(t, addr, topic, 2)
 		sink := routed(t, addr, route.Rule{Topic: topic, Format: f})
 		msgs := routeMessages(6)
-		if errs := sink.Deliver(t.Context(), msgs); errs != nil {
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 			t.Fatal(errs)
 		}
 		src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{Group: topic, Topics: []string{topic}, Client: []kgo.Opt{kgo.SeedBrokers(addr)}})
@@ -145,7 +145,7 @@ func TestRoutesKeepThePrefix(t *testing.T) {
 	)
 	msgs := routeMessages(30)
 	msgs[13].Headers = map[string]string{"to": "nowhere"} // of k1
-	errs := sink.Deliver(t.Context(), msgs)
+	errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs})
 	accepted := map[bool]int{} // by whether it is for the second topic
 	for i, m := range msgs {
 		var err error
@@ -201,11 +201,11 @@ func TestPreviewIsWhatIsSent(t *testing.T) {
 	create(t, addr, "preview", 1)
 	sink := routed(t, addr, route.Rule{Match: route.Match{Topic: "orders"}, Topic: "preview", Key: "x", Format: envelope.CloudEventsStructured})
 	m := routeMessages(1)[0]
-	p, err := sink.Preview(&m)
+	p, err := sink.Preview("", &m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if errs := sink.Deliver(t.Context(), []postrider.Message{m}); errs != nil {
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}}); errs != nil {
 		t.Fatal(errs)
 	}
 	r := read(t, []string{addr}, "preview", 1)[0]
@@ -213,11 +213,11 @@ func TestPreviewIsWhatIsSent(t *testing.T) {
 		t.Errorf("previewed %+v, sent %+v", p, r)
 	}
 	m.Payload = make([]byte, 2<<20)
-	if _, err := sink.Preview(&m); broker.Classify(err).Code != "MESSAGE_TOO_LARGE" {
+	if _, err := sink.Preview("", &m); broker.Classify(err).Code != "MESSAGE_TOO_LARGE" {
 		t.Errorf("a record that is too large: %v", err)
 	}
 	m.Topic = "other"
-	if _, err := sink.Preview(&m); broker.Classify(err).Code != envelope.CodeNoRoute {
+	if _, err := sink.Preview("", &m); broker.Classify(err).Code != envelope.CodeNoRoute {
 		t.Errorf("a message without a route: %v", err)
 	}
 }

@@ -144,7 +144,7 @@ func (s *secured) becomes(sink broker.Sink, topic, want string) *broker.Error {
 	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
 	defer cancel()
 	for n := 0; ; n++ {
-		errs := sink.Deliver(ctx, []postrider.Message{{ID: rand.Text(), Topic: topic, Key: "k", Payload: []byte("x")}})
+		errs := sink.Deliver(ctx, broker.Batch{Messages: []postrider.Message{{ID: rand.Text(), Topic: topic, Key: "k", Payload: []byte("x")}}})
 		var err *broker.Error
 		if errs != nil {
 			err = broker.Classify(errs[0])

@@ -8,6 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/kafkabroker"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestSourceWithoutABroker(t *testing.T) {
 	t.Parallel()
 	c := fake(t, 1)
-	if errs := sinkOn(t, c.ListenAddrs(), 0).Deliver(t.Context(), some(0, 1, "a")); errs != nil {
+	if errs := sinkOn(t, c.ListenAddrs(), 0).Deliver(t.Context(), broker.Batch{Messages: some(0, 1, "a")}); errs != nil {
 		t.Fatal(errs)
 	}
 	proxy, through := proxied(t, c.ListenAddrs()[0])

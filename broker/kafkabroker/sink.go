@@ -171,12 +171,13 @@ func (s *Sink) Info() broker.Info {
 	return broker.Info{
 		Name: "kafka", MaxMessageBytes: limit,
 		MaxTopicBytes: maxTopic, TopicProblem: topicProblem, Codec: wireCodec(), Fencing: s.transactor != nil,
+		Ping: s.Ping, Probe: s.Probe, Advise: s.Advise, Keeps: s.Keeps, Preview: s.Preview,
 	}
 }
 
-// Preview implements broker.Previewer. A topic's own limit is known once a message
+// Preview is [broker.Info].Preview. A topic's own limit is known once a message
 // was sent to it, and says nothing of what is compressed.
-func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
+func (s *Sink) Preview(_ string, m *postrider.Message) (broker.Preview, error) {
 	r, err := s.router.Of(m)
 	if err != nil {
 		return broker.Preview{}, broker.Unsendable(err, "")
@@ -212,11 +213,11 @@ func (s *Sink) knownLimit(name string) int {
 }
 
 // Deliver implements broker.Sink.
-func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
-	if len(msgs) == 0 {
+func (s *Sink) Deliver(ctx context.Context, batch broker.Batch) []error {
+	if len(batch.Messages) == 0 {
 		return nil
 	}
-	c := newCall(msgs, nil)
+	c := newCall(batch.Messages, nil)
 	var bad []error
 	if s.router != nil {
 		bad = c.routed(s.router)

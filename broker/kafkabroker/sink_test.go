@@ -95,7 +95,7 @@ func TestDeliverManyCalls(t *testing.T) {
 					msgs = append(msgs, message(n, fmt.Sprintf("%d-%d", lane, n%7)))
 					n++
 				}
-				if errs := s.Deliver(t.Context(), msgs); errs != nil {
+				if errs := s.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 					t.Errorf("lane %d: %v", lane, errs[0])
 				}
 			}
@@ -155,7 +155,7 @@ func TestRefusedBatch(t *testing.T) {
 	}
 	msgs[3].Payload = []byte("poison")
 	want := "...r....f....f....f....f....f....f....f."
-	if got := classes(s.Deliver(t.Context(), msgs), len(msgs)); got != want {
+	if got := classes(s.Deliver(t.Context(), broker.Batch{Messages: msgs}), len(msgs)); got != want {
 		t.Errorf("classes\ngot  %s\nwant %s", got, want)
 	}
 	for _, r := range read(t, c.ListenAddrs(), "orders", 32) {
@@ -200,13 +200,13 @@ func TestPrefixUnderFailure(t *testing.T) {
 				for n := range 200 {
 					msgs = append(msgs, message(n, "k"))
 				}
-				got := classes(s.Deliver(t.Context(), msgs), len(msgs))
+				got := classes(s.Deliver(t.Context(), broker.Batch{Messages: msgs}), len(msgs))
 				head := strings.Count(got, ".")
 				if want := strings.Repeat(".", head) + strings.Repeat("o", len(msgs)-head); got != want {
 					t.Fatalf("classes %s", got)
 				}
 				// The next call's message comes right behind the accepted head.
-				if errs := s.Deliver(t.Context(), []postrider.Message{message(head, "k")}); errs != nil {
+				if errs := s.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message(head, "k")}}); errs != nil {
 					t.Fatal(errs[0])
 				}
 				for i, r := range read(t, c.ListenAddrs(), "orders", head+1) {
@@ -238,7 +238,7 @@ func TestRetriedAnswers(t *testing.T) {
 			for n := range 200 {
 				msgs = append(msgs, message(n, "k"))
 			}
-			if errs := s.Deliver(t.Context(), msgs); errs != nil {
+			if errs := s.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 				t.Fatal(classes(errs, len(msgs)), errs[len(errs)-1])
 			}
 			for i, r := range read(t, c.ListenAddrs(), "orders", len(msgs)) {
@@ -265,7 +265,7 @@ func TestShortOfReplicas(t *testing.T) {
 				})
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				errs := s.Deliver(ctx, []postrider.Message{message(0, "k"), message(1, "k")})
+				errs := s.Deliver(ctx, broker.Batch{Messages: []postrider.Message{message(0, "k"), message(1, "k")}})
 				if got := classes(errs, 2); got != "oo" {
 					t.Fatalf("classes %s: %v", got, errs)
 				}
@@ -283,7 +283,7 @@ func TestMissingTopicAndTooLarge(t *testing.T) {
 	missing, large, fine, bad := message(0, "a"), message(1, "b"), message(2, "c"), message(3, "d")
 	missing.Topic, bad.Topic = "nowhere", "not a topic"
 	large.Payload = make([]byte, 2<<20)
-	errs := s.Deliver(t.Context(), []postrider.Message{missing, large, fine, bad})
+	errs := s.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{missing, large, fine, bad}})
 	if got := classes(errs, 4); got != "or.r" {
 		t.Fatalf("classes %s: %v", got, errs)
 	}
@@ -294,7 +294,7 @@ func TestMissingTopicAndTooLarge(t *testing.T) {
 	if got := errs[1].Error(); !strings.Contains(got, "a record of 2097") || !strings.Contains(got, "the topic's max.message.bytes of 1048588; raise it with") {
 		t.Errorf("a record above the topic's limit: %s", got)
 	}
-	errs = sinkOn(t, c.ListenAddrs(), 0, kgo.ProducerBatchMaxBytes(50_000)).Deliver(t.Context(), []postrider.Message{large})
+	errs = sinkOn(t, c.ListenAddrs(), 0, kgo.ProducerBatchMaxBytes(50_000)).Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{large}})
 	if errs == nil || !strings.Contains(errs[0].Error(), "max-message-bytes in the URL) of 50000; raise that") {
 		t.Errorf("a record above the client's limit: %v", errs)
 	}
@@ -329,7 +329,7 @@ func TestUnreachableIsSaidSoon(t *testing.T) {
 	l.Close()
 	s := sinkOn(t, []string{nobody}, time.Minute)
 	began := time.Now()
-	errs := s.Deliver(t.Context(), []postrider.Message{message(0, "a")})
+	errs := s.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message(0, "a")}})
 	if got := classes(errs, 1); got != "o" {
 		t.Errorf("classes %s: %v", got, errs)
 	}

@@ -34,7 +34,7 @@ func TestMaxHeld(t *testing.T) {
 		m.Topic = topic
 		msgs = append(msgs, m)
 	}
-	if errs := sink.Deliver(t.Context(), msgs); errs != nil {
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 		t.Fatal(errs)
 	}
 	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
@@ -95,7 +95,7 @@ func TestMaxHeldBytes(t *testing.T) {
 		m.Topic, m.Payload = topic, make([]byte, size)
 		msgs = append(msgs, m)
 	}
-	if errs := sinkOn(t, []string{addr}, 0).Deliver(t.Context(), msgs); errs != nil {
+	if errs := sinkOn(t, []string{addr}, 0).Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 		t.Fatal(errs)
 	}
 	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
@@ -157,7 +157,7 @@ func TestCloseOfAFrozenBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { proxy.Close() })
-	if errs := sinkOn(t, c.ListenAddrs(), 0).Deliver(t.Context(), some(0, 1, "a")); errs != nil {
+	if errs := sinkOn(t, c.ListenAddrs(), 0).Deliver(t.Context(), broker.Batch{Messages: some(0, 1, "a")}); errs != nil {
 		t.Fatal(errs)
 	}
 	through := kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -184,7 +184,7 @@ func TestCloseOfAFrozenBroker(t *testing.T) {
 // does not wait for other messages to be settled.
 func TestSettleRepeated(t *testing.T) {
 	c := fake(t, 1)
-	if errs := sinkOn(t, c.ListenAddrs(), 0).Deliver(t.Context(), some(0, 3, "a")); errs != nil {
+	if errs := sinkOn(t, c.ListenAddrs(), 0).Deliver(t.Context(), broker.Batch{Messages: some(0, 3, "a")}); errs != nil {
 		t.Fatal(errs)
 	}
 	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{

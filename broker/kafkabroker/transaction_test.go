@@ -44,7 +44,7 @@ func withTransactions(t *testing.T) (addr string) {
 	topic := "first" + rand.Text()
 	create(t, addr, topic, 4)
 	_, first := txSink(t, addr, topic, 30*time.Second)
-	if errs := first.Deliver(t.Context(), group(topic, 0, 1)); errs != nil {
+	if errs := first.Deliver(t.Context(), broker.Batch{Messages: group(topic, 0, 1)}); errs != nil {
 		t.Fatal(errs)
 	}
 	return addr
@@ -184,20 +184,20 @@ func TestFenced(t *testing.T) {
 	if !first.Info().Fencing {
 		t.Error("Info does not say that the sink fences")
 	}
-	if errs := first.Deliver(t.Context(), group(topic, 1, 20)); errs != nil {
+	if errs := first.Deliver(t.Context(), broker.Batch{Messages: group(topic, 1, 20)}); errs != nil {
 		t.Fatal(errs)
 	}
 	proxy.Mute() // what is said arrives, what is answered does not
-	unknown := first.Deliver(t.Context(), group(topic, 2, 20))
+	unknown := first.Deliver(t.Context(), broker.Batch{Messages: group(topic, 2, 20)})
 	if unknown == nil {
 		t.Fatal("acknowledged without an answer")
 	}
-	if errs := second.Deliver(t.Context(), group(topic, 3, 20)); errs != nil {
+	if errs := second.Deliver(t.Context(), broker.Batch{Messages: group(topic, 3, 20)}); errs != nil {
 		t.Fatal(errs)
 	}
 	proxy.Restore()
 	for range 3 {
-		errs := first.Deliver(t.Context(), group(topic, 4, 20))
+		errs := first.Deliver(t.Context(), broker.Batch{Messages: group(topic, 4, 20)})
 		for _, err := range errs {
 			if e := broker.Classify(err); e.Class != broker.ClassOutage || e.Code != "PRODUCER_FENCED" && e.Code != "INVALID_PRODUCER_EPOCH" ||
 				!strings.Contains(e.Error(), "transactional-id of its own") {
@@ -207,7 +207,7 @@ func TestFenced(t *testing.T) {
 		if len(errs) != 20 {
 			t.Fatalf("the first one is answered %v", errs)
 		}
-		if errs := second.Deliver(t.Context(), group(topic, 5, 20)); errs != nil {
+		if errs := second.Deliver(t.Context(), broker.Batch{Messages: group(topic, 5, 20)}); errs != nil {
 			t.Fatal(errs)
 		}
 	}
@@ -266,7 +266,7 @@ func TestWholeOrNothing(t *testing.T) {
 		}
 		heal := time.AfterFunc(time.Duration(call%4)*500*time.Millisecond, proxy.Restore)
 		name := fmt.Sprint("call", call)
-		errs := sink.Deliver(t.Context(), group(topic, call, 20))
+		errs := sink.Deliver(t.Context(), broker.Batch{Messages: group(topic, call, 20)})
 		heal.Stop()
 		if errs == nil {
 			acknowledged++
@@ -277,7 +277,7 @@ func TestWholeOrNothing(t *testing.T) {
 		outcome[name] = broker.Classify(errs[0]).Class
 	}
 	proxy.Restore()
-	if errs := sink.Deliver(t.Context(), group(topic, calls, 20)); errs != nil {
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: group(topic, calls, 20)}); errs != nil {
 		t.Fatalf("after the last cut: %v", errs)
 	}
 	seen := callsOf(t, addr, topic)
@@ -303,18 +303,18 @@ func TestBadRecordInATransaction(t *testing.T) {
 	topic := "bad" + rand.Text()
 	create(t, addr, topic, 4)
 	_, sink := txSink(t, addr, topic, 0)
-	if errs := sink.Deliver(t.Context(), group(topic, 0, 20)); errs != nil { // it knows the old limit now
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: group(topic, 0, 20)}); errs != nil { // it knows the old limit now
 		t.Fatal(errs)
 	}
 	setLimit(t, direct(t, addr), topic, 4000)
 	within(t, 20*time.Second, "the limit", func() bool {
 		m := message(9, "probe")
 		m.Topic, m.Payload = topic, make([]byte, 6000)
-		return sinkOn(t, []string{addr}, 0).Deliver(t.Context(), []postrider.Message{m}) != nil
+		return sinkOn(t, []string{addr}, 0).Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}}) != nil
 	})
 	msgs := group(topic, 1, 20)
 	msgs[8].Payload, msgs[9].Payload = make([]byte, 5000), make([]byte, 5000)
-	errs := sink.Deliver(t.Context(), msgs)
+	errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs})
 	if errs == nil {
 		t.Fatal("everything was accepted")
 	}

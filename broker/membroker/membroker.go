@@ -159,12 +159,13 @@ func (b *Broker) Sink() broker.Sink { return &sink{b} }
 type sink struct{ b *Broker }
 
 func (s *sink) Info() broker.Info {
-	return broker.Info{Name: "memory", MaxMessageBytes: s.b.maxMessage}
+	return broker.Info{Name: "memory", MaxMessageBytes: s.b.maxMessage, Preview: s.preview}
 }
 
 // Deliver sends one message after the other, in the order given: the hook sees
 // them in this order too.
-func (s *sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+func (s *sink) Deliver(ctx context.Context, batch broker.Batch) []error {
+	msgs := batch.Messages
 	var errs []error
 	failed := make(map[string]bool)
 	for i := range msgs {
@@ -216,8 +217,8 @@ func (b *Broker) frame(w *envelope.Wire, m *postrider.Message) (envelope.Route, 
 	return r, nil
 }
 
-// Preview implements broker.Previewer.
-func (s *sink) Preview(m *postrider.Message) (broker.Preview, error) {
+// preview is [broker.Info].Preview.
+func (s *sink) preview(_ string, m *postrider.Message) (broker.Preview, error) {
 	var w envelope.Wire
 	r, err := s.b.frame(&w, m)
 	p := broker.Preview{Route: r, Destination: r.Topic, Key: r.Key, Headers: w.Headers, Payload: w.Payload, Bytes: m.Size(), Limit: s.b.maxMessage}

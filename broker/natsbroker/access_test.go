@@ -93,7 +93,7 @@ func (g *guarded) becomes(sink broker.Sink, topic, want string) *broker.Error {
 	ctx, cancel := context.WithTimeout(g.Context(), time.Minute)
 	defer cancel()
 	for {
-		errs := sink.Deliver(ctx, []postrider.Message{{Topic: topic, Key: "k", Type: "t"}})
+		errs := sink.Deliver(ctx, broker.Batch{Messages: []postrider.Message{{Topic: topic, Key: "k", Type: "t"}}})
 		var err *broker.Error
 		if errs != nil {
 			err = broker.Classify(errs[0])
@@ -346,7 +346,7 @@ func TestFullStream(t *testing.T) {
 		}
 		send := func(n int) *broker.Error {
 			for range n {
-				if errs := sink.Deliver(t.Context(), []postrider.Message{{Topic: name + ".x", Key: "k", Type: "t"}}); errs != nil {
+				if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{{Topic: name + ".x", Key: "k", Type: "t"}}}); errs != nil {
 					return broker.Classify(errs[0])
 				}
 			}

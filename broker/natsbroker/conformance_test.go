@@ -275,7 +275,7 @@ func TestTwoPrefixesInOneStream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if errs := sink.Deliver(t.Context(), msgs); errs != nil {
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 			t.Fatalf("%s: %v", prefix, errs)
 		}
 	}
@@ -304,7 +304,7 @@ func TestUserHeaderCannotCommand(t *testing.T) {
 		{ID: "01890a5d-ac96-774b-8cce-000000000001", Topic: e.Topic, Key: "a"},
 		{ID: "01890a5d-ac96-774b-8cce-000000000002", Topic: e.Topic, Key: "b", Headers: map[string]string{"Nats-Rollup": "all"}},
 	}
-	if errs := e.Sink.Deliver(t.Context(), msgs); errs != nil {
+	if errs := e.Sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 		t.Fatal(errs)
 	}
 	got, err := e.Log(t.Context())
@@ -323,7 +323,7 @@ func TestTooLargeNamesTheLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	errs := sink.Deliver(t.Context(), []postrider.Message{{ID: "1", Topic: "orders", Type: "t", Payload: make([]byte, 2<<20)}})
+	errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{{ID: "1", Topic: "orders", Type: "t", Payload: make([]byte, 2<<20)}}})
 	if errs == nil || broker.Classify(errs[0]).Class != broker.ClassRejected || !strings.Contains(errs[0].Error(), "max_payload of 1048576") {
 		t.Errorf("the answer is %v", errs)
 	}
@@ -337,7 +337,7 @@ func TestTLSIsDemanded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		errs := sink.Deliver(t.Context(), []postrider.Message{{ID: "1", Topic: "orders", Type: "t"}})
+		errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{{ID: "1", Topic: "orders", Type: "t"}}})
 		if errs == nil || (broker.Classify(errs[0]).Code == "NO_STREAM") != reached {
 			t.Errorf("%q: the answer is %v", params, errs)
 		}

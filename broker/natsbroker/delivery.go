@@ -1,7 +1,6 @@
 package natsbroker
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -43,9 +42,10 @@ type delivery struct {
 }
 
 // Deliver implements broker.Sink.
-func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+func (s *Sink) Deliver(ctx context.Context, batch broker.Batch) []error {
+	msgs := batch.Messages
 	d := &delivery{
-		s: s, pipe: cmp.Or(broker.PipeOf(ctx), s.pipe), msgs: msgs, tickets: make([]ticket, len(msgs)),
+		s: s, pipe: batch.Pipe, msgs: msgs, tickets: make([]ticket, len(msgs)),
 		before: s.nc.LastError(), look: time.NewTicker(lookEvery), bell: make(chan struct{}, 1),
 	}
 	defer d.look.Stop()

@@ -36,7 +36,7 @@ func TestWireIsGolden(t *testing.T) {
 			}
 			var texts []string
 			for i, m := range golden.Messages() {
-				if errs := sink.Deliver(broker.WithPipe(t.Context(), "main"), []postrider.Message{m}); errs != nil {
+				if errs := sink.Deliver(t.Context(), broker.Batch{Pipe: "main", Messages: []postrider.Message{m}}); errs != nil {
 					t.Fatal(errs)
 				}
 				raw, err := stream.GetMsg(t.Context(), uint64(i+1))

@@ -22,7 +22,7 @@ func TestMaxHeldBytes(t *testing.T) {
 		if i == n/2 {
 			m.Payload = make([]byte, 800<<10)
 		}
-		if errs := sink.Deliver(t.Context(), []postrider.Message{m}); errs != nil {
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}}); errs != nil {
 			t.Fatal(errs)
 		}
 	}

@@ -9,9 +9,7 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-var _ broker.Keeper = (*Sink)(nil)
-
-// Keeps implements broker.Keeper.
+// Keeps is [broker.Info].Keeps.
 func (s *Sink) Keeps(ctx context.Context, topic string) (broker.Keeping, error) {
 	c, err := s.stream(ctx, Subject(s.prefix, topic))
 	if err != nil {

@@ -15,7 +15,7 @@ func TestAnUnreachableServerIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	errs := sink.Deliver(t.Context(), []postrider.Message{{Topic: "orders"}})
+	errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{{Topic: "orders"}}})
 	if len(errs) != 1 || errs[0] == nil {
 		t.Fatalf("Deliver = %v, want one error", errs)
 	}

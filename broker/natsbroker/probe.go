@@ -12,13 +12,7 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-var (
-	_ broker.Prober  = (*Sink)(nil)
-	_ broker.Pinger  = (*Sink)(nil)
-	_ broker.Adviser = (*Sink)(nil)
-
-	errNoStream = errors.New("no stream takes the subject")
-)
+var errNoStream = errors.New("no stream takes the subject")
 
 // probeTimeout bounds a look at the server, and at all streams.
 const probeTimeout = time.Minute
@@ -26,7 +20,7 @@ const probeTimeout = time.Minute
 // pingWait is how long a connection that is being made may take.
 const pingWait = 5 * time.Second
 
-// Ping implements broker.Pinger. While there is no connection it waits a moment for
+// Ping is [broker.Info].Ping. While there is no connection it waits a moment for
 // the client, which goes on trying.
 func (s *Sink) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingWait)
@@ -50,7 +44,7 @@ func (s *Sink) reach(ctx context.Context) error {
 	return fmt.Errorf("reach nats: %w", err)
 }
 
-// Probe implements broker.Prober. A stream that cannot acknowledge counts as none.
+// Probe is [broker.Info].Probe. A stream that cannot acknowledge counts as none.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout) // the client refuses a context without an end
 	defer cancel()
@@ -99,7 +93,7 @@ func (s *Sink) api(err error) error {
 	return may(s.nc, err, "allow this user to publish to $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.>, and to subscribe to _INBOX.>")
 }
 
-// Advise implements broker.Adviser.
+// Advise is [broker.Info].Advise.
 func (s *Sink) Advise(ctx context.Context, topics []string) ([]broker.Advice, error) {
 	var all []broker.Advice
 	seen := make(map[string]bool)

@@ -121,7 +121,7 @@ func TestDeafOnce(t *testing.T) {
 	for i := range msgs {
 		msgs[i] = postrider.Message{ID: rand.Text(), Topic: "ok.x", Type: "t"}
 	}
-	errs := sink.Deliver(t.Context(), msgs)
+	errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs})
 	if len(errs) != len(msgs) {
 		t.Fatalf("%d of %d messages are answered: %v", len(errs), len(msgs), errs)
 	}

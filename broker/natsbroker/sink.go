@@ -21,9 +21,6 @@ type SinkOptions struct {
 	// Route says what becomes of each message: the topic that names the subject,
 	// format and more headers; NATS has no key. nil: the message's topic, plain.
 	Route envelope.Router
-	// Pipe names the pipe in Nats-Msg-Id where the context of a call names none (see
-	// [broker.WithPipe]; a relay does), and in previews.
-	Pipe string
 	// NoDedup leaves out the Nats-Msg-Id header, so that the stream keeps
 	// repeated messages: for demos and tests that count them.
 	NoDedup bool
@@ -40,7 +37,6 @@ type Sink struct {
 	js      jetstream.JetStream
 	prefix  string
 	router  envelope.Router
-	pipe    string
 	noDedup bool
 	timeout time.Duration
 	acks    *acks
@@ -72,7 +68,7 @@ func NewSink(nc *nats.Conn, opts *SinkOptions) (*Sink, error) {
 		return nil, fmt.Errorf("natsbroker: sink: %w", err)
 	}
 	return &Sink{
-		nc: nc, js: js, prefix: opts.SubjectPrefix, router: opts.Route, pipe: opts.Pipe, noDedup: opts.NoDedup,
+		nc: nc, js: js, prefix: opts.SubjectPrefix, router: opts.Route, noDedup: opts.NoDedup,
 		timeout: timeout, acks: newAcks(nc, pending), codec: wireCodec(),
 	}, nil
 }
@@ -90,7 +86,10 @@ func reserved(name string) bool {
 // Info implements broker.Sink. The size limit is the server's, and 0 before the
 // connection's first contact.
 func (s *Sink) Info() broker.Info {
-	return broker.Info{Name: "nats", MaxMessageBytes: int(s.nc.MaxPayload()), DedupWindow: s.dedup(), Codec: s.codec}
+	return broker.Info{
+		Name: "nats", MaxMessageBytes: int(s.nc.MaxPayload()), DedupWindow: s.dedup(), Codec: s.codec,
+		Ping: s.Ping, Probe: s.Probe, Advise: s.Advise, Keeps: s.Keeps, Preview: s.Preview,
+	}
 }
 
 // dedup is the least that a stream is configured to by default.
@@ -143,16 +142,16 @@ func (s *Sink) tooLarge(size int, subject string) error {
 	return nil
 }
 
-// Preview implements broker.Previewer. The limit is known after the connection's
+// Preview is [broker.Info].Preview. The limit is known after the connection's
 // first contact.
-func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
+func (s *Sink) Preview(pipe string, m *postrider.Message) (broker.Preview, error) {
 	var w envelope.Wire
 	r, subject, err := s.frame(&w, m)
 	p := broker.Preview{Route: r, Destination: subject, Headers: w.Headers, Payload: w.Payload, Limit: int(s.nc.MaxPayload())}
 	if err != nil {
 		return p, err
 	}
-	id := s.dedupID(s.pipe, subject, m)
+	id := s.dedupID(pipe, subject, m)
 	p.Bytes = size(&w, id)
 	if id != "" {
 		p.Headers = append(p.Headers, envelope.Header{Name: jetstream.MsgIDHeader, Value: []byte(id)})

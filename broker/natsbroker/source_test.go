@@ -32,7 +32,7 @@ func filled(t *testing.T, nc *nats.Conn, n int) (js jetstream.JetStream, sink br
 	for i := range n {
 		msgs = append(msgs, postrider.Message{Topic: "s.x", Key: "k", Version: int64(i + 1)})
 	}
-	if errs := sink.Deliver(t.Context(), msgs); errs != nil {
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 		t.Fatal(errs)
 	}
 	return js, sink, "S"
@@ -149,7 +149,7 @@ func (c *couple) settle(ds []broker.Delivery) {
 func (c *couple) publish(versions ...int64) {
 	c.Helper()
 	for _, v := range versions {
-		if errs := c.sink.Deliver(c.Context(), []postrider.Message{{Topic: "s.x", Key: "k", Version: v}}); errs != nil {
+		if errs := c.sink.Deliver(c.Context(), broker.Batch{Messages: []postrider.Message{{Topic: "s.x", Key: "k", Version: v}}}); errs != nil {
 			c.Fatal(errs)
 		}
 	}

@@ -47,7 +47,7 @@ func TestNothingThatArrivesIsThrownAway(t *testing.T) {
 	<-pulls
 	proxy.Mute()
 	for i := range n {
-		if errs := sink.Deliver(ctx, []postrider.Message{{Topic: "s.x", Key: "k", Version: int64(i + 1)}}); errs != nil {
+		if errs := sink.Deliver(ctx, broker.Batch{Messages: []postrider.Message{{Topic: "s.x", Key: "k", Version: int64(i + 1)}}}); errs != nil {
 			t.Fatal(errs)
 		}
 	}

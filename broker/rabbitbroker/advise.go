@@ -10,9 +10,7 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-var _ broker.Adviser = (*Sink)(nil)
-
-// Advise implements broker.Adviser for topics that are queues: what an exchange is
+// Advise is [broker.Info].Advise for topics that are queues: what an exchange is
 // bound to cannot be asked. It sees the arguments that a queue was declared with, if the
 // user may configure the queue, and no policies.
 func (s *Sink) Advise(ctx context.Context, topics []string) (all []broker.Advice, err error) {

@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/rabbitbroker"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -76,7 +77,7 @@ func benchSink(b *testing.B, url, queue string, window int) {
 						Topic: queue, Key: fmt.Sprint(c, i), Type: "bench", Payload: make([]byte, 256),
 					}
 				}
-				if errs := sink.Deliver(b.Context(), msgs); errs != nil {
+				if errs := sink.Deliver(b.Context(), broker.Batch{Messages: msgs}); errs != nil {
 					b.Error(errs[0])
 				}
 			}

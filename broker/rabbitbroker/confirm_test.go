@@ -43,7 +43,7 @@ func TestQueueThatConfirmsNothing(t *testing.T) {
 	for i := 4; i < len(msgs); i++ {
 		msgs[i].Key += " of the good queue"
 	}
-	errs := sink.Deliver(ctx, msgs)
+	errs := sink.Deliver(ctx, broker.Batch{Messages: msgs})
 	if len(errs) == 0 {
 		t.Fatal("acknowledged without a confirm")
 	}
@@ -53,7 +53,7 @@ func TestQueueThatConfirmsNothing(t *testing.T) {
 		}
 	}
 	began = time.Now()
-	for i, err := range sink.Deliver(t.Context(), msgs[:4]) {
+	for i, err := range sink.Deliver(t.Context(), broker.Batch{Messages: msgs[:4]}) {
 		if e := broker.Classify(err); !is(broker.ClassOutage, "NO_CONFIRM")(e) || e.Destination != bad {
 			t.Errorf("message %d of the bad queue again: %v", i, err)
 		}

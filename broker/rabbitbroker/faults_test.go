@@ -34,7 +34,7 @@ func answer(t *testing.T, sink *rabbitbroker.Sink, msgs []postrider.Message, lim
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	for _, err := range sink.Deliver(ctx, msgs) {
+	for _, err := range sink.Deliver(ctx, broker.Batch{Messages: msgs}) {
 		if err != nil {
 			return broker.Classify(err)
 		}
@@ -159,7 +159,7 @@ func TestReturnedIsRejected(t *testing.T) {
 			msgs[i].Topic = "unknown"
 		}
 	}
-	errs := sink.Deliver(t.Context(), msgs)
+	errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs})
 	if errs == nil {
 		t.Fatal("everything is acknowledged")
 	}
@@ -243,7 +243,7 @@ func TestTopicPermission(t *testing.T) {
 	msgs := batch("may", 4, 4, 0)
 	msgs[1].Topic = "not"
 	for end := time.Now().Add(time.Minute); ; {
-		errs := sink.Deliver(t.Context(), msgs)
+		errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs})
 		if errs != nil && errs[0] == nil && errs[2] == nil && errs[3] == nil {
 			if e := broker.Classify(errs[1]); !is(broker.ClassOutage, "ACCESS_REFUSED")(e) || e.Destination != name+"/not" {
 				t.Errorf("the refused topic: %v", errs[1])
@@ -271,7 +271,7 @@ func TestLanesToQueues(t *testing.T) {
 		queues = append(queues, q)
 	}
 	sink := open(t, url+"?routing-key=key&exchange="+name)
-	if errs := sink.Deliver(t.Context(), batch("orders", 1000, 100, 0)); errs != nil {
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: batch("orders", 1000, 100, 0)}); errs != nil {
 		t.Fatal(errs)
 	}
 	at, used, total := map[string]string{}, 0, 0

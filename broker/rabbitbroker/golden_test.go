@@ -6,6 +6,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/rabbitbroker"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/golden"
@@ -38,7 +39,7 @@ func wireOf(t *testing.T, url string, f envelope.Format) {
 	}
 	var texts []string
 	for _, m := range golden.Messages() {
-		if errs := sink.Deliver(t.Context(), []postrider.Message{m}); errs != nil {
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}}); errs != nil {
 			t.Fatal(errs)
 		}
 		d := <-ds

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/rabbitbroker"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/testserver"
@@ -44,7 +45,7 @@ func TestCloudEventsPrefix(t *testing.T) {
 				ID: "01890a5d-ac96-774b-bcce-b302099a8057", Topic: queue, Key: "Zürich", Type: "order.placed", Payload: []byte("{}"),
 				Headers: map[string]string{"tenant": "acme", "ce-id": "user's", "cloudEvents_id": "user's", "cloudEvents:id": "user's"},
 			}
-			if errs := sink.Deliver(t.Context(), []postrider.Message{m, m}); errs != nil {
+			if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m, m}}); errs != nil {
 				t.Fatal(errs)
 			}
 			raw, ok, err := ch.Get(queue, true)

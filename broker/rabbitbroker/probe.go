@@ -14,13 +14,7 @@ import (
 	"github.com/postrider/postrider/internal/secret"
 )
 
-var (
-	_ broker.Prober    = (*Sink)(nil)
-	_ broker.Pinger    = (*Sink)(nil)
-	_ broker.Previewer = (*Sink)(nil)
-)
-
-// Ping implements broker.Pinger: on the connection that messages take, whose
+// Ping is [broker.Info].Ping: on the connection that messages take, whose
 // heartbeats show that the broker lives, so that it costs nothing while there is one.
 func (s *Sink) Ping(ctx context.Context) error {
 	l := s.enter()
@@ -31,7 +25,7 @@ func (s *Sink) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Probe implements broker.Prober, on a connection of its own. With an exchange
+// Probe is [broker.Info].Probe, on a connection of its own. With an exchange
 // the topics are there if it is: its bindings cannot be asked for.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	c, wire, err := s.dialer.open(ctx)

@@ -143,8 +143,8 @@ func (s *Sink) encode(w *envelope.Wire, m *postrider.Message) (*publishing, rout
 	return p, r, nil
 }
 
-// Preview implements broker.Previewer.
-func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
+// Preview is [broker.Info].Preview.
+func (s *Sink) Preview(_ string, m *postrider.Message) (broker.Preview, error) {
 	var w envelope.Wire
 	_, r, err := s.encode(&w, m)
 	return broker.Preview{

@@ -124,6 +124,7 @@ const besidePayload = postrider.MaxHeaderBytes + postrider.MaxKeyLen + postrider
 func (s *Sink) Info() broker.Info {
 	info := broker.Info{
 		Name: "rabbitmq", MaxMessageBytes: s.limit() + besidePayload, MaxTopicBytes: shortMost, MaxHeaderBytes: headerRoom, Codec: s.codec,
+		Ping: s.Ping, Probe: s.Probe, Advise: s.Advise, Preview: s.Preview,
 	}
 	if s.opts.RoutingKey == RoutingByKey { // the topic is in no frame then
 		info.MaxKeyBytes, info.MaxTopicBytes = shortMost, 0
@@ -160,7 +161,8 @@ type delivery struct {
 }
 
 // Deliver implements broker.Sink.
-func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+func (s *Sink) Deliver(ctx context.Context, batch broker.Batch) []error {
+	msgs := batch.Messages
 	d := &delivery{s: s, msgs: msgs, line: s.enter()}
 	defer s.leave(d.line)
 	s.learnAll()

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -94,7 +95,7 @@ func BenchmarkDeliver(b *testing.B) {
 			for i := range msgs {
 				msgs[i].Topic = topic
 			}
-			for _, err := range sink.Deliver(b.Context(), msgs) {
+			for _, err := range sink.Deliver(b.Context(), broker.Batch{Messages: msgs}) {
 				if err != nil {
 					return err
 				}

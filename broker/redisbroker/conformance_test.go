@@ -97,7 +97,7 @@ func TestDedup(t *testing.T) {
 			ask(t, addr, "XCFGSET", stream, "IDMP-MAXSIZE", "5000", "IDMP-DURATION", "77")
 		}
 		warm := []postrider.Message{{ID: "01890a5d-ac96-774b-8cce-000000000001", Topic: "warm" + e.Topic}}
-		if errs := e.Sink.Deliver(t.Context(), warm); errs != nil {
+		if errs := e.Sink.Deliver(t.Context(), broker.Batch{Messages: warm}); errs != nil {
 			t.Fatal(errs)
 		}
 		if got := e.Sink.Info().DedupWindow; got != 77*time.Second {

@@ -29,6 +29,7 @@ type delivery struct {
 	*answers
 	s    *Sink
 	l    *link
+	pipe string
 	msgs []postrider.Message
 	open []int // not answered, in order
 
@@ -200,7 +201,7 @@ func (d *delivery) send(ctx context.Context) error {
 		if atomic {
 			out.command("multi")
 		}
-		d.tx.write(out, d.s.form(d.l, time.Now()), broker.PipeOf(ctx), d.msgs)
+		d.tx.write(out, d.s.form(d.l, time.Now()), d.pipe, d.msgs)
 		if atomic {
 			out.command("exec")
 		}

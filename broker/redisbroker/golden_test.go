@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/golden"
@@ -32,7 +33,7 @@ func wireOf(t *testing.T, addr string, f envelope.Format) {
 	}
 	defer sink.Close()
 	for _, m := range golden.Messages() {
-		if errs := sink.Deliver(t.Context(), []postrider.Message{m}); errs != nil {
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}}); errs != nil {
 			t.Fatal(errs)
 		}
 	}

@@ -22,7 +22,7 @@ func TestMaxHeldBytes(t *testing.T) {
 	for i := range msgs {
 		msgs[i].Payload = make([]byte, size)
 	}
-	if errs := sink.Deliver(t.Context(), msgs); errs != nil {
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 		t.Fatal(errs)
 	}
 	src := source(t, "redis://"+addr, topic, redisbroker.SourceOptions{Group: "g", MaxHeldBytes: limit})

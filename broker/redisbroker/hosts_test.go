@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -20,7 +21,9 @@ func TestHungPrimary(t *testing.T) {
 	b := testserver.StartRedis(t, testserver.Redis7, testserver.WithConfig("replicaof "+host+" "+port, "repl-diskless-sync-delay 0"))
 	url := "redis://" + a.Addr + "," + b.Addr + "?timeout=2s"
 	first := open(t, url+"&replicas=1")
-	until(t, "the replica is in step", func() bool { return first.Deliver(t.Context(), numbered("orders", "k", 1, 2)) == nil })
+	until(t, "the replica is in step", func() bool {
+		return first.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 1, 2)}) == nil
+	})
 	sink := open(t, url)
 	src := source(t, url, "orders", redisbroker.SourceOptions{Group: "g", Lease: 2 * time.Second, Timeout: 2 * time.Second})
 	held := receive(t, src, 2)
@@ -34,7 +37,9 @@ func TestHungPrimary(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask(t, b.Addr, "REPLICAOF", "NO", "ONE")
-	until(t, "the new primary takes messages", func() bool { return sink.Deliver(t.Context(), numbered("orders", "k", 3, 4)) == nil })
+	until(t, "the new primary takes messages", func() bool {
+		return sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 3, 4)}) == nil
+	})
 	got := held
 	until(t, "the source receives from the new primary", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -51,7 +56,7 @@ func TestHungPrimary(t *testing.T) {
 func TestLeaseWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	addr, topic := testserver.SharedRedis(t, testserver.Redis7).Addr, "leased"+rand.Text()
-	if errs := open(t, "redis://"+addr).Deliver(t.Context(), numbered(topic, "k", 1, 2)); errs != nil {
+	if errs := open(t, "redis://"+addr).Deliver(t.Context(), broker.Batch{Messages: numbered(topic, "k", 1, 2)}); errs != nil {
 		t.Fatal(errs)
 	}
 	src := source(t, "redis://"+addr, topic, redisbroker.SourceOptions{Group: "g"})
@@ -67,7 +72,7 @@ func TestSlowLine(t *testing.T) {
 	for i := range msgs {
 		msgs[i].Payload = make([]byte, 256<<10)
 	}
-	if errs := open(t, "redis://"+addr).Deliver(t.Context(), msgs); errs != nil {
+	if errs := open(t, "redis://"+addr).Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 		t.Fatal(errs)
 	}
 	proxy, through := proxied(t, addr)

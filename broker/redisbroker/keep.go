@@ -10,9 +10,7 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-var _ broker.Keeper = (*Sink)(nil)
-
-// Keeps implements broker.Keeper. A stream has no setting of its own: it is what
+// Keeps is [broker.Info].Keeps. A stream has no setting of its own: it is what
 // this sink trims it to, so ask with the URL of the relay. Trimming by age happens
 // when something is added, and leaves whole nodes where it is not exact: an entry
 // that is there and older counts. Trimming by length knows no time.

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -30,7 +29,7 @@ func TestKeeps(t *testing.T) {
 		{"?max-age=24h&partitions=2", busy, 24 * time.Hour, 24 * time.Hour, "max-age in the relay's URL, for stream " + busy},
 		{"?max-age=24h", quiet, 365 * 24 * time.Hour, time.Since(time.UnixMilli(1_700_000_000_000)) + time.Hour, "the oldest entry of stream " + quiet},
 	} {
-		var sink broker.Keeper = open(t, "redis://"+addr+c.params)
+		sink := open(t, "redis://"+addr+c.params)
 		k, err := sink.Keeps(t.Context(), c.topic)
 		if err != nil || k.For < c.least || k.For > c.most || k.Removes || !strings.Contains(k.Setting, c.why) {
 			t.Errorf("%s of %s: %+v, %v; want %v to %v, %q", c.params, c.topic, k, err, c.least, c.most, c.why)

@@ -49,7 +49,7 @@ func TestProbe(t *testing.T) {
 		sink := open(t, "redis://"+addr+params)
 		all, _ := sink.Advise(t.Context(), []string{"orders"})
 		advice = fmt.Sprint(all)
-		if errs := sink.Deliver(t.Context(), numbered("made", "k", 1, 1)); want != "" && errs == nil {
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered("made", "k", 1, 1)}); want != "" && errs == nil {
 			t.Errorf("%s: messages are taken", params)
 		}
 		missing, err := sink.Probe(t.Context(), []string{"orders", "text"})
@@ -156,11 +156,11 @@ func TestTLSAndRotation(t *testing.T) {
 	r := testserver.StartRedis(t, testserver.Redis7, testserver.WithConfig("requirepass one",
 		"tls-cert-file "+dir+"/cert", "tls-key-file "+dir+"/key", "tls-ca-cert-file "+ca.File, "tls-auth-clients no"))
 	sink := open(t, "rediss://"+r.TLSAddr+"?tls-ca="+ca.File+"&password-file="+dir+"/password")
-	if errs := sink.Deliver(t.Context(), numbered("orders", "k", 1, 3)); errs != nil {
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 1, 3)}); errs != nil {
 		t.Fatal(errs)
 	}
 	untrusted := open(t, "rediss://:one@"+r.TLSAddr)
-	if errs := untrusted.Deliver(t.Context(), numbered("orders", "k", 4, 4)); errs == nil {
+	if errs := untrusted.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 4, 4)}); errs == nil {
 		t.Error("a certificate of an unknown authority is trusted")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "password"), []byte("two\n"), 0o644); err != nil {
@@ -172,5 +172,7 @@ func TestTLSAndRotation(t *testing.T) {
 	if _, err := r.CLI(t.Context(), testserver.Redis7, "-a", "two", "--no-auth-warning", "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the new password is used", func() bool { return sink.Deliver(t.Context(), numbered("orders", "k", 4, 5)) == nil })
+	until(t, "the new password is used", func() bool {
+		return sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 4, 5)}) == nil
+	})
 }

@@ -12,12 +12,7 @@ import (
 	"github.com/postrider/postrider/internal/secret"
 )
 
-var (
-	_ broker.Prober    = (*Sink)(nil)
-	_ broker.Pinger    = (*Sink)(nil)
-	_ broker.Adviser   = (*Sink)(nil)
-	_ broker.Previewer = (*Sink)(nil)
-)
+var ()
 
 // Durability is how the server must be configured to keep what it acknowledges.
 type Durability int
@@ -113,7 +108,7 @@ func (s *Sink) borrow(ctx context.Context, use func(*link) error) error {
 	}
 }
 
-// Ping implements broker.Pinger. A new connection's server is looked at as Deliver
+// Ping is [broker.Info].Ping. A new connection's server is looked at as Deliver
 // does: one that it would not write to is an error.
 func (s *Sink) Ping(ctx context.Context) error {
 	return s.borrow(ctx, func(l *link) error {
@@ -136,7 +131,7 @@ func (s *Sink) Ping(ctx context.Context) error {
 	})
 }
 
-// Probe implements broker.Prober. A server that Deliver would not write to is an
+// Probe is [broker.Info].Probe. A server that Deliver would not write to is an
 // error. Streams that are missing are errors only with NoCreate.
 func (s *Sink) Probe(ctx context.Context, topics []string) (missing []error, err error) {
 	err = s.borrow(ctx, func(l *link) error {
@@ -197,7 +192,7 @@ func (s *Sink) look(ctx context.Context, l *link, topic string) error {
 	return nil
 }
 
-// Advise implements broker.Adviser.
+// Advise is [broker.Info].Advise.
 func (s *Sink) Advise(ctx context.Context, topics []string) (all []broker.Advice, err error) {
 	err = s.borrow(ctx, func(l *link) error {
 		info := redis.NewStringCmd(ctx, "info")

@@ -17,7 +17,7 @@ func TestNoTransactions(t *testing.T) {
 	sink := open(t, "redis://single:secret@"+addr)
 	const topic = "singly"
 	for range 3 {
-		for _, err := range sink.Deliver(t.Context(), numbered(topic, "k", 1, 3)) {
+		for _, err := range sink.Deliver(t.Context(), broker.Batch{Messages: numbered(topic, "k", 1, 3)}) {
 			class(t, err, broker.ClassOutage, "NOPERM")
 		}
 	}
@@ -25,7 +25,7 @@ func TestNoTransactions(t *testing.T) {
 		t.Errorf("%d messages were accepted", len(got))
 	}
 	ask(t, addr, "ACL", "SETUSER", "single", "+multi")
-	if errs := sink.Deliver(t.Context(), numbered(topic, "k", 1, 3)); errs != nil {
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered(topic, "k", 1, 3)}); errs != nil {
 		t.Errorf("with the permission: %v", errs)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -24,7 +25,7 @@ func TestRights(t *testing.T) {
 			if missing, err := sink.Probe(t.Context(), []string{topic}); err != nil || missing[0] != nil {
 				t.Fatal(missing, err)
 			}
-			if errs := sink.Deliver(t.Context(), numbered(topic, "k", 1, 3)); errs != nil {
+			if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered(topic, "k", 1, 3)}); errs != nil {
 				t.Fatal(errs)
 			}
 			reader := as("+@stream +@scripting +get +set +del +pexpire +zadd +zrem +zcard +zremrangebyscore +time +exists +info +ping ~" + topic + "*")

@@ -119,7 +119,10 @@ func wireCodec() envelope.Codec {
 
 // Info implements broker.Sink.
 func (s *Sink) Info() broker.Info {
-	return broker.Info{Name: "redis", MaxMessageBytes: s.opts.MaxMessageBytes, DedupWindow: s.idmp.window(), Codec: s.codec}
+	return broker.Info{
+		Name: "redis", MaxMessageBytes: s.opts.MaxMessageBytes, DedupWindow: s.idmp.window(), Codec: s.codec,
+		Ping: s.Ping, Probe: s.Probe, Advise: s.Advise, Keeps: s.Keeps, Preview: s.Preview,
+	}
 }
 
 // Stream is where a message of the topic and key goes; one without a key goes by its
@@ -149,7 +152,8 @@ func hash(key string) uint32 {
 const splitAbove = 2 * mostMessages
 
 // Deliver implements broker.Sink.
-func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+func (s *Sink) Deliver(ctx context.Context, batch broker.Batch) []error {
+	msgs := batch.Messages
 	a := &answers{errs: make([]error, len(msgs))}
 	shares := [][]int{nil}
 	if len(msgs) > splitAbove {
@@ -165,9 +169,9 @@ func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
 	}
 	var wg sync.WaitGroup
 	for _, share := range shares[1:] {
-		wg.Go(func() { s.deliver(ctx, msgs, share, a) })
+		wg.Go(func() { s.deliver(ctx, batch, share, a) })
 	}
-	s.deliver(ctx, msgs, shares[0], a)
+	s.deliver(ctx, batch, shares[0], a)
 	wg.Wait()
 	if !a.failed.Load() {
 		return nil
@@ -176,14 +180,14 @@ func (s *Sink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
 }
 
 // deliver sends the messages of a share, which holds all of their keys.
-func (s *Sink) deliver(ctx context.Context, msgs []postrider.Message, share []int, a *answers) {
+func (s *Sink) deliver(ctx context.Context, batch broker.Batch, share []int, a *answers) {
 	if len(share) == 0 {
 		return
 	}
 	select {
 	case l := <-s.links:
 		defer func() { s.links <- l }()
-		d := &delivery{s: s, l: l, msgs: msgs, open: share, answers: a, barred: make(map[string]bar), tx: &l.tx}
+		d := &delivery{s: s, l: l, pipe: batch.Pipe, msgs: batch.Messages, open: share, answers: a, barred: make(map[string]bar), tx: &l.tx}
 		d.run(ctx)
 		l.tx.reset()
 	case <-ctx.Done():
@@ -209,8 +213,8 @@ func (s *Sink) frame(w *envelope.Wire, m *postrider.Message) (r envelope.Route, 
 	return r, stream, nil
 }
 
-// Preview implements broker.Previewer.
-func (s *Sink) Preview(m *postrider.Message) (broker.Preview, error) {
+// Preview is [broker.Info].Preview.
+func (s *Sink) Preview(_ string, m *postrider.Message) (broker.Preview, error) {
 	var w envelope.Wire
 	r, stream, err := s.frame(&w, m)
 	return broker.Preview{

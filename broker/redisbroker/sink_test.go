@@ -56,19 +56,19 @@ func TestOutOfMemory(t *testing.T) {
 	for _, version := range testserver.RedisVersions() {
 		r := testserver.StartRedis(t, version)
 		sink := open(t, r.URL)
-		if errs := sink.Deliver(t.Context(), numbered("orders", "k", 1, 3)); errs != nil {
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 1, 3)}); errs != nil {
 			t.Fatal(errs)
 		}
 		ask(t, r.Addr, "XGROUP", "CREATE", "orders", "g", "0")
 		ask(t, r.Addr, "CONFIG", "SET", "maxmemory", "1")
-		errs := sink.Deliver(t.Context(), append(numbered("orders", "k", 4, 5), numbered("other", "l", 1, 1)...))
+		errs := sink.Deliver(t.Context(), broker.Batch{Messages: append(numbered("orders", "k", 4, 5), numbered("other", "l", 1, 1)...)})
 		for _, err := range errs {
 			class(t, err, broker.ClassThrottled, "OOM")
 		}
 		src := source(t, r.URL, "orders", redisbroker.SourceOptions{Group: "g", Delete: true})
 		settle(t, src, receive(t, src, 3))
 		ask(t, r.Addr, "CONFIG", "SET", "maxmemory", "0")
-		if errs := sink.Deliver(t.Context(), numbered("orders", "k", 4, 5)); errs != nil {
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 4, 5)}); errs != nil {
 			t.Fatal(errs)
 		}
 		if log := held(t, r.Addr, "orders"); len(log) != 2 {
@@ -111,7 +111,7 @@ func errorsThatPass(t *testing.T, keys int) {
 			msgs = append(msgs, m)
 		}
 		barred := make([]bool, keys)
-		errs := sink.Deliver(ctx, msgs)
+		errs := sink.Deliver(ctx, broker.Batch{Messages: msgs})
 		for i := range msgs {
 			switch key := i % keys; {
 			case errs != nil && errs[i] != nil:
@@ -148,7 +148,7 @@ func TestOneStreamIsSpoilt(t *testing.T) {
 	sink := open(t, r.URL)
 	msgs := append(numbered("spoilt", "a", 1, 2), numbered("sound", "a", 3, 4)...)
 	msgs = append(msgs, numbered("sound", "b", 1, 2)...)
-	errs := sink.Deliver(t.Context(), msgs)
+	errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs})
 	class(t, errs[0], broker.ClassOutage, "WRONGTYPE")
 	if d := broker.Classify(errs[0]).Destination; d != "spoilt" {
 		t.Errorf("the destination is %q", d)
@@ -187,7 +187,7 @@ func TestRoutes(t *testing.T) {
 	t.Cleanup(sink.Close)
 	msgs := numbered("r", "k", 1, 9)
 	msgs[7].Type = "lost"
-	errs := sink.Deliver(t.Context(), msgs)
+	errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs})
 	for i, err := range errs {
 		if i < 7 && err != nil || i == 8 && !errors.Is(err, broker.ErrNotTried) {
 			t.Errorf("message %d is answered %v", i, err)
@@ -198,7 +198,7 @@ func TestRoutes(t *testing.T) {
 	if len(odd) != 4 || len(even) != 3 || odd[0].ID != "" || odd[0].Headers["by"] != "rule" {
 		t.Errorf("the streams hold %+v and %+v", odd, even)
 	}
-	p, err := sink.Preview(&msgs[0])
+	p, err := sink.Preview("", &msgs[0])
 	if err != nil || p.Destination != "routes"+prefix+":r1" || string(p.Payload) != "k 1" || p.Limit != 17<<20 {
 		t.Errorf("preview %+v, %v", p, err)
 	}
@@ -216,7 +216,7 @@ func TestTrim(t *testing.T) {
 		if version == testserver.RedisNewest {
 			want = 50
 		}
-		if errs := sink.Deliver(t.Context(), numbered(topic, "k", 1, 50)); errs != nil {
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered(topic, "k", 1, 50)}); errs != nil {
 			t.Fatal(errs)
 		}
 		if n := ask(t, addr, "XLEN", topic); n != int64(want) {
@@ -232,7 +232,7 @@ func TestCopies(t *testing.T) {
 	sink := open(t, primary.URL+"?replicas=1&synced=true&timeout=600ms")
 	msgs := numbered("orders", "k", 1, 5)
 	for range 2 {
-		for _, err := range sink.Deliver(t.Context(), msgs) {
+		for _, err := range sink.Deliver(t.Context(), broker.Batch{Messages: msgs}) {
 			class(t, err, broker.ClassOutage, "NOT_CONFIRMED")
 		}
 	}
@@ -241,15 +241,17 @@ func TestCopies(t *testing.T) {
 	}
 	host, port, _ := net.SplitHostPort(primary.Addr)
 	replica := testserver.StartRedis(t, testserver.Redis8, testserver.Durable(), testserver.WithConfig("replicaof "+host+" "+port, "repl-diskless-sync-delay 0"))
-	until(t, "the replica is in step", func() bool { return sink.Deliver(t.Context(), numbered("warm", "k", 1, 1)) == nil })
-	until(t, "the messages are taken", func() bool { return sink.Deliver(t.Context(), msgs) == nil })
+	until(t, "the replica is in step", func() bool {
+		return sink.Deliver(t.Context(), broker.Batch{Messages: numbered("warm", "k", 1, 1)}) == nil
+	})
+	until(t, "the messages are taken", func() bool { return sink.Deliver(t.Context(), broker.Batch{Messages: msgs}) == nil })
 	if n := ask(t, replica.Addr, "XLEN", "orders").(int64); n < 5 {
 		t.Errorf("the replica has %v entries", n)
 	}
 	if err := replica.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range sink.Deliver(t.Context(), numbered("orders", "k", 6, 7)) {
+	for _, err := range sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 6, 7)}) {
 		if e := broker.Classify(err); e == nil || e.Code != "NOT_CONFIRMED" {
 			t.Errorf("without its replica the answer is %v", err)
 		}
@@ -264,12 +266,14 @@ func TestFailover(t *testing.T) {
 	b := testserver.StartRedis(t, testserver.Redis7, testserver.WithConfig("replicaof "+host+" "+port, "repl-diskless-sync-delay 0"))
 	url := "redis://" + a.Addr + "," + b.Addr
 	sink := open(t, url+"?replicas=1")
-	until(t, "the replica is in step", func() bool { return sink.Deliver(t.Context(), numbered("orders", "k", 1, 2)) == nil })
+	until(t, "the replica is in step", func() bool {
+		return sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 1, 2)}) == nil
+	})
 	src := source(t, url, "orders", redisbroker.SourceOptions{Group: "g", Lease: time.Second})
 	before := receive(t, src, 2)
 	settle(t, src, before[:1]) // so that it has a connection
 	sink = open(t, url)
-	if errs := sink.Deliver(t.Context(), numbered("warm", "k", 1, 1)); errs != nil {
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered("warm", "k", 1, 1)}); errs != nil {
 		t.Fatal(errs)
 	}
 	until(t, "the group is on the replica", func() bool {
@@ -280,10 +284,12 @@ func TestFailover(t *testing.T) {
 	ask(t, b.Addr, "REPLICAOF", "NO", "ONE")
 	host, port, _ = net.SplitHostPort(b.Addr)
 	ask(t, a.Addr, "REPLICAOF", host, port)
-	for _, err := range sink.Deliver(t.Context(), numbered("orders", "k", 3, 4)) {
+	for _, err := range sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 3, 4)}) {
 		class(t, err, broker.ClassOutage, "READONLY")
 	}
-	until(t, "the new primary takes messages", func() bool { return sink.Deliver(t.Context(), numbered("orders", "k", 3, 4)) == nil })
+	until(t, "the new primary takes messages", func() bool {
+		return sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 3, 4)}) == nil
+	})
 	if n := ask(t, b.Addr, "XLEN", "orders"); n != int64(4) {
 		t.Errorf("the new primary has %v entries", n)
 	}
@@ -315,7 +321,7 @@ func TestReplayIsNoRepetition(t *testing.T) {
 			if round == 2 {
 				msgs[0].Headers = map[string]string{envelope.Generation: "1"}
 			}
-			if errs := sink.Deliver(t.Context(), msgs); errs != nil {
+			if errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 				t.Fatal(errs)
 			}
 		}
@@ -340,7 +346,7 @@ func TestRefusedByTheServer(t *testing.T) {
 	} {
 		sink := open(t, url)
 		for _, n := range []int{1, 3} {
-			errs := sink.Deliver(t.Context(), numbered("orders", "k", 1, n))
+			errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 1, n)})
 			if code == "ok" {
 				if errs != nil {
 					t.Errorf("%s: %v", url, errs)
@@ -370,7 +376,7 @@ func TestPasswordIsNotRepeated(t *testing.T) {
 	f, _ := redisbroker.OpenFilter("redis://u:hunter2@"+r.Addr, nil)
 	defer f.Close()
 	_, seen := f.Seen(t.Context(), []string{"a"})
-	for _, err := range append(sink.Deliver(t.Context(), numbered("orders", "k", 1, 1)), err, advice, received, seen) {
+	for _, err := range append(sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 1, 1)}), err, advice, received, seen) {
 		if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "unknown command") {
 			t.Errorf("the answer is %v", err)
 		}

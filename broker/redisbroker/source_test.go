@@ -78,7 +78,7 @@ func TestFrozenSource(t *testing.T) {
 	sink := open(t, "redis://"+addr)
 	deliver := func(from, to int) {
 		t.Helper()
-		if errs := sink.Deliver(t.Context(), numbered(topic, "k", from, to)); errs != nil {
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered(topic, "k", from, to)}); errs != nil {
 			t.Fatal(errs)
 		}
 	}
@@ -109,7 +109,7 @@ func TestFrozenSource(t *testing.T) {
 func TestReadWithoutLease(t *testing.T) {
 	t.Parallel()
 	addr, topic := testserver.SharedRedis(t, testserver.Redis7).Addr, "fenced"+rand.Text()
-	if errs := open(t, "redis://"+addr).Deliver(t.Context(), numbered(topic, "k", 1, 3)); errs != nil {
+	if errs := open(t, "redis://"+addr).Deliver(t.Context(), broker.Batch{Messages: numbered(topic, "k", 1, 3)}); errs != nil {
 		t.Fatal(errs)
 	}
 	ask(t, addr, "XGROUP", "CREATE", topic, "g", "0")
@@ -153,7 +153,7 @@ func TestVanished(t *testing.T) {
 				return said != ""
 			})
 		}
-		if errs := sink.Deliver(t.Context(), numbered("orders", "k", next, next+4)); errs != nil {
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", next, next+4)}); errs != nil {
 			t.Fatal(errs)
 		}
 		for last := int64(0); last < int64(next+4); { // after DESTROY all comes again
@@ -171,7 +171,7 @@ func TestDelete(t *testing.T) {
 	for _, version := range testserver.RedisVersions() {
 		url := testserver.SharedRedis(t, version).URL
 		topic := "delete" + rand.Text()
-		if errs := open(t, url).Deliver(t.Context(), numbered(topic, "k", 1, 3)); errs != nil {
+		if errs := open(t, url).Deliver(t.Context(), broker.Batch{Messages: numbered(topic, "k", 1, 3)}); errs != nil {
 			t.Fatal(errs)
 		}
 		left := func(want int64) {

@@ -93,8 +93,8 @@ func TestKeylessPartitions(t *testing.T) {
 	count := make(map[string]int)
 	for i := range 400 {
 		m := &postrider.Message{ID: fmt.Sprintf("01890a5d-ac96-774b-8cce-%012x", i), Topic: "t", Payload: []byte("x")}
-		p, err := s.Preview(m)
-		again, _ := s.Preview(m)
+		p, err := s.Preview("", m)
+		again, _ := s.Preview("", m)
 		if err != nil || p.Destination != again.Destination {
 			t.Fatalf("%s, then %s: %v", p.Destination, again.Destination, err)
 		}

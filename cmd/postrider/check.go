@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/store/pgstore"
 )
 
 func (a *app) checkCommand() *cobra.Command {
@@ -72,7 +74,7 @@ func (a *app) check(ctx context.Context, samples string, newest int) error {
 	if above := int(a.set.relay.claimAbove); above > 0 {
 		claims = &claim.Policy{Schema: a.schemaName(), Above: above}
 	}
-	found, err := admin.Check(sink.Sink, msgs, claims)
+	found, err := admin.Check(sink.Sink, cmp.Or(a.set.pipe, pgstore.DefaultPipe), msgs, claims)
 	if err != nil {
 		return err
 	}

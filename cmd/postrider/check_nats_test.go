@@ -1,32 +1,27 @@
 package main
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
-	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/admin"
 )
 
 // A preview shows the Nats-Msg-Id that the relay sends: without --pipe that of the pipe main.
 func TestCheckShowsThePipeInTheMessageID(t *testing.T) {
+	const sample = `{"topic":"orders","key":"k","type":"order.placed","payload":1}`
 	for pipe, want := range map[string]string{"": "main/orders/", "search": "search/orders/"} {
-		sink, err := openSink(&settings{broker: "nats://127.0.0.1:1", pipe: pipe, format: "plain"})
-		if err != nil {
-			t.Fatal(err)
+		args := []string{"check", "--broker", "nats://127.0.0.1:1", "--samples", "-", "-o", "json"}
+		if pipe != "" {
+			args = append(args, "--pipe", pipe)
 		}
-		defer sink.close()
-		m := postrider.JSON("orders", "k", "order.placed", 1)
-		m.ID = "01a2043a-34c4-70fb-81a8-dc4524a4c9b9"
-		p, err := sink.Sink.(broker.Previewer).Preview(&m)
-		var id string
-		for _, h := range p.Headers {
-			if h.Name == "Nats-Msg-Id" {
-				id = string(h.Value)
-			}
+		var found []admin.Checked
+		if err := json.Unmarshal([]byte(mustCLI(t, sample, args...)), &found); err != nil || len(found) != 1 {
+			t.Fatalf("pipe %q: %+v, %v", pipe, found, err)
 		}
-		if !strings.HasPrefix(id, want) {
-			t.Errorf("pipe %q: Nats-Msg-Id is %q, want it to begin with %s (%v)", pipe, id, want, err)
+		if id := found[0].Headers["Nats-Msg-Id"]; !strings.HasPrefix(id, want) {
+			t.Errorf("pipe %q: Nats-Msg-Id is %q, want it to begin with %s", pipe, id, want)
 		}
 	}
 }

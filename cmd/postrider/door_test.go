@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/route"
@@ -40,11 +39,11 @@ func TestDoorAndSinkAgree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		preview := sink.Sink.(broker.Previewer)
+		preview := sink.Info().Preview
 		door := &route.Door{Route: table.Route, Info: sink.Info(), Prefix: prefix}
 		refused := 0
 		for m := range doorSamples() {
-			_, atSink := preview.Preview(m)
+			_, atSink := preview("main", m)
 			atDoor := door.Check(m)
 			if atDoor != nil {
 				refused++

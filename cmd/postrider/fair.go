@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 )
 
@@ -29,11 +28,11 @@ func newFairSink(s broker.Sink) *fairSink {
 }
 
 // Deliver waits for its turn. A call whose context ends before has sent nothing.
-func (s *fairSink) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+func (s *fairSink) Deliver(ctx context.Context, batch broker.Batch) []error {
 	select {
 	case s.begun <- struct{}{}:
 	case <-ctx.Done():
-		errs := make([]error, len(msgs))
+		errs := make([]error, len(batch.Messages))
 		for i := range errs {
 			errs[i] = broker.Outage(ctx.Err(), "turn", "")
 		}
@@ -43,5 +42,5 @@ func (s *fairSink) Deliver(ctx context.Context, msgs []postrider.Message) []erro
 	end := func() { once.Do(func() { <-s.begun }) }
 	timer := time.AfterFunc(fairAfter, end)
 	defer func() { timer.Stop(); end() }()
-	return s.Sink.Deliver(ctx, msgs)
+	return s.Sink.Deliver(ctx, batch)
 }

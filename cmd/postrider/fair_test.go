@@ -18,7 +18,7 @@ type slowSink struct {
 	answer chan []error
 }
 
-func (s *slowSink) Deliver(context.Context, []postrider.Message) []error {
+func (s *slowSink) Deliver(context.Context, broker.Batch) []error {
 	s.begun <- struct{}{}
 	return <-s.answer
 }
@@ -30,7 +30,7 @@ func TestFairSink(t *testing.T) {
 		slow := &slowSink{begun: make(chan struct{}, 10), answer: make(chan []error)}
 		s := newFairSink(slow)
 		for range 5 {
-			go s.Deliver(t.Context(), []postrider.Message{{}})
+			go s.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{{}}})
 		}
 		synctest.Wait()
 		if n := len(slow.begun); n != fairCalls {
@@ -38,7 +38,7 @@ func TestFairSink(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), fairAfter/2)
 		defer cancel()
-		errs := s.Deliver(ctx, []postrider.Message{{}, {}})
+		errs := s.Deliver(ctx, broker.Batch{Messages: []postrider.Message{{}, {}}})
 		if len(errs) != 2 || broker.Classify(errs[1]).Class != broker.ClassOutage {
 			t.Errorf("a call without a turn answers %v", errs)
 		}

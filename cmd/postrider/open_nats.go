@@ -1,12 +1,9 @@
 package main
 
 import (
-	"cmp"
-
 	"github.com/postrider/postrider/broker/natsbroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
-	"github.com/postrider/postrider/store/pgstore"
 )
 
 func openNATS(set *settings) (*openedSink, error) {
@@ -26,7 +23,7 @@ func openNATS(set *settings) (*openedSink, error) {
 		return nil, bad(err)
 	}
 	opts := target.Sink
-	opts.Route, opts.Pipe = router, cmp.Or(set.pipe, pgstore.DefaultPipe) // for previews; a relay names its pipe with each call
+	opts.Route = router
 	sink, err := natsbroker.NewSink(conn, &opts)
 	if err != nil {
 		conn.Close()

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -67,7 +66,7 @@ func TestWrongProtocolIsNamed(t *testing.T) {
 				defer sink.close()
 				ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 				defer cancel()
-				_, err = sink.Sink.(broker.Prober).Probe(ctx, nil)
+				_, err = sink.Info().Probe(ctx, nil)
 				check(scheme+" to "+kind, err, text(err))
 			})
 		}

@@ -45,8 +45,8 @@ func (u *unit) run(ctx context.Context) error {
 // messages: a relay that could only wait should end. A destination that is missing
 // among others is logged, because messages for the others must not wait for it.
 func (u *unit) preflight(ctx context.Context) error {
-	prober, ok := u.sink.(broker.Prober)
-	if !ok {
+	probe := u.sink.Info().Probe
+	if probe == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
@@ -57,7 +57,7 @@ func (u *unit) preflight(ctx context.Context) error {
 		topics, _ = u.destinations(limited) // without the database the relay waits
 		cancel()
 	}
-	missing, err := prober.Probe(ctx, topics)
+	missing, err := probe(ctx, topics)
 	if errors.Is(err, broker.ErrRefused) {
 		return exit.Withf(exit.Usage, "broker %s denied access: %w", u.sink.Info().Name, err)
 	} else if err != nil || ctx.Err() != nil {
@@ -82,11 +82,11 @@ func (u *unit) preflight(ctx context.Context) error {
 
 // advise logs settings of the broker that risk the loss of messages.
 func (u *unit) advise(ctx context.Context, topics []string) {
-	adviser, ok := u.sink.(broker.Adviser)
-	if !ok || u.quiet {
+	advise := u.sink.Info().Advise
+	if advise == nil || u.quiet {
 		return
 	}
-	advice, _ := adviser.Advise(ctx, topics) // the doctor reports it too
+	advice, _ := advise(ctx, topics) // the doctor reports it too
 	for _, a := range advice[:min(len(advice), mostSaid)] {
 		u.log.WarnContext(ctx, "broker settings risk loss", "what", a.What, "why", a.Why, "fix", a.Fix)
 	}

@@ -215,8 +215,6 @@ func (a *app) openUnit(name string, set *settings, relays int, keeps map[string]
 	labels := prometheus.Labels{"pipe": st.Info().Pipe}
 	maps.Copy(labels, u.labels)
 	u.meter = newMetrics(st, labels, a.set.relay.statusEvery)
-	opts.Stopper, _ = sink.Sink.(broker.Stopper)
-	opts.Pinger, _ = sink.Sink.(broker.Pinger)
 	opts.Stops, _ = st.Admin.(store.Stops)
 	opts.Logger, opts.Version, opts.Observer = u.log, buildVersion().Version, u.meter.observer()
 	var to broker.Sink = sink

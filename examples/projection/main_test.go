@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/examples/internal/embedded"
 )
 
@@ -49,7 +50,7 @@ func TestShuffled(t *testing.T) {
 		}
 	}
 	rng.Shuffle(len(msgs), func(i, j int) { msgs[i], msgs[j] = msgs[j], msgs[i] })
-	for _, err := range app.Bus.Sink().Deliver(t.Context(), msgs) {
+	for _, err := range app.Bus.Sink().Deliver(t.Context(), broker.Batch{Messages: msgs}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/examples/internal/embedded"
 )
 
@@ -37,7 +38,7 @@ func TestOldAfterNew(t *testing.T) {
 		m.ID, m.Version = fmt.Sprintf("01890a5d-ac96-774b-8cce-%012d", v), int64(v)
 		msgs = append(msgs, m, m)
 	}
-	for _, err := range app.Bus.Sink().Deliver(t.Context(), msgs) {
+	for _, err := range app.Bus.Sink().Deliver(t.Context(), broker.Batch{Messages: msgs}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay"
@@ -25,7 +24,8 @@ type moody struct {
 	seen map[string]int
 }
 
-func (m *moody) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+func (m *moody) Deliver(ctx context.Context, batch broker.Batch) []error {
+	msgs := batch.Messages
 	m.mu.Lock()
 	fates, held, some := make([]error, len(msgs)), map[string]error{}, false
 	for i := range msgs {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/natsbroker"
 	"github.com/postrider/postrider/relay"
@@ -77,7 +76,8 @@ type halting struct {
 	goOn chan struct{}
 }
 
-func (h *halting) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+func (h *halting) Deliver(ctx context.Context, batch broker.Batch) []error {
+	msgs := batch.Messages
 	for i := range msgs {
 		if msgs[i].Type != poison {
 			continue
@@ -92,7 +92,7 @@ func (h *halting) Deliver(ctx context.Context, msgs []postrider.Message) []error
 		}
 		return errs
 	}
-	return h.Sink.Deliver(ctx, msgs)
+	return h.Sink.Deliver(ctx, batch)
 }
 
 // child is a relay in a process of its own.

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 )
 
@@ -91,7 +90,8 @@ type memory struct {
 
 func (*memory) Info() broker.Info { return broker.Info{Name: "memory"} }
 
-func (m *memory) Deliver(_ context.Context, msgs []postrider.Message) []error {
+func (m *memory) Deliver(_ context.Context, batch broker.Batch) []error {
+	msgs := batch.Messages
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range msgs {
@@ -132,9 +132,9 @@ type counted struct {
 	rejects       atomic.Bool                           // the last answer that says so was a rejection
 }
 
-func (c *counted) Deliver(ctx context.Context, msgs []postrider.Message) []error {
+func (c *counted) Deliver(ctx context.Context, batch broker.Batch) []error {
 	c.calls.Add(1)
-	errs := c.Sink.Deliver(ctx, msgs)
+	errs := c.Sink.Deliver(ctx, batch)
 	if errs != nil {
 		c.failed.Add(1)
 	}

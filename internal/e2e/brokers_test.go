@@ -206,7 +206,7 @@ func (b *realBroker) publish(t *testing.T, msgs ...postrider.Message) {
 		page := msgs[from:min(from+100, len(msgs))]
 		var errs []error
 		for range 20 { // a broker that has just come back may ask for patience
-			if errs = sink.Deliver(t.Context(), page); errs == nil {
+			if errs = sink.Deliver(t.Context(), broker.Batch{Messages: page}); errs == nil {
 				break
 			}
 		}

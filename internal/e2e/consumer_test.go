@@ -33,7 +33,7 @@ func message(i int, key, typ string, v any) postrider.Message {
 
 func publish(t *testing.T, b *membroker.Broker, msgs ...postrider.Message) {
 	t.Helper()
-	if errs := b.Sink().Deliver(t.Context(), msgs); errs != nil {
+	if errs := b.Sink().Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 		t.Fatal(errs)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/consumer"
@@ -44,7 +45,7 @@ func BenchmarkDuplicates(b *testing.B) {
 					for n := range msgs {
 						msgs[n] = message(n, fmt.Sprint("k", n%100), "made", n)
 					}
-					if errs := mem.Sink().Deliver(b.Context(), msgs); errs != nil {
+					if errs := mem.Sink().Deliver(b.Context(), broker.Batch{Messages: msgs}); errs != nil {
 						b.Fatal(errs)
 					}
 					ctx, cancel := context.WithCancel(b.Context())

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/natsbroker"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/testserver"
@@ -41,7 +42,7 @@ func TestNATSJava(t *testing.T) {
 				t.Fatal(err)
 			}
 			sent := texts(topic)
-			if errs := sink.Deliver(t.Context(), sent); errs != nil {
+			if errs := sink.Deliver(t.Context(), broker.Batch{Messages: sent}); errs != nil {
 				t.Fatal(errs)
 			}
 			out, err := reader.Run(t.Context(), "", server.URL, topic, fmt.Sprint(len(sent)))

@@ -12,6 +12,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/httpbroker"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -45,7 +46,7 @@ func posted(t *testing.T, payload []byte) request {
 	}
 	defer sink.Close()
 	m := postrider.Message{ID: "01890a5d-ac96-774b-bcce-b302099a8057", Topic: "orders", Type: "order.placed", Payload: payload}
-	if errs := sink.Deliver(t.Context(), []postrider.Message{m}); errs != nil {
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}}); errs != nil {
 		t.Fatal(errs)
 	}
 	return got

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
@@ -126,8 +125,8 @@ func latency(t *testing.T, d *db, s store.Store, pause time.Duration) time.Durat
 // sentAt is a sink that says when it got each message.
 type sentAt chan time.Time
 
-func (s sentAt) Deliver(_ context.Context, msgs []postrider.Message) []error {
-	for range msgs {
+func (s sentAt) Deliver(_ context.Context, batch broker.Batch) []error {
+	for range batch.Messages {
 		s <- time.Now()
 	}
 	return nil
