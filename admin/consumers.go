@@ -13,6 +13,7 @@ import (
 
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/store"
 )
 
@@ -54,9 +55,9 @@ func (i Inboxes) Status(ctx context.Context, names ...string) ([]ConsumerStatus,
 	all := []ConsumerStatus{}
 	err := i.read(ctx, func(conn inbox.Conn) error {
 		var known []string
-		there, _, err := inbox.Tables(ctx, conn, i.Dialect, i.Schema)
+		there, _, err := inboxwork.Tables(ctx, conn, i.Dialect, i.Schema)
 		if err == nil && len(there) > 0 {
-			known, err = inbox.Consumers(ctx, conn, i.Dialect, i.Schema)
+			known, err = inboxwork.Consumers(ctx, conn, i.Dialect, i.Schema)
 		}
 		if err != nil {
 			return err
@@ -82,7 +83,7 @@ func (i Inboxes) Status(ctx context.Context, names ...string) ([]ConsumerStatus,
 }
 
 func (i Inboxes) one(ctx context.Context, conn inbox.Conn, name string) (s ConsumerStatus, err error) {
-	in := inbox.New(i.Dialect, name, &inbox.Options{Schema: i.Schema})
+	in := i.of(name)
 	if s.Status, err = in.Status(ctx, conn); err != nil {
 		return s, err
 	}
@@ -161,13 +162,13 @@ const (
 // tables looks whether they are all there, and how large they are.
 func (d inboxDoctor) tables(ctx context.Context, req *store.ExamineRequest) (found []store.Finding, complete bool, err error) {
 	var (
-		there   []inbox.Table
+		there   []inboxwork.Table
 		missing []string
 		version int
 	)
 	err = d.read(ctx, func(conn inbox.Conn) error {
-		if there, missing, err = inbox.Tables(ctx, conn, d.Dialect, d.Schema); err == nil {
-			version, err = inbox.Version(ctx, conn, d.Dialect, d.Schema)
+		if there, missing, err = inboxwork.Tables(ctx, conn, d.Dialect, d.Schema); err == nil {
+			version, err = inboxwork.Version(ctx, conn, d.Dialect, d.Schema)
 		}
 		return err
 	})

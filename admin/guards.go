@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/store"
 )
 
@@ -23,8 +24,8 @@ type MarkRequest struct {
 	Reason  string // why; must not be empty
 }
 
-func (i Inboxes) of(consumer string) *inbox.Inbox {
-	return inbox.New(i.Dialect, consumer, &inbox.Options{Schema: i.Schema})
+func (i Inboxes) of(consumer string) *inboxwork.Inbox {
+	return inboxwork.New(i.Dialect, consumer, &inbox.Options{Schema: i.Schema})
 }
 
 // migrateTries is how often Migrate asks for tables that running consumers hold,
@@ -113,6 +114,29 @@ func (i Inboxes) SetMark(ctx context.Context, r MarkRequest) (was int64, err err
 	return was, err
 }
 
+// Decide does to a dead letter of a consumer what a person has decided, with an entry
+// in the journal: [store.ActRetry] has a running consumer take it up within seconds,
+// [store.ActDiscard] removes it. The error matches [inbox.ErrNotDead] when the
+// consumer has no such dead letter, and is a [*CommitError] when nobody knows.
+func (i Inboxes) Decide(ctx context.Context, consumer string, kind store.ActKind, letter *inbox.DeadLetter, actor, reason string) error {
+	in := i.of(consumer)
+	do := in.Revive
+	switch kind {
+	case store.ActRetry:
+	case store.ActDiscard:
+		do = in.Discard
+	default:
+		return fmt.Errorf("decide about a dead letter of a consumer: unknown act %q: use %s or %s", kind, store.ActRetry, store.ActDiscard)
+	}
+	m := &letter.Message
+	return i.write(ctx, func(tx inbox.Conn) error {
+		if err := do(ctx, tx, m.ID); err != nil {
+			return err
+		}
+		return in.WriteAct(ctx, tx, inbox.Act{Actor: actor, Act: string(kind), Topic: m.Topic, Key: m.Key, MessageID: m.ID, Reason: reason})
+	})
+}
+
 // Acts lists what people did to a consumer, the newest first, at most limit, with
 // ids below before; before 0 begins with the newest.
 func (i Inboxes) Acts(ctx context.Context, consumer string, before int64, limit int) ([]inbox.Act, error) {
@@ -138,5 +162,16 @@ func (i Inboxes) write(ctx context.Context, fn func(inbox.Conn) error) error {
 	if err := fn(inbox.SQL(tx)); err != nil {
 		return err
 	}
-	return tx.Commit()
+	if err := tx.Commit(); err != nil {
+		return &CommitError{err}
+	}
+	return nil
 }
+
+// CommitError says that a commit failed: where the connection was lost, the act may
+// be done all the same.
+type CommitError struct{ Err error }
+
+func (e *CommitError) Error() string { return "commit: " + e.Err.Error() }
+
+func (e *CommitError) Unwrap() error { return e.Err }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // step is what comes after begin.
@@ -28,7 +29,7 @@ const (
 // therefore set aside until it can run alone, and only when the process ends
 // once more then is it proven which message does that.
 func (c *Consumer[Tx]) begin(ctx context.Context, t *task, at turn) (v broker.Verdict, next step) {
-	try := inbox.Try{Origin: t.d.Origin, Owner: c.owner, Alone: at.alone}
+	try := inboxwork.Try{Origin: t.d.Origin, Owner: c.owner, Alone: at.alone}
 	a, err := c.count(ctx, t, try)
 	if err == nil && a.Orphan {
 		if used, guilty := c.guilty(t, a); guilty {
@@ -65,7 +66,7 @@ func (c *Consumer[Tx]) begin(ctx context.Context, t *task, at turn) (v broker.Ve
 // key: a count of it would be left for ever if this process ended now.
 var errTaken = errors.New("taken out of the stash")
 
-func (c *Consumer[Tx]) count(ctx context.Context, t *task, try inbox.Try) (a inbox.Attempt, err error) {
+func (c *Consumer[Tx]) count(ctx context.Context, t *task, try inboxwork.Try) (a inboxwork.Attempt, err error) {
 	err = c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
 		if t.stashed != nil && t.order != inbox.AnyOrder {
 			if there, err := c.inbox.HoldStashed(ctx, conn, *t.stashed); err != nil {
@@ -83,7 +84,7 @@ func (c *Consumer[Tx]) count(ctx context.Context, t *task, try inbox.Try) (a inb
 // guilty says whether an orphan is to be given up: it has ended the process
 // while it ran alone, and has used all its attempts. For such a message that
 // includes a first delivery, which is not counted.
-func (c *Consumer[Tx]) guilty(t *task, a inbox.Attempt) (used int, yes bool) {
+func (c *Consumer[Tx]) guilty(t *task, a inboxwork.Attempt) (used int, yes bool) {
 	used = a.Count
 	if t.d.Attempt > a.Count+1 {
 		used++
@@ -91,7 +92,7 @@ func (c *Consumer[Tx]) guilty(t *task, a inbox.Attempt) (used int, yes bool) {
 	return used, a.Alone && used >= c.opts.MaxAttempts
 }
 
-func unfinished(attempts int, a inbox.Attempt) error {
+func unfinished(attempts int, a inboxwork.Attempt) error {
 	if !a.Orphan && a.LastError != "" {
 		return errors.New(a.LastError)
 	}

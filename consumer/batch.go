@@ -7,6 +7,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // errTried says that a batch holds a message that was tried before.
@@ -98,13 +99,13 @@ func (c *Consumer[Tx]) batchEffect(ctx context.Context, tx Tx, conn inbox.Conn, 
 	}
 	for i := range b.tasks {
 		t := &b.tasks[i]
-		if t.ruling = inbox.Gone; !fresh[i] {
+		if t.ruling = inboxwork.Gone; !fresh[i] {
 			continue
 		}
 		if t.ruling, t.frees, err = c.inbox.Guard(ctx, conn, t.m, t.order, t.d.Origin); err != nil {
 			return err
 		}
-		if t.ruling != inbox.Apply {
+		if t.ruling != inboxwork.Apply {
 			continue
 		}
 		if err := c.protect(ctx, t, tx, b.handlers[i], len(b.tasks)); err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/seal"
 )
 
@@ -168,7 +169,7 @@ func orElse[N int | time.Duration](n, fallback N) N {
 type Consumer[Tx any] struct {
 	source     broker.Source
 	db         DB[Tx]
-	inbox      *inbox.Inbox
+	inbox      *inboxwork.Inbox
 	opts       Options
 	owner      string // of the attempts begun here: another after every start
 	handlers   map[string]Handler[Tx]
@@ -190,7 +191,7 @@ func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	o := opts.defaults()
 	c := &Consumer[Tx]{source: source, db: db, opts: o, owner: rand.Text(), handlers: make(map[string]Handler[Tx]), nudge: make(chan struct{}, 1)}
 	c.singly.Store(int64(2 * o.Prefetch))
-	c.inbox = inbox.New(db.Dialect(), o.Name, &inbox.Options{Schema: o.Schema, Horizon: o.Horizon})
+	c.inbox = inboxwork.New(db.Dialect(), o.Name, &inbox.Options{Schema: o.Schema, Horizon: o.Horizon})
 	if o.Name == "" {
 		c.err = errors.New("consumer: Options.Name is empty: it is the consumer's identity in the inbox")
 	}
@@ -198,7 +199,7 @@ func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 }
 
 // Inbox is the consumer's inbox: to make its tables and to list its dead letters.
-func (c *Consumer[Tx]) Inbox() *inbox.Inbox { return c.inbox }
+func (c *Consumer[Tx]) Inbox() *inbox.Inbox { return c.inbox.Inbox }
 
 // Handle registers fn for messages of typ; their payload is decoded from JSON
 // into an E. A payload that is no such JSON makes the message dead at once.

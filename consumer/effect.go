@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -69,7 +70,7 @@ func (c *Consumer[Tx]) effectOnce(ctx context.Context, t *task, h Handler[Tx]) e
 		if t.ruling, err = c.take(limited, conn, t); err != nil {
 			return err
 		}
-		if t.ruling == inbox.Apply {
+		if t.ruling == inboxwork.Apply {
 			at = handling
 			if err := c.protect(limited, t, tx, h, 1); err != nil {
 				return blame(limited, conn, err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // place finds out the message's order and its version. Where the functions of the
@@ -31,20 +32,20 @@ func (c *Consumer[Tx]) place(ctx context.Context, t *task) {
 }
 
 // take claims the message inside its transaction, and asks whether it is its turn.
-func (c *Consumer[Tx]) take(ctx context.Context, conn inbox.Conn, t *task) (inbox.Ruling, error) {
+func (c *Consumer[Tx]) take(ctx context.Context, conn inbox.Conn, t *task) (inboxwork.Ruling, error) {
 	ruling, err := c.turnOf(ctx, conn, t)
-	if errors.Is(err, inbox.ErrNoPlace) {
+	if errors.Is(err, inboxwork.ErrNoPlace) {
 		err = &handlerError{Permanent(err)}
 	}
 	return ruling, err
 }
 
-func (c *Consumer[Tx]) turnOf(ctx context.Context, conn inbox.Conn, t *task) (ruling inbox.Ruling, err error) {
+func (c *Consumer[Tx]) turnOf(ctx context.Context, conn inbox.Conn, t *task) (ruling inboxwork.Ruling, err error) {
 	if t.stashed != nil {
 		return c.inbox.TakeStashed(ctx, conn, *t.stashed, t.order)
 	}
 	if fresh, err := c.inbox.Claim(ctx, conn, t.m); err != nil || !fresh {
-		return inbox.Gone, err
+		return inboxwork.Gone, err
 	}
 	ruling, t.frees, err = c.inbox.Guard(ctx, conn, t.m, t.order, t.d.Origin)
 	return ruling, err
@@ -53,17 +54,17 @@ func (c *Consumer[Tx]) turnOf(ctx context.Context, conn inbox.Conn, t *task) (ru
 // done counts what became of a message, and goes on with those that waited for it.
 func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
 	switch t.ruling {
-	case inbox.Gone:
+	case inboxwork.Gone:
 		if t.stashed == nil {
 			c.counts.duplicates.Add(1)
 		}
-	case inbox.Stale:
+	case inboxwork.Stale:
 		c.counts.stale.Add(1)
 		t.log().DebugContext(ctx, "stale: a later version was applied", "version", t.m.Version)
-	case inbox.Early:
+	case inboxwork.Early:
 		c.counts.stashed.Add(1)
 		t.log().DebugContext(ctx, "early: it waits for the versions before it", "version", t.m.Version)
-	case inbox.Apply:
+	case inboxwork.Apply:
 		if t.skipped {
 			c.counts.skipped.Add(1)
 		} else {
@@ -95,7 +96,7 @@ func (c *Consumer[Tx]) catchUp(ctx context.Context, t *task) {
 			times   []time.Time
 		)
 		err := c.db.Transact(limited, func(tx Tx, conn inbox.Conn) (err error) {
-			n, dropped, err = c.inbox.Unstash(limited, conn, t.m.Topic, t.m.Key, catchUpBatch, func(s inbox.Stashed) error {
+			n, dropped, err = c.inbox.Unstash(limited, conn, t.m.Topic, t.m.Key, catchUpBatch, func(s inboxwork.Stashed) error {
 				h, known := c.wrapped[s.Message.Type]
 				if !known {
 					return errUnknownType

@@ -12,6 +12,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // process decides what becomes of one delivery and does it, but for the
@@ -65,7 +66,7 @@ func (c *Consumer[Tx]) newTask(ctx context.Context, d broker.Delivery) *task {
 
 func (c *Consumer[Tx]) begins(ctx context.Context, t *task, d broker.Delivery) {
 	*t = task{d: d, m: d.Message, readable: d.Message, counted: d.Attempt != 1, count: 1, consumer: c.opts.Name, logger: c.opts.Logger}
-	if s, ok := d.Token.(inbox.Stashed); ok {
+	if s, ok := d.Token.(inboxwork.Stashed); ok {
 		t.stashed = &s
 	}
 	c.place(ctx, t)
@@ -94,18 +95,18 @@ var (
 // task is one delivery on its way.
 type task struct {
 	d         broker.Delivery
-	m         postrider.Message // as it came, and as it is kept
-	readable  postrider.Message // as the handler sees it
-	counted   bool              // the attempt is committed before the handler runs
-	begun     bool              // it was committed
-	order     inbox.Order       // of its topic
-	misplaced error             // order and version could not be found out
-	stashed   *inbox.Stashed    // where it comes from; nil: from the source
-	ruling    inbox.Ruling      // what the last run of its transaction found
-	frees     bool              // messages of its key are in the stash
-	skipped   bool              // its type has no handler, and needs none
-	count     int               // attempts, this one included
-	consumer  string            // the name of the one that has it
+	m         postrider.Message  // as it came, and as it is kept
+	readable  postrider.Message  // as the handler sees it
+	counted   bool               // the attempt is committed before the handler runs
+	begun     bool               // it was committed
+	order     inbox.Order        // of its topic
+	misplaced error              // order and version could not be found out
+	stashed   *inboxwork.Stashed // where it comes from; nil: from the source
+	ruling    inboxwork.Ruling   // what the last run of its transaction found
+	frees     bool               // messages of its key are in the stash
+	skipped   bool               // its type has no handler, and needs none
+	count     int                // attempts, this one included
+	consumer  string             // the name of the one that has it
 	logger    *slog.Logger
 }
 
@@ -156,7 +157,7 @@ func (c *Consumer[Tx]) judge(ctx context.Context, t *task, err error) broker.Ver
 
 func (c *Consumer[Tx]) retryLater(ctx context.Context, t *task, cause error) broker.Verdict {
 	delay := c.backoff(t.count)
-	var a inbox.Attempt
+	var a inboxwork.Attempt
 	err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
 		a, err = c.inbox.FailAttempt(ctx, conn, t.m, t.d.Origin, t.counted, delay, cause.Error())
 		return err

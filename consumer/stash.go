@@ -7,6 +7,7 @@ import (
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // stashEvery is the pause between looks at the stash, and gapEvery between those
@@ -48,7 +49,7 @@ func (c *Consumer[Tx]) tendStash(ctx context.Context, handle func(broker.Deliver
 func (c *Consumer[Tx]) sweep(ctx context.Context, handle func(broker.Delivery) broker.Verdict) error {
 	var topic, key string
 	for moved := false; ctx.Err() == nil; {
-		var s *inbox.Stashed
+		var s *inboxwork.Stashed
 		err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
 			s, err = c.inbox.DueStashed(ctx, conn, c.owner, 2*c.opts.HandlerTimeout, topic, key)
 			return err

@@ -3,12 +3,12 @@ package inbox
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/internal/inboxsql"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -16,7 +16,7 @@ import (
 // fresh has an entry per message; of two messages with one id the first counts.
 func (in *Inbox) ClaimBatch(ctx context.Context, tx Conn, msgs []postrider.Message) (fresh []bool, err error) {
 	for i := range msgs {
-		if err := in.usable(&msgs[i]); err != nil {
+		if err := in.who.Usable(msgs[i].ID); err != nil {
 			return nil, err
 		}
 	}
@@ -31,9 +31,9 @@ func (in *Inbox) ClaimBatch(ctx context.Context, tx Conn, msgs []postrider.Messa
 		n   int
 		ids string
 	)
-	row := tx.QueryRow(ctx, in.sql.claimMany, in.consumer, l.ids.String(), l.topics.String(), l.types.String(), len(l.order))
+	row := tx.QueryRow(ctx, in.sql.claimMany, in.who.Consumer, l.ids.String(), l.topics.String(), l.types.String(), len(l.order))
 	if err := row.Scan(&n, &ids); err != nil {
-		return nil, Classify(fmt.Errorf("inbox %q: claim %d messages: %w", in.consumer, len(msgs), err))
+		return nil, Classify(fmt.Errorf("inbox %q: claim %d messages: %w", in.who.Consumer, len(msgs), err))
 	}
 	return l.fresh(n, ids), nil
 }
@@ -71,8 +71,8 @@ func listClaims(msgs []postrider.Message) *claims {
 	for n, i := range l.order {
 		m := &msgs[i]
 		l.add(n, &l.ids, m.ID)
-		l.add(n, &l.topics, clean(m.Topic, postrider.MaxTopicLen))
-		l.add(n, &l.types, clean(m.Type, postrider.MaxTypeLen))
+		l.add(n, &l.topics, inboxsql.Clean(m.Topic, postrider.MaxTopicLen))
+		l.add(n, &l.types, inboxsql.Clean(m.Type, postrider.MaxTypeLen))
 	}
 	return l
 }
@@ -100,71 +100,6 @@ func (l *claims) fresh(n int, ids string) []bool {
 		fresh[i] = n == len(l.order) || claimed[l.msgs[i].ID]
 	}
 	return fresh
-}
-
-// Tried reports whether an attempt of any of msgs is on record.
-func (in *Inbox) Tried(ctx context.Context, db Conn, msgs []postrider.Message) (bool, error) {
-	if in.err != nil {
-		return false, in.err
-	}
-	value, err := idList(msgs)
-	if err != nil {
-		return false, fmt.Errorf("inbox %q: look for attempts: %w", in.consumer, err)
-	}
-	var n int64
-	if err := db.QueryRow(ctx, in.sql.tried, in.consumer, value).Scan(&n); err != nil {
-		return false, Classify(fmt.Errorf("inbox %q: look for attempts: %w", in.consumer, err))
-	}
-	return n > 0, nil
-}
-
-// Processed says which of msgs earlier transactions have claimed. Only yes is an
-// answer, and final: such a message is a duplicate. No says nothing, since another
-// delivery may claim the message now: it must be claimed like any other. It is for
-// those who have reason to expect duplicates, and costs one read for all of them.
-func (in *Inbox) Processed(ctx context.Context, db Conn, msgs []postrider.Message) ([]bool, error) {
-	if in.err != nil {
-		return nil, in.err
-	}
-	value, err := idList(msgs)
-	if err != nil {
-		return nil, fmt.Errorf("inbox %q: look for %d messages: %w", in.consumer, len(msgs), err)
-	}
-	var answer string
-	if err := db.QueryRow(ctx, in.sql.processed, in.consumer, value).Scan(&answer); err != nil {
-		return nil, Classify(fmt.Errorf("inbox %q: look for %d messages: %w", in.consumer, len(msgs), err))
-	}
-	there, err := idSet(answer)
-	if err != nil {
-		return nil, fmt.Errorf("inbox %q: look for %d messages: %w", in.consumer, len(msgs), err)
-	}
-	out := make([]bool, len(msgs))
-	for i := range msgs {
-		out[i] = there[msgs[i].ID]
-	}
-	return out, nil
-}
-
-// idList is the ids of msgs as JSON: one parameter, which every driver can send.
-func idList(msgs []postrider.Message) (string, error) {
-	ids := make([]string, len(msgs))
-	for i := range msgs {
-		ids[i] = msgs[i].ID
-	}
-	value, err := json.Marshal(ids)
-	return string(value), err
-}
-
-func idSet(answer string) (map[string]bool, error) {
-	var ids []string
-	if err := json.Unmarshal([]byte(answer), &ids); err != nil {
-		return nil, err
-	}
-	set := make(map[string]bool, len(ids))
-	for _, id := range ids {
-		set[id] = true
-	}
-	return set, nil
 }
 
 // OnceBatch is [Inbox.Once] for many messages in one transaction. fn gets those

@@ -2,11 +2,64 @@ package inbox
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/postrider/postrider"
 )
+
+// DeadLetter is a message that the consumer has given up.
+type DeadLetter struct {
+	Message  postrider.Message
+	Origin   string    // where it stood: "orders/3@1041"
+	Attempts int       // how often it was tried
+	Cause    string    // the last error
+	DiedAt   time.Time // by the database's clock
+}
+
+// DeadLetters returns at most limit dead letters of the consumer in the order
+// of their ids, from behind the id after ("" for the first page). db is an
+// *sql.DB or an *sql.Tx.
+func (in *Inbox) DeadLetters(ctx context.Context, db Querier, after string, limit int) ([]DeadLetter, error) {
+	if in.who.Err != nil {
+		return nil, in.who.Err
+	}
+	rows, err := db.QueryContext(ctx, in.sql.dead, in.who.Consumer, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("inbox %q: list dead letters: %w", in.who.Consumer, err)
+	}
+	defer rows.Close()
+	var out []DeadLetter
+	for rows.Next() {
+		d, err := scanDead(rows)
+		if err != nil {
+			return nil, fmt.Errorf("inbox %q: read a dead letter: %w", in.who.Consumer, err)
+		}
+		out = append(out, d)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("inbox %q: list dead letters: %w", in.who.Consumer, err)
+	}
+	return out, nil
+}
+
+func scanDead(row Row) (DeadLetter, error) {
+	var (
+		d       DeadLetter
+		m       = &d.Message
+		died    int64
+		headers string
+	)
+	err := row.Scan(&m.ID, &m.Topic, &m.Key, &m.Type, &d.Origin, &d.Attempts, &d.Cause, &died,
+		&m.Payload, &m.ContentType, &headers, &m.Version, &m.SchemaVersion)
+	if err != nil {
+		return d, err
+	}
+	d.DiedAt = time.UnixMicro(died).UTC()
+	return d, json.Unmarshal([]byte(headers), &m.Headers)
+}
 
 // ErrNotDead says that a consumer has no dead letter of that id.
 var ErrNotDead = errors.New("no such dead letter")
@@ -14,10 +67,10 @@ var ErrNotDead = errors.New("no such dead letter")
 // Revive has a dead letter tried again, as if it had just come: a running
 // consumer of the name takes it up within seconds. Commit tx.
 func (in *Inbox) Revive(ctx context.Context, tx Conn, id string) error {
-	if in.err != nil {
-		return in.err
+	if in.who.Err != nil {
+		return in.who.Err
 	}
-	res, err := tx.ExecContext(ctx, in.sql.revive, in.consumer, id)
+	res, err := tx.ExecContext(ctx, in.sql.revive, in.who.Consumer, id)
 	if err != nil {
 		return in.wrap("revive", id, err)
 	}
@@ -34,19 +87,19 @@ func (in *Inbox) Revive(ctx context.Context, tx Conn, id string) error {
 // when it comes again. Where its key waits for its version, the version counts
 // as applied, and the key goes on. Commit tx.
 func (in *Inbox) Discard(ctx context.Context, tx Conn, id string) error {
-	if in.err != nil {
-		return in.err
+	if in.who.Err != nil {
+		return in.who.Err
 	}
 	m := postrider.Message{ID: id}
-	if err := tx.QueryRow(ctx, in.sql.deadPlace, in.consumer, id).Scan(&m.Topic, &m.Key, &m.Version); err != nil {
+	if err := tx.QueryRow(ctx, in.sql.deadPlace, in.who.Consumer, id).Scan(&m.Topic, &m.Key, &m.Version); err != nil {
 		return in.wrap("look up dead letter", id, err)
 	}
 	if m.Topic == "" {
 		return in.notDead(id)
 	}
 	if m.Key != "" && m.Version > 0 {
-		if _, _, err := in.moveMark(ctx, tx, &m, m.Version-1); err != nil {
-			return err
+		if _, err := tx.ExecContext(ctx, in.sql.moveMark, in.who.Consumer, m.Topic, m.Key, m.Version, m.Version-1); err != nil {
+			return in.wrap("move the mark for", id, err)
 		}
 	}
 	if err := in.dropDead(ctx, tx, id); err != nil {
@@ -56,11 +109,11 @@ func (in *Inbox) Discard(ctx context.Context, tx Conn, id string) error {
 }
 
 func (in *Inbox) notDead(id string) error {
-	return fmt.Errorf("inbox %q: message %s: %w", in.consumer, id, ErrNotDead)
+	return fmt.Errorf("inbox %q: message %s: %w", in.who.Consumer, id, ErrNotDead)
 }
 
 func (in *Inbox) dropDead(ctx context.Context, tx Conn, id string) error {
-	res, err := tx.ExecContext(ctx, in.sql.dropDead, in.consumer, id)
+	res, err := tx.ExecContext(ctx, in.sql.dropDead, in.who.Consumer, id)
 	if err != nil {
 		return in.wrap("remove dead letter", id, err)
 	}

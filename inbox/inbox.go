@@ -18,13 +18,11 @@ package inbox
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/dialect"
+	"github.com/postrider/postrider/internal/inboxsql"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -41,10 +39,10 @@ type Options struct {
 // An Inbox remembers what one consumer has processed. It holds no connection
 // and is safe for concurrent use.
 type Inbox struct {
-	consumer string
-	err      error // the name cannot be used; reported by every method
-	horizon  time.Duration
-	sql      statements
+	who     inboxsql.Identity // where the name cannot be used, every method reports it
+	horizon time.Duration
+	lang    *inboxsql.Language
+	sql     statements
 }
 
 // New returns the inbox of the consumer of that name. The name is the
@@ -58,18 +56,15 @@ func New(d dialect.Dialect, consumer string, opts *Options) *Inbox {
 	if o.Horizon <= 0 {
 		o.Horizon = DefaultHorizon
 	}
-	in := &Inbox{consumer: consumer, horizon: max(o.Horizon, MinRetention), sql: newStatements(d, o.Schema)}
-	if consumer == "" || len(consumer) > 255 || clean(consumer, 255) != consumer {
-		in.err = fmt.Errorf("inbox: the consumer's name %q must be 1 to 255 bytes of text", clean(consumer, 64))
-	}
-	return in
+	l := inboxsql.For(d, o.Schema)
+	return &Inbox{who: inboxsql.IdentityOf(consumer), horizon: max(o.Horizon, MinRetention), lang: l, sql: newStatements(l)}
 }
 
 // Consumer is the name given to New.
-func (in *Inbox) Consumer() string { return in.consumer }
+func (in *Inbox) Consumer() string { return in.who.Consumer }
 
 // ErrNoID: a message without an id cannot be told from its duplicate.
-var ErrNoID = errors.New("message has no id")
+var ErrNoID = inboxsql.ErrNoID
 
 // Claim records inside tx that the consumer processes m. It reports false when
 // an earlier transaction has done so: then skip the effect and acknowledge.
@@ -78,13 +73,13 @@ var ErrNoID = errors.New("message has no id")
 // A [*RetryableError] asks for a new transaction. After any error, and after
 // any error of the effect, roll back and do not acknowledge.
 func (in *Inbox) Claim(ctx context.Context, tx outbox.Tx, m postrider.Message) (fresh bool, err error) {
-	if err := in.usable(&m); err != nil {
+	if err := in.who.Usable(m.ID); err != nil {
 		return false, err
 	}
 	if err := outbox.CheckTx(tx); err != nil {
 		return false, err
 	}
-	res, err := tx.ExecContext(ctx, in.sql.claim, in.consumer, m.ID, clean(m.Topic, postrider.MaxTopicLen), clean(m.Type, postrider.MaxTypeLen))
+	res, err := tx.ExecContext(ctx, in.sql.claim, in.who.Consumer, m.ID, inboxsql.Clean(m.Topic, postrider.MaxTopicLen), inboxsql.Clean(m.Type, postrider.MaxTypeLen))
 	if err != nil {
 		return false, in.wrap("claim", m.ID, err)
 	}
@@ -95,18 +90,8 @@ func (in *Inbox) Claim(ctx context.Context, tx outbox.Tx, m postrider.Message) (
 	return n > 0, nil
 }
 
-func (in *Inbox) usable(m *postrider.Message) error {
-	if in.err != nil {
-		return in.err
-	}
-	if m.ID == "" {
-		return fmt.Errorf("inbox %q: %w", in.consumer, ErrNoID)
-	}
-	return nil
-}
-
 func (in *Inbox) wrap(what, id string, err error) error {
-	return Classify(fmt.Errorf("inbox %q: %s message %s: %w", in.consumer, what, id, err))
+	return Classify(in.who.Wrap(what, id, err))
 }
 
 // Beginner is *sql.DB or *sql.Conn.
@@ -162,13 +147,4 @@ func OncePgx[T outbox.PgxTx[Tag], Tag outbox.CommandTag](ctx context.Context, in
 		return in.wrap("commit", m.ID, err)
 	}
 	return nil
-}
-
-// clean makes s fit for a text column: valid UTF-8 without zero bytes, at most
-// limit bytes. What a broker hands over need not come from Enqueue.
-func clean(s string, limit int) string {
-	if len(s) > limit {
-		s = s[:limit]
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(s, ""), "\x00", "")
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/postrider/postrider"
 )
 
 // Outcome is what became of a message that a consumer has claimed: the column
@@ -50,12 +48,12 @@ type Claimed struct {
 // committed a claim of it, or has forgotten it. It is for people: between this
 // answer and an effect another delivery can run.
 func (in *Inbox) Lookup(ctx context.Context, db Conn, id string) (*Claimed, error) {
-	if err := in.usable(&postrider.Message{ID: id}); err != nil {
+	if err := in.who.Usable(id); err != nil {
 		return nil, err
 	}
 	c := Claimed{MessageID: id}
 	var at int64
-	if err := db.QueryRow(ctx, in.sql.lookup, in.consumer, id).Scan(&c.Topic, &c.Type, &c.Outcome, &at); err != nil {
+	if err := db.QueryRow(ctx, in.sql.lookup, in.who.Consumer, id).Scan(&c.Topic, &c.Type, &c.Outcome, &at); err != nil {
 		return nil, in.wrap("look up", id, err)
 	}
 	if c.Outcome == "" {
@@ -67,7 +65,7 @@ func (in *Inbox) Lookup(ctx context.Context, db Conn, id string) (*Claimed, erro
 
 // became writes an outcome into the claim of a message, if there is one.
 func (in *Inbox) became(ctx context.Context, tx Conn, id string, o Outcome) error {
-	if _, err := tx.ExecContext(ctx, in.sql.became, in.consumer, id, string(o)); err != nil {
+	if _, err := tx.ExecContext(ctx, in.sql.became, in.who.Consumer, id, string(o)); err != nil {
 		return in.wrap("note what became of", id, err)
 	}
 	return nil

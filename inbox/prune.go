@@ -49,19 +49,19 @@ func (e *RetentionError) Error() string {
 // transaction, which with pgx is outbox.Pgx(tx). Calls may run at the same time.
 func (in *Inbox) Prune(ctx context.Context, db outbox.Execer, olderThan time.Duration, limit int) (removed int64, err error) {
 	switch {
-	case in.err != nil:
-		return 0, in.err
+	case in.who.Err != nil:
+		return 0, in.who.Err
 	case olderThan < in.horizon:
-		return 0, &RetentionError{in.consumer, olderThan, in.horizon}
+		return 0, &RetentionError{in.who.Consumer, olderThan, in.horizon}
 	case limit < 1:
-		return 0, fmt.Errorf("inbox %q: prune at most %d claims: the limit must be positive", in.consumer, limit)
+		return 0, fmt.Errorf("inbox %q: prune at most %d claims: the limit must be positive", in.who.Consumer, limit)
 	}
-	res, err := db.ExecContext(ctx, in.sql.prune, in.consumer, -olderThan.Microseconds(), limit)
+	res, err := db.ExecContext(ctx, in.sql.prune, in.who.Consumer, -olderThan.Microseconds(), limit)
 	if err == nil {
 		removed, err = res.RowsAffected()
 	}
 	if err != nil {
-		return 0, Classify(fmt.Errorf("inbox %q: prune: %w", in.consumer, err))
+		return 0, Classify(fmt.Errorf("inbox %q: prune: %w", in.who.Consumer, err))
 	}
 	return removed, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/internal/inboxsql"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -25,14 +26,14 @@ func (in *Inbox) TryClaim(ctx context.Context, tx Conn, m postrider.Message) (fr
 		fresh, err = in.Claim(ctx, tx, m)
 		return fresh, false, err
 	}
-	if err := in.usable(&m); err != nil {
+	if err := in.who.Usable(m.ID); err != nil {
 		return false, false, err
 	}
 	if err := outbox.CheckTx(tx); err != nil {
 		return false, false, err
 	}
 	var fate int
-	row := tx.QueryRow(ctx, in.sql.tryClaim, in.consumer, m.ID, clean(m.Topic, postrider.MaxTopicLen), clean(m.Type, postrider.MaxTypeLen))
+	row := tx.QueryRow(ctx, in.sql.tryClaim, in.who.Consumer, m.ID, inboxsql.Clean(m.Topic, postrider.MaxTopicLen), inboxsql.Clean(m.Type, postrider.MaxTypeLen))
 	if err := row.Scan(&fate); err != nil {
 		return false, false, in.wrap("claim", m.ID, err)
 	}
@@ -45,21 +46,21 @@ func (in *Inbox) TryClaim(ctx context.Context, tx Conn, m postrider.Message) (fr
 // [Inbox.Prune]. More than [MaxResult] bytes are refused, and so is a second
 // result. It is stored as it is: its author answers for what it reveals.
 func (in *Inbox) KeepResult(ctx context.Context, tx outbox.Tx, id string, result []byte) error {
-	if in.err != nil {
-		return in.err
+	if in.who.Err != nil {
+		return in.who.Err
 	}
 	if err := outbox.CheckTx(tx); err != nil {
 		return err
 	}
 	if len(result) > MaxResult {
-		return fmt.Errorf("inbox %q: keep the result of message %s: it has %d bytes, at most %d are kept", in.consumer, id, len(result), MaxResult)
+		return fmt.Errorf("inbox %q: keep the result of message %s: it has %d bytes, at most %d are kept", in.who.Consumer, id, len(result), MaxResult)
 	}
-	res, err := tx.ExecContext(ctx, in.sql.keep, in.consumer, id, append([]byte{}, result...))
+	res, err := tx.ExecContext(ctx, in.sql.keep, in.who.Consumer, id, append([]byte{}, result...))
 	if err != nil {
 		return in.wrap("keep the result of", id, err)
 	}
 	if n, err := res.RowsAffected(); err != nil || n != 1 {
-		return errors.Join(err, fmt.Errorf("inbox %q: keep the result of message %s: it is not claimed, or has a result already", in.consumer, id))
+		return errors.Join(err, fmt.Errorf("inbox %q: keep the result of message %s: it is not claimed, or has a result already", in.who.Consumer, id))
 	}
 	return nil
 }
@@ -68,18 +69,18 @@ func (in *Inbox) KeepResult(ctx context.Context, tx outbox.Tx, id string, result
 // whose Claim was not fresh, or later. The error is [ErrNoResult] when there is
 // nothing, whether or not the message was claimed.
 func (in *Inbox) Result(ctx context.Context, db Conn, id string) ([]byte, error) {
-	if in.err != nil {
-		return nil, in.err
+	if in.who.Err != nil {
+		return nil, in.who.Err
 	}
 	var (
 		kept   int
 		result []byte
 	)
-	if err := db.QueryRow(ctx, in.sql.result, in.consumer, id).Scan(&kept, &result); err != nil {
+	if err := db.QueryRow(ctx, in.sql.result, in.who.Consumer, id).Scan(&kept, &result); err != nil {
 		return nil, in.wrap("read the result of", id, err)
 	}
 	if kept == 0 {
-		return nil, fmt.Errorf("inbox %q: message %s: %w", in.consumer, id, ErrNoResult)
+		return nil, fmt.Errorf("inbox %q: message %s: %w", in.who.Consumer, id, ErrNoResult)
 	}
 	return result, nil
 }

@@ -2,11 +2,8 @@ package inbox
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
-
-	"github.com/postrider/postrider/dialect"
 )
 
 // Status is what the tables know of one consumer: of all its processes, also
@@ -46,16 +43,16 @@ const StatusLimit = 100_000
 
 // Status counts what there is of the consumer.
 func (in *Inbox) Status(ctx context.Context, db Conn) (Status, error) {
-	if in.err != nil {
-		return Status{}, in.err
+	if in.who.Err != nil {
+		return Status{}, in.who.Err
 	}
-	s := Status{Consumer: in.consumer}
+	s := Status{Consumer: in.who.Consumer}
 	var now, first, last, failed, looked, deadAge, overdueAge, gapAge, dueAge int64
-	err := db.QueryRow(ctx, in.sql.status, in.consumer, StatusLimit).Scan(
+	err := db.QueryRow(ctx, in.sql.status, in.who.Consumer, StatusLimit).Scan(
 		&now, &first, &last, &failed, &s.Dead, &deadAge, &s.Overdue, &overdueAge,
 		&looked, &s.Gaps, &s.Blocked, &gapAge, &s.Due, &dueAge)
 	if err != nil {
-		return Status{}, Classify(fmt.Errorf("inbox %q: ask for the status: %w", in.consumer, err))
+		return Status{}, Classify(fmt.Errorf("inbox %q: ask for the status: %w", in.who.Consumer, err))
 	}
 	s.At, s.FirstClaim, s.LastClaim = micros(now), micros(first), micros(last)
 	s.Retrying, s.Stashed, s.Capped = failed-s.Dead, looked, failed >= StatusLimit || looked >= StatusLimit
@@ -73,21 +70,6 @@ func micros(us int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMicro(us).UTC()
-}
-
-// Consumers names every consumer that the inbox tables of a schema, which is that
-// of [Options], know, in the order of the names.
-func Consumers(ctx context.Context, db Conn, d dialect.Dialect, schema string) ([]string, error) {
-	s := newStatements(d, schema)
-	var list string
-	if err := db.QueryRow(ctx, s.consumers).Scan(&list); err != nil {
-		return nil, Classify(fmt.Errorf("inbox: list the consumers: %w", err))
-	}
-	var names []string
-	if err := json.Unmarshal([]byte(list), &names); err != nil {
-		return nil, fmt.Errorf("inbox: list the consumers: %w", err)
-	}
-	return names, nil
 }
 
 const (
@@ -120,51 +102,4 @@ coalesce(sum(CASE WHEN state = 'retry' AND late > 0 THEN 1 ELSE 0 END), 0) AS ov
 coalesce(max(CASE WHEN state = 'retry' AND late > 0 THEN late END), 0) AS late FROM failed) AS f,
 (SELECT (SELECT count(*) FROM waits) AS looked, count(*) AS gaps, coalesce(sum(blocked), 0) AS blocked, coalesce(max(age), 0) AS age FROM gaps) AS g,
 (SELECT count(*) AS n, coalesce(max(age), 0) AS age FROM due) AS d`
-
-	// Each step is one look into an index, whatever the size of the table.
-	consumersSQL = `WITH RECURSIVE i(c) AS (SELECT min(consumer) FROM {inbox}
-UNION ALL SELECT (SELECT min(t.consumer) FROM {inbox} AS t WHERE t.consumer > i.c) FROM i WHERE i.c IS NOT NULL),
-a(c) AS (SELECT min(consumer) FROM {attempt}
-UNION ALL SELECT (SELECT min(t.consumer) FROM {attempt} AS t WHERE t.consumer > a.c) FROM a WHERE a.c IS NOT NULL),
-m(c) AS (SELECT min(consumer) FROM {mark}
-UNION ALL SELECT (SELECT min(t.consumer) FROM {mark} AS t WHERE t.consumer > m.c) FROM m WHERE m.c IS NOT NULL),
-s(c) AS (SELECT min(consumer) FROM {stash}
-UNION ALL SELECT (SELECT min(t.consumer) FROM {stash} AS t WHERE t.consumer > s.c) FROM s WHERE s.c IS NOT NULL)
-SELECT {names} FROM (SELECT c FROM i UNION SELECT c FROM a UNION SELECT c FROM m UNION SELECT c FROM s ORDER BY 1) AS u WHERE c IS NOT NULL`
 )
-
-// Table is one of the inbox tables.
-type Table struct {
-	Name  string `json:"name"`  // with the schema
-	Bytes int64  `json:"bytes"` // with indexes and all; 0 where the database does not say
-}
-
-// Tables returns the inbox tables of a schema, which is that of [Options]: those
-// that are there, and the names of those that are missing.
-func Tables(ctx context.Context, db Conn, d dialect.Dialect, schema string) (there []Table, missing []string, err error) {
-	sizes, err := relations(ctx, db, d, schema)
-	if err != nil {
-		return nil, nil, err
-	}
-	n := flavourOf(d).names(schema)
-	for _, name := range []string{n.inbox, n.attempt, n.mark, n.stash, n.journal} {
-		if size, ok := sizes[bare(name)]; ok {
-			there = append(there, Table{Name: name, Bytes: size})
-		} else {
-			missing = append(missing, name)
-		}
-	}
-	return there, missing, nil
-}
-
-// relations are the tables of a schema by their bare names, with their sizes.
-func relations(ctx context.Context, db Conn, d dialect.Dialect, schema string) (sizes map[string]int64, err error) {
-	var list string
-	if err := db.QueryRow(ctx, flavourOf(d).names(schema).tables).Scan(&list); err != nil {
-		return nil, Classify(fmt.Errorf("inbox: look for the tables: %w", err))
-	}
-	if err := json.Unmarshal([]byte(list), &sizes); err != nil {
-		return nil, fmt.Errorf("inbox: look for the tables: %w", err)
-	}
-	return sizes, nil
-}

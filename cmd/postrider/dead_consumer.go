@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/inbox"
@@ -37,8 +37,8 @@ type letterAnswer struct {
 // mailbox is the inbox of one consumer.
 type mailbox struct {
 	*inbox.Inbox
-	db    *sql.DB
-	close func()
+	inboxes admin.Inboxes
+	close   func()
 }
 
 // openInbox opens the database of a consumer, which need not hold an outbox.
@@ -57,8 +57,9 @@ func (a *app) openInbox() (*mailbox, error) {
 			return nil, err
 		}
 	}
-	db, dialect := st.inbox()
-	return &mailbox{inbox.New(dialect, a.consumer, &inbox.Options{Schema: inboxSchema(a.set)}), db, st.close}, nil
+	db, d := st.inbox()
+	schema := inboxSchema(a.set)
+	return &mailbox{inbox.New(d, a.consumer, &inbox.Options{Schema: schema}), admin.Inboxes{DB: db, Dialect: d, Schema: schema}, st.close}, nil
 }
 
 // inboxSchema is the schema of the inbox tables; SQLite has none.
@@ -72,7 +73,7 @@ func inboxSchema(set settings) string {
 // letters answers with a page of dead letters, and says what is missing when
 // the tables are.
 func (m *mailbox) letters(ctx context.Context, after string, limit int) ([]inbox.DeadLetter, error) {
-	letters, err := m.DeadLetters(ctx, m.db, after, limit)
+	letters, err := m.DeadLetters(ctx, m.inboxes.DB, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("%w; if its tables are not there, the consumer makes them with Inbox.Migrate", err)
 	}
@@ -228,32 +229,17 @@ func (a *app) consumerAct(cmd *cobra.Command, kind store.ActKind, f *orderFlags,
 
 // act does it to one dead letter, with an entry in the consumer's journal.
 func (m *mailbox) act(ctx context.Context, kind store.ActKind, l *inbox.DeadLetter, actor, reason string) (string, error) {
-	id := l.Message.ID
-	tx, err := m.db.BeginTx(ctx, nil)
-	if err != nil {
-		return "failed", err
-	}
-	defer tx.Rollback() //nolint:errcheck // nothing to say after a commit, and less than err before
-	do := m.Revive
-	if kind == store.ActDiscard {
-		do = m.Discard
-	}
-	err = do(ctx, inbox.SQL(tx), id)
-	if err == nil {
-		err = m.WriteAct(ctx, inbox.SQL(tx), inbox.Act{
-			Actor: actor, Act: string(kind), Topic: l.Message.Topic, Key: l.Message.Key, MessageID: id, Reason: reason,
-		})
-	}
+	err := m.inboxes.Decide(ctx, m.Consumer(), kind, l, actor, reason)
+	var commit *admin.CommitError
 	switch {
+	case err == nil:
+		return "done", nil
 	case errors.Is(err, inbox.ErrNotDead): // somebody else was faster
 		return "not found", nil
-	case err != nil:
-		return "failed", err
+	case errors.As(err, &commit):
+		return "unknown", fmt.Errorf("message %s: %w", l.Message.ID, err)
 	}
-	if err := tx.Commit(); err != nil {
-		return "unknown", fmt.Errorf("message %s: commit: %w", id, err)
-	}
-	return "done", nil
+	return "failed", err
 }
 
 func (a *app) printLetters(results []letterResult, acted bool, ids []string) error {

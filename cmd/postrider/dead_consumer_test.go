@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -24,7 +25,7 @@ func buried(t *testing.T, store, consumer string, ids ...string) *sql.DB {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	in := inbox.New(d, consumer, nil)
+	in := inboxwork.New(d, consumer, nil)
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +88,7 @@ func TestDeadLettersOfAConsumer(t *testing.T) {
 			if err := json.Unmarshal([]byte(dead(0, "list", "--output", "json").out), &left); err != nil || len(left) != 1 || left[0].ID != "d" {
 				t.Errorf("left: %+v, %v", left, err)
 			}
-			acts, err := inbox.New(dialectOf(store), "billing", nil).Acts(t.Context(), db, 0, 10)
+			acts, err := inboxwork.New(dialectOf(store), "billing", nil).Acts(t.Context(), db, 0, 10)
 			if err != nil || len(acts) != 3 { // the newest first
 				t.Fatalf("journal: %+v, %v", acts, err)
 			}

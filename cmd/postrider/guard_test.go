@@ -11,6 +11,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -86,7 +87,7 @@ func TestGuardOfAConsumer(t *testing.T) {
 func TestPruneOfAConsumer(t *testing.T) {
 	store := "sqlite:" + filepath.Join(t.TempDir(), "billing.db")
 	db := buried(t, store, "billing", "dead")
-	in := inbox.New(dialect.SQLite, "billing", nil)
+	in := inboxwork.New(dialect.SQLite, "billing", nil)
 	tx, err := db.Begin()
 	if err != nil {
 		t.Fatal(err)

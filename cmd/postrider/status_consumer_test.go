@@ -15,6 +15,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 )
@@ -25,7 +26,7 @@ type ward struct {
 	store   string
 	db      *sql.DB
 	dialect dialect.Dialect
-	in      *inbox.Inbox
+	in      *inboxwork.Inbox
 }
 
 const patientConsumer = "billing eu" // which a shell takes in quotes only
@@ -38,7 +39,7 @@ func openWard(t *testing.T, url string) *ward {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.dialect, w.in = d, inbox.New(d, patientConsumer, nil)
+	w.dialect, w.in = d, inboxwork.New(d, patientConsumer, nil)
 	w.inTx(func(conn inbox.Conn) error {
 		for _, m := range []postrider.Message{
 			{ID: "b", Topic: "orders", Key: "ka", Version: 2}, // behind the dead letter
@@ -47,7 +48,7 @@ func openWard(t *testing.T, url string) *ward {
 			if _, err := w.in.Claim(t.Context(), conn, m); err != nil {
 				return err
 			}
-			if r, _, err := w.in.Guard(t.Context(), conn, m, inbox.Contiguous, "orders/0@1"); err != nil || r != inbox.Early {
+			if r, _, err := w.in.Guard(t.Context(), conn, m, inbox.Contiguous, "orders/0@1"); err != nil || r != inboxwork.Early {
 				return errors.Join(err, errors.New("not early"))
 			}
 		}
@@ -167,8 +168,8 @@ func TestConsumersAreExamined(t *testing.T) {
 						return err
 					}
 				}
-				_, _, err := w.in.Unstash(t.Context(), conn, "orders", "ka", 10, func(inbox.Stashed) error { return nil })
-				_, _, err2 := w.in.Unstash(t.Context(), conn, "orders", "kc", 10, func(inbox.Stashed) error { return nil })
+				_, _, err := w.in.Unstash(t.Context(), conn, "orders", "ka", 10, func(inboxwork.Stashed) error { return nil })
+				_, _, err2 := w.in.Unstash(t.Context(), conn, "orders", "kc", 10, func(inboxwork.Stashed) error { return nil })
 				return errors.Join(err, err2)
 			})
 			w.run(found["consumer-retention"])

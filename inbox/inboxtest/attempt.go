@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func attemptCases() []Case {
@@ -21,14 +22,14 @@ func attemptCases() []Case {
 	}
 }
 
-func (e *Env) begin(ctx context.Context, in *inbox.Inbox, m postrider.Message, try inbox.Try) (a inbox.Attempt, err error) {
+func (e *Env) begin(ctx context.Context, in *inboxwork.Inbox, m postrider.Message, try inboxwork.Try) (a inboxwork.Attempt, err error) {
 	try.Origin = "here"
 	err = e.in(ctx, func(tx inbox.Conn) error { a, err = in.BeginAttempt(ctx, tx, m, try); return err })
 	return a, err
 }
 
 // began wants what the inbox says of a try.
-func (e *Env) began(ctx context.Context, in *inbox.Inbox, m postrider.Message, try inbox.Try, want inbox.Attempt) error {
+func (e *Env) began(ctx context.Context, in *inboxwork.Inbox, m postrider.Message, try inboxwork.Try, want inboxwork.Attempt) error {
 	a, err := e.begin(ctx, in, m, try)
 	if err != nil {
 		return err
@@ -41,12 +42,12 @@ func (e *Env) began(ctx context.Context, in *inbox.Inbox, m postrider.Message, t
 
 func attemptCounted(ctx context.Context, env *Env) error {
 	in, m := env.inbox(consumer), message("a", 1)
-	me := inbox.Try{Owner: "me", Alone: true}
+	me := inboxwork.Try{Owner: "me", Alone: true}
 	err := errors.Join(
-		env.began(ctx, in, m, me, inbox.Attempt{Count: 1, Alone: true}),
-		env.began(ctx, in, m, me, inbox.Attempt{Count: 1, Alone: true}),
-		env.began(ctx, env.inbox("shipping"), m, me, inbox.Attempt{Count: 1, Alone: true}),
-		env.began(ctx, in, message("a", 2), inbox.Try{Owner: "me"}, inbox.Attempt{Count: 1}),
+		env.began(ctx, in, m, me, inboxwork.Attempt{Count: 1, Alone: true}),
+		env.began(ctx, in, m, me, inboxwork.Attempt{Count: 1, Alone: true}),
+		env.began(ctx, env.inbox("shipping"), m, me, inboxwork.Attempt{Count: 1, Alone: true}),
+		env.began(ctx, in, message("a", 2), inboxwork.Try{Owner: "me"}, inboxwork.Attempt{Count: 1}),
 	)
 	if err != nil {
 		return err
@@ -60,10 +61,10 @@ func attemptCounted(ctx context.Context, env *Env) error {
 			return err
 		}
 	}
-	return env.began(ctx, in, m, me, inbox.Attempt{Count: 1, Alone: true})
+	return env.began(ctx, in, m, me, inboxwork.Attempt{Count: 1, Alone: true})
 }
 
-func (e *Env) tried(ctx context.Context, in *inbox.Inbox, msgs []postrider.Message) (tried bool, err error) {
+func (e *Env) tried(ctx context.Context, in *inboxwork.Inbox, msgs []postrider.Message) (tried bool, err error) {
 	err = e.in(ctx, func(tx inbox.Conn) error { tried, err = in.Tried(ctx, tx, msgs); return err })
 	return tried, err
 }
@@ -71,10 +72,10 @@ func (e *Env) tried(ctx context.Context, in *inbox.Inbox, msgs []postrider.Messa
 func attemptOrphan(ctx context.Context, env *Env) error {
 	in, m := env.inbox(consumer), message("a", 1)
 	return errors.Join(
-		env.began(ctx, in, m, inbox.Try{Owner: "me"}, inbox.Attempt{Count: 1}),
-		env.began(ctx, in, m, inbox.Try{Owner: "another", Alone: true}, inbox.Attempt{Count: 1, Orphan: true}),
-		env.began(ctx, in, m, inbox.Try{Owner: "another", Alone: true, TakeOver: true}, inbox.Attempt{Count: 2, Alone: true}),
-		env.began(ctx, in, m, inbox.Try{Owner: "me"}, inbox.Attempt{Count: 2, Orphan: true, Alone: true}),
+		env.began(ctx, in, m, inboxwork.Try{Owner: "me"}, inboxwork.Attempt{Count: 1}),
+		env.began(ctx, in, m, inboxwork.Try{Owner: "another", Alone: true}, inboxwork.Attempt{Count: 1, Orphan: true}),
+		env.began(ctx, in, m, inboxwork.Try{Owner: "another", Alone: true, TakeOver: true}, inboxwork.Attempt{Count: 2, Alone: true}),
+		env.began(ctx, in, m, inboxwork.Try{Owner: "me"}, inboxwork.Attempt{Count: 2, Orphan: true, Alone: true}),
 	)
 }
 
@@ -83,14 +84,14 @@ func attemptReturned(ctx context.Context, env *Env) error {
 	back := func(owner string) error {
 		return env.in(ctx, func(tx inbox.Conn) error { return in.ReturnAttempt(ctx, tx, m, owner) })
 	}
-	me, another := inbox.Try{Owner: "me"}, inbox.Try{Owner: "another"}
+	me, another := inboxwork.Try{Owner: "me"}, inboxwork.Try{Owner: "another"}
 	err := errors.Join(
-		env.began(ctx, in, m, me, inbox.Attempt{Count: 1}), back("another"),
-		env.began(ctx, in, m, another, inbox.Attempt{Count: 1, Orphan: true}), back("me"))
+		env.began(ctx, in, m, me, inboxwork.Attempt{Count: 1}), back("another"),
+		env.began(ctx, in, m, another, inboxwork.Attempt{Count: 1, Orphan: true}), back("me"))
 	if err != nil {
 		return err
 	}
-	return errors.Join(back("me"), env.began(ctx, in, m, another, inbox.Attempt{Count: 1}))
+	return errors.Join(back("me"), env.began(ctx, in, m, another, inboxwork.Attempt{Count: 1}))
 }
 
 func attemptFailed(ctx context.Context, env *Env) error {
@@ -104,10 +105,10 @@ func attemptFailed(ctx context.Context, env *Env) error {
 			return err
 		})
 	}
-	me := inbox.Try{Owner: "me"}
+	me := inboxwork.Try{Owner: "me"}
 	err := errors.Join(
 		fail(false, 0, "first \x00\xff", 1),
-		env.began(ctx, in, m, me, inbox.Attempt{Count: 2, LastError: "first "}),
+		env.began(ctx, in, m, me, inboxwork.Attempt{Count: 2, LastError: "first "}),
 		fail(true, 0, "second", 2),
 		fail(false, time.Hour, strings.Repeat("long ", 200), 3))
 	if err != nil {
@@ -123,8 +124,8 @@ func attemptFailed(ctx context.Context, env *Env) error {
 func attemptOutlives(ctx context.Context, env *Env) error {
 	in, m := env.inbox(consumer), message("a", 1)
 	for n := 1; n <= 3; n++ {
-		try := inbox.Try{Owner: fmt.Sprint("process ", n), TakeOver: true}
-		if err := env.began(ctx, in, m, try, inbox.Attempt{Count: n}); err != nil {
+		try := inboxwork.Try{Owner: fmt.Sprint("process ", n), TakeOver: true}
+		if err := env.began(ctx, in, m, try, inboxwork.Attempt{Count: n}); err != nil {
 			return err
 		}
 		tx, err := env.Begin(ctx)

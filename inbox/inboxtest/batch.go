@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func batchCases() []Case {
@@ -21,10 +22,10 @@ func batchCases() []Case {
 }
 
 // onceBatch runs a batch whose member fails refuses, and returns which acted.
-func (e *Env) onceBatch(ctx context.Context, in *inbox.Inbox, msgs []postrider.Message, fails error) (acted []string, err error) {
+func (e *Env) onceBatch(ctx context.Context, in *inboxwork.Inbox, msgs []postrider.Message, fails error) (acted []string, err error) {
 	for {
 		acted = nil
-		err = e.OnceBatch(ctx, in, msgs, func(tx inbox.Conn, fresh []postrider.Message) error {
+		err = e.OnceBatch(ctx, in.Inbox, msgs, func(tx inbox.Conn, fresh []postrider.Message) error {
 			for i := range fresh {
 				acted = append(acted, fresh[i].ID)
 				if err := act(ctx, e, tx, &fresh[i]); err != nil {
@@ -74,7 +75,7 @@ func allOrNothing(ctx context.Context, env *Env) error {
 	}
 	for _, m := range three { // one by one, as the rule of OnceBatch says
 		if m.Version == 2 {
-			err := env.Once(ctx, in, m, func(inbox.Conn) error { return refused })
+			err := env.Once(ctx, in.Inbox, m, func(inbox.Conn) error { return refused })
 			if !errors.Is(err, refused) {
 				return fmt.Errorf("the failing member by itself: %v", err)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func claimCases() []Case {
@@ -84,7 +85,7 @@ func withTheTransaction(ctx context.Context, env *Env) error {
 		if err != nil {
 			return err
 		}
-		if want := i < 3; (r == inbox.Apply) != want {
+		if want := i < 3; (r == inboxwork.Apply) != want {
 			return fmt.Errorf("transaction %d: the message is new: %v, want %v", i+1, !want, want)
 		}
 	}
@@ -122,7 +123,7 @@ func anyText(ctx context.Context, env *Env) error {
 		}
 	}
 	for _, order := range [][]postrider.Message{msgs[:len(msgs)-1], msgs, {msgs[3], msgs[0]}} {
-		err := env.OnceBatch(ctx, in, order, func(_ inbox.Conn, fresh []postrider.Message) error {
+		err := env.OnceBatch(ctx, in.Inbox, order, func(_ inbox.Conn, fresh []postrider.Message) error {
 			return fmt.Errorf("%d of them count as new in a batch", len(fresh))
 		})
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func crashCases() []Case {
@@ -39,7 +40,7 @@ func crashes(ctx context.Context, env *Env, fault func()) error {
 		if err := env.stash(ctx, in, message(key, 3)); err != nil {
 			return err
 		}
-		if err := env.took(ctx, in, inbox.Contiguous, messages(key, 1, 1), inbox.Apply); err != nil {
+		if err := env.took(ctx, in, inbox.Contiguous, messages(key, 1, 1), inboxwork.Apply); err != nil {
 			return err
 		}
 		line := &faulty{begin: env.Line.Begin, left: at, fault: fault}
@@ -69,10 +70,10 @@ func crashes(ctx context.Context, env *Env, fault func()) error {
 }
 
 // life is what a consumer does with version 2 of a key, for which version 3 waits.
-func (e *Env) life(ctx context.Context, begin func(context.Context) (inbox.Conn, error), in *inbox.Inbox, key string, process int) error {
+func (e *Env) life(ctx context.Context, begin func(context.Context) (inbox.Conn, error), in *inboxwork.Inbox, key string, process int) error {
 	m := message(key, 2)
 	err := transact(ctx, begin, func(tx inbox.Conn) error {
-		_, err := in.BeginAttempt(ctx, tx, m, inbox.Try{Owner: fmt.Sprint("process ", process), TakeOver: true})
+		_, err := in.BeginAttempt(ctx, tx, m, inboxwork.Try{Owner: fmt.Sprint("process ", process), TakeOver: true})
 		return err
 	})
 	if err != nil {
@@ -88,13 +89,13 @@ func (e *Env) life(ctx context.Context, begin func(context.Context) (inbox.Conn,
 		return err
 	}
 	return transact(ctx, begin, func(tx inbox.Conn) error {
-		_, _, err := in.Unstash(ctx, tx, m.Topic, m.Key, 10, func(s inbox.Stashed) error { return act(ctx, e, tx, &s.Message) })
+		_, _, err := in.Unstash(ctx, tx, m.Topic, m.Key, 10, func(s inboxwork.Stashed) error { return act(ctx, e, tx, &s.Message) })
 		return err
 	})
 }
 
 // lived wants the whole life of a key to have happened once.
-func (e *Env) lived(ctx context.Context, in *inbox.Inbox, key string) error {
+func (e *Env) lived(ctx context.Context, in *inboxwork.Inbox, key string) error {
 	got, err := e.Acts(ctx)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func deadCases() []Case {
@@ -22,13 +23,13 @@ func deadCases() []Case {
 	}
 }
 
-func (e *Env) bury(ctx context.Context, in *inbox.Inbox, m postrider.Message, attempts int, cause string) (buried bool, err error) {
+func (e *Env) bury(ctx context.Context, in *inboxwork.Inbox, m postrider.Message, attempts int, cause string) (buried bool, err error) {
 	err = e.in(ctx, func(tx inbox.Conn) error { buried, err = in.Bury(ctx, tx, m, "here", attempts, cause); return err })
 	return buried, err
 }
 
 // letters wants the ids of all dead letters.
-func (e *Env) letters(ctx context.Context, in *inbox.Inbox, want ...string) ([]inbox.DeadLetter, error) {
+func (e *Env) letters(ctx context.Context, in *inboxwork.Inbox, want ...string) ([]inbox.DeadLetter, error) {
 	got, err := in.DeadLetters(ctx, e.DB, "", 100)
 	if err != nil {
 		return nil, err
@@ -45,7 +46,7 @@ func (e *Env) letters(ctx context.Context, in *inbox.Inbox, want ...string) ([]i
 
 func deadWhole(ctx context.Context, env *Env) error {
 	in, m := env.inbox(consumer), rich(3)
-	if _, err := env.begin(ctx, in, m, inbox.Try{Owner: "me"}); err != nil {
+	if _, err := env.begin(ctx, in, m, inboxwork.Try{Owner: "me"}); err != nil {
 		return err
 	}
 	if buried, err := env.bury(ctx, in, m, 5, "why\x00\xff "+strings.Repeat("long ", 200)); err != nil || !buried {
@@ -70,7 +71,7 @@ func deadClaimed(ctx context.Context, env *Env) error {
 	if ran, err := env.once(ctx, in, m); err != nil || ran {
 		return fmt.Errorf("a dead letter came again: the handler ran: %v, %v", ran, err)
 	}
-	if a, err := env.begin(ctx, in, m, inbox.Try{Owner: "me"}); err != nil || !a.Dead {
+	if a, err := env.begin(ctx, in, m, inboxwork.Try{Owner: "me"}); err != nil || !a.Dead {
 		return fmt.Errorf("a try of a dead letter was answered %+v, %v", a, err)
 	}
 	done := message("a", 2)
@@ -138,7 +139,7 @@ func deadRevived(ctx context.Context, env *Env) error {
 	if err := same(&s.Message, &m); err != nil {
 		return err
 	}
-	for i, want := range []inbox.Ruling{inbox.Apply, inbox.Gone} {
+	for i, want := range []inboxwork.Ruling{inboxwork.Apply, inboxwork.Gone} {
 		if r, err := env.takeStashed(ctx, in, *s, inbox.AnyOrder); err != nil || r != want {
 			return fmt.Errorf("try %d: ruling %d, %v; want %d", i+1, r, err, want)
 		}
@@ -154,7 +155,7 @@ func deadRevived(ctx context.Context, env *Env) error {
 
 func deadDiscarded(ctx context.Context, env *Env) error {
 	in := env.inbox(consumer)
-	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inbox.Apply); err != nil {
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
 		return err
 	}
 	two := message("a", 2)
@@ -172,7 +173,7 @@ func deadDiscarded(ctx context.Context, env *Env) error {
 	if _, err := env.letters(ctx, in); err != nil {
 		return err
 	}
-	if err := env.took(ctx, in, inbox.Contiguous, []postrider.Message{two}, inbox.Gone); err != nil {
+	if err := env.took(ctx, in, inbox.Contiguous, []postrider.Message{two}, inboxwork.Gone); err != nil {
 		return err
 	}
 	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 1 {
@@ -186,7 +187,7 @@ func deadStashed(ctx context.Context, env *Env) error {
 	if err := env.stash(ctx, in, messages("a", 2, 3)...); err != nil {
 		return err
 	}
-	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inbox.Apply); err != nil {
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
 		return err
 	}
 	s, err := env.due(ctx, in, 0, "", "")

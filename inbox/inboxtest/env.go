@@ -9,6 +9,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // Env is a database as one driver shows it, with the tables of an empty inbox
@@ -57,8 +58,8 @@ type Line struct {
 	Restore func()
 }
 
-func (e *Env) inbox(name string) *inbox.Inbox {
-	return inbox.New(e.Dialect, name, &inbox.Options{Schema: e.Schema})
+func (e *Env) inbox(name string) *inboxwork.Inbox {
+	return inboxwork.New(e.Dialect, name, &inbox.Options{Schema: e.Schema})
 }
 
 // in runs fn in a transaction, again for as long as the database asks for it.
@@ -85,7 +86,7 @@ func transact(ctx context.Context, begin func(context.Context) (inbox.Conn, erro
 }
 
 // take does with a message what a consumer does: claim, ask the guard, act.
-func (e *Env) take(ctx context.Context, in *inbox.Inbox, order inbox.Order, m postrider.Message) (r inbox.Ruling, err error) {
+func (e *Env) take(ctx context.Context, in *inboxwork.Inbox, order inbox.Order, m postrider.Message) (r inboxwork.Ruling, err error) {
 	err = e.in(ctx, func(tx inbox.Conn) error {
 		r, err = e.takeIn(ctx, tx, in, order, m)
 		return err
@@ -93,19 +94,19 @@ func (e *Env) take(ctx context.Context, in *inbox.Inbox, order inbox.Order, m po
 	return r, err
 }
 
-func (e *Env) takeIn(ctx context.Context, tx inbox.Conn, in *inbox.Inbox, order inbox.Order, m postrider.Message) (inbox.Ruling, error) {
+func (e *Env) takeIn(ctx context.Context, tx inbox.Conn, in *inboxwork.Inbox, order inbox.Order, m postrider.Message) (inboxwork.Ruling, error) {
 	if fresh, err := in.Claim(ctx, tx, m); err != nil || !fresh {
-		return inbox.Gone, err
+		return inboxwork.Gone, err
 	}
 	r, _, err := in.Guard(ctx, tx, m, order, "here")
-	if err != nil || r != inbox.Apply {
+	if err != nil || r != inboxwork.Apply {
 		return r, err
 	}
 	return r, act(ctx, e, tx, &m)
 }
 
 // took wants the rulings of messages that are taken one after the other.
-func (e *Env) took(ctx context.Context, in *inbox.Inbox, order inbox.Order, msgs []postrider.Message, want ...inbox.Ruling) error {
+func (e *Env) took(ctx context.Context, in *inboxwork.Inbox, order inbox.Order, msgs []postrider.Message, want ...inboxwork.Ruling) error {
 	for i, m := range msgs {
 		r, err := e.take(ctx, in, order, m)
 		if err != nil {
@@ -119,7 +120,7 @@ func (e *Env) took(ctx context.Context, in *inbox.Inbox, order inbox.Order, msgs
 }
 
 // mark wants the mark of a key.
-func (e *Env) mark(ctx context.Context, in *inbox.Inbox, key string, want int64) error {
+func (e *Env) mark(ctx context.Context, in *inboxwork.Inbox, key string, want int64) error {
 	return e.in(ctx, func(tx inbox.Conn) error {
 		got, err := in.Mark(ctx, tx, "orders", key)
 		if err == nil && got != want {

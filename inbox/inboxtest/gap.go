@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func gapCases() []Case {
@@ -16,7 +17,7 @@ func gapCases() []Case {
 	}
 }
 
-func (e *Env) gap(ctx context.Context, in *inbox.Inbox, topic, key string) (g *inbox.Gap, err error) {
+func (e *Env) gap(ctx context.Context, in *inboxwork.Inbox, topic, key string) (g *inbox.Gap, err error) {
 	err = e.in(ctx, func(tx inbox.Conn) error { g, err = in.NextGap(ctx, tx, topic, key); return err })
 	return g, err
 }
@@ -33,7 +34,7 @@ func gapReported(ctx context.Context, env *Env) error {
 		return err
 	}
 	for _, key := range []string{"b", "c"} {
-		if err := env.took(ctx, in, inbox.Contiguous, messages(key, 1, 1), inbox.Apply); err != nil {
+		if err := env.took(ctx, in, inbox.Contiguous, messages(key, 1, 1), inboxwork.Apply); err != nil {
 			return err
 		}
 	}
@@ -70,7 +71,7 @@ func gapGivenUp(ctx context.Context, env *Env) error {
 	if err != nil || old == nil {
 		return fmt.Errorf("no gap is reported, %v", err)
 	}
-	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inbox.Apply); err != nil {
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
 		return err
 	}
 	now, err := env.gap(ctx, in, "", "")
@@ -90,6 +91,6 @@ func gapGivenUp(ctx context.Context, env *Env) error {
 	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 2 {
 		return fmt.Errorf("%d stashed messages were applied, %v; want 2", n, err)
 	}
-	err = env.took(ctx, in, inbox.Contiguous, messages("a", 2, 3), inbox.Stale, inbox.Stale)
+	err = env.took(ctx, in, inbox.Contiguous, messages("a", 2, 3), inboxwork.Stale, inboxwork.Stale)
 	return errors.Join(err, env.acts(ctx, "a 1", "a 4", "a 5"))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func historyCases() []Case {
@@ -47,7 +48,7 @@ const (
 // history is a run of a database and its model side by side.
 type history struct {
 	env   *Env
-	in    *inbox.Inbox
+	in    *inboxwork.Inbox
 	order inbox.Order
 	rnd   *rand.Rand
 	step  int
@@ -139,10 +140,10 @@ func (h *history) deliver(ctx context.Context, m postrider.Message) error {
 }
 
 // model is what should become of m.
-func (h *history) model(m *postrider.Message) inbox.Ruling {
+func (h *history) model(m *postrider.Message) inboxwork.Ruling {
 	k := h.keys[m.Key]
 	if h.claimed[m.ID] {
-		return inbox.Gone
+		return inboxwork.Gone
 	}
 	h.claimed[m.ID] = true
 	needs := int64(0)
@@ -153,13 +154,13 @@ func (h *history) model(m *postrider.Message) inbox.Ruling {
 	}
 	switch {
 	case m.Version <= k.mark:
-		return inbox.Stale
+		return inboxwork.Stale
 	case needs > k.mark:
 		k.stash = append(k.stash, modelStashed{m.Version, needs})
-		return inbox.Early
+		return inboxwork.Early
 	}
 	k.apply(m.Key, m.Version)
-	return inbox.Apply
+	return inboxwork.Apply
 }
 
 func (k *modelKey) apply(key string, version int64) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func onceCases() []Case {
@@ -23,10 +24,10 @@ func onceCases() []Case {
 }
 
 // once runs a message's effect through Env.Once, again while the database asks for it.
-func (e *Env) once(ctx context.Context, in *inbox.Inbox, m postrider.Message) (ran bool, err error) {
+func (e *Env) once(ctx context.Context, in *inboxwork.Inbox, m postrider.Message) (ran bool, err error) {
 	for {
 		ran = false
-		err = e.Once(ctx, in, m, func(tx inbox.Conn) error {
+		err = e.Once(ctx, in.Inbox, m, func(tx inbox.Conn) error {
 			ran = true
 			return act(ctx, e, tx, &m)
 		})
@@ -53,7 +54,7 @@ func oneEffect(ctx context.Context, env *Env) error {
 
 func rollsBack(ctx context.Context, env *Env) error {
 	in, m, refused := env.inbox(consumer), message("a", 1), errors.New("refused")
-	err := env.Once(ctx, in, m, func(tx inbox.Conn) error {
+	err := env.Once(ctx, in.Inbox, m, func(tx inbox.Conn) error {
 		return errors.Join(act(ctx, env, tx, &m), refused)
 	})
 	if !errors.Is(err, refused) {
@@ -70,10 +71,10 @@ func rollsBack(ctx context.Context, env *Env) error {
 
 func refuses(ctx context.Context, env *Env) error {
 	nothing := func(inbox.Conn) error { return nil }
-	if err := env.Once(ctx, env.inbox(consumer), postrider.Message{Topic: "orders"}, nothing); !errors.Is(err, inbox.ErrNoID) {
+	if err := env.Once(ctx, env.inbox(consumer).Inbox, postrider.Message{Topic: "orders"}, nothing); !errors.Is(err, inbox.ErrNoID) {
 		return fmt.Errorf("a message without an id: %v", err)
 	}
-	if err := env.Once(ctx, env.inbox(""), message("a", 1), nothing); err == nil {
+	if err := env.Once(ctx, env.inbox("").Inbox, message("a", 1), nothing); err == nil {
 		return errors.New("a consumer without a name was accepted")
 	}
 	return nil

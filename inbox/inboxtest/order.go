@@ -9,6 +9,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func orderCases() []Case {
@@ -34,7 +35,7 @@ func latest(ctx context.Context, env *Env) error {
 		m.ID = fmt.Sprint("sent ", i) // the guard, not the claim, is to find the second 4
 		msgs = append(msgs, m)
 	}
-	err := env.took(ctx, in, inbox.Latest, msgs, inbox.Apply, inbox.Stale, inbox.Apply, inbox.Stale, inbox.Stale, inbox.Apply)
+	err := env.took(ctx, in, inbox.Latest, msgs, inboxwork.Apply, inboxwork.Stale, inboxwork.Apply, inboxwork.Stale, inboxwork.Stale, inboxwork.Apply)
 	return errors.Join(err, env.acts(ctx, "a 3", "a 4", "a 5"), env.mark(ctx, in, "a", 5))
 }
 
@@ -43,17 +44,17 @@ func contiguous(ctx context.Context, env *Env) error {
 	again := message("a", 1)
 	again.ID = "sent again under another id"
 	err := env.took(ctx, in, inbox.Contiguous, []postrider.Message{five[2], five[0], again, five[0], five[3]},
-		inbox.Early, inbox.Apply, inbox.Stale, inbox.Gone, inbox.Early)
+		inboxwork.Early, inboxwork.Apply, inboxwork.Stale, inboxwork.Gone, inboxwork.Early)
 	if err := errors.Join(err, env.acts(ctx, "a 1"), env.mark(ctx, in, "a", 1)); err != nil {
 		return err
 	}
-	if err := env.took(ctx, in, inbox.Contiguous, five[1:3], inbox.Apply, inbox.Gone); err != nil {
+	if err := env.took(ctx, in, inbox.Contiguous, five[1:3], inboxwork.Apply, inboxwork.Gone); err != nil {
 		return err
 	}
 	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 2 {
 		return fmt.Errorf("%d stashed messages were applied, %v; want 2", n, err)
 	}
-	err = env.took(ctx, in, inbox.Contiguous, five[4:], inbox.Apply)
+	err = env.took(ctx, in, inbox.Contiguous, five[4:], inboxwork.Apply)
 	return errors.Join(err, env.acts(ctx, seq("a", 1, 5)...), env.mark(ctx, in, "a", 5))
 }
 
@@ -66,7 +67,7 @@ func announced(ctx context.Context, env *Env) error {
 	}
 	err := env.took(ctx, in, inbox.Contiguous,
 		[]postrider.Message{message("a", 1), gap(7, "5-6"), gap(4, "2-3"), gap(9, "8"), message("a", 2)},
-		inbox.Apply, inbox.Early, inbox.Apply, inbox.Early, inbox.Stale)
+		inboxwork.Apply, inboxwork.Early, inboxwork.Apply, inboxwork.Early, inboxwork.Stale)
 	if err != nil {
 		return err
 	}
@@ -92,10 +93,10 @@ func noPlace(ctx context.Context, env *Env) error {
 			_, _, err := in.Guard(ctx, tx, m, inbox.Contiguous, "here")
 			return err
 		})
-		if !errors.Is(err, inbox.ErrNoPlace) {
+		if !errors.Is(err, inboxwork.ErrNoPlace) {
 			return fmt.Errorf("a message %s: %v", name, err)
 		}
-		if r, err := env.take(ctx, env.inbox(name), inbox.AnyOrder, m); err != nil || r != inbox.Apply {
+		if r, err := env.take(ctx, env.inbox(name), inbox.AnyOrder, m); err != nil || r != inboxwork.Apply {
 			return fmt.Errorf("a message %s where there is no order: ruling %d, %v", name, r, err)
 		}
 	}
@@ -109,7 +110,7 @@ func marksApart(ctx context.Context, env *Env) error {
 			for _, key := range alike() {
 				m := message(key, 1)
 				m.ID, m.Topic = topic+" "+key, topic
-				if r, err := env.take(ctx, in, inbox.Contiguous, m); err != nil || r != inbox.Apply {
+				if r, err := env.take(ctx, in, inbox.Contiguous, m); err != nil || r != inboxwork.Apply {
 					return fmt.Errorf("consumer %s, topic %s, key %q, its first version: ruling %d, %v", name, topic, key, r, err)
 				}
 			}
@@ -125,7 +126,7 @@ func markWithTheTransaction(ctx context.Context, env *Env) error {
 		refused := errors.New("refused")
 		err := env.in(ctx, func(tx inbox.Conn) error {
 			r, err := env.takeIn(ctx, tx, in, order, message(key, 1))
-			if err == nil && r != inbox.Apply {
+			if err == nil && r != inboxwork.Apply {
 				err = fmt.Errorf("ruling %d", r)
 			}
 			return errors.Join(err, refused)
@@ -136,7 +137,7 @@ func markWithTheTransaction(ctx context.Context, env *Env) error {
 		if err := env.mark(ctx, in, key, 0); err != nil {
 			return err
 		}
-		if err := env.took(ctx, in, order, messages(key, 1, 1), inbox.Apply); err != nil {
+		if err := env.took(ctx, in, order, messages(key, 1, 1), inboxwork.Apply); err != nil {
 			return err
 		}
 	}
@@ -151,18 +152,18 @@ func oneAtATime(ctx context.Context, env *Env) error {
 	in := env.inbox(consumer)
 	for _, commits := range []bool{false, true} {
 		key := fmt.Sprint("commits ", commits)
-		if err := env.took(ctx, in, inbox.Contiguous, messages(key, 1, 1), inbox.Apply); err != nil {
+		if err := env.took(ctx, in, inbox.Contiguous, messages(key, 1, 1), inboxwork.Apply); err != nil {
 			return err
 		}
 		first, err := env.Begin(ctx)
 		if err != nil {
 			return err
 		}
-		if r, err := env.takeIn(ctx, first, in, inbox.Contiguous, message(key, 2)); err != nil || r != inbox.Apply {
+		if r, err := env.takeIn(ctx, first, in, inbox.Contiguous, message(key, 2)); err != nil || r != inboxwork.Apply {
 			return errors.Join(fmt.Errorf("the second version: ruling %d, %v", r, err), first.Rollback())
 		}
 		type ruling struct {
-			inbox.Ruling
+			inboxwork.Ruling
 			err error
 		}
 		third := make(chan ruling, 1)
@@ -175,9 +176,9 @@ func oneAtATime(ctx context.Context, env *Env) error {
 			return errors.Join(fmt.Errorf("the third version did not wait for the second: ruling %d, %v", r.Ruling, r.err), first.Rollback())
 		case <-time.After(early):
 		}
-		end, want := first.Rollback, inbox.Early
+		end, want := first.Rollback, inboxwork.Early
 		if commits {
-			end, want = first.Commit, inbox.Apply
+			end, want = first.Commit, inboxwork.Apply
 		}
 		if err := end(); err != nil {
 			return err
@@ -225,7 +226,7 @@ func firstAtOnce(ctx context.Context, env *Env) error {
 
 func neverForgets(ctx context.Context, env *Env) error {
 	in := env.inbox(consumer)
-	if err := env.took(ctx, in, inbox.Latest, messages("a", 1, 3), inbox.Apply, inbox.Apply, inbox.Apply); err != nil {
+	if err := env.took(ctx, in, inbox.Latest, messages("a", 1, 3), inboxwork.Apply, inboxwork.Apply, inboxwork.Apply); err != nil {
 		return err
 	}
 	if err := env.Age(ctx, 400*24*time.Hour); err != nil {
@@ -234,13 +235,13 @@ func neverForgets(ctx context.Context, env *Env) error {
 	if n, err := env.prune(ctx, in, 10); err != nil || n != 3 {
 		return fmt.Errorf("%d claims were forgotten, %v; want 3", n, err)
 	}
-	err := env.took(ctx, in, inbox.Latest, messages("a", 2, 4), inbox.Stale, inbox.Stale, inbox.Apply)
+	err := env.took(ctx, in, inbox.Latest, messages("a", 2, 4), inboxwork.Stale, inboxwork.Stale, inboxwork.Apply)
 	return errors.Join(err, env.acts(ctx, seq("a", 1, 4)...))
 }
 
 func setMark(ctx context.Context, env *Env) error {
 	in := env.inbox(consumer)
-	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 5, 5), inbox.Early); err != nil {
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 5, 5), inboxwork.Early); err != nil {
 		return err
 	}
 	for i, to := range []int64{7, 4} {

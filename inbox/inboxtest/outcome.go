@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func outcomeCases() []Case {
@@ -20,7 +21,7 @@ func outcomeCases() []Case {
 }
 
 // became wants the outcome of a message, "" for one that is not known.
-func (e *Env) became(ctx context.Context, in *inbox.Inbox, id string, want inbox.Outcome) error {
+func (e *Env) became(ctx context.Context, in *inboxwork.Inbox, id string, want inbox.Outcome) error {
 	return e.in(ctx, func(tx inbox.Conn) error {
 		c, err := in.Lookup(ctx, tx, id)
 		switch {
@@ -39,10 +40,10 @@ func (e *Env) became(ctx context.Context, in *inbox.Inbox, id string, want inbox
 
 func outcomeKept(ctx context.Context, env *Env) error {
 	in, latest, turns := env.inbox(consumer), messages("latest", 1, 2), messages("turns", 1, 5)
-	if err := env.took(ctx, in, inbox.Latest, []postrider.Message{latest[1], latest[0]}, inbox.Apply, inbox.Stale); err != nil {
+	if err := env.took(ctx, in, inbox.Latest, []postrider.Message{latest[1], latest[0]}, inboxwork.Apply, inboxwork.Stale); err != nil {
 		return err
 	}
-	if err := env.took(ctx, in, inbox.Contiguous, []postrider.Message{turns[1], turns[2], turns[0]}, inbox.Early, inbox.Early, inbox.Apply); err != nil {
+	if err := env.took(ctx, in, inbox.Contiguous, []postrider.Message{turns[1], turns[2], turns[0]}, inboxwork.Early, inboxwork.Early, inboxwork.Apply); err != nil {
 		return err
 	}
 	err := errors.Join(env.became(ctx, in, latest[1].ID, inbox.Applied), env.became(ctx, in, latest[0].ID, inbox.Outdated),
@@ -52,7 +53,7 @@ func outcomeKept(ctx context.Context, env *Env) error {
 	}
 	twin := turns[2]
 	twin.ID = "twin" // the same version once more
-	if err := env.took(ctx, in, inbox.Contiguous, []postrider.Message{twin}, inbox.Early); err != nil {
+	if err := env.took(ctx, in, inbox.Contiguous, []postrider.Message{twin}, inboxwork.Early); err != nil {
 		return err
 	}
 	if _, _, err := env.unstash(ctx, in, "turns", 10); err != nil {
@@ -78,7 +79,7 @@ func outcomeKept(ctx context.Context, env *Env) error {
 }
 
 // outcomeOfTheDead follows two dead letters.
-func outcomeOfTheDead(ctx context.Context, env *Env, in *inbox.Inbox) error {
+func outcomeOfTheDead(ctx context.Context, env *Env, in *inboxwork.Inbox) error {
 	again, never := message("dead", 1), message("dead", 2)
 	for _, m := range []postrider.Message{again, never} {
 		if _, err := env.bury(ctx, in, m, 1, "no"); err != nil {
@@ -97,7 +98,7 @@ func outcomeOfTheDead(ctx context.Context, env *Env, in *inbox.Inbox) error {
 	if err != nil || s == nil {
 		return fmt.Errorf("due is %+v, %w", s, err)
 	}
-	if r, err := env.takeStashed(ctx, in, *s, inbox.AnyOrder); err != nil || r != inbox.Apply {
+	if r, err := env.takeStashed(ctx, in, *s, inbox.AnyOrder); err != nil || r != inboxwork.Apply {
 		return fmt.Errorf("taken: %d, %w", r, err)
 	}
 	return env.became(ctx, in, again.ID, inbox.Applied)
@@ -113,7 +114,7 @@ func outcomeUnknown(ctx context.Context, env *Env) error {
 	if err := errors.Join(err, tx.Rollback(), env.became(ctx, in, m.ID, "")); err != nil {
 		return err
 	}
-	if err := env.took(ctx, in, inbox.AnyOrder, []postrider.Message{m}, inbox.Apply); err != nil {
+	if err := env.took(ctx, in, inbox.AnyOrder, []postrider.Message{m}, inboxwork.Apply); err != nil {
 		return err
 	}
 	return errors.Join(env.became(ctx, in, m.ID, inbox.Applied), env.became(ctx, env.inbox("shipping"), m.ID, ""))
@@ -122,7 +123,7 @@ func outcomeUnknown(ctx context.Context, env *Env) error {
 func journalStays(ctx context.Context, env *Env) error {
 	in, table := env.inbox(consumer), ""
 	err := env.in(ctx, func(tx inbox.Conn) error {
-		tables, _, err := inbox.Tables(ctx, tx, env.Dialect, env.Schema)
+		tables, _, err := inboxwork.Tables(ctx, tx, env.Dialect, env.Schema)
 		for _, t := range tables {
 			if strings.HasSuffix(t.Name, "inbox_journal") {
 				table = t.Name

@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func pruneCases() []Case {
@@ -27,13 +28,13 @@ func schemaCases() []Case {
 
 const month = 30 * 24 * time.Hour
 
-func (e *Env) prune(ctx context.Context, in *inbox.Inbox, limit int) (n int64, err error) {
+func (e *Env) prune(ctx context.Context, in *inboxwork.Inbox, limit int) (n int64, err error) {
 	err = e.in(ctx, func(tx inbox.Conn) error { n, err = in.Prune(ctx, tx, month, limit); return err })
 	return n, err
 }
 
 // knows wants the deliveries of these messages to be duplicates, or new.
-func (e *Env) knows(ctx context.Context, in *inbox.Inbox, want bool, msgs ...postrider.Message) error {
+func (e *Env) knows(ctx context.Context, in *inboxwork.Inbox, want bool, msgs ...postrider.Message) error {
 	for _, m := range msgs {
 		if ran, err := e.once(ctx, in, m); err != nil || ran == want {
 			return fmt.Errorf("message %s is known: %v, %v; want %v", m.ID, !ran, err, want)

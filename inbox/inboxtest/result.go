@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func resultCases() []Case {
@@ -17,11 +18,11 @@ func resultCases() []Case {
 	}
 }
 
-func (e *Env) keep(ctx context.Context, in *inbox.Inbox, id string, result []byte) error {
+func (e *Env) keep(ctx context.Context, in *inboxwork.Inbox, id string, result []byte) error {
 	return e.in(ctx, func(tx inbox.Conn) error { return in.KeepResult(ctx, tx, id, result) })
 }
 
-func (e *Env) result(ctx context.Context, in *inbox.Inbox, id string) (result []byte, err error) {
+func (e *Env) result(ctx context.Context, in *inboxwork.Inbox, id string) (result []byte, err error) {
 	err = e.in(ctx, func(tx inbox.Conn) error { result, err = in.Result(ctx, tx, id); return err })
 	return result, err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func stashCases() []Case {
@@ -27,9 +28,9 @@ func stashCases() []Case {
 }
 
 // unstash applies what has waited for its turn.
-func (e *Env) unstash(ctx context.Context, in *inbox.Inbox, key string, limit int) (applied, stale int, err error) {
+func (e *Env) unstash(ctx context.Context, in *inboxwork.Inbox, key string, limit int) (applied, stale int, err error) {
 	err = e.in(ctx, func(tx inbox.Conn) error {
-		applied, stale, err = in.Unstash(ctx, tx, "orders", key, limit, func(s inbox.Stashed) error {
+		applied, stale, err = in.Unstash(ctx, tx, "orders", key, limit, func(s inboxwork.Stashed) error {
 			return act(ctx, e, tx, &s.Message)
 		})
 		return err
@@ -38,7 +39,7 @@ func (e *Env) unstash(ctx context.Context, in *inbox.Inbox, key string, limit in
 }
 
 // due is the stashed message that is due, nil when there is none.
-func (e *Env) due(ctx context.Context, in *inbox.Inbox, patience time.Duration, topic, key string) (s *inbox.Stashed, err error) {
+func (e *Env) due(ctx context.Context, in *inboxwork.Inbox, patience time.Duration, topic, key string) (s *inboxwork.Stashed, err error) {
 	err = e.in(ctx, func(tx inbox.Conn) error {
 		s, err = in.DueStashed(ctx, tx, "me", patience, topic, key)
 		return err
@@ -71,7 +72,7 @@ func stashedWhole(ctx context.Context, env *Env) error {
 	last := rich(math.MaxInt64)
 	last.Key = "last"
 	for _, want := range []postrider.Message{rich(2), bare, last} {
-		if err := env.took(ctx, in, inbox.Contiguous, []postrider.Message{want}, inbox.Early); err != nil {
+		if err := env.took(ctx, in, inbox.Contiguous, []postrider.Message{want}, inboxwork.Early); err != nil {
 			return err
 		}
 		err := env.in(ctx, func(tx inbox.Conn) error {
@@ -91,16 +92,16 @@ func stashedWhole(ctx context.Context, env *Env) error {
 		if !s.Message.Time.Equal(want.Time) || s.Origin != "here" {
 			return fmt.Errorf("time %v, origin %q; they were %v and \"here\"", s.Message.Time, s.Origin, want.Time)
 		}
-		if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inbox.Apply {
+		if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inboxwork.Apply {
 			return fmt.Errorf("it is taken: ruling %d, %v", r, err)
 		}
 	}
 	return nil
 }
 
-func (e *Env) takeStashed(ctx context.Context, in *inbox.Inbox, s inbox.Stashed, order inbox.Order) (r inbox.Ruling, err error) {
+func (e *Env) takeStashed(ctx context.Context, in *inboxwork.Inbox, s inboxwork.Stashed, order inbox.Order) (r inboxwork.Ruling, err error) {
 	err = e.in(ctx, func(tx inbox.Conn) error {
-		if r, err = in.TakeStashed(ctx, tx, s, order); err != nil || r != inbox.Apply {
+		if r, err = in.TakeStashed(ctx, tx, s, order); err != nil || r != inboxwork.Apply {
 			return err
 		}
 		return act(ctx, e, tx, &s.Message)
@@ -109,9 +110,9 @@ func (e *Env) takeStashed(ctx context.Context, in *inbox.Inbox, s inbox.Stashed,
 }
 
 // stash puts versions of a key into the stash.
-func (e *Env) stash(ctx context.Context, in *inbox.Inbox, msgs ...postrider.Message) error {
+func (e *Env) stash(ctx context.Context, in *inboxwork.Inbox, msgs ...postrider.Message) error {
 	for _, m := range msgs {
-		if err := e.took(ctx, in, inbox.Contiguous, []postrider.Message{m}, inbox.Early); err != nil {
+		if err := e.took(ctx, in, inbox.Contiguous, []postrider.Message{m}, inboxwork.Early); err != nil {
 			return err
 		}
 	}
@@ -129,7 +130,7 @@ func catchUp(ctx context.Context, env *Env) error {
 	if applied, stale, err := env.unstash(ctx, in, "a", 10); err != nil || applied+stale != 0 {
 		return fmt.Errorf("before its turn: %d applied, %d stale, %v", applied, stale, err)
 	}
-	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 2), inbox.Apply, inbox.Apply); err != nil {
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 2), inboxwork.Apply, inboxwork.Apply); err != nil {
 		return err
 	}
 	applied, stale := 0, 0
@@ -151,11 +152,11 @@ func catchUpFails(ctx context.Context, env *Env) error {
 	if err := env.stash(ctx, in, messages("a", 2, 4)...); err != nil {
 		return err
 	}
-	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inbox.Apply); err != nil {
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
 		return err
 	}
 	err := env.in(ctx, func(tx inbox.Conn) error {
-		_, _, err := in.Unstash(ctx, tx, "orders", "a", 10, func(s inbox.Stashed) error {
+		_, _, err := in.Unstash(ctx, tx, "orders", "a", 10, func(s inboxwork.Stashed) error {
 			if s.Message.Version == 3 {
 				return refused
 			}
@@ -198,7 +199,7 @@ func stashDue(ctx context.Context, env *Env) error {
 		return err
 	}
 	for _, key := range []string{"a", "b", "c"} {
-		if err := env.took(ctx, in, inbox.Contiguous, messages(key, 1, 1), inbox.Apply); err != nil {
+		if err := env.took(ctx, in, inbox.Contiguous, messages(key, 1, 1), inboxwork.Apply); err != nil {
 			return err
 		}
 	}
@@ -211,14 +212,14 @@ func stashDueLater(ctx context.Context, env *Env) error {
 		if err := env.stash(ctx, in, message(key, 2)); err != nil {
 			return err
 		}
-		if err := env.took(ctx, in, inbox.Contiguous, messages(key, 1, 1), inbox.Apply); err != nil {
+		if err := env.took(ctx, in, inbox.Contiguous, messages(key, 1, 1), inboxwork.Apply); err != nil {
 			return err
 		}
 	}
 	err := env.in(ctx, func(tx inbox.Conn) error {
 		_, failed := in.FailAttempt(ctx, tx, message("failed", 2), "here", false, time.Hour, "no")
-		_, taken := in.BeginAttempt(ctx, tx, message("taken", 2), inbox.Try{Origin: "here", Owner: "another"})
-		_, mine := in.BeginAttempt(ctx, tx, message("mine", 2), inbox.Try{Origin: "here", Owner: "me"})
+		_, taken := in.BeginAttempt(ctx, tx, message("taken", 2), inboxwork.Try{Origin: "here", Owner: "another"})
+		_, mine := in.BeginAttempt(ctx, tx, message("mine", 2), inboxwork.Try{Origin: "here", Owner: "me"})
 		return errors.Join(failed, taken, mine)
 	})
 	if err != nil {
@@ -243,14 +244,14 @@ func takenOnce(ctx context.Context, env *Env) error {
 	if err := env.stash(ctx, in, messages("a", 2, 3)...); err != nil {
 		return err
 	}
-	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inbox.Apply); err != nil {
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
 		return err
 	}
 	two, err := env.due(ctx, in, 0, "", "")
 	if err != nil || two == nil {
 		return fmt.Errorf("nothing is due, %v", err)
 	}
-	for i, want := range []inbox.Ruling{inbox.Apply, inbox.Gone} {
+	for i, want := range []inboxwork.Ruling{inboxwork.Apply, inboxwork.Gone} {
 		if r, err := env.takeStashed(ctx, in, *two, inbox.Contiguous); err != nil || r != want {
 			return fmt.Errorf("try %d: ruling %d, %v; want %d", i+1, r, err, want)
 		}
@@ -263,8 +264,8 @@ func takenOnce(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	if r, err := env.takeStashed(ctx, in, *three, inbox.Contiguous); err != nil || r != inbox.Stale {
-		return fmt.Errorf("a key that has gone past: ruling %d, %v; want %d", r, err, inbox.Stale)
+	if r, err := env.takeStashed(ctx, in, *three, inbox.Contiguous); err != nil || r != inboxwork.Stale {
+		return fmt.Errorf("a key that has gone past: ruling %d, %v; want %d", r, err, inboxwork.Stale)
 	}
 	return env.acts(ctx, "a 1", "a 2")
 }
@@ -280,7 +281,7 @@ func behindOneDead(ctx context.Context, env *Env) error {
 		return env.in(ctx, func(tx inbox.Conn) error {
 			for _, key := range keys {
 				for _, m := range messages(key, first, last) {
-					if r, err := env.takeIn(ctx, tx, in, inbox.Contiguous, m); err != nil || r != inbox.Early {
+					if r, err := env.takeIn(ctx, tx, in, inbox.Contiguous, m); err != nil || r != inboxwork.Early {
 						return fmt.Errorf("version %d: ruling %d, %w", m.Version, r, err)
 					}
 				}
@@ -325,7 +326,7 @@ func behindOneDead(ctx context.Context, env *Env) error {
 			return err
 		}},
 		{"what follows in its key", func(tx inbox.Conn) error {
-			n, _, err := in.Unstash(ctx, tx, "orders", "a", 10, func(inbox.Stashed) error { return nil })
+			n, _, err := in.Unstash(ctx, tx, "orders", "a", 10, func(inboxwork.Stashed) error { return nil })
 			if n > 0 {
 				return fmt.Errorf("%d were applied", n)
 			}
@@ -356,7 +357,7 @@ func lowestVersion(ctx context.Context, env *Env) error {
 	if err != nil || s == nil || s.Message.ID != "a-3" { // gone past, to be removed first
 		return fmt.Errorf("%+v is due, %v; want version 3", s, err)
 	}
-	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inbox.Stale {
+	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inboxwork.Stale {
 		return fmt.Errorf("version 3: ruling %d, %v", r, err)
 	}
 	if s, err = env.due(ctx, in, 0, "", ""); err != nil || s == nil || s.Message.ID != "a-4" {

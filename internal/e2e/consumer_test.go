@@ -17,7 +17,7 @@ import (
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/dialect"
-	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 type order struct {
@@ -87,7 +87,7 @@ func source(b *membroker.Broker, want int) *acked {
 var quick = consumer.Options{Name: "billing", BackoffMin: time.Millisecond, BackoffMax: 5 * time.Millisecond, MaxAttempts: 3, Concurrency: 4}
 
 func TestConsumerKeepsOrderAndOneEffect(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		const keys, each = 7, 20
 		var msgs []postrider.Message
@@ -132,14 +132,14 @@ func TestConsumerKeepsOrderAndOneEffect(t *testing.T) {
 }
 
 // dialectOf is told from the driver, which is all that these tests need.
-func dialectOf(_ *inbox.Inbox, db *sql.DB) dialect.Dialect {
+func dialectOf(_ *inboxwork.Inbox, db *sql.DB) dialect.Dialect {
 	if fmt.Sprintf("%T", db.Driver()) == "*sqlite.Driver" {
 		return dialect.SQLite
 	}
 	return dialect.Postgres
 }
 
-func attemptTable(in *inbox.Inbox, db *sql.DB) string {
+func attemptTable(in *inboxwork.Inbox, db *sql.DB) string {
 	if dialectOf(in, db) == dialect.SQLite {
 		return "postrider_inbox_attempt"
 	}
@@ -179,7 +179,7 @@ func effects(t *testing.T, db *sql.DB, key string) (out []int) {
 }
 
 func TestConsumerBuriesWhatCannotBeHandled(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		bad := message(3, "c", "order.placed", nil)
 		bad.Payload = []byte("{\"N\": \"secret\"}")

@@ -17,12 +17,13 @@ import (
 	"github.com/postrider/postrider/consumer/metrics"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // TestFiguresOfAConsumer: what a consumer counts, what its tables say of it, and
 // what it serves.
 func TestFiguresOfAConsumer(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		gap, blocked := versioned(1, 3), versioned(2, 1) // versions 2 of k1 and 1 of k2 never have an effect
 		blocked.Type = "stock.refused"
@@ -74,7 +75,7 @@ func TestFiguresOfAConsumer(t *testing.T) {
 
 // TestStatusOfWhatNobodyDoes: work that waits for a consumer which does not run.
 func TestStatusOfWhatNobodyDoes(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		inTx(t, db, func(conn inbox.Conn) error {
 			for i, late := range []time.Duration{-time.Hour, time.Hour} { // a try that is due, one that is not
 				if _, err := in.FailAttempt(t.Context(), conn, versioned(1, i+1), "here", false, late, "no"); err != nil {
@@ -87,7 +88,7 @@ func TestStatusOfWhatNobodyDoes(t *testing.T) {
 			if err := in.Revive(t.Context(), conn, versioned(2, 1).ID); err != nil {
 				return err
 			}
-			other := inbox.New(dialectOf(in, db), "audit", nil)
+			other := inboxwork.New(dialectOf(in, db), "audit", nil)
 			_, err := other.Claim(t.Context(), conn, versioned(3, 1))
 			return err
 		})
@@ -99,7 +100,7 @@ func TestStatusOfWhatNobodyDoes(t *testing.T) {
 			if s, err = in.Status(t.Context(), conn); err != nil {
 				return err
 			}
-			names, err = inbox.Consumers(t.Context(), conn, dialectOf(in, db), "")
+			names, err = inboxwork.Consumers(t.Context(), conn, dialectOf(in, db), "")
 			return err
 		})
 		if s.Retrying != 2 || s.Overdue != 1 || s.OverdueAge < 58*time.Minute || s.OverdueAge > 2*time.Hour || s.Due != 1 || s.DueAge <= 0 || s.Dead+s.Gaps != 0 {
@@ -114,13 +115,13 @@ func TestStatusOfWhatNobodyDoes(t *testing.T) {
 // TestStatusThroughPgx: the same statements by the other driver.
 func TestStatusThroughPgx(t *testing.T) {
 	pool := pgxPool(t, postgresDB(t, "18"))
-	in := inbox.New(dialect.Postgres, "billing", nil)
+	in := inboxwork.New(dialect.Postgres, "billing", nil)
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		conn := inbox.Pgx(tx)
 		if err := in.Migrate(t.Context(), conn); err != nil {
 			return err
 		}
-		if names, err := inbox.Consumers(t.Context(), conn, dialect.Postgres, ""); err != nil || len(names) != 0 {
+		if names, err := inboxwork.Consumers(t.Context(), conn, dialect.Postgres, ""); err != nil || len(names) != 0 {
 			t.Errorf("consumers of empty tables: %q, %v", names, err)
 		}
 		s, err := in.Status(t.Context(), conn)

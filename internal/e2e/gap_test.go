@@ -15,13 +15,14 @@ import (
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // TestGapIsTold: a gap that stays for a minute is told with key, versions and age.
 // Who is told has the missing messages sent again, as "postrider replay" does, and
 // the key goes on.
 func TestGapIsTold(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		publish(t, b, versioned(0, 1), versioned(0, 4), versioned(0, 5), versioned(1, 2))
 		gaps := make(chan inbox.Gap, 16)

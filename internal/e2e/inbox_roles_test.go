@@ -19,6 +19,7 @@ import (
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
@@ -112,7 +113,7 @@ func TestConsumerRole(t *testing.T) {
 		if _, err := db.Exec(`SELECT postrider.claim('billing', 'in SQL'), postrider.claim_version('billing', 'orders', 'in SQL', 3)`); err != nil {
 			t.Error(err)
 		}
-		in := inbox.New(dialect.Postgres, "api", nil)
+		in := inboxwork.New(dialect.Postgres, "api", nil)
 		if _, fresh, err := in.OnceResult(t.Context(), db, postrider.Message{ID: "a"}, func(*sql.Tx) ([]byte, error) { return []byte("first"), nil }); err != nil || !fresh {
 			t.Errorf("with a result: %v, %v", fresh, err)
 		}
@@ -168,7 +169,7 @@ func (d *roleDB) consume(db *sql.DB, batch int) {
 // processes messages; a migration grants what it makes.
 func TestRolesOfTheInbox(t *testing.T) {
 	eachRoleDB(t, func(d *roleDB) {
-		in := inbox.New(dialect.Postgres, "billing", nil)
+		in := inboxwork.New(dialect.Postgres, "billing", nil)
 		inTx(t, d.owner, func(tx inbox.Conn) error {
 			m := placed
 			for _, m.ID = range []string{"one", "two"} {

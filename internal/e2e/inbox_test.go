@@ -13,14 +13,15 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/outbox"
 )
 
 // inboxDB is an empty database with an inbox and a table of effects.
-func inboxDB(t *testing.T, db *sql.DB, d dialect.Dialect) *inbox.Inbox {
+func inboxDB(t *testing.T, db *sql.DB, d dialect.Dialect) *inboxwork.Inbox {
 	t.Helper()
-	in := inbox.New(d, "billing", nil)
-	migrate(t, db, in)
+	in := inboxwork.New(d, "billing", nil)
+	migrate(t, db, in.Inbox)
 	place := "" // SQLite has its rowid
 	if d == dialect.Postgres {
 		place = ", place bigserial" // where a row stands says nothing: rows take the room of those rolled back
@@ -51,7 +52,7 @@ func count(t *testing.T, db *sql.DB, query string, args ...any) (n int) {
 }
 
 // everyInbox runs fn on PostgreSQL through two drivers and on SQLite.
-func everyInbox(t *testing.T, fn func(t *testing.T, db *sql.DB, in *inbox.Inbox)) {
+func everyInbox(t *testing.T, fn func(t *testing.T, db *sql.DB, in *inboxwork.Inbox)) {
 	t.Helper()
 	everyVersion(t, func(t *testing.T, url string) {
 		for _, driver := range []string{"pgx", "postgres"} {
@@ -76,8 +77,8 @@ func TestSerializationFailureIsRetryable(t *testing.T) {
 	everyVersion(t, func(t *testing.T, url string) {
 		for _, driver := range []string{"pgx", "postgres"} {
 			db := openSQL(t, driver, url)
-			in := inbox.New(dialect.Postgres, "billing-"+driver, nil)
-			migrate(t, db, in)
+			in := inboxwork.New(dialect.Postgres, "billing-"+driver, nil)
+			migrate(t, db, in.Inbox)
 			tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 			if err != nil {
 				t.Fatal(err)
@@ -102,12 +103,12 @@ func TestSerializationFailureIsRetryable(t *testing.T) {
 func TestOncePgx(t *testing.T) {
 	url := postgres18(t)
 	pool := pgxPool(t, url)
-	in := inbox.New(dialect.Postgres, "billing", nil)
+	in := inboxwork.New(dialect.Postgres, "billing", nil)
 	db := openSQL(t, "pgx", url)
-	migrate(t, db, in)
+	migrate(t, db, in.Inbox)
 	ran := 0
 	for range 3 {
-		err := inbox.OncePgx(context.Background(), in, pool, placed, func(tx pgx.Tx) error {
+		err := inbox.OncePgx(context.Background(), in.Inbox, pool, placed, func(tx pgx.Tx) error {
 			ran++
 			return outbox.New(dialect.Postgres, nil).Enqueue(t.Context(), outbox.Pgx(tx), postrider.Message{Topic: "invoices"})
 		})

@@ -13,19 +13,20 @@ import (
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 )
 
 // olderInbox has the tables and functions of version 1, with a claim, a stashed
 // message and a dead letter in them.
-func olderInbox(t *testing.T, db *sql.DB, d dialect.Dialect) *inbox.Inbox {
+func olderInbox(t *testing.T, db *sql.DB, d dialect.Dialect) *inboxwork.Inbox {
 	t.Helper()
 	text, err := os.ReadFile("testdata/inbox1." + d.String() + ".sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := inbox.New(d, "billing", nil)
+	in := inboxwork.New(d, "billing", nil)
 	rows := strings.NewReplacer("{inbox}", strings.TrimSuffix(attemptTable(in, db), "_attempt"), "{stash}", table(in, db, "stash"), "{attempt}", attemptTable(in, db), "{now}", map[bool]string{true: "now()", false: "1"}[d == dialect.Postgres]).Replace(
 		`INSERT INTO {inbox} (consumer, message_id, topic, type, processed_at) VALUES ('billing', 'done', 't', 'x', {now}), ('billing', 'waits', 't', 'x', {now}), ('billing', 'dead', 't', 'x', {now});
 INSERT INTO {stash} (consumer, message_id, topic, key, type, origin, needs, version, schema_version, payload, content_type, headers, stashed_at)
@@ -43,7 +44,7 @@ VALUES ('billing', 'dead', 't', 'l', 'x', '', 3, 'dead', {now}, {now}, '', '', '
 	return in
 }
 
-func wantOutcome(t *testing.T, db *sql.DB, in *inbox.Inbox, id string, want inbox.Outcome) {
+func wantOutcome(t *testing.T, db *sql.DB, in *inboxwork.Inbox, id string, want inbox.Outcome) {
 	t.Helper()
 	inTx(t, db, func(tx inbox.Conn) error {
 		c, err := in.Lookup(t.Context(), tx, id)
@@ -83,7 +84,7 @@ func TestInboxUpgrade(t *testing.T) {
 			if err := in.Discard(t.Context(), tx, "dead"); err != nil {
 				return err
 			}
-			n, _, err := in.Unstash(t.Context(), tx, "t", "k", 10, func(inbox.Stashed) error { return nil })
+			n, _, err := in.Unstash(t.Context(), tx, "t", "k", 10, func(inboxwork.Stashed) error { return nil })
 			if n != 1 {
 				t.Errorf("%d stashed messages were applied, want 1", n)
 			}
@@ -149,7 +150,7 @@ func TestInboxUpgradeOfFunctions(t *testing.T) {
 	if err := busy.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	migrate(t, db, in)
+	migrate(t, db, in.Inbox)
 	if body() == old || !strings.Contains(body(), "status") {
 		t.Error("claim() is the old one")
 	}
@@ -159,14 +160,14 @@ func TestInboxUpgradeOfFunctions(t *testing.T) {
 	exec(`UPDATE postrider.inbox_schema SET version = version + 1`)
 	exec(`CREATE OR REPLACE FUNCTION postrider.claim(consumer text, id text, topic text DEFAULT '', type text DEFAULT '') RETURNS boolean LANGUAGE sql AS 'SELECT true'`)
 	newer := body()
-	migrate(t, db, in)
+	migrate(t, db, in.Inbox)
 	if body() != newer {
 		t.Error("the function of a newer version was replaced by an older one")
 	}
 }
 
 // migrateOnce is one try to migrate.
-func migrateOnce(ctx context.Context, db *sql.DB, in *inbox.Inbox) error {
+func migrateOnce(ctx context.Context, db *sql.DB, in *inboxwork.Inbox) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err

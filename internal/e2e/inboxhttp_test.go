@@ -19,6 +19,7 @@ import (
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/inbox/inboxhttp"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 func account(r *http.Request) string { return r.Header.Get("Account") }
@@ -75,8 +76,8 @@ func insertOrder(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 
 // TestIdempotencyKey: one effect and one answer per key, caller and request.
 func TestIdempotencyKey(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
-		h := inboxhttp.New(in, consumer.SQL(db, dialectOf(in, db)), account, insertOrder, &inboxhttp.Options{MaxAnswer: 1000})
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
+		h := inboxhttp.New(in.Inbox, consumer.SQL(db, dialectOf(in, db)), account, insertOrder, &inboxhttp.Options{MaxAnswer: 1000})
 		bob := func(r *http.Request) { r.Header.Set("Account", "bob") }
 		for i, c := range []struct {
 			key, body string
@@ -130,8 +131,8 @@ func TestIdempotencyKeyInProgress(t *testing.T) {
 		return err
 	}
 	for name, h := range map[string]http.Handler{
-		"sql": inboxhttp.New(in, consumer.SQL(db, dialect.Postgres), account, func(w http.ResponseWriter, _ *http.Request, _ *sql.Tx) error { return wait(w) }, nil),
-		"pgx": inboxhttp.New(in, consumer.Pgx(pgxPool(t, url)), account, func(w http.ResponseWriter, _ *http.Request, _ pgx.Tx) error { return wait(w) }, nil),
+		"sql": inboxhttp.New(in.Inbox, consumer.SQL(db, dialect.Postgres), account, func(w http.ResponseWriter, _ *http.Request, _ *sql.Tx) error { return wait(w) }, nil),
+		"pgx": inboxhttp.New(in.Inbox, consumer.Pgx(pgxPool(t, url)), account, func(w http.ResponseWriter, _ *http.Request, _ pgx.Tx) error { return wait(w) }, nil),
 	} {
 		first := make(chan *http.Response, 1)
 		go func() { first <- post(h, name, "x") }()
@@ -167,7 +168,7 @@ func TestIdempotencyKeyThroughCuts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			db, cut := cuttable(t, c.driver, c.dsn)
 			in := inboxDB(t, db, c.dialect)
-			h := inboxhttp.New(in, consumer.SQL(db, c.dialect), account, insertOrder, nil)
+			h := inboxhttp.New(in.Inbox, consumer.SQL(db, c.dialect), account, insertOrder, nil)
 			cuts, unknown := 0, 0
 			for n, more := 0, true; more; n++ {
 				for _, after := range []bool{false, true} {
@@ -209,7 +210,7 @@ func TestIdempotencyKeyThroughCuts(t *testing.T) {
 // TestOnceResult: a duplicate has the first answer, also when it is empty; an
 // effect without one says so.
 func TestOnceResult(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		for id, answer := range map[string][]byte{"full": []byte("\x00\xff answer"), "empty": {}} {
 			m := placed
 			m.ID = id
@@ -255,14 +256,14 @@ func TestOnceResultPgx(t *testing.T) {
 	url := postgres18(t)
 	in := inboxDB(t, openSQL(t, "pgx", url), dialect.Postgres)
 	for i := range 2 {
-		got, fresh, err := inbox.OnceResultPgx(context.Background(), in, pgxPool(t, url), placed, func(pgx.Tx) ([]byte, error) { return []byte("answer"), nil })
+		got, fresh, err := inbox.OnceResultPgx(context.Background(), in.Inbox, pgxPool(t, url), placed, func(pgx.Tx) ([]byte, error) { return []byte("answer"), nil })
 		if err != nil || fresh != (i == 0) || string(got) != "answer" {
 			t.Errorf("time %d: %q, fresh %v, %v", i, got, fresh, err)
 		}
 	}
 }
 
-func inboxTable(in *inbox.Inbox, db *sql.DB) string {
+func inboxTable(in *inboxwork.Inbox, db *sql.DB) string {
 	if dialectOf(in, db) == dialect.SQLite {
 		return "postrider_inbox"
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/inbox/inboxtest"
 	"github.com/postrider/postrider/internal/faultproxy"
+	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -231,7 +232,7 @@ func sqlEnv(t *testing.T, db *sql.DB, d dialect.Dialect, schema, prefix, serial 
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = inbox.New(d, "any", &inbox.Options{Schema: schema}).Migrate(t.Context(), tx)
+	err = inboxwork.New(d, "any", &inbox.Options{Schema: schema}).Migrate(t.Context(), tx)
 	if err := errors.Join(err, tx.Commit()); err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // versions are the messages 1 to n of each of keys, twice some of them, in any order.
@@ -78,15 +79,15 @@ func patient(o inbox.Order) *consumer.Options {
 // TestContiguous: whatever the order and the duplicates, and although handlers
 // fail, each version is applied once and in turn.
 func TestContiguous(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) { testContiguous(t, db, in, 1) })
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) { testContiguous(t, db, in, 1) })
 }
 
 // TestContiguousInBatches: many messages share a transaction.
 func TestContiguousInBatches(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) { testContiguous(t, db, in, 8) })
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) { testContiguous(t, db, in, 8) })
 }
 
-func testContiguous(t *testing.T, db *sql.DB, in *inbox.Inbox, batch int) {
+func testContiguous(t *testing.T, db *sql.DB, in *inboxwork.Inbox, batch int) {
 	t.Helper()
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -118,7 +119,7 @@ func testContiguous(t *testing.T, db *sql.DB, in *inbox.Inbox, batch int) {
 // TestLatest: the versions that are applied rise, the last one is among them, and
 // every other is dropped.
 func TestLatest(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		seed := rand.Uint64()
 		rng := rand.New(rand.NewPCG(seed, 0))
 		const keys, n = 5, 25
@@ -146,7 +147,7 @@ func TestLatest(t *testing.T) {
 // TestContiguousGoesPastWhatIsAnnounced: versions that the key's next message
 // calls missing are not waited for.
 func TestContiguousGoesPastWhatIsAnnounced(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		four, six, seven := versioned(0, 4), versioned(0, 6), versioned(0, 7)
 		four.Headers = map[string]string{envelope.Gap: "2-3"}
 		six.Headers = map[string]string{envelope.Gap: "2-3,5"}
@@ -168,7 +169,7 @@ func TestContiguousGoesPastWhatIsAnnounced(t *testing.T) {
 // TestContiguousStopsBehindTheDead: a dead letter stops its key and no other; a
 // mark that is set by hand lets it go on.
 func TestContiguousStopsBehindTheDead(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		var msgs []postrider.Message
 		for v := 1; v <= 5; v++ {
@@ -221,7 +222,7 @@ func TestContiguousStopsBehindTheDead(t *testing.T) {
 func TestDeadLetterIsRevived(t *testing.T) {
 	for kept, want := range map[inbox.Order][]int{inbox.AnyOrder: {1, 3, 2}, inbox.Contiguous: {1, 2, 3}} {
 		t.Run(kept.String(), func(t *testing.T) {
-			everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+			everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 				b := membroker.New(nil)
 				publish(t, b, versioned(0, 1), versioned(0, 2), versioned(0, 3))
 				src := source(b, 3)
@@ -252,7 +253,7 @@ func TestDeadLetterIsRevived(t *testing.T) {
 // TestGapIsGivenUp: after SkipGap the key goes on, and what comes of the gap
 // later is stale.
 func TestGapIsGivenUp(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		publish(t, b, versioned(0, 1), versioned(0, 4), versioned(0, 5))
 		src := source(b, 4)
@@ -275,7 +276,7 @@ func TestGapIsGivenUp(t *testing.T) {
 // TestNoPlaceInTheOrder: without key or version a message of an ordered topic is
 // dead at once, and again when somebody has it tried again: nothing drops it.
 func TestNoPlaceInTheOrder(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		unnumbered, keyless, unreadable, binary := message(1, "k0", "stock.changed", order{"k0", 1}), versioned(0, 1), versioned(0, 2), versioned(0, 3)
 		keyless.Key, binary.Key = "", "k\xff"
@@ -316,7 +317,7 @@ func TestNoPlaceInTheOrder(t *testing.T) {
 // TestKeysThatAreNoText: the marks of two keys stay apart whose readable parts are
 // the same, and a key that is longer than the table allows has one too.
 func TestKeysThatAreNoText(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		var msgs []postrider.Message
 		for i, key := range []string{"k", "k\xff", "k\xfe", "k\x00", strings.Repeat("k", 600), strings.Repeat("k", 601)} {
@@ -350,11 +351,11 @@ func from(first, last int) (out []int) {
 	return out
 }
 
-func table(in *inbox.Inbox, db *sql.DB, name string) string {
+func table(in *inboxwork.Inbox, db *sql.DB, name string) string {
 	return strings.TrimSuffix(attemptTable(in, db), "attempt") + name
 }
 
-func mark(t *testing.T, db *sql.DB, in *inbox.Inbox, key string) (version int64) {
+func mark(t *testing.T, db *sql.DB, in *inboxwork.Inbox, key string) (version int64) {
 	t.Helper()
 	inTx(t, db, func(tx inbox.Conn) (err error) {
 		version, err = in.Mark(t.Context(), tx, "orders", key)
@@ -366,27 +367,27 @@ func mark(t *testing.T, db *sql.DB, in *inbox.Inbox, key string) (version int64)
 // TestUnstashedLeavesNoAttempt: a process has begun to try a stashed message and
 // died; another one applies it behind the message it waited for.
 func TestUnstashedLeavesNoAttempt(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		inTx(t, db, func(tx inbox.Conn) error {
 			_, err := in.Claim(t.Context(), tx, versioned(0, 2))
 			ruling, _, guard := in.Guard(t.Context(), tx, versioned(0, 2), inbox.Contiguous, "t@2")
-			if ruling != inbox.Early {
+			if ruling != inboxwork.Early {
 				t.Errorf("version 2 before 1: %v", ruling)
 			}
-			there, hold := in.HoldStashed(t.Context(), tx, inbox.Stashed{Message: versioned(0, 2)})
+			there, hold := in.HoldStashed(t.Context(), tx, inboxwork.Stashed{Message: versioned(0, 2)})
 			if !there {
 				t.Error("version 2 is not in the stash")
 			}
-			_, begun := in.BeginAttempt(t.Context(), tx, versioned(0, 2), inbox.Try{Origin: "t@2", Owner: "dead"})
+			_, begun := in.BeginAttempt(t.Context(), tx, versioned(0, 2), inboxwork.Try{Origin: "t@2", Owner: "dead"})
 			return errors.Join(err, guard, hold, begun)
 		})
 		inTx(t, db, func(tx inbox.Conn) error {
 			_, _, err := in.Guard(t.Context(), tx, versioned(0, 1), inbox.Contiguous, "t@1")
-			n, _, unstash := in.Unstash(t.Context(), tx, "orders", "k0", 10, func(inbox.Stashed) error { return nil })
+			n, _, unstash := in.Unstash(t.Context(), tx, "orders", "k0", 10, func(inboxwork.Stashed) error { return nil })
 			if n != 1 {
 				t.Errorf("%d applied from the stash, want 1", n)
 			}
-			there, hold := in.HoldStashed(t.Context(), tx, inbox.Stashed{Message: versioned(0, 2)})
+			there, hold := in.HoldStashed(t.Context(), tx, inboxwork.Stashed{Message: versioned(0, 2)})
 			if there {
 				t.Error("version 2 was applied, and is in the stash")
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // flapping is a database that is lost each time just after an attempt was
@@ -54,7 +55,7 @@ func TestOutageCostsNoAttempt(t *testing.T) {
 	requireNoDeath(t, db, in, "a", 1)
 }
 
-func requireNoDeath(t *testing.T, db *sql.DB, in *inbox.Inbox, key string, n int) {
+func requireNoDeath(t *testing.T, db *sql.DB, in *inboxwork.Inbox, key string, n int) {
 	t.Helper()
 	dead, err := in.DeadLetters(t.Context(), db, "", 10)
 	if err != nil {
@@ -97,7 +98,7 @@ type anyTx func(statement string, args ...any) error
 
 // onPostgres runs a consumer with pgx.Tx, and with *sql.Tx of two drivers, until
 // it has acknowledged one message.
-func onPostgres(t *testing.T, opts consumer.Options, h func(do anyTx) error, check func(t *testing.T, db *sql.DB, in *inbox.Inbox)) {
+func onPostgres(t *testing.T, opts consumer.Options, h func(do anyTx) error, check func(t *testing.T, db *sql.DB, in *inboxwork.Inbox)) {
 	t.Helper()
 	run := func(name string, start func(t *testing.T, url string, src broker.Source) func(context.Context) error) {
 		t.Run(name, func(t *testing.T) {
@@ -143,7 +144,7 @@ func TestConnectionLostInTheHandler(t *testing.T) {
 		}
 		return do(insertEffect)
 	}
-	onPostgres(t, quick, h, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	onPostgres(t, quick, h, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		t.Helper()
 		requireNoDeath(t, db, in, "a", 1)
 	})
@@ -162,7 +163,7 @@ func TestConflictCostsNoAttempt(t *testing.T) {
 		}
 		return do(insertEffect)
 	}
-	onPostgres(t, opts, h, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	onPostgres(t, opts, h, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		t.Helper()
 		requireNoDeath(t, db, in, "a", 1)
 	})
@@ -179,7 +180,7 @@ func TestHandlerThatCannotCommitIsBuried(t *testing.T) {
 		{"hides an error", "", func(do anyTx) error { _ = do("SELECT 1/0"); return nil }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			onPostgres(t, quick, test.handler, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+			onPostgres(t, quick, test.handler, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 				t.Helper()
 				dead, err := in.DeadLetters(t.Context(), db, "", 10)
 				if err != nil || len(dead) != 1 || dead[0].Attempts != quick.MaxAttempts || !strings.Contains(dead[0].Cause, test.cause) {

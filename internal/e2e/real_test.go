@@ -19,7 +19,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/dialect"
-	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // kind is a database and the transaction type that handlers get.
@@ -40,7 +40,7 @@ type effectStore struct {
 	kind kind
 	dsn  string
 	db   *sql.DB
-	in   *inbox.Inbox
+	in   *inboxwork.Inbox
 }
 
 func newEffects(t *testing.T, k kind) *effectStore {
@@ -54,8 +54,8 @@ func newEffects(t *testing.T, k kind) *effectStore {
 		s.dsn = postgres18(t)
 		s.db = openSQL(t, "pgx", s.dsn)
 	}
-	s.in = inbox.New(d, consumes, nil)
-	migrate(t, s.db, s.in)
+	s.in = inboxwork.New(d, consumes, nil)
+	migrate(t, s.db, s.in.Inbox)
 	if _, err := s.db.Exec("CREATE TABLE done (" + id + ", key text, n integer)"); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // uncounted is a source that does not know the number of a delivery, as Kafka.
@@ -29,14 +30,14 @@ func (s uncounted) Receive(ctx context.Context, limit int) ([]broker.Delivery, e
 }
 
 // begun counts n attempts of m, by a process that is gone, that do not come to an end.
-func begun(t *testing.T, db *sql.DB, in *inbox.Inbox, m postrider.Message, n int, alone bool) {
+func begun(t *testing.T, db *sql.DB, in *inboxwork.Inbox, m postrider.Message, n int, alone bool) {
 	t.Helper()
 	for i := range n {
 		tx, err := db.Begin()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := in.BeginAttempt(t.Context(), inbox.SQL(tx), m, inbox.Try{Origin: "test", Owner: fmt.Sprint("gone", i), Alone: alone, TakeOver: true}); err != nil {
+		if _, err := in.BeginAttempt(t.Context(), inbox.SQL(tx), m, inboxwork.Try{Origin: "test", Owner: fmt.Sprint("gone", i), Alone: alone, TakeOver: true}); err != nil {
 			t.Fatal(err)
 		}
 		if err := tx.Commit(); err != nil {
@@ -48,7 +49,7 @@ func begun(t *testing.T, db *sql.DB, in *inbox.Inbox, m postrider.Message, n int
 // TestSuspectRunsAlone: a message whose last two attempts ended with the process
 // takes nobody with it when it does so again.
 func TestSuspectRunsAlone(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		var msgs []postrider.Message
 		for i := range 24 {
@@ -115,7 +116,7 @@ func TestOnlyTheGuiltyIsBuried(t *testing.T) {
 
 // TestShutdownCostsNoAttempt: a handler that the shutdown breaks off has not failed.
 func TestShutdownCostsNoAttempt(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		publish(t, b, message(1, "a", "order.placed", order{"a", 1}))
 		opts := quick

@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/inbox/inboxtest"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // TestHistories compares many random histories of a key's messages with a model.
@@ -60,7 +61,7 @@ func beDeliverer(config string) error {
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(deliverersAtOnce)
-	in := inbox.New(d, "billing", nil)
+	in := inboxwork.New(d, "billing", nil)
 	if err := db.Ping(); err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func beDeliverer(config string) error {
 }
 
 // deliverOne delivers until the message may be acknowledged, and looks whether it may.
-func deliverOne(ctx context.Context, db *sql.DB, in *inbox.Inbox) error {
+func deliverOne(ctx context.Context, db *sql.DB, in *inboxwork.Inbox) error {
 	for {
 		err := in.Once(ctx, db, placed, func(tx *sql.Tx) error {
 			_, err := tx.Exec("INSERT INTO effect VALUES ('x', 1)")

@@ -10,10 +10,11 @@ import (
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
 )
 
 // lapsing is a consumer of "stock.changed" alone.
-func lapsing(db *sql.DB, in *inbox.Inbox, src *acked, opts consumer.Options) *consumer.Consumer[*sql.Tx] {
+func lapsing(db *sql.DB, in *inboxwork.Inbox, src *acked, opts consumer.Options) *consumer.Consumer[*sql.Tx] {
 	c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), &opts)
 	var wrong atomic.Int32
 	consumer.Handle(c, "stock.changed", applying(func(int, int) bool { return true }, &wrong, nil))
@@ -23,7 +24,7 @@ func lapsing(db *sql.DB, in *inbox.Inbox, src *acked, opts consumer.Options) *co
 // TestUnknownTypeIsSkipped: it is acknowledged and leaves nothing behind, and where
 // there is an order its version counts as applied.
 func TestUnknownTypeIsSkipped(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		for _, order := range []inbox.Order{inbox.AnyOrder, inbox.Latest, inbox.Contiguous} {
 			t.Run(order.String(), func(t *testing.T) {
 				b := membroker.New(nil)
@@ -60,7 +61,7 @@ func TestUnknownTypeIsSkipped(t *testing.T) {
 // TestUnknownTypeFails: a newer version of the program has MaxAttempts of time to
 // take the message; then it is dead.
 func TestUnknownTypeFails(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		lost := message(1, "a", "order.lost", nil)
 		publish(t, b, lost, message(2, "b", "stock.changed", order{"b", 1}))
@@ -82,7 +83,7 @@ func TestUnknownTypeFails(t *testing.T) {
 // TestRevivedIsSkipped: a dead letter that is tried again while its type is
 // skipped is taken out of the database, once.
 func TestRevivedIsSkipped(t *testing.T) {
-	everyInbox(t, func(t *testing.T, db *sql.DB, in *inbox.Inbox) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		lost := message(1, "a", "order.lost", nil)
 		publish(t, b, lost)

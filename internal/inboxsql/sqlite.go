@@ -1,80 +1,60 @@
-package inbox
+package inboxsql
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
-type sqlite struct{}
-
-func (sqlite) spell(text string) string { return strings.ReplaceAll(text, "$", "?") }
-
-// adapt: there is no network between, so many round trips cost nothing, and
-// there is no INSERT inside a query.
-func (sqlite) adapt(s *statements) {
-	ids := strings.NewReplacer("{ids}", "json_each(CAST($2 AS text))", "{jsonagg}", "json_group_array")
-	s.tried, s.processed, s.guard.settled = ids.Replace(s.tried), ids.Replace(s.processed), ids.Replace(s.guard.settled)
-}
-
-// prefix is what stands before a table's name in SQLite.
-func prefix(schema string) string {
-	if schema == "" {
-		return ""
-	}
-	return quote(schema) + "."
-}
-
-func (sqlite) names(schema string) names {
-	s := prefix(schema)
-	now := "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
-	return names{
-		inbox: s + "postrider_inbox", attempt: s + "postrider_inbox_attempt", mark: s + "postrider_inbox_mark",
-		stash: s + "postrider_inbox_stash", journal: s + "postrider_inbox_journal", version: s + "postrider_inbox_schema", now: now, atMicros: "at",
-		plus: now + " + CAST(", plusEnd: " AS INTEGER)",
-		wait: "next_at - " + now, micros: "a.updated_at", since: now + " - min(s.stashed_at)",
-		probe: s + "postrider_inbox_stash AS p ON p.consumer = $1 AND p.message_id = (SELECT n.message_id", probeEnd: ")",
-		stashHeaders: "s.headers", createdMicros: "s.created_at", json: "", jsonText: "a.headers",
-		us: "(", usEnd: ")", consumers: "json_group_array(c)",
-		tables: "SELECT json_group_object(name, 0) FROM " + s + "sqlite_master WHERE type = 'table'",
-	}
-}
-
-func (l sqlite) schema(schema string) []string {
-	n, s := l.names(schema), prefix(schema)
-	return []string{
-		fmt.Sprintf(sqliteInboxTable, n.inbox),
-		fmt.Sprintf(sqliteAttemptTable, n.attempt),
-		fmt.Sprintf(sqliteAgeIndex, s, "postrider_inbox"),
-		fmt.Sprintf(sqliteMarkTable, n.mark),
-		fmt.Sprintf(sqliteStashTable, n.stash),
-		fmt.Sprintf(sqliteStashIndex, s, "postrider_inbox_stash"),
-		fmt.Sprintf(sqliteNeedsIndex, s, "postrider_inbox_stash"),
-		fmt.Sprintf(sqliteJournalTable, n.journal),
-		fmt.Sprintf(sqliteAppendOnly, s, "update", "UPDATE", "true"),
-		fmt.Sprintf(sqliteAppendOnly, s, "delete", "DELETE", "OLD.at >= "+n.now+" - 604800000000"),
-		fmt.Sprintf(sqliteVersionTable, n.version),
-		fmt.Sprintf(sqliteVersion, n.version),
-	}
-}
-
-// columns: SQLite has no ADD COLUMN IF NOT EXISTS.
-func (l sqlite) columns(schema string) []column {
-	n, of := l.names(schema), ""
+func sqlite(schema string) *Language {
+	s, of := "", "" // before a table's name, and behind a bare one in a pragma
 	if schema != "" {
-		of = ", " + literal(schema)
+		s, of = quote(schema)+".", ", "+literal(schema)
 	}
-	one := func(bare, table, name, kind string) column {
-		return column{
-			missing: "UPDATE " + n.version + " SET version = version WHERE NOT EXISTS (SELECT 1 FROM pragma_table_info('" + bare + "'" + of + ") WHERE name = '" + name + "')",
-			add:     "ALTER TABLE " + table + " ADD COLUMN " + name + " " + kind,
+	const now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+	t := Tables{
+		Inbox: s + "postrider_inbox", Attempt: s + "postrider_inbox_attempt", Mark: s + "postrider_inbox_mark", Stash: s + "postrider_inbox_stash",
+		Journal: s + "postrider_inbox_journal", Version: s + "postrider_inbox_schema",
+	}
+	return &Language{
+		Tables: t, placeholder: "?",
+		Schema: []string{
+			fmt.Sprintf(sqliteInboxTable, t.Inbox),
+			fmt.Sprintf(sqliteAttemptTable, t.Attempt),
+			fmt.Sprintf(sqliteAgeIndex, s, "postrider_inbox"),
+			fmt.Sprintf(sqliteMarkTable, t.Mark),
+			fmt.Sprintf(sqliteStashTable, t.Stash),
+			fmt.Sprintf(sqliteStashIndex, s, "postrider_inbox_stash"),
+			fmt.Sprintf(sqliteNeedsIndex, s, "postrider_inbox_stash"),
+			fmt.Sprintf(sqliteJournalTable, t.Journal),
+			fmt.Sprintf(sqliteAppendOnly, s, "update", "UPDATE", "true"),
+			fmt.Sprintf(sqliteAppendOnly, s, "delete", "DELETE", "OLD.at >= "+now+" - 604800000000"),
+			fmt.Sprintf(sqliteVersionTable, t.Version),
+			fmt.Sprintf(sqliteVersion, t.Version),
+		},
+		Columns: sqliteColumns(&t, of),
+		Sizes:   "SELECT json_group_object(name, 0) FROM " + s + "sqlite_master WHERE type = 'table'",
+		words: []string{ // explained in postgres.go; times are microseconds since 1970
+			"{now}", now, "{plus}", now + " + CAST(", "{plusend}", " AS INTEGER)", "{wait}", "next_at - " + now,
+			"{micros}", "a.updated_at", "{since}", now + " - min(s.stashed_at)", "{createdMicros}", "s.created_at", "{atMicros}", "at",
+			"{us}", "(", "{usend}", ")", "{fromMicros}", "", "{fromMicrosEnd}", "",
+			"{stashHeaders}", "s.headers", "{jsontext}", "a.headers", "{json}", "",
+			"{probe}", s + "postrider_inbox_stash AS p ON p.consumer = $1 AND p.message_id = (SELECT n.message_id", "{probeEnd}", ")",
+			"{skip}", "", "{names}", "json_group_array(c)", "{ids}", "json_each(CAST($2 AS text))", "{jsonagg}", "json_group_array",
+		},
+	}
+}
+
+// sqliteColumns are there because SQLite has no ADD COLUMN IF NOT EXISTS.
+func sqliteColumns(t *Tables, of string) []Column {
+	one := func(bare, table, name, kind string) Column {
+		return Column{
+			Missing: "UPDATE " + t.Version + " SET version = version WHERE NOT EXISTS (SELECT 1 FROM pragma_table_info('" + bare + "'" + of + ") WHERE name = '" + name + "')",
+			Add:     "ALTER TABLE " + table + " ADD COLUMN " + name + " " + kind,
 		}
 	}
-	return []column{
-		one("postrider_inbox", n.inbox, "result", "BLOB"),
-		one("postrider_inbox", n.inbox, "status", "TEXT NOT NULL DEFAULT 'a'"),
-		one("postrider_inbox_attempt", n.attempt, "begun_by", "TEXT"),
-		one("postrider_inbox_attempt", n.attempt, "alone", "BOOLEAN NOT NULL DEFAULT false"),
-		one("postrider_inbox_stash", n.stash, "created_at", "INTEGER"),
+	return []Column{
+		one("postrider_inbox", t.Inbox, "result", "BLOB"),
+		one("postrider_inbox", t.Inbox, "status", "TEXT NOT NULL DEFAULT 'a'"),
+		one("postrider_inbox_attempt", t.Attempt, "begun_by", "TEXT"),
+		one("postrider_inbox_attempt", t.Attempt, "alone", "BOOLEAN NOT NULL DEFAULT false"),
+		one("postrider_inbox_stash", t.Stash, "created_at", "INTEGER"),
 	}
 }
 

@@ -1,4 +1,4 @@
-package inbox
+package inboxwork
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxsql"
 )
 
 // Stashed is a message that waits in the database for its turn.
@@ -18,7 +20,7 @@ type Stashed struct {
 }
 
 // putStash keeps m, body included, until the key has reached needs.
-func (in *Inbox) putStash(ctx context.Context, tx Conn, m *postrider.Message, needs int64, origin string) error {
+func (in *Inbox) putStash(ctx context.Context, tx inbox.Conn, m *postrider.Message, needs int64, origin string) error {
 	headers, err := json.Marshal(cleanHeaders(m.Headers))
 	if err != nil {
 		return in.wrap("encode the headers of", m.ID, err)
@@ -28,7 +30,7 @@ func (in *Inbox) putStash(ctx context.Context, tx Conn, m *postrider.Message, ne
 		created = m.Time.UnixMicro()
 	}
 	args := append(in.head(m, origin), needs, m.Version, int64(m.SchemaVersion), append([]byte{}, m.Payload...),
-		clean(m.ContentType, postrider.MaxContentTypeLen), string(headers), created)
+		inboxsql.Clean(m.ContentType, postrider.MaxContentTypeLen), string(headers), created)
 	if _, err := tx.ExecContext(ctx, in.sql.guard.put, args...); err != nil {
 		return in.wrap("stash", m.ID, err)
 	}
@@ -36,15 +38,15 @@ func (in *Inbox) putStash(ctx context.Context, tx Conn, m *postrider.Message, ne
 }
 
 // wait puts a message that was claimed now into the stash.
-func (in *Inbox) wait(ctx context.Context, tx Conn, m *postrider.Message, needs int64, origin string) error {
+func (in *Inbox) wait(ctx context.Context, tx inbox.Conn, m *postrider.Message, needs int64, origin string) error {
 	if err := in.putStash(ctx, tx, m, needs, origin); err != nil {
 		return err
 	}
-	return in.became(ctx, tx, m.ID, Waiting)
+	return in.became(ctx, tx, m.ID, inbox.Waiting)
 }
 
 // scanStashed reads a row, whose id is empty when there is none.
-func scanStashed(row Row) (Stashed, error) {
+func scanStashed(row inbox.Row) (Stashed, error) {
 	var (
 		s       Stashed
 		m       = &s.Message
@@ -67,9 +69,9 @@ func scanStashed(row Row) (Stashed, error) {
 // then it moves the key's mark to the last one and removes them. It returns how
 // many there were, and how many others were removed because they had become
 // stale. After an error, which may be fn's, roll tx back: then all of them stay.
-func (in *Inbox) Unstash(ctx context.Context, tx Conn, topic, key string, limit int, fn func(Stashed) error) (applied, stale int, err error) {
-	if in.err != nil {
-		return 0, 0, in.err
+func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, limit int, fn func(Stashed) error) (applied, stale int, err error) {
+	if in.who.Err != nil {
+		return 0, 0, in.who.Err
 	}
 	begin, err := in.lockMark(ctx, tx, topic, key)
 	if err != nil {
@@ -77,9 +79,9 @@ func (in *Inbox) Unstash(ctx context.Context, tx Conn, topic, key string, limit 
 	}
 	mark, ids := begin, []string{}
 	for applied < limit {
-		s, err := scanStashed(tx.QueryRow(ctx, in.sql.guard.head, in.consumer, topic, key, mark))
+		s, err := scanStashed(tx.QueryRow(ctx, in.sql.guard.head, in.who.Consumer, topic, key, mark))
 		if err != nil {
-			return 0, 0, Classify(fmt.Errorf("inbox %q: read the stash: %w", in.consumer, err))
+			return 0, 0, inbox.Classify(fmt.Errorf("inbox %q: read the stash: %w", in.who.Consumer, err))
 		}
 		if s.Message.ID == "" {
 			break
@@ -95,20 +97,20 @@ func (in *Inbox) Unstash(ctx context.Context, tx Conn, topic, key string, limit 
 		applied++
 	}
 	if mark > begin {
-		if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.consumer, topic, key, mark); err != nil {
-			return 0, 0, Classify(fmt.Errorf("inbox %q: move the mark of a key: %w", in.consumer, err))
+		if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.who.Consumer, topic, key, mark); err != nil {
+			return 0, 0, inbox.Classify(fmt.Errorf("inbox %q: move the mark of a key: %w", in.who.Consumer, err))
 		}
 	}
 	list, err := json.Marshal(ids)
 	if err != nil {
-		return 0, 0, fmt.Errorf("inbox %q: empty the stash of a key: %w", in.consumer, err)
+		return 0, 0, fmt.Errorf("inbox %q: empty the stash of a key: %w", in.who.Consumer, err)
 	}
-	if _, err := tx.ExecContext(ctx, in.sql.guard.settled, in.consumer, string(list), topic, key, mark); err != nil {
-		return 0, 0, Classify(fmt.Errorf("inbox %q: note what became of a stash: %w", in.consumer, err))
+	if _, err := tx.ExecContext(ctx, in.sql.guard.settled, in.who.Consumer, string(list), topic, key, mark); err != nil {
+		return 0, 0, inbox.Classify(fmt.Errorf("inbox %q: note what became of a stash: %w", in.who.Consumer, err))
 	}
-	res, err := tx.ExecContext(ctx, in.sql.guard.clear, in.consumer, topic, key, mark)
+	res, err := tx.ExecContext(ctx, in.sql.guard.clear, in.who.Consumer, topic, key, mark)
 	if err != nil {
-		return 0, 0, Classify(fmt.Errorf("inbox %q: empty the stash of a key: %w", in.consumer, err))
+		return 0, 0, inbox.Classify(fmt.Errorf("inbox %q: empty the stash of a key: %w", in.who.Consumer, err))
 	}
 	removed, err := res.RowsAffected()
 	return applied, int(removed) - applied, err
@@ -118,13 +120,13 @@ func (in *Inbox) Unstash(ctx context.Context, tx Conn, topic, key string, limit 
 // stashed message whose turn has come; nil when no key has one. It leaves out
 // messages whose next attempt is not due, and for the time patience those that
 // another owner (see [Try]) has begun.
-func (in *Inbox) DueStashed(ctx context.Context, db Conn, owner string, patience time.Duration, afterTopic, afterKey string) (*Stashed, error) {
-	if in.err != nil {
-		return nil, in.err
+func (in *Inbox) DueStashed(ctx context.Context, db inbox.Conn, owner string, patience time.Duration, afterTopic, afterKey string) (*Stashed, error) {
+	if in.who.Err != nil {
+		return nil, in.who.Err
 	}
-	s, err := scanStashed(db.QueryRow(ctx, in.sql.guard.due, in.consumer, afterTopic, afterKey, owner, -patience.Microseconds()))
+	s, err := scanStashed(db.QueryRow(ctx, in.sql.guard.due, in.who.Consumer, afterTopic, afterKey, owner, -patience.Microseconds()))
 	if err != nil {
-		return nil, Classify(fmt.Errorf("inbox %q: look for stashed messages that are due: %w", in.consumer, err))
+		return nil, inbox.Classify(fmt.Errorf("inbox %q: look for stashed messages that are due: %w", in.who.Consumer, err))
 	}
 	if s.Message.ID == "" {
 		return nil, nil //nolint:nilnil // documented: there is none
@@ -135,15 +137,15 @@ func (in *Inbox) DueStashed(ctx context.Context, db Conn, owner string, patience
 // HoldStashed reports whether the message is still in the stash, and keeps Unstash from
 // its key until tx ends. A try that BeginAttempt counts in the same transaction is
 // then one of a message that is there: whoever takes it out forgets the count.
-func (in *Inbox) HoldStashed(ctx context.Context, tx Conn, s Stashed) (there bool, err error) {
-	if in.err != nil {
-		return false, in.err
+func (in *Inbox) HoldStashed(ctx context.Context, tx inbox.Conn, s Stashed) (there bool, err error) {
+	if in.who.Err != nil {
+		return false, in.who.Err
 	}
 	if _, err := in.lockMark(ctx, tx, s.Message.Topic, s.Message.Key); err != nil {
 		return false, err
 	}
 	n := 0
-	if err := tx.QueryRow(ctx, in.sql.guard.there, in.consumer, s.Message.ID).Scan(&n); err != nil {
+	if err := tx.QueryRow(ctx, in.sql.guard.there, in.who.Consumer, s.Message.ID).Scan(&n); err != nil {
 		return false, in.wrap("look in the stash for", s.Message.ID, err)
 	}
 	return n > 0, nil
@@ -153,9 +155,9 @@ func (in *Inbox) HoldStashed(ctx context.Context, tx Conn, s Stashed) (there boo
 // effect there when the ruling is Apply. It is Stale when the key has gone past
 // the message meanwhile, and Gone when somebody else has taken it. A dead letter
 // that was revived may have no place in the order still: [ErrNoPlace].
-func (in *Inbox) TakeStashed(ctx context.Context, tx Conn, s Stashed, order Order) (Ruling, error) {
+func (in *Inbox) TakeStashed(ctx context.Context, tx inbox.Conn, s Stashed, order inbox.Order) (Ruling, error) {
 	m, mark := &s.Message, s.needs
-	if order != AnyOrder {
+	if order != inbox.AnyOrder {
 		_, err := in.placeOf(m, order)
 		if err != nil {
 			return 0, err
@@ -169,20 +171,20 @@ func (in *Inbox) TakeStashed(ctx context.Context, tx Conn, s Stashed, order Orde
 		return 0, err
 	case !there:
 		return Gone, nil
-	case order == AnyOrder:
-		return Apply, in.became(ctx, tx, m.ID, Applied)
+	case order == inbox.AnyOrder:
+		return Apply, in.became(ctx, tx, m.ID, inbox.Applied)
 	case m.Version <= mark:
-		return Stale, in.became(ctx, tx, m.ID, Outdated)
+		return Stale, in.became(ctx, tx, m.ID, inbox.Outdated)
 	}
-	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.consumer, m.Topic, m.Key, m.Version); err != nil {
+	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.who.Consumer, m.Topic, m.Key, m.Version); err != nil {
 		return 0, in.wrap("move the mark for", m.ID, err)
 	}
-	return Apply, in.became(ctx, tx, m.ID, Applied)
+	return Apply, in.became(ctx, tx, m.ID, inbox.Applied)
 }
 
 // dropStashed removes a stashed message that needs no more than mark.
-func (in *Inbox) dropStashed(ctx context.Context, tx Conn, id string, mark int64) (bool, error) {
-	res, err := tx.ExecContext(ctx, in.sql.guard.drop, in.consumer, id, mark)
+func (in *Inbox) dropStashed(ctx context.Context, tx inbox.Conn, id string, mark int64) (bool, error) {
+	res, err := tx.ExecContext(ctx, in.sql.guard.drop, in.who.Consumer, id, mark)
 	if err != nil {
 		return false, in.wrap("take out of the stash", id, err)
 	}
@@ -193,7 +195,7 @@ func (in *Inbox) dropStashed(ctx context.Context, tx Conn, id string, mark int64
 // BuryStashed makes a dead letter of a stashed message. The key's mark stays: in
 // a contiguous order the messages behind it wait until it is retried or
 // discarded. It reports false when the message is not in the stash.
-func (in *Inbox) BuryStashed(ctx context.Context, tx Conn, s Stashed, attempts int, cause string) (bool, error) {
+func (in *Inbox) BuryStashed(ctx context.Context, tx inbox.Conn, s Stashed, attempts int, cause string) (bool, error) {
 	there, err := in.dropStashed(ctx, tx, s.Message.ID, maxVersion)
 	if err != nil || !there {
 		return false, err
@@ -201,31 +203,19 @@ func (in *Inbox) BuryStashed(ctx context.Context, tx Conn, s Stashed, attempts i
 	return true, in.writeDead(ctx, tx, &s.Message, s.Origin, attempts, cause)
 }
 
-// Gap is a hole in the versions of a key that keeps others waiting.
-type Gap struct {
-	Topic, Key string
-	Mark       int64         // the last version that was applied
-	Needs      int64         // the first version stashed needs all up to this one
-	Stashed    int64         // messages that wait behind the hole, [GapLimit] of them at most
-	Age        time.Duration // since the first of these was stashed
-}
-
-// GapLimit bounds the messages of a key that [Inbox.NextGap] looks at.
-const GapLimit = 1000
-
 // NextGap returns the gap of the first key behind the topic and key given,
 // nil when there is none.
-func (in *Inbox) NextGap(ctx context.Context, db Conn, afterTopic, afterKey string) (*Gap, error) {
-	if in.err != nil {
-		return nil, in.err
+func (in *Inbox) NextGap(ctx context.Context, db inbox.Conn, afterTopic, afterKey string) (*inbox.Gap, error) {
+	if in.who.Err != nil {
+		return nil, in.who.Err
 	}
 	var (
-		g   Gap
+		g   inbox.Gap
 		age int64
 	)
-	row := db.QueryRow(ctx, in.sql.guard.gap, in.consumer, afterTopic, afterKey, GapLimit)
+	row := db.QueryRow(ctx, in.sql.guard.gap, in.who.Consumer, afterTopic, afterKey, inbox.GapLimit)
 	if err := row.Scan(&g.Topic, &g.Key, &g.Mark, &g.Needs, &g.Stashed, &age); err != nil {
-		return nil, Classify(fmt.Errorf("inbox %q: look for gaps: %w", in.consumer, err))
+		return nil, inbox.Classify(fmt.Errorf("inbox %q: look for gaps: %w", in.who.Consumer, err))
 	}
 	if g.Stashed == 0 {
 		return nil, nil //nolint:nilnil // documented: there is none
@@ -237,13 +227,13 @@ func (in *Inbox) NextGap(ctx context.Context, db Conn, afterTopic, afterKey stri
 // SkipGap gives up the versions that are missing in g: they count as applied
 // from now on. It reports false, and changes nothing, when the gap is another
 // one by now.
-func (in *Inbox) SkipGap(ctx context.Context, tx Conn, g Gap) (bool, error) {
+func (in *Inbox) SkipGap(ctx context.Context, tx inbox.Conn, g inbox.Gap) (bool, error) {
 	mark, err := in.lockMark(ctx, tx, g.Topic, g.Key)
 	if err != nil || mark != g.Mark || g.Needs <= mark {
 		return false, err
 	}
-	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.consumer, g.Topic, g.Key, g.Needs); err != nil {
-		return false, Classify(fmt.Errorf("inbox %q: skip a gap: %w", in.consumer, err))
+	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.who.Consumer, g.Topic, g.Key, g.Needs); err != nil {
+		return false, inbox.Classify(fmt.Errorf("inbox %q: skip a gap: %w", in.who.Consumer, err))
 	}
 	return true, nil
 }

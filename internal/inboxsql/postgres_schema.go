@@ -1,34 +1,16 @@
-package inbox
+package inboxsql
 
-import "strings"
+// Version is that of the tables. Versions only add: programs of an older one go on
+// beside them.
+const Version = 3
 
-// schema is one statement, which looks first whether there is anything to do: a
-// consumer that may change nothing can send it at every start.
-func (p postgres) schema(schema string) []string { return []string{p.fill(postgresSchema, schema)} }
+const newest = "3" // Version as text
 
-func (postgres) columns(string) []column { return nil } // its schema adds them by itself
-
-// fill puts the names of a schema into a text of DDL.
-func (p postgres) fill(text, schema string) string {
-	n := p.names(schema)
-	if schema == "" {
-		schema = "postrider"
-	}
-	return strings.NewReplacer(
-		"{schema}", quote(schema), "{'schema'}", literal(quote(schema)), "{inbox}", n.inbox, "{attempt}", n.attempt, "{mark}", n.mark,
-		"{stash}", n.stash, "{journal}", n.journal, "{version}", n.version, "{newest}", newest, "{info}", quote(schema)+".outbox_info",
-		"{'info'}", literal(quote(schema)+".outbox_info"), "{grants}", literal(grantRows()),
-		"{'version'}", literal(n.version), "{'tables'}", literal(strings.Join([]string{n.inbox, n.attempt, n.mark, n.stash, n.journal, n.version}, "\n")),
-	).Replace(text)
-}
-
-// literal is a text as SQL has it.
-func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
-
-// Versions only add, so that programs of the one before go on beside them. What is
-// there stays, but for functions: these are replaced, and never by those of an
-// older program. A lock that consumers hold is waited for 3 s, while new ones wait
-// behind it; then the error is retryable.
+// The schema is one statement, which looks first whether there is anything to do: a
+// consumer that may change nothing can send it at every start. What is there stays,
+// but for functions: these are replaced, and never by those of an older program. A
+// lock that consumers hold is waited for 3 s, while new ones wait behind it; then
+// the error is retryable.
 const (
 	postgresSchema = `DO $do$
 DECLARE

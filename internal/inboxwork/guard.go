@@ -1,4 +1,4 @@
-package inbox
+package inboxwork
 
 import (
 	"context"
@@ -12,35 +12,9 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxsql"
 )
-
-// Order says what becomes of messages of a key that come in another order than
-// that of their versions.
-type Order uint8
-
-// The orders.
-const (
-	// AnyOrder applies each message when it comes.
-	AnyOrder Order = iota
-	// Latest drops a message whose version is not above the last one applied: for
-	// messages that carry the whole state.
-	Latest
-	// Contiguous applies each version once and in turn: 1, 2, 3 ... What comes
-	// early waits in the stash: for messages that carry a change.
-	Contiguous
-)
-
-func (o Order) String() string {
-	switch o {
-	case AnyOrder:
-		return "any"
-	case Latest:
-		return "latest"
-	case Contiguous:
-		return "contiguous"
-	}
-	return fmt.Sprintf("Order(%d)", uint8(o))
-}
 
 // Ruling is what a guard says of a message.
 type Ruling uint8
@@ -64,13 +38,13 @@ var ErrNoPlace = errors.New("the message has no place in its topic's order")
 // was applied last. The mark is kept per consumer, topic and key, and for ever;
 // transactions of one key follow each other. origin is where m stands, for
 // people. A message without key or version is refused with [ErrNoPlace],
-// unless order is AnyOrder. waiting says that messages of the key are in the
+// unless order is inbox.AnyOrder. waiting says that messages of the key are in the
 // stash: when tx has been committed and the ruling was Apply, call [Inbox.Unstash].
-func (in *Inbox) Guard(ctx context.Context, tx Conn, m postrider.Message, order Order, origin string) (r Ruling, waiting bool, err error) {
-	if err := in.usable(&m); err != nil {
+func (in *Inbox) Guard(ctx context.Context, tx inbox.Conn, m postrider.Message, order inbox.Order, origin string) (r Ruling, waiting bool, err error) {
+	if err := in.who.Usable(m.ID); err != nil {
 		return 0, false, err
 	}
-	if order == AnyOrder {
+	if order == inbox.AnyOrder {
 		return Apply, false, nil
 	}
 	needs, err := in.placeOf(&m, order)
@@ -82,24 +56,24 @@ func (in *Inbox) Guard(ctx context.Context, tx Conn, m postrider.Message, order 
 	case err != nil:
 		return 0, false, err
 	case moved:
-		return Apply, waiting && order == Contiguous, nil
-	case order == Latest:
-		return Stale, false, in.became(ctx, tx, m.ID, Outdated)
+		return Apply, waiting && order == inbox.Contiguous, nil
+	case order == inbox.Latest:
+		return Stale, false, in.became(ctx, tx, m.ID, inbox.Outdated)
 	}
 	return in.outOfTurn(ctx, tx, &m, needs, origin)
 }
 
 // placeOf is the version that m's key must have reached before m, 0 where the
 // order does not ask for one.
-func (in *Inbox) placeOf(m *postrider.Message, order Order) (needs int64, err error) {
+func (in *Inbox) placeOf(m *postrider.Message, order inbox.Order) (needs int64, err error) {
 	switch {
 	case m.Key == "" || m.Version < 1:
-		return 0, fmt.Errorf("inbox %q: message %s: %w: a key and a version are needed", in.consumer, m.ID, ErrNoPlace)
-	case order != Contiguous:
+		return 0, fmt.Errorf("inbox %q: message %s: %w: a key and a version are needed", in.who.Consumer, m.ID, ErrNoPlace)
+	case order != inbox.Contiguous:
 		return 0, nil
 	case strings.HasPrefix(in.key(m), digestPrefix) || strings.HasPrefix(in.topic(m), digestPrefix): // nobody can read from it what it was
 		return 0, fmt.Errorf("inbox %q: message %s: %w: what waits for its turn needs a topic and a key of text (UTF-8 without zero bytes) of at most %d and %d bytes",
-			in.consumer, m.ID, ErrNoPlace, postrider.MaxTopicLen, postrider.MaxKeyLen)
+			in.who.Consumer, m.ID, ErrNoPlace, postrider.MaxTopicLen, postrider.MaxKeyLen)
 	}
 	return needed(m)
 }
@@ -126,18 +100,18 @@ func needed(m *postrider.Message) (int64, error) {
 
 // moveMark moves the key's mark to m's version if it is at least needs and below
 // that version. waiting: messages of the key are in the stash.
-func (in *Inbox) moveMark(ctx context.Context, tx Conn, m *postrider.Message, needs int64) (moved, waiting bool, err error) {
+func (in *Inbox) moveMark(ctx context.Context, tx inbox.Conn, m *postrider.Message, needs int64) (moved, waiting bool, err error) {
 	topic, key := in.topic(m), in.key(m)
 	var n, w int64
 	if in.sql.guard.waits == "" {
-		err = tx.QueryRow(ctx, in.sql.guard.move, in.consumer, topic, key, m.Version, needs).Scan(&n, &w)
+		err = tx.QueryRow(ctx, in.sql.guard.move, in.who.Consumer, topic, key, m.Version, needs).Scan(&n, &w)
 	} else {
 		var res sql.Result
-		if res, err = tx.ExecContext(ctx, in.sql.guard.move, in.consumer, topic, key, m.Version, needs); err == nil {
+		if res, err = tx.ExecContext(ctx, in.sql.guard.move, in.who.Consumer, topic, key, m.Version, needs); err == nil {
 			n, err = res.RowsAffected()
 		}
 		if err == nil && n > 0 {
-			err = tx.QueryRow(ctx, in.sql.guard.waits, in.consumer, topic, key).Scan(&w)
+			err = tx.QueryRow(ctx, in.sql.guard.waits, in.who.Consumer, topic, key).Scan(&w)
 		}
 	}
 	if err != nil {
@@ -148,14 +122,14 @@ func (in *Inbox) moveMark(ctx context.Context, tx Conn, m *postrider.Message, ne
 
 // outOfTurn locks the mark, and tells a late message from an early one, which it
 // puts into the stash.
-func (in *Inbox) outOfTurn(ctx context.Context, tx Conn, m *postrider.Message, needs int64, origin string) (Ruling, bool, error) {
+func (in *Inbox) outOfTurn(ctx context.Context, tx inbox.Conn, m *postrider.Message, needs int64, origin string) (Ruling, bool, error) {
 	mark, err := in.lockMark(ctx, tx, in.topic(m), in.key(m))
 	if err != nil {
 		return 0, false, err
 	}
 	switch {
 	case mark >= m.Version:
-		return Stale, false, in.became(ctx, tx, m.ID, Outdated)
+		return Stale, false, in.became(ctx, tx, m.ID, inbox.Outdated)
 	case mark < needs:
 		return Early, true, in.wait(ctx, tx, m, needs, origin)
 	}
@@ -166,9 +140,9 @@ func (in *Inbox) outOfTurn(ctx context.Context, tx Conn, m *postrider.Message, n
 	return Apply, true, nil
 }
 
-func (in *Inbox) lockMark(ctx context.Context, tx Conn, topic, key string) (mark int64, err error) {
-	if err := tx.QueryRow(ctx, in.sql.guard.lock, in.consumer, topic, key).Scan(&mark); err != nil {
-		return 0, Classify(fmt.Errorf("inbox %q: lock the mark of a key: %w", in.consumer, err))
+func (in *Inbox) lockMark(ctx context.Context, tx inbox.Conn, topic, key string) (mark int64, err error) {
+	if err := tx.QueryRow(ctx, in.sql.guard.lock, in.who.Consumer, topic, key).Scan(&mark); err != nil {
+		return 0, inbox.Classify(fmt.Errorf("inbox %q: lock the mark of a key: %w", in.who.Consumer, err))
 	}
 	return mark, nil
 }
@@ -180,7 +154,7 @@ func (in *Inbox) key(m *postrider.Message) string   { return name(m.Key, postrid
 // name is s, or where that is no text of at most limit bytes, such as a Kafka key
 // in a binary encoding, a digest in its place: two keys must not become one.
 func name(s string, limit int) string {
-	if clean(s, limit) == s {
+	if inboxsql.Clean(s, limit) == s {
 		return s
 	}
 	sum := sha256.Sum256([]byte(s))
@@ -192,12 +166,12 @@ const digestPrefix = "\ufffdsha256:"
 
 // Mark returns the last version of the key that was applied or passed over, 0
 // when there is none.
-func (in *Inbox) Mark(ctx context.Context, db Conn, topic, key string) (version int64, err error) {
-	if in.err != nil {
-		return 0, in.err
+func (in *Inbox) Mark(ctx context.Context, db inbox.Conn, topic, key string) (version int64, err error) {
+	if in.who.Err != nil {
+		return 0, in.who.Err
 	}
-	if err := db.QueryRow(ctx, in.sql.guard.read, in.consumer, topic, key).Scan(&version); err != nil {
-		return 0, Classify(fmt.Errorf("inbox %q: read the mark of a key: %w", in.consumer, err))
+	if err := db.QueryRow(ctx, in.sql.guard.read, in.who.Consumer, topic, key).Scan(&version); err != nil {
+		return 0, inbox.Classify(fmt.Errorf("inbox %q: read the mark of a key: %w", in.who.Consumer, err))
 	}
 	return version, nil
 }
@@ -206,55 +180,48 @@ func (in *Inbox) Mark(ctx context.Context, db Conn, topic, key string) (version 
 // was. Versions up to it count as applied; what waits in the stash behind it is
 // taken up by a running consumer. Moving it back does not bring messages back:
 // send them again with a new id, or forget their claims.
-func (in *Inbox) SetMark(ctx context.Context, tx Conn, topic, key string, version int64) (was int64, err error) {
+func (in *Inbox) SetMark(ctx context.Context, tx inbox.Conn, topic, key string, version int64) (was int64, err error) {
 	switch {
-	case in.err != nil:
-		return 0, in.err
+	case in.who.Err != nil:
+		return 0, in.who.Err
 	case key == "" || version < 0:
-		return 0, fmt.Errorf("inbox %q: set the mark of key %q to %d: a key and a version of at least 0 are needed", in.consumer, key, version)
+		return 0, fmt.Errorf("inbox %q: set the mark of key %q to %d: a key and a version of at least 0 are needed", in.who.Consumer, key, version)
 	}
 	if was, err = in.lockMark(ctx, tx, topic, key); err != nil {
 		return 0, err
 	}
-	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.consumer, topic, key, version); err != nil {
-		return 0, Classify(fmt.Errorf("inbox %q: set the mark of a key: %w", in.consumer, err))
+	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.who.Consumer, topic, key, version); err != nil {
+		return 0, inbox.Classify(fmt.Errorf("inbox %q: set the mark of a key: %w", in.who.Consumer, err))
 	}
 	return was, nil
-}
-
-// KeyMark is how far a key has come.
-type KeyMark struct {
-	Topic, Key string
-	Version    int64     // the last that was applied or passed over
-	UpdatedAt  time.Time // by the database's clock
 }
 
 // Marks lists the marks of the consumer by topic and key, at most limit of them,
 // from behind the topic and key given; topic "" and key "" for the first page.
 // only, if it is not empty, is the one topic to list.
-func (in *Inbox) Marks(ctx context.Context, db Querier, only, topic, key string, limit int) ([]KeyMark, error) {
-	if in.err != nil {
-		return nil, in.err
+func (in *Inbox) Marks(ctx context.Context, db inbox.Querier, only, topic, key string, limit int) ([]inbox.KeyMark, error) {
+	if in.who.Err != nil {
+		return nil, in.who.Err
 	}
-	rows, err := db.QueryContext(ctx, in.sql.guard.list, in.consumer, only, topic, key, limit)
+	rows, err := db.QueryContext(ctx, in.sql.guard.list, in.who.Consumer, only, topic, key, limit)
 	if err != nil {
-		return nil, fmt.Errorf("inbox %q: list the marks: %w", in.consumer, err)
+		return nil, fmt.Errorf("inbox %q: list the marks: %w", in.who.Consumer, err)
 	}
 	defer rows.Close()
-	var out []KeyMark
+	var out []inbox.KeyMark
 	for rows.Next() {
 		var (
-			m  KeyMark
+			m  inbox.KeyMark
 			at int64
 		)
 		if err := rows.Scan(&m.Topic, &m.Key, &m.Version, &at); err != nil {
-			return nil, fmt.Errorf("inbox %q: read a mark: %w", in.consumer, err)
+			return nil, fmt.Errorf("inbox %q: read a mark: %w", in.who.Consumer, err)
 		}
 		m.UpdatedAt = time.UnixMicro(at).UTC()
 		out = append(out, m)
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("inbox %q: list the marks: %w", in.consumer, err)
+		return nil, fmt.Errorf("inbox %q: list the marks: %w", in.who.Consumer, err)
 	}
 	return out, nil
 }

@@ -1,6 +1,10 @@
-package inbox
+package inboxwork
 
-import "math"
+import (
+	"math"
+
+	"github.com/postrider/postrider/internal/inboxsql"
+)
 
 // guardStatements are those of marks and stash.
 type guardStatements struct {
@@ -10,11 +14,17 @@ type guardStatements struct {
 	drop, settled, there       string
 }
 
-func newGuardStatements() guardStatements {
-	return guardStatements{
-		move: moveMarkSQL, waits: waitsSQL, lock: lockMarkSQL, read: readMarkSQL, set: setMarkSQL, list: listMarksSQL,
+// newGuardStatements: where an INSERT may stand inside a query, move also tells
+// whether messages wait, and spares a round trip.
+func newGuardStatements(writeInQuery bool) guardStatements {
+	g := guardStatements{
+		move: inboxsql.MoveMark, waits: waitsSQL, lock: lockMarkSQL, read: readMarkSQL, set: setMarkSQL, list: listMarksSQL,
 		put: putStashSQL, head: headSQL, clear: clearStashSQL, due: dueSQL, gap: gapSQL, drop: dropStashSQL, settled: settledStashSQL, there: thereSQL,
 	}
+	if writeInQuery {
+		g.move, g.waits = "WITH moved AS ("+inboxsql.MoveMark+" RETURNING 1) SELECT (SELECT count(*) FROM moved), ("+waitsSQL+")", ""
+	}
+	return g
 }
 
 func (g *guardStatements) texts() []*string {
@@ -24,15 +34,6 @@ func (g *guardStatements) texts() []*string {
 const maxVersion = math.MaxInt64
 
 const (
-	// One statement in the usual case, where the message takes its turn. The row
-	// is made only for a key's first message; the WHERE of the conflict sees the
-	// row as the last transaction of the key has left it.
-	moveMarkSQL = `INSERT INTO {mark} AS m (consumer, topic, key, version, updated_at)
-SELECT $1, $2, $3, CAST($4 AS bigint), {now} WHERE CAST($5 AS bigint) = 0
-OR EXISTS (SELECT 1 FROM {mark} WHERE consumer = $1 AND topic = $2 AND key = $3)
-ON CONFLICT (consumer, topic, key) DO UPDATE SET version = excluded.version, updated_at = excluded.updated_at
-WHERE m.version >= CAST($5 AS bigint) AND m.version < excluded.version`
-
 	// A message that is stashed at the same moment may be missed: the sweep finds it.
 	waitsSQL = `SELECT count(*) FROM (SELECT 1 FROM {stash} WHERE consumer = $1 AND topic = $2 AND key = $3 LIMIT 1) AS w`
 
