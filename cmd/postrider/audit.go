@@ -76,7 +76,7 @@ func (a *app) auditCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			req.Actor, req.Reason = a.actor(), reason
 			return a.audit(cmd.Context(), k, req, every)
 		},

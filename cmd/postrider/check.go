@@ -16,6 +16,7 @@ import (
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store/pgstore"
 )
@@ -58,14 +59,14 @@ func (a *app) check(ctx context.Context, samples string, newest int) error {
 	switch {
 	case several && samples == "" && newest == 0:
 		return a.checkRelays()
-	case several && a.set.broker == "":
+	case several && a.set.Broker == "":
 		return exit.Usagef("the file has a list of relays: say by --relay which of them the messages are for")
 	}
-	sink, err := openSink(&a.set)
+	sink, err := open.Sink(&a.set.Settings)
 	if err != nil {
 		return err
 	}
-	defer sink.close()
+	defer sink.Close()
 	msgs, err := a.toCheck(ctx, samples, newest)
 	if err != nil {
 		return err
@@ -74,7 +75,7 @@ func (a *app) check(ctx context.Context, samples string, newest int) error {
 	if above := int(a.set.relay.claimAbove); above > 0 {
 		claims = &claim.Policy{Schema: a.schemaName(), Above: above}
 	}
-	found, err := admin.Check(sink.Sink, cmp.Or(a.set.pipe, pgstore.DefaultPipe), msgs, claims)
+	found, err := admin.Check(sink.Sink, cmp.Or(a.set.Pipe, pgstore.DefaultPipe), msgs, claims)
 	if err != nil {
 		return err
 	}
@@ -84,7 +85,7 @@ func (a *app) check(ctx context.Context, samples string, newest int) error {
 			refused++
 		}
 	}
-	if err := a.print(found, func(w *tabwriter.Writer) { checkText(w, found, len(a.set.routes)) }); err != nil {
+	if err := a.print(found, func(w *tabwriter.Writer) { checkText(w, found, len(a.set.Routes)) }); err != nil {
 		return err
 	}
 	if refused > 0 {
@@ -100,15 +101,15 @@ func (a *app) checkRelays() error {
 		return err
 	}
 	for i, set := range sets {
-		sink, err := openSink(set)
+		sink, err := open.Sink(&set.Settings)
 		if err != nil {
 			return fmt.Errorf("%s: relay %s: %w", entries[i].Where, entries[i].Name, err)
 		}
-		sink.close()
+		sink.Close()
 	}
 	return a.print([]admin.Checked{}, func(w *tabwriter.Writer) {
 		for i, set := range sets {
-			output.Row(w, fmt.Sprintf("relay %s: %s", entries[i].Name, inOrder(len(set.routes))))
+			output.Row(w, fmt.Sprintf("relay %s: %s", entries[i].Name, inOrder(len(set.Routes))))
 		}
 		output.Row(w, "give --relay, and --samples or --newest, to try them")
 	})
@@ -128,18 +129,18 @@ func (a *app) toCheck(ctx context.Context, samples string, newest int) ([]postri
 	case newest == 0:
 		return nil, nil
 	}
-	st, err := openStore(&a.set)
+	st, err := open.Store(&a.set.Settings)
 	if err != nil {
 		return nil, err
 	}
-	defer st.close()
-	if st.newestMessages == nil {
+	defer st.Close()
+	if st.NewestMessages == nil {
 		return nil, exit.Usagef("store %q cannot list its newest messages: use --samples", st.Info().Name)
 	}
-	if err := ready(ctx, st, a.schemaName()); err != nil {
+	if err := open.Ready(ctx, st, a.schemaName()); err != nil {
 		return nil, err
 	}
-	return st.newestMessages(ctx, newest, checkBytes)
+	return st.NewestMessages(ctx, newest, checkBytes)
 }
 
 // samples reads messages as enqueue does.

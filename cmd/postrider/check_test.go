@@ -11,6 +11,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -162,7 +163,7 @@ func TestClaimSettings(t *testing.T) {
 	if got := cli(t, nil, "", "relay", "-c", yml); got.code != exit.Usage || !strings.Contains(got.err, "relay b: claim-above leaves") {
 		t.Errorf("two relays: code %d, %s", got.code, got.err)
 	}
-	set := settings{store: "postgres://h/db"}
+	set := settings{Settings: open.Settings{Store: "postgres://h/db"}}
 	set.relay.claimAbove = 100
 	for _, tc := range []struct {
 		keeps admin.KeeperOptions

@@ -26,10 +26,10 @@ func (set *settings) claims(keeps *admin.KeeperOptions) (*claim.Policy, error) {
 	if set.relay.claimAbove == 0 {
 		return nil, nil
 	}
-	if kind := storeKind(set); kind != "postgres" && kind != "postgresql" {
+	if kind := set.Kind(); kind != "postgres" && kind != "postgresql" {
 		return nil, exit.Usagef("claim-above needs a store on PostgreSQL, where consumers can fetch payloads")
 	}
-	p := &claim.Policy{Schema: cmp.Or(set.schema, pgstore.DefaultSchema), Above: int(set.relay.claimAbove)}
+	p := &claim.Policy{Schema: cmp.Or(set.Schema, pgstore.DefaultSchema), Above: int(set.relay.claimAbove)}
 	stay, known := keeps.OlderThan, !keeps.Off
 	if keeps.Payloads > 0 && (!known || keeps.Payloads < stay) {
 		stay, known = keeps.Payloads, true

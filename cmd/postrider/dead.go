@@ -19,6 +19,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
@@ -93,7 +94,7 @@ func (a *app) deadList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			q.State = store.Dead
 			if all {
 				q.State = store.Pending // any
@@ -135,7 +136,7 @@ func (a *app) deadShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			r, err := admin.Find(cmd.Context(), st, seqs[0])
 			if err != nil {
 				return notParked(seqs[0], err)
@@ -200,7 +201,7 @@ func (a *app) deadSingles(cmd *cobra.Command, f *orderFlags, seqs []int64) error
 	if err != nil {
 		return err
 	}
-	defer st.close()
+	defer st.Close()
 	acts := make([]store.Act, len(seqs))
 	for i, seq := range seqs {
 		acts[i] = store.Act{Kind: f.order.Kind, Seq: seq, Actor: a.actor(), Reason: f.order.Reason}
@@ -220,7 +221,7 @@ func notParked(seq int64, err error) error {
 	return fmt.Errorf("record %d is not parked: see `postrider dead list`", seq)
 }
 
-func (a *app) printResults(ctx context.Context, st *opened, use string, results []admin.Result) error {
+func (a *app) printResults(ctx context.Context, st *open.Outbox, use string, results []admin.Result) error {
 	err := a.print(results, func(w *tabwriter.Writer) {
 		for _, r := range results {
 			output.Row(w, r.Seq, use, r.Result)
@@ -246,18 +247,18 @@ func (a *app) printResults(ctx context.Context, st *opened, use string, results 
 
 // relayLives reports whether somebody will send what is due; when that cannot
 // be told, it is assumed.
-func relayLives(ctx context.Context, st *opened) bool {
+func relayLives(ctx context.Context, st *open.Outbox) bool {
 	status, err := st.Status(ctx)
 	return err != nil || slices.ContainsFunc(status.Instances, func(i store.Instance) bool { return i.Alive })
 }
 
-func (a *app) openReady(cmd *cobra.Command) (*opened, error) {
-	st, err := openStore(&a.set)
+func (a *app) openReady(cmd *cobra.Command) (*open.Outbox, error) {
+	st, err := open.Store(&a.set.Settings)
 	if err != nil {
 		return nil, err
 	}
-	if err := ready(cmd.Context(), st, a.schemaName()); err != nil {
-		st.close()
+	if err := open.Ready(cmd.Context(), st, a.schemaName()); err != nil {
+		st.Close()
 		return nil, err
 	}
 	return st, nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/store"
@@ -43,31 +44,31 @@ type mailbox struct {
 
 // openInbox opens the database of a consumer, which need not hold an outbox.
 func (a *app) openInbox() (*mailbox, error) {
-	st, err := openStore(&a.set)
+	st, err := open.Store(&a.set.Settings)
 	if err != nil {
 		return nil, err
 	}
-	if st.inbox == nil {
-		st.close()
-		return nil, exit.Usagef("store %s keeps no consumer's dead letters: give that of the consumer's database, postgres:// or sqlite:", storeKind(&a.set))
+	if st.Inbox == nil {
+		st.Close()
+		return nil, exit.Usagef("store %s keeps no consumer's dead letters: give that of the consumer's database, postgres:// or sqlite:", a.set.Kind())
 	}
-	if st.exists != nil {
-		if err := st.exists(); err != nil {
-			st.close()
+	if st.Exists != nil {
+		if err := st.Exists(); err != nil {
+			st.Close()
 			return nil, err
 		}
 	}
-	db, d := st.inbox()
+	db, d := st.Inbox()
 	schema := inboxSchema(a.set)
-	return &mailbox{inbox.New(d, a.consumer, &inbox.Options{Schema: schema}), admin.Inboxes{DB: db, Dialect: d, Schema: schema}, st.close}, nil
+	return &mailbox{inbox.New(d, a.consumer, &inbox.Options{Schema: schema}), admin.Inboxes{DB: db, Dialect: d, Schema: schema}, st.Close}, nil
 }
 
 // inboxSchema is the schema of the inbox tables; SQLite has none.
 func inboxSchema(set settings) string {
-	if storeKind(&set) == "sqlite" {
+	if set.Kind() == "sqlite" {
 		return ""
 	}
-	return set.schema
+	return set.Schema
 }
 
 // letters answers with a page of dead letters, and says what is missing when

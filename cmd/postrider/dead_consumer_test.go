@@ -11,6 +11,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/inboxwork"
@@ -20,7 +21,7 @@ import (
 // buried is a consumer's database with dead letters of the ids given.
 func buried(t *testing.T, store, consumer string, ids ...string) *sql.DB {
 	t.Helper()
-	db, d, err := openSQL(store)
+	db, d, err := open.SQL(store, customers)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
 )
@@ -60,7 +61,7 @@ type demo struct {
 	set    settings // of the run: URLs that the children get
 	topic  string
 	stock  string // URL of the warehouse's database
-	st     *opened
+	st     *open.Outbox
 	broker demoBroker
 	// houseBroker is what the warehouse receives from where that is another URL
 	// than the relay's; "" otherwise.
@@ -91,8 +92,8 @@ func (a *app) demoCommand() *cobra.Command {
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// What the environment or a file names holds the user's own messages.
-			given := settings{format: "plain", output: a.set.output, logLevel: a.set.logLevel, logFormat: a.set.logFormat}
-			for name, to := range map[string]*string{"store": &given.store, "broker": &given.broker} {
+			given := settings{Settings: open.Settings{Format: "plain"}, output: a.set.output, logLevel: a.set.logLevel, logFormat: a.set.logFormat}
+			for name, to := range map[string]*string{"store": &given.Store, "broker": &given.Broker} {
 				if a.typed[name] {
 					*to = cmd.Flags().Lookup(name).Value.String()
 				}
@@ -115,7 +116,7 @@ func (a *app) runDemo(ctx context.Context, o demoOptions) error {
 	}
 	d := &demo{app: a, opts: o, set: a.set}
 	d.view = newView(a, o)
-	d.view.say("starting a shop, a relay, a warehouse" + map[bool]string{true: " and a broker"}[a.set.broker == ""])
+	d.view.say("starting a shop, a relay, a warehouse" + map[bool]string{true: " and a broker"}[a.set.Broker == ""])
 	defer d.close()
 	if err := d.open(ctx); err != nil {
 		return err
@@ -155,31 +156,31 @@ func (d *demo) open(ctx context.Context) error {
 	})
 	run := strings.ToLower(rand.Text()[:8])
 	d.topic = "orders"
-	if d.set.broker != "" {
+	if d.set.Broker != "" {
 		d.topic = "postrider-demo-" + run
 	}
-	if d.set.store == "" {
-		d.set.store = "sqlite:" + filepath.Join(dir, "shop.db")
+	if d.set.Store == "" {
+		d.set.Store = "sqlite:" + filepath.Join(dir, "shop.db")
 		d.stock = "sqlite:" + filepath.Join(dir, "warehouse.db")
 	} else if err := d.ownSchema(ctx, "postrider_demo_"+run); err != nil {
 		return err
 	}
-	d.set.lanes = demoLanes
-	if d.st, err = openStore(&d.set); err != nil {
+	d.set.Lanes = demoLanes
+	if d.st, err = open.Store(&d.set.Settings); err != nil {
 		return err
 	}
-	d.undo = append(d.undo, d.st.close)
-	if _, _, err := reach(ctx, d.st); err != nil {
+	d.undo = append(d.undo, d.st.Close)
+	if _, _, err := open.Reach(ctx, d.st); err != nil {
 		return err
 	}
-	if _, err := d.st.Migrate(ctx, store.MigrateRequest{Lanes: d.set.lanes}); err != nil {
+	if _, err := d.st.Migrate(ctx, store.MigrateRequest{Lanes: d.set.Lanes}); err != nil {
 		return fmt.Errorf("demo: make the outbox: %w", err)
 	}
 	if d.broker, err = openDemoBroker(ctx, d); err != nil {
 		return err
 	}
 	d.undo = append(d.undo, d.broker.close)
-	d.tables, err = openTables(d.set.store, d.stock)
+	d.tables, err = openTables(d.set.Store, d.stock)
 	if err != nil {
 		return err
 	}

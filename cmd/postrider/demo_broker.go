@@ -15,6 +15,7 @@ import (
 
 	"github.com/postrider/postrider/broker/natsbroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -28,15 +29,15 @@ type demoBroker interface {
 // openDemoBroker starts a JetStream server inside this process, or makes the
 // run's topic on the broker that was asked for.
 func openDemoBroker(ctx context.Context, d *demo) (demoBroker, error) {
-	scheme, _, _ := strings.Cut(d.set.broker, ":")
+	scheme, _, _ := strings.Cut(d.set.Broker, ":")
 	switch scheme {
 	case "":
 		srv, err := startNATS(filepath.Join(d.dir, "jetstream"))
 		if err != nil {
 			return nil, err
 		}
-		d.set.broker = srv.ClientURL() + "?dedup=off"
-		b, err := openDemoNATS(ctx, d.set.broker, d.topic)
+		d.set.Broker = srv.ClientURL() + "?dedup=off"
+		b, err := openDemoNATS(ctx, d.set.Broker, d.topic)
 		if err != nil {
 			srv.Shutdown()
 			return nil, err
@@ -44,34 +45,34 @@ func openDemoBroker(ctx context.Context, d *demo) (demoBroker, error) {
 		b.server = srv
 		return b, nil
 	case "nats":
-		if err := d.set.keepRepeated(); err != nil {
+		if err := keepRepeated(&d.set.Settings); err != nil {
 			return nil, err
 		}
-		return openDemoNATS(ctx, d.set.broker, d.topic)
+		return openDemoNATS(ctx, d.set.Broker, d.topic)
 	case "redis", "rediss":
-		if err := d.set.keepRepeated(); err != nil {
+		if err := keepRepeated(&d.set.Settings); err != nil {
 			return nil, err
 		}
-		return openDemoRedis(ctx, d.set.broker, d.topic)
+		return openDemoRedis(ctx, d.set.Broker, d.topic)
 	case "amqp", "amqps":
-		return openDemoRabbit(ctx, &d.set, d.topic)
+		return openDemoRabbit(ctx, &d.set.Settings, d.topic)
 	case "http":
 		return openDemoHTTP(ctx, d)
 	case "kafka":
-		return openDemoKafka(ctx, d.set.broker, d.topic)
+		return openDemoKafka(ctx, d.set.Broker, d.topic)
 	}
 	return nil, exit.Usagef("the demo runs on kafka://, nats://, amqp://, redis://, http:// or, without --broker, on a broker of its own, not on %s", redact.Word(scheme))
 }
 
 // keepRepeated keeps the broker from hiding what the relay repeats.
-func (set *settings) keepRepeated() error {
-	base, query, _ := strings.Cut(set.broker, "?")
+func keepRepeated(set *open.Settings) error {
+	base, query, _ := strings.Cut(set.Broker, "?")
 	q, err := url.ParseQuery(query)
 	if err != nil {
-		return exit.Usagef("broker %s cannot be used: its parameters cannot be read", redact.Place(set.broker))
+		return exit.Usagef("broker %s cannot be used: its parameters cannot be read", redact.Place(set.Broker))
 	}
 	q.Set("dedup", "off")
-	set.broker = base + "?" + q.Encode()
+	set.Broker = base + "?" + q.Encode()
 	return nil
 }
 
@@ -99,7 +100,7 @@ type demoNATS struct {
 }
 
 func openDemoNATS(ctx context.Context, raw, topic string) (*demoNATS, error) {
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	ctx, cancel := context.WithTimeout(ctx, open.Timeout)
 	defer cancel()
 	target, err := natsbroker.ParseURL(raw)
 	if err != nil {
@@ -124,7 +125,7 @@ func openDemoNATS(ctx context.Context, raw, topic string) (*demoNATS, error) {
 
 func (b *demoNATS) close() {
 	if b.server == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), reachTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), open.Timeout)
 		_ = b.js.DeleteStream(ctx, b.stream)
 		cancel()
 	}

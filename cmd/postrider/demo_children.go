@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/examples/orders"
 )
@@ -46,7 +47,7 @@ func (d *demo) spawn(name string, set settings, args ...string) (*child, error) 
 	cmd := exec.Command(self, args...)
 	cmd.Dir = d.dir // no postrider.yml of the working directory may speak here
 	cmd.Env = environment(map[string]string{
-		config.Env("store"): set.store, config.Env("broker"): set.broker, config.Env("schema"): set.schema,
+		config.Env("store"): set.Store, config.Env("broker"): set.Broker, config.Env("schema"): set.Schema,
 		envWithParent: "1",
 	})
 	cmd.Stderr = log
@@ -108,7 +109,7 @@ func (c *child) stop() {
 func (d *demo) start(ctx context.Context) error {
 	var err error
 	args := []string{"demo-orders", "--topic", d.topic}
-	if d.stock == d.set.store {
+	if d.stock == d.set.Store {
 		args = append(args, "--pause", "20ms")
 	}
 	if d.shop, err = d.spawn("shop", d.set, args...); err != nil {
@@ -120,9 +121,9 @@ func (d *demo) start(ctx context.Context) error {
 		return fmt.Errorf("demo: the shop did not start: %s", d.lastLog("shop"))
 	}
 	set := d.set
-	set.store = d.stock
+	set.Store = d.stock
 	if d.houseBroker != "" {
-		set.broker = d.houseBroker
+		set.Broker = d.houseBroker
 	}
 	if d.house, err = d.spawn("warehouse", set, "demo-warehouse", "--topic", d.topic); err != nil {
 		return err
@@ -205,12 +206,12 @@ func (a *app) ordersCommand() *cobra.Command {
 }
 
 func (a *app) runShop(ctx context.Context, topic string, pause time.Duration) error {
-	db, d, err := openSQL(a.set.store)
+	db, d, err := open.SQL(a.set.Store, customers)
 	if err != nil {
 		return err
 	}
 	defer db.Close() // nothing is written any more
-	opts := &orders.Options{Schema: sqlSchema(d, a.set.schema), Topic: topic}
+	opts := &orders.Options{Schema: sqlSchema(d, a.set.Schema), Topic: topic}
 	if pause > 0 {
 		opts.Pause = func() time.Duration { return rand.N(pause) }
 	}
@@ -248,7 +249,7 @@ func (a *app) warehouseCommand() *cobra.Command {
 }
 
 func (a *app) runWarehouse(ctx context.Context, topic string) error {
-	db, d, err := openSQL(a.set.store)
+	db, d, err := open.SQL(a.set.Store, customers)
 	if err != nil {
 		return err
 	}
@@ -259,15 +260,15 @@ func (a *app) runWarehouse(ctx context.Context, topic string) error {
 			return fmt.Errorf("demo: turn on WAL: %w", err)
 		}
 	}
-	house := orders.NewWarehouse(db, d, sqlSchema(d, a.set.schema), a.logger())
+	house := orders.NewWarehouse(db, d, sqlSchema(d, a.set.Schema), a.logger())
 	if err := house.Migrate(ctx); err != nil {
 		return err
 	}
-	src, err := openSource(&a.set, orders.Consumer, topic)
+	src, err := open.Source(&a.set.Settings, orders.Consumer, topic)
 	if err != nil {
 		return err
 	}
-	defer src.close()
+	defer src.Close()
 	if _, err := fmt.Fprintln(a.out, "ready"); err != nil {
 		return err
 	}

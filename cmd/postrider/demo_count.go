@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store/pgstore"
 )
@@ -37,10 +38,10 @@ type tables struct{ shop, house *sql.DB }
 func openTables(shop, house string) (*tables, error) {
 	t := &tables{}
 	var err error
-	if t.shop, _, err = openSQL(shop); err != nil {
+	if t.shop, _, err = open.SQL(shop, customers); err != nil {
 		return nil, err
 	}
-	if t.house, _, err = openSQL(house); err != nil {
+	if t.house, _, err = open.SQL(house, customers); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -152,21 +153,21 @@ func maxGap(copies []copyAt) int {
 // ownSchema gives the run a schema of its own in the user's database, for the
 // outbox and for the demo's tables, and removes it at the end.
 func (d *demo) ownSchema(ctx context.Context, name string) error {
-	u, err := url.Parse(d.set.store)
+	u, err := url.Parse(d.set.Store)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		return exit.Usagef("store %s: the demo runs on postgres://USER:PASSWORD@HOST/DATABASE or, without --store, on SQLite", redact.Place(d.set.store))
+		return exit.Usagef("store %s: the demo runs on postgres://USER:PASSWORD@HOST/DATABASE or, without --store, on SQLite", redact.Place(d.set.Store))
 	}
-	admin := d.set.store
+	admin := d.set.Store
 	q := u.Query()
 	q.Set("search_path", name)
 	u.RawQuery = q.Encode()
-	d.set.store, d.stock, d.set.schema = u.String(), u.String(), name
+	d.set.Store, d.stock, d.set.Schema = u.String(), u.String(), name
 	if err := execOnce(ctx, admin, `CREATE SCHEMA IF NOT EXISTS `+pgx.Identifier{name}.Sanitize()); err != nil {
 		return exit.Withf(exit.Unreachable, "demo: make a schema: %w; check --store and that its user may create schemas", err)
 	}
 	if !d.opts.keep {
 		d.undo = append(d.undo, func() {
-			ctx, cancel := context.WithTimeout(context.Background(), reachTimeout)
+			ctx, cancel := context.WithTimeout(context.Background(), open.Timeout)
 			defer cancel()
 			if err := execOnce(ctx, admin, `DROP SCHEMA `+pgx.Identifier{name}.Sanitize()+` CASCADE`); err != nil {
 				d.app.logger().Warn("the demo's schema stays in your database", "schema", name, "error", err)
@@ -177,7 +178,7 @@ func (d *demo) ownSchema(ctx context.Context, name string) error {
 }
 
 func execOnce(ctx context.Context, raw, stmt string) error {
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	ctx, cancel := context.WithTimeout(ctx, open.Timeout)
 	defer cancel()
 	conf, err := pgstore.ParseConfig(raw)
 	if err != nil {

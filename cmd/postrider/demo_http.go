@@ -33,9 +33,9 @@ type demoHTTP struct {
 // openDemoHTTP listens where the broker's URL points, and gives relay and
 // warehouse a secret to sign and to verify with.
 func openDemoHTTP(ctx context.Context, d *demo) (*demoHTTP, error) {
-	u, err := url.Parse(d.set.broker)
+	u, err := url.Parse(d.set.Broker)
 	if err != nil || u.Port() == "" || u.Fragment != "" {
-		return nil, exit.Usagef("broker %s cannot be used: the demo listens there itself: write http://127.0.0.1:PORT/PATH", redact.Place(d.set.broker))
+		return nil, exit.Usagef("broker %s cannot be used: the demo listens there itself: write http://127.0.0.1:PORT/PATH", redact.Place(d.set.Broker))
 	}
 	file, key := filepath.Join(d.dir, "webhook.secret"), make([]byte, 32)
 	_, _ = rand.Read(key) // never fails
@@ -54,7 +54,7 @@ func openDemoHTTP(ctx context.Context, d *demo) (*demoHTTP, error) {
 	to := &url.URL{Scheme: "http", Host: house.Addr().String()}
 	_ = house.Close() // the warehouse listens there
 	settings := "#secret-file=" + url.QueryEscape(file) + "&allow=127.0.0.1"
-	d.set.broker, d.houseBroker = d.set.broker+settings, to.String()+settings
+	d.set.Broker, d.houseBroker = d.set.Broker+settings, to.String()+settings
 	b := &demoHTTP{}
 	b.server = &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: b.handler(to)}
 	go func() { _ = b.server.Serve(l) }() // it ends with close

@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -20,7 +21,7 @@ type demoKafka struct {
 }
 
 func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
-	k, err := parseKafka(raw)
+	k, err := open.ParseKafka(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +29,7 @@ func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
 	if err != nil {
 		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(raw), err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 3*reachTimeout) // a broker that has just started takes long for its first topic
+	ctx, cancel := context.WithTimeout(ctx, 3*open.Timeout) // a broker that has just started takes long for its first topic
 	defer cancel()
 	b := &demoKafka{opts: k.Client, topic: k.Sink.TopicPrefix + topic, cl: cl, admin: kadm.NewClient(cl)}
 	resp, err := b.admin.CreateTopic(ctx, 6, -1, nil, b.topic)
@@ -40,7 +41,7 @@ func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
 }
 
 func (b *demoKafka) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), reachTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), open.Timeout)
 	defer cancel()
 	_, _ = b.admin.DeleteTopics(ctx, b.topic)
 	b.cl.Close()
@@ -66,7 +67,7 @@ func (b *demoKafka) copies(ctx context.Context) ([]copyAt, error) {
 		return nil, err
 	}
 	defer reader.Close()
-	ctx, cancel := context.WithTimeout(ctx, 6*reachTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 6*open.Timeout)
 	defer cancel()
 	all := make([]copyAt, 0, want)
 	for len(all) < want {

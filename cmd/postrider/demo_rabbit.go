@@ -14,6 +14,7 @@ import (
 
 	"github.com/postrider/postrider/broker/rabbitbroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -34,19 +35,19 @@ type demoRabbit struct {
 // demoMark is the type of messages that say how far the reading has come.
 const demoMark = "demo.mark"
 
-func openDemoRabbit(ctx context.Context, set *settings, topic string) (*demoRabbit, error) {
-	base, query, _ := strings.Cut(set.broker, "?")
+func openDemoRabbit(ctx context.Context, set *open.Settings, topic string) (*demoRabbit, error) {
+	base, query, _ := strings.Cut(set.Broker, "?")
 	q, err := url.ParseQuery(query)
 	if err != nil {
-		return nil, exit.Usagef("broker %s cannot be used: its parameters cannot be read", redact.Place(set.broker))
+		return nil, exit.Usagef("broker %s cannot be used: its parameters cannot be read", redact.Place(set.Broker))
 	}
 	q.Set("exchange", topic)
-	set.broker = base + "?" + q.Encode()
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	set.Broker = base + "?" + q.Encode()
+	ctx, cancel := context.WithTimeout(ctx, open.Timeout)
 	defer cancel()
-	conn, err := rabbitbroker.Connect(ctx, set.broker)
+	conn, err := rabbitbroker.Connect(ctx, set.Broker)
 	if err != nil {
-		return nil, exit.Withf(exit.Unreachable, "the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(set.broker), err)
+		return nil, exit.Withf(exit.Unreachable, "the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(set.Broker), err)
 	}
 	b := &demoRabbit{conn: conn, topic: topic, queue: topic + ".copies", changed: make(chan struct{})}
 	if err := b.begin(); err != nil {
@@ -99,7 +100,7 @@ func (b *demoRabbit) read(ds <-chan amqp.Delivery) {
 }
 
 func (b *demoRabbit) close() {
-	stop := time.AfterFunc(reachTimeout, func() { _ = b.conn.CloseDeadline(time.Now()) })
+	stop := time.AfterFunc(open.Timeout, func() { _ = b.conn.CloseDeadline(time.Now()) })
 	defer stop.Stop()
 	if b.ch != nil {
 		_ = b.ch.ExchangeDelete(b.topic, false, false)
@@ -128,7 +129,7 @@ func (b *demoRabbit) copies(ctx context.Context) ([]copyAt, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 6*reachTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 6*open.Timeout)
 	defer cancel()
 	for {
 		b.mu.Lock()

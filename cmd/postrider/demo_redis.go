@@ -12,6 +12,7 @@ import (
 
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -30,7 +31,7 @@ func openDemoRedis(ctx context.Context, raw, topic string) (*demoRedis, error) {
 		client:  redis.NewClient(t.Client),
 		streams: redisbroker.Streams(t.Sink.StreamPrefix+topic, t.Sink.Partitions),
 	}
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	ctx, cancel := context.WithTimeout(ctx, open.Timeout)
 	defer cancel()
 	if err := b.client.Ping(ctx).Err(); err != nil {
 		_ = b.client.Close()
@@ -43,7 +44,7 @@ func openDemoRedis(ctx context.Context, raw, topic string) (*demoRedis, error) {
 }
 
 func (b *demoRedis) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), reachTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), open.Timeout)
 	defer cancel()
 	_ = b.client.Del(ctx, b.streams...)
 	_ = b.client.Close()

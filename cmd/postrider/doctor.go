@@ -12,6 +12,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
@@ -64,33 +65,33 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 			return exit.Usagef("fail-on is %s: use warning, critical or never", redact.Word(set.failOn))
 		}
 	}
-	st, err := openStore(&a.set)
+	st, err := open.Store(&a.set.Settings)
 	if err != nil {
 		return err
 	}
-	defer st.close()
-	if st.doctor == nil || set.consumer != "" && st.inbox == nil {
+	defer st.Close()
+	if st.Doctor == nil || set.consumer != "" && st.Inbox == nil {
 		return exit.Usagef("store %q cannot be examined: there is nothing that could be set wrong", st.Info().Name)
 	}
-	if st.exists != nil {
-		if err := st.exists(); err != nil {
+	if st.Exists != nil {
+		if err := st.Exists(); err != nil {
 			return err
 		}
 	}
-	if _, _, err := reach(ctx, st); err != nil && exit.Of(err) == exit.Unreachable {
+	if _, _, err := open.Reach(ctx, st); err != nil && exit.Of(err) == exit.Unreachable {
 		return err
 	}
-	if a.set.pipe != "" {
-		set.req.Pipes = []string{a.set.pipe}
+	if a.set.Pipe != "" {
+		set.req.Pipes = []string{a.set.Pipe}
 	}
 	doctors := a.doctorsOf(st, set.consumer)
-	if a.set.broker != "" && set.consumer == "" {
-		sink, err := openSink(&a.set)
+	if a.set.Broker != "" && set.consumer == "" {
+		sink, err := open.Sink(&a.set.Settings)
 		if err != nil {
 			return err
 		}
-		defer sink.close()
-		destinations, err := a.set.destinations(st)
+		defer sink.Close()
+		destinations, err := a.set.Destinations(st)
 		if err != nil {
 			return err
 		}
@@ -113,15 +114,15 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 }
 
 // doctorsOf look at the outbox and at the consumers beside it, or at consumers only.
-func (a *app) doctorsOf(st *opened, consumer string) []store.Doctor {
+func (a *app) doctorsOf(st *open.Outbox, consumer string) []store.Doctor {
 	i, ok := a.inboxes(st)
 	switch {
 	case consumer != "":
 		return []store.Doctor{i.Doctor(consumersOf(consumer)...)}
 	case ok:
-		return []store.Doctor{st.doctor, i.Doctor()}
+		return []store.Doctor{st.Doctor, i.Doctor()}
 	}
-	return []store.Doctor{st.doctor}
+	return []store.Doctor{st.Doctor}
 }
 
 func diagnosisText(w *tabwriter.Writer, d admin.Diagnosis, all bool) {

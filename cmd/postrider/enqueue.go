@@ -18,6 +18,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/outbox"
 )
@@ -86,15 +87,15 @@ func (a *app) enqueueCommand() *cobra.Command {
 			if batch < 1 || batch > 10_000 {
 				return exit.Usagef("batch is %d: use 1 to 10000", batch)
 			}
-			st, err := openStore(&a.set)
+			st, err := open.Store(&a.set.Settings)
 			if err != nil {
 				return err
 			}
-			defer st.close()
-			if err := ready(cmd.Context(), st, a.schemaName()); err != nil {
+			defer st.Close()
+			if err := open.Ready(cmd.Context(), st, a.schemaName()); err != nil {
 				return err
 			}
-			e := &enqueuer{write: st.enqueue, batch: batch}
+			e := &enqueuer{write: st.Enqueue, batch: batch}
 			if err := e.run(cmd.Context(), a.in); err != nil {
 				return fmt.Errorf("%w; %s", err, e.progress())
 			}

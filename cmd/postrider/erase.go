@@ -39,8 +39,8 @@ func (a *app) eraseCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
-			req.Actor, req.Wait, req.Pipe = a.actor(), wait, st.pipe
+			defer st.Close()
+			req.Actor, req.Wait, req.Pipe = a.actor(), wait, st.Pipe
 			done, err := admin.Erase(cmd.Context(), st.Store, req, &admin.Options{Logger: a.logger()})
 			if err != nil {
 				return fmt.Errorf("erase: %w", err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
@@ -190,22 +191,22 @@ func noTables(err error) error {
 
 // openInboxes opens the database of consumers, which need not hold an outbox.
 func (a *app) openInboxes() (admin.Inboxes, func(), error) {
-	st, err := openStore(&a.set)
+	st, err := open.Store(&a.set.Settings)
 	if err != nil {
 		return admin.Inboxes{}, nil, err
 	}
 	i, ok := a.inboxes(st)
 	if !ok {
-		st.close()
-		return i, nil, exit.Usagef("store %s keeps no inbox: give that of the consumer's database, postgres:// or sqlite:", storeKind(&a.set))
+		st.Close()
+		return i, nil, exit.Usagef("store %s keeps no inbox: give that of the consumer's database, postgres:// or sqlite:", a.set.Kind())
 	}
-	if st.exists != nil {
-		if err := st.exists(); err != nil {
-			st.close()
+	if st.Exists != nil {
+		if err := st.Exists(); err != nil {
+			st.Close()
 			return i, nil, err
 		}
 	}
-	return i, st.close, nil
+	return i, st.Close, nil
 }
 
 // migrateInbox makes the tables of consumers, for those that are not written in Go.
@@ -228,17 +229,17 @@ func (a *app) migrateInbox(dryRun, printSQL *bool) *cobra.Command {
 			if *dryRun {
 				return exit.Usagef("--dry-run does not go with inbox: --print-sql shows its statements, which change nothing that is there")
 			}
-			if *printSQL && a.set.store == "sqlite:" {
-				a.set.store = "sqlite:any.db"
+			if *printSQL && a.set.Store == "sqlite:" {
+				a.set.Store = "sqlite:any.db"
 			}
-			st, err := openStore(&a.set)
+			st, err := open.Store(&a.set.Settings)
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			i, ok := a.inboxes(st)
 			if !ok {
-				return exit.Usagef("store %s keeps no inbox: use postgres:// or sqlite:", storeKind(&a.set))
+				return exit.Usagef("store %s keeps no inbox: use postgres:// or sqlite:", a.set.Kind())
 			}
 			if *printSQL {
 				return a.printInbox(i, roles, prefix)

@@ -90,7 +90,7 @@ func (a *app) hold(cmd *cobra.Command, act store.Act, answer holdAnswer, wait ti
 	if err != nil {
 		return err
 	}
-	defer st.close()
+	defer st.Close()
 	results, err := admin.Execute(cmd.Context(), st, st, []store.Act{act}, &admin.Options{Wait: wait, Logger: a.logger()})
 	if err != nil {
 		return fmt.Errorf("%s: %w", act.Kind, err)
@@ -115,7 +115,7 @@ func (a *app) holdEndpoint(cmd *cobra.Command, act store.Act, endpoint string) e
 	if err != nil {
 		return err
 	}
-	defer st.close()
+	defer st.Close()
 	stops, err := admin.Stops(st.Admin)
 	if err != nil {
 		return fmt.Errorf("%s: %w", act.Kind, err)

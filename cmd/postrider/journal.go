@@ -58,11 +58,11 @@ func (a *app) journalCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
-			if st.journal == nil {
+			defer st.Close()
+			if st.Journal == nil {
 				return unsupported("a journal", &a.set)
 			}
-			entries, err := st.journal.Entries(cmd.Context(), q)
+			entries, err := st.Journal.Entries(cmd.Context(), q)
 			if err != nil {
 				return fmt.Errorf("journal: %w", err)
 			}
@@ -136,7 +136,7 @@ type actAnswer struct {
 
 // unsupported says that a kind of store lacks what the command needs.
 func unsupported(what string, set *settings) error {
-	return fmt.Errorf("%s: %w: the store is %s; PostgreSQL has it", what, store.ErrUnsupported, storeKind(set))
+	return fmt.Errorf("%s: %w: the store is %s; PostgreSQL has it", what, store.ErrUnsupported, set.Kind())
 }
 
 func entryOf(e store.JournalEntry) entryAnswer {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -115,7 +116,7 @@ func (k *keeperSettings) relayOptions(log *slog.Logger) (*admin.KeeperOptions, e
 // startKeeper starts the housekeeping of an outbox and returns the function that
 // ends it, to be called when the relay has drained. It returns nil for a store
 // that keeps no settled rows.
-func startKeeper(ctx context.Context, st *opened, o *admin.KeeperOptions) (*admin.Keeper, func()) {
+func startKeeper(ctx context.Context, st *open.Outbox, o *admin.KeeperOptions) (*admin.Keeper, func()) {
 	r, err := admin.Retainer(st.Admin)
 	if err != nil {
 		return nil, func() {}

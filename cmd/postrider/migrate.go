@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
@@ -79,7 +80,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	fs := cmd.PersistentFlags()
 	fs.BoolVar(&dryRun, "dry-run", false, "print the steps, change nothing")
 	fs.BoolVar(&printSQL, "print-sql", false, "print the statements, change nothing")
-	fs.IntVar(&a.set.lanes, "lanes", 0, "lanes of a new outbox, never changed afterwards (default 64)")
+	fs.IntVar(&a.set.Lanes, "lanes", 0, "lanes of a new outbox, never changed afterwards (default 64)")
 	mark(fs, "lanes")
 	fs.DurationVar(&wait, "wait", 2*time.Minute, "go on asking for so long when other transactions hold a table; writers wait for at most 0.8 s at a time.\n0: ask once")
 	cmd.Flags().BoolVar(&adopt, "adopt", false, "take over an outbox that was dumped and restored into this server,\nor whose sequence was set back while no relay ran")
@@ -130,7 +131,7 @@ func (a *app) migrateEach(cmd *cobra.Command, req store.MigrateRequest, printSQL
 	var failed []error
 	done := map[string]bool{}
 	for i, set := range sets {
-		outbox := set.store + " " + set.schema
+		outbox := set.Store + " " + set.Schema
 		if done[outbox] { // of another pipe
 			continue
 		}
@@ -149,43 +150,43 @@ func (a *app) migrateEach(cmd *cobra.Command, req store.MigrateRequest, printSQL
 }
 
 func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL bool) error {
-	if a.set.lanes < 0 || a.set.lanes > 4096 {
-		return exit.Usagef("lanes is %d: use 1 to 4096", a.set.lanes)
+	if a.set.Lanes < 0 || a.set.Lanes > 4096 {
+		return exit.Usagef("lanes is %d: use 1 to 4096", a.set.Lanes)
 	}
-	if a.set.store == "" && printSQL {
+	if a.set.Store == "" && printSQL {
 		return exit.Usagef("no store: --print-sql needs no database, but add --store postgres: or --store sqlite: to say for which kind")
 	}
-	if printSQL && a.set.store == "sqlite:" {
-		a.set.store = "sqlite:any.db"
+	if printSQL && a.set.Store == "sqlite:" {
+		a.set.Store = "sqlite:any.db"
 	}
-	st, err := openStore(&a.set)
+	st, err := open.Store(&a.set.Settings)
 	if err != nil {
 		return err
 	}
-	defer st.close()
+	defer st.Close()
 	switch {
-	case req.Target < -1 || req.Target > st.newest:
-		return exit.Usagef("to is %d: this program knows the versions 1 to %d", req.Target, st.newest)
+	case req.Target < -1 || req.Target > st.Newest:
+		return exit.Usagef("to is %d: this program knows the versions 1 to %d", req.Target, st.Newest)
 	case printSQL:
 		return a.printSQL(st, req)
-	case req.DryRun && st.exists != nil && st.exists() != nil:
+	case req.DryRun && st.Exists != nil && st.Exists() != nil:
 		return a.migrateNowhere(cmd, req)
 	}
-	have, want, err := reach(cmd.Context(), st)
+	have, want, err := open.Reach(cmd.Context(), st)
 	if err != nil {
 		return err
 	}
 	if have > want {
 		return &store.SchemaError{Schema: a.schemaName(), Have: have, Want: want}
 	}
-	req.Lanes = a.set.lanes
+	req.Lanes = a.set.Lanes
 	req.Waiting = func(b *store.BusyError) { fmt.Fprintf(a.errOut, "postrider: waiting: %v\n", b) }
 	steps, err := st.Migrate(cmd.Context(), req)
 	if err != nil {
 		return migrateFailed(cmd.Context(), err)
 	}
 	if len(steps) == 0 { // somebody else may have done them meanwhile
-		if have, want, err = reach(cmd.Context(), st); err != nil {
+		if have, want, err = open.Reach(cmd.Context(), st); err != nil {
 			return err
 		}
 	}
@@ -203,7 +204,7 @@ func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL boo
 // migrateFailed says what to do about a migration that broke off. Each step is one
 // transaction, so that the next run finds what is left to do.
 func migrateFailed(ctx context.Context, err error) error {
-	if ctx.Err() == nil && lostConnection(err) {
+	if ctx.Err() == nil && open.LostConnection(err) {
 		return exit.Withf(exit.Unreachable, "migrate: the connection to the database was lost: %w; run the same command again: finished steps stay, the last one is made again if it was not committed", err)
 	}
 	return fmt.Errorf("migrate: %w", err)
@@ -227,30 +228,30 @@ func (a *app) migrateNowhere(cmd *cobra.Command, req store.MigrateRequest) error
 	}
 	defer os.RemoveAll(dir) // an empty file stays at worst
 	set := a.set
-	set.store = "sqlite:" + filepath.Join(dir, "none.db")
-	st, err := openStore(&set)
+	set.Store = "sqlite:" + filepath.Join(dir, "none.db")
+	st, err := open.Store(&set.Settings)
 	if err != nil {
 		return err
 	}
-	defer st.close()
+	defer st.Close()
 	steps, err := st.Migrate(cmd.Context(), req)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	return a.printSteps(0, st.newest, req, steps)
+	return a.printSteps(0, st.Newest, req, steps)
 }
 
 // checkLanes says when --lanes asked for what an outbox cannot have any more.
-func (a *app) checkLanes(ctx context.Context, st *opened, req store.MigrateRequest) error {
-	if a.set.lanes == 0 || req.DryRun || req.Target == -1 {
+func (a *app) checkLanes(ctx context.Context, st *open.Outbox, req store.MigrateRequest) error {
+	if a.set.Lanes == 0 || req.DryRun || req.Target == -1 {
 		return nil
 	}
 	status, err := st.Status(ctx)
 	if err != nil {
 		return fmt.Errorf("count the lanes: %w", err)
 	}
-	if n := len(status.Lanes); n != a.set.lanes {
-		return exit.Usagef("the outbox has %d lanes, not %d: their number never changes; leave --lanes out, or make another outbox with --schema", n, a.set.lanes)
+	if n := len(status.Lanes); n != a.set.Lanes {
+		return exit.Usagef("the outbox has %d lanes, not %d: their number never changes; leave --lanes out, or make another outbox with --schema", n, a.set.Lanes)
 	}
 	return nil
 }
@@ -282,23 +283,23 @@ func migrateText(w *tabwriter.Writer, answer migrateAnswer) {
 	}
 }
 
-func (a *app) printSQL(st *opened, req store.MigrateRequest) error {
+func (a *app) printSQL(st *open.Outbox, req store.MigrateRequest) error {
 	from, target := 0, req.Target
 	switch target {
 	case 0:
-		target = st.newest
+		target = st.Newest
 	case -1:
-		from, target = st.newest, 0
+		from, target = st.Newest, 0
 	}
 	text, err := st.SQL(from, target)
 	if err != nil {
 		return fmt.Errorf("print the statements: %w", err)
 	}
 	if req.Roles {
-		if st.rolesSQL == nil {
+		if st.RolesSQL == nil {
 			return exit.Usagef("only PostgreSQL has roles")
 		}
-		roles, err := st.rolesSQL(req.RolePrefix)
+		roles, err := st.RolesSQL(req.RolePrefix)
 		if err != nil {
 			return fmt.Errorf("print the roles: %w", err)
 		}
@@ -319,14 +320,14 @@ func (a *app) printSQL(st *opened, req store.MigrateRequest) error {
 }
 
 func (a *app) migrateStatus(cmd *cobra.Command) error {
-	st, err := openStore(&a.set)
+	st, err := open.Store(&a.set.Settings)
 	if err != nil {
 		return err
 	}
-	defer st.close()
-	have, want := 0, st.newest
-	if st.exists == nil || st.exists() == nil {
-		if have, want, err = reach(cmd.Context(), st); err != nil {
+	defer st.Close()
+	have, want := 0, st.Newest
+	if st.Exists == nil || st.Exists() == nil {
+		if have, want, err = open.Reach(cmd.Context(), st); err != nil {
 			return err
 		}
 	}
@@ -341,8 +342,8 @@ func (a *app) migrateStatus(cmd *cobra.Command) error {
 }
 
 func (a *app) schemaName() string {
-	if a.set.schema == "" {
+	if a.set.Schema == "" {
 		return "postrider"
 	}
-	return a.set.schema
+	return a.set.Schema
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
@@ -176,7 +177,7 @@ func (a *app) runOrder(cmd *cobra.Command, f *orderFlags) error {
 	if err != nil {
 		return err
 	}
-	defer st.close()
+	defer st.Close()
 	orders, err := admin.Orders(st.Admin)
 	if err != nil {
 		return err
@@ -236,7 +237,7 @@ func (a *app) printPlan(f *orderFlags, plan store.OrderPlan) error {
 	})
 }
 
-func (a *app) printState(ctx context.Context, st *opened, f *orderFlags, s store.OrderState) error {
+func (a *app) printState(ctx context.Context, st *open.Outbox, f *orderFlags, s store.OrderState) error {
 	kind := f.order.Kind
 	answer := orderAnswer{Order: strconv.FormatInt(s.ID, 10), Act: kind, Planned: s.Planned, Moved: s.Moved, Done: s.Done}
 	idle := kind != store.ActDiscard && kind != store.ActSkip && !relayLives(ctx, st)
@@ -337,7 +338,7 @@ func (a *app) withOrder(cmd *cobra.Command, arg string, do func(store.Orders, in
 	if err != nil {
 		return err
 	}
-	defer st.close()
+	defer st.Close()
 	orders, err := admin.Orders(st.Admin)
 	if err != nil {
 		return err

@@ -45,7 +45,7 @@ func (a *app) partitionsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			parts, err := admin.Partitioner(st.Admin)
 			if err != nil {
 				return err
@@ -77,7 +77,7 @@ func (a *app) tendCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			parts, err := admin.Partitioner(st.Admin)
 			if err != nil {
 				return err

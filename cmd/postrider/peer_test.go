@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -59,11 +60,11 @@ func TestWrongProtocolIsNamed(t *testing.T) {
 			}
 			t.Run(scheme+" to "+kind, func(t *testing.T) {
 				t.Parallel()
-				sink, err := openSink(&settings{broker: url, format: "plain"})
+				sink, err := open.Sink(&open.Settings{Broker: url, Format: "plain"})
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer sink.close()
+				defer sink.Close()
 				ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 				defer cancel()
 				_, err = sink.Info().Probe(ctx, nil)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
@@ -50,14 +51,14 @@ func (a *app) pipeCommand() *cobra.Command {
 }
 
 // openPipes opens the store of a command about pipes.
-func (a *app) openPipes(cmd *cobra.Command) (*opened, store.Pipes, error) {
+func (a *app) openPipes(cmd *cobra.Command) (*open.Outbox, store.Pipes, error) {
 	st, err := a.openReady(cmd)
 	if err != nil {
 		return nil, nil, err
 	}
 	pipes, err := admin.Pipes(st.Admin)
 	if err != nil {
-		st.close()
+		st.Close()
 		return nil, nil, exit.With(exit.Usage, err)
 	}
 	return st, pipes, nil
@@ -71,7 +72,7 @@ func (a *app) pipeList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			found, err := pipes.Pipes(cmd.Context())
 			if err != nil {
 				return err
@@ -134,7 +135,7 @@ func (a *app) pipeAdd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			made, err := pipes.AddPipe(cmd.Context(), req)
 			if err != nil {
 				return err
@@ -226,7 +227,7 @@ func (a *app) pipePause(resume bool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			err = pipes.PausePipe(cmd.Context(), store.PausePipe{Name: args[0], Resume: resume, Actor: a.actor(), Reason: reason})
 			if err != nil {
 				return err
@@ -259,7 +260,7 @@ func (a *app) pipeRemove() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			gone, err := pipes.RemovePipe(cmd.Context(), store.RemovePipe{Name: args[0], Forfeit: forfeit, Actor: a.actor(), Reason: reason})
 			if err != nil {
 				return err

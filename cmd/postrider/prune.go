@@ -14,6 +14,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/store"
@@ -75,7 +76,7 @@ func (a *app) pruneCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			if dry {
 				return a.printDue(cmd.Context(), k)
 			}
@@ -108,11 +109,11 @@ func (a *app) asked(ctx context.Context, f forget) (admin.Horizon, error) {
 	if len(f.topics) == 0 {
 		return admin.Horizon{For: f.horizon, Why: []string{"no --topic: no broker was asked"}}, nil
 	}
-	sink, err := openSink(&a.set)
+	sink, err := open.Sink(&a.set.Settings)
 	if err != nil {
 		return admin.Horizon{}, err
 	}
-	defer sink.close()
+	defer sink.Close()
 	return admin.HorizonOf(ctx, sink.Sink, f.topics, f.horizon)
 }
 
@@ -162,14 +163,14 @@ type forgotten struct {
 }
 
 // openKeeper opens the store of a command about retention or the books.
-func (a *app) openKeeper(cmd *cobra.Command, o *admin.KeeperOptions) (*opened, *admin.Keeper, error) {
+func (a *app) openKeeper(cmd *cobra.Command, o *admin.KeeperOptions) (*open.Outbox, *admin.Keeper, error) {
 	st, err := a.openReady(cmd)
 	if err != nil {
 		return nil, nil, err
 	}
 	r, err := admin.Retainer(st.Admin)
 	if err != nil {
-		st.close()
+		st.Close()
 		return nil, nil, exit.With(exit.Usage, err)
 	}
 	return st, admin.NewKeeper(r, o), nil

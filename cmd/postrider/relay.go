@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/relay"
 )
@@ -54,18 +55,7 @@ func (a *app) relayCommand() *cobra.Command {
 			"On --listen: /healthz (the event loop moves), /readyz (leases are fresh, database\n" +
 			"and broker answer, some destination works), /metrics (Prometheus).\n\n" +
 			"Brokers:\n" +
-			"  kafka://[USER:PASSWORD@]HOST:PORT,...  ?sasl=plain|scram-sha-256|scram-sha-512\n" +
-			"      &compression=none|gzip|snappy|lz4|zstd&topic-prefix=TEXT&max-message-bytes=N\n" +
-			"      &transactional-id=ID (one transaction per call; this relay's own id, the same after a restart)\n" +
-			"  nats://[USER:PASSWORD@]HOST:PORT,...   ?subject-prefix=TEXT&dedup=on|off\n" +
-			"  amqp://[USER:PASSWORD@]HOST:PORT,...[/VHOST]  (amqps:// with TLS)  ?exchange=NAME&routing-key=topic|key&cloudevents-prefix=PREFIX\n" +
-			"      &max-message-bytes=N&window=N&auth=certificate\n" +
-			"  redis://[USER:PASSWORD@]HOST:PORT,...[/DB]  (rediss:// with TLS)  ?stream-prefix=TEXT&partitions=N\n" +
-			"      &create=on|off&dedup=on|off&maxlen=N|~N&max-age=DURATION&replicas=N&synced=true\n" +
-			"      &durable=any|everysec|always&max-message=BYTES&timeout=DURATION\n" +
-			"  https://[USER:PASSWORD@]HOST/PATH#SETTING=VALUE&...  one webhook endpoint; secret-file=FILE signs; settings:\n" +
-			"      allow=ADDRESS,... authorization-file concurrency insecure max-bytes ports proxy rate timeout tls-ca ...\n" +
-			"  webhooks:FILE  several endpoints, by topic; a change of the file is taken over at once\n" +
+			open.BrokerHelp() +
 			"  all but webhooks with password-file=FILE or password-env=NAME in place of the password, and with tls=true,\n" +
 			"  tls-ca=FILE, tls-cert=FILE&tls-key=FILE, tls-server-name=NAME; files are read again for each\n" +
 			"  new connection, so that a rotation needs no restart",

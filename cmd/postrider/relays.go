@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
@@ -28,7 +29,7 @@ type unit struct {
 	name   string            // of its entry in the file; "" of the only one
 	outbox string            // its database and schema
 	labels prometheus.Labels // of series that are not one pipe's
-	store  *opened
+	store  *open.Outbox
 	keeps  *admin.KeeperOptions
 	sink   broker.Sink
 	// destinations are those of the newest messages; nil where they cannot be known.
@@ -54,7 +55,7 @@ func ownSettings() []string {
 // ownFlags binds the settings of one relay. Making it sets them to the defaults.
 func (set *settings) ownFlags() *pflag.FlagSet {
 	fs := pflag.NewFlagSet("relay", pflag.ContinueOnError)
-	storeFlags(fs, set)
+	storeFlags(fs, &set.Settings)
 	engineFlags(fs, &set.relay)
 	return fs
 }
@@ -72,7 +73,7 @@ func (a *app) loadRelays(cmd *cobra.Command, src config.Source) error {
 	}
 	for _, r := range relays {
 		if r.Name == a.relayName {
-			a.set.routes = r.Routes
+			a.set.Routes = r.Routes
 			return r.Apply(cmd.Flags())
 		}
 	}
@@ -90,7 +91,7 @@ func (a *app) unitSettings() (entries []config.Relay, sets []*settings, err erro
 		fs := set.ownFlags()
 		*set = a.set
 		if r.Routes != nil {
-			set.routes = r.Routes
+			set.Routes = r.Routes
 		}
 		if err := r.Apply(fs); err != nil {
 			return nil, nil, err
@@ -144,9 +145,13 @@ func (a *app) openUnits() (units []*unit, err error) {
 	if err != nil {
 		return nil, err
 	}
-	shared, keeps := newPools(sets), map[string]*admin.KeeperOptions{}
+	opening := make([]*open.Settings, len(sets))
 	for i, set := range sets {
-		set.pools = shared
+		opening[i] = &set.Settings
+	}
+	shared, keeps := open.NewPools(opening), map[string]*admin.KeeperOptions{}
+	for i, set := range sets {
+		set.Pools = shared
 		u, err := a.openUnit(entries[i].Name, set, len(sets), keeps)
 		if err != nil {
 			if e := entries[i]; e.Name != "" {
@@ -173,11 +178,11 @@ func (a *app) openUnit(name string, set *settings, relays int, keeps map[string]
 		return nil, err
 	}
 	shareLimits(opts, relays)
-	set.application = "postrider-relay/" + opts.Instance
-	u := &unit{name: name, outbox: set.store + " " + set.schema, log: a.logger()}
+	set.Application = "postrider-relay/" + opts.Instance
+	u := &unit{name: name, outbox: set.Store + " " + set.Schema, log: a.logger()}
 	if name != "" {
 		u.log = u.log.With("relay", name)
-		u.labels = prometheus.Labels{"relay": name, "schema": set.schema, "store": redact.Place(set.store)}
+		u.labels = prometheus.Labels{"relay": name, "schema": set.Schema, "store": redact.Place(set.Store)}
 	}
 	if u.keeps, err = set.relay.keeper.relayOptions(u.log); err != nil {
 		return nil, err
@@ -189,29 +194,29 @@ func (a *app) openUnit(name string, set *settings, relays int, keeps map[string]
 	if opts.Claim, err = set.claims(u.keeps); err != nil {
 		return nil, err
 	}
-	st, err := openStore(set)
+	st, err := open.Store(&set.Settings)
 	if err != nil {
 		return nil, err
 	}
-	if st.exists != nil {
-		if err := st.exists(); err != nil {
-			st.close()
+	if st.Exists != nil {
+		if err := st.Exists(); err != nil {
+			st.Close()
 			return nil, err
 		}
 	}
-	sink, err := openSink(set)
+	sink, err := open.Sink(&set.Settings)
 	if err == nil {
-		opts.Route, err = set.router()
+		opts.Route, err = set.Router()
 	}
 	if err == nil {
-		u.destinations, err = set.destinations(st)
+		u.destinations, err = set.Destinations(st)
 	}
 	if err != nil {
-		st.close()
+		st.Close()
 		return nil, err
 	}
-	u.sink, u.quiet = sink.Sink, sink.adviceIsLoud
-	u.store, u.close, u.watch = st, func() { sink.close(); st.close() }, sink.watch
+	u.sink, u.quiet = sink.Sink, sink.AdviceIsLoud
+	u.store, u.close, u.watch = st, func() { sink.Close(); st.Close() }, sink.Watch
 	labels := prometheus.Labels{"pipe": st.Info().Pipe}
 	maps.Copy(labels, u.labels)
 	u.meter = newMetrics(st, labels, a.set.relay.statusEvery)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
@@ -34,17 +35,10 @@ type app struct {
 
 // settings are the values that flags, environment and file may give to every command.
 type settings struct {
-	store, broker, pipe, schema string
+	open.Settings
 	output, logLevel, logFormat string
 	actor                       string
-	format                      string        // of routes that say none
-	routes                      []config.Rule // nil: every message goes to its topic
-	lanes                       int
 	relay                       relaySettings
-	passwordFile                string
-	passwordCommand             string
-	application                 string // what the database calls our connections
-	pools                       *pools // of PostgreSQL, shared by the relays of a process; nil: one of its own
 }
 
 const longHelp = `An outbox is a log inside your own database. A relay carries it to a broker,
@@ -77,7 +71,7 @@ func (a *app) root() *cobra.Command {
 	fs := root.PersistentFlags()
 	fs.SortFlags = false
 	fs.StringVarP(&a.configFile, "config", "c", "", "YAML file (default: "+config.DefaultFile+" in the working directory, if it is there)")
-	storeFlags(fs, &a.set)
+	storeFlags(fs, &a.set.Settings)
 	fs.StringVarP(&a.set.output, "output", "o", "text", "how to print: text or json")
 	fs.StringVar(&a.set.actor, "actor", "", "who acts, for the journal (default: the user of this machine)")
 	fs.StringVar(&a.set.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -93,15 +87,9 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-func storeFlags(fs *pflag.FlagSet, set *settings) {
-	fs.StringVar(&set.store, "store", "", "where the outbox is: postgres://..., sqlite:FILE or memory:")
-	fs.StringVar(&set.passwordFile, "store-password-file", "", "file with the password for PostgreSQL, read again for each connection")
-	fs.StringVar(&set.passwordCommand, "store-password-command", "", "command that prints the password for PostgreSQL, run for each connection")
-	fs.StringVar(&set.format, "format", "plain", "wire format of routes that say none: plain, cloudevents, cloudevents-structured, debezium or raw")
-	fs.StringVar(&set.broker, "broker", "", "where messages go: kafka://HOST:PORT,..., nats://HOST:PORT, amqp://HOST:PORT, redis://HOST:PORT, https://HOST/PATH, webhooks:FILE or memory:")
-	fs.StringVar(&set.schema, "schema", "", "schema of the outbox on PostgreSQL (default: postrider)")
-	fs.StringVar(&set.pipe, "pipe", "", "the pipe: a named reader of the outbox (default: main)")
-	mark(fs, "store", "store-password-file", "store-password-command", "broker", "format", "schema", "pipe")
+// storeFlags declares the settings of stores and brokers.
+func storeFlags(fs *pflag.FlagSet, set *open.Settings) {
+	mark(fs, set.Flags(fs)...)
 }
 
 // mark ignores the error of an unknown name: the names are declared on the lines above each call.
@@ -122,7 +110,7 @@ func (a *app) load(cmd *cobra.Command) error {
 	a.typed = map[string]bool{}
 	cmd.Flags().Visit(func(f *pflag.Flag) { a.typed[f.Name] = true })
 	for c := cmd; c.HasParent(); c = c.Parent() {
-		a.set.application = "postrider-" + c.Name()
+		a.set.Application = "postrider-" + c.Name()
 	}
 	src := config.Source{File: a.configFile, LookupEnv: a.lookupEnv, Known: known(cmd.Root()), Own: ownSettings()}
 	if err := a.loadRelays(cmd, src); err != nil {
@@ -145,6 +133,17 @@ func (a *app) load(cmd *cobra.Command) error {
 		return exit.Usagef("log-level is %s: use debug, info, warn or error", redact.Word(a.set.logLevel))
 	}
 	return nil
+}
+
+// loadRoutes takes the file's rules outside of its list of relays, unless the
+// relay that the command is about has its own.
+func (a *app) loadRoutes(src config.Source) error {
+	if a.set.Routes != nil {
+		return nil
+	}
+	var err error
+	a.set.Routes, err = src.Routes()
+	return err
 }
 
 // known lists the settings of all commands.

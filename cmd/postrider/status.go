@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
 )
@@ -92,11 +93,11 @@ func (a *app) statusCommand() *cobra.Command {
 				}
 				return a.consumerStatus(cmd.Context(), consumer)
 			}
-			st, err := openStore(&a.set)
+			st, err := open.Store(&a.set.Settings)
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			if watch {
 				return a.watch(cmd.Context(), st, every, failIfLag, lanes)
 			}
@@ -112,8 +113,8 @@ func (a *app) statusCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) lookOnce(ctx context.Context, st *opened, failIfLag time.Duration, lanes bool) error {
-	if err := ready(ctx, st, a.schemaName()); err != nil {
+func (a *app) lookOnce(ctx context.Context, st *open.Outbox, failIfLag time.Duration, lanes bool) error {
+	if err := open.Ready(ctx, st, a.schemaName()); err != nil {
 		return err
 	}
 	status, err := st.Status(ctx)
@@ -130,7 +131,7 @@ func (a *app) lookOnce(ctx context.Context, st *opened, failIfLag time.Duration,
 }
 
 // watch looks until ctx ends. An unreachable database is said once, and looked for again.
-func (a *app) watch(ctx context.Context, st *opened, every, failIfLag time.Duration, lanes bool) error {
+func (a *app) watch(ctx context.Context, st *open.Outbox, every, failIfLag time.Duration, lanes bool) error {
 	log, down := a.logger(), false
 	for {
 		err := a.lookOnce(ctx, st, failIfLag, lanes)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/inbox"
 )
@@ -57,26 +58,26 @@ func consumersOf(name string) []string {
 }
 
 // inboxes are those of an opened database; ok is false where there are none.
-func (a *app) inboxes(st *opened) (i admin.Inboxes, ok bool) {
-	if st.inbox == nil {
+func (a *app) inboxes(st *open.Outbox) (i admin.Inboxes, ok bool) {
+	if st.Inbox == nil {
 		return i, false
 	}
-	db, dialect := st.inbox()
+	db, dialect := st.Inbox()
 	return admin.Inboxes{DB: db, Dialect: dialect, Schema: inboxSchema(a.set)}, true
 }
 
 func (a *app) consumerStatus(ctx context.Context, name string) error {
-	st, err := openStore(&a.set)
+	st, err := open.Store(&a.set.Settings)
 	if err != nil {
 		return err
 	}
-	defer st.close()
+	defer st.Close()
 	i, ok := a.inboxes(st)
 	if !ok {
-		return exit.Usagef("store %s keeps no inbox: give that of the consumer's database, postgres:// or sqlite:", storeKind(&a.set))
+		return exit.Usagef("store %s keeps no inbox: give that of the consumer's database, postgres:// or sqlite:", a.set.Kind())
 	}
-	if st.exists != nil {
-		if err := st.exists(); err != nil {
+	if st.Exists != nil {
+		if err := st.Exists(); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/inboxwork"
@@ -35,7 +36,7 @@ func openWard(t *testing.T, url string) *ward {
 	t.Helper()
 	w := &ward{T: t, store: url}
 	w.db = buried(t, url, patientConsumer, "a") // version 1 of key ka
-	_, d, err := openSQL(url)
+	_, d, err := open.SQL(url, customers)
 	if err != nil {
 		t.Fatal(err)
 	}

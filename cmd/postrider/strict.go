@@ -39,7 +39,7 @@ func (a *app) strictList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			topics, err := admin.StrictTopics(cmd.Context(), st.Store)
 			if err != nil {
 				return err
@@ -81,7 +81,7 @@ func (a *app) strictSet(on bool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer st.close()
+			defer st.Close()
 			req := store.StrictRequest{Topic: args[0], Strict: on, Actor: a.actor(), Reason: reason}
 			changed, err := admin.SetStrict(cmd.Context(), st.Store, req)
 			if err != nil {

@@ -1,4 +1,4 @@
-package main
+package open
 
 import (
 	"context"
@@ -13,25 +13,29 @@ import (
 	"github.com/postrider/postrider/store/sqlitestore"
 )
 
-func openSQLite(set *settings, path string) (*opened, error) {
+func sqliteKind() kind {
+	return kind{schemes: []string{"sqlite"}, form: "sqlite:FILE", store: openSQLite}
+}
+
+func openSQLite(set *Settings, path string) (*Outbox, error) {
 	db, err := sqlitestore.Open(path)
 	if err != nil {
 		return nil, exit.Usagef("store cannot be used: %w", err)
 	}
-	st := sqlitestore.New(db, &sqlitestore.Options{Pipe: set.pipe})
+	st := sqlitestore.New(db, &sqlitestore.Options{Pipe: set.Pipe})
 	ob := outbox.New(dialect.SQLite, nil)
-	return &opened{
-		Store: st, Admin: st, Migrator: st, doctor: st, topics: st.Topics, newestMessages: st.Newest, newest: sqlitestore.Version,
-		close: func() { _ = db.Close() },
-		exists: func() error {
+	return &Outbox{
+		Store: st, Admin: st, Migrator: st, Doctor: st, Topics: st.Topics, NewestMessages: st.Newest, Newest: sqlitestore.Version,
+		Close: func() { _ = db.Close() },
+		Exists: func() error {
 			// SQLite makes a missing file: a typing error would look like an empty outbox.
 			if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 				return &missingError{"there is no file " + path + ": check --store, or run `postrider migrate` to make it"}
 			}
 			return nil
 		},
-		inbox:   func() (*sql.DB, dialect.Dialect) { return db, dialect.SQLite },
-		enqueue: func(ctx context.Context, msgs []postrider.Message) error { return enqueueSQL(ctx, db, ob, msgs) },
+		Inbox:   func() (*sql.DB, dialect.Dialect) { return db, dialect.SQLite },
+		Enqueue: func(ctx context.Context, msgs []postrider.Message) error { return enqueueSQL(ctx, db, ob, msgs) },
 	}, nil
 }
 

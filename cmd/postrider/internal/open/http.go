@@ -1,4 +1,4 @@
-package main
+package open
 
 import (
 	"context"
@@ -15,22 +15,37 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
+func httpKind() kind {
+	return kind{
+		schemes: []string{"http", "https"}, form: "https://HOST/PATH", sink: openHTTP, source: openHTTPSource,
+		params: "  https://[USER:PASSWORD@]HOST/PATH#SETTING=VALUE&...  one webhook endpoint; secret-file=FILE signs; settings:\n" +
+			"      allow=ADDRESS,... authorization-file concurrency insecure max-bytes ports proxy rate timeout tls-ca ...\n",
+	}
+}
+
+func webhooksKind() kind {
+	return kind{
+		schemes: []string{"webhooks"}, form: "webhooks:FILE", sink: openWebhooks,
+		params: "  webhooks:FILE  several endpoints, by topic; a change of the file is taken over at once\n",
+	}
+}
+
 // openHTTP is http:// or https://: one endpoint for every topic, with its
 // settings behind a #.
-func openHTTP(set *settings) (*openedSink, error) {
-	e, err := httpbroker.ParseURL(set.broker)
+func openHTTP(set *Settings, _ string) (*Publisher, error) {
+	e, err := httpbroker.ParseURL(set.Broker)
 	if err != nil {
-		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.Broker), err)
 	}
 	sink, err := newHTTPSink(set, []httpbroker.Endpoint{e})
 	if err != nil {
-		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.Broker), err)
 	}
-	return &openedSink{Sink: sink, close: sink.Close}, nil
+	return &Publisher{Sink: sink, Close: sink.Close}, nil
 }
 
-func newHTTPSink(set *settings, endpoints []httpbroker.Endpoint) (*httpbroker.Sink, error) {
-	router, err := set.router()
+func newHTTPSink(set *Settings, endpoints []httpbroker.Endpoint) (*httpbroker.Sink, error) {
+	router, err := set.Router()
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +53,7 @@ func newHTTPSink(set *settings, endpoints []httpbroker.Endpoint) (*httpbroker.Si
 }
 
 // openWebhooks is webhooks:FILE: the endpoints that the file lists.
-func openWebhooks(set *settings, file string) (*openedSink, error) {
+func openWebhooks(set *Settings, file string) (*Publisher, error) {
 	h := &hookFile{name: file}
 	endpoints, err := h.read()
 	if err != nil {
@@ -47,7 +62,7 @@ func openWebhooks(set *settings, file string) (*openedSink, error) {
 	if h.sink, err = newHTTPSink(set, endpoints); err != nil {
 		return nil, exit.Usagef("broker webhooks: %s: %w", file, err)
 	}
-	return &openedSink{Sink: h.sink, close: h.sink.Close, watch: h.watch}, nil
+	return &Publisher{Sink: h.sink, Close: h.sink.Close, Watch: h.watch}, nil
 }
 
 // hookFile follows the file that lists endpoints.
@@ -109,16 +124,16 @@ func (h *hookFile) watch(ctx context.Context, log *slog.Logger) {
 }
 
 // openHTTPSource listens where the URL points and receives webhooks.
-func openHTTPSource(set *settings) (*openedSource, error) {
+func openHTTPSource(set *Settings, _, _ string) (*Receiver, error) {
 	bad := func(err error) error {
-		return exit.Usagef("broker %s cannot be used: %w", redact.Place(set.broker), err)
+		return exit.Usagef("broker %s cannot be used: %w", redact.Place(set.Broker), err)
 	}
-	e, err := httpbroker.ParseURL(set.broker)
+	e, err := httpbroker.ParseURL(set.Broker)
 	if err != nil {
 		return nil, bad(err)
 	}
 	at, err := url.Parse(e.URL)
-	if err != nil {
+	if err != nil || at.Scheme != "http" { // TLS ends before the receiver
 		return nil, bad(httpbroker.ErrEndpoint)
 	}
 	rcv, err := httpbroker.NewReceiver(httpbroker.ReceiverOptions{Secrets: e.Secrets, Unsigned: e.Unsigned})
@@ -131,5 +146,5 @@ func openHTTPSource(set *settings) (*openedSource, error) {
 	}
 	server := &http.Server{Handler: rcv, ReadHeaderTimeout: 5 * time.Second}
 	go func() { _ = server.Serve(l) }() // it ends with close
-	return &openedSource{Source: rcv, close: func() { rcv.Close(); _ = server.Close() }}, nil
+	return &Receiver{Source: rcv, Close: func() { rcv.Close(); _ = server.Close() }}, nil
 }

@@ -1,4 +1,4 @@
-package main
+package open
 
 import (
 	"context"
@@ -8,12 +8,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// pools are the connections of a process that runs several relays: those of one
+// Pools are the connections of a process that runs several relays: those of one
 // database share a pool, or dozens of tenants would need hundreds of connections
 // where each is idle nearly always. Whoever waits for one is served in turn, and
 // a relay asks for four at the most, so that one with much to do does not keep
 // the others waiting.
-type pools struct {
+type Pools struct {
 	mu    sync.Mutex
 	users map[string]int // of each database
 	made  map[string]*pgxpool.Pool
@@ -24,8 +24,8 @@ const (
 	firstConns, moreConns, mostConns = 8, 2, 32
 )
 
-func newPools(sets []*settings) *pools {
-	p := &pools{users: map[string]int{}, made: map[string]*pgxpool.Pool{}}
+func NewPools(sets []*Settings) *Pools {
+	p := &Pools{users: map[string]int{}, made: map[string]*pgxpool.Pool{}}
 	for _, set := range sets {
 		p.users[set.poolKey()]++
 	}
@@ -33,12 +33,12 @@ func newPools(sets []*settings) *pools {
 }
 
 // poolKey is the same for settings that may share connections.
-func (set *settings) poolKey() string {
-	return strings.Join([]string{set.store, set.passwordFile, set.passwordCommand}, "\n")
+func (set *Settings) poolKey() string {
+	return strings.Join([]string{set.Store, set.PasswordFile, set.PasswordCommand}, "\n")
 }
 
 // open returns the pool of a database and what gives it back.
-func (p *pools) open(key string, conf *pgxpool.Config) (*pgxpool.Pool, func(), error) {
+func (p *Pools) open(key string, conf *pgxpool.Config) (*pgxpool.Pool, func(), error) {
 	if p == nil {
 		pool, err := pgxpool.NewWithConfig(context.Background(), conf)
 		if err != nil {
@@ -63,7 +63,7 @@ func (p *pools) open(key string, conf *pgxpool.Config) (*pgxpool.Pool, func(), e
 }
 
 // done closes the pool behind its last user.
-func (p *pools) done(key string) {
+func (p *Pools) done(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.users[key]--; p.users[key] == 0 {

@@ -1,4 +1,4 @@
-package main
+package open
 
 import (
 	"database/sql"
@@ -13,8 +13,8 @@ import (
 	"github.com/postrider/postrider/store/sqlitestore"
 )
 
-// openSQL opens a database for the demo's own tables. It does no I/O.
-func openSQL(raw string) (*sql.DB, dialect.Dialect, error) {
+// SQL opens a database for plain SQL, with at most so many connections. It does no I/O.
+func SQL(raw string, conns int) (*sql.DB, dialect.Dialect, error) {
 	scheme, rest, _ := strings.Cut(raw, ":")
 	switch scheme {
 	case "postgres", "postgresql":
@@ -23,15 +23,15 @@ func openSQL(raw string) (*sql.DB, dialect.Dialect, error) {
 			return nil, 0, exit.Usagef("store %s cannot be used: %w", redact.Place(raw), err)
 		}
 		db := stdlib.OpenDB(*conf.ConnConfig)
-		db.SetMaxOpenConns(customers)
-		db.SetMaxIdleConns(customers)
+		db.SetMaxOpenConns(conns)
+		db.SetMaxIdleConns(conns)
 		return db, dialect.Postgres, nil
 	case "sqlite":
 		db, err := sqlitestore.Open(rest)
 		if err != nil {
 			return nil, 0, exit.Usagef("store %s cannot be used: %w", redact.Place(raw), err)
 		}
-		db.SetMaxOpenConns(customers)
+		db.SetMaxOpenConns(conns)
 		return db, dialect.SQLite, nil
 	}
 	return nil, 0, exit.Usagef("the demo runs on postgres:// and sqlite:, not on %s", redact.Word(scheme))

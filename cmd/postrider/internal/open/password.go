@@ -1,4 +1,4 @@
-package main
+package open
 
 import (
 	"context"
@@ -16,14 +16,14 @@ const commandTimeout = 10 * time.Second
 
 // password is what asks for the store's password at each connection; nil when
 // the connection string, PGPASSWORD or a passfile has it.
-func (s *settings) password() (func(context.Context) (string, error), error) {
+func (s *Settings) password() (func(context.Context) (string, error), error) {
 	switch {
-	case s.passwordFile != "" && s.passwordCommand != "":
+	case s.PasswordFile != "" && s.PasswordCommand != "":
 		return nil, exit.Usagef("--store-password-file and --store-password-command exclude each other")
-	case s.passwordFile != "":
-		return secret.File(s.passwordFile), nil
-	case s.passwordCommand != "":
-		return func(ctx context.Context) (string, error) { return passwordOfCommand(ctx, s.passwordCommand) }, nil
+	case s.PasswordFile != "":
+		return secret.File(s.PasswordFile), nil
+	case s.PasswordCommand != "":
+		return func(ctx context.Context) (string, error) { return passwordOfCommand(ctx, s.PasswordCommand) }, nil
 	}
 	return nil, nil
 }

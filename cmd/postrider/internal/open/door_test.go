@@ -1,4 +1,4 @@
-package main
+package open
 
 import (
 	"iter"
@@ -29,13 +29,13 @@ func TestDoorAndSinkAgree(t *testing.T) {
 		"amqp://h:1": "", "amqp://h:1?exchange=e&routing-key=key&max-message-bytes=20000": "", "redis://h:1?stream-prefix=s:&partitions=3&max-message=20000": "s:",
 		"memory:": "", "http://h/#unsigned=true&insecure=true": "",
 	} {
-		set := &settings{broker: url, format: "plain", routes: rules}
-		sink, err := openSink(set)
+		set := &Settings{Broker: url, Format: "plain", Routes: rules}
+		sink, err := Sink(set)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(sink.close)
-		table, err := set.table()
+		t.Cleanup(sink.Close)
+		table, err := set.Table()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package main
+package open
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// reachTimeout bounds the first answer of a server to commands that a person waits for.
-const reachTimeout = 10 * time.Second
+// Timeout bounds the first answer of a server to commands that a person waits for.
+const Timeout = 10 * time.Second
 
 // missingError says that there is no database where an outbox was expected.
 type missingError struct{ text string }
@@ -30,11 +30,11 @@ func (e *missingError) Error() string { return e.text }
 // Is makes errors.Is(err, store.ErrSchema) true: the remedy is the same.
 func (e *missingError) Is(target error) bool { return target == store.ErrSchema }
 
-// reach asks the database which schema it holds. An error is a
+// Reach asks the database which schema it holds. An error is a
 // *store.UnusableError if the database rejects the relay, and an
 // exit.Unreachable error if it cannot be used for now.
-func reach(ctx context.Context, st *opened) (have, want int, err error) {
-	limited, cancel := context.WithTimeout(ctx, reachTimeout)
+func Reach(ctx context.Context, st *Outbox) (have, want int, err error) {
+	limited, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	have, want, err = st.SchemaVersion(limited)
 	var (
@@ -57,7 +57,7 @@ func reach(ctx context.Context, st *opened) (have, want int, err error) {
 	case errors.As(err, &answer):
 		return have, want, fmt.Errorf("find the schema's version: %w", err)
 	case limited.Err() != nil:
-		err = fmt.Errorf("no answer within %s", reachTimeout)
+		err = fmt.Errorf("no answer within %s", Timeout)
 	}
 	return have, want, exit.Withf(exit.Unreachable, "the database cannot be reached: %w; check --store and that it is up", err)
 }
@@ -74,9 +74,9 @@ func turnedAway(answer *pgconn.PgError) error {
 	return exit.Withf(exit.Unreachable, "%s: %w; %s", what, answer, fix)
 }
 
-// lostConnection reports whether the connection to the database ended in the middle of
+// LostConnection reports whether the connection to the database ended in the middle of
 // what was asked, or could not be made.
-func lostConnection(err error) bool {
+func LostConnection(err error) bool {
 	var (
 		answer  *pgconn.PgError
 		connect *pgconn.ConnectError
@@ -100,14 +100,14 @@ func certificateHint(err *pgconn.ConnectError) string {
 	return " (the server may have refused our client certificate)"
 }
 
-// ready asks whether the database answers and holds a schema that this program knows.
-func ready(ctx context.Context, st *opened, schema string) error {
-	if st.exists != nil {
-		if err := st.exists(); err != nil {
+// Ready asks whether the database answers and holds a schema that this program knows.
+func Ready(ctx context.Context, st *Outbox, schema string) error {
+	if st.Exists != nil {
+		if err := st.Exists(); err != nil {
 			return err
 		}
 	}
-	have, want, err := reach(ctx, st)
+	have, want, err := Reach(ctx, st)
 	if err != nil {
 		return err
 	}

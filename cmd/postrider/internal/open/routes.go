@@ -1,4 +1,4 @@
-package main
+package open
 
 import (
 	"context"
@@ -7,50 +7,38 @@ import (
 	"slices"
 
 	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/route"
 )
 
-// loadRoutes takes the file's rules outside of its list of relays, unless the
-// relay that the command is about has its own.
-func (a *app) loadRoutes(src config.Source) error {
-	if a.set.routes != nil {
-		return nil
-	}
-	var err error
-	a.set.routes, err = src.Routes()
-	return err
-}
-
-// router asks the table; nil when every message goes to its topic, plain.
-func (set *settings) router() (envelope.Router, error) {
-	table, err := set.table()
+// Router asks the table; nil when every message goes to its topic, plain.
+func (set *Settings) Router() (envelope.Router, error) {
+	table, err := set.Table()
 	if table == nil {
 		return nil, err
 	}
 	return table.Route, nil
 }
 
-// table is made of the rules and the format; nil when every message goes to its
+// Table is made of the rules and the format; nil when every message goes to its
 // topic, plain.
-func (set *settings) table() (*route.Table, error) {
-	format, err := envelope.ParseFormat(set.format)
+func (set *Settings) Table() (*route.Table, error) {
+	format, err := envelope.ParseFormat(set.Format)
 	if err != nil {
 		return nil, exit.With(exit.Usage, err)
 	}
-	if set.routes == nil && format == envelope.Plain {
+	if set.Routes == nil && format == envelope.Plain {
 		return nil, nil
 	}
-	rules := make([]route.Rule, 0, len(set.routes)+1)
-	for _, r := range set.routes {
+	rules := make([]route.Rule, 0, len(set.Routes)+1)
+	for _, r := range set.Routes {
 		if !r.Formatted {
 			r.Format = format
 		}
 		rules = append(rules, r.Rule)
 	}
-	if set.routes == nil {
+	if set.Routes == nil {
 		rules = append(rules, route.Rule{Name: "format", Format: format})
 	}
 	table, err := route.New(rules)
@@ -60,12 +48,12 @@ func (set *settings) table() (*route.Table, error) {
 	return table, err
 }
 
-// destinations lists where the newest messages go, and what the rules name
+// Destinations lists where the newest messages go, and what the rules name
 // whatever comes; that is known without a database too.
-func (set *settings) destinations(st *opened) (func(context.Context) ([]string, error), error) {
-	table, err := set.table()
+func (set *Settings) Destinations(st *Outbox) (func(context.Context) ([]string, error), error) {
+	table, err := set.Table()
 	if err != nil || table == nil {
-		return st.topics, err
+		return st.Topics, err
 	}
 	return func(ctx context.Context) ([]string, error) {
 		seen := map[string]bool{}
@@ -74,8 +62,8 @@ func (set *settings) destinations(st *opened) (func(context.Context) ([]string, 
 		}
 		var msgs []postrider.Message
 		var err error
-		if st.newestMessages != nil {
-			msgs, err = st.newestMessages(ctx, 1000, 0)
+		if st.NewestMessages != nil {
+			msgs, err = st.NewestMessages(ctx, 1000, 0)
 		}
 		for i := range msgs {
 			if r, err := table.Route(&msgs[i]); err == nil { // what has no route is no destination's business

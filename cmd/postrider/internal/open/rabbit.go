@@ -1,0 +1,35 @@
+package open
+
+import (
+	"github.com/postrider/postrider/broker/rabbitbroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+)
+
+func rabbitKind() kind {
+	return kind{
+		schemes: []string{"amqp", "amqps"}, form: "amqp://HOST:PORT", sink: openRabbit, source: openRabbitSource,
+		params: "  amqp://[USER:PASSWORD@]HOST:PORT,...[/VHOST]  (amqps:// with TLS)  ?exchange=NAME&routing-key=topic|key&cloudevents-prefix=PREFIX\n" +
+			"      &max-message-bytes=N&window=N&auth=certificate\n",
+	}
+}
+
+func openRabbit(set *Settings, _ string) (*Publisher, error) {
+	router, err := set.Router()
+	if err != nil {
+		return nil, err
+	}
+	sink, err := rabbitbroker.Open(set.Broker, router)
+	if err != nil {
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.Broker), err)
+	}
+	return &Publisher{Sink: sink, Close: sink.Close, AdviceIsLoud: true}, nil
+}
+
+func openRabbitSource(set *Settings, consumer, topic string) (*Receiver, error) {
+	src, err := rabbitbroker.OpenSource(set.Broker, rabbitbroker.SourceOptions{Queue: topic, Consumer: consumer})
+	if err != nil {
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.Broker), err)
+	}
+	return &Receiver{Source: src, Close: src.Close}, nil
+}

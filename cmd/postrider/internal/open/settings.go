@@ -1,0 +1,31 @@
+package open
+
+import (
+	"github.com/spf13/pflag"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/config"
+)
+
+// Settings say which store and which broker are meant, and how to reach them.
+type Settings struct {
+	Store, Broker, Pipe, Schema string
+	Format                      string        // of routes that say none
+	Routes                      []config.Rule // nil: every message goes to its topic
+	Lanes                       int           // of an outbox to be made; 0: the default
+	PasswordFile                string
+	PasswordCommand             string
+	Application                 string // what the database calls our connections
+	Pools                       *Pools // of PostgreSQL, shared by the relays of a process; nil: one of its own
+}
+
+// Flags declares what a user may set, and returns the names.
+func (set *Settings) Flags(fs *pflag.FlagSet) []string {
+	fs.StringVar(&set.Store, "store", "", "where the outbox is: "+forms(stores()))
+	fs.StringVar(&set.PasswordFile, "store-password-file", "", "file with the password for PostgreSQL, read again for each connection")
+	fs.StringVar(&set.PasswordCommand, "store-password-command", "", "command that prints the password for PostgreSQL, run for each connection")
+	fs.StringVar(&set.Format, "format", "plain", "wire format of routes that say none: plain, cloudevents, cloudevents-structured, debezium or raw")
+	fs.StringVar(&set.Broker, "broker", "", "where messages go: "+forms(brokers()))
+	fs.StringVar(&set.Schema, "schema", "", "schema of the outbox on PostgreSQL (default: postrider)")
+	fs.StringVar(&set.Pipe, "pipe", "", "the pipe: a named reader of the outbox (default: main)")
+	return []string{"store", "store-password-file", "store-password-command", "broker", "format", "schema", "pipe"}
+}
