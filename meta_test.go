@@ -282,49 +282,6 @@ func calls(f *ast.File, pkg, prefix string) bool {
 	return found
 }
 
-// TestPromisesHaveTests: every letter of docs/guarantees.md names tests, and
-// they exist.
-func TestPromisesHaveTests(t *testing.T) {
-	exists := make(map[string]bool)
-	for _, s := range goFiles(t) {
-		for _, d := range s.ast.Decls {
-			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && s.isTest() {
-				exists[path.Dir(s.name)+"."+f.Name.Name] = true
-			}
-		}
-	}
-	law := read(t, "docs/guarantees.md")
-	promises, tests, ok := strings.Cut(law, "## The tests of each promise")
-	if !ok {
-		t.Fatal("docs/guarantees.md has no table of tests")
-	}
-	tests, _, _ = strings.Cut(tests, "\n## ")
-	row := regexp.MustCompile(`(?m)^\| \*\*([A-Z])\*\* \|(.*)$`)
-	named := make(map[string]bool) // letters with tests
-	for _, m := range row.FindAllStringSubmatch(tests, -1) {
-		for _, test := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(m[2], -1) {
-			named[m[1]] = true
-			if !exists[test[1]] {
-				t.Errorf("docs/guarantees.md: %s names %s, which does not exist", m[1], test[1])
-			}
-		}
-	}
-	for _, m := range regexp.MustCompile("`([a-z0-9/]+\\.Test\\w+)`").FindAllStringSubmatch(read(t, "docs/conformance.md"), -1) {
-		if !exists[m[1]] {
-			t.Errorf("docs/conformance.md names %s, which does not exist", m[1])
-		}
-	}
-	letters := row.FindAllStringSubmatch(promises, -1)
-	if len(letters) == 0 {
-		t.Error("docs/guarantees.md promises nothing")
-	}
-	for _, m := range letters {
-		if !named[m[1]] {
-			t.Errorf("docs/guarantees.md: no test is named for %s", m[1])
-		}
-	}
-}
-
 // TestReadmeCompiles type-checks the whole programs in the README. They are
 // laid over the module that may import everything, so that nothing is written
 // into the tree.

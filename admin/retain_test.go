@@ -62,9 +62,11 @@ func (o *outbox) Audit(context.Context, store.AuditRequest) (b store.Books, err 
 
 func (o *outbox) Tidy(context.Context, store.TidyRequest) (t store.Tidied, err error) { return t, nil }
 
-// Promise G. Relays that are killed every four seconds remove rows all the same:
+// Relays that are killed every four seconds remove rows all the same:
 // each sweeps soon, and a runner that died in a batch is not waited for until its
 // next sweep would be due.
+//
+// Promises: G
 func TestRetentionBesideRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &outbox{rows: 100_000, batch: 1000}
@@ -96,8 +98,10 @@ func (k killed) Prune(ctx context.Context, req store.PruneRequest) (store.Pruned
 	return k.outbox.Prune(ctx, req)
 }
 
-// Promise G. Where rows go at once, those that the drain settled go too, and the
+// Where rows go at once, those that the drain settled go too, and the
 // runner keeps the lease between two sweeps until it gives it back.
+//
+// Promises: G
 func TestRetentionAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &outbox{rows: 10, batch: 1000}

@@ -18,6 +18,8 @@ import (
 // TestABatchThatFailsGivesBackOneKey: its messages run one by one; what is given
 // back takes the later ones of its key along, from the batch and from behind it,
 // and nothing else.
+//
+// Promises: E
 func TestABatchThatFailsGivesBackOneKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &script{batches: make(chan []broker.Delivery)}

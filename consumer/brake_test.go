@@ -19,6 +19,8 @@ import (
 // TestBrake: while everything fails, only the first messages die; the others have
 // their effect when what was away is back, and the next trouble finds the whole
 // brake again.
+//
+// Promises: S
 func TestBrake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const messages, concurrency, least = 60, 4, 5

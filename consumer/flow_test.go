@@ -41,6 +41,8 @@ func (h *held) Settle(ctx context.Context, vs []broker.Verdict) error {
 // TestOtherKeysFlow: keys whose handler fails, fails sometimes, panics or hangs hold
 // up nobody else, for as long as that goes on, and no more messages are in hand than
 // Prefetch says.
+//
+// Promises: S
 func TestOtherKeysFlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const good, each, bad, prefetch = 20, 50, 6, 40

@@ -35,6 +35,8 @@ func (f *freezing) Transact(ctx context.Context, fn func(tx *sql.Tx, conn inbox.
 // TestFrozenDatabaseCostsNoAttempt: the handler waits for the database until its time
 // is over; the database answers again before or after the consumer has given up to
 // tell it about that.
+//
+// Promises: S
 func TestFrozenDatabaseCostsNoAttempt(t *testing.T) {
 	for _, attempts := range []int{1, 3} {
 		for _, frozen := range []time.Duration{0, 45 * time.Second, 5 * time.Minute} {

@@ -92,6 +92,7 @@ func openOnce(t *testing.T, payload string, opts *Options) (handled []string, no
 	return handled, strings.Join(lines, "\n"), out.String(), src
 }
 
+// Promises: C
 func TestOpener(t *testing.T) {
 	for _, c := range []struct {
 		payload string
@@ -127,6 +128,8 @@ func TestOpener(t *testing.T) {
 
 // TestWhatIsGivenMayPanic: where a function of the options panics at a message its
 // handler has failed, and neither the process nor the consumer ends.
+//
+// Promises: S
 func TestWhatIsGivenMayPanic(t *testing.T) {
 	bad := func(m string) { panic("no " + m) }
 	for name, opts := range map[string]Options{
@@ -159,6 +162,8 @@ func (o opening) Open(_ context.Context, m postrider.Message) (postrider.Message
 }
 
 // TestOddIDs: a message without an id that the inbox can hold is dead, not an outage.
+//
+// Promises: S
 func TestOddIDs(t *testing.T) {
 	for _, id := range []string{"", "zero\x00byte", "\xff", strings.Repeat("x", 256)} {
 		synctest.Test(t, func(t *testing.T) {

@@ -75,6 +75,7 @@ func beside(process func(context.Context, broker.Delivery) broker.Verdict) proce
 	}
 }
 
+// Promises: O
 func TestNothingOvertakesAHeadGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &script{batches: make(chan []broker.Delivery)}

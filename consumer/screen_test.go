@@ -95,6 +95,8 @@ func (f *filter) Seen(ctx context.Context, ids []string) ([]bool, error) {
 
 // TestFilter: what the filter says is never enough to drop a message, nor to
 // keep one; what it says rightly spares transactions.
+//
+// Promises: E
 func TestFilter(t *testing.T) {
 	all := func(string) bool { return true }
 	none := func(string) bool { return false }

@@ -67,6 +67,8 @@ func TestAloneMeansAlone(t *testing.T) {
 
 // TestHungHandlerDoesNotStopTheConsumer: who cannot be alone runs beside the one
 // that hangs, and is told so: its end would prove nothing.
+//
+// Promises: S
 func TestHungHandlerDoesNotStopTheConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &script{batches: make(chan []broker.Delivery)}

@@ -113,6 +113,7 @@ func TestForeignRecord(t *testing.T) {
 	}
 }
 
+// Promises: C
 func TestDecodeErrors(t *testing.T) {
 	for name, value := range map[string]string{
 		envelope.ID: "7", envelope.Version: "-1", envelope.SchemaVersion: "4294967296", envelope.Time: "yesterday",

@@ -108,6 +108,8 @@ func TestEveryFormatOnEveryBroker(t *testing.T) {
 }
 
 // A route's headers are written in every format, whether the message has some or none.
+//
+// Promises: L
 func TestHeadersOfARoute(t *testing.T) {
 	for broker, codec := range codecs() {
 		for _, f := range envelope.Formats() {

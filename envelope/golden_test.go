@@ -173,6 +173,8 @@ func TestBrokenEncoding(t *testing.T) {
 }
 
 // A payload that stayed in the database cannot travel where no reader would know.
+//
+// Promises: L
 func TestClaimedPayloadsNeedAReader(t *testing.T) {
 	m := postrider.Message{ID: id, Topic: "t", Type: "ty", Headers: map[string]string{envelope.DataRef: envelope.RefScheme + "x"}}
 	for _, f := range envelope.Formats() {

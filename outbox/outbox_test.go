@@ -95,6 +95,7 @@ type beginner struct{ *recorder }
 
 func (beginner) BeginTx(context.Context, *sql.TxOptions) (any, error) { return nil, nil }
 
+// Promises: A
 func TestPoolIsRefusedBeforeAnyIO(t *testing.T) {
 	r := &recorder{}
 	for name, tx := range map[string]outbox.Tx{

@@ -18,6 +18,8 @@ import (
 )
 
 // TestConsumers is a small campaign. The matrix has one for each broker and order.
+//
+// Promises: E
 func TestConsumers(t *testing.T) {
 	names, orders := []string{"nats"}, []string{"contiguous"}
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {

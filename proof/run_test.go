@@ -89,6 +89,8 @@ func TestCampaign(t *testing.T) {
 
 // TestFailover is the campaign on a Patroni cluster, in the matrix: a relay that
 // is given several hosts outlives every change of the leader.
+//
+// Promises: L, S
 func TestFailover(t *testing.T) {
 	if os.Getenv("POSTRIDER_MATRIX") != "1" {
 		t.Skip("eight minutes: POSTRIDER_MATRIX=1, or go run ./proof failover --kills 1 --switchovers 1 --freezes 0 --outages 0")

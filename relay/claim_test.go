@@ -21,6 +21,8 @@ import (
 // A payload that stays in the database is not sent, and is in what is parked: a
 // record that waits long must not depend on its row. One that has waited too long
 // travels whole.
+//
+// Promises: L
 func TestClaimedPayloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New(memstore.Options{})

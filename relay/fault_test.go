@@ -107,6 +107,7 @@ func TestAnUnreachableStoreIsWaitedForWithOneLine(t *testing.T) {
 	})
 }
 
+// Promises: D
 func TestALostAnswerOfASettleIsNoDuplicate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memstore.New(memstore.Options{})
@@ -189,6 +190,7 @@ func TestAPanicOfTheSinkIsAnUnknownFate(t *testing.T) {
 	})
 }
 
+// Promises: D
 func TestADrainWaitsForTheSinkAndSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memstore.New(memstore.Options{})
@@ -281,6 +283,8 @@ func TestADeadLetterIsSaid(t *testing.T) {
 
 // Also when the dead one's lease was renewed a moment before, and for every
 // moment between two of its heartbeats: no poll may add to the lease's rest.
+//
+// Promises: S
 func TestTakeOverWithinThreeSeconds(t *testing.T) {
 	for died := 2000 * time.Millisecond; died < 2700*time.Millisecond; died += 50 * time.Millisecond {
 		t.Run(died.String(), func(t *testing.T) {

@@ -53,6 +53,8 @@ func (s *pingable) Deliver(ctx context.Context, batch broker.Batch) []error {
 // TestASilentBrokerIsSeenWithoutMessages: a wrong address, or a broker that dies while
 // there is nothing to send, is reported once, makes the relay unready and ends by
 // itself. A broker that messages show to work is not asked.
+//
+// Promises: S
 func TestASilentBrokerIsSeenWithoutMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, b := memstore.New(memstore.Options{Lanes: 2}), membroker.New(nil)

@@ -22,6 +22,8 @@ func (p pipes) Deliver(_ context.Context, batch broker.Batch) []error {
 
 // TestCallsNameThePipe: a sink learns in each call whose messages it carries, so
 // that a broker with deduplication keeps two pipes apart.
+//
+// Promises: L
 func TestCallsNameThePipe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New(memstore.Options{Lanes: 1})

@@ -74,6 +74,7 @@ func start(tb testing.TB, r *relay.Relay) (stop func()) {
 	}
 }
 
+// Promises: D
 func TestDrainsABacklogOnceAndInOrder(t *testing.T) {
 	for _, family := range []memstore.Family{memstore.Cursor, memstore.Rows} {
 		t.Run(fmt.Sprint(family), func(t *testing.T) {
@@ -141,6 +142,7 @@ func TestReplicasShareAndHandOver(t *testing.T) {
 	})
 }
 
+// Promises: O
 func TestFailedMessagesAreRetriedAndKeepTheirKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New(memstore.Options{})
@@ -183,6 +185,7 @@ func TestFailedMessagesAreRetriedAndKeepTheirKey(t *testing.T) {
 	})
 }
 
+// Promises: S
 func TestOutageBurnsNoAttemptAndHeals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New(memstore.Options{})

@@ -18,6 +18,8 @@ import (
 
 // One topic goes to two destinations. The one that is down holds up its own
 // messages, and what has no route is a dead letter with that reason.
+//
+// Promises: L
 func TestRoutesPartATopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table, err := route.New([]route.Rule{

@@ -103,6 +103,8 @@ func (s *stopSink) asked() int {
 // What a destination has said for good is kept by the store, also when its first
 // try fails; another relay and a later one do not ask the destination again, and
 // all of them do when a person resumes it.
+//
+// Promises: S
 func TestADestinationThatIsGoneStaysStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memstore.New(memstore.Options{Lanes: 1})

@@ -45,6 +45,8 @@ func (r *receiver) counts() (failed, took int) {
 // A webhook whose receiver answers 500 to one message goes on with the next ones,
 // of the same lane, although there was nothing to compare that one with; among
 // them it uses up its attempts and becomes a dead letter.
+//
+// Promises: S
 func TestAWebhookGoesOnBehindAMessageThatBreaksIt(t *testing.T) {
 	hook := &receiver{}
 	server := httptest.NewServer(hook)

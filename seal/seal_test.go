@@ -106,6 +106,8 @@ func TestRoundTrip(t *testing.T) {
 }
 
 // Whatever is changed of what is authenticated, the message does not open.
+//
+// Promises: C
 func TestTampered(t *testing.T) {
 	b := box(t, nil, key(t, "a", 1), key(t, "b", 2))
 	for name, change := range map[string]func(m *postrider.Message){
@@ -184,6 +186,8 @@ func TestPlainMessages(t *testing.T) {
 }
 
 // A key shows its name and nothing else, wherever it is printed.
+//
+// Promises: C
 func TestKeysKeepTheirSecret(t *testing.T) {
 	k := key(t, "2026-11", 'A')
 	var log bytes.Buffer

@@ -16,6 +16,7 @@ import (
 
 const topic = "orders"
 
+// Promises: O
 func TestMembroker(t *testing.T) {
 	brokertest.RunVirtual(t, func(*testing.T) *brokertest.Env { return memory() })
 }

@@ -271,6 +271,7 @@ func operator(r *recorder) brokertest.Operator {
 	}
 }
 
+// Promises: L, O
 func TestManyEndpoints(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T) *brokertest.Env {
 		e := env(t, true)

@@ -11,6 +11,7 @@ import (
 	"time"
 )
 
+// Promises: C
 func TestGuard(t *testing.T) {
 	g := newGuard([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/32")}, []uint16{8443})
 	for _, at := range []string{

@@ -55,6 +55,7 @@ func post(t *testing.T, url, id, body string, change func(*http.Request)) (*http
 	return resp, err
 }
 
+// Promises: C
 func TestReceiverRefuses(t *testing.T) {
 	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(vectorSecret + " " + secret), MaxBytes: 1000})
 	old := strconv.FormatInt(time.Now().Add(-6*time.Minute).Unix(), 10)
@@ -168,6 +169,8 @@ func TestReceiverJoinsRepeats(t *testing.T) {
 
 // What senders have left behind is not kept while the consumer takes nothing: they
 // come again for hours.
+//
+// Promises: G
 func TestReceiverForgetsWhoHasGone(t *testing.T) {
 	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret)})
 	for n := range 20 {
@@ -274,6 +277,8 @@ func TestSinkToReceiver(t *testing.T) {
 
 // TestSlowStrangersKeepNobodyOut: as many bodies as are read at once come slowly and
 // unsigned; a sender's webhook is taken all the same.
+//
+// Promises: G
 func TestSlowStrangersKeepNobodyOut(t *testing.T) {
 	const most = 4
 	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret), MaxWaiting: most})

@@ -258,6 +258,8 @@ func TestHangingKeepsNothing(t *testing.T) {
 
 // Requests that nobody waits for hold no more payload than they may: one above it is
 // broken off, and its message sent again.
+//
+// Promises: G
 func TestLateBytes(t *testing.T) {
 	var kept atomic.Int64
 	brokenOff := make(chan struct{}, 1000)

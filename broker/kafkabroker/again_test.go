@@ -16,6 +16,8 @@ import (
 // TestSourceOfATopicMadeAgain: a topic is deleted and made again under a source
 // that works on messages of the old one. It goes over to the new one, of which
 // the old one's acknowledgements pass nothing over.
+//
+// Promises: S
 func TestSourceOfATopicMadeAgain(t *testing.T) {
 	t.Parallel()
 	addr := testserver.SharedKafka(t).Addr

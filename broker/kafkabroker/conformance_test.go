@@ -25,6 +25,8 @@ import (
 
 // TestConformance runs the suite on the broker itself; on machines without it, and
 // in the matrix, on the client library's fake.
+//
+// Promises: L, O
 func TestConformance(t *testing.T) {
 	t.Run("broker", func(t *testing.T) {
 		addr := testserver.SharedKafka(t).Addr

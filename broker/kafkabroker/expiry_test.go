@@ -65,6 +65,8 @@ func older(t *testing.T, admin *kgo.Client) {
 // TestTransactionThatTimesOut: the broker ends a transaction that it has not heard
 // of for too long, and shuts its producer out. The sink goes on when the network is
 // back, unless somebody has taken the id over meanwhile.
+//
+// Promises: S
 func TestTransactionThatTimesOut(t *testing.T) {
 	t.Parallel()
 	soon := testserver.WithConfig("transaction.abort.timed.out.transaction.cleanup.interval.ms=500")

@@ -134,6 +134,8 @@ func TestEventsArrive(t *testing.T) {
 
 // TestRoutesKeepThePrefix: messages of one key go to several partitions and
 // topics, and one of them nowhere. Nothing of the key comes behind it.
+//
+// Promises: O
 func TestRoutesKeepThePrefix(t *testing.T) {
 	addr := testserver.SharedKafka(t).Addr
 	create(t, addr, "steps", 8)

@@ -179,6 +179,8 @@ func (s *secured) outage(sink broker.Sink, topic, code, destination, want string
 
 // TestWhoWeAre: TLS and SASL by URL on a real listener; what is wrong is an
 // outage that says what to do, and passes when it is put right, without a new client.
+//
+// Promises: C
 func TestWhoWeAre(t *testing.T) {
 	s := newSecured(t)
 	create(t, s.Addr, "open", 1)

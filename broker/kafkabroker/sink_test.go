@@ -182,6 +182,8 @@ func refuse(pr *kmsg.ProduceRequest, code int16) *kmsg.ProduceResponse {
 
 // TestPrefixUnderFailure fails the n-th produce request of one call that needs
 // many batches: nothing after the failed batch may ever be accepted.
+//
+// Promises: O
 func TestPrefixUnderFailure(t *testing.T) {
 	for _, code := range []*kerr.Error{kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed} {
 		for nth := 1; nth <= 4; nth++ {

@@ -84,6 +84,8 @@ func TestMaxHeld(t *testing.T) {
 
 // TestMaxHeldBytes: the same in bytes, over all partitions: one that holds nothing
 // goes on too when the others are settled.
+//
+// Promises: G
 func TestMaxHeldBytes(t *testing.T) {
 	addr := testserver.SharedKafka(t).Addr
 	topic := "bytes" + rand.Text()

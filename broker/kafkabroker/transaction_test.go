@@ -174,6 +174,8 @@ func group(topic string, call, n int) []postrider.Message {
 
 // TestFenced: a process that takes the transactional id over stops the one
 // before it for good, in the middle of a transaction too, and goes on itself.
+//
+// Promises: O
 func TestFenced(t *testing.T) {
 	addr := withTransactions(t)
 	topic := "fenced" + rand.Text()
@@ -247,6 +249,8 @@ func callsOf(t *testing.T, addr, topic string) map[string]int {
 // TestWholeOrNothing: connections are cut all the time; who reads what is
 // committed sees all messages of a call or none, each acknowledged call once at
 // least, and a call that ended in an outage never.
+//
+// Promises: O
 func TestWholeOrNothing(t *testing.T) {
 	t.Parallel()
 	addr := withTransactions(t)

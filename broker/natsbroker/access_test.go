@@ -154,6 +154,8 @@ func users(password string, publish ...string) string {
 
 // TestWhoWeAre: a user's password and rights come and go, and the sink of one
 // connection says what is wrong and goes on by itself.
+//
+// Promises: C
 func TestWhoWeAre(t *testing.T) {
 	g := newGuarded(t, users(canary, "ok.>"))
 	g.stream("admin:admin@")

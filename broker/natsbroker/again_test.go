@@ -25,6 +25,8 @@ func (c *couple) all(n int) (held []broker.Delivery) {
 // TestStreamMadeAgain: a stream is deleted and made again under a source that
 // works on messages of the old one. Their acknowledgements are not those of the new
 // one's messages, which have the same numbers and all come.
+//
+// Promises: L
 func TestStreamMadeAgain(t *testing.T) {
 	c := newCouple(t, 3)
 	old := c.all(3)
@@ -69,6 +71,8 @@ func TestStreamMadeAgain(t *testing.T) {
 // TestPurgedMessagesHideNothing: what was purged while the second source works on it
 // is not unsettled any more, and does not stand for what the first one holds: newer
 // messages wait for that.
+//
+// Promises: O
 func TestPurgedMessagesHideNothing(t *testing.T) {
 	c := newCouple(t, 1)
 	c.first, c.second = c.second, c.first // the roles are those of the helpers

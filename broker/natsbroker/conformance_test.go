@@ -24,6 +24,8 @@ import (
 
 // TestConformance runs the suite on the server itself; on machines without it, and
 // in the matrix, on the one that is linked into the test.
+//
+// Promises: L, O
 func TestConformance(t *testing.T) {
 	t.Run("server", func(t *testing.T) {
 		url := testserver.SharedNATS(t).URL
@@ -202,6 +204,8 @@ func makeFull(ctx context.Context, js jetstream.JetStream, full jetstream.Stream
 }
 
 // TestDedup: the stream drops what is sent again.
+//
+// Promises: L
 func TestDedup(t *testing.T) {
 	url := testserver.SharedNATS(t).URL
 	brokertest.RunSome(t, []string{"sink/dedup", "sink/pipes"}, func(t *testing.T) *brokertest.Env {

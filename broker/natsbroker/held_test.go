@@ -13,6 +13,8 @@ import (
 // TestMaxHeldBytes: with as many bytes unsettled as allowed the source takes no
 // more from the server, goes on when it is settled, and a message that is larger
 // than all of them comes too.
+//
+// Promises: G
 func TestMaxHeldBytes(t *testing.T) {
 	const n, size, limit = 40, 100 << 10, 512 << 10
 	nc := connect(t, embedded(t))

@@ -46,6 +46,8 @@ func TestAnswersThatWeMayNotHear(t *testing.T) {
 
 // TestWhatASourceMayNot: a source that may not ask, hear or acknowledge says so, and
 // goes on when it may. The client does not subscribe again before it has reconnected.
+//
+// Promises: S
 func TestWhatASourceMayNot(t *testing.T) {
 	const ok, inbox = `"ok.>", "$JS.API.>", "$JS.ACK.>"`, `"_INBOX.>"`
 	for name, c := range map[string][2]string{

@@ -158,6 +158,8 @@ func (c *couple) publish(versions ...int64) {
 // TestSecondSourceStandsBy: while one source receives, another one of the same
 // durable gets nothing; when the first has stopped asking, the second takes
 // over, and holds newer messages back as long as the first works on older ones.
+//
+// Promises: O
 func TestSecondSourceStandsBy(t *testing.T) {
 	c := newCouple(t, 2)
 	for n := 0; n < 2; { // nothing is unsettled when the second one comes
@@ -205,6 +207,8 @@ func TestSecondSourceStandsBy(t *testing.T) {
 // TestLateAcknowledgementsHideNothing: the first source, which was only slow, settles
 // a message that has gone to the second one too. It is not unsettled any more then,
 // and what the first one still holds is: newer messages wait for it.
+//
+// Promises: O
 func TestLateAcknowledgementsHideNothing(t *testing.T) {
 	c := newCouple(t, 2)
 	var held []broker.Delivery

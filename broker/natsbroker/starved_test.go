@@ -15,6 +15,8 @@ import (
 // TestNothingThatArrivesIsThrownAway: messages that reach a process only when their
 // request has ended, since it was stopped or starved, are received, and are not left
 // to AckWait: by then it may be starved again.
+//
+// Promises: E
 func TestNothingThatArrivesIsThrownAway(t *testing.T) {
 	const n = 20
 	server := embedded(t)
@@ -75,6 +77,8 @@ func TestNothingThatArrivesIsThrownAway(t *testing.T) {
 
 // TestWorkKeepsItsSource: who is at work longer than AckWait and asks for nothing
 // new keeps the pin, and what waits in its source does not come again elsewhere.
+//
+// Promises: E
 func TestWorkKeepsItsSource(t *testing.T) {
 	const n, wait = 50, 4 * time.Second
 	nc := connect(t, embedded(t))

@@ -17,6 +17,8 @@ import (
 // TestQueueThatConfirmsNothing: a queue without a majority takes messages and
 // confirms none. It is an outage of its own, found out within a call, and nothing
 // of the other queues waits for it or is unknown.
+//
+// Promises: S
 func TestQueueThatConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedRabbitMQ(t, "4.0")
@@ -69,6 +71,8 @@ func TestQueueThatConfirmsNothing(t *testing.T) {
 
 // TestSilentBroker: a broker that takes messages and confirms nothing is left when a
 // confirm is late, also where every call ends before that.
+//
+// Promises: S
 func TestSilentBroker(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedRabbitMQ(t, "4.0")

@@ -31,6 +31,7 @@ func versions() []string {
 	return all[len(all)-1:]
 }
 
+// Promises: L, O
 func TestConformance(t *testing.T) {
 	for _, version := range versions() {
 		t.Run(version, func(t *testing.T) {

@@ -148,6 +148,8 @@ func exchange(t *testing.T, ch *amqp.Channel, kind, key string) (name, queue str
 }
 
 // TestReturnedIsRejected: what no queue takes is confirmed all the same.
+//
+// Promises: L
 func TestReturnedIsRejected(t *testing.T) {
 	url := testserver.SharedRabbitMQ(t, "4.0").URL
 	ch := channel(t, url)
@@ -258,6 +260,8 @@ func TestTopicPermission(t *testing.T) {
 
 // TestLanesToQueues: a consistent hash exchange spreads keys over queues, each key
 // in order in one of them.
+//
+// Promises: O
 func TestLanesToQueues(t *testing.T) {
 	url := testserver.SharedRabbitMQ(t, "4.0").URL
 	ch := channel(t, url)

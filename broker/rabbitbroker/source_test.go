@@ -143,6 +143,8 @@ func TestQueueDeletedUnderSource(t *testing.T) {
 
 // TestSessionsAreForgotten: a source whose connection is lost again and again does
 // not grow.
+//
+// Promises: G
 func TestSessionsAreForgotten(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedRabbitMQ(t, "4.0")

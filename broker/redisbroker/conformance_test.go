@@ -22,6 +22,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
+// Promises: L, O
 func TestRealServer(t *testing.T) {
 	for _, version := range testserver.RedisVersions() {
 		t.Run(version, func(t *testing.T) {
@@ -85,6 +86,8 @@ func TestPartitions(t *testing.T) {
 }
 
 // TestDedup: a stream that remembers enough drops what is sent again.
+//
+// Promises: L
 func TestDedup(t *testing.T) {
 	t.Parallel()
 	addr := testserver.SharedRedis(t, testserver.RedisNewest).Addr

@@ -13,6 +13,8 @@ import (
 
 // TestMaxHeldBytes: with as many bytes unsettled as allowed the source takes no
 // more from the server, and goes on when it is settled.
+//
+// Promises: G
 func TestMaxHeldBytes(t *testing.T) {
 	t.Parallel()
 	const n, size, limit = 60, 512 << 10, 4 << 20

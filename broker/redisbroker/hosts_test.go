@@ -14,6 +14,8 @@ import (
 
 // TestHungPrimary: a primary that hangs lets connections in and answers nothing.
 // Once another one was promoted, sink and source go there.
+//
+// Promises: S
 func TestHungPrimary(t *testing.T) {
 	t.Parallel()
 	a := testserver.StartRedis(t, testserver.Redis7)
@@ -53,6 +55,8 @@ func TestHungPrimary(t *testing.T) {
 
 // TestLeaseWithoutAnswer: a lease that the server has given and whose answer was
 // lost is ours all the same; nobody else reads the stream.
+//
+// Promises: S
 func TestLeaseWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	addr, topic := testserver.SharedRedis(t, testserver.Redis7).Addr, "leased"+rand.Text()
@@ -65,6 +69,8 @@ func TestLeaseWithoutAnswer(t *testing.T) {
 }
 
 // TestSlowLine: as much is asked for at once as can come within the timeout.
+//
+// Promises: S
 func TestSlowLine(t *testing.T) {
 	t.Parallel()
 	addr, topic := testserver.SharedRedis(t, testserver.Redis7).Addr, "slow"+rand.Text()

@@ -8,6 +8,8 @@ import (
 
 // TestAcknowledgedWhileClaiming: what a claim has read, and is acknowledged before its
 // answer is looked at, is not received again; after the group was made anew it is.
+//
+// Promises: O
 func TestAcknowledgedWhileClaiming(t *testing.T) {
 	s, err := NewSource(&redis.Options{Addr: "127.0.0.1:1"}, SourceOptions{Group: "g", Streams: []string{"orders"}})
 	if err != nil {

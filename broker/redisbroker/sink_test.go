@@ -80,6 +80,8 @@ func TestOutOfMemory(t *testing.T) {
 // TestErrorsThatPass: the server refuses for moments, in the middle of calls of few
 // keys and of many. A pipeline alone would have later messages of a key accepted
 // behind a refused one.
+//
+// Promises: O
 func TestErrorsThatPass(t *testing.T) {
 	t.Parallel()
 	for _, keys := range []int{1, 70} {
@@ -365,6 +367,8 @@ func TestRefusedByTheServer(t *testing.T) {
 }
 
 // TestPasswordIsNotRepeated: a server that does not know AUTH says what it was asked.
+//
+// Promises: C
 func TestPasswordIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	r := testserver.StartRedis(t, testserver.Redis7, testserver.WithConfig(`rename-command AUTH ""`))

@@ -106,6 +106,8 @@ func TestFrozenSource(t *testing.T) {
 
 // TestReadWithoutLease: a read that the server hears of when the lease is another's
 // takes nothing out of the group.
+//
+// Promises: O
 func TestReadWithoutLease(t *testing.T) {
 	t.Parallel()
 	addr, topic := testserver.SharedRedis(t, testserver.Redis7).Addr, "fenced"+rand.Text()

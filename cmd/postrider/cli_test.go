@@ -287,6 +287,7 @@ func TestVisibleEscapesWhatATerminalObeys(t *testing.T) {
 	}
 }
 
+// Promises: C
 func TestHealthSaysPartsWithoutErrors(t *testing.T) {
 	h := relay.Health{Running: true, Alive: true, Down: map[string]string{"store": "dial tcp 10.0.0.7: refused"}}
 	srv := httptest.NewServer(healthHandler([]*unit{{health: func() relay.Health { return h }}}, http.NotFoundHandler()))

@@ -84,6 +84,8 @@ func TestGuardOfAConsumer(t *testing.T) {
 
 // TestPruneOfAConsumer: what is older than asked for goes, a duplicate that comes
 // back afterwards would be new, so an age below the horizon is refused; marks stay.
+//
+// Promises: E
 func TestPruneOfAConsumer(t *testing.T) {
 	store := "sqlite:" + filepath.Join(t.TempDir(), "billing.db")
 	db := buried(t, store, "billing", "dead")

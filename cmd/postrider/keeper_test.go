@@ -141,7 +141,9 @@ func TestPruneAndAudit(t *testing.T) {
 	}
 }
 
-// Promise G. Where rows go at once none is left behind when a relay has drained.
+// Where rows go at once none is left behind when a relay has drained.
+//
+// Promises: G
 func TestRetentionAtTheEndOfADrain(t *testing.T) {
 	st := outboxOn(t, testserver.SharedPostgres(t, "18"))
 	enqueued(t, st, 500)
@@ -155,6 +157,8 @@ func TestRetentionAtTheEndOfADrain(t *testing.T) {
 }
 
 // A person's prune removes rows beside a relay that holds the lease of retention.
+//
+// Promises: G
 func TestPruneBesideARelay(t *testing.T) {
 	st := outboxOn(t, testserver.SharedPostgres(t, "18"))
 	enqueued(t, st, 30)

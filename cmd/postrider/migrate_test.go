@@ -52,9 +52,11 @@ func TestMigrateWaits(t *testing.T) {
 	}
 }
 
-// Promise A. On a healthy outbox of this server adopt has nothing to do and says
+// On a healthy outbox of this server adopt has nothing to do and says
 // so, however many writers insert and however often it is asked; a live relay
 // makes it refuse.
+//
+// Promises: A
 func TestAdoptBesideWriters(t *testing.T) {
 	const writers, adopts, inserts = 8, 7, 60
 	st := outboxOn(t, testserver.SharedPostgres(t, "18"))

@@ -13,6 +13,8 @@ import (
 // A relay that is no more than a member of postrider_relay works; its password
 // changes while it runs, before or after the file does, and that is at most one
 // outage each.
+//
+// Promises: C
 func TestPasswordRotates(t *testing.T) {
 	for _, version := range testserver.NewestPostgres() {
 		t.Run("pg"+version, func(t *testing.T) { passwordRotates(t, testserver.StartPostgres(t, version)) })

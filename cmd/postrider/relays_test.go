@@ -42,6 +42,8 @@ func writeFile(t *testing.T, text string) string {
 // Several tenants from one file: one database is down, one schema is missing, a
 // second pipe reads the outbox of another. The others flow, the probe is red and
 // says which, and each heals by itself.
+//
+// Promises: S
 func TestTenantsFromOneFile(t *testing.T) {
 	server, away := testserver.StartNATS(t), testserver.StartPostgres(t, "18")
 	outbox := outboxOn(t, testserver.SharedPostgres(t, "18"))

@@ -23,6 +23,8 @@ const sample = "Zq7xKw9vJ3"
 
 // TestOutputDoesNotDependOnThePassword: what is printed with one password is printed with
 // any other, letter for letter. Whoever knows both knows nothing more.
+//
+// Promises: C
 func TestOutputDoesNotDependOnThePassword(t *testing.T) {
 	yml := func(text string) []string {
 		file := filepath.Join(t.TempDir(), "p.yml")
@@ -129,6 +131,8 @@ func TestOutputDoesNotDependOnThePassword(t *testing.T) {
 var spans = regexp.MustCompile(`\d+(\.\d+)?(ms|µs|s)\b|\(\d+ characters|\S+p\.yml`)
 
 // TestLogDoesNotDependOnThePassword is the same for what a relay says of its broker.
+//
+// Promises: C
 func TestLogDoesNotDependOnThePassword(t *testing.T) {
 	store := fileOutbox(t, "orders")
 	reason := regexp.MustCompile(`(?m)error="?.*$`)

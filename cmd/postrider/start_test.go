@@ -106,6 +106,8 @@ func TestEachBrokerRefusesAtStart(t *testing.T) {
 
 // TestNoSecretIsPrinted: a password that stands in a URL or in a file is in
 // nothing that the program prints, whatever goes wrong.
+//
+// Promises: C
 func TestNoSecretIsPrinted(t *testing.T) {
 	const canary = "ca/na+ry hunter2"
 	dir := t.TempDir()

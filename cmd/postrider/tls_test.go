@@ -13,6 +13,8 @@ import (
 
 // sslmode=verify-full with a private authority, and a client certificate in
 // place of a password; each mistake is one line that names what does not fit.
+//
+// Promises: C
 func TestTLS(t *testing.T) {
 	for _, version := range testserver.PostgresVersions() {
 		t.Run("pg"+version, func(t *testing.T) {

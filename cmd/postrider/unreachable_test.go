@@ -23,6 +23,8 @@ func readyz(p *process) int {
 
 // TestWrongBrokerAddressIsSeen: with an outbox that is empty a wrong address is
 // reported once, and the relay lives and is not ready.
+//
+// Promises: S
 func TestWrongBrokerAddressIsSeen(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it takes no time
 	if err != nil {

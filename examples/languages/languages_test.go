@@ -35,6 +35,8 @@ type language struct {
 
 // TestLanguages: each language places orders and makes one invoice of each
 // order, two consumers at once, each of which has every message twice.
+//
+// Promises: E
 func TestLanguages(t *testing.T) {
 	address := testserver.SharedPostgres(t, testserver.PostgresVersions()[0]).Database(t)
 	db, err := sql.Open("pgx", address)

@@ -28,6 +28,8 @@ func TestProjection(t *testing.T) {
 
 // TestShuffled: events that come shuffled, and half of them twice, give what a
 // fold over them in their order gives.
+//
+// Promises: E
 func TestShuffled(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))

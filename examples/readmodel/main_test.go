@@ -26,6 +26,8 @@ func TestReadModel(t *testing.T) {
 }
 
 // TestOldAfterNew: versions come newest first, each twice; only the newest shows.
+//
+// Promises: E
 func TestOldAfterNew(t *testing.T) {
 	app, err := embedded.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), tables)
 	if err != nil {

@@ -44,6 +44,8 @@ func sizes() (s struct{ orders, kills int }) {
 }
 
 // TestKilledAtRandom: whatever is killed when, every order ends in a legal state.
+//
+// Promises: E
 func TestKilledAtRandom(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()

@@ -129,9 +129,11 @@ func (r *rig) mend(st *pgstore.Store) (discarded []string) {
 	return discarded
 }
 
-// Promise Q: the books balance at every look while relays are killed, messages
+// The books balance at every look while relays are killed, messages
 // fail, are rejected, sent again and discarded, a transaction stays open, and
 // every settled row is removed at once; and in the end everything has arrived.
+//
+// Promises: Q
 func TestBooksBalanceThroughKills(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		r := newRig(t, version)

@@ -16,6 +16,7 @@ const (
 	lapsed    = "lease lapsed"
 )
 
+// Promises: L
 func TestPostgresKilled(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version)
@@ -86,6 +87,8 @@ func (s *server) scenes() []scene {
 }
 
 // TestBroker breaks one broker after the other in one way after the other.
+//
+// Promises: L
 func TestBroker(t *testing.T) {
 	onBrokers(t, func(t *testing.T, s *server) {
 		for _, test := range s.scenes() {

@@ -42,6 +42,7 @@ func (r *rig) firstBoot() (boot string) {
 	return boot
 }
 
+// Promises: O
 func TestZombie(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		r := newRig(t, version)

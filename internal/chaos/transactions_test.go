@@ -50,6 +50,7 @@ func (r *rig) othersFlow(sink *memory, n int) {
 	r.until(soon, "others' messages arrive", func() bool { return sink.len() >= want })
 }
 
+// Promises: A
 func TestLongTransaction(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		r := newRig(t, version)

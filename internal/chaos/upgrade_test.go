@@ -100,10 +100,12 @@ func (r *rig) owners(n int64) {
 	})
 }
 
-// Promises L, O and D. A rolling upgrade under load: the schema first, beside a
+// A rolling upgrade under load: the schema first, beside a
 // relay of the version before, then a relay of this version beside it, then
 // without it; and the old one comes back once more, as in a rollback. Nothing is
 // lost, nothing comes twice, and no key is out of order.
+//
+// Promises: L, O, D
 func TestRollingUpgrade(t *testing.T) {
 	program := previousProgram(t)
 	onEach(t, func(t *testing.T, version string) {

@@ -56,6 +56,8 @@ func payloadOf(n, size int) []byte {
 
 // Payloads above what the broker takes stay in the outbox, and every handler gets
 // its message whole: sealed or not, in whatever format.
+//
+// Promises: L
 func TestClaimCheck(t *testing.T) {
 	kafka := kafkaServer(testserver.StartKafka(t))
 	addr := strings.TrimPrefix(kafka.url, "kafka://")
@@ -151,6 +153,8 @@ func consume(t *testing.T, pool *pgxpool.Pool, addr, topic string, n int, opener
 }
 
 // What Fetch says of payloads that are not there, or not the same any more.
+//
+// Promises: C
 func TestBodiesThatAreGone(t *testing.T) {
 	pool := pgxPool(t, postgresDB(t, "18"))
 	put(t, pool, outbox.New(dialect.Postgres, nil), []int{100, 100, 100, 100})

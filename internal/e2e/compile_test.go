@@ -11,6 +11,8 @@ import (
 
 // TestWhatIsATransaction: the compiler refuses what would write the message
 // outside the caller's transaction, and takes every kind of transaction.
+//
+// Promises: A
 func TestWhatIsATransaction(t *testing.T) {
 	cases := []struct{ name, params, arg, refused string }{
 		{"sql.Tx", "x *sql.Tx", "x", ""},

@@ -86,6 +86,7 @@ func source(b *membroker.Broker, want int) *acked {
 
 var quick = consumer.Options{Name: "billing", BackoffMin: time.Millisecond, BackoffMax: 5 * time.Millisecond, MaxAttempts: 3, Concurrency: 4}
 
+// Promises: O
 func TestConsumerKeepsOrderAndOneEffect(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)

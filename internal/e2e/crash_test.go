@@ -127,6 +127,8 @@ func crashChild(file string) int {
 
 // TestHandlerThatKillsTheProcessIsBuried: the attempt is committed before the
 // handler runs, so the count survives what the handler does to the process.
+//
+// Promises: S
 func TestHandlerThatKillsTheProcessIsBuried(t *testing.T) {
 	for name, prefix := range map[string]string{"source counts": "", "source does not count": "hide:"} {
 		t.Run(name, func(t *testing.T) {

@@ -127,6 +127,7 @@ func check(t *testing.T, e enqueuer, read func() []postrider.Message) {
 	}
 }
 
+// Promises: A
 func TestEnqueueThroughEveryDriver(t *testing.T) {
 	everyVersion(t, func(t *testing.T, url string) {
 		db := openSQL(t, "pgx", url)
@@ -146,6 +147,7 @@ func TestEnqueueThroughEveryDriver(t *testing.T) {
 	})
 }
 
+// Promises: P
 func TestRollbackLeavesNothing(t *testing.T) {
 	url := postgres18(t)
 	undone := errors.New("undone")

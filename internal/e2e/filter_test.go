@@ -21,6 +21,8 @@ import (
 // TestRedisFilter: with ids in Redis that were never processed, with Redis
 // emptied, frozen and killed in the middle, and with ids that expire all the time,
 // every message has one effect, and the consumer goes on.
+//
+// Promises: E
 func TestRedisFilter(t *testing.T) {
 	server := testserver.StartRedis(t, testserver.Redis7)
 	redis := func(args ...string) {

@@ -18,6 +18,8 @@ import (
 // TestLargeMessagesMemory: with a backlog of nearly a mebibyte each, the memory of
 // a consumer stays by the bounds that are set in bytes, though those in messages
 // would let in all of it.
+//
+// Promises: G
 func TestLargeMessagesMemory(t *testing.T) {
 	const n, size, bound = 160, 1000 << 10, 12 << 20
 	b := natsServer(testserver.StartNATS(t))

@@ -21,6 +21,8 @@ import (
 // TestGapIsTold: a gap that stays for a minute is told with key, versions and age.
 // Who is told has the missing messages sent again, as "postrider replay" does, and
 // the key goes on.
+//
+// Promises: O
 func TestGapIsTold(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)

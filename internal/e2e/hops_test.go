@@ -25,6 +25,8 @@ import (
 // transaction, though every message comes twice at once and handlers fail after
 // they have enqueued; and through relay, broker and two consumers each message
 // says what caused it, which flow it belongs to and whose trace.
+//
+// Promises: E
 func TestTwoHops(t *testing.T) {
 	const orders, trace = 40, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	b := natsServer(testserver.StartNATS(t))

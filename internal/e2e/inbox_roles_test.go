@@ -102,6 +102,8 @@ func eachRoleDB(t *testing.T, fn func(d *roleDB)) {
 // TestConsumerRole: a consumer runs under its role with everything that it has:
 // orders, stash, retries, dead letters, batches, and makes no tables. It sees
 // nothing of the outbox and changes nothing of the journal.
+//
+// Promises: C
 func TestConsumerRole(t *testing.T) {
 	eachRoleDB(t, func(d *roleDB) {
 		db := d.as("consumer")
@@ -167,6 +169,8 @@ func (d *roleDB) consume(db *sql.DB, batch int) {
 
 // TestRolesOfTheInbox: the reader sees no payloads, the admin acts, and neither
 // processes messages; a migration grants what it makes.
+//
+// Promises: C
 func TestRolesOfTheInbox(t *testing.T) {
 	eachRoleDB(t, func(d *roleDB) {
 		in := inboxwork.New(dialect.Postgres, "billing", nil)

@@ -73,6 +73,8 @@ var placed = postrider.Message{ID: "01890a5d-ac96-774b-bcce-b302099a8057", Topic
 
 // TestSerializationFailureIsRetryable: with REPEATABLE READ a duplicate that
 // commits meanwhile is a serialization failure, not "seen".
+//
+// Promises: E
 func TestSerializationFailureIsRetryable(t *testing.T) {
 	everyVersion(t, func(t *testing.T, url string) {
 		for _, driver := range []string{"pgx", "postgres"} {
@@ -124,6 +126,8 @@ func TestOncePgx(t *testing.T) {
 // TestClaimInSQL: postrider.claim and claim_version say who is first, share their
 // rows with this package, wait for a transaction that is open, and refuse what
 // cannot be told from its duplicate.
+//
+// Promises: E
 func TestClaimInSQL(t *testing.T) {
 	url := postgres18(t)
 	db := openSQL(t, "pgx", url)

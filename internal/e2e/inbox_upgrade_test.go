@@ -57,6 +57,8 @@ func wantOutcome(t *testing.T, db *sql.DB, in *inboxwork.Inbox, id string, want 
 
 // TestInboxUpgrade: tables of version 1 are brought to the newest by several at
 // once, keep what they hold, and what was begun there goes on.
+//
+// Promises: E
 func TestInboxUpgrade(t *testing.T) {
 	each := func(t *testing.T, db *sql.DB, d dialect.Dialect) {
 		in := olderInbox(t, db, d)
@@ -116,6 +118,8 @@ func wantTables(t *testing.T, boxes admin.Inboxes, want store.Severity, what str
 
 // TestInboxUpgradeOfFunctions: functions of an older version are replaced and keep
 // their grants, those of a newer one stay; a consumer at work is not run over.
+//
+// Promises: E
 func TestInboxUpgradeOfFunctions(t *testing.T) {
 	versions := testserver.PostgresVersions()
 	url := testserver.SharedPostgres(t, versions[len(versions)-1]).Database(t)

@@ -75,6 +75,8 @@ func insertOrder(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 }
 
 // TestIdempotencyKey: one effect and one answer per key, caller and request.
+//
+// Promises: E
 func TestIdempotencyKey(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		h := inboxhttp.New(in.Inbox, consumer.SQL(db, dialectOf(in, db)), account, insertOrder, &inboxhttp.Options{MaxAnswer: 1000})
@@ -156,6 +158,8 @@ func TestIdempotencyKeyInProgress(t *testing.T) {
 // TestIdempotencyKeyThroughCuts cuts the connection before and after each call to
 // the server, the commit too: a repetition has one effect and its answer, and
 // no client was told of an effect that is not there.
+//
+// Promises: E
 func TestIdempotencyKeyThroughCuts(t *testing.T) {
 	_, file := sqlite(t)
 	for _, c := range []struct {
@@ -209,6 +213,8 @@ func TestIdempotencyKeyThroughCuts(t *testing.T) {
 
 // TestOnceResult: a duplicate has the first answer, also when it is empty; an
 // effect without one says so.
+//
+// Promises: E
 func TestOnceResult(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		for id, answer := range map[string][]byte{"full": []byte("\x00\xff answer"), "empty": {}} {

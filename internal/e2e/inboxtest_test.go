@@ -28,6 +28,8 @@ import (
 )
 
 // TestInbox runs the suite of package inbox on every database and driver.
+//
+// Promises: O, E
 func TestInbox(t *testing.T) {
 	for _, version := range testserver.NewestPostgres() {
 		t.Run("postgres"+version, func(t *testing.T) {

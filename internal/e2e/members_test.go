@@ -41,6 +41,8 @@ CREATE TABLE committed (at bigint NOT NULL DEFAULT nextval('clock'), place text,
 // flight. With the inbox every message has one effect, in the order of its key.
 // Without it nothing is left out or steps ahead, and on Kafka no message is run
 // again that was committed.
+//
+// Promises: O, E
 func TestMembers(t *testing.T) {
 	for name, shared := range map[string]func(*testing.T) *realBroker{
 		"nats":  func(t *testing.T) *realBroker { t.Helper(); return natsServer(testserver.SharedNATS(t)) },

@@ -48,6 +48,8 @@ func (l *lossy) Receive(ctx context.Context, limit int) ([]broker.Delivery, erro
 
 // TestMissingVersionsAreSentAgain: what is lost between relay and consumer comes
 // again from the outbox, and nothing else does.
+//
+// Promises: O
 func TestMissingVersionsAreSentAgain(t *testing.T) {
 	url := postgres18(t)
 	db, pool := openSQL(t, "pgx", url), pgxPool(t, url)

@@ -78,11 +78,15 @@ func patient(o inbox.Order) *consumer.Options {
 
 // TestContiguous: whatever the order and the duplicates, and although handlers
 // fail, each version is applied once and in turn.
+//
+// Promises: O, E
 func TestContiguous(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) { testContiguous(t, db, in, 1) })
 }
 
 // TestContiguousInBatches: many messages share a transaction.
+//
+// Promises: E
 func TestContiguousInBatches(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) { testContiguous(t, db, in, 8) })
 }
@@ -118,6 +122,8 @@ func testContiguous(t *testing.T, db *sql.DB, in *inboxwork.Inbox, batch int) {
 
 // TestLatest: the versions that are applied rise, the last one is among them, and
 // every other is dropped.
+//
+// Promises: E
 func TestLatest(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		seed := rand.Uint64()
@@ -146,6 +152,8 @@ func TestLatest(t *testing.T) {
 
 // TestContiguousGoesPastWhatIsAnnounced: versions that the key's next message
 // calls missing are not waited for.
+//
+// Promises: O
 func TestContiguousGoesPastWhatIsAnnounced(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		four, six, seven := versioned(0, 4), versioned(0, 6), versioned(0, 7)
@@ -168,6 +176,8 @@ func TestContiguousGoesPastWhatIsAnnounced(t *testing.T) {
 
 // TestContiguousStopsBehindTheDead: a dead letter stops its key and no other; a
 // mark that is set by hand lets it go on.
+//
+// Promises: O
 func TestContiguousStopsBehindTheDead(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
@@ -252,6 +262,8 @@ func TestDeadLetterIsRevived(t *testing.T) {
 
 // TestGapIsGivenUp: after SkipGap the key goes on, and what comes of the gap
 // later is stale.
+//
+// Promises: O
 func TestGapIsGivenUp(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
@@ -275,6 +287,8 @@ func TestGapIsGivenUp(t *testing.T) {
 
 // TestNoPlaceInTheOrder: without key or version a message of an ordered topic is
 // dead at once, and again when somebody has it tried again: nothing drops it.
+//
+// Promises: S
 func TestNoPlaceInTheOrder(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
@@ -316,6 +330,8 @@ func TestNoPlaceInTheOrder(t *testing.T) {
 
 // TestKeysThatAreNoText: the marks of two keys stay apart whose readable parts are
 // the same, and a key that is longer than the table allows has one too.
+//
+// Promises: E
 func TestKeysThatAreNoText(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)

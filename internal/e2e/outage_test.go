@@ -39,6 +39,8 @@ func (f *flapping) Transact(ctx context.Context, fn func(*sql.Tx, inbox.Conn) er
 }
 
 // Guarantee E: an outage counts no attempt, also when it is not there to be told.
+//
+// Promises: S
 func TestOutageCostsNoAttempt(t *testing.T) {
 	db, _ := sqlite(t)
 	in := inboxDB(t, db, dialect.SQLite)
@@ -171,6 +173,8 @@ func TestConflictCostsNoAttempt(t *testing.T) {
 
 // TestHandlerThatCannotCommitIsBuried: what every try would meet again ends as a
 // dead letter that names the cause.
+//
+// Promises: S
 func TestHandlerThatCannotCommitIsBuried(t *testing.T) {
 	for _, test := range []struct {
 		name, cause string
@@ -192,6 +196,8 @@ func TestHandlerThatCannotCommitIsBuried(t *testing.T) {
 }
 
 // Guarantee C: what a decoder or a panic quotes reaches neither log nor table.
+//
+// Promises: C
 func TestPayloadsStayOutOfLogsAndCauses(t *testing.T) {
 	const secret = "4111-1111 Jane"
 	db, _ := sqlite(t)
@@ -238,6 +244,8 @@ func (*picky) UnmarshalJSON(b []byte) error { return errors.New("cannot take " +
 
 // What is kept by the brake after its last attempt runs again, also where the
 // attempts are counted in the database.
+//
+// Promises: S
 func TestBrakeTriesAgain(t *testing.T) {
 	db, _ := sqlite(t)
 	in := inboxDB(t, db, dialect.SQLite)

@@ -193,6 +193,8 @@ type scene struct {
 }
 
 // TestRealBrokers: one effect per message, in order per key, whatever breaks.
+//
+// Promises: E
 func TestRealBrokers(t *testing.T) {
 	onRealBrokers(t, func(t *testing.T, b *realBroker) {
 		killed, long := []kind{pgSQL}, []kind(nil)

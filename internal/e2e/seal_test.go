@@ -22,6 +22,8 @@ import (
 
 // Between Enqueue and the handler a sealed payload is readable nowhere: not in
 // the outbox, at the broker or in a dead letter.
+//
+// Promises: C
 func TestSealedFromEndToEnd(t *testing.T) {
 	key, err := seal.NewKey("2026-11", []byte("0123456789abcdef0123456789abcdef"))
 	if err != nil {

@@ -22,6 +22,8 @@ import (
 )
 
 // TestHistories compares many random histories of a key's messages with a model.
+//
+// Promises: E
 func TestHistories(t *testing.T) {
 	histories := 8
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
@@ -115,6 +117,8 @@ func deliverOne(ctx context.Context, db *sql.DB, in *inboxwork.Inbox) error {
 
 // TestThousandDeliveries: 16 goroutines in each of 4 processes deliver one
 // message 1,000 times.
+//
+// Promises: E
 func TestThousandDeliveries(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		url := postgres18(t)

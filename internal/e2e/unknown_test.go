@@ -60,6 +60,8 @@ func TestUnknownTypeIsSkipped(t *testing.T) {
 
 // TestUnknownTypeFails: a newer version of the program has MaxAttempts of time to
 // take the message; then it is dead.
+//
+// Promises: S
 func TestUnknownTypeFails(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
@@ -82,6 +84,8 @@ func TestUnknownTypeFails(t *testing.T) {
 
 // TestRevivedIsSkipped: a dead letter that is tried again while its type is
 // skipped is taken out of the database, once.
+//
+// Promises: S
 func TestRevivedIsSkipped(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)

@@ -261,6 +261,7 @@ func TestAQueueIsDueWithItsHead(t *testing.T) {
 	}
 }
 
+// Promises: Q
 func TestTrimKeepsWhatIsPending(t *testing.T) {
 	for _, family := range []memstore.Family{memstore.Cursor, memstore.Rows} {
 		s := memstore.New(memstore.Options{Lanes: 1, Family: family})

@@ -48,10 +48,12 @@ func copySchema(t *testing.T, from, to *db, how ...string) {
 	}
 }
 
-// Promises L and O. An outbox that was dumped and restored into another server
+// An outbox that was dumped and restored into another server
 // is refused until it is adopted; then everything that was not settled comes,
 // each key in its order, and nothing twice, although every transaction id of
 // the old server comes again in the new one.
+//
+// Promises: L, O
 func TestDumpAndRestore(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		source := testserver.StartPostgres(t, "15")
@@ -168,8 +170,10 @@ func checkAdopted(t *testing.T, c *db) {
 	}
 }
 
-// Promise O. A pipe that is added after the adoption takes no row of the other
+// A pipe that is added after the adoption takes no row of the other
 // server for a straggler when its transaction id is running here.
+//
+// Promises: O
 func TestPipeAddedAfterAdoption(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		const ids = 5000 // that other tests may use up meanwhile
@@ -200,9 +204,11 @@ func TestPipeAddedAfterAdoption(t *testing.T) {
 	})
 }
 
-// Promises D, O and Q. A second adoption finds nothing to do, and a lift of the
+// A second adoption finds nothing to do, and a lift of the
 // sequence after one looks at no row of the other server, whose ids are given out
 // here by then. Beside a live relay adopt is refused.
+//
+// Promises: O, D, Q
 func TestAdoptAgain(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		const old, ids = 27, 5000 // other tests use ids up meanwhile

@@ -14,6 +14,8 @@ import (
 // A payload that a consumer comes too late for is gone, which is a failure that
 // people see; only one that a person erased is erased, which is acknowledged.
 // What stands in the parked table is fetched there, also when the row has lost it.
+//
+// Promises: L
 func TestPayloadsThatAgedAreNotErased(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type, payload, created_at) SELECT 't', k, 'x', 'secret', now() - interval '2 days' FROM unnest('{old,parked,erased,undecided,removed}'::text[]) k`)

@@ -25,8 +25,10 @@ func laneOf(t *testing.T, b store.Books, differs bool) store.LaneBook {
 	return store.LaneBook{}
 }
 
-// Promise Q: the two books balance at every look, also while messages commit
+// The two books balance at every look, also while messages commit
 // late, and whatever retention has removed.
+//
+// Promises: Q
 func TestBooksBalance(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.balanced(o.store, store.AuditRequest{})
@@ -62,6 +64,8 @@ func TestBooksBalance(t *testing.T) {
 
 // A row that disappears before it was delivered is found by the next look, with
 // its lane, its window and its number.
+//
+// Promises: Q
 func TestBooksFindAPendingRowThatIsGone(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(100)
@@ -90,6 +94,8 @@ func TestBooksFindAPendingRowThatIsGone(t *testing.T) {
 
 // A row that disappears after it was delivered is found by a full count, and a
 // look counts in full by itself once the server's statistics show the deletion.
+//
+// Promises: Q
 func TestBooksFindASettledRowThatIsGone(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(100)
@@ -120,6 +126,7 @@ func TestBooksFindASettledRowThatIsGone(t *testing.T) {
 	})
 }
 
+// Promises: Q
 func TestBooksFindAFalseCounter(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(100)
@@ -253,6 +260,8 @@ func TestBooksOfALaneThatIsBehind(t *testing.T) {
 
 // Retention at once, two looks at a time and concurrent writers with every kind
 // of transaction: nothing is lost, doubled or reordered, and no look differs.
+//
+// Promises: Q
 func TestRetentionAndBooksUnderConcurrentWriters(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 8)

@@ -21,6 +21,7 @@ func TestParseConfig(t *testing.T) {
 	}
 }
 
+// Promises: C
 func TestParseConfigKeepsSecrets(t *testing.T) {
 	const odd = "percent-encoded"
 	for conn, want := range map[string]string{

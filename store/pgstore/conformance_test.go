@@ -22,6 +22,8 @@ type setting struct {
 // TestConformance runs the suite on the oldest server as it comes, and on the
 // newest with partitions under the four roles, and behind a pooler. The matrix
 // has every version as it comes, and every setting by itself.
+//
+// Promises: L
 func TestConformance(t *testing.T) {
 	poolers := testserver.PgBouncerVersions()
 	settings := []setting{asItComes("15"), underRoles("roles-partitions", partitioned), behindPooler(t, poolers[0])}

@@ -26,8 +26,10 @@ func (d *db) label(label string) {
 	d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, label)
 }
 
-// Promises L and O. Writers of every kind and a reader go on while the outbox
+// Writers of every kind and a reader go on while the outbox
 // is converted and partitions are made, changed and dropped without a pause.
+//
+// Promises: L, O
 func TestNothingLostAcrossPartitions(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 8)
@@ -112,6 +114,8 @@ func (d *db) copyIn(ctx context.Context, w int, until time.Time, committed *sync
 
 // A transaction that is as old as you like inserts into whatever the outbox has
 // become, and what it wrote is delivered before it is dropped.
+//
+// Promises: L
 func TestLongTransactionAcrossPartitions(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		older := d.begin()

@@ -61,9 +61,11 @@ func (d *db) crashSession(*testserver.Postgres) {
 	}
 }
 
-// Promise L. A crash takes back numbers and transaction ids that were given
+// A crash takes back numbers and transaction ids that were given
 // out and not yet on disk. A position that was read before it and not settled
 // may lie above rows that are written after it.
+//
+// Promises: L
 func TestCrashTakesNumbersBack(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		for name, crash := range map[string]func(*db, *testserver.Postgres){"server": (*db).crash, "session": (*db).crashSession} {

@@ -129,10 +129,13 @@ func relayAilments() []ailment {
 	}
 }
 
+// Promises: S
 func TestDoctorFindsWhatIsWrongWithTheRelays(t *testing.T) { oneByOne(t, relayAilments()) }
 
 // Transactions, prepared ones, locks and snapshots that stand in the way: each is
 // named by its process, and what doctor prints ends it.
+//
+// Promises: S
 func TestDoctorFindsWhatStandsInTheWay(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`INSERT INTO box.outbox (topic, key) VALUES ('t', 'k')`)

@@ -222,6 +222,8 @@ func oneByOne(t *testing.T, ailments []ailment) {
 func TestDoctorFindsWhatIsWrongWithTheSchema(t *testing.T) { oneByOne(t, schemaAilments()) }
 
 // A relay's role lacks something, or a writer has too much.
+//
+// Promises: C
 func TestDoctorFindsWhoMayTooMuchOrTooLittle(t *testing.T) {
 	self := func(d *db) *pgstore.Store {
 		return pgstore.New(d.as(d.relayRole()), &pgstore.Options{Schema: d.schema})

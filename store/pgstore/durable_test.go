@@ -13,8 +13,10 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// Promise P. A message of a writer with synchronous_commit = off is not read
+// A message of a writer with synchronous_commit = off is not read
 // with durable=flush before it is on disk; without, a crash makes it a phantom.
+//
+// Promises: P
 func TestDurableFlush(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		for durable, phantoms := range map[pgstore.Durability]int64{pgstore.Committed: 1, pgstore.Flushed: 0} {
@@ -54,8 +56,10 @@ func (d *db) stopWalWriter() {
 	}
 }
 
-// Promise P. With durable=replay no message is read that a promoted standby
+// With durable=replay no message is read that a promoted standby
 // might not have.
+//
+// Promises: P
 func TestDurableReplay(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		t.Parallel()

@@ -33,6 +33,7 @@ func (d *db) contents(key string) string {
 	return list
 }
 
+// Promises: C
 func TestEraseRemovesWhatIsDelivered(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		put := func(text string) {
@@ -88,6 +89,8 @@ func TestEraseRemovesWhatIsDelivered(t *testing.T) {
 
 // Every pipe must have sent what is erased; dead letters are discarded in each
 // of them; what a pipe filters by stays.
+//
+// Promises: C
 func TestEraseAsksEveryPipe(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		_, err := o.store.AddPipe(t.Context(), store.AddPipe{Name: "slow", Filter: store.Filter{Headers: map[string]string{"a": "1"}}, Actor: "ann"})
@@ -129,6 +132,8 @@ func TestEraseAsksEveryPipe(t *testing.T) {
 }
 
 // What retention has left of a message, a person's wish removes as well.
+//
+// Promises: C
 func TestEraseRemovesWhatRetentionLeft(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type, payload, headers) SELECT 't', k, 'x', 'secret', '{"a": "ann@example.com"}' FROM unnest('{k,other}'::text[]) k`)
@@ -219,6 +224,8 @@ func TestEraseNeedsKeyAndReason(t *testing.T) {
 
 // Payloads go before their rows, and nothing else of a row does; stragglers and
 // what a pipe has not settled keep theirs.
+//
+// Promises: C
 func TestPayloadRetention(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		late := d.begin()
@@ -288,6 +295,8 @@ func TestEraseStopsWhenTheSequenceWasSetBack(t *testing.T) {
 }
 
 // A pipe that is being added is owed what is not erased yet, as with retention.
+//
+// Promises: C
 func TestEraseWaitsForAPipeThatIsAdded(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`INSERT INTO box.outbox (topic, key, payload) VALUES ('t', 'k', 'x')`)

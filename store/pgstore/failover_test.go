@@ -103,9 +103,11 @@ func (p *pair) promote() {
 	p.pool.Reset()
 }
 
-// Promises L and O. A standby that is promoted goes on from what it has of the
+// A standby that is promoted goes on from what it has of the
 // log: what is held in memory of the old timeline is dropped, everything that
 // the new primary holds arrives, in the order of its key.
+//
+// Promises: L, O
 func TestPromotedStandby(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		t.Parallel()
@@ -149,10 +151,12 @@ func TestPromotedStandby(t *testing.T) {
 	})
 }
 
-// Promises L and O. A settlement that a dead primary did not answer reaches the
+// A settlement that a dead primary did not answer reaches the
 // promoted standby, where its lane stands at the same epoch, under the same owner:
 // nothing of it is carried out, whatever it asks for. The numbers and acts that it
 // names are of a history that is over.
+//
+// Promises: L, O
 func TestSettlementFromBeforeAFailover(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		t.Parallel()
@@ -201,8 +205,10 @@ func TestSettlementFromBeforeAFailover(t *testing.T) {
 	})
 }
 
-// Promises L and D. A standby in step goes on where the primary ended: nothing
+// A standby in step goes on where the primary ended: nothing
 // that was settled comes again, and nothing is missing.
+//
+// Promises: L, D
 func TestPromotedStandbyInStep(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		t.Parallel()
@@ -223,9 +229,11 @@ func TestPromotedStandbyInStep(t *testing.T) {
 	})
 }
 
-// Promise L. A subscription writes rows with the numbers and the transaction
+// A subscription writes rows with the numbers and the transaction
 // ids of the server they come from: the cursor's proof does not hold. It may
 // write into the outbox or into a partition of it.
+//
+// Promises: L
 func TestSubscriptionIsRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version)

@@ -171,6 +171,8 @@ func TestFilterAndLateRows(t *testing.T) {
 
 // Two pipes with filters, one without, under writers of every kind: each gets
 // exactly its own, once and in order.
+//
+// Promises: L
 func TestEachPipeGetsExactlyItsOwn(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 8)

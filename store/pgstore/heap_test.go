@@ -8,9 +8,11 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// Promise S. What waits behind one dead head, and dead letters that hold nobody,
+// What waits behind one dead head, and dead letters that hold nobody,
 // may be as many as disks hold: a heartbeat and a look at what is due count them
 // and read none of them, else leases run out.
+//
+// Promises: S
 func TestParkedHeapsAreNotRead(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		const heap, page = 20_000, 50
@@ -58,9 +60,11 @@ func TestParkedHeapsAreNotRead(t *testing.T) {
 	})
 }
 
-// Promise S. After a partial outage the queues of many keys are due at once. A look
+// After a partial outage the queues of many keys are due at once. A look
 // at some of them reads what it returns, however many keys and records there are,
 // and a look that must find them reads no further into the queues than it was asked.
+//
+// Promises: S
 func TestDueQueuesCostWhatTheyReturn(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		const keys, each, page = 1000, 30, 96
@@ -119,9 +123,11 @@ func (p *probe) entries() (n int64) {
 	return n
 }
 
-// Promise S. A heartbeat that crosses a settlement of the same owner needs no view:
+// A heartbeat that crosses a settlement of the same owner needs no view:
 // to read those of all lanes takes longer than a lease has, and lanes whose views do
 // not come in time are given up.
+//
+// Promises: S
 func TestAHeartbeatBesideASettlementNeedsNoView(t *testing.T) {
 	d := fresh(t, "18", 2)
 	s := d.store("main")
@@ -142,8 +148,10 @@ func TestAHeartbeatBesideASettlementNeedsNoView(t *testing.T) {
 	}
 }
 
-// Promise G. A look at queues of large records reads no more queues than it has bytes
+// A look at queues of large records reads no more queues than it has bytes
 // for, however many are named.
+//
+// Promises: G
 func TestDueQueuesOfLargeRecordsAreReadByBytes(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		const keys, each, size, most = 100, 3, 1 << 20, 4 << 20

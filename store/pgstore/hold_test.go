@@ -57,10 +57,12 @@ func (p *probe) cost(n int) (entries, blocks int64) {
 	return e1 - e0, b1 - b0
 }
 
-// Promises L, O and S. While one transaction stays open for as long as it
+// While one transaction stays open for as long as it
 // likes, and another holds ten thousand rows that nobody may see, others' rows
 // arrive at once, and a read costs a few blocks of each lane and no entry of
 // what it has passed.
+//
+// Promises: L, O, S
 func TestOpenTransactionsCostNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 4)
@@ -100,6 +102,8 @@ func TestOpenTransactionsCostNothing(t *testing.T) {
 }
 
 // A million rows in one transaction: passed once, delivered once, in order.
+//
+// Promises: G
 func TestMillionUncommittedRows(t *testing.T) {
 	rows := 100_000
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
@@ -168,6 +172,8 @@ func TestThousandsOfSavepoints(t *testing.T) {
 
 // A prepared transaction outlives a crash of the server, and so does what the
 // cursor knows of it.
+//
+// Promises: L
 func TestPreparedTransactionOutlivesCrash(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		pg, d := lazy(t, version)

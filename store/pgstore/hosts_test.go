@@ -43,6 +43,8 @@ func silence(t *testing.T) (port int) {
 
 // TestSilentHost: a host that does not answer holds up no connection, wherever it
 // stands in the string.
+//
+// Promises: S
 func TestSilentHost(t *testing.T) {
 	pg := testserver.SharedPostgres(t, "15")
 	silent := silence(t)
@@ -79,6 +81,8 @@ func TestStandbyAmongHosts(t *testing.T) {
 
 // TestFrozenPrimary: the connections to a primary that is suspended do not each cost
 // a heartbeat before the one to its successor is made.
+//
+// Promises: S
 func TestFrozenPrimary(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		p := newPair(t, version)

@@ -27,6 +27,8 @@ func (d *db) repeatable() *pgstore.Store {
 
 // A batch that has waited for a pipe looks anew, whatever the sessions' default:
 // a snapshot older than the lock shows no pipe, and the pipe's rows would go.
+//
+// Promises: L
 func TestRetentionLooksAfterItsLock(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(50)
@@ -54,6 +56,8 @@ func TestRetentionLooksAfterItsLock(t *testing.T) {
 
 // A topic becomes strict behind its writers: what they commit while it waits for
 // them counts, whatever the sessions' default.
+//
+// Promises: O
 func TestStrictCountsWhatItWaitedFor(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		s := d.repeatable()

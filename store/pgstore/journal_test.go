@@ -76,6 +76,8 @@ func (d *db) entries() []string {
 
 // Every act on a record is in the journal, when it is asked for and when it is
 // carried out, with who, when, what and why.
+//
+// Promises: C
 func TestJournalOfRecords(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		first, second := o.park("k", "a", store.Dead), o.park("j", "b", store.Dead)
@@ -106,6 +108,7 @@ func TestJournalOfRecords(t *testing.T) {
 	})
 }
 
+// Promises: C
 func TestJournalIsAppendOnly(t *testing.T) {
 	trap(t, func(d *db, _ *owner) {
 		d.exec(`INSERT INTO box.audit (actor, act) VALUES ('ann', 'young'), ('ann', 'old')`)
@@ -126,6 +129,8 @@ func TestJournalIsAppendOnly(t *testing.T) {
 
 // Every act of a person leaves a row in the journal, in whatever part of the store
 // it is kept, and none is without who did it.
+//
+// Promises: C
 func TestEveryActIsInTheJournal(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		s, ctx := o.store, t.Context()

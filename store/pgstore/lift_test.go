@@ -10,9 +10,11 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// Promises A and L. Seven readers find at once that the sequence was set back, and
+// Seven readers find at once that the sequence was set back, and
 // lift it while eight writers insert: no INSERT fails, no number is given out
 // twice, and every reader gets every message.
+//
+// Promises: L, A
 func TestSequenceIsLiftedBesideWriters(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		const rounds, readers, writers, inserts = 6, 7, 8, 60
@@ -84,8 +86,10 @@ func (o *owner) findsSetBack() {
 	}
 }
 
-// Promise A. A lift steps over numbers that were given out above every row that it
+// A lift steps over numbers that were given out above every row that it
 // can see, and stays within the partition.
+//
+// Promises: A
 func TestLiftStepsOverWhatItCannotSee(t *testing.T) {
 	for _, partitions := range []bool{false, true} {
 		trap(t, func(d *db, o *owner) {

@@ -219,6 +219,8 @@ func TestOrderRateCountsWhatAPageTakes(t *testing.T) {
 }
 
 // Skip lets a key go on behind its dead head, which stays as an announced gap.
+//
+// Promises: S
 func TestSkipFreesTheKey(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		o.park("k", "a", store.Dead)
@@ -246,6 +248,8 @@ func TestSkipFreesTheKey(t *testing.T) {
 
 // A replay sends what is settled once more, with its id and a new generation; what
 // was live when it was asked for, read or not, committed early or late, goes first.
+//
+// Promises: O
 func TestReplayGoesBehindWhatIsLive(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		late := d.begin()
@@ -308,10 +312,12 @@ func TestReplayOfVersions(t *testing.T) {
 	})
 }
 
-// Promise O. A replay's page waits for what was committed when it was taken up, and
+// A replay's page waits for what was committed when it was taken up, and
 // for nothing that is committed later, or a busy key would never be replayed: that
 // goes on meanwhile, and once. The next page is taken up, and so waits for what has
 // come by then, when the one before is handed over.
+//
+// Promises: O
 func TestReplayBesideWhatCommitsMeanwhile(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k', 'old' FROM generate_series(1, 1100)`)
@@ -407,6 +413,8 @@ func TestPageOfAReplayLooksAtItself(t *testing.T) {
 // What a relay must know of a lane costs the same whatever is parked in it, or was
 // until a moment ago: else lanes with hundreds of thousands of dead letters take
 // longer to take over than a lease has.
+//
+// Promises: G
 func TestViewOfALaneLooksAtLittle(t *testing.T) {
 	trap(t, func(d *db, _ *owner) {
 		const dead, asked = 60_000, 10_000
@@ -430,6 +438,8 @@ func TestViewOfALaneLooksAtLittle(t *testing.T) {
 }
 
 // Nothing overtakes what stands in its key's queue, unless it is told so.
+//
+// Promises: O
 func TestReplayOfABlockedKey(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a'), ('t', 'k', 'b')`)

@@ -89,6 +89,8 @@ func TestPartitionsComeAndGo(t *testing.T) {
 // A pipe that stands still holds partitions, however old they are; one whose
 // straggler has not been delivered does; and so do the books, which count rows
 // before they go.
+//
+// Promises: L
 func TestPartitionsAreHeld(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.convert()
@@ -252,6 +254,8 @@ func (d *db) writerInserts(pool *pgxpool.Pool) {
 
 // A transaction that has inserted, and takes no lock since, does not learn of
 // partitions: the sequence does not move on to one that was made meanwhile.
+//
+// Promises: L
 func TestIdleTransactionFindsItsPartitions(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.convert()

@@ -37,6 +37,8 @@ func (d *db) busy(committed *sync.Map) (wait func()) {
 // Pipes that are added among writers: from the beginning all comes; from now all
 // of what begins afterwards and nothing of what was answered before; from a time
 // all of what begins after it. Each once and in order.
+//
+// Promises: L
 func TestPipesAddedUnderWriters(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 8)
@@ -115,6 +117,8 @@ func checkOrder(t *testing.T, seen []string) {
 // A pipe that nobody runs, one that is paused and one whose reader stands in the
 // middle of a transaction of people (a pause that is not committed) cost another
 // pipe nothing: neither its heartbeats nor its reads and settlements wait.
+//
+// Promises: S
 func TestStoppedPipeSlowsNobody(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.add(store.AddPipe{Actor: "ann", Name: "stopped", From: store.FromBeginning})

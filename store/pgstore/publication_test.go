@@ -23,8 +23,10 @@ func published(t *testing.T, version string) *db {
 	return d
 }
 
-// Promise G. A publication that carries updates and deletes stops neither erase
+// A publication that carries updates and deletes stops neither erase
 // nor payload retention nor retention, on a plain outbox and on a converted one.
+//
+// Promises: G
 func TestPublicationOfEverything(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := published(t, version)

@@ -105,6 +105,7 @@ func (d *db) writeOne(ctx context.Context, rnd *rand.Rand, w, key int, n *int, i
 	return tx.Commit(ctx)
 }
 
+// Promises: L
 func TestNothingLostUnderConcurrentWriters(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 8)

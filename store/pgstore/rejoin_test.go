@@ -11,9 +11,11 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// Promise D. An instance that was given up for dead and lives on holds nothing
+// An instance that was given up for dead and lives on holds nothing
 // of what it held before until it has taken it anew, however many heartbeats
 // that lasts: whoever takes the lane may be in the middle of it.
+//
+// Promises: D
 func TestRejoinedInstanceHoldsWhatItTookAnew(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 4)

@@ -102,6 +102,8 @@ func (d *db) until(what string, ok func() bool) {
 }
 
 // An act is carried out once, whether its owner dies before it or behind it.
+//
+// Promises: Q
 func TestOrderOutlivesItsOwner(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		if _, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, TTL: time.Minute, Leave: true}); err != nil {
@@ -135,6 +137,8 @@ func TestOrderOutlivesItsOwner(t *testing.T) {
 }
 
 // Two people at once, and no relay: each record is moved by one of them.
+//
+// Promises: Q
 func TestTwoAdminsAtOnce(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		if _, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, TTL: time.Minute, Leave: true}); err != nil {
@@ -165,10 +169,12 @@ func TestTwoAdminsAtOnce(t *testing.T) {
 	})
 }
 
-// Promises O and Q, while relays work and come and go, writers write, and people
+// While relays work and come and go, writers write, and people
 // pause, resume and replay: the first copies of a key come in order, no copy that
 // is replayed comes before a message of its key that was committed when the replay
 // was asked for, and the books balance.
+//
+// Promises: O, Q
 func TestRepairBesideLiveRelays(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		if _, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, TTL: time.Minute, Leave: true}); err != nil {

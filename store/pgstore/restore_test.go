@@ -28,10 +28,12 @@ func (d *db) await(what, text string, args ...any) {
 	}
 }
 
-// Promises L and O. A restore to a point in time goes back to what was settled
+// A restore to a point in time goes back to what was settled
 // then. Everything that the restored history holds and had not settled comes, a
 // straggler too; what was written after the point is gone, although it had been
 // delivered, and its numbers are given out again.
+//
+// Promises: L, O
 func TestPointInTimeRestore(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		t.Parallel()
@@ -104,10 +106,12 @@ func restored(t *testing.T, version, home string) *db {
 	return d
 }
 
-// Promises L, O and D. A logical cut-over to a newer major version: the tables
+// A logical cut-over to a newer major version: the tables
 // are replicated while the old outbox works on, then the new one is adopted.
 // What was settled does not come again, all else does, each key in its order,
 // and acts get ids that no old one has.
+//
+// Promises: L, O, D
 func TestLogicalCutOver(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		t.Parallel()

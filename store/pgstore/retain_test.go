@@ -75,8 +75,10 @@ func (d *db) insert(n int) {
 	d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k' || g % 50, 'm' || g FROM generate_series(1, $1::int) g`, n)
 }
 
-// Promise L: a transaction that commits behind the cursor while everything
+// A transaction that commits behind the cursor while everything
 // around it is removed at once still has its messages delivered.
+//
+// Promises: L, G
 func TestRetentionKeepsStragglers(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		tx := d.begin()
@@ -144,6 +146,8 @@ func TestRetentionBySize(t *testing.T) {
 
 // A pipe that does not run holds its rows, above the cap too: that is said, and
 // nothing is removed.
+//
+// Promises: G
 func TestAStoppedPipeHoldsRows(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		other := d.store("other")
@@ -166,6 +170,8 @@ func TestAStoppedPipeHoldsRows(t *testing.T) {
 
 // One runner at a time; a lease that has run out moves on, and the batch of the
 // runner that lost it removes nothing.
+//
+// Promises: G
 func TestOneRunnerOfRetention(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(100)
@@ -249,6 +255,8 @@ func TestArchiveComesFirst(t *testing.T) {
 
 // A pipe that is being added from the beginning and a batch exclude each other:
 // whoever comes first, the pipe has every row that is there once it exists.
+//
+// Promises: G
 func TestRetentionWaitsForAPipeThatIsAdded(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(50)
@@ -307,6 +315,8 @@ func TestRetentionStopsWhenTheSequenceWasSetBack(t *testing.T) {
 }
 
 // Tidy leaves the newest rows of each lane, what is new, and what a person must see.
+//
+// Promises: G
 func TestTidy(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(20)
@@ -325,6 +335,8 @@ func TestTidy(t *testing.T) {
 
 // What a batch of an archive cannot take comes with the next one, also when a
 // large row between them stays because a pipe has not settled it.
+//
+// Promises: L
 func TestArchiveGoesOnBehindALargeRowThatStays(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		put := `INSERT INTO box.outbox (topic, key, type, payload) SELECT 't', 'k', 'm', convert_to(repeat('x', $1), 'UTF8') FROM generate_series(1, $2::int)`

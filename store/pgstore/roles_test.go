@@ -47,8 +47,10 @@ func (d *db) roles() map[string]*pgxpool.Pool {
 	return pools
 }
 
-// Promise C. Each role does what it is for and nothing else: every forbidden act
+// Each role does what it is for and nothing else: every forbidden act
 // is tried.
+//
+// Promises: C
 func TestRolesForbid(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		pools := d.roles()
@@ -184,6 +186,8 @@ var keptBack = []string{"payload"}
 
 // Every relation of the schema and every column that may hold a message has
 // been decided about, and nothing is granted to everybody.
+//
+// Promises: C
 func TestEveryRelationHasADecision(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 4)
@@ -358,8 +362,10 @@ func TestRolesKeepTheHouse(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// Promise C. The doctor measures a role by what it is for, and grants it no more:
+// The doctor measures a role by what it is for, and grants it no more:
 // an admin removes no rows.
+//
+// Promises: C
 func TestDoctorGrantsARoleWhatItIsFor(t *testing.T) {
 	trap(t, func(d *db, _ *owner) {
 		pools := d.roles()

@@ -7,9 +7,11 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// Promise L. What a read takes for the highest number was given out: every 32nd
+// What a read takes for the highest number was given out: every 32nd
 // nextval leaves a higher one in the sequence's row for a moment, which a plain
 // SELECT sees, and a position up to there would pass over messages to come.
+//
+// Promises: L
 func TestNumbersThatWereNotGivenOutAreNotRead(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 1)

@@ -13,8 +13,10 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// Promise S. A page that the server does not finish in time is asked for again with
+// A page that the server does not finish in time is asked for again with
 // fewer records, down to one, also when nothing was read before.
+//
+// Promises: S
 func TestPagesShrinkOnTheServersTimeout(t *testing.T) {
 	d := fresh(t, "18", 1)
 	g := mustLease(t, d.store("main"), store.LeaseRequest{BootID: "a", TTL: time.Minute})

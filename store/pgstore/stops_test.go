@@ -11,6 +11,8 @@ import (
 
 // A destination that is stopped stays so for every relay of its pipe, and for no
 // other pipe, until somebody resumes it; each change is one entry in the journal.
+//
+// Promises: S
 func TestStops(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 2)

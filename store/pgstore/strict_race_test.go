@@ -80,6 +80,8 @@ func (d *db) strictTx(ctx context.Context, rnd *rand.Rand) error {
 
 // O, with versions: a sink sees each strict key's versions 1, 2, 3 ... without a
 // hole and in order, whatever its writers do at the same time.
+//
+// Promises: O
 func TestStrictKeysArriveDenseAndInOrder(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 4)

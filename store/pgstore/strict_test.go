@@ -122,6 +122,8 @@ func TestStrictVersionsLeaveNoHoles(t *testing.T) {
 
 // A number drawn before the key was free is drawn again, so that numbers and
 // versions agree; the transaction had its id before both.
+//
+// Promises: O
 func TestStrictNumberIsDrawnUnderTheLock(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.strict("t")

@@ -104,6 +104,7 @@ func TestGoldenLanes(t *testing.T) {
 	})
 }
 
+// Promises: Q
 func TestMessagesView(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		late := d.begin()
@@ -157,6 +158,7 @@ func TestMessagesView(t *testing.T) {
 	})
 }
 
+// Promises: O
 func TestSequenceHasNoCache(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 4)
@@ -166,6 +168,7 @@ func TestSequenceHasNoCache(t *testing.T) {
 	})
 }
 
+// Promises: C
 func TestRowSecurityIsRefused(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		role := strings.ToLower(d.schema) + "_rls"

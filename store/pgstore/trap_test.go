@@ -10,6 +10,7 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
+// Promises: O
 func TestOppositeCommitOrder(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		a, b := d.begin(), d.begin()
@@ -23,6 +24,7 @@ func TestOppositeCommitOrder(t *testing.T) {
 	})
 }
 
+// Promises: O
 func TestEarlyIDLateNumber(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		early := d.begin()
@@ -143,6 +145,8 @@ func TestPreparedTransaction(t *testing.T) {
 }
 
 // Ids at or above a snapshot's xmax may be running and have drawn low numbers.
+//
+// Promises: L
 func TestIDsAboveXmax(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		low, high := d.begin(), d.begin()
@@ -266,6 +270,8 @@ func TestLostCommitAnswer(t *testing.T) {
 }
 
 // Many settles: progress stays small, and the outbox has no dead tuples.
+//
+// Promises: G
 func TestProgressIsPruned(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		busy := d.begin() // makes every settle refer to a set of running transactions

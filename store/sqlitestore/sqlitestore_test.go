@@ -80,6 +80,7 @@ func (w writer) Enqueue(ctx context.Context, msgs ...postrider.Message) error {
 func (w writer) Commit(context.Context) error   { return w.tx.Commit() }
 func (w writer) Rollback(context.Context) error { return w.tx.Rollback() }
 
+// Promises: L
 func TestConformance(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Env {
 		t.Helper()

@@ -265,6 +265,8 @@ func writeOne(db *sql.DB, name string, n int) error {
 // TestProcesses: processes write at once while a relay reads and settles in
 // this one. None is refused as busy, and every committed message comes once and
 // in the order of its key.
+//
+// Promises: L
 func TestProcesses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.db")
 	s := New(openFile(t, path), nil)

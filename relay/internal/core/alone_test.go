@@ -64,6 +64,8 @@ func silence(t *testing.T, cfg Config, works string, enough func(parks []store.P
 
 // A queue that confirms nothing while others of the pipe do uses up no attempt:
 // what is sent to it steps aside, later each time.
+//
+// Promises: S
 func TestASilentDestinationBurnsNoAttempt(t *testing.T) {
 	parks := silence(t, Config{Retry: Backoff{Jitter: -1}}, "works", func(parks []store.Park) bool { return len(parks) == 6 })
 	for i, p := range parks {
@@ -88,6 +90,8 @@ func TestAMessageIsToBlameWhereOthersAreAcknowledged(t *testing.T) {
 
 // A destination that recovers while a message is on its way acknowledges what was
 // sent after it. That does not prove the message guilty: it met the outage.
+//
+// Promises: S
 func TestARecoveryDuringACallBurnsNoAttempt(t *testing.T) {
 	r := newRig(t, Config{})
 	r.lead(2)
@@ -124,6 +128,8 @@ func TestARecoveryDuringACallBurnsNoAttempt(t *testing.T) {
 
 // An outage that is over says nothing of a message: the silence behind it is the
 // first that the message met, though others were acknowledged between the two.
+//
+// Promises: S
 func TestASilenceBehindAnOutageBurnsNoAttempt(t *testing.T) {
 	r := newRig(t, Config{})
 	r.lead(2)

@@ -182,6 +182,8 @@ var errHTTP500 = errors.New("test: answer 500")
 // A message that its destination always answers with a failure that looks like an
 // outage holds up nobody else: neither in its lane nor in others, whatever the
 // destination's name, and however few the others are.
+//
+// Promises: S
 func TestAMessageThatLooksLikeAnOutageHoldsNobodyUp(t *testing.T) {
 	for name, c := range map[string]struct {
 		destination string
@@ -229,6 +231,8 @@ func TestAMessageThatLooksLikeAnOutageHoldsNobodyUp(t *testing.T) {
 
 // A lane that another relay is due to get reads on behind such a message. The
 // hand-over follows once the message has stepped aside.
+//
+// Promises: S
 func TestAHandOverDoesNotWaitForAMessageThatLooksLikeAnOutage(t *testing.T) {
 	for _, destination := range []string{"", "hook"} {
 		t.Run(destination, func(t *testing.T) {
@@ -256,6 +260,8 @@ func TestAHandOverDoesNotWaitForAMessageThatLooksLikeAnOutage(t *testing.T) {
 
 // An outage of everybody sets nothing aside and uses up no attempt, however long it
 // lasts and however much there is, and everything is sent when it ends.
+//
+// Promises: S
 func TestAnOutageSetsNothingAside(t *testing.T) {
 	for _, destination := range []string{"", "orders", "hook"} {
 		t.Run(destination, func(t *testing.T) {
@@ -287,6 +293,8 @@ func TestAnOutageSetsNothingAside(t *testing.T) {
 
 // Parked records of a lane do not wait for a message in front of them that looks
 // like an outage, and an outage of everybody sets aside a few at the most for them.
+//
+// Promises: S
 func TestWhatIsDueDoesNotWaitForAnOutage(t *testing.T) {
 	const lanes = 20
 	down := true

@@ -23,6 +23,8 @@ func partly(down *bool) func(*postrider.Message, int) error {
 
 // An outage of a part of a destination, such as one partition of a topic, uses up no
 // attempt, though the rest of the destination works.
+//
+// Promises: S
 func TestAPartOfADestinationThatIsDownBurnsNoAttempt(t *testing.T) {
 	const keys, seconds = 60, 1200
 	down := true
@@ -79,6 +81,8 @@ func TestAPartOfADestinationThatIsDownMakesFewDeadLetters(t *testing.T) {
 
 // Throttling says nothing of a message that was answered with an outage once: it uses
 // up no part of an attempt, and the delay that was asked for is kept.
+//
+// Promises: S
 func TestAThrottledSuspectBurnsNoAttempt(t *testing.T) {
 	answer, sent := broker.Outage(errHTTP500, "HTTP_500", "hook"), 0
 	s := newStage(t, Config{Retry: Backoff{MaxAttempts: 2, Max: time.Second}}, 2, func(m *postrider.Message, _ int) error {

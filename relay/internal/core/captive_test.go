@@ -56,6 +56,8 @@ func TestAKeyIsFreeWhenItsQueueIsEmpty(t *testing.T) {
 
 // A message that is parked behind a queue while its last records are on their way
 // keeps the key captured: it was not in what was read.
+//
+// Promises: O
 func TestAKeyStaysCapturedForWhatIsParkedBehindItMeanwhile(t *testing.T) {
 	r := newRig(t, Config{})
 	r.leadWith(lanes(1, queues(map[string]int64{"a": 1}, "a")))
@@ -73,8 +75,10 @@ func TestAKeyStaysCapturedForWhatIsParkedBehindItMeanwhile(t *testing.T) {
 	none[Deliver](r)
 }
 
-// Promise S. A read of parked records that fails keeps no lane without any from
+// A read of parked records that fails keeps no lane without any from
 // being read, and the next one asks for less.
+//
+// Promises: S
 func TestASlowParkedReadDelaysNoOtherLane(t *testing.T) {
 	r := newRig(t, Config{})
 	g := lanes(2, store.ParkedView{})
@@ -156,6 +160,8 @@ func TestOneKeyTriesADestinationThatIsDown(t *testing.T) {
 
 // A database clock that is set back by a day delays no captured key by a day. A
 // message that waits for its NotBefore keeps it.
+//
+// Promises: S
 func TestAClockThatIsSetBackDelaysNoCapturedKey(t *testing.T) {
 	r := newRig(t, Config{TTL: 8 * time.Second})
 	start, v := time.Unix(1e9, 0), queues(map[string]int64{"a": 1}, "a")
@@ -176,6 +182,8 @@ func TestAClockThatIsSetBackDelaysNoCapturedKey(t *testing.T) {
 // A read that named queues and brought nothing, although it says that there is more,
 // is followed by a look at the whole lane: a store that has room for few queues of
 // large records would be asked for the same ones for ever.
+//
+// Promises: S
 func TestANamedReadThatBringsNothingLooksAtTheLane(t *testing.T) {
 	r := newRig(t, Config{})
 	r.leadWith(lanes(1, queues(map[string]int64{"a": 1, "b": 2}, "a", "b")))

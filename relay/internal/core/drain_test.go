@@ -142,8 +142,10 @@ func TestADrainInAnOutageDoesNotWait(t *testing.T) {
 	wantEqual(t, "leave", take[Lease](r).Req.Leave, true)
 }
 
-// Promise D. What a destination that is down holds back of a batch is set aside,
+// What a destination that is down holds back of a batch is set aside,
 // so that what was acknowledged of it is settled and not sent again.
+//
+// Promises: D
 func TestADrainSettlesABatchThatIsHeldBack(t *testing.T) {
 	slow := broker.Throttled(errTest, "slow", "orders", time.Minute)
 	r := newRig(t, Config{ParkedKeys: 1})
@@ -162,6 +164,8 @@ func TestADrainSettlesABatchThatIsHeldBack(t *testing.T) {
 }
 
 // What a call that the deadline of a drain cut off has delivered is settled too.
+//
+// Promises: D
 func TestADrainSettlesWhatItsDeadlineCutOff(t *testing.T) {
 	r := newRig(t, Config{DrainTimeout: 3 * time.Second})
 	r.lead(1)

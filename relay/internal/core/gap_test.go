@@ -86,6 +86,7 @@ func TestAReplayedMessageCarriesItsGeneration(t *testing.T) {
 	wantEqual(t, "sent", fmt.Sprint(headers(r.deliver())), "[v3:/2 v4:/]")
 }
 
+// Promises: G
 func TestAtTheCapOfGapsADeadLetterHoldsItsKey(t *testing.T) {
 	gaps := []store.Gap{{Key: "a", First: 1, Last: 1}, {Key: "b", First: 1, Last: 1}}
 	r := newRig(t, Config{Policy: skip, ParkedKeys: 2})

@@ -259,9 +259,11 @@ func TestARefusalFromTheHistoryBeforeDropsNothing(t *testing.T) {
 	wantEqual(t, "epoch", r.e.lanes[0].epoch, 11)
 }
 
-// Promise O. A settlement from before a failover has been carried out or never
+// A settlement from before a failover has been carried out or never
 // will be: it is neither sent again, in a history whose numbers mean something
 // else, nor does what became of it say anything of the new history.
+//
+// Promises: O
 func TestASettlementFromBeforeAFailoverIsForgotten(t *testing.T) {
 	for name, answer := range map[string]error{"refused": store.ErrIdentity, "unknown": errTest, "carried out": nil} {
 		r := newRig(t, Config{})
@@ -291,6 +293,8 @@ func TestASettlementFromBeforeAFailoverIsForgotten(t *testing.T) {
 
 // A release that nobody answered may be carried out late, also after a failover:
 // until the database has answered one, its lane is not worked on under that epoch.
+//
+// Promises: D
 func TestAReleaseWithoutAnAnswerOutlivesAFailover(t *testing.T) {
 	r := newRig(t, Config{})
 	r.lead(2)
@@ -367,6 +371,7 @@ func TestOnlyAtTheStartAWrongSchemaStops(t *testing.T) {
 	wantEqual(t, "store health changes", len(factsOf[HealthChanged](r)), 1)
 }
 
+// Promises: G
 func TestALaneThatIsHeldNeedsNoView(t *testing.T) {
 	r := newRig(t, Config{})
 	r.leadWith(lanes(2, store.ParkedView{Captured: []string{"a"}, Records: 1}))

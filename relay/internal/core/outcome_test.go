@@ -265,6 +265,7 @@ func TestAKnownBadDestinationIsNotAskedByEveryBatch(t *testing.T) {
 	wantEqual(t, "parked", drawn(r.settle(0).Park), "m1 retry captures, m3 retry captures")
 }
 
+// Promises: S
 func TestAPoisonousMessageIsFoundBySendingSingly(t *testing.T) {
 	r := newRig(t, Config{})
 	r.lead(1)

@@ -138,6 +138,8 @@ func TestANormalBatchGetsItsTurnBetweenParkedOnes(t *testing.T) {
 // The pages of an order over many records come no faster than what they set aside
 // is sent, and no act waits for ever: not for records that are due without an end,
 // and not while nothing can be sent at all.
+//
+// Promises: G
 func TestActsWaitAWhileForWhatIsDue(t *testing.T) {
 	due := store.ParkedView{HasDue: true, Records: 9}
 	act := store.Request{ID: 7, Act: store.Act{Kind: store.ActRetry, Seq: 99}}
@@ -241,6 +243,7 @@ func TestActsOfPeopleAreExecutedOnceInASettlementOfTheirOwn(t *testing.T) {
 	none[Settle](r)
 }
 
+// Promises: G
 func TestAtTheCapOfParkedKeysTheLanePausesAndSaysSo(t *testing.T) {
 	r := newRig(t, Config{ParkedKeys: 2})
 	r.lead(1)
@@ -336,6 +339,8 @@ func TestAFewMessagesStepOutOfABrakesWay(t *testing.T) {
 
 // A straggler may have a lower number than the record that holds its key, and is
 // then the first of the key's queue: due at once, and nobody else will say so.
+//
+// Promises: S
 func TestAStragglerBehindAYoungerHeadIsLookedFor(t *testing.T) {
 	for name, tc := range map[string]struct {
 		view  store.ParkedView
@@ -372,6 +377,8 @@ func TestAStragglerBehindAYoungerHeadIsLookedFor(t *testing.T) {
 
 // A lane that a person has paused is not read, and its acts are executed: one of
 // them ends the pause.
+//
+// Promises: S
 func TestAPausedLaneIsNotRead(t *testing.T) {
 	r := newRig(t, Config{})
 	r.leadWith(lanes(1, store.ParkedView{}))
@@ -426,6 +433,8 @@ func TestWhatIsScheduledForNeverIsNotDue(t *testing.T) {
 }
 
 // What a sink puts into its errors must not keep a settlement from being taken.
+//
+// Promises: S
 func TestWhatIsParkedFitsADatabase(t *testing.T) {
 	r := newRig(t, Config{})
 	r.lead(1)

@@ -110,8 +110,10 @@ func TestRemovedPipeEndsTheEngine(t *testing.T) {
 	t.Fatal("no heartbeat")
 }
 
-// Promise S. Parked records that a pause drops unsent are looked for again: the
+// Parked records that a pause drops unsent are looked for again: the
 // database does not say a second time that they are due.
+//
+// Promises: S
 func TestParkedRecordsThatAPauseDropsAreReadAgain(t *testing.T) {
 	r := newRig(t, Config{})
 	due := store.ParkedView{HasDue: true, Records: 1}

@@ -17,6 +17,7 @@ func keys(n int) (out []string) {
 	return out
 }
 
+// Promises: D
 func TestReadsAheadUpToTheWindowAndNoFurther(t *testing.T) {
 	r := newRig(t, Config{Window: 8, Page: 4, SettleAfter: time.Minute})
 	r.lead(1)
@@ -42,6 +43,7 @@ func TestReadsAheadUpToTheWindowAndNoFurther(t *testing.T) {
 	wantEqual(t, "delivered", s.Settlements[0].Delivered, 4)
 }
 
+// Promises: G
 func TestBytesFillAWindowToo(t *testing.T) {
 	r := newRig(t, Config{WindowBytes: 10})
 	r.lead(1)

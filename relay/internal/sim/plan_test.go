@@ -17,6 +17,8 @@ import (
 // TestPlans runs the plans that found something, each with what it found in its
 // first line. They are kept as text, so that they mean the same when plans are drawn
 // otherwise. POSTRIDER_SIM_PLAN=file runs that one and prints its trace.
+//
+// Promises: L
 func TestPlans(t *testing.T) {
 	if path := os.Getenv("POSTRIDER_SIM_PLAN"); path != "" {
 		_, p := readPlan(t, path)

@@ -27,6 +27,8 @@ const (
 // POSTRIDER_SIM_SEEDS=n runs n fixed seeds and no fresh ones, POSTRIDER_SIM_FROM=n
 // begins with that one, POSTRIDER_SIM_BASE=n is the base, POSTRIDER_MATRIX=1 runs a
 // million fresh ones, POSTRIDER_SIM_SEED=n runs one seed and prints its plan and trace.
+//
+// Promises: L, P, O, D, S, Q
 func TestSimulation(t *testing.T) {
 	if one, ok := number(t, "POSTRIDER_SIM_SEED"); ok {
 		r, script := Replay(t.Context(), one)
