@@ -1,11 +1,14 @@
-// Command readmodel keeps a search table of products up to date, in one process
-// on one SQLite file. A message carries the whole product, so only the newest
-// counts, and an old one that comes late must not overwrite it: latest.
+// Command readmodel keeps a table of account statements that follows from two
+// topics, in one process on one SQLite file. A message about an owner carries the
+// whole state: only the newest counts, and an old one that comes late must not
+// overwrite it (latest). A booking is a change: each is applied once and in turn,
+// in whatever order the broker delivers them (contiguous).
 package main
 
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log"
@@ -20,40 +23,79 @@ import (
 	"github.com/postrider/postrider/outbox"
 )
 
-// Product is the payload: the state after a change.
-type Product struct {
-	SKU   string
-	Title string
-	Price int // in cents
-}
+// The topics.
+const (
+	owners   = "owners"
+	bookings = "bookings"
+)
+
+// Owner is the payload of an owner's message: the state after a change.
+type Owner struct{ Name, City string }
+
+// Booked is the payload of a booking: what it changes.
+type Booked struct{ Amount int64 }
 
 const tables = `
-CREATE TABLE IF NOT EXISTS product (sku TEXT PRIMARY KEY, title TEXT, price INTEGER, version INTEGER);
-CREATE TABLE IF NOT EXISTS search (sku TEXT PRIMARY KEY, line TEXT)`
+CREATE TABLE IF NOT EXISTS owner (account TEXT PRIMARY KEY, name TEXT, city TEXT, version INTEGER);
+CREATE TABLE IF NOT EXISTS booking (account TEXT, version INTEGER, amount INTEGER, PRIMARY KEY (account, version));
+CREATE TABLE IF NOT EXISTS statement (account TEXT PRIMARY KEY, owner TEXT DEFAULT '', amount INTEGER DEFAULT 0, lowest INTEGER DEFAULT 0)`
 
-// save changes a product and says so. The row counts its own versions.
-func save(ctx context.Context, changes *outbox.Outbox, tx *sql.Tx, p Product) error {
+// save changes an owner and enqueues the new state. The row counts its versions.
+func save(ctx context.Context, ob *outbox.Outbox, tx *sql.Tx, account string, o Owner) error {
 	var version int64
-	err := tx.QueryRowContext(ctx, `INSERT INTO product VALUES ($1, $2, $3, 1) ON CONFLICT (sku)
-		DO UPDATE SET title = excluded.title, price = excluded.price, version = version + 1 RETURNING version`,
-		p.SKU, p.Title, p.Price).Scan(&version)
+	err := tx.QueryRowContext(ctx, `INSERT INTO owner VALUES ($1, $2, $3, 1) ON CONFLICT (account)
+		DO UPDATE SET name = excluded.name, city = excluded.city, version = version + 1 RETURNING version`,
+		account, o.Name, o.City).Scan(&version)
 	if err != nil {
 		return err
 	}
-	m := postrider.JSON("products", p.SKU, "product.saved", p)
+	m := postrider.JSON(owners, account, "owner.saved", o)
 	m.Version = version
-	return changes.Enqueue(ctx, tx, m)
+	return ob.Enqueue(ctx, tx, m)
 }
 
-// readModel keeps the search table in db as src says.
-func readModel(src broker.Source, db *sql.DB) *consumer.Consumer[*sql.Tx] {
+// book appends a booking to its account and enqueues it. Its place there is the
+// message's version: 1, 2, 3 ... without holes, which the primary key ensures.
+func book(ctx context.Context, ob *outbox.Outbox, tx *sql.Tx, account string, amount int64) error {
+	var version int64
+	err := tx.QueryRowContext(ctx, `INSERT INTO booking SELECT $1, coalesce(max(version), 0) + 1, $2 FROM booking WHERE account = $1
+		RETURNING version`, account, amount).Scan(&version)
+	if err != nil {
+		return err
+	}
+	m := postrider.JSON(bookings, account, "booked", Booked{amount})
+	m.Version = version
+	return ob.Enqueue(ctx, tx, m)
+}
+
+// statements applies what src delivers to the table in db. The lowest balance ever
+// is right only if no booking came before its turn.
+func statements(src broker.Source, db *sql.DB) *consumer.Consumer[*sql.Tx] {
 	c := consumer.New(src, consumer.SQL(db, dialect.SQLite), &consumer.Options{
-		Name:  "search",
-		Order: func(string) inbox.Order { return inbox.Latest },
+		Name: "statements",
+		Order: func(topic string) inbox.Order {
+			if topic == owners {
+				return inbox.Latest
+			}
+			return inbox.Contiguous
+		},
 	})
-	consumer.Handle(c, "product.saved", func(ctx context.Context, tx *sql.Tx, p Product) error {
-		line := fmt.Sprintf("%s, %d.%02d", p.Title, p.Price/100, p.Price%100)
-		_, err := tx.ExecContext(ctx, "INSERT INTO search VALUES ($1, $2) ON CONFLICT (sku) DO UPDATE SET line = excluded.line", p.SKU, line)
+	c.HandleMessage("owner.saved", func(ctx context.Context, tx *sql.Tx, m postrider.Message) error {
+		var o Owner
+		if err := json.Unmarshal(m.Payload, &o); err != nil {
+			return consumer.Permanent(err)
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO statement (account, owner) VALUES ($1, $2)
+			ON CONFLICT (account) DO UPDATE SET owner = excluded.owner`, m.Key, o.Name+" of "+o.City)
+		return err
+	})
+	c.HandleMessage("booked", func(ctx context.Context, tx *sql.Tx, m postrider.Message) error {
+		var e Booked
+		if err := json.Unmarshal(m.Payload, &e); err != nil {
+			return consumer.Permanent(err)
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO statement (account, amount, lowest) VALUES ($1, $2, min($2, 0)) ON CONFLICT (account)
+			DO UPDATE SET amount = amount + excluded.amount, lowest = min(lowest, amount + excluded.amount)`, m.Key, e.Amount)
 		return err
 	})
 	return c
@@ -71,11 +113,20 @@ func run(ctx context.Context, out io.Writer, file string) error {
 		return err
 	}
 	defer app.DB.Close()
-	saved := []Product{{"b-1", "Old title", 1000}, {"b-2", "Second book", 2050}, {"b-1", "New title", 900}}
+	n := 0 // messages
 	err = app.Do(ctx, func(tx *sql.Tx) error {
-		for _, p := range saved {
-			if err := save(ctx, app.Outbox, tx, p); err != nil {
-				return err
+		for _, account := range []string{"a-1", "a-2"} {
+			for _, city := range []string{"Bern", "Basel"} {
+				if err := save(ctx, app.Outbox, tx, account, Owner{"Alice", city}); err != nil {
+					return err
+				}
+				n++
+			}
+			for _, amount := range []int64{100, -30, -90, 50} {
+				if err := book(ctx, app.Outbox, tx, account, amount); err != nil {
+					return err
+				}
+				n++
 			}
 		}
 		return nil
@@ -83,21 +134,21 @@ func run(ctx context.Context, out io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
-	search := readModel(app.Bus.Source("search", "products"), app.DB)
-	if err := app.Handle(ctx, search, len(saved)); err != nil {
+	if err := app.Handle(ctx, statements(app.Bus.Source("statements", owners, bookings), app.DB), n); err != nil {
 		return err
 	}
-	rows, err := app.DB.QueryContext(ctx, "SELECT sku, line FROM search ORDER BY sku")
+	rows, err := app.DB.QueryContext(ctx, "SELECT account, owner, amount, lowest FROM statement ORDER BY account")
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var sku, line string
-		if err := rows.Scan(&sku, &line); err != nil {
+		var account, owner string
+		var amount, lowest int64
+		if err := rows.Scan(&account, &owner, &amount, &lowest); err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%s: %s\n", sku, line)
+		fmt.Fprintf(out, "%s: %s has %d, and once had %d\n", account, owner, amount, lowest)
 	}
 	return rows.Err()
 }
