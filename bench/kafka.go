@@ -45,11 +45,11 @@ func kafkaReset(ctx context.Context, addr, topic string) error {
 }
 
 func kafkaSink(addr string) (broker.Sink, func(), error) {
-	client, sink, err := kafkabroker.Open("kafka://" + addr)
+	sink, err := kafkabroker.Open("kafka://"+addr, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	return sink, client.Close, nil
+	return sink, sink.Close, nil
 }
 
 // kafkaProduce uses the settings a user would choose for throughput and the

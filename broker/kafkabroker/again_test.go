@@ -28,7 +28,7 @@ func TestSourceOfATopicMadeAgain(t *testing.T) {
 		within(t, time.Minute, "published", func() bool { return sink.Deliver(t.Context(), broker.Batch{Messages: group(topic, call, 20)}) == nil })
 	}
 	open := func() *kafkabroker.Source {
-		src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{Group: "g" + topic, Topics: []string{topic}, Client: []kgo.Opt{kgo.SeedBrokers(addr)}})
+		src, err := kafkabroker.NewSource([]kgo.Opt{kgo.SeedBrokers(addr)}, &kafkabroker.SourceOptions{Group: "g" + topic, Topics: []string{topic}})
 		if err != nil {
 			t.Fatal(err)
 		}

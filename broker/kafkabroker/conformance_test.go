@@ -66,9 +66,8 @@ func env(t *testing.T, addr string) *brokertest.Env {
 	proxy, through := proxied(t, addr)
 	client, sink := clientAndSink(t, []string{addr}, 2*time.Second, through)
 	source := func(more ...kgo.Opt) (*kafkabroker.Source, error) {
-		return kafkabroker.NewSource(kafkabroker.SourceOptions{
+		return kafkabroker.NewSource(append([]kgo.Opt{kgo.SeedBrokers(addr), kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(time.Second)}, more...), &kafkabroker.SourceOptions{
 			Group: "g" + topic, Topics: []string{topic},
-			Client: append([]kgo.Opt{kgo.SeedBrokers(addr), kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(time.Second)}, more...),
 		})
 	}
 	return &brokertest.Env{

@@ -37,7 +37,7 @@ func remedy(err error, topic string) error {
 	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
 		fix = "allow this user to WRITE and DESCRIBE the transactional id"
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, errNoTopic):
-		fix = "make the topic " + topic + ", or look for a wrong name or topic-prefix"
+		fix = "make the topic " + topic + ", or look for a wrong name or prefix"
 	case errors.Is(err, kerr.NotEnoughReplicas), errors.Is(err, kerr.NotEnoughReplicasAfterAppend):
 		fix = "fewer brokers are in sync than the topic's min.insync.replicas: bring them back"
 	default:

@@ -48,8 +48,8 @@ func TestAFetchIsAPartOfWhatMayBeHeld(t *testing.T) {
 		}
 	}
 	seen := new(answers)
-	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
-		Group: topic, Topics: []string{topic}, MaxHeldBytes: limit, Client: []kgo.Opt{kgo.SeedBrokers(addr), kgo.WithHooks(seen)},
+	src, err := kafkabroker.NewSource([]kgo.Opt{kgo.SeedBrokers(addr), kgo.WithHooks(seen)}, &kafkabroker.SourceOptions{
+		Group: topic, Topics: []string{topic}, MaxHeldBytes: limit,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -37,21 +37,41 @@ func retryTimeout(key int16) time.Duration {
 	return 30 * time.Second
 }
 
-// Open makes a client and a sink of a URL: see [ParseURL]. It does no network
-// I/O. The client is the caller's to close.
-func Open(rawURL string, more ...kgo.Opt) (*kgo.Client, *Sink, error) {
-	target, err := ParseURL(rawURL)
-	if err != nil {
-		return nil, nil, fmt.Errorf("kafkabroker: open: %w", err)
+// Open returns a sink on a client of its own for a URL: see [ParseURL]. Where URL and
+// opts, which may be nil, both set an option, the URL decides. Open does no network
+// I/O: brokers that cannot be reached are an outage of Deliver. Close ends the sink
+// and its client.
+func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
+	var t Target
+	if opts != nil {
+		t.Sink = *opts
 	}
-	client, err := kgo.NewClient(append(target.Client, more...)...)
-	if err != nil {
-		return nil, nil, fmt.Errorf("kafkabroker: open: %w", err)
+	if err := t.read(rawURL); err != nil {
+		return nil, err
 	}
-	sink, err := NewSink(client, &target.Sink)
+	client, err := kgo.NewClient(t.Client...)
+	if err != nil {
+		return nil, fmt.Errorf("kafkabroker: open: %w", err)
+	}
+	s, err := NewSink(client, &t.Sink)
 	if err != nil {
 		client.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	return client, sink, nil
+	s.close = client.Close
+	return s, nil
+}
+
+// OpenSource returns a source on a client of its own for a URL as [Open] takes it.
+// opts must name a group and topics. Parameters about publishing are ignored. Close
+// leaves the group and ends the client.
+func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
+	var t Target
+	if opts != nil {
+		t.Source = *opts
+	}
+	if err := t.read(rawURL); err != nil {
+		return nil, err
+	}
+	return NewSource(t.Client, &t.Source)
 }

@@ -75,9 +75,8 @@ func TestDebeziumConsumer(t *testing.T) {
 			t.Errorf("message %s arrived as %+v", m.ID, r)
 		}
 	}
-	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
-		Group: "debezium", Topics: []string{topic}, Client: []kgo.Opt{kgo.SeedBrokers(addr)},
-		Foreign: envelope.Foreign{ID: "id", Type: "eventType", TopicPrefix: envelope.DebeziumPrefix},
+	src, err := kafkabroker.NewSource([]kgo.Opt{kgo.SeedBrokers(addr)}, &kafkabroker.SourceOptions{
+		Group: "debezium", Topics: []string{topic}, Foreign: envelope.Foreign{ID: "id", Type: "eventType", TopicPrefix: envelope.DebeziumPrefix},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +101,7 @@ func TestEventsArrive(t *testing.T) {
 		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 			t.Fatal(errs)
 		}
-		src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{Group: topic, Topics: []string{topic}, Client: []kgo.Opt{kgo.SeedBrokers(addr)}})
+		src, err := kafkabroker.NewSource([]kgo.Opt{kgo.SeedBrokers(addr)}, &kafkabroker.SourceOptions{Group: topic, Topics: []string{topic}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -51,11 +51,11 @@ func newSecured(t *testing.T) *secured {
 func (s *secured) open(who string, params ...string) *kafkabroker.Sink {
 	s.Helper()
 	params = append([]string{"tls-ca=" + s.ca.File}, params...)
-	client, sink, err := kafkabroker.Open("kafka://" + who + "@" + s.Secure + "/?" + strings.Join(params, "&"))
+	sink, err := kafkabroker.Open("kafka://"+who+"@"+s.Secure+"/?"+strings.Join(params, "&"), nil)
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.Cleanup(client.Close)
+	s.Cleanup(sink.Close)
 	return sink
 }
 
@@ -204,11 +204,11 @@ func TestWhoWeAre(t *testing.T) {
 		s.outage(s.open("scram:hunter3", "sasl=scram-sha-256"), "open", "SASL_AUTHENTICATION_FAILED", "", "check user, password")
 	})
 	t.Run("password where none is asked for", func(t *testing.T) {
-		client, sink, err := kafkabroker.Open("kafka://plain" + pass + "@" + s.Addr + "/?sasl=plain")
+		sink, err := kafkabroker.Open("kafka://plain"+pass+"@"+s.Addr+"/?sasl=plain", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer client.Close()
+		defer sink.Close()
 		if err := sink.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "this listener takes no SASL") || strings.Contains(err.Error(), canary) {
 			t.Errorf("Ping = %v, want what to do, and no password", err)
 		}
@@ -267,7 +267,7 @@ func (s *secured) consumer(user, pass string) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{Group: "readers", Topics: []string{"read"}, Client: target.Client})
+	src, err := kafkabroker.NewSource(target.Client, &kafkabroker.SourceOptions{Group: "readers", Topics: []string{"read"}})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -323,17 +323,17 @@ func (s *secured) certificates(who string) {
 		s.Errorf("a stranger's certificate: %v", err)
 	}
 	s.outage(s.open(who, "tls-server-name=elsewhere"), "open", "", "", "elsewhere")
-	client, sink, err := kafkabroker.Open("kafka://" + who + "@" + s.Secure + "/?tls-ca=" + stranger.File)
+	sink, err := kafkabroker.Open("kafka://"+who+"@"+s.Secure+"/?tls-ca="+stranger.File, nil)
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.Cleanup(client.Close)
+	s.Cleanup(sink.Close)
 	s.outage(sink, "open", "", "", "certificate signed by unknown authority")
-	client, sink, err = kafkabroker.Open("kafka://" + who + "@" + s.Secure)
+	sink, err = kafkabroker.Open("kafka://"+who+"@"+s.Secure, nil)
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.Cleanup(client.Close)
+	s.Cleanup(sink.Close)
 	if err := s.becomes(sink, "open", "outage"); err.Class != broker.ClassOutage {
 		s.Errorf("without TLS: %v", err)
 	}

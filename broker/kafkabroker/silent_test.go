@@ -22,8 +22,8 @@ func TestSourceWithoutABroker(t *testing.T) {
 	}
 	proxy, through := proxied(t, c.ListenAddrs()[0])
 	proxy.Cut(0)
-	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
-		Group: "g", Topics: []string{"orders"}, Client: []kgo.Opt{kgo.SeedBrokers(c.ListenAddrs()...), through},
+	src, err := kafkabroker.NewSource([]kgo.Opt{kgo.SeedBrokers(c.ListenAddrs()...), through}, &kafkabroker.SourceOptions{
+		Group: "g", Topics: []string{"orders"},
 	})
 	if err != nil {
 		t.Fatal(err)

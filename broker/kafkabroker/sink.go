@@ -20,10 +20,10 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SinkOptions of NewSink. The zero value is what most want.
+// SinkOptions of [Open] and [NewSink]. The zero value is what most want.
 type SinkOptions struct {
-	// TopicPrefix is put before every message's topic.
-	TopicPrefix string
+	// Prefix is put before every topic, "prod." for example.
+	Prefix string
 	// Route says what becomes of each message: destination, the record's key,
 	// format and more headers. nil: the message's topic and key, plain.
 	Route envelope.Router
@@ -40,10 +40,10 @@ type SinkOptions struct {
 }
 
 // Sink publishes to Kafka. It is safe for concurrent use and works best when
-// many calls run at once. It has no goroutine while nothing is being sent, and
-// it does not close the client.
+// many calls run at once. It has no goroutine while nothing is being sent.
 type Sink struct {
 	client     *kgo.Client
+	close      func() // of the client that Open made; nil: it is the caller's
 	prefix     string
 	router     envelope.Router
 	timeout    time.Duration
@@ -81,7 +81,7 @@ func NewSink(client *kgo.Client, opts *SinkOptions) (*Sink, error) {
 		return nil, fmt.Errorf("kafkabroker: sink: %w", err)
 	}
 	s := &Sink{
-		client: client, prefix: opts.TopicPrefix, router: opts.Route, timeout: opts.Timeout, maxBatch: noLimit,
+		client: client, prefix: opts.Prefix, router: opts.Route, timeout: opts.Timeout, maxBatch: noLimit,
 		topics: make(map[string]*topic), leaders: make(map[int32]*leader),
 	}
 	if s.timeout <= 0 {
@@ -109,6 +109,14 @@ func NewSink(client *kgo.Client, opts *SinkOptions) (*Sink, error) {
 		s.compressor = c
 	}
 	return s, nil
+}
+
+// Close ends the client that [Open] made: calls under way fail. A sink of [NewSink]
+// has nothing to end, and leaves its client open.
+func (s *Sink) Close() {
+	if s.close != nil {
+		s.close()
+	}
 }
 
 const (

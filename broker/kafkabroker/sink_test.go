@@ -374,16 +374,22 @@ func TestOpenURL(t *testing.T) {
 		"kafka://h?max-message-bytes=1": "from 1024 to", "kafka://u:secret@h?tls=yes": "tls must be",
 		"kafka://h/?compression=rar": "compression", "kafka://h?x=1": `"x" is unknown`,
 	} {
-		_, _, err := kafkabroker.Open(raw)
+		_, err := kafkabroker.Open(raw, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: error %v", raw, err)
 		}
 	}
-	client, _, err := kafkabroker.Open("kafka://h1:1,h2:2/?topic-prefix=p.&compression=lz4")
+	routed := func(m *postrider.Message) (envelope.Route, error) {
+		return envelope.Route{Topic: "routed", Key: m.Key}, nil
+	}
+	sink, err := kafkabroker.Open("kafka://h1:1,h2:2/?prefix=p.&compression=lz4", &kafkabroker.SinkOptions{Prefix: "mine.", Route: routed})
 	if err != nil {
 		t.Fatal(err)
 	}
-	client.Close()
+	defer sink.Close()
+	if p, err := sink.Preview("", &postrider.Message{ID: "1", Topic: "orders"}); err != nil || p.Destination != "p.routed" {
+		t.Errorf("the URL's prefix and the options' route make %q, %v", p.Destination, err)
+	}
 }
 
 // TestAdvice: what a real broker says of its topic.

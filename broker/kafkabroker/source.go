@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,15 +19,13 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SourceOptions of NewSource.
+// SourceOptions of [OpenSource] and [NewSource].
 type SourceOptions struct {
 	Group  string   // the consumer group; required
 	Topics []string // required
-	// Client holds the brokers, credentials and whatever else the client needs.
-	// The group and offset options are the source's own, but for the times:
-	// a member that died is missed after a session timeout of 10 s, which
-	// kgo.SessionTimeout changes.
-	Client []kgo.Opt
+	// Prefix is put before every topic, and taken off the topic of records that do not
+	// name their own.
+	Prefix string
 	// Foreign says what records look like that others wrote, such as Debezium's
 	// outbox event router.
 	Foreign envelope.Foreign
@@ -35,8 +34,8 @@ type SourceOptions struct {
 	MaxHeld int
 	// MaxHeldBytes bounds the unsettled messages of all partitions; no more are
 	// fetched above, but for what the client has under way: from each broker a
-	// 32nd of it, as it is compressed there, which kgo.FetchMaxBytes in Client
-	// changes. 64 MiB if zero.
+	// 32nd of it, as it is compressed there, which kgo.FetchMaxBytes of the
+	// client changes. 64 MiB if zero.
 	MaxHeldBytes int
 }
 
@@ -46,6 +45,7 @@ type SourceOptions struct {
 type Source struct {
 	client *kgo.Client
 	group  string
+	prefix string
 	codec  envelope.Codec
 	max    int           // messages of a partition
 	most   int           // bytes of all
@@ -86,14 +86,22 @@ const (
 	partitionShare = 4
 )
 
-// NewSource makes a client of its own; Close ends it. It does not wait for the
-// brokers.
-func NewSource(opts SourceOptions) (*Source, error) {
-	if opts.Group == "" || len(opts.Topics) == 0 {
+// NewSource returns a source on a client of its own with these options: brokers,
+// credentials and whatever else it needs. It takes options, not a client, because
+// franz-go fixes group, topics and rebalance callbacks when a client is made, and a
+// client is a member of one group only. The group and offset options are the source's
+// own, but for the times: a member that died is missed after a session timeout of
+// 10 s, which kgo.SessionTimeout changes. Close ends the client. NewSource does no I/O.
+func NewSource(client []kgo.Opt, opts *SourceOptions) (*Source, error) {
+	if opts == nil || opts.Group == "" || len(opts.Topics) == 0 {
 		return nil, errors.New("kafkabroker: source: a group and at least one topic are required")
 	}
+	topics := make([]string, len(opts.Topics))
+	for i, topic := range opts.Topics {
+		topics[i] = opts.Prefix + topic
+	}
 	s := &Source{
-		group: opts.Group, codec: wireCodec(), max: opts.MaxHeld, most: cmp.Or(opts.MaxHeldBytes, 64<<20), poll: make(chan struct{}, 1), commit: make(chan struct{}, 1),
+		group: opts.Group, prefix: opts.Prefix, codec: wireCodec(), max: opts.MaxHeld, most: cmp.Or(opts.MaxHeldBytes, 64<<20), poll: make(chan struct{}, 1), commit: make(chan struct{}, 1),
 		logs: make(map[place]*held), change: make(chan struct{}),
 	}
 	s.codec.Foreign = opts.Foreign
@@ -101,10 +109,10 @@ func NewSource(opts SourceOptions) (*Source, error) {
 		s.max = 4096
 	}
 	fetch := int32(min(max(s.most/fetchShare, 64<<10), 50<<20)) // a batch that is larger comes alone
-	client, err := kgo.NewClient(append(append([]kgo.Opt{
+	own, err := kgo.NewClient(append(append([]kgo.Opt{
 		kgo.SessionTimeout(sessionTimeout), kgo.FetchMaxBytes(fetch), kgo.FetchMaxPartitionBytes(fetch / partitionShare),
-	}, opts.Client...),
-		kgo.ConsumerGroup(opts.Group), kgo.ConsumeTopics(opts.Topics...),
+	}, client...),
+		kgo.ConsumerGroup(opts.Group), kgo.ConsumeTopics(topics...),
 		kgo.DisableAutoCommit(), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.FetchMaxWait(500*time.Millisecond), kgo.BlockRebalanceOnPoll(),
@@ -113,7 +121,7 @@ func NewSource(opts SourceOptions) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kafkabroker: source: %w", err)
 	}
-	s.client = client
+	s.client = own
 	return s, nil
 }
 
@@ -323,7 +331,7 @@ func (s *Source) decode(r *kgo.Record) broker.Delivery {
 	}
 	origin := fmt.Sprintf("%s/%d@%d", r.Topic, r.Partition, r.Offset)
 	m, err := s.codec.Decode(envelope.Record{
-		Topic: r.Topic, Key: string(r.Key), Headers: hs, Payload: r.Value,
+		Topic: strings.TrimPrefix(r.Topic, s.prefix), Key: string(r.Key), Headers: hs, Payload: r.Value,
 		Time: r.Timestamp.UTC(), Origin: "kafka:" + origin,
 	})
 	return broker.Delivery{Message: m, Origin: origin, Token: place{r.Topic, r.Partition}, Err: err}

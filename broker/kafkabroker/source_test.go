@@ -37,8 +37,8 @@ func TestMaxHeld(t *testing.T) {
 	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 		t.Fatal(errs)
 	}
-	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
-		Group: topic, Topics: []string{topic}, MaxHeld: held, Client: []kgo.Opt{kgo.SeedBrokers(addr)},
+	src, err := kafkabroker.NewSource([]kgo.Opt{kgo.SeedBrokers(addr)}, &kafkabroker.SourceOptions{
+		Group: topic, Topics: []string{topic}, MaxHeld: held,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -100,9 +100,8 @@ func TestMaxHeldBytes(t *testing.T) {
 	if errs := sinkOn(t, []string{addr}, 0).Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 		t.Fatal(errs)
 	}
-	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
+	src, err := kafkabroker.NewSource([]kgo.Opt{kgo.SeedBrokers(addr), kgo.FetchMaxBytes(fetched), kgo.FetchMaxPartitionBytes(fetched)}, &kafkabroker.SourceOptions{
 		Group: topic, Topics: []string{topic}, MaxHeldBytes: limit,
-		Client: []kgo.Opt{kgo.SeedBrokers(addr), kgo.FetchMaxBytes(fetched), kgo.FetchMaxPartitionBytes(fetched)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +137,7 @@ func TestSessionTimeout(t *testing.T) {
 		10 * time.Second: nil,
 		20 * time.Second: {kgo.SessionTimeout(20 * time.Second)},
 	} {
-		src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{Group: "g", Topics: []string{"t"}, Client: append(kafkabroker.ClientOptions(), opts...)})
+		src, err := kafkabroker.NewSource(append(kafkabroker.ClientOptions(), opts...), &kafkabroker.SourceOptions{Group: "g", Topics: []string{"t"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,8 +164,8 @@ func TestCloseOfAFrozenBroker(t *testing.T) {
 	through := kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, proxy.Addr())
 	})
-	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
-		Group: "g", Topics: []string{"orders"}, Client: []kgo.Opt{kgo.SeedBrokers(c.ListenAddrs()...), through},
+	src, err := kafkabroker.NewSource([]kgo.Opt{kgo.SeedBrokers(c.ListenAddrs()...), through}, &kafkabroker.SourceOptions{
+		Group: "g", Topics: []string{"orders"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -189,8 +188,8 @@ func TestSettleRepeated(t *testing.T) {
 	if errs := sinkOn(t, c.ListenAddrs(), 0).Deliver(t.Context(), broker.Batch{Messages: some(0, 3, "a")}); errs != nil {
 		t.Fatal(errs)
 	}
-	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
-		Group: "g", Topics: []string{"orders"}, Client: []kgo.Opt{kgo.SeedBrokers(c.ListenAddrs()...)},
+	src, err := kafkabroker.NewSource([]kgo.Opt{kgo.SeedBrokers(c.ListenAddrs()...)}, &kafkabroker.SourceOptions{
+		Group: "g", Topics: []string{"orders"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -250,4 +249,40 @@ func committedAt(t *testing.T, addrs []string, group string) int64 {
 		return tp.Partitions[0].Offset
 	}
 	return -1
+}
+
+// TestOpenPrefix: a sink and a source of one URL use the same topic, and its prefix is
+// in no message, also where the record does not name its topic.
+func TestOpenPrefix(t *testing.T) {
+	c := fake(t, 1)
+	url := "kafka://" + c.ListenAddrs()[0] + "/?prefix=p."
+	client := direct(t, c.ListenAddrs()...)
+	create(t, c.ListenAddrs()[0], "p.orders", 1)
+	if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: "p.orders", Value: []byte("foreign")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	sink, err := kafkabroker.Open(url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: some(0, 1, "a")}); errs != nil {
+		t.Fatal(errs)
+	}
+	src, err := kafkabroker.OpenSource(url, &kafkabroker.SourceOptions{Group: "g", Topics: []string{"orders"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	for n := 0; n < 2; {
+		ds, err := src.Receive(t.Context(), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range ds {
+			if n++; d.Message.Topic != "orders" {
+				t.Errorf("a message of %s has the topic %q", d.Origin, d.Message.Topic)
+			}
+		}
+	}
 }

@@ -354,11 +354,11 @@ func TestTransactionsNeedTheirOptions(t *testing.T) {
 	if _, err := kafkabroker.NewSink(client, &kafkabroker.SinkOptions{TransactionalID: "x"}); err == nil || !strings.Contains(err.Error(), "TransactionOptions") {
 		t.Errorf("error %v", err)
 	}
-	client, sink, err := kafkabroker.Open("kafka://h?transactional-id=relay-0")
+	sink, err := kafkabroker.Open("kafka://h?transactional-id=relay-0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
+	defer sink.Close()
 	if !sink.Info().Fencing {
 		t.Error("the URL's transactional-id is not used")
 	}

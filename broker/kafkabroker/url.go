@@ -19,22 +19,21 @@ import (
 	"github.com/postrider/postrider/internal/secret"
 )
 
-// Target is a Kafka URL, read.
+// Target is a Kafka URL, read. Add options of your own to Client before you give it to
+// kgo.NewClient for [NewSink], or to [NewSource].
 type Target struct {
-	// Client are the options of a client for a sink, a source or an administrator.
-	Client []kgo.Opt
-	// Sink is what the URL says about the sink. Its TopicPrefix belongs before a
-	// source's topics too.
-	Sink SinkOptions
+	Client []kgo.Opt     // of a client for a sink, a source or an administrator
+	Sink   SinkOptions   // what the URL sets about publishing
+	Source SourceOptions // what the URL sets about receiving
 }
 
 // ParseURL reads a URL such as
 //
-//	kafka://user:password@host1:9092,host2/?tls=true&sasl=scram-sha-512&topic-prefix=prod.
+//	kafka://user:password@host1:9092,host2/?tls=true&sasl=scram-sha-512&prefix=prod.
 //
 // The port is 9092 where none is given. Parameters:
 //
-//	topic-prefix=TEXT     put before every topic
+//	prefix=TEXT           put before every topic
 //	compression=NAME      none (the default), gzip, snappy, lz4 or zstd
 //	max-message-bytes=N   1024 to 67108864: reject larger messages before they are sent; without it
 //	                      the topic's own max.message.bytes decides
@@ -47,34 +46,47 @@ type Target struct {
 // Password and certificates are read again from their files for each new
 // connection: a rotation needs no restart. ParseURL reads them once and does no
 // other I/O. Errors do not repeat the URL.
-func ParseURL(raw string) (Target, error) {
+func ParseURL(raw string) (t Target, err error) { return t, t.read(raw) }
+
+// read adds what the URL says to the options that t has.
+func (t *Target) read(raw string) error {
+	if err := t.parse(raw); err != nil {
+		return fmt.Errorf("kafkabroker: parse URL: %w", err)
+	}
+	return nil
+}
+
+func (t *Target) parse(raw string) error {
 	u, err := brokerurl.Parse(raw, brokerurl.Spec{
 		Schemes: map[string]bool{"kafka": false}, Port: "9092",
-		Params: []string{"topic-prefix", "compression", "max-message-bytes", "sasl", "transactional-id"},
+		Params: []string{"prefix", "compression", "max-message-bytes", "sasl", "transactional-id"},
 	})
 	if err != nil {
-		return Target{}, err
+		return err
 	}
-	t := Target{
-		Client: append(ClientOptions(), kgo.SeedBrokers(u.Hosts...)),
-		Sink:   SinkOptions{TopicPrefix: u.Param("topic-prefix"), TransactionalID: u.Param("transactional-id")},
+	t.Client = append(ClientOptions(), kgo.SeedBrokers(u.Hosts...))
+	if u.Has("prefix") {
+		t.Sink.Prefix, t.Source.Prefix = u.Param("prefix"), u.Param("prefix")
+	}
+	if u.Has("transactional-id") {
+		if t.Sink.TransactionalID = u.Param("transactional-id"); t.Sink.TransactionalID == "" {
+			return errors.New("transactional-id is empty")
+		}
 	}
 	if t.Sink.TransactionalID != "" {
 		t.Client = append(t.Client, TransactionOptions()...)
-	} else if u.Has("transactional-id") {
-		return Target{}, errors.New("transactional-id is empty")
 	}
 	for _, option := range []func(*brokerurl.URL) (kgo.Opt, error){compression, maxMessage, mechanism} {
 		opt, err := option(u)
 		if err != nil {
-			return Target{}, err
+			return err
 		}
 		if opt != nil {
 			t.Client = append(t.Client, opt)
 		}
 	}
 	t.Client = append(t.Client, kgo.Dialer(dialer(u.TLS)))
-	return t, nil
+	return nil
 }
 
 // dialer notices a server that does not speak Kafka's protocol. It leaves a connection

@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
@@ -21,9 +22,9 @@ type demoKafka struct {
 }
 
 func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
-	k, err := open.ParseKafka(raw)
+	k, err := kafkabroker.ParseURL(raw)
 	if err != nil {
-		return nil, err
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(raw), err)
 	}
 	cl, err := kgo.NewClient(k.Client...)
 	if err != nil {
@@ -31,7 +32,7 @@ func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*open.Timeout) // a broker that has just started takes long for its first topic
 	defer cancel()
-	b := &demoKafka{opts: k.Client, topic: k.Sink.TopicPrefix + topic, cl: cl, admin: kadm.NewClient(cl)}
+	b := &demoKafka{opts: k.Client, topic: k.Sink.Prefix + topic, cl: cl, admin: kadm.NewClient(cl)}
 	resp, err := b.admin.CreateTopic(ctx, 6, -1, nil, b.topic)
 	if err = errors.Join(err, resp.Err); err != nil {
 		cl.Close()

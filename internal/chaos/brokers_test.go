@@ -202,11 +202,11 @@ func kafkaServer(k *testserver.Kafka) *server {
 	return &server{
 		kill: k.Kill, stop: k.Stop, restart: k.Restart, freeze: k.Freeze, thaw: k.Thaw, tooBig: "MESSAGE_TOO_LARGE", kills: 1, slow: true,
 		sink: func(t *testing.T) broker.Sink {
-			c, sink, err := kafkabroker.Open("kafka://" + k.Addr)
+			sink, err := kafkabroker.Open("kafka://"+k.Addr, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(c.Close)
+			t.Cleanup(sink.Close)
 			return sink
 		},
 		make: func(t *testing.T, topic string, maxBytes int) { makeTopic(t, client(t), topic, maxBytes) },

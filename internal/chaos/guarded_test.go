@@ -159,11 +159,11 @@ func guardedKafka(t *testing.T, file string) *guarded {
 	return &guarded{
 		server: *kafkaServer(k), wrong: "SASL_AUTHENTICATION_FAILED", forbidden: "TOPIC_AUTHORIZATION_FAILED at",
 		open: func(t *testing.T) broker.Sink {
-			c, sink, err := kafkabroker.Open("kafka://relay@" + k.Secure + "/?sasl=scram-sha-256&tls-ca=" + ca.File + "&password-file=" + file)
+			sink, err := kafkabroker.Open("kafka://relay@"+k.Secure+"/?sasl=scram-sha-256&tls-ca="+ca.File+"&password-file="+file, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(c.Close)
+			t.Cleanup(sink.Close)
 			return sink
 		},
 		password: func(t *testing.T, next string) { scram(t, admin, "relay", next) },

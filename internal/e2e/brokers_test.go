@@ -195,11 +195,11 @@ func (b *realBroker) publish(t *testing.T, msgs ...postrider.Message) {
 		defer nc.Close()
 		sink = s
 	} else {
-		c, s, err := kafkabroker.Open(b.url)
+		s, err := kafkabroker.Open(b.url, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
+		defer s.Close()
 		sink = s
 	}
 	for from := 0; from < len(msgs); from += 100 {
@@ -231,12 +231,11 @@ func openSource(name, url, topic, consumer string, kafka ...kgo.Opt) (broker.Sou
 		}
 		return src, func() { src.Close(); nc.Close() }, nil
 	}
-	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
+	src, err := kafkabroker.NewSource(append([]kgo.Opt{
+		kgo.SeedBrokers(url[len("kafka://"):]),
+		kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(500 * time.Millisecond),
+	}, kafka...), &kafkabroker.SourceOptions{
 		Group: consumer, Topics: []string{topic},
-		Client: append([]kgo.Opt{
-			kgo.SeedBrokers(url[len("kafka://"):]),
-			kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(500 * time.Millisecond),
-		}, kafka...),
 	})
 	if err != nil {
 		return nil, nil, err

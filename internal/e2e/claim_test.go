@@ -123,7 +123,7 @@ func put(t *testing.T, pool *pgxpool.Pool, ob *outbox.Outbox, sizes []int) {
 // consume runs a consumer until it has handled n keys.
 func consume(t *testing.T, pool *pgxpool.Pool, addr, topic string, n int, opener consumer.Opener) map[string]postrider.Message {
 	t.Helper()
-	src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{Group: topic, Topics: []string{topic}, Client: []kgo.Opt{kgo.SeedBrokers(addr)}})
+	src, err := kafkabroker.NewSource([]kgo.Opt{kgo.SeedBrokers(addr)}, &kafkabroker.SourceOptions{Group: topic, Topics: []string{topic}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,9 +133,8 @@ func trouble(ctx context.Context, pool *pgxpool.Pool, m *postrider.Message) erro
 func open(c *Config) (broker.Source, func(), error) {
 	switch c.Broker {
 	case "kafka":
-		src, err := kafkabroker.NewSource(kafkabroker.SourceOptions{
+		src, err := kafkabroker.NewSource([]kgo.Opt{kgo.SeedBrokers(c.URL), kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(500 * time.Millisecond)}, &kafkabroker.SourceOptions{
 			Group: c.Name, Topics: []string{c.Topic},
-			Client: []kgo.Opt{kgo.SeedBrokers(c.URL), kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(500 * time.Millisecond)},
 		})
 		if err != nil {
 			return nil, nil, err
