@@ -176,6 +176,11 @@ type LaneRead struct {
 	MaxRecords int
 	MaxBytes   int  // at least one record is returned whatever its size
 	Parked     bool // read what is due among the parked records instead
+	// Within, when above 0, bounds the bytes of the messages that all batches of the
+	// call hold together. The batch then takes no record, not even its first, that
+	// would bring the sum above it. A lane that was left out for that has More, and
+	// its position has not moved. Requests are served in their order.
+	Within int
 	// Keys are the captured keys whose queues a parked read is to read, each once. Of
 	// one queue it returns at most MaxRecords/len(Keys) records, and at least one. Due
 	// records that stand in no queue take what room is left. Batch.Parked then holds

@@ -88,6 +88,8 @@ const (
 	DueIgnoresNotBefore
 	// LastTooEarly calls every record of a queue its last one.
 	LastTooEarly
+	// LaneBytesOnly bounds the bytes of each batch and not of the call.
+	LaneBytesOnly
 )
 
 var defectNames = [...]string{
@@ -97,7 +99,7 @@ var defectNames = [...]string{
 	"NoFence", "RepeatLost", "RepeatTwice", "HalfSettle", "SplitSettle", "ParkBeforeFence",
 	"LoseParked", "KnownForEver", "ForgetCaptured", "DueIgnoresHead", "DueIgnoresTime", "DeadIsDue", "ActAtOnce", "RetryKeepsAttempts",
 	"RetryFreesKey", "ForgetGaps", "DueHeadsOnly", "DuePageReversed", "DueBehindDead",
-	"RepeatAnything", "ForgetHolds", "DueIgnoresNotBefore", "LastTooEarly",
+	"RepeatAnything", "ForgetHolds", "DueIgnoresNotBefore", "LastTooEarly", "LaneBytesOnly",
 }
 
 func (d Defect) String() string {

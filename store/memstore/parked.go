@@ -259,7 +259,7 @@ func (v *view) readParked(l *lane, r store.LaneRead, b *store.Batch) {
 			left = true
 			rec := run.records[place]
 			size := rec.message.Size()
-			if n := len(b.Messages); n > 0 && (r.MaxRecords > 0 && n >= r.MaxRecords || r.MaxBytes > 0 && bytes+size > r.MaxBytes) {
+			if n := len(b.Messages); n > 0 && (r.MaxRecords > 0 && n >= r.MaxRecords || r.MaxBytes > 0 && bytes+size > r.MaxBytes) || bytes+size > v.left {
 				b.More = true
 				if r.Keys != nil && anySingle(runs) {
 					b.Parked.HasDue, b.Parked.NextDue = true, 0

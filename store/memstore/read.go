@@ -3,6 +3,7 @@ package memstore
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 	"sort"
 
@@ -70,13 +71,21 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		return nil, err
 	}
 	batches := make([]store.Batch, 0, len(reads))
+	spent := 0
 	for _, r := range reads {
 		if err := s.db.checkLane(r.Lane); err != nil {
 			return nil, err
 		}
+		v.left = math.MaxInt
+		if r.Within > 0 && s.db.opts.Defect != LaneBytesOnly {
+			v.left = r.Within - spent
+		}
 		b, err := v.read(r)
 		if err != nil {
 			return nil, err
+		}
+		for i := range b.Messages {
+			spent += b.Messages[i].Size()
 		}
 		batches = append(batches, b)
 	}
@@ -90,6 +99,7 @@ type view struct {
 	last    int64 // the sequence, read before the snapshot
 	snap    snapshot
 	running []int64
+	left    int // bytes that the next batch may hold, its first record included
 }
 
 func (db *database) look(p *pipe) (*view, error) {
@@ -137,14 +147,16 @@ type page struct {
 	b     *store.Batch
 	read  store.LaneRead
 	bytes int
+	left  int
 	full  bool
 }
 
-// add reports whether the row found room; a batch takes one row whatever its size.
+// add reports whether the row found room; a batch takes one row whatever its size,
+// unless the call is bounded.
 func (p *page) add(r *row) bool {
 	n := len(p.b.Messages)
 	size := r.rec.Message.Size()
-	if n > 0 && (p.read.MaxRecords > 0 && n >= p.read.MaxRecords || p.read.MaxBytes > 0 && p.bytes+size > p.read.MaxBytes) {
+	if n > 0 && (p.read.MaxRecords > 0 && n >= p.read.MaxRecords || p.read.MaxBytes > 0 && p.bytes+size > p.read.MaxBytes) || p.bytes+size > p.left {
 		p.full = true
 		return false
 	}
@@ -167,7 +179,13 @@ func (v *view) readCursor(ln *lane, r store.LaneRead, b *store.Batch) error {
 			return err
 		}
 	}
-	pg := &page{db: v.db, b: b, read: r}
+	pg := &page{db: v.db, b: b, read: r, left: v.left}
+	before := c.encode()
+	defer func() {
+		if pg.full && len(b.Messages) == 0 { // left out: nothing moved
+			b.Position = before
+		}
+	}()
 	if v.db.opts.Defect == XidOrder {
 		v.readByXid(&c, pg)
 		b.Position, b.More = c.encode(), pg.full
@@ -265,7 +283,7 @@ func (v *view) readByXid(c *cursor, pg *page) {
 			continue
 		}
 		whole := *pg
-		whole.read.MaxRecords, whole.read.MaxBytes = 0, 0
+		whole.read.MaxRecords, whole.read.MaxBytes, whole.left = 0, 0, math.MaxInt
 		for _, r := range t.rows {
 			if r.lane == pg.b.Lane && v.db.sees(v.snap, r) {
 				whole.add(r)
@@ -297,7 +315,7 @@ func (v *view) readRows(ln *lane, r store.LaneRead, b *store.Batch) error {
 		}
 	}
 	var still, fresh []int64
-	pg := &page{db: v.db, b: b, read: r}
+	pg := &page{db: v.db, b: b, read: r, left: v.left}
 	for _, row := range v.db.log[r.Lane][ln.head:] {
 		if ln.gone[row.seq] || !v.db.sees(v.snap, row) {
 			continue

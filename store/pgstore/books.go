@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
@@ -35,15 +34,15 @@ var errLook = errors.New("somebody else has looked at the books meanwhile: look 
 // Audit compares the two books; see [store.Retainer]. Looks of several instances
 // follow each other.
 func (s *Store) Audit(ctx context.Context, req store.AuditRequest) (store.Books, error) {
-	if s.box.Bad != nil {
-		return store.Books{}, s.box.Bad
+	if s.bad != nil {
+		return store.Books{}, s.bad
 	}
 	a := &auditing{store: s, req: req, limit: pendingLimit}
 	a.req.Full = req.Full || req.Reopen // or nobody would know what is missing later
 	if a.req.Full {
 		a.limit = math.MaxInt64
 	}
-	err := s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
+	err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		a.tx = tx
 		ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 		if _, err := tx.Exec(ctx, s.sql.retainSession, ms(time.Minute), ms(auditTimeout), ms(time.Minute)); err != nil {
@@ -54,7 +53,7 @@ func (s *Store) Audit(ctx context.Context, req store.AuditRequest) (store.Books,
 		}
 		return a.run(ctx)
 	})
-	return a.out, s.box.Wrap("audit", err)
+	return a.out, s.wrap("audit", err)
 }
 
 // auditing is one look.
@@ -79,8 +78,8 @@ type auditing struct {
 	changed         []store.Lane // whose count changed
 	books           []pipeBook
 	explained       int // lanes with candidates
-	lookedAt        db.Time
-	comparedAt      db.Time
+	lookedAt        pgTime
+	comparedAt      pgTime
 	nowDeleted, top int64
 }
 
@@ -148,7 +147,7 @@ func (a *auditing) begin(ctx context.Context) (recent bool, err error) {
 
 // read looks at everything with one snapshot.
 func (a *auditing) read(ctx context.Context) error {
-	err := a.tx.QueryRow(ctx, a.store.box.SQL(`SELECT coalesce(sum(removed), 0)::bigint FROM {{schema}}.book_lane`)).Scan(&a.nowRemoved)
+	err := a.tx.QueryRow(ctx, a.store.expand(`SELECT coalesce(sum(removed), 0)::bigint FROM {{schema}}.book_lane`, 0)).Scan(&a.nowRemoved)
 	if err != nil {
 		return err
 	}
@@ -164,7 +163,7 @@ func (a *auditing) read(ctx context.Context) error {
 		var kind int
 		var pipe, snapshot string
 		var lane store.Lane
-		var at db.Time
+		var at pgTime
 		var v []int64
 		if err := rows.Scan(&kind, &pipe, &lane, &snapshot, &at, &v); err != nil {
 			return err

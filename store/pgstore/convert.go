@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // partition converts a plain outbox into one with partitions while writers and
@@ -38,16 +37,16 @@ func (s *Store) partition(ctx context.Context, req *store.MigrateRequest) (*stor
 			continue
 		}
 		if err != nil { // the next call goes on here
-			return nil, s.box.Wrap("partition the outbox: "+step.name, err)
+			return nil, s.wrap("partition the outbox: "+step.name, err)
 		}
 	}
-	return &store.Step{Version: db.Version, Name: "partition", Took: time.Since(start)}, nil
+	return &store.Step{Version: Version, Name: "partition", Took: time.Since(start)}, nil
 }
 
 func (s *Store) isPlain(ctx context.Context) (bool, error) {
 	var kind string
-	if err := s.box.Pool.QueryRow(ctx, s.sql.kind).Scan(&kind); err != nil {
-		return false, s.box.Wrap("partition the outbox", err)
+	if err := s.pool.QueryRow(ctx, s.sql.kind).Scan(&kind); err != nil {
+		return false, s.wrap("partition the outbox", err)
 	}
 	switch kind {
 	case "r":
@@ -63,13 +62,13 @@ func (s *Store) isPlain(ctx context.Context) (bool, error) {
 
 // checkObstacles refuses before anything was changed.
 func (s *Store) checkObstacles(ctx context.Context) error {
-	rows, err := s.box.Pool.Query(ctx, s.sql.obstacles)
+	rows, err := s.pool.Query(ctx, s.sql.obstacles)
 	if err != nil {
-		return s.box.Wrap("partition the outbox", err)
+		return s.wrap("partition the outbox", err)
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return s.box.Wrap("partition the outbox", err)
+		return s.wrap("partition the outbox", err)
 	}
 	if len(found) == 0 {
 		return nil
@@ -83,7 +82,7 @@ func (s *Store) checkObstacles(ctx context.Context) error {
 // planMore adds what is no migration and was asked for with one.
 func (s *Store) planMore(ctx context.Context, req store.MigrateRequest, have int, steps []store.Step) ([]store.Step, error) {
 	if req.Roles {
-		steps = append(steps, store.Step{Version: db.Version, Name: "roles"})
+		steps = append(steps, store.Step{Version: Version, Name: "roles"})
 	}
 	if req.Partition {
 		plain := have == 0
@@ -94,19 +93,19 @@ func (s *Store) planMore(ctx context.Context, req store.MigrateRequest, have int
 			}
 		}
 		if plain {
-			steps = append(steps, store.Step{Version: db.Version, Name: "partition"})
+			steps = append(steps, store.Step{Version: Version, Name: "partition"})
 		}
 	}
 	if req.Notify != "" {
-		steps = append(steps, store.Step{Version: db.Version, Name: "notify " + string(req.Notify)})
+		steps = append(steps, store.Step{Version: Version, Name: "notify " + string(req.Notify)})
 	}
 	if req.Adopt && have > 0 {
 		due, err := s.adoptDue(ctx)
 		if err != nil {
-			return nil, s.box.Wrap("adopt", err)
+			return nil, s.wrap("adopt", err)
 		}
 		if due {
-			steps = append(steps, store.Step{Version: db.Version, Name: "adopt"})
+			steps = append(steps, store.Step{Version: Version, Name: "adopt"})
 		}
 	}
 	return steps, nil

@@ -17,7 +17,7 @@ import (
 type arena struct {
 	chunk []byte
 	first int // size of the first chunk, a guess
-	used  int // bytes handed out
+	used  int // bytes handed out of chunks
 	// The last topic, type and content type: most rows repeat them.
 	topic, typ, contentType string
 }
@@ -30,14 +30,14 @@ const (
 )
 
 func (a *arena) copy(b []byte) []byte {
-	a.used += len(b)
 	if len(b) > cap(a.chunk)-len(a.chunk) {
-		if len(b) > arenaChunk/4 {
+		if len(b) > arenaChunk/4 { // no part of used: a chunk is held as long as any record in it
 			return append([]byte(nil), b...)
 		}
 		size := max(arenaFirstChunk, a.first, 2*cap(a.chunk), 4*len(b))
 		a.chunk = make([]byte, 0, min(size, arenaChunk))
 	}
+	a.used += len(b)
 	start := len(a.chunk)
 	a.chunk = append(a.chunk, b...)
 	return a.chunk[start:len(a.chunk):len(a.chunk)]
@@ -105,6 +105,15 @@ const (
 	colCreatedAt
 	colCount
 )
+
+// wireSize is at least the size of the message in a row, and hardly more.
+func wireSize(v [][]byte) int {
+	n := len("00000000-0000-0000-0000-000000000000")
+	for _, col := range []int{colTopic, colKey, colType, colPayload, colContentType, colHeaders} {
+		n += len(v[col])
+	}
+	return n
+}
 
 func (a *arena) decode(v [][]byte, r *record) error {
 	if len(v) < colCount || len(v[colLane]) != 2 || len(v[colSeq]) != 8 || len(v[colXid]) != 8 || len(v[colID]) != 16 ||

@@ -7,33 +7,32 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // schemaVersion looks whether the schema is one that this program works with, and
 // was made by the text that this program knows.
 func (p *patient) schemaVersion(ctx context.Context) ([]store.Finding, error) {
 	schema := p.s.opts.Schema
-	f := store.Finding{Severity: store.Critical, Data: map[string]any{"have": p.have.Version, "want": db.Version}}
+	f := store.Finding{Severity: store.Critical, Data: map[string]any{"have": p.have.version, "want": Version}}
 	switch {
 	case p.noOutbox:
 		f.What, f.Fix = fmt.Sprintf("schema %q has no outbox", schema), "postrider migrate"
-	case p.have.Version == 0:
+	case p.have.version == 0:
 		f.What, f.Fix = fmt.Sprintf("the version of schema %q cannot be read", schema), "see the check \"privileges\""
-	case p.have.Newer():
+	case p.have.newer():
 		f.Severity = store.Warning
-		f.What = fmt.Sprintf("schema %q is at version %d, this program at %d, which works with it", schema, p.have.Version, db.Version)
+		f.What = fmt.Sprintf("schema %q is at version %d, this program at %d, which works with it", schema, p.have.version, Version)
 		f.Why, f.Fix = "a rolling upgrade is under way, or was left unfinished", "upgrade this program"
-	case p.have.Version > db.Version:
-		f.What = fmt.Sprintf("schema %q is at version %d, newer than the %d this program knows", schema, p.have.Version, db.Version)
+	case p.have.version > Version:
+		f.What = fmt.Sprintf("schema %q is at version %d, newer than the %d this program knows", schema, p.have.version, Version)
 		f.Fix = "upgrade this program"
-	case p.have.Version < db.Version:
-		f.What = fmt.Sprintf("schema %q is at version %d, this program needs %d", schema, p.have.Version, db.Version)
+	case p.have.version < Version:
+		f.What = fmt.Sprintf("schema %q is at version %d, this program needs %d", schema, p.have.version, Version)
 		f.Fix = "postrider migrate"
 	default:
 		return p.checksums(ctx)
 	}
-	if !p.have.Fits() {
+	if !p.have.fits() {
 		f.Why = "no relay of this version works here; checks that read the outbox's own tables were left out"
 	}
 	return []store.Finding{f}, nil
@@ -65,7 +64,7 @@ func (p *patient) checksums(ctx context.Context) ([]store.Finding, error) {
 			}
 		}
 	}
-	return orFine(found, "schema %q is at version %d, as this program needs it", p.s.opts.Schema, p.have.Version), nil
+	return orFine(found, "schema %q is at version %d, as this program needs it", p.s.opts.Schema, p.have.version), nil
 }
 
 // server refuses a standby: it lags behind, and takes no write.
@@ -149,7 +148,7 @@ func (p *patient) durability(ctx context.Context) ([]store.Finding, error) {
 	if replay && now.Seen < now.All && !p.statsRole {
 		found = append(found, store.Finding{
 			Severity: store.Critical, What: "durable=replay is asked for, and this role may not see how far the standbys are", Data: data,
-			Why: "nothing is published", Fix: "let it", SQL: []string{fmt.Sprintf("GRANT pg_monitor TO %s", db.Quote(p.role))},
+			Why: "nothing is published", Fix: "let it", SQL: []string{fmt.Sprintf("GRANT pg_monitor TO %s", quote(p.role))},
 		})
 	}
 	if len(found) == 0 {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // strictKeys finds topics that are strict by the table and not by the trigger:
@@ -26,7 +25,7 @@ FROM {{schema}}.strict_topic s LEFT JOIN pg_trigger g ON g.tgrelid = '{{schema}}
 			found = append(found, store.Finding{
 				Severity: store.Critical, What: fmt.Sprintf("the topic %q is strict, and its messages are not numbered", t.Name),
 				Why: "the outbox's trigger is missing or older", Fix: "make it anew; what was written meanwhile has no version",
-				SQL: []string{"SELECT " + db.Quote(p.s.opts.Schema) + ".strict_apply()"},
+				SQL: []string{"SELECT " + quote(p.s.opts.Schema) + ".strict_apply()"},
 			})
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // inFlight is the set of transactions that some lane waits for, and fullID makes
@@ -42,7 +41,7 @@ ORDER BY a.xact_start NULLS LAST LIMIT 20`, p.req.Limits.Transaction.Seconds())
 		if o.Age == nil { // of another role, which this one may not look at
 			continue
 		}
-		age := db.Seconds(*o.Age)
+		age := seconds(*o.Age)
 		f := store.Finding{
 			Severity: over(age, p.req.Limits.Transaction),
 			What: fmt.Sprintf("the transaction of process %d (%s, role %q, from %s, %s) has been open for %s",
@@ -83,7 +82,7 @@ func (p *patient) blind(what string) store.Finding {
 		Fix: "examine as another role, or let this one see it",
 	}
 	if p.self {
-		f.SQL = []string{fmt.Sprintf("GRANT pg_read_all_stats TO %s", db.Quote(p.role))}
+		f.SQL = []string{fmt.Sprintf("GRANT pg_read_all_stats TO %s", quote(p.role))}
 	}
 	return f
 }
@@ -108,7 +107,7 @@ WHERE a.database = current_database() AND a.prepared < clock_timestamp() - $1::f
 	}
 	var found []store.Finding
 	for _, w := range rows {
-		age := db.Seconds(w.Age)
+		age := seconds(w.Age)
 		f := store.Finding{
 			Severity: over(age, p.req.Limits.Transaction),
 			What:     fmt.Sprintf("the transaction prepared as %q by %q has waited for %s", w.GID, w.Role, period(age)),
@@ -279,7 +278,7 @@ GROUP BY c.relname, b.pid ORDER BY 2 DESC`, p.s.opts.Schema, patience.Seconds())
 		f := store.Finding{
 			Severity: store.Critical,
 			What: fmt.Sprintf("process %d (%s, role %q) keeps %d others waiting for %s, for %s by now",
-				w.Blocker, application(w.Application), w.Role, w.Waiting, p.table(w.Table), period(db.Seconds(w.Age))),
+				w.Blocker, application(w.Application), w.Role, w.Waiting, p.table(w.Table), period(seconds(w.Age))),
 			Why: "writers or relays stand still until it ends", Fix: "let it end, or end it",
 			SQL:  []string{fmt.Sprintf("SELECT pg_terminate_backend(%d)", w.Blocker)},
 			Data: map[string]any{"pid": w.Blocker, "table": w.Table, "waiting": w.Waiting, "application": w.Application, "role": w.Role},

@@ -9,9 +9,19 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
+
+// stateOf is the inverse of State.String for what stands in the parked table.
+func stateOf(text string) store.State {
+	for _, st := range []store.State{store.Scheduled, store.Retry, store.Waiting, store.Dead} {
+		if st.String() == text {
+			return st
+		}
+	}
+	return store.Pending
+}
 
 // readParked answers the parked reads: those that name the queues, and those that
 // find what is due, longest due first.
@@ -64,17 +74,20 @@ func (r *reader) readDue(ctx context.Context, whole []*dueBatch, byLane map[stor
 	}
 	pipe := r.store.opts.Pipe
 	read := func(rr *pgconn.ResultReader) error {
-		var rec record
 		for rr.NextRow() {
 			v := rr.Values()
-			d, err := r.dueRow(v, &rec, byLane)
+			d, err := r.dueRow(v, byLane)
 			if err != nil {
 				return err
 			}
 			if len(v) <= colEnds {
 				return errRow
 			}
-			if d.take(&rec, v) {
+			taken, err := r.take(d, v)
+			if err != nil {
+				return err
+			}
+			if taken {
 				d.rows.meta[len(d.rows.meta)-1].Last = truth(v[colEnds])
 			}
 			d.more = d.more || truth(v[colDue])
@@ -123,7 +136,7 @@ func (r *reader) readQueues(ctx context.Context, named []*dueBatch, byLane map[s
 	if len(keys) > 0 {
 		queues := query{
 			r.store.sql.queues,
-			[][]byte{pipe, lanes.end(), db.TextArray(keys), each.end()},
+			[][]byte{pipe, lanes.end(), textArray(keys), each.end()},
 			func(rr *pgconn.ResultReader) error { return r.queueRows(rr, byLane) },
 		}
 		queries = append([]query{queues}, queries...)
@@ -153,14 +166,11 @@ const (
 
 func truth(v []byte) bool { return len(v) == 1 && v[0] == 1 }
 
-func (r *reader) dueRow(v [][]byte, rec *record, byLane map[store.Lane]*dueBatch) (*dueBatch, error) {
-	if len(v) < colDue || len(v[colAttempts]) != 4 || len(v[colGeneration]) != 4 {
+func (r *reader) dueRow(v [][]byte, byLane map[store.Lane]*dueBatch) (*dueBatch, error) {
+	if len(v) < colDue || len(v[colLane]) != 2 || len(v[colAttempts]) != 4 || len(v[colGeneration]) != 4 {
 		return nil, errRow
 	}
-	if err := r.arena.decode(v, rec); err != nil {
-		return nil, err
-	}
-	d := byLane[store.Lane(rec.lane)]
+	d := byLane[store.Lane(int16(binary.BigEndian.Uint16(v[colLane])))]
 	if d == nil {
 		return nil, errRow
 	}
@@ -168,23 +178,34 @@ func (r *reader) dueRow(v [][]byte, rec *record, byLane map[store.Lane]*dueBatch
 }
 
 // take adds a record unless a limit is reached.
-func (d *dueBatch) take(rec *record, v [][]byte) bool {
-	n := len(d.rows.meta)
-	d.bytes = d.rows.add(rec, rec.msg.NotBefore, d.limit, d.req.MaxBytes, d.bytes)
-	if len(d.rows.meta) == n {
-		return false
+func (r *reader) take(d *dueBatch, v [][]byte) (bool, error) {
+	size := wireSize(v)
+	if !r.fits(&d.req, len(d.rows.msgs), r.spent, size) || len(d.rows.msgs) > 0 && d.bytes+size > d.req.MaxBytes {
+		d.rows.cut = true
 	}
+	if d.rows.cut {
+		return false, nil
+	}
+	var rec record
+	if err := r.arena.decode(v, &rec); err != nil {
+		return false, err
+	}
+	n, before := len(d.rows.meta), d.bytes
+	d.bytes = d.rows.add(&rec, rec.msg.NotBefore, d.limit, d.req.MaxBytes, d.bytes)
+	if len(d.rows.meta) == n {
+		return false, nil
+	}
+	r.spent += d.bytes - before
 	d.rows.meta[n] = store.Meta{
-		Seq: rec.seq, State: db.StateOf(string(v[colState])),
+		Seq: rec.seq, State: stateOf(string(v[colState])),
 		Attempts:   int(binary.BigEndian.Uint32(v[colAttempts])),
 		Generation: int(binary.BigEndian.Uint32(v[colGeneration])),
 	}
-	return true
+	return true, nil
 }
 
 // queueRows takes of each queue what is due, up to the first record that is not.
 func (r *reader) queueRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueBatch) error {
-	var rec record
 	var d *dueBatch
 	place, seen, last, stopped := []byte(nil), 0, -1, false
 	end := func() { // the queue ended with what was taken
@@ -204,7 +225,7 @@ func (r *reader) queueRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueBa
 		if seen++; stopped {
 			continue
 		}
-		next, err := r.dueRow(v, &rec, byLane)
+		next, err := r.dueRow(v, byLane)
 		if err != nil {
 			return err
 		}
@@ -216,7 +237,11 @@ func (r *reader) queueRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueBa
 			stopped, d.more = true, true
 		default:
 			last = len(d.rows.meta)
-			stopped = !d.take(&rec, v)
+			taken, err := r.take(d, v)
+			if err != nil {
+				return err
+			}
+			stopped = !taken
 		}
 	}
 	end()
@@ -224,14 +249,17 @@ func (r *reader) queueRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueBa
 }
 
 func (r *reader) singleRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueBatch) error {
-	var rec record
 	for rr.NextRow() {
 		v := rr.Values()
-		d, err := r.dueRow(v, &rec, byLane)
+		d, err := r.dueRow(v, byLane)
 		if err != nil {
 			return err
 		}
-		if !d.take(&rec, v) {
+		taken, err := r.take(d, v)
+		if err != nil {
+			return err
+		}
+		if !taken {
 			d.view.HasDue = true // more of them are due now
 		}
 	}
@@ -249,8 +277,25 @@ func nextRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueBatch) error {
 			return errRow
 		}
 		if !d.view.HasDue {
-			d.view.HasDue, d.view.NextDue = true, db.Seconds(math.Float64frombits(binary.BigEndian.Uint64(v[1])))
+			d.view.HasDue, d.view.NextDue = true, seconds(math.Float64frombits(binary.BigEndian.Uint64(v[1])))
 		}
+	}
+	return nil
+}
+
+// scanMessage reads the message columns of the admin's lists.
+func scanMessage(rows pgx.Rows, m *postrider.Message, more ...any) error {
+	var notBefore pgTime
+	dest := []any{&m.ID, &m.Topic, &m.Key, &m.Type, &m.Payload, &m.ContentType, &m.Headers, &m.Version, &m.SchemaVersion, &notBefore, &m.Time}
+	if err := rows.Scan(append(dest, more...)...); err != nil {
+		return err
+	}
+	if notBefore != nil {
+		m.NotBefore = notBefore.UTC()
+	}
+	m.Time = m.Time.UTC()
+	if len(m.Headers) == 0 {
+		m.Headers = nil
 	}
 	return nil
 }

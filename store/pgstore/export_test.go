@@ -1,10 +1,6 @@
 package pgstore
 
-import (
-	"strings"
-
-	"github.com/postrider/postrider/store/pgstore/internal/db"
-)
+import "strings"
 
 // ConversionSQL is the work of each step of a conversion, for tests that end it
 // in the middle.
@@ -18,7 +14,7 @@ func (s *Store) ReadSQL() (settings, page, stragglers string) {
 
 // StandsSQL asks where the sequence of a schema stands.
 func StandsSQL(schema string) string {
-	return "SELECT " + strings.ReplaceAll(db.Stands, "{{schema}}", db.Quote(schema))
+	return "SELECT " + strings.ReplaceAll(standsExpr, "{{schema}}", quote(schema))
 }
 
 // PageRows is how many records the next page asks for.

@@ -48,8 +48,8 @@ func (s *Store) auditArgs(e store.JournalEntry) []any {
 
 // Entries lists the journal, the newest entry first.
 func (s *Store) Entries(ctx context.Context, q store.JournalQuery) ([]store.JournalEntry, error) {
-	if s.box.Bad != nil {
-		return nil, s.box.Bad
+	if s.bad != nil {
+		return nil, s.bad
 	}
 	limit := q.Limit
 	if limit <= 0 {
@@ -60,7 +60,7 @@ func (s *Store) Entries(ctx context.Context, q store.JournalQuery) ([]store.Jour
 		since = &q.Since
 	}
 	var entries []store.JournalEntry
-	err := s.box.Ask(ctx, func(rows pgx.Rows) error {
+	err := s.ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var e store.JournalEntry
 			var target *string
@@ -78,7 +78,7 @@ func (s *Store) Entries(ctx context.Context, q store.JournalQuery) ([]store.Jour
 		return rows.Err()
 	}, s.sql.journal, q.ID, q.Actor, q.Act, q.Pipe, q.Key, since, q.Before, limit)
 	if err != nil {
-		return nil, s.box.Wrap("read the journal", err)
+		return nil, s.wrap("read the journal", err)
 	}
 	return entries, nil
 }

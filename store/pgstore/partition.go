@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 const (
@@ -24,14 +23,19 @@ const (
 
 // Partitions lists the partitions of the outbox, as the catalog has them.
 func (s *Store) Partitions(ctx context.Context) (store.Partitions, error) {
-	if s.box.Bad != nil {
-		return store.Partitions{}, s.box.Bad
+	if s.bad != nil {
+		return store.Partitions{}, s.bad
 	}
-	p, err := s.partitions(ctx, s.box.Pool)
-	return p, s.box.Wrap("list the partitions", err)
+	p, err := s.partitions(ctx, s.pool)
+	return p, s.wrap("list the partitions", err)
 }
 
-func (s *Store) partitions(ctx context.Context, by db.Rower) (p store.Partitions, err error) {
+// rower is a pool, or a transaction that is under way.
+type rower interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func (s *Store) partitions(ctx context.Context, by rower) (p store.Partitions, err error) {
 	rows, err := by.Query(ctx, s.sql.partitions)
 	if err != nil {
 		return p, err
@@ -43,7 +47,7 @@ func (s *Store) partitions(ctx context.Context, by db.Rower) (p store.Partitions
 func scanPartitions(rows pgx.Rows) (p store.Partitions, err error) {
 	for rows.Next() {
 		var one store.Partition
-		var opened, closed db.Time
+		var opened, closed pgTime
 		var last int64
 		if err := rows.Scan(&one.Number, &one.Name, &one.Above, &one.Bytes, &one.Rows, &opened, &closed, &p.Current, &last); err != nil {
 			return p, err
@@ -67,15 +71,15 @@ func scanPartitions(rows pgx.Rows) (p store.Partitions, err error) {
 // transaction of its own.
 func (s *Store) Tend(ctx context.Context, req store.TendRequest) (store.Tended, error) {
 	var t store.Tended
-	if s.box.Bad != nil {
-		return t, s.box.Bad
+	if s.bad != nil {
+		return t, s.bad
 	}
 	var err error
-	if t.Partitions, err = s.partitions(ctx, s.box.Pool); err != nil || len(t.List) == 0 {
-		return t, s.box.Wrap("tend the partitions", err)
+	if t.Partitions, err = s.partitions(ctx, s.pool); err != nil || len(t.List) == 0 {
+		return t, s.wrap("tend the partitions", err)
 	}
 	if req.DryRun {
-		return t, s.box.Wrap("look what is due to the partitions", s.due(ctx, req, &t))
+		return t, s.wrap("look what is due to the partitions", s.due(ctx, req, &t))
 	}
 	err = s.makeAhead(ctx, &t)
 	// Where nothing is dropped there is no need for another one.
@@ -89,9 +93,9 @@ func (s *Store) Tend(ctx context.Context, req store.TendRequest) (store.Tended, 
 		t.Busy, err = true, nil
 	}
 	if err == nil {
-		t.Partitions, err = s.partitions(ctx, s.box.Pool)
+		t.Partitions, err = s.partitions(ctx, s.pool)
 	}
-	return t, s.box.Wrap("tend the partitions", err)
+	return t, s.wrap("tend the partitions", err)
 }
 
 // due counts what would be dropped.
@@ -99,7 +103,7 @@ func (s *Store) due(ctx context.Context, req store.TendRequest, t *store.Tended)
 	if req.OlderThan < 0 || req.OnlyEmpty {
 		return nil
 	}
-	return s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
+	return s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT set_config('statement_timeout', '10min', true)`); err != nil {
 			return err
 		}
@@ -145,7 +149,7 @@ func (s *Store) dropDue(ctx context.Context, req store.TendRequest, t *store.Ten
 	for ctx.Err() == nil {
 		older := req.OlderThan
 		if req.KeepBytes > 0 {
-			p, err := s.partitions(ctx, s.box.Pool)
+			p, err := s.partitions(ctx, s.pool)
 			if err != nil {
 				return err
 			}
@@ -196,10 +200,10 @@ var errTended = errors.New("somebody else tends the partitions")
 // tending runs do in a transaction if nobody else tends or migrates. Locks on
 // tables are waited for shortly, and counting takes its time.
 func (s *Store) tending(ctx context.Context, do func(pgx.Tx) error) error {
-	return s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
+	return s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		var alone bool
 		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0)) FROM (SELECT set_config('lock_timeout', '200ms', true),
-			set_config('statement_timeout', '0', true), set_config('row_security', 'off', true)) x`, db.MigrateLock+s.opts.Schema).Scan(&alone)
+			set_config('statement_timeout', '0', true), set_config('row_security', 'off', true)) x`, migrateLock+s.opts.Schema).Scan(&alone)
 		switch {
 		case err != nil:
 			return err

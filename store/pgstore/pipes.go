@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
@@ -32,32 +31,32 @@ func checkPipeName(name string) error {
 
 // Pipes lists the pipes of the outbox.
 func (s *Store) Pipes(ctx context.Context) ([]store.Pipe, error) {
-	if s.box.Bad != nil {
-		return nil, s.box.Bad
+	if s.bad != nil {
+		return nil, s.bad
 	}
 	var found []store.Pipe
-	err := s.box.Ask(ctx, func(rows pgx.Rows) error {
+	err := s.ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var text string
 			var p store.Pipe
 			if err := rows.Scan(&text, &p.Relays, &p.Behind, &p.Parked); err != nil {
 				return err
 			}
-			row, err := db.ParseRow(&text)
+			row, err := parsePipe(&text)
 			if err != nil {
 				return err
 			}
-			fill(row, &p)
+			row.fill(&p)
 			found = append(found, p)
 		}
 		return rows.Err()
 	}, s.sql.pipeList)
-	return found, s.box.Wrap("list pipes", err)
+	return found, s.wrap("list pipes", err)
 }
 
-func fill(p *db.Row, to *store.Pipe) {
+func (p *pipeRow) fill(to *store.Pipe) {
 	to.Name, to.Paused, to.PausedBy, to.PausedFor = p.Name, p.Paused, p.PausedBy, p.PauseReason
-	to.Filter = store.Filter{Topics: db.GlobOf(p.Topics), Types: db.GlobOf(p.Types), Keys: db.GlobOf(p.Keys), Headers: p.Headers}
+	to.Filter = store.Filter{Topics: globOf(p.Topics), Types: globOf(p.Types), Keys: globOf(p.Keys), Headers: p.Headers}
 	if p.PausedAt != nil {
 		to.PausedAt = p.PausedAt.UTC()
 	}
@@ -69,7 +68,7 @@ const pipeWait = 10 * time.Second
 
 // pipeAct runs one act on the table pipe, alone.
 func (s *Store) pipeAct(ctx context.Context, doing string, act func(tx pgx.Tx) error) error {
-	err := s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
+	err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', $1, true), set_config('row_security', 'off', true),
  set_config('jit', 'off', true), set_config('synchronous_commit', 'on', true)`, pipeWait.String())
 		if err != nil {
@@ -80,21 +79,21 @@ func (s *Store) pipeAct(ctx context.Context, doing string, act func(tx pgx.Tx) e
 		}
 		return act(tx)
 	})
-	if db.Blocked(err) {
+	if blocked(err) {
 		return fmt.Errorf("%s: something else holds the pipes of schema %q; try again: %w", doing, s.opts.Schema, err)
 	}
 	var forfeit *store.ForfeitError
 	if errors.Is(err, store.ErrNoPipe) || errors.Is(err, store.ErrPipeExists) || errors.Is(err, store.ErrUnusable) || errors.As(err, &forfeit) {
 		return err
 	}
-	return s.box.Wrap(doing, err)
+	return s.wrap(doing, err)
 }
 
 // AddPipe makes a pipe. From a time it reads the whole outbox once, and holds up
 // retention meanwhile.
 func (s *Store) AddPipe(ctx context.Context, req store.AddPipe) (store.Pipe, error) {
-	if s.box.Bad != nil {
-		return store.Pipe{}, s.box.Bad
+	if s.bad != nil {
+		return store.Pipe{}, s.bad
 	}
 	if err := checkPipeName(req.Name); err != nil {
 		return store.Pipe{}, err
@@ -115,11 +114,11 @@ func (s *Store) AddPipe(ctx context.Context, req store.AddPipe) (store.Pipe, err
 		if err := tx.QueryRow(ctx, s.sql.pipeFind, req.Name).Scan(&text); err != nil {
 			return err
 		}
-		row, err := db.ParseRow(&text)
+		row, err := parsePipe(&text)
 		if err != nil {
 			return err
 		}
-		fill(row, &made)
+		row.fill(&made)
 		return s.auditAdd(ctx, tx, req)
 	})
 	return made, err
@@ -178,12 +177,12 @@ func (s *Store) startOf(ctx context.Context, tx pgx.Tx, req store.AddPipe) (at p
 // insertPipe writes the row, and removes what an instance that outlived a pipe of
 // the same name may have left.
 func (s *Store) insertPipe(ctx context.Context, tx pgx.Tx, name string, f store.Filter, at pipeStart) error {
-	headers, err := db.HeadersParam(f.Headers)
+	headers, err := headersParam(f.Headers)
 	if err != nil {
 		return err
 	}
-	done, err := tx.Exec(ctx, s.sql.pipeAdd, name, db.NewRunningID(), at.pos, int64(at.Next), at.Running.String(),
-		db.LikeOf(f.Topics), db.LikeOf(f.Types), db.LikeOf(f.Keys), headers)
+	done, err := tx.Exec(ctx, s.sql.pipeAdd, name, newRunningID(), at.pos, int64(at.Next), at.Running.String(),
+		likeOf(f.Topics), likeOf(f.Types), likeOf(f.Keys), headers)
 	if err != nil {
 		return err
 	}
@@ -200,8 +199,8 @@ func (s *Store) insertPipe(ctx context.Context, tx pgx.Tx, name string, f store.
 
 // PausePipe pauses or resumes a pipe.
 func (s *Store) PausePipe(ctx context.Context, req store.PausePipe) error {
-	if s.box.Bad != nil {
-		return s.box.Bad
+	if s.bad != nil {
+		return s.bad
 	}
 	return s.pipeAct(ctx, fmt.Sprintf("pause pipe %q", req.Name), func(tx pgx.Tx) error {
 		done, err := tx.Exec(ctx, s.sql.pipePause, req.Name, !req.Resume, req.Actor, req.Reason)
@@ -226,8 +225,8 @@ func (s *Store) unknownPipe(name string) error {
 
 // RemovePipe removes a pipe and all that is its own.
 func (s *Store) RemovePipe(ctx context.Context, req store.RemovePipe) (store.RemovedPipe, error) {
-	if s.box.Bad != nil {
-		return store.RemovedPipe{}, s.box.Bad
+	if s.bad != nil {
+		return store.RemovedPipe{}, s.bad
 	}
 	gone := store.RemovedPipe{}
 	err := s.pipeAct(ctx, fmt.Sprintf("remove pipe %q", req.Name), func(tx pgx.Tx) error {

@@ -92,27 +92,33 @@ func (r *rows) pass(seq int64, maxRecords int) bool {
 	return true
 }
 
+// fits reports whether a record of the lane may be taken into memory beside what the
+// call holds already. The first one of a lane that is not bounded always may.
+func (r *reader) fits(req *store.LaneRead, taken, held, size int) bool {
+	return r.within == 0 || held+size <= r.within || req.Within == 0 && taken == 0
+}
+
 // Read returns the next batch of each lane in one round trip; when
 // transactions have ended that the cursor had passed, a second one fetches
 // their rows, which go first.
 func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
-	if s.box.Bad != nil {
-		return nil, s.box.Bad
+	if s.bad != nil {
+		return nil, s.bad
 	}
 	if len(reads) == 0 {
 		return nil, nil
 	}
-	conn, err := s.box.Pool.Acquire(ctx)
+	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return nil, s.box.Wrap("connect", err)
+		return nil, s.wrap("connect", err)
 	}
 	defer conn.Release()
 	r := &reader{store: s, conn: conn.Conn(), guess: s.guess()}
 	r.arena.first = r.guess.bytes
 	var batches []store.Batch
-	pipe, err := s.box.ThePipe(ctx, conn)
+	pipe, err := s.thePipe(ctx, conn)
 	if err == nil {
-		r.filter = pipe.Filter
+		r.filter = pipe.filter
 		batches, err = r.read(ctx, reads)
 	}
 	if err != nil {
@@ -123,7 +129,7 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		if errors.As(err, &pg) && pg.Code == "0A000" { // a plan from before a migration
 			_ = conn.Conn().Close(context.WithoutCancel(ctx)) // the pool drops it; the error is reported below
 		}
-		return nil, s.box.Wrap("read the outbox", err)
+		return nil, s.wrap("read the outbox", err)
 	}
 	return batches, nil
 }
@@ -140,13 +146,17 @@ func (r *reader) read(ctx context.Context, reads []store.LaneRead) (batches []st
 	if err != nil {
 		return nil, err
 	}
+	batches = append(batches, r.room.left...)
 	if len(lanes) > 0 {
 		if err := r.readLog(ctx, lanes); err != nil {
 			return nil, err
 		}
-		moved := false
+		moved := len(batches) > 0
 		for _, l := range lanes {
-			b := l.finish(r.floor, r.look)
+			r.spent += l.late.bytes()
+		}
+		for _, l := range lanes {
+			b := r.finish(l)
 			news := b.More || len(b.Messages) > 0 || !bytes.Equal(b.Position, l.req.After)
 			if news || l.first {
 				batches = append(batches, b)
@@ -173,6 +183,7 @@ type room struct {
 	all    []laneRead
 	lanes  []*laneRead
 	byLane map[int16]*laneRead
+	left   []store.Batch // of lanes that are not asked for, for the bytes of others
 }
 
 func (r *reader) release() {
@@ -180,6 +191,8 @@ func (r *reader) release() {
 	r.room = nil
 	clear(rm.all) // messages must not live on
 	clear(rm.byLane)
+	clear(rm.left)
+	rm.left = rm.left[:0]
 	r.store.rooms.Put(rm)
 }
 
@@ -188,10 +201,11 @@ func (r *reader) split(ctx context.Context, reads []store.LaneRead) (lanes []*la
 	var unknown []int16
 	rm := r.room
 	if cap(rm.all) < len(reads) {
-		*rm = room{make([]laneRead, len(reads)), make([]*laneRead, 0, len(reads)), make(map[int16]*laneRead, len(reads))}
+		*rm = room{all: make([]laneRead, len(reads)), lanes: make([]*laneRead, 0, len(reads)), byLane: make(map[int16]*laneRead, len(reads))}
 	}
 	rm.all, lanes = rm.all[:len(reads)], rm.lanes[:0]
 	for i, req := range reads {
+		r.within = max(r.within, req.Within)
 		if req.Parked {
 			parked = append(parked, i)
 			continue
@@ -210,7 +224,7 @@ func (r *reader) split(ctx context.Context, reads []store.LaneRead) (lanes []*la
 		lanes, rm.byLane[int16(req.Lane)] = append(lanes, l), l
 	}
 	if len(unknown) == 0 {
-		return lanes, parked, nil
+		return r.expected(lanes), parked, nil
 	}
 	cursors, err := r.cursors(ctx, unknown)
 	if err != nil {
@@ -226,7 +240,30 @@ func (r *reader) split(ctx context.Context, reads []store.LaneRead) (lanes []*la
 			l.req.After = c.encode()
 		}
 	}
-	return lanes, parked, nil
+	return r.expected(lanes), parked, nil
+}
+
+// expected bounds the rows that a call with a bound asks for by what is known of
+// their size. While reads fill the bound, it keeps only lanes whose rows will fit:
+// the server would send those of the others in vain. A read of quiet lanes asks all.
+func (r *reader) expected(lanes []*laneRead) []*laneRead {
+	if r.within == 0 {
+		return lanes
+	}
+	guess, full := r.store.rowGuess()
+	kept, rows := lanes[:0], r.within/guess
+	for i, l := range lanes {
+		if l.limit = min(l.limit, rows); l.limit <= 0 && (!full || i == 0) {
+			l.limit = 1
+		}
+		if l.limit <= 0 {
+			r.room.left = append(r.room.left, store.Batch{Lane: l.req.Lane, Position: l.req.After, More: true})
+			continue
+		}
+		rows -= l.limit
+		kept = append(kept, l)
+	}
+	return kept
 }
 
 // pageRows is how many rows to ask for so that about maxBytes arrive.
@@ -234,13 +271,25 @@ func (s *Store) pageRows(maxRecords, maxBytes int) int {
 	if maxRecords <= 0 || maxRecords > MaxRead {
 		maxRecords = MaxRead
 	}
+	guess, _ := s.rowGuess()
+	return min(maxRecords, maxBytes/guess+1)
+}
+
+// rowGuess is how large records are taken to be, and whether the newest page of the
+// log filled its bound.
+func (s *Store) rowGuess() (size int, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	guess := s.rowBytes
-	if guess == 0 {
-		guess = firstRowBytes
+	if s.rowBytes == 0 {
+		return firstRowBytes, s.readFull
 	}
-	return min(maxRecords, maxBytes/guess+1)
+	return s.rowBytes, s.readFull
+}
+
+func (s *Store) sawFull(full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.readFull = full
 }
 
 // guess is how much the next read may bring: as much as the last one.
@@ -422,7 +471,7 @@ func (r *reader) floorRow(rr *pgconn.ResultReader) error {
 func (r *reader) pageRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 	var rec record
 	var cur *laneRead
-	bytes, n, total := 0, 0, 0
+	bytes, n, total, left := 0, 0, 0, 0
 	for rr.NextRow() {
 		v, bound := r.bounded(rr.Values())
 		if len(v) == colCount && len(v[colLane]) == 2 && v[colLane][0] == 0xff {
@@ -445,6 +494,11 @@ func (r *reader) pageRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 		if cur.page.cut || len(v[colSeq]) == 0 { // nothing up to the bound
 			continue
 		}
+		if !r.fits(&cur.req, len(cur.page.msgs), total, wireSize(v)) {
+			cur.page.cut = true
+			n, left = n+1, left+wireSize(v)
+			continue
+		}
 		if err := r.arena.decode(v, &rec); err != nil {
 			return err
 		}
@@ -456,7 +510,10 @@ func (r *reader) pageRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 	for _, l := range lanes {
 		last.rows = max(last.rows, len(l.page.msgs))
 	}
-	r.store.sawRows(n, total, last)
+	r.store.sawRows(n, total+left, last)
+	if r.within > 0 {
+		r.store.sawFull(left > 0 || total > r.within/2)
+	}
 	return nil
 }
 

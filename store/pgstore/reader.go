@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,6 +30,9 @@ type reader struct {
 	asked xids.Set  // transactions whose late rows came with the page
 	early lateRows  // those rows
 	waits bool      // the page has arrived and waits until it is durable: its size costs no time any more
+	// within bounds the bytes of all batches of the call, 0: nothing does; spent is
+	// what the batches made so far hold, and the late rows of all.
+	within, spent int
 	// filter is the pipe's, as the parameters of the function passes; nil: everything passes.
 	filter [][]byte
 }
@@ -105,12 +109,19 @@ func (r *reader) passed(v [][]byte) bool {
 func (r *reader) takeLate(rr *pgconn.ResultReader, late *lateRows) error {
 	n := 0
 	for ; rr.NextRow(); n++ {
-		if late.bytes > defaultBatchBytes {
+		if late.many || late.bytes > defaultBatchBytes {
 			late.many = true // keep nothing more
 			continue
 		}
 		v := rr.Values()
 		if !r.passed(v) {
+			continue
+		}
+		if len(v) < colCount {
+			return errRow
+		}
+		if r.within > 0 && late.bytes+wireSize(v) > r.within {
+			late.many = true
 			continue
 		}
 		var rec record
@@ -191,25 +202,35 @@ func (r *reader) bulk(ctx context.Context, lanes []*laneRead) error {
 		sets = strconv.AppendQuote(sets, l.resolved.String())
 	}
 	var rec record
-	bytes, last := 0, int16(-1)
+	bytes, total, last := 0, 0, int16(-1)
 	params := append([][]byte{ids.end(), after.end(), pos.end(), limits.end(), append(sets, '}')}, r.filter...)
 	return r.query(ctx, r.sql(r.store.sql.bulk, r.store.sql.bulkFiltered), params, func(rr *pgconn.ResultReader) error {
 		for rr.NextRow() {
 			v := rr.Values()
+			if len(v) < colCount || len(v[colLane]) != 2 || len(v[colSeq]) != 8 {
+				return errRow
+			}
+			lane, seq := int16(binary.BigEndian.Uint16(v[colLane])), int64(binary.BigEndian.Uint64(v[colSeq]))
+			if lane != last {
+				bytes, last = 0, lane
+			}
+			l := r.room.byLane[lane]
+			switch {
+			case l == nil || l.late.cut:
+				continue
+			case !r.passed(v):
+				l.late.pass(seq, l.limit)
+				continue
+			case !r.fits(&l.req, len(l.late.msgs), total, wireSize(v)):
+				l.late.cut = true
+				continue
+			}
 			if err := r.arena.decode(v, &rec); err != nil {
 				return err
 			}
-			if rec.lane != last {
-				bytes, last = 0, rec.lane
-			}
-			l := r.room.byLane[rec.lane]
-			switch {
-			case l == nil:
-			case r.passed(v):
-				bytes = l.late.add(&rec, r.now, l.limit, l.maxBytes, bytes)
-			default:
-				l.late.pass(rec.seq, l.limit)
-			}
+			before := bytes
+			bytes = l.late.add(&rec, r.now, l.limit, l.maxBytes, bytes)
+			total += bytes - before
 		}
 		return nil
 	})
@@ -254,8 +275,12 @@ func (r *reader) queries(ctx context.Context, list ...query) error {
 }
 
 // finish makes the batch of a lane and the position that settles it.
-func (l *laneRead) finish(floor int64, k xids.Look) store.Batch {
-	b := store.Batch{Lane: l.req.Lane}
+func (r *reader) finish(l *laneRead) store.Batch {
+	b, floor, k := store.Batch{Lane: l.req.Lane}, r.floor, r.look
+	if l.late.cut && l.late.seen == 0 { // left out for the bytes of others
+		b.Position, b.More = l.req.After, true
+		return b
+	}
 	if len(l.cur.draining) > 0 || l.late.cut {
 		l.drained(&b)
 		return b
@@ -264,8 +289,16 @@ func (l *laneRead) finish(floor int64, k xids.Look) store.Batch {
 	room := l.limit - len(l.late.msgs)
 	keep, bytes := 0, l.late.bytes()
 	for keep < len(l.page.msgs) && keep < room && (keep+len(l.late.msgs) == 0 || bytes+l.page.size[keep] <= l.maxBytes) {
-		bytes += l.page.size[keep]
+		size := l.page.size[keep]
+		if !r.fits(&l.req, len(l.late.msgs)+keep, r.spent, size) {
+			break
+		}
+		bytes, r.spent = bytes+size, r.spent+size
 		keep++
+	}
+	if keep+l.late.seen == 0 && (l.page.cut || len(l.page.msgs) > 0) { // left out as well
+		b.Position, b.More = l.req.After, true
+		return b
 	}
 	b.Messages, b.Meta = l.page.msgs[:keep:keep], l.page.meta[:keep:keep]
 	if len(l.late.msgs) > 0 {

@@ -2,13 +2,13 @@ package pgstore
 
 import (
 	"fmt"
+	"regexp"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
@@ -20,10 +20,6 @@ const (
 	// MaxRead is the most records that one batch holds whatever was asked for.
 	MaxRead = 10_000
 )
-
-// Version is the schema version that this package makes and needs. It works with a
-// newer one that says so.
-const Version = db.Version
 
 // Options change how a Store works. The zero value of every field is its default.
 type Options struct {
@@ -39,16 +35,21 @@ type Options struct {
 
 // Store is one pipe of an outbox in PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	box  *db.Outbox
+	pool *pgxpool.Pool
 	opts Options
 	sql  statements
+	bad  error // an option that cannot work, reported by every method
 
 	mu       sync.Mutex
 	identity string           // of the last Lease, "" before it
+	pipe     *pipeRow         // as of the last Lease, nil before anybody asked
+	boot     string           // whose Lease saw that pipe
+	ttl      time.Duration    // of the last Lease, 0 before it
 	silent   int              // Leases in a row that got no answer
 	kinds    map[int64]string // of the requests that the last Lease listed
 	rowBytes int              // recent average size of a record, bounds the next pages
 	cautious bool             // rowBytes is a guess made after time ran out
+	readFull bool             // the newest page of the log filled its bound
 	lastRead sizes            // sizes the buffers of the next read
 	young    xids.Set         // transactions that the last page saw running and that were young
 	lookNext uint64           // the transaction id that came next at the last page
@@ -74,6 +75,8 @@ var (
 	_ store.Partitioner = (*Store)(nil)
 )
 
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+
 // New returns a store over pool. It does no I/O and never closes the pool. An
 // invalid option is reported by the first method called. opts may be nil.
 //
@@ -82,7 +85,7 @@ var (
 // the server leaves two heartbeats in a row unanswered, all its connections are
 // made anew ([pgxpool.Pool.Reset]).
 func New(pool *pgxpool.Pool, opts *Options) *Store {
-	s := &Store{}
+	s := &Store{pool: pool}
 	s.ear.bell = make(chan struct{}, 1)
 	s.rooms.New = func() any { return new(room) }
 	if opts != nil {
@@ -104,28 +107,22 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 	if o.CountLimit <= 0 {
 		o.CountLimit = 100_000
 	}
-	s.box = db.New(pool, o.Schema, o.Pipe, o.LockWait)
-	s.box.Renewed = func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.quiet = nil // nothing of what the other filter lets pass
-	}
 	switch {
-	case !db.Identifier.MatchString(o.Schema):
-		s.box.Bad = &store.UnusableError{
+	case !identifier.MatchString(o.Schema):
+		s.bad = &store.UnusableError{
 			What: fmt.Sprintf("schema name %q is not an identifier", o.Schema),
 			Fix:  "use letters, digits and underscores, at most 63, beginning with a letter",
 		}
 	case o.Lanes < 1 || o.Lanes > 4096:
-		s.box.Bad = &store.UnusableError{What: fmt.Sprintf("%d lanes", o.Lanes), Fix: "choose 1 to 4096"}
+		s.bad = &store.UnusableError{What: fmt.Sprintf("%d lanes", o.Lanes), Fix: "choose 1 to 4096"}
 	case o.Durable != Committed && o.Durable != Flushed && o.Durable != Replayed:
-		s.box.Bad = &store.UnusableError{What: fmt.Sprintf("durable=%q", string(o.Durable)), Fix: "choose flush or replay, or leave it out"}
+		s.bad = &store.UnusableError{What: fmt.Sprintf("durable=%q", string(o.Durable)), Fix: "choose flush or replay, or leave it out"}
 	case o.Wake != Sleeping && o.Wake != Listening:
-		s.box.Bad = &store.UnusableError{What: fmt.Sprintf("wake=%q", string(o.Wake)), Fix: "choose listen, or leave it out"}
+		s.bad = &store.UnusableError{What: fmt.Sprintf("wake=%q", string(o.Wake)), Fix: "choose listen, or leave it out"}
 	case len(o.Pipe) > 63:
-		s.box.Bad = &store.UnusableError{What: "the pipe's name is longer than 63 bytes", Fix: "choose a shorter one"}
+		s.bad = &store.UnusableError{What: "the pipe's name is longer than 63 bytes", Fix: "choose a shorter one"}
 	}
-	s.sql = newStatements(s.box)
+	s.sql = newStatements(o.Schema)
 	return s
 }
 

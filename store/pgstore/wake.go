@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // Wake says how Wait learns that there is work before its time has passed.
@@ -106,13 +105,13 @@ func (s *Store) deafen() {
 // hear rings for every notification until nobody waits any more. The connection
 // leaves the pool, which need not wait for it when it is closed.
 func (s *Store) hear(ctx context.Context) error {
-	pooled, err := s.box.Pool.Acquire(ctx)
+	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	conn := pooled.Hijack()
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, `LISTEN `+db.Quote(channel(s.opts.Schema))); err != nil {
+	if _, err := conn.Exec(ctx, `LISTEN `+quote(channel(s.opts.Schema))); err != nil {
 		return err
 	}
 	s.ring() // for what was written before
@@ -155,7 +154,7 @@ func (s *Store) checkWake(ctx context.Context) error {
 	if s.opts.Wake != Listening || s.knownIdentity() != "" {
 		return nil
 	}
-	conn, err := s.box.Pool.Acquire(ctx)
+	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -177,7 +176,7 @@ func (s *Store) checkWake(ctx context.Context) error {
 // Two transactions at once need one notification: the second one does not take
 // the lock that all who notify wait for at their commit.
 func (s *Store) notifySQL(on bool) string {
-	schema := db.Quote(s.opts.Schema)
+	schema := quote(s.opts.Schema)
 	if !on {
 		return fmt.Sprintf("DROP TRIGGER IF EXISTS postrider_wake ON %[1]s.outbox; DROP FUNCTION IF EXISTS %[1]s.wake();", schema)
 	}
@@ -200,7 +199,7 @@ func (s *Store) setNotify(ctx context.Context, req *store.MigrateRequest) (*stor
 		return err
 	})
 	if err != nil {
-		return nil, s.box.Wrap("set whether writers notify", err)
+		return nil, s.wrap("set whether writers notify", err)
 	}
-	return &store.Step{Version: db.Version, Name: "notify " + string(req.Notify), Took: time.Since(start)}, nil
+	return &store.Step{Version: Version, Name: "notify " + string(req.Notify), Took: time.Since(start)}, nil
 }

@@ -59,8 +59,9 @@ const due = `(WITH relevant AS (
 const skipped = `(SELECT lane, key, version, version + dense_rank() OVER (PARTITION BY lane, key ORDER BY version DESC) AS run
 	FROM postrider_parked WHERE pipe = ? AND ` + inLanes + ` AND state = 'dead' AND NOT captures AND key <> '' AND version > 0)`
 
-func (s *Store) readParked(ctx context.Context, r store.LaneRead, b *store.Batch) error {
-	if err := s.readDue(ctx, r, b); err != nil {
+func (s *Store) readParked(ctx context.Context, p *page) error {
+	r, b := p.r, p.b
+	if err := s.readDue(ctx, p); err != nil {
 		return err
 	}
 	if r.Keys != nil {
@@ -73,7 +74,8 @@ func (s *Store) readParked(ctx context.Context, r store.LaneRead, b *store.Batch
 }
 
 // readDue reads what is due; when the read names queues, of each its share.
-func (s *Store) readDue(ctx context.Context, r store.LaneRead, b *store.Batch) error {
+func (s *Store) readDue(ctx context.Context, p *page) error {
+	r, b := p.r, p.b
 	share, named := -1, ""
 	if r.Keys != nil {
 		share = max(r.MaxRecords/max(len(r.Keys), 1), 1)
@@ -90,7 +92,6 @@ func (s *Store) readDue(ctx context.Context, r store.LaneRead, b *store.Batch) e
 		return err
 	}
 	defer rows.Close()
-	p := page{r: r, b: b}
 	more := false
 	for rows.Next() && !b.More {
 		var meta store.Meta

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
@@ -40,13 +41,19 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		return nil, err
 	}
 	var batches []store.Batch
+	spent := 0
 	for _, r := range reads {
 		b := store.Batch{Lane: r.Lane}
-		if r.Parked {
-			err = s.readParked(ctx, r, &b)
-		} else {
-			err = s.readLane(ctx, r, &b)
+		p := page{r: r, b: &b, left: math.MaxInt}
+		if r.Within > 0 {
+			p.left = r.Within - spent
 		}
+		if r.Parked {
+			err = s.readParked(ctx, &p)
+		} else {
+			err = s.readLane(ctx, &p)
+		}
+		spent += p.size
 		if err != nil {
 			return nil, s.wrap(fmt.Sprintf("read lane %d", r.Lane), err)
 		}
@@ -69,7 +76,8 @@ func (s *Store) assertIdentity(ctx context.Context, q querier) error {
 	return nil
 }
 
-func (s *Store) readLane(ctx context.Context, r store.LaneRead, b *store.Batch) error {
+func (s *Store) readLane(ctx context.Context, p *page) error {
+	r, b := p.r, p.b
 	var pos int64
 	var err error
 	if r.After == nil {
@@ -80,13 +88,16 @@ func (s *Store) readLane(ctx context.Context, r store.LaneRead, b *store.Batch) 
 	if err != nil {
 		return err
 	}
+	if p.left <= 0 { // there may be more, and none of it fits
+		b.Position, b.More = encode(pos), true
+		return nil
+	}
 	rows, err := s.db.QueryContext(ctx, `SELECT seq, `+messageColumns+` FROM postrider_outbox
 		WHERE lane = ? AND seq > ? ORDER BY seq LIMIT ?`, r.Lane, pos, limit(r))
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
-	p := page{r: r, b: b}
 	for rows.Next() && !b.More {
 		var meta store.Meta
 		m, err := scanMessage(rows, []any{&meta.Seq}, nil)
@@ -117,11 +128,12 @@ type page struct {
 	r    store.LaneRead
 	b    *store.Batch
 	size int
+	left int // bytes that it may hold, its first record included
 }
 
 func (p *page) add(m postrider.Message, meta store.Meta) bool {
 	n, size := len(p.b.Messages), p.size+m.Size()
-	if n > 0 && (p.r.MaxRecords > 0 && n >= p.r.MaxRecords || p.r.MaxBytes > 0 && size > p.r.MaxBytes) {
+	if n > 0 && (p.r.MaxRecords > 0 && n >= p.r.MaxRecords || p.r.MaxBytes > 0 && size > p.r.MaxBytes) || size > p.left {
 		p.b.More = true
 		return false
 	}

@@ -74,6 +74,7 @@ func TestBites(t *testing.T) {
 		memstore.LastTooEarly:       {"due/queues"},
 		memstore.RepeatAnything:     {"settle/repeat-changed"},
 		memstore.ForgetHolds:        {"pause/key", "pause/lane", "pause/next-owner"},
+		memstore.LaneBytesOnly:      {"read/within", "parked/within"},
 
 		memstore.DueIgnoresNotBefore: {"due/not-before"},
 	} {

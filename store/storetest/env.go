@@ -109,7 +109,7 @@ func (n Need) missing(f Features) string {
 func Cases() []Case {
 	var all []Case
 	for _, part := range [][]Case{
-		leaseCases(), laneCases(), readCases(), stragglerCases(), messageCases(),
+		leaseCases(), laneCases(), readCases(), withinCases(), stragglerCases(), messageCases(),
 		settleCases(), fenceCases(), parkedCases(), gapCases(), dueCases(), requestCases(), pauseCases(), adminCases(),
 	} {
 		all = append(all, part...)

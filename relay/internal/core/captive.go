@@ -212,6 +212,9 @@ type parkedReads struct {
 	rows  int  // most records of the next one
 	first int  // lane index that is asked for first
 	freed bool // a destination works again
+
+	anySize bool // the newest read that was allowed one record of any size was of these
+	starved bool // one that was not found no room for its first lane: these have the next turn
 }
 
 func (p *parkedReads) worked(quickly bool) {
@@ -243,7 +246,8 @@ func (e *Engine) parkedTimeout() time.Duration {
 // turn, as much as one read may bring.
 func (e *Engine) planParked() {
 	p := &e.parked
-	if !e.mayAsk() || p.op != 0 || e.now < p.hold.until {
+	left := e.bytesLeft()
+	if !e.mayAsk() || p.op != 0 || e.now < p.hold.until || left <= 0 {
 		return
 	}
 	var op *readOp
@@ -253,7 +257,7 @@ func (e *Engine) planParked() {
 		if !e.wantsParked(l) || !e.mayRead(l) {
 			continue
 		}
-		r := store.LaneRead{Parked: true, MaxRecords: min(e.room(l), rows), CountParked: e.cfg.maxParked()}
+		r := store.LaneRead{Parked: true, MaxRecords: e.fitting(l, min(e.room(l), rows)), CountParked: e.cfg.maxParked()}
 		if r.MaxRecords == 0 {
 			continue
 		}
@@ -278,6 +282,7 @@ func (e *Engine) planParked() {
 	}
 	last, _ := e.find(op.lanes[len(op.lanes)-1].id)
 	p.first = last + 1
+	e.reserve(op, (left+1)/2, !e.tight || !p.anySize) // the log has its turn
 	p.op = e.sendRead(op, e.parkedTimeout())
 }
 
@@ -326,7 +331,8 @@ func (e *Engine) acceptParked(l *lane, b *batch, r store.LaneRead, sb *store.Bat
 	} else {
 		l.setSingle(sb.Parked, e.now)
 		e.rearm(l)
-		if (!sb.More || len(b.msgs) == 0) && e.missed(b, r.Keys) {
+		// One that is bounded may have been left out for the bytes of others.
+		if (!sb.More || len(b.msgs) == 0 && r.Within == 0) && e.missed(b, r.Keys) {
 			l.refresh = true
 		}
 		l.deepen(len(b.msgs), len(r.Keys), r.MaxRecords)

@@ -36,6 +36,11 @@ type Engine struct {
 	reserved  int // messages that reads in flight may bring
 	avgSize   int // bytes per message, smoothed
 
+	reservedBytes int        // bytes that reads in flight may bring
+	anySize       *readOp    // the read in flight that may bring one record of any size
+	readFirst     store.Lane // that the next read serves first
+	tight         bool       // the newest read left a lane out for the bytes of others
+
 	calls     map[ID]*call
 	abandoned map[store.Lane]int // cancelled calls that have not come back
 	acked     [2]ackedTopic

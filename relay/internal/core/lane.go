@@ -22,6 +22,7 @@ type lane struct {
 	idle     bool // the last read found the end
 	msgs     int
 	bytes    int
+	size     int   // bytes per message of the newest batch
 	hold     pause // deliveries pause
 
 	doneMsgs  int

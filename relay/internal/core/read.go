@@ -12,6 +12,8 @@ type readOp struct {
 	reads []store.LaneRead
 
 	parked  bool
+	bytes   int  // reserved for it
+	full    bool // a lane was left out
 	sentAt  time.Duration
 	history uint64
 }
@@ -53,7 +55,9 @@ func (e *Engine) mayAsk() bool {
 	return e.lease.valid && !e.draining && !e.paused && (!e.sinkHeld() || e.scopes[""].pause.failures >= unknownRounds)
 }
 
-// planRead asks for more wherever there is room, many lanes in one read.
+// planRead asks for more wherever there is room, many lanes in one read: those with
+// nothing to deliver first, in turn. A lane that was left out for the bytes of others
+// is the first one of the next read.
 func (e *Engine) planRead() {
 	inFlight := len(e.reads)
 	if e.parked.op != 0 {
@@ -62,36 +66,100 @@ func (e *Engine) planRead() {
 	if !e.mayAsk() || inFlight >= readsInFlight || e.now < e.readHold.until {
 		return
 	}
+	left := e.bytesLeft()
+	if left <= 0 {
+		return
+	}
+	// Beside a read that may bring any record, one that may not can come back empty.
+	if o := e.anySize; e.tight && o != nil && (!o.parked || left < e.cfg.MaxBytes/4) {
+		return
+	}
 	var op *readOp
-	held := e.sinkHeld()
-	for _, l := range e.held {
-		if e.wantsParked(l) || !e.mayRead(l) {
-			continue
+	held, n := e.sinkHeld(), len(e.held)
+	first, _ := e.find(e.readFirst)
+	for _, ahead := range []bool{false, true} {
+		for i := range n {
+			l := e.held[(first+i)%n]
+			if l.msgs > 0 != ahead || e.wantsParked(l) || !e.mayRead(l) {
+				continue
+			}
+			rows := e.room(l)
+			if held { // a few, which may show that the sink works
+				rows = min(rows, leftovers-l.msgs)
+			}
+			if rows <= 0 {
+				continue
+			}
+			if op == nil {
+				op = e.takeReadOp()
+			}
+			e.ask(op, l, store.LaneRead{After: l.readPos, MaxRecords: e.fitting(l, rows)})
 		}
-		n := e.room(l)
-		if held { // a few, which may show that the sink works
-			n = min(n, leftovers-l.msgs)
-		}
-		if n <= 0 {
-			continue
-		}
-		if op == nil {
-			op = e.takeReadOp()
-		}
-		e.ask(op, l, store.LaneRead{After: l.readPos, MaxRecords: n})
 	}
-	if op != nil {
-		e.sendRead(op, e.cfg.StoreTimeout)
+	if op == nil {
+		e.tight = false
+		return
 	}
+	if !e.tight { // the other half is for the read beside it
+		left = (left + 1) / 2
+	}
+	e.reserve(op, left, e.tight || !e.parked.starved)
+	e.sendRead(op, e.cfg.StoreTimeout)
 }
 
 // ask adds a lane to a read.
 func (e *Engine) ask(op *readOp, l *lane, r store.LaneRead) {
 	r.Lane, r.Epoch = l.id, l.epoch
-	r.MaxBytes = max(min(e.cfg.WindowBytes-l.bytes, e.cfg.MaxBytes/(2*len(e.held))), 64<<10)
+	r.MaxBytes = e.laneBytes(l)
 	l.reading = true
 	e.reserved += r.MaxRecords
 	op.lanes, op.reads = append(op.lanes, l), append(op.reads, r)
+}
+
+// laneBytes is how many bytes a read may bring of the lane.
+func (e *Engine) laneBytes(l *lane) int {
+	return max(min(e.cfg.WindowBytes-l.bytes, e.cfg.MaxBytes/(2*len(e.held))), 64<<10)
+}
+
+// fitting is n, or about as many records as laneBytes allows: a store may have to
+// read more than it can return.
+func (e *Engine) fitting(l *lane, n int) int {
+	if l.size == 0 {
+		return n
+	}
+	return min(n, 2*e.laneBytes(l)/l.size+1)
+}
+
+// bytesLeft is how much more may be asked for: what is held and what reads in flight
+// may bring stay within the cap.
+func (e *Engine) bytesLeft() int { return e.cfg.MaxBytes - e.bytes - e.reservedBytes }
+
+// reserve bounds what a read brings. One read at a time may bring a first record
+// that is larger, else such a record would never come: above the cap is at most one.
+func (e *Engine) reserve(op *readOp, n int, anySize bool) {
+	op.bytes = n
+	e.reservedBytes += n
+	for i := range op.reads {
+		op.reads[i].MaxBytes = min(op.reads[i].MaxBytes, n)
+		op.reads[i].Within = n
+	}
+	if anySize && e.anySize == nil {
+		e.anySize = op
+		op.reads[0].Within = 0
+		e.parked.starved = e.parked.starved && !op.parked
+	}
+}
+
+// unreserve gives back what an answered read might have brought.
+func (e *Engine) unreserve(op *readOp) {
+	for i, l := range op.lanes {
+		l.reading = false
+		e.reserved -= op.reads[i].MaxRecords
+	}
+	e.reservedBytes -= op.bytes
+	if e.anySize == op {
+		e.anySize, e.parked.anySize = nil, op.parked
+	}
 }
 
 func (e *Engine) sendRead(op *readOp, timeout time.Duration) ID {
@@ -129,15 +197,15 @@ func (e *Engine) onRead(ev ReadDone) {
 		e.parked.op = 0
 	}
 	defer e.keepReadOp(op)
-	for i, l := range op.lanes {
-		l.reading = false
-		e.reserved -= op.reads[i].MaxRecords
-	}
+	e.unreserve(op)
 	if ev.Err != nil {
 		e.readFailed(op, ev.Err)
 		return
 	}
 	e.readWorked(op)
+	if !op.parked {
+		e.tight = false
+	}
 	found := make(map[store.Lane]*store.Batch, len(ev.Batches))
 	for i := range ev.Batches {
 		found[ev.Batches[i].Lane] = &ev.Batches[i]
@@ -149,8 +217,26 @@ func (e *Engine) onRead(ev ReadDone) {
 		if r := op.reads[i]; !r.Parked && !bytes.Equal(r.After, l.readPos) {
 			continue // read behind batches that were dropped meanwhile
 		}
-		e.accept(l, op.reads[i], found[l.id])
+		sb := found[l.id]
+		if sb != nil && sb.More && len(sb.Messages) == 0 {
+			e.leftOut(op, l, sb)
+		}
+		e.accept(l, op.reads[i], sb)
 	}
+}
+
+// leftOut notes the first lane of a read that the bytes of others kept out.
+func (e *Engine) leftOut(op *readOp, l *lane, sb *store.Batch) {
+	switch {
+	case op.parked && !op.full:
+		e.parked.first, _ = e.find(l.id)
+		e.parked.starved = l == op.lanes[0] && op.reads[0].Within > 0
+	case !op.parked && !op.full && bytes.Equal(sb.Position, l.readPos):
+		e.readFirst, e.tight = l.id, true
+	default:
+		return
+	}
+	op.full = true
 }
 
 // readWorked and readFailed keep the log's reads and the parked ones apart: a
@@ -195,7 +281,8 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 	}
 	if len(b.msgs) > 0 {
 		e.pollDelay = e.cfg.PollMin
-		e.avgSize = (7*e.avgSize + b.bytes/len(b.msgs)) / 8
+		l.size = b.bytes / len(b.msgs)
+		e.avgSize = (7*e.avgSize + l.size) / 8
 	}
 	if r.Parked {
 		e.acceptParked(l, b, r, sb)

@@ -1,4 +1,4 @@
-package demo
+package main
 
 import (
 	"bytes"
@@ -21,18 +21,18 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
-// httpBroker is the endpoint of the demo: it hands each webhook to the warehouse and
+// demoHTTP is the endpoint of the demo: it hands each webhook to the warehouse and
 // writes down what the warehouse has accepted.
-type httpBroker struct {
+type demoHTTP struct {
 	server *http.Server
 
 	mu  sync.Mutex
 	all []copyAt
 }
 
-// openHTTP listens where the broker's URL points, and gives relay and
+// openDemoHTTP listens where the broker's URL points, and gives relay and
 // warehouse a secret to sign and to verify with.
-func openHTTP(ctx context.Context, d *run) (*httpBroker, error) {
+func openDemoHTTP(ctx context.Context, d *demo) (*demoHTTP, error) {
 	u, err := url.Parse(d.set.Broker)
 	if err != nil || u.Port() == "" || u.Fragment != "" {
 		return nil, exit.Usagef("broker %s cannot be used: the demo listens there itself: write http://127.0.0.1:PORT/PATH", redact.Place(d.set.Broker))
@@ -55,13 +55,13 @@ func openHTTP(ctx context.Context, d *run) (*httpBroker, error) {
 	_ = house.Close() // the warehouse listens there
 	settings := "#secret-file=" + url.QueryEscape(file) + "&allow=127.0.0.1"
 	d.set.Broker, d.houseBroker = d.set.Broker+settings, to.String()+settings
-	b := &httpBroker{}
+	b := &demoHTTP{}
 	b.server = &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: b.handler(to)}
 	go func() { _ = b.server.Serve(l) }() // it ends with close
 	return b, nil
 }
 
-func (b *httpBroker) handler(to *url.URL) http.Handler {
+func (b *demoHTTP) handler(to *url.URL) http.Handler {
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		payload, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
@@ -84,16 +84,16 @@ func (b *httpBroker) handler(to *url.URL) http.Handler {
 	})
 }
 
-func (b *httpBroker) published(context.Context) (int, error) {
+func (b *demoHTTP) published(context.Context) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.all), nil
 }
 
-func (b *httpBroker) copies(context.Context) ([]copyAt, error) {
+func (b *demoHTTP) copies(context.Context) ([]copyAt, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.all), nil
 }
 
-func (b *httpBroker) close() { _ = b.server.Close() }
+func (b *demoHTTP) close() { _ = b.server.Close() }

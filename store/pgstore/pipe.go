@@ -1,4 +1,4 @@
-package db
+package pgstore
 
 import (
 	"context"
@@ -13,12 +13,9 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// FindPipe reads the row of pipe $1.
-const FindPipe = `SELECT to_jsonb(p)::text FROM {{schema}}.pipe p WHERE p.name = $1`
-
-// Row is a row of the table pipe as JSON, so that a schema without some of
+// pipeRow is a row of the table pipe as JSON, so that a schema without some of
 // the columns can still be read, and refused by its version.
-type Row struct {
+type pipeRow struct {
 	Name        string            `json:"name"`
 	CreatedAt   time.Time         `json:"created_at"` // tells a pipe from a later one of the same name
 	Topics      []string          `json:"topics"`
@@ -30,31 +27,30 @@ type Row struct {
 	PausedBy    string            `json:"paused_by"`
 	PauseReason string            `json:"pause_reason"`
 
-	Filter [][]byte `json:"-"` // the first four parameters of the function passes; nil: everything passes
+	filter [][]byte // the first four parameters of the function passes; nil: everything passes
 }
 
-// ParseRow reads a row; nil: there is none.
-func ParseRow(text *string) (*Row, error) {
+func parsePipe(text *string) (*pipeRow, error) {
 	if text == nil {
 		return nil, nil
 	}
-	p := &Row{}
+	p := &pipeRow{}
 	if err := json.Unmarshal([]byte(*text), p); err != nil {
 		return nil, fmt.Errorf("row of table pipe: %w", err)
 	}
 	if p.Topics == nil && p.Types == nil && p.Keys == nil && p.Headers == nil {
 		return p, nil
 	}
-	p.Filter = [][]byte{TextArray(p.Topics), TextArray(p.Types), TextArray(p.Keys), nil}
-	headers, err := HeadersParam(p.Headers)
+	p.filter = [][]byte{textArray(p.Topics), textArray(p.Types), textArray(p.Keys), nil}
+	headers, err := headersParam(p.Headers)
 	if headers != nil {
-		p.Filter[3] = []byte(*headers)
+		p.filter[3] = []byte(*headers)
 	}
 	return p, err
 }
 
-// TextArray is the text of an array of texts, nil (NULL) if there are none.
-func TextArray(texts []string) []byte {
+// textArray is the text of an array of texts, nil (NULL) if there are none.
+func textArray(texts []string) []byte {
 	if len(texts) == 0 {
 		return nil
 	}
@@ -69,8 +65,7 @@ func TextArray(texts []string) []byte {
 	return append(b, '}')
 }
 
-// HeadersParam is the JSON of a filter's headers, nil (NULL) if there are none.
-func HeadersParam(headers map[string]string) (*string, error) {
+func headersParam(headers map[string]string) (*string, error) {
 	if len(headers) == 0 {
 		return nil, nil
 	}
@@ -79,8 +74,8 @@ func HeadersParam(headers map[string]string) (*string, error) {
 	return &text, err
 }
 
-// LikeOf makes patterns of LIKE; GlobOf takes them back.
-func LikeOf(globs []string) []string {
+// likeOf makes a pattern of LIKE, globOf takes it back.
+func likeOf(globs []string) []string {
 	if len(globs) == 0 {
 		return nil
 	}
@@ -97,8 +92,7 @@ func LikeOf(globs []string) []string {
 	return out
 }
 
-// GlobOf makes patterns of a filter from those of LIKE.
-func GlobOf(likes []string) []string {
+func globOf(likes []string) []string {
 	out := make([]string, 0, len(likes))
 	for _, like := range likes {
 		var b strings.Builder
@@ -118,61 +112,66 @@ func GlobOf(likes []string) []string {
 	return out
 }
 
-// TakePipe notes which pipe this is. One that is gone, or has been made anew under
+// takePipe notes which pipe this is. One that is gone, or has been made anew under
 // the name, is another one for the instance boot that knew it: nothing that it
 // holds in memory is its. A later instance has nothing in memory.
-func (o *Outbox) TakePipe(p *Row, boot string) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	known := o.pipe
+func (s *Store) takePipe(p *pipeRow, boot string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.pipe
 	switch {
 	case p == nil && known == nil:
-		return o.NoPipe("does not exist", fmt.Sprintf("check --pipe, or make it with `postrider pipe add %s --from now`", o.Pipe))
-	case p == nil, known != nil && !known.CreatedAt.Equal(p.CreatedAt) && boot == o.boot:
-		return o.NoPipe("was removed", "end this relay, or start it again if the pipe was made anew")
+		return s.noPipe("does not exist", fmt.Sprintf("check --pipe, or make it with `postrider pipe add %s --from now`", s.opts.Pipe))
+	case p == nil, known != nil && !known.CreatedAt.Equal(p.CreatedAt) && boot == s.boot:
+		return s.noPipe("was removed", "end this relay, or start it again if the pipe was made anew")
 	}
 	if known != nil && !known.CreatedAt.Equal(p.CreatedAt) {
-		if o.Renewed != nil {
-			o.Renewed()
-		}
+		s.quiet = nil // nothing of what the other filter lets pass
 	}
-	o.pipe, o.boot = p, boot
+	s.pipe, s.boot = p, boot
 	return nil
 }
 
-// NoPipe refuses a pipe that is not there.
-func (o *Outbox) NoPipe(what, fix string) error {
+func (s *Store) noPipe(what, fix string) error {
 	return &store.UnusableError{
-		What: fmt.Sprintf("pipe %q of schema %q %s", o.Pipe, o.Schema, what), Fix: fix, Err: store.ErrNoPipe,
+		What: fmt.Sprintf("pipe %q of schema %q %s", s.opts.Pipe, s.opts.Schema, what), Fix: fix, Err: store.ErrNoPipe,
 	}
 }
 
-// ThePipe is the pipe as the last lease saw it, or asked for now. Its filter
+// thePipe is the pipe as the last lease saw it, or asked for now. Its filter
 // never changes.
-func (o *Outbox) ThePipe(ctx context.Context, q Querier) (*Row, error) {
-	o.mu.Lock()
-	p := o.pipe
-	o.mu.Unlock()
+func (s *Store) thePipe(ctx context.Context, q querier) (*pipeRow, error) {
+	s.mu.Lock()
+	p := s.pipe
+	s.mu.Unlock()
 	if p != nil {
 		return p, nil
 	}
 	var text string
-	err := q.QueryRow(ctx, o.SQL(FindPipe), o.Pipe).Scan(&text)
+	err := q.QueryRow(ctx, s.sql.pipeFind, s.opts.Pipe).Scan(&text)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, o.TakePipe(nil, "")
+		return nil, s.takePipe(nil, "")
 	}
 	if err != nil {
 		return nil, err
 	}
-	if p, err = ParseRow(&text); err != nil {
+	if p, err = parsePipe(&text); err != nil {
 		return nil, err
 	}
-	return p, o.TakePipe(p, "")
+	return p, s.takePipe(p, "")
 }
 
-// KnowsPipe reports whether the pipe was seen.
-func (o *Outbox) KnowsPipe() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.pipe != nil
+func (s *Store) knowsPipe() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pipe != nil
+}
+
+// makePipe makes this store's pipe, from now, unless another was faster.
+func (s *Store) makePipe(ctx context.Context) error {
+	_, err := s.AddPipe(ctx, store.AddPipe{Name: s.opts.Pipe, Actor: "relay"})
+	if errors.Is(err, store.ErrPipeExists) {
+		return nil
+	}
+	return err
 }

@@ -1,4 +1,4 @@
-package demo
+package main
 
 import (
 	"context"
@@ -16,18 +16,18 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
-type redisBroker struct {
+type demoRedis struct {
 	client  *redis.Client
 	streams []string
 }
 
-func openRedis(ctx context.Context, raw, topic string) (*redisBroker, error) {
+func openDemoRedis(ctx context.Context, raw, topic string) (*demoRedis, error) {
 	t, err := redisbroker.ParseURL(raw)
 	if err != nil {
 		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(raw), err)
 	}
 	t.Client.Protocol, t.Client.DisableIdentity = 2, true
-	b := &redisBroker{
+	b := &demoRedis{
 		client:  redis.NewClient(t.Client),
 		streams: redisbroker.Streams(t.Sink.StreamPrefix+topic, t.Sink.Partitions),
 	}
@@ -43,14 +43,14 @@ func openRedis(ctx context.Context, raw, topic string) (*redisBroker, error) {
 	return b, nil
 }
 
-func (b *redisBroker) close() {
+func (b *demoRedis) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), open.Timeout)
 	defer cancel()
 	_ = b.client.Del(ctx, b.streams...)
 	_ = b.client.Close()
 }
 
-func (b *redisBroker) published(ctx context.Context) (int, error) {
+func (b *demoRedis) published(ctx context.Context) (int, error) {
 	n := 0
 	for _, stream := range b.streams {
 		length, err := b.client.XLen(ctx, stream).Result()
@@ -62,7 +62,7 @@ func (b *redisBroker) published(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-func (b *redisBroker) copies(ctx context.Context) (all []copyAt, err error) {
+func (b *demoRedis) copies(ctx context.Context) (all []copyAt, err error) {
 	for _, stream := range b.streams {
 		for from := "-"; ; {
 			page, err := b.client.XRangeN(ctx, stream, from, "+", 1000).Result()
