@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -42,7 +43,7 @@ type Retry struct {
 
 // Options tune a relay. The zero value of every field is a good default.
 type Options struct {
-	Instance string       // a name for people; "": "relay"
+	Instance string       // a name for people; "": [DefaultInstance]
 	Version  string       // of the program, told to people beside Instance
 	Lanes    []store.Lane // when not empty, only these lanes are worked on
 	MaxLanes int          // most lanes to hold; 0: the fair share
@@ -181,7 +182,7 @@ func (o *Options) config() core.Config {
 		OutageMax: o.OutageMax, Brake: o.Brake,
 	}
 	if c.Instance == "" {
-		c.Instance = "relay"
+		c.Instance = DefaultInstance()
 	}
 	if policy := o.Policy; policy != nil {
 		c.Policy = func(topic string) core.Policy { return core.Policy(policy(topic)) }
@@ -199,6 +200,16 @@ func (o *Options) config() core.Config {
 		}
 	}
 	return c
+}
+
+// DefaultInstance returns the name of an instance whose [Options] give none: the
+// host's name and the process id, as in "vm/4711".
+func DefaultInstance() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "relay"
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
 }
 
 // claimer leaves to policy what can be left: a format whose readers know of no

@@ -10,6 +10,12 @@ import (
 	"github.com/postrider/postrider"
 )
 
+// What every store has where its options do not name another.
+const (
+	DefaultPipe  = "main" // the pipe that reads an outbox from its beginning
+	DefaultLanes = 64     // lanes of an outbox
+)
+
 // Lane is an opaque id of a unit of parallel work. All messages of one key are
 // in one lane; at most one instance works on a lane at a time.
 type Lane int32

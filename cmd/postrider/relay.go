@@ -1,11 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -105,7 +105,7 @@ func (r *relaySettings) options() (*relay.Options, error) {
 		skip[topic] = true
 	}
 	opts := &relay.Options{
-		Instance: r.instance, LeaseTTL: r.leaseTTL, DrainTimeout: r.drain, Window: r.window, Page: r.page,
+		Instance: cmp.Or(r.instance, relay.DefaultInstance()), LeaseTTL: r.leaseTTL, DrainTimeout: r.drain, Window: r.window, Page: r.page,
 		MaxLanes: r.maxLanes, PollMax: r.pollMax,
 		Retry: relay.Retry{Delays: r.retryDelays, MaxAttempts: r.maxAttempts},
 		Policy: func(topic string) relay.KeyPolicy {
@@ -114,13 +114,6 @@ func (r *relaySettings) options() (*relay.Options, error) {
 			}
 			return relay.Block
 		},
-	}
-	if opts.Instance == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			host = "relay"
-		}
-		opts.Instance = fmt.Sprintf("%s/%d", host, os.Getpid())
 	}
 	if err := opts.Validate(); err != nil {
 		return nil, exit.With(exit.Usage, err)

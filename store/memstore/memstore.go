@@ -27,10 +27,10 @@ const (
 )
 
 // DefaultLanes is the number of lanes when Options.Lanes is 0.
-const DefaultLanes = 64
+const DefaultLanes = store.DefaultLanes
 
 // DefaultPipe is the pipe that the Store of New reads for.
-const DefaultPipe = "default"
+const DefaultPipe = store.DefaultPipe
 
 // Options are the settings of a database in memory. The zero value is usable.
 type Options struct {

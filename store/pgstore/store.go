@@ -15,8 +15,8 @@ import (
 // Defaults of Options.
 const (
 	DefaultSchema = "postrider"
-	DefaultPipe   = "main"
-	DefaultLanes  = 64
+	DefaultPipe   = store.DefaultPipe
+	DefaultLanes  = store.DefaultLanes
 	// MaxRead is the most records that one batch holds whatever was asked for.
 	MaxRead = 10_000
 )

@@ -25,10 +25,10 @@ import (
 
 // DefaultPipe is the pipe that reads an outbox from its beginning; pipes of
 // other names start from the moment of their first lease.
-const DefaultPipe = "main"
+const DefaultPipe = store.DefaultPipe
 
 // DefaultLanes is the number of lanes of an outbox made without saying how many.
-const DefaultLanes = 64
+const DefaultLanes = store.DefaultLanes
 
 const (
 	defaultCountLimit = 100_000
