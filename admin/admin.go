@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Options are the settings of Execute. nil means all defaults.
@@ -64,13 +65,13 @@ type Result struct {
 }
 
 // Find returns the parked record with number seq, or store.ErrNotFound.
-func Find(ctx context.Context, ad store.Admin, seq int64) (store.ParkedRecord, error) {
-	records, err := ad.Parked(ctx, store.ParkedQuery{AfterSeq: seq - 1, Limit: 1})
+func Find(ctx context.Context, ad ops.Admin, seq int64) (ops.ParkedRecord, error) {
+	records, err := ad.Parked(ctx, ops.ParkedQuery{AfterSeq: seq - 1, Limit: 1})
 	if err != nil {
-		return store.ParkedRecord{}, err
+		return ops.ParkedRecord{}, err
 	}
 	if len(records) == 0 || records[0].Seq != seq {
-		return store.ParkedRecord{}, fmt.Errorf("parked record %d: %w", seq, store.ErrNotFound)
+		return ops.ParkedRecord{}, fmt.Errorf("parked record %d: %w", seq, store.ErrNotFound)
 	}
 	return records[0], nil
 }
@@ -78,7 +79,7 @@ func Find(ctx context.Context, ad store.Admin, seq int64) (store.ParkedRecord, e
 // Execute requests the acts and returns what became of each, in their order.
 // It returns early only with an error; the requests made until then stay and
 // the next owner of their lanes does them.
-func Execute(ctx context.Context, st store.Store, ad store.Admin, acts []store.Act, o *Options) ([]Result, error) {
+func Execute(ctx context.Context, st store.Store, ad ops.Admin, acts []store.Act, o *Options) ([]Result, error) {
 	e := &executor{st: st, ad: ad, opts: o.withDefaults(), lanes: map[store.Lane]bool{}}
 	if err := e.request(ctx, acts); err != nil {
 		return e.results, err
@@ -89,7 +90,7 @@ func Execute(ctx context.Context, st store.Store, ad store.Admin, acts []store.A
 
 type executor struct {
 	st      store.Store
-	ad      store.Admin
+	ad      ops.Admin
 	opts    Options
 	results []Result
 	open    []int64 // requests not done yet
@@ -173,7 +174,7 @@ func (e *executor) relayLives(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("ask whether a relay lives: %w", err)
 	}
-	return slices.ContainsFunc(status.Instances, func(i store.Instance) bool { return i.Alive }), nil
+	return slices.ContainsFunc(status.Instances, func(i ops.Instance) bool { return i.Alive }), nil
 }
 
 // beOwner takes the lanes of the requests, executes what waits in them and

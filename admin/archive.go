@@ -16,12 +16,13 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Archiver keeps rows before retention removes them. It returns nil only when
 // they are safe. The rows of one call are of one lane, in the order of numbers.
 // After a crash the same rows may come again.
-type Archiver func(ctx context.Context, rows []store.ArchivedRow) error
+type Archiver func(ctx context.Context, rows []ops.ArchivedRow) error
 
 // archivedLine is one row of an archive. Numbers that may exceed what a
 // JavaScript number holds are strings; the payload is base64.
@@ -53,7 +54,7 @@ type manifest struct {
 }
 
 // encode makes the JSON lines of rows. Equal rows make equal bytes.
-func encode(rows []store.ArchivedRow) ([]byte, error) {
+func encode(rows []ops.ArchivedRow) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -80,7 +81,7 @@ func encode(rows []store.ArchivedRow) ([]byte, error) {
 // and on disk, and is read back before the rows are removed. The same rows make
 // the same file again; nothing that is there is overwritten.
 func ArchiveTo(dir string) Archiver {
-	return func(_ context.Context, rows []store.ArchivedRow) error {
+	return func(_ context.Context, rows []ops.ArchivedRow) error {
 		if len(rows) == 0 {
 			return nil
 		}
@@ -163,7 +164,7 @@ func verifyFile(path string, data []byte) error {
 // batch and writes the same lines to its standard input. Exit status 0 means
 // that they are safe. What the command prints on standard error goes to errOut.
 func ArchiveBy(command string, errOut io.Writer) Archiver {
-	return func(ctx context.Context, rows []store.ArchivedRow) error {
+	return func(ctx context.Context, rows []ops.ArchivedRow) error {
 		if len(rows) == 0 {
 			return nil
 		}

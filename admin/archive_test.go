@@ -15,11 +15,12 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
-func archived() []store.ArchivedRow {
+func archived() []ops.ArchivedRow {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	return []store.ArchivedRow{
+	return []ops.ArchivedRow{
 		{Lane: 3, Seq: 17, Message: postrider.Message{ID: "a", Topic: "t", Key: "<k>", Payload: []byte{0, 255}, Headers: map[string]string{"h": "v"}, Time: at}},
 		{Lane: 3, Seq: 9007199254740993, Message: postrider.Message{ID: "b", Topic: "t", Payload: []byte("x"), Time: at}},
 	}
@@ -110,26 +111,26 @@ func TestArchiveBy(t *testing.T) {
 // retainer is a store with rows to remove.
 type retainer struct {
 	rows       int
-	held       store.Held
+	held       ops.Held
 	other      string
 	left       bool
 	looks      int
 	difference int64
-	requests   []store.PruneRequest
+	requests   []ops.PruneRequest
 }
 
-func (r *retainer) Prune(_ context.Context, req store.PruneRequest) (store.Pruned, error) {
+func (r *retainer) Prune(_ context.Context, req ops.PruneRequest) (ops.Pruned, error) {
 	if req.Leave {
 		r.left = true
-		return store.Pruned{}, nil
+		return ops.Pruned{}, nil
 	}
 	r.requests = append(r.requests, req)
 	if r.other != "" {
-		return store.Pruned{Runner: r.other}, nil
+		return ops.Pruned{Runner: r.other}, nil
 	}
 	n := min(r.rows, req.Limit)
 	r.rows -= n
-	p := store.Pruned{Rows: int64(n), Lanes: map[store.Lane]int64{0: int64(n)}, After: map[store.Lane]int64{0: int64(len(r.requests))}}
+	p := ops.Pruned{Rows: int64(n), Lanes: map[store.Lane]int64{0: int64(n)}, After: map[store.Lane]int64{0: int64(len(r.requests))}}
 	if r.rows > 0 {
 		p.Left = []store.Lane{0}
 	} else {
@@ -138,18 +139,18 @@ func (r *retainer) Prune(_ context.Context, req store.PruneRequest) (store.Prune
 	return p, nil
 }
 
-func (r *retainer) Tidy(context.Context, store.TidyRequest) (store.Tidied, error) { return nil, nil }
+func (r *retainer) Tidy(context.Context, ops.TidyRequest) (ops.Tidied, error) { return nil, nil }
 
-func (r *retainer) Audit(context.Context, store.AuditRequest) (store.Books, error) {
+func (r *retainer) Audit(context.Context, ops.AuditRequest) (ops.Books, error) {
 	r.looks++
-	return store.Books{At: time.Now(), Lanes: []store.LaneBook{{Difference: r.difference}}}, nil
+	return ops.Books{At: time.Now(), Lanes: []ops.LaneBook{{Difference: r.difference}}}, nil
 }
 
 // A sweep goes on until nothing is left, from where the one before ended, and
 // not where somebody else sweeps.
 func TestKeeperSweeps(t *testing.T) {
-	r := &retainer{rows: 2500, held: store.Held{Pipe: "slow", Rows: 7, Over: true}}
-	k := admin.NewKeeper(r, &admin.KeeperOptions{OlderThan: time.Hour, Rate: 1_000_000})
+	r := &retainer{rows: 2500, held: ops.Held{Pipe: "slow", Rows: 7, Over: true}}
+	k := newKeeper(t, r, &admin.KeeperOptions{OlderThan: time.Hour, Rate: 1_000_000})
 	done, err := k.Sweep(t.Context())
 	if err != nil || done.Rows != 2500 || done.Lanes[0] != 2500 || done.Held.Pipe != "slow" || len(r.requests) != 3 || r.looks != 1 {
 		t.Fatalf("swept %+v in %d batches, %v", done, len(r.requests), err)

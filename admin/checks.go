@@ -3,7 +3,7 @@ package admin
 // CheckInfo describes one check of `postrider doctor`. The texts are for people: the
 // reference docs/reference/doctor.md is generated from them.
 type CheckInfo struct {
-	Name   string // as in store.Finding.Check
+	Name   string // as in ops.Finding.Check
 	Finds  string // what a finding reports, as a noun phrase
 	Remedy string // what a person does about it; "" when the finding is for information
 }

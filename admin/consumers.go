@@ -14,7 +14,7 @@ import (
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/inboxwork"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Inboxes are the inbox tables of one database, with every consumer that has its
@@ -112,16 +112,16 @@ func (i Inboxes) read(ctx context.Context, fn func(inbox.Conn) error) error {
 }
 
 // Doctor looks for what is wrong with consumers; without names with all.
-func (i Inboxes) Doctor(names ...string) store.Doctor { return inboxDoctor{i, names} }
+func (i Inboxes) Doctor(names ...string) ops.Doctor { return inboxDoctor{i, names} }
 
 type inboxDoctor struct {
 	Inboxes
 	names []string
 }
 
-// Examine implements store.Doctor. Without inbox tables there is one finding,
+// Examine implements ops.Doctor. Without inbox tables there is one finding,
 // which is OK.
-func (d inboxDoctor) Examine(ctx context.Context, req store.ExamineRequest) ([]store.Finding, error) {
+func (d inboxDoctor) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
 	req = req.WithDefaults()
 	wanted := func(check string) bool { return len(req.Only) == 0 || slices.Contains(req.Only, check) }
 	if !slices.ContainsFunc([]string{checkTables, checkDead, checkGaps, checkIdle, checkClaims}, wanted) {
@@ -133,7 +133,7 @@ func (d inboxDoctor) Examine(ctx context.Context, req store.ExamineRequest) ([]s
 	if err == nil && complete {
 		var all []ConsumerStatus
 		if all, err = d.Status(limited, d.names...); err == nil {
-			for _, f := range []func(*store.ExamineRequest, []ConsumerStatus) []store.Finding{deadOf, gapsOf, idleOf, claimsOf} {
+			for _, f := range []func(*ops.ExamineRequest, []ConsumerStatus) []ops.Finding{deadOf, gapsOf, idleOf, claimsOf} {
 				found = append(found, f(&req, all)...)
 			}
 		}
@@ -142,12 +142,12 @@ func (d inboxDoctor) Examine(ctx context.Context, req store.ExamineRequest) ([]s
 		return found, err
 	}
 	if err != nil {
-		found = append(found, store.Finding{
-			Check: checkTables, Severity: store.Warning, What: fmt.Sprintf("the inbox tables cannot be read: %v", err),
+		found = append(found, ops.Finding{
+			Check: checkTables, Severity: ops.Warning, What: fmt.Sprintf("the inbox tables cannot be read: %v", err),
 			Why: "what these checks would have found is not known", Fix: "GRANT SELECT on the inbox tables to the role that asks",
 		})
 	}
-	return slices.DeleteFunc(found, func(f store.Finding) bool { return !wanted(f.Check) }), ctx.Err()
+	return slices.DeleteFunc(found, func(f ops.Finding) bool { return !wanted(f.Check) }), ctx.Err()
 }
 
 // The checks, by their names.
@@ -160,7 +160,7 @@ const (
 )
 
 // tables looks whether they are all there, and how large they are.
-func (d inboxDoctor) tables(ctx context.Context, req *store.ExamineRequest) (found []store.Finding, complete bool, err error) {
+func (d inboxDoctor) tables(ctx context.Context, req *ops.ExamineRequest) (found []ops.Finding, complete bool, err error) {
 	var (
 		there   []inboxwork.Table
 		missing []string
@@ -176,16 +176,16 @@ func (d inboxDoctor) tables(ctx context.Context, req *store.ExamineRequest) (fou
 	case err != nil:
 		return nil, false, err
 	case len(there) == 0:
-		return []store.Finding{{Check: checkTables, What: "no consumer keeps an inbox here"}}, false, nil
+		return []ops.Finding{{Check: checkTables, What: "no consumer keeps an inbox here"}}, false, nil
 	case len(missing) > 0:
-		return []store.Finding{{
-			Check: checkTables, Severity: store.Critical, What: "the inbox lacks " + strings.Join(missing, ", "),
+		return []ops.Finding{{
+			Check: checkTables, Severity: ops.Critical, What: "the inbox lacks " + strings.Join(missing, ", "),
 			Why: "consumers that need them process nothing", Fix: "`postrider migrate inbox` or Inbox.Migrate makes them, and so does this SQL",
 			SQL: inbox.Schema(d.Dialect, d.Schema),
 		}}, false, nil
 	case version < inbox.SchemaVersion:
-		return []store.Finding{{
-			Check: checkTables, Severity: store.Critical,
+		return []ops.Finding{{
+			Check: checkTables, Severity: ops.Critical,
 			What: fmt.Sprintf("the inbox tables are of version %d; consumers of this program's version need %d", version, inbox.SchemaVersion),
 			Why:  "such a consumer cannot note what became of a message that waits, is stale or died, and takes it back each time",
 			Fix:  "`postrider migrate inbox` or Inbox.Migrate, as the owner of the tables; consumers of the older version go on",
@@ -195,12 +195,12 @@ func (d inboxDoctor) tables(ctx context.Context, req *store.ExamineRequest) (fou
 	for _, t := range there {
 		bytes += t.Bytes
 	}
-	f := store.Finding{Check: checkTables, What: "the inbox tables are there", Data: map[string]any{"bytes": bytes}}
+	f := ops.Finding{Check: checkTables, What: "the inbox tables are there", Data: map[string]any{"bytes": bytes}}
 	if bytes > req.Limits.Inbox {
-		f.Severity, f.What = store.Warning, fmt.Sprintf("the inbox tables take %d MiB", bytes>>20)
+		f.Severity, f.What = ops.Warning, fmt.Sprintf("the inbox tables take %d MiB", bytes>>20)
 		f.Why, f.Fix = "they grow with every message until somebody prunes them", pruneFix("NAME")
 	}
-	return []store.Finding{f}, true, nil
+	return []ops.Finding{f}, true, nil
 }
 
 // pruneFix makes an inbox of these consumers smaller, for once and for ever.
@@ -209,8 +209,8 @@ func pruneFix(consumer string) string {
 }
 
 // perConsumer asks judge about each, and says fine when none of them is ill.
-func perConsumer(check, fine string, all []ConsumerStatus, judge func(s *ConsumerStatus) (f store.Finding, ill bool)) []store.Finding {
-	var found []store.Finding
+func perConsumer(check, fine string, all []ConsumerStatus, judge func(s *ConsumerStatus) (f ops.Finding, ill bool)) []ops.Finding {
+	var found []ops.Finding
 	for n := range all {
 		if f, ill := judge(&all[n]); ill {
 			f.Check = check
@@ -222,32 +222,32 @@ func perConsumer(check, fine string, all []ConsumerStatus, judge func(s *Consume
 		}
 	}
 	if len(found) == 0 {
-		found = []store.Finding{{Check: check, What: fine}}
+		found = []ops.Finding{{Check: check, What: fine}}
 	}
 	return found
 }
 
-func deadOf(_ *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
-	return perConsumer(checkDead, "no consumer has a dead letter", all, func(s *ConsumerStatus) (f store.Finding, ill bool) {
+func deadOf(_ *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
+	return perConsumer(checkDead, "no consumer has a dead letter", all, func(s *ConsumerStatus) (f ops.Finding, ill bool) {
 		if s.Dead == 0 {
 			return f, false
 		}
 		name := word(s.Consumer)
-		f = store.Finding{
-			Severity: store.Warning, What: fmt.Sprintf("consumer %s gave up %d messages, the oldest %s ago", name, s.Dead, rough(s.DeadAge)),
+		f = ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("consumer %s gave up %d messages, the oldest %s ago", name, s.Dead, rough(s.DeadAge)),
 			Why:  "they have no effect",
 			Fix:  fmt.Sprintf("`postrider dead list --consumer %[1]s`, mend the cause, then `postrider dead retry --consumer %[1]s --all --yes` or `postrider dead discard --consumer %[1]s --all --yes --reason WHY`", name),
 			Data: map[string]any{"dead": s.Dead, "blocked_keys": s.Blocked, "age_seconds": int64(s.DeadAge.Seconds())},
 		}
 		if s.Blocked > 0 {
-			f.Severity, f.Why = store.Critical, fmt.Sprintf("%d keys wait behind them", s.Blocked)
+			f.Severity, f.Why = ops.Critical, fmt.Sprintf("%d keys wait behind them", s.Blocked)
 		}
 		return f, true
 	})
 }
 
-func gapsOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
-	return perConsumer(checkGaps, "no key waits for a version that does not come", all, func(s *ConsumerStatus) (f store.Finding, ill bool) {
+func gapsOf(req *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
+	return perConsumer(checkGaps, "no key waits for a version that does not come", all, func(s *ConsumerStatus) (f ops.Finding, ill bool) {
 		gaps := s.Gaps - s.Blocked
 		if gaps == 0 || s.GapAge < req.Limits.Lag {
 			return f, false
@@ -259,7 +259,7 @@ func gapsOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
 			again = fmt.Sprintf("postrider replay --topic %s --key %s --versions %d-%d --yes --reason WHY", word(g.Topic), word(g.Key), g.Mark+1, g.Needs)
 			giveUp = fmt.Sprintf("`postrider guard set --consumer %s --topic %s --key %s --version %d --reason WHY`, and so for each key", name, word(g.Topic), word(g.Key), g.Needs)
 		}
-		return store.Finding{
+		return ops.Finding{
 			Severity: worse(s.GapAge, req.Limits.Lag),
 			What:     fmt.Sprintf("consumer %s: %d keys wait for versions that have not come, the oldest for %s", name, gaps, rough(s.GapAge)),
 			Why:      "their later messages are kept and have no effect",
@@ -272,8 +272,8 @@ func gapsOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
 
 // idleOf looks for work that a living consumer would have done. A consumer with
 // nothing to do cannot be told from one that does not run.
-func idleOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
-	return perConsumer(checkIdle, "nothing is due that nobody does", all, func(s *ConsumerStatus) (f store.Finding, ill bool) {
+func idleOf(req *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
+	return perConsumer(checkIdle, "nothing is due that nobody does", all, func(s *ConsumerStatus) (f ops.Finding, ill bool) {
 		late := s.OverdueAge
 		if s.Due > 0 {
 			late = max(late, s.DueAge)
@@ -285,7 +285,7 @@ func idleOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
 		if !s.LastClaim.IsZero() {
 			last = fmt.Sprintf("it processed a message %s ago", rough(s.At.Sub(s.LastClaim)))
 		}
-		return store.Finding{
+		return ops.Finding{
 			Severity: worse(late, req.Limits.Lag),
 			What:     fmt.Sprintf("consumer %s leaves %d messages undone for up to %s that are due; %s", word(s.Consumer), s.Overdue+s.Due, rough(late), last),
 			Why:      "no process of that name runs, or its broker does not deliver them again",
@@ -295,14 +295,14 @@ func idleOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
 	})
 }
 
-func claimsOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
-	return perConsumer(checkClaims, "no inbox remembers for too long", all, func(s *ConsumerStatus) (f store.Finding, ill bool) {
+func claimsOf(req *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
+	return perConsumer(checkClaims, "no inbox remembers for too long", all, func(s *ConsumerStatus) (f ops.Finding, ill bool) {
 		age := s.At.Sub(s.FirstClaim)
 		if s.FirstClaim.IsZero() || age < req.Limits.Claims {
 			return f, false
 		}
-		return store.Finding{
-			Severity: store.Warning, What: fmt.Sprintf("consumer %s remembers messages of %s ago", word(s.Consumer), rough(age)),
+		return ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("consumer %s remembers messages of %s ago", word(s.Consumer), rough(age)),
 			Why: "nobody prunes its inbox: it grows with every message", Fix: pruneFix(word(s.Consumer)),
 			Data: map[string]any{"age_seconds": int64(age.Seconds())},
 		}, true
@@ -310,11 +310,11 @@ func claimsOf(req *store.ExamineRequest, all []ConsumerStatus) []store.Finding {
 }
 
 // worse is Critical from ten times the limit on.
-func worse(d, limit time.Duration) store.Severity {
+func worse(d, limit time.Duration) ops.Severity {
 	if d >= 10*limit {
-		return store.Critical
+		return ops.Critical
 	}
-	return store.Warning
+	return ops.Warning
 }
 
 func rough(d time.Duration) string {

@@ -7,23 +7,23 @@ import (
 	"slices"
 
 	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Diagnosis is what an examination found.
 type Diagnosis struct {
 	// Findings, the worst first, and by check within a severity.
-	Findings []store.Finding `json:"findings"`
-	Worst    store.Severity  `json:"worst"`
-	Critical int             `json:"critical"`
-	Warning  int             `json:"warning"`
-	OK       int             `json:"ok"`
+	Findings []ops.Finding `json:"findings"`
+	Worst    ops.Severity  `json:"worst"`
+	Critical int           `json:"critical"`
+	Warning  int           `json:"warning"`
+	OK       int           `json:"ok"`
 }
 
 // Examine asks every doctor. The diagnosis holds what was found also when one
 // fails with an error.
-func Examine(ctx context.Context, req store.ExamineRequest, doctors ...store.Doctor) (Diagnosis, error) {
-	var found []store.Finding
+func Examine(ctx context.Context, req ops.ExamineRequest, doctors ...ops.Doctor) (Diagnosis, error) {
+	var found []ops.Finding
 	for _, d := range doctors {
 		more, err := d.Examine(ctx, req)
 		found = append(found, more...)
@@ -34,20 +34,20 @@ func Examine(ctx context.Context, req store.ExamineRequest, doctors ...store.Doc
 	return diagnose(found), nil
 }
 
-func diagnose(found []store.Finding) Diagnosis {
+func diagnose(found []ops.Finding) Diagnosis {
 	d := Diagnosis{Findings: found}
 	if d.Findings == nil {
-		d.Findings = []store.Finding{} // a list in JSON
+		d.Findings = []ops.Finding{} // a list in JSON
 	}
-	slices.SortStableFunc(d.Findings, func(a, b store.Finding) int { return cmp.Compare(b.Severity, a.Severity) })
+	slices.SortStableFunc(d.Findings, func(a, b ops.Finding) int { return cmp.Compare(b.Severity, a.Severity) })
 	for _, f := range d.Findings {
 		d.Worst = max(d.Worst, f.Severity)
 		switch f.Severity {
-		case store.Critical:
+		case ops.Critical:
 			d.Critical++
-		case store.Warning:
+		case ops.Warning:
 			d.Warning++
-		case store.OK:
+		case ops.OK:
 			d.OK++
 		}
 	}
@@ -57,7 +57,7 @@ func diagnose(found []store.Finding) Diagnosis {
 // Destinations is a doctor for the broker behind a sink: whether it answers, and
 // has the topics that messages go to, which topics lists. A sink that cannot be
 // asked is OK.
-func Destinations(sink broker.Sink, topics func(ctx context.Context) ([]string, error)) store.Doctor {
+func Destinations(sink broker.Sink, topics func(ctx context.Context) ([]string, error)) ops.Doctor {
 	return destinations{sink, topics}
 }
 
@@ -66,8 +66,8 @@ type destinations struct {
 	topics func(ctx context.Context) ([]string, error)
 }
 
-// Examine implements store.Doctor. What the broker says is a finding, never an error.
-func (d destinations) Examine(ctx context.Context, req store.ExamineRequest) ([]store.Finding, error) {
+// Examine implements ops.Doctor. What the broker says is a finding, never an error.
+func (d destinations) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
 	const check = "broker"
 	if len(req.Only) > 0 && !slices.Contains(req.Only, check) {
 		return nil, nil
@@ -75,44 +75,44 @@ func (d destinations) Examine(ctx context.Context, req store.ExamineRequest) ([]
 	info := d.sink.Info()
 	name := info.Name
 	if info.Probe == nil {
-		return []store.Finding{{Check: check, What: name + " cannot be asked without sending"}}, nil
+		return []ops.Finding{{Check: check, What: name + " cannot be asked without sending"}}, nil
 	}
 	limited, cancel := context.WithTimeout(ctx, req.WithDefaults().Timeout)
 	defer cancel()
 	topics, err := d.topics(limited)
 	if err != nil {
-		return []store.Finding{{
-			Check: check, Severity: store.Warning, What: fmt.Sprintf("the topics in use cannot be read: %v", err),
+		return []ops.Finding{{
+			Check: check, Severity: ops.Warning, What: fmt.Sprintf("the topics in use cannot be read: %v", err),
 			Why: "what this check would have found is not known", Fix: "see the other findings",
 		}}, nil
 	}
 	missing, err := info.Probe(limited, topics)
 	if err != nil {
-		return []store.Finding{{
-			Check: check, Severity: store.Critical, What: fmt.Sprintf("the broker does not answer: %v", err),
+		return []ops.Finding{{
+			Check: check, Severity: ops.Critical, What: fmt.Sprintf("the broker does not answer: %v", err),
 			Why: "messages wait in the outbox; no attempt is used up", Fix: "check --broker and that it is up",
 		}}, ctx.Err()
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for i, err := range missing {
 		if err == nil {
 			continue
 		}
-		found = append(found, store.Finding{
-			Check: check, Severity: store.Critical, What: fmt.Sprintf("messages of topic %q have nowhere to go: %v", topics[i], err),
+		found = append(found, ops.Finding{
+			Check: check, Severity: ops.Critical, What: fmt.Sprintf("messages of topic %q have nowhere to go: %v", topics[i], err),
 			Why: "the relay holds them, and those behind them in their lanes", Fix: "make the topic or stream in " + name + ", or give the relay's user the right to see it",
 			Data: map[string]any{"topic": topics[i]},
 		})
 	}
 	if len(found) == 0 {
-		found = append(found, store.Finding{Check: check, What: fmt.Sprintf("%s answers, and has the %d topics of the newest messages", name, len(topics))})
+		found = append(found, ops.Finding{Check: check, What: fmt.Sprintf("%s answers, and has the %d topics of the newest messages", name, len(topics))})
 	}
 	return append(found, d.advice(limited, topics)...), nil
 }
 
 // advice is what weakens the broker, where it can be asked. What cannot be read
 // is no finding: the destinations answer.
-func (d destinations) advice(ctx context.Context, topics []string) (found []store.Finding) {
+func (d destinations) advice(ctx context.Context, topics []string) (found []ops.Finding) {
 	advise := d.sink.Info().Advise
 	if advise == nil {
 		return nil
@@ -122,7 +122,7 @@ func (d destinations) advice(ctx context.Context, topics []string) (found []stor
 		return nil
 	}
 	for _, a := range all {
-		f := store.Finding{Check: "broker", Severity: store.Warning, What: a.What, Why: a.Why, Fix: a.Fix}
+		f := ops.Finding{Check: "broker", Severity: ops.Warning, What: a.What, Why: a.Why, Fix: a.Fix}
 		if a.Topic != "" {
 			f.Data = map[string]any{"topic": a.Topic}
 		}

@@ -7,28 +7,28 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider/admin"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 type doctor struct {
-	found []store.Finding
+	found []ops.Finding
 	err   error
 }
 
-func (d doctor) Examine(context.Context, store.ExamineRequest) ([]store.Finding, error) {
+func (d doctor) Examine(context.Context, ops.ExamineRequest) ([]ops.Finding, error) {
 	return d.found, d.err
 }
 
 func TestExaminePutsTheWorstFirst(t *testing.T) {
 	away := errors.New("away")
-	d, err := admin.Examine(t.Context(), store.ExamineRequest{},
-		doctor{found: []store.Finding{{Check: "a"}, {Check: "b", Severity: store.Warning}, {Check: "c", Severity: store.Critical}}},
-		doctor{found: []store.Finding{{Check: "d", Severity: store.Critical}}, err: away})
+	d, err := admin.Examine(t.Context(), ops.ExamineRequest{},
+		doctor{found: []ops.Finding{{Check: "a"}, {Check: "b", Severity: ops.Warning}, {Check: "c", Severity: ops.Critical}}},
+		doctor{found: []ops.Finding{{Check: "d", Severity: ops.Critical}}, err: away})
 	order := ""
 	for _, f := range d.Findings {
 		order += f.Check
 	}
-	if !errors.Is(err, away) || order != "cdba" || d.Worst != store.Critical || d.Critical != 2 || d.Warning != 1 || d.OK != 1 {
+	if !errors.Is(err, away) || order != "cdba" || d.Worst != ops.Critical || d.Critical != 2 || d.Warning != 1 || d.OK != 1 {
 		t.Errorf("%q, %+v, %v", order, d, err)
 	}
 	text, err := json.Marshal(d)
@@ -36,10 +36,10 @@ func TestExaminePutsTheWorstFirst(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(text, &back)
 	}
-	if err != nil || back.Worst != store.Critical || len(back.Findings) != 4 {
+	if err != nil || back.Worst != ops.Critical || len(back.Findings) != 4 {
 		t.Errorf("%s: %v", text, err)
 	}
-	if none, err := admin.Examine(t.Context(), store.ExamineRequest{}); err != nil || none.Findings == nil || none.Worst != store.OK {
+	if none, err := admin.Examine(t.Context(), ops.ExamineRequest{}); err != nil || none.Findings == nil || none.Worst != ops.OK {
 		t.Errorf("%+v, %v", none, err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // eraseBatch is how many messages one transaction of Erase touches.
@@ -15,13 +16,10 @@ const eraseBatch = 1000
 
 // EraseRequest asks for the content of a key's delivered messages to be removed.
 type EraseRequest struct {
-	store.EraseRequest
+	ops.EraseRequest
 	DryRun bool // count only
 	// Wait is how long to wait for messages that are not delivered yet; 0: not.
 	Wait time.Duration
-	// Pipe opens a pipe of the same outbox by name: its dead letters of the key
-	// are discarded by the owners of their lanes.
-	Pipe func(name string) (store.Store, store.Admin)
 }
 
 // Erased says what Erase did, or with DryRun would do.
@@ -34,16 +32,16 @@ type Erased struct {
 }
 
 // Erase discards the dead letters of a key and removes the content of its
-// messages that were delivered to every pipe. While some are to be delivered yet
-// it changes nothing and returns a *store.UnsettledError. It may be called again
+// messages that were delivered to every pipe. In each pipe the owners of the lanes
+// discard the dead letters. While some are to be delivered yet
+// it changes nothing and returns a *ops.UnsettledError. It may be called again
 // at any time, also after an error half-way: what is erased stays erased.
-func Erase(ctx context.Context, st store.Store, req EraseRequest, o *Options) (Erased, error) {
-	eraser, ok := st.(store.Eraser)
-	if !ok {
-		return Erased{}, fmt.Errorf("erase: %w: the store is %s; PostgreSQL has it", store.ErrUnsupported, st.Info().Name)
+func Erase(ctx context.Context, office *ops.Office, req EraseRequest, o *Options) (Erased, error) {
+	if err := office.Need(ops.CanErase); err != nil {
+		return Erased{}, err
 	}
 	opts := o.withDefaults()
-	found, err := settledContent(ctx, eraser, req, opts.Poll)
+	found, err := settledContent(ctx, office.Eraser, req, opts.Poll)
 	if err != nil {
 		return Erased{Before: found.Erased, Pending: found.Pending}, err
 	}
@@ -56,12 +54,12 @@ func Erase(ctx context.Context, st store.Store, req EraseRequest, o *Options) (E
 		return done, nil
 	}
 	for _, pipe := range slices.Sorted(maps.Keys(found.Dead)) {
-		if err := discardDead(ctx, pipe, req, &opts, &done); err != nil {
+		if err := discardDead(ctx, office, pipe, req, &opts, &done); err != nil {
 			return done, err
 		}
 	}
 	for {
-		n, err := eraser.Erase(ctx, req.EraseRequest, eraseBatch)
+		n, err := office.Eraser.Erase(ctx, req.EraseRequest, eraseBatch)
 		if done.Rows += n; err != nil {
 			return done, err
 		}
@@ -69,14 +67,14 @@ func Erase(ctx context.Context, st store.Store, req EraseRequest, o *Options) (E
 			break
 		}
 	}
-	found, err = eraser.Erasable(ctx, req.EraseQuery)
+	found, err = office.Eraser.Erasable(ctx, req.EraseQuery)
 	done.Pending = found.Pending
 	return done, err
 }
 
 // settledContent looks until nothing of the key is to be delivered, or the wait
 // is over.
-func settledContent(ctx context.Context, e store.Eraser, req EraseRequest, poll time.Duration) (store.Erasable, error) {
+func settledContent(ctx context.Context, e ops.Eraser, req EraseRequest, poll time.Duration) (ops.Erasable, error) {
 	deadline := time.Now().Add(req.Wait)
 	for {
 		found, err := e.Erasable(ctx, req.EraseQuery)
@@ -84,7 +82,7 @@ func settledContent(ctx context.Context, e store.Eraser, req EraseRequest, poll 
 		case err != nil || len(found.Pending) == 0 || req.DryRun:
 			return found, err
 		case !time.Now().Before(deadline):
-			return found, &store.UnsettledError{Pending: found.Pending}
+			return found, &ops.UnsettledError{Pending: found.Pending}
 		}
 		select {
 		case <-ctx.Done():
@@ -96,11 +94,11 @@ func settledContent(ctx context.Context, e store.Eraser, req EraseRequest, poll 
 
 // discardDead lets the owners of the lanes discard the key's dead letters in one
 // pipe, a page at a time.
-func discardDead(ctx context.Context, pipe string, req EraseRequest, opts *Options, done *Erased) error {
-	st, ad := req.Pipe(pipe)
-	q := store.ParkedQuery{State: store.Dead, Key: req.Key, Topic: req.Topic, Limit: 100}
+func discardDead(ctx context.Context, office *ops.Office, pipe string, req EraseRequest, opts *Options, done *Erased) error {
+	st, at := office.Pipe(pipe)
+	q := ops.ParkedQuery{State: store.Dead, Key: req.Key, Topic: req.Topic, Limit: 100}
 	for {
-		records, err := ad.Parked(ctx, q)
+		records, err := at.Admin.Parked(ctx, q)
 		if err != nil || len(records) == 0 {
 			return err
 		}
@@ -109,7 +107,7 @@ func discardDead(ctx context.Context, pipe string, req EraseRequest, opts *Optio
 			acts[i] = store.Act{Kind: store.ActDiscard, Seq: r.Seq, Actor: req.Actor, Reason: "erase: " + req.Reason}
 			q.AfterSeq = r.Seq
 		}
-		results, err := Execute(ctx, st, ad, acts, opts)
+		results, err := Execute(ctx, st, at.Admin, acts, opts)
 		for _, r := range results {
 			switch r.Result {
 			case "done", "gone", ResultNotFound:

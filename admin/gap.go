@@ -8,18 +8,18 @@ import (
 
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // SendMissing returns what a consumer's Options.OnGap may be, where the consumer can
 // reach the outbox its messages come from: it orders a replay of the versions that a
-// key waits for, and logs what became of that. ad is the pipe that feeds the consumer.
+// key waits for, and logs what became of that. office is that of the pipe that feeds the consumer.
 // A consumer that is told again, because the gap has stayed, orders again: what
 // comes twice is dropped by its inbox. Every order reads the outbox once, and is in
-// its journal under actor. It returns an error that matches [store.ErrUnsupported]
-// when ad knows no orders.
-func SendMissing(ad store.Admin, actor string, log *slog.Logger) (func(ctx context.Context, g inbox.Gap), error) {
-	orders, err := Orders(ad)
-	if err != nil {
+// its journal under actor. It returns an [*ops.MissingError]
+// where the store has no orders.
+func SendMissing(office *ops.Office, actor string, log *slog.Logger) (func(ctx context.Context, g inbox.Gap), error) {
+	if err := office.Need(ops.CanOrder); err != nil {
 		return nil, err
 	}
 	if log == nil {
@@ -27,9 +27,9 @@ func SendMissing(ad store.Admin, actor string, log *slog.Logger) (func(ctx conte
 	}
 	return func(ctx context.Context, g inbox.Gap) {
 		log := log.With("topic", g.Topic, "key", g.Key, "from", g.Mark+1, "to", g.Needs)
-		id, plan, err := orders.Order(ctx, store.Order{
+		id, plan, err := office.Orders.Order(ctx, ops.Order{
 			Kind: store.ActReplay, Actor: actor, Reason: fmt.Sprintf("a consumer misses versions %d to %d", g.Mark+1, g.Needs),
-			Match: store.Match{Topic: g.Topic, Key: g.Key, Versions: store.Versions{First: g.Mark + 1, Last: g.Needs}},
+			Match: ops.Match{Topic: g.Topic, Key: g.Key, Versions: ops.Versions{First: g.Mark + 1, Last: g.Needs}},
 		})
 		switch {
 		case errors.Is(err, store.ErrNotFound):

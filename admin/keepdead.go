@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // deadEvery is how often Run looks for dead letters that are too old.
@@ -21,12 +22,11 @@ func (k *Keeper) DiscardDead(ctx context.Context) (int64, error) {
 	if k.opts.KeepDead <= 0 {
 		return 0, nil
 	}
-	orders, ok := k.r.(store.Orders)
-	if !ok {
-		return 0, fmt.Errorf("%w: it has no acts on many records; PostgreSQL has", ErrCannot)
+	if err := k.office.Need(ops.CanOrder); err != nil {
+		return 0, err
 	}
-	_, plan, err := orders.Order(ctx, store.Order{
-		Kind: store.ActDiscard, Match: store.Match{IdleFor: k.opts.KeepDead}, Actor: "postrider",
+	_, plan, err := k.office.Orders.Order(ctx, ops.Order{
+		Kind: store.ActDiscard, Match: ops.Match{IdleFor: k.opts.KeepDead}, Actor: "postrider",
 		Reason: fmt.Sprintf("policy: dead letters are kept for %s", k.opts.KeepDead),
 	})
 	switch {

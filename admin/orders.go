@@ -2,20 +2,11 @@ package admin
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
-
-// Orders returns what carries out acts on many records, or an error that matches
-// store.ErrUnsupported.
-func Orders(ad store.Admin) (store.Orders, error) {
-	if o, ok := ad.(store.Orders); ok {
-		return o, nil
-	}
-	return nil, fmt.Errorf("acts on many records: %w; PostgreSQL has them", store.ErrUnsupported)
-}
 
 // livesEvery is the time between two looks whether a relay lives: to ask it counts
 // what is pending.
@@ -26,17 +17,16 @@ const livesEvery = 2 * time.Second
 // owner of the order's lanes itself, a page at a time, except for a replay: nobody
 // would send that. progress, if not nil, is told of every change. An order that
 // Follow no longer waits for goes on by itself.
-func Follow(ctx context.Context, st store.Store, ad store.Admin, id int64, o *Options, progress func(store.OrderState)) (store.OrderState, error) {
-	orders, err := Orders(ad)
-	if err != nil {
-		return store.OrderState{}, err
+func Follow(ctx context.Context, st store.Store, office *ops.Office, id int64, o *Options, progress func(ops.OrderState)) (ops.OrderState, error) {
+	if err := office.Need(ops.CanOrder); err != nil {
+		return ops.OrderState{}, err
 	}
-	e := &executor{st: st, ad: ad, opts: o.withDefaults(), lanes: map[store.Lane]bool{}}
-	last := store.OrderState{Moved: -1}
+	e := &executor{st: st, ad: office.Admin, opts: o.withDefaults(), lanes: map[store.Lane]bool{}}
+	last := ops.OrderState{Moved: -1}
 	var changed, asked time.Time
 	alive := false
 	for {
-		state, err := orders.OrderState(ctx, id)
+		state, err := office.Orders.OrderState(ctx, id)
 		if err != nil {
 			return state, err
 		}

@@ -5,33 +5,27 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
-
-// Partitioner returns the side of ad that keeps the outbox in partitions. A
-// store without any answers with an error that matches ErrCannot.
-func Partitioner(ad store.Admin) (store.Partitioner, error) {
-	if p, ok := ad.(store.Partitioner); ok {
-		return p, nil
-	}
-	return nil, fmt.Errorf("%w: it has no partitions; PostgreSQL has", ErrCannot)
-}
 
 // heldByBooks is what a store says when rows are yet to be counted.
 const heldByBooks = "(books)"
 
 // Tend does what is due to the partitions. Where the books have yet to count the
-// rows of one that is to go, they do it first.
-func Tend(ctx context.Context, p store.Partitioner, req store.TendRequest) (store.Tended, error) {
-	done, err := p.Tend(ctx, req)
-	books, ok := p.(store.Retainer)
-	if err != nil || !ok || done.HeldBy != heldByBooks {
+// rows of one that is to go, they do it first. A store without partitions is a
+// *ops.MissingError.
+func Tend(ctx context.Context, office *ops.Office, req ops.TendRequest) (ops.Tended, error) {
+	if err := office.Need(ops.CanPartition); err != nil {
+		return ops.Tended{}, err
+	}
+	done, err := office.Partitions.Tend(ctx, req)
+	if err != nil || office.Retention == nil || done.HeldBy != heldByBooks {
 		return done, err
 	}
-	if _, err := books.Audit(ctx, store.AuditRequest{Count: true}); err != nil {
+	if _, err := office.Retention.Audit(ctx, ops.AuditRequest{Count: true}); err != nil {
 		return done, fmt.Errorf("count before a partition goes: %w", err)
 	}
-	again, err := p.Tend(ctx, req)
+	again, err := office.Partitions.Tend(ctx, req)
 	again.Made += done.Made
 	again.Dropped += done.Dropped
 	again.Rows += done.Rows
@@ -44,15 +38,15 @@ const never = 100 * 365 * 24 * time.Hour
 
 // partitioned says whether rows go by dropping partitions.
 func (k *Keeper) partitioned(ctx context.Context) (bool, error) {
-	if k.parts == nil {
+	if k.office.Partitions == nil {
 		return false, nil
 	}
-	p, err := k.parts.Partitions(ctx)
+	p, err := k.office.Partitions.Partitions(ctx)
 	return len(p.List) > 0, err
 }
 
-func (k *Keeper) tendRequest() store.TendRequest {
-	req := store.TendRequest{OlderThan: k.opts.OlderThan, KeepBytes: k.opts.MaxBytes, OnlyEmpty: k.opts.Archive != nil}
+func (k *Keeper) tendRequest() ops.TendRequest {
+	req := ops.TendRequest{OlderThan: k.opts.OlderThan, KeepBytes: k.opts.MaxBytes, OnlyEmpty: k.opts.Archive != nil}
 	if k.opts.Off {
 		req.OlderThan, req.KeepBytes = -1, 0
 	}
@@ -61,13 +55,13 @@ func (k *Keeper) tendRequest() store.TendRequest {
 
 // tend makes, changes and drops partitions, and says what is wrong with them.
 func (k *Keeper) tend(ctx context.Context, done *Swept) error {
-	if k.parts == nil {
+	if k.office.Partitions == nil {
 		return nil
 	}
 	req := k.tendRequest()
-	t, err := Tend(ctx, k.parts, req)
+	t, err := Tend(ctx, k.office, req)
 	if err != nil { // what they have come to meanwhile
-		if p, perr := k.parts.Partitions(ctx); perr == nil {
+		if p, perr := k.office.Partitions.Partitions(ctx); perr == nil {
 			t.Partitions = p
 		}
 	}

@@ -10,17 +10,8 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
-
-// Retainer returns the side of ad that removes settled rows and keeps the two
-// books. A store that keeps no settled rows answers with an error that matches
-// ErrCannot.
-func Retainer(ad store.Admin) (store.Retainer, error) {
-	if r, ok := ad.(store.Retainer); ok {
-		return r, nil
-	}
-	return nil, fmt.Errorf("%w: it has no retention and no books; PostgreSQL has", ErrCannot)
-}
 
 const (
 	// batchTTL is how long a batch holds the lease of retention.
@@ -94,22 +85,21 @@ type KeeperStats struct {
 	Bytes      int64 // of their payloads
 	SweptAt    time.Time
 	Runner     bool // this keeper holds the lease
-	Held       store.Held
+	Held       ops.Held
 	Books      bool  // the books were looked at
 	Difference int64 // at the last look
 	LookedAt   time.Time
-	Failed     string           // what the last sweep or look failed with
-	Partitions store.Partitions // of an outbox that has some, as of the last sweep
+	Failed     string         // what the last sweep or look failed with
+	Partitions ops.Partitions // of an outbox that has some, as of the last sweep
 }
 
 // Keeper removes settled rows, keeps the other tables small and looks at the
 // books. Any number of them may run: one works at a time. It is safe for
 // concurrent use.
 type Keeper struct {
-	r     store.Retainer
-	parts store.Partitioner // nil where the store has none
-	opts  KeeperOptions
-	name  string
+	office *ops.Office
+	opts   KeeperOptions
+	name   string
 
 	mu    sync.Mutex
 	stats KeeperStats
@@ -138,11 +128,13 @@ func (s *sweeps) begin(again time.Duration) map[store.Lane]int64 {
 	return s.after
 }
 
-// NewKeeper returns a keeper that does nothing until it is asked. o may be nil.
-func NewKeeper(r store.Retainer, o *KeeperOptions) *Keeper {
-	k := &Keeper{r: r, opts: o.withDefaults(), name: rand.Text()}
-	k.parts, _ = r.(store.Partitioner)
-	return k
+// NewKeeper returns a keeper that does nothing until it is asked, or a
+// *ops.MissingError where the store has no retention. o may be nil.
+func NewKeeper(office *ops.Office, o *KeeperOptions) (*Keeper, error) {
+	if err := office.Need(ops.CanRetain); err != nil {
+		return nil, err
+	}
+	return &Keeper{office: office, opts: o.withDefaults(), name: rand.Text()}, nil
 }
 
 // Stats returns the keeper's figures.
@@ -167,8 +159,8 @@ type Swept struct {
 	Emptied, EmptiedBytes int64
 
 	Runner string // who sweeps, when it is somebody else
-	Held   store.Held
-	Tended store.Tended // of an outbox with partitions; its Rows are in Rows too
+	Held   ops.Held
+	Tended ops.Tended // of an outbox with partitions; its Rows are in Rows too
 }
 
 // resweep is how long what a sweep has passed over is not looked at again:
@@ -185,7 +177,7 @@ func (k *Keeper) Sweep(ctx context.Context) (Swept, error) {
 	defer k.sweeping.Unlock()
 	var done Swept
 	if !k.opts.Off || k.opts.Payloads > 0 {
-		if _, err := k.r.Audit(ctx, store.AuditRequest{Count: true}); err != nil {
+		if _, err := k.office.Retention.Audit(ctx, ops.AuditRequest{Count: true}); err != nil {
 			return done, fmt.Errorf("count before removing: %w", err)
 		}
 	}
@@ -193,7 +185,7 @@ func (k *Keeper) Sweep(ctx context.Context) (Swept, error) {
 	if !k.opts.Off {
 		if err := k.sweepRows(ctx, &done); err != nil || done.Runner != "" {
 			if done.Runner != "" { // that one tells of the partitions
-				k.note(func(s *KeeperStats) { s.Partitions = store.Partitions{} })
+				k.note(func(s *KeeperStats) { s.Partitions = ops.Partitions{} })
 			}
 			return done, err
 		}
@@ -216,7 +208,7 @@ func (k *Keeper) sweepRows(ctx context.Context, done *Swept) error {
 	case parted && k.opts.Archive == nil: // tables go, not rows; the lease and who holds rows back stay
 		req.OlderThan, req.MaxBytes = never, 0
 	}
-	last, err := k.batches(ctx, req, done, func(p *store.Pruned) { k.count(done, p) })
+	last, err := k.batches(ctx, req, done, func(p *ops.Pruned) { k.count(done, p) })
 	if err != nil || done.Runner != "" {
 		return err
 	}
@@ -228,7 +220,7 @@ func (k *Keeper) sweepRows(ctx context.Context, done *Swept) error {
 func (k *Keeper) sweepPayloads(ctx context.Context, done *Swept) error {
 	req := k.payloadRequest()
 	req.After = k.payloads.begin(resweepPayloads)
-	last, err := k.batches(ctx, req, done, func(p *store.Pruned) {
+	last, err := k.batches(ctx, req, done, func(p *ops.Pruned) {
 		done.Emptied, done.EmptiedBytes = done.Emptied+p.Rows, done.EmptiedBytes+p.Bytes
 		k.note(func(s *KeeperStats) { s.Emptied += p.Rows })
 	})
@@ -239,10 +231,10 @@ func (k *Keeper) sweepPayloads(ctx context.Context, done *Swept) error {
 }
 
 // batches sweeps until nothing is left and returns the last batch.
-func (k *Keeper) batches(ctx context.Context, req store.PruneRequest, done *Swept, count func(*store.Pruned)) (store.Pruned, error) {
+func (k *Keeper) batches(ctx context.Context, req ops.PruneRequest, done *Swept, count func(*ops.Pruned)) (ops.Pruned, error) {
 	for {
 		start := time.Now()
-		p, err := k.r.Prune(ctx, req)
+		p, err := k.office.Retention.Prune(ctx, req)
 		k.note(func(s *KeeperStats) { s.Runner = err == nil && p.Runner == "" })
 		if err != nil || p.Runner != "" {
 			done.Runner = p.Runner
@@ -272,12 +264,12 @@ func (k *Keeper) Due(ctx context.Context) (Swept, error) {
 	if parted = parted && k.opts.Archive == nil; parted {
 		req.Lanes = []store.Lane{} // only who holds rows back
 	}
-	p, err := k.r.Prune(ctx, req)
+	p, err := k.office.Retention.Prune(ctx, req)
 	due := Swept{Rows: p.Rows, Bytes: p.Bytes, Lanes: p.Lanes, Held: p.Held}
 	if err == nil && parted {
 		tend := k.tendRequest()
 		tend.DryRun = true
-		due.Tended, err = k.parts.Tend(ctx, tend)
+		due.Tended, err = k.office.Partitions.Tend(ctx, tend)
 		due.Rows += due.Tended.Rows
 	}
 	if err != nil || k.opts.Payloads <= 0 {
@@ -285,19 +277,19 @@ func (k *Keeper) Due(ctx context.Context) (Swept, error) {
 	}
 	req = k.payloadRequest()
 	req.DryRun = true
-	p, err = k.r.Prune(ctx, req)
+	p, err = k.office.Retention.Prune(ctx, req)
 	due.Emptied, due.EmptiedBytes = p.Rows, p.Bytes
 	return due, err
 }
 
-func (k *Keeper) payloadRequest() store.PruneRequest {
+func (k *Keeper) payloadRequest() ops.PruneRequest {
 	req := k.request()
 	req.Payloads, req.OlderThan, req.MaxBytes, req.Archive = true, k.opts.Payloads, 0, nil
 	return req
 }
 
-func (k *Keeper) request() store.PruneRequest {
-	req := store.PruneRequest{
+func (k *Keeper) request() ops.PruneRequest {
+	req := ops.PruneRequest{
 		Runner: k.name, TTL: batchTTL, Take: k.opts.Take, OlderThan: k.opts.OlderThan, MaxBytes: k.opts.MaxBytes,
 		Limit: k.opts.Batch, HoldRows: k.opts.HoldRows, HoldBytes: k.opts.HoldBytes,
 	}
@@ -307,7 +299,7 @@ func (k *Keeper) request() store.PruneRequest {
 	return req
 }
 
-func (k *Keeper) count(done *Swept, p *store.Pruned) {
+func (k *Keeper) count(done *Swept, p *ops.Pruned) {
 	done.Rows += p.Rows
 	done.Bytes += p.Bytes
 	for lane, n := range p.Lanes {
@@ -318,13 +310,13 @@ func (k *Keeper) count(done *Swept, p *store.Pruned) {
 
 // Leave gives the lease back, so that another runner need not wait for it.
 func (k *Keeper) Leave(ctx context.Context) error {
-	_, err := k.r.Prune(ctx, store.PruneRequest{Runner: k.name, Leave: true})
+	_, err := k.office.Retention.Prune(ctx, ops.PruneRequest{Runner: k.name, Leave: true})
 	return err
 }
 
 // Look compares the books once.
-func (k *Keeper) Look(ctx context.Context, req store.AuditRequest) (store.Books, error) {
-	b, err := k.r.Audit(ctx, req)
+func (k *Keeper) Look(ctx context.Context, req ops.AuditRequest) (ops.Books, error) {
+	b, err := k.office.Retention.Audit(ctx, req)
 	if err != nil {
 		return b, err
 	}
@@ -346,7 +338,7 @@ const lastSweep = 2 * time.Second
 func (k *Keeper) Run(ctx context.Context) {
 	var sweep, look <-chan time.Time
 	at := time.After
-	if !k.opts.Off || k.opts.Payloads > 0 || k.opts.KeepDead > 0 || k.parts != nil {
+	if !k.opts.Off || k.opts.Payloads > 0 || k.opts.KeepDead > 0 || k.office.Partitions != nil {
 		sweep = at(min(k.opts.Every, firstSweep))
 	}
 	if k.opts.AuditEvery > 0 {
@@ -385,7 +377,7 @@ func (k *Keeper) finish(ctx context.Context) {
 func (k *Keeper) stay(ctx context.Context) error {
 	req := k.request()
 	req.TTL, req.Lanes, req.Archive = 10*time.Second+2*k.opts.Every, []store.Lane{}, nil
-	_, err := k.r.Prune(ctx, req)
+	_, err := k.office.Retention.Prune(ctx, req)
 	return err
 }
 
@@ -396,11 +388,11 @@ const fullEvery = 24 * time.Hour
 func (k *Keeper) look(ctx context.Context) error {
 	// Relays of one outbox share looks: half of the interval is recent enough.
 	before := k.Stats()
-	req := store.AuditRequest{MaxAge: k.opts.AuditEvery / 2}
+	req := ops.AuditRequest{MaxAge: k.opts.AuditEvery / 2}
 	if k.fullAt.IsZero() {
 		k.fullAt = time.Now() // not at every start
 	} else if time.Since(k.fullAt) > fullEvery {
-		req, k.fullAt = store.AuditRequest{Full: true}, time.Now()
+		req, k.fullAt = ops.AuditRequest{Full: true}, time.Now()
 	}
 	b, err := k.Look(ctx, req)
 	if err != nil {
@@ -436,7 +428,7 @@ func (k *Keeper) sweep(ctx context.Context) error {
 	}
 	if time.Since(k.tidied) > time.Minute {
 		k.tidied = time.Now()
-		if _, err = k.r.Tidy(ctx, store.TidyRequest{}); err != nil {
+		if _, err = k.office.Retention.Tidy(ctx, ops.TidyRequest{}); err != nil {
 			return err
 		}
 	}
@@ -451,7 +443,7 @@ func (k *Keeper) say(ctx context.Context, what string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	var lost *store.RunnerError
+	var lost *ops.RunnerError
 	text := ""
 	if err != nil && !errors.As(err, &lost) {
 		text = what + ": " + err.Error()

@@ -9,11 +9,12 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // outbox has settled rows, and a lease of retention.
 type outbox struct {
-	store.Retainer
+	ops.Retainer
 	batch int64
 
 	mu    sync.Mutex
@@ -34,7 +35,7 @@ func (o *outbox) left() (rows int64, owner string) {
 	return o.rows, o.owner
 }
 
-func (o *outbox) Prune(_ context.Context, req store.PruneRequest) (p store.Pruned, err error) {
+func (o *outbox) Prune(_ context.Context, req ops.PruneRequest) (p ops.Pruned, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -56,11 +57,11 @@ func (o *outbox) Prune(_ context.Context, req store.PruneRequest) (p store.Prune
 	return p, nil
 }
 
-func (o *outbox) Audit(context.Context, store.AuditRequest) (b store.Books, err error) {
+func (o *outbox) Audit(context.Context, ops.AuditRequest) (b ops.Books, err error) {
 	return b, nil
 }
 
-func (o *outbox) Tidy(context.Context, store.TidyRequest) (t store.Tidied, err error) { return t, nil }
+func (o *outbox) Tidy(context.Context, ops.TidyRequest) (t ops.Tidied, err error) { return t, nil }
 
 // Relays that are killed every four seconds remove rows all the same:
 // each sweeps soon, and a runner that died in a batch is not waited for until its
@@ -72,7 +73,7 @@ func TestRetentionBesideRestarts(t *testing.T) {
 		o := &outbox{rows: 100_000, batch: 1000}
 		for began := time.Now(); time.Since(began) < 2*time.Minute; {
 			ctx, kill := context.WithCancel(t.Context())
-			k := admin.NewKeeper(killed{o, ctx}, &admin.KeeperOptions{OlderThan: time.Hour, Rate: 1000})
+			k := newKeeper(t, killed{o, ctx}, &admin.KeeperOptions{OlderThan: time.Hour, Rate: 1000})
 			done := make(chan struct{})
 			go func() { k.Run(ctx); close(done) }()
 			time.Sleep(4 * time.Second)
@@ -91,9 +92,9 @@ type killed struct {
 	ctx context.Context //nolint:containedctx // of the process
 }
 
-func (k killed) Prune(ctx context.Context, req store.PruneRequest) (store.Pruned, error) {
+func (k killed) Prune(ctx context.Context, req ops.PruneRequest) (ops.Pruned, error) {
 	if k.ctx.Err() != nil {
-		return store.Pruned{}, k.ctx.Err()
+		return ops.Pruned{}, k.ctx.Err()
 	}
 	return k.outbox.Prune(ctx, req)
 }
@@ -106,7 +107,7 @@ func TestRetentionAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &outbox{rows: 10, batch: 1000}
 		ctx, end := context.WithCancel(t.Context())
-		k := admin.NewKeeper(o, &admin.KeeperOptions{Every: time.Minute})
+		k := newKeeper(t, o, &admin.KeeperOptions{Every: time.Minute})
 		done := make(chan struct{})
 		go func() { k.Run(ctx); close(done) }()
 		time.Sleep(50 * time.Second)
@@ -120,4 +121,14 @@ func TestRetentionAtTheEnd(t *testing.T) {
 			t.Errorf("%d rows are left, the runner %q has the lease", left, owner)
 		}
 	})
+}
+
+// newKeeper keeps house where only retention is done.
+func newKeeper(t *testing.T, r ops.Retainer, o *admin.KeeperOptions) *admin.Keeper {
+	t.Helper()
+	k, err := admin.NewKeeper(&ops.Office{Retention: r}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
 }

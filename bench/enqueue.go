@@ -12,7 +12,7 @@ import (
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/outbox"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -52,7 +52,7 @@ func runEnqueue(ctx context.Context, c config) (*enqueueResult, error) {
 		return nil, err
 	}
 	defer pool.Close()
-	if _, err := pgstore.New(pool, nil).SetStrict(ctx, store.StrictRequest{Topic: topicStrict, Strict: true, Actor: "bench"}); err != nil {
+	if _, err := pgstore.New(pool, nil).SetStrict(ctx, ops.StrictRequest{Topic: topicStrict, Strict: true, Actor: "bench"}); err != nil {
 		return nil, err
 	}
 	conn, err := pool.Acquire(ctx)

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -22,7 +22,7 @@ func newOutbox(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := pgstore.New(pool, nil).Migrate(ctx, store.MigrateRequest{}); err != nil {
+	if _, err := pgstore.New(pool, nil).Migrate(ctx, ops.MigrateRequest{}); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("make the outbox: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -95,7 +95,7 @@ func (t *tenants) prepare(ctx context.Context) (file string, err error) {
 	fmt.Fprintf(&yml, "store: %s\nrelays:\n", t.s.pg.URL)
 	for i := range t.c.tenants {
 		st := pgstore.New(t.s.pool, &pgstore.Options{Schema: schemaOf(i)})
-		if _, err := st.Migrate(ctx, store.MigrateRequest{Lanes: 16}); err != nil {
+		if _, err := st.Migrate(ctx, ops.MigrateRequest{Lanes: 16}); err != nil {
 			return "", err
 		}
 		if i == t.many && t.c.apart {

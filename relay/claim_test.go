@@ -14,8 +14,8 @@ import (
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/route"
-	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // A payload that stays in the database is not sent, and is in what is parked: a
@@ -40,7 +40,7 @@ func TestClaimedPayloads(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
-		parked, err := st.Parked(t.Context(), store.ParkedQuery{Limit: 10})
+		parked, err := st.Parked(t.Context(), ops.ParkedQuery{Limit: 10})
 		if err != nil || len(parked) != 1 || len(parked[0].Message.Payload) != 1000 || parked[0].Message.Headers[envelope.DataRef] != "" {
 			t.Fatalf("parked %+v, %v", parked, err)
 		}

@@ -79,9 +79,6 @@ type Options struct {
 	// Route is the router of the sink, where it has one: a destination that is
 	// down then holds up what goes there, and not the other messages of a topic.
 	Route envelope.Router
-	// Stops keeps the stopped destinations where the store is wrapped and does not show
-	// that it can. nil: the store itself, where it can.
-	Stops store.Stops
 	// Claim leaves large payloads in the database, for consumers to fetch; nil: none.
 	// What Route gives a format whose readers know of no reference travels whole; a
 	// sink that has such a format without Route refuses it.

@@ -15,6 +15,7 @@ import (
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // enqueue commits n messages over the keys, each key numbered by Version.
@@ -171,7 +172,7 @@ func TestFailedMessagesAreRetriedAndKeepTheirKey(t *testing.T) {
 			t.Errorf("parked %v, %v: want 1 dead and 18 waiting", status.Parked, err)
 		}
 		b.SetFault(nil)
-		dead, err := st.Parked(context.Background(), store.ParkedQuery{State: store.Dead})
+		dead, err := st.Parked(context.Background(), ops.ParkedQuery{State: store.Dead})
 		if err != nil || len(dead) != 1 || dead[0].Code != "bad" {
 			t.Fatalf("dead letters %v, %v", dead, err)
 		}

@@ -14,19 +14,16 @@ import (
 // what the sink has learnt of them to the store. The engine does not know of it: a
 // stopped destination is one that is down.
 type stops struct {
-	r       *Relay
-	sink    *broker.Stops // nil: the sink has no single destinations
-	keep    store.Stops   // nil: nobody keeps them, and what the sink knows is all
-	known   []string      // as of the last heartbeat, which are made one at a time
+	r    *Relay
+	sink *broker.Stops // nil: the sink has no single destinations
+	// keep is the store's Info.SetStop; nil: nobody keeps them, and what the sink knows is all.
+	keep    func(context.Context, store.SetStop) (bool, error)
+	known   []string // as of the last heartbeat, which are made one at a time
 	writing atomic.Bool
 }
 
 func newStops(r *Relay) *stops {
-	s := &stops{r: r, sink: r.sink.Info().Stops, keep: r.opts.Stops}
-	if s.keep == nil {
-		s.keep, _ = r.store.(store.Stops)
-	}
-	return s
+	return &stops{r: r, sink: r.sink.Info().Stops, keep: r.store.Info().SetStop}
 }
 
 // told takes the stops that a heartbeat has brought. It returns what has to be
@@ -64,7 +61,7 @@ func (s *stops) write(ctx context.Context, gone []broker.Gone) {
 	ctx, cancel := context.WithTimeout(ctx, stopWrite)
 	defer cancel()
 	for _, g := range gone {
-		_, err := s.keep.SetStop(ctx, store.SetStop{Destination: g.Destination, Actor: "postrider", Reason: g.Reason})
+		_, err := s.keep(ctx, store.SetStop{Destination: g.Destination, Actor: "postrider", Reason: g.Reason})
 		if ctx.Err() != nil { // the relay ends: who comes next learns it from the destination
 			return
 		}

@@ -31,9 +31,13 @@ func (s *stopStore) Lease(ctx context.Context, req store.LeaseRequest) (store.Gr
 	return g, err
 }
 
-func (s *stopStore) Stops(context.Context) ([]store.Stop, error) { return nil, nil }
+func (s *stopStore) Info() store.Info {
+	info := s.Store.Info()
+	info.SetStop = s.setStop
+	return info
+}
 
-func (s *stopStore) SetStop(_ context.Context, req store.SetStop) (bool, error) {
+func (s *stopStore) setStop(_ context.Context, req store.SetStop) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.writes++; s.writes == 1 {

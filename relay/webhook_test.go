@@ -15,6 +15,7 @@ import (
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // receiver answers 500 to one payload and takes everything else.
@@ -96,7 +97,7 @@ func TestAWebhookGoesOnBehindAMessageThatBreaksIt(t *testing.T) {
 	until("the others are delivered", func() bool { _, took := hook.counts(); return took == 2 })
 	until("the message is a dead letter", func() bool {
 		write("d", "more")
-		recs, err := st.Parked(t.Context(), store.ParkedQuery{})
+		recs, err := st.Parked(t.Context(), ops.ParkedQuery{})
 		if err != nil {
 			t.Fatal(err)
 		}

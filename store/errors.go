@@ -3,7 +3,6 @@ package store
 import (
 	"errors"
 	"fmt"
-	"time"
 )
 
 // Conditions that a caller acts on. Everything else that a store returns is
@@ -14,16 +13,11 @@ var (
 	// ErrIdentity: the database's history changed under the reader; everything
 	// held in memory must be dropped and the lanes leased again.
 	ErrIdentity = errors.New("the database's identity changed")
-	// ErrUnsupported: this kind of store cannot do that; the text says what and
-	// which kind can.
-	ErrUnsupported = errors.New("not supported by this store")
 	// ErrSchema is matched by every *SchemaError.
 	ErrSchema = errors.New("schema does not fit")
 	// ErrNoPipe: the pipe does not exist, or not any more, or it is another one by
 	// the same name.
 	ErrNoPipe = errors.New("no such pipe")
-	// ErrPipeExists: there is a pipe of that name.
-	ErrPipeExists = errors.New("there is such a pipe")
 	// ErrUnusable is matched by every *UnusableError that is not Passing.
 	ErrUnusable = errors.New("the database cannot be used as it is")
 )
@@ -71,27 +65,3 @@ func (e *UnusableError) Error() string {
 func (e *UnusableError) Is(target error) bool { return target == ErrUnusable && !e.Passing }
 
 func (e *UnusableError) Unwrap() error { return e.Err }
-
-// BusyError says that other transactions held a table for too long: nothing has
-// changed, and the same call may succeed later.
-type BusyError struct {
-	Table       string        // "postrider.outbox"
-	PID         int           // of the oldest such session; 0: none is left, or it is a prepared transaction
-	Application string        // its application_name
-	Prepared    string        // the name of a prepared transaction; it has no session
-	Age         time.Duration // of its transaction
-	Err         error
-}
-
-func (e *BusyError) Error() string {
-	who := "a transaction"
-	switch {
-	case e.Prepared != "":
-		who = fmt.Sprintf("the prepared transaction %q (open for %s)", e.Prepared, e.Age.Round(time.Second))
-	case e.PID != 0:
-		who = fmt.Sprintf("the transaction of session %d (application %q, open for %s)", e.PID, e.Application, e.Age.Round(time.Second))
-	}
-	return fmt.Sprintf("%s is in use by %s: wait for its end, then try again", e.Table, who)
-}
-
-func (e *BusyError) Unwrap() error { return e.Err }

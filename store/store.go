@@ -61,11 +61,16 @@ type Store interface {
 	Info() Info
 }
 
-// Info says what a store is and can do.
+// Info says what a store is and can do on the road. What people can do is in package ops.
 type Info struct {
 	Name    string // "postgres", "sqlite", "memory"
 	Pipe    string // the pipe that this store reads for
 	MaxRead int    // most records that one batch may hold, 0: no limit
+	// SetStop keeps a destination as stopped over restarts, or ends that, so that
+	// [Grant.Stopped] tells every relay of the pipe. It returns false when nothing
+	// changed, and an error that matches ErrNoPipe when there is no such pipe. nil:
+	// the store keeps no stopped destinations.
+	SetStop func(ctx context.Context, req SetStop) (changed bool, err error)
 }
 
 // LeaseRequest asks for lanes and renews what is held.
@@ -125,7 +130,7 @@ type Grant struct {
 	// Paused: a person has paused the pipe. The instance keeps its lanes and
 	// settles what it had begun, and reads and sends nothing new.
 	Paused bool
-	// Stopped are the destinations of the pipe that nothing is to be sent to: see [Stops].
+	// Stopped are the destinations of the pipe that nothing is to be sent to: see [Info.SetStop].
 	Stopped []string
 }
 

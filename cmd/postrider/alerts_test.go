@@ -14,15 +14,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
 	consumermetrics "github.com/postrider/postrider/consumer/metrics"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
+	"github.com/postrider/postrider/store/ops"
 )
 
 const alertsDir = "../../docs/alerts"
@@ -49,23 +48,23 @@ func TestAlertRules(t *testing.T) {
 // orderly is an outbox in which there is nothing to remove and one row is held back.
 type orderly struct{}
 
-func (orderly) Prune(context.Context, store.PruneRequest) (store.Pruned, error) {
-	return store.Pruned{Held: store.Held{Pipe: "main", Rows: 1, Bytes: 1}}, nil
+func (orderly) Prune(context.Context, ops.PruneRequest) (ops.Pruned, error) {
+	return ops.Pruned{Held: ops.Held{Pipe: "main", Rows: 1, Bytes: 1}}, nil
 }
 
-func (orderly) Tidy(context.Context, store.TidyRequest) (store.Tidied, error) {
-	return store.Tidied{}, nil
+func (orderly) Tidy(context.Context, ops.TidyRequest) (ops.Tidied, error) {
+	return ops.Tidied{}, nil
 }
 
-func (orderly) Audit(context.Context, store.AuditRequest) (store.Books, error) {
-	return store.Books{At: time.Now()}, nil
+func (orderly) Audit(context.Context, ops.AuditRequest) (ops.Books, error) {
+	return ops.Books{At: time.Now()}, nil
 }
 
-func (orderly) Partitions(context.Context) (store.Partitions, error) {
-	return store.Partitions{List: make([]store.Partition, 3), Ahead: 2, Room: 3 * store.LowRoom}, nil
+func (orderly) Partitions(context.Context) (ops.Partitions, error) {
+	return ops.Partitions{List: make([]ops.Partition, 3), Ahead: 2, Room: 3 * ops.LowRoom}, nil
 }
 
-func (o orderly) Tend(ctx context.Context, _ store.TendRequest) (t store.Tended, err error) {
+func (o orderly) Tend(ctx context.Context, _ ops.TendRequest) (t ops.Tended, err error) {
 	t.Partitions, err = o.Partitions(ctx)
 	return t, err
 }
@@ -77,11 +76,11 @@ func relayPage(t *testing.T) string {
 	r := relay.New(st, membroker.New(nil).Sink(), nil)
 	m := newMetrics(st, map[string]string{"pipe": "main"}, time.Second)
 	m.of(r)
-	keeper := admin.NewKeeper(orderly{}, nil)
+	keeper := newKeeper(t, orderly{}, nil)
 	if _, err := keeper.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := keeper.Look(t.Context(), store.AuditRequest{}); err != nil {
+	if _, err := keeper.Look(t.Context(), ops.AuditRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	m.keep(keeper, map[string]string{"relay": "shop"})

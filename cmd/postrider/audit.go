@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // booksAnswer is what `audit --output json` prints: one object per look.
@@ -52,7 +53,7 @@ type gapAnswer struct {
 
 func (a *app) auditCommand() *cobra.Command {
 	var (
-		req    store.AuditRequest
+		req    ops.AuditRequest
 		every  time.Duration
 		reason string
 	)
@@ -90,7 +91,7 @@ func (a *app) auditCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) audit(ctx context.Context, k *admin.Keeper, req store.AuditRequest, every time.Duration) error {
+func (a *app) audit(ctx context.Context, k *admin.Keeper, req ops.AuditRequest, every time.Duration) error {
 	for {
 		b, err := k.Look(ctx, req)
 		if err == nil {
@@ -111,7 +112,7 @@ func (a *app) audit(ctx context.Context, k *admin.Keeper, req store.AuditRequest
 	}
 }
 
-func (a *app) printBooks(b store.Books) error {
+func (a *app) printBooks(b ops.Books) error {
 	answer := booksAnswer{Time: b.At, Difference: b.Difference(), Full: b.Full, Opened: b.Opened, Counted: b.Counted, Pipes: []bookAnswer{}}
 	for _, l := range b.Lanes {
 		one := bookAnswer{

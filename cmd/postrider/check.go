@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -134,13 +135,13 @@ func (a *app) toCheck(ctx context.Context, samples string, newest int) ([]postri
 		return nil, err
 	}
 	defer st.Close()
-	if st.NewestMessages == nil {
-		return nil, exit.Usagef("store %q cannot list its newest messages: use --samples", st.Info().Name)
+	if err := st.Need(ops.CanSample); err != nil {
+		return nil, exit.Usagef("%w; use --samples", err)
 	}
 	if err := open.Ready(ctx, st, a.schemaName()); err != nil {
 		return nil, err
 	}
-	return st.NewestMessages(ctx, newest, checkBytes)
+	return st.Samples.Newest(ctx, newest, checkBytes)
 }
 
 // samples reads messages as enqueue does.

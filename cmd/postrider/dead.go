@@ -23,6 +23,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // recordAnswer is one parked record in JSON. Seq is a string: it may exceed
@@ -73,7 +74,7 @@ func (a *app) deadCommand() *cobra.Command {
 
 func (a *app) deadList() *cobra.Command {
 	var (
-		q     store.ParkedQuery
+		q     ops.ParkedQuery
 		all   bool
 		after string
 	)
@@ -99,7 +100,7 @@ func (a *app) deadList() *cobra.Command {
 			if all {
 				q.State = store.Pending // any
 			}
-			records, err := st.Parked(cmd.Context(), q)
+			records, err := st.Admin.Parked(cmd.Context(), q)
 			if err != nil {
 				return fmt.Errorf("list: %w", err)
 			}
@@ -137,7 +138,7 @@ func (a *app) deadShow() *cobra.Command {
 				return err
 			}
 			defer st.Close()
-			r, err := admin.Find(cmd.Context(), st, seqs[0])
+			r, err := admin.Find(cmd.Context(), st.Admin, seqs[0])
 			if err != nil {
 				return notParked(seqs[0], err)
 			}
@@ -150,7 +151,7 @@ func (a *app) deadShow() *cobra.Command {
 }
 
 func (a *app) deadAct(kind store.ActKind, use, short string) *cobra.Command {
-	f := &orderFlags{order: store.Order{Kind: kind}}
+	f := &orderFlags{order: ops.Order{Kind: kind}}
 	cmd := &cobra.Command{
 		Use: use + " [SEQ...]", Short: short,
 		Long: short + ". The act is a request that the relay which owns the\nlane executes; when no relay lives, this command takes the lane for a moment and does it.\n" +
@@ -206,7 +207,7 @@ func (a *app) deadSingles(cmd *cobra.Command, f *orderFlags, seqs []int64) error
 	for i, seq := range seqs {
 		acts[i] = store.Act{Kind: f.order.Kind, Seq: seq, Actor: a.actor(), Reason: f.order.Reason}
 	}
-	results, err := admin.Execute(cmd.Context(), st, st, acts, &admin.Options{Wait: f.wait, Logger: a.logger()})
+	results, err := admin.Execute(cmd.Context(), st.Store, st.Admin, acts, &admin.Options{Wait: f.wait, Logger: a.logger()})
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.order.Kind, err)
 	}
@@ -248,8 +249,8 @@ func (a *app) printResults(ctx context.Context, st *open.Outbox, use string, res
 // relayLives reports whether somebody will send what is due; when that cannot
 // be told, it is assumed.
 func relayLives(ctx context.Context, st *open.Outbox) bool {
-	status, err := st.Status(ctx)
-	return err != nil || slices.ContainsFunc(status.Instances, func(i store.Instance) bool { return i.Alive })
+	status, err := st.Admin.Status(ctx)
+	return err != nil || slices.ContainsFunc(status.Instances, func(i ops.Instance) bool { return i.Alive })
 }
 
 func (a *app) openReady(cmd *cobra.Command) (*open.Outbox, error) {
@@ -264,7 +265,7 @@ func (a *app) openReady(cmd *cobra.Command) (*open.Outbox, error) {
 	return st, nil
 }
 
-func answerOf(r store.ParkedRecord, payload bool) recordAnswer {
+func answerOf(r ops.ParkedRecord, payload bool) recordAnswer {
 	m := r.Message
 	return recordAnswer{
 		Seq: strconv.FormatInt(r.Seq, 10), Lane: int(r.Lane), State: r.State.String(), BlocksKey: r.Captures && m.Key != "",

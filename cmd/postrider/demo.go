@@ -17,7 +17,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // demoAnswer is the one object that `demo --output json` prints.
@@ -173,7 +173,7 @@ func (d *demo) open(ctx context.Context) error {
 	if _, _, err := open.Reach(ctx, d.st); err != nil {
 		return err
 	}
-	if _, err := d.st.Migrate(ctx, store.MigrateRequest{Lanes: d.set.Lanes}); err != nil {
+	if _, err := d.st.Migrator.Migrate(ctx, ops.MigrateRequest{Lanes: d.set.Lanes}); err != nil {
 		return fmt.Errorf("demo: make the outbox: %w", err)
 	}
 	if d.broker, err = openDemoBroker(ctx, d); err != nil {
@@ -232,7 +232,7 @@ func (d *demo) settleDown(ctx context.Context) error {
 	}
 	last, moved := 0, time.Now()
 	for time.Since(moved) < patience {
-		status, err := d.st.Status(ctx)
+		status, err := d.st.Admin.Status(ctx)
 		effects, effectsErr := d.tables.effects(ctx)
 		if err == nil && effectsErr == nil && status.Pending == 0 && effects >= want {
 			return nil

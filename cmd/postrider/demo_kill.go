@@ -30,7 +30,7 @@ func (d *demo) kill(ctx context.Context) error {
 	var inFlight bool
 	for deadline := time.Now().Add(patience); ; {
 		freeze(victim.cmd.Process)
-		status, err := d.st.Status(ctx)
+		status, err := d.st.Admin.Status(ctx)
 		if ctx.Err() != nil {
 			thaw(victim.cmd.Process)
 			return nil //nolint:nilerr // interrupted: the error is the interruption's

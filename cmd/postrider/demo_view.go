@@ -137,7 +137,7 @@ func (d *demo) watch(ctx context.Context) {
 }
 
 func (d *demo) look(ctx context.Context) (look, bool) {
-	status, err := d.st.Status(ctx)
+	status, err := d.st.Admin.Status(ctx)
 	if err != nil {
 		return look{}, false
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 type doctorFlags struct {
@@ -23,7 +23,7 @@ type doctorFlags struct {
 	all    bool
 	// consumer is whose inbox is looked at, and nothing else; "": all, beside the outbox.
 	consumer string
-	req      store.ExamineRequest
+	req      ops.ExamineRequest
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -59,9 +59,9 @@ func (a *app) doctorCommand() *cobra.Command {
 }
 
 func (a *app) examine(ctx context.Context, set *doctorFlags) error {
-	failOn := store.Critical + 1
+	failOn := ops.Critical + 1
 	if set.failOn != "never" {
-		if err := failOn.UnmarshalText([]byte(set.failOn)); err != nil || failOn == store.OK {
+		if err := failOn.UnmarshalText([]byte(set.failOn)); err != nil || failOn == ops.OK {
 			return exit.Usagef("fail-on is %s: use warning, critical or never", redact.Word(set.failOn))
 		}
 	}
@@ -70,8 +70,8 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 		return err
 	}
 	defer st.Close()
-	if st.Doctor == nil || set.consumer != "" && st.Inbox == nil {
-		return exit.Usagef("store %q cannot be examined: there is nothing that could be set wrong", st.Info().Name)
+	if err := st.Need(ops.CanDiagnose); err != nil {
+		return exit.With(exit.Usage, err)
 	}
 	if st.Exists != nil {
 		if err := st.Exists(); err != nil {
@@ -114,21 +114,21 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 }
 
 // doctorsOf look at the outbox and at the consumers beside it, or at consumers only.
-func (a *app) doctorsOf(st *open.Outbox, consumer string) []store.Doctor {
+func (a *app) doctorsOf(st *open.Outbox, consumer string) []ops.Doctor {
 	i, ok := a.inboxes(st)
 	switch {
 	case consumer != "":
-		return []store.Doctor{i.Doctor(consumersOf(consumer)...)}
+		return []ops.Doctor{i.Doctor(consumersOf(consumer)...)}
 	case ok:
-		return []store.Doctor{st.Doctor, i.Doctor()}
+		return []ops.Doctor{st.Doctor, i.Doctor()}
 	}
-	return []store.Doctor{st.Doctor}
+	return []ops.Doctor{st.Doctor}
 }
 
 func diagnosisText(w *tabwriter.Writer, d admin.Diagnosis, all bool) {
 	const keep = "" // what is found may name what others chose: roles, slots, applications
 	for _, f := range d.Findings {
-		if f.Severity == store.OK && !all {
+		if f.Severity == ops.OK && !all {
 			continue
 		}
 		output.Row(w, strings.ToUpper(f.Severity.String()), f.Check, output.Visible(f.What, keep))

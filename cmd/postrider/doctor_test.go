@@ -8,7 +8,7 @@ import (
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // The doctor's answer as text and as JSON, and its exit status.
@@ -49,7 +49,7 @@ func TestDoctor(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.out), &d); err != nil || got.code != 6 {
 		t.Fatalf("exit code %d, %v: %s", got.code, err, got.out)
 	}
-	if d.Worst != store.Critical || d.Critical == 0 || d.Critical+d.Warning+d.OK != len(d.Findings) || d.Findings[0].Severity != store.Critical {
+	if d.Worst != ops.Critical || d.Critical == 0 || d.Critical+d.Warning+d.OK != len(d.Findings) || d.Findings[0].Severity != ops.Critical {
 		t.Errorf("%+v", d)
 	}
 	if got := cli(t, nil, "", "doctor", "--store", pg.Database(t)); got.code != 6 || !strings.Contains(got.out, "has no outbox") {

@@ -40,8 +40,8 @@ func (a *app) eraseCommand() *cobra.Command {
 				return err
 			}
 			defer st.Close()
-			req.Actor, req.Wait, req.Pipe = a.actor(), wait, st.Pipe
-			done, err := admin.Erase(cmd.Context(), st.Store, req, &admin.Options{Logger: a.logger()})
+			req.Actor, req.Wait = a.actor(), wait
+			done, err := admin.Erase(cmd.Context(), st.Office, req, &admin.Options{Logger: a.logger()})
 			if err != nil {
 				return fmt.Errorf("erase: %w", err)
 			}

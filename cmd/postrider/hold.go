@@ -12,6 +12,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // holdAnswer is what pause and resume print in JSON.
@@ -91,7 +92,7 @@ func (a *app) hold(cmd *cobra.Command, act store.Act, answer holdAnswer, wait ti
 		return err
 	}
 	defer st.Close()
-	results, err := admin.Execute(cmd.Context(), st, st, []store.Act{act}, &admin.Options{Wait: wait, Logger: a.logger()})
+	results, err := admin.Execute(cmd.Context(), st.Store, st.Admin, []store.Act{act}, &admin.Options{Wait: wait, Logger: a.logger()})
 	if err != nil {
 		return fmt.Errorf("%s: %w", act.Kind, err)
 	}
@@ -116,11 +117,10 @@ func (a *app) holdEndpoint(cmd *cobra.Command, act store.Act, endpoint string) e
 		return err
 	}
 	defer st.Close()
-	stops, err := admin.Stops(st.Admin)
-	if err != nil {
+	if err := st.Need(ops.CanStop); err != nil {
 		return fmt.Errorf("%s: %w", act.Kind, err)
 	}
-	changed, err := stops.SetStop(cmd.Context(), store.SetStop{
+	changed, err := st.Stops.SetStop(cmd.Context(), store.SetStop{
 		Destination: endpoint, Resume: act.Kind == store.ActResume, Actor: act.Actor, Reason: act.Reason,
 	})
 	if err != nil {

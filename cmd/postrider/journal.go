@@ -12,6 +12,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // entryAnswer is one entry of the journal in JSON. Numbers that may exceed what a
@@ -34,7 +35,7 @@ type entryAnswer struct {
 
 func (a *app) journalCommand() *cobra.Command {
 	var (
-		q     store.JournalQuery
+		q     ops.JournalQuery
 		since time.Duration
 		name  string
 	)
@@ -59,8 +60,8 @@ func (a *app) journalCommand() *cobra.Command {
 				return err
 			}
 			defer st.Close()
-			if st.Journal == nil {
-				return unsupported("a journal", &a.set)
+			if err := st.Need(ops.CanJournal); err != nil {
+				return err
 			}
 			entries, err := st.Journal.Entries(cmd.Context(), q)
 			if err != nil {
@@ -134,12 +135,7 @@ type actAnswer struct {
 	Reason  string    `json:"reason"`
 }
 
-// unsupported says that a kind of store lacks what the command needs.
-func unsupported(what string, set *settings) error {
-	return fmt.Errorf("%s: %w: the store is %s; PostgreSQL has it", what, store.ErrUnsupported, set.Kind())
-}
-
-func entryOf(e store.JournalEntry) entryAnswer {
+func entryOf(e ops.JournalEntry) entryAnswer {
 	answer := entryAnswer{
 		ID: strconv.FormatInt(e.ID, 10), At: e.At, Actor: e.Actor, Act: e.Act, Pipe: e.Pipe, Lane: e.Lane, Key: e.Key,
 		Target: e.Target, Reason: e.Reason, Result: e.Result, Count: e.Count,

@@ -117,11 +117,10 @@ func (k *keeperSettings) relayOptions(log *slog.Logger) (*admin.KeeperOptions, e
 // ends it, to be called when the relay has drained. It returns nil for a store
 // that keeps no settled rows.
 func startKeeper(ctx context.Context, st *open.Outbox, o *admin.KeeperOptions) (*admin.Keeper, func()) {
-	r, err := admin.Retainer(st.Admin)
+	k, err := admin.NewKeeper(st.Office, o)
 	if err != nil {
 		return nil, func() {}
 	}
-	k := admin.NewKeeper(r, o)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
 	go func() {

@@ -25,8 +25,8 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // enqueued writes n messages of n keys.
@@ -222,25 +222,25 @@ func TestHousekeepingMetrics(t *testing.T) {
 // payloads go before their rows.
 type troubled struct{ orderly }
 
-func (troubled) Prune(_ context.Context, req store.PruneRequest) (p store.Pruned, err error) {
+func (troubled) Prune(_ context.Context, req ops.PruneRequest) (p ops.Pruned, err error) {
 	if req.Payloads {
 		p.Rows = 40
 	}
 	return p, nil
 }
 
-func (troubled) Partitions(context.Context) (store.Partitions, error) {
-	return store.Partitions{List: make([]store.Partition, 5), Room: 3 * store.LowRoom}, nil
+func (troubled) Partitions(context.Context) (ops.Partitions, error) {
+	return ops.Partitions{List: make([]ops.Partition, 5), Room: 3 * ops.LowRoom}, nil
 }
 
-func (troubled) Tend(context.Context, store.TendRequest) (store.Tended, error) {
-	return store.Tended{}, errors.New("permission denied")
+func (troubled) Tend(context.Context, ops.TendRequest) (ops.Tended, error) {
+	return ops.Tended{}, errors.New("permission denied")
 }
 
 // Housekeeping that fails tells of the partitions as they are; one that another
 // process has taken over tells of none.
 func TestHousekeepingMetricsOfTrouble(t *testing.T) {
-	k := admin.NewKeeper(troubled{}, &admin.KeeperOptions{OlderThan: time.Hour})
+	k := newKeeper(t, troubled{}, &admin.KeeperOptions{OlderThan: time.Hour})
 	if _, err := k.Sweep(t.Context()); err == nil {
 		t.Error("the sweep did not fail")
 	}
@@ -258,7 +258,7 @@ func TestHousekeepingMetricsOfTrouble(t *testing.T) {
 			t.Errorf("%q is not served:\n%s", line, text)
 		}
 	}
-	k = admin.NewKeeper(emptying{}, &admin.KeeperOptions{OlderThan: time.Hour, Payloads: time.Minute})
+	k = newKeeper(t, emptying{}, &admin.KeeperOptions{OlderThan: time.Hour, Payloads: time.Minute})
 	if _, err := k.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +266,7 @@ func TestHousekeepingMetricsOfTrouble(t *testing.T) {
 		t.Error(text)
 	}
 	o := &taken{}
-	k = admin.NewKeeper(o, &admin.KeeperOptions{OlderThan: time.Hour})
+	k = newKeeper(t, o, &admin.KeeperOptions{OlderThan: time.Hour})
 	for _, other := range []string{"", "another"} {
 		o.runner = other
 		if _, err := k.Sweep(t.Context()); err != nil {
@@ -281,7 +281,7 @@ func TestHousekeepingMetricsOfTrouble(t *testing.T) {
 // emptying has payloads to remove, in partitions that are in order.
 type emptying struct{ orderly }
 
-func (emptying) Prune(ctx context.Context, req store.PruneRequest) (store.Pruned, error) {
+func (emptying) Prune(ctx context.Context, req ops.PruneRequest) (ops.Pruned, error) {
 	return troubled{}.Prune(ctx, req)
 }
 
@@ -291,8 +291,8 @@ type taken struct {
 	runner string
 }
 
-func (o *taken) Prune(context.Context, store.PruneRequest) (store.Pruned, error) {
-	return store.Pruned{Runner: o.runner}, nil
+func (o *taken) Prune(context.Context, ops.PruneRequest) (ops.Pruned, error) {
+	return ops.Pruned{Runner: o.runner}, nil
 }
 
 // Housekeeping that fails because the database is away adds no line of its own to
@@ -302,7 +302,7 @@ func TestHousekeepingInAnOutage(t *testing.T) {
 		var log safeBuffer
 		var away atomic.Bool
 		away.Store(true)
-		k := admin.NewKeeper(troubled{}, &admin.KeeperOptions{
+		k := newKeeper(t, troubled{}, &admin.KeeperOptions{
 			OlderThan: time.Hour, Every: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)), Told: away.Load,
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -319,4 +319,20 @@ func TestHousekeepingInAnOutage(t *testing.T) {
 			t.Errorf("%d lines behind the outage, want 1:\n%s", n, log.String())
 		}
 	})
+}
+
+// housekeeping is what a keeper works with.
+type housekeeping interface {
+	ops.Retainer
+	ops.Partitioner
+}
+
+// newKeeper keeps house with what a test answers.
+func newKeeper(t *testing.T, h housekeeping, o *admin.KeeperOptions) *admin.Keeper {
+	t.Helper()
+	k, err := admin.NewKeeper(&ops.Office{Retention: h, Partitions: h}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
 }

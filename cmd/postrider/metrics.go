@@ -14,13 +14,14 @@ import (
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // metrics turns the relay's figures and the store's status into Prometheus
 // series. The status is asked for at a scrape, and at most once per maxAge:
 // a scraper must not be able to load the database.
 type metrics struct {
-	admin  store.Admin
+	admin  ops.Admin
 	maxAge time.Duration
 	stats  func() relay.Stats
 	health func() relay.Health
@@ -31,7 +32,7 @@ type metrics struct {
 	settle  prometheus.Histogram
 
 	mu     sync.Mutex
-	status store.Status
+	status ops.Status
 	asked  time.Time
 	up     bool
 
@@ -43,7 +44,7 @@ type metrics struct {
 }
 
 // newMetrics makes the series of one relay, all of which carry the labels.
-func newMetrics(ad store.Admin, labels prometheus.Labels, maxAge time.Duration) *metrics {
+func newMetrics(ad ops.Admin, labels prometheus.Labels, maxAge time.Duration) *metrics {
 	d := func(name, help string, variable ...string) *prometheus.Desc {
 		return prometheus.NewDesc("postrider_"+name, help, variable, labels)
 	}
@@ -184,7 +185,7 @@ func (m *metrics) collectStatus(c series) {
 }
 
 // look returns the status, asked for now unless the last answer is fresh.
-func (m *metrics) look() (store.Status, bool) {
+func (m *metrics) look() (ops.Status, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.asked.IsZero() && time.Since(m.asked) < m.maxAge {

@@ -16,6 +16,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 type migrateAnswer struct {
@@ -52,7 +53,7 @@ func (a *app) migrateCommand() *cobra.Command {
 		if partition && printSQL {
 			return exit.Usagef("--partition has no statements to print: it asks for its locks again and again, so that writers do not wait")
 		}
-		if notify != "" && notify != string(store.NotifyOn) && notify != string(store.NotifyOff) {
+		if notify != "" && notify != string(ops.NotifyOn) && notify != string(ops.NotifyOff) {
 			return exit.Usagef("notify is %s: use on or off", redact.Word(notify))
 		}
 		if wait < 0 {
@@ -61,9 +62,9 @@ func (a *app) migrateCommand() *cobra.Command {
 		if rolePrefix != "" && !roles {
 			return exit.Usagef("--role-prefix goes with --roles")
 		}
-		return a.migrateEach(cmd, store.MigrateRequest{
+		return a.migrateEach(cmd, ops.MigrateRequest{
 			Target: to, DryRun: dryRun, Adopt: adopt, Actor: a.actor(), Roles: roles, RolePrefix: rolePrefix, Partition: partition,
-			Notify: store.Notify(notify), Wait: onceAtLeast(wait),
+			Notify: ops.Notify(notify), Wait: onceAtLeast(wait),
 		}, printSQL)
 	}
 	cmd := &cobra.Command{
@@ -98,7 +99,7 @@ func (a *app) migrateCommand() *cobra.Command {
 			if !yes && !dryRun && !printSQL {
 				return exit.Usagef("this removes the outbox and every message in it: add --yes, or --dry-run to see the steps")
 			}
-			return a.migrate(cmd, store.MigrateRequest{Target: -1, DryRun: dryRun, Wait: onceAtLeast(wait)}, printSQL)
+			return a.migrate(cmd, ops.MigrateRequest{Target: -1, DryRun: dryRun, Wait: onceAtLeast(wait)}, printSQL)
 		},
 	}
 	down.Flags().BoolVar(&yes, "yes", false, "really remove everything")
@@ -120,7 +121,7 @@ func onceAtLeast(wait time.Duration) time.Duration {
 
 // migrateEach migrates every outbox of the file's list of relays; without a list, or with
 // --relay or --store, the one that is meant. One that fails does not keep the others waiting.
-func (a *app) migrateEach(cmd *cobra.Command, req store.MigrateRequest, printSQL bool) error {
+func (a *app) migrateEach(cmd *cobra.Command, req ops.MigrateRequest, printSQL bool) error {
 	if len(a.relays) == 0 || a.relayName != "" || a.typed["store"] || printSQL {
 		return a.migrate(cmd, req, printSQL)
 	}
@@ -149,7 +150,7 @@ func (a *app) migrateEach(cmd *cobra.Command, req store.MigrateRequest, printSQL
 	return nil
 }
 
-func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL bool) error {
+func (a *app) migrate(cmd *cobra.Command, req ops.MigrateRequest, printSQL bool) error {
 	if a.set.Lanes < 0 || a.set.Lanes > 4096 {
 		return exit.Usagef("lanes is %d: use 1 to 4096", a.set.Lanes)
 	}
@@ -165,8 +166,8 @@ func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL boo
 	}
 	defer st.Close()
 	switch {
-	case req.Target < -1 || req.Target > st.Newest:
-		return exit.Usagef("to is %d: this program knows the versions 1 to %d", req.Target, st.Newest)
+	case req.Target < -1 || req.Target > st.Version:
+		return exit.Usagef("to is %d: this program knows the versions 1 to %d", req.Target, st.Version)
 	case printSQL:
 		return a.printSQL(st, req)
 	case req.DryRun && st.Exists != nil && st.Exists() != nil:
@@ -180,8 +181,8 @@ func (a *app) migrate(cmd *cobra.Command, req store.MigrateRequest, printSQL boo
 		return &store.SchemaError{Schema: a.schemaName(), Have: have, Want: want}
 	}
 	req.Lanes = a.set.Lanes
-	req.Waiting = func(b *store.BusyError) { fmt.Fprintf(a.errOut, "postrider: waiting: %v\n", b) }
-	steps, err := st.Migrate(cmd.Context(), req)
+	req.Waiting = func(b *ops.BusyError) { fmt.Fprintf(a.errOut, "postrider: waiting: %v\n", b) }
+	steps, err := st.Migrator.Migrate(cmd.Context(), req)
 	if err != nil {
 		return migrateFailed(cmd.Context(), err)
 	}
@@ -210,7 +211,7 @@ func migrateFailed(ctx context.Context, err error) error {
 	return fmt.Errorf("migrate: %w", err)
 }
 
-func (a *app) printSteps(have, want int, req store.MigrateRequest, steps []store.Step) error {
+func (a *app) printSteps(have, want int, req ops.MigrateRequest, steps []ops.Step) error {
 	answer := migrateAnswer{Relay: a.entry, Have: have, Want: want, DryRun: req.DryRun, Steps: []migrateStep{}, healthy: req.Adopt}
 	for _, s := range steps {
 		answer.Steps = append(answer.Steps, migrateStep{s.Version, s.Name, s.Down, s.Took.Seconds()})
@@ -221,7 +222,7 @@ func (a *app) printSteps(have, want int, req store.MigrateRequest, steps []store
 
 // migrateNowhere is a dry run for a SQLite file that is not there, and that a
 // look would make: it looks at a file of its own.
-func (a *app) migrateNowhere(cmd *cobra.Command, req store.MigrateRequest) error {
+func (a *app) migrateNowhere(cmd *cobra.Command, req ops.MigrateRequest) error {
 	dir, err := os.MkdirTemp("", "postrider-dry-run-")
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
@@ -234,19 +235,19 @@ func (a *app) migrateNowhere(cmd *cobra.Command, req store.MigrateRequest) error
 		return err
 	}
 	defer st.Close()
-	steps, err := st.Migrate(cmd.Context(), req)
+	steps, err := st.Migrator.Migrate(cmd.Context(), req)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	return a.printSteps(0, st.Newest, req, steps)
+	return a.printSteps(0, st.Version, req, steps)
 }
 
 // checkLanes says when --lanes asked for what an outbox cannot have any more.
-func (a *app) checkLanes(ctx context.Context, st *open.Outbox, req store.MigrateRequest) error {
+func (a *app) checkLanes(ctx context.Context, st *open.Outbox, req ops.MigrateRequest) error {
 	if a.set.Lanes == 0 || req.DryRun || req.Target == -1 {
 		return nil
 	}
-	status, err := st.Status(ctx)
+	status, err := st.Admin.Status(ctx)
 	if err != nil {
 		return fmt.Errorf("count the lanes: %w", err)
 	}
@@ -283,23 +284,23 @@ func migrateText(w *tabwriter.Writer, answer migrateAnswer) {
 	}
 }
 
-func (a *app) printSQL(st *open.Outbox, req store.MigrateRequest) error {
+func (a *app) printSQL(st *open.Outbox, req ops.MigrateRequest) error {
 	from, target := 0, req.Target
 	switch target {
 	case 0:
-		target = st.Newest
+		target = st.Version
 	case -1:
-		from, target = st.Newest, 0
+		from, target = st.Version, 0
 	}
-	text, err := st.SQL(from, target)
+	text, err := st.Migrator.SQL(from, target)
 	if err != nil {
 		return fmt.Errorf("print the statements: %w", err)
 	}
 	if req.Roles {
-		if st.RolesSQL == nil {
-			return exit.Usagef("only PostgreSQL has roles")
+		if err := st.Need(ops.CanRole); err != nil {
+			return exit.With(exit.Usage, err)
 		}
-		roles, err := st.RolesSQL(req.RolePrefix)
+		roles, err := st.Roles.RolesSQL(req.RolePrefix)
 		if err != nil {
 			return fmt.Errorf("print the roles: %w", err)
 		}
@@ -325,7 +326,7 @@ func (a *app) migrateStatus(cmd *cobra.Command) error {
 		return err
 	}
 	defer st.Close()
-	have, want := 0, st.Newest
+	have, want := 0, st.Version
 	if st.Exists == nil || st.Exists() == nil {
 		if have, want, err = open.Reach(cmd.Context(), st); err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // orderAnswer is what a command that acts on many records prints in JSON.
@@ -48,7 +49,7 @@ func (a *app) repairCommands() []*cobra.Command {
 
 // orderFlags are those of every act on many records.
 type orderFlags struct {
-	order        store.Order
+	order        ops.Order
 	lane         int
 	since, until string
 	versions     string
@@ -139,7 +140,7 @@ func (f *orderFlags) complete(now time.Time, actor string) error {
 func (f *orderFlags) planOnly() bool { return f.dryRun || !f.yes }
 
 // parseVersions reads one version or a range of them.
-func parseVersions(text string) (v store.Versions, err error) {
+func parseVersions(text string) (v ops.Versions, err error) {
 	if text == "" {
 		return v, nil
 	}
@@ -178,8 +179,7 @@ func (a *app) runOrder(cmd *cobra.Command, f *orderFlags) error {
 		return err
 	}
 	defer st.Close()
-	orders, err := admin.Orders(st.Admin)
-	if err != nil {
+	if err := st.Need(ops.CanOrder); err != nil {
 		return err
 	}
 	ctx, kind := cmd.Context(), f.order.Kind
@@ -187,22 +187,22 @@ func (a *app) runOrder(cmd *cobra.Command, f *orderFlags) error {
 		if f.order.Reason == "" {
 			f.order.Reason = "to count"
 		}
-		plan, err := orders.PlanOrder(ctx, f.order)
+		plan, err := st.Orders.PlanOrder(ctx, f.order)
 		if err != nil {
 			return fmt.Errorf("%s: %w", kind, err)
 		}
 		return a.printPlan(f, plan)
 	}
-	id, plan, err := orders.Order(ctx, f.order)
+	id, plan, err := st.Orders.Order(ctx, f.order)
 	if errors.Is(err, store.ErrNotFound) {
 		return a.print(orderAnswer{Act: kind, Done: true}, func(w *tabwriter.Writer) { output.Row(w, string(kind)+": nothing matches, nothing was done") })
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", kind, err)
 	}
-	state := store.OrderState{ID: id, Planned: plan.Records}
+	state := ops.OrderState{ID: id, Planned: plan.Records}
 	if f.wait > 0 {
-		state, err = admin.Follow(ctx, st.Store, st.Admin, id, &admin.Options{Wait: f.wait, Logger: a.logger()}, a.progress(kind))
+		state, err = admin.Follow(ctx, st.Store, st.Office, id, &admin.Options{Wait: f.wait, Logger: a.logger()}, a.progress(kind))
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("%s: %w", kind, err)
 		}
@@ -211,12 +211,12 @@ func (a *app) runOrder(cmd *cobra.Command, f *orderFlags) error {
 }
 
 // progress tells a person on a terminal how far an order has come, once a second.
-func (a *app) progress(kind store.ActKind) func(store.OrderState) {
+func (a *app) progress(kind store.ActKind) func(ops.OrderState) {
 	if a.set.output == "json" || !output.IsTerminal(a.errOut) {
 		return nil
 	}
 	var said time.Time
-	return func(s store.OrderState) {
+	return func(s ops.OrderState) {
 		if time.Since(said) >= time.Second && !s.Done {
 			fmt.Fprintf(a.errOut, "%s: %d of %d\n", kind, s.Moved, s.Planned)
 			said = time.Now()
@@ -224,7 +224,7 @@ func (a *app) progress(kind store.ActKind) func(store.OrderState) {
 	}
 }
 
-func (a *app) printPlan(f *orderFlags, plan store.OrderPlan) error {
+func (a *app) printPlan(f *orderFlags, plan ops.OrderPlan) error {
 	answer := orderAnswer{Act: f.order.Kind, DryRun: true, Planned: plan.Records}
 	for _, l := range plan.Lanes {
 		answer.Lanes = append(answer.Lanes, lanePlanEntry{l.Lane, l.Records, strconv.FormatInt(l.First, 10), strconv.FormatInt(l.Last, 10)})
@@ -237,7 +237,7 @@ func (a *app) printPlan(f *orderFlags, plan store.OrderPlan) error {
 	})
 }
 
-func (a *app) printState(ctx context.Context, st *open.Outbox, f *orderFlags, s store.OrderState) error {
+func (a *app) printState(ctx context.Context, st *open.Outbox, f *orderFlags, s ops.OrderState) error {
 	kind := f.order.Kind
 	answer := orderAnswer{Order: strconv.FormatInt(s.ID, 10), Act: kind, Planned: s.Planned, Moved: s.Moved, Done: s.Done}
 	idle := kind != store.ActDiscard && kind != store.ActSkip && !relayLives(ctx, st)
@@ -254,7 +254,7 @@ func (a *app) printState(ctx context.Context, st *open.Outbox, f *orderFlags, s 
 }
 
 func (a *app) replayCommand() *cobra.Command {
-	f := &orderFlags{order: store.Order{Kind: store.ActReplay, Rate: 1000}}
+	f := &orderFlags{order: ops.Order{Kind: store.ActReplay, Rate: 1000}}
 	cmd := &cobra.Command{
 		Use: "replay", Short: "Send settled messages of the outbox into the pipe once more",
 		Long: "Finds messages that the pipe has settled and that retention has left, and sends them once\n" +
@@ -275,7 +275,7 @@ func (a *app) replayCommand() *cobra.Command {
 }
 
 func (a *app) skipCommand() *cobra.Command {
-	f := &orderFlags{order: store.Order{Kind: store.ActSkip}}
+	f := &orderFlags{order: ops.Order{Kind: store.ActSkip}}
 	cmd := &cobra.Command{
 		Use: "skip", Short: "Let blocked keys go on without the message that holds them",
 		Long: "The message that holds its key becomes a dead letter that holds nothing: the key goes on,\n" +
@@ -300,7 +300,7 @@ func (a *app) orderCommand() *cobra.Command {
 	show := &cobra.Command{
 		Use: "show ID", Short: "Show how far an order has come", Args: seqArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withOrder(cmd, args[0], func(orders store.Orders, id int64) error {
+			return a.withOrder(cmd, args[0], func(orders ops.Orders, id int64) error {
 				s, err := orders.OrderState(cmd.Context(), id)
 				if err != nil {
 					return err
@@ -316,7 +316,7 @@ func (a *app) orderCommand() *cobra.Command {
 	cancel := &cobra.Command{
 		Use: "cancel ID", Short: "End an order: what it has not moved yet stays as it is", Args: seqArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withOrder(cmd, args[0], func(orders store.Orders, id int64) error {
+			return a.withOrder(cmd, args[0], func(orders ops.Orders, id int64) error {
 				if err := orders.CancelOrder(cmd.Context(), id, a.actor(), reason); err != nil {
 					return err
 				}
@@ -329,7 +329,7 @@ func (a *app) orderCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) withOrder(cmd *cobra.Command, arg string, do func(store.Orders, int64) error) error {
+func (a *app) withOrder(cmd *cobra.Command, arg string, do func(ops.Orders, int64) error) error {
 	ids, err := parseSeqs([]string{arg})
 	if err != nil {
 		return err
@@ -339,9 +339,8 @@ func (a *app) withOrder(cmd *cobra.Command, arg string, do func(store.Orders, in
 		return err
 	}
 	defer st.Close()
-	orders, err := admin.Orders(st.Admin)
-	if err != nil {
+	if err := st.Need(ops.CanOrder); err != nil {
 		return err
 	}
-	return do(orders, ids[0])
+	return do(st.Orders, ids[0])
 }

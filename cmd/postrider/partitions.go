@@ -10,18 +10,18 @@ import (
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // partitionsAnswer is what `partitions --output json` prints.
 type partitionsAnswer struct {
-	Partitioned bool              `json:"partitioned"`
-	Current     int64             `json:"current,omitempty"`
-	Ahead       int               `json:"ahead,omitempty"`
-	Room        int64             `json:"room,string,omitempty"`
-	Alarm       string            `json:"alarm,omitempty"`
-	Partitions  []store.Partition `json:"partitions"`
-	Tended      *tendedAnswer     `json:"tended,omitempty"`
+	Partitioned bool            `json:"partitioned"`
+	Current     int64           `json:"current,omitempty"`
+	Ahead       int             `json:"ahead,omitempty"`
+	Room        int64           `json:"room,string,omitempty"`
+	Alarm       string          `json:"alarm,omitempty"`
+	Partitions  []ops.Partition `json:"partitions"`
+	Tended      *tendedAnswer   `json:"tended,omitempty"`
 }
 
 type tendedAnswer struct {
@@ -46,11 +46,10 @@ func (a *app) partitionsCommand() *cobra.Command {
 				return err
 			}
 			defer st.Close()
-			parts, err := admin.Partitioner(st.Admin)
-			if err != nil {
+			if err := st.Need(ops.CanPartition); err != nil {
 				return err
 			}
-			p, err := parts.Partitions(cmd.Context())
+			p, err := st.Partitions.Partitions(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -62,7 +61,7 @@ func (a *app) partitionsCommand() *cobra.Command {
 }
 
 func (a *app) tendCommand() *cobra.Command {
-	var req store.TendRequest
+	var req ops.TendRequest
 	var noDrop bool
 	cmd := &cobra.Command{
 		Use: "tend", Short: "Make partitions ahead, move writers on, drop what is old and settled", Args: noArgs,
@@ -78,11 +77,7 @@ func (a *app) tendCommand() *cobra.Command {
 				return err
 			}
 			defer st.Close()
-			parts, err := admin.Partitioner(st.Admin)
-			if err != nil {
-				return err
-			}
-			done, err := admin.Tend(cmd.Context(), parts, req)
+			done, err := admin.Tend(cmd.Context(), st.Office, req)
 			if err != nil {
 				return err
 			}
@@ -98,12 +93,12 @@ func (a *app) tendCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) printPartitions(p store.Partitions, done *tendedAnswer) error {
+func (a *app) printPartitions(p ops.Partitions, done *tendedAnswer) error {
 	answer := partitionsAnswer{
 		Partitioned: len(p.List) > 0, Current: p.Current, Ahead: p.Ahead, Room: p.Room, Alarm: p.Alarm(), Partitions: p.List, Tended: done,
 	}
 	if answer.Partitions == nil {
-		answer.Partitions = []store.Partition{}
+		answer.Partitions = []ops.Partition{}
 	}
 	return a.print(answer, func(w *tabwriter.Writer) {
 		if !answer.Partitioned {
@@ -140,7 +135,7 @@ func tendedText(w *tabwriter.Writer, done *tendedAnswer) {
 	}
 }
 
-func partitionState(p store.Partition, current int64) string {
+func partitionState(p ops.Partition, current int64) string {
 	switch {
 	case p.Number > current:
 		return "ahead"

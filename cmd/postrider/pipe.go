@@ -9,12 +9,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // pipeAnswer is one pipe in JSON.
@@ -31,7 +31,7 @@ type pipeAnswer struct {
 	Parked    int64        `json:"parked"`
 }
 
-func pipeAnswerOf(p store.Pipe) pipeAnswer {
+func pipeAnswerOf(p ops.Pipe) pipeAnswer {
 	return pipeAnswer{
 		p.Name, p.Filter, p.CreatedAt, p.Paused, p.PausedBy, p.PausedFor, p.PausedAt, p.Relays, p.Behind, p.Parked,
 	}
@@ -51,17 +51,16 @@ func (a *app) pipeCommand() *cobra.Command {
 }
 
 // openPipes opens the store of a command about pipes.
-func (a *app) openPipes(cmd *cobra.Command) (*open.Outbox, store.Pipes, error) {
+func (a *app) openPipes(cmd *cobra.Command) (*open.Outbox, ops.Pipes, error) {
 	st, err := a.openReady(cmd)
 	if err != nil {
 		return nil, nil, err
 	}
-	pipes, err := admin.Pipes(st.Admin)
-	if err != nil {
+	if err := st.Need(ops.CanPipe); err != nil {
 		st.Close()
 		return nil, nil, exit.With(exit.Usage, err)
 	}
-	return st, pipes, nil
+	return st, st.Pipes, nil
 }
 
 func (a *app) pipeList() *cobra.Command {
@@ -98,7 +97,7 @@ func filterText(f store.Filter) string {
 	return output.Visible(f.String(), "")
 }
 
-func pipeState(p store.Pipe) string {
+func pipeState(p ops.Pipe) string {
 	switch {
 	case p.Paused && p.PausedFor != "":
 		return fmt.Sprintf("paused by %s: %s", output.Visible(p.PausedBy, ""), output.Visible(p.PausedFor, ""))
@@ -124,7 +123,7 @@ func (a *app) pipeAdd() *cobra.Command {
 			"  postrider pipe add eu --from 2026-11-21T06:00:00Z --header region=eu\n" +
 			"  postrider pipe add audit --from 48h",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := store.AddPipe{Name: args[0], Filter: f, Actor: a.actor(), Reason: reason}
+			req := ops.AddPipe{Name: args[0], Filter: f, Actor: a.actor(), Reason: reason}
 			if err := parseFrom(from, time.Now(), &req); err != nil {
 				return err
 			}
@@ -186,18 +185,18 @@ func (h *headerFlag) String() string { return "" }
 func (h *headerFlag) Type() string   { return "name=value" }
 
 // parseFrom reads --from.
-func parseFrom(text string, now time.Time, req *store.AddPipe) error {
+func parseFrom(text string, now time.Time, req *ops.AddPipe) error {
 	switch text {
 	case "":
 		return exit.Usagef("say where the pipe starts: --from now, --from beginning, a time or an age such as 48h")
 	case "now":
-		req.From = store.FromNow
+		req.From = ops.FromNow
 		return nil
 	case "beginning":
-		req.From = store.FromBeginning
+		req.From = ops.FromBeginning
 		return nil
 	}
-	req.From = store.FromTime
+	req.From = ops.FromTime
 	if age, err := time.ParseDuration(text); err == nil && age > 0 {
 		req.Time = now.Add(-age)
 		return nil
@@ -228,7 +227,7 @@ func (a *app) pipePause(resume bool) *cobra.Command {
 				return err
 			}
 			defer st.Close()
-			err = pipes.PausePipe(cmd.Context(), store.PausePipe{Name: args[0], Resume: resume, Actor: a.actor(), Reason: reason})
+			err = pipes.PausePipe(cmd.Context(), ops.PausePipe{Name: args[0], Resume: resume, Actor: a.actor(), Reason: reason})
 			if err != nil {
 				return err
 			}
@@ -261,7 +260,7 @@ func (a *app) pipeRemove() *cobra.Command {
 				return err
 			}
 			defer st.Close()
-			gone, err := pipes.RemovePipe(cmd.Context(), store.RemovePipe{Name: args[0], Forfeit: forfeit, Actor: a.actor(), Reason: reason})
+			gone, err := pipes.RemovePipe(cmd.Context(), ops.RemovePipe{Name: args[0], Forfeit: forfeit, Actor: a.actor(), Reason: reason})
 			if err != nil {
 				return err
 			}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // TestPipeCommands adds a pipe, runs, pauses, resumes and removes it, and looks
@@ -93,19 +93,19 @@ func TestPipeOfAStoreWithoutPipes(t *testing.T) {
 
 func TestParseFrom(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	for text, want := range map[string]store.AddPipe{
-		"now":                       {From: store.FromNow},
-		"beginning":                 {From: store.FromBeginning},
-		"90m":                       {From: store.FromTime, Time: now.Add(-90 * time.Minute)},
-		"2026-11-21T13:00:00+02:00": {From: store.FromTime, Time: now.Add(-time.Hour)},
+	for text, want := range map[string]ops.AddPipe{
+		"now":                       {From: ops.FromNow},
+		"beginning":                 {From: ops.FromBeginning},
+		"90m":                       {From: ops.FromTime, Time: now.Add(-90 * time.Minute)},
+		"2026-11-21T13:00:00+02:00": {From: ops.FromTime, Time: now.Add(-time.Hour)},
 	} {
-		var got store.AddPipe
+		var got ops.AddPipe
 		if err := parseFrom(text, now, &got); err != nil || got.From != want.From || !got.Time.Equal(want.Time) {
 			t.Errorf("%s: got %+v, %v", text, got, err)
 		}
 	}
 	for _, text := range []string{"", "-5m", "yesterday", "2026-11-21"} {
-		if err := parseFrom(text, now, &store.AddPipe{}); err == nil {
+		if err := parseFrom(text, now, &ops.AddPipe{}); err == nil {
 			t.Errorf("%q was read", text)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // pruneAnswer is what `prune --output json` prints: one object per sweep.
@@ -168,17 +169,17 @@ func (a *app) openKeeper(cmd *cobra.Command, o *admin.KeeperOptions) (*open.Outb
 	if err != nil {
 		return nil, nil, err
 	}
-	r, err := admin.Retainer(st.Admin)
+	k, err := admin.NewKeeper(st.Office, o)
 	if err != nil {
 		st.Close()
 		return nil, nil, exit.With(exit.Usage, err)
 	}
-	return st, admin.NewKeeper(r, o), nil
+	return st, k, nil
 }
 
 func (a *app) printDue(ctx context.Context, k *admin.Keeper) error {
 	// What nobody has counted is not due: count it first.
-	if _, err := k.Look(ctx, store.AuditRequest{}); err != nil {
+	if _, err := k.Look(ctx, ops.AuditRequest{}); err != nil {
 		return err
 	}
 	due, err := k.Due(ctx)

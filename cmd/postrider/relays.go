@@ -21,7 +21,6 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store"
 )
 
 // unit is one relay of the process.
@@ -219,8 +218,7 @@ func (a *app) openUnit(name string, set *settings, relays int, keeps map[string]
 	u.store, u.close, u.watch = st, func() { sink.Close(); st.Close() }, sink.Watch
 	labels := prometheus.Labels{"pipe": st.Info().Pipe}
 	maps.Copy(labels, u.labels)
-	u.meter = newMetrics(st, labels, a.set.relay.statusEvery)
-	opts.Stops, _ = st.Admin.(store.Stops)
+	u.meter = newMetrics(st.Admin, labels, a.set.relay.statusEvery)
 	opts.Logger, opts.Version, opts.Observer = u.log, buildVersion().Version, u.meter.observer()
 	var to broker.Sink = sink
 	if relays > 1 {

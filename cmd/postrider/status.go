@@ -12,7 +12,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // statusAnswer is what `status --output json` prints: one object per look.
@@ -117,7 +117,7 @@ func (a *app) lookOnce(ctx context.Context, st *open.Outbox, failIfLag time.Dura
 	if err := open.Ready(ctx, st, a.schemaName()); err != nil {
 		return err
 	}
-	status, err := st.Status(ctx)
+	status, err := st.Admin.Status(ctx)
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
@@ -154,7 +154,7 @@ func (a *app) watch(ctx context.Context, st *open.Outbox, every, failIfLag time.
 	}
 }
 
-func (a *app) printStatus(s store.Status, lanes bool) error {
+func (a *app) printStatus(s ops.Status, lanes bool) error {
 	answer := statusAnswer{
 		Time: time.Now().UTC(), Pipe: s.Pipe, Paused: s.Paused, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped,
 		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered, Alarms: s.Alarms,
@@ -180,7 +180,7 @@ func (a *app) printStatus(s store.Status, lanes bool) error {
 // holdsShown is how many paused keys and lanes a person is shown.
 const holdsShown = 10
 
-func statusText(w *tabwriter.Writer, s store.Status, lanes bool) {
+func statusText(w *tabwriter.Writer, s ops.Status, lanes bool) {
 	bound := ""
 	if s.Capped {
 		bound = " or more"

@@ -18,7 +18,7 @@ import (
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // ward is a database whose consumer has everything that a doctor finds.
@@ -98,14 +98,14 @@ func (w *ward) age(table, column string, by time.Duration) {
 }
 
 // examine returns what the doctor finds by check.
-func (w *ward) examine(code exit.Code) map[string]store.Finding {
+func (w *ward) examine(code exit.Code) map[string]ops.Finding {
 	w.Helper()
 	r := cli(w.T, nil, "", "doctor", "--store", w.store, "--consumer", "all", "--output", "json", "--fail-on", "warning")
 	var d admin.Diagnosis
 	if err := json.Unmarshal([]byte(r.out), &d); err != nil || r.code != code {
 		w.Fatalf("exit code %d, want %d, %v\n%s%s", r.code, code, err, r.out, r.err)
 	}
-	found := map[string]store.Finding{}
+	found := map[string]ops.Finding{}
 	for _, f := range d.Findings {
 		found[f.Check] = f
 	}
@@ -113,7 +113,7 @@ func (w *ward) examine(code exit.Code) map[string]store.Finding {
 }
 
 // run executes the commands that a fix names.
-func (w *ward) run(f store.Finding) {
+func (w *ward) run(f ops.Finding) {
 	w.Helper()
 	commands := spanned.FindAllStringSubmatch(f.Fix, -1)
 	if len(commands) == 0 {
@@ -137,17 +137,17 @@ func TestConsumersAreExamined(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if name == "postgres" { // where there is a database before there are tables
 				w := &ward{T: t, store: url}
-				if found := w.examine(exit.OK); len(found) != 1 || found["consumer-tables"].Severity != store.OK {
+				if found := w.examine(exit.OK); len(found) != 1 || found["consumer-tables"].Severity != ops.OK {
 					t.Errorf("without tables: %+v", found)
 				}
 			}
 			w := openWard(t, url)
 			found := w.examine(exit.Findings)
-			for check, want := range map[string]store.Severity{
-				"consumer-tables": store.OK, "consumer-dead": store.Critical, "consumer-gaps": store.Warning,
-				"consumer-stalled": store.Warning, "consumer-retention": store.Warning,
+			for check, want := range map[string]ops.Severity{
+				"consumer-tables": ops.OK, "consumer-dead": ops.Critical, "consumer-gaps": ops.Warning,
+				"consumer-stalled": ops.Warning, "consumer-retention": ops.Warning,
 			} {
-				if f := found[check]; f.Check != check || f.Severity != want || want != store.OK && (f.Data["consumer"] != patientConsumer || f.Fix == "" || f.Why == "") {
+				if f := found[check]; f.Check != check || f.Severity != want || want != ops.OK && (f.Data["consumer"] != patientConsumer || f.Fix == "" || f.Why == "") {
 					t.Errorf("%s: %+v, want %v", check, f, want)
 				}
 			}
@@ -177,7 +177,7 @@ func TestConsumersAreExamined(t *testing.T) {
 			w.examine(exit.OK)
 			w.exec("DROP TABLE " + w.table("_stash"))
 			f := w.examine(exit.Findings)["consumer-tables"]
-			if f.Severity != store.Critical || !strings.Contains(f.What, "inbox_stash") {
+			if f.Severity != ops.Critical || !strings.Contains(f.What, "inbox_stash") {
 				t.Errorf("a table is missing: %+v", f)
 			}
 			for _, sql := range f.SQL {

@@ -7,10 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 type strictAnswer struct {
@@ -40,7 +39,10 @@ func (a *app) strictList() *cobra.Command {
 				return err
 			}
 			defer st.Close()
-			topics, err := admin.StrictTopics(cmd.Context(), st.Store)
+			if err := st.Need(ops.CanStrict); err != nil {
+				return err
+			}
+			topics, err := st.Strict.StrictTopics(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -82,8 +84,11 @@ func (a *app) strictSet(on bool) *cobra.Command {
 				return err
 			}
 			defer st.Close()
-			req := store.StrictRequest{Topic: args[0], Strict: on, Actor: a.actor(), Reason: reason}
-			changed, err := admin.SetStrict(cmd.Context(), st.Store, req)
+			req := ops.StrictRequest{Topic: args[0], Strict: on, Actor: a.actor(), Reason: reason}
+			if err := st.Need(ops.CanStrict); err != nil {
+				return err
+			}
+			changed, err := st.Strict.SetStrict(cmd.Context(), req)
 			if err != nil {
 				return err
 			}

@@ -21,7 +21,7 @@ import (
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -85,7 +85,7 @@ func shop(t *testing.T, db *sql.DB, address string) *membroker.Broker {
 	}
 	t.Cleanup(pool.Close)
 	st, bus := pgstore.New(pool, nil), membroker.New(nil)
-	_, err = st.Migrate(t.Context(), store.MigrateRequest{})
+	_, err = st.Migrate(t.Context(), ops.MigrateRequest{})
 	tx, begin := db.Begin()
 	if err := errors.Join(err, begin); err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 	"github.com/postrider/postrider/store/sqlitestore"
 )
@@ -54,8 +55,8 @@ func TestOrdersReachTheStock(t *testing.T) {
 	})
 }
 
-func travel(t *testing.T, db *sql.DB, d dialect.Dialect, st store.Store, m store.Migrator) { //nolint:thelper // the body of its tests, whose lines should show
-	if _, err := m.Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+func travel(t *testing.T, db *sql.DB, d dialect.Dialect, st store.Store, m ops.Migrator) { //nolint:thelper // the body of its tests, whose lines should show
+	if _, err := m.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)

@@ -17,7 +17,7 @@ import (
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/sqlitestore"
 )
 
@@ -38,7 +38,7 @@ func run(ctx context.Context, out io.Writer, file string) error {
 	}
 	defer db.Close()
 	st, bus := sqlitestore.New(db, nil), membroker.New(nil)
-	if _, err := st.Migrate(ctx, store.MigrateRequest{}); err != nil {
+	if _, err := st.Migrate(ctx, ops.MigrateRequest{}); err != nil {
 		return err
 	}
 	c := consumer.New(bus.Source("billing", "orders"), consumer.SQL(db, dialect.SQLite), &consumer.Options{Name: "billing"})

@@ -35,6 +35,7 @@ import (
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 	"github.com/postrider/postrider/store/sqlitestore"
 )
@@ -133,7 +134,7 @@ func open(ctx context.Context, cfg *config) (*shop, store.Store, error) {
 	s := &shop{out: cfg.out, log: cfg.log}
 	var st interface {
 		store.Store
-		store.Migrator
+		ops.Migrator
 	}
 	var err error
 	if strings.HasPrefix(cfg.db, "postgres://") || strings.HasPrefix(cfg.db, "postgresql://") {
@@ -155,7 +156,7 @@ func open(ctx context.Context, cfg *config) (*shop, store.Store, error) {
 		return nil, nil, err
 	}
 	s.outbox = outbox.New(s.dialect, nil)
-	_, err = st.Migrate(ctx, store.MigrateRequest{})
+	_, err = st.Migrate(ctx, ops.MigrateRequest{})
 	if err == nil {
 		err = s.migrate(ctx)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -109,7 +110,7 @@ func (r *rig) mortal(sink broker.Sink) (kill func()) {
 // discarded is the result.
 func (r *rig) mend(st *pgstore.Store) (discarded []string) {
 	r.Helper()
-	dead, err := st.Parked(r.Context(), store.ParkedQuery{State: store.Dead})
+	dead, err := st.Parked(r.Context(), ops.ParkedQuery{State: store.Dead})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -138,7 +139,10 @@ func TestBooksBalanceThroughKills(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		r := newRig(t, version)
 		st := pgstore.New(r.pool, nil)
-		keeper := admin.NewKeeper(st, nil)
+		keeper, err := admin.NewKeeper(st.Office(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
 		sink := &moody{seen: map[string]int{}}
 		long := r.begin()
 		r.raw(long, "long", 1)
@@ -147,7 +151,7 @@ func TestBooksBalanceThroughKills(t *testing.T) {
 		gone := map[string]bool{}
 		looks := 0
 		look := func(full bool) {
-			b, err := keeper.Look(t.Context(), store.AuditRequest{Full: full})
+			b, err := keeper.Look(t.Context(), ops.AuditRequest{Full: full})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -200,7 +204,7 @@ func TestBooksBalanceThroughKills(t *testing.T) {
 	})
 }
 
-func differing(b store.Books) (lanes []store.LaneBook) {
+func differing(b ops.Books) (lanes []ops.LaneBook) {
 	for _, l := range b.Lanes {
 		if l.Difference != 0 {
 			lanes = append(lanes, l)

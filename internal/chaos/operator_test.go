@@ -6,6 +6,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -61,8 +62,8 @@ func brokerRefusesAll(r *rig, s *server) {
 		SELECT $1, 'b' || g, 'event', convert_to('b' || g || ':1', 'UTF8'), 1 FROM generate_series(1, $2::int) g`, r.topic, backlog)
 	r.until(30*time.Second, "the brake holds the destination", func() bool { return len(re.Stats().Braked) == 1 })
 	r.triesOn(sink, 3)
-	parked := func() []store.ParkedRecord {
-		dead, err := st.Parked(r.Context(), store.ParkedQuery{State: store.Dead, Limit: backlog})
+	parked := func() []ops.ParkedRecord {
+		dead, err := st.Parked(r.Context(), ops.ParkedQuery{State: store.Dead, Limit: backlog})
 		if err != nil {
 			r.Fatal(err)
 		}

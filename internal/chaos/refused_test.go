@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -22,8 +23,8 @@ func brokerRefuses(r *rig, s *server) {
 		INSERT INTO postrider.outbox (topic, key, payload, version)
 		SELECT $1, 'k0', convert_to($2, 'UTF8'), version FROM v`, r.topic, big)
 	r.bulk(5)
-	parked := func(state store.State) []store.ParkedRecord {
-		records, err := st.Parked(r.Context(), store.ParkedQuery{State: state})
+	parked := func(state store.State) []ops.ParkedRecord {
+		records, err := st.Parked(r.Context(), ops.ParkedQuery{State: state})
 		if err != nil {
 			r.Fatal(err)
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -75,7 +75,7 @@ func rigOn(t *testing.T, url string) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.pool.Close)
-	if _, err := pgstore.New(r.pool, nil).Migrate(t.Context(), store.MigrateRequest{Lanes: lanes}); err != nil {
+	if _, err := pgstore.New(r.pool, nil).Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes}); err != nil {
 		t.Fatal(err)
 	}
 	r.waited = r.meter()

@@ -16,6 +16,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -141,7 +142,7 @@ func TestBytesInHandStayWithinTheCap(t *testing.T) {
 				sinks[i] = &inOrder{next: map[string]int64{}, every: max(total/30, 1)}
 				stores[i] = &live{Store: pgstore.New(pool, &pgstore.Options{Pipe: pipe}), one: &tally{}, all: sum, lanes: map[store.Lane][]int{}}
 				if i > 0 {
-					if _, err := pgstore.New(pool, nil).AddPipe(t.Context(), store.AddPipe{Name: pipe, From: store.FromBeginning, Actor: "test", Reason: "a relay of its own"}); err != nil {
+					if _, err := pgstore.New(pool, nil).AddPipe(t.Context(), ops.AddPipe{Name: pipe, From: ops.FromBeginning, Actor: "test", Reason: "a relay of its own"}); err != nil {
 						t.Fatal(err)
 					}
 				}

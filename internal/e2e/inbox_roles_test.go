@@ -21,7 +21,7 @@ import (
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -52,7 +52,7 @@ func newRoleDB(t *testing.T, version string) *roleDB {
 			}
 		}
 	})
-	_, err = pgstore.New(pgxPool(t, u.String()), nil).Migrate(t.Context(), store.MigrateRequest{Roles: true, RolePrefix: d.prefix})
+	_, err = pgstore.New(pgxPool(t, u.String()), nil).Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: d.prefix})
 	if err := errors.Join(err, d.boxes(d.owner).MakeRoles(t.Context(), d.prefix)); err != nil {
 		t.Fatal(err)
 	}
@@ -221,9 +221,9 @@ func (d *roleDB) looks(db *sql.DB) {
 	if all, err := d.boxes(db).Status(d.Context()); err != nil || len(all) != 1 {
 		d.Errorf("status: %+v, %v", all, err)
 	}
-	found, err := d.boxes(db).Doctor().Examine(d.Context(), store.ExamineRequest{})
+	found, err := d.boxes(db).Doctor().Examine(d.Context(), ops.ExamineRequest{})
 	for _, f := range found {
-		if f.Check == "consumer-tables" && f.Severity != store.OK {
+		if f.Check == "consumer-tables" && f.Severity != ops.OK {
 			d.Errorf("the doctor finds %+v", f)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // olderInbox has the tables and functions of version 1, with a claim, a stashed
@@ -63,7 +63,7 @@ func TestInboxUpgrade(t *testing.T) {
 	each := func(t *testing.T, db *sql.DB, d dialect.Dialect) {
 		in := olderInbox(t, db, d)
 		boxes := admin.Inboxes{DB: db, Dialect: d}
-		wantTables(t, boxes, store.Critical, "version 1")
+		wantTables(t, boxes, ops.Critical, "version 1")
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
@@ -73,7 +73,7 @@ func TestInboxUpgrade(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		wantTables(t, boxes, store.OK, "")
+		wantTables(t, boxes, ops.OK, "")
 		indexes := map[dialect.Dialect]string{dialect.Postgres: `SELECT count(*) FROM pg_indexes WHERE indexname = 'inbox_stash_needs'`, dialect.SQLite: `SELECT count(*) FROM sqlite_master WHERE name = 'postrider_inbox_stash_needs'`}
 		if count(t, db, indexes[d]) != 1 {
 			t.Error("the index by need is missing")
@@ -108,9 +108,9 @@ func TestInboxUpgrade(t *testing.T) {
 }
 
 // wantTables wants the doctor's finding about the tables.
-func wantTables(t *testing.T, boxes admin.Inboxes, want store.Severity, what string) {
+func wantTables(t *testing.T, boxes admin.Inboxes, want ops.Severity, what string) {
 	t.Helper()
-	found, err := boxes.Doctor().Examine(t.Context(), store.ExamineRequest{Only: []string{"consumer-tables"}})
+	found, err := boxes.Doctor().Examine(t.Context(), ops.ExamineRequest{Only: []string{"consumer-tables"}})
 	if err != nil || len(found) != 1 || found[0].Severity != want || !strings.Contains(found[0].What, what) {
 		t.Errorf("the doctor finds %+v, %v; want severity %v and %q", found, err, want, what)
 	}

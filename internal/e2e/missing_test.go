@@ -71,7 +71,7 @@ func TestMissingVersionsAreSentAgain(t *testing.T) {
 
 	src := &lossy{Source: b.Source("billing", "orders"), loses: []int64{3, 4}}
 	opts := patient(inbox.Contiguous)
-	if opts.OnGap, err = admin.SendMissing(st, "billing", nil); err != nil {
+	if opts.OnGap, err = admin.SendMissing(st.Office(), "billing", nil); err != nil {
 		t.Fatal(err)
 	}
 	c := consumer.New[*sql.Tx](src, consumer.SQL(db, dialect.Postgres), opts)

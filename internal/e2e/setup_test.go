@@ -15,7 +15,7 @@ import (
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/outbox"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 	"github.com/postrider/postrider/store/sqlitestore"
 )
@@ -34,7 +34,7 @@ func everyVersion(t *testing.T, fn func(t *testing.T, url string)) {
 func postgresDB(tb testing.TB, version string) (url string) {
 	tb.Helper()
 	url = testserver.SharedPostgres(tb, version).Database(tb)
-	if _, err := pgstore.New(pgxPool(tb, url), nil).Migrate(context.Background(), store.MigrateRequest{}); err != nil {
+	if _, err := pgstore.New(pgxPool(tb, url), nil).Migrate(context.Background(), ops.MigrateRequest{}); err != nil {
 		tb.Fatal(err)
 	}
 	return url
@@ -74,7 +74,7 @@ func openSQLite(tb testing.TB, file string) *sql.DB {
 
 func sqliteOutbox(tb testing.TB, db *sql.DB) {
 	tb.Helper()
-	if _, err := sqlitestore.New(db, nil).Migrate(context.Background(), store.MigrateRequest{}); err != nil {
+	if _, err := sqlitestore.New(db, nil).Migrate(context.Background(), ops.MigrateRequest{}); err != nil {
 		tb.Fatal(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // request is an act that somebody asked for.
@@ -25,7 +26,7 @@ const (
 	resultUnchanged = "unchanged"
 )
 
-// Request implements store.Admin.
+// Request implements ops.Admin.
 func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
 	p, err := s.enter(ctx)
 	if err != nil {
@@ -66,7 +67,7 @@ func (db *database) laneOfAct(p *pipe, act store.Act) (store.Lane, error) {
 		}
 		return 0, fmt.Errorf("memory: no parked record %d: %w", act.Seq, store.ErrNotFound)
 	}
-	return 0, fmt.Errorf("memory: act %q: %w", act.Kind, store.ErrUnsupported)
+	return 0, fmt.Errorf("memory: act %q: %w", act.Kind, ops.ErrUnsupported)
 }
 
 // execute carries out an act once. Acts of other lanes and pipes are left alone.
@@ -117,23 +118,23 @@ func (l *lane) hold(on bool, key string, now time.Time) string {
 	return resultDone
 }
 
-// Acts implements store.Admin. Ids that do not exist are left out.
-func (s *Store) Acts(ctx context.Context, ids ...int64) ([]store.ActState, error) {
+// Acts implements ops.Admin. Ids that do not exist are left out.
+func (s *Store) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
 	if _, err := s.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer s.db.mu.Unlock()
-	var states []store.ActState
+	var states []ops.ActState
 	for _, r := range s.db.requests {
 		if slices.Contains(ids, r.ID) {
-			states = append(states, store.ActState{ID: r.ID, Lane: r.Lane, Done: r.done, Result: r.result})
+			states = append(states, ops.ActState{ID: r.ID, Lane: r.Lane, Done: r.done, Result: r.result})
 		}
 	}
 	return states, nil
 }
 
-// Parked implements store.Admin.
-func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.ParkedRecord, error) {
+// Parked implements ops.Admin.
+func (s *Store) Parked(ctx context.Context, q ops.ParkedQuery) ([]ops.ParkedRecord, error) {
 	p, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -147,7 +148,7 @@ func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.Parked
 	if total == 0 {
 		return nil, nil
 	}
-	found := make([]store.ParkedRecord, 0, total)
+	found := make([]ops.ParkedRecord, 0, total)
 	for id, l := range p.lanes {
 		for _, r := range l.parked {
 			if r.matches(q) {
@@ -155,7 +156,7 @@ func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.Parked
 			}
 		}
 	}
-	slices.SortFunc(found, func(a, b store.ParkedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(found, func(a, b ops.ParkedRecord) int { return cmp.Compare(a.Seq, b.Seq) })
 	limit := q.Limit
 	if limit <= 0 {
 		limit = 100
@@ -163,7 +164,7 @@ func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.Parked
 	return found[:min(limit, len(found))], nil
 }
 
-func (r *parked) matches(q store.ParkedQuery) bool {
+func (r *parked) matches(q ops.ParkedQuery) bool {
 	return r.seq > q.AfterSeq &&
 		(q.State == store.Pending || q.State == r.state) &&
 		(q.ID == "" || q.ID == r.message.ID) &&
@@ -171,23 +172,23 @@ func (r *parked) matches(q store.ParkedQuery) bool {
 		(q.Key == "" || q.Key == r.message.Key)
 }
 
-func (r *parked) record(id store.Lane, now time.Time) store.ParkedRecord {
-	return store.ParkedRecord{
+func (r *parked) record(id store.Lane, now time.Time) ops.ParkedRecord {
+	return ops.ParkedRecord{
 		Lane: id, Seq: r.seq, Message: r.message, State: r.state, Captures: r.captures,
 		Attempts: r.attempts, Generation: r.generation, DueIn: r.due.Sub(now),
 		Class: r.class, Code: r.code, Error: r.text, FirstFailed: r.first, LastAttempt: r.last,
 	}
 }
 
-// Status implements store.Admin. It counts everything; nothing is capped.
-func (s *Store) Status(ctx context.Context) (store.Status, error) {
+// Status implements ops.Admin. It counts everything; nothing is capped.
+func (s *Store) Status(ctx context.Context) (ops.Status, error) {
 	p, err := s.enter(ctx)
 	if err != nil {
-		return store.Status{}, err
+		return ops.Status{}, err
 	}
 	defer s.db.mu.Unlock()
 	now := s.db.opts.Now()
-	st := store.Status{Identity: s.db.identity, Pipe: s.name, Parked: map[string]int64{}}
+	st := ops.Status{Identity: s.db.identity, Pipe: s.name, Parked: map[string]int64{}}
 	for id, l := range p.lanes {
 		ls := s.db.laneStatus(store.Lane(id), l, now)
 		st.Lanes = append(st.Lanes, ls)
@@ -198,12 +199,12 @@ func (s *Store) Status(ctx context.Context) (store.Status, error) {
 			st.Parked[r.state.String()]++
 		}
 		for _, key := range sortedKeys(l.holds) {
-			st.Holds = append(st.Holds, store.Hold{Lane: store.Lane(id), Key: key, Since: l.holds[key]})
+			st.Holds = append(st.Holds, ops.Hold{Lane: store.Lane(id), Key: key, Since: l.holds[key]})
 		}
 	}
 	for _, id := range sortedKeys(s.db.instances) {
 		i := s.db.instances[id]
-		in := store.Instance{BootID: id, Name: i.name, Alive: now.Before(i.until), AliveFor: i.until.Sub(now)}
+		in := ops.Instance{BootID: id, Name: i.name, Alive: now.Before(i.until), AliveFor: i.until.Sub(now)}
 		for _, l := range p.lanes {
 			if l.owner == id {
 				in.Lanes++
@@ -214,8 +215,8 @@ func (s *Store) Status(ctx context.Context) (store.Status, error) {
 	return st, nil
 }
 
-func (db *database) laneStatus(id store.Lane, l *lane, now time.Time) store.LaneStatus {
-	ls := store.LaneStatus{
+func (db *database) laneStatus(id store.Lane, l *lane, now time.Time) ops.LaneStatus {
+	ls := ops.LaneStatus{
 		Lane: id, Epoch: l.epoch, Delivered: l.delivered, Parked: int64(len(l.parked)), SettledAt: l.settledAt,
 	}
 	if i := db.instances[l.owner]; l.owner != "" && i != nil {

@@ -61,7 +61,7 @@ const (
 )
 
 // Store is one pipe of a database in memory. It implements store.Store,
-// store.Admin and store.Migrator and is safe for concurrent use.
+// ops.Admin and ops.Migrator and is safe for concurrent use.
 type Store struct {
 	db   *database
 	name string
@@ -72,11 +72,7 @@ type Store struct {
 	clock    func() time.Time
 }
 
-var (
-	_ store.Store    = (*Store)(nil)
-	_ store.Admin    = (*Store)(nil)
-	_ store.Migrator = (*Store)(nil)
-)
+var _ store.Store = (*Store)(nil)
 
 // New makes an empty database and returns its default pipe.
 func New(o Options) *Store {

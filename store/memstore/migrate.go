@@ -5,11 +5,12 @@ import (
 	"fmt"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 const schemaVersion = 1
 
-// SchemaVersion implements store.Migrator.
+// SchemaVersion implements ops.Migrator.
 func (s *Store) SchemaVersion(ctx context.Context) (have, want int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, 0, err
@@ -19,8 +20,8 @@ func (s *Store) SchemaVersion(ctx context.Context) (have, want int, err error) {
 	return s.db.schema, schemaVersion, nil
 }
 
-// Migrate implements store.Migrator. Going down forgets everything.
-func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.Step, error) {
+// Migrate implements ops.Migrator. Going down forgets everything.
+func (s *Store) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -45,9 +46,9 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 	if target == s.db.schema {
 		return nil, nil
 	}
-	step := store.Step{Version: schemaVersion, Name: "outbox", Down: target < s.db.schema}
+	step := ops.Step{Version: schemaVersion, Name: "outbox", Down: target < s.db.schema}
 	if req.DryRun {
-		return []store.Step{step}, nil
+		return []ops.Step{step}, nil
 	}
 	if req.Lanes > 0 && !step.Down {
 		s.db.opts.Lanes = req.Lanes
@@ -55,10 +56,10 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 	s.db.reset()
 	s.db.schema = target
 	s.db.ring()
-	return []store.Step{step}, nil
+	return []ops.Step{step}, nil
 }
 
-// SQL implements store.Migrator: a database in memory has no statements.
+// SQL implements ops.Migrator: a database in memory has no statements.
 func (s *Store) SQL(from, to int) (string, error) {
 	for _, v := range []int{from, to} {
 		if v < 0 || v > schemaVersion {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Request stores an act for the lane's owner, with its journal entry.
@@ -33,7 +34,7 @@ func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
 		what = fmt.Sprintf("lane %d", act.Lane)
 		err = s.ask(ctx, collect, s.sql.askHold, s.opts.Pipe, int32(act.Lane), string(act.Kind), act.Actor, act.Reason, act.Key)
 	default:
-		return 0, fmt.Errorf("act %q: %w", act.Kind, store.ErrUnsupported)
+		return 0, fmt.Errorf("act %q: %w", act.Kind, ops.ErrUnsupported)
 	}
 	if err == nil && len(ids) == 0 {
 		return 0, fmt.Errorf("%s of pipe %q: %w", what, s.opts.Pipe, store.ErrNotFound)
@@ -45,14 +46,14 @@ func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
 }
 
 // Acts reports what became of requests; ids that do not exist are left out.
-func (s *Store) Acts(ctx context.Context, ids ...int64) ([]store.ActState, error) {
+func (s *Store) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
 	if s.bad != nil {
 		return nil, s.bad
 	}
-	var found []store.ActState
+	var found []ops.ActState
 	err := s.ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
-			var a store.ActState
+			var a ops.ActState
 			if err := rows.Scan(&a.ID, &a.Lane, &a.Done, &a.Result); err != nil {
 				return err
 			}

@@ -8,22 +8,23 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 type pgTime = *time.Time
 
 // Status counts what is where, by the database alone. Each lane is counted up
 // to Options.CountLimit.
-func (s *Store) Status(ctx context.Context) (store.Status, error) {
+func (s *Store) Status(ctx context.Context) (ops.Status, error) {
 	if s.bad != nil {
-		return store.Status{}, s.bad
+		return ops.Status{}, s.bad
 	}
 	st, known, err := s.statusBy(ctx, s.pool, s.opts.CountLimit)
 	if err != nil {
-		return store.Status{}, s.wrap("status", err)
+		return ops.Status{}, s.wrap("status", err)
 	}
 	if !known {
-		return store.Status{}, s.noPipe("does not exist", "`postrider pipe list` lists those that do")
+		return ops.Status{}, s.noPipe("does not exist", "`postrider pipe list` lists those that do")
 	}
 	return st, nil
 }
@@ -35,8 +36,8 @@ type batcher interface {
 }
 
 // statusBy counts up to limit rows of each lane.
-func (s *Store) statusBy(ctx context.Context, by batcher, limit int) (st store.Status, known bool, err error) {
-	st = store.Status{Pipe: s.opts.Pipe, Parked: map[string]int64{}}
+func (s *Store) statusBy(ctx context.Context, by batcher, limit int) (st ops.Status, known bool, err error) {
+	st = ops.Status{Pipe: s.opts.Pipe, Parked: map[string]int64{}}
 	pipe := s.opts.Pipe
 	pipes, counts := 0, s.sql.counts
 	p, err := s.thePipe(ctx, by)
@@ -68,11 +69,11 @@ func (s *Store) statusBy(ctx context.Context, by batcher, limit int) (st store.S
 		return rows.Err()
 	})
 	b.Queue(s.sql.holds, pipe).Query(func(rows pgx.Rows) (err error) {
-		st.Holds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[store.Hold])
+		st.Holds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ops.Hold])
 		return err
 	})
 	b.Queue(s.sql.stopList, pipe).Query(func(rows pgx.Rows) (err error) {
-		st.Stops, err = pgx.CollectRows(rows, pgx.RowToStructByPos[store.Stop])
+		st.Stops, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ops.Stop])
 		return err
 	})
 	b.Queue(s.sql.partitions).Query(func(rows pgx.Rows) error {
@@ -86,9 +87,9 @@ func (s *Store) statusBy(ctx context.Context, by batcher, limit int) (st store.S
 	return st, pipes > 0, err
 }
 
-func scanLanes(rows pgx.Rows, st *store.Status) error {
+func scanLanes(rows pgx.Rows, st *ops.Status) error {
 	for rows.Next() {
-		var l store.LaneStatus
+		var l ops.LaneStatus
 		var owner string
 		var until, lag float64
 		var settled pgTime
@@ -123,9 +124,9 @@ func scanLanes(rows pgx.Rows, st *store.Status) error {
 	return rows.Err()
 }
 
-func scanInstances(rows pgx.Rows, st *store.Status) error {
+func scanInstances(rows pgx.Rows, st *ops.Status) error {
 	for rows.Next() {
-		var i store.Instance
+		var i ops.Instance
 		var left float64
 		if err := rows.Scan(&i.BootID, &i.Name, &i.Alive, &left, &i.Lanes); err != nil {
 			return err
@@ -152,7 +153,7 @@ func (s *Store) ask(ctx context.Context, read func(pgx.Rows) error, sql string, 
 }
 
 // Parked lists parked records by Seq.
-func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.ParkedRecord, error) {
+func (s *Store) Parked(ctx context.Context, q ops.ParkedQuery) ([]ops.ParkedRecord, error) {
 	if s.bad != nil {
 		return nil, s.bad
 	}
@@ -164,7 +165,7 @@ func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.Parked
 	if q.State != store.Pending {
 		state = q.State.String()
 	}
-	var found []store.ParkedRecord
+	var found []ops.ParkedRecord
 	err := s.ask(ctx, func(rows pgx.Rows) (err error) {
 		found, err = scanParked(rows)
 		return err
@@ -175,9 +176,9 @@ func (s *Store) Parked(ctx context.Context, q store.ParkedQuery) ([]store.Parked
 	return found, nil
 }
 
-func scanParked(rows pgx.Rows) (found []store.ParkedRecord, err error) {
+func scanParked(rows pgx.Rows) (found []ops.ParkedRecord, err error) {
 	for rows.Next() {
-		var r store.ParkedRecord
+		var r ops.ParkedRecord
 		var st string
 		var due float64
 		var first, last pgTime

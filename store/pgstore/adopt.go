@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
@@ -81,13 +82,13 @@ FROM (SELECT greatest($1::bigint, {{stands}}, ` + highest + `) AS n OFFSET 0) h`
 // marked, so that no transaction id of the old server is looked for again. In an
 // outbox of this server adopt lifts a sequence that was set back. It returns nil
 // if there was nothing to do.
-func (s *Store) adopt(ctx context.Context, req *store.MigrateRequest) (*store.Step, error) {
+func (s *Store) adopt(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
 	start := time.Now()
 	home := false
 	if err := s.pool.QueryRow(ctx, s.sql.home).Scan(&home); err != nil {
 		return nil, s.wrap("adopt", err)
 	}
-	entry := store.JournalEntry{Actor: cmp.Or(req.Actor, "unknown"), Act: "adopt"}
+	entry := ops.JournalEntry{Actor: cmp.Or(req.Actor, "unknown"), Act: "adopt"}
 	done := true
 	var err error
 	if home {
@@ -98,7 +99,7 @@ func (s *Store) adopt(ctx context.Context, req *store.MigrateRequest) (*store.St
 	if err != nil || !done {
 		return nil, err
 	}
-	return &store.Step{Version: Version, Name: "adopt", Took: time.Since(start)}, nil
+	return &ops.Step{Version: Version, Name: "adopt", Took: time.Since(start)}, nil
 }
 
 // ownHistory is what adopt finds in an outbox of this server.
@@ -130,7 +131,7 @@ func (s *Store) adoptDue(ctx context.Context) (bool, error) {
 	return h.broken, err
 }
 
-func (s *Store) adoptOwn(ctx context.Context, req *store.MigrateRequest, entry store.JournalEntry) (done bool, err error) {
+func (s *Store) adoptOwn(ctx context.Context, req *ops.MigrateRequest, entry ops.JournalEntry) (done bool, err error) {
 	h, err := s.ownHistory(ctx, s.pool)
 	if err == nil && !h.broken {
 		// Rows that nobody can see yet are judged when their transactions have ended.
@@ -232,7 +233,7 @@ func (s *Store) liftSequence(ctx context.Context, conn *pgx.Conn, epoch, stands,
 	return err
 }
 
-func (s *Store) adoptMoved(ctx context.Context, req *store.MigrateRequest, entry store.JournalEntry) error {
+func (s *Store) adoptMoved(ctx context.Context, req *ops.MigrateRequest, entry ops.JournalEntry) error {
 	// Whoever has inserted must have ended.
 	err := s.whenFree(ctx, req, func(tx pgx.Tx) error {
 		home := false

@@ -15,6 +15,7 @@ import (
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // copySchema carries a schema from one database to another as a dump does: the
@@ -58,7 +59,7 @@ func TestDumpAndRestore(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		source := testserver.StartPostgres(t, "15")
 		d := &db{T: t, pool: newPool(t, source.URL), schema: "box", lanes: 4}
-		if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 		d.exec(`SELECT setval('box.outbox_seq', 1000)`)
@@ -93,13 +94,13 @@ func TestDumpAndRestore(t *testing.T) {
 		c.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'written before the adoption')`)
 		open := c.begin()
 		c.put(open, "adopted while open")
-		_, err = c.store("main").Migrate(t.Context(), store.MigrateRequest{Adopt: true, Wait: -1})
-		var busy *store.BusyError
+		_, err = c.store("main").Migrate(t.Context(), ops.MigrateRequest{Adopt: true, Wait: -1})
+		var busy *ops.BusyError
 		if !errors.As(err, &busy) {
 			t.Fatalf("adopted beside a writer: %v", err)
 		}
 		c.commit(open)
-		steps, err := c.store("main").Migrate(t.Context(), store.MigrateRequest{Adopt: true})
+		steps, err := c.store("main").Migrate(t.Context(), ops.MigrateRequest{Adopt: true})
 		if err != nil || len(steps) != 1 || steps[0].Name != "adopt" {
 			t.Fatalf("adopt: %+v, %v", steps, err)
 		}
@@ -182,7 +183,7 @@ func TestPipeAddedAfterAdoption(t *testing.T) {
 			SELECT (pg_current_xact_id()::text::bigint + g)::text::xid8, 't', 'k', 'old', now() - interval '1 hour' FROM generate_series(1, $1) g`, ids)
 		last := d.count(`SELECT max(xid::text::bigint) FROM box.outbox`)
 		d.exec(`UPDATE box.outbox_info SET cluster = cluster + 1`)
-		if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Adopt: true}); err != nil {
+		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Adopt: true}); err != nil {
 			t.Fatal(err)
 		}
 		open := d.begin()
@@ -190,8 +191,8 @@ func TestPipeAddedAfterAdoption(t *testing.T) {
 		if err := open.QueryRow(t.Context(), `SELECT pg_current_xact_id()::text::bigint`).Scan(&xid); err != nil || xid > last || xid <= last-ids {
 			t.Fatalf("id %d is not one of %d before %d: %v", xid, ids, last, err)
 		}
-		d.add(store.AddPipe{Actor: "ann", Name: "now"})
-		d.add(store.AddPipe{Actor: "ann", Name: "since", From: store.FromTime, Time: start})
+		d.add(ops.AddPipe{Actor: "ann", Name: "now"})
+		d.add(ops.AddPipe{Actor: "ann", Name: "since", From: ops.FromTime, Time: start})
 		if n := d.count(`SELECT count(*) FROM box.messages WHERE pipe <> 'main' AND state <> 'Sent'`); n != 0 {
 			t.Errorf("%d rows of the other server are not Sent", n)
 		}
@@ -216,8 +217,8 @@ func TestAdoptAgain(t *testing.T) {
 			SELECT (pg_current_xact_id()::text::bigint + $1 + g)::text::xid8, 't', 'k', 'old' FROM generate_series(1, $2) g`, ids, old)
 		d.exec(`UPDATE box.outbox_info SET cluster = cluster + 1`)
 		s := d.store("main")
-		adopt := func() ([]store.Step, error) {
-			return s.Migrate(t.Context(), store.MigrateRequest{Adopt: true, Actor: "ann"})
+		adopt := func() ([]ops.Step, error) {
+			return s.Migrate(t.Context(), ops.MigrateRequest{Adopt: true, Actor: "ann"})
 		}
 		if steps, err := adopt(); err != nil || len(steps) != 1 {
 			t.Fatalf("first: %+v, %v", steps, err)
@@ -226,7 +227,7 @@ func TestAdoptAgain(t *testing.T) {
 		if got := o.drain(); len(got) != old {
 			t.Fatalf("%d of %d old messages", len(got), old)
 		}
-		d.balanced(o.store, store.AuditRequest{})
+		d.balanced(o.store, ops.AuditRequest{})
 		leave := func() {
 			if _, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, TTL: time.Minute, Leave: true}); err != nil {
 				t.Fatal(err)
@@ -256,7 +257,7 @@ func TestAdoptAgain(t *testing.T) {
 		}
 		o.lease()
 		o.want()
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 
 		free := d.count(`SELECT last_value FROM box.outbox_seq`)
 		d.exec(`SELECT setval('box.outbox_seq', $1)`, free+1000)
@@ -273,7 +274,7 @@ func TestAdoptAgain(t *testing.T) {
 		}
 		o.lease()
 		o.want("below")
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 		leave()
 		if steps, err := adopt(); err != nil || len(steps) != 0 {
 			t.Errorf("after the lift: %+v, %v", steps, err)

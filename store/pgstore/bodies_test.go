@@ -8,6 +8,7 @@ import (
 	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/seal"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -36,11 +37,11 @@ func TestPayloadsThatAgedAreNotErased(t *testing.T) {
 		if found, err := d.erase("erased", false); err != nil || found.Rows != 1 {
 			t.Fatalf("erase: %+v, %v", found, err)
 		}
-		req := store.EraseRequest{EraseQuery: store.EraseQuery{Key: "undecided"}, Actor: "ann", Reason: "request 7"}
+		req := ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "undecided"}, Actor: "ann", Reason: "request 7"}
 		if n, err := o.store.Erase(t.Context(), req, 10); err != nil || n != 1 {
 			t.Fatalf("erase of what has a dead letter yet: %d, %v", n, err)
 		}
-		if n, _ := d.prune(o.store, store.PruneRequest{Payloads: true, OlderThan: 24 * time.Hour}); n != 3 {
+		if n, _ := d.prune(o.store, ops.PruneRequest{Payloads: true, OlderThan: 24 * time.Hour}); n != 3 {
 			t.Errorf("retention emptied %d rows", n)
 		}
 		d.exec(`DELETE FROM box.outbox WHERE key = 'removed'`)
@@ -66,7 +67,7 @@ func TestPayloadsThatAgedAreNotErased(t *testing.T) {
 func TestNewest(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type, payload) SELECT 't' || g % 10, 'k' || g, 'x', '1234567890' FROM generate_series(1, 100) g`)
-		d.add(store.AddPipe{Name: "some", Actor: "ann", Filter: store.Filter{Topics: []string{"t3", "t4"}}})
+		d.add(ops.AddPipe{Name: "some", Actor: "ann", Filter: store.Filter{Topics: []string{"t3", "t4"}}})
 		for _, c := range []struct {
 			pipe              string
 			n, bodies         int

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
@@ -31,11 +32,11 @@ const booksLock = "postrider books "
 // errLook says that another look came between: nothing was recorded.
 var errLook = errors.New("somebody else has looked at the books meanwhile: look again")
 
-// Audit compares the two books; see [store.Retainer]. Looks of several instances
+// Audit compares the two books; see [ops.Retainer]. Looks of several instances
 // follow each other.
-func (s *Store) Audit(ctx context.Context, req store.AuditRequest) (store.Books, error) {
+func (s *Store) Audit(ctx context.Context, req ops.AuditRequest) (ops.Books, error) {
 	if s.bad != nil {
-		return store.Books{}, s.bad
+		return ops.Books{}, s.bad
 	}
 	a := &auditing{store: s, req: req, limit: pendingLimit}
 	a.req.Full = req.Full || req.Reopen // or nobody would know what is missing later
@@ -60,9 +61,9 @@ func (s *Store) Audit(ctx context.Context, req store.AuditRequest) (store.Books,
 type auditing struct {
 	store *Store
 	tx    pgx.Tx
-	req   store.AuditRequest
+	req   ops.AuditRequest
 	limit int64 // of pending rows counted in a lane
-	out   store.Books
+	out   ops.Books
 
 	pos             int64 // of the books' cursor
 	running         string
@@ -91,7 +92,7 @@ type laneCount struct {
 
 // pipeBook is a lane of a pipe as the look found it.
 type pipeBook struct {
-	store.LaneBook
+	ops.LaneBook
 	opened                bool
 	counted, base         int64
 	fresh                 int64 // new rows that the pipe's filter lets pass; below 0: it has none
@@ -122,7 +123,7 @@ func (a *auditing) run(ctx context.Context) error {
 		return err
 	}
 	if a.req.Reopen {
-		if _, err := a.store.audit(ctx, a.tx, store.JournalEntry{Actor: a.req.Actor, Act: "audit reopen", Reason: a.req.Reason}); err != nil {
+		if _, err := a.store.audit(ctx, a.tx, ops.JournalEntry{Actor: a.req.Actor, Act: "audit reopen", Reason: a.req.Reason}); err != nil {
 			return err
 		}
 	}
@@ -338,7 +339,7 @@ func (a *auditing) explain(ctx context.Context) error {
 		}
 		a.out.Lanes = append(a.out.Lanes, *b)
 	}
-	slices.SortFunc(a.out.Lanes, func(x, y store.LaneBook) int {
+	slices.SortFunc(a.out.Lanes, func(x, y ops.LaneBook) int {
 		if x.Pipe != y.Pipe {
 			if x.Pipe < y.Pipe {
 				return -1
@@ -350,7 +351,7 @@ func (a *auditing) explain(ctx context.Context) error {
 	return a.missing(ctx)
 }
 
-func (a *auditing) candidates(ctx context.Context, b *store.LaneBook) (err error) {
+func (a *auditing) candidates(ctx context.Context, b *ops.LaneBook) (err error) {
 	if b.Difference == 0 || a.explained >= explainLanes {
 		return nil
 	}
@@ -368,7 +369,7 @@ func (a *auditing) missing(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.out.Missing, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g store.LaneGap, err error) {
+	a.out.Missing, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g ops.LaneGap, err error) {
 		err = row.Scan(&g.Lane, &g.Rows)
 		return g, err
 	})
@@ -396,7 +397,7 @@ func (a *auditing) stored(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.out.Lanes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b store.LaneBook, err error) {
+	a.out.Lanes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b ops.LaneBook, err error) {
 		err = row.Scan(&b.Pipe, &b.Lane, &b.Committed, &b.Sent, &b.Parked, &b.Gone, &b.Again, &b.Pending, &b.Behind, &b.Difference, &b.From, &b.To)
 		return b, err
 	})

@@ -10,11 +10,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
 // laneOf finds a lane's book.
-func laneOf(t *testing.T, b store.Books, differs bool) store.LaneBook {
+func laneOf(t *testing.T, b ops.Books, differs bool) ops.LaneBook {
 	t.Helper()
 	for _, l := range b.Lanes {
 		if (l.Difference != 0) == differs {
@@ -22,7 +23,7 @@ func laneOf(t *testing.T, b store.Books, differs bool) store.LaneBook {
 		}
 	}
 	t.Fatalf("no lane differs (%v): %+v", differs, b.Lanes)
-	return store.LaneBook{}
+	return ops.LaneBook{}
 }
 
 // The two books balance at every look, also while messages commit
@@ -31,24 +32,24 @@ func laneOf(t *testing.T, b store.Books, differs bool) store.LaneBook {
 // Promises: Q
 func TestBooksBalance(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
-		d.balanced(o.store, store.AuditRequest{})
+		d.balanced(o.store, ops.AuditRequest{})
 		long := d.begin()
 		d.put(long, "long")
 		for i := range 5 {
 			d.insert(100)
-			d.balanced(o.store, store.AuditRequest{})
+			d.balanced(o.store, ops.AuditRequest{})
 			o.step()
-			d.balanced(o.store, store.AuditRequest{})
+			d.balanced(o.store, ops.AuditRequest{})
 			o.drain()
-			if b := d.balanced(o.store, store.AuditRequest{Full: i == 2}); b.Counted > 1000 {
+			if b := d.balanced(o.store, ops.AuditRequest{Full: i == 2}); b.Counted > 1000 {
 				t.Errorf("a look counted %d rows", b.Counted)
 			}
-			d.prune(o.store, store.PruneRequest{})
+			d.prune(o.store, ops.PruneRequest{})
 		}
 		d.commit(long)
-		d.balanced(o.store, store.AuditRequest{})
+		d.balanced(o.store, ops.AuditRequest{})
 		o.want("long")
-		b := d.balanced(o.store, store.AuditRequest{Full: true})
+		b := d.balanced(o.store, ops.AuditRequest{Full: true})
 		sent := int64(0)
 		for _, l := range b.Lanes {
 			sent += l.Sent
@@ -56,7 +57,7 @@ func TestBooksBalance(t *testing.T) {
 		if sent != 501 || b.Opened {
 			t.Errorf("sent %d, opened %v", sent, b.Opened)
 		}
-		if again := d.look(o.store, store.AuditRequest{MaxAge: time.Hour}); again.At != b.At || again.Counted != 0 {
+		if again := d.look(o.store, ops.AuditRequest{MaxAge: time.Hour}); again.At != b.At || again.Counted != 0 {
 			t.Errorf("a look within its age counted again: %+v", again)
 		}
 	})
@@ -70,9 +71,9 @@ func TestBooksFindAPendingRowThatIsGone(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(100)
 		o.drain()
-		d.balanced(o.store, store.AuditRequest{})
+		d.balanced(o.store, ops.AuditRequest{})
 		d.insert(100)
-		d.balanced(o.store, store.AuditRequest{})
+		d.balanced(o.store, ops.AuditRequest{})
 		var seq int64
 		var lane store.Lane
 		if err := d.pool.QueryRow(t.Context(), d.sql(`DELETE FROM box.outbox WHERE type = 'm77' AND seq > 100 RETURNING seq, lane`)).Scan(&seq, &lane); err != nil {
@@ -80,15 +81,15 @@ func TestBooksFindAPendingRowThatIsGone(t *testing.T) {
 		}
 		o.drain()
 		for range 2 { // and it is not forgotten
-			l := laneOf(t, d.look(o.store, store.AuditRequest{}), true)
+			l := laneOf(t, d.look(o.store, ops.AuditRequest{}), true)
 			if l.Lane != lane || l.Difference != 1 || l.From >= seq || l.To < seq || l.To > 200 || !slices.Contains(l.Unused, seq) {
 				t.Errorf("removed %d of lane %d, found %+v", seq, lane, l)
 			}
 		}
-		d.look(o.store, store.AuditRequest{Reopen: true, Actor: "ann", Reason: "a test"})
+		d.look(o.store, ops.AuditRequest{Reopen: true, Actor: "ann", Reason: "a test"})
 		d.insert(10)
 		o.drain()
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 	})
 }
 
@@ -100,25 +101,25 @@ func TestBooksFindASettledRowThatIsGone(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(100)
 		o.drain()
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 		var seq int64
 		var lane store.Lane
 		if err := d.pool.QueryRow(t.Context(), d.sql(`DELETE FROM box.outbox WHERE type = 'm77' RETURNING seq, lane`)).Scan(&seq, &lane); err != nil {
 			t.Fatal(err)
 		}
-		b := d.look(o.store, store.AuditRequest{Full: true})
+		b := d.look(o.store, ops.AuditRequest{Full: true})
 		if len(b.Missing) != 1 || b.Missing[0].Lane != lane || b.Missing[0].Rows != 1 || !slices.Contains(b.Missing[0].Unused, seq) {
 			t.Errorf("missing %+v, want %d of lane %d", b.Missing, seq, lane)
 		}
-		if b = d.look(o.store, store.AuditRequest{}); b.Difference() != 1 {
+		if b = d.look(o.store, ops.AuditRequest{}); b.Difference() != 1 {
 			t.Errorf("the next look has forgotten it: %+v", b)
 		}
-		if b = d.look(o.store, store.AuditRequest{Reopen: true, Actor: "ann", Reason: "a test"}); b.Difference() != 0 {
+		if b = d.look(o.store, ops.AuditRequest{Reopen: true, Actor: "ann", Reason: "a test"}); b.Difference() != 0 {
 			t.Errorf("reopened: %+v", b)
 		}
 		d.exec(`DELETE FROM box.outbox WHERE type = 'm78'`)
 		for end := time.Now().Add(time.Minute); b.Difference() == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-			b = d.look(o.store, store.AuditRequest{})
+			b = d.look(o.store, ops.AuditRequest{})
 		}
 		if len(b.Missing) != 1 || b.Missing[0].Rows != 1 {
 			t.Errorf("nobody looked after the deletion: %+v", b.Missing)
@@ -131,12 +132,12 @@ func TestBooksFindAFalseCounter(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(100)
 		o.drain()
-		d.balanced(o.store, store.AuditRequest{})
+		d.balanced(o.store, ops.AuditRequest{})
 		d.insert(50)
 		o.drain()
 		d.exec(`UPDATE box.progress g SET delivered = delivered + 3 WHERE lane = 2
 			AND n = (SELECT max(n) FROM box.progress WHERE lane = 2)`)
-		l := laneOf(t, d.look(o.store, store.AuditRequest{}), true)
+		l := laneOf(t, d.look(o.store, ops.AuditRequest{}), true)
 		if l.Lane != 2 || l.Difference != -3 || l.From < 80 || l.From > 100 || l.To != 150 || len(l.IDs) == 0 {
 			t.Errorf("found %+v", l)
 		}
@@ -162,7 +163,7 @@ func TestBooksCountWhatIsSetAside(t *testing.T) {
 		if lost, err := o.store.Settle(t.Context(), settle); err != nil || len(lost) > 0 {
 			t.Fatal(lost, err)
 		}
-		if b := d.balanced(o.store, store.AuditRequest{}); len(parked) != 4 || laneSum(b).Parked != 4 {
+		if b := d.balanced(o.store, ops.AuditRequest{}); len(parked) != 4 || laneSum(b).Parked != 4 {
 			t.Fatalf("parked %+v", laneSum(b))
 		}
 		for i, kind := range []store.ActKind{store.ActDiscard, store.ActRetry, store.ActDiscard} {
@@ -190,13 +191,13 @@ func TestBooksCountWhatIsSetAside(t *testing.T) {
 		d.exec(`INSERT INTO box.request (pipe, lane, seq, kind) SELECT 'main', lane, seq, 'discard' FROM box.parked WHERE state = 'dead'`)
 		d.exec(`DELETE FROM box.parked WHERE state = 'dead'`)
 		d.exec(`UPDATE box.request SET done_at = now(), result = 'done' WHERE done_at IS NULL`)
-		if sum := laneSum(d.balanced(o.store, store.AuditRequest{Full: true})); sum.Parked != 1 || sum.Gone != 3 || sum.Sent != 0 {
+		if sum := laneSum(d.balanced(o.store, ops.AuditRequest{Full: true})); sum.Parked != 1 || sum.Gone != 3 || sum.Sent != 0 {
 			t.Errorf("books %+v", sum)
 		}
 	})
 }
 
-func laneSum(b store.Books) (sum store.LaneBook) {
+func laneSum(b ops.Books) (sum ops.LaneBook) {
 	for _, l := range b.Lanes {
 		sum.Committed += l.Committed
 		sum.Sent += l.Sent
@@ -213,26 +214,26 @@ func TestBooksOfAnOldOutbox(t *testing.T) {
 		t.Parallel()
 		d := empty(t, version, 4)
 		s := d.store("main")
-		if _, err := s.Migrate(t.Context(), store.MigrateRequest{Target: 1, Lanes: 4}); err != nil {
+		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Target: 1, Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 		d.insert(300)
 		d.exec(`INSERT INTO box.progress (pipe, lane, n, pos, low, next_xid, delivered, owner) SELECT 'main', l, 1, 0, 0, 1, 7, '' FROM generate_series(0, 3) l`)
-		if _, err := s.Migrate(t.Context(), store.MigrateRequest{}); err != nil {
+		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		long := d.begin()
 		d.put(long, "long")
-		if b := d.balanced(s, store.AuditRequest{}); !b.Opened || b.Counted != 0 {
+		if b := d.balanced(s, ops.AuditRequest{}); !b.Opened || b.Counted != 0 {
 			t.Errorf("first look: opened %v, counted %d", b.Opened, b.Counted)
 		}
 		d.commit(long)
 		d.insert(10)
-		if b := d.balanced(s, store.AuditRequest{Full: true}); b.Opened || b.Counted != 11+311 {
+		if b := d.balanced(s, ops.AuditRequest{Full: true}); b.Opened || b.Counted != 11+311 {
 			t.Errorf("second look: opened %v, counted %d", b.Opened, b.Counted)
 		}
 		d.exec(`DELETE FROM box.outbox WHERE seq = 5`)
-		if b := d.look(s, store.AuditRequest{Full: true}); b.Difference() == 0 {
+		if b := d.look(s, ops.AuditRequest{Full: true}); b.Difference() == 0 {
 			t.Error("a row that is gone was not missed")
 		}
 	})
@@ -243,16 +244,16 @@ func TestBooksOfAnOldOutbox(t *testing.T) {
 func TestBooksOfALaneThatIsBehind(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', 'one' FROM generate_series(1, 25000)`)
-		b := d.balanced(o.store, store.AuditRequest{})
-		i := slices.IndexFunc(b.Lanes, func(l store.LaneBook) bool { return l.Behind })
+		b := d.balanced(o.store, ops.AuditRequest{})
+		i := slices.IndexFunc(b.Lanes, func(l ops.LaneBook) bool { return l.Behind })
 		if i < 0 || b.Lanes[i].Pending != 20000 || b.Lanes[i].Committed != 25000 {
 			t.Fatalf("books %+v", b.Lanes)
 		}
 		d.exec(`UPDATE box.progress SET delivered = delivered + 6000 WHERE lane = $1`, b.Lanes[i].Lane)
-		if l := laneOf(t, d.look(o.store, store.AuditRequest{}), true); l.Difference != -1000 {
+		if l := laneOf(t, d.look(o.store, ops.AuditRequest{}), true); l.Difference != -1000 {
 			t.Errorf("found %+v", l)
 		}
-		if l := laneOf(t, d.look(o.store, store.AuditRequest{Full: true}), true); l.Difference != -6000 || l.Behind {
+		if l := laneOf(t, d.look(o.store, ops.AuditRequest{Full: true}), true); l.Difference != -6000 || l.Behind {
 			t.Errorf("found %+v", l)
 		}
 	})
@@ -289,7 +290,7 @@ func TestRetentionAndBooksUnderConcurrentWriters(t *testing.T) {
 						return
 					default:
 					}
-					b, err := s.Audit(t.Context(), store.AuditRequest{Full: looks.Load()%10 == 0})
+					b, err := s.Audit(t.Context(), ops.AuditRequest{Full: looks.Load()%10 == 0})
 					if err != nil {
 						failed.Store(err)
 						return
@@ -299,7 +300,7 @@ func TestRetentionAndBooksUnderConcurrentWriters(t *testing.T) {
 					}
 					looks.Add(1)
 					if i == 0 {
-						p, err := s.Prune(t.Context(), store.PruneRequest{Runner: "r", Limit: 400})
+						p, err := s.Prune(t.Context(), ops.PruneRequest{Runner: "r", Limit: 400})
 						if err != nil {
 							failed.Store(err)
 							return
@@ -319,7 +320,7 @@ func TestRetentionAndBooksUnderConcurrentWriters(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkDelivery(t, o.seen, &committed)
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 		t.Logf("%d looks, %d rows removed", looks.Load(), removed.Load())
 		if removed.Load() < 500 || looks.Load() < 20 {
 			t.Error("too little happened to prove anything")
@@ -333,19 +334,19 @@ func TestBooksOfAFilteredPipe(t *testing.T) {
 		d.insert(20)
 		long := d.begin()
 		d.do(long, `INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k1', 'm1'), ('other', 'k2', 'm1')`)
-		d.look(o.store, store.AuditRequest{})
-		if _, err := o.store.AddPipe(t.Context(), store.AddPipe{Name: "some", From: store.FromBeginning, Actor: "ann", Filter: store.Filter{Topics: []string{"o*"}}}); err != nil {
+		d.look(o.store, ops.AuditRequest{})
+		if _, err := o.store.AddPipe(t.Context(), ops.AddPipe{Name: "some", From: ops.FromBeginning, Actor: "ann", Filter: store.Filter{Topics: []string{"o*"}}}); err != nil {
 			t.Fatal(err)
 		}
-		if b := d.balanced(o.store, store.AuditRequest{}); !b.Opened {
+		if b := d.balanced(o.store, ops.AuditRequest{}); !b.Opened {
 			t.Error("the book of the new pipe was not opened")
 		}
 		d.exec(`INSERT INTO box.outbox (topic, key) SELECT CASE WHEN i % 2 = 0 THEN 'other' ELSE 't' END, 'k' || i FROM generate_series(1, 40) i`)
-		d.balanced(o.store, store.AuditRequest{})
+		d.balanced(o.store, ops.AuditRequest{})
 		d.commit(long)
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 		o.drain()
-		b := d.balanced(o.store, store.AuditRequest{})
+		b := d.balanced(o.store, ops.AuditRequest{})
 		pending := map[string]int64{}
 		for _, l := range b.Lanes {
 			pending[l.Pipe] += l.Pending
@@ -353,10 +354,10 @@ func TestBooksOfAFilteredPipe(t *testing.T) {
 		if pending["some"] != 21 || pending["main"] != 0 {
 			t.Errorf("pending %v", pending)
 		}
-		if n, held := d.prune(o.store, store.PruneRequest{}); n != 0 || held.Pipe != "some" || held.Rows != 21 {
+		if n, held := d.prune(o.store, ops.PruneRequest{}); n != 0 || held.Pipe != "some" || held.Rows != 21 {
 			t.Errorf("removed %d, held %+v", n, held)
 		}
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 	})
 }
 
@@ -379,7 +380,7 @@ func TestALookDoesNotReadTheTable(t *testing.T) {
 		d.put(long, "long")
 		d.insert(10)
 		o.drain()
-		d.look(s, store.AuditRequest{})
+		d.look(s, ops.AuditRequest{})
 		read := func() (n int64) {
 			if err := pool.QueryRow(t.Context(), d.sql(`SELECT pg_stat_force_next_flush(), (SELECT idx_tup_fetch + seq_tup_read + coalesce(
 				(SELECT sum(idx_tup_read) FROM pg_stat_all_indexes i WHERE i.relid = t.relid), 0) FROM pg_stat_all_tables t WHERE t.relid = 'box.outbox'::regclass)`)).
@@ -391,8 +392,8 @@ func TestALookDoesNotReadTheTable(t *testing.T) {
 		read()
 		before := read()
 		d.insert(20)
-		d.balanced(s, store.AuditRequest{})
-		d.balanced(s, store.AuditRequest{Count: true})
+		d.balanced(s, ops.AuditRequest{})
+		d.balanced(s, ops.AuditRequest{Count: true})
 		read()
 		if n := read() - before; n > 500 {
 			t.Errorf("two looks read %d rows of a table of 30,000 that held 20 new ones", n)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -26,10 +27,10 @@ func TestNewerSchema(t *testing.T) {
 		if err != nil || have != pgstore.Version+1 || want != have {
 			t.Errorf("version %d, want %d, %v", have, want, err)
 		}
-		if steps, err := o.store.Migrate(t.Context(), store.MigrateRequest{}); err != nil || len(steps) != 0 {
+		if steps, err := o.store.Migrate(t.Context(), ops.MigrateRequest{}); err != nil || len(steps) != 0 {
 			t.Errorf("migrate: %v, %v", steps, err)
 		}
-		_, err = o.store.Migrate(t.Context(), store.MigrateRequest{Target: -1})
+		_, err = o.store.Migrate(t.Context(), ops.MigrateRequest{Target: -1})
 		wantIs(t, err, store.ErrSchema)
 		d.exec(`UPDATE box.migration SET compatible = version WHERE name = 'future'`)
 		_, err = o.store.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute})
@@ -46,14 +47,14 @@ func TestFirstSchemaWithoutCompatible(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := empty(t, version, 4)
 		s := d.store("main")
-		if _, err := s.Migrate(t.Context(), store.MigrateRequest{Target: 1}); err != nil {
+		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Target: 1}); err != nil {
 			t.Fatal(err)
 		}
 		d.exec(`ALTER TABLE box.migration DROP COLUMN compatible`)
 		if have, _, err := s.SchemaVersion(t.Context()); err != nil || have != 1 {
 			t.Errorf("version %d, %v", have, err)
 		}
-		if _, err := s.Migrate(t.Context(), store.MigrateRequest{}); err != nil {
+		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
 			t.Error(err)
 		}
 		mustLease(t, s, store.LeaseRequest{BootID: "a", TTL: time.Minute})

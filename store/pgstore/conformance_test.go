@@ -10,6 +10,7 @@ import (
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/storetest"
 )
 
@@ -67,8 +68,8 @@ type roleEnv struct {
 	pools map[string]*pgxpool.Pool
 }
 
-func (e roleEnv) Store() store.Store { return e.storeAs(e.pools["relay"]) }
-func (e roleEnv) Admin() store.Admin { return e.storeAs(e.pools["admin"]) }
+func (e roleEnv) Store() store.Store  { return e.storeAs(e.pools["relay"]) }
+func (e roleEnv) Office() *ops.Office { return e.storeAs(e.pools["admin"]).Office() }
 func (e roleEnv) Begin(ctx context.Context) (storetest.Tx, error) {
 	tx, err := e.pools["writer"].Begin(ctx)
 	return &writer{Tx: tx, db: e.db}, err
@@ -106,5 +107,5 @@ type bouncerEnv struct {
 	pool *pgxpool.Pool
 }
 
-func (e *bouncerEnv) Store() store.Store { return e.storeAs(e.pool) }
-func (e *bouncerEnv) Admin() store.Admin { return e.storeAs(e.pool) }
+func (e *bouncerEnv) Store() store.Store  { return e.storeAs(e.pool) }
+func (e *bouncerEnv) Office() *ops.Office { return e.storeAs(e.pool).Office() }

@@ -11,12 +11,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // partition converts a plain outbox into one with partitions while writers and
 // relays go on. Nil: it was one already. Whatever ends it in the middle, the
 // outbox works, and the next call goes on from there.
-func (s *Store) partition(ctx context.Context, req *store.MigrateRequest) (*store.Step, error) {
+func (s *Store) partition(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
 	start := time.Now()
 	plain, err := s.isPlain(ctx)
 	if err != nil || !plain {
@@ -40,7 +41,7 @@ func (s *Store) partition(ctx context.Context, req *store.MigrateRequest) (*stor
 			return nil, s.wrap("partition the outbox: "+step.name, err)
 		}
 	}
-	return &store.Step{Version: Version, Name: "partition", Took: time.Since(start)}, nil
+	return &ops.Step{Version: Version, Name: "partition", Took: time.Since(start)}, nil
 }
 
 func (s *Store) isPlain(ctx context.Context) (bool, error) {
@@ -80,9 +81,9 @@ func (s *Store) checkObstacles(ctx context.Context) error {
 }
 
 // planMore adds what is no migration and was asked for with one.
-func (s *Store) planMore(ctx context.Context, req store.MigrateRequest, have int, steps []store.Step) ([]store.Step, error) {
+func (s *Store) planMore(ctx context.Context, req ops.MigrateRequest, have int, steps []ops.Step) ([]ops.Step, error) {
 	if req.Roles {
-		steps = append(steps, store.Step{Version: Version, Name: "roles"})
+		steps = append(steps, ops.Step{Version: Version, Name: "roles"})
 	}
 	if req.Partition {
 		plain := have == 0
@@ -93,11 +94,11 @@ func (s *Store) planMore(ctx context.Context, req store.MigrateRequest, have int
 			}
 		}
 		if plain {
-			steps = append(steps, store.Step{Version: Version, Name: "partition"})
+			steps = append(steps, ops.Step{Version: Version, Name: "partition"})
 		}
 	}
 	if req.Notify != "" {
-		steps = append(steps, store.Step{Version: Version, Name: "notify " + string(req.Notify)})
+		steps = append(steps, ops.Step{Version: Version, Name: "notify " + string(req.Notify)})
 	}
 	if req.Adopt && have > 0 {
 		due, err := s.adoptDue(ctx)
@@ -105,7 +106,7 @@ func (s *Store) planMore(ctx context.Context, req store.MigrateRequest, have int
 			return nil, s.wrap("adopt", err)
 		}
 		if due {
-			steps = append(steps, store.Step{Version: Version, Name: "adopt"})
+			steps = append(steps, ops.Step{Version: Version, Name: "adopt"})
 		}
 	}
 	return steps, nil

@@ -12,11 +12,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 func (d *db) convert() {
 	d.Helper()
-	if _, err := d.store("main").Migrate(d.Context(), store.MigrateRequest{Partition: true}); err != nil {
+	if _, err := d.store("main").Migrate(d.Context(), ops.MigrateRequest{Partition: true}); err != nil {
 		d.Fatal(err)
 	}
 }
@@ -71,7 +72,7 @@ func TestNothingLostAcrossPartitions(t *testing.T) {
 // convertAndTend ends when all is read and a last look has been taken.
 func (d *db) convertAndTend(ctx context.Context, drained <-chan struct{}, rolled, dropped *int) error {
 	s := d.store("main")
-	if _, err := s.Migrate(ctx, store.MigrateRequest{Partition: true}); err != nil {
+	if _, err := s.Migrate(ctx, ops.MigrateRequest{Partition: true}); err != nil {
 		return err
 	}
 	for last := false; !last; {
@@ -80,10 +81,10 @@ func (d *db) convertAndTend(ctx context.Context, drained <-chan struct{}, rolled
 			last = true
 		default:
 		}
-		if _, err := s.Audit(ctx, store.AuditRequest{}); err != nil {
+		if _, err := s.Audit(ctx, ops.AuditRequest{}); err != nil {
 			return err
 		}
-		got, err := s.Tend(ctx, store.TendRequest{Every: time.Nanosecond})
+		got, err := s.Tend(ctx, ops.TendRequest{Every: time.Nanosecond})
 		if err != nil {
 			return err
 		}
@@ -127,24 +128,24 @@ func TestLongTransactionAcrossPartitions(t *testing.T) {
 		d.put(long, "long 0")
 		for i := range 2 {
 			d.label(fmt.Sprint("short ", i))
-			if got := d.tend(store.TendRequest{OlderThan: keep}); !got.Rolled || got.Made != 1 {
+			if got := d.tend(ops.TendRequest{OlderThan: keep}); !got.Rolled || got.Made != 1 {
 				t.Fatalf("round %d: %+v", i, got)
 			}
 			d.put(long, fmt.Sprint("long ", i+1))
 		}
 		d.put(older, "older")
 		o.want("short 0", "short 1")
-		if got := d.tend(store.TendRequest{}); got.Dropped != 0 || got.Rolled || !got.Busy {
+		if got := d.tend(ops.TendRequest{}); got.Dropped != 0 || got.Rolled || !got.Busy {
 			t.Errorf("dropped, or went on, under an open transaction: %+v", got)
 		}
 		d.put(long, "long 3")
 		d.commit(long)
 		d.commit(older)
-		if got := d.tend(store.TendRequest{}); got.Dropped != 0 || got.HeldBy != "main" {
+		if got := d.tend(ops.TendRequest{}); got.Dropped != 0 || got.HeldBy != "main" {
 			t.Errorf("dropped before a straggler was delivered: %+v", got)
 		}
 		o.want("long 0", "long 1", "long 2", "older", "long 3")
-		if got := d.tend(store.TendRequest{}); got.Dropped != 3 || got.Rows != 8 {
+		if got := d.tend(ops.TendRequest{}); got.Dropped != 3 || got.Rows != 8 {
 			t.Errorf("all is settled: %+v", got)
 		}
 	})
@@ -157,7 +158,7 @@ func TestConversionWaitsForWriters(t *testing.T) {
 		d.put(open, "open")
 		converted := make(chan error, 1)
 		go func() {
-			_, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Partition: true})
+			_, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Partition: true})
 			converted <- err
 		}()
 		for i := range 5 {
@@ -208,7 +209,7 @@ func TestConversionKilledAtEachStep(t *testing.T) {
 				var wg sync.WaitGroup
 				for range 4 {
 					wg.Go(func() {
-						if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Partition: true}); err != nil {
+						if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Partition: true}); err != nil {
 							t.Error(err)
 						}
 					})
@@ -219,7 +220,7 @@ func TestConversionKilledAtEachStep(t *testing.T) {
 			d.label(label)
 			o.want(label)
 		}
-		steps2, err := o.store.Migrate(t.Context(), store.MigrateRequest{Partition: true})
+		steps2, err := o.store.Migrate(t.Context(), ops.MigrateRequest{Partition: true})
 		if err != nil || len(steps2) != 0 {
 			t.Errorf("a partitioned outbox is partitioned again: %v, %v", steps2, err)
 		}
@@ -305,7 +306,7 @@ func TestConversionRefuses(t *testing.T) {
 	trap(t, func(d *db, _ *owner) {
 		d.exec(`CREATE MATERIALIZED VIEW box.counted AS SELECT count(*) FROM box.outbox`)
 		d.exec(`CREATE TABLE box.ref (lane smallint, seq bigint, CONSTRAINT to_outbox FOREIGN KEY (lane, seq) REFERENCES box.outbox)`)
-		_, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Partition: true})
+		_, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Partition: true})
 		wantIs(t, err, store.ErrUnusable)
 		for _, word := range []string{"materialized view", "counted", "to_outbox"} {
 			if !strings.Contains(err.Error(), word) {

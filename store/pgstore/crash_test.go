@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // lazy is a server that writes its log to disk at a commit and at no other time.
@@ -16,7 +17,7 @@ func lazy(t *testing.T, version string) (*testserver.Postgres, *db) {
 	pg := testserver.StartPostgres(t, version, testserver.WithConfig("wal_writer_delay = 10s",
 		"wal_writer_flush_after = 1GB", "checkpoint_timeout = 1h", "autovacuum = off"))
 	d := &db{T: t, pool: newPool(t, pg.URL), schema: "box", lanes: 1}
-	if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 1}); err != nil {
+	if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 1}); err != nil {
 		t.Fatal(err)
 	}
 	return pg, d

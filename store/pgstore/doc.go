@@ -5,6 +5,6 @@
 // is the lease at the same time. Nothing is written per message after its
 // INSERT. docs/design.md, section 4, has the proof.
 //
-// [Store] is one pipe of one outbox. It implements store.Store, store.Admin
-// and store.Migrator over a pool that the caller opens and closes.
+// [Store] is one pipe of one outbox. It implements store.Store, ops.Admin
+// and ops.Migrator over a pool that the caller opens and closes.
 package pgstore

@@ -12,9 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
-var _ store.Doctor = (*Store)(nil)
+var _ ops.Doctor = (*Store)(nil)
 
 // check is one thing that a doctor looks at.
 type check struct {
@@ -23,7 +24,7 @@ type check struct {
 	// that this program knows; the others read the server's catalogs only.
 	tables bool
 	pipes  bool // it is made once for each pipe
-	look   func(p *patient, ctx context.Context) ([]store.Finding, error)
+	look   func(p *patient, ctx context.Context) ([]ops.Finding, error)
 }
 
 // checks in the order of their findings: what keeps a relay from working at all
@@ -73,7 +74,7 @@ func checks() []check {
 
 // Examine makes every check of a doctor, each in a transaction of its own that
 // may only read.
-func (s *Store) Examine(ctx context.Context, req store.ExamineRequest) ([]store.Finding, error) {
+func (s *Store) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
 	if s.bad != nil {
 		return nil, s.bad
 	}
@@ -84,7 +85,7 @@ func (s *Store) Examine(ctx context.Context, req store.ExamineRequest) ([]store.
 	if err := known(p.req.Only); err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, c := range checks() {
 		if len(p.req.Only) > 0 && !slices.Contains(p.req.Only, c.name) {
 			continue
@@ -105,7 +106,7 @@ func (s *Store) Examine(ctx context.Context, req store.ExamineRequest) ([]store.
 }
 
 // ofPipes makes a check once, or once for each pipe that works.
-func (p *patient) ofPipes(ctx context.Context, c check) (found []store.Finding, err error) {
+func (p *patient) ofPipes(ctx context.Context, c check) (found []ops.Finding, err error) {
 	if !c.pipes {
 		return p.examine(ctx, c)
 	}
@@ -166,7 +167,7 @@ func (s *Store) Topics(ctx context.Context) ([]string, error) {
 // patient is one outbox under examination.
 type patient struct {
 	s   *Store
-	req store.ExamineRequest
+	req ops.ExamineRequest
 
 	role      string // whose privileges are judged
 	self      bool   // it is the role of the connection
@@ -236,7 +237,7 @@ func (p *patient) choosePipes(ctx context.Context) error {
 
 // examine makes one check, and makes a finding of one that could not be made. Its
 // error is that of a database that cannot be asked.
-func (p *patient) examine(ctx context.Context, c check) ([]store.Finding, error) {
+func (p *patient) examine(ctx context.Context, c check) ([]ops.Finding, error) {
 	if p.noOutbox && c.name != "schema" && c.name != "server" {
 		return nil, nil
 	}
@@ -249,7 +250,7 @@ func (p *patient) examine(ctx context.Context, c check) ([]store.Finding, error)
 	if err == nil {
 		return found, nil
 	}
-	f := store.Finding{Check: c.name, Severity: store.Warning, Why: "what this check would have found is not known"}
+	f := ops.Finding{Check: c.name, Severity: ops.Warning, Why: "what this check would have found is not known"}
 	var pg *pgconn.PgError
 	isAnswer := errors.As(err, &pg)
 	switch {
@@ -265,7 +266,7 @@ func (p *patient) examine(ctx context.Context, c check) ([]store.Finding, error)
 		f.What = fmt.Sprintf("this check may not look: %s", pg.Message)
 		f.Fix = "see the check \"privileges\", or examine as the owner of the outbox and name the relay's role with --role"
 	case isAnswer:
-		f.Severity = store.Critical
+		f.Severity = ops.Critical
 		f.What = fmt.Sprintf("this check failed: %s (SQLSTATE %s)", pg.Message, pg.Code)
 		f.Fix = "compare the schema with `postrider migrate --print-sql`: something is missing or was changed"
 	default:
@@ -283,7 +284,7 @@ func (p *patient) asker() string {
 
 // inTx runs a check in a transaction that can change nothing, with every row
 // visible or an error, and ends it without a trace.
-func (p *patient) inTx(ctx context.Context, c check) (found []store.Finding, err error) {
+func (p *patient) inTx(ctx context.Context, c check) (found []ops.Finding, err error) {
 	tx, err := p.s.pool.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly, IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return nil, err
@@ -335,12 +336,12 @@ func names(ctx context.Context, p *patient, sql string, args ...any) ([]string, 
 func (p *patient) table(name string) string { return quote(p.s.opts.Schema) + "." + quote(name) }
 
 // fine is the finding of a check that found nothing wrong.
-func fine(format string, args ...any) []store.Finding {
-	return []store.Finding{{What: fmt.Sprintf(format, args...)}}
+func fine(format string, args ...any) []ops.Finding {
+	return []ops.Finding{{What: fmt.Sprintf(format, args...)}}
 }
 
 // orFine is what was found, or that nothing was.
-func orFine(found []store.Finding, format string, args ...any) []store.Finding {
+func orFine(found []ops.Finding, format string, args ...any) []ops.Finding {
 	if len(found) == 0 {
 		return fine(format, args...)
 	}
@@ -348,14 +349,14 @@ func orFine(found []store.Finding, format string, args ...any) []store.Finding {
 }
 
 // over is how far a value is over its limit: OK, Warning, or Critical at ten times.
-func over[T ~int64](value, limit T) store.Severity {
+func over[T ~int64](value, limit T) ops.Severity {
 	switch {
 	case value/10 >= limit:
-		return store.Critical
+		return ops.Critical
 	case value >= limit:
-		return store.Warning
+		return ops.Warning
 	}
-	return store.OK
+	return ops.OK
 }
 
 // literal quotes a text for a statement that a person runs.

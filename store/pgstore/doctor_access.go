@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // need is one privilege of a relay on one relation, on some columns of it or all.
@@ -39,7 +39,7 @@ SELECT coalesce((SELECT k.name FROM unnest($3::text[]) WITH ORDINALITY AS k(name
 
 // privileges looks whether the role may do what it is for: what a relay does, or,
 // where it is a member of another group role, what that is for.
-func (p *patient) privileges(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) privileges(ctx context.Context) ([]ops.Finding, error) {
 	usage, err := one[bool](ctx, p, `SELECT coalesce(bool_and(has_schema_privilege($1, oid, 'USAGE')), false) FROM pg_namespace WHERE nspname = $2`,
 		p.role, p.s.opts.Schema)
 	if err != nil {
@@ -84,8 +84,8 @@ func (p *patient) privileges(ctx context.Context) ([]store.Finding, error) {
 	if kind != roleRelay {
 		why = "commands with this role fail: it is a " + kind
 	}
-	return []store.Finding{{
-		Severity: store.Critical, What: fmt.Sprintf("the role %q lacks %s", p.role, strings.Join(missing, ", ")),
+	return []ops.Finding{{
+		Severity: ops.Critical, What: fmt.Sprintf("the role %q lacks %s", p.role, strings.Join(missing, ", ")),
 		Why: why,
 		Fix: "grant them, or the role that postrider migrate --roles makes for relays; if this is not the relay's role, name that with --role",
 		SQL: grants, Data: map[string]any{"role": p.role, "missing": missing},
@@ -104,17 +104,17 @@ func (p *patient) lacks(ctx context.Context, n need) (kind string, err error) {
 }
 
 // rowSecurity finds tables whose rows are hidden from the relay's role.
-func (p *patient) rowSecurity(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) rowSecurity(ctx context.Context) ([]ops.Finding, error) {
 	tables, err := names(ctx, p, `SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.rolname = $1
 WHERE n.nspname = $2 AND c.relkind IN ('r', 'p') AND c.relrowsecurity AND NOT (r.rolsuper OR r.rolbypassrls)
 AND (c.relforcerowsecurity OR NOT pg_has_role(r.oid, c.relowner, 'USAGE')) ORDER BY c.relname`, p.role, p.s.opts.Schema)
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, t := range tables {
-		found = append(found, store.Finding{
-			Severity: store.Critical, What: fmt.Sprintf("row security on %s hides rows from the role %q", p.table(t), p.role),
+		found = append(found, ops.Finding{
+			Severity: ops.Critical, What: fmt.Sprintf("row security on %s hides rows from the role %q", p.table(t), p.role),
 			Why: "messages would be passed over: a relay refuses to start",
 			Fix: fmt.Sprintf("turn it off, or ALTER ROLE %s BYPASSRLS", quote(p.role)),
 			SQL: []string{fmt.Sprintf("ALTER TABLE %s DISABLE ROW LEVEL SECURITY", p.table(t))},
@@ -125,7 +125,7 @@ AND (c.relforcerowsecurity OR NOT pg_has_role(r.oid, c.relowner, 'USAGE')) ORDER
 
 // owner looks whether a writer owns the outbox: then it may set the numbers and
 // transaction ids that the cursor rests on, and change the table under it.
-func (p *patient) owner(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) owner(ctx context.Context) ([]ops.Finding, error) {
 	type owner struct {
 		Name         string
 		Super, Login bool
@@ -140,7 +140,7 @@ JOIN pg_roles r ON r.oid = c.relowner WHERE n.nspname = $1 AND c.relname = 'outb
 		return nil, err
 	}
 	owns, others := o[0].Name, 0
-	var found []store.Finding
+	var found []ops.Finding
 	for _, g := range grantees {
 		if !g.Inserts || g.Relay {
 			continue
@@ -149,8 +149,8 @@ JOIN pg_roles r ON r.oid = c.relowner WHERE n.nspname = $1 AND c.relname = 'outb
 		if !g.Member {
 			continue
 		}
-		found = append(found, store.Finding{
-			Severity: store.Critical, What: fmt.Sprintf("the writer %q is a member of %q, which owns the outbox", g.Name, owns),
+		found = append(found, ops.Finding{
+			Severity: ops.Critical, What: fmt.Sprintf("the writer %q is a member of %q, which owns the outbox", g.Name, owns),
 			Why: "it may set seq and xid itself, and so hide messages from the relay or forge them, and read every payload",
 			Fix: "take the membership away", SQL: []string{fmt.Sprintf("REVOKE %s FROM %s", quote(owns), quote(g.Name))},
 			Data: map[string]any{"owner": owns, "writer": g.Name},
@@ -163,11 +163,11 @@ JOIN pg_roles r ON r.oid = c.relowner WHERE n.nspname = $1 AND c.relname = 'outb
 }
 
 // ownedByWriter is a guess, and so no more than a warning: nobody else may write.
-func (p *patient) ownedByWriter(owner string) store.Finding {
+func (p *patient) ownedByWriter(owner string) ops.Finding {
 	const apart = "postrider_owner"
 	table := p.table("outbox")
-	return store.Finding{
-		Severity: store.Warning, What: fmt.Sprintf("only %q, which owns the outbox, may write into it", owner),
+	return ops.Finding{
+		Severity: ops.Warning, What: fmt.Sprintf("only %q, which owns the outbox, may write into it", owner),
 		Why: "if applications write as this role, they may set seq and xid themselves, and so hide messages from the relay or forge them",
 		Fix: "let them write as a role of their own: postrider migrate --roles makes one. Or let a role own the outbox that nobody logs in as; " +
 			"later migrations are for a superuser or a member of that role then",
@@ -211,13 +211,13 @@ GROUP BY g.grantee, r.rolname, t.relowner ORDER BY 1`, p.s.opts.Schema, p.role)
 }
 
 // grants looks for rights on the outbox that nobody should have.
-func (p *patient) grants(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) grants(ctx context.Context) ([]ops.Finding, error) {
 	grantees, err := p.grantees(ctx)
 	if err != nil {
 		return nil, err
 	}
 	table := p.table("outbox")
-	var found []store.Finding
+	var found []ops.Finding
 	for _, g := range grantees {
 		if g.Relay && g.Name != "" {
 			continue
@@ -227,8 +227,8 @@ func (p *patient) grants(ctx context.Context) ([]store.Finding, error) {
 			to, who = "PUBLIC", "everybody"
 		}
 		if g.Forges {
-			found = append(found, store.Finding{
-				Severity: store.Warning, What: fmt.Sprintf("%s may set seq and xid of a message", who),
+			found = append(found, ops.Finding{
+				Severity: ops.Warning, What: fmt.Sprintf("%s may set seq and xid of a message", who),
 				Why: "a number or transaction id that is not the writer's own hides the message from the relay, or puts it before others",
 				Fix: "let it set the other columns only",
 				SQL: []string{
@@ -238,15 +238,15 @@ func (p *patient) grants(ctx context.Context) ([]store.Finding, error) {
 			})
 		}
 		if g.Changes != "" {
-			found = append(found, store.Finding{
-				Severity: store.Warning, What: fmt.Sprintf("%s may %s on the outbox", who, g.Changes),
+			found = append(found, ops.Finding{
+				Severity: ops.Warning, What: fmt.Sprintf("%s may %s on the outbox", who, g.Changes),
 				Why: "messages that are changed or removed behind the relay's back are lost without a trace",
 				Fix: "take it away", SQL: []string{fmt.Sprintf("REVOKE %s ON %s FROM %s", g.Changes, table, to)},
 			})
 		}
 		if g.Reads && (g.Name == "" || g.Inserts) {
-			found = append(found, store.Finding{
-				Severity: store.Warning, What: fmt.Sprintf("%s may read every payload", who),
+			found = append(found, ops.Finding{
+				Severity: ops.Warning, What: fmt.Sprintf("%s may read every payload", who),
 				Why: "writers need not read what others write", Fix: "take it away",
 				SQL: []string{fmt.Sprintf("REVOKE SELECT ON %s FROM %s", table, to)},
 			})

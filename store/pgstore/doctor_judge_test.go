@@ -4,27 +4,27 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Ages that no test server reaches.
 func TestFrozenIsJudgedByAge(t *testing.T) {
 	for _, tc := range []struct {
 		age, limit int64
-		want       store.Severity
+		want       ops.Severity
 	}{
-		{100_000_000, 200_000_000, store.OK},
-		{399_000_000, 200_000_000, store.OK},
-		{401_000_000, 200_000_000, store.Warning},
-		{1_100_000_000, 1_000_000_000, store.Warning},
-		{1_600_000_000, 2_000_000_000, store.Critical},
+		{100_000_000, 200_000_000, ops.OK},
+		{399_000_000, 200_000_000, ops.OK},
+		{401_000_000, 200_000_000, ops.Warning},
+		{1_100_000_000, 1_000_000_000, ops.Warning},
+		{1_600_000_000, 2_000_000_000, ops.Critical},
 	} {
 		if got := frozen(tc.age, tc.limit); got != tc.want {
 			t.Errorf("frozen(%d, %d) = %s, want %s", tc.age, tc.limit, got, tc.want)
 		}
 	}
 	p := &patient{s: New(nil, nil)}
-	if f := p.unfrozen("outbox", 1_600_000_000, store.Critical); f.SQL[0] != `VACUUM (FREEZE) "postrider"."outbox"` || f.Why == "" {
+	if f := p.unfrozen("outbox", 1_600_000_000, ops.Critical); f.SQL[0] != `VACUUM (FREEZE) "postrider"."outbox"` || f.Why == "" {
 		t.Errorf("%+v", f)
 	}
 }

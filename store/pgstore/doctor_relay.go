@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // instance is a relay as its heartbeat tells.
@@ -33,15 +33,15 @@ func (p *patient) instances(ctx context.Context) (living, all []instance, err er
 }
 
 // relays looks whether any lives, and what those that live complain of.
-func (p *patient) relays(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) relays(ctx context.Context) ([]ops.Finding, error) {
 	alive, all, err := p.instances(ctx)
 	if err != nil {
 		return nil, err
 	}
 	data := map[string]any{"alive": len(alive), "expired": len(all) - len(alive)}
 	if len(alive) == 0 {
-		f := store.Finding{
-			Severity: store.Critical, What: fmt.Sprintf("pipe %q has no heartbeat from a relay", p.s.opts.Pipe), Data: data,
+		f := ops.Finding{
+			Severity: ops.Critical, What: fmt.Sprintf("pipe %q has no heartbeat from a relay", p.s.opts.Pipe), Data: data,
 			Why: "messages are safe in the outbox, and wait",
 			Fix: "start one: postrider relay; if one is running, read its log: it cannot write into the database",
 		}
@@ -49,13 +49,13 @@ func (p *patient) relays(ctx context.Context) ([]store.Finding, error) {
 			last := slices.MinFunc(all, func(a, b instance) int { return cmp.Compare(a.Ago, b.Ago) })
 			f.What += fmt.Sprintf("; the last one came from %s %s ago", last.Name, period(seconds(last.Ago)))
 		}
-		return []store.Finding{f}, nil
+		return []ops.Finding{f}, nil
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, i := range alive {
 		for _, t := range i.Trouble {
-			found = append(found, store.Finding{
-				Severity: store.Critical, What: fmt.Sprintf("relay %s: %s", i.Name, t),
+			found = append(found, ops.Finding{
+				Severity: ops.Critical, What: fmt.Sprintf("relay %s: %s", i.Name, t),
 				Why: "messages wait; no attempt is used up", Fix: "its log names the error; see docs/runbook.md",
 				Data: map[string]any{"instance": i.Name, "trouble": t},
 			})
@@ -69,7 +69,7 @@ func (p *patient) relays(ctx context.Context) ([]store.Finding, error) {
 }
 
 // versions looks whether all relays are of one version.
-func (p *patient) versions(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) versions(ctx context.Context) ([]ops.Finding, error) {
 	alive, _, err := p.instances(ctx)
 	if err != nil {
 		return nil, err
@@ -87,8 +87,8 @@ func (p *patient) versions(ctx context.Context) ([]store.Finding, error) {
 		}
 	}
 	if len(of) > 1 {
-		return []store.Finding{{
-			Severity: store.Warning, What: "relays of several versions live: " + strings.Join(of, ", "), Data: by,
+		return []ops.Finding{{
+			Severity: ops.Warning, What: "relays of several versions live: " + strings.Join(of, ", "), Data: by,
 			Why: "they work together while the schema says so; one that was forgotten keeps its mistakes",
 			Fix: "finish the rolling upgrade",
 		}}, nil
@@ -102,24 +102,24 @@ func (p *patient) versions(ctx context.Context) ([]store.Finding, error) {
 }
 
 // clock compares clocks. Nothing in a relay trusts them, people do.
-func (p *patient) clock(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) clock(ctx context.Context) ([]ops.Finding, error) {
 	alive, _, err := p.instances(ctx)
 	if err != nil {
 		return nil, err
 	}
 	limit := p.req.Limits.Skew
-	var found []store.Finding
+	var found []ops.Finding
 	judge := func(who string, skew time.Duration) {
 		severity := over(max(skew, -skew), limit)
-		if severity == store.OK {
+		if severity == ops.OK {
 			return
 		}
 		ahead := "ahead of"
 		if skew < 0 {
 			ahead = "behind"
 		}
-		found = append(found, store.Finding{
-			Severity: store.Warning, What: fmt.Sprintf("the clock of %s is %s %s the database's", who, period(max(skew, -skew)), ahead),
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("the clock of %s is %s %s the database's", who, period(max(skew, -skew)), ahead),
 			Why:  "leases do not rest on it, but logs, certificates, and what applications write as not-before do",
 			Fix:  "see to it that both hosts follow a time server (chronyc tracking, timedatectl)",
 			Data: map[string]any{"who": who, "skew_seconds": skew.Seconds()},
@@ -143,20 +143,20 @@ func (p *patient) clock(ctx context.Context) ([]store.Finding, error) {
 }
 
 // state is what Status sees, with a count of pending messages that stops early.
-func (p *patient) state(ctx context.Context) (store.Status, error) {
+func (p *patient) state(ctx context.Context) (ops.Status, error) {
 	st, _, err := p.s.statusBy(ctx, p.tx, 1000)
 	return st, err
 }
 
 // lanes looks for those without an owner, and those whose owner does not move. A
 // lane may be between two owners: only what two looks find is so.
-func (p *patient) lanes(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) lanes(ctx context.Context) ([]ops.Finding, error) {
 	first, err := p.state(ctx)
 	if err != nil {
 		return nil, err
 	}
 	free, stuck := p.idle(first)
-	lives := slices.ContainsFunc(first.Instances, func(i store.Instance) bool { return i.Alive })
+	lives := slices.ContainsFunc(first.Instances, func(i ops.Instance) bool { return i.Alive })
 	if lives && len(free)+len(stuck) > 0 {
 		wait := time.NewTimer(p.req.Again)
 		defer wait.Stop()
@@ -170,13 +170,13 @@ func (p *patient) lanes(ctx context.Context) ([]store.Finding, error) {
 			return nil, err
 		}
 		free2, stuck2 := p.idle(second)
-		free = slices.DeleteFunc(free, func(l store.LaneStatus) bool { return !has(free2, l) })
-		stuck = slices.DeleteFunc(stuck, func(l store.LaneStatus) bool { return !has(stuck2, l) })
+		free = slices.DeleteFunc(free, func(l ops.LaneStatus) bool { return !has(free2, l) })
+		stuck = slices.DeleteFunc(stuck, func(l ops.LaneStatus) bool { return !has(stuck2, l) })
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	if len(free) > 0 {
-		f := store.Finding{
-			Severity: store.Critical, What: fmt.Sprintf("%d of %d lanes have no owner: %s", len(free), len(first.Lanes), numbers(free)),
+		f := ops.Finding{
+			Severity: ops.Critical, What: fmt.Sprintf("%d of %d lanes have no owner: %s", len(free), len(first.Lanes), numbers(free)),
 			Why: "their messages wait", Data: map[string]any{"lanes": ids(free)},
 			Fix: "relays with --max-lanes or a list of lanes leave some over: start more of them. Else see the logs for lost leases",
 		}
@@ -186,8 +186,8 @@ func (p *patient) lanes(ctx context.Context) ([]store.Finding, error) {
 		found = append(found, f)
 	}
 	if len(stuck) > 0 {
-		found = append(found, store.Finding{
-			Severity: store.Critical, What: fmt.Sprintf("%d lanes have an owner and do not move: %s", len(stuck), numbers(stuck)),
+		found = append(found, ops.Finding{
+			Severity: ops.Critical, What: fmt.Sprintf("%d lanes have an owner and do not move: %s", len(stuck), numbers(stuck)),
 			Why: "their messages wait although a relay renews its lease", Data: map[string]any{"lanes": ids(stuck), "owner": stuck[0].Owner},
 			Fix: fmt.Sprintf("see the log of relay %s: a destination is down or held, or a call hangs. postrider status --lanes", stuck[0].Owner),
 		})
@@ -196,9 +196,9 @@ func (p *patient) lanes(ctx context.Context) ([]store.Finding, error) {
 }
 
 // idle are the lanes without an owner, and those with one that are behind.
-func (p *patient) idle(st store.Status) (free, stuck []store.LaneStatus) {
+func (p *patient) idle(st ops.Status) (free, stuck []ops.LaneStatus) {
 	for _, l := range st.Lanes {
-		held := slices.ContainsFunc(st.Holds, func(h store.Hold) bool { return h.Lane == l.Lane && h.Key == "" })
+		held := slices.ContainsFunc(st.Holds, func(h ops.Hold) bool { return h.Lane == l.Lane && h.Key == "" })
 		switch {
 		case held: // by a person, who wants it to stand still
 		case !l.Leased:
@@ -211,11 +211,11 @@ func (p *patient) idle(st store.Status) (free, stuck []store.LaneStatus) {
 }
 
 // has reports that a lane is still there as it was: nothing was settled in it.
-func has(all []store.LaneStatus, l store.LaneStatus) bool {
-	return slices.ContainsFunc(all, func(o store.LaneStatus) bool { return o.Lane == l.Lane && o.Epoch == l.Epoch })
+func has(all []ops.LaneStatus, l ops.LaneStatus) bool {
+	return slices.ContainsFunc(all, func(o ops.LaneStatus) bool { return o.Lane == l.Lane && o.Epoch == l.Epoch })
 }
 
-func ids(lanes []store.LaneStatus) []int {
+func ids(lanes []ops.LaneStatus) []int {
 	var all []int
 	for _, l := range lanes {
 		all = append(all, int(l.Lane))
@@ -223,7 +223,7 @@ func ids(lanes []store.LaneStatus) []int {
 	return all
 }
 
-func numbers(lanes []store.LaneStatus) string {
+func numbers(lanes []ops.LaneStatus) string {
 	const most = 8
 	var b strings.Builder
 	for i, l := range lanes {
@@ -240,7 +240,7 @@ func numbers(lanes []store.LaneStatus) string {
 }
 
 // lag looks how old the oldest message is that nobody has set aside.
-func (p *patient) lag(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) lag(ctx context.Context) ([]ops.Finding, error) {
 	st, err := p.state(ctx)
 	if err != nil {
 		return nil, err
@@ -252,17 +252,17 @@ func (p *patient) lag(ctx context.Context) ([]store.Finding, error) {
 	}
 	what := fmt.Sprintf("%s%d messages are pending, the oldest for %s", atLeast, st.Pending, period(st.Lag))
 	data := map[string]any{"pending": st.Pending, "lag_seconds": st.Lag.Seconds()}
-	if severity == store.OK {
-		return []store.Finding{{What: what, Data: data}}, nil
+	if severity == ops.OK {
+		return []ops.Finding{{What: what, Data: data}}, nil
 	}
-	return []store.Finding{{
+	return []ops.Finding{{
 		Severity: severity, What: what, Data: data, Why: "consumers work with what was true then",
 		Fix: "see the checks \"relays\" and \"lanes\"; when all lanes move, writers are faster than the broker or the relay: start more relays",
 	}}, nil
 }
 
 // parked looks at what failed and what waits for a person.
-func (p *patient) parked(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) parked(ctx context.Context) ([]ops.Finding, error) {
 	type group struct {
 		State, Class, Code string
 		Count, First       int64
@@ -282,10 +282,10 @@ WHERE pipe = $1 AND state = 'dead' AND captures AND key <> '') x`, p.s.opts.Pipe
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, g := range groups {
-		f := store.Finding{
-			Severity: store.Warning,
+		f := ops.Finding{
+			Severity: ops.Warning,
 			Data:     map[string]any{"state": g.State, "class": g.Class, "code": g.Code, "messages": g.Count, "first": g.First, "age_seconds": int64(g.Age)},
 		}
 		reason := strings.TrimSpace(g.Class + " " + g.Code)
@@ -313,7 +313,7 @@ WHERE pipe = $1 AND state = 'dead' AND captures AND key <> '') x`, p.s.opts.Pipe
 const overdue = time.Minute
 
 // requests looks for acts of people that no owner of a lane executes.
-func (p *patient) requests(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) requests(ctx context.Context) ([]ops.Finding, error) {
 	type open struct {
 		Count, First int64
 		Age          float64
@@ -324,8 +324,8 @@ FROM {{schema}}.request WHERE pipe = $1 AND done_at IS NULL`, p.s.opts.Pipe)
 		return nil, err
 	}
 	if age := seconds(rows[0].Age); age >= overdue {
-		return []store.Finding{{
-			Severity: store.Warning, What: fmt.Sprintf("%d acts wait to be executed, one for %s", rows[0].Count, period(age)),
+		return []ops.Finding{{
+			Severity: ops.Warning, What: fmt.Sprintf("%d acts wait to be executed, one for %s", rows[0].Count, period(age)),
 			Why: "what a person asked for is not done", Fix: "the owner of the lane does it: see the checks \"relays\" and \"lanes\"",
 			Data: map[string]any{"acts": rows[0].Count, "first": rows[0].First},
 		}}, nil

@@ -10,11 +10,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // partitions looks whether there is room ahead for new numbers.
-func (p *patient) partitions(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) partitions(ctx context.Context) ([]ops.Finding, error) {
 	all, err := p.s.partitions(ctx, p.tx)
 	if err != nil {
 		return nil, err
@@ -29,21 +29,21 @@ func (p *patient) partitions(ctx context.Context) ([]store.Finding, error) {
 		found[0].Data = data
 		return found, nil
 	}
-	f := store.Finding{
-		Severity: store.Warning, What: fmt.Sprintf("%d partitions, %d of them ahead: %s", len(all.List), all.Ahead, alarm), Data: data,
+	f := ops.Finding{
+		Severity: ops.Warning, What: fmt.Sprintf("%d partitions, %d of them ahead: %s", len(all.List), all.Ahead, alarm), Data: data,
 		Why: "when the last number of the last partition is used, no writer can insert", Fix: "postrider partitions tend, or a relay, which does it by itself",
 	}
-	if all.Room < store.LowRoom {
-		f.Severity = store.Critical
+	if all.Room < ops.LowRoom {
+		f.Severity = ops.Critical
 	}
-	return []store.Finding{f}, nil
+	return []ops.Finding{f}, nil
 }
 
 // unattended is how long an outbox may go without a pass of retention.
 const unattended = 24 * time.Hour
 
 // retention looks whether settled rows are removed, and who keeps them from it.
-func (p *patient) retention(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) retention(ctx context.Context) ([]ops.Finding, error) {
 	type pass struct {
 		Age, Made   float64 // seconds since the last pass, since the outbox was made
 		Pipe        string
@@ -58,10 +58,10 @@ FROM {{schema}}.retention r CROSS JOIN {{schema}}.outbox_info i`)
 	}
 	r := rows[0]
 	data := map[string]any{"held_by": r.Pipe, "held_rows": r.Rows, "held_bytes": r.Bytes}
-	var found []store.Finding
+	var found []ops.Finding
 	if r.Over {
-		found = append(found, store.Finding{
-			Severity: store.Critical, Data: data,
+		found = append(found, ops.Finding{
+			Severity: ops.Critical, Data: data,
 			What: fmt.Sprintf("pipe %q holds back %d rows (%d MiB), which is above the cap", r.Pipe, r.Rows, r.Bytes>>20),
 			Why:  "rows that it has not settled are never removed: the table grows until the disk is full",
 			Fix: fmt.Sprintf("let it go on: start its relay, postrider pipe resume %[1]s, or mend what stops it. "+
@@ -73,8 +73,8 @@ FROM {{schema}}.retention r CROSS JOIN {{schema}}.outbox_info i`)
 		last = seconds(r.Made)
 	}
 	if last >= unattended {
-		found = append(found, store.Finding{
-			Severity: store.Warning, What: fmt.Sprintf("nobody has removed settled rows for %s", period(last)), Data: data,
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("nobody has removed settled rows for %s", period(last)), Data: data,
 			Why: "the outbox grows", Fix: "postrider prune, or a relay that does it",
 		})
 	}
@@ -90,7 +90,7 @@ FROM {{schema}}.retention r CROSS JOIN {{schema}}.outbox_info i`)
 
 // books looks what the last comparison of the two books found. It compares nothing
 // itself: that writes.
-func (p *patient) books(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) books(ctx context.Context) ([]ops.Finding, error) {
 	type difference struct {
 		Pipe     string
 		Lane     int
@@ -102,14 +102,14 @@ UNION ALL SELECT '', lane::int, missing, 0, 0 FROM {{schema}}.book_lane WHERE mi
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, d := range rows {
 		what := fmt.Sprintf("the books of pipe %q differ by %d messages in lane %d, between %d and %d", d.Pipe, d.Rows, d.Lane, d.From, d.To)
 		if d.Pipe == "" {
 			what = fmt.Sprintf("%d rows of lane %d are gone that no retention removed", d.Rows, d.Lane)
 		}
-		found = append(found, store.Finding{
-			Severity: store.Critical, What: what, Data: map[string]any{"pipe": d.Pipe, "lane": d.Lane, "difference": d.Rows},
+		found = append(found, ops.Finding{
+			Severity: ops.Critical, What: what, Data: map[string]any{"pipe": d.Pipe, "lane": d.Lane, "difference": d.Rows},
 			Why: "what was committed is not what was sent, parked and is pending: messages were lost, or a counter was changed by hand",
 			Fix: "postrider audit names the candidates",
 		})
@@ -118,7 +118,7 @@ UNION ALL SELECT '', lane::int, missing, 0, 0 FROM {{schema}}.book_lane WHERE mi
 }
 
 // pausedPipes tells which readers people have stopped.
-func (p *patient) pausedPipes(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) pausedPipes(ctx context.Context) ([]ops.Finding, error) {
 	type pipe struct {
 		Name, By, Reason string
 		Age              float64
@@ -128,10 +128,10 @@ FROM {{schema}}.pipe WHERE paused ORDER BY name`)
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, r := range rows {
-		found = append(found, store.Finding{
-			Severity: store.Warning, What: fmt.Sprintf("pipe %q was paused by %s %s ago: %s", r.Name, r.By, period(seconds(r.Age)), r.Reason),
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("pipe %q was paused by %s %s ago: %s", r.Name, r.By, period(seconds(r.Age)), r.Reason),
 			Why: "it delivers nothing, and retention keeps every row that it has yet to read", Fix: "postrider pipe resume " + r.Name,
 			Data: map[string]any{"pipe": r.Name, "by": r.By, "age_seconds": int64(r.Age)},
 		})
@@ -147,8 +147,8 @@ FROM {{schema}}.pipe WHERE paused ORDER BY name`)
 		return nil, err
 	}
 	for _, h := range holds {
-		found = append(found, store.Finding{
-			Severity: store.Warning, What: fmt.Sprintf("%d lanes and %d keys of pipe %q are paused by people, the first for %s", h.Lanes, h.Keys, h.Pipe, period(seconds(h.Age))),
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("%d lanes and %d keys of pipe %q are paused by people, the first for %s", h.Lanes, h.Keys, h.Pipe, period(seconds(h.Age))),
 			Why: "their messages wait", Fix: "postrider status names them, postrider journal who paused them; postrider resume",
 			Data: map[string]any{"pipe": h.Pipe, "lanes": h.Lanes, "keys": h.Keys, "age_seconds": int64(h.Age)},
 		})
@@ -161,7 +161,7 @@ FROM {{schema}}.pipe WHERE paused ORDER BY name`)
 }
 
 // stoppedDestinations tells to which nothing is sent.
-func (p *patient) stoppedDestinations(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) stoppedDestinations(ctx context.Context) ([]ops.Finding, error) {
 	type stop struct {
 		Pipe, Destination, By, Reason string
 		Age                           float64
@@ -171,10 +171,10 @@ FROM {{schema}}.hold f LEFT JOIN {{schema}}.audit a ON a.id = f.ask WHERE f.lane
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, r := range rows {
-		found = append(found, store.Finding{
-			Severity: store.Warning, What: fmt.Sprintf("endpoint %q of pipe %q was stopped by %s %s ago: %s", r.Destination, r.Pipe, r.By, period(seconds(r.Age)), r.Reason),
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("endpoint %q of pipe %q was stopped by %s %s ago: %s", r.Destination, r.Pipe, r.By, period(seconds(r.Age)), r.Reason),
 			Why:  "its messages are set aside, and at the cap of parked keys the lanes that have them pause",
 			Fix:  fmt.Sprintf("postrider resume --pipe %s --endpoint %s --reason WHY, when it takes messages again; or give its topics another endpoint", r.Pipe, r.Destination),
 			Data: map[string]any{"pipe": r.Pipe, "endpoint": r.Destination, "by": r.By, "age_seconds": int64(r.Age)},
@@ -194,7 +194,7 @@ type publication struct {
 
 // publications finds those that stop the removal of rows and payloads: the server
 // refuses a DELETE or UPDATE whose row a publication cannot name.
-func (p *patient) publications(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) publications(ctx context.Context) ([]ops.Finding, error) {
 	rows, err := rowsOf[publication](ctx, p, `WITH t AS (SELECT c.oid, c.relreplident FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE n.nspname = $1 AND c.relname = 'outbox'),
 id AS (SELECT a.attname, a.attgenerated FROM t JOIN pg_index i ON i.indrelid = t.oid
@@ -225,8 +225,8 @@ WHERE (p.pubupdate OR p.pubdelete) AND EXISTS (SELECT FROM pg_publication_tables
 				fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s (%s)", quote(b.Name), p.table("outbox"), b.Identified))
 		}
 	}
-	return []store.Finding{{
-		Severity: store.Critical, What: fmt.Sprintf("publication %s stops retention, payload retention and erase", strings.Join(names, ", ")),
+	return []ops.Finding{{
+		Severity: ops.Critical, What: fmt.Sprintf("publication %s stops retention, payload retention and erase", strings.Join(names, ", ")),
 		Why:  fmt.Sprintf("the server refuses it: %s: %s", refused.Message, cmp.Or(refused.Detail, refused.Hint)),
 		Fix:  "let the publication carry the columns that name a row; or leave the outbox out of it, or publish inserts only",
 		SQL:  fixes,

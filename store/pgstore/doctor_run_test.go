@@ -13,6 +13,7 @@ import (
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -38,7 +39,7 @@ func relayAilments() []ailment {
 	beat := func(_ *db, o *owner) { o.beat(nil) }
 	drain := func(_ *db, o *owner) { o.drain() }
 	discard := func(d *db, o *owner) {
-		found, err := d.store("main").Parked(d.Context(), store.ParkedQuery{})
+		found, err := d.store("main").Parked(d.Context(), ops.ParkedQuery{})
 		if err != nil || len(found) != 1 {
 			d.Fatalf("%d parked, %v", len(found), err)
 		}
@@ -49,35 +50,35 @@ func relayAilments() []ailment {
 	}
 	pause := func(resume bool) func(*db, *owner) {
 		return func(d *db, _ *owner) {
-			if err := d.store("main").PausePipe(d.Context(), store.PausePipe{Name: "main", Resume: resume, Actor: "alice", Reason: "broker moves"}); err != nil {
+			if err := d.store("main").PausePipe(d.Context(), ops.PausePipe{Name: "main", Resume: resume, Actor: "alice", Reason: "broker moves"}); err != nil {
 				d.Fatal(err)
 			}
 		}
 	}
 	return []ailment{
 		{
-			name: "no relay", check: "relays", severity: store.Critical, word: "has no heartbeat from a relay",
+			name: "no relay", check: "relays", severity: ops.Critical, word: "has no heartbeat from a relay",
 			provoke: func(_ *db, o *owner) { o.beat(func(r *store.LeaseRequest) { r.Leave = true }) }, mend: func(_ *db, o *owner) { o.lease() },
 		},
 		{
-			name: "relay in trouble", check: "relays", severity: store.Critical, word: "sink is down",
+			name: "relay in trouble", check: "relays", severity: ops.Critical, word: "sink is down",
 			provoke: func(_ *db, o *owner) {
 				o.beat(func(r *store.LeaseRequest) { r.Report.Trouble = []string{"sink is down"} })
 			}, mend: beat,
 		},
 		{
-			name: "two versions", check: "versions", severity: store.Warning, word: "v1, v2", provoke: func(_ *db, o *owner) {
+			name: "two versions", check: "versions", severity: ops.Warning, word: "v1, v2", provoke: func(_ *db, o *owner) {
 				o.beat(func(r *store.LeaseRequest) { r.Report.Version = "v1" })
 				o.beat(func(r *store.LeaseRequest) { r.BootID, r.Instance, r.Report.Version, r.Observe = "b", "b", "v2", true })
 			},
 			mend: func(_ *db, o *owner) { o.beat(func(r *store.LeaseRequest) { r.BootID, r.Leave = "b", true }) },
 		},
 		{
-			name: "clock of a relay", check: "clock", severity: store.Warning, word: "clock of relay a", mend: beat,
-			req: store.ExamineRequest{Limits: store.Limits{Skew: time.Minute}}, provoke: set(`UPDATE box.relay SET clock = clock - interval '1 hour'`),
+			name: "clock of a relay", check: "clock", severity: ops.Warning, word: "clock of relay a", mend: beat,
+			req: ops.ExamineRequest{Limits: ops.Limits{Skew: time.Minute}}, provoke: set(`UPDATE box.relay SET clock = clock - interval '1 hour'`),
 		},
 		{
-			name: "lanes without an owner", check: "lanes", severity: store.Critical, word: "have no owner: 0, 1, 2, 3",
+			name: "lanes without an owner", check: "lanes", severity: ops.Critical, word: "have no owner: 0, 1, 2, 3",
 			provoke: func(_ *db, o *owner) {
 				o.beat(func(r *store.LeaseRequest) {
 					r.Observe = true
@@ -87,43 +88,43 @@ func relayAilments() []ailment {
 				})
 			}, mend: func(_ *db, o *owner) { o.lease() },
 		},
-		{name: "lane that does not move", check: "lanes", severity: store.Critical, word: "do not move", provoke: old, mend: drain},
-		{name: "lag", check: "lag", severity: store.Critical, word: "oldest for 1h", provoke: old, mend: drain},
+		{name: "lane that does not move", check: "lanes", severity: ops.Critical, word: "do not move", provoke: old, mend: drain},
+		{name: "lag", check: "lag", severity: ops.Critical, word: "oldest for 1h", provoke: old, mend: drain},
 		{
-			name: "dead letter", check: "parked", severity: store.Warning, word: "are dead (rejected c1)", mend: discard,
+			name: "dead letter", check: "parked", severity: ops.Warning, word: "are dead (rejected c1)", mend: discard,
 			provoke: func(_ *db, o *owner) { o.park("k", "x", store.Dead) },
 		},
 		{
-			name: "message that goes on failing", check: "parked", severity: store.Warning, word: "tried again", mend: discard,
+			name: "message that goes on failing", check: "parked", severity: ops.Warning, word: "tried again", mend: discard,
 			provoke: func(d *db, o *owner) {
 				o.park("k", "x", store.Retry)
 				d.exec(`UPDATE box.parked SET first_failed = clock_timestamp() - interval '1 hour'`)
 			},
 		},
 		{
-			name: "act that nobody does", check: "requests", severity: store.Warning, word: "acts wait",
+			name: "act that nobody does", check: "requests", severity: ops.Warning, word: "acts wait",
 			provoke: set(`INSERT INTO box.request (pipe, lane, seq, kind, created_at) VALUES ('main', 0, 1, 'discard', clock_timestamp() - interval '1 hour')`),
 			mend:    func(_ *db, o *owner) { o.execute() },
 		},
 		{
-			name: "rows above the cap", check: "retention", severity: store.Critical, word: "above the cap",
+			name: "rows above the cap", check: "retention", severity: ops.Critical, word: "above the cap",
 			provoke: func(d *db, o *owner) {
 				d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', 'k' FROM generate_series(1, 5)`)
-				d.prune(o.store, store.PruneRequest{HoldRows: 2})
+				d.prune(o.store, ops.PruneRequest{HoldRows: 2})
 			},
-			mend: func(d *db, o *owner) { o.drain(); d.prune(o.store, store.PruneRequest{HoldRows: 2}) },
+			mend: func(d *db, o *owner) { o.drain(); d.prune(o.store, ops.PruneRequest{HoldRows: 2}) },
 		},
 		{
-			name: "no retention", check: "retention", severity: store.Warning, word: "nobody has removed",
-			provoke: set(`UPDATE box.retention SET passed_at = clock_timestamp() - interval '2 days'`), mend: func(d *db, o *owner) { d.prune(o.store, store.PruneRequest{}) },
+			name: "no retention", check: "retention", severity: ops.Warning, word: "nobody has removed",
+			provoke: set(`UPDATE box.retention SET passed_at = clock_timestamp() - interval '2 days'`), mend: func(d *db, o *owner) { d.prune(o.store, ops.PruneRequest{}) },
 		},
 		{
-			name: "books that differ", check: "books", severity: store.Critical, word: "differ by 7",
+			name: "books that differ", check: "books", severity: ops.Critical, word: "differ by 7",
 			provoke: set(`UPDATE box.book SET difference = 7 WHERE lane = 2`), mend: set(`UPDATE box.book SET difference = 0`),
 		},
-		{name: "pipe that is paused", check: "pipes", severity: store.Warning, word: "paused by alice", provoke: pause(false), mend: pause(true)},
+		{name: "pipe that is paused", check: "pipes", severity: ops.Warning, word: "paused by alice", provoke: pause(false), mend: pause(true)},
 		{
-			name: "key that is paused", check: "pipes", severity: store.Warning, word: "0 lanes and 1 keys",
+			name: "key that is paused", check: "pipes", severity: ops.Warning, word: "0 lanes and 1 keys",
 			provoke: set(`INSERT INTO box.hold (pipe, lane, key) VALUES ('main', 1, 'k')`), mend: set(`DELETE FROM box.hold`),
 		},
 	}
@@ -139,9 +140,9 @@ func TestDoctorFindsWhatIsWrongWithTheRelays(t *testing.T) { oneByOne(t, relayAi
 func TestDoctorFindsWhatStandsInTheWay(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`INSERT INTO box.outbox (topic, key) VALUES ('t', 'k')`)
-		cure := func(t *testing.T, check, word string, req store.ExamineRequest, severity store.Severity) *store.Finding {
+		cure := func(t *testing.T, check, word string, req ops.ExamineRequest, severity ops.Severity) *ops.Finding {
 			t.Helper()
-			var first *store.Finding
+			var first *ops.Finding
 			d := &db{T: t, pool: d.pool, schema: d.schema, lanes: d.lanes}
 			a := ailment{name: word, check: check, severity: severity, word: word, req: req, provoke: func(d *db, _ *owner) {
 				first = d.ill(d.examine(d.store("main"), req, check), word)
@@ -149,12 +150,12 @@ func TestDoctorFindsWhatStandsInTheWay(t *testing.T) {
 			a.suffer(d, o)
 			return first
 		}
-		now := store.ExamineRequest{Limits: store.Limits{Transaction: time.Millisecond}}
+		now := ops.ExamineRequest{Limits: ops.Limits{Transaction: time.Millisecond}}
 		t := d.T
 		t.Run("transaction", func(t *testing.T) {
 			pid := d.victim(t, "billing", pgx.TxOptions{}, `INSERT INTO box.outbox (topic, key) VALUES ('t', 'k')`)
 			o.drain()
-			f := cure(t, "transactions", fmt.Sprintf("process %d (application \"billing\"", pid), now, store.Critical)
+			f := cure(t, "transactions", fmt.Sprintf("process %d (application \"billing\"", pid), now, ops.Critical)
 			if f.Data["in_flight"] != true || f.Data["writes_outbox"] != true {
 				t.Errorf("%+v", f.Data)
 			}
@@ -165,7 +166,7 @@ func TestDoctorFindsWhatStandsInTheWay(t *testing.T) {
 			d.do(tx, `PREPARE TRANSACTION '`+d.schema+`''s'`)
 			d.exec(`INSERT INTO box.outbox (topic, key) VALUES ('t', 'k')`)
 			o.drain()
-			f := cure(t, "prepared", d.schema+"'s", now, store.Critical)
+			f := cure(t, "prepared", d.schema+"'s", now, ops.Critical)
 			if f.Data["in_flight"] != true || f.Data["writes_outbox"] != true {
 				t.Errorf("%+v", f.Data)
 			}
@@ -178,7 +179,7 @@ func TestDoctorFindsWhatStandsInTheWay(t *testing.T) {
 				done <- err
 			}()
 			d.untilCount(`SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'box.outbox'::regclass AND waitstart < clock_timestamp() - interval '2 s'`)
-			cure(t, "locks", fmt.Sprintf("process %d", pid), store.ExamineRequest{}, store.Critical)
+			cure(t, "locks", fmt.Sprintf("process %d", pid), ops.ExamineRequest{}, ops.Critical)
 			if err := <-done; err != nil {
 				t.Errorf("the writer that had waited: %v", err)
 			}
@@ -188,7 +189,7 @@ func TestDoctorFindsWhatStandsInTheWay(t *testing.T) {
 			for range 20 {
 				d.exec(`SELECT pg_current_xact_id()`)
 			}
-			cure(t, "horizon", fmt.Sprintf("process %d", pid), store.ExamineRequest{Limits: store.Limits{XIDs: 10}}, store.Warning)
+			cure(t, "horizon", fmt.Sprintf("process %d", pid), ops.ExamineRequest{Limits: ops.Limits{XIDs: 10}}, ops.Warning)
 		})
 	})
 }
@@ -219,7 +220,7 @@ func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
 		t.Parallel()
 		pg := testserver.StartPostgres(t, version, testserver.WithConfig("max_connections = 60"))
 		d := &db{T: t, pool: newPool(t, pg.URL), schema: "box", lanes: 4}
-		if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 		o := d.owner("a")
@@ -233,27 +234,27 @@ func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
 			}
 		}
 		const reload = `SELECT pg_reload_conf()`
-		relay := store.ExamineRequest{Role: "carrier"}
+		relay := ops.ExamineRequest{Role: "carrier"}
 		for _, a := range []ailment{
-			{name: "no fsync", check: "settings", severity: store.Critical, word: "fsync is off for the whole server", provoke: set()},
-			{name: "torn pages", check: "settings", severity: store.Warning, word: "full_page_writes is off", provoke: set()},
-			{name: "no autovacuum", check: "settings", severity: store.Critical, word: "autovacuum is off", provoke: set(`ALTER SYSTEM SET autovacuum = off`, reload)},
-			{name: "careless server", check: "settings", severity: store.Warning, word: "synchronous_commit is off", provoke: set(`ALTER SYSTEM SET synchronous_commit = off`, reload)},
-			{name: "careless writer", check: "settings", severity: store.Warning, word: `for the role "clerk"`, provoke: set(`ALTER ROLE clerk SET synchronous_commit = off`)},
-			{name: "hasty relay", check: "settings", severity: store.Warning, word: "statement_timeout is 500ms", req: relay, provoke: set(`ALTER ROLE carrier SET statement_timeout = '500ms'`)},
-			{name: "read-only database", check: "settings", severity: store.Critical, word: "default_transaction_read_only", req: relay, provoke: func(d *db, _ *owner) {
+			{name: "no fsync", check: "settings", severity: ops.Critical, word: "fsync is off for the whole server", provoke: set()},
+			{name: "torn pages", check: "settings", severity: ops.Warning, word: "full_page_writes is off", provoke: set()},
+			{name: "no autovacuum", check: "settings", severity: ops.Critical, word: "autovacuum is off", provoke: set(`ALTER SYSTEM SET autovacuum = off`, reload)},
+			{name: "careless server", check: "settings", severity: ops.Warning, word: "synchronous_commit is off", provoke: set(`ALTER SYSTEM SET synchronous_commit = off`, reload)},
+			{name: "careless writer", check: "settings", severity: ops.Warning, word: `for the role "clerk"`, provoke: set(`ALTER ROLE clerk SET synchronous_commit = off`)},
+			{name: "hasty relay", check: "settings", severity: ops.Warning, word: "statement_timeout is 500ms", req: relay, provoke: set(`ALTER ROLE carrier SET statement_timeout = '500ms'`)},
+			{name: "read-only database", check: "settings", severity: ops.Critical, word: "default_transaction_read_only", req: relay, provoke: func(d *db, _ *owner) {
 				d.exec(`ALTER DATABASE postgres SET default_transaction_read_only = on`)
 			}},
-			{name: "absent standby", check: "durability", severity: store.Critical, word: "no synchronous standby", provoke: set(`ALTER SYSTEM SET synchronous_standby_names = 'nobody'`, reload)},
+			{name: "absent standby", check: "durability", severity: ops.Critical, word: "no synchronous standby", provoke: set(`ALTER SYSTEM SET synchronous_standby_names = 'nobody'`, reload)},
 			{
-				name: "unused slot", check: "horizon", severity: store.Critical, word: `slot "forgotten"`, req: store.ExamineRequest{Limits: store.Limits{WAL: 1}},
+				name: "unused slot", check: "horizon", severity: ops.Critical, word: `slot "forgotten"`, req: ops.ExamineRequest{Limits: ops.Limits{WAL: 1}},
 				provoke: set(`SELECT pg_create_physical_replication_slot('forgotten', true)`, `CREATE TABLE box.noise AS SELECT g FROM generate_series(1, 1000) g`, `DROP TABLE box.noise`),
 			},
 			{
-				name: "subscription", check: "subscriptions", severity: store.Critical, word: `subscription "feed"`,
+				name: "subscription", check: "subscriptions", severity: ops.Critical, word: `subscription "feed"`,
 				provoke: func(d *db, _ *owner) {
 					source := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
-					if _, err := source.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+					if _, err := source.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 						t.Fatal(err)
 					}
 					source.exec(`CREATE PUBLICATION everything FOR ALL TABLES`)
@@ -269,7 +270,7 @@ func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
 		}
 		t.Run("replay without a standby", func(t *testing.T) {
 			s := pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, Durable: pgstore.Replayed})
-			if f := d.ill(d.examine(s, store.ExamineRequest{}, "durability"), "durable=replay"); f == nil || f.Severity != store.Critical {
+			if f := d.ill(d.examine(s, ops.ExamineRequest{}, "durability"), "durable=replay"); f == nil || f.Severity != ops.Critical {
 				t.Errorf("%+v", f)
 			}
 		})
@@ -283,7 +284,7 @@ func TestDoctorOfAReadOnlyDatabase(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		pg := testserver.SharedPostgres(t, version)
 		d := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
-		if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 		o := d.owner("a")
@@ -295,11 +296,11 @@ func TestDoctorOfAReadOnlyDatabase(t *testing.T) {
 				d.exec(`ALTER DATABASE ` + quoted(d) + ` SET default_transaction_read_only = on`)
 			}
 			d.pool.Reset()
-			found := d.ill(d.examine(o.store, store.ExamineRequest{}, "settings"), "default_transaction_read_only")
+			found := d.ill(d.examine(o.store, ops.ExamineRequest{}, "settings"), "default_transaction_read_only")
 			if found == nil {
 				t.Fatal("nothing was found")
 			}
-			relays := d.examine(o.store, store.ExamineRequest{}, "relays")
+			relays := d.examine(o.store, ops.ExamineRequest{}, "relays")
 			if what := relays[0].What; strings.Contains(what, "lives") || !strings.Contains(what, "from a") || !strings.Contains(relays[0].Fix, "read its log") {
 				t.Errorf("relays: %+v", relays[0])
 			}
@@ -307,7 +308,7 @@ func TestDoctorOfAReadOnlyDatabase(t *testing.T) {
 				d.exec(fix)
 			}
 			d.pool.Reset()
-			if found = d.ill(d.examine(o.store, store.ExamineRequest{}, "settings"), "default_transaction_read_only"); found != nil {
+			if found = d.ill(d.examine(o.store, ops.ExamineRequest{}, "settings"), "default_transaction_read_only"); found != nil {
 				t.Errorf("still there after its fix: %+v", found)
 			}
 		}
@@ -331,7 +332,7 @@ func crowd(t *testing.T, d *db) {
 		}
 		conns = append(conns, conn)
 	}
-	if f := d.ill(d.examine(d.store("main"), store.ExamineRequest{}, "connections"), "are in use"); f == nil || f.Severity != store.Warning {
+	if f := d.ill(d.examine(d.store("main"), ops.ExamineRequest{}, "connections"), "are in use"); f == nil || f.Severity != ops.Warning {
 		t.Errorf("%d more connections: %+v", len(conns), f)
 	}
 	for _, c := range conns {
@@ -340,7 +341,7 @@ func crowd(t *testing.T, d *db) {
 		}
 	}
 	d.untilCount(`SELECT 1 WHERE (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') < 40`)
-	if f := d.ill(d.examine(d.store("main"), store.ExamineRequest{}, "connections"), "are in use"); f != nil {
+	if f := d.ill(d.examine(d.store("main"), ops.ExamineRequest{}, "connections"), "are in use"); f != nil {
 		t.Errorf("%+v", f)
 	}
 }
@@ -352,7 +353,7 @@ func TestDoctorSeesAPooler(t *testing.T) {
 		t.Fatal(err)
 	}
 	behind.Host = asPooler(t, behind.Host)
-	for mode, want := range map[string]store.Severity{"cache_statement": store.Warning, "exec": store.OK} {
+	for mode, want := range map[string]ops.Severity{"cache_statement": ops.Warning, "exec": ops.OK} {
 		cfg, err := pgxpool.ParseConfig(behind.String() + "&default_query_exec_mode=" + mode)
 		if err != nil {
 			t.Fatal(err)
@@ -362,17 +363,17 @@ func TestDoctorSeesAPooler(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
-		all, err := pgstore.New(pool, &pgstore.Options{Schema: d.schema}).Examine(t.Context(), store.ExamineRequest{Again: time.Millisecond})
+		all, err := pgstore.New(pool, &pgstore.Options{Schema: d.schema}).Examine(t.Context(), ops.ExamineRequest{Again: time.Millisecond})
 		if err != nil {
 			t.Fatalf("%s: %v", mode, err)
 		}
 		for _, f := range all {
-			if f.Check == "pooler" && (f.Severity != want || want != store.OK && f.Fix == "") {
+			if f.Check == "pooler" && (f.Severity != want || want != ops.OK && f.Fix == "") {
 				t.Errorf("%s: %+v", mode, f)
 			}
 		}
 	}
-	if f := d.examine(d.store("main"), store.ExamineRequest{}, "pooler"); f[0].Severity != store.OK {
+	if f := d.examine(d.store("main"), ops.ExamineRequest{}, "pooler"); f[0].Severity != ops.OK {
 		t.Errorf("without a pooler: %+v", f)
 	}
 }
@@ -381,9 +382,9 @@ func TestDoctorSeesAPooler(t *testing.T) {
 func TestDoctorFindsPartitionsThatRunOut(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.convert()
-		req := store.ExamineRequest{Only: []string{"sequence", "unlogged", "columns", "indexes", "constraints", "triggers", "wraparound", "vacuum", "retention"}}
+		req := ops.ExamineRequest{Only: []string{"sequence", "unlogged", "columns", "indexes", "constraints", "triggers", "wraparound", "vacuum", "retention"}}
 		for _, f := range d.examine(d.store("main"), req, "partitions") {
-			if f.Severity != store.OK {
+			if f.Severity != ops.OK {
 				d.Errorf("fresh: %+v", f)
 			}
 		}
@@ -392,7 +393,7 @@ func TestDoctorFindsPartitionsThatRunOut(t *testing.T) {
 			d.Fatal(err)
 		}
 		for _, f := range found {
-			if f.Severity != store.OK {
+			if f.Severity != ops.OK {
 				d.Errorf("in partitions: %+v", f)
 			}
 		}
@@ -401,13 +402,13 @@ func TestDoctorFindsPartitionsThatRunOut(t *testing.T) {
 			d.Fatal(err)
 		}
 		top := p.List[len(p.List)-1].Above
-		tend := func(d *db, o *owner) { o.drain(); d.tend(store.TendRequest{OlderThan: keep}) }
+		tend := func(d *db, o *owner) { o.drain(); d.tend(ops.TendRequest{OlderThan: keep}) }
 		for _, a := range []ailment{
 			{
-				name: "none ahead", check: "partitions", severity: store.Warning, word: "no partition is made ahead", mend: tend,
+				name: "none ahead", check: "partitions", severity: ops.Warning, word: "no partition is made ahead", mend: tend,
 				provoke: func(d *db, _ *owner) { d.exec(`SELECT setval('box.outbox_seq', $1)`, top-60_000_000_000) },
 			},
-			{name: "numbers run out", check: "partitions", severity: store.Critical, word: "numbers run out", mend: tend, provoke: func(d *db, _ *owner) {
+			{name: "numbers run out", check: "partitions", severity: ops.Critical, word: "numbers run out", mend: tend, provoke: func(d *db, _ *owner) {
 				p, err := d.store("main").Partitions(d.Context())
 				if err != nil {
 					d.Fatal(err)

@@ -6,12 +6,12 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // sequence looks whether the outbox's numbers come in order, above every cursor,
 // and for long.
-func (p *patient) sequence(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) sequence(ctx context.Context) ([]ops.Finding, error) {
 	type numbers struct {
 		Cache, Increment, Max, Last, Highest int64
 		Cycle                                bool
@@ -25,10 +25,10 @@ FROM {{schema}}.outbox_seq s JOIN pg_sequence q ON q.seqrelid = '{{schema}}.outb
 	}
 	n, name := rows[0], p.table("outbox_seq")
 	data := map[string]any{"cache": n.Cache, "increment": n.Increment, "last": n.Last, "highest": n.Highest, "max": n.Max}
-	var found []store.Finding
+	var found []ops.Finding
 	if n.Cache != 1 || n.Increment < 1 || n.Cycle {
-		found = append(found, store.Finding{
-			Severity: store.Critical, Data: data,
+		found = append(found, ops.Finding{
+			Severity: ops.Critical, Data: data,
 			What: fmt.Sprintf("the sequence %s does not give its numbers out in order (cache %d, increment %d, cycle %t)", name, n.Cache, n.Increment, n.Cycle),
 			Why:  "messages are passed over or overtaken: a relay refuses to work",
 			Fix: "set it right, connect the writers anew, which use up the numbers they hold first, then look for what was passed over: " +
@@ -37,20 +37,20 @@ FROM {{schema}}.outbox_seq s JOIN pg_sequence q ON q.seqrelid = '{{schema}}.outb
 		})
 	}
 	if n.Last < n.Highest {
-		found = append(found, store.Finding{
-			Severity: store.Critical, Data: data,
+		found = append(found, ops.Finding{
+			Severity: ops.Critical, Data: data,
 			What: fmt.Sprintf("the sequence %s stands at %d, below %d, which is given out already", name, n.Last, n.Highest),
 			Why:  "inserts fail, or messages come behind the cursor",
 			Fix:  "a relay that runs lifts it by itself; without one: postrider migrate --adopt",
 		})
 	}
 	if n.Last > n.Max/2 {
-		f := store.Finding{
-			Severity: store.Warning, Data: data, What: fmt.Sprintf("the sequence %s (%s) has given out %d of %d numbers", name, n.Type, n.Last, n.Max),
+		f := ops.Finding{
+			Severity: ops.Warning, Data: data, What: fmt.Sprintf("the sequence %s (%s) has given out %d of %d numbers", name, n.Type, n.Last, n.Max),
 			Why: "when they are used up no writer can insert", Fix: "let it count on", SQL: []string{fmt.Sprintf("ALTER SEQUENCE %s AS bigint NO MAXVALUE", name)},
 		}
 		if n.Last > n.Max/10*9 {
-			f.Severity = store.Critical
+			f.Severity = ops.Critical
 		}
 		if n.Max == 1<<63-1 {
 			f.Fix, f.SQL = "somebody set it far ahead: make a new outbox in another schema and let writers move there", nil
@@ -65,7 +65,7 @@ FROM {{schema}}.outbox_seq s JOIN pg_sequence q ON q.seqrelid = '{{schema}}.outb
 }
 
 // unlogged finds tables that a crash empties.
-func (p *patient) unlogged(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) unlogged(ctx context.Context) ([]ops.Finding, error) {
 	type relation struct{ Name, Kind string }
 	rows, err := rowsOf[relation](ctx, p, `SELECT c.relname::text, CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -73,13 +73,13 @@ WHERE n.nspname = $1 AND c.relpersistence <> 'p' AND c.relkind IN ('r', 'p', 'S'
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, r := range rows {
 		if r.Name == "relay" { // a lost heartbeat is made anew
 			continue
 		}
-		found = append(found, store.Finding{
-			Severity: store.Critical, What: fmt.Sprintf("%s is unlogged", p.table(r.Name)),
+		found = append(found, ops.Finding{
+			Severity: ops.Critical, What: fmt.Sprintf("%s is unlogged", p.table(r.Name)),
 			Why: "a crash of the server empties it, and no standby has it", Fix: "log it: the table is written anew, and writers wait",
 			SQL: []string{fmt.Sprintf("ALTER %s %s SET LOGGED", r.Kind, p.table(r.Name))},
 		})
@@ -88,7 +88,7 @@ WHERE n.nspname = $1 AND c.relpersistence <> 'p' AND c.relkind IN ('r', 'p', 'S'
 }
 
 // columns looks at the defaults that the cursor's proof rests on.
-func (p *patient) columns(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) columns(ctx context.Context) ([]ops.Finding, error) {
 	type column struct{ Name, Expr, Generated, Collation string }
 	rows, err := rowsOf[column](ctx, p, `SELECT a.attname::text, coalesce(pg_get_expr(d.adbin, d.adrelid), ''), a.attgenerated::text, coalesce(l.collname::text, '')
 FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum LEFT JOIN pg_collation l ON l.oid = a.attcollation
@@ -101,9 +101,9 @@ WHERE a.attrelid = '{{schema}}.outbox'::regclass AND a.attname IN ('xid', 'seq',
 		return nil, err
 	}
 	table := p.table("outbox")
-	var found []store.Finding
+	var found []ops.Finding
 	for _, c := range rows {
-		f := store.Finding{Severity: store.Critical, Data: map[string]any{"column": c.Name, "is": c.Expr}}
+		f := ops.Finding{Severity: ops.Critical, Data: map[string]any{"column": c.Name, "is": c.Expr}}
 		switch c.Name {
 		case "xid":
 			if c.Expr == "pg_current_xact_id()" {
@@ -126,7 +126,7 @@ WHERE a.attrelid = '{{schema}}.outbox'::regclass AND a.attname IN ('xid', 'seq',
 			if c.Collation == "C" {
 				continue
 			}
-			f.Severity, f.Why, f.Fix = store.Warning, "keys that the language takes for equal are put together", "make a new outbox"
+			f.Severity, f.Why, f.Fix = ops.Warning, "keys that the language takes for equal are put together", "make a new outbox"
 			f.Data["is"] = c.Collation
 		}
 		f.What = fmt.Sprintf("the column %s of %s is not made as the relay needs it: %v", c.Name, table, f.Data["is"])
@@ -159,7 +159,7 @@ func indexesThatMatter() []index {
 }
 
 // indexes finds those that are missing or broken.
-func (p *patient) indexes(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) indexes(ctx context.Context) ([]ops.Finding, error) {
 	type state struct {
 		Name         string
 		Valid, Parts bool
@@ -175,14 +175,14 @@ WHERE n.nspname = $1 AND c.relname = 'outbox'`, p.s.opts.Schema)
 		return nil, err
 	}
 	there := map[string]bool{}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, s := range rows {
 		there[s.Name] = true
 		if s.Valid || s.Parts {
 			continue
 		}
-		found = append(found, store.Finding{
-			Severity: store.Warning, What: fmt.Sprintf("the index %s is invalid: it broke off while it was made", p.table(s.Name)),
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("the index %s is invalid: it broke off while it was made", p.table(s.Name)),
 			Why: "no query uses it, and every write pays for it", Fix: "make it anew",
 			SQL: []string{fmt.Sprintf("REINDEX INDEX CONCURRENTLY %s", p.table(s.Name))}, Data: map[string]any{"index": s.Name},
 		})
@@ -191,8 +191,8 @@ WHERE n.nspname = $1 AND c.relname = 'outbox'`, p.s.opts.Schema)
 		if there[i.name] {
 			continue
 		}
-		f := store.Finding{
-			Severity: store.Critical, What: fmt.Sprintf("the index %s is missing", i.name), Why: "it serves " + i.serves + ", which reads the whole table now",
+		f := ops.Finding{
+			Severity: ops.Critical, What: fmt.Sprintf("the index %s is missing", i.name), Why: "it serves " + i.serves + ", which reads the whole table now",
 			Fix: "make it", SQL: []string{i.create(p, partitioned && i.table == "outbox")}, Data: map[string]any{"index": i.name},
 		}
 		found = append(found, f)
@@ -222,7 +222,7 @@ func (i index) create(p *patient, partitioned bool) string {
 }
 
 // constraints finds those of the outbox that were dropped or never proven.
-func (p *patient) constraints(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) constraints(ctx context.Context) ([]ops.Finding, error) {
 	all, err := migrations()
 	if err != nil {
 		return nil, err
@@ -237,12 +237,12 @@ JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname
 		return nil, err
 	}
 	there := map[string]bool{}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, c := range rows {
 		there[c.Name] = true
 		if !c.Valid {
-			found = append(found, store.Finding{
-				Severity: store.Warning, What: fmt.Sprintf("the constraint %s was never proven for the rows that were there before it", c.Name),
+			found = append(found, ops.Finding{
+				Severity: ops.Warning, What: fmt.Sprintf("the constraint %s was never proven for the rows that were there before it", c.Name),
 				Why: "a message may be one that no broker takes", Fix: "prove it",
 				SQL: []string{fmt.Sprintf("ALTER TABLE %s VALIDATE CONSTRAINT %s", p.table("outbox"), quote(c.Name))},
 			})
@@ -250,8 +250,8 @@ JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname
 	}
 	for _, name := range constraintNames(all[0].up) {
 		if !there[name] {
-			found = append(found, store.Finding{
-				Severity: store.Warning, What: fmt.Sprintf("the constraint %s of %s is missing", name, p.table("outbox")),
+			found = append(found, ops.Finding{
+				Severity: ops.Warning, What: fmt.Sprintf("the constraint %s of %s is missing", name, p.table("outbox")),
 				Why: "a message that no broker takes gets into the outbox and becomes a dead letter",
 				Fix: "take its text from `postrider migrate --print-sql`, and ALTER TABLE ... ADD CONSTRAINT ... NOT VALID, then VALIDATE",
 			})
@@ -272,7 +272,7 @@ func constraintNames(sql string) []string {
 }
 
 // triggers finds what stands between a writer and its row.
-func (p *patient) triggers(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) triggers(ctx context.Context) ([]ops.Finding, error) {
 	type trigger struct {
 		Name     string
 		Own, Off bool
@@ -288,24 +288,24 @@ ORDER BY 1`, p.s.opts.Schema)
 		return nil, err
 	}
 	table := p.table("outbox")
-	var found []store.Finding
+	var found []ops.Finding
 	for _, g := range rows {
 		switch {
 		case g.Own && g.Off:
-			found = append(found, store.Finding{
-				Severity: store.Critical, What: fmt.Sprintf("the trigger %s of %s is disabled", g.Name, table),
+			found = append(found, ops.Finding{
+				Severity: ops.Critical, What: fmt.Sprintf("the trigger %s of %s is disabled", g.Name, table),
 				Why: "it is the outbox's own, and what it promises does not hold", Fix: "enable it",
 				SQL: []string{fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", table, quote(g.Name))},
 			})
 		case g.Own || g.Off:
 		case g.Rule:
-			found = append(found, store.Finding{
-				Severity: store.Critical, What: fmt.Sprintf("the rule %s rewrites what is done to %s", g.Name, table),
+			found = append(found, ops.Finding{
+				Severity: ops.Critical, What: fmt.Sprintf("the rule %s rewrites what is done to %s", g.Name, table),
 				Why: "messages may go elsewhere, or nowhere", Fix: "drop it", SQL: []string{fmt.Sprintf("DROP RULE %s ON %s", quote(g.Name), table)},
 			})
 		default:
-			found = append(found, store.Finding{
-				Severity: store.Warning, What: fmt.Sprintf("the trigger %s of %s is not the outbox's own", g.Name, table),
+			found = append(found, ops.Finding{
+				Severity: ops.Warning, What: fmt.Sprintf("the trigger %s of %s is not the outbox's own", g.Name, table),
 				Why: "it costs every writer, and may change or swallow messages", Fix: "unless you know that it does neither, disable it",
 				SQL: []string{fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s", table, quote(g.Name))},
 			})
@@ -315,16 +315,16 @@ ORDER BY 1`, p.s.opts.Schema)
 }
 
 // subscriptions finds logical replication that writes into the outbox.
-func (p *patient) subscriptions(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) subscriptions(ctx context.Context) ([]ops.Finding, error) {
 	subs, err := names(ctx, p, `SELECT DISTINCT s.subname::text FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid
 WHERE r.srrelid = to_regclass('{{schema}}.outbox') OR r.srrelid IN (SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = to_regclass('{{schema}}.outbox')) ORDER BY 1`)
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, name := range subs {
-		found = append(found, store.Finding{
-			Severity: store.Critical, What: fmt.Sprintf("the subscription %q writes into %s", name, p.table("outbox")),
+		found = append(found, ops.Finding{
+			Severity: ops.Critical, What: fmt.Sprintf("the subscription %q writes into %s", name, p.table("outbox")),
 			Why: "its rows carry numbers and transaction ids of another server: a relay refuses to work",
 			Fix: "leave the outbox out of its publication and refresh it, or drop it, which drops its slot on the publisher too; " +
 				"after a cut-over run `postrider migrate --adopt` then",

@@ -8,14 +8,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // setting is one of the server that matters to an outbox.
 type setting struct {
 	name     string
 	bad      func(value string) bool
-	severity store.Severity
+	severity ops.Severity
 	why      string
 	// relay says that the value that the relay's role gets counts; else the one
 	// that anybody gets.
@@ -26,20 +26,20 @@ func settingsThatMatter() []setting {
 	const endless = "the tables of progress, leases and parked messages grow without an end"
 	const early = "a read of a large page, or a take-over, is ended before it is done, and again when it is repeated"
 	return []setting{
-		{"fsync", is("off"), store.Critical, "a crash of the machine loses committed transactions and may destroy the database", false},
-		{"full_page_writes", is("off"), store.Warning, "a crash of the machine may tear pages, unless the file system writes each as a whole", false},
-		{"autovacuum", is("off"), store.Critical, endless + ", and transaction ids run out", false},
-		{"track_counts", is("off"), store.Critical, "autovacuum does not know what to do: " + endless, false},
-		{"synchronous_commit", is("off"), store.Warning, "a crash of the server loses transactions whose messages were published already; " +
+		{"fsync", is("off"), ops.Critical, "a crash of the machine loses committed transactions and may destroy the database", false},
+		{"full_page_writes", is("off"), ops.Warning, "a crash of the machine may tear pages, unless the file system writes each as a whole", false},
+		{"autovacuum", is("off"), ops.Critical, endless + ", and transaction ids run out", false},
+		{"track_counts", is("off"), ops.Critical, "autovacuum does not know what to do: " + endless, false},
+		{"synchronous_commit", is("off"), ops.Warning, "a crash of the server loses transactions whose messages were published already; " +
 			"with durable=flush in --store the relay waits until they are on disk", false},
-		{"default_transaction_read_only", is("on"), store.Critical, "the relay cannot settle", true},
+		{"default_transaction_read_only", is("on"), ops.Critical, "the relay cannot settle", true},
 		{
-			"default_transaction_isolation", is("serializable", "repeatable read"), store.Warning,
+			"default_transaction_isolation", is("serializable", "repeatable read"), ops.Warning,
 			"the relay's statements fail now and then over conflicts that do not matter to them", true,
 		},
-		{"statement_timeout", below(5 * time.Second), store.Warning, early, true},
-		{"transaction_timeout", below(5 * time.Second), store.Warning, early, true},
-		{"idle_session_timeout", below(time.Minute), store.Warning, "the relay's connections are closed between two uses and made anew for each", true},
+		{"statement_timeout", below(5 * time.Second), ops.Warning, early, true},
+		{"transaction_timeout", below(5 * time.Second), ops.Warning, early, true},
+		{"idle_session_timeout", below(time.Minute), ops.Warning, "the relay's connections are closed between two uses and made anew for each", true},
 	}
 }
 
@@ -88,7 +88,7 @@ func (o override) whom() string {
 }
 
 // settings judges what the server was told.
-func (p *patient) settings(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) settings(ctx context.Context) ([]ops.Finding, error) {
 	all := settingsThatMatter()
 	var wanted []string
 	for _, s := range all {
@@ -107,7 +107,7 @@ ORDER BY x.setrole <> 0 DESC, x.setdatabase <> 0 DESC`, wanted)
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, s := range all {
 		if s.name == "synchronous_commit" && p.s.opts.Durable != Committed {
 			continue
@@ -151,7 +151,7 @@ func (s setting) good() string {
 	return "on"
 }
 
-func (s setting) finding(value, whom string, sql ...string) store.Finding {
+func (s setting) finding(value, whom string, sql ...string) ops.Finding {
 	fix := "set it right; sessions that are open keep the old value until they connect anew"
 	if len(sql) == 0 {
 		fix = "leave it out"
@@ -161,7 +161,7 @@ func (s setting) finding(value, whom string, sql ...string) store.Finding {
 			sql[i] = "BEGIN READ WRITE; " + sql[i] + "; COMMIT"
 		}
 	}
-	return store.Finding{
+	return ops.Finding{
 		Severity: s.severity, What: fmt.Sprintf("%s is %s %s", s.name, value, whom), Why: s.why, Fix: fix, SQL: sql,
 		Data: map[string]any{"setting": s.name, "value": value},
 	}

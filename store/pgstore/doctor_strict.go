@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // strictKeys finds topics that are strict by the table and not by the trigger:
 // somebody dropped it, or a restore left it out.
-func (p *patient) strictKeys(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) strictKeys(ctx context.Context) ([]ops.Finding, error) {
 	type topic struct {
 		Name string
 		Kept bool
@@ -19,11 +19,11 @@ FROM {{schema}}.strict_topic s LEFT JOIN pg_trigger g ON g.tgrelid = '{{schema}}
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, t := range topics {
 		if !t.Kept {
-			found = append(found, store.Finding{
-				Severity: store.Critical, What: fmt.Sprintf("the topic %q is strict, and its messages are not numbered", t.Name),
+			found = append(found, ops.Finding{
+				Severity: ops.Critical, What: fmt.Sprintf("the topic %q is strict, and its messages are not numbered", t.Name),
 				Why: "the outbox's trigger is missing or older", Fix: "make it anew; what was written meanwhile has no version",
 				SQL: []string{"SELECT " + quote(p.s.opts.Schema) + ".strict_apply()"},
 			})

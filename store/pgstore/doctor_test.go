@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -17,17 +17,17 @@ import (
 type ailment struct {
 	name     string
 	check    string // that finds it
-	severity store.Severity
+	severity ops.Severity
 	word     string // in what is found
 	provoke  func(d *db, o *owner)
-	req      store.ExamineRequest
+	req      ops.ExamineRequest
 	// mend does what the finding's fix says where no SQL does; nil: its SQL does.
 	mend func(d *db, o *owner)
 	as   func(d *db) *pgstore.Store // who examines; nil: a superuser
 }
 
 // examine makes every check and returns the findings of one.
-func (d *db) examine(s *pgstore.Store, req store.ExamineRequest, check string) []store.Finding {
+func (d *db) examine(s *pgstore.Store, req ops.ExamineRequest, check string) []ops.Finding {
 	d.Helper()
 	req.Again, req.Only = time.Millisecond, append(req.Only, check)
 	if req.Timeout == 0 {
@@ -37,7 +37,7 @@ func (d *db) examine(s *pgstore.Store, req store.ExamineRequest, check string) [
 	if err != nil {
 		d.Fatal(err)
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, f := range all {
 		if f.Check == check {
 			found = append(found, f)
@@ -50,10 +50,10 @@ func (d *db) examine(s *pgstore.Store, req store.ExamineRequest, check string) [
 }
 
 // ill is the one finding that is not OK.
-func (d *db) ill(found []store.Finding, word string) *store.Finding {
+func (d *db) ill(found []ops.Finding, word string) *ops.Finding {
 	d.Helper()
 	for _, f := range found {
-		if f.Severity != store.OK && strings.Contains(f.What, word) {
+		if f.Severity != ops.OK && strings.Contains(f.What, word) {
 			return &f
 		}
 	}
@@ -61,7 +61,7 @@ func (d *db) ill(found []store.Finding, word string) *store.Finding {
 }
 
 // treat runs the SQL of a finding as it is printed.
-func (d *db) treat(f *store.Finding) {
+func (d *db) treat(f *ops.Finding) {
 	d.Helper()
 	if len(f.SQL) == 0 {
 		d.Fatalf("no SQL mends %q: %s", f.What, f.Fix)
@@ -110,81 +110,81 @@ func (a *ailment) suffer(d *db, o *owner) {
 func schemaAilments() []ailment {
 	set := func(sql string) func(*db, *owner) { return func(d *db, _ *owner) { d.exec(sql) } }
 	adopt := func(d *db, _ *owner) {
-		if _, err := d.store("main").Migrate(d.Context(), store.MigrateRequest{Adopt: true}); err != nil {
+		if _, err := d.store("main").Migrate(d.Context(), ops.MigrateRequest{Adopt: true}); err != nil {
 			d.Fatal(err)
 		}
 	}
 	migrate := func(d *db, _ *owner) {
-		if _, err := d.store("main").Migrate(d.Context(), store.MigrateRequest{}); err != nil {
+		if _, err := d.store("main").Migrate(d.Context(), ops.MigrateRequest{}); err != nil {
 			d.Fatal(err)
 		}
 	}
 	return []ailment{
 		{
-			name: "older schema", check: "schema", severity: store.Critical, word: "this program needs", mend: migrate,
+			name: "older schema", check: "schema", severity: ops.Critical, word: "this program needs", mend: migrate,
 			provoke: func(d *db, _ *owner) {
-				if _, err := d.store("main").Migrate(d.Context(), store.MigrateRequest{Target: 1}); err != nil {
+				if _, err := d.store("main").Migrate(d.Context(), ops.MigrateRequest{Target: 1}); err != nil {
 					d.Fatal(err)
 				}
 			},
 		},
 		{
-			name: "newer schema", check: "schema", severity: store.Critical, word: "newer than", provoke: set(`INSERT INTO box.migration (version, name, checksum) VALUES (99, 'of tomorrow', '')`),
+			name: "newer schema", check: "schema", severity: ops.Critical, word: "newer than", provoke: set(`INSERT INTO box.migration (version, name, checksum) VALUES (99, 'of tomorrow', '')`),
 			mend: set(`DELETE FROM box.migration WHERE version = 99`),
 		},
 		{
-			name: "newer schema that suits", check: "schema", severity: store.Warning, word: "works with it",
+			name: "newer schema that suits", check: "schema", severity: ops.Warning, word: "works with it",
 			provoke: set(`INSERT INTO box.migration (version, name, checksum, compatible) VALUES (99, 'of tomorrow', '', 1)`), mend: set(`DELETE FROM box.migration WHERE version = 99`),
 		},
 		{
-			name: "other text", check: "schema", severity: store.Critical, word: "another text", provoke: set(`UPDATE box.migration SET checksum = 'x' || checksum WHERE version = 1`),
+			name: "other text", check: "schema", severity: ops.Critical, word: "another text", provoke: set(`UPDATE box.migration SET checksum = 'x' || checksum WHERE version = 1`),
 			mend: set(`UPDATE box.migration SET checksum = substr(checksum, 2) WHERE version = 1`),
 		},
-		{name: "moved", check: "moved", severity: store.Critical, word: "from another server", provoke: set(`UPDATE box.outbox_info SET cluster = 1`), mend: adopt},
-		{name: "half repaired", check: "moved", severity: store.Critical, word: "broke off", provoke: set(`UPDATE box.outbox_info SET reset_xid = 9223372036854775807`), mend: adopt},
-		{name: "sequence with a cache", check: "sequence", severity: store.Critical, word: "in order", provoke: set(`ALTER SEQUENCE box.outbox_seq CACHE 10`)},
-		{name: "sequence that cycles", check: "sequence", severity: store.Critical, word: "in order", provoke: set(`ALTER SEQUENCE box.outbox_seq CYCLE`)},
-		{name: "sequence behind", check: "sequence", severity: store.Critical, word: "stands at", mend: adopt, provoke: func(d *db, o *owner) {
+		{name: "moved", check: "moved", severity: ops.Critical, word: "from another server", provoke: set(`UPDATE box.outbox_info SET cluster = 1`), mend: adopt},
+		{name: "half repaired", check: "moved", severity: ops.Critical, word: "broke off", provoke: set(`UPDATE box.outbox_info SET reset_xid = 9223372036854775807`), mend: adopt},
+		{name: "sequence with a cache", check: "sequence", severity: ops.Critical, word: "in order", provoke: set(`ALTER SEQUENCE box.outbox_seq CACHE 10`)},
+		{name: "sequence that cycles", check: "sequence", severity: ops.Critical, word: "in order", provoke: set(`ALTER SEQUENCE box.outbox_seq CYCLE`)},
+		{name: "sequence behind", check: "sequence", severity: ops.Critical, word: "stands at", mend: adopt, provoke: func(d *db, o *owner) {
 			d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', 'k' FROM generate_series(1, 10)`)
 			d.exec(`SELECT setval('box.outbox_seq', 3)`)
 		}},
-		{name: "sequence that ends", check: "sequence", severity: store.Warning, word: "given out", provoke: set(`ALTER SEQUENCE box.outbox_seq AS integer MAXVALUE 2147483647 RESTART 1900000000`)},
-		{name: "unlogged table", check: "unlogged", severity: store.Critical, word: "unlogged", provoke: set(`ALTER TABLE box.parked SET UNLOGGED`)},
-		{name: "unlogged sequence", check: "unlogged", severity: store.Critical, word: "unlogged", provoke: set(`ALTER SEQUENCE box.outbox_seq SET UNLOGGED`)},
-		{name: "xid without its default", check: "columns", severity: store.Critical, word: "column xid", provoke: set(`ALTER TABLE box.outbox ALTER COLUMN xid SET DEFAULT '3'`)},
-		{name: "seq drawn too early", check: "columns", severity: store.Critical, word: "column seq", provoke: set(`ALTER TABLE box.outbox ALTER COLUMN seq SET DEFAULT nextval('box.outbox_seq')`)},
-		{name: "other number of lanes", check: "columns", severity: store.Critical, word: "column lane", provoke: set(`UPDATE box.outbox_info SET lanes = 5`), mend: set(`UPDATE box.outbox_info SET lanes = 4`)},
-		{name: "index missing", check: "indexes", severity: store.Critical, word: "outbox_xid", provoke: set(`DROP INDEX box.outbox_xid`)},
-		{name: "partial index missing", check: "indexes", severity: store.Critical, word: "parked_queue", provoke: set(`DROP INDEX box.parked_queue`)},
-		{name: "primary key missing", check: "indexes", severity: store.Critical, word: "progress_pkey", provoke: set(`ALTER TABLE box.progress DROP CONSTRAINT progress_pkey`)},
+		{name: "sequence that ends", check: "sequence", severity: ops.Warning, word: "given out", provoke: set(`ALTER SEQUENCE box.outbox_seq AS integer MAXVALUE 2147483647 RESTART 1900000000`)},
+		{name: "unlogged table", check: "unlogged", severity: ops.Critical, word: "unlogged", provoke: set(`ALTER TABLE box.parked SET UNLOGGED`)},
+		{name: "unlogged sequence", check: "unlogged", severity: ops.Critical, word: "unlogged", provoke: set(`ALTER SEQUENCE box.outbox_seq SET UNLOGGED`)},
+		{name: "xid without its default", check: "columns", severity: ops.Critical, word: "column xid", provoke: set(`ALTER TABLE box.outbox ALTER COLUMN xid SET DEFAULT '3'`)},
+		{name: "seq drawn too early", check: "columns", severity: ops.Critical, word: "column seq", provoke: set(`ALTER TABLE box.outbox ALTER COLUMN seq SET DEFAULT nextval('box.outbox_seq')`)},
+		{name: "other number of lanes", check: "columns", severity: ops.Critical, word: "column lane", provoke: set(`UPDATE box.outbox_info SET lanes = 5`), mend: set(`UPDATE box.outbox_info SET lanes = 4`)},
+		{name: "index missing", check: "indexes", severity: ops.Critical, word: "outbox_xid", provoke: set(`DROP INDEX box.outbox_xid`)},
+		{name: "partial index missing", check: "indexes", severity: ops.Critical, word: "parked_queue", provoke: set(`DROP INDEX box.parked_queue`)},
+		{name: "primary key missing", check: "indexes", severity: ops.Critical, word: "progress_pkey", provoke: set(`ALTER TABLE box.progress DROP CONSTRAINT progress_pkey`)},
 		{
-			name: "index invalid", check: "indexes", severity: store.Warning, word: "invalid",
+			name: "index invalid", check: "indexes", severity: ops.Warning, word: "invalid",
 			provoke: set(`UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'box.outbox_xid'::regclass`),
 		},
-		{name: "constraint unproven", check: "constraints", severity: store.Warning, word: "never proven", provoke: func(d *db, _ *owner) {
+		{name: "constraint unproven", check: "constraints", severity: ops.Warning, word: "never proven", provoke: func(d *db, _ *owner) {
 			d.exec(`ALTER TABLE box.outbox DROP CONSTRAINT version_must_not_be_negative, ADD CONSTRAINT version_must_not_be_negative CHECK (version >= 0) NOT VALID`)
 		}},
 		{
-			name: "constraint missing", check: "constraints", severity: store.Warning, word: "topic_must", provoke: set(`ALTER TABLE box.outbox DROP CONSTRAINT topic_must_be_1_to_255_bytes`),
+			name: "constraint missing", check: "constraints", severity: ops.Warning, word: "topic_must", provoke: set(`ALTER TABLE box.outbox DROP CONSTRAINT topic_must_be_1_to_255_bytes`),
 			mend: set(`ALTER TABLE box.outbox ADD CONSTRAINT topic_must_be_1_to_255_bytes CHECK (octet_length(topic) BETWEEN 1 AND 255)`),
 		},
 		{
-			name: "foreign trigger", check: "triggers", severity: store.Warning, word: "not the outbox's own",
+			name: "foreign trigger", check: "triggers", severity: ops.Warning, word: "not the outbox's own",
 			provoke: set(`CREATE TRIGGER spy BEFORE UPDATE ON box.outbox FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()`),
 		},
 		{
-			name: "strict topic without its trigger", check: "strict-keys", severity: store.Critical, word: "not numbered",
+			name: "strict topic without its trigger", check: "strict-keys", severity: ops.Critical, word: "not numbered",
 			provoke: set(`INSERT INTO box.strict_topic (topic) VALUES ('it''s')`),
 		},
-		{name: "rule", check: "triggers", severity: store.Critical, word: "rule", provoke: set(`CREATE RULE away AS ON INSERT TO box.outbox DO INSTEAD NOTHING`)},
-		{name: "row disabled from vacuum", check: "vacuum", severity: store.Warning, word: "alone", provoke: set(`ALTER TABLE box.progress SET (autovacuum_enabled = off)`)},
-		{name: "dead rows", check: "vacuum", severity: store.Warning, word: "dead rows", req: store.ExamineRequest{Limits: store.Limits{Dead: 1000}}, provoke: func(d *db, _ *owner) {
+		{name: "rule", check: "triggers", severity: ops.Critical, word: "rule", provoke: set(`CREATE RULE away AS ON INSERT TO box.outbox DO INSTEAD NOTHING`)},
+		{name: "row disabled from vacuum", check: "vacuum", severity: ops.Warning, word: "alone", provoke: set(`ALTER TABLE box.progress SET (autovacuum_enabled = off)`)},
+		{name: "dead rows", check: "vacuum", severity: ops.Warning, word: "dead rows", req: ops.ExamineRequest{Limits: ops.Limits{Dead: 1000}}, provoke: func(d *db, _ *owner) {
 			d.exec(`ALTER TABLE box.running SET (autovacuum_enabled = off)`)
 			d.exec(`INSERT INTO box.running SELECT g, '{}' FROM generate_series(1, 2000) g`)
 			d.exec(`DELETE FROM box.running`)
 			d.untilCount(`SELECT count(*) FROM pg_stat_all_tables WHERE relid = 'box.running'::regclass AND n_dead_tup >= 2000`)
 		}},
-		{name: "bloat", check: "vacuum", severity: store.Warning, word: "MiB for", req: store.ExamineRequest{Limits: store.Limits{Bloat: 1 << 20}}, provoke: func(d *db, _ *owner) {
+		{name: "bloat", check: "vacuum", severity: ops.Warning, word: "MiB for", req: ops.ExamineRequest{Limits: ops.Limits{Bloat: 1 << 20}}, provoke: func(d *db, _ *owner) {
 			d.exec(`ALTER TABLE box.running SET (autovacuum_enabled = off)`)
 			d.exec(`INSERT INTO box.running SELECT g, '{}' FROM generate_series(1, 40000) g`)
 			d.exec(`DELETE FROM box.running`)
@@ -232,47 +232,47 @@ func TestDoctorFindsWhoMayTooMuchOrTooLittle(t *testing.T) {
 		d.role(d.relayRole())
 		for _, a := range []ailment{
 			{
-				name: "table privilege", check: "privileges", severity: store.Critical, word: "DELETE on relay",
+				name: "table privilege", check: "privileges", severity: ops.Critical, word: "DELETE on relay",
 				provoke: func(d *db, _ *owner) { d.exec(`REVOKE DELETE ON box.relay FROM ` + d.relayRole()) }, as: self,
 			},
 			{
-				name: "sequence privilege", check: "privileges", severity: store.Critical, word: "UPDATE on outbox_seq",
+				name: "sequence privilege", check: "privileges", severity: ops.Critical, word: "UPDATE on outbox_seq",
 				provoke: func(d *db, _ *owner) { d.exec(`REVOKE UPDATE ON SEQUENCE box.outbox_seq FROM ` + d.relayRole()) }, as: self,
 			},
 			{
-				name: "schema privilege", check: "privileges", severity: store.Critical, word: "USAGE on the schema",
+				name: "schema privilege", check: "privileges", severity: ops.Critical, word: "USAGE on the schema",
 				provoke: func(d *db, _ *owner) { d.exec(`REVOKE USAGE ON SCHEMA "` + d.schema + `" FROM ` + d.relayRole()) }, as: self,
 			},
 			{
-				name: "row security", check: "row-security", severity: store.Critical, word: "hides rows",
+				name: "row security", check: "row-security", severity: ops.Critical, word: "hides rows",
 				provoke: func(d *db, _ *owner) { d.exec(`ALTER TABLE box.outbox ENABLE ROW LEVEL SECURITY`) }, as: self,
 			},
 			{
-				name: "sessions of others", check: "transactions", severity: store.Warning, word: "may not see",
+				name: "sessions of others", check: "transactions", severity: ops.Warning, word: "may not see",
 				provoke: func(d *db, _ *owner) {}, as: self,
 			},
-			{name: "writer is a member of the owner", check: "owner", severity: store.Critical, word: "is a member of", provoke: func(d *db, _ *owner) {
+			{name: "writer is a member of the owner", check: "owner", severity: ops.Critical, word: "is a member of", provoke: func(d *db, _ *owner) {
 				d.exec(`ALTER TABLE box.outbox OWNER TO ` + d.extraRole("owner"))
 				d.exec(`GRANT INSERT (topic, key) ON box.outbox TO ` + d.extraRole("writer"))
 				d.exec(`GRANT ` + d.extraRole("owner") + ` TO ` + d.extraRole("writer"))
 			}},
-			{name: "only the owner writes", check: "owner", severity: store.Warning, word: "only", provoke: func(d *db, _ *owner) {
+			{name: "only the owner writes", check: "owner", severity: ops.Warning, word: "only", provoke: func(d *db, _ *owner) {
 				d.exec(`ALTER ROLE ` + d.extraRole("owner") + ` LOGIN`)
 				d.exec(`ALTER TABLE box.outbox OWNER TO ` + d.extraRole("owner"))
 			}},
 			{
-				name: "writer sets numbers", check: "grants", severity: store.Warning, word: "seq and xid",
+				name: "writer sets numbers", check: "grants", severity: ops.Warning, word: "seq and xid",
 				provoke: func(d *db, _ *owner) { d.exec(`GRANT INSERT ON box.outbox TO ` + d.extraRole("writer")) },
 			},
 			{
-				name: "everybody writes", check: "grants", severity: store.Warning, word: "everybody may set",
+				name: "everybody writes", check: "grants", severity: ops.Warning, word: "everybody may set",
 				provoke: func(d *db, _ *owner) { d.exec(`GRANT INSERT ON box.outbox TO PUBLIC`) },
 			},
-			{name: "writer reads", check: "grants", severity: store.Warning, word: "read every payload", provoke: func(d *db, _ *owner) {
+			{name: "writer reads", check: "grants", severity: ops.Warning, word: "read every payload", provoke: func(d *db, _ *owner) {
 				d.exec(`GRANT SELECT, INSERT (topic, key) ON box.outbox TO ` + d.extraRole("writer"))
 			}},
 			{
-				name: "writer changes", check: "grants", severity: store.Warning, word: "UPDATE on the outbox",
+				name: "writer changes", check: "grants", severity: ops.Warning, word: "UPDATE on the outbox",
 				provoke: func(d *db, _ *owner) { d.exec(`GRANT UPDATE, TRUNCATE ON box.outbox TO ` + d.extraRole("writer")) },
 			},
 		} {
@@ -311,7 +311,7 @@ func TestDoctorFindsNothingInAHealthyOutbox(t *testing.T) {
 		t.Parallel()
 		pg := testserver.StartPostgres(t, version, testserver.WithConfig("fsync = on", "full_page_writes = on"))
 		d := &db{T: t, pool: newPool(t, pg.URL), schema: "healthy", lanes: 4}
-		if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 		d.role("carrier")
@@ -325,14 +325,14 @@ func TestDoctorFindsNothingInAHealthyOutbox(t *testing.T) {
 			t.Fatalf("%d delivered", len(got))
 		}
 		for by, s := range map[string]*pgstore.Store{"owner": d.store("main"), "relay": s} {
-			found, err := s.Examine(t.Context(), store.ExamineRequest{Role: "carrier", Again: time.Millisecond, Timeout: 30 * time.Second, Limits: store.Limits{Skew: time.Minute}})
+			found, err := s.Examine(t.Context(), ops.ExamineRequest{Role: "carrier", Again: time.Millisecond, Timeout: 30 * time.Second, Limits: ops.Limits{Skew: time.Minute}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			seen := map[string]bool{}
 			for _, f := range found {
 				seen[f.Check] = true
-				if f.Severity != store.OK || f.What == "" {
+				if f.Severity != ops.OK || f.What == "" {
 					t.Errorf("by the %s: %s %s: %s", by, f.Severity, f.Check, f.What)
 				}
 			}
@@ -348,13 +348,13 @@ func TestDoctorSeesLittle(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		t.Parallel()
 		none := empty(t, version, 4)
-		if f := none.ill(none.examine(none.store("main"), store.ExamineRequest{}, "schema"), "has no outbox"); f == nil || f.Fix != "postrider migrate" {
+		if f := none.ill(none.examine(none.store("main"), ops.ExamineRequest{}, "schema"), "has no outbox"); f == nil || f.Fix != "postrider migrate" {
 			t.Errorf("without an outbox: %+v", f)
 		}
 		d := fresh(t, version, 4)
 		name := d.extraRole("nobody")
 		d.exec(`ALTER ROLE ` + name + ` LOGIN`)
-		found, err := pgstore.New(d.as(name), &pgstore.Options{Schema: d.schema}).Examine(t.Context(), store.ExamineRequest{})
+		found, err := pgstore.New(d.as(name), &pgstore.Options{Schema: d.schema}).Examine(t.Context(), ops.ExamineRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -362,13 +362,13 @@ func TestDoctorSeesLittle(t *testing.T) {
 		for _, f := range found {
 			if strings.Contains(f.What, "this check may not look") {
 				unseen++
-				if f.Severity != store.Warning || f.Fix == "" {
+				if f.Severity != ops.Warning || f.Fix == "" {
 					t.Errorf("%+v", f)
 				}
 			}
 		}
 		missing := d.ill(found, "lacks")
-		if missing == nil || missing.Severity != store.Critical || unseen == 0 && d.ill(found, "cannot be read") == nil {
+		if missing == nil || missing.Severity != ops.Critical || unseen == 0 && d.ill(found, "cannot be read") == nil {
 			t.Errorf("%d checks could not look, privileges: %+v", unseen, missing)
 		}
 	})
@@ -380,11 +380,11 @@ func TestDoctorWaitsForNobody(t *testing.T) {
 		hog := d.begin()
 		d.do(hog, `LOCK TABLE box.parked IN ACCESS EXCLUSIVE MODE`)
 		s := d.store("main")
-		req := store.ExamineRequest{Timeout: 2 * time.Second}
+		req := ops.ExamineRequest{Timeout: 2 * time.Second}
 		if f := d.ill(d.examine(s, req, "parked"), "no answer within"); f == nil {
 			t.Error("the check that hangs is not told")
 		}
-		if found := d.examine(s, req, "requests"); found[0].Severity != store.OK {
+		if found := d.examine(s, req, "requests"); found[0].Severity != ops.OK {
 			t.Errorf("the check after it: %+v", found)
 		}
 	})

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // inFlight is the set of transactions that some lane waits for, and fullID makes
@@ -20,7 +20,7 @@ const (
 
 // transactions names those that have been open for long and stand in the inflight
 // set of a lane.
-func (p *patient) transactions(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) transactions(ctx context.Context) ([]ops.Finding, error) {
 	type open struct {
 		PID                          int
 		Role, Application, State, At string
@@ -36,13 +36,13 @@ ORDER BY a.xact_start NULLS LAST LIMIT 20`, p.req.Limits.Transaction.Seconds())
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, o := range rows {
 		if o.Age == nil { // of another role, which this one may not look at
 			continue
 		}
 		age := seconds(*o.Age)
-		f := store.Finding{
+		f := ops.Finding{
 			Severity: over(age, p.req.Limits.Transaction),
 			What: fmt.Sprintf("the transaction of process %d (%s, role %q, from %s, %s) has been open for %s",
 				o.PID, application(o.Application), o.Role, o.At, o.State, period(age)),
@@ -76,9 +76,9 @@ func application(name string) string {
 }
 
 // blind is the finding of a check that sees only a part.
-func (p *patient) blind(what string) store.Finding {
-	f := store.Finding{
-		Severity: store.Warning, What: "this role may not see " + what, Why: "what this check would have found is not known",
+func (p *patient) blind(what string) ops.Finding {
+	f := ops.Finding{
+		Severity: ops.Warning, What: "this role may not see " + what, Why: "what this check would have found is not known",
 		Fix: "examine as another role, or let this one see it",
 	}
 	if p.self {
@@ -89,7 +89,7 @@ func (p *patient) blind(what string) store.Finding {
 
 // prepared names transactions that were prepared and neither committed nor rolled
 // back: no end of a session ends them.
-func (p *patient) prepared(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) prepared(ctx context.Context) ([]ops.Finding, error) {
 	type waiting struct {
 		GID, Role        string
 		Age              float64
@@ -105,10 +105,10 @@ WHERE a.database = current_database() AND a.prepared < clock_timestamp() - $1::f
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, w := range rows {
 		age := seconds(w.Age)
-		f := store.Finding{
+		f := ops.Finding{
 			Severity: over(age, p.req.Limits.Transaction),
 			What:     fmt.Sprintf("the transaction prepared as %q by %q has waited for %s", w.GID, w.Role, period(age)),
 			Why:      "it holds its locks and keeps vacuum from removing what has died since, also across a restart of the server",
@@ -127,7 +127,7 @@ WHERE a.database = current_database() AND a.prepared < clock_timestamp() - $1::f
 
 // horizon names who keeps vacuum from removing dead rows, and the log from being
 // recycled.
-func (p *patient) horizon(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) horizon(ctx context.Context) ([]ops.Finding, error) {
 	slots, err := p.slots(ctx)
 	if err != nil {
 		return nil, err
@@ -146,8 +146,8 @@ func (p *patient) horizon(ctx context.Context) ([]store.Finding, error) {
 	}
 	found := slots
 	for _, h := range holders {
-		f := store.Finding{
-			Severity: store.Warning,
+		f := ops.Finding{
+			Severity: ops.Warning,
 			What:     fmt.Sprintf("process %d (%s, role %q) has a snapshot from %d transactions ago", h.PID, application(h.Application), h.Role, h.Age),
 			Why:      "vacuum removes nothing that has died since: the tables of progress and leases grow, and the lease becomes slow",
 			Fix:      "end it", SQL: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d)", h.PID)},
@@ -162,7 +162,7 @@ func (p *patient) horizon(ctx context.Context) ([]store.Finding, error) {
 	return orFine(found, "nobody keeps vacuum from more than %d transactions, no unused slot holds the log", p.req.Limits.XIDs), nil
 }
 
-func (p *patient) slots(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) slots(ctx context.Context) ([]ops.Finding, error) {
 	type slot struct {
 		Name, Status   string
 		Active         bool
@@ -175,20 +175,20 @@ func (p *patient) slots(ctx context.Context) ([]store.Finding, error) {
 		return nil, err
 	}
 	limits := p.req.Limits
-	var found []store.Finding
+	var found []ops.Finding
 	for _, s := range rows {
 		data := map[string]any{"slot": s.Name, "active": s.Active, "bytes": s.Bytes, "transactions": max(s.XIDs, s.Catalogs), "status": s.Status}
 		drop := []string{fmt.Sprintf("SELECT pg_drop_replication_slot(%s)", literal(s.Name))}
 		switch {
 		case !s.Active && (s.Bytes >= limits.WAL || s.Status == "unreserved" || s.Status == "lost"):
-			found = append(found, store.Finding{
-				Severity: max(over(s.Bytes, limits.WAL), store.Warning), Data: data, SQL: drop,
+			found = append(found, ops.Finding{
+				Severity: max(over(s.Bytes, limits.WAL), ops.Warning), Data: data, SQL: drop,
 				What: fmt.Sprintf("nobody uses the replication slot %q, which holds %d MiB of the log", s.Name, s.Bytes>>20),
 				Why:  "the log fills the disk, and then nobody can write", Fix: "start its consumer, or drop it",
 			})
 		case s.XIDs >= limits.XIDs || s.Catalogs >= limits.XIDs:
-			f := store.Finding{
-				Severity: store.Warning, Data: data,
+			f := ops.Finding{
+				Severity: ops.Warning, Data: data,
 				What: fmt.Sprintf("the replication slot %q holds vacuum back by %d transactions", s.Name, max(s.XIDs, s.Catalogs)),
 				Why:  "dead rows stay: the tables of progress and leases grow", Fix: "see whether its consumer keeps up",
 			}
@@ -202,7 +202,7 @@ func (p *patient) slots(ctx context.Context) ([]store.Finding, error) {
 }
 
 // wraparound looks how far the transaction ids are from their end.
-func (p *patient) wraparound(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) wraparound(ctx context.Context) ([]ops.Finding, error) {
 	type oldest struct {
 		Name        string
 		Age, Freeze int64
@@ -214,9 +214,9 @@ ORDER BY 2 DESC`, p.s.opts.Schema)
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, o := range rows {
-		if f := frozen(o.Age, o.Freeze); f != store.OK {
+		if f := frozen(o.Age, o.Freeze); f != ops.OK {
 			found = append(found, p.unfrozen(o.Name, o.Age, f))
 		}
 	}
@@ -225,18 +225,18 @@ ORDER BY 2 DESC`, p.s.opts.Schema)
 
 // frozen judges an age: autovacuum freezes at the limit of the server, so that
 // twice that says that it does not keep up. Writing ends at 2,100 millions.
-func frozen(age, limit int64) store.Severity {
+func frozen(age, limit int64) ops.Severity {
 	switch {
 	case age > 1_500_000_000:
-		return store.Critical
+		return ops.Critical
 	case age > 2*limit || age > 1_000_000_000:
-		return store.Warning
+		return ops.Warning
 	}
-	return store.OK
+	return ops.OK
 }
 
-func (p *patient) unfrozen(table string, age int64, severity store.Severity) store.Finding {
-	f := store.Finding{
+func (p *patient) unfrozen(table string, age int64, severity ops.Severity) ops.Finding {
+	f := ops.Finding{
 		Severity: severity, What: fmt.Sprintf("%s was last frozen %d million transactions ago", p.table(table), age/1_000_000),
 		Why: "at 2,100 million the server takes no writes any more; autovacuum does not keep up, or somebody holds it back",
 		Fix: "see the check \"horizon\" for who holds it back, then freeze it", SQL: []string{"VACUUM (FREEZE) " + p.table(table)},
@@ -253,7 +253,7 @@ func (p *patient) unfrozen(table string, age int64, severity store.Severity) sto
 const patience = 2 * time.Second
 
 // locks names who keeps sessions waiting for one of the outbox's tables.
-func (p *patient) locks(ctx context.Context) ([]store.Finding, error) {
+func (p *patient) locks(ctx context.Context) ([]ops.Finding, error) {
 	type wait struct {
 		Table       string
 		Waiting     int
@@ -273,10 +273,10 @@ GROUP BY c.relname, b.pid ORDER BY 2 DESC`, p.s.opts.Schema, patience.Seconds())
 	if err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	for _, w := range rows {
-		f := store.Finding{
-			Severity: store.Critical,
+		f := ops.Finding{
+			Severity: ops.Critical,
 			What: fmt.Sprintf("process %d (%s, role %q) keeps %d others waiting for %s, for %s by now",
 				w.Blocker, application(w.Application), w.Role, w.Waiting, p.table(w.Table), period(seconds(w.Age))),
 			Why: "writers or relays stand still until it ends", Fix: "let it end, or end it",

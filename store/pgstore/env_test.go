@@ -15,6 +15,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 	"github.com/postrider/postrider/store/storetest"
 )
@@ -68,7 +69,7 @@ func empty(t *testing.T, version string, lanes int) *db {
 func fresh(t *testing.T, version string, lanes int) *db {
 	t.Helper()
 	d := empty(t, version, lanes)
-	if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: lanes}); err != nil {
+	if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes}); err != nil {
 		t.Fatal(err)
 	}
 	return d
@@ -121,8 +122,8 @@ func (d *db) commit(tx pgx.Tx) {
 // env adapts a db to the conformance suite.
 type env struct{ *db }
 
-func (e env) Store() store.Store { return e.db.store("main") }
-func (e env) Admin() store.Admin { return e.db.store("main") }
+func (e env) Store() store.Store  { return e.db.store("main") }
+func (e env) Office() *ops.Office { return e.db.store("main").Office() }
 func (e env) Features() storetest.Features {
 	return storetest.Features{Lanes: e.lanes, Tick: 500 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, Pauses: true, SetBack: e.setBack}
 }
@@ -182,6 +183,6 @@ func (w *writer) Enqueue(ctx context.Context, msgs ...postrider.Message) error {
 
 func TestMigrator(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
-		storetest.RunMigrator(t, func(t *testing.T) store.Migrator { return empty(t, version, 4).store("main") })
+		storetest.RunMigrator(t, func(t *testing.T) *ops.Office { return empty(t, version, 4).store("main").Office() })
 	})
 }

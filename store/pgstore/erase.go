@@ -9,16 +9,16 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
-var _ store.Eraser = (*Store)(nil)
+var _ ops.Eraser = (*Store)(nil)
 
 var errNoKey = errors.New("erase: the key is empty: messages without a key are not found by it")
 
-// Erasable counts the messages of a key; see [store.Eraser].
-func (s *Store) Erasable(ctx context.Context, q store.EraseQuery) (store.Erasable, error) {
-	found := store.Erasable{Pending: map[string]int64{}, Dead: map[string]int64{}}
+// Erasable counts the messages of a key; see [ops.Eraser].
+func (s *Store) Erasable(ctx context.Context, q ops.EraseQuery) (ops.Erasable, error) {
+	found := ops.Erasable{Pending: map[string]int64{}, Dead: map[string]int64{}}
 	switch {
 	case s.bad != nil:
 		return found, s.bad
@@ -51,9 +51,9 @@ func (s *Store) Erasable(ctx context.Context, q store.EraseQuery) (store.Erasabl
 	return found, nil
 }
 
-// Erase removes the content of settled messages; see [store.Eraser]. The old
+// Erase removes the content of settled messages; see [ops.Eraser]. The old
 // versions of the rows lie in the table's files until it is vacuumed.
-func (s *Store) Erase(ctx context.Context, req store.EraseRequest, limit int) (n int64, err error) {
+func (s *Store) Erase(ctx context.Context, req ops.EraseRequest, limit int) (n int64, err error) {
 	switch {
 	case s.bad != nil:
 		return 0, s.bad
@@ -82,7 +82,7 @@ func (s *Store) Erase(ctx context.Context, req store.EraseRequest, limit int) (n
 		if n = tag.RowsAffected(); n == 0 {
 			return nil
 		}
-		e := store.JournalEntry{Actor: req.Actor, Act: "erase", Key: req.Key, Reason: req.Reason, Count: &n}
+		e := ops.JournalEntry{Actor: req.Actor, Act: "erase", Key: req.Key, Reason: req.Reason, Count: &n}
 		if req.Topic != "" {
 			if e.Target, err = json.Marshal(map[string]string{"topic": req.Topic}); err != nil {
 				return err

@@ -11,14 +11,15 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // erase erases a key as the command does, without a relay.
 func (d *db) erase(key string, dry bool) (admin.Erased, error) {
 	d.Helper()
-	req := admin.EraseRequest{DryRun: dry, Pipe: func(name string) (store.Store, store.Admin) { s := d.store(name); return s, s }}
+	req := admin.EraseRequest{DryRun: dry}
 	req.Key, req.Actor, req.Reason = key, "ann", "request 7"
-	return admin.Erase(d.Context(), d.store("main"), req, &admin.Options{Poll: 5 * time.Millisecond, TTL: time.Second})
+	return admin.Erase(d.Context(), d.store("main").Office(), req, &admin.Options{Poll: 5 * time.Millisecond, TTL: time.Second})
 }
 
 // contents are the payloads of a key by number.
@@ -47,7 +48,7 @@ func TestEraseRemovesWhatIsDelivered(t *testing.T) {
 		put("two")
 
 		_, err := d.erase("k", false)
-		var open *store.UnsettledError
+		var open *ops.UnsettledError
 		if !errors.As(err, &open) || open.Pending["main"] != 1 {
 			t.Fatalf("a message is to be delivered yet: %v", err)
 		}
@@ -82,8 +83,8 @@ func TestEraseRemovesWhatIsDelivered(t *testing.T) {
 		if got := d.entries(); !slices.Equal(got, []string{"ann erase k done 2 request 7", "ann erase k done 1 request 7"}) {
 			t.Errorf("the journal says %q", got)
 		}
-		d.balanced(o.store, store.AuditRequest{})
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 	})
 }
 
@@ -93,7 +94,7 @@ func TestEraseRemovesWhatIsDelivered(t *testing.T) {
 // Promises: C
 func TestEraseAsksEveryPipe(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
-		_, err := o.store.AddPipe(t.Context(), store.AddPipe{Name: "slow", Filter: store.Filter{Headers: map[string]string{"a": "1"}}, Actor: "ann"})
+		_, err := o.store.AddPipe(t.Context(), ops.AddPipe{Name: "slow", Filter: store.Filter{Headers: map[string]string{"a": "1"}}, Actor: "ann"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +103,7 @@ func TestEraseAsksEveryPipe(t *testing.T) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type, payload, headers) VALUES ('t', 'k', 'x', 'nobody wants it', '{"b": "1"}')`)
 		o.drain()
 		_, err = d.erase("k", false)
-		var open *store.UnsettledError
+		var open *ops.UnsettledError
 		if !errors.As(err, &open) || !maps.Equal(open.Pending, map[string]int64{"main": 1, "slow": 2}) {
 			t.Fatalf("pending: %v", err)
 		}
@@ -138,7 +139,7 @@ func TestEraseRemovesWhatRetentionLeft(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type, payload, headers) SELECT 't', k, 'x', 'secret', '{"a": "ann@example.com"}' FROM unnest('{k,other}'::text[]) k`)
 		o.drain()
-		if n, _ := d.prune(o.store, store.PruneRequest{Payloads: true}); n != 2 {
+		if n, _ := d.prune(o.store, ops.PruneRequest{Payloads: true}); n != 2 {
 			t.Fatalf("retention emptied %d rows", n)
 		}
 		if found, err := d.erase("k", true); err != nil || found.Rows != 1 || found.Before != 0 {
@@ -152,7 +153,7 @@ func TestEraseRemovesWhatRetentionLeft(t *testing.T) {
 		if got := d.contents("k") + d.contents("other"); got != "-+-" {
 			t.Errorf("left: %q, want no headers of the key, and those of another", got)
 		}
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 	})
 }
 
@@ -166,7 +167,7 @@ func TestErasedMessagesAreMarked(t *testing.T) {
 			t.Fatalf("erase: %+v, %v", done, err)
 		}
 		d.exec(`INSERT INTO box.outbox (topic, key, payload) VALUES ('t', 'k', 'c')`)
-		if _, err := o.store.AddPipe(t.Context(), store.AddPipe{Name: "new", From: store.FromBeginning, Actor: "ann"}); err != nil {
+		if _, err := o.store.AddPipe(t.Context(), ops.AddPipe{Name: "new", From: ops.FromBeginning, Actor: "ann"}); err != nil {
 			t.Fatal(err)
 		}
 		n := &owner{db: d, store: d.store("new"), boot: "n", page: 100}
@@ -190,7 +191,7 @@ func TestErasedMessagesAreNotReplayed(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a'), ('t', 'other', 'b')`)
 		o.drain()
-		id, plan := o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Topic: "t"}})
+		id, plan := o.order(ops.Order{Kind: store.ActReplay, Match: ops.Match{Topic: "t"}})
 		if plan.Records != 2 {
 			t.Errorf("before: %+v", plan)
 		}
@@ -200,7 +201,7 @@ func TestErasedMessagesAreNotReplayed(t *testing.T) {
 		o.execute()
 		o.wantState("the replay", id, 1, true)
 		wantLabels(t, "due", o.due(), "b scheduled 1")
-		if plan, err := o.store.PlanOrder(t.Context(), store.Order{Kind: store.ActReplay, Match: store.Match{Key: "k"}, Actor: "ann", Reason: "x"}); err != nil || plan.Records != 0 {
+		if plan, err := o.store.PlanOrder(t.Context(), ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: "k"}, Actor: "ann", Reason: "x"}); err != nil || plan.Records != 0 {
 			t.Errorf("after: %+v, %v", plan, err)
 		}
 	})
@@ -209,15 +210,15 @@ func TestErasedMessagesAreNotReplayed(t *testing.T) {
 func TestEraseNeedsKeyAndReason(t *testing.T) {
 	d := fresh(t, "18", 4)
 	s := d.store("main")
-	for _, req := range []store.EraseRequest{
-		{EraseQuery: store.EraseQuery{}, Actor: "ann", Reason: "x"},
-		{EraseQuery: store.EraseQuery{Key: "k"}, Actor: "ann"},
+	for _, req := range []ops.EraseRequest{
+		{EraseQuery: ops.EraseQuery{}, Actor: "ann", Reason: "x"},
+		{EraseQuery: ops.EraseQuery{Key: "k"}, Actor: "ann"},
 	} {
 		if _, err := s.Erase(t.Context(), req, 10); err == nil {
 			t.Errorf("%+v is accepted", req)
 		}
 	}
-	if _, err := s.Erasable(t.Context(), store.EraseQuery{}); err == nil {
+	if _, err := s.Erasable(t.Context(), ops.EraseQuery{}); err == nil {
 		t.Error("an empty key is accepted")
 	}
 }
@@ -234,12 +235,12 @@ func TestPayloadRetention(t *testing.T) {
 			FROM generate_series(1, 100) g`)
 		d.exec(`INSERT INTO box.outbox (topic, key, payload, headers, created_at)
 			SELECT 't', 'full', 'secret', jsonb_object_agg('h' || g, ''), now() - interval '1 day' FROM generate_series(1, 64) g`)
-		req := store.PruneRequest{Payloads: true, OlderThan: time.Hour, Limit: 40}
+		req := ops.PruneRequest{Payloads: true, OlderThan: time.Hour, Limit: 40}
 		if n, _ := d.prune(o.store, req); n != 0 {
 			t.Errorf("%d payloads of pending rows are gone", n)
 		}
 		o.drain()
-		d.look(o.store, store.AuditRequest{})
+		d.look(o.store, ops.AuditRequest{})
 		dry := req
 		dry.DryRun = true
 		if p, err := o.store.Prune(t.Context(), dry); err != nil || p.Rows != 51 || p.Bytes != 51*6 {
@@ -262,11 +263,11 @@ func TestPayloadRetention(t *testing.T) {
 		if n := d.count(`SELECT count(*) FROM box.outbox WHERE headers @> '{"a": "1"}'`); n != 100 {
 			t.Errorf("%d rows have their headers", n)
 		}
-		d.balanced(o.store, store.AuditRequest{Full: true})
-		if _, err := o.store.Prune(t.Context(), store.PruneRequest{Runner: "r", Payloads: true, MaxBytes: 1}); err == nil {
+		d.balanced(o.store, ops.AuditRequest{Full: true})
+		if _, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "r", Payloads: true, MaxBytes: 1}); err == nil {
 			t.Error("payloads by size")
 		}
-		keeper := admin.NewKeeper(o.store, &admin.KeeperOptions{OlderThan: 36 * time.Hour, Payloads: time.Minute, Rate: 1e6, Batch: 64})
+		keeper := newKeeper(t, o.store, &admin.KeeperOptions{OlderThan: 36 * time.Hour, Payloads: time.Minute, Rate: 1e6, Batch: 64})
 		if done, err := keeper.Sweep(t.Context()); err == nil && done.Runner != "" {
 			d.exec(`UPDATE box.retention SET until = '-infinity'`)
 		}
@@ -284,7 +285,7 @@ func TestEraseStopsWhenTheSequenceWasSetBack(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(50)
 		o.drain()
-		d.look(o.store, store.AuditRequest{})
+		d.look(o.store, ops.AuditRequest{})
 		d.exec(`SELECT setval('box.outbox_seq', 10)`)
 		d.exec(`DELETE FROM box.outbox WHERE seq BETWEEN 11 AND 20`)
 		d.exec(`INSERT INTO box.outbox (topic, key, type, payload) VALUES ('t', 'unseen', 'unseen', 'x')`)
@@ -306,7 +307,7 @@ func TestEraseWaitsForAPipeThatIsAdded(t *testing.T) {
 		d.do(tx, `INSERT INTO box.pipe (name) VALUES ('late')`)
 		done := make(chan error, 1)
 		go func() {
-			_, err := o.store.Erase(t.Context(), store.EraseRequest{EraseQuery: store.EraseQuery{Key: "k"}, Reason: "why", Actor: "ann"}, 10)
+			_, err := o.store.Erase(t.Context(), ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "k"}, Reason: "why", Actor: "ann"}, 10)
 			done <- err
 		}()
 		d.awaitLock("pipe")

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // wrap turns an error of the driver into one of package store where a person
@@ -21,7 +22,7 @@ func (s *Store) wrap(doing string, err error) error {
 		return nil
 	}
 	var pg *pgconn.PgError
-	var busy *store.BusyError
+	var busy *ops.BusyError
 	if !errors.As(err, &pg) || errors.As(err, &busy) {
 		var parse *pgconn.ParseConfigError
 		if errors.As(err, &parse) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // pair is a primary with a streaming standby, and an outbox of 4 lanes. The
@@ -59,7 +60,7 @@ func newPair(t *testing.T, version string) *pair {
 	p.db = &db{T: t, schema: "box", lanes: 4, pool: newPool(t, fmt.Sprintf(
 		"postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&target_session_attrs=read-write",
 		p.primary.Port, p.standby.Port))}
-	if _, err := p.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+	if _, err := p.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -242,7 +243,7 @@ func TestSubscriptionIsRefused(t *testing.T) {
 				d := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
 				source := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
 				for _, each := range []*db{d, source} {
-					if _, err := each.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4, Partition: parted}); err != nil {
+					if _, err := each.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4, Partition: parted}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -266,7 +267,7 @@ func refusesSubscription(d, source *db) {
 			d.Errorf("error lacks %q: %v", word, err)
 		}
 	}
-	if f := d.ill(d.examine(o.store, store.ExamineRequest{}, "subscriptions"), `subscription "feed"`); f == nil || f.Severity != store.Critical {
+	if f := d.ill(d.examine(o.store, ops.ExamineRequest{}, "subscriptions"), `subscription "feed"`); f == nil || f.Severity != ops.Critical {
 		d.Errorf("the doctor says %+v", f)
 	}
 	d.exec(`ALTER SUBSCRIPTION feed SET (slot_name = NONE)`)

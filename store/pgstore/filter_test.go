@@ -12,6 +12,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // The SQL predicate and the Go one are the same for every pattern and message.
@@ -48,7 +49,7 @@ func TestFilterPredicates(t *testing.T) {
 		d.commit(tx)
 		for i, f := range filters {
 			name := fmt.Sprint("f", i)
-			d.add(store.AddPipe{Actor: "ann", Name: name, From: store.FromBeginning, Filter: f})
+			d.add(ops.AddPipe{Actor: "ann", Name: name, From: ops.FromBeginning, Filter: f})
 			var want, got, shown []string
 			for _, m := range msgs {
 				if f.Match(&m) {
@@ -97,7 +98,7 @@ func TestFilterPredicates(t *testing.T) {
 // looks at more than its share, and the position follows.
 func TestFilterPassesOverABacklog(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
-		d.add(store.AddPipe{Actor: "ann", Name: "few", From: store.FromBeginning, Filter: store.Filter{Types: []string{"yes*"}}})
+		d.add(ops.AddPipe{Actor: "ann", Name: "few", From: ops.FromBeginning, Filter: store.Filter{Types: []string{"yes*"}}})
 		d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k' || g % 7, CASE WHEN g % 25000 = 0 THEN 'yes ' || g ELSE 'no' END
 			FROM generate_series(1, 100000) g`)
 		r := d.reader("few")
@@ -141,7 +142,7 @@ func TestFilterAndLateRows(t *testing.T) {
 	for name, passing := range map[string]string{"some": "g % 1000 = 0", "none": "false", "all": "true"} {
 		t.Run(name, func(t *testing.T) {
 			trap(t, func(d *db, o *owner) {
-				d.add(store.AddPipe{Actor: "ann", Name: "few", Filter: store.Filter{Types: []string{"yes*"}}})
+				d.add(ops.AddPipe{Actor: "ann", Name: "few", Filter: store.Filter{Types: []string{"yes*"}}})
 				r := d.reader("few")
 				r.page = 500
 				bulk := d.begin()
@@ -184,8 +185,8 @@ func TestEachPipeGetsExactlyItsOwn(t *testing.T) {
 				odd.Keys = append(odd.Keys, pattern)
 			}
 		}
-		d.add(store.AddPipe{Actor: "ann", Name: "even", Filter: even})
-		d.add(store.AddPipe{Actor: "ann", Name: "odd", Filter: odd})
+		d.add(ops.AddPipe{Actor: "ann", Name: "even", Filter: even})
+		d.add(ops.AddPipe{Actor: "ann", Name: "odd", Filter: odd})
 		readers := []*owner{d.owner("a"), d.reader("even"), d.reader("odd")}
 		var committed sync.Map
 		var failed atomic.Value

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -33,14 +33,14 @@ func TestRetentionLooksAfterItsLock(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(50)
 		o.drain()
-		d.look(o.store, store.AuditRequest{})
+		d.look(o.store, ops.AuditRequest{})
 		s := d.repeatable()
 		tx := d.begin()
 		d.do(tx, `LOCK TABLE box.pipe IN EXCLUSIVE MODE`)
 		d.do(tx, `INSERT INTO box.pipe (name) VALUES ('late')`)
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.Prune(t.Context(), store.PruneRequest{Runner: "r"})
+			_, err := s.Prune(t.Context(), ops.PruneRequest{Runner: "r"})
 			done <- err
 		}()
 		d.awaitLock("pipe")
@@ -65,7 +65,7 @@ func TestStrictCountsWhatItWaitedFor(t *testing.T) {
 		d.do(tx, `INSERT INTO box.outbox (topic, key, version) VALUES ('t', 'k', 41)`)
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.SetStrict(t.Context(), store.StrictRequest{Topic: "t", Strict: true, Actor: "ann"})
+			_, err := s.SetStrict(t.Context(), ops.StrictRequest{Topic: "t", Strict: true, Actor: "ann"})
 			done <- err
 		}()
 		d.awaitLock("outbox")
@@ -87,7 +87,7 @@ func TestMigrationLooksAfterItsLock(t *testing.T) {
 		d.do(tx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, "postrider migrate "+d.schema)
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.Migrate(t.Context(), store.MigrateRequest{})
+			_, err := s.Migrate(t.Context(), ops.MigrateRequest{})
 			done <- err
 		}()
 		d.awaitAdvisory()

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Results of a journal entry.
@@ -29,13 +29,13 @@ FROM {{schema}}.audit WHERE ($1::bigint = 0 OR id = $1 OR ask = $1) AND ($2::tex
 
 // audit writes what a person does into the journal, in the transaction that does
 // it. An act without an actor is refused by the table.
-func (s *Store) audit(ctx context.Context, tx pgx.Tx, e store.JournalEntry) (id int64, err error) {
+func (s *Store) audit(ctx context.Context, tx pgx.Tx, e ops.JournalEntry) (id int64, err error) {
 	err = tx.QueryRow(ctx, s.sql.audit, s.auditArgs(e)...).Scan(&id)
 	return id, err
 }
 
 // auditArgs are the arguments of the statement audit, for who sends it in a batch.
-func (s *Store) auditArgs(e store.JournalEntry) []any {
+func (s *Store) auditArgs(e ops.JournalEntry) []any {
 	var target *string
 	if len(e.Target) > 0 {
 		text := string(e.Target)
@@ -47,7 +47,7 @@ func (s *Store) auditArgs(e store.JournalEntry) []any {
 }
 
 // Entries lists the journal, the newest entry first.
-func (s *Store) Entries(ctx context.Context, q store.JournalQuery) ([]store.JournalEntry, error) {
+func (s *Store) Entries(ctx context.Context, q ops.JournalQuery) ([]ops.JournalEntry, error) {
 	if s.bad != nil {
 		return nil, s.bad
 	}
@@ -59,10 +59,10 @@ func (s *Store) Entries(ctx context.Context, q store.JournalQuery) ([]store.Jour
 	if !q.Since.IsZero() {
 		since = &q.Since
 	}
-	var entries []store.JournalEntry
+	var entries []ops.JournalEntry
 	err := s.ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
-			var e store.JournalEntry
+			var e ops.JournalEntry
 			var target *string
 			err := rows.Scan(&e.ID, &e.At, &e.Actor, &e.Act, &e.Pipe, &e.Lane, &e.Seq, &e.Key, &target, &e.Reason,
 				&e.Result, &e.Count, &e.Ask)

@@ -39,7 +39,7 @@ func TestOldDeadLettersAreDiscarded(t *testing.T) {
 			FROM box.parked WHERE type = 'old'`)
 		discard := func(s *pgstore.Store, keep time.Duration, want int64) {
 			t.Helper()
-			n, err := admin.NewKeeper(s, &admin.KeeperOptions{KeepDead: keep}).DiscardDead(t.Context())
+			n, err := newKeeper(t, s, &admin.KeeperOptions{KeepDead: keep}).DiscardDead(t.Context())
 			if err != nil || n != want {
 				t.Errorf("%d records with %s, want %d: %v", n, keep, want, err)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 //go:embed migrations/*.sql
@@ -143,7 +144,7 @@ func (s *Store) schemaVersion(ctx context.Context, q querier) (f found, err erro
 // finds nothing to do. Existing tables are never rewritten under a lock that
 // writers would wait for: a step waits for a lock for a moment, lets others work,
 // and asks again, as long as req.Wait says.
-func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.Step, error) {
+func (s *Store) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, error) {
 	if s.bad != nil {
 		return nil, s.bad
 	}
@@ -185,7 +186,7 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 			return nil, err
 		}
 	}
-	var done []store.Step
+	var done []ops.Step
 	for {
 		step, err := s.migrateOne(ctx, &req, all, target, lanes)
 		if err != nil {
@@ -205,7 +206,7 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 }
 
 // afterSteps does what is no migration and was asked for with one.
-func (s *Store) afterSteps(ctx context.Context, req store.MigrateRequest, done []store.Step) ([]store.Step, error) {
+func (s *Store) afterSteps(ctx context.Context, req ops.MigrateRequest, done []ops.Step) ([]ops.Step, error) {
 	if req.Roles {
 		step, err := s.makeRoles(ctx, &req)
 		if err != nil {
@@ -244,7 +245,7 @@ func (s *Store) afterSteps(ctx context.Context, req store.MigrateRequest, done [
 // plan lists the steps from what is there to target. A newer schema that this
 // program works with needs none to be the newest, and cannot be taken down by a
 // program that does not know how it was made.
-func plan(all []migration, f found, target int, schema string) ([]store.Step, error) {
+func plan(all []migration, f found, target int, schema string) ([]ops.Step, error) {
 	have := f.version
 	switch {
 	case f.newer() && target == Version:
@@ -252,22 +253,22 @@ func plan(all []migration, f found, target int, schema string) ([]store.Step, er
 	case have > Version:
 		return nil, &store.SchemaError{Schema: schema, Have: have, Want: Version}
 	}
-	var steps []store.Step
+	var steps []ops.Step
 	for _, m := range all {
 		if m.version > have && m.version <= target {
-			steps = append(steps, store.Step{Version: m.version, Name: m.name})
+			steps = append(steps, ops.Step{Version: m.version, Name: m.name})
 		}
 	}
 	for i := len(all) - 1; i >= 0; i-- {
 		if m := all[i]; m.version <= have && m.version > target {
-			steps = append(steps, store.Step{Version: m.version, Name: m.name, Down: true})
+			steps = append(steps, ops.Step{Version: m.version, Name: m.name, Down: true})
 		}
 	}
 	return steps, nil
 }
 
 // migrateOne does the next step in a transaction of its own; nil when there is none.
-func (s *Store) migrateOne(ctx context.Context, req *store.MigrateRequest, all []migration, target, lanes int) (step *store.Step, err error) {
+func (s *Store) migrateOne(ctx context.Context, req *ops.MigrateRequest, all []migration, target, lanes int) (step *ops.Step, err error) {
 	start := time.Now()
 	doing := "migrate"
 	err = s.whenFree(ctx, req, func(tx pgx.Tx) error {

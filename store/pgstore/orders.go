@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // orderLooks bounds the statement that counts what an order concerns: there is no
@@ -44,7 +45,7 @@ type editArgs struct {
 }
 
 // argsOf is the order in JSON.
-func argsOf(o store.Order) ([]byte, error) {
+func argsOf(o ops.Order) ([]byte, error) {
 	m := o.Match
 	args := orderArgs{
 		Seqs: m.Seqs, Topic: m.Topic, Key: m.Key, Type: m.Type, Class: m.Class, Code: m.Code, Error: m.Error,
@@ -84,7 +85,7 @@ func requestKind(kind store.ActKind) string {
 	return string(kind)
 }
 
-func (s *Store) checkOrder(o store.Order) ([]byte, error) {
+func (s *Store) checkOrder(o ops.Order) ([]byte, error) {
 	if s.bad != nil {
 		return nil, s.bad
 	}
@@ -99,7 +100,7 @@ func (s *Store) checkOrder(o store.Order) ([]byte, error) {
 }
 
 // PlanOrder counts what the order would concern now.
-func (s *Store) PlanOrder(ctx context.Context, o store.Order) (plan store.OrderPlan, err error) {
+func (s *Store) PlanOrder(ctx context.Context, o ops.Order) (plan ops.OrderPlan, err error) {
 	args, err := s.checkOrder(o)
 	if err != nil {
 		return plan, err
@@ -111,7 +112,7 @@ func (s *Store) PlanOrder(ctx context.Context, o store.Order) (plan store.OrderP
 	return plan, s.wrap("count what the order concerns", err)
 }
 
-func (s *Store) planOrder(ctx context.Context, tx pgx.Tx, o store.Order, args []byte) (plan store.OrderPlan, err error) {
+func (s *Store) planOrder(ctx context.Context, tx pgx.Tx, o ops.Order, args []byte) (plan ops.OrderPlan, err error) {
 	if _, err := tx.Exec(ctx, s.sql.orderSession, fmt.Sprint(orderLooks.Milliseconds())); err != nil {
 		return plan, err
 	}
@@ -123,7 +124,7 @@ func (s *Store) planOrder(ctx context.Context, tx pgx.Tx, o store.Order, args []
 	if err != nil {
 		return plan, err
 	}
-	if plan.Lanes, err = pgx.CollectRows(rows, pgx.RowToStructByPos[store.LanePlan]); err != nil {
+	if plan.Lanes, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ops.LanePlan]); err != nil {
 		return plan, err
 	}
 	for _, l := range plan.Lanes {
@@ -133,7 +134,7 @@ func (s *Store) planOrder(ctx context.Context, tx pgx.Tx, o store.Order, args []
 }
 
 // Order stores an order: its entry in the journal, and a request for each lane.
-func (s *Store) Order(ctx context.Context, o store.Order) (id int64, plan store.OrderPlan, err error) {
+func (s *Store) Order(ctx context.Context, o ops.Order) (id int64, plan ops.OrderPlan, err error) {
 	args, err := s.checkOrder(o)
 	if err != nil {
 		return 0, plan, err
@@ -142,7 +143,7 @@ func (s *Store) Order(ctx context.Context, o store.Order) (id int64, plan store.
 		if plan, err = s.planOrder(ctx, tx, o, args); err != nil || plan.Records == 0 {
 			return err
 		}
-		id, err = s.audit(ctx, tx, store.JournalEntry{
+		id, err = s.audit(ctx, tx, ops.JournalEntry{
 			Actor: o.Actor, Act: string(o.Kind), Pipe: s.opts.Pipe, Lane: o.Match.Lane, Key: o.Match.Key,
 			Target: args, Reason: o.Reason, Result: auditAsked, Count: &plan.Records,
 		})
@@ -164,7 +165,7 @@ func (s *Store) Order(ctx context.Context, o store.Order) (id int64, plan store.
 }
 
 // OrderState reports how far an order has come.
-func (s *Store) OrderState(ctx context.Context, id int64) (st store.OrderState, err error) {
+func (s *Store) OrderState(ctx context.Context, id int64) (st ops.OrderState, err error) {
 	if s.bad != nil {
 		return st, s.bad
 	}
@@ -198,7 +199,7 @@ func (s *Store) CancelOrder(ctx context.Context, id int64, actor, reason string)
 		return s.bad
 	}
 	if actor == "" || strings.TrimSpace(reason) == "" {
-		return fmt.Errorf("%w: to cancel takes an actor and a reason", store.ErrInvalidOrder)
+		return fmt.Errorf("%w: to cancel takes an actor and a reason", ops.ErrInvalidOrder)
 	}
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		ended, err := tx.Exec(ctx, s.sql.orderCancel, s.opts.Pipe, id)
@@ -213,7 +214,7 @@ func (s *Store) CancelOrder(ctx context.Context, id int64, actor, reason string)
 		if err := tx.QueryRow(ctx, s.sql.orderMoved, s.opts.Pipe, id).Scan(&moved); err != nil {
 			return err
 		}
-		_, err = s.audit(ctx, tx, store.JournalEntry{Actor: actor, Act: "cancel", Pipe: s.opts.Pipe, Reason: reason, Count: moved, Ask: id})
+		_, err = s.audit(ctx, tx, ops.JournalEntry{Actor: actor, Act: "cancel", Pipe: s.opts.Pipe, Reason: reason, Count: moved, Ask: id})
 		return err
 	})
 	if errors.Is(err, store.ErrNotFound) {

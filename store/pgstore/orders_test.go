@@ -11,10 +11,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // order stores an order of ann.
-func (o *owner) order(order store.Order) (int64, store.OrderPlan) {
+func (o *owner) order(order ops.Order) (int64, ops.OrderPlan) {
 	o.Helper()
 	order.Actor, order.Reason = "ann", "test"
 	id, plan, err := o.store.Order(o.Context(), order)
@@ -82,9 +83,9 @@ func TestRetryByFilterAndEdit(t *testing.T) {
 		first := o.park("k", "a", store.Dead)
 		o.park("k", "b", store.Waiting)
 		o.park("j", "c", store.Dead)
-		retry := store.Order{
-			Kind: store.ActRetry, Match: store.Match{Key: "k", Class: "rejected", Code: "c1", Topic: "t"},
-			Edit: store.Edit{Topic: "u", SetHeaders: map[string]string{"b": "2"}, UnsetHeaders: []string{"a"}}, Actor: "ann", Reason: "r",
+		retry := ops.Order{
+			Kind: store.ActRetry, Match: ops.Match{Key: "k", Class: "rejected", Code: "c1", Topic: "t"},
+			Edit: ops.Edit{Topic: "u", SetHeaders: map[string]string{"b": "2"}, UnsetHeaders: []string{"a"}}, Actor: "ann", Reason: "r",
 		}
 		plan, err := o.store.PlanOrder(t.Context(), retry)
 		if err != nil || plan.Records != 1 || len(plan.Lanes) != 1 || plan.Lanes[0].First != first.Seq {
@@ -98,12 +99,12 @@ func TestRetryByFilterAndEdit(t *testing.T) {
 		o.execute()
 		o.wantState("carried out", id, 1, true)
 		wantLabels(t, "due", o.due(), "a retry 1", "b waiting 0")
-		found, err := o.store.Parked(t.Context(), store.ParkedQuery{Key: "k", Limit: 1})
+		found, err := o.store.Parked(t.Context(), ops.ParkedQuery{Key: "k", Limit: 1})
 		if err != nil || len(found) != 1 || found[0].Message.Topic != "u" || len(found[0].Message.Headers) != 1 || found[0].Message.Headers["b"] != "2" || found[0].Attempts != 0 || !found[0].Captures {
 			t.Errorf("after the edit: %+v, %v", found, err)
 		}
 		wantLabels(t, "journal", d.entries(), "ann retry k asked 1 test", "ann retry  done 1 test")
-		_, _, err = o.store.Order(t.Context(), store.Order{Kind: store.ActRetry, Match: store.Match{Key: "k"}, Actor: "ann", Reason: "again"})
+		_, _, err = o.store.Order(t.Context(), ops.Order{Kind: store.ActRetry, Match: ops.Match{Key: "k"}, Actor: "ann", Reason: "again"})
 		wantIs(t, err, store.ErrNotFound)
 	})
 }
@@ -120,7 +121,7 @@ func (d *db) dead(n int, lane store.Lane) {
 func TestOrderInPages(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.dead(2500, 0)
-		id, plan := o.order(store.Order{Kind: store.ActDiscard, Match: store.Match{All: true}})
+		id, plan := o.order(ops.Order{Kind: store.ActDiscard, Match: ops.Match{All: true}})
 		if plan.Records != 2500 {
 			t.Fatalf("plan %+v", plan)
 		}
@@ -143,7 +144,7 @@ func TestOrderRateAndCancel(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.dead(100, 0)
 		d.exec(`UPDATE box.parked SET lane = 1 WHERE seq > 50`)
-		id, _ := o.order(store.Order{Kind: store.ActRetry, Match: store.Match{Type: "x"}, Rate: 5})
+		id, _ := o.order(ops.Order{Kind: store.ActRetry, Match: ops.Match{Type: "x"}, Rate: 5})
 		d.exec(`UPDATE box.request SET created_at = created_at - interval '1 minute'`)
 		o.execute()
 		o.execute()
@@ -166,7 +167,7 @@ func TestOrderRateAndCancel(t *testing.T) {
 func TestCancelCountsThePageItWaitedFor(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.dead(100, 0)
-		id, _ := o.order(store.Order{Kind: store.ActRetry, Match: store.Match{All: true}, Rate: 1})
+		id, _ := o.order(ops.Order{Kind: store.ActRetry, Match: ops.Match{All: true}, Rate: 1})
 		page := d.begin()
 		d.do(page, `UPDATE box.request SET moved = 7`)
 		pid := int(page.Conn().PgConn().PID())
@@ -196,9 +197,9 @@ func TestOrderRateCountsWhatAPageTakes(t *testing.T) {
 			d.exec(`CREATE OR REPLACE FUNCTION box.` + f + ` RETURNS boolean LANGUAGE plpgsql VOLATILE AS
 				$$BEGIN INSERT INTO box.asked DEFAULT VALUES; RETURN true; END$$`)
 		}
-		for _, order := range []store.Order{
-			{Kind: store.ActRetry, Match: store.Match{Type: "x"}, Edit: store.Edit{Topic: "u"}, Rate: 5},
-			{Kind: store.ActReplay, Match: store.Match{Type: "y"}, Rate: 5},
+		for _, order := range []ops.Order{
+			{Kind: store.ActRetry, Match: ops.Match{Type: "x"}, Edit: ops.Edit{Topic: "u"}, Rate: 5},
+			{Kind: store.ActReplay, Match: ops.Match{Type: "y"}, Rate: 5},
 		} {
 			id, _ := o.order(order)
 			d.exec(`UPDATE box.request SET created_at = created_at - interval '1 minute'`)
@@ -227,7 +228,7 @@ func TestSkipFreesTheKey(t *testing.T) {
 		d.exec(`UPDATE box.parked SET version = 7`)
 		o.park("k", "b", store.Waiting)
 		wantLabels(t, "due behind the dead head", o.due())
-		id, _ := o.order(store.Order{Kind: store.ActSkip, Match: store.Match{Key: "k"}})
+		id, _ := o.order(ops.Order{Kind: store.ActSkip, Match: ops.Match{Key: "k"}})
 		o.execute()
 		o.wantState("skipped", id, 1, true)
 		wantLabels(t, "due", o.due(), "b waiting 0")
@@ -260,7 +261,7 @@ func TestReplayGoesBehindWhatIsLive(t *testing.T) {
 		o.want("a", "b", "c")
 		d.commit(late)
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'live')`)
-		id, plan := o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Key: "k"}})
+		id, plan := o.order(ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: "k"}})
 		if plan.Records != 3 {
 			t.Fatalf("plan %+v", plan)
 		}
@@ -280,8 +281,8 @@ func TestReplayGoesBehindWhatIsLive(t *testing.T) {
 		if n := d.count(`SELECT sum(replayed) FROM box.repair`); n != 3 {
 			t.Errorf("%d are counted", n)
 		}
-		o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Type: "b"}})
-		_, again := o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Key: "k"}})
+		o.order(ops.Order{Kind: store.ActReplay, Match: ops.Match{Type: "b"}})
+		_, again := o.order(ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: "k"}})
 		if again.Records != 5 {
 			t.Errorf("plan %+v", again)
 		}
@@ -300,13 +301,13 @@ func TestReplayOfVersions(t *testing.T) {
 			d.exec(`INSERT INTO box.outbox (topic, key, type, version) VALUES ('t', 'k', CASE $1::bigint WHEN 0 THEN 'none' ELSE 'v' || $1::bigint END, $1)`, v)
 		}
 		o.want("v1", "v2", "v3", "v4", "none")
-		for want, v := range map[int64]store.Versions{1: {First: 4}, 2: {First: 2, Last: 3}, 0: {First: 5, Last: 9}} {
-			plan, err := o.store.PlanOrder(t.Context(), store.Order{Kind: store.ActReplay, Match: store.Match{Key: "k", Versions: v}, Actor: "ann", Reason: "r"})
+		for want, v := range map[int64]ops.Versions{1: {First: 4}, 2: {First: 2, Last: 3}, 0: {First: 5, Last: 9}} {
+			plan, err := o.store.PlanOrder(t.Context(), ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: "k", Versions: v}, Actor: "ann", Reason: "r"})
 			if err != nil || plan.Records != want {
 				t.Errorf("%+v: plan %+v, %v; want %d", v, plan, err, want)
 			}
 		}
-		o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Versions: store.Versions{First: 2, Last: 3}}})
+		o.order(ops.Order{Kind: store.ActReplay, Match: ops.Match{Versions: ops.Versions{First: 2, Last: 3}}})
 		o.execute()
 		wantLabels(t, "sent again", o.send(), "v2", "v3")
 	})
@@ -328,7 +329,7 @@ func TestReplayBesideWhatCommitsMeanwhile(t *testing.T) {
 		open := d.begin()
 		d.put(open, "open")
 		insert("before")
-		id, _ := o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Type: "old"}})
+		id, _ := o.order(ops.Order{Kind: store.ActReplay, Match: ops.Match{Type: "old"}})
 		insert("meanwhile")
 		o.execute()
 		o.wantState("before what was committed is settled", id, 0, false)
@@ -397,7 +398,7 @@ func TestPageOfAReplayLooksAtItself(t *testing.T) {
 		o := one.owner("a")
 		o.page = 1000
 		o.drain()
-		id, _ := o.order(store.Order{Kind: store.ActReplay, Match: store.Match{All: true}})
+		id, _ := o.order(ops.Order{Kind: store.ActReplay, Match: ops.Match{All: true}})
 		fetched := func() int64 { return one.looked("outbox", "parked") }
 		before := fetched()
 		for range pages {
@@ -445,13 +446,13 @@ func TestReplayOfABlockedKey(t *testing.T) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a'), ('t', 'k', 'b')`)
 		o.want("a", "b")
 		o.park("k", "c", store.Dead)
-		o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Type: "a"}})
+		o.order(ops.Order{Kind: store.ActReplay, Match: ops.Match{Type: "a"}})
 		o.execute()
 		wantLabels(t, "due behind a dead head", o.due())
-		o.order(store.Order{Kind: store.ActReplay, Match: store.Match{Type: "b"}, Overtake: true})
+		o.order(ops.Order{Kind: store.ActReplay, Match: ops.Match{Type: "b"}, Overtake: true})
 		o.execute()
 		wantLabels(t, "due of what overtakes", o.send(), "b")
-		o.order(store.Order{Kind: store.ActSkip, Match: store.Match{Key: "k"}})
+		o.order(ops.Order{Kind: store.ActSkip, Match: ops.Match{Key: "k"}})
 		o.execute()
 		wantLabels(t, "due when the key is free", o.send(), "a")
 	})
@@ -461,7 +462,7 @@ func TestReplayOfABlockedKey(t *testing.T) {
 func TestOrderIsTheOwners(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.dead(10, 0)
-		id, _ := o.order(store.Order{Kind: store.ActDiscard, Match: store.Match{All: true}})
+		id, _ := o.order(ops.Order{Kind: store.ActDiscard, Match: ops.Match{All: true}})
 		g, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, Instance: o.boot, TTL: time.Minute})
 		if err != nil || len(g.Requests) != 1 || g.Requests[0].Kind != store.ActDiscard {
 			t.Fatalf("requests %+v, %v", g.Requests, err)
@@ -482,22 +483,22 @@ func TestOrderIsTheOwners(t *testing.T) {
 
 func TestOrdersAreRefused(t *testing.T) {
 	d := empty(t, "18", 4)
-	for want, order := range map[string]store.Order{
-		"act \"pause\" is none": {Kind: store.ActPause, Match: store.Match{All: true}, Actor: "a", Reason: "r"},
-		"nobody is named":       {Kind: store.ActRetry, Match: store.Match{All: true}, Reason: "r"},
-		"no reason":             {Kind: store.ActRetry, Match: store.Match{All: true}, Actor: "a", Reason: " "},
+	for want, order := range map[string]ops.Order{
+		"act \"pause\" is none": {Kind: store.ActPause, Match: ops.Match{All: true}, Actor: "a", Reason: "r"},
+		"nobody is named":       {Kind: store.ActRetry, Match: ops.Match{All: true}, Reason: "r"},
+		"no reason":             {Kind: store.ActRetry, Match: ops.Match{All: true}, Actor: "a", Reason: " "},
 		"which records":         {Kind: store.ActRetry, Actor: "a", Reason: "r"},
-		"leave one out":         {Kind: store.ActRetry, Match: store.Match{All: true, Key: "k"}, Actor: "a", Reason: "r"},
-		"have no error":         {Kind: store.ActReplay, Match: store.Match{Class: "failed"}, Actor: "a", Reason: "r"},
-		"can overtake":          {Kind: store.ActRetry, Match: store.Match{All: true}, Overtake: true, Actor: "a", Reason: "r"},
-		"can change":            {Kind: store.ActDiscard, Match: store.Match{All: true}, Edit: store.Edit{Topic: "t"}, Actor: "a", Reason: "r"},
-		"rate is":               {Kind: store.ActRetry, Match: store.Match{All: true}, Rate: -1, Actor: "a", Reason: "r"},
-		"versions 3 to 2":       {Kind: store.ActReplay, Match: store.Match{Versions: store.Versions{First: 3, Last: 2}}, Actor: "a", Reason: "r"},
-		"canonical text":        {Kind: store.ActRetry, Match: store.Match{IDs: []string{"x"}}, Actor: "a", Reason: "r"},
-		"reserved prefix":       {Kind: store.ActRetry, Match: store.Match{All: true}, Edit: store.Edit{SetHeaders: map[string]string{"postrider-id": "x"}}, Actor: "a", Reason: "r"},
+		"leave one out":         {Kind: store.ActRetry, Match: ops.Match{All: true, Key: "k"}, Actor: "a", Reason: "r"},
+		"have no error":         {Kind: store.ActReplay, Match: ops.Match{Class: "failed"}, Actor: "a", Reason: "r"},
+		"can overtake":          {Kind: store.ActRetry, Match: ops.Match{All: true}, Overtake: true, Actor: "a", Reason: "r"},
+		"can change":            {Kind: store.ActDiscard, Match: ops.Match{All: true}, Edit: ops.Edit{Topic: "t"}, Actor: "a", Reason: "r"},
+		"rate is":               {Kind: store.ActRetry, Match: ops.Match{All: true}, Rate: -1, Actor: "a", Reason: "r"},
+		"versions 3 to 2":       {Kind: store.ActReplay, Match: ops.Match{Versions: ops.Versions{First: 3, Last: 2}}, Actor: "a", Reason: "r"},
+		"canonical text":        {Kind: store.ActRetry, Match: ops.Match{IDs: []string{"x"}}, Actor: "a", Reason: "r"},
+		"reserved prefix":       {Kind: store.ActRetry, Match: ops.Match{All: true}, Edit: ops.Edit{SetHeaders: map[string]string{"postrider-id": "x"}}, Actor: "a", Reason: "r"},
 	} {
 		_, _, err := d.store("main").Order(t.Context(), order)
-		if !errors.Is(err, store.ErrInvalidOrder) || !strings.Contains(err.Error(), want) {
+		if !errors.Is(err, ops.ErrInvalidOrder) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", order, err, want)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 const (
@@ -22,9 +22,9 @@ const (
 )
 
 // Partitions lists the partitions of the outbox, as the catalog has them.
-func (s *Store) Partitions(ctx context.Context) (store.Partitions, error) {
+func (s *Store) Partitions(ctx context.Context) (ops.Partitions, error) {
 	if s.bad != nil {
-		return store.Partitions{}, s.bad
+		return ops.Partitions{}, s.bad
 	}
 	p, err := s.partitions(ctx, s.pool)
 	return p, s.wrap("list the partitions", err)
@@ -35,7 +35,7 @@ type rower interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-func (s *Store) partitions(ctx context.Context, by rower) (p store.Partitions, err error) {
+func (s *Store) partitions(ctx context.Context, by rower) (p ops.Partitions, err error) {
 	rows, err := by.Query(ctx, s.sql.partitions)
 	if err != nil {
 		return p, err
@@ -44,9 +44,9 @@ func (s *Store) partitions(ctx context.Context, by rower) (p store.Partitions, e
 	return scanPartitions(rows)
 }
 
-func scanPartitions(rows pgx.Rows) (p store.Partitions, err error) {
+func scanPartitions(rows pgx.Rows) (p ops.Partitions, err error) {
 	for rows.Next() {
-		var one store.Partition
+		var one ops.Partition
 		var opened, closed pgTime
 		var last int64
 		if err := rows.Scan(&one.Number, &one.Name, &one.Above, &one.Bytes, &one.Rows, &opened, &closed, &p.Current, &last); err != nil {
@@ -69,8 +69,8 @@ func scanPartitions(rows pgx.Rows) (p store.Partitions, err error) {
 
 // Tend makes, changes and drops partitions as they fall due, each in a
 // transaction of its own.
-func (s *Store) Tend(ctx context.Context, req store.TendRequest) (store.Tended, error) {
-	var t store.Tended
+func (s *Store) Tend(ctx context.Context, req ops.TendRequest) (ops.Tended, error) {
+	var t ops.Tended
 	if s.bad != nil {
 		return t, s.bad
 	}
@@ -83,7 +83,7 @@ func (s *Store) Tend(ctx context.Context, req store.TendRequest) (store.Tended, 
 	}
 	err = s.makeAhead(ctx, &t)
 	// Where nothing is dropped there is no need for another one.
-	if err == nil && (req.OlderThan >= 0 || req.Every > 0) && len(t.List)+t.Made < store.MaxPartitions {
+	if err == nil && (req.OlderThan >= 0 || req.Every > 0) && len(t.List)+t.Made < ops.MaxPartitions {
 		err = s.roll(ctx, req, &t)
 	}
 	if err == nil && req.OlderThan >= 0 {
@@ -99,7 +99,7 @@ func (s *Store) Tend(ctx context.Context, req store.TendRequest) (store.Tended, 
 }
 
 // due counts what would be dropped.
-func (s *Store) due(ctx context.Context, req store.TendRequest, t *store.Tended) error {
+func (s *Store) due(ctx context.Context, req ops.TendRequest, t *ops.Tended) error {
 	if req.OlderThan < 0 || req.OnlyEmpty {
 		return nil
 	}
@@ -111,7 +111,7 @@ func (s *Store) due(ctx context.Context, req store.TendRequest, t *store.Tended)
 	})
 }
 
-func (s *Store) makeAhead(ctx context.Context, t *store.Tended) error {
+func (s *Store) makeAhead(ctx context.Context, t *ops.Tended) error {
 	return s.tending(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, s.sql.note); err != nil {
 			return err
@@ -121,7 +121,7 @@ func (s *Store) makeAhead(ctx context.Context, t *store.Tended) error {
 }
 
 // roll moves the writers on when it is time, and makes another one ahead.
-func (s *Store) roll(ctx context.Context, req store.TendRequest, t *store.Tended) error {
+func (s *Store) roll(ctx context.Context, req ops.TendRequest, t *ops.Tended) error {
 	every, bytes := req.Every, req.MaxBytes
 	if every <= 0 {
 		every = max(req.OlderThan/6, shortestUse)
@@ -145,7 +145,7 @@ func (s *Store) roll(ctx context.Context, req store.TendRequest, t *store.Tended
 	})
 }
 
-func (s *Store) dropDue(ctx context.Context, req store.TendRequest, t *store.Tended) error {
+func (s *Store) dropDue(ctx context.Context, req ops.TendRequest, t *ops.Tended) error {
 	for ctx.Err() == nil {
 		older := req.OlderThan
 		if req.KeepBytes > 0 {
@@ -169,7 +169,7 @@ func (s *Store) dropDue(ctx context.Context, req store.TendRequest, t *store.Ten
 var dropWaits = []int{50, 200} //nolint:gochecknoglobals // a constant that Go has no literal for
 
 // dropOne drops the oldest partition if it is due, and says whether another may be.
-func (s *Store) dropOne(ctx context.Context, older time.Duration, onlyEmpty bool, t *store.Tended) (more bool, err error) {
+func (s *Store) dropOne(ctx context.Context, older time.Duration, onlyEmpty bool, t *ops.Tended) (more bool, err error) {
 	for _, ms := range dropWaits {
 		err = s.tending(ctx, func(tx pgx.Tx) error {
 			var victim, removed *int64

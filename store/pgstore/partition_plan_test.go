@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // explained is how a prepared statement was executed, line by line.
@@ -35,7 +35,7 @@ func TestReadsTouchTheirPartitions(t *testing.T) {
 		d.convert()
 		for range 4 {
 			d.insert(200)
-			d.tend(store.TendRequest{OlderThan: keep})
+			d.tend(ops.TendRequest{OlderThan: keep})
 		}
 		o.drain()
 		d.insert(50)
@@ -92,12 +92,12 @@ func TestWakeInPartitions(t *testing.T) {
 		soon("a plain table")
 		d.convert()
 		soon("converted")
-		if got := d.tend(store.TendRequest{OlderThan: keep}); !got.Rolled {
+		if got := d.tend(ops.TendRequest{OlderThan: keep}); !got.Rolled {
 			t.Fatalf("%+v", got)
 		}
 		soon("in the next partition")
-		for _, how := range []store.Notify{store.NotifyOff, store.NotifyOn} {
-			if _, err := s.Migrate(t.Context(), store.MigrateRequest{Notify: how}); err != nil {
+		for _, how := range []ops.Notify{ops.NotifyOff, ops.NotifyOn} {
+			if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Notify: how}); err != nil {
 				t.Fatal(err)
 			}
 		}

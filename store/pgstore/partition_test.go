@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -17,7 +18,7 @@ import (
 func partitioned(t *testing.T, version string, lanes int) *db {
 	t.Helper()
 	d := empty(t, version, lanes)
-	steps, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: lanes, Partition: true})
+	steps, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes, Partition: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,13 +29,13 @@ func partitioned(t *testing.T, version string, lanes int) *db {
 }
 
 // tend does what is due as if every moment were a day.
-func (d *db) tend(req store.TendRequest) store.Tended {
+func (d *db) tend(req ops.TendRequest) ops.Tended {
 	d.Helper()
 	if req.Every == 0 {
 		req.Every = time.Nanosecond
 	}
 	if req.OlderThan >= 0 { // the books count rows before they go
-		d.balanced(d.store("main"), store.AuditRequest{})
+		d.balanced(d.store("main"), ops.AuditRequest{})
 	}
 	got, err := d.store("main").Tend(d.Context(), req)
 	if err != nil {
@@ -51,7 +52,7 @@ func TestPartitionsComeAndGo(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := partitioned(t, version, 4)
 		o := d.owner("a")
-		if got := d.tend(store.TendRequest{OlderThan: keep}); got.Rolled || got.Ahead != 2 || got.Alarm() != "" {
+		if got := d.tend(ops.TendRequest{OlderThan: keep}); got.Rolled || got.Ahead != 2 || got.Alarm() != "" {
 			t.Fatalf("unused: %+v, alarm %q", got, got.Alarm())
 		}
 		var want []string
@@ -59,16 +60,16 @@ func TestPartitionsComeAndGo(t *testing.T) {
 			label := fmt.Sprint("m", i)
 			d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, label)
 			want = append(want, label)
-			got := d.tend(store.TendRequest{OlderThan: keep})
+			got := d.tend(ops.TendRequest{OlderThan: keep})
 			if !got.Rolled || got.Made != 1 || got.Ahead != 2 || len(got.List) != 4+i {
 				t.Fatalf("after %s: %+v", label, got)
 			}
 		}
-		if got := d.tend(store.TendRequest{}); got.Dropped != 0 || got.HeldBy != "main" {
+		if got := d.tend(ops.TendRequest{}); got.Dropped != 0 || got.HeldBy != "main" {
 			t.Fatalf("nothing is settled: %+v", got)
 		}
 		o.want(want...)
-		got := d.tend(store.TendRequest{})
+		got := d.tend(ops.TendRequest{})
 		if got.Dropped != 4 || got.Rows != 4 || len(got.List) != 4 || got.HeldBy != "" || got.Busy {
 			t.Fatalf("all is settled: %+v", got)
 		}
@@ -77,10 +78,10 @@ func TestPartitionsComeAndGo(t *testing.T) {
 		}
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'after')`)
 		o.want("after")
-		if b := d.balanced(o.store, store.AuditRequest{Full: true}); b.Opened {
+		if b := d.balanced(o.store, ops.AuditRequest{Full: true}); b.Opened {
 			t.Error("the books began anew")
 		}
-		if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Target: -1}); err != nil {
+		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Target: -1}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -103,10 +104,10 @@ func TestPartitionsAreHeld(t *testing.T) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a')`)
 		o.want("a")
 		d.commit(late)
-		d.tend(store.TendRequest{OlderThan: keep})
+		d.tend(ops.TendRequest{OlderThan: keep})
 		holds := func(who ...string) {
 			t.Helper()
-			got, err := o.store.Tend(t.Context(), store.TendRequest{Every: time.Hour})
+			got, err := o.store.Tend(t.Context(), ops.TendRequest{Every: time.Hour})
 			if err != nil || got.Dropped != 0 || !slices.Contains(who, got.HeldBy) {
 				t.Errorf("want held by %q: %+v, %v", who, got, err)
 			}
@@ -118,17 +119,17 @@ func TestPartitionsAreHeld(t *testing.T) {
 		s.lease()
 		s.drain()
 		holds("(books)")
-		d.balanced(o.store, store.AuditRequest{})
+		d.balanced(o.store, ops.AuditRequest{})
 		d.exec(`DELETE FROM box.pipe`)
 		holds("(no pipe)")
 		d.exec(`INSERT INTO box.pipe (name) VALUES ('main')`)
-		if got := d.tend(store.TendRequest{Every: time.Hour, OlderThan: time.Hour}); got.Dropped != 0 || got.HeldBy != "" {
+		if got := d.tend(ops.TendRequest{Every: time.Hour, OlderThan: time.Hour}); got.Dropped != 0 || got.HeldBy != "" {
 			t.Errorf("too young: %+v", got)
 		}
-		if got := d.tend(store.TendRequest{Every: time.Hour, OnlyEmpty: true}); got.Dropped != 0 || got.HeldBy != "(archive)" {
+		if got := d.tend(ops.TendRequest{Every: time.Hour, OnlyEmpty: true}); got.Dropped != 0 || got.HeldBy != "(archive)" {
 			t.Errorf("not empty: %+v", got)
 		}
-		if got := d.tend(store.TendRequest{Every: time.Hour}); got.Dropped != 1 || got.Rows != 2 {
+		if got := d.tend(ops.TendRequest{Every: time.Hour}); got.Dropped != 1 || got.Rows != 2 {
 			t.Errorf("nobody holds it: %+v", got)
 		}
 	})
@@ -141,15 +142,15 @@ func TestSequenceSetBackBelowDroppedPartitions(t *testing.T) {
 		d.convert()
 		for i := range 2 {
 			d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, fmt.Sprint(i))
-			d.tend(store.TendRequest{OlderThan: keep})
+			d.tend(ops.TendRequest{OlderThan: keep})
 		}
 		o.want("0", "1")
-		if got := d.tend(store.TendRequest{}); got.Dropped != 2 {
+		if got := d.tend(ops.TendRequest{}); got.Dropped != 2 {
 			t.Fatalf("%+v", got)
 		}
 		d.exec(`SELECT setval('box.outbox_seq', 1)`)
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'low')`)
-		if got, err := o.store.Tend(t.Context(), store.TendRequest{Every: time.Nanosecond}); err != nil || got.Dropped != 0 || got.Rolled {
+		if got, err := o.store.Tend(t.Context(), ops.TendRequest{Every: time.Nanosecond}); err != nil || got.Dropped != 0 || got.Rolled {
 			t.Errorf("while the sequence is low: %+v, %v", got, err)
 		}
 		if _, err := o.store.Read(t.Context(), o.reads()); err == nil {
@@ -159,9 +160,9 @@ func TestSequenceSetBackBelowDroppedPartitions(t *testing.T) {
 		o.want("low")
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'next')`)
 		o.want("next")
-		d.look(o.store, store.AuditRequest{}) // it begins anew
-		d.tend(store.TendRequest{OlderThan: keep})
-		if got := d.tend(store.TendRequest{}); got.Dropped == 0 || got.HeldBy != "" {
+		d.look(o.store, ops.AuditRequest{}) // it begins anew
+		d.tend(ops.TendRequest{OlderThan: keep})
+		if got := d.tend(ops.TendRequest{}); got.Dropped == 0 || got.HeldBy != "" {
 			t.Errorf("afterwards: %+v", got)
 		}
 		if n := d.rows(); n != 0 {
@@ -176,7 +177,7 @@ func TestPartitionHeadroom(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.convert()
 		p, err := o.store.Partitions(t.Context())
-		if err != nil || p.Alarm() != "" || p.Room < 2*store.LowRoom {
+		if err != nil || p.Alarm() != "" || p.Room < 2*ops.LowRoom {
 			t.Fatalf("fresh: %+v, %v", p, err)
 		}
 		top := p.List[len(p.List)-1].Above
@@ -196,8 +197,8 @@ func TestPartitionHeadroom(t *testing.T) {
 			if err != nil || (c.word == "") != (len(st.Alarms) == 0) {
 				t.Errorf("at %d: status %q, %v", c.last, st.Alarms, err)
 			}
-			found, err := o.store.Examine(t.Context(), store.ExamineRequest{Only: []string{"partitions"}})
-			if err != nil || len(found) != 1 || (c.word == "") != (found[0].Severity == store.OK) {
+			found, err := o.store.Examine(t.Context(), ops.ExamineRequest{Only: []string{"partitions"}})
+			if err != nil || len(found) != 1 || (c.word == "") != (found[0].Severity == ops.OK) {
 				t.Errorf("at %d: doctor %+v, %v", c.last, found, err)
 			}
 			p, err := o.store.Partitions(t.Context())
@@ -205,7 +206,7 @@ func TestPartitionHeadroom(t *testing.T) {
 				t.Errorf("at %d: alarm %q lacks %q, %v", c.last, p.Alarm(), c.word, err)
 			}
 		}
-		if got := d.tend(store.TendRequest{OlderThan: keep}); got.Made != 2 || got.Alarm() != "" {
+		if got := d.tend(ops.TendRequest{OlderThan: keep}); got.Made != 2 || got.Alarm() != "" {
 			t.Errorf("tended: %+v, %q", got, got.Alarm())
 		}
 	})
@@ -219,25 +220,25 @@ func TestRolesTendPartitions(t *testing.T) {
 		pools := d.roles()
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a')`)
 		o.want("a")
-		d.balanced(o.store, store.AuditRequest{})
+		d.balanced(o.store, ops.AuditRequest{})
 		as := func(role string) *pgstore.Store {
 			return pgstore.New(pools[role], &pgstore.Options{Schema: d.schema})
 		}
 		for _, role := range []string{"writer", "reader", "admin"} {
-			if _, err := as(role).Tend(t.Context(), store.TendRequest{}); err == nil {
+			if _, err := as(role).Tend(t.Context(), ops.TendRequest{}); err == nil {
 				t.Errorf("%s tends", role)
 			}
 		}
 		if _, err := as("reader").Partitions(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if got, err := as("relay").Tend(t.Context(), store.TendRequest{Every: time.Nanosecond, OlderThan: keep}); err != nil || !got.Rolled || got.Made != 1 {
+		if got, err := as("relay").Tend(t.Context(), ops.TendRequest{Every: time.Nanosecond, OlderThan: keep}); err != nil || !got.Rolled || got.Made != 1 {
 			t.Errorf("relay: %+v, %v", got, err)
 		}
-		if got, err := as("admin").Tend(t.Context(), store.TendRequest{DryRun: true}); err != nil || got.Dropped != 1 {
+		if got, err := as("admin").Tend(t.Context(), ops.TendRequest{DryRun: true}); err != nil || got.Dropped != 1 {
 			t.Errorf("admin: %+v, %v", got, err)
 		}
-		if got, err := as("relay").Tend(t.Context(), store.TendRequest{Every: time.Hour}); err != nil || got.Dropped != 1 {
+		if got, err := as("relay").Tend(t.Context(), ops.TendRequest{Every: time.Hour}); err != nil || got.Dropped != 1 {
 			t.Errorf("relay: %+v, %v", got, err)
 		}
 		d.writerInserts(pools["writer"])
@@ -264,7 +265,7 @@ func TestIdleTransactionFindsItsPartitions(t *testing.T) {
 		roll := func(want bool) {
 			t.Helper()
 			d.label("short")
-			if got := d.tend(store.TendRequest{OlderThan: keep}); got.Rolled != want {
+			if got := d.tend(ops.TendRequest{OlderThan: keep}); got.Rolled != want {
 				t.Fatalf("want a new partition %v: %+v", want, got)
 			}
 		}
@@ -289,12 +290,12 @@ func TestVacuumOfAnotherPartitionHoldsNoDrop(t *testing.T) {
 		d.convert()
 		d.label("a")
 		o.want("a")
-		d.tend(store.TendRequest{OlderThan: keep})
+		d.tend(ops.TendRequest{OlderThan: keep})
 		d.label("b")
 		o.want("b")
 		vacuum := d.begin() // it takes this lock, of the partition alone
 		d.do(vacuum, `LOCK TABLE box.outbox_p2 IN SHARE UPDATE EXCLUSIVE MODE`)
-		if got := d.tend(store.TendRequest{Every: time.Hour}); got.Dropped != 1 || got.Busy {
+		if got := d.tend(ops.TendRequest{Every: time.Hour}); got.Dropped != 1 || got.Busy {
 			t.Errorf("%+v", got)
 		}
 		d.commit(vacuum)

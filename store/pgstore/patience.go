@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 const (
@@ -25,8 +25,8 @@ const (
 
 // whenFree runs work in a transaction, alone among migrations, again and again
 // while others hold a lock that it needs, and asks longer each time. What it has
-// not got when the patience of req is over ends in a *store.BusyError.
-func (s *Store) whenFree(ctx context.Context, req *store.MigrateRequest, work func(pgx.Tx) error) error {
+// not got when the patience of req is over ends in a *ops.BusyError.
+func (s *Store) whenFree(ctx context.Context, req *ops.MigrateRequest, work func(pgx.Tx) error) error {
 	wait, limit := lockFirst, req.Wait
 	switch {
 	case limit == 0:
@@ -36,13 +36,13 @@ func (s *Store) whenFree(ctx context.Context, req *store.MigrateRequest, work fu
 	}
 	var until, told time.Time
 	for {
-		busy := &store.BusyError{Table: s.opts.Schema + ".outbox"}
+		busy := &ops.BusyError{Table: s.opts.Schema + ".outbox"}
 		err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
 			if err := s.lockMigration(ctx, tx, wait); err != nil {
 				return err
 			}
 			watched, end := context.WithCancel(ctx)
-			seen := make(chan store.BusyError, 1)
+			seen := make(chan ops.BusyError, 1)
 			go func() { seen <- s.inTheWay(watched, tx.Conn().PgConn().PID(), *busy, wait/4) }()
 			err := work(tx)
 			end()
@@ -82,9 +82,9 @@ func (s *Store) lockMigration(ctx context.Context, tx pgx.Tx, wait time.Duration
 
 // inTheWay looks until ctx ends who keeps a session of this server waiting, and
 // returns whom it saw last.
-func (s *Store) inTheWay(ctx context.Context, pid uint32, seen store.BusyError, every time.Duration) store.BusyError {
+func (s *Store) inTheWay(ctx context.Context, pid uint32, seen ops.BusyError, every time.Duration) ops.BusyError {
 	for pause(ctx, every) == nil {
-		var now store.BusyError
+		var now ops.BusyError
 		var age float64
 		err := s.pool.QueryRow(ctx, s.sql.inTheWay, pid).Scan(&now.Table, &now.PID, &now.Application, &now.Prepared, &age)
 		if err == nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // named is a session that its name tells from others.
@@ -29,14 +29,14 @@ func TestMigrationsAskAgain(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		for _, c := range []struct {
 			name, table string
-			req         store.MigrateRequest
+			req         ops.MigrateRequest
 		}{
-			{"down", "relay", store.MigrateRequest{Target: 6}}, // migration 7 has changed it
-			{"up", "relay", store.MigrateRequest{}},
-			{"notify", "outbox", store.MigrateRequest{Notify: store.NotifyOn}},
-			{"partitions", "outbox", store.MigrateRequest{Partition: true}},
-			{"notify in partitions", "outbox", store.MigrateRequest{Notify: store.NotifyOff}},
-			{"away", "outbox", store.MigrateRequest{Target: -1}},
+			{"down", "relay", ops.MigrateRequest{Target: 6}}, // migration 7 has changed it
+			{"up", "relay", ops.MigrateRequest{}},
+			{"notify", "outbox", ops.MigrateRequest{Notify: ops.NotifyOn}},
+			{"partitions", "outbox", ops.MigrateRequest{Partition: true}},
+			{"notify in partitions", "outbox", ops.MigrateRequest{Notify: ops.NotifyOff}},
+			{"away", "outbox", ops.MigrateRequest{Target: -1}},
 		} {
 			conn := d.named("the day's report")
 			tx, err := conn.Begin(t.Context())
@@ -46,12 +46,12 @@ func TestMigrationsAskAgain(t *testing.T) {
 			d.do(tx, `LOCK TABLE box.`+c.table+` IN ROW EXCLUSIVE MODE`)
 			c.req.Wait = -1
 			_, err = d.store("main").Migrate(t.Context(), c.req)
-			var busy *store.BusyError
+			var busy *ops.BusyError
 			if !errors.As(err, &busy) || busy.PID != int(conn.PgConn().PID()) || busy.Application != "the day's report" || busy.Table != d.schema+"."+c.table {
 				t.Errorf("%s: %v", c.name, err)
 			}
-			told := make(chan *store.BusyError, 20)
-			c.req.Wait, c.req.Waiting = time.Minute, func(b *store.BusyError) { told <- b }
+			told := make(chan *ops.BusyError, 20)
+			c.req.Wait, c.req.Waiting = time.Minute, func(b *ops.BusyError) { told <- b }
 			done := make(chan error, 1)
 			go func() {
 				_, err := d.store("main").Migrate(t.Context(), c.req)
@@ -83,8 +83,8 @@ func TestMigrationNamesAPreparedTransaction(t *testing.T) {
 		tx := d.begin()
 		d.put(tx, "prepared")
 		d.do(tx, `PREPARE TRANSACTION '`+d.schema+`'`)
-		_, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Notify: store.NotifyOn, Wait: -1})
-		var busy *store.BusyError
+		_, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Notify: ops.NotifyOn, Wait: -1})
+		var busy *ops.BusyError
 		if !errors.As(err, &busy) || busy.Prepared != d.schema || busy.PID != 0 {
 			t.Errorf("got %v", err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // pipeRow is a row of the table pipe as JSON, so that a schema without some of
@@ -169,8 +170,8 @@ func (s *Store) knowsPipe() bool {
 
 // makePipe makes this store's pipe, from now, unless another was faster.
 func (s *Store) makePipe(ctx context.Context) error {
-	_, err := s.AddPipe(ctx, store.AddPipe{Name: s.opts.Pipe, Actor: "relay"})
-	if errors.Is(err, store.ErrPipeExists) {
+	_, err := s.AddPipe(ctx, ops.AddPipe{Name: s.opts.Pipe, Actor: "relay"})
+	if errors.Is(err, ops.ErrPipeExists) {
 		return nil
 	}
 	return err

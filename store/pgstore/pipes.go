@@ -12,10 +12,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
-var _ store.Pipes = (*Store)(nil)
+var _ ops.Pipes = (*Store)(nil)
 
 var pipeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
@@ -30,15 +31,15 @@ func checkPipeName(name string) error {
 }
 
 // Pipes lists the pipes of the outbox.
-func (s *Store) Pipes(ctx context.Context) ([]store.Pipe, error) {
+func (s *Store) Pipes(ctx context.Context) ([]ops.Pipe, error) {
 	if s.bad != nil {
 		return nil, s.bad
 	}
-	var found []store.Pipe
+	var found []ops.Pipe
 	err := s.ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var text string
-			var p store.Pipe
+			var p ops.Pipe
 			if err := rows.Scan(&text, &p.Relays, &p.Behind, &p.Parked); err != nil {
 				return err
 			}
@@ -54,7 +55,7 @@ func (s *Store) Pipes(ctx context.Context) ([]store.Pipe, error) {
 	return found, s.wrap("list pipes", err)
 }
 
-func (p *pipeRow) fill(to *store.Pipe) {
+func (p *pipeRow) fill(to *ops.Pipe) {
 	to.Name, to.Paused, to.PausedBy, to.PausedFor = p.Name, p.Paused, p.PausedBy, p.PauseReason
 	to.Filter = store.Filter{Topics: globOf(p.Topics), Types: globOf(p.Types), Keys: globOf(p.Keys), Headers: p.Headers}
 	if p.PausedAt != nil {
@@ -82,8 +83,8 @@ func (s *Store) pipeAct(ctx context.Context, doing string, act func(tx pgx.Tx) e
 	if blocked(err) {
 		return fmt.Errorf("%s: something else holds the pipes of schema %q; try again: %w", doing, s.opts.Schema, err)
 	}
-	var forfeit *store.ForfeitError
-	if errors.Is(err, store.ErrNoPipe) || errors.Is(err, store.ErrPipeExists) || errors.Is(err, store.ErrUnusable) || errors.As(err, &forfeit) {
+	var forfeit *ops.ForfeitError
+	if errors.Is(err, store.ErrNoPipe) || errors.Is(err, ops.ErrPipeExists) || errors.Is(err, store.ErrUnusable) || errors.As(err, &forfeit) {
 		return err
 	}
 	return s.wrap(doing, err)
@@ -91,17 +92,17 @@ func (s *Store) pipeAct(ctx context.Context, doing string, act func(tx pgx.Tx) e
 
 // AddPipe makes a pipe. From a time it reads the whole outbox once, and holds up
 // retention meanwhile.
-func (s *Store) AddPipe(ctx context.Context, req store.AddPipe) (store.Pipe, error) {
+func (s *Store) AddPipe(ctx context.Context, req ops.AddPipe) (ops.Pipe, error) {
 	if s.bad != nil {
-		return store.Pipe{}, s.bad
+		return ops.Pipe{}, s.bad
 	}
 	if err := checkPipeName(req.Name); err != nil {
-		return store.Pipe{}, err
+		return ops.Pipe{}, err
 	}
 	if err := req.Filter.Validate(); err != nil {
-		return store.Pipe{}, err
+		return ops.Pipe{}, err
 	}
-	made := store.Pipe{}
+	made := ops.Pipe{}
 	err := s.pipeAct(ctx, fmt.Sprintf("add pipe %q", req.Name), func(tx pgx.Tx) error {
 		start, err := s.startOf(ctx, tx, req)
 		if err != nil {
@@ -125,7 +126,7 @@ func (s *Store) AddPipe(ctx context.Context, req store.AddPipe) (store.Pipe, err
 }
 
 // auditAdd writes a new pipe into the journal.
-func (s *Store) auditAdd(ctx context.Context, tx pgx.Tx, req store.AddPipe) error {
+func (s *Store) auditAdd(ctx context.Context, tx pgx.Tx, req ops.AddPipe) error {
 	target := struct {
 		From   string       `json:"from"`
 		Time   time.Time    `json:"time,omitzero"`
@@ -135,7 +136,7 @@ func (s *Store) auditAdd(ctx context.Context, tx pgx.Tx, req store.AddPipe) erro
 	if err != nil {
 		return err
 	}
-	_, err = s.audit(ctx, tx, store.JournalEntry{Actor: req.Actor, Act: "pipe add", Pipe: req.Name, Target: text, Reason: req.Reason})
+	_, err = s.audit(ctx, tx, ops.JournalEntry{Actor: req.Actor, Act: "pipe add", Pipe: req.Name, Target: text, Reason: req.Reason})
 	return err
 }
 
@@ -148,8 +149,8 @@ type pipeStart struct {
 // startOf finds the start. The sequence is read before the snapshot, and the next
 // transaction id after it, as in a read of the relay: see DESIGN, section 4. No
 // statement before has given this transaction an id: age() would count from it.
-func (s *Store) startOf(ctx context.Context, tx pgx.Tx, req store.AddPipe) (at pipeStart, err error) {
-	if req.From == store.FromBeginning {
+func (s *Store) startOf(ctx context.Context, tx pgx.Tx, req ops.AddPipe) (at pipeStart, err error) {
+	if req.From == ops.FromBeginning {
 		return at, nil
 	}
 	if err := tx.QueryRow(ctx, s.sql.pipeEnd).Scan(&at.pos); err != nil {
@@ -157,7 +158,7 @@ func (s *Store) startOf(ctx context.Context, tx pgx.Tx, req store.AddPipe) (at p
 	}
 	var age int64
 	var snapshot string
-	if req.From == store.FromNow {
+	if req.From == ops.FromNow {
 		if err := tx.QueryRow(ctx, xids.LookSQL).Scan(&age, &snapshot); err != nil {
 			return at, err
 		}
@@ -187,7 +188,7 @@ func (s *Store) insertPipe(ctx context.Context, tx pgx.Tx, name string, f store.
 		return err
 	}
 	if done.RowsAffected() == 0 {
-		return fmt.Errorf("pipe %q of schema %q: %w: choose another name, or remove it first", name, s.opts.Schema, store.ErrPipeExists)
+		return fmt.Errorf("pipe %q of schema %q: %w: choose another name, or remove it first", name, s.opts.Schema, ops.ErrPipeExists)
 	}
 	for _, text := range s.sql.pipeDrop[:len(s.sql.pipeDrop)-1] {
 		if _, err := tx.Exec(ctx, text, name); err != nil {
@@ -198,7 +199,7 @@ func (s *Store) insertPipe(ctx context.Context, tx pgx.Tx, name string, f store.
 }
 
 // PausePipe pauses or resumes a pipe.
-func (s *Store) PausePipe(ctx context.Context, req store.PausePipe) error {
+func (s *Store) PausePipe(ctx context.Context, req ops.PausePipe) error {
 	if s.bad != nil {
 		return s.bad
 	}
@@ -214,7 +215,7 @@ func (s *Store) PausePipe(ctx context.Context, req store.PausePipe) error {
 		if req.Resume {
 			act = "pipe resume"
 		}
-		_, err = s.audit(ctx, tx, store.JournalEntry{Actor: req.Actor, Act: act, Pipe: req.Name, Reason: req.Reason})
+		_, err = s.audit(ctx, tx, ops.JournalEntry{Actor: req.Actor, Act: act, Pipe: req.Name, Reason: req.Reason})
 		return err
 	})
 }
@@ -224,11 +225,11 @@ func (s *Store) unknownPipe(name string) error {
 }
 
 // RemovePipe removes a pipe and all that is its own.
-func (s *Store) RemovePipe(ctx context.Context, req store.RemovePipe) (store.RemovedPipe, error) {
+func (s *Store) RemovePipe(ctx context.Context, req ops.RemovePipe) (ops.RemovedPipe, error) {
 	if s.bad != nil {
-		return store.RemovedPipe{}, s.bad
+		return ops.RemovedPipe{}, s.bad
 	}
-	gone := store.RemovedPipe{}
+	gone := ops.RemovedPipe{}
 	err := s.pipeAct(ctx, fmt.Sprintf("remove pipe %q", req.Name), func(tx pgx.Tx) error {
 		var text string
 		err := tx.QueryRow(ctx, s.sql.pipeFind, req.Name).Scan(&text)
@@ -242,13 +243,13 @@ func (s *Store) RemovePipe(ctx context.Context, req store.RemovePipe) (store.Rem
 			return err
 		}
 		if gone.Pending+gone.Parked > max(req.Forfeit, 0) {
-			return &store.ForfeitError{Pipe: req.Name, Allowed: req.Forfeit, RemovedPipe: gone}
+			return &ops.ForfeitError{Pipe: req.Name, Allowed: req.Forfeit, RemovedPipe: gone}
 		}
 		if err := s.dropPipe(ctx, tx, req.Name); err != nil {
 			return err
 		}
 		count := gone.Pending + gone.Parked
-		_, err = s.audit(ctx, tx, store.JournalEntry{
+		_, err = s.audit(ctx, tx, ops.JournalEntry{
 			Actor: req.Actor, Act: "pipe remove", Pipe: req.Name, Reason: req.Reason, Count: &count,
 			Target: fmt.Appendf(nil, `{"pending": %d, "parked": %d}`, gone.Pending, gone.Parked),
 		})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -53,14 +54,14 @@ func TestPipesAddedUnderWriters(t *testing.T) {
 		for i := range 6 {
 			since := time.Now()
 			d.exec(`SELECT pg_sleep($1)`, raceFor.Seconds()/20) // spread over the writers' time
-			for from := store.FromNow; from <= store.FromTime; from++ {
+			for from := ops.FromNow; from <= ops.FromTime; from++ {
 				a := added{name: fmt.Sprintf("%s-%d", from, i), before: time.Now()}
-				d.add(store.AddPipe{Actor: "ann", Name: a.name, From: from, Time: since})
+				d.add(ops.AddPipe{Actor: "ann", Name: a.name, From: from, Time: since})
 				switch from {
-				case store.FromBeginning: // all of it
-				case store.FromNow:
+				case ops.FromBeginning: // all of it
+				case ops.FromNow:
 					a.from, a.never = time.Now(), a.before
-				case store.FromTime:
+				case ops.FromTime:
 					a.from = since
 				}
 				pipes = append(pipes, a)
@@ -121,9 +122,9 @@ func checkOrder(t *testing.T, seen []string) {
 // Promises: S
 func TestStoppedPipeSlowsNobody(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
-		d.add(store.AddPipe{Actor: "ann", Name: "stopped", From: store.FromBeginning})
-		d.add(store.AddPipe{Actor: "ann", Name: "paused", From: store.FromBeginning})
-		if err := d.store("main").PausePipe(t.Context(), store.PausePipe{Actor: "ann", Name: "paused"}); err != nil {
+		d.add(ops.AddPipe{Actor: "ann", Name: "stopped", From: ops.FromBeginning})
+		d.add(ops.AddPipe{Actor: "ann", Name: "paused", From: ops.FromBeginning})
+		if err := d.store("main").PausePipe(t.Context(), ops.PausePipe{Actor: "ann", Name: "paused"}); err != nil {
 			t.Fatal(err)
 		}
 		stopped := d.reader("stopped") // it holds leases, and works no more
@@ -154,7 +155,7 @@ func TestStoppedPipeSlowsNobody(t *testing.T) {
 // a time: none fails, and nothing of them is lost.
 func TestRemovalBesideSettlements(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
-		d.add(store.AddPipe{Actor: "ann", Name: "audit", From: store.FromBeginning})
+		d.add(ops.AddPipe{Actor: "ann", Name: "audit", From: ops.FromBeginning})
 		d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k' || g % 5, g::text FROM generate_series(1, 2000) g`)
 		audit := d.reader("audit")
 		audit.page, o.page = 20, 20
@@ -163,7 +164,7 @@ func TestRemovalBesideSettlements(t *testing.T) {
 		removed := make(chan error, 1)
 		go func() {
 			_, err := pgstore.New(d.pool, &pgstore.Options{Schema: d.schema}).RemovePipe(t.Context(),
-				store.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 2000})
+				ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 2000})
 			removed <- err
 		}()
 		for range 10 {

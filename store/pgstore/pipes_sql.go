@@ -1,6 +1,6 @@
 package pgstore
 
-// pipesSQL holds the texts of store.Pipes.
+// pipesSQL holds the texts of ops.Pipes.
 //
 // Whoever adds or removes a pipe holds this lock from before its first look to
 // its commit; whoever removes rows that every pipe has settled locks the rows of

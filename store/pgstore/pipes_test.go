@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -18,7 +19,7 @@ func (d *db) reader(pipe string) *owner {
 	return o
 }
 
-func (d *db) add(req store.AddPipe) store.Pipe {
+func (d *db) add(req ops.AddPipe) ops.Pipe {
 	d.Helper()
 	p, err := d.store("main").AddPipe(d.Context(), req)
 	if err != nil {
@@ -34,10 +35,10 @@ func TestPipeFromNowBeginningAndTime(t *testing.T) {
 		open := d.begin()
 		d.put(open, "open")
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'c')`)
-		d.add(store.AddPipe{Actor: "ann", Name: "now"})
-		d.add(store.AddPipe{Actor: "ann", Name: "all", From: store.FromBeginning})
-		d.add(store.AddPipe{Actor: "ann", Name: "since", From: store.FromTime, Time: time.Now().Add(-90 * time.Minute)})
-		d.add(store.AddPipe{Actor: "ann", Name: "later", From: store.FromTime, Time: time.Now().Add(time.Minute)})
+		d.add(ops.AddPipe{Actor: "ann", Name: "now"})
+		d.add(ops.AddPipe{Actor: "ann", Name: "all", From: ops.FromBeginning})
+		d.add(ops.AddPipe{Actor: "ann", Name: "since", From: ops.FromTime, Time: time.Now().Add(-90 * time.Minute)})
+		d.add(ops.AddPipe{Actor: "ann", Name: "later", From: ops.FromTime, Time: time.Now().Add(time.Minute)})
 		now, all, since, later := d.reader("now"), d.reader("all"), d.reader("since"), d.reader("later")
 		now.want()
 		all.want("a", "b", "odd clock", "c")
@@ -55,19 +56,19 @@ func TestPipeFromNowBeginningAndTime(t *testing.T) {
 func TestPipesAreListed(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		f := store.Filter{Topics: []string{"orders.*", `100%_\`}, Types: []string{""}, Keys: []string{"eu-*"}, Headers: map[string]string{"region": "eu"}}
-		if p := d.add(store.AddPipe{Actor: "ann", Name: "audit", Filter: f}); p.Filter.String() != f.String() || p.CreatedAt.IsZero() {
+		if p := d.add(ops.AddPipe{Actor: "ann", Name: "audit", Filter: f}); p.Filter.String() != f.String() || p.CreatedAt.IsZero() {
 			t.Errorf("added %+v", p)
 		}
 		s := d.store("main")
-		_, err := s.AddPipe(t.Context(), store.AddPipe{Actor: "ann", Name: "audit"})
-		wantIs(t, err, store.ErrPipeExists)
+		_, err := s.AddPipe(t.Context(), ops.AddPipe{Actor: "ann", Name: "audit"})
+		wantIs(t, err, ops.ErrPipeExists)
 		for _, name := range []string{"", "a b", "-x", `x"`} {
-			_, err := s.AddPipe(t.Context(), store.AddPipe{Actor: "ann", Name: name})
+			_, err := s.AddPipe(t.Context(), ops.AddPipe{Actor: "ann", Name: name})
 			wantIs(t, err, store.ErrUnusable)
 		}
-		_, err = s.AddPipe(t.Context(), store.AddPipe{Actor: "ann", Name: "x", Filter: store.Filter{Topics: []string{"a*b"}}})
+		_, err = s.AddPipe(t.Context(), ops.AddPipe{Actor: "ann", Name: "x", Filter: store.Filter{Topics: []string{"a*b"}}})
 		wantIs(t, err, store.ErrFilter)
-		if err := s.PausePipe(t.Context(), store.PausePipe{Actor: "ann", Name: "audit", Reason: "broker moves"}); err != nil {
+		if err := s.PausePipe(t.Context(), ops.PausePipe{Actor: "ann", Name: "audit", Reason: "broker moves"}); err != nil {
 			t.Fatal(err)
 		}
 		d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', 'k' FROM generate_series(1, 3)`)
@@ -83,7 +84,7 @@ func TestPipesAreListed(t *testing.T) {
 		if m.Name != "main" || m.Paused || m.Relays != 1 || m.Behind != 3 {
 			t.Errorf("first pipe %+v", m)
 		}
-		wantIs(t, s.PausePipe(t.Context(), store.PausePipe{Actor: "ann", Name: "nobody"}), store.ErrNoPipe)
+		wantIs(t, s.PausePipe(t.Context(), ops.PausePipe{Actor: "ann", Name: "nobody"}), store.ErrNoPipe)
 	})
 }
 
@@ -100,7 +101,7 @@ func TestPauseComesWithTheLease(t *testing.T) {
 			t.Error("paused before anybody asked")
 		}
 		for _, resume := range []bool{false, true} {
-			if err := o.store.PausePipe(t.Context(), store.PausePipe{Actor: "ann", Name: "main", Resume: resume}); err != nil {
+			if err := o.store.PausePipe(t.Context(), ops.PausePipe{Actor: "ann", Name: "main", Resume: resume}); err != nil {
 				t.Fatal(err)
 			}
 			if lease() == resume {
@@ -113,7 +114,7 @@ func TestPauseComesWithTheLease(t *testing.T) {
 func TestRemovePipe(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		s := d.store("main")
-		d.add(store.AddPipe{Actor: "ann", Name: "audit", From: store.FromBeginning, Filter: store.Filter{Types: []string{"x*"}}})
+		d.add(ops.AddPipe{Actor: "ann", Name: "audit", From: ops.FromBeginning, Filter: store.Filter{Types: []string{"x*"}}})
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'x1'), ('t', 'k', 'x2'), ('t', 'k', 'y')`)
 		late := d.begin()
 		d.put(late, "x late")
@@ -125,15 +126,15 @@ func TestRemovePipe(t *testing.T) {
 		d.exec(`INSERT INTO box.parked (pipe, lane, seq, state, captures, due_at, created_at, version, schema_version, id,
 			topic, key, type, content_type, headers, payload)
 			VALUES ('audit', 0, 1, 'dead', true, now(), now(), 0, 0, gen_random_uuid(), 't', 'k', 'x', '', '{}', '')`)
-		_, err := s.RemovePipe(t.Context(), store.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 2})
-		var forfeit *store.ForfeitError
+		_, err := s.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 2})
+		var forfeit *ops.ForfeitError
 		if !errors.As(err, &forfeit) || forfeit.Pending != 2 || forfeit.Parked != 1 {
 			t.Fatalf("got %v", err)
 		}
 		if n := d.count(`SELECT count(*) FROM box.progress WHERE pipe = 'audit'`); n == 0 {
 			t.Error("a refused removal removed progress")
 		}
-		gone, err := s.RemovePipe(t.Context(), store.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 3})
+		gone, err := s.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 3})
 		if err != nil || gone.Pending != 2 || gone.Parked != 1 {
 			t.Fatalf("removed %+v, %v", gone, err)
 		}
@@ -142,10 +143,10 @@ func TestRemovePipe(t *testing.T) {
 				t.Errorf("%d rows are left in %s", n, table)
 			}
 		}
-		_, err = s.RemovePipe(t.Context(), store.RemovePipe{Actor: "ann", Name: "audit"})
+		_, err = s.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit"})
 		wantIs(t, err, store.ErrNoPipe)
 		o.want("x1", "x2", "y", "x late", "x3", "x4", "y")
-		journal, err := s.Entries(t.Context(), store.JournalQuery{Pipe: "audit"})
+		journal, err := s.Entries(t.Context(), ops.JournalQuery{Pipe: "audit"})
 		if err != nil || len(journal) != 2 || journal[0].Act != "pipe remove" || *journal[0].Count != 3 || journal[1].Act != "pipe add" {
 			t.Errorf("journal %+v, %v", journal, err)
 		}
@@ -157,11 +158,11 @@ func TestRemovePipe(t *testing.T) {
 func TestRemovedUnderALiveRelay(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		s := d.store("main")
-		d.add(store.AddPipe{Actor: "ann", Name: "audit", From: store.FromBeginning})
+		d.add(ops.AddPipe{Actor: "ann", Name: "audit", From: ops.FromBeginning})
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a')`)
 		audit := d.reader("audit")
 		batches := audit.read()
-		if _, err := s.RemovePipe(t.Context(), store.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 1}); err != nil {
+		if _, err := s.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 1}); err != nil {
 			t.Fatal(err)
 		}
 		b := batches[slices.IndexFunc(batches, func(b store.Batch) bool { return len(b.Messages) > 0 })]
@@ -174,12 +175,12 @@ func TestRemovedUnderALiveRelay(t *testing.T) {
 			_, err := audit.store.Lease(t.Context(), lease)
 			wantIs(t, err, store.ErrNoPipe)
 			wantIs(t, err, store.ErrUnusable)
-			d.add(store.AddPipe{Actor: "ann", Name: "audit" + time.Now().Format("150405.000000")}) // another act in between
+			d.add(ops.AddPipe{Actor: "ann", Name: "audit" + time.Now().Format("150405.000000")}) // another act in between
 		}
 		if n := d.count(`SELECT count(*) FROM box.relay WHERE pipe = 'audit'`); n != 0 {
 			t.Errorf("%d heartbeats for a pipe that is gone", n)
 		}
-		d.add(store.AddPipe{Actor: "ann", Name: "audit", From: store.FromBeginning})
+		d.add(ops.AddPipe{Actor: "ann", Name: "audit", From: ops.FromBeginning})
 		_, err := audit.store.Lease(t.Context(), lease)
 		wantIs(t, err, store.ErrNoPipe)
 		d.reader("audit").want("a")
@@ -190,19 +191,19 @@ func TestRemovedUnderALiveRelay(t *testing.T) {
 // it is: with the new filter, and from where it begins.
 func TestPipeMadeAnewIsTheNextInstances(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
-		none := store.AddPipe{Actor: "ann", Name: "audit", From: store.FromBeginning, Filter: store.Filter{Types: []string{"none"}}}
+		none := ops.AddPipe{Actor: "ann", Name: "audit", From: ops.FromBeginning, Filter: store.Filter{Types: []string{"none"}}}
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a')`)
 		d.add(none)
 		audit := d.reader("audit")
 		audit.want()
-		if _, err := d.store("main").RemovePipe(t.Context(), store.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 1}); err != nil {
+		if _, err := d.store("main").RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 1}); err != nil {
 			t.Fatal(err)
 		}
 		for _, boot := range []string{audit.boot, "next"} {
 			_, err := audit.store.Lease(t.Context(), store.LeaseRequest{BootID: boot, TTL: time.Minute})
 			wantIs(t, err, store.ErrNoPipe)
 		}
-		d.add(store.AddPipe{Actor: "ann", Name: "audit", From: store.FromBeginning})
+		d.add(ops.AddPipe{Actor: "ann", Name: "audit", From: ops.FromBeginning})
 		_, err := audit.store.Lease(t.Context(), store.LeaseRequest{BootID: audit.boot, TTL: time.Minute})
 		wantIs(t, err, store.ErrNoPipe)
 		d.exec(`DELETE FROM box.relay`) // those that were refused have a share of the lanes until their time ends

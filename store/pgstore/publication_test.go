@@ -7,6 +7,7 @@ import (
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -16,7 +17,7 @@ func published(t *testing.T, version string) *db {
 	t.Helper()
 	pg := testserver.SharedPostgres(t, version)
 	d := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
-	if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+	if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 		t.Fatal(err)
 	}
 	d.exec(`CREATE PUBLICATION everything FOR ALL TABLES`)
@@ -36,18 +37,18 @@ func TestPublicationOfEverything(t *testing.T) {
 			case "converted":
 				d.convert()
 			case "later partition":
-				d.tend(store.TendRequest{OlderThan: keep})
+				d.tend(ops.TendRequest{OlderThan: keep})
 			}
 			d.exec(`INSERT INTO box.outbox (topic, key, type, payload) SELECT 't', g::text, $1, 'x' FROM generate_series(1, 3) g`, kind)
 			o.drain()
-			if n, err := o.store.Erase(t.Context(), store.EraseRequest{EraseQuery: store.EraseQuery{Key: "1"}, Actor: "ann", Reason: "asked"}, 10); err != nil || n != 1 {
+			if n, err := o.store.Erase(t.Context(), ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "1"}, Actor: "ann", Reason: "asked"}, 10); err != nil || n != 1 {
 				t.Fatalf("%s: erased %d, %v", kind, n, err)
 			}
-			d.balanced(o.store, store.AuditRequest{})
-			if n, _ := d.prune(o.store, store.PruneRequest{Runner: "r", Payloads: true}); n != 2 {
+			d.balanced(o.store, ops.AuditRequest{})
+			if n, _ := d.prune(o.store, ops.PruneRequest{Runner: "r", Payloads: true}); n != 2 {
 				t.Fatalf("%s: %d emptied", kind, n)
 			}
-			if n, _ := d.prune(o.store, store.PruneRequest{Runner: "r"}); n != 3 {
+			if n, _ := d.prune(o.store, ops.PruneRequest{Runner: "r"}); n != 3 {
 				t.Fatalf("%s: %d removed", kind, n)
 			}
 		}
@@ -62,28 +63,28 @@ func TestPublicationOfALargeOutbox(t *testing.T) {
 	d.exec(`ALTER TABLE box.outbox REPLICA IDENTITY DEFAULT`)
 	d.label("settled")
 	o.drain()
-	d.balanced(o.store, store.AuditRequest{})
-	_, err := o.store.Prune(t.Context(), store.PruneRequest{Runner: "r", TTL: time.Minute})
+	d.balanced(o.store, ops.AuditRequest{})
+	_, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "r", TTL: time.Minute})
 	wantIs(t, err, store.ErrUnusable)
 	for _, word := range []string{"generated columns", "postrider doctor --only publications"} {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("the error lacks %q: %v", word, err)
 		}
 	}
-	look := func() []store.Finding {
-		return d.examine(o.store, store.ExamineRequest{}, "publications")
+	look := func() []ops.Finding {
+		return d.examine(o.store, ops.ExamineRequest{}, "publications")
 	}
 	found := look()
-	if len(found) != 1 || found[0].Severity != store.Critical || !strings.Contains(found[0].What, `"everything"`) || !strings.Contains(found[0].Why, "generated columns") {
+	if len(found) != 1 || found[0].Severity != ops.Critical || !strings.Contains(found[0].What, `"everything"`) || !strings.Contains(found[0].Why, "generated columns") {
 		t.Fatalf("found %+v", found)
 	}
 	for _, fix := range found[0].SQL {
 		d.exec(fix)
 	}
-	if found = look(); len(found) != 1 || found[0].Severity != store.OK {
+	if found = look(); len(found) != 1 || found[0].Severity != ops.OK {
 		t.Errorf("after the fix: %+v", found)
 	}
-	if _, err := o.store.Prune(t.Context(), store.PruneRequest{Runner: "r", TTL: time.Minute}); err != nil {
+	if _, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "r", TTL: time.Minute}); err != nil {
 		t.Error(err)
 	}
 	d.exec(`DROP PUBLICATION everything; CREATE PUBLICATION columns FOR TABLE box.outbox (id, topic)`)
@@ -93,7 +94,7 @@ func TestPublicationOfALargeOutbox(t *testing.T) {
 	for _, fix := range found[0].SQL {
 		d.exec(fix)
 	}
-	if found = look(); found[0].Severity != store.OK {
+	if found = look(); found[0].Severity != ops.OK {
 		t.Errorf("after the fix: %+v", found)
 	}
 	d.exec(`DROP PUBLICATION columns`)
@@ -128,7 +129,7 @@ func TestUpgradeOfTheIdentity(t *testing.T) {
 				d := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
 				migrate := func(target int) {
 					t.Helper()
-					if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4, Target: target}); err != nil {
+					if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4, Target: target}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -154,7 +155,7 @@ func TestUpgradeOfTheIdentity(t *testing.T) {
 				if got := o.drain(); len(got) != int(d.count(`SELECT count(*) FROM box.outbox`)) {
 					t.Errorf("%d delivered", len(got))
 				}
-				if found := d.examine(o.store, store.ExamineRequest{}, "indexes"); found[0].Severity != store.OK {
+				if found := d.examine(o.store, ops.ExamineRequest{}, "indexes"); found[0].Severity != ops.OK {
 					t.Errorf("%+v", found)
 				}
 			})

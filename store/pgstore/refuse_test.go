@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -58,7 +59,7 @@ func TestAdminRefusesRowSecurity(t *testing.T) {
 		}{
 			{"outbox", func() error { _, err := s.Status(t.Context()); return err }},
 			{"parked", func() error { _, err := s.Status(t.Context()); return err }},
-			{"parked", func() error { _, err := s.Parked(t.Context(), store.ParkedQuery{}); return err }},
+			{"parked", func() error { _, err := s.Parked(t.Context(), ops.ParkedQuery{}); return err }},
 			{"parked", func() error { _, err := s.Request(t.Context(), store.Act{Seq: 1, Kind: store.ActRetry}); return err }},
 			{"request", func() error { _, err := s.Acts(t.Context(), 1); return err }},
 		} {

@@ -16,6 +16,7 @@ import (
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // doomed is the store of a process that dies in its first settlement that carries
@@ -111,7 +112,7 @@ func TestOrderOutlivesItsOwner(t *testing.T) {
 		}
 		for _, behind := range []bool{false, true} {
 			d.dead(1100, 0)
-			id, _ := o.order(store.Order{Kind: store.ActRetry, Match: store.Match{All: true}})
+			id, _ := o.order(ops.Order{Kind: store.ActRetry, Match: ops.Match{All: true}})
 			first := &doomed{Store: d.store("main"), behind: behind, died: make(chan struct{})}
 			b := membroker.New(nil)
 			stop := d.run(first, b)
@@ -149,10 +150,10 @@ func TestTwoAdminsAtOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		var moved [2]int64
 		for i := range 2 {
-			id, _ := o.order(store.Order{Kind: store.ActDiscard, Match: store.Match{All: true}})
+			id, _ := o.order(ops.Order{Kind: store.ActDiscard, Match: ops.Match{All: true}})
 			wg.Go(func() {
 				s := d.store("main")
-				state, err := admin.Follow(t.Context(), s, s, id, &admin.Options{Wait: time.Minute}, nil)
+				state, err := admin.Follow(t.Context(), s, s.Office(), id, &admin.Options{Wait: time.Minute}, nil)
 				if err != nil || !state.Done {
 					t.Errorf("order %d: %+v, %v", id, state, err)
 				}
@@ -204,14 +205,14 @@ func TestRepairBesideLiveRelays(t *testing.T) {
 				stop()
 				stop = d.run(d.store("main"), b)
 			}
-			d.balanced(o.store, store.AuditRequest{})
+			d.balanced(o.store, ops.AuditRequest{})
 		}
 		wg.Wait()
 		d.until("everything is sent", func() bool {
 			st, err := o.store.Status(t.Context())
 			return err == nil && st.Pending == 0
 		})
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 		for i := range asked {
 			err := d.pool.QueryRow(t.Context(), d.sql(`SELECT coalesce(max(args->>'generation'), '') FROM box.request WHERE ask = $1`), asked[i].id).Scan(&asked[i].generation)
 			if err != nil {
@@ -269,7 +270,7 @@ func (d *db) replay(o *owner, w *writers, key string) replayAsked {
 	w.mu.Lock()
 	r := replayAsked{key: key, committed: w.committed[n]}
 	w.mu.Unlock()
-	id, _, err := o.store.Order(d.Context(), store.Order{Kind: store.ActReplay, Match: store.Match{Key: key}, Rate: 200, Actor: "ann", Reason: "test"})
+	id, _, err := o.store.Order(d.Context(), ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: key}, Rate: 200, Actor: "ann", Reason: "test"})
 	if errors.Is(err, store.ErrNotFound) {
 		return r
 	}

@@ -15,9 +15,10 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
-var _ store.Retainer = (*Store)(nil)
+var _ ops.Retainer = (*Store)(nil)
 
 const (
 	pruneLimit   = 1000 // rows of a batch
@@ -30,16 +31,16 @@ const (
 // begin anew.
 var errReopen = errors.New("the database's history changed since the books were looked at: audit first")
 
-// Prune removes one batch of settled rows; see [store.Retainer].
-func (s *Store) Prune(ctx context.Context, req store.PruneRequest) (store.Pruned, error) {
+// Prune removes one batch of settled rows; see [ops.Retainer].
+func (s *Store) Prune(ctx context.Context, req ops.PruneRequest) (ops.Pruned, error) {
 	if s.bad != nil {
-		return store.Pruned{}, s.bad
+		return ops.Pruned{}, s.bad
 	}
 	if req.Payloads && (req.Archive != nil || req.MaxBytes > 0) {
-		return store.Pruned{}, errors.New("prune: payloads go by age alone, and into no archive")
+		return ops.Pruned{}, errors.New("prune: payloads go by age alone, and into no archive")
 	}
 	if req.Runner == "" && !req.DryRun {
-		return store.Pruned{}, errors.New("prune: the runner has no name")
+		return ops.Pruned{}, errors.New("prune: the runner has no name")
 	}
 	if req.Limit <= 0 {
 		req.Limit = pruneLimit
@@ -49,7 +50,7 @@ func (s *Store) Prune(ctx context.Context, req store.PruneRequest) (store.Pruned
 	}
 	if req.Leave {
 		_, err := s.pool.Exec(ctx, s.sql.retainLeave, req.Runner)
-		return store.Pruned{}, s.wrap("give the lease of retention back", err)
+		return ops.Pruned{}, s.wrap("give the lease of retention back", err)
 	}
 	p := &pruning{store: s, req: req}
 	var err error
@@ -75,15 +76,15 @@ func (s *Store) Prune(ctx context.Context, req store.PruneRequest) (store.Pruned
 // pruning is one call of Prune.
 type pruning struct {
 	store *Store
-	req   store.PruneRequest
-	out   store.Pruned
+	req   ops.PruneRequest
+	out   ops.Pruned
 
 	epoch      int64 // of the lease, 0 before the first batch
 	rowBytes   int64 // what a row of the outbox takes on the average
 	ids, after []int64
 	age        float64
 	limit      int // rows of a lane
-	rows       []store.ArchivedRow
+	rows       []ops.ArchivedRow
 }
 
 // transaction runs one batch, whose lease and locks come first.
@@ -124,12 +125,12 @@ func (p *pruning) lease(ctx context.Context, tx pgx.Tx) (mine bool, err error) {
 	err = tx.QueryRow(ctx, s.sql.retainLease, p.req.Runner, p.req.TTL.Seconds(), p.req.Take).Scan(&epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		if p.epoch > 0 {
-			return false, &store.RunnerError{Epoch: p.epoch}
+			return false, &ops.RunnerError{Epoch: p.epoch}
 		}
 		return false, tx.QueryRow(ctx, s.sql.retainOwner).Scan(&p.out.Runner)
 	}
 	if err == nil && p.epoch > 0 && epoch != p.epoch {
-		return false, &store.RunnerError{Epoch: p.epoch}
+		return false, &ops.RunnerError{Epoch: p.epoch}
 	}
 	p.epoch = epoch
 	return err == nil, err
@@ -338,7 +339,7 @@ func (p *pruning) held(ctx context.Context, tx pgx.Tx) error {
 	h := &p.out.Held
 	err := tx.QueryRow(ctx, p.store.sql.retainHeld).Scan(&h.Pipe, &h.Rows)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && h.Rows <= 0 {
-		*h, err = store.Held{}, nil
+		*h, err = ops.Held{}, nil
 	}
 	if err != nil {
 		return err
@@ -386,7 +387,7 @@ func (p *pruning) collect(ctx context.Context, tx pgx.Tx) error {
 	}
 	seen, last := int64(0), int64(-1)
 	for rows.Next() {
-		var r store.ArchivedRow
+		var r ops.ArchivedRow
 		var old, free bool
 		var headers []byte
 		var notBefore, created pgTime
@@ -427,7 +428,7 @@ func (p *pruning) collect(ctx context.Context, tx pgx.Tx) error {
 }
 
 // Tidy keeps the other tables within their limits.
-func (s *Store) Tidy(ctx context.Context, req store.TidyRequest) (store.Tidied, error) {
+func (s *Store) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, error) {
 	if s.bad != nil {
 		return nil, s.bad
 	}
@@ -456,7 +457,7 @@ func (s *Store) Tidy(ctx context.Context, req store.TidyRequest) (store.Tidied, 
 			args       []any
 		}{"audit", s.sql.tidyJournal, []any{req.Journal.Seconds()}})
 	}
-	done := store.Tidied{}
+	done := ops.Tidied{}
 	for _, step := range steps {
 		b := &pgx.Batch{}
 		s.queueSession(b, s.limits().lock)

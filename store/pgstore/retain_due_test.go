@@ -8,6 +8,8 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore"
 )
 
 // What a dry run counts is what then goes: by age, by size, of rows and of
@@ -18,8 +20,8 @@ func TestDryRunCountsWhatGoes(t *testing.T) {
 		ctx := t.Context()
 		agrees := func(what string, want int64, dropped int, opts admin.KeeperOptions) {
 			t.Helper()
-			k := admin.NewKeeper(o.store, &opts)
-			d.balanced(o.store, store.AuditRequest{})
+			k := newKeeper(t, o.store, &opts)
+			d.balanced(o.store, ops.AuditRequest{})
 			due, err := k.Due(ctx)
 			if err != nil || due.Rows != want || due.Tended.Dropped != dropped {
 				t.Errorf("%s: due are %d rows with %d partitions, want %d and %d; held by %q, %v", what, due.Rows, due.Tended.Dropped, want, dropped, due.Tended.HeldBy, err)
@@ -38,7 +40,7 @@ func TestDryRunCountsWhatGoes(t *testing.T) {
 		agrees("young rows", 0, 0, admin.KeeperOptions{OlderThan: time.Hour})
 		d.exec(`UPDATE box.outbox SET created_at = created_at - interval '1 day' WHERE seq <= 300`)
 		agrees("old rows", 300, 0, admin.KeeperOptions{OlderThan: time.Hour})
-		k := admin.NewKeeper(o.store, &admin.KeeperOptions{OlderThan: time.Hour, MaxBytes: 100_000})
+		k := newKeeper(t, o.store, &admin.KeeperOptions{OlderThan: time.Hour, MaxBytes: 100_000})
 		if due, err := k.Due(ctx); err != nil || due.Rows < 200 || due.Rows > 690 || len(due.Lanes) != 4 {
 			t.Errorf("by size: %+v, %v", due, err)
 		}
@@ -47,7 +49,7 @@ func TestDryRunCountsWhatGoes(t *testing.T) {
 		d.convert()
 		for _, n := range []int{10, 20, 30} {
 			d.insert(n)
-			d.tend(store.TendRequest{OlderThan: keep})
+			d.tend(ops.TendRequest{OlderThan: keep})
 		}
 		o.drain()
 		d.exec(`UPDATE box.outbox SET created_at = created_at - interval '1 day'`)
@@ -55,8 +57,8 @@ func TestDryRunCountsWhatGoes(t *testing.T) {
 		d.exec(`UPDATE box.partition SET closed_at = closed_at - interval '1 day' WHERE number < 3`)
 		agrees("two old partitions", 30, 2, admin.KeeperOptions{OlderThan: time.Hour})
 		d.insert(5)
-		d.tend(store.TendRequest{OlderThan: keep})
-		due, err := admin.NewKeeper(o.store, &admin.KeeperOptions{OlderThan: admin.DefaultRetention}).Due(ctx)
+		d.tend(ops.TendRequest{OlderThan: keep})
+		due, err := newKeeper(t, o.store, &admin.KeeperOptions{OlderThan: admin.DefaultRetention}).Due(ctx)
 		if err != nil || due.Rows != 0 {
 			t.Errorf("with the default of a week: %+v, %v", due, err)
 		}
@@ -75,9 +77,9 @@ func TestPartitionsGoBySize(t *testing.T) {
 		}
 		for range 3 {
 			fill()
-			d.tend(store.TendRequest{OlderThan: keep})
+			d.tend(ops.TendRequest{OlderThan: keep})
 		}
-		look := func() store.Partitions {
+		look := func() ops.Partitions {
 			p, err := o.store.Partitions(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -89,7 +91,7 @@ func TestPartitionsGoBySize(t *testing.T) {
 		if one < 300_000 || len(p.List) != 6 {
 			t.Fatalf("%+v", p)
 		}
-		req := store.TendRequest{OlderThan: 24 * time.Hour, Every: 24 * time.Hour, KeepBytes: p.Bytes() - one - one/2}
+		req := ops.TendRequest{OlderThan: 24 * time.Hour, Every: 24 * time.Hour, KeepBytes: p.Bytes() - one - one/2}
 		if got := d.tend(req); got.Dropped != 0 || got.HeldBy != "main" {
 			t.Errorf("nothing is settled: %+v", got)
 		}
@@ -107,7 +109,7 @@ func TestPartitionsGoBySize(t *testing.T) {
 		}
 		// A quarter of the limit ends the use of a partition too.
 		fill()
-		if got := d.tend(store.TendRequest{OlderThan: time.Hour, Every: 2, KeepBytes: 4 * one / 2}); !got.Rolled {
+		if got := d.tend(ops.TendRequest{OlderThan: time.Hour, Every: 2, KeepBytes: 4 * one / 2}); !got.Rolled {
 			t.Errorf("not rolled by size: %+v", got)
 		}
 	})
@@ -120,19 +122,29 @@ func TestAdminAudits(t *testing.T) {
 		d.insert(10)
 		o.drain()
 		person := d.storeAs(pools["admin"])
-		if b, err := person.Audit(t.Context(), store.AuditRequest{Full: true}); err != nil || b.Difference() != 0 {
+		if b, err := person.Audit(t.Context(), ops.AuditRequest{Full: true}); err != nil || b.Difference() != 0 {
 			t.Errorf("%+v, %v", b, err)
 		}
-		if _, err := person.Audit(t.Context(), store.AuditRequest{Reopen: true, Actor: "ann", Reason: "test"}); err != nil {
+		if _, err := person.Audit(t.Context(), ops.AuditRequest{Reopen: true, Actor: "ann", Reason: "test"}); err != nil {
 			t.Error(err)
 		}
-		if p, err := person.Prune(t.Context(), store.PruneRequest{DryRun: true}); err != nil || p.Rows != 10 {
+		if p, err := person.Prune(t.Context(), ops.PruneRequest{DryRun: true}); err != nil || p.Rows != 10 {
 			t.Errorf("a dry run counts %d, %v", p.Rows, err)
 		}
-		_, err := person.Prune(t.Context(), store.PruneRequest{Runner: "r"})
+		_, err := person.Prune(t.Context(), ops.PruneRequest{Runner: "r"})
 		var unusable *store.UnusableError
 		if !errors.As(err, &unusable) || !strings.Contains(unusable.Fix, d.schema+"_relay") || d.rows() != 10 {
 			t.Errorf("the admin prunes: %v, %d rows", err, d.rows())
 		}
 	})
+}
+
+// newKeeper keeps house in the outbox of s.
+func newKeeper(t *testing.T, s *pgstore.Store, o *admin.KeeperOptions) *admin.Keeper {
+	t.Helper()
+	k, err := admin.NewKeeper(s.Office(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
 }

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
 // look audits and fails when something is wrong with the look itself.
-func (d *db) look(s *pgstore.Store, req store.AuditRequest) store.Books {
+func (d *db) look(s *pgstore.Store, req ops.AuditRequest) ops.Books {
 	d.Helper()
 	b, err := s.Audit(d.Context(), req)
 	if err != nil {
@@ -23,7 +24,7 @@ func (d *db) look(s *pgstore.Store, req store.AuditRequest) store.Books {
 }
 
 // balanced fails when the books do not balance.
-func (d *db) balanced(s *pgstore.Store, req store.AuditRequest) store.Books {
+func (d *db) balanced(s *pgstore.Store, req ops.AuditRequest) ops.Books {
 	d.Helper()
 	b := d.look(s, req)
 	if b.Difference() != 0 {
@@ -38,9 +39,9 @@ func (d *db) balanced(s *pgstore.Store, req store.AuditRequest) store.Books {
 }
 
 // prune sweeps until nothing is left to do and returns how many rows it removed.
-func (d *db) prune(s *pgstore.Store, req store.PruneRequest) (int64, store.Held) {
+func (d *db) prune(s *pgstore.Store, req ops.PruneRequest) (int64, ops.Held) {
 	d.Helper()
-	d.look(s, store.AuditRequest{})
+	d.look(s, ops.AuditRequest{})
 	if req.Runner == "" {
 		req.Runner = "r"
 	}
@@ -87,20 +88,20 @@ func TestRetentionKeepsStragglers(t *testing.T) {
 		if n := len(o.drain()); n != 200 {
 			t.Fatalf("delivered %d", n)
 		}
-		if n, _ := d.prune(o.store, store.PruneRequest{}); n != 200 {
+		if n, _ := d.prune(o.store, ops.PruneRequest{}); n != 200 {
 			t.Errorf("removed %d rows, want 200", n)
 		}
 		d.commit(tx)
-		if n, _ := d.prune(o.store, store.PruneRequest{}); n != 0 {
+		if n, _ := d.prune(o.store, ops.PruneRequest{}); n != 0 {
 			t.Errorf("removed %d rows that were never delivered", n)
 		}
-		d.balanced(o.store, store.AuditRequest{})
+		d.balanced(o.store, ops.AuditRequest{})
 		o.want("late")
-		d.balanced(o.store, store.AuditRequest{})
-		if n, _ := d.prune(o.store, store.PruneRequest{}); n != 1 {
+		d.balanced(o.store, ops.AuditRequest{})
+		if n, _ := d.prune(o.store, ops.PruneRequest{}); n != 1 {
 			t.Errorf("removed %d rows, want the straggler", n)
 		}
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 		if n := d.rows(); n != 0 {
 			t.Errorf("%d rows left", n)
 		}
@@ -115,19 +116,19 @@ func TestRetentionByAge(t *testing.T) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type, created_at) SELECT 't', 'k' || g % 50, 'old', now() - interval '8 days' FROM generate_series(1, 60) g`)
 		o.drain()
 		const week = 7 * 24 * time.Hour
-		d.look(o.store, store.AuditRequest{})
-		dry, err := o.store.Prune(t.Context(), store.PruneRequest{OlderThan: week, DryRun: true})
+		d.look(o.store, ops.AuditRequest{})
+		dry, err := o.store.Prune(t.Context(), ops.PruneRequest{OlderThan: week, DryRun: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		// The young ones come first: a sweep looks past a page of them no further.
-		if n, _ := d.prune(o.store, store.PruneRequest{OlderThan: week, Limit: 4000}); n != dry.Rows || n != 60 {
+		if n, _ := d.prune(o.store, ops.PruneRequest{OlderThan: week, Limit: 4000}); n != dry.Rows || n != 60 {
 			t.Errorf("removed %d, a dry run said %d, want 60", n, dry.Rows)
 		}
 		if n := d.rows(); n != 100 {
 			t.Errorf("%d rows left, want 100", n)
 		}
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 	})
 }
 
@@ -135,12 +136,12 @@ func TestRetentionBySize(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(2000)
 		o.drain()
-		n, _ := d.prune(o.store, store.PruneRequest{OlderThan: 24 * time.Hour, MaxBytes: 100 << 10, Limit: 100})
+		n, _ := d.prune(o.store, ops.PruneRequest{OlderThan: 24 * time.Hour, MaxBytes: 100 << 10, Limit: 100})
 		left := d.rows()
 		if n+left != 2000 || left < 200 || left > 1000 {
 			t.Errorf("removed %d, %d left of a table for 100 KiB", n, left)
 		}
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 	})
 }
 
@@ -154,7 +155,7 @@ func TestAStoppedPipeHoldsRows(t *testing.T) {
 		mustLease(t, other, store.LeaseRequest{BootID: "x", TTL: time.Minute})
 		d.insert(300)
 		o.drain()
-		n, held := d.prune(o.store, store.PruneRequest{HoldRows: 100})
+		n, held := d.prune(o.store, ops.PruneRequest{HoldRows: 100})
 		if n != 0 || d.rows() != 300 {
 			t.Errorf("removed %d rows that the pipe has not read", n)
 		}
@@ -162,7 +163,7 @@ func TestAStoppedPipeHoldsRows(t *testing.T) {
 			t.Errorf("held: %+v", held)
 		}
 		d.exec(`DELETE FROM box.pipe WHERE name = 'other'`)
-		if n, held = d.prune(o.store, store.PruneRequest{HoldRows: 100}); n != 300 || held.Over {
+		if n, held = d.prune(o.store, ops.PruneRequest{HoldRows: 100}); n != 300 || held.Over {
 			t.Errorf("removed %d, held %+v", n, held)
 		}
 	})
@@ -176,41 +177,41 @@ func TestOneRunnerOfRetention(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(100)
 		o.drain()
-		d.look(o.store, store.AuditRequest{})
-		if _, err := o.store.Prune(t.Context(), store.PruneRequest{Runner: "a", Limit: 1}); err != nil {
+		d.look(o.store, ops.AuditRequest{})
+		if _, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "a", Limit: 1}); err != nil {
 			t.Fatal(err)
 		}
-		p, err := o.store.Prune(t.Context(), store.PruneRequest{Runner: "b"})
+		p, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "b"})
 		if err != nil || p.Runner != "a" || p.Rows != 0 {
 			t.Fatalf("two runners at once: %+v, %v", p, err)
 		}
 		left := d.rows()
-		_, err = o.store.Prune(t.Context(), store.PruneRequest{Runner: "a", Archive: func(ctx context.Context, rows []store.ArchivedRow) error {
+		_, err = o.store.Prune(t.Context(), ops.PruneRequest{Runner: "a", Archive: func(ctx context.Context, rows []ops.ArchivedRow) error {
 			d.exec(`UPDATE box.retention SET until = clock_timestamp() - interval '1 second'`)
-			if p, err := o.store.Prune(ctx, store.PruneRequest{Runner: "b", Limit: 1}); err != nil || p.Runner != "" {
+			if p, err := o.store.Prune(ctx, ops.PruneRequest{Runner: "b", Limit: 1}); err != nil || p.Runner != "" {
 				t.Errorf("the lease was not taken over: %+v, %v", p, err)
 			}
 			left = d.rows()
 			return nil
 		}})
-		var lost *store.RunnerError
+		var lost *ops.RunnerError
 		if !errors.As(err, &lost) || d.rows() != left {
 			t.Errorf("a runner without a lease removed %d rows: %v", left-d.rows(), err)
 		}
-		if p, err = o.store.Prune(t.Context(), store.PruneRequest{Runner: "c", Limit: 1, Take: true}); err != nil || p.Runner != "" || p.Rows == 0 {
+		if p, err = o.store.Prune(t.Context(), ops.PruneRequest{Runner: "c", Limit: 1, Take: true}); err != nil || p.Runner != "" || p.Rows == 0 {
 			t.Errorf("a person's batch: %+v, %v", p, err)
 		}
-		if p, err = o.store.Prune(t.Context(), store.PruneRequest{Runner: "b"}); err != nil || p.Runner != "c" {
+		if p, err = o.store.Prune(t.Context(), ops.PruneRequest{Runner: "b"}); err != nil || p.Runner != "c" {
 			t.Errorf("beside a person's: %+v, %v", p, err)
 		}
 		left = d.rows()
-		if _, err := o.store.Prune(t.Context(), store.PruneRequest{Runner: "c", Leave: true}); err != nil {
+		if _, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "c", Leave: true}); err != nil {
 			t.Fatal(err)
 		}
-		if n, _ := d.prune(o.store, store.PruneRequest{Runner: "c"}); n != left {
+		if n, _ := d.prune(o.store, ops.PruneRequest{Runner: "c"}); n != left {
 			t.Errorf("removed %d, want %d", n, left)
 		}
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 	})
 }
 
@@ -223,7 +224,7 @@ func TestArchiveComesFirst(t *testing.T) {
 		o.drain()
 		var seen []string
 		var fail error
-		req := store.PruneRequest{Limit: 7, Archive: func(_ context.Context, rows []store.ArchivedRow) error {
+		req := ops.PruneRequest{Limit: 7, Archive: func(_ context.Context, rows []ops.ArchivedRow) error {
 			if fail != nil {
 				return fail
 			}
@@ -236,7 +237,7 @@ func TestArchiveComesFirst(t *testing.T) {
 			return nil
 		}}
 		fail = errors.New("disk full")
-		d.look(o.store, store.AuditRequest{})
+		d.look(o.store, ops.AuditRequest{})
 		req.Runner = "r"
 		if _, err := o.store.Prune(t.Context(), req); !errors.Is(err, fail) || d.rows() != 101 {
 			t.Fatalf("%d rows left, %v", d.rows(), err)
@@ -249,7 +250,7 @@ func TestArchiveComesFirst(t *testing.T) {
 		if len(slices.Compact(seen)) != 101 {
 			t.Errorf("%d rows archived", len(seen))
 		}
-		d.balanced(o.store, store.AuditRequest{Full: true})
+		d.balanced(o.store, ops.AuditRequest{Full: true})
 	})
 }
 
@@ -261,13 +262,13 @@ func TestRetentionWaitsForAPipeThatIsAdded(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(50)
 		o.drain()
-		d.look(o.store, store.AuditRequest{})
+		d.look(o.store, ops.AuditRequest{})
 		tx := d.begin()
 		d.do(tx, `LOCK TABLE box.pipe IN SHARE ROW EXCLUSIVE MODE`)
 		d.do(tx, `INSERT INTO box.pipe (name) VALUES ('late')`)
 		done := make(chan error, 1)
 		go func() {
-			_, err := o.store.Prune(t.Context(), store.PruneRequest{Runner: "r"})
+			_, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "r"})
 			done <- err
 		}()
 		d.awaitLock("pipe")
@@ -303,12 +304,12 @@ func TestRetentionStopsWhenTheSequenceWasSetBack(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(50)
 		o.drain()
-		d.look(o.store, store.AuditRequest{})
+		d.look(o.store, ops.AuditRequest{})
 		d.exec(`SELECT setval('box.outbox_seq', 10)`)
 		d.exec(`DELETE FROM box.outbox WHERE seq BETWEEN 11 AND 20`)
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'unseen')`)
 		before := d.rows()
-		if _, err := o.store.Prune(t.Context(), store.PruneRequest{Runner: "r"}); err == nil || d.rows() != before {
+		if _, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "r"}); err == nil || d.rows() != before {
 			t.Errorf("%d rows removed, %v", before-d.rows(), err)
 		}
 	})
@@ -325,11 +326,11 @@ func TestTidy(t *testing.T) {
 			SELECT g.pipe, g.lane, g.n + i, g.pos, g.low, g.next_xid, g.delivered, g.owner FROM box.lane_cursor g CROSS JOIN generate_series(1, 200) i WHERE g.n > 0`)
 		d.exec(`INSERT INTO box.request (pipe, lane, seq, kind, done_at) SELECT 'main', 0, i, 'retry', now() - i * interval '1 day' FROM generate_series(1, 10) i`)
 		d.exec(`INSERT INTO box.relay (pipe, boot_id, ttl, alive_until) VALUES ('main', 'gone', '1 s', now() - interval '2 days')`)
-		done, err := o.store.Tidy(t.Context(), store.TidyRequest{})
+		done, err := o.store.Tidy(t.Context(), ops.TidyRequest{})
 		if err != nil || done["progress"] < 400 || done["request"] != 4 || done["relay"] != 1 {
 			t.Errorf("tidied %v, %v", done, err)
 		}
-		d.balanced(o.store, store.AuditRequest{})
+		d.balanced(o.store, ops.AuditRequest{})
 	})
 }
 
@@ -345,9 +346,9 @@ func TestArchiveGoesOnBehindALargeRowThatStays(t *testing.T) {
 		d.do(late, put, 15<<20, 1)
 		d.exec(put, 1, 1)
 		o.drain()
-		d.look(o.store, store.AuditRequest{})
+		d.look(o.store, ops.AuditRequest{})
 		d.commit(late)
-		n, _ := d.prune(o.store, store.PruneRequest{Archive: func(context.Context, []store.ArchivedRow) error { return nil }})
+		n, _ := d.prune(o.store, ops.PruneRequest{Archive: func(context.Context, []ops.ArchivedRow) error { return nil }})
 		if n != 5 {
 			t.Errorf("a sweep archived %d rows, 5 were due", n)
 		}

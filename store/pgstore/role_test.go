@@ -13,6 +13,7 @@ import (
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -53,7 +54,7 @@ var goldenLanes = map[string]int{"a": 49, "order-1": 11, "customer:42": 21, "é"
 func TestReadsAfterRestart(t *testing.T) {
 	pg := testserver.StartPostgres(t, "15")
 	d := &db{T: t, pool: newPool(t, pg.URL), schema: "restart", lanes: 4}
-	if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+	if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 		t.Fatal(err)
 	}
 	o := d.owner("a")
@@ -109,7 +110,7 @@ func TestMissingPrivilegeIsNamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.exec(`SELECT setval('box.outbox_seq', 1)`)
-			_, err := s.Migrate(t.Context(), store.MigrateRequest{Adopt: true})
+			_, err := s.Migrate(t.Context(), ops.MigrateRequest{Adopt: true})
 			return err
 		}
 		for _, c := range []struct {
@@ -143,7 +144,7 @@ func TestMissingPrivilegeIsNamed(t *testing.T) {
 func TestStandbyIsRefused(t *testing.T) {
 	pg := testserver.StartPostgres(t, "15")
 	d := &db{T: t, pool: newPool(t, pg.URL), schema: "standby", lanes: 4}
-	if _, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+	if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 		t.Fatal(err)
 	}
 	o := d.owner("a")

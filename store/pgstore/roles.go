@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // The group roles of an outbox, behind a prefix and an underscore. They cannot
@@ -182,7 +183,7 @@ func (s *Store) RolesSQL(prefix string) (string, error) {
 }
 
 // makeRoles does what MigrateRequest.Roles asks for.
-func (s *Store) makeRoles(ctx context.Context, req *store.MigrateRequest) (*store.Step, error) {
+func (s *Store) makeRoles(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
 	start := time.Now()
 	text, err := s.RolesSQL(req.RolePrefix)
 	if err != nil {
@@ -203,7 +204,7 @@ func (s *Store) makeRoles(ctx context.Context, req *store.MigrateRequest) (*stor
 	if err != nil {
 		return nil, s.wrap("make roles", err)
 	}
-	return &store.Step{Version: Version, Name: "roles", Took: time.Since(start)}, nil
+	return &ops.Step{Version: Version, Name: "roles", Took: time.Since(start)}, nil
 }
 
 // createRoles makes those roles that are missing, also the one of consumers, which the

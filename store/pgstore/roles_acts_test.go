@@ -6,6 +6,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Everything that people do is done by the admin's role and carried out by the
@@ -19,13 +20,13 @@ func TestRolesAct(t *testing.T) {
 		if _, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, TTL: time.Minute, Leave: true}); err != nil {
 			t.Fatal(err)
 		}
-		replay := store.Order{Kind: store.ActReplay, Match: store.Match{Key: "k"}, Actor: "me", Reason: "test"}
+		replay := ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: "k"}, Actor: "me", Reason: "test"}
 		if plan, err := person.PlanOrder(t.Context(), replay); err != nil || plan.Records != 3 {
 			t.Errorf("plan: %+v, %v", plan, err)
 		}
 		_, _, err := reader.Order(t.Context(), replay)
 		wantIs(t, err, store.ErrUnusable)
-		erase := store.EraseRequest{EraseQuery: store.EraseQuery{Key: "k"}, Actor: "me", Reason: "test"}
+		erase := ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "k"}, Actor: "me", Reason: "test"}
 		_, err = reader.Erase(t.Context(), erase, 10)
 		wantIs(t, err, store.ErrUnusable)
 		id, _, err := person.Order(t.Context(), replay)
@@ -68,17 +69,17 @@ func TestRolesAct(t *testing.T) {
 			t.Errorf("erase: %v", err)
 		}
 		for who, s := range map[string]interface {
-			store.Doctor
-			store.Journal
+			ops.Doctor
+			ops.Journal
 		}{"admin": person, "reader": reader, "relay": relay.store} {
-			if _, err := s.Examine(t.Context(), store.ExamineRequest{Only: []string{"moved"}}); err != nil {
+			if _, err := s.Examine(t.Context(), ops.ExamineRequest{Only: []string{"moved"}}); err != nil {
 				t.Errorf("%s examines: %v", who, err)
 			}
-			if entries, err := s.Entries(t.Context(), store.JournalQuery{}); err != nil || len(entries) == 0 {
+			if entries, err := s.Entries(t.Context(), ops.JournalQuery{}); err != nil || len(entries) == 0 {
 				t.Errorf("%s reads %d entries of the journal: %v", who, len(entries), err)
 			}
 		}
-		if _, err := reader.Erasable(t.Context(), store.EraseQuery{Key: "k"}); err != nil {
+		if _, err := reader.Erasable(t.Context(), ops.EraseQuery{Key: "k"}); err != nil {
 			t.Errorf("the reader counts: %v", err)
 		}
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -27,7 +28,7 @@ var logins atomic.Int64
 // roles makes the roles of the outbox, and a login for each, by its suffix.
 func (d *db) roles() map[string]*pgxpool.Pool {
 	d.Helper()
-	steps, err := d.store("main").Migrate(d.Context(), store.MigrateRequest{Roles: true})
+	steps, err := d.store("main").Migrate(d.Context(), ops.MigrateRequest{Roles: true})
 	if err != nil || len(steps) != 1 || steps[0].Name != "roles" {
 		d.Fatalf("roles: %+v, %v", steps, err)
 	}
@@ -134,14 +135,14 @@ func TestRolesAllow(t *testing.T) {
 		if n, err := pools["reader"].Exec(t.Context(), d.sql(`SELECT * FROM box.messages`)); err != nil || n.RowsAffected() != 5 {
 			t.Errorf("messages: %v, %v", n, err)
 		}
-		if _, err := reader.Parked(t.Context(), store.ParkedQuery{}); !errors.Is(err, store.ErrUnusable) {
+		if _, err := reader.Parked(t.Context(), ops.ParkedQuery{}); !errors.Is(err, store.ErrUnusable) {
 			t.Errorf("the reader lists payloads: %v", err)
 		}
 		if _, err := relay.store.Lease(t.Context(), store.LeaseRequest{BootID: "r", TTL: time.Minute, Leave: true}); err != nil {
 			t.Fatal(err)
 		}
 		person := d.storeAs(pools["admin"])
-		dead, err := person.Parked(t.Context(), store.ParkedQuery{State: store.Dead})
+		dead, err := person.Parked(t.Context(), ops.ParkedQuery{State: store.Dead})
 		if err != nil || len(dead) != 5 || string(dead[2].Message.Payload) != "secret" {
 			t.Fatalf("parked: %d, %v", len(dead), err)
 		}
@@ -262,7 +263,7 @@ func TestRolesAreMadeAgain(t *testing.T) {
 			t.Fatalf("%d rights are granted: %q", len(before), before)
 		}
 		d.exec(`GRANT DELETE ON box.outbox TO "` + d.schema + `_writer"`)
-		for _, req := range []store.MigrateRequest{{Roles: true}, {Target: pgstore.Version - 1}, {}, {Roles: true}} {
+		for _, req := range []ops.MigrateRequest{{Roles: true}, {Target: pgstore.Version - 1}, {}, {Roles: true}} {
 			if _, err := d.store("main").Migrate(t.Context(), req); err != nil {
 				t.Fatal(err)
 			}
@@ -270,7 +271,7 @@ func TestRolesAreMadeAgain(t *testing.T) {
 				t.Errorf("after %+v: %q, before: %q", req, after, before)
 			}
 		}
-		_, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{Roles: true, RolePrefix: `x"; DROP`})
+		_, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: `x"; DROP`})
 		wantIs(t, err, store.ErrUnusable)
 	})
 }
@@ -291,11 +292,11 @@ func TestRolesWithoutCreaterole(t *testing.T) {
 			}
 		})
 		s := d.storeAs(d.as(login))
-		if _, err := s.Migrate(t.Context(), store.MigrateRequest{}); err != nil {
+		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		prefix := strings.ToLower(d.schema)
-		_, err := s.Migrate(t.Context(), store.MigrateRequest{Roles: true, RolePrefix: prefix})
+		_, err := s.Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: prefix})
 		wantIs(t, err, store.ErrUnusable)
 		_, rest, _ := strings.Cut(err.Error(), "run: ")
 		statements, _, found := strings.Cut(rest, " Then migrate again")
@@ -303,10 +304,10 @@ func TestRolesWithoutCreaterole(t *testing.T) {
 			t.Fatalf("the error names no statements: %v", err)
 		}
 		d.exec(statements)
-		if _, err := s.Migrate(t.Context(), store.MigrateRequest{Roles: true, RolePrefix: prefix}); err != nil {
+		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: prefix}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Migrate(t.Context(), store.MigrateRequest{Target: -1}); err != nil {
+		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Target: -1}); err != nil {
 			t.Fatal(err)
 		}
 		for _, suffix := range []string{"writer", "relay", "reader", "admin", "consumer"} {
@@ -322,36 +323,36 @@ func TestRolesKeepTheHouse(t *testing.T) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type, created_at) VALUES ('t', 'k', 'a', now() - interval '2 hours'), ('t', 'k', 'b', now())`)
 		o.want("a", "b")
 		relay, person := d.storeAs(pools["relay"]), d.storeAs(pools["admin"])
-		if b, err := relay.Audit(t.Context(), store.AuditRequest{}); err != nil || b.Counted != 2 {
+		if b, err := relay.Audit(t.Context(), ops.AuditRequest{}); err != nil || b.Counted != 2 {
 			t.Errorf("audit: %+v, %v", b, err)
 		}
-		if p, err := relay.Prune(t.Context(), store.PruneRequest{Runner: "r", OlderThan: time.Hour}); err != nil || p.Rows != 1 {
+		if p, err := relay.Prune(t.Context(), ops.PruneRequest{Runner: "r", OlderThan: time.Hour}); err != nil || p.Rows != 1 {
 			t.Errorf("prune: %+v, %v", p, err)
 		}
-		if _, err := relay.Tidy(t.Context(), store.TidyRequest{}); err != nil {
+		if _, err := relay.Tidy(t.Context(), ops.TidyRequest{}); err != nil {
 			t.Errorf("tidy: %v", err)
 		}
-		if _, err := person.AddPipe(t.Context(), store.AddPipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
+		if _, err := person.AddPipe(t.Context(), ops.AddPipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
 			t.Errorf("add a pipe: %v", err)
 		}
-		if err := person.PausePipe(t.Context(), store.PausePipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
+		if err := person.PausePipe(t.Context(), ops.PausePipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
 			t.Errorf("pause a pipe: %v", err)
 		}
-		if _, err := person.RemovePipe(t.Context(), store.RemovePipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
+		if _, err := person.RemovePipe(t.Context(), ops.RemovePipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
 			t.Errorf("remove a pipe: %v", err)
 		}
-		erase := store.EraseRequest{EraseQuery: store.EraseQuery{Key: "k"}, Actor: "me", Reason: "test"}
+		erase := ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "k"}, Actor: "me", Reason: "test"}
 		if n, err := person.Erase(t.Context(), erase, 10); err != nil || n != 1 {
 			t.Errorf("erase: %d, %v", n, err)
 		}
 		reader, writer := d.storeAs(pools["reader"]), d.storeAs(pools["writer"])
 		for what, err := range map[string]error{
 			"a reader erases":   second(reader.Erase(t.Context(), erase, 10)),
-			"a reader pauses":   reader.PausePipe(t.Context(), store.PausePipe{Name: "main", Actor: "me", Reason: "test"}),
-			"a reader tidies":   second(reader.Tidy(t.Context(), store.TidyRequest{})),
+			"a reader pauses":   reader.PausePipe(t.Context(), ops.PausePipe{Name: "main", Actor: "me", Reason: "test"}),
+			"a reader tidies":   second(reader.Tidy(t.Context(), ops.TidyRequest{})),
 			"a writer looks":    second(writer.Pipes(t.Context())),
 			"a writer's status": second(writer.Status(t.Context())),
-			"an admin prunes":   second(person.Prune(t.Context(), store.PruneRequest{Runner: "r"})),
+			"an admin prunes":   second(person.Prune(t.Context(), ops.PruneRequest{Runner: "r"})),
 		} {
 			if !errors.Is(err, store.ErrUnusable) {
 				t.Errorf("%s: %v", what, err)
@@ -370,14 +371,14 @@ func TestDoctorGrantsARoleWhatItIsFor(t *testing.T) {
 	trap(t, func(d *db, _ *owner) {
 		pools := d.roles()
 		for _, role := range []string{"admin", "reader", "relay"} {
-			found := d.examine(d.storeAs(pools[role]), store.ExamineRequest{}, "privileges")
-			if found[0].Severity != store.OK || !strings.Contains(found[0].What, role) {
+			found := d.examine(d.storeAs(pools[role]), ops.ExamineRequest{}, "privileges")
+			if found[0].Severity != ops.OK || !strings.Contains(found[0].What, role) {
 				t.Errorf("%s: %+v", role, found[0])
 			}
 		}
 		group := d.text(`SELECT quote_ident(role_prefix || '_admin') FROM box.outbox_info`)
 		d.exec(`REVOKE DELETE ON box.parked, box.hold FROM ` + group)
-		found := d.examine(d.storeAs(pools["admin"]), store.ExamineRequest{}, "privileges")
+		found := d.examine(d.storeAs(pools["admin"]), ops.ExamineRequest{}, "privileges")
 		if len(found[0].SQL) != 2 || strings.Contains(strings.Join(found[0].SQL, " "), "outbox") {
 			t.Fatalf("%+v", found[0])
 		}
@@ -385,7 +386,7 @@ func TestDoctorGrantsARoleWhatItIsFor(t *testing.T) {
 			d.exec(fix)
 		}
 		defer d.exec(fmt.Sprintf(`DROP OWNED BY %v`, found[0].Data["role"]))
-		if found = d.examine(d.storeAs(pools["admin"]), store.ExamineRequest{}, "privileges"); found[0].Severity != store.OK {
+		if found = d.examine(d.storeAs(pools["admin"]), ops.ExamineRequest{}, "privileges"); found[0].Severity != ops.OK {
 			t.Errorf("after the fix: %+v", found[0])
 		}
 	})

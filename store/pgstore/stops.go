@@ -9,9 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
-// stopSQL holds the texts of store.Stops. A destination that is stopped is a row of
+// stopSQL holds the texts of ops.Stops. A destination that is stopped is a row of
 // the table hold in no lane, -1: what people have paused is in one place, and
 // relays of versions that do not know of it ask for the lanes that there are.
 func (st *statements) stopSQL(q func(string) string) {
@@ -25,12 +26,12 @@ LEFT JOIN {{schema}}.audit a ON a.id = f.ask WHERE f.pipe = $1 AND f.lane = -1 O
 }
 
 // Stops lists the destinations of the store's pipe that nothing is sent to.
-func (s *Store) Stops(ctx context.Context) (stops []store.Stop, err error) {
+func (s *Store) Stops(ctx context.Context) (stops []ops.Stop, err error) {
 	if s.bad != nil {
 		return nil, s.bad
 	}
 	err = s.ask(ctx, func(rows pgx.Rows) (err error) {
-		stops, err = pgx.CollectRows(rows, pgx.RowToStructByPos[store.Stop])
+		stops, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ops.Stop])
 		return err
 	}, s.sql.stopList, s.opts.Pipe)
 	if err != nil {
@@ -88,7 +89,7 @@ func (s *Store) setStop(ctx context.Context, tx pgx.Tx, req store.SetStop) (bool
 	if err != nil {
 		return false, err
 	}
-	id, err := s.audit(ctx, tx, store.JournalEntry{Actor: req.Actor, Act: act, Pipe: s.opts.Pipe, Target: target, Reason: req.Reason})
+	id, err := s.audit(ctx, tx, ops.JournalEntry{Actor: req.Actor, Act: act, Pipe: s.opts.Pipe, Target: target, Reason: req.Reason})
 	if err != nil {
 		return false, err
 	}

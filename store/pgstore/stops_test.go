@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // A destination that is stopped stays so for every relay of its pipe, and for no
@@ -50,15 +51,15 @@ func TestStops(t *testing.T) {
 		if err != nil || len(status.Stops) != 2 || len(status.Holds) != 0 {
 			t.Errorf("status says %+v and %+v, %v", status.Stops, status.Holds, err)
 		}
-		found, err := st.Examine(t.Context(), store.ExamineRequest{Only: []string{"pipes"}})
-		if err != nil || len(found) != 2 || found[0].Severity != store.Warning {
+		found, err := st.Examine(t.Context(), ops.ExamineRequest{Only: []string{"pipes"}})
+		if err != nil || len(found) != 2 || found[0].Severity != ops.Warning {
 			t.Errorf("the doctor says %+v, %v", found, err)
 		}
 		set("billing", true, true)
 		set("billing", true, false)
 		told("a shop")
 		want := []string{"endpoint stop", "endpoint stop", "endpoint resume"}
-		entries, err := st.Entries(t.Context(), store.JournalQuery{Actor: "ann"})
+		entries, err := st.Entries(t.Context(), ops.JournalQuery{Actor: "ann"})
 		if err != nil || len(entries) != len(want) {
 			t.Fatalf("the journal has %+v, %v", entries, err)
 		}

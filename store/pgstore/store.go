@@ -66,14 +66,7 @@ type sizes struct {
 	bytes int // of all lanes
 }
 
-var (
-	_ store.Store       = (*Store)(nil)
-	_ store.Admin       = (*Store)(nil)
-	_ store.Migrator    = (*Store)(nil)
-	_ store.Journal     = (*Store)(nil)
-	_ store.Orders      = (*Store)(nil)
-	_ store.Partitioner = (*Store)(nil)
-)
+var _ store.Store = (*Store)(nil)
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 
@@ -128,7 +121,7 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 
 // Info describes the store without I/O.
 func (s *Store) Info() store.Info {
-	return store.Info{Name: "postgres", Pipe: s.opts.Pipe, MaxRead: MaxRead}
+	return store.Info{Name: "postgres", Pipe: s.opts.Pipe, MaxRead: MaxRead, SetStop: s.SetStop}
 }
 
 func (s *Store) knownIdentity() string {

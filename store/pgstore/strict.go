@@ -12,9 +12,10 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
-var _ store.StrictKeys = (*Store)(nil)
+var _ ops.StrictKeys = (*Store)(nil)
 
 // Writers queue behind a lock that waits for one of them: each try is short,
 // and they get through between two.
@@ -25,13 +26,13 @@ const (
 )
 
 // StrictTopics lists the strict topics by name.
-func (s *Store) StrictTopics(ctx context.Context) (topics []store.StrictTopic, err error) {
+func (s *Store) StrictTopics(ctx context.Context) (topics []ops.StrictTopic, err error) {
 	if s.bad != nil {
 		return nil, s.bad
 	}
 	err = s.ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
-			var t store.StrictTopic
+			var t ops.StrictTopic
 			if err := rows.Scan(&t.Topic, &t.Since); err != nil {
 				return err
 			}
@@ -48,7 +49,7 @@ func (s *Store) StrictTopics(ctx context.Context) (topics []store.StrictTopic, e
 
 // SetStrict makes a topic strict, or plain again. It needs the role that owns
 // the outbox, as migrations do.
-func (s *Store) SetStrict(ctx context.Context, req store.StrictRequest) (changed bool, err error) {
+func (s *Store) SetStrict(ctx context.Context, req ops.StrictRequest) (changed bool, err error) {
 	if s.bad != nil {
 		return false, s.bad
 	}
@@ -113,7 +114,7 @@ func (s *Store) seedVersions(ctx context.Context, topic string) (xmin string, er
 // setStrict is one try. The lock lets everybody read and waits until nobody has
 // an unfinished insert: else a message without a version could commit after the
 // first one with a version.
-func (s *Store) setStrict(ctx context.Context, req store.StrictRequest, xmin string) (changed bool, err error) {
+func (s *Store) setStrict(ctx context.Context, req ops.StrictRequest, xmin string) (changed bool, err error) {
 	err = s.lookingAnew(ctx, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(noRowSecurity)
@@ -143,7 +144,7 @@ func (s *Store) setStrict(ctx context.Context, req store.StrictRequest, xmin str
 		if err != nil {
 			return err
 		}
-		_, err = s.audit(ctx, tx, store.JournalEntry{Actor: req.Actor, Act: act, Target: target, Reason: req.Reason})
+		_, err = s.audit(ctx, tx, ops.JournalEntry{Actor: req.Actor, Act: act, Target: target, Reason: req.Reason})
 		return err
 	})
 	return changed, err
@@ -151,7 +152,7 @@ func (s *Store) setStrict(ctx context.Context, req store.StrictRequest, xmin str
 
 // busy names the oldest transaction that is in the way.
 func (s *Store) busy(ctx context.Context, cause error) error {
-	e := &store.BusyError{Table: s.opts.Schema + ".outbox", Err: cause}
+	e := &ops.BusyError{Table: s.opts.Schema + ".outbox", Err: cause}
 	var age float64
 	err := s.pool.QueryRow(ctx, s.sql.strictBusy).Scan(&e.PID, &e.Application, &age)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -199,17 +200,17 @@ func TestMissingAndNewerSchema(t *testing.T) {
 		d := empty(t, version, 4)
 		_, err := d.store("main").Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute})
 		wantIs(t, err, store.ErrSchema)
-		if _, err = d.store("main").Migrate(t.Context(), store.MigrateRequest{}); err != nil {
+		if _, err = d.store("main").Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		d.exec(`INSERT INTO box.migration (version, name, checksum) VALUES (99, 'future', '')`)
 		_, err = d.store("main").Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute})
 		wantIs(t, err, store.ErrSchema)
-		_, err = d.store("main").Migrate(t.Context(), store.MigrateRequest{})
+		_, err = d.store("main").Migrate(t.Context(), ops.MigrateRequest{})
 		wantIs(t, err, store.ErrSchema)
 		d.exec(`DELETE FROM box.migration WHERE version = 99`)
 		d.exec(`UPDATE box.migration SET checksum = 'x'`)
-		_, err = d.store("main").Migrate(t.Context(), store.MigrateRequest{})
+		_, err = d.store("main").Migrate(t.Context(), ops.MigrateRequest{})
 		wantIs(t, err, store.ErrUnusable)
 	})
 }
@@ -221,7 +222,7 @@ func TestMigrateTwiceAtOnce(t *testing.T) {
 		steps := make(chan int, 8)
 		for range 8 {
 			wg.Go(func() {
-				done, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{})
+				done, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{})
 				if err != nil {
 					t.Error(err)
 				}
@@ -255,7 +256,7 @@ func TestPrintedSQLIsTheSchema(t *testing.T) {
 		if _, err := conn.Conn().PgConn().Exec(t.Context(), text).ReadAll(); err != nil {
 			t.Fatal(err)
 		}
-		done, err := d.store("main").Migrate(t.Context(), store.MigrateRequest{})
+		done, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{})
 		if err != nil || len(done) != 0 {
 			t.Errorf("migrate after the printed statements: %v, %v", done, err)
 		}

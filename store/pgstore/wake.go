@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Wake says how Wait learns that there is work before its time has passed.
@@ -192,14 +193,14 @@ CREATE OR REPLACE TRIGGER postrider_wake AFTER INSERT ON %[1]s.outbox FOR EACH S
 }
 
 // setNotify does what MigrateRequest.Notify asks for.
-func (s *Store) setNotify(ctx context.Context, req *store.MigrateRequest) (*store.Step, error) {
+func (s *Store) setNotify(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
 	start := time.Now()
 	err := s.whenFree(ctx, req, func(tx pgx.Tx) error {
-		_, err := tx.Conn().PgConn().Exec(ctx, s.notifySQL(req.Notify == store.NotifyOn)).ReadAll()
+		_, err := tx.Conn().PgConn().Exec(ctx, s.notifySQL(req.Notify == ops.NotifyOn)).ReadAll()
 		return err
 	})
 	if err != nil {
 		return nil, s.wrap("set whether writers notify", err)
 	}
-	return &store.Step{Version: Version, Name: "notify " + string(req.Notify), Took: time.Since(start)}, nil
+	return &ops.Step{Version: Version, Name: "notify " + string(req.Notify), Took: time.Since(start)}, nil
 }

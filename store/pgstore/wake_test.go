@@ -11,6 +11,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -18,7 +19,7 @@ import (
 // minute and reports how long it took.
 func (d *db) listening() (s *pgstore.Store, wait func() time.Duration) {
 	d.Helper()
-	if _, err := d.store("main").Migrate(d.Context(), store.MigrateRequest{Notify: store.NotifyOn}); err != nil {
+	if _, err := d.store("main").Migrate(d.Context(), ops.MigrateRequest{Notify: ops.NotifyOn}); err != nil {
 		d.Fatal(err)
 	}
 	s = pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, Wake: pgstore.Listening})
@@ -79,7 +80,7 @@ func TestWake(t *testing.T) {
 			t.Error("Wait does not end with its context")
 		}
 		d.await("nobody listens for a relay that is gone", `SELECT count(*) = 0`+mine, d.schema)
-		if _, err := s.Migrate(t.Context(), store.MigrateRequest{Notify: store.NotifyOff}); err != nil {
+		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Notify: ops.NotifyOff}); err != nil {
 			t.Fatal(err)
 		}
 		if n := d.count(`SELECT count(*) FROM pg_trigger WHERE tgrelid = 'box.outbox'::regclass AND NOT tgisinternal`); n != 0 {

@@ -8,12 +8,13 @@ import (
 	"strings"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
-// Request implements store.Admin.
+// Request implements ops.Admin.
 func (s *Store) Request(ctx context.Context, act store.Act) (id int64, err error) {
 	if act.Kind != store.ActRetry && act.Kind != store.ActDiscard {
-		return 0, fmt.Errorf("act %q: %w: SQLite keeps no pauses, stop the relay instead", act.Kind, store.ErrUnsupported)
+		return 0, fmt.Errorf("act %q: %w: SQLite keeps no pauses, stop the relay instead", act.Kind, ops.ErrUnsupported)
 	}
 	err = s.write(ctx, "request", func(q querier) error {
 		var lane store.Lane
@@ -31,11 +32,11 @@ func (s *Store) Request(ctx context.Context, act store.Act) (id int64, err error
 	return id, err
 }
 
-// Acts implements store.Admin.
-func (s *Store) Acts(ctx context.Context, ids ...int64) ([]store.ActState, error) {
-	var acts []store.ActState
+// Acts implements ops.Admin.
+func (s *Store) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
+	var acts []ops.ActState
 	for _, id := range ids {
-		a := store.ActState{ID: id}
+		a := ops.ActState{ID: id}
 		err := s.db.QueryRowContext(ctx, `SELECT lane, done_at IS NOT NULL, result FROM postrider_request WHERE pipe = ? AND id = ?`,
 			s.opts.Pipe, id).Scan(&a.Lane, &a.Done, &a.Result)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -49,8 +50,8 @@ func (s *Store) Acts(ctx context.Context, ids ...int64) ([]store.ActState, error
 	return acts, nil
 }
 
-// Parked implements store.Admin.
-func (s *Store) Parked(ctx context.Context, query store.ParkedQuery) ([]store.ParkedRecord, error) {
+// Parked implements ops.Admin.
+func (s *Store) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRecord, error) {
 	where, args := []string{"pipe = ?", "seq > ?"}, []any{s.opts.Pipe, query.AfterSeq}
 	state := ""
 	if query.State != store.Pending {
@@ -74,9 +75,9 @@ func (s *Store) Parked(ctx context.Context, query store.ParkedQuery) ([]store.Pa
 		return nil, s.wrap("list parked records", err)
 	}
 	defer rows.Close()
-	var out []store.ParkedRecord
+	var out []ops.ParkedRecord
 	for rows.Next() {
-		var r store.ParkedRecord
+		var r ops.ParkedRecord
 		var name string
 		var due int64
 		var first, last sql.NullInt64
@@ -93,9 +94,9 @@ func (s *Store) Parked(ctx context.Context, query store.ParkedQuery) ([]store.Pa
 	return out, s.wrap("list parked records", rows.Err())
 }
 
-// Status implements store.Admin. It reads one snapshot and changes nothing.
-func (s *Store) Status(ctx context.Context) (store.Status, error) {
-	st := store.Status{Pipe: s.opts.Pipe, Parked: map[string]int64{}}
+// Status implements ops.Admin. It reads one snapshot and changes nothing.
+func (s *Store) Status(ctx context.Context) (ops.Status, error) {
+	st := ops.Status{Pipe: s.opts.Pipe, Parked: map[string]int64{}}
 	tx, err := s.snapshot(ctx)
 	if err != nil {
 		return st, err
@@ -106,7 +107,7 @@ func (s *Store) Status(ctx context.Context) (store.Status, error) {
 		return st, s.wrap("status", err)
 	}
 	st.Identity = g.Identity
-	for _, part := range []func(context.Context, querier, *store.Status) error{s.instances, s.laneStates, s.laneCounts, s.parkedCounts} {
+	for _, part := range []func(context.Context, querier, *ops.Status) error{s.instances, s.laneStates, s.laneCounts, s.parkedCounts} {
 		if err := part(ctx, tx.conn, &st); err != nil {
 			return st, s.wrap("status", err)
 		}
@@ -135,7 +136,7 @@ func (t *snapshot) end() {
 	_ = t.conn.Close()
 }
 
-func (s *Store) instances(ctx context.Context, q querier, st *store.Status) error {
+func (s *Store) instances(ctx context.Context, q querier, st *ops.Status) error {
 	rows, err := q.QueryContext(ctx, `SELECT boot_id, instance, CASE WHEN alive_until <= ? + 2 * ttl THEN alive_until ELSE 0 END,
 		(SELECT count(*) FROM postrider_progress p WHERE p.pipe = r.pipe AND p.owner = r.boot_id)
 		FROM postrider_relay r WHERE pipe = ? ORDER BY instance, boot_id`, micros(s.now()), s.opts.Pipe)
@@ -144,7 +145,7 @@ func (s *Store) instances(ctx context.Context, q querier, st *store.Status) erro
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var i store.Instance
+		var i ops.Instance
 		var until int64
 		if err := rows.Scan(&i.BootID, &i.Name, &until, &i.Lanes); err != nil {
 			return err
@@ -156,7 +157,7 @@ func (s *Store) instances(ctx context.Context, q querier, st *store.Status) erro
 	return rows.Err()
 }
 
-func (s *Store) laneStates(ctx context.Context, q querier, st *store.Status) error {
+func (s *Store) laneStates(ctx context.Context, q querier, st *ops.Status) error {
 	rows, err := q.QueryContext(ctx, `SELECT p.lane, coalesce(r.instance, ''), CASE WHEN r.alive_until <= ? + 2 * r.ttl THEN r.alive_until ELSE 0 END, p.epoch, p.delivered,
 		nullif(p.settled_at, 0),
 		(SELECT count(*) FROM postrider_parked k WHERE k.pipe = p.pipe AND k.lane = p.lane),
@@ -168,7 +169,7 @@ func (s *Store) laneStates(ctx context.Context, q querier, st *store.Status) err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var l store.LaneStatus
+		var l ops.LaneStatus
 		var until int64
 		var settled sql.NullInt64
 		if err := rows.Scan(&l.Lane, &l.Owner, &until, &l.Epoch, &l.Delivered, &settled, &l.Parked, &l.Pending); err != nil {
@@ -186,7 +187,7 @@ func (s *Store) laneStates(ctx context.Context, q querier, st *store.Status) err
 }
 
 // laneCounts counts what lies behind each lane's cursor, up to the limit.
-func (s *Store) laneCounts(ctx context.Context, q querier, st *store.Status) error {
+func (s *Store) laneCounts(ctx context.Context, q querier, st *ops.Status) error {
 	for i := range st.Lanes {
 		l := &st.Lanes[i]
 		var n int64
@@ -208,7 +209,7 @@ func (s *Store) laneCounts(ctx context.Context, q querier, st *store.Status) err
 	return nil
 }
 
-func (s *Store) parkedCounts(ctx context.Context, q querier, st *store.Status) error {
+func (s *Store) parkedCounts(ctx context.Context, q querier, st *ops.Status) error {
 	rows, err := q.QueryContext(ctx, `SELECT state, count(*) FROM postrider_parked WHERE pipe = ? GROUP BY state`, s.opts.Pipe)
 	if err != nil {
 		return err

@@ -11,18 +11,19 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
-var _ store.Doctor = (*Store)(nil)
+var _ ops.Doctor = (*Store)(nil)
 
 // Examine makes the checks that make sense for a file. What concerns records is
 // looked at for the pipe of the store only.
-func (s *Store) Examine(ctx context.Context, req store.ExamineRequest) ([]store.Finding, error) {
+func (s *Store) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
 	req = req.WithDefaults()
-	var found []store.Finding
+	var found []ops.Finding
 	for _, c := range []struct {
 		name string
-		look func(context.Context, store.ExamineRequest) ([]store.Finding, error)
+		look func(context.Context, ops.ExamineRequest) ([]ops.Finding, error)
 	}{
 		{"schema", s.examineSchema},
 		{"journal", s.examineJournal},
@@ -43,8 +44,8 @@ func (s *Store) Examine(ctx context.Context, req store.ExamineRequest) ([]store.
 			continue // "schema" says so
 		}
 		if err != nil {
-			f = append(f, store.Finding{
-				Severity: store.Warning, What: fmt.Sprintf("this check gave no answer: %v", err),
+			f = append(f, ops.Finding{
+				Severity: ops.Warning, What: fmt.Sprintf("this check gave no answer: %v", err),
 				Why: "what it would have found is not known", Fix: "see whether another process holds the file",
 			})
 		}
@@ -56,15 +57,15 @@ func (s *Store) Examine(ctx context.Context, req store.ExamineRequest) ([]store.
 	return found, nil
 }
 
-func (s *Store) examineSchema(ctx context.Context, _ store.ExamineRequest) ([]store.Finding, error) {
+func (s *Store) examineSchema(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
 	have, want, err := s.SchemaVersion(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if have == want {
-		return []store.Finding{{What: fmt.Sprintf("the schema is at version %d, as this program needs it", have)}}, nil
+		return []ops.Finding{{What: fmt.Sprintf("the schema is at version %d, as this program needs it", have)}}, nil
 	}
-	f := store.Finding{Severity: store.Critical, Why: "no relay of this version works here", Fix: "postrider migrate", Data: map[string]any{"have": have, "want": want}}
+	f := ops.Finding{Severity: ops.Critical, Why: "no relay of this version works here", Fix: "postrider migrate", Data: map[string]any{"have": have, "want": want}}
 	switch {
 	case have == 0:
 		f.What = "the file has no outbox"
@@ -73,12 +74,12 @@ func (s *Store) examineSchema(ctx context.Context, _ store.ExamineRequest) ([]st
 	default:
 		f.What, f.Fix = fmt.Sprintf("the schema is at version %d, newer than the %d this program knows", have, want), "upgrade this program"
 	}
-	return []store.Finding{f}, nil
+	return []ops.Finding{f}, nil
 }
 
 // examineJournal looks how the file is written. A pool that Open did not make may
 // have other settings than this one.
-func (s *Store) examineJournal(ctx context.Context, _ store.ExamineRequest) ([]store.Finding, error) {
+func (s *Store) examineJournal(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
 	var mode string
 	var synchronous int
 	if err := s.db.QueryRowContext(ctx, `PRAGMA journal_mode`).Scan(&mode); err != nil {
@@ -87,21 +88,21 @@ func (s *Store) examineJournal(ctx context.Context, _ store.ExamineRequest) ([]s
 	if err := s.db.QueryRowContext(ctx, `PRAGMA synchronous`).Scan(&synchronous); err != nil {
 		return nil, err
 	}
-	var found []store.Finding
+	var found []ops.Finding
 	if !strings.EqualFold(mode, "wal") {
-		found = append(found, store.Finding{
-			Severity: store.Warning, What: "the journal mode is " + mode, Why: "readers and the writer wait for each other, and the relay for both",
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: "the journal mode is " + mode, Why: "readers and the writer wait for each other, and the relay for both",
 			Fix: "turn the write-ahead log on; the file keeps it", SQL: []string{"PRAGMA journal_mode = WAL"},
 		})
 	}
 	if synchronous < 2 {
-		found = append(found, store.Finding{
-			Severity: store.Warning, What: "synchronous is below FULL", Why: "a power cut can take back a commit whose message was delivered already",
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: "synchronous is below FULL", Why: "a power cut can take back a commit whose message was delivered already",
 			Fix: "open the file with sqlitestore.Open, which sets it; every pool of the application too",
 		})
 	}
 	if len(found) == 0 {
-		found = []store.Finding{{What: "the file has a write-ahead log, and commits are on disk"}}
+		found = []ops.Finding{{What: "the file has a write-ahead log, and commits are on disk"}}
 	}
 	return found, nil
 }
@@ -110,7 +111,7 @@ func (s *Store) examineJournal(ctx context.Context, _ store.ExamineRequest) ([]s
 const logLimit = 256 << 20
 
 // examineFile looks at the rights on the file and at its write-ahead log.
-func (s *Store) examineFile(ctx context.Context, _ store.ExamineRequest) ([]store.Finding, error) {
+func (s *Store) examineFile(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
 	var path string
 	if err := s.db.QueryRowContext(ctx, `SELECT file FROM pragma_database_list WHERE name = 'main'`).Scan(&path); err != nil {
 		return nil, err
@@ -120,10 +121,10 @@ func (s *Store) examineFile(ctx context.Context, _ store.ExamineRequest) ([]stor
 		return nil, err
 	}
 	data := map[string]any{"path": path, "bytes": info.Size(), "mode": info.Mode().String()}
-	var found []store.Finding
+	var found []ops.Finding
 	if info.Mode().Perm()&0o002 != 0 {
-		found = append(found, store.Finding{
-			Severity: store.Warning, What: fmt.Sprintf("every user of this machine may write into the file (%s)", info.Mode()), Data: data,
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("every user of this machine may write into the file (%s)", info.Mode()), Data: data,
 			Why: "they can forge, change and remove messages", Fix: fmt.Sprintf("chmod o-rwx %s", path),
 		})
 	}
@@ -132,23 +133,23 @@ func (s *Store) examineFile(ctx context.Context, _ store.ExamineRequest) ([]stor
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return found, err
 	case err == nil && log.Size() >= logLimit:
-		found = append(found, store.Finding{
-			Severity: store.Warning, What: fmt.Sprintf("the write-ahead log takes %d MiB", log.Size()>>20), Data: data,
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("the write-ahead log takes %d MiB", log.Size()>>20), Data: data,
 			Why: "a transaction that reads for long keeps it from being folded back: every read looks through it",
 			Fix: "end that transaction, then", SQL: []string{"PRAGMA wal_checkpoint(TRUNCATE)"},
 		})
 	}
 	if len(found) == 0 {
-		found = []store.Finding{{What: fmt.Sprintf("the file takes %d MiB", info.Size()>>20), Data: data}}
+		found = []ops.Finding{{What: fmt.Sprintf("the file takes %d MiB", info.Size()>>20), Data: data}}
 	}
 	return found, nil
 }
 
 // examineRelays looks whether any lives, and how far it is behind.
-func (s *Store) examineRelays(ctx context.Context, req store.ExamineRequest) ([]store.Finding, error) {
+func (s *Store) examineRelays(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
 	st, err := s.Status(ctx)
 	if errors.Is(err, store.ErrNotFound) {
-		return []store.Finding{{Severity: store.Critical, What: "no relay has ever worked here", Why: "messages wait", Fix: "postrider relay"}}, nil
+		return []ops.Finding{{Severity: ops.Critical, What: "no relay has ever worked here", Why: "messages wait", Fix: "postrider relay"}}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -163,23 +164,23 @@ func (s *Store) examineRelays(ctx context.Context, req store.ExamineRequest) ([]
 	what := fmt.Sprintf("%d relays live, %d messages are pending, the oldest for %s", alive, st.Pending, st.Lag.Round(time.Second))
 	switch {
 	case alive == 0:
-		return []store.Finding{{Severity: store.Critical, What: what, Why: "messages are safe in the outbox, and wait", Fix: "postrider relay", Data: data}}, nil
+		return []ops.Finding{{Severity: ops.Critical, What: what, Why: "messages are safe in the outbox, and wait", Fix: "postrider relay", Data: data}}, nil
 	case st.Lag >= req.Limits.Lag:
-		return []store.Finding{{Severity: store.Critical, What: what, Why: "consumers work with what was true then", Fix: "see the relay's log; postrider status --lanes", Data: data}}, nil
+		return []ops.Finding{{Severity: ops.Critical, What: what, Why: "consumers work with what was true then", Fix: "see the relay's log; postrider status --lanes", Data: data}}, nil
 	}
-	return []store.Finding{{What: what, Data: data}}, nil
+	return []ops.Finding{{What: what, Data: data}}, nil
 }
 
-func (s *Store) examineParked(ctx context.Context, _ store.ExamineRequest) ([]store.Finding, error) {
-	found, err := s.Parked(ctx, store.ParkedQuery{State: store.Dead, Limit: 1})
+func (s *Store) examineParked(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
+	found, err := s.Parked(ctx, ops.ParkedQuery{State: store.Dead, Limit: 1})
 	if err != nil {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return []store.Finding{{What: "no message is dead"}}, nil
+		return []ops.Finding{{What: "no message is dead"}}, nil
 	}
-	return []store.Finding{{
-		Severity: store.Warning, What: fmt.Sprintf("there are dead letters; the first is %d (%s %s)", found[0].Seq, found[0].Class, found[0].Code),
+	return []ops.Finding{{
+		Severity: ops.Warning, What: fmt.Sprintf("there are dead letters; the first is %d (%s %s)", found[0].Seq, found[0].Class, found[0].Code),
 		Why: "keys may stand still behind them",
 		Fix: fmt.Sprintf("postrider dead show %[1]d, mend the cause, then postrider dead retry %[1]d", found[0].Seq), Data: map[string]any{"first": found[0].Seq},
 	}}, nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Each thing that can be wrong with a file is found, and gone when it was mended.
@@ -15,14 +16,14 @@ func TestDoctor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.db")
 	db := openFile(t, path)
 	s := New(db, nil)
-	ill := func(check, word string) *store.Finding {
+	ill := func(check, word string) *ops.Finding {
 		t.Helper()
-		all, err := s.Examine(t.Context(), store.ExamineRequest{Only: []string{check}})
+		all, err := s.Examine(t.Context(), ops.ExamineRequest{Only: []string{check}})
 		if err != nil || len(all) == 0 {
 			t.Fatalf("%s: %d findings, %v", check, len(all), err)
 		}
 		for _, f := range all {
-			if f.Severity != store.OK && strings.Contains(f.What, word) {
+			if f.Severity != ops.OK && strings.Contains(f.What, word) {
 				if f.Why == "" || f.Fix == "" || f.Check != check {
 					t.Errorf("%+v", f)
 				}
@@ -45,7 +46,7 @@ func TestDoctor(t *testing.T) {
 	}
 	migrate := func() {
 		t.Helper()
-		if _, err := s.Migrate(t.Context(), store.MigrateRequest{Lanes: 4}); err != nil {
+		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -86,12 +87,12 @@ func TestDoctor(t *testing.T) {
 	if topics, err := s.Topics(t.Context()); err != nil || len(topics) != 1 || topics[0] != "orders" {
 		t.Errorf("topics %v, %v", topics, err)
 	}
-	all, err := s.Examine(t.Context(), store.ExamineRequest{})
+	all, err := s.Examine(t.Context(), ops.ExamineRequest{})
 	if err != nil || len(all) != 5 {
 		t.Errorf("%d findings, %v", len(all), err)
 	}
 	for _, f := range all {
-		if f.Severity != store.OK {
+		if f.Severity != ops.OK {
 			t.Errorf("in order: %+v", f)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 //go:embed migrations/*.sql
@@ -34,7 +35,7 @@ const migrationTable = `CREATE TABLE IF NOT EXISTS postrider_migration (
 ) STRICT;
 `
 
-// SchemaVersion implements store.Migrator.
+// SchemaVersion implements ops.Migrator.
 func (s *Store) SchemaVersion(ctx context.Context) (have, want int, err error) {
 	have, err = s.schemaVersion(ctx, s.db)
 	return have, Version, err
@@ -50,8 +51,8 @@ func (s *Store) schemaVersion(ctx context.Context, q querier) (int, error) {
 	return n, s.wrap("read the schema version", err)
 }
 
-// Migrate implements store.Migrator. All steps are done in one transaction.
-func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.Step, error) {
+// Migrate implements ops.Migrator. All steps are done in one transaction.
+func (s *Store) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, error) {
 	lanes, target := req.Lanes, req.Target
 	if lanes == 0 {
 		lanes = DefaultLanes
@@ -83,7 +84,7 @@ func (s *Store) Migrate(ctx context.Context, req store.MigrateRequest) ([]store.
 	if err := s.turnOnWAL(ctx); err != nil {
 		return nil, s.wrap("migrate: turn on WAL", err)
 	}
-	var steps []store.Step
+	var steps []ops.Step
 	err := s.write(ctx, "migrate", func(q querier) error {
 		have, err := s.schemaVersion(ctx, q)
 		if err != nil {
@@ -126,26 +127,26 @@ func (s *Store) turnOnWAL(ctx context.Context) error {
 	return err
 }
 
-func plan(have, target int) ([]store.Step, error) {
+func plan(have, target int) ([]ops.Step, error) {
 	if have > Version {
 		return nil, &store.SchemaError{Schema: "main", Have: have, Want: Version}
 	}
-	var steps []store.Step
+	var steps []ops.Step
 	all := migrations()
 	for _, m := range all {
 		if m.version > have && m.version <= target {
-			steps = append(steps, store.Step{Version: m.version, Name: m.name})
+			steps = append(steps, ops.Step{Version: m.version, Name: m.name})
 		}
 	}
 	for i := len(all) - 1; i >= 0; i-- {
 		if m := all[i]; m.version <= have && m.version > target {
-			steps = append(steps, store.Step{Version: m.version, Name: m.name, Down: true})
+			steps = append(steps, ops.Step{Version: m.version, Name: m.name, Down: true})
 		}
 	}
 	return steps, nil
 }
 
-func (s *Store) step(ctx context.Context, q querier, step *store.Step, lanes int) error {
+func (s *Store) step(ctx context.Context, q querier, step *ops.Step, lanes int) error {
 	start := time.Now()
 	text, err := script(*step, lanes)
 	if err != nil {
@@ -159,7 +160,7 @@ func (s *Store) step(ctx context.Context, q querier, step *store.Step, lanes int
 }
 
 // script is a step with its bookkeeping.
-func script(step store.Step, lanes int) (string, error) {
+func script(step ops.Step, lanes int) (string, error) {
 	direction := "up"
 	if step.Down {
 		direction = "down"
@@ -179,7 +180,7 @@ func script(step store.Step, lanes int) (string, error) {
 	return fmt.Sprintf("%sDELETE FROM postrider_migration WHERE version = %d;\n", text, step.Version), nil
 }
 
-// SQL implements store.Migrator, for an outbox of DefaultLanes lanes. Run it in
+// SQL implements ops.Migrator, for an outbox of DefaultLanes lanes. Run it in
 // a transaction.
 func (s *Store) SQL(from, to int) (string, error) {
 	if from < 0 || to < 0 || from > Version || to > Version {

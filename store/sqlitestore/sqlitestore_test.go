@@ -12,6 +12,7 @@ import (
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/storetest"
 )
 
@@ -33,7 +34,7 @@ func newOutbox(t *testing.T, lanes int) (*sql.DB, *Store) {
 	t.Helper()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"))
 	s := New(db, nil)
-	if _, err := s.Migrate(t.Context(), store.MigrateRequest{Lanes: lanes}); err != nil {
+	if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes}); err != nil {
 		t.Fatal(err)
 	}
 	return db, s
@@ -53,8 +54,8 @@ func (e *env) open() *Store {
 	return s
 }
 
-func (e *env) Store() store.Store { return e.open() }
-func (e *env) Admin() store.Admin { return e.open() }
+func (e *env) Store() store.Store  { return e.open() }
+func (e *env) Office() *ops.Office { return e.open().Office() }
 
 func (e *env) Begin(ctx context.Context) (storetest.Tx, error) {
 	tx, err := e.db.BeginTx(ctx, nil)
@@ -90,8 +91,8 @@ func TestConformance(t *testing.T) {
 }
 
 func TestMigrator(t *testing.T) {
-	storetest.RunMigrator(t, func(t *testing.T) store.Migrator {
+	storetest.RunMigrator(t, func(t *testing.T) *ops.Office {
 		t.Helper()
-		return New(openFile(t, filepath.Join(t.TempDir(), "shop.db")), nil)
+		return New(openFile(t, filepath.Join(t.TempDir(), "shop.db")), nil).Office()
 	})
 }

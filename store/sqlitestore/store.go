@@ -55,11 +55,7 @@ type Store struct {
 	file     os.FileInfo // of the database at the first Lease
 }
 
-var (
-	_ store.Store    = (*Store)(nil)
-	_ store.Admin    = (*Store)(nil)
-	_ store.Migrator = (*Store)(nil)
-)
+var _ store.Store = (*Store)(nil)
 
 // New returns a store over db, best one made by Open. It does no I/O and never
 // closes db. opts may be nil.

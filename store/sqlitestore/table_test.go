@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 const plainInsert = `INSERT INTO postrider_outbox (topic, key, type, payload) VALUES ('orders', 'order-1', 'order.placed', '{"n":1}')`
@@ -133,7 +134,7 @@ func TestNumbersAreNotUsedTwice(t *testing.T) {
 func TestReplacedFileIsNoticed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.db")
 	s := New(openFile(t, path), nil)
-	if _, err := s.Migrate(t.Context(), store.MigrateRequest{Lanes: 1}); err != nil {
+	if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Lanes: 1}); err != nil {
 		t.Fatal(err)
 	}
 	req := store.LeaseRequest{BootID: "a", TTL: time.Minute}
@@ -270,7 +271,7 @@ func writeOne(db *sql.DB, name string, n int) error {
 func TestProcesses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.db")
 	s := New(openFile(t, path), nil)
-	if _, err := s.Migrate(t.Context(), store.MigrateRequest{Lanes: 2}); err != nil {
+	if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Lanes: 2}); err != nil {
 		t.Fatal(err)
 	}
 	g, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Hour})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 func adminCases() []Case {
@@ -44,7 +45,7 @@ func adminNobodyLives(ctx context.Context, env Env) error {
 	if err := commit(ctx, env, series("k", "m", 5)...); err != nil {
 		return err
 	}
-	status, err := env.Admin().Status(ctx)
+	status, err := env.Office().Admin.Status(ctx)
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
@@ -68,7 +69,7 @@ func adminConservation(ctx context.Context, env Env) error {
 	}
 	committed := int64(27)
 	for step := range 8 {
-		status, err := env.Admin().Status(ctx)
+		status, err := env.Office().Admin.Status(ctx)
 		if err != nil {
 			return fmt.Errorf("status: %w", err)
 		}
@@ -111,7 +112,7 @@ func adminInstances(ctx context.Context, env Env) error {
 			return err
 		}
 	}
-	status, err := env.Admin().Status(ctx)
+	status, err := env.Office().Admin.Status(ctx)
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
@@ -137,7 +138,7 @@ func adminInstances(ctx context.Context, env Env) error {
 	if err := a.leave(ctx); err != nil {
 		return err
 	}
-	if status, err = env.Admin().Status(ctx); err != nil {
+	if status, err = env.Office().Admin.Status(ctx); err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
 	for _, l := range status.Lanes {
@@ -155,7 +156,7 @@ func adminLag(ctx context.Context, env Env) error {
 	if err := env.Advance(ctx, 2*tick(env)); err != nil {
 		return err
 	}
-	status, err := env.Admin().Status(ctx)
+	status, err := env.Office().Admin.Status(ctx)
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
@@ -169,7 +170,7 @@ func adminLag(ctx context.Context, env Env) error {
 	if _, err := r.take(ctx, 10); err != nil {
 		return err
 	}
-	if status, err = env.Admin().Status(ctx); err != nil {
+	if status, err = env.Office().Admin.Status(ctx); err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
 	if status.Lag != 0 {
@@ -183,7 +184,7 @@ func adminParkedRecord(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
-	records, err := env.Admin().Parked(ctx, store.ParkedQuery{})
+	records, err := env.Office().Admin.Parked(ctx, ops.ParkedQuery{})
 	if err != nil || len(records) != 1 {
 		return fmt.Errorf("%d records are parked, want one; error %v", len(records), err)
 	}
@@ -226,20 +227,20 @@ func adminParkedQuery(ctx context.Context, env Env) error {
 	}
 	for _, c := range []struct {
 		name  string
-		query store.ParkedQuery
+		query ops.ParkedQuery
 		want  []string
 	}{
-		{"everything", store.ParkedQuery{}, []string{"a000", "a001", "a002", "b000", "b001"}},
-		{"State", store.ParkedQuery{State: store.Waiting}, []string{"a001", "a002", "b001"}},
-		{"ID", store.ParkedQuery{ID: p.b.Messages[3].ID}, []string{"b000"}},
-		{"Topic", store.ParkedQuery{Topic: "refunds"}, []string{"b001"}},
-		{"Key", store.ParkedQuery{Key: keys[1]}, []string{"b000", "b001"}},
-		{"AfterSeq", store.ParkedQuery{AfterSeq: p.seqs(2)[0]}, []string{"b000", "b001"}},
-		{"Limit", store.ParkedQuery{Limit: 2}, []string{"a000", "a001"}},
-		{"Key and State", store.ParkedQuery{Key: keys[0], State: store.Dead}, []string{"a000"}},
-		{"nothing", store.ParkedQuery{Topic: "no such topic"}, nil},
+		{"everything", ops.ParkedQuery{}, []string{"a000", "a001", "a002", "b000", "b001"}},
+		{"State", ops.ParkedQuery{State: store.Waiting}, []string{"a001", "a002", "b001"}},
+		{"ID", ops.ParkedQuery{ID: p.b.Messages[3].ID}, []string{"b000"}},
+		{"Topic", ops.ParkedQuery{Topic: "refunds"}, []string{"b001"}},
+		{"Key", ops.ParkedQuery{Key: keys[1]}, []string{"b000", "b001"}},
+		{"AfterSeq", ops.ParkedQuery{AfterSeq: p.seqs(2)[0]}, []string{"b000", "b001"}},
+		{"Limit", ops.ParkedQuery{Limit: 2}, []string{"a000", "a001"}},
+		{"Key and State", ops.ParkedQuery{Key: keys[0], State: store.Dead}, []string{"a000"}},
+		{"nothing", ops.ParkedQuery{Topic: "no such topic"}, nil},
 	} {
-		records, err := env.Admin().Parked(ctx, c.query)
+		records, err := env.Office().Admin.Parked(ctx, c.query)
 		if err != nil {
 			return fmt.Errorf("parked by %s: %w", c.name, err)
 		}

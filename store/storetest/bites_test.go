@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/storetest"
 )
 
@@ -297,3 +298,34 @@ func silent(s store.Store) broken {
 func deaf(s store.Store) broken {
 	return broken{Store: s, wait: func(context.Context, time.Duration) error { return nil }}
 }
+
+// TestBitesOnOffices breaks what an office says of its store.
+func TestBitesOnOffices(t *testing.T) {
+	for name, c := range map[string]struct {
+		want  string
+		wrong func(*ops.Office)
+	}{
+		"no reason":                      {"office/complete", func(o *ops.Office) { delete(o.Lacks, ops.CanErase) }},
+		"another kind":                   {"office/complete", func(o *ops.Office) { o.Kind = "postgres" }},
+		"another version":                {"office/complete", func(o *ops.Office) { o.Version++ }},
+		"no pipe":                        {"office/complete", func(o *ops.Office) { o.Pipe = nil }},
+		"stops that no relay is told of": {"office/stops", func(o *ops.Office) { o.Stops = noStops{} }},
+		"always the same pipe": {"office/pipe", func(o *ops.Office) {
+			open := o.Pipe
+			o.Pipe = func(string) (store.Store, *ops.Office) { return open(memstore.DefaultPipe) }
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mustCatch(t, func() storetest.Env {
+				env := newMemEnv(memstore.Cursor, memstore.None)
+				env.office = c.wrong
+				return env
+			}, c.want)
+		})
+	}
+}
+
+type noStops struct{}
+
+func (noStops) Stops(context.Context) ([]ops.Stop, error)            { return nil, nil }
+func (noStops) SetStop(context.Context, store.SetStop) (bool, error) { return false, nil }

@@ -1,6 +1,5 @@
-// Package storetest is the conformance suite of a [store.Store], its
-// [store.Admin] and its [store.Migrator]. Every rule that package store states
-// with "must" is a [Case] that returns an error naming what was seen; the case
+// Package storetest is the conformance suite of a [store.Store] and its
+// [ops.Office]. Every rule that package store states with "must" is a [Case] that returns an error naming what was seen; the case
 // carries the promise that is broken by it.
 //
 // A store proves itself in its own tests:
@@ -18,6 +17,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Env is one fresh and empty outbox in some database. Its methods may be called
@@ -26,8 +26,8 @@ type Env interface {
 	// Store returns a new store of the outbox's one pipe that remembers
 	// nothing, as another process would open it.
 	Store() store.Store
-	// Admin returns the operators' side of the same outbox and pipe.
-	Admin() store.Admin
+	// Office returns what people can do to the same outbox and pipe.
+	Office() *ops.Office
 	// Begin opens a writer's transaction. Several may be open at once when
 	// Features.ConcurrentWriters is true, else at most one.
 	Begin(ctx context.Context) (Tx, error)
@@ -110,7 +110,7 @@ func Cases() []Case {
 	var all []Case
 	for _, part := range [][]Case{
 		leaseCases(), laneCases(), readCases(), withinCases(), stragglerCases(), messageCases(),
-		settleCases(), fenceCases(), parkedCases(), gapCases(), dueCases(), requestCases(), pauseCases(), adminCases(),
+		settleCases(), fenceCases(), parkedCases(), gapCases(), dueCases(), requestCases(), pauseCases(), adminCases(), officeCases(),
 	} {
 		all = append(all, part...)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/storetest"
 )
 
@@ -16,10 +17,11 @@ const lanes = 4
 
 // memEnv is a database in memory with a clock that only Advance moves.
 type memEnv struct {
-	db   *memstore.Store
-	wrap func(*memstore.Store) store.Store // nil: as it is
-	mu   sync.Mutex
-	now  time.Time
+	db     *memstore.Store
+	wrap   func(*memstore.Store) store.Store // nil: as it is
+	office func(*ops.Office)                 // changes the office; nil: as it is
+	mu     sync.Mutex
+	now    time.Time
 }
 
 func newMemEnv(family memstore.Family, defect memstore.Defect) *memEnv {
@@ -42,7 +44,13 @@ func (e *memEnv) Store() store.Store {
 	return handle
 }
 
-func (e *memEnv) Admin() store.Admin { return e.db.Pipe(memstore.DefaultPipe) }
+func (e *memEnv) Office() *ops.Office {
+	office := e.db.Pipe(memstore.DefaultPipe).Office()
+	if e.office != nil {
+		e.office(office)
+	}
+	return office
+}
 
 func (e *memEnv) Begin(context.Context) (storetest.Tx, error) { return memTx{e.db.Begin()}, nil }
 
@@ -75,8 +83,8 @@ func TestReference(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, func(*testing.T) storetest.Env { return newMemEnv(family, memstore.None) })
 			t.Run("migrator", func(t *testing.T) {
-				storetest.RunMigrator(t, func(*testing.T) store.Migrator {
-					return memstore.New(memstore.Options{Family: family, Empty: true})
+				storetest.RunMigrator(t, func(*testing.T) *ops.Office {
+					return memstore.New(memstore.Options{Family: family, Empty: true}).Office()
 				})
 			})
 		})

@@ -173,7 +173,7 @@ func fenceZombie(ctx context.Context, env Env) error {
 		return err
 	}
 	seq := b.Meta[0].Seq
-	act, err := env.Admin().Request(ctx, store.Act{Kind: store.ActRetry, Seq: seq, Actor: "test", Reason: "zombie"})
+	act, err := env.Office().Admin.Request(ctx, store.Act{Kind: store.ActRetry, Seq: seq, Actor: "test", Reason: "zombie"})
 	if err != nil {
 		return fmt.Errorf("request: %w", err)
 	}

@@ -446,7 +446,7 @@ func leaseIdentity(ctx context.Context, env Env) error {
 			return fmt.Errorf("identity %q and %q for one database", a.grant.Identity, r.grant.Identity)
 		}
 	}
-	status, err := env.Admin().Status(ctx)
+	status, err := env.Office().Admin.Status(ctx)
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
 	}

@@ -8,23 +8,23 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
-// MigratorCase is one rule of a [store.Migrator]. Run gets a migrator of an
-// empty database.
+// MigratorCase is one rule of an [ops.Migrator]. Run gets that of an empty
+// database.
 type MigratorCase struct {
 	Name    string
 	Promise string
-	Run     func(ctx context.Context, m store.Migrator) error
+	Run     func(ctx context.Context, m ops.Migrator) error
 }
 
 // RunMigrator runs every migrator case as a subtest, each in an empty database.
-func RunMigrator(t *testing.T, newMigrator func(t *testing.T) store.Migrator) {
+func RunMigrator(t *testing.T, newOffice func(t *testing.T) *ops.Office) {
 	t.Helper()
 	for _, c := range MigratorCases() {
 		t.Run(c.Name, func(t *testing.T) {
-			if err := c.Run(t.Context(), newMigrator(t)); err != nil {
+			if err := c.Run(t.Context(), newOffice(t).Migrator); err != nil {
 				t.Errorf("%v\nbroken promise: %s", err, c.Promise)
 			}
 		})
@@ -57,7 +57,7 @@ func MigratorCases() []MigratorCase {
 	}
 }
 
-func wantVersion(ctx context.Context, m store.Migrator, up bool) error {
+func wantVersion(ctx context.Context, m ops.Migrator, up bool) error {
 	have, want, err := m.SchemaVersion(ctx)
 	if err != nil {
 		return fmt.Errorf("schema version: %w", err)
@@ -68,7 +68,7 @@ func wantVersion(ctx context.Context, m store.Migrator, up bool) error {
 	return nil
 }
 
-func migrate(ctx context.Context, m store.Migrator, req store.MigrateRequest, done bool) error {
+func migrate(ctx context.Context, m ops.Migrator, req ops.MigrateRequest, done bool) error {
 	steps, err := m.Migrate(ctx, req)
 	if err != nil {
 		return fmt.Errorf("migrate %+v: %w", req, err)
@@ -84,47 +84,47 @@ func migrate(ctx context.Context, m store.Migrator, req store.MigrateRequest, do
 	return nil
 }
 
-func migrateUp(ctx context.Context, m store.Migrator) error {
+func migrateUp(ctx context.Context, m ops.Migrator) error {
 	return errors.Join(
 		wantVersion(ctx, m, false),
-		migrate(ctx, m, store.MigrateRequest{Lanes: 4}, true),
+		migrate(ctx, m, ops.MigrateRequest{Lanes: 4}, true),
 		wantVersion(ctx, m, true),
-		migrate(ctx, m, store.MigrateRequest{}, false),
-		migrate(ctx, m, store.MigrateRequest{DryRun: true}, false),
+		migrate(ctx, m, ops.MigrateRequest{}, false),
+		migrate(ctx, m, ops.MigrateRequest{DryRun: true}, false),
 		wantVersion(ctx, m, true),
 	)
 }
 
-func migrateDown(ctx context.Context, m store.Migrator) error {
-	down := store.MigrateRequest{Target: -1}
+func migrateDown(ctx context.Context, m ops.Migrator) error {
+	down := ops.MigrateRequest{Target: -1}
 	return errors.Join(
 		migrate(ctx, m, down, false),
-		migrate(ctx, m, store.MigrateRequest{Lanes: 4}, true),
+		migrate(ctx, m, ops.MigrateRequest{Lanes: 4}, true),
 		migrate(ctx, m, down, true),
 		wantVersion(ctx, m, false),
 		migrate(ctx, m, down, false),
-		migrate(ctx, m, store.MigrateRequest{Lanes: 8}, true),
+		migrate(ctx, m, ops.MigrateRequest{Lanes: 8}, true),
 		wantVersion(ctx, m, true),
 	)
 }
 
-func migrateDryRun(ctx context.Context, m store.Migrator) error {
-	dry := store.MigrateRequest{DryRun: true}
+func migrateDryRun(ctx context.Context, m ops.Migrator) error {
+	dry := ops.MigrateRequest{DryRun: true}
 	return errors.Join(
 		migrate(ctx, m, dry, true),
 		wantVersion(ctx, m, false),
-		migrate(ctx, m, store.MigrateRequest{}, true),
-		migrate(ctx, m, store.MigrateRequest{DryRun: true, Target: -1}, true),
+		migrate(ctx, m, ops.MigrateRequest{}, true),
+		migrate(ctx, m, ops.MigrateRequest{DryRun: true, Target: -1}, true),
 		wantVersion(ctx, m, true),
 	)
 }
 
-func migrateAtOnce(ctx context.Context, m store.Migrator) error {
+func migrateAtOnce(ctx context.Context, m ops.Migrator) error {
 	const many = 4
-	steps, errs := make([][]store.Step, many), make([]error, many)
+	steps, errs := make([][]ops.Step, many), make([]error, many)
 	var all sync.WaitGroup
 	for i := range many {
-		all.Go(func() { steps[i], errs[i] = m.Migrate(ctx, store.MigrateRequest{Lanes: 4}) })
+		all.Go(func() { steps[i], errs[i] = m.Migrate(ctx, ops.MigrateRequest{Lanes: 4}) })
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -148,7 +148,7 @@ func migrateAtOnce(ctx context.Context, m store.Migrator) error {
 	return wantVersion(ctx, m, true)
 }
 
-func migrateSQL(ctx context.Context, m store.Migrator) error {
+func migrateSQL(ctx context.Context, m ops.Migrator) error {
 	_, want, err := m.SchemaVersion(ctx)
 	if err != nil {
 		return fmt.Errorf("schema version: %w", err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 func parkedCases() []Case {
@@ -411,7 +412,7 @@ func parkedChanged(ctx context.Context, env Env) error {
 	if err := p.wantDue(ctx, "after the second failure"); err != nil {
 		return err
 	}
-	records, err := env.Admin().Parked(ctx, store.ParkedQuery{State: store.Retry})
+	records, err := env.Office().Admin.Parked(ctx, ops.ParkedQuery{State: store.Retry})
 	if err != nil || len(records) != 1 {
 		return fmt.Errorf("%d records are parked as retry, error %v", len(records), err)
 	}

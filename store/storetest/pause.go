@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 func pauseCases() []Case {
@@ -35,7 +36,7 @@ func pauseCases() []Case {
 
 // hold asks for a pause or its end and executes it.
 func (p *parking) hold(ctx context.Context, kind store.ActKind, key string) (int64, error) {
-	id, err := p.env.Admin().Request(ctx, store.Act{Kind: kind, Key: key, Lane: p.lane, Actor: "ann", Reason: "test"})
+	id, err := p.env.Office().Admin.Request(ctx, store.Act{Kind: kind, Key: key, Lane: p.lane, Actor: "ann", Reason: "test"})
 	if err != nil {
 		return 0, fmt.Errorf("request %s of key %q: %w", kind, key, err)
 	}
@@ -79,7 +80,7 @@ func pauseKey(ctx context.Context, env Env) error {
 	if err := p.wantDue(ctx, "while a is paused", "b000", "b001"); err != nil {
 		return err
 	}
-	if err := wantHolds(ctx, env, store.Hold{Lane: p.lane, Key: held}); err != nil {
+	if err := wantHolds(ctx, env, ops.Hold{Lane: p.lane, Key: held}); err != nil {
 		return err
 	}
 	if _, err := p.hold(ctx, store.ActResume, held); err != nil {
@@ -111,7 +112,7 @@ func pauseLane(ctx context.Context, env Env) error {
 	if _, err := p.done(ctx, store.ActDiscard, 0); err != nil {
 		return err
 	}
-	if err := wantHolds(ctx, env, store.Hold{Lane: p.lane}); err != nil {
+	if err := wantHolds(ctx, env, ops.Hold{Lane: p.lane}); err != nil {
 		return err
 	}
 	if _, err := p.hold(ctx, store.ActResume, ""); err != nil {
@@ -172,7 +173,7 @@ func pauseUnchanged(ctx context.Context, env Env) error {
 
 func pauseNotFound(ctx context.Context, env Env) error {
 	for _, lane := range []store.Lane{-1, store.Lane(env.Features().Lanes)} {
-		_, err := env.Admin().Request(ctx, store.Act{Kind: store.ActPause, Lane: lane, Actor: "ann", Reason: "test"})
+		_, err := env.Office().Admin.Request(ctx, store.Act{Kind: store.ActPause, Lane: lane, Actor: "ann", Reason: "test"})
 		if !errors.Is(err, store.ErrNotFound) {
 			return fmt.Errorf("pausing lane %d, which does not exist: error %v", lane, err)
 		}
@@ -181,8 +182,8 @@ func pauseNotFound(ctx context.Context, env Env) error {
 }
 
 // wantHolds compares what Status says is paused.
-func wantHolds(ctx context.Context, env Env, want ...store.Hold) error {
-	st, err := env.Admin().Status(ctx)
+func wantHolds(ctx context.Context, env Env, want ...ops.Hold) error {
+	st, err := env.Office().Admin.Status(ctx)
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 func requestCases() []Case {
@@ -44,7 +45,7 @@ func requestCases() []Case {
 
 // ask stores a request for one record.
 func (p *parking) ask(ctx context.Context, kind store.ActKind, index int) (int64, error) {
-	id, err := p.env.Admin().Request(ctx, store.Act{Kind: kind, Seq: p.seqs(index)[0], Actor: "ann", Reason: "test"})
+	id, err := p.env.Office().Admin.Request(ctx, store.Act{Kind: kind, Seq: p.seqs(index)[0], Actor: "ann", Reason: "test"})
 	if err != nil {
 		return 0, fmt.Errorf("request %s of record %d: %w", kind, index, err)
 	}
@@ -71,7 +72,7 @@ func wantActs(ctx context.Context, env Env, want map[int64]string) error {
 	for id := range want {
 		ids = append(ids, id)
 	}
-	acts, err := env.Admin().Acts(ctx, ids...)
+	acts, err := env.Office().Admin.Acts(ctx, ids...)
 	if err != nil {
 		return fmt.Errorf("acts: %w", err)
 	}
@@ -157,7 +158,7 @@ func requestRetry(ctx context.Context, env Env) error {
 	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Park: []store.Park{again}}); err != nil {
 		return err
 	}
-	records, err := env.Admin().Parked(ctx, store.ParkedQuery{State: store.Retry})
+	records, err := env.Office().Admin.Parked(ctx, ops.ParkedQuery{State: store.Retry})
 	if err != nil || len(records) != 1 || records[0].Generation != 1 {
 		return fmt.Errorf("the generation is lost when the record fails again: %d records, error %v", len(records), err)
 	}
@@ -267,7 +268,7 @@ func requestNotFound(ctx context.Context, env Env) error {
 		return err
 	}
 	for _, seq := range []int64{0, 1, 1 << 40} {
-		_, err := env.Admin().Request(ctx, store.Act{Kind: store.ActRetry, Seq: seq, Actor: "ann", Reason: "test"})
+		_, err := env.Office().Admin.Request(ctx, store.Act{Kind: store.ActRetry, Seq: seq, Actor: "ann", Reason: "test"})
 		if !errors.Is(err, store.ErrNotFound) {
 			return fmt.Errorf("request for number %d, which is not parked: error %v", seq, err)
 		}

@@ -277,7 +277,7 @@ func settleNothing(ctx context.Context, env Env) error {
 // wantStatus compares counts of the operators' view: "delivered", "pending" or
 // the name of a parked state.
 func wantStatus(ctx context.Context, env Env, want map[string]int64) error {
-	status, err := env.Admin().Status(ctx)
+	status, err := env.Office().Admin.Status(ctx)
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
 	}

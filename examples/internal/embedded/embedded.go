@@ -14,7 +14,7 @@ import (
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/sqlitestore"
 )
 
@@ -33,7 +33,7 @@ func Open(ctx context.Context, file, tables string) (*App, error) {
 		return nil, err
 	}
 	a := &App{DB: db, Bus: membroker.New(nil), Outbox: outbox.New(dialect.SQLite, nil), store: sqlitestore.New(db, nil)}
-	_, err = a.store.Migrate(ctx, store.MigrateRequest{})
+	_, err = a.store.Migrate(ctx, ops.MigrateRequest{})
 	if err == nil {
 		_, err = db.ExecContext(ctx, tables)
 	}

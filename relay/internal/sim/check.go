@@ -10,6 +10,7 @@ import (
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/relay/internal/core"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // violation is a broken promise, by its letter in docs/guarantees.md, or one of
@@ -241,7 +242,7 @@ func (c *checker) books() {
 
 // act is a person: retries or discards the record at a rank of the parked ones.
 func (c *checker) act(rank int) {
-	recs, err := c.w.db.Parked(c.w.ctx, store.ParkedQuery{})
+	recs, err := c.w.db.Parked(c.w.ctx, ops.ParkedQuery{})
 	if err != nil || len(recs) == 0 {
 		return
 	}
@@ -312,7 +313,7 @@ func (c *checker) quiet() bool { return c.stuck() == "" && len(c.acts) == 0 }
 
 // stuck names a message that should have moved on, "" if there is none.
 func (c *checker) stuck() string {
-	recs, err := c.w.db.Parked(c.w.ctx, store.ParkedQuery{Limit: 1 << 20})
+	recs, err := c.w.db.Parked(c.w.ctx, ops.ParkedQuery{Limit: 1 << 20})
 	if err != nil {
 		return err.Error()
 	}
@@ -346,7 +347,7 @@ func (c *checker) stuck() string {
 // unproven reports whether a record makes the broker hang up, or is held by a
 // brake. In a lane at its cap it can stay so: nothing is sent there that could
 // prove that the broker works otherwise.
-func (c *checker) unproven(r store.ParkedRecord) bool {
+func (c *checker) unproven(r ops.ParkedRecord) bool {
 	if c.w.plan.ParkedKeys == 0 || r.State != store.Retry {
 		return false
 	}
@@ -372,7 +373,7 @@ func (c *checker) atEnd() {
 }
 
 func (c *checker) lost() {
-	recs, err := c.w.db.Parked(c.w.ctx, store.ParkedQuery{Limit: 1 << 20})
+	recs, err := c.w.db.Parked(c.w.ctx, ops.ParkedQuery{Limit: 1 << 20})
 	if err != nil {
 		c.fail("L", "parked records cannot be listed: %v", err)
 		return

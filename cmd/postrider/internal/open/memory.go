@@ -24,7 +24,7 @@ func openMemorySink(set *Settings, _ string) (*Publisher, error) {
 func openMemory(set *Settings, _ string) (*Outbox, error) {
 	st := memstore.New(memstore.Options{Lanes: set.Lanes})
 	return &Outbox{
-		Store: st, Admin: st, Migrator: st, Newest: 1,
+		Store: st, Office: st.Office(),
 		Enqueue: func(ctx context.Context, msgs []postrider.Message) error { return st.Enqueue(ctx, msgs...) },
 		Close:   func() {},
 	}, nil

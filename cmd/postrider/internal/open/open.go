@@ -16,26 +16,13 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Outbox is one outbox with everything that the program does to it.
 type Outbox struct {
 	store.Store
-	store.Admin
-	store.Migrator
-	// Journal is what people did; nil where the store keeps no record of it.
-	Journal store.Journal
-	// Doctor looks for what is wrong; nil where the store has none.
-	Doctor store.Doctor
-	// Pipe is another pipe of the same outbox; nil where there is only one.
-	Pipe func(name string) (store.Store, store.Admin)
-	// Topics are those of the newest messages; set where Doctor is.
-	Topics func(ctx context.Context) ([]string, error)
-	// NewestMessages are the pipe's newest, with so many bytes of payloads; nil where
-	// they cannot be listed.
-	NewestMessages func(ctx context.Context, n, bodies int) ([]postrider.Message, error)
-	// Newest is the schema version that this program makes.
-	Newest int
+	*ops.Office
 	// Inbox is the database as a consumer sees it, and closes with the rest; nil
 	// where there is none.
 	Inbox func() (*sql.DB, dialect.Dialect)
@@ -43,9 +30,7 @@ type Outbox struct {
 	Enqueue func(ctx context.Context, msgs []postrider.Message) error
 	// Exists says whether there is a database at all; nil where asking it is enough.
 	Exists func() error
-	// RolesSQL is the text that makes the roles; nil where there are none.
-	RolesSQL func(prefix string) (string, error)
-	Close    func()
+	Close  func()
 }
 
 // Publisher is one broker to publish to.

@@ -15,7 +15,6 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
-	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -64,11 +63,7 @@ func openPostgres(set *Settings, _ string) (*Outbox, error) {
 	st := pgstore.New(pool, &pgstore.Options{Schema: set.Schema, Pipe: set.Pipe, Lanes: set.Lanes, Durable: durable, Wake: wake})
 	ob := outbox.New(dialect.Postgres, &outbox.Options{Schema: set.Schema})
 	return &Outbox{
-		Store: st, Admin: st, Migrator: st, Doctor: st, Topics: st.Topics, NewestMessages: st.Newest, Journal: st, Newest: pgstore.Version, RolesSQL: st.RolesSQL, Close: done,
-		Pipe: func(name string) (store.Store, store.Admin) {
-			st := pgstore.New(pool, &pgstore.Options{Schema: set.Schema, Pipe: name})
-			return st, st
-		},
+		Store: st, Office: st.Office(), Close: done,
 		Inbox: func() (*sql.DB, dialect.Dialect) { return stdlib.OpenDBFromPool(pool), dialect.Postgres },
 		Enqueue: func(ctx context.Context, msgs []postrider.Message) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return ob.Enqueue(ctx, outbox.Pgx(tx), msgs...) })

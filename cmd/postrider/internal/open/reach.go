@@ -36,7 +36,7 @@ func (e *missingError) Is(target error) bool { return target == store.ErrSchema 
 func Reach(ctx context.Context, st *Outbox) (have, want int, err error) {
 	limited, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	have, want, err = st.SchemaVersion(limited)
+	have, want, err = st.Migrator.SchemaVersion(limited)
 	var (
 		connect  *pgconn.ConnectError
 		answer   *pgconn.PgError

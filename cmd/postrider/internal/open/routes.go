@@ -53,7 +53,10 @@ func (set *Settings) Table() (*route.Table, error) {
 func (set *Settings) Destinations(st *Outbox) (func(context.Context) ([]string, error), error) {
 	table, err := set.Table()
 	if err != nil || table == nil {
-		return st.Topics, err
+		if st.Samples == nil {
+			return nil, err
+		}
+		return st.Samples.Topics, err
 	}
 	return func(ctx context.Context) ([]string, error) {
 		seen := map[string]bool{}
@@ -62,8 +65,8 @@ func (set *Settings) Destinations(st *Outbox) (func(context.Context) ([]string, 
 		}
 		var msgs []postrider.Message
 		var err error
-		if st.NewestMessages != nil {
-			msgs, err = st.NewestMessages(ctx, 1000, 0)
+		if st.Samples != nil {
+			msgs, err = st.Samples.Newest(ctx, 1000, 0)
 		}
 		for i := range msgs {
 			if r, err := table.Route(&msgs[i]); err == nil { // what has no route is no destination's business

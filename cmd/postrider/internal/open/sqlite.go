@@ -25,7 +25,7 @@ func openSQLite(set *Settings, path string) (*Outbox, error) {
 	st := sqlitestore.New(db, &sqlitestore.Options{Pipe: set.Pipe})
 	ob := outbox.New(dialect.SQLite, nil)
 	return &Outbox{
-		Store: st, Admin: st, Migrator: st, Doctor: st, Topics: st.Topics, NewestMessages: st.Newest, Newest: sqlitestore.Version,
+		Store: st, Office: st.Office(),
 		Close: func() { _ = db.Close() },
 		Exists: func() error {
 			// SQLite makes a missing file: a typing error would look like an empty outbox.

@@ -1,4 +1,4 @@
-package store
+package ops
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package store
+package ops
 
 import (
 	"context"
@@ -10,8 +10,7 @@ import (
 
 // Eraser removes the content of messages that were delivered and are kept: the
 // payload and the headers. The row stays with its number, id, topic, key, type
-// and version, marked as erased; it is not replayed any more. Not every store
-// keeps delivered messages: ask a [Store] by a type assertion.
+// and version, marked as erased; it is not replayed any more.
 type Eraser interface {
 	// Erasable counts the messages of a key at one moment.
 	Erasable(ctx context.Context, q EraseQuery) (Erasable, error)

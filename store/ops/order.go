@@ -1,4 +1,4 @@
-package store
+package ops
 
 import (
 	"context"
@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
 )
 
 // Orders are acts on many records. What an order concerns is counted first and
 // then carried out by the lanes' owners, page by page and each page in a
 // settlement, so that no act races the relay and a million records are neither
-// one transaction nor in anybody's memory. Not every store keeps it: a program
-// asks for it by a type assertion.
+// one transaction nor in anybody's memory.
 type Orders interface {
 	// PlanOrder counts what the order would concern now and changes nothing.
 	PlanOrder(ctx context.Context, o Order) (OrderPlan, error)
@@ -31,16 +31,6 @@ type Orders interface {
 	CancelOrder(ctx context.Context, id int64, actor, reason string) error
 }
 
-// The acts that are orders, beside ActRetry and ActDiscard. Skip lets the keys of
-// records that hold them go on: the record becomes a dead letter that captures
-// nothing, an announced gap that can still be retried. Replay sends settled
-// records of the outbox once more, with their ids, the lane's next generation
-// and as Scheduled records that are due at once.
-const (
-	ActSkip   ActKind = "skip"
-	ActReplay ActKind = "replay"
-)
-
 // Order is an act on every record that matches. Retry and Discard concern Dead
 // records, Skip those in state Dead or Retry that capture their key, Replay
 // settled ones that are not parked.
@@ -51,7 +41,7 @@ const (
 // one before has been handed over, the first when the order is stored. With
 // Overtake it goes at once, also where its key is captured.
 type Order struct {
-	Kind     ActKind
+	Kind     store.ActKind
 	Match    Match
 	Edit     Edit    // Retry only
 	Rate     float64 // most records per second over all lanes; 0: as fast as pages go
@@ -71,7 +61,7 @@ type Match struct {
 	Class        string // of the last error; not for Replay
 	Code         string // not for Replay
 	Error        string // a part of the error's text; not for Replay
-	Lane         *Lane
+	Lane         *store.Lane
 	Since, Until time.Time // of the message's time: at or after, and before
 	// IdleFor is how long a record was neither parked nor tried, by the
 	// database's clock; not for Replay.
@@ -103,7 +93,7 @@ type OrderPlan struct {
 
 // LanePlan is what an order concerns in one lane.
 type LanePlan struct {
-	Lane        Lane
+	Lane        store.Lane
 	Records     int64
 	First, Last int64 // numbers
 }
@@ -111,10 +101,10 @@ type LanePlan struct {
 // OrderState is how far an order has come.
 type OrderState struct {
 	ID      int64
-	Kind    ActKind
-	Planned int64  // counted when it was stored
-	Moved   int64  // records so far
-	Open    []Lane // lanes that have not carried it out
+	Kind    store.ActKind
+	Planned int64        // counted when it was stored
+	Moved   int64        // records so far
+	Open    []store.Lane // lanes that have not carried it out
 	Done    bool
 }
 
@@ -128,7 +118,7 @@ func (o Order) Validate() error {
 	nothing := len(m.Seqs) == 0 && len(m.IDs) == 0 && m.Topic == "" && m.Key == "" && m.Type == "" && !parkedOnly &&
 		m.Versions == Versions{} && m.Lane == nil && m.Since.IsZero() && m.Until.IsZero()
 	switch {
-	case o.Kind != ActRetry && o.Kind != ActDiscard && o.Kind != ActSkip && o.Kind != ActReplay:
+	case o.Kind != store.ActRetry && o.Kind != store.ActDiscard && o.Kind != store.ActSkip && o.Kind != store.ActReplay:
 		return fmt.Errorf("%w: act %q is none: use retry, discard, skip or replay", ErrInvalidOrder, o.Kind)
 	case o.Actor == "":
 		return fmt.Errorf("%w: nobody is named as its actor", ErrInvalidOrder)
@@ -138,15 +128,15 @@ func (o Order) Validate() error {
 		return fmt.Errorf("%w: nothing says which records: give a filter, or all of them by name", ErrInvalidOrder)
 	case !nothing && m.All:
 		return fmt.Errorf("%w: all records and a filter are both given: leave one out", ErrInvalidOrder)
-	case o.Kind == ActReplay && parkedOnly:
+	case o.Kind == store.ActReplay && parkedOnly:
 		return fmt.Errorf("%w: a replay is of records that have no error: class, code, error and idle time do not fit", ErrInvalidOrder)
 	case m.Versions != Versions{} && (m.Versions.First < 1 || m.Versions.Last != 0 && m.Versions.Last < m.Versions.First):
 		return fmt.Errorf("%w: versions %d to %d: use two numbers above 0, the smaller one first", ErrInvalidOrder, m.Versions.First, m.Versions.Last)
 	case m.IdleFor < 0:
 		return fmt.Errorf("%w: idle for %s: use a time above 0", ErrInvalidOrder, m.IdleFor)
-	case o.Kind != ActReplay && o.Overtake:
+	case o.Kind != store.ActReplay && o.Overtake:
 		return fmt.Errorf("%w: only a replay can overtake", ErrInvalidOrder)
-	case o.Kind != ActRetry && !o.Edit.Empty():
+	case o.Kind != store.ActRetry && !o.Edit.Empty():
 		return fmt.Errorf("%w: only a retry can change records", ErrInvalidOrder)
 	case o.Rate < 0 || math.IsNaN(o.Rate) || math.IsInf(o.Rate, 0):
 		return fmt.Errorf("%w: rate is %v: use records per second, or 0 for no limit", ErrInvalidOrder, o.Rate)

@@ -1,9 +1,11 @@
-package store
+package ops
 
 import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"github.com/postrider/postrider/store"
 )
 
 // Journal is the record of what people did to an outbox: who, when, what and
@@ -31,12 +33,12 @@ type JournalQuery struct {
 // JournalEntry is one thing that a person did or asked for.
 type JournalEntry struct {
 	ID     int64
-	At     time.Time // by the database's clock
-	Actor  string    // who, as they said; never empty
-	Act    string    // what: "retry", "discard", "pause", "pipe remove" ...
-	Pipe   string    // "" when the act is about the whole outbox
-	Lane   *Lane     // nil: not about one lane
-	Seq    int64     // 0: not about one record
+	At     time.Time   // by the database's clock
+	Actor  string      // who, as they said; never empty
+	Act    string      // what: "retry", "discard", "pause", "pipe remove" ...
+	Pipe   string      // "" when the act is about the whole outbox
+	Lane   *store.Lane // nil: not about one lane
+	Seq    int64       // 0: not about one record
 	Key    string
 	Target json.RawMessage // an object with what else says which records were meant; nil: nothing. Never a payload
 	Reason string          // why

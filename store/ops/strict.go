@@ -1,4 +1,4 @@
-package store
+package ops
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 // StrictKeys is a store whose outbox can number messages itself. In a strict
 // topic each key's messages have the versions 1, 2, 3 ... in commit order,
 // whoever writes them; the price is a lock on the key until the writer's
-// transaction ends. It is optional: ask a [Store] by a type assertion.
+// transaction ends.
 type StrictKeys interface {
 	// StrictTopics lists the strict topics by name.
 	StrictTopics(ctx context.Context) ([]StrictTopic, error)

@@ -1,4 +1,4 @@
-package store
+package ops
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
 )
 
 // Retainer removes what is settled and proves that nothing got lost: the
@@ -56,29 +57,29 @@ type PruneRequest struct {
 	Archive func(ctx context.Context, rows []ArchivedRow) error
 	// Lanes are those to look at; nil: all. With an archive one of them is
 	// looked at by a call.
-	Lanes []Lane
+	Lanes []store.Lane
 	// After is up to which number each lane was looked at already, as Pruned
 	// said; nil: from the first row on. Rows that a pipe had not settled then
 	// were passed over: begin with nil again from time to time.
-	After map[Lane]int64
+	After map[store.Lane]int64
 }
 
 // ArchivedRow is one settled row that is about to be removed.
 type ArchivedRow struct {
-	Lane    Lane
+	Lane    store.Lane
 	Seq     int64
 	Message postrider.Message
 }
 
 // Pruned is what one call did.
 type Pruned struct {
-	Runner string         // who holds the lease when it is not the caller, else ""
-	Rows   int64          // removed, or with DryRun those due
-	Lanes  map[Lane]int64 // the same by lane
-	Bytes  int64          // of their payloads, an estimate with DryRun
-	Left   []Lane         // lanes in which another batch may be due; empty: the sweep is over
-	After  map[Lane]int64 // how far each lane was looked at
-	Held   Held           // who holds most rows back; filled when Left is empty
+	Runner string               // who holds the lease when it is not the caller, else ""
+	Rows   int64                // removed, or with DryRun those due
+	Lanes  map[store.Lane]int64 // the same by lane
+	Bytes  int64                // of their payloads, an estimate with DryRun
+	Left   []store.Lane         // lanes in which another batch may be due; empty: the sweep is over
+	After  map[store.Lane]int64 // how far each lane was looked at
+	Held   Held                 // who holds most rows back; filled when Left is empty
 }
 
 // Held says which pipe holds back most rows of the outbox: rows that it has
@@ -155,7 +156,7 @@ func abs(n int64) int64 {
 // Committed = Sent + Parked + Gone - Again + Pending + Difference.
 type LaneBook struct {
 	Pipe      string
-	Lane      Lane
+	Lane      store.Lane
 	Committed int64 // from rows
 	Sent      int64 // from the progress counter
 	Parked    int64 // set aside now
@@ -180,7 +181,7 @@ type LaneBook struct {
 
 // LaneGap is what a full count found missing in a lane (above 0), or too much.
 type LaneGap struct {
-	Lane   Lane
+	Lane   store.Lane
 	Rows   int64
 	Unused []int64 // numbers that no row has, newest first, at most 20
 }

@@ -1,13 +1,14 @@
-package store
+package ops
 
 import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/postrider/postrider/store"
 )
 
-// Pipes is the life of the named readers of one outbox. Not every store keeps
-// it: a program asks for it by a type assertion.
+// Pipes is the life of the named readers of one outbox.
 type Pipes interface {
 	// Pipes lists all pipes by name.
 	Pipes(ctx context.Context) ([]Pipe, error)
@@ -31,7 +32,7 @@ type Pipes interface {
 // Pipe is one named reader.
 type Pipe struct {
 	Name      string
-	Filter    Filter
+	Filter    store.Filter
 	CreatedAt time.Time
 	Paused    bool
 	PausedBy  string // who
@@ -76,10 +77,10 @@ func (f StartFrom) String() string {
 type AddPipe struct {
 	Name   string // letters, digits, "-", "_" and "."; at most 63, beginning with a letter or digit
 	From   StartFrom
-	Time   time.Time // of FromTime
-	Filter Filter    // never changes afterwards
-	Actor  string    // who, for the journal; must not be empty
-	Reason string    // why
+	Time   time.Time    // of FromTime
+	Filter store.Filter // never changes afterwards
+	Actor  string       // who, for the journal; must not be empty
+	Reason string       // why
 }
 
 // PausePipe asks for a pause, or for its end.

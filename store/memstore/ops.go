@@ -1,0 +1,27 @@
+package memstore
+
+import (
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+)
+
+// Office returns what people can do to the outbox and to this pipe of it, and
+// why the rest is missing. It is safe for concurrent use.
+func (s *Store) Office() *ops.Office {
+	const gone = "nothing in memory survives the process; PostgreSQL has all of this"
+	lacks := map[ops.Ability]string{}
+	for _, a := range ops.Abilities() {
+		lacks[a] = gone
+	}
+	return &ops.Office{
+		Kind: "memory", Version: schemaVersion,
+		Admin: s, Migrator: s, Pipe: s.another,
+		Lacks: lacks,
+	}
+}
+
+// another opens another pipe of the same outbox, which is made if it does not exist.
+func (s *Store) another(name string) (store.Store, *ops.Office) {
+	p := s.Pipe(name)
+	return p, p.Office()
+}

@@ -1,0 +1,105 @@
+package ops
+
+import (
+	"context"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
+)
+
+// Admin is what operators need of a store. Every act on records is a request
+// that the lane's owner executes inside a Settle, so that it cannot race the relay.
+type Admin interface {
+	// Status counts what is where. It must work when no relay lives.
+	Status(ctx context.Context) (Status, error)
+	// Parked lists parked records by Seq, at most q.Limit.
+	Parked(ctx context.Context, q ParkedQuery) ([]ParkedRecord, error)
+	// Request stores an act and returns its id. The lane is derived from Seq or
+	// Key. It returns ErrNotFound when no such parked record or lane exists, and
+	// ErrUnsupported when the store does not know the act.
+	Request(ctx context.Context, act store.Act) (int64, error)
+	// Acts reports the state of requests by id.
+	Acts(ctx context.Context, ids ...int64) ([]ActState, error)
+}
+
+// Status is one look at an outbox and one of its pipes.
+type Status struct {
+	Identity  string
+	Pipe      string
+	Paused    bool // the whole pipe
+	Lanes     []LaneStatus
+	Instances []Instance
+	Parked    map[string]int64 // by State.String()
+	Pending   int64            // committed records not yet settled, scheduled/retry/waiting included; capped by the store's counting limit
+	Capped    bool             // Pending is a lower bound
+	Lag       time.Duration    // age of the oldest pending record that is not parked
+	Delivered int64            // sum of the progress counters
+	Holds     []Hold           // what people have paused, by lane and key
+	Stops     []Stop           // destinations that nothing is sent to
+	Alarms    []string         // what else a person must see to, with its remedy
+}
+
+// Hold is a key or a whole lane that a person has paused.
+type Hold struct {
+	Lane  store.Lane
+	Key   string // "": the lane
+	Since time.Time
+}
+
+// LaneStatus is one lane of a Status.
+type LaneStatus struct {
+	Lane      store.Lane
+	Owner     string // instance name, "" if nobody
+	Leased    bool
+	Until     time.Duration // lease time left
+	Epoch     int64
+	Pending   int64
+	Lag       time.Duration
+	Delivered int64
+	Parked    int64
+	SettledAt time.Time
+}
+
+// Instance is a relay that has a heartbeat.
+type Instance struct {
+	BootID, Name string
+	Alive        bool
+	AliveFor     time.Duration
+	Lanes        int
+}
+
+// ParkedQuery filters parked records; zero fields do not filter.
+type ParkedQuery struct {
+	State    store.State // Pending: any
+	ID       string
+	Topic    string
+	Key      string
+	AfterSeq int64
+	Limit    int // 0: 100
+}
+
+// ParkedRecord is one record set aside.
+type ParkedRecord struct {
+	Lane        store.Lane
+	Seq         int64
+	Message     postrider.Message
+	State       store.State
+	Captures    bool
+	Attempts    int
+	Generation  int
+	DueIn       time.Duration
+	Class       string
+	Code        string
+	Error       string
+	FirstFailed time.Time
+	LastAttempt time.Time
+}
+
+// ActState says what became of a request.
+type ActState struct {
+	ID     int64
+	Lane   store.Lane // whose owner does it
+	Done   bool
+	Result string // "done", "gone" (the record was no longer parked), "unchanged" (it was paused, or not, already)
+}

@@ -1,0 +1,36 @@
+package sqlitestore
+
+import (
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+)
+
+// Office returns what people can do to the outbox and to this pipe of it, and
+// why the rest is missing. It does no I/O and is safe for concurrent use.
+func (s *Store) Office() *ops.Office {
+	return &ops.Office{
+		Kind: "sqlite", Version: Version,
+		Admin: s, Migrator: s, Pipe: s.another,
+		Doctor: s, Samples: s,
+		Lacks: map[ops.Ability]string{
+			ops.CanErase:     "update or delete the rows of postrider_outbox yourself; PostgreSQL has it",
+			ops.CanJournal:   "SQLite has no users to tell apart; PostgreSQL has it",
+			ops.CanOrder:     "retry or discard parked records one by one; PostgreSQL has them",
+			ops.CanPartition: "the outbox is one table in one file; PostgreSQL has them",
+			ops.CanPipe:      "a pipe begins with the first lease of its relay and stays; PostgreSQL has them",
+			ops.CanRetain:    "settled rows stay until you delete them; PostgreSQL has them",
+			ops.CanRole:      "the rights to the file are all there is; PostgreSQL has them",
+			ops.CanStop:      "set `stopped: true` in the endpoint's entry, or restart the relay to try again; PostgreSQL has them",
+			ops.CanStrict:    "set the version of each message yourself; PostgreSQL has them",
+		},
+	}
+}
+
+// another opens another pipe of the same outbox.
+func (s *Store) another(name string) (store.Store, *ops.Office) {
+	opts := s.opts
+	opts.Pipe = name
+	p := New(s.db, &opts)
+	p.now = s.now
+	return p, p.Office()
+}
