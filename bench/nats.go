@@ -40,11 +40,11 @@ func natsOpen(url string) (*nats.Conn, jetstream.JetStream, error) {
 }
 
 func natsSink(url string) (broker.Sink, func(), error) {
-	nc, sink, err := natsbroker.Open(url)
+	sink, err := natsbroker.Open(url, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	return sink, nc.Close, nil
+	return sink, sink.Close, nil
 }
 
 func natsProduce(ctx context.Context, url, topic string, n int) error {

@@ -79,11 +79,11 @@ func (g *guarded) file(name, text string) string {
 // open is a sink for nats://who the server with parameters.
 func (g *guarded) open(who string, params ...string) *natsbroker.Sink {
 	g.Helper()
-	nc, sink, err := natsbroker.Open("nats://" + who + g.host + "/?" + strings.Join(params, "&"))
+	sink, err := natsbroker.Open("nats://"+who+g.host+"/?"+strings.Join(params, "&"), nil)
 	if err != nil {
 		g.Fatal(err)
 	}
-	g.Cleanup(nc.Close)
+	g.Cleanup(sink.Close)
 	return sink
 }
 
@@ -252,12 +252,12 @@ func TestKeysAndTokens(t *testing.T) {
 		"nkey=" + (&guarded{T: t, dir: t.TempDir()}).file("bad", canary):  "does not hold what it should",
 		"token-file=/not/there": "no such file", "password-env=POSTRIDER_NOT_SET": "POSTRIDER_NOT_SET",
 	} {
-		if _, _, err := natsbroker.Open("nats://h/?" + params); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter") {
+		if _, err := natsbroker.Open("nats://h/?"+params, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter") {
 			t.Errorf("%s: %v", params, err)
 		}
 	}
 	t.Setenv("POSTRIDER_TEST_TOKEN", canary)
-	if _, _, err := natsbroker.Open("nats://u:p@h/?token-env=POSTRIDER_TEST_TOKEN"); err == nil || !strings.Contains(err.Error(), "in two ways") {
+	if _, err := natsbroker.Open("nats://u:p@h/?token-env=POSTRIDER_TEST_TOKEN", nil); err == nil || !strings.Contains(err.Error(), "in two ways") {
 		t.Errorf("two identities: %v", err)
 	}
 }

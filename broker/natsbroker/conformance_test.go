@@ -99,7 +99,7 @@ func envWith(t *testing.T, url string, opts natsbroker.SinkOptions) *brokertest.
 		t.Fatal(err)
 	}
 	source := func(nc *nats.Conn) (*natsbroker.Source, error) {
-		return natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: 3 * time.Second})
+		return natsbroker.NewSource(nc, &natsbroker.SourceOptions{Stream: name, Group: "c", AckWait: 3 * time.Second})
 	}
 	return &brokertest.Env{
 		Server: "NATS " + testserver.NATSVersion,
@@ -275,7 +275,7 @@ func TestTwoPrefixesInOneStream(t *testing.T) {
 	}
 	msgs := []postrider.Message{{ID: "01890a5d-ac96-774b-bcce-b302099a8057", Topic: "orders", Key: "k", Payload: []byte("x")}}
 	for _, prefix := range []string{"live.", "audit.", "live."} {
-		sink, err := natsbroker.NewSink(nc, &natsbroker.SinkOptions{SubjectPrefix: prefix})
+		sink, err := natsbroker.NewSink(nc, &natsbroker.SinkOptions{Prefix: prefix})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -337,7 +337,7 @@ func TestTooLargeNamesTheLimit(t *testing.T) {
 func TestTLSIsDemanded(t *testing.T) {
 	url := embedded(t)
 	for params, reached := range map[string]bool{"": true, "?tls=false": true, "?tls=true": false} {
-		nc, sink, err := natsbroker.Open(url + params)
+		sink, err := natsbroker.Open(url+params, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -345,7 +345,7 @@ func TestTLSIsDemanded(t *testing.T) {
 		if errs == nil || (broker.Classify(errs[0]).Code == "NO_STREAM") != reached {
 			t.Errorf("%q: the answer is %v", params, errs)
 		}
-		nc.Close()
+		sink.Close()
 	}
 }
 

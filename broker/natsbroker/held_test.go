@@ -28,7 +28,7 @@ func TestMaxHeldBytes(t *testing.T) {
 			t.Fatal(errs)
 		}
 	}
-	src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: time.Minute, MaxHeldBytes: limit})
+	src, err := natsbroker.NewSource(nc, &natsbroker.SourceOptions{Stream: name, Group: "c", AckWait: time.Minute, MaxHeldBytes: limit})
 	if err != nil {
 		t.Fatal(err)
 	}

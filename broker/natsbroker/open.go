@@ -2,7 +2,6 @@ package natsbroker
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -29,29 +28,58 @@ func ClientOptions() []nats.Option {
 	}
 }
 
-// Open connects and makes a sink of a URL: see [ParseURL].
+// Open returns a sink on a connection of its own for a URL: see [ParseURL]. Where URL
+// and opts, which may be nil, both set an option, the URL decides.
 //
-// An unreachable server is no error here, nor is one that does not know the
-// user: the connection goes on trying, and Deliver answers with an outage. The
-// connection is the caller's to close. Errors do not repeat the URL.
-func Open(rawURL string, more ...nats.Option) (*nats.Conn, *Sink, error) {
-	target, err := ParseURL(rawURL)
-	if err != nil {
-		return nil, nil, fmt.Errorf("natsbroker: open: %w", err)
+// A server that cannot be reached, or rejects the user, is an outage of Deliver: the
+// connection goes on trying. Close ends the sink and its connection.
+func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
+	var t Target
+	if opts != nil {
+		t.Sink = *opts
 	}
-	nc, err := target.Connect(more...)
-	if err != nil {
-		return nil, nil, err
+	if err := t.read(rawURL); err != nil {
+		return nil, err
 	}
-	s, err := NewSink(nc, &target.Sink)
+	nc, err := t.Connect()
+	if err != nil {
+		return nil, err
+	}
+	s, err := NewSink(nc, &t.Sink)
 	if err != nil {
 		nc.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	return nc, s, nil
+	s.close = nc.Close
+	return s, nil
 }
 
-// Connect makes a connection of the target, with more options behind its own.
+// OpenSource returns a source on a connection of its own for a URL as [Open] takes it.
+// opts must name a stream and a group. Parameters about publishing are ignored. Close
+// ends the source and its connection.
+func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
+	var t Target
+	if opts != nil {
+		t.Source = *opts
+	}
+	if err := t.read(rawURL); err != nil {
+		return nil, err
+	}
+	nc, err := t.Connect()
+	if err != nil {
+		return nil, err
+	}
+	s, err := NewSource(nc, &t.Source)
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	s.close = nc.Close
+	return s, nil
+}
+
+// Connect returns a connection of the target, with more options behind its own, for
+// [NewSink] and [NewSource]. It is the caller's to close.
 func (t *Target) Connect(more ...nats.Option) (*nats.Conn, error) {
 	nc, err := nats.Connect(t.Servers, append(slices.Clone(t.Client), more...)...)
 	if err != nil { // it may quote the URL

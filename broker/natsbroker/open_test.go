@@ -10,11 +10,11 @@ import (
 )
 
 func TestAnUnreachableServerIsSaid(t *testing.T) {
-	nc, sink, err := Open("nats://u:hunter2@127.0.0.1:1")
+	sink, err := Open("nats://u:hunter2@127.0.0.1:1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer nc.Close()
+	defer sink.Close()
 	errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{{Topic: "orders"}}})
 	if len(errs) != 1 || errs[0] == nil {
 		t.Fatalf("Deliver = %v, want one error", errs)

@@ -39,7 +39,7 @@ type puller struct {
 func newPuller(nc *nats.Conn, opts *SourceOptions) puller {
 	return puller{
 		nc: nc, opts: opts, msgs: make(chan *nats.Msg, 2*opts.MaxHeld+spareStatuses),
-		subject: "$JS.API.CONSUMER.MSG.NEXT." + opts.Stream + "." + opts.Durable,
+		subject: "$JS.API.CONSUMER.MSG.NEXT." + opts.Stream + "." + opts.Group,
 	}
 }
 

@@ -90,7 +90,7 @@ func (s *Source) ask(ctx context.Context) error {
 	}
 	info, err := s.consumer.Info(ctx)
 	if err != nil {
-		return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, err)
+		return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Group, s.opts.Stream, err)
 	}
 	another := slices.ContainsFunc(info.PriorityGroups, func(g jetstream.PriorityGroupState) bool {
 		return g.PinnedClientID != "" && g.PinnedClientID != s.puller.pin
@@ -169,6 +169,6 @@ func (s *Source) unpin() {
 	}
 	mine := slices.ContainsFunc(info.PriorityGroups, func(g jetstream.PriorityGroupState) bool { return g.PinnedClientID == s.puller.pin })
 	if stream, err := s.js.Stream(ctx, s.opts.Stream); mine && err == nil {
-		_ = stream.UnpinConsumer(ctx, s.opts.Durable, group)
+		_ = stream.UnpinConsumer(ctx, s.opts.Group, group)
 	}
 }

@@ -70,7 +70,7 @@ func TestWhatASourceMayNot(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(nc.Close)
-			src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: "S", Durable: "c", AckWait: 3 * time.Second})
+			src, err := natsbroker.NewSource(nc, &natsbroker.SourceOptions{Stream: "S", Group: "c", AckWait: 3 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

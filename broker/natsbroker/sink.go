@@ -14,25 +14,25 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SinkOptions of NewSink. The zero value is what most want.
+// SinkOptions of [Open] and [NewSink]. The zero value is what most want.
 type SinkOptions struct {
-	// SubjectPrefix is put before every message's subject, "events." for example.
-	SubjectPrefix string
+	// Prefix is put before every subject, "events." for example.
+	Prefix string
 	// Route says what becomes of each message: the topic that names the subject,
 	// format and more headers; NATS has no key. nil: the message's topic, plain.
 	Route envelope.Router
 	// NoDedup leaves out the Nats-Msg-Id header, so that the stream keeps
 	// repeated messages: for demos and tests that count them.
 	NoDedup bool
-	// MaxPending messages are unacknowledged at once over all calls; 8192 if zero.
-	MaxPending int
+	// Window is how many messages are unacknowledged at once over all calls; 8192 if zero.
+	Window int
 	// Timeout is how long an acknowledgement may take; 10 s if zero.
 	Timeout time.Duration
 }
 
-// Sink publishes to JetStream. It is safe for concurrent use and does not close
-// the connection.
+// Sink publishes to JetStream. It is safe for concurrent use.
 type Sink struct {
+	close   func() // of the connection that Open made; nil: it is the caller's
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	prefix  string
@@ -56,9 +56,9 @@ func NewSink(nc *nats.Conn, opts *SinkOptions) (*Sink, error) {
 	if nc.Opts.ReconnectBufSize >= 0 {
 		return nil, errors.New("natsbroker: sink: the connection must have ReconnectBufSize(-1): else messages are sent after their Deliver call has ended")
 	}
-	pending, timeout := opts.MaxPending, opts.Timeout
-	if pending <= 0 {
-		pending = 8192
+	window, timeout := opts.Window, opts.Timeout
+	if window <= 0 {
+		window = 8192
 	}
 	if timeout <= 0 {
 		timeout = 10 * time.Second
@@ -68,9 +68,17 @@ func NewSink(nc *nats.Conn, opts *SinkOptions) (*Sink, error) {
 		return nil, fmt.Errorf("natsbroker: sink: %w", err)
 	}
 	return &Sink{
-		nc: nc, js: js, prefix: opts.SubjectPrefix, router: opts.Route, noDedup: opts.NoDedup,
-		timeout: timeout, acks: newAcks(nc, pending), codec: wireCodec(),
+		nc: nc, js: js, prefix: opts.Prefix, router: opts.Route, noDedup: opts.NoDedup,
+		timeout: timeout, acks: newAcks(nc, window), codec: wireCodec(),
 	}, nil
+}
+
+// Close ends the connection that [Open] made: calls under way fail. A sink of
+// [NewSink] has nothing to end, and leaves its connection open.
+func (s *Sink) Close() {
+	if s.close != nil {
+		s.close()
+	}
 }
 
 // wireCodec is the header table with NATS's rules.

@@ -17,16 +17,18 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SourceOptions of NewSource.
+// SourceOptions of [OpenSource] and [NewSource].
 type SourceOptions struct {
-	Stream  string // required; it must exist
-	Durable string // the consumer's name; required; made or updated by the first Receive
-	// Subjects filter the stream; nil: all of it.
+	Stream string // required; it must exist
+	// Group is the name of the durable consumer; required. The first Receive makes or
+	// updates it.
+	Group string
+	// Subjects filter the stream, NATS's wildcards included; nil: all of it.
 	Subjects []string
 	// Foreign says what records look like that others wrote.
 	Foreign envelope.Foreign
-	// SubjectPrefix is taken off the subject of records that do not name their topic.
-	SubjectPrefix string
+	// Prefix is taken off the subject of records that do not name their topic.
+	Prefix string
 	// AckWait is how long the server waits before it delivers again; 30 s if zero.
 	AckWait time.Duration
 	// MaxHeld bounds the unsettled messages; 1024 if zero.
@@ -52,6 +54,7 @@ const pullsPerWait = 6
 // only when the earlier one's messages are settled or have come again. It is
 // safe for concurrent use.
 type Source struct {
+	close func() // of the connection that OpenSource made; nil: it is the caller's
 	js    jetstream.JetStream
 	opts  SourceOptions
 	codec envelope.Codec
@@ -72,28 +75,29 @@ type Source struct {
 }
 
 // NewSource returns a source on a connection that stays the caller's. It does
-// no I/O.
-func NewSource(nc *nats.Conn, opts SourceOptions) (*Source, error) {
-	if nc == nil || opts.Stream == "" || opts.Durable == "" {
-		return nil, errors.New("natsbroker: source: a connection, a stream and a durable name are required")
+// no I/O. opts must name a stream and a group.
+func NewSource(nc *nats.Conn, opts *SourceOptions) (*Source, error) {
+	if nc == nil || opts == nil || opts.Stream == "" || opts.Group == "" {
+		return nil, errors.New("natsbroker: source: a connection, a stream and a group are required")
 	}
-	if opts.AckWait <= 0 {
-		opts.AckWait = 30 * time.Second
+	o := *opts
+	if o.AckWait <= 0 {
+		o.AckWait = 30 * time.Second
 	}
-	if opts.MaxHeld <= 0 {
-		opts.MaxHeld = 1024
+	if o.MaxHeld <= 0 {
+		o.MaxHeld = 1024
 	}
-	if opts.MaxHeldBytes <= 0 {
-		opts.MaxHeldBytes = 64 << 20
+	if o.MaxHeldBytes <= 0 {
+		o.MaxHeldBytes = 64 << 20
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("natsbroker: source: %w", err)
 	}
 	codec := wireCodec()
-	codec.Foreign = opts.Foreign
+	codec.Foreign = o.Foreign
 	return &Source{
-		js: js, puller: newPuller(nc, &opts), opts: opts, codec: codec, one: make(chan struct{}, 1), log: new(inhand.Log),
+		js: js, puller: newPuller(nc, &o), opts: o, codec: codec, one: make(chan struct{}, 1), log: new(inhand.Log),
 		inHand: make(map[uint64]bool), acks: make(map[uint64]ack), change: make(chan struct{}),
 	}, nil
 }
@@ -109,8 +113,12 @@ var errNoPin = errors.New("the server does not pin consumers; nats-server 2.11 o
 var errClosed = errors.New("natsbroker: source is closed")
 
 // Close gives back to the server everything that is not with a receiver, and
-// ends Receive. What receivers hold comes again after AckWait.
+// ends Receive. What receivers hold comes again after AckWait. It ends the connection
+// that [OpenSource] made; that of [NewSource] stays open.
 func (s *Source) Close() {
+	if s.close != nil {
+		defer s.close()
+	}
 	s.mu.Lock()
 	s.closed = true
 	s.wake()
@@ -226,7 +234,7 @@ func (s *Source) ready(ctx context.Context) error {
 	defer cancel()
 	if s.consumer == nil {
 		if err := s.durable(ctx); err != nil {
-			return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Durable, s.opts.Stream, err)
+			return fmt.Errorf("natsbroker: consumer %s of stream %s: %w", s.opts.Group, s.opts.Stream, err)
 		}
 	}
 	return s.ask(ctx)
@@ -328,7 +336,7 @@ func (s *Source) durable(ctx context.Context) error {
 		return err
 	}
 	c, err := s.js.CreateOrUpdateConsumer(ctx, s.opts.Stream, jetstream.ConsumerConfig{
-		Durable: s.opts.Durable, FilterSubjects: s.opts.Subjects,
+		Durable: s.opts.Group, FilterSubjects: s.opts.Subjects,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.AckWait,
 		MaxAckPending: s.opts.MaxHeld, DeliverPolicy: jetstream.DeliverAllPolicy,
 		MaxDeliver:     -1, // behind a limit the server would never deliver a message again
@@ -355,7 +363,7 @@ func (s *Source) lookUp(ctx context.Context) error {
 	if s.created.IsZero() {
 		return nil
 	}
-	c, err := s.js.Consumer(ctx, s.opts.Stream, s.opts.Durable)
+	c, err := s.js.Consumer(ctx, s.opts.Stream, s.opts.Group)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
 	case err != nil:
@@ -420,7 +428,7 @@ func (s *Source) decode(msg *nats.Msg, meta *nats.MsgMetadata) broker.Delivery {
 		}
 	}
 	topic := msg.Subject
-	if p := s.opts.SubjectPrefix; len(topic) > len(p) && topic[:len(p)] == p {
+	if p := s.opts.Prefix; len(topic) > len(p) && topic[:len(p)] == p {
 		topic = topic[len(p):]
 	}
 	origin := meta.Stream + "@" + strconv.FormatUint(meta.Sequence.Stream, 10)

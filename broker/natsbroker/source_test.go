@@ -48,7 +48,7 @@ func TestDurableOfAnOlderVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: name, Durable: "c"})
+	src, err := natsbroker.NewSource(nc, &natsbroker.SourceOptions{Stream: name, Group: "c"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestAnOlderServerIsSaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: "S", Durable: "c"})
+	src, err := natsbroker.NewSource(nc, &natsbroker.SourceOptions{Stream: "S", Group: "c"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func newCouple(t *testing.T, messages int) *couple {
 	nc := connect(t, embedded(t))
 	js, sink, name := filled(t, nc, messages)
 	open := func() *natsbroker.Source {
-		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: coupleAckWait})
+		src, err := natsbroker.NewSource(nc, &natsbroker.SourceOptions{Stream: name, Group: "c", AckWait: coupleAckWait})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +272,7 @@ func TestSettleEndsWithoutAnAnswer(t *testing.T) {
 	nc := connect(t, server)
 	_, _, name := filled(t, nc, 1)
 	proxy, url := proxied(t, server)
-	src, err := natsbroker.NewSource(connect(t, url), natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: 3 * time.Second})
+	src, err := natsbroker.NewSource(connect(t, url), &natsbroker.SourceOptions{Stream: name, Group: "c", AckWait: 3 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,7 @@ func TestNothingIsGivenUpByTheServer(t *testing.T) {
 	before := 0
 	for life := range 4 { // each receives, and dies without a word
 		conn := connect(t, nc.ConnectedUrl())
-		src, err := natsbroker.NewSource(conn, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: time.Second})
+		src, err := natsbroker.NewSource(conn, &natsbroker.SourceOptions{Stream: name, Group: "c", AckWait: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

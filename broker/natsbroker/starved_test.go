@@ -27,7 +27,7 @@ func TestNothingThatArrivesIsThrownAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy, url := proxied(t, server)
-	src, err := natsbroker.NewSource(connect(t, url), natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: 6 * time.Second})
+	src, err := natsbroker.NewSource(connect(t, url), &natsbroker.SourceOptions{Stream: name, Group: "c", AckWait: 6 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestWorkKeepsItsSource(t *testing.T) {
 	nc := connect(t, embedded(t))
 	js, _, name := filled(t, nc, n)
 	open := func() *natsbroker.Source {
-		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: name, Durable: "c", AckWait: wait})
+		src, err := natsbroker.NewSource(nc, &natsbroker.SourceOptions{Stream: name, Group: "c", AckWait: wait})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,17 +21,17 @@ type Target struct {
 	// Servers and Client are for nats.Connect.
 	Servers string
 	Client  []nats.Option
-	// Sink is what the URL says about the sink.
-	Sink SinkOptions
+	Sink    SinkOptions   // what the URL sets about publishing
+	Source  SourceOptions // what the URL sets about receiving
 }
 
 // ParseURL reads a URL such as
 //
-//	nats://user:password@host1:4222,host2/?tls=true&subject-prefix=events.
+//	nats://user:password@host1:4222,host2/?tls=true&prefix=events.
 //
 // The port is 4222 where none is given. Parameters:
 //
-//	subject-prefix=TEXT   put before every subject
+//	prefix=TEXT           put before every subject
 //	dedup=on|off          off leaves out Nats-Msg-Id, so that a stream keeps repetitions
 //	password-file=FILE    the user's password; or password-env=NAME
 //	token-file=FILE       in place of a user; or token-env=NAME; or nats://TOKEN@host
@@ -45,22 +45,36 @@ type Target struct {
 // each new connection: a rotation needs no restart. An nkey's seed is read again
 // too, but its public part is who we are and stays. ParseURL reads the files once
 // and does no other I/O. Errors do not repeat the URL.
-func ParseURL(raw string) (*Target, error) {
+func ParseURL(raw string) (t Target, err error) { return t, t.read(raw) }
+
+// read adds what the URL says to the options that t has.
+func (t *Target) read(raw string) error {
+	if err := t.parse(raw); err != nil {
+		return fmt.Errorf("natsbroker: parse URL: %w", err)
+	}
+	return nil
+}
+
+func (t *Target) parse(raw string) error {
 	u, err := brokerurl.Parse(raw, brokerurl.Spec{
 		Schemes: map[string]bool{"nats": false}, Port: "4222",
-		Params: []string{"subject-prefix", "dedup", "creds", "nkey"}, Secrets: []string{"token"},
+		Params: []string{"prefix", "dedup", "creds", "nkey"}, Secrets: []string{"token"},
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	t := &Target{Client: ClientOptions(), Sink: SinkOptions{SubjectPrefix: u.Param("subject-prefix")}}
+	t.Client = ClientOptions()
+	if u.Has("prefix") {
+		t.Sink.Prefix, t.Source.Prefix = u.Param("prefix"), u.Param("prefix")
+	}
 	switch u.Param("dedup") {
 	case "off":
 		t.Sink.NoDedup = true
 	case "on":
+		t.Sink.NoDedup = false
 	default:
 		if u.Has("dedup") {
-			return nil, errors.New("dedup must be on or off")
+			return errors.New("dedup must be on or off")
 		}
 	}
 	scheme := "nats://"
@@ -72,12 +86,12 @@ func ParseURL(raw string) (*Target, error) {
 	t.Servers = scheme + strings.Join(u.Hosts, ","+scheme)
 	who, err := identity(u)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if who != nil {
 		t.Client = append(t.Client, who)
 	}
-	return t, nil
+	return nil
 }
 
 // dialer notices a server that does not speak the protocol of NATS.

@@ -142,11 +142,11 @@ func proxied(t *testing.T, addr string) *faultproxy.Proxy {
 // natsSink has the broker's deduplication off: what is sent twice counts twice.
 func natsSink(tb testing.TB, url string) broker.Sink {
 	tb.Helper()
-	nc, sink, err := natsbroker.Open(url + "?dedup=off")
+	sink, err := natsbroker.Open(url+"?dedup=off", nil)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(nc.Close)
+	tb.Cleanup(sink.Close)
 	return sink
 }
 

@@ -46,11 +46,11 @@ func beRelay() error {
 		return err
 	}
 	defer pool.Close()
-	nc, sink, err := natsbroker.Open(os.Getenv(childBroker) + "?dedup=off")
+	sink, err := natsbroker.Open(os.Getenv(childBroker)+"?dedup=off", nil)
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
+	defer sink.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	halting := &halting{Sink: sink, goOn: make(chan struct{})}

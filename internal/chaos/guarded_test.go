@@ -53,11 +53,11 @@ func guardedNATS(t *testing.T, file string) *guarded {
 	return &guarded{
 		server: *natsServer(s), wrong: "check user, password", forbidden: "PERMISSION at",
 		open: func(t *testing.T) broker.Sink {
-			nc, sink, err := natsbroker.Open(strings.Replace(s.URL, "://", "://relay@", 1) + "/?dedup=off&password-file=" + file)
+			sink, err := natsbroker.Open(strings.Replace(s.URL, "://", "://relay@", 1)+"/?dedup=off&password-file="+file, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(nc.Close)
+			t.Cleanup(sink.Close)
 			return sink
 		},
 		password: func(t *testing.T, next string) { password = next; reload(t) },

@@ -188,11 +188,11 @@ func (b *realBroker) publish(t *testing.T, msgs ...postrider.Message) {
 	t.Helper()
 	var sink broker.Sink
 	if b.name == "nats" {
-		nc, s, err := natsbroker.Open(b.url + "?dedup=off")
+		s, err := natsbroker.Open(b.url+"?dedup=off", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer nc.Close()
+		defer s.Close()
 		sink = s
 	} else {
 		s, err := kafkabroker.Open(b.url, nil)
@@ -224,7 +224,7 @@ func openSource(name, url, topic, consumer string, kafka ...kgo.Opt) (broker.Sou
 		if err != nil {
 			return nil, nil, err
 		}
-		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: topic, Durable: consumer, AckWait: 2 * time.Second})
+		src, err := natsbroker.NewSource(nc, &natsbroker.SourceOptions{Stream: topic, Group: consumer, AckWait: 2 * time.Second})
 		if err != nil {
 			nc.Close()
 			return nil, nil, err

@@ -34,7 +34,7 @@ func TestLargeMessagesMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: "large", Durable: consumes, MaxHeldBytes: bound})
+	src, err := natsbroker.NewSource(nc, &natsbroker.SourceOptions{Stream: "large", Group: consumes, MaxHeldBytes: bound})
 	if err != nil {
 		t.Fatal(err)
 	}

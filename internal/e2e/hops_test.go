@@ -130,11 +130,11 @@ func (h *hops) background(run func(context.Context) error) {
 }
 
 func (h *hops) carry() {
-	nc, sink, err := natsbroker.Open(h.b.url)
+	sink, err := natsbroker.Open(h.b.url, nil)
 	if err != nil {
 		h.Fatal(err)
 	}
-	h.Cleanup(nc.Close)
+	h.Cleanup(sink.Close)
 	h.background(relay.New(pgstore.New(h.pool, nil), sink, nil).Run)
 }
 

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/postrider/postrider"
@@ -20,7 +21,7 @@ import (
 func TestNATSJava(t *testing.T) {
 	reader := java(t, "NatsReader.java")
 	server := testserver.StartNATS(t)
-	nc, _, err := natsbroker.Open(server.URL)
+	nc, err := nats.Connect(server.URL, natsbroker.ClientOptions()...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -145,7 +145,7 @@ func open(c *Config) (broker.Source, func(), error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		src, err := natsbroker.NewSource(nc, natsbroker.SourceOptions{Stream: c.Topic, Durable: c.Name, AckWait: c.AckWait})
+		src, err := natsbroker.NewSource(nc, &natsbroker.SourceOptions{Stream: c.Topic, Group: c.Name, AckWait: c.AckWait})
 		if err != nil {
 			nc.Close()
 			return nil, nil, err
