@@ -328,15 +328,24 @@ func TestReadmeCompiles(t *testing.T) {
 	}
 }
 
-// TestReadmeShowsTheQuickstart: the first program of the README is the file it
-// names, which a test runs.
-func TestReadmeShowsTheQuickstart(t *testing.T) {
-	want := read(t, "examples/quickstart/main.go")
+// TestReadmeShowsItsProgram: the first program of the README is the file it names,
+// which a test runs, without its imports. It is short.
+func TestReadmeShowsItsProgram(t *testing.T) {
+	_, want, _ := strings.Cut(read(t, "examples/first/shop.go"), ")\n\n")
 	blocks := goBlocks(read(t, "README.md"))
 	if len(blocks) == 0 || blocks[0] != want {
-		t.Error("the first Go block of README.md is not examples/quickstart/main.go: copy the file into it")
+		t.Error("the first Go block of README.md is not examples/first/shop.go from its imports on: copy it")
 	}
-	if n := strings.Count(want, "\n"); n >= 80 {
+	lines := 0
+	for line := range strings.Lines(want) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+			lines++
+		}
+	}
+	if lines > 20 {
+		t.Errorf("examples/first/shop.go has %d lines behind its imports, want at most 20", lines)
+	}
+	if n := strings.Count(read(t, "examples/quickstart/main.go"), "\n"); n >= 80 {
 		t.Errorf("examples/quickstart/main.go has %d lines, want fewer than 80", n)
 	}
 }

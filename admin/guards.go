@@ -28,25 +28,12 @@ func (i Inboxes) of(consumer string) *inboxwork.Inbox {
 	return inboxwork.New(i.Dialect, consumer, &inbox.Options{Schema: i.Schema})
 }
 
-// migrateTries is how often Migrate asks for tables that running consumers hold,
-// for 3 s each time, so that new ones never wait for longer.
-const migrateTries = 20
-
 // Migrate makes the inbox's tables, and on PostgreSQL its functions, or brings
 // those of an older version to the newest.
 func (i Inboxes) Migrate(ctx context.Context) error {
-	for try := 1; ; try++ {
-		err := i.write(ctx, func(tx inbox.Conn) error { return i.of("migrate").Migrate(ctx, tx) })
-		var again *inbox.RetryableError
-		if !errors.As(err, &again) || try == migrateTries {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(time.Duration(try) * 50 * time.Millisecond): // what waited behind it goes first
-		}
-	}
+	return inboxwork.Migrate(ctx, func() error {
+		return i.write(ctx, func(tx inbox.Conn) error { return i.of("migrate").Migrate(ctx, tx) })
+	})
 }
 
 // MakeRoles makes the roles of an inbox on PostgreSQL which are not there, and sets

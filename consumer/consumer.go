@@ -186,7 +186,7 @@ type Consumer[Tx any] struct {
 }
 
 // New returns a Consumer of source with its inbox and its effects in db. It
-// does no I/O. The inbox tables must be there: see [inbox.Inbox.Migrate].
+// does no I/O. The inbox tables must be there when it runs: see [Consumer.Migrate].
 func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	o := opts.defaults()
 	c := &Consumer[Tx]{source: source, db: db, opts: o, owner: rand.Text(), handlers: make(map[string]Handler[Tx]), nudge: make(chan struct{}, 1)}
@@ -198,7 +198,21 @@ func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	return c
 }
 
-// Inbox is the consumer's inbox: to make its tables and to list its dead letters.
+// Migrate makes the inbox tables that are missing and brings older ones up, in a
+// transaction of its own: see [inbox.Inbox.Migrate]. While running consumers hold a
+// table that is to be changed it tries again, for a minute. Programs that start at
+// once may all call it; a role that may not create tables may too, when they are there.
+func (c *Consumer[Tx]) Migrate(ctx context.Context) error {
+	err := inboxwork.Migrate(ctx, func() error {
+		return c.db.Transact(ctx, func(_ Tx, conn inbox.Conn) error { return c.inbox.Migrate(ctx, conn) })
+	})
+	if err != nil {
+		return fmt.Errorf("consumer %q: migrate: %w", c.opts.Name, err)
+	}
+	return nil
+}
+
+// Inbox returns the consumer's inbox, for example to list its dead letters.
 func (c *Consumer[Tx]) Inbox() *inbox.Inbox { return c.inbox.Inbox }
 
 // Handle registers fn for messages of typ; their payload is decoded from JSON

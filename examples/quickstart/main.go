@@ -38,9 +38,6 @@ func run(ctx context.Context, out io.Writer, file string) error {
 	}
 	defer db.Close()
 	st, bus := sqlitestore.New(db, nil), membroker.New(nil)
-	if _, err := st.Migrate(ctx, ops.MigrateRequest{}); err != nil {
-		return err
-	}
 	c := consumer.New(bus.Source("billing", "orders"), consumer.SQL(db, dialect.SQLite), &consumer.Options{Name: "billing"})
 	left := make(chan struct{}, 3)
 	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, e OrderPlaced) error {
@@ -49,13 +46,16 @@ func run(ctx context.Context, out io.Writer, file string) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO invoice VALUES (?)", e.Order) // commits with the inbox, or not at all
 		return err
 	})
+	_, err = st.Migrate(ctx, ops.MigrateRequest{})
+	if err = errors.Join(err, c.Migrate(ctx)); err != nil {
+		return err
+	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback()
 	_, err = tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS orders (id); CREATE TABLE IF NOT EXISTS invoice (id)")
-	err = errors.Join(err, c.Inbox().Migrate(ctx, tx))
 	ob := outbox.New(dialect.SQLite, nil)
 	for _, id := range []string{"A-1", "A-2", "A-3"} {
 		_, e := tx.ExecContext(ctx, "INSERT INTO orders VALUES (?)", id)

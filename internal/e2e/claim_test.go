@@ -131,7 +131,7 @@ func consume(t *testing.T, pool *pgxpool.Pool, addr, topic string, n int, opener
 	opts := quick
 	opts.Opener = opener
 	c := consumer.New(src, consumer.Pgx(pool), &opts)
-	if err := throughPgx(pool)(t.Context(), func(tx outbox.Tx) error { return c.Inbox().Migrate(t.Context(), tx) }); err != nil {
+	if err := c.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

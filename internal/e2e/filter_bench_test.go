@@ -13,7 +13,6 @@ import (
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/outbox"
 )
 
 // BenchmarkDuplicates drops messages that were processed before, with and without
@@ -37,7 +36,7 @@ func BenchmarkDuplicates(b *testing.B) {
 				pass := func() {
 					src := &acked{Source: mem.Source("billing", "orders"), all: make(chan struct{}), want: b.N}
 					c := consumer.New(src, consumer.Pgx(pool), &opts)
-					if err := throughPgx(pool)(b.Context(), func(tx outbox.Tx) error { return c.Inbox().Migrate(b.Context(), tx) }); err != nil {
+					if err := c.Migrate(b.Context()); err != nil {
 						b.Fatal(err)
 					}
 					c.HandleMessage("made", func(context.Context, pgx.Tx, postrider.Message) error { return nil })

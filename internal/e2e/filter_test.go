@@ -15,7 +15,6 @@ import (
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/outbox"
 )
 
 // TestRedisFilter: with ids in Redis that were never processed, with Redis
@@ -48,7 +47,7 @@ func TestRedisFilter(t *testing.T) {
 			opts := quick
 			opts.Filter = filter
 			c := consumer.New(src, consumer.Pgx(pool), &opts)
-			if err := throughPgx(pool)(t.Context(), func(tx outbox.Tx) error { return c.Inbox().Migrate(t.Context(), tx) }); err != nil {
+			if err := c.Migrate(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			failed := map[string]bool{}

@@ -147,7 +147,7 @@ func (h *hops) consume(name, topic, twin string, handle consumer.Handler[pgx.Tx]
 	opts := quick
 	opts.Name, opts.MaxAttempts = name, 10
 	c := consumer.New(src, consumer.Pgx(h.pool), &opts)
-	if err := throughPgx(h.pool)(h.Context(), func(tx outbox.Tx) error { return c.Inbox().Migrate(h.Context(), tx) }); err != nil {
+	if err := c.Migrate(h.Context()); err != nil {
 		h.Fatal(err)
 	}
 	c.HandleMessage("made", handle)

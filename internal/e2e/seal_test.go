@@ -59,7 +59,7 @@ func TestSealedFromEndToEnd(t *testing.T) {
 	opts := quick
 	opts.Opener = box
 	c := consumer.New(src, consumer.SQL(db, dialect.SQLite), &opts)
-	if err := throughSQL(db)(t.Context(), func(tx outbox.Tx) error { return c.Inbox().Migrate(t.Context(), tx) }); err != nil {
+	if err := c.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var seen []string

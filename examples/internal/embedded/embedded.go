@@ -63,7 +63,7 @@ func (a *App) Handle(ctx context.Context, c *consumer.Consumer[*sql.Tx], n int) 
 	caller := ctx
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	if err := a.Do(ctx, func(tx *sql.Tx) error { return c.Inbox().Migrate(ctx, tx) }); err != nil {
+	if err := c.Migrate(ctx); err != nil {
 		return err
 	}
 	ended := make(chan error, 2)
