@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,11 +18,13 @@ import (
 // is stopped: what waits for it goes on then, or when its context has ended.
 type freezing struct {
 	ledger
-	thaw time.Time
+	thaw atomic.Pointer[time.Time] // the stash is looked at while the handler runs
 }
 
 func (f *freezing) wait(ctx context.Context) error {
-	pause(ctx, time.Until(f.thaw))
+	if at := f.thaw.Load(); at != nil {
+		pause(ctx, time.Until(*at))
+	}
 	return ctx.Err()
 }
 
@@ -51,7 +54,8 @@ func TestFrozenDatabaseCostsNoAttempt(t *testing.T) {
 						if tries++; tries > 1 {
 							return nil
 						}
-						if db.thaw = time.Now().Add(frozen); frozen == 0 { // the handler's own fault
+						thaw := time.Now().Add(frozen)
+						if db.thaw.Store(&thaw); frozen == 0 { // the handler's own fault
 							<-ctx.Done()
 							return ctx.Err()
 						}
