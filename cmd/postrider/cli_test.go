@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/cmd/postrider/internal/demo"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/relay"
@@ -24,7 +25,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestMain lets the demo start this binary as its children.
 func TestMain(m *testing.M) {
-	if os.Getenv(envWithParent) != "" {
+	if os.Getenv(demo.WithParent) != "" {
 		main()
 	}
 	os.Exit(m.Run())

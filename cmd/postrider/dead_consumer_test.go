@@ -21,7 +21,7 @@ import (
 // buried is a consumer's database with dead letters of the ids given.
 func buried(t *testing.T, store, consumer string, ids ...string) *sql.DB {
 	t.Helper()
-	db, d, err := open.SQL(store, customers)
+	db, d, err := open.SQL(store, 8)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/demo"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
@@ -31,8 +32,8 @@ func main() {
 func run(args []string, in io.Reader, out, errOut io.Writer, lookupEnv func(string) (string, bool)) exit.Code {
 	ctx, stop := notify(context.Background(), errOut)
 	defer stop()
-	if v, _ := lookupEnv(envWithParent); v != "" {
-		ctx = untilClosed(ctx, in)
+	if v, _ := lookupEnv(demo.WithParent); v != "" {
+		ctx = demo.UntilClosed(ctx, in)
 	}
 	a := &app{in: in, out: out, errOut: errOut, lookupEnv: lookupEnv}
 	cmd := a.root()
@@ -77,17 +78,4 @@ func notify(ctx context.Context, errOut io.Writer) (context.Context, func()) {
 		}
 	}()
 	return ctx, func() { signal.Stop(signals); close(done); cancel() }
-}
-
-// envWithParent makes the process end when its stdin closes: the demo's
-// processes must not outlive it, however it ends.
-const envWithParent = "POSTRIDER_WITH_PARENT"
-
-func untilClosed(ctx context.Context, in io.Reader) context.Context {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		_, _ = io.Copy(io.Discard, in)
-		cancel()
-	}()
-	return ctx
 }

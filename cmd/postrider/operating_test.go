@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/demo"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
@@ -271,7 +272,7 @@ func (b *book) until(env map[string]string, args []string, enough func(out strin
 	b.Helper()
 	stdin, end := io.Pipe()
 	var out, errOut safeBuffer
-	env[envWithParent] = "1" // it ends when its stdin does
+	env[demo.WithParent] = "1" // it ends when its stdin does
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()
 	done := make(chan exit.Code, 1)

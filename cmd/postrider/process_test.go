@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/demo"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 )
 
@@ -50,7 +52,7 @@ func launch(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(os.Args[0], args...), said: &said{}, done: make(chan struct{})}
 	p.cmd.Dir = t.TempDir()
-	p.cmd.Env = environment(map[string]string{envWithParent: "1"})
+	p.cmd.Env = config.Environ(map[string]string{demo.WithParent: "1"})
 	p.cmd.Stderr = p.said
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {

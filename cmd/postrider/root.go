@@ -213,5 +213,9 @@ func noArgs(cmd *cobra.Command, args []string) error {
 
 // print writes v as JSON, or what text writes as aligned columns.
 func (a *app) print(v any, text func(w *tabwriter.Writer)) error {
-	return output.Printer{Out: a.out, JSON: a.set.output == "json"}.Print(v, text)
+	return a.printer().Print(v, text)
+}
+
+func (a *app) printer() output.Printer {
+	return output.Printer{Out: a.out, JSON: a.set.output == "json"}
 }

@@ -36,7 +36,7 @@ func openWard(t *testing.T, url string) *ward {
 	t.Helper()
 	w := &ward{T: t, store: url}
 	w.db = buried(t, url, patientConsumer, "a") // version 1 of key ka
-	_, d, err := open.SQL(url, customers)
+	_, d, err := open.SQL(url, 8)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 
 // Request stores an act for the lane's owner, with its journal entry.
 func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
-	if s.bad != nil {
-		return 0, s.bad
+	if s.box.Bad != nil {
+		return 0, s.box.Bad
 	}
 	var ids []int64
 	collect := func(rows pgx.Rows) (err error) {
@@ -29,10 +29,10 @@ func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
 	switch act.Kind {
 	case store.ActRetry, store.ActDiscard:
 		what = fmt.Sprintf("parked record %d", act.Seq)
-		err = s.ask(ctx, collect, s.sql.ask, s.opts.Pipe, act.Seq, string(act.Kind), act.Actor, act.Reason)
+		err = s.box.Ask(ctx, collect, s.sql.ask, s.opts.Pipe, act.Seq, string(act.Kind), act.Actor, act.Reason)
 	case store.ActPause, store.ActResume:
 		what = fmt.Sprintf("lane %d", act.Lane)
-		err = s.ask(ctx, collect, s.sql.askHold, s.opts.Pipe, int32(act.Lane), string(act.Kind), act.Actor, act.Reason, act.Key)
+		err = s.box.Ask(ctx, collect, s.sql.askHold, s.opts.Pipe, int32(act.Lane), string(act.Kind), act.Actor, act.Reason, act.Key)
 	default:
 		return 0, fmt.Errorf("act %q: %w", act.Kind, ops.ErrUnsupported)
 	}
@@ -40,18 +40,18 @@ func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
 		return 0, fmt.Errorf("%s of pipe %q: %w", what, s.opts.Pipe, store.ErrNotFound)
 	}
 	if err != nil {
-		return 0, s.wrap("store a request", err)
+		return 0, s.box.Wrap("store a request", err)
 	}
 	return ids[0], nil
 }
 
 // Acts reports what became of requests; ids that do not exist are left out.
 func (s *Store) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
 	var found []ops.ActState
-	err := s.ask(ctx, func(rows pgx.Rows) error {
+	err := s.box.Ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var a ops.ActState
 			if err := rows.Scan(&a.ID, &a.Lane, &a.Done, &a.Result); err != nil {
@@ -62,7 +62,7 @@ func (s *Store) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) 
 		return rows.Err()
 	}, s.sql.acts, s.opts.Pipe, ids)
 	if err != nil {
-		return nil, s.wrap("look at requests", err)
+		return nil, s.box.Wrap("look at requests", err)
 	}
 	return found, nil
 }

@@ -1,9 +1,8 @@
 package pgstore
 
-// won is true of a row x of which the lane's next progress row is this very
-// transaction's: its owner settles, and nobody else did.
-const won = `EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n + 1
-  AND g.xmin = pg_current_xact_id()::xid)`
+import (
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+)
 
 // actsSQL holds the texts of what people ask for and lanes' owners carry out, each
 // in the transaction that records it in the table audit.
@@ -18,7 +17,7 @@ SELECT k.pipe, k.lane, k.seq, $3, $4, $5, a.id FROM k, a RETURNING id`)
 	// that asked for it stands.
 	st.execute = q(`WITH x AS (SELECT q.id, q.lane, q.seq, q.kind, $4::bigint AS n FROM {{schema}}.request q
   WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry', 'discard') FOR UPDATE SKIP LOCKED),
-w AS (SELECT * FROM x WHERE ` + won + `),
+w AS (SELECT * FROM x WHERE ` + db.Won + `),
 discarded AS (DELETE FROM {{schema}}.parked k USING w WHERE w.kind = 'discard'
   AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING k.key, 0 AS generation),
 retried AS (UPDATE {{schema}}.parked k SET state = CASE WHEN k.state = 'dead' THEN 'retry' ELSE k.state END,
@@ -42,7 +41,7 @@ INSERT INTO {{schema}}.request (pipe, lane, seq, kind, actor, reason, key, ask)
 SELECT $1, l.lane, 0, $3, $4, $5, $6, a.id FROM l, a RETURNING id`)
 	st.executeHold = q(`WITH x AS (SELECT q.*, $4::bigint AS n FROM {{schema}}.request q
   WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('pause', 'resume') FOR UPDATE SKIP LOCKED),
-w AS (SELECT * FROM x WHERE ` + won + `),
+w AS (SELECT * FROM x WHERE ` + db.Won + `),
 paused AS (INSERT INTO {{schema}}.hold (pipe, lane, key, ask) SELECT w.pipe, w.lane, w.key, w.ask FROM w WHERE w.kind = 'pause'
   ON CONFLICT DO NOTHING RETURNING 1),
 resumed AS (DELETE FROM {{schema}}.hold f USING w WHERE w.kind = 'resume' AND f.pipe = w.pipe AND f.lane = w.lane AND f.key = w.key RETURNING 1),

@@ -3,54 +3,46 @@ package pgstore
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
-
-type pgTime = *time.Time
 
 // Status counts what is where, by the database alone. Each lane is counted up
 // to Options.CountLimit.
 func (s *Store) Status(ctx context.Context) (ops.Status, error) {
-	if s.bad != nil {
-		return ops.Status{}, s.bad
+	if s.box.Bad != nil {
+		return ops.Status{}, s.box.Bad
 	}
-	st, known, err := s.statusBy(ctx, s.pool, s.opts.CountLimit)
+	st, known, err := s.statusBy(ctx, s.box.Pool, s.opts.CountLimit)
 	if err != nil {
-		return ops.Status{}, s.wrap("status", err)
+		return ops.Status{}, s.box.Wrap("status", err)
 	}
 	if !known {
-		return ops.Status{}, s.noPipe("does not exist", "`postrider pipe list` lists those that do")
+		return ops.Status{}, s.box.NoPipe("does not exist", "`postrider pipe list` lists those that do")
 	}
 	return st, nil
 }
 
-// batcher is a pool, or a transaction that is under way.
-type batcher interface {
-	querier
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}
-
 // statusBy counts up to limit rows of each lane.
-func (s *Store) statusBy(ctx context.Context, by batcher, limit int) (st ops.Status, known bool, err error) {
+func (s *Store) statusBy(ctx context.Context, by db.Batcher, limit int) (st ops.Status, known bool, err error) {
 	st = ops.Status{Pipe: s.opts.Pipe, Parked: map[string]int64{}}
 	pipe := s.opts.Pipe
 	pipes, counts := 0, s.sql.counts
-	p, err := s.thePipe(ctx, by)
+	p, err := s.box.ThePipe(ctx, by)
 	switch {
 	case errors.Is(err, store.ErrNoPipe):
 		return st, false, nil
 	case err != nil:
 		return st, false, err
-	case p.filter != nil:
+	case p.Filter != nil:
 		counts = s.sql.countsFiltered
 	}
 	b := &pgx.Batch{}
-	b.Queue(noRowSecurity)
+	b.Queue(db.NoRowSecurity)
 	// The estimates of a young outbox make the counts look so expensive that the
 	// server compiles them, for seconds, to run for a millisecond.
 	b.Queue(`SELECT set_config('jit', 'off', true)`)
@@ -92,7 +84,7 @@ func scanLanes(rows pgx.Rows, st *ops.Status) error {
 		var l ops.LaneStatus
 		var owner string
 		var until, lag float64
-		var settled pgTime
+		var settled db.Time
 		var capped bool
 		var waiting int64
 		err := rows.Scan(&l.Lane, &owner, &l.Owner, &l.Leased, &until, &l.Epoch, &l.Delivered, &settled,
@@ -104,7 +96,7 @@ func scanLanes(rows pgx.Rows, st *ops.Status) error {
 			l.Owner = owner
 		}
 		if l.Leased {
-			l.Until = seconds(until)
+			l.Until = db.Seconds(until)
 		} else {
 			l.Owner = ""
 		}
@@ -112,7 +104,7 @@ func scanLanes(rows pgx.Rows, st *ops.Status) error {
 			l.SettledAt = settled.UTC()
 		}
 		if l.Pending > 0 {
-			l.Lag = max(seconds(lag), 0)
+			l.Lag = max(db.Seconds(lag), 0)
 		}
 		l.Pending += waiting
 		st.Pending += l.Pending
@@ -131,31 +123,16 @@ func scanInstances(rows pgx.Rows, st *ops.Status) error {
 		if err := rows.Scan(&i.BootID, &i.Name, &i.Alive, &left, &i.Lanes); err != nil {
 			return err
 		}
-		i.AliveFor = seconds(left)
+		i.AliveFor = db.Seconds(left)
 		st.Instances = append(st.Instances, i)
 	}
 	return rows.Err()
 }
 
-// noRowSecurity comes before every statement of Admin: rows that are hidden would
-// be a lag, a dead letter or an act that nobody sees.
-// And nobody who looks or asks waits for ever, or holds up others when his
-// terminal freezes.
-const noRowSecurity = `SELECT set_config('row_security', 'off', true), set_config('lock_timeout', '5s', true),
- set_config('statement_timeout', '60s', true), set_config('idle_in_transaction_session_timeout', '60s', true)`
-
-// ask runs one statement that sees every row, or fails.
-func (s *Store) ask(ctx context.Context, read func(pgx.Rows) error, sql string, args ...any) error {
-	b := &pgx.Batch{}
-	b.Queue(noRowSecurity)
-	b.Queue(sql, args...).Query(read)
-	return s.pool.SendBatch(ctx, b).Close()
-}
-
 // Parked lists parked records by Seq.
 func (s *Store) Parked(ctx context.Context, q ops.ParkedQuery) ([]ops.ParkedRecord, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
 	limit := q.Limit
 	if limit <= 0 {
@@ -166,12 +143,12 @@ func (s *Store) Parked(ctx context.Context, q ops.ParkedQuery) ([]ops.ParkedReco
 		state = q.State.String()
 	}
 	var found []ops.ParkedRecord
-	err := s.ask(ctx, func(rows pgx.Rows) (err error) {
+	err := s.box.Ask(ctx, func(rows pgx.Rows) (err error) {
 		found, err = scanParked(rows)
 		return err
 	}, s.sql.parkedList, s.opts.Pipe, q.AfterSeq, state, q.ID, q.Topic, q.Key, limit)
 	if err != nil {
-		return nil, s.wrap("list parked records", err)
+		return nil, s.box.Wrap("list parked records", err)
 	}
 	return found, nil
 }
@@ -181,13 +158,13 @@ func scanParked(rows pgx.Rows) (found []ops.ParkedRecord, err error) {
 		var r ops.ParkedRecord
 		var st string
 		var due float64
-		var first, last pgTime
-		err := scanMessage(rows, &r.Message, &r.Lane, &r.Seq, &st, &r.Captures, &r.Attempts, &r.Generation,
+		var first, last db.Time
+		err := db.ScanMessage(rows, &r.Message, &r.Lane, &r.Seq, &st, &r.Captures, &r.Attempts, &r.Generation,
 			&due, &r.Class, &r.Code, &r.Error, &first, &last)
 		if err != nil {
 			return nil, err
 		}
-		r.State, r.DueIn = stateOf(st), seconds(due)
+		r.State, r.DueIn = db.StateOf(st), db.Seconds(due)
 		if first != nil {
 			r.FirstFailed = first.UTC()
 		}

@@ -1,6 +1,10 @@
 package pgstore
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+)
 
 // adminSQL holds the texts of the operators' side. None needs a relay.
 func (st *statements) adminSQL(q func(string) string) {
@@ -8,7 +12,7 @@ func (st *statements) adminSQL(q func(string) string) {
  coalesce((SELECT paused FROM {{schema}}.pipe WHERE name = $1), false)`)
 	// What lies behind each cursor, counted up to a limit, and the rows of
 	// transactions that were running when the cursor passed them.
-	counts := `SELECT c.lane, c.owner, coalesce(w.instance, ''), coalesce(` + alive("w.") + `, false),
+	counts := `SELECT c.lane, c.owner, coalesce(w.instance, ''), coalesce(` + db.Alive("w.") + `, false),
  coalesce(extract(epoch FROM w.alive_until - clock_timestamp()), 0)::float8, c.n, c.delivered, c.settled_at,
  ahead.n + late.n, greatest(ahead.n, late.n) >= $2::bigint,
  coalesce(extract(epoch FROM clock_timestamp() - least(oldest.at, late.at)), 0)::float8,
@@ -40,7 +44,7 @@ WHERE c.pipe = $1 ORDER BY c.lane`
 		"(SELECT o.created_at AS at FROM (SELECT * FROM {{schema}}.outbox o\n  WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT $2::bigint) o WHERE "+passes+" ORDER BY o.seq LIMIT 1)",
 		"AND NOT {{schema}}.settled(", "AND "+passes+" AND NOT {{schema}}.settled(",
 	).Replace(counts))
-	st.instances = q(`SELECT w.boot_id, w.instance, ` + alive("w.") + `,
+	st.instances = q(`SELECT w.boot_id, w.instance, ` + db.Alive("w.") + `,
  extract(epoch FROM w.alive_until - clock_timestamp())::float8,
  (SELECT count(*) FROM {{schema}}.lane_cursor c WHERE c.pipe = w.pipe AND c.owner = w.boot_id)
 FROM {{schema}}.relay w WHERE w.pipe = $1 ORDER BY w.instance, w.boot_id`)

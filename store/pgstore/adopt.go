@@ -12,6 +12,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
@@ -21,7 +22,7 @@ func (st *statements) adoptSQL(q func(string) string) {
 	// Whoever writes has ended, and what they wrote is visible: every row is at
 	// or below the floor, and every later one above it.
 	st.adoptLock = q(`LOCK TABLE {{schema}}.outbox IN SHARE ROW EXCLUSIVE MODE`)
-	st.adoptFloor = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest(s.last_value, 1, ` + highest + `))
+	st.adoptFloor = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest(s.last_value, 1, ` + db.Highest + `))
 FROM {{schema}}.outbox_seq s`)
 	// Logical replication carries rows and no sequences: ids begin anew behind
 	// those that came along.
@@ -59,10 +60,10 @@ func (st *statements) liftSQL(q func(string) string) {
 	st.adoptLook = q(`WITH c AS MATERIALIZED (SELECT c.lane, c.pos, greatest(c.next_xid, i.reset_xid) AS next, i.floor
   FROM {{schema}}.lane_cursor c CROSS JOIN {{schema}}.outbox_info i WHERE c.pos > i.floor)
 SELECT i.restore_epoch, {{stands}},
- i.reset_xid = 9223372036854775807 OR coalesce({{stands}} < greatest(` + highest + `), false)
+ i.reset_xid = 9223372036854775807 OR coalesce({{stands}} < greatest(` + db.Highest + `), false)
  OR EXISTS (SELECT 1 FROM {{schema}}.outbox o JOIN c ON c.lane = o.lane AND o.seq <= c.pos AND o.seq > c.floor AND o.xid >= c.next::text::xid8
    WHERE o.xid >= (SELECT min(next) FROM c)::text::xid8),
- coalesce((SELECT string_agg(DISTINCT coalesce(nullif(r.instance, ''), r.boot_id), ', ') FROM {{schema}}.relay r WHERE ` + alive("r.") + `), '')
+ coalesce((SELECT string_agg(DISTINCT coalesce(nullif(r.instance, ''), r.boot_id), ', ') FROM {{schema}}.relay r WHERE ` + db.Alive("r.") + `), '')
 FROM {{schema}}.outbox_info i`)
 	// Of several relays that found the same history broken, only one marks
 	// it.
@@ -73,7 +74,7 @@ FROM {{schema}}.outbox_info i`)
 	st.liftRoom = q(`SELECT h.n, greatest(least($2::bigint,
  (least((SELECT min(l.above) FROM {{schema}}.partition_list() l WHERE l.above > h.n),
   (SELECT q.seqmax FROM pg_sequence q WHERE q.seqrelid = '{{schema}}.outbox_seq'::regclass)) - h.n) / 2), 1)
-FROM (SELECT greatest($1::bigint, {{stands}}, ` + highest + `) AS n OFFSET 0) h`)
+FROM (SELECT greatest($1::bigint, {{stands}}, ` + db.Highest + `) AS n OFFSET 0) h`)
 	st.liftSet = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest($1::bigint, {{stands}}) + $2::bigint)`)
 	st.liftDone = q(`UPDATE {{schema}}.outbox_info SET reset_xid = $1`)
 }
@@ -85,8 +86,8 @@ FROM (SELECT greatest($1::bigint, {{stands}}, ` + highest + `) AS n OFFSET 0) h`
 func (s *Store) adopt(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
 	start := time.Now()
 	home := false
-	if err := s.pool.QueryRow(ctx, s.sql.home).Scan(&home); err != nil {
-		return nil, s.wrap("adopt", err)
+	if err := s.box.Pool.QueryRow(ctx, s.sql.home).Scan(&home); err != nil {
+		return nil, s.box.Wrap("adopt", err)
 	}
 	entry := ops.JournalEntry{Actor: cmp.Or(req.Actor, "unknown"), Act: "adopt"}
 	done := true
@@ -99,7 +100,7 @@ func (s *Store) adopt(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, 
 	if err != nil || !done {
 		return nil, err
 	}
-	return &ops.Step{Version: Version, Name: "adopt", Took: time.Since(start)}, nil
+	return &ops.Step{Version: db.Version, Name: "adopt", Took: time.Since(start)}, nil
 }
 
 // ownHistory is what adopt finds in an outbox of this server.
@@ -109,7 +110,7 @@ type ownHistory struct {
 	relays        string // that are alive
 }
 
-func (s *Store) ownHistory(ctx context.Context, q querier) (h ownHistory, err error) {
+func (s *Store) ownHistory(ctx context.Context, q db.Querier) (h ownHistory, err error) {
 	err = q.QueryRow(ctx, s.sql.adoptLook).Scan(&h.epoch, &h.stands, &h.broken, &h.relays)
 	if err == nil && h.relays != "" {
 		err = &store.UnusableError{
@@ -124,15 +125,15 @@ func (s *Store) ownHistory(ctx context.Context, q querier) (h ownHistory, err er
 // committed rows show it.
 func (s *Store) adoptDue(ctx context.Context) (bool, error) {
 	home := false
-	if err := s.pool.QueryRow(ctx, s.sql.home).Scan(&home); err != nil || !home {
+	if err := s.box.Pool.QueryRow(ctx, s.sql.home).Scan(&home); err != nil || !home {
 		return true, err
 	}
-	h, err := s.ownHistory(ctx, s.pool)
+	h, err := s.ownHistory(ctx, s.box.Pool)
 	return h.broken, err
 }
 
 func (s *Store) adoptOwn(ctx context.Context, req *ops.MigrateRequest, entry ops.JournalEntry) (done bool, err error) {
-	h, err := s.ownHistory(ctx, s.pool)
+	h, err := s.ownHistory(ctx, s.box.Pool)
 	if err == nil && !h.broken {
 		// Rows that nobody can see yet are judged when their transactions have ended.
 		err = s.whenFree(ctx, req, func(tx pgx.Tx) error {
@@ -144,19 +145,19 @@ func (s *Store) adoptOwn(ctx context.Context, req *ops.MigrateRequest, entry ops
 		})
 	}
 	if err != nil || !h.broken {
-		return false, s.wrap("adopt", err)
+		return false, s.box.Wrap("adopt", err)
 	}
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := s.box.Pool.Acquire(ctx)
 	if err != nil {
-		return false, s.wrap("adopt", err)
+		return false, s.box.Wrap("adopt", err)
 	}
 	defer conn.Release()
 	if err := s.liftSequence(ctx, conn.Conn(), h.epoch, h.stands, 0); err != nil {
-		return false, s.wrap("adopt", err)
+		return false, s.box.Wrap("adopt", err)
 	}
 	// setval knows no transaction, so the entry has one of its own.
 	_, err = conn.Exec(ctx, s.sql.audit, s.auditArgs(entry)...)
-	return err == nil, s.wrap("adopt", err)
+	return err == nil, s.box.Wrap("adopt", err)
 }
 
 // repairSequence lifts a sequence that was set back below a cursor, as a read with
@@ -204,7 +205,7 @@ func (s *Store) liftSequence(ctx context.Context, conn *pgx.Conn, epoch, stands,
 		if _, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', $1, true)`, strconv.FormatInt(s.opts.LockWait.Milliseconds(), 10)); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, migrateLock+s.opts.Schema); err != nil {
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, db.MigrateLock+s.opts.Schema); err != nil {
 			return err
 		}
 		var high, ahead int64
@@ -262,5 +263,5 @@ func (s *Store) adoptMoved(ctx context.Context, req *ops.MigrateRequest, entry o
 		_, err := tx.Exec(ctx, s.sql.adoptRelays)
 		return err
 	})
-	return s.wrap("adopt", err)
+	return s.box.Wrap("adopt", err)
 }

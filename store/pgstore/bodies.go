@@ -11,6 +11,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/seal"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // Bodies fetches payloads that a relay left in the outbox. It is safe for
@@ -28,7 +29,7 @@ func NewBodies(pool *pgxpool.Pool) *Bodies { return &Bodies{pool: pool} }
 // or payload. What retention removed is gone, which is an error for the consumer;
 // what a person erased is erased, also while a dead letter of it is not discarded yet.
 func (b *Bodies) Fetch(ctx context.Context, ref claim.Ref) ([]byte, error) {
-	if !identifier.MatchString(ref.Schema) {
+	if !db.Identifier.MatchString(ref.Schema) {
 		return nil, fmt.Errorf("%w: its schema is no identifier", seal.ErrTampered)
 	}
 	schema := pgx.Identifier{ref.Schema}.Sanitize()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
@@ -35,15 +36,15 @@ var errLook = errors.New("somebody else has looked at the books meanwhile: look 
 // Audit compares the two books; see [ops.Retainer]. Looks of several instances
 // follow each other.
 func (s *Store) Audit(ctx context.Context, req ops.AuditRequest) (ops.Books, error) {
-	if s.bad != nil {
-		return ops.Books{}, s.bad
+	if s.box.Bad != nil {
+		return ops.Books{}, s.box.Bad
 	}
 	a := &auditing{store: s, req: req, limit: pendingLimit}
 	a.req.Full = req.Full || req.Reopen // or nobody would know what is missing later
 	if a.req.Full {
 		a.limit = math.MaxInt64
 	}
-	err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
+	err := s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
 		a.tx = tx
 		ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 		if _, err := tx.Exec(ctx, s.sql.retainSession, ms(time.Minute), ms(auditTimeout), ms(time.Minute)); err != nil {
@@ -54,7 +55,7 @@ func (s *Store) Audit(ctx context.Context, req ops.AuditRequest) (ops.Books, err
 		}
 		return a.run(ctx)
 	})
-	return a.out, s.wrap("audit", err)
+	return a.out, s.box.Wrap("audit", err)
 }
 
 // auditing is one look.
@@ -79,8 +80,8 @@ type auditing struct {
 	changed         []store.Lane // whose count changed
 	books           []pipeBook
 	explained       int // lanes with candidates
-	lookedAt        pgTime
-	comparedAt      pgTime
+	lookedAt        db.Time
+	comparedAt      db.Time
 	nowDeleted, top int64
 }
 
@@ -148,7 +149,7 @@ func (a *auditing) begin(ctx context.Context) (recent bool, err error) {
 
 // read looks at everything with one snapshot.
 func (a *auditing) read(ctx context.Context) error {
-	err := a.tx.QueryRow(ctx, a.store.expand(`SELECT coalesce(sum(removed), 0)::bigint FROM {{schema}}.book_lane`, 0)).Scan(&a.nowRemoved)
+	err := a.tx.QueryRow(ctx, a.store.box.SQL(`SELECT coalesce(sum(removed), 0)::bigint FROM {{schema}}.book_lane`)).Scan(&a.nowRemoved)
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (a *auditing) read(ctx context.Context) error {
 		var kind int
 		var pipe, snapshot string
 		var lane store.Lane
-		var at pgTime
+		var at db.Time
 		var v []int64
 		if err := rows.Scan(&kind, &pipe, &lane, &snapshot, &at, &v); err != nil {
 			return err

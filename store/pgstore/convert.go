@@ -12,6 +12,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // partition converts a plain outbox into one with partitions while writers and
@@ -38,16 +39,16 @@ func (s *Store) partition(ctx context.Context, req *ops.MigrateRequest) (*ops.St
 			continue
 		}
 		if err != nil { // the next call goes on here
-			return nil, s.wrap("partition the outbox: "+step.name, err)
+			return nil, s.box.Wrap("partition the outbox: "+step.name, err)
 		}
 	}
-	return &ops.Step{Version: Version, Name: "partition", Took: time.Since(start)}, nil
+	return &ops.Step{Version: db.Version, Name: "partition", Took: time.Since(start)}, nil
 }
 
 func (s *Store) isPlain(ctx context.Context) (bool, error) {
 	var kind string
-	if err := s.pool.QueryRow(ctx, s.sql.kind).Scan(&kind); err != nil {
-		return false, s.wrap("partition the outbox", err)
+	if err := s.box.Pool.QueryRow(ctx, s.sql.kind).Scan(&kind); err != nil {
+		return false, s.box.Wrap("partition the outbox", err)
 	}
 	switch kind {
 	case "r":
@@ -63,13 +64,13 @@ func (s *Store) isPlain(ctx context.Context) (bool, error) {
 
 // checkObstacles refuses before anything was changed.
 func (s *Store) checkObstacles(ctx context.Context) error {
-	rows, err := s.pool.Query(ctx, s.sql.obstacles)
+	rows, err := s.box.Pool.Query(ctx, s.sql.obstacles)
 	if err != nil {
-		return s.wrap("partition the outbox", err)
+		return s.box.Wrap("partition the outbox", err)
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return s.wrap("partition the outbox", err)
+		return s.box.Wrap("partition the outbox", err)
 	}
 	if len(found) == 0 {
 		return nil
@@ -83,7 +84,7 @@ func (s *Store) checkObstacles(ctx context.Context) error {
 // planMore adds what is no migration and was asked for with one.
 func (s *Store) planMore(ctx context.Context, req ops.MigrateRequest, have int, steps []ops.Step) ([]ops.Step, error) {
 	if req.Roles {
-		steps = append(steps, ops.Step{Version: Version, Name: "roles"})
+		steps = append(steps, ops.Step{Version: db.Version, Name: "roles"})
 	}
 	if req.Partition {
 		plain := have == 0
@@ -94,19 +95,19 @@ func (s *Store) planMore(ctx context.Context, req ops.MigrateRequest, have int, 
 			}
 		}
 		if plain {
-			steps = append(steps, ops.Step{Version: Version, Name: "partition"})
+			steps = append(steps, ops.Step{Version: db.Version, Name: "partition"})
 		}
 	}
 	if req.Notify != "" {
-		steps = append(steps, ops.Step{Version: Version, Name: "notify " + string(req.Notify)})
+		steps = append(steps, ops.Step{Version: db.Version, Name: "notify " + string(req.Notify)})
 	}
 	if req.Adopt && have > 0 {
 		due, err := s.adoptDue(ctx)
 		if err != nil {
-			return nil, s.wrap("adopt", err)
+			return nil, s.box.Wrap("adopt", err)
 		}
 		if due {
-			steps = append(steps, ops.Step{Version: Version, Name: "adopt"})
+			steps = append(steps, ops.Step{Version: db.Version, Name: "adopt"})
 		}
 	}
 	return steps, nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 var _ ops.Doctor = (*Store)(nil)
@@ -75,12 +76,12 @@ func checks() []check {
 // Examine makes every check of a doctor, each in a transaction of its own that
 // may only read.
 func (s *Store) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
 	p := &patient{s: s, req: req.WithDefaults()}
 	if err := p.meet(ctx); err != nil {
-		return nil, s.wrap("examine", err)
+		return nil, s.box.Wrap("examine", err)
 	}
 	if err := known(p.req.Only); err != nil {
 		return nil, err
@@ -90,13 +91,13 @@ func (s *Store) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Find
 		if len(p.req.Only) > 0 && !slices.Contains(p.req.Only, c.name) {
 			continue
 		}
-		if c.tables && !p.have.fits() {
+		if c.tables && !p.have.Fits() {
 			continue // the finding of "schema" says so
 		}
 		f, err := p.ofPipes(ctx, c)
 		found = append(found, f...)
 		if err != nil {
-			return found, s.wrap("examine", err)
+			return found, s.box.Wrap("examine", err)
 		}
 		if p.standby {
 			break // a standby answers for its primary, or not at all
@@ -114,7 +115,7 @@ func (p *patient) ofPipes(ctx context.Context, c check) (found []ops.Finding, er
 		of := *p
 		opts := p.s.opts
 		opts.Pipe = pipe
-		of.s = New(p.s.pool, &opts)
+		of.s = New(p.s.box.Pool, &opts)
 		some, err := of.examine(ctx, c)
 		for i := range some {
 			if len(p.pipes) > 1 {
@@ -150,16 +151,16 @@ func known(only []string) error {
 // Topics lists the topics of the newest messages that the pipe carries, at most
 // 200 of each lane, among its newest 1000.
 func (s *Store) Topics(ctx context.Context) ([]string, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
 	var found []string
-	err := s.ask(ctx, func(rows pgx.Rows) (err error) {
+	err := s.box.Ask(ctx, func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
-	}, s.expand(`SELECT DISTINCT n.topic `+newestOf("o.seq, o.topic, o.type, o.key, o.headers", "200")+` ORDER BY n.topic`, 0), s.opts.Pipe)
+	}, s.box.SQL(`SELECT DISTINCT n.topic `+newestOf("o.seq, o.topic, o.type, o.key, o.headers", "200")+` ORDER BY n.topic`), s.opts.Pipe)
 	if err != nil {
-		return nil, s.wrap("list topics", err)
+		return nil, s.box.Wrap("list topics", err)
 	}
 	return found, nil
 }
@@ -176,7 +177,7 @@ type patient struct {
 	version   int    // of the server, as 150004
 	standby   bool
 	noOutbox  bool // the schema holds none
-	have      found
+	have      db.Found
 
 	pipes []string // to examine: those asked for, or all that are not paused
 
@@ -188,30 +189,30 @@ func (p *patient) meet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(p.req.Timeout, 10*time.Second))
 	defer cancel()
 	p.role = p.req.Role
-	err := p.s.pool.QueryRow(ctx, `SELECT coalesce(nullif($1, ''), current_user::text),
+	err := p.s.box.Pool.QueryRow(ctx, `SELECT coalesce(nullif($1, ''), current_user::text),
  $1 IN ('', current_user::text), pg_has_role('pg_read_all_stats', 'USAGE'),
  current_setting('server_version_num')::int, pg_is_in_recovery()`, p.req.Role).
 		Scan(&p.role, &p.self, &p.statsRole, &p.version, &p.standby)
 	if err != nil {
 		return err
 	}
-	err = p.s.pool.QueryRow(ctx, `SELECT rolsuper FROM pg_roles WHERE rolname = $1`, p.role).Scan(&p.super)
+	err = p.s.box.Pool.QueryRow(ctx, `SELECT rolsuper FROM pg_roles WHERE rolname = $1`, p.role).Scan(&p.super)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return &store.UnusableError{What: fmt.Sprintf("there is no role %q to examine", p.role), Fix: "check --role"}
 	}
 	if err != nil {
 		return err
 	}
-	err = p.s.pool.QueryRow(ctx, `SELECT NOT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+	err = p.s.box.Pool.QueryRow(ctx, `SELECT NOT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = $1 AND c.relname = 'outbox')`, p.s.opts.Schema).Scan(&p.noOutbox)
 	if err != nil || p.noOutbox {
 		return err
 	}
-	p.have, err = p.s.schemaVersion(ctx, p.s.pool)
+	p.have, err = p.s.box.SchemaVersion(ctx, p.s.box.Pool)
 	if errors.Is(err, store.ErrUnusable) { // "privileges" says which ones are missing
 		return nil
 	}
-	if err != nil || !p.have.fits() {
+	if err != nil || !p.have.Fits() {
 		return err
 	}
 	return p.choosePipes(ctx)
@@ -223,7 +224,7 @@ func (p *patient) choosePipes(ctx context.Context) error {
 	if p.pipes = p.req.Pipes; len(p.pipes) > 0 {
 		return nil
 	}
-	rows, err := p.s.pool.Query(ctx, p.expand(`SELECT name FROM {{schema}}.pipe WHERE NOT paused ORDER BY name`))
+	rows, err := p.s.box.Pool.Query(ctx, p.expand(`SELECT name FROM {{schema}}.pipe WHERE NOT paused ORDER BY name`))
 	if err != nil {
 		return err
 	}
@@ -285,7 +286,7 @@ func (p *patient) asker() string {
 // inTx runs a check in a transaction that can change nothing, with every row
 // visible or an error, and ends it without a trace.
 func (p *patient) inTx(ctx context.Context, c check) (found []ops.Finding, err error) {
-	tx, err := p.s.pool.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly, IsoLevel: pgx.ReadCommitted})
+	tx, err := p.s.box.Pool.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly, IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return nil, err
 	}
@@ -306,7 +307,7 @@ func (p *patient) inTx(ctx context.Context, c check) (found []ops.Finding, err e
 
 // expand fills the placeholders of a statement of a check: the quoted schema,
 // which is never a parameter since it names tables.
-func (p *patient) expand(sql string) string { return p.s.expand(sql, 0) }
+func (p *patient) expand(sql string) string { return p.s.box.SQL(sql) }
 
 // one reads a row of one value.
 func one[T any](ctx context.Context, p *patient, sql string, args ...any) (v T, err error) {
@@ -333,7 +334,7 @@ func names(ctx context.Context, p *patient, sql string, args ...any) ([]string, 
 }
 
 // table is a quoted table of the schema.
-func (p *patient) table(name string) string { return quote(p.s.opts.Schema) + "." + quote(name) }
+func (p *patient) table(name string) string { return db.Quote(p.s.opts.Schema) + "." + db.Quote(name) }
 
 // fine is the finding of a check that found nothing wrong.
 func fine(format string, args ...any) []ops.Finding {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // need is one privilege of a relay on one relation, on some columns of it or all.
@@ -52,7 +53,7 @@ func (p *patient) privileges(ctx context.Context) ([]ops.Finding, error) {
 	var missing, grants []string
 	if !usage {
 		missing = append(missing, "USAGE on the schema")
-		grants = append(grants, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", quote(p.s.opts.Schema), quote(p.role)))
+		grants = append(grants, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", db.Quote(p.s.opts.Schema), db.Quote(p.role)))
 	}
 	for _, n := range needs(kind) {
 		object, err := p.lacks(ctx, n)
@@ -67,7 +68,7 @@ func (p *patient) privileges(ctx context.Context) ([]ops.Finding, error) {
 			columns = " (" + n.columns + ")"
 		}
 		missing = append(missing, n.privilege+" on "+n.relation)
-		grants = append(grants, fmt.Sprintf("GRANT %s%s ON %s %s TO %s", n.privilege, columns, object, p.table(n.relation), quote(p.role)))
+		grants = append(grants, fmt.Sprintf("GRANT %s%s ON %s %s TO %s", n.privilege, columns, object, p.table(n.relation), db.Quote(p.role)))
 	}
 	identity, err := one[bool](ctx, p, `SELECT has_function_privilege($1, 'pg_catalog.pg_control_system()', 'EXECUTE')`, p.role)
 	if err != nil {
@@ -75,7 +76,7 @@ func (p *patient) privileges(ctx context.Context) ([]ops.Finding, error) {
 	}
 	if !identity && kind != roleWriter {
 		missing = append(missing, "EXECUTE on pg_control_system")
-		grants = append(grants, fmt.Sprintf("GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO %s", quote(p.role)))
+		grants = append(grants, fmt.Sprintf("GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO %s", db.Quote(p.role)))
 	}
 	if len(missing) == 0 {
 		return fine("the role %q has the privileges of a %s", p.role, kind), nil
@@ -116,7 +117,7 @@ AND (c.relforcerowsecurity OR NOT pg_has_role(r.oid, c.relowner, 'USAGE')) ORDER
 		found = append(found, ops.Finding{
 			Severity: ops.Critical, What: fmt.Sprintf("row security on %s hides rows from the role %q", p.table(t), p.role),
 			Why: "messages would be passed over: a relay refuses to start",
-			Fix: fmt.Sprintf("turn it off, or ALTER ROLE %s BYPASSRLS", quote(p.role)),
+			Fix: fmt.Sprintf("turn it off, or ALTER ROLE %s BYPASSRLS", db.Quote(p.role)),
 			SQL: []string{fmt.Sprintf("ALTER TABLE %s DISABLE ROW LEVEL SECURITY", p.table(t))},
 		})
 	}
@@ -152,7 +153,7 @@ JOIN pg_roles r ON r.oid = c.relowner WHERE n.nspname = $1 AND c.relname = 'outb
 		found = append(found, ops.Finding{
 			Severity: ops.Critical, What: fmt.Sprintf("the writer %q is a member of %q, which owns the outbox", g.Name, owns),
 			Why: "it may set seq and xid itself, and so hide messages from the relay or forge them, and read every payload",
-			Fix: "take the membership away", SQL: []string{fmt.Sprintf("REVOKE %s FROM %s", quote(owns), quote(g.Name))},
+			Fix: "take the membership away", SQL: []string{fmt.Sprintf("REVOKE %s FROM %s", db.Quote(owns), db.Quote(g.Name))},
 			Data: map[string]any{"owner": owns, "writer": g.Name},
 		})
 	}
@@ -173,10 +174,10 @@ func (p *patient) ownedByWriter(owner string) ops.Finding {
 			"later migrations are for a superuser or a member of that role then",
 		SQL: []string{
 			fmt.Sprintf("DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = '%[1]s') THEN CREATE ROLE %[1]s NOLOGIN; END IF; END $$", apart),
-			fmt.Sprintf("GRANT USAGE, CREATE ON SCHEMA %s TO %s", quote(p.s.opts.Schema), apart),
+			fmt.Sprintf("GRANT USAGE, CREATE ON SCHEMA %s TO %s", db.Quote(p.s.opts.Schema), apart),
 			fmt.Sprintf("ALTER TABLE %s OWNER TO %s", table, apart),
-			fmt.Sprintf("GRANT SELECT, DELETE ON %s TO %s", table, quote(owner)),
-			fmt.Sprintf("GRANT INSERT (%s) ON %s TO %s", written, table, quote(owner)),
+			fmt.Sprintf("GRANT SELECT, DELETE ON %s TO %s", table, db.Quote(owner)),
+			fmt.Sprintf("GRANT INSERT (%s) ON %s TO %s", written, table, db.Quote(owner)),
 		},
 		Data: map[string]any{"owner": owner},
 	}
@@ -222,7 +223,7 @@ func (p *patient) grants(ctx context.Context) ([]ops.Finding, error) {
 		if g.Relay && g.Name != "" {
 			continue
 		}
-		to, who := quote(g.Name), fmt.Sprintf("the role %q", g.Name)
+		to, who := db.Quote(g.Name), fmt.Sprintf("the role %q", g.Name)
 		if g.Name == "" {
 			to, who = "PUBLIC", "everybody"
 		}

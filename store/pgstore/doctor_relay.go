@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // instance is a relay as its heartbeat tells.
@@ -21,7 +22,7 @@ type instance struct {
 }
 
 func (p *patient) instances(ctx context.Context) (living, all []instance, err error) {
-	all, err = rowsOf[instance](ctx, p, `SELECT w.instance, w.boot_id, w.version, `+alive("w.")+`,
+	all, err = rowsOf[instance](ctx, p, `SELECT w.instance, w.boot_id, w.version, `+db.Alive("w.")+`,
  extract(epoch FROM w.clock - (w.alive_until - w.ttl))::float8, w.trouble,
  extract(epoch FROM clock_timestamp() - (w.alive_until - w.ttl))::float8 FROM {{schema}}.relay w WHERE w.pipe = $1 ORDER BY w.instance, w.boot_id`, p.s.opts.Pipe)
 	for _, i := range all {
@@ -47,7 +48,7 @@ func (p *patient) relays(ctx context.Context) ([]ops.Finding, error) {
 		}
 		if len(all) > 0 {
 			last := slices.MinFunc(all, func(a, b instance) int { return cmp.Compare(a.Ago, b.Ago) })
-			f.What += fmt.Sprintf("; the last one came from %s %s ago", last.Name, period(seconds(last.Ago)))
+			f.What += fmt.Sprintf("; the last one came from %s %s ago", last.Name, period(db.Seconds(last.Ago)))
 		}
 		return []ops.Finding{f}, nil
 	}
@@ -127,7 +128,7 @@ func (p *patient) clock(ctx context.Context) ([]ops.Finding, error) {
 	}
 	for _, i := range alive {
 		if i.Skew != nil {
-			judge("relay "+i.Name, seconds(*i.Skew))
+			judge("relay "+i.Name, db.Seconds(*i.Skew))
 		}
 	}
 	before := time.Now()
@@ -290,10 +291,10 @@ WHERE pipe = $1 AND state = 'dead' AND captures AND key <> '') x`, p.s.opts.Pipe
 		}
 		reason := strings.TrimSpace(g.Class + " " + g.Code)
 		if g.State == "retry" {
-			if seconds(g.Age) < p.req.Limits.Lag {
+			if db.Seconds(g.Age) < p.req.Limits.Lag {
 				continue
 			}
-			f.What = fmt.Sprintf("%d messages fail and are tried again (%s), one for %s by now", g.Count, reason, period(seconds(g.Age)))
+			f.What = fmt.Sprintf("%d messages fail and are tried again (%s), one for %s by now", g.Count, reason, period(db.Seconds(g.Age)))
 			f.Why, f.Fix = "their keys wait behind them, and they die at the last attempt", fmt.Sprintf("postrider dead show %d", g.First)
 		} else {
 			f.What = fmt.Sprintf("%d messages are dead (%s), the first is %d", g.Count, reason, g.First)
@@ -323,7 +324,7 @@ FROM {{schema}}.request WHERE pipe = $1 AND done_at IS NULL`, p.s.opts.Pipe)
 	if err != nil {
 		return nil, err
 	}
-	if age := seconds(rows[0].Age); age >= overdue {
+	if age := db.Seconds(rows[0].Age); age >= overdue {
 		return []ops.Finding{{
 			Severity: ops.Warning, What: fmt.Sprintf("%d acts wait to be executed, one for %s", rows[0].Count, period(age)),
 			Why: "what a person asked for is not done", Fix: "the owner of the lane does it: see the checks \"relays\" and \"lanes\"",

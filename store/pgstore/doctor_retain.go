@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // partitions looks whether there is room ahead for new numbers.
@@ -68,9 +69,9 @@ FROM {{schema}}.retention r CROSS JOIN {{schema}}.outbox_info i`)
 				"To give its messages up: postrider pipe remove %[1]s --forfeit N", r.Pipe),
 		})
 	}
-	last := seconds(r.Age)
+	last := db.Seconds(r.Age)
 	if r.Age < 0 {
-		last = seconds(r.Made)
+		last = db.Seconds(r.Made)
 	}
 	if last >= unattended {
 		found = append(found, ops.Finding{
@@ -131,7 +132,7 @@ FROM {{schema}}.pipe WHERE paused ORDER BY name`)
 	var found []ops.Finding
 	for _, r := range rows {
 		found = append(found, ops.Finding{
-			Severity: ops.Warning, What: fmt.Sprintf("pipe %q was paused by %s %s ago: %s", r.Name, r.By, period(seconds(r.Age)), r.Reason),
+			Severity: ops.Warning, What: fmt.Sprintf("pipe %q was paused by %s %s ago: %s", r.Name, r.By, period(db.Seconds(r.Age)), r.Reason),
 			Why: "it delivers nothing, and retention keeps every row that it has yet to read", Fix: "postrider pipe resume " + r.Name,
 			Data: map[string]any{"pipe": r.Name, "by": r.By, "age_seconds": int64(r.Age)},
 		})
@@ -148,7 +149,7 @@ FROM {{schema}}.pipe WHERE paused ORDER BY name`)
 	}
 	for _, h := range holds {
 		found = append(found, ops.Finding{
-			Severity: ops.Warning, What: fmt.Sprintf("%d lanes and %d keys of pipe %q are paused by people, the first for %s", h.Lanes, h.Keys, h.Pipe, period(seconds(h.Age))),
+			Severity: ops.Warning, What: fmt.Sprintf("%d lanes and %d keys of pipe %q are paused by people, the first for %s", h.Lanes, h.Keys, h.Pipe, period(db.Seconds(h.Age))),
 			Why: "their messages wait", Fix: "postrider status names them, postrider journal who paused them; postrider resume",
 			Data: map[string]any{"pipe": h.Pipe, "lanes": h.Lanes, "keys": h.Keys, "age_seconds": int64(h.Age)},
 		})
@@ -174,7 +175,7 @@ FROM {{schema}}.hold f LEFT JOIN {{schema}}.audit a ON a.id = f.ask WHERE f.lane
 	var found []ops.Finding
 	for _, r := range rows {
 		found = append(found, ops.Finding{
-			Severity: ops.Warning, What: fmt.Sprintf("endpoint %q of pipe %q was stopped by %s %s ago: %s", r.Destination, r.Pipe, r.By, period(seconds(r.Age)), r.Reason),
+			Severity: ops.Warning, What: fmt.Sprintf("endpoint %q of pipe %q was stopped by %s %s ago: %s", r.Destination, r.Pipe, r.By, period(db.Seconds(r.Age)), r.Reason),
 			Why:  "its messages are set aside, and at the cap of parked keys the lanes that have them pause",
 			Fix:  fmt.Sprintf("postrider resume --pipe %s --endpoint %s --reason WHY, when it takes messages again; or give its topics another endpoint", r.Pipe, r.Destination),
 			Data: map[string]any{"pipe": r.Pipe, "endpoint": r.Destination, "by": r.By, "age_seconds": int64(r.Age)},
@@ -219,10 +220,10 @@ WHERE (p.pubupdate OR p.pubdelete) AND EXISTS (SELECT FROM pg_publication_tables
 		names = append(names, fmt.Sprintf("%q", b.Name))
 		switch {
 		case b.Generated && b.Columns == "":
-			fixes = append(fixes, fmt.Sprintf("ALTER PUBLICATION %s SET (publish_generated_columns = stored)", quote(b.Name)))
+			fixes = append(fixes, fmt.Sprintf("ALTER PUBLICATION %s SET (publish_generated_columns = stored)", db.Quote(b.Name)))
 		case b.Columns != b.Identified && !b.Filtered:
-			fixes = append(fixes, fmt.Sprintf("ALTER PUBLICATION %s DROP TABLE %s", quote(b.Name), p.table("outbox")),
-				fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s (%s)", quote(b.Name), p.table("outbox"), b.Identified))
+			fixes = append(fixes, fmt.Sprintf("ALTER PUBLICATION %s DROP TABLE %s", db.Quote(b.Name), p.table("outbox")),
+				fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s (%s)", db.Quote(b.Name), p.table("outbox"), b.Identified))
 		}
 	}
 	return []ops.Finding{{

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // sequence looks whether the outbox's numbers come in order, above every cursor,
@@ -18,7 +19,7 @@ func (p *patient) sequence(ctx context.Context) ([]ops.Finding, error) {
 		Type                                 string
 	}
 	rows, err := rowsOf[numbers](ctx, p, `SELECT q.seqcache, q.seqincrement, q.seqmax, CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END,
- coalesce(greatest(`+highest+`), 0), q.seqcycle, q.seqtypid::regtype::text
+ coalesce(greatest(`+db.Highest+`), 0), q.seqcycle, q.seqtypid::regtype::text
 FROM {{schema}}.outbox_seq s JOIN pg_sequence q ON q.seqrelid = '{{schema}}.outbox_seq'::regclass`)
 	if err != nil {
 		return nil, err
@@ -244,7 +245,7 @@ JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname
 			found = append(found, ops.Finding{
 				Severity: ops.Warning, What: fmt.Sprintf("the constraint %s was never proven for the rows that were there before it", c.Name),
 				Why: "a message may be one that no broker takes", Fix: "prove it",
-				SQL: []string{fmt.Sprintf("ALTER TABLE %s VALIDATE CONSTRAINT %s", p.table("outbox"), quote(c.Name))},
+				SQL: []string{fmt.Sprintf("ALTER TABLE %s VALIDATE CONSTRAINT %s", p.table("outbox"), db.Quote(c.Name))},
 			})
 		}
 	}
@@ -295,19 +296,19 @@ ORDER BY 1`, p.s.opts.Schema)
 			found = append(found, ops.Finding{
 				Severity: ops.Critical, What: fmt.Sprintf("the trigger %s of %s is disabled", g.Name, table),
 				Why: "it is the outbox's own, and what it promises does not hold", Fix: "enable it",
-				SQL: []string{fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", table, quote(g.Name))},
+				SQL: []string{fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", table, db.Quote(g.Name))},
 			})
 		case g.Own || g.Off:
 		case g.Rule:
 			found = append(found, ops.Finding{
 				Severity: ops.Critical, What: fmt.Sprintf("the rule %s rewrites what is done to %s", g.Name, table),
-				Why: "messages may go elsewhere, or nowhere", Fix: "drop it", SQL: []string{fmt.Sprintf("DROP RULE %s ON %s", quote(g.Name), table)},
+				Why: "messages may go elsewhere, or nowhere", Fix: "drop it", SQL: []string{fmt.Sprintf("DROP RULE %s ON %s", db.Quote(g.Name), table)},
 			})
 		default:
 			found = append(found, ops.Finding{
 				Severity: ops.Warning, What: fmt.Sprintf("the trigger %s of %s is not the outbox's own", g.Name, table),
 				Why: "it costs every writer, and may change or swallow messages", Fix: "unless you know that it does neither, disable it",
-				SQL: []string{fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s", table, quote(g.Name))},
+				SQL: []string{fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s", table, db.Quote(g.Name))},
 			})
 		}
 	}
@@ -328,7 +329,7 @@ WHERE r.srrelid = to_regclass('{{schema}}.outbox') OR r.srrelid IN (SELECT i.inh
 			Why: "its rows carry numbers and transaction ids of another server: a relay refuses to work",
 			Fix: "leave the outbox out of its publication and refresh it, or drop it, which drops its slot on the publisher too; " +
 				"after a cut-over run `postrider migrate --adopt` then",
-			SQL: []string{fmt.Sprintf("DROP SUBSCRIPTION %s", quote(name))},
+			SQL: []string{fmt.Sprintf("DROP SUBSCRIPTION %s", db.Quote(name))},
 		})
 	}
 	return orFine(found, "no subscription writes into the outbox"), nil

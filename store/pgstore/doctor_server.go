@@ -7,32 +7,33 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // schemaVersion looks whether the schema is one that this program works with, and
 // was made by the text that this program knows.
 func (p *patient) schemaVersion(ctx context.Context) ([]ops.Finding, error) {
 	schema := p.s.opts.Schema
-	f := ops.Finding{Severity: ops.Critical, Data: map[string]any{"have": p.have.version, "want": Version}}
+	f := ops.Finding{Severity: ops.Critical, Data: map[string]any{"have": p.have.Version, "want": db.Version}}
 	switch {
 	case p.noOutbox:
 		f.What, f.Fix = fmt.Sprintf("schema %q has no outbox", schema), "postrider migrate"
-	case p.have.version == 0:
+	case p.have.Version == 0:
 		f.What, f.Fix = fmt.Sprintf("the version of schema %q cannot be read", schema), "see the check \"privileges\""
-	case p.have.newer():
+	case p.have.Newer():
 		f.Severity = ops.Warning
-		f.What = fmt.Sprintf("schema %q is at version %d, this program at %d, which works with it", schema, p.have.version, Version)
+		f.What = fmt.Sprintf("schema %q is at version %d, this program at %d, which works with it", schema, p.have.Version, db.Version)
 		f.Why, f.Fix = "a rolling upgrade is under way, or was left unfinished", "upgrade this program"
-	case p.have.version > Version:
-		f.What = fmt.Sprintf("schema %q is at version %d, newer than the %d this program knows", schema, p.have.version, Version)
+	case p.have.Version > db.Version:
+		f.What = fmt.Sprintf("schema %q is at version %d, newer than the %d this program knows", schema, p.have.Version, db.Version)
 		f.Fix = "upgrade this program"
-	case p.have.version < Version:
-		f.What = fmt.Sprintf("schema %q is at version %d, this program needs %d", schema, p.have.version, Version)
+	case p.have.Version < db.Version:
+		f.What = fmt.Sprintf("schema %q is at version %d, this program needs %d", schema, p.have.Version, db.Version)
 		f.Fix = "postrider migrate"
 	default:
 		return p.checksums(ctx)
 	}
-	if !p.have.fits() {
+	if !p.have.Fits() {
 		f.Why = "no relay of this version works here; checks that read the outbox's own tables were left out"
 	}
 	return []ops.Finding{f}, nil
@@ -64,7 +65,7 @@ func (p *patient) checksums(ctx context.Context) ([]ops.Finding, error) {
 			}
 		}
 	}
-	return orFine(found, "schema %q is at version %d, as this program needs it", p.s.opts.Schema, p.have.version), nil
+	return orFine(found, "schema %q is at version %d, as this program needs it", p.s.opts.Schema, p.have.Version), nil
 }
 
 // server refuses a standby: it lags behind, and takes no write.
@@ -148,7 +149,7 @@ func (p *patient) durability(ctx context.Context) ([]ops.Finding, error) {
 	if replay && now.Seen < now.All && !p.statsRole {
 		found = append(found, ops.Finding{
 			Severity: ops.Critical, What: "durable=replay is asked for, and this role may not see how far the standbys are", Data: data,
-			Why: "nothing is published", Fix: "let it", SQL: []string{fmt.Sprintf("GRANT pg_monitor TO %s", quote(p.role))},
+			Why: "nothing is published", Fix: "let it", SQL: []string{fmt.Sprintf("GRANT pg_monitor TO %s", db.Quote(p.role))},
 		})
 	}
 	if len(found) == 0 {

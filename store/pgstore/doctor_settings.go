@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // setting is one of the server that matters to an outbox.
@@ -70,11 +71,11 @@ type override struct{ Role, Database, Name, Value string }
 func (o override) alter() string {
 	switch {
 	case o.Role == "":
-		return "ALTER DATABASE " + quote(o.Database)
+		return "ALTER DATABASE " + db.Quote(o.Database)
 	case o.Database == "":
-		return "ALTER ROLE " + quote(o.Role)
+		return "ALTER ROLE " + db.Quote(o.Role)
 	}
-	return "ALTER ROLE " + quote(o.Role) + " IN DATABASE " + quote(o.Database)
+	return "ALTER ROLE " + db.Quote(o.Role) + " IN DATABASE " + db.Quote(o.Database)
 }
 
 func (o override) whom() string {
@@ -130,7 +131,7 @@ ORDER BY x.setrole <> 0 DESC, x.setdatabase <> 0 DESC`, wanted)
 				found = append(found, s.finding(v.Value, "in the connection string"))
 			case ofSession:
 			case s.relay:
-				found = append(found, s.finding(v.Value, "for the whole server", "ALTER ROLE "+quote(p.role)+" SET "+s.name+" TO "+s.good()))
+				found = append(found, s.finding(v.Value, "for the whole server", "ALTER ROLE "+db.Quote(p.role)+" SET "+s.name+" TO "+s.good()))
 			default:
 				found = append(found, s.finding(v.Value, "for the whole server", "ALTER SYSTEM SET "+s.name+" = "+s.good(), "SELECT pg_reload_conf()"))
 			}

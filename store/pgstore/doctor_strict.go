@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // strictKeys finds topics that are strict by the table and not by the trigger:
@@ -25,7 +26,7 @@ FROM {{schema}}.strict_topic s LEFT JOIN pg_trigger g ON g.tgrelid = '{{schema}}
 			found = append(found, ops.Finding{
 				Severity: ops.Critical, What: fmt.Sprintf("the topic %q is strict, and its messages are not numbered", t.Name),
 				Why: "the outbox's trigger is missing or older", Fix: "make it anew; what was written meanwhile has no version",
-				SQL: []string{"SELECT " + quote(p.s.opts.Schema) + ".strict_apply()"},
+				SQL: []string{"SELECT " + db.Quote(p.s.opts.Schema) + ".strict_apply()"},
 			})
 		}
 	}

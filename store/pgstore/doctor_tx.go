@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // inFlight is the set of transactions that some lane waits for, and fullID makes
@@ -41,7 +42,7 @@ ORDER BY a.xact_start NULLS LAST LIMIT 20`, p.req.Limits.Transaction.Seconds())
 		if o.Age == nil { // of another role, which this one may not look at
 			continue
 		}
-		age := seconds(*o.Age)
+		age := db.Seconds(*o.Age)
 		f := ops.Finding{
 			Severity: over(age, p.req.Limits.Transaction),
 			What: fmt.Sprintf("the transaction of process %d (%s, role %q, from %s, %s) has been open for %s",
@@ -82,7 +83,7 @@ func (p *patient) blind(what string) ops.Finding {
 		Fix: "examine as another role, or let this one see it",
 	}
 	if p.self {
-		f.SQL = []string{fmt.Sprintf("GRANT pg_read_all_stats TO %s", quote(p.role))}
+		f.SQL = []string{fmt.Sprintf("GRANT pg_read_all_stats TO %s", db.Quote(p.role))}
 	}
 	return f
 }
@@ -107,7 +108,7 @@ WHERE a.database = current_database() AND a.prepared < clock_timestamp() - $1::f
 	}
 	var found []ops.Finding
 	for _, w := range rows {
-		age := seconds(w.Age)
+		age := db.Seconds(w.Age)
 		f := ops.Finding{
 			Severity: over(age, p.req.Limits.Transaction),
 			What:     fmt.Sprintf("the transaction prepared as %q by %q has waited for %s", w.GID, w.Role, period(age)),
@@ -278,7 +279,7 @@ GROUP BY c.relname, b.pid ORDER BY 2 DESC`, p.s.opts.Schema, patience.Seconds())
 		f := ops.Finding{
 			Severity: ops.Critical,
 			What: fmt.Sprintf("process %d (%s, role %q) keeps %d others waiting for %s, for %s by now",
-				w.Blocker, application(w.Application), w.Role, w.Waiting, p.table(w.Table), period(seconds(w.Age))),
+				w.Blocker, application(w.Application), w.Role, w.Waiting, p.table(w.Table), period(db.Seconds(w.Age))),
 			Why: "writers or relays stand still until it ends", Fix: "let it end, or end it",
 			SQL:  []string{fmt.Sprintf("SELECT pg_terminate_backend(%d)", w.Blocker)},
 			Data: map[string]any{"pid": w.Blocker, "table": w.Table, "waiting": w.Waiting, "application": w.Application, "role": w.Role},

@@ -9,19 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
-
-// stateOf is the inverse of State.String for what stands in the parked table.
-func stateOf(text string) store.State {
-	for _, st := range []store.State{store.Scheduled, store.Retry, store.Waiting, store.Dead} {
-		if st.String() == text {
-			return st
-		}
-	}
-	return store.Pending
-}
 
 // readParked answers the parked reads: those that name the queues, and those that
 // find what is due, longest due first.
@@ -136,7 +126,7 @@ func (r *reader) readQueues(ctx context.Context, named []*dueBatch, byLane map[s
 	if len(keys) > 0 {
 		queues := query{
 			r.store.sql.queues,
-			[][]byte{pipe, lanes.end(), textArray(keys), each.end()},
+			[][]byte{pipe, lanes.end(), db.TextArray(keys), each.end()},
 			func(rr *pgconn.ResultReader) error { return r.queueRows(rr, byLane) },
 		}
 		queries = append([]query{queues}, queries...)
@@ -197,7 +187,7 @@ func (r *reader) take(d *dueBatch, v [][]byte) (bool, error) {
 	}
 	r.spent += d.bytes - before
 	d.rows.meta[n] = store.Meta{
-		Seq: rec.seq, State: stateOf(string(v[colState])),
+		Seq: rec.seq, State: db.StateOf(string(v[colState])),
 		Attempts:   int(binary.BigEndian.Uint32(v[colAttempts])),
 		Generation: int(binary.BigEndian.Uint32(v[colGeneration])),
 	}
@@ -277,25 +267,8 @@ func nextRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueBatch) error {
 			return errRow
 		}
 		if !d.view.HasDue {
-			d.view.HasDue, d.view.NextDue = true, seconds(math.Float64frombits(binary.BigEndian.Uint64(v[1])))
+			d.view.HasDue, d.view.NextDue = true, db.Seconds(math.Float64frombits(binary.BigEndian.Uint64(v[1])))
 		}
-	}
-	return nil
-}
-
-// scanMessage reads the message columns of the admin's lists.
-func scanMessage(rows pgx.Rows, m *postrider.Message, more ...any) error {
-	var notBefore pgTime
-	dest := []any{&m.ID, &m.Topic, &m.Key, &m.Type, &m.Payload, &m.ContentType, &m.Headers, &m.Version, &m.SchemaVersion, &notBefore, &m.Time}
-	if err := rows.Scan(append(dest, more...)...); err != nil {
-		return err
-	}
-	if notBefore != nil {
-		m.NotBefore = notBefore.UTC()
-	}
-	m.Time = m.Time.UTC()
-	if len(m.Headers) == 0 {
-		m.Headers = nil
 	}
 	return nil
 }

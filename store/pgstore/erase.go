@@ -20,12 +20,12 @@ var errNoKey = errors.New("erase: the key is empty: messages without a key are n
 func (s *Store) Erasable(ctx context.Context, q ops.EraseQuery) (ops.Erasable, error) {
 	found := ops.Erasable{Pending: map[string]int64{}, Dead: map[string]int64{}}
 	switch {
-	case s.bad != nil:
-		return found, s.bad
+	case s.box.Bad != nil:
+		return found, s.box.Bad
 	case q.Key == "":
 		return found, errNoKey
 	}
-	err := s.ask(ctx, func(rows pgx.Rows) error {
+	err := s.box.Ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var what, pipe string
 			var n int64
@@ -46,7 +46,7 @@ func (s *Store) Erasable(ctx context.Context, q ops.EraseQuery) (ops.Erasable, e
 		return rows.Err()
 	}, s.sql.erasable, q.Key, q.Topic)
 	if err != nil {
-		return found, s.wrap("look for messages of a key", err)
+		return found, s.box.Wrap("look for messages of a key", err)
 	}
 	return found, nil
 }
@@ -55,8 +55,8 @@ func (s *Store) Erasable(ctx context.Context, q ops.EraseQuery) (ops.Erasable, e
 // versions of the rows lie in the table's files until it is vacuumed.
 func (s *Store) Erase(ctx context.Context, req ops.EraseRequest, limit int) (n int64, err error) {
 	switch {
-	case s.bad != nil:
-		return 0, s.bad
+	case s.box.Bad != nil:
+		return 0, s.box.Bad
 	case req.Key == "":
 		return 0, errNoKey
 	case req.Reason == "":
@@ -64,7 +64,7 @@ func (s *Store) Erase(ctx context.Context, req ops.EraseRequest, limit int) (n i
 	case limit < 1:
 		return 0, fmt.Errorf("erase: at most %d messages", limit)
 	}
-	err = s.lookingAnew(ctx, func(tx pgx.Tx) error {
+	err = s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, s.sql.retainSession, "2000", "600000", "10000"); err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func (s *Store) Erase(ctx context.Context, req ops.EraseRequest, limit int) (n i
 		return err
 	})
 	if err != nil {
-		return 0, s.wrap("erase", err)
+		return 0, s.box.Wrap("erase", err)
 	}
 	return n, nil
 }

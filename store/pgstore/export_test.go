@@ -1,6 +1,10 @@
 package pgstore
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+)
 
 // ConversionSQL is the work of each step of a conversion, for tests that end it
 // in the middle.
@@ -14,7 +18,7 @@ func (s *Store) ReadSQL() (settings, page, stragglers string) {
 
 // StandsSQL asks where the sequence of a schema stands.
 func StandsSQL(schema string) string {
-	return "SELECT " + strings.ReplaceAll(standsExpr, "{{schema}}", quote(schema))
+	return "SELECT " + strings.ReplaceAll(db.Stands, "{{schema}}", db.Quote(schema))
 }
 
 // PageRows is how many records the next page asks for.

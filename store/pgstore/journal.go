@@ -48,8 +48,8 @@ func (s *Store) auditArgs(e ops.JournalEntry) []any {
 
 // Entries lists the journal, the newest entry first.
 func (s *Store) Entries(ctx context.Context, q ops.JournalQuery) ([]ops.JournalEntry, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
 	limit := q.Limit
 	if limit <= 0 {
@@ -60,7 +60,7 @@ func (s *Store) Entries(ctx context.Context, q ops.JournalQuery) ([]ops.JournalE
 		since = &q.Since
 	}
 	var entries []ops.JournalEntry
-	err := s.ask(ctx, func(rows pgx.Rows) error {
+	err := s.box.Ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var e ops.JournalEntry
 			var target *string
@@ -78,7 +78,7 @@ func (s *Store) Entries(ctx context.Context, q ops.JournalQuery) ([]ops.JournalE
 		return rows.Err()
 	}, s.sql.journal, q.ID, q.Actor, q.Act, q.Pipe, q.Key, since, q.Before, limit)
 	if err != nil {
-		return nil, s.wrap("read the journal", err)
+		return nil, s.box.Wrap("read the journal", err)
 	}
 	return entries, nil
 }

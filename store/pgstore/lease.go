@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // Lease renews the heartbeat, gives lanes back and takes free ones, by the
@@ -19,27 +19,27 @@ import (
 // cannot be taken, because somebody's unfinished settle holds its next number,
 // costs that lane and no other.
 func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
-	if s.bad != nil {
-		return store.Grant{}, s.bad
+	if s.box.Bad != nil {
+		return store.Grant{}, s.box.Bad
 	}
 	if req.BootID == "" {
 		return store.Grant{}, errors.New("lease: the boot id is empty")
 	}
-	s.setTTL(req.TTL)
+	s.box.SetTTL(req.TTL)
 	if err := s.checkWake(ctx); err != nil {
-		return store.Grant{}, s.wrap("lease lanes", err)
+		return store.Grant{}, s.box.Wrap("lease lanes", err)
 	}
 	if err := s.giveBack(ctx, req); err != nil {
-		return store.Grant{}, s.wrap("release lanes", err)
+		return store.Grant{}, s.box.Wrap("release lanes", err)
 	}
 	g, err := s.lease(ctx, req)
-	if errors.Is(err, store.ErrNoPipe) && s.opts.MakePipe && !s.knowsPipe() {
+	if errors.Is(err, store.ErrNoPipe) && s.opts.MakePipe && !s.box.KnowsPipe() {
 		if err = s.makePipe(ctx); err == nil {
 			g, err = s.lease(ctx, req)
 		}
 	}
 	s.heard(err)
-	return g, s.wrap("lease lanes", err)
+	return g, s.box.Wrap("lease lanes", err)
 }
 
 // silentLeases is the number of heartbeats in a row without an answer after
@@ -56,18 +56,18 @@ func (s *Store) heard(err error) {
 		return
 	}
 	if s.silent++; s.silent == silentLeases {
-		s.pool.Reset()
+		s.box.Pool.Reset()
 	}
 }
 
 // leaseAnswer is what the statements of a lease report.
 type leaseAnswer struct {
-	schema        found
+	schema        db.Found
 	lanes         int
 	identity      string
 	now           time.Time // by the database's clock
 	secured, home bool
-	pipe          *pipeRow
+	pipe          *db.Row
 	subscription  string  // that writes into the outbox
 	ascends       bool    // the sequence gives numbers out in the order they are asked for
 	unlogged      string  // a table that a crash empties
@@ -91,9 +91,9 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	var found *string // the pipe as JSON
 	pipe := s.opts.Pipe
 	b := &pgx.Batch{}
-	s.queueSession(b, s.limits().lock)
+	s.box.QueueSession(b, s.box.Limits().Lock)
 	b.Queue(s.sql.info, pipe).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&a.schema.version, &a.schema.compatible, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.ascends, &a.unlogged, &a.now, &found)
+		err := row.Scan(&a.schema.Version, &a.schema.Compatible, &a.lanes, &a.identity, &a.secured, &a.home, &a.subscription, &a.ascends, &a.unlogged, &a.now, &found)
 		a.history = historyOf(a.identity)
 		return err
 	})
@@ -121,16 +121,16 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 		return err
 	})
 	s.queueStanding(b, req.BootID, &a.standing)
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+	if err := s.box.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return g, err
 	}
 	if err := s.judge(&a); err != nil {
 		return g, err
 	}
-	if a.pipe, err = parsePipe(found); err != nil {
+	if a.pipe, err = db.ParseRow(found); err != nil {
 		return g, err
 	}
-	if err := s.takePipe(a.pipe, req.BootID); err != nil {
+	if err := s.box.TakePipe(a.pipe, req.BootID); err != nil {
 		return g, err
 	}
 	// Without time left to take more, the heartbeat stands.
@@ -166,7 +166,7 @@ func (s *Store) queueStanding(b *pgx.Batch, boot string, a *standing) {
 	b.Queue(s.sql.live, pipe, boot).QueryRow(func(row pgx.Row) error {
 		var lapse float64
 		err := row.Scan(&a.live, &lapse)
-		a.lapse = max(0, seconds(lapse))
+		a.lapse = max(0, db.Seconds(lapse))
 		return err
 	})
 }
@@ -194,14 +194,14 @@ func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswe
 	}
 	views := make(map[store.Lane]store.ParkedView, len(ids))
 	read := map[store.Lane]bool{}
-	ttl, size, start := s.limits().ttl, 1, time.Now()
+	ttl, size, start := s.box.Limits().TTL, 1, time.Now()
 	for len(ids) > 0 && (len(read) == 0 || time.Since(start) < ttl/4) {
 		page, began := ids[:min(size, len(ids))], time.Now()
 		ids = ids[len(page):]
 		b := &pgx.Batch{}
 		b.Queue(s.sql.settings)
 		b.Queue(s.sql.parked, s.opts.Pipe, page, countTo(req.CountParked)).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
-		if err = s.pool.SendBatch(ctx, b).Close(); err != nil {
+		if err = s.box.Pool.SendBatch(ctx, b).Close(); err != nil {
 			break
 		}
 		for _, id := range page {
@@ -227,14 +227,14 @@ func (s *Store) settledSince(ctx context.Context, req store.LeaseRequest, a *lea
 	var epochs []int64
 	for i := range a.grants {
 		l := &a.grants[i]
-		if epoch, ok := req.Known[l.Lane]; ok && epoch < l.Epoch && l.Epoch-epoch < keepProgress {
+		if epoch, ok := req.Known[l.Lane]; ok && epoch < l.Epoch && l.Epoch-epoch < db.KeepProgress {
 			lanes, epochs = append(lanes, int16(l.Lane)), append(epochs, epoch)
 		}
 	}
 	if len(lanes) == 0 {
 		return nil, nil
 	}
-	rows, err := s.pool.Query(ctx, s.sql.settledSince, s.opts.Pipe, lanes, epochs)
+	rows, err := s.box.Pool.Query(ctx, s.sql.settledSince, s.opts.Pipe, lanes, epochs)
 	if err != nil {
 		return nil, err
 	}
@@ -247,16 +247,16 @@ func (s *Store) settledSince(ctx context.Context, req store.LeaseRequest, a *lea
 // judge refuses a database that cannot be trusted.
 func (s *Store) judge(a *leaseAnswer) error {
 	switch {
-	case !a.schema.fits():
-		return &store.SchemaError{Schema: s.opts.Schema, Have: a.schema.version, Want: Version}
+	case !a.schema.Fits():
+		return &store.SchemaError{Schema: s.opts.Schema, Have: a.schema.Version, Want: db.Version}
 	case a.secured:
-		return rowSecurity(s.opts.Schema, "outbox", nil)
+		return db.RowSecurity(s.opts.Schema, "outbox", nil)
 	case strings.Contains(a.identity, "/standby/"):
 		return s.standby()
 	case a.subscription != "":
 		return subscribed(s.opts.Schema, a.subscription)
 	case !a.home:
-		return moved(s.opts.Schema)
+		return db.Moved(s.opts.Schema)
 	case !a.ascends:
 		return cached(s.opts.Schema)
 	case a.unlogged != "":
@@ -340,12 +340,12 @@ func scanViews(rows pgx.Rows, views map[store.Lane]store.ParkedView) error {
 			v.Captured = nil
 		}
 		if due != nil {
-			v.HasDue, v.NextDue = true, seconds(*due)
+			v.HasDue, v.NextDue = true, db.Seconds(*due)
 		}
 		for i, seq := range heads { // the keys are sorted by their bytes, as the column is
 			h := store.Head{Seq: seq, HasDue: dues[i] != nil}
 			if h.HasDue {
-				h.DueIn = seconds(*dues[i])
+				h.DueIn = db.Seconds(*dues[i])
 			}
 			v.Heads = append(v.Heads, h)
 		}
@@ -353,13 +353,3 @@ func scanViews(rows pgx.Rows, views map[store.Lane]store.ParkedView) error {
 	}
 	return rows.Err()
 }
-
-// seconds is safe for times that are centuries away.
-func seconds(f float64) time.Duration {
-	const limit = 100 * 365 * 24 * 3600
-	return time.Duration(min(max(f, -limit), limit) * float64(time.Second))
-}
-
-// newRunningID names a set of running transactions: by time, so that old ones
-// can be told, and random, so that two instances do not meet.
-func newRunningID() int64 { return time.Now().UnixMilli()<<20 | rand.Int64N(1<<20) }

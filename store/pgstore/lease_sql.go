@@ -1,6 +1,8 @@
 package pgstore
 
-import "strings"
+import (
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+)
 
 // leaseSQL holds the texts of Lease, whose heartbeat is one implicit transaction
 // and whose taking another.
@@ -11,16 +13,6 @@ import "strings"
 // number is older than that is not its owner's any more, until it takes it again.
 // Somebody may be in the middle of taking it.
 func (st *statements) leaseSQL(q func(string) string) {
-	// For this transaction only: the pool may be the application's. Behind a
-	// dead host the server notices within about a lease, not the two hours of
-	// the system's default. Elsewhere than on Linux the server would log a line
-	// for each setting that its system lacks.
-	st.session = `SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
- set_config('idle_in_transaction_session_timeout', $3, true), set_config('jit', 'off', true),
- set_config('row_security', 'off', true), set_config('synchronous_commit', 'on', true),
- CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL THEN set_config('transaction_timeout', $2, true) END,
- CASE WHEN version() LIKE '%linux%' THEN concat(set_config('tcp_keepalives_idle', $4, true), set_config('tcp_keepalives_interval', '1', true),
-  set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', $5, true)) END`
 	const leaves = `SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = '{{schema}}.outbox'::regclass`
 	st.info = q(`SELECT a.version, a.compatible, i.lanes, {{identity}},
  row_security_active('{{schema}}.outbox'::regclass), i.cluster = (pg_control_system()).system_identifier,
@@ -33,9 +25,9 @@ func (st *statements) leaseSQL(q func(string) string) {
     'strict_topic', 'key_version')),
   (SELECT min(c.relname::text) FROM pg_class c WHERE c.oid IN (` + leaves + `) AND c.relpersistence <> 'p'), ''),
  clock_timestamp(), (SELECT to_jsonb(p)::text FROM {{schema}}.pipe p WHERE p.name = $1)
-FROM {{schema}}.outbox_info i CROSS JOIN (SELECT ` + applied + `) AS a(version, compatible)`)
+FROM {{schema}}.outbox_info i CROSS JOIN (SELECT ` + db.Applied + `) AS a(version, compatible)`)
 	st.expired = q(`DELETE FROM {{schema}}.relay r USING (
-  SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND boot_id <> $2 AND NOT ` + alive("") + `
+  SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND boot_id <> $2 AND NOT ` + db.Alive("") + `
   ORDER BY boot_id FOR UPDATE SKIP LOCKED) x WHERE r.pipe = x.pipe AND r.boot_id = x.boot_id`)
 	// The new deadline is now + ttl whatever stood there: a clock that was set
 	// back leaves no lease that lasts for hours.
@@ -98,7 +90,7 @@ ORDER BY a.xact_start NULLS LAST LIMIT 1`)
 	st.grants = q(`SELECT c.lane, c.n, c.pos, c.low, c.next_xid, c.inflight::text, c.draining::text, c.drain_seq, c.floor
 ` + held + ` ORDER BY c.lane`)
 	st.live = q(`SELECT count(*), coalesce(extract(epoch FROM min(alive_until) FILTER (WHERE boot_id <> $2) - clock_timestamp()), 0)::float8
-FROM {{schema}}.relay WHERE pipe = $1 AND ` + alive(""))
+FROM {{schema}}.relay WHERE pipe = $1 AND ` + db.Alive(""))
 	// So many of each lane: a person may have asked for a million.
 	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.key, q.actor, q.reason FROM {{schema}}.lane_cursor c
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.request r WHERE r.pipe = $1 AND r.lane = c.lane AND r.done_at IS NULL
@@ -113,16 +105,3 @@ func since(xmin, joined, next string) string {
 	return `((age(` + joined + `::xid)::bigint - age(` + xmin + `)) & 4294967295 < 2147483648
  OR ` + next + `::text::bigint - ` + joined + `::text::bigint > 2147483647)`
 }
-
-// alive is true of a row of relay, by the table's alias and a dot, whose time has
-// not come. One whose time lies further ahead than any heartbeat puts it was
-// written before the clock was set back, and nobody has renewed it since.
-func alive(of string) string {
-	return strings.ReplaceAll(`(@alive_until > clock_timestamp() AND @alive_until <= clock_timestamp() + 2 * @ttl)`, "@", of)
-}
-
-// highest is the highest number of any row and any cursor; greatest() passes
-// over the one that is NULL.
-const highest = `(SELECT max(pos) FROM {{schema}}.lane_cursor),
- (SELECT max(m.seq) FROM {{schema}}.outbox_info i CROSS JOIN generate_series(0, i.lanes - 1) AS l(lane)
-  CROSS JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq DESC LIMIT 1) m)`

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // UsePassword makes the pool ask for the password before each connection: for
@@ -134,7 +135,7 @@ func askHost(ctx context.Context, i int, c *pgx.ConnConfig, answers chan<- answe
 		case <-ctx.Done():
 			return
 		}
-		if err == nil || pause(ctx, hostsAgain) != nil {
+		if err == nil || db.Pause(ctx, hostsAgain) != nil {
 			return
 		}
 	}

@@ -17,16 +17,11 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 //go:embed migrations/*.sql
 var files embed.FS
-
-// Version is the schema version that this package makes and needs. It works
-// with a newer one too when that says so: a migration begins with the line
-// "-- compatible: N", which names the oldest Version whose programs go on
-// working beside it.
-const Version = 10
 
 type migration struct {
 	version    int
@@ -75,9 +70,6 @@ func (m migration) checksum() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// migrateLock begins the name of the advisory lock of a migration.
-const migrateLock = "postrider migrate "
-
 const migrationTable = `CREATE SCHEMA IF NOT EXISTS {{schema}};
 CREATE TABLE IF NOT EXISTS {{schema}}.migration (
     version    integer PRIMARY KEY,
@@ -89,54 +81,17 @@ CREATE TABLE IF NOT EXISTS {{schema}}.migration (
 );
 `
 
-// found is the schema that is there.
-type found struct {
-	version    int // 0: none
-	compatible int // the oldest Version that works with it
-}
-
-// fits reports that this program works with the schema: it is the one that the
-// program makes, or a newer one that says so. An older one lacks what newer
-// programs use: a rolling upgrade migrates first.
-func (f found) fits() bool { return f.version == Version || f.newer() }
-
-// newer reports that the schema is above this program's, which works with it.
-func (f found) newer() bool { return f.version > Version && f.compatible <= Version }
-
 // SchemaVersion reports the version found (0: none) and the version wanted,
 // which is the one found when that is newer and this program works with it.
 func (s *Store) SchemaVersion(ctx context.Context) (have, want int, err error) {
-	if s.bad != nil {
-		return 0, Version, s.bad
+	if s.box.Bad != nil {
+		return 0, db.Version, s.box.Bad
 	}
-	f, err := s.schemaVersion(ctx, s.pool)
-	if f.newer() {
-		return f.version, f.version, err
+	f, err := s.box.SchemaVersion(ctx, s.box.Pool)
+	if f.Newer() {
+		return f.Version, f.Version, err
 	}
-	return f.version, Version, err
-}
-
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
-// applied is the newest migration and the oldest compatible version. The detour
-// over JSON stands for a column that the first schema may lack.
-const applied = `coalesce(max(m.version), 0), coalesce(max(coalesce((to_jsonb(m) ->> 'compatible')::integer, m.version)), 0)
-FROM {{schema}}.migration m`
-
-func (s *Store) schemaVersion(ctx context.Context, q querier) (f found, err error) {
-	var exists bool
-	if err = q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, quote(s.opts.Schema)+".migration").Scan(&exists); err != nil {
-		return f, s.wrap("look for the schema", err)
-	}
-	if !exists {
-		return f, nil
-	}
-	if err = q.QueryRow(ctx, s.expand(`SELECT `+applied, 0)).Scan(&f.version, &f.compatible); err != nil {
-		return f, s.wrap("read the schema version", err)
-	}
-	return f, nil
+	return f.Version, db.Version, err
 }
 
 // Migrate moves the schema to req.Target, one transaction per step, and
@@ -145,8 +100,8 @@ func (s *Store) schemaVersion(ctx context.Context, q querier) (f found, err erro
 // writers would wait for: a step waits for a lock for a moment, lets others work,
 // and asks again, as long as req.Wait says.
 func (s *Store) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
 	all, err := migrations()
 	if err != nil {
@@ -163,26 +118,26 @@ func (s *Store) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step
 	case (req.Adopt || req.Roles || req.Partition) && target != 0:
 		return nil, errors.New("migrate: adopt, roles and partition go with the newest version only")
 	case target == 0:
-		target = Version
+		target = db.Version
 	case target == -1:
 		target = 0
-	case target < 0 || target > Version:
-		return nil, fmt.Errorf("migrate to version %d: this program knows 1 to %d, and -1 for nothing", target, Version)
+	case target < 0 || target > db.Version:
+		return nil, fmt.Errorf("migrate to version %d: this program knows 1 to %d, and -1 for nothing", target, db.Version)
 	}
 	if req.DryRun {
-		have, err := s.schemaVersion(ctx, s.pool)
+		have, err := s.box.SchemaVersion(ctx, s.box.Pool)
 		if err != nil {
 			return nil, err
 		}
 		steps, err := plan(all, have, target, s.opts.Schema)
 		if err == nil {
-			steps, err = s.planMore(ctx, req, have.version, steps)
+			steps, err = s.planMore(ctx, req, have.Version, steps)
 		}
 		return steps, err
 	}
 	prefix := ""
 	if target == 0 {
-		if prefix, err = s.rolePrefix(ctx, s.pool); err != nil {
+		if prefix, err = s.rolePrefix(ctx, s.box.Pool); err != nil {
 			return nil, err
 		}
 	}
@@ -245,13 +200,13 @@ func (s *Store) afterSteps(ctx context.Context, req ops.MigrateRequest, done []o
 // plan lists the steps from what is there to target. A newer schema that this
 // program works with needs none to be the newest, and cannot be taken down by a
 // program that does not know how it was made.
-func plan(all []migration, f found, target int, schema string) ([]ops.Step, error) {
-	have := f.version
+func plan(all []migration, f db.Found, target int, schema string) ([]ops.Step, error) {
+	have := f.Version
 	switch {
-	case f.newer() && target == Version:
+	case f.Newer() && target == db.Version:
 		return nil, nil
-	case have > Version:
-		return nil, &store.SchemaError{Schema: schema, Have: have, Want: Version}
+	case have > db.Version:
+		return nil, &store.SchemaError{Schema: schema, Have: have, Want: db.Version}
 	}
 	var steps []ops.Step
 	for _, m := range all {
@@ -273,11 +228,11 @@ func (s *Store) migrateOne(ctx context.Context, req *ops.MigrateRequest, all []m
 	doing := "migrate"
 	err = s.whenFree(ctx, req, func(tx pgx.Tx) error {
 		step = nil
-		have, err := s.schemaVersion(ctx, tx)
+		have, err := s.box.SchemaVersion(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if err := s.checkSums(ctx, tx, all, have.version); err != nil {
+		if err := s.checkSums(ctx, tx, all, have.Version); err != nil {
 			return err
 		}
 		steps, err := plan(all, have, target, s.opts.Schema)
@@ -296,7 +251,7 @@ func (s *Store) migrateOne(ctx context.Context, req *ops.MigrateRequest, all []m
 	case errors.Is(err, store.ErrSchema), errors.Is(err, store.ErrUnusable):
 		return nil, err
 	case err != nil:
-		return nil, s.wrap(doing, err)
+		return nil, s.box.Wrap(doing, err)
 	case step != nil:
 		step.Took = time.Since(start)
 	}
@@ -313,9 +268,9 @@ func (s *Store) checkSums(ctx context.Context, tx pgx.Tx, all []migration, have 
 			break
 		}
 		var sum string
-		err := tx.QueryRow(ctx, s.expand(`SELECT checksum FROM {{schema}}.migration WHERE version = $1`, 0), m.version).Scan(&sum)
+		err := tx.QueryRow(ctx, s.box.SQL(`SELECT checksum FROM {{schema}}.migration WHERE version = $1`), m.version).Scan(&sum)
 		if err != nil {
-			return s.wrap(fmt.Sprintf("read migration %d", m.version), err)
+			return s.box.Wrap(fmt.Sprintf("read migration %d", m.version), err)
 		}
 		if sum != m.checksum() {
 			return &store.UnusableError{
@@ -354,17 +309,17 @@ func (s *Store) script(m migration, down bool, lanes int) string {
 // SQL returns the statements of the steps from one version to another, each
 // step in a transaction, for an outbox of Options.Lanes lanes.
 func (s *Store) SQL(from, to int) (string, error) {
-	if s.bad != nil {
-		return "", s.bad
+	if s.box.Bad != nil {
+		return "", s.box.Bad
 	}
-	if from < 0 || from > Version || to < 0 || to > Version {
-		return "", fmt.Errorf("versions %d to %d: this program knows 0 to %d", from, to, Version)
+	if from < 0 || from > db.Version || to < 0 || to > db.Version {
+		return "", fmt.Errorf("versions %d to %d: this program knows 0 to %d", from, to, db.Version)
 	}
 	all, err := migrations()
 	if err != nil {
 		return "", err
 	}
-	steps, err := plan(all, found{version: from}, to, s.opts.Schema)
+	steps, err := plan(all, db.Found{Version: from}, to, s.opts.Schema)
 	if err != nil {
 		return "", err
 	}
@@ -381,7 +336,5 @@ func (s *Store) SQL(from, to int) (string, error) {
 
 // expand fills the placeholders of a migration.
 func (s *Store) expand(sql string, lanes int) string {
-	return strings.NewReplacer("{{schema}}", quote(s.opts.Schema), "{{lanes}}", strconv.Itoa(lanes)).Replace(sql)
+	return strings.NewReplacer("{{schema}}", db.Quote(s.opts.Schema), "{{lanes}}", strconv.Itoa(lanes)).Replace(sql)
 }
-
-func quote(ident string) string { return pgx.Identifier{ident}.Sanitize() }

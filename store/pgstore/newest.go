@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // newestScan is how many of a lane's newest rows are looked at for a pipe with a filter.
@@ -29,8 +30,8 @@ CROSS JOIN LATERAL (SELECT o.* FROM (SELECT %[1]s FROM {{schema}}.outbox o WHERE
 // costs an index probe per lane and n rows of each; for a pipe with a filter it
 // looks at the newest 1000 of each lane, or n if that is more.
 func (s *Store) Newest(ctx context.Context, n, bodies int) ([]postrider.Message, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
 	const beside = "o.seq, o.id, o.topic, o.key, o.type, o.content_type, o.headers, o.version, o.schema_version, o.not_before, o.created_at"
 	payload, columns := "''::bytea", beside
@@ -38,10 +39,10 @@ func (s *Store) Newest(ctx context.Context, n, bodies int) ([]postrider.Message,
 		payload, columns = "n.payload", beside+", o.payload"
 	}
 	var msgs []postrider.Message
-	err := s.ask(ctx, func(rows pgx.Rows) error {
+	err := s.box.Ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var m postrider.Message
-			if err := scanMessage(rows, &m); err != nil {
+			if err := db.ScanMessage(rows, &m); err != nil {
 				return err
 			}
 			msgs = append(msgs, m)
@@ -51,7 +52,7 @@ func (s *Store) Newest(ctx context.Context, n, bodies int) ([]postrider.Message,
 FROM (SELECT n.*, sum(octet_length(`+payload+`)) OVER (ORDER BY n.seq DESC) - octet_length(`+payload+`) AS before
  `+newestOf(columns, "$2::integer")+` ORDER BY n.seq DESC LIMIT $2) n WHERE n.before <= $3::bigint ORDER BY n.seq DESC`, 0), s.opts.Pipe, n, bodies)
 	if err != nil {
-		return nil, s.wrap("read the newest messages", err)
+		return nil, s.box.Wrap("read the newest messages", err)
 	}
 	return msgs, nil
 }

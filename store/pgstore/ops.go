@@ -20,6 +20,6 @@ func (s *Store) Office() *ops.Office {
 func (s *Store) another(name string) (store.Store, *ops.Office) {
 	opts := s.opts
 	opts.Pipe = name
-	p := New(s.pool, &opts)
+	p := New(s.box.Pool, &opts)
 	return p, p.Office()
 }

@@ -86,8 +86,8 @@ func requestKind(kind store.ActKind) string {
 }
 
 func (s *Store) checkOrder(o ops.Order) ([]byte, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -105,11 +105,11 @@ func (s *Store) PlanOrder(ctx context.Context, o ops.Order) (plan ops.OrderPlan,
 	if err != nil {
 		return plan, err
 	}
-	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, s.box.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		plan, err = s.planOrder(ctx, tx, o, args)
 		return err
 	})
-	return plan, s.wrap("count what the order concerns", err)
+	return plan, s.box.Wrap("count what the order concerns", err)
 }
 
 func (s *Store) planOrder(ctx context.Context, tx pgx.Tx, o ops.Order, args []byte) (plan ops.OrderPlan, err error) {
@@ -139,7 +139,7 @@ func (s *Store) Order(ctx context.Context, o ops.Order) (id int64, plan ops.Orde
 	if err != nil {
 		return 0, plan, err
 	}
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, s.box.Pool, func(tx pgx.Tx) error {
 		if plan, err = s.planOrder(ctx, tx, o, args); err != nil || plan.Records == 0 {
 			return err
 		}
@@ -161,17 +161,17 @@ func (s *Store) Order(ctx context.Context, o ops.Order) (id int64, plan ops.Orde
 	if err == nil && plan.Records == 0 {
 		return 0, plan, fmt.Errorf("records of pipe %q to %s: %w", s.opts.Pipe, o.Kind, store.ErrNotFound)
 	}
-	return id, plan, s.wrap("store the order", err)
+	return id, plan, s.box.Wrap("store the order", err)
 }
 
 // OrderState reports how far an order has come.
 func (s *Store) OrderState(ctx context.Context, id int64) (st ops.OrderState, err error) {
-	if s.bad != nil {
-		return st, s.bad
+	if s.box.Bad != nil {
+		return st, s.box.Bad
 	}
 	st.ID = id
 	lanes := 0
-	err = s.ask(ctx, func(rows pgx.Rows) error {
+	err = s.box.Ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var open []int16
 			if err := rows.Scan(&lanes, &st.Kind, &st.Planned, &st.Moved, &open); err != nil {
@@ -184,7 +184,7 @@ func (s *Store) OrderState(ctx context.Context, id int64) (st ops.OrderState, er
 		return rows.Err()
 	}, s.sql.orderState, s.opts.Pipe, id)
 	if err != nil {
-		return st, s.wrap("look at an order", err)
+		return st, s.box.Wrap("look at an order", err)
 	}
 	if lanes == 0 {
 		return st, fmt.Errorf("order %d of pipe %q: %w: see the journal", id, s.opts.Pipe, store.ErrNotFound)
@@ -195,13 +195,13 @@ func (s *Store) OrderState(ctx context.Context, id int64) (st ops.OrderState, er
 
 // CancelOrder ends what is open of an order.
 func (s *Store) CancelOrder(ctx context.Context, id int64, actor, reason string) error {
-	if s.bad != nil {
-		return s.bad
+	if s.box.Bad != nil {
+		return s.box.Bad
 	}
 	if actor == "" || strings.TrimSpace(reason) == "" {
 		return fmt.Errorf("%w: to cancel takes an actor and a reason", ops.ErrInvalidOrder)
 	}
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, s.box.Pool, func(tx pgx.Tx) error {
 		ended, err := tx.Exec(ctx, s.sql.orderCancel, s.opts.Pipe, id)
 		if err != nil {
 			return err
@@ -220,5 +220,5 @@ func (s *Store) CancelOrder(ctx context.Context, id int64, actor, reason string)
 	if errors.Is(err, store.ErrNotFound) {
 		return err
 	}
-	return s.wrap("cancel an order", err)
+	return s.box.Wrap("cancel an order", err)
 }

@@ -1,6 +1,10 @@
 package pgstore
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+)
 
 // Pages of an order: so many records are looked at, and so many moved, in one
 // settlement of a lane.
@@ -80,7 +84,7 @@ WHERE pipe = $1 AND ask = $2 AND upto IS NOT NULL AND done_at IS NULL`)
 	st.orderMoved = q(`SELECT sum(moved)::bigint FROM {{schema}}.request WHERE pipe = $1 AND ask = $2 AND upto IS NOT NULL`)
 	st.executeMany = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, '{}'::jsonb AS more, clock_timestamp() AS began, ` + orderRoom + ` AS room FROM {{schema}}.request q
   WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry-many', 'discard-many', 'skip') FOR UPDATE SKIP LOCKED),
-w AS (SELECT * FROM x WHERE x.room > 0 AND ` + won + `),
+w AS (SELECT * FROM x WHERE x.room > 0 AND ` + db.Won + `),
 page AS (SELECT k.* FROM w CROSS JOIN LATERAL (SELECT k.seq, k.id, k.lane, k.topic, k.key, k.type, k.version, k.created_at, k.class, k.code, k.error, k.state,
     k.parked_at, k.last_attempt,    k.captures, k.headers, w.a, w.kind FROM {{schema}}.parked k
   WHERE k.pipe = $1 AND k.lane = $3 AND k.seq > w.seq AND k.seq <= w.upto ORDER BY k.seq LIMIT ` + orderScan + `) k),
@@ -103,7 +107,7 @@ counted AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, discarde
     coalesce((q.args->>'generation')::integer, 1 + coalesce((SELECT r.generation FROM {{schema}}.repair r WHERE r.pipe = $1 AND r.lane = $3), 0)) AS again
   FROM {{schema}}.request q WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind = 'replay' FOR UPDATE SKIP LOCKED),
 c AS (SELECT * FROM {{schema}}.lane_cursor c WHERE c.pipe = $1 AND c.lane = $3 AND EXISTS (SELECT 1 FROM x)),
-w AS (SELECT x.*, jsonb_build_object('generation', x.again) AS more FROM x, c WHERE x.room > 0 AND ` + won + ` AND (x.gate IS NULL OR NOT EXISTS (
+w AS (SELECT x.*, jsonb_build_object('generation', x.again) AS more FROM x, c WHERE x.room > 0 AND ` + db.Won + ` AND (x.gate IS NULL OR NOT EXISTS (
     SELECT 1 FROM {{schema}}.outbox o WHERE o.lane = $3 AND o.seq > c.pos AND o.seq <= x.gate)
   AND NOT EXISTS (SELECT 1 FROM unnest(c.inflight + c.draining) AS r(xids) CROSS JOIN LATERAL (
     SELECT 1 FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 const (
@@ -23,19 +24,14 @@ const (
 
 // Partitions lists the partitions of the outbox, as the catalog has them.
 func (s *Store) Partitions(ctx context.Context) (ops.Partitions, error) {
-	if s.bad != nil {
-		return ops.Partitions{}, s.bad
+	if s.box.Bad != nil {
+		return ops.Partitions{}, s.box.Bad
 	}
-	p, err := s.partitions(ctx, s.pool)
-	return p, s.wrap("list the partitions", err)
+	p, err := s.partitions(ctx, s.box.Pool)
+	return p, s.box.Wrap("list the partitions", err)
 }
 
-// rower is a pool, or a transaction that is under way.
-type rower interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-func (s *Store) partitions(ctx context.Context, by rower) (p ops.Partitions, err error) {
+func (s *Store) partitions(ctx context.Context, by db.Rower) (p ops.Partitions, err error) {
 	rows, err := by.Query(ctx, s.sql.partitions)
 	if err != nil {
 		return p, err
@@ -47,7 +43,7 @@ func (s *Store) partitions(ctx context.Context, by rower) (p ops.Partitions, err
 func scanPartitions(rows pgx.Rows) (p ops.Partitions, err error) {
 	for rows.Next() {
 		var one ops.Partition
-		var opened, closed pgTime
+		var opened, closed db.Time
 		var last int64
 		if err := rows.Scan(&one.Number, &one.Name, &one.Above, &one.Bytes, &one.Rows, &opened, &closed, &p.Current, &last); err != nil {
 			return p, err
@@ -71,15 +67,15 @@ func scanPartitions(rows pgx.Rows) (p ops.Partitions, err error) {
 // transaction of its own.
 func (s *Store) Tend(ctx context.Context, req ops.TendRequest) (ops.Tended, error) {
 	var t ops.Tended
-	if s.bad != nil {
-		return t, s.bad
+	if s.box.Bad != nil {
+		return t, s.box.Bad
 	}
 	var err error
-	if t.Partitions, err = s.partitions(ctx, s.pool); err != nil || len(t.List) == 0 {
-		return t, s.wrap("tend the partitions", err)
+	if t.Partitions, err = s.partitions(ctx, s.box.Pool); err != nil || len(t.List) == 0 {
+		return t, s.box.Wrap("tend the partitions", err)
 	}
 	if req.DryRun {
-		return t, s.wrap("look what is due to the partitions", s.due(ctx, req, &t))
+		return t, s.box.Wrap("look what is due to the partitions", s.due(ctx, req, &t))
 	}
 	err = s.makeAhead(ctx, &t)
 	// Where nothing is dropped there is no need for another one.
@@ -93,9 +89,9 @@ func (s *Store) Tend(ctx context.Context, req ops.TendRequest) (ops.Tended, erro
 		t.Busy, err = true, nil
 	}
 	if err == nil {
-		t.Partitions, err = s.partitions(ctx, s.pool)
+		t.Partitions, err = s.partitions(ctx, s.box.Pool)
 	}
-	return t, s.wrap("tend the partitions", err)
+	return t, s.box.Wrap("tend the partitions", err)
 }
 
 // due counts what would be dropped.
@@ -103,7 +99,7 @@ func (s *Store) due(ctx context.Context, req ops.TendRequest, t *ops.Tended) err
 	if req.OlderThan < 0 || req.OnlyEmpty {
 		return nil
 	}
-	return s.lookingAnew(ctx, func(tx pgx.Tx) error {
+	return s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT set_config('statement_timeout', '10min', true)`); err != nil {
 			return err
 		}
@@ -149,7 +145,7 @@ func (s *Store) dropDue(ctx context.Context, req ops.TendRequest, t *ops.Tended)
 	for ctx.Err() == nil {
 		older := req.OlderThan
 		if req.KeepBytes > 0 {
-			p, err := s.partitions(ctx, s.pool)
+			p, err := s.partitions(ctx, s.box.Pool)
 			if err != nil {
 				return err
 			}
@@ -200,10 +196,10 @@ var errTended = errors.New("somebody else tends the partitions")
 // tending runs do in a transaction if nobody else tends or migrates. Locks on
 // tables are waited for shortly, and counting takes its time.
 func (s *Store) tending(ctx context.Context, do func(pgx.Tx) error) error {
-	return s.lookingAnew(ctx, func(tx pgx.Tx) error {
+	return s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
 		var alone bool
 		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0)) FROM (SELECT set_config('lock_timeout', '200ms', true),
-			set_config('statement_timeout', '0', true), set_config('row_security', 'off', true)) x`, migrateLock+s.opts.Schema).Scan(&alone)
+			set_config('statement_timeout', '0', true), set_config('row_security', 'off', true)) x`, db.MigrateLock+s.opts.Schema).Scan(&alone)
 		switch {
 		case err != nil:
 			return err

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 const (
@@ -37,7 +38,7 @@ func (s *Store) whenFree(ctx context.Context, req *ops.MigrateRequest, work func
 	var until, told time.Time
 	for {
 		busy := &ops.BusyError{Table: s.opts.Schema + ".outbox"}
-		err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
+		err := s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
 			if err := s.lockMigration(ctx, tx, wait); err != nil {
 				return err
 			}
@@ -64,7 +65,7 @@ func (s *Store) whenFree(ctx context.Context, req *ops.MigrateRequest, work func
 			req.Waiting(busy)
 		}
 		// As long as it kept others waiting, it lets them work.
-		if err := pause(ctx, wait+rand.N(wait)); err != nil {
+		if err := db.Pause(ctx, wait+rand.N(wait)); err != nil {
 			return errors.Join(err, busy)
 		}
 		wait = min(2*wait, lockMost)
@@ -76,33 +77,21 @@ func (s *Store) whenFree(ctx context.Context, req *ops.MigrateRequest, work func
 func (s *Store) lockMigration(ctx context.Context, tx pgx.Tx, wait time.Duration) error {
 	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0)), set_config('lock_timeout', $2, true),
  set_config('search_path', 'pg_catalog', true), set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '60s', true)`,
-		migrateLock+s.opts.Schema, wait.String())
+		db.MigrateLock+s.opts.Schema, wait.String())
 	return err
 }
 
 // inTheWay looks until ctx ends who keeps a session of this server waiting, and
 // returns whom it saw last.
 func (s *Store) inTheWay(ctx context.Context, pid uint32, seen ops.BusyError, every time.Duration) ops.BusyError {
-	for pause(ctx, every) == nil {
+	for db.Pause(ctx, every) == nil {
 		var now ops.BusyError
 		var age float64
-		err := s.pool.QueryRow(ctx, s.sql.inTheWay, pid).Scan(&now.Table, &now.PID, &now.Application, &now.Prepared, &age)
+		err := s.box.Pool.QueryRow(ctx, s.sql.inTheWay, pid).Scan(&now.Table, &now.PID, &now.Application, &now.Prepared, &age)
 		if err == nil {
-			now.Age = seconds(age)
+			now.Age = db.Seconds(age)
 			seen = now
 		} // nobody, or it cannot be seen
 	}
 	return seen
-}
-
-// pause sleeps unless ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

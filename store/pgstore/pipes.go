@@ -13,6 +13,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
@@ -32,32 +33,32 @@ func checkPipeName(name string) error {
 
 // Pipes lists the pipes of the outbox.
 func (s *Store) Pipes(ctx context.Context) ([]ops.Pipe, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
 	var found []ops.Pipe
-	err := s.ask(ctx, func(rows pgx.Rows) error {
+	err := s.box.Ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var text string
 			var p ops.Pipe
 			if err := rows.Scan(&text, &p.Relays, &p.Behind, &p.Parked); err != nil {
 				return err
 			}
-			row, err := parsePipe(&text)
+			row, err := db.ParseRow(&text)
 			if err != nil {
 				return err
 			}
-			row.fill(&p)
+			fill(row, &p)
 			found = append(found, p)
 		}
 		return rows.Err()
 	}, s.sql.pipeList)
-	return found, s.wrap("list pipes", err)
+	return found, s.box.Wrap("list pipes", err)
 }
 
-func (p *pipeRow) fill(to *ops.Pipe) {
+func fill(p *db.Row, to *ops.Pipe) {
 	to.Name, to.Paused, to.PausedBy, to.PausedFor = p.Name, p.Paused, p.PausedBy, p.PauseReason
-	to.Filter = store.Filter{Topics: globOf(p.Topics), Types: globOf(p.Types), Keys: globOf(p.Keys), Headers: p.Headers}
+	to.Filter = store.Filter{Topics: db.GlobOf(p.Topics), Types: db.GlobOf(p.Types), Keys: db.GlobOf(p.Keys), Headers: p.Headers}
 	if p.PausedAt != nil {
 		to.PausedAt = p.PausedAt.UTC()
 	}
@@ -69,7 +70,7 @@ const pipeWait = 10 * time.Second
 
 // pipeAct runs one act on the table pipe, alone.
 func (s *Store) pipeAct(ctx context.Context, doing string, act func(tx pgx.Tx) error) error {
-	err := s.lookingAnew(ctx, func(tx pgx.Tx) error {
+	err := s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', $1, true), set_config('row_security', 'off', true),
  set_config('jit', 'off', true), set_config('synchronous_commit', 'on', true)`, pipeWait.String())
 		if err != nil {
@@ -80,21 +81,21 @@ func (s *Store) pipeAct(ctx context.Context, doing string, act func(tx pgx.Tx) e
 		}
 		return act(tx)
 	})
-	if blocked(err) {
+	if db.Blocked(err) {
 		return fmt.Errorf("%s: something else holds the pipes of schema %q; try again: %w", doing, s.opts.Schema, err)
 	}
 	var forfeit *ops.ForfeitError
 	if errors.Is(err, store.ErrNoPipe) || errors.Is(err, ops.ErrPipeExists) || errors.Is(err, store.ErrUnusable) || errors.As(err, &forfeit) {
 		return err
 	}
-	return s.wrap(doing, err)
+	return s.box.Wrap(doing, err)
 }
 
 // AddPipe makes a pipe. From a time it reads the whole outbox once, and holds up
 // retention meanwhile.
 func (s *Store) AddPipe(ctx context.Context, req ops.AddPipe) (ops.Pipe, error) {
-	if s.bad != nil {
-		return ops.Pipe{}, s.bad
+	if s.box.Bad != nil {
+		return ops.Pipe{}, s.box.Bad
 	}
 	if err := checkPipeName(req.Name); err != nil {
 		return ops.Pipe{}, err
@@ -115,11 +116,11 @@ func (s *Store) AddPipe(ctx context.Context, req ops.AddPipe) (ops.Pipe, error) 
 		if err := tx.QueryRow(ctx, s.sql.pipeFind, req.Name).Scan(&text); err != nil {
 			return err
 		}
-		row, err := parsePipe(&text)
+		row, err := db.ParseRow(&text)
 		if err != nil {
 			return err
 		}
-		row.fill(&made)
+		fill(row, &made)
 		return s.auditAdd(ctx, tx, req)
 	})
 	return made, err
@@ -178,12 +179,12 @@ func (s *Store) startOf(ctx context.Context, tx pgx.Tx, req ops.AddPipe) (at pip
 // insertPipe writes the row, and removes what an instance that outlived a pipe of
 // the same name may have left.
 func (s *Store) insertPipe(ctx context.Context, tx pgx.Tx, name string, f store.Filter, at pipeStart) error {
-	headers, err := headersParam(f.Headers)
+	headers, err := db.HeadersParam(f.Headers)
 	if err != nil {
 		return err
 	}
-	done, err := tx.Exec(ctx, s.sql.pipeAdd, name, newRunningID(), at.pos, int64(at.Next), at.Running.String(),
-		likeOf(f.Topics), likeOf(f.Types), likeOf(f.Keys), headers)
+	done, err := tx.Exec(ctx, s.sql.pipeAdd, name, db.NewRunningID(), at.pos, int64(at.Next), at.Running.String(),
+		db.LikeOf(f.Topics), db.LikeOf(f.Types), db.LikeOf(f.Keys), headers)
 	if err != nil {
 		return err
 	}
@@ -200,8 +201,8 @@ func (s *Store) insertPipe(ctx context.Context, tx pgx.Tx, name string, f store.
 
 // PausePipe pauses or resumes a pipe.
 func (s *Store) PausePipe(ctx context.Context, req ops.PausePipe) error {
-	if s.bad != nil {
-		return s.bad
+	if s.box.Bad != nil {
+		return s.box.Bad
 	}
 	return s.pipeAct(ctx, fmt.Sprintf("pause pipe %q", req.Name), func(tx pgx.Tx) error {
 		done, err := tx.Exec(ctx, s.sql.pipePause, req.Name, !req.Resume, req.Actor, req.Reason)
@@ -226,8 +227,8 @@ func (s *Store) unknownPipe(name string) error {
 
 // RemovePipe removes a pipe and all that is its own.
 func (s *Store) RemovePipe(ctx context.Context, req ops.RemovePipe) (ops.RemovedPipe, error) {
-	if s.bad != nil {
-		return ops.RemovedPipe{}, s.bad
+	if s.box.Bad != nil {
+		return ops.RemovedPipe{}, s.box.Bad
 	}
 	gone := ops.RemovedPipe{}
 	err := s.pipeAct(ctx, fmt.Sprintf("remove pipe %q", req.Name), func(tx pgx.Tx) error {

@@ -1,5 +1,9 @@
 package pgstore
 
+import (
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+)
+
 // pipesSQL holds the texts of ops.Pipes.
 //
 // Whoever adds or removes a pipe holds this lock from before its first look to
@@ -8,9 +12,9 @@ package pgstore
 // neither sees half of the other. Relays only read the table: they do not wait.
 func (st *statements) pipesSQL(q func(string) string) {
 	st.pipeLock = q(`LOCK TABLE {{schema}}.pipe IN EXCLUSIVE MODE`)
-	st.pipeFind = q(`SELECT to_jsonb(p)::text FROM {{schema}}.pipe p WHERE p.name = $1`)
+	st.pipeFind = q(db.FindPipe)
 	st.pipeList = q(`SELECT to_jsonb(p)::text,
- (SELECT count(*) FROM {{schema}}.relay r WHERE r.pipe = p.name AND ` + alive("r.") + `),
+ (SELECT count(*) FROM {{schema}}.relay r WHERE r.pipe = p.name AND ` + db.Alive("r.") + `),
  greatest({{stands}}
   - (SELECT min(c.pos) FROM {{schema}}.lane_cursor c WHERE c.pipe = p.name), 0),
  (SELECT count(*) FROM {{schema}}.parked k WHERE k.pipe = p.name)

@@ -102,23 +102,23 @@ func (r *reader) fits(req *store.LaneRead, taken, held, size int) bool {
 // transactions have ended that the cursor had passed, a second one fetches
 // their rows, which go first.
 func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
 	if len(reads) == 0 {
 		return nil, nil
 	}
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := s.box.Pool.Acquire(ctx)
 	if err != nil {
-		return nil, s.wrap("connect", err)
+		return nil, s.box.Wrap("connect", err)
 	}
 	defer conn.Release()
 	r := &reader{store: s, conn: conn.Conn(), guess: s.guess()}
 	r.arena.first = r.guess.bytes
 	var batches []store.Batch
-	pipe, err := s.thePipe(ctx, conn)
+	pipe, err := s.box.ThePipe(ctx, conn)
 	if err == nil {
-		r.filter = pipe.filter
+		r.filter = pipe.Filter
 		batches, err = r.read(ctx, reads)
 	}
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		if errors.As(err, &pg) && pg.Code == "0A000" { // a plan from before a migration
 			_ = conn.Conn().Close(context.WithoutCancel(ctx)) // the pool drops it; the error is reported below
 		}
-		return nil, s.wrap("read the outbox", err)
+		return nil, s.box.Wrap("read the outbox", err)
 	}
 	return batches, nil
 }

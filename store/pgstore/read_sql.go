@@ -3,13 +3,15 @@ package pgstore
 import (
 	"fmt"
 	"strings"
+
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // readSQL holds the texts of Read. floor must run before page: see DESIGN,
 // section 4. age() stands only in an outermost select list, so that it runs
 // after the statement's snapshot was taken.
 func (st *statements) readSQL(q func(string) string) {
-	st.floor = q(`SELECT {{stands}}, {{identity}}, ` + readSettings)
+	st.floor = q(`SELECT {{stands}}, {{identity}}, ` + db.ReadSettings)
 	st.page = q(`SELECT (-1)::smallint, age('3'::xid)::bigint, '0'::xid8, NULL::uuid, pg_current_snapshot()::text, '', '', NULL::bytea, '',
  NULL::jsonb, 0::bigint, 0::integer, NULL::timestamptz, clock_timestamp()
 UNION ALL
@@ -17,7 +19,7 @@ SELECT {{columns}} FROM unnest($1::smallint[], $2::bigint[], $3::integer[]) AS l
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = l.lane AND o.seq > l.pos ORDER BY o.seq LIMIT l.n) o`)
 	// The sums keep the planner on the index by xid: the other one would lead it
 	// through everything behind the cursor.
-	st.settings = q(`SELECT ` + readSettings)
+	st.settings = q(`SELECT ` + db.ReadSettings)
 	st.stragglers = q(`SELECT {{columns}} FROM unnest($1::xid8[], $2::xid8[]) AS x(lo, hi)
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.xid >= x.lo AND o.xid < x.hi
   AND o.lane + 0::smallint = ANY ($3::smallint[]) AND o.seq + 0 <= $4::bigint LIMIT $5) o LIMIT $5`)

@@ -16,6 +16,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 var _ ops.Retainer = (*Store)(nil)
@@ -33,8 +34,8 @@ var errReopen = errors.New("the database's history changed since the books were 
 
 // Prune removes one batch of settled rows; see [ops.Retainer].
 func (s *Store) Prune(ctx context.Context, req ops.PruneRequest) (ops.Pruned, error) {
-	if s.bad != nil {
-		return ops.Pruned{}, s.bad
+	if s.box.Bad != nil {
+		return ops.Pruned{}, s.box.Bad
 	}
 	if req.Payloads && (req.Archive != nil || req.MaxBytes > 0) {
 		return ops.Pruned{}, errors.New("prune: payloads go by age alone, and into no archive")
@@ -49,8 +50,8 @@ func (s *Store) Prune(ctx context.Context, req ops.PruneRequest) (ops.Pruned, er
 		req.TTL = pruneTTL
 	}
 	if req.Leave {
-		_, err := s.pool.Exec(ctx, s.sql.retainLeave, req.Runner)
-		return ops.Pruned{}, s.wrap("give the lease of retention back", err)
+		_, err := s.box.Pool.Exec(ctx, s.sql.retainLeave, req.Runner)
+		return ops.Pruned{}, s.box.Wrap("give the lease of retention back", err)
 	}
 	p := &pruning{store: s, req: req}
 	var err error
@@ -70,7 +71,7 @@ func (s *Store) Prune(ctx context.Context, req ops.PruneRequest) (ops.Pruned, er
 			Err:  err,
 		}
 	}
-	return p.out, s.wrap("prune", err)
+	return p.out, s.box.Wrap("prune", err)
 }
 
 // pruning is one call of Prune.
@@ -90,7 +91,7 @@ type pruning struct {
 // transaction runs one batch, whose lease and locks come first.
 func (p *pruning) transaction(ctx context.Context, work func(context.Context, pgx.Tx) error) error {
 	s := p.store
-	return s.lookingAnew(ctx, func(tx pgx.Tx) error {
+	return s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
 		ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 		timeout := pruneTimeout
 		if p.req.DryRun {
@@ -136,13 +137,6 @@ func (p *pruning) lease(ctx context.Context, tx pgx.Tx) (mine bool, err error) {
 	return err == nil, err
 }
 
-// lookingAnew runs work in a transaction of which every statement sees what is
-// committed when it begins, whatever the sessions' default is: what is looked at
-// behind a lock must not be older than the lock.
-func (s *Store) lookingAnew(ctx context.Context, work func(pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, work)
-}
-
 // meansSettled refuses a database in which "settled" may not mean what it says.
 // counted is false while the books have not looked at the present history.
 func (s *Store) meansSettled(ctx context.Context, tx pgx.Tx) (counted bool, err error) {
@@ -152,9 +146,9 @@ func (s *Store) meansSettled(ctx context.Context, tx pgx.Tx) (counted bool, err 
 	}
 	switch {
 	case secured:
-		return false, rowSecurity(s.opts.Schema, "outbox", nil)
+		return false, db.RowSecurity(s.opts.Schema, "outbox", nil)
 	case !home:
-		return false, moved(s.opts.Schema)
+		return false, db.Moved(s.opts.Schema)
 	case !ascends:
 		return false, fmt.Errorf("%w: the sequence was set back below a cursor; a relay lifts it, or `postrider migrate --adopt`", store.ErrIdentity)
 	}
@@ -185,7 +179,7 @@ func (p *pruning) safe(ctx context.Context, tx pgx.Tx) error {
 func (p *pruning) choose(ctx context.Context, tx pgx.Tx) error {
 	lanes := p.req.Lanes
 	if lanes == nil {
-		rows, err := tx.Query(ctx, p.store.expand(`SELECT lane FROM {{schema}}.book_lane ORDER BY lane`, 0))
+		rows, err := tx.Query(ctx, p.store.box.SQL(`SELECT lane FROM {{schema}}.book_lane ORDER BY lane`))
 		if err != nil {
 			return err
 		}
@@ -390,7 +384,7 @@ func (p *pruning) collect(ctx context.Context, tx pgx.Tx) error {
 		var r ops.ArchivedRow
 		var old, free bool
 		var headers []byte
-		var notBefore, created pgTime
+		var notBefore, created db.Time
 		m := &r.Message
 		if err := rows.Scan(&r.Lane, &r.Seq, &old, &free, &m.ID, &m.Topic, &m.Key, &m.Type, &m.Payload, &m.ContentType,
 			&headers, &m.Version, &m.SchemaVersion, &notBefore, &created); err != nil {
@@ -429,8 +423,8 @@ func (p *pruning) collect(ctx context.Context, tx pgx.Tx) error {
 
 // Tidy keeps the other tables within their limits.
 func (s *Store) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
 	if req.Acts <= 0 {
 		req.Acts = 7 * 24 * time.Hour
@@ -439,14 +433,14 @@ func (s *Store) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, erro
 		req.Journal = 400 * 24 * time.Hour
 	}
 	var journal bool // the owner's alone, where there are roles
-	if err := s.pool.QueryRow(ctx, s.sql.mayTidyJournal).Scan(&journal); err != nil {
-		return nil, s.wrap("tidy", err)
+	if err := s.box.Pool.QueryRow(ctx, s.sql.mayTidyJournal).Scan(&journal); err != nil {
+		return nil, s.box.Wrap("tidy", err)
 	}
 	steps := []struct {
 		table, sql string
 		args       []any
 	}{
-		{"progress", s.sql.tidyProgress, []any{int64(keepProgress)}},
+		{"progress", s.sql.tidyProgress, []any{int64(db.KeepProgress)}},
 		{"running", s.sql.pruneRunning, []any{time.Now().Add(-time.Hour).UnixMilli() << 20}},
 		{"relay", s.sql.tidyRelays, nil},
 		{"request", s.sql.tidyActs, []any{req.Acts.Seconds()}},
@@ -460,10 +454,10 @@ func (s *Store) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, erro
 	done := ops.Tidied{}
 	for _, step := range steps {
 		b := &pgx.Batch{}
-		s.queueSession(b, s.limits().lock)
+		s.box.QueueSession(b, s.box.Limits().Lock)
 		n := int64(0)
 		b.Queue(step.sql, step.args...)
-		res := s.pool.SendBatch(ctx, b)
+		res := s.box.Pool.SendBatch(ctx, b)
 		_, err := res.Exec()
 		if err == nil {
 			var tag interface{ RowsAffected() int64 }
@@ -471,7 +465,7 @@ func (s *Store) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, erro
 			n = tag.RowsAffected()
 		}
 		if err = errors.Join(err, res.Close()); err != nil {
-			return done, s.wrap("tidy table "+step.table, err)
+			return done, s.box.Wrap("tidy table "+step.table, err)
 		}
 		if n > 0 {
 			done[step.table] = n

@@ -1,5 +1,9 @@
 package pgstore
 
+import (
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+)
+
 // retainStatements are the texts of retention and of the books.
 type retainStatements struct {
 	retainSession, retainLease, retainOwner    string // retention
@@ -20,7 +24,7 @@ type retainStatements struct {
 // after both, what is due.
 func (st *statements) retainSQL(q func(string) string) {
 	st.retainSession = `SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
- set_config('idle_in_transaction_session_timeout', $3, true), ` + readSettings
+ set_config('idle_in_transaction_session_timeout', $3, true), ` + db.ReadSettings
 	// The row stays locked until the batch has ended: a take-over waits for it,
 	// and a runner that was taken over finds another owner here.
 	st.retainLease = q(`UPDATE {{schema}}.retention SET epoch = CASE WHEN owner = $1 THEN epoch ELSE epoch + 1 END, owner = $1,

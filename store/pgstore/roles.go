@@ -12,6 +12,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // The group roles of an outbox, behind a prefix and an underscore. They cannot
@@ -162,13 +163,13 @@ const objects = `(
 // roles by other means: one statement, which may be run again and again. An
 // empty prefix is the schema's name.
 func (s *Store) RolesSQL(prefix string) (string, error) {
-	if s.bad != nil {
-		return "", s.bad
+	if s.box.Bad != nil {
+		return "", s.box.Bad
 	}
 	if prefix == "" {
 		prefix = s.opts.Schema
 	}
-	if !identifier.MatchString(prefix) || len(prefix) > 63-len("_"+roleWriter) {
+	if !db.Identifier.MatchString(prefix) || len(prefix) > 63-len("_"+roleWriter) {
 		return "", &store.UnusableError{
 			What: fmt.Sprintf("role prefix %q is not an identifier", prefix),
 			Fix:  "use letters, digits and underscores, at most 56, beginning with a letter",
@@ -178,7 +179,7 @@ func (s *Store) RolesSQL(prefix string) (string, error) {
 	for _, g := range grants() {
 		names = append(names, g.name)
 	}
-	return strings.NewReplacer("{{objects}}", objects, "{{schema}}", quote(s.opts.Schema), "{{name}}", "'"+s.opts.Schema+"'", "{{prefix}}", "'"+prefix+"'",
+	return strings.NewReplacer("{{objects}}", objects, "{{schema}}", db.Quote(s.opts.Schema), "{{name}}", "'"+s.opts.Schema+"'", "{{prefix}}", "'"+prefix+"'",
 		"{{names}}", "{"+strings.Join(names, ",")+"}", "{{decisions}}", decisions()).Replace(rolesSQL), nil
 }
 
@@ -202,9 +203,9 @@ func (s *Store) makeRoles(ctx context.Context, req *ops.MigrateRequest) (*ops.St
 		}
 	}
 	if err != nil {
-		return nil, s.wrap("make roles", err)
+		return nil, s.box.Wrap("make roles", err)
 	}
-	return &ops.Step{Version: Version, Name: "roles", Took: time.Since(start)}, nil
+	return &ops.Step{Version: db.Version, Name: "roles", Took: time.Since(start)}, nil
 }
 
 // createRoles makes those roles that are missing, also the one of consumers, which the
@@ -217,9 +218,9 @@ func (s *Store) createRoles(ctx context.Context, prefix string) string {
 	for _, role := range []string{roleWriter, roleRelay, roleReader, roleAdmin, roleConsumer} {
 		var there bool
 		name := prefix + "_" + role
-		err := s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)`, name).Scan(&there)
+		err := s.box.Pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)`, name).Scan(&there)
 		if err != nil || !there {
-			text += "CREATE ROLE " + quote(name) + " NOLOGIN; "
+			text += "CREATE ROLE " + db.Quote(name) + " NOLOGIN; "
 		}
 	}
 	return strings.TrimSpace(text)
@@ -227,13 +228,13 @@ func (s *Store) createRoles(ctx context.Context, prefix string) string {
 
 // rolePrefix is that of the roles that this outbox has, "" for none. The detour
 // over JSON stands for a column that an older schema lacks.
-func (s *Store) rolePrefix(ctx context.Context, q querier) (prefix string, err error) {
-	f, err := s.schemaVersion(ctx, q)
-	if err != nil || f.version == 0 {
+func (s *Store) rolePrefix(ctx context.Context, q db.Querier) (prefix string, err error) {
+	f, err := s.box.SchemaVersion(ctx, q)
+	if err != nil || f.Version == 0 {
 		return "", err
 	}
-	err = q.QueryRow(ctx, s.expand(`SELECT coalesce(to_jsonb(i) ->> 'role_prefix', '') FROM {{schema}}.outbox_info i`, 0)).Scan(&prefix)
-	return prefix, s.wrap("look for the outbox's roles", err)
+	err = q.QueryRow(ctx, s.box.SQL(`SELECT coalesce(to_jsonb(i) ->> 'role_prefix', '') FROM {{schema}}.outbox_info i`)).Scan(&prefix)
+	return prefix, s.box.Wrap("look for the outbox's roles", err)
 }
 
 // grantAgain gives the roles of this outbox, if it has any, what a migration
@@ -255,8 +256,8 @@ func (s *Store) grantAgain(ctx context.Context, tx pgx.Tx) error {
 // when the outbox is gone, and they can be dropped.
 func (s *Store) leaveSchema(ctx context.Context, prefix string) error {
 	for _, role := range []string{roleWriter, roleRelay, roleReader, roleAdmin} {
-		if _, err := s.pool.Exec(ctx, `REVOKE ALL ON SCHEMA `+quote(s.opts.Schema)+` FROM `+quote(prefix+"_"+role)); err != nil {
-			return s.wrap("take the schema from its roles", err)
+		if _, err := s.box.Pool.Exec(ctx, `REVOKE ALL ON SCHEMA `+db.Quote(s.opts.Schema)+` FROM `+db.Quote(prefix+"_"+role)); err != nil {
+			return s.box.Wrap("take the schema from its roles", err)
 		}
 	}
 	return nil

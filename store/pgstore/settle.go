@@ -12,20 +12,18 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-const (
-	keepProgress = 64 // older progress rows of a lane are pruned
-	pruneEvery   = 32 // settles of a lane between two prunings
-)
+const pruneEvery = 32 // settles of a lane between two prunings
 
 // Settle applies the settlements in one round trip, which is one transaction.
 // The progress row comes first and is the fence; parks follow only for lanes
 // whose row was inserted by this very transaction, so that a repeated or a
 // zombie's settle changes nothing.
 func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]store.Lane, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
 	if len(settlements) == 0 {
 		return nil, nil
@@ -43,7 +41,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 	}
 	pipe := s.opts.Pipe
 	b := &pgx.Batch{}
-	s.queueSession(b, s.limits().lock)
+	s.box.QueueSession(b, s.box.Limits().Lock)
 	if len(p.setIDs) > 0 {
 		b.Queue(s.sql.running, p.setIDs, p.sets)
 	}
@@ -68,12 +66,12 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 		}
 		return rows.Err()
 	})
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
-		if blocked(err) { // maybe by a settle of this instance that got half through
+	if err := s.box.Pool.SendBatch(ctx, b).Close(); err != nil {
+		if db.Blocked(err) { // maybe by a settle of this instance that got half through
 			_, eerr := s.evict(ctx)
 			err = errors.Join(err, eerr, s.blocker(ctx))
 		}
-		return nil, s.wrap("settle", err)
+		return nil, s.box.Wrap("settle", err)
 	}
 	if err := s.checkIdentity(identity); err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
@@ -93,8 +91,8 @@ func (s *Store) queueRest(b *pgx.Batch, sorted []store.Settlement) {
 		for _, seq := range st.Unpark {
 			lanes, epochs, seqs = append(lanes, int16(st.Lane)), append(epochs, st.Epoch), append(seqs, seq)
 		}
-		if st.Epoch%pruneEvery == 0 && st.Epoch > keepProgress {
-			pruned, upTo = append(pruned, int16(st.Lane)), append(upTo, st.Epoch-keepProgress)
+		if st.Epoch%pruneEvery == 0 && st.Epoch > db.KeepProgress {
+			pruned, upTo = append(pruned, int16(st.Lane)), append(upTo, st.Epoch-db.KeepProgress)
 		}
 	}
 	if len(seqs) > 0 {
@@ -153,7 +151,7 @@ func (s *Store) progressOf(sorted []store.Settlement, identity string) (*progres
 			text := c.inflight.String()
 			id, ok := ids[text]
 			if !ok {
-				id = newRunningID()
+				id = db.NewRunningID()
 				ids[text] = id
 				p.setIDs, p.sets = append(p.setIDs, id), append(p.sets, text)
 			}

@@ -1,5 +1,9 @@
 package pgstore
 
+import (
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+)
+
 // settleSQL holds the texts of Settle, which run as one implicit transaction.
 func (st *statements) settleSQL(q func(string) string) {
 	st.running = q(`INSERT INTO {{schema}}.running (id, xids) SELECT * FROM unnest($1::bigint[], $2::text[]::int8multirange[])`)
@@ -19,7 +23,7 @@ WHERE $14 = '' OR {{identity}} = $14
 ORDER BY g.lane ON CONFLICT DO NOTHING`)
 	// A page of an order is the head of an index. By its statistics, or without any,
 	// the planner would fetch and sort the whole range for each page.
-	st.actPlans = `SELECT ` + readSettings
+	st.actPlans = `SELECT ` + db.ReadSettings
 	st.park = q(`INSERT INTO {{schema}}.parked AS k (pipe, lane, seq, state, captures, due_at, attempts, class, code, error,
  first_failed, last_attempt, created_at, not_before, version, schema_version, id, topic, key, type, content_type, headers, payload)
 SELECT $1, x.lane, x.seq, x.state, x.captures, CASE WHEN x.state = 'scheduled' AND x.not_before IS NOT NULL
@@ -32,14 +36,14 @@ FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::text[], $6::boolean[
   $20::text[], $21::text[], $22::bytea[])
   AS x(lane, n, seq, state, captures, due, attempts, class, code, error, created_at, not_before, version, schema_version,
     id, topic, key, type, content_type, headers, payload)
-WHERE ` + won + `
+WHERE ` + db.Won + `
 ON CONFLICT (pipe, lane, seq) DO UPDATE SET state = excluded.state, captures = excluded.captures, due_at = excluded.due_at,
  attempts = excluded.attempts, class = excluded.class, code = excluded.code, error = excluded.error,
  first_failed = coalesce(k.first_failed, excluded.first_failed), last_attempt = coalesce(excluded.last_attempt, k.last_attempt),
  topic = excluded.topic, key = excluded.key, type = excluded.type, content_type = excluded.content_type,
  headers = excluded.headers, payload = excluded.payload`)
 	st.unpark = q(`DELETE FROM {{schema}}.parked k USING unnest($2::smallint[], $3::bigint[], $4::bigint[]) AS x(lane, n, seq)
-WHERE k.pipe = $1 AND k.lane = x.lane AND k.seq = x.seq AND ` + won)
+WHERE k.pipe = $1 AND k.lane = x.lane AND k.seq = x.seq AND ` + db.Won)
 	st.verdict = q(`SELECT x.lane, EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n + 1
  AND g.owner = x.owner AND g.mark = x.mark), {{identity}}
 FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[]) AS x(lane, n, owner, mark)`)
@@ -47,7 +51,5 @@ FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[]) AS x(lane, n
 WHERE g.pipe = $1 AND g.lane = x.lane AND g.n < x.n`)
 	st.pruneRequests = q(`DELETE FROM {{schema}}.request WHERE id IN (SELECT id FROM {{schema}}.request
   WHERE done_at < clock_timestamp() - interval '7 days' ORDER BY done_at LIMIT 500 FOR UPDATE SKIP LOCKED)`)
-	st.pruneRunning = q(`DELETE FROM {{schema}}.running r WHERE r.id < $1
- AND NOT EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.running = r.id)
- AND NOT EXISTS (SELECT 1 FROM {{schema}}.pipe p WHERE p.running = r.id)`)
+	st.pruneRunning = q(db.PruneRunning)
 }

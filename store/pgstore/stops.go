@@ -10,6 +10,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // stopSQL holds the texts of ops.Stops. A destination that is stopped is a row of
@@ -27,40 +28,40 @@ LEFT JOIN {{schema}}.audit a ON a.id = f.ask WHERE f.pipe = $1 AND f.lane = -1 O
 
 // Stops lists the destinations of the store's pipe that nothing is sent to.
 func (s *Store) Stops(ctx context.Context) (stops []ops.Stop, err error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
-	err = s.ask(ctx, func(rows pgx.Rows) (err error) {
+	err = s.box.Ask(ctx, func(rows pgx.Rows) (err error) {
 		stops, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ops.Stop])
 		return err
 	}, s.sql.stopList, s.opts.Pipe)
 	if err != nil {
-		return nil, s.wrap("read which destinations are stopped", err)
+		return nil, s.box.Wrap("read which destinations are stopped", err)
 	}
 	return stops, nil
 }
 
 // SetStop stops a destination of the store's pipe, or lets it go on.
 func (s *Store) SetStop(ctx context.Context, req store.SetStop) (changed bool, err error) {
-	if s.bad != nil {
-		return false, s.bad
+	if s.box.Bad != nil {
+		return false, s.box.Bad
 	}
 	doing := fmt.Sprintf("stop or resume destination %q", req.Destination)
 	if req.Destination == "" {
 		return false, fmt.Errorf("%s: %w: it has no name", doing, store.ErrNotFound)
 	}
-	err = s.lookingAnew(ctx, func(tx pgx.Tx) error {
+	err = s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
 		changed, err = s.setStop(ctx, tx, req)
 		return err
 	})
 	if err != nil {
-		return false, s.wrap(doing, err)
+		return false, s.box.Wrap(doing, err)
 	}
 	return changed, nil
 }
 
 func (s *Store) setStop(ctx context.Context, tx pgx.Tx, req store.SetStop) (bool, error) {
-	if _, err := tx.Exec(ctx, noRowSecurity); err != nil {
+	if _, err := tx.Exec(ctx, db.NoRowSecurity); err != nil {
 		return false, err
 	}
 	locked, err := tx.Exec(ctx, s.sql.stopPipe, s.opts.Pipe)

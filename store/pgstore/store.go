@@ -2,13 +2,13 @@ package pgstore
 
 import (
 	"fmt"
-	"regexp"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
@@ -20,6 +20,10 @@ const (
 	// MaxRead is the most records that one batch holds whatever was asked for.
 	MaxRead = 10_000
 )
+
+// Version is the schema version that this package makes and needs. It works with a
+// newer one that says so.
+const Version = db.Version
 
 // Options change how a Store works. The zero value of every field is its default.
 type Options struct {
@@ -35,16 +39,12 @@ type Options struct {
 
 // Store is one pipe of an outbox in PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	pool *pgxpool.Pool
+	box  *db.Outbox
 	opts Options
 	sql  statements
-	bad  error // an option that cannot work, reported by every method
 
 	mu       sync.Mutex
 	identity string           // of the last Lease, "" before it
-	pipe     *pipeRow         // as of the last Lease, nil before anybody asked
-	boot     string           // whose Lease saw that pipe
-	ttl      time.Duration    // of the last Lease, 0 before it
 	silent   int              // Leases in a row that got no answer
 	kinds    map[int64]string // of the requests that the last Lease listed
 	rowBytes int              // recent average size of a record, bounds the next pages
@@ -68,8 +68,6 @@ type sizes struct {
 
 var _ store.Store = (*Store)(nil)
 
-var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
-
 // New returns a store over pool. It does no I/O and never closes the pool. An
 // invalid option is reported by the first method called. opts may be nil.
 //
@@ -78,7 +76,7 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 // the server leaves two heartbeats in a row unanswered, all its connections are
 // made anew ([pgxpool.Pool.Reset]).
 func New(pool *pgxpool.Pool, opts *Options) *Store {
-	s := &Store{pool: pool}
+	s := &Store{}
 	s.ear.bell = make(chan struct{}, 1)
 	s.rooms.New = func() any { return new(room) }
 	if opts != nil {
@@ -100,22 +98,28 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 	if o.CountLimit <= 0 {
 		o.CountLimit = 100_000
 	}
+	s.box = db.New(pool, o.Schema, o.Pipe, o.LockWait)
+	s.box.Renewed = func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.quiet = nil // nothing of what the other filter lets pass
+	}
 	switch {
-	case !identifier.MatchString(o.Schema):
-		s.bad = &store.UnusableError{
+	case !db.Identifier.MatchString(o.Schema):
+		s.box.Bad = &store.UnusableError{
 			What: fmt.Sprintf("schema name %q is not an identifier", o.Schema),
 			Fix:  "use letters, digits and underscores, at most 63, beginning with a letter",
 		}
 	case o.Lanes < 1 || o.Lanes > 4096:
-		s.bad = &store.UnusableError{What: fmt.Sprintf("%d lanes", o.Lanes), Fix: "choose 1 to 4096"}
+		s.box.Bad = &store.UnusableError{What: fmt.Sprintf("%d lanes", o.Lanes), Fix: "choose 1 to 4096"}
 	case o.Durable != Committed && o.Durable != Flushed && o.Durable != Replayed:
-		s.bad = &store.UnusableError{What: fmt.Sprintf("durable=%q", string(o.Durable)), Fix: "choose flush or replay, or leave it out"}
+		s.box.Bad = &store.UnusableError{What: fmt.Sprintf("durable=%q", string(o.Durable)), Fix: "choose flush or replay, or leave it out"}
 	case o.Wake != Sleeping && o.Wake != Listening:
-		s.bad = &store.UnusableError{What: fmt.Sprintf("wake=%q", string(o.Wake)), Fix: "choose listen, or leave it out"}
+		s.box.Bad = &store.UnusableError{What: fmt.Sprintf("wake=%q", string(o.Wake)), Fix: "choose listen, or leave it out"}
 	case len(o.Pipe) > 63:
-		s.bad = &store.UnusableError{What: "the pipe's name is longer than 63 bytes", Fix: "choose a shorter one"}
+		s.box.Bad = &store.UnusableError{What: "the pipe's name is longer than 63 bytes", Fix: "choose a shorter one"}
 	}
-	s.sql = newStatements(o.Schema)
+	s.sql = newStatements(s.box)
 	return s
 }
 

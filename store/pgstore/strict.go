@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 var _ ops.StrictKeys = (*Store)(nil)
@@ -27,10 +28,10 @@ const (
 
 // StrictTopics lists the strict topics by name.
 func (s *Store) StrictTopics(ctx context.Context) (topics []ops.StrictTopic, err error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.box.Bad != nil {
+		return nil, s.box.Bad
 	}
-	err = s.ask(ctx, func(rows pgx.Rows) error {
+	err = s.box.Ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var t ops.StrictTopic
 			if err := rows.Scan(&t.Topic, &t.Since); err != nil {
@@ -42,7 +43,7 @@ func (s *Store) StrictTopics(ctx context.Context) (topics []ops.StrictTopic, err
 		return rows.Err()
 	}, s.sql.strictTopics)
 	if err != nil {
-		return nil, s.wrap("list the strict topics", err)
+		return nil, s.box.Wrap("list the strict topics", err)
 	}
 	return topics, nil
 }
@@ -50,8 +51,8 @@ func (s *Store) StrictTopics(ctx context.Context) (topics []ops.StrictTopic, err
 // SetStrict makes a topic strict, or plain again. It needs the role that owns
 // the outbox, as migrations do.
 func (s *Store) SetStrict(ctx context.Context, req ops.StrictRequest) (changed bool, err error) {
-	if s.bad != nil {
-		return false, s.bad
+	if s.box.Bad != nil {
+		return false, s.box.Bad
 	}
 	if err := (&postrider.Message{Topic: req.Topic}).Validate(); err != nil {
 		return false, fmt.Errorf("strict: %w", err)
@@ -70,11 +71,11 @@ func (s *Store) SetStrict(ctx context.Context, req ops.StrictRequest) (changed b
 	var xmin string
 	if req.Strict {
 		if xmin, err = s.seedVersions(ctx, req.Topic); err != nil {
-			return false, s.wrap("strict: find the versions that are there", err)
+			return false, s.box.Wrap("strict: find the versions that are there", err)
 		}
 	}
 	for n := 1; ; n++ {
-		if changed, err = s.setStrict(ctx, req, xmin); !blocked(err) {
+		if changed, err = s.setStrict(ctx, req, xmin); !db.Blocked(err) {
 			break
 		}
 		if n == strictTries {
@@ -92,14 +93,14 @@ func (s *Store) SetStrict(ctx context.Context, req ops.StrictRequest) (changed b
 			What: "strict: " + pg.Message, Fix: "use the role that owns the outbox: the one that migrates", Err: err,
 		}
 	}
-	return changed, s.wrap("strict", err)
+	return changed, s.box.Wrap("strict", err)
 }
 
 // seedVersions notes the versions of the topic's keys that rows show, and
 // returns the oldest transaction whose rows it may not have seen.
 func (s *Store) seedVersions(ctx context.Context, topic string) (xmin string, err error) {
-	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, noRowSecurity); err != nil {
+	err = pgx.BeginTxFunc(ctx, s.box.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, db.NoRowSecurity); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, `SELECT pg_snapshot_xmin(pg_current_snapshot())::text`).Scan(&xmin); err != nil {
@@ -115,11 +116,11 @@ func (s *Store) seedVersions(ctx context.Context, topic string) (xmin string, er
 // an unfinished insert: else a message without a version could commit after the
 // first one with a version.
 func (s *Store) setStrict(ctx context.Context, req ops.StrictRequest, xmin string) (changed bool, err error) {
-	err = s.lookingAnew(ctx, func(tx pgx.Tx) error {
+	err = s.box.LookingAnew(ctx, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		b.Queue(noRowSecurity)
+		b.Queue(db.NoRowSecurity)
 		b.Queue(`SELECT set_config('lock_timeout', $1, true)`, strictWait)
-		b.Queue(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, migrateLock+s.opts.Schema)
+		b.Queue(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, db.MigrateLock+s.opts.Schema)
 		if req.Strict {
 			b.Queue(s.sql.strictLock)
 			b.Queue(s.sql.strictSeed, req.Topic, xmin)
@@ -154,11 +155,11 @@ func (s *Store) setStrict(ctx context.Context, req ops.StrictRequest, xmin strin
 func (s *Store) busy(ctx context.Context, cause error) error {
 	e := &ops.BusyError{Table: s.opts.Schema + ".outbox", Err: cause}
 	var age float64
-	err := s.pool.QueryRow(ctx, s.sql.strictBusy).Scan(&e.PID, &e.Application, &age)
+	err := s.box.Pool.QueryRow(ctx, s.sql.strictBusy).Scan(&e.PID, &e.Application, &age)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return errors.Join(e, err)
 	}
-	e.Age = seconds(age)
+	e.Age = db.Seconds(age)
 	return e
 }
 

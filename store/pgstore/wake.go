@@ -11,6 +11,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // Wake says how Wait learns that there is work before its time has passed.
@@ -106,13 +107,13 @@ func (s *Store) deafen() {
 // hear rings for every notification until nobody waits any more. The connection
 // leaves the pool, which need not wait for it when it is closed.
 func (s *Store) hear(ctx context.Context) error {
-	pooled, err := s.pool.Acquire(ctx)
+	pooled, err := s.box.Pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	conn := pooled.Hijack()
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, `LISTEN `+quote(channel(s.opts.Schema))); err != nil {
+	if _, err := conn.Exec(ctx, `LISTEN `+db.Quote(channel(s.opts.Schema))); err != nil {
 		return err
 	}
 	s.ring() // for what was written before
@@ -155,7 +156,7 @@ func (s *Store) checkWake(ctx context.Context) error {
 	if s.opts.Wake != Listening || s.knownIdentity() != "" {
 		return nil
 	}
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := s.box.Pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -177,7 +178,7 @@ func (s *Store) checkWake(ctx context.Context) error {
 // Two transactions at once need one notification: the second one does not take
 // the lock that all who notify wait for at their commit.
 func (s *Store) notifySQL(on bool) string {
-	schema := quote(s.opts.Schema)
+	schema := db.Quote(s.opts.Schema)
 	if !on {
 		return fmt.Sprintf("DROP TRIGGER IF EXISTS postrider_wake ON %[1]s.outbox; DROP FUNCTION IF EXISTS %[1]s.wake();", schema)
 	}
@@ -200,7 +201,7 @@ func (s *Store) setNotify(ctx context.Context, req *ops.MigrateRequest) (*ops.St
 		return err
 	})
 	if err != nil {
-		return nil, s.wrap("set whether writers notify", err)
+		return nil, s.box.Wrap("set whether writers notify", err)
 	}
-	return &ops.Step{Version: Version, Name: "notify " + string(req.Notify), Took: time.Since(start)}, nil
+	return &ops.Step{Version: db.Version, Name: "notify " + string(req.Notify), Took: time.Since(start)}, nil
 }

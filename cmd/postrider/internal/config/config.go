@@ -250,3 +250,19 @@ func editDistance(a, b string) int {
 	}
 	return row[len(b)]
 }
+
+// Environ returns the environment of a child: ours without our own settings, with those of set.
+func Environ(set map[string]string) []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "POSTRIDER_") {
+			env = append(env, kv)
+		}
+	}
+	for k, v := range set {
+		if v != "" {
+			env = append(env, k+"="+v)
+		}
+	}
+	return env
+}

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"bufio"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -16,8 +17,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
@@ -34,7 +33,7 @@ type child struct {
 }
 
 // spawn starts args. URLs go through the environment: flags are visible to all.
-func (d *demo) spawn(name string, set settings, args ...string) (*child, error) {
+func (d *run) spawn(name string, set open.Settings, args ...string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("demo: find this program: %w", err)
@@ -46,9 +45,9 @@ func (d *demo) spawn(name string, set settings, args ...string) (*child, error) 
 	defer log.Close() // the child has its own copy
 	cmd := exec.Command(self, args...)
 	cmd.Dir = d.dir // no postrider.yml of the working directory may speak here
-	cmd.Env = environment(map[string]string{
+	cmd.Env = config.Environ(map[string]string{
 		config.Env("store"): set.Store, config.Env("broker"): set.Broker, config.Env("schema"): set.Schema,
-		envWithParent: "1",
+		WithParent: "1",
 	})
 	cmd.Stderr = log
 	stdin, err := cmd.StdinPipe()
@@ -64,22 +63,6 @@ func (d *demo) spawn(name string, set settings, args ...string) (*child, error) 
 	}
 	c := &child{cmd: cmd, stdin: stdin, out: bufio.NewReader(stdout), done: make(chan struct{})}
 	return c, nil
-}
-
-// environment is ours without our own settings, with those of set.
-func environment(set map[string]string) []string {
-	var env []string
-	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "POSTRIDER_") {
-			env = append(env, kv)
-		}
-	}
-	for k, v := range set {
-		if v != "" {
-			env = append(env, k+"="+v)
-		}
-	}
-	return env
 }
 
 // reap waits for the process in the background. Call it once, after reading
@@ -106,7 +89,7 @@ func (c *child) stop() {
 }
 
 // start brings up the three processes and waits for the shop's address.
-func (d *demo) start(ctx context.Context) error {
+func (d *run) start(ctx context.Context) error {
 	var err error
 	args := []string{"demo-orders", "--topic", d.topic}
 	if d.stock == d.set.Store {
@@ -135,7 +118,7 @@ func (d *demo) start(ctx context.Context) error {
 	}
 	d.relay = &relayChild{start: func() (*child, error) {
 		return d.spawn("relay", d.set, "relay", "--listen", "", "--lease-ttl", "1500ms", "--log-format", "json",
-			"--window", strconv.Itoa(demoWindow))
+			"--window", strconv.Itoa(window))
 	}}
 	if err := d.relay.restart(); err != nil {
 		return err
@@ -144,7 +127,7 @@ func (d *demo) start(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (d *demo) stopChildren() {
+func (d *run) stopChildren() {
 	if d.relay != nil {
 		d.relay.stop()
 	}
@@ -154,7 +137,7 @@ func (d *demo) stopChildren() {
 }
 
 // lastLog is the last line that a child logged.
-func (d *demo) lastLog(name string) string {
+func (d *run) lastLog(name string) string {
 	data, err := os.ReadFile(filepath.Join(d.dir, name+".log"))
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
 	if err != nil || lines[len(lines)-1] == "" {
@@ -190,30 +173,26 @@ func (r *relayChild) current() *child {
 
 func (r *relayChild) stop() { r.current().stop() }
 
-// ordersCommand is the shop's process.
-func (a *app) ordersCommand() *cobra.Command {
-	var (
-		topic string
-		pause time.Duration
-	)
-	cmd := &cobra.Command{
-		Use: "demo-orders", Short: "The shop of the demo", Hidden: true, Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runShop(cmd.Context(), topic, pause) },
-	}
-	cmd.Flags().StringVar(&topic, "topic", orders.Topic, "topic of the messages")
-	cmd.Flags().DurationVar(&pause, "pause", 0, "each transaction stays open up to this long")
-	return cmd
+// Part is what the shop and the warehouse are told.
+type Part struct {
+	Store, Schema string
+	Broker        string // of the warehouse
+	Topic         string
+	Pause         time.Duration // each of the shop's transactions stays open up to this long
+	Out           io.Writer     // gets one line when the process is ready
+	Logger        *slog.Logger
 }
 
-func (a *app) runShop(ctx context.Context, topic string, pause time.Duration) error {
-	db, d, err := open.SQL(a.set.Store, customers)
+// Shop is the process of the shop until ctx ends.
+func Shop(ctx context.Context, p Part) error {
+	db, d, err := open.SQL(p.Store, customers)
 	if err != nil {
 		return err
 	}
 	defer db.Close() // nothing is written any more
-	opts := &orders.Options{Schema: sqlSchema(d, a.set.Schema), Topic: topic}
-	if pause > 0 {
-		opts.Pause = func() time.Duration { return rand.N(pause) }
+	opts := &orders.Options{Schema: sqlSchema(d, p.Schema), Topic: p.Topic}
+	if p.Pause > 0 {
+		opts.Pause = func() time.Duration { return rand.N(p.Pause) }
 	}
 	shop := orders.NewShop(db, d, opts)
 	if err := shop.Migrate(ctx); err != nil {
@@ -223,12 +202,12 @@ func (a *app) runShop(ctx context.Context, topic string, pause time.Duration) er
 	if err != nil {
 		return fmt.Errorf("demo: listen: %w", err)
 	}
-	srv := &http.Server{Handler: shop.Handler(a.logger()), ReadHeaderTimeout: 5 * time.Second}
+	srv := &http.Server{Handler: shop.Handler(p.Logger), ReadHeaderTimeout: 5 * time.Second}
 	go func() {
 		<-ctx.Done()
 		_ = srv.Close()
 	}()
-	if _, err := fmt.Fprintln(a.out, l.Addr()); err != nil {
+	if _, err := fmt.Fprintln(p.Out, l.Addr()); err != nil {
 		return err
 	}
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -237,19 +216,9 @@ func (a *app) runShop(ctx context.Context, topic string, pause time.Duration) er
 	return nil
 }
 
-// warehouseCommand is the warehouse's process.
-func (a *app) warehouseCommand() *cobra.Command {
-	var topic string
-	cmd := &cobra.Command{
-		Use: "demo-warehouse", Short: "The warehouse of the demo", Hidden: true, Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runWarehouse(cmd.Context(), topic) },
-	}
-	cmd.Flags().StringVar(&topic, "topic", orders.Topic, "topic of the messages")
-	return cmd
-}
-
-func (a *app) runWarehouse(ctx context.Context, topic string) error {
-	db, d, err := open.SQL(a.set.Store, customers)
+// Warehouse is the process of the warehouse until ctx ends.
+func Warehouse(ctx context.Context, p Part) error {
+	db, d, err := open.SQL(p.Store, customers)
 	if err != nil {
 		return err
 	}
@@ -260,16 +229,16 @@ func (a *app) runWarehouse(ctx context.Context, topic string) error {
 			return fmt.Errorf("demo: turn on WAL: %w", err)
 		}
 	}
-	house := orders.NewWarehouse(db, d, sqlSchema(d, a.set.Schema), a.logger())
+	house := orders.NewWarehouse(db, d, sqlSchema(d, p.Schema), p.Logger)
 	if err := house.Migrate(ctx); err != nil {
 		return err
 	}
-	src, err := open.Source(&a.set.Settings, orders.Consumer, topic)
+	src, err := open.Source(&open.Settings{Broker: p.Broker}, orders.Consumer, p.Topic)
 	if err != nil {
 		return err
 	}
 	defer src.Close()
-	if _, err := fmt.Fprintln(a.out, "ready"); err != nil {
+	if _, err := fmt.Fprintln(p.Out, "ready"); err != nil {
 		return err
 	}
 	return house.Run(ctx, src)
@@ -281,4 +250,17 @@ func sqlSchema(d dialect.Dialect, schema string) string {
 		return ""
 	}
 	return schema
+}
+
+// WithParent makes the process end when its stdin closes: the demo's
+// processes must not outlive it, however it ends.
+const WithParent = "POSTRIDER_WITH_PARENT"
+
+func UntilClosed(ctx context.Context, in io.Reader) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		cancel()
+	}()
+	return ctx
 }

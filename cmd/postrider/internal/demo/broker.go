@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -19,16 +19,16 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
-// demoBroker is the demo's own look at the broker, by the broker's client alone.
-type demoBroker interface {
+// broker is the demo's own look at the broker, by the broker's client alone.
+type broker interface {
 	published(ctx context.Context) (int, error)   // copies in the topic now
 	copies(ctx context.Context) ([]copyAt, error) // all of them, each key in the order of the log
 	close()
 }
 
-// openDemoBroker starts a JetStream server inside this process, or makes the
+// openBroker starts a JetStream server inside this process, or makes the
 // run's topic on the broker that was asked for.
-func openDemoBroker(ctx context.Context, d *demo) (demoBroker, error) {
+func openBroker(ctx context.Context, d *run) (broker, error) {
 	scheme, _, _ := strings.Cut(d.set.Broker, ":")
 	switch scheme {
 	case "":
@@ -37,7 +37,7 @@ func openDemoBroker(ctx context.Context, d *demo) (demoBroker, error) {
 			return nil, err
 		}
 		d.set.Broker = srv.ClientURL() + "?dedup=off"
-		b, err := openDemoNATS(ctx, d.set.Broker, d.topic)
+		b, err := openNATS(ctx, d.set.Broker, d.topic)
 		if err != nil {
 			srv.Shutdown()
 			return nil, err
@@ -45,21 +45,21 @@ func openDemoBroker(ctx context.Context, d *demo) (demoBroker, error) {
 		b.server = srv
 		return b, nil
 	case "nats":
-		if err := keepRepeated(&d.set.Settings); err != nil {
+		if err := keepRepeated(&d.set); err != nil {
 			return nil, err
 		}
-		return openDemoNATS(ctx, d.set.Broker, d.topic)
+		return openNATS(ctx, d.set.Broker, d.topic)
 	case "redis", "rediss":
-		if err := keepRepeated(&d.set.Settings); err != nil {
+		if err := keepRepeated(&d.set); err != nil {
 			return nil, err
 		}
-		return openDemoRedis(ctx, d.set.Broker, d.topic)
+		return openRedis(ctx, d.set.Broker, d.topic)
 	case "amqp", "amqps":
-		return openDemoRabbit(ctx, &d.set.Settings, d.topic)
+		return openRabbit(ctx, &d.set, d.topic)
 	case "http":
-		return openDemoHTTP(ctx, d)
+		return openHTTP(ctx, d)
 	case "kafka":
-		return openDemoKafka(ctx, d.set.Broker, d.topic)
+		return openKafka(ctx, d.set.Broker, d.topic)
 	}
 	return nil, exit.Usagef("the demo runs on kafka://, nats://, amqp://, redis://, http:// or, without --broker, on a broker of its own, not on %s", redact.Word(scheme))
 }
@@ -92,14 +92,14 @@ func startNATS(dir string) (*server.Server, error) {
 	return srv, nil
 }
 
-type demoNATS struct {
+type natsBroker struct {
 	server *server.Server // nil: somebody else's
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream string
 }
 
-func openDemoNATS(ctx context.Context, raw, topic string) (*demoNATS, error) {
+func openNATS(ctx context.Context, raw, topic string) (*natsBroker, error) {
 	ctx, cancel := context.WithTimeout(ctx, open.Timeout)
 	defer cancel()
 	target, err := natsbroker.ParseURL(raw)
@@ -120,10 +120,10 @@ func openDemoNATS(ctx context.Context, raw, topic string) (*demoNATS, error) {
 		nc.Close()
 		return nil, fmt.Errorf("demo: make the stream %s: %w; the server must run with JetStream", topic, err)
 	}
-	return &demoNATS{nc: nc, js: js, stream: topic}, nil
+	return &natsBroker{nc: nc, js: js, stream: topic}, nil
 }
 
-func (b *demoNATS) close() {
+func (b *natsBroker) close() {
 	if b.server == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), open.Timeout)
 		_ = b.js.DeleteStream(ctx, b.stream)
@@ -136,7 +136,7 @@ func (b *demoNATS) close() {
 	}
 }
 
-func (b *demoNATS) published(ctx context.Context) (int, error) {
+func (b *natsBroker) published(ctx context.Context) (int, error) {
 	stream, err := b.js.Stream(ctx, b.stream)
 	if err != nil {
 		return 0, err
@@ -144,7 +144,7 @@ func (b *demoNATS) published(ctx context.Context) (int, error) {
 	return int(stream.CachedInfo().State.Msgs), nil
 }
 
-func (b *demoNATS) copies(ctx context.Context) ([]copyAt, error) {
+func (b *natsBroker) copies(ctx context.Context) ([]copyAt, error) {
 	want, err := b.published(ctx)
 	if err != nil || want == 0 {
 		return nil, err

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -14,14 +14,14 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
-type demoKafka struct {
+type kafkaBroker struct {
 	opts  []kgo.Opt
 	topic string
 	cl    *kgo.Client
 	admin *kadm.Client
 }
 
-func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
+func openKafka(ctx context.Context, raw, topic string) (*kafkaBroker, error) {
 	k, err := kafkabroker.ParseURL(raw)
 	if err != nil {
 		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(raw), err)
@@ -32,7 +32,7 @@ func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*open.Timeout) // a broker that has just started takes long for its first topic
 	defer cancel()
-	b := &demoKafka{opts: k.Client, topic: k.Sink.Prefix + topic, cl: cl, admin: kadm.NewClient(cl)}
+	b := &kafkaBroker{opts: k.Client, topic: k.Sink.Prefix + topic, cl: cl, admin: kadm.NewClient(cl)}
 	resp, err := b.admin.CreateTopic(ctx, 6, -1, nil, b.topic)
 	if err = errors.Join(err, resp.Err); err != nil {
 		cl.Close()
@@ -41,14 +41,14 @@ func openDemoKafka(ctx context.Context, raw, topic string) (*demoKafka, error) {
 	return b, nil
 }
 
-func (b *demoKafka) close() {
+func (b *kafkaBroker) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), open.Timeout)
 	defer cancel()
 	_, _ = b.admin.DeleteTopics(ctx, b.topic)
 	b.cl.Close()
 }
 
-func (b *demoKafka) published(ctx context.Context) (int, error) {
+func (b *kafkaBroker) published(ctx context.Context) (int, error) {
 	offsets, err := b.admin.ListEndOffsets(ctx, b.topic)
 	if err = errors.Join(err, offsets.Error()); err != nil {
 		return 0, err
@@ -58,7 +58,7 @@ func (b *demoKafka) published(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-func (b *demoKafka) copies(ctx context.Context) ([]copyAt, error) {
+func (b *kafkaBroker) copies(ctx context.Context) ([]copyAt, error) {
 	want, err := b.published(ctx)
 	if err != nil || want == 0 {
 		return nil, err

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -18,9 +18,9 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
-// demoRabbit copies the run's exchange into a queue of its own and reads it as it
+// rabbitBroker copies the run's exchange into a queue of its own and reads it as it
 // fills: what the consumer has acknowledged, its queue has forgotten.
-type demoRabbit struct {
+type rabbitBroker struct {
 	conn  *amqp.Connection
 	ch    *amqp.Channel
 	topic string // exchange and the consumer's queue
@@ -32,10 +32,10 @@ type demoRabbit struct {
 	changed chan struct{}
 }
 
-// demoMark is the type of messages that say how far the reading has come.
-const demoMark = "demo.mark"
+// markType is the type of messages that say how far the reading has come.
+const markType = "demo.mark"
 
-func openDemoRabbit(ctx context.Context, set *open.Settings, topic string) (*demoRabbit, error) {
+func openRabbit(ctx context.Context, set *open.Settings, topic string) (*rabbitBroker, error) {
 	base, query, _ := strings.Cut(set.Broker, "?")
 	q, err := url.ParseQuery(query)
 	if err != nil {
@@ -49,7 +49,7 @@ func openDemoRabbit(ctx context.Context, set *open.Settings, topic string) (*dem
 	if err != nil {
 		return nil, exit.Withf(exit.Unreachable, "the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(set.Broker), err)
 	}
-	b := &demoRabbit{conn: conn, topic: topic, queue: topic + ".copies", changed: make(chan struct{})}
+	b := &rabbitBroker{conn: conn, topic: topic, queue: topic + ".copies", changed: make(chan struct{})}
 	if err := b.begin(); err != nil {
 		b.close()
 		return nil, fmt.Errorf("demo: make the exchange %s and its queues: %w", topic, err)
@@ -57,7 +57,7 @@ func openDemoRabbit(ctx context.Context, set *open.Settings, topic string) (*dem
 	return b, nil
 }
 
-func (b *demoRabbit) begin() error {
+func (b *rabbitBroker) begin() error {
 	var err error
 	if b.ch, err = b.conn.Channel(); err != nil {
 		return err
@@ -85,10 +85,10 @@ func (b *demoRabbit) begin() error {
 }
 
 // read ends with the connection.
-func (b *demoRabbit) read(ds <-chan amqp.Delivery) {
+func (b *rabbitBroker) read(ds <-chan amqp.Delivery) {
 	for d := range ds {
 		b.mu.Lock()
-		if d.Type == demoMark {
+		if d.Type == markType {
 			b.marks++
 		} else {
 			b.all = append(b.all, decodeCopy(d.Body, time.Now()))
@@ -99,7 +99,7 @@ func (b *demoRabbit) read(ds <-chan amqp.Delivery) {
 	}
 }
 
-func (b *demoRabbit) close() {
+func (b *rabbitBroker) close() {
 	stop := time.AfterFunc(open.Timeout, func() { _ = b.conn.CloseDeadline(time.Now()) })
 	defer stop.Stop()
 	if b.ch != nil {
@@ -111,7 +111,7 @@ func (b *demoRabbit) close() {
 	_ = b.conn.Close()
 }
 
-func (b *demoRabbit) published(context.Context) (int, error) {
+func (b *rabbitBroker) published(context.Context) (int, error) {
 	if b.conn.IsClosed() {
 		return 0, errors.New("the connection to the broker is lost")
 	}
@@ -121,11 +121,11 @@ func (b *demoRabbit) published(context.Context) (int, error) {
 }
 
 // copies sends a mark behind everything and waits for it.
-func (b *demoRabbit) copies(ctx context.Context) ([]copyAt, error) {
+func (b *rabbitBroker) copies(ctx context.Context) ([]copyAt, error) {
 	b.mu.Lock()
 	want := b.marks + 1
 	b.mu.Unlock()
-	err := b.ch.PublishWithContext(ctx, "", b.queue, true, false, amqp.Publishing{Type: demoMark, DeliveryMode: amqp.Persistent})
+	err := b.ch.PublishWithContext(ctx, "", b.queue, true, false, amqp.Publishing{Type: markType, DeliveryMode: amqp.Persistent})
 	if err != nil {
 		return nil, err
 	}

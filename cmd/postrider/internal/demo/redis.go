@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -16,18 +16,18 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
-type demoRedis struct {
+type redisBroker struct {
 	client  *redis.Client
 	streams []string
 }
 
-func openDemoRedis(ctx context.Context, raw, topic string) (*demoRedis, error) {
+func openRedis(ctx context.Context, raw, topic string) (*redisBroker, error) {
 	t, err := redisbroker.ParseURL(raw)
 	if err != nil {
 		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(raw), err)
 	}
 	t.Client.Protocol, t.Client.DisableIdentity = 2, true
-	b := &demoRedis{
+	b := &redisBroker{
 		client:  redis.NewClient(t.Client),
 		streams: redisbroker.Streams(t.Sink.StreamPrefix+topic, t.Sink.Partitions),
 	}
@@ -43,14 +43,14 @@ func openDemoRedis(ctx context.Context, raw, topic string) (*demoRedis, error) {
 	return b, nil
 }
 
-func (b *demoRedis) close() {
+func (b *redisBroker) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), open.Timeout)
 	defer cancel()
 	_ = b.client.Del(ctx, b.streams...)
 	_ = b.client.Close()
 }
 
-func (b *demoRedis) published(ctx context.Context) (int, error) {
+func (b *redisBroker) published(ctx context.Context) (int, error) {
 	n := 0
 	for _, stream := range b.streams {
 		length, err := b.client.XLen(ctx, stream).Result()
@@ -62,7 +62,7 @@ func (b *demoRedis) published(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-func (b *demoRedis) copies(ctx context.Context) (all []copyAt, err error) {
+func (b *redisBroker) copies(ctx context.Context) (all []copyAt, err error) {
 	for _, stream := range b.streams {
 		for from := "-"; ; {
 			page, err := b.client.XRangeN(ctx, stream, from, "+", 1000).Result()

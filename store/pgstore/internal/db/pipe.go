@@ -1,4 +1,4 @@
-package pgstore
+package db
 
 import (
 	"context"
@@ -11,12 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/ops"
 )
 
-// pipeRow is a row of the table pipe as JSON, so that a schema without some of
+// FindPipe reads the row of pipe $1.
+const FindPipe = `SELECT to_jsonb(p)::text FROM {{schema}}.pipe p WHERE p.name = $1`
+
+// Row is a row of the table pipe as JSON, so that a schema without some of
 // the columns can still be read, and refused by its version.
-type pipeRow struct {
+type Row struct {
 	Name        string            `json:"name"`
 	CreatedAt   time.Time         `json:"created_at"` // tells a pipe from a later one of the same name
 	Topics      []string          `json:"topics"`
@@ -28,30 +30,31 @@ type pipeRow struct {
 	PausedBy    string            `json:"paused_by"`
 	PauseReason string            `json:"pause_reason"`
 
-	filter [][]byte // the first four parameters of the function passes; nil: everything passes
+	Filter [][]byte `json:"-"` // the first four parameters of the function passes; nil: everything passes
 }
 
-func parsePipe(text *string) (*pipeRow, error) {
+// ParseRow reads a row; nil: there is none.
+func ParseRow(text *string) (*Row, error) {
 	if text == nil {
 		return nil, nil
 	}
-	p := &pipeRow{}
+	p := &Row{}
 	if err := json.Unmarshal([]byte(*text), p); err != nil {
 		return nil, fmt.Errorf("row of table pipe: %w", err)
 	}
 	if p.Topics == nil && p.Types == nil && p.Keys == nil && p.Headers == nil {
 		return p, nil
 	}
-	p.filter = [][]byte{textArray(p.Topics), textArray(p.Types), textArray(p.Keys), nil}
-	headers, err := headersParam(p.Headers)
+	p.Filter = [][]byte{TextArray(p.Topics), TextArray(p.Types), TextArray(p.Keys), nil}
+	headers, err := HeadersParam(p.Headers)
 	if headers != nil {
-		p.filter[3] = []byte(*headers)
+		p.Filter[3] = []byte(*headers)
 	}
 	return p, err
 }
 
-// textArray is the text of an array of texts, nil (NULL) if there are none.
-func textArray(texts []string) []byte {
+// TextArray is the text of an array of texts, nil (NULL) if there are none.
+func TextArray(texts []string) []byte {
 	if len(texts) == 0 {
 		return nil
 	}
@@ -66,7 +69,8 @@ func textArray(texts []string) []byte {
 	return append(b, '}')
 }
 
-func headersParam(headers map[string]string) (*string, error) {
+// HeadersParam is the JSON of a filter's headers, nil (NULL) if there are none.
+func HeadersParam(headers map[string]string) (*string, error) {
 	if len(headers) == 0 {
 		return nil, nil
 	}
@@ -75,8 +79,8 @@ func headersParam(headers map[string]string) (*string, error) {
 	return &text, err
 }
 
-// likeOf makes a pattern of LIKE, globOf takes it back.
-func likeOf(globs []string) []string {
+// LikeOf makes patterns of LIKE; GlobOf takes them back.
+func LikeOf(globs []string) []string {
 	if len(globs) == 0 {
 		return nil
 	}
@@ -93,7 +97,8 @@ func likeOf(globs []string) []string {
 	return out
 }
 
-func globOf(likes []string) []string {
+// GlobOf makes patterns of a filter from those of LIKE.
+func GlobOf(likes []string) []string {
 	out := make([]string, 0, len(likes))
 	for _, like := range likes {
 		var b strings.Builder
@@ -113,66 +118,61 @@ func globOf(likes []string) []string {
 	return out
 }
 
-// takePipe notes which pipe this is. One that is gone, or has been made anew under
+// TakePipe notes which pipe this is. One that is gone, or has been made anew under
 // the name, is another one for the instance boot that knew it: nothing that it
 // holds in memory is its. A later instance has nothing in memory.
-func (s *Store) takePipe(p *pipeRow, boot string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	known := s.pipe
+func (o *Outbox) TakePipe(p *Row, boot string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	known := o.pipe
 	switch {
 	case p == nil && known == nil:
-		return s.noPipe("does not exist", fmt.Sprintf("check --pipe, or make it with `postrider pipe add %s --from now`", s.opts.Pipe))
-	case p == nil, known != nil && !known.CreatedAt.Equal(p.CreatedAt) && boot == s.boot:
-		return s.noPipe("was removed", "end this relay, or start it again if the pipe was made anew")
+		return o.NoPipe("does not exist", fmt.Sprintf("check --pipe, or make it with `postrider pipe add %s --from now`", o.Pipe))
+	case p == nil, known != nil && !known.CreatedAt.Equal(p.CreatedAt) && boot == o.boot:
+		return o.NoPipe("was removed", "end this relay, or start it again if the pipe was made anew")
 	}
 	if known != nil && !known.CreatedAt.Equal(p.CreatedAt) {
-		s.quiet = nil // nothing of what the other filter lets pass
+		if o.Renewed != nil {
+			o.Renewed()
+		}
 	}
-	s.pipe, s.boot = p, boot
+	o.pipe, o.boot = p, boot
 	return nil
 }
 
-func (s *Store) noPipe(what, fix string) error {
+// NoPipe refuses a pipe that is not there.
+func (o *Outbox) NoPipe(what, fix string) error {
 	return &store.UnusableError{
-		What: fmt.Sprintf("pipe %q of schema %q %s", s.opts.Pipe, s.opts.Schema, what), Fix: fix, Err: store.ErrNoPipe,
+		What: fmt.Sprintf("pipe %q of schema %q %s", o.Pipe, o.Schema, what), Fix: fix, Err: store.ErrNoPipe,
 	}
 }
 
-// thePipe is the pipe as the last lease saw it, or asked for now. Its filter
+// ThePipe is the pipe as the last lease saw it, or asked for now. Its filter
 // never changes.
-func (s *Store) thePipe(ctx context.Context, q querier) (*pipeRow, error) {
-	s.mu.Lock()
-	p := s.pipe
-	s.mu.Unlock()
+func (o *Outbox) ThePipe(ctx context.Context, q Querier) (*Row, error) {
+	o.mu.Lock()
+	p := o.pipe
+	o.mu.Unlock()
 	if p != nil {
 		return p, nil
 	}
 	var text string
-	err := q.QueryRow(ctx, s.sql.pipeFind, s.opts.Pipe).Scan(&text)
+	err := q.QueryRow(ctx, o.SQL(FindPipe), o.Pipe).Scan(&text)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, s.takePipe(nil, "")
+		return nil, o.TakePipe(nil, "")
 	}
 	if err != nil {
 		return nil, err
 	}
-	if p, err = parsePipe(&text); err != nil {
+	if p, err = ParseRow(&text); err != nil {
 		return nil, err
 	}
-	return p, s.takePipe(p, "")
+	return p, o.TakePipe(p, "")
 }
 
-func (s *Store) knowsPipe() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.pipe != nil
-}
-
-// makePipe makes this store's pipe, from now, unless another was faster.
-func (s *Store) makePipe(ctx context.Context) error {
-	_, err := s.AddPipe(ctx, ops.AddPipe{Name: s.opts.Pipe, Actor: "relay"})
-	if errors.Is(err, ops.ErrPipeExists) {
-		return nil
-	}
-	return err
+// KnowsPipe reports whether the pipe was seen.
+func (o *Outbox) KnowsPipe() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pipe != nil
 }

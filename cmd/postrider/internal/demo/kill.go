@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 
 // killer kills the relay at every milestone, each time while messages are
 // unsettled, and waits until the next one publishes.
-func (d *demo) killer(ctx context.Context) error {
-	for k := int64(1); k <= int64(d.opts.kills); k++ {
+func (d *run) killer(ctx context.Context) error {
+	for k := int64(1); k <= int64(d.opts.Kills); k++ {
 		for d.load.begun.Load() < d.load.milestone(k) {
 			if !sleep(ctx, 5*time.Millisecond) {
 				return nil
@@ -25,7 +25,7 @@ func (d *demo) killer(ctx context.Context) error {
 
 // kill freezes the relay, looks whether messages are unsettled, and kills it
 // only then: frozen, it cannot settle between the look and the kill.
-func (d *demo) kill(ctx context.Context) error {
+func (d *run) kill(ctx context.Context) error {
 	victim := d.relay.current()
 	var inFlight bool
 	for deadline := time.Now().Add(patience); ; {
@@ -62,7 +62,7 @@ func (d *demo) kill(ctx context.Context) error {
 
 // lastWords counts what is at the broker when what the dead relay had sent has
 // arrived. Its successor cannot have published yet: the lease still runs.
-func (d *demo) lastWords(ctx context.Context) (int, error) {
+func (d *run) lastWords(ctx context.Context) (int, error) {
 	for last := -1; ; {
 		now, err := d.broker.published(ctx)
 		if err != nil {
@@ -75,7 +75,7 @@ func (d *demo) lastWords(ctx context.Context) (int, error) {
 	}
 }
 
-func (d *demo) awaitPublish(ctx context.Context, before int, killed time.Time) error {
+func (d *run) awaitPublish(ctx context.Context, before int, killed time.Time) error {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		if now, err := d.broker.published(ctx); err == nil && now > before {
 			d.view.takenOver(time.Since(killed))

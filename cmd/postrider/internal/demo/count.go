@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"cmp"
@@ -94,20 +94,20 @@ func (t *tables) steps(ctx context.Context) (steps map[string]int, orders int, e
 }
 
 // count compares the three books: orders, broker, stock.
-func (d *demo) count(ctx context.Context) (demoAnswer, error) {
+func (d *run) count(ctx context.Context) (Answer, error) {
 	steps, orders, err := d.tables.steps(ctx)
 	if err != nil {
-		return demoAnswer{}, err
+		return Answer{}, err
 	}
 	copies, err := d.broker.copies(ctx)
 	if err != nil {
-		return demoAnswer{}, fmt.Errorf("demo: read the broker: %w", err)
+		return Answer{}, fmt.Errorf("demo: read the broker: %w", err)
 	}
 	answer := compare(steps, copies)
 	answer.Orders = orders
 	answer.Kills, answer.KillsInFlight = d.view.counts()
 	if answer.Effects, err = d.tables.effects(ctx); err != nil {
-		return demoAnswer{}, err
+		return Answer{}, err
 	}
 	answer.DoubleEffects, err = one(ctx, d.tables.house,
 		`SELECT coalesce(sum(n - 1), 0) FROM (SELECT count(*) AS n FROM movements GROUP BY ref) AS m`)
@@ -116,8 +116,8 @@ func (d *demo) count(ctx context.Context) (demoAnswer, error) {
 
 // compare counts what the broker's log says about the committed steps. The
 // first copies of an order's steps must stand in the order of the steps.
-func compare(steps map[string]int, copies []copyAt) demoAnswer {
-	answer := demoAnswer{Messages: len(steps), Delivered: len(copies)}
+func compare(steps map[string]int, copies []copyAt) Answer {
+	answer := Answer{Messages: len(steps), Delivered: len(copies)}
 	seen, last := map[string]bool{}, map[string]int{}
 	for _, c := range copies {
 		step, ok := steps[c.Ref]
@@ -152,7 +152,7 @@ func maxGap(copies []copyAt) int {
 
 // ownSchema gives the run a schema of its own in the user's database, for the
 // outbox and for the demo's tables, and removes it at the end.
-func (d *demo) ownSchema(ctx context.Context, name string) error {
+func (d *run) ownSchema(ctx context.Context, name string) error {
 	u, err := url.Parse(d.set.Store)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
 		return exit.Usagef("store %s: the demo runs on postgres://USER:PASSWORD@HOST/DATABASE or, without --store, on SQLite", redact.Place(d.set.Store))
@@ -165,12 +165,12 @@ func (d *demo) ownSchema(ctx context.Context, name string) error {
 	if err := execOnce(ctx, admin, `CREATE SCHEMA IF NOT EXISTS `+pgx.Identifier{name}.Sanitize()); err != nil {
 		return exit.Withf(exit.Unreachable, "demo: make a schema: %w; check --store and that its user may create schemas", err)
 	}
-	if !d.opts.keep {
+	if !d.opts.Keep {
 		d.undo = append(d.undo, func() {
 			ctx, cancel := context.WithTimeout(context.Background(), open.Timeout)
 			defer cancel()
 			if err := execOnce(ctx, admin, `DROP SCHEMA `+pgx.Identifier{name}.Sanitize()+` CASCADE`); err != nil {
-				d.app.logger().Warn("the demo's schema stays in your database", "schema", name, "error", err)
+				d.opts.Logger.Warn("the demo's schema stays in your database", "schema", name, "error", err)
 			}
 		})
 	}

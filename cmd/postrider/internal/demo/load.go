@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ const customers = 8
 // load are the customers: they place, pay and ship orders through the shop's API.
 type load struct {
 	url    string
-	opts   demoOptions
+	opts   Options
 	client *http.Client
 
 	begun    atomic.Int64 // orders begun
@@ -29,14 +29,14 @@ type load struct {
 	kills    atomic.Int64 // kills that are over
 }
 
-func newLoad(address string, o demoOptions) *load {
+func newLoad(address string, o Options) *load {
 	transport := &http.Transport{MaxIdleConnsPerHost: customers}
 	return &load{url: "http://" + address, opts: o, client: &http.Client{Transport: transport, Timeout: 10 * time.Second}}
 }
 
 // milestone is the number of orders begun at which kill k (from 1) is due.
 func (l *load) milestone(k int64) int64 {
-	return k * int64(l.opts.orders) / int64(l.opts.kills+1)
+	return k * int64(l.opts.Orders) / int64(l.opts.Kills+1)
 }
 
 // run places all orders at the rate asked for. It holds back when a kill takes
@@ -48,11 +48,11 @@ func (l *load) run(ctx context.Context) error {
 	var (
 		wg    sync.WaitGroup
 		slots = make(chan struct{}, customers)
-		every = time.Second / time.Duration(l.opts.rate)
+		every = time.Second / time.Duration(l.opts.Rate)
 		next  = time.Now()
 	)
-	for i := int64(0); i < int64(l.opts.orders) && ctx.Err() == nil; i++ {
-		for l.kills.Load() < int64(l.opts.kills) && i >= l.milestone(l.kills.Load()+2)-1 {
+	for i := int64(0); i < int64(l.opts.Orders) && ctx.Err() == nil; i++ {
+		for l.kills.Load() < int64(l.opts.Kills) && i >= l.milestone(l.kills.Load()+2)-1 {
 			if !sleep(ctx, 5*time.Millisecond) {
 				break
 			}

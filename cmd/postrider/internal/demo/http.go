@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"bytes"
@@ -21,18 +21,18 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
-// demoHTTP is the endpoint of the demo: it hands each webhook to the warehouse and
+// httpBroker is the endpoint of the demo: it hands each webhook to the warehouse and
 // writes down what the warehouse has accepted.
-type demoHTTP struct {
+type httpBroker struct {
 	server *http.Server
 
 	mu  sync.Mutex
 	all []copyAt
 }
 
-// openDemoHTTP listens where the broker's URL points, and gives relay and
+// openHTTP listens where the broker's URL points, and gives relay and
 // warehouse a secret to sign and to verify with.
-func openDemoHTTP(ctx context.Context, d *demo) (*demoHTTP, error) {
+func openHTTP(ctx context.Context, d *run) (*httpBroker, error) {
 	u, err := url.Parse(d.set.Broker)
 	if err != nil || u.Port() == "" || u.Fragment != "" {
 		return nil, exit.Usagef("broker %s cannot be used: the demo listens there itself: write http://127.0.0.1:PORT/PATH", redact.Place(d.set.Broker))
@@ -55,13 +55,13 @@ func openDemoHTTP(ctx context.Context, d *demo) (*demoHTTP, error) {
 	_ = house.Close() // the warehouse listens there
 	settings := "#secret-file=" + url.QueryEscape(file) + "&allow=127.0.0.1"
 	d.set.Broker, d.houseBroker = d.set.Broker+settings, to.String()+settings
-	b := &demoHTTP{}
+	b := &httpBroker{}
 	b.server = &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: b.handler(to)}
 	go func() { _ = b.server.Serve(l) }() // it ends with close
 	return b, nil
 }
 
-func (b *demoHTTP) handler(to *url.URL) http.Handler {
+func (b *httpBroker) handler(to *url.URL) http.Handler {
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		payload, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
@@ -84,16 +84,16 @@ func (b *demoHTTP) handler(to *url.URL) http.Handler {
 	})
 }
 
-func (b *demoHTTP) published(context.Context) (int, error) {
+func (b *httpBroker) published(context.Context) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.all), nil
 }
 
-func (b *demoHTTP) copies(context.Context) ([]copyAt, error) {
+func (b *httpBroker) copies(context.Context) ([]copyAt, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.all), nil
 }
 
-func (b *demoHTTP) close() { _ = b.server.Close() }
+func (b *httpBroker) close() { _ = b.server.Close() }

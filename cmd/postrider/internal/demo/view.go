@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -26,10 +26,10 @@ type view struct {
 	took     time.Duration // the last take-over
 }
 
-func newView(a *app, o demoOptions) *view {
-	v := &view{out: a.out, tty: output.IsTerminal(a.out), total: o.orders, planned: o.kills, begun: time.Now()}
-	if a.set.output == "json" {
-		v.out, v.tty = a.errOut, false // stdout holds the one object
+func newView(o Options) *view {
+	v := &view{out: o.Answer.Out, tty: output.IsTerminal(o.Answer.Out), total: o.Orders, planned: o.Kills, begun: time.Now()}
+	if o.Answer.JSON {
+		v.out, v.tty = o.ErrOut, false // stdout holds the one object
 	}
 	return v
 }
@@ -116,7 +116,7 @@ func (v *view) draw(l look) {
 }
 
 // watch feeds the view until ctx ends. A look that fails is left out: the next one will do.
-func (d *demo) watch(ctx context.Context) {
+func (d *run) watch(ctx context.Context) {
 	every := time.Second
 	if d.view.tty {
 		every = 200 * time.Millisecond
@@ -136,7 +136,7 @@ func (d *demo) watch(ctx context.Context) {
 	}
 }
 
-func (d *demo) look(ctx context.Context) (look, bool) {
+func (d *run) look(ctx context.Context) (look, bool) {
 	status, err := d.st.Admin.Status(ctx)
 	if err != nil {
 		return look{}, false

@@ -1,0 +1,40 @@
+package db
+
+import (
+	"context"
+)
+
+// Version is the schema version that this package makes and needs. It works
+// with a newer one too when that says so: a migration begins with the line
+// "-- compatible: N", which names the oldest Version whose programs go on
+// working beside it.
+const Version = 10
+
+// Found is the schema that is there.
+type Found struct {
+	Version    int // 0: none
+	Compatible int // the oldest Version that works with it
+}
+
+// Fits reports that this program works with the schema: it is the one that the
+// program makes, or a newer one that says so. An older one lacks what newer
+// programs use: a rolling upgrade migrates first.
+func (f Found) Fits() bool { return f.Version == Version || f.Newer() }
+
+// Newer reports that the schema is above this program's, which works with it.
+func (f Found) Newer() bool { return f.Version > Version && f.Compatible <= Version }
+
+// SchemaVersion is the schema that is there.
+func (o *Outbox) SchemaVersion(ctx context.Context, q Querier) (f Found, err error) {
+	var exists bool
+	if err = q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, Quote(o.Schema)+".migration").Scan(&exists); err != nil {
+		return f, o.Wrap("look for the schema", err)
+	}
+	if !exists {
+		return f, nil
+	}
+	if err = q.QueryRow(ctx, o.SQL(`SELECT `+Applied)).Scan(&f.Version, &f.Compatible); err != nil {
+		return f, o.Wrap("read the schema version", err)
+	}
+	return f, nil
+}
