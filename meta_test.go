@@ -202,45 +202,6 @@ func TestInterfacesAreSmall(t *testing.T) {
 	}
 }
 
-// TestAbilitiesAreData: an optional ability is a nil-able field of an info struct. A
-// type assertion is lost behind the first wrapper, so none asks for a type of these
-// packages outside of the contract's own folder.
-func TestAbilitiesAreData(t *testing.T) {
-	contracts := map[string]string{"broker": "github.com/postrider/postrider/broker"}
-	program := regexp.MustCompile(`^(relay|admin|cmd|consumer|route)/`)
-	for _, f := range goFiles(t) {
-		imported := map[string]bool{}
-		for _, i := range f.ast.Imports {
-			imported[strings.Trim(i.Path.Value, `"`)] = true
-		}
-		asks := func(e ast.Expr) {
-			if i, ok := e.(*ast.InterfaceType); ok && len(i.Methods.List) > 0 && !f.isTest() && program.MatchString(f.name) {
-				t.Errorf("%s asks for methods by a type assertion: make the ability a field of an info struct", f.name)
-			}
-			s, ok := e.(*ast.SelectorExpr)
-			if !ok {
-				return
-			}
-			if pkg, ok := s.X.(*ast.Ident); ok && imported[contracts[pkg.Name]] {
-				t.Errorf("%s asks for %s.%s by a type assertion: make the ability a field of its Info", f.name, pkg.Name, s.Sel.Name)
-			}
-		}
-		ast.Inspect(f.ast, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.TypeAssertExpr:
-				asks(n.Type)
-			case *ast.TypeSwitchStmt:
-				for _, c := range n.Body.List {
-					for _, e := range c.(*ast.CaseClause).List {
-						asks(e)
-					}
-				}
-			}
-			return true
-		})
-	}
-}
-
 func TestAdaptersRunTheSuite(t *testing.T) {
 	runs := make(map[string]bool) // directory -> runs its suite
 	for _, s := range goFiles(t) {
