@@ -40,7 +40,7 @@ func (a *app) checkCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&samples, "samples", "", "file with one JSON object per line; - for stdin")
 	cmd.Flags().IntVar(&newest, "newest", 0, "so many of the pipe's newest messages, at most 10000; fewer where their payloads take more than 64 MiB")
-	claimFlag(cmd.Flags(), &a.set.relay)
+	a.set.relay.ClaimFlag(cmd.Flags())
 	return cmd
 }
 
@@ -73,7 +73,7 @@ func (a *app) check(ctx context.Context, samples string, newest int) error {
 		return err
 	}
 	var claims *claim.Policy
-	if above := int(a.set.relay.claimAbove); above > 0 {
+	if above := int(a.set.relay.ClaimAbove); above > 0 {
 		claims = &claim.Policy{Schema: a.schemaName(), Above: above}
 	}
 	found, err := admin.Check(sink.Sink, cmp.Or(a.set.Pipe, pgstore.DefaultPipe), msgs, claims)

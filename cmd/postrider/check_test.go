@@ -7,11 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
-	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -162,20 +160,6 @@ func TestClaimSettings(t *testing.T) {
 	}
 	if got := cli(t, nil, "", "relay", "-c", yml); got.code != exit.Usage || !strings.Contains(got.err, "relay b: claim-above leaves") {
 		t.Errorf("two relays: code %d, %s", got.code, got.err)
-	}
-	set := settings{Settings: open.Settings{Store: "postgres://h/db"}}
-	set.relay.claimAbove = 100
-	for _, tc := range []struct {
-		keeps admin.KeeperOptions
-		want  time.Duration
-	}{
-		{admin.KeeperOptions{OlderThan: 10 * time.Hour}, 5 * time.Hour},
-		{admin.KeeperOptions{OlderThan: 10 * time.Hour, Payloads: 4 * time.Hour}, 2 * time.Hour},
-		{admin.KeeperOptions{Off: true}, 0},
-	} {
-		if p, err := set.claims(&tc.keeps); err != nil || p.MaxAge != tc.want || p.Schema != "postrider" {
-			t.Errorf("%+v: %+v, %v", tc.keeps, p, err)
-		}
 	}
 	large := `{"topic":"t","type":"x","payload_text":"` + strings.Repeat("x", 1000) + `"}`
 	out := mustCLI(t, large, "check", "--broker", "memory:", "--claim-above", "500", "--format", "cloudevents", "--samples", "-")

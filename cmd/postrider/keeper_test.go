@@ -5,28 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/postrider/postrider/admin"
-	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store/memstore"
-	"github.com/postrider/postrider/store/ops"
 )
 
 // enqueued writes n messages of n keys.
@@ -216,123 +206,4 @@ func TestHousekeepingMetrics(t *testing.T) {
 		`postrider_retention_removed_total 0`,
 	}, "--retention", "0s", "--hold-max-rows", "39")
 	serves([]string{`postrider_retention_held_over 0`, `postrider_retention_held_rows{by="still"} 40`}, "--retention", "0s", "--hold-max-rows", "40")
-}
-
-// troubled is an outbox in partitions of which nobody makes any, and whose
-// payloads go before their rows.
-type troubled struct{ orderly }
-
-func (troubled) Prune(_ context.Context, req ops.PruneRequest) (p ops.Pruned, err error) {
-	if req.Payloads {
-		p.Rows = 40
-	}
-	return p, nil
-}
-
-func (troubled) Partitions(context.Context) (ops.Partitions, error) {
-	return ops.Partitions{List: make([]ops.Partition, 5), Room: 3 * ops.LowRoom}, nil
-}
-
-func (troubled) Tend(context.Context, ops.TendRequest) (ops.Tended, error) {
-	return ops.Tended{}, errors.New("permission denied")
-}
-
-// Housekeeping that fails tells of the partitions as they are; one that another
-// process has taken over tells of none.
-func TestHousekeepingMetricsOfTrouble(t *testing.T) {
-	k := newKeeper(t, troubled{}, &admin.KeeperOptions{OlderThan: time.Hour})
-	if _, err := k.Sweep(t.Context()); err == nil {
-		t.Error("the sweep did not fail")
-	}
-	serves := func(k *admin.Keeper) string {
-		st := memstore.New(memstore.Options{})
-		m := newMetrics(st, map[string]string{"pipe": "main"}, time.Second)
-		m.of(relay.New(st, membroker.New(nil).Sink(), nil))
-		m.keep(k, map[string]string{"relay": "shop"})
-		w := httptest.NewRecorder()
-		metricsHandler([]*unit{{meter: m}}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		return w.Body.String()
-	}
-	for _, line := range []string{`postrider_partitions{relay="shop"} 5`, `postrider_partitions_ahead{relay="shop"} 0`, `postrider_partitions_alarm{relay="shop"} 1`} {
-		if text := serves(k); !strings.Contains(text, "\n"+line+"\n") {
-			t.Errorf("%q is not served:\n%s", line, text)
-		}
-	}
-	k = newKeeper(t, emptying{}, &admin.KeeperOptions{OlderThan: time.Hour, Payloads: time.Minute})
-	if _, err := k.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if text := serves(k); !strings.Contains(text, `postrider_retention_emptied_total{relay="shop"} 40`) || !strings.Contains(text, `postrider_partitions{relay="shop"} 3`) {
-		t.Error(text)
-	}
-	o := &taken{}
-	k = newKeeper(t, o, &admin.KeeperOptions{OlderThan: time.Hour})
-	for _, other := range []string{"", "another"} {
-		o.runner = other
-		if _, err := k.Sweep(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if text := serves(k); strings.Contains(text, "postrider_partitions") {
-		t.Error(text)
-	}
-}
-
-// emptying has payloads to remove, in partitions that are in order.
-type emptying struct{ orderly }
-
-func (emptying) Prune(ctx context.Context, req ops.PruneRequest) (ops.Pruned, error) {
-	return troubled{}.Prune(ctx, req)
-}
-
-// taken has another runner, once there is one.
-type taken struct {
-	orderly
-	runner string
-}
-
-func (o *taken) Prune(context.Context, ops.PruneRequest) (ops.Pruned, error) {
-	return ops.Pruned{Runner: o.runner}, nil
-}
-
-// Housekeeping that fails because the database is away adds no line of its own to
-// that of the relay.
-func TestHousekeepingInAnOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log safeBuffer
-		var away atomic.Bool
-		away.Store(true)
-		k := newKeeper(t, troubled{}, &admin.KeeperOptions{
-			OlderThan: time.Hour, Every: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)), Told: away.Load,
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go k.Run(ctx)
-		time.Sleep(time.Minute)
-		const fails = "housekeeping fails"
-		if strings.Contains(log.String(), fails) || k.Stats().Failed == "" {
-			t.Errorf("log %q, want nothing of it; stats %q, want the reason", log.String(), k.Stats().Failed)
-		}
-		away.Store(false)
-		time.Sleep(time.Minute)
-		if n := strings.Count(log.String(), fails); n != 1 {
-			t.Errorf("%d lines behind the outage, want 1:\n%s", n, log.String())
-		}
-	})
-}
-
-// housekeeping is what a keeper works with.
-type housekeeping interface {
-	ops.Retainer
-	ops.Partitioner
-}
-
-// newKeeper keeps house with what a test answers.
-func newKeeper(t *testing.T, h housekeeping, o *admin.KeeperOptions) *admin.Keeper {
-	t.Helper()
-	k, err := admin.NewKeeper(&ops.Office{Retention: h, Partitions: h}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
@@ -82,7 +83,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	fs.BoolVar(&dryRun, "dry-run", false, "print the steps, change nothing")
 	fs.BoolVar(&printSQL, "print-sql", false, "print the statements, change nothing")
 	fs.IntVar(&a.set.Lanes, "lanes", 0, "lanes of a new outbox, never changed afterwards (default 64)")
-	mark(fs, "lanes")
+	config.MarkAll(fs, "lanes")
 	fs.DurationVar(&wait, "wait", 2*time.Minute, "go on asking for so long when other transactions hold a table; writers wait for at most 0.8 s at a time.\n0: ask once")
 	cmd.Flags().BoolVar(&adopt, "adopt", false, "take over an outbox that was dumped and restored into this server,\nor whose sequence was set back while no relay ran")
 	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles writer, relay, reader and admin of the outbox on PostgreSQL, and consumer\nof an inbox beside it, and set what they may do")

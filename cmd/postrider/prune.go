@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/daemon"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
@@ -39,7 +40,7 @@ type pruneAnswer struct {
 
 func (a *app) pruneCommand() *cobra.Command {
 	var (
-		set       keeperSettings
+		set       daemon.Keeping
 		dry, loop bool
 		every     time.Duration
 		name      string
@@ -65,10 +66,10 @@ func (a *app) pruneCommand() *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if name != "" {
-				return a.pruneInbox(cmd, forget{name, set.olderThan, horizon, topics})
+				return a.pruneInbox(cmd, forget{name, set.OlderThan, horizon, topics})
 			}
-			set.auditEvery = 0
-			o, err := set.options(a.logger())
+			set.AuditEvery = 0
+			o, err := set.Options(a.logger())
 			if err != nil {
 				return err
 			}
@@ -86,9 +87,9 @@ func (a *app) pruneCommand() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.DurationVar(&set.olderThan, "older-than", admin.DefaultRetention, "how old rows must be; 0s: all that are settled")
-	set.limitFlags(fs, "max-bytes", "rate", "archive")
-	set.payloadFlag(fs)
+	fs.DurationVar(&set.OlderThan, "older-than", admin.DefaultRetention, "how old rows must be; 0s: all that are settled")
+	set.LimitFlags(fs, "max-bytes", "rate", "archive")
+	set.PayloadFlag(fs)
 	fs.BoolVar(&dry, "dry-run", false, "count what is due and remove nothing")
 	fs.BoolVar(&loop, "loop", false, "sweep again and again until interrupted")
 	fs.DurationVar(&every, "every", 30*time.Second, "pause between two sweeps of --loop")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,8 +14,14 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
+// readiness is what a probe is told.
+type readiness struct {
+	OK     bool
+	Relays map[string]struct{ OK bool }
+}
+
 // probe asks a listener and returns the status and what it says of each relay.
-func (p *process) probe(path string) (status int, answer fleetAnswer) {
+func (p *process) probe(path string) (status int, answer readiness) {
 	address := listens.FindStringSubmatch(p.said.String())
 	if address == nil {
 		return 0, answer
@@ -185,29 +190,5 @@ func TestMistakesOfAFleet(t *testing.T) {
 	got := cli(t, nil, "", "status", "--relay", "x", "-c", writeFile(t, "relays: [{name: a}]\n"))
 	if got.code != exit.Usage || !strings.Contains(got.err, `relay is "x": the file has no entry`) {
 		t.Errorf("exit code %d, %s", got.code, got.err)
-	}
-}
-
-// A process of several relays ends when all of them wait after a failure, and not
-// while one tries again: that one may wait for a database that comes back.
-func TestFleetEndsWhenNobodyTries(t *testing.T) {
-	a, b := &unit{name: "a"}, &unit{name: "b"}
-	f := &fleet{units: []*unit{a, b}, failed: map[*unit]error{}}
-	refused := errors.New("refused")
-	f.tries(a)
-	f.tries(b)
-	if f.fails(a, refused) {
-		t.Error("over although b runs")
-	}
-	f.tries(a)
-	if f.fails(b, refused) || f.verdict() != nil {
-		t.Error("over although a tries again")
-	}
-	if !f.fails(a, refused) {
-		t.Error("both wait, and the process goes on")
-	}
-	f.tries(b)
-	if err := f.verdict(); err == nil || strings.Count(err.Error(), "refused") != 2 {
-		t.Errorf("%v does not say why each ended", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/daemon"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
@@ -38,7 +39,8 @@ type settings struct {
 	open.Settings
 	output, logLevel, logFormat string
 	actor                       string
-	relay                       relaySettings
+	relay                       daemon.Engine
+	listener                    daemon.Listener
 }
 
 const longHelp = `An outbox is a log inside your own database. A relay carries it to a broker,
@@ -77,7 +79,7 @@ func (a *app) root() *cobra.Command {
 	fs.StringVar(&a.set.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&a.set.logFormat, "log-format", "text", "how to log: text or json")
 	fs.StringVar(&a.relayName, "relay", "", "the entry of the file's list relays to work on (the command relay runs all of them)")
-	mark(fs, "output", "actor", "log-level", "log-format")
+	config.MarkAll(fs, "output", "actor", "log-level", "log-format")
 
 	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.auditCommand(), a.pruneCommand(), a.doctorCommand(), a.enqueueCommand(), a.deadCommand(), a.guardCommand(), a.pipeCommand(),
 		a.demoCommand(), a.checkCommand(), a.strictCommand(), a.eraseCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
@@ -89,14 +91,7 @@ func (a *app) root() *cobra.Command {
 
 // storeFlags declares the settings of stores and brokers.
 func storeFlags(fs *pflag.FlagSet, set *open.Settings) {
-	mark(fs, set.Flags(fs)...)
-}
-
-// mark ignores the error of an unknown name: the names are declared on the lines above each call.
-func mark(fs *pflag.FlagSet, names ...string) {
-	for _, name := range names {
-		_ = config.Mark(fs, name)
-	}
+	config.MarkAll(fs, set.Flags(fs)...)
 }
 
 // load fills the settings that no flag gave and checks those of every command.

@@ -266,3 +266,10 @@ func Environ(set map[string]string) []string {
 	}
 	return env
 }
+
+// MarkAll marks flags that were declared just before, so that no name is unknown.
+func MarkAll(fs *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		_ = Mark(fs, name)
+	}
+}

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package main
+package daemon
 
 // releasePages does nothing where the program's mappings are not known.
 func releasePages() {}

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"encoding/json"
@@ -7,12 +7,6 @@ import (
 
 	"github.com/postrider/postrider/relay"
 )
-
-// logger is the part of slog.Logger that the listener needs.
-type logger interface {
-	Info(msg string, args ...any)
-	Error(msg string, args ...any)
-}
 
 type healthAnswer struct {
 	OK       bool     `json:"ok"`

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-const alertsDir = "../../docs/alerts"
+const alertsDir = "../../../../docs/alerts"
 
 // promtool runs Prometheus's own tool, from the Debian package prometheus.
 func promtool(t *testing.T, stdin io.Reader, args ...string) {

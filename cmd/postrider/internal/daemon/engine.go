@@ -1,0 +1,74 @@
+package daemon
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/relay"
+	"github.com/spf13/pflag"
+)
+
+// Engine holds the settings of one relay's engine, as a user gives them.
+type Engine struct {
+	instance    string
+	leaseTTL    time.Duration
+	drain       time.Duration
+	window      int
+	page        int
+	maxLanes    int
+	maxAttempts int
+	retryDelays []time.Duration
+	pollMax     time.Duration
+	skipTopics  []string
+	keeper      Keeping
+	ClaimAbove  byteSize
+}
+
+// Defaults of a relay on its own; dozens in one process have longer ones.
+const (
+	defaultPollMax  = 40 * time.Millisecond
+	defaultLeaseTTL = 2 * time.Second
+)
+
+// Flags declares the settings that each relay of a process may have of its own.
+func (r *Engine) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&r.instance, "instance", "", "name of this relay for people (default: host name and process id)")
+	fs.DurationVar(&r.leaseTTL, "lease-ttl", defaultLeaseTTL, "how long the lanes of a dead relay stay its own")
+	fs.DurationVar(&r.drain, "drain", 25*time.Second, "how long to wait for calls in flight at the end")
+	fs.IntVar(&r.window, "window", 1024, "unsettled messages per lane: the most that a crash sends twice")
+	fs.IntVar(&r.page, "page", 0, "messages read and sent at once per lane (default: 256, at most the window)")
+	fs.IntVar(&r.maxLanes, "max-lanes", 0, "most lanes to hold (default: the fair share)")
+	fs.IntVar(&r.maxAttempts, "max-attempts", 10, "failures after which a message is a dead letter")
+	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
+	fs.DurationVar(&r.pollMax, "poll-max", defaultPollMax, "longest pause between two looks at an idle outbox")
+	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys go on behind a dead letter (default: the key waits)")
+	r.ClaimFlag(fs)
+	r.keeper.relayFlags(fs)
+	fs.Lookup("retry").DefValue = "" // the text says it better than []
+	config.MarkAll(fs, "instance", "lease-ttl", "drain", "window", "page", "max-lanes", "max-attempts", "retry", "poll-max", "skip-dead")
+}
+
+// options are those of the engine, checked.
+func (r *Engine) options() (*relay.Options, error) {
+	skip := map[string]bool{}
+	for _, topic := range r.skipTopics {
+		skip[topic] = true
+	}
+	opts := &relay.Options{
+		Instance: cmp.Or(r.instance, relay.DefaultInstance()), LeaseTTL: r.leaseTTL, DrainTimeout: r.drain, Window: r.window, Page: r.page,
+		MaxLanes: r.maxLanes, PollMax: r.pollMax,
+		Retry: relay.Retry{Delays: r.retryDelays, MaxAttempts: r.maxAttempts},
+		Policy: func(topic string) relay.KeyPolicy {
+			if skip[topic] {
+				return relay.Skip
+			}
+			return relay.Block
+		},
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, exit.With(exit.Usage, err)
+	}
+	return opts, nil
+}

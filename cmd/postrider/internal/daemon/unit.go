@@ -1,0 +1,169 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync/atomic"
+	"time"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/relay"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// unit is one relay of the process.
+type unit struct {
+	name   string            // of its entry in the file; "" of the only one
+	outbox string            // its database and schema
+	labels prometheus.Labels // of series that are not one pipe's
+	store  *open.Outbox
+	keeps  *admin.KeeperOptions
+	sink   broker.Sink
+	// destinations are those of the newest messages; nil where they cannot be known.
+	destinations func(ctx context.Context) ([]string, error)
+	relay        *relay.Relay
+	health       func() relay.Health
+	quiet        bool        // the broker is not asked for advice
+	found        atomic.Bool // the broker has a destination of the newest messages or of the routes
+	meter        *metrics
+	log          *slog.Logger
+	close        func()
+	watch        func(context.Context, *slog.Logger) // what the sink was opened with; may be nil
+}
+
+// Memory that the messages in flight of all relays of a process may take, and how
+// many they may be; each has its part, and not less than keeps it fast.
+const (
+	allBytes, leastBytes       = 64 << 20, 2 << 20
+	allMessages, leastMessages = 4 * 24576, 2048
+)
+
+// fullSpeed is how many idle relays of a process look, and renew their leases, as
+// often as a single one.
+const (
+	fullSpeed       = 8
+	longestLeaseTTL = 10 * time.Second
+)
+
+// shareLimits gives a relay its part of what the process may hold, and of how
+// often it may ask databases that have nothing for it.
+func shareLimits(o *relay.Options, relays int) {
+	if relays > 4 { // four have the defaults
+		o.MaxBytes = max(allBytes/relays, leastBytes)
+		o.MaxMessages = max(allMessages/relays, leastMessages)
+	}
+	if relays <= fullSpeed {
+		return
+	}
+	if o.PollMax == defaultPollMax {
+		o.PollMax = defaultPollMax * time.Duration(relays) / fullSpeed
+	}
+	if o.LeaseTTL == defaultLeaseTTL { // heartbeats are most of what an idle relay costs
+		o.LeaseTTL = min(defaultLeaseTTL*time.Duration(relays)/fullSpeed, longestLeaseTTL)
+	}
+}
+
+// openUnits opens every relay of the process. It does no I/O: what is
+// unreachable is waited for, each by its own relay.
+func (p *Process) openUnits() (units []*unit, err error) {
+	defer func() {
+		if err != nil {
+			closeUnits(units)
+		}
+	}()
+	opening := make([]*open.Settings, len(p.Relays))
+	for i, r := range p.Relays {
+		opening[i] = r.Open
+	}
+	shared, keeps := open.NewPools(opening), map[string]*admin.KeeperOptions{}
+	for _, r := range p.Relays {
+		r.Open.Pools = shared
+		u, err := p.openUnit(r, keeps)
+		if err != nil {
+			if r.Name != "" {
+				err = fmt.Errorf("%s: relay %s: %w", r.Where, r.Name, err)
+			}
+			return units, err
+		}
+		units = append(units, u)
+	}
+	return units, nil
+}
+
+func closeUnits(units []*unit) {
+	for _, u := range units {
+		u.close()
+	}
+}
+
+// openUnit opens one relay. keeps has the housekeeping of the outboxes so far: each
+// has one, that of the first of its relays, and who leaves payloads there goes by it.
+func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions) (*unit, error) {
+	set, relays := r.Open, len(p.Relays)
+	opts, err := r.Engine.options()
+	if err != nil {
+		return nil, err
+	}
+	shareLimits(opts, relays)
+	set.Application = "postrider-relay/" + opts.Instance
+	u := &unit{name: r.Name, outbox: set.Store + " " + set.Schema, log: p.Logger}
+	if r.Name != "" {
+		u.log = u.log.With("relay", r.Name)
+		u.labels = prometheus.Labels{"relay": r.Name, "schema": set.Schema, "store": redact.Place(set.Store)}
+	}
+	if u.keeps, err = r.Engine.keeper.relayOptions(u.log); err != nil {
+		return nil, err
+	}
+	if first := keeps[u.outbox]; first != nil {
+		u.keeps = first
+	}
+	keeps[u.outbox] = u.keeps
+	if opts.Claim, err = r.Engine.claims(set, u.keeps); err != nil {
+		return nil, err
+	}
+	st, err := open.Store(set)
+	if err != nil {
+		return nil, err
+	}
+	if st.Exists != nil {
+		if err := st.Exists(); err != nil {
+			st.Close()
+			return nil, err
+		}
+	}
+	sink, err := open.Sink(set)
+	if err == nil {
+		opts.Route, err = set.Router()
+	}
+	if err == nil {
+		u.destinations, err = set.Destinations(st)
+	}
+	if err != nil {
+		st.Close()
+		return nil, err
+	}
+	u.sink, u.quiet = sink.Sink, sink.AdviceIsLoud
+	u.store, u.close, u.watch = st, func() { sink.Close(); st.Close() }, sink.Watch
+	labels := prometheus.Labels{"pipe": st.Info().Pipe}
+	maps.Copy(labels, u.labels)
+	u.meter = newMetrics(st.Admin, labels, p.Listener.StatusEvery)
+	opts.Logger, opts.Version, opts.Observer = u.log, p.Version, u.meter.observer()
+	var to broker.Sink = sink
+	if relays > 1 {
+		to = newFairSink(sink)
+	}
+	u.relay = relay.New(st, to, opts)
+	u.health = func() relay.Health {
+		h := u.relay.Health()
+		h.Ready = h.Ready || h.Partial && u.found.Load() // others are there, if idle
+		return h
+	}
+	u.meter.of(u.relay)
+	u.meter.health = u.health
+	return u, nil
+}
