@@ -66,6 +66,7 @@ type Info struct {
 	Name    string // "postgres", "sqlite", "memory"
 	Pipe    string // the pipe that this store reads for
 	MaxRead int    // most records that one batch may hold, 0: no limit
+	Crashes bool   // [LaneGrant.Crashes] and [LaneGrant.Buried] are told
 	// SetStop keeps a destination as stopped over restarts, or ends that, so that
 	// [Grant.Stopped] tells every relay of the pipe. It returns false when nothing
 	// changed, and an error that matches ErrNoPipe when there is no such pipe. nil:
@@ -141,7 +142,20 @@ type LaneGrant struct {
 	Position Position   // settled
 	Parked   ParkedView // keys set aside in this lane
 	Known    bool       // Parked is left out: the request knows the lane
+	// Crashes counts the instances that had the lane one after the other, released it
+	// not, and settled no message: those since its position moved last, a message was
+	// delivered or the lane was released. The caller is none of them. A store may stop
+	// counting at 16, leaves it out of a lane that the request knows, and never counts
+	// when Info.Crashes is false.
+	Crashes int
+	// Buried counts, up to 3, the lane's dead letters with CodeCrashed. It is left
+	// out where Crashes is.
+	Buried int
 }
+
+// CodeCrashed is the code of a parked record that is to be delivered alone, since a
+// process ended with it, or with it among others, in its hands.
+const CodeCrashed = "RELAY_CRASHED"
 
 // ParkedView is what the owner must know of a lane's parked records.
 type ParkedView struct {
@@ -224,6 +238,7 @@ type Meta struct {
 	// Last: nothing stands behind the record in its key's queue. Only of records that
 	// a parked read found in a queue.
 	Last bool
+	Code string // of a parked record: that of [Park.Code]
 }
 
 // Settlement records what became of a lane's oldest unsettled batches.

@@ -90,6 +90,10 @@ const (
 	LastTooEarly
 	// LaneBytesOnly bounds the bytes of each batch and not of the call.
 	LaneBytesOnly
+	// CrashesNeverReset counts the owners of a lane that died also when it moved on since.
+	CrashesNeverReset
+	// ForgetCode leaves the code of a parked record out.
+	ForgetCode
 )
 
 var defectNames = [...]string{
@@ -100,6 +104,7 @@ var defectNames = [...]string{
 	"LoseParked", "KnownForEver", "ForgetCaptured", "DueIgnoresHead", "DueIgnoresTime", "DeadIsDue", "ActAtOnce", "RetryKeepsAttempts",
 	"RetryFreesKey", "ForgetGaps", "DueHeadsOnly", "DuePageReversed", "DueBehindDead",
 	"RepeatAnything", "ForgetHolds", "DueIgnoresNotBefore", "LastTooEarly", "LaneBytesOnly",
+	"CrashesNeverReset", "ForgetCode",
 }
 
 func (d Defect) String() string {

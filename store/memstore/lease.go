@@ -93,10 +93,46 @@ func (db *database) take(p *pipe, req store.LeaseRequest, now time.Time) {
 		if db.opts.Defect == EpochKept {
 			to = max(l.epoch, 1)
 		}
+		db.count(l)
 		l.owner = req.BootID
 		l.advance(to, req.BootID, nil)
 		held++
 	}
+}
+
+// count notes that the lane's owner did not release it, or that there is none.
+func (db *database) count(l *lane) {
+	before := l.owner
+	if before == "" || l.moved && db.opts.Defect != CrashesNeverReset {
+		l.crashed = nil
+	}
+	if before != "" && !slices.Contains(l.crashed, before) {
+		l.crashed = append(l.crashed, before)
+	}
+	l.moved = false
+}
+
+// crashes is what a grant to boot tells of those who had the lane before.
+func (db *database) crashes(l *lane, boot string) (n int) {
+	if l.moved && db.opts.Defect != CrashesNeverReset {
+		return 0
+	}
+	for _, one := range l.crashed {
+		if one != boot {
+			n++
+		}
+	}
+	return n
+}
+
+// buried counts the lane's dead letters that ended their relay, up to 3.
+func (l *lane) buried() (n int) {
+	for _, r := range l.parked {
+		if r.state == store.Dead && r.code == store.CodeCrashed && n < 3 {
+			n++
+		}
+	}
+	return n
 }
 
 // free reports whether a lane may be taken: nobody's, or of an owner whose
@@ -128,7 +164,7 @@ func (db *database) grant(p *pipe, req store.LeaseRequest, now time.Time) store.
 		lg := store.LaneGrant{Lane: store.Lane(id), Epoch: l.epoch, Position: db.position(l)}
 		epoch, known := req.Known[lg.Lane]
 		if lg.Known = known && (epoch == l.epoch || db.opts.Defect == KnownForEver); !lg.Known {
-			lg.Parked = db.parkedView(l)
+			lg.Parked, lg.Crashes, lg.Buried = db.parkedView(l), db.crashes(l, req.BootID), l.buried()
 		}
 		if db.opts.Defect == ForgetCaptured {
 			lg.Parked.Captured, lg.Parked.Heads = nil, nil

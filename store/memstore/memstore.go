@@ -123,7 +123,7 @@ func (s *Store) ClientClock(now func() time.Time) {
 }
 
 // Info implements store.Store.
-func (s *Store) Info() store.Info { return store.Info{Name: "memory", Pipe: s.name} }
+func (s *Store) Info() store.Info { return store.Info{Name: "memory", Pipe: s.name, Crashes: true} }
 
 // Wait implements store.Store. It returns at once when a transaction was
 // committed, a record parked or an act requested since the last Read through

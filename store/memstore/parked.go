@@ -270,7 +270,7 @@ func (v *view) readParked(l *lane, r store.LaneRead, b *store.Batch) {
 			b.Messages = append(b.Messages, rec.message)
 			b.Meta = append(b.Meta, store.Meta{
 				Seq: rec.seq, State: rec.state, Attempts: rec.attempts, Generation: rec.generation,
-				Last: rec.chained() && v.db.lastOf(l, rec),
+				Last: rec.chained() && v.db.lastOf(l, rec), Code: v.db.codeOf(rec),
 			})
 		}
 	}
@@ -309,4 +309,11 @@ func (db *database) nextSingle(l *lane) (v store.ParkedView) {
 		}
 	}
 	return v
+}
+
+func (db *database) codeOf(r *parked) string {
+	if db.opts.Defect == ForgetCode {
+		return ""
+	}
+	return r.code
 }

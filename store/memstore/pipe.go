@@ -21,6 +21,8 @@ type lane struct {
 	history   []progress
 	delivered int64
 	settledAt time.Time
+	crashed   []string             // boot ids that lost the lane since moved was last true
+	moved     bool                 // since it was taken, the position moved or a message was delivered
 	discarded int64                // records that people removed
 	holds     map[string]time.Time // paused keys, "": the lane
 	trimmed   int64                // settled records that Trim removed

@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -108,6 +109,7 @@ func (db *database) judge(l *lane, st store.Settlement) verdict {
 func (db *database) apply(p *pipe, l *lane, st store.Settlement) error {
 	l.advance(max(l.epoch, st.Epoch)+1, st.BootID, &st)
 	l.settledAt = db.opts.Now()
+	l.moved = l.moved || st.Delivered > 0 || st.Position != nil && !bytes.Equal(st.Position, db.position(l))
 	if st.Position != nil {
 		if err := db.moveTo(st.Lane, l, st.Position); err != nil {
 			return err

@@ -149,6 +149,7 @@ const (
 	colState = colCount + iota
 	colAttempts
 	colGeneration
+	colCode
 	colDue // of a queue: whether the record is due by itself; of what is due: whether more of its queue may be
 	colPlace
 	colEnds = colPlace // of what is due: whether its queue ends with it
@@ -190,6 +191,7 @@ func (r *reader) take(d *dueBatch, v [][]byte) (bool, error) {
 		Seq: rec.seq, State: db.StateOf(string(v[colState])),
 		Attempts:   int(binary.BigEndian.Uint32(v[colAttempts])),
 		Generation: int(binary.BigEndian.Uint32(v[colGeneration])),
+		Code:       string(v[colCode]),
 	}
 	return true, nil
 }

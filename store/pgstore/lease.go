@@ -194,6 +194,7 @@ func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswe
 	}
 	views := make(map[store.Lane]store.ParkedView, len(ids))
 	read := map[store.Lane]bool{}
+	crashes := map[store.Lane][2]int{}
 	ttl, size, start := s.box.Limits().TTL, 1, time.Now()
 	for len(ids) > 0 && (len(read) == 0 || time.Since(start) < ttl/4) {
 		page, began := ids[:min(size, len(ids))], time.Now()
@@ -201,6 +202,7 @@ func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswe
 		b := &pgx.Batch{}
 		b.Queue(s.sql.settings)
 		b.Queue(s.sql.parked, s.opts.Pipe, page, countTo(req.CountParked)).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
+		b.Queue(s.sql.crashes, s.opts.Pipe, page, req.BootID).Query(func(rows pgx.Rows) error { return scanCrashes(rows, crashes) })
 		if err = s.box.Pool.SendBatch(ctx, b).Close(); err != nil {
 			break
 		}
@@ -213,7 +215,9 @@ func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswe
 	}
 	a.grants = slices.DeleteFunc(a.grants, func(l store.LaneGrant) bool { return !l.Known && !read[l.Lane] })
 	for i := range a.grants {
-		a.grants[i].Parked = views[a.grants[i].Lane]
+		l := &a.grants[i]
+		l.Parked = views[l.Lane]
+		l.Crashes, l.Buried = crashes[l.Lane][0], crashes[l.Lane][1]
 	}
 	return err
 }
@@ -350,6 +354,18 @@ func scanViews(rows pgx.Rows, views map[store.Lane]store.ParkedView) error {
 			v.Heads = append(v.Heads, h)
 		}
 		views[lane] = v
+	}
+	return rows.Err()
+}
+
+func scanCrashes(rows pgx.Rows, crashes map[store.Lane][2]int) error {
+	for rows.Next() {
+		var lane store.Lane
+		var n [2]int
+		if err := rows.Scan(&lane, &n[0], &n[1]); err != nil {
+			return err
+		}
+		crashes[lane] = n
 	}
 	return rows.Err()
 }

@@ -1,5 +1,7 @@
 package pgstore
 
+import "github.com/postrider/postrider/store"
+
 // parkedSQL holds the texts that say what of the parked records is due, and what
 // their lane's owner must know of them. The captured keys of a lane are few (the
 // engine has a cap), what waits behind one of them or is dead may be millions: so
@@ -7,20 +9,20 @@ package pgstore
 // they return, all of it in the order of an index: BETWEEN leaves the planner no
 // other one.
 func (st *statements) parkedSQL(q func(string) string) {
-	st.due = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, d.cut, d.ends
+	st.due = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, o.code, d.cut, d.ends
 FROM unnest($2::smallint[], $3::integer[]) WITH ORDINALITY AS l(lane, n, i)
 CROSS JOIN LATERAL (` + isDue + ` ORDER BY place, since, seq LIMIT l.n) d
 CROSS JOIN LATERAL (SELECT k.*, '0'::xid8 AS xid FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.lane = l.lane AND k.seq = d.seq LIMIT 1) o
 ORDER BY l.i, d.place, d.since, d.seq`)
 	// The queues of some keys, each as far as asked and one record further, in their
 	// order: nothing is looked at but what is returned.
-	st.queues = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, o.state <> 'dead' AND (o.due_at <= statement_timestamp()
+	st.queues = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, o.code, o.state <> 'dead' AND (o.due_at <= statement_timestamp()
   OR CASE o.state WHEN 'retry' THEN o.last_attempt WHEN 'waiting' THEN o.parked_at END > statement_timestamp() + interval '1 second'), l.i
 FROM unnest($2::smallint[], $3::text[], $4::integer[]) WITH ORDINALITY AS l(lane, key, n, i)
 CROSS JOIN LATERAL (SELECT p.*, '0'::xid8 AS xid FROM {{schema}}.parked p
   WHERE p.pipe = $1 AND p.lane = l.lane AND p.key BETWEEN l.key AND l.key AND ` + inQueue + ` ORDER BY p.key, p.seq LIMIT l.n + 1) o
 WHERE ` + free + `l.key` + freeEnd + ``)
-	st.singles = q(`SELECT {{columns}}, o.state, o.attempts, o.generation
+	st.singles = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, o.code
 FROM unnest($2::smallint[], $3::integer[]) AS l(lane, n)
 CROSS JOIN LATERAL (SELECT p.*, '0'::xid8 AS xid FROM {{schema}}.parked p WHERE ` + single + ` AND p.due_at <= statement_timestamp()
   ORDER BY p.due_at, p.seq LIMIT l.n) o`)
@@ -49,6 +51,19 @@ LEFT JOIN LATERAL (SELECT p.due_at FROM {{schema}}.parked p WHERE ` + single + `
 CROSS JOIN LATERAL (SELECT array_agg(x.key ORDER BY x.key, x.first) AS keys, array_agg(x.first ORDER BY x.key, x.first) AS firsts,
    array_agg(x.last ORDER BY x.key, x.first) AS lasts FROM (` + skipped + `) x) g
 WHERE c.records > 0 OR EXISTS (SELECT 1 FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane)`)
+	// Who had each lane without releasing it and without a message settled since: the
+	// newest rows alone, which pruning leaves. The dead letters that count are among
+	// the newest of the lane.
+	st.crashes = q(`SELECT l.lane, least(count(DISTINCT x.owner) FILTER (WHERE x.same AND x.owner <> $3), 16)::integer,
+ (SELECT count(*) FROM (SELECT 1 FROM (SELECT p.state, p.code FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane
+   ORDER BY p.seq DESC LIMIT 1000) p WHERE p.state = 'dead' AND p.code = '` + store.CodeCrashed + `' LIMIT 3) b)::integer
+FROM unnest($2::smallint[]) AS l(lane)
+CROSS JOIN LATERAL (
+  SELECT g.owner, bool_and(g.owner <> '' AND g.pos = g.newest AND g.delivered = g.sent) OVER (ORDER BY g.n DESC) AS same FROM (
+   SELECT g.n, g.owner, g.pos, g.delivered, first_value(g.pos) OVER newest AS newest, first_value(g.delivered) OVER newest AS sent
+   FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = l.lane WINDOW newest AS (ORDER BY g.n DESC)
+   ORDER BY g.n DESC LIMIT 64) g) x
+GROUP BY l.lane`)
 }
 
 // manyParked is of how many parked records of a lane the queues are not read whole.

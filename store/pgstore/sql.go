@@ -17,7 +17,7 @@ type statements struct {
 	info                                                  string
 	session, expired, release, releaseAll                 string // lease
 	heartbeat, leave, free, take, evict                   string
-	grants, parked, live, requests                        string
+	grants, parked, crashes, live, requests               string
 	running, settle, park, unpark, execute                string // settle
 	verdict, prune, pruneRunning, pruneRequests           string
 	status, counts, instances, parkedCount                string // admin

@@ -125,7 +125,7 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 
 // Info describes the store without I/O.
 func (s *Store) Info() store.Info {
-	return store.Info{Name: "postgres", Pipe: s.opts.Pipe, MaxRead: MaxRead, SetStop: s.SetStop}
+	return store.Info{Name: "postgres", Pipe: s.opts.Pipe, MaxRead: MaxRead, Crashes: true, SetStop: s.SetStop}
 }
 
 func (s *Store) knownIdentity() string {

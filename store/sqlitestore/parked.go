@@ -85,7 +85,7 @@ func (s *Store) readDue(ctx context.Context, p *page) error {
 		}
 		named = string(keys)
 	}
-	rows, err := s.db.QueryContext(ctx, `SELECT seq, state, attempts, generation, due.chained, due.ends, place, `+messageColumns+` FROM `+due+` AS due
+	rows, err := s.db.QueryContext(ctx, `SELECT seq, state, attempts, generation, code, due.chained, due.ends, place, `+messageColumns+` FROM `+due+` AS due
 		JOIN postrider_parked USING (pipe, seq) WHERE ? < 0 OR NOT due.chained OR place <= ? + 1 AND key IN (SELECT value FROM json_each(?))
 		ORDER BY place, since, seq LIMIT ?`, micros(s.now()), s.latest(), s.opts.Pipe, r.Lane, share, share, named, limit(r))
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Store) readDue(ctx context.Context, p *page) error {
 		var state string
 		var chained, ends bool
 		var place int
-		m, err := scanMessage(rows, []any{&meta.Seq, &state, &meta.Attempts, &meta.Generation, &chained, &ends, &place}, nil)
+		m, err := scanMessage(rows, []any{&meta.Seq, &state, &meta.Attempts, &meta.Generation, &meta.Code, &chained, &ends, &place}, nil)
 		if err != nil {
 			return err
 		}

@@ -74,6 +74,8 @@ func TestBites(t *testing.T) {
 		memstore.DueBehindDead:      {"due/queue-stops"},
 		memstore.LastTooEarly:       {"due/queues"},
 		memstore.RepeatAnything:     {"settle/repeat-changed"},
+		memstore.CrashesNeverReset:  {"crash/progress"},
+		memstore.ForgetCode:         {"crash/code"},
 		memstore.ForgetHolds:        {"pause/key", "pause/lane", "pause/next-owner"},
 		memstore.LaneBytesOnly:      {"read/within", "parked/within"},
 

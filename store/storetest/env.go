@@ -88,11 +88,15 @@ const (
 	NeedsBackdatedWriters       // Features.BackdatedWriters
 	NeedsPauses                 // Features.Pauses
 	NeedsSetBack                // Features.SetBack
+	NeedsCrashes                // store.Info.Crashes
 )
 
-// missing reports why a case cannot run with f, "" if it can.
-func (n Need) missing(f Features) string {
+// missing reports why a case cannot run in env, "" if it can.
+func (n Need) missing(env Env) string {
+	f := env.Features()
 	switch {
+	case n == NeedsCrashes && !env.Store().Info().Crashes:
+		return "the store does not count owners that ended (Info.Crashes is false)"
 	case n == NeedsConcurrentWriters && !f.ConcurrentWriters:
 		return "the database has one writer at a time (Features.ConcurrentWriters is false)"
 	case n == NeedsBackdatedWriters && !f.BackdatedWriters:
@@ -110,7 +114,7 @@ func Cases() []Case {
 	var all []Case
 	for _, part := range [][]Case{
 		leaseCases(), laneCases(), readCases(), withinCases(), stragglerCases(), messageCases(),
-		settleCases(), fenceCases(), parkedCases(), gapCases(), dueCases(), requestCases(), pauseCases(), adminCases(), officeCases(),
+		settleCases(), fenceCases(), parkedCases(), gapCases(), crashCases(), dueCases(), requestCases(), pauseCases(), adminCases(), officeCases(),
 	} {
 		all = append(all, part...)
 	}
@@ -123,7 +127,7 @@ func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 	for _, c := range Cases() {
 		t.Run(c.Name, func(t *testing.T) {
 			env := newEnv(t)
-			if why := c.Needs.missing(env.Features()); why != "" {
+			if why := c.Needs.missing(env); why != "" {
 				t.Skipf("not for this store: %s", why)
 			}
 			if err := c.Run(t.Context(), env); err != nil {
@@ -170,7 +174,7 @@ func (c Case) check(ctx context.Context, newEnv func(ctx context.Context) (Env, 
 		return r
 	}
 	defer closeEnv()
-	if r.Skipped = c.Needs.missing(env.Features()); r.Skipped == "" {
+	if r.Skipped = c.Needs.missing(env); r.Skipped == "" {
 		r.Err = c.Run(ctx, env)
 	}
 	return r

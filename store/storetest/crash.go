@@ -1,0 +1,165 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/postrider/postrider/store"
+)
+
+func crashCases() []Case {
+	return []Case{
+		{
+			Name: "crash/owners", Run: crashOwners, Needs: NeedsCrashes,
+			Promise: "a grant counts the instances before that lost the lane and settled no message, each once, and not the caller",
+		},
+		{
+			Name: "crash/progress", Run: crashProgress, Needs: NeedsCrashes,
+			Promise: "a message that is settled begins the count anew, and a settlement that moves nothing does not",
+		},
+		{
+			Name: "crash/release", Run: crashRelease, Needs: NeedsCrashes,
+			Promise: "a lane that was released was not lost, and neither were those before",
+		},
+		{
+			Name: "crash/code", Run: crashCode,
+			Promise: "a parked read tells the code of each record",
+		},
+		{
+			Name: "crash/buried", Run: crashBuried, Needs: NeedsCrashes,
+			Promise: "a grant counts the lane's dead letters that ended their relays, and no others",
+		},
+	}
+}
+
+// dies is one instance after the other that takes all lanes, does something with the
+// first, and is heard of no more.
+func dies(ctx context.Context, env Env, boot string, want int, do func(*relay) error) error {
+	r := newRelay(env, boot)
+	r.ttl = tick(env)
+	if err := r.lease(ctx); err != nil {
+		return err
+	}
+	lane, err := r.laneOf(ctx, "k")
+	if err != nil {
+		return err
+	}
+	l, err := r.held(lane)
+	if err != nil {
+		return err
+	}
+	if l.Crashes != want {
+		return fmt.Errorf("%s is told of %d owners that ended without progress, want %d", boot, l.Crashes, want)
+	}
+	if do != nil {
+		if err := do(r); err != nil {
+			return err
+		}
+	}
+	return env.Advance(ctx, 2*tick(env))
+}
+
+func crashOwners(ctx context.Context, env Env) error {
+	if err := commit(ctx, env, label("k", "a")); err != nil {
+		return err
+	}
+	for i, want := range []int{0, 1, 2, 3, 4} {
+		if err := dies(ctx, env, fmt.Sprint("boot", i), want, nil); err != nil {
+			return err
+		}
+	}
+	return dies(ctx, env, "boot4", 4, nil) // it lost the lane itself, and took it anew
+}
+
+func crashProgress(ctx context.Context, env Env) error {
+	if err := commit(ctx, env, label("k", "a"), label("k", "b")); err != nil {
+		return err
+	}
+	settles := func(n int) func(*relay) error {
+		return func(r *relay) error {
+			lane, err := r.laneOf(ctx, "k")
+			if err != nil {
+				return err
+			}
+			s := store.Settlement{Lane: lane}
+			if n > 0 {
+				b, err := r.read(ctx, lane, nil, n)
+				if err != nil {
+					return err
+				}
+				s.Position, s.Delivered = b.Position, len(b.Messages)
+			}
+			return r.settle(ctx, s)
+		}
+	}
+	for i, step := range []struct {
+		want int
+		do   func(*relay) error
+	}{{0, nil}, {1, settles(0)}, {2, settles(1)}, {1, nil}, {2, nil}} {
+		if err := dies(ctx, env, fmt.Sprint("boot", i), step.want, step.do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func crashRelease(ctx context.Context, env Env) error {
+	if err := commit(ctx, env, label("k", "a")); err != nil {
+		return err
+	}
+	for i, step := range []struct {
+		want int
+		do   func(*relay) error
+	}{{0, nil}, {1, func(r *relay) error { return r.leave(ctx) }}, {0, nil}, {1, nil}} {
+		if err := dies(ctx, env, fmt.Sprint("boot", i), step.want, step.do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func crashCode(ctx context.Context, env Env) error {
+	at := store.Park{State: store.Retry, Captures: true, Attempts: 1, Class: "unknown", Code: store.CodeCrashed, Error: "x"}
+	behind := store.Park{State: store.Waiting, Code: store.CodeCrashed}
+	p, err := parks(ctx, env, series("k", "m", 3), at, behind, waiting())
+	if err != nil {
+		return err
+	}
+	want := []string{store.CodeCrashed, store.CodeCrashed, ""}
+	whole, err := p.r.due(ctx, p.lane)
+	if err != nil {
+		return err
+	}
+	named, err := p.r.queues(ctx, p.lane, 10, []string{"k"})
+	if err != nil {
+		return err
+	}
+	for _, b := range []store.Batch{whole, named} {
+		if len(b.Meta) != len(want) {
+			return fmt.Errorf("%d records are due, want %d", len(b.Meta), len(want))
+		}
+		for i, m := range b.Meta {
+			if m.Code != want[i] {
+				return fmt.Errorf("record %d has the code %q, want %q", i, m.Code, want[i])
+			}
+		}
+	}
+	return nil
+}
+
+func crashBuried(ctx context.Context, env Env) error {
+	of := store.Park{State: store.Dead, Attempts: 3, Class: "unknown", Code: store.CodeCrashed, Error: "x"}
+	p, err := parks(ctx, env, series("k", "m", 4), of, dead(false), of, waiting())
+	if err != nil {
+		return err
+	}
+	next, err := p.r.next(ctx, env)
+	if err != nil {
+		return err
+	}
+	l, err := next.held(p.lane)
+	if err == nil && l.Buried != 2 {
+		err = fmt.Errorf("Buried is %d, want 2", l.Buried)
+	}
+	return err
+}
