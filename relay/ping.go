@@ -41,6 +41,7 @@ func (lp *loop) ping(ctx context.Context, ping func(context.Context) error) {
 				pause, again = again, min(2*again, pingLate)
 			} else {
 				again = pingSoon
+				lp.do(func() core.Event { return core.Pong{} })
 			}
 		}
 		sleep(ctx, pause)

@@ -30,6 +30,13 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if url := os.Getenv(deadlyStore); url != "" {
+		if err := beDeadly(url); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv(childStore) == "" {
 		os.Exit(m.Run())
 	}

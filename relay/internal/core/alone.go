@@ -329,7 +329,7 @@ func (e *Engine) absorb(l *lane, b *batch) {
 		b.todo = append(b.todo, i)
 	}
 	b.bytes += next.bytes
-	b.pos, b.prepared = next.pos, false
+	b.pos, b.end, b.prepared = next.pos, next.end, false
 	l.queue = append(l.queue[:l.done+1], l.queue[l.done+2:]...)
 }
 

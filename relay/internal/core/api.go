@@ -46,6 +46,9 @@ type (
 	}
 	// Woke answers Wait, whatever ended it.
 	Woke struct{ ID ID }
+	// Pong reports that the broker answered a ping. A caller whose Config.Sink has
+	// a Ping sends one from the start.
+	Pong struct{}
 	// Drain asks for an orderly end. Stopped follows within
 	// Config.DrainTimeout and a second.
 	Drain struct{}
@@ -61,6 +64,7 @@ func (ReadDone) event()  {}
 func (Delivered) event() {}
 func (Settled) event()   {}
 func (Woke) event()      {}
+func (Pong) event()      {}
 func (Drain) event()     {}
 func (ClockJump) event() {}
 

@@ -344,6 +344,7 @@ func (e *Engine) acceptParked(l *lane, b *batch, r store.LaneRead, sb *store.Bat
 		l.turns, l.waits = 0, 0
 		return
 	}
+	e.single(l, b)
 	l.turns++
 	l.waits++
 	l.idle = false // the log has its turn

@@ -48,6 +48,9 @@ func (e *Engine) planDeliver() {
 	if len(e.scopes) > 0 { // the lane behind that of the last probe has the next one
 		e.turn, _ = e.find(e.probed + 1)
 	}
+	if e.planAlone() {
+		return
+	}
 	for i := range e.held {
 		e.deliverNext(e.held[(i+e.turn)%len(e.held)])
 	}
@@ -56,6 +59,9 @@ func (e *Engine) planDeliver() {
 func (e *Engine) deliverNext(l *lane) {
 	for l.call == nil && l.done < len(l.queue) && e.abandoned[l.id] == 0 && e.now >= l.hold.until {
 		b := l.queue[l.done]
+		if b.lone != (e.only == l) {
+			return
+		}
 		if e.paused && !b.sent {
 			return
 		}
@@ -79,6 +85,9 @@ func (e *Engine) deliverNext(l *lane) {
 				return // held back by a destination; l.hold says until when
 			}
 			continue
+		}
+		if b.suspect && !e.mark(l, c) {
+			return
 		}
 		if b.alone != nil || len(l.suspects) > 0 {
 			e.weigh(l, c)
@@ -108,6 +117,8 @@ func (e *Engine) setAside(l *lane, b *batch) {
 		switch {
 		case !b.parked && b.meta[i].DueIn > 0:
 			e.park(l, b, i, park{Park: store.Park{State: store.Scheduled}, at: b.readAt + min(b.meta[i].DueIn, never)})
+		case b.aside:
+			e.putAside(l, b, i)
 		case l.holds(b, m.Key):
 			e.wait(l, b, i)
 		default:
@@ -118,7 +129,7 @@ func (e *Engine) setAside(l *lane, b *batch) {
 }
 
 func (e *Engine) mustLook(l *lane, b *batch) bool {
-	if len(l.captured) > 0 && !b.parked {
+	if (len(l.captured) > 0 || b.aside) && !b.parked {
 		return true
 	}
 	for i := range b.meta {

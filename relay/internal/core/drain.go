@@ -182,6 +182,8 @@ func (e *Engine) shed(l *lane) {
 	} else if l.done < len(l.queue) {
 		b := l.queue[l.done]
 		switch {
+		case b.marking: // the attempt that is recorded would stand
+			keep++
 		case e.paused && !e.draining && b.sent: // read again it might come in another company, above the window
 			keep++
 		case b.started() && !e.cutOff && (!e.holdsBack(l) || e.draining || b.delivered > 0):

@@ -48,6 +48,12 @@ type Engine struct {
 	ackSentAt time.Duration // start of the latest call that brought one
 	anyAck    bool
 	watched   map[string]time.Duration // places with messages of unknown fate: start of the latest call that brought an acknowledgement there
+	wary      bool                     // some lane may have something to send alone
+	only      *lane                    // the lane that does so now, nil: none
+	aloneAt   time.Duration            // when its turn began
+	freeUntil time.Duration            // the others have their turn until then
+	signBy    time.Duration            // until then suspects wait for a sign of life from the broker
+	pong      bool                     // a ping was answered
 	turn      int                      // lane index that delivers first, so that probes rotate
 	probed    store.Lane               // of the last probe that failed
 	blamed    map[string]int           // by place: dead letters of outages there since one of them ended
@@ -121,7 +127,7 @@ func (e *Engine) Step(now time.Duration, ev Event) []Action {
 func (e *Engine) handle(ev Event) {
 	switch ev := ev.(type) {
 	case Start:
-		e.started = true
+		e.started, e.signBy = true, e.now+crashSign
 		e.lease.nextAt = e.now
 	case Tick:
 		e.timer = 0
@@ -135,6 +141,8 @@ func (e *Engine) handle(ev Event) {
 		e.onSettled(ev)
 	case Woke:
 		e.onWoke(ev)
+	case Pong:
+		e.pong = true
 	case Drain:
 		e.onDrain()
 	case ClockJump:

@@ -51,11 +51,16 @@ type lane struct {
 	requests  []int64
 	executed  map[int64]time.Duration
 	suspects  map[int64]suspect // by the record's seq
+
+	crashes int // owners in a row that ended and settled nothing
+	narrow  int // messages of the log that are still sent few at a time and alone
+	buried  int // dead letters that ended their relays, as of the grant
 }
 
 func (e *Engine) newLane(g store.LaneGrant) *lane {
 	l := &lane{id: g.Lane, epoch: g.Epoch, readPos: g.Position, depth: 1}
 	e.setView(l, g.Parked)
+	e.suspectLane(l, g)
 	return l
 }
 
@@ -83,6 +88,14 @@ type batch struct {
 	// outages counts calls in a row that an outage answered, with no acknowledgement.
 	outages int
 	alone   *solo
+
+	lone    bool // its calls are the only ones in flight, until it is settled
+	aside   bool // its messages are set aside as suspects
+	end     bool // nothing stood behind it
+	suspect bool // its one message may end the process
+	marking bool // an attempt at it is being recorded
+	marked  bool // and was
+	cleared bool // and is taken back
 }
 
 // park is a store.Park whose due time is still on our clock.

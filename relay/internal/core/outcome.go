@@ -12,6 +12,7 @@ import (
 var (
 	errBraked   = errors.New("the destination rejects everything and is held")
 	errDown     = errors.New("the destination is down")
+	errCrashed  = errors.New(crashText)
 	errShutDown = errors.New("the relay shut down before the destination accepted the message")
 )
 
@@ -179,6 +180,12 @@ func (e *Engine) takeError(r *round, i int, raw error) {
 		return
 	case l.holds(b, m.Key):
 		e.wait(l, b, i)
+		return
+	case b.suspect && (errors.Is(raw, broker.ErrNotTried) || err.Class != broker.ClassRejected && err.Class != broker.ClassFailed):
+		if int(err.Class) < len(r.classes) {
+			r.classes[err.Class]++
+		}
+		e.survived(r, i, err)
 		return
 	case errors.Is(raw, broker.ErrNotTried):
 		r.keep(i, m.Key)

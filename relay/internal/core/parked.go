@@ -90,6 +90,9 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 	if p.Attempts == 0 {
 		p.Attempts = b.meta[i].Attempts
 	}
+	if b.suspect && !b.sent { // it was not tried, and is one still
+		p.Code = store.CodeCrashed
+	}
 	b.parks = append(b.parks, p)
 	// A dead letter that will be skipped holds its key too, until it is recorded:
 	// else a crash could bring it back behind what was sent after it.

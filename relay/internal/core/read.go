@@ -46,7 +46,7 @@ func (e *Engine) mayRead(l *lane) bool {
 	if e.wantsParked(l) {
 		return len(l.queue) == 0 && (len(l.requests) == 0 || e.dueFirst(l)) && e.abandoned[l.id] == 0
 	}
-	return !l.idle && !l.stopped && (!e.overCap(l) || e.blind(l)) && !e.crowded(l)
+	return !l.idle && !l.stopped && l.readsNarrow() && (!e.overCap(l) || e.blind(l)) && !e.crowded(l)
 }
 
 // mayAsk reports whether anything may be read now. While the sink is held for long, a
@@ -86,6 +86,9 @@ func (e *Engine) planRead() {
 			rows := e.room(l)
 			if held { // a few, which may show that the sink works
 				rows = min(rows, leftovers-l.msgs)
+			}
+			if l.narrow > 0 {
+				rows = min(rows, crashPage)
 			}
 			if rows <= 0 {
 				continue
@@ -268,11 +271,14 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 	if sb == nil {
 		if !r.Parked {
 			l.idle, l.turns = true, 0
+			l.absolve()
 		}
 		return
 	}
 	if len(sb.Messages) == 0 && !r.Parked && bytes.Equal(sb.Position, r.After) {
-		l.idle, l.turns = !sb.More, 0
+		if l.idle, l.turns = !sb.More, 0; l.idle {
+			l.absolve()
+		}
 		return
 	}
 	b := &batch{msgs: sb.Messages, meta: sb.Meta, pos: sb.Position, parked: r.Parked, readAt: e.now}
@@ -291,9 +297,11 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 	l.turns = 0
 	l.idle = !sb.More
 	l.readPos = b.pos
+	b.aside, b.end = l.crashes >= crashAside && len(b.msgs) > 0, !sb.More
+	b.lone = l.narrow > 0 && !b.aside && len(b.msgs) > 0
 	if len(b.msgs) == 0 && len(l.queue) > l.settling {
 		if last := l.queue[len(l.queue)-1]; len(last.msgs) == 0 && len(last.requests) == 0 {
-			last.pos = b.pos // nothing between them: one settlement covers both
+			last.pos, last.end = b.pos, b.end // nothing between them: one settlement covers both
 			return
 		}
 	}
@@ -301,6 +309,7 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 }
 
 func (e *Engine) enqueue(l *lane, b *batch) {
+	e.wary = e.wary || b.lone
 	l.queue = append(l.queue, b)
 	l.msgs += len(b.msgs)
 	l.bytes += b.bytes

@@ -16,6 +16,7 @@ type settleOp struct {
 	messages    int
 	sentAt      time.Duration
 	pause       pause
+	mark        *batch // of a suspect whose attempts alone are settled
 }
 
 func (op *settleOp) has(id store.Lane) bool {
@@ -91,7 +92,7 @@ func (e *Engine) settleDelay(done, dirty int) time.Duration {
 
 // urgent reports whether something waits for the lane's settlement.
 func (e *Engine) urgent(l *lane) bool {
-	return e.draining || e.paused || l.releasing || e.wantsParked(l) || l.queue[0].parked || len(l.queue[0].requests) > 0 ||
+	return e.draining || e.paused || l.releasing || e.wantsParked(l) || l.queue[0].parked || l.queue[0].lone || l.queue[0].aside || len(l.queue[0].requests) > 0 ||
 		l.doneMsgs >= e.cfg.Window/2 || l.doneBytes >= e.cfg.WindowBytes/2
 }
 
@@ -148,6 +149,9 @@ func (e *Engine) onSettled(ev Settled) {
 			e.settled(l, s)
 		}
 	}
+	if op.mark != nil {
+		op.mark.markSettled()
+	}
 	e.tell(fact)
 }
 
@@ -158,6 +162,7 @@ func (e *Engine) settled(l *lane, s *store.Settlement) {
 		e.forget(l, b)
 	}
 	e.learn(l, l.queue[:l.settling], s)
+	l.moved(l.queue[:l.settling], s)
 	l.queue = slices.Delete(l.queue, 0, l.settling)
 	l.done -= l.settling
 	l.settling = 0

@@ -30,6 +30,7 @@ func (e *Engine) planTimer() {
 		at(s.pause.until)
 	}
 	e.laneTimes(at)
+	e.aloneTimes(at)
 	if next != 0 && next != e.timer {
 		e.timer = next
 		e.do(Timer{At: next})

@@ -222,7 +222,7 @@ func (c *checker) parked(p store.Park) {
 	if m.dead == 0 {
 		m.dead = c.w.now
 	}
-	if m.failures+m.unknowns+m.impostures/3 < c.w.plan.MaxAttempts && m.rejections == 0 {
+	if m.failures+m.unknowns+m.impostures/3+m.deaths < c.w.plan.MaxAttempts && m.rejections == 0 {
 		c.fail("X", "message %s is dead (%s) after %d failures, %d unknown answers and %d outages of its own, %d attempts were allowed",
 			m.id, p.Class, m.failures, m.unknowns, m.impostures, c.w.plan.MaxAttempts)
 	}

@@ -29,6 +29,7 @@ type mutant struct {
 	settleErrOK  bool   // a settlement without an answer counts as done
 	wideWindow   bool   // sending goes on without regard to what is settled
 	deadFlows    bool   // a dead head does not hold its key
+	deafToDeaths bool   // nobody is told of owners that ended
 	onePlace     bool   // all topics count as one place
 	without      string // the relay's header that does not arrive
 }
@@ -67,6 +68,8 @@ func mutants() []mutant {
 		{name: "settle error = success", settleErrOK: true},
 		{name: "window without a bound", wideWindow: true},
 		{name: "dead head does not block", deadFlows: true},
+		{name: "owners that ended are forgotten", deafToDeaths: true},
+		{name: "codes of suspects forgotten (store)", defect: memstore.ForgetCode},
 		{name: "an acknowledgement elsewhere proves a message guilty", onePlace: true},
 		{name: "gaps forgotten (store)", defect: memstore.ForgetGaps},
 		{name: "a retried dead letter does not hold its key", defect: memstore.RetryFreesKey},

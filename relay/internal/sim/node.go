@@ -194,6 +194,11 @@ func (n *node) act(a core.Action) {
 func (n *node) leaseAs(req store.LeaseRequest) (store.Grant, error) {
 	before := n.w.db.Held()
 	g, err := n.store.Lease(n.w.ctx, req)
+	for i := range g.Lanes {
+		if n.w.mutant.deafToDeaths {
+			g.Lanes[i].Crashes = 0
+		}
+	}
 	for i, owner := range n.w.db.Held() {
 		if before[i] != owner && owner == req.BootID && !req.Leave {
 			n.w.check.taken(store.Lane(i))

@@ -92,9 +92,10 @@ const (
 	msgHangup            // makes the broker hang up, always
 	msgScheduled         // has a NotBefore
 	msgDown              // is answered as if its destination were down, always
+	msgDeadly            // ends the node that sends it, always
 )
 
-var kindNames = [...]string{"good", "rejected", "failing", "hangup", "scheduled", "down"}
+var kindNames = [...]string{"good", "rejected", "failing", "hangup", "scheduled", "down", "deadly"}
 
 // plan is a whole run.
 type plan struct {
@@ -168,6 +169,7 @@ func makePlan(seed uint64) plan {
 	d.silences()
 	d.impostors()
 	d.meetings()
+	d.deadly()
 	d.gentle()
 	slices.SortStableFunc(d.p.Ops, func(a, b op) int { return int(a.At - b.At) })
 	return d.p
@@ -241,7 +243,7 @@ func (d *drawer) silences() {
 func (p *plan) settled() time.Duration {
 	for _, o := range p.Ops {
 		for _, i := range o.Tx.Inserts {
-			if i.Kind == msgDown {
+			if i.Kind == msgDown || i.Kind == msgDeadly {
 				return provenBy
 			}
 		}
@@ -258,6 +260,16 @@ func (d *drawer) impostors() {
 		for range 1 + d.rng.IntN(3) {
 			o.Tx.Inserts = append(o.Tx.Inserts, insert{Key: d.rng.IntN(6), Kind: msgDown})
 		}
+		d.add(o)
+	}
+}
+
+// deadly draws from a source of its own, too: a message that ends whoever sends it.
+func (d *drawer) deadly() {
+	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x64656164))
+	for range d.some(12, 1) {
+		o := op{Kind: opTx, At: d.upTo(faultsEnd / 2)}
+		o.Tx.Inserts = []insert{{d.rng.IntN(6), msgGood}, {d.rng.IntN(7) - 1, msgDeadly}, {d.rng.IntN(6), msgGood}}
 		d.add(o)
 	}
 }

@@ -30,6 +30,7 @@ type Coverage struct {
 	Holds              int // keys and lanes that people paused
 	Stops              int // pauses of the whole pipe by people
 	Impostures         int // answers to one message as if its destination were down
+	Deaths             int // nodes that a message ended
 	Silences           int // messages sent to a destination that answers nothing
 	Drains             int
 	DrainsCutOff       int // with messages that were acknowledged and not settled
@@ -68,6 +69,7 @@ func (c *Coverage) Add(o Coverage) {
 	c.Stops += o.Stops
 	c.Silences += o.Silences
 	c.Impostures += o.Impostures
+	c.Deaths += o.Deaths
 	c.Drains += o.Drains
 	c.DrainsCutOff += o.DrainsCutOff
 	c.Failovers += o.Failovers
@@ -106,6 +108,7 @@ func (c Coverage) Missing() []string {
 		{"pauses of the pipe", c.Stops, 100},
 		{"messages to a silent destination", c.Silences, 100},
 		{"messages answered as if their destination were down", c.Impostures, 500},
+		{"nodes ended by a message", c.Deaths, 200},
 		{"drains", c.Drains, 100},
 		{"failovers between an ack and its settlement", c.FailoversUnsettled, 20},
 		{"brakes", c.Brakes, 25},

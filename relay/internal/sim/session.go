@@ -145,6 +145,9 @@ func (s *session) verdict(known *msg, m postrider.Message) error {
 		return broker.Unknown(errSlow, "silent", "")
 	}
 	switch {
+	case known.kind == msgDeadly:
+		s.kill(known)
+		return broker.Unknown(errSlow, "eof", "")
 	case known.kind == msgRejected:
 		known.rejections++
 		return broker.Rejected(errFailed, "invalid", m.Topic)
@@ -163,6 +166,17 @@ func (s *session) verdict(known *msg, m postrider.Message) error {
 		return broker.Failed(errFailed, "nack", m.Topic)
 	}
 	return nil
+}
+
+// kill ends the node, unless it has ended already.
+func (s *session) kill(known *msg) {
+	if s.orphan || s.gone || s.n.boot != s.boot {
+		return
+	}
+	known.deaths++
+	s.w.cover.Deaths++
+	s.n.crash()
+	s.w.after(time.Duration(s.w.rng.Int64N(int64(time.Second))), s.n.start)
 }
 
 func destination(o op, m postrider.Message) string {

@@ -53,6 +53,7 @@ type msg struct {
 	rejections int
 	failures   int
 	unknowns   int
+	deaths     int           // nodes that it ended
 	impostures int           // answers as if its destination were down
 	announced  bool          // as a gap
 	dead       time.Duration // when that was recorded first, 0: never
