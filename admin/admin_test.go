@@ -74,7 +74,7 @@ func TestWithoutRelayTheLanesAreTakenAndGivenBack(t *testing.T) {
 	if err != nil || r.State == store.Dead || r.Generation != 1 {
 		t.Errorf("retried record: %+v, %v", r, err)
 	}
-	status, err := st.Status(t.Context())
+	status, err := st.Office().Admin.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func TestClaimedPayloads(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
-		parked, err := st.Parked(t.Context(), ops.ParkedQuery{Limit: 10})
+		parked, err := st.Office().Admin.Parked(t.Context(), ops.ParkedQuery{Limit: 10})
 		if err != nil || len(parked) != 1 || len(parked[0].Message.Payload) != 1000 || parked[0].Message.Headers[envelope.DataRef] != "" {
 			t.Fatalf("parked %+v, %v", parked, err)
 		}

@@ -205,7 +205,7 @@ func TestADrainWaitsForTheSinkAndSettles(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 		stop()
 		sent := b.Len("orders")
-		status, err := mem.Status(context.Background())
+		status, err := mem.Office().Admin.Status(context.Background())
 		if err != nil || status.Delivered != int64(sent) || sent == 0 {
 			t.Errorf("%d at the broker, %d settled, %v", sent, status.Delivered, err)
 		}

@@ -99,7 +99,7 @@ func TestDrainsABacklogOnceAndInOrder(t *testing.T) {
 				if d := checkLog(t, b, "orders", next); d != 0 {
 					t.Errorf("%d duplicates without a fault", d)
 				}
-				status, err := st.Status(context.Background())
+				status, err := st.Office().Admin.Status(context.Background())
 				if err != nil || status.Pending != 0 || status.Delivered != 20500 {
 					t.Errorf("pending %d, delivered %d, %v: want 0 and 20500", status.Pending, status.Delivered, err)
 				}
@@ -167,16 +167,16 @@ func TestFailedMessagesAreRetriedAndKeepTheirKey(t *testing.T) {
 		if d := checkLog(t, b, "orders", next); d != 0 {
 			t.Errorf("%d duplicates", d)
 		}
-		status, err := st.Status(context.Background())
+		status, err := st.Office().Admin.Status(context.Background())
 		if err != nil || status.Parked["dead"] != 1 || status.Parked["waiting"] != 18 || status.Parked["retry"] != 0 {
 			t.Errorf("parked %v, %v: want 1 dead and 18 waiting", status.Parked, err)
 		}
 		b.SetFault(nil)
-		dead, err := st.Parked(context.Background(), ops.ParkedQuery{State: store.Dead})
+		dead, err := st.Office().Admin.Parked(context.Background(), ops.ParkedQuery{State: store.Dead})
 		if err != nil || len(dead) != 1 || dead[0].Code != "bad" {
 			t.Fatalf("dead letters %v, %v", dead, err)
 		}
-		if _, err := st.Request(context.Background(), store.Act{Kind: store.ActRetry, Seq: dead[0].Seq, Actor: "ann"}); err != nil {
+		if _, err := st.Office().Admin.Request(context.Background(), store.Act{Kind: store.ActRetry, Seq: dead[0].Seq, Actor: "ann"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)

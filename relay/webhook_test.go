@@ -97,7 +97,7 @@ func TestAWebhookGoesOnBehindAMessageThatBreaksIt(t *testing.T) {
 	until("the others are delivered", func() bool { _, took := hook.counts(); return took == 2 })
 	until("the message is a dead letter", func() bool {
 		write("d", "more")
-		recs, err := st.Parked(t.Context(), ops.ParkedQuery{})
+		recs, err := st.Office().Admin.Parked(t.Context(), ops.ParkedQuery{})
 		if err != nil {
 			t.Fatal(err)
 		}

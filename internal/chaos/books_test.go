@@ -110,7 +110,7 @@ func (r *rig) mortal(sink broker.Sink) (kill func()) {
 // discarded is the result.
 func (r *rig) mend(st *pgstore.Store) (discarded []string) {
 	r.Helper()
-	dead, err := st.Parked(r.Context(), ops.ParkedQuery{State: store.Dead})
+	dead, err := st.Office().Admin.Parked(r.Context(), ops.ParkedQuery{State: store.Dead})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestBooksBalanceThroughKills(t *testing.T) {
 				gone[text] = true
 			}
 			look(false)
-			s, err := st.Status(t.Context())
+			s, err := st.Office().Admin.Status(t.Context())
 			return err == nil && s.Pending == 0 && r.number(`SELECT count(*) FROM postrider.parked`) == 0
 		})
 		if _, err := keeper.Sweep(t.Context()); err != nil {

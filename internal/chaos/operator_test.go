@@ -63,7 +63,7 @@ func brokerRefusesAll(r *rig, s *server) {
 	r.until(30*time.Second, "the brake holds the destination", func() bool { return len(re.Stats().Braked) == 1 })
 	r.triesOn(sink, 3)
 	parked := func() []ops.ParkedRecord {
-		dead, err := st.Parked(r.Context(), ops.ParkedQuery{State: store.Dead, Limit: backlog})
+		dead, err := st.Office().Admin.Parked(r.Context(), ops.ParkedQuery{State: store.Dead, Limit: backlog})
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func brokerRefusesAll(r *rig, s *server) {
 		r.Errorf("%d dead letters of %d, something was acknowledged behind rejections %d times", n, backlog, turns)
 	}
 	for _, d := range parked() {
-		if _, err := st.Request(r.Context(), store.Act{Kind: store.ActRetry, Seq: d.Seq, Actor: "test", Reason: "mended"}); err != nil {
+		if _, err := st.Office().Admin.Request(r.Context(), store.Act{Kind: store.ActRetry, Seq: d.Seq, Actor: "test", Reason: "mended"}); err != nil {
 			r.Fatal(err)
 		}
 	}

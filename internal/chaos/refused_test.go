@@ -24,7 +24,7 @@ func brokerRefuses(r *rig, s *server) {
 		SELECT $1, 'k0', convert_to($2, 'UTF8'), version FROM v`, r.topic, big)
 	r.bulk(5)
 	parked := func(state store.State) []ops.ParkedRecord {
-		records, err := st.Parked(r.Context(), ops.ParkedQuery{State: state})
+		records, err := st.Office().Admin.Parked(r.Context(), ops.ParkedQuery{State: state})
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func brokerRefuses(r *rig, s *server) {
 		return r.number(`SELECT count(*) FROM postrider.messages WHERE state = 'Sent'`) == keys*5+(keys-1)*5
 	})
 
-	if _, err := st.Request(r.Context(), store.Act{Kind: store.ActDiscard, Seq: dead.Seq, Actor: "test", Reason: "too large"}); err != nil {
+	if _, err := st.Office().Admin.Request(r.Context(), store.Act{Kind: store.ActDiscard, Seq: dead.Seq, Actor: "test", Reason: "too large"}); err != nil {
 		r.Fatal(err)
 	}
 	r.drained(10 * time.Second)

@@ -232,7 +232,7 @@ func (r *rig) drained(limit time.Duration) {
 	r.Helper()
 	st := pgstore.New(r.pool, nil)
 	r.until(limit, "nothing pending", func() bool {
-		s, err := st.Status(r.Context())
+		s, err := st.Office().Admin.Status(r.Context())
 		return err == nil && s.Pending == 0
 	})
 }

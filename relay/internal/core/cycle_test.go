@@ -65,7 +65,7 @@ func TestAKeysBacklogTakesFewParkedCycles(t *testing.T) {
 			r.step(Delivered{ID: a.ID, Errs: errs})
 		}
 	}
-	if st, err := db.Parked(t.Context(), ops.ParkedQuery{Limit: 1}); err != nil || sent != 1001 || cycles > 5 {
+	if st, err := db.Office().Admin.Parked(t.Context(), ops.ParkedQuery{Limit: 1}); err != nil || sent != 1001 || cycles > 5 {
 		t.Errorf("%d of 1,001 messages sent in %d parked cycles, parked %v, error %v", sent, cycles, st, err)
 	}
 	t.Logf("%d messages in %d parked cycles", sent, cycles)

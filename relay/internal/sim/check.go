@@ -242,7 +242,7 @@ func (c *checker) books() {
 
 // act is a person: retries or discards the record at a rank of the parked ones.
 func (c *checker) act(rank int) {
-	recs, err := c.w.db.Parked(c.w.ctx, ops.ParkedQuery{})
+	recs, err := c.w.admin.Parked(c.w.ctx, ops.ParkedQuery{})
 	if err != nil || len(recs) == 0 {
 		return
 	}
@@ -251,7 +251,7 @@ func (c *checker) act(rank int) {
 	if c.w.chance(1, 2) {
 		kind = store.ActDiscard
 	}
-	id, err := c.w.db.Request(c.w.ctx, store.Act{Kind: kind, Seq: r.Seq, Actor: "sim", Reason: "sim"})
+	id, err := c.w.admin.Request(c.w.ctx, store.Act{Kind: kind, Seq: r.Seq, Actor: "sim", Reason: "sim"})
 	if err != nil {
 		c.fail("S", "act on record %d: %v", r.Seq, err)
 		return
@@ -279,7 +279,7 @@ func (c *checker) hold(o op) {
 }
 
 func (c *checker) ask(act store.Act) {
-	id, err := c.w.db.Request(c.w.ctx, act)
+	id, err := c.w.admin.Request(c.w.ctx, act)
 	if err != nil {
 		c.fail("S", "%s: %v", act.Kind, err)
 		return
@@ -290,7 +290,7 @@ func (c *checker) ask(act store.Act) {
 
 func (c *checker) actsDone() {
 	for id, a := range c.acts {
-		states, err := c.w.db.Acts(c.w.ctx, id)
+		states, err := c.w.admin.Acts(c.w.ctx, id)
 		if err != nil || len(states) != 1 || !states[0].Done {
 			continue
 		}
@@ -313,7 +313,7 @@ func (c *checker) quiet() bool { return c.stuck() == "" && len(c.acts) == 0 }
 
 // stuck names a message that should have moved on, "" if there is none.
 func (c *checker) stuck() string {
-	recs, err := c.w.db.Parked(c.w.ctx, ops.ParkedQuery{Limit: 1 << 20})
+	recs, err := c.w.admin.Parked(c.w.ctx, ops.ParkedQuery{Limit: 1 << 20})
 	if err != nil {
 		return err.Error()
 	}
@@ -373,7 +373,7 @@ func (c *checker) atEnd() {
 }
 
 func (c *checker) lost() {
-	recs, err := c.w.db.Parked(c.w.ctx, ops.ParkedQuery{Limit: 1 << 20})
+	recs, err := c.w.admin.Parked(c.w.ctx, ops.ParkedQuery{Limit: 1 << 20})
 	if err != nil {
 		c.fail("L", "parked records cannot be listed: %v", err)
 		return

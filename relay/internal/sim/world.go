@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store/memstore"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // world is everything outside the cores: time, the database, the sink, people.
@@ -22,6 +23,7 @@ type world struct {
 	settleBy time.Duration
 
 	db        *memstore.Store
+	admin     ops.Admin // of db
 	nodes     []*node
 	writer    writer
 	sink      sink
@@ -46,6 +48,7 @@ func newWorld(ctx context.Context, p plan, m mutant, traced bool) *world {
 		Now:  func() time.Time { return origin().Add(w.now) },
 		Step: w.interleave,
 	})
+	w.admin = w.db.Office().Admin
 	w.sink.w, w.check.w, w.writer.w = w, w, w
 	w.sink.prefix = !m.noPrefix
 	w.check.init()
