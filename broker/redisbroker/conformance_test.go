@@ -123,11 +123,11 @@ func env(t *testing.T, addr, params string) *brokertest.Env {
 	name := rand.Text()
 	topic := "orders" + name
 	const limit = 2 << 20
-	params = "?timeout=3s&max-message=" + strconv.Itoa(limit) + params
+	params = "?timeout=3s&max-message-bytes=" + strconv.Itoa(limit) + params
 	ask(t, addr, "ACL", "SETUSER", name, "on", ">secret", "~*", "+@all")
 	client := open(t, "redis://"+name+":secret@"+through+params)
 	source := func(addr string) (*redisbroker.Source, error) {
-		return redisbroker.OpenSource("redis://"+addr+params, topic, redisbroker.SourceOptions{Group: "g", Lease: 2 * time.Second, Timeout: 3 * time.Second})
+		return redisbroker.OpenSource("redis://"+addr+params, &redisbroker.SourceOptions{Group: "g", Topics: []string{topic}, Lease: 2 * time.Second, Timeout: 3 * time.Second})
 	}
 	return &brokertest.Env{
 		Sink: client, Topic: topic, TooLarge: limit + 1, Largest: limit - 1000,

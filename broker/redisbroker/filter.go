@@ -49,8 +49,8 @@ func NewFilter(client *redis.Options, opts *FilterOptions) (*Filter, error) {
 	return f, nil
 }
 
-// OpenFilter makes a filter of a URL as Open reads it; what it says of streams
-// does not matter.
+// OpenFilter returns a filter for a URL: see [ParseURL]. What the URL says of streams
+// does not matter. Close ends the filter and its connection.
 func OpenFilter(rawURL string, opts *FilterOptions) (*Filter, error) {
 	t, err := ParseURL(rawURL)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 //
 // Promises: O
 func TestAcknowledgedWhileClaiming(t *testing.T) {
-	s, err := NewSource(&redis.Options{Addr: "127.0.0.1:1"}, SourceOptions{Group: "g", Streams: []string{"orders"}})
+	s, err := NewSource(&redis.Options{Addr: "127.0.0.1:1"}, &SourceOptions{Group: "g", Topics: []string{"orders"}})
 	if err != nil {
 		t.Fatal(err)
 	}

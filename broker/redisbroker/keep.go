@@ -15,7 +15,7 @@ import (
 // when something is added, and leaves whole nodes where it is not exact: an entry
 // that is there and older counts. Trimming by length knows no time.
 func (s *Sink) Keeps(ctx context.Context, topic string) (broker.Keeping, error) {
-	name := s.opts.StreamPrefix + topic
+	name := s.opts.Prefix + topic
 	if s.opts.Trim.MaxAge == 0 {
 		return broker.Keeping{Setting: "no max-age in the relay's URL, for stream " + name}, nil
 	}

@@ -19,7 +19,7 @@ import (
 func TestURLs(t *testing.T) {
 	for url, want := range map[string]string{
 		"amqp://u:hunter2@h":                      "must begin with redis:// or rediss://",
-		"redis://u:hunter2@h/orders":              "number of a database",
+		"redis://u:hunter2@h/orders":              "must be a database number",
 		"redis://u:hunter2@h?maxlen=many":         "maxlen must be",
 		"redis://u:hunter2@h?maxlen=5&max-age=1h": "not by both",
 		"redis://u:hunter2@h?max-age=5":           "max-age must be a duration",

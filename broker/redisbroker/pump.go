@@ -159,7 +159,7 @@ func (s *Source) leased(st *stream, answer any, began time.Time) {
 func (s *Source) lose(st *stream) {
 	st.drop()
 	s.wake()
-	s.opts.Log.WarnContext(s.life, "redis: a stream's lease was lost", slog.String("stream", st.name), slog.String("group", s.opts.Group))
+	s.opts.Logger.WarnContext(s.life, "redis: a stream's lease was lost", slog.String("stream", st.name), slog.String("group", s.opts.Group))
 }
 
 // round does what is next: claim what is pending, read what is new, or wait.
@@ -224,7 +224,7 @@ func (s *Source) group(st *stream) error {
 	if !vanished {
 		return nil
 	}
-	s.opts.Log.WarnContext(s.life, "redis: a stream or its group has vanished (DEL, FLUSHALL, XGROUP DESTROY) and is made again from the beginning",
+	s.opts.Logger.WarnContext(s.life, "redis: a stream or its group has vanished (DEL, FLUSHALL, XGROUP DESTROY) and is made again from the beginning",
 		slog.String("stream", st.name), slog.String("group", s.opts.Group))
 	return fmt.Errorf("stream %s: %w", st.name, errVanished)
 }
@@ -325,7 +325,7 @@ func (s *Source) reclaim(st *stream, room int) error {
 	defer s.mu.Unlock()
 	if len(v) > 2 {
 		if gone, _ := v[2].([]any); len(gone) > 0 {
-			s.opts.Log.WarnContext(s.life, "redis: entries were trimmed or deleted before they were settled", slog.String("stream", st.name), slog.Int("entries", len(gone)))
+			s.opts.Logger.WarnContext(s.life, "redis: entries were trimmed or deleted before they were settled", slog.String("stream", st.name), slog.Int("entries", len(gone)))
 		}
 	}
 	for i, e := range entries {
@@ -397,7 +397,7 @@ func (s *Source) decode(st *stream, id string, fields []any, attempt int) broker
 		hs = append(hs, envelope.Header{Name: name, Value: []byte(value)})
 	}
 	origin := st.name + "@" + id
-	topic := strings.TrimPrefix(st.name, s.opts.StreamPrefix)
+	topic := strings.TrimPrefix(st.name, s.opts.Prefix)
 	m, err := s.codec.Decode(envelope.Record{Topic: topic, Headers: hs, Payload: payload, Time: timeOf(id), Origin: "redis:" + origin})
 	return broker.Delivery{Message: m, Attempt: attempt, Origin: origin, Token: place{st, id}, Err: err}
 }

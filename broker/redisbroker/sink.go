@@ -16,10 +16,10 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SinkOptions of NewSink. The zero value is what most want.
+// SinkOptions of [Open] and [NewSink]. The zero value is what most want.
 type SinkOptions struct {
-	// StreamPrefix is put before every message's topic, "events:" for example.
-	StreamPrefix string
+	// Prefix is put before every topic, "events:" for example.
+	Prefix string
 	// Route says what becomes of each message: the topic that names the stream, the
 	// key that chooses the partition, format and more headers. nil: the message's
 	// topic and key, plain.
@@ -76,9 +76,11 @@ type Sink struct {
 	idmp  memories
 }
 
-// NewSink returns a sink that makes connections as client says, which is not
-// changed: what matters to the contract (retries, pool, protocol) is set in a
-// copy. It does no I/O. opts may be nil. Close it.
+// NewSink returns a sink on connections of its own, made as client says. It takes the
+// options of a client, not a client, because it writes whole pipelines on connections
+// whose state it knows, which go-redis's pool hides; what matters to the contract
+// (retries, pool, protocol) is set in a copy. It does no I/O. opts may be nil. Close
+// ends the connections.
 func NewSink(client *redis.Options, opts *SinkOptions) (*Sink, error) {
 	if client == nil {
 		return nil, errors.New("redisbroker: sink: client options are nil")
@@ -128,7 +130,7 @@ func (s *Sink) Info() broker.Info {
 // Stream is where a message of the topic and key goes; one without a key goes by its
 // id.
 func (s *Sink) Stream(topic, key string) string {
-	return streamOf(s.opts.StreamPrefix, topic, key, s.opts.Partitions)
+	return streamOf(s.opts.Prefix, topic, key, s.opts.Partitions)
 }
 
 func streamOf(prefix, topic, key string, partitions int) string {
@@ -136,6 +138,18 @@ func streamOf(prefix, topic, key string, partitions int) string {
 		return prefix + topic
 	}
 	return partition(prefix+topic, int(hash(key)%uint32(partitions)))
+}
+
+// Streams returns the streams of a topic; name is prefix and topic.
+func Streams(name string, partitions int) []string {
+	if partitions <= 1 {
+		return []string{name}
+	}
+	all := make([]string, partitions)
+	for n := range all {
+		all[n] = partition(name, n)
+	}
+	return all
 }
 
 // partition is the name of one stream of a topic.
@@ -207,7 +221,7 @@ func (s *Sink) frame(w *envelope.Wire, m *postrider.Message) (r envelope.Route, 
 		return r, stream, broker.Unsendable(err, stream)
 	}
 	if n, limit := w.Size(), s.opts.MaxMessageBytes; n > limit {
-		err := fmt.Errorf("%w: %d bytes with headers, above the limit of %d (max-message)", errTooLarge, n, limit)
+		err := fmt.Errorf("%w: %d bytes with headers, above the limit of %d (max-message-bytes)", errTooLarge, n, limit)
 		return r, stream, broker.Rejected(err, "TOO_LARGE", stream)
 	}
 	return r, stream, nil

@@ -175,7 +175,7 @@ func TestRoutes(t *testing.T) {
 	addr := testserver.SharedRedis(t, testserver.Redis7).Addr
 	prefix := rand.Text()
 	bad := &envelope.RouteError{Code: envelope.CodeNoRoute, Reason: "no rule matches"}
-	sink, err := redisbroker.Open("redis://"+addr+"?stream-prefix=routes"+prefix+":", &redisbroker.SinkOptions{
+	sink, err := redisbroker.Open("redis://"+addr+"?prefix=routes"+prefix+":", &redisbroker.SinkOptions{
 		Route: func(m *postrider.Message) (envelope.Route, error) {
 			if m.Type == "lost" {
 				return envelope.Route{}, bad

@@ -17,13 +17,16 @@ import (
 	"github.com/postrider/postrider/internal/budget"
 )
 
-// SourceOptions of NewSource.
+// SourceOptions of [OpenSource] and [NewSource].
 type SourceOptions struct {
-	Group   string   // the consumer group; required; made from the beginning of a stream
-	Streams []string // required; see Streams for those of a topic in partitions
-	// StreamPrefix is taken off the name of the stream of entries that do not name
-	// their topic.
-	StreamPrefix string
+	Group  string   // the consumer group; required; made from the beginning of a stream
+	Topics []string // required
+	// Prefix is put before every topic, and taken off the name of the stream of entries
+	// that do not name their topic.
+	Prefix string
+	// Partitions is in how many streams each topic is, as [SinkOptions] has it; 0 or 1:
+	// one stream, named like the topic.
+	Partitions int
 	// Foreign says what entries look like that others wrote.
 	Foreign envelope.Foreign
 	// Lease is how long after its end a source's streams stay with it; 15 s if
@@ -40,8 +43,8 @@ type SourceOptions struct {
 	Delete bool
 	// Timeout is how long an answer may take; 5 s if zero.
 	Timeout time.Duration
-	// Log is told what an operator should know; nil: nothing.
-	Log *slog.Logger
+	// Logger is told what an operator should know; nil: nothing.
+	Logger *slog.Logger
 }
 
 // pageBytes is about the most that one answer holds: the whole answer has to come
@@ -83,27 +86,33 @@ type Source struct {
 	largest int           // message that the last read brought
 }
 
-// NewSource returns a source that makes two connections as client says, which is
-// not changed. It does no I/O. Close it.
-func NewSource(client *redis.Options, opts SourceOptions) (*Source, error) {
-	if client == nil || opts.Group == "" || len(opts.Streams) == 0 {
-		return nil, errors.New("redisbroker: source: client options, a group and streams are required")
+// NewSource returns a source on two connections of its own, made as client says, for
+// the reason that [NewSink] has; client is not changed. It does no I/O. opts must name
+// a group and topics. Close ends the connections.
+func NewSource(client *redis.Options, options *SourceOptions) (*Source, error) {
+	if client == nil || options == nil || options.Group == "" || len(options.Topics) == 0 {
+		return nil, errors.New("redisbroker: source: client options, a group and topics are required")
+	}
+	opts := *options
+	var streams []string
+	for _, topic := range opts.Topics {
+		streams = append(streams, Streams(opts.Prefix+topic, opts.Partitions)...)
 	}
 	opts.Lease = cmp.Or(opts.Lease, 15*time.Second)
 	opts.MaxHeld = cmp.Or(opts.MaxHeld, 1024)
 	opts.MaxHeldBytes = cmp.Or(opts.MaxHeldBytes, 64<<20)
 	opts.Timeout = cmp.Or(opts.Timeout, 5*time.Second)
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Source{
-		opts: opts, id: rand.Text(), members: opts.Streams[0] + ":postrider-members:" + opts.Group,
+		opts: opts, id: rand.Text(), members: streams[0] + ":postrider-members:" + opts.Group,
 		read: newLink(client, opts.Timeout, demands{}), done: newLink(client, opts.Timeout, demands{}),
 		ended: make(chan struct{}), change: make(chan struct{}), codec: wireCodec(),
 	}
 	s.codec.Foreign = opts.Foreign
 	s.budget.Bytes, s.page.Bytes = opts.MaxHeldBytes, pageBytes
-	for _, name := range opts.Streams {
+	for _, name := range streams {
 		s.streams = append(s.streams, &stream{
 			name: name, lease: name + ":postrider-lease:" + opts.Group, log: &inhand.Log{},
 			inHand: make(map[string]bool), acks: make(map[string]bool),

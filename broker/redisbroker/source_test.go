@@ -14,7 +14,8 @@ import (
 
 func source(t *testing.T, url, topic string, opts redisbroker.SourceOptions) *redisbroker.Source {
 	t.Helper()
-	src, err := redisbroker.OpenSource(url, topic, opts)
+	opts.Topics = []string{topic}
+	src, err := redisbroker.OpenSource(url, &opts)
 	if err != nil {
 		t.Fatal(err)
 	}

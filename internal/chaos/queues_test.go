@@ -29,7 +29,7 @@ func redisServer(t *testing.T) (_ *server, addr string) {
 	client := redis.NewClient(&redis.Options{Addr: s.Addr})
 	t.Cleanup(func() { _ = client.Close() })
 	sink := func(t *testing.T, addr string) broker.Sink {
-		sink, err := redisbroker.Open("redis://"+addr+"/?create=off&max-message=20000", nil)
+		sink, err := redisbroker.Open("redis://"+addr+"/?create=off&max-message-bytes=20000", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

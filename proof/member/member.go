@@ -158,7 +158,7 @@ func open(c *Config) (broker.Source, func(), error) {
 		}
 		return src, src.Close, nil
 	case "redis":
-		src, err := redisbroker.OpenSource(c.URL, c.Topic, redisbroker.SourceOptions{Group: c.Name, Lease: 3 * time.Second})
+		src, err := redisbroker.OpenSource(c.URL, &redisbroker.SourceOptions{Group: c.Name, Topics: []string{c.Topic}, Lease: 3 * time.Second})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -29,7 +29,7 @@ func openRedis(ctx context.Context, raw, topic string) (*redisBroker, error) {
 	t.Client.Protocol, t.Client.DisableIdentity = 2, true
 	b := &redisBroker{
 		client:  redis.NewClient(t.Client),
-		streams: redisbroker.Streams(t.Sink.StreamPrefix+topic, t.Sink.Partitions),
+		streams: redisbroker.Streams(t.Sink.Prefix+topic, t.Sink.Partitions),
 	}
 	ctx, cancel := context.WithTimeout(ctx, open.Timeout)
 	defer cancel()

@@ -26,7 +26,7 @@ func TestDoorAndSinkAgree(t *testing.T) {
 	}
 	for url, prefix := range map[string]string{
 		"kafka://h:1": "", "kafka://h:1?prefix=prod.&max-message-bytes=20000": "prod.", "nats://127.0.0.1:1?prefix=p.": "p.",
-		"amqp://h:1": "", "amqp://h:1?exchange=e&routing-key=key&max-message-bytes=20000": "", "redis://h:1?stream-prefix=s:&partitions=3&max-message=20000": "s:",
+		"amqp://h:1": "", "amqp://h:1?exchange=e&routing-key=key&max-message-bytes=20000": "", "redis://h:1?prefix=s:&partitions=3&max-message-bytes=20000": "s:",
 		"memory:": "", "http://h/#unsigned=true&insecure=true": "",
 	} {
 		set := &Settings{Broker: url, Format: "plain", Routes: rules}
