@@ -91,6 +91,7 @@ type LimitError struct {
 	Route  string // the route whose limit it is; "" for a limit of every message
 }
 
+// Error names the field, the limit and the route whose limit it is.
 func (e *LimitError) Error() string {
 	if e.Route != "" {
 		return e.Field + " " + e.Reason + " (route " + e.Route + ")"

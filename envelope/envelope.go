@@ -309,8 +309,10 @@ type DecodeError struct {
 	Err    error  // why; without the header's value
 }
 
+// Error names header and record, never a value.
 func (e *DecodeError) Error() string {
 	return fmt.Sprintf("record %s: header %s: %v", e.Origin, e.Header, e.Err)
 }
 
+// Unwrap returns why the header cannot be read.
 func (e *DecodeError) Unwrap() error { return e.Err }

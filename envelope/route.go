@@ -101,6 +101,7 @@ type RouteError struct {
 	Reason string // what is wrong with it and what helps
 }
 
+// Error names the rule, the field and what helps.
 func (e *RouteError) Error() string {
 	s := ""
 	if e.Rule != "" {

@@ -10,8 +10,10 @@ type RetryableError struct {
 	Err  error
 }
 
+// Error is that of the database.
 func (e *RetryableError) Error() string { return e.Err.Error() + " (retry the transaction)" }
 
+// Unwrap returns the error of the database.
 func (e *RetryableError) Unwrap() error { return e.Err }
 
 // Classify wraps err in a [*RetryableError] when it is one, and returns it

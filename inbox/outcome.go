@@ -20,6 +20,7 @@ const (
 	Discarded Outcome = "x" // given up, and discarded by a person
 )
 
+// String returns a word for people, such as "applied".
 func (o Outcome) String() string {
 	switch o {
 	case Applied:

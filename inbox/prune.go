@@ -27,6 +27,7 @@ type RetentionError struct {
 	OlderThan, Horizon time.Duration
 }
 
+// Error names both ages and what to change.
 func (e *RetentionError) Error() string {
 	return fmt.Sprintf("inbox %q: prune what is older than %v: a message can come back for %v, and would have a second effect; keep claims longer, or shorten the retention of what brings messages back and then the inbox's horizon",
 		e.Consumer, e.OlderThan, e.Horizon)

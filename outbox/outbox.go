@@ -203,10 +203,12 @@ type MessageError struct {
 	Err   error
 }
 
+// Error names the message by its place in the call, never by its payload.
 func (e *MessageError) Error() string {
 	return fmt.Sprintf("outbox: message %d (topic %q): %v", e.Index, shorten(e.Topic), e.Err)
 }
 
+// Unwrap returns what is wrong with the message.
 func (e *MessageError) Unwrap() error { return e.Err }
 
 // shorten keeps an over-long topic, which is what the error may be about, from

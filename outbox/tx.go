@@ -87,6 +87,7 @@ type NotTxError struct {
 	Type string // the Go type of the value
 }
 
+// Error names the Go type and what to pass in its place.
 func (e *NotTxError) Error() string {
 	if e.Type == "<nil>" {
 		return "outbox: the transaction is nil"

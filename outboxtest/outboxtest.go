@@ -72,6 +72,7 @@ func Enqueued(t TB, db DB, d dialect.Dialect, opts *outbox.Options) []postrider.
 	return msgs
 }
 
+// String names all but the payload.
 func (w Want) String() string {
 	s := fmt.Sprintf("{topic %q, key %q, type %q", w.Topic, w.Key, w.Type)
 	if w.Payload != nil {

@@ -36,6 +36,7 @@ type Error struct {
 	What  string
 }
 
+// Error names the rule and what is wrong with it.
 func (e *Error) Error() string {
 	s := fmt.Sprintf("route %s: %s", e.Rule, e.What)
 	if e.Where != "" {

@@ -7,13 +7,21 @@ import (
 	"sync"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
+	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/seal"
 )
 
+// randomSecret is what a vault gives.
+func randomSecret() []byte {
+	b := make([]byte, seal.SecretSize)
+	_, _ = rand.Read(b)
+	return b
+}
+
 func Example() {
-	secret := make([]byte, seal.SecretSize) // from your vault
-	_, _ = rand.Read(secret)
-	current, err := seal.NewKey("2026-11", secret)
+	current, err := seal.NewKey("2026-11", randomSecret())
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -51,9 +59,7 @@ func (s *subjects) SealingKey(_ context.Context, m *postrider.Message) (seal.Key
 	if k, ok := s.keys[m.Key]; ok {
 		return k, nil
 	}
-	secret := make([]byte, seal.SecretSize)
-	_, _ = rand.Read(secret)
-	k, err := seal.NewKey("k-"+rand.Text(), secret) // the id is public: it says nothing about the person
+	k, err := seal.NewKey("k-"+rand.Text(), randomSecret()) // the id is public: it says nothing about the person
 	if err == nil {
 		s.keys[m.Key] = k
 	}
@@ -86,4 +92,66 @@ func ExampleKeys() {
 	_, err = box.Open(ctx, sealed)
 	fmt.Println(err != nil)
 	// Output: true
+}
+
+// A Box seals for the outbox and opens for the consumer.
+func ExampleNew() {
+	current, err := seal.ParseKey("2026-11:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=") // from the environment
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ring, err := seal.NewRing(current)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	box := seal.New(ring, nil)
+	ob := outbox.New(dialect.Postgres, &outbox.Options{Sealer: box})
+	opts := &consumer.Options{Name: "billing", Opener: box}
+	_, _ = ob, opts
+}
+
+// To rotate, a new key first opens everywhere; then it seals.
+func ExampleNewRing() {
+	older, err := seal.NewKey("2026-11", randomSecret())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	newer, err := seal.NewKey("2027-02", randomSecret())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	before, err := seal.NewRing(older, newer)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	after, err := seal.NewRing(newer, older)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, ring := range []*seal.Ring{before, after} {
+		k, err := ring.SealingKey(context.Background(), nil)
+		fmt.Println(k.ID(), err)
+	}
+	// Output:
+	// 2026-11 <nil>
+	// 2027-02 <nil>
+}
+
+// A key prints as its public name, never as its secret.
+func ExampleNewKey() {
+	key, err := seal.NewKey("2026-11", randomSecret()) // in a service: 32 random bytes from a vault
+	fmt.Println(key, err)
+	// Output: key 2026-11 <nil>
+}
+
+func ExampleParseKey() {
+	key, err := seal.ParseKey("2026-11:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
+	fmt.Println(key.ID(), err)
+	// Output: 2026-11 <nil>
 }

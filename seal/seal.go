@@ -163,6 +163,7 @@ type KeyError struct {
 	Err error
 }
 
+// Error names the key and why it is missing.
 func (e *KeyError) Error() string {
 	s := fmt.Sprintf("seal: key %q: %v", e.ID, e.Err)
 	if errors.Is(e.Err, ErrUnknownKey) {
@@ -171,6 +172,7 @@ func (e *KeyError) Error() string {
 	return s
 }
 
+// Unwrap returns the reason.
 func (e *KeyError) Unwrap() error { return e.Err }
 
 // additional is what is authenticated beside the payload. The topic is not: a
