@@ -19,7 +19,7 @@ import (
 func withDead(t *testing.T) (*memstore.Store, []int64) {
 	t.Helper()
 	ctx := t.Context()
-	st := memstore.New(memstore.Options{Lanes: 4})
+	st := memstore.New(&memstore.Options{Lanes: 4})
 	if err := st.Enqueue(ctx, postrider.Message{Topic: "t", Key: "a"}, postrider.Message{Topic: "t", Key: "b"}); err != nil {
 		t.Fatal(err)
 	}

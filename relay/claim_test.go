@@ -25,7 +25,7 @@ import (
 // Promises: L
 func TestClaimedPayloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st := memstore.New(memstore.Options{})
+		st := memstore.New(nil)
 		b := membroker.New(&membroker.Options{MaxMessageBytes: 500})
 		b.SetFault(func(context.Context, postrider.Message) membroker.Outcome {
 			return membroker.Outcome{Err: broker.Failed(errors.New("later"), "LATER", "")}
@@ -77,7 +77,7 @@ func TestWhatCannotReferTravelsWhole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		st, b := memstore.New(memstore.Options{}), membroker.New(&membroker.Options{Route: table.Route})
+		st, b := memstore.New(nil), membroker.New(&membroker.Options{Route: table.Route})
 		stop := start(t, relay.New(st, b.Sink(), &relay.Options{Route: table.Route, Claim: &claim.Policy{Schema: "s", Above: 100}}))
 		defer func() { stop() }()
 		want := map[string]int{"raw": 1000, "debezium": 1000, "plain": 0}

@@ -56,7 +56,7 @@ type mortal struct {
 var errRefused = errors.New("connection refused")
 
 func newWard(t testing.TB, opts relay.Options) *ward {
-	return &ward{t: t, mem: memstore.New(memstore.Options{}), to: membroker.New(nil), opts: opts}
+	return &ward{t: t, mem: memstore.New(nil), to: membroker.New(nil), opts: opts}
 }
 
 // start starts a relay. meets may kill it before any of its calls.

@@ -15,7 +15,7 @@ import (
 func ExampleNew() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	st, bus := memstore.New(memstore.Options{}), membroker.New(nil)
+	st, bus := memstore.New(nil), membroker.New(nil)
 	if err := st.Enqueue(ctx, postrider.JSON("orders", "o-1", "order.placed", "book")); err != nil {
 		fmt.Println(err)
 		return

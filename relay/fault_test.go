@@ -75,7 +75,7 @@ func (l *lines) count(s string) int {
 
 func TestAnUnreachableStoreIsWaitedForWithOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := memstore.New(memstore.Options{})
+		mem := memstore.New(nil)
 		st := &shaky{Store: mem}
 		st.down.Store(true)
 		b := membroker.New(nil)
@@ -110,7 +110,7 @@ func TestAnUnreachableStoreIsWaitedForWithOneLine(t *testing.T) {
 // Promises: D
 func TestALostAnswerOfASettleIsNoDuplicate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := memstore.New(memstore.Options{})
+		mem := memstore.New(nil)
 		st := &shaky{Store: mem}
 		b := membroker.New(nil)
 		next := map[string]int64{}
@@ -135,7 +135,7 @@ func TestALostAnswerOfASettleIsNoDuplicate(t *testing.T) {
 
 func TestAnotherInstanceTakesOverWithinThreeSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := memstore.New(memstore.Options{})
+		mem := memstore.New(nil)
 		dying := &shaky{Store: mem.Pipe(memstore.DefaultPipe)}
 		b := membroker.New(nil)
 		next := map[string]int64{}
@@ -170,7 +170,7 @@ func (p *panicking) Deliver(ctx context.Context, batch broker.Batch) []error {
 
 func TestAPanicOfTheSinkIsAnUnknownFate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := memstore.New(memstore.Options{Lanes: 1})
+		mem := memstore.New(&memstore.Options{Lanes: 1})
 		b := membroker.New(nil)
 		next := map[string]int64{}
 		enqueue(t, mem, 100, 5, next)
@@ -193,7 +193,7 @@ func TestAPanicOfTheSinkIsAnUnknownFate(t *testing.T) {
 // Promises: D
 func TestADrainWaitsForTheSinkAndSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := memstore.New(memstore.Options{})
+		mem := memstore.New(nil)
 		b := membroker.New(nil)
 		b.SetFault(func(ctx context.Context, _ postrider.Message) membroker.Outcome {
 			time.Sleep(50 * time.Millisecond)
@@ -221,7 +221,7 @@ func TestADrainWaitsForTheSinkAndSettles(t *testing.T) {
 
 func TestADestinationThatIsDownDoesNotStopTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := memstore.New(memstore.Options{Lanes: 4})
+		mem := memstore.New(&memstore.Options{Lanes: 4})
 		b := membroker.New(nil)
 		var down atomic.Bool
 		down.Store(true)
@@ -265,7 +265,7 @@ func TestADestinationThatIsDownDoesNotStopTheOthers(t *testing.T) {
 // A dead letter waits for a person: it must be in the log, without its payload.
 func TestADeadLetterIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := memstore.New(memstore.Options{Lanes: 1})
+		mem := memstore.New(&memstore.Options{Lanes: 1})
 		refuse := broker.Func("refuse", func(context.Context, postrider.Message) error { return broker.Rejected(errors.New("no"), "nope", "") })
 		msg := postrider.Message{Topic: "orders", Key: "k", Payload: []byte("secret payload")}
 		if err := mem.Enqueue(t.Context(), msg); err != nil {
@@ -294,7 +294,7 @@ func TestTakeOverWithinThreeSeconds(t *testing.T) {
 }
 
 func takeOver(t *testing.T, died time.Duration) { //nolint:thelper // the body of its tests, whose lines should show
-	mem := memstore.New(memstore.Options{})
+	mem := memstore.New(nil)
 	b := membroker.New(nil)
 	victim := &shaky{Store: mem}
 	stop := start(t, relay.New(victim, b.Sink(), nil))

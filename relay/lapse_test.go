@@ -15,7 +15,7 @@ import (
 // messages are acknowledged and not settled, for longer than the lease.
 func TestALapseThatLetNobodyInIsSeenAndCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := memstore.New(memstore.Options{})
+		mem := memstore.New(nil)
 		st := &shaky{Store: mem}
 		b := membroker.New(nil)
 		next := map[string]int64{}

@@ -57,7 +57,7 @@ func (s *pingable) Deliver(ctx context.Context, batch broker.Batch) []error {
 // Promises: S
 func TestASilentBrokerIsSeenWithoutMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st, b := memstore.New(memstore.Options{Lanes: 2}), membroker.New(nil)
+		st, b := memstore.New(&memstore.Options{Lanes: 2}), membroker.New(nil)
 		sink := &pingable{Sink: b.Sink()}
 		sink.away.Store(true)
 		var log lines
@@ -115,7 +115,7 @@ func TestASilentBrokerIsSeenWithoutMessages(t *testing.T) {
 // acknowledged, a topic that is missing may be the only one.
 func TestOneMissingTopicLeavesTheRelayReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st, b := memstore.New(memstore.Options{Lanes: 2}), membroker.New(&membroker.Options{Topics: []string{"orders"}})
+		st, b := memstore.New(&memstore.Options{Lanes: 2}), membroker.New(&membroker.Options{Topics: []string{"orders"}})
 		r := relay.New(st, b.Sink(), nil)
 		stop := start(t, r)
 		defer stop()

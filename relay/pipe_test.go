@@ -26,7 +26,7 @@ func (p pipes) Deliver(_ context.Context, batch broker.Batch) []error {
 // Promises: L
 func TestCallsNameThePipe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st := memstore.New(memstore.Options{Lanes: 1})
+		st := memstore.New(&memstore.Options{Lanes: 1})
 		audit := st.Pipe("audit")
 		got := make(chan string, 1)
 		stop := start(t, relay.New(audit, pipes(got), nil))

@@ -80,7 +80,7 @@ func TestDrainsABacklogOnceAndInOrder(t *testing.T) {
 	for _, family := range []memstore.Family{memstore.Cursor, memstore.Rows} {
 		t.Run(fmt.Sprint(family), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				st := memstore.New(memstore.Options{Family: family})
+				st := memstore.New(&memstore.Options{Family: family})
 				b := membroker.New(nil)
 				next := map[string]int64{}
 				enqueue(t, st, 20000, 77, next)
@@ -110,7 +110,7 @@ func TestDrainsABacklogOnceAndInOrder(t *testing.T) {
 
 func TestReplicasShareAndHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st := memstore.New(memstore.Options{})
+		st := memstore.New(nil)
 		b := membroker.New(nil)
 		next := map[string]int64{}
 		var rs [3]*relay.Relay
@@ -146,7 +146,7 @@ func TestReplicasShareAndHandOver(t *testing.T) {
 // Promises: O
 func TestFailedMessagesAreRetriedAndKeepTheirKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st := memstore.New(memstore.Options{})
+		st := memstore.New(nil)
 		b := membroker.New(nil)
 		var failures atomic.Int64
 		b.SetFault(func(_ context.Context, m postrider.Message) membroker.Outcome {
@@ -189,7 +189,7 @@ func TestFailedMessagesAreRetriedAndKeepTheirKey(t *testing.T) {
 // Promises: S
 func TestOutageBurnsNoAttemptAndHeals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st := memstore.New(memstore.Options{})
+		st := memstore.New(nil)
 		b := membroker.New(nil)
 		b.SetFault(func(context.Context, postrider.Message) membroker.Outcome {
 			return membroker.Outcome{Err: broker.Outage(errors.New("connection refused"), "refused", "")}
@@ -218,7 +218,7 @@ func TestOutageBurnsNoAttemptAndHeals(t *testing.T) {
 }
 
 func TestRunSaysWhyItCannotWork(t *testing.T) {
-	st := memstore.New(memstore.Options{Empty: true})
+	st := memstore.New(&memstore.Options{Empty: true})
 	err := relay.New(st, membroker.New(nil).Sink(), nil).Run(context.Background())
 	if !errors.Is(err, store.ErrSchema) {
 		t.Errorf("without a schema Run returned %v", err)

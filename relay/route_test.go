@@ -29,7 +29,7 @@ func TestRoutesPartATopic(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		st := memstore.New(memstore.Options{})
+		st := memstore.New(nil)
 		b := membroker.New(&membroker.Options{Topics: []string{"works"}, Route: table.Route})
 		var changes []string
 		var brakes int

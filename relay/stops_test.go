@@ -111,7 +111,7 @@ func (s *stopSink) asked() int {
 // Promises: S
 func TestADestinationThatIsGoneStaysStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := memstore.New(memstore.Options{Lanes: 1})
+		mem := memstore.New(&memstore.Options{Lanes: 1})
 		enqueue(t, mem, 1, 1, map[string]int64{})
 		st, first := &stopStore{Store: mem}, &stopSink{}
 		stop := start(t, relay.New(st, first, nil))

@@ -67,7 +67,7 @@ func TestAWebhookGoesOnBehindAMessageThatBreaksIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sink.Close()
-	st := memstore.New(memstore.Options{Lanes: 1})
+	st := memstore.New(&memstore.Options{Lanes: 1})
 	write := func(key, payload string) {
 		tx := st.Begin()
 		if err := tx.Enqueue(postrider.Message{Topic: "orders", Key: key, Payload: []byte(payload)}); err != nil {

@@ -10,7 +10,7 @@ import (
 
 // A database for tests: a transaction's messages are there once it is committed.
 func ExampleNew() {
-	st := memstore.New(memstore.Options{})
+	st := memstore.New(nil)
 
 	tx := st.Begin()
 	if err := tx.Enqueue(postrider.JSON("orders", "o-1", "order.placed", "book")); err != nil {

@@ -32,7 +32,7 @@ const DefaultLanes = store.DefaultLanes
 // DefaultPipe is the pipe that the Store of New reads for.
 const DefaultPipe = store.DefaultPipe
 
-// Options are the settings of a database in memory. The zero value is usable.
+// Options are the settings of a database in memory. nil means all defaults.
 type Options struct {
 	Lanes  int    // 0: 64
 	Family Family // Cursor
@@ -74,8 +74,12 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// New makes an empty database and returns its default pipe.
-func New(o Options) *Store {
+// New makes an empty database and returns its default pipe. opts may be nil.
+func New(opts *Options) *Store {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
 	if o.Lanes <= 0 {
 		o.Lanes = DefaultLanes
 	}

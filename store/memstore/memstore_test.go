@@ -37,7 +37,7 @@ func writers(t *testing.T, family memstore.Family, d memstore.Defect, seed uint6
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w := &workload{rng: rng, versions: map[string]int{}, open: map[string]*memstore.Tx{}, seen: map[string]int64{}}
 	now := time.Unix(1, 0)
-	w.db = memstore.New(memstore.Options{
+	w.db = memstore.New(&memstore.Options{
 		Lanes: 2, Family: family, Defect: d,
 		Now:  func() time.Time { now = now.Add(time.Millisecond); return now },
 		Step: func(memstore.Point) error { w.step(); return nil },
@@ -181,7 +181,7 @@ func TestBrokenReadsAreCaught(t *testing.T) {
 func TestSettleIsFencedAndRepeatable(t *testing.T) {
 	for _, family := range []memstore.Family{memstore.Cursor, memstore.Rows} {
 		now := time.Unix(1, 0)
-		s := memstore.New(memstore.Options{Lanes: 1, Family: family, Now: func() time.Time { return now }})
+		s := memstore.New(&memstore.Options{Lanes: 1, Family: family, Now: func() time.Time { return now }})
 		if err := s.Enqueue(t.Context(), message("a", 1), message("a", 2)); err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +215,7 @@ func TestSettleIsFencedAndRepeatable(t *testing.T) {
 
 func TestAQueueIsDueWithItsHead(t *testing.T) {
 	now := time.Unix(1, 0)
-	s := memstore.New(memstore.Options{Lanes: 1, Now: func() time.Time { return now }})
+	s := memstore.New(&memstore.Options{Lanes: 1, Now: func() time.Time { return now }})
 	g := lease(t, s, "one").Lanes[0]
 	_, err := s.Settle(t.Context(), []store.Settlement{{BootID: "one", Epoch: g.Epoch, Park: []store.Park{
 		{Seq: 2, Message: message("k", 2), State: store.Waiting},
@@ -264,7 +264,7 @@ func TestAQueueIsDueWithItsHead(t *testing.T) {
 // Promises: Q
 func TestTrimKeepsWhatIsPending(t *testing.T) {
 	for _, family := range []memstore.Family{memstore.Cursor, memstore.Rows} {
-		s := memstore.New(memstore.Options{Lanes: 1, Family: family})
+		s := memstore.New(&memstore.Options{Lanes: 1, Family: family})
 		g := lease(t, s, "one").Lanes[0]
 		straggler := s.Begin()
 		if err := straggler.Enqueue(message("a", 1)); err != nil {
@@ -298,7 +298,7 @@ func TestTrimKeepsWhatIsPending(t *testing.T) {
 
 func TestWaitWakesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memstore.New(memstore.Options{})
+		s := memstore.New(nil)
 		if _, err := s.Read(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}

@@ -26,7 +26,7 @@ type memEnv struct {
 
 func newMemEnv(family memstore.Family, defect memstore.Defect) *memEnv {
 	e := &memEnv{now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
-	e.db = memstore.New(memstore.Options{Lanes: lanes, Family: family, Defect: defect, Now: e.clock})
+	e.db = memstore.New(&memstore.Options{Lanes: lanes, Family: family, Defect: defect, Now: e.clock})
 	return e
 }
 
@@ -84,7 +84,7 @@ func TestReference(t *testing.T) {
 			storetest.Run(t, func(*testing.T) storetest.Env { return newMemEnv(family, memstore.None) })
 			t.Run("migrator", func(t *testing.T) {
 				storetest.RunMigrator(t, func(*testing.T) *ops.Office {
-					return memstore.New(memstore.Options{Family: family, Empty: true}).Office()
+					return memstore.New(&memstore.Options{Family: family, Empty: true}).Office()
 				})
 			})
 		})

@@ -13,7 +13,7 @@ import (
 // fail once: the others wait behind it and then leave in pages, in order.
 func TestAKeysBacklogTakesFewParkedCycles(t *testing.T) {
 	r := newRig(t, Config{Retry: Backoff{Base: 5 * time.Second}})
-	db := memstore.New(memstore.Options{Lanes: 1, Now: func() time.Time { return time.Unix(0, 0).Add(r.now) }})
+	db := memstore.New(&memstore.Options{Lanes: 1, Now: func() time.Time { return time.Unix(0, 0).Add(r.now) }})
 	msgs := make([]postrider.Message, 1001)
 	for i := range msgs {
 		msgs[i] = postrider.Message{Topic: "orders", Key: "k", Version: int64(i) + 1}

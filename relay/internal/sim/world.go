@@ -43,7 +43,7 @@ func origin() time.Time { return time.Unix(1_700_000_000, 0) }
 func newWorld(ctx context.Context, p plan, m mutant, traced bool) *world {
 	w := &world{plan: p, mutant: m, ctx: ctx, traceOn: traced, hash: 14695981039346656037}
 	w.rng = rand.New(rand.NewPCG(p.Seed, 0x776f726c64))
-	w.db = memstore.New(memstore.Options{
+	w.db = memstore.New(&memstore.Options{
 		Lanes: p.Lanes, Family: p.Family, Defect: m.defect,
 		Now:  func() time.Time { return origin().Add(w.now) },
 		Step: w.interleave,

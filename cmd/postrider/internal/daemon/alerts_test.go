@@ -72,7 +72,7 @@ func (o orderly) Tend(ctx context.Context, _ ops.TendRequest) (t ops.Tended, err
 // relayPage returns the series of a relay with retention, books and partitions.
 func relayPage(t *testing.T) string {
 	t.Helper()
-	st := memstore.New(memstore.Options{})
+	st := memstore.New(nil)
 	r := relay.New(st, membroker.New(nil).Sink(), nil)
 	m := newMetrics(st, map[string]string{"pipe": "main"}, time.Second)
 	m.of(r)

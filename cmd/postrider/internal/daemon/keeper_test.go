@@ -47,7 +47,7 @@ func TestHousekeepingMetricsOfTrouble(t *testing.T) {
 		t.Error("the sweep did not fail")
 	}
 	serves := func(k *admin.Keeper) string {
-		st := memstore.New(memstore.Options{})
+		st := memstore.New(nil)
 		m := newMetrics(st, map[string]string{"pipe": "main"}, time.Second)
 		m.of(relay.New(st, membroker.New(nil).Sink(), nil))
 		m.keep(k, map[string]string{"relay": "shop"})

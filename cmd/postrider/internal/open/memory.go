@@ -22,7 +22,7 @@ func openMemorySink(set *Settings, _ string) (*Publisher, error) {
 }
 
 func openMemory(set *Settings, _ string) (*Outbox, error) {
-	st := memstore.New(memstore.Options{Lanes: set.Lanes})
+	st := memstore.New(&memstore.Options{Lanes: set.Lanes})
 	return &Outbox{
 		Store: st, Office: st.Office(),
 		Enqueue: func(ctx context.Context, msgs []postrider.Message) error { return st.Enqueue(ctx, msgs...) },
