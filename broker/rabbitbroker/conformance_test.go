@@ -53,7 +53,7 @@ func env(t *testing.T, url string) *brokertest.Env {
 	queue := declare(t, ch, single())
 	sink := open(t, through+"?max-message-bytes=1048576")
 	source := func(url string) (broker.Source, func(), error) {
-		s, err := rabbitbroker.OpenSource(url, rabbitbroker.SourceOptions{Queue: queue})
+		s, err := rabbitbroker.OpenSource(url, &rabbitbroker.SourceOptions{Queue: queue})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -83,7 +83,7 @@ func env(t *testing.T, url string) *brokertest.Env {
 			return s, proxy, end, err
 		},
 		Routed: func(_ context.Context, route envelope.Router) (broker.Sink, error) {
-			s, err := rabbitbroker.Open(url, route)
+			s, err := rabbitbroker.Open(url, &rabbitbroker.SinkOptions{Route: route})
 			if err == nil {
 				t.Cleanup(s.Close)
 			}

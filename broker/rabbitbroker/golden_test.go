@@ -28,7 +28,7 @@ func wireOf(t *testing.T, url string, f envelope.Format) {
 	t.Helper()
 	ch := channel(t, url)
 	queue := declare(t, ch, amqp.Table{"x-queue-type": "quorum"})
-	sink, err := rabbitbroker.Open(url, golden.Router(queue, f))
+	sink, err := rabbitbroker.Open(url, &rabbitbroker.SinkOptions{Route: golden.Router(queue, f)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,9 +34,9 @@ func TestCloudEventsPrefix(t *testing.T) {
 			}
 			ch := channel(t, address)
 			queue := declare(t, ch, amqp.Table{"x-queue-type": "quorum"})
-			sink, err := rabbitbroker.Open(u.String(), func(m *postrider.Message) (envelope.Route, error) {
+			sink, err := rabbitbroker.Open(u.String(), &rabbitbroker.SinkOptions{Route: func(m *postrider.Message) (envelope.Route, error) {
 				return envelope.Route{Topic: m.Topic, Key: m.Key, Format: envelope.CloudEvents}, nil
-			})
+			}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -52,7 +52,7 @@ func TestCloudEventsPrefix(t *testing.T) {
 			if err != nil || !ok || raw.Headers[want+"type"] != m.Type || raw.Headers[want+"subject"] != m.Key || raw.Headers[want+"tenant"] != "acme" {
 				t.Errorf("%v, %v; want attributes behind %s", raw.Headers, err, want)
 			}
-			source, err := rabbitbroker.OpenSource(u.String(), rabbitbroker.SourceOptions{Queue: queue, Unchecked: true})
+			source, err := rabbitbroker.OpenSource(u.String(), &rabbitbroker.SourceOptions{Queue: queue, Unchecked: true})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,18 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/postrider/postrider/broker/internal/brokerurl"
 	"github.com/postrider/postrider/internal/peer"
 )
 
-// Server says how a broker is reached. A Sink and a Source open connections of
-// their own to it, one each.
+// Server says how a broker is reached. [NewSink] and [NewSource] take it in place of an
+// amqp.Connection, which does not connect again after it has ended, and which an alarm
+// of the broker stops as a whole: a sink and a source have connections of their own.
 type Server struct {
 	// Hosts are HOST:PORT of a cluster's nodes, tried in turn; required.
 	Hosts []string
@@ -38,49 +37,6 @@ const (
 	heartbeat = 10 * time.Second // a peer that is silent for one and a half is gone
 	frameSize = 128 << 10        // the largest frame; RabbitMQ's own default
 )
-
-// spec is what the URLs of sinks and sources look like.
-func spec(params ...string) brokerurl.Spec {
-	return brokerurl.Spec{
-		Schemes: map[string]bool{"amqp": false, "amqps": true},
-		Path:    true, Params: append(params, "auth"),
-	}
-}
-
-// parseServer reads the part of a URL that says where the broker is. A path that
-// is empty is the virtual host "/"; /name and /%2Fname are name and /name, as
-// https://www.rabbitmq.com/docs/uri-spec says.
-func parseServer(rawURL string, spec brokerurl.Spec) (Server, *brokerurl.URL, error) {
-	u, err := brokerurl.Parse(rawURL, spec)
-	if err != nil {
-		return Server{}, nil, err
-	}
-	s := Server{Hosts: u.Hosts, User: u.User, Password: u.Password}
-	port := "5672"
-	if u.TLS != nil {
-		port = "5671"
-		s.Dial = u.TLS.DialContext
-	}
-	for i, host := range s.Hosts {
-		if _, _, err := net.SplitHostPort(host); err != nil {
-			s.Hosts[i] = net.JoinHostPort(host, port)
-		}
-	}
-	if s.Vhost, err = url.PathUnescape(u.Path); err != nil {
-		return Server{}, nil, errors.New("the virtual host must be percent-encoded: %2F is the one that is called /")
-	}
-	switch auth := u.Param("auth"); {
-	case auth != "" && auth != "password" && auth != "certificate":
-		return Server{}, nil, errors.New("auth must be password or certificate")
-	case auth == "certificate" && (u.TLS == nil || u.TLS.Cert == ""):
-		return Server{}, nil, errors.New("auth=certificate needs amqps:// with tls-cert and tls-key")
-	case auth == "certificate":
-		s.Certificate = true
-	case s.User != "" && s.Password == nil:
-		return Server{}, nil, errors.New("there is a user without a password: write amqp://USER:PASSWORD@HOST or add password-file or password-env")
-	}
-	return s, u, nil
-}
 
 func (s *Server) vhost() string {
 	if s.Vhost == "" {

@@ -26,7 +26,7 @@ const (
 	RoutingByKey   Routing = "key"   // the key, or the id of a message without one
 )
 
-// SinkOptions of NewSink. The zero value is what most want.
+// SinkOptions of [Open] and [NewSink]. The zero value is what most want.
 type SinkOptions struct {
 	// Exchange takes all messages. "" is the default exchange, where the queue
 	// with the routing key as its name gets them.
@@ -77,7 +77,8 @@ type Sink struct {
 	again  time.Time
 }
 
-// NewSink returns a sink. It does no I/O. opts may be nil.
+// NewSink returns a sink on connections of its own to server: see [Server] for why it
+// takes no amqp.Connection. It does no I/O. opts may be nil. Close ends the connections.
 func NewSink(server Server, opts *SinkOptions) (*Sink, error) {
 	if opts == nil {
 		opts = &SinkOptions{}

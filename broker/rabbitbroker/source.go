@@ -15,10 +15,11 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SourceOptions of NewSource.
+// SourceOptions of [OpenSource] and [NewSource].
 type SourceOptions struct {
 	// Queue is what is consumed; required. It must exist, and its arguments must
-	// say that it has a single active consumer.
+	// say that it has a single active consumer. A queue is topic and group in one: each
+	// group of consumers has a queue of its own.
 	Queue string
 	// Consumer is the name that the broker's operator sees; "postrider" if empty.
 	Consumer string
@@ -73,11 +74,16 @@ type subscription struct {
 	forget     func() bool      // the source's end is not this one's any more
 }
 
-// NewSource returns a source, which opens a connection of its own at the first
-// Receive. It does no I/O.
-func NewSource(server Server, opts SourceOptions) (*Source, error) {
+// NewSource returns a source, which opens a connection of its own to server at the
+// first Receive: see [Server] for why it takes no amqp.Connection. It does no I/O. opts
+// must name a queue. Close ends the connection.
+func NewSource(server Server, options *SourceOptions) (*Source, error) {
 	if err := server.check(); err != nil {
 		return nil, fmt.Errorf("rabbitbroker: source: %w", err)
+	}
+	var opts SourceOptions
+	if options != nil {
+		opts = *options
 	}
 	if opts.Queue == "" || len(opts.Queue) > shortMost {
 		return nil, errors.New("rabbitbroker: source: a queue is required; its name has at most 255 bytes")

@@ -17,7 +17,7 @@ import (
 
 func source(t *testing.T, url, queue string) *rabbitbroker.Source {
 	t.Helper()
-	src, err := rabbitbroker.OpenSource(url, rabbitbroker.SourceOptions{Queue: queue})
+	src, err := rabbitbroker.OpenSource(url, &rabbitbroker.SourceOptions{Queue: queue})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,7 +152,7 @@ func open(c *Config) (broker.Source, func(), error) {
 		}
 		return src, func() { src.Close(); nc.Close() }, nil
 	case "rabbitmq":
-		src, err := rabbitbroker.OpenSource(c.URL, rabbitbroker.SourceOptions{Queue: c.Topic, Consumer: c.Name})
+		src, err := rabbitbroker.OpenSource(c.URL, &rabbitbroker.SourceOptions{Queue: c.Topic, Consumer: c.Name})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -43,9 +43,13 @@ func openRabbit(ctx context.Context, set *open.Settings, topic string) (*rabbitB
 	}
 	q.Set("exchange", topic)
 	set.Broker = base + "?" + q.Encode()
+	target, err := rabbitbroker.ParseURL(set.Broker)
+	if err != nil {
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.Broker), err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, open.Timeout)
 	defer cancel()
-	conn, err := rabbitbroker.Connect(ctx, set.Broker)
+	conn, err := target.Connect(ctx)
 	if err != nil {
 		return nil, exit.Withf(exit.Unreachable, "the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(set.Broker), err)
 	}

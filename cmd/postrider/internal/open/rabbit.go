@@ -2,8 +2,6 @@ package open
 
 import (
 	"github.com/postrider/postrider/broker/rabbitbroker"
-	"github.com/postrider/postrider/cmd/postrider/internal/exit"
-	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 func rabbitKind() kind {
@@ -19,17 +17,17 @@ func openRabbit(set *Settings, _ string) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	sink, err := rabbitbroker.Open(set.Broker, router)
+	sink, err := rabbitbroker.Open(set.Broker, &rabbitbroker.SinkOptions{Route: router})
 	if err != nil {
-		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.Broker), err)
+		return nil, unusable(set, err)
 	}
 	return &Publisher{Sink: sink, Close: sink.Close, AdviceIsLoud: true}, nil
 }
 
 func openRabbitSource(set *Settings, consumer, topic string) (*Receiver, error) {
-	src, err := rabbitbroker.OpenSource(set.Broker, rabbitbroker.SourceOptions{Queue: topic, Consumer: consumer})
+	src, err := rabbitbroker.OpenSource(set.Broker, &rabbitbroker.SourceOptions{Queue: topic, Consumer: consumer})
 	if err != nil {
-		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.Broker), err)
+		return nil, unusable(set, err)
 	}
 	return &Receiver{Source: src, Close: src.Close}, nil
 }
