@@ -1,6 +1,7 @@
 package core
 
 import (
+	"strings"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -191,7 +192,7 @@ func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
 	}
 	at, seen := l.unknownAt(b, i)
 	works := c.proven || c.others && err.Destination == ""
-	s := suspect{place: e.placeOf(m), at: c.sentAt, tries: before.tries + 1, proofs: before.proofs, out: true, blind: before.blind}
+	s := suspect{place: strings.Clone(e.placeOf(m)), at: c.sentAt, tries: before.tries + 1, proofs: before.proofs, out: true, blind: before.blind}
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, m.Key != ""
 	switch {
@@ -397,7 +398,7 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 	if l.suspects == nil {
 		l.suspects = map[int64]suspect{}
 	}
-	l.suspects[b.meta[i].Seq] = suspect{place: e.placeOf(&b.msgs[i]), at: c.sentAt, tries: tries, blind: before.blind}
+	l.suspects[b.meta[i].Seq] = suspect{place: strings.Clone(e.placeOf(&b.msgs[i])), at: c.sentAt, tries: tries, blind: before.blind}
 	return true
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/postrider/postrider/store"
@@ -13,11 +14,20 @@ import (
 // or unparks, so it knows when each queue is due without asking, and reads the
 // queues by name: a look costs what it returns.
 type captive struct {
+	key   string        // a copy: that of a message would hold the bytes of a whole read
 	head  int64         // number of the record that captures the key, anyHead: not known
 	due   time.Duration // when its queue is to be read, if timed
 	timed bool          // false: dead, paused by a person, or not known
 	late  bool          // a record was parked behind the head since the queue was read
 	place string        // the destination that its head waits for, if that is down
+}
+
+// keep notes what is known of a captured key.
+func (l *lane) keep(key string, c captive) {
+	if c.key == "" {
+		c.key = strings.Clone(key)
+	}
+	l.captured[c.key] = c // an assignment replaces the key's string too
 }
 
 // anyHead stands for the number of a head that is not known.
@@ -34,7 +44,7 @@ func (e *Engine) setView(l *lane, v store.ParkedView) {
 			h := v.Heads[i]
 			c = captive{head: h.Seq, timed: h.HasDue, due: e.now + min(max(h.DueIn, -never), never), place: before[key].place}
 		}
-		l.captured[key] = c
+		l.keep(key, c)
 	}
 	l.gaps, l.gapCount = make(map[string][]store.Gap, len(v.Gaps)), len(v.Gaps)
 	for _, g := range v.Gaps {
@@ -111,7 +121,7 @@ func (l *lane) shift(by time.Duration) {
 	}
 	for key, c := range l.captured {
 		c.due += by
-		l.captured[key] = c
+		l.keep(key, c)
 	}
 }
 
@@ -120,16 +130,16 @@ func (l *lane) capture(b *batch, p *park) {
 	c, ok := l.captured[p.Message.Key]
 	switch {
 	case !ok || b.parked: // of a queue that was read, what came before it has gone
-		c = captive{head: p.Seq, late: c.late}
+		c = captive{key: c.key, head: p.Seq, late: c.late}
 	case p.Seq < c.head && c.head != anyHead:
 		c.head, c.place = p.Seq, ""
 	default:
 		c.late = true
-		l.captured[p.Message.Key] = c
+		l.keep(p.Message.Key, c)
 		return
 	}
 	c.timed, c.due = p.State == store.Retry, p.at
-	l.captured[p.Message.Key] = c
+	l.keep(p.Message.Key, c)
 }
 
 // queueBehind notes that a record was parked behind a captured key. One that
@@ -150,14 +160,14 @@ func (e *Engine) queueBehind(l *lane, key string, seq int64) {
 		l.due = soonest(l.hasDue, l.due, look)
 		l.hasDue = true
 	}
-	l.captured[key] = c
+	l.keep(key, c)
 }
 
 // waitFor notes for which destination a key waits.
 func (l *lane) waitFor(key, place string) {
 	if c, ok := l.captured[key]; ok && key != "" {
 		c.place = place
-		l.captured[key] = c
+		l.keep(key, c)
 	}
 }
 
@@ -171,7 +181,7 @@ func (e *Engine) learn(l *lane, settled []*batch, s *store.Settlement) {
 		p := &s.Park[i]
 		if c, ok := l.captured[p.Message.Key]; ok && c.head == p.Seq && p.State == store.Retry {
 			c.due = max(c.due, e.now+p.DueIn)
-			l.captured[p.Message.Key] = c
+			l.keep(p.Message.Key, c)
 		}
 	}
 	for _, b := range settled {
@@ -200,7 +210,7 @@ func (e *Engine) release(l *lane, b *batch) {
 		if !l.paused { // the next one's turn; at the cap one is emptied after the other
 			c.due = e.now
 		}
-		l.captured[key] = c
+		l.keep(key, c)
 	}
 }
 
@@ -315,7 +325,7 @@ func (e *Engine) dueKeys(l *lane, n int) []string {
 			tried.add(c.place)
 		}
 		c.late = false
-		l.captured[d.key] = c
+		l.keep(d.key, c)
 		keys = append(keys, d.key)
 	}
 	return keys

@@ -2,8 +2,10 @@ package core
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/postrider/postrider/store"
 )
@@ -193,4 +195,53 @@ func TestANamedReadThatBringsNothingLooksAtTheLane(t *testing.T) {
 	if rd = r.parkedRead(); rd.Reads[0].Keys != nil {
 		t.Errorf("read %+v names queues again", rd.Reads[0])
 	}
+}
+
+// What the relay remembers of captured keys holds no bytes of messages in memory: a
+// key and a topic are parts of what a whole read brought.
+// Promises: G
+func TestCapturedKeysHoldNoMessages(t *testing.T) {
+	read := strings.Repeat("orders/key", 1000) // all texts of the messages lie in it
+	inside := func(s string) bool {
+		at, from := uintptr(unsafe.Pointer(unsafe.StringData(s))), uintptr(unsafe.Pointer(unsafe.StringData(read)))
+		return s != "" && at >= from && at < from+uintptr(len(read))
+	}
+	r := newRig(t, Config{})
+	r.lead(1)
+	check := func(when string) {
+		t.Helper()
+		l := r.e.held[0]
+		if len(l.captured) != 1 {
+			t.Fatalf("%s: captured %v", when, l.captured)
+		}
+		for key, c := range l.captured {
+			if inside(key) || inside(c.place) {
+				t.Errorf("%s: key %q or place %q holds a message's bytes", when, key, c.place)
+			}
+		}
+		for name, s := range r.e.scopes {
+			if inside(name) || inside(s.name) {
+				t.Errorf("%s: destination %q holds a message's bytes", when, name)
+			}
+		}
+	}
+	texts := func(b store.Batch) store.Batch {
+		for i := range b.Messages {
+			b.Messages[i].Topic, b.Messages[i].Key = read[:6], read[7:10]
+		}
+		return b
+	}
+	r.read(texts(r.batch(0, "p1", "key", "key")))
+	r.deliver(failed, nil)
+	r.e.scope(read[:6])
+	check("parked")
+	r.settle(0)
+	check("settled")
+	r.pass(3 * time.Second)
+	rd := r.parkedRead()
+	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{texts(r.parkedBatch(store.ParkedView{}, store.Retry, 1, "key"))}})
+	check("read again")
+	r.deliver()
+	r.settle(0)
+	check("one delivered")
 }

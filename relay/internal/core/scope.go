@@ -132,8 +132,8 @@ func (e *Engine) destination(topic string) string {
 func (e *Engine) scope(name string) *scope {
 	s := e.scopes[name]
 	if s == nil {
-		s = &scope{name: name}
-		e.scopes[name] = s
+		s = &scope{name: strings.Clone(name)} // a message's topic would hold the bytes of a whole read
+		e.scopes[s.name] = s
 	}
 	return s
 }
