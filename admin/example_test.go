@@ -19,7 +19,7 @@ import (
 // An operator pauses a key. No relay lives here, so that Execute takes the lane
 // for a moment.
 func ExampleExecute() {
-	st := memstore.New(memstore.Options{})
+	st := memstore.New(nil)
 	results, err := admin.Execute(context.Background(), st, st.Office().Admin, []store.Act{
 		{Kind: store.ActPause, Key: "order-7", Actor: "ann", Reason: "the warehouse is being counted"},
 	}, nil)
@@ -31,7 +31,7 @@ func ExampleExecute() {
 }
 
 func ExampleFind() {
-	st := memstore.New(memstore.Options{})
+	st := memstore.New(nil)
 	_, err := admin.Find(context.Background(), st.Office().Admin, 2003)
 	fmt.Println(err)
 	// Output: parked record 2003: not found
@@ -40,7 +40,7 @@ func ExampleFind() {
 // A service of its own removes settled rows after a week and compares the books
 // every minute. The store in memory keeps none.
 func ExampleNewKeeper() {
-	st := memstore.New(memstore.Options{}) // pgstore.New(pool, nil) in production
+	st := memstore.New(nil) // pgstore.New(pool, nil) in production
 	keeper, err := admin.NewKeeper(st.Office(), &admin.KeeperOptions{
 		OlderThan: admin.DefaultRetention, AuditEvery: time.Minute, Archive: admin.ArchiveTo("/var/lib/outbox"),
 	})
@@ -137,7 +137,7 @@ func ExampleTend() {
 
 // A consumer that misses versions of a key orders them from the outbox.
 func ExampleSendMissing() {
-	onGap, err := admin.SendMissing(memstore.New(memstore.Options{}).Office(), "billing", nil)
+	onGap, err := admin.SendMissing(memstore.New(nil).Office(), "billing", nil)
 	fmt.Println(onGap == nil, err) // else consumer.Options{OnGap: onGap}
 	// Output: true acts on many records: not supported by this store (memory): nothing in memory survives the process; PostgreSQL has all of this
 }
