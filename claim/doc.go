@@ -2,7 +2,7 @@
 // them there: the claim check pattern, the extension dataref of CloudEvents.
 //
 // The relay sends a message whose payload is above a limit without it, with the
-// header postrider-dataref that says where it stands (in a CloudEvent the
+// header postrider-dataref that names its place (in a CloudEvent the
 // attribute dataref). At the consumer an [Opener] fetches it before the handler
 // runs:
 //

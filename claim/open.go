@@ -12,7 +12,7 @@ import (
 	"github.com/postrider/postrider/seal"
 )
 
-// ErrGone is matched by the answer for a payload whose row is not there any more.
+// ErrGone is matched when the row of a payload is gone.
 var ErrGone = errors.New("the payload is gone")
 
 // Bodies fetches payloads. [github.com/postrider/postrider/store/pgstore.Bodies]

@@ -15,7 +15,7 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// Ref says where a payload stands, and what it is.
+// Ref is the place of a payload in the database, with its size and digest.
 type Ref struct {
 	Schema string // of the outbox
 	Lane   int
@@ -26,8 +26,8 @@ type Ref struct {
 }
 
 // String is the value of the header: a URI such as
-// postrider:postrider/17/4711/ID?bytes=N&sha256=HEX. It names no server: who
-// fetches knows where the outbox is.
+// postrider:postrider/17/4711/ID?bytes=N&sha256=HEX. It names no server: the
+// consumer knows where the outbox is.
 func (r Ref) String() string {
 	return fmt.Sprintf("%s%s/%d/%d/%s?bytes=%d&sha256=%x", envelope.RefScheme, r.Schema, r.Lane, r.Seq, r.ID, r.Bytes, r.SHA256)
 }
@@ -56,7 +56,7 @@ func Parse(s string) (Ref, error) {
 	return r, nil
 }
 
-// Policy says whose payloads stay in the database.
+// Policy decides which payloads stay in the database.
 type Policy struct {
 	Schema string // of the outbox
 	Above  int    // bytes of payload; up to it payloads travel

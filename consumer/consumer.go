@@ -25,7 +25,7 @@ import (
 	"github.com/postrider/postrider/seal"
 )
 
-// Policy says what becomes of a message whose type has no handler.
+// Policy is how a consumer treats a message whose type has no handler.
 type Policy uint8
 
 // The policies for unknown types.
@@ -115,7 +115,7 @@ type Options struct {
 	// DrainTimeout is how long Run waits for running handlers when its context
 	// has ended, before it ends theirs: 10 s.
 	DrainTimeout time.Duration
-	// Logger tells what people should know; it never sees a payload. nil: silent.
+	// Logger gets changes of state and failures, never a payload. nil: silent.
 	Logger *slog.Logger
 }
 

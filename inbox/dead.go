@@ -61,11 +61,12 @@ func scanDead(row Row) (DeadLetter, error) {
 	return d, json.Unmarshal([]byte(headers), &m.Headers)
 }
 
-// ErrNotDead says that a consumer has no dead letter of that id.
+// ErrNotDead is matched when the consumer has no dead letter of that id.
 var ErrNotDead = errors.New("no such dead letter")
 
-// Revive has a dead letter tried again, as if it had just come: a running
-// consumer of the name takes it up within seconds. Commit tx.
+// Revive retries a dead letter as if it had just been delivered: a running consumer
+// of the name takes it up within seconds. Commit tx. The error matches [ErrNotDead]
+// when there is no such dead letter.
 func (in *Inbox) Revive(ctx context.Context, tx Conn, id string) error {
 	if in.who.Err != nil {
 		return in.who.Err
@@ -83,9 +84,10 @@ func (in *Inbox) Revive(ctx context.Context, tx Conn, id string) error {
 	return in.became(ctx, tx, id, Waiting)
 }
 
-// Discard removes a dead letter for ever. Its claim stays, so that it is dropped
-// when it comes again. Where its key waits for its version, the version counts
-// as applied, and the key goes on. Commit tx.
+// Discard removes a dead letter permanently. Its claim stays: a later delivery is
+// skipped. Where its key waits for its version, the version counts as applied, and
+// the key resumes. Commit tx. The error matches [ErrNotDead] when there is no such
+// dead letter.
 func (in *Inbox) Discard(ctx context.Context, tx Conn, id string) error {
 	if in.who.Err != nil {
 		return in.who.Err

@@ -2,9 +2,9 @@ package inbox
 
 import "errors"
 
-// RetryableError says that the database gave up a transaction that may succeed
-// when it is run again from its beginning: a serialization failure, a deadlock,
-// a lock that was not to be had. The message must not be acknowledged.
+// RetryableError is a transaction that the database gave up and that may succeed
+// when it is run again from its beginning: a serialization failure, a deadlock, a
+// lock timeout. The message must not be acknowledged.
 type RetryableError struct {
 	Code string // the database's code: "40001", "sqlite busy"
 	Err  error

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Order says what becomes of messages of a key that come in another order than
-// that of their versions.
+// Order is how a consumer treats messages of a key that are delivered in another
+// order than that of their versions.
 type Order uint8
 
 // The orders.
 const (
 	// AnyOrder applies each message when it comes.
 	AnyOrder Order = iota
-	// Latest drops a message whose version is not above the last one applied: for
+	// Latest drops a message unless its version is above the last one applied: for
 	// messages that carry the whole state.
 	Latest
 	// Contiguous applies each version once and in turn: 1, 2, 3 ... What comes

@@ -45,8 +45,8 @@ type Claimed struct {
 	Outcome     Outcome
 }
 
-// Lookup returns what is kept of a message, nil when the consumer has never
-// committed a claim of it, or has forgotten it. It is for people: between this
+// Lookup returns the claim of a message, nil when the consumer has never committed
+// one or has forgotten it. It is for diagnosis, not for deduplication: between its
 // answer and an effect another delivery can run.
 func (in *Inbox) Lookup(ctx context.Context, db Conn, id string) (*Claimed, error) {
 	if err := in.who.Usable(id); err != nil {

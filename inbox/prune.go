@@ -12,16 +12,16 @@ import (
 // that Prune accepts.
 const MinRetention = 24 * time.Hour
 
-// DefaultHorizon is that of an inbox whose [Options] give none: for so long an
-// outbox keeps what was sent, and Kafka keeps a topic, unless they are told
-// otherwise. Give what is longer: the retention of the topic or stream (a NATS
-// stream and a Redis stream keep all by default), that of the outbox if its
-// messages are replayed, the time a RabbitMQ queue may hold a message back, the
-// time for which callers of an HTTP operation repeat a request.
+// DefaultHorizon is the horizon of an inbox whose [Options] name none: the default
+// retention of an outbox and of a Kafka topic. Choose the longest of the retention of
+// the topic or stream (NATS and Redis streams keep all messages by default), the
+// retention of the outbox if its messages are replayed, the time a RabbitMQ queue may
+// hold a message back, and the time for which callers of an HTTP operation repeat a
+// request.
 const DefaultHorizon = 7 * 24 * time.Hour
 
-// RetentionError says that claims are to be forgotten while their messages can
-// still come back, for a second effect.
+// RetentionError rejects an age at which claims would be forgotten while their
+// messages can still be delivered again, for a second effect.
 type RetentionError struct {
 	Consumer           string
 	OlderThan, Horizon time.Duration
@@ -41,10 +41,10 @@ func (e *RetentionError) Error() string {
 // A message that is delivered again after its claim was forgotten counts as
 // new: it has a second effect, unless an order guards its key, whose mark is
 // never forgotten. olderThan must therefore not be below the inbox's horizon
-// ([Options]): otherwise the error is a [*RetentionError]. The horizon is not the
-// whole of it: a consumer that was down for a month is given what is a month
-// old. 30 days are a good beginning. The claim of a dead letter stays as long as
-// the letter, that of a stashed message as long as it waits.
+// ([Options]): otherwise the error is a [*RetentionError]. The horizon is a minimum:
+// a consumer that was down for a month is given messages that are a month old. Begin
+// with 30 days. The claim of a dead letter stays as long as the letter, the claim of
+// a stashed message as long as it waits.
 //
 // db is an *sql.DB, where each call is a short transaction of its own, or a
 // transaction, which with pgx is outbox.Pgx(tx). Calls may run at the same time.

@@ -14,12 +14,12 @@ import (
 // MaxResult is the most that is kept of one result, in bytes.
 const MaxResult = 1 << 20
 
-// ErrNoResult says that no result is kept with a claim: the message was
-// processed by somebody who kept none.
+// ErrNoResult is matched when no result is kept with a claim: the message was
+// processed without one.
 var ErrNoResult = errors.New("no result is kept")
 
-// TryClaim is [Inbox.Claim] that does not wait: busy says that another
-// transaction that called TryClaim for m is open. On SQLite it is Claim: a second
+// TryClaim is [Inbox.Claim] without waiting: busy means that another transaction
+// that called TryClaim for m is open. On SQLite it is Claim: a second
 // writer waits where it begins.
 func (in *Inbox) TryClaim(ctx context.Context, tx Conn, m postrider.Message) (fresh, busy bool, err error) {
 	if in.sql.tryClaim == "" {
@@ -86,7 +86,7 @@ func (in *Inbox) Result(ctx context.Context, db Conn, id string) ([]byte, error)
 }
 
 // OnceResult is [Inbox.Once] for an effect with an answer: it keeps what fn
-// returns, and answers a duplicate with it. fresh says that fn has run. The error
+// returns, and answers a duplicate with it. fresh reports whether fn has run. The error
 // is [ErrNoResult] when the message was processed and no result was kept: there
 // is no answer, and the effect is there.
 func (in *Inbox) OnceResult(ctx context.Context, db Beginner, m postrider.Message, fn func(tx *sql.Tx) ([]byte, error)) (result []byte, fresh bool, err error) {

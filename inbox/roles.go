@@ -13,7 +13,7 @@ import (
 //   - reader sees everything but payloads and answers
 //   - admin acts for people: marks, dead letters, retention
 //
-// It may be run any number of times, by somebody who may make roles and owns the
+// It may be run any number of times, by a role that may create roles and owns the
 // tables; [Inbox.Migrate] grants what it makes later. schema is that of [Options],
 // prefix what the names of the roles begin with, before an underscore, "" for the
 // schema. Reader and admin are those of the outbox, if there is one beside the inbox.

@@ -21,7 +21,7 @@ func Schema(d dialect.Dialect, schema string) []string { return inboxsql.For(d, 
 // Migrate makes the inbox tables that are missing, and brings those of an older
 // version, and on PostgreSQL the functions, to [SchemaVersion]; a newer one stays.
 // tx is a transaction, which the caller commits; two callers may do it at once. A
-// [*RetryableError] says that running consumers hold a table that is to be changed:
+// [*RetryableError] means that running consumers hold a table that is to be changed:
 // try again.
 func (in *Inbox) Migrate(ctx context.Context, tx outbox.Tx) error {
 	if in.who.Err != nil {

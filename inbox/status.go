@@ -12,7 +12,7 @@ type Status struct {
 	Consumer string
 	At       time.Time // when it was asked
 	// LastClaim is when a message was last processed, and FirstClaim when the
-	// oldest that is not forgotten was. Zero: there is none.
+	// oldest that is not forgotten was. Zero: never.
 	LastClaim, FirstClaim time.Time
 	Dead                  int64         // dead letters
 	DeadAge               time.Duration // of the oldest
@@ -29,11 +29,11 @@ type Status struct {
 	// them with a dead letter, which a person is to look at.
 	Gaps, Blocked int64
 	GapAge        time.Duration
-	// Due are stashed messages whose turn has come and which nobody has applied,
+	// Due are stashed messages whose turn has come and which no process has applied,
 	// DueAge is since when at the most.
 	Due    int64
 	DueAge time.Duration
-	// Capped says that the figures are lower bounds: no more than [StatusLimit]
+	// Capped marks the figures as lower bounds: no more than [StatusLimit]
 	// failed and as many stashed messages are looked at.
 	Capped bool
 }

@@ -62,7 +62,7 @@ type Options struct {
 	// Required refuses requests without a key. Otherwise they are handled, in a
 	// transaction too, each time that they come.
 	Required bool
-	// Keep says by its status whether an answer is final: the transaction commits
+	// Keep reports by its status whether an answer is final: the transaction commits
 	// and the answer is kept. By default all below 500 are but 408, 425 and 429.
 	Keep func(status int) bool
 	// Fingerprint tells whether two requests with one key are the same. By default
@@ -80,7 +80,7 @@ type Options struct {
 	// Documentation is the address of a page about keys, the type of the problem
 	// documents (RFC 9457) that refuse a request.
 	Documentation string
-	// Logger says why a request was answered with 500 or 503. nil is silent.
+	// Logger gets the reason why a request was answered with 500 or 503. nil: silent.
 	Logger *slog.Logger
 }
 
@@ -93,9 +93,9 @@ type handler[Tx any] struct {
 }
 
 // New returns a handler whose requests are claimed in the inbox. Give each
-// operation or each API a consumer name of its own. caller names who asks: one
-// caller's key means nothing to another. It must not change when a client logs in
-// again, so take an account, not a token. "" is for nobody: 401.
+// operation or each API a consumer name of its own. caller names the caller of a
+// request: one caller's key means nothing to another. It must not change when a client logs in
+// again, so take an account, not a token. "" is answered with 401.
 func New[Tx any](in *inbox.Inbox, db DB[Tx], caller func(*http.Request) string, handle Handler[Tx], opts *Options) http.Handler {
 	h := &handler[Tx]{inbox: in, db: db, caller: caller, handle: handle}
 	if opts != nil {
@@ -124,8 +124,8 @@ func New[Tx any](in *inbox.Inbox, db DB[Tx], caller func(*http.Request) string, 
 	return h
 }
 
-// OneCaller is for an operation whose callers share one set of keys. Who knows or
-// guesses another's key and request gets that one's answer.
+// OneCaller is for an operation whose callers share one set of keys. A caller that
+// knows or guesses the key and the request of another gets the other's answer.
 func OneCaller(*http.Request) string { return "everybody" }
 
 func final(status int) bool {

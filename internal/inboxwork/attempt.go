@@ -17,11 +17,11 @@ type Attempt struct {
 	Wait      time.Duration // > 0: not due for so long; the try was not counted
 	LastError string        // of the last try that failed, "" if none did
 
-	// Orphan says that the last try was begun by another owner and has not
+	// Orphan means that the last try was begun by another owner and has not
 	// ended: that process died, or it lives and still works on the message. The
 	// new try was not counted; see Try.TakeOver.
 	Orphan bool
-	// Alone says that the last try ran alone: see Try.Alone.
+	// Alone means that the last try ran alone: see Try.Alone.
 	Alone bool
 }
 
@@ -32,7 +32,7 @@ type Try struct {
 	// An owner that begins again what it had begun itself is alive, so that try
 	// is not counted twice.
 	Owner string
-	// Alone says that nothing else runs in the process that could take it down:
+	// Alone means that nothing else runs in the process that could take it down:
 	// if it dies now, this message did it.
 	Alone bool
 	// TakeOver counts the try also when that of another owner has not ended.
@@ -78,7 +78,7 @@ func (in *Inbox) ReturnAttempt(ctx context.Context, c inbox.Conn, m postrider.Me
 }
 
 // FailAttempt records why a try of m failed and that the next one is due after
-// delay. counted says whether BeginAttempt has counted this try. The first 500
+// delay. counted reports whether BeginAttempt has counted this try. The first 500
 // bytes of cause are kept as they are: its author answers for what they reveal.
 func (in *Inbox) FailAttempt(ctx context.Context, c inbox.Conn, m postrider.Message, origin string, counted bool, delay time.Duration, cause string) (Attempt, error) {
 	if err := in.who.Usable(m.ID); err != nil {

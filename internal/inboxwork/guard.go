@@ -16,7 +16,7 @@ import (
 	"github.com/postrider/postrider/internal/inboxsql"
 )
 
-// Ruling is what a guard says of a message.
+// Ruling is the decision of a guard about a message.
 type Ruling uint8
 
 // The rulings. Only for Apply is the effect run; all are acknowledged once the
@@ -28,7 +28,7 @@ const (
 	Gone                // another transaction has had it
 )
 
-// ErrNoPlace says that a message has no place in the order of its topic: it has
+// ErrNoPlace is matched when a message has no place in the order of its topic: it has
 // no key, no version, a gap header that cannot be read, or, where it may have to
 // wait, a key that is no text.
 var ErrNoPlace = errors.New("the message has no place in its topic's order")
@@ -38,7 +38,7 @@ var ErrNoPlace = errors.New("the message has no place in its topic's order")
 // was applied last. The mark is kept per consumer, topic and key, and for ever;
 // transactions of one key follow each other. origin is where m stands, for
 // people. A message without key or version is refused with [ErrNoPlace],
-// unless order is inbox.AnyOrder. waiting says that messages of the key are in the
+// unless order is inbox.AnyOrder. waiting means that messages of the key are in the
 // stash: when tx has been committed and the ruling was Apply, call [Inbox.Unstash].
 func (in *Inbox) Guard(ctx context.Context, tx inbox.Conn, m postrider.Message, order inbox.Order, origin string) (r Ruling, waiting bool, err error) {
 	if err := in.who.Usable(m.ID); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/postrider/postrider/internal/inboxsql"
 )
 
-// ErrNoActor says that an act has nobody to answer for it.
+// ErrNoActor is matched when an act names no actor.
 var ErrNoActor = errors.New("an act needs an actor")
 
 // WriteAct adds to the consumer's journal, in the transaction of the act. Actor

@@ -25,10 +25,10 @@ func (in *Inbox) Tried(ctx context.Context, db inbox.Conn, msgs []postrider.Mess
 	return n > 0, nil
 }
 
-// Processed says which of msgs earlier transactions have claimed. Only yes is an
-// answer, and final: such a message is a duplicate. No says nothing, since another
-// delivery may claim the message now: it must be claimed like any other. It is for
-// those who have reason to expect duplicates, and costs one read for all of them.
+// Processed reports which of msgs earlier transactions have claimed. true is final:
+// such a message is a duplicate. false proves nothing, since another delivery may
+// claim the message now: it must be claimed like any other. Processed is for callers
+// that expect duplicates, and costs one read for all of msgs.
 func (in *Inbox) Processed(ctx context.Context, db inbox.Conn, msgs []postrider.Message) ([]bool, error) {
 	if in.who.Err != nil {
 		return nil, in.who.Err
