@@ -30,7 +30,7 @@ func first(ctx context.Context, out io.Writer, file string) error {
 	}
 	defer db.Close()
 	st := sqlitestore.New(db, nil)
-	if _, err := st.Migrate(ctx, ops.MigrateRequest{}); err != nil { // run does it too; here the order comes first
+	if _, err := st.Migrate(ctx, ops.MigrateRequest{}); err != nil { // deliver does it too; here the order comes first
 		return err
 	}
 	if _, err := db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS orders (id); CREATE TABLE IF NOT EXISTS invoice (id)"); err != nil {
@@ -47,15 +47,23 @@ func first(ctx context.Context, out io.Writer, file string) error {
 	if err := tx.Commit(); err != nil {
 		return err
 	}
+	bus := membroker.New(nil)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, db, st, membroker.New(nil)) }()
+	ended := make(chan error, 2)
+	go func() { ended <- deliver(ctx, st, bus.Sink()) }()
+	go func() { ended <- bill(ctx, db, bus.Source("billing", "orders")) }()
 	if err := waitForInvoice(ctx, out, db, ended); err != nil {
 		return err
 	}
-	stop() // relay and consumer finish what they have begun
-	return <-ended
+	stop() // both finish what they have begun
+	return errors.Join(<-ended, <-ended)
+}
+
+// insertInvoice is the effect of an order's message, in the transaction of the inbox.
+func insertInvoice(ctx context.Context, tx *sql.Tx, o Order) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO invoice VALUES (?)", o.ID)
+	return err
 }
 
 func waitForInvoice(ctx context.Context, out io.Writer, db *sql.DB, ended <-chan error) error {
@@ -72,7 +80,7 @@ func waitForInvoice(ctx context.Context, out io.Writer, db *sql.DB, ended <-chan
 		}
 		select {
 		case err := <-ended:
-			return errors.Join(errors.New("the service ended before there was an invoice"), err)
+			return errors.Join(errors.New("one of both ended before there was an invoice"), err)
 		case <-look.C:
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"errors"
 
 	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
@@ -25,18 +25,20 @@ func placeOrder(ctx context.Context, tx *sql.Tx, o Order) error {
 	return errors.Join(err, ob.Enqueue(ctx, tx, postrider.JSON("orders", o.ID, "order.placed", o)))
 }
 
-// In your service: a relay, and a consumer that writes one invoice however often the message is delivered.
-func run(ctx context.Context, db *sql.DB, st *sqlitestore.Store, bus *membroker.Broker) error {
-	c := consumer.New(bus.Source("billing", "orders"), consumer.SQL(db, dialect.SQLite), &consumer.Options{Name: "billing"})
-	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, o Order) error {
-		_, err := tx.ExecContext(ctx, "INSERT INTO invoice VALUES (?)", o.ID)
-		return err
-	})
-	_, err := st.Migrate(ctx, ops.MigrateRequest{})
-	if err = errors.Join(err, c.Migrate(ctx)); err != nil {
+// Beside your service, or in it: the relay delivers to the broker what was committed.
+func deliver(ctx context.Context, st *sqlitestore.Store, to broker.Sink) error {
+	if _, err := st.Migrate(ctx, ops.MigrateRequest{}); err != nil {
 		return err
 	}
-	ended := make(chan error)
-	go func() { ended <- relay.New(st, bus.Sink(), nil).Run(ctx) }()
-	return errors.Join(c.Run(ctx), <-ended)
+	return relay.New(st, to, nil).Run(ctx)
+}
+
+// In the service that receives: one invoice per order, however often its message is delivered.
+func bill(ctx context.Context, db *sql.DB, from broker.Source) error {
+	c := consumer.New(from, consumer.SQL(db, dialect.SQLite), &consumer.Options{Name: "billing"})
+	consumer.Handle(c, "order.placed", insertInvoice) // gets the transaction, which also keeps the message's id
+	if err := c.Migrate(ctx); err != nil {
+		return err
+	}
+	return c.Run(ctx)
 }
