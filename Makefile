@@ -42,8 +42,9 @@ short: ## the root module without any server, under a minute
 	go test -short ./...
 
 .PHONY: lint
-lint: ## golangci-lint, pinned, in every module
+lint: ## golangci-lint, pinned, in every module, and the prose
 	@tools/lint/run
+	@go test -run 'TestProse|TestLinks|TestPages' .
 
 .PHONY: tidy
 tidy: ## go mod tidy in every module, LICENSE into each, gofmt

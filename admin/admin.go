@@ -193,7 +193,7 @@ func (e *executor) beOwner(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("take the lanes of the requests: %w", err)
 	}
-	e.opts.Logger.DebugContext(ctx, "no relay lives: executing requests", "lanes", len(grant.Lanes), "requests", len(grant.Requests))
+	e.opts.Logger.DebugContext(ctx, "requests taken over", "lanes", len(grant.Lanes), "requests", len(grant.Requests))
 	settleErr := e.settle(ctx, lease.BootID, grant)
 
 	// The lanes go back also when the caller has given up; else a relay that

@@ -30,7 +30,7 @@ type Checked struct {
 }
 
 // ErrNoPreview is the answer of Check for a sink that cannot say what it sends.
-var ErrNoPreview = errors.New("this broker cannot say what it would send")
+var ErrNoPreview = errors.New("this broker has no preview of messages")
 
 // Check returns what sink would make of msgs of a pipe, without sending anything. A
 // message without an id gets one of zeros. claims, which may be nil, leaves payloads in the

@@ -42,7 +42,7 @@ type UnknownConsumerError struct {
 }
 
 func (e *UnknownConsumerError) Error() string {
-	known := "there is none"
+	known := "no consumer exists"
 	if len(e.Known) > 0 {
 		known = "there are " + strings.Join(e.Known, ", ")
 	}
@@ -144,7 +144,7 @@ func (d inboxDoctor) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops
 	if err != nil {
 		found = append(found, ops.Finding{
 			Check: checkTables, Severity: ops.Warning, What: fmt.Sprintf("the inbox tables cannot be read: %v", err),
-			Why: "what these checks would have found is not known", Fix: "GRANT SELECT on the inbox tables to the role that asks",
+			Why: "checks skipped: the inbox tables cannot be read", Fix: "GRANT SELECT on the inbox tables to the role that asks",
 		})
 	}
 	return slices.DeleteFunc(found, func(f ops.Finding) bool { return !wanted(f.Check) }), ctx.Err()
@@ -188,7 +188,7 @@ func (d inboxDoctor) tables(ctx context.Context, req *ops.ExamineRequest) (found
 			Check: checkTables, Severity: ops.Critical,
 			What: fmt.Sprintf("the inbox tables are of version %d; consumers of this program's version need %d", version, inbox.SchemaVersion),
 			Why:  "such a consumer cannot note what became of a message that waits, is stale or died, and takes it back each time",
-			Fix:  "`postrider migrate inbox` or Inbox.Migrate, as the owner of the tables; consumers of the older version go on",
+			Fix:  "`postrider migrate inbox` or Inbox.Migrate, as the owner of the tables; older consumers keep working",
 		}}, true, nil
 	}
 	var bytes int64
@@ -236,7 +236,7 @@ func deadOf(_ *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
 		f = ops.Finding{
 			Severity: ops.Warning, What: fmt.Sprintf("consumer %s gave up %d messages, the oldest %s ago", name, s.Dead, rough(s.DeadAge)),
 			Why:  "they have no effect",
-			Fix:  fmt.Sprintf("`postrider dead list --consumer %[1]s`, mend the cause, then `postrider dead retry --consumer %[1]s --all --yes` or `postrider dead discard --consumer %[1]s --all --yes --reason WHY`", name),
+			Fix:  fmt.Sprintf("`postrider dead list --consumer %[1]s`, repair the cause, then `postrider dead retry --consumer %[1]s --all --yes` or `postrider dead discard --consumer %[1]s --all --yes --reason WHY`", name),
 			Data: map[string]any{"dead": s.Dead, "blocked_keys": s.Blocked, "age_seconds": int64(s.DeadAge.Seconds())},
 		}
 		if s.Blocked > 0 {

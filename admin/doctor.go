@@ -83,7 +83,7 @@ func (d destinations) Examine(ctx context.Context, req ops.ExamineRequest) ([]op
 	if err != nil {
 		return []ops.Finding{{
 			Check: check, Severity: ops.Warning, What: fmt.Sprintf("the topics in use cannot be read: %v", err),
-			Why: "what this check would have found is not known", Fix: "see the other findings",
+			Why: "this check was skipped", Fix: "see the other findings",
 		}}, nil
 	}
 	missing, err := info.Probe(limited, topics)

@@ -33,11 +33,11 @@ func SendMissing(office *ops.Office, actor string, log *slog.Logger) (func(ctx c
 		})
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			log.ErrorContext(ctx, "the missing versions are not among what the outbox has settled and kept: they are on their way, parked, or gone")
+			log.ErrorContext(ctx, "missing versions not found in the outbox")
 		case err != nil:
-			log.ErrorContext(ctx, "the missing versions could not be asked for", "error", err)
+			log.ErrorContext(ctx, "replay request failed", "error", err)
 		default:
-			log.WarnContext(ctx, "the missing versions are sent again", "order", id, "messages", plan.Records)
+			log.WarnContext(ctx, "missing versions requested", "order", id, "messages", plan.Records)
 		}
 	}, nil
 }

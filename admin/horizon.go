@@ -27,7 +27,7 @@ func HorizonOf(ctx context.Context, sink broker.Sink, topics []string, configure
 	note := func(format string, args ...any) { h.Why = append(h.Why, fmt.Sprintf(format, args...)) }
 	info := sink.Info()
 	if info.Keeps == nil {
-		note("%s keeps nothing that was acknowledged, or cannot be asked: the configured %v stand", info.Name, h.For)
+		note("%s does not report how long it keeps messages: using the configured %v", info.Name, h.For)
 		return h, nil
 	}
 	for _, topic := range topics {
@@ -36,9 +36,9 @@ func HorizonOf(ctx context.Context, sink broker.Sink, topics []string, configure
 		case err != nil:
 			return h, err
 		case k.Removes:
-			note("%s removes what was acknowledged: the configured %v stand", k.Setting, h.For)
+			note("%s removes acknowledged messages: using the configured %v", k.Setting, h.For)
 		case k.For == 0:
-			note("%s: messages are kept without end, so a consumer that is made anew gets them all: the configured %v stand", k.Setting, h.For)
+			note("%s: messages are kept without end, so a new consumer gets them all: using the configured %v", k.Setting, h.For)
 		case k.For > h.For:
 			h.For = k.For
 			fallthrough

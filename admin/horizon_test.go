@@ -48,8 +48,8 @@ func TestHorizonOf(t *testing.T) {
 		{sink, "short", 0, inbox.DefaultHorizon, "S keeps messages for 24h"},
 		{sink, "long", 60 * day, 60 * day, "L keeps"},
 		{sink, "ever", 0, inbox.DefaultHorizon, "without end"},
-		{sink, "queue", 8 * day, 8 * day, "removes what was acknowledged"},
-		{mute{}, "x", 9 * day, 9 * day, "the configured 216h0m0s stand"},
+		{sink, "queue", 8 * day, 8 * day, "removes acknowledged messages"},
+		{mute{}, "x", 9 * day, 9 * day, "using the configured 216h0m0s"},
 	} {
 		h, err := admin.HorizonOf(t.Context(), c.sink, strings.Fields(c.topics), c.configured)
 		if err != nil || h.For != c.want || !strings.Contains(strings.Join(h.Why, "; "), c.why) {

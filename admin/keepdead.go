@@ -49,7 +49,7 @@ func (k *Keeper) discardDead(ctx context.Context) error {
 	}
 	k.deadAt = time.Now()
 	if n > 0 {
-		k.opts.Logger.WarnContext(ctx, "old dead letters are discarded, as --keep-dead says", "records", n, "kept", k.opts.KeepDead)
+		k.opts.Logger.WarnContext(ctx, "old dead letters discarded", "records", n, "kept", k.opts.KeepDead)
 	}
 	return nil
 }

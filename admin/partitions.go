@@ -76,17 +76,17 @@ func (k *Keeper) tend(ctx context.Context, done *Swept) error {
 		}
 	})
 	if t.Rolled {
-		log.InfoContext(ctx, "the outbox began its next partition", "partition", t.Current)
+		log.InfoContext(ctx, "partition begun", "partition", t.Current)
 	}
 	if t.Dropped > 0 {
-		log.InfoContext(ctx, "partitions were dropped", "partitions", t.Dropped, "rows", t.Rows)
+		log.InfoContext(ctx, "partitions dropped", "partitions", t.Dropped, "rows", t.Rows)
 	}
 	switch alarm := t.Alarm(); {
 	case err != nil && len(t.List) == 0:
 	case alarm != "" && alarm != before:
-		log.ErrorContext(ctx, "the partitions of the outbox need a person", "what", alarm)
+		log.ErrorContext(ctx, "partitions alarm raised", "what", alarm)
 	case alarm == "" && before != "":
-		log.InfoContext(ctx, "the partitions of the outbox are in order again")
+		log.InfoContext(ctx, "partitions alarm cleared")
 	}
 	return err
 }

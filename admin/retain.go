@@ -368,7 +368,7 @@ func (k *Keeper) finish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSweep)
 	defer cancel()
 	if _, err := k.Sweep(ctx); err != nil { // the next process does it
-		k.opts.Logger.DebugContext(ctx, "the last sweep was not finished", "error", err)
+		k.opts.Logger.DebugContext(ctx, "last sweep unfinished", "error", err)
 	}
 }
 
@@ -400,9 +400,9 @@ func (k *Keeper) look(ctx context.Context) error {
 	}
 	switch d := b.Difference(); {
 	case d != 0 && d != before.Difference:
-		k.opts.Logger.ErrorContext(ctx, "the books differ: messages are missing, or counters are false; see `postrider audit`", "difference", d)
+		k.opts.Logger.ErrorContext(ctx, "books difference found", "difference", d)
 	case d == 0 && before.Difference != 0:
-		k.opts.Logger.InfoContext(ctx, "the books balance again")
+		k.opts.Logger.InfoContext(ctx, "books balanced again")
 	}
 	return nil
 }
@@ -418,10 +418,10 @@ func (k *Keeper) sweep(ctx context.Context) error {
 	}
 	switch held := done.Held; {
 	case held.Over && !before.Over:
-		k.opts.Logger.ErrorContext(ctx, "a pipe holds back more rows than the cap; nothing of it is removed: run the pipe, or give its rows up with `postrider pipe remove --forfeit`",
+		k.opts.Logger.ErrorContext(ctx, "held rows exceeded the cap",
 			"pipe", held.Pipe, "rows", held.Rows, "bytes", held.Bytes)
 	case before.Over && !held.Over && done.Runner == "":
-		k.opts.Logger.InfoContext(ctx, "no pipe holds back more rows than the cap any more")
+		k.opts.Logger.InfoContext(ctx, "held rows fell below the cap")
 	}
 	if done.Runner != "" {
 		return nil
@@ -453,9 +453,9 @@ func (k *Keeper) say(ctx context.Context, what string, err error) {
 	case text != "" && k.opts.Told != nil && k.opts.Told():
 		return
 	case text != "" && k.said == "":
-		k.opts.Logger.WarnContext(ctx, "housekeeping fails, trying again", "part", what, "error", err)
+		k.opts.Logger.WarnContext(ctx, "housekeeping failed", "part", what, "error", err)
 	case text == "" && k.said != "":
-		k.opts.Logger.InfoContext(ctx, "housekeeping works again")
+		k.opts.Logger.InfoContext(ctx, "housekeeping recovered")
 	}
 	k.said = text
 }
@@ -467,7 +467,7 @@ func (k *Keeper) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := k.Leave(ctx); err != nil { // it runs out by itself
-		k.opts.Logger.DebugContext(ctx, "the lease of retention was not given back", "error", err)
+		k.opts.Logger.DebugContext(ctx, "retention lease not released", "error", err)
 	}
 }
 

@@ -121,7 +121,7 @@ func (c *Consumer[Tx]) takeBack(ctx context.Context, t *task) {
 		return c.inbox.ReturnAttempt(ctx, conn, t.m, c.owner)
 	})
 	if err != nil {
-		t.log().DebugContext(ctx, "the attempt could not be taken back", "error", err)
+		t.log().DebugContext(ctx, "attempt not taken back", "error", err)
 	}
 }
 

@@ -33,7 +33,7 @@ func (c *Consumer[Tx]) processBatch(ctx context.Context, ds []broker.Delivery) b
 		}
 	}
 	if err := c.commitBatch(ctx, &b); err != nil {
-		c.opts.Logger.DebugContext(ctx, "a batch is run again one by one", "consumer", c.opts.Name, "messages", len(ds), "error", err)
+		c.opts.Logger.DebugContext(ctx, "batch split after a failure", "consumer", c.opts.Name, "messages", len(ds), "error", err)
 		return false
 	}
 	for i := range b.tasks {

@@ -39,6 +39,6 @@ func (c *Consumer[Tx]) applied(ctx context.Context) {
 		c.brake.dead.Store(0)
 	}
 	if c.brake.worked() {
-		c.opts.Logger.InfoContext(ctx, "the handlers work again", "consumer", c.opts.Name)
+		c.opts.Logger.InfoContext(ctx, "handlers recovered", "consumer", c.opts.Name)
 	}
 }

@@ -58,7 +58,7 @@ func TestBrake(t *testing.T) {
 		if c.braked() {
 			t.Error("the brake holds after an effect")
 		}
-		began, ended := strings.Count(log.String(), "part=handlers"), strings.Count(log.String(), "the handlers work again")
+		began, ended := strings.Count(log.String(), "part=handlers"), strings.Count(log.String(), "handlers recovered")
 		if began != 1 || ended != 1 {
 			t.Errorf("%d lines about the beginning and %d about the end, want one each", began, ended)
 		}

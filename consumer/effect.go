@@ -47,7 +47,7 @@ func (c *Consumer[Tx]) effect(ctx context.Context, t *task, h Handler[Tx]) error
 		if !errors.As(inbox.Classify(err), &again) || try == conflictTries || ctx.Err() != nil {
 			return err
 		}
-		t.log().DebugContext(ctx, "the database asks to run the transaction again", "code", again.Code)
+		t.log().DebugContext(ctx, "transaction retried", "code", again.Code)
 		pause(ctx, jitter(conflictPause<<try))
 	}
 }

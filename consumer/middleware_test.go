@@ -120,7 +120,7 @@ func TestMiddlewareMay(t *testing.T) {
 				t.Errorf("the log has no %q:\n%s", want, log)
 			}
 		}
-		if n := strings.Count(log, "the message is dead"); n != 2 || strings.Contains(log, "secret") {
+		if n := strings.Count(log, "dead letter"); n != 2 || strings.Contains(log, "secret") {
 			t.Errorf("%d are dead, want 2; log\n%s", n, log)
 		}
 	})

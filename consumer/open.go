@@ -42,7 +42,7 @@ func (c *Consumer[Tx]) open(ctx context.Context, t *task) (erased bool, err erro
 	case err == nil:
 		t.readable = m
 		if c.keys.worked() {
-			c.opts.Logger.InfoContext(ctx, "the keys are within reach again", "consumer", c.opts.Name)
+			c.opts.Logger.InfoContext(ctx, "keys reachable again", "consumer", c.opts.Name)
 		}
 		return false, nil
 	case errors.Is(err, seal.ErrErased):

@@ -104,7 +104,7 @@ func TestOpener(t *testing.T) {
 		{"secret", Options{Opener: &opener{}}, []string{"open secret"}, false, ""},
 		{"erased", Options{Opener: &opener{}}, nil, false, "erased"},
 		{"", Options{}, nil, false, "erased"},
-		{"tampered", Options{Opener: &opener{}}, nil, true, "the message is dead"},
+		{"tampered", Options{Opener: &opener{}}, nil, true, "dead letter"},
 		{"unknown", Options{Opener: &opener{}, MaxAttempts: 1}, nil, true, "unknown key"},
 		{"json", Options{MaxAttempts: 1}, nil, true, "set Options.Opener"},
 		{"claimed", Options{MaxAttempts: 1}, nil, true, "set Options.Opener to a claim.Opener"},
@@ -115,7 +115,7 @@ func TestOpener(t *testing.T) {
 				if !slices.Equal(handled, c.handled) || src.acked != 1 {
 					t.Errorf("handled %q, acknowledged %d, want %q and 1", handled, src.acked, c.handled)
 				}
-				if dead := strings.Contains(log, "the message is dead"); dead != c.dead || !strings.Contains(log, c.log) {
+				if dead := strings.Contains(log, "dead letter"); dead != c.dead || !strings.Contains(log, c.log) {
 					t.Errorf("dead %v, want %v; log\n%s", dead, c.dead, log)
 				}
 				if strings.Contains(noted, "open secret") || strings.Contains(log, "open secret") {
@@ -141,7 +141,7 @@ func TestWhatIsGivenMayPanic(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", opts.Batch), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					handled, _, log, src := openOnce(t, "secret", &opts)
-					if len(handled) != 0 || src.acked != 1 || !strings.Contains(log, "the message is dead") {
+					if len(handled) != 0 || src.acked != 1 || !strings.Contains(log, "dead letter") {
 						t.Errorf("handled %q, acknowledged %d", handled, src.acked)
 					}
 					if !strings.Contains(log, "stack=") || !strings.Contains(log, "panicked with a string") || !strings.Contains(log, "msg=panicked") || strings.Contains(log, "no 0189") {
@@ -178,7 +178,7 @@ func TestOddIDs(t *testing.T) {
 			src.ready <- broker.Delivery{Attempt: 1, Origin: "t/1@2", Message: postrider.Message{ID: id, Topic: "t", Type: "a"}}
 			time.Sleep(time.Hour) // in the bubble
 			cancel()
-			if err := <-done; err != nil || src.acked != 1 || !strings.Contains(log.String(), "the message is dead") || !strings.Contains(strings.Join(lines, ""), "undecodable:t/1@2:") {
+			if err := <-done; err != nil || src.acked != 1 || !strings.Contains(log.String(), "dead letter") || !strings.Contains(strings.Join(lines, ""), "undecodable:t/1@2:") {
 				t.Errorf("id %q: acknowledged %d, %v\n%s\n%s", id, src.acked, err, &log, lines)
 			}
 		})
@@ -192,7 +192,7 @@ func TestKeysOutOfReach(t *testing.T) {
 		if !slices.Equal(handled, []string{"open secret"}) || src.acked != 1 || src.tries < 5 {
 			t.Errorf("handled %q after %d tries", handled, src.tries)
 		}
-		if strings.Count(log, "level=ERROR") != 1 || !strings.Contains(log, "within reach again") {
+		if strings.Count(log, "level=ERROR") != 1 || !strings.Contains(log, "keys reachable again") {
 			t.Errorf("the log says\n%s", log)
 		}
 	})

@@ -60,10 +60,10 @@ func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
 		}
 	case inboxwork.Stale:
 		c.counts.stale.Add(1)
-		t.log().DebugContext(ctx, "stale: a later version was applied", "version", t.m.Version)
+		t.log().DebugContext(ctx, "stale message dropped", "version", t.m.Version)
 	case inboxwork.Early:
 		c.counts.stashed.Add(1)
-		t.log().DebugContext(ctx, "early: it waits for the versions before it", "version", t.m.Version)
+		t.log().DebugContext(ctx, "early message stashed", "version", t.m.Version)
 	case inboxwork.Apply:
 		if t.skipped {
 			c.counts.skipped.Add(1)
@@ -109,7 +109,7 @@ func (c *Consumer[Tx]) catchUp(ctx context.Context, t *task) {
 		})
 		cancel()
 		if err != nil {
-			t.log().DebugContext(ctx, "stashed messages are taken one by one", "error", err)
+			t.log().DebugContext(ctx, "stashed messages taken singly", "error", err)
 			c.wakeStash()
 			return
 		}

@@ -101,7 +101,7 @@ func TestDatabaseOutageIsToldOnce(t *testing.T) {
 		if src.acked != messages {
 			t.Errorf("%d of %d messages acknowledged after the outage", src.acked, messages)
 		}
-		failed, back := strings.Count(log.String(), "part=database"), strings.Count(log.String(), "works again")
+		failed, back := strings.Count(log.String(), "part=database"), strings.Count(log.String(), "database reachable again")
 		if failed != 1 || back != 1 {
 			t.Errorf("%d lines about the beginning of the outage and %d about its end, want one each:\n%s", failed, back, &log)
 		}

@@ -82,7 +82,7 @@ func (t *task) leavesNothing() bool {
 
 func (c *Consumer[Tx]) skip(ctx context.Context, t *task) {
 	c.counts.skipped.Add(1)
-	t.log().DebugContext(ctx, "message skipped: no handler for its type")
+	t.log().DebugContext(ctx, "message without a handler skipped")
 }
 
 func nothing[Tx any](context.Context, Tx, postrider.Message) error { return nil }
@@ -132,7 +132,7 @@ func (c *Consumer[Tx]) judge(ctx context.Context, t *task, err error) broker.Ver
 	switch {
 	case err == nil:
 		if c.database.worked() {
-			c.opts.Logger.InfoContext(ctx, "the database works again", "consumer", c.opts.Name)
+			c.opts.Logger.InfoContext(ctx, "database reachable again", "consumer", c.opts.Name)
 		}
 		c.excuses.forget(t.m.ID)
 		c.done(ctx, t)
@@ -169,7 +169,7 @@ func (c *Consumer[Tx]) retryLater(ctx context.Context, t *task, cause error) bro
 		return c.giveUp(ctx, t, cause)
 	}
 	c.counts.retries.Add(1)
-	t.log().WarnContext(ctx, "the handler failed; the message is tried again", "attempt", a.Count, "of", c.opts.MaxAttempts, "in", delay, "error", cause)
+	t.log().WarnContext(ctx, "handler failed", "attempt", a.Count, "of", c.opts.MaxAttempts, "in", delay, "error", cause)
 	return t.back(delay)
 }
 
@@ -190,7 +190,7 @@ func (c *Consumer[Tx]) giveBack(ctx context.Context, t *task, of *trouble, part 
 	if first {
 		level = slog.LevelError
 	}
-	t.log().Log(ctx, level, "out of reach; messages are given back", "part", part, "in", delay, "error", err)
+	t.log().Log(ctx, level, "messages given back", "part", part, "in", delay, "error", err)
 	return t.back(delay)
 }
 
@@ -211,7 +211,7 @@ func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) (v broker
 	}
 	if buried {
 		c.counts.dead.Add(1)
-		t.log().ErrorContext(ctx, "the message is dead", "attempts", t.count, "error", cause)
+		t.log().ErrorContext(ctx, "dead letter", "attempts", t.count, "error", cause)
 	}
 	return t.ack(), buried
 }

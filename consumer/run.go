@@ -133,12 +133,12 @@ func (r *run) receive(ctx context.Context) {
 		if ctx.Err() == nil && err != nil {
 			failures++
 			delay := min(100*time.Millisecond<<min(failures, 10), 10*time.Second)
-			r.opts.Logger.Log(ctx, onceError(failures), "cannot receive", "consumer", r.opts.Name, "source", r.source.Info().Name, "in", delay, "error", err)
+			r.opts.Logger.Log(ctx, onceError(failures), "receiving failed", "consumer", r.opts.Name, "source", r.source.Info().Name, "in", delay, "error", err)
 			pause(ctx, delay)
 			continue
 		}
 		if failures > 0 && ctx.Err() == nil {
-			r.opts.Logger.InfoContext(ctx, "receives again", "consumer", r.opts.Name, "source", r.source.Info().Name)
+			r.opts.Logger.InfoContext(ctx, "receiving resumed", "consumer", r.opts.Name, "source", r.source.Info().Name)
 		}
 		failures = 0
 		var known []bool
@@ -386,7 +386,7 @@ func (r *run) extend(ctx context.Context) {
 			continue
 		}
 		if err := r.source.Extend(ctx, ds); err != nil && ctx.Err() == nil {
-			r.opts.Logger.WarnContext(ctx, "cannot extend; messages may be delivered twice", "consumer", r.opts.Name, "messages", len(ds), "error", err)
+			r.opts.Logger.WarnContext(ctx, "extension failed", "consumer", r.opts.Name, "messages", len(ds), "error", err)
 		}
 	}
 }

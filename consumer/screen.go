@@ -73,7 +73,7 @@ func (s *screen[Tx]) known(ctx context.Context, ds []broker.Delivery) []bool {
 		return err
 	})
 	if err != nil {
-		s.c.opts.Logger.DebugContext(ctx, "the inbox does not say which messages it has", "consumer", s.c.opts.Name, "error", err)
+		s.c.opts.Logger.DebugContext(ctx, "inbox look-up failed", "consumer", s.c.opts.Name, "error", err)
 		return nil
 	}
 	known := make([]bool, len(ds))
@@ -95,7 +95,7 @@ func (s *screen[Tx]) ask(ctx context.Context, ids []string) (seen []bool, ok boo
 	case err == nil && len(seen) == len(ids):
 		if s.rest > 0 {
 			s.rest = 0
-			log.InfoContext(ctx, "the filter answers again")
+			log.InfoContext(ctx, "filter reachable again")
 		}
 		return seen, true
 	case ctx.Err() != nil:
@@ -107,7 +107,7 @@ func (s *screen[Tx]) ask(ctx context.Context, ids []string) (seen []bool, ok boo
 	}
 	s.rest = min(max(2*s.rest, filterRest), filterRestMax)
 	s.until = time.Now().Add(s.rest)
-	log.Log(ctx, level, "the filter does not answer: every duplicate costs a transaction", "pause", s.rest, "error", err)
+	log.Log(ctx, level, "filter unreachable", "pause", s.rest, "error", err)
 	return nil, false
 }
 

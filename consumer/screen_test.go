@@ -190,7 +190,7 @@ func TestFilterRests(t *testing.T) {
 		if s.known(t.Context(), ds) == nil {
 			t.Error("a filter that answers again is not asked")
 		}
-		if n := strings.Count(out.String(), "level=WARN"); n != 1 || !strings.Contains(out.String(), "answers again") {
+		if n := strings.Count(out.String(), "level=WARN"); n != 1 || !strings.Contains(out.String(), "filter reachable again") {
 			t.Errorf("%d warnings; log\n%s", n, out.String())
 		}
 		db.away = true

@@ -84,14 +84,14 @@ func (s *settler) tell(ctx context.Context, verdicts []broker.Verdict) bool {
 		err := s.source.Settle(ctx, verdicts)
 		if err == nil {
 			if n > 1 {
-				s.opts.Logger.InfoContext(ctx, "settles again", "consumer", s.opts.Name, "source", s.source.Info().Name)
+				s.opts.Logger.InfoContext(ctx, "settling resumed", "consumer", s.opts.Name, "source", s.source.Info().Name)
 			}
 			return true
 		}
 		if ctx.Err() != nil {
 			return false
 		}
-		s.opts.Logger.Log(ctx, onceError(n), "cannot settle", "consumer", s.opts.Name, "source", s.source.Info().Name,
+		s.opts.Logger.Log(ctx, onceError(n), "settling failed", "consumer", s.opts.Name, "source", s.source.Info().Name,
 			"messages", len(verdicts), "in", delay, "error", err)
 		pause(ctx, delay)
 		delay = min(2*delay, 5*time.Second)

@@ -28,12 +28,12 @@ func (c *Consumer[Tx]) tendStash(ctx context.Context, handle func(broker.Deliver
 	var looked time.Time
 	for ctx.Err() == nil {
 		if err := c.sweep(ctx, handle); err != nil && ctx.Err() == nil {
-			c.opts.Logger.DebugContext(ctx, "cannot look into the stash", "consumer", c.opts.Name, "error", err)
+			c.opts.Logger.DebugContext(ctx, "stash look-up failed", "consumer", c.opts.Name, "error", err)
 		}
 		if c.opts.Order != nil && time.Since(looked) >= gapEvery {
 			looked = time.Now()
 			if err := c.lookForGaps(ctx, told); err != nil && ctx.Err() == nil {
-				c.opts.Logger.DebugContext(ctx, "cannot look for gaps", "consumer", c.opts.Name, "error", err)
+				c.opts.Logger.DebugContext(ctx, "gap look-up failed", "consumer", c.opts.Name, "error", err)
 			}
 		}
 		select {
@@ -124,10 +124,10 @@ func (c *Consumer[Tx]) tellGap(ctx context.Context, g inbox.Gap, id gapID, told 
 	log := c.opts.Logger.With("consumer", c.opts.Name, "topic", g.Topic, "key", g.Key,
 		"from", g.Mark+1, "to", g.Needs, "waiting", g.Stashed, "age", g.Age.Round(time.Second))
 	if skipped {
-		log.WarnContext(ctx, "missing versions are given up: the key goes on without them")
+		log.WarnContext(ctx, "missing versions given up")
 		return
 	}
-	log.WarnContext(ctx, "versions are missing: later messages of the key wait for them")
+	log.WarnContext(ctx, "missing versions found")
 	if c.opts.OnGap != nil {
 		said := func() *slog.Logger { return log }
 		_ = guarded(ctx, said, "Options.OnGap", func() error { c.opts.OnGap(ctx, g); return nil }) // it is in the log

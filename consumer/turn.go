@@ -96,7 +96,7 @@ func (r *run) acquireAll(it *item) (held int, ok bool) {
 		case r.slots <- struct{}{}:
 			held++
 		case <-expired:
-			r.opts.Logger.Warn("a handler does not return: a message that may have ended the process cannot run alone",
+			r.opts.Logger.Warn("handler overdue",
 				"consumer", r.opts.Name, "message", it.d.Message.ID, "running", cap(r.slots)-held)
 			return held, true
 		case <-r.stopping:

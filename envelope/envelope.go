@@ -174,7 +174,7 @@ func (c Codec) Encode(w *Wire, m *postrider.Message, r *Route, carried Carried) 
 		c.userHeaders(w, m, r)
 	case Raw:
 		if m.Headers[DataRef] != "" {
-			return r.misfit("payload", "stays in the database, and the format raw has no header that says so: send it whole, or in another format")
+			return r.misfit("payload", "stays in the database, and the format raw has no header for the reference: send it whole, or in another format")
 		}
 		w.text(ContentType, m.ContentType)
 		c.userHeaders(w, m, r)

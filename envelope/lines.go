@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-var errNotEncoded = errors.New("is not percent-encoded as postrider-encoded says")
+var errNotEncoded = errors.New("is not percent-encoded, although postrider-encoded names it")
 
 // encodeLines makes the values of dst fit for a line of text.
 func encodeLines(dst []Header, ascii bool) []Header {

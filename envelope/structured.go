@@ -82,7 +82,7 @@ func appendString(dst []byte, s string) []byte {
 }
 
 var (
-	errNotEvent   = errors.New("says that the payload is a CloudEvent in JSON, which it is not")
+	errNotEvent   = errors.New("announces a CloudEvent in JSON, but the payload is not one")
 	errNotBase64  = errors.New("is not Base64")
 	errNotScalar  = errors.New("is not a string, a number or a boolean")
 	errNotVersion = errors.New("is not 1.0, the version of CloudEvents that is known here")

@@ -65,7 +65,7 @@ func failoverCommand(ctx context.Context, args []string) (FailoverResult, error)
 	fs.IntVar(&c.Freezes, "freezes", 1, "SIGSTOPs of the leader, until it has a successor")
 	fs.IntVar(&c.Outages, "outages", 1, "SIGKILLs of etcd: no node takes writes until it is back")
 	fs.IntVar(&c.Messages, "messages", 50_000, "backlog written before the relay starts")
-	fs.IntVar(&c.Writers, "writers", 4, "writers that go on writing")
+	fs.IntVar(&c.Writers, "writers", 4, "concurrent writers")
 	fs.IntVar(&c.Relays, "relays", 1, "relay processes")
 	fs.DurationVar(&c.Within, "within", 3*time.Second, "from the first commit on a new leader to its arrival at the broker")
 	if err := fs.Parse(args); err != nil {

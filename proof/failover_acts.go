@@ -74,7 +74,7 @@ func (f *failover) change(ctx context.Context, name string, do func(context.Cont
 	for _, s := range f.relays {
 		s.mark()
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, 3*time.Minute, errors.New("no new leader, or the relay does not go on"))
+	ctx, cancel := context.WithTimeoutCause(ctx, 3*time.Minute, errors.New("no new leader, or the relay does not continue"))
 	defer cancel()
 	began := time.Now()
 	probed := make(chan probe, 1)
@@ -122,7 +122,7 @@ func (f *failover) change(ctx context.Context, name string, do func(context.Cont
 		}
 	}
 	f.r.Changes = append(f.r.Changes, ch)
-	say("%d %s: %s leads after %.1f s, the relay goes on %.2f s later; %d, %d and %d lines", len(f.r.Changes), name, ch.Leader, ch.Away, ch.Resume, ch.Down, ch.Back, ch.Other)
+	say("%d %s: %s leads after %.1f s, the relay continues %.2f s later; %d, %d and %d lines", len(f.r.Changes), name, ch.Leader, ch.Away, ch.Resume, ch.Down, ch.Back, ch.Other)
 	if ch.Other != 0 || ch.Down != len(f.relays) || ch.Back != len(f.relays) {
 		say("the relays said:\n%s", f.said())
 	}

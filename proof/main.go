@@ -75,7 +75,7 @@ func command(ctx context.Context) int {
 	flag.StringVar(&c.Postgres, "postgres", "15", "major version")
 	flag.StringVar(&c.Binary, "binary", "", "the postrider binary; built when empty")
 	flag.IntVar(&c.Messages, "messages", 500_000, "backlog written before")
-	flag.IntVar(&c.Writers, "writers", 8, "writers that go on writing")
+	flag.IntVar(&c.Writers, "writers", 8, "concurrent writers")
 	flag.IntVar(&c.Kills, "kills", 20, "SIGKILLs of a relay, each while it delivers")
 	flag.IntVar(&c.BrokerKills, "broker-kills", 0, "SIGKILLs and SIGSTOPs of the broker, in turns")
 	flag.DurationVar(&c.Freeze, "freeze", 30*time.Second, "the first freeze of the broker: every client has given up by then")

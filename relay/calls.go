@@ -99,7 +99,7 @@ func (lp *loop) guard(what string, err *error, fn func() error) {
 	defer func() {
 		if v := recover(); v != nil {
 			*err = fmt.Errorf("%s panicked with a %T", what, v)
-			lp.r.log.Error("a call panicked", "call", what, "type", fmt.Sprintf("%T", v), "stack", string(debug.Stack()))
+			lp.r.log.Error("call panicked", "call", what, "type", fmt.Sprintf("%T", v), "stack", string(debug.Stack()))
 		}
 	}()
 	*err = fn()

@@ -184,7 +184,7 @@ func TestAPanicOfTheSinkIsAnUnknownFate(t *testing.T) {
 		if d := checkLog(t, b, "orders", next); d != 0 {
 			t.Errorf("%d duplicates", d)
 		}
-		if r.Stats().Errors["unknown"] != 10 || log.count(`msg="a call panicked" call=deliver`) != 2 || log.count("secret") != 0 {
+		if r.Stats().Errors["unknown"] != 10 || log.count(`msg="call panicked" call=deliver`) != 2 || log.count("secret") != 0 {
 			t.Errorf("errors %v, log:\n%s", r.Stats().Errors, log.buf.String())
 		}
 	})

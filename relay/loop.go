@@ -89,7 +89,7 @@ func (lp *loop) watch(ctx context.Context) {
 		case <-done:
 			done = nil
 			ev = core.Drain{}
-			lp.r.log.Info("relay drains")
+			lp.r.log.Info("drain started")
 		}
 	}
 }
@@ -205,9 +205,9 @@ func (lp *loop) notify(f core.Fact) {
 		log.Warn("outage reason changed", "part", f.Part, "error", f.Err)
 	case core.BrakeChanged:
 		if f.On {
-			log.Error("destination rejects everything and is held", "destination", f.Destination, "code", f.Code, "rejections", f.Rejections)
+			log.Error("destination braked", "destination", f.Destination, "code", f.Code, "rejections", f.Rejections)
 		} else {
-			log.Info("destination accepts again", "destination", f.Destination)
+			log.Info("destination released", "destination", f.Destination)
 		}
 	case core.PipePaused:
 		if f.On {

@@ -34,9 +34,9 @@ func (s *stops) told(stopped []string) (write func(context.Context)) {
 	}
 	if !slices.Equal(stopped, s.known) {
 		s.known = slices.Clone(stopped)
-		s.r.log.Warn("the destinations that nothing is sent to have changed", "stopped", stopped)
+		s.r.log.Warn("stopped destinations changed", "stopped", stopped)
 		if s.sink == nil && len(stopped) > 0 {
-			s.r.log.Error("this sink cannot stop single destinations: they go on", "stopped", stopped)
+			s.r.log.Error("stopping unsupported by the sink", "stopped", stopped)
 		}
 	}
 	if s.sink == nil {
@@ -66,9 +66,9 @@ func (s *stops) write(ctx context.Context, gone []broker.Gone) {
 			return
 		}
 		if err != nil {
-			s.r.log.Warn("a destination that wants no more messages could not be noted as stopped: trying again", "destination", g.Destination, "error", err)
+			s.r.log.Warn("destination stop not recorded", "destination", g.Destination, "error", err)
 			return
 		}
-		s.r.log.Error("a destination wants no more messages and is stopped until a person resumes it", "destination", g.Destination, "reason", g.Reason)
+		s.r.log.Error("destination stopped", "destination", g.Destination, "reason", g.Reason)
 	}
 }

@@ -189,7 +189,7 @@ func brokenLines() map[string]func(*brokertest.Env) {
 					}
 					if broker.Classify(err).Class == broker.ClassUnknown {
 						late.Add(1)
-					} else if strings.Contains(err.Error(), "no such topic") && late.Add(-1) >= 0 {
+					} else if strings.Contains(err.Error(), "the topic does not exist") && late.Add(-1) >= 0 {
 						errs[i] = nil
 					}
 				}

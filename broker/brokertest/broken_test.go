@@ -52,7 +52,7 @@ func brokenSinks() map[string]func(*brokertest.Env) {
 		},
 		"sink/rejected": func(e *brokertest.Env) { goesOn(e, "larger than the broker") },
 		"sink/missing": func(e *brokertest.Env) { // makes a bad message of it
-			answer(e, "no such topic", func(err error) error { return broker.Rejected(err, "", "") })
+			answer(e, "the topic does not exist", func(err error) error { return broker.Rejected(err, "", "") })
 		},
 		"sink/context": func(e *brokertest.Env) { // goes on after the end
 			inner := e.Sink
@@ -218,7 +218,7 @@ func brokenOperators() map[string]func(*brokertest.Env) {
 				for i, m := range msgs {
 					if errs == nil || errs[i] == nil {
 						known.Store(m.Topic, true)
-					} else if _, ok := known.Load(m.Topic); ok && strings.Contains(errs[i].Error(), "no such topic") {
+					} else if _, ok := known.Load(m.Topic); ok && strings.Contains(errs[i].Error(), "the topic does not exist") {
 						errs[i] = broker.Failed(errs[i], "", "")
 					}
 				}

@@ -97,7 +97,7 @@ func prepare(e Endpoint) (*prepared, error) {
 	u.Fragment, u.RawFragment = "", ""
 	p.url = u
 	if u.Scheme == "http" && !e.Insecure && !loopback(u.Hostname()) {
-		return nil, p.wrong("http:// shows payloads to the network: use https://, or say that insecure is right (insecure=true)")
+		return nil, p.wrong("http:// shows payloads to the network: use https://, or confirm with insecure=true")
 	}
 	if e.Proxy != "" {
 		if p.proxy, err = url.Parse(e.Proxy); err != nil || p.proxy.Host == "" || p.proxy.Scheme != "http" && p.proxy.Scheme != "https" {
@@ -108,7 +108,7 @@ func prepare(e Endpoint) (*prepared, error) {
 	case e.Concurrency < 0, e.Rate < 0, e.Timeout < 0, e.DialTimeout < 0, e.TLSTimeout < 0, e.MaxBytes < 0:
 		return nil, p.wrong("a limit is negative")
 	case e.Secrets == nil && !e.Unsigned:
-		return nil, p.wrong("has no secret, so nobody could tell its requests from forged ones: give one (secret-file=FILE), or say that unsigned is right (unsigned=true)")
+		return nil, p.wrong("has no secret, so the receiver cannot detect forged requests: give one (secret-file=FILE), or confirm with unsigned=true")
 	case e.Secrets != nil && e.Unsigned:
 		return nil, p.wrong("has a secret and is to be unsigned: choose one")
 	case p.basic != "" && e.Authorization != nil:
@@ -136,13 +136,13 @@ func (p *prepared) reachable() error {
 	}
 	number, err := strconv.ParseUint(portOf(to), 10, 16)
 	if err != nil {
-		return p.wrong("the port is none: write https://HOST:PORT/PATH")
+		return p.wrong("the port is invalid: write https://HOST:PORT/PATH")
 	}
 	port, g := uint16(number), newGuard(p.Allow, p.Ports)
 	ip, err := netip.ParseAddr(to.Hostname())
 	if err != nil { // a name
 		if len(p.Allow) == 0 && !g.opens(port) {
-			return p.wrong(fmt.Sprintf("port %d %s: if the endpoint listens there, say ports=%[1]d, or allow its address", port, otherPort))
+			return p.wrong(fmt.Sprintf("port %d %s: if the endpoint listens there, add ports=%[1]d, or allow its address", port, otherPort))
 		}
 		return nil
 	}

@@ -89,19 +89,19 @@ func TestSettings(t *testing.T) {
 		return httpbroker.Endpoint{URL: "https://h", Secrets: httpbroker.Static(secret)}
 	}
 	for why, change := range map[string]func(*httpbroker.Endpoint){
-		"unsigned is right": func(e *httpbroker.Endpoint) { e.Secrets = nil },
-		"choose one":        func(e *httpbroker.Endpoint) { e.Unsigned = true },
-		"whsec_":            func(e *httpbroker.Endpoint) { e.Secrets = httpbroker.Static("geheim") },
-		"negative":          func(e *httpbroker.Endpoint) { e.Concurrency = -1 },
-		"no such file":      func(e *httpbroker.Endpoint) { e.Secrets = httpbroker.File("/nowhere/geheim") },
-		"header value":      func(e *httpbroker.Endpoint) { e.Authorization = httpbroker.Static("a\r\nb") },
+		"confirm with unsigned=true": func(e *httpbroker.Endpoint) { e.Secrets = nil },
+		"choose one":                 func(e *httpbroker.Endpoint) { e.Unsigned = true },
+		"whsec_":                     func(e *httpbroker.Endpoint) { e.Secrets = httpbroker.Static("geheim") },
+		"negative":                   func(e *httpbroker.Endpoint) { e.Concurrency = -1 },
+		"no such file":               func(e *httpbroker.Endpoint) { e.Secrets = httpbroker.File("/nowhere/geheim") },
+		"header value":               func(e *httpbroker.Endpoint) { e.Authorization = httpbroker.Static("a\r\nb") },
 		"no authority": func(e *httpbroker.Endpoint) {
 			e.TLS = func() (*tls.Config, error) { return nil, errors.New("no authority") }
 		},
 		"write http://HOST:PORT or":  func(e *httpbroker.Endpoint) { e.Proxy = "nowhere" },
 		"write http://HOST:PORT or ": func(e *httpbroker.Endpoint) { e.Proxy = "socks5://10.0.0.1:1080" },
 		"ports=8443, or allow":       func(e *httpbroker.Endpoint) { e.URL = "https://h:8443" },
-		"the port is none":           func(e *httpbroker.Endpoint) { e.URL = "https://h:70000" },
+		"the port is invalid":        func(e *httpbroker.Endpoint) { e.URL = "https://h:70000" },
 		"10.1.2.3:443 is not a public address: if the endpoint belongs there, allow it (allow=10.1.2.3": func(e *httpbroker.Endpoint) { e.URL = "https://10.1.2.3/in" },
 		"[fd00::1]:443 is not":   func(e *httpbroker.Endpoint) { e.URL = "https://[fd00::1]/in" },
 		"93.184.216.34:25 is ne": func(e *httpbroker.Endpoint) { e.URL = "https://93.184.216.34:25/in" },

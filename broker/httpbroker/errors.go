@@ -83,7 +83,7 @@ func judgeStatus(endpoint string, status int, header http.Header, now time.Time)
 	case status >= 200 && status <= 299:
 		return verdict{}
 	case status == http.StatusGone:
-		v.fault, v.err.Reason = gone, "it wants no more messages and is stopped until a person says otherwise: "+resumeIt(endpoint)+
+		v.fault, v.err.Reason = gone, "it answered 410 Gone and is stopped until a person resumes it: "+resumeIt(endpoint)+
 			", or with a store that keeps no stops a restart of the relay"
 	case status == http.StatusTooManyRequests, status == http.StatusTooEarly:
 		v.fault, v.err.Reason = throttled, "it asks for fewer messages"

@@ -98,7 +98,7 @@ var ErrClosed = errors.New("httpbroker: the receiver is closed")
 // NewReceiver returns a receiver. It does no I/O but reading the credential.
 func NewReceiver(opts ReceiverOptions) (*Receiver, error) {
 	if (opts.Secrets == nil) != opts.Unsigned {
-		return nil, errors.New("httpbroker: receiver: give secrets, so that forged requests are refused, or say that unsigned is right")
+		return nil, errors.New("httpbroker: receiver: give secrets, so that forged requests are rejected, or set Unsigned")
 	}
 	r := &Receiver{opts: opts, codec: codec(), byID: make(map[string]*entry), barred: make(map[string]barrier), change: make(chan struct{})}
 	if opts.Secrets != nil {

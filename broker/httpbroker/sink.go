@@ -82,7 +82,7 @@ func NewSink(endpoints []Endpoint, opts *SinkOptions) (*Sink, error) {
 // Gone, and is not kept as such by a store, is tried again.
 func (s *Sink) SetEndpoints(endpoints []Endpoint) error {
 	if len(endpoints) == 0 {
-		return fmt.Errorf("%w: there is none", ErrEndpoint)
+		return fmt.Errorf("%w: no endpoint given", ErrEndpoint)
 	}
 	next := &table{}
 	names := make(map[string]bool)

@@ -107,7 +107,7 @@ func (t *target) closedTo(now time.Time) error {
 	case t.p.Stopped:
 		return t.outage(codeStopped, "it is stopped by its settings")
 	case t.held:
-		return t.outage(codeStopped, "it is stopped: postrider status says since when and why, and "+resumeIt(t.p.Name)+" lets it go on")
+		return t.outage(codeStopped, "it is stopped (see postrider status): "+resumeIt(t.p.Name)+" resumes it")
 	}
 	return t.br.closedTo(now, t.dest)
 }

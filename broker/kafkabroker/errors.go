@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	errNoTopic     = errors.New("there is no such topic")
-	errTopicName   = errors.New("the topic's name is not one that Kafka allows: 1 to 249 of letters, digits, dot, underscore and dash")
+	errNoTopic     = errors.New("the topic does not exist")
+	errTopicName   = errors.New("invalid Kafka topic name: use 1 to 249 letters, digits, dots, underscores and dashes")
 	errGivenUp     = errors.New("a call that shared the batch was cancelled")
 	errNoPartition = errors.New("the topic has no partitions")
 )

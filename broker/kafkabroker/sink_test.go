@@ -370,7 +370,7 @@ func TestNewSinkRefuses(t *testing.T) {
 func TestOpenURL(t *testing.T) {
 	for raw, want := range map[string]string{
 		"http://x": "kafka://", "kafka://": "a host is missing", "kafka://u@h:1": "sasl needs a user and a password",
-		"kafka://h?sasl=plain": "sasl needs a user", "kafka://u:secret@h?sasl=secret": "sasl is none of",
+		"kafka://h?sasl=plain": "sasl needs a user", "kafka://u:secret@h?sasl=secret": "unknown sasl mechanism",
 		"kafka://h?max-message-bytes=1": "from 1024 to", "kafka://u:secret@h?tls=yes": "tls must be",
 		"kafka://h/?compression=rar": "compression", "kafka://h?x=1": `"x" is unknown`,
 	} {

@@ -71,7 +71,7 @@ func newTransactor(s *Sink, id string) *transactor {
 	return &transactor{sink: s, id: id, turn: make(chan struct{}, 1), producer: producer{id: -1, epoch: -1}, dirty: true}
 }
 
-var errFenced = errors.New("another process has taken the transactional id over: this one may not go on, and will not until it is started again; give every relay a transactional-id of its own, or end the other one")
+var errFenced = errors.New("another process has taken the transactional id over: this one cannot continue until it is restarted; give every relay a transactional-id of its own, or end the other one")
 
 // deliver is Deliver in transactional mode.
 func (t *transactor) deliver(ctx context.Context, c *call, bad []error) []error {
@@ -181,7 +181,7 @@ func (t *transactor) expired(ctx context.Context) (bool, error) {
 			return err
 		}
 		if len(resp.TransactionStates) != 1 {
-			return errors.New("the coordinator does not say how the transaction stands")
+			return errors.New("the coordinator reports no state of the transaction")
 		}
 		state = resp.TransactionStates[0]
 		return kerr.ErrorForCode(state.ErrorCode)

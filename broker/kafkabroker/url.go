@@ -118,7 +118,7 @@ func compression(u *brokerurl.URL) (kgo.Opt, error) {
 	}
 	codec, ok := codecs[u.Param("compression")]
 	if !ok {
-		return nil, errors.New("compression is none of none, gzip, snappy, lz4 and zstd")
+		return nil, errors.New("unknown compression: use none, gzip, snappy, lz4 or zstd")
 	}
 	return kgo.ProducerBatchCompression(codec), nil
 }
@@ -159,7 +159,7 @@ func mechanism(u *brokerurl.URL) (kgo.Opt, error) {
 			m = scram.Sha512(auth)
 		}
 	default:
-		return nil, errors.New("sasl is none of plain, scram-sha-256 and scram-sha-512")
+		return nil, errors.New("unknown sasl mechanism: use plain, scram-sha-256 or scram-sha-512")
 	}
 	return kgo.SASL(m), nil
 }

@@ -192,7 +192,7 @@ const codeTooLarge = "MESSAGE_TOO_LARGE"
 
 var (
 	errTooLarge = errors.New("larger than the broker's limit")
-	errNoTopic  = errors.New("there is no such topic")
+	errNoTopic  = errors.New("the topic does not exist")
 )
 
 func (b *Broker) publish(ctx context.Context, m *postrider.Message) error {

@@ -257,7 +257,7 @@ func TestKeysAndTokens(t *testing.T) {
 		}
 	}
 	t.Setenv("POSTRIDER_TEST_TOKEN", canary)
-	if _, err := natsbroker.Open("nats://u:p@h/?token-env=POSTRIDER_TEST_TOKEN", nil); err == nil || !strings.Contains(err.Error(), "in two ways") {
+	if _, err := natsbroker.Open("nats://u:p@h/?token-env=POSTRIDER_TEST_TOKEN", nil); err == nil || !strings.Contains(err.Error(), "conflicting credentials") {
 		t.Errorf("two identities: %v", err)
 	}
 }

@@ -125,7 +125,7 @@ func tlsOptions(t *brokerurl.TLS) []nats.Option {
 	return opts
 }
 
-var errTwoIdentities = errors.New("the URL says in two ways who we are: give a user and its password, a token, creds or nkey")
+var errTwoIdentities = errors.New("conflicting credentials in the URL: use one of user and password, token, creds or nkey")
 
 // identity is the option that says who we are, nil where the URL does not.
 func identity(u *brokerurl.URL) (nats.Option, error) {

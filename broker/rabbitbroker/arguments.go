@@ -33,8 +33,8 @@ func guards() amqp.Table {
 
 var (
 	errNotSingle = errors.New("it has no single active consumer, so that two sources would each take a part and break the order of keys")
-	errVanishes  = errors.New("it drops a message that came back as often as x-delivery-limit says, 20 times without it, and has no dead letter exchange")
-	errClassic   = errors.New("it is not durable or not what its arguments say")
+	errVanishes  = errors.New("it drops a message after x-delivery-limit deliveries (20 by default), and has no dead letter exchange")
+	errClassic   = errors.New("it is not durable, or differs from its arguments")
 )
 
 // checkArguments refuses a queue that would break the order of keys or lose

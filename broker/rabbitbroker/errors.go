@@ -94,7 +94,7 @@ func notOpened(err error, s *Server) error {
 func ended(e *amqp.Error, queue string) error {
 	err := fmt.Errorf("rabbitbroker: receive from queue %s: the broker ended the consumer: %w", queue, e)
 	if e.Code == amqp.PreconditionFailed && ackTimeout.MatchString(e.Reason) {
-		err = fmt.Errorf("%w; a message was held longer than the broker's consumer_timeout, and all that was not settled comes again: keep handlers and retry delays below it, or raise it for the queue (x-consumer-timeout, or a policy with consumer-timeout)", err)
+		err = fmt.Errorf("%w; a message was held longer than the broker's consumer_timeout, and everything unsettled is delivered again: keep handlers and retry delays below it, or raise it for the queue (x-consumer-timeout, or a policy with consumer-timeout)", err)
 	}
 	return err
 }

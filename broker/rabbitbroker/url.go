@@ -109,7 +109,7 @@ func parseServer(rawURL string) (Server, *brokerurl.URL, error) {
 		}
 	}
 	if s.Vhost, err = url.PathUnescape(u.Path); err != nil {
-		return Server{}, nil, errors.New("the virtual host must be percent-encoded: %2F is the one that is called /")
+		return Server{}, nil, errors.New("the virtual host must be percent-encoded: write %2F for /")
 	}
 	switch auth := u.Param("auth"); {
 	case auth != "" && auth != "password" && auth != "certificate":

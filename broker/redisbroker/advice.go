@@ -22,7 +22,7 @@ func (s *Sink) Advise(ctx context.Context, topics []string) (all []broker.Advice
 		}
 		if s.opts.Trim != (Trim{}) && !l.has(hasXAckDel) {
 			all = append(all, broker.Advice{
-				What: "the sink trims its streams (maxlen, max-age), and the server cannot tell what is unread",
+				What: "the sink trims its streams (maxlen, max-age), and the server does not know what is unread",
 				Why:  "messages that a group has not read yet are deleted when it falls behind",
 				Fix:  "Redis 8.2 or newer, or no trimming: let consumers delete what they have acknowledged",
 			})

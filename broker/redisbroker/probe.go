@@ -86,11 +86,11 @@ func (d demands) judge(ctx context.Context, c *redis.Conn, is map[string]string)
 func (d demands) endures(aof bool, fsync string) error {
 	switch {
 	case !aof:
-		return &unfitError{codeDurable, "appendonly is not known to be yes: a crash may lose what was acknowledged; CONFIG SET appendonly yes, or say durable=any"}
+		return &unfitError{codeDurable, "appendonly is off or unreadable: a crash may lose acknowledged messages; CONFIG SET appendonly yes, or use durable=any"}
 	case d.synced && fsync == "no":
 		return &unfitError{codeDurable, "appendfsync is no, and synced=true would wait for ever; CONFIG SET appendfsync everysec or always"}
 	case d.durable == DurableAlways && fsync != "always":
-		return &unfitError{codeDurable, "appendfsync is not known to be always: a power cut may lose about a second; CONFIG SET appendfsync always, or say durable=everysec"}
+		return &unfitError{codeDurable, "appendfsync is below always or unreadable: a power cut may lose about a second; CONFIG SET appendfsync always, or use durable=everysec"}
 	}
 	return nil
 }

@@ -159,7 +159,7 @@ func (s *Source) leased(st *stream, answer any, began time.Time) {
 func (s *Source) lose(st *stream) {
 	st.drop()
 	s.wake()
-	s.opts.Logger.WarnContext(s.life, "redis: a stream's lease was lost", slog.String("stream", st.name), slog.String("group", s.opts.Group))
+	s.opts.Logger.WarnContext(s.life, "redis lease lost", slog.String("stream", st.name), slog.String("group", s.opts.Group))
 }
 
 // round does what is next: claim what is pending, read what is new, or wait.
@@ -224,7 +224,7 @@ func (s *Source) group(st *stream) error {
 	if !vanished {
 		return nil
 	}
-	s.opts.Logger.WarnContext(s.life, "redis: a stream or its group has vanished (DEL, FLUSHALL, XGROUP DESTROY) and is made again from the beginning",
+	s.opts.Logger.WarnContext(s.life, "redis stream or group vanished, created again",
 		slog.String("stream", st.name), slog.String("group", s.opts.Group))
 	return fmt.Errorf("stream %s: %w", st.name, errVanished)
 }
@@ -325,7 +325,7 @@ func (s *Source) reclaim(st *stream, room int) error {
 	defer s.mu.Unlock()
 	if len(v) > 2 {
 		if gone, _ := v[2].([]any); len(gone) > 0 {
-			s.opts.Logger.WarnContext(s.life, "redis: entries were trimmed or deleted before they were settled", slog.String("stream", st.name), slog.Int("entries", len(gone)))
+			s.opts.Logger.WarnContext(s.life, "redis entries trimmed before they were settled", slog.String("stream", st.name), slog.Int("entries", len(gone)))
 		}
 	}
 	for i, e := range entries {

@@ -71,7 +71,7 @@ func (a *app) auditCommand() *cobra.Command {
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if req.Reopen && reason == "" {
-				return exit.Usagef("say why: --reopen forgets differences, and --reason is kept in the journal")
+				return exit.Usagef("missing reason: give --reason for the journal, since --reopen forgets differences")
 			}
 			st, k, err := a.openKeeper(cmd, nil)
 			if err != nil {

@@ -27,8 +27,8 @@ func (a *app) checkCommand() *cobra.Command {
 	var newest int
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Say what would become of messages at the broker, and send nothing",
-		Long: "Takes sample messages, in the form that enqueue reads, or the newest of the outbox, and says\n" +
+		Short: "Preview messages at the broker, and send nothing",
+		Long: "Preview sample messages, in the form that enqueue reads, or the newest of the outbox: print\n" +
 			"for each by which route it goes, where to, with which key, format and headers, and how many\n" +
 			"bytes it has there. It exits with 1 when one would be refused: no route, a template without\n" +
 			"a value, a format that cannot carry it, a limit of the broker. Without messages it checks\n" +
@@ -61,7 +61,7 @@ func (a *app) check(ctx context.Context, samples string, newest int) error {
 	case several && samples == "" && newest == 0:
 		return a.checkRelays()
 	case several && a.set.Broker == "":
-		return exit.Usagef("the file has a list of relays: say by --relay which of them the messages are for")
+		return exit.Usagef("the file has a list of relays: choose one with --relay")
 	}
 	sink, err := open.Sink(&a.set.Settings)
 	if err != nil {

@@ -173,7 +173,7 @@ func (a *app) deadAct(kind store.ActKind, use, short string) *cobra.Command {
 				f.order.Match.Seqs = seqs
 				return a.runOrder(cmd, f)
 			case len(seqs) == 0:
-				return exit.Usagef("give the number of the record (SEQ of `postrider dead list`), or flags that say which records; see `%s --help`", cmd.CommandPath())
+				return exit.Usagef("give the number of the record (SEQ of `postrider dead list`), or flags that select records; see `%s --help`", cmd.CommandPath())
 			case len(seqs) > maxSingles || f.dryRun:
 				f.order.Match.Seqs = seqs
 				return a.runOrder(cmd, f)

@@ -223,7 +223,7 @@ func (a *app) consumerAct(cmd *cobra.Command, kind store.ActKind, f *orderFlags,
 		return err
 	})
 	if acts && len(results) > 0 {
-		a.logger().InfoContext(cmd.Context(), "dead letters of a consumer", "act", string(kind), "consumer", a.consumer, "messages", len(results), "actor", a.actor(), "reason", f.order.Reason)
+		a.logger().InfoContext(cmd.Context(), "dead letters changed", "act", string(kind), "consumer", a.consumer, "messages", len(results), "actor", a.actor(), "reason", f.order.Reason)
 	}
 	return errors.Join(err, a.printLetters(results, acts, ids))
 }

@@ -31,7 +31,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what is wrong with an outbox, or will be",
-		Long: "Asks the database, changes nothing, and works also when no relay lives. What it finds comes\n" +
+		Long: "Examine the database without changing it, also while no relay runs. Each finding comes\n" +
 			"with what it leads to and what to do: the worst first. It exits with code 6 when something is\n" +
 			"at least as bad as --fail-on. What is ten times over a limit is critical.\n\n" +
 			"Without --pipe every pipe is examined that nobody has paused. With --broker it also looks\n" +

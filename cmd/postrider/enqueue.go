@@ -79,7 +79,7 @@ func (a *app) enqueueCommand() *cobra.Command {
 		Long: "Each line is an object with topic (required), key, type, payload (any JSON value), payload_text\n" +
 			"or payload_base64, content_type, headers, id, version, schema_version, not_before (RFC 3339).\n" +
 			"Each batch of lines is one transaction. An error names its line; the batches before\n" +
-			"it stay written, and the message says how many lines that is.",
+			"it stay written, and the error has their number.",
 		Example: `  echo '{"topic":"orders","key":"o-1","type":"order.placed","payload":{"qty":2}}' |
     postrider enqueue --store sqlite:shop.db`,
 		Args: noArgs,
@@ -244,7 +244,7 @@ func parseLine(text []byte) (postrider.Message, error) {
 		return postrider.Message{}, decodeError(err)
 	}
 	if dec.More() {
-		return postrider.Message{}, fmt.Errorf("column %d: something stands behind the JSON object", dec.InputOffset()+1)
+		return postrider.Message{}, fmt.Errorf("column %d: unexpected text behind the JSON object", dec.InputOffset()+1)
 	}
 	return l.message()
 }

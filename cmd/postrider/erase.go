@@ -22,8 +22,8 @@ func (a *app) eraseCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "erase --key KEY --reason WHY", Short: "Remove payloads and headers of a key's delivered messages",
-		Long: "Removes payload and headers of every message of a key that was delivered to all pipes, and\n" +
-			"discards its dead letters. The rows stay, without content: number, id, topic, key, type, version.\n" +
+		Long: "Remove payload and headers of every message of a key that was delivered to all pipes, and\n" +
+			"discard its dead letters. The rows stay, without content: number, id, topic, key, type, version.\n" +
 			"They are not replayed. While a message of the key is to be delivered yet, nothing is erased.\n\n" +
 			"What was sent is in the broker, and what was archived is in the archive: see docs/personal-data.md.",
 		Example: "  postrider erase --key customer-42 --dry-run\n  postrider erase --key customer-42 --reason 'request 1234' --wait 1m",
@@ -33,7 +33,7 @@ func (a *app) eraseCommand() *cobra.Command {
 			case req.Key == "":
 				return exit.Usagef("no key: give --key")
 			case req.Reason == "" && !req.DryRun:
-				return exit.Usagef("no reason: give --reason, it stands in the journal; or --dry-run to count only")
+				return exit.Usagef("missing reason: give --reason for the journal, or --dry-run to count only")
 			}
 			st, err := a.openReady(cmd)
 			if err != nil {

@@ -147,7 +147,7 @@ func TestSignals(t *testing.T) {
 
 	relay = stuck("10m")
 	relay.signal(syscall.SIGTERM)
-	relay.says("relay drains", 1)
+	relay.says("drain started", 1)
 	until(t, "the second signal ends it", relay, func() bool {
 		relay.signal(syscall.SIGTERM)
 		select {

@@ -227,7 +227,7 @@ func (a *app) migrateInbox(dryRun, printSQL *bool) *cobra.Command {
 				return exit.Usagef("--role-prefix goes with --roles")
 			}
 			if *dryRun {
-				return exit.Usagef("--dry-run does not go with inbox: --print-sql shows its statements, which change nothing that is there")
+				return exit.Usagef("--dry-run and inbox exclude each other: use --print-sql to see the statements")
 			}
 			if *printSQL && a.set.Store == "sqlite:" {
 				a.set.Store = "sqlite:any.db"

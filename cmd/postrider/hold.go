@@ -34,7 +34,7 @@ func (a *app) holdCommand(kind store.ActKind) *cobra.Command {
 		"`postrider pipe pause`. What is paused is\n" +
 		"shown by `postrider status`, and lasts over restarts of relays."
 	if kind == store.ActResume {
-		use, short = "resume", "Let a paused key, lane or endpoint go on, in order"
+		use, short = "resume", "Resume a paused key, lane or endpoint"
 		long = short + ". A whole pipe: `postrider pipe resume`."
 	}
 	var (
@@ -46,7 +46,7 @@ func (a *app) holdCommand(kind store.ActKind) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: noArgs,
-		Example: "  postrider " + use + " --key customer-7 --reason \"their importer is being mended\"\n  postrider " + use + " --lane 12 --reason \"incident 4711\"",
+		Example: "  postrider " + use + " --key customer-7 --reason \"their importer is under repair\"\n  postrider " + use + " --lane 12 --reason \"incident 4711\"",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case !exactlyOne(act.Key != "", lane >= 0, endpoint != ""):

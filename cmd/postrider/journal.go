@@ -41,7 +41,7 @@ func (a *app) journalCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "journal", Short: "List what people did: who, when, what, why",
-		Long: "Lists the acts of people on this outbox, the newest first. An act that a relay carries out\n" +
+		Long: "List the acts of people on this outbox, the newest first. An act that a relay carries out\n" +
 			"has an entry when it is asked for and one for each lane in which it was carried out.",
 		Example: "  postrider journal --since 24h\n  postrider journal --act discard --actor ann --output json",
 		Args:    noArgs,

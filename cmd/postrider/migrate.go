@@ -84,11 +84,11 @@ func (a *app) migrateCommand() *cobra.Command {
 	fs.BoolVar(&printSQL, "print-sql", false, "print the statements, change nothing")
 	fs.IntVar(&a.set.Lanes, "lanes", 0, "lanes of a new outbox, never changed afterwards (default 64)")
 	config.MarkAll(fs, "lanes")
-	fs.DurationVar(&wait, "wait", 2*time.Minute, "go on asking for so long when other transactions hold a table; writers wait for at most 0.8 s at a time.\n0: ask once")
+	fs.DurationVar(&wait, "wait", 2*time.Minute, "retry for so long while other transactions hold a table; writers wait for at most 0.8 s at a time.\n0: ask once")
 	cmd.Flags().BoolVar(&adopt, "adopt", false, "take over an outbox that was dumped and restored into this server,\nor whose sequence was set back while no relay ran")
 	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles writer, relay, reader and admin of the outbox on PostgreSQL, and consumer\nof an inbox beside it, and set what they may do")
 	cmd.Flags().StringVar(&rolePrefix, "role-prefix", "", "begins the names of the roles (default: the schema, so postrider_writer and so on)")
-	cmd.Flags().BoolVar(&partition, "partition", false, "keep the outbox on PostgreSQL in partitions from now on, while writers and relays go on;\nthere is no way back")
+	cmd.Flags().BoolVar(&partition, "partition", false, "convert the outbox on PostgreSQL to partitions while writers and relays work;\nthere is no way back")
 	cmd.Flags().StringVar(&notify, "notify", "", "on or off: writers on PostgreSQL wake the relays that have wake=listen in their --store")
 	upCmd := &cobra.Command{Use: "up", Short: "Bring the schema to the newest version (the default)", Args: noArgs, RunE: up}
 	upCmd.Flags().IntVar(&to, "to", 0, "stop at this version (default: the newest)")
@@ -156,7 +156,7 @@ func (a *app) migrate(cmd *cobra.Command, req ops.MigrateRequest, printSQL bool)
 		return exit.Usagef("lanes is %d: use 1 to 4096", a.set.Lanes)
 	}
 	if a.set.Store == "" && printSQL {
-		return exit.Usagef("no store: --print-sql needs no database, but add --store postgres: or --store sqlite: to say for which kind")
+		return exit.Usagef("no store: --print-sql needs no database, but add --store postgres: or --store sqlite: for the kind")
 	}
 	if printSQL && a.set.Store == "sqlite:" {
 		a.set.Store = "sqlite:any.db"

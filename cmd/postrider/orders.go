@@ -250,7 +250,7 @@ func (a *app) printState(ctx context.Context, st *open.Outbox, f *orderFlags, s 
 	if err != nil || s.Done || f.wait == 0 || idle {
 		return err
 	}
-	return fmt.Errorf("order %[1]d is not done yet and goes on by itself: see `postrider order show %[1]d`, stop it with `postrider order cancel %[1]d`", s.ID)
+	return fmt.Errorf("order %[1]d is not done yet and continues by itself: see `postrider order show %[1]d`, stop it with `postrider order cancel %[1]d`", s.ID)
 }
 
 func (a *app) replayCommand() *cobra.Command {
@@ -259,8 +259,8 @@ func (a *app) replayCommand() *cobra.Command {
 		Use: "replay", Short: "Send settled messages of the outbox into the pipe once more",
 		Long: "Finds messages that the pipe has settled and that retention has left, and sends them once\n" +
 			"more, with their ids and a higher postrider-generation. They go behind everything that is\n" +
-			"live, so that no replayed message overtakes a live one of its key, unless --overtake says\n" +
-			"so. Dead letters are not settled: see `postrider dead retry`. A consumer with an inbox\n" +
+			"live, so that no replayed message overtakes a live one of its key, unless --overtake is\n" +
+			"given. Dead letters are not settled: see `postrider dead retry`. A consumer with an inbox\n" +
 			"drops the ids that it has had.",
 		Example: "  postrider replay --topic orders --since 2h --dry-run\n" +
 			"  postrider replay --key customer-7 --reason \"lost by the search index\" --yes\n" +
@@ -277,11 +277,11 @@ func (a *app) replayCommand() *cobra.Command {
 func (a *app) skipCommand() *cobra.Command {
 	f := &orderFlags{order: ops.Order{Kind: store.ActSkip}}
 	cmd := &cobra.Command{
-		Use: "skip", Short: "Let blocked keys go on without the message that holds them",
-		Long: "The message that holds its key becomes a dead letter that holds nothing: the key goes on,\n" +
+		Use: "skip", Short: "Release blocked keys from the message that holds them",
+		Long: "The message that holds its key becomes a dead letter that holds nothing: the key is released,\n" +
 			"its next message announces the gap (postrider-gap), and the dead letter can still be\n" +
 			"retried or discarded. Name a key, a lane, or any other filter.",
-		Example: "  postrider skip --key customer-7 --reason \"the shop must go on\" --yes\n  postrider skip --lane 12 --dry-run",
+		Example: "  postrider skip --key customer-7 --reason \"the shop must open\" --yes\n  postrider skip --lane 12 --dry-run",
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runOrder(cmd, f) },
 	}

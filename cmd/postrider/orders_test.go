@@ -34,7 +34,7 @@ func TestRepair(t *testing.T) {
 		}
 	}
 	fails(2, "give --reason", "dead", "discard", "7")
-	fails(2, "which records", "replay", "--yes", "--reason", "r")
+	fails(2, "no records selected", "replay", "--yes", "--reason", "r")
 	fails(2, "no reason is given", "replay", "--all", "--yes")
 	fails(2, "one of them", "pause", "--reason", "r")
 	fails(2, "write NAME=VALUE", "dead", "retry", "--all", "--set-header", "x")
@@ -51,7 +51,7 @@ func TestRepair(t *testing.T) {
 		t.Errorf("a count prints %q", out)
 	}
 	// Key a goes on without its head, which stays a dead letter.
-	on("skip", "--key", "a", "--reason", "the shop must go on", "--yes")
+	on("skip", "--key", "a", "--reason", "the shop must open", "--yes")
 	until(t, "key a goes on", relay, func() bool { return s.count() == 2 && len(deadOf(t, store)) == 2 })
 	if d := deadOf(t, store, "--key", "a"); len(d) != 1 || d[0].BlocksKey {
 		t.Errorf("after the skip: %+v", d)

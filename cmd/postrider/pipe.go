@@ -65,7 +65,7 @@ func (a *app) openPipes(cmd *cobra.Command) (*open.Outbox, ops.Pipes, error) {
 
 func (a *app) pipeList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the pipes: where they stand and who runs them", Args: noArgs,
+		Use: "list", Short: "List the pipes with position and relays", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			st, pipes, err := a.openPipes(cmd)
 			if err != nil {
@@ -118,7 +118,7 @@ func (a *app) pipeAdd() *cobra.Command {
 			"first message created at a time, in the order in which messages were written. What is being\n" +
 			"written at this moment belongs to it as a whole, also what is older than that time.\n\n" +
 			"A filter never changes. Conditions of several kinds must all hold, of several values of one\n" +
-			"kind one. A value with a star at its end stands for all that begin so.",
+			"kind one. A value with a star at its end matches every value that begins so.",
 		Example: "  postrider pipe add search --from beginning --topic 'orders.*' --topic refunds\n" +
 			"  postrider pipe add eu --from 2026-11-21T06:00:00Z --header region=eu\n" +
 			"  postrider pipe add audit --from 48h",
@@ -188,7 +188,7 @@ func (h *headerFlag) Type() string   { return "name=value" }
 func parseFrom(text string, now time.Time, req *ops.AddPipe) error {
 	switch text {
 	case "":
-		return exit.Usagef("say where the pipe starts: --from now, --from beginning, a time or an age such as 48h")
+		return exit.Usagef("missing start: give --from now, --from beginning, a time or an age such as 48h")
 	case "now":
 		req.From = ops.FromNow
 		return nil
@@ -217,7 +217,7 @@ func (a *app) pipePause(resume bool) *cobra.Command {
 	use, short, long, said := "pause", "Let a pipe's relays send nothing new", "The relays of the pipe learn it with their next heartbeat (0.7 s unless --lease-ttl is longer). They\n"+
 		"finish what they had begun, and keep their lanes. Messages wait, and retention waits for them.", "paused: its relays stop with their next heartbeat, and messages wait"
 	if resume {
-		use, short, long, said = "resume", "Let a paused pipe go on", "The relays of the pipe go on with their next heartbeat, where they stopped.", "resumed"
+		use, short, long, said = "resume", "Resume a paused pipe", "The relays of the pipe continue with their next heartbeat, where they stopped.", "resumed"
 	}
 	cmd := &cobra.Command{
 		Use: use + " NAME", Short: short, Long: long, Args: pipeArg,
@@ -249,7 +249,7 @@ func (a *app) pipeRemove() *cobra.Command {
 		Use: "remove NAME", Short: "Remove a pipe and what it has parked", Args: pipeArg,
 		Long: "Remove a pipe with its progress, its parked messages and their requests. While there are\n" +
 			"messages that it has not carried, dead letters included, it is refused with their number;\n" +
-			"--forfeit says how many may be given up at most, as they are counted when the command runs.\n" +
+			"--forfeit is the most messages that may be given up, counted when the command runs.\n" +
 			"They stay in the outbox for the other pipes. Relays of the pipe end.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if forfeit < 0 {

@@ -39,7 +39,7 @@ func TestPipeCommands(t *testing.T) {
 	}
 
 	fails(2, "make it with `postrider pipe add audit --from now`", "relay", "--pipe", "audit", "--broker", server.URL, "--listen", "")
-	fails(2, "say where the pipe starts", "pipe", "add", "audit")
+	fails(2, "missing start", "pipe", "add", "audit")
 	fails(2, "which has not come yet", "pipe", "add", "audit", "--from", time.Now().Add(time.Hour).Format(time.RFC3339))
 	fails(2, "a star that is not its end", "pipe", "add", "audit", "--from", "now", "--topic", "a*b")
 	fails(2, "is no name for a pipe", "pipe", "add", "a b", "--from", "now")

@@ -95,7 +95,7 @@ func (a *app) pruneCommand() *cobra.Command {
 	fs.DurationVar(&every, "every", 30*time.Second, "pause between two sweeps of --loop")
 	fs.StringVar(&name, "consumer", "", "forget what this consumer has processed, instead of the outbox's rows")
 	fs.DurationVar(&horizon, "horizon", inbox.DefaultHorizon, "with --consumer: for how long the topic, stream or queue, a replay, or a caller\ncan bring a message back")
-	fs.StringSliceVar(&topics, "topic", nil, "with --consumer: a topic that it reads, for --broker to say how long it keeps it; may be repeated")
+	fs.StringSliceVar(&topics, "topic", nil, "with --consumer: a topic that it reads, whose retention --broker reports; may be repeated")
 	return cmd
 }
 
@@ -212,7 +212,7 @@ func (a *app) prune(ctx context.Context, k *admin.Keeper, loop bool, every time.
 			return err
 		}
 		if err != nil {
-			a.logger().WarnContext(ctx, "a sweep failed, trying again", "error", err)
+			a.logger().WarnContext(ctx, "sweep failed", "error", err)
 		}
 		select {
 		case <-ctx.Done():

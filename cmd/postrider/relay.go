@@ -18,7 +18,7 @@ func (a *app) relayCommand() *cobra.Command {
 			"reported once and waited for; the broker is asked at the start and every 30 s while no\n" +
 			"message shows that it answers. The first SIGTERM drains, the second one exits at once.\n\n" +
 			"A file may name several relays, each with a database, schema, pipe and broker of its own; what\n" +
-			"stands outside of the list is their default, and they share one process and one listener:\n" +
+			"is outside of the list is their default, and they share one process and one listener:\n" +
 			"  broker: nats://localhost:4222\n" +
 			"  relays:\n" +
 			"    - name: shop\n" +

@@ -89,7 +89,7 @@ relays:
 	until(t, "three relays deliver while two cannot", p, func() bool {
 		return s.count() == 3 && strings.Contains(p.metrics(), `postrider_delivered_total{pipe="copy",relay="copy",schema="",store="`+place+`"} 1`)
 	})
-	p.says(`msg="cannot work as things are, trying again now and then" relay=late`, 1)
+	p.says(`msg="relay not started" relay=late`, 1)
 	p.says(`relay=down part=store`, 1) // of the others a starved machine may say so too
 	until(t, "the probe names who does not work", p, func() bool {
 		status, a := p.probe("/readyz")

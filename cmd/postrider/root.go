@@ -75,7 +75,7 @@ func (a *app) root() *cobra.Command {
 	fs.StringVarP(&a.configFile, "config", "c", "", "YAML file (default: "+config.DefaultFile+" in the working directory, if it is there)")
 	storeFlags(fs, &a.set.Settings)
 	fs.StringVarP(&a.set.output, "output", "o", "text", "how to print: text or json")
-	fs.StringVar(&a.set.actor, "actor", "", "who acts, for the journal (default: the user of this machine)")
+	fs.StringVar(&a.set.actor, "actor", "", "actor, for the journal (default: the user of this machine)")
 	fs.StringVar(&a.set.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&a.set.logFormat, "log-format", "text", "how to log: text or json")
 	fs.StringVar(&a.relayName, "relay", "", "the entry of the file's list relays to work on (the command relay runs all of them)")

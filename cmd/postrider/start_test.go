@@ -58,7 +58,7 @@ func TestRefusedAtStart(t *testing.T) {
 		s, err := js.Stream(t.Context(), here)
 		return err == nil && s.CachedInfo().State.Msgs == 1
 	})
-	if p.said.count("its messages wait") != 1 || p.said.count(gone) == 0 {
+	if p.said.count("destination unusable") != 1 || p.said.count(gone) == 0 {
 		t.Errorf("what is missing is not said:\n%s", p.said)
 	}
 	p.stop()

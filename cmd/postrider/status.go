@@ -76,8 +76,8 @@ func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Print what is where: pending, lag, parked, relays, lanes",
-		Long: "Asks the database, so it works also when no relay lives. With --fail-if-lag it exits with\ncode 3 when the oldest pending message is older than that.\n\n" +
-			"With --consumer NAME, or all, it is about what a consumer's own database says of it: --store\n" +
+		Long: "Read the database, also while no relay runs. With --fail-if-lag the command exits with\ncode 3 when the oldest pending message is older than that.\n\n" +
+			"With --consumer NAME, or all, it shows a consumer from its own database: --store\n" +
 			"names that one. It works also when no consumer lives.",
 		Example: "  postrider status --store sqlite:shop.db --watch\n" +
 			"  postrider status --fail-if-lag 60s --output json\n" +
@@ -144,7 +144,7 @@ func (a *app) watch(ctx context.Context, st *open.Outbox, every, failIfLag time.
 			return err
 		case !down:
 			down = true
-			log.WarnContext(ctx, "cannot look, trying again", "error", err)
+			log.WarnContext(ctx, "status failed", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -65,7 +65,7 @@ func (a *app) strictList() *cobra.Command {
 }
 
 func (a *app) strictSet(on bool) *cobra.Command {
-	use, short, done := "add", "Make a topic strict; its keys go on from the versions they have", "is strict now"
+	use, short, done := "add", "Make a topic strict; its keys continue from the versions they have", "is strict now"
 	if !on {
 		use, short, done = "remove", "Make a topic plain again; its keys' last versions are kept", "is plain now"
 	}

@@ -106,7 +106,7 @@ func TestGoneIsKept(t *testing.T) {
 	}
 	put()
 	p := launchRelay(t, store, "webhooks:"+file)
-	until(t, "the relay notes it", p, func() bool { return p.said.count("is stopped until a person resumes it") > 0 })
+	until(t, "the relay notes it", p, func() bool { return p.said.count(`msg="destination stopped"`) > 0 })
 	p.stop()
 	asked := h.count("/gone")
 	if out := mustCLI(t, "", "status", "--store", store); !strings.Contains(out, "endpoint gone since") || !strings.Contains(out, "by postrider: the endpoint has answered 410 Gone") {

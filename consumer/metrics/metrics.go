@@ -112,7 +112,7 @@ func (p *page) stats(s *consumer.Stats) {
 		parts[part] = true
 	}
 	for _, part := range []string{"database", "keys", "handlers"} {
-		p.gauge("down", "1 for each part that is out of reach now.", truth(parts[part]), "part", part)
+		p.gauge("down", "1 for each part that is unreachable now.", truth(parts[part]), "part", part)
 	}
 }
 

@@ -146,7 +146,7 @@ func (s *shop) finish(ctx context.Context) error {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%d orders are on their way; run again and they go on: %w", open, context.Cause(ctx))
+			return fmt.Errorf("%d orders are in flight; run again to continue: %w", open, context.Cause(ctx))
 		}
 	}
 }

@@ -168,7 +168,7 @@ func (h *handler[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	who := h.caller(r)
 	if who == "" {
-		h.refuse(w, http.StatusUnauthorized, "it is not known who asks")
+		h.refuse(w, http.StatusUnauthorized, "the caller is unknown")
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.opts.MaxBody))

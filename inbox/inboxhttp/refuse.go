@@ -53,7 +53,7 @@ func (h *handler[Tx]) fail(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, http.StatusConflict, "a request with this "+KeyHeader+" was worked on, and its answer is not kept")
 		return
 	}
-	h.opts.Logger.ErrorContext(r.Context(), "a request with a transaction failed", "method", r.Method, "route", pattern(r), "error", err)
+	h.opts.Logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "route", pattern(r), "error", err)
 	if errors.As(inbox.Classify(err), &again) {
 		h.refuseLater(w, http.StatusServiceUnavailable, "the database is busy: repeat the request with the same "+KeyHeader)
 		return

@@ -74,7 +74,7 @@ func TestGapIsTold(t *testing.T) {
 		if got := effects(t, db, "k0"); !slices.Equal(got, []int{1, 2, 3, 4, 5}) || wrong.Load() != 0 {
 			t.Errorf("effects %v", got)
 		}
-		for _, want := range []string{"versions are missing", "key=k0 from=2 to=3 waiting=2 age=", "who=Options.OnGap"} {
+		for _, want := range []string{"missing versions found", "key=k0 from=2 to=3 waiting=2 age=", "who=Options.OnGap"} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("%q is not said:\n%s", want, &log)
 			}

@@ -134,7 +134,7 @@ func sameFile(name, tidied string) error {
 		return err
 	}
 	if !bytes.Equal(have, want) {
-		return fmt.Errorf("%s is not tidy; \"make tidy\" mends it", name)
+		return fmt.Errorf("%s is not tidy: run \"make tidy\"", name)
 	}
 	return nil
 }

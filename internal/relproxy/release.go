@@ -380,7 +380,7 @@ func inOrder(modules []module) ([]module, error) {
 			sorted = append(sorted, m)
 		}
 		if len(sorted) == before {
-			return nil, errors.New("modules require each other in a circle, or one that is not in the tree")
+			return nil, errors.New("modules require each other in a circle, or require a module outside of the tree")
 		}
 	}
 	return sorted, nil

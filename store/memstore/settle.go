@@ -58,7 +58,7 @@ func (db *database) checkSettlements(settlements []store.Settlement) error {
 			return err
 		}
 		if seen[st.Lane] {
-			return fmt.Errorf("memory: lane %d stands in one Settle twice", st.Lane)
+			return fmt.Errorf("memory: lane %d is in one Settle twice", st.Lane)
 		}
 		seen[st.Lane] = true
 		if st.Position == nil {

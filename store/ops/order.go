@@ -119,13 +119,13 @@ func (o Order) Validate() error {
 		m.Versions == Versions{} && m.Lane == nil && m.Since.IsZero() && m.Until.IsZero()
 	switch {
 	case o.Kind != store.ActRetry && o.Kind != store.ActDiscard && o.Kind != store.ActSkip && o.Kind != store.ActReplay:
-		return fmt.Errorf("%w: act %q is none: use retry, discard, skip or replay", ErrInvalidOrder, o.Kind)
+		return fmt.Errorf("%w: unknown action %q: use retry, discard, skip or replay", ErrInvalidOrder, o.Kind)
 	case o.Actor == "":
 		return fmt.Errorf("%w: nobody is named as its actor", ErrInvalidOrder)
 	case strings.TrimSpace(o.Reason) == "":
 		return fmt.Errorf("%w: no reason is given; the journal keeps why", ErrInvalidOrder)
 	case nothing && !m.All:
-		return fmt.Errorf("%w: nothing says which records: give a filter, or all of them by name", ErrInvalidOrder)
+		return fmt.Errorf("%w: no records selected: give a filter, or all", ErrInvalidOrder)
 	case !nothing && m.All:
 		return fmt.Errorf("%w: all records and a filter are both given: leave one out", ErrInvalidOrder)
 	case o.Kind == store.ActReplay && parkedOnly:

@@ -251,7 +251,7 @@ func (p *patient) examine(ctx context.Context, c check) ([]ops.Finding, error) {
 	if err == nil {
 		return found, nil
 	}
-	f := ops.Finding{Check: c.name, Severity: ops.Warning, Why: "what this check would have found is not known"}
+	f := ops.Finding{Check: c.name, Severity: ops.Warning, Why: "this check was skipped"}
 	var pg *pgconn.PgError
 	isAnswer := errors.As(err, &pg)
 	switch {

@@ -90,7 +90,7 @@ func (p *patient) versions(ctx context.Context) ([]ops.Finding, error) {
 	if len(of) > 1 {
 		return []ops.Finding{{
 			Severity: ops.Warning, What: "relays of several versions live: " + strings.Join(of, ", "), Data: by,
-			Why: "they work together while the schema says so; one that was forgotten keeps its mistakes",
+			Why: "they work together while the schema allows it; a forgotten old relay keeps its defects",
 			Fix: "finish the rolling upgrade",
 		}}, nil
 	}
@@ -298,11 +298,11 @@ WHERE pipe = $1 AND state = 'dead' AND captures AND key <> '') x`, p.s.opts.Pipe
 			f.Why, f.Fix = "their keys wait behind them, and they die at the last attempt", fmt.Sprintf("postrider dead show %d", g.First)
 		} else {
 			f.What = fmt.Sprintf("%d messages are dead (%s), the first is %d", g.Count, reason, g.First)
-			f.Why = fmt.Sprintf("%d keys stand still behind dead letters, with %d messages", keys, waiting)
+			f.Why = fmt.Sprintf("%d keys are blocked by dead letters, with %d messages", keys, waiting)
 			if keys == 0 {
 				f.Why = "they are not delivered"
 			}
-			f.Fix = fmt.Sprintf("postrider dead show %[1]d, mend the cause, then postrider dead retry %[1]d or postrider dead discard %[1]d --reason WHY", g.First)
+			f.Fix = fmt.Sprintf("postrider dead show %[1]d, repair the cause, then postrider dead retry %[1]d or postrider dead discard %[1]d --reason WHY", g.First)
 			f.Data["blocked_keys"], f.Data["waiting"] = keys, waiting
 		}
 		found = append(found, f)

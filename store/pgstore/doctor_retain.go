@@ -65,7 +65,7 @@ FROM {{schema}}.retention r CROSS JOIN {{schema}}.outbox_info i`)
 			Severity: ops.Critical, Data: data,
 			What: fmt.Sprintf("pipe %q holds back %d rows (%d MiB), which is above the cap", r.Pipe, r.Rows, r.Bytes>>20),
 			Why:  "rows that it has not settled are never removed: the table grows until the disk is full",
-			Fix: fmt.Sprintf("let it go on: start its relay, postrider pipe resume %[1]s, or mend what stops it. "+
+			Fix: fmt.Sprintf("run it: start its relay, postrider pipe resume %[1]s, or repair what stops it. "+
 				"To give its messages up: postrider pipe remove %[1]s --forfeit N", r.Pipe),
 		})
 	}

@@ -40,7 +40,7 @@ FROM {{schema}}.outbox_seq s JOIN pg_sequence q ON q.seqrelid = '{{schema}}.outb
 	if n.Last < n.Highest {
 		found = append(found, ops.Finding{
 			Severity: ops.Critical, Data: data,
-			What: fmt.Sprintf("the sequence %s stands at %d, below %d, which is given out already", name, n.Last, n.Highest),
+			What: fmt.Sprintf("the sequence %s is at %d, below %d, which was given out already", name, n.Last, n.Highest),
 			Why:  "inserts fail, or messages come behind the cursor",
 			Fix:  "a relay that runs lifts it by itself; without one: postrider migrate --adopt",
 		})
@@ -59,7 +59,7 @@ FROM {{schema}}.outbox_seq s JOIN pg_sequence q ON q.seqrelid = '{{schema}}.outb
 		found = append(found, f)
 	}
 	if len(found) == 0 {
-		found = fine("the sequence stands at %d, in order and above every cursor", n.Last)
+		found = fine("the sequence is at %d, above every cursor", n.Last)
 		found[0].Data = data
 	}
 	return found, nil
@@ -121,7 +121,7 @@ WHERE a.attrelid = '{{schema}}.outbox'::regclass AND a.attname IN ('xid', 'seq',
 			if c.Generated == "s" && strings.Contains(c.Expr, fmt.Sprintf("%% %d)", lanes)) || strings.Contains(c.Expr, fmt.Sprintf("%% (%d)", lanes)) {
 				continue
 			}
-			f.Why = fmt.Sprintf("messages come into lanes that no relay reads, or a key into two: outbox_info says %d lanes", lanes)
+			f.Why = fmt.Sprintf("messages come into lanes that no relay reads, or a key into two: outbox_info has %d lanes", lanes)
 			f.Fix = "compare the schema with `postrider migrate --print-sql`"
 		case "key":
 			if c.Collation == "C" {
@@ -244,7 +244,7 @@ JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname
 		if !c.Valid {
 			found = append(found, ops.Finding{
 				Severity: ops.Warning, What: fmt.Sprintf("the constraint %s was never proven for the rows that were there before it", c.Name),
-				Why: "a message may be one that no broker takes", Fix: "prove it",
+				Why: "a message may exceed what brokers take", Fix: "prove it",
 				SQL: []string{fmt.Sprintf("ALTER TABLE %s VALIDATE CONSTRAINT %s", p.table("outbox"), db.Quote(c.Name))},
 			})
 		}

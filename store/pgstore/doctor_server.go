@@ -59,7 +59,7 @@ func (p *patient) checksums(ctx context.Context) ([]ops.Finding, error) {
 				found = append(found, ops.Finding{
 					Severity: ops.Critical,
 					What:     fmt.Sprintf("migration %d %s was applied from another text than this program's", m.version, m.name),
-					Why:      "tables or functions may not be what the relay takes them for; `postrider migrate` refuses to go on",
+					Why:      "tables or functions may not be what the relay takes them for; `postrider migrate` refuses to continue",
 					Fix:      "compare the schema with `postrider migrate --print-sql`",
 				})
 			}
@@ -135,8 +135,8 @@ func (p *patient) durability(ctx context.Context) ([]ops.Finding, error) {
 	if now.Names != "" && (now.All == 0 || now.Seen == now.All && now.InSync == 0) {
 		found = append(found, ops.Finding{
 			Severity: ops.Critical, What: "synchronous_standby_names is set, and no synchronous standby is connected", Data: data,
-			Why: "every commit waits for one: writers and the relay stand still",
-			Fix: "start the standby, or go on without it",
+			Why: "every commit waits for one: writers and the relay are blocked",
+			Fix: "start the standby, or remove it from synchronous_standby_names",
 			SQL: []string{"ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()"},
 		})
 	}
@@ -167,17 +167,17 @@ func (p *patient) pooler(ctx context.Context) ([]ops.Finding, error) {
 	}
 	conn := p.tx.Conn()
 	if pid == conn.PgConn().PID() {
-		return fine("no pooler stands before the server"), nil
+		return fine("no pooler in front of the server"), nil
 	}
 	if mode := conn.Config().DefaultQueryExecMode; mode == pgx.QueryExecModeCacheStatement || mode == pgx.QueryExecModeCacheDescribe {
 		return []ops.Finding{{
-			Severity: ops.Warning, What: "a pooler stands before the server, and statements are prepared under names",
+			Severity: ops.Warning, What: "a pooler is in front of the server, and statements are prepared under names",
 			Why:  "one that pools transactions mixes them up, unless it is PgBouncer 1.21 or newer with max_prepared_statements set",
 			Fix:  "add default_query_exec_mode=exec to the connection string, or make the pool with pgstore.ParseConfig",
 			Data: map[string]any{"mode": mode.String()},
 		}}, nil
 	}
-	return fine("a pooler stands before the server; nothing is prepared under a name, so transaction pooling works"), nil
+	return fine("a pooler is in front of the server; nothing is prepared under a name, so transaction pooling works"), nil
 }
 
 // connections looks how many are left for those who are not superusers.
@@ -192,7 +192,7 @@ func (p *patient) connections(ctx context.Context) ([]ops.Finding, error) {
 	if u[0].Used*10 >= u[0].Most*9 {
 		return []ops.Finding{{
 			Severity: ops.Warning, What: fmt.Sprintf("%d of %d connections are in use", u[0].Used, u[0].Most), Data: data,
-			Why: "a relay that starts or reconnects finds none: its lanes stand still",
+			Why: "a relay that starts or reconnects finds none: its lanes wait",
 			Fix: "give the applications smaller pools, or put a pooler before the server, or raise max_connections",
 		}}, nil
 	}

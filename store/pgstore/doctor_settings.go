@@ -36,7 +36,7 @@ func settingsThatMatter() []setting {
 		{"default_transaction_read_only", is("on"), ops.Critical, "the relay cannot settle", true},
 		{
 			"default_transaction_isolation", is("serializable", "repeatable read"), ops.Warning,
-			"the relay's statements fail now and then over conflicts that do not matter to them", true,
+			"the relay's statements sometimes fail over conflicts that do not matter to them", true,
 		},
 		{"statement_timeout", below(5 * time.Second), ops.Warning, early, true},
 		{"transaction_timeout", below(5 * time.Second), ops.Warning, early, true},

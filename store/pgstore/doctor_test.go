@@ -144,7 +144,7 @@ func schemaAilments() []ailment {
 		{name: "half repaired", check: "moved", severity: ops.Critical, word: "broke off", provoke: set(`UPDATE box.outbox_info SET reset_xid = 9223372036854775807`), mend: adopt},
 		{name: "sequence with a cache", check: "sequence", severity: ops.Critical, word: "in order", provoke: set(`ALTER SEQUENCE box.outbox_seq CACHE 10`)},
 		{name: "sequence that cycles", check: "sequence", severity: ops.Critical, word: "in order", provoke: set(`ALTER SEQUENCE box.outbox_seq CYCLE`)},
-		{name: "sequence behind", check: "sequence", severity: ops.Critical, word: "stands at", mend: adopt, provoke: func(d *db, o *owner) {
+		{name: "sequence behind", check: "sequence", severity: ops.Critical, word: "is at", mend: adopt, provoke: func(d *db, o *owner) {
 			d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', 'k' FROM generate_series(1, 10)`)
 			d.exec(`SELECT setval('box.outbox_seq', 3)`)
 		}},

@@ -56,7 +56,7 @@ ORDER BY a.xact_start NULLS LAST LIMIT 20`, p.req.Limits.Transaction.Seconds())
 			},
 		}
 		if o.InFlight {
-			f.Why = "it stands in the inflight sets of the lanes, which stay as large as that; " + f.Why
+			f.Why = "it is in the inflight sets of the lanes, which stay as large as that; " + f.Why
 		}
 		if o.Writes {
 			f.Why = "messages that it wrote are delivered only when it commits; " + f.Why
@@ -79,7 +79,7 @@ func application(name string) string {
 // blind is the finding of a check that sees only a part.
 func (p *patient) blind(what string) ops.Finding {
 	f := ops.Finding{
-		Severity: ops.Warning, What: "this role may not see " + what, Why: "what this check would have found is not known",
+		Severity: ops.Warning, What: "this role may not see " + what, Why: "this check was skipped",
 		Fix: "examine as another role, or let this one see it",
 	}
 	if p.self {
@@ -150,7 +150,7 @@ func (p *patient) horizon(ctx context.Context) ([]ops.Finding, error) {
 		f := ops.Finding{
 			Severity: ops.Warning,
 			What:     fmt.Sprintf("process %d (%s, role %q) has a snapshot from %d transactions ago", h.PID, application(h.Application), h.Role, h.Age),
-			Why:      "vacuum removes nothing that has died since: the tables of progress and leases grow, and the lease becomes slow",
+			Why:      "vacuum removes no row that has died since: the tables of progress and leases grow, and the lease becomes slow",
 			Fix:      "end it", SQL: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d)", h.PID)},
 			Data: map[string]any{"pid": h.PID, "application": h.Application, "role": h.Role, "transactions": h.Age},
 		}
@@ -240,7 +240,7 @@ func (p *patient) unfrozen(table string, age int64, severity ops.Severity) ops.F
 	f := ops.Finding{
 		Severity: severity, What: fmt.Sprintf("%s was last frozen %d million transactions ago", p.table(table), age/1_000_000),
 		Why: "at 2,100 million the server takes no writes any more; autovacuum does not keep up, or somebody holds it back",
-		Fix: "see the check \"horizon\" for who holds it back, then freeze it", SQL: []string{"VACUUM (FREEZE) " + p.table(table)},
+		Fix: "see the check \"horizon\" for what holds it back, then freeze it", SQL: []string{"VACUUM (FREEZE) " + p.table(table)},
 		Data: map[string]any{"table": table, "transactions": age},
 	}
 	if table == "" {
@@ -280,7 +280,7 @@ GROUP BY c.relname, b.pid ORDER BY 2 DESC`, p.s.opts.Schema, patience.Seconds())
 			Severity: ops.Critical,
 			What: fmt.Sprintf("process %d (%s, role %q) keeps %d others waiting for %s, for %s by now",
 				w.Blocker, application(w.Application), w.Role, w.Waiting, p.table(w.Table), period(db.Seconds(w.Age))),
-			Why: "writers or relays stand still until it ends", Fix: "let it end, or end it",
+			Why: "writers or relays are blocked until it ends", Fix: "let it end, or end it",
 			SQL:  []string{fmt.Sprintf("SELECT pg_terminate_backend(%d)", w.Blocker)},
 			Data: map[string]any{"pid": w.Blocker, "table": w.Table, "waiting": w.Waiting, "application": w.Application, "role": w.Role},
 		}

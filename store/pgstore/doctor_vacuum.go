@@ -47,7 +47,7 @@ WHERE n.nspname = $1 AND c.relkind = 'r' ORDER BY c.relname`, p.s.opts.Schema)
 			found = append(found, ops.Finding{
 				Severity: ops.Warning, What: fmt.Sprintf("%s has %d dead rows beside %d live ones", table, t.Dead, t.Live), Data: data,
 				Why: "every lease and settlement reads past them",
-				Fix: "see the checks \"transactions\" and \"horizon\" for who keeps vacuum from removing them, then", SQL: []string{"VACUUM " + table},
+				Fix: "see the checks \"transactions\" and \"horizon\" for what keeps vacuum from removing them, then", SQL: []string{"VACUUM " + table},
 			})
 		}
 		small := slices.Contains([]string{"progress", "relay", "running"}, t.Name)

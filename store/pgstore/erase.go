@@ -60,7 +60,7 @@ func (s *Store) Erase(ctx context.Context, req ops.EraseRequest, limit int) (n i
 	case req.Key == "":
 		return 0, errNoKey
 	case req.Reason == "":
-		return 0, errors.New("erase: the reason is empty: it stands in the journal")
+		return 0, errors.New("erase: the reason is empty: the journal needs one")
 	case limit < 1:
 		return 0, fmt.Errorf("erase: at most %d messages", limit)
 	}

@@ -484,18 +484,18 @@ func TestOrderIsTheOwners(t *testing.T) {
 func TestOrdersAreRefused(t *testing.T) {
 	d := empty(t, "18", 4)
 	for want, order := range map[string]ops.Order{
-		"act \"pause\" is none": {Kind: store.ActPause, Match: ops.Match{All: true}, Actor: "a", Reason: "r"},
-		"nobody is named":       {Kind: store.ActRetry, Match: ops.Match{All: true}, Reason: "r"},
-		"no reason":             {Kind: store.ActRetry, Match: ops.Match{All: true}, Actor: "a", Reason: " "},
-		"which records":         {Kind: store.ActRetry, Actor: "a", Reason: "r"},
-		"leave one out":         {Kind: store.ActRetry, Match: ops.Match{All: true, Key: "k"}, Actor: "a", Reason: "r"},
-		"have no error":         {Kind: store.ActReplay, Match: ops.Match{Class: "failed"}, Actor: "a", Reason: "r"},
-		"can overtake":          {Kind: store.ActRetry, Match: ops.Match{All: true}, Overtake: true, Actor: "a", Reason: "r"},
-		"can change":            {Kind: store.ActDiscard, Match: ops.Match{All: true}, Edit: ops.Edit{Topic: "t"}, Actor: "a", Reason: "r"},
-		"rate is":               {Kind: store.ActRetry, Match: ops.Match{All: true}, Rate: -1, Actor: "a", Reason: "r"},
-		"versions 3 to 2":       {Kind: store.ActReplay, Match: ops.Match{Versions: ops.Versions{First: 3, Last: 2}}, Actor: "a", Reason: "r"},
-		"canonical text":        {Kind: store.ActRetry, Match: ops.Match{IDs: []string{"x"}}, Actor: "a", Reason: "r"},
-		"reserved prefix":       {Kind: store.ActRetry, Match: ops.Match{All: true}, Edit: ops.Edit{SetHeaders: map[string]string{"postrider-id": "x"}}, Actor: "a", Reason: "r"},
+		"unknown action \"pause\"": {Kind: store.ActPause, Match: ops.Match{All: true}, Actor: "a", Reason: "r"},
+		"nobody is named":          {Kind: store.ActRetry, Match: ops.Match{All: true}, Reason: "r"},
+		"no reason":                {Kind: store.ActRetry, Match: ops.Match{All: true}, Actor: "a", Reason: " "},
+		"no records selected":      {Kind: store.ActRetry, Actor: "a", Reason: "r"},
+		"leave one out":            {Kind: store.ActRetry, Match: ops.Match{All: true, Key: "k"}, Actor: "a", Reason: "r"},
+		"have no error":            {Kind: store.ActReplay, Match: ops.Match{Class: "failed"}, Actor: "a", Reason: "r"},
+		"can overtake":             {Kind: store.ActRetry, Match: ops.Match{All: true}, Overtake: true, Actor: "a", Reason: "r"},
+		"can change":               {Kind: store.ActDiscard, Match: ops.Match{All: true}, Edit: ops.Edit{Topic: "t"}, Actor: "a", Reason: "r"},
+		"rate is":                  {Kind: store.ActRetry, Match: ops.Match{All: true}, Rate: -1, Actor: "a", Reason: "r"},
+		"versions 3 to 2":          {Kind: store.ActReplay, Match: ops.Match{Versions: ops.Versions{First: 3, Last: 2}}, Actor: "a", Reason: "r"},
+		"canonical text":           {Kind: store.ActRetry, Match: ops.Match{IDs: []string{"x"}}, Actor: "a", Reason: "r"},
+		"reserved prefix":          {Kind: store.ActRetry, Match: ops.Match{All: true}, Edit: ops.Edit{SetHeaders: map[string]string{"postrider-id": "x"}}, Actor: "a", Reason: "r"},
 	} {
 		_, _, err := d.store("main").Order(t.Context(), order)
 		if !errors.Is(err, ops.ErrInvalidOrder) || !strings.Contains(err.Error(), want) {

@@ -90,7 +90,7 @@ func (s *Store) SetStrict(ctx context.Context, req ops.StrictRequest) (changed b
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "42501" {
 		return false, &store.UnusableError{
-			What: "strict: " + pg.Message, Fix: "use the role that owns the outbox: the one that migrates", Err: err,
+			What: "strict: " + pg.Message, Fix: "use the role that owns the outbox and migrates it", Err: err,
 		}
 	}
 	return changed, s.box.Wrap("strict", err)

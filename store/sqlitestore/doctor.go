@@ -46,7 +46,7 @@ func (s *Store) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Find
 		if err != nil {
 			f = append(f, ops.Finding{
 				Severity: ops.Warning, What: fmt.Sprintf("this check gave no answer: %v", err),
-				Why: "what it would have found is not known", Fix: "see whether another process holds the file",
+				Why: "this check was skipped", Fix: "check whether another process holds the file",
 			})
 		}
 		for i := range f {
@@ -181,8 +181,8 @@ func (s *Store) examineParked(ctx context.Context, _ ops.ExamineRequest) ([]ops.
 	}
 	return []ops.Finding{{
 		Severity: ops.Warning, What: fmt.Sprintf("there are dead letters; the first is %d (%s %s)", found[0].Seq, found[0].Class, found[0].Code),
-		Why: "keys may stand still behind them",
-		Fix: fmt.Sprintf("postrider dead show %[1]d, mend the cause, then postrider dead retry %[1]d", found[0].Seq), Data: map[string]any{"first": found[0].Seq},
+		Why: "keys may be blocked by them",
+		Fix: fmt.Sprintf("postrider dead show %[1]d, repair the cause, then postrider dead retry %[1]d", found[0].Seq), Data: map[string]any{"first": found[0].Seq},
 	}}, nil
 }
 

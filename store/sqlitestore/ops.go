@@ -14,7 +14,7 @@ func (s *Store) Office() *ops.Office {
 		Doctor: s, Samples: s,
 		Lacks: map[ops.Ability]string{
 			ops.CanErase:     "update or delete the rows of postrider_outbox yourself; PostgreSQL has it",
-			ops.CanJournal:   "SQLite has no users to tell apart; PostgreSQL has it",
+			ops.CanJournal:   "SQLite has no users; PostgreSQL has them",
 			ops.CanOrder:     "retry or discard parked records one by one; PostgreSQL has them",
 			ops.CanPartition: "the outbox is one table in one file; PostgreSQL has them",
 			ops.CanPipe:      "a pipe begins with the first lease of its relay and stays; PostgreSQL has them",

@@ -95,7 +95,7 @@ func (c Coverage) Missing() []string {
 		{"lost answers of the store", c.LostAnswers, 200},
 		{"calls of the store carried out late", c.LateCalls, 50},
 		{"refused settlements", c.Fenced, 10},
-		{"zombies that went on after a take-over", c.Zombies, 30},
+		{"zombies that continued after a take-over", c.Zombies, 30},
 		{"stragglers", c.Stragglers, 1000},
 		{"take-overs", c.TakeOvers, 1000},
 		{"parked retries", c.ParkedRetries, 200},

@@ -110,12 +110,12 @@ func (p *Process) serve(units []*unit) (func(), error) {
 		Handler: healthHandler(units, metricsHandler(units)), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
-	p.Logger.Info("serving /healthz, /readyz and /metrics", "address", l.Addr().String())
+	p.Logger.Info("listener started", "address", l.Addr().String())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			p.Logger.Error("the listener of /metrics ended", "error", err)
+			p.Logger.Error("listener ended", "error", err)
 		}
 	}()
 	return func() { _ = srv.Close(); <-done }, nil

@@ -43,7 +43,7 @@ func (r *Engine) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&r.maxAttempts, "max-attempts", 10, "failures after which a message is a dead letter")
 	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
 	fs.DurationVar(&r.pollMax, "poll-max", defaultPollMax, "longest pause between two looks at an idle outbox")
-	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys go on behind a dead letter (default: the key waits)")
+	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys are released behind a dead letter (default: the key waits)")
 	r.ClaimFlag(fs)
 	r.keeper.relayFlags(fs)
 	fs.Lookup("retry").DefValue = "" // the text says it better than []

@@ -68,7 +68,7 @@ func (f *fleet) run(ctx context.Context, u *unit) {
 		}
 		if text := err.Error(); text != said {
 			said = text
-			u.log.ErrorContext(ctx, "cannot work as things are, trying again now and then", "error", err)
+			u.log.ErrorContext(ctx, "relay not started", "error", err)
 		}
 		if f.fails(u, err) {
 			f.end()

@@ -111,7 +111,7 @@ func TestHousekeepingInAnOutage(t *testing.T) {
 		defer cancel()
 		go k.Run(ctx)
 		time.Sleep(time.Minute)
-		const fails = "housekeeping fails"
+		const fails = "housekeeping failed"
 		if strings.Contains(log.String(), fails) || k.Stats().Failed == "" {
 			t.Errorf("log %q, want nothing of it; stats %q, want the reason", log.String(), k.Stats().Failed)
 		}

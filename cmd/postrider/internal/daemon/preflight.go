@@ -74,7 +74,7 @@ func (u *unit) preflight(ctx context.Context) error {
 	}
 	u.found.Store(len(bad) < len(topics))
 	for _, err := range bad[:min(len(bad), mostSaid)] {
-		u.log.ErrorContext(ctx, "destination unusable, its messages wait", "error", err)
+		u.log.ErrorContext(ctx, "destination unusable", "error", err)
 	}
 	u.advise(ctx, topics)
 	return nil

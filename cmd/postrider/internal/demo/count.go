@@ -170,7 +170,7 @@ func (d *run) ownSchema(ctx context.Context, name string) error {
 			ctx, cancel := context.WithTimeout(context.Background(), open.Timeout)
 			defer cancel()
 			if err := execOnce(ctx, admin, `DROP SCHEMA `+pgx.Identifier{name}.Sanitize()+` CASCADE`); err != nil {
-				d.opts.Logger.Warn("the demo's schema stays in your database", "schema", name, "error", err)
+				d.opts.Logger.Warn("demo schema left behind", "schema", name, "error", err)
 			}
 		})
 	}

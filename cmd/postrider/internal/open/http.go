@@ -116,10 +116,10 @@ func (h *hookFile) watch(ctx context.Context, log *slog.Logger) {
 			err = h.sink.SetEndpoints(endpoints)
 		}
 		if err != nil {
-			log.ErrorContext(ctx, "the endpoints have changed and cannot be used: the former ones stay", "error", err)
+			log.ErrorContext(ctx, "changed endpoints rejected", "error", err)
 			continue
 		}
-		log.InfoContext(ctx, "the endpoints have changed and are used", "file", h.name, "endpoints", len(endpoints))
+		log.InfoContext(ctx, "endpoints reloaded", "file", h.name, "endpoints", len(endpoints))
 	}
 }
 

@@ -23,7 +23,7 @@ func (set *Settings) Flags(fs *pflag.FlagSet) []string {
 	fs.StringVar(&set.Store, "store", "", "where the outbox is: "+forms(stores()))
 	fs.StringVar(&set.PasswordFile, "store-password-file", "", "file with the password for PostgreSQL, read again for each connection")
 	fs.StringVar(&set.PasswordCommand, "store-password-command", "", "command that prints the password for PostgreSQL, run for each connection")
-	fs.StringVar(&set.Format, "format", "plain", "wire format of routes that say none: plain, cloudevents, cloudevents-structured, debezium or raw")
+	fs.StringVar(&set.Format, "format", "plain", "wire format of routes without one: plain, cloudevents, cloudevents-structured, debezium or raw")
 	fs.StringVar(&set.Broker, "broker", "", "where messages go: "+forms(brokers()))
 	fs.StringVar(&set.Schema, "schema", "", "schema of the outbox on PostgreSQL (default: postrider)")
 	fs.StringVar(&set.Pipe, "pipe", "", "the pipe: a named reader of the outbox (default: main)")
