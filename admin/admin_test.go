@@ -90,7 +90,7 @@ func TestALivingRelayExecutes(t *testing.T) {
 	sink := membroker.New(nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	leased := make(chan struct{}, 64)
-	r := relay.New(st, sink.Sink(), &relay.Options{Observer: &relay.Observer{LaneGained: func(relay.LaneInfo) { leased <- struct{}{} }}})
+	r := relay.New(st, sink.Sink(), &relay.Options{Observer: &relay.Observer{LaneGained: func(relay.LaneGainedInfo) { leased <- struct{}{} }}})
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	<-leased

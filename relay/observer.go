@@ -2,11 +2,9 @@ package relay
 
 import (
 	"context"
-	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/relay/internal/core"
-	"github.com/postrider/postrider/store"
 )
 
 // Observer is told what a relay does. Every field may be nil. The functions are
@@ -15,8 +13,8 @@ type Observer struct {
 	Delivered  func(DeliveredInfo)
 	Settled    func(SettledInfo)
 	Parked     func(ParkedInfo)
-	LaneGained func(LaneInfo)
-	LaneLost   func(LaneInfo)
+	LaneGained func(LaneGainedInfo)
+	LaneLost   func(LaneLostInfo)
 	// Health is called when the store, the sink or one destination stops or
 	// starts to work.
 	Health func(HealthInfo)
@@ -26,64 +24,31 @@ type Observer struct {
 	Paused func(PausedInfo)
 }
 
-// The infos have the fields of the engine's facts.
+// The infos are the engine's facts. No info holds a payload.
 type (
-	// DeliveredInfo is one answered call to the sink. Classes counts its errors
-	// by broker.Class.
-	DeliveredInfo struct {
-		Lane    store.Lane
-		Acked   int
-		Bytes   int
-		Took    time.Duration
-		Classes [5]int
-	}
-	// SettledInfo is one answered settlement of several lanes.
-	SettledInfo struct {
-		Lanes, Messages, Parked, Unparked int
-		Took                              time.Duration
-	}
-	// ParkedInfo is one record set aside. Error holds no payload.
-	ParkedInfo struct {
-		Lane     store.Lane
-		Seq      int64
-		ID       string
-		Topic    string
-		State    store.State
-		Attempts int
-		Class    string
-		Code     string
-		Error    string
-	}
-	// LaneInfo names a lane; Reason says why it was lost.
-	LaneInfo struct {
-		Lane   store.Lane
-		Epoch  int64
-		Reason string
-	}
-	// HealthInfo is a change: Part is "store", "sink" or "destination NAME". Of a
-	// store that works again, After is how long it did not, and NewHistory that it
-	// crashed, failed over or was restored meanwhile.
-	HealthInfo struct {
-		Part       string
-		Down       bool
-		Err        error
-		After      time.Duration
-		NewHistory bool
-	}
-	// BrakeInfo is a destination that is held (On) or free again.
-	BrakeInfo struct {
-		Destination string
-		Code        string
-		Rejections  int
-		On          bool
-	}
-	// PausedInfo is a lane that reads no more (On) or reads again.
-	PausedInfo struct {
-		Lane   store.Lane
-		Keys   int
-		Reason string
-		On     bool
-	}
+	// DeliveredInfo is one answered call to the sink: Lane, Acked messages, their
+	// Bytes, the time that it Took, and Classes, its errors by broker.Class.
+	DeliveredInfo = core.DeliveryDone
+	// SettledInfo is one answered settlement: how many Lanes, Messages, Parked and
+	// Unparked records it had, and the time that it Took.
+	SettledInfo = core.SettleDone
+	// ParkedInfo is one record set aside: Lane, Seq, ID, Topic, State, Attempts, and
+	// the Class, Code and Error of its last attempt.
+	ParkedInfo = core.RecordParked
+	// LaneGainedInfo is a lane that the relay works on from now on: Lane and Epoch.
+	LaneGainedInfo = core.LaneGained
+	// LaneLostInfo is a lane that it no longer works on: Lane and Reason.
+	LaneLostInfo = core.LaneLost
+	// HealthInfo is a change: Part is "store", "sink" or "destination NAME", and Err
+	// tells why it is Down. When a store works again, After is how long it did not,
+	// and NewHistory that it crashed, failed over or was restored meanwhile.
+	HealthInfo = core.HealthChanged
+	// BrakeInfo is a Destination that is held (On) after Rejections with one Code, or
+	// is free again.
+	BrakeInfo = core.BrakeChanged
+	// PausedInfo is a Lane that reads no more (On) because Keys of it are set aside,
+	// or for another Reason; or that reads again.
+	PausedInfo = core.LanePaused
 )
 
 func call[T any](fn func(T), v T) {
@@ -98,21 +63,21 @@ func (o *Observer) tell(f core.Fact) {
 	}
 	switch f := f.(type) {
 	case core.DeliveryDone:
-		call(o.Delivered, DeliveredInfo(f))
+		call(o.Delivered, f)
 	case core.SettleDone:
-		call(o.Settled, SettledInfo(f))
+		call(o.Settled, f)
 	case core.RecordParked:
-		call(o.Parked, ParkedInfo(f))
+		call(o.Parked, f)
 	case core.LaneGained:
-		call(o.LaneGained, LaneInfo{Lane: f.Lane, Epoch: f.Epoch})
+		call(o.LaneGained, f)
 	case core.LaneLost:
-		call(o.LaneLost, LaneInfo{Lane: f.Lane, Reason: f.Reason})
+		call(o.LaneLost, f)
 	case core.HealthChanged:
-		call(o.Health, HealthInfo(f))
+		call(o.Health, f)
 	case core.BrakeChanged:
-		call(o.Brake, BrakeInfo(f))
+		call(o.Brake, f)
 	case core.LanePaused:
-		call(o.Paused, PausedInfo(f))
+		call(o.Paused, f)
 	}
 }
 

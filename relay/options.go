@@ -15,15 +15,15 @@ import (
 )
 
 // KeyPolicy says what becomes of a key whose head is dead.
-type KeyPolicy uint8
+type KeyPolicy = core.Policy
 
 // The policies.
 const (
 	// Block keeps the key's later messages waiting until a person retries or
 	// discards the dead one.
-	Block KeyPolicy = iota
+	Block = core.Block
 	// Skip sets the dead message aside and goes on with the key.
-	Skip
+	Skip = core.Skip
 )
 
 // Retry says when a failed message is tried again. Outages and throttling burn
@@ -176,13 +176,10 @@ func (o *Options) config() core.Config {
 		Window: o.Window, WindowBytes: o.WindowBytes, Page: o.Page, MaxMessages: o.MaxMessages, MaxBytes: o.MaxBytes,
 		ParkedKeys: o.ParkedKeys, PollMin: o.PollMin, PollMax: o.PollMax,
 		Retry:     core.Backoff(o.Retry),
-		OutageMax: o.OutageMax, Brake: o.Brake,
+		OutageMax: o.OutageMax, Brake: o.Brake, Policy: o.Policy,
 	}
 	if c.Instance == "" {
 		c.Instance = DefaultInstance()
-	}
-	if policy := o.Policy; policy != nil {
-		c.Policy = func(topic string) core.Policy { return core.Policy(policy(topic)) }
 	}
 	if o.Claim != nil {
 		c.Claim = claimer(o.Claim, o.Route)
