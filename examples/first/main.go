@@ -40,7 +40,7 @@ func first(ctx context.Context, out io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // does nothing after Commit
+	defer tx.Rollback() // does nothing after Commit
 	if err := placeOrder(ctx, tx, Order{"A-1"}); err != nil {
 		return err
 	}
