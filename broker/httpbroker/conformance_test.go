@@ -294,5 +294,5 @@ func TestOneEndpoint(t *testing.T) {
 
 var (
 	_ broker.Sink   = (*httpbroker.Sink)(nil)
-	_ broker.Source = (*httpbroker.Receiver)(nil)
+	_ broker.Source = (*httpbroker.Source)(nil)
 )

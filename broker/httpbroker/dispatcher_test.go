@@ -34,7 +34,7 @@ type dispatcher struct {
 
 type port struct {
 	url string
-	rcv *httpbroker.Receiver
+	rcv *httpbroker.Source
 }
 
 type posted struct {
@@ -43,9 +43,9 @@ type posted struct {
 }
 
 // open starts a receiver, behind a proxy if it is to have faults.
-func (d *dispatcher) open(t *testing.T, proxied bool) (*httpbroker.Receiver, *httptest.Server, *faultproxy.Proxy, func()) {
+func (d *dispatcher) open(t *testing.T, proxied bool) (*httpbroker.Source, *httptest.Server, *faultproxy.Proxy, func()) {
 	t.Helper()
-	rcv, err := httpbroker.NewReceiver(httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret), MaxWaiting: 4000, Topic: topic})
+	rcv, err := httpbroker.NewSource(&httpbroker.SourceOptions{Secrets: httpbroker.Static(secret), MaxWaiting: 4000, Topic: topic})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,13 +178,13 @@ func sources(t *testing.T, r *recorder) receivers {
 		go func() { defer close(ended); d.run(ctx) }()
 		t.Cleanup(func() { cancel(); <-ended; d.client.CloseIdleConnections() })
 	})
-	open := func(proxied bool, end func(*httpbroker.Receiver, *httptest.Server)) (broker.Source, brokertest.Faults, func(), error) {
+	open := func(proxied bool, end func(*httpbroker.Source, *httptest.Server)) (broker.Source, brokertest.Faults, func(), error) {
 		rcv, server, faults, remove := d.open(t, proxied)
 		started()
 		return rcv, faults, sync.OnceFunc(func() { remove(); end(rcv, server) }), nil
 	}
-	orderly := func(rcv *httpbroker.Receiver, server *httptest.Server) { rcv.Close(); server.Close() }
-	killed := func(rcv *httpbroker.Receiver, server *httptest.Server) {
+	orderly := func(rcv *httpbroker.Source, server *httptest.Server) { rcv.Close(); server.Close() }
+	killed := func(rcv *httpbroker.Source, server *httptest.Server) {
 		server.CloseClientConnections() // nobody is told anything
 		orderly(rcv, server)
 	}

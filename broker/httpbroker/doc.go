@@ -5,6 +5,6 @@
 // (https://github.com/standard-webhooks/standard-webhooks), so a receiver in any
 // language verifies them with a library that exists. [Sink] keeps order per key,
 // and what one endpoint does (hang, fail, ask for peace) stays its own affair.
-// [Receiver] is the other side: an http.Handler that answers once the consumer has
+// [Source] is the other side: an http.Handler that answers once the consumer has
 // committed.
 package httpbroker

@@ -49,25 +49,25 @@ func (h *Health) Silent(began, at time.Duration) bool {
 func (h *Health) Closed(at time.Duration) error { return h.b.closedTo(h.start.Add(at), "") }
 
 // Has reports whether a request of that webhook-id waits for its answer.
-func (r *Receiver) Has(id string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.byID[id] != nil
+func (s *Source) Has(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[id] != nil
 }
 
 // Waiting is the number of requests that wait for their answer.
-func (r *Receiver) Waiting() (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, e := range r.byID {
+func (s *Source) Waiting() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.byID {
 		n += e.waiters
 	}
 	return n
 }
 
 // Queued is the number of messages that the consumer has not taken.
-func (r *Receiver) Queued() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.queue)
+func (s *Source) Queued() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue)
 }

@@ -1,219 +1,61 @@
 package httpbroker
 
 import (
-	"errors"
 	"fmt"
-	"net/netip"
+	"net"
+	"net/http"
 	"net/url"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
-
-	"github.com/postrider/postrider/broker/internal/brokerurl"
-	"github.com/postrider/postrider/internal/secret"
 )
 
-// ParseURL makes an endpoint of a URL whose fragment holds settings. A fragment is
-// never sent, so path and parameters are the endpoint's own:
-//
-//	https://hooks.example.com/in?tenant=7#secret-file=/run/secrets/hook&rate=100
-//
-// The settings are those of [ParseEndpoint]. Errors do not repeat the URL.
-func ParseURL(raw string) (Endpoint, error) {
-	base, fragment, _ := strings.Cut(raw, "#")
-	settings, err := url.ParseQuery(fragment)
+// Open returns a sink for one endpoint, which gets every topic, of a URL: see
+// [ParseURL]. opts may be nil. It does no I/O but reading credentials: an endpoint that
+// cannot be reached is an outage of Deliver. Close ends the sink and its connections.
+func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
+	t, err := ParseURL(rawURL)
 	if err != nil {
-		return Endpoint{}, fmt.Errorf("%w: the settings after # cannot be read: write NAME=VALUE&NAME=VALUE, percent-encoded", ErrEndpoint)
+		return nil, err
 	}
-	e, err := ParseEndpoint(base, settings)
-	if err != nil && strings.Contains(fragment, "@") { // a # in a password makes the rest of it a setting
-		return Endpoint{}, fmt.Errorf("%w: a setting is not understood and not shown, since there is an @ behind the #: percent-encode user and password", ErrEndpoint)
-	}
-	return e, err
+	return NewSink([]Endpoint{t.Endpoint}, opts)
 }
 
-// ParseEndpoint makes an endpoint of a URL and settings:
-//
-//	name=TEXT                 for logs and status; the URL's host
-//	topics=TOPIC,BEGIN*,...   what it receives; everything
-//	secret-file=FILE          secrets that sign, separated by space or lines
-//	secret-env=NAME           or of a variable
-//	unsigned=true             or none at all
-//	authorization-file=FILE   the value of the header Authorization
-//	authorization-env=NAME    or of a variable
-//	concurrency=N             requests at once; 128
-//	rate=N                    requests per second; no limit
-//	timeout=DURATION          until the answer's status; 15s
-//	dial-timeout=DURATION     5s, as tls-timeout
-//	max-bytes=N               of a payload; no limit
-//	allow=PREFIX,ADDRESS,...  addresses that may be connected to although they are not public
-//	ports=N,N                 ports besides 443 and 80
-//	insecure=true             http:// is right
-//	tls-ca, tls-cert, tls-key, tls-server-name
-//	                          another authority, a client certificate (PEM files), another name
-//	proxy=URL                 an http or https proxy
-//	stopped=true              nothing is sent
-//
-// A setting that is unknown, is there twice or not understood is an error.
-func ParseEndpoint(rawURL string, settings url.Values) (Endpoint, error) {
-	settings = brokerurl.Dashed(settings)
-	e := Endpoint{URL: rawURL}
-	var files brokerurl.TLS
-	for _, name := range sorted(settings) {
-		value := settings.Get(name)
-		err := errTwice
-		if len(settings[name]) == 1 {
-			err = e.set(name, value, &files)
+// headerWait is how long a request's header may take.
+const headerWait = 5 * time.Second
+
+// OpenSource listens at the host and port of an http:// URL and receives webhooks there,
+// on any path; TLS ends before it. The URL's settings name secrets, or unsigned, and may
+// name max-bytes; where URL and opts, which may be nil, both set an option, the URL
+// decides. An address that cannot be listened at is an error. Close ends the source and
+// its server.
+func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
+	t, err := ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	at, err := url.Parse(t.Endpoint.URL)
+	if err != nil || at.Scheme != "http" || at.Host == "" {
+		return nil, fmt.Errorf("%w: a source listens at http://HOST:PORT", ErrEndpoint)
+	}
+	o := t.Source
+	if opts != nil {
+		o = *opts
+		if t.Source.Secrets != nil || t.Source.Unsigned {
+			o.Secrets, o.Unsigned = t.Source.Secrets, t.Source.Unsigned
 		}
-		if err != nil {
-			return Endpoint{}, fmt.Errorf("%w: setting %s: %w", ErrEndpoint, name, err)
+		if t.Source.MaxBytes > 0 {
+			o.MaxBytes = t.Source.MaxBytes
 		}
 	}
-	for _, pair := range [][2]string{{"secret-file", "secret-env"}, {"authorization-file", "authorization-env"}} {
-		if settings.Has(pair[0]) && settings.Has(pair[1]) {
-			return Endpoint{}, fmt.Errorf("%w: settings %s and %s exclude each other", ErrEndpoint, pair[0], pair[1])
-		}
+	s, err := NewSource(&o)
+	if err != nil {
+		return nil, err
 	}
-	if files != (brokerurl.TLS{}) {
-		if (files.Cert == "") != (files.Key == "") {
-			return Endpoint{}, fmt.Errorf("%w: settings tls-cert and tls-key belong together", ErrEndpoint)
-		}
-		e.TLS = files.Config
+	l, err := net.Listen("tcp", at.Host) //nolint:noctx // it takes no time
+	if err != nil {
+		return nil, fmt.Errorf("httpbroker: source: %w", err)
 	}
-	return e, nil
-}
-
-// Reasons why a setting is refused; values are not repeated.
-var (
-	errTwice   = errors.New("is there more than once")
-	errBool    = errors.New("must be true or false")
-	errNumber  = errors.New("must be a number above 0")
-	errTime    = errors.New("must be a time such as 10s")
-	errPrefix  = errors.New("must be addresses or prefixes such as 10.1.0.0/16, separated by commas")
-	errPort    = errors.New("must be port numbers, separated by commas")
-	errTopic   = errors.New("must be topics, or beginnings that end with *, separated by commas")
-	errNothing = errors.New("is empty")
-)
-
-func sorted(settings url.Values) []string {
-	names := make([]string, 0, len(settings))
-	for name := range settings {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
-func (e *Endpoint) set(name, value string, files *brokerurl.TLS) (err error) {
-	if value == "" {
-		return errNothing
-	}
-	switch name {
-	case "name":
-		e.Name = value
-	case "topics":
-		for topic := range strings.SplitSeq(value, ",") {
-			if topic = strings.TrimSpace(topic); topic == "" {
-				return errTopic
-			}
-			e.Topics = append(e.Topics, topic)
-		}
-	case "secret-file":
-		e.Secrets = File(value)
-	case "secret-env":
-		e.Secrets = Credential(secret.Env(value))
-	case "authorization-file":
-		e.Authorization = File(value)
-	case "authorization-env":
-		e.Authorization = Credential(secret.Env(value))
-	case "proxy":
-		e.Proxy = value
-	case "tls-ca":
-		files.CA = value
-	case "tls-cert":
-		files.Cert = value
-	case "tls-key":
-		files.Key = value
-	case "tls-server-name":
-		files.ServerName = value
-	case "unsigned":
-		e.Unsigned, err = boolean(value)
-	case "insecure":
-		e.Insecure, err = boolean(value)
-	case "stopped":
-		e.Stopped, err = boolean(value)
-	default:
-		return e.setLimit(name, value)
-	}
-	return err
-}
-
-func (e *Endpoint) setLimit(name, value string) (err error) {
-	switch name {
-	case "concurrency":
-		e.Concurrency, err = number(value)
-	case "max-bytes":
-		e.MaxBytes, err = number(value)
-	case "rate":
-		e.Rate, err = strconv.ParseFloat(value, 64)
-		if err != nil || !(e.Rate > 0 && e.Rate <= 1e6) {
-			return errNumber
-		}
-	case "timeout":
-		e.Timeout, err = duration(value)
-	case "dial-timeout":
-		e.DialTimeout, err = duration(value)
-	case "tls-timeout":
-		e.TLSTimeout, err = duration(value)
-	case "allow":
-		for text := range strings.SplitSeq(value, ",") {
-			p, err := prefix(text)
-			if err != nil {
-				return errPrefix
-			}
-			e.Allow = append(e.Allow, p)
-		}
-	case "ports":
-		for text := range strings.SplitSeq(value, ",") {
-			n, err := strconv.ParseUint(text, 10, 16)
-			if err != nil {
-				return errPort
-			}
-			e.Ports = append(e.Ports, uint16(n))
-		}
-	default:
-		return errors.New("is unknown: the package's ParseEndpoint and README list them")
-	}
-	return err
-}
-
-func boolean(text string) (bool, error) {
-	if text != "true" && text != "false" {
-		return false, errBool
-	}
-	return text == "true", nil
-}
-
-func number(text string) (int, error) {
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		return 0, errNumber
-	}
-	return n, nil
-}
-
-func duration(text string) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 {
-		return 0, errTime
-	}
-	return d, nil
-}
-
-func prefix(text string) (netip.Prefix, error) {
-	if ip, err := netip.ParseAddr(text); err == nil {
-		return netip.PrefixFrom(ip.Unmap(), ip.Unmap().BitLen()), nil
-	}
-	return netip.ParsePrefix(text)
+	server := &http.Server{Handler: s, ReadHeaderTimeout: headerWait}
+	go func() { _ = server.Serve(l) }() // it ends with Close
+	s.close = func() { _ = server.Close() }
+	return s, nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SinkOptions of NewSink. The zero value is what most want.
+// SinkOptions of [Open] and [NewSink]. The zero value is what most want.
 type SinkOptions struct {
 	// Route says what becomes of a message: its route's topic finds the endpoint.
 	// nil: the message's own topic, in the format plain.
@@ -55,8 +55,9 @@ type Sink struct {
 // table are the endpoints as they are now, in the order in which they are asked.
 type table struct{ targets []*target }
 
-// NewSink returns a sink for endpoints. It does no I/O but reading credentials.
-// opts may be nil.
+// NewSink returns a sink for endpoints, each with a client of its own: the sink checks
+// the addresses that it connects to, which a foreign http.Client would not do. It does
+// no I/O but reading credentials. opts may be nil. Close ends the clients.
 func NewSink(endpoints []Endpoint, opts *SinkOptions) (*Sink, error) {
 	if opts == nil {
 		opts = &SinkOptions{}

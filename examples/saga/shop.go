@@ -60,7 +60,7 @@ func (s *shop) serve(secret httpbroker.Credential) (*http.ServeMux, []func(conte
 	for service, steps := range map[string]map[string]step{
 		orders: s.orderSteps(), stock: stockSteps(), payment: paymentSteps(), shipping: shippingSteps(),
 	} {
-		receiver, err := httpbroker.NewReceiver(httpbroker.ReceiverOptions{Secrets: secret})
+		receiver, err := httpbroker.NewSource(&httpbroker.SourceOptions{Secrets: secret})
 		if err != nil {
 			return nil, nil, err
 		}

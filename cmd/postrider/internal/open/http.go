@@ -3,16 +3,12 @@ package open
 import (
 	"context"
 	"log/slog"
-	"net"
-	"net/http"
-	"net/url"
 	"os"
 	"time"
 
 	"github.com/postrider/postrider/broker/httpbroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
-	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 func httpKind() kind {
@@ -33,23 +29,15 @@ func webhooksKind() kind {
 // openHTTP is http:// or https://: one endpoint for every topic, with its
 // settings behind a #.
 func openHTTP(set *Settings, _ string) (*Publisher, error) {
-	e, err := httpbroker.ParseURL(set.Broker)
-	if err != nil {
-		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.Broker), err)
-	}
-	sink, err := newHTTPSink(set, []httpbroker.Endpoint{e})
-	if err != nil {
-		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(set.Broker), err)
-	}
-	return &Publisher{Sink: sink, Close: sink.Close}, nil
-}
-
-func newHTTPSink(set *Settings, endpoints []httpbroker.Endpoint) (*httpbroker.Sink, error) {
 	router, err := set.Router()
 	if err != nil {
 		return nil, err
 	}
-	return httpbroker.NewSink(endpoints, &httpbroker.SinkOptions{Route: router})
+	sink, err := httpbroker.Open(set.Broker, &httpbroker.SinkOptions{Route: router})
+	if err != nil {
+		return nil, unusable(set, err)
+	}
+	return &Publisher{Sink: sink, Close: sink.Close}, nil
 }
 
 // openWebhooks is webhooks:FILE: the endpoints that the file lists.
@@ -59,7 +47,11 @@ func openWebhooks(set *Settings, file string) (*Publisher, error) {
 	if err != nil {
 		return nil, exit.Usagef("broker webhooks: %w", err)
 	}
-	if h.sink, err = newHTTPSink(set, endpoints); err != nil {
+	router, err := set.Router()
+	if err != nil {
+		return nil, err
+	}
+	if h.sink, err = httpbroker.NewSink(endpoints, &httpbroker.SinkOptions{Route: router}); err != nil {
 		return nil, exit.Usagef("broker webhooks: %s: %w", file, err)
 	}
 	return &Publisher{Sink: h.sink, Close: h.sink.Close, Watch: h.watch}, nil
@@ -125,26 +117,9 @@ func (h *hookFile) watch(ctx context.Context, log *slog.Logger) {
 
 // openHTTPSource listens where the URL points and receives webhooks.
 func openHTTPSource(set *Settings, _, _ string) (*Receiver, error) {
-	bad := func(err error) error {
-		return exit.Usagef("broker %s cannot be used: %w", redact.Place(set.Broker), err)
-	}
-	e, err := httpbroker.ParseURL(set.Broker)
+	src, err := httpbroker.OpenSource(set.Broker, nil)
 	if err != nil {
-		return nil, bad(err)
+		return nil, unusable(set, err)
 	}
-	at, err := url.Parse(e.URL)
-	if err != nil || at.Scheme != "http" { // TLS ends before the receiver
-		return nil, bad(httpbroker.ErrEndpoint)
-	}
-	rcv, err := httpbroker.NewReceiver(httpbroker.ReceiverOptions{Secrets: e.Secrets, Unsigned: e.Unsigned})
-	if err != nil {
-		return nil, bad(err)
-	}
-	l, err := net.Listen("tcp", at.Host) //nolint:noctx // it takes no time
-	if err != nil {
-		return nil, bad(err)
-	}
-	server := &http.Server{Handler: rcv, ReadHeaderTimeout: 5 * time.Second}
-	go func() { _ = server.Serve(l) }() // it ends with close
-	return &Receiver{Source: rcv, Close: func() { rcv.Close(); _ = server.Close() }}, nil
+	return &Receiver{Source: src, Close: src.Close}, nil
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// ReceiverOptions of NewReceiver. One of Secrets and Unsigned is required.
-type ReceiverOptions struct {
+// SourceOptions of [OpenSource] and [NewSource]. One of Secrets and Unsigned is required.
+type SourceOptions struct {
 	// Secrets verify requests, see [ParseSecrets]; any one that fits will do.
 	Secrets Credential
 	// Unsigned takes requests from everybody who reaches the handler.
@@ -37,7 +37,7 @@ type ReceiverOptions struct {
 	Topic string
 }
 
-// Receiver is an http.Handler for webhooks and a broker.Source. A request is
+// Source is an http.Handler for webhooks and a broker.Source. A request is
 // answered when its delivery is settled: 204 when it was acknowledged, 500 when it
 // was given back, so that its sender sends it again. It keeps nothing itself: what
 // is not settled when the process ends, the sender has. It is safe for concurrent use.
@@ -45,8 +45,9 @@ type ReceiverOptions struct {
 // The signature covers webhook-id, webhook-timestamp and the payload, not other
 // headers; so a delivery's ID comes from webhook-id alone, and the rest is as
 // trustworthy as the connection. In structured CloudEvents everything is signed.
-type Receiver struct {
-	opts  ReceiverOptions
+type Source struct {
+	close func() // of the server that OpenSource started; nil: it is the caller's
+	opts  SourceOptions
 	codec envelope.Codec
 	keys  *cached[[]Secret]
 	slots chan struct{}
@@ -92,23 +93,28 @@ const barTime = 30 * time.Second
 // retryLater is what a request is asked to wait for where nothing better is known.
 const retryLater = time.Second
 
-// ErrClosed is what a receiver answers after Close.
-var ErrClosed = errors.New("httpbroker: the receiver is closed")
+// ErrClosed is what a source answers after Close.
+var ErrClosed = errors.New("httpbroker: source is closed")
 
-// NewReceiver returns a receiver. It does no I/O but reading the credential.
-func NewReceiver(opts ReceiverOptions) (*Receiver, error) {
-	if (opts.Secrets == nil) != opts.Unsigned {
-		return nil, errors.New("httpbroker: receiver: give secrets, so that forged requests are rejected, or set Unsigned")
+// NewSource returns a source. It takes no client: the application serves it as an
+// http.Handler. It does no I/O but reading the credential. opts must have one of Secrets
+// and Unsigned.
+func NewSource(opts *SourceOptions) (*Source, error) {
+	if opts == nil {
+		opts = &SourceOptions{}
 	}
-	r := &Receiver{opts: opts, codec: codec(), byID: make(map[string]*entry), barred: make(map[string]barrier), change: make(chan struct{})}
+	if (opts.Secrets == nil) != opts.Unsigned {
+		return nil, errors.New("httpbroker: source: set Secrets, so that forged requests are rejected, or Unsigned")
+	}
+	s := &Source{opts: *opts, codec: codec(), byID: make(map[string]*entry), barred: make(map[string]barrier), change: make(chan struct{})}
 	if opts.Secrets != nil {
-		r.keys = &cached[[]Secret]{from: opts.Secrets, read: ParseSecrets}
+		s.keys = &cached[[]Secret]{from: opts.Secrets, read: ParseSecrets}
 		ctx := context.Background() //nolint:forbidigo // a file or a variable
-		if _, err := r.keys.get(ctx); err != nil {
-			return nil, fmt.Errorf("httpbroker: receiver: %w", err)
+		if _, err := s.keys.get(ctx); err != nil {
+			return nil, fmt.Errorf("httpbroker: source: %w", err)
 		}
 	}
-	o := &r.opts
+	o := &s.opts
 	if o.Tolerance <= 0 {
 		o.Tolerance = 5 * time.Minute
 	}
@@ -124,36 +130,36 @@ func NewReceiver(opts ReceiverOptions) (*Receiver, error) {
 	if o.Topic == "" {
 		o.Topic = "webhooks"
 	}
-	r.slots = make(chan struct{}, o.MaxWaiting)
-	r.inlet.most = o.MaxWaiting
-	return r, nil
+	s.slots = make(chan struct{}, o.MaxWaiting)
+	s.inlet.most = o.MaxWaiting
+	return s, nil
 }
 
 // ServeHTTP implements http.Handler.
-func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+func (s *Source) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		reply(w, answer{status: http.StatusMethodNotAllowed, text: "webhooks are posted"})
 		return
 	}
-	m, id, refused := r.read(w, req)
+	m, id, refused := s.read(w, req)
 	if refused.status != 0 {
 		reply(w, refused)
 		return
 	}
 	select { // after the body was read and verified: a stranger keeps nobody waiting
-	case r.slots <- struct{}{}:
-		defer func() { <-r.slots }()
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
 	default:
 		reply(w, answer{status: http.StatusTooManyRequests, delay: retryLater, text: "too many requests wait"})
 		return
 	}
-	e, refused := r.enter(m, id)
+	e, refused := s.enter(m, id)
 	if e == nil {
 		reply(w, refused)
 		return
 	}
-	defer r.leave(e)
+	defer s.leave(e)
 	select {
 	case <-e.settled:
 		reply(w, e.answer)
@@ -180,15 +186,15 @@ type received struct {
 }
 
 // read takes a request in and verifies it.
-func (r *Receiver) read(w http.ResponseWriter, req *http.Request) (m received, id string, refused answer) {
+func (s *Source) read(w http.ResponseWriter, req *http.Request) (m received, id string, refused answer) {
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(r.opts.ReadTimeout)) // not every server can
-	b := r.inlet.begin(func() error { return control.SetReadDeadline(time.Now()) })
+	_ = control.SetReadDeadline(time.Now().Add(s.opts.ReadTimeout)) // not every server can
+	b := s.inlet.begin(func() error { return control.SetReadDeadline(time.Now()) })
 	if b == nil {
 		return m, "", crowded()
 	}
-	payload, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.opts.MaxBytes))
-	ended := r.inlet.end(b)
+	payload, err := io.ReadAll(http.MaxBytesReader(w, req.Body, s.opts.MaxBytes))
+	ended := s.inlet.end(b)
 	_ = control.SetReadDeadline(time.Time{})
 	if err != nil && ended {
 		return m, "", crowded()
@@ -196,15 +202,15 @@ func (r *Receiver) read(w http.ResponseWriter, req *http.Request) (m received, i
 	if err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			return m, "", answer{status: http.StatusRequestEntityTooLarge, text: fmt.Sprintf("the payload is larger than %d bytes", r.opts.MaxBytes)}
+			return m, "", answer{status: http.StatusRequestEntityTooLarge, text: fmt.Sprintf("the payload is larger than %d bytes", s.opts.MaxBytes)}
 		}
 		return m, "", answer{status: http.StatusBadRequest, text: "the body broke off"}
 	}
 	id = req.Header.Get(headerID)
-	if r.keys != nil {
-		secrets, err := r.keys.get(req.Context())
+	if s.keys != nil {
+		secrets, err := s.keys.get(req.Context())
 		if err == nil {
-			err = Verify(secrets, id, req.Header.Get(headerTimestamp), req.Header.Get(headerSignature), payload, time.Now(), r.opts.Tolerance)
+			err = Verify(secrets, id, req.Header.Get(headerTimestamp), req.Header.Get(headerSignature), payload, time.Now(), s.opts.Tolerance)
 		}
 		if err != nil {
 			return m, "", answer{status: http.StatusUnauthorized, text: err.Error()}
@@ -213,29 +219,29 @@ func (r *Receiver) read(w http.ResponseWriter, req *http.Request) (m received, i
 	if id == "" || len(id) > postrider.MaxKeyLen {
 		return m, "", answer{status: http.StatusBadRequest, text: headerID + " is missing or too long"}
 	}
-	return r.decode(req.Header, payload, id), id, answer{}
+	return s.decode(req.Header, payload, id), id, answer{}
 }
 
-func (r *Receiver) decode(h http.Header, payload []byte, id string) received {
-	m, err := r.codec.Decode(envelope.Record{Topic: r.opts.Topic, Headers: headers(h), Payload: payload, Time: time.Now().UTC(), Origin: "webhook:" + id})
+func (s *Source) decode(h http.Header, payload []byte, id string) received {
+	m, err := s.codec.Decode(envelope.Record{Topic: s.opts.Topic, Headers: headers(h), Payload: payload, Time: time.Now().UTC(), Origin: "webhook:" + id})
 	if uuid := (&postrider.Message{ID: id, Topic: "t"}); uuid.Validate() == nil {
 		m.ID = id
 	} else { // an id that is not signed decides nothing
-		bare, _ := r.codec.Decode(envelope.Record{Origin: "webhook:" + id})
+		bare, _ := s.codec.Decode(envelope.Record{Origin: "webhook:" + id})
 		m.ID = bare.ID
 	}
 	return received{message: m, err: err}
 }
 
 // enter queues the message, or joins the request that brought it before.
-func (r *Receiver) enter(m received, id string) (*entry, answer) {
+func (s *Source) enter(m received, id string) (*entry, answer) {
 	sum := sha256.Sum256(m.message.Payload)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return nil, answer{status: http.StatusServiceUnavailable, delay: retryLater, text: "shutting down"}
 	}
-	if e := r.byID[id]; e != nil {
+	if e := s.byID[id]; e != nil {
 		if e.sum != sum {
 			return nil, answer{status: http.StatusConflict, text: "another message of this webhook-id is being worked on"}
 		}
@@ -243,27 +249,27 @@ func (r *Receiver) enter(m received, id string) (*entry, answer) {
 		return e, answer{}
 	}
 	if key := m.message.Key; key != "" {
-		if b, ok := r.barred[key]; ok {
+		if b, ok := s.barred[key]; ok {
 			if b.id != id && time.Now().Before(b.until) {
 				return nil, answer{status: http.StatusInternalServerError, text: "an earlier message of the key must come first"}
 			}
-			delete(r.barred, key)
+			delete(s.barred, key)
 		}
 	}
 	e := &entry{id: id, sum: sum, waiters: 1, settled: make(chan struct{}), told: make(chan struct{})}
 	e.delivery = broker.Delivery{Message: m.message, Origin: "webhook:" + id, Token: e, Err: m.err}
-	r.byID[id] = e
-	r.queue = append(r.queue, e)
-	close(r.change)
-	r.change = make(chan struct{})
+	s.byID[id] = e
+	s.queue = append(s.queue, e)
+	close(s.change)
+	s.change = make(chan struct{})
 	return e, answer{}
 }
 
 // leave takes a request away. A message that nobody waits for any more, and that
 // the consumer has not seen, is dropped.
-func (r *Receiver) leave(e *entry) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (s *Source) leave(e *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if e.waiters--; e.waiters > 0 {
 		return
 	}
@@ -272,13 +278,13 @@ func (r *Receiver) leave(e *entry) {
 		close(e.told)
 	default:
 		if !e.out {
-			r.settle(e, answer{status: http.StatusServiceUnavailable})
+			s.settle(e, answer{status: http.StatusServiceUnavailable})
 		}
 	}
 }
 
 // settle ends an entry, once.
-func (r *Receiver) settle(e *entry, a answer) bool {
+func (s *Source) settle(e *entry, a answer) bool {
 	select {
 	case <-e.settled:
 		return false
@@ -289,26 +295,26 @@ func (r *Receiver) settle(e *entry, a answer) bool {
 	if e.waiters == 0 {
 		close(e.told)
 	}
-	delete(r.byID, e.id)
+	delete(s.byID, e.id)
 	if !e.out { // senders come again while a consumer takes nothing: what they left does not pile up
-		r.queue = slices.DeleteFunc(r.queue, func(q *entry) bool { return q == e })
+		s.queue = slices.DeleteFunc(s.queue, func(q *entry) bool { return q == e })
 	}
 	return true
 }
 
 // Receive implements broker.Source.
-func (r *Receiver) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+func (s *Source) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		r.mu.Lock()
-		if r.closed {
-			r.mu.Unlock()
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
 			return nil, ErrClosed
 		}
-		ds, change := r.take(max(limit, 1)), r.change
-		r.mu.Unlock()
+		ds, change := s.take(max(limit, 1)), s.change
+		s.mu.Unlock()
 		if len(ds) > 0 {
 			return ds, nil
 		}
@@ -321,12 +327,12 @@ func (r *Receiver) Receive(ctx context.Context, limit int) ([]broker.Delivery, e
 }
 
 // take hands out what waits, in the order of arrival.
-func (r *Receiver) take(limit int) []broker.Delivery {
+func (s *Source) take(limit int) []broker.Delivery {
 	var ds []broker.Delivery
-	for len(r.queue) > 0 && len(ds) < limit {
-		e := r.queue[0]
-		r.queue[0] = nil
-		r.queue = r.queue[1:]
+	for len(s.queue) > 0 && len(ds) < limit {
+		e := s.queue[0]
+		s.queue[0] = nil
+		s.queue = s.queue[1:]
 		e.out = true
 		ds = append(ds, e.delivery)
 	}
@@ -335,8 +341,8 @@ func (r *Receiver) take(limit int) []broker.Delivery {
 
 // Settle implements broker.Source: it lets the requests be answered, and returns
 // when the answers are on their way.
-func (r *Receiver) Settle(ctx context.Context, verdicts []broker.Verdict) error {
-	if err := r.decide(verdicts); err != nil {
+func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
+	if err := s.decide(verdicts); err != nil {
 		return err
 	}
 	for _, v := range verdicts {
@@ -350,20 +356,20 @@ func (r *Receiver) Settle(ctx context.Context, verdicts []broker.Verdict) error 
 	return nil
 }
 
-func (r *Receiver) decide(verdicts []broker.Verdict) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (s *Source) decide(verdicts []broker.Verdict) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for i, v := range verdicts {
 		e, ok := v.Delivery.Token.(*entry)
 		switch {
 		case !ok:
-			return fmt.Errorf("httpbroker: settle: verdict %d (%s): not a delivery of this receiver", i, v.Delivery.Origin)
-		case r.closed:
+			return fmt.Errorf("httpbroker: settle: verdict %d (%s): not a delivery of this source", i, v.Delivery.Origin)
+		case s.closed:
 			return ErrClosed
 		case v.Ack:
-			r.settle(e, answer{status: http.StatusNoContent})
+			s.settle(e, answer{status: http.StatusNoContent})
 		default:
-			r.giveBack(e, v.Delay)
+			s.giveBack(e, v.Delay)
 		}
 	}
 	return nil
@@ -371,8 +377,8 @@ func (r *Receiver) decide(verdicts []broker.Verdict) error {
 
 // giveBack answers a message, and those of its key that wait behind it, so that
 // they come again.
-func (r *Receiver) giveBack(e *entry, delay time.Duration) {
-	if !r.settle(e, answer{status: http.StatusInternalServerError, delay: delay, text: "not done: send it again"}) {
+func (s *Source) giveBack(e *entry, delay time.Duration) {
+	if !s.settle(e, answer{status: http.StatusInternalServerError, delay: delay, text: "not done: send it again"}) {
 		return
 	}
 	key := e.delivery.Message.Key
@@ -380,36 +386,39 @@ func (r *Receiver) giveBack(e *entry, delay time.Duration) {
 		return
 	}
 	now := time.Now()
-	for k, b := range r.barred {
+	for k, b := range s.barred {
 		if now.After(b.until) {
-			delete(r.barred, k)
+			delete(s.barred, k)
 		}
 	}
-	r.barred[key] = barrier{id: e.id, until: now.Add(delay + barTime)}
-	for _, behind := range slices.Clone(r.queue) {
+	s.barred[key] = barrier{id: e.id, until: now.Add(delay + barTime)}
+	for _, behind := range slices.Clone(s.queue) {
 		if behind.delivery.Message.Key == key {
-			r.settle(behind, answer{status: http.StatusInternalServerError, delay: delay, text: "an earlier message of the key must come first"})
+			s.settle(behind, answer{status: http.StatusInternalServerError, delay: delay, text: "an earlier message of the key must come first"})
 		}
 	}
 }
 
 // Extend implements broker.Source: how long a sender waits is its own affair.
-func (r *Receiver) Extend(context.Context, []broker.Delivery) error { return nil }
+func (s *Source) Extend(context.Context, []broker.Delivery) error { return nil }
 
 // Info implements broker.Source.
-func (r *Receiver) Info() broker.SourceInfo { return broker.SourceInfo{Name: "http"} }
+func (s *Source) Info() broker.SourceInfo { return broker.SourceInfo{Name: "http"} }
 
-// Close asks all senders to come again later and ends Receive. The caller shuts
-// its http.Server down after that.
-func (r *Receiver) Close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
+// Close asks all senders to come again later and ends Receive, and then the server that
+// [OpenSource] started. The caller of [NewSource] shuts its own http.Server down after that.
+func (s *Source) Close() {
+	if s.close != nil {
+		defer s.close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return
 	}
-	r.closed = true
-	for _, e := range r.byID { // order does not matter
-		r.settle(e, answer{status: http.StatusServiceUnavailable, delay: retryLater, text: "shutting down"})
+	s.closed = true
+	for _, e := range s.byID { // order does not matter
+		s.settle(e, answer{status: http.StatusServiceUnavailable, delay: retryLater, text: "shutting down"})
 	}
-	close(r.change)
+	close(s.change)
 }

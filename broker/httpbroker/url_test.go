@@ -19,11 +19,12 @@ func TestParseURL(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("HOOK_AUTHORIZATION", "Bearer geheim")
-	e, err := httpbroker.ParseURL("https://h/in?tenant=7#secret-file=" + file + "&authorization-env=HOOK_AUTHORIZATION&topics=a,+b.*&name=billing" +
+	target, err := httpbroker.ParseURL("https://h/in?tenant=7#secret-file=" + file + "&authorization-env=HOOK_AUTHORIZATION&topics=a,+b.*&name=billing" +
 		"&concurrency=3&rate=2.5&timeout=20s&dial-timeout=1s&tls-timeout=2s&max-bytes=1000&allow=10.0.0.0/8,::1&ports=8443,9443&stopped=true")
 	if err != nil {
 		t.Fatal(err)
 	}
+	e := target.Endpoint
 	text, _ := e.Secrets(t.Context())
 	auth, _ := e.Authorization(t.Context())
 	if e.URL != "https://h/in?tenant=7" || text != vectorSecret || auth != "Bearer geheim" || fmt.Sprint(e.Topics) != "[a b.*]" ||

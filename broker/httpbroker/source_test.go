@@ -18,9 +18,9 @@ import (
 	"github.com/postrider/postrider/broker/httpbroker"
 )
 
-func receiver(t *testing.T, opts httpbroker.ReceiverOptions) (*httpbroker.Receiver, string) {
+func receiver(t *testing.T, opts httpbroker.SourceOptions) (*httpbroker.Source, string) {
 	t.Helper()
-	r, err := httpbroker.NewReceiver(opts)
+	r, err := httpbroker.NewSource(&opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func post(t *testing.T, url, id, body string, change func(*http.Request)) (*http
 
 // Promises: C
 func TestReceiverRefuses(t *testing.T) {
-	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(vectorSecret + " " + secret), MaxBytes: 1000})
+	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(vectorSecret + " " + secret), MaxBytes: 1000})
 	old := strconv.FormatInt(time.Now().Add(-6*time.Minute).Unix(), 10)
 	for _, c := range []struct {
 		name   string
@@ -88,8 +88,8 @@ func TestReceiverRefuses(t *testing.T) {
 	if ds, err := r.Receive(ctx, 1); err == nil {
 		t.Errorf("the consumer got %+v", ds)
 	}
-	for _, opts := range []httpbroker.ReceiverOptions{{}, {Secrets: httpbroker.Static(secret), Unsigned: true}, {Secrets: httpbroker.Static("x")}} {
-		if _, err := httpbroker.NewReceiver(opts); err == nil {
+	for _, opts := range []httpbroker.SourceOptions{{}, {Secrets: httpbroker.Static(secret), Unsigned: true}, {Secrets: httpbroker.Static("x")}} {
+		if _, err := httpbroker.NewSource(&opts); err == nil {
 			t.Error("a receiver of everything is made without being asked for")
 		}
 	}
@@ -97,7 +97,7 @@ func TestReceiverRefuses(t *testing.T) {
 
 // An id that the signature does not cover cannot pass a message for a new one.
 func TestReceiverTakesTheSignedID(t *testing.T) {
-	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret)})
+	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret)})
 	const one, two = "01890a5d-ac96-774b-8cce-000000000001", "01890a5d-ac96-774b-8cce-000000000002"
 	got := map[string]string{}
 	for _, c := range []struct{ name, id, header string }{
@@ -129,7 +129,7 @@ func TestReceiverTakesTheSignedID(t *testing.T) {
 
 // A message that comes again while it is worked on is given to the consumer once.
 func TestReceiverJoinsRepeats(t *testing.T) {
-	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret), MaxWaiting: 3})
+	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret), MaxWaiting: 3})
 	answers := make(chan int, 10)
 	send := func(id, body string) {
 		go func() {
@@ -172,7 +172,7 @@ func TestReceiverJoinsRepeats(t *testing.T) {
 //
 // Promises: G
 func TestReceiverForgetsWhoHasGone(t *testing.T) {
-	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret)})
+	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret)})
 	for n := range 20 {
 		ctx, leave := context.WithCancel(t.Context())
 		gone := make(chan struct{})
@@ -199,7 +199,7 @@ func TestReceiverForgetsWhoHasGone(t *testing.T) {
 
 // The sender learns of a shutdown, and that it should come again.
 func TestReceiverCloses(t *testing.T) {
-	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret)})
+	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret)})
 	answers := make(chan *http.Response, 2)
 	for n := range 2 {
 		go func() {
@@ -233,7 +233,7 @@ func TestReceiverCloses(t *testing.T) {
 // The two sides of this package understand each other: what is given back comes
 // again, in order, and an acknowledgement of the consumer is one of the sink.
 func TestSinkToReceiver(t *testing.T) {
-	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret)})
+	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret)})
 	s := newSink(t, nil, endpoint(url), httpbroker.Endpoint{Name: "other", URL: "https://example.com", Unsigned: true, Topics: []string{"none"}})
 	msgs := messages("t", 0, 6)
 	for i := range msgs {
@@ -281,7 +281,7 @@ func TestSinkToReceiver(t *testing.T) {
 // Promises: G
 func TestSlowStrangersKeepNobodyOut(t *testing.T) {
 	const most = 4
-	r, url := receiver(t, httpbroker.ReceiverOptions{Secrets: httpbroker.Static(secret), MaxWaiting: most})
+	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret), MaxWaiting: most})
 	for range most {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(url, "http://"))
 		if err != nil {
@@ -325,5 +325,24 @@ func TestSlowStrangersKeepNobodyOut(t *testing.T) {
 		}
 	case got := <-status:
 		t.Fatalf("the sender is answered %d before its message was received", got)
+	}
+}
+
+// TestOpenSource: a URL without the means to tell senders apart opens no source, and
+// Close ends the server that OpenSource started.
+func TestOpenSource(t *testing.T) {
+	for _, url := range []string{"http://127.0.0.1:0", "https://127.0.0.1:0#unsigned=true", "http://#unsigned=true", "http://192.0.2.1:0#unsigned=true", "ftp://127.0.0.1:0"} {
+		if src, err := httpbroker.OpenSource(url, nil); err == nil {
+			src.Close()
+			t.Errorf("%s opens a source", url)
+		}
+	}
+	src, err := httpbroker.OpenSource("http://127.0.0.1:0", &httpbroker.SourceOptions{Unsigned: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src.Close()
+	if _, err := src.Receive(t.Context(), 1); !errors.Is(err, httpbroker.ErrClosed) {
+		t.Errorf("Receive after Close: %v", err)
 	}
 }
