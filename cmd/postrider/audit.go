@@ -18,14 +18,14 @@ import (
 
 // booksAnswer is what `audit --output json` prints: one object per look.
 type booksAnswer struct {
-	Time       time.Time    `json:"time"`
-	Difference int64        `json:"difference"`
-	Full       bool         `json:"full"`
-	Opened     bool         `json:"opened"`
-	Counted    int64        `json:"rows_counted"`
-	Pipes      []bookAnswer `json:"pipes"`
-	Lanes      []bookAnswer `json:"lanes,omitempty"` // those that differ
-	Missing    []gapAnswer  `json:"missing,omitempty"`
+	Time       time.Time     `json:"time"`
+	Difference int64         `json:"difference"`
+	Full       bool          `json:"full"`
+	Opened     bool          `json:"opened"`
+	Counted    int64         `json:"rows_counted"`
+	Pipes      []bookAnswer  `json:"pipes"`
+	Lanes      []bookAnswer  `json:"lanes,omitempty"` // those that differ
+	Missing    []ops.LaneGap `json:"missing,omitempty"`
 }
 
 type bookAnswer struct {
@@ -43,12 +43,6 @@ type bookAnswer struct {
 	To         int64       `json:"window_to,string,omitempty"`
 	IDs        []string    `json:"candidate_ids,omitempty"`
 	Unused     []int64     `json:"candidate_numbers,omitempty"`
-}
-
-type gapAnswer struct {
-	Lane    store.Lane `json:"lane"`
-	Rows    int64      `json:"rows"`
-	Numbers []int64    `json:"candidate_numbers,omitempty"`
 }
 
 func (a *app) auditCommand() *cobra.Command {
@@ -113,7 +107,7 @@ func (a *app) audit(ctx context.Context, k *admin.Keeper, req ops.AuditRequest, 
 }
 
 func (a *app) printBooks(b ops.Books) error {
-	answer := booksAnswer{Time: b.At, Difference: b.Difference(), Full: b.Full, Opened: b.Opened, Counted: b.Counted, Pipes: []bookAnswer{}}
+	answer := booksAnswer{Time: b.At, Difference: b.Difference(), Full: b.Full, Opened: b.Opened, Counted: b.Counted, Missing: b.Missing, Pipes: []bookAnswer{}}
 	for _, l := range b.Lanes {
 		one := bookAnswer{
 			l.Pipe, &l.Lane, l.Committed, l.Sent, l.Parked, l.Gone, l.Again, l.Pending, l.Behind, l.Difference, l.From, l.To, l.IDs, l.Unused,
@@ -127,9 +121,6 @@ func (a *app) printBooks(b ops.Books) error {
 			n++
 		}
 		answer.Pipes[n-1].add(&one)
-	}
-	for _, g := range b.Missing {
-		answer.Missing = append(answer.Missing, gapAnswer{g.Lane, g.Rows, g.Unused})
 	}
 	err := a.print(answer, answer.text)
 	if err == nil && answer.Difference != 0 {
@@ -168,7 +159,7 @@ func (b *booksAnswer) text(w *tabwriter.Writer) {
 	for _, g := range b.Missing {
 		output.Row(w)
 		output.Row(w, fmt.Sprintf("lane %d: %d rows are gone that retention did not remove", g.Lane, g.Rows))
-		output.Row(w, "  numbers without a row: "+numbers(g.Numbers))
+		output.Row(w, "  numbers without a row: "+numbers(g.Unused))
 	}
 }
 

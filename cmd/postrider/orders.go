@@ -23,20 +23,13 @@ import (
 
 // orderAnswer is what a command that acts on many records prints in JSON.
 type orderAnswer struct {
-	Order   string          `json:"order,omitempty"` // id, also of the entry in the journal
-	Act     store.ActKind   `json:"act"`
-	DryRun  bool            `json:"dry_run,omitempty"`
-	Planned int64           `json:"planned"`
-	Moved   int64           `json:"moved"`
-	Done    bool            `json:"done"`
-	Lanes   []lanePlanEntry `json:"lanes,omitempty"`
-}
-
-type lanePlanEntry struct {
-	Lane    store.Lane `json:"lane"`
-	Records int64      `json:"records"`
-	First   string     `json:"first_seq"`
-	Last    string     `json:"last_seq"`
+	Order   string         `json:"order,omitempty"` // id, also of the entry in the journal
+	Act     store.ActKind  `json:"act"`
+	DryRun  bool           `json:"dry_run,omitempty"`
+	Planned int64          `json:"planned"`
+	Moved   int64          `json:"moved"`
+	Done    bool           `json:"done"`
+	Lanes   []ops.LanePlan `json:"lanes,omitempty"`
 }
 
 // repairCommands are those with which people mend what is parked, blocked or lost.
@@ -225,10 +218,7 @@ func (a *app) progress(kind store.ActKind) func(ops.OrderState) {
 }
 
 func (a *app) printPlan(f *orderFlags, plan ops.OrderPlan) error {
-	answer := orderAnswer{Act: f.order.Kind, DryRun: true, Planned: plan.Records}
-	for _, l := range plan.Lanes {
-		answer.Lanes = append(answer.Lanes, lanePlanEntry{l.Lane, l.Records, strconv.FormatInt(l.First, 10), strconv.FormatInt(l.Last, 10)})
-	}
+	answer := orderAnswer{Act: f.order.Kind, DryRun: true, Planned: plan.Records, Lanes: plan.Lanes}
 	return a.print(answer, func(w *tabwriter.Writer) {
 		output.Row(w, fmt.Sprintf("%s would concern %d records in %d lanes; nothing was changed", f.order.Kind, plan.Records, len(plan.Lanes)))
 		if !f.dryRun && plan.Records > 0 {

@@ -21,16 +21,7 @@ type partitionsAnswer struct {
 	Room        int64           `json:"room,string,omitempty"`
 	Alarm       string          `json:"alarm,omitempty"`
 	Partitions  []ops.Partition `json:"partitions"`
-	Tended      *tendedAnswer   `json:"tended,omitempty"`
-}
-
-type tendedAnswer struct {
-	Made    int    `json:"made"`
-	Rolled  bool   `json:"rolled"`
-	Dropped int    `json:"dropped"`
-	Rows    int64  `json:"rows"`
-	HeldBy  string `json:"held_by,omitempty"`
-	Busy    bool   `json:"busy,omitempty"`
+	Tended      *ops.Tended     `json:"tended,omitempty"`
 }
 
 func (a *app) partitionsCommand() *cobra.Command {
@@ -81,7 +72,7 @@ func (a *app) tendCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.printPartitions(done.Partitions, &tendedAnswer{done.Made, done.Rolled, done.Dropped, done.Rows, done.HeldBy, done.Busy})
+			return a.printPartitions(done.Partitions, &done)
 		},
 	}
 	fs := cmd.Flags()
@@ -93,7 +84,7 @@ func (a *app) tendCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) printPartitions(p ops.Partitions, done *tendedAnswer) error {
+func (a *app) printPartitions(p ops.Partitions, done *ops.Tended) error {
 	answer := partitionsAnswer{
 		Partitioned: len(p.List) > 0, Current: p.Current, Ahead: p.Ahead, Room: p.Room, Alarm: p.Alarm(), Partitions: p.List, Tended: done,
 	}
@@ -122,7 +113,7 @@ func (a *app) printPartitions(p ops.Partitions, done *tendedAnswer) error {
 	})
 }
 
-func tendedText(w *tabwriter.Writer, done *tendedAnswer) {
+func tendedText(w *tabwriter.Writer, done *ops.Tended) {
 	output.Row(w, fmt.Sprintf("made %d, dropped %d with %d rows", done.Made, done.Dropped, done.Rows))
 	if done.Rolled {
 		output.Row(w, "writers moved on to the next partition")

@@ -17,26 +17,6 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// pipeAnswer is one pipe in JSON.
-type pipeAnswer struct {
-	Name      string       `json:"name"`
-	Filter    store.Filter `json:"filter,omitzero"`
-	CreatedAt time.Time    `json:"created_at"`
-	Paused    bool         `json:"paused"`
-	PausedBy  string       `json:"paused_by,omitempty"`
-	PausedFor string       `json:"pause_reason,omitempty"`
-	PausedAt  time.Time    `json:"paused_at,omitzero"`
-	Relays    int          `json:"relays"`
-	Behind    int64        `json:"behind"`
-	Parked    int64        `json:"parked"`
-}
-
-func pipeAnswerOf(p ops.Pipe) pipeAnswer {
-	return pipeAnswer{
-		p.Name, p.Filter, p.CreatedAt, p.Paused, p.PausedBy, p.PausedFor, p.PausedAt, p.Relays, p.Behind, p.Parked,
-	}
-}
-
 func (a *app) pipeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pipe", Short: "List, add, pause, resume or remove the readers of an outbox",
@@ -76,11 +56,7 @@ func (a *app) pipeList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			answers := make([]pipeAnswer, 0, len(found))
-			for _, p := range found {
-				answers = append(answers, pipeAnswerOf(p))
-			}
-			return a.print(answers, func(w *tabwriter.Writer) {
+			return a.print(append([]ops.Pipe{}, found...), func(w *tabwriter.Writer) {
 				output.Row(w, "PIPE", "STATE", "RELAYS", "BEHIND", "PARKED", "SINCE", "FILTER")
 				for _, p := range found {
 					output.Row(w, output.Visible(p.Name, ""), pipeState(p), p.Relays, p.Behind, p.Parked, output.Stamp(p.CreatedAt), filterText(p.Filter))
@@ -139,7 +115,7 @@ func (a *app) pipeAdd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(pipeAnswerOf(made), func(w *tabwriter.Writer) {
+			return a.print(made, func(w *tabwriter.Writer) {
 				output.Row(w, "pipe", output.Visible(made.Name, ""))
 				output.Row(w, "carries", filterText(made.Filter))
 				output.Row(w, "run it with", "postrider relay --pipe "+output.Visible(made.Name, ""))

@@ -25,13 +25,13 @@ func TestPipeCommands(t *testing.T) {
 		}
 	}
 	write := func() { mustCLI(t, s.message("a", 10)+s.message("b", 10), "enqueue", "--store", outbox) }
-	pipes := func() map[string]pipeAnswer {
+	pipes := func() map[string]ops.Pipe {
 		t.Helper()
-		var found []pipeAnswer
+		var found []ops.Pipe
 		if err := json.Unmarshal([]byte(on("pipe", "list", "-o", "json")), &found); err != nil {
 			t.Fatal(err)
 		}
-		byName := map[string]pipeAnswer{}
+		byName := map[string]ops.Pipe{}
 		for _, p := range found {
 			byName[p.Name] = p
 		}

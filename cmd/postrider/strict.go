@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,11 +10,6 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store/ops"
 )
-
-type strictAnswer struct {
-	Topic string    `json:"topic"`
-	Since time.Time `json:"since"`
-}
 
 func (a *app) strictCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -46,17 +40,13 @@ func (a *app) strictList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			answers := make([]strictAnswer, 0, len(topics))
-			for _, t := range topics {
-				answers = append(answers, strictAnswer(t))
-			}
-			return a.print(answers, func(w *tabwriter.Writer) {
-				if len(answers) == 0 {
+			return a.print(append([]ops.StrictTopic{}, topics...), func(w *tabwriter.Writer) {
+				if len(topics) == 0 {
 					output.Row(w, "none")
 					return
 				}
 				output.Row(w, "TOPIC", "SINCE")
-				for _, t := range answers {
+				for _, t := range topics {
 					output.Row(w, output.Visible(t.Topic, ""), output.Stamp(t.Since))
 				}
 			})

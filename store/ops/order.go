@@ -93,9 +93,10 @@ type OrderPlan struct {
 
 // LanePlan is what an order concerns in one lane.
 type LanePlan struct {
-	Lane        store.Lane
-	Records     int64
-	First, Last int64 // numbers
+	Lane    store.Lane `json:"lane"`
+	Records int64      `json:"records"`
+	First   int64      `json:"first_seq,string"` // the lowest number
+	Last    int64      `json:"last_seq,string"`  // the highest number
 }
 
 // OrderState is how far an order has come.

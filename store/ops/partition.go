@@ -45,17 +45,17 @@ type TendRequest struct {
 
 // Tended is what one call did.
 type Tended struct {
-	Made    int   // partitions made ahead
-	Rolled  bool  // the writers moved on to the next partition
-	Dropped int   // partitions dropped
-	Rows    int64 // that were in them
+	Made    int   `json:"made"`    // partitions made ahead
+	Rolled  bool  `json:"rolled"`  // the writers moved on to the next partition
+	Dropped int   `json:"dropped"` // partitions dropped
+	Rows    int64 `json:"rows"`    // that were in them
 	// HeldBy is the pipe that has not settled a row of the oldest partition that
 	// is old enough, "" when nothing is held.
-	HeldBy string
+	HeldBy string `json:"held_by,omitempty"`
 	// Busy says that somebody else tends, or that a transaction holds a lock that
 	// is needed: call again in a while.
-	Busy bool
-	Partitions
+	Busy       bool `json:"busy,omitempty"`
+	Partitions `json:"-"`
 }
 
 // Partitions is one look at the partitions of an outbox.

@@ -31,18 +31,18 @@ type Pipes interface {
 
 // Pipe is one named reader.
 type Pipe struct {
-	Name      string
-	Filter    store.Filter
-	CreatedAt time.Time
-	Paused    bool
-	PausedBy  string // who
-	PausedFor string // why
-	PausedAt  time.Time
-	Relays    int // instances alive
+	Name      string       `json:"name"`
+	Filter    store.Filter `json:"filter,omitzero"`
+	CreatedAt time.Time    `json:"created_at"`
+	Paused    bool         `json:"paused"`
+	PausedBy  string       `json:"paused_by,omitempty"`    // who
+	PausedFor string       `json:"pause_reason,omitempty"` // why
+	PausedAt  time.Time    `json:"paused_at,omitzero"`
+	Relays    int          `json:"relays"` // instances alive
 	// Behind is how many numbers lie between the pipe's slowest lane and the
 	// newest record: what is pending is at most that, stragglers aside.
-	Behind int64
-	Parked int64
+	Behind int64 `json:"behind"`
+	Parked int64 `json:"parked"`
 }
 
 // StartFrom says where a new pipe starts.

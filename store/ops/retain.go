@@ -181,9 +181,9 @@ type LaneBook struct {
 
 // LaneGap is what a full count found missing in a lane (above 0), or too much.
 type LaneGap struct {
-	Lane   store.Lane
-	Rows   int64
-	Unused []int64 // numbers that no row has, newest first, at most 20
+	Lane   store.Lane `json:"lane"`
+	Rows   int64      `json:"rows"`
+	Unused []int64    `json:"candidate_numbers,omitempty"` // that no row has, newest first, at most 20
 }
 
 // RunnerError says that another runner's lease has taken over in the middle of

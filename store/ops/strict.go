@@ -22,8 +22,8 @@ type StrictKeys interface {
 
 // StrictTopic is one topic whose keys are numbered by the outbox.
 type StrictTopic struct {
-	Topic string
-	Since time.Time // by the database's clock
+	Topic string    `json:"topic"`
+	Since time.Time `json:"since"` // by the database's clock
 }
 
 // StrictRequest asks for a change of one topic.
