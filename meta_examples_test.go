@@ -13,11 +13,16 @@ import (
 // their entry points that are no constructors.
 func entries() map[string][]string {
 	return map[string][]string{
-		".":                {"JSON", "Message.Validate"},
-		"broker/membroker": nil,
-		"claim":            nil,
-		"consumer":         {"Handle", "SQL", "Pgx", "Permanent", "Consumer.Use"},
-		"envelope":         {"Codec", "ParseGap", "ParseFormat"},
+		".":                   {"JSON", "Message.Validate"},
+		"broker/httpbroker":   nil,
+		"broker/kafkabroker":  nil,
+		"broker/membroker":    nil,
+		"broker/natsbroker":   nil,
+		"broker/rabbitbroker": nil,
+		"broker/redisbroker":  nil,
+		"claim":               nil,
+		"consumer":            {"Handle", "SQL", "Pgx", "Permanent", "Consumer.Use"},
+		"envelope":            {"Codec", "ParseGap", "ParseFormat"},
 		"inbox": {
 			"Inbox.Once", "Inbox.OnceBatch", "Inbox.OnceResult", "Inbox.Claim", "OncePgx", "OnceResultPgx",
 			"Inbox.Revive", "Inbox.Status", "Inbox.PruneAll",

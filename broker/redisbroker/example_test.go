@@ -2,6 +2,7 @@ package redisbroker_test
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -55,6 +56,16 @@ func ExampleNewSource() {
 // A guess at which messages are duplicates, for consumer.Options.Filter.
 func ExampleOpenFilter() {
 	filter, err := redisbroker.OpenFilter("redis://host1", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer filter.Close()
+}
+
+// A filter on a server of its own.
+func ExampleNewFilter() {
+	filter, err := redisbroker.NewFilter(&redis.Options{Addr: "host1:6379"}, &redisbroker.FilterOptions{Expiry: 10 * time.Minute})
 	if err != nil {
 		fmt.Println(err)
 		return
