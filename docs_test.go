@@ -3,10 +3,12 @@ package postrider_test
 import (
 	"fmt"
 	"go/ast"
+	"go/token"
 	"os"
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -162,4 +164,110 @@ func TestReferencePromises(t *testing.T) {
 			}
 		}
 	}
+}
+
+// constant is a text with a name and a comment.
+type constant struct{ dir, name, value, comment string }
+
+// constants returns the text constants whose names match, with the comments behind them.
+func constants(t *testing.T, names *regexp.Regexp) (all []constant) {
+	t.Helper()
+	for _, s := range goFiles(t) {
+		if s.isTest() || isSuite(s.name) {
+			continue
+		}
+		for _, d := range s.ast.Decls {
+			decl, ok := d.(*ast.GenDecl)
+			if !ok || decl.Tok != token.CONST {
+				continue
+			}
+			for _, spec := range decl.Specs {
+				v := spec.(*ast.ValueSpec)
+				if len(v.Values) != 1 || !names.MatchString(v.Names[0].Name) {
+					continue
+				}
+				l, ok := v.Values[0].(*ast.BasicLit)
+				if !ok || l.Kind != token.STRING {
+					continue
+				}
+				value, err := strconv.Unquote(l.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, constant{path.Dir(s.name), v.Names[0].Name, value, strings.TrimSpace(v.Comment.Text())})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b constant) int { return strings.Compare(a.dir+a.value, b.dir+b.value) })
+	return all
+}
+
+// TestReferenceCodes: every code is a constant whose comment has its meaning and its remedy.
+func TestReferenceCodes(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("# Error codes\n\nThe class and code of a failed message are in `postrider dead list`, in `postrider status` and in the log. Beside these codes stand those of servers:\n" +
+		"Kafka's error names (`UNKNOWN_TOPIC_OR_PARTITION`), JetStream's numbers (`10054`), AMQP's reply names (`NOT_ALLOWED`), the first word of Redis's\nerrors (`OOM`), and `HTTP_` with the status of a webhook.\n")
+	last := ""
+	for _, c := range constants(t, regexp.MustCompile(`^[cC]ode[A-Z]`)) {
+		if strings.HasSuffix(c.dir, "/membroker") {
+			continue // no destination of a relay in production
+		}
+		meaning, remedy, ok := strings.Cut(c.comment, ": ")
+		if !ok {
+			t.Errorf("%s: %s must have a comment on its line: meaning, a colon, remedy", c.dir, c.name)
+		}
+		if c.dir != last {
+			last = c.dir
+			fmt.Fprintf(&text, "\n## %s\n\n| Code | Means | Do |\n|---|---|---|\n", c.dir)
+		}
+		fmt.Fprintf(&text, "| `%s` | %s | %s |\n", c.value, meaning, remedy)
+	}
+	reference(t, "codes.md", text.String())
+	for _, s := range goFiles(t) {
+		if s.isTest() || isSuite(s.name) || !strings.HasPrefix(s.name, "broker/") {
+			continue
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if sel, is := callee(call, ok); is && len(call.Args) > 1 && regexp.MustCompile(`^(Outage|Throttled|Rejected|Failed|Unknown)$`).MatchString(sel) {
+				if l, ok := call.Args[1].(*ast.BasicLit); ok && l.Value != `""` && !strings.HasSuffix(path.Dir(s.name), "membroker") {
+					t.Errorf("%s: the code %s must be a constant with its meaning", s.name, l.Value)
+				}
+			}
+			return true
+		})
+	}
+}
+
+// callee returns the name behind the package of a call.
+func callee(call *ast.CallExpr, ok bool) (string, bool) {
+	if !ok {
+		return "", false
+	}
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return "", false
+	}
+	return sel.Sel.Name, true
+}
+
+// TestReferenceHeaders: every header is a constant whose comment has its value.
+func TestReferenceHeaders(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("# Headers\n\nWire formats are described in the documentation of package `envelope`.\n")
+	last := ""
+	for _, c := range constants(t, regexp.MustCompile(`^[hH]eader[A-Z]|Header$|^(ID|Type|Topic|Key|Version|SchemaVersion|Time|ContentType|Generation|Gap|Encoded|DataRef|EscapePrefix)$`)) {
+		if !slices.Contains([]string{"envelope", "outbox", "seal", "inbox/inboxhttp", "broker/httpbroker"}, c.dir) {
+			continue
+		}
+		if c.comment == "" {
+			t.Errorf("%s: %s must have its value in a comment on its line", c.dir, c.name)
+		}
+		if c.dir != last {
+			last = c.dir
+			fmt.Fprintf(&text, "\n## %s\n\n| Header | Value |\n|---|---|\n", c.dir)
+		}
+		fmt.Fprintf(&text, "| `%s` | %s |\n", c.value, c.comment)
+	}
+	reference(t, "headers.md", text.String())
 }

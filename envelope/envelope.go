@@ -11,21 +11,19 @@ import (
 
 // The names of the table in the package comment.
 const (
-	ID            = "postrider-id"
-	Type          = "postrider-type"
-	Topic         = "postrider-topic"
-	Key           = "postrider-key"
-	Version       = "postrider-version"
-	SchemaVersion = "postrider-schema-version"
-	Time          = "postrider-time"
-	ContentType   = "content-type"
-	Generation    = "postrider-generation"
-	Gap           = "postrider-gap"
-	Encoded       = "postrider-encoded"
-	// DataRef says where a payload is that did not travel: see package claim.
-	DataRef = "postrider-dataref"
-	// EscapePrefix stands before a user header's name that is reserved.
-	EscapePrefix = "postrider-h-"
+	ID            = "postrider-id"             // UUID in canonical text; always
+	Type          = "postrider-type"           // what happened; unless empty
+	Topic         = "postrider-topic"          // the message's topic; where the broker's name for it differs
+	Key           = "postrider-key"            // the unit of order; unless empty or carried as the broker's own key
+	Version       = "postrider-version"        // decimal, 1 or more; unless 0
+	SchemaVersion = "postrider-schema-version" // decimal, 1 or more; unless 0
+	Time          = "postrider-time"           // RFC 3339, UTC, up to nanoseconds; unless zero
+	ContentType   = "content-type"             // media type of the payload; unless empty
+	Generation    = "postrider-generation"     // decimal, 1 or more; on a message that a person sent again
+	Gap           = "postrider-gap"            // versions such as 3,5-7; behind a skipped dead letter
+	Encoded       = "postrider-encoded"        // names of percent-encoded headers; where a value does not fit a line
+	DataRef       = "postrider-dataref"        // reference of a payload in the database; see package claim
+	EscapePrefix  = "postrider-h-"             // before the name of a user header that is reserved
 )
 
 // Header is one header on the wire.

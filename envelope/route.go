@@ -88,9 +88,9 @@ func (r Router) Of(m *postrider.Message) (Route, error) {
 
 // Codes of a [RouteError].
 const (
-	CodeNoRoute = "NO_ROUTE"       // no rule matches
-	CodeRoute   = "ROUTE_UNUSABLE" // the rule that matches makes nothing of this message
-	CodeFormat  = "FORMAT_UNFIT"   // the format cannot carry this message
+	CodeNoRoute = "NO_ROUTE"       // no rule matches the message: add one
+	CodeRoute   = "ROUTE_UNUSABLE" // the message lacks a field of the rule's template: change the rule
+	CodeFormat  = "FORMAT_UNFIT"   // the format cannot carry this message: send it in another format
 )
 
 // RouteError says why a message cannot be sent by its route.

@@ -15,10 +15,10 @@ import (
 // (https://github.com/cloudevents/spec/blob/main/cloudevents/extensions/correlation.md),
 // the others those of W3C Trace Context (https://www.w3.org/TR/trace-context/).
 const (
-	HeaderCausation   = "causationid"   // the id of the message that it was written because of
-	HeaderCorrelation = "correlationid" // what all messages of one flow share
-	HeaderTraceParent = "traceparent"
-	HeaderTraceState  = "tracestate"
+	HeaderCausation   = "causationid"   // id of the message that was handled
+	HeaderCorrelation = "correlationid" // id of the flow: that of its first message
+	HeaderTraceParent = "traceparent"   // W3C trace context
+	HeaderTraceState  = "tracestate"    // W3C trace state
 )
 
 // What is carried on is bounded, since it comes from anybody: a name of W3C's is

@@ -32,8 +32,8 @@ import (
 
 // The headers of a sealed message.
 const (
-	HeaderAlgorithm = "seal-algorithm" // [Algorithm]
-	HeaderKey       = "seal-key"       // id of the key
+	HeaderAlgorithm = "seal-algorithm" // algorithm of a sealed payload: A256GCM
+	HeaderKey       = "seal-key"       // id of the key of a sealed payload
 )
 
 // Algorithm is the one cipher in use: AES-256-GCM, nonce in front.

@@ -155,7 +155,7 @@ type LaneGrant struct {
 
 // CodeCrashed is the code of a parked record that is to be delivered alone, since a
 // process ended with it, or with it among others, in its hands.
-const CodeCrashed = "RELAY_CRASHED"
+const CodeCrashed = "RELAY_CRASHED" // a relay ended while it delivered the message: read that relay's last log lines
 
 // ParkedView is what the owner must know of a lane's parked records.
 type ParkedView struct {

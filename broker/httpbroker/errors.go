@@ -39,18 +39,18 @@ func (e *EndpointError) Unwrap() error { return e.Err }
 
 // Codes of errors that have no status.
 const (
-	codeNoEndpoint  = "NO_ENDPOINT"
-	codeTooLarge    = "TOO_LARGE"
-	codeRefused     = "ADDRESS_REFUSED"
-	codeUnreachable = "UNREACHABLE"
-	codeTLS         = "TLS"
-	codeTimeout     = "TIMEOUT"
-	codeNoAnswer    = "NO_ANSWER"
-	codeSlow        = "SLOW"
-	codeBusy        = "BUSY"
-	codeStopped     = "STOPPED"
-	codeCredential  = "CREDENTIAL"
-	codeClosed      = "CLOSED"
+	codeNoEndpoint  = "NO_ENDPOINT"     // no endpoint's topics name the message's topic: add it
+	codeTooLarge    = "TOO_LARGE"       // the request is above the endpoint's limit: raise it, or claim large payloads
+	codeRefused     = "ADDRESS_REFUSED" // the address is not public, or the port is not allowed: allow=ADDRESS, ports=PORT
+	codeUnreachable = "UNREACHABLE"     // no connection, nothing was sent: check name, network, proxy
+	codeTLS         = "TLS"             // no TLS connection, nothing was sent: check the certificates
+	codeTimeout     = "TIMEOUT"         // no answer within the timeout: check the receiver, or raise timeout
+	codeNoAnswer    = "NO_ANSWER"       // the connection ended before the answer: check the receiver
+	codeSlow        = "SLOW"            // the request is late and continues separately: check the receiver
+	codeBusy        = "BUSY"            // the endpoint's concurrency is used up: wait, or raise concurrency
+	codeStopped     = "STOPPED"         // a person or 410 Gone stopped the endpoint: postrider resume --endpoint NAME
+	codeCredential  = "CREDENTIAL"      // a secret, certificate or authorization cannot be read: check its file
+	codeClosed      = "CLOSED"          // the endpoint was removed or the sink closed: the message is sent again
 )
 
 // fault is what kind of failure an answer is.

@@ -14,9 +14,9 @@ import (
 
 // The headers of Standard Webhooks.
 const (
-	headerID        = "webhook-id"
-	headerTimestamp = "webhook-timestamp"
-	headerSignature = "webhook-signature"
+	headerID        = "webhook-id"        // the message's id
+	headerTimestamp = "webhook-timestamp" // when the request was signed, in seconds since 1970
+	headerSignature = "webhook-signature" // one signature per secret
 )
 
 // Prefixes of secrets and keys, and of the signatures made with them.

@@ -11,8 +11,8 @@ import (
 
 // Headers that are written under their canonical names: net/http looks for them.
 const (
-	headerAuthorization = "Authorization"
-	headerAgent         = "User-Agent"
+	headerAuthorization = "Authorization" // the configured authorization; unless empty
+	headerAgent         = "User-Agent"    // the name of this program
 	agent               = "Postrider"
 )
 

@@ -47,8 +47,13 @@ func unwelcome(err error) bool {
 		errors.Is(err, nats.ErrAccountAuthExpired)
 }
 
-// codePermission is of what this user may not do.
-const codePermission = "PERMISSION"
+// Codes beside JetStream's numbers.
+const (
+	codePermission = "PERMISSION"  // the user may not publish to the subject, or not hear the answer: allow it
+	codeMaxPayload = "MAX_PAYLOAD" // the message is above the server's max_payload: raise it, or claim large payloads
+	codeBadSubject = "BAD_SUBJECT" // the topic is no subject: use a route with a valid one
+	codeNoStream   = "NO_STREAM"   // no stream takes the subject: add one
+)
 
 // denied returns what the server said since before about a subject that we may
 // not publish to. It says that of the connection, and answers nothing to the message.
@@ -107,9 +112,9 @@ func notConnected(nc *nats.Conn) error {
 func notPublished(err error, subject string) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
-		return broker.Rejected(err, "MAX_PAYLOAD", subject)
+		return broker.Rejected(err, codeMaxPayload, subject)
 	case errors.Is(err, nats.ErrBadSubject):
-		return broker.Rejected(err, "BAD_SUBJECT", subject)
+		return broker.Rejected(err, codeBadSubject, subject)
 	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed),
 		errors.Is(err, nats.ErrConnectionDraining), errors.Is(err, nats.ErrInvalidConnection),
 		errors.Is(err, nats.ErrHeadersNotSupported):
@@ -123,7 +128,7 @@ func refused(err error, subject string) error {
 	var api *jetstream.APIError
 	switch {
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
-		return broker.Outage(fmt.Errorf("%w: %w; make one: nats stream add --subjects %q", errNoStream, err, subject), "NO_STREAM", subject)
+		return broker.Outage(fmt.Errorf("%w: %w; make one: nats stream add --subjects %q", errNoStream, err, subject), codeNoStream, subject)
 	case errors.As(err, &api):
 		code := strconv.Itoa(int(api.ErrorCode))
 		if api.ErrorCode == codeMessageTooLarge || api.ErrorCode == codeHeadersTooLarge {

@@ -145,7 +145,7 @@ func size(w *envelope.Wire, id string) int {
 func (s *Sink) tooLarge(size int, subject string) error {
 	if limit := s.nc.MaxPayload(); limit > 0 && int64(size) > limit {
 		err := fmt.Errorf("%w: %d bytes with headers, above the server's max_payload of %d", nats.ErrMaxPayload, size, limit)
-		return broker.Rejected(err, "MAX_PAYLOAD", subject)
+		return broker.Rejected(err, codeMaxPayload, subject)
 	}
 	return nil
 }

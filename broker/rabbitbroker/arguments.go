@@ -45,7 +45,7 @@ func checkArguments(c *amqp.Connection, queue string) error {
 		return err
 	}
 	bad := func(why error, fix string) error {
-		return broker.Outage(fmt.Errorf("queue %q cannot be consumed in order: %w; %s, or open the source unchecked if a policy of the broker does it", queue, why, fix), "PRECONDITION_FAILED", queue)
+		return broker.Outage(fmt.Errorf("queue %q cannot be consumed in order: %w; %s, or open the source unchecked if a policy of the broker does it", queue, why, fix), codePrecondition, queue)
 	}
 	if args["x-single-active-consumer"] != true {
 		return bad(errNotSingle, "declare it with x-single-active-consumer=true")

@@ -14,13 +14,15 @@ import (
 
 // Codes of outages, rejections and the like, beside the names of AMQP's own.
 const (
-	codeNoRoute    = "NO_ROUTE"
-	codeNack       = "NACK"
-	codeBlocked    = "BLOCKED"
-	codeNoConfirm  = "NO_CONFIRM"
-	codeTooLarge   = "MESSAGE_TOO_LARGE"
-	codeHeaders    = "HEADERS_TOO_LARGE"
-	codeRoutingKey = "ROUTING_KEY_TOO_LONG"
+	codeNoRoute      = "NO_ROUTE"             // no queue takes the routing key: bind or declare one
+	codeNack         = "NACK"                 // a full queue, or one without a majority, refused the message: repair the queue
+	codeBlocked      = "BLOCKED"              // an alarm blocks publishers: free memory or disk at the broker
+	codeNoConfirm    = "NO_CONFIRM"           // no confirm came in time: check the queues of the routing key
+	codeTooLarge     = "MESSAGE_TOO_LARGE"    // the payload is above max_message_size: raise it, or claim large payloads
+	codeHeaders      = "HEADERS_TOO_LARGE"    // the headers do not fit a frame: send fewer
+	codeRoutingKey   = "ROUTING_KEY_TOO_LONG" // the routing key is above 255 bytes: use a route with a shorter one
+	codeAccess       = "ACCESS_REFUSED"       // the user lacks a permission, or the login was rejected: grant it
+	codePrecondition = "PRECONDITION_FAILED"  // a queue or exchange has other arguments: see the error
 )
 
 var (
@@ -41,13 +43,13 @@ func codeName(code int) string {
 	case amqp.ConnectionForced:
 		return "CONNECTION_FORCED"
 	case amqp.AccessRefused:
-		return "ACCESS_REFUSED"
+		return codeAccess
 	case amqp.NotFound:
 		return "NOT_FOUND"
 	case amqp.ResourceLocked:
 		return "RESOURCE_LOCKED"
 	case amqp.PreconditionFailed:
-		return "PRECONDITION_FAILED"
+		return codePrecondition
 	case amqp.FrameError:
 		return "FRAME_ERROR"
 	case amqp.ResourceError:
@@ -108,7 +110,7 @@ func notChecked(err error, what, name string) error {
 	switch code := replyCode(err); code {
 	case "NOT_FOUND":
 		return broker.Outage(fmt.Errorf("there is no %s %q: declare it, or correct the name: %w", what, name, err), code, name)
-	case "ACCESS_REFUSED":
+	case codeAccess:
 		return broker.Outage(fmt.Errorf("the user may not see %s %q: give it the permission: %w", what, name, err), code, name)
 	default:
 		return broker.Outage(fmt.Errorf("%s %q cannot be looked at: %w", what, name, err), code, name)

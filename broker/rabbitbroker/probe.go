@@ -74,7 +74,7 @@ func unreached(err error) error {
 	var e *amqp.Error
 	limit := errors.As(err, &e) && strings.Contains(e.Reason, "limit") // of connections: others may end theirs
 	switch broker.Classify(err).Code {
-	case "ACCESS_REFUSED", "NOT_ALLOWED":
+	case codeAccess, "NOT_ALLOWED":
 		if !limit {
 			return fmt.Errorf("reach rabbitmq: %w: %w", broker.ErrRefused, err)
 		}

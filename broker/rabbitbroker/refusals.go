@@ -80,7 +80,7 @@ func (r *refusals) of(key, exchange string, now time.Time) error {
 		if k != "" && exchange != "" {
 			exchange += "/" + k
 		}
-		return broker.Outage(f.err, "ACCESS_REFUSED", exchange)
+		return broker.Outage(f.err, codeAccess, exchange)
 	}
 	return nil
 }

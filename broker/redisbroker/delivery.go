@@ -102,7 +102,7 @@ func (d *delivery) prepare(ctx context.Context) error {
 		return lost(ctx, false, err)
 	}
 	if err := d.s.copies(r[0]); err != nil {
-		return broker.Outage(err, "NOT_CONFIRMED", "")
+		return broker.Outage(err, codeNotConfirmed, "")
 	}
 	d.l.confirms = true
 	return nil
@@ -270,7 +270,7 @@ func (d *delivery) settle(n int, v reply) {
 	case v.err != nil:
 		d.fail(i, refused(v.err, d.tx.streams[n]))
 	case v.null && d.s.opts.NoCreate:
-		d.fail(i, broker.Outage(errNoStream, "NO_STREAM", d.tx.streams[n]))
+		d.fail(i, broker.Outage(errNoStream, codeNoStream, d.tx.streams[n]))
 	case v.null:
 		d.fail(i, broker.Unknown(errNoAnswer, "", d.tx.streams[n]))
 	}
@@ -359,7 +359,7 @@ func (d *delivery) confirm(wait reply) {
 	d.l.confirms = false
 	for _, i := range d.tx.batch {
 		if d.errs[i] == nil {
-			d.fail(i, broker.Unknown(err, "NOT_CONFIRMED", ""))
+			d.fail(i, broker.Unknown(err, codeNotConfirmed, ""))
 		}
 	}
 }

@@ -43,10 +43,13 @@ type unfitError struct {
 
 func (e *unfitError) Error() string { return e.code + " " + e.why }
 
-// Codes of an unfitError beside the server's own.
+// Codes beside the server's own.
 const (
-	codeEvicts  = "EVICTS"
-	codeDurable = "NOT_DURABLE"
+	codeEvicts       = "EVICTS"        // the server evicts keys at maxmemory: set maxmemory-policy noeviction
+	codeDurable      = "NOT_DURABLE"   // the server keeps less than durable= in the URL: change one of them
+	codeNoStream     = "NO_STREAM"     // the stream does not exist and the sink may not create it: create it
+	codeNotConfirmed = "NOT_CONFIRMED" // replicas or disk did not confirm the write in time: check WAIT and WAITAOF
+	codeTooLarge     = "TOO_LARGE"     // the entry is above the limit: raise it, or claim large payloads
 )
 
 // facts are the lines of INFO.

@@ -222,7 +222,7 @@ func (s *Sink) frame(w *envelope.Wire, m *postrider.Message) (r envelope.Route, 
 	}
 	if n, limit := w.Size(), s.opts.MaxMessageBytes; n > limit {
 		err := fmt.Errorf("%w: %d bytes with headers, above the limit of %d (max-message-bytes)", errTooLarge, n, limit)
-		return r, stream, broker.Rejected(err, "TOO_LARGE", stream)
+		return r, stream, broker.Rejected(err, codeTooLarge, stream)
 	}
 	return r, stream, nil
 }

@@ -41,7 +41,7 @@ import (
 
 // The header fields.
 const (
-	KeyHeader      = "Idempotency-Key"
+	KeyHeader      = "Idempotency-Key"     // the caller's key of a request
 	ReplayedHeader = "Idempotent-Replayed" // "true" on an answer that was given before
 )
 
