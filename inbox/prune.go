@@ -47,7 +47,7 @@ func (e *RetentionError) Error() string {
 // a stashed message as long as it waits.
 //
 // db is an *sql.DB, where each call is a short transaction of its own, or a
-// transaction, which with pgx is outbox.Pgx(tx). Calls may run at the same time.
+// transaction, which with pgx is Pgx(tx). Calls may run at the same time.
 func (in *Inbox) Prune(ctx context.Context, db outbox.Execer, olderThan time.Duration, limit int) (removed int64, err error) {
 	switch {
 	case in.who.Err != nil:
