@@ -52,7 +52,7 @@ func runEnqueue(ctx context.Context, c config) (*enqueueResult, error) {
 		return nil, err
 	}
 	defer pool.Close()
-	if _, err := pgstore.New(pool, nil).SetStrict(ctx, ops.StrictRequest{Topic: topicStrict, Strict: true, Actor: "bench"}); err != nil {
+	if _, err := pgstore.New(pool, nil).Office().Strict.SetStrict(ctx, ops.StrictRequest{Topic: topicStrict, Strict: true, Actor: "bench"}); err != nil {
 		return nil, err
 	}
 	conn, err := pool.Acquire(ctx)

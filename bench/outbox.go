@@ -22,7 +22,7 @@ func newOutbox(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := pgstore.New(pool, nil).Migrate(ctx, ops.MigrateRequest{}); err != nil {
+	if _, err := pgstore.New(pool, nil).Office().Migrator.Migrate(ctx, ops.MigrateRequest{}); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("make the outbox: %w", err)
 	}

@@ -95,7 +95,7 @@ func (t *tenants) prepare(ctx context.Context) (file string, err error) {
 	fmt.Fprintf(&yml, "store: %s\nrelays:\n", t.s.pg.URL)
 	for i := range t.c.tenants {
 		st := pgstore.New(t.s.pool, &pgstore.Options{Schema: schemaOf(i)})
-		if _, err := st.Migrate(ctx, ops.MigrateRequest{Lanes: 16}); err != nil {
+		if _, err := st.Office().Migrator.Migrate(ctx, ops.MigrateRequest{Lanes: 16}); err != nil {
 			return "", err
 		}
 		if i == t.many && t.c.apart {

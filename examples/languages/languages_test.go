@@ -85,7 +85,7 @@ func shop(t *testing.T, db *sql.DB, address string) *membroker.Broker {
 	}
 	t.Cleanup(pool.Close)
 	st, bus := pgstore.New(pool, nil), membroker.New(nil)
-	_, err = st.Migrate(t.Context(), ops.MigrateRequest{})
+	_, err = st.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{})
 	tx, begin := db.Begin()
 	if err := errors.Join(err, begin); err != nil {
 		t.Fatal(err)

@@ -51,7 +51,7 @@ func TestOrdersReachTheStock(t *testing.T) {
 		}
 		t.Cleanup(pool.Close)
 		st := pgstore.New(pool, nil)
-		travel(t, db, dialect.Postgres, st, st)
+		travel(t, db, dialect.Postgres, st, st.Office().Migrator)
 	})
 }
 

@@ -134,7 +134,7 @@ func open(ctx context.Context, cfg *config) (*shop, store.Store, error) {
 	s := &shop{out: cfg.out, log: cfg.log}
 	var st interface {
 		store.Store
-		ops.Migrator
+		Office() *ops.Office
 	}
 	var err error
 	if strings.HasPrefix(cfg.db, "postgres://") || strings.HasPrefix(cfg.db, "postgresql://") {
@@ -156,7 +156,7 @@ func open(ctx context.Context, cfg *config) (*shop, store.Store, error) {
 		return nil, nil, err
 	}
 	s.outbox = outbox.New(s.dialect, nil)
-	_, err = st.Migrate(ctx, ops.MigrateRequest{})
+	_, err = st.Office().Migrator.Migrate(ctx, ops.MigrateRequest{})
 	if err == nil {
 		err = s.migrate(ctx)
 	}

@@ -119,7 +119,7 @@ func (r *rig) mend(st *pgstore.Store) (discarded []string) {
 		if i%3 == 0 {
 			act.Kind = store.ActDiscard
 		}
-		done, err := admin.Execute(r.Context(), st, st, []store.Act{act}, &admin.Options{Wait: 5 * time.Second, Poll: 10 * time.Millisecond})
+		done, err := admin.Execute(r.Context(), st, st.Office().Admin, []store.Act{act}, &admin.Options{Wait: 5 * time.Second, Poll: 10 * time.Millisecond})
 		if err != nil {
 			r.Fatal(err)
 		}

@@ -92,7 +92,7 @@ func TestAMessageThatEndsItsRelay(t *testing.T) {
 			}
 		}
 		t.Logf("%d relays ended", deaths)
-		recs, err := pgstore.New(r.pool, nil).Parked(t.Context(), ops.ParkedQuery{})
+		recs, err := pgstore.New(r.pool, nil).Office().Admin.Parked(t.Context(), ops.ParkedQuery{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func (r *rig) untilItEnds() (done bool) {
 			return true
 		default:
 		}
-		s, failed := st.Status(r.Context())
+		s, failed := st.Office().Admin.Status(r.Context())
 		done = failed == nil && s.Pending == 0 && r.number(`SELECT count(*) FROM postrider.parked WHERE state <> 'dead'`) == 0
 		return done
 	})

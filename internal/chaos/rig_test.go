@@ -75,7 +75,7 @@ func rigOn(t *testing.T, url string) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.pool.Close)
-	if _, err := pgstore.New(r.pool, nil).Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes}); err != nil {
+	if _, err := pgstore.New(r.pool, nil).Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes}); err != nil {
 		t.Fatal(err)
 	}
 	r.waited = r.meter()

@@ -111,7 +111,7 @@ func TestRollingUpgrade(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		r := newRig(t, version)
 		s := pgstore.New(r.pool, nil)
-		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Target: 1}); err != nil { // as the old one made it
+		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Target: 1}); err != nil { // as the old one made it
 			t.Fatal(err)
 		}
 		nats := testserver.StartNATS(t)
@@ -121,7 +121,7 @@ func TestRollingUpgrade(t *testing.T) {
 		stopWriters := r.writeOn(4)
 		stopOld := r.previousRelay(program, broker)
 		r.owners(1)
-		if steps, err := s.Migrate(t.Context(), ops.MigrateRequest{}); err != nil || len(steps) != pgstore.Version-1 {
+		if steps, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{}); err != nil || len(steps) != pgstore.Version-1 {
 			t.Fatalf("migrate beside the old relay: %v, %v", steps, err)
 		}
 		_, stopNew := r.relay(srv.sink(t), nil)

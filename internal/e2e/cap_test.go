@@ -142,7 +142,7 @@ func TestBytesInHandStayWithinTheCap(t *testing.T) {
 				sinks[i] = &inOrder{next: map[string]int64{}, every: max(total/30, 1)}
 				stores[i] = &live{Store: pgstore.New(pool, &pgstore.Options{Pipe: pipe}), one: &tally{}, all: sum, lanes: map[store.Lane][]int{}}
 				if i > 0 {
-					if _, err := pgstore.New(pool, nil).AddPipe(t.Context(), ops.AddPipe{Name: pipe, From: ops.FromBeginning, Actor: "test", Reason: "a relay of its own"}); err != nil {
+					if _, err := pgstore.New(pool, nil).Office().Pipes.AddPipe(t.Context(), ops.AddPipe{Name: pipe, From: ops.FromBeginning, Actor: "test", Reason: "a relay of its own"}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -52,7 +52,7 @@ func newRoleDB(t *testing.T, version string) *roleDB {
 			}
 		}
 	})
-	_, err = pgstore.New(pgxPool(t, u.String()), nil).Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: d.prefix})
+	_, err = pgstore.New(pgxPool(t, u.String()), nil).Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: d.prefix})
 	if err := errors.Join(err, d.boxes(d.owner).MakeRoles(t.Context(), d.prefix)); err != nil {
 		t.Fatal(err)
 	}

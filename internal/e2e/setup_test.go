@@ -34,7 +34,7 @@ func everyVersion(t *testing.T, fn func(t *testing.T, url string)) {
 func postgresDB(tb testing.TB, version string) (url string) {
 	tb.Helper()
 	url = testserver.SharedPostgres(tb, version).Database(tb)
-	if _, err := pgstore.New(pgxPool(tb, url), nil).Migrate(context.Background(), ops.MigrateRequest{}); err != nil {
+	if _, err := pgstore.New(pgxPool(tb, url), nil).Office().Migrator.Migrate(context.Background(), ops.MigrateRequest{}); err != nil {
 		tb.Fatal(err)
 	}
 	return url

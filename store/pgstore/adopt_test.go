@@ -59,7 +59,7 @@ func TestDumpAndRestore(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		source := testserver.StartPostgres(t, "15")
 		d := &db{T: t, pool: newPool(t, source.URL), schema: "box", lanes: 4}
-		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 		d.exec(`SELECT setval('box.outbox_seq', 1000)`)
@@ -94,13 +94,13 @@ func TestDumpAndRestore(t *testing.T) {
 		c.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'written before the adoption')`)
 		open := c.begin()
 		c.put(open, "adopted while open")
-		_, err = c.store("main").Migrate(t.Context(), ops.MigrateRequest{Adopt: true, Wait: -1})
+		_, err = c.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Adopt: true, Wait: -1})
 		var busy *ops.BusyError
 		if !errors.As(err, &busy) {
 			t.Fatalf("adopted beside a writer: %v", err)
 		}
 		c.commit(open)
-		steps, err := c.store("main").Migrate(t.Context(), ops.MigrateRequest{Adopt: true})
+		steps, err := c.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Adopt: true})
 		if err != nil || len(steps) != 1 || steps[0].Name != "adopt" {
 			t.Fatalf("adopt: %+v, %v", steps, err)
 		}
@@ -183,7 +183,7 @@ func TestPipeAddedAfterAdoption(t *testing.T) {
 			SELECT (pg_current_xact_id()::text::bigint + g)::text::xid8, 't', 'k', 'old', now() - interval '1 hour' FROM generate_series(1, $1) g`, ids)
 		last := d.count(`SELECT max(xid::text::bigint) FROM box.outbox`)
 		d.exec(`UPDATE box.outbox_info SET cluster = cluster + 1`)
-		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Adopt: true}); err != nil {
+		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Adopt: true}); err != nil {
 			t.Fatal(err)
 		}
 		open := d.begin()
@@ -218,7 +218,7 @@ func TestAdoptAgain(t *testing.T) {
 		d.exec(`UPDATE box.outbox_info SET cluster = cluster + 1`)
 		s := d.store("main")
 		adopt := func() ([]ops.Step, error) {
-			return s.Migrate(t.Context(), ops.MigrateRequest{Adopt: true, Actor: "ann"})
+			return s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Adopt: true, Actor: "ann"})
 		}
 		if steps, err := adopt(); err != nil || len(steps) != 1 {
 			t.Fatalf("first: %+v, %v", steps, err)

@@ -28,7 +28,7 @@ func BenchmarkDrain(b *testing.B) {
 		b.StopTimer()
 		exec(`DROP SCHEMA IF EXISTS bench CASCADE`)
 		s := pgstore.New(pool, &pgstore.Options{Schema: "bench"})
-		if _, err := s.Migrate(b.Context(), ops.MigrateRequest{}); err != nil {
+		if _, err := s.Office().Migrator.Migrate(b.Context(), ops.MigrateRequest{}); err != nil {
 			b.Fatal(err)
 		}
 		exec(`INSERT INTO bench.outbox (topic, key, type, payload) SELECT 'orders', 'k' || g % 100000, 'placed', convert_to(repeat('x', 256), 'UTF8')
@@ -118,7 +118,7 @@ func benchPool(b *testing.B) *pgxpool.Pool {
 func BenchmarkIdleRead(b *testing.B) {
 	pool := benchPool(b)
 	s := pgstore.New(pool, &pgstore.Options{Schema: "idle"})
-	if _, err := s.Migrate(b.Context(), ops.MigrateRequest{}); err != nil {
+	if _, err := s.Office().Migrator.Migrate(b.Context(), ops.MigrateRequest{}); err != nil {
 		b.Fatal(err)
 	}
 	g, err := s.Lease(b.Context(), store.LeaseRequest{BootID: "b", TTL: time.Hour})

@@ -41,7 +41,7 @@ func (b *Bodies) Fetch(ctx context.Context, ref claim.Ref) ([]byte, error) {
  UNION ALL
  SELECT k.payload, '' FROM `+schema+`.pipe p CROSS JOIN LATERAL (
   SELECT k.payload FROM `+schema+`.parked k WHERE k.pipe = p.name AND k.lane = $1 AND k.seq = $2 AND k.id = $3) k) f ORDER BY emptied <> 'person', emptied LIMIT 1`,
-		ref.Lane, ref.Seq, ref.ID, postrider.ErasedHeader, byRetention).Scan(&payload, &emptied)
+		ref.Lane, ref.Seq, ref.ID, postrider.ErasedHeader, db.ByRetention).Scan(&payload, &emptied)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, fmt.Errorf("%w: row %d of lane %d is not there any more: let rows stay longer than consumers lag (--retention)", claim.ErrGone, ref.Seq, ref.Lane)

@@ -38,7 +38,7 @@ func TestPayloadsThatAgedAreNotErased(t *testing.T) {
 			t.Fatalf("erase: %+v, %v", found, err)
 		}
 		req := ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "undecided"}, Actor: "ann", Reason: "request 7"}
-		if n, err := o.store.Erase(t.Context(), req, 10); err != nil || n != 1 {
+		if n, err := o.store.Office().Eraser.Erase(t.Context(), req, 10); err != nil || n != 1 {
 			t.Fatalf("erase of what has a dead letter yet: %d, %v", n, err)
 		}
 		if n, _ := d.prune(o.store, ops.PruneRequest{Payloads: true, OlderThan: 24 * time.Hour}); n != 3 {
@@ -81,7 +81,7 @@ func TestNewest(t *testing.T) {
 			{"some", 5, 1, 1, 10, 1},
 			{"not yet", 100, 0, 100, 0, 10},
 		} {
-			msgs, err := d.store(c.pipe).Newest(t.Context(), c.n, c.bodies)
+			msgs, err := d.store(c.pipe).Office().Samples.Newest(t.Context(), c.n, c.bodies)
 			size, topics := 0, map[string]bool{}
 			for i, m := range msgs {
 				size += len(m.Payload)
@@ -94,17 +94,17 @@ func TestNewest(t *testing.T) {
 				t.Errorf("%+v: %d messages with %d bytes of %d topics, %v", c, len(msgs), size, len(topics), err)
 			}
 		}
-		if topics, err := d.store("some").Topics(t.Context()); err != nil || len(topics) != 2 {
+		if topics, err := d.store("some").Office().Samples.Topics(t.Context()); err != nil || len(topics) != 2 {
 			t.Errorf("topics of the pipe: %q, %v", topics, err)
 		}
 		reader := pgstore.New(d.roles()["reader"], &pgstore.Options{Schema: d.schema})
-		if topics, err := reader.Topics(t.Context()); err != nil || len(topics) != 10 {
+		if topics, err := reader.Office().Samples.Topics(t.Context()); err != nil || len(topics) != 10 {
 			t.Errorf("a reader's topics: %q, %v", topics, err)
 		}
-		if msgs, err := reader.Newest(t.Context(), 10, 0); err != nil || len(msgs) != 10 {
+		if msgs, err := reader.Office().Samples.Newest(t.Context(), 10, 0); err != nil || len(msgs) != 10 {
 			t.Errorf("a reader's newest: %d, %v", len(msgs), err)
 		}
-		if _, err := reader.Newest(t.Context(), 10, 1); err == nil {
+		if _, err := reader.Office().Samples.Newest(t.Context(), 10, 1); err == nil {
 			t.Error("a reader sees payloads")
 		}
 	})

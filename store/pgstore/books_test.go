@@ -167,7 +167,7 @@ func TestBooksCountWhatIsSetAside(t *testing.T) {
 			t.Fatalf("parked %+v", laneSum(b))
 		}
 		for i, kind := range []store.ActKind{store.ActDiscard, store.ActRetry, store.ActDiscard} {
-			if _, err := o.store.Request(t.Context(), store.Act{Kind: kind, Seq: parked[i]}); err != nil {
+			if _, err := o.store.Office().Admin.Request(t.Context(), store.Act{Kind: kind, Seq: parked[i]}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -214,12 +214,12 @@ func TestBooksOfAnOldOutbox(t *testing.T) {
 		t.Parallel()
 		d := empty(t, version, 4)
 		s := d.store("main")
-		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Target: 1, Lanes: 4}); err != nil {
+		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Target: 1, Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 		d.insert(300)
 		d.exec(`INSERT INTO box.progress (pipe, lane, n, pos, low, next_xid, delivered, owner) SELECT 'main', l, 1, 0, 0, 1, 7, '' FROM generate_series(0, 3) l`)
-		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
+		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		long := d.begin()
@@ -290,7 +290,7 @@ func TestRetentionAndBooksUnderConcurrentWriters(t *testing.T) {
 						return
 					default:
 					}
-					b, err := s.Audit(t.Context(), ops.AuditRequest{Full: looks.Load()%10 == 0})
+					b, err := s.Office().Retention.Audit(t.Context(), ops.AuditRequest{Full: looks.Load()%10 == 0})
 					if err != nil {
 						failed.Store(err)
 						return
@@ -300,7 +300,7 @@ func TestRetentionAndBooksUnderConcurrentWriters(t *testing.T) {
 					}
 					looks.Add(1)
 					if i == 0 {
-						p, err := s.Prune(t.Context(), ops.PruneRequest{Runner: "r", Limit: 400})
+						p, err := s.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "r", Limit: 400})
 						if err != nil {
 							failed.Store(err)
 							return
@@ -335,7 +335,7 @@ func TestBooksOfAFilteredPipe(t *testing.T) {
 		long := d.begin()
 		d.do(long, `INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k1', 'm1'), ('other', 'k2', 'm1')`)
 		d.look(o.store, ops.AuditRequest{})
-		if _, err := o.store.AddPipe(t.Context(), ops.AddPipe{Name: "some", From: ops.FromBeginning, Actor: "ann", Filter: store.Filter{Topics: []string{"o*"}}}); err != nil {
+		if _, err := o.store.Office().Pipes.AddPipe(t.Context(), ops.AddPipe{Name: "some", From: ops.FromBeginning, Actor: "ann", Filter: store.Filter{Topics: []string{"o*"}}}); err != nil {
 			t.Fatal(err)
 		}
 		if b := d.balanced(o.store, ops.AuditRequest{}); !b.Opened {

@@ -23,19 +23,19 @@ func TestNewerSchema(t *testing.T) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a')`)
 		o.want("a")
 		o.lease()
-		have, want, err := o.store.SchemaVersion(t.Context())
+		have, want, err := o.store.Office().Migrator.SchemaVersion(t.Context())
 		if err != nil || have != pgstore.Version+1 || want != have {
 			t.Errorf("version %d, want %d, %v", have, want, err)
 		}
-		if steps, err := o.store.Migrate(t.Context(), ops.MigrateRequest{}); err != nil || len(steps) != 0 {
+		if steps, err := o.store.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{}); err != nil || len(steps) != 0 {
 			t.Errorf("migrate: %v, %v", steps, err)
 		}
-		_, err = o.store.Migrate(t.Context(), ops.MigrateRequest{Target: -1})
+		_, err = o.store.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Target: -1})
 		wantIs(t, err, store.ErrSchema)
 		d.exec(`UPDATE box.migration SET compatible = version WHERE name = 'future'`)
 		_, err = o.store.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute})
 		wantIs(t, err, store.ErrSchema)
-		if have, want, err = o.store.SchemaVersion(t.Context()); err != nil || have == want {
+		if have, want, err = o.store.Office().Migrator.SchemaVersion(t.Context()); err != nil || have == want {
 			t.Errorf("version %d, want %d, %v", have, want, err)
 		}
 	})
@@ -47,14 +47,14 @@ func TestFirstSchemaWithoutCompatible(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := empty(t, version, 4)
 		s := d.store("main")
-		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Target: 1}); err != nil {
+		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Target: 1}); err != nil {
 			t.Fatal(err)
 		}
 		d.exec(`ALTER TABLE box.migration DROP COLUMN compatible`)
-		if have, _, err := s.SchemaVersion(t.Context()); err != nil || have != 1 {
+		if have, _, err := s.Office().Migrator.SchemaVersion(t.Context()); err != nil || have != 1 {
 			t.Errorf("version %d, %v", have, err)
 		}
-		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
+		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
 			t.Error(err)
 		}
 		mustLease(t, s, store.LeaseRequest{BootID: "a", TTL: time.Minute})
@@ -64,7 +64,7 @@ func TestFirstSchemaWithoutCompatible(t *testing.T) {
 // Every migration but the first says which programs it suits, and the newest is
 // the one that the package needs.
 func TestMigrationsAreNumberedAndSayWhomTheySuit(t *testing.T) {
-	names, err := filepath.Glob("migrations/*.up.sql")
+	names, err := filepath.Glob("internal/migrate/migrations/*.up.sql")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 
 func (d *db) convert() {
 	d.Helper()
-	if _, err := d.store("main").Migrate(d.Context(), ops.MigrateRequest{Partition: true}); err != nil {
+	if _, err := d.store("main").Office().Migrator.Migrate(d.Context(), ops.MigrateRequest{Partition: true}); err != nil {
 		d.Fatal(err)
 	}
 }
@@ -72,7 +72,7 @@ func TestNothingLostAcrossPartitions(t *testing.T) {
 // convertAndTend ends when all is read and a last look has been taken.
 func (d *db) convertAndTend(ctx context.Context, drained <-chan struct{}, rolled, dropped *int) error {
 	s := d.store("main")
-	if _, err := s.Migrate(ctx, ops.MigrateRequest{Partition: true}); err != nil {
+	if _, err := s.Office().Migrator.Migrate(ctx, ops.MigrateRequest{Partition: true}); err != nil {
 		return err
 	}
 	for last := false; !last; {
@@ -81,10 +81,10 @@ func (d *db) convertAndTend(ctx context.Context, drained <-chan struct{}, rolled
 			last = true
 		default:
 		}
-		if _, err := s.Audit(ctx, ops.AuditRequest{}); err != nil {
+		if _, err := s.Office().Retention.Audit(ctx, ops.AuditRequest{}); err != nil {
 			return err
 		}
-		got, err := s.Tend(ctx, ops.TendRequest{Every: time.Nanosecond})
+		got, err := s.Office().Partitions.Tend(ctx, ops.TendRequest{Every: time.Nanosecond})
 		if err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func TestConversionWaitsForWriters(t *testing.T) {
 		d.put(open, "open")
 		converted := make(chan error, 1)
 		go func() {
-			_, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Partition: true})
+			_, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Partition: true})
 			converted <- err
 		}()
 		for i := range 5 {
@@ -180,7 +180,7 @@ func TestConversionWaitsForWriters(t *testing.T) {
 			t.Fatal(err)
 		}
 		o.want("open", "more")
-		if p, err := o.store.Partitions(t.Context()); err != nil || len(p.List) != 3 {
+		if p, err := o.store.Office().Partitions.Partitions(t.Context()); err != nil || len(p.List) != 3 {
 			t.Errorf("%+v, %v", p, err)
 		}
 	})
@@ -209,7 +209,7 @@ func TestConversionKilledAtEachStep(t *testing.T) {
 				var wg sync.WaitGroup
 				for range 4 {
 					wg.Go(func() {
-						if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Partition: true}); err != nil {
+						if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Partition: true}); err != nil {
 							t.Error(err)
 						}
 					})
@@ -220,11 +220,11 @@ func TestConversionKilledAtEachStep(t *testing.T) {
 			d.label(label)
 			o.want(label)
 		}
-		steps2, err := o.store.Migrate(t.Context(), ops.MigrateRequest{Partition: true})
+		steps2, err := o.store.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Partition: true})
 		if err != nil || len(steps2) != 0 {
 			t.Errorf("a partitioned outbox is partitioned again: %v, %v", steps2, err)
 		}
-		if p, err := o.store.Partitions(t.Context()); err != nil || len(p.List) != 3 || p.Alarm() != "" {
+		if p, err := o.store.Office().Partitions.Partitions(t.Context()); err != nil || len(p.List) != 3 || p.Alarm() != "" {
 			t.Errorf("%+v, %v", p, err)
 		}
 	})
@@ -306,7 +306,7 @@ func TestConversionRefuses(t *testing.T) {
 	trap(t, func(d *db, _ *owner) {
 		d.exec(`CREATE MATERIALIZED VIEW box.counted AS SELECT count(*) FROM box.outbox`)
 		d.exec(`CREATE TABLE box.ref (lane smallint, seq bigint, CONSTRAINT to_outbox FOREIGN KEY (lane, seq) REFERENCES box.outbox)`)
-		_, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Partition: true})
+		_, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Partition: true})
 		wantIs(t, err, store.ErrUnusable)
 		for _, word := range []string{"materialized view", "counted", "to_outbox"} {
 			if !strings.Contains(err.Error(), word) {

@@ -17,7 +17,7 @@ func lazy(t *testing.T, version string) (*testserver.Postgres, *db) {
 	pg := testserver.StartPostgres(t, version, testserver.WithConfig("wal_writer_delay = 10s",
 		"wal_writer_flush_after = 1GB", "checkpoint_timeout = 1h", "autovacuum = off"))
 	d := &db{T: t, pool: newPool(t, pg.URL), schema: "box", lanes: 1}
-	if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 1}); err != nil {
+	if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 1}); err != nil {
 		t.Fatal(err)
 	}
 	return pg, d

@@ -5,6 +5,8 @@
 // is the lease at the same time. Nothing is written per message after its
 // INSERT. docs/design.md, section 4, has the proof.
 //
-// [Store] is one pipe of one outbox. It implements store.Store, ops.Admin
-// and ops.Migrator over a pool that the caller opens and closes.
+// [Store] is one pipe of one outbox over a pool that the caller opens and closes.
+// This package is the road: lease, read, settle, wake. What people do to an outbox
+// is in rooms under internal, which [Store.Office] hands out; they import
+// internal/db and each other downwards, never this package.
 package pgstore

@@ -39,18 +39,18 @@ func relayAilments() []ailment {
 	beat := func(_ *db, o *owner) { o.beat(nil) }
 	drain := func(_ *db, o *owner) { o.drain() }
 	discard := func(d *db, o *owner) {
-		found, err := d.store("main").Parked(d.Context(), ops.ParkedQuery{})
+		found, err := d.store("main").Office().Admin.Parked(d.Context(), ops.ParkedQuery{})
 		if err != nil || len(found) != 1 {
 			d.Fatalf("%d parked, %v", len(found), err)
 		}
-		if _, err := d.store("main").Request(d.Context(), store.Act{Kind: store.ActDiscard, Seq: found[0].Seq, Actor: "test"}); err != nil {
+		if _, err := d.store("main").Office().Admin.Request(d.Context(), store.Act{Kind: store.ActDiscard, Seq: found[0].Seq, Actor: "test"}); err != nil {
 			d.Fatal(err)
 		}
 		o.execute()
 	}
 	pause := func(resume bool) func(*db, *owner) {
 		return func(d *db, _ *owner) {
-			if err := d.store("main").PausePipe(d.Context(), ops.PausePipe{Name: "main", Resume: resume, Actor: "alice", Reason: "broker moves"}); err != nil {
+			if err := d.store("main").Office().Pipes.PausePipe(d.Context(), ops.PausePipe{Name: "main", Resume: resume, Actor: "alice", Reason: "broker moves"}); err != nil {
 				d.Fatal(err)
 			}
 		}
@@ -220,7 +220,7 @@ func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
 		t.Parallel()
 		pg := testserver.StartPostgres(t, version, testserver.WithConfig("max_connections = 60"))
 		d := &db{T: t, pool: newPool(t, pg.URL), schema: "box", lanes: 4}
-		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 		o := d.owner("a")
@@ -254,7 +254,7 @@ func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
 				name: "subscription", check: "subscriptions", severity: ops.Critical, word: `subscription "feed"`,
 				provoke: func(d *db, _ *owner) {
 					source := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
-					if _, err := source.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+					if _, err := source.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 						t.Fatal(err)
 					}
 					source.exec(`CREATE PUBLICATION everything FOR ALL TABLES`)
@@ -284,7 +284,7 @@ func TestDoctorOfAReadOnlyDatabase(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		pg := testserver.SharedPostgres(t, version)
 		d := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
-		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 		o := d.owner("a")
@@ -363,7 +363,7 @@ func TestDoctorSeesAPooler(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
-		all, err := pgstore.New(pool, &pgstore.Options{Schema: d.schema}).Examine(t.Context(), ops.ExamineRequest{Again: time.Millisecond})
+		all, err := pgstore.New(pool, &pgstore.Options{Schema: d.schema}).Office().Doctor.Examine(t.Context(), ops.ExamineRequest{Again: time.Millisecond})
 		if err != nil {
 			t.Fatalf("%s: %v", mode, err)
 		}
@@ -388,7 +388,7 @@ func TestDoctorFindsPartitionsThatRunOut(t *testing.T) {
 				d.Errorf("fresh: %+v", f)
 			}
 		}
-		found, err := d.store("main").Examine(d.Context(), req)
+		found, err := d.store("main").Office().Doctor.Examine(d.Context(), req)
 		if err != nil {
 			d.Fatal(err)
 		}
@@ -397,7 +397,7 @@ func TestDoctorFindsPartitionsThatRunOut(t *testing.T) {
 				d.Errorf("in partitions: %+v", f)
 			}
 		}
-		p, err := d.store("main").Partitions(d.Context())
+		p, err := d.store("main").Office().Partitions.Partitions(d.Context())
 		if err != nil {
 			d.Fatal(err)
 		}
@@ -409,7 +409,7 @@ func TestDoctorFindsPartitionsThatRunOut(t *testing.T) {
 				provoke: func(d *db, _ *owner) { d.exec(`SELECT setval('box.outbox_seq', $1)`, top-60_000_000_000) },
 			},
 			{name: "numbers run out", check: "partitions", severity: ops.Critical, word: "numbers run out", mend: tend, provoke: func(d *db, _ *owner) {
-				p, err := d.store("main").Partitions(d.Context())
+				p, err := d.store("main").Office().Partitions.Partitions(d.Context())
 				if err != nil {
 					d.Fatal(err)
 				}

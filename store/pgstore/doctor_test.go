@@ -33,7 +33,7 @@ func (d *db) examine(s *pgstore.Store, req ops.ExamineRequest, check string) []o
 	if req.Timeout == 0 {
 		req.Timeout = 30 * time.Second // on a machine that does much else
 	}
-	all, err := s.Examine(d.Context(), req)
+	all, err := s.Office().Doctor.Examine(d.Context(), req)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -110,12 +110,12 @@ func (a *ailment) suffer(d *db, o *owner) {
 func schemaAilments() []ailment {
 	set := func(sql string) func(*db, *owner) { return func(d *db, _ *owner) { d.exec(sql) } }
 	adopt := func(d *db, _ *owner) {
-		if _, err := d.store("main").Migrate(d.Context(), ops.MigrateRequest{Adopt: true}); err != nil {
+		if _, err := d.store("main").Office().Migrator.Migrate(d.Context(), ops.MigrateRequest{Adopt: true}); err != nil {
 			d.Fatal(err)
 		}
 	}
 	migrate := func(d *db, _ *owner) {
-		if _, err := d.store("main").Migrate(d.Context(), ops.MigrateRequest{}); err != nil {
+		if _, err := d.store("main").Office().Migrator.Migrate(d.Context(), ops.MigrateRequest{}); err != nil {
 			d.Fatal(err)
 		}
 	}
@@ -123,7 +123,7 @@ func schemaAilments() []ailment {
 		{
 			name: "older schema", check: "schema", severity: ops.Critical, word: "this program needs", mend: migrate,
 			provoke: func(d *db, _ *owner) {
-				if _, err := d.store("main").Migrate(d.Context(), ops.MigrateRequest{Target: 1}); err != nil {
+				if _, err := d.store("main").Office().Migrator.Migrate(d.Context(), ops.MigrateRequest{Target: 1}); err != nil {
 					d.Fatal(err)
 				}
 			},
@@ -311,7 +311,7 @@ func TestDoctorFindsNothingInAHealthyOutbox(t *testing.T) {
 		t.Parallel()
 		pg := testserver.StartPostgres(t, version, testserver.WithConfig("fsync = on", "full_page_writes = on"))
 		d := &db{T: t, pool: newPool(t, pg.URL), schema: "healthy", lanes: 4}
-		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 		d.role("carrier")
@@ -325,7 +325,7 @@ func TestDoctorFindsNothingInAHealthyOutbox(t *testing.T) {
 			t.Fatalf("%d delivered", len(got))
 		}
 		for by, s := range map[string]*pgstore.Store{"owner": d.store("main"), "relay": s} {
-			found, err := s.Examine(t.Context(), ops.ExamineRequest{Role: "carrier", Again: time.Millisecond, Timeout: 30 * time.Second, Limits: ops.Limits{Skew: time.Minute}})
+			found, err := s.Office().Doctor.Examine(t.Context(), ops.ExamineRequest{Role: "carrier", Again: time.Millisecond, Timeout: 30 * time.Second, Limits: ops.Limits{Skew: time.Minute}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -354,7 +354,7 @@ func TestDoctorSeesLittle(t *testing.T) {
 		d := fresh(t, version, 4)
 		name := d.extraRole("nobody")
 		d.exec(`ALTER ROLE ` + name + ` LOGIN`)
-		found, err := pgstore.New(d.as(name), &pgstore.Options{Schema: d.schema}).Examine(t.Context(), ops.ExamineRequest{})
+		found, err := pgstore.New(d.as(name), &pgstore.Options{Schema: d.schema}).Office().Doctor.Examine(t.Context(), ops.ExamineRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

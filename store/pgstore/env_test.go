@@ -69,7 +69,7 @@ func empty(t *testing.T, version string, lanes int) *db {
 func fresh(t *testing.T, version string, lanes int) *db {
 	t.Helper()
 	d := empty(t, version, lanes)
-	if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes}); err != nil {
+	if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes}); err != nil {
 		t.Fatal(err)
 	}
 	return d

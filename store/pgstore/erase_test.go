@@ -94,7 +94,7 @@ func TestEraseRemovesWhatIsDelivered(t *testing.T) {
 // Promises: C
 func TestEraseAsksEveryPipe(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
-		_, err := o.store.AddPipe(t.Context(), ops.AddPipe{Name: "slow", Filter: store.Filter{Headers: map[string]string{"a": "1"}}, Actor: "ann"})
+		_, err := o.store.Office().Pipes.AddPipe(t.Context(), ops.AddPipe{Name: "slow", Filter: store.Filter{Headers: map[string]string{"a": "1"}}, Actor: "ann"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +167,7 @@ func TestErasedMessagesAreMarked(t *testing.T) {
 			t.Fatalf("erase: %+v, %v", done, err)
 		}
 		d.exec(`INSERT INTO box.outbox (topic, key, payload) VALUES ('t', 'k', 'c')`)
-		if _, err := o.store.AddPipe(t.Context(), ops.AddPipe{Name: "new", From: ops.FromBeginning, Actor: "ann"}); err != nil {
+		if _, err := o.store.Office().Pipes.AddPipe(t.Context(), ops.AddPipe{Name: "new", From: ops.FromBeginning, Actor: "ann"}); err != nil {
 			t.Fatal(err)
 		}
 		n := &owner{db: d, store: d.store("new"), boot: "n", page: 100}
@@ -201,7 +201,7 @@ func TestErasedMessagesAreNotReplayed(t *testing.T) {
 		o.execute()
 		o.wantState("the replay", id, 1, true)
 		wantLabels(t, "due", o.due(), "b scheduled 1")
-		if plan, err := o.store.PlanOrder(t.Context(), ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: "k"}, Actor: "ann", Reason: "x"}); err != nil || plan.Records != 0 {
+		if plan, err := o.store.Office().Orders.PlanOrder(t.Context(), ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: "k"}, Actor: "ann", Reason: "x"}); err != nil || plan.Records != 0 {
 			t.Errorf("after: %+v, %v", plan, err)
 		}
 	})
@@ -214,11 +214,11 @@ func TestEraseNeedsKeyAndReason(t *testing.T) {
 		{EraseQuery: ops.EraseQuery{}, Actor: "ann", Reason: "x"},
 		{EraseQuery: ops.EraseQuery{Key: "k"}, Actor: "ann"},
 	} {
-		if _, err := s.Erase(t.Context(), req, 10); err == nil {
+		if _, err := s.Office().Eraser.Erase(t.Context(), req, 10); err == nil {
 			t.Errorf("%+v is accepted", req)
 		}
 	}
-	if _, err := s.Erasable(t.Context(), ops.EraseQuery{}); err == nil {
+	if _, err := s.Office().Eraser.Erasable(t.Context(), ops.EraseQuery{}); err == nil {
 		t.Error("an empty key is accepted")
 	}
 }
@@ -243,7 +243,7 @@ func TestPayloadRetention(t *testing.T) {
 		d.look(o.store, ops.AuditRequest{})
 		dry := req
 		dry.DryRun = true
-		if p, err := o.store.Prune(t.Context(), dry); err != nil || p.Rows != 51 || p.Bytes != 51*6 {
+		if p, err := o.store.Office().Retention.Prune(t.Context(), dry); err != nil || p.Rows != 51 || p.Bytes != 51*6 {
 			t.Errorf("dry run: %+v, %v", p, err)
 		}
 		if n, _ := d.prune(o.store, req); n != 51 {
@@ -264,7 +264,7 @@ func TestPayloadRetention(t *testing.T) {
 			t.Errorf("%d rows have their headers", n)
 		}
 		d.balanced(o.store, ops.AuditRequest{Full: true})
-		if _, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "r", Payloads: true, MaxBytes: 1}); err == nil {
+		if _, err := o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "r", Payloads: true, MaxBytes: 1}); err == nil {
 			t.Error("payloads by size")
 		}
 		keeper := newKeeper(t, o.store, &admin.KeeperOptions{OlderThan: 36 * time.Hour, Payloads: time.Minute, Rate: 1e6, Batch: 64})
@@ -307,7 +307,7 @@ func TestEraseWaitsForAPipeThatIsAdded(t *testing.T) {
 		d.do(tx, `INSERT INTO box.pipe (name) VALUES ('late')`)
 		done := make(chan error, 1)
 		go func() {
-			_, err := o.store.Erase(t.Context(), ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "k"}, Reason: "why", Actor: "ann"}, 10)
+			_, err := o.store.Office().Eraser.Erase(t.Context(), ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "k"}, Reason: "why", Actor: "ann"}, 10)
 			done <- err
 		}()
 		d.awaitLock("pipe")

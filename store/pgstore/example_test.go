@@ -31,7 +31,7 @@ func ExampleNew() {
 	defer pool.Close()
 
 	st := pgstore.New(pool, nil)
-	if _, err := st.Migrate(ctx, ops.MigrateRequest{}); err != nil { // or `postrider migrate`, as the owner of the tables
+	if _, err := st.Office().Migrator.Migrate(ctx, ops.MigrateRequest{}); err != nil { // or `postrider migrate`, as the owner of the tables
 		fmt.Println(err)
 		return
 	}

@@ -8,7 +8,7 @@ import (
 
 // ConversionSQL is the work of each step of a conversion, for tests that end it
 // in the middle.
-func (s *Store) ConversionSQL() []string { return []string{s.sql.bound, s.sql.validate, s.sql.swap} }
+func (s *Store) ConversionSQL() []string { return s.migrator.Conversion() }
 
 // ReadSQL are the settings of a read, and its statements: a page by lanes,
 // positions and limits, and what came late by ids, lanes, top and limit.

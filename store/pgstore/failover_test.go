@@ -60,7 +60,7 @@ func newPair(t *testing.T, version string) *pair {
 	p.db = &db{T: t, schema: "box", lanes: 4, pool: newPool(t, fmt.Sprintf(
 		"postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&target_session_attrs=read-write",
 		p.primary.Port, p.standby.Port))}
-	if _, err := p.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+	if _, err := p.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -243,7 +243,7 @@ func TestSubscriptionIsRefused(t *testing.T) {
 				d := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
 				source := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
 				for _, each := range []*db{d, source} {
-					if _, err := each.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4, Partition: parted}); err != nil {
+					if _, err := each.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4, Partition: parted}); err != nil {
 						t.Fatal(err)
 					}
 				}

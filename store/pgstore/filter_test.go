@@ -57,7 +57,7 @@ func TestFilterPredicates(t *testing.T) {
 				}
 			}
 			slices.Sort(want)
-			pending, err := d.store(name).Status(t.Context())
+			pending, err := d.store(name).Office().Admin.Status(t.Context())
 			if err != nil || int(pending.Pending) != len(want) {
 				t.Errorf("%s: status says %d pending, %v; want %d", f, pending.Pending, err, len(want))
 			}
@@ -87,7 +87,7 @@ func TestFilterPredicates(t *testing.T) {
 			if !slices.Equal(got, want) || !slices.Equal(shown, want) {
 				t.Errorf("%s: read %q, the view has %q, want %q", f, got, shown, want)
 			}
-			if status, err := r.store.Status(t.Context()); err != nil || (len(want) == 0) != (status.Lag == 0) {
+			if status, err := r.store.Office().Admin.Status(t.Context()); err != nil || (len(want) == 0) != (status.Lag == 0) {
 				t.Errorf("%s: lag %v, %v, with %d messages", f, status.Lag, err, len(want))
 			}
 		}

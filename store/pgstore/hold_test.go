@@ -240,16 +240,16 @@ func TestAdoptAfterUnseenSetBack(t *testing.T) {
 			want = append(want, fmt.Sprint("again ", i))
 			d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'z', $1)`, want[i])
 		}
-		_, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Adopt: true})
+		_, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Adopt: true})
 		wantIs(t, err, store.ErrUnusable) // beside a relay
 		if _, err = o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, TTL: time.Minute, Leave: true}); err != nil {
 			t.Fatal(err)
 		}
-		steps, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Adopt: true, DryRun: true})
+		steps, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Adopt: true, DryRun: true})
 		if err != nil || len(steps) != 1 || d.count(`SELECT reset_xid FROM box.outbox_info`) != 0 {
 			t.Fatalf("dry run: %+v, %v", steps, err)
 		}
-		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Adopt: true}); err != nil {
+		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Adopt: true}); err != nil {
 			t.Fatal(err)
 		}
 		_, err = o.store.Read(t.Context(), o.reads())

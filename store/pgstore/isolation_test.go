@@ -40,7 +40,7 @@ func TestRetentionLooksAfterItsLock(t *testing.T) {
 		d.do(tx, `INSERT INTO box.pipe (name) VALUES ('late')`)
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.Prune(t.Context(), ops.PruneRequest{Runner: "r"})
+			_, err := s.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "r"})
 			done <- err
 		}()
 		d.awaitLock("pipe")
@@ -65,7 +65,7 @@ func TestStrictCountsWhatItWaitedFor(t *testing.T) {
 		d.do(tx, `INSERT INTO box.outbox (topic, key, version) VALUES ('t', 'k', 41)`)
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.SetStrict(t.Context(), ops.StrictRequest{Topic: "t", Strict: true, Actor: "ann"})
+			_, err := s.Office().Strict.SetStrict(t.Context(), ops.StrictRequest{Topic: "t", Strict: true, Actor: "ann"})
 			done <- err
 		}()
 		d.awaitLock("outbox")
@@ -87,11 +87,11 @@ func TestMigrationLooksAfterItsLock(t *testing.T) {
 		d.do(tx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, "postrider migrate "+d.schema)
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.Migrate(t.Context(), ops.MigrateRequest{})
+			_, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{})
 			done <- err
 		}()
 		d.awaitAdvisory()
-		text, err := s.SQL(0, pgstore.Version)
+		text, err := s.Office().Migrator.SQL(0, pgstore.Version)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -59,7 +59,7 @@ func (o *owner) execute() {
 // entries are the journal in short, the oldest entry first.
 func (d *db) entries() []string {
 	d.Helper()
-	found, err := d.store("main").Entries(d.Context(), ops.JournalQuery{})
+	found, err := d.store("main").Office().Journal.Entries(d.Context(), ops.JournalQuery{})
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestJournalOfRecords(t *testing.T) {
 			{Kind: store.ActDiscard, Seq: second.Seq, Actor: "bob", Reason: "nobody wants it"},
 			{Kind: store.ActDiscard, Seq: second.Seq, Actor: "ann"},
 		} {
-			if _, err := o.store.Request(t.Context(), act); err != nil {
+			if _, err := o.store.Office().Admin.Request(t.Context(), act); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -99,7 +99,7 @@ func TestJournalOfRecords(t *testing.T) {
 		if got := d.entries(); !slices.Equal(got, want) {
 			t.Errorf("the journal says\n%q, want\n%q", got, want)
 		}
-		of, err := o.store.Entries(t.Context(), ops.JournalQuery{ID: 2})
+		of, err := o.store.Office().Journal.Entries(t.Context(), ops.JournalQuery{ID: 2})
 		if err != nil || len(of) != 2 || of[0].Ask != 2 || of[1].ID != 2 || of[0].Seq != second.Seq || of[0].Lane == nil || time.Since(of[0].At).Abs() > time.Hour {
 			t.Errorf("entry 2 and what came of it: %+v, %v", of, err)
 		}
@@ -137,11 +137,11 @@ func TestEveryActIsInTheJournal(t *testing.T) {
 		s, ctx := o.store, t.Context()
 		request := func(act store.Act) error {
 			act.Actor, act.Reason = "ann", "test"
-			_, err := s.Request(ctx, act)
+			_, err := s.Office().Admin.Request(ctx, act)
 			return err
 		}
 		order := func(kind store.ActKind, key string) error {
-			_, _, err := s.Order(ctx, ops.Order{Kind: kind, Match: ops.Match{Key: key}, Actor: "ann", Reason: "test"})
+			_, _, err := s.Office().Orders.Order(ctx, ops.Order{Kind: kind, Match: ops.Match{Key: key}, Actor: "ann", Reason: "test"})
 			return err
 		}
 		for _, c := range []struct {
@@ -165,44 +165,46 @@ func TestEveryActIsInTheJournal(t *testing.T) {
 			{"cancel", "", func() error {
 				d.dead(1, 0)
 				id, _ := o.order(ops.Order{Kind: store.ActDiscard, Match: ops.Match{Type: "x"}})
-				return s.CancelOrder(ctx, id, "ann", "test")
+				return s.Office().Orders.CancelOrder(ctx, id, "ann", "test")
 			}},
 			{"pipe add", "", func() error {
-				_, err := s.AddPipe(ctx, ops.AddPipe{Name: "p", Actor: "ann", Reason: "test"})
+				_, err := s.Office().Pipes.AddPipe(ctx, ops.AddPipe{Name: "p", Actor: "ann", Reason: "test"})
 				return err
 			}},
-			{"pipe pause", "", func() error { return s.PausePipe(ctx, ops.PausePipe{Name: "p", Actor: "ann", Reason: "test"}) }},
+			{"pipe pause", "", func() error {
+				return s.Office().Pipes.PausePipe(ctx, ops.PausePipe{Name: "p", Actor: "ann", Reason: "test"})
+			}},
 			{"pipe resume", "", func() error {
-				return s.PausePipe(ctx, ops.PausePipe{Name: "p", Resume: true, Actor: "ann", Reason: "test"})
+				return s.Office().Pipes.PausePipe(ctx, ops.PausePipe{Name: "p", Resume: true, Actor: "ann", Reason: "test"})
 			}},
 			{"pipe remove", "", func() error {
-				_, err := s.RemovePipe(ctx, ops.RemovePipe{Name: "p", Actor: "ann", Reason: "test"})
+				_, err := s.Office().Pipes.RemovePipe(ctx, ops.RemovePipe{Name: "p", Actor: "ann", Reason: "test"})
 				return err
 			}},
 			{"strict add", "", func() error {
-				_, err := s.SetStrict(ctx, ops.StrictRequest{Topic: "s", Strict: true, Actor: "ann", Reason: "test"})
+				_, err := s.Office().Strict.SetStrict(ctx, ops.StrictRequest{Topic: "s", Strict: true, Actor: "ann", Reason: "test"})
 				return err
 			}},
 			{"strict remove", "", func() error {
-				_, err := s.SetStrict(ctx, ops.StrictRequest{Topic: "s", Actor: "ann", Reason: "test"})
+				_, err := s.Office().Strict.SetStrict(ctx, ops.StrictRequest{Topic: "s", Actor: "ann", Reason: "test"})
 				return err
 			}},
 			{"erase", "", func() error {
-				_, err := s.Erase(ctx, ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "b"}, Actor: "ann", Reason: "test"}, 10)
+				_, err := s.Office().Eraser.Erase(ctx, ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "b"}, Actor: "ann", Reason: "test"}, 10)
 				return err
 			}},
 			{"adopt", "", func() error {
 				_, err := o.store.Lease(ctx, store.LeaseRequest{BootID: o.boot, TTL: time.Minute, Leave: true})
 				if err == nil {
 					d.exec(`UPDATE box.outbox_info SET reset_xid = 9223372036854775807`) // a lift broke off
-					_, err = s.Migrate(ctx, ops.MigrateRequest{Adopt: true, Actor: "ann"})
+					_, err = s.Office().Migrator.Migrate(ctx, ops.MigrateRequest{Adopt: true, Actor: "ann"})
 				}
 				o.lease()
 				return err
 			}},
 		} {
 			var before int64
-			if last, err := s.Entries(ctx, ops.JournalQuery{Limit: 1}); err != nil {
+			if last, err := s.Office().Journal.Entries(ctx, ops.JournalQuery{Limit: 1}); err != nil {
 				t.Fatal(err)
 			} else if len(last) > 0 {
 				before = last[0].ID
@@ -212,7 +214,7 @@ func TestEveryActIsInTheJournal(t *testing.T) {
 			}
 			o.execute()
 			var results []string
-			found, err := s.Entries(ctx, ops.JournalQuery{Act: c.act, Actor: "ann"})
+			found, err := s.Office().Journal.Entries(ctx, ops.JournalQuery{Act: c.act, Actor: "ann"})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
+	"github.com/postrider/postrider/store/pgstore/internal/operations"
 )
 
 // Lease renews the heartbeat, gives lanes back and takes free ones, by the
@@ -311,7 +312,7 @@ func scanRequests(rows pgx.Rows, a *standing) error {
 			return err
 		}
 		a.kinds[r.ID] = string(r.Kind)
-		r.Act.Lane, r.Kind = r.Lane, store.ActKind(strings.TrimSuffix(string(r.Kind), manySuffix))
+		r.Act.Lane, r.Kind = r.Lane, store.ActKind(strings.TrimSuffix(string(r.Kind), operations.ManySuffix))
 		a.requests = append(a.requests, r)
 	}
 	return rows.Err()

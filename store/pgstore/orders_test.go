@@ -18,7 +18,7 @@ import (
 func (o *owner) order(order ops.Order) (int64, ops.OrderPlan) {
 	o.Helper()
 	order.Actor, order.Reason = "ann", "test"
-	id, plan, err := o.store.Order(o.Context(), order)
+	id, plan, err := o.store.Office().Orders.Order(o.Context(), order)
 	if err != nil {
 		o.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func (o *owner) order(order ops.Order) (int64, ops.OrderPlan) {
 
 func (o *owner) wantState(when string, id, moved int64, done bool) {
 	o.Helper()
-	st, err := o.store.OrderState(o.Context(), id)
+	st, err := o.store.Office().Orders.OrderState(o.Context(), id)
 	if err != nil || st.Moved != moved || st.Done != done {
 		o.Fatalf("%s: %+v, %v, want %d moved, done %v", when, st, err, moved, done)
 	}
@@ -87,7 +87,7 @@ func TestRetryByFilterAndEdit(t *testing.T) {
 			Kind: store.ActRetry, Match: ops.Match{Key: "k", Class: "rejected", Code: "c1", Topic: "t"},
 			Edit: ops.Edit{Topic: "u", SetHeaders: map[string]string{"b": "2"}, UnsetHeaders: []string{"a"}}, Actor: "ann", Reason: "r",
 		}
-		plan, err := o.store.PlanOrder(t.Context(), retry)
+		plan, err := o.store.Office().Orders.PlanOrder(t.Context(), retry)
 		if err != nil || plan.Records != 1 || len(plan.Lanes) != 1 || plan.Lanes[0].First != first.Seq {
 			t.Fatalf("plan %+v, %v", plan, err)
 		}
@@ -99,12 +99,12 @@ func TestRetryByFilterAndEdit(t *testing.T) {
 		o.execute()
 		o.wantState("carried out", id, 1, true)
 		wantLabels(t, "due", o.due(), "a retry 1", "b waiting 0")
-		found, err := o.store.Parked(t.Context(), ops.ParkedQuery{Key: "k", Limit: 1})
+		found, err := o.store.Office().Admin.Parked(t.Context(), ops.ParkedQuery{Key: "k", Limit: 1})
 		if err != nil || len(found) != 1 || found[0].Message.Topic != "u" || len(found[0].Message.Headers) != 1 || found[0].Message.Headers["b"] != "2" || found[0].Attempts != 0 || !found[0].Captures {
 			t.Errorf("after the edit: %+v, %v", found, err)
 		}
 		wantLabels(t, "journal", d.entries(), "ann retry k asked 1 test", "ann retry  done 1 test")
-		_, _, err = o.store.Order(t.Context(), ops.Order{Kind: store.ActRetry, Match: ops.Match{Key: "k"}, Actor: "ann", Reason: "again"})
+		_, _, err = o.store.Office().Orders.Order(t.Context(), ops.Order{Kind: store.ActRetry, Match: ops.Match{Key: "k"}, Actor: "ann", Reason: "again"})
 		wantIs(t, err, store.ErrNotFound)
 	})
 }
@@ -148,17 +148,17 @@ func TestOrderRateAndCancel(t *testing.T) {
 		d.exec(`UPDATE box.request SET created_at = created_at - interval '1 minute'`)
 		o.execute()
 		o.execute()
-		st, err := o.store.OrderState(t.Context(), id)
+		st, err := o.store.Office().Orders.OrderState(t.Context(), id)
 		if err != nil || st.Moved < 10 || st.Moved > 15 || st.Done { // of a minute 2 s count, and the test is slow
 			t.Errorf("%+v, %v", st, err)
 		}
-		if err := o.store.CancelOrder(t.Context(), id, "bob", "wrong ones"); err != nil {
+		if err := o.store.Office().Orders.CancelOrder(t.Context(), id, "bob", "wrong ones"); err != nil {
 			t.Fatal(err)
 		}
 		d.exec(`UPDATE box.request SET ran_at = ran_at - interval '1 minute'`)
 		o.execute()
 		o.wantState("cancelled", id, st.Moved, true)
-		wantIs(t, o.store.CancelOrder(t.Context(), id, "bob", "again"), store.ErrNotFound)
+		wantIs(t, o.store.Office().Orders.CancelOrder(t.Context(), id, "bob", "again"), store.ErrNotFound)
 		wantLabels(t, "journal", d.entries(), "ann retry  asked 100 test", fmt.Sprintf("bob cancel  done %d wrong ones", st.Moved))
 	})
 }
@@ -172,7 +172,7 @@ func TestCancelCountsThePageItWaitedFor(t *testing.T) {
 		d.do(page, `UPDATE box.request SET moved = 7`)
 		pid := int(page.Conn().PgConn().PID())
 		cancelled := make(chan error, 1)
-		go func() { cancelled <- o.store.CancelOrder(d.Context(), id, "bob", "wrong ones") }()
+		go func() { cancelled <- o.store.Office().Orders.CancelOrder(d.Context(), id, "bob", "wrong ones") }()
 		d.await("the end of the order waits", `SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pg_blocking_pids(pid) @> ARRAY[$1::integer])`, pid)
 		d.commit(page)
 		if err := <-cancelled; err != nil {
@@ -212,7 +212,7 @@ func TestOrderRateCountsWhatAPageTakes(t *testing.T) {
 			if n := d.count(`SELECT count(*) FROM box.asked`); n < 10 {
 				t.Errorf("%s: %d looks were noted", order.Kind, n)
 			}
-			if err := o.store.CancelOrder(t.Context(), id, "bob", "seen"); err != nil {
+			if err := o.store.Office().Orders.CancelOrder(t.Context(), id, "bob", "seen"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -302,7 +302,7 @@ func TestReplayOfVersions(t *testing.T) {
 		}
 		o.want("v1", "v2", "v3", "v4", "none")
 		for want, v := range map[int64]ops.Versions{1: {First: 4}, 2: {First: 2, Last: 3}, 0: {First: 5, Last: 9}} {
-			plan, err := o.store.PlanOrder(t.Context(), ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: "k", Versions: v}, Actor: "ann", Reason: "r"})
+			plan, err := o.store.Office().Orders.PlanOrder(t.Context(), ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: "k", Versions: v}, Actor: "ann", Reason: "r"})
 			if err != nil || plan.Records != want {
 				t.Errorf("%+v: plan %+v, %v; want %d", v, plan, err, want)
 			}
@@ -497,7 +497,7 @@ func TestOrdersAreRefused(t *testing.T) {
 		"canonical text":           {Kind: store.ActRetry, Match: ops.Match{IDs: []string{"x"}}, Actor: "a", Reason: "r"},
 		"reserved prefix":          {Kind: store.ActRetry, Match: ops.Match{All: true}, Edit: ops.Edit{SetHeaders: map[string]string{"postrider-id": "x"}}, Actor: "a", Reason: "r"},
 	} {
-		_, _, err := d.store("main").Order(t.Context(), order)
+		_, _, err := d.store("main").Office().Orders.Order(t.Context(), order)
 		if !errors.Is(err, ops.ErrInvalidOrder) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", order, err, want)
 		}

@@ -1,6 +1,8 @@
 package pgstore
 
-import "github.com/postrider/postrider/store"
+import (
+	"github.com/postrider/postrider/store"
+)
 
 // parkedSQL holds the texts that say what of the parked records is due, and what
 // their lane's owner must know of them. The captured keys of a lane are few (the

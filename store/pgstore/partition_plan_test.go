@@ -39,7 +39,7 @@ func TestReadsTouchTheirPartitions(t *testing.T) {
 		}
 		o.drain()
 		d.insert(50)
-		p, err := o.store.Partitions(t.Context())
+		p, err := o.store.Office().Partitions.Partitions(t.Context())
 		if err != nil || len(p.List) != 7 || p.Current != 5 {
 			t.Fatalf("%+v, %v", p, err)
 		}
@@ -97,7 +97,7 @@ func TestWakeInPartitions(t *testing.T) {
 		}
 		soon("in the next partition")
 		for _, how := range []ops.Notify{ops.NotifyOff, ops.NotifyOn} {
-			if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Notify: how}); err != nil {
+			if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Notify: how}); err != nil {
 				t.Fatal(err)
 			}
 		}

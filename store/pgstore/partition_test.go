@@ -18,7 +18,7 @@ import (
 func partitioned(t *testing.T, version string, lanes int) *db {
 	t.Helper()
 	d := empty(t, version, lanes)
-	steps, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes, Partition: true})
+	steps, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes, Partition: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func (d *db) tend(req ops.TendRequest) ops.Tended {
 	if req.OlderThan >= 0 { // the books count rows before they go
 		d.balanced(d.store("main"), ops.AuditRequest{})
 	}
-	got, err := d.store("main").Tend(d.Context(), req)
+	got, err := d.store("main").Office().Partitions.Tend(d.Context(), req)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestPartitionsComeAndGo(t *testing.T) {
 		if b := d.balanced(o.store, ops.AuditRequest{Full: true}); b.Opened {
 			t.Error("the books began anew")
 		}
-		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Target: -1}); err != nil {
+		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Target: -1}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -107,7 +107,7 @@ func TestPartitionsAreHeld(t *testing.T) {
 		d.tend(ops.TendRequest{OlderThan: keep})
 		holds := func(who ...string) {
 			t.Helper()
-			got, err := o.store.Tend(t.Context(), ops.TendRequest{Every: time.Hour})
+			got, err := o.store.Office().Partitions.Tend(t.Context(), ops.TendRequest{Every: time.Hour})
 			if err != nil || got.Dropped != 0 || !slices.Contains(who, got.HeldBy) {
 				t.Errorf("want held by %q: %+v, %v", who, got, err)
 			}
@@ -150,7 +150,7 @@ func TestSequenceSetBackBelowDroppedPartitions(t *testing.T) {
 		}
 		d.exec(`SELECT setval('box.outbox_seq', 1)`)
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'low')`)
-		if got, err := o.store.Tend(t.Context(), ops.TendRequest{Every: time.Nanosecond}); err != nil || got.Dropped != 0 || got.Rolled {
+		if got, err := o.store.Office().Partitions.Tend(t.Context(), ops.TendRequest{Every: time.Nanosecond}); err != nil || got.Dropped != 0 || got.Rolled {
 			t.Errorf("while the sequence is low: %+v, %v", got, err)
 		}
 		if _, err := o.store.Read(t.Context(), o.reads()); err == nil {
@@ -176,7 +176,7 @@ func TestSequenceSetBackBelowDroppedPartitions(t *testing.T) {
 func TestPartitionHeadroom(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.convert()
-		p, err := o.store.Partitions(t.Context())
+		p, err := o.store.Office().Partitions.Partitions(t.Context())
 		if err != nil || p.Alarm() != "" || p.Room < 2*ops.LowRoom {
 			t.Fatalf("fresh: %+v, %v", p, err)
 		}
@@ -193,15 +193,15 @@ func TestPartitionHeadroom(t *testing.T) {
 				d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, label)
 				o.want(label)
 			}
-			st, err := o.store.Status(t.Context())
+			st, err := o.store.Office().Admin.Status(t.Context())
 			if err != nil || (c.word == "") != (len(st.Alarms) == 0) {
 				t.Errorf("at %d: status %q, %v", c.last, st.Alarms, err)
 			}
-			found, err := o.store.Examine(t.Context(), ops.ExamineRequest{Only: []string{"partitions"}})
+			found, err := o.store.Office().Doctor.Examine(t.Context(), ops.ExamineRequest{Only: []string{"partitions"}})
 			if err != nil || len(found) != 1 || (c.word == "") != (found[0].Severity == ops.OK) {
 				t.Errorf("at %d: doctor %+v, %v", c.last, found, err)
 			}
-			p, err := o.store.Partitions(t.Context())
+			p, err := o.store.Office().Partitions.Partitions(t.Context())
 			if err != nil || c.word == "" && p.Alarm() != "" || !strings.Contains(p.Alarm(), c.word) {
 				t.Errorf("at %d: alarm %q lacks %q, %v", c.last, p.Alarm(), c.word, err)
 			}
@@ -225,20 +225,20 @@ func TestRolesTendPartitions(t *testing.T) {
 			return pgstore.New(pools[role], &pgstore.Options{Schema: d.schema})
 		}
 		for _, role := range []string{"writer", "reader", "admin"} {
-			if _, err := as(role).Tend(t.Context(), ops.TendRequest{}); err == nil {
+			if _, err := as(role).Office().Partitions.Tend(t.Context(), ops.TendRequest{}); err == nil {
 				t.Errorf("%s tends", role)
 			}
 		}
-		if _, err := as("reader").Partitions(t.Context()); err != nil {
+		if _, err := as("reader").Office().Partitions.Partitions(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if got, err := as("relay").Tend(t.Context(), ops.TendRequest{Every: time.Nanosecond, OlderThan: keep}); err != nil || !got.Rolled || got.Made != 1 {
+		if got, err := as("relay").Office().Partitions.Tend(t.Context(), ops.TendRequest{Every: time.Nanosecond, OlderThan: keep}); err != nil || !got.Rolled || got.Made != 1 {
 			t.Errorf("relay: %+v, %v", got, err)
 		}
-		if got, err := as("admin").Tend(t.Context(), ops.TendRequest{DryRun: true}); err != nil || got.Dropped != 1 {
+		if got, err := as("admin").Office().Partitions.Tend(t.Context(), ops.TendRequest{DryRun: true}); err != nil || got.Dropped != 1 {
 			t.Errorf("admin: %+v, %v", got, err)
 		}
-		if got, err := as("relay").Tend(t.Context(), ops.TendRequest{Every: time.Hour}); err != nil || got.Dropped != 1 {
+		if got, err := as("relay").Office().Partitions.Tend(t.Context(), ops.TendRequest{Every: time.Hour}); err != nil || got.Dropped != 1 {
 			t.Errorf("relay: %+v, %v", got, err)
 		}
 		d.writerInserts(pools["writer"])

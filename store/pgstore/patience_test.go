@@ -45,7 +45,7 @@ func TestMigrationsAskAgain(t *testing.T) {
 			}
 			d.do(tx, `LOCK TABLE box.`+c.table+` IN ROW EXCLUSIVE MODE`)
 			c.req.Wait = -1
-			_, err = d.store("main").Migrate(t.Context(), c.req)
+			_, err = d.store("main").Office().Migrator.Migrate(t.Context(), c.req)
 			var busy *ops.BusyError
 			if !errors.As(err, &busy) || busy.PID != int(conn.PgConn().PID()) || busy.Application != "the day's report" || busy.Table != d.schema+"."+c.table {
 				t.Errorf("%s: %v", c.name, err)
@@ -54,7 +54,7 @@ func TestMigrationsAskAgain(t *testing.T) {
 			c.req.Wait, c.req.Waiting = time.Minute, func(b *ops.BusyError) { told <- b }
 			done := make(chan error, 1)
 			go func() {
-				_, err := d.store("main").Migrate(t.Context(), c.req)
+				_, err := d.store("main").Office().Migrator.Migrate(t.Context(), c.req)
 				done <- err
 			}()
 			select {
@@ -83,7 +83,7 @@ func TestMigrationNamesAPreparedTransaction(t *testing.T) {
 		tx := d.begin()
 		d.put(tx, "prepared")
 		d.do(tx, `PREPARE TRANSACTION '`+d.schema+`'`)
-		_, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Notify: ops.NotifyOn, Wait: -1})
+		_, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Notify: ops.NotifyOn, Wait: -1})
 		var busy *ops.BusyError
 		if !errors.As(err, &busy) || busy.Prepared != d.schema || busy.PID != 0 {
 			t.Errorf("got %v", err)

@@ -124,7 +124,7 @@ func TestStoppedPipeSlowsNobody(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.add(ops.AddPipe{Actor: "ann", Name: "stopped", From: ops.FromBeginning})
 		d.add(ops.AddPipe{Actor: "ann", Name: "paused", From: ops.FromBeginning})
-		if err := d.store("main").PausePipe(t.Context(), ops.PausePipe{Actor: "ann", Name: "paused"}); err != nil {
+		if err := d.store("main").Office().Pipes.PausePipe(t.Context(), ops.PausePipe{Actor: "ann", Name: "paused"}); err != nil {
 			t.Fatal(err)
 		}
 		stopped := d.reader("stopped") // it holds leases, and works no more
@@ -163,7 +163,7 @@ func TestRemovalBesideSettlements(t *testing.T) {
 		d.do(half, `INSERT INTO box.progress (pipe, lane, n, pos, low, next_xid, delivered, owner) VALUES ('other', 0, 1, 0, 0, 0, 0, '')`)
 		removed := make(chan error, 1)
 		go func() {
-			_, err := pgstore.New(d.pool, &pgstore.Options{Schema: d.schema}).RemovePipe(t.Context(),
+			_, err := pgstore.New(d.pool, &pgstore.Options{Schema: d.schema}).Office().Pipes.RemovePipe(t.Context(),
 				ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 2000})
 			removed <- err
 		}()

@@ -21,7 +21,7 @@ func (d *db) reader(pipe string) *owner {
 
 func (d *db) add(req ops.AddPipe) ops.Pipe {
 	d.Helper()
-	p, err := d.store("main").AddPipe(d.Context(), req)
+	p, err := d.store("main").Office().Pipes.AddPipe(d.Context(), req)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -60,19 +60,19 @@ func TestPipesAreListed(t *testing.T) {
 			t.Errorf("added %+v", p)
 		}
 		s := d.store("main")
-		_, err := s.AddPipe(t.Context(), ops.AddPipe{Actor: "ann", Name: "audit"})
+		_, err := s.Office().Pipes.AddPipe(t.Context(), ops.AddPipe{Actor: "ann", Name: "audit"})
 		wantIs(t, err, ops.ErrPipeExists)
 		for _, name := range []string{"", "a b", "-x", `x"`} {
-			_, err := s.AddPipe(t.Context(), ops.AddPipe{Actor: "ann", Name: name})
+			_, err := s.Office().Pipes.AddPipe(t.Context(), ops.AddPipe{Actor: "ann", Name: name})
 			wantIs(t, err, store.ErrUnusable)
 		}
-		_, err = s.AddPipe(t.Context(), ops.AddPipe{Actor: "ann", Name: "x", Filter: store.Filter{Topics: []string{"a*b"}}})
+		_, err = s.Office().Pipes.AddPipe(t.Context(), ops.AddPipe{Actor: "ann", Name: "x", Filter: store.Filter{Topics: []string{"a*b"}}})
 		wantIs(t, err, store.ErrFilter)
-		if err := s.PausePipe(t.Context(), ops.PausePipe{Actor: "ann", Name: "audit", Reason: "broker moves"}); err != nil {
+		if err := s.Office().Pipes.PausePipe(t.Context(), ops.PausePipe{Actor: "ann", Name: "audit", Reason: "broker moves"}); err != nil {
 			t.Fatal(err)
 		}
 		d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', 'k' FROM generate_series(1, 3)`)
-		pipes, err := s.Pipes(t.Context())
+		pipes, err := s.Office().Pipes.Pipes(t.Context())
 		if err != nil || len(pipes) != 2 {
 			t.Fatalf("pipes %+v, %v", pipes, err)
 		}
@@ -84,7 +84,7 @@ func TestPipesAreListed(t *testing.T) {
 		if m.Name != "main" || m.Paused || m.Relays != 1 || m.Behind != 3 {
 			t.Errorf("first pipe %+v", m)
 		}
-		wantIs(t, s.PausePipe(t.Context(), ops.PausePipe{Actor: "ann", Name: "nobody"}), store.ErrNoPipe)
+		wantIs(t, s.Office().Pipes.PausePipe(t.Context(), ops.PausePipe{Actor: "ann", Name: "nobody"}), store.ErrNoPipe)
 	})
 }
 
@@ -101,7 +101,7 @@ func TestPauseComesWithTheLease(t *testing.T) {
 			t.Error("paused before anybody asked")
 		}
 		for _, resume := range []bool{false, true} {
-			if err := o.store.PausePipe(t.Context(), ops.PausePipe{Actor: "ann", Name: "main", Resume: resume}); err != nil {
+			if err := o.store.Office().Pipes.PausePipe(t.Context(), ops.PausePipe{Actor: "ann", Name: "main", Resume: resume}); err != nil {
 				t.Fatal(err)
 			}
 			if lease() == resume {
@@ -126,7 +126,7 @@ func TestRemovePipe(t *testing.T) {
 		d.exec(`INSERT INTO box.parked (pipe, lane, seq, state, captures, due_at, created_at, version, schema_version, id,
 			topic, key, type, content_type, headers, payload)
 			VALUES ('audit', 0, 1, 'dead', true, now(), now(), 0, 0, gen_random_uuid(), 't', 'k', 'x', '', '{}', '')`)
-		_, err := s.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 2})
+		_, err := s.Office().Pipes.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 2})
 		var forfeit *ops.ForfeitError
 		if !errors.As(err, &forfeit) || forfeit.Pending != 2 || forfeit.Parked != 1 {
 			t.Fatalf("got %v", err)
@@ -134,7 +134,7 @@ func TestRemovePipe(t *testing.T) {
 		if n := d.count(`SELECT count(*) FROM box.progress WHERE pipe = 'audit'`); n == 0 {
 			t.Error("a refused removal removed progress")
 		}
-		gone, err := s.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 3})
+		gone, err := s.Office().Pipes.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 3})
 		if err != nil || gone.Pending != 2 || gone.Parked != 1 {
 			t.Fatalf("removed %+v, %v", gone, err)
 		}
@@ -143,10 +143,10 @@ func TestRemovePipe(t *testing.T) {
 				t.Errorf("%d rows are left in %s", n, table)
 			}
 		}
-		_, err = s.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit"})
+		_, err = s.Office().Pipes.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit"})
 		wantIs(t, err, store.ErrNoPipe)
 		o.want("x1", "x2", "y", "x late", "x3", "x4", "y")
-		journal, err := s.Entries(t.Context(), ops.JournalQuery{Pipe: "audit"})
+		journal, err := s.Office().Journal.Entries(t.Context(), ops.JournalQuery{Pipe: "audit"})
 		if err != nil || len(journal) != 2 || journal[0].Act != "pipe remove" || *journal[0].Count != 3 || journal[1].Act != "pipe add" {
 			t.Errorf("journal %+v, %v", journal, err)
 		}
@@ -162,7 +162,7 @@ func TestRemovedUnderALiveRelay(t *testing.T) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a')`)
 		audit := d.reader("audit")
 		batches := audit.read()
-		if _, err := s.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 1}); err != nil {
+		if _, err := s.Office().Pipes.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 1}); err != nil {
 			t.Fatal(err)
 		}
 		b := batches[slices.IndexFunc(batches, func(b store.Batch) bool { return len(b.Messages) > 0 })]
@@ -196,7 +196,7 @@ func TestPipeMadeAnewIsTheNextInstances(t *testing.T) {
 		d.add(none)
 		audit := d.reader("audit")
 		audit.want()
-		if _, err := d.store("main").RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 1}); err != nil {
+		if _, err := d.store("main").Office().Pipes.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit", Forfeit: 1}); err != nil {
 			t.Fatal(err)
 		}
 		for _, boot := range []string{audit.boot, "next"} {

@@ -17,7 +17,7 @@ func published(t *testing.T, version string) *db {
 	t.Helper()
 	pg := testserver.SharedPostgres(t, version)
 	d := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
-	if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+	if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 		t.Fatal(err)
 	}
 	d.exec(`CREATE PUBLICATION everything FOR ALL TABLES`)
@@ -41,7 +41,7 @@ func TestPublicationOfEverything(t *testing.T) {
 			}
 			d.exec(`INSERT INTO box.outbox (topic, key, type, payload) SELECT 't', g::text, $1, 'x' FROM generate_series(1, 3) g`, kind)
 			o.drain()
-			if n, err := o.store.Erase(t.Context(), ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "1"}, Actor: "ann", Reason: "asked"}, 10); err != nil || n != 1 {
+			if n, err := o.store.Office().Eraser.Erase(t.Context(), ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "1"}, Actor: "ann", Reason: "asked"}, 10); err != nil || n != 1 {
 				t.Fatalf("%s: erased %d, %v", kind, n, err)
 			}
 			d.balanced(o.store, ops.AuditRequest{})
@@ -64,7 +64,7 @@ func TestPublicationOfALargeOutbox(t *testing.T) {
 	d.label("settled")
 	o.drain()
 	d.balanced(o.store, ops.AuditRequest{})
-	_, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "r", TTL: time.Minute})
+	_, err := o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "r", TTL: time.Minute})
 	wantIs(t, err, store.ErrUnusable)
 	for _, word := range []string{"generated columns", "postrider doctor --only publications"} {
 		if !strings.Contains(err.Error(), word) {
@@ -84,7 +84,7 @@ func TestPublicationOfALargeOutbox(t *testing.T) {
 	if found = look(); len(found) != 1 || found[0].Severity != ops.OK {
 		t.Errorf("after the fix: %+v", found)
 	}
-	if _, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "r", TTL: time.Minute}); err != nil {
+	if _, err := o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "r", TTL: time.Minute}); err != nil {
 		t.Error(err)
 	}
 	d.exec(`DROP PUBLICATION everything; CREATE PUBLICATION columns FOR TABLE box.outbox (id, topic)`)
@@ -110,7 +110,7 @@ func TestUpgradeOfTheIdentity(t *testing.T) {
 			"plain": func(*db) {},
 			"partitioned": func(d *db) {
 				d.convert()
-				down, err := d.store("main").SQL(pgstore.Version, 9)
+				down, err := d.store("main").Office().Migrator.SQL(pgstore.Version, 9)
 				if err != nil {
 					d.Fatal(err)
 				}
@@ -129,7 +129,7 @@ func TestUpgradeOfTheIdentity(t *testing.T) {
 				d := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
 				migrate := func(target int) {
 					t.Helper()
-					if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4, Target: target}); err != nil {
+					if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4, Target: target}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -378,7 +378,7 @@ func (r *reader) readLog(ctx context.Context, lanes []*laneRead) error {
 		late = late || len(l.resolved) > 0
 	}
 	if r.floor < top {
-		return r.store.repairSequence(ctx, r.conn, r.saw, r.floor, top)
+		return r.store.migrator.RepairSequence(ctx, r.conn, r.saw, r.floor, top)
 	}
 	if late {
 		if err := r.stragglers(ctx, lanes); err != nil {

@@ -57,11 +57,14 @@ func TestAdminRefusesRowSecurity(t *testing.T) {
 			table string
 			call  func() error
 		}{
-			{"outbox", func() error { _, err := s.Status(t.Context()); return err }},
-			{"parked", func() error { _, err := s.Status(t.Context()); return err }},
-			{"parked", func() error { _, err := s.Parked(t.Context(), ops.ParkedQuery{}); return err }},
-			{"parked", func() error { _, err := s.Request(t.Context(), store.Act{Seq: 1, Kind: store.ActRetry}); return err }},
-			{"request", func() error { _, err := s.Acts(t.Context(), 1); return err }},
+			{"outbox", func() error { _, err := s.Office().Admin.Status(t.Context()); return err }},
+			{"parked", func() error { _, err := s.Office().Admin.Status(t.Context()); return err }},
+			{"parked", func() error { _, err := s.Office().Admin.Parked(t.Context(), ops.ParkedQuery{}); return err }},
+			{"parked", func() error {
+				_, err := s.Office().Admin.Request(t.Context(), store.Act{Seq: 1, Kind: store.ActRetry})
+				return err
+			}},
+			{"request", func() error { _, err := s.Office().Admin.Acts(t.Context(), 1); return err }},
 		} {
 			d.exec(`ALTER TABLE box.` + c.table + ` ENABLE ROW LEVEL SECURITY`)
 			err := c.call()
@@ -82,7 +85,7 @@ func TestAdminRefusesRowSecurity(t *testing.T) {
 func TestClockSetBack(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`UPDATE box.relay SET alive_until = alive_until + interval '1 hour'`)
-		st, err := o.store.Status(t.Context())
+		st, err := o.store.Office().Admin.Status(t.Context())
 		if err != nil || len(st.Instances) != 1 || st.Instances[0].Alive {
 			t.Errorf("status: %+v, %v", st.Instances, err)
 		}

@@ -47,7 +47,7 @@ func TestALockedRequestStopsNobody(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 2)
 		st, req := d.store("main"), store.LeaseRequest{BootID: "A", TTL: time.Minute}
-		id, err := st.Request(t.Context(), store.Act{Kind: store.ActPause, Lane: 1, Actor: "ann", Reason: "test"})
+		id, err := st.Office().Admin.Request(t.Context(), store.Act{Kind: store.ActPause, Lane: 1, Actor: "ann", Reason: "test"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func TestALockedRequestStopsNobody(t *testing.T) {
 			if lost, err := st.Settle(t.Context(), all); err != nil || len(lost) > 0 {
 				t.Fatal(lost, err)
 			}
-			states, err := st.Acts(t.Context(), id)
+			states, err := st.Office().Admin.Acts(t.Context(), id)
 			if err != nil || len(states) != 1 {
 				t.Fatal(states, err)
 			}

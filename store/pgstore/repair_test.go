@@ -209,7 +209,7 @@ func TestRepairBesideLiveRelays(t *testing.T) {
 		}
 		wg.Wait()
 		d.until("everything is sent", func() bool {
-			st, err := o.store.Status(t.Context())
+			st, err := o.store.Office().Admin.Status(t.Context())
 			return err == nil && st.Pending == 0
 		})
 		d.balanced(o.store, ops.AuditRequest{Full: true})
@@ -246,7 +246,7 @@ func (w *writers) write(d *db, key, rounds int) {
 func (d *db) act(act store.Act) {
 	d.Helper()
 	s := d.store("main")
-	results, err := admin.Execute(d.Context(), s, s, []store.Act{act}, &admin.Options{Wait: 2 * time.Minute})
+	results, err := admin.Execute(d.Context(), s, s.Office().Admin, []store.Act{act}, &admin.Options{Wait: 2 * time.Minute})
 	if err != nil || results[0].Result != "done" {
 		d.Fatalf("%+v: %+v, %v", act, results, err)
 	}
@@ -270,7 +270,7 @@ func (d *db) replay(o *owner, w *writers, key string) replayAsked {
 	w.mu.Lock()
 	r := replayAsked{key: key, committed: w.committed[n]}
 	w.mu.Unlock()
-	id, _, err := o.store.Order(d.Context(), ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: key}, Rate: 200, Actor: "ann", Reason: "test"})
+	id, _, err := o.store.Office().Orders.Order(d.Context(), ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: key}, Rate: 200, Actor: "ann", Reason: "test"})
 	if errors.Is(err, store.ErrNotFound) {
 		return r
 	}
@@ -279,7 +279,7 @@ func (d *db) replay(o *owner, w *writers, key string) replayAsked {
 	}
 	r.id = id
 	d.until("some of the replay is handed over", func() bool {
-		st, err := o.store.OrderState(d.Context(), id)
+		st, err := o.store.Office().Orders.OrderState(d.Context(), id)
 		return err != nil || st.Moved > 0 || st.Done || d.count(`SELECT count(*) FROM box.hold`) > 0
 	})
 	return r

@@ -41,7 +41,7 @@ func TestPointInTimeRestore(t *testing.T) {
 		pg := testserver.StartPostgres(t, version, testserver.WithConfig("archive_mode = on",
 			"archive_command = 'mkdir -p ../archive && cp %p ../archive/%f'"))
 		d := &db{T: t, pool: newPool(t, pg.URL), schema: "box", lanes: 4}
-		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 		if err := pg.Stop(); err != nil { // a cold copy is a base backup
@@ -119,7 +119,7 @@ func TestLogicalCutOver(t *testing.T) {
 		source, target := testserver.StartPostgres(t, "15"), testserver.StartPostgres(t, version)
 		d := &db{T: t, pool: newPool(t, source.URL), schema: "box", lanes: 4}
 		c := &db{T: t, pool: newPool(t, target.URL), schema: "box", lanes: 4}
-		if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 		o := d.owner("a")
@@ -146,7 +146,7 @@ func TestLogicalCutOver(t *testing.T) {
 		c.exec(`DROP SUBSCRIPTION cut_over`)
 		_, err = c.store("main").Lease(t.Context(), store.LeaseRequest{BootID: "b", TTL: time.Minute})
 		wantIs(t, err, store.ErrUnusable)
-		if _, err := c.store("main").Migrate(t.Context(), ops.MigrateRequest{Adopt: true}); err != nil {
+		if _, err := c.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Adopt: true}); err != nil {
 			t.Fatal(err)
 		}
 		heir := c.owner("b")
@@ -174,11 +174,11 @@ func replicate(from, to *db) {
 func (d *db) request(t *testing.T) int64 {
 	t.Helper()
 	s := d.store("main")
-	parked, err := s.Parked(t.Context(), ops.ParkedQuery{})
+	parked, err := s.Office().Admin.Parked(t.Context(), ops.ParkedQuery{})
 	if err != nil || len(parked) == 0 {
 		t.Fatalf("%d parked, %v", len(parked), err)
 	}
-	id, err := s.Request(t.Context(), store.Act{Kind: store.ActRetry, Seq: parked[len(parked)-1].Seq, Actor: "me"})
+	id, err := s.Office().Admin.Request(t.Context(), store.Act{Kind: store.ActRetry, Seq: parked[len(parked)-1].Seq, Actor: "me"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func TestPartitionsGoBySize(t *testing.T) {
 			d.tend(ops.TendRequest{OlderThan: keep})
 		}
 		look := func() ops.Partitions {
-			p, err := o.store.Partitions(t.Context())
+			p, err := o.store.Office().Partitions.Partitions(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,16 +122,16 @@ func TestAdminAudits(t *testing.T) {
 		d.insert(10)
 		o.drain()
 		person := d.storeAs(pools["admin"])
-		if b, err := person.Audit(t.Context(), ops.AuditRequest{Full: true}); err != nil || b.Difference() != 0 {
+		if b, err := person.Office().Retention.Audit(t.Context(), ops.AuditRequest{Full: true}); err != nil || b.Difference() != 0 {
 			t.Errorf("%+v, %v", b, err)
 		}
-		if _, err := person.Audit(t.Context(), ops.AuditRequest{Reopen: true, Actor: "ann", Reason: "test"}); err != nil {
+		if _, err := person.Office().Retention.Audit(t.Context(), ops.AuditRequest{Reopen: true, Actor: "ann", Reason: "test"}); err != nil {
 			t.Error(err)
 		}
-		if p, err := person.Prune(t.Context(), ops.PruneRequest{DryRun: true}); err != nil || p.Rows != 10 {
+		if p, err := person.Office().Retention.Prune(t.Context(), ops.PruneRequest{DryRun: true}); err != nil || p.Rows != 10 {
 			t.Errorf("a dry run counts %d, %v", p.Rows, err)
 		}
-		_, err := person.Prune(t.Context(), ops.PruneRequest{Runner: "r"})
+		_, err := person.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "r"})
 		var unusable *store.UnusableError
 		if !errors.As(err, &unusable) || !strings.Contains(unusable.Fix, d.schema+"_relay") || d.rows() != 10 {
 			t.Errorf("the admin prunes: %v, %d rows", err, d.rows())

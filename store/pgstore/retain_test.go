@@ -16,7 +16,7 @@ import (
 // look audits and fails when something is wrong with the look itself.
 func (d *db) look(s *pgstore.Store, req ops.AuditRequest) ops.Books {
 	d.Helper()
-	b, err := s.Audit(d.Context(), req)
+	b, err := s.Office().Retention.Audit(d.Context(), req)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func (d *db) prune(s *pgstore.Store, req ops.PruneRequest) (int64, ops.Held) {
 	}
 	total := int64(0)
 	for {
-		p, err := s.Prune(d.Context(), req)
+		p, err := s.Office().Retention.Prune(d.Context(), req)
 		if err != nil {
 			d.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestRetentionByAge(t *testing.T) {
 		o.drain()
 		const week = 7 * 24 * time.Hour
 		d.look(o.store, ops.AuditRequest{})
-		dry, err := o.store.Prune(t.Context(), ops.PruneRequest{OlderThan: week, DryRun: true})
+		dry, err := o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{OlderThan: week, DryRun: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,17 +178,17 @@ func TestOneRunnerOfRetention(t *testing.T) {
 		d.insert(100)
 		o.drain()
 		d.look(o.store, ops.AuditRequest{})
-		if _, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "a", Limit: 1}); err != nil {
+		if _, err := o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "a", Limit: 1}); err != nil {
 			t.Fatal(err)
 		}
-		p, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "b"})
+		p, err := o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "b"})
 		if err != nil || p.Runner != "a" || p.Rows != 0 {
 			t.Fatalf("two runners at once: %+v, %v", p, err)
 		}
 		left := d.rows()
-		_, err = o.store.Prune(t.Context(), ops.PruneRequest{Runner: "a", Archive: func(ctx context.Context, rows []ops.ArchivedRow) error {
+		_, err = o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "a", Archive: func(ctx context.Context, rows []ops.ArchivedRow) error {
 			d.exec(`UPDATE box.retention SET until = clock_timestamp() - interval '1 second'`)
-			if p, err := o.store.Prune(ctx, ops.PruneRequest{Runner: "b", Limit: 1}); err != nil || p.Runner != "" {
+			if p, err := o.store.Office().Retention.Prune(ctx, ops.PruneRequest{Runner: "b", Limit: 1}); err != nil || p.Runner != "" {
 				t.Errorf("the lease was not taken over: %+v, %v", p, err)
 			}
 			left = d.rows()
@@ -198,14 +198,14 @@ func TestOneRunnerOfRetention(t *testing.T) {
 		if !errors.As(err, &lost) || d.rows() != left {
 			t.Errorf("a runner without a lease removed %d rows: %v", left-d.rows(), err)
 		}
-		if p, err = o.store.Prune(t.Context(), ops.PruneRequest{Runner: "c", Limit: 1, Take: true}); err != nil || p.Runner != "" || p.Rows == 0 {
+		if p, err = o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "c", Limit: 1, Take: true}); err != nil || p.Runner != "" || p.Rows == 0 {
 			t.Errorf("a person's batch: %+v, %v", p, err)
 		}
-		if p, err = o.store.Prune(t.Context(), ops.PruneRequest{Runner: "b"}); err != nil || p.Runner != "c" {
+		if p, err = o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "b"}); err != nil || p.Runner != "c" {
 			t.Errorf("beside a person's: %+v, %v", p, err)
 		}
 		left = d.rows()
-		if _, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "c", Leave: true}); err != nil {
+		if _, err := o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "c", Leave: true}); err != nil {
 			t.Fatal(err)
 		}
 		if n, _ := d.prune(o.store, ops.PruneRequest{Runner: "c"}); n != left {
@@ -239,7 +239,7 @@ func TestArchiveComesFirst(t *testing.T) {
 		fail = errors.New("disk full")
 		d.look(o.store, ops.AuditRequest{})
 		req.Runner = "r"
-		if _, err := o.store.Prune(t.Context(), req); !errors.Is(err, fail) || d.rows() != 101 {
+		if _, err := o.store.Office().Retention.Prune(t.Context(), req); !errors.Is(err, fail) || d.rows() != 101 {
 			t.Fatalf("%d rows left, %v", d.rows(), err)
 		}
 		fail = nil
@@ -268,7 +268,7 @@ func TestRetentionWaitsForAPipeThatIsAdded(t *testing.T) {
 		d.do(tx, `INSERT INTO box.pipe (name) VALUES ('late')`)
 		done := make(chan error, 1)
 		go func() {
-			_, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "r"})
+			_, err := o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "r"})
 			done <- err
 		}()
 		d.awaitLock("pipe")
@@ -309,7 +309,7 @@ func TestRetentionStopsWhenTheSequenceWasSetBack(t *testing.T) {
 		d.exec(`DELETE FROM box.outbox WHERE seq BETWEEN 11 AND 20`)
 		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'unseen')`)
 		before := d.rows()
-		if _, err := o.store.Prune(t.Context(), ops.PruneRequest{Runner: "r"}); err == nil || d.rows() != before {
+		if _, err := o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "r"}); err == nil || d.rows() != before {
 			t.Errorf("%d rows removed, %v", before-d.rows(), err)
 		}
 	})
@@ -326,7 +326,7 @@ func TestTidy(t *testing.T) {
 			SELECT g.pipe, g.lane, g.n + i, g.pos, g.low, g.next_xid, g.delivered, g.owner FROM box.lane_cursor g CROSS JOIN generate_series(1, 200) i WHERE g.n > 0`)
 		d.exec(`INSERT INTO box.request (pipe, lane, seq, kind, done_at) SELECT 'main', 0, i, 'retry', now() - i * interval '1 day' FROM generate_series(1, 10) i`)
 		d.exec(`INSERT INTO box.relay (pipe, boot_id, ttl, alive_until) VALUES ('main', 'gone', '1 s', now() - interval '2 days')`)
-		done, err := o.store.Tidy(t.Context(), ops.TidyRequest{})
+		done, err := o.store.Office().Retention.Tidy(t.Context(), ops.TidyRequest{})
 		if err != nil || done["progress"] < 400 || done["request"] != 4 || done["relay"] != 1 {
 			t.Errorf("tidied %v, %v", done, err)
 		}

@@ -54,7 +54,7 @@ var goldenLanes = map[string]int{"a": 49, "order-1": 11, "customer:42": 21, "é"
 func TestReadsAfterRestart(t *testing.T) {
 	pg := testserver.StartPostgres(t, "15")
 	d := &db{T: t, pool: newPool(t, pg.URL), schema: "restart", lanes: 4}
-	if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+	if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 		t.Fatal(err)
 	}
 	o := d.owner("a")
@@ -99,8 +99,8 @@ func TestMissingPrivilegeIsNamed(t *testing.T) {
 			_, err := s.Settle(t.Context(), []store.Settlement{{BootID: "a", Lane: 0, Epoch: 1}})
 			return err
 		}
-		status := func() error { _, err := s.Status(t.Context()); return err }
-		version := func() error { _, _, err := s.SchemaVersion(t.Context()); return err }
+		status := func() error { _, err := s.Office().Admin.Status(t.Context()); return err }
+		version := func() error { _, _, err := s.Office().Migrator.SchemaVersion(t.Context()); return err }
 		adopt := func() error { // of a sequence that was set back while no relay lives
 			o.want("x")
 			d.exec(`SELECT setval('box.outbox_seq', 1000)`)
@@ -110,7 +110,7 @@ func TestMissingPrivilegeIsNamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.exec(`SELECT setval('box.outbox_seq', 1)`)
-			_, err := s.Migrate(t.Context(), ops.MigrateRequest{Adopt: true})
+			_, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Adopt: true})
 			return err
 		}
 		for _, c := range []struct {
@@ -144,7 +144,7 @@ func TestMissingPrivilegeIsNamed(t *testing.T) {
 func TestStandbyIsRefused(t *testing.T) {
 	pg := testserver.StartPostgres(t, "15")
 	d := &db{T: t, pool: newPool(t, pg.URL), schema: "standby", lanes: 4}
-	if _, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+	if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 		t.Fatal(err)
 	}
 	o := d.owner("a")

@@ -7,6 +7,7 @@ import (
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore"
 )
 
 // Everything that people do is done by the admin's role and carried out by the
@@ -21,15 +22,15 @@ func TestRolesAct(t *testing.T) {
 			t.Fatal(err)
 		}
 		replay := ops.Order{Kind: store.ActReplay, Match: ops.Match{Key: "k"}, Actor: "me", Reason: "test"}
-		if plan, err := person.PlanOrder(t.Context(), replay); err != nil || plan.Records != 3 {
+		if plan, err := person.Office().Orders.PlanOrder(t.Context(), replay); err != nil || plan.Records != 3 {
 			t.Errorf("plan: %+v, %v", plan, err)
 		}
-		_, _, err := reader.Order(t.Context(), replay)
+		_, _, err := reader.Office().Orders.Order(t.Context(), replay)
 		wantIs(t, err, store.ErrUnusable)
 		erase := ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "k"}, Actor: "me", Reason: "test"}
-		_, err = reader.Erase(t.Context(), erase, 10)
+		_, err = reader.Office().Eraser.Erase(t.Context(), erase, 10)
 		wantIs(t, err, store.ErrUnusable)
-		id, _, err := person.Order(t.Context(), replay)
+		id, _, err := person.Office().Orders.Order(t.Context(), replay)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,38 +49,35 @@ func TestRolesAct(t *testing.T) {
 		if _, err := relay.store.Lease(t.Context(), store.LeaseRequest{BootID: "r", TTL: time.Minute, Leave: true}); err != nil {
 			t.Fatal(err)
 		}
-		results, err := admin.Execute(t.Context(), person, person, []store.Act{{Kind: store.ActDiscard, Seq: 1, Actor: "me"}}, nil)
+		results, err := admin.Execute(t.Context(), person, person.Office().Admin, []store.Act{{Kind: store.ActDiscard, Seq: 1, Actor: "me"}}, nil)
 		if err != nil || results[0].Result != "done" {
 			t.Errorf("discard: %+v, %v", results, err)
 		}
 		stop := store.SetStop{Destination: "shop", Actor: "me", Reason: "test"}
-		_, err = reader.SetStop(t.Context(), stop)
+		_, err = reader.Office().Stops.SetStop(t.Context(), stop)
 		wantIs(t, err, store.ErrUnusable)
-		if on, err := relay.store.SetStop(t.Context(), stop); err != nil || !on {
+		if on, err := relay.store.Office().Stops.SetStop(t.Context(), stop); err != nil || !on {
 			t.Errorf("the relay stops a destination: %v, %v", on, err)
 		}
 		stop.Resume = true
-		if off, err := person.SetStop(t.Context(), stop); err != nil || !off {
+		if off, err := person.Office().Stops.SetStop(t.Context(), stop); err != nil || !off {
 			t.Errorf("a person resumes it: %v, %v", off, err)
 		}
-		if err := person.CancelOrder(t.Context(), id, "me", "test"); err != nil {
+		if err := person.Office().Orders.CancelOrder(t.Context(), id, "me", "test"); err != nil {
 			t.Logf("the order had ended: %v", err)
 		}
-		if _, err := person.Erase(t.Context(), erase, 10); err != nil {
+		if _, err := person.Office().Eraser.Erase(t.Context(), erase, 10); err != nil {
 			t.Errorf("erase: %v", err)
 		}
-		for who, s := range map[string]interface {
-			ops.Doctor
-			ops.Journal
-		}{"admin": person, "reader": reader, "relay": relay.store} {
-			if _, err := s.Examine(t.Context(), ops.ExamineRequest{Only: []string{"moved"}}); err != nil {
+		for who, s := range map[string]*pgstore.Store{"admin": person, "reader": reader, "relay": relay.store} {
+			if _, err := s.Office().Doctor.Examine(t.Context(), ops.ExamineRequest{Only: []string{"moved"}}); err != nil {
 				t.Errorf("%s examines: %v", who, err)
 			}
-			if entries, err := s.Entries(t.Context(), ops.JournalQuery{}); err != nil || len(entries) == 0 {
+			if entries, err := s.Office().Journal.Entries(t.Context(), ops.JournalQuery{}); err != nil || len(entries) == 0 {
 				t.Errorf("%s reads %d entries of the journal: %v", who, len(entries), err)
 			}
 		}
-		if _, err := reader.Erasable(t.Context(), ops.EraseQuery{Key: "k"}); err != nil {
+		if _, err := reader.Office().Eraser.Erasable(t.Context(), ops.EraseQuery{Key: "k"}); err != nil {
 			t.Errorf("the reader counts: %v", err)
 		}
 	})

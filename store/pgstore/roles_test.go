@@ -28,7 +28,7 @@ var logins atomic.Int64
 // roles makes the roles of the outbox, and a login for each, by its suffix.
 func (d *db) roles() map[string]*pgxpool.Pool {
 	d.Helper()
-	steps, err := d.store("main").Migrate(d.Context(), ops.MigrateRequest{Roles: true})
+	steps, err := d.store("main").Office().Migrator.Migrate(d.Context(), ops.MigrateRequest{Roles: true})
 	if err != nil || len(steps) != 1 || steps[0].Name != "roles" {
 		d.Fatalf("roles: %+v, %v", steps, err)
 	}
@@ -129,25 +129,25 @@ func TestRolesAllow(t *testing.T) {
 		relay.parkAll(store.Dead)
 
 		reader := d.storeAs(pools["reader"])
-		if st, err := reader.Status(t.Context()); err != nil || st.Parked["dead"] != 5 {
+		if st, err := reader.Office().Admin.Status(t.Context()); err != nil || st.Parked["dead"] != 5 {
 			t.Errorf("status: %+v, %v", st.Parked, err)
 		}
 		if n, err := pools["reader"].Exec(t.Context(), d.sql(`SELECT * FROM box.messages`)); err != nil || n.RowsAffected() != 5 {
 			t.Errorf("messages: %v, %v", n, err)
 		}
-		if _, err := reader.Parked(t.Context(), ops.ParkedQuery{}); !errors.Is(err, store.ErrUnusable) {
+		if _, err := reader.Office().Admin.Parked(t.Context(), ops.ParkedQuery{}); !errors.Is(err, store.ErrUnusable) {
 			t.Errorf("the reader lists payloads: %v", err)
 		}
 		if _, err := relay.store.Lease(t.Context(), store.LeaseRequest{BootID: "r", TTL: time.Minute, Leave: true}); err != nil {
 			t.Fatal(err)
 		}
 		person := d.storeAs(pools["admin"])
-		dead, err := person.Parked(t.Context(), ops.ParkedQuery{State: store.Dead})
+		dead, err := person.Office().Admin.Parked(t.Context(), ops.ParkedQuery{State: store.Dead})
 		if err != nil || len(dead) != 5 || string(dead[2].Message.Payload) != "secret" {
 			t.Fatalf("parked: %d, %v", len(dead), err)
 		}
 		acts := []store.Act{{Kind: store.ActDiscard, Seq: dead[0].Seq, Actor: "me"}, {Kind: store.ActRetry, Seq: dead[1].Seq, Actor: "me"}}
-		results, err := admin.Execute(t.Context(), person, person, acts, nil)
+		results, err := admin.Execute(t.Context(), person, person.Office().Admin, acts, nil)
 		for _, r := range results {
 			if r.Result != "done" {
 				t.Errorf("act %+v", r)
@@ -157,7 +157,7 @@ func TestRolesAllow(t *testing.T) {
 			t.Error(err)
 		}
 		for role, pool := range pools { // a program of any role tells a schema that it does not know
-			if have, _, err := d.storeAs(pool).SchemaVersion(t.Context()); err != nil || have != pgstore.Version {
+			if have, _, err := d.storeAs(pool).Office().Migrator.SchemaVersion(t.Context()); err != nil || have != pgstore.Version {
 				t.Errorf("%s: version %d, %v", role, have, err)
 			}
 		}
@@ -192,7 +192,7 @@ var keptBack = []string{"payload"}
 func TestEveryRelationHasADecision(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 4)
-		text, err := d.store("main").RolesSQL("")
+		text, err := d.store("main").Office().Roles.RolesSQL("")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -264,14 +264,14 @@ func TestRolesAreMadeAgain(t *testing.T) {
 		}
 		d.exec(`GRANT DELETE ON box.outbox TO "` + d.schema + `_writer"`)
 		for _, req := range []ops.MigrateRequest{{Roles: true}, {Target: pgstore.Version - 1}, {}, {Roles: true}} {
-			if _, err := d.store("main").Migrate(t.Context(), req); err != nil {
+			if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), req); err != nil {
 				t.Fatal(err)
 			}
 			if after := d.strings(acl); !slices.Equal(before, after) && req.Roles {
 				t.Errorf("after %+v: %q, before: %q", req, after, before)
 			}
 		}
-		_, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: `x"; DROP`})
+		_, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: `x"; DROP`})
 		wantIs(t, err, store.ErrUnusable)
 	})
 }
@@ -292,11 +292,11 @@ func TestRolesWithoutCreaterole(t *testing.T) {
 			}
 		})
 		s := d.storeAs(d.as(login))
-		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
+		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		prefix := strings.ToLower(d.schema)
-		_, err := s.Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: prefix})
+		_, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: prefix})
 		wantIs(t, err, store.ErrUnusable)
 		_, rest, _ := strings.Cut(err.Error(), "run: ")
 		statements, _, found := strings.Cut(rest, " Then migrate again")
@@ -304,10 +304,10 @@ func TestRolesWithoutCreaterole(t *testing.T) {
 			t.Fatalf("the error names no statements: %v", err)
 		}
 		d.exec(statements)
-		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: prefix}); err != nil {
+		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: prefix}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Target: -1}); err != nil {
+		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Target: -1}); err != nil {
 			t.Fatal(err)
 		}
 		for _, suffix := range []string{"writer", "relay", "reader", "admin", "consumer"} {
@@ -323,36 +323,36 @@ func TestRolesKeepTheHouse(t *testing.T) {
 		d.exec(`INSERT INTO box.outbox (topic, key, type, created_at) VALUES ('t', 'k', 'a', now() - interval '2 hours'), ('t', 'k', 'b', now())`)
 		o.want("a", "b")
 		relay, person := d.storeAs(pools["relay"]), d.storeAs(pools["admin"])
-		if b, err := relay.Audit(t.Context(), ops.AuditRequest{}); err != nil || b.Counted != 2 {
+		if b, err := relay.Office().Retention.Audit(t.Context(), ops.AuditRequest{}); err != nil || b.Counted != 2 {
 			t.Errorf("audit: %+v, %v", b, err)
 		}
-		if p, err := relay.Prune(t.Context(), ops.PruneRequest{Runner: "r", OlderThan: time.Hour}); err != nil || p.Rows != 1 {
+		if p, err := relay.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "r", OlderThan: time.Hour}); err != nil || p.Rows != 1 {
 			t.Errorf("prune: %+v, %v", p, err)
 		}
-		if _, err := relay.Tidy(t.Context(), ops.TidyRequest{}); err != nil {
+		if _, err := relay.Office().Retention.Tidy(t.Context(), ops.TidyRequest{}); err != nil {
 			t.Errorf("tidy: %v", err)
 		}
-		if _, err := person.AddPipe(t.Context(), ops.AddPipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
+		if _, err := person.Office().Pipes.AddPipe(t.Context(), ops.AddPipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
 			t.Errorf("add a pipe: %v", err)
 		}
-		if err := person.PausePipe(t.Context(), ops.PausePipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
+		if err := person.Office().Pipes.PausePipe(t.Context(), ops.PausePipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
 			t.Errorf("pause a pipe: %v", err)
 		}
-		if _, err := person.RemovePipe(t.Context(), ops.RemovePipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
+		if _, err := person.Office().Pipes.RemovePipe(t.Context(), ops.RemovePipe{Name: "second", Actor: "me", Reason: "test"}); err != nil {
 			t.Errorf("remove a pipe: %v", err)
 		}
 		erase := ops.EraseRequest{EraseQuery: ops.EraseQuery{Key: "k"}, Actor: "me", Reason: "test"}
-		if n, err := person.Erase(t.Context(), erase, 10); err != nil || n != 1 {
+		if n, err := person.Office().Eraser.Erase(t.Context(), erase, 10); err != nil || n != 1 {
 			t.Errorf("erase: %d, %v", n, err)
 		}
 		reader, writer := d.storeAs(pools["reader"]), d.storeAs(pools["writer"])
 		for what, err := range map[string]error{
-			"a reader erases":   second(reader.Erase(t.Context(), erase, 10)),
-			"a reader pauses":   reader.PausePipe(t.Context(), ops.PausePipe{Name: "main", Actor: "me", Reason: "test"}),
-			"a reader tidies":   second(reader.Tidy(t.Context(), ops.TidyRequest{})),
-			"a writer looks":    second(writer.Pipes(t.Context())),
-			"a writer's status": second(writer.Status(t.Context())),
-			"an admin prunes":   second(person.Prune(t.Context(), ops.PruneRequest{Runner: "r"})),
+			"a reader erases":   second(reader.Office().Eraser.Erase(t.Context(), erase, 10)),
+			"a reader pauses":   reader.Office().Pipes.PausePipe(t.Context(), ops.PausePipe{Name: "main", Actor: "me", Reason: "test"}),
+			"a reader tidies":   second(reader.Office().Retention.Tidy(t.Context(), ops.TidyRequest{})),
+			"a writer looks":    second(writer.Office().Pipes.Pipes(t.Context())),
+			"a writer's status": second(writer.Office().Admin.Status(t.Context())),
+			"an admin prunes":   second(person.Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "r"})),
 		} {
 			if !errors.Is(err, store.ErrUnusable) {
 				t.Errorf("%s: %v", what, err)

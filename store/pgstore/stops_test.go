@@ -29,7 +29,7 @@ func TestStops(t *testing.T) {
 		}
 		set := func(name string, resume, want bool) {
 			t.Helper()
-			changed, err := st.SetStop(t.Context(), store.SetStop{Destination: name, Resume: resume, Actor: "ann", Reason: "410"})
+			changed, err := st.Office().Stops.SetStop(t.Context(), store.SetStop{Destination: name, Resume: resume, Actor: "ann", Reason: "410"})
 			if err != nil || changed != want {
 				t.Fatalf("changed %v, want %v, %v", changed, want, err)
 			}
@@ -43,15 +43,15 @@ func TestStops(t *testing.T) {
 		if err != nil || len(other.Stopped) != 0 {
 			t.Errorf("another pipe is told of %q, %v", other.Stopped, err)
 		}
-		list, err := st.Stops(t.Context())
+		list, err := st.Office().Stops.Stops(t.Context())
 		if err != nil || len(list) != 2 || list[1].Destination != "billing" || list[1].Actor != "ann" || list[1].Reason != "410" || list[1].Since.IsZero() {
 			t.Errorf("stopped are %+v, %v", list, err)
 		}
-		status, err := st.Status(t.Context())
+		status, err := st.Office().Admin.Status(t.Context())
 		if err != nil || len(status.Stops) != 2 || len(status.Holds) != 0 {
 			t.Errorf("status says %+v and %+v, %v", status.Stops, status.Holds, err)
 		}
-		found, err := st.Examine(t.Context(), ops.ExamineRequest{Only: []string{"pipes"}})
+		found, err := st.Office().Doctor.Examine(t.Context(), ops.ExamineRequest{Only: []string{"pipes"}})
 		if err != nil || len(found) != 2 || found[0].Severity != ops.Warning {
 			t.Errorf("the doctor says %+v, %v", found, err)
 		}
@@ -59,7 +59,7 @@ func TestStops(t *testing.T) {
 		set("billing", true, false)
 		told("a shop")
 		want := []string{"endpoint stop", "endpoint stop", "endpoint resume"}
-		entries, err := st.Entries(t.Context(), ops.JournalQuery{Actor: "ann"})
+		entries, err := st.Office().Journal.Entries(t.Context(), ops.JournalQuery{Actor: "ann"})
 		if err != nil || len(entries) != len(want) {
 			t.Fatalf("the journal has %+v, %v", entries, err)
 		}
@@ -69,7 +69,7 @@ func TestStops(t *testing.T) {
 			}
 		}
 		d.exec(`DELETE FROM box.pipe WHERE name = 'other'`)
-		if _, err := d.store("other").SetStop(t.Context(), store.SetStop{Destination: "x", Actor: "ann"}); !errors.Is(err, store.ErrNoPipe) {
+		if _, err := d.store("other").Office().Stops.SetStop(t.Context(), store.SetStop{Destination: "x", Actor: "ann"}); !errors.Is(err, store.ErrNoPipe) {
 			t.Errorf("a stop in a pipe that is not there: %v", err)
 		}
 	})

@@ -8,7 +8,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
+	"github.com/postrider/postrider/store/pgstore/internal/migrate"
+	"github.com/postrider/postrider/store/pgstore/internal/operations"
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
@@ -42,6 +45,10 @@ type Store struct {
 	box  *db.Outbox
 	opts Options
 	sql  statements
+
+	carry    operations.Executes // what people asked for, carried out by Settle
+	migrator *migrate.Migrator
+	office   ops.Office
 
 	mu       sync.Mutex
 	identity string           // of the last Lease, "" before it
@@ -119,13 +126,15 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 	case len(o.Pipe) > 63:
 		s.box.Bad = &store.UnusableError{What: "the pipe's name is longer than 63 bytes", Fix: "choose a shorter one"}
 	}
-	s.sql = newStatements(s.box)
+	s.sql, s.carry = newStatements(s.box), operations.NewExecutes(s.box)
+	s.migrator = migrate.New(s.box, o.Lanes)
+	s.office = s.newOffice()
 	return s
 }
 
 // Info describes the store without I/O.
 func (s *Store) Info() store.Info {
-	return store.Info{Name: "postgres", Pipe: s.opts.Pipe, MaxRead: MaxRead, Crashes: true, SetStop: s.SetStop}
+	return store.Info{Name: "postgres", Pipe: s.opts.Pipe, MaxRead: MaxRead, Crashes: true, SetStop: s.office.Stops.SetStop}
 }
 
 func (s *Store) knownIdentity() string {

@@ -23,7 +23,7 @@ import (
 func (d *db) strict(topics ...string) {
 	d.Helper()
 	for _, topic := range topics {
-		changed, err := d.store("main").SetStrict(d.Context(), ops.StrictRequest{Topic: topic, Strict: true, Actor: "ann"})
+		changed, err := d.store("main").Office().Strict.SetStrict(d.Context(), ops.StrictRequest{Topic: topic, Strict: true, Actor: "ann"})
 		if err != nil || !changed {
 			d.Fatalf("make %q strict: %v, %v", topic, changed, err)
 		}
@@ -185,7 +185,7 @@ func TestStrictRefusals(t *testing.T) {
 			t.Errorf("%v, constraint %q", pg, pg.ConstraintName)
 		}
 		d.exec(`INSERT INTO box.outbox (topic, key, version) VALUES ('t', 'secret', 2)`)
-		if _, err := d.store("main").SetStrict(t.Context(), ops.StrictRequest{Topic: "", Strict: true, Actor: "ann"}); !errors.Is(err, postrider.ErrInvalid) {
+		if _, err := d.store("main").Office().Strict.SetStrict(t.Context(), ops.StrictRequest{Topic: "", Strict: true, Actor: "ann"}); !errors.Is(err, postrider.ErrInvalid) {
 			t.Errorf("an empty topic: %v", err)
 		}
 	})
@@ -205,16 +205,16 @@ func TestStrictGoesOnFromWhatIsThere(t *testing.T) {
 		}
 		d.exec(`INSERT INTO box.outbox (topic, key) VALUES ('t', 'a'), ('t', 'b')`)
 		s := d.store("main")
-		if changed, err := s.SetStrict(t.Context(), ops.StrictRequest{Topic: "t", Strict: true, Actor: "ann"}); err != nil || changed {
+		if changed, err := s.Office().Strict.SetStrict(t.Context(), ops.StrictRequest{Topic: "t", Strict: true, Actor: "ann"}); err != nil || changed {
 			t.Errorf("again: %v, %v", changed, err)
 		}
-		if topics, err := s.StrictTopics(t.Context()); err != nil || len(topics) != 1 || topics[0].Topic != "t" || time.Since(topics[0].Since) > time.Minute {
+		if topics, err := s.Office().Strict.StrictTopics(t.Context()); err != nil || len(topics) != 1 || topics[0].Topic != "t" || time.Since(topics[0].Since) > time.Minute {
 			t.Errorf("strict topics %v, %v", topics, err)
 		}
-		if changed, err := s.SetStrict(t.Context(), ops.StrictRequest{Topic: "t", Actor: "bob", Reason: "why not"}); err != nil || !changed {
+		if changed, err := s.Office().Strict.SetStrict(t.Context(), ops.StrictRequest{Topic: "t", Actor: "bob", Reason: "why not"}); err != nil || !changed {
 			t.Errorf("remove: %v, %v", changed, err)
 		}
-		if changed, err := s.SetStrict(t.Context(), ops.StrictRequest{Topic: "t", Actor: "bob", Reason: "why not"}); err != nil || changed {
+		if changed, err := s.Office().Strict.SetStrict(t.Context(), ops.StrictRequest{Topic: "t", Actor: "bob", Reason: "why not"}); err != nil || changed {
 			t.Errorf("remove again: %v, %v", changed, err)
 		}
 		if n := d.triggers(); n != 0 {
@@ -237,7 +237,7 @@ func TestStrictWaitsForWriters(t *testing.T) {
 	trap(t, func(d *db, _ *owner) {
 		open := d.begin()
 		d.do(open, `INSERT INTO box.outbox (topic, key, version) VALUES ('t', 'k', 5)`)
-		_, err := d.store("main").SetStrict(t.Context(), ops.StrictRequest{Topic: "t", Strict: true, Actor: "ann"})
+		_, err := d.store("main").Office().Strict.SetStrict(t.Context(), ops.StrictRequest{Topic: "t", Strict: true, Actor: "ann"})
 		var busy *ops.BusyError
 		if !errors.As(err, &busy) || busy.PID != int(open.Conn().PgConn().PID()) {
 			t.Errorf("got %v, want a *BusyError that names the session", err)
@@ -267,7 +267,7 @@ func TestStrictNeedsNoRightOfTheWriter(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.wantVersions("t", "k", "1")
-		_, err := pgstore.New(pool, &pgstore.Options{Schema: d.schema}).SetStrict(t.Context(), ops.StrictRequest{Topic: "u", Strict: true, Actor: "ann"})
+		_, err := pgstore.New(pool, &pgstore.Options{Schema: d.schema}).Office().Strict.SetStrict(t.Context(), ops.StrictRequest{Topic: "u", Strict: true, Actor: "ann"})
 		wantIs(t, err, store.ErrUnusable)
 	})
 }
@@ -348,7 +348,7 @@ func TestStrictKeysInPartitions(t *testing.T) {
 		s := d.store("main")
 		d.strict("u")
 		for _, topic := range []string{"t", "u"} {
-			if changed, err := s.SetStrict(t.Context(), ops.StrictRequest{Topic: topic, Actor: "ann"}); err != nil || !changed {
+			if changed, err := s.Office().Strict.SetStrict(t.Context(), ops.StrictRequest{Topic: topic, Actor: "ann"}); err != nil || !changed {
 				t.Errorf("remove %s: %v, %v", topic, changed, err)
 			}
 		}

@@ -200,17 +200,17 @@ func TestMissingAndNewerSchema(t *testing.T) {
 		d := empty(t, version, 4)
 		_, err := d.store("main").Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute})
 		wantIs(t, err, store.ErrSchema)
-		if _, err = d.store("main").Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
+		if _, err = d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		d.exec(`INSERT INTO box.migration (version, name, checksum) VALUES (99, 'future', '')`)
 		_, err = d.store("main").Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute})
 		wantIs(t, err, store.ErrSchema)
-		_, err = d.store("main").Migrate(t.Context(), ops.MigrateRequest{})
+		_, err = d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{})
 		wantIs(t, err, store.ErrSchema)
 		d.exec(`DELETE FROM box.migration WHERE version = 99`)
 		d.exec(`UPDATE box.migration SET checksum = 'x'`)
-		_, err = d.store("main").Migrate(t.Context(), ops.MigrateRequest{})
+		_, err = d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{})
 		wantIs(t, err, store.ErrUnusable)
 	})
 }
@@ -222,7 +222,7 @@ func TestMigrateTwiceAtOnce(t *testing.T) {
 		steps := make(chan int, 8)
 		for range 8 {
 			wg.Go(func() {
-				done, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{})
+				done, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{})
 				if err != nil {
 					t.Error(err)
 				}
@@ -244,7 +244,7 @@ func TestMigrateTwiceAtOnce(t *testing.T) {
 func TestPrintedSQLIsTheSchema(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := empty(t, version, 16)
-		text, err := d.store("main").SQL(0, pgstore.Version)
+		text, err := d.store("main").Office().Migrator.SQL(0, pgstore.Version)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +256,7 @@ func TestPrintedSQLIsTheSchema(t *testing.T) {
 		if _, err := conn.Conn().PgConn().Exec(t.Context(), text).ReadAll(); err != nil {
 			t.Fatal(err)
 		}
-		done, err := d.store("main").Migrate(t.Context(), ops.MigrateRequest{})
+		done, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{})
 		if err != nil || len(done) != 0 {
 			t.Errorf("migrate after the printed statements: %v, %v", done, err)
 		}

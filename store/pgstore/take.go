@@ -124,7 +124,7 @@ func (s *Store) blocker(ctx context.Context) error {
 
 // makePipe makes this store's pipe, from now, unless another was faster.
 func (s *Store) makePipe(ctx context.Context) error {
-	_, err := s.AddPipe(ctx, ops.AddPipe{Name: s.opts.Pipe, Actor: "relay"})
+	_, err := s.office.Pipes.AddPipe(ctx, ops.AddPipe{Name: s.opts.Pipe, Actor: "relay"})
 	if errors.Is(err, ops.ErrPipeExists) {
 		return nil
 	}

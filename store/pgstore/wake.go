@@ -2,15 +2,12 @@ package pgstore
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
@@ -113,7 +110,7 @@ func (s *Store) hear(ctx context.Context) error {
 	}
 	conn := pooled.Hijack()
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, `LISTEN `+db.Quote(channel(s.opts.Schema))); err != nil {
+	if _, err := conn.Exec(ctx, `LISTEN `+db.Quote(db.Channel(s.opts.Schema))); err != nil {
 		return err
 	}
 	s.ring() // for what was written before
@@ -144,12 +141,6 @@ func (s *Store) ring() {
 	}
 }
 
-// channel is the name that is notified, cut as the server cuts it.
-func channel(schema string) string {
-	name := "postrider_" + schema
-	return name[:min(len(name), 63)]
-}
-
 // checkWake refuses to listen through a pooler, which would answer and deliver
 // nothing.
 func (s *Store) checkWake(ctx context.Context) error {
@@ -172,36 +163,4 @@ func (s *Store) checkWake(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// notifySQL makes every INSERT notify, once per transaction, or none any more.
-// Two transactions at once need one notification: the second one does not take
-// the lock that all who notify wait for at their commit.
-func (s *Store) notifySQL(on bool) string {
-	schema := db.Quote(s.opts.Schema)
-	if !on {
-		return fmt.Sprintf("DROP TRIGGER IF EXISTS postrider_wake ON %[1]s.outbox; DROP FUNCTION IF EXISTS %[1]s.wake();", schema)
-	}
-	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s.wake() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $wake$
-BEGIN
-    IF pg_try_advisory_xact_lock(hashtextextended('%[2]s', 0)) THEN
-        PERFORM pg_notify('%[2]s', '');
-    END IF;
-    RETURN NULL;
-END;
-$wake$;
-CREATE OR REPLACE TRIGGER postrider_wake AFTER INSERT ON %[1]s.outbox FOR EACH STATEMENT EXECUTE FUNCTION %[1]s.wake();`, schema, channel(s.opts.Schema))
-}
-
-// setNotify does what MigrateRequest.Notify asks for.
-func (s *Store) setNotify(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
-	start := time.Now()
-	err := s.whenFree(ctx, req, func(tx pgx.Tx) error {
-		_, err := tx.Conn().PgConn().Exec(ctx, s.notifySQL(req.Notify == ops.NotifyOn)).ReadAll()
-		return err
-	})
-	if err != nil {
-		return nil, s.box.Wrap("set whether writers notify", err)
-	}
-	return &ops.Step{Version: db.Version, Name: "notify " + string(req.Notify), Took: time.Since(start)}, nil
 }

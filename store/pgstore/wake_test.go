@@ -19,7 +19,7 @@ import (
 // minute and reports how long it took.
 func (d *db) listening() (s *pgstore.Store, wait func() time.Duration) {
 	d.Helper()
-	if _, err := d.store("main").Migrate(d.Context(), ops.MigrateRequest{Notify: ops.NotifyOn}); err != nil {
+	if _, err := d.store("main").Office().Migrator.Migrate(d.Context(), ops.MigrateRequest{Notify: ops.NotifyOn}); err != nil {
 		d.Fatal(err)
 	}
 	s = pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, Wake: pgstore.Listening})
@@ -80,7 +80,7 @@ func TestWake(t *testing.T) {
 			t.Error("Wait does not end with its context")
 		}
 		d.await("nobody listens for a relay that is gone", `SELECT count(*) = 0`+mine, d.schema)
-		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Notify: ops.NotifyOff}); err != nil {
+		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Notify: ops.NotifyOff}); err != nil {
 			t.Fatal(err)
 		}
 		if n := d.count(`SELECT count(*) FROM pg_trigger WHERE tgrelid = 'box.outbox'::regclass AND NOT tgisinternal`); n != 0 {

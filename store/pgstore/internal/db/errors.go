@@ -101,7 +101,7 @@ func (o *Outbox) schemaMismatch(doing string, err error) error {
 	//nolint:forbidigo // the caller's context may have ended with the statement
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	have, verr := o.SchemaVersion(ctx, o.Pool)
+	have, verr := o.Found(ctx, o.Pool)
 	if verr != nil || have.Fits() {
 		return &store.UnusableError{
 			What: fmt.Sprintf("%s: %v", doing, err),

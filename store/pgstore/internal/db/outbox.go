@@ -49,9 +49,9 @@ func (o *Outbox) Of(pipe string) *Outbox {
 	return of
 }
 
-// SQL puts the quoted schema in place of {{schema}}, and the expressions that many
+// Render puts the quoted schema in place of {{schema}}, and the expressions that many
 // statements share in place of {{stands}} and {{identity}}.
-func (o *Outbox) SQL(text string) string { return o.render.Replace(o.render.Replace(text)) }
+func (o *Outbox) Render(text string) string { return o.render.Replace(o.render.Replace(text)) }
 
 // Identifier matches the names that a schema and a prefix of roles may have.
 var Identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)

@@ -157,7 +157,7 @@ func (o *Outbox) ThePipe(ctx context.Context, q Querier) (*Row, error) {
 		return p, nil
 	}
 	var text string
-	err := q.QueryRow(ctx, o.SQL(FindPipe), o.Pipe).Scan(&text)
+	err := q.QueryRow(ctx, o.Render(FindPipe), o.Pipe).Scan(&text)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, o.TakePipe(nil, "")
 	}

@@ -73,3 +73,16 @@ const KeepProgress = 64
 const PruneRunning = `DELETE FROM {{schema}}.running r WHERE r.id < $1
  AND NOT EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.running = r.id)
  AND NOT EXISTS (SELECT 1 FROM {{schema}}.pipe p WHERE p.running = r.id)`
+
+// PartitionsAhead wait behind the one in use. Each has room for 100 thousand
+// million numbers, and every read looks into all of them.
+const PartitionsAhead = 2
+
+// ByRetention ends the mark of a message whose payload only grew old.
+const ByRetention = "; retention"
+
+// Channel is the name that is notified, cut as the server cuts it.
+func Channel(schema string) string {
+	name := "postrider_" + schema
+	return name[:min(len(name), 63)]
+}

@@ -24,8 +24,8 @@ func (f Found) Fits() bool { return f.Version == Version || f.Newer() }
 // Newer reports that the schema is above this program's, which works with it.
 func (f Found) Newer() bool { return f.Version > Version && f.Compatible <= Version }
 
-// SchemaVersion is the schema that is there.
-func (o *Outbox) SchemaVersion(ctx context.Context, q Querier) (f Found, err error) {
+// Found is the schema that is there.
+func (o *Outbox) Found(ctx context.Context, q Querier) (f Found, err error) {
 	var exists bool
 	if err = q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, Quote(o.Schema)+".migration").Scan(&exists); err != nil {
 		return f, o.Wrap("look for the schema", err)
@@ -33,7 +33,7 @@ func (o *Outbox) SchemaVersion(ctx context.Context, q Querier) (f Found, err err
 	if !exists {
 		return f, nil
 	}
-	if err = q.QueryRow(ctx, o.SQL(`SELECT `+Applied)).Scan(&f.Version, &f.Compatible); err != nil {
+	if err = q.QueryRow(ctx, o.Render(`SELECT `+Applied)).Scan(&f.Version, &f.Compatible); err != nil {
 		return f, o.Wrap("read the schema version", err)
 	}
 	return f, nil

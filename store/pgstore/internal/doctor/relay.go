@@ -1,0 +1,336 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+	"github.com/postrider/postrider/store/pgstore/internal/operations"
+)
+
+// instance is a relay as its heartbeat tells.
+type instance struct {
+	Name, Boot, Version string
+	Alive               bool
+	Skew                *float64 // its clock less the database's; nil: an older program, which does not tell
+	Trouble             []string
+	Ago                 float64 // seconds since its heartbeat
+}
+
+func (p *patient) instances(ctx context.Context) (living, all []instance, err error) {
+	all, err = rowsOf[instance](ctx, p, `SELECT w.instance, w.boot_id, w.version, `+db.Alive("w.")+`,
+ extract(epoch FROM w.clock - (w.alive_until - w.ttl))::float8, w.trouble,
+ extract(epoch FROM clock_timestamp() - (w.alive_until - w.ttl))::float8 FROM {{schema}}.relay w WHERE w.pipe = $1 ORDER BY w.instance, w.boot_id`, p.Pipe)
+	for _, i := range all {
+		if i.Alive {
+			living = append(living, i)
+		}
+	}
+	return living, all, err
+}
+
+// relays looks whether any lives, and what those that live complain of.
+func (p *patient) relays(ctx context.Context) ([]ops.Finding, error) {
+	alive, all, err := p.instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	data := map[string]any{"alive": len(alive), "expired": len(all) - len(alive)}
+	if len(alive) == 0 {
+		f := ops.Finding{
+			Severity: ops.Critical, What: fmt.Sprintf("pipe %q has no heartbeat from a relay", p.Pipe), Data: data,
+			Why: "messages are safe in the outbox, and wait",
+			Fix: "start one: postrider relay; if one is running, read its log: it cannot write into the database",
+		}
+		if len(all) > 0 {
+			last := slices.MinFunc(all, func(a, b instance) int { return cmp.Compare(a.Ago, b.Ago) })
+			f.What += fmt.Sprintf("; the last one came from %s %s ago", last.Name, period(db.Seconds(last.Ago)))
+		}
+		return []ops.Finding{f}, nil
+	}
+	var found []ops.Finding
+	for _, i := range alive {
+		for _, t := range i.Trouble {
+			found = append(found, ops.Finding{
+				Severity: ops.Critical, What: fmt.Sprintf("relay %s: %s", i.Name, t),
+				Why: "messages wait; no attempt is used up", Fix: "its log names the error; see docs/runbook.md",
+				Data: map[string]any{"instance": i.Name, "trouble": t},
+			})
+		}
+	}
+	if len(found) == 0 {
+		found = fine("%d relays live, and none complains", len(alive))
+		found[0].Data = data
+	}
+	return found, nil
+}
+
+// versions looks whether all relays are of one version.
+func (p *patient) versions(ctx context.Context) ([]ops.Finding, error) {
+	alive, _, err := p.instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var of []string
+	by := map[string]any{}
+	for _, i := range alive {
+		v := i.Version
+		if v == "" {
+			v = "unknown"
+		}
+		by[i.Name] = v
+		if !slices.Contains(of, v) {
+			of = append(of, v)
+		}
+	}
+	if len(of) > 1 {
+		return []ops.Finding{{
+			Severity: ops.Warning, What: "relays of several versions live: " + strings.Join(of, ", "), Data: by,
+			Why: "they work together while the schema allows it; a forgotten old relay keeps its defects",
+			Fix: "finish the rolling upgrade",
+		}}, nil
+	}
+	if len(of) == 0 {
+		return fine("no relay with a heartbeat has a version"), nil
+	}
+	found := fine("every relay is of version %s", of[0])
+	found[0].Data = by
+	return found, nil
+}
+
+// clock compares clocks. Nothing in a relay trusts them, people do.
+func (p *patient) clock(ctx context.Context) ([]ops.Finding, error) {
+	alive, _, err := p.instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	limit := p.req.Limits.Skew
+	var found []ops.Finding
+	judge := func(who string, skew time.Duration) {
+		severity := over(max(skew, -skew), limit)
+		if severity == ops.OK {
+			return
+		}
+		ahead := "ahead of"
+		if skew < 0 {
+			ahead = "behind"
+		}
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("the clock of %s is %s %s the database's", who, period(max(skew, -skew)), ahead),
+			Why:  "leases do not rest on it, but logs, certificates, and what applications write as not-before do",
+			Fix:  "see to it that both hosts follow a time server (chronyc tracking, timedatectl)",
+			Data: map[string]any{"who": who, "skew_seconds": skew.Seconds()},
+		})
+	}
+	for _, i := range alive {
+		if i.Skew != nil {
+			judge("relay "+i.Name, db.Seconds(*i.Skew))
+		}
+	}
+	before := time.Now()
+	now, err := one[time.Time](ctx, p, `SELECT clock_timestamp()`)
+	if err != nil {
+		return nil, err
+	}
+	after := time.Now()
+	if here := before.Add(after.Sub(before) / 2).Sub(now); after.Sub(before) < limit {
+		judge("this program's host", here)
+	}
+	return orFine(found, "the clocks of %d relays and of this host are within %s of the database's", len(alive), period(limit)), nil
+}
+
+// state is what Status sees, with a count of pending messages that stops early.
+func (p *patient) state(ctx context.Context) (ops.Status, error) {
+	st, _, err := operations.NewAdmin(p.Outbox, 0).StatusBy(ctx, p.tx, 1000)
+	return st, err
+}
+
+// lanes looks for those without an owner, and those whose owner does not move. A
+// lane may be between two owners: only what two looks find is so.
+func (p *patient) lanes(ctx context.Context) ([]ops.Finding, error) {
+	first, err := p.state(ctx)
+	if err != nil {
+		return nil, err
+	}
+	free, stuck := p.idle(first)
+	lives := slices.ContainsFunc(first.Instances, func(i ops.Instance) bool { return i.Alive })
+	if lives && len(free)+len(stuck) > 0 {
+		wait := time.NewTimer(p.req.Again)
+		defer wait.Stop()
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-wait.C:
+		}
+		second, err := p.state(ctx)
+		if err != nil {
+			return nil, err
+		}
+		free2, stuck2 := p.idle(second)
+		free = slices.DeleteFunc(free, func(l ops.LaneStatus) bool { return !has(free2, l) })
+		stuck = slices.DeleteFunc(stuck, func(l ops.LaneStatus) bool { return !has(stuck2, l) })
+	}
+	var found []ops.Finding
+	if len(free) > 0 {
+		f := ops.Finding{
+			Severity: ops.Critical, What: fmt.Sprintf("%d of %d lanes have no owner: %s", len(free), len(first.Lanes), numbers(free)),
+			Why: "their messages wait", Data: map[string]any{"lanes": ids(free)},
+			Fix: "relays with --max-lanes or a list of lanes leave some over: start more of them. Else see the logs for lost leases",
+		}
+		if !lives {
+			f.Fix = "postrider relay"
+		}
+		found = append(found, f)
+	}
+	if len(stuck) > 0 {
+		found = append(found, ops.Finding{
+			Severity: ops.Critical, What: fmt.Sprintf("%d lanes have an owner and do not move: %s", len(stuck), numbers(stuck)),
+			Why: "their messages wait although a relay renews its lease", Data: map[string]any{"lanes": ids(stuck), "owner": stuck[0].Owner},
+			Fix: fmt.Sprintf("see the log of relay %s: a destination is down or held, or a call hangs. postrider status --lanes", stuck[0].Owner),
+		})
+	}
+	return orFine(found, "every lane has an owner, and moves"), nil
+}
+
+// idle are the lanes without an owner, and those with one that are behind.
+func (p *patient) idle(st ops.Status) (free, stuck []ops.LaneStatus) {
+	for _, l := range st.Lanes {
+		held := slices.ContainsFunc(st.Holds, func(h ops.Hold) bool { return h.Lane == l.Lane && h.Key == "" })
+		switch {
+		case held: // by a person, who wants it to stand still
+		case !l.Leased:
+			free = append(free, l)
+		case l.Lag >= p.req.Limits.Lag:
+			stuck = append(stuck, l)
+		}
+	}
+	return free, stuck
+}
+
+// has reports that a lane is still there as it was: nothing was settled in it.
+func has(all []ops.LaneStatus, l ops.LaneStatus) bool {
+	return slices.ContainsFunc(all, func(o ops.LaneStatus) bool { return o.Lane == l.Lane && o.Epoch == l.Epoch })
+}
+
+func ids(lanes []ops.LaneStatus) []int {
+	var all []int
+	for _, l := range lanes {
+		all = append(all, int(l.Lane))
+	}
+	return all
+}
+
+func numbers(lanes []ops.LaneStatus) string {
+	const most = 8
+	var b strings.Builder
+	for i, l := range lanes {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(lanes)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprint(&b, l.Lane)
+	}
+	return b.String()
+}
+
+// lag looks how old the oldest message is that nobody has set aside.
+func (p *patient) lag(ctx context.Context) ([]ops.Finding, error) {
+	st, err := p.state(ctx)
+	if err != nil {
+		return nil, err
+	}
+	severity := over(st.Lag, p.req.Limits.Lag)
+	atLeast := ""
+	if st.Capped {
+		atLeast = "at least "
+	}
+	what := fmt.Sprintf("%s%d messages are pending, the oldest for %s", atLeast, st.Pending, period(st.Lag))
+	data := map[string]any{"pending": st.Pending, "lag_seconds": st.Lag.Seconds()}
+	if severity == ops.OK {
+		return []ops.Finding{{What: what, Data: data}}, nil
+	}
+	return []ops.Finding{{
+		Severity: severity, What: what, Data: data, Why: "consumers work with what was true then",
+		Fix: "see the checks \"relays\" and \"lanes\"; when all lanes move, writers are faster than the broker or the relay: start more relays",
+	}}, nil
+}
+
+// parked looks at what failed and what waits for a person.
+func (p *patient) parked(ctx context.Context) ([]ops.Finding, error) {
+	type group struct {
+		State, Class, Code string
+		Count, First       int64
+		Age                float64
+	}
+	groups, err := rowsOf[group](ctx, p, `SELECT state, class, code, count(*), min(seq), coalesce(max(extract(epoch FROM clock_timestamp() - first_failed)), 0)::float8
+FROM {{schema}}.parked WHERE pipe = $1 AND state IN ('dead', 'retry') GROUP BY state, class, code ORDER BY count(*) DESC, min(seq) LIMIT 10`, p.Pipe)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := one[int64](ctx, p, `SELECT count(*) FROM (SELECT DISTINCT lane, key FROM {{schema}}.parked
+WHERE pipe = $1 AND state = 'dead' AND captures AND key <> '') x`, p.Pipe)
+	if err != nil {
+		return nil, err
+	}
+	waiting, err := one[int64](ctx, p, `SELECT count(*) FROM {{schema}}.parked WHERE pipe = $1 AND state = 'waiting'`, p.Pipe)
+	if err != nil {
+		return nil, err
+	}
+	var found []ops.Finding
+	for _, g := range groups {
+		f := ops.Finding{
+			Severity: ops.Warning,
+			Data:     map[string]any{"state": g.State, "class": g.Class, "code": g.Code, "messages": g.Count, "first": g.First, "age_seconds": int64(g.Age)},
+		}
+		reason := strings.TrimSpace(g.Class + " " + g.Code)
+		if g.State == "retry" {
+			if db.Seconds(g.Age) < p.req.Limits.Lag {
+				continue
+			}
+			f.What = fmt.Sprintf("%d messages fail and are tried again (%s), one for %s by now", g.Count, reason, period(db.Seconds(g.Age)))
+			f.Why, f.Fix = "their keys wait behind them, and they die at the last attempt", fmt.Sprintf("postrider dead show %d", g.First)
+		} else {
+			f.What = fmt.Sprintf("%d messages are dead (%s), the first is %d", g.Count, reason, g.First)
+			f.Why = fmt.Sprintf("%d keys are blocked by dead letters, with %d messages", keys, waiting)
+			if keys == 0 {
+				f.Why = "they are not delivered"
+			}
+			f.Fix = fmt.Sprintf("postrider dead show %[1]d, repair the cause, then postrider dead retry %[1]d or postrider dead discard %[1]d --reason WHY", g.First)
+			f.Data["blocked_keys"], f.Data["waiting"] = keys, waiting
+		}
+		found = append(found, f)
+	}
+	return orFine(found, "no message is dead, none fails for long"), nil
+}
+
+// overdue is from when on an act that nobody executes is worth a finding.
+const overdue = time.Minute
+
+// requests looks for acts of people that no owner of a lane executes.
+func (p *patient) requests(ctx context.Context) ([]ops.Finding, error) {
+	type open struct {
+		Count, First int64
+		Age          float64
+	}
+	rows, err := rowsOf[open](ctx, p, `SELECT count(*), coalesce(min(id), 0), coalesce(max(extract(epoch FROM clock_timestamp() - created_at)), 0)::float8
+FROM {{schema}}.request WHERE pipe = $1 AND done_at IS NULL`, p.Pipe)
+	if err != nil {
+		return nil, err
+	}
+	if age := db.Seconds(rows[0].Age); age >= overdue {
+		return []ops.Finding{{
+			Severity: ops.Warning, What: fmt.Sprintf("%d acts wait to be executed, one for %s", rows[0].Count, period(age)),
+			Why: "what a person asked for is not done", Fix: "the owner of the lane does it: see the checks \"relays\" and \"lanes\"",
+			Data: map[string]any{"acts": rows[0].Count, "first": rows[0].First},
+		}}, nil
+	}
+	return fine("no act waits to be executed"), nil
+}

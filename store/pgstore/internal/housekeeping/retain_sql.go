@@ -1,0 +1,116 @@
+package housekeeping
+
+import (
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+)
+
+// retainTexts are the texts of retention and of the books.
+type retainTexts struct {
+	retainSession, retainLease, retainOwner    string // retention
+	retainLeave, retainLock, retainSafe        string
+	retainSize, retainHeld, retainNote         string
+	prunePage, pruneDue, pruneRows, pruneExact string
+	emptyPage, emptyDue                        string
+	tidyProgress, tidyRelays, tidyActs         string
+	tidyJournal, mayTidyJournal                string
+	bookTurn, bookOpen, bookLook, bookSave     string // books
+	bookMove, bookLanes, bookStored, bookIDs   string
+	bookUnused, bookFloor, bookMissing         string
+	bookOldest, bookCount                      string
+	pruneRunning                               string
+}
+
+// retainSQL holds the texts of Prune. A batch is one transaction: the lease, the
+// lock that keeps pipes from being added meanwhile, then, with a snapshot taken
+// after both, what is due.
+func (st *retainTexts) retainSQL(q func(string) string) {
+	st.retainSession = `SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
+ set_config('idle_in_transaction_session_timeout', $3, true), ` + db.ReadSettings
+	// The row stays locked until the batch has ended: a take-over waits for it,
+	// and a runner that was taken over finds another owner here.
+	st.retainLease = q(`UPDATE {{schema}}.retention SET epoch = CASE WHEN owner = $1 THEN epoch ELSE epoch + 1 END, owner = $1,
+ ttl = $2::float8 * interval '1 second', until = clock_timestamp() + $2::float8 * interval '1 second'
+WHERE owner = $1 OR $3::boolean OR NOT (until > clock_timestamp() AND until <= clock_timestamp() + 2 * ttl) RETURNING epoch`)
+	st.retainOwner = q(`SELECT owner FROM {{schema}}.retention`)
+	st.retainLeave = q(`UPDATE {{schema}}.retention SET owner = '', until = '-infinity' WHERE owner = $1`)
+	// Who adds a pipe that begins in the past, or moves one back, takes SHARE ROW
+	// EXCLUSIVE: it conflicts with the lock of an INSERT, which two runners share.
+	// LOCK TABLE would ask for more than that before version 16.
+	st.retainLock = q(`INSERT INTO {{schema}}.pipe (name) SELECT '' WHERE false`)
+	// A sequence that was set back gives out numbers that cursors have passed:
+	// until a relay has lifted it, what looks settled may never have been seen.
+	st.retainSafe = q(`SELECT row_security_active('{{schema}}.outbox'::regclass), i.cluster = (pg_control_system()).system_identifier,
+ b.restore_epoch = i.restore_epoch, {{stands}} >= coalesce((SELECT max(k.pos) FROM {{schema}}.lane_cursor k), 0)
+FROM {{schema}}.outbox_info i CROSS JOIN {{schema}}.book_cursor b`)
+	const page = `a.lane, o.seq, $3::float8 <= 0 OR o.created_at < clock_timestamp() - $3::float8 * interval '1 second' AS old,
+  {{schema}}.settled(o.seq, o.xid, k.pos, k.low, k.inflight, '{}'::int8multirange, 0::bigint) AS free, octet_length(o.payload) AS bytes,
+  o.emptied_at IS NULL AND octet_length(o.payload) > 0 AS filled
+ FROM unnest($1::smallint[], $2::bigint[]) AS a(lane, after)
+ JOIN (SELECT * FROM {{schema}}.keeper OFFSET 0) k ON k.lane = a.lane
+ CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = a.lane AND o.seq > a.after AND o.seq <= k.pos`
+	st.prunePage = q(`WITH page AS MATERIALIZED (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o),
+gone AS (DELETE FROM {{schema}}.outbox o USING page p WHERE p.old AND p.free AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane),
+sums AS (SELECT lane, count(*) AS n FROM gone GROUP BY lane),
+` + lockedLanes + `,
+booked AS (UPDATE {{schema}}.book_lane b SET removed = b.removed + s.n FROM sums s JOIN locked k ON k.lane = s.lane WHERE b.lane = s.lane)
+SELECT p.lane, count(*), coalesce((SELECT s.n FROM sums s WHERE s.lane = p.lane), 0),
+ coalesce(max(p.seq) FILTER (WHERE p.old), -1), coalesce(sum(p.bytes) FILTER (WHERE p.old AND p.free), 0)::bigint
+FROM page p GROUP BY p.lane`)
+	st.pruneDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free GROUP BY lane`)
+	// Headers that leave no room for the mark go, but for those that pipes filter by.
+	st.emptyPage = q(`WITH page AS MATERIALIZED (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o),
+mark AS MATERIALIZED (SELECT ` + erasedMark("$5", db.ByRetention) + ` AS m),
+gone AS (UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = CASE WHEN {{schema}}.headers_fit(o.headers || m.m)
+   THEN o.headers || m.m ELSE m.m || ` + filterHeaders(`{{schema}}.pipe`, "headers") + ` END
+ FROM page p, mark m WHERE p.old AND p.free AND p.filled AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane)
+SELECT p.lane, count(*), (SELECT count(*) FROM gone g WHERE g.lane = p.lane),
+ coalesce(max(p.seq) FILTER (WHERE p.old), -1), coalesce(sum(p.bytes) FILTER (WHERE p.old AND p.free AND p.filled), 0)::bigint
+FROM page p GROUP BY p.lane`)
+	st.emptyDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free AND filled GROUP BY lane`)
+	// With an archive the rows come first. At least one is returned whatever its size.
+	st.pruneRows = q(`WITH page AS MATERIALIZED (SELECT p.*, sum(p.bytes) FILTER (WHERE p.old AND p.free) OVER (ORDER BY p.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+ FROM (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o) p)
+SELECT p.lane, p.seq, p.old, p.free, coalesce(o.id::text, ''), coalesce(o.topic, ''), coalesce(o.key, ''), coalesce(o.type, ''), o.payload,
+ coalesce(o.content_type, ''), coalesce(o.headers, '{}'), coalesce(o.version, 0), coalesce(o.schema_version, 0), o.not_before, o.created_at
+FROM page p LEFT JOIN {{schema}}.outbox o ON p.old AND p.free AND o.lane = p.lane AND o.seq = p.seq
+WHERE coalesce(p.before, 0) <= $5::bigint ORDER BY p.seq`)
+	st.pruneExact = q(`WITH gone AS (DELETE FROM {{schema}}.outbox o USING unnest($1::smallint[], $2::bigint[]) AS x(lane, seq), {{schema}}.keeper k
+ WHERE o.lane = x.lane AND o.seq = x.seq AND k.lane = x.lane
+  AND {{schema}}.settled(o.seq, o.xid, k.pos, k.low, k.inflight, '{}'::int8multirange, 0::bigint) RETURNING o.lane),
+sums AS (SELECT lane, count(*) AS n FROM gone GROUP BY lane),
+` + lockedLanes + `,
+booked AS (UPDATE {{schema}}.book_lane b SET removed = b.removed + s.n FROM sums s JOIN locked k ON k.lane = s.lane WHERE b.lane = s.lane)
+SELECT coalesce(sum(n), 0)::bigint FROM sums`)
+	// What a row takes: its tuple, its line pointer and two index entries.
+	st.retainSize = q(`SELECT coalesce((SELECT avg(pg_column_size(o.*))::bigint + 100 FROM {{schema}}.book_lane l
+  CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq DESC LIMIT 4) o), 0),
+ coalesce((SELECT sum(l.committed + l.base - l.removed)::bigint FROM {{schema}}.book_lane l HAVING count(*) = count(l.base)),
+  (SELECT sum(greatest(c.reltuples, 0))::bigint FROM pg_class c WHERE c.relkind = 'r' AND (c.oid = '{{schema}}.outbox'::regclass
+   OR c.oid IN (SELECT t.relid FROM pg_partition_tree('{{schema}}.outbox'::regclass) t))), 0)`)
+	st.retainHeld = q(`SELECT b.pipe, sum(b.committed - b.base - c.delivered - coalesce(p.n, 0) - coalesce(t.discarded, 0) + coalesce(t.replayed, 0))::bigint AS n
+FROM {{schema}}.book b JOIN {{schema}}.lane_cursor c ON c.pipe = b.pipe AND c.lane = b.lane
+LEFT JOIN {{schema}}.repair t ON t.pipe = b.pipe AND t.lane = b.lane
+LEFT JOIN (SELECT pipe, lane, count(*) AS n FROM {{schema}}.parked GROUP BY pipe, lane) p ON p.pipe = b.pipe AND p.lane = b.lane
+GROUP BY b.pipe ORDER BY n DESC, b.pipe LIMIT 1`)
+	st.retainNote = q(`UPDATE {{schema}}.retention SET passed_at = clock_timestamp(), held_pipe = $2, held_rows = $3, held_bytes = $4, held_over = $5
+WHERE owner = $1`)
+	st.tidySQL(q)
+	st.pruneRunning = q(db.PruneRunning)
+}
+
+// lockedLanes are the rows of the books, locked in one order by all who change
+// several: retention and a look at the books would wait for each other in a circle.
+const lockedLanes = `locked AS MATERIALIZED (SELECT l.lane FROM {{schema}}.book_lane l ORDER BY l.lane FOR UPDATE)`
+
+// tidySQL holds the texts of Tidy, each of them a transaction of its own.
+func (st *retainTexts) tidySQL(q func(string) string) {
+	// The newest rows of each lane stay, as Settle leaves them. A lane that only
+	// changes hands is never settled, and so never pruned there.
+	st.tidyProgress = q(`DELETE FROM {{schema}}.progress g USING {{schema}}.lane_cursor c
+WHERE c.n > $1 AND g.pipe = c.pipe AND g.lane = c.lane AND g.n < c.n - $1`)
+	st.tidyRelays = q(`DELETE FROM {{schema}}.relay WHERE alive_until < clock_timestamp() - interval '1 day'`)
+	st.tidyActs = q(`DELETE FROM {{schema}}.request WHERE id IN (SELECT id FROM {{schema}}.request
+  WHERE done_at < clock_timestamp() - $1::float8 * interval '1 second' ORDER BY done_at LIMIT 10000 FOR UPDATE SKIP LOCKED)`)
+	st.tidyJournal = q(`DELETE FROM {{schema}}.audit WHERE at < clock_timestamp() - $1::float8 * interval '1 second'`)
+	st.mayTidyJournal = q(`SELECT has_table_privilege('{{schema}}.audit'::regclass, 'DELETE')`)
+}

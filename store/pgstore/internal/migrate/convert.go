@@ -1,0 +1,116 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+)
+
+// partition converts a plain outbox into one with partitions while writers and
+// relays go on. Nil: it was one already. Whatever ends it in the middle, the
+// outbox works, and the next call goes on from there.
+func (s *Migrator) partition(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
+	start := time.Now()
+	plain, err := s.isPlain(ctx)
+	if err != nil || !plain {
+		return nil, err
+	}
+	if err := s.checkObstacles(ctx); err != nil {
+		return nil, err
+	}
+	doing := []string{"bound the table", "check the bound", "put partitions in its place"}
+	for i, sql := range s.Conversion() {
+		err := s.whenFree(ctx, req, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, sql)
+			return err
+		})
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && pg.Code == "42704" { // another conversion is past this step
+			continue
+		}
+		if err != nil { // the next call goes on here
+			return nil, s.Wrap("partition the outbox: "+doing[i], err)
+		}
+	}
+	return &ops.Step{Version: db.Version, Name: "partition", Took: time.Since(start)}, nil
+}
+
+// Conversion is the work of each step of a conversion, in order.
+func (s *Migrator) Conversion() []string { return []string{s.sql.bound, s.sql.validate, s.sql.swap} }
+
+func (s *Migrator) isPlain(ctx context.Context) (bool, error) {
+	var kind string
+	if err := s.Pool.QueryRow(ctx, s.sql.kind).Scan(&kind); err != nil {
+		return false, s.Wrap("partition the outbox", err)
+	}
+	switch kind {
+	case "r":
+		return true, nil
+	case "p":
+		return false, nil
+	}
+	return false, &store.UnusableError{
+		What: fmt.Sprintf("%s.outbox is no table (relkind %q)", s.Schema, kind),
+		Fix:  "compare the schema with the output of `postrider migrate --print-sql`",
+	}
+}
+
+// checkObstacles refuses before anything was changed.
+func (s *Migrator) checkObstacles(ctx context.Context) error {
+	rows, err := s.Pool.Query(ctx, s.sql.obstacles)
+	if err != nil {
+		return s.Wrap("partition the outbox", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return s.Wrap("partition the outbox", err)
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	return &store.UnusableError{
+		What: fmt.Sprintf("%s.outbox cannot be partitioned because of %s", s.Schema, strings.Join(found, ", ")),
+		Fix:  "drop what refers to the table, partition, and make it again; run the conversion as the table's owner",
+	}
+}
+
+// planMore adds what is no migration and was asked for with one.
+func (s *Migrator) planMore(ctx context.Context, req ops.MigrateRequest, have int, steps []ops.Step) ([]ops.Step, error) {
+	if req.Roles {
+		steps = append(steps, ops.Step{Version: db.Version, Name: "roles"})
+	}
+	if req.Partition {
+		plain := have == 0
+		if !plain {
+			var err error
+			if plain, err = s.isPlain(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if plain {
+			steps = append(steps, ops.Step{Version: db.Version, Name: "partition"})
+		}
+	}
+	if req.Notify != "" {
+		steps = append(steps, ops.Step{Version: db.Version, Name: "notify " + string(req.Notify)})
+	}
+	if req.Adopt && have > 0 {
+		due, err := s.adoptDue(ctx)
+		if err != nil {
+			return nil, s.Wrap("adopt", err)
+		}
+		if due {
+			steps = append(steps, ops.Step{Version: db.Version, Name: "adopt"})
+		}
+	}
+	return steps, nil
+}

@@ -1,0 +1,56 @@
+package operations
+
+import (
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+)
+
+// pipesSQL holds the texts of ops.Pipes.
+//
+// Whoever adds or removes a pipe holds this lock from before its first look to
+// its commit; whoever removes rows that every pipe has settled locks the rows of
+// the table pipe in the statement that removes them, which waits for it. So
+// neither sees half of the other. Relays only read the table: they do not wait.
+func (st *pipeTexts) pipesSQL(q func(string) string) {
+	st.pipeLock = q(`LOCK TABLE {{schema}}.pipe IN EXCLUSIVE MODE`)
+	st.pipeFind = q(db.FindPipe)
+	st.pipeList = q(`SELECT to_jsonb(p)::text,
+ (SELECT count(*) FROM {{schema}}.relay r WHERE r.pipe = p.name AND ` + db.Alive("r.") + `),
+ greatest({{stands}}
+  - (SELECT min(c.pos) FROM {{schema}}.lane_cursor c WHERE c.pipe = p.name), 0),
+ (SELECT count(*) FROM {{schema}}.parked k WHERE k.pipe = p.name)
+FROM {{schema}}.pipe p ORDER BY p.name`)
+	st.pipeEnd = q(`SELECT {{stands}}`)
+	// Every row at or behind that time that is visible here lies behind the
+	// answer, whatever clocks and writers did; who runs is in the snapshot.
+	st.pipeSince = q(`SELECT age('3'::xid)::bigint, pg_current_snapshot()::text,
+ (SELECT min(o.seq) FROM {{schema}}.outbox o WHERE o.created_at >= $1)`)
+	st.pipeAdd = q(`WITH r AS (INSERT INTO {{schema}}.running (id, xids) SELECT $2, $5::text::int8multirange WHERE $5::text <> '{}' RETURNING id)
+INSERT INTO {{schema}}.pipe (name, pos, next_xid, running, topics, types, keys, headers)
+SELECT $1, $3, $4, (SELECT id FROM r), $6::text[], $7::text[], $8::text[], $9::jsonb ON CONFLICT DO NOTHING`)
+	st.pipePause = q(`UPDATE {{schema}}.pipe SET paused = $2, paused_at = CASE WHEN $2 THEN clock_timestamp() END,
+ paused_by = CASE WHEN $2 THEN $3 ELSE '' END, pause_reason = CASE WHEN $2 THEN $4 ELSE '' END WHERE name = $1`)
+	// What is ahead of the cursors and what came late behind them, of what the
+	// filter lets pass.
+	st.pipeHolds = q(`SELECT (SELECT count(*) FROM {{schema}}.pipe p JOIN {{schema}}.lane_cursor c ON c.pipe = p.name
+ CROSS JOIN LATERAL (
+  SELECT o.topic, o.type, o.key, o.headers FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos
+  UNION ALL
+  SELECT o.topic, o.type, o.key, o.headers FROM unnest(c.inflight + c.draining) AS r(xids)
+  CROSS JOIN LATERAL (SELECT o.topic, o.type, o.key, o.headers FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
+   AND o.lane + 0::smallint = c.lane AND o.seq + 0 <= c.pos
+   AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)) o) o
+ WHERE p.name = $1 AND {{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers)),
+ (SELECT count(*) FROM {{schema}}.parked k WHERE k.pipe = $1)`)
+	// No settlement and no take-over is half done when the rows go, and none
+	// begins before they are gone: it would bring the pipe's progress back.
+	st.progressLock = q(`LOCK TABLE {{schema}}.progress IN SHARE ROW EXCLUSIVE MODE`)
+	st.pipeDrop = []string{
+		q(`DELETE FROM {{schema}}.progress WHERE pipe = $1`),
+		q(`DELETE FROM {{schema}}.parked WHERE pipe = $1`),
+		q(`DELETE FROM {{schema}}.request WHERE pipe = $1`),
+		q(`DELETE FROM {{schema}}.hold WHERE pipe = $1`),
+		q(`DELETE FROM {{schema}}.repair WHERE pipe = $1`),
+		q(`DELETE FROM {{schema}}.relay WHERE pipe = $1`),
+		q(`DELETE FROM {{schema}}.pipe WHERE name = $1`),
+	}
+}

@@ -1,0 +1,214 @@
+// Package operations is what people ask and order while relays work: status, parked
+// records, acts, orders, pipes, strict topics, stopped destinations, samples.
+package operations
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
+	"github.com/postrider/postrider/store/pgstore/internal/housekeeping"
+)
+
+// Admin looks at one pipe of an outbox and stores acts for the owners of its lanes. It
+// is safe for concurrent use.
+type Admin struct {
+	*db.Outbox
+	countLimit int
+	sql        adminTexts
+}
+
+// adminTexts are the statements of one schema, made once.
+type adminTexts struct {
+	status         string
+	counts         string
+	countsFiltered string
+	instances      string
+	holds          string
+	parkedCount    string
+	parkedList     string
+	ask            string
+	acts           string
+	askHold        string
+	stopList       string
+	partitions     string
+}
+
+// NewAdmin returns the admin of a pipe, whose status counts at most so many rows of
+// a lane. It does no I/O.
+func NewAdmin(o *db.Outbox, countLimit int) *Admin {
+	s := &Admin{Outbox: o, countLimit: countLimit}
+	s.sql.adminSQL(o.Render)
+	s.sql.actsSQL(o.Render)
+	s.sql.stopList, s.sql.partitions = o.Render(stopListSQL), o.Render(housekeeping.PartitionsSQL)
+	return s
+}
+
+// Status counts what is where, by the database alone. Each lane is counted up
+// to Options.CountLimit.
+func (s *Admin) Status(ctx context.Context) (ops.Status, error) {
+	if s.Bad != nil {
+		return ops.Status{}, s.Bad
+	}
+	st, known, err := s.StatusBy(ctx, s.Pool, s.countLimit)
+	if err != nil {
+		return ops.Status{}, s.Wrap("status", err)
+	}
+	if !known {
+		return ops.Status{}, s.NoPipe("does not exist", "`postrider pipe list` lists those that do")
+	}
+	return st, nil
+}
+
+// StatusBy counts up to limit rows of each lane.
+func (s *Admin) StatusBy(ctx context.Context, by db.Batcher, limit int) (st ops.Status, known bool, err error) {
+	st = ops.Status{Pipe: s.Pipe, Parked: map[string]int64{}}
+	pipe := s.Pipe
+	pipes, counts := 0, s.sql.counts
+	p, err := s.ThePipe(ctx, by)
+	switch {
+	case errors.Is(err, store.ErrNoPipe):
+		return st, false, nil
+	case err != nil:
+		return st, false, err
+	case p.Filter != nil:
+		counts = s.sql.countsFiltered
+	}
+	b := &pgx.Batch{}
+	b.Queue(db.NoRowSecurity)
+	// The estimates of a young outbox make the counts look so expensive that the
+	// server compiles them, for seconds, to run for a millisecond.
+	b.Queue(`SELECT set_config('jit', 'off', true)`)
+	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &pipes, &st.Paused) })
+	b.Queue(counts, pipe, limit).Query(func(rows pgx.Rows) error { return scanLanes(rows, &st) })
+	b.Queue(s.sql.instances, pipe).Query(func(rows pgx.Rows) error { return scanInstances(rows, &st) })
+	b.Queue(s.sql.parkedCount, pipe).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var state string
+			var n int64
+			if err := rows.Scan(&state, &n); err != nil {
+				return err
+			}
+			st.Parked[state] = n
+		}
+		return rows.Err()
+	})
+	b.Queue(s.sql.holds, pipe).Query(func(rows pgx.Rows) (err error) {
+		st.Holds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ops.Hold])
+		return err
+	})
+	b.Queue(s.sql.stopList, pipe).Query(func(rows pgx.Rows) (err error) {
+		st.Stops, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ops.Stop])
+		return err
+	})
+	b.Queue(s.sql.partitions).Query(func(rows pgx.Rows) error {
+		p, err := housekeeping.ScanPartitions(rows)
+		if alarm := p.Alarm(); alarm != "" {
+			st.Alarms = append(st.Alarms, alarm)
+		}
+		return err
+	})
+	err = by.SendBatch(ctx, b).Close()
+	return st, pipes > 0, err
+}
+
+func scanLanes(rows pgx.Rows, st *ops.Status) error {
+	for rows.Next() {
+		var l ops.LaneStatus
+		var owner string
+		var until, lag float64
+		var settled db.Time
+		var capped bool
+		var waiting int64
+		err := rows.Scan(&l.Lane, &owner, &l.Owner, &l.Leased, &until, &l.Epoch, &l.Delivered, &settled,
+			&l.Pending, &capped, &lag, &l.Parked, &waiting)
+		if err != nil {
+			return err
+		}
+		if l.Owner == "" {
+			l.Owner = owner
+		}
+		if l.Leased {
+			l.Until = db.Seconds(until)
+		} else {
+			l.Owner = ""
+		}
+		if settled != nil {
+			l.SettledAt = settled.UTC()
+		}
+		if l.Pending > 0 {
+			l.Lag = max(db.Seconds(lag), 0)
+		}
+		l.Pending += waiting
+		st.Pending += l.Pending
+		st.Capped = st.Capped || capped
+		st.Lag = max(st.Lag, l.Lag)
+		st.Delivered += l.Delivered
+		st.Lanes = append(st.Lanes, l)
+	}
+	return rows.Err()
+}
+
+func scanInstances(rows pgx.Rows, st *ops.Status) error {
+	for rows.Next() {
+		var i ops.Instance
+		var left float64
+		if err := rows.Scan(&i.BootID, &i.Name, &i.Alive, &left, &i.Lanes); err != nil {
+			return err
+		}
+		i.AliveFor = db.Seconds(left)
+		st.Instances = append(st.Instances, i)
+	}
+	return rows.Err()
+}
+
+// Parked lists parked records by Seq.
+func (s *Admin) Parked(ctx context.Context, q ops.ParkedQuery) ([]ops.ParkedRecord, error) {
+	if s.Bad != nil {
+		return nil, s.Bad
+	}
+	limit := q.Limit
+	if limit <= 0 {
+		limit = 100
+	}
+	state := ""
+	if q.State != store.Pending {
+		state = q.State.String()
+	}
+	var found []ops.ParkedRecord
+	err := s.Ask(ctx, func(rows pgx.Rows) (err error) {
+		found, err = scanParked(rows)
+		return err
+	}, s.sql.parkedList, s.Pipe, q.AfterSeq, state, q.ID, q.Topic, q.Key, limit)
+	if err != nil {
+		return nil, s.Wrap("list parked records", err)
+	}
+	return found, nil
+}
+
+func scanParked(rows pgx.Rows) (found []ops.ParkedRecord, err error) {
+	for rows.Next() {
+		var r ops.ParkedRecord
+		var st string
+		var due float64
+		var first, last db.Time
+		err := db.ScanMessage(rows, &r.Message, &r.Lane, &r.Seq, &st, &r.Captures, &r.Attempts, &r.Generation,
+			&due, &r.Class, &r.Code, &r.Error, &first, &last)
+		if err != nil {
+			return nil, err
+		}
+		r.State, r.DueIn = db.StateOf(st), db.Seconds(due)
+		if first != nil {
+			r.FirstFailed = first.UTC()
+		}
+		if last != nil {
+			r.LastAttempt = last.UTC()
+		}
+		found = append(found, r)
+	}
+	return found, rows.Err()
+}
