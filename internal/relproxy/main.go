@@ -9,6 +9,7 @@
 //	relproxy in DIR CMD...   runs a command in a module, for example
 //	                         relproxy in store/pgstore go get github.com/jackc/pgx/v5
 //	relproxy release VERSION makes binaries and tags of a version, for example v0.1.0
+//	relproxy cross           builds program and libraries for the platforms of a release
 //
 // Module downloads go to a module cache of its own, because a v0.0.0 that
 // changes all the time must not enter yours.
@@ -43,7 +44,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("no command; want tidy, stranger [DIR...], in DIR CMD, or release VERSION")
+		return errors.New("no command; want tidy, stranger [DIR...], in DIR CMD, release VERSION, or cross")
 	}
 	root, err := findRoot()
 	if err != nil {
@@ -52,6 +53,9 @@ func run(ctx context.Context, args []string) error {
 	if args[0] == "release" && len(args) == 2 {
 		r := &release{root: root, version: args[1], program: "cmd/postrider", platforms: platforms(), dist: filepath.Join(root, "dist")}
 		return r.run(ctx)
+	}
+	if args[0] == "cross" && len(args) == 1 {
+		return cross(ctx, root, "cmd/postrider", platforms())
 	}
 	p, err := open(ctx, root)
 	if err != nil {
