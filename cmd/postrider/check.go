@@ -130,7 +130,7 @@ func (a *app) toCheck(ctx context.Context, samples string, newest int) ([]postri
 	case newest == 0:
 		return nil, nil
 	}
-	st, err := open.Store(&a.set.Settings)
+	st, err := a.openStore()
 	if err != nil {
 		return nil, err
 	}

@@ -254,7 +254,7 @@ func relayLives(ctx context.Context, st *open.Outbox) bool {
 }
 
 func (a *app) openReady(cmd *cobra.Command) (*open.Outbox, error) {
-	st, err := open.Store(&a.set.Settings)
+	st, err := a.openStore()
 	if err != nil {
 		return nil, err
 	}

@@ -65,7 +65,7 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 			return exit.Usagef("fail-on is %s: use warning, critical or never", redact.Word(set.failOn))
 		}
 	}
-	st, err := open.Store(&a.set.Settings)
+	st, err := a.openStore()
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 		return err
 	}
 	if found.Worst >= failOn {
-		return exit.Withf(exit.Findings, "%d findings are critical, %d are warnings", found.Critical, found.Warning)
+		return exit.Withf(exit.Findings, "findings: %d critical, %s", found.Critical, warnings(found.Warning))
 	}
 	return nil
 }
@@ -142,5 +142,12 @@ func diagnosisText(w *tabwriter.Writer, d admin.Diagnosis, all bool) {
 			output.Row(w, "", "SQL", output.Visible(sql, keep)+";")
 		}
 	}
-	output.Row(w, fmt.Sprintf("%d critical, %d warnings, %d in order", d.Critical, d.Warning, d.OK))
+	output.Row(w, fmt.Sprintf("%d critical, %s, %d in order", d.Critical, warnings(d.Warning), d.OK))
+}
+
+func warnings(n int) string {
+	if n == 1 {
+		return "1 warning"
+	}
+	return fmt.Sprintf("%d warnings", n)
 }

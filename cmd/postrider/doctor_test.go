@@ -55,7 +55,7 @@ func TestDoctor(t *testing.T) {
 	if got := cli(t, nil, "", "doctor", "--store", pg.Database(t)); got.code != 6 || !strings.Contains(got.out, "has no outbox") {
 		t.Errorf("without an outbox: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
-	if got := cli(t, nil, "", "doctor", "--store", "memory:"); got.code != 2 || !strings.Contains(got.err, "has no checks") {
+	if got := cli(t, nil, "", "doctor", "--store", "memory:"); got.code != 2 || !strings.Contains(got.err, "not supported by this store (memory)") {
 		t.Errorf("a store in memory: exit code %d, %s", got.code, got.err)
 	}
 	if got := cli(t, nil, "", "doctor", "--store", "postgres://u@127.0.0.1:1/db"); got.code != 4 {

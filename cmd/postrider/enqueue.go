@@ -87,7 +87,7 @@ func (a *app) enqueueCommand() *cobra.Command {
 			if batch < 1 || batch > 10_000 {
 				return exit.Usagef("batch is %d: use 1 to 10000", batch)
 			}
-			st, err := open.Store(&a.set.Settings)
+			st, err := a.openStore()
 			if err != nil {
 				return err
 			}

@@ -123,32 +123,14 @@ func onceAtLeast(wait time.Duration) time.Duration {
 // migrateEach migrates every outbox of the file's list of relays; without a list, or with
 // --relay or --store, the one that is meant. One that fails does not keep the others waiting.
 func (a *app) migrateEach(cmd *cobra.Command, req ops.MigrateRequest, printSQL bool) error {
-	if len(a.relays) == 0 || a.relayName != "" || a.typed["store"] || printSQL {
-		return a.migrate(cmd, req, printSQL)
+	if printSQL {
+		return a.migrate(cmd, req, true)
 	}
-	entries, sets, err := a.unitSettings()
-	if err != nil {
-		return err
-	}
-	var failed []error
-	done := map[string]bool{}
-	for i, set := range sets {
-		outbox := set.Store + " " + set.Schema
-		if done[outbox] { // of another pipe
-			continue
-		}
-		done[outbox] = true
-		each := *a
-		each.set = *set
-		each.entry = entries[i].Name
-		if err := each.migrate(cmd, req, false); err != nil {
-			failed = append(failed, fmt.Errorf("relay %s: %w", entries[i].Name, err))
-		}
-	}
+	failed, tried, err := a.each(false, func(one *app) error { return one.migrate(cmd, req, false) })
 	if len(failed) > 0 {
-		return fmt.Errorf("%d of %d outboxes were not migrated: %w", len(failed), len(done), errors.Join(failed...))
+		return fmt.Errorf("%d of %d outboxes were not migrated: %w", len(failed), tried, errors.Join(failed...))
 	}
-	return nil
+	return err
 }
 
 func (a *app) migrate(cmd *cobra.Command, req ops.MigrateRequest, printSQL bool) error {
@@ -161,7 +143,7 @@ func (a *app) migrate(cmd *cobra.Command, req ops.MigrateRequest, printSQL bool)
 	if printSQL && a.set.Store == "sqlite:" {
 		a.set.Store = "sqlite:any.db"
 	}
-	st, err := open.Store(&a.set.Settings)
+	st, err := a.openStore()
 	if err != nil {
 		return err
 	}
@@ -321,7 +303,16 @@ func (a *app) printSQL(st *open.Outbox, req ops.MigrateRequest) error {
 	return err
 }
 
+// migrateStatus prints the versions of every outbox that is meant.
 func (a *app) migrateStatus(cmd *cobra.Command) error {
+	failed, tried, err := a.each(false, func(one *app) error { return one.migrateStatusOf(cmd) })
+	if len(failed) > 0 {
+		return fmt.Errorf("%d of %d outboxes have not the wanted version: %w", len(failed), tried, errors.Join(failed...))
+	}
+	return err
+}
+
+func (a *app) migrateStatusOf(cmd *cobra.Command) error {
 	st, err := open.Store(&a.set.Settings)
 	if err != nil {
 		return err
@@ -333,7 +324,8 @@ func (a *app) migrateStatus(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	err = a.print(migrateAnswer{Have: have, Want: want, Steps: []migrateStep{}}, func(w *tabwriter.Writer) {
+	err = a.print(migrateAnswer{Relay: a.entry, Have: have, Want: want, Steps: []migrateStep{}}, func(w *tabwriter.Writer) {
+		a.heading(w)
 		output.Row(w, "found", have)
 		output.Row(w, "wanted", want)
 	})

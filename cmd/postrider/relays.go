@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -9,6 +11,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/daemon"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
@@ -67,6 +70,63 @@ func (a *app) unitSettings() (entries []config.Relay, sets []*settings, err erro
 		sets = append(sets, set)
 	}
 	return a.relays, sets, nil
+}
+
+// several reports whether a command that chooses no outbox is about those of the file's list.
+func (a *app) several() bool {
+	return len(a.relays) > 0 && a.relayName == "" && !a.typed["store"]
+}
+
+// each calls do for every outbox of the file's list, or for every pipe of each, and without
+// a list for the one that is meant. One that fails does not keep the others waiting.
+func (a *app) each(pipes bool, do func(one *app) error) (failed []error, tried int, err error) {
+	if !a.several() {
+		return nil, 1, do(a)
+	}
+	entries, sets, err := a.unitSettings()
+	if err != nil {
+		return nil, 0, err
+	}
+	done := map[string]bool{}
+	for i, set := range sets {
+		outbox := set.Store + " " + set.Schema
+		if pipes {
+			outbox += " " + set.Pipe
+		}
+		if done[outbox] {
+			continue
+		}
+		done[outbox] = true
+		one := *a
+		one.set, one.entry = *set, entries[i].Name
+		if err := do(&one); err != nil {
+			failed = append(failed, fmt.Errorf("relay %s: %w", one.entry, err))
+		}
+	}
+	return failed, len(done), nil
+}
+
+// openStore opens the outbox of a command that works on one. Where the file lists others
+// too, it names the flag that chooses.
+func (a *app) openStore() (*open.Outbox, error) {
+	if a.several() && a.entry == "" {
+		names, others := make([]string, 0, len(a.relays)), false
+		_, sets, err := a.unitSettings()
+		if err != nil {
+			return nil, err
+		}
+		for i, set := range sets {
+			names = append(names, a.relays[i].Name)
+			others = others || set.Store != a.set.Store || set.Schema != a.set.Schema || set.Pipe != a.set.Pipe
+		}
+		switch list := strings.Join(names, ", "); {
+		case a.set.Store == "":
+			return nil, exit.Usagef("no store: the file lists relays: choose one with --relay (%s), or give --store", list)
+		case others:
+			fmt.Fprintf(a.errOut, "postrider: using the store outside of the file's list; choose another with --relay (%s)\n", list)
+		}
+	}
+	return open.Store(&a.set.Settings)
 }
 
 func (a *app) runRelay(ctx context.Context) error {

@@ -199,11 +199,17 @@ func flagError(cmd *cobra.Command, err error) error {
 	return exit.Usagef("%s; see `%s --help`", what, cmd.CommandPath())
 }
 
+// noArgs rejects arguments. One that is nearly the name of a command is answered with that name.
 func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return exit.Usagef("unknown command or argument %s of `%s`; see `%s --help`", redact.Word(args[0]), cmd.CommandPath(), cmd.CommandPath())
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	hint := ""
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = fmt.Sprintf("; did you mean `%s %s`?", cmd.CommandPath(), near[0])
+	}
+	return exit.Usagef("unknown command or argument %s of `%s`%s; see `%s --help`", redact.Word(args[0]), cmd.CommandPath(), hint, cmd.CommandPath())
 }
 
 // print writes v as JSON, or what text writes as aligned columns.

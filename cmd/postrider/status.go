@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"text/tabwriter"
@@ -18,6 +19,7 @@ import (
 // statusAnswer is what `status --output json` prints: one object per look.
 type statusAnswer struct {
 	Time       time.Time        `json:"time"`
+	Relay      string           `json:"relay,omitempty"` // the entry of the file's list
 	Pipe       string           `json:"pipe"`
 	Paused     bool             `json:"paused"`
 	Identity   string           `json:"identity"`
@@ -93,15 +95,16 @@ func (a *app) statusCommand() *cobra.Command {
 				}
 				return a.consumerStatus(cmd.Context(), consumer)
 			}
-			st, err := open.Store(&a.set.Settings)
+			looks, done, err := a.looks()
 			if err != nil {
 				return err
 			}
-			defer st.Close()
+			defer done()
+			look := func() error { return a.lookAll(cmd.Context(), looks, failIfLag, lanes) }
 			if watch {
-				return a.watch(cmd.Context(), st, every, failIfLag, lanes)
+				return a.watch(cmd.Context(), every, look)
 			}
-			return a.lookOnce(cmd.Context(), st, failIfLag, lanes)
+			return look()
 		},
 	}
 	fs := cmd.Flags()
@@ -111,6 +114,56 @@ func (a *app) statusCommand() *cobra.Command {
 	fs.StringVar(&consumer, "consumer", "", "what the inbox knows of this consumer, or of all, instead")
 	fs.BoolVar(&lanes, "lanes", false, "print every lane that holds something")
 	return cmd
+}
+
+// look is one pipe of one outbox that status is about.
+type look struct {
+	*app
+	st *open.Outbox
+}
+
+// looks opens what status is about: with a file that lists relays, the pipe of each.
+func (a *app) looks() (looks []look, done func(), err error) {
+	done = func() {
+		for _, l := range looks {
+			l.st.Close()
+		}
+	}
+	failed, _, err := a.each(true, func(one *app) error {
+		st, err := open.Store(&one.set.Settings)
+		if err == nil {
+			looks = append(looks, look{one, st})
+		}
+		return err
+	})
+	if err = errors.Join(append(failed, err)...); err != nil {
+		done()
+		return nil, nil, err
+	}
+	return looks, done, nil
+}
+
+// lookAll looks at each once. One that fails does not keep the others waiting.
+func (a *app) lookAll(ctx context.Context, looks []look, failIfLag time.Duration, lanes bool) error {
+	var failed []error
+	for i, l := range looks {
+		if i > 0 && a.set.output == "text" {
+			fmt.Fprintln(a.out)
+		}
+		err := l.lookOnce(ctx, l.st, failIfLag, lanes)
+		if err != nil && l.entry != "" {
+			err = fmt.Errorf("relay %s: %w", l.entry, err)
+		}
+		failed = append(failed, err)
+	}
+	return errors.Join(failed...)
+}
+
+// heading names the entry of the file's list that the rest is about.
+func (a *app) heading(w *tabwriter.Writer) {
+	if a.entry != "" {
+		output.Row(w, "relay "+a.entry+":")
+	}
 }
 
 func (a *app) lookOnce(ctx context.Context, st *open.Outbox, failIfLag time.Duration, lanes bool) error {
@@ -131,10 +184,10 @@ func (a *app) lookOnce(ctx context.Context, st *open.Outbox, failIfLag time.Dura
 }
 
 // watch looks until ctx ends. An unreachable database is said once, and looked for again.
-func (a *app) watch(ctx context.Context, st *open.Outbox, every, failIfLag time.Duration, lanes bool) error {
+func (a *app) watch(ctx context.Context, every time.Duration, look func() error) error {
 	log, down := a.logger(), false
 	for {
-		err := a.lookOnce(ctx, st, failIfLag, lanes)
+		err := look()
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // interrupted: the error is the interruption's
@@ -156,7 +209,7 @@ func (a *app) watch(ctx context.Context, st *open.Outbox, every, failIfLag time.
 
 func (a *app) printStatus(s ops.Status, lanes bool) error {
 	answer := statusAnswer{
-		Time: time.Now().UTC(), Pipe: s.Pipe, Paused: s.Paused, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped,
+		Time: time.Now().UTC(), Relay: a.entry, Pipe: s.Pipe, Paused: s.Paused, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped,
 		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered, Alarms: s.Alarms,
 		Parked:    map[string]int64{"scheduled": 0, "retry": 0, "waiting": 0, "dead": 0}, // each, also when there is none
 		Instances: []instanceAnswer{}, Lanes: []laneAnswer{}, Holds: []holdEntry{}, Stops: []stopEntry{},
@@ -174,7 +227,7 @@ func (a *app) printStatus(s ops.Status, lanes bool) error {
 	for _, l := range s.Lanes {
 		answer.Lanes = append(answer.Lanes, laneAnswer{int(l.Lane), l.Owner, l.Leased, l.Epoch, l.Pending, l.Lag.Seconds(), l.Delivered, l.Parked})
 	}
-	return a.print(answer, func(w *tabwriter.Writer) { statusText(w, s, lanes) })
+	return a.print(answer, func(w *tabwriter.Writer) { a.heading(w); statusText(w, s, lanes) })
 }
 
 // holdsShown is how many paused keys and lanes a person is shown.
