@@ -24,7 +24,7 @@ func main() {
 }
 
 func first(ctx context.Context, out io.Writer, file string) error {
-	db, err := sqlitestore.Open(file)
+	db, err := sqlitestore.OpenDB(file)
 	if err != nil {
 		return err
 	}

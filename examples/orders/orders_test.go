@@ -30,7 +30,7 @@ import (
 // From an HTTP request to the stock, through outbox, relay, broker and inbox.
 func TestOrdersReachTheStock(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
-		db, err := sqlitestore.Open(filepath.Join(t.TempDir(), "shop.db"))
+		db, err := sqlitestore.OpenDB(filepath.Join(t.TempDir(), "shop.db"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ func main() {
 func run(ctx context.Context, out io.Writer, file string) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	db, err := sqlitestore.Open(file)
+	db, err := sqlitestore.OpenDB(file)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func TestQuickstart(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("printed %q, want %q", got, want)
 	}
-	db, err := sqlitestore.Open(file)
+	db, err := sqlitestore.OpenDB(file)
 	if err != nil {
 		t.Fatal(err)
 	}

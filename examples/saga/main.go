@@ -146,7 +146,7 @@ func open(ctx context.Context, cfg *config) (*shop, store.Store, error) {
 		s.db, err = sql.Open("pgx", cfg.db)
 		s.close = func() { pool.Close(); _ = s.db.Close() }
 	} else {
-		s.db, err = sqlitestore.Open(cfg.db)
+		s.db, err = sqlitestore.OpenDB(cfg.db)
 		s.close = func() { _ = s.db.Close() }
 		if err == nil {
 			st, s.dialect = sqlitestore.New(s.db, nil), dialect.SQLite

@@ -51,7 +51,7 @@ func TestKilledAtRandom(t *testing.T) {
 		t.Parallel()
 		file := filepath.Join(t.TempDir(), "saga.db")
 		killAndFinish(t, file)
-		db, err := sqlitestore.Open(file)
+		db, err := sqlitestore.OpenDB(file)
 		legal(t, db, err)
 	})
 	t.Run("postgres", func(t *testing.T) {

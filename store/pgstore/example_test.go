@@ -14,6 +14,21 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
+// A store with a pool of its own, from a connection string.
+func ExampleOpen() {
+	ctx := context.Background()
+	st, err := pgstore.Open("postgres://relay@db1,db2/shop?durable=flush", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer st.Close()
+	bus := membroker.New(nil) // in a service an adapter's sink
+	if err := relay.New(st, bus.Sink(), nil).Run(ctx); err != nil {
+		fmt.Println(err)
+	}
+}
+
 // A relay has a pool of its own: on one that the application exhausts it would
 // renew its lease too late.
 func ExampleNew() {

@@ -42,6 +42,7 @@ type Options struct {
 
 // Store is one pipe of an outbox in PostgreSQL. It is safe for concurrent use.
 type Store struct {
+	own  *pgxpool.Pool // that Open made; nil: the pool is the caller's
 	box  *db.Outbox
 	opts Options
 	sql  statements

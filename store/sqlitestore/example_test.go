@@ -23,7 +23,7 @@ func ExampleNew() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	db, err := sqlitestore.Open(filepath.Join(dir, "shop.db"))
+	db, err := sqlitestore.OpenDB(filepath.Join(dir, "shop.db"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -69,14 +69,14 @@ func ExampleNew() {
 
 // Connections have the settings that an outbox needs: a commit is on the disk before
 // it is acknowledged, and a writer waits for another.
-func ExampleOpen() {
+func ExampleOpenDB() {
 	dir, err := os.MkdirTemp("", "postrider")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer os.RemoveAll(dir)
-	db, err := sqlitestore.Open(filepath.Join(dir, "shop.db"))
+	db, err := sqlitestore.OpenDB(filepath.Join(dir, "shop.db"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -86,4 +86,19 @@ func ExampleOpen() {
 	err = db.QueryRow("PRAGMA synchronous").Scan(&synchronous)
 	fmt.Println(synchronous == 2, err) // FULL
 	// Output: true <nil>
+}
+
+// A store with a pool of its own: for a program that only relays.
+func ExampleOpen() {
+	ctx := context.Background()
+	st, err := sqlitestore.Open("shop.db", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer st.Close()
+	bus := membroker.New(nil) // in a service an adapter's sink
+	if err := relay.New(st, bus.Sink(), nil).Run(ctx); err != nil {
+		fmt.Println(err)
+	}
 }

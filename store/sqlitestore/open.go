@@ -10,8 +10,30 @@ import (
 	"modernc.org/sqlite"
 )
 
-// Open returns a pool for the database file at path that suits an outbox and
-// its application. It does no I/O; close it yourself.
+// Open returns a store over a pool of its own for the database file at path: see
+// [OpenDB]. opts may be nil. It does no I/O. Close ends the store and its pool.
+func Open(path string, opts *Options) (*Store, error) {
+	db, err := OpenDB(path)
+	if err != nil {
+		return nil, err
+	}
+	s := New(db, opts)
+	s.own = db
+	return s, nil
+}
+
+// Close ends the pool that [Open] made. A store of [New] has nothing to end, and leaves
+// its pool open.
+func (s *Store) Close() error {
+	if s.own == nil {
+		return nil
+	}
+	return s.own.Close()
+}
+
+// OpenDB returns a pool for the database file at path that suits an outbox and
+// its application, which writes messages in its own transactions. It does no I/O;
+// close it yourself.
 //
 // Transactions begin as IMMEDIATE: one that reads first and writes later would
 // be refused as busy at once, whatever the timeout. They wait for their turn to
@@ -21,7 +43,7 @@ import (
 // and the file keeps.
 // synchronous is FULL, since a commit that a power cut can take back may have
 // been delivered already.
-func Open(path string) (*sql.DB, error) {
+func OpenDB(path string) (*sql.DB, error) {
 	switch {
 	case path == "":
 		return nil, errors.New("sqlite: no file is named")

@@ -18,7 +18,7 @@ import (
 
 func openFile(t *testing.T, path string) *sql.DB {
 	t.Helper()
-	db, err := Open(path)
+	db, err := OpenDB(path)
 	if err != nil {
 		t.Fatal(err)
 	}

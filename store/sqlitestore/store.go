@@ -46,6 +46,7 @@ type Options struct {
 // Store is one pipe of an outbox in SQLite. It is safe for concurrent use.
 type Store struct {
 	db   *sql.DB
+	own  *sql.DB // the same where Open made it; nil: it is the caller's
 	opts Options
 	now  func() time.Time
 
@@ -57,7 +58,7 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// New returns a store over db, best one made by Open. It does no I/O and never
+// New returns a store over db, best one of [OpenDB]. It does no I/O and never
 // closes db. opts may be nil.
 func New(db *sql.DB, opts *Options) *Store {
 	s := &Store{db: db, now: time.Now}

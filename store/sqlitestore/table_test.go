@@ -229,7 +229,7 @@ func TestMain(m *testing.M) {
 // rolls back.
 func writeFrom(spec string) (err error) {
 	name, path, _ := strings.Cut(spec, "=")
-	db, err := Open(path)
+	db, err := OpenDB(path)
 	if err != nil {
 		return err
 	}
@@ -393,8 +393,8 @@ func fileOf(t *testing.T, db *sql.DB) string {
 
 func TestOpenRefusesMemory(t *testing.T) {
 	for _, path := range []string{"", ":memory:"} {
-		if db, err := Open(path); err == nil {
-			t.Errorf("Open(%q) gave no error", path)
+		if db, err := OpenDB(path); err == nil {
+			t.Errorf("OpenDB(%q) gave no error", path)
 			if err := db.Close(); err != nil {
 				t.Error(err)
 			}

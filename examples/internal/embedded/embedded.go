@@ -28,7 +28,7 @@ type App struct {
 
 // Open makes the outbox in file, and the tables.
 func Open(ctx context.Context, file, tables string) (*App, error) {
-	db, err := sqlitestore.Open(file)
+	db, err := sqlitestore.OpenDB(file)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ func SQL(raw string, conns int) (*sql.DB, dialect.Dialect, error) {
 		db.SetMaxIdleConns(conns)
 		return db, dialect.Postgres, nil
 	case "sqlite":
-		db, err := sqlitestore.Open(rest)
+		db, err := sqlitestore.OpenDB(rest)
 		if err != nil {
 			return nil, 0, exit.Usagef("store %s cannot be used: %w", redact.Place(raw), err)
 		}

@@ -18,7 +18,7 @@ func sqliteKind() kind {
 }
 
 func openSQLite(set *Settings, path string) (*Outbox, error) {
-	db, err := sqlitestore.Open(path)
+	db, err := sqlitestore.OpenDB(path)
 	if err != nil {
 		return nil, exit.Usagef("store cannot be used: %w", err)
 	}

@@ -71,6 +71,6 @@ func open(dsn string) (*sql.DB, dialect.Dialect, error) {
 		db, err := sql.Open("pgx", dsn)
 		return db, dialect.Postgres, err
 	}
-	db, err := sqlitestore.Open(dsn)
+	db, err := sqlitestore.OpenDB(dsn)
 	return db, dialect.SQLite, err
 }
