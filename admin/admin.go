@@ -51,7 +51,7 @@ func (o *Options) withDefaults() Options {
 	return opts
 }
 
-// What became of an act, beside what the store says ("done", "gone", "unchanged").
+// What became of an act, beside the results of package ops.
 const (
 	ResultQueued   = "queued"    // requested; a relay that lives has not done it yet
 	ResultNotFound = "not found" // no such parked record or lane; nothing was requested

@@ -110,7 +110,7 @@ func discardDead(ctx context.Context, office *ops.Office, pipe string, req Erase
 		results, err := Execute(ctx, st, at.Admin, acts, opts)
 		for _, r := range results {
 			switch r.Result {
-			case "done", "gone", ResultNotFound:
+			case ops.ResultDone, ops.ResultGone, ResultNotFound:
 				done.Discarded++
 			default:
 				done.Undecided = append(done.Undecided, r)

@@ -227,7 +227,7 @@ func (a *app) printResults(ctx context.Context, st *open.Outbox, use string, res
 		for _, r := range results {
 			output.Row(w, r.Seq, use, r.Result)
 		}
-		if use == "retry" && slices.ContainsFunc(results, func(r admin.Result) bool { return r.Result == "done" }) && !relayLives(ctx, st) {
+		if use == "retry" && slices.ContainsFunc(results, func(r admin.Result) bool { return r.Result == ops.ResultDone }) && !relayLives(ctx, st) {
 			output.Row(w)
 			output.Row(w, "no relay lives: it is sent when one runs (`postrider relay`)")
 		}

@@ -92,6 +92,9 @@ func (a *app) hold(cmd *cobra.Command, act store.Act, answer holdAnswer, wait ti
 		return err
 	}
 	defer st.Close()
+	if err := st.Need(ops.CanHold); err != nil {
+		return fmt.Errorf("%s: %w", act.Kind, err)
+	}
 	results, err := admin.Execute(cmd.Context(), st.Store, st.Admin, []store.Act{act}, &admin.Options{Wait: wait, Logger: a.logger()})
 	if err != nil {
 		return fmt.Errorf("%s: %w", act.Kind, err)
@@ -126,9 +129,9 @@ func (a *app) holdEndpoint(cmd *cobra.Command, act store.Act, endpoint string) e
 	if err != nil {
 		return err
 	}
-	answer := holdAnswer{Act: act.Kind, Endpoint: endpoint, Result: "done"}
+	answer := holdAnswer{Act: act.Kind, Endpoint: endpoint, Result: ops.ResultDone}
 	if !changed {
-		answer.Result = "unchanged"
+		answer.Result = ops.ResultUnchanged
 	}
 	return a.print(answer, func(w *tabwriter.Writer) {
 		output.Row(w, "endpoint "+output.Visible(endpoint, ""), act.Kind, answer.Result)

@@ -19,13 +19,6 @@ type request struct {
 	result string
 }
 
-// Results of an act.
-const (
-	resultDone      = "done"
-	resultGone      = "gone"
-	resultUnchanged = "unchanged"
-)
-
 // Request implements ops.Admin.
 func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
 	p, err := s.enter(ctx)
@@ -80,7 +73,7 @@ func (db *database) execute(p *pipe, l *lane, id int64) {
 	if r.done || r.pipe != p || p.lanes[r.Lane] != l {
 		return
 	}
-	r.done, r.result = true, resultGone
+	r.done, r.result = true, ops.ResultGone
 	if r.Kind == store.ActPause || r.Kind == store.ActResume {
 		r.result = l.hold(r.Kind == store.ActPause, r.Key, db.opts.Now())
 		return
@@ -89,7 +82,7 @@ func (db *database) execute(p *pipe, l *lane, id int64) {
 	if rec == nil {
 		return
 	}
-	r.result = resultDone
+	r.result = ops.ResultDone
 	if r.Kind == store.ActDiscard {
 		delete(l.parked, r.Seq)
 		l.discarded++
@@ -109,13 +102,13 @@ func (db *database) execute(p *pipe, l *lane, id int64) {
 // hold pauses or resumes a key, or with an empty one the lane.
 func (l *lane) hold(on bool, key string, now time.Time) string {
 	if _, held := l.holds[key]; held == on {
-		return resultUnchanged
+		return ops.ResultUnchanged
 	}
 	delete(l.holds, key)
 	if on {
 		l.holds[key] = now
 	}
-	return resultDone
+	return ops.ResultDone
 }
 
 // Acts implements ops.Admin. Ids that do not exist are left out.

@@ -9,15 +9,17 @@ import (
 // why the rest is missing. It is safe for concurrent use.
 func (s *Store) Office() *ops.Office {
 	const gone = "nothing in memory survives the process; PostgreSQL has all of this"
-	lacks := map[ops.Ability]string{}
-	for _, a := range ops.Abilities() {
-		lacks[a] = gone
-	}
-	return &ops.Office{
+	office := &ops.Office{
 		Kind: "memory", Version: schemaVersion,
-		Admin: s, Migrator: s, Pipe: s.another,
-		Lacks: lacks,
+		Admin: s, Migrator: s, Pipe: s.another, Holds: true,
+		Lacks: map[ops.Ability]string{},
 	}
+	for _, a := range ops.Abilities() {
+		if !office.Has(a) {
+			office.Lacks[a] = gone
+		}
+	}
+	return office
 }
 
 // another opens another pipe of the same outbox, which is made if it does not exist.

@@ -101,5 +101,12 @@ type ActState struct {
 	ID     int64
 	Lane   store.Lane // whose owner does it
 	Done   bool
-	Result string // "done", "gone" (the record was no longer parked), "unchanged" (it was paused, or not, already)
+	Result string // one of the results below, once Done
 }
+
+// The results of an act.
+const (
+	ResultDone      = "done"
+	ResultGone      = "gone"      // the record was no longer parked
+	ResultUnchanged = "unchanged" // what was to be paused was paused, or what was to be resumed was not
+)

@@ -28,7 +28,7 @@ type Office struct {
 	// reports a pipe that does not exist.
 	Pipe func(name string) (store.Store, *Office)
 
-	// Abilities; nil: this kind of store lacks it.
+	// Abilities; nil or false: this kind of store lacks it.
 	Doctor     Doctor
 	Eraser     Eraser
 	Journal    Journal
@@ -40,6 +40,7 @@ type Office struct {
 	Samples    Sampler
 	Stops      Stops
 	Strict     StrictKeys
+	Holds      bool // Admin knows store.ActPause and store.ActResume
 
 	// Lacks says for each ability that is missing why, and what to do instead.
 	Lacks map[Ability]string
@@ -48,10 +49,11 @@ type Office struct {
 // Ability names for people what a field of an [Office] may lack.
 type Ability string
 
-// The abilities, in the order of the fields.
+// The abilities.
 const (
 	CanDiagnose  Ability = "diagnosis"
 	CanErase     Ability = "erasure"
+	CanHold      Ability = "pauses of keys and lanes"
 	CanJournal   Ability = "journal of acts"
 	CanOrder     Ability = "acts on many records"
 	CanPartition Ability = "partitions"
@@ -66,7 +68,7 @@ const (
 // Abilities lists all of them.
 func Abilities() []Ability {
 	return []Ability{
-		CanDiagnose, CanErase, CanJournal, CanOrder, CanPartition, CanPipe, CanRetain, CanRole, CanSample, CanStop, CanStrict,
+		CanDiagnose, CanErase, CanHold, CanJournal, CanOrder, CanPartition, CanPipe, CanRetain, CanRole, CanSample, CanStop, CanStrict,
 	}
 }
 
@@ -77,6 +79,8 @@ func (o *Office) Has(a Ability) bool {
 		return o.Doctor != nil
 	case CanErase:
 		return o.Eraser != nil
+	case CanHold:
+		return o.Holds
 	case CanJournal:
 		return o.Journal != nil
 	case CanOrder:

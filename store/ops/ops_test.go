@@ -13,11 +13,12 @@ type (
 	stops = ops.Stops
 )
 
-// Each field that may be nil has an ability, and Need asks for that field.
+// Each field that may be nil or false has an ability, and Need asks for that field.
 func TestEachFieldIsAnAbility(t *testing.T) {
 	gives := map[ops.Ability]func(*ops.Office){
 		ops.CanDiagnose:  func(o *ops.Office) { o.Doctor = struct{ ops.Doctor }{} },
 		ops.CanErase:     func(o *ops.Office) { o.Eraser = struct{ ops.Eraser }{} },
+		ops.CanHold:      func(o *ops.Office) { o.Holds = true },
 		ops.CanJournal:   func(o *ops.Office) { o.Journal = struct{ ops.Journal }{} },
 		ops.CanOrder:     func(o *ops.Office) { o.Orders = struct{ ops.Orders }{} },
 		ops.CanPartition: func(o *ops.Office) { o.Partitions = struct{ ops.Partitioner }{} },
@@ -31,12 +32,12 @@ func TestEachFieldIsAnAbility(t *testing.T) {
 	fields := 0
 	office := reflect.TypeFor[ops.Office]()
 	for i := range office.NumField() {
-		if f := office.Field(i); f.Type.Kind() == reflect.Interface && f.Name != "Admin" && f.Name != "Migrator" {
+		if f := office.Field(i); f.Type.Kind() == reflect.Bool || f.Type.Kind() == reflect.Interface && f.Name != "Admin" && f.Name != "Migrator" {
 			fields++
 		}
 	}
 	if all := ops.Abilities(); len(all) != fields || len(gives) != fields {
-		t.Errorf("%d fields may be nil, for %d abilities, of which %d are tested", fields, len(all), len(gives))
+		t.Errorf("%d fields may be empty, for %d abilities, of which %d are tested", fields, len(all), len(gives))
 	}
 	for _, given := range ops.Abilities() {
 		var o ops.Office

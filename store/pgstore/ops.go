@@ -26,6 +26,7 @@ func (s *Store) newOffice() ops.Office {
 		Journal: journal.New(s.box), Orders: operations.NewOrders(s.box),
 		Partitions: housekeeping.NewPartitioner(s.box), Pipes: operations.NewPipes(s.box), Retention: keeper, Roles: s.migrator,
 		Samples: operations.NewSamples(s.box), Stops: operations.NewStops(s.box), Strict: operations.NewStrict(s.box),
+		Holds: true,
 	}
 }
 

@@ -13,8 +13,14 @@ import (
 
 // Request implements ops.Admin.
 func (s *Store) Request(ctx context.Context, act store.Act) (id int64, err error) {
-	if act.Kind != store.ActRetry && act.Kind != store.ActDiscard {
-		return 0, fmt.Errorf("act %q: %w: SQLite keeps no pauses, stop the relay instead", act.Kind, ops.ErrUnsupported)
+	switch act.Kind {
+	case store.ActRetry, store.ActDiscard:
+	case store.ActPause, store.ActResume:
+		return 0, s.Office().Need(ops.CanHold)
+	case store.ActSkip, store.ActReplay:
+		return 0, s.Office().Need(ops.CanOrder)
+	default:
+		return 0, fmt.Errorf("act %q: %w", act.Kind, ops.ErrUnsupported)
 	}
 	err = s.write(ctx, "request", func(q querier) error {
 		var lane store.Lane

@@ -14,6 +14,7 @@ func (s *Store) Office() *ops.Office {
 		Doctor: s, Samples: s,
 		Lacks: map[ops.Ability]string{
 			ops.CanErase:     "update or delete the rows of postrider_outbox yourself; PostgreSQL has it",
+			ops.CanHold:      "stop the relay instead; PostgreSQL has them",
 			ops.CanJournal:   "SQLite has no users; PostgreSQL has them",
 			ops.CanOrder:     "retry or discard parked records one by one; PostgreSQL has them",
 			ops.CanPartition: "the outbox is one table in one file; PostgreSQL has them",

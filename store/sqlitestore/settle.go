@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Settle implements store.Store.
@@ -159,9 +160,9 @@ func (s *Store) execute(ctx context.Context, q querier, lane store.Lane, id int6
 	if err != nil {
 		return err
 	}
-	result := "done"
+	result := ops.ResultDone
 	if n == 0 {
-		result = "gone"
+		result = ops.ResultGone
 	}
 	_, err = q.ExecContext(ctx, `UPDATE postrider_request SET done_at = ?, result = ? WHERE id = ?`, now, result, id)
 	return err

@@ -312,6 +312,7 @@ func TestBitesOnOffices(t *testing.T) {
 		"another version":                {"office/complete", func(o *ops.Office) { o.Version++ }},
 		"no pipe":                        {"office/complete", func(o *ops.Office) { o.Pipe = nil }},
 		"stops that no relay is told of": {"office/stops", func(o *ops.Office) { o.Stops = noStops{} }},
+		"pauses that it denies":          {"office/holds", func(o *ops.Office) { o.Holds, o.Lacks[ops.CanHold] = false, "not yet" }},
 		"always the same pipe": {"office/pipe", func(o *ops.Office) {
 			open := o.Pipe
 			o.Pipe = func(string) (store.Store, *ops.Office) { return open(memstore.DefaultPipe) }

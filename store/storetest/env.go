@@ -63,8 +63,6 @@ type Features struct {
 	// BackdatedWriters: a transaction may commit records with lower numbers
 	// than those that are visible already. Implies ConcurrentWriters.
 	BackdatedWriters bool
-	// Pauses: the store knows store.ActPause and store.ActResume.
-	Pauses bool
 	// SetBack sets the database's clock back by d, or moves the times of all parked
 	// records d ahead. nil: it cannot.
 	SetBack func(ctx context.Context, d time.Duration) error
@@ -86,7 +84,7 @@ const (
 	NeedsNothing           Need = iota
 	NeedsConcurrentWriters      // Features.ConcurrentWriters
 	NeedsBackdatedWriters       // Features.BackdatedWriters
-	NeedsPauses                 // Features.Pauses
+	NeedsPauses                 // ops.CanHold
 	NeedsSetBack                // Features.SetBack
 	NeedsCrashes                // store.Info.Crashes
 )
@@ -101,8 +99,8 @@ func (n Need) missing(env Env) string {
 		return "the database has one writer at a time (Features.ConcurrentWriters is false)"
 	case n == NeedsBackdatedWriters && !f.BackdatedWriters:
 		return "numbers become visible in their order (Features.BackdatedWriters is false)"
-	case n == NeedsPauses && !f.Pauses:
-		return "the store cannot pause keys and lanes (Features.Pauses is false)"
+	case n == NeedsPauses && !env.Office().Holds:
+		return env.Office().Need(ops.CanHold).Error()
 	case n == NeedsSetBack && f.SetBack == nil:
 		return "the clock cannot be set back (Features.SetBack is nil)"
 	}

@@ -64,7 +64,7 @@ func (e *memEnv) Advance(_ context.Context, d time.Duration) error {
 func (e *memEnv) setBack(ctx context.Context, d time.Duration) error { return e.Advance(ctx, -d) }
 
 func (e *memEnv) Features() storetest.Features {
-	return storetest.Features{Lanes: lanes, ConcurrentWriters: true, BackdatedWriters: true, Pauses: true, SetBack: e.setBack}
+	return storetest.Features{Lanes: lanes, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack}
 }
 
 type memTx struct{ tx *memstore.Tx }

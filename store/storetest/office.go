@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -17,6 +18,10 @@ func officeCases() []Case {
 		{
 			Name: "office/stops", Run: officeStops,
 			Promise: "Info.SetStop is there exactly when the office keeps stopped destinations",
+		},
+		{
+			Name: "office/holds", Run: officeHolds,
+			Promise: "a request to pause is ErrUnsupported exactly when the office has no pauses",
 		},
 		{
 			Name: "office/pipe", Run: officePipe,
@@ -54,6 +59,15 @@ func officeComplete(ctx context.Context, env Env) error {
 func officeStops(_ context.Context, env Env) error {
 	if info := env.Store().Info(); (info.SetStop != nil) != env.Office().Has(ops.CanStop) {
 		return fmt.Errorf("Info.SetStop is there: %v; the office keeps stops: %v", info.SetStop != nil, env.Office().Has(ops.CanStop))
+	}
+	return nil
+}
+
+func officeHolds(ctx context.Context, env Env) error {
+	office := env.Office()
+	_, err := office.Admin.Request(ctx, store.Act{Kind: store.ActPause, Key: "k", Actor: "ann", Reason: "test"})
+	if office.Holds && err != nil || !office.Holds && !errors.Is(err, ops.ErrUnsupported) {
+		return fmt.Errorf("the office has pauses: %v; a request to pause: %w", office.Holds, err)
 	}
 	return nil
 }

@@ -157,10 +157,10 @@ func pauseUnchanged(ctx context.Context, env Env) error {
 		kind   store.ActKind
 		result string
 	}{
-		{store.ActResume, "unchanged"},
-		{store.ActPause, "done"},
-		{store.ActPause, "unchanged"},
-		{store.ActResume, "done"},
+		{store.ActResume, ops.ResultUnchanged},
+		{store.ActPause, ops.ResultDone},
+		{store.ActPause, ops.ResultUnchanged},
+		{store.ActResume, ops.ResultDone},
 	} {
 		id, err := p.hold(ctx, step.kind, "k")
 		if err != nil {

@@ -162,7 +162,7 @@ func requestRetry(ctx context.Context, env Env) error {
 	if err != nil || len(records) != 1 || records[0].Generation != 1 {
 		return fmt.Errorf("the generation is lost when the record fails again: %d records, error %v", len(records), err)
 	}
-	return wantActs(ctx, env, map[int64]string{id: "done"})
+	return wantActs(ctx, env, map[int64]string{id: ops.ResultDone})
 }
 
 func requestDiscard(ctx context.Context, env Env) error {
@@ -180,7 +180,7 @@ func requestDiscard(ctx context.Context, env Env) error {
 	if err := p.wantView(ctx, "after the head was discarded", 1, "k"); err != nil {
 		return err
 	}
-	if err := wantActs(ctx, env, map[int64]string{id: "done"}); err != nil {
+	if err := wantActs(ctx, env, map[int64]string{id: ops.ResultDone}); err != nil {
 		return err
 	}
 	return wantStatus(ctx, env, map[string]int64{"delivered": 0, "dead": 0, "waiting": 1})
@@ -212,7 +212,7 @@ func requestOnce(ctx context.Context, env Env) error {
 	if len(b.Meta) != 1 || b.Meta[0].Generation != 1 {
 		return fmt.Errorf("after one retry that was named three times: %+v, want generation 1", b.Meta)
 	}
-	return wantActs(ctx, env, map[int64]string{id: "done"})
+	return wantActs(ctx, env, map[int64]string{id: ops.ResultDone})
 }
 
 func requestInOrder(ctx context.Context, env Env) error {
@@ -238,7 +238,7 @@ func requestInOrder(ctx context.Context, env Env) error {
 	if err := p.wantView(ctx, "after retry, discard, retry", 0); err != nil {
 		return err
 	}
-	return wantActs(ctx, env, map[int64]string{retry: "done", discard: "done", late: "gone"})
+	return wantActs(ctx, env, map[int64]string{retry: ops.ResultDone, discard: ops.ResultDone, late: ops.ResultGone})
 }
 
 func requestGone(ctx context.Context, env Env) error {
@@ -260,7 +260,7 @@ func requestGone(ctx context.Context, env Env) error {
 	if err := p.wantView(ctx, "after a retry of what was delivered", 0); err != nil {
 		return err
 	}
-	return wantActs(ctx, env, map[int64]string{id: "gone"})
+	return wantActs(ctx, env, map[int64]string{id: ops.ResultGone})
 }
 
 func requestNotFound(ctx context.Context, env Env) error {

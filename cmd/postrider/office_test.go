@@ -1,0 +1,46 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+)
+
+// A command on a store that lacks an ability prints one line: what, in which
+// kind of store, why, and what to do instead.
+func TestMissingAbilities(t *testing.T) {
+	sqlite := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	mustCLI(t, "", "migrate", "--store", sqlite)
+	for _, c := range []struct {
+		command, store, want string
+		code                 exit.Code
+	}{
+		{"journal", sqlite, "journal of acts", exit.Failure},
+		{"skip --topic t --reason r --yes", sqlite, "acts on many records", exit.Failure},
+		{"pause --key k --reason r", sqlite, "pause: pauses of keys and lanes", exit.Failure},
+		{"resume --lane 1 --reason r", sqlite, "resume: pauses of keys and lanes", exit.Failure},
+		{"pause --endpoint e --reason r", sqlite, "pause: stopped destinations", exit.Failure},
+		{"pipe list", sqlite, "pipes", exit.Usage},
+		{"prune", sqlite, "retention and books", exit.Usage},
+		{"audit", sqlite, "retention and books", exit.Usage},
+		{"partitions", sqlite, "partitions", exit.Failure},
+		{"partitions tend", sqlite, "partitions", exit.Failure},
+		{"strict list", sqlite, "strict keys", exit.Failure},
+		{"strict add t", sqlite, "strict keys", exit.Failure},
+		{"erase --key k --reason r", sqlite, "erase: erasure", exit.Failure},
+		{"migrate --print-sql --roles", sqlite, "roles", exit.Usage},
+		{"doctor", "memory:", "diagnosis", exit.Usage},
+		{"check --broker memory: --newest 1", "memory:", "newest messages", exit.Usage},
+	} {
+		t.Run(c.command, func(t *testing.T) {
+			got := cli(t, nil, "", append(strings.Fields(c.command), "--store", c.store)...)
+			kind, _, _ := strings.Cut(c.store, ":")
+			line := "postrider: " + c.want + ": not supported by this store (" + kind + "): "
+			if got.code != c.code || !strings.HasPrefix(got.err, line) || strings.Count(got.err, "\n") != 1 || !strings.Contains(got.err, "; ") {
+				t.Errorf("exit code %d, want %d\n%s\nwant one line that begins with %q and tells what to do", got.code, c.code, got.err, line)
+			}
+		})
+	}
+}
