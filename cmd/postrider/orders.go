@@ -32,14 +32,6 @@ type orderAnswer struct {
 	Lanes   []ops.LanePlan `json:"lanes,omitempty"`
 }
 
-// repairCommands are those with which people mend what is parked, blocked or lost.
-func (a *app) repairCommands() []*cobra.Command {
-	return []*cobra.Command{
-		a.journalCommand(), a.replayCommand(), a.skipCommand(), a.orderCommand(),
-		a.holdCommand(store.ActPause), a.holdCommand(store.ActResume),
-	}
-}
-
 // orderFlags are those of every act on many records.
 type orderFlags struct {
 	order        ops.Order

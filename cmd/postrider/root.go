@@ -17,6 +17,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/store"
 )
 
 // app is what all commands share: streams, settings, and nothing opened yet.
@@ -81,12 +82,26 @@ func (a *app) root() *cobra.Command {
 	fs.StringVar(&a.relayName, "relay", "", "the entry of the file's list relays to work on (the command relay runs all of them)")
 	config.MarkAll(fs, "output", "actor", "log-level", "log-format")
 
-	root.AddCommand(a.relayCommand(), a.migrateCommand(), a.statusCommand(), a.auditCommand(), a.pruneCommand(), a.doctorCommand(), a.enqueueCommand(), a.deadCommand(), a.guardCommand(), a.pipeCommand(),
-		a.demoCommand(), a.checkCommand(), a.strictCommand(), a.eraseCommand(), a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
-	root.AddCommand(a.repairCommands()...)
-	root.AddCommand(a.partitionsCommand())
+	a.addCommands(root)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.load(cmd) }
 	return root
+}
+
+// addCommands adds every command, in groups by what a person wants.
+func (a *app) addCommands(root *cobra.Command) {
+	add := func(id, title string, commands ...*cobra.Command) {
+		root.AddGroup(&cobra.Group{ID: id, Title: title})
+		for _, c := range commands {
+			c.GroupID = id
+		}
+		root.AddCommand(commands...)
+	}
+	add("carry", "Carry messages:", a.relayCommand(), a.enqueueCommand(), a.demoCommand())
+	add("look", "Look:", a.statusCommand(), a.doctorCommand(), a.auditCommand(), a.journalCommand(), a.checkCommand())
+	add("act", "Act:", a.deadCommand(), a.replayCommand(), a.skipCommand(), a.orderCommand(), a.holdCommand(store.ActPause), a.holdCommand(store.ActResume),
+		a.guardCommand(), a.pruneCommand(), a.eraseCommand())
+	add("setup", "Set up:", a.migrateCommand(), a.pipeCommand(), a.strictCommand(), a.partitionsCommand())
+	root.AddCommand(a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 }
 
 // storeFlags declares the settings of stores and brokers.

@@ -98,3 +98,21 @@ func TestOneWarning(t *testing.T) {
 		t.Errorf("%q, %q", one, two)
 	}
 }
+
+// The help groups every command that it shows by what a person wants.
+func TestHelpGroupsCommands(t *testing.T) {
+	root := (&app{}).root()
+	for _, c := range root.Commands() {
+		if c.GroupID == "" && !c.Hidden && c.Name() != "version" {
+			t.Errorf("%s is in no group", c.Name())
+		}
+	}
+	help, last := mustCLI(t, "", "--help"), -1
+	for _, title := range []string{"Carry messages:\n", "Look:\n", "Act:\n", "Set up:\n"} {
+		at := strings.Index(help, title)
+		if at <= last {
+			t.Errorf("%q is missing, or before the group above it:\n%s", title, help)
+		}
+		last = at
+	}
+}
