@@ -167,7 +167,7 @@ func isHTTP(x ast.Expr) bool {
 }
 
 // commentHabits is how many comments of the tree may still have a habit. It only falls.
-const commentHabits = 430
+const commentHabits = 180
 
 func TestProseOfComments(t *testing.T) {
 	var all bytes.Buffer

@@ -21,7 +21,7 @@ import (
 
 // Archiver keeps rows before retention removes them. It returns nil only when
 // they are safe. The rows of one call are of one lane, in the order of numbers.
-// After a crash the same rows may come again.
+// After a crash the same rows may return.
 type Archiver func(ctx context.Context, rows []ops.ArchivedRow) error
 
 // archivedLine is one row of an archive. Numbers that may exceed what a

@@ -146,7 +146,7 @@ func (r *retainer) Audit(context.Context, ops.AuditRequest) (ops.Books, error) {
 	return ops.Books{At: time.Now(), Lanes: []ops.LaneBook{{Difference: r.difference}}}, nil
 }
 
-// A sweep goes on until nothing is left, from where the one before ended, and
+// A sweep continues until nothing is left, from where the one before ended, and
 // not where somebody else sweeps.
 func TestKeeperSweeps(t *testing.T) {
 	r := &retainer{rows: 2500, held: ops.Held{Pipe: "slow", Rows: 7, Over: true}}

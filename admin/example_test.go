@@ -142,7 +142,7 @@ func ExampleSendMissing() {
 	// Output: true acts on many records: not supported by this store (memory): nothing in memory survives the process; PostgreSQL has all of this
 }
 
-// Inboxes are read and mended like an outbox.
+// Inboxes are read and repaired like an outbox.
 func ExampleInboxes() {
 	show := func(ctx context.Context, boxes admin.Inboxes) error {
 		all, err := boxes.Status(ctx)

@@ -80,7 +80,7 @@ func (i Inboxes) Marks(ctx context.Context, after KeyOfConsumer, only string, li
 }
 
 // SetMark moves a mark, also back, with an entry in the journal, and returns where
-// it was. A running consumer goes on from there with its key's next message, or
+// it was. A running consumer continues from there with its key's next message, or
 // within seconds with what waits in the stash. Moved back, it does not bring
 // messages back: their claims are still there.
 func (i Inboxes) SetMark(ctx context.Context, r MarkRequest) (was int64, err error) {

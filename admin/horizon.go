@@ -12,7 +12,7 @@ import (
 // Horizon is for how long anything can bring a message back to a consumer.
 type Horizon struct {
 	For time.Duration
-	// Why says where For comes from, and what is not known: one sentence each.
+	// Why says where For comes from, and what is unknown: one sentence each.
 	Why []string
 }
 

@@ -38,7 +38,7 @@ func (k *Keeper) DiscardDead(ctx context.Context) (int64, error) {
 	return plan.Records, nil
 }
 
-// discardDead does so now and then, and says so.
+// discardDead does so sometimes, and says so.
 func (k *Keeper) discardDead(ctx context.Context) error {
 	if k.opts.KeepDead <= 0 || time.Since(k.deadAt) < deadEvery {
 		return nil

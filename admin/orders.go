@@ -16,7 +16,7 @@ const livesEvery = 2 * time.Second
 // Options.Wait, and returns how far it has come. While no relay lives it is the
 // owner of the order's lanes itself, a page at a time, except for a replay: nobody
 // would send that. progress, if not nil, is told of every change. An order that
-// Follow no longer waits for goes on by itself.
+// Follow no longer waits for continues by itself.
 func Follow(ctx context.Context, st store.Store, office *ops.Office, id int64, o *Options, progress func(ops.OrderState)) (ops.OrderState, error) {
 	if err := office.Need(ops.CanOrder); err != nil {
 		return ops.OrderState{}, err

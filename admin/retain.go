@@ -119,8 +119,8 @@ type sweeps struct {
 	fresh time.Time            // when they began at the first row
 }
 
-// begin is where the next sweep goes on; what was passed over is looked at again
-// now and then.
+// begin is where the next sweep continues; what was passed over is looked at again
+// sometimes.
 func (s *sweeps) begin(again time.Duration) map[store.Lane]int64 {
 	if now := time.Now(); now.Sub(s.fresh) > again {
 		s.after, s.fresh = nil, now

@@ -22,7 +22,7 @@ import (
 )
 
 // outageResult is the JSON object of workload outage: one of two destinations is
-// down, many keys of each lane are captured, and then it works again.
+// down, many keys of each lane are captured, and then it recovers.
 type outageResult struct {
 	Workload string `json:"workload"`
 	Messages int    `json:"messages"` // of the destination that is down

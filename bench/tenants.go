@@ -188,7 +188,7 @@ type drain struct {
 	err        error
 }
 
-// drain lets the last tenant go on, and waits until it is through.
+// drain lets the last tenant continue, and waits until it is through.
 func (t *tenants) drain(ctx context.Context) (d drain) {
 	last := schemaOf(t.many)
 	if _, d.err = t.s.pool.Exec(ctx, "UPDATE "+last+".pipe SET paused = false"); d.err != nil {

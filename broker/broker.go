@@ -77,14 +77,14 @@ type Info struct {
 	// may not be read, have no advice.
 	Advise func(ctx context.Context, topics []string) ([]Advice, error)
 	// Keeps reads for how long the broker keeps a topic's messages: for so long a
-	// message can come again after its effect, to a consumer that is made anew or set
+	// message can return after its effect, to a consumer that is made anew or set
 	// back. It changes nothing.
 	Keeps func(ctx context.Context, topic string) (Keeping, error)
 	// Preview returns what Deliver would send of a pipe's message. Its error is the
 	// one with which Deliver would answer m before anything is sent; the Preview then
 	// holds what is known. It does no I/O: what only the broker knows is not looked at.
 	Preview func(pipe string, m *postrider.Message) (Preview, error)
-	// Stops leaves single destinations alone while the others go on; nil: the sink
+	// Stops leaves single destinations alone while the others continue; nil: the sink
 	// has one destination.
 	Stops *Stops
 }

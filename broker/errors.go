@@ -98,7 +98,7 @@ func Failed(err error, code, destination string) error {
 	return &Error{Class: ClassFailed, Code: code, Destination: destination, Err: err}
 }
 
-// Unknown wraps err: the message was sent and its fate is not known.
+// Unknown wraps err: the message was sent and its fate is unknown.
 func Unknown(err error, code, destination string) error {
 	return &Error{Class: ClassUnknown, Code: code, Destination: destination, Err: err}
 }

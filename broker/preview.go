@@ -10,5 +10,5 @@ type Preview struct {
 	Headers     []envelope.Header
 	Payload     []byte
 	Bytes       int // what counts for Limit
-	Limit       int // the most that Bytes may be; 0 where it is not known
+	Limit       int // the most that Bytes may be; 0 where it is unknown
 }

@@ -5,7 +5,7 @@ package broker
 type Stops struct {
 	// Set names all destinations that nothing is sent to from now on: their messages
 	// are an outage of theirs. A destination that an earlier call named, and this one
-	// does not, goes on. Names that the sink does not know are remembered.
+	// does not, continues. Names that the sink does not know are remembered.
 	Set func(destinations []string)
 	// Gone returns the destinations that want no more messages by their own word, and
 	// that Set has not named since. The sink sends them nothing already.

@@ -17,7 +17,7 @@ type step uint8
 const (
 	proceed   step = iota // run the handler
 	finished              // the verdict is there
-	aloneOnly             // come again when no other handler runs
+	aloneOnly             // return when no other handler runs
 )
 
 // begin counts the attempt in a transaction of its own. It is skipped for the

@@ -48,7 +48,7 @@ func disconnected(err error) bool {
 
 // refused says whether a transaction that could not be committed failed for a
 // reason of its own, such as a deferred constraint, which another try would
-// meet again. What is not known is an outage: that gives nothing up. An error of
+// meet again. What is unknown is an outage: that gives nothing up. An error of
 // a statement that the handler hid is known from the second delivery on, when
 // PostgreSQL refuses to forget the attempts (25P02).
 func refused(err error) bool {

@@ -101,7 +101,7 @@ type Options struct {
 	// more than a minute and then after twice as long each time; nil: only the log
 	// is. admin.SendMissing asks the outbox for what is missing.
 	OnGap func(ctx context.Context, g inbox.Gap)
-	// SkipGap gives up missing versions after this time: the key goes on without
+	// SkipGap gives up missing versions after this time: the key continues without
 	// them, and what comes of them later is stale. 0: it waits for ever.
 	SkipGap time.Duration
 	// Opener decrypts a message for its handler; nil: none. What is kept of a
@@ -263,7 +263,7 @@ func (c *Consumer[Tx]) HandleMessage(typ string, fn func(ctx context.Context, tx
 	})
 }
 
-// Permanent marks an error of a handler that no further try can mend: the
+// Permanent marks an error of a handler that no further try can repair: the
 // message is dead at once.
 func Permanent(err error) error {
 	if err == nil {

@@ -89,7 +89,7 @@ func ExampleHandle() {
 	})
 }
 
-// An error that no further try can mend makes the message a dead letter at once.
+// An error that no further try can repair makes the message a dead letter at once.
 func ExamplePermanent() {
 	c := consumer.New(bus.Source("billing", "orders"), consumer.SQL(db, dialect.Postgres), &consumer.Options{Name: "billing"})
 	consumer.Handle(c, "order.placed", func(_ context.Context, _ *sql.Tx, e OrderPlaced) error {

@@ -39,7 +39,7 @@ func (h *held) Settle(ctx context.Context, vs []broker.Verdict) error {
 }
 
 // TestOtherKeysFlow: keys whose handler fails, fails sometimes, panics or hangs hold
-// up nobody else, for as long as that goes on, and no more messages are in hand than
+// up nobody else, for as long as that continues, and no more messages are in hand than
 // Prefetch says.
 //
 // Promises: S

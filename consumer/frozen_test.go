@@ -15,7 +15,7 @@ import (
 )
 
 // freezing is a database that answers nothing until a time, as one whose process
-// is stopped: what waits for it goes on then, or when its context has ended.
+// is stopped: what waits for it continues then, or when its context has ended.
 type freezing struct {
 	ledger
 	thaw atomic.Pointer[time.Time] // the stash is looked at while the handler runs

@@ -18,7 +18,7 @@ func (e *keysError) Unwrap() error { return e.err }
 
 // open makes the message readable for its handler, outside of the transaction:
 // the keys may be far away. An erased one has no handler any more; it is
-// claimed like any other, so that it is the same message when it comes again.
+// claimed like any other, so that it is the same message when it returns.
 func (c *Consumer[Tx]) open(ctx context.Context, t *task) (erased bool, err error) {
 	const erasedText = "erased: acknowledged without an effect"
 	if t.m.Headers[postrider.ErasedHeader] != "" && len(t.m.Payload) == 0 {

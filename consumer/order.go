@@ -51,7 +51,7 @@ func (c *Consumer[Tx]) turnOf(ctx context.Context, conn inbox.Conn, t *task) (ru
 	return ruling, err
 }
 
-// done counts what became of a message, and goes on with those that waited for it.
+// done counts what became of a message, and continues with those that waited for it.
 func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
 	switch t.ruling {
 	case inboxwork.Gone:

@@ -188,7 +188,7 @@ func (r *run) dispatch(call int, ds []broker.Delivery, known []bool) {
 		k := it.key()
 		if known != nil && known[i] {
 			if g := r.gone[k]; g != nil && g.head == it.d.Message.ID {
-				delete(r.gone, k) // its key may go on
+				delete(r.gone, k) // its key may continue
 			}
 			r.acknowledge([]*item{it})
 			continue

@@ -165,7 +165,7 @@ func TestFilter(t *testing.T) {
 
 func sorted(s []string) []string { return slices.Sorted(slices.Values(s)) }
 
-// TestFilterRests: one that does not answer holds up a Receive now and then, no
+// TestFilterRests: one that does not answer holds up a Receive sometimes, no
 // more, and is told of once.
 func TestFilterRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

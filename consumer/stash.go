@@ -44,7 +44,7 @@ func (c *Consumer[Tx]) tendStash(ctx context.Context, handle func(broker.Deliver
 	}
 }
 
-// sweep hands one message of each key that has one due to handle, and comes again
+// sweep hands one message of each key that has one due to handle, and returns
 // as long as that brings any of them forward.
 func (c *Consumer[Tx]) sweep(ctx context.Context, handle func(broker.Delivery) broker.Verdict) error {
 	var topic, key string

@@ -23,7 +23,7 @@ func (t *trouble) failed(now time.Time) (first bool, lasted time.Duration) {
 	return first, now.Sub(t.since)
 }
 
-// lasts says whether the outage goes on.
+// lasts says whether the outage continues.
 func (t *trouble) lasts() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

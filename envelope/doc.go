@@ -33,7 +33,7 @@
 // stream does not take the message for the one that it had.
 //
 // postrider-gap names the versions of the message's key before it that will not
-// come by themselves: their dead letters are recorded and the key went on without
+// come by themselves: their dead letters are recorded and the key continued without
 // them. The key's next message has it, and each one after that while the dead
 // letters stand (of very many runs of versions, the newest). Who applies versions
 // one by one takes these for applied; a message that a person sends again after

@@ -62,7 +62,7 @@ func ExampleInbox_Once() {
 		return err
 	})
 	if err != nil {
-		fmt.Println(err) // do not acknowledge: the message comes again
+		fmt.Println(err) // do not acknowledge: the message returns
 		return
 	}
 	// Acknowledge: there is one invoice, written now or earlier.
@@ -119,7 +119,7 @@ func ExampleInbox_Claim() {
 		err = tx.Commit()
 	}
 	if err != nil {
-		fmt.Println(err) // do not acknowledge: the message comes again
+		fmt.Println(err) // do not acknowledge: the message returns
 	}
 }
 
@@ -164,7 +164,7 @@ func ExampleInbox_PruneAll() {
 	fmt.Println(removed, "claims forgotten")
 }
 
-// Retry every dead letter, once its cause is mended.
+// Retry every dead letter, once its cause is repaired.
 func ExampleInbox_Revive() {
 	in := inbox.New(dialect.Postgres, "billing", nil)
 

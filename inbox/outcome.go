@@ -58,7 +58,7 @@ func (in *Inbox) Lookup(ctx context.Context, db Conn, id string) (*Claimed, erro
 		return nil, in.wrap("look up", id, err)
 	}
 	if c.Outcome == "" {
-		return nil, nil //nolint:nilnil // documented: it is not known
+		return nil, nil //nolint:nilnil // documented: it is unknown
 	}
 	c.ProcessedAt = micros(at)
 	return &c, nil

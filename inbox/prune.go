@@ -69,7 +69,7 @@ func (in *Inbox) Prune(ctx context.Context, db outbox.Execer, olderThan time.Dur
 
 // PruneAll calls Prune with batches of 1,000 until nothing is left to forget or
 // ctx has ended, and returns how many claims were forgotten. Between two batches
-// it rests as long as a batch took, at least 5 ms: consumers go on beside it.
+// it rests as long as a batch took, at least 5 ms: consumers continue beside it.
 func (in *Inbox) PruneAll(ctx context.Context, db outbox.Execer, olderThan time.Duration) (removed int64, err error) {
 	const batch = 1000
 	for {

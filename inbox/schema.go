@@ -10,7 +10,7 @@ import (
 )
 
 // SchemaVersion is that of the tables which this package makes. Versions only add:
-// programs of an older one go on beside them.
+// programs of an older one continue beside them.
 const SchemaVersion = inboxsql.Version
 
 // Schema is the SQL that makes the inbox tables, one statement per element;

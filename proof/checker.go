@@ -28,7 +28,7 @@ type Result struct {
 }
 
 // checker follows each key's dense versions 1, 2, 3 ... as they stand in the
-// broker's log: a version may come again, but never one above the highest so
+// broker's log: a version may return, but never one above the highest so
 // far plus one.
 type checker struct {
 	mu        sync.Mutex

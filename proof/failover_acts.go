@@ -107,7 +107,7 @@ func (f *failover) change(ctx context.Context, name string, do func(context.Cont
 			return err
 		}
 	}
-	// A relay that says more than it should says it while it goes on.
+	// A relay that says more than it should says it while it continues.
 	if err := poll(ctx, 20*time.Second, func() bool { return f.calm() }); err != nil {
 		return fmt.Errorf("the relays do not say that the database is back: %w\n%s", err, f.said())
 	}

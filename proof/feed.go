@@ -29,7 +29,7 @@ type feed struct {
 	close func()
 }
 
-// freezer stops a server, whose connections stay, and lets it go on.
+// freezer stops a server, whose connections stay, and lets it continue.
 type freezer interface {
 	Freeze() error
 	Thaw() error

@@ -33,7 +33,7 @@ type Config struct {
 	Postgres    string // major version
 	Binary      string // the postrider binary
 	Messages    int    // backlog written before the relay starts
-	Writers     int    // writers that go on writing until the kills are done
+	Writers     int    // writers that continue writing until the kills are done
 	Kills       int
 	BrokerKills int           // kills and freezes of the broker, in turns
 	Freeze      time.Duration // the first freeze of the broker; the others are short

@@ -156,8 +156,8 @@ func (r *night) faults(ctx context.Context, end time.Time) error {
 	}
 }
 
-// write goes on until ctx ends. What a fault does to a transaction is its
-// database's truth: the next one goes on from there.
+// write continues until ctx ends. What a fault does to a transaction is its
+// database's truth: the next one continues from there.
 func (r *night) write(ctx context.Context, rnd *rand.Rand) {
 	for ctx.Err() == nil {
 		next := 20 * time.Millisecond

@@ -128,7 +128,7 @@ func (e *endpoint) Kill() error {
 func (e *endpoint) Freeze() error { return e.cmd.Process.Signal(syscall.SIGSTOP) }
 func (e *endpoint) Thaw() error   { return e.cmd.Process.Signal(syscall.SIGCONT) }
 
-// count goes on counting where it stopped.
+// count continues counting where it stopped.
 func (e *endpoint) count() (int, error) {
 	n := 0
 	at, err := e.lines(e.at, func([]byte) { n++ })

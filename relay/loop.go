@@ -36,7 +36,7 @@ type loop struct {
 	cancels  map[core.ID]context.CancelFunc // of deliveries in flight
 }
 
-// stopGrace is how long an ended Run waits for calls that do not heed their context.
+// stopGrace is how long an ended Run waits for calls that do not obey their context.
 const stopGrace = 2 * time.Second
 
 func newLoop(r *Relay, bootID string) *loop {
@@ -270,7 +270,7 @@ func healthLine(log *slog.Logger, f core.HealthChanged) {
 }
 
 // await gives workers a moment to end, so that no goroutine outlives a Run whose
-// store and sink heed their contexts.
+// store and sink obey their contexts.
 func (lp *loop) await() {
 	idle := make(chan struct{})
 	go func() {

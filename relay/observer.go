@@ -40,7 +40,7 @@ type (
 	// LaneLostInfo is a lane that it no longer works on: Lane and Reason.
 	LaneLostInfo = core.LaneLost
 	// HealthInfo is a change: Part is "store", "sink" or "destination NAME", and Err
-	// tells why it is Down. When a store works again, After is how long it did not,
+	// tells why it is Down. When a store recovers, After is how long it did not,
 	// and NewHistory that it crashed, failed over or was restored meanwhile.
 	HealthInfo = core.HealthChanged
 	// BrakeInfo is a Destination that is held (On) after Rejections with one Code, or

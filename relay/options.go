@@ -22,7 +22,7 @@ const (
 	// Block keeps the key's later messages waiting until a person retries or
 	// discards the dead one.
 	Block = core.Block
-	// Skip sets the dead message aside and goes on with the key.
+	// Skip sets the dead message aside and continues with the key.
 	Skip = core.Skip
 )
 
@@ -49,7 +49,7 @@ type Options struct {
 	MaxLanes int          // most lanes to hold; 0: the fair share
 
 	// LeaseTTL is how long a dead instance's lanes stay its own. 0: 2 s, with
-	// which another instance goes on within 3 s.
+	// which another instance continues within 3 s.
 	LeaseTTL       time.Duration
 	DeliverTimeout time.Duration // of one call to the sink; 0: 10 s
 	StoreTimeout   time.Duration // of one call to the store; 0: 10 s

@@ -62,7 +62,7 @@ type recorder struct {
 	running  bool
 	draining bool
 	lapsed   bool      // the lanes are held by nobody we know of
-	silent   bool      // whether the broker answers is not known yet
+	silent   bool      // whether the broker answers is unknown yet
 	works    bool      // a message was acknowledged in this Run
 	beat     time.Time // of the loop
 	ttl      time.Duration

@@ -43,7 +43,7 @@ func (r *receiver) counts() (failed, took int) {
 	return r.failed, len(r.took)
 }
 
-// A webhook whose receiver answers 500 to one message goes on with the next ones,
+// A webhook whose receiver answers 500 to one message continues with the next ones,
 // of the same lane, although there was nothing to compare that one with; among
 // them it uses up its attempts and becomes a dead letter.
 //

@@ -10,7 +10,7 @@ type ActKind string
 // paused and resuming what is not change nothing.
 //
 // Skip and Replay are orders only: see package ops. Skip lets the keys of
-// records that hold them go on: the record becomes a dead letter that captures
+// records that hold them continue: the record becomes a dead letter that captures
 // nothing, an announced gap that can still be retried. Replay sends settled
 // records of the outbox once more, with their ids, the lane's next generation
 // and as Scheduled records that are due at once.

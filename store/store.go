@@ -166,7 +166,7 @@ type ParkedView struct {
 	// same order. nil: the store does not tell, and cannot read with [LaneRead.Keys].
 	Heads []Head
 	// Paused: a person has paused the lane. Its owner reads nothing of it and
-	// sends nothing, and goes on executing requests.
+	// sends nothing, and continues executing requests.
 	Paused bool
 	// NextDue is the time until the next parked record becomes due, negative or
 	// zero when one is due now. Meaningful only when HasDue is true.

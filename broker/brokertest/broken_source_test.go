@@ -95,7 +95,7 @@ func joining(e *brokertest.Env, inner func(context.Context) (broker.Source, func
 	}
 }
 
-// brokenGivebacks breaks the rules of a source about what comes again.
+// brokenGivebacks breaks the rules of a source about what returns.
 func brokenGivebacks() map[string]func(*brokertest.Env) {
 	return map[string]func(*brokertest.Env){
 		"source/exact": func(e *brokertest.Env) { // thinks that header names have no case

@@ -371,7 +371,7 @@ func sinkLate(ctx context.Context, env *Env) error {
 		return fmt.Errorf("the other process: %w", err)
 	}
 	env.Faults.Restore()
-	// The kept requests arrive while the new owner goes on.
+	// The kept requests arrive while the new owner continues.
 	for at := 6; at < len(msgs); at += 2 {
 		if err := resend(ctx, env.Second, msgs[at:at+2]); err != nil {
 			return fmt.Errorf("the other process: %w", err)

@@ -174,7 +174,7 @@ func sourceExtend(ctx context.Context, env *Env) error {
 	if err := src.Settle(ctx, verdicts(ds)); err != nil {
 		return fmt.Errorf("settle after the extension: %w", err)
 	}
-	late := time.Since(extended) >= limit // then they may come again
+	late := time.Since(extended) >= limit // then they may return
 	wait, cancel := context.WithTimeout(ctx, limit*5/4)
 	defer cancel()
 	if again, _ := src.Receive(wait, 4); len(again) > 0 && !late {
@@ -234,7 +234,7 @@ func sourceKilled(ctx context.Context, env *Env) error {
 }
 
 // sourceBackKeys gives back what it has of one key, from the last to the first,
-// and goes on with the others.
+// and continues with the others.
 func sourceBackKeys(ctx context.Context, env *Env) error {
 	const n, keys = 60, 3
 	const delay = 3 * time.Second // long, so that a busy machine does not spend it between two calls

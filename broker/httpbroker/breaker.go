@@ -12,7 +12,7 @@ const (
 	openAfter = 5 // answers in a row that may be the endpoint's fault
 	minPause  = 200 * time.Millisecond
 	maxPause  = 5 * time.Second
-	probes    = 8    // requests at once that find out whether it works again
+	probes    = 8    // requests at once that find out whether it recovers
 	maxBlamed = 4096 // messages about which something is remembered
 )
 

@@ -93,7 +93,7 @@ func TestTransportIsTheEndpoints(t *testing.T) {
 }
 
 // Connections are made anew after a while, with the certificates of then; where
-// those cannot be had what worked goes on.
+// those cannot be had what worked continues.
 func TestConnectionsAreMadeAnew(t *testing.T) {
 	var broken error
 	p, err := prepare(Endpoint{URL: "https://h", Unsigned: true, TLS: func() (*tls.Config, error) { return &tls.Config{}, broken }}) //nolint:gosec // the transport sets the version

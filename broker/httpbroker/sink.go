@@ -23,7 +23,7 @@ type SinkOptions struct {
 	Route envelope.Router
 	// Patience is how long a call waits for an endpoint that takes long, where
 	// there are others. Then its messages are answered as an outage of that endpoint,
-	// and requests on their way go on: the same message, when it comes again, takes
+	// and requests on their way continue: the same message, when it returns, takes
 	// over the answer. 0: 1 s, and 4 times what the endpoint usually takes, but at least
 	// 300 ms, where it has answered nothing since and another has, to a later request.
 	// What waits for the sink's own limit, or for the only endpoint, gets 5 s or this,

@@ -28,7 +28,7 @@ type SourceOptions struct {
 	// MaxBytes is the largest payload that is read. 0: 1 MiB.
 	MaxBytes int64
 	// MaxWaiting is the most verified requests that wait for their answer; more are
-	// asked to come again later. As many bodies are read at once: one more ends the
+	// asked to return later. As many bodies are read at once: one more ends the
 	// one that has taken longest. 0: 256.
 	MaxWaiting int
 	// ReadTimeout is how long a request's body may take. 0: 15 s.
@@ -81,13 +81,13 @@ type answer struct {
 }
 
 // barrier holds a key's later messages off until the one that was given back has
-// come again.
+// return.
 type barrier struct {
 	id    string
 	until time.Time
 }
 
-// barTime is how long a key waits for a message that does not come again.
+// barTime is how long a key waits for a message that does not return.
 const barTime = 30 * time.Second
 
 // retryLater is what a request is asked to wait for where nothing better is known.
@@ -164,7 +164,7 @@ func (s *Source) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case <-e.settled:
 		reply(w, e.answer)
 		_ = http.NewResponseController(w).Flush() // Settle waits for it; not every server can
-	case <-req.Context().Done(): // the sender has gone, and will come again
+	case <-req.Context().Done(): // the sender has gone, and will return
 	}
 }
 
@@ -296,7 +296,7 @@ func (s *Source) settle(e *entry, a answer) bool {
 		close(e.told)
 	}
 	delete(s.byID, e.id)
-	if !e.out { // senders come again while a consumer takes nothing: what they left does not pile up
+	if !e.out { // senders return while a consumer takes nothing: what they left does not pile up
 		s.queue = slices.DeleteFunc(s.queue, func(q *entry) bool { return q == e })
 	}
 	return true
@@ -376,7 +376,7 @@ func (s *Source) decide(verdicts []broker.Verdict) error {
 }
 
 // giveBack answers a message, and those of its key that wait behind it, so that
-// they come again.
+// they return.
 func (s *Source) giveBack(e *entry, delay time.Duration) {
 	if !s.settle(e, answer{status: http.StatusInternalServerError, delay: delay, text: "not done: send it again"}) {
 		return
@@ -405,7 +405,7 @@ func (s *Source) Extend(context.Context, []broker.Delivery) error { return nil }
 // Info implements broker.Source.
 func (s *Source) Info() broker.SourceInfo { return broker.SourceInfo{Name: "http"} }
 
-// Close asks all senders to come again later and ends Receive, and then the server that
+// Close asks all senders to return later and ends Receive, and then the server that
 // [OpenSource] started. The caller of [NewSource] shuts its own http.Server down after that.
 func (s *Source) Close() {
 	if s.close != nil {

@@ -127,7 +127,7 @@ func TestReceiverTakesTheSignedID(t *testing.T) {
 	}
 }
 
-// A message that comes again while it is worked on is given to the consumer once.
+// A message that returns while it is worked on is given to the consumer once.
 func TestReceiverJoinsRepeats(t *testing.T) {
 	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret), MaxWaiting: 3})
 	answers := make(chan int, 10)
@@ -168,7 +168,7 @@ func TestReceiverJoinsRepeats(t *testing.T) {
 }
 
 // What senders have left behind is not kept while the consumer takes nothing: they
-// come again for hours.
+// return for hours.
 //
 // Promises: G
 func TestReceiverForgetsWhoHasGone(t *testing.T) {
@@ -197,7 +197,7 @@ func TestReceiverForgetsWhoHasGone(t *testing.T) {
 	}
 }
 
-// The sender learns of a shutdown, and that it should come again.
+// The sender learns of a shutdown, and that it should return.
 func TestReceiverCloses(t *testing.T) {
 	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret)})
 	answers := make(chan *http.Response, 2)

@@ -33,7 +33,7 @@ func (s *Sink) Gone() []broker.Gone {
 	return all
 }
 
-// hold stops the endpoint or lets it go on. What it has on its way goes on: its
+// hold stops the endpoint or lets it continue. What it has on its way continues: its
 // answers count.
 func (t *target) hold(on bool) {
 	t.mu.Lock()

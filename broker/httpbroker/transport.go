@@ -46,7 +46,7 @@ func (c *client) current() (*http.Transport, error) {
 	case c.transport == nil:
 		return nil, err
 	}
-	c.since = time.Now() // with an error what worked goes on
+	c.since = time.Now() // with an error what worked continues
 	return c.transport, nil
 }
 

@@ -140,7 +140,7 @@ func committed(resp *kmsg.OffsetCommitResponse, done map[place]bool) (first erro
 }
 
 // revoked runs before another member gets the partitions: it waits for the commit
-// that is going on, and commits what was acknowledged; the rest is theirs.
+// that is in flight, and commits what was acknowledged; the rest is theirs.
 func (s *Source) revoked(ctx context.Context, _ *kgo.Client, gone map[string][]int32) {
 	select {
 	case s.commit <- struct{}{}:

@@ -160,7 +160,7 @@ func notSent(err error) bool {
 }
 
 // neverAppended reports whether nothing of a try that ended with err was or will
-// be appended. Everything that is not known for that may have been: NOT_LEADER
+// be appended. Everything that is unknown for that may have been: NOT_LEADER
 // and REQUEST_TIMED_OUT, for example, come after the leader has appended too,
 // and UNKNOWN_SERVER_ERROR comes from anywhere.
 func neverAppended(err error) bool {

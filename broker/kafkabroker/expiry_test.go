@@ -63,7 +63,7 @@ func older(t *testing.T, admin *kgo.Client) {
 }
 
 // TestTransactionThatTimesOut: the broker ends a transaction that it has not heard
-// of for too long, and shuts its producer out. The sink goes on when the network is
+// of for too long, and shuts its producer out. The sink continues when the network is
 // back, unless somebody has taken the id over meanwhile.
 //
 // Promises: S

@@ -20,9 +20,9 @@ func ClientOptions() []kgo.Opt {
 	}
 }
 
-// askAgain is how long the client goes on asking for what must be known before
+// askAgain is how long the client continues asking for what must be known before
 // anything is sent, when no broker answers: short, because Deliver says it then
-// and whoever called it waits and comes again.
+// and whoever called it waits and returns.
 const askAgain = 2 * time.Second
 
 // retryTimeout is franz-go's own but for those questions.

@@ -127,7 +127,7 @@ func (p *partition) next(e *encoder) (b *batch, needs bool) {
 }
 
 // dropProducer makes the partition count from 0 under another producer id. It
-// is the only way to go on where the broker's numbers are not known: a number
+// is the only way to continue where the broker's numbers are unknown: a number
 // used a second time for other records is taken for a repetition, and what it
 // carried would be acknowledged and not appended. The caller holds mu.
 func (p *partition) dropProducer() {
@@ -287,7 +287,7 @@ func (p *partition) sized(b *batch, err error) error {
 	return tooLarge(err, len(b.buf), limit, topicLimit(), p.topic.name)
 }
 
-// forgotten notes that the broker does not go on with the numbers of b.
+// forgotten notes that the broker does not continue with the numbers of b.
 func (p *partition) forgotten() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

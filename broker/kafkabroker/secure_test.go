@@ -257,7 +257,7 @@ func TestWhoWeAre(t *testing.T) {
 }
 
 // consumer is a source that is told which rights it lacks, one after the other, and
-// goes on when it has them.
+// continues when it has them.
 func (s *secured) consumer(user, pass string) {
 	s.Helper()
 	create(s.T, s.Addr, "read", 1)

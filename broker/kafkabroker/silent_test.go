@@ -12,7 +12,7 @@ import (
 	"github.com/postrider/postrider/broker/kafkabroker"
 )
 
-// TestSourceWithoutABroker: a source whose brokers are away says so, and goes on when
+// TestSourceWithoutABroker: a source whose brokers are away says so, and continues when
 // they are back.
 func TestSourceWithoutABroker(t *testing.T) {
 	t.Parallel()

@@ -210,7 +210,7 @@ func (s *Sink) Preview(_ string, m *postrider.Message) (broker.Preview, error) {
 	return p, err
 }
 
-// knownLimit is a topic's max.message.bytes, 0 where it is not known.
+// knownLimit is a topic's max.message.bytes, 0 where it is unknown.
 func (s *Sink) knownLimit(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

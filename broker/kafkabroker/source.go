@@ -228,7 +228,7 @@ func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 }
 
 // silence is after what time without a record the brokers are asked whether they are
-// there: the client goes on trying and says nothing.
+// there: the client continues trying and says nothing.
 const silence = 5 * time.Second
 
 // reach says why no broker answers, if none does; a busy one has time to.
@@ -311,7 +311,7 @@ func (s *Source) bytes() (n int) {
 	return n
 }
 
-// resume goes on with partitions that were paused. The caller holds mu.
+// resume continues with partitions that were paused. The caller holds mu.
 func (s *Source) resume() {
 	if s.bytes() > s.most/2 {
 		return

@@ -21,7 +21,7 @@ import (
 )
 
 // TestMaxHeld: with as much unsettled as allowed the source takes no more from
-// the broker, and goes on when it is settled.
+// the broker, and continues when it is settled.
 func TestMaxHeld(t *testing.T) {
 	addr := testserver.SharedKafka(t).Addr
 	topic := "held" + rand.Text()
@@ -83,7 +83,7 @@ func TestMaxHeld(t *testing.T) {
 }
 
 // TestMaxHeldBytes: the same in bytes, over all partitions: one that holds nothing
-// goes on too when the others are settled.
+// continues too when the others are settled.
 //
 // Promises: G
 func TestMaxHeldBytes(t *testing.T) {

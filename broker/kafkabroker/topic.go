@@ -56,7 +56,7 @@ func (s *Sink) topicOf(ctx context.Context, name string) (*topic, *view, error) 
 	s.mu.Unlock()
 	if v := t.view.Load(); v != nil {
 		if time.Since(v.at) > t.age() {
-			again := *v // one caller looks again, the others go on with what is known
+			again := *v // one caller looks again, the others continue with what is known
 			again.at = time.Now()
 			if t.view.CompareAndSwap(v, &again) {
 				go t.renew()

@@ -61,7 +61,7 @@ type transactor struct {
 
 	// The rest belongs to the one that holds turn.
 	producer producer
-	dirty    bool      // a transaction may be open, or its end is not known
+	dirty    bool      // a transaction may be open, or its end is unknown
 	opened   time.Time // before the last one was begun
 	fenced   error     // not nil: another producer has the id
 	next     map[*partition]int32

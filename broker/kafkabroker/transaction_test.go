@@ -173,7 +173,7 @@ func group(topic string, call, n int) []postrider.Message {
 }
 
 // TestFenced: a process that takes the transactional id over stops the one
-// before it for good, in the middle of a transaction too, and goes on itself.
+// before it for good, in the middle of a transaction too, and continues itself.
 //
 // Promises: O
 func TestFenced(t *testing.T) {

@@ -43,7 +43,7 @@ func (t *transactor) attempt(ctx context.Context, w *work, batches []*txBatch) (
 }
 
 // unsent is what all messages are answered with when no commit was sent. Who is
-// fenced is not known yet: ready finds out.
+// fenced is unknown yet: ready finds out.
 func (t *transactor) unsent(err error) error {
 	if isFenced(err) {
 		if readyErr := t.ready(t.sink.client.Context()); t.fenced != nil {
@@ -71,7 +71,7 @@ func (t *transactor) commit(ctx context.Context) error {
 
 // produce sends the batches, one per partition at a time, and reports whether all
 // of them are appended. After one is refused the transaction will not be
-// committed; the records that are sent singly go on then, so that all of the bad
+// committed; the records that are sent singly continue then, so that all of the bad
 // ones are found at once.
 func (t *transactor) produce(ctx context.Context, w *work, batches []*txBatch) (whole bool, err error) {
 	queues := make(map[*partition][]*txBatch)

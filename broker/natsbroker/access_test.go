@@ -153,7 +153,7 @@ func users(password string, publish ...string) string {
 }
 
 // TestWhoWeAre: a user's password and rights come and go, and the sink of one
-// connection says what is wrong and goes on by itself.
+// connection says what is wrong and continues by itself.
 //
 // Promises: C
 func TestWhoWeAre(t *testing.T) {

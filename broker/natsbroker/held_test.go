@@ -11,7 +11,7 @@ import (
 )
 
 // TestMaxHeldBytes: with as many bytes unsettled as allowed the source takes no
-// more from the server, goes on when it is settled, and a message that is larger
+// more from the server, continues when it is settled, and a message that is larger
 // than all of them comes too.
 //
 // Promises: G

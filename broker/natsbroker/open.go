@@ -32,7 +32,7 @@ func ClientOptions() []nats.Option {
 // and opts, which may be nil, both set an option, the URL decides.
 //
 // A server that cannot be reached, or rejects the user, is an outage of Deliver: the
-// connection goes on trying. Close ends the sink and its connection.
+// connection continues trying. Close ends the sink and its connection.
 func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 	var t Target
 	if opts != nil {

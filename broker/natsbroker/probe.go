@@ -21,7 +21,7 @@ const probeTimeout = time.Minute
 const pingWait = 5 * time.Second
 
 // Ping is [broker.Info].Ping. While there is no connection it waits a moment for
-// the client, which goes on trying.
+// the client, which continues trying.
 func (s *Sink) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingWait)
 	defer cancel()

@@ -55,7 +55,7 @@ type request struct {
 	Group    string        `json:"group,omitempty"`
 }
 
-// due is when the request that is open has ended, with or without a word.
+// due is when the request that is open has ended, with an answer or without one.
 func (p *puller) due() time.Time { return p.until }
 
 // pull sends a request for as much as MaxHeld and room bytes, unless one is open.
@@ -65,7 +65,7 @@ func (p *puller) pull(room int) error {
 	if now.Before(p.until) {
 		return nil
 	}
-	if p.open { // the last one has ended without a word
+	if p.open { // the last one has ended silently
 		p.open = false
 		if err := violation(p.nc, `ublish to "`+p.subject); err != nil {
 			return fmt.Errorf("%w; %s", err, sourceRights)

@@ -19,7 +19,7 @@ import (
 // The server numbers the deliveries of a consumer. As long as the numbers have
 // no gap and nobody else had unsettled messages before, every unsettled message
 // is here. Otherwise the server says how many are unsettled, and only when all
-// of them are here may newer ones go on.
+// of them are here may newer ones continue.
 //
 // What is here may not be unsettled any more: a source that was only slow has
 // settled it, and the same source may still hold others. So messages that were

@@ -45,7 +45,7 @@ func TestAnswersThatWeMayNotHear(t *testing.T) {
 }
 
 // TestWhatASourceMayNot: a source that may not ask, hear or acknowledge says so, and
-// goes on when it may. The client does not subscribe again before it has reconnected.
+// continues when it may. The client does not subscribe again before it has reconnected.
 //
 // Promises: S
 func TestWhatASourceMayNot(t *testing.T) {

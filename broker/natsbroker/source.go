@@ -51,7 +51,7 @@ const pullsPerWait = 6
 // kept here until they are due, in front of their keys' later ones. Of several
 // sources of one durable the server feeds one; another one takes over when it
 // is closed or has been silent for AckWait, and passes on what is newer
-// only when the earlier one's messages are settled or have come again. It is
+// only when the earlier one's messages are settled or have returned. It is
 // safe for concurrent use.
 type Source struct {
 	close func() // of the connection that OpenSource made; nil: it is the caller's
@@ -113,7 +113,7 @@ var errNoPin = errors.New("the server does not pin consumers; nats-server 2.11 o
 var errClosed = errors.New("natsbroker: source is closed")
 
 // Close gives back to the server everything that is not with a receiver, and
-// ends Receive. What receivers hold comes again after AckWait. It ends the connection
+// ends Receive. What receivers hold returns after AckWait. It ends the connection
 // that [OpenSource] made; that of [NewSource] stays open.
 func (s *Source) Close() {
 	if s.close != nil {
@@ -259,7 +259,7 @@ func (s *Source) keep() {
 	}
 	s.kept = time.Now()
 	s.waiting(func(msg *nats.Msg) {
-		_ = msg.InProgress() // if it is lost, the message comes again
+		_ = msg.InProgress() // if it is lost, the message returns
 	})
 }
 
@@ -377,7 +377,7 @@ func (s *Source) lookUp(ctx context.Context) error {
 
 // forget drops all that is in hand: its consumer is gone, and its stream may be too.
 // Acknowledgements name messages by their numbers only, which another stream of the
-// name begins anew. What is still there comes again.
+// name begins anew. What is still there returns.
 func (s *Source) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -307,7 +307,7 @@ func TestNothingIsGivenUpByTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := 0
-	for life := range 4 { // each receives, and dies without a word
+	for life := range 4 { // each receives, and dies silently
 		conn := connect(t, nc.ConnectedUrl())
 		src, err := natsbroker.NewSource(conn, &natsbroker.SourceOptions{Stream: name, Group: "c", AckWait: time.Second})
 		if err != nil {

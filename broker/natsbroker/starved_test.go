@@ -76,7 +76,7 @@ func TestNothingThatArrivesIsThrownAway(t *testing.T) {
 }
 
 // TestWorkKeepsItsSource: who is at work longer than AckWait and asks for nothing
-// new keeps the pin, and what waits in its source does not come again elsewhere.
+// new keeps the pin, and what waits in its source does not return elsewhere.
 //
 // Promises: E
 func TestWorkKeepsItsSource(t *testing.T) {

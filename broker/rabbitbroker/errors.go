@@ -81,7 +81,7 @@ func notOpened(err error, s *Server) error {
 	switch {
 	case e.Code == amqp.AccessRefused && s.Certificate:
 		err = fmt.Errorf("the broker knows no user for our certificate: %w; make a user of the certificate's name (see the broker's ssl_cert_login_from), enable the plugin rabbitmq_auth_mechanism_ssl and the mechanism EXTERNAL, and check that the user may use virtual host %q", err, s.vhost())
-	case e.Code == amqp.AccessRefused: // also when the broker hangs up at the login without a word
+	case e.Code == amqp.AccessRefused: // also when the broker hangs up at the login silently
 		err = fmt.Errorf("the broker refuses user %s: %w; check the user's name and password in the URL and that the user may use virtual host %q", s.user(), err, s.vhost())
 	case e.Code == amqp.NotAllowed:
 		err = fmt.Errorf("the broker refuses virtual host %q to user %s: %w; check the URL's path (empty is /), make it with rabbitmqctl add_vhost or allow it with set_permissions", s.vhost(), s.user(), err)

@@ -16,7 +16,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// batch is n messages of keys to a topic; versions go on from before.
+// batch is n messages of keys to a topic; versions continue from before.
 func batch(topic string, n, keys, before int) []postrider.Message {
 	msgs := make([]postrider.Message, n)
 	for i := range msgs {

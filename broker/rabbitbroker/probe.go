@@ -89,7 +89,7 @@ func unreached(err error) error {
 func (s *Sink) mayPublish(c *amqp.Connection, topic string) error {
 	err := mayPublish(c, s.opts.Exchange, topic)
 	if refused := (*amqp.Error)(nil); s.opts.RoutingKey == RoutingByKey && errors.As(err, &refused) && refusedTopic.MatchString(refused.Reason) {
-		return nil // which keys there will be is not known
+		return nil // which keys there will be is unknown
 	}
 	return err
 }

@@ -130,7 +130,7 @@ func overTLS(t *testing.T, s *secured) {
 }
 
 // consumerTimeout: who holds a message too long loses the channel and with it
-// everything unsettled, which comes again in its order; verdicts on what was lost
+// everything unsettled, which returns in its order; verdicts on what was lost
 // settle nothing of it.
 func consumerTimeout(t *testing.T, s *secured) {
 	t.Helper()

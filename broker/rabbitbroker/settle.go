@@ -21,7 +21,7 @@ const settleWait = 5 * time.Second
 // Settle implements broker.Source. Before it returns, the broker has taken the
 // acknowledgements: AMQP has no answer to them, but a channel works off what it is
 // told in order, and what is asked behind them is answered. What is settled twice,
-// or belongs to a connection that has ended, changes nothing: it comes again.
+// or belongs to a connection that has ended, changes nothing: it returns.
 func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (s *Source) sort(verdicts []broker.Verdict) (live *subscription, asked bool
 		if s.live == nil {
 			continue
 		}
-		if err := s.live.ch.Ack(tag, false); err != nil { // it comes again
+		if err := s.live.ch.Ack(tag, false); err != nil { // it returns
 			return nil, false, fmt.Errorf("rabbitbroker: acknowledge: %w", err)
 		}
 		t.Ack()

@@ -105,7 +105,7 @@ func NewSource(server Server, options *SourceOptions) (*Source, error) {
 
 // Info implements broker.Source. There is no time limit that Extend could move:
 // the broker's consumer_timeout (30 minutes by default) ends the connection, and
-// everything unsettled comes again.
+// everything unsettled returns.
 func (s *Source) Info() broker.SourceInfo { return broker.SourceInfo{Name: "rabbitmq"} }
 
 var errSourceClosed = errors.New("rabbitbroker: the source is closed")
@@ -214,7 +214,7 @@ func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 }
 
 // add puts a delivery into the log. Without one the session is over: what it
-// delivered comes again, in the same order, before everything else. The error is
+// delivered returns, in the same order, before everything else. The error is
 // the broker's own reason for that.
 func (s *Source) add(d amqp.Delivery, ok bool) error {
 	s.mu.Lock()

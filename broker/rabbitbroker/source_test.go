@@ -98,7 +98,7 @@ func TestNobodyKnowsIt(t *testing.T) {
 }
 
 // TestQueueDeletedUnderSource: the broker cancels the consumer; when the queue is
-// there again the source goes on.
+// there again the source continues.
 func TestQueueDeletedUnderSource(t *testing.T) {
 	url := testserver.SharedRabbitMQ(t, "4.0").URL
 	ch := channel(t, url)
@@ -157,7 +157,7 @@ func TestSessionsAreForgotten(t *testing.T) {
 	take(ctx, t, src, 1)
 	held := src.Session()
 	proxy.Reset()
-	for ds := []broker.Delivery(nil); len(ds) == 0 && ctx.Err() == nil; { // it comes again
+	for ds := []broker.Delivery(nil); len(ds) == 0 && ctx.Err() == nil; { // it returns
 		ds, _ = src.Receive(ctx, 1)
 	}
 	for tick := time.NewTicker(10 * time.Millisecond); held(); runtime.GC() {

@@ -3,7 +3,7 @@
 //
 // A [Sink] sends the messages of a call as pipelines with one message per key, or
 // as transactions (MULTI, XADD ..., EXEC) where the keys are few. A plain pipeline
-// would go on behind a command that failed, and a key's second message would be
+// would continue behind a command that failed, and a key's second message would be
 // accepted after its first was refused: a server that is out of memory, loading
 // or not yet promoted may answer the next command otherwise.
 //

@@ -12,7 +12,7 @@ import (
 )
 
 // TestMaxHeldBytes: with as many bytes unsettled as allowed the source takes no
-// more from the server, and goes on when it is settled.
+// more from the server, and continues when it is settled.
 //
 // Promises: G
 func TestMaxHeldBytes(t *testing.T) {

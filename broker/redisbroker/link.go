@@ -57,7 +57,7 @@ func newLink(opts *redis.Options, timeout time.Duration, must demands) *link {
 	o := *opts
 	o.MaxRetries = -1
 	o.DialerRetries = 1
-	// One connection is enough. But after PoolSize failed dials the pool goes on
+	// One connection is enough. But after PoolSize failed dials the pool continues
 	// answering with the last one's error, for a second after the server is back too.
 	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 1<<12, 0, 1, 0
 	o.PipelinePoolSize = -1

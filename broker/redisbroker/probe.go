@@ -85,7 +85,7 @@ func (d demands) judge(ctx context.Context, c *redis.Conn, is map[string]string)
 	return d.endures(is["aof_enabled"] == "1", fsync)
 }
 
-// endures checks durable= and synced=; fsync is "" where it is not known.
+// endures checks durable= and synced=; fsync is "" where it is unknown.
 func (d demands) endures(aof bool, fsync string) error {
 	switch {
 	case !aof:

@@ -218,7 +218,7 @@ func (s *Source) group(st *stream) error {
 	defer s.mu.Unlock()
 	vanished := made && st.known
 	st.grouped, st.known = true, true
-	if made { // the same entries come again
+	if made { // the same entries return
 		st.gone = nil
 	}
 	if !vanished {
@@ -338,7 +338,7 @@ func (s *Source) reclaim(st *stream, room int) error {
 	return nil
 }
 
-// counts asks how often each entry was delivered: 1 where it is not known.
+// counts asks how often each entry was delivered: 1 where it is unknown.
 func (s *Source) counts(st *stream, entries []any) ([]int, error) {
 	if len(entries) == 0 {
 		return nil, nil

@@ -49,7 +49,7 @@ func held(t *testing.T, addr, stream string) []postrider.Message {
 	return msgs
 }
 
-// TestOutOfMemory: at maxmemory the sink is throttled; consumers go on, a new one
+// TestOutOfMemory: at maxmemory the sink is throttled; consumers continue, a new one
 // too, since they are who makes room.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
@@ -142,7 +142,7 @@ func errorsThatPass(t *testing.T, keys int) {
 }
 
 // TestOneStreamIsSpoilt: what is no stream holds up its own keys only, also those
-// that would go on elsewhere.
+// that would continue elsewhere.
 func TestOneStreamIsSpoilt(t *testing.T) {
 	t.Parallel()
 	r := testserver.StartRedis(t, testserver.Redis7)

@@ -246,7 +246,7 @@ type stream struct {
 
 	grouped bool   // the group is there
 	known   bool   // it was there before
-	claim   string // where claiming what is pending goes on; "": all is here
+	claim   string // where claiming what is pending continues; "": all is here
 	last    string // nothing new up to this id
 
 	log    *inhand.Log

@@ -62,7 +62,7 @@ func settled(t *testing.T, src *redisbroker.Source, ds []broker.Delivery, addr s
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		ds, _ = src.Receive(ctx, 10) // what was held when the lease went comes again
+		ds, _ = src.Receive(ctx, 10) // what was held when the lease went returns
 		v, err := command(addr, "XPENDING", "orders", "g")
 		list, _ := v.([]any)
 		return err == nil && len(list) > 0 && list[0] == int64(0)
@@ -159,7 +159,7 @@ func TestVanished(t *testing.T) {
 		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", next, next+4)}); errs != nil {
 			t.Fatal(errs)
 		}
-		for last := int64(0); last < int64(next+4); { // after DESTROY all comes again
+		for last := int64(0); last < int64(next+4); { // after DESTROY all returns
 			ds := receive(t, src, 1)
 			settle(t, src, ds)
 			last = ds[0].Message.Version

@@ -106,7 +106,7 @@ func (h *hosts) now() uint32 {
 	return h.turns.Load()
 }
 
-// leave goes on to the next one, unless that was done since was: many connections
+// leave continues to the next one, unless that was done since was: many connections
 // to one host find out together that it is not the primary.
 func (h *hosts) leave(was uint32) {
 	if h != nil {

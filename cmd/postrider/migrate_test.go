@@ -97,7 +97,7 @@ func TestAdoptBesideWriters(t *testing.T) {
 	}
 }
 
-// TestMigrateThatLostItsConnection: it is an outage, and the same command goes on.
+// TestMigrateThatLostItsConnection: it is an outage, and the same command continues.
 func TestMigrateThatLostItsConnection(t *testing.T) {
 	pg := testserver.SharedPostgres(t, "18")
 	store := outboxOn(t, pg)

@@ -19,7 +19,7 @@ func orderOf(t *testing.T, out string) orderAnswer {
 }
 
 // TestRepair is a night on call: messages are refused, a key is blocked, skipped
-// and mended, a key and a lane are paused and resumed, and what a consumer has
+// and repaired, a key and a lane are paused and resumed, and what a consumer has
 // lost is replayed, with a relay that lives and with none.
 func TestRepair(t *testing.T) {
 	store, broker := outboxOn(t, testserver.SharedPostgres(t, "18")), testserver.SharedNATS(t).URL
@@ -50,13 +50,13 @@ func TestRepair(t *testing.T) {
 	if out := on("dead", "retry", "--topic", s.topic, "--class", "rejected"); !strings.Contains(out, "would concern 2 records") || !strings.Contains(out, "add --yes") {
 		t.Errorf("a count prints %q", out)
 	}
-	// Key a goes on without its head, which stays a dead letter.
+	// Key a continues without its head, which stays a dead letter.
 	on("skip", "--key", "a", "--reason", "the shop must open", "--yes")
 	until(t, "key a goes on", relay, func() bool { return s.count() == 2 && len(deadOf(t, store)) == 2 })
 	if d := deadOf(t, store, "--key", "a"); len(d) != 1 || d[0].BlocksKey {
 		t.Errorf("after the skip: %+v", d)
 	}
-	// The cause is mended elsewhere: another topic takes what is large.
+	// The cause is repaired elsewhere: another topic takes what is large.
 	large := newStream(t, broker, 10_000)
 	o := orderOf(t, on("dead", "retry", "--topic", s.topic, "--set-topic", large.topic, "--set-header", "mended=yes", "--reason", "moved", "--yes", "-o", "json"))
 	if !o.Done || o.Moved != 2 || o.Planned != 2 {

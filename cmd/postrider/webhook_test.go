@@ -85,7 +85,7 @@ func TestWebhooks(t *testing.T) {
 }
 
 // A stop by 410 is kept by PostgreSQL: status and journal show it, a relay that
-// starts later does not ask the endpoint, and a command lets it go on.
+// starts later does not ask the endpoint, and a command lets it continue.
 func TestGoneIsKept(t *testing.T) {
 	h := &hooks{seen: map[string]int{}, answer: map[string]int{"/gone": http.StatusGone}}
 	server := httptest.NewServer(h)

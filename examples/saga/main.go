@@ -101,7 +101,7 @@ func run(ctx context.Context, cfg *config) error {
 		go func() {
 			err := part(ctx)
 			if err != nil {
-				stop(err) // the others cannot go on without it
+				stop(err) // the others cannot continue without it
 			}
 			ended <- err
 		}()

@@ -99,7 +99,7 @@ func (h *history) run(ctx context.Context, seed uint64) error {
 	return h.end(ctx)
 }
 
-// version is one of a key, which announces now and then that the one before it is missing.
+// version is one of a key, which announces sometimes that the one before it is missing.
 func (h *history) version(key string, v int64) postrider.Message {
 	m := message(key, v)
 	if h.order == inbox.Contiguous && v > 1 && h.rnd.IntN(12) == 0 {

@@ -20,7 +20,7 @@ func outcomeCases() []Case {
 	}
 }
 
-// became wants the outcome of a message, "" for one that is not known.
+// became wants the outcome of a message, "" for one that is unknown.
 func (e *Env) became(ctx context.Context, in *inboxwork.Inbox, id string, want inbox.Outcome) error {
 	return e.in(ctx, func(tx inbox.Conn) error {
 		c, err := in.Lookup(ctx, tx, id)

@@ -90,7 +90,7 @@ func (s *severed) Settle(ctx context.Context, settlements []store.Settlement) ([
 	return lost, err
 }
 
-// mortal runs a relay that kill ends without a word.
+// mortal runs a relay that kill ends silently.
 func (r *rig) mortal(sink broker.Sink) (kill func()) {
 	r.Helper()
 	st := &severed{Store: pgstore.New(r.relayPool(), nil)}
@@ -106,7 +106,7 @@ func (r *rig) mortal(sink broker.Sink) (kill func()) {
 	return kill
 }
 
-// mend retries or discards every dead letter, as a person does; what was
+// repair retries or discards every dead letter, as a person does; what was
 // discarded is the result.
 func (r *rig) mend(st *pgstore.Store) (discarded []string) {
 	r.Helper()

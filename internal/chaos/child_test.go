@@ -76,7 +76,7 @@ func beRelay() error {
 }
 
 // halting stands still in the first call that carries poison, says so, and
-// refuses the poison when it is told to go on.
+// refuses the poison when it is told to continue.
 type halting struct {
 	broker.Sink
 	once sync.Once

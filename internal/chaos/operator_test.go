@@ -73,7 +73,7 @@ func brokerRefusesAll(r *rig, s *server) {
 	r.until(60*time.Second, "all others flow and the brake lets go", func() bool {
 		return int(re.Stats().Delivered)+len(parked()) >= backlog && len(re.Stats().Braked) == 0
 	})
-	// A broker that is broken and mended piece by piece (Kafka applies a topic's
+	// A broker that is broken and repaired piece by piece (Kafka applies a topic's
 	// limit to one partition after the other) rejects some between others, and the
 	// brake counts anew behind each of those. The calls end side by side: whose
 	// answer came first the relay may see otherwise than we do.

@@ -46,7 +46,7 @@ func brokerRefuses(r *rig, s *server) {
 			r.Errorf("key %s waits behind another key's dead letter", w.Message.Key)
 		}
 	}
-	// Other keys, those of the same lane too, have gone on.
+	// Other keys, those of the same lane too, have continued.
 	r.until(10*time.Second, "the other keys flow", func() bool {
 		return r.number(`SELECT count(*) FROM postrider.messages WHERE state = 'Sent'`) == keys*5+(keys-1)*5
 	})

@@ -28,7 +28,7 @@ const first, second = "hunter2-canary", "hunter3-canary"
 
 // TestRevoked takes from a relay at work its password and then its rights, and
 // gives both back: two outages, said once each with the reason, no attempt
-// burnt, and the relay goes on by itself.
+// burnt, and the relay continues by itself.
 func TestRevoked(t *testing.T) {
 	for name, start := range map[string]func(*testing.T, string) *guarded{
 		"nats": guardedNATS, "redis": guardedRedis, "kafka": guardedKafka, "rabbitmq": guardedRabbitMQ, "webhook": guardedWebhook,

@@ -68,7 +68,7 @@ func rigOn(t *testing.T, url string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The writers go on when the server is read-only for everybody else.
+	// The writers continue when the server is read-only for everybody else.
 	cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "off"
 	cfg.MaxConns = 12
 	if r.pool, err = pgxpool.NewWithConfig(t.Context(), cfg); err != nil {

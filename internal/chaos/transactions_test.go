@@ -58,7 +58,7 @@ func TestLongTransaction(t *testing.T) {
 		r.raw(tx, "long", 1)
 		_, stop := r.relay(sink, nil)
 		r.othersFlow(sink, 500)
-		// What was running must be remembered by whoever goes on.
+		// What was running must be remembered by whoever continues.
 		stop()
 		r.relay(sink, nil)
 		r.othersFlow(sink, 500)

@@ -144,7 +144,7 @@ func TestRollingUpgrade(t *testing.T) {
 	})
 }
 
-// delivers waits until everybody who holds lanes has gone on.
+// delivers waits until everybody who holds lanes has continued.
 func (r *rig) delivers(when string) {
 	r.Helper()
 	const slowest = `SELECT min(n)::bigint FROM (SELECT sum(delivered) AS n FROM postrider.lane_cursor WHERE owner <> '' GROUP BY owner) x`

@@ -26,12 +26,12 @@ type realBroker struct {
 	make          func(t *testing.T, topic string)
 	// left is how many messages of the topic the consumer has not acknowledged.
 	left func(t *testing.T, topic, consumer string) int
-	// committed is where a consumer goes on, by partition; nil: each message is
+	// committed is where a consumer continues, by partition; nil: each message is
 	// acknowledged by itself.
 	committed func(t *testing.T, topic, consumer string) map[int32]int64
 }
 
-// onRealBrokers starts each broker once for all tests of run, which go on side by
+// onRealBrokers starts each broker once for all tests of run, which continue side by
 // side: most of their time is waiting.
 func onRealBrokers(t *testing.T, run func(t *testing.T, b *realBroker)) {
 	t.Helper()
@@ -217,7 +217,7 @@ func (b *realBroker) publish(t *testing.T, msgs ...postrider.Message) {
 }
 
 // openSource returns a source for one process. A member of a Kafka group that
-// died without a word is missed after 6 s, the least that a broker accepts.
+// died silently is missed after 6 s, the least that a broker accepts.
 func openSource(name, url, topic, consumer string, kafka ...kgo.Opt) (broker.Source, func(), error) {
 	if name == "nats" {
 		nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))

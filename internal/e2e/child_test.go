@@ -102,7 +102,7 @@ func startChild(t *testing.T, b *realBroker, s *effectStore, topic string, order
 	return c
 }
 
-// consumerKilled kills a consumer's process twice, without a word to the broker.
+// consumerKilled kills a consumer's process twice, silently to the broker.
 func consumerKilled(sc *scene) {
 	killTwice(sc, numbered(sc.topic, killedKeys, 0, killedEach), inbox.AnyOrder)
 }

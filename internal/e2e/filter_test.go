@@ -19,7 +19,7 @@ import (
 
 // TestRedisFilter: with ids in Redis that were never processed, with Redis
 // emptied, frozen and killed in the middle, and with ids that expire all the time,
-// every message has one effect, and the consumer goes on.
+// every message has one effect, and the consumer continues.
 //
 // Promises: E
 func TestRedisFilter(t *testing.T) {

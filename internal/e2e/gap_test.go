@@ -20,7 +20,7 @@ import (
 
 // TestGapIsTold: a gap that stays for a minute is told with key, versions and age.
 // Who is told has the missing messages sent again, as "postrider replay" does, and
-// the key goes on.
+// the key continues.
 //
 // Promises: O
 func TestGapIsTold(t *testing.T) {

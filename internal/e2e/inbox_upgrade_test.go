@@ -56,7 +56,7 @@ func wantOutcome(t *testing.T, db *sql.DB, in *inboxwork.Inbox, id string, want 
 }
 
 // TestInboxUpgrade: tables of version 1 are brought to the newest by several at
-// once, keep what they hold, and what was begun there goes on.
+// once, keep what they hold, and what was begun there continues.
 //
 // Promises: E
 func TestInboxUpgrade(t *testing.T) {

@@ -385,7 +385,7 @@ func (w *witness) runBare(ctx context.Context) error {
 	return nil
 }
 
-// runKey runs the messages of one key. What has begun goes on when the process is
+// runKey runs the messages of one key. What has begun continues when the process is
 // asked to end.
 func (w *witness) runKey(ds []broker.Delivery) error {
 	ctx := context.Background()

@@ -48,7 +48,7 @@ func last(ctx context.Context, tx *sql.Tx, id string) (n int, err error) {
 	return n, err
 }
 
-// applying inserts an effect when it may follow the last one, and fails now and then.
+// applying inserts an effect when it may follow the last one, and fails sometimes.
 func applying(follows func(last, n int) bool, wrong, fails *atomic.Int32) func(context.Context, *sql.Tx, order) error {
 	return func(ctx context.Context, tx *sql.Tx, o order) error {
 		before, err := last(ctx, tx, o.ID)
@@ -175,7 +175,7 @@ func TestContiguousGoesPastWhatIsAnnounced(t *testing.T) {
 }
 
 // TestContiguousStopsBehindTheDead: a dead letter stops its key and no other; a
-// mark that is set by hand lets it go on.
+// mark that is set by hand lets it continue.
 //
 // Promises: O
 func TestContiguousStopsBehindTheDead(t *testing.T) {
@@ -227,7 +227,7 @@ func TestContiguousStopsBehindTheDead(t *testing.T) {
 	})
 }
 
-// TestDeadLetterIsRevived: it has its effect after all, its key goes on in its
+// TestDeadLetterIsRevived: it has its effect after all, its key continues in its
 // order, and where there is no order nothing is asked of it.
 func TestDeadLetterIsRevived(t *testing.T) {
 	for kept, want := range map[inbox.Order][]int{inbox.AnyOrder: {1, 3, 2}, inbox.Contiguous: {1, 2, 3}} {
@@ -260,7 +260,7 @@ func TestDeadLetterIsRevived(t *testing.T) {
 	}
 }
 
-// TestGapIsGivenUp: after SkipGap the key goes on, and what comes of the gap
+// TestGapIsGivenUp: after SkipGap the key continues, and what comes of the gap
 // later is stale.
 //
 // Promises: O

@@ -99,7 +99,7 @@ func (p *Proxy) Reset() { p.set(p.resetAll) }
 
 // Strand makes the connections that exist half-open: the target sees their end,
 // the client's side stays open, takes everything and never answers. New
-// connections are as they should be. Restore does not mend them.
+// connections are as they should be. Restore does not repair them.
 func (p *Proxy) Strand() {
 	p.set(func() {
 		for l := range p.links {

@@ -1,6 +1,6 @@
 package inboxsql
 
-// Version is that of the tables. Versions only add: programs of an older one go on
+// Version is that of the tables. Versions only add: programs of an older one continue
 // beside them.
 const Version = 3
 

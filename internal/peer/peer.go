@@ -26,7 +26,7 @@ type Protocol struct {
 type Error struct {
 	Want   string // "Redis"
 	Addr   string // HOST:PORT
-	Speaks string // "HTTP"; "" where it is not known
+	Speaks string // "HTTP"; "" where it is unknown
 	Err    error  // the connection's, where the server has said nothing
 	greets bool
 }

@@ -42,7 +42,7 @@ const startTimeout = 3 * time.Minute
 type MissingError struct {
 	Server string // "PostgreSQL 18", or the name of a program
 	Fix    string // what to type
-	// Optional says that the tests go on without it, also where servers are required.
+	// Optional says that the tests continue without it, also where servers are required.
 	Optional bool
 }
 

@@ -69,7 +69,7 @@ const (
 	ActAtOnce
 	// RetryKeepsAttempts leaves attempts and generation of a retried record.
 	RetryKeepsAttempts
-	// RetryFreesKey lets a key go on beside a skipped record that is retried.
+	// RetryFreesKey lets a key continue beside a skipped record that is retried.
 	RetryFreesKey
 	// ForgetGaps says nothing of versions that were skipped.
 	ForgetGaps

@@ -113,7 +113,7 @@ func (s *Store) ChangeIdentity(to string) {
 }
 
 // Trim removes the records that every pipe has settled and the transactions
-// that left none behind, and returns the number of records removed. Books go on
+// that left none behind, and returns the number of records removed. Books continue
 // counting them, All does not.
 func (s *Store) Trim() int {
 	s.db.mu.Lock()

@@ -103,7 +103,7 @@ func New(opts *Options) *Store {
 // seen) belongs to one instance.
 func (s *Store) Pipe(name string) *Store { return s.db.handle(name) }
 
-// Pause pauses the whole pipe, or lets it go on.
+// Pause pauses the whole pipe, or lets it continue.
 func (s *Store) Pause(on bool) {
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()

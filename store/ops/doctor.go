@@ -29,7 +29,7 @@ type ExamineRequest struct {
 	Role string
 	// Timeout of one check: 5 s.
 	Timeout time.Duration
-	// Again is the time between two looks at what mends itself while relays come
+	// Again is the time between two looks at what repairs itself while relays come
 	// and go, such as a lane without an owner. The second look is taken only when
 	// the first found something. Default: 3 s, which is above a lease.
 	Again  time.Duration

@@ -39,12 +39,12 @@ type MigrateRequest struct {
 	// or none any more; "" leaves it as it is. Stores that cannot refuse.
 	Notify Notify
 	// Partition keeps the outbox in partitions by ranges of numbers from now on:
-	// see Partitioner. Writers and relays go on meanwhile. There is no way back.
+	// see Partitioner. Writers and relays continue meanwhile. There is no way back.
 	// A store that has no partitions refuses it with an UnusableError.
 	Partition bool
-	// Wait is how long a step goes on asking for a lock that other transactions
+	// Wait is how long a step continues asking for a lock that other transactions
 	// hold, a moment at a time, before it ends in a *BusyError; 0: two minutes,
-	// below 0: it asks once. Stores that lock otherwise pay no heed to it.
+	// below 0: it asks once. Stores that lock otherwise ignore it.
 	Wait time.Duration
 	// Waiting is told after a second and then every 5 s whom a step waits for, by
 	// the goroutine that called Migrate; may be nil.

@@ -15,7 +15,7 @@ type StrictKeys interface {
 	// SetStrict makes a topic strict, or plain again, and reports whether that
 	// changed it. It waits for the transactions that are writing into the
 	// outbox, and returns a *BusyError when they take too long; nothing has
-	// changed then. A key goes on above the highest version that it has in the
+	// changed then. A key continues above the highest version that it has in the
 	// outbox, or that it had when its topic was strict before.
 	SetStrict(ctx context.Context, req StrictRequest) (changed bool, err error)
 }

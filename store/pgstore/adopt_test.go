@@ -52,7 +52,7 @@ func copySchema(t *testing.T, from, to *db, how ...string) {
 // An outbox that was dumped and restored into another server
 // is refused until it is adopted; then everything that was not settled comes,
 // each key in its order, and nothing twice, although every transaction id of
-// the old server comes again in the new one.
+// the old server returns in the new one.
 //
 // Promises: L, O
 func TestDumpAndRestore(t *testing.T) {

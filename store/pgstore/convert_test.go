@@ -27,7 +27,7 @@ func (d *db) label(label string) {
 	d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, label)
 }
 
-// Writers of every kind and a reader go on while the outbox
+// Writers of every kind and a reader continue while the outbox
 // is converted and partitions are made, changed and dropped without a pause.
 //
 // Promises: L, O

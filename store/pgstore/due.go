@@ -107,7 +107,7 @@ func (r *reader) readQueues(ctx context.Context, named []*dueBatch, byLane map[s
 	for _, d := range named {
 		all.add(int64(d.req.Lane))
 		limits.add(int64(d.limit) + 1)
-		// Each queue brings a record, and one more that tells whether it goes on: where
+		// Each queue brings a record, and one more that tells whether it continues: where
 		// records are large the batch has no room for all queues.
 		first := d.req.Keys[:min(len(d.req.Keys), d.limit)]
 		d.more = len(first) < len(d.req.Keys)

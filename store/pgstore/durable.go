@@ -24,7 +24,7 @@ const (
 	// have been published.
 	Committed Durability = ""
 	// Flushed: on the disk of the primary. A read that finds messages of which
-	// that is not known yet asks the server to flush: one small commit.
+	// that is unknown yet asks the server to flush: one small commit.
 	Flushed Durability = "flush"
 	// Replayed: flushed, and replayed by the synchronous standbys, or by every
 	// connected standby if none is synchronous. Reads wait as long as it takes,

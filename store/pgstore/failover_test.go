@@ -104,7 +104,7 @@ func (p *pair) promote() {
 	p.pool.Reset()
 }
 
-// A standby that is promoted goes on from what it has of the
+// A standby that is promoted continues from what it has of the
 // log: what is held in memory of the old timeline is dropped, everything that
 // the new primary holds arrives, in the order of its key.
 //
@@ -206,8 +206,8 @@ func TestSettlementFromBeforeAFailover(t *testing.T) {
 	})
 }
 
-// A standby in step goes on where the primary ended: nothing
-// that was settled comes again, and nothing is missing.
+// A standby in step continues where the primary ended: nothing
+// that was settled returns, and nothing is missing.
 //
 // Promises: L, D
 func TestPromotedStandbyInStep(t *testing.T) {

@@ -137,7 +137,7 @@ func TestFilterPassesOverABacklog(t *testing.T) {
 }
 
 // Late rows that do not pass are gone over in pages like those that do, also when
-// a new owner goes on in the middle.
+// a new owner continues in the middle.
 func TestFilterAndLateRows(t *testing.T) {
 	for name, passing := range map[string]string{"some": "g % 1000 = 0", "none": "false", "all": "true"} {
 		t.Run(name, func(t *testing.T) {

@@ -219,7 +219,7 @@ func TestOrderRateCountsWhatAPageTakes(t *testing.T) {
 	})
 }
 
-// Skip lets a key go on behind its dead head, which stays as an announced gap.
+// Skip lets a key continue behind its dead head, which stays as an announced gap.
 //
 // Promises: S
 func TestSkipFreesTheKey(t *testing.T) {
@@ -315,7 +315,7 @@ func TestReplayOfVersions(t *testing.T) {
 
 // A replay's page waits for what was committed when it was taken up, and
 // for nothing that is committed later, or a busy key would never be replayed: that
-// goes on meanwhile, and once. The next page is taken up, and so waits for what has
+// continues meanwhile, and once. The next page is taken up, and so waits for what has
 // come by then, when the one before is handed over.
 //
 // Promises: O

@@ -132,7 +132,7 @@ UNION ALL
  ORDER BY p.due_at, p.seq LIMIT l.n)`
 
 // skipped is every run of versions of lane l that are dead letters which let their
-// key go on: run is the same for versions without a number between them.
+// key continue: run is the same for versions without a number between them.
 const skipped = `SELECT s.key, min(s.version) AS first, max(s.version) AS last FROM (
   SELECT p.key, p.version, p.version - dense_rank() OVER (PARTITION BY p.key ORDER BY p.version) AS run
   FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane

@@ -136,7 +136,7 @@ func TestPartitionsAreHeld(t *testing.T) {
 }
 
 // A sequence that is set back below what was dropped finds a place, its
-// messages are delivered, and the partitions go on.
+// messages are delivered, and the partitions continue.
 func TestSequenceSetBackBelowDroppedPartitions(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.convert()
@@ -171,7 +171,7 @@ func TestSequenceSetBackBelowDroppedPartitions(t *testing.T) {
 	})
 }
 
-// When nobody makes partitions, writers go on until every number of the last
+// When nobody makes partitions, writers continue until every number of the last
 // one is used, and long before that the alarm says so.
 func TestPartitionHeadroom(t *testing.T) {
 	trap(t, func(d *db, o *owner) {

@@ -15,7 +15,7 @@ import (
 )
 
 // What would lose messages in silence is refused by the next heartbeat, with the
-// statement that mends it.
+// statement that repairs it.
 func TestLeaseRefusesWhatLosesMessages(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		schema := `"` + d.schema + `"`

@@ -109,7 +109,7 @@ func restored(t *testing.T, version, home string) *db {
 
 // A logical cut-over to a newer major version: the tables
 // are replicated while the old outbox works on, then the new one is adopted.
-// What was settled does not come again, all else does, each key in its order,
+// What was settled does not return, all else does, each key in its order,
 // and acts get ids that no old one has.
 //
 // Promises: L, O, D

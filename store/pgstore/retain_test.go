@@ -108,7 +108,7 @@ func TestRetentionKeepsStragglers(t *testing.T) {
 	})
 }
 
-// Rows younger than the retention stay, and a sweep that goes on where the last
+// Rows younger than the retention stay, and a sweep that continues where the last
 // one ended finds what has come of age.
 func TestRetentionByAge(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
@@ -216,7 +216,7 @@ func TestOneRunnerOfRetention(t *testing.T) {
 }
 
 // The archive has the rows before they are gone; when it fails they stay, and
-// come again.
+// return.
 func TestArchiveComesFirst(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(100)

@@ -191,7 +191,7 @@ func TestStrictRefusals(t *testing.T) {
 	})
 }
 
-// What was numbered by hand, or strictly before, goes on.
+// What was numbered by hand, or strictly before, continues.
 func TestStrictGoesOnFromWhatIsThere(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		t.Parallel()
@@ -314,7 +314,7 @@ func TestLockKeysAvoidsDeadlocks(t *testing.T) {
 }
 
 // A strict topic stays strict in an outbox that is converted to partitions, and
-// keys go on over the end of one. Who waited for a key meanwhile is told to
+// keys continue over the end of one. Who waited for a key meanwhile is told to
 // repeat: its number belongs to the partition before.
 func TestStrictKeysInPartitions(t *testing.T) {
 	trap(t, func(d *db, o *owner) {

@@ -89,7 +89,7 @@ func TestStragglersComeInPages(t *testing.T) {
 			if n := o.step(); n > o.page {
 				t.Fatalf("a page of %d records, %d were asked for", n, o.page)
 			}
-			if pages++; pages == 20 { // a new owner goes on where this one stopped
+			if pages++; pages == 20 { // a new owner continues where this one stopped
 				o.lease()
 				if got := d.state("Sent"); got < 1500 || got > 2500 {
 					t.Errorf("%d Sent in the view after %d stragglers", got, len(o.seen))

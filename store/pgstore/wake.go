@@ -42,7 +42,7 @@ const (
 	listenAgain = time.Second
 )
 
-// ear listens for one store while somebody waits now and then.
+// ear listens for one store while somebody waits sometimes.
 type ear struct {
 	bell chan struct{} // rung when something was written; holds one ring
 

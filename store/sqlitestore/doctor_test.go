@@ -11,7 +11,7 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// Each thing that can be wrong with a file is found, and gone when it was mended.
+// Each thing that can be wrong with a file is found, and gone when it was repaired.
 func TestDoctor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.db")
 	db := openFile(t, path)

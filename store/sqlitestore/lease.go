@@ -66,7 +66,7 @@ func (s *Store) countLive(ctx context.Context, q querier, boot string, g *store.
 	return err
 }
 
-// checkFile refuses to go on when another file stands at the path: the pool's
+// checkFile refuses to continue when another file stands at the path: the pool's
 // connections still write into the one that was moved away.
 func (s *Store) checkFile(ctx context.Context, q querier) error {
 	var path string

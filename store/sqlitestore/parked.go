@@ -146,7 +146,7 @@ func stateOf(name string) store.State {
 	return store.Pending
 }
 
-// views fills in what is parked in the lanes that are not known.
+// views fills in what is parked in the lanes that are unknown.
 func (s *Store) views(ctx context.Context, q querier, lanes []store.LaneGrant) error {
 	byLane := map[store.Lane]*store.ParkedView{}
 	var ids []store.Lane

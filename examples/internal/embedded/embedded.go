@@ -69,7 +69,7 @@ func (a *App) Handle(ctx context.Context, c *consumer.Consumer[*sql.Tx], n int) 
 	ended := make(chan error, 2)
 	for _, run := range []func(context.Context) error{relay.New(a.store, a.Bus.Sink(), nil).Run, c.Run} {
 		go func() {
-			defer stop() // neither goes on alone
+			defer stop() // neither continues alone
 			ended <- run(ctx)
 		}()
 	}

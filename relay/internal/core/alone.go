@@ -250,7 +250,7 @@ func (e *Engine) fewOut(place string) bool {
 }
 
 // cleared notes that a parked record was acknowledged: if an outage was the answer
-// before, the part of its place that it goes to works again.
+// before, the part of its place that it goes to recovers.
 func (e *Engine) cleared(l *lane, seq int64) {
 	if s, ok := l.suspects[seq]; ok && s.out {
 		delete(e.blamed, s.place)
@@ -368,7 +368,7 @@ func (e *Engine) weigh(l *lane, c *call) {
 // stillUnknown decides on a message whose fate is unknown though it was sent
 // alone. It reports true when the message is resolved: it has failed because its
 // destination acknowledged others between the call before and this one, or it is
-// parked again, without an attempt, so that the lane's other messages can go on
+// parked again, without an attempt, so that the lane's other messages can continue
 // and show whether its destination works. An acknowledgement that arrived during
 // this call does not count: the destination may have recovered after the message
 // was sent. Nor does one that followed an outage: the outage said nothing of it.

@@ -192,7 +192,7 @@ type (
 		Error    string
 	}
 	// HealthChanged: "store", "sink" or "destination NAME" stopped (Down) or
-	// started to work. Sent once per change. Of a store that works again, After is
+	// started to work. Sent once per change. Of a store that recovers, After is
 	// how long it did not, and NewHistory that it is not the one it was.
 	HealthChanged struct {
 		Part       string
@@ -251,7 +251,7 @@ type Policy uint8
 // The policies.
 const (
 	Block Policy = iota // later messages of the key wait for a person
-	Skip                // the dead letter is isolated and the key goes on
+	Skip                // the dead letter is isolated and the key continues
 )
 
 // Backoff says when a failed message is tried again.

@@ -15,9 +15,9 @@ import (
 // queues by name: a look costs what it returns.
 type captive struct {
 	key   string        // a copy: that of a message would hold the bytes of a whole read
-	head  int64         // number of the record that captures the key, anyHead: not known
+	head  int64         // number of the record that captures the key, anyHead: unknown
 	due   time.Duration // when its queue is to be read, if timed
-	timed bool          // false: dead, paused by a person, or not known
+	timed bool          // false: dead, paused by a person, or unknown
 	late  bool          // a record was parked behind the head since the queue was read
 	place string        // the destination that its head waits for, if that is down
 }
@@ -30,7 +30,7 @@ func (l *lane) keep(key string, c captive) {
 	l.captured[c.key] = c // an assignment replaces the key's string too
 }
 
-// anyHead stands for the number of a head that is not known.
+// anyHead stands for the number of a head that is unknown.
 const anyHead = math.MaxInt64
 
 // setView takes the whole view of a lane whose pipeline is empty.
@@ -221,7 +221,7 @@ type parkedReads struct {
 	hold  pause
 	rows  int  // most records of the next one
 	first int  // lane index that is asked for first
-	freed bool // a destination works again
+	freed bool // a destination recovers
 
 	anySize bool // the newest read that was allowed one record of any size was of these
 	starved bool // one that was not found no room for its first lane: these have the next turn

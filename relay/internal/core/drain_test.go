@@ -19,7 +19,7 @@ func TestDrainFinishesSettlesAndLeaves(t *testing.T) {
 	r.step(Drain{})
 	none[Lease](r)
 	none[Read](r)
-	r.pass(5 * time.Second) // heartbeats go on, for the delivery that is out
+	r.pass(5 * time.Second) // heartbeats continue, for the delivery that is out
 	r.step(Delivered{ID: d.ID})
 	none[Deliver](r) // what was not begun is left to the next owner
 	s := take[Settle](r)

@@ -7,7 +7,7 @@ import (
 )
 
 // A call that had begun before the sink went down, and whose good answer is
-// told afterwards, does not say that the sink works again; the next one does.
+// told afterwards, does not say that the sink recovers; the next one does.
 func TestALateGoodAnswerDoesNotEndAnOutage(t *testing.T) {
 	for _, bad := range []error{unknown, outage} {
 		r := newRig(t, Config{})

@@ -67,7 +67,7 @@ func (l *lane) gapBefore(m *postrider.Message) string {
 	return envelope.FormatGap(missing...)
 }
 
-// mayLeaveGap reports whether a key of the lane may go on behind one more skipped
+// mayLeaveGap reports whether a key of the lane may continue behind one more skipped
 // version. Gaps are kept in memory and read with every lease, so their number
 // has the cap of captured keys.
 func (e *Engine) mayLeaveGap(l *lane, m *postrider.Message) bool {

@@ -42,7 +42,7 @@ func (e *Engine) overCap(l *lane) bool {
 	return over
 }
 
-// obey stops reading a lane that a person has paused, or goes on. Its requests are
+// obey stops reading a lane that a person has paused, or continues. Its requests are
 // executed in both cases: one of them is the end of the pause.
 func (e *Engine) obey(l *lane, paused bool) {
 	if l.stopped == paused {
@@ -153,7 +153,7 @@ func (e *Engine) failed(l *lane, b *batch, i int, err *broker.Error) {
 	e.park(l, b, i, p)
 }
 
-// dead parks the message for a person. Under Skip its key goes on as soon as that
+// dead parks the message for a person. Under Skip its key continues as soon as that
 // is recorded, and its next message says so.
 func (e *Engine) dead(l *lane, b *batch, i int, err *broker.Error) {
 	p := parkFor(err)

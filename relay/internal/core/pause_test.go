@@ -26,7 +26,7 @@ func (r *rig) renew(paused bool, requests ...store.Request) {
 }
 
 // A pause finishes and settles what was begun, drops the rest, keeps the lanes,
-// and the pipe goes on with the very next message.
+// and the pipe continues with the very next message.
 func TestPauseFinishesWhatWasBegun(t *testing.T) {
 	r := newRig(t, Config{Page: 2})
 	r.lead(1)

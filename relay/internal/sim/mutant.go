@@ -27,7 +27,7 @@ type mutant struct {
 	deafToJumps  bool   // nobody compares the clocks
 	ignoreLost   bool   // the core is not told which lanes it lost
 	settleErrOK  bool   // a settlement without an answer counts as done
-	wideWindow   bool   // sending goes on without regard to what is settled
+	wideWindow   bool   // sending continues without regard to what is settled
 	deadFlows    bool   // a dead head does not hold its key
 	deafToDeaths bool   // nobody is told of owners that ended
 	onePlace     bool   // all topics count as one place

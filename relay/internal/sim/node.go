@@ -27,7 +27,7 @@ type node struct {
 	wall      time.Duration // how far its wall clock is off
 	timer     uint64        // generation of the armed timer
 	drained   bool          // asked to end
-	drainFrom time.Duration // when, or when it went on after a pause since
+	drainFrom time.Duration // when, or when it continued after a pause since
 
 	pausedAt    time.Duration
 	pausedUntil time.Duration // 0: runs
@@ -349,7 +349,7 @@ func (n *node) pause(d time.Duration, suspend bool) {
 	})
 }
 
-// resume goes on where the pause began: with what came in meanwhile, in order.
+// resume continues where the pause began: with what came in meanwhile, in order.
 func (n *node) resume() {
 	if n.boot == "" || n.pausedUntil == 0 {
 		return

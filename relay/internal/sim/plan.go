@@ -114,7 +114,7 @@ type plan struct {
 	Ops         []op
 }
 
-// tail is how long a run goes on at least when the faults have ended: in most for
+// tail is how long a run continues at least when the faults have ended: in most for
 // as long as a lease and what may come late, in some much longer.
 func (p plan) tail() time.Duration {
 	if p.Seed%4 == 0 {
@@ -276,7 +276,7 @@ func (d *drawer) deadly() {
 
 // collisions puts together, from a source of its own, what seldom meets: a key
 // that is set aside by a call of the store that is carried out after a failover,
-// and goes on; and several acts on the dead letters of one key.
+// and continues; and several acts on the dead letters of one key.
 func (d *drawer) collisions() {
 	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x636f6c6c))
 	for i, o := range d.p.Ops {

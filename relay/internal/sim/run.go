@@ -18,7 +18,7 @@ type Coverage struct {
 	LostAnswers        int // calls of the store carried out, the answer lost
 	LateCalls          int // calls of the store carried out after their timeout
 	Fenced             int // settlements refused because the lane was lost
-	Zombies            int // nodes that went on after somebody had taken a lane of theirs
+	Zombies            int // nodes that continued after somebody had taken a lane of theirs
 	Stragglers         int // transactions open for more than half a second
 	TakeOvers          int // lanes that got a new owner
 	ParkedRetries      int

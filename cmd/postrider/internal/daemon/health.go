@@ -33,7 +33,7 @@ type fleetAnswer struct {
 }
 
 // healthHandler answers probes. /healthz looks at the event loops alone: a
-// restart does not mend a database that is down.
+// restart does not repair a database that is down.
 func healthHandler(units []*unit, metrics http.Handler) http.Handler {
 	answer := func(w http.ResponseWriter, good func(relay.Health) bool) {
 		all := fleetAnswer{OK: true, Relays: map[string]healthAnswer{}}

@@ -25,7 +25,7 @@ const (
 )
 
 // settledAfter is how many looks after the start everything has been used once
-// that a relay goes on using.
+// that a relay continues using.
 const settledAfter = 5
 
 // paceEvery is how often the load is looked at. A burst that one processor is

@@ -4,5 +4,5 @@ package daemon
 
 import "time"
 
-// cpuTime is not known here: newPacer leaves the processors alone.
+// cpuTime is unknown here: newPacer leaves the processors alone.
 var cpuTime func() time.Duration //nolint:gochecknoglobals // a function that this system has not

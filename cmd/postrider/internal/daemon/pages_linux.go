@@ -9,7 +9,7 @@ import (
 )
 
 // releasePages takes the program's own code and constants out of the resident
-// memory, see madvise(2). They stay in the page cache, and what a relay goes on
+// memory, see madvise(2). They stay in the page cache, and what a relay continues
 // using comes back from there page by page; the rest is what only the start needed.
 //
 // A mapping with a page that is not the file's any more is left alone, for that

@@ -2,5 +2,5 @@
 
 package daemon
 
-// releasePages does nothing where the program's mappings are not known.
+// releasePages does nothing where the program's mappings are unknown.
 func releasePages() {}

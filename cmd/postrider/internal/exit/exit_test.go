@@ -11,7 +11,7 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// Where relays of a process failed for several reasons, the code is that of the mistake a person must mend.
+// Where relays of a process failed for several reasons, the code is that of the mistake a person must repair.
 func TestOf(t *testing.T) {
 	lag, away := With(Lag, errors.New("x")), Withf(Unreachable, "no answer: %w", errors.New("x"))
 	for _, tc := range []struct {

@@ -90,7 +90,7 @@ func LostConnection(err error) bool {
 }
 
 // certificateHint is about a server that ends a connection with our client
-// certificate without a word: in TLS 1.3 it refuses one after we have begun to
+// certificate silently: in TLS 1.3 it refuses one after we have begun to
 // speak, and its reason can be lost with the connection.
 func certificateHint(err *pgconn.ConnectError) string {
 	ended := errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)

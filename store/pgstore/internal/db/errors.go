@@ -78,7 +78,7 @@ func (o *Outbox) Wrap(doing string, err error) error {
 // connection string says wrong stays wrong, and at the start it is said once,
 // with an exit status: a supervisor that starts us again waits out a database
 // that is still being made, or a password that is being changed, and shows it.
-// In the middle of a run the relay goes on trying whatever the error is.
+// In the middle of a run the relay continues trying whatever the error is.
 func refused(doing string, pg *pgconn.PgError, err error) error {
 	var fix string
 	switch pg.Code {

@@ -6,7 +6,7 @@ import (
 
 // Version is the schema version that this package makes and needs. It works
 // with a newer one too when that says so: a migration begins with the line
-// "-- compatible: N", which names the oldest Version whose programs go on
+// "-- compatible: N", which names the oldest Version whose programs continue
 // working beside it.
 const Version = 10
 

@@ -221,7 +221,7 @@ func (s *Partitioner) tending(ctx context.Context, do func(pgx.Tx) error) error 
 	})
 }
 
-// locked is true of errors that time mends.
+// locked is true of errors that time repairs.
 func locked(err error) bool {
 	return errors.Is(err, errTended) || db.Blocked(err)
 }

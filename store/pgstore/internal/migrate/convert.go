@@ -16,8 +16,8 @@ import (
 )
 
 // partition converts a plain outbox into one with partitions while writers and
-// relays go on. Nil: it was one already. Whatever ends it in the middle, the
-// outbox works, and the next call goes on from there.
+// relays continue. Nil: it was one already. Whatever ends it in the middle, the
+// outbox works, and the next call continues from there.
 func (s *Migrator) partition(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
 	start := time.Now()
 	plain, err := s.isPlain(ctx)
@@ -37,7 +37,7 @@ func (s *Migrator) partition(ctx context.Context, req *ops.MigrateRequest) (*ops
 		if errors.As(err, &pg) && pg.Code == "42704" { // another conversion is past this step
 			continue
 		}
-		if err != nil { // the next call goes on here
+		if err != nil { // the next call continues here
 			return nil, s.Wrap("partition the outbox: "+doing[i], err)
 		}
 	}

@@ -17,7 +17,7 @@ const (
 	// moment at first, and never for longer than lockMost.
 	lockFirst = 50 * time.Millisecond
 	lockMost  = 800 * time.Millisecond
-	// migratePatience is how long it goes on asking when its request does not say.
+	// migratePatience is how long it continues asking when its request does not say.
 	migratePatience = 2 * time.Minute
 	// tellAfter and tellEvery are when it says whom it waits for.
 	tellAfter = time.Second

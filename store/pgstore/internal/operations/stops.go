@@ -71,7 +71,7 @@ func (s *Stops) Stops(ctx context.Context) (stops []ops.Stop, err error) {
 	return stops, nil
 }
 
-// SetStop stops a destination of the store's pipe, or lets it go on.
+// SetStop stops a destination of the store's pipe, or lets it continue.
 func (s *Stops) SetStop(ctx context.Context, req store.SetStop) (changed bool, err error) {
 	if s.Bad != nil {
 		return false, s.Bad

@@ -90,7 +90,7 @@ func (s *Strict) SetStrict(ctx context.Context, req ops.StrictRequest) (changed 
 			return false, nil
 		}
 	}
-	// What is long ago is counted while writers go on; what they add meanwhile
+	// What is long ago is counted while writers continue; what they add meanwhile
 	// belongs to transactions from xmin on, and is counted under the lock.
 	var xmin string
 	if req.Strict {
