@@ -12,8 +12,6 @@ import (
 	"github.com/postrider/postrider/internal/secret"
 )
 
-var ()
-
 // Durability is how the server must be configured to keep what it acknowledges.
 type Durability int
 
