@@ -315,6 +315,45 @@ func TestDoctorOfAReadOnlyDatabase(t *testing.T) {
 	})
 }
 
+// Where the whole server is read-only the fix is the server's: a setting of the role that
+// asks would leave the writers shut out.
+func TestDoctorOfAReadOnlyServer(t *testing.T) {
+	pg := testserver.StartPostgres(t, "18")
+	d := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
+	if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+		t.Fatal(err)
+	}
+	o := d.owner("a")
+	readOnly := func(want string) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); ; { // a reload takes a moment to arrive
+			d.pool.Reset()
+			var is string
+			if err := d.pool.QueryRow(t.Context(), `SHOW default_transaction_read_only`).Scan(&is); err != nil {
+				t.Fatal(err)
+			} else if is == want {
+				return
+			} else if time.Now().After(deadline) {
+				t.Fatalf("default_transaction_read_only is %s, want %s", is, want)
+			}
+		}
+	}
+	d.exec(`ALTER SYSTEM SET default_transaction_read_only = on`)
+	d.exec(`SELECT pg_reload_conf()`)
+	readOnly("on")
+	found := d.ill(d.examine(o.store, ops.ExamineRequest{}, "settings"), "default_transaction_read_only")
+	if found == nil || strings.Contains(strings.Join(found.SQL, ";"), "ROLE") {
+		t.Fatalf("found %+v, want a fix for the server", found)
+	}
+	for _, fix := range found.SQL {
+		d.exec(fix)
+	}
+	readOnly("off")
+	if found = d.ill(d.examine(o.store, ops.ExamineRequest{}, "settings"), "default_transaction_read_only"); found != nil {
+		t.Errorf("still there after its fix: %+v", found)
+	}
+}
+
 // quoted is the database's name.
 func quoted(d *db) string {
 	return pgx.Identifier{d.pool.Config().ConnConfig.Database}.Sanitize()

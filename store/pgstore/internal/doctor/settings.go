@@ -33,7 +33,7 @@ func settingsThatMatter() []setting {
 		{"track_counts", is("off"), ops.Critical, "autovacuum does not know what to do: " + endless, false},
 		{"synchronous_commit", is("off"), ops.Warning, "a crash of the server loses transactions whose messages were published already; " +
 			"with durable=flush in --store the relay waits until they are on disk", false},
-		{"default_transaction_read_only", is("on"), ops.Critical, "the relay cannot settle", true},
+		{readOnly, is("on"), ops.Critical, "the relay cannot settle", true},
 		{
 			"default_transaction_isolation", is("serializable", "repeatable read"), ops.Warning,
 			"the relay's statements sometimes fail over conflicts that do not matter to them", true,
@@ -130,6 +130,11 @@ ORDER BY x.setrole <> 0 DESC, x.setdatabase <> 0 DESC`, wanted)
 			case v.Source == "client":
 				found = append(found, s.finding(v.Value, "in the connection string"))
 			case ofSession:
+			case s.name == readOnly: // it stops the writers too, whatever role asks; ALTER SYSTEM needs no writable session
+				f := s.finding(v.Value, "for the whole server")
+				f.Fix = "turn it off for the whole server, if this server is meant to be written to"
+				f.SQL = []string{"ALTER SYSTEM SET " + readOnly + " = " + s.good(), "SELECT pg_reload_conf()"}
+				found = append(found, f)
 			case s.relay:
 				found = append(found, s.finding(v.Value, "for the whole server", "ALTER ROLE "+db.Quote(p.role)+" SET "+s.name+" TO "+s.good()))
 			default:
@@ -140,9 +145,12 @@ ORDER BY x.setrole <> 0 DESC, x.setdatabase <> 0 DESC`, wanted)
 	return orFine(found, "the server's settings suit an outbox"), nil
 }
 
+// readOnly is the setting that makes each new transaction read-only.
+const readOnly = "default_transaction_read_only"
+
 func (s setting) good() string {
 	switch s.name {
-	case "default_transaction_read_only":
+	case readOnly:
 		return "off"
 	case "default_transaction_isolation":
 		return "'read committed'"
@@ -157,7 +165,7 @@ func (s setting) finding(value, whom string, sql ...string) ops.Finding {
 	if len(sql) == 0 {
 		fix = "leave it out"
 	}
-	if s.name == "default_transaction_read_only" { // which holds for the session that mends it too
+	if s.name == readOnly { // which holds for the session that mends it too
 		for i := range sql {
 			sql[i] = "BEGIN READ WRITE; " + sql[i] + "; COMMIT"
 		}
