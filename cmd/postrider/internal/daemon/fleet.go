@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
+	"github.com/postrider/postrider/store"
 )
 
 // watchSinks follows what sinks were opened with, and returns what ends that.
@@ -56,11 +59,12 @@ func runUnits(ctx context.Context, units []*unit) error {
 
 func (f *fleet) run(ctx context.Context, u *unit) {
 	said := ""
+	var last error
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		f.tries(u)
 		began := time.Now()
-		err := u.run(ctx)
-		if err == nil {
+		err := u.again(ctx, last)
+		if last = err; err == nil {
 			return
 		}
 		if u.relay.Stats().LastLease.After(began) { // it worked meanwhile
@@ -80,6 +84,21 @@ func (f *fleet) run(ctx context.Context, u *unit) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// again runs the relay, but for an outbox that was not there the last time and is not there
+// yet: a relay that starts only to end would be logged as started each time.
+func (u *unit) again(ctx context.Context, last error) error {
+	if errors.Is(last, store.ErrSchema) {
+		have, want, err := open.Reach(ctx, u.store)
+		switch {
+		case errors.Is(err, store.ErrSchema):
+			return err
+		case err == nil && have != want:
+			return last
+		}
+	}
+	return u.run(ctx)
 }
 
 // tries notes that a relay runs: whatever it waits for, a database or a broker
