@@ -56,7 +56,7 @@ func withDead(t *testing.T) (*memstore.Store, []int64) {
 
 func TestWithoutRelayTheLanesAreTakenAndGivenBack(t *testing.T) {
 	st, seqs := withDead(t)
-	results, err := Execute(t.Context(), st, st, []store.Act{
+	results, err := Execute(t.Context(), st, st.Office().Admin, []store.Act{
 		{Kind: store.ActDiscard, Seq: seqs[0], Actor: "me"},
 		{Kind: store.ActRetry, Seq: seqs[1], Actor: "me"},
 		{Kind: store.ActRetry, Seq: 999, Actor: "me"},
@@ -67,10 +67,10 @@ func TestWithoutRelayTheLanesAreTakenAndGivenBack(t *testing.T) {
 	if results[0].Result != "done" || results[1].Result != "done" || results[2].Result != ResultNotFound {
 		t.Errorf("results = %+v", results)
 	}
-	if _, err := Find(t.Context(), st, seqs[0]); !errors.Is(err, store.ErrNotFound) {
+	if _, err := Find(t.Context(), st.Office().Admin, seqs[0]); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("the discarded record is still there: %v", err)
 	}
-	r, err := Find(t.Context(), st, seqs[1])
+	r, err := Find(t.Context(), st.Office().Admin, seqs[1])
 	if err != nil || r.State == store.Dead || r.Generation != 1 {
 		t.Errorf("retried record: %+v, %v", r, err)
 	}
@@ -94,7 +94,7 @@ func TestALivingRelayExecutes(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	<-leased
-	results, err := Execute(ctx, st, st, []store.Act{{Kind: store.ActRetry, Seq: seqs[0]}, {Kind: store.ActRetry, Seq: seqs[1]}}, nil)
+	results, err := Execute(ctx, st, st.Office().Admin, []store.Act{{Kind: store.ActRetry, Seq: seqs[0]}, {Kind: store.ActRetry, Seq: seqs[1]}}, nil)
 	if err != nil || results[0].Result != "done" || results[1].Result != "done" {
 		t.Errorf("results = %+v, %v", results, err)
 	}
@@ -110,7 +110,7 @@ func TestWaitEnds(t *testing.T) {
 	if _, err := st.Lease(t.Context(), store.LeaseRequest{BootID: "stuck", Instance: "stuck", TTL: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	results, err := Execute(t.Context(), st, st, []store.Act{{Kind: store.ActRetry, Seq: seqs[0]}}, &Options{Wait: time.Millisecond, Poll: time.Millisecond})
+	results, err := Execute(t.Context(), st, st.Office().Admin, []store.Act{{Kind: store.ActRetry, Seq: seqs[0]}}, &Options{Wait: time.Millisecond, Poll: time.Millisecond})
 	if err != nil || results[0].Result != ResultQueued {
 		t.Errorf("results = %+v, %v", results, err)
 	}

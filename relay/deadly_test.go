@@ -139,7 +139,7 @@ func (m *mortal) Deliver(ctx context.Context, b broker.Batch) []error {
 
 // pending is how many messages are neither delivered nor held by a dead letter.
 func (w *ward) pending() int {
-	s, err := w.mem.Status(context.Background())
+	s, err := w.mem.Office().Admin.Status(context.Background())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func (w *ward) pending() int {
 }
 
 func (w *ward) parked() []ops.ParkedRecord {
-	recs, err := w.mem.Parked(context.Background(), ops.ParkedQuery{Limit: 1 << 20})
+	recs, err := w.mem.Office().Admin.Parked(context.Background(), ops.ParkedQuery{Limit: 1 << 20})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func first(ctx context.Context, out io.Writer, file string) error {
 	}
 	defer db.Close()
 	st := sqlitestore.New(db, nil)
-	if _, err := st.Migrate(ctx, ops.MigrateRequest{}); err != nil { // deliver does it too; here the order comes first
+	if _, err := st.Office().Migrator.Migrate(ctx, ops.MigrateRequest{}); err != nil { // deliver does it too; here the order comes first
 		return err
 	}
 	if _, err := db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS orders (id); CREATE TABLE IF NOT EXISTS invoice (id)"); err != nil {

@@ -27,7 +27,7 @@ func placeOrder(ctx context.Context, tx *sql.Tx, o Order) error {
 
 // Beside your service, or in it: the relay delivers to the broker what was committed.
 func deliver(ctx context.Context, st *sqlitestore.Store, to broker.Sink) error {
-	if _, err := st.Migrate(ctx, ops.MigrateRequest{}); err != nil {
+	if _, err := st.Office().Migrator.Migrate(ctx, ops.MigrateRequest{}); err != nil {
 		return err
 	}
 	return relay.New(st, to, nil).Run(ctx)

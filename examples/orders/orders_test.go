@@ -36,7 +36,7 @@ func TestOrdersReachTheStock(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = db.Close() })
 		st := sqlitestore.New(db, nil)
-		travel(t, db, dialect.SQLite, st, st)
+		travel(t, db, dialect.SQLite, st, st.Office().Migrator)
 	})
 	t.Run("postgres", func(t *testing.T) {
 		url := testserver.SharedPostgres(t, "18").Database(t)

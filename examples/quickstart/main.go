@@ -46,7 +46,7 @@ func run(ctx context.Context, out io.Writer, file string) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO invoice VALUES (?)", e.Order) // commits with the inbox, or not at all
 		return err
 	})
-	_, err = st.Migrate(ctx, ops.MigrateRequest{})
+	_, err = st.Office().Migrator.Migrate(ctx, ops.MigrateRequest{})
 	if err = errors.Join(err, c.Migrate(ctx)); err != nil {
 		return err
 	}

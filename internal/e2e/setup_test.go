@@ -74,7 +74,7 @@ func openSQLite(tb testing.TB, file string) *sql.DB {
 
 func sqliteOutbox(tb testing.TB, db *sql.DB) {
 	tb.Helper()
-	if _, err := sqlitestore.New(db, nil).Migrate(context.Background(), ops.MigrateRequest{}); err != nil {
+	if _, err := sqlitestore.New(db, nil).Office().Migrator.Migrate(context.Background(), ops.MigrateRequest{}); err != nil {
 		tb.Fatal(err)
 	}
 }

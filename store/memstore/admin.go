@@ -20,7 +20,7 @@ type request struct {
 }
 
 // Request implements ops.Admin.
-func (s *Store) Request(ctx context.Context, act store.Act) (int64, error) {
+func (s desk) Request(ctx context.Context, act store.Act) (int64, error) {
 	p, err := s.enter(ctx)
 	if err != nil {
 		return 0, err
@@ -112,7 +112,7 @@ func (l *lane) hold(on bool, key string, now time.Time) string {
 }
 
 // Acts implements ops.Admin. Ids that do not exist are left out.
-func (s *Store) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
+func (s desk) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
 	if _, err := s.enter(ctx); err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (s *Store) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) 
 }
 
 // Parked implements ops.Admin.
-func (s *Store) Parked(ctx context.Context, q ops.ParkedQuery) ([]ops.ParkedRecord, error) {
+func (s desk) Parked(ctx context.Context, q ops.ParkedQuery) ([]ops.ParkedRecord, error) {
 	p, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (r *parked) record(id store.Lane, now time.Time) ops.ParkedRecord {
 }
 
 // Status implements ops.Admin. It counts everything; nothing is capped.
-func (s *Store) Status(ctx context.Context) (ops.Status, error) {
+func (s desk) Status(ctx context.Context) (ops.Status, error) {
 	p, err := s.enter(ctx)
 	if err != nil {
 		return ops.Status{}, err

@@ -24,7 +24,7 @@ func ExampleNew() {
 	}
 	fmt.Println(len(st.Committed()), "after it")
 
-	s, err := st.Status(context.Background())
+	s, err := st.Office().Admin.Status(context.Background())
 	fmt.Println(s.Pipe, err)
 	// Output:
 	// 0 before the commit

@@ -61,7 +61,7 @@ const (
 )
 
 // Store is one pipe of a database in memory. It implements store.Store,
-// ops.Admin and ops.Migrator and is safe for concurrent use.
+// and is safe for concurrent use. What people do to it is in its [Store.Office].
 type Store struct {
 	db   *database
 	name string

@@ -245,7 +245,7 @@ func TestAQueueIsDueWithItsHead(t *testing.T) {
 	if seqs, _ = due(); fmt.Sprint(seqs) != "[3 1 2]" {
 		t.Errorf("after a minute: due %v", seqs)
 	}
-	id, err := s.Request(t.Context(), store.Act{Kind: store.ActDiscard, Seq: 4})
+	id, err := s.Office().Admin.Request(t.Context(), store.Act{Kind: store.ActDiscard, Seq: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestAQueueIsDueWithItsHead(t *testing.T) {
 	if seqs, _ = due(); fmt.Sprint(seqs) != "[2 5 3]" && fmt.Sprint(seqs) != "[2 3 5]" {
 		t.Errorf("after the heads have left: due %v", seqs)
 	}
-	if _, err := s.Request(t.Context(), store.Act{Kind: store.ActRetry, Seq: 4}); !errors.Is(err, store.ErrNotFound) {
+	if _, err := s.Office().Admin.Request(t.Context(), store.Act{Kind: store.ActRetry, Seq: 4}); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("request for a record that is gone: %v", err)
 	}
 }

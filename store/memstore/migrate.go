@@ -11,7 +11,7 @@ import (
 const schemaVersion = 1
 
 // SchemaVersion implements ops.Migrator.
-func (s *Store) SchemaVersion(ctx context.Context) (have, want int, err error) {
+func (s desk) SchemaVersion(ctx context.Context) (have, want int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, 0, err
 	}
@@ -21,7 +21,7 @@ func (s *Store) SchemaVersion(ctx context.Context) (have, want int, err error) {
 }
 
 // Migrate implements ops.Migrator. Going down forgets everything.
-func (s *Store) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, error) {
+func (s desk) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (s *Store) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step
 }
 
 // SQL implements ops.Migrator: a database in memory has no statements.
-func (s *Store) SQL(from, to int) (string, error) {
+func (s desk) SQL(from, to int) (string, error) {
 	for _, v := range []int{from, to} {
 		if v < 0 || v > schemaVersion {
 			return "", fmt.Errorf("memory: schema version %d does not exist, the newest is %d", v, schemaVersion)

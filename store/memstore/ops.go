@@ -5,13 +5,17 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
+// desk has the methods of the office, which are no part of the road.
+type desk struct{ *Store }
+
 // Office returns what people can do to the outbox and to this pipe of it, and
 // why the rest is missing. It is safe for concurrent use.
 func (s *Store) Office() *ops.Office {
+	at := desk{s}
 	const gone = "nothing in memory survives the process; PostgreSQL has all of this"
 	office := &ops.Office{
 		Kind: "memory", Version: schemaVersion,
-		Admin: s, Migrator: s, Pipe: s.another, Holds: true,
+		Admin: at, Migrator: at, Pipe: s.another, Holds: true,
 		Lacks: map[ops.Ability]string{},
 	}
 	for _, a := range ops.Abilities() {

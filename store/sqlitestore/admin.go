@@ -12,7 +12,7 @@ import (
 )
 
 // Request implements ops.Admin.
-func (s *Store) Request(ctx context.Context, act store.Act) (id int64, err error) {
+func (s desk) Request(ctx context.Context, act store.Act) (id int64, err error) {
 	switch act.Kind {
 	case store.ActRetry, store.ActDiscard:
 	case store.ActPause, store.ActResume:
@@ -39,7 +39,7 @@ func (s *Store) Request(ctx context.Context, act store.Act) (id int64, err error
 }
 
 // Acts implements ops.Admin.
-func (s *Store) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
+func (s desk) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
 	var acts []ops.ActState
 	for _, id := range ids {
 		a := ops.ActState{ID: id}
@@ -57,7 +57,7 @@ func (s *Store) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) 
 }
 
 // Parked implements ops.Admin.
-func (s *Store) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRecord, error) {
+func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRecord, error) {
 	where, args := []string{"pipe = ?", "seq > ?"}, []any{s.opts.Pipe, query.AfterSeq}
 	state := ""
 	if query.State != store.Pending {
@@ -101,7 +101,7 @@ func (s *Store) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.Parked
 }
 
 // Status implements ops.Admin. It reads one snapshot and changes nothing.
-func (s *Store) Status(ctx context.Context) (ops.Status, error) {
+func (s desk) Status(ctx context.Context) (ops.Status, error) {
 	st := ops.Status{Pipe: s.opts.Pipe, Parked: map[string]int64{}}
 	tx, err := s.snapshot(ctx)
 	if err != nil {

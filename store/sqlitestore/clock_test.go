@@ -16,7 +16,7 @@ func TestClockSetBack(t *testing.T) {
 	if _, err := e.open().Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Second}); err != nil {
 		t.Fatal(err)
 	}
-	st, err := s.Status(t.Context())
+	st, err := s.Office().Admin.Status(t.Context())
 	if err != nil || len(st.Instances) != 1 || st.Instances[0].Alive || st.Lanes[0].Leased {
 		t.Errorf("status: %+v, %v", st, err)
 	}

@@ -14,11 +14,9 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-var _ ops.Doctor = (*Store)(nil)
-
 // Examine makes the checks that make sense for a file. What concerns records is
 // looked at for the pipe of the store only.
-func (s *Store) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
+func (s desk) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
 	req = req.WithDefaults()
 	var found []ops.Finding
 	for _, c := range []struct {
@@ -57,7 +55,7 @@ func (s *Store) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Find
 	return found, nil
 }
 
-func (s *Store) examineSchema(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
+func (s desk) examineSchema(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
 	have, want, err := s.SchemaVersion(ctx)
 	if err != nil {
 		return nil, err
@@ -79,7 +77,7 @@ func (s *Store) examineSchema(ctx context.Context, _ ops.ExamineRequest) ([]ops.
 
 // examineJournal looks how the file is written. A pool that Open did not make may
 // have other settings than this one.
-func (s *Store) examineJournal(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
+func (s desk) examineJournal(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
 	var mode string
 	var synchronous int
 	if err := s.db.QueryRowContext(ctx, `PRAGMA journal_mode`).Scan(&mode); err != nil {
@@ -111,7 +109,7 @@ func (s *Store) examineJournal(ctx context.Context, _ ops.ExamineRequest) ([]ops
 const logLimit = 256 << 20
 
 // examineFile looks at the rights on the file and at its write-ahead log.
-func (s *Store) examineFile(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
+func (s desk) examineFile(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
 	var path string
 	if err := s.db.QueryRowContext(ctx, `SELECT file FROM pragma_database_list WHERE name = 'main'`).Scan(&path); err != nil {
 		return nil, err
@@ -146,7 +144,7 @@ func (s *Store) examineFile(ctx context.Context, _ ops.ExamineRequest) ([]ops.Fi
 }
 
 // examineRelays looks whether any lives, and how far it is behind.
-func (s *Store) examineRelays(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
+func (s desk) examineRelays(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
 	st, err := s.Status(ctx)
 	if errors.Is(err, store.ErrNotFound) {
 		return []ops.Finding{{Severity: ops.Critical, What: "no relay has ever worked here", Why: "messages wait", Fix: "postrider relay"}}, nil
@@ -171,7 +169,7 @@ func (s *Store) examineRelays(ctx context.Context, req ops.ExamineRequest) ([]op
 	return []ops.Finding{{What: what, Data: data}}, nil
 }
 
-func (s *Store) examineParked(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
+func (s desk) examineParked(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
 	found, err := s.Parked(ctx, ops.ParkedQuery{State: store.Dead, Limit: 1})
 	if err != nil {
 		return nil, err
@@ -187,7 +185,7 @@ func (s *Store) examineParked(ctx context.Context, _ ops.ExamineRequest) ([]ops.
 }
 
 // Topics lists the topics of the newest 2,000 messages.
-func (s *Store) Topics(ctx context.Context) ([]string, error) {
+func (s desk) Topics(ctx context.Context) ([]string, error) {
 	rows, err := s.db.QueryContext(ctx, `SELECT DISTINCT topic FROM (SELECT topic FROM postrider_outbox ORDER BY seq DESC LIMIT 2000) ORDER BY topic`)
 	if err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)

@@ -18,7 +18,7 @@ func TestDoctor(t *testing.T) {
 	s := New(db, nil)
 	ill := func(check, word string) *ops.Finding {
 		t.Helper()
-		all, err := s.Examine(t.Context(), ops.ExamineRequest{Only: []string{check}})
+		all, err := s.Office().Doctor.Examine(t.Context(), ops.ExamineRequest{Only: []string{check}})
 		if err != nil || len(all) == 0 {
 			t.Fatalf("%s: %d findings, %v", check, len(all), err)
 		}
@@ -46,7 +46,7 @@ func TestDoctor(t *testing.T) {
 	}
 	migrate := func() {
 		t.Helper()
-		if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,10 +84,10 @@ func TestDoctor(t *testing.T) {
 		}
 	}
 	exec(`INSERT INTO postrider_outbox (topic, key) VALUES ('orders', 'k')`)
-	if topics, err := s.Topics(t.Context()); err != nil || len(topics) != 1 || topics[0] != "orders" {
+	if topics, err := s.Office().Samples.Topics(t.Context()); err != nil || len(topics) != 1 || topics[0] != "orders" {
 		t.Errorf("topics %v, %v", topics, err)
 	}
-	all, err := s.Examine(t.Context(), ops.ExamineRequest{})
+	all, err := s.Office().Doctor.Examine(t.Context(), ops.ExamineRequest{})
 	if err != nil || len(all) != 5 {
 		t.Errorf("%d findings, %v", len(all), err)
 	}

@@ -33,7 +33,7 @@ func ExampleNew() {
 	defer stop()
 
 	st := sqlitestore.New(db, nil)
-	if _, err := st.Migrate(ctx, ops.MigrateRequest{}); err != nil {
+	if _, err := st.Office().Migrator.Migrate(ctx, ops.MigrateRequest{}); err != nil {
 		fmt.Println(err)
 		return
 	}

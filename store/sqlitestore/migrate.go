@@ -36,7 +36,7 @@ const migrationTable = `CREATE TABLE IF NOT EXISTS postrider_migration (
 `
 
 // SchemaVersion implements ops.Migrator.
-func (s *Store) SchemaVersion(ctx context.Context) (have, want int, err error) {
+func (s desk) SchemaVersion(ctx context.Context) (have, want int, err error) {
 	have, err = s.schemaVersion(ctx, s.db)
 	return have, Version, err
 }
@@ -52,7 +52,7 @@ func (s *Store) schemaVersion(ctx context.Context, q querier) (int, error) {
 }
 
 // Migrate implements ops.Migrator. All steps are done in one transaction.
-func (s *Store) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, error) {
+func (s desk) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, error) {
 	lanes, target := req.Lanes, req.Target
 	if lanes == 0 {
 		lanes = DefaultLanes
@@ -182,7 +182,7 @@ func script(step ops.Step, lanes int) (string, error) {
 
 // SQL implements ops.Migrator, for an outbox of DefaultLanes lanes. Run it in
 // a transaction.
-func (s *Store) SQL(from, to int) (string, error) {
+func (s desk) SQL(from, to int) (string, error) {
 	if from < 0 || to < 0 || from > Version || to > Version {
 		return "", fmt.Errorf("sqlite: SQL from version %d to %d: this program knows 0 to %d", from, to, Version)
 	}

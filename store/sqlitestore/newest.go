@@ -12,7 +12,7 @@ import (
 // whatever has become of them. bodies bounds the bytes of their payloads: it returns
 // fewer messages where these take more, but one at least; with 0 it returns n
 // without payloads.
-func (s *Store) Newest(ctx context.Context, n, bodies int) ([]postrider.Message, error) {
+func (s desk) Newest(ctx context.Context, n, bodies int) ([]postrider.Message, error) {
 	columns := messageColumns
 	if bodies == 0 {
 		columns = strings.Replace(columns, "CAST(payload AS BLOB)", "x''", 1)

@@ -11,7 +11,7 @@ func TestNewest(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ n, bodies, want, size int }{{10, 100, 3, 15}, {2, 100, 2, 10}, {10, 5, 2, 10}, {10, 1, 1, 5}, {10, 0, 3, 0}} {
-		msgs, err := st.Newest(t.Context(), c.n, c.bodies)
+		msgs, err := st.Office().Samples.Newest(t.Context(), c.n, c.bodies)
 		size := 0
 		for _, m := range msgs {
 			size += len(m.Payload)

@@ -17,7 +17,7 @@ func TestOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := own.Migrate(t.Context(), ops.MigrateRequest{}); err != nil || own.Info().Pipe != "audit" {
+	if _, err := own.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{}); err != nil || own.Info().Pipe != "audit" {
 		t.Errorf("%+v, %v", own.Info(), err)
 	}
 	db, err := OpenDB(path)

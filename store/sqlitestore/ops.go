@@ -5,13 +5,17 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
+// desk has the methods of the office, which are no part of the road.
+type desk struct{ *Store }
+
 // Office returns what people can do to the outbox and to this pipe of it, and
 // why the rest is missing. It does no I/O and is safe for concurrent use.
 func (s *Store) Office() *ops.Office {
+	at := desk{s}
 	return &ops.Office{
 		Kind: "sqlite", Version: Version,
-		Admin: s, Migrator: s, Pipe: s.another,
-		Doctor: s, Samples: s,
+		Admin: at, Migrator: at, Pipe: s.another,
+		Doctor: at, Samples: at,
 		Lacks: map[ops.Ability]string{
 			ops.CanErase:     "update or delete the rows of postrider_outbox yourself; PostgreSQL has it",
 			ops.CanHold:      "stop the relay instead; PostgreSQL has them",

@@ -34,7 +34,7 @@ func newOutbox(t *testing.T, lanes int) (*sql.DB, *Store) {
 	t.Helper()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"))
 	s := New(db, nil)
-	if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes}); err != nil {
+	if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes}); err != nil {
 		t.Fatal(err)
 	}
 	return db, s

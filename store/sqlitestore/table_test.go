@@ -134,7 +134,7 @@ func TestNumbersAreNotUsedTwice(t *testing.T) {
 func TestReplacedFileIsNoticed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.db")
 	s := New(openFile(t, path), nil)
-	if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Lanes: 1}); err != nil {
+	if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 1}); err != nil {
 		t.Fatal(err)
 	}
 	req := store.LeaseRequest{BootID: "a", TTL: time.Minute}
@@ -178,7 +178,7 @@ func TestWithoutSchema(t *testing.T) {
 	if _, err := s.Read(t.Context(), []store.LaneRead{{}}); !errors.Is(err, store.ErrSchema) {
 		t.Errorf("Read returned %v", err)
 	}
-	if _, err := s.Status(t.Context()); !errors.Is(err, store.ErrSchema) {
+	if _, err := s.Office().Admin.Status(t.Context()); !errors.Is(err, store.ErrSchema) {
 		t.Errorf("Status returned %v", err)
 	}
 }
@@ -271,7 +271,7 @@ func writeOne(db *sql.DB, name string, n int) error {
 func TestProcesses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.db")
 	s := New(openFile(t, path), nil)
-	if _, err := s.Migrate(t.Context(), ops.MigrateRequest{Lanes: 2}); err != nil {
+	if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 2}); err != nil {
 		t.Fatal(err)
 	}
 	g, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Hour})

@@ -33,7 +33,7 @@ func Open(ctx context.Context, file, tables string) (*App, error) {
 		return nil, err
 	}
 	a := &App{DB: db, Bus: membroker.New(nil), Outbox: outbox.New(dialect.SQLite, nil), store: sqlitestore.New(db, nil)}
-	_, err = a.store.Migrate(ctx, ops.MigrateRequest{})
+	_, err = a.store.Office().Migrator.Migrate(ctx, ops.MigrateRequest{})
 	if err == nil {
 		_, err = db.ExecContext(ctx, tables)
 	}

@@ -74,7 +74,7 @@ func relayPage(t *testing.T) string {
 	t.Helper()
 	st := memstore.New(nil)
 	r := relay.New(st, membroker.New(nil).Sink(), nil)
-	m := newMetrics(st, map[string]string{"pipe": "main"}, time.Second)
+	m := newMetrics(st.Office().Admin, map[string]string{"pipe": "main"}, time.Second)
 	m.of(r)
 	keeper := newKeeper(t, orderly{}, nil)
 	if _, err := keeper.Sweep(t.Context()); err != nil {

@@ -48,7 +48,7 @@ func TestHousekeepingMetricsOfTrouble(t *testing.T) {
 	}
 	serves := func(k *admin.Keeper) string {
 		st := memstore.New(nil)
-		m := newMetrics(st, map[string]string{"pipe": "main"}, time.Second)
+		m := newMetrics(st.Office().Admin, map[string]string{"pipe": "main"}, time.Second)
 		m.of(relay.New(st, membroker.New(nil).Sink(), nil))
 		m.keep(k, map[string]string{"relay": "shop"})
 		w := httptest.NewRecorder()
