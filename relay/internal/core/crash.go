@@ -18,7 +18,7 @@ import (
 const (
 	crashNarrow = 3                     // owners that make a lane narrow
 	crashAside  = 4                     // owners that make its messages suspects
-	crashPage   = 16                    // most messages of a narrow lane at a time
+	crashPage   = 16                    // most messages of a narrow lane at first
 	buriedMost  = 3                     // dead letters of a lane after which suspects stay retries
 	crashShare  = 4                     // a call that lasts this share of its timeout has not ended the process
 	crashRest   = 10 * time.Millisecond // shortest turn of the other lanes between two that go alone
@@ -36,12 +36,17 @@ func (e *Engine) suspectLane(l *lane, g store.LaneGrant) {
 }
 
 // absolve ends the suspicion of a lane that has run empty: its previous owners cannot
-// have sent what comes now.
-func (l *lane) absolve() {
-	if !l.hasDue && !l.refresh && len(l.requests) == 0 {
+// have sent what comes now. A parked record that is due later is no reason to go on: if
+// it ended them, it is due at once when the next one starts.
+func (e *Engine) absolve(l *lane) {
+	if due := l.hasDue && e.now >= l.due; !due && !l.refresh && len(l.requests) == 0 {
 		l.crashes, l.narrow = 0, 0
 	}
 }
+
+// narrowPage is how many messages of a narrow lane are read at a time: few at first,
+// and as many again as have been acknowledged or set aside since.
+func (e *Engine) narrowPage(l *lane) int { return max(crashPage, e.cfg.Window-l.narrow) }
 
 // readsNarrow reports whether a narrow lane may read: it has run empty, or messages
 // behind its first batch must show that the sink works.
@@ -309,7 +314,7 @@ func (e *Engine) survived(r *round, i int, err *broker.Error) {
 }
 
 // moved takes in that the lane made progress.
-func (l *lane) moved(batches []*batch, s *store.Settlement) {
+func (e *Engine) moved(l *lane, batches []*batch, s *store.Settlement) {
 	if s.Delivered > 0 || s.Position != nil {
 		l.crashes = 0
 	}
@@ -318,7 +323,7 @@ func (l *lane) moved(batches []*batch, s *store.Settlement) {
 			l.narrow = max(l.narrow-len(b.msgs), 0)
 		}
 		if b.end {
-			l.absolve()
+			e.absolve(l)
 		}
 	}
 }

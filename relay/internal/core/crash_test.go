@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -270,6 +271,57 @@ func TestSuspectsWaitForASignOfLife(t *testing.T) {
 			}
 			take[Deliver](r)
 			none[Settle](r) // without a sign no attempt is recorded
+		})
+	}
+}
+
+// A narrow lane is sent in larger and larger pieces while all goes well: a backlog
+// after an outage in which relays were killed is narrow in every lane.
+func TestANarrowLaneWidensAsItIsAcknowledged(t *testing.T) {
+	r := newRig(t, Config{})
+	r.leadWith(after(1, crashNarrow))
+	sent, reads := 0, 0
+	for ; sent < r.e.cfg.Window; reads++ {
+		rd := take[Read](r)
+		n := rd.Reads[0].MaxRecords
+		if n > max(crashPage, sent) {
+			t.Fatalf("%d records are read after %d were acknowledged", n, sent)
+		}
+		b := r.batch(0, fmt.Sprint("p", reads+1), make([]string, n)...)
+		b.More = true
+		r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+		r.step(Delivered{ID: take[Deliver](r).ID})
+		r.settled()
+		sent += n
+	}
+	if reads > 10 {
+		t.Errorf("%d messages took %d reads", sent, reads)
+	}
+}
+
+// A lane that has nothing to send now cannot have ended its owners with what comes
+// later, whatever is scheduled in it for a later time.
+// Promises: S
+func TestALaneWithNothingDueIsNotSuspected(t *testing.T) {
+	for name, view := range map[string]store.ParkedView{
+		"scheduled": {HasDue: true, NextDue: 24 * time.Hour, Records: 1},
+		"retry":     {Captured: []string{"k"}, Heads: []store.Head{{Seq: 1, HasDue: true, DueIn: 5 * time.Minute}}, HasDue: true, NextDue: 5 * time.Minute, Records: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Config{})
+			g := lanes(1, view)
+			g.Lanes[0].Crashes = 9
+			r.leadWith(g)
+			r.read(store.Batch{Lane: 0, Position: store.Position("p0")})
+			r.step(Woke{ID: take[Wait](r).ID})
+			rd := take[Read](r)
+			if n := rd.Reads[0].MaxRecords; n <= crashPage {
+				t.Errorf("%d records are read, want a whole page", n)
+			}
+			r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.batch(0, "p1", "a", "b")}})
+			if d, ok := maybe[Deliver](r); !ok || len(d.Msgs) != 2 {
+				t.Errorf("%v is sent, want both", d)
+			}
 		})
 	}
 }

@@ -88,7 +88,7 @@ func (e *Engine) planRead() {
 				rows = min(rows, leftovers-l.msgs)
 			}
 			if l.narrow > 0 {
-				rows = min(rows, crashPage)
+				rows = min(rows, e.narrowPage(l))
 			}
 			if rows <= 0 {
 				continue
@@ -271,13 +271,13 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 	if sb == nil {
 		if !r.Parked {
 			l.idle, l.turns = true, 0
-			l.absolve()
+			e.absolve(l)
 		}
 		return
 	}
 	if len(sb.Messages) == 0 && !r.Parked && bytes.Equal(sb.Position, r.After) {
 		if l.idle, l.turns = !sb.More, 0; l.idle {
-			l.absolve()
+			e.absolve(l)
 		}
 		return
 	}

@@ -162,7 +162,7 @@ func (e *Engine) settled(l *lane, s *store.Settlement) {
 		e.forget(l, b)
 	}
 	e.learn(l, l.queue[:l.settling], s)
-	l.moved(l.queue[:l.settling], s)
+	e.moved(l, l.queue[:l.settling], s)
 	l.queue = slices.Delete(l.queue, 0, l.settling)
 	l.done -= l.settling
 	l.settling = 0
