@@ -1,9 +1,10 @@
 package main
 
 import (
+	"github.com/spf13/cobra"
+
 	"github.com/postrider/postrider/cmd/postrider/internal/demo"
 	"github.com/postrider/postrider/examples/orders"
-	"github.com/spf13/cobra"
 )
 
 func (a *app) demoCommand() *cobra.Command {

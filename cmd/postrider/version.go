@@ -5,8 +5,9 @@ import (
 	"runtime/debug"
 	"text/tabwriter"
 
-	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 )
 
 type versionAnswer struct {

@@ -4,10 +4,11 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/relay"
-	"github.com/spf13/pflag"
 )
 
 // Engine holds the settings of one relay's engine, as a user gives them.

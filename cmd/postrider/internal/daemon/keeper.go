@@ -3,9 +3,10 @@ package daemon
 import (
 	"context"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // keepHouse starts the housekeeping of each outbox, once whatever the number of

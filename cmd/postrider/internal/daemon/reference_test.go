@@ -10,8 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/postrider/postrider/cmd/postrider/internal/reference"
 	"gopkg.in/yaml.v3"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/reference"
 )
 
 // declared finds the names of the series in the source under dir.

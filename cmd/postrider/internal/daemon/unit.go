@@ -8,12 +8,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/relay"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // unit is one relay of the process.

@@ -256,6 +256,7 @@ func sqlSchema(d dialect.Dialect, schema string) string {
 // processes must not outlive it, however it ends.
 const WithParent = "POSTRIDER_WITH_PARENT"
 
+// UntilClosed returns a context that ends when in does, or with ctx.
 func UntilClosed(ctx context.Context, in io.Reader) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {

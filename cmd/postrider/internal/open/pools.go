@@ -24,6 +24,7 @@ const (
 	firstConns, moreConns, mostConns = 8, 2, 32
 )
 
+// NewPools returns the shared connections of relays with these settings. It does no I/O.
 func NewPools(sets []*Settings) *Pools {
 	p := &Pools{users: map[string]int{}, made: map[string]*pgxpool.Pool{}}
 	for _, set := range sets {
