@@ -2,7 +2,7 @@
 // an outbox, beside the road that its messages travel.
 //
 // The abilities of a store are data. An [Office] has one field for each, and a
-// field that is nil means that this kind of store lacks the ability; no ability
+// field that is nil or false means that this kind of store lacks the ability; none
 // is found by a type assertion. [Office.Need] tells a person why it is missing.
 package ops
 
