@@ -22,7 +22,7 @@ func TestErase(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"no key":                      {"erase", "--reason", "x", "--store", url},
-		"no reason":                   {"erase", "--key", "k", "--store", url},
+		"missing reason":              {"erase", "--key", "k", "--store", url},
 		"PostgreSQL has all of this":  {"erase", "--key", "k", "--reason", "x", "--store", "memory:"},
 		"choose one":                  {"prune", "--payload-retention", "1h", "--archive", t.TempDir(), "--store", url},
 		"must not be negativ":         {"prune", "--payload-retention", "-1h", "--store", url},
