@@ -148,8 +148,8 @@ type LaneGrant struct {
 	// counting at 16, leaves it out of a lane that the request knows, and never counts
 	// when Info.Crashes is false.
 	Crashes int
-	// Buried counts, up to 3, the lane's dead letters with CodeCrashed. It is left
-	// out where Crashes is.
+	// Buried counts, up to 3, the lane's dead letters with CodeCrashed. It may be left
+	// out where Crashes is 0.
 	Buried int
 }
 

@@ -54,18 +54,19 @@ CROSS JOIN LATERAL (SELECT array_agg(x.key ORDER BY x.key, x.first) AS keys, arr
    array_agg(x.last ORDER BY x.key, x.first) AS lasts FROM (` + skipped + `) x) g
 WHERE c.records > 0 OR EXISTS (SELECT 1 FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane)`)
 	// Who had each lane without releasing it and without a message settled since: the
-	// newest rows alone, which pruning leaves. The dead letters that count are among
-	// the newest of the lane.
-	st.crashes = q(`SELECT l.lane, least(count(DISTINCT x.owner) FILTER (WHERE x.same AND x.owner <> $3), 16)::integer,
- (SELECT count(*) FROM (SELECT 1 FROM (SELECT p.state, p.code FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane
-   ORDER BY p.seq DESC LIMIT 1000) p WHERE p.state = 'dead' AND p.code = '` + store.CodeCrashed + `' LIMIT 3) b)::integer
+	// newest rows alone, which pruning leaves. Only where there is such an owner are the
+	// dead letters that count looked for, among the newest records of the lane.
+	st.crashes = q(`SELECT c.lane, c.owners, CASE WHEN c.owners = 0 THEN 0 ELSE
+ (SELECT count(*) FROM (SELECT 1 FROM (SELECT p.state, p.code FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = c.lane
+   ORDER BY p.seq DESC LIMIT 1000) p WHERE p.state = 'dead' AND p.code = '` + store.CodeCrashed + `' LIMIT 3) b)::integer END
+FROM (SELECT l.lane, least(count(DISTINCT x.owner) FILTER (WHERE x.same AND x.owner <> $3), 16)::integer AS owners
 FROM unnest($2::smallint[]) AS l(lane)
 CROSS JOIN LATERAL (
   SELECT g.owner, bool_and(g.owner <> '' AND g.pos = g.newest AND g.delivered = g.sent) OVER (ORDER BY g.n DESC) AS same FROM (
    SELECT g.n, g.owner, g.pos, g.delivered, first_value(g.pos) OVER newest AS newest, first_value(g.delivered) OVER newest AS sent
    FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = l.lane WINDOW newest AS (ORDER BY g.n DESC)
    ORDER BY g.n DESC LIMIT 64) g) x
-GROUP BY l.lane`)
+GROUP BY l.lane) c`)
 }
 
 // manyParked is of how many parked records of a lane the queues are not read whole.
