@@ -55,8 +55,9 @@ type mortal struct {
 
 var errRefused = errors.New("connection refused")
 
-func newWard(t testing.TB, opts relay.Options) *ward {
-	return &ward{t: t, mem: memstore.New(nil), to: membroker.New(nil), opts: opts}
+func newWard(tb testing.TB, opts relay.Options) *ward {
+	tb.Helper()
+	return &ward{t: tb, mem: memstore.New(nil), to: membroker.New(nil), opts: opts}
 }
 
 // start starts a relay. meets may kill it before any of its calls.

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/postrider/postrider/store"
@@ -27,7 +28,7 @@ func crashCases() []Case {
 		},
 		{
 			Name: "crash/buried", Run: crashBuried, Needs: NeedsCrashes,
-			Promise: "a grant counts the lane's dead letters that ended their relays, and no others",
+			Promise: "after an owner that ended, a grant counts the lane's dead letters that ended their relays, and no others",
 		},
 	}
 }
@@ -153,7 +154,13 @@ func crashBuried(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
-	next, err := p.r.next(ctx, env)
+	if err := errors.Join(p.r.leave(ctx), commit(ctx, env, label("k", "last"))); err != nil {
+		return err
+	}
+	if err := dies(ctx, env, "mortal", 0, nil); err != nil {
+		return err
+	}
+	next, err := solo(ctx, env, "heir")
 	if err != nil {
 		return err
 	}

@@ -296,8 +296,7 @@ func (e *Engine) survived(r *round, i int, err *broker.Error) {
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, b.msgs[i].Key != ""
 	p.at = e.now + e.jittered(e.cfg.OutageBase, e.cfg.OutageMax, 1)
-	switch err.Class {
-	case broker.ClassOutage, broker.ClassThrottled:
+	if err.Class == broker.ClassOutage || err.Class == broker.ClassThrottled {
 		r.out = err
 		s := e.scopes[""]
 		if err.Destination == "" {
