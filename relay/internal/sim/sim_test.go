@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -113,6 +114,9 @@ func simulate(t *testing.T, from, n uint64) {
 		return // too few to say what should have been seen
 	}
 	for _, m := range cover.Missing() {
+		if from >= deadlySeeds && strings.HasPrefix(m, "nodes ended by a message:") {
+			continue
+		}
 		t.Errorf("too little was seen: %s", m)
 	}
 }
