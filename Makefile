@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-TESTFLAGS ?= -timeout 30m
+TESTFLAGS ?= -timeout 60m
 COUNT ?= 10
 FUZZTIME ?= 30s
 
@@ -20,7 +20,7 @@ build: ## the binary, bin/postrider
 	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o bin/postrider ./cmd/postrider
 
 .PHONY: servers
-servers: ## install the servers the tests use (ALL=1: every PostgreSQL, and Patroni)
+servers: ## install the servers the tests use (ALL=1: every PostgreSQL, MariaDB and MySQL, and Patroni)
 	go run ./internal/testserver/install $(if $(ALL),-all)
 
 .PHONY: test
@@ -30,7 +30,12 @@ test: servers ## every test of every module, against real servers
 .PHONY: matrix
 matrix: ## the same on every supported PostgreSQL, and a million schedules of the simulation
 	@$(MAKE) --no-print-directory servers ALL=1
-	@POSTRIDER_MATRIX=1 tools/test $(TESTFLAGS)
+	@POSTRIDER_MATRIX=1 tools/test $(TESTFLAGS) -timeout 90m
+	@$(MAKE) --no-print-directory charts
+
+.PHONY: charts
+charts: ## lint and render the Helm chart and the kustomize manifests
+	cd tools/kube && GOWORK=off go test ./...
 
 .PHONY: race
 race: servers ## the same under the race detector, with fewer simulations
@@ -56,7 +61,7 @@ stranger: ## build every module as somebody who depends on it does
 	go run ./internal/relproxy stranger
 
 .PHONY: release
-release: ## binaries into dist/ and tags of a version (VERSION=v0.1.0)
+release: ## binaries and packages into dist/, and tags of a version (VERSION=v0.1.0)
 	go run ./internal/relproxy release $(VERSION)
 
 .PHONY: fuzz

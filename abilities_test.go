@@ -30,7 +30,7 @@ func TestAbilitiesAreData(t *testing.T) {
 			t.Errorf("%s: type assertion on %s: make the ability a field of an info or options struct (ADR 2)", s.name, found)
 		}
 	}
-	if programs == 0 || !interfaces["relay/internal/core.Event"] {
+	if programs == 0 || !interfaces["relay/internal/port.Event"] {
 		t.Error("the check looks in the wrong place")
 	}
 }
@@ -38,7 +38,7 @@ func TestAbilitiesAreData(t *testing.T) {
 // isProgram reports whether a file works with adapters that it does not know.
 func isProgram(s source) bool {
 	top, _, _ := strings.Cut(s.name, "/")
-	return !s.isTest() && slices.Contains([]string{"relay", "admin", "cmd", "consumer", "route"}, top)
+	return !s.isTest() && slices.Contains([]string{"relay", "admin", "cmd", "console", "consumer", "route"}, top)
 }
 
 // TestAbilityProbesAreFound: the check finds each way to probe for an ability.

@@ -14,20 +14,22 @@ import (
 func entries() map[string][]string {
 	return map[string][]string{
 		".":                {"JSON", "Message.Validate"},
-		"consumer":         {"Handle", "SQL", "Pgx", "Permanent", "Consumer.Use"},
+		"consumer":         {"Handle", "HandleChain", "SQL", "Pgx", "Permanent", "Consumer.Use"},
 		"consumer/metrics": {"Handler"},
 		"envelope":         {"Codec", "ParseGap", "ParseFormat"},
 		"inbox": {
 			"Inbox.Once", "Inbox.OnceBatch", "Inbox.OnceResult", "Inbox.Claim", "OncePgx", "OnceResultPgx",
 			"Inbox.Revive", "Inbox.Status", "Inbox.PruneAll",
 		},
-		"inbox/inboxtest": {"Run"},
-		"otelpostrider":   {"Process"},
-		"outbox":          {"Outbox.Enqueue", "Outbox.EnqueueIDs", "Pgx", "Unchecked", "CausedBy"},
-		"outboxtest":      {"RequireEnqueued", "RequireNone", "Enqueued"},
-		"route":           {"Door"},
-		"seal":            {"Keys", "ParseKey"},
-		"store/pgstore":   {"ParseConfig"},
+		"inbox/inboxtest":   {"Run"},
+		"otelpostrider":     {"Process"},
+		"outbox":            {"Outbox.Enqueue", "Outbox.EnqueueIDs", "Pgx", "Unchecked", "CausedBy"},
+		"outboxtest":        {"RequireEnqueued", "RequireNone", "Enqueued"},
+		"route":             {"Door"},
+		"schema":            {"BeginWith", "Then", "Chain.Last"},
+		"schema/schematest": {"Run"},
+		"seal":              {"Keys", "ParseKey"},
+		"store/pgstore":     {"ParseConfig"},
 	}
 }
 

@@ -149,22 +149,6 @@ func workspaceDirs(t *testing.T) []string {
 	return dirs
 }
 
-func TestPackagesHaveComments(t *testing.T) {
-	commented := make(map[string]bool)
-	for _, s := range goFiles(t) {
-		if s.isTest() {
-			continue
-		}
-		dir := path.Dir(s.name)
-		commented[dir] = commented[dir] || s.ast.Doc != nil && strings.TrimSpace(s.ast.Doc.Text()) != ""
-	}
-	for dir, ok := range commented {
-		if !ok {
-			t.Errorf("package in %s has no package comment", dir)
-		}
-	}
-}
-
 func TestFilesAreShort(t *testing.T) {
 	for _, s := range goFiles(t) {
 		if ast.IsGenerated(s.ast) {

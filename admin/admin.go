@@ -1,6 +1,6 @@
-// Package admin is the one way in which people change what is parked. Every
+// Package admin is the only way for people to change parked records. Every
 // act is a row in the store's request table that the lane's owner executes, so
-// that it cannot race a relay; when no relay lives, Execute takes the lane's
+// that it cannot race a relay. If no relay is alive, Execute takes the lane's
 // lease itself and is the owner for a moment.
 package admin
 
@@ -17,17 +17,17 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// Options are the settings of Execute. nil means all defaults.
+// Options configures Execute. nil means all defaults.
 type Options struct {
-	// Wait is how long Execute waits for a relay to do the acts: 10 s. When it
-	// has passed the acts stay requested and their results say so.
+	// Wait is how long Execute waits for a relay to execute the acts: 10 s. After it
+	// the acts stay requested, with the result [ResultQueued].
 	Wait time.Duration
-	// TTL is the lease taken when no relay lives: 5 s. A relay that starts
+	// TTL is the duration of the lease taken if no relay is alive: 5 s. A relay that starts
 	// meanwhile waits at most that long for the lanes.
 	TTL time.Duration
 	// Poll is the time between two looks at the requests: 50 ms.
 	Poll time.Duration
-	// Logger hears what Execute does; nil discards.
+	// Logger gets the steps of Execute; nil: none.
 	Logger *slog.Logger
 }
 
@@ -51,22 +51,23 @@ func (o *Options) withDefaults() Options {
 	return opts
 }
 
-// What became of an act, beside the results of package ops.
+// Results of an act, beside those of package ops.
 const (
-	ResultQueued   = "queued"    // requested; a relay that lives has not done it yet
+	ResultQueued   = "queued"    // requested; a live relay has not executed it yet
 	ResultNotFound = "not found" // no such parked record or lane; nothing was requested
 )
 
-// Result says what became of one act.
+// Result is the result of one act.
 type Result struct {
 	Seq     int64  `json:"seq,string"`        // may exceed what a JavaScript number holds; 0 of a pause or its end
 	Request int64  `json:"request,omitempty"` // id of the request, 0 if none was made
 	Result  string `json:"result"`            // "done", "gone", or one of this package's
 }
 
-// Find returns the parked record with number seq, or store.ErrNotFound.
-func Find(ctx context.Context, ad ops.Admin, seq int64) (ops.ParkedRecord, error) {
-	records, err := ad.Parked(ctx, ops.ParkedQuery{AfterSeq: seq - 1, Limit: 1})
+// Find returns the parked record with number seq, or store.ErrNotFound. Reading the
+// payload needs a right of its own.
+func Find(ctx context.Context, ad ops.Admin, seq int64, payload bool) (ops.ParkedRecord, error) {
+	records, err := ad.Parked(ctx, ops.ParkedQuery{AfterSeq: seq - 1, Limit: 1, Bare: !payload})
 	if err != nil {
 		return ops.ParkedRecord{}, err
 	}
@@ -76,9 +77,9 @@ func Find(ctx context.Context, ad ops.Admin, seq int64) (ops.ParkedRecord, error
 	return records[0], nil
 }
 
-// Execute requests the acts and returns what became of each, in their order.
-// It returns early only with an error; the requests made until then stay and
-// the next owner of their lanes does them.
+// Execute requests the acts and returns their results, in their order.
+// It returns early only on error; the requests made until then stay and
+// the next owner of their lanes executes them.
 func Execute(ctx context.Context, st store.Store, ad ops.Admin, acts []store.Act, o *Options) ([]Result, error) {
 	e := &executor{st: st, ad: ad, opts: o.withDefaults(), lanes: map[store.Lane]bool{}}
 	if err := e.request(ctx, acts); err != nil {
@@ -114,8 +115,8 @@ func (e *executor) request(ctx context.Context, acts []store.Act) error {
 	return nil
 }
 
-// await looks at the requests until they are done or the wait is over. Whether
-// a relay lives is asked at every look: the one that lived may have died.
+// await polls the requests until they are done or Wait has passed. Each poll
+// also checks whether a relay is alive, since it may have died meanwhile.
 func (e *executor) await(ctx context.Context) error {
 	deadline := time.Now().Add(e.opts.Wait)
 	for {
@@ -151,7 +152,7 @@ func (e *executor) look(ctx context.Context) error {
 	}
 	states, err := e.ad.Acts(ctx, e.open...)
 	if err != nil {
-		return fmt.Errorf("ask for the requests: %w", err)
+		return fmt.Errorf("read the requests: %w", err)
 	}
 	clear(e.lanes)
 	for _, s := range states {
@@ -172,13 +173,13 @@ func (e *executor) look(ctx context.Context) error {
 func (e *executor) relayLives(ctx context.Context) (bool, error) {
 	status, err := e.ad.Status(ctx)
 	if err != nil {
-		return false, fmt.Errorf("ask whether a relay lives: %w", err)
+		return false, fmt.Errorf("check for a live relay: %w", err)
 	}
 	return slices.ContainsFunc(status.Instances, func(i ops.Instance) bool { return i.Alive }), nil
 }
 
-// beOwner takes the lanes of the requests, executes what waits in them and
-// gives them back. A relay that is faster wins: then there is nothing to do here.
+// beOwner takes the lanes of the requests, executes the waiting requests and
+// gives the lanes back. If a relay takes the lanes first, it executes the requests.
 func (e *executor) beOwner(ctx context.Context) error {
 	only := make([]store.Lane, 0, len(e.lanes))
 	for lane := range e.lanes {
@@ -196,8 +197,8 @@ func (e *executor) beOwner(ctx context.Context) error {
 	e.opts.Logger.DebugContext(ctx, "requests taken over", "lanes", len(grant.Lanes), "requests", len(grant.Requests))
 	settleErr := e.settle(ctx, lease.BootID, grant)
 
-	// The lanes go back also when the caller has given up; else a relay that
-	// starts now waits for the lease to expire.
+	// The lanes are given back even if the caller's context has ended; otherwise a relay
+	// that starts now would wait for the lease to expire.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.opts.TTL)
 	defer cancel()
 	_, err = e.st.Lease(ctx, store.LeaseRequest{BootID: lease.BootID, Instance: lease.Instance, TTL: e.opts.TTL, Leave: true})

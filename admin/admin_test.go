@@ -67,10 +67,10 @@ func TestWithoutRelayTheLanesAreTakenAndGivenBack(t *testing.T) {
 	if results[0].Result != "done" || results[1].Result != "done" || results[2].Result != ResultNotFound {
 		t.Errorf("results = %+v", results)
 	}
-	if _, err := Find(t.Context(), st.Office().Admin, seqs[0]); !errors.Is(err, store.ErrNotFound) {
+	if _, err := Find(t.Context(), st.Office().Admin, seqs[0], true); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("the discarded record is still there: %v", err)
 	}
-	r, err := Find(t.Context(), st.Office().Admin, seqs[1])
+	r, err := Find(t.Context(), st.Office().Admin, seqs[1], true)
 	if err != nil || r.State == store.Dead || r.Generation != 1 {
 		t.Errorf("retried record: %+v, %v", r, err)
 	}

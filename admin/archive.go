@@ -19,13 +19,13 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// Archiver keeps rows before retention removes them. It returns nil only when
-// they are safe. The rows of one call are of one lane, in the order of numbers.
-// After a crash the same rows may return.
+// Archiver stores rows before retention removes them. It returns nil only when
+// they are safe. All rows of a call are of one lane, in the order of numbers.
+// After a crash the same rows may be passed again.
 type Archiver func(ctx context.Context, rows []ops.ArchivedRow) error
 
-// archivedLine is one row of an archive. Numbers that may exceed what a
-// JavaScript number holds are strings; the payload is base64.
+// archivedLine is one row of an archive. Numbers that may exceed the range of
+// a JavaScript number are strings; the payload is base64.
 type archivedLine struct {
 	Lane          store.Lane        `json:"lane"`
 	Seq           int64             `json:"seq,string"`
@@ -42,7 +42,7 @@ type archivedLine struct {
 	Payload       []byte            `json:"payload_base64"`
 }
 
-// manifest is the last line of an archive: what the lines before it are.
+// manifest is the last line of an archive, which describes the lines before it.
 type manifest struct {
 	Manifest struct {
 		Lane   store.Lane `json:"lane"`
@@ -53,7 +53,7 @@ type manifest struct {
 	} `json:"manifest"`
 }
 
-// encode makes the JSON lines of rows. Equal rows make equal bytes.
+// encode returns the JSON lines of rows. Equal rows give equal bytes.
 func encode(rows []ops.ArchivedRow) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -78,8 +78,8 @@ func encode(rows []ops.ArchivedRow) ([]byte, error) {
 
 // ArchiveTo returns an Archiver that writes JSON lines into files of dir, named
 // by lane and numbers. A file appears under its name only when it is complete
-// and on disk, and is read back before the rows are removed. The same rows make
-// the same file again; nothing that is there is overwritten.
+// and on disk, and is read back before the rows are removed. The same rows give
+// the same file; an existing file is never overwritten.
 func ArchiveTo(dir string) Archiver {
 	return func(_ context.Context, rows []ops.ArchivedRow) error {
 		if len(rows) == 0 {
@@ -104,11 +104,11 @@ func ArchiveTo(dir string) Archiver {
 	}
 }
 
-// keepFile writes a file that was not there, or finds it as it is to be. It
-// returns fs.ErrExist when there is another one of that name.
+// keepFile writes a new file, or accepts an existing one with the same contents. It
+// returns fs.ErrExist if a different file has the name.
 func keepFile(path string, data []byte) error {
 	switch err := verifyFile(path, data); {
-	case err == nil: // whoever made it may have died before its name was on disk
+	case err == nil: // its writer may have died before the name was on disk
 		return syncFolder(filepath.Dir(path))
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
@@ -123,7 +123,7 @@ func keepFile(path string, data []byte) error {
 	}
 	err = errors.Join(err, tmp.Close())
 	if err == nil {
-		err = os.Link(tmp.Name(), path) // as rename, but never over a file that is there
+		err = os.Link(tmp.Name(), path) // like rename, but never over an existing file
 	}
 	if err = errors.Join(err, os.Remove(tmp.Name())); err != nil {
 		return err
@@ -134,7 +134,7 @@ func keepFile(path string, data []byte) error {
 	return verifyFile(path, data)
 }
 
-// syncFolder makes a new name last.
+// syncFolder syncs a folder so that a new name survives a crash.
 func syncFolder(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -143,7 +143,7 @@ func syncFolder(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// verifyFile compares a file with what it is to hold.
+// verifyFile compares a file with its expected contents.
 func verifyFile(path string, data []byte) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -160,9 +160,9 @@ func verifyFile(path string, data []byte) error {
 	return nil
 }
 
-// ArchiveBy returns an Archiver that starts a command of the shell for each
+// ArchiveBy returns an Archiver that runs a shell command for each
 // batch and writes the same lines to its standard input. Exit status 0 means
-// that they are safe. What the command prints on standard error goes to errOut.
+// that they are safe. The command's standard error goes to errOut.
 func ArchiveBy(command string, errOut io.Writer) Archiver {
 	return func(ctx context.Context, rows []ops.ArchivedRow) error {
 		if len(rows) == 0 {
@@ -176,7 +176,7 @@ func ArchiveBy(command string, errOut io.Writer) Archiver {
 		cmd.Stdin, cmd.Stderr = bytes.NewReader(data), errOut
 		cmd.WaitDelay = 5 * time.Second
 		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("the archive's command: %w", err)
+			return fmt.Errorf("archive command: %w", err)
 		}
 		return nil
 	}

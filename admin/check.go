@@ -12,29 +12,29 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// Checked is what would become of one message.
+// Checked is the result of Check for one message.
 type Checked struct {
 	Message     string            `json:"message"` // its id
 	Topic       string            `json:"topic"`
 	Type        string            `json:"type,omitempty"`
-	Rule        string            `json:"rule,omitempty"` // "" where no rule is needed
+	Rule        string            `json:"rule,omitempty"` // "" if no rule applies
 	Destination string            `json:"destination,omitempty"`
 	Key         string            `json:"key,omitempty"`
 	Format      string            `json:"format,omitempty"`
-	Headers     map[string]string `json:"headers,omitempty"` // as they stand on the wire
+	Headers     map[string]string `json:"headers,omitempty"` // as on the wire
 	Payload     int               `json:"payload_bytes"`     // of the payload on the wire
 	Bytes       int               `json:"bytes"`             // what counts for the limit
-	Limit       int               `json:"limit,omitempty"`   // 0: not known
+	Limit       int               `json:"limit,omitempty"`   // 0: unknown
 	Refused     string            `json:"refused,omitempty"` // the error, if it would be rejected
 	Code        string            `json:"code,omitempty"`    // of Refused
 }
 
-// ErrNoPreview is the answer of Check for a sink that cannot say what it sends.
+// ErrNoPreview is the error of Check for a sink without Preview.
 var ErrNoPreview = errors.New("this broker has no preview of messages")
 
-// Check returns what sink would make of msgs of a pipe, without sending anything. A
+// Check returns how sink would send msgs of a pipe, without sending anything. A
 // message without an id gets one of zeros. claims, which may be nil, leaves payloads in the
-// database; the row that it names is 0, since a sample has none.
+// database; the row in the reference is 0, since a sample has none.
 func Check(sink broker.Sink, pipe string, msgs []postrider.Message, claims *claim.Policy) ([]Checked, error) {
 	info := sink.Info()
 	if info.Preview == nil {
@@ -69,7 +69,7 @@ func check(pipe string, info broker.Info, m *postrider.Message, claims *claim.Po
 			c.Format = v.Route.Format.String()
 		}
 		if err == nil {
-			if v.Limit > 0 { // Preview has looked, and knows what is counted
+			if v.Limit > 0 { // Preview has checked the size by its own rules
 				info.MaxMessageBytes = 0
 			}
 			w := envelope.Wire{Headers: v.Headers, Payload: v.Payload}
@@ -82,7 +82,7 @@ func check(pipe string, info broker.Info, m *postrider.Message, claims *claim.Po
 		c.Refused = err.Error()
 		c.Code = broker.Classify(err).Code
 		if routed := (*envelope.RouteError)(nil); errors.As(err, &routed) {
-			c.Rule = routed.Rule // also where the rule makes nothing of the message
+			c.Rule = routed.Rule // also if the rule cannot route the message
 		}
 	}
 	return c
@@ -96,7 +96,7 @@ func texts(headers []envelope.Header) map[string]string {
 	return all
 }
 
-// Names lists the headers of c by name.
+// Names returns the sorted names of the headers of c.
 func (c *Checked) Names() []string {
 	names := make([]string, 0, len(c.Headers))
 	for name := range c.Headers {

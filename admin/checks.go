@@ -53,9 +53,10 @@ func Checks() []CheckInfo {
 		{"requests", "orders of people that no relay carries out", "see `relays` and `lanes`"},
 		{checkTables, "inbox tables that are missing, older than the program, or large", "`postrider migrate inbox`; `postrider prune --consumer NAME --older-than 2160h`"},
 		{checkDead, "dead letters of consumers; critical when keys wait behind them", "`postrider dead list --consumer NAME`"},
+		{checkRetry, "messages that consumers fail to process and try again; a warning from the third attempt on", "`postrider dead list --all --consumer NAME`"},
 		{checkGaps, "keys that wait longer than `--max-lag` for a missing version", "replay it at the outbox, or `postrider guard set --consumer NAME --topic TOPIC --key KEY --version VERSION --reason WHY`"},
 		{checkIdle, "failed messages a minute overdue, and stashed messages whose turn has come: no process of the consumer works. An idle consumer looks like a stopped one: compare the time of its last effect", "start it, or read its log"},
 		{checkClaims, "inboxes that remember more than 90 days", "`postrider prune --consumer NAME --older-than 2160h`"},
-		{"broker", "with `--broker` only: an unreachable broker, missing destinations of the newest messages and of the rules; it sends nothing", "create the topic"},
+		{checkBroker, "with `--broker` only: an unreachable broker, missing destinations of the newest messages and of the rules; it sends nothing", "create the topic"},
 	}
 }

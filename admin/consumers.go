@@ -17,25 +17,25 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// Inboxes are the inbox tables of one database, with every consumer that has its
-// effects there. There need not be an outbox beside them.
+// Inboxes gives access to the inbox tables of one database, with all of its
+// consumers. The database need not have an outbox.
 type Inboxes struct {
-	DB      *sql.DB // stays the caller's to close
+	DB      *sql.DB // the caller closes it
 	Dialect dialect.Dialect
 	Schema  string // as in inbox.Options
 }
 
-// ConsumerStatus is what the tables know of a consumer.
+// ConsumerStatus is the state of a consumer in its tables.
 type ConsumerStatus struct {
 	inbox.Status
-	Waiting []inbox.Gap // some of its gaps, [GapsShown] at the most
+	Waiting []inbox.Gap // its gaps, at most [GapsShown] of them
 }
 
-// GapsShown is how many gaps of a consumer are told one by one.
+// GapsShown is the most gaps of a consumer that Status lists.
 const GapsShown = 20
 
-// UnknownConsumerError says that no table knows a consumer of that name: it has
-// processed nothing yet, or the name is another one.
+// UnknownConsumerError reports that no table has a consumer of this name: it has
+// processed nothing yet, or the name is wrong.
 type UnknownConsumerError struct {
 	Consumer string
 	Known    []string
@@ -49,8 +49,8 @@ func (e *UnknownConsumerError) Error() string {
 	return fmt.Sprintf("no consumer %q has processed anything here: %s", e.Consumer, known)
 }
 
-// Status asks for the consumers of these names, without names for all. One that
-// is unknown is an [*UnknownConsumerError].
+// Status returns the status of the named consumers, without names that of all. An
+// unknown name is an [*UnknownConsumerError].
 func (i Inboxes) Status(ctx context.Context, names ...string) ([]ConsumerStatus, error) {
 	all := []ConsumerStatus{}
 	err := i.read(ctx, func(conn inbox.Conn) error {
@@ -101,17 +101,17 @@ func (i Inboxes) one(ctx context.Context, conn inbox.Conn, name string) (s Consu
 	return s, nil
 }
 
-// read runs fn in a transaction that sees one state and changes nothing.
+// read runs fn in a read-only transaction with one snapshot.
 func (i Inboxes) read(ctx context.Context, fn func(inbox.Conn) error) error {
 	tx, err := i.DB.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // it has read only
+	defer tx.Rollback() //nolint:errcheck // it was read-only
 	return fn(inbox.SQL(tx))
 }
 
-// Doctor looks for what is wrong with consumers; without names with all.
+// Doctor returns a doctor for the named consumers, without names for all.
 func (i Inboxes) Doctor(names ...string) ops.Doctor { return inboxDoctor{i, names} }
 
 type inboxDoctor struct {
@@ -124,7 +124,7 @@ type inboxDoctor struct {
 func (d inboxDoctor) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
 	req = req.WithDefaults()
 	wanted := func(check string) bool { return len(req.Only) == 0 || slices.Contains(req.Only, check) }
-	if !slices.ContainsFunc([]string{checkTables, checkDead, checkGaps, checkIdle, checkClaims}, wanted) {
+	if !slices.ContainsFunc(consumerChecks(), wanted) {
 		return nil, nil
 	}
 	limited, cancel := context.WithTimeout(ctx, req.Timeout)
@@ -133,7 +133,7 @@ func (d inboxDoctor) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops
 	if err == nil && complete {
 		var all []ConsumerStatus
 		if all, err = d.Status(limited, d.names...); err == nil {
-			for _, f := range []func(*ops.ExamineRequest, []ConsumerStatus) []ops.Finding{deadOf, gapsOf, idleOf, claimsOf} {
+			for _, f := range []func(*ops.ExamineRequest, []ConsumerStatus) []ops.Finding{deadOf, retryingOf, gapsOf, idleOf, claimsOf} {
 				found = append(found, f(&req, all)...)
 			}
 		}
@@ -147,19 +147,26 @@ func (d inboxDoctor) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops
 			Why: "checks skipped: the inbox tables cannot be read", Fix: "GRANT SELECT on the inbox tables to the role that asks",
 		})
 	}
-	return slices.DeleteFunc(found, func(f ops.Finding) bool { return !wanted(f.Check) }), ctx.Err()
+	return slices.DeleteFunc(found, func(f ops.Finding) bool {
+		return !wanted(f.Check) && (complete || f.Severity == ops.OK) // why the others could not be made
+	}), ctx.Err()
 }
 
 // The checks, by their names.
 const (
 	checkTables = "consumer-tables"
 	checkDead   = "consumer-dead"
+	checkRetry  = "consumer-retrying"
 	checkGaps   = "consumer-gaps"
 	checkIdle   = "consumer-stalled"
 	checkClaims = "consumer-retention"
 )
 
-// tables looks whether they are all there, and how large they are.
+func consumerChecks() []string {
+	return []string{checkTables, checkDead, checkRetry, checkGaps, checkIdle, checkClaims}
+}
+
+// tables checks that all tables exist, and their size.
 func (d inboxDoctor) tables(ctx context.Context, req *ops.ExamineRequest) (found []ops.Finding, complete bool, err error) {
 	var (
 		there   []inboxwork.Table
@@ -180,14 +187,14 @@ func (d inboxDoctor) tables(ctx context.Context, req *ops.ExamineRequest) (found
 	case len(missing) > 0:
 		return []ops.Finding{{
 			Check: checkTables, Severity: ops.Critical, What: "the inbox lacks " + strings.Join(missing, ", "),
-			Why: "consumers that need them process nothing", Fix: "`postrider migrate inbox` or Inbox.Migrate makes them, and so does this SQL",
+			Why: "consumers that need them process nothing", Fix: "run `postrider migrate inbox`, call Inbox.Migrate, or run this SQL",
 			SQL: inbox.Schema(d.Dialect, d.Schema),
 		}}, false, nil
 	case version < inbox.SchemaVersion:
 		return []ops.Finding{{
 			Check: checkTables, Severity: ops.Critical,
-			What: fmt.Sprintf("the inbox tables are of version %d; consumers of this program's version need %d", version, inbox.SchemaVersion),
-			Why:  "such a consumer cannot note what became of a message that waits, is stale or died, and takes it back each time",
+			What: fmt.Sprintf("the inbox tables have version %d; consumers of this program need %d", version, inbox.SchemaVersion),
+			Why:  "such a consumer cannot record the outcome of a waiting, stale or dead message, and gives it back each time",
 			Fix:  "`postrider migrate inbox` or Inbox.Migrate, as the owner of the tables; older consumers keep working",
 		}}, true, nil
 	}
@@ -195,20 +202,20 @@ func (d inboxDoctor) tables(ctx context.Context, req *ops.ExamineRequest) (found
 	for _, t := range there {
 		bytes += t.Bytes
 	}
-	f := ops.Finding{Check: checkTables, What: "the inbox tables are there", Data: map[string]any{"bytes": bytes}}
+	f := ops.Finding{Check: checkTables, What: "the inbox tables exist", Data: map[string]any{"bytes": bytes}}
 	if bytes > req.Limits.Inbox {
 		f.Severity, f.What = ops.Warning, fmt.Sprintf("the inbox tables take %d MiB", bytes>>20)
-		f.Why, f.Fix = "they grow with every message until somebody prunes them", pruneFix("NAME")
+		f.Why, f.Fix = "they grow with every message until they are pruned", pruneFix("NAME")
 	}
 	return []ops.Finding{f}, true, nil
 }
 
-// pruneFix makes an inbox of these consumers smaller, for once and for ever.
+// pruneFix returns the remedy for a large inbox, once and regularly.
 func pruneFix(consumer string) string {
-	return fmt.Sprintf("`postrider prune --consumer %s --older-than 2160h`, and by a timer or Inbox.Prune from now on, with an age above what can bring a message back", consumer)
+	return fmt.Sprintf("`postrider prune --consumer %s --older-than 2160h`, and by a timer or Inbox.Prune from now on, with an age above the inbox's horizon", consumer)
 }
 
-// perConsumer asks judge about each, and says fine when none of them is ill.
+// perConsumer returns the findings of judge for all consumers, or one finding with the text fine if there are none.
 func perConsumer(check, fine string, all []ConsumerStatus, judge func(s *ConsumerStatus) (f ops.Finding, ill bool)) []ops.Finding {
 	var found []ops.Finding
 	for n := range all {
@@ -246,22 +253,49 @@ func deadOf(_ *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
 	})
 }
 
+// manyTries is from how many failures on a message that is tried again is worth a warning.
+const manyTries = 3
+
+// retryingOf tells what fails and is tried again, which a person need not look at while
+// it has failed a few times only.
+func retryingOf(_ *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
+	return perConsumer(checkRetry, "no consumer tries a message again", all, func(s *ConsumerStatus) (f ops.Finding, ill bool) {
+		if s.Retrying == 0 {
+			return f, false
+		}
+		f = ops.Finding{
+			What: fmt.Sprintf("consumer %s tries %d messages again, one of them after %d attempts", word(s.Consumer), s.Retrying, s.MostAttempts),
+			Why:  "they have no effect yet, and are given up at the last attempt",
+			Fix:  fmt.Sprintf("`postrider dead list --all --consumer %s` has their errors and next attempts: repair the cause, and the consumer continues by itself", word(s.Consumer)),
+			Data: map[string]any{"retrying": s.Retrying, "attempts": s.MostAttempts},
+		}
+		if s.MostAttempts >= manyTries {
+			f.Severity = ops.Warning
+		}
+		return f, true
+	})
+}
+
 func gapsOf(req *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
-	return perConsumer(checkGaps, "no key waits for a version that does not come", all, func(s *ConsumerStatus) (f ops.Finding, ill bool) {
+	return perConsumer(checkGaps, "no key waits for a missing version", all, func(s *ConsumerStatus) (f ops.Finding, ill bool) {
 		gaps := s.Gaps - s.Blocked
-		if gaps == 0 || s.GapAge < req.Limits.Lag {
+		if gaps == 0 {
 			return f, false
 		}
 		name := word(s.Consumer)
 		again, giveUp := "postrider replay --key KEY --versions FIRST-LAST", "postrider guard set --topic TOPIC --key KEY --version LAST"
-		if s.Blocked == 0 && len(s.Waiting) > 0 { // else it is not said which of them wait behind a dead letter
+		if s.Blocked == 0 && len(s.Waiting) > 0 { // otherwise some gap waits behind a dead letter, and it is unknown which
 			g := slices.MaxFunc(s.Waiting, func(a, b inbox.Gap) int { return cmp.Compare(a.Age, b.Age) })
 			again = fmt.Sprintf("postrider replay --topic %s --key %s --versions %d-%d --yes --reason WHY", word(g.Topic), word(g.Key), g.Mark+1, g.Needs)
 			giveUp = fmt.Sprintf("`postrider guard set --consumer %s --topic %s --key %s --version %d --reason WHY`, and so for each key", name, word(g.Topic), word(g.Key), g.Needs)
 		}
+		severity := ops.OK // a short delay is usual
+		if s.GapAge >= req.Limits.Lag {
+			severity = worse(s.GapAge, req.Limits.Lag)
+		}
 		return ops.Finding{
-			Severity: worse(s.GapAge, req.Limits.Lag),
-			What:     fmt.Sprintf("consumer %s: %d keys wait for versions that have not come, the oldest for %s", name, gaps, rough(s.GapAge)),
+			Severity: severity,
+			What:     fmt.Sprintf("consumer %s: %d keys wait for missing versions, the oldest for %s", name, gaps, rough(s.GapAge)),
 			Why:      "their later messages are kept and have no effect",
 			Fix: fmt.Sprintf("`postrider status --consumer %s` names keys and versions; have their outbox send them again (%s), or give them up: %s",
 				name, again, giveUp),
@@ -270,10 +304,10 @@ func gapsOf(req *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
 	})
 }
 
-// idleOf looks for work that a living consumer would have done. A consumer with
-// nothing to do cannot be told from one that does not run.
+// idleOf finds overdue work that a live consumer would have done. It cannot
+// distinguish an idle consumer from a stopped one.
 func idleOf(req *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
-	return perConsumer(checkIdle, "nothing is due that nobody does", all, func(s *ConsumerStatus) (f ops.Finding, ill bool) {
+	return perConsumer(checkIdle, "no message is overdue", all, func(s *ConsumerStatus) (f ops.Finding, ill bool) {
 		late := s.OverdueAge
 		if s.Due > 0 {
 			late = max(late, s.DueAge)
@@ -287,7 +321,7 @@ func idleOf(req *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
 		}
 		return ops.Finding{
 			Severity: worse(late, req.Limits.Lag),
-			What:     fmt.Sprintf("consumer %s leaves %d messages undone for up to %s that are due; %s", word(s.Consumer), s.Overdue+s.Due, rough(late), last),
+			What:     fmt.Sprintf("consumer %s has %d overdue messages, the oldest by %s; %s", word(s.Consumer), s.Overdue+s.Due, rough(late), last),
 			Why:      "no process of that name runs, or its broker does not deliver them again",
 			Fix:      "start it, or read its log; a message that its broker has forgotten is sent again with postrider replay at its outbox",
 			Data:     map[string]any{"overdue": s.Overdue, "due": s.Due, "age_seconds": int64(late.Seconds())},
@@ -296,20 +330,20 @@ func idleOf(req *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
 }
 
 func claimsOf(req *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
-	return perConsumer(checkClaims, "no inbox remembers for too long", all, func(s *ConsumerStatus) (f ops.Finding, ill bool) {
+	return perConsumer(checkClaims, "no inbox has claims older than 90 days", all, func(s *ConsumerStatus) (f ops.Finding, ill bool) {
 		age := s.At.Sub(s.FirstClaim)
 		if s.FirstClaim.IsZero() || age < req.Limits.Claims {
 			return f, false
 		}
 		return ops.Finding{
 			Severity: ops.Warning, What: fmt.Sprintf("consumer %s remembers messages of %s ago", word(s.Consumer), rough(age)),
-			Why: "nobody prunes its inbox: it grows with every message", Fix: pruneFix(word(s.Consumer)),
+			Why: "its inbox is never pruned and grows with every message", Fix: pruneFix(word(s.Consumer)),
 			Data: map[string]any{"age_seconds": int64(age.Seconds())},
 		}, true
 	})
 }
 
-// worse is Critical from ten times the limit on.
+// worse returns Critical from ten times the limit on.
 func worse(d, limit time.Duration) ops.Severity {
 	if d >= 10*limit {
 		return ops.Critical
@@ -327,7 +361,7 @@ func rough(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// word is a consumer's name as a shell takes it.
+// word returns a consumer's name quoted for a shell.
 func word(name string) string {
 	if strings.ContainsFunc(name, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:@/+", r))

@@ -5,12 +5,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/store/ops"
 )
 
-// Diagnosis is what an examination found.
+// Diagnosis is the result of an examination.
 type Diagnosis struct {
 	// Findings, the worst first, and by check within a severity.
 	Findings []ops.Finding `json:"findings"`
@@ -20,9 +21,31 @@ type Diagnosis struct {
 	OK       int           `json:"ok"`
 }
 
-// Examine asks every doctor. The diagnosis holds what was found also when one
-// fails with an error.
+// UnknownCheckError reports a name that is not a check of any doctor.
+type UnknownCheckError struct{ Check string }
+
+func (e *UnknownCheckError) Error() string {
+	return fmt.Sprintf("unknown check %q: use %s", e.Check, strings.Join(checkNames(), ", "))
+}
+
+func checkNames() (names []string) {
+	for _, c := range Checks() {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// Examine runs every doctor. The diagnosis has the findings of the others if one
+// fails with an error. A requested check that no doctor makes here has
+// an OK finding with the reason. An unknown name is an
+// [*UnknownCheckError].
 func Examine(ctx context.Context, req ops.ExamineRequest, doctors ...ops.Doctor) (Diagnosis, error) {
+	known := checkNames()
+	for _, name := range req.Only {
+		if !slices.Contains(known, name) {
+			return diagnose(nil), &UnknownCheckError{name}
+		}
+	}
 	var found []ops.Finding
 	for _, d := range doctors {
 		more, err := d.Examine(ctx, req)
@@ -31,7 +54,27 @@ func Examine(ctx context.Context, req ops.ExamineRequest, doctors ...ops.Doctor)
 			return diagnose(found), err
 		}
 	}
+	for _, name := range req.Only {
+		made := func(f ops.Finding) bool { return f.Check == name }
+		if !slices.ContainsFunc(found, made) {
+			found = append(found, ops.Finding{Check: name, What: "check skipped: " + inapplicable(name, found)})
+		}
+	}
 	return diagnose(found), nil
+}
+
+// inapplicable returns why no doctor made a check, given the other findings.
+func inapplicable(check string, found []ops.Finding) string {
+	bad := func(f ops.Finding) bool { return f.Severity > ops.OK }
+	switch {
+	case slices.ContainsFunc(found, bad):
+		return "see the other findings"
+	case check == checkBroker:
+		return "no broker is given: name one with --broker"
+	case slices.Contains(consumerChecks(), check):
+		return "no consumer keeps an inbox in this database"
+	}
+	return "this store lacks it, or --consumer leaves the outbox out"
 }
 
 func diagnose(found []ops.Finding) Diagnosis {
@@ -54,28 +97,30 @@ func diagnose(found []ops.Finding) Diagnosis {
 	return d
 }
 
-// Destinations is a doctor for the broker behind a sink: whether it answers, and
-// has the topics that messages go to, which topics lists. A sink that cannot be
-// asked is OK.
+// Destinations returns a doctor for the broker behind a sink: it checks that the broker
+// answers and has the destinations of the listed topics. A sink without Probe
+// is OK.
 func Destinations(sink broker.Sink, topics func(ctx context.Context) ([]string, error)) ops.Doctor {
 	return destinations{sink, topics}
 }
+
+const checkBroker = "broker"
 
 type destinations struct {
 	sink   broker.Sink
 	topics func(ctx context.Context) ([]string, error)
 }
 
-// Examine implements ops.Doctor. What the broker says is a finding, never an error.
+// Examine implements ops.Doctor. Errors of the broker are findings, never an error.
 func (d destinations) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
-	const check = "broker"
+	const check = checkBroker
 	if len(req.Only) > 0 && !slices.Contains(req.Only, check) {
 		return nil, nil
 	}
 	info := d.sink.Info()
 	name := info.Name
 	if info.Probe == nil {
-		return []ops.Finding{{Check: check, What: name + " cannot be asked without sending"}}, nil
+		return []ops.Finding{{Check: check, What: name + " cannot be checked without sending"}}, nil
 	}
 	limited, cancel := context.WithTimeout(ctx, req.WithDefaults().Timeout)
 	defer cancel()
@@ -99,8 +144,8 @@ func (d destinations) Examine(ctx context.Context, req ops.ExamineRequest) ([]op
 			continue
 		}
 		found = append(found, ops.Finding{
-			Check: check, Severity: ops.Critical, What: fmt.Sprintf("messages of topic %q have nowhere to go: %v", topics[i], err),
-			Why: "the relay holds them, and those behind them in their lanes", Fix: "make the topic or stream in " + name + ", or give the relay's user the right to see it",
+			Check: check, Severity: ops.Critical, What: fmt.Sprintf("topic %q has no destination: %v", topics[i], err),
+			Why: "the relay holds them, and those behind them in their lanes", Fix: "create the topic or stream in " + name + ", or give the relay's user the right to see it",
 			Data: map[string]any{"topic": topics[i]},
 		})
 	}
@@ -110,8 +155,8 @@ func (d destinations) Examine(ctx context.Context, req ops.ExamineRequest) ([]op
 	return append(found, d.advice(limited, topics)...), nil
 }
 
-// advice is what weakens the broker, where it can be asked. What cannot be read
-// is no finding: the destinations answer.
+// advice returns findings about weak settings of the broker, if it can report them. An
+// unreadable setting is no finding, because the destinations answer.
 func (d destinations) advice(ctx context.Context, topics []string) (found []ops.Finding) {
 	advise := d.sink.Info().Advise
 	if advise == nil {
@@ -122,7 +167,7 @@ func (d destinations) advice(ctx context.Context, topics []string) (found []ops.
 		return nil
 	}
 	for _, a := range all {
-		f := ops.Finding{Check: "broker", Severity: ops.Warning, What: a.What, Why: a.Why, Fix: a.Fix}
+		f := ops.Finding{Check: checkBroker, Severity: ops.Warning, What: a.What, Why: a.Why, Fix: a.Fix}
 		if a.Topic != "" {
 			f.Data = map[string]any{"topic": a.Topic}
 		}

@@ -19,6 +19,17 @@ func (d doctor) Examine(context.Context, ops.ExamineRequest) ([]ops.Finding, err
 	return d.found, d.err
 }
 
+func TestExamineSaysWhyACheckIsSkipped(t *testing.T) {
+	d, err := admin.Examine(t.Context(), ops.ExamineRequest{Only: []string{"lag", "consumer-dead"}}, doctor{found: []ops.Finding{{Check: "lag"}}})
+	if err != nil || d.OK != 2 || d.Findings[1].Check != "consumer-dead" || d.Findings[1].What != "check skipped: no consumer keeps an inbox in this database" {
+		t.Errorf("%+v, %v", d, err)
+	}
+	var unknown *admin.UnknownCheckError
+	if _, err := admin.Examine(t.Context(), ops.ExamineRequest{Only: []string{"lags"}}, doctor{}); !errors.As(err, &unknown) || unknown.Check != "lags" {
+		t.Errorf("an unknown check: %v", err)
+	}
+}
+
 func TestExaminePutsTheWorstFirst(t *testing.T) {
 	away := errors.New("away")
 	d, err := admin.Examine(t.Context(), ops.ExamineRequest{},

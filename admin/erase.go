@@ -11,31 +11,31 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// eraseBatch is how many messages one transaction of Erase touches.
+// eraseBatch is the number of messages in one transaction of Erase.
 const eraseBatch = 1000
 
-// EraseRequest asks for the content of a key's delivered messages to be removed.
+// EraseRequest requests removal of the content of a key's delivered messages.
 type EraseRequest struct {
 	ops.EraseRequest
 	DryRun bool // count only
-	// Wait is how long to wait for messages that are not delivered yet; 0: not.
+	// Wait is how long to wait for messages that are not delivered yet; 0: no wait.
 	Wait time.Duration
 }
 
-// Erased says what Erase did, or with DryRun would do.
+// Erased is the result of Erase, or with DryRun its forecast.
 type Erased struct {
-	Rows      int64            `json:"rows"`                // whose content was removed
-	Before    int64            `json:"before"`              // whose content was removed earlier
+	Rows      int64            `json:"rows"`                // rows whose content was removed
+	Before    int64            `json:"before"`              // rows whose content was removed earlier
 	Discarded int64            `json:"discarded"`           // dead letters
-	Pending   map[string]int64 `json:"pending,omitempty"`   // by pipe: not delivered yet; came meanwhile, unless it is a dry run
+	Pending   map[string]int64 `json:"pending,omitempty"`   // messages not delivered yet, by pipe; they arrived meanwhile, unless it is a dry run
 	Undecided []Result         `json:"undecided,omitempty"` // dead letters whose owners have not discarded them yet
 }
 
 // Erase discards the dead letters of a key and removes the content of its
 // messages that were delivered to every pipe. In each pipe the owners of the lanes
-// discard the dead letters. While some are to be delivered yet
+// discard the dead letters. While messages of the key are undelivered
 // it changes nothing and returns a *ops.UnsettledError. It may be called again
-// at any time, also after an error half-way: what is erased stays erased.
+// at any time, also after an error half-way: erased content stays erased.
 func Erase(ctx context.Context, office *ops.Office, req EraseRequest, o *Options) (Erased, error) {
 	if err := office.Need(ops.CanErase); err != nil {
 		return Erased{}, err
@@ -72,7 +72,7 @@ func Erase(ctx context.Context, office *ops.Office, req EraseRequest, o *Options
 	return done, err
 }
 
-// settledContent looks until nothing of the key is to be delivered, or the wait
+// settledContent polls until all messages of the key are delivered, or the wait
 // is over.
 func settledContent(ctx context.Context, e ops.Eraser, req EraseRequest, poll time.Duration) (ops.Erasable, error) {
 	deadline := time.Now().Add(req.Wait)
@@ -92,7 +92,7 @@ func settledContent(ctx context.Context, e ops.Eraser, req EraseRequest, poll ti
 	}
 }
 
-// discardDead lets the owners of the lanes discard the key's dead letters in one
+// discardDead requests the owners of the lanes to discard the key's dead letters in one
 // pipe, a page at a time.
 func discardDead(ctx context.Context, office *ops.Office, pipe string, req EraseRequest, opts *Options, done *Erased) error {
 	st, at := office.Pipe(pipe)

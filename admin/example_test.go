@@ -32,7 +32,7 @@ func ExampleExecute() {
 
 func ExampleFind() {
 	st := memstore.New(nil)
-	_, err := admin.Find(context.Background(), st.Office().Admin, 2003)
+	_, err := admin.Find(context.Background(), st.Office().Admin, 2003, true)
 	fmt.Println(err)
 	// Output: parked record 2003: not found
 }
@@ -51,7 +51,7 @@ func ExampleNewKeeper() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
 	keeper.Run(ctx)
-	// Output: retention and books: not supported by this store (memory): nothing in memory survives the process; PostgreSQL has all of this
+	// Output: retention: not supported by this store (memory): nothing in memory survives the process; PostgreSQL has all of this
 }
 
 func ExampleArchiveBy() {

@@ -11,13 +11,13 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// SendMissing returns what a consumer's Options.OnGap may be, where the consumer can
-// reach the outbox its messages come from: it orders a replay of the versions that a
-// key waits for, and logs what became of that. office is that of the pipe that feeds the consumer.
-// A consumer that is told again, because the gap has stayed, orders again: what
-// comes twice is dropped by its inbox. Every order reads the outbox once, and is in
-// its journal under actor. It returns an [*ops.MissingError]
-// where the store has no orders.
+// SendMissing returns a function for a consumer's Options.OnGap, if the consumer can
+// reach the outbox of its messages: it orders a replay of a key's missing
+// versions, and logs the result. office is that of the pipe that feeds the consumer.
+// If the gap stays, the function is called again and orders again; the consumer's
+// inbox drops duplicates. Every order reads the outbox once, and is in
+// its journal under actor. SendMissing returns an [*ops.MissingError]
+// if the store has no orders.
 func SendMissing(office *ops.Office, actor string, log *slog.Logger) (func(ctx context.Context, g inbox.Gap), error) {
 	if err := office.Need(ops.CanOrder); err != nil {
 		return nil, err

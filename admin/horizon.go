@@ -9,16 +9,16 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// Horizon is for how long anything can bring a message back to a consumer.
+// Horizon is how long a message can be delivered to a consumer again.
 type Horizon struct {
 	For time.Duration
-	// Why says where For comes from, and what is unknown: one sentence each.
+	// Why has the sources of For, and unknown ones, one sentence each.
 	Why []string
 }
 
-// HorizonOf is the longest of configured (0: [inbox.DefaultHorizon]) and of what
-// the broker behind sink keeps of the topics. A broker that keeps without end, or
-// cannot be asked, leaves what is configured, and Why says so.
+// HorizonOf returns the longest of configured (0: [inbox.DefaultHorizon]) and the
+// retentions of the topics at the broker behind sink. If the broker keeps messages without
+// end, or cannot report its retention, the configured horizon counts, with a sentence in Why.
 func HorizonOf(ctx context.Context, sink broker.Sink, topics []string, configured time.Duration) (Horizon, error) {
 	h := Horizon{For: configured}
 	if h.For <= 0 {

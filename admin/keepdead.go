@@ -10,14 +10,14 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// deadEvery is how often Run looks for dead letters that are too old.
+// deadEvery is how often Run looks for old dead letters.
 const deadEvery = time.Hour
 
 // DiscardDead orders the lanes' owners to discard the dead letters of the
-// keeper's pipe that were neither parked nor tried for KeepDead, and returns how
-// many there are. The journal keeps their number. It does nothing unless KeepDead
-// is set: a policy must be asked for. Two keepers at the same time store two
-// orders, of which the second finds nothing left.
+// keeper's pipe that were neither parked nor tried for KeepDead, and returns their
+// number, which is also in the journal. It does nothing unless KeepDead
+// is set, because the policy is opt-in. Two concurrent keepers store two
+// orders; the second finds no dead letter left.
 func (k *Keeper) DiscardDead(ctx context.Context) (int64, error) {
 	if k.opts.KeepDead <= 0 {
 		return 0, nil
@@ -38,7 +38,7 @@ func (k *Keeper) DiscardDead(ctx context.Context) (int64, error) {
 	return plan.Records, nil
 }
 
-// discardDead does so sometimes, and says so.
+// discardDead runs DiscardDead every deadEvery and logs the result.
 func (k *Keeper) discardDead(ctx context.Context) error {
 	if k.opts.KeepDead <= 0 || time.Since(k.deadAt) < deadEvery {
 		return nil

@@ -8,15 +8,15 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// livesEvery is the time between two looks whether a relay lives: to ask it counts
-// what is pending.
+// livesEvery is the time between two checks for a live relay: the query counts
+// pending messages.
 const livesEvery = 2 * time.Second
 
-// Follow waits until an order is done, or until nothing of it has moved for
-// Options.Wait, and returns how far it has come. While no relay lives it is the
-// owner of the order's lanes itself, a page at a time, except for a replay: nobody
-// would send that. progress, if not nil, is told of every change. An order that
-// Follow no longer waits for continues by itself.
+// Follow waits until an order is done, or has made no progress for
+// Options.Wait, and returns its state. While no relay is alive, Follow itself owns the
+// order's lanes, a page at a time, except for a replay, which only a relay
+// can send. progress, if not nil, is called on every change. An order continues when
+// Follow has returned.
 func Follow(ctx context.Context, st store.Store, office *ops.Office, id int64, o *Options, progress func(ops.OrderState)) (ops.OrderState, error) {
 	if err := office.Need(ops.CanOrder); err != nil {
 		return ops.OrderState{}, err
@@ -61,7 +61,7 @@ func Follow(ctx context.Context, st store.Store, office *ops.Office, id int64, o
 	}
 }
 
-// doPage executes what waits in the lanes, as their owner.
+// doPage executes the waiting requests of the lanes, as their owner.
 func (e *executor) doPage(ctx context.Context, lanes []store.Lane) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -8,22 +8,22 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// heldByBooks is what a store says when rows are yet to be counted.
+// heldByBooks is a store's name for the books as holder of rows that are not counted yet.
 const heldByBooks = "(books)"
 
-// Tend does what is due to the partitions. Where the books have yet to count the
-// rows of one that is to go, they do it first. A store without partitions is a
+// Tend creates, changes and drops due partitions. Before a partition is dropped, the books
+// count its rows. For a store without partitions it returns a
 // *ops.MissingError.
 func Tend(ctx context.Context, office *ops.Office, req ops.TendRequest) (ops.Tended, error) {
 	if err := office.Need(ops.CanPartition); err != nil {
 		return ops.Tended{}, err
 	}
 	done, err := office.Partitions.Tend(ctx, req)
-	if err != nil || office.Retention == nil || done.HeldBy != heldByBooks {
+	if err != nil || office.Books == nil || done.HeldBy != heldByBooks {
 		return done, err
 	}
-	if _, err := office.Retention.Audit(ctx, ops.AuditRequest{Count: true}); err != nil {
-		return done, fmt.Errorf("count before a partition goes: %w", err)
+	if _, err := office.Books.Audit(ctx, ops.AuditRequest{Count: true}); err != nil {
+		return done, fmt.Errorf("count the rows of a partition before dropping it: %w", err)
 	}
 	again, err := office.Partitions.Tend(ctx, req)
 	again.Made += done.Made
@@ -33,10 +33,10 @@ func Tend(ctx context.Context, office *ops.Office, req ops.TendRequest) (ops.Ten
 	return again, err
 }
 
-// never is an age that no row has.
+// never is an age above that of any row.
 const never = 100 * 365 * 24 * time.Hour
 
-// partitioned says whether rows go by dropping partitions.
+// partitioned reports whether rows are removed by dropping partitions.
 func (k *Keeper) partitioned(ctx context.Context) (bool, error) {
 	if k.office.Partitions == nil {
 		return false, nil
@@ -46,21 +46,21 @@ func (k *Keeper) partitioned(ctx context.Context) (bool, error) {
 }
 
 func (k *Keeper) tendRequest() ops.TendRequest {
-	req := ops.TendRequest{OlderThan: k.opts.OlderThan, KeepBytes: k.opts.MaxBytes, OnlyEmpty: k.opts.Archive != nil}
+	req := ops.TendRequest{OlderThan: k.opts.OlderThan, KeepBytes: k.opts.MaxBytes, OnlyEmpty: k.opts.Archive != nil, Actor: k.opts.Actor, Reason: k.opts.Reason}
 	if k.opts.Off {
 		req.OlderThan, req.KeepBytes = -1, 0
 	}
 	return req
 }
 
-// tend makes, changes and drops partitions, and says what is wrong with them.
+// tend creates, changes and drops partitions, and logs alarms about them.
 func (k *Keeper) tend(ctx context.Context, done *Swept) error {
 	if k.office.Partitions == nil {
 		return nil
 	}
 	req := k.tendRequest()
 	t, err := Tend(ctx, k.office, req)
-	if err != nil { // what they have come to meanwhile
+	if err != nil { // read their present state
 		if p, perr := k.office.Partitions.Partitions(ctx); perr == nil {
 			t.Partitions = p
 		}

@@ -16,39 +16,43 @@ import (
 const (
 	// batchTTL is how long a batch holds the lease of retention.
 	batchTTL = 10 * time.Second
-	// archiveTTL is the same where somebody else's program takes the rows.
+	// archiveTTL replaces batchTTL if an external program archives the rows.
 	archiveTTL = 70 * time.Second
 )
 
 // DefaultRetention is how long settled rows stay.
 const DefaultRetention = 7 * 24 * time.Hour
 
-// KeeperOptions are the settings of a Keeper. nil means all defaults.
+// KeeperOptions configures a Keeper. nil means all defaults.
 type KeeperOptions struct {
 	Off       bool          // remove nothing; the books are still kept
 	OlderThan time.Duration // 0: at once
 	MaxBytes  int64         // 0: no limit by size
-	// Payloads is how long the payloads of settled rows stay, when shorter than
-	// the rows; 0: as long as these.
+	// Payloads is how long the payloads of settled rows stay, if shorter than
+	// the rows; 0: as long as the rows.
 	Payloads time.Duration
-	// HoldRows and HoldBytes are what one pipe may hold back before it is an alarm. 0: no cap.
+	// HoldRows and HoldBytes are the rows and bytes that one pipe may hold back before an alarm. 0: no cap.
 	HoldRows, HoldBytes int64
 	Rate                int // most rows removed per second; 0: 10,000
 	Batch               int // rows of a transaction; 0: 1000
 	Archive             Archiver
-	// Take takes the lease from a runner that holds it, at the beginning of each
-	// sweep: a person asks, and does not wait for a relay's next one.
+	// Take takes the lease from its holder at the beginning of each
+	// sweep, for a person who does not wait for a relay's next sweep.
 	Take bool
+	// Actor and Reason are for the journal of a store that has
+	// one; an empty Actor means an automatic sweep.
+	Actor, Reason string
 	// KeepDead is how long dead letters of the keeper's own pipe stay after they
-	// were parked or tried last; 0: until a person acts.
+	// were last parked or tried; 0: until a person acts.
 	KeepDead time.Duration
 	// Every is the pause between two sweeps of Run. 0: 30 s, or 1 s when rows go at once.
 	Every time.Duration
-	// AuditEvery is the time between two looks at the books by Run. 0: never.
+	// AuditEvery is the time between two looks at the books by Run. 0: never. It has no
+	// effect on a store without books.
 	AuditEvery time.Duration
 	Logger     *slog.Logger // nil: silent
-	// Told reports whether an outage of the database has been logged already, by the
-	// relay that works on it: Run then logs no failure of its own. nil: never.
+	// Told reports whether the relay has already logged an outage of the database:
+	// then Run does not log its own failure. nil: never.
 	Told func() bool
 }
 
@@ -78,23 +82,23 @@ func (o *KeeperOptions) withDefaults() KeeperOptions {
 	return opts
 }
 
-// KeeperStats are the figures of a Keeper. Safe to copy.
+// KeeperStats has the figures of a Keeper. It is safe to copy.
 type KeeperStats struct {
 	Removed    int64 // rows since the start
 	Emptied    int64 // rows whose payload was removed, since the start
-	Bytes      int64 // of their payloads
+	Bytes      int64 // bytes of these payloads
 	SweptAt    time.Time
 	Runner     bool // this keeper holds the lease
 	Held       ops.Held
-	Books      bool  // the books were looked at
-	Difference int64 // at the last look
+	Books      bool  // the books were checked
+	Difference int64 // at the last check
 	LookedAt   time.Time
-	Failed     string         // what the last sweep or look failed with
-	Partitions ops.Partitions // of an outbox that has some, as of the last sweep
+	Failed     string         // error of the last sweep or check
+	Partitions ops.Partitions // of a partitioned outbox, as of the last sweep
 }
 
-// Keeper removes settled rows, keeps the other tables small and looks at the
-// books. Any number of them may run: one works at a time. It is safe for
+// Keeper removes settled rows, keeps the other tables small and checks the
+// books. Any number of keepers may run; one works at a time. It is safe for
 // concurrent use.
 type Keeper struct {
 	office *ops.Office
@@ -108,19 +112,19 @@ type Keeper struct {
 	rows     sweeps
 	payloads sweeps
 	tidied   time.Time
-	deadAt   time.Time // dead letters were looked at
+	deadAt   time.Time // last look for old dead letters
 	fullAt   time.Time
-	said     string // the last trouble that was logged
+	said     string // the last logged failure
 }
 
-// sweeps are those of rows or of payloads.
+// sweeps is the progress of sweeping rows or payloads.
 type sweeps struct {
-	after map[store.Lane]int64 // how far they have come
-	fresh time.Time            // when they began at the first row
+	after map[store.Lane]int64 // last swept number
+	fresh time.Time            // when sweeping last began at the first row
 }
 
-// begin is where the next sweep continues; what was passed over is looked at again
-// sometimes.
+// begin returns where the next sweep continues. After again it starts over, for rows
+// that were passed over.
 func (s *sweeps) begin(again time.Duration) map[store.Lane]int64 {
 	if now := time.Now(); now.Sub(s.fresh) > again {
 		s.after, s.fresh = nil, now
@@ -128,13 +132,24 @@ func (s *sweeps) begin(again time.Duration) map[store.Lane]int64 {
 	return s.after
 }
 
-// NewKeeper returns a keeper that does nothing until it is asked, or a
-// *ops.MissingError where the store has no retention. o may be nil.
+// NewKeeper returns a keeper that does nothing until a method is called. It returns a
+// *ops.MissingError if the store lacks retention, or an ability that the options
+// need. o may be nil.
 func NewKeeper(office *ops.Office, o *KeeperOptions) (*Keeper, error) {
-	if err := office.Need(ops.CanRetain); err != nil {
-		return nil, err
+	k := &Keeper{office: office, opts: o.withDefaults(), name: rand.Text()}
+	needs := []ops.Ability{ops.CanRetain}
+	if k.opts.Payloads > 0 {
+		needs = append(needs, ops.CanEmpty)
 	}
-	return &Keeper{office: office, opts: o.withDefaults(), name: rand.Text()}, nil
+	if k.opts.KeepDead > 0 {
+		needs = append(needs, ops.CanOrder)
+	}
+	for _, a := range needs {
+		if err := office.Need(a); err != nil {
+			return nil, err
+		}
+	}
+	return k, nil
 }
 
 // Stats returns the keeper's figures.
@@ -150,41 +165,43 @@ func (k *Keeper) note(change func(*KeeperStats)) {
 	change(&k.stats)
 }
 
-// Swept is what one sweep did.
+// Swept is the result of one sweep.
 type Swept struct {
 	Rows  int64
 	Bytes int64 // of their payloads
 	Lanes map[store.Lane]int64
-	// Emptied are rows that stay without their payloads, EmptiedBytes the size of these.
+	// Estimated reports that Rows is an estimate, as Due may answer.
+	Estimated bool
+	// Emptied counts rows whose payload was removed, EmptiedBytes the size of these payloads.
 	Emptied, EmptiedBytes int64
 
-	Runner string // who sweeps, when it is somebody else
+	Runner string // the runner that sweeps, if it is another one
 	Held   ops.Held
 	Tended ops.Tended // of an outbox with partitions; its Rows are in Rows too
 }
 
-// resweep is how long what a sweep has passed over is not looked at again:
-// stragglers, and rows that a slower pipe had yet to settle.
+// resweep is how long rows that a sweep has passed over are left alone:
+// stragglers, and rows that a slower pipe had not settled yet.
 const resweep = 10 * time.Minute
 
-// resweepPayloads is the same for payloads, whose rows stay and are read again.
+// resweepPayloads is resweep for payloads, whose rows stay and are read again.
 const resweepPayloads = 6 * time.Hour
 
-// Sweep removes what is due, in batches and at the rate of the options, and
-// returns when nothing more is. The books count first what they have not seen.
+// Sweep removes due rows, in batches and at the rate of the options, and
+// returns when none is left. The books first count rows that they have not seen.
 func (k *Keeper) Sweep(ctx context.Context) (Swept, error) {
 	k.sweeping.Lock()
 	defer k.sweeping.Unlock()
 	var done Swept
-	if !k.opts.Off || k.opts.Payloads > 0 {
-		if _, err := k.office.Retention.Audit(ctx, ops.AuditRequest{Count: true}); err != nil {
+	if k.office.Books != nil && (!k.opts.Off || k.opts.Payloads > 0) {
+		if _, err := k.office.Books.Audit(ctx, ops.AuditRequest{Count: true}); err != nil {
 			return done, fmt.Errorf("count before removing: %w", err)
 		}
 	}
 	done.Lanes = map[store.Lane]int64{}
 	if !k.opts.Off {
 		if err := k.sweepRows(ctx, &done); err != nil || done.Runner != "" {
-			if done.Runner != "" { // that one tells of the partitions
+			if done.Runner != "" { // the other runner reports the partitions
 				k.note(func(s *KeeperStats) { s.Partitions = ops.Partitions{} })
 			}
 			return done, err
@@ -232,6 +249,7 @@ func (k *Keeper) sweepPayloads(ctx context.Context, done *Swept) error {
 
 // batches sweeps until nothing is left and returns the last batch.
 func (k *Keeper) batches(ctx context.Context, req ops.PruneRequest, done *Swept, count func(*ops.Pruned)) (ops.Pruned, error) {
+	req.Actor, req.Reason = k.opts.Actor, k.opts.Reason
 	for {
 		start := time.Now()
 		p, err := k.office.Retention.Prune(ctx, req)
@@ -245,6 +263,7 @@ func (k *Keeper) batches(ctx context.Context, req ops.PruneRequest, done *Swept,
 			return p, nil
 		}
 		req.Lanes, req.After, req.Take = p.Left, p.After, false
+		req.Entry, req.Removed = p.Entry, req.Removed+p.Rows
 		if err := sleep(ctx, time.Duration(p.Rows)*time.Second/time.Duration(k.opts.Rate)-time.Since(start)); err != nil {
 			return p, err
 		}
@@ -265,7 +284,7 @@ func (k *Keeper) Due(ctx context.Context) (Swept, error) {
 		req.Lanes = []store.Lane{} // only who holds rows back
 	}
 	p, err := k.office.Retention.Prune(ctx, req)
-	due := Swept{Rows: p.Rows, Bytes: p.Bytes, Lanes: p.Lanes, Held: p.Held}
+	due := Swept{Rows: p.Rows, Bytes: p.Bytes, Estimated: p.Estimated, Lanes: p.Lanes, Held: p.Held}
 	if err == nil && parted {
 		tend := k.tendRequest()
 		tend.DryRun = true
@@ -314,9 +333,13 @@ func (k *Keeper) Leave(ctx context.Context) error {
 	return err
 }
 
-// Look compares the books once.
+// Look compares the books once. It returns a *ops.MissingError where the store
+// keeps none.
 func (k *Keeper) Look(ctx context.Context, req ops.AuditRequest) (ops.Books, error) {
-	b, err := k.office.Retention.Audit(ctx, req)
+	if err := k.office.Need(ops.CanAudit); err != nil {
+		return ops.Books{}, err
+	}
+	b, err := k.office.Books.Audit(ctx, req)
 	if err != nil {
 		return b, err
 	}
@@ -333,15 +356,15 @@ const lastSweep = 2 * time.Second
 
 // Run sweeps, tidies and looks at the books until ctx ends, and then gives the
 // lease back. Where rows go at once it sweeps a last time before that, for two
-// seconds at the most. Trouble is logged when it begins and when it ends, and tried
-// again: nothing that happens here may end a relay.
+// seconds at the most. An error is logged when it begins and when it ends, and the
+// work is tried again: no failure here may end a relay.
 func (k *Keeper) Run(ctx context.Context) {
 	var sweep, look <-chan time.Time
 	at := time.After
 	if !k.opts.Off || k.opts.Payloads > 0 || k.opts.KeepDead > 0 || k.office.Partitions != nil {
 		sweep = at(min(k.opts.Every, firstSweep))
 	}
-	if k.opts.AuditEvery > 0 {
+	if k.opts.AuditEvery > 0 && k.office.Books != nil {
 		look = at(min(k.opts.AuditEvery, 2*time.Second)) // a relay that cannot start says why by itself
 	}
 	for {
@@ -419,7 +442,7 @@ func (k *Keeper) sweep(ctx context.Context) error {
 	switch held := done.Held; {
 	case held.Over && !before.Over:
 		k.opts.Logger.ErrorContext(ctx, "held rows exceeded the cap",
-			"pipe", held.Pipe, "rows", held.Rows, "bytes", held.Bytes)
+			"pipe", held.Pipe, "rows", held.Rows, "bytes_estimate", held.Bytes)
 	case before.Over && !held.Over && done.Runner == "":
 		k.opts.Logger.InfoContext(ctx, "held rows fell below the cap")
 	}

@@ -123,10 +123,16 @@ func TestRetentionAtTheEnd(t *testing.T) {
 	})
 }
 
+// house has rows to remove, and books.
+type house interface {
+	ops.Retainer
+	ops.Auditor
+}
+
 // newKeeper keeps house where only retention is done.
-func newKeeper(t *testing.T, r ops.Retainer, o *admin.KeeperOptions) *admin.Keeper {
+func newKeeper(t *testing.T, h house, o *admin.KeeperOptions) *admin.Keeper {
 	t.Helper()
-	k, err := admin.NewKeeper(&ops.Office{Retention: r}, o)
+	k, err := admin.NewKeeper(&ops.Office{Retention: h, Books: h}, o)
 	if err != nil {
 		t.Fatal(err)
 	}

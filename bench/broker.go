@@ -7,84 +7,72 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/kafkabroker"
+	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/broker/rabbitbroker"
+	"github.com/postrider/postrider/broker/redisbroker"
+	"github.com/postrider/postrider/internal/lab/brokers"
+	"github.com/postrider/postrider/internal/lab/brokers/private"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// benchBroker is a private broker and how to make, fill and read back a topic
-// on it by clients that share no code with the product.
-type benchBroker struct {
-	name, url string
-	pid       int // of its process; 0: it has none
-	close     func()
-	reset     func(ctx context.Context, topic string) error
-	// read passes what stands in the topic now to each, in the order of its log;
-	// follow waits until n records have come.
-	read   func(ctx context.Context, topic string, each func(payload []byte)) error
-	follow func(ctx context.Context, topic string, n int, each func(payload []byte)) error
-	// publisher returns a function that sends record i at once and does not
-	// wait, and one that waits for all and ends the client.
-	publisher func(ctx context.Context, topic string) (publish func(i int), end func(), err error)
-}
+// partitions of a topic on Kafka.
+const partitions = 8
+
+// benchBroker is a private broker, which clients that share no code with the product
+// make ready, fill and read back.
+type benchBroker struct{ *brokers.Broker }
 
 // cpu is what the broker has used so far.
 func (b *benchBroker) cpu() (time.Duration, error) {
-	if b.pid == 0 {
+	if b.PID == 0 {
 		return 0, nil
 	}
-	return treeCPU(b.pid)
+	return treeCPU(b.PID)
 }
 
 func startBroker(ctx context.Context, name string) (*benchBroker, error) {
-	switch name {
-	case "null":
-		return &benchBroker{
-			name: name, close: func() {},
-			reset: func(context.Context, string) error { return nil },
-		}, nil
+	if name == "null" {
+		return &benchBroker{&brokers.Broker{
+			Name: name, Close: func() {},
+			Make:   func(context.Context, brokers.Topic) error { return nil },
+			Remove: func(context.Context, string) error { return nil },
+		}}, nil
+	}
+	setting := testserver.Throughput()
+	if name == "redis" {
+		// It writes to its append-only file before it answers and syncs it every second:
+		// what most run. It does not rewrite that file: by default that begins whenever it
+		// has doubled, in the middle of one run and not of another, and takes half a core
+		// for as long as it lasts.
+		setting = testserver.WithConfig("appendfsync everysec", "auto-aof-rewrite-percentage 0")
+	}
+	b, err := private.Launch(ctx, name, setting)
+	if err != nil {
+		return nil, err
+	}
+	return &benchBroker{b}, nil
+}
+
+// reset deletes a topic and creates it again.
+func (b *benchBroker) reset(ctx context.Context, topic string) error {
+	return b.Reset(ctx, brokers.Topic{Name: topic, Partitions: partitions})
+}
+
+// publisher returns a function that sends record i at once and does not wait, and one
+// that waits for all and ends the client. The reader misses a message whose write failed.
+func (b *benchBroker) publisher(ctx context.Context, topic string) (publish func(i int), end func(), err error) {
+	switch b.Name {
 	case "kafka":
-		k, err := testserver.LaunchKafka(ctx, "", testserver.Throughput())
-		if err != nil {
-			return nil, err
-		}
-		return &benchBroker{
-			name: name, url: k.Addr, pid: k.PID, close: func() { _ = k.Close() },
-			reset: func(ctx context.Context, topic string) error { return kafkaReset(ctx, k.Addr, topic) },
-			read: func(ctx context.Context, topic string, each func([]byte)) error {
-				return kafkaRead(ctx, k.Addr, topic, -1, each)
-			},
-			follow: func(ctx context.Context, topic string, n int, each func([]byte)) error {
-				return kafkaRead(ctx, k.Addr, topic, n, each)
-			},
-			publisher: func(ctx context.Context, topic string) (func(int), func(), error) {
-				return kafkaPublisher(ctx, k.Addr, topic)
-			},
-		}, nil
+		return kafkaPublisher(ctx, b.URL, topic)
 	case "nats":
-		s, err := testserver.LaunchNATS(ctx, "", testserver.Throughput())
-		if err != nil {
-			return nil, err
-		}
-		return &benchBroker{
-			name: name, url: s.URL, pid: s.PID, close: func() { _ = s.Close() },
-			reset: func(ctx context.Context, topic string) error { return natsReset(ctx, s.URL, topic) },
-			read: func(ctx context.Context, topic string, each func([]byte)) error {
-				return natsRead(ctx, s.URL, topic, -1, each)
-			},
-			follow: func(ctx context.Context, topic string, n int, each func([]byte)) error {
-				return natsRead(ctx, s.URL, topic, n, each)
-			},
-			publisher: func(ctx context.Context, topic string) (func(int), func(), error) {
-				return natsPublisher(ctx, s.URL, topic)
-			},
-		}, nil
-	}
-	switch name {
-	case "redis":
-		return startRedis(ctx)
+		return natsPublisher(b.URL, topic)
 	case "rabbitmq":
-		return startRabbitMQ(ctx)
+		return rabbitPublisher(b.URL, topic)
+	case "redis":
+		return redisPublisher(ctx, b.URL, topic)
 	}
-	return nil, fmt.Errorf("unknown broker %q: kafka, nats, rabbitmq, redis or null", name)
+	return nil, nil, fmt.Errorf("no client of %s", b.Name)
 }
 
 // gate is the independent count: a run that fails it has no numbers.
@@ -101,7 +89,7 @@ type gate struct {
 // numbers, so a number that falls below its key's highest for the first time it
 // is seen is out of order.
 func (b *benchBroker) check(ctx context.Context, topic string, n int) (gate, error) {
-	if b.read == nil {
+	if b.Count == nil {
 		return gate{OK: true, Delivered: n, Note: "null sink: counted by the relay's child"}, nil
 	}
 	var (
@@ -112,9 +100,13 @@ func (b *benchBroker) check(ctx context.Context, topic string, n int) (gate, err
 	for i := range highest {
 		highest[i] = -1
 	}
-	err := b.read(ctx, topic, func(payload []byte) {
+	held, err := b.Count(ctx, topic)
+	if err != nil {
+		return g, fmt.Errorf("count: %w", err)
+	}
+	err = b.Follow(ctx, topic, held, func(r brokers.Record) {
 		g.Delivered++
-		i, err := number(payload)
+		i, err := number(r.Payload)
 		switch {
 		case err != nil || i >= n:
 			g.Note = "a record that nobody wrote"
@@ -153,15 +145,26 @@ func openSink(name, url string) (broker.Sink, func(), error) {
 	case "null":
 		return nullSink{}, func() {}, nil
 	case "kafka":
-		return kafkaSink(url)
+		return opened(kafkabroker.Open(url, nil))
 	case "nats":
-		return natsSink(url)
+		return opened(natsbroker.Open(url, nil))
 	case "rabbitmq":
-		return rabbitSink(url)
+		return opened(rabbitbroker.Open(url, nil))
 	case "redis":
-		return redisSink(url)
+		return opened(redisbroker.Open(url, nil))
 	}
 	return nil, nil, fmt.Errorf("unknown broker %q", name)
+}
+
+func opened[S interface {
+	broker.Sink
+	Close()
+}](sink S, err error,
+) (broker.Sink, func(), error) {
+	if err != nil {
+		return nil, nil, err
+	}
+	return sink, sink.Close, nil
 }
 
 func atoi(s string) (int, error) {

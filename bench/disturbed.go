@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/lab/brokers"
 )
 
 // disturbedResult is the JSON object of the workloads that compare a drain with
@@ -128,7 +130,7 @@ func (d *disturbed) drained(ctx context.Context, url string, pool *pgxpool.Pool,
 		}
 		n -= spared
 	}
-	u, err := childRun(ctx, "relay", url, d.b.name, d.b.url, strconv.Itoa(n), fault)
+	u, err := childRun(ctx, "relay", url, d.b.Name, d.b.URL, strconv.Itoa(n), fault)
 	if err != nil {
 		return 0, err
 	}
@@ -149,11 +151,11 @@ func (d *disturbed) followed(ctx context.Context, relays int) (float64, error) {
 	for i := range fleet {
 		var err error
 		// Which of them delivers how much is theirs: none says that it is done.
-		if fleet[i], err = startChild(ctx, "relay", d.pg.URL, d.b.name, d.b.url, strconv.Itoa(2*d.messages), ""); err != nil {
+		if fleet[i], err = startChild(ctx, "relay", d.pg.URL, d.b.Name, d.b.URL, strconv.Itoa(2*d.messages), ""); err != nil {
 			return 0, err
 		}
 	}
-	err := d.b.follow(ctx, "bench", d.messages, func([]byte) {})
+	err := d.b.Follow(ctx, "bench", d.messages, func(brokers.Record) {})
 	took := time.Since(start)
 	for _, c := range fleet {
 		_, e := c.end(took)

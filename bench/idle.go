@@ -70,18 +70,10 @@ func startBinary(ctx context.Context, dir string, b *benchBroker, more ...string
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"relay", "--broker", b.target(), "--listen", "127.0.0.1:0"}
+	args := []string{"relay", "--broker", b.URL, "--listen", "127.0.0.1:0"}
 	relay := exec.CommandContext(ctx, path, append(args, more...)...)
 	relay.Dir, relay.Stderr = dir, os.Stderr
 	return relay, relay.Start()
-}
-
-// target is the broker's URL for the binary.
-func (b *benchBroker) target() string {
-	if b.name == "kafka" || b.name == "redis" {
-		return b.name + "://" + b.url
-	}
-	return b.url
 }
 
 func buildBinary(ctx context.Context, dir string) (path string, err error) {

@@ -2,61 +2,20 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/broker/kafkabroker"
 )
 
-const kafkaPartitions = 8
-
-// kafkaReset makes the topic anew.
-func kafkaReset(ctx context.Context, addr, topic string) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(addr))
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	admin := kadm.NewClient(client)
-	if _, err := admin.DeleteTopic(ctx, topic); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
-		return err
-	}
-	for {
-		_, err := admin.CreateTopic(ctx, kafkaPartitions, 1, nil, topic)
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, kerr.TopicAlreadyExists): // still being deleted
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-func kafkaSink(addr string) (broker.Sink, func(), error) {
-	sink, err := kafkabroker.Open("kafka://"+addr, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	return sink, sink.Close, nil
-}
+func kafkaAt(url string) kgo.Opt { return kgo.SeedBrokers(strings.TrimPrefix(url, "kafka://")) }
 
 // kafkaProduce uses the settings a user would choose for throughput and the
 // same durability: idempotent, acks of all replicas, 5 ms linger.
-func kafkaProduce(ctx context.Context, addr, topic string, n int) error {
+func kafkaProduce(ctx context.Context, url, topic string, n int) error {
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(addr),
+		kafkaAt(url),
 		kgo.ProducerLinger(5*time.Millisecond),
 		kgo.MaxBufferedRecords(20_000),
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
@@ -101,41 +60,11 @@ func kafkaRecord(topic string, i int) *kgo.Record {
 }
 
 // kafkaPublisher sends each record at once, with the same durability.
-func kafkaPublisher(ctx context.Context, addr, topic string) (func(int), func(), error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ProducerLinger(0),
+func kafkaPublisher(ctx context.Context, url, topic string) (func(int), func(), error) {
+	client, err := kgo.NewClient(kafkaAt(url), kgo.ProducerLinger(0),
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), kgo.ProducerBatchCompression(kgo.NoCompression()))
 	if err != nil {
 		return nil, nil, err
 	}
 	return func(i int) { client.Produce(ctx, kafkaRecord(topic, i), nil) }, client.Close, nil
-}
-
-// kafkaRead reads n records from the beginning of every partition, or as many
-// as there are now when n is negative.
-func kafkaRead(ctx context.Context, addr, topic string, n int, each func([]byte)) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumeTopics(topic),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(time.Second))
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	left := int64(n)
-	if n < 0 {
-		ends, err := kadm.NewClient(client).ListEndOffsets(ctx, topic)
-		if err != nil {
-			return err
-		}
-		left = 0
-		ends.Each(func(o kadm.ListedOffset) { left += o.Offset })
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, fmt.Errorf("%d records did not come within 2 minutes", left))
-	defer cancel()
-	for left > 0 {
-		fetches := client.PollFetches(ctx)
-		if err := fetches.Err(); err != nil {
-			return err
-		}
-		fetches.EachRecord(func(r *kgo.Record) { left--; each(r.Value) })
-	}
-	return nil
 }

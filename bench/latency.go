@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/lab/brokers"
 )
 
 // latencyResult is the JSON object of the latency workload: from the return of
@@ -153,8 +155,8 @@ type follower struct {
 func follow(ctx context.Context, b *benchBroker, topic string, n int) *follower {
 	f := &follower{make([]time.Time, n), make(chan error, 1)}
 	go func() {
-		f.err <- b.follow(ctx, topic, n, func(payload []byte) {
-			if i, err := number(payload); err == nil && i < n && f.received[i].IsZero() {
+		f.err <- b.Follow(ctx, topic, n, func(r brokers.Record) {
+			if i, err := number(r.Payload); err == nil && i < n && f.received[i].IsZero() {
 				f.received[i] = time.Now()
 			}
 		})

@@ -57,7 +57,7 @@ func (s *servers) close() {
 		s.pool.Close()
 	}
 	if s.b != nil {
-		s.b.close()
+		s.b.Close()
 	}
 	_ = s.pg.Close()
 }

@@ -7,33 +7,7 @@ import (
 	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/broker/rabbitbroker"
-	"github.com/postrider/postrider/internal/testserver"
 )
-
-// startRabbitMQ starts a node; its queues are quorum queues, which write to the disk
-// and sync before they confirm.
-func startRabbitMQ(ctx context.Context) (*benchBroker, error) {
-	s, err := testserver.LaunchRabbitMQ(ctx, "4.0", "", testserver.Throughput())
-	if err != nil {
-		return nil, err
-	}
-	return &benchBroker{
-		name: "rabbitmq", url: s.URL, pid: s.PID, close: func() { _ = s.Close() },
-		reset: func(_ context.Context, topic string) error { return rabbitReset(s.URL, topic) },
-		read: func(ctx context.Context, topic string, each func([]byte)) error {
-			return rabbitRead(ctx, s.URL, topic, -1, each)
-		},
-		follow: func(ctx context.Context, topic string, n int, each func([]byte)) error {
-			return rabbitRead(ctx, s.URL, topic, n, each)
-		},
-		publisher: func(_ context.Context, topic string) (func(int), func(), error) {
-			return rabbitPublisher(s.URL, topic)
-		},
-	}, nil
-}
 
 func rabbitOpen(url string) (*amqp.Connection, *amqp.Channel, error) {
 	c, err := amqp.Dial(url)
@@ -45,27 +19,6 @@ func rabbitOpen(url string) (*amqp.Connection, *amqp.Channel, error) {
 		return nil, nil, errors.Join(err, c.Close())
 	}
 	return c, ch, nil
-}
-
-func rabbitReset(url, topic string) error {
-	c, ch, err := rabbitOpen(url)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if _, err := ch.QueueDelete(topic, false, false, false); err != nil {
-		return err
-	}
-	_, err = ch.QueueDeclare(topic, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
-	return err
-}
-
-func rabbitSink(url string) (broker.Sink, func(), error) {
-	sink, err := rabbitbroker.Open(url, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	return sink, sink.Close, nil
 }
 
 // rabbitProduce publishes over four connections with 1024 unconfirmed messages each:
@@ -125,40 +78,11 @@ func rabbitRecord(i int) amqp.Publishing {
 	}
 }
 
-// rabbitPublisher sends each record at once. What fails is missed by the reader.
+// rabbitPublisher sends each record at once.
 func rabbitPublisher(url, topic string) (func(int), func(), error) {
 	c, ch, err := rabbitOpen(url)
 	if err != nil {
 		return nil, nil, err
 	}
 	return func(i int) { _ = ch.Publish("", topic, true, false, rabbitRecord(i)) }, func() { _ = c.Close() }, nil
-}
-
-// rabbitRead takes n messages out of the queue, or those that are there now when n
-// is below zero.
-func rabbitRead(ctx context.Context, url, topic string, n int, each func([]byte)) error {
-	c, ch, err := rabbitOpen(url)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if n < 0 {
-		q, err := ch.QueueDeclarePassive(topic, true, false, false, false, nil)
-		if err != nil {
-			return err
-		}
-		n = q.Messages
-	}
-	ds, err := ch.ConsumeWithContext(ctx, topic, "", true, false, false, false, nil)
-	if err != nil {
-		return err
-	}
-	for got := range n {
-		d, ok := <-ds
-		if !ok {
-			return fmt.Errorf("message %d of %d: the channel ended: %w", got+1, n, ctx.Err())
-		}
-		each(d.Body)
-	}
-	return nil
 }

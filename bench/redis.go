@@ -2,63 +2,21 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/broker/redisbroker"
-	"github.com/postrider/postrider/internal/testserver"
 )
 
-func redisClient(addr string) *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: addr, Protocol: 2, MaxRetries: -1, DisableIdentity: true})
-}
-
-// startRedis starts a server that writes to its append-only file before it
-// answers and syncs it every second: what most run. It does not rewrite that file:
-// by default that begins whenever it has doubled, in the middle of one run and not of
-// another, and takes half a core for as long as it lasts.
-func startRedis(ctx context.Context) (*benchBroker, error) {
-	s, err := testserver.LaunchRedis(ctx, testserver.Redis7, "", testserver.WithConfig("appendfsync everysec", "auto-aof-rewrite-percentage 0"))
-	if err != nil {
-		return nil, err
-	}
-	return &benchBroker{
-		name: "redis", url: s.Addr, pid: s.PID, close: func() { _ = s.Close() },
-		reset: func(ctx context.Context, topic string) error { return redisReset(ctx, s.Addr, topic) },
-		read: func(ctx context.Context, topic string, each func([]byte)) error {
-			return redisRead(ctx, s.Addr, topic, -1, each)
-		},
-		follow: func(ctx context.Context, topic string, n int, each func([]byte)) error {
-			return redisRead(ctx, s.Addr, topic, n, each)
-		},
-		publisher: func(ctx context.Context, topic string) (func(int), func(), error) {
-			return redisPublisher(ctx, s.Addr, topic)
-		},
-	}, nil
-}
-
-func redisReset(ctx context.Context, addr, topic string) error {
-	c := redisClient(addr)
-	defer c.Close()
-	return c.Del(ctx, topic).Err()
-}
-
-func redisSink(addr string) (broker.Sink, func(), error) {
-	sink, err := redisbroker.Open("redis://"+addr, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	return sink, sink.Close, nil
+func redisClient(url string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(url, "redis://"), Protocol: 2, MaxRetries: -1, DisableIdentity: true})
 }
 
 // redisProduce sends pipelines of 500 on eight connections, which was 5 % faster
 // than on four or six, or pipelines of 250 or 1,000.
-func redisProduce(ctx context.Context, addr, topic string, n int) error {
+func redisProduce(ctx context.Context, url, topic string, n int) error {
 	const workers, page = 8, 500
-	c := redisClient(addr)
+	c := redisClient(url)
 	defer c.Close()
 	var (
 		wg   sync.WaitGroup
@@ -95,9 +53,9 @@ func redisRecord(topic string, i int) *redis.XAddArgs {
 	}}
 }
 
-// redisPublisher sends each record at once. What fails is missed by the reader.
-func redisPublisher(ctx context.Context, addr, topic string) (func(int), func(), error) {
-	c := redisClient(addr)
+// redisPublisher sends each record at once.
+func redisPublisher(ctx context.Context, url, topic string) (func(int), func(), error) {
+	c := redisClient(url)
 	work := make(chan int, 1<<16)
 	var wg sync.WaitGroup
 	for range 8 {
@@ -108,31 +66,4 @@ func redisPublisher(ctx context.Context, addr, topic string) (func(int), func(),
 		})
 	}
 	return func(i int) { work <- i }, func() { close(work); wg.Wait(); _ = c.Close() }, nil
-}
-
-// redisRead passes n entries on, or those that are there now when n is below zero.
-func redisRead(ctx context.Context, addr, topic string, n int, each func([]byte)) error {
-	c := redisClient(addr)
-	defer c.Close()
-	if n < 0 {
-		length, err := c.XLen(ctx, topic).Result()
-		if err != nil {
-			return err
-		}
-		n = int(length)
-	}
-	from := "0"
-	for got := 0; got < n; {
-		streams, err := c.XRead(ctx, &redis.XReadArgs{Streams: []string{topic, from}, Count: 1000, Block: 0}).Result()
-		if err != nil {
-			return fmt.Errorf("entry %d of %d: %w", got+1, n, err)
-		}
-		for _, e := range streams[0].Messages {
-			payload, _ := e.Values["payload"].(string)
-			each([]byte(payload))
-			from = e.ID
-			got++
-		}
-	}
-	return nil
 }

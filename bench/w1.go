@@ -88,11 +88,11 @@ func runW1(ctx context.Context, c config) (*w1Result, error) {
 	if err := fill(ctx, pool, "bench", c.messages); err != nil {
 		return nil, err
 	}
-	if b.name != "null" { // the first records warm the broker up, not the first round
+	if b.Name != "null" { // the first records warm the broker up, not the first round
 		if err := b.reset(ctx, "bench"); err != nil {
 			return nil, err
 		}
-		if _, err := childRun(ctx, "produce", b.name, b.url, "bench", strconv.Itoa(max(c.messages/2, 1)), ""); err != nil {
+		if _, err := childRun(ctx, "produce", b.Name, b.URL, "bench", strconv.Itoa(max(c.messages/2, 1)), ""); err != nil {
 			return nil, fmt.Errorf("warm up: %w", err)
 		}
 	}
@@ -117,18 +117,18 @@ func roundW1(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.P
 	if err != nil {
 		return r, fmt.Errorf("COPY probe: %w", err)
 	}
-	if b.name != "null" {
+	if b.Name != "null" {
 		n := strconv.Itoa(c.messages)
-		if r.produce, r.produceServer, err = limit(ctx, b, "produce", b.name, b.url, "bench", n, ""); err != nil {
+		if r.produce, r.produceServer, err = limit(ctx, b, "produce", b.Name, b.URL, "bench", n, ""); err != nil {
 			return r, fmt.Errorf("produce probe: %w", err)
 		}
-		if r.sink, r.sinkServer, err = limit(ctx, b, "sink", b.name, b.url, "bench", n); err != nil {
+		if r.sink, r.sinkServer, err = limit(ctx, b, "sink", b.Name, b.URL, "bench", n); err != nil {
 			return r, fmt.Errorf("sink probe: %w", err)
 		}
 		if r.gate, err = b.check(ctx, "bench", c.messages); err != nil || !r.gate.OK {
 			return r, err
 		}
-		if r.beside, _, err = limit(ctx, b, "produce", b.name, b.url, "bench", n, pg.URL); err != nil {
+		if r.beside, _, err = limit(ctx, b, "produce", b.Name, b.URL, "bench", n, pg.URL); err != nil {
 			return r, fmt.Errorf("produce beside COPY probe: %w", err)
 		}
 	}
@@ -173,7 +173,7 @@ func (r *w1Round) relay(ctx context.Context, c config, pool *pgxpool.Pool, pg *t
 	database := func() (time.Duration, error) { return treeCPU(pg.PID) }
 	r.pgCPU, err = used(database, func() (err error) {
 		r.server, err = used(b.cpu, func() (err error) {
-			r.drain, err = childRun(ctx, "relay", pg.URL, b.name, b.url, strconv.Itoa(c.messages), "")
+			r.drain, err = childRun(ctx, "relay", pg.URL, b.Name, b.URL, strconv.Itoa(c.messages), "")
 			return err
 		})
 		return err

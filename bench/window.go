@@ -46,7 +46,7 @@ func runWindow(ctx context.Context, c config) (*windowResult, error) {
 	rates := make(map[int][]float64)
 	for round := range c.rounds + 1 { // the first one warms up
 		for n := range len(fixedWindows) + 2 {
-			n = (n + round) % (len(fixedWindows) + 2) // nobody always has the same neighbour
+			n = (n + round) % (len(fixedWindows) + 2) // the order rotates, so that no run always follows the same one
 			window, r, err := s.tryWindow(ctx, c, n, res)
 			if err != nil {
 				return nil, fmt.Errorf("round %d: %w", round, err)
@@ -81,10 +81,10 @@ func (s *servers) tryWindow(ctx context.Context, c config, n int, res *windowRes
 	}
 	count := strconv.Itoa(c.messages)
 	if n > len(fixedWindows) {
-		u, err := childRun(ctx, "produce", s.b.name, s.b.url, "bench", count, "")
+		u, err := childRun(ctx, "produce", s.b.Name, s.b.URL, "bench", count, "")
 		return produceOnly, rate(c.messages, u.took), err
 	}
-	url := s.b.url
+	url := s.b.URL
 	if n > 0 {
 		window = fixedWindows[n-1]
 		url += "?window=" + strconv.Itoa(window)
@@ -92,7 +92,7 @@ func (s *servers) tryWindow(ctx context.Context, c config, n int, res *windowRes
 	if err := rewind(ctx, s.pool); err != nil {
 		return window, 0, err
 	}
-	u, err := childRun(ctx, "relay", s.pg.URL, s.b.name, url, count, "")
+	u, err := childRun(ctx, "relay", s.pg.URL, s.b.Name, url, count, "")
 	if err != nil {
 		return window, 0, err
 	}

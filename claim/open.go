@@ -12,35 +12,35 @@ import (
 	"github.com/postrider/postrider/seal"
 )
 
-// ErrGone is matched when the row of a payload is gone.
+// ErrGone means that the row of a payload no longer exists.
 var ErrGone = errors.New("the payload is gone")
 
 // Bodies fetches payloads. [github.com/postrider/postrider/store/pgstore.Bodies]
-// is one. It answers with ErrGone for a payload that is not there, with
-// [seal.ErrErased] for one that was removed on purpose, and with any other error
-// when it does not know.
+// is one. It returns ErrGone for a missing payload,
+// [seal.ErrErased] for an erased one, and any other error
+// if it cannot find out.
 type Bodies interface {
 	Fetch(ctx context.Context, ref Ref) ([]byte, error)
 }
 
-// Next is what may stand behind an Opener: an
-// [github.com/postrider/postrider/consumer.Opener].
+// Next is an [github.com/postrider/postrider/consumer.Opener] that runs after an
+// Opener.
 type Next interface {
 	Open(ctx context.Context, m postrider.Message) (postrider.Message, error)
 }
 
-// Opener gives messages their payloads back. It is a consumer.Opener.
+// Opener fetches the payloads of messages. It is a consumer.Opener.
 type Opener struct {
 	bodies Bodies
 	next   Next
 }
 
 // NewOpener returns an Opener that fetches from bodies. next, which may be nil,
-// gets the message then: one that was sealed is sealed in the database too.
+// opens the message afterwards: a sealed payload is sealed in the database too.
 func NewOpener(bodies Bodies, next Next) *Opener { return &Opener{bodies: bodies, next: next} }
 
 // Open returns m with its payload and without the header, or m itself if it
-// carries its payload. What does not fit the reference is seal.ErrTampered.
+// has its payload. A payload that does not match the reference is seal.ErrTampered.
 func (o *Opener) Open(ctx context.Context, m postrider.Message) (postrider.Message, error) {
 	if value := m.Headers[envelope.DataRef]; value != "" && len(m.Payload) == 0 {
 		payload, err := o.fetch(ctx, value, m.ID)
@@ -62,14 +62,14 @@ func (o *Opener) fetch(ctx context.Context, value, id string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: the header %s %w", seal.ErrTampered, envelope.DataRef, err)
 	}
 	if ref.ID != id {
-		return nil, fmt.Errorf("%w: the reference is that of another message", seal.ErrTampered)
+		return nil, fmt.Errorf("%w: the reference belongs to another message", seal.ErrTampered)
 	}
 	payload, err := o.bodies.Fetch(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
 	if len(payload) != ref.Bytes || sha256.Sum256(payload) != ref.SHA256 {
-		return nil, fmt.Errorf("%w: the payload in the database is another one", seal.ErrTampered)
+		return nil, fmt.Errorf("%w: the payload in the database differs from the reference", seal.ErrTampered)
 	}
 	return payload, nil
 }

@@ -26,13 +26,13 @@ type Ref struct {
 }
 
 // String is the value of the header: a URI such as
-// postrider:postrider/17/4711/ID?bytes=N&sha256=HEX. It names no server: the
-// consumer knows where the outbox is.
+// postrider:postrider/17/4711/ID?bytes=N&sha256=HEX. It has no server: the
+// consumer is configured with the outbox's address.
 func (r Ref) String() string {
 	return fmt.Sprintf("%s%s/%d/%d/%s?bytes=%d&sha256=%x", envelope.RefScheme, r.Schema, r.Lane, r.Seq, r.ID, r.Bytes, r.SHA256)
 }
 
-var errRef = errors.New("is no reference of Postrider's, such as postrider:SCHEMA/LANE/SEQ/ID?bytes=N&sha256=HEX")
+var errRef = errors.New("must be a Postrider reference such as postrider:SCHEMA/LANE/SEQ/ID?bytes=N&sha256=HEX")
 
 // Parse reads the value of the header.
 func Parse(s string) (Ref, error) {
@@ -59,15 +59,15 @@ func Parse(s string) (Ref, error) {
 // Policy decides which payloads stay in the database.
 type Policy struct {
 	Schema string // of the outbox
-	Above  int    // bytes of payload; up to it payloads travel
-	// MaxAge is how old a message may be, by its Time, for its payload to stay:
-	// half of the time for which rows keep theirs, so that consumers have the
-	// other half. 0: any age, for an outbox that removes nothing.
+	Above  int    // largest payload in bytes that is sent with its message
+	// MaxAge is the age of a message, by its Time, up to which its payload stays in the
+	// database: half of the retention of payloads, so that consumers have the
+	// other half. 0: any age, for an outbox without retention.
 	MaxAge time.Duration
 }
 
-// Without returns m as it travels without its payload: with ref, the value of the
-// header, in its place. It changes nothing of m.
+// Without returns m without its payload and with the header ref
+// instead. It does not change m.
 func Without(m postrider.Message, ref string) postrider.Message {
 	headers := make(map[string]string, len(m.Headers)+1)
 	maps.Copy(headers, m.Headers)
@@ -76,8 +76,8 @@ func Without(m postrider.Message, ref string) postrider.Message {
 	return m
 }
 
-// Ref returns the value of the header for a message that is sent from lane and
-// seq; "" for one that travels whole. It reads the clock.
+// Ref returns the value of the header for the message at lane and
+// seq, and "" for a message that is sent whole. It reads the clock.
 func (p *Policy) Ref(lane int, seq int64, m *postrider.Message) string {
 	if len(m.Payload) <= p.Above || p.MaxAge > 0 && time.Since(m.Time) > p.MaxAge {
 		return ""

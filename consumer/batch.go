@@ -10,21 +10,21 @@ import (
 	"github.com/postrider/postrider/internal/inboxwork"
 )
 
-// errTried says that a batch holds a message that was tried before.
-var errTried = errors.New("one of them was tried before")
+// errTried means that a batch contains a message that was tried before.
+var errTried = errors.New("a message of the batch was tried before")
 
-// batch is many messages on their way in one transaction.
+// batch is several messages in one transaction.
 type batch[Tx any] struct {
 	tasks    []task
 	handlers []Handler[Tx]
 	msgs     []postrider.Message
 	skipped  []task // without a handler: the database has no record of them and needs none
-	unknown  bool   // the source does not tell which of them were delivered before
+	unknown  bool   // the source does not count deliveries
 }
 
-// processBatch does what [Consumer.process] does, for many deliveries in one
-// transaction. When it reports false nothing has happened, and each of them is
-// to be processed by itself: that is also where trouble is told and counted.
+// processBatch is [Consumer.process] for several deliveries in one
+// transaction. If it returns false nothing has happened, and each delivery must
+// be processed individually, which also logs and counts failures.
 func (c *Consumer[Tx]) processBatch(ctx context.Context, ds []broker.Delivery) bool {
 	b := batch[Tx]{tasks: make([]task, 0, len(ds)), handlers: make([]Handler[Tx], 0, len(ds)), msgs: make([]postrider.Message, 0, len(ds))}
 	for i := range ds {
@@ -54,7 +54,7 @@ func (c *Consumer[Tx]) commitBatch(ctx context.Context, b *batch[Tx]) error {
 	return c.db.Transact(ctx, func(tx Tx, conn inbox.Conn) error { return c.batchEffect(ctx, tx, conn, b) })
 }
 
-// join puts a delivery into the batch, unless it needs more than its handler.
+// join adds a delivery to the batch. It returns false if the delivery needs more than its handler.
 func (c *Consumer[Tx]) join(ctx context.Context, b *batch[Tx], d broker.Delivery) bool {
 	b.tasks = append(b.tasks, task{})
 	t := &b.tasks[len(b.tasks)-1]
@@ -109,6 +109,9 @@ func (c *Consumer[Tx]) batchEffect(ctx context.Context, tx Tx, conn inbox.Conn, 
 			continue
 		}
 		if err := c.protect(ctx, t, tx, b.handlers[i], len(b.tasks)); err != nil {
+			return err
+		}
+		if err := c.inbox.Holds(ctx, conn, t.m); err != nil {
 			return err
 		}
 	}

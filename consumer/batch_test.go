@@ -15,9 +15,9 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// TestABatchThatFailsGivesBackOneKey: its messages run one by one; what is given
-// back takes the later ones of its key along, from the batch and from behind it,
-// and nothing else.
+// TestABatchThatFailsGivesBackOneKey: the messages of a failed batch run one by one. A
+// message that is given back takes only the later ones of its key along, from the batch
+// and from behind it.
 //
 // Promises: E
 func TestABatchThatFailsGivesBackOneKey(t *testing.T) {
@@ -74,8 +74,8 @@ func (c counted) Transact(ctx context.Context, fn func(tx *sql.Tx, conn inbox.Co
 	return c.allFresh.Transact(ctx, fn)
 }
 
-// TestUnknownTypesStayInTheirBatch: under Skip a type without a handler does not cost
-// its batch the common transaction, and leaves no claim.
+// TestUnknownTypesStayInTheirBatch: under Skip a type without a handler does not split
+// its batch, and leaves no claim.
 func TestUnknownTypesStayInTheirBatch(t *testing.T) {
 	for _, types := range []string{"xxxxxxx", "xxxuxxx", "uuuuuuu"} {
 		var noted []string

@@ -8,9 +8,11 @@ import (
 	"io"
 	"net"
 	"strings"
+
+	"github.com/postrider/postrider/internal/inboxsql"
 )
 
-// sqlState is PostgreSQL's code of an error, as pgx and lib/pq tell it.
+// sqlState returns PostgreSQL's code of an error of pgx or lib/pq.
 func sqlState(err error) (code string, ok bool) {
 	var pg interface{ SQLState() string }
 	if errors.As(err, &pg) {
@@ -19,9 +21,24 @@ func sqlState(err error) (code string, ok bool) {
 	return "", false
 }
 
-// isOutage says whether a code of PostgreSQL means that the server, not the
-// statement, is in trouble. A time limit that the statement or the transaction
-// overran (57014, 25P03) is none, nor is a limit it exceeded (53400).
+// mysqlOutage reports whether an error of MySQL means that the server, not the statement,
+// failed.
+func mysqlOutage(number uint16) bool {
+	switch number {
+	case 1053, 1077, 1079, 3169, 1927, // shutting down, or our session was killed
+		1290, 1836, // read only: a replica after a failover
+		1040, 1203, 1226, // too many connections
+		1021, 1030, 1037, 1038, 1041, 1114, 1180, // no room, no memory, an error of the engine
+		1158, 1159, 1160, 1161, // the network
+		3100, 3796: // the group cannot commit
+		return true
+	}
+	return false
+}
+
+// isOutage reports whether a code of PostgreSQL means that the server, not the
+// statement, failed. That excludes exceeded time limits of the statement or the
+// transaction (57014, 25P03) and configuration limits (53400).
 func isOutage(code string) bool {
 	switch code {
 	case "25006", // read only: a standby after a failover
@@ -34,26 +51,33 @@ func isOutage(code string) bool {
 	return class == "08" || class == "53" || class == "58"
 }
 
-// disconnected says whether an error is that of a connection which is gone.
+// disconnected reports whether an error means that the connection was lost.
 func disconnected(err error) bool {
 	if code, ok := sqlState(err); ok {
 		return isOutage(code)
+	}
+	if n := inboxsql.MySQLNumber(err); n != 0 {
+		return mysqlOutage(n)
 	}
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
-		strings.Contains(err.Error(), "conn closed") // pgx has no value for it
+		strings.Contains(err.Error(), "conn closed") || // pgx has no value for it
+		strings.Contains(err.Error(), "invalid connection") // that of go-sql-driver/mysql
 }
 
-// refused says whether a transaction that could not be committed failed for a
-// reason of its own, such as a deferred constraint, which another try would
-// meet again. What is unknown is an outage: that gives nothing up. An error of
-// a statement that the handler hid is known from the second delivery on, when
-// PostgreSQL refuses to forget the attempts (25P02).
+// refused reports whether a commit failed for a
+// reason of the transaction itself, such as a deferred constraint, which another try
+// would meet again. An unknown error counts as an outage, which gives up no message. If
+// the handler hid a statement's error, the second delivery reveals it:
+// PostgreSQL refuses the statement that deletes the attempts (25P02).
 func refused(err error) bool {
 	if code, ok := sqlState(err); ok {
 		return !isOutage(code)
+	}
+	if n := inboxsql.MySQLNumber(err); n != 0 {
+		return !mysqlOutage(n)
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false

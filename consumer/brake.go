@@ -8,11 +8,11 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// brake stops dead letters when everything dies: then not the messages are at
-// fault but what their handlers need, or the program, and a pile of dead letters
-// is work for a night where waiting would have been enough.
+// brake stops dead letters when every message fails: then not the messages are at
+// fault but a dependency of their handlers, or the program. Waiting costs less
+// than a night of work on a pile of dead letters.
 type brake struct {
-	dead atomic.Int64 // in a row, no effect between them
+	dead atomic.Int64 // dead letters in a row, without an effect between them
 	trouble
 }
 
@@ -20,8 +20,8 @@ func (c *Consumer[Tx]) braked() bool {
 	return c.opts.Brake > 0 && c.brake.dead.Load() >= int64(c.opts.Brake)
 }
 
-// giveUp makes a dead letter, unless so many were made in a row that this one is
-// kept instead, with the attempt that it has just used.
+// giveUp makes a dead letter. Above [Options].Brake dead letters in a row it gives the
+// message back instead, with the attempt that it has just used.
 func (c *Consumer[Tx]) giveUp(ctx context.Context, t *task, cause error) broker.Verdict {
 	if c.braked() {
 		return c.giveBack(ctx, t, &c.brake.trouble, "handlers", fmt.Errorf("%d dead letters in a row, so no more are made until a message succeeds: %w", c.brake.dead.Load(), cause))
@@ -33,7 +33,7 @@ func (c *Consumer[Tx]) giveUp(ctx context.Context, t *task, cause error) broker.
 	return v
 }
 
-// applied notes an effect, which shows that the handlers work.
+// applied releases the brake after an effect, which shows that the handlers work.
 func (c *Consumer[Tx]) applied(ctx context.Context) {
 	if c.brake.dead.Load() != 0 {
 		c.brake.dead.Store(0)

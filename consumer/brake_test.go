@@ -16,9 +16,9 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// TestBrake: while everything fails, only the first messages die; the others have
-// their effect when what was away is back, and the next trouble finds the whole
-// brake again.
+// TestBrake: while all handlers fail, only the first messages become dead letters. The
+// others have their effect when the dependency is back, and the brake then allows
+// the full number again.
 //
 // Promises: S
 func TestBrake(t *testing.T) {

@@ -22,94 +22,96 @@ import (
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/inboxwork"
+	"github.com/postrider/postrider/internal/redact"
+	"github.com/postrider/postrider/schema"
 	"github.com/postrider/postrider/seal"
 )
 
-// Policy is how a consumer treats a message whose type has no handler.
+// Policy is the treatment of a message whose type has no handler.
 type Policy uint8
 
 // The policies for unknown types.
 const (
 	// Dead keeps the message as a dead letter.
 	Dead Policy = iota
-	// Skip acknowledges the message and forgets it: for a consumer that wants a
+	// Skip acknowledges the message and forgets it: for a consumer that needs only a
 	// few types of a busy topic.
 	Skip
-	// Fail treats it like a handler's error, which leaves time for a newer
-	// version of the program to take it; it is dead after MaxAttempts.
+	// Fail treats it like a handler's error, which leaves time to deploy a newer
+	// version of the program; the message is dead after MaxAttempts.
 	Fail
 )
 
-// Options are the settings of a Consumer. Zero fields mean the defaults named.
+// Options configures a Consumer. A zero field means the default after its colon.
 type Options struct {
-	// Name is the consumer's identity in the inbox. Required. Under another name
+	// Name is the consumer's identity in the inbox; required. After a change of name
 	// every message counts as new.
 	Name string
-	// Schema holds the inbox tables: that of [inbox.Options].
+	// Schema is the database schema of the inbox tables: see [inbox.Options].
 	Schema string
-	// Concurrency is how many handlers run at once: 8. Messages of one key are
+	// Concurrency is the number of handlers that run at once: 8. Messages of one key are
 	// handled one after the other.
 	Concurrency int
-	// Prefetch is how many messages are in hand at most, waiting ones included:
-	// four times Concurrency. A key whose handler hangs holds what waits behind it
-	// for up to HandlerTimeout: where a key may have more messages at once than that,
-	// raise it, and the other keys flow meanwhile.
+	// Prefetch is the most messages in hand, waiting ones included:
+	// four times Concurrency. A key whose handler hangs holds its waiting messages
+	// for up to HandlerTimeout. If a key may have more messages at once than Prefetch,
+	// raise it so that other keys continue meanwhile.
 	Prefetch int
-	// PrefetchBytes is how many bytes they are at most: 64 MiB. Sources give by
-	// number, so it is kept by the size of what came before: large messages behind
-	// many small ones may exceed it once. A source has a bound of its own for what
-	// it holds ready, MaxHeldBytes where there is one.
+	// PrefetchBytes is the most bytes of these messages: 64 MiB. Sources count messages,
+	// not bytes, so it is estimated from the size of earlier messages: large messages after
+	// many small ones may exceed it once. A source has a bound of its own for the messages
+	// that it holds, usually named MaxHeldBytes.
 	PrefetchBytes int
-	// Batch is how many messages share a transaction at most: 1. Their handlers
-	// run one after the other, and when one fails all are rolled back and run
+	// Batch is the most messages in one transaction: 1. Their handlers
+	// run one after the other. When one fails, all are rolled back and run
 	// again, each in a transaction of its own. A message that was tried before is
-	// never in a batch, nor are the first messages after the start where the
-	// source does not count deliveries: one of them may have ended the process.
+	// never in a batch. If the source does not count deliveries, the first messages after
+	// the start are not either: one of them may have crashed the process.
 	// More than 1 raises Prefetch to twice Concurrency batches.
 	Batch int
 	// HandlerTimeout ends the context of a handler, or of a batch of them: 30 s.
 	HandlerTimeout time.Duration
-	// Horizon is how long after its effect the source can bring a message back; see
+	// Horizon is how long after its effect the source can deliver a message again; see
 	// [inbox.Options].
 	Horizon time.Duration
 	// MaxAttempts is how often a message is tried before it is dead: 10. A try
-	// that ends the process counts. The next one then runs while no other handler
-	// does: only a message that ends the process alone is given up for that,
-	// which takes one try more where MaxAttempts is 1.
+	// that crashes the process counts. The next try then runs alone:
+	// only a message that crashes the process alone is given up for it,
+	// which takes one more try if MaxAttempts is 1.
 	MaxAttempts int
-	// BackoffMin is the delay after the first failure, doubled by each further
-	// one up to BackoffMax, less up to a half at random: 1 s, 5 min.
+	// BackoffMin is the delay after the first failure. Each further failure doubles it
+	// up to BackoffMax; a random part of up to a half is subtracted: 1 s, 5 min.
 	BackoffMin, BackoffMax time.Duration
-	// Brake is how many messages in a row may become dead letters in this process
-	// before no more do: 20; negative: any number. What fails then is given back and
-	// tried again, at least every 10 s, until a handler's effect is committed: a
-	// service that is away for an hour, or a program without its handlers, costs a
-	// handful of dead letters. Handlers that run beside each other may add some.
+	// Brake is the most dead letters in a row that this process
+	// makes: 20; negative: no limit. After that, failing messages are given back and
+	// tried again, at least every 10 s, until a handler's effect is committed. So a
+	// service that is down for an hour, or a program without its handlers, costs a
+	// handful of dead letters. Concurrent handlers may add some.
 	Brake int
-	// UnknownType is what becomes of a message without a handler: Dead.
+	// UnknownType is the policy for a message without a handler: Dead.
 	UnknownType Policy
-	// Order is how the messages of a key follow each other in a topic; nil:
+	// Order returns the order required of a key's messages in a topic; nil:
 	// [inbox.AnyOrder]. With [inbox.Latest] a message whose version, or a later one,
 	// was applied is acknowledged without its handler. With [inbox.Contiguous] each
-	// version is applied once and in turn; one that comes early is kept in the
-	// database until those before it have been applied, and a dead letter
-	// stops its key. A message without key or version is dead where there is an order.
+	// version is applied once and in sequence; an early message is stashed in the
+	// database until the versions before it have been applied, and a dead letter
+	// blocks its key. In an ordered topic a message without key or version is dead.
 	Order func(topic string) inbox.Order
-	// Version is the position of a message in its key; nil: its Version.
+	// Version returns the position of a message in its key; nil: its Version.
 	Version func(m postrider.Message) int64
-	// OnGap is told of a key whose messages wait for versions that do not come, for
-	// more than a minute and then after twice as long each time; nil: only the log
-	// is. admin.SendMissing asks the outbox for what is missing.
+	// OnGap is called for a key whose messages have waited for missing versions
+	// for more than a minute, and again each time the wait has doubled; nil: gaps are only
+	// logged. admin.SendMissing asks the outbox for the missing messages.
 	OnGap func(ctx context.Context, g inbox.Gap)
 	// SkipGap gives up missing versions after this time: the key continues without
-	// them, and what comes of them later is stale. 0: it waits for ever.
+	// them, and they are stale if they arrive later. 0: the key waits for ever.
 	SkipGap time.Duration
-	// Opener decrypts a message for its handler; nil: none. What is kept of a
-	// message, such as a dead letter, stays as it came.
+	// Opener decrypts a message for its handler; nil: none. Stored messages, such as dead
+	// letters, stay encrypted.
 	Opener Opener
-	// Filter spares the database a transaction for most duplicates; nil: none.
+	// Filter saves a transaction for most duplicates; nil: none.
 	Filter Filter
-	// FilterTimeout is how long it may take to answer, for all that came with one
+	// FilterTimeout bounds its answer for all messages of one
 	// Receive: 50 ms.
 	FilterTimeout time.Duration
 	// DrainTimeout is how long Run waits for running handlers when its context
@@ -119,12 +121,12 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Opener makes readable what an [github.com/postrider/postrider/outbox.Sealer]
-// made unreadable; a [seal.Box] is one. It must not change its argument. An
+// Opener decrypts messages sealed by an [github.com/postrider/postrider/outbox.Sealer];
+// a [seal.Box] is one. It must not change its argument. An
 // error that matches [seal.ErrErased] acknowledges the message without its
-// handler: nobody can ever read it. [seal.ErrTampered] makes it dead at once,
+// handler, because its key no longer exists. [seal.ErrTampered] makes it dead at once.
 // [seal.ErrUnknownKey], [seal.ErrNotSealed] and [github.com/postrider/postrider/claim.ErrGone] count as failed
-// attempts of the handler. Any other error says that the keys are out of reach: the message is
+// attempts of the handler. Any other error means that the keys are unreachable: the message is
 // given back, and no attempt is counted.
 type Opener interface {
 	Open(ctx context.Context, m postrider.Message) (postrider.Message, error)
@@ -164,14 +166,14 @@ func orElse[N int | time.Duration](n, fallback N) N {
 	return n
 }
 
-// A Consumer handles the messages of one source. Tx is the transaction that its
-// handlers get: *sql.Tx or pgx.Tx. Register handlers first, then call Run once.
+// A Consumer handles the messages of one source. Tx is the type of its handlers'
+// transaction: *sql.Tx or pgx.Tx. Register handlers first, then call Run once.
 type Consumer[Tx any] struct {
 	source     broker.Source
 	db         DB[Tx]
 	inbox      *inboxwork.Inbox
 	opts       Options
-	owner      string // of the attempts begun here: another after every start
+	owner      string // owner of the attempts begun here; new at every start
 	handlers   map[string]Handler[Tx]
 	middleware []func(next Handler[Tx]) Handler[Tx]
 	wrapped    map[string]Handler[Tx] // handlers in their middleware, since Run
@@ -180,13 +182,13 @@ type Consumer[Tx any] struct {
 	brake      brake
 	excuses    excuses
 	counts     counts
-	singly     atomic.Int64  // how many messages of unknown attempt are not batched yet
+	singly     atomic.Int64  // number of messages of unknown attempt still to run singly
 	nudge      chan struct{} // holds a token when the stash may have something due
 	err        error         // of registration, reported by Run
 }
 
 // New returns a Consumer of source with its inbox and its effects in db. It
-// does no I/O. The inbox tables must be there when it runs: see [Consumer.Migrate].
+// does no I/O. The inbox tables must exist when it runs: see [Consumer.Migrate].
 func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	o := opts.defaults()
 	c := &Consumer[Tx]{source: source, db: db, opts: o, owner: rand.Text(), handlers: make(map[string]Handler[Tx]), nudge: make(chan struct{}, 1)}
@@ -198,10 +200,11 @@ func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	return c
 }
 
-// Migrate makes the inbox tables that are missing and brings older ones up, in a
+// Migrate creates missing inbox tables and upgrades older ones, in a
 // transaction of its own: see [inbox.Inbox.Migrate]. While running consumers hold a
-// table that is to be changed it tries again, for a minute. Programs that start at
-// once may all call it; a role that may not create tables may too, when they are there.
+// table that must change, it retries for a minute. Programs that start
+// together may all call it. If the tables exist, a role without the right to create
+// tables may call it too.
 func (c *Consumer[Tx]) Migrate(ctx context.Context) error {
 	err := inboxwork.Migrate(ctx, func() error {
 		return c.db.Transact(ctx, func(_ Tx, conn inbox.Conn) error { return c.inbox.Migrate(ctx, conn) })
@@ -216,28 +219,35 @@ func (c *Consumer[Tx]) Migrate(ctx context.Context) error {
 func (c *Consumer[Tx]) Inbox() *inbox.Inbox { return c.inbox.Inbox }
 
 // Handle registers fn for messages of typ; their payload is decoded from JSON
-// into an E. A payload that is no such JSON makes the message dead at once.
+// into an E. A payload that cannot be decoded makes the message dead at once.
 //
-// fn's effects belong into tx, which the consumer commits. What fn enqueues in tx
-// with its ctx exists iff its other effects do, and names the message as its
+// The type has one schema version, 1: a message without a version has it too, and a newer
+// one is never decoded but fails with [schema.CodeNewer]. For a type with another version,
+// or with several, see [HandleChain].
+//
+// fn's effects belong into tx, which the consumer commits. Messages that fn enqueues in
+// tx with its ctx exist iff its other effects do, and name the message as their
 // cause: see [outbox.CausedBy]. An error, a panic or
 // the end of ctx rolls tx back, and the message is tried again later. The text
-// of an error goes into the log and, its first 500 bytes, into the inbox tables,
-// as it is: say what failed, not what the message holds. Of a panic only the
-// type of its value is told.
+// of an error is written unchanged to the log and, its first 500 bytes, to the inbox
+// tables: it should name the failure, not the message's contents. Of a panic only the
+// type of its value is logged.
 //
 // When the transaction fails because of the database (no connection, a conflict
-// with another transaction) fn runs again and no attempt is counted; return the
-// driver's errors wrapped with %w, so that this can be seen. A conflict that
-// does not go away is an error of fn.
+// with another transaction), fn runs again and no attempt is counted. To make that
+// visible, fn must wrap the driver's errors with %w. A conflict that
+// persists counts as an error of fn.
 func Handle[Tx, E any](c *Consumer[Tx], typ string, fn func(ctx context.Context, tx Tx, e E) error) {
 	c.HandleMessage(typ, func(ctx context.Context, tx Tx, m postrider.Message) error {
 		var e E
 		if m.Headers[seal.HeaderAlgorithm] != "" {
 			return errSealed
 		}
+		if m.SchemaVersion > 1 {
+			return &schema.VersionError{Version: m.SchemaVersion, First: 1, Last: 1}
+		}
 		if err := json.Unmarshal(m.Payload, &e); err != nil {
-			return Permanent(fmt.Errorf("decode the payload as %T: %w", e, redact(err)))
+			return Permanent(fmt.Errorf("decode the payload as %T: %w", e, redact.JSON(err)))
 		}
 		return fn(ctx, tx, e)
 	})
@@ -249,21 +259,21 @@ var (
 )
 
 // HandleMessage registers fn for messages of typ, whole and undecoded; fn must
-// not change the message. One whose payload stays in the database (package claim)
-// fails where no [Opener] has fetched it. The rest is as for [Handle].
+// not change the message. A message whose payload stays in the database (package claim)
+// fails unless an [Opener] has fetched it. The rest is as for [Handle].
 func (c *Consumer[Tx]) HandleMessage(typ string, fn func(ctx context.Context, tx Tx, m postrider.Message) error) {
 	if _, twice := c.handlers[typ]; twice && c.err == nil {
 		c.err = fmt.Errorf("consumer %q: two handlers for the type %q", c.opts.Name, typ)
 	}
 	c.handlers[typ] = c.timed(func(ctx context.Context, tx Tx, m postrider.Message) error {
 		if m.Headers[envelope.DataRef] != "" && len(m.Payload) == 0 {
-			return errClaim // an empty payload must not pass for the message's own
+			return errClaim // the handler must not take the empty payload for the message's own
 		}
 		return fn(ctx, tx, m)
 	})
 }
 
-// Permanent marks an error of a handler that no further try can repair: the
+// Permanent marks a handler's error that no further try can cure: the
 // message is dead at once.
 func Permanent(err error) error {
 	if err == nil {
@@ -277,24 +287,9 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// redact keeps what encoding/json says about place and type, not the value. The
-// errors of other decoders (times, numbers, types that decode themselves) quote
-// what they could not read: of these only the type is told.
-func redact(err error) error {
-	var mismatch *json.UnmarshalTypeError
-	if errors.As(err, &mismatch) {
-		return fmt.Errorf("field %q at byte %d is no %s", mismatch.Field, mismatch.Offset, mismatch.Type)
-	}
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
-		return fmt.Errorf("no JSON at byte %d", syntax.Offset)
-	}
-	return fmt.Errorf("a %T, whose text may quote the value", err)
-}
-
 // Run handles messages until ctx ends; then it lets running handlers finish
-// within DrainTimeout, gives back the rest and returns nil. Any other return is
-// a reason why the consumer cannot work.
+// within DrainTimeout, gives back the rest and returns nil. An error is
+// the reason why the consumer cannot work.
 func (c *Consumer[Tx]) Run(ctx context.Context) error {
 	if c.err != nil {
 		return c.err
@@ -304,7 +299,7 @@ func (c *Consumer[Tx]) Run(ctx context.Context) error {
 	r.tend, r.batch = c.tendStash, c.processBatch
 	if c.opts.Filter != nil {
 		r.known = (&screen[Tx]{c: c}).known
-		r.atLeast = max(c.opts.Prefetch/4, 1) // one question for many, not one for each
+		r.atLeast = max(c.opts.Prefetch/4, 1) // one query for many messages, not one for each
 	}
 	return r.run(ctx)
 }

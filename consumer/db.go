@@ -11,29 +11,38 @@ import (
 
 // DB runs transactions. [SQL] and [Pgx] make one.
 type DB[Tx any] interface {
-	// Transact begins a transaction, runs fn and commits; when fn or the commit
-	// fails it rolls back and returns the error. conn is tx for the inbox.
+	// Transact begins a transaction, runs fn and commits; if fn or the commit
+	// fails it rolls back and returns the error. conn is the inbox's view of tx.
 	Transact(ctx context.Context, fn func(tx Tx, conn inbox.Conn) error) error
 	// Dialect is the SQL that the database speaks.
 	Dialect() dialect.Dialect
 }
 
-// SQL makes a DB of a database of database/sql. db stays the caller's to close.
-func SQL(db inbox.Beginner, d dialect.Dialect) DB[*sql.Tx] { return sqlDB{db, d} }
+// SQL returns a DB for a database of database/sql. The caller closes db. On MySQL
+// transactions are READ COMMITTED, as they are on PostgreSQL: the server's default keeps
+// the snapshot of the first statement, and locks the gaps beside the rows that it touches.
+func SQL(db inbox.Beginner, d dialect.Dialect) DB[*sql.Tx] {
+	s := sqlDB{db: db, dialect: d}
+	if d == dialect.MySQL {
+		s.opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	}
+	return s
+}
 
 type sqlDB struct {
 	db      inbox.Beginner
 	dialect dialect.Dialect
+	opts    *sql.TxOptions
 }
 
 func (d sqlDB) Dialect() dialect.Dialect { return d.dialect }
 
 func (d sqlDB) Transact(ctx context.Context, fn func(tx *sql.Tx, conn inbox.Conn) error) error {
-	tx, err := d.db.BeginTx(ctx, nil)
+	tx, err := d.db.BeginTx(ctx, d.opts)
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // it has nothing to say after a commit, and less than err before
+	defer tx.Rollback() //nolint:errcheck // after a commit it does nothing, and otherwise err is returned
 	if err := fn(tx, inbox.SQL(tx)); err != nil {
 		return err
 	}
@@ -43,8 +52,8 @@ func (d sqlDB) Transact(ctx context.Context, fn func(tx *sql.Tx, conn inbox.Conn
 // PgxTx is the part of pgx.Tx that [Pgx] needs.
 type PgxTx[Tag outbox.CommandTag, Row inbox.Row] interface{ inbox.PgxTx[Tag, Row] }
 
-// Pgx makes a DB of a *pgxpool.Pool, without importing pgx: the type arguments
-// are inferred. pool stays the caller's to close.
+// Pgx returns a DB for a *pgxpool.Pool, without importing pgx: the type arguments
+// are inferred. The caller closes pool.
 func Pgx[Tx PgxTx[Tag, Row], Tag outbox.CommandTag, Row inbox.Row](pool inbox.PgxBeginner[Tx]) DB[Tx] {
 	return pgxDB[Tx, Tag, Row]{pool}
 }

@@ -9,26 +9,27 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxsql"
 	"github.com/postrider/postrider/internal/inboxwork"
 	"github.com/postrider/postrider/outbox"
 )
 
-// conflictTries is how often a transaction that the database gives up is run
-// before that counts as the handler's failure. The pauses between double from
-// conflictPause on, less up to a half at random.
+// conflictTries is how often a transaction that the database aborts is run
+// before that counts as the handler's failure. The pauses double from
+// conflictPause on, less a random part of up to a half.
 const (
 	conflictTries = 6
 	conflictPause = 10 * time.Millisecond
 )
 
-// handlerError is what the handler, as opposed to the database, did wrong.
+// handlerError is an error of the handler, as opposed to the database.
 type handlerError struct{ err error }
 
 func (e *handlerError) Error() string { return e.err.Error() }
 func (e *handlerError) Unwrap() error { return e.err }
 
-// timeoutError is the error of a handler that did not end in time, or waited for
-// a database that did not answer: see [Consumer.frozen].
+// timeoutError is the error of a handler that did not end in time, possibly because
+// the database did not answer: see [Consumer.frozen].
 type timeoutError struct {
 	limit time.Duration
 	err   error
@@ -52,7 +53,7 @@ func (c *Consumer[Tx]) effect(ctx context.Context, t *task, h Handler[Tx]) error
 	}
 }
 
-// stage is how far a transaction came.
+// stage is the progress of a transaction.
 type stage uint8
 
 const (
@@ -75,6 +76,9 @@ func (c *Consumer[Tx]) effectOnce(ctx context.Context, t *task, h Handler[Tx]) e
 			if err := c.protect(limited, t, tx, h, 1); err != nil {
 				return blame(limited, conn, err)
 			}
+			if err := c.inbox.Holds(limited, conn, t.m); err != nil {
+				return c.behind(limited, t, err)
+			}
 			at = closing
 		}
 		if t.counted {
@@ -93,9 +97,22 @@ func (c *Consumer[Tx]) effectOnce(ctx context.Context, t *task, h Handler[Tx]) e
 	return err
 }
 
-// blame tells whether an error that a handler returned is its own or that of
-// the connection it was given. Handlers wrap and replace errors; so when the
-// error does not say, the connection is asked.
+// behind attributes the error of a look at the claim behind a handler. A handler that
+// leaves rows open costs MySQL's driver the connection, as an outage would: one that
+// meets it again and again has itself to blame.
+func (c *Consumer[Tx]) behind(ctx context.Context, t *task, err error) error {
+	switch {
+	case errors.Is(err, inbox.ErrRolledBack):
+		return &handlerError{err}
+	case ctx.Err() == nil && !c.excuses.take(t.m.ID, c.opts.MaxAttempts):
+		return &handlerError{fmt.Errorf("the connection was lost behind the handler each time (does it close its rows?): %w", err)}
+	}
+	return err
+}
+
+// blame attributes an error that a handler returned to the handler or to
+// the connection. Handlers wrap and replace errors, so if the
+// error itself does not tell, blame tests the connection.
 func blame(ctx context.Context, conn inbox.Conn, err error) error {
 	own := &handlerError{err}
 	var final *permanentError
@@ -107,19 +124,25 @@ func blame(ctx context.Context, conn inbox.Conn, err error) error {
 	case coded:
 		return own
 	}
+	if n := inboxsql.MySQLNumber(err); n != 0 {
+		if mysqlOutage(n) {
+			return fmt.Errorf("in the handler: %w", err)
+		}
+		return own
+	}
 	if _, dead := conn.ExecContext(ctx, "SELECT 1"); dead != nil && disconnected(dead) {
 		return fmt.Errorf("the connection was lost in the handler: %w", errors.Join(err, dead))
 	}
 	return own
 }
 
-// protect runs h and makes an error of a panic.
+// protect runs h and converts a panic to an error.
 func (c *Consumer[Tx]) protect(ctx context.Context, t *task, tx Tx, h Handler[Tx], batch int) error {
 	return guarded(ctx, t.log, "the handler", func() error { return h(outbox.CausedBy(c.tell(ctx, t, batch), t.m), tx, t.readable) })
 }
 
-// guarded runs what somebody else wrote and makes an error of a panic, of whose
-// value it tells the type.
+// guarded runs a function of the application and converts a panic to an error with
+// the type of its value.
 func guarded(ctx context.Context, log func() *slog.Logger, what string, fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -130,7 +153,7 @@ func guarded(ctx context.Context, log func() *slog.Logger, what string, fn func(
 	return fn()
 }
 
-// panicError says who panicked, and the type of the value.
+// panicError has the function that panicked, and the type of the value.
 type panicError struct{ who, with string }
 
 func (e *panicError) Error() string { return e.who + " panicked with a " + e.with }

@@ -14,9 +14,10 @@ import (
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/schema"
 )
 
-// Stand-ins for what an application has: a database, and a pool of pgx, which this
+// Stand-ins for the application's database and its pool of pgx, which this
 // module does not import.
 var (
 	db   *sql.DB
@@ -81,7 +82,7 @@ func ExamplePgx() {
 func ExampleHandle() {
 	c := consumer.New(bus.Source("billing", "orders"), consumer.SQL(db, dialect.Postgres), &consumer.Options{
 		Name:        "billing",
-		UnknownType: consumer.Skip, // of a busy topic only this type is wanted
+		UnknownType: consumer.Skip, // the topic has many other types
 	})
 	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, e OrderPlaced) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO invoice (order_id) VALUES ($1)", e.Order)
@@ -89,7 +90,7 @@ func ExampleHandle() {
 	})
 }
 
-// An error that no further try can repair makes the message a dead letter at once.
+// An error that no further try can cure makes the message a dead letter at once.
 func ExamplePermanent() {
 	c := consumer.New(bus.Source("billing", "orders"), consumer.SQL(db, dialect.Postgres), &consumer.Options{Name: "billing"})
 	consumer.Handle(c, "order.placed", func(_ context.Context, _ *sql.Tx, e OrderPlaced) error {
@@ -111,4 +112,21 @@ func ExampleConsumer_Use() {
 			return err
 		}
 	})
+}
+
+type OrderPlacedV2 struct {
+	Order string
+	Cents int64
+}
+
+// Messages of both versions arrive as the newest one.
+func ExampleHandleChain() {
+	placed := schema.Then(schema.Begin[OrderPlaced](), func(e OrderPlaced) (OrderPlacedV2, error) {
+		return OrderPlacedV2{Order: e.Order}, nil // version 1 had no amount
+	})
+	c := consumer.New(bus.Source("billing", "orders"), consumer.SQL(db, dialect.Postgres), &consumer.Options{Name: "billing"})
+	consumer.HandleChain(c, "order.placed", placed, func(ctx context.Context, tx *sql.Tx, e OrderPlacedV2) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO invoice (order_id, cents) VALUES ($1, $2)", e.Order, e.Cents)
+		return err
+	}, "OrderPlaced") // the type's name in last year's messages
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/postrider/postrider/broker/membroker"
 )
 
-// held counts what a source has handed over and not been told about.
+// held counts deliveries of a source that are not settled yet.
 type held struct {
 	broker.Source
 	now, most atomic.Int64
@@ -38,9 +38,9 @@ func (h *held) Settle(ctx context.Context, vs []broker.Verdict) error {
 	return err
 }
 
-// TestOtherKeysFlow: keys whose handler fails, fails sometimes, panics or hangs hold
-// up nobody else, for as long as that continues, and no more messages are in hand than
-// Prefetch says.
+// TestOtherKeysFlow: keys whose handler fails, fails sometimes, panics or hangs never
+// delay other keys, and no more than Prefetch messages are in
+// hand.
 //
 // Promises: S
 func TestOtherKeysFlow(t *testing.T) {
@@ -105,7 +105,7 @@ func TestOtherKeysFlow(t *testing.T) {
 		if n := done.Load(); n != good*each {
 			t.Fatalf("%d of %d messages of good keys had their effect", n, good*each)
 		}
-		// 7 handlers share what 1000 ms of work there is, one waits for the one that hangs.
+		// 7 handlers share 1000 ms of work; the other one waits for the handler that hangs.
 		if took := last.Load().Sub(began); took > time.Second {
 			t.Errorf("the good keys took %v beside the bad ones", took)
 		}

@@ -8,19 +8,19 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// frozenAfter is how long a database may take to answer before a handler that ran
+// frozenAfter is the time of an answer of the database above which a handler that ran
 // out of time is excused.
 const frozenAfter = 2 * time.Second
 
-// excuses remembers which messages were excused, and how often. A pool whose
-// connections are all held by handlers that hang looks like a frozen database: a
-// message is therefore excused as often as it may be tried, and then counted.
+// excuses records which messages were excused, and how often. A pool whose
+// connections are all held by hanging handlers looks like a frozen database.
+// Therefore a message is excused at most MaxAttempts times, and then counted.
 type excuses struct {
 	mu   sync.Mutex
 	used map[string]int
 }
 
-// mostExcuses bounds the messages that are remembered.
+// mostExcuses bounds the number of remembered messages.
 const mostExcuses = 10_000
 
 func (e *excuses) take(id string, limit int) bool {
@@ -43,9 +43,9 @@ func (e *excuses) forget(id string) {
 }
 
 // frozen reports whether the database, and not the handler, used up the handler's
-// time. A process or host that is stopped keeps its connections and answers
-// nothing, so a statement in the handler waits until the time is over. The
-// database is asked anew: an answer that is missing or late excuses the handler.
+// time. A stopped process or host keeps its connections and never
+// answers, so a statement in the handler waits until the timeout. frozen makes a new
+// request to the database: a missing or late answer excuses the handler.
 func (c *Consumer[Tx]) frozen(ctx context.Context, t *task) bool {
 	asked := time.Now()
 	err := c.book(ctx, func(context.Context, inbox.Conn) error { return nil })

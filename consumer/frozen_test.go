@@ -14,8 +14,8 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// freezing is a database that answers nothing until a time, as one whose process
-// is stopped: what waits for it continues then, or when its context has ended.
+// freezing is a database that does not answer until a time, like one whose process
+// is stopped: waiting statements continue then, or end with their context.
 type freezing struct {
 	ledger
 	thaw atomic.Pointer[time.Time] // the stash is looked at while the handler runs
@@ -35,9 +35,9 @@ func (f *freezing) Transact(ctx context.Context, fn func(tx *sql.Tx, conn inbox.
 	return fn(nil, f.ledger)
 }
 
-// TestFrozenDatabaseCostsNoAttempt: the handler waits for the database until its time
-// is over; the database answers again before or after the consumer has given up to
-// tell it about that.
+// TestFrozenDatabaseCostsNoAttempt: the handler waits for the database until its
+// timeout. The database answers again before or after the consumer has given up
+// recording the failure.
 //
 // Promises: S
 func TestFrozenDatabaseCostsNoAttempt(t *testing.T) {
@@ -80,7 +80,7 @@ func TestFrozenDatabaseCostsNoAttempt(t *testing.T) {
 	}
 }
 
-// TestExcusesEnd: what looks like a frozen database each time is counted in the end.
+// TestExcusesEnd: a message that meets a seemingly frozen database each time is counted in the end.
 func TestExcusesEnd(t *testing.T) {
 	var e excuses
 	n := 0

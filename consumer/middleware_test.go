@@ -20,7 +20,7 @@ import (
 	"github.com/postrider/postrider/outbox"
 )
 
-// notes is a middleware that writes down when it is passed.
+// notes is a middleware that records its calls.
 func notes(ran *[]string, name string) func(Handler[*sql.Tx]) Handler[*sql.Tx] {
 	return func(next Handler[*sql.Tx]) Handler[*sql.Tx] {
 		return func(ctx context.Context, tx *sql.Tx, m postrider.Message) error {
@@ -32,7 +32,7 @@ func notes(ran *[]string, name string) func(Handler[*sql.Tx]) Handler[*sql.Tx] {
 	}
 }
 
-// wrapped runs a consumer over one message of each type given, for an hour of a
+// wrapped runs a consumer over one message of each given type, for an hour of a
 // bubble's time, and returns its log.
 func wrapped(t *testing.T, set func(c *Consumer[*sql.Tx]), types ...string) string {
 	t.Helper()
@@ -71,8 +71,8 @@ func TestMiddleware(t *testing.T) {
 		}, "good", "bad", "unknown")
 		want := []string{
 			"> a", "> b", "> c", "good", "< c <nil>", "< b <nil>", "< a <nil>",
-			"> a", "> b", "> c", "< c decode the payload as int: no JSON at byte 1",
-			"< b decode the payload as int: no JSON at byte 1", "< a decode the payload as int: no JSON at byte 1",
+			"> a", "> b", "> c", "< c decode the payload as int: invalid JSON at byte 1",
+			"< b decode the payload as int: invalid JSON at byte 1", "< a decode the payload as int: invalid JSON at byte 1",
 		}
 		if !slices.Equal(ran, want) {
 			t.Errorf("ran\n%s\nwant\n%s", strings.Join(ran, "\n"), strings.Join(want, "\n"))
@@ -86,7 +86,7 @@ func TestMiddleware(t *testing.T) {
 	})
 }
 
-// TestMiddlewareMay: refuse, panic, answer itself, and change what the handler sees.
+// TestMiddlewareMay: a middleware may refuse, panic, handle the message itself, and change the handler's message.
 func TestMiddlewareMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []string
@@ -126,7 +126,7 @@ func TestMiddlewareMay(t *testing.T) {
 	})
 }
 
-// TestHandlersEnqueueWithTheirCause: also in a batch.
+// TestHandlersEnqueueWithTheirCause: a handler's messages name their cause, also in a batch.
 func TestHandlersEnqueueWithTheirCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, batch := range []int{1, 2} {
@@ -170,7 +170,7 @@ func (l allFresh) Transact(_ context.Context, fn func(tx *sql.Tx, conn inbox.Con
 
 func (allFresh) QueryRow(_ context.Context, _ string, args ...any) inbox.Row { return asMany(args) }
 
-// asMany answers with the count that was asked about last.
+// asMany answers with the count of the last query.
 type asMany []any
 
 func (a asMany) Scan(dest ...any) error {

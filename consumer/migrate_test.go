@@ -11,7 +11,7 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// busyTables is a database whose first transactions find a table that others hold.
+// busyTables is a database whose first transactions find a locked table.
 type busyTables struct {
 	times int
 	err   error
@@ -27,8 +27,8 @@ func (h *busyTables) Transact(_ context.Context, fn func(tx *sql.Tx, conn inbox.
 	return fn(nil, yes{})
 }
 
-// TestMigrateWaitsForATable: a table that running consumers hold is asked for again;
-// another error ends the migration at once, and so does a table that stays held.
+// TestMigrateWaitsForATable: a migration retries while running consumers hold a table.
+// It ends at once after another error, and after a minute if the table stays locked.
 func TestMigrateWaitsForATable(t *testing.T) {
 	busy, denied := &inbox.RetryableError{Code: "55P03", Err: errors.New("lock timeout")}, errors.New("permission denied")
 	for name, c := range map[string]struct {

@@ -9,19 +9,24 @@ import (
 	"github.com/postrider/postrider/seal"
 )
 
-// keysError says that a message could not be opened because the keys could not
-// be asked.
+// keysError means that a message could not be opened because the keys are
+// unreachable.
 type keysError struct{ err error }
 
 func (e *keysError) Error() string { return e.err.Error() }
 func (e *keysError) Unwrap() error { return e.err }
 
-// open makes the message readable for its handler, outside of the transaction:
-// the keys may be far away. An erased one has no handler any more; it is
-// claimed like any other, so that it is the same message when it returns.
+// wasErased reports whether the payload was erased before the message was sent.
+func wasErased(m *postrider.Message) bool {
+	return m.Headers[postrider.ErasedHeader] != "" && len(m.Payload) == 0
+}
+
+// open decrypts the message for its handler, outside of the transaction, because
+// fetching keys may be slow. An erased message is claimed like any other, without its
+// handler, so that it counts as a duplicate when it is delivered again.
 func (c *Consumer[Tx]) open(ctx context.Context, t *task) (erased bool, err error) {
 	const erasedText = "erased: acknowledged without an effect"
-	if t.m.Headers[postrider.ErasedHeader] != "" && len(t.m.Payload) == 0 {
+	if wasErased(&t.m) {
 		t.log().InfoContext(ctx, erasedText)
 		return true, nil
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/postrider/postrider/seal"
 )
 
-// opener says what its message's payload asks for.
+// opener returns the result that the message's payload names.
 type opener struct{ back time.Time }
 
 func (o *opener) Open(_ context.Context, m postrider.Message) (postrider.Message, error) {
@@ -40,7 +40,7 @@ func (o *opener) Open(_ context.Context, m postrider.Message) (postrider.Message
 	return m, nil
 }
 
-// ledger is a database that notes the statements of the inbox and their values.
+// ledger is a database that records the statements of the inbox and their values.
 type ledger struct {
 	yes
 	noted *[]string
@@ -57,7 +57,7 @@ func (l ledger) ExecContext(ctx context.Context, query string, args ...any) (sql
 	return l.yes.ExecContext(ctx, query, args...)
 }
 
-// openOnce runs a consumer over one delivery and tells what came of it.
+// openOnce runs a consumer over one delivery and returns the outcome.
 func openOnce(t *testing.T, payload string, opts *Options) (handled []string, noted, log string, src *again) {
 	t.Helper()
 	var out bytes.Buffer
@@ -126,8 +126,8 @@ func TestOpener(t *testing.T) {
 	}
 }
 
-// TestWhatIsGivenMayPanic: where a function of the options panics at a message its
-// handler has failed, and neither the process nor the consumer ends.
+// TestWhatIsGivenMayPanic: a panic of a function of the options counts as a failure of the
+// handler, and ends neither the process nor the consumer.
 //
 // Promises: S
 func TestWhatIsGivenMayPanic(t *testing.T) {
@@ -161,7 +161,7 @@ func (o opening) Open(_ context.Context, m postrider.Message) (postrider.Message
 	return m, nil
 }
 
-// TestOddIDs: a message without an id that the inbox can hold is dead, not an outage.
+// TestOddIDs: a message whose id the inbox cannot store is dead, not an outage.
 //
 // Promises: S
 func TestOddIDs(t *testing.T) {
@@ -185,7 +185,38 @@ func TestOddIDs(t *testing.T) {
 	}
 }
 
-// Keys that are out of reach cost no attempt, and are told once.
+// TestOddOrigins: a position that is no text, or a long one, does not spoil the id of a
+// record without one, and two positions do not become one.
+//
+// Promises: S
+func TestOddOrigins(t *testing.T) {
+	long := strings.Repeat("t", 249) + "/1@"
+	var ids []string
+	for _, origin := range []string{long + "1", long + "2", "zero\x00byte", "\xff"} {
+		synctest.Test(t, func(t *testing.T) {
+			var lines []string
+			src := &again{ready: make(chan broker.Delivery, 1)}
+			c := New[*sql.Tx](src, ledger{noted: &lines}, &Options{Name: "c", Logger: slog.New(slog.DiscardHandler)})
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- c.Run(ctx) }()
+			src.ready <- broker.Delivery{Attempt: 1, Origin: origin, Message: postrider.Message{Topic: "t"}}
+			time.Sleep(time.Hour) // in the bubble
+			cancel()
+			if err := <-done; err != nil || src.acked != 1 {
+				t.Errorf("origin %q: acknowledged %d, %v\n%s", origin, src.acked, err, lines)
+			}
+			_, id, _ := strings.Cut(strings.Join(lines, " "), "undecodable:")
+			id, _, _ = strings.Cut(id, " ")
+			if id = "undecodable:" + id; !fit(id) || slices.Contains(ids, id) {
+				t.Errorf("origin %q has the id %q, after %q", origin, id, ids)
+			}
+			ids = append(ids, id)
+		})
+	}
+}
+
+// TestKeysOutOfReach: unreachable keys cost no attempt, and are logged once.
 func TestKeysOutOfReach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handled, _, log, src := openOnce(t, "secret", &Options{Opener: &opener{back: time.Now().Add(10 * time.Minute)}, MaxAttempts: 2})

@@ -10,8 +10,8 @@ import (
 	"github.com/postrider/postrider/internal/inboxwork"
 )
 
-// place finds out the message's order and its version. Where the functions of the
-// options panic, that is an error of the message's handler.
+// place determines the message's order and version. A panic of the options'
+// functions counts as an error of the message's handler.
 func (c *Consumer[Tx]) place(ctx context.Context, t *task) {
 	if c.opts.Order == nil && c.opts.Version == nil {
 		return
@@ -31,7 +31,7 @@ func (c *Consumer[Tx]) place(ctx context.Context, t *task) {
 	}
 }
 
-// take claims the message inside its transaction, and asks whether it is its turn.
+// take claims the message inside its transaction, and checks whether it is its turn.
 func (c *Consumer[Tx]) take(ctx context.Context, conn inbox.Conn, t *task) (inboxwork.Ruling, error) {
 	ruling, err := c.turnOf(ctx, conn, t)
 	if errors.Is(err, inboxwork.ErrNoPlace) {
@@ -51,7 +51,7 @@ func (c *Consumer[Tx]) turnOf(ctx context.Context, conn inbox.Conn, t *task) (ru
 	return ruling, err
 }
 
-// done counts what became of a message, and continues with those that waited for it.
+// done counts the outcome of a message, and continues with messages that waited for it.
 func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
 	switch t.ruling {
 	case inboxwork.Gone:
@@ -77,13 +77,13 @@ func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
 	}
 }
 
-// catchUpBatch is how many stashed messages are applied in one transaction.
+// catchUpBatch is the most stashed messages that are applied in one transaction.
 const catchUpBatch = 100
 
-// catchUp applies what waited for t, many messages in one transaction. No attempt
-// is counted: at the first trouble it leaves them to [Consumer.tendStash], which
-// takes them one by one. So it does when messages must be opened first, since
-// no keys are asked for inside a transaction.
+// catchUp applies the messages that waited for t, many in one transaction. No attempt
+// is counted: at the first error it leaves them to [Consumer.tendStash], which
+// takes them one by one. It also leaves them if messages must be opened first, since
+// keys are never fetched inside a transaction.
 func (c *Consumer[Tx]) catchUp(ctx context.Context, t *task) {
 	if c.opts.Opener != nil {
 		c.wakeStash()
@@ -98,8 +98,11 @@ func (c *Consumer[Tx]) catchUp(ctx context.Context, t *task) {
 		err := c.db.Transact(limited, func(tx Tx, conn inbox.Conn) (err error) {
 			n, dropped, err = c.inbox.Unstash(limited, conn, t.m.Topic, t.m.Key, catchUpBatch, func(s inboxwork.Stashed) error {
 				h, known := c.wrapped[s.Message.Type]
-				if !known {
+				switch {
+				case !known:
 					return errUnknownType
+				case wasErased(&s.Message):
+					h = nothing[Tx]
 				}
 				times = append(times, s.Message.Time)
 				next := &task{d: broker.Delivery{Origin: s.Origin}, m: s.Message, readable: s.Message, consumer: c.opts.Name, logger: c.opts.Logger}

@@ -18,7 +18,7 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// flaky is a database that is away until a time.
+// flaky is a database that is unreachable until a time.
 type flaky struct{ back time.Time }
 
 func (*flaky) Dialect() dialect.Dialect { return dialect.Postgres }
@@ -40,12 +40,12 @@ func (yes) QueryRow(context.Context, string, ...any) inbox.Row { return zeros{} 
 func (yes) Commit() error                                      { return nil }
 func (yes) Rollback() error                                    { return nil }
 
-// zeros answers every question with zeros: nothing is there.
+// zeros answers every query with zeros.
 type zeros struct{}
 
 func (zeros) Scan(...any) error { return nil }
 
-// again hands out every delivery that was given back, when its delay is over.
+// again delivers every message that was given back after its delay.
 type again struct {
 	ready chan broker.Delivery
 	acked int
@@ -76,8 +76,8 @@ func (s *again) Settle(_ context.Context, vs []broker.Verdict) error {
 	return nil
 }
 
-// TestDatabaseOutageIsToldOnce: one line when it begins, one when it ends, no
-// busy loop between them, whatever the number of messages in hand.
+// TestDatabaseOutageIsToldOnce: an outage is logged once when it begins and once when it
+// ends, without a busy loop, whatever the number of messages in hand.
 func TestDatabaseOutageIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const messages = 40

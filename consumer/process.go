@@ -12,13 +12,14 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxsql"
 	"github.com/postrider/postrider/internal/inboxwork"
 )
 
-// process decides what becomes of one delivery and does it, but for the
-// acknowledgement. It returns a verdict that may be acted on at once: when it
-// says Ack, the effect, the skip or the dead letter has been committed. aside
-// asks for another call, in a turn that is the last, instead.
+// process handles one delivery, except for the
+// acknowledgement. The returned verdict may be passed to the source at once: for an
+// Ack, the effect, the skip or the dead letter has been committed. With aside it
+// asks for another call, in a last turn, instead.
 func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) (v broker.Verdict, aside bool) {
 	t := c.newTask(ctx, d)
 	if d.Err != nil || !fit(t.m.ID) {
@@ -39,7 +40,7 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 	case t.leavesNothing():
 		c.skip(ctx, t)
 		return t.ack(), false
-	default: // its version counts as applied, and what is known of it is removed
+	default: // its version counts as applied, and its records are removed
 		h, t.skipped = nothing[Tx], true
 	}
 	if t.counted {
@@ -56,7 +57,7 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 	return c.judge(ctx, t, c.effect(ctx, t, h)), false
 }
 
-// newTask begins with a delivery. A broker's first delivery is not counted
+// newTask returns the task of a delivery. A broker's first delivery is not counted
 // before its handler runs, which spares the usual case a commit.
 func (c *Consumer[Tx]) newTask(ctx context.Context, d broker.Delivery) *task {
 	t := &task{}
@@ -72,8 +73,8 @@ func (c *Consumer[Tx]) begins(ctx context.Context, t *task, d broker.Delivery) {
 	c.place(ctx, t)
 }
 
-// leavesNothing says that the database knows nothing of a message whose type has
-// no handler: it has no place in an order, does not come from the stash, and was
+// leavesNothing reports whether the database has no record of a message whose type has
+// no handler: it is not in an ordered topic, not from the stash, and was
 // not tried before.
 func (t *task) leavesNothing() bool {
 	ordered := t.order != inbox.AnyOrder && t.m.Key != "" && t.m.Version > 0
@@ -89,28 +90,28 @@ func nothing[Tx any](context.Context, Tx, postrider.Message) error { return nil 
 
 var (
 	errUnknownType = errors.New("no handler for the type")
-	errOddID       = errors.New("the message's id is no text of at most 255 bytes")
+	errOddID       = errors.New("the message's id must be UTF-8 text of at most 255 bytes")
 )
 
-// task is one delivery on its way.
+// task is one delivery in process.
 type task struct {
 	d         broker.Delivery
-	m         postrider.Message  // as it came, and as it is kept
-	readable  postrider.Message  // as the handler sees it
+	m         postrider.Message  // as received, and as stored
+	readable  postrider.Message  // as passed to the handler
 	counted   bool               // the attempt is committed before the handler runs
 	begun     bool               // it was committed
 	order     inbox.Order        // of its topic
-	misplaced error              // order and version could not be found out
-	stashed   *inboxwork.Stashed // where it comes from; nil: from the source
-	ruling    inboxwork.Ruling   // what the last run of its transaction found
+	misplaced error              // why order and version are unknown
+	stashed   *inboxwork.Stashed // its entry in the stash; nil: it comes from the source
+	ruling    inboxwork.Ruling   // result of the last run of its transaction
 	frees     bool               // messages of its key are in the stash
 	skipped   bool               // its type has no handler, and needs none
 	count     int                // attempts, this one included
-	consumer  string             // the name of the one that has it
+	consumer  string             // the consumer's name
 	logger    *slog.Logger
 }
 
-// log tells which message it is about. Most messages have nothing to tell.
+// log returns a logger with the message's attributes. Most messages need none.
 func (t *task) log() *slog.Logger {
 	return t.logger.With("consumer", t.consumer, "message", t.m.ID, "topic", t.m.Topic, "type", t.m.Type, "origin", t.d.Origin)
 }
@@ -137,7 +138,7 @@ func (c *Consumer[Tx]) judge(ctx context.Context, t *task, err error) broker.Ver
 		c.excuses.forget(t.m.ID)
 		c.done(ctx, t)
 		return t.ack()
-	case ctx.Err() != nil: // shutting down, and out of patience
+	case ctx.Err() != nil: // shutting down, after DrainTimeout
 		c.takeBack(ctx, t)
 		return t.back(0)
 	case errors.As(err, &away):
@@ -174,7 +175,7 @@ func (c *Consumer[Tx]) retryLater(ctx context.Context, t *task, cause error) bro
 }
 
 // outage gives the delivery back because the database, not the handler, failed.
-// No attempt is counted. An outage is told once, and tries grow rare.
+// No attempt is counted. An outage is logged once, and tries become rarer.
 func (c *Consumer[Tx]) outage(ctx context.Context, t *task, err error) broker.Verdict {
 	return c.giveBack(ctx, t, &c.database, "database", err)
 }
@@ -194,7 +195,7 @@ func (c *Consumer[Tx]) giveBack(ctx context.Context, t *task, of *trouble, part 
 	return t.back(delay)
 }
 
-// outageMax bounds the time between two tries while the database is away.
+// outageMax bounds the time between two tries while the database is unreachable.
 const outageMax = 10 * time.Second
 
 func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) (v broker.Verdict, buried bool) {
@@ -216,7 +217,12 @@ func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) (v broker
 	return t.ack(), buried
 }
 
-// undecodable buries what has no id to claim, under one made of its place and bytes.
+// maxOrigin bounds what an id for a record without one has of its position, in bytes:
+// the whole must fit.
+const maxOrigin = 200
+
+// undecodable makes a dead letter of a record without a message id, under an id derived from its
+// position and bytes.
 func (c *Consumer[Tx]) undecodable(ctx context.Context, t *task) broker.Verdict {
 	cause := inbox.ErrNoID
 	switch {
@@ -229,7 +235,11 @@ func (c *Consumer[Tx]) undecodable(ctx context.Context, t *task) broker.Verdict 
 		h := sha256.New()
 		h.Write([]byte(t.m.ID + "\x00" + t.m.Topic + "\x00" + t.m.Key + "\x00"))
 		h.Write(t.m.Payload)
-		t.m.ID = fmt.Sprintf("undecodable:%s:%x", t.d.Origin, h.Sum(nil)[:8])
+		origin := inboxsql.Clean(t.d.Origin, maxOrigin)
+		if origin != t.d.Origin {
+			h.Write([]byte("\x00" + t.d.Origin))
+		}
+		t.m.ID = fmt.Sprintf("undecodable:%s:%x", origin, h.Sum(nil)[:8])
 	}
 	return c.giveUp(ctx, t, cause)
 }
@@ -243,5 +253,5 @@ func (c *Consumer[Tx]) backoff(n int) time.Duration {
 	return jitter(min(d, c.opts.BackoffMax))
 }
 
-// jitter takes off up to a half.
+// jitter subtracts a random part of up to a half.
 func jitter(d time.Duration) time.Duration { return d - rand.N(d/2+1) }

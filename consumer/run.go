@@ -14,26 +14,26 @@ import (
 	"github.com/postrider/postrider/internal/budget"
 )
 
-// run is one life of a consumer: a goroutine that receives, one goroutine per
+// run is one call of Run: a goroutine that receives, one goroutine per
 // line in hand, one that settles, one that extends.
 type run struct {
 	source  broker.Source
 	opts    Options
 	process processor
-	batch   func(ctx context.Context, ds []broker.Delivery) bool                   // true: committed, all of them; nil: none
-	atLeast int                                                                    // room for so many messages before more are asked for
-	known   func(ctx context.Context, ds []broker.Delivery) []bool                 // which may be acknowledged as they are; nil: none
-	tend    func(ctx context.Context, handle func(broker.Delivery) broker.Verdict) // beside receiving; nil: nothing
+	batch   func(ctx context.Context, ds []broker.Delivery) bool                   // true: all committed; nil: no batches
+	atLeast int                                                                    // least room, in messages, before the next Receive
+	known   func(ctx context.Context, ds []broker.Delivery) []bool                 // which may be acknowledged without a handler; nil: no filter
+	tend    func(ctx context.Context, handle func(broker.Delivery) broker.Verdict) // runs beside receiving; may be nil
 
-	slots    chan struct{} // one per handler that runs
-	door     chan struct{} // held by the one that waits for slots
-	stopping chan struct{} // closed: start nothing more
+	slots    chan struct{} // one per running handler
+	door     chan struct{} // held while waiting for slots
+	stopping chan struct{} // closed: start no more handlers
 	work     context.Context
 	settler  *settler
 	wg       sync.WaitGroup // the goroutines of the lines
 
 	mu     sync.Mutex
-	call   int // number of the Receive begun last
+	call   int // number of the latest Receive
 	lines  map[key]*line
 	gone   map[key]*givenBack
 	inHand map[*item]struct{}
@@ -48,22 +48,22 @@ type key struct{ topic, key string }
 // item is one delivery in hand.
 type item struct {
 	d     broker.Delivery
-	bytes int // that it counts for
+	bytes int // size that it counts for
 }
 
 func (it *item) key() key { return key{it.d.Message.Topic, it.d.Message.Key} }
 
-// line holds the deliveries of one key that wait, oldest first, or where there
-// are batches those of many keys. It exists as long as its goroutine works on it.
+// line has the waiting deliveries of one key, oldest first, or with batches those of many
+// keys. It exists as long as its goroutine works on it.
 type line struct{ waiting []*item }
 
-// givenBack is a key whose head was given back. A Receive that was running
-// meanwhile may still hand over later messages of the key, which must not
-// overtake the head: they follow it.
+// givenBack is a key whose head was given back. A concurrent Receive
+// may still return later messages of the key. They must not
+// overtake the head, so they are given back too.
 type givenBack struct {
 	head    string // id of the message given back
-	settled bool   // the source knows
-	until   int    // when settled: deliveries of Receive calls above it are in order again
+	settled bool   // the source has been told
+	until   int    // once settled: deliveries of Receive calls above it are in order again
 }
 
 func newRun(source broker.Source, opts Options, process processor) *run {
@@ -80,7 +80,7 @@ func (r *run) run(ctx context.Context) error {
 	r.work, stopWork = context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	r.settler = newSettler(r.source, r.opts)
-	// Acknowledgements of what has finished still go out after ctx has ended.
+	// Acknowledgements of finished messages are still sent after ctx has ended.
 	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSettling()
 	var helpers sync.WaitGroup
@@ -96,14 +96,14 @@ func (r *run) run(ctx context.Context) error {
 	err := r.drain(stopWork)
 	stopExtending()
 	r.settler.finish(stopSettling)
-	if err == nil { // else a goroutine may still hold the source
+	if err == nil { // otherwise a goroutine may still use the source
 		helpers.Wait()
 	}
 	return err
 }
 
 // drain waits for the handlers, ends their context after DrainTimeout, and
-// gives those that do not listen as long again.
+// waits as long again for handlers that ignore it.
 func (r *run) drain(stopWork context.CancelFunc) error {
 	done := make(chan struct{})
 	go func() { r.wg.Wait(); close(done) }()
@@ -121,7 +121,7 @@ func (r *run) drain(stopWork context.CancelFunc) error {
 		r.opts.Name, r.opts.DrainTimeout)
 }
 
-// receive hands deliveries to the keys until ctx ends.
+// receive passes deliveries to their lines until ctx ends.
 func (r *run) receive(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
@@ -149,8 +149,8 @@ func (r *run) receive(ctx context.Context) {
 	}
 }
 
-// waitForRoom returns how many deliveries may be asked for, 0 when ctx ended,
-// and the number of the call that asks for them.
+// waitForRoom returns how many deliveries the next Receive may return, 0 when ctx ended,
+// and the number of that call.
 func (r *run) waitForRoom(ctx context.Context) (limit, call int) {
 	for {
 		r.mu.Lock()
@@ -174,8 +174,8 @@ func (r *run) waitForRoom(ctx context.Context) (limit, call int) {
 	}
 }
 
-// dispatch takes the deliveries of one Receive into hand. Those that are known are
-// acknowledged; nil: none is.
+// dispatch distributes the deliveries of one Receive. Known ones are
+// acknowledged; nil: none is known.
 func (r *run) dispatch(call int, ds []broker.Delivery, known []bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -220,8 +220,8 @@ func (r *run) dispatch(call int, ds []broker.Delivery, known []bool) {
 	}
 }
 
-// overtakes says whether a delivery would run before the head of its key that
-// was given back. r.mu is held.
+// overtakes reports whether a delivery would run before the head of its key that
+// was given back. The caller holds r.mu.
 func (r *run) overtakes(call int, k key, id string) bool {
 	g := r.gone[k]
 	if g == nil {
@@ -240,8 +240,8 @@ func (r *run) handleOne(it *item) {
 	r.settler.add([]broker.Verdict{v}, func() { r.release(it) })
 }
 
-// lineOf is the line of a delivery: that of its key, or where there are batches
-// one of as many as handlers may run.
+// lineOf returns the line of a delivery: the line of its key, or with batches
+// one of as many lines as handlers may run.
 func (r *run) lineOf(it *item) key {
 	k := it.key()
 	if r.opts.Batch == 1 {
@@ -308,8 +308,8 @@ func (r *run) acknowledge(items []*item) {
 	r.settler.add(verdicts, func() { r.release(items...) })
 }
 
-// giveBack gives the first of items back and all that waits behind it in its
-// key, among items and in the line. It returns the items that are left.
+// giveBack gives the first of items back, and all messages behind it in its
+// key, among items and in the line. It returns the remaining items.
 func (r *run) giveBack(l *line, items []*item, v broker.Verdict) (left []*item) {
 	head := items[0]
 	back, left := split(items, head)
@@ -335,7 +335,7 @@ func (r *run) giveBack(l *line, items []*item, v broker.Verdict) (left []*item) 
 	return left
 }
 
-// split takes head, and what has its key, out of items.
+// split separates items into those with head's key and the others.
 func split(items []*item, head *item) (with, without []*item) {
 	k := head.key()
 	for _, it := range items {
@@ -348,7 +348,7 @@ func split(items []*item, head *item) (with, without []*item) {
 	return with, without
 }
 
-// release forgets deliveries that the source has been told about.
+// release forgets deliveries whose verdicts the source has taken.
 func (r *run) release(items ...*item) {
 	r.mu.Lock()
 	for _, it := range items {
@@ -362,7 +362,7 @@ func (r *run) release(items ...*item) {
 	}
 }
 
-// extend keeps what is in hand from being delivered to somebody else.
+// extend keeps deliveries in hand from being delivered to another consumer.
 func (r *run) extend(ctx context.Context) {
 	wait := r.source.Info().AckWait
 	if wait <= 0 {
@@ -391,7 +391,7 @@ func (r *run) extend(ctx context.Context) {
 	}
 }
 
-// onceError is the level of the nth failure in a row: an outage is told once.
+// onceError returns the level of the nth failure in a row: an outage is logged once.
 func onceError(n int) slog.Level {
 	if n > 1 {
 		return slog.LevelDebug

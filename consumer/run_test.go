@@ -68,7 +68,7 @@ func start(src broker.Source, opts *Options, process func(context.Context, broke
 	return func() error { cancel(); return <-done }
 }
 
-// beside makes a processor of one that never asks to run alone.
+// beside returns a processor that never asks to run alone.
 func beside(process func(context.Context, broker.Delivery) broker.Verdict) processor {
 	return func(ctx context.Context, d broker.Delivery, _ turn) (broker.Verdict, bool) {
 		return process(ctx, d), false
@@ -90,7 +90,7 @@ func TestNothingOvertakesAHeadGivenBack(t *testing.T) {
 			return broker.Verdict{Delivery: d, Ack: true}
 		})
 		src.batches <- []broker.Delivery{delivery("1", "k"), delivery("2", "k")}
-		synctest.Wait() // 1 failed; both are back; the next Receive had begun before
+		synctest.Wait() // 1 failed and both were given back; the next Receive had begun before
 		src.batches <- []broker.Delivery{delivery("3", "k")}
 		synctest.Wait()
 		src.batches <- []broker.Delivery{delivery("1", "k"), delivery("2", "k"), delivery("3", "k")}
@@ -160,9 +160,9 @@ func TestDelaysGrowToTheirBound(t *testing.T) {
 	}
 }
 
-// TestBytesInHand: large messages fill the hand before their number does, one
-// that is larger than all that is allowed comes alone, and small ones after them
-// come by the number again.
+// TestBytesInHand: large messages reach the limit in bytes before the limit in number. A
+// message above the limit is received alone. Small messages after them are limited
+// by number again.
 func TestBytesInHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 16 << 20
@@ -211,12 +211,12 @@ func TestBytesInHand(t *testing.T) {
 	})
 }
 
-// sized is a source of messages of given sizes. It fills what is asked for.
+// sized is a source of messages with given sizes. It returns as many as requested.
 type sized struct {
 	script
 	sizes      []int
 	next       int
-	now, large int // bytes of the first sixty that are in hand, and their most
+	now, large int // bytes in hand of the first sixty messages, and their maximum
 	give, take func(n int)
 }
 

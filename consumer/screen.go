@@ -12,33 +12,33 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// Filter guesses which messages have come before, such as a set of ids in Redis
-// that forgets: redisbroker.Filter is one. It may be wrong in both directions. A
-// message that it takes for new goes its usual way, and what it remembers
-// is only a reason to ask the inbox about many messages in one read.
+// Filter guesses which messages are duplicates, for instance by a set of ids in Redis
+// that expire: redisbroker.Filter is one. It may be wrong in both directions. A
+// message that it considers new is processed as usual, and ids that it remembers
+// are only looked up in the inbox, many in one read.
 type Filter interface {
-	// Seen remembers ids, and says of each whether it had been remembered before.
+	// Seen remembers ids, and reports for each whether it was remembered before.
 	// It is called from one goroutine.
 	Seen(ctx context.Context, ids []string) ([]bool, error)
 }
 
-// While a filter does not answer it is left out, for filterRest first and twice
+// While a filter does not answer it is skipped, for filterRest first and twice
 // as long each time up to filterRestMax.
 const (
 	filterRest    = time.Second
 	filterRestMax = 30 * time.Second
 )
 
-// screen finds those of ds that the filter remembers and the inbox has: they may
-// be acknowledged. It belongs to the goroutine that receives.
+// screen finds deliveries that the filter remembers and the inbox has: they may
+// be acknowledged. Only the receiving goroutine uses it.
 type screen[Tx any] struct {
 	c     *Consumer[Tx]
-	until time.Time     // the filter is left out
-	rest  time.Duration // how long the next time; 0: it works
+	until time.Time     // the filter is skipped until then
+	rest  time.Duration // length of the last skip; 0: the filter works
 }
 
-// known returns an entry per delivery, or nil when there is none. A delivery in
-// doubt is none: it is claimed like any other.
+// known reports for each delivery whether its message is certainly processed; nil:
+// none is. In doubt it returns false, and the delivery is claimed like any other.
 func (s *screen[Tx]) known(ctx context.Context, ds []broker.Delivery) []bool {
 	if time.Now().Before(s.until) {
 		return nil
@@ -85,7 +85,7 @@ func (s *screen[Tx]) known(ctx context.Context, ds []broker.Delivery) []bool {
 	return known
 }
 
-// ask asks the filter, within FilterTimeout.
+// ask queries the filter, within FilterTimeout.
 func (s *screen[Tx]) ask(ctx context.Context, ids []string) (seen []bool, ok bool) {
 	limited, cancel := context.WithTimeout(ctx, s.c.opts.FilterTimeout)
 	defer cancel()
@@ -111,7 +111,7 @@ func (s *screen[Tx]) ask(ctx context.Context, ids []string) (seen []bool, ok boo
 	return nil, false
 }
 
-// fit says whether an id can stand in the inbox.
+// fit reports whether the inbox can store an id.
 func fit(id string) bool {
 	return id != "" && len(id) <= 255 && utf8.ValidString(id) && !strings.Contains(id, "\x00")
 }

@@ -43,7 +43,7 @@ func (d claims) QueryRow(_ context.Context, _ string, args ...any) inbox.Row {
 	return claimed{d.has, args}
 }
 
-// claimed answers with the ids that are there, of those asked for.
+// claimed answers with the claimed ids among those in the query.
 type claimed struct {
 	has  []string
 	args []any
@@ -68,7 +68,7 @@ func (c claimed) Scan(dest ...any) error {
 	return err
 }
 
-// filter is one that says what it is told to.
+// filter is a Filter with scripted answers.
 type filter struct {
 	seen  func(id string) bool
 	err   error
@@ -93,8 +93,8 @@ func (f *filter) Seen(ctx context.Context, ids []string) ([]bool, error) {
 	return out, f.err
 }
 
-// TestFilter: what the filter says is never enough to drop a message, nor to
-// keep one; what it says rightly spares transactions.
+// TestFilter: the filter's answer alone never drops a message, nor keeps
+// one; its right answers save transactions.
 //
 // Promises: E
 func TestFilter(t *testing.T) {
@@ -165,8 +165,8 @@ func TestFilter(t *testing.T) {
 
 func sorted(s []string) []string { return slices.Sorted(slices.Values(s)) }
 
-// TestFilterRests: one that does not answer holds up a Receive sometimes, no
-// more, and is told of once.
+// TestFilterRests: a silent filter delays a Receive only rarely, and is logged
+// once.
 func TestFilterRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

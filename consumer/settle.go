@@ -8,8 +8,8 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// settler tells the source about verdicts, many at a time: what comes in while
-// one call runs goes into the next. It keeps their order.
+// settler passes verdicts to the source, many at a time: verdicts that arrive during
+// one call go into the next. It keeps their order.
 type settler struct {
 	source broker.Source
 	opts   Options
@@ -17,8 +17,8 @@ type settler struct {
 	mu       sync.Mutex
 	verdicts []broker.Verdict
 	done     []func()
-	wake     chan struct{} // holds a token when there is something to do
-	closing  chan struct{} // closed: end when nothing is left
+	wake     chan struct{} // holds a token when there are verdicts
+	closing  chan struct{} // closed: end when no verdict is left
 	ended    chan struct{}
 }
 
@@ -26,7 +26,7 @@ func newSettler(source broker.Source, opts Options) *settler {
 	return &settler{source: source, opts: opts, wake: make(chan struct{}, 1), closing: make(chan struct{}), ended: make(chan struct{})}
 }
 
-// add queues verdicts, which become its own; done is called once the source knows them.
+// add queues verdicts, which the settler owns from then on; done is called once the source has taken them.
 func (s *settler) add(verdicts []broker.Verdict, done func()) {
 	s.mu.Lock()
 	if len(s.verdicts) == 0 {
@@ -76,8 +76,8 @@ func (s *settler) empty() bool {
 	return len(s.verdicts) == 0
 }
 
-// tell repeats until the source has taken the verdicts or ctx ends. What it was
-// not told is delivered again, and the inbox knows it.
+// tell repeats until the source has taken the verdicts or ctx ends. Messages whose
+// verdicts it has not taken are delivered again, and the inbox skips them.
 func (s *settler) tell(ctx context.Context, verdicts []broker.Verdict) bool {
 	delay := 50 * time.Millisecond
 	for n := 1; ; n++ {
@@ -98,7 +98,7 @@ func (s *settler) tell(ctx context.Context, verdicts []broker.Verdict) bool {
 	}
 }
 
-// finish tells what is left, for at most DrainTimeout.
+// finish passes the remaining verdicts to the source, for at most DrainTimeout.
 func (s *settler) finish(stop context.CancelFunc) {
 	close(s.closing)
 	timer := time.NewTimer(s.opts.DrainTimeout)

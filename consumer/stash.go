@@ -10,17 +10,17 @@ import (
 	"github.com/postrider/postrider/internal/inboxwork"
 )
 
-// stashEvery is the pause between looks at the stash, and gapEvery between those
-// at what waits there too long.
+// stashEvery is the pause between two looks at the stash, and gapEvery between two
+// searches for messages that have waited there too long.
 const (
 	stashEvery = 2 * time.Second
 	gapEvery   = 15 * time.Second
 	gapWarning = time.Minute
 )
 
-// tendStash applies stashed messages that nobody else does: those that a process
-// left behind which has ended, those whose handler failed, and dead letters
-// that a person wants to be tried again.
+// tendStash applies stashed messages that no other process applies: those of
+// an ended process, those whose handler failed, and dead letters
+// that a person has requested to retry.
 func (c *Consumer[Tx]) tendStash(ctx context.Context, handle func(broker.Delivery) broker.Verdict) {
 	tick := time.NewTicker(stashEvery)
 	defer tick.Stop()
@@ -44,8 +44,8 @@ func (c *Consumer[Tx]) tendStash(ctx context.Context, handle func(broker.Deliver
 	}
 }
 
-// sweep hands one message of each key that has one due to handle, and returns
-// as long as that brings any of them forward.
+// sweep passes one due message of each key to handle, and starts over
+// as long as any key makes progress.
 func (c *Consumer[Tx]) sweep(ctx context.Context, handle func(broker.Delivery) broker.Verdict) error {
 	var topic, key string
 	for moved := false; ctx.Err() == nil; {
@@ -75,7 +75,7 @@ type gapID struct {
 	mark       int64
 }
 
-// lookForGaps tells of gaps that stay, and gives up those that have stayed for SkipGap.
+// lookForGaps reports lasting gaps, and gives up gaps that have lasted for SkipGap.
 func (c *Consumer[Tx]) lookForGaps(ctx context.Context, told map[gapID]time.Duration) error {
 	var topic, key string
 	var oldest time.Duration
@@ -130,6 +130,6 @@ func (c *Consumer[Tx]) tellGap(ctx context.Context, g inbox.Gap, id gapID, told 
 	log.WarnContext(ctx, "missing versions found")
 	if c.opts.OnGap != nil {
 		said := func() *slog.Logger { return log }
-		_ = guarded(ctx, said, "Options.OnGap", func() error { c.opts.OnGap(ctx, g); return nil }) // it is in the log
+		_ = guarded(ctx, said, "Options.OnGap", func() error { c.opts.OnGap(ctx, g); return nil }) // guarded logs the panic
 	}
 }

@@ -9,46 +9,46 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// Stats counts what a [Consumer] has done since it was made. Package
+// Stats has the counters of a [Consumer] since it was made. Package
 // [github.com/postrider/postrider/consumer/metrics] serves them to Prometheus.
 type Stats struct {
 	Consumer   string // Options.Name
 	Effects    int64  // messages whose handler ran and was committed
 	Duplicates int64  // dropped: the inbox had them
 	Stale      int64  // dropped: a later version was applied
-	Stashed    int64  // kept in the database until those before them have come
+	Stashed    int64  // stashed in the database until earlier versions have arrived
 	Skipped    int64  // acknowledged without a handler: [Skip]
 	Retries    int64  // failed and tried again later
 	Dead       int64  // given up
 
-	// Gaps are the keys whose messages wait for versions that have not come, and
-	// GapAge is for how long the oldest of them does, both as of the last look,
-	// at most 15 s ago. All processes of one name see the same gaps.
+	// Gaps is the number of keys whose messages wait for missing versions, and
+	// GapAge how long the oldest of them has waited, both as of the last look,
+	// at most 15 s ago. All processes of one name report the same gaps.
 	Gaps   int64
 	GapAge time.Duration
 
-	// Down names what is out of reach now: "database", "keys", and "handlers"
-	// where the brake holds: see [Options].
+	// Down names the parts that are unreachable now: "database", "keys", and "handlers"
+	// while the brake holds: see [Options].
 	Down []string
 
-	// Handler is the time that handlers took, failed ones included.
+	// Handler has the times of handlers, failed ones included.
 	Handler Histogram
 	// Latency is the time from Enqueue to the committed effect: between the
 	// message's Time, by the clock of the producer's database, and the clock of
-	// this process. It is as right as these two agree; below zero counts as zero.
-	// A message without a Time is not in it.
+	// this process. It is only as precise as the two clocks agree; negative values count
+	// as zero. Messages without a Time are not counted.
 	Latency Histogram
 }
 
-// Histogram tells how long something took, by [Bounds].
+// Histogram is a distribution of durations over [Bounds].
 type Histogram struct {
-	// Counts are of what took at most the bound of the same index and more than
-	// the one before it; the last is of what took longer than any bound.
+	// Counts has the number of durations up to the bound of the same index and above
+	// the bound before it; the last element counts durations above all bounds.
 	Counts [boundCount + 1]int64
 	Sum    time.Duration
 }
 
-// Count is how many times it was measured.
+// Count returns the number of durations.
 func (h *Histogram) Count() (n int64) {
 	for _, c := range h.Counts {
 		n += c
@@ -58,7 +58,7 @@ func (h *Histogram) Count() (n int64) {
 
 const boundCount = 17
 
-// Bounds are the upper bounds of a [Histogram]: from a fast handler to an outage
+// Bounds returns the upper bounds of a [Histogram]: from a fast handler to an outage
 // of an hour.
 func Bounds() [boundCount]time.Duration {
 	const ms = time.Millisecond
@@ -68,7 +68,7 @@ func Bounds() [boundCount]time.Duration {
 	}
 }
 
-// histogram is one that many goroutines observe.
+// histogram is a Histogram for concurrent use.
 type histogram struct {
 	counts [boundCount + 1]atomic.Int64
 	sum    atomic.Int64
@@ -99,7 +99,7 @@ type counts struct {
 	handler, latency histogram
 }
 
-// effect counts a committed effect of a message that was enqueued at that time.
+// effect counts a committed effect of a message with this enqueue time.
 func (n *counts) effect(enqueued time.Time) {
 	n.effects.Add(1)
 	if !enqueued.IsZero() {
@@ -107,7 +107,7 @@ func (n *counts) effect(enqueued time.Time) {
 	}
 }
 
-// Stats may be called at any time.
+// Stats returns the counters. It is safe for concurrent use, before and after Run too.
 func (c *Consumer[Tx]) Stats() Stats {
 	n := &c.counts
 	s := Stats{
@@ -129,8 +129,8 @@ func (c *Consumer[Tx]) Stats() Stats {
 	return s
 }
 
-// Status asks the consumer's database what stands there under its name: the work
-// of all processes that have it. It may be called at any time.
+// Status returns the state of the consumer in its database, which covers the work
+// of all processes of its name. It is safe for concurrent use, before and after Run too.
 func (c *Consumer[Tx]) Status(ctx context.Context) (s inbox.Status, err error) {
 	err = c.book(ctx, func(ctx context.Context, conn inbox.Conn) error {
 		s, err = c.inbox.Status(ctx, conn)
@@ -139,7 +139,7 @@ func (c *Consumer[Tx]) Status(ctx context.Context) (s inbox.Status, err error) {
 	return s, err
 }
 
-// timed is h, whose time is measured, also that of one that panics.
+// timed returns h with its time measured, even if it panics.
 func (c *Consumer[Tx]) timed(h Handler[Tx]) Handler[Tx] {
 	return func(ctx context.Context, tx Tx, m postrider.Message) error {
 		began := time.Now()

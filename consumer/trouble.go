@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// trouble is an outage of something that many goroutines use: it is told once,
-// and the tries grow rare while it lasts.
+// trouble is an outage of a part that many goroutines use: it is logged once,
+// and tries become rarer while it lasts.
 type trouble struct {
 	mu    sync.Mutex
-	since time.Time // zero: none
+	since time.Time // zero: no outage
 }
 
-// failed notes a failure. It returns whether it is the first one, and how long
+// failed records a failure. It returns whether it is the first one, and how long
 // the outage has lasted.
 func (t *trouble) failed(now time.Time) (first bool, lasted time.Duration) {
 	t.mu.Lock()
@@ -23,14 +23,14 @@ func (t *trouble) failed(now time.Time) (first bool, lasted time.Duration) {
 	return first, now.Sub(t.since)
 }
 
-// lasts says whether the outage continues.
+// lasts reports whether the outage continues.
 func (t *trouble) lasts() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.since.IsZero()
 }
 
-// worked notes a success and returns whether it ends an outage.
+// worked records a success and reports whether it ends an outage.
 func (t *trouble) worked() (over bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

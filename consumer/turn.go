@@ -7,18 +7,18 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// processor decides what becomes of a delivery. aside instead of a verdict asks
-// for another call, in a turn that is the last.
+// processor handles a delivery. With aside it asks for another call, in a last
+// turn, instead of returning a verdict.
 type processor func(ctx context.Context, d broker.Delivery, at turn) (v broker.Verdict, aside bool)
 
-// turn says how a delivery runs.
+// turn is how a delivery runs.
 type turn struct {
 	alone bool // no other delivery of this consumer runs meanwhile
-	last  bool // nothing better is to be had: do not ask to be set aside
+	last  bool // the processor must not ask to be set aside
 }
 
-// handle runs a delivery: beside others, and if it must not, alone. When the
-// run is stopping the verdict gives the delivery back.
+// handle runs a delivery: beside others, or alone if it must not run beside others. While
+// the run is stopping the verdict gives the delivery back.
 func (r *run) handle(it *item) broker.Verdict {
 	back := broker.Verdict{Delivery: it.d}
 	if !r.acquire() {
@@ -58,8 +58,8 @@ func (r *run) acquire() bool {
 	}
 }
 
-// enter waits for the door. Who waits for slots holds it, so that those who
-// want them all are not overtaken for ever by those who want one.
+// enter waits for the door. A goroutine that waits for slots holds the door, so
+// that a goroutine that needs all slots is not starved by those that need one.
 func (r *run) enter() bool {
 	select {
 	case <-r.stopping:
@@ -74,12 +74,12 @@ func (r *run) enter() bool {
 	}
 }
 
-// acquireAll waits until no handler runs and keeps others from beginning. After
-// HandlerTimeout it is content with fewer slots than all: a handler that does
-// not listen to its context must not stop the consumer. The caller gives the
+// acquireAll waits until no handler runs and keeps others from starting. After
+// HandlerTimeout it accepts fewer than all slots: a handler that
+// ignores its context must not stop the consumer. The caller gives the
 // slots back, and then the door; ok is false when the run is stopping.
 func (r *run) acquireAll(it *item) (held int, ok bool) {
-	r.door <- struct{}{} // who holds it leaves when the run is stopping
+	r.door <- struct{}{} // its holder leaves when the run is stopping
 	patience := time.NewTimer(r.opts.HandlerTimeout)
 	defer patience.Stop()
 	for held < cap(r.slots) {
@@ -90,7 +90,7 @@ func (r *run) acquireAll(it *item) (held int, ok bool) {
 		}
 		expired := patience.C
 		if held == 0 {
-			expired = nil // without a slot nothing runs
+			expired = nil // at least one slot is needed
 		}
 		select {
 		case r.slots <- struct{}{}:

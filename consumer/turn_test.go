@@ -10,8 +10,8 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// suspicious is a processor that sets messages of the key "s" aside, and hands
-// the number of others that run to seen when it runs one alone.
+// suspicious is a processor that sets messages of the key "s" aside. When it runs one
+// alone, it passes the number of other running messages to seen.
 func suspicious(seen func(at turn, others int32), work func(d broker.Delivery)) processor {
 	var running atomic.Int32
 	return func(_ context.Context, d broker.Delivery, at turn) (broker.Verdict, bool) {
@@ -31,8 +31,8 @@ func suspicious(seen func(at turn, others int32), work func(d broker.Delivery)) 
 	}
 }
 
-// TestAloneMeansAlone: while a message that was set aside runs, nothing else
-// does, whatever waits; two of them do not wait for each other for ever.
+// TestAloneMeansAlone: while a message that was set aside runs, no other message
+// runs, whatever waits; two such messages do not wait for each other for ever.
 func TestAloneMeansAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &script{batches: make(chan []broker.Delivery)}
@@ -65,8 +65,8 @@ func TestAloneMeansAlone(t *testing.T) {
 	})
 }
 
-// TestHungHandlerDoesNotStopTheConsumer: who cannot be alone runs beside the one
-// that hangs, and is told so: its end would prove nothing.
+// TestHungHandlerDoesNotStopTheConsumer: a message that cannot run alone runs beside a
+// hanging handler, with turn.alone false: a crash would not prove its guilt.
 //
 // Promises: S
 func TestHungHandlerDoesNotStopTheConsumer(t *testing.T) {

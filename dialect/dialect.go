@@ -10,12 +10,18 @@ const (
 	Postgres Dialect = iota
 	// SQLite is SQLite 3.35 and newer, through any driver of database/sql.
 	SQLite
+	// MySQL is MySQL 8.0.16 and newer and MariaDB 10.11 and newer, through any driver
+	// of database/sql.
+	MySQL
 )
 
-// String returns "postgres" or "sqlite".
+// String returns "postgres", "sqlite" or "mysql".
 func (d Dialect) String() string {
-	if d == SQLite {
+	switch d {
+	case SQLite:
 		return "sqlite"
+	case MySQL:
+		return "mysql"
 	}
 	return "postgres"
 }

@@ -6,20 +6,20 @@ import (
 	"unicode/utf8"
 )
 
-// Binding is how CloudEvents look on a kind of broker, by the protocol bindings
+// Binding is the encoding of CloudEvents on a kind of broker, by the protocol bindings
 // of https://github.com/cloudevents/spec, version 1.0.
 type Binding uint8
 
-// The bindings. There is none for Redis: fields of an entry are like headers of
-// a Kafka record.
+// The bindings. Redis needs no binding of its own: fields of an entry are like
+// headers of a Kafka record.
 const (
-	BindingFields    Binding = iota // prefix ce_: Redis, memory, and whatever has no binding of its own
+	BindingFields    Binding = iota // prefix ce_: Redis, memory, and brokers without a binding of their own
 	BindingKafka                    // prefix ce_
 	BindingHTTP                     // prefix ce-, values percent-encoded, names without case
 	BindingNATS                     // the same with ce-datacontenttype
 	BindingAMQP                     // prefix cloudEvents_; cloudEvents: is read too
 	BindingAMQPColon                // prefix cloudEvents:; cloudEvents_ is read too
-	BindingAMQPDash                 // prefix ce-, as over HTTP, with values as they are
+	BindingAMQPDash                 // prefix ce-, like HTTP, with unchanged values
 )
 
 func (b Binding) prefix() string {
@@ -56,13 +56,13 @@ func (b Binding) attribute(header string) (name string, ok bool) {
 	return strings.CutPrefix(header, b.prefix())
 }
 
-// isContentType reports whether a header says the content type. On NATS, whose
-// clients keep the case of names, its binding compares them without.
+// isContentType reports whether a header has the content type. The binding of NATS, whose
+// clients keep the case of names, ignores the case.
 func (b Binding) isContentType(header string) bool {
 	return header == ContentType || b == BindingNATS && strings.EqualFold(header, ContentType)
 }
 
-// value is an attribute's value as a header carries it.
+// value returns an attribute's value in the encoding of a header.
 func (b Binding) value(v string) string {
 	if b == BindingHTTP || b == BindingNATS {
 		return percent(v)
@@ -70,8 +70,8 @@ func (b Binding) value(v string) string {
 	return v
 }
 
-// percent encodes as section 3.1.3.2 of the HTTP binding says: space, the double
-// quote, the percent sign and everything that is not printable ASCII.
+// percent encodes by section 3.1.3.2 of the HTTP binding: space, the double
+// quote, the percent sign and all bytes that are not printable ASCII.
 func percent(v string) string {
 	const hex = "0123456789ABCDEF"
 	n := 0
@@ -96,11 +96,11 @@ func percent(v string) string {
 
 func mustEncode(c byte) bool { return c <= ' ' || c >= 0x7f || c == '"' || c == '%' }
 
-var errNotUTF8 = errors.New("is percent-encoded, and no UTF-8 then")
+var errNotUTF8 = errors.New("is not UTF-8 after percent-decoding")
 
-// original undoes value. As the binding wants it, a value in double quotes is
-// unquoted first, a percent sign that begins no encoding stays as it is, and an
-// encoding of what is no UTF-8 is refused.
+// original is the inverse of value. By the binding, a value in double quotes is
+// unquoted first, a percent sign that begins no encoding is kept, and an
+// encoding of invalid UTF-8 is refused.
 func (b Binding) original(v string) (string, error) {
 	if b != BindingHTTP && b != BindingNATS {
 		return v, nil

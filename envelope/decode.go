@@ -8,14 +8,14 @@ import (
 	"github.com/postrider/postrider"
 )
 
-// Decode returns the message that a record carries, in whatever format: one with
-// the header [ID] is [Plain], one with the attribute specversion is a CloudEvent
-// in binary mode, one whose content type begins with application/cloudevents is
-// one in structured mode, one with the header [Foreign].ID is another's, and any
-// other is [Raw].
+// Decode returns the message of a record in any format. A record with
+// the header [ID] is [Plain], a record with the attribute specversion is a CloudEvent
+// in binary mode, a record whose content type begins with application/cloudevents is
+// a CloudEvent in structured mode, a record with the header [Foreign].ID comes from
+// another writer, and any other is [Raw].
 //
-// With an error, a *[DecodeError] about the first thing that cannot be read, the
-// message holds everything else and always an id. When a name is there twice, the
+// An error is a *[DecodeError] about the first unreadable header; then the
+// message has all other fields and always an id. If a name occurs twice, the
 // last one counts.
 func (c Codec) Decode(r Record) (postrider.Message, error) {
 	m := postrider.Message{Topic: r.Topic, Key: r.Key, Payload: r.Payload, Time: r.Time}
@@ -52,7 +52,7 @@ func (c Codec) decode(m *postrider.Message, r *Record) error {
 	return c.decodeHeaders(m, r, func(*Header) bool { return false })
 }
 
-// formatOf looks at the headers. [Plain] and [Raw] are read alike.
+// formatOf finds the format by the headers. [Plain] and [Raw] are decoded alike.
 func (c Codec) formatOf(headers []Header) Format {
 	f := Raw
 	for i := range headers {
@@ -74,8 +74,8 @@ func (c Codec) formatOf(headers []Header) Format {
 	return f
 }
 
-// foreignNames returns the headers with the content type's under the name that it
-// has here.
+// foreignNames returns the headers with the content type's header renamed to
+// [ContentType].
 func (c Codec) foreignNames(headers []Header) []Header {
 	for i := range headers {
 		if name := headers[i].Name; name != ContentType && c.Binding.isContentType(name) {
@@ -86,7 +86,7 @@ func (c Codec) foreignNames(headers []Header) []Header {
 	return headers
 }
 
-// decodeHeaders takes the headers that taken does not.
+// decodeHeaders decodes the headers for which taken returns false.
 func (c Codec) decodeHeaders(m *postrider.Message, r *Record, taken func(*Header) bool) error {
 	var first error
 	for i := range r.Headers {
@@ -176,7 +176,7 @@ func (c Codec) decodeHeader(m *postrider.Message, h *Header) error {
 	return nil
 }
 
-// userName undoes wireName.
+// userName is the inverse of wireName.
 func (c Codec) userName(name string) string {
 	rest, escaped := strings.CutPrefix(name, EscapePrefix)
 	switch {

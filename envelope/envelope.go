@@ -32,59 +32,59 @@ type Header struct {
 	Value []byte
 }
 
-// Codec writes and reads messages. Its zero value suits a broker that reserves
+// Codec encodes and decodes messages. Its zero value suits a broker that reserves
 // no header names. It is safe for concurrent use.
 type Codec struct {
 	// Reserved reports whether the broker gives name a meaning of its own; a
 	// user header of that name travels behind [EscapePrefix].
 	Reserved func(name string) bool
-	// Lines says that the broker carries values as lines of text and would
+	// Lines means that the broker carries values as lines of text and would
 	// change line breaks, control characters and space at the ends. Such values
-	// travel percent-encoded, and [Encoded] names their headers. A name that is no
+	// travel percent-encoded, and [Encoded] names their headers. A name that is not a
 	// token (RFC 9110, section 5.6.2) travels behind [EscapePrefix], percent-encoded.
 	Lines bool
-	// ASCII says, beside Lines, that values are printable ASCII: what servers and
-	// clients make of other bytes differs. Other values travel percent-encoded as well.
+	// ASCII means, with Lines, that values must be printable ASCII, because servers and
+	// clients treat other bytes differently. Other values travel percent-encoded too.
 	ASCII bool
-	// Fold says that the broker compares header names without case and takes
-	// tokens (RFC 9110, section 5.6.2) only. Another name travels behind
+	// Fold means that the broker compares header names without case and accepts only
+	// tokens (RFC 9110, section 5.6.2). Any other name travels behind
 	// [EscapePrefix], percent-encoded.
 	Fold bool
-	// Binding is how CloudEvents look there.
+	// Binding is the broker's encoding of CloudEvents.
 	Binding Binding
-	// Foreign says what records of others look like.
+	// Foreign describes records of other writers.
 	Foreign Foreign
 }
 
-// Foreign names the headers in which others say what [ID] and [Type] say here;
+// Foreign names other writers' headers for the values of [ID] and [Type];
 // "" for none. Debezium's outbox event router writes id, and the type in a
-// header that its configuration names, often eventType.
+// header named in its configuration, often eventType.
 type Foreign struct {
 	ID, Type string
-	// TopicPrefix is taken off the topic of a record that has the header ID:
+	// TopicPrefix is removed from the topic of a record that has the header ID:
 	// Debezium's is [DebeziumPrefix].
 	TopicPrefix string
 }
 
-// DebeziumPrefix stands before the topics of Debezium's outbox event router by
-// default (route.topic.replacement), and DebeziumID is its header.
+// DebeziumPrefix is the default prefix of the topics of Debezium's outbox event router
+// (route.topic.replacement), and DebeziumID is its header.
 const (
 	DebeziumPrefix = "outbox.event."
 	DebeziumID     = "id"
 )
 
-// Carried says what the broker carries outside the headers.
+// Carried lists the fields that the broker carries outside the headers.
 type Carried uint8
 
-// What a record may carry by itself.
+// The fields that a record may carry outside the headers.
 const (
 	TopicCarried Carried = 1 << iota // the broker's topic is the message's topic
 	KeyCarried                       // the record has a key, and it is the message's
 	KeyOther                         // the record has a key, and it is not the message's
 )
 
-// Carries says what the broker itself carries of a message that goes to
-// destination, the broker's own name of the place; keys says that records there
+// Carries returns the fields that the broker itself carries of a message for
+// destination, the broker's own name of it; keys means that its records
 // have a key, which is the route's.
 func (r *Route) Carries(m *postrider.Message, destination string, keys bool) Carried {
 	var c Carried
@@ -100,23 +100,23 @@ func (r *Route) Carries(m *postrider.Message, destination string, keys bool) Car
 	return c
 }
 
-// Wire is a message as it is sent. Reuse it for the next one.
+// Wire is an encoded message. Reuse it for the next one.
 type Wire struct {
 	Headers []Header
 	Payload []byte // the message's own unless the format changes it
-	scratch []byte // what the headers' values are made of
+	scratch []byte // memory of the headers' values
 	body    []byte // a changed payload
 	clock   clock
 }
 
-// clock writes times. Messages that are sent together are often of one second,
-// whose text is kept.
+// clock formats times. Messages that are sent together often have the same second,
+// whose text is cached.
 type clock struct {
 	second int64 // since 1970; 0: none yet
 	text   [len("2006-01-02T15:04:05")]byte
 }
 
-// append appends t as [time.RFC3339Nano] writes it in UTC.
+// append appends t in UTC in the format [time.RFC3339Nano].
 func (c *clock) append(b []byte, t time.Time) []byte {
 	if s := t.Unix(); s == 0 || s != c.second {
 		t = t.UTC()
@@ -144,7 +144,7 @@ func (c *clock) append(b []byte, t time.Time) []byte {
 	return append(b, 'Z')
 }
 
-// Size is the number of bytes of headers and payload.
+// Size returns the number of bytes of headers and payload.
 func (w *Wire) Size() int {
 	n := len(w.Payload)
 	for i := range w.Headers {
@@ -153,10 +153,10 @@ func (w *Wire) Size() int {
 	return n
 }
 
-// Encode makes w of m as r says. The result is valid until the next Encode
+// Encode encodes m into w by the route r. The result is valid until the next Encode
 // into w, and shares memory with m. User headers are written in no particular
 // order. An error is a *[RouteError]: the format cannot carry the message.
-// Nothing is allocated for [Plain] once w has grown, unless a header must be escaped.
+// For [Plain] it allocates nothing once w has grown, unless a header must be escaped.
 func (c Codec) Encode(w *Wire, m *postrider.Message, r *Route, carried Carried) error {
 	w.Headers, w.scratch, w.Payload = w.Headers[:0], w.scratch[:0], m.Payload
 	switch r.Format {
@@ -166,7 +166,7 @@ func (c Codec) Encode(w *Wire, m *postrider.Message, r *Route, carried Carried) 
 		}
 	case Debezium:
 		if m.Headers[DataRef] != "" {
-			return r.misfit("payload", "stays in the database, and a consumer of Debezium's router would take it for empty: send it whole, or in another format")
+			return r.misfit("payload", "stays in the database, and a consumer of Debezium's router would read it as empty: send it whole, or in another format")
 		}
 		w.text(DebeziumID, m.ID)
 		c.userHeaders(w, m, r)
@@ -225,8 +225,8 @@ func (c Codec) fields(w *Wire, m *postrider.Message, carried Carried) {
 	w.text(ContentType, m.ContentType)
 }
 
-// key adds the message's key unless the record's is the same. Beside another one
-// an empty key is written too: the reader would take the record's.
+// key adds the message's key unless the record has the same key. If the record has another
+// one, an empty key is written too: otherwise the reader would use the record's.
 func (w *Wire) key(key string, carried Carried) {
 	switch {
 	case carried&KeyCarried != 0:
@@ -237,7 +237,7 @@ func (w *Wire) key(key string, carried Carried) {
 	}
 }
 
-// userHeaders adds the message's headers and the route's, which win.
+// userHeaders adds the headers of the message and of the route, which take precedence.
 func (c Codec) userHeaders(w *Wire, m *postrider.Message, r *Route) {
 	for name, value := range m.Headers {
 		if len(r.Headers) > 0 {
@@ -251,20 +251,20 @@ func (c Codec) userHeaders(w *Wire, m *postrider.Message, r *Route) {
 		if c.Reserved != nil && c.Reserved(name) {
 			name = EscapePrefix + name
 		}
-		w.add(name, value) // otherwise the operator's choice, also of its letters
+		w.add(name, value) // otherwise written as the operator chose it, case included
 	}
 }
 
 func (c Codec) userHeader(w *Wire, f Format, name, value string) {
 	if f == Raw && strings.HasPrefix(name, postrider.ReservedHeaderPrefix) {
-		return // Postrider's own marks, which a raw record goes without
+		return // Postrider's own headers, which a raw record does not have
 	}
 	if wire, ok := c.wireName(f, name); ok {
 		w.add(wire, value)
 	}
 }
 
-// wireName returns the name under which a header travels; false for one that
+// wireName returns the name under which a header travels, and false for a name that
 // would forge a field of the message.
 func (c Codec) wireName(f Format, name string) (string, bool) {
 	switch name {
@@ -277,7 +277,7 @@ func (c Codec) wireName(f Format, name string) (string, bool) {
 	return c.fit(name), true
 }
 
-// fit makes a name one that the broker takes.
+// fit makes a name acceptable for the broker.
 func (c Codec) fit(name string) string {
 	switch {
 	case c.Fold:
@@ -295,15 +295,15 @@ type Record struct {
 	Headers []Header
 	Payload []byte    // kept in the message, not copied
 	Time    time.Time // the broker's time, for records without one of ours
-	// Origin names the record's place for ever, such as
-	// "kafka:orders/3@1041"; a record without an id gets one made from it.
+	// Origin is the record's permanent position, such as
+	// "kafka:orders/3@1041"; the id of a record without one is derived from it.
 	Origin string
 }
 
 // DecodeError reports a header that cannot be read.
 type DecodeError struct {
 	Header string // the header's name
-	Origin string // the record's place
+	Origin string // the record's position
 	Err    error  // why; without the header's value
 }
 

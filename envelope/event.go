@@ -12,28 +12,28 @@ import (
 	"github.com/postrider/postrider"
 )
 
-// Names of headers of a message that say what its CloudEvent has and a message
-// has no field for. A reader finds them there too.
+// Names of message headers for attributes of a CloudEvent that a message
+// has no field for. Decoding sets them too.
 const (
 	EventSource     = "ce-source"
 	EventSubject    = "ce-subject"
 	EventDataSchema = "ce-dataschema"
-	EventID         = "ce-id" // of an event of others whose id is no UUID; never written
+	EventID         = "ce-id" // of another writer's event whose id is not a UUID; never written
 )
 
 // eventType is the media type of an event in structured mode.
 const eventType = "application/cloudevents+json"
 
-// isEvent reports whether a content type says that the payload is a CloudEvent.
+// isEvent reports whether a content type means that the payload is a CloudEvent.
 func isEvent(contentType string) bool {
 	const prefix = "application/cloudevents"
 	return len(contentType) >= len(prefix) && strings.EqualFold(contentType[:len(prefix)], prefix)
 }
 
-// defaultSource is the source of a topic's events.
+// defaultSource returns the default source of a topic's events.
 func defaultSource(topic string) string { return "/" + url.PathEscape(topic) }
 
-// event is one that is being encoded.
+// event is an event under construction.
 type event struct {
 	c          Codec
 	w          *Wire
@@ -117,7 +117,7 @@ func (e *event) optional() error {
 	case !isText(m.ContentType):
 		return e.r.misfit("content type", "has a control character, which an attribute of a CloudEvent cannot have")
 	case !e.structured && isEvent(m.ContentType):
-		return e.r.misfit("content type", "is that of a CloudEvent in structured mode, for which every reader would take the record: use the format raw for payloads that are CloudEvents")
+		return e.r.misfit("content type", "is that of a CloudEvent in structured mode, and every reader would decode the record as one: use the format raw for payloads that are CloudEvents")
 	}
 	e.put("subject", subject)
 	if !m.Time.IsZero() {
@@ -138,13 +138,13 @@ func (e *event) optional() error {
 	return nil
 }
 
-// sequence is padded: the extension sequence is compared as text.
+// sequence returns a padded number, because the extension sequence is compared as text.
 func sequence(version int64) string {
 	s := strconv.FormatInt(version, 10)
 	return "0000000000000000000"[:19-len(s)] + s
 }
 
-// given is what the rule says, or the message's header of that name.
+// given returns the rule's value, or the message's header of that name.
 func (e *event) given(rule, header string) string {
 	if rule != "" {
 		return rule
@@ -155,8 +155,8 @@ func (e *event) given(rule, header string) string {
 	return e.m.Headers[header]
 }
 
-// headers puts the user's headers: as extension attributes where name and value
-// allow it, beside the event otherwise. The trace context is both, since an
+// headers adds the user's headers: as extension attributes if name and value
+// allow it, otherwise beside the event. The trace context is added as both, since an
 // event's is that of its origin and a record's that of its transport.
 func (e *event) headers() {
 	all := e.m.Headers
@@ -169,7 +169,7 @@ func (e *event) headers() {
 		value := all[name]
 		switch name {
 		case EventSource, EventSubject, EventDataSchema:
-			if value != "" { // said by an attribute
+			if value != "" { // an attribute has it
 				continue
 			}
 		case DataRef:
@@ -186,7 +186,7 @@ func (e *event) headers() {
 	}
 }
 
-// beside adds a header that is no attribute.
+// beside adds a header that is not an attribute.
 func (e *event) beside(name, value string) {
 	if _, is := e.c.Binding.attribute(name); is {
 		e.w.add(e.c.fit(EscapePrefix+name), value)

@@ -2,11 +2,11 @@ package envelope
 
 import "strings"
 
-// foldName makes a name fit where names are tokens without case. What stands
-// behind [EscapePrefix] is percent-encoded there.
+// foldName makes a name acceptable for brokers whose names are tokens without case. The
+// part behind [EscapePrefix] is percent-encoded.
 func foldName(name string) string { return escapeName(name, foldedByte) }
 
-// tokenName makes a name fit where names are tokens, and case counts.
+// tokenName makes a name acceptable for brokers whose names are tokens with case.
 func tokenName(name string) string { return escapeName(name, tokenByte) }
 
 func escapeName(name string, fits func(byte) bool) string {
@@ -51,11 +51,11 @@ func allBytes(name string, fits func(byte) bool) bool {
 	return true
 }
 
-// foldedByte reports whether c is of a token of RFC 9110, not a capital and not
+// foldedByte reports whether c may be in a token of RFC 9110 and is neither a capital nor
 // the percent sign.
 func foldedByte(c byte) bool { return tokenByte(c) && (c < 'A' || c > 'Z') && c != '%' }
 
-// tokenByte reports whether c is of a token of RFC 9110, section 5.6.2.
+// tokenByte reports whether c may be in a token of RFC 9110, section 5.6.2.
 func tokenByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
 }

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Versions are the versions First to Last of a key.
+// Versions is the range of versions First to Last of a key.
 type Versions struct{ First, Last int64 }
 
-var errNotVersions = errors.New("is not a list of versions and of ranges such as 3,5-7, ascending")
+var errNotVersions = errors.New("must be ascending versions and ranges such as 3,5-7")
 
-// FormatGap is the value of [Gap]: these versions of the message's key are
-// missing before it. They must be given in ascending order.
+// FormatGap returns the value of [Gap] for versions of the message's key that are
+// missing before it. They must be in ascending order.
 func FormatGap(missing ...Versions) string {
 	var b []byte
 	for i, v := range missing {
@@ -28,7 +28,7 @@ func FormatGap(missing ...Versions) string {
 	return string(b)
 }
 
-// ParseGap reads the value of [Gap].
+// ParseGap parses the value of [Gap].
 func ParseGap(value string) ([]Versions, error) {
 	var missing []Versions
 	last := int64(0)

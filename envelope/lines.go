@@ -10,7 +10,7 @@ import (
 
 var errNotEncoded = errors.New("is not percent-encoded, although postrider-encoded names it")
 
-// encodeLines makes the values of dst fit for a line of text.
+// encodeLines percent-encodes values of dst that do not fit a line of text.
 func encodeLines(dst []Header, ascii bool) []Header {
 	var names []string
 	for i := range dst {
@@ -20,13 +20,13 @@ func encodeLines(dst []Header, ascii bool) []Header {
 		}
 	}
 	if names != nil {
-		slices.Sort(names) // the headers come in no order, and two tries of a message look alike
+		slices.Sort(names) // the headers have no order, but all tries of a message must be equal
 		dst = append(dst, Header{Encoded, []byte(strings.Join(names, ","))})
 	}
 	return dst
 }
 
-// fitsLine reports whether a value is the same after a broker has trimmed it.
+// fitsLine reports whether a broker's trimming leaves a value unchanged.
 func fitsLine(v []byte) bool {
 	for i, r := range string(v) {
 		if unicode.IsControl(r) || (i == 0 || i == len(v)-1) && r == ' ' {
@@ -46,8 +46,8 @@ func isASCII(v []byte) bool {
 	return true
 }
 
-// decodeLines undoes encodeLines on a copy and drops the Encoded header. folded
-// says that the headers' names are in lower case by now, whatever they were.
+// decodeLines is the inverse of encodeLines on a copy; it drops the Encoded header. folded
+// means that the headers' names have been converted to lower case.
 func decodeLines(headers []Header, folded bool, origin string) ([]Header, error) {
 	names := ""
 	for _, h := range headers {

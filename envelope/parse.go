@@ -10,7 +10,7 @@ import (
 // Reasons inside a [DecodeError].
 var (
 	errNotUUID    = errors.New("is not a UUID in canonical text")
-	errNotTime    = errors.New("is not a time as in RFC 3339")
+	errNotTime    = errors.New("is not a time in the format of RFC 3339")
 	errNotDecimal = errors.New("is not a decimal number in range")
 )
 
@@ -22,7 +22,7 @@ func decimal(b []byte, bits int) (int64, error) {
 	return n, nil
 }
 
-// derivedID is a version 8 UUID made of origin: the same for every delivery.
+// derivedID returns a version 8 UUID derived from origin: the same for every delivery.
 func derivedID(origin string) string {
 	sum := sha256.Sum256([]byte(origin))
 	sum[6] = sum[6]&0x0f | 0x80

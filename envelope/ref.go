@@ -1,5 +1,5 @@
 package envelope
 
-// RefScheme begins every value of [DataRef]. A CloudEvent's attribute dataref that
-// begins otherwise is another's, and a header dataref.
+// RefScheme is the beginning of every value of [DataRef]. A CloudEvent's attribute dataref
+// with another beginning comes from another writer, and is decoded as a header dataref.
 const RefScheme = "postrider:"

@@ -6,19 +6,19 @@ import (
 	"github.com/postrider/postrider"
 )
 
-// Format is how a message becomes headers and payload.
+// Format is the encoding of a message as headers and payload.
 type Format uint8
 
-// The formats. What each carries is in the package comment.
+// The formats. The package comment lists the fields that each carries.
 const (
 	Plain                 Format = iota // the payload as it is, Postrider's headers beside it
 	CloudEvents                         // CloudEvents 1.0 in binary mode: the payload as it is, attributes as headers
 	CloudEventsStructured               // CloudEvents 1.0 in structured mode: one JSON object
-	Debezium                            // what Debezium's outbox event router writes: the payload as it is, a header id
+	Debezium                            // format of Debezium's outbox event router: the payload as it is, a header id
 	Raw                                 // the payload as it is, nothing of Postrider's beside it
 )
 
-// Formats are all of them.
+// Formats returns all formats.
 func Formats() []Format {
 	return []Format{Plain, CloudEvents, CloudEventsStructured, Debezium, Raw}
 }
@@ -40,8 +40,8 @@ func (f Format) String() string {
 	return "invalid"
 }
 
-// CanRefer reports whether a message in the format may travel without its payload:
-// its readers look for [DataRef].
+// CanRefer reports whether a message in the format may be sent without its payload:
+// its readers understand [DataRef].
 func (f Format) CanRefer() bool { return f != Debezium && f != Raw }
 
 // ParseFormat is the inverse of String.
@@ -54,31 +54,31 @@ func ParseFormat(name string) (Format, error) {
 	return 0, fmt.Errorf("format is %.40q: use plain, cloudevents, cloudevents-structured, debezium or raw", name)
 }
 
-// Route is what becomes of one message on the wire.
+// Route is the destination and the format of one message.
 type Route struct {
 	// Topic is the destination: the broker's topic, subject, exchange, stream or
 	// endpoint of that name, before the adapter's own prefix.
 	Topic string
-	// Key is the broker's own key, which chooses the partition. Order is kept per
-	// the message's key whatever this is.
+	// Key is the broker's own key, which chooses the partition. Order is always kept per
+	// the message's key.
 	Key    string
 	Format Format
-	// Headers travel beside the message's own and win over them. Adapters hand
+	// Headers are added to the message's own and take precedence. Adapters pass
 	// them to the [Codec]; they must not change the map.
 	Headers map[string]string
-	// Source, Subject, Type and DataSchema are the attributes of those names of
-	// a CloudEvent; "" for what the package comment says.
+	// Source, Subject, Type and DataSchema are attributes of a CloudEvent;
+	// "" for the defaults in the package comment.
 	Source, Subject, Type, DataSchema string
 	// Rule names the rule that made the route, for people; "" for none.
 	Rule string
 }
 
-// Router says what becomes of a message. It must be a pure function of the
-// message, safe for concurrent use, and must not change or keep it. Its error is
-// best a *[RouteError]: the message is rejected with its code.
+// Router returns the route of a message. It must be a pure function of the
+// message, safe for concurrent use, and must not change or keep it. Its error
+// should be a *[RouteError]: the message is rejected with its code.
 type Router func(m *postrider.Message) (Route, error)
 
-// Of is the message's route: that of no router is its topic and its key, plain.
+// Of returns the message's route. The route of a nil Router is the message's topic and key, plain.
 func (r Router) Of(m *postrider.Message) (Route, error) {
 	if r == nil {
 		return Route{Topic: m.Topic, Key: m.Key}, nil
@@ -93,15 +93,15 @@ const (
 	CodeFormat  = "FORMAT_UNFIT"   // the format cannot carry this message: send it in another format
 )
 
-// RouteError says why a message cannot be sent by its route.
+// RouteError is the reason why a message cannot be sent by its route.
 type RouteError struct {
 	Code   string // one of the codes above
 	Rule   string // the rule, "" for none
 	Field  string // of the message, "" if it is not about one
-	Reason string // what is wrong with it and what helps
+	Reason string // what is wrong with it and how to fix it
 }
 
-// Error names the rule, the field and what helps.
+// Error names the rule, the field and the remedy.
 func (e *RouteError) Error() string {
 	s := ""
 	if e.Rule != "" {
@@ -113,10 +113,10 @@ func (e *RouteError) Error() string {
 	return s + e.Reason
 }
 
-// ErrorCode is Code, for the classes of package broker.
+// ErrorCode returns Code, for the classes of package broker.
 func (e *RouteError) ErrorCode() string { return e.Code }
 
-// misfit is the error of a format about a field of the message.
+// misfit returns the error of a format about a field of the message.
 func (r *Route) misfit(field, reason string) error {
 	return &RouteError{Code: CodeFormat, Rule: r.Rule, Field: field, Reason: reason}
 }

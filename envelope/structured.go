@@ -12,9 +12,9 @@ import (
 )
 
 // data adds the payload by section 3.1 of the JSON format: as a JSON value or a
-// string where that gives back the same bytes, as data_base64 otherwise. So are types
-// such as application/vnd.order+json: the Go and Java SDKs take data of these for a
-// string, and refuse an object.
+// string if that preserves its bytes, otherwise as data_base64. Types
+// such as application/vnd.order+json are data_base64 too: the Go and Java SDKs expect a
+// string as their data, and refuse an object.
 func (e *event) data() {
 	p := e.m.Payload
 	if len(p) == 0 {
@@ -34,7 +34,7 @@ func (e *event) data() {
 	}
 }
 
-// mediaType is a content type without its parameters, in lower case.
+// mediaType returns a content type without its parameters, in lower case.
 func mediaType(contentType string) string {
 	media, _, _ := strings.Cut(contentType, ";")
 	return strings.ToLower(strings.TrimSpace(media))
@@ -46,19 +46,19 @@ func isJSON(contentType string) bool {
 	return ok && (sub == "json" || strings.HasSuffix(sub, "+json"))
 }
 
-// isPlainJSON reports whether every SDK takes a content type for JSON.
+// isPlainJSON reports whether every SDK treats a content type as JSON.
 func isPlainJSON(contentType string) bool {
 	media := mediaType(contentType)
 	return media == "application/json" || media == "text/json"
 }
 
-// isString reports whether a content type is one of text.
+// isString reports whether a content type is text.
 func isString(contentType string) bool {
 	media := mediaType(contentType)
 	return strings.HasPrefix(media, "text/") || media == "application/xml" || strings.HasSuffix(media, "+xml")
 }
 
-// isValue reports whether p is a JSON value that comes back byte for byte.
+// isValue reports whether p is a JSON value that survives encoding byte for byte.
 func isValue(p []byte) bool {
 	const space = " \t\r\n"
 	return strings.IndexByte(space, p[0]) < 0 && strings.IndexByte(space, p[len(p)-1]) < 0 && utf8.Valid(p) && json.Valid(p)
@@ -85,10 +85,10 @@ var (
 	errNotEvent   = errors.New("announces a CloudEvent in JSON, but the payload is not one")
 	errNotBase64  = errors.New("is not Base64")
 	errNotScalar  = errors.New("is not a string, a number or a boolean")
-	errNotVersion = errors.New("is not 1.0, the version of CloudEvents that is known here")
+	errNotVersion = errors.New("is not 1.0, the supported version of CloudEvents")
 )
 
-// found is what is known of an event that is being decoded.
+// found is the state of decoding an event.
 type found struct {
 	m                   *postrider.Message
 	id, source, subject string
@@ -147,7 +147,7 @@ func (c Codec) decodeStructured(m *postrider.Message, r *Record) error {
 	return first
 }
 
-// scalar is an attribute's value in its canonical string form.
+// scalar returns an attribute's value in its canonical string form.
 func scalar(raw json.RawMessage) (string, error) {
 	switch raw[0] {
 	case '"':
@@ -184,7 +184,7 @@ func dataOf(m *postrider.Message, members map[string]json.RawMessage) ([]byte, e
 	return raw, nil
 }
 
-// attribute takes one attribute. An empty value is none.
+// attribute decodes one attribute. An empty value counts as missing.
 func (f *found) attribute(name, value string) error {
 	if value == "" {
 		return nil
@@ -227,8 +227,8 @@ func (f *found) attribute(name, value string) error {
 	return nil
 }
 
-// number takes an attribute that others may use otherwise: what is no number
-// above 0 stays among the headers.
+// number decodes an attribute that other writers may use differently: a value that is not
+// a number above 0 stays among the headers.
 func (f *found) number(name, value string) {
 	switch n, err := decimal([]byte(value), 64); {
 	case err == nil && n > 0 && name == "sequence":
@@ -240,7 +240,7 @@ func (f *found) number(name, value string) {
 	}
 }
 
-// finish says what depends on several attributes.
+// finish sets the fields that depend on several attributes.
 func (f *found) finish() {
 	m := f.m
 	switch {

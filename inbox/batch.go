@@ -12,8 +12,8 @@ import (
 	"github.com/postrider/postrider/outbox"
 )
 
-// ClaimBatch is [Inbox.Claim] for many messages, on PostgreSQL in one statement.
-// fresh has an entry per message; of two messages with one id the first counts.
+// ClaimBatch is [Inbox.Claim] for many messages, on PostgreSQL and MySQL in one statement.
+// fresh has an entry per message; of two messages with the same id only the first can be fresh.
 func (in *Inbox) ClaimBatch(ctx context.Context, tx Conn, msgs []postrider.Message) (fresh []bool, err error) {
 	for i := range msgs {
 		if err := in.who.Usable(msgs[i].ID); err != nil {
@@ -24,14 +24,17 @@ func (in *Inbox) ClaimBatch(ctx context.Context, tx Conn, msgs []postrider.Messa
 		return nil, err
 	}
 	l := listClaims(msgs)
-	if in.sql.claimMany == "" || len(l.order) < 2 || l.unfit {
+	switch {
+	case in.lang.MySQL && len(l.order) > 1:
+		return in.claimTogether(ctx, tx, l)
+	case in.sql.claimMany.None() || len(l.order) < 2 || l.unfit:
 		return in.claimEach(ctx, tx, l)
 	}
 	var (
 		n   int
 		ids string
 	)
-	row := tx.QueryRow(ctx, in.sql.claimMany, in.who.Consumer, l.ids.String(), l.topics.String(), l.types.String(), len(l.order))
+	row := inboxsql.QueryRow(ctx, tx, in.sql.claimMany, in.who.Consumer, l.ids.String(), l.topics.String(), l.types.String(), len(l.order))
 	if err := row.Scan(&n, &ids); err != nil {
 		return nil, Classify(fmt.Errorf("inbox %q: claim %d messages: %w", in.who.Consumer, len(msgs), err))
 	}
@@ -48,17 +51,17 @@ func (in *Inbox) claimEach(ctx context.Context, tx Conn, l *claims) (fresh []boo
 	return fresh, nil
 }
 
-// claims are the messages of a batch as the statement takes them: each id once,
-// with what its first message has, in the order of the ids.
+// claims has the messages of a batch as parameters of the statement: each id once,
+// with topic and type of its first message, in the order of the ids.
 type claims struct {
 	msgs               []postrider.Message
-	order              []int // of msgs
+	order              []int // indexes in msgs
 	ids, topics, types strings.Builder
-	unfit              bool // something holds a listSep
+	unfit              bool // a value contains a listSep
 }
 
-// listSep is chr(31), the unit separator of ASCII. A list with an element that
-// holds one cannot be sent.
+// listSep is chr(31), the unit separator of ASCII. A list cannot have an element that
+// contains one.
 const listSep = "\x1f"
 
 func listClaims(msgs []postrider.Message) *claims {
@@ -85,8 +88,8 @@ func (l *claims) add(n int, to *strings.Builder, text string) {
 	l.unfit = l.unfit || strings.Contains(text, listSep)
 }
 
-// fresh tells which messages were claimed: n ids, and where that is neither none
-// nor all of them, these.
+// fresh reports which messages were claimed: n of the ids, listed in ids
+// unless n is 0 or all.
 func (l *claims) fresh(n int, ids string) []bool {
 	fresh := make([]bool, len(l.msgs))
 	var claimed map[string]bool
@@ -102,10 +105,10 @@ func (l *claims) fresh(n int, ids string) []bool {
 	return fresh
 }
 
-// OnceBatch is [Inbox.Once] for many messages in one transaction. fn gets those
-// that were not claimed before, in their order, and is not called when there are
+// OnceBatch is [Inbox.Once] for many messages in one transaction. fn gets the messages
+// that were not claimed before, in their order, and is not called if there are
 // none. After an error nothing of the batch has happened: run its messages
-// again one by one with Once, so that only the one that fails stays behind.
+// again one by one with Once, so that only the failing message is left.
 func (in *Inbox) OnceBatch(ctx context.Context, db Beginner, msgs []postrider.Message, fn func(tx *sql.Tx, fresh []postrider.Message) error) error {
 	if len(msgs) == 0 {
 		return nil
@@ -122,6 +125,9 @@ func (in *Inbox) OnceBatch(ctx context.Context, db Beginner, msgs []postrider.Me
 	if len(fresh) > 0 {
 		if err := fn(tx, fresh); err != nil {
 			return Classify(err)
+		}
+		if err := in.holds(ctx, SQL(tx), fresh[0].ID); err != nil {
+			return err
 		}
 	}
 	if err := tx.Commit(); err != nil {
@@ -157,7 +163,7 @@ func OnceBatchPgx[T PgxTx[Tag, R], Tag outbox.CommandTag, R Row](ctx context.Con
 	return nil
 }
 
-// fresh are those of msgs that were not claimed before, claimed now.
+// fresh claims msgs and returns those that were not claimed before.
 func (in *Inbox) fresh(ctx context.Context, tx Conn, msgs []postrider.Message) ([]postrider.Message, error) {
 	claimed, err := in.ClaimBatch(ctx, tx, msgs)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/postrider/postrider/outbox"
 )
 
-// Conn is a transaction that can also be asked for one row.
+// Conn is a transaction that can also query one row.
 type Conn interface {
 	outbox.Tx
 	QueryRow(ctx context.Context, query string, args ...any) Row
@@ -21,7 +21,7 @@ type Querier interface {
 // Row is one row of a result: *sql.Row or pgx.Row.
 type Row interface{ Scan(dest ...any) error }
 
-// SQL makes a Conn of a transaction of database/sql.
+// SQL returns a Conn for a transaction of database/sql.
 func SQL(tx *sql.Tx) Conn { return sqlConn{tx} }
 
 type sqlConn struct{ *sql.Tx }
@@ -36,7 +36,7 @@ type PgxTx[Tag outbox.CommandTag, R Row] interface {
 	QueryRow(ctx context.Context, query string, args ...any) R
 }
 
-// Pgx makes a Conn of a pgx.Tx.
+// Pgx returns a Conn for a pgx.Tx.
 func Pgx[Tag outbox.CommandTag, R Row](tx PgxTx[Tag, R]) Conn {
 	return pgxConn[Tag, R]{Tx: outbox.Pgx[Tag](tx), tx: tx}
 }

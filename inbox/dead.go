@@ -8,25 +8,26 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/internal/inboxsql"
 )
 
 // DeadLetter is a message that the consumer has given up.
 type DeadLetter struct {
 	Message  postrider.Message
-	Origin   string    // where it stood: "orders/3@1041"
+	Origin   string    // its position: "orders/3@1041"
 	Attempts int       // how often it was tried
 	Cause    string    // the last error
 	DiedAt   time.Time // by the database's clock
 }
 
 // DeadLetters returns at most limit dead letters of the consumer in the order
-// of their ids, from behind the id after ("" for the first page). db is an
+// of their ids, beginning after the id after ("" for the first page). db is an
 // *sql.DB or an *sql.Tx.
 func (in *Inbox) DeadLetters(ctx context.Context, db Querier, after string, limit int) ([]DeadLetter, error) {
 	if in.who.Err != nil {
 		return nil, in.who.Err
 	}
-	rows, err := db.QueryContext(ctx, in.sql.dead, in.who.Consumer, after, limit)
+	rows, err := in.sql.dead.Query(ctx, db, in.who.Consumer, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("inbox %q: list dead letters: %w", in.who.Consumer, err)
 	}
@@ -61,17 +62,17 @@ func scanDead(row Row) (DeadLetter, error) {
 	return d, json.Unmarshal([]byte(headers), &m.Headers)
 }
 
-// ErrNotDead is matched when the consumer has no dead letter of that id.
+// ErrNotDead means that the consumer has no dead letter with this id.
 var ErrNotDead = errors.New("no such dead letter")
 
 // Revive retries a dead letter as if it had just been delivered: a running consumer
-// of the name takes it up within seconds. Commit tx. The error matches [ErrNotDead]
-// when there is no such dead letter.
+// of this name handles it within seconds. The caller commits tx. The error matches
+// [ErrNotDead] if the message is not a dead letter.
 func (in *Inbox) Revive(ctx context.Context, tx Conn, id string) error {
 	if in.who.Err != nil {
 		return in.who.Err
 	}
-	res, err := tx.ExecContext(ctx, in.sql.revive, in.who.Consumer, id)
+	res, err := in.sql.revive.Exec(ctx, tx, in.who.Consumer, id)
 	if err != nil {
 		return in.wrap("revive", id, err)
 	}
@@ -85,22 +86,22 @@ func (in *Inbox) Revive(ctx context.Context, tx Conn, id string) error {
 }
 
 // Discard removes a dead letter permanently. Its claim stays: a later delivery is
-// skipped. Where its key waits for its version, the version counts as applied, and
-// the key resumes. Commit tx. The error matches [ErrNotDead] when there is no such
-// dead letter.
+// skipped. If its key waits for its version, the version counts as applied, and
+// the key resumes. The caller commits tx. The error matches [ErrNotDead] if the message is
+// not a dead letter.
 func (in *Inbox) Discard(ctx context.Context, tx Conn, id string) error {
 	if in.who.Err != nil {
 		return in.who.Err
 	}
-	m := postrider.Message{ID: id}
-	if err := tx.QueryRow(ctx, in.sql.deadPlace, in.who.Consumer, id).Scan(&m.Topic, &m.Key, &m.Version); err != nil {
+	m, n := postrider.Message{ID: id}, 0
+	if err := inboxsql.QueryRow(ctx, tx, in.sql.deadPlace, in.who.Consumer, id).Scan(&n, &m.Topic, &m.Key, &m.Version); err != nil {
 		return in.wrap("look up dead letter", id, err)
 	}
-	if m.Topic == "" {
+	if n == 0 {
 		return in.notDead(id)
 	}
 	if m.Key != "" && m.Version > 0 {
-		if _, err := tx.ExecContext(ctx, in.sql.moveMark, in.who.Consumer, m.Topic, m.Key, m.Version, m.Version-1); err != nil {
+		if _, err := in.sql.mark.Move(ctx, tx, in.who.Consumer, m.Topic, m.Key, m.Version, m.Version-1); err != nil {
 			return in.wrap("move the mark for", id, err)
 		}
 	}
@@ -115,11 +116,11 @@ func (in *Inbox) notDead(id string) error {
 }
 
 func (in *Inbox) dropDead(ctx context.Context, tx Conn, id string) error {
-	res, err := tx.ExecContext(ctx, in.sql.dropDead, in.who.Consumer, id)
+	res, err := in.sql.dropDead.Exec(ctx, tx, in.who.Consumer, id)
 	if err != nil {
 		return in.wrap("remove dead letter", id, err)
 	}
-	if n, err := res.RowsAffected(); err != nil || n == 0 { // another person was faster
+	if n, err := res.RowsAffected(); err != nil || n == 0 { // another transaction was faster
 		return errors.Join(err, in.notDead(id))
 	}
 	return nil

@@ -1,23 +1,28 @@
 package inbox
 
-import "errors"
+import (
+	"errors"
+	"fmt"
 
-// RetryableError is a transaction that the database gave up and that may succeed
-// when it is run again from its beginning: a serialization failure, a deadlock, a
+	"github.com/postrider/postrider/internal/inboxsql"
+)
+
+// RetryableError reports a transaction that the database aborted and that may succeed
+// when it is run again from its beginning: a serialization failure, a deadlock or a
 // lock timeout. The message must not be acknowledged.
 type RetryableError struct {
-	Code string // the database's code: "40001", "sqlite busy"
+	Code string // the database's code: "40001", "sqlite busy", "mysql 1213"
 	Err  error
 }
 
-// Error is that of the database.
+// Error returns the text of the database's error.
 func (e *RetryableError) Error() string { return e.Err.Error() + " (retry the transaction)" }
 
 // Unwrap returns the error of the database.
 func (e *RetryableError) Unwrap() error { return e.Err }
 
-// Classify wraps err in a [*RetryableError] when it is one, and returns it
-// unchanged otherwise. It knows the errors of pgx, lib/pq and modernc's SQLite.
+// Classify wraps a retryable err in a [*RetryableError], and returns any other
+// unchanged. It recognises errors of pgx, lib/pq, modernc's SQLite and go-sql-driver/mysql.
 func Classify(err error) error {
 	var done *RetryableError
 	if err == nil || errors.As(err, &done) {
@@ -29,6 +34,15 @@ func Classify(err error) error {
 		case "40001", "40P01", "55P03":
 			return &RetryableError{Code: code, Err: err}
 		}
+		return err
+	}
+	switch n := inboxsql.MySQLNumber(err); n {
+	case 0:
+	case 1205, 1213, // lock wait, deadlock
+		1020, 1412, // a row or a table has changed since the snapshot
+		3101: // rolled back by the group
+		return &RetryableError{Code: fmt.Sprintf("mysql %d", n), Err: err}
+	default:
 		return err
 	}
 	var lite interface {

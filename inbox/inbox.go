@@ -6,12 +6,12 @@
 //	err := in.Once(ctx, db, msg, func(tx *sql.Tx) error { return insertInvoice(ctx, tx, msg) })
 //	// err == nil: acknowledge, whether fn ran now or long ago
 //
-// Nobody can ask whether a message is new: between such a question and the
-// effect another delivery of the message can run.
+// There is no query for whether a message is new: between such a query and the
+// effect another delivery of the message could run.
 //
-// A message is known by its id alone, not by where it came from: ids must be
-// unique among everything that one consumer name receives. Enqueue makes such
-// ids (UUIDv7). Where sources choose ids of their own, such as order numbers,
+// A message is identified by its id alone, not by its source: ids must be
+// unique among all messages that one consumer name receives. Enqueue makes such
+// ids (UUIDv7). If sources choose ids of their own, such as order numbers,
 // give each source a consumer name of its own. Claims stay until [Inbox.Prune].
 package inbox
 
@@ -26,28 +26,29 @@ import (
 	"github.com/postrider/postrider/outbox"
 )
 
-// Options are the settings of an Inbox. nil means all defaults.
+// Options configures an Inbox. nil means all defaults.
 type Options struct {
-	// Schema holds the inbox tables: "postrider". SQLite has no schemas; there a
-	// name means an attached database.
+	// Schema is the database schema of the inbox tables; "postrider" if empty. SQLite and
+	// MySQL have no schemas; there a name means an attached database, or another one of the
+	// server.
 	Schema string
-	// Horizon is how long after its effect anything can bring a message back:
-	// [DefaultHorizon]. Prune refuses to forget younger claims; see there.
+	// Horizon is how long after its effect a message can be delivered again;
+	// [DefaultHorizon] if zero. Prune refuses to forget younger claims; see there.
 	Horizon time.Duration
 }
 
-// An Inbox remembers what one consumer has processed. It holds no connection
+// An Inbox records which messages one consumer has processed. It holds no connection
 // and is safe for concurrent use.
 type Inbox struct {
-	who     inboxsql.Identity // where the name cannot be used, every method reports it
+	who     inboxsql.Identity // every method reports an invalid name
 	horizon time.Duration
 	lang    *inboxsql.Language
 	sql     statements
 }
 
-// New returns the inbox of the consumer of that name. The name is the
+// New returns the inbox of the named consumer. The name is the
 // consumer's identity: under another name every message counts as new. It does
-// no I/O; an unusable name is reported by the first use.
+// no I/O; the first use reports an invalid name.
 func New(d dialect.Dialect, consumer string, opts *Options) *Inbox {
 	var o Options
 	if opts != nil {
@@ -57,20 +58,20 @@ func New(d dialect.Dialect, consumer string, opts *Options) *Inbox {
 		o.Horizon = DefaultHorizon
 	}
 	l := inboxsql.For(d, o.Schema)
-	return &Inbox{who: inboxsql.IdentityOf(consumer), horizon: max(o.Horizon, MinRetention), lang: l, sql: newStatements(l)}
+	return &Inbox{who: inboxsql.IdentityOf(d, consumer), horizon: max(o.Horizon, MinRetention), lang: l, sql: newStatements(l)}
 }
 
-// Consumer is the name given to New.
+// Consumer returns the name given to New.
 func (in *Inbox) Consumer() string { return in.who.Consumer }
 
-// ErrNoID: a message without an id cannot be told from its duplicate.
+// ErrNoID reports a message without an id, which cannot be distinguished from its duplicate.
 var ErrNoID = inboxsql.ErrNoID
 
-// Claim records inside tx that the consumer processes m. It reports false when
-// an earlier transaction has done so: then skip the effect and acknowledge.
+// Claim records inside tx that the consumer processes m. It returns false if
+// an earlier transaction has claimed m: then skip the effect and acknowledge.
 // While another transaction that has claimed m is open, Claim waits for its end.
 //
-// A [*RetryableError] asks for a new transaction. After any error, and after
+// After a [*RetryableError] run a new transaction. After any error, and after
 // any error of the effect, roll back and do not acknowledge.
 func (in *Inbox) Claim(ctx context.Context, tx outbox.Tx, m postrider.Message) (fresh bool, err error) {
 	if err := in.who.Usable(m.ID); err != nil {
@@ -79,7 +80,10 @@ func (in *Inbox) Claim(ctx context.Context, tx outbox.Tx, m postrider.Message) (
 	if err := outbox.CheckTx(tx); err != nil {
 		return false, err
 	}
-	res, err := tx.ExecContext(ctx, in.sql.claim, in.who.Consumer, m.ID, inboxsql.Clean(m.Topic, postrider.MaxTopicLen), inboxsql.Clean(m.Type, postrider.MaxTypeLen))
+	res, err := in.sql.claim.Exec(ctx, tx, in.who.Consumer, m.ID, inboxsql.Clean(m.Topic, postrider.MaxTopicLen), inboxsql.Clean(m.Type, postrider.MaxTypeLen))
+	if in.lang.MySQL && inboxsql.MySQLNumber(err) == inboxsql.MySQLDuplicate {
+		return false, nil
+	}
 	if err != nil {
 		return false, in.wrap("claim", m.ID, err)
 	}
@@ -100,20 +104,23 @@ type Beginner interface {
 }
 
 // Once runs fn in a transaction of its own that claims m first, and commits. It
-// returns nil without running fn when m was claimed before. fn must not commit.
-// On nil, and only then, the message may be acknowledged.
+// returns nil without running fn if m was claimed before. fn must not commit.
+// The message may be acknowledged only if Once returns nil.
 func (in *Inbox) Once(ctx context.Context, db Beginner, m postrider.Message, fn func(tx *sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return in.wrap("begin for", m.ID, err)
 	}
-	defer tx.Rollback() //nolint:errcheck // it has nothing to say after a commit, and less than err before
+	defer tx.Rollback() //nolint:errcheck // after a commit it does nothing, and otherwise err is returned
 	fresh, err := in.Claim(ctx, tx, m)
 	if err != nil || !fresh {
 		return err
 	}
 	if err := fn(tx); err != nil {
 		return Classify(err)
+	}
+	if err := in.holds(ctx, SQL(tx), m.ID); err != nil {
+		return err
 	}
 	if err := tx.Commit(); err != nil {
 		return in.wrap("commit", m.ID, err)

@@ -12,11 +12,11 @@ import (
 // that Prune accepts.
 const MinRetention = 24 * time.Hour
 
-// DefaultHorizon is the horizon of an inbox whose [Options] name none: the default
+// DefaultHorizon is the horizon of an inbox whose [Options] set none: the default
 // retention of an outbox and of a Kafka topic. Choose the longest of the retention of
 // the topic or stream (NATS and Redis streams keep all messages by default), the
-// retention of the outbox if its messages are replayed, the time a RabbitMQ queue may
-// hold a message back, and the time for which callers of an HTTP operation repeat a
+// retention of the outbox if its messages are replayed, the time for which a RabbitMQ
+// queue may hold a message, and the time for which callers of an HTTP operation repeat a
 // request.
 const DefaultHorizon = 7 * 24 * time.Hour
 
@@ -29,20 +29,20 @@ type RetentionError struct {
 
 // Error names both ages and what to change.
 func (e *RetentionError) Error() string {
-	return fmt.Sprintf("inbox %q: prune what is older than %v: a message can come back for %v, and would have a second effect; keep claims longer, or shorten the retention of what brings messages back and then the inbox's horizon",
+	return fmt.Sprintf("inbox %q: prune claims older than %v: messages can be delivered again for %v, and would have a second effect; keep claims longer, or shorten the retention of their sources and then the inbox's horizon",
 		e.Consumer, e.OlderThan, e.Horizon)
 }
 
 // Prune forgets claims of the consumer that are older than olderThan by the
-// database's clock, at most limit of them, the oldest first, and returns how
-// many. Nothing else removes claims: a program that prunes calls it now and
-// then, until it returns less than limit.
+// database's clock, at most limit of them, the oldest first, and returns their
+// number. Nothing else removes claims: call it regularly,
+// each time until it returns less than limit.
 //
 // A message that is delivered again after its claim was forgotten counts as
 // new: it has a second effect, unless an order guards its key, whose mark is
 // never forgotten. olderThan must therefore not be below the inbox's horizon
 // ([Options]): otherwise the error is a [*RetentionError]. The horizon is a minimum:
-// a consumer that was down for a month is given messages that are a month old. Begin
+// a consumer that was down for a month receives messages that are a month old. Begin
 // with 30 days. The claim of a dead letter stays as long as the letter, the claim of
 // a stashed message as long as it waits.
 //
@@ -57,7 +57,7 @@ func (in *Inbox) Prune(ctx context.Context, db outbox.Execer, olderThan time.Dur
 	case limit < 1:
 		return 0, fmt.Errorf("inbox %q: prune at most %d claims: the limit must be positive", in.who.Consumer, limit)
 	}
-	res, err := db.ExecContext(ctx, in.sql.prune, in.who.Consumer, -olderThan.Microseconds(), limit)
+	res, err := in.sql.prune.Exec(ctx, db, in.who.Consumer, -olderThan.Microseconds(), limit)
 	if err == nil {
 		removed, err = res.RowsAffected()
 	}
@@ -67,9 +67,9 @@ func (in *Inbox) Prune(ctx context.Context, db outbox.Execer, olderThan time.Dur
 	return removed, nil
 }
 
-// PruneAll calls Prune with batches of 1,000 until nothing is left to forget or
-// ctx has ended, and returns how many claims were forgotten. Between two batches
-// it rests as long as a batch took, at least 5 ms: consumers continue beside it.
+// PruneAll calls Prune with batches of 1,000 until no old claim is left or
+// ctx has ended, and returns the number of forgotten claims. Between two batches
+// it pauses as long as a batch took, at least 5 ms, so that consumers are not delayed.
 func (in *Inbox) PruneAll(ctx context.Context, db outbox.Execer, olderThan time.Duration) (removed int64, err error) {
 	const batch = 1000
 	for {

@@ -11,40 +11,46 @@ import (
 	"github.com/postrider/postrider/outbox"
 )
 
-// MaxResult is the most that is kept of one result, in bytes.
+// MaxResult is the largest result that can be stored, in bytes.
 const MaxResult = 1 << 20
 
-// ErrNoResult is matched when no result is kept with a claim: the message was
+// ErrNoResult means that no result is stored with a claim: the message was
 // processed without one.
 var ErrNoResult = errors.New("no result is kept")
 
 // TryClaim is [Inbox.Claim] without waiting: busy means that another transaction
-// that called TryClaim for m is open. On SQLite it is Claim: a second
-// writer waits where it begins.
+// that called TryClaim for m is open. On SQLite it is Claim, because a second
+// writer waits at the beginning of its transaction. On MySQL two concurrent calls may wait
+// too.
 func (in *Inbox) TryClaim(ctx context.Context, tx Conn, m postrider.Message) (fresh, busy bool, err error) {
-	if in.sql.tryClaim == "" {
-		fresh, err = in.Claim(ctx, tx, m)
-		return fresh, false, err
-	}
 	if err := in.who.Usable(m.ID); err != nil {
 		return false, false, err
 	}
 	if err := outbox.CheckTx(tx); err != nil {
 		return false, false, err
 	}
+	if !in.sql.free.None() {
+		if free, busy, err := in.isFree(ctx, tx, &m); err != nil || !free {
+			return false, busy, err
+		}
+	}
+	if in.sql.tryClaim.None() {
+		fresh, err = in.Claim(ctx, tx, m)
+		return fresh, false, err
+	}
 	var fate int
-	row := tx.QueryRow(ctx, in.sql.tryClaim, in.who.Consumer, m.ID, inboxsql.Clean(m.Topic, postrider.MaxTopicLen), inboxsql.Clean(m.Type, postrider.MaxTypeLen))
+	row := inboxsql.QueryRow(ctx, tx, in.sql.tryClaim, in.who.Consumer, m.ID, inboxsql.Clean(m.Topic, postrider.MaxTopicLen), inboxsql.Clean(m.Type, postrider.MaxTypeLen))
 	if err := row.Scan(&fate); err != nil {
 		return false, false, in.wrap("claim", m.ID, err)
 	}
 	return fate == 1, fate == 2, nil
 }
 
-// KeepResult keeps what the processing of a message came to with its claim, which
-// the same transaction has made: a duplicate can be answered with it. It commits
-// with the effect or not at all, and is forgotten with the claim by
-// [Inbox.Prune]. More than [MaxResult] bytes are refused, and so is a second
-// result. It is stored as it is: its author answers for what it reveals.
+// KeepResult stores the result of processing a message with its claim, which
+// the same transaction must have made: a duplicate can be answered with it. It commits
+// with the effect or not at all, and [Inbox.Prune] forgets it with the
+// claim. More than [MaxResult] bytes are refused, and so is a second
+// result. It is stored unchanged: its author is responsible for its contents.
 func (in *Inbox) KeepResult(ctx context.Context, tx outbox.Tx, id string, result []byte) error {
 	if in.who.Err != nil {
 		return in.who.Err
@@ -55,7 +61,7 @@ func (in *Inbox) KeepResult(ctx context.Context, tx outbox.Tx, id string, result
 	if len(result) > MaxResult {
 		return fmt.Errorf("inbox %q: keep the result of message %s: it has %d bytes, at most %d are kept", in.who.Consumer, id, len(result), MaxResult)
 	}
-	res, err := tx.ExecContext(ctx, in.sql.keep, in.who.Consumer, id, append([]byte{}, result...))
+	res, err := in.sql.keep.Exec(ctx, tx, in.who.Consumer, id, append([]byte{}, result...))
 	if err != nil {
 		return in.wrap("keep the result of", id, err)
 	}
@@ -65,9 +71,9 @@ func (in *Inbox) KeepResult(ctx context.Context, tx outbox.Tx, id string, result
 	return nil
 }
 
-// Result returns what was kept with the claim of a message, in the transaction
-// whose Claim was not fresh, or later. The error is [ErrNoResult] when there is
-// nothing, whether or not the message was claimed.
+// Result returns the result stored with the claim of a message, in the transaction
+// whose Claim was not fresh, or later. The error is [ErrNoResult] if there is
+// none, whether or not the message was claimed.
 func (in *Inbox) Result(ctx context.Context, db Conn, id string) ([]byte, error) {
 	if in.who.Err != nil {
 		return nil, in.who.Err
@@ -76,7 +82,7 @@ func (in *Inbox) Result(ctx context.Context, db Conn, id string) ([]byte, error)
 		kept   int
 		result []byte
 	)
-	if err := db.QueryRow(ctx, in.sql.result, in.who.Consumer, id).Scan(&kept, &result); err != nil {
+	if err := inboxsql.QueryRow(ctx, db, in.sql.result, in.who.Consumer, id).Scan(&kept, &result); err != nil {
 		return nil, in.wrap("read the result of", id, err)
 	}
 	if kept == 0 {
@@ -85,10 +91,10 @@ func (in *Inbox) Result(ctx context.Context, db Conn, id string) ([]byte, error)
 	return result, nil
 }
 
-// OnceResult is [Inbox.Once] for an effect with an answer: it keeps what fn
-// returns, and answers a duplicate with it. fresh reports whether fn has run. The error
-// is [ErrNoResult] when the message was processed and no result was kept: there
-// is no answer, and the effect is there.
+// OnceResult is [Inbox.Once] for an effect with a result: it stores the result of
+// fn, and returns it for a duplicate. fresh reports whether fn has run. The error
+// is [ErrNoResult] if the message was processed without storing a result: the
+// effect exists, but has no result.
 func (in *Inbox) OnceResult(ctx context.Context, db Beginner, m postrider.Message, fn func(tx *sql.Tx) ([]byte, error)) (result []byte, fresh bool, err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -122,7 +128,7 @@ func OnceResultPgx[T PgxTx[Tag, R], Tag outbox.CommandTag, R Row](ctx context.Co
 	return result, true, nil
 }
 
-// answer claims m and keeps what fn returns, or returns what is kept.
+// answer claims m and stores the result of fn, or returns the stored result.
 func (in *Inbox) answer(ctx context.Context, tx Conn, m postrider.Message, fn func() ([]byte, error)) (result []byte, fresh bool, err error) {
 	if fresh, err = in.Claim(ctx, tx, m); err != nil {
 		return nil, false, err

@@ -6,18 +6,18 @@ import (
 	"github.com/postrider/postrider/internal/inboxsql"
 )
 
-// RolesSQL returns the statement that makes the roles of an inbox on PostgreSQL and
-// sets what they may do to the tables that are there, no more and no less:
+// RolesSQL returns the statement that creates the roles of an inbox on PostgreSQL and
+// sets their exact rights on the existing tables:
 //
 //   - consumer processes messages
 //   - reader sees everything but payloads and answers
 //   - admin acts for people: marks, dead letters, retention
 //
 // It may be run any number of times, by a role that may create roles and owns the
-// tables; [Inbox.Migrate] grants what it makes later. schema is that of [Options],
-// prefix what the names of the roles begin with, before an underscore, "" for the
+// tables; [Inbox.Migrate] grants rights on tables that it creates later. schema is that of
+// [Options]; prefix is the beginning of the roles' names, before an underscore, "" for the
 // schema. Reader and admin are those of the outbox, if there is one beside the inbox.
-// The roles cannot log in: grant them to those that do.
+// The roles cannot log in: grant them to login roles.
 func RolesSQL(schema, prefix string) (string, error) {
 	longest := 63 // an identifier of PostgreSQL, in bytes
 	for _, role := range inboxsql.Roles() {
@@ -30,7 +30,7 @@ func RolesSQL(schema, prefix string) (string, error) {
 	return inboxsql.RolesSQL(schema, prefix), nil
 }
 
-// RoleNames returns the names of the roles that [RolesSQL] makes.
+// RoleNames returns the names of the roles that [RolesSQL] creates.
 func RoleNames(schema, prefix string) []string {
 	names := inboxsql.Roles()
 	for i := range names {

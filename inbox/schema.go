@@ -3,25 +3,32 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/internal/inboxsql"
 	"github.com/postrider/postrider/outbox"
 )
 
-// SchemaVersion is that of the tables which this package makes. Versions only add:
-// programs of an older one continue beside them.
+// SchemaVersion is the version of the tables that this package creates. Versions only add:
+// programs of older versions keep working.
 const SchemaVersion = inboxsql.Version
 
-// Schema is the SQL that makes the inbox tables, one statement per element;
+// Schema returns the SQL that creates the inbox tables, one statement per element;
 // schema is that of [Options]. It may be run any number of times. On PostgreSQL it
-// also brings older ones to [SchemaVersion]; on SQLite [Inbox.Migrate] does.
-func Schema(d dialect.Dialect, schema string) []string { return inboxsql.For(d, schema).Schema }
+// also upgrades older tables to [SchemaVersion]; on SQLite [Inbox.Migrate] does. On MySQL
+// the last statements create triggers, for which MySQL before 8.0.29 needs [Inbox.Migrate].
+func Schema(d dialect.Dialect, schema string) []string {
+	l := inboxsql.For(d, schema)
+	return slices.Concat(l.Schema, l.Guards)
+}
 
-// Migrate makes the inbox tables that are missing, and brings those of an older
-// version, and on PostgreSQL the functions, to [SchemaVersion]; a newer one stays.
-// tx is a transaction, which the caller commits; two callers may do it at once. A
-// [*RetryableError] means that running consumers hold a table that is to be changed:
+// Migrate creates missing inbox tables, and upgrades older tables,
+// and on PostgreSQL the functions, to [SchemaVersion]; newer ones stay unchanged.
+// tx is a transaction, which the caller commits; concurrent calls are safe. On MySQL
+// each table commits by itself, together with the earlier statements of tx. If the user
+// may not create triggers there, only rights keep the journal append-only. A
+// [*RetryableError] means that running consumers hold a table that must change:
 // try again.
 func (in *Inbox) Migrate(ctx context.Context, tx outbox.Tx) error {
 	if in.who.Err != nil {
@@ -30,9 +37,20 @@ func (in *Inbox) Migrate(ctx context.Context, tx outbox.Tx) error {
 	if err := outbox.CheckTx(tx); err != nil {
 		return err
 	}
+	if in.lang.Ready != "" {
+		if _, err := tx.ExecContext(ctx, in.lang.Ready); err == nil {
+			return nil
+		}
+	}
 	for _, statement := range in.lang.Schema {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
 			return Classify(fmt.Errorf("inbox %q: make the tables: %w", in.who.Consumer, err))
+		}
+	}
+	for _, statement := range in.lang.Guards {
+		err := inboxsql.MySQLMakeTrigger(ctx, tx, statement)
+		if err != nil && !inboxsql.MySQLDenied(err) {
+			return Classify(fmt.Errorf("inbox %q: guard the journal: %w", in.who.Consumer, err))
 		}
 	}
 	for _, c := range in.lang.Columns {

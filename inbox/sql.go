@@ -2,25 +2,30 @@ package inbox
 
 import "github.com/postrider/postrider/internal/inboxsql"
 
-// statements are the texts for one dialect and schema.
+// statements has the SQL for one dialect and schema.
 type statements struct {
-	claim, claimMany, tryClaim        string // the last two: "" where they would need an INSERT inside a query
-	keep, result, lookup, became      string
-	dead, revive, deadPlace, dropDead string
-	moveMark, prune, status           string
+	claim, claimMany, tryClaim        inboxsql.Statement // claimMany and tryClaim: none if the dialect has no INSERT inside a query
+	keep, result, lookup, became      inboxsql.Statement
+	dead, revive, deadPlace, dropDead inboxsql.Statement
+	prune, status                     inboxsql.Statement
+	mark                              inboxsql.Mover
+	free, held                        inboxsql.Statement // on MySQL only: see mysql.go
 }
 
 func newStatements(l *inboxsql.Language) statements {
 	s := statements{
-		claim: claimSQL, keep: keepSQL, result: resultSQL, lookup: lookupSQL, became: inboxsql.Became,
-		dead: deadSQL, revive: reviveSQL, deadPlace: deadPlaceSQL, dropDead: dropDeadSQL,
-		moveMark: inboxsql.MoveMark, prune: pruneSQL, status: statusSQL,
+		claim: l.Statement(claimSQL), keep: l.Statement(keepSQL), result: l.Statement(resultSQL), lookup: l.Statement(lookupSQL),
+		became: l.Statement(inboxsql.Became), dead: l.Statement(deadSQL), revive: l.Statement(reviveSQL), deadPlace: l.Statement(deadPlaceSQL),
+		dropDead: l.Statement(dropDeadSQL), prune: l.Statement(pruneSQL), status: l.Statement(statusSQL), mark: l.Mover(),
 	}
 	if l.WriteInQuery {
-		s.claimMany, s.tryClaim = claimManySQL, tryClaimSQL
+		s.claimMany, s.tryClaim = l.Statement(claimManySQL), l.Statement(tryClaimSQL)
 	}
-	l.FillAll(&s.claim, &s.claimMany, &s.tryClaim, &s.keep, &s.result, &s.lookup, &s.became,
-		&s.dead, &s.revive, &s.deadPlace, &s.dropDead, &s.moveMark, &s.prune, &s.status)
+	if l.MySQL {
+		s.claim, s.prune = l.Statement(mysqlClaim), l.Statement(mysqlPrune)
+		s.result = l.Statement(resultSQL + mysqlShared)
+		s.free, s.held = l.Statement(mysqlFree), l.Statement(mysqlHeld)
+	}
 	return s
 }
 
@@ -28,9 +33,9 @@ const (
 	claimSQL = `INSERT INTO {inbox} (consumer, message_id, topic, type, processed_at)
 VALUES ($1, $2, $3, $4, {now}) ON CONFLICT (consumer, message_id) DO NOTHING`
 
-	// Lists with chr(31) between, which every driver can send and which costs half
-	// of what JSON does. ids are in their own order, and unnest keeps it: so two
-	// batches wait for each other and never both. Ids come back only when some of
+	// Lists are separated by chr(31), which every driver can send at half the
+	// cost of JSON. ids are sorted, and unnest keeps their order, so two
+	// batches never deadlock. Ids are returned only if some of
 	// the $5 were not claimed.
 	claimManySQL = `WITH claimed AS (
 INSERT INTO {inbox} (consumer, message_id, topic, type, processed_at)
@@ -40,9 +45,9 @@ ON CONFLICT (consumer, message_id) DO NOTHING RETURNING message_id),
 n AS (SELECT count(*) AS claimed FROM claimed)
 SELECT n.claimed, CASE WHEN n.claimed IN (0, CAST($5 AS bigint)) THEN '' ELSE (SELECT string_agg(message_id, chr(31)) FROM claimed) END FROM n`
 
-	// 1 when this transaction has claimed the message, 0 when an earlier one has, 2
-	// while another one that also asked in this way is open. The lock goes with the
-	// transaction; two ids that share it can only make one of them ask again.
+	// 1 if this transaction has claimed the message, 0 if an earlier one has, 2
+	// while another transaction with this statement is open. The lock ends with the
+	// transaction; two ids with the same lock only make one caller try again.
 	tryClaimSQL = `WITH free AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(hashtextextended($2, hashtextextended('postrider inbox ' || $1, 0))) AS ok),
 claimed AS (INSERT INTO {inbox} (consumer, message_id, topic, type, processed_at)
 SELECT $1, $2, $3, $4, {now} FROM free WHERE ok ON CONFLICT (consumer, message_id) DO NOTHING RETURNING 1)
@@ -53,7 +58,7 @@ SELECT CASE WHEN ok THEN (SELECT count(*) FROM claimed) ELSE 2 END FROM free`
 	resultSQL = `SELECT CASE WHEN i.result IS NULL THEN 0 ELSE 1 END, coalesce(i.result, '')
 FROM (SELECT 1 AS one) AS o LEFT JOIN {inbox} AS i ON i.consumer = $1 AND i.message_id = $2`
 
-	// One row always: that there is none has another error in every driver.
+	// Always one row: every driver has its own error for a missing row.
 	lookupSQL = `SELECT coalesce(i.topic, ''), coalesce(i.type, ''), coalesce(CAST(i.status AS text), ''), coalesce({us}i.processed_at{usend}, 0)
 FROM (SELECT 1 AS one) AS o LEFT JOIN {inbox} AS i ON i.consumer = $1 AND i.message_id = $2`
 
@@ -63,19 +68,20 @@ coalesce(a.version, 0), coalesce(a.schema_version, 0)
 FROM {attempt} AS a WHERE a.consumer = $1 AND a.state = 'dead' AND a.message_id > $2
 ORDER BY a.message_id LIMIT $3`
 
-	// It needs no version: its key has not gone past it, or nobody would have tried it.
+	// It is looked at once at least. A message that was given up before its turn is found
+	// to be early then, and waits for the versions before it.
 	reviveSQL = `INSERT INTO {stash} (consumer, message_id, topic, key, type, origin, needs, version, schema_version,
 payload, content_type, headers, stashed_at)
 SELECT consumer, message_id, topic, key, type, origin, 0, coalesce(version, 0), coalesce(schema_version, 0),
 payload, coalesce(content_type, ''), headers, {now}
 FROM {attempt} WHERE consumer = $1 AND message_id = $2 AND state = 'dead'`
 
-	deadPlaceSQL = `SELECT coalesce(max(topic), ''), coalesce(max(key), ''), coalesce(max(version), 0)
+	deadPlaceSQL = `SELECT count(*), coalesce(max(topic), ''), coalesce(max(key), ''), coalesce(max(version), 0)
 FROM {attempt} WHERE consumer = $1 AND message_id = $2 AND state = 'dead'`
 
 	dropDeadSQL = `DELETE FROM {attempt} WHERE consumer = $1 AND message_id = $2 AND state = 'dead'`
 
-	// $2 is negative. The claim of a dead letter stays as long as the letter, that
+	// $2 is negative. The claim of a dead letter stays as long as the letter, the claim
 	// of a stashed message as long as it waits.
 	pruneSQL = `DELETE FROM {inbox} WHERE consumer = $1 AND message_id IN (
 SELECT i.message_id FROM {inbox} AS i WHERE i.consumer = $1 AND i.processed_at < {plus}$2{plusend}

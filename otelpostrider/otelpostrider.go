@@ -1,5 +1,5 @@
 // Package otelpostrider traces messages with OpenTelemetry, from the transaction
-// that writes them to the one that has their effect:
+// that writes a message to the transaction that has its effect:
 //
 //	t := otelpostrider.New(nil)
 //	ob := outbox.New(dialect.Postgres, &outbox.Options{Tracer: t}) // create

@@ -31,10 +31,10 @@ const (
 // CausedBy returns a context under which [Outbox.Enqueue] writes what follows
 // from m: its messages get the header causationid with m's id, correlationid as
 // m has it, or m's id where a flow begins with m, and m's traceparent and
-// tracestate. Headers that a message has win, the two of the trace together; and
-// where the limits leave no room for them the message is written without. A
-// handler of package consumer has such a context. A zero Message ends it. m's
-// headers must not change while the context is in use.
+// tracestate. Headers that a message has win, the two of the trace together. Where
+// the limits leave no room for them, the message is written without them. Package
+// consumer gives its handlers this context. With a zero Message, what follows has no
+// cause. m's headers must not change while the context is in use.
 func CausedBy(ctx context.Context, m postrider.Message) context.Context {
 	return context.WithValue(ctx, causeKey{}, &causing{m.ID, m.Headers})
 }

@@ -97,7 +97,7 @@ func ExampleUnchecked() {
 	}
 }
 
-// A handler of package consumer has such a context. Other code makes it by itself.
+// Package consumer gives its handlers this context. Other code makes it by itself.
 func ExampleCausedBy() {
 	ob := outbox.New(dialect.Postgres, nil)
 

@@ -18,14 +18,15 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/internal/uuidv7"
+	"github.com/postrider/postrider/schema"
 )
 
 // Options are the settings of an Outbox. nil means all defaults.
 type Options struct {
-	// Schema holds the outbox table: "postrider". SQLite has no schemas; there a
-	// name means an attached database.
+	// Schema holds the outbox table: "postrider". SQLite and MySQL have no schemas; there
+	// a name means an attached or another database.
 	Schema string
-	// Table is the outbox table: "outbox" on PostgreSQL, "postrider_outbox" on SQLite.
+	// Table is the outbox table: "outbox" on PostgreSQL, "postrider_outbox" on SQLite and MySQL.
 	Table string
 	// Limits are stricter limits than those of package postrider.
 	Limits Limits
@@ -34,6 +35,10 @@ type Options struct {
 	// so that two such calls cannot deadlock. It costs one statement per call,
 	// and the writer needs EXECUTE on the function lock_keys of the schema.
 	LockKeys bool
+	// Validator refuses a payload that breaks its schema, before the Sealer makes it
+	// unreadable; nil: nothing. It must do no I/O: the caller's transaction is open. A
+	// [github.com/postrider/postrider/schema/jsonschema.Set] is one.
+	Validator schema.Checker
 	// Sealer encrypts every message before it is checked and written; nil: none.
 	// A [github.com/postrider/postrider/seal.Box] is one.
 	Sealer Sealer
@@ -71,6 +76,7 @@ type Limits struct {
 type Outbox struct {
 	writer writer
 	limits Limits
+	valid  schema.Checker
 	sealer Sealer
 	door   Door
 	tracer Tracer
@@ -83,14 +89,14 @@ func New(d dialect.Dialect, opts *Options) *Outbox {
 	if opts != nil {
 		o = *opts
 	}
-	return &Outbox{writer: newWriter(d, o), limits: o.Limits, sealer: o.Sealer, door: o.Door, tracer: o.Tracer}
+	return &Outbox{writer: newWriter(d, o), limits: o.Limits, valid: o.Validator, sealer: o.Sealer, door: o.Door, tracer: o.Tracer}
 }
 
 // Enqueue writes msgs into the outbox, in this order, inside tx. It does not
 // change msgs. Without messages it does nothing. Under a context of [CausedBy],
 // such as a handler's, they say what they follow from.
 //
-// A message that breaks a limit or cannot be sealed gives a [*MessageError], and
+// A message that breaks a limit or its schema, or cannot be sealed, gives a [*MessageError], and
 // a tx that is no transaction a [*NotTxError], both before anything is written.
 // After any other error the caller must roll back, as after any failed statement.
 func (o *Outbox) Enqueue(ctx context.Context, tx Tx, msgs ...postrider.Message) error {
@@ -108,7 +114,11 @@ func (o *Outbox) EnqueueIDs(ctx context.Context, tx Tx, msgs ...postrider.Messag
 		return nil, nil
 	}
 	for i := range msgs {
-		if err := o.check(&msgs[i]); err != nil {
+		err := o.check(&msgs[i])
+		if err == nil && o.valid != nil {
+			err = o.valid.Check(&msgs[i])
+		}
+		if err != nil {
 			return nil, &MessageError{Index: i, Topic: msgs[i].Topic, Err: err}
 		}
 	}
@@ -195,8 +205,8 @@ func describe(msgs []postrider.Message) string {
 }
 
 // MessageError says which message of an Enqueue cannot be written and why. It
-// wraps a [*postrider.LimitError] or the error of an encoder, which match
-// [postrider.ErrInvalid], or that of the Sealer. Nothing has been written.
+// wraps a [*postrider.LimitError], the error of an encoder or a [*schema.InvalidError],
+// which match [postrider.ErrInvalid], or that of the Sealer. Nothing has been written.
 type MessageError struct {
 	Index int    // of the message in the call, from 0
 	Topic string // of the message

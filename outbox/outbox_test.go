@@ -14,6 +14,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/schema"
 )
 
 // recorder is a transaction that notes what it is asked to execute.
@@ -167,6 +168,8 @@ func TestChunks(t *testing.T) {
 		{"bytes", dialect.Postgres, big, 3},
 		{"sqlite full", dialect.SQLite, msgs[:99], 1},
 		{"sqlite one more, in a savepoint", dialect.SQLite, msgs[:100], 4},
+		{"mysql full", dialect.MySQL, msgs[:99], 1},
+		{"mysql one more, in a savepoint", dialect.MySQL, msgs[:100], 4},
 		{"none", dialect.Postgres, nil, 0},
 	} {
 		tx := &recorder{}
@@ -186,7 +189,7 @@ func TestSQLiteUndoesHalfACall(t *testing.T) {
 	if !errors.Is(err, errDisk) || !strings.Contains(err.Error(), `enqueue 250 messages (first topic "t")`) {
 		t.Errorf("error %v", err)
 	}
-	if last := tx.queries[len(tx.queries)-1]; last != "ROLLBACK TO postrider_enqueue" {
+	if last := tx.queries[len(tx.queries)-1]; last != "ROLLBACK TO SAVEPOINT postrider_enqueue" {
 		t.Errorf("last statement is %q", last)
 	}
 }
@@ -200,6 +203,8 @@ func TestNames(t *testing.T) {
 		{dialect.Postgres, nil, `INSERT INTO "postrider"."outbox" (`},
 		{dialect.Postgres, &outbox.Options{Schema: `a"b`, Table: "c"}, `INSERT INTO "a""b"."c" (`},
 		{dialect.SQLite, nil, `INSERT INTO "postrider_outbox" (`},
+		{dialect.MySQL, nil, "INSERT INTO `postrider_outbox` (id, topic, `key`, "},
+		{dialect.MySQL, &outbox.Options{Schema: "a`\"b", Table: "c"}, "INSERT INTO `a``\"b`.`c` ("},
 	} {
 		tx := &recorder{}
 		if err := outbox.New(c.d, c.opts).Enqueue(t.Context(), tx, postrider.Message{Topic: "t"}); err != nil {
@@ -264,6 +269,36 @@ func (d *door) Check(m *postrider.Message) error {
 }
 
 // The door sees what is written, sealed, and before anything is.
+// checker refuses one payload, which it sees as the caller wrote it.
+type checker struct{ seen []string }
+
+func (c *checker) Check(m *postrider.Message) error {
+	c.seen = append(c.seen, string(m.Payload))
+	if string(m.Payload) == "bad" {
+		return &schema.InvalidError{Subject: m.Type, Version: 1, Reason: "no"}
+	}
+	return nil
+}
+
+func TestValidatorComesBeforeTheSealerAndTheTable(t *testing.T) {
+	c := &checker{}
+	ob := outbox.New(dialect.SQLite, &outbox.Options{Sealer: &sealer{}, Validator: c})
+	tx := &recorder{}
+	if err := ob.Enqueue(t.Context(), tx, postrider.Message{Topic: "t", Payload: []byte("good")}); err != nil {
+		t.Fatal(err)
+	}
+	written := len(tx.queries)
+	err := ob.Enqueue(t.Context(), tx, postrider.Message{Topic: "t", Payload: []byte("good")}, postrider.Message{Topic: "t", Type: "placed", Payload: []byte("bad")})
+	var bad *outbox.MessageError
+	var invalid *schema.InvalidError
+	if !errors.As(err, &bad) || bad.Index != 1 || !errors.As(err, &invalid) || !errors.Is(err, postrider.ErrInvalid) {
+		t.Errorf("%v", err)
+	}
+	if len(tx.queries) != written || !slices.Equal(c.seen, []string{"good", "good", "bad"}) {
+		t.Errorf("%d statements after %d, checked %q", len(tx.queries), written, c.seen)
+	}
+}
+
 func TestDoorComesBehindTheSealerAndBeforeTheTable(t *testing.T) {
 	d, tx := &door{}, &recorder{}
 	ob := outbox.New(dialect.SQLite, &outbox.Options{Sealer: &sealer{}, Door: d})

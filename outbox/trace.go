@@ -11,11 +11,10 @@ import (
 // Tracer makes a span of each message that is enqueued: what OpenTelemetry calls
 // create. It is called from many goroutines.
 type Tracer interface {
-	// Create begins the span of m, which has its final id and is not to be changed
-	// or kept, and returns its context as the headers traceparent and tracestate
-	// (https://www.w3.org/TR/trace-context/), "" where there is none. end is called
-	// once, with the error of the Enqueue: whether the transaction commits is not
-	// known then.
+	// Create begins the span of m, which has its final id; do not change or keep m.
+	// It returns the span's context as the headers traceparent and tracestate
+	// (https://www.w3.org/TR/trace-context/), "" without one. end is called once, with
+	// the error of the Enqueue, before anybody can know whether the transaction commits.
 	Create(ctx context.Context, m *postrider.Message) (parent, state string, end func(error))
 }
 

@@ -82,7 +82,7 @@ func (u unchecked) inner() any    { return u.Execer }
 
 var errUnchecked = errors.New("outbox: a transaction made by Unchecked belongs to its maker")
 
-// NotTxError says that what was given as a transaction is none.
+// NotTxError reports that a value that was given as a transaction is not one.
 type NotTxError struct {
 	Type string // the Go type of the value
 }

@@ -14,8 +14,11 @@ type writer interface {
 }
 
 func newWriter(d dialect.Dialect, o Options) writer {
-	if d == dialect.SQLite {
+	switch d {
+	case dialect.SQLite:
 		return newSQLite(tableName(o, "", "postrider_outbox"))
+	case dialect.MySQL:
+		return newMySQL(backquoted(tableName(o, "", "postrider_outbox")))
 	}
 	lock := ""
 	if o.LockKeys {
@@ -40,6 +43,12 @@ func tableName(o Options, schema, table string) string {
 }
 
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// backquoted is a quoted name as MySQL has it, where double quotes make a string.
+func backquoted(name string) string {
+	name = strings.ReplaceAll(name, "`", "``")
+	return strings.NewReplacer(`""`, `"`, `"`, "`").Replace(name)
+}
 
 const columns = "(id, topic, key, type, payload, content_type, headers, version, schema_version, not_before)"
 

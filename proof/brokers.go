@@ -6,69 +6,54 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/postrider/postrider/internal/lab/brokers"
+	"github.com/postrider/postrider/internal/lab/brokers/private"
+	"github.com/postrider/postrider/internal/testserver"
 )
 
-// source is a real broker, seen through its own client. An acknowledged message
-// of it outlives a kill of its process.
-type source struct {
-	name     string
-	relayURL string // what the relay is given
+// partitions of a topic on Kafka, and on Redis in front of consumers.
+const partitions = 8
 
-	// count is how many records the broker holds; an error while it is down.
-	count func(ctx context.Context) (int, error)
-	// read gives each record that the broker holds now to each, those of one
-	// key in the broker's order.
-	read func(ctx context.Context, each func(payload []byte)) error
-	server
-	close func()
-}
+// source is a broker with the topic of a run, seen through its vendor's client. An
+// acknowledged message of it outlives a kill of its process.
+type source struct{ *brokers.Broker }
 
-// server is what can be done to a broker's process.
-type server interface {
-	Kill() error
-	Restart() error
-	Freeze() error
-	Thaw() error
-}
-
-// brokers are the kinds that a run can have.
-func brokers() map[string]func(ctx context.Context) (*source, error) {
-	return map[string]func(ctx context.Context) (*source, error){
-		"kafka":    openKafka,
-		"nats":     openNATS,
-		"rabbitmq": openRabbitMQ,
-		"redis":    openRedis,
-		"webhook":  openWebhook,
-	}
-}
+// webhook is the one broker of which no vendor has a client.
+const webhook = "webhook"
 
 func brokerNames() []string {
-	var names []string
-	for name := range brokers() {
-		names = append(names, name)
-	}
+	names := append(private.Names(), webhook)
 	slices.Sort(names)
 	return names
 }
 
+// openBroker starts a broker that has flushed what it acknowledges.
 func openBroker(ctx context.Context, name string) (*source, error) {
-	open := brokers()[name]
-	if open == nil {
-		return nil, fmt.Errorf("unknown broker %q, want one of %q", name, brokerNames())
+	var (
+		b   *brokers.Broker
+		err error
+	)
+	if name == webhook {
+		b, err = openWebhook()
+	} else {
+		b, err = private.Launch(ctx, name, testserver.Throughput(), testserver.Durable())
 	}
-	s, err := open(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	s.name = name
-	return s, nil
+	if err := b.Make(ctx, brokers.Topic{Name: topic, Partitions: partitions}); err != nil {
+		b.Close()
+		return nil, err
+	}
+	return &source{b}, nil
 }
 
 // counted asks once, within a time that a broker that is up keeps.
 func (s *source) counted(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return s.count(ctx)
+	return s.Count(ctx, topic)
 }
 
 // moved waits until the broker holds more than n records, and returns how many.
@@ -93,12 +78,15 @@ func (s *source) settled(ctx context.Context, truth map[string]int, total int) (
 	last, since := -1, time.Now()
 	for {
 		now, err := s.counted(ctx)
-		if err == nil && now != last {
+		switch {
+		case err != nil: // a broker that does not answer is not quiet
+			since = time.Now()
+		case now != last:
 			last, since = now, time.Now()
 		}
 		if quiet := time.Since(since); last >= total && quiet > 2*time.Second || quiet > 30*time.Second {
 			check := newChecker()
-			if err := s.read(ctx, check.add); err != nil {
+			if err := s.Read(ctx, topic, func(r brokers.Record) { check.add(r.Payload) }); err != nil {
 				return Result{}, fmt.Errorf("read what the broker holds: %w", err)
 			}
 			if r := check.judge(truth); r.Lost == 0 || quiet > 30*time.Second {

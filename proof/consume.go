@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/internal/lab/brokers/private"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/proof/member"
 )
@@ -69,7 +70,7 @@ type ConsumeResult struct {
 func consumeCommand(ctx context.Context, args []string) (ConsumeResult, error) {
 	var c ConsumeConfig
 	fs := flag.NewFlagSet("proof consume", flag.ExitOnError)
-	fs.StringVar(&c.Broker, "broker", "kafka", "one of "+strings.Join(slices.Sorted(maps.Keys(feeds())), ", "))
+	fs.StringVar(&c.Broker, "broker", "kafka", "one of "+strings.Join(private.Names(), ", "))
 	fs.StringVar(&c.Postgres, "postgres", "15", "major version")
 	fs.StringVar(&c.Order, "order", "contiguous", "one of "+strings.Join(slices.Sorted(maps.Keys(member.Orders())), ", "))
 	fs.IntVar(&c.Messages, "messages", 200_000, "messages; every tenth comes twice")
@@ -92,10 +93,6 @@ func consumeCommand(ctx context.Context, args []string) (ConsumeResult, error) {
 
 // RunConsume is one campaign: a full broker, consumers, faults, quiet, count.
 func RunConsume(ctx context.Context, c ConsumeConfig) (ConsumeResult, error) {
-	open := feeds()[c.Broker]
-	if open == nil {
-		return ConsumeResult{}, fmt.Errorf("unknown broker %q", c.Broker)
-	}
 	pg, err := testserver.LaunchPostgres(ctx, c.Postgres, "", testserver.Durable())
 	if err != nil {
 		return ConsumeResult{}, err
@@ -109,11 +106,11 @@ func RunConsume(ctx context.Context, c ConsumeConfig) (ConsumeResult, error) {
 	if err := errors.Join(member.Prepare(ctx, pool), makeEffects(ctx, pool)); err != nil {
 		return ConsumeResult{}, err
 	}
-	f, err := open(ctx)
+	f, err := openFeed(ctx, c.Broker)
 	if err != nil {
 		return ConsumeResult{}, err
 	}
-	defer f.close()
+	defer f.Close()
 	per := max(c.Messages/c.Keys, 1)
 	rnd := rand.New(rand.NewPCG(c.Seed, 6))
 	all := records(rnd, c.Keys, per)
@@ -283,10 +280,10 @@ func (r *consumeRun) freeze(ctx context.Context) error {
 	r.freezes++
 	lasts := time.Second + time.Duration(r.rnd.IntN(2000))*time.Millisecond
 	if r.freezes%2 == 0 {
-		if err := r.feed.server.Freeze(); err != nil {
+		if err := r.feed.Freeze(); err != nil {
 			return err
 		}
-		return errors.Join(pause(ctx, lasts), r.feed.server.Thaw())
+		return errors.Join(pause(ctx, lasts), r.feed.Thaw())
 	}
 	thaw := r.herd.freeze(r.rnd)
 	defer thaw()

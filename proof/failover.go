@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 
+	"github.com/postrider/postrider/internal/lab/brokers"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -21,7 +22,7 @@ type FailoverConfig struct {
 	Parameters  string // of the relay's URL, behind the hosts
 	Kills       int    // of the leader: PostgreSQL and Patroni, as when a machine dies
 	Switchovers int    // the leader hands over; every other time a replica is far behind
-	Freezes     int    // of the leader: its connections stay open, and nobody answers
+	Freezes     int    // of the leader: its connections stay open and get no answer
 	Outages     int    // of etcd: the leader demotes itself
 	Messages    int    // backlog written before the relay starts
 	Writers     int
@@ -50,7 +51,7 @@ type change struct {
 	Leader string  `json:"leader"`      // the new one
 	Away   float64 `json:"away_s"`      // until the new leader acknowledged a commit
 	Resume float64 `json:"resume_s"`    // from then until its message was at the broker
-	Down   int     `json:"lines_down"`  // lines that say that the database is gone, of all relays
+	Down   int     `json:"lines_down"`  // log lines of all relays about an unreachable database
 	Back   int     `json:"lines_back"`  // and that it is back
 	Other  int     `json:"lines_other"` // all others
 }
@@ -86,7 +87,7 @@ func RunFailover(ctx context.Context, c FailoverConfig) (r FailoverResult, err e
 	if err != nil {
 		return r, err
 	}
-	defer b.close()
+	defer b.Close()
 	binary, remove, err := binaryOf(ctx, c.Binary)
 	if err != nil {
 		return r, err
@@ -131,7 +132,7 @@ type failover struct {
 
 func (f *failover) run(ctx context.Context) (FailoverResult, error) {
 	start := time.Now()
-	nc, err := nats.Connect(f.b.relayURL)
+	nc, err := nats.Connect(f.b.URL)
 	if err != nil {
 		return f.r, err
 	}
@@ -140,7 +141,7 @@ func (f *failover) run(ctx context.Context) (FailoverResult, error) {
 		return f.r, err
 	}
 	for range max(f.c.Relays, 1) {
-		s, err := speak(f.c.Binary, "relay", "--store", f.store, "--broker", f.b.relayURL, "--listen", "", "--log-format", "json")
+		s, err := speak(f.c.Binary, "relay", "--store", f.store, "--broker", f.b.URL, "--listen", "", "--log-format", "json")
 		if err != nil {
 			return f.r, err
 		}
@@ -170,7 +171,7 @@ func (f *failover) run(ctx context.Context) (FailoverResult, error) {
 	if err := f.compare(ctx, w); err != nil {
 		return f.r, err
 	}
-	f.r.Broker, f.r.Rollbacks, f.r.Seconds = f.b.name, w.rollbacks, time.Since(start).Seconds()
+	f.r.Broker, f.r.Rollbacks, f.r.Seconds = f.b.Name, w.rollbacks, time.Since(start).Seconds()
 	f.r.WriterErrors = w.errors
 	f.r.OK = f.r.OK && f.r.Parked == 0 && f.r.Forgotten == 0 && f.r.Replaced == 0
 	for _, ch := range f.r.Changes {
@@ -215,8 +216,8 @@ func (f *failover) compare(ctx context.Context, w *failoverWriters) error {
 		}
 	}
 	f.r.Acknowledged = len(w.acked)
-	return f.b.read(ctx, func(payload []byte) {
-		if !held[string(payload)] {
+	return f.b.Read(ctx, topic, func(r brokers.Record) {
+		if !held[string(r.Payload)] {
 			f.r.Replaced++
 		}
 	})

@@ -41,7 +41,7 @@ func RunNight(ctx context.Context, c Config) (n Night, err error) {
 	if err != nil {
 		return n, err
 	}
-	defer b.close()
+	defer b.Close()
 	binary, remove, err := binaryOf(ctx, c.Binary)
 	if err != nil {
 		return n, err
@@ -75,7 +75,7 @@ type night struct {
 }
 
 func (r *night) run(ctx context.Context) (Night, error) {
-	r.fleet = &fleet{binary: r.c.Binary, store: r.pg.url, broker: r.b.relayURL, procs: make([]*exec.Cmd, max(r.c.Relays, 2))}
+	r.fleet = &fleet{binary: r.c.Binary, store: r.pg.url, broker: r.b.URL, procs: make([]*exec.Cmd, max(r.c.Relays, 2))}
 	defer r.fleet.end()
 	for i := range r.fleet.procs {
 		if err := r.fleet.start(ctx, i); err != nil {

@@ -27,7 +27,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	defer b.close()
+	defer b.Close()
 	binary, remove, err := binaryOf(ctx, c.Binary)
 	if err != nil {
 		return Result{}, err
@@ -82,7 +82,7 @@ func build(ctx context.Context, dir string) (string, error) {
 
 func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b *source) (Result, error) {
 	start := time.Now()
-	fleet := &fleet{binary: c.Binary, store: pgURL, broker: b.relayURL, procs: make([]*exec.Cmd, max(c.Relays, 1))}
+	fleet := &fleet{binary: c.Binary, store: pgURL, broker: b.URL, procs: make([]*exec.Cmd, max(c.Relays, 1))}
 	defer fleet.end()
 	for i := range fleet.procs {
 		if err := fleet.start(ctx, i); err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/internal/lab/brokers"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/proof/member"
 )
@@ -32,19 +33,19 @@ func TestMain(m *testing.M) {
 
 // TestEndpoint: what an endpoint has answered outlives its kill, and is counted once.
 func TestEndpoint(t *testing.T) {
-	s, err := openWebhook(t.Context())
+	s, err := openBroker(t.Context(), webhook)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
-	url, _, _ := strings.Cut(s.relayURL, "#")
+	defer s.Close()
+	url, _, _ := strings.Cut(s.URL, "#")
 	for i := range 3 {
 		resp, err := http.Post(url, "text/plain", strings.NewReader(fmt.Sprintf("k:%d:x", i+1)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		if n, err := s.count(t.Context()); err != nil || n != i+1 || resp.StatusCode != http.StatusNoContent {
+		if n, err := s.counted(t.Context()); err != nil || n != i+1 || resp.StatusCode != http.StatusNoContent {
 			t.Fatalf("%d requests are counted after %d, %v, status %s", n, i+1, err, resp.Status)
 		}
 		if err := s.Kill(); err != nil {
@@ -55,7 +56,7 @@ func TestEndpoint(t *testing.T) {
 		}
 	}
 	c := newChecker()
-	if err := s.read(t.Context(), c.add); err != nil {
+	if err := s.Read(t.Context(), topic, func(r brokers.Record) { c.add(r.Payload) }); err != nil {
 		t.Fatal(err)
 	}
 	if r := c.judge(map[string]int{"k": 3}); !r.OK || r.Delivered != 3 {

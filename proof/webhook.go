@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/postrider/postrider/internal/lab/brokers"
 )
 
 // The environment that makes this program an endpoint: it writes each request's
@@ -48,7 +50,7 @@ func beEndpoint() error {
 }
 
 // openWebhook starts an endpoint as a process of its own.
-func openWebhook(context.Context) (*source, error) {
+func openWebhook() (*brokers.Broker, error) {
 	dir, err := os.MkdirTemp("", "proof-endpoint")
 	if err != nil {
 		return nil, err
@@ -62,12 +64,13 @@ func openWebhook(context.Context) (*source, error) {
 		_ = os.RemoveAll(dir)
 		return nil, err
 	}
-	return &source{
-		relayURL: "http://" + e.addr + "/hook#unsigned=true&insecure=true&allow=127.0.0.1&ports=" + port, server: e,
-		close: func() { _ = e.Kill(); _ = os.RemoveAll(dir) },
-		count: func(context.Context) (int, error) { return e.count() },
-		read: func(_ context.Context, each func([]byte)) error {
-			_, err := e.lines(0, each)
+	return &brokers.Broker{
+		Name: webhook, Process: e, Close: func() { _ = e.Kill(); _ = os.RemoveAll(dir) },
+		URL:   "http://" + e.addr + "/hook#unsigned=true&insecure=true&allow=127.0.0.1&ports=" + port,
+		Make:  func(context.Context, brokers.Topic) error { return nil }, // it takes every topic
+		Count: func(context.Context, string) (int, error) { return e.count() },
+		Read: func(_ context.Context, _ string, each func(brokers.Record)) error {
+			_, err := e.lines(0, func(line []byte) { each(brokers.Record{Payload: line}) })
 			return err
 		},
 	}, nil
@@ -125,6 +128,8 @@ func (e *endpoint) Kill() error {
 	return err
 }
 
+// Stop is Kill: what is written is whole.
+func (e *endpoint) Stop() error   { return e.Kill() }
 func (e *endpoint) Freeze() error { return e.cmd.Process.Signal(syscall.SIGSTOP) }
 func (e *endpoint) Thaw() error   { return e.cmd.Process.Signal(syscall.SIGCONT) }
 

@@ -7,37 +7,36 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/relay/internal/core"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/relay/internal/port"
 )
 
 // job is one call to the store or the sink, and its answer.
-type job func() core.Event
+type job func() port.Event
 
-// job makes one of an action. The time of a delivery counts from here.
-func (lp *loop) job(a core.Action) job {
+// job returns the job of an action. The time of a delivery counts from this call.
+func (lp *loop) job(a port.Action) job {
 	switch a := a.(type) {
-	case core.Lease:
-		return func() core.Event { return lp.lease(a) }
-	case core.Read:
-		return func() core.Event { return lp.read(a) }
-	case core.Settle:
-		return func() core.Event { return lp.settle(a) }
-	case core.Wait:
-		return func() core.Event { return lp.wait(a) }
-	case core.Deliver:
+	case port.Lease:
+		return func() port.Event { return lp.lease(a) }
+	case port.Read:
+		return func() port.Event { return lp.read(a) }
+	case port.Settle:
+		return func() port.Event { return lp.settle(a) }
+	case port.Wait:
+		return func() port.Event { return lp.wait(a) }
+	case port.Deliver:
 		ctx, cancel := context.WithTimeout(lp.calls, a.Timeout)
 		lp.cancels[a.ID] = cancel
-		return func() core.Event { return lp.deliver(ctx, a) }
+		return func() port.Event { return lp.deliver(ctx, a) }
 	}
 	return nil
 }
 
-func (lp *loop) lease(a core.Lease) core.Event {
+func (lp *loop) lease(a port.Lease) port.Event {
 	ctx, cancel := context.WithTimeout(lp.calls, a.Timeout)
 	defer cancel()
-	ev := core.Leased{ID: a.ID}
-	a.Req.Report = store.Report{Version: lp.r.opts.Version, Trouble: lp.r.rec.trouble()}
+	ev := port.Leased{ID: a.ID}
+	a.Req.Report = lp.r.rec.report(&lp.r.opts)
 	lp.guard("lease", &ev.Err, func() (err error) { ev.Grant, err = lp.r.store.Lease(ctx, a.Req); return err })
 	if ev.Err == nil && !a.Req.Leave {
 		if write := lp.stops.told(ev.Grant.Stopped); write != nil {
@@ -47,35 +46,35 @@ func (lp *loop) lease(a core.Lease) core.Event {
 	return ev
 }
 
-func (lp *loop) read(a core.Read) core.Event {
+func (lp *loop) read(a port.Read) port.Event {
 	ctx, cancel := context.WithTimeout(lp.calls, a.Timeout)
 	defer cancel()
-	ev := core.ReadDone{ID: a.ID}
+	ev := port.ReadDone{ID: a.ID}
 	lp.guard("read", &ev.Err, func() (err error) { ev.Batches, err = lp.r.store.Read(ctx, a.Reads); return err })
 	return ev
 }
 
-func (lp *loop) settle(a core.Settle) core.Event {
+func (lp *loop) settle(a port.Settle) port.Event {
 	ctx, cancel := context.WithTimeout(lp.calls, a.Timeout)
 	defer cancel()
-	ev := core.Settled{ID: a.ID}
+	ev := port.Settled{ID: a.ID}
 	lp.guard("settle", &ev.Err, func() (err error) { ev.Lost, err = lp.r.store.Settle(ctx, a.Settlements); return err })
 	return ev
 }
 
-// wait ends by its limit even when the store's Wait does not.
-func (lp *loop) wait(a core.Wait) core.Event {
+// wait ends at its limit even if the store's Wait does not.
+func (lp *loop) wait(a port.Wait) port.Event {
 	ctx, cancel := context.WithTimeout(lp.calls, a.Max+lp.ttl)
 	defer cancel()
 	var err error
 	lp.guard("wait", &err, func() error { return lp.r.store.Wait(ctx, a.Max) })
-	if err != nil { // a broken bell must not turn polling into a spin
+	if err != nil { // a failing Wait must not turn polling into a busy loop
 		sleep(ctx, a.Max)
 	}
-	return core.Woke{ID: a.ID}
+	return port.Woke{ID: a.ID}
 }
 
-func (lp *loop) deliver(ctx context.Context, a core.Deliver) core.Event {
+func (lp *loop) deliver(ctx context.Context, a port.Deliver) port.Event {
 	var (
 		errs []error
 		err  error
@@ -89,12 +88,12 @@ func (lp *loop) deliver(ctx context.Context, a core.Deliver) core.Event {
 		}
 	}
 	end(errs)
-	return core.Delivered{ID: a.ID, Errs: errs}
+	return port.Delivered{ID: a.ID, Errs: errs}
 }
 
-// guard calls fn and makes an error of a panic: a bug in an adapter must not
-// take the application down. The value of a panic may hold a payload, so only
-// its type is told.
+// guard calls fn and converts a panic to an error: a bug in an adapter must not
+// crash the application. The value of a panic may contain a payload, so only
+// its type is logged.
 func (lp *loop) guard(what string, err *error, fn func() error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// A payload that stays in the database is not sent, and is in what is parked: a
-// record that waits long must not depend on its row. One that has waited too long
-// travels whole.
+// TestClaimedPayloads: a payload that stays in the database is not sent, but it is in a
+// parked record, which must not depend on its row. A message that has waited too long
+// is sent whole.
 //
 // Promises: L
 func TestClaimedPayloads(t *testing.T) {
@@ -66,7 +66,7 @@ func TestClaimedPayloads(t *testing.T) {
 	})
 }
 
-// A format whose readers know of no reference has its messages whole.
+// TestWhatCannotReferTravelsWhole: messages in a format without references are sent whole.
 func TestWhatCannotReferTravelsWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table, err := route.New([]route.Rule{

@@ -22,17 +22,18 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// deadlyType is the type of a message that ends the relay that sends it.
+// deadlyType is the type of a message that crashes the relay that sends it.
 const deadlyType = "deadly"
 
-// ward runs one relay after the other. Each ends as by SIGKILL: nothing that it does
-// afterwards reaches the database or the broker.
+// ward runs one relay after the other. Each ends like by SIGKILL: its later calls reach
+// neither the database nor the broker.
 type ward struct {
 	t    testing.TB
 	mem  *memstore.Store
 	to   *membroker.Broker
 	opts relay.Options
-	mode atomic.Int32 // of the broker: works, refuses or silent
+	mode atomic.Int32  // of the broker: works, refuses, silent or hangs
+	took time.Duration // by a read or a settlement
 	runs sync.WaitGroup
 }
 
@@ -40,7 +41,24 @@ const (
 	works int32 = iota
 	refuses
 	silent
+	hangs // pings are answered, messages are not
 )
+
+// far is a store with slow reads and settlements.
+type far struct {
+	store.Store
+	took time.Duration
+}
+
+func (f *far) Read(ctx context.Context, r []store.LaneRead) ([]store.Batch, error) {
+	time.Sleep(f.took)
+	return f.Store.Read(ctx, r)
+}
+
+func (f *far) Settle(ctx context.Context, s []store.Settlement) ([]store.Lane, error) {
+	time.Sleep(f.took)
+	return f.Store.Settle(ctx, s)
+}
 
 // mortal is one relay of a ward, and its sink.
 type mortal struct {
@@ -63,7 +81,7 @@ func newWard(tb testing.TB, opts relay.Options) *ward {
 // start starts a relay. meets may kill it before any of its calls.
 func (w *ward) start(meets func(m *mortal, call int64)) *mortal {
 	ctx, cancel := context.WithCancel(context.Background())
-	m := &mortal{ward: w, store: &shaky{Store: w.mem.Pipe(memstore.DefaultPipe)}, cancel: cancel, dead: make(chan struct{}), meets: meets}
+	m := &mortal{ward: w, store: &shaky{Store: &far{w.mem.Pipe(memstore.DefaultPipe), w.took}}, cancel: cancel, dead: make(chan struct{}), meets: meets}
 	w.runs.Go(func() {
 		opts := w.opts
 		if err := relay.New(m.store, m, &opts).Run(ctx); err != nil {
@@ -123,7 +141,7 @@ func (m *mortal) Deliver(ctx context.Context, b broker.Batch) []error {
 		return all(broker.ErrNotTried)
 	case mode == refuses:
 		return all(broker.Outage(errRefused, "", ""))
-	case mode == silent:
+	case mode == silent || mode == hangs:
 		select {
 		case <-ctx.Done():
 		case <-m.dead:
@@ -138,7 +156,7 @@ func (m *mortal) Deliver(ctx context.Context, b broker.Batch) []error {
 	return m.to.Sink().Deliver(ctx, b)
 }
 
-// pending is how many messages are neither delivered nor held by a dead letter.
+// pending returns the number of messages that are neither delivered nor behind a dead letter.
 func (w *ward) pending() int {
 	s, err := w.mem.Office().Admin.Status(context.Background())
 	if err != nil {
@@ -167,7 +185,7 @@ func (w *ward) parked() []ops.ParkedRecord {
 	return recs
 }
 
-// finish lets one more relay deliver all that is left.
+// finish lets one more relay deliver all remaining messages.
 func (w *ward) finish() {
 	w.t.Helper()
 	m := w.start(nil)
@@ -273,7 +291,7 @@ func TestKillsAtOtherMessagesMakeNoDeadLetter(t *testing.T) {
 	}
 }
 
-// TestKillsInAnOutageMakeNoDeadLetter kills relays whose broker is away, in their
+// TestKillsInAnOutageMakeNoDeadLetter kills relays whose broker is unreachable, in their
 // first calls and at any time, far more often than a message has attempts.
 //
 // Promises: S
@@ -307,5 +325,79 @@ func TestKillsInAnOutageMakeNoDeadLetter(t *testing.T) {
 				checkLog(t, w.to, "orders", next)
 			})
 		})
+	}
+}
+
+// TestKillsAtASinkThatHangs kills relays soon after they start, while the broker answers
+// pings and no message.
+//
+// Promises: S
+func TestKillsAtASinkThatHangs(t *testing.T) {
+	for _, c := range []struct {
+		within          time.Duration
+		attempts, kills int
+	}{{2 * time.Second, 3, 150}, {5 * time.Second, 3, 150}, {20 * time.Second, 3, 100}, {5 * time.Second, 10, 400}} {
+		t.Run(fmt.Sprint(c.within, " ", c.attempts), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(7, 7))
+				w := newWard(t, relay.Options{Retry: relay.Retry{MaxAttempts: c.attempts}})
+				next := map[string]int64{}
+				enqueue(t, w.mem, 1000, 40, next)
+				w.mode.Store(hangs)
+				for range c.kills {
+					m := w.start(nil)
+					time.Sleep(time.Duration(rng.Int64N(int64(c.within))))
+					m.kill()
+				}
+				w.mode.Store(works)
+				w.finish()
+				w.noDeadLetter()
+				checkLog(t, w.to, "orders", next)
+			})
+		})
+	}
+}
+
+// TestABacklogIsSentQuicklyAfterKills compares how long the backlog of an outage takes
+// without kills, and with some relays killed meanwhile.
+//
+// Promises: S
+func TestABacklogIsSentQuicklyAfterKills(t *testing.T) {
+	took := map[int]time.Duration{}
+	for _, kills := range []int{0, 3, 4, 6} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWard(t, relay.Options{})
+			w.took = 5 * time.Millisecond
+			next := map[string]int64{}
+			enqueue(t, w.mem, 60_000, 2000, next)
+			w.mode.Store(refuses)
+			for range kills {
+				m := w.start(nil)
+				time.Sleep(20 * time.Second)
+				m.kill()
+			}
+			w.runs.Wait()
+			time.Sleep(time.Minute) // the last lease runs out
+			if recs := len(w.parked()); recs > 0 {
+				t.Errorf("%d kills: %d messages are set aside although the broker is away", kills, recs)
+			}
+			w.mode.Store(works)
+			began := time.Now()
+			m := w.start(nil)
+			for w.pending() > 0 && time.Since(began) < 10*time.Minute {
+				time.Sleep(50 * time.Millisecond)
+			}
+			took[kills] = time.Since(began)
+			t.Logf("%d kills: %v, %d calls", kills, took[kills], m.calls.Load())
+			m.cancel()
+			w.runs.Wait()
+			w.noDeadLetter()
+			checkLog(t, w.to, "orders", next)
+		})
+	}
+	for kills, d := range took {
+		if d > took[0]+2*time.Second {
+			t.Errorf("the backlog took %v after %d kills and %v after none", d, kills, took[0])
+		}
 	}
 }

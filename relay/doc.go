@@ -6,10 +6,10 @@
 //
 // Run may be called in the application's own process, in any number of
 // replicas: they share the lanes fairly and take over from each other. A
-// message is delivered at least once, in order per key; nothing is settled
-// before the sink has acknowledged it or it stands in the parked table.
+// message is delivered at least once, in order per key. It is settled only
+// after the sink has acknowledged it or together with its record in the parked table.
 //
-// An unreachable database or broker is waited for, at the start and later.
-// Only what a person must change ends Run with an error: a schema that does not
-// fit, or a database that cannot be used as it is, found at the start.
+// Run waits for an unreachable database or broker, at the start and later.
+// It returns an error only if a person must act: for a schema of another
+// version, or an unusable database, found at the start.
 package relay

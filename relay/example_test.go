@@ -10,8 +10,8 @@ import (
 	"github.com/postrider/postrider/store/memstore"
 )
 
-// A relay with a store and a broker in memory. In a service they are those of
-// pgstore and kafkabroker, say.
+// A relay with a store and a broker in memory. A service uses pgstore and kafkabroker, for
+// example.
 func ExampleNew() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

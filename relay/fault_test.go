@@ -22,7 +22,7 @@ import (
 
 var errDown = errors.New("connection refused")
 
-// shaky is a store that can be cut off: before a call, or after it so that its
+// shaky is a store that can be disconnected: before a call, or after it so that its
 // answer is lost.
 type shaky struct {
 	store.Store
@@ -55,7 +55,7 @@ func (s *shaky) Settle(ctx context.Context, st []store.Settlement) ([]store.Lane
 	return lost, err
 }
 
-// lines collects what a logger writes.
+// lines collects a logger's lines.
 type lines struct {
 	mu  sync.Mutex
 	buf strings.Builder
@@ -103,6 +103,34 @@ func TestAnUnreachableStoreIsWaitedForWithOneLine(t *testing.T) {
 		}
 		if n := log.count("database reachable again"); n != 2 {
 			t.Errorf("%d lines report the end of an outage, want 2", n)
+		}
+	})
+}
+
+// TestReadinessFollowsTheStore: an outage that returns often has few lines in
+// the log, and a probe sees the relay ready a second after each.
+func TestReadinessFollowsTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &shaky{Store: memstore.New(nil)}
+		var log lines
+		r := relay.New(st, membroker.New(nil).Sink(), &relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		stop := start(t, r)
+		time.Sleep(5 * time.Second)
+		for n := range 12 {
+			st.down.Store(true)
+			time.Sleep(2 * time.Second)
+			if h := r.Health(); h.Ready || h.Down["store"] == "" {
+				t.Errorf("in outage %d: %+v", n+1, h)
+			}
+			st.down.Store(false)
+			time.Sleep(4 * time.Second)
+			if h := r.Health(); !h.Ready || len(h.Down) > 0 {
+				t.Errorf("after outage %d: %+v", n+1, h)
+			}
+		}
+		stop()
+		if n := log.count("database unreachable"); n > 5 {
+			t.Errorf("%d lines report the begin of an outage", n)
 		}
 	})
 }
@@ -262,7 +290,7 @@ func TestADestinationThatIsDownDoesNotStopTheOthers(t *testing.T) {
 	})
 }
 
-// A dead letter waits for a person: it must be in the log, without its payload.
+// TestADeadLetterIsSaid: a dead letter waits for a person, so it is logged, without its payload.
 func TestADeadLetterIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memstore.New(&memstore.Options{Lanes: 1})
@@ -281,8 +309,9 @@ func TestADeadLetterIsSaid(t *testing.T) {
 	})
 }
 
-// Also when the dead one's lease was renewed a moment before, and for every
-// moment between two of its heartbeats: no poll may add to the lease's rest.
+// TestTakeOverWithinThreeSeconds: another instance takes over within three seconds, at
+// whatever moment between two heartbeats the owner died: no poll may add to the
+// rest of the lease.
 //
 // Promises: S
 func TestTakeOverWithinThreeSeconds(t *testing.T) {

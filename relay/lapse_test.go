@@ -11,8 +11,8 @@ import (
 	"github.com/postrider/postrider/store/memstore"
 )
 
-// TestALapseThatLetNobodyInIsSeenAndCostsNothing cuts the store off while
-// messages are acknowledged and not settled, for longer than the lease.
+// TestALapseThatLetNobodyInIsSeenAndCostsNothing disconnects the store for longer than the
+// lease, while messages are acknowledged and not settled.
 func TestALapseThatLetNobodyInIsSeenAndCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memstore.New(nil)
@@ -42,7 +42,7 @@ func TestALapseThatLetNobodyInIsSeenAndCostsNothing(t *testing.T) {
 		if s := r.Stats(); s.Settled != 40 || s.LeaseLapses != 1 || s.LanesLost != 0 {
 			t.Errorf("settled %d, lapses %d, lanes lost %d; want 40, 1, 0", s.Settled, s.LeaseLapses, s.LanesLost)
 		}
-		// The outage has its line: its lapse is no second one.
+		// The outage is logged once: its lapse is not logged again.
 		if n, down := log.count("lease lapsed"), log.count("database unreachable"); n != 0 || down != 1 {
 			t.Errorf("%d lines say that the lease ran out, %d that the store is down; want 0 and 1:\n%s", n, down, log.buf.String())
 		}

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
-// loop is one Run. Whoever brings an event steps the engine, under mu, and makes
-// one of the calls that it asks for: a poll of an idle outbox is then one goroutine
-// that sleeps, reads and sleeps again, and nobody is woken to pass a word on.
+// loop is one Run. The goroutine with an event steps the engine, under mu, and
+// makes one of the calls that the engine returns. So polling an idle outbox takes one
+// goroutine that sleeps, reads and sleeps again, without waking another.
 type loop struct {
 	r     *Relay
 	calls context.Context // of every call; a drain waits for them
@@ -20,7 +21,7 @@ type loop struct {
 	ended chan struct{}  // closed when the engine takes no more events
 	work  sync.WaitGroup // workers
 	ttl   time.Duration
-	pipe  string // whose messages are delivered
+	pipe  string // the pipe to deliver
 	start time.Time
 	timer *time.Timer
 	stops *stops
@@ -33,7 +34,7 @@ type loop struct {
 	lastMono time.Time
 	lastWall time.Time
 	sink     sinkHealth
-	cancels  map[core.ID]context.CancelFunc // of deliveries in flight
+	cancels  map[port.ID]context.CancelFunc // of deliveries in flight
 }
 
 // stopGrace is how long an ended Run waits for calls that do not obey their context.
@@ -46,7 +47,7 @@ func newLoop(r *Relay, bootID string) *loop {
 	return &loop{
 		r: r, engine: core.New(cfg, seed()), ttl: r.rec.ttl, pipe: cfg.Store.Pipe, stops: newStops(r),
 		jobs: make(chan job), ended: make(chan struct{}),
-		cancels: map[core.ID]context.CancelFunc{},
+		cancels: map[port.ID]context.CancelFunc{},
 	}
 }
 
@@ -67,16 +68,16 @@ func (lp *loop) run(ctx context.Context) error {
 	lp.watch(ctx)
 	cancel()
 	lp.await()
-	if lp.err == nil { // else the caller has the error, and says it
+	if lp.err == nil { // otherwise the caller reports the error
 		lp.r.log.Info("relay stopped")
 	}
 	return lp.err
 }
 
-// watch brings the events that no call does, until the engine has ended.
+// watch passes events to the engine that answer no call, until it has ended.
 func (lp *loop) watch(ctx context.Context) {
 	done := ctx.Done()
-	var ev core.Event = core.Start{}
+	var ev port.Event = port.Start{}
 	for {
 		if c := lp.step(ev); c != nil {
 			lp.do(c)
@@ -85,18 +86,18 @@ func (lp *loop) watch(ctx context.Context) {
 		case <-lp.ended:
 			return
 		case <-lp.timer.C:
-			ev = core.Tick{}
+			ev = port.Tick{}
 		case <-done:
 			done = nil
-			ev = core.Drain{}
+			ev = port.Drain{}
 			lp.r.log.Info("drain started")
 		}
 	}
 }
 
-// step hands ev to the engine and returns one of the calls it asks for, nil if
-// there is none; the others go to workers. After the end it does nothing.
-func (lp *loop) step(ev core.Event) job {
+// step passes ev to the engine and returns one of the resulting calls, or nil; the
+// others go to workers. After the end it does nothing.
+func (lp *loop) step(ev port.Event) job {
 	lp.mu.Lock()
 	defer lp.mu.Unlock()
 	if lp.over {
@@ -106,15 +107,15 @@ func (lp *loop) step(ev core.Event) job {
 	var own job
 	if lp.jumped(now) {
 		lp.r.log.Warn("clock jumped, leases dropped")
-		own = lp.act(lp.engine.Step(now.Sub(lp.start), core.ClockJump{}), nil)
+		own = lp.act(lp.engine.Step(now.Sub(lp.start), port.ClockJump{}), nil)
 	}
 	switch ev := ev.(type) {
-	case core.Delivered:
+	case port.Delivered:
 		if cancel := lp.cancels[ev.ID]; cancel != nil {
 			cancel()
 			delete(lp.cancels, ev.ID)
 		}
-	case core.Drain:
+	case port.Drain:
 		lp.draining = true
 	}
 	if !lp.over {
@@ -124,8 +125,8 @@ func (lp *loop) step(ev core.Event) job {
 	return own
 }
 
-// jumped compares the monotonic with the wall clock since the step before. A
-// suspended machine stops the one and not the other.
+// jumped reports whether the monotonic and the wall clock diverged since the last step. A
+// suspended machine stops the former and not the latter.
 func (lp *loop) jumped(now time.Time) bool {
 	wall := now.Round(0)
 	apart := wall.Sub(lp.lastWall) - now.Sub(lp.lastMono)
@@ -133,20 +134,20 @@ func (lp *loop) jumped(now time.Time) bool {
 	return apart.Abs() > lp.ttl/4
 }
 
-// act does what takes no time and hands out the calls but for the last, which it
-// returns. own is the one left from before.
-func (lp *loop) act(actions []core.Action, own job) job {
+// act executes actions that take no time and passes all calls but the last to workers. It
+// returns the last call. own is a call that is still to be made.
+func (lp *loop) act(actions []port.Action, own job) job {
 	for _, a := range actions {
 		switch a := a.(type) {
-		case core.Cancel:
+		case port.Cancel:
 			if cancel := lp.cancels[a.ID]; cancel != nil {
 				cancel()
 			}
-		case core.Timer:
+		case port.Timer:
 			lp.timer.Reset(a.At - time.Since(lp.start))
-		case core.Notify:
+		case port.Notify:
 			lp.notify(a.Fact)
-		case core.Stopped:
+		case port.Stopped:
 			lp.over, lp.err = true, a.Err
 			close(lp.ended)
 			return nil
@@ -160,8 +161,8 @@ func (lp *loop) act(actions []core.Action, own job) job {
 	return own
 }
 
-// do hands a call to a worker that has nothing to do, or to a new one. Workers are
-// kept because a fresh goroutine grows its stack anew in every call.
+// do passes a call to an idle worker, or to a new one. Workers are
+// kept because a new goroutine would grow its stack again in every call.
 func (lp *loop) do(c job) {
 	select {
 	case lp.jobs <- c:
@@ -183,14 +184,14 @@ func (lp *loop) worker(c job) {
 	}
 }
 
-func (lp *loop) notify(f core.Fact) {
+func (lp *loop) notify(f port.Fact) {
 	switch f := f.(type) {
-	case core.HealthChanged:
+	case port.HealthChanged:
 		if f.Part == "sink" {
 			lp.sinkIs(f.Down, false, f.Err)
 			return
 		}
-	case core.DeliveryDone:
+	case port.DeliveryDone:
 		if f.Acked > 0 {
 			lp.sinkHeard()
 		}
@@ -199,47 +200,47 @@ func (lp *loop) notify(f core.Fact) {
 	lp.r.opts.Observer.tell(f)
 	log := lp.r.log
 	switch f := f.(type) {
-	case core.HealthChanged:
+	case port.HealthChanged:
 		healthLine(log, f)
-	case core.ReasonChanged:
+	case port.ReasonChanged:
 		log.Warn("outage reason changed", "part", f.Part, "error", f.Err)
-	case core.BrakeChanged:
+	case port.BrakeChanged:
 		if f.On {
 			log.Error("destination braked", "destination", f.Destination, "code", f.Code, "rejections", f.Rejections)
 		} else {
 			log.Info("destination released", "destination", f.Destination)
 		}
-	case core.PipePaused:
+	case port.PipePaused:
 		if f.On {
 			log.Warn("pipe paused")
 		} else {
 			log.Warn("pipe resumed")
 		}
-	case core.LanePaused:
+	case port.LanePaused:
 		args := []any{"lane", f.Lane, "captured_keys", f.Keys, "reason", f.Reason}
 		if f.On {
 			log.Warn("lane paused", args...)
 		} else {
 			log.Warn("lane resumed", args...)
 		}
-	case core.HistoryChanged:
-		if f.Lanes == 0 || f.Outage { // nothing was dropped, or the line that ends the outage reports it
+	case port.HistoryChanged:
+		if f.Lanes == 0 || f.Outage { // nothing was dropped, or the log line at the end of the outage reports it
 			return
 		}
 		log.Warn("database history changed", "lanes", f.Lanes)
-	case core.LeaseLapsed:
+	case port.LeaseLapsed:
 		write := log.Warn
-		if f.Outage { // its own line has been logged
+		if f.Outage { // the outage itself has been logged
 			write = log.Debug
 		}
 		write("lease lapsed", "lanes", f.Lanes, "reason", f.Reason, "last_answered_ago", f.Since, "noticed_late_by", f.Late)
-	case core.DrainCutOff:
+	case port.DrainCutOff:
 		log.Warn("drain cut off", "messages_sent_again", f.Messages)
-	case core.LaneGained:
+	case port.LaneGained:
 		log.Debug("lane gained", "lane", f.Lane, "epoch", f.Epoch)
-	case core.LaneLost:
+	case port.LaneLost:
 		log.Debug("lane lost", "lane", f.Lane, "reason", f.Reason)
-	case core.RecordParked:
+	case port.RecordParked:
 		if f.Class != "" {
 			args := []any{"seq", f.Seq, "lane", int(f.Lane), "state", f.State.String(), "class", f.Class, "code", f.Code}
 			if f.State == store.Dead { // a person must act; the brake keeps a broken destination from filling the log
@@ -251,8 +252,8 @@ func (lp *loop) notify(f core.Fact) {
 	}
 }
 
-// healthLine logs the begin or the end of an outage of the store or a destination.
-func healthLine(log *slog.Logger, f core.HealthChanged) {
+// healthLine logs the beginning or the end of an outage of the store or a destination.
+func healthLine(log *slog.Logger, f port.HealthChanged) {
 	args := []any{"part", f.Part}
 	switch {
 	case f.Part != "store" && f.Down:

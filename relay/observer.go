@@ -4,11 +4,11 @@ import (
 	"context"
 
 	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/relay/internal/port"
 )
 
-// Observer is told what a relay does. Every field may be nil. The functions are
-// called one after the other, never two at once; they must not block.
+// Observer has callbacks for events of a relay. Every field may be nil. The functions are
+// called one after the other, never concurrently; they must not block.
 type Observer struct {
 	Delivered  func(DeliveredInfo)
 	Settled    func(SettledInfo)
@@ -24,31 +24,31 @@ type Observer struct {
 	Paused func(PausedInfo)
 }
 
-// The infos are the engine's facts. No info holds a payload.
+// The infos are the engine's facts. No info contains a payload.
 type (
 	// DeliveredInfo is one answered call to the sink: Lane, Acked messages, their
 	// Bytes, the time that it Took, and Classes, its errors by broker.Class.
-	DeliveredInfo = core.DeliveryDone
+	DeliveredInfo = port.DeliveryDone
 	// SettledInfo is one answered settlement: how many Lanes, Messages, Parked and
 	// Unparked records it had, and the time that it Took.
-	SettledInfo = core.SettleDone
+	SettledInfo = port.SettleDone
 	// ParkedInfo is one record set aside: Lane, Seq, ID, Topic, State, Attempts, and
 	// the Class, Code and Error of its last attempt.
-	ParkedInfo = core.RecordParked
+	ParkedInfo = port.RecordParked
 	// LaneGainedInfo is a lane that the relay works on from now on: Lane and Epoch.
-	LaneGainedInfo = core.LaneGained
+	LaneGainedInfo = port.LaneGained
 	// LaneLostInfo is a lane that it no longer works on: Lane and Reason.
-	LaneLostInfo = core.LaneLost
-	// HealthInfo is a change: Part is "store", "sink" or "destination NAME", and Err
-	// tells why it is Down. When a store recovers, After is how long it did not,
-	// and NewHistory that it crashed, failed over or was restored meanwhile.
-	HealthInfo = core.HealthChanged
+	LaneLostInfo = port.LaneLost
+	// HealthInfo is a change of health: Part is "store", "sink" or "destination NAME", and
+	// Err is why it is Down. When a store recovers, After is the length of the outage,
+	// and NewHistory reports a crash, failover or restore in between.
+	HealthInfo = port.HealthChanged
 	// BrakeInfo is a Destination that is held (On) after Rejections with one Code, or
-	// is free again.
-	BrakeInfo = core.BrakeChanged
-	// PausedInfo is a Lane that reads no more (On) because Keys of it are set aside,
-	// or for another Reason; or that reads again.
-	PausedInfo = core.LanePaused
+	// is released.
+	BrakeInfo = port.BrakeChanged
+	// PausedInfo is a Lane that is paused (On) because Keys of it are parked,
+	// or for another Reason; or that is resumed.
+	PausedInfo = port.LanePaused
 )
 
 func call[T any](fn func(T), v T) {
@@ -57,40 +57,40 @@ func call[T any](fn func(T), v T) {
 	}
 }
 
-func (o *Observer) tell(f core.Fact) {
+func (o *Observer) tell(f port.Fact) {
 	if o == nil {
 		return
 	}
 	switch f := f.(type) {
-	case core.DeliveryDone:
+	case port.DeliveryDone:
 		call(o.Delivered, f)
-	case core.SettleDone:
+	case port.SettleDone:
 		call(o.Settled, f)
-	case core.RecordParked:
+	case port.RecordParked:
 		call(o.Parked, f)
-	case core.LaneGained:
+	case port.LaneGained:
 		call(o.LaneGained, f)
-	case core.LaneLost:
+	case port.LaneLost:
 		call(o.LaneLost, f)
-	case core.HealthChanged:
+	case port.HealthChanged:
 		call(o.Health, f)
-	case core.BrakeChanged:
+	case port.BrakeChanged:
 		call(o.Brake, f)
-	case core.LanePaused:
+	case port.LanePaused:
 		call(o.Paused, f)
 	}
 }
 
-// Tracer makes a span of each call to the sink: what OpenTelemetry calls send. It
-// is called from many goroutines.
+// Tracer makes a span of each call to the sink, a send span of OpenTelemetry. It must be
+// safe for concurrent use.
 type Tracer interface {
-	// Send begins the span. The sink is called with the context that it returns.
-	// msgs must not be changed or kept. end is called once, with what Deliver
-	// returned: nil, or an error or nil per message.
+	// Send begins the span. The sink is called with the returned context.
+	// msgs must not be changed or kept. end is called once, with the result of
+	// Deliver: nil, or an error or nil per message.
 	Send(ctx context.Context, system string, msgs []postrider.Message) (sending context.Context, end func([]error))
 }
 
-// send begins a span where there is a tracer.
+// send begins a span if there is a tracer.
 func (r *Relay) send(ctx context.Context, msgs []postrider.Message) (context.Context, func([]error)) {
 	if r.opts.Tracer == nil {
 		return ctx, func([]error) {}

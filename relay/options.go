@@ -4,37 +4,38 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/claim"
 	"github.com/postrider/postrider/envelope"
-	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
-// KeyPolicy says what becomes of a key whose head is dead.
-type KeyPolicy = core.Policy
+// KeyPolicy is the treatment of a key whose head is dead.
+type KeyPolicy = port.Policy
 
 // The policies.
 const (
 	// Block keeps the key's later messages waiting until a person retries or
 	// discards the dead one.
-	Block = core.Block
+	Block = port.Block
 	// Skip sets the dead message aside and continues with the key.
-	Skip = core.Skip
+	Skip = port.Skip
 )
 
-// Retry says when a failed message is tried again. Outages and throttling burn
+// Retry sets when a failed message is tried again. Outages and throttling use
 // no attempt.
 type Retry struct {
-	// Delays after the first, second ... failure; the last one repeats. When
-	// empty the delay starts at Base and doubles up to Max.
+	// Delays lists the delays after the first, second ... failure; the last one repeats. If
+	// empty, the delay starts at Base and doubles up to Max.
 	Delays []time.Duration
 	Base   time.Duration // 0: 1 s
 	Max    time.Duration // 0: 5 min
-	// Jitter is the share of a delay that is drawn at random, up to 1.
+	// Jitter is the random share of a delay, up to 1.
 	// 0: a half; negative: none.
 	Jitter float64
 	// MaxAttempts is the number of failures after which a message is dead. 0: 10.
@@ -44,30 +45,34 @@ type Retry struct {
 // Options tune a relay. The zero value of every field is a good default.
 type Options struct {
 	Instance string       // a name for people; "": [DefaultInstance]
-	Version  string       // of the program, told to people beside Instance
+	Version  string       // of the program, shown beside Instance
 	Lanes    []store.Lane // when not empty, only these lanes are worked on
 	MaxLanes int          // most lanes to hold; 0: the fair share
 
-	// LeaseTTL is how long a dead instance's lanes stay its own. 0: 2 s, with
-	// which another instance continues within 3 s.
+	// LeaseTTL is how long a dead instance keeps its lanes. 0: 2 s, with
+	// which another instance takes over within 3 s.
 	LeaseTTL       time.Duration
 	DeliverTimeout time.Duration // of one call to the sink; 0: 10 s
 	StoreTimeout   time.Duration // of one call to the store; 0: 10 s
 	DrainTimeout   time.Duration // for calls in flight when ctx ends; 0: 25 s
 
-	// Window is how many messages of a lane may be unsettled: the most that a
-	// crash delivers twice per lane. 0: 1024.
+	// Window is the most unsettled messages of a lane: the most duplicates per lane
+	// after a crash. 0: 1024.
 	Window      int
 	WindowBytes int // the same in bytes; 0: 4 MiB
 	Page        int // most messages read and delivered at once per lane; 0: 256
 	MaxMessages int // most messages in memory over all lanes; 0: 24576
 	MaxBytes    int // the same in bytes; 0: 16 MiB
-	// ParkedKeys is how many keys of a lane may be set aside before the lane
+	// ParkedKeys is the number of parked keys at which a lane
 	// pauses. 0: 1000.
 	ParkedKeys int
+	// Rate limits the messages per second of this instance over all of its lanes, retries
+	// included; 0: no limit. Instances do not share it: the rate of a pipe is
+	// the sum of its instances' rates.
+	Rate float64
 
-	PollMin time.Duration // pause between reads while messages come; 0: 3 ms
-	PollMax time.Duration // and when none do; 0: 40 ms
+	PollMin time.Duration // pause between reads while messages arrive; 0: 3 ms
+	PollMax time.Duration // longest pause of an idle outbox; 0: 40 ms
 
 	Retry Retry
 	// OutageMax caps the pause between tries while a destination is down and
@@ -76,14 +81,14 @@ type Options struct {
 	// Brake is the number of rejections in a row with one code after which a
 	// destination is held instead of making more dead letters. 0: 20; negative: never.
 	Brake int
-	// Route is the router of the sink, where it has one: a destination that is
-	// down then holds up what goes there, and not the other messages of a topic.
+	// Route is the router of the sink, if it has one: then a destination that is
+	// down delays only its own messages, not other messages of their topics.
 	Route envelope.Router
 	// Claim leaves large payloads in the database, for consumers to fetch; nil: none.
-	// What Route gives a format whose readers know of no reference travels whole; a
-	// sink that has such a format without Route refuses it.
+	// A message is sent whole if Route gives it a format without references. Without
+	// Route, Validate refuses Claim for a sink with such a format.
 	Claim *claim.Policy
-	// Policy gives the key policy of a topic. nil: Block.
+	// Policy returns the key policy of a topic. nil: Block.
 	Policy func(topic string) KeyPolicy
 
 	Logger   *slog.Logger // state changes only, never payloads; nil: silent
@@ -92,10 +97,10 @@ type Options struct {
 	Tracer Tracer
 }
 
-// ErrOptions is matched by the error of [Options.Validate].
+// ErrOptions is wrapped by the error of [Options.Validate].
 var ErrOptions = errors.New("relay options")
 
-// Validate reports all problems at once, nil if there are none.
+// Validate returns all problems in one error, nil if there are none.
 func (o *Options) Validate() error {
 	if o == nil {
 		return nil
@@ -154,6 +159,9 @@ func (o *Options) relations() []error {
 	if o.Retry.Max > 0 && o.Retry.Base > o.Retry.Max {
 		errs = append(errs, fmt.Errorf("Retry.Base %v is above Retry.Max %v", o.Retry.Base, o.Retry.Max))
 	}
+	if !(o.Rate >= 0) || o.Rate > 0 && o.Rate < 0.01 || math.IsInf(o.Rate, 1) {
+		errs = append(errs, fmt.Errorf("option Rate is %g: must be 0, for no limit, or at least 0.01 messages a second", o.Rate))
+	}
 	if o.Retry.Jitter > 1 {
 		errs = append(errs, fmt.Errorf("Retry.Jitter is %g: must be at most 1", o.Retry.Jitter))
 	}
@@ -168,14 +176,14 @@ func (o *Options) relations() []error {
 	return errs
 }
 
-// config is the engine's form of the options.
-func (o *Options) config() core.Config {
-	c := core.Config{
+// config returns the engine's form of the options.
+func (o *Options) config() port.Config {
+	c := port.Config{
 		Instance: o.Instance, Only: o.Lanes, MaxLanes: o.MaxLanes,
 		TTL: o.LeaseTTL, DeliverTimeout: o.DeliverTimeout, StoreTimeout: o.StoreTimeout, DrainTimeout: o.DrainTimeout,
 		Window: o.Window, WindowBytes: o.WindowBytes, Page: o.Page, MaxMessages: o.MaxMessages, MaxBytes: o.MaxBytes,
-		ParkedKeys: o.ParkedKeys, PollMin: o.PollMin, PollMax: o.PollMax,
-		Retry:     core.Backoff(o.Retry),
+		ParkedKeys: o.ParkedKeys, Rate: o.Rate, PollMin: o.PollMin, PollMax: o.PollMax,
+		Retry:     port.Backoff(o.Retry),
 		OutageMax: o.OutageMax, Brake: o.Brake, Policy: o.Policy,
 	}
 	if c.Instance == "" {
@@ -196,7 +204,7 @@ func (o *Options) config() core.Config {
 	return c
 }
 
-// DefaultInstance returns the name of an instance whose [Options] give none: the
+// DefaultInstance returns the name of an instance whose [Options] have none: the
 // host's name and the process id, as in "vm/4711".
 func DefaultInstance() string {
 	host, err := os.Hostname()
@@ -206,15 +214,15 @@ func DefaultInstance() string {
 	return fmt.Sprintf("%s/%d", host, os.Getpid())
 }
 
-// claimer leaves to policy what can be left: a format whose readers know of no
-// reference has its messages whole.
-func claimer(policy *claim.Policy, route envelope.Router) core.ClaimFunc {
+// claimer applies policy to messages that may be sent by reference. Messages in a format
+// without references are sent whole, and so are messages that the router refuses.
+func claimer(policy *claim.Policy, route envelope.Router) port.ClaimFunc {
 	return func(lane store.Lane, seq int64, m *postrider.Message) string {
 		if len(m.Payload) <= policy.Above {
 			return ""
 		}
-		if r, err := route.Of(m); err == nil && !r.Format.CanRefer() {
-			return ""
+		if r, err := route.Of(m); err != nil || !r.Format.CanRefer() {
+			return "" // sent whole: the sink's router then refuses it with its own error
 		}
 		return policy.Ref(int(lane), seq, m)
 	}

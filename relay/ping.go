@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
-	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/relay/internal/port"
 )
 
-// How often a broker is asked for a sign of life while no message shows whether it
-// answers, and how soon again while it does not.
+// How often a broker is pinged while no message shows whether it
+// answers, and the pause while it does not answer.
 const (
 	pingEvery   = 30 * time.Second
 	pingTimeout = 10 * time.Second
@@ -16,15 +16,15 @@ const (
 	pingLate    = 10 * time.Second
 )
 
-// sinkHealth merges what messages and pings show of the broker into one state, so
+// sinkHealth merges the broker's state as seen by messages and by pings, so
 // that each change is reported once. Guarded by the loop's mu.
 type sinkHealth struct {
-	byCall, byPing bool // that it does not work
+	byCall, byPing bool // the broker is down as seen by calls, by pings
 	since          time.Time
-	heard          time.Time // the last acknowledgement
+	heard          time.Time // time of the last acknowledgement
 }
 
-// ping asks the broker at the start, and while nothing is sent, until ctx ends.
+// ping pings the broker at the start, and while nothing is sent, until ctx ends.
 func (lp *loop) ping(ctx context.Context, ping func(context.Context) error) {
 	again := pingSoon
 	for ctx.Err() == nil {
@@ -41,7 +41,7 @@ func (lp *loop) ping(ctx context.Context, ping func(context.Context) error) {
 				pause, again = again, min(2*again, pingLate)
 			} else {
 				again = pingSoon
-				lp.do(func() core.Event { return core.Pong{} })
+				lp.do(func() port.Event { return port.Pong{} })
 			}
 		}
 		sleep(ctx, pause)
@@ -67,7 +67,7 @@ func (lp *loop) pinged(err error) {
 	lp.sinkIs(lp.sink.byCall, err != nil, err)
 }
 
-// sinkIs takes a new state and reports a change. The caller holds mu.
+// sinkIs sets a new state and reports a change. The caller holds mu.
 func (lp *loop) sinkIs(byCall, byPing bool, err error) {
 	s := &lp.sink
 	was := s.byCall || s.byPing
@@ -76,7 +76,7 @@ func (lp *loop) sinkIs(byCall, byPing bool, err error) {
 	if down == was {
 		return
 	}
-	f := core.HealthChanged{Part: "sink", Down: down, Err: err}
+	f := port.HealthChanged{Part: "sink", Down: down, Err: err}
 	lp.r.rec.tell(f)
 	lp.r.opts.Observer.tell(f)
 	name := lp.r.sink.Info().Name
@@ -88,7 +88,7 @@ func (lp *loop) sinkIs(byCall, byPing bool, err error) {
 	lp.r.log.Info("broker reachable again", "broker", name, "after", time.Since(s.since).Round(time.Millisecond))
 }
 
-// sinkHeard notes an acknowledgement. The caller holds mu.
+// sinkHeard records an acknowledgement. The caller holds mu.
 func (lp *loop) sinkHeard() {
 	lp.sink.heard = time.Now()
 	lp.sinkIs(lp.sink.byCall, false, nil)

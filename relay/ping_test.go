@@ -16,7 +16,7 @@ import (
 	"github.com/postrider/postrider/store/memstore"
 )
 
-// pingable is a sink whose broker can be away.
+// pingable is a sink whose broker can be unreachable.
 type pingable struct {
 	broker.Sink
 	away  atomic.Bool
@@ -51,8 +51,8 @@ func (s *pingable) Deliver(ctx context.Context, batch broker.Batch) []error {
 }
 
 // TestASilentBrokerIsSeenWithoutMessages: a wrong address, or a broker that dies while
-// there is nothing to send, is reported once, makes the relay unready and ends by
-// itself. A broker that messages show to work is not asked.
+// no message is pending, is reported once and makes the relay unready, until the
+// broker answers again. A broker that acknowledges messages is not pinged.
 //
 // Promises: S
 func TestASilentBrokerIsSeenWithoutMessages(t *testing.T) {
@@ -111,8 +111,8 @@ func TestASilentBrokerIsSeenWithoutMessages(t *testing.T) {
 	})
 }
 
-// TestOneMissingTopicLeavesTheRelayReady: others work. Where nothing was ever
-// acknowledged, a topic that is missing may be the only one.
+// TestOneMissingTopicLeavesTheRelayReady: a missing topic leaves the relay ready if other
+// topics work. Before the first acknowledgement it may be the only topic.
 func TestOneMissingTopicLeavesTheRelayReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, b := memstore.New(&memstore.Options{Lanes: 2}), membroker.New(&membroker.Options{Topics: []string{"orders"}})

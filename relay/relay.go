@@ -13,8 +13,8 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// Relay carries one pipe of one outbox to one sink. It opens and closes
-// nothing: the store and the sink belong to the caller.
+// Relay carries one pipe of one outbox to one sink. It neither opens nor closes
+// store and sink: both belong to the caller.
 type Relay struct {
 	store   store.Store
 	sink    broker.Sink
@@ -38,13 +38,13 @@ func New(st store.Store, sink broker.Sink, opts *Options) *Relay {
 	return r
 }
 
-// ErrRunning is returned by a Run while another one of the same relay lives.
+// ErrRunning is returned by Run while another Run of the same relay is active.
 var ErrRunning = errors.New("relay: already running")
 
 // Run works until ctx ends, then drains within Options.DrainTimeout and returns
-// nil. Any other return says why the relay cannot work: options that do not
-// hold, [store.ErrSchema] or [store.ErrUnusable] at the start. What is
-// unreachable is waited for.
+// nil. An error is the reason why the relay cannot work: invalid
+// options, or [store.ErrSchema] or [store.ErrUnusable] at the start. Run waits for
+// an unreachable store or broker.
 func (r *Relay) Run(ctx context.Context) error {
 	if r.store == nil || r.sink == nil {
 		return fmt.Errorf("%w: a store and a sink are required", ErrOptions)
@@ -59,16 +59,16 @@ func (r *Relay) Run(ctx context.Context) error {
 	return newLoop(r, newBootID()).run(ctx)
 }
 
-// Stats returns the relay's figures. Safe for concurrent use.
+// Stats returns the relay's counters and state. It is safe for concurrent use.
 func (r *Relay) Stats() Stats { return r.rec.stats() }
 
-// Health answers liveness and readiness probes. Safe for concurrent use.
+// Health returns the state for liveness and readiness probes. It is safe for concurrent use.
 func (r *Relay) Health() Health { return r.rec.health() }
 
-// newBootID names one Run. rand.Text cannot fail.
+// newBootID returns the identity of one Run. rand.Text cannot fail.
 func newBootID() string { return rand.Text() }
 
-// seed draws the jitter's seed.
+// seed returns a random seed for the jitter.
 func seed() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never returns an error

@@ -16,8 +16,8 @@ import (
 	"github.com/postrider/postrider/store/memstore"
 )
 
-// One topic goes to two destinations. The one that is down holds up its own
-// messages, and what has no route is a dead letter with that reason.
+// TestRoutesPartATopic: one topic goes to two destinations. A destination that is down
+// delays its own messages only, and a message without a route is a dead letter.
 //
 // Promises: L
 func TestRoutesPartATopic(t *testing.T) {
@@ -66,7 +66,7 @@ func TestRoutesPartATopic(t *testing.T) {
 	})
 }
 
-// A dead letter without a route says so.
+// TestNoRouteIsTheReason: the reason of such a dead letter is the missing route.
 func TestNoRouteIsTheReason(t *testing.T) {
 	table, err := route.New(nil)
 	if err != nil {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,11 +10,11 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
-// Stats are counters since New and a look at now.
+// Stats has counters since New, and the present state.
 type Stats struct {
 	Instance string
 	BootID   string // of the latest Run
@@ -26,31 +27,31 @@ type Stats struct {
 	DeliveredBytes int64            // their Message.Size
 	Settled        int64            // messages settled as delivered
 	Errors         map[string]int64 // failed deliveries by broker.Class.String()
-	Parked         map[string]int64 // records set aside by store.State.String(), every change counted
+	Parked         map[string]int64 // parked records by store.State.String(), every change counted
 	Settles        int64            // answered settlements
-	LanesLost      int64            // lanes lost otherwise than by release
-	LeaseLapses    int64            // times that the lease ran out with lanes held
+	LanesLost      int64            // lanes lost for other reasons than a release
+	LeaseLapses    int64            // how often the lease expired while lanes were held
 
 	DeliveriesInFlight int
 	Paused             bool              // the pipe, by a person
 	PausedLanes        []store.Lane      // at the cap of parked keys
 	Braked             []string          // destinations held by the brake
-	Down               map[string]string // part -> error of what does not work now
+	Down               map[string]string // parts that are down now -> error
 	LastErrorClass     string            // of the last failed delivery, "" if none
 	LastLease          time.Time         // when the last lease was granted
 }
 
-// Health answers probes. A liveness probe must look at Alive alone.
+// Health is the state for probes. A liveness probe must use Alive alone.
 type Health struct {
 	Running  bool
 	Draining bool
-	Alive    bool              // the event loop moves, or Run was not called
+	Alive    bool              // the event loop makes progress, or Run was not called
 	Ready    bool              // a lease was granted lately, store and sink work, and not every known destination is down
-	Partial  bool              // not Ready, and that only because no message was acknowledged beside destinations that are down
+	Partial  bool              // not Ready, only because destinations are down and no message of others was acknowledged
 	Down     map[string]string // part -> error
 }
 
-// recorder keeps the figures. The loop writes, anybody reads.
+// recorder keeps the figures. The loop writes them, any goroutine may read them.
 type recorder struct {
 	mu       sync.Mutex
 	s        Stats
@@ -61,10 +62,11 @@ type recorder struct {
 	parked   [store.Dead + 1]int64
 	running  bool
 	draining bool
-	lapsed   bool      // the lanes are held by nobody we know of
-	silent   bool      // whether the broker answers is unknown yet
-	works    bool      // a message was acknowledged in this Run
-	beat     time.Time // of the loop
+	lapsed   bool                  // the lease has lapsed
+	silent   bool                  // whether the broker answers is unknown yet
+	works    bool                  // a message was acknowledged in this Run
+	beat     time.Time             // of the loop
+	held     map[string]store.Held // by part
 	ttl      time.Duration
 }
 
@@ -75,7 +77,7 @@ func newRecorder(ttl time.Duration) *recorder {
 	return &recorder{
 		ttl:   ttl,
 		s:     Stats{Down: map[string]string{}},
-		lanes: map[store.Lane]struct{}{}, paused: map[store.Lane]struct{}{}, braked: map[string]struct{}{},
+		lanes: map[store.Lane]struct{}{}, paused: map[store.Lane]struct{}{}, braked: map[string]struct{}{}, held: map[string]store.Held{},
 	}
 }
 
@@ -89,6 +91,7 @@ func (r *recorder) start(instance, bootID string) {
 	clear(r.paused)
 	clear(r.braked)
 	clear(r.s.Down)
+	clear(r.held)
 }
 
 func (r *recorder) stop() {
@@ -105,62 +108,75 @@ func (r *recorder) moved(inFlight int, draining bool) {
 	r.beat, r.draining, r.s.DeliveriesInFlight = time.Now(), draining, inFlight
 }
 
-func (r *recorder) tell(f core.Fact) {
+func (r *recorder) tell(f port.Fact) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch f := f.(type) {
-	case core.DeliveryDone:
+	case port.DeliveryDone:
 		r.delivered(f)
-	case core.SettleDone:
+	case port.SettleDone:
 		r.s.Settles++
 		r.s.Settled += int64(f.Messages)
-	case core.RecordParked:
+	case port.RecordParked:
 		r.parked[f.State]++
-	case core.LaneGained:
+	case port.LaneGained:
 		r.lanes[f.Lane] = struct{}{}
-	case core.LaneLost:
+	case port.LaneLost:
 		delete(r.lanes, f.Lane)
 		delete(r.paused, f.Lane)
 		if f.Reason != "released" {
 			r.s.LanesLost++
 		}
-	case core.LeaseLapsed:
+	case port.LeaseLapsed:
 		r.s.LeaseLapses++
 		r.lapsed = true
-	case core.LeaseRenewed:
+	case port.LeaseRenewed:
 		r.lapsed = false
 		r.s.LanesTotal, r.s.Instances, r.s.LastLease = f.Total, f.Instances, time.Now()
-	case core.HealthChanged:
+	case port.StoreAnswers:
+		if delete(r.s.Down, "store"); !f.Works {
+			r.s.Down["store"] = f.Err.Error()
+		}
+	case port.HealthChanged:
+		if f.Part == "store" { // the log may show one outage while probes see the store come and go
+			return
+		}
 		delete(r.s.Down, f.Part)
+		delete(r.held, f.Part)
 		if f.Down {
 			r.s.Down[f.Part] = f.Err.Error()
+			r.hold(f.Part, f.Err)
 		}
-	case core.ReasonChanged:
+	case port.ReasonChanged:
+		if f.Part == "store" && r.s.Down[f.Part] == "" {
+			return
+		}
 		r.s.Down[f.Part] = f.Err.Error()
-	case core.BrakeChanged:
+		r.hold(f.Part, f.Err)
+	case port.BrakeChanged:
 		mark(r.braked, f.Destination, f.On)
-	case core.PipePaused:
+	case port.PipePaused:
 		r.s.Paused = f.On
-	case core.LanePaused:
+	case port.LanePaused:
 		mark(r.paused, f.Lane, f.On)
 	}
 }
 
-// mustAsk notes that the broker is being asked whether it answers.
+// mustAsk records that the broker is being pinged.
 func (r *recorder) mustAsk() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.silent = true
 }
 
-// asked notes that the answer is known.
+// asked records that the ping has ended.
 func (r *recorder) asked() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.silent = false
 }
 
-func (r *recorder) delivered(f core.DeliveryDone) {
+func (r *recorder) delivered(f port.DeliveryDone) {
 	if f.Acked > 0 {
 		r.silent, r.works = false, true
 	}
@@ -203,8 +219,53 @@ func (r *recorder) stats() Stats {
 	return s
 }
 
-// trouble says in words what does not work now, for people who see the database
-// only. It holds no error's text: that stays in the log.
+// hold records that nothing is sent to a part of the sink, and why. The time is that of
+// the outage's first reason.
+func (r *recorder) hold(part string, err error) {
+	name, of := strings.CutPrefix(part, "destination ")
+	switch {
+	case part == "store":
+		return
+	case !of:
+		name = "" // the whole sink
+	}
+	h := store.Held{Destination: cut(name, 255), Since: r.held[part].Since, Error: cut(err.Error(), 500)}
+	if h.Since.IsZero() {
+		h.Since = time.Now().UTC()
+	}
+	var known *broker.Error
+	if errors.As(err, &known) {
+		h.Code = cut(known.Code, 100)
+		if known.Err != nil {
+			h.Error = cut(known.Err.Error(), 500)
+		}
+	}
+	r.held[part] = h
+}
+
+// cut shortens a text to at most this many bytes of UTF-8 that is valid for every database.
+func cut(text string, most int) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(text[:min(len(text), most)], "\x00", ""), "")
+}
+
+// heldMost is the most destinations in a heartbeat.
+const heldMost = 16
+
+// report returns the content of a heartbeat.
+func (r *recorder) report(opts *Options) store.Report {
+	rep := store.Report{Version: opts.Version, Trouble: r.trouble(), Reach: opts.Window}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, part := range slices.Sorted(maps.Keys(r.held)) {
+		if len(rep.Held) < heldMost {
+			rep.Held = append(rep.Held, r.held[part])
+		}
+	}
+	return rep
+}
+
+// trouble returns texts about the parts that are down now, for people who see the database
+// only. The errors are in held.
 func (r *recorder) trouble() []string {
 	const most, longest = 8, 200
 	r.mu.Lock()
@@ -212,19 +273,19 @@ func (r *recorder) trouble() []string {
 	var all []string
 	say := func(text string) {
 		if len(all) < most {
-			all = append(all, strings.ToValidUTF8(text[:min(len(text), longest)], ""))
+			all = append(all, cut(text, longest))
 		}
 	}
 	if n := len(r.paused); n > 0 {
 		say(fmt.Sprintf("%d lanes are paused: too many keys are set aside", n))
 	}
 	for _, part := range slices.Sorted(maps.Keys(r.s.Down)) {
-		if part != "store" { // who hears of it hears through the store
+		if part != "store" { // this text is read through the store
 			say(part + " is down")
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.braked)) {
-		say(fmt.Sprintf("destination %q is held: it rejects everything", name))
+		say(fmt.Sprintf("destination %q is held: it rejects all messages", name))
 	}
 	return all
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// stops passes on what the store knows of stopped destinations to the sink, and
-// what the sink has learnt of them to the store. The engine does not know of it: a
-// stopped destination is one that is down.
+// stops passes stopped destinations recorded in the store to the sink, and newly
+// stopped ones of the sink to the store. The engine does not know stops: for it, a
+// stopped destination is down.
 type stops struct {
 	r    *Relay
 	sink *broker.Stops // nil: the sink has no single destinations
-	// keep is the store's Info.SetStop; nil: nobody keeps them, and what the sink knows is all.
+	// keep is the store's Info.SetStop; nil: stops are not recorded, only the sink knows them.
 	keep    func(context.Context, store.SetStop) (bool, error)
 	known   []string // as of the last heartbeat, which are made one at a time
 	writing atomic.Bool
@@ -26,8 +26,8 @@ func newStops(r *Relay) *stops {
 	return &stops{r: r, sink: r.sink.Info().Stops, keep: r.store.Info().SetStop}
 }
 
-// told takes the stops that a heartbeat has brought. It returns what has to be
-// written, nil for nothing: that must not hold up the heartbeat.
+// told takes the stops from a heartbeat. It returns a function that writes new ones, or
+// nil: writing must not delay the heartbeat.
 func (s *stops) told(stopped []string) (write func(context.Context)) {
 	if s.keep == nil {
 		return nil
@@ -53,7 +53,7 @@ func (s *stops) told(stopped []string) (write func(context.Context)) {
 	}
 }
 
-// stopWrite is how long the store may take to note one stop. It is tried again
+// stopWrite bounds the time for recording one stop. It is tried again
 // with every heartbeat.
 const stopWrite = 10 * time.Second
 
@@ -62,7 +62,7 @@ func (s *stops) write(ctx context.Context, gone []broker.Gone) {
 	defer cancel()
 	for _, g := range gone {
 		_, err := s.keep(ctx, store.SetStop{Destination: g.Destination, Actor: "postrider", Reason: g.Reason})
-		if ctx.Err() != nil { // the relay ends: who comes next learns it from the destination
+		if ctx.Err() != nil { // the relay ends: the next one learns it from the destination
 			return
 		}
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/postrider/postrider/store/memstore"
 )
 
-// stopStore keeps stops beside a memstore; its first write fails.
+// stopStore records stops beside a memstore; its first write fails.
 type stopStore struct {
 	*memstore.Store
 	mu     sync.Mutex
@@ -104,9 +104,9 @@ func (s *stopSink) asked() int {
 	return s.asks
 }
 
-// What a destination has said for good is kept by the store, also when its first
-// try fails; another relay and a later one do not ask the destination again, and
-// all of them do when a person resumes it.
+// TestADestinationThatIsGoneStaysStopped: the store records a destination's final refusal,
+// even if its first write fails. Other and later relays send the destination nothing
+// until a person resumes it.
 //
 // Promises: S
 func TestADestinationThatIsGoneStaysStopped(t *testing.T) {

@@ -43,9 +43,9 @@ func (r *receiver) counts() (failed, took int) {
 	return r.failed, len(r.took)
 }
 
-// A webhook whose receiver answers 500 to one message continues with the next ones,
-// of the same lane, although there was nothing to compare that one with; among
-// them it uses up its attempts and becomes a dead letter.
+// TestAWebhookGoesOnBehindAMessageThatBreaksIt: a webhook whose receiver answers 500 to one
+// message continues with later ones of the same lane, although at first it had no other to
+// compare with. Beside them the message uses up its attempts and becomes a dead letter.
 //
 // Promises: S
 func TestAWebhookGoesOnBehindAMessageThatBreaksIt(t *testing.T) {

@@ -10,21 +10,22 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// Door tells, before a message is written, what the relay would find when it
+// Door checks, before a message is written, for errors that the relay would meet when it
 // sends it: no route, a format that cannot carry it, a limit of the broker. It is
 // an [github.com/postrider/postrider/outbox.Door]:
 //
 //	door := &route.Door{Route: table.Route, Info: broker.Info{Name: "kafka", MaxMessageBytes: 1 << 20, MaxTopicBytes: 249}}
 //	ob := outbox.New(dialect.Postgres, &outbox.Options{Door: door})
 //
-// It knows what it is told: keep it as the relay's configuration is. It refuses
-// nothing that such a relay would send, and may pass a message that comes within
-// the size of its headers of a limit, since only the adapter knows what is counted.
+// It depends on its fields only: configure it like the relay. It accepts every message
+// that a relay with that configuration would send. It may also accept a message that
+// exceeds a limit by less than the size of its headers, since only the adapter knows
+// which bytes count.
 type Door struct {
 	Route  envelope.Router // nil: every message to its topic, plain
-	Info   broker.Info     // an adapter's Info, or what is known of the broker
-	Prefix string          // the adapter's, before every destination
-	Claim  *claim.Policy   // the relay's: what it leaves in the database is not too large; nil: none
+	Info   broker.Info     // an adapter's Info, or the known limits of the broker
+	Prefix string          // the adapter's prefix of every destination
+	Claim  *claim.Policy   // the relay's: payloads that stay in the database are never too large; nil: none
 }
 
 // Check returns a *[postrider.LimitError] that names field and route, or nil.
@@ -49,7 +50,7 @@ func (d *Door) Check(m *postrider.Message) error {
 	return refusal(d.Info.Fit(destination, r.Key, &w, 0), r.Rule)
 }
 
-// refusal is err as a limit of the route.
+// refusal returns err as an exceeded limit of the route.
 func refusal(err error, rule string) error {
 	var (
 		limit *postrider.LimitError

@@ -6,13 +6,13 @@ import (
 	"github.com/postrider/postrider"
 )
 
-// Match says which messages a rule is for: those that have all of it. An empty
-// Match is for every message.
+// Match selects the messages of a rule: those that meet all of its conditions. An empty
+// Match selects every message.
 type Match struct {
 	Topic string // a pattern; "" for every topic
-	Type  string // a pattern; "" for every type, also none
-	// Headers that the message must have, by name, with a pattern of the value.
-	// "*" asks for the header alone.
+	Type  string // a pattern; "" for every type, the empty one included
+	// Headers lists headers that the message must have, by name, with a pattern for the
+	// value; "*" for any value.
 	Headers map[string]string
 }
 
@@ -28,8 +28,8 @@ func (w *Match) matches(m *postrider.Message) bool {
 	return true
 }
 
-// covers reports whether every message that o matches is matched by w. It may
-// miss some, and is never wrong when it says so.
+// covers reports whether w matches every message that o matches. true is
+// always right; false may be wrong.
 func (w *Match) covers(o *Match) bool {
 	if !covers(w.Topic, o.Topic) || !covers(w.Type, o.Type) {
 		return false
@@ -42,8 +42,8 @@ func (w *Match) covers(o *Match) bool {
 	return true
 }
 
-// covers: a pattern that matches another one as a text, star for star, matches
-// whatever that one does.
+// covers reports whether pattern matches other as a text, star for star, and so matches
+// all that other matches.
 func covers(pattern, other string) bool {
 	if other == "" {
 		other = "*"
@@ -51,7 +51,7 @@ func covers(pattern, other string) bool {
 	return pattern == "" || glob(pattern, other)
 }
 
-// glob reports whether s is pattern, in which * stands for anything.
+// glob reports whether s matches pattern, in which * matches any text.
 func glob(pattern, s string) bool {
 	first, rest, more := strings.Cut(pattern, "*")
 	if !more {

@@ -9,12 +9,13 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/schema"
 )
 
 // Rule is one line of a table.
 type Rule struct {
 	Name  string // for people; "" for its number
-	Where string // where it is written, such as "postrider.yml:7:5"; "" if nowhere
+	Where string // its position in a file, such as "postrider.yml:7:5"; "" if none
 	Match Match
 	// Topic is the template of the destination; "" for {topic}, and with the
 	// format Debezium for outbox.event.{topic}.
@@ -22,14 +23,43 @@ type Rule struct {
 	// Key is the template of the broker's own key; "" for {key}.
 	Key    string
 	Format envelope.Format
-	// Headers are templates of headers to add, by name. They win over the message's.
+	// Headers are templates of headers to add, by name. They take precedence over the message's.
 	Headers map[string]string
 	// Source, Subject, Type and DataSchema are templates of attributes of a
-	// CloudEvent; "" for what package envelope says.
+	// CloudEvent; "" for the defaults of package envelope.
 	Source, Subject, Type, DataSchema string
+	// Validate is the treatment of a message whose payload Validator refuses; default Off. A
+	// payload that is sealed, erased or left in the database passes: the relay cannot
+	// read it. With claims, give this router to relay.Options.Route too, which validates
+	// payloads before they are left in the database.
+	Validate  Validation
+	Validator schema.Checker
+	// Warn is called for such a message if Validate is Warn. It must return at once, be safe
+	// for concurrent use, and may be called more than once for a message.
+	Warn func(m *postrider.Message, err error)
 }
 
-// Error says what is wrong with a rule.
+// Validation is the treatment of a message whose payload breaks its schema.
+type Validation uint8
+
+// The validations of a rule.
+const (
+	Off    Validation = iota // payloads are not checked
+	Warn                     // Rule.Warn is called, and the message is sent
+	Reject                   // the message is rejected with the code SCHEMA_INVALID
+)
+
+// ParseValidation reads "off", "warn" or "reject".
+func ParseValidation(s string) (Validation, error) {
+	for v, name := range [...]string{Off: "off", Warn: "warn", Reject: "reject"} {
+		if s == name {
+			return Validation(v), nil
+		}
+	}
+	return Off, fmt.Errorf("unknown validation %q: use off, warn or reject", s)
+}
+
+// Error reports an invalid rule.
 type Error struct {
 	Where string // as in the rule
 	Rule  string // its name or number
@@ -45,11 +75,11 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Table is an ordered list of rules that was checked. It is constant and safe for
+// Table is a checked, ordered list of rules. It is immutable and safe for
 // concurrent use.
 type Table struct{ rules []rule }
 
-// rule is one with its templates read.
+// rule is a Rule with parsed templates.
 type rule struct {
 	name       string
 	match      Match
@@ -57,7 +87,8 @@ type rule struct {
 	topic, key template
 	attributes [4]template
 	headers    []header
-	constant   map[string]string // all headers, where none has a hole
+	constant   map[string]string // all headers, if none has a placeholder
+	validate   func(m *postrider.Message) error
 }
 
 type header struct {
@@ -65,8 +96,8 @@ type header struct {
 	value template
 }
 
-// New checks rules, in their order, and makes a table of them. Without rules
-// every message has no route.
+// New checks rules and returns a table of them, in their order. Without rules
+// no message has a route.
 func New(rules []Rule) (*Table, error) {
 	t := &Table{rules: make([]rule, 0, len(rules))}
 	for i := range rules {
@@ -75,10 +106,10 @@ func New(rules []Rule) (*Table, error) {
 		bad := func(what string) error { return &Error{Where: r.Where, Rule: name, What: what} }
 		for j := range i {
 			if rules[j].name(j) == name {
-				return nil, bad("there are two of that name")
+				return nil, bad("duplicate name")
 			}
 			if rules[j].Match.covers(&r.Match) {
-				return nil, bad(fmt.Sprintf("it is never reached: route %s before it matches whatever it matches", rules[j].name(j)))
+				return nil, bad(fmt.Sprintf("it is never reached: route %s before it matches all of its messages", rules[j].name(j)))
 			}
 		}
 		made, what := compile(r, name)
@@ -112,6 +143,9 @@ func compile(r *Rule, name string) (made rule, wrong string) {
 	if wrong = r.unfit(); wrong != "" {
 		return made, wrong
 	}
+	if made.validate, wrong = r.validation(name); wrong != "" {
+		return made, wrong
+	}
 	made.key.may = true
 	for _, p := range []struct {
 		what, text string
@@ -135,7 +169,7 @@ func compile(r *Rule, name string) (made rule, wrong string) {
 	return made, made.compileHeaders(r.Headers)
 }
 
-// compileHeaders reads the templates of the headers.
+// compileHeaders parses the templates of the headers.
 func (r *rule) compileHeaders(headers map[string]string) (wrong string) {
 	constant := make(map[string]string, len(headers))
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
@@ -164,14 +198,14 @@ func headerName(name string, f envelope.Format) (wrong string) {
 	}
 	switch {
 	case strings.EqualFold(name, envelope.ContentType):
-		return "header " + name + " is the payload's: it is set with the message"
+		return "header " + name + " belongs to the payload: it is set with the message"
 	case f == envelope.Debezium && strings.EqualFold(name, envelope.DebeziumID):
 		return "header " + name + " is the message's id in the format debezium: give yours another name"
 	}
 	return ""
 }
 
-// unfit says which settings of the rule its format does not use.
+// unfit returns an error about a setting of the rule that its format does not use, or "".
 func (r *Rule) unfit() string {
 	if r.Format == envelope.CloudEvents || r.Format == envelope.CloudEventsStructured {
 		return ""
@@ -186,8 +220,8 @@ func (r *Rule) unfit() string {
 	return ""
 }
 
-// Destinations lists the destinations that are known without a message, those of
-// the rules whose topic has no holes, in the order of the rules and each once.
+// Destinations returns the destinations that are known without a message: those of
+// rules whose topic has no placeholders, in the order of the rules and each once.
 func (t *Table) Destinations() []string {
 	var all []string
 	for i := range t.rules {
@@ -213,6 +247,11 @@ func (t *Table) Route(m *postrider.Message) (envelope.Route, error) {
 
 func (r *rule) route(m *postrider.Message) (envelope.Route, error) {
 	out := envelope.Route{Format: r.format, Rule: r.name, Headers: r.constant}
+	if r.validate != nil {
+		if err := r.validate(m); err != nil {
+			return out, err
+		}
+	}
 	for _, p := range [...]struct {
 		what string
 		from *template
@@ -253,7 +292,7 @@ func (r *rule) route(m *postrider.Message) (envelope.Route, error) {
 	return out, nil
 }
 
-// lacks is the error for a message that has not what a template asks for.
+// lacks returns the error for a message without a value that a template needs.
 func (r *rule) lacks(field, what string) error {
 	return &envelope.RouteError{
 		Code: envelope.CodeRoute, Rule: r.name, Field: field,

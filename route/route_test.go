@@ -90,17 +90,33 @@ func TestDestinationsWithoutAMessage(t *testing.T) {
 	}
 }
 
+// anything is a checker that accepts all payloads.
+type anything struct{}
+
+func (anything) Check(*postrider.Message) error { return nil }
+
+func TestParseValidation(t *testing.T) {
+	for text, want := range map[string]route.Validation{"off": route.Off, "warn": route.Warn, "reject": route.Reject} {
+		if got, err := route.ParseValidation(text); err != nil || got != want {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	if _, err := route.ParseValidation("on"); err == nil {
+		t.Error("on is a validation")
+	}
+}
+
 func TestTablesThatCannotBeRight(t *testing.T) {
 	all := route.Rule{Name: "all"}
 	for _, tc := range []struct {
 		rules []route.Rule
 		want  string
 	}{
-		{[]route.Rule{{Topic: "{topik}"}}, "route #1: topic has {topik}: there are {topic}"},
+		{[]route.Rule{{Topic: "{topik}"}}, "route #1: topic has the unknown {topik}: use {topic}"},
 		{[]route.Rule{{Key: "{key"}}, "key has a brace"},
 		{[]route.Rule{{Key: "key}"}}, "key has a brace"},
-		{[]route.Rule{{Topic: "{header:}"}}, `"" is no name of a header`},
-		{[]route.Rule{{Headers: map[string]string{"a": "{b}"}}}, "header a has {b}"},
+		{[]route.Rule{{Topic: "{header:}"}}, `"" is not a header name`},
+		{[]route.Rule{{Headers: map[string]string{"a": "{b}"}}}, "header a has the unknown {b}"},
 		{[]route.Rule{{Headers: map[string]string{"postrider-id": "x"}}}, "reserved prefix"},
 		{[]route.Rule{{Headers: map[string]string{"Content-Type": "x"}}}, "set with the message"},
 		{[]route.Rule{{Format: envelope.Debezium, Headers: map[string]string{"Id": "x"}}}, "is the message's id"},
@@ -108,7 +124,10 @@ func TestTablesThatCannotBeRight(t *testing.T) {
 		{[]route.Rule{all, {Match: route.Match{Topic: "a"}}}, "route #2: it is never reached: route all before it matches"},
 		{[]route.Rule{{Match: route.Match{Topic: "a.*"}}, {Match: route.Match{Topic: "a.b*c", Type: "x"}}}, "never reached"},
 		{[]route.Rule{{Match: route.Match{Headers: map[string]string{"a": "*"}}}, {Match: route.Match{Headers: map[string]string{"a": "1", "b": "2"}}}}, "never reached"},
-		{[]route.Rule{{Name: "a", Match: route.Match{Topic: "a"}}, {Name: "a"}}, "there are two of that name"},
+		{[]route.Rule{{Name: "a", Match: route.Match{Topic: "a"}}, {Name: "a"}}, "duplicate name"},
+		{[]route.Rule{{Validate: route.Reject}}, "validate needs schemas"},
+		{[]route.Rule{{Validate: route.Warn, Validator: anything{}}}, "Warn is nil"},
+		{[]route.Rule{{Validate: 9, Validator: anything{}}}, "use off, warn or reject"},
 		{[]route.Rule{{Where: "f.yml:3:5", Topic: "{x}"}}, "f.yml:3:5: route #1: topic"},
 	} {
 		_, err := route.New(tc.rules)

@@ -9,18 +9,18 @@ import (
 	"github.com/postrider/postrider"
 )
 
-// template is a text with holes.
+// template is a text with placeholders.
 type template struct {
 	parts []part
-	may   bool // an empty hole is no error
+	may   bool // an empty value is allowed
 }
 
-// part is a text, or a hole when field is set.
+// part is a text, or a placeholder if field is set.
 type part struct {
-	text   string // of a hole: what stands there instead of nothing
+	text   string // of a placeholder: the text for an empty value
 	field  string
 	header string // for the field header
-	given  bool   // a hole has a text
+	given  bool   // a placeholder has a text
 }
 
 var errBrace = errors.New("has a brace that is not closed or not opened: write {{ and }} for braces")
@@ -70,7 +70,7 @@ func parseHole(s string) (part, error) {
 	if name, ok := strings.CutPrefix(p.field, "header:"); ok {
 		p.field, p.header = "header", name
 		if name == "" || strings.ContainsAny(name, "{ :") {
-			return p, fmt.Errorf("has {%.60s}: %.40q is no name of a header", s, name)
+			return p, fmt.Errorf("has {%.60s}: %.40q is not a header name", s, name)
 		}
 		return p, nil
 	}
@@ -78,7 +78,7 @@ func parseHole(s string) (part, error) {
 	case "topic", "key", "type", "id", "content_type", "version", "schema_version":
 		return p, nil
 	}
-	return p, fmt.Errorf("has {%.60s}: there are {topic}, {key}, {type}, {id}, {content_type}, {version}, {schema_version} and {header:NAME}", s)
+	return p, fmt.Errorf("has the unknown {%.60s}: use {topic}, {key}, {type}, {id}, {content_type}, {version}, {schema_version} or {header:NAME}", s)
 }
 
 // constant reports whether the template is the same text for every message.
@@ -92,9 +92,9 @@ func (t *template) constant() (string, bool) {
 	return "", false
 }
 
-// of fills the holes. missing names a hole that has nothing.
+// of fills the placeholders. missing names one without a value.
 func (t *template) of(m *postrider.Message) (text, missing string) {
-	if len(t.parts) == 1 { // the most of them: no copy
+	if len(t.parts) == 1 { // the usual case needs no copy
 		return t.parts[0].of(m, t.may)
 	}
 	var b strings.Builder

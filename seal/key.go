@@ -27,17 +27,17 @@ type Key struct {
 	aead cipher.AEAD // the secret itself is not kept
 }
 
-// NewKey makes a key of 32 random bytes. Its id travels in the clear with each
-// message: 1 to 128 printable ASCII characters without space, no personal data.
+// NewKey returns a key with a secret of 32 random bytes. Its id is sent in clear text with
+// each message: 1 to 128 printable ASCII characters without space, no personal data.
 func NewKey(id string, secret []byte) (Key, error) {
 	if id == "" || len(id) > MaxKeyID || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 		return Key{}, fmt.Errorf("seal: a key's id must be 1 to %d printable ASCII characters without space", MaxKeyID)
 	}
 	if len(secret) != SecretSize {
-		return Key{}, fmt.Errorf("seal: key %q: the secret has %d bytes, it must have %d", id, len(secret), SecretSize)
+		return Key{}, fmt.Errorf("seal: key %q: the secret must have %[3]d bytes (got %[2]d)", id, len(secret), SecretSize)
 	}
 	if strings.Count(string(secret), string(secret[:1])) == SecretSize {
-		return Key{}, fmt.Errorf("seal: key %q: all bytes of the secret are the same: it was never set", id)
+		return Key{}, fmt.Errorf("seal: key %q: all bytes of the secret are equal: make it of random bytes", id)
 	}
 	block, err := aes.NewCipher(secret)
 	if err != nil {
@@ -50,15 +50,15 @@ func NewKey(id string, secret []byte) (Key, error) {
 	return Key{id: id, aead: aead}, nil
 }
 
-// ParseKey reads a key as "ID:SECRET" with the secret in standard base64, as an
-// environment variable or a mounted file may hold it. Errors do not repeat it.
+// ParseKey parses a key in the form "ID:SECRET" with the secret in standard base64, for
+// instance from an environment variable or a mounted file. Errors do not repeat it.
 func ParseKey(text string) (Key, error) {
 	at := strings.LastIndexByte(text, ':')
 	if at < 0 {
 		return Key{}, errors.New("seal: a key must be written as ID:SECRET")
 	}
 	secret, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text[at+1:]))
-	if err != nil || len(secret) != SecretSize { // the id is not named: it may be the secret, in the wrong place
+	if err != nil || len(secret) != SecretSize { // the error omits the id, which may be the secret in the wrong place
 		return Key{}, fmt.Errorf("seal: a key must be written as ID:SECRET: the secret is not base64 of %d bytes", SecretSize)
 	}
 	return NewKey(text[:at], secret)
@@ -67,23 +67,23 @@ func ParseKey(text string) (Key, error) {
 // ID is the key's public name.
 func (k Key) ID() string { return k.id }
 
-// String is the public name, also in a log line.
+// String returns the public name, also in a log line.
 func (k Key) String() string { return "key " + k.id }
 
-// GoString is the public name too.
+// GoString returns the public name too.
 func (k Key) GoString() string { return fmt.Sprintf("seal.Key(%q)", k.id) }
 
 func (k Key) check() error {
 	if k.aead == nil {
-		return errors.New("the key is empty: make it with NewKey")
+		return errors.New("the key is empty: use NewKey")
 	}
 	return nil
 }
 
-// A Ring is a fixed set of keys: one seals, all of them open. To rotate, give
-// the new key to every consumer first, as one of the others; then make it the
-// writers' current one; and take the old one away when nothing that it sealed
-// can come back (retention of outbox and broker, dead letters, archives).
+// A Ring is a fixed set of keys: one seals, all of them open. To rotate, first give
+// the new key to every consumer, beside the others. Then make it the current key of
+// the writers. Remove the old key when no message that it sealed can be delivered
+// again (retention of outbox and broker, dead letters, archives).
 type Ring struct {
 	current Key
 	byID    map[string]Key
@@ -97,7 +97,7 @@ func NewRing(current Key, others ...Key) (*Ring, error) {
 			return nil, fmt.Errorf("seal: %w", err)
 		}
 		if _, twice := r.byID[k.id]; twice {
-			return nil, fmt.Errorf("seal: two keys have the id %q", k.id)
+			return nil, fmt.Errorf("seal: duplicate key id %q", k.id)
 		}
 		r.byID[k.id] = k
 	}
@@ -107,7 +107,7 @@ func NewRing(current Key, others ...Key) (*Ring, error) {
 // SealingKey returns the current key.
 func (r *Ring) SealingKey(context.Context, *postrider.Message) (Key, error) { return r.current, nil }
 
-// OpeningKey returns the key of that id, or ErrUnknownKey.
+// OpeningKey returns the key with this id, or ErrUnknownKey.
 func (r *Ring) OpeningKey(_ context.Context, id string, _ *postrider.Message) (Key, error) {
 	k, ok := r.byID[id]
 	if !ok {

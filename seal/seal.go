@@ -1,6 +1,6 @@
 // Package seal encrypts payloads before they reach the outbox table and opens
-// them at the consumer. What lies between, the table with its backups, the
-// relay, the broker and the dead letters, holds ciphertext.
+// them at the consumer. The table with its backups, the
+// relay, the broker and the dead letters have only ciphertext.
 //
 //	ring, err := seal.NewRing(current, older...)
 //	box := seal.New(ring, nil)
@@ -9,8 +9,8 @@
 //
 // Only the payload is sealed. Topic, key, type and headers stay readable: they
 // route the message. The cipher is AES-256-GCM with a random nonce; a message's
-// id, key and type are authenticated with its payload, so that it cannot be
-// passed off as another one.
+// id, key and type are authenticated with its payload, so that it cannot
+// pass for another message.
 //
 // On the wire the payload is the nonce (12 bytes), the ciphertext and the tag
 // (16 bytes), and two headers are added: [HeaderAlgorithm] and [HeaderKey]. The
@@ -39,43 +39,43 @@ const (
 // Algorithm is the one cipher in use: AES-256-GCM, nonce in front.
 const Algorithm = "A256GCM"
 
-// Overhead is by how many bytes a payload grows.
+// Overhead is the number of bytes that sealing adds to a payload.
 const Overhead = 12 + 16
 
-// Conditions that a caller acts on. Errors of [Keys] come back wrapped, too.
+// Errors that callers handle. Errors of [Keys] are wrapped too.
 var (
-	// ErrUnknownKey: nobody knows a key of that id here. More keys may help.
+	// ErrUnknownKey: no key with this id is configured. Adding the key helps.
 	ErrUnknownKey = errors.New("unknown key")
 	// ErrErased: the key was destroyed on purpose, and the payload with it.
 	ErrErased = errors.New("the key was destroyed: the payload is erased")
-	// ErrTampered: the payload does not fit the message's id, key and type under
-	// its key. Nothing can help.
+	// ErrTampered: the payload does not match the message's id, key and type under
+	// its key. A retry cannot help.
 	ErrTampered = errors.New("the message was changed after it was sealed, or sealed with another key of that id")
-	// ErrNotSealed: the message is plain, and plain ones are refused.
+	// ErrNotSealed: the message is plain, and plain messages are refused.
 	ErrNotSealed = errors.New("the message is not sealed")
 	// ErrSealed: the message to be sealed is sealed already.
 	ErrSealed = errors.New("the message is sealed already: open it first")
 )
 
-// Keys finds keys. Its methods may be called at once from many goroutines, and
-// once per message: an implementation that asks a server should remember the
-// answers. Its errors must hold no secret.
+// Keys finds keys. It must be safe for concurrent use. Its methods are called
+// once per message: an implementation that asks a server should cache the
+// answers. Its errors must not contain a secret.
 //
-// [Ring] is a fixed set. One that finds a key per person, by the message's key
-// say, makes erasing a person the deletion of one key: return [ErrErased] then.
+// [Ring] is a fixed set. With a key per person, found for instance by the message's key,
+// erasing a person is the deletion of one key: return [ErrErased] then.
 type Keys interface {
 	// SealingKey returns the key for a message that is about to be written.
 	SealingKey(ctx context.Context, m *postrider.Message) (Key, error)
-	// OpeningKey returns the key of that id, ErrUnknownKey or ErrErased. Any
-	// other error means that it cannot be found out now.
+	// OpeningKey returns the key with this id, ErrUnknownKey or ErrErased. Any
+	// other error means that the keys are unreachable now.
 	OpeningKey(ctx context.Context, id string, m *postrider.Message) (Key, error)
 }
 
-// Options are the settings of a Box. nil means all defaults.
+// Options configures a Box. nil means all defaults.
 type Options struct {
-	// AllowPlain lets Open pass messages that are not sealed: while producers
-	// begin to seal, or where only some do. Else such a message is ErrNotSealed,
-	// so that nobody who can write to the broker slips one in.
+	// AllowPlain lets Open pass unsealed messages: while producers
+	// begin to seal, or if only some do. Otherwise such a message is ErrNotSealed,
+	// so that write access to the broker does not suffice to inject one.
 	AllowPlain bool
 }
 
@@ -85,7 +85,7 @@ type Box struct {
 	opts Options
 }
 
-// New returns a Box that asks keys. It does no I/O. opts may be nil.
+// New returns a Box with these keys. It does no I/O. opts may be nil.
 func New(keys Keys, opts *Options) *Box {
 	b := &Box{keys: keys}
 	if opts != nil {
@@ -118,8 +118,8 @@ func (b *Box) Seal(ctx context.Context, m postrider.Message) (postrider.Message,
 	return m, nil
 }
 
-// Open returns m as it was before Seal; m itself is not changed. With an error,
-// which holds nothing of the payload, there is no message. See the conditions of
+// Open returns m as it was before Seal; m itself is not changed. On error, which
+// contains nothing of the payload, it returns no message. See the errors of
 // this package.
 func (b *Box) Open(ctx context.Context, m postrider.Message) (postrider.Message, error) {
 	algorithm, sealed := m.Headers[HeaderAlgorithm]
@@ -130,14 +130,14 @@ func (b *Box) Open(ctx context.Context, m postrider.Message) (postrider.Message,
 	case !sealed:
 		return postrider.Message{}, fmt.Errorf("seal: message %s: %w", m.ID, ErrNotSealed)
 	case algorithm != Algorithm:
-		return postrider.Message{}, fmt.Errorf("seal: message %s is sealed with an algorithm that this program does not know: upgrade it: %w", m.ID, ErrUnknownKey)
+		return postrider.Message{}, fmt.Errorf("seal: message %s has an unknown seal algorithm: upgrade this program: %w", m.ID, ErrUnknownKey)
 	}
 	key, err := b.keys.OpeningKey(ctx, id, &m)
 	if err == nil {
 		err = key.check()
 	}
 	if err == nil && key.id != id {
-		err = fmt.Errorf("the keys gave another one, %q", key.id)
+		err = fmt.Errorf("the key source returned key %q instead", key.id)
 	}
 	if err != nil {
 		return postrider.Message{}, &KeyError{ID: id, Err: err}
@@ -156,7 +156,7 @@ func (b *Box) Open(ctx context.Context, m postrider.Message) (postrider.Message,
 	return m, nil
 }
 
-// KeyError says which key a message asked for, and why it is not there:
+// KeyError has the id of a key that could not be found, and the reason:
 // ErrUnknownKey, ErrErased or an error of the Keys.
 type KeyError struct {
 	ID  string
@@ -175,8 +175,8 @@ func (e *KeyError) Error() string {
 // Unwrap returns the reason.
 func (e *KeyError) Unwrap() error { return e.Err }
 
-// additional is what is authenticated beside the payload. The topic is not: a
-// route may change it.
+// additional returns the data that is authenticated beside the payload. It omits the
+// topic, which a route may change.
 func additional(keyID string, m *postrider.Message) []byte {
 	id := strings.ToLower(m.ID)
 	fields := [...]string{"postrider-seal-1", Algorithm, keyID, id, m.Key, m.Type}

@@ -47,7 +47,7 @@ func (f Filter) Validate() error {
 			case p == "" && kind.name == "topic":
 				return fmt.Errorf("%w: a topic is empty: every message has one", ErrFilter)
 			case strings.Contains(body, "*"):
-				return fmt.Errorf("%w: %s %q has a star that is not its end: write a whole value, or a beginning and one star", ErrFilter, kind.name, p)
+				return fmt.Errorf("%w: %s %q has a star before its end: write a whole value, or a beginning and one star", ErrFilter, kind.name, p)
 			case strings.ContainsRune(p, 0):
 				return fmt.Errorf("%w: %s %q contains a NUL byte, which no message can contain", ErrFilter, kind.name, p)
 			}

@@ -69,7 +69,7 @@ type Info struct {
 	Crashes bool   // [LaneGrant.Crashes] and [LaneGrant.Buried] are told
 	// SetStop keeps a destination as stopped over restarts, or ends that, so that
 	// [Grant.Stopped] tells every relay of the pipe. It returns false when nothing
-	// changed, and an error that matches ErrNoPipe when there is no such pipe. nil:
+	// changed, and an error that matches ErrNoPipe when the pipe does not exist. nil:
 	// the store keeps no stopped destinations.
 	SetStop func(ctx context.Context, req SetStop) (changed bool, err error)
 }
@@ -100,6 +100,19 @@ type LeaseRequest struct {
 type Report struct {
 	Version string   // of the program
 	Trouble []string // what does not work now, in words for a person
+	// Reach is the most unsettled messages of a lane that the instance may have in its
+	// hands; 0: 1,024.
+	Reach int
+	Held  []Held // what the instance sends nothing to now
+}
+
+// Held is a destination that an instance sends nothing to at the moment, and why. Its
+// messages wait, and no attempt of theirs is used up.
+type Held struct {
+	Destination string    `json:"destination"` // "": all of the broker
+	Since       time.Time `json:"since"`       // by the instance's clock
+	Code        string    `json:"code"`        // the broker's, short
+	Error       string    `json:"error"`       // without payload and secrets, at most 500 bytes
 }
 
 // Release gives one lane back. A release with an old epoch changes nothing.
@@ -121,8 +134,8 @@ type Grant struct {
 	Total     int // number of lanes of the outbox
 	Instances int // live instances, this one included
 	// Lapse is the time until the first lease of another live instance ends when
-	// it is not renewed; 0: there is none. A caller that looks again then finds
-	// the lanes of one that died free at the first moment.
+	// it is not renewed; 0: no other instance lives. A caller that looks again then
+	// takes a dead instance's lanes over at the first moment.
 	Lapse    time.Duration
 	Requests []Request // acts of people that wait for lanes held here, by id
 	// Now is the database's clock during the call; zero: not told. It shows the
@@ -144,7 +157,7 @@ type LaneGrant struct {
 	Known    bool       // Parked is left out: the request knows the lane
 	// Crashes counts the instances that had the lane one after the other, released it
 	// not, and settled no message: those since its position moved last, a message was
-	// delivered or the lane was released. The caller is none of them. A store may stop
+	// delivered or the lane was released. The caller is not counted. A store may stop
 	// counting at 16, leaves it out of a lane that the request knows, and never counts
 	// when Info.Crashes is false.
 	Crashes int
@@ -153,8 +166,11 @@ type LaneGrant struct {
 	Buried int
 }
 
-// CodeCrashed is the code of a parked record that is to be delivered alone, since a
-// process ended with it, or with it among others, in its hands.
+// CodeCrashed is the code of a parked record that is to be delivered alone, or with a
+// few like it, since a process ended with it, or with it among others, in its hands.
+// The attempts of a retry with this code count such processes only. If the message had
+// failed before, a slash and how often follow the code; a person's retry forgets them,
+// as it forgets the attempts.
 const CodeCrashed = "RELAY_CRASHED" // a relay ended while it delivered the message: read that relay's last log lines
 
 // ParkedView is what the owner must know of a lane's parked records.

@@ -12,9 +12,9 @@ import (
 	"github.com/postrider/postrider/broker/brokertest"
 )
 
-// TestBitesAlone tries every broken implementation on every case. Most are found
-// by their own case alone, which shows that no case is another one in disguise;
-// testdata/bites.txt says who else finds the rest.
+// TestBitesAlone runs every broken implementation on every case. Most are found
+// by their own case alone, which shows that no case duplicates another;
+// testdata/bites.txt lists the cases that find the rest.
 func TestBitesAlone(t *testing.T) {
 	if os.Getenv("POSTRIDER_MATRIX") != "1" {
 		t.Skip("in the matrix: 52 implementations on 52 cases")

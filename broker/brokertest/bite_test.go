@@ -79,7 +79,7 @@ func breakers() map[string]func(*brokertest.Env) {
 	return all
 }
 
-// TestBites breaks one rule at a time and expects its case to say so.
+// TestBites breaks one rule at a time and expects its case to report it.
 func TestBites(t *testing.T) {
 	breakers := breakers()
 	for _, c := range brokertest.Cases() {
@@ -100,7 +100,7 @@ func TestBites(t *testing.T) {
 	}
 }
 
-// caught is what a case finds in a broken implementation.
+// caught returns the error of a case on a broken implementation.
 func caught(t *testing.T, c brokertest.Case, brk func(*brokertest.Env)) error {
 	t.Helper()
 	env := memory()
@@ -169,8 +169,8 @@ func answer(e *brokertest.Env, text string, fn func(error) error) {
 	})
 }
 
-// ackAllBefore acknowledges everything that was received up to the verdict, as
-// a cumulative acknowledgement does.
+// ackAllBefore acknowledges all messages received up to the verdict, like
+// a cumulative acknowledgement.
 func ackAllBefore(e *brokertest.Env) {
 	var got []broker.Delivery
 	breakSource(e, source{

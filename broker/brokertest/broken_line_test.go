@@ -15,7 +15,7 @@ import (
 // brokenFaults breaks the rules about faults.
 func brokenFaults() map[string]func(*brokertest.Env) {
 	return map[string]func(*brokertest.Env){
-		"sink/cut": func(e *brokertest.Env) { // forgets the requests behind the one that failed
+		"sink/cut": func(e *brokertest.Env) { // forgets the requests behind a failed one
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
 				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})

@@ -61,10 +61,10 @@ func brokenSources() map[string]func(*brokertest.Env) {
 	}
 }
 
-// brokenMembers breaks the rules about who receives.
+// brokenMembers breaks the rules about several receivers.
 func brokenMembers() map[string]func(*brokertest.Env) {
 	return map[string]func(*brokertest.Env){
-		"source/members": func(e *brokertest.Env) { // one that joins begins anew
+		"source/members": func(e *brokertest.Env) { // a joining source starts without state
 			var open atomic.Int32
 			e.Source, e.Mortal = joining(e, e.Source, &open), joining(e, e.Mortal, &open)
 		},
@@ -95,7 +95,7 @@ func joining(e *brokertest.Env, inner func(context.Context) (broker.Source, func
 	}
 }
 
-// brokenGivebacks breaks the rules of a source about what returns.
+// brokenGivebacks breaks the rules of a source about messages given back.
 func brokenGivebacks() map[string]func(*brokertest.Env) {
 	return map[string]func(*brokertest.Env){
 		"source/exact": func(e *brokertest.Env) { // thinks that header names have no case
@@ -159,7 +159,7 @@ func acks(ds []broker.Delivery) (vs []broker.Verdict) {
 	return vs
 }
 
-// lazy tells the broker of a batch when it is told of the next one.
+// lazy passes a batch's verdicts to the broker with the next batch.
 type lazy struct {
 	broker.Source
 	mu   sync.Mutex
@@ -191,7 +191,7 @@ func (s hasty) Receive(ctx context.Context, limit int) ([]broker.Delivery, error
 	return ds, nil
 }
 
-// forgetful delivers again what was not settled within its limit.
+// forgetful delivers messages again that were not settled within its limit.
 type forgetful struct {
 	broker.Source
 	mu   sync.Mutex
@@ -216,7 +216,7 @@ func (s *forgetful) Receive(ctx context.Context, limit int) ([]broker.Delivery, 
 	return ds, err
 }
 
-// losing has received something and hands it to nobody when the line breaks.
+// losing drops received messages when the line breaks.
 type losing struct {
 	broker.Source
 	lost bool

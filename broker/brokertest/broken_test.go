@@ -54,7 +54,7 @@ func brokenSinks() map[string]func(*brokertest.Env) {
 		"sink/missing": func(e *brokertest.Env) { // makes a bad message of it
 			answer(e, "the topic does not exist", func(err error) error { return broker.Rejected(err, "", "") })
 		},
-		"sink/context": func(e *brokertest.Env) { // goes on after the end
+		"sink/context": func(e *brokertest.Env) { // continues after its context has ended
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
 				if ctx.Err() == nil {

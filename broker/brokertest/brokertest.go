@@ -1,7 +1,7 @@
 // Package brokertest is the conformance suite of package broker: every rule
 // that a Sink and a Source must keep is a [Case], which returns an error that
 // names the broken rule. Adapters run it against a real server with [Run]. README.md
-// says which known bug each case would have found.
+// lists the known bugs that each case would have found.
 package brokertest
 
 import (
@@ -24,8 +24,8 @@ type Case struct {
 	Run     func(ctx context.Context, env *Env) error
 }
 
-// ErrNotApplicable is matched by the answer of a case that needs something that
-// the Env does not have. [Run] takes it only for cases that Env.Without names.
+// ErrNotApplicable is the error of a case that needs a field which
+// the Env leaves empty. [Run] accepts it only for cases that Env.Without names.
 var ErrNotApplicable = errors.New("not applicable")
 
 // Cases returns the whole suite.
@@ -33,16 +33,16 @@ func Cases() []Case {
 	return slices.Concat(sinkCases(), dataCases(), faultCases(), lineCases(), operatorCases(), sourceCases(), memberCases(), givebackCases())
 }
 
-// Run runs every case as a subtest on an Env of its own, several at a time: most
-// of a case's time is waiting. It returns when all have ended. What ran on
-// Env.Server must be what docs/conformance.md says.
+// Run runs every case as a subtest on an Env of its own, several at a time, because a
+// case mostly waits. It returns when all have ended. The cases that ran on
+// Env.Server must match docs/conformance.md.
 func Run(t *testing.T, newEnv func(t *testing.T) *Env) {
 	t.Helper()
 	runCases(t, Cases(), newEnv, inRealTime)
 }
 
-// RunSome is Run of the cases of these names, "source/" for all of a group: what
-// a setting changes. All others count as cases that the run does not have.
+// RunSome runs only the named cases, "source/" for a whole group, to test
+// a setting that affects them.
 func RunSome(t *testing.T, names []string, newEnv func(t *testing.T) *Env) {
 	t.Helper()
 	some, err := named(names)
@@ -52,7 +52,7 @@ func RunSome(t *testing.T, names []string, newEnv func(t *testing.T) *Env) {
 	runCases(t, some, newEnv, inRealTime)
 }
 
-// named finds cases.
+// named returns the cases with these names.
 func named(names []string) (some []Case, err error) {
 	for _, name := range names {
 		before := len(some)
@@ -62,13 +62,13 @@ func named(names []string) (some []Case, err error) {
 			}
 		}
 		if len(some) == before {
-			return nil, fmt.Errorf("there is no case %s", name)
+			return nil, fmt.Errorf("unknown case %s", name)
 		}
 	}
 	return some, nil
 }
 
-// covers reports whether name is that of a case or of its group.
+// covers reports whether of is the case name, or belongs to the group name.
 func covers(name, of string) bool {
 	return name == of || strings.HasSuffix(name, "/") && strings.HasPrefix(of, name)
 }
@@ -116,7 +116,7 @@ func runCase(t *testing.T, c Case, env *Env, got *report) {
 	got.note(env.Server, c.Name, why)
 }
 
-// Check runs one case within five minutes and returns what it found.
+// Check runs one case within five minutes and returns the broken rule as an error.
 func Check(ctx context.Context, c Case, env *Env) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -135,14 +135,14 @@ func (e *Env) without(name string) (why string, ok bool) {
 	return why, ok
 }
 
-// judge turns the answer of a case into the verdict of Run: what does not apply
-// is what Without names, no more and no less.
+// judge turns the result of a case into the verdict of Run: exactly the cases in Without
+// must not apply.
 func (e *Env) judge(name string, err error) error {
 	for known := range e.Without {
 		if !slices.ContainsFunc(Cases(), func(c Case) bool {
 			return covers(known, c.Name)
 		}) {
-			return fmt.Errorf("Env.Without names %q: there is no such case", known)
+			return fmt.Errorf("Env.Without names %q, which does not exist", known)
 		}
 	}
 	_, named := e.without(name)
@@ -152,14 +152,14 @@ func (e *Env) judge(name string, err error) error {
 	case none:
 		return nil
 	case named:
-		return fmt.Errorf("%s applies (it found: %v), and Env.Without says that it does not", name, err)
+		return fmt.Errorf("%s applies (result: %v) although Env.Without names it", name, err)
 	}
 	return err
 }
 
 func notApplicable(why string) error { return fmt.Errorf("%w: %s", ErrNotApplicable, why) }
 
-// messages makes n messages over keys, versions counting per key.
+// messages returns n messages over keys, with versions per key.
 func messages(topic string, n, keys int) []postrider.Message {
 	msgs := make([]postrider.Message, n)
 	for i := range msgs {

@@ -31,8 +31,8 @@ func dataCases() []Case {
 	}
 }
 
-// arrive delivers msgs: those that keep to what Info declares must be accepted and
-// arrive as they are, the others must be rejected and stay away.
+// arrive delivers msgs: those within the limits of Info must be accepted and
+// arrive unchanged, the others must be rejected and not arrive.
 func arrive(ctx context.Context, env *Env, msgs []postrider.Message) error {
 	fit, over := fitting(env.Sink, msgs)
 	for i := range over {
@@ -46,7 +46,7 @@ func arrive(ctx context.Context, env *Env, msgs []postrider.Message) error {
 	return whole(ctx, env, fit)
 }
 
-// fitting parts messages by what Info declares.
+// fitting splits messages by the limits of Info.
 func fitting(s broker.Sink, msgs []postrider.Message) (fit, over []postrider.Message) {
 	door := route.Door{Info: s.Info()}
 	for _, m := range msgs {
@@ -59,7 +59,7 @@ func fitting(s broker.Sink, msgs []postrider.Message) (fit, over []postrider.Mes
 	return fit, over
 }
 
-// refused delivers a message that Info declares as too much.
+// refused delivers a message above a limit of Info.
 func refused(ctx context.Context, s broker.Sink, m postrider.Message) error {
 	errs, err := run(ctx, s, []postrider.Message{m}, 5*time.Second)
 	if err != nil {
@@ -67,13 +67,13 @@ func refused(ctx context.Context, s broker.Sink, m postrider.Message) error {
 	}
 	if e := broker.Classify(errs[0]); e == nil || e.Class != broker.ClassRejected {
 		door := route.Door{Info: s.Info()}
-		return fmt.Errorf("Info says %w, and the answer is %v, not rejected", door.Check(&m), errs[0])
+		return fmt.Errorf("want rejected, because of %w; the answer is %v", door.Check(&m), errs[0])
 	}
 	return nil
 }
 
-// sinkTime sends old messages, as after a long outage, and some from clocks that
-// are wrong.
+// sinkTime sends old messages, as after a long outage, and some from wrong
+// clocks.
 func sinkTime(ctx context.Context, env *Env) error {
 	times := []time.Time{
 		time.Date(1961, 4, 12, 6, 7, 0, 0, time.UTC), time.Unix(0, 1), time.Date(2001, 9, 9, 1, 46, 40, 123456789, time.FixedZone("", 5*3600+1800)),
@@ -86,8 +86,8 @@ func sinkTime(ctx context.Context, env *Env) error {
 	return arrive(ctx, env, msgs)
 }
 
-// sinkDeclared looks for the limits that Info's own check has and sends what is
-// at them and one above.
+// sinkDeclared finds the limits of Info's own check and sends messages at each limit and
+// one above.
 func sinkDeclared(ctx context.Context, env *Env) error {
 	door := route.Door{Info: env.Sink.Info()}
 	measures := []struct {
@@ -117,7 +117,7 @@ func sinkDeclared(ctx context.Context, env *Env) error {
 			continue // no limit
 		}
 		over = append(over, sized(top+1))
-		if most := sized(top); len(most.Payload) < env.Largest { // how much of a payload fits only the sink knows
+		if most := sized(top); len(most.Payload) < env.Largest { // only the sink knows how large a payload may be
 			if err := accept(ctx, env.Sink, []postrider.Message{most}); err != nil {
 				return err
 			}
@@ -138,9 +138,9 @@ func sinkHeaders(ctx context.Context, env *Env) error {
 	return arrive(ctx, env, headed(env.Topic))
 }
 
-// headed are messages with every header that postrider.Message allows: each
-// character that a name may have, each byte that a value may have, and names
-// that mean something to some broker or wire format.
+// headed returns messages with every kind of header that postrider.Message allows: each
+// character of a name, each byte of a value, and names
+// with a meaning for some broker or wire format.
 func headed(topic string) []postrider.Message {
 	sets := []map[string]string{
 		{"a": "", "b": " leading and trailing ", "c": "tab\there", "d": "a:b;c=d,e\"f\"", "e": "日本語 ünïcode \u2028", "f": "100%41 %zz"},
@@ -178,8 +178,8 @@ func headed(topic string) []postrider.Message {
 	return msgs
 }
 
-// odd are messages whose keys, types and payloads are unusual and allowed. No
-// two keys are the same, however alike they look.
+// odd returns messages with unusual but allowed keys, types and payloads. No
+// two keys are the same, however similar they look.
 func odd(topic string) []postrider.Message {
 	keys := []string{
 		"a", "A", " a", "a ", "a\t", "a\r\n", "\x01\x1f\x7f", "\u00e9", "e\u0301", "ключ", "🗝\ufe0f", "\ufffe\U0010ffff", "%41", "%", "+",
@@ -201,8 +201,8 @@ func sinkKeyBytes(ctx context.Context, env *Env) error {
 	return arrive(ctx, env, odd(env.Topic))
 }
 
-// sinkInjection sends to topics whose names would command a broker that took
-// them apart.
+// sinkInjection sends to topics whose names would be commands for a broker that parsed
+// them.
 func sinkInjection(ctx context.Context, env *Env) error {
 	names := []string{
 		"*", ">", env.Topic + ".>", env.Topic + ".*", "." + env.Topic, env.Topic + ".", " " + env.Topic, env.Topic + " ", env.Topic + "\r\nX: y",
@@ -220,7 +220,7 @@ func sinkInjection(ctx context.Context, env *Env) error {
 			return fmt.Errorf("topic %q: %w", name, err)
 		}
 		if env.Missing != "" && errs[0] == nil {
-			return fmt.Errorf("topic %q, which does not exist, takes a message", name)
+			return fmt.Errorf("topic %q does not exist, but a message was accepted", name)
 		}
 		if c := broker.Classify(errs[0]); c != nil && c.Class != broker.ClassOutage && c.Class != broker.ClassRejected {
 			return fmt.Errorf("topic %q is answered %w: neither an outage nor rejected", name, errs[0])
@@ -240,7 +240,7 @@ func sinkEmpty(ctx context.Context, env *Env) error {
 	return arrive(ctx, env, msgs)
 }
 
-// sinkLimit looks for the limit by halves.
+// sinkLimit finds the limit by bisection.
 func sinkLimit(ctx context.Context, env *Env) error {
 	if env.TooLarge == 0 {
 		return notApplicable("the broker takes any size")
@@ -334,12 +334,12 @@ func sinkDedup(ctx context.Context, env *Env) error {
 		return err
 	}
 	if len(log) != 2*len(msgs) {
-		return fmt.Errorf("%d messages in the log after %d were sent again by a person", len(log), len(msgs))
+		return fmt.Errorf("%d messages in the log after a person replayed %d", len(log), len(msgs))
 	}
 	return nil
 }
 
-// piped is a sink as the relay of a pipe uses it.
+// piped is a sink used like the relay of a pipe uses it.
 type piped struct {
 	broker.Sink
 	pipe string
@@ -350,7 +350,7 @@ func (p piped) Deliver(ctx context.Context, batch broker.Batch) []error {
 	return p.Sink.Deliver(ctx, batch)
 }
 
-// sinkPipes sends the same messages as two pipes do, and by a second route.
+// sinkPipes sends the same messages for two pipes, and by a second route.
 func sinkPipes(ctx context.Context, env *Env) error {
 	msgs := messages(env.Topic, 6, 2)
 	want := 0
@@ -364,7 +364,7 @@ func sinkPipes(ctx context.Context, env *Env) error {
 			return err
 		}
 		if len(log) != want {
-			return fmt.Errorf("%d messages in the log, want %d: %s was taken for a repetition", len(log), want, what)
+			return fmt.Errorf("%d messages in the log, want %d: %s was taken for a duplicate", len(log), want, what)
 		}
 		return nil
 	}
@@ -387,7 +387,7 @@ func sinkPipes(ctx context.Context, env *Env) error {
 }
 
 // sinkScope sends keys that have a message for a missing topic, before or after
-// one for the topic that exists.
+// a message for the existing one.
 func sinkScope(ctx context.Context, env *Env) error {
 	if env.Missing == "" {
 		return notApplicable("every topic exists")
@@ -400,7 +400,7 @@ func sinkScope(ctx context.Context, env *Env) error {
 		}
 	}
 	msgs[39].Key, msgs[39].Version = "", 0
-	for i := range 3 { // messages without a key are in nobody's order
+	for i := range 3 { // messages without a key have no order
 		m := messages(env.Topic, 1, 1)[0]
 		m.ID, m.Key, m.Version = id(100+i), "", 0
 		if i == 0 {
@@ -419,7 +419,7 @@ func sinkScope(ctx context.Context, env *Env) error {
 		case hit && err == nil:
 			return fmt.Errorf("message %d is acknowledged behind a failed one of its key", i)
 		case !hit && err != nil:
-			return fmt.Errorf("message %d has nothing to do with the missing topic and is answered: %w", i, err)
+			return fmt.Errorf("message %d is not affected by the missing topic, but is answered: %w", i, err)
 		}
 	}
 	log, err := env.Log(ctx)

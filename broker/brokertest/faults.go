@@ -23,8 +23,8 @@ func faultCases() []Case {
 }
 
 // grace is how long after its context's end a call may return: less than the
-// limits that clients have of their own, and more than a busy machine takes to
-// wake everybody up.
+// clients' own limits, and more than a busy machine takes to
+// wake all goroutines.
 const grace = 10 * time.Second
 
 // run delivers with a deadline and checks that the call keeps it.
@@ -39,7 +39,7 @@ func run(ctx context.Context, s broker.Sink, msgs []postrider.Message, limit tim
 	return errs, err
 }
 
-// unresolved are the messages that were not acknowledged.
+// unresolved returns the messages that were not acknowledged.
 func unresolved(msgs []postrider.Message, errs []error) ([]postrider.Message, error) {
 	var left []postrider.Message
 	for i, err := range errs {
@@ -54,12 +54,12 @@ func unresolved(msgs []postrider.Message, errs []error) ([]postrider.Message, er
 	return left, nil
 }
 
-// resend sends until everything is acknowledged, as the relay does.
+// resend sends until all messages are acknowledged, like the relay.
 func resend(ctx context.Context, s broker.Sink, open []postrider.Message) error {
 	return resendIn(ctx, s, open, 10*time.Second)
 }
 
-// resendIn is resend with calls that are as long as limit.
+// resendIn is resend with calls of at most limit.
 func resendIn(ctx context.Context, s broker.Sink, open []postrider.Message, limit time.Duration) error {
 	for round := 0; len(open) > 0; round++ {
 		errs, err := run(ctx, s, open, limit)
@@ -84,14 +84,14 @@ func resendIn(ctx context.Context, s broker.Sink, open []postrider.Message, limi
 	return nil
 }
 
-// warm makes the sink connect and learn what it must know.
+// warm makes the sink connect and learn about the topic.
 func warm(ctx context.Context, env *Env) error {
 	m := messages(env.Topic, 1, 1)
 	m[0].ID, m[0].Key = id(1<<20), "warm"
 	return accept(ctx, env.Sink, m)
 }
 
-// whole checks that the log holds every message, with what belongs to it, and
+// whole checks that the log has every message unchanged, and
 // that no key ever steps ahead.
 func whole(ctx context.Context, env *Env, msgs []postrider.Message) error {
 	log, err := env.Log(ctx)
@@ -101,7 +101,7 @@ func whole(ctx context.Context, env *Env, msgs []postrider.Message) error {
 	return held(log, msgs)
 }
 
-// held checks a log for whole. Every copy of a message must be as it was given.
+// held checks a log for whole. Every copy of a message must be unchanged.
 func held(log, msgs []postrider.Message) error {
 	copies := make(map[string][]int, len(log))
 	for i := range log {
@@ -122,7 +122,7 @@ func held(log, msgs []postrider.Message) error {
 
 func noFaults() error { return notApplicable("no faults can be made") }
 
-// sinkPing asks for signs of life before, in and after a fault.
+// sinkPing pings before, during and after a fault.
 func sinkPing(ctx context.Context, env *Env) error {
 	ask := env.Sink.Info().Ping
 	if ask == nil {
@@ -144,13 +144,13 @@ func sinkPing(ctx context.Context, env *Env) error {
 	defer env.Faults.Restore()
 	for round := range 2 {
 		if err := ping(); err != nil {
-			return fmt.Errorf("round %d: the broker is there: %w", round, err)
+			return fmt.Errorf("round %d: ping of a reachable broker: %w", round, err)
 		}
 		env.Faults.Cut(0)
 		var err error
 		for tries := 0; err == nil; tries++ { // a client may notice a moment later
 			if err = ping(); err == nil && tries == 50 {
-				return fmt.Errorf("round %d: no broker can be reached, and pings are answered", round)
+				return fmt.Errorf("round %d: pings succeed although no broker is reachable", round)
 			} else if err == nil {
 				if err := pause(ctx); err != nil {
 					return err
@@ -164,7 +164,7 @@ func sinkPing(ctx context.Context, env *Env) error {
 				break
 			}
 			if tries == 100 {
-				return fmt.Errorf("round %d: the broker is back, and a ping says: %w", round, err)
+				return fmt.Errorf("round %d: ping after the broker is back: %w", round, err)
 			}
 			if err := pause(ctx); err != nil {
 				return err
@@ -181,8 +181,8 @@ func sinkPing(ctx context.Context, env *Env) error {
 	return accept(ctx, env.Sink, messages(env.Topic, 20, 4))
 }
 
-// sinkCut breaks the connection in the middle of long calls, then sends again
-// what was not acknowledged.
+// sinkCut breaks the connection in the middle of long calls, then sends unacknowledged
+// messages again.
 func sinkCut(ctx context.Context, env *Env) error {
 	if env.Faults == nil {
 		return noFaults()
@@ -273,8 +273,8 @@ func sinkMute(ctx context.Context, env *Env) error {
 	return silent(ctx, env, env.Faults.Mute)
 }
 
-// silent makes calls that get no answer: from a sink that is connected, and
-// again while the first one's connection is in doubt.
+// silent makes calls that get no answer: on an open connection, and
+// again while the state of the first call's connection is unknown.
 func silent(ctx context.Context, env *Env, begin func()) error {
 	if err := warm(ctx, env); err != nil {
 		return err
@@ -302,7 +302,7 @@ func silent(ctx context.Context, env *Env, begin func()) error {
 	return whole(ctx, env, msgs)
 }
 
-// sinkCancel cancels calls at several moments and spoils their messages as soon
+// sinkCancel cancels calls at several moments and overwrites their messages as soon
 // as they have returned.
 func sinkCancel(ctx context.Context, env *Env) error {
 	if err := warm(ctx, env); err != nil {
@@ -352,7 +352,7 @@ func sinkCancel(ctx context.Context, env *Env) error {
 	return whole(ctx, env, all)
 }
 
-// sinkLate lets the network keep a call's requests until another process has
+// sinkLate lets the network delay a call's requests until another process has
 // sent some of its messages.
 func sinkLate(ctx context.Context, env *Env) error {
 	if env.Faults == nil || env.Second == nil {

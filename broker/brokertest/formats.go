@@ -9,7 +9,7 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// sinkFormats sends messages of each format and reads what has become of them.
+// sinkFormats sends messages of each format and compares the received ones.
 func sinkFormats(ctx context.Context, env *Env) error {
 	if env.Routed == nil || env.Source == nil {
 		return notApplicable("there is no sink with a route, or no source")
@@ -46,7 +46,7 @@ func sinkFormats(ctx context.Context, env *Env) error {
 	for i := range ds {
 		m := sent[string(ds[i].Message.Payload)]
 		if m == nil {
-			return fmt.Errorf("payload %q was not sent, or came twice", ds[i].Message.Payload)
+			return fmt.Errorf("payload %q was not sent, or was received twice", ds[i].Message.Payload)
 		}
 		delete(sent, string(m.Payload))
 		if err := sameAs(m, &ds[i].Message); err != nil {
@@ -56,8 +56,8 @@ func sinkFormats(ctx context.Context, env *Env) error {
 	return nil
 }
 
-// sameAs compares what the format, which is m's type, carries: raw and Debezium
-// have key and type only where the broker's records have them.
+// sameAs compares the fields that the format carries, which is m's type: raw and Debezium
+// have key and type only if the broker's records have them.
 func sameAs(m, got *postrider.Message) error {
 	want := *m
 	switch m.Type {

@@ -17,9 +17,9 @@ func givebackCases() []Case {
 		{"source/foreign", "a record that somebody else wrote is received, with the same id every time", sourceForeign},
 		{"source/waits", "a message that comes while Receive waits is returned soon", sourceWaits},
 		{"source/extend", "a message whose time is extended is not delivered again meanwhile", sourceExtend},
-		{"source/killed", "after a kill exactly what was not acknowledged comes again, in order", sourceKilled},
-		{"source/back-keys", "a key that is given back holds up no other one, and comes again from its first message on", sourceBackKeys},
-		{"source/flaky", "a source whose connection breaks goes on by itself: nothing is lost or steps ahead, and only what was unsettled comes twice", sourceFlaky},
+		{"source/killed", "after a kill exactly the unacknowledged messages are received again, in order", sourceKilled},
+		{"source/back-keys", "a key that is given back holds up no other one, and is received again from its first message on", sourceBackKeys},
+		{"source/flaky", "a source whose connection breaks recovers by itself: nothing is lost or steps ahead, and only unsettled messages are received twice", sourceFlaky},
 	}
 }
 
@@ -58,7 +58,7 @@ func sourceExact(ctx context.Context, env *Env) error {
 
 func sourceForeign(ctx context.Context, env *Env) error {
 	if env.Source == nil || env.Foreign == nil {
-		return notApplicable("nobody else can write")
+		return notApplicable("no other program can write")
 	}
 	payload := []byte("{\"written by\": \"somebody else\"}\x00\xff")
 	if err := env.Foreign(ctx, payload); err != nil {
@@ -83,7 +83,7 @@ func sourceForeign(ctx context.Context, env *Env) error {
 			return fmt.Errorf("the payload %q is received as %q", payload, m.Payload)
 		}
 		if m.ID == "" || round == 1 && m.ID != first.Message.ID {
-			return fmt.Errorf("the record has the id %q, and %q when it comes again", first.Message.ID, m.ID)
+			return fmt.Errorf("the record has the id %q, and %q when it is received again", first.Message.ID, m.ID)
 		}
 		first = ds[0]
 	}
@@ -132,7 +132,7 @@ func sourceWaits(ctx context.Context, env *Env) error {
 	return nil
 }
 
-// longestWait is what a case spends to see a time limit pass.
+// longestWait is the longest time limit that a case waits for.
 const longestWait = 6 * time.Second
 
 func sourceExtend(ctx context.Context, env *Env) error {
@@ -163,7 +163,7 @@ func sourceExtend(ctx context.Context, env *Env) error {
 		case len(again) == 0:
 		case time.Since(extended) < limit:
 			return fmt.Errorf("%s is delivered again although its time was extended", again[0].Origin)
-		default: // the machine stood still for so long: once more, with what is delivered now
+		default: // the machine was suspended for that long: try again with what is delivered now
 			rest, err := receive(ctx, src, len(ds)-len(again))
 			if err != nil {
 				return err
@@ -174,7 +174,7 @@ func sourceExtend(ctx context.Context, env *Env) error {
 	if err := src.Settle(ctx, verdicts(ds)); err != nil {
 		return fmt.Errorf("settle after the extension: %w", err)
 	}
-	late := time.Since(extended) >= limit // then they may return
+	late := time.Since(extended) >= limit // then they may be delivered again
 	wait, cancel := context.WithTimeout(ctx, limit*5/4)
 	defer cancel()
 	if again, _ := src.Receive(wait, 4); len(again) > 0 && !late {
@@ -223,7 +223,7 @@ func sourceKilled(ctx context.Context, env *Env) error {
 	for _, d := range again {
 		m := d.Message
 		if settled[m.ID] {
-			return fmt.Errorf("%s was acknowledged before the kill and comes again", d.Origin)
+			return fmt.Errorf("%s was acknowledged before the kill and is received again", d.Origin)
 		}
 		if m.Version != high[m.Key]+1 {
 			return fmt.Errorf("key %s: version %d is received after %d", m.Key, m.Version, high[m.Key])
@@ -233,7 +233,7 @@ func sourceKilled(ctx context.Context, env *Env) error {
 	return nil
 }
 
-// sourceBackKeys gives back what it has of one key, from the last to the first,
+// sourceBackKeys gives the messages of one key back, from the last to the first,
 // and continues with the others.
 func sourceBackKeys(ctx context.Context, env *Env) error {
 	const n, keys = 60, 3
@@ -292,7 +292,7 @@ func sourceBackKeys(ctx context.Context, env *Env) error {
 	return nil
 }
 
-// backed are the verdicts that give back.
+// backed returns the verdicts that give a message back.
 func backed(vs []broker.Verdict) (out []broker.Verdict) {
 	for _, v := range vs {
 		if !v.Ack {

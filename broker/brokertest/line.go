@@ -13,7 +13,7 @@ import (
 func lineCases() []Case {
 	return []Case{
 		{"sink/reset", "connections that break again and again and are back at once leave a prefix of each key, and nil means accepted", sinkReset},
-		{"sink/stranded", "a connection whose other end died without a word is replaced, and nothing of it is taken for accepted", sinkStranded},
+		{"sink/stranded", "a connection whose other end died silently is replaced, and none of its messages is taken for accepted", sinkStranded},
 		{"sink/slow", "slow answers are awaited together, and a thin line is not a broken one", sinkSlow},
 		{"sink/late-answer", "an answer that comes after its call has ended is not taken for the answer to another", sinkLateAnswer},
 		{"sink/middle", "what is kept back in the middle of a key and arrives after the call has ended does not step ahead", sinkMiddle},
@@ -116,7 +116,7 @@ func sinkSlow(ctx context.Context, env *Env) error {
 		return fmt.Errorf("with answers after %v: %w", 2*latency, err)
 	}
 	if took := time.Since(began); took > n*latency {
-		return fmt.Errorf("%d keys took %v with answers after %v: one waits for the other", n, took, 2*latency)
+		return fmt.Errorf("%d keys took %v with answers after %v: keys wait for each other", n, took, 2*latency)
 	}
 	const thin, size = 20, 10_000
 	large := messages(env.Topic, thin, thin)
@@ -229,7 +229,7 @@ func sinkHangUp(ctx context.Context, env *Env) error {
 			continue
 		}
 		if err := resend(ctx, env.Sink, []postrider.Message{m}); err != nil {
-			return fmt.Errorf("a message that has nothing to do with the one at which the broker hangs up: %w", err)
+			return fmt.Errorf("a message of another key than the one at which the broker hangs up: %w", err)
 		}
 	}
 	for range 2 {

@@ -13,7 +13,7 @@ import (
 
 func memberCases() []Case {
 	return []Case{
-		{"source/members", "when receivers of one name join, leave and are killed, nothing is lost or steps ahead, and only what was unsettled comes twice", sourceMembers},
+		{"source/members", "when receivers of one name join, leave and are killed, nothing is lost or steps ahead, and only unsettled messages are received twice", sourceMembers},
 		{"source/closed", "Receive and Settle end when the source is closed", sourceClosed},
 		{"source/cancel", "Receive ends with its context and loses nothing", sourceCancel},
 	}
@@ -22,7 +22,7 @@ func memberCases() []Case {
 // membersBatch is the most that a member has unsettled.
 const membersBatch = 7
 
-// journal is what all receivers of one name have seen together.
+// journal has the messages that all receivers of one name have seen together.
 type journal struct {
 	mu      sync.Mutex
 	change  chan struct{}
@@ -114,7 +114,7 @@ func (j *journal) work(ctx context.Context, src broker.Source) *member {
 	return m
 }
 
-// settle acknowledges, again and again while the member lives.
+// settle acknowledges, with retries while the member lives.
 func settle(ctx, life context.Context, src broker.Source, ds []broker.Delivery) bool {
 	for {
 		call, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -136,8 +136,8 @@ func (m *member) stop() {
 	<-m.done
 }
 
-// The messages of the case are sent in small steps, so that members come and
-// go while some are on their way.
+// The case sends its messages in small steps, so that members join and
+// leave while some are in flight.
 const (
 	membersKeys  = 20
 	membersStep  = 20
@@ -145,9 +145,9 @@ const (
 	membersPause = 100 * time.Millisecond
 )
 
-// feed sends msgs step by step, until they are used up or enough says so. It
-// slows down while it waits for that: a member may take its time to join, and
-// there must be something left for it.
+// feed sends msgs step by step, until they are used up or enough reports true. It
+// slows down while it waits for that: a member may join late, and
+// there must be messages left for it.
 func feed(ctx context.Context, env *Env, msgs []postrider.Message, enough func() bool) (rest []postrider.Message, err error) {
 	pause := membersPause
 	for len(msgs) > 0 && (enough == nil || !enough()) {
@@ -167,7 +167,7 @@ func feed(ctx context.Context, env *Env, msgs []postrider.Message, enough func()
 	return msgs, nil
 }
 
-// after answers true from the n-th question on.
+// after returns a function that returns true from its n-th call on.
 func after(n int) func() bool {
 	return func() bool { n--; return n < 0 }
 }
@@ -209,7 +209,7 @@ func sourceMembers(ctx context.Context, env *Env) error {
 	if err == nil {
 		err = j.until(ctx, len(all)-len(rest)-5*membersStep)
 	}
-	b.stop() // is killed, with work in its hands
+	b.stop() // is killed, with unsettled messages
 	hand, cancel := context.WithTimeout(ctx, time.Second)
 	if ds, rerr := mortal.Receive(hand, membersBatch); rerr == nil {
 		j.received(ds)
@@ -244,7 +244,7 @@ func (j *journal) verdict(all []postrider.Message, doubles int) error {
 		}
 	}
 	if j.doubled > doubles {
-		return fmt.Errorf("%d messages came again although they were settled; at most %d were in doubt", j.doubled, doubles)
+		return fmt.Errorf("%d messages were received again although they were settled; at most %d may be", j.doubled, doubles)
 	}
 	return j.err
 }
@@ -304,7 +304,7 @@ func sourceClosed(ctx context.Context, env *Env) error {
 	defer closeNext()
 	again, err := drain(ctx, next, 10)
 	if err != nil {
-		return fmt.Errorf("Settle failed (%w), and the messages do not come again: %w", settled, err)
+		return fmt.Errorf("Settle failed (%w), and the messages are not received again: %w", settled, err)
 	}
 	return inOrder(again)
 }

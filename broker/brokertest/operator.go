@@ -22,7 +22,7 @@ func operatorCases() []Case {
 	}
 }
 
-// made is a topic made by the operator, for cases that read it too.
+// made returns a topic made by the operator, for cases that read it too.
 func made(ctx context.Context, env *Env) (string, error) {
 	if env.Operator.Make == nil || env.LogOf == nil {
 		return "", notApplicable("no topic can be made")
@@ -34,8 +34,8 @@ func made(ctx context.Context, env *Env) (string, error) {
 	return topic, nil
 }
 
-// sinkFresh lets the first call of a topic meet a fault. A broker may take a
-// later batch of a new partition before the first one that it has lost, even
+// sinkFresh lets the first call of a topic meet a fault. A broker may accept a
+// later batch of a new partition although it has lost the first one, even
 // from an idempotent producer.
 func sinkFresh(ctx context.Context, env *Env) error {
 	breaks := []func(){func() {}}
@@ -103,8 +103,8 @@ func firstCalls(ctx context.Context, env *Env, topic string, brk func()) error {
 	return held(log, all)
 }
 
-// sinkRefused sends what the broker refuses while calls of other keys run, so
-// that the refusal comes when more is on its way.
+// sinkRefused sends a message that the broker refuses while calls of other keys run, so
+// that more messages are in flight at the refusal.
 func sinkRefused(ctx context.Context, env *Env) error {
 	if env.Operator.MakeSmall == nil || env.LogOf == nil {
 		return notApplicable("no topic has a limit of its own")
@@ -163,13 +163,13 @@ func onlyBehind(msgs []postrider.Message, errs []error, bad int) error {
 		case behind && broker.Classify(err).Class == broker.ClassRejected:
 			return fmt.Errorf("message %d, behind the rejected one of its key, is rejected itself: %w", i, err)
 		case i != bad && !behind && err != nil:
-			return fmt.Errorf("message %d has nothing to do with the rejected one and is answered: %w", i, err)
+			return fmt.Errorf("message %d is not affected by the rejected one, but is answered: %w", i, err)
 		}
 	}
 	return nil
 }
 
-// pair is a call for a topic that something happens to and one that is sound.
+// pair returns a call with messages for the struck topic and for a healthy one.
 func pair(env *Env, topic string, from int) []postrider.Message {
 	msgs := messages(topic, 24, 4)
 	for i := range msgs {
@@ -182,8 +182,8 @@ func pair(env *Env, topic string, from int) []postrider.Message {
 	return msgs
 }
 
-// struck sends such calls until the struck topic is answered as it should, and
-// checks every answer on the way. ok says which classes are right.
+// struck sends such calls until ok accepts the answer for the struck topic, and
+// checks every answer until then.
 func struck(ctx context.Context, env *Env, topic string, what string, ok func(*broker.Error) bool) (open []postrider.Message, err error) {
 	const rounds = 20
 	msgs := pair(env, topic, 24)
@@ -210,7 +210,7 @@ func struck(ctx context.Context, env *Env, topic string, what string, ok func(*b
 				return nil, fmt.Errorf("%s: message %s is acknowledged", what, msgs[i].ID)
 			case errors.Is(err, broker.ErrNotTried):
 			case e.Class == broker.ClassFailed:
-				return nil, fmt.Errorf("%s: the answer burns an attempt: %w", what, err)
+				return nil, fmt.Errorf("%s: the answer uses an attempt: %w", what, err)
 			case !ok(e):
 				right, last = false, err
 			}
@@ -229,7 +229,7 @@ func struck(ctx context.Context, env *Env, topic string, what string, ok func(*b
 	return nil, fmt.Errorf("%s: after %d rounds the answer is still %w", what, rounds, last)
 }
 
-// pause is the relay's after an outage.
+// pause waits like the relay after an outage.
 func pause(ctx context.Context) error {
 	select {
 	case <-time.After(100 * time.Millisecond):
@@ -263,12 +263,12 @@ func sinkDeleted(ctx context.Context, env *Env) error {
 		return fmt.Errorf("make the topic again: %w", err)
 	}
 	if err := resend(ctx, env.Sink, open); err != nil {
-		return fmt.Errorf("the topic is there again: %w", err)
+		return fmt.Errorf("deliver to the topic after it was created again: %w", err)
 	}
 	return arrivedLast(ctx, env, topic, open)
 }
 
-// arrivedLast checks that what was sent after an incident is in the topic, in
+// arrivedLast checks that the messages sent after an incident are in the topic, in
 // order per key.
 func arrivedLast(ctx context.Context, env *Env, topic string, msgs []postrider.Message) error {
 	log, err := env.LogOf(ctx, topic)
@@ -310,7 +310,7 @@ func sinkFull(ctx context.Context, env *Env) error {
 		return fmt.Errorf("drain the topic: %w", err)
 	}
 	if err := resend(ctx, env.Sink, open); err != nil {
-		return fmt.Errorf("the topic has room again: %w", err)
+		return fmt.Errorf("deliver to the topic after it was drained: %w", err)
 	}
 	return nil
 }

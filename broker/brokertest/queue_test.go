@@ -14,10 +14,10 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// TestQueueService: the suite asks nothing of a broker that a queue service with
-// an HTTP API cannot do (Amazon SQS FIFO): ten entries and 256 KiB a call, short
-// keys, no way to turn its deduplication off, and the next message of a key only
-// when the one before is settled.
+// TestQueueService: the suite runs on a queue service with
+// an HTTP API (Amazon SQS FIFO): ten entries and 256 KiB per call, short
+// keys, deduplication that is always on, and the next message of a key only
+// after the last one is settled.
 func TestQueueService(t *testing.T) {
 	brokertest.RunVirtual(t, func(*testing.T) *brokertest.Env { return queueService() })
 }
@@ -147,7 +147,7 @@ func (s *locked) free(limit int) (ds []broker.Delivery) {
 	return ds
 }
 
-// Settle gives a key's waiting messages back with the one that is given back.
+// Settle gives a message back together with the messages of its key that wait.
 func (s *locked) Settle(ctx context.Context, vs []broker.Verdict) error {
 	if err := s.Source.Settle(ctx, vs); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/postrider/postrider/broker/brokertest"
 )
 
-// TestReadme: every case is there for a bug, and every bug's cases exist.
+// TestReadme: the README has a bug for every case, and names existing cases only.
 func TestReadme(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	if err != nil {

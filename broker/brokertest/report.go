@@ -12,8 +12,8 @@ import (
 	"sync"
 )
 
-// updates is the environment variable that makes runs write what they found
-// into the list instead of comparing it.
+// updates is the environment variable that makes runs write their results
+// into the list instead of comparing them.
 const updates = "POSTRIDER_UPDATE"
 
 const (
@@ -21,7 +21,7 @@ const (
 	rarely = "`make matrix`"
 )
 
-// report is what one run found on one server.
+// report has the results of one run on one server.
 type report struct {
 	mu      sync.Mutex
 	cases   []Case // of the run
@@ -65,13 +65,13 @@ func (r *report) check() error {
 		return nil
 	}
 	if !update {
-		return fmt.Errorf("%s does not say what ran on %s: run this test again with %s=1", path, r.server, updates)
+		return fmt.Errorf("%s does not match the run on %s: run this test again with %s=1", path, r.server, updates)
 	}
 	l.sections[r.server] = section
 	return replace(path, l.String())
 }
 
-// replace changes a file in one step: runs side by side read it.
+// replace replaces a file atomically, because concurrent runs read it.
 func replace(path, text string) error {
 	next, err := os.CreateTemp(filepath.Dir(path), "conformance")
 	if err != nil {
@@ -87,7 +87,7 @@ func replace(path, text string) error {
 	return nil
 }
 
-// listPath finds the list in a directory above; "" if there is none.
+// listPath finds the list in a directory above; "" when it is missing.
 func listPath() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -104,8 +104,8 @@ func listPath() (string, error) {
 	}
 }
 
-// section is what the list says of a run: of a whole one what does not apply, of
-// another one what ran.
+// section returns the list's section for a run: for a whole run the cases that do not
+// apply, for another run the cases that ran.
 func (r *report) section(when string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%s; sink %s; source %s\n\n", when, r.count("sink/"), r.count("source/"))
@@ -121,7 +121,7 @@ func (r *report) section(when string) string {
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
-// count is "30 of 34": how many cases of a group ran, and how many there are.
+// count returns "30 of 34": the cases of a group that ran, and all of them.
 func (r *report) count(group string) string {
 	ran := 0
 	for _, c := range r.cases {
@@ -141,7 +141,7 @@ func size(group string) (n int) {
 	return n
 }
 
-// list is docs/conformance.md: what a person wrote, a table, and a section for
+// list is docs/conformance.md: a text written by a person, a table, and a section for
 // each server.
 type list struct {
 	head     string

@@ -18,7 +18,7 @@ import (
 func sinkCases() []Case {
 	return []Case{
 		{"sink/exact", "a message arrives as it was given, byte for byte", sinkExact},
-		{"sink/order", "messages of a key stand in the log in the order given", sinkOrder},
+		{"sink/order", "messages of a key are in the log in the order given", sinkOrder},
 		{"sink/concurrent", "calls that run at once do not disturb each other", sinkConcurrent},
 		{"sink/rejected", "what is too large is rejected alone; later messages of its key are not accepted", sinkRejected},
 		{"sink/missing", "a missing topic is an outage that names its destination", sinkMissing},
@@ -27,9 +27,9 @@ func sinkCases() []Case {
 	}
 }
 
-// deliver hands msgs to the sink in calls of the size that its Info allows, and
-// does between them what the relay does: what stands behind a failed message of
-// its key is not sent.
+// deliver passes msgs to the sink in calls of the size that its Info allows. Like the
+// relay, it does not send messages behind a failed one of
+// their key.
 func deliver(ctx context.Context, s broker.Sink, msgs []postrider.Message) ([]error, error) {
 	info := s.Info()
 	all := make([]error, len(msgs))
@@ -63,7 +63,7 @@ func fits(info *broker.Info, n, size int) bool {
 	return n == 0 || (info.MaxBatch == 0 || n < info.MaxBatch) && (info.MaxBatchBytes == 0 || size <= info.MaxBatchBytes)
 }
 
-// call checks the shape of one answer, which is a rule in every case.
+// call checks the form of one answer, which is a rule in every case.
 func call(ctx context.Context, s broker.Sink, msgs []postrider.Message) ([]error, error) {
 	errs := s.Deliver(ctx, broker.Batch{Messages: msgs})
 	if errs == nil {
@@ -88,13 +88,13 @@ func call(ctx context.Context, s broker.Sink, msgs []postrider.Message) ([]error
 		return nil, fmt.Errorf("the answer is not nil although every message was acknowledged")
 	}
 	if heard && !met {
-		return nil, fmt.Errorf("nobody hears of the outage: every message that failed was not tried (%w)", firstOf(errs))
+		return nil, fmt.Errorf("the outage is not reported: every failed message was merely not tried (%w)", firstOf(errs))
 	}
 	return errs, nil
 }
 
-// hearsay is an outage that a message was only not tried because of: some other
-// message must have met it.
+// hearsay reports whether err is an outage because of which a message was merely not
+// tried: some other message must have met it.
 func hearsay(err error) bool {
 	if !errors.Is(err, broker.ErrNotTried) {
 		return false
@@ -185,8 +185,8 @@ func sinkOrder(ctx context.Context, env *Env) error {
 	return holds(ctx, env, len(msgs))
 }
 
-// noSkip checks that no key of the log ever steps ahead. missing are ids that
-// count as stepped over.
+// noSkip checks that no key of the log ever steps ahead, nor above its version in
+// limit.
 func noSkip(log []postrider.Message, limit map[string]int64) error {
 	high := make(map[string]int64)
 	for _, m := range log {
@@ -244,7 +244,7 @@ func sinkRejected(ctx context.Context, env *Env) error {
 		case behind && err == nil:
 			return fmt.Errorf("message %d is acknowledged behind the rejected one of its key", i)
 		case !behind && err != nil:
-			return fmt.Errorf("message %d has nothing to do with the rejected one and is answered: %w", i, err)
+			return fmt.Errorf("message %d is not affected by the rejected one, but is answered: %w", i, err)
 		}
 	}
 	log, err := env.Log(ctx)
@@ -323,7 +323,7 @@ func sinkAgain(ctx context.Context, env *Env) error {
 	}
 	for _, m := range log {
 		if !slices.ContainsFunc(msgs, func(sent postrider.Message) bool { return sent.ID == m.ID }) {
-			return fmt.Errorf("message %s is in the log, and nobody has sent this id", m.ID)
+			return fmt.Errorf("message %s is in the log, although its id was never sent", m.ID)
 		}
 	}
 	return nil

@@ -11,8 +11,8 @@ import (
 func sourceCases() []Case {
 	return []Case{
 		{"source/order", "messages of a key are received in the order of the log", sourceOrder},
-		{"source/unsettled", "what was not settled is received again by the next process", sourceUnsettled},
-		{"source/settled", "what was acknowledged is not received again", sourceSettled},
+		{"source/unsettled", "unsettled messages are received again by the next process", sourceUnsettled},
+		{"source/settled", "acknowledged messages are not received again", sourceSettled},
 		{"source/settled-again", "an acknowledgement that failed succeeds when it is repeated", sourceSettledAgain},
 		{"source/gap", "acknowledging a message does not acknowledge an earlier one", sourceGap},
 		{"source/back", "a message given back comes after its delay and before its key's later ones", sourceBack},
@@ -48,7 +48,7 @@ func receive(ctx context.Context, src broker.Source, n int) ([]broker.Delivery, 
 	return all, nil
 }
 
-// drain receives n deliveries and acknowledges them as they come, for sources that
+// drain receives n deliveries and acknowledges each at once, for sources that
 // hold a key back until its earlier message is settled.
 func drain(ctx context.Context, src broker.Source, n int) ([]broker.Delivery, error) {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
@@ -70,7 +70,7 @@ func drain(ctx context.Context, src broker.Source, n int) ([]broker.Delivery, er
 	return all, nil
 }
 
-// proper checks the shape of what Receive has returned.
+// proper checks the result of Receive.
 func proper(ds []broker.Delivery, limit int) error {
 	if len(ds) == 0 || len(ds) > limit {
 		return fmt.Errorf("Receive returns %d deliveries, the limit is %d", len(ds), limit)
@@ -83,8 +83,8 @@ func proper(ds []broker.Delivery, limit int) error {
 	return nil
 }
 
-// atOnce is how many of n messages over so many keys the source hands out before
-// it wants some settled.
+// atOnce returns how many of n messages over this number of keys the source hands out
+// before some must be settled.
 func (e *Env) atOnce(n, keys int) int {
 	if e.PerKey == 0 {
 		return n
@@ -210,7 +210,7 @@ func sourceSettledAgain(ctx context.Context, env *Env) error {
 func sourceGap(ctx context.Context, env *Env) error {
 	n := env.atOnce(10, 1)
 	if n < 2 && env.Source != nil {
-		return notApplicable("a key's next message comes when the one before is settled")
+		return notApplicable("a key's next message is handed out only when the last one is settled")
 	}
 	ds, err := reopened(ctx, env, n, 1, func(src broker.Source) error {
 		ds, err := receive(ctx, src, n)
@@ -248,7 +248,7 @@ func sourceBack(ctx context.Context, env *Env) error {
 		return fmt.Errorf("the message came back after %v, the delay is %v", waited, delay)
 	}
 	if first, second := ds[0].Attempt, again[0].Attempt; first > 0 && second <= first {
-		return fmt.Errorf("the attempt is %d, and %d when it comes again", first, second)
+		return fmt.Errorf("the attempt is %d, and %d when it is received again", first, second)
 	}
 	if err := src.Settle(ctx, verdicts(again)); err != nil {
 		return fmt.Errorf("settle: %w", err)

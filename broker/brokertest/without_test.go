@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What does not apply is what the adapter's test names, no more and no less.
+// TestWithout: exactly the cases in Env.Without do not apply.
 func TestWithout(t *testing.T) {
 	found := errors.New("a broken rule")
 	for _, c := range []struct {

@@ -9,7 +9,7 @@ import (
 
 var errBodyGone = errors.New("the call has ended")
 
-// body is a request's payload. It belongs to the caller of Deliver until own copies
+// body is a request's payload. The caller of Deliver owns the memory until own copies
 // it or drop ends its use: the transport may still read while Deliver returns.
 type body struct {
 	mu   sync.Mutex
@@ -31,7 +31,7 @@ func (b *body) drop() {
 	b.data, b.gone = nil, true
 }
 
-// with calls fn with the payload; false if it is gone.
+// with calls fn with the payload and returns true, or returns false after drop.
 func (b *body) with(fn func(data []byte)) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,8 +41,8 @@ func (b *body) with(fn func(data []byte)) bool {
 	return !b.gone
 }
 
-// maxCopied is the largest payload of which each request gets a copy: the transport
-// sends a body of a type that it knows in one write with the headers.
+// maxCopied is the largest payload that is copied for each request: the transport sends
+// a body of a type that it knows in one write with the headers.
 const maxCopied = 64 << 10
 
 func (b *body) reader() io.ReadCloser {
@@ -54,7 +54,7 @@ func (b *body) reader() io.ReadCloser {
 	return &bodyReader{body: b}
 }
 
-// bodyReader is for payloads that are large.
+// bodyReader reads large payloads without a copy.
 type bodyReader struct {
 	body *body
 	at   int

@@ -9,31 +9,31 @@ import (
 
 // Proportions of a breaker.
 const (
-	openAfter = 5 // answers in a row that may be the endpoint's fault
+	openAfter = 5 // failures in a row that may be the endpoint's fault
 	minPause  = 200 * time.Millisecond
 	maxPause  = 5 * time.Second
-	probes    = 8    // requests at once that find out whether it recovers
-	maxBlamed = 4096 // messages about which something is remembered
+	probes    = 8    // concurrent requests that test whether it has recovered
+	maxBlamed = 4096 // messages whose failures are remembered
 )
 
-// breaker is what is known of an endpoint's health. It decides whose fault a
-// failure is: as long as nothing speaks against it, the endpoint's, so that an
-// endpoint that fails everybody makes no dead letters. A message that fails again,
+// breaker has the health of an endpoint. It decides whose fault a
+// failure is. By default it is the endpoint's, so that an
+// endpoint that fails for all messages makes no dead letters. A message that fails again,
 // although the endpoint has accepted others since, has failed by itself, and so has
-// one that is refused for minutes while there is no other to compare it with.
+// a message that is refused for minutes while there is no other to compare it with.
 type breaker struct {
 	name   string
 	flying int
 
-	proved time.Time // when the youngest request that was accepted had begun: then it still worked
+	proved time.Time // when the youngest accepted request began: the endpoint still worked then
 	lastOK time.Time
-	hung   bool          // calls have waited in vain, and nothing was answered since
-	usual  time.Duration // about what it takes to accept a request, 0: it never has
+	hung   bool          // calls have waited in vain, without any answer since
+	usual  time.Duration // about the time of an accepted request; 0: none was accepted
 
 	failures int       // of the endpoint, in a row
-	opened   time.Time // when it was opened last: older requests tell nothing new
+	opened   time.Time // when it was opened last: failures of older requests do not count
 	until    time.Time // nothing is sent before
-	why      verdict   // what it was opened for
+	why      verdict   // the verdict that opened it
 	gone     bool
 
 	accepted uint64           // messages, since the start
@@ -41,15 +41,15 @@ type breaker struct {
 	alone    alone
 }
 
-// blame is of a message: when it failed last, and how many others had been accepted.
+// blame records when a message failed last, and how many others had been accepted.
 type blame struct {
 	at       time.Time
 	accepted uint64
 }
 
-// others reports whether the endpoint has accepted another message since. One that
-// wants other credentials (401, 403) means everybody: there what had begun before
-// proves nothing.
+// others reports whether the endpoint has accepted another message since. A demand for
+// other credentials (401, 403) concerns all messages: then only requests that began
+// since count.
 func (a blame) others(b *breaker, j *job, v verdict) bool {
 	if v.err.Status == http.StatusUnauthorized || v.err.Status == http.StatusForbidden {
 		return j.proved.After(a.at)
@@ -57,23 +57,24 @@ func (a blame) others(b *breaker, j *job, v verdict) bool {
 	return b.accepted > a.accepted
 }
 
-// alone is the one message that is refused while no other is tried: it is all that
-// there is, or the rest stands behind it. Nothing shows then whose fault that is.
+// alone is the message that is refused while no other is tried: it is the only
+// one, or the others wait behind it. Then no evidence shows whose fault the refusal is.
 type alone struct {
-	id     string // "": none
-	others bool   // more were refused: the endpoint refuses everybody
+	id     string // "": no message
+	others bool   // other messages were refused too: the endpoint refuses all
 	since  time.Time
 }
 
-// refusedAlone is how long a message may be the endpoint's outage by itself. Then
-// it counts attempts, and becomes at last a dead letter that a person can act upon.
+// refusedAlone is how long the refusal of a single message counts as the endpoint's
+// outage. After that it uses attempts, and the message becomes a dead letter for a
+// person to handle.
 const refusedAlone = 5 * time.Minute
 
-// refused notes a verdict that may be a refusal, and reports whether it is the
-// message's own by now.
+// refused records a verdict that may be a refusal, and reports whether it is the
+// message's own fault by now.
 func (a *alone) refused(id string, v verdict, now time.Time) bool {
 	switch {
-	case !v.refusal || id == "": // the endpoint has other troubles
+	case !v.refusal || id == "": // the endpoint has another failure
 		*a = alone{}
 	case a.id == "":
 		*a = alone{id: id, since: now}
@@ -87,12 +88,12 @@ func (b *breaker) init(p *prepared) {
 	b.name, b.blamed = p.Name, make(map[string]blame)
 }
 
-// admits reports whether one more request may fly.
+// admits reports whether one more request may be sent.
 func (b *breaker) admits() bool {
 	return b.flying < probes || !b.hung && b.failures < openAfter
 }
 
-// closedTo is the answer for what is not sent now, nil if it may be sent.
+// closedTo returns the error of messages that must not be sent now, or nil.
 func (b *breaker) closedTo(now time.Time, dest string) error {
 	switch {
 	case b.gone:
@@ -115,7 +116,7 @@ func (b *breaker) judge(j *job, v verdict, now time.Time, dest string) error {
 		}
 		b.failures, b.hung, b.lastOK = 0, false, now
 		b.took(now.Sub(j.began))
-		if b.why.fault != throttled { // else it was on its way when the endpoint asked for a pause
+		if b.why.fault != throttled { // otherwise the request was in flight when the endpoint asked for a pause
 			b.until = time.Time{}
 		}
 		delete(b.blamed, j.name)
@@ -157,8 +158,8 @@ func (b *breaker) took(d time.Duration) {
 	b.usual += (d - b.usual) / 8
 }
 
-// silent reports whether the endpoint has answered nothing since a request began,
-// for much longer than it usually takes.
+// silent reports whether the endpoint has not answered at all since a request began,
+// for much longer than its usual time.
 func (b *breaker) silent(began, now time.Time) bool {
 	return now.Sub(began) >= max(leastPatience, 4*b.usual) && b.lastOK.Before(began)
 }
@@ -168,7 +169,7 @@ func (b *breaker) blame(id string, now time.Time) {
 		return
 	}
 	if len(b.blamed) >= maxBlamed {
-		clear(b.blamed) // to forget is to give the benefit of the doubt once more
+		clear(b.blamed) // a forgotten message has one more failure blamed on the endpoint
 	}
 	b.blamed[id] = blame{now, b.accepted}
 }
@@ -186,14 +187,14 @@ func (b *breaker) trip(j *job, v verdict, now time.Time) {
 	b.pause(now.Add(jitter(min(minPause<<min(b.failures-openAfter, 10), maxPause))), v)
 }
 
-// pause sends nothing before until, because of v, unless there is a longer one.
+// pause blocks sending before until, because of v, unless a longer pause is in force.
 func (b *breaker) pause(until time.Time, v verdict) {
 	if until.After(b.until) {
 		b.until, b.why = until, v
 	}
 }
 
-// pace is a rate limit: a bucket that holds up to a second's requests.
+// pace is a rate limit: a bucket of up to one second's requests.
 type pace struct {
 	rate    float64 // per second; 0: none
 	tokens  float64
@@ -201,7 +202,7 @@ type pace struct {
 	waiting bool // a worker waits for the next token
 }
 
-// take takes a token, or says when there will be one.
+// take takes a token and returns 0, or returns the time until there is one.
 func (p *pace) take(now time.Time) time.Duration {
 	if p.rate == 0 {
 		return 0

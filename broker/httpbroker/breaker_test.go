@@ -8,9 +8,9 @@ import (
 	"github.com/postrider/postrider/broker/httpbroker"
 )
 
-// A message that is all that an endpoint refuses, for minutes and while it tries no
-// other, is the message's failure at last: else its key would be an outage for ever.
-// Whatever speaks for the endpoint's fault makes it one.
+// TestRefusedAlone: when an endpoint refuses a single message for minutes, and no other
+// is tried, the failure becomes the message's own: otherwise its key would be an outage
+// for ever. Any evidence against the endpoint makes it an outage.
 func TestRefusedAlone(t *testing.T) {
 	type answer struct {
 		id     string
@@ -48,9 +48,9 @@ func TestRefusedAlone(t *testing.T) {
 	}
 }
 
-// An endpoint that refuses everybody from some moment on accepts what had begun
-// before, and its answers come in any order: none of that makes its outage the fault
-// of a message.
+// TestWhatHadBegunProvesNothing: an endpoint that refuses all requests from some moment on
+// still accepts earlier ones, and its answers arrive in any order: its outage does not
+// become the fault of a message.
 func TestWhatHadBegunProvesNothing(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	type answer struct {
@@ -80,9 +80,9 @@ func TestWhatHadBegunProvesNothing(t *testing.T) {
 	}
 }
 
-// A pause that an endpoint asks for is kept whatever it answers to requests that
-// were on their way by then: an endpoint with a rate limit takes some and refuses
-// some at once. A pause of the breaker's own ends with the first acceptance.
+// TestAskedPauseIsKept: a pause that an endpoint asks for is kept, whatever it answers to
+// requests in flight: an endpoint with a rate limit accepts some and refuses
+// some at once. The breaker's own pause ends with the first accepted request.
 func TestAskedPauseIsKept(t *testing.T) {
 	const asked = 60 * time.Second
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
@@ -130,8 +130,8 @@ func TestAskedPauseIsKept(t *testing.T) {
 	}
 }
 
-// An endpoint is waited for four times as long as it usually takes, and not given up
-// while it answers anything.
+// TestSilence: an endpoint is silent after four times its usual time, and not
+// while it answers other requests.
 func TestSilence(t *testing.T) {
 	const ms = time.Millisecond
 	type answer struct{ began, ends time.Duration }

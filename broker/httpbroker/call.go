@@ -10,7 +10,7 @@ import (
 	"github.com/postrider/postrider/broker/internal/keychain"
 )
 
-// call is one Deliver. The messages of a key form a chain: the next one is sent
+// call is one Deliver. The messages of a key form a chain: the next message is sent
 // when the one before was accepted, and after a failure the rest is not tried. A
 // call that is over sends nothing more.
 type call struct {
@@ -23,7 +23,7 @@ type call struct {
 
 	mu   sync.Mutex
 	errs []error
-	jobs []*job // what each chain waits for, at its message
+	jobs []*job // the job that each chain waits for, at the index of its message
 	open int    // chains that have not ended
 	over bool
 	done chan struct{}
@@ -54,8 +54,8 @@ func (c *call) start() {
 	}
 }
 
-// prepare makes the job of message i, under the lock. It returns nil when there is
-// nothing to submit: the message has failed, or a request of before is still on its way.
+// prepare makes the job of message i, under the lock. It returns nil if there is
+// nothing to submit: the message has failed, or an earlier request for it is in flight.
 func (c *call) prepare(i int) *job {
 	m := &c.msgs[i]
 	if err := c.ctx.Err(); err != nil {
@@ -84,7 +84,7 @@ func (c *call) prepare(i int) *job {
 	return j
 }
 
-// answer takes the outcome of a job that a worker has finished.
+// answer handles the outcome of a finished job.
 func (c *call) answer(j *job, i int, err error) {
 	c.mu.Lock()
 	if c.over || c.jobs[i] != j {
@@ -99,7 +99,7 @@ func (c *call) answer(j *job, i int, err error) {
 	}
 }
 
-// resolve notes the outcome of message i and returns the job of the next one of
+// resolve records the outcome of message i and returns the job of the next message of
 // its key.
 func (c *call) resolve(i int, err error) *job {
 	if err != nil {
@@ -129,12 +129,12 @@ func (c *call) ended() {
 	}
 }
 
-// hungPatience is for endpoints that let the call before this one wait in vain.
+// hungPatience is the patience with endpoints that let an earlier call wait in vain.
 const hungPatience = 100 * time.Millisecond
 
-// wait returns when all chains have ended, or it is not worth waiting for those
-// that have not. With several endpoints it leaves those behind early that take
-// long by themselves; what waits because the whole sink is busy gets more time.
+// wait returns when all chains have ended, or when the others take too long.
+// With several endpoints it stops waiting early for those that are slow
+// themselves; jobs that wait because the whole sink is busy get more time.
 func (c *call) wait() {
 	patience := c.s.patience(c.ctx)
 	last := time.Now().Add(longPatience(c.ctx, patience))
@@ -169,14 +169,14 @@ func (c *call) wait() {
 				timer.Reset(max(min(patience-hungPatience, tick, time.Until(last)), 0))
 			default:
 				c.leaveIf(func(j *job) bool { return j.t.slow(j, now, patience, now.Sub(began) >= patience) })
-				c.leaveIf(func(j *job) bool { return j.t.hangs() }) // what waits behind those
+				c.leaveIf(func(j *job) bool { return j.t.hangs() }) // jobs queued behind those
 				timer.Reset(max(min(tick, time.Until(last)), 0))
 			}
 		}
 	}
 }
 
-// longPatience is how long a call lasts at most.
+// longPatience returns the longest time that a call may last.
 func longPatience(ctx context.Context, patience time.Duration) time.Duration {
 	d := max(patience, maxPatience)
 	if end, ok := ctx.Deadline(); ok {
@@ -185,7 +185,7 @@ func longPatience(ctx context.Context, patience time.Duration) time.Duration {
 	return d
 }
 
-// leaveIf ends the chains whose job is such.
+// leaveIf ends the chains whose job satisfies such.
 func (c *call) leaveIf(such func(*job) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,7 +203,7 @@ func (c *call) leave(i int, j *job) {
 		c.fail(i, err)
 		return
 	}
-	// It was accepted at the last moment. The rest of its key has had no turn.
+	// The message was accepted at the last moment. The rest of its key was not tried.
 	if n := c.next.Next(i); n > 0 {
 		c.fail(n, notTried())
 		return
@@ -211,7 +211,7 @@ func (c *call) leave(i int, j *job) {
 	c.ended()
 }
 
-// finish ends the call: what it has not heard of by now is left.
+// finish ends the call and stops waiting for its unfinished jobs.
 func (c *call) finish() []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,5 +224,5 @@ func (c *call) finish() []error {
 	return c.errs
 }
 
-// notTried keeps a message for the next call: nothing is wrong with it.
+// notTried returns the error that keeps a message for the next call, without blame.
 func notTried() error { return broker.Failed(broker.ErrNotTried, "", "") }

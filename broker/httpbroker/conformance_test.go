@@ -25,7 +25,7 @@ import (
 
 const topic = "orders"
 
-// recorder is the receiver of the tests: a plain HTTP server that writes down what
+// recorder is the receiver of the tests: a plain HTTP server that records the requests
 // it accepts and shares no code with the adapter.
 type recorder struct {
 	mu     sync.Mutex
@@ -35,7 +35,7 @@ type recorder struct {
 	raw    []request
 }
 
-// request is what an accepted message looked like.
+// request is an accepted request.
 type request struct {
 	header  http.Header
 	payload []byte
@@ -50,7 +50,7 @@ func (r *recorder) requests() []request {
 func (r *recorder) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	payload, err := io.ReadAll(req.Body)
 	if err != nil {
-		return // broken off: not accepted
+		return // aborted: not accepted
 	}
 	m, err := read(req.Header, payload)
 	if err != nil {
@@ -86,7 +86,7 @@ func (r *recorder) all(_ context.Context, topic string) (log []postrider.Message
 	return log, nil
 }
 
-// foreign is what somebody else sends, with an id that is no UUID.
+// foreign records a request of another sender, with an id that is not a UUID.
 func (r *recorder) foreign(_ context.Context, payload []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +94,8 @@ func (r *recorder) foreign(_ context.Context, payload []byte) error {
 	return nil
 }
 
-// answers lets the topic's messages be answered so, until what it returns is called.
+// answers makes the receiver answer the topic's messages with status, until the returned
+// function is called.
 func (r *recorder) answers(topic string, status int) func(context.Context) error {
 	set := func(status int) {
 		r.mu.Lock()
@@ -105,7 +106,7 @@ func (r *recorder) answers(topic string, status int) func(context.Context) error
 	return func(context.Context) error { set(0); return nil }
 }
 
-// read is a second reading of the README's table of headers.
+// read decodes a request independently, by the README's table of headers.
 func read(h http.Header, payload []byte) (m postrider.Message, err error) {
 	values := map[string]string{}
 	for name, v := range h {
@@ -177,7 +178,7 @@ func endpoint(url string) httpbroker.Endpoint {
 
 func newSink(t *testing.T, opts *httpbroker.SinkOptions, endpoints ...httpbroker.Endpoint) *httpbroker.Sink {
 	t.Helper()
-	if opts == nil { // no endpoint of these tests is slow by itself, the machine may be
+	if opts == nil { // the endpoints of these tests are never slow, the machine may be
 		opts = &httpbroker.SinkOptions{Patience: 10 * time.Second}
 	}
 	s, err := httpbroker.NewSink(endpoints, opts)
@@ -217,7 +218,7 @@ func env(t *testing.T, many bool) *brokertest.Env {
 		}
 		return all
 	}
-	patient := &httpbroker.SinkOptions{Patience: 8 * time.Second} // a busy machine is no slow endpoint
+	patient := &httpbroker.SinkOptions{Patience: 8 * time.Second} // a busy machine must not count as a slow endpoint
 	sink := newSink(t, patient, endpoints("http://"+proxy.Addr())...)
 	from := sources(t, r)
 	e := &brokertest.Env{
@@ -240,7 +241,7 @@ func env(t *testing.T, many bool) *brokertest.Env {
 	return e
 }
 
-// operator changes what the receiver answers to one topic.
+// operator changes the receiver's answers to one topic.
 func operator(r *recorder) brokertest.Operator {
 	var made atomic.Int64
 	next := func(context.Context) (string, error) { return fmt.Sprintf("made-%d", made.Add(1)-1), nil }
@@ -280,8 +281,8 @@ func TestManyEndpoints(t *testing.T) {
 	})
 }
 
-// TestOneEndpoint is about what is different when nobody else is to be protected
-// from the endpoint.
+// TestOneEndpoint runs the suite with a single endpoint, where no other has to be
+// protected from a slow one.
 func TestOneEndpoint(t *testing.T) {
 	t.Parallel()
 	names := []string{"sink/cut", "sink/frozen", "sink/late", "sink/middle", "sink/mute", "sink/order", "sink/rejected", "sink/slow", "sink/stop", "sink/window"}

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Credential is a secret text that may change while the program runs. It is asked
-// at most once a second, before a request. Its errors must not hold the text.
+// Credential returns a secret text that may change while the program runs. It is called
+// at most once a second, before a request. Its errors must not contain the text.
 type Credential func(ctx context.Context) (string, error)
 
-// Static is a credential that never changes.
+// Static returns a credential that never changes.
 func Static(text string) Credential {
 	return func(context.Context) (string, error) { return text, nil }
 }
 
-// File is a credential that stands in a file. Space around it does not count.
+// File returns a credential that reads a file. Surrounding space is removed.
 func File(path string) Credential {
 	return func(context.Context) (string, error) {
 		text, err := os.ReadFile(path)
@@ -29,11 +29,11 @@ func File(path string) Credential {
 	}
 }
 
-// credentialAge is how old a credential may be.
+// credentialAge is the age at which a credential is read again.
 const credentialAge = time.Second
 
-// cached is what a credential said last, read into T. A text that cannot be had or
-// read leaves the former one in force: half of a rotation is no outage.
+// cached is the last value of a credential, parsed into T. If the text cannot be read or
+// parsed, the last value stays in force: a half-finished rotation is no outage.
 type cached[T any] struct {
 	from Credential
 	read func(text string) (T, error)
@@ -65,15 +65,15 @@ func (c *cached[T]) get(ctx context.Context) (T, error) {
 	return c.value, err
 }
 
-// oneLine refuses what would be two headers.
+// oneLine refuses a text that is not a single header value.
 func oneLine(text string) (string, error) {
 	if !printable(text) || text == "" {
-		return "", fmt.Errorf("httpbroker: credential: is no header value: %d bytes that are not one line of printable text", len(text))
+		return "", fmt.Errorf("httpbroker: credential: invalid header value: its %d bytes must be one line of printable text", len(text))
 	}
 	return text, nil
 }
 
-// printable reports whether the text is a header value that every server reads alike.
+// printable reports whether all servers read the text as the same header value.
 func printable(v string) bool {
 	for i := range len(v) {
 		if c := v[i]; c < ' ' || c > '~' || c == ' ' && (i == 0 || i == len(v)-1) {

@@ -19,9 +19,9 @@ import (
 	"github.com/postrider/postrider/internal/faultproxy"
 )
 
-// dispatcher plays the sender of webhooks for the source's cases: it posts what
-// the recorder has, in its order, and again what was not answered with 2xx. Where
-// nothing breaks it does not wait for a key's former message before it sends the next.
+// dispatcher plays the sender of webhooks for the source's cases: it posts the recorder's
+// requests, in their order, and repeats those that were not answered with 2xx. Without
+// faults it does not wait for a key's last message before it sends the next.
 type dispatcher struct {
 	r      *recorder
 	client *http.Client
@@ -60,7 +60,7 @@ func (d *dispatcher) open(t *testing.T, proxied bool) (*httpbroker.Source, *http
 		p.url = "http://" + proxy.Addr()
 	}
 	d.mu.Lock()
-	d.oneByOne = proxied // a broken line loses some of what is on its way, in no order
+	d.oneByOne = proxied // a broken line loses some requests in flight, in no order
 	d.ports = append(d.ports, p)
 	d.mu.Unlock()
 	return rcv, server, proxy, func() {
@@ -88,7 +88,7 @@ func (d *dispatcher) run(ctx context.Context) {
 	}
 }
 
-// round posts everything that may be sent now to the first receiver.
+// round posts all requests that may be sent now to the first receiver.
 func (d *dispatcher) round(ctx context.Context) {
 	d.mu.Lock()
 	var to *port
@@ -162,13 +162,13 @@ func (d *dispatcher) send(ctx context.Context, url, id string, r request) (ok bo
 	return resp.StatusCode/100 == 2, time.Duration(seconds) * time.Second
 }
 
-// receivers are the ways in which an environment opens a source.
+// receivers has the ways in which an environment opens a source.
 type receivers struct {
 	source, mortal func(context.Context) (broker.Source, func(), error)
 	flaky          func(context.Context) (broker.Source, brokertest.Faults, func(), error)
 }
 
-// sources lets the dispatcher work for an environment's receivers.
+// sources returns receivers with a dispatcher as their sender.
 func sources(t *testing.T, r *recorder) receivers {
 	t.Helper()
 	d := &dispatcher{r: r, state: map[string]*posted{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}}
@@ -185,7 +185,7 @@ func sources(t *testing.T, r *recorder) receivers {
 	}
 	orderly := func(rcv *httpbroker.Source, server *httptest.Server) { rcv.Close(); server.Close() }
 	killed := func(rcv *httpbroker.Source, server *httptest.Server) {
-		server.CloseClientConnections() // nobody is told anything
+		server.CloseClientConnections() // no request is answered
 		orderly(rcv, server)
 	}
 	return receivers{

@@ -16,24 +16,24 @@ import (
 // Endpoint is one receiver of webhooks. Only URL and one of Secrets and Unsigned
 // are required.
 type Endpoint struct {
-	// Name is what logs, errors and status call it. "": the URL's host.
+	// Name identifies the endpoint in logs, errors and status. "": the URL's host.
 	Name string
-	// URL is where messages are posted to. User and password in it are sent as
+	// URL is the address for requests. Its user and password are sent as
 	// basic authorization and appear nowhere else.
 	URL string
 	// Topics that this endpoint receives: names, or beginnings that end with *.
 	// nil: every topic. A message goes to the first endpoint that names its topic.
 	Topics []string
-	// Secrets are the text of one or more secrets, see [ParseSecrets]; requests
-	// carry a signature by each. Rotate by adding the new one, changing the
-	// receiver, and removing the old one.
+	// Secrets returns the text of one or more secrets, see [ParseSecrets]; requests
+	// carry a signature by each. To rotate, add the new secret, change the
+	// receiver, and remove the old secret.
 	Secrets Credential
-	// Unsigned says that there shall be no signature.
+	// Unsigned confirms that requests are sent without a signature.
 	Unsigned bool
-	// Authorization is the value of the header Authorization. nil: none.
+	// Authorization returns the value of the header Authorization. nil: no header.
 	Authorization Credential
 
-	// Concurrency is the most requests on their way at once. 0: 128.
+	// Concurrency is the most requests in flight. 0: 128.
 	Concurrency int
 	// Rate is the most requests per second, in bursts of up to a second's. 0: no limit.
 	Rate float64
@@ -41,38 +41,38 @@ type Endpoint struct {
 	Timeout time.Duration
 	// DialTimeout and TLSTimeout bound the phases of a new connection. 0: 5 s.
 	DialTimeout, TLSTimeout time.Duration
-	// MaxBytes is the largest payload that is sent; larger ones are rejected. 0: no limit.
+	// MaxBytes is the largest payload in bytes; larger ones are rejected. 0: no limit.
 	MaxBytes int
 
-	// Allow are addresses that may be connected to although they are not public.
+	// Allow lists addresses that are allowed although they are not public.
 	Allow []netip.Prefix
-	// Ports that may be connected to besides 443 and 80.
+	// Ports lists allowed ports besides 443 and 80.
 	Ports []uint16
-	// Insecure allows http:// to addresses that are not loopback.
+	// Insecure allows http:// for addresses that are not loopback.
 	Insecure bool
-	// TLS is for a private authority or a client certificate. It is asked for each
-	// new set of connections, every few minutes. nil: the system's roots.
+	// TLS returns the configuration for a private authority or a client certificate. It is
+	// called for each new set of connections, every few minutes. nil: the system's roots.
 	TLS func() (*tls.Config, error)
-	// Proxy is an http or https proxy that requests go through; it, and no longer
-	// this program, decides then which addresses are reached. "": none, whatever
-	// the environment says.
+	// Proxy is the URL of an http or https proxy for requests. Then the proxy, not
+	// this program, decides which addresses are reachable. "": none; proxies of the
+	// environment are ignored.
 	Proxy string
-	// Stopped says that nothing is sent until a person changes that.
+	// Stopped stops the endpoint until a person changes the setting.
 	Stopped bool
 }
 
-// ErrEndpoint is matched by errors about an endpoint's settings.
+// ErrEndpoint is wrapped by all errors about an endpoint's settings.
 var ErrEndpoint = errors.New("httpbroker: endpoint")
 
 func (e *Endpoint) wrong(why string) error {
 	return fmt.Errorf("%w %s: %s", ErrEndpoint, e.Name, why)
 }
 
-// prepared is an endpoint whose settings are known to be right.
+// prepared is an endpoint with validated settings.
 type prepared struct {
 	Endpoint
 	url   *url.URL // without user and password
-	basic string   // the header that they make
+	basic string   // the header made from user and password
 	proxy *url.URL
 	keys  *cached[[]Secret] // nil: unsigned
 	auth  *cached[string]   // nil: none
@@ -82,7 +82,7 @@ func prepare(e Endpoint) (*prepared, error) {
 	p := &prepared{Endpoint: e}
 	u, err := url.Parse(e.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, p.wrong("the URL cannot be read: write https://HOST/PATH") // without the error: it repeats the URL
+		return nil, p.wrong("invalid URL: write https://HOST/PATH") // without the error, which repeats the URL
 	}
 	if p.Name == "" {
 		p.Name = u.Host
@@ -97,22 +97,22 @@ func prepare(e Endpoint) (*prepared, error) {
 	u.Fragment, u.RawFragment = "", ""
 	p.url = u
 	if u.Scheme == "http" && !e.Insecure && !loopback(u.Hostname()) {
-		return nil, p.wrong("http:// shows payloads to the network: use https://, or confirm with insecure=true")
+		return nil, p.wrong("http:// sends payloads in clear text: use https://, or confirm with insecure=true")
 	}
 	if e.Proxy != "" {
 		if p.proxy, err = url.Parse(e.Proxy); err != nil || p.proxy.Host == "" || p.proxy.Scheme != "http" && p.proxy.Scheme != "https" {
-			return nil, p.wrong("the proxy's URL cannot be read: write http://HOST:PORT or https://HOST:PORT")
+			return nil, p.wrong("invalid proxy URL: write http://HOST:PORT or https://HOST:PORT")
 		}
 	}
 	switch {
 	case e.Concurrency < 0, e.Rate < 0, e.Timeout < 0, e.DialTimeout < 0, e.TLSTimeout < 0, e.MaxBytes < 0:
-		return nil, p.wrong("a limit is negative")
+		return nil, p.wrong("limits must not be negative")
 	case e.Secrets == nil && !e.Unsigned:
 		return nil, p.wrong("has no secret, so the receiver cannot detect forged requests: give one (secret-file=FILE), or confirm with unsigned=true")
 	case e.Secrets != nil && e.Unsigned:
-		return nil, p.wrong("has a secret and is to be unsigned: choose one")
+		return nil, p.wrong("secret and unsigned exclude each other: choose one")
 	case p.basic != "" && e.Authorization != nil:
-		return nil, p.wrong("has a password in the URL and an authorization beside it: choose one")
+		return nil, p.wrong("a password in the URL and an authorization exclude each other: choose one")
 	}
 	if err := p.credentials(); err != nil {
 		return nil, err
@@ -127,8 +127,8 @@ func prepare(e Endpoint) (*prepared, error) {
 	return p, nil
 }
 
-// reachable says what the guard will refuse, as far as that is known before a name
-// is resolved.
+// reachable returns an error if the guard would refuse the endpoint, as far as that is
+// known before a name is resolved.
 func (p *prepared) reachable() error {
 	to := p.url
 	if p.proxy != nil {
@@ -153,7 +153,7 @@ func (p *prepared) reachable() error {
 	return nil
 }
 
-// credentials reads them once, to say at the start what is wrong with them.
+// credentials reads the credentials once, so that errors are reported at the start.
 func (p *prepared) credentials() error {
 	ctx := context.Background() //nolint:forbidigo // a file or a variable
 	if p.Authorization != nil {
@@ -172,7 +172,7 @@ func (p *prepared) credentials() error {
 	return nil
 }
 
-// signers reads secrets that can sign.
+// signers parses secrets that can sign.
 func signers(text string) ([]Secret, error) {
 	secrets, err := ParseSecrets(text)
 	if err == nil {
@@ -218,7 +218,7 @@ func (p *prepared) takes(topic string) bool {
 	return false
 }
 
-// dialer connects where the guard lets it.
+// dialer returns a dialer that connects only to addresses that the guard allows.
 func (p *prepared) dialer() *net.Dialer {
 	g := newGuard(p.Allow, p.Ports)
 	return &net.Dialer{Timeout: p.DialTimeout, Control: g.control, KeepAlive: 15 * time.Second}

@@ -25,7 +25,7 @@ func TestCredentials(t *testing.T) {
 	if got := (<-heads).Get("Authorization"); got != "Basic dXNlcjpnZWhlaW0=" {
 		t.Errorf("authorization %q", got)
 	}
-	e.URL = strings.Replace(e.URL, "127.0.0.1", "localhost", 1) // which is known when it is resolved
+	e.URL = strings.Replace(e.URL, "127.0.0.1", "localhost", 1) // a name, whose address is known only after resolution
 	e.Name, e.Allow = "", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	if err := s.SetEndpoints([]httpbroker.Endpoint{e}); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// During a rotation requests carry both signatures.
+// TestRotation: during a rotation requests carry both signatures.
 func TestRotation(t *testing.T) {
 	heads := make(chan http.Header, 100)
 	text := atomic.Pointer[string]{}

@@ -14,13 +14,13 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// EndpointError says what an endpoint did instead of accepting a message. It holds
-// nothing of the answer but its status.
+// EndpointError is the reason for which an endpoint did not accept a message. It has only
+// the status of the answer, nothing else of it.
 type EndpointError struct {
 	Endpoint string
 	Status   int    // 0: there was no answer
-	Reason   string // what happened and, where there is one, the remedy
-	Err      error  // nil or the network's
+	Reason   string // what happened and, if there is one, the remedy
+	Err      error  // error of the network, or nil
 }
 
 func (e *EndpointError) Error() string {
@@ -37,7 +37,7 @@ func (e *EndpointError) Error() string {
 
 func (e *EndpointError) Unwrap() error { return e.Err }
 
-// Codes of errors that have no status.
+// Codes of errors without a status.
 const (
 	codeNoEndpoint  = "NO_ENDPOINT"     // no endpoint's topics name the message's topic: add it
 	codeTooLarge    = "TOO_LARGE"       // the request is above the endpoint's limit: raise it, or claim large payloads
@@ -53,17 +53,17 @@ const (
 	codeClosed      = "CLOSED"          // the endpoint was removed or the sink closed: the message is sent again
 )
 
-// fault is what kind of failure an answer is.
+// fault is the kind of failure.
 type fault uint8
 
 const (
 	accepted  fault = iota
 	rejected        // the message cannot succeed as it is
-	throttled       // the endpoint says when to come back
-	gone            // the endpoint says never to come back
-	down            // the endpoint's fault for certain: nothing was sent
+	throttled       // the endpoint asked for a pause
+	gone            // the endpoint asked for no more requests
+	down            // certainly the endpoint's fault: nothing was sent
 	doubtful        // the endpoint's fault or the message's: evidence decides
-	cancelled       // nobody waits for it
+	cancelled       // no call waits for the answer
 )
 
 // verdict is the outcome of one request.
@@ -72,11 +72,11 @@ type verdict struct {
 	code       string
 	err        *EndpointError
 	retryAfter time.Duration
-	refusal    bool // of a living endpoint that read the request and found it wrong
-	late       bool // it took as long as it may
+	refusal    bool // a living endpoint read the request and found it wrong
+	late       bool // the request used up its time
 }
 
-// judgeStatus is the table of README.md.
+// judgeStatus classifies a status by the table of README.md.
 func judgeStatus(endpoint string, status int, header http.Header, now time.Time) verdict {
 	v := verdict{code: "HTTP_" + strconv.Itoa(status), err: &EndpointError{Endpoint: endpoint, Status: status}}
 	switch {
@@ -84,7 +84,7 @@ func judgeStatus(endpoint string, status int, header http.Header, now time.Time)
 		return verdict{}
 	case status == http.StatusGone:
 		v.fault, v.err.Reason = gone, "it answered 410 Gone and is stopped until a person resumes it: "+resumeIt(endpoint)+
-			", or with a store that keeps no stops a restart of the relay"
+			", or restart the relay if its store does not record stops"
 	case status == http.StatusTooManyRequests, status == http.StatusTooEarly:
 		v.fault, v.err.Reason = throttled, "it asks for fewer messages"
 		v.retryAfter = retryAfter(header, now)
@@ -93,15 +93,15 @@ func judgeStatus(endpoint string, status int, header http.Header, now time.Time)
 		v.retryAfter = retryAfter(header, now)
 	case status == http.StatusRequestEntityTooLarge, status == http.StatusUnsupportedMediaType,
 		status == http.StatusUnprocessableEntity, status == http.StatusRequestURITooLong, status == http.StatusRequestHeaderFieldsTooLarge:
-		v.fault, v.err.Reason = rejected, "it does not take the message as it is"
+		v.fault, v.err.Reason = rejected, "it rejects the message as it is"
 	case status >= 300 && status <= 399:
-		v.fault, v.err.Reason = doubtful, "redirects are not followed: configure the URL that it leads to"
+		v.fault, v.err.Reason = doubtful, "redirects are not followed: configure the target URL"
 	case status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusProxyAuthRequired:
 		v.fault, v.err.Reason = doubtful, "check its secret and authorization"
 	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
-		v.fault, v.err.Reason = doubtful, "check that its URL is right and takes POST"
+		v.fault, v.err.Reason = doubtful, "check that its URL is right and accepts POST"
 	case status == http.StatusBadRequest, status == http.StatusNotAcceptable, status == http.StatusConflict, status == http.StatusPreconditionFailed:
-		v.fault, v.refusal, v.err.Reason = doubtful, true, "it refuses the message: check its secret and what it has written into its log"
+		v.fault, v.refusal, v.err.Reason = doubtful, true, "it refuses the message: check its secret and the endpoint's log"
 	default:
 		v.fault, v.err.Reason = doubtful, "the message was not accepted"
 	}
@@ -112,7 +112,7 @@ func judgeStatus(endpoint string, status int, header http.Header, now time.Time)
 const maxRetryAfter = time.Hour
 
 // retryAfter reads the header Retry-After, seconds or a date (RFC 9110 section
-// 10.2.3); 0 if there is none.
+// 10.2.3). It returns 0 without that header.
 func retryAfter(header http.Header, now time.Time) time.Duration {
 	text := header.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
@@ -126,8 +126,8 @@ func retryAfter(header http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// judgeError classifies a request that got no answer. Only a connection that was
-// never made means that nothing was sent.
+// judgeError classifies the error of a request without an answer. Only without a
+// connection it is certain that nothing was sent.
 func judgeError(endpoint string, err error, connected bool) verdict {
 	var (
 		refused  *AddressError
@@ -152,10 +152,10 @@ func judgeError(endpoint string, err error, connected bool) verdict {
 		e.Reason = "no TLS connection"
 		return verdict{fault: down, code: codeTLS, err: e}
 	case errors.Is(err, context.Canceled), errors.Is(err, errBodyGone):
-		e.Reason = "the request was broken off"
+		e.Reason = "the request was aborted"
 		return verdict{fault: cancelled, err: e}
 	case !connected:
-		e.Reason, e.Err = "no connection: TLS or the proxy broke it off, or took too long", nil // the text may repeat an answer
+		e.Reason, e.Err = "no connection: TLS or the proxy failed, or took too long", nil // the error's text may repeat an answer
 		return verdict{fault: down, code: codeUnreachable, err: e, late: late}
 	case late:
 		e.Reason, e.Err = "no answer in time", nil
@@ -163,17 +163,17 @@ func judgeError(endpoint string, err error, connected bool) verdict {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &dial):
 		e.Reason = "the connection broke before the answer"
 	default:
-		e.Reason, e.Err = "what it answers is not HTTP, or the connection broke", nil // the text may repeat the answer
+		e.Reason, e.Err = "its answer is not HTTP, or the connection broke", nil // the error's text may repeat the answer
 	}
 	return verdict{fault: doubtful, code: codeNoAnswer, err: e}
 }
 
-// resumeIt is what ends a stop that the store keeps.
+// resumeIt returns the command that ends a stop recorded by the store.
 func resumeIt(endpoint string) string {
 	return "postrider resume --endpoint " + strconv.Quote(endpoint) + " --reason WHY"
 }
 
-// outage wraps e for the endpoint's own destination.
+// outage returns an outage with the endpoint as destination.
 func (t *target) outage(code, reason string) error {
 	return broker.Outage(&EndpointError{Endpoint: t.p.Name, Reason: reason}, code, t.dest)
 }

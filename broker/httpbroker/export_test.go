@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// Health is what is known of one endpoint, at times of its own.
+// Health is the breaker of one endpoint, on a clock of its own.
 type Health struct {
 	b      breaker
 	start  time.Time
 	proved []proof
 }
 
-// proof is what was proved from a time on.
+// proof is the breaker's proved value from a time on.
 type proof struct{ at, proved time.Time }
 
-// NewHealth knows nothing yet.
+// NewHealth returns a breaker without history.
 func NewHealth() *Health {
 	h := &Health{start: time.Now()}
 	h.b.init(&prepared{})
 	return h
 }
 
-// Answer is what a message is answered when its request, begun at one time, is at another.
+// Answer returns the message's error when a request that began at one time is answered at another.
 func (h *Health) Answer(id string, status int, retryAfter string, began, at time.Duration) error {
 	header := http.Header{}
 	if retryAfter != "" {
@@ -40,22 +40,22 @@ func (h *Health) Answer(id string, status int, retryAfter string, began, at time
 	return err
 }
 
-// Silent reports whether nothing has been answered for too long since a request began.
+// Silent reports whether no request has been answered for too long since a request began.
 func (h *Health) Silent(began, at time.Duration) bool {
 	return h.b.silent(h.start.Add(began), h.start.Add(at))
 }
 
-// Closed is what messages are answered that are not sent at this time.
+// Closed returns the error of messages that must not be sent at this time.
 func (h *Health) Closed(at time.Duration) error { return h.b.closedTo(h.start.Add(at), "") }
 
-// Has reports whether a request of that webhook-id waits for its answer.
+// Has reports whether a request with this webhook-id waits for its answer.
 func (s *Source) Has(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byID[id] != nil
 }
 
-// Waiting is the number of requests that wait for their answer.
+// Waiting returns the number of requests that wait for their answer.
 func (s *Source) Waiting() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *Source) Waiting() (n int) {
 	return n
 }
 
-// Queued is the number of messages that the consumer has not taken.
+// Queued returns the number of messages that the consumer has not received.
 func (s *Source) Queued() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/postrider/postrider/internal/golden"
 )
 
-// TestWireIsGolden: what a client that knows nothing of ours sees is what the golden
-// files say, byte for byte.
+// TestWireIsGolden: an independent server sees the requests of the golden files, byte for
+// byte.
 func TestWireIsGolden(t *testing.T) {
 	for _, f := range envelope.Formats() {
 		t.Run(f.String(), func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// AddressError says that an endpoint's name led to an address that requests must
+// AddressError reports that an endpoint's name resolved to an address that requests must
 // not be sent to.
 type AddressError struct {
 	Address netip.AddrPort
@@ -20,9 +20,9 @@ func (e *AddressError) Error() string {
 		e.Address, e.Reason, e.Address.Addr(), e.Address.Port())
 }
 
-// guard decides where connections may go. It looks at the address that is about
-// to be connected to, after the name was resolved: what a name server says a
-// moment later changes nothing.
+// guard decides where connections may go. It checks the address of the
+// connection after the name was resolved: a later answer of the name server
+// cannot bypass it.
 type guard struct {
 	allow   []netip.Prefix
 	ports   []uint16
@@ -34,7 +34,7 @@ func newGuard(allow []netip.Prefix, ports []uint16) *guard {
 	return &guard{allow: allow, ports: ports, special: special(), global: netip.MustParsePrefix("2000::/3")}
 }
 
-// control is for net.Dialer.Control.
+// control implements net.Dialer.Control.
 func (g *guard) control(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -46,7 +46,7 @@ func (g *guard) control(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// refuses returns why nothing may be sent to the address, "" if it may.
+// refuses returns why requests must not be sent to the address, "" if they may.
 func (g *guard) refuses(at netip.AddrPort) string {
 	ip := at.Addr().Unmap().WithZone("")
 	if slices.ContainsFunc(g.allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {
@@ -63,7 +63,7 @@ func (g *guard) refuses(at netip.AddrPort) string {
 
 const otherPort = "is neither port 443 nor 80"
 
-// opens reports whether public addresses may be connected to at the port.
+// opens reports whether connections to the port of public addresses are allowed.
 func (g *guard) opens(port uint16) bool {
 	return port == 443 || port == 80 || slices.Contains(g.ports, port)
 }
@@ -78,9 +78,9 @@ func (g *guard) public(ip netip.Addr) bool {
 	return !slices.ContainsFunc(g.special, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// special are the ranges that are no destination on the Internet, from the IANA
-// special-purpose address registries, and those that carry an IPv4 address inside,
-// which would pass a private one through a gateway (6to4, Teredo).
+// special returns the ranges that are no destination on the Internet, from the IANA
+// special-purpose address registries, and those that contain an IPv4 address,
+// through which a gateway (6to4, Teredo) would reach a private one.
 func special() []netip.Prefix {
 	texts := []string{
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",

@@ -37,8 +37,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// FuzzGuard: what the standard library takes for private is refused, and an IPv4
-// address is the same thing in every IPv6 address that leads to it.
+// FuzzGuard: addresses that the standard library considers private are refused, and an
+// IPv4 address is treated alike inside every IPv6 address that leads to it.
 func FuzzGuard(f *testing.F) {
 	for _, v4 := range []uint32{0x7f000001, 0x0a000001, 0xa9fea9fe, 0x5db8d822, 0xc0a80101, 0} {
 		f.Add(v4, uint64(0x20010db800000000), uint64(v4))
@@ -73,7 +73,7 @@ func FuzzGuard(f *testing.F) {
 	})
 }
 
-// Each phase has its own limit, and nothing of the environment is obeyed.
+// TestTransportIsTheEndpoints: each phase has its own limit, and the environment is ignored.
 func TestTransportIsTheEndpoints(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
 	p, err := prepare(Endpoint{URL: "https://h", Unsigned: true, Timeout: time.Second, DialTimeout: 2 * time.Second, TLSTimeout: 3 * time.Second})
@@ -92,8 +92,8 @@ func TestTransportIsTheEndpoints(t *testing.T) {
 	}
 }
 
-// Connections are made anew after a while, with the certificates of then; where
-// those cannot be had what worked continues.
+// TestConnectionsAreMadeAnew: connections are replaced after a while, with the
+// certificates of that time. If those cannot be read, the old ones stay in use.
 func TestConnectionsAreMadeAnew(t *testing.T) {
 	var broken error
 	p, err := prepare(Endpoint{URL: "https://h", Unsigned: true, TLS: func() (*tls.Config, error) { return &tls.Config{}, broken }}) //nolint:gosec // the transport sets the version

@@ -8,13 +8,13 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// codec is the header table with HTTP's rules.
+// codec returns the header table for HTTP.
 func codec() envelope.Codec {
 	return envelope.Codec{Reserved: reserved, Lines: true, ASCII: true, Fold: true, Binding: envelope.BindingHTTP}
 }
 
-// reserved names command proxies and servers on the way, or would pass for
-// something that the sender of a message must not be able to say.
+// reserved reports whether a header name has a meaning for proxies and servers on the
+// way, or would let the writer of a message forge a trusted header.
 func reserved(name string) bool {
 	lower := strings.ToLower(name)
 	switch lower {
@@ -37,9 +37,9 @@ func reserved(name string) bool {
 	return false
 }
 
-// frame is the body and the headers of a message's request, but for those of the
-// moment. Names are lower-case map keys and so not those that net/http looks for
-// when it decides to repeat a request by itself (Idempotency-Key): it must not.
+// frame returns the headers of a message's request, except those of a single try, and its
+// body. Names are lower-case map keys, so net/http does not find Idempotency-Key, for
+// which it would repeat a request by itself: it must not.
 func frame(codec envelope.Codec, m *postrider.Message, r *envelope.Route) (http.Header, []byte, error) {
 	var w envelope.Wire
 	if err := codec.Encode(&w, m, r, 0); err != nil {
@@ -52,7 +52,7 @@ func frame(codec envelope.Codec, m *postrider.Message, r *envelope.Route) (http.
 	return h, w.Payload, nil
 }
 
-// headers are those of a request that a sender of messages wrote.
+// headers returns the headers of a request that its sender wrote.
 func headers(h http.Header) []envelope.Header {
 	hs := make([]envelope.Header, 0, len(h))
 	for name, values := range h {

@@ -8,12 +8,12 @@ import (
 
 // inlet bounds the request bodies that are read at once. The sender is unknown until
 // its whole body is verified, so a slow body must not keep others out: when all
-// places are taken, the body that has taken longest is ended.
+// places are taken, the oldest read is ended.
 type inlet struct {
 	most int
 
 	mu     sync.Mutex
-	bodies []*arrival // the oldest first
+	bodies []*arrival // oldest first
 }
 
 // arrival is a body that is being read.
@@ -22,12 +22,12 @@ type arrival struct {
 	ended bool
 }
 
-// crowded is the answer to a body that got no place, or lost it.
+// crowded returns the answer to a body that got no place, or lost it.
 func crowded() answer {
 	return answer{status: http.StatusTooManyRequests, delay: retryLater, text: "too many requests are being read"}
 }
 
-// begin takes a place. It returns nil where all are taken and the server cannot end
+// begin takes a place. It returns nil if all are taken and the server cannot end
 // a read.
 func (in *inlet) begin(cut func() error) *arrival {
 	in.mu.Lock()
@@ -45,8 +45,8 @@ func (in *inlet) begin(cut func() error) *arrival {
 	return b
 }
 
-// end gives the place back and reports whether it was taken away before. cut is not
-// called after it.
+// end gives the place back and reports whether the body had lost it. cut is not
+// called after end.
 func (in *inlet) end(b *arrival) (taken bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -5,5 +5,5 @@ import (
 	"log"
 )
 
-// discard is for servers that would complain about what a test does on purpose.
+// discard returns a logger for servers whose complaints a test provokes on purpose.
 func discard() *log.Logger { return log.New(io.Discard, "", 0) }

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Open returns a sink for one endpoint, which gets every topic, of a URL: see
-// [ParseURL]. opts may be nil. It does no I/O but reading credentials: an endpoint that
-// cannot be reached is an outage of Deliver. Close ends the sink and its connections.
+// Open returns a sink for the single endpoint of a URL, which gets every topic: see
+// [ParseURL]. opts may be nil. It does no I/O except reading credentials: an unreachable
+// endpoint is an outage of Deliver. Close ends the sink and its connections.
 func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 	t, err := ParseURL(rawURL)
 	if err != nil {
@@ -19,13 +19,13 @@ func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 	return NewSink([]Endpoint{t.Endpoint}, opts)
 }
 
-// headerWait is how long a request's header may take.
+// headerWait bounds the time for reading a request's header.
 const headerWait = 5 * time.Second
 
-// OpenSource listens at the host and port of an http:// URL and receives webhooks there,
-// on any path; TLS ends before it. The URL's settings name secrets, or unsigned, and may
-// name max-bytes; where URL and opts, which may be nil, both set an option, the URL
-// decides. An address that cannot be listened at is an error. Close ends the source and
+// OpenSource listens on the host and port of an http:// URL and receives webhooks there,
+// on any path; a proxy in front must terminate TLS. The URL's settings have secrets or
+// unsigned, and possibly max-bytes. Where URL and opts, which may be nil, both set an
+// option, the URL decides. A failure to listen is an error. Close ends the source and
 // its server.
 func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
 	t, err := ParseURL(rawURL)
@@ -34,7 +34,7 @@ func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
 	}
 	at, err := url.Parse(t.Endpoint.URL)
 	if err != nil || at.Scheme != "http" || at.Host == "" {
-		return nil, fmt.Errorf("%w: a source listens at http://HOST:PORT", ErrEndpoint)
+		return nil, fmt.Errorf("%w: a source needs a URL such as http://HOST:PORT to listen on", ErrEndpoint)
 	}
 	o := t.Source
 	if opts != nil {

@@ -18,7 +18,7 @@ const (
 )
 
 // Ping is [broker.Info].Ping: it connects to endpoints, or to their proxies, until
-// one accepts, and sends no request. Stopped endpoints are left out.
+// one accepts, and sends no request. It skips stopped endpoints.
 func (s *Sink) Ping(ctx context.Context) error {
 	var asked []*target
 	for _, t := range s.table.Load().targets {
@@ -47,8 +47,8 @@ func (s *Sink) Ping(ctx context.Context) error {
 	return first
 }
 
-// pingAny connects to all targets at once and returns nil when one accepts, else
-// the error of the first.
+// pingAny connects to all targets at once and returns nil when one accepts, otherwise
+// the error of the first target.
 func pingAny(ctx context.Context, targets []*target) error {
 	errs := make([]error, len(targets))
 	var all sync.WaitGroup
@@ -74,13 +74,13 @@ func (p *prepared) ping(ctx context.Context) error {
 	conn, err := p.dialer().DialContext(ctx, "tcp", net.JoinHostPort(to.Hostname(), portOf(to)))
 	if err != nil {
 		var op *net.OpError
-		if errors.As(err, &op) && op.Err != nil { // it repeats the address, which the name stands for
+		if errors.As(err, &op) && op.Err != nil { // without the address: the name identifies the endpoint
 			err = op.Err
 		}
 		return fmt.Errorf("reach endpoint %s: %w", p.Name, err)
 	}
 	defer conn.Close()
-	// A server waits for our request. One that hangs up has nothing behind it.
+	// A server waits for our request. A closed connection comes from a proxy without a server behind it.
 	if err := conn.SetReadDeadline(time.Now().Add(pingListen)); err != nil {
 		return fmt.Errorf("reach endpoint %s: %w", p.Name, err)
 	}
@@ -90,7 +90,7 @@ func (p *prepared) ping(ctx context.Context) error {
 	return nil
 }
 
-// portOf is the port of a URL, or its scheme's.
+// portOf returns the port of a URL, by default its scheme's.
 func portOf(u *url.URL) string {
 	if port := u.Port(); port != "" {
 		return port

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// breaking is a connection that takes nothing any more when it is broken.
+// breaking is a connection that accepts no bytes once it is broken.
 type breaking struct {
 	net.Conn
 	broken *atomic.Bool
@@ -25,8 +25,8 @@ func (c breaking) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// A connection that took nothing of a request is not the one that it was sent on:
-// when no other can be had, nothing was sent.
+// TestASecondConnectionThatIsNotMade: if a connection accepted no byte of a request, and no
+// other connection can be made, nothing was sent.
 func TestASecondConnectionThatIsNotMade(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()

@@ -44,7 +44,7 @@ func (Secret) String() string { return "***" }
 // GoString hides the secret.
 func (Secret) GoString() string { return "***" }
 
-// ParseSecret reads whsec_BASE64 (24 to 64 random bytes, HMAC-SHA256), whsk_BASE64
+// ParseSecret parses whsec_BASE64 (24 to 64 random bytes, HMAC-SHA256), whsk_BASE64
 // (the 32 bytes of an ed25519 seed: signs and verifies) or whpk_BASE64 (its public
 // key: only verifies). The error does not repeat the text.
 func ParseSecret(text string) (Secret, error) {
@@ -56,7 +56,7 @@ func ParseSecret(text string) (Secret, error) {
 	switch prefix + "_" {
 	case prefixSecret:
 		if len(raw) < minSecret || len(raw) > maxSecret {
-			return Secret{}, fmt.Errorf("httpbroker: secret: has %d bytes, Standard Webhooks asks for %d to %d", len(raw), minSecret, maxSecret)
+			return Secret{}, fmt.Errorf("httpbroker: secret: has %d bytes, Standard Webhooks requires %d to %d", len(raw), minSecret, maxSecret)
 		}
 		return Secret{hmac: raw}, nil
 	case prefixPrivate:
@@ -75,8 +75,8 @@ func ParseSecret(text string) (Secret, error) {
 	return Secret{}, errors.New("httpbroker: secret: must begin with whsec_, whsk_ or whpk_")
 }
 
-// ParseSecrets reads secrets that are separated by space or line ends: during a
-// rotation the new one and the old one.
+// ParseSecrets parses secrets separated by spaces or line ends: during a
+// rotation the new secret and the old one.
 func ParseSecrets(text string) ([]Secret, error) {
 	var all []Secret
 	for _, field := range strings.Fields(text) {
@@ -129,20 +129,20 @@ func signed(id, timestamp string, payload []byte) []byte {
 	return append(text, payload...)
 }
 
-// Reasons why a request is not taken for genuine.
+// Reasons why a request is not genuine.
 var (
-	errUnsigned  = errors.New("webhook-id, webhook-timestamp or webhook-signature is missing or not readable (an id has no point)")
+	errUnsigned  = errors.New("webhook-id, webhook-timestamp or webhook-signature is missing or invalid (an id contains no dot)")
 	errTooOld    = errors.New("webhook-timestamp is too far from the receiver's clock")
-	errSignature = errors.New("no signature fits")
+	errSignature = errors.New("no signature matches")
 )
 
 // Verify reports whether one of the signatures was made with one of the secrets
 // for exactly this id, timestamp (Unix seconds) and payload, at most tolerance away
-// from now. The comparison takes the same time wherever it fails. Of more than 16
-// signatures the first are looked at.
+// from now. The comparison takes constant time. Only the first 16
+// signatures are checked.
 func Verify(secrets []Secret, id, timestamp, signatures string, payload []byte, now time.Time, tolerance time.Duration) error {
 	seconds, err := strconv.ParseInt(timestamp, 10, 64)
-	// With a point in the id the beginning of a payload could pass for the timestamp.
+	// With a dot in the id, another split into id, timestamp and payload could have the same signed text.
 	if err != nil || id == "" || strings.Contains(id, ".") || signatures == "" {
 		return errUnsigned
 	}
@@ -171,6 +171,6 @@ func Verify(secrets []Secret, id, timestamp, signatures string, payload []byte, 
 	return errSignature
 }
 
-// maxSignatures is how many signatures of a request are looked at. Each costs a
-// pass over the payload, and whoever has no secret may write thousands.
+// maxSignatures is the number of signatures of a request that are checked. Each costs a
+// pass over the payload, and a sender without a secret could write thousands.
 const maxSignatures = 16

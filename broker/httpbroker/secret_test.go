@@ -9,7 +9,7 @@ import (
 	"github.com/postrider/postrider/broker/httpbroker"
 )
 
-// The vectors are those of the specification's reference libraries.
+// The vectors come from the specification's reference libraries.
 const (
 	vectorSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	vectorID     = "msg_p5jXN8AQM9LWM0D4loKWxJek"
@@ -73,7 +73,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// What is signed is one text, id.timestamp.payload: nobody may draw its lines anew.
+// TestVerifyKnowsItsParts: the signed text is id.timestamp.payload; another split of the
+// same text does not verify.
 func TestVerifyKnowsItsParts(t *testing.T) {
 	at, stamp, mine := time.Unix(vectorAt, 0), fmt.Sprint(vectorAt), secrets(t, vectorSecret)
 	signature, err := httpbroker.Sign(mine, "msg_1", at, []byte(stamp+`.{"forged":true}`))
@@ -106,8 +107,8 @@ func TestSecretsThatAreNone(t *testing.T) {
 	}
 }
 
-// FuzzVerify: what was signed is genuine, with whatever else stands beside it, and is
-// not when anything of it changes.
+// FuzzVerify: a signed request verifies, whatever other signatures it has, and does
+// not verify after any change.
 func FuzzVerify(f *testing.F) {
 	f.Add(vectorID, int64(vectorAt), []byte(vectorBody), "v1,AAAA v2,", "x")
 	f.Add("a", int64(0), []byte{}, "v1a, ,v1 v1,=", "")

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Headers that are written under their canonical names: net/http looks for them.
+// Headers with canonical names, because net/http looks for them.
 const (
-	headerAuthorization = "Authorization" // the configured authorization; unless empty
+	headerAuthorization = "Authorization" // the configured authorization, unless empty
 	headerAgent         = "User-Agent"    // the name of this program
 	agent               = "Postrider"
 )
 
-// send makes one request. The verdict stands with the status of the answer. The
-// rest of it is worth nothing but the connection: a little of it is read, not for
-// long, so that the key's next message finds the connection free.
+// send makes one request. The status of the answer decides the verdict. The
+// rest matters for the connection only: a little of it is read, for a short
+// time, so that the key's next message can reuse the connection.
 func (t *target) send(ctx context.Context, j *job) verdict {
 	var r reach
 	req, v := t.request(httptrace.WithClientTrace(ctx, r.trace()), j)
@@ -33,7 +33,7 @@ func (t *target) send(ctx context.Context, j *job) verdict {
 	if err != nil {
 		return judgeError(t.p.Name, err, !r.asked || r.got)
 	}
-	defer resp.Body.Close() // the status has come, nothing else matters
+	defer resp.Body.Close() // an error does not matter after the status
 	v = judgeStatus(t.p.Name, resp.StatusCode, resp.Header, time.Now())
 	stop := time.AfterFunc(drainTime, j.cancel)
 	defer stop.Stop()
@@ -41,8 +41,8 @@ func (t *target) send(ctx context.Context, j *job) verdict {
 	return v
 }
 
-// reach is whether a request asked for a connection, and got one. It asks again
-// when the one that it got took nothing of it.
+// reach records whether a request asked for a connection, and got one. The request
+// asks again if no byte of it could be written to the connection.
 type reach struct{ asked, got bool }
 
 func (r *reach) trace() *httptrace.ClientTrace {
@@ -52,19 +52,19 @@ func (r *reach) trace() *httptrace.ClientTrace {
 	}
 }
 
-// drainTime is how long the rest of an answer may take.
+// drainTime bounds the time for reading the rest of an answer.
 const drainTime = 100 * time.Millisecond
 
-// cannot is the verdict when what a request needs cannot be read.
+// cannot returns the verdict for an unreadable secret, authorization or certificate.
 func (t *target) cannot(err error) verdict {
 	return verdict{fault: down, code: codeCredential, err: &EndpointError{
 		Endpoint: t.p.Name, Reason: "its secret, authorization or certificate cannot be read", Err: err,
 	}}
 }
 
-// request signs the message as of now.
+// request returns the message's request, signed with the present time.
 func (t *target) request(ctx context.Context, j *job) (*http.Request, verdict) {
-	h := maps.Clone(j.header) // it is compared while this request flies
+	h := maps.Clone(j.header) // j.header is compared while this request is in flight
 	if t.p.auth != nil {
 		value, err := t.p.auth.get(ctx)
 		if err != nil {
@@ -94,9 +94,9 @@ func (t *target) request(ctx context.Context, j *job) (*http.Request, verdict) {
 		Method: http.MethodPost, URL: t.p.url, Host: t.p.url.Host, Header: h,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Body: j.body.reader(), ContentLength: int64(j.size),
-		GetBody: func() (io.ReadCloser, error) { return j.body.reader(), nil }, // for a connection that took nothing of it
+		GetBody: func() (io.ReadCloser, error) { return j.body.reader(), nil }, // for another connection if the first took no byte of it
 	}
-	if j.size == 0 { // any other body of no bytes is sent in chunks
+	if j.size == 0 { // any other empty body would be sent in chunks
 		req.Body, req.GetBody = http.NoBody, nil
 	}
 	return req.WithContext(ctx), verdict{}

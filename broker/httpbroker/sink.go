@@ -16,28 +16,28 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SinkOptions of [Open] and [NewSink]. The zero value is what most want.
+// SinkOptions configures [Open] and [NewSink]. The zero value suits most applications.
 type SinkOptions struct {
-	// Route says what becomes of a message: its route's topic finds the endpoint.
+	// Route sets the topic, which selects the endpoint, and the format of each message.
 	// nil: the message's own topic, in the format plain.
 	Route envelope.Router
-	// Patience is how long a call waits for an endpoint that takes long, where
-	// there are others. Then its messages are answered as an outage of that endpoint,
-	// and requests on their way continue: the same message, when it returns, takes
-	// over the answer. 0: 1 s, and 4 times what the endpoint usually takes, but at least
-	// 300 ms, where it has answered nothing since and another has, to a later request.
-	// What waits for the sink's own limit, or for the only endpoint, gets 5 s or this,
-	// whichever is more; always less than what remains of the call.
+	// Patience is how long a call waits for a slow endpoint if
+	// there are others. After it the messages are an outage of that endpoint,
+	// and their requests continue: when a message is sent again, it takes
+	// over the answer. 0: 1 s, or 4 times the endpoint's usual time, at least
+	// 300 ms, if it has not answered since while another endpoint answered a later request.
+	// Messages that wait for the sink's own limit, or for the only endpoint, get 5 s or
+	// Patience, whichever is longer; always less than the rest of the call.
 	Patience time.Duration
-	// MaxInFlight is the most requests that calls wait for, over all endpoints. 0: 1024.
+	// MaxInFlight is the most requests that calls wait for, to all endpoints together. 0: 1024.
 	MaxInFlight int
-	// MaxLateBytes is the most payload that requests hold whose calls have ended. A
-	// request above it is broken off. 0: 64 MiB.
+	// MaxLateBytes is the most payload bytes of requests whose calls have ended. A
+	// request above it is aborted. 0: 64 MiB.
 	MaxLateBytes int
 }
 
-// Sink posts messages to endpoints. It is safe for concurrent use. Close ends what
-// it has on its way.
+// Sink posts messages to endpoints. It is safe for concurrent use. Close aborts requests
+// in flight.
 type Sink struct {
 	opts     SinkOptions
 	codec    envelope.Codec
@@ -45,19 +45,19 @@ type Sink struct {
 	end      context.CancelFunc
 	slots    chan struct{}
 	late     atomic.Int64 // payload bytes of requests whose calls have ended
-	youngest atomic.Int64 // when the youngest request began that was accepted, in Unix nanoseconds
+	youngest atomic.Int64 // when the youngest accepted request began, in Unix nanoseconds
 	table    atomic.Pointer[table]
 	swap     sync.Mutex // held while the table or stopped changes
 
-	stopped map[string]bool // endpoints by name, as Stop has them
+	stopped map[string]bool // names of the endpoints that Stop has stopped
 }
 
-// table are the endpoints as they are now, in the order in which they are asked.
+// table has the present endpoints, in the order in which a topic is looked up.
 type table struct{ targets []*target }
 
-// NewSink returns a sink for endpoints, each with a client of its own: the sink checks
-// the addresses that it connects to, which a foreign http.Client would not do. It does
-// no I/O but reading credentials. opts may be nil. Close ends the clients.
+// NewSink returns a sink for endpoints. It takes no http.Client: the sink checks
+// the addresses that it connects to, which a foreign client would not do. It does
+// no I/O except reading credentials. opts may be nil. Close ends the connections.
 func NewSink(endpoints []Endpoint, opts *SinkOptions) (*Sink, error) {
 	if opts == nil {
 		opts = &SinkOptions{}
@@ -79,8 +79,8 @@ func NewSink(endpoints []Endpoint, opts *SinkOptions) (*Sink, error) {
 }
 
 // SetEndpoints replaces all endpoints from the next message on. Each begins
-// afresh, but for those that Stop has named: an endpoint that was stopped by 410
-// Gone, and is not kept as such by a store, is tried again.
+// with a closed breaker, except those that Stop has named: an endpoint that was stopped by
+// 410 Gone is tried again unless a store has recorded the stop.
 func (s *Sink) SetEndpoints(endpoints []Endpoint) error {
 	if len(endpoints) == 0 {
 		return fmt.Errorf("%w: no endpoint given", ErrEndpoint)
@@ -93,7 +93,7 @@ func (s *Sink) SetEndpoints(endpoints []Endpoint) error {
 			return err
 		}
 		if names[p.Name] {
-			return p.wrong("there are two of that name: give them names")
+			return p.wrong("duplicate name: give each endpoint a name of its own")
 		}
 		names[p.Name] = true
 		t := newTarget(s, p)
@@ -115,7 +115,7 @@ func (s *Sink) SetEndpoints(endpoints []Endpoint) error {
 	return nil
 }
 
-// Close breaks off all requests. Calls that wait for them return.
+// Close aborts all requests. Calls that wait for them return.
 func (s *Sink) Close() {
 	s.end()
 	s.swap.Lock()
@@ -136,7 +136,7 @@ func (s *Sink) Info() broker.Info {
 	}
 }
 
-// framed is a message as it is posted.
+// framed is an encoded message and its endpoint.
 type framed struct {
 	t      *target
 	route  envelope.Route
@@ -144,7 +144,7 @@ type framed struct {
 	body   []byte
 }
 
-// frame says what is posted where. An error is the message's answer.
+// frame encodes a message and finds its endpoint. An error is the message's answer.
 func (s *Sink) frame(tb *table, m *postrider.Message) (f framed, err error) {
 	if f.route, err = s.opts.Route.Of(m); err != nil {
 		return f, broker.Unsendable(err, "")
@@ -163,8 +163,8 @@ func (s *Sink) frame(tb *table, m *postrider.Message) (f framed, err error) {
 	return f, nil
 }
 
-// Preview is [broker.Info].Preview. Timestamp, signature and authorization are
-// made when a request is sent.
+// Preview is [broker.Info].Preview. It has no timestamp, signature and authorization,
+// which are made when a request is sent.
 func (s *Sink) Preview(_ string, m *postrider.Message) (broker.Preview, error) {
 	f, err := s.frame(s.table.Load(), m)
 	p := broker.Preview{Route: f.route, Payload: f.body, Bytes: len(f.body)}
@@ -187,7 +187,7 @@ func (s *Sink) Deliver(ctx context.Context, batch broker.Batch) []error {
 	return c.finish()
 }
 
-// target finds the endpoint of a topic, nil if there is none.
+// target returns the endpoint of a topic, or nil.
 func (tb *table) target(topic string) *target {
 	for _, t := range tb.targets {
 		if t.p.takes(topic) {
@@ -197,14 +197,14 @@ func (tb *table) target(topic string) *target {
 	return nil
 }
 
-// The patience of a call that is told nothing else, and the most it lasts.
+// Default and limits of a call's patience.
 const (
 	defaultPatience = time.Second
 	leastPatience   = 300 * time.Millisecond // with an endpoint that is silent
 	maxPatience     = 5 * time.Second
 )
 
-// accepted notes that some endpoint has accepted a request that began then.
+// accepted records that some endpoint has accepted a request that began at began.
 func (s *Sink) accepted(began time.Time) {
 	for at := began.UnixNano(); ; {
 		young := s.youngest.Load()
@@ -214,13 +214,13 @@ func (s *Sink) accepted(began time.Time) {
 	}
 }
 
-// outran reports whether a request that began clearly later was accepted: that one
-// still waits is not this machine's fault.
+// outran reports whether a request that began clearly later was accepted: then a request
+// that still waits does not wait because of this machine.
 func (s *Sink) outran(began time.Time) bool {
 	return s.youngest.Load() >= began.Add(hungPatience).UnixNano()
 }
 
-// patience is how long a call may wait for an endpoint that is slow by itself.
+// patience returns how long a call may wait for an endpoint that is slow itself.
 func (s *Sink) patience(ctx context.Context) time.Duration {
 	d := s.opts.Patience
 	if d <= 0 {

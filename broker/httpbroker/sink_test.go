@@ -27,7 +27,7 @@ func serve(t *testing.T, topic string, h http.HandlerFunc) httpbroker.Endpoint {
 	return e
 }
 
-// good is an endpoint that takes everything.
+// good returns an endpoint that accepts every message.
 func good(t *testing.T) httpbroker.Endpoint {
 	t.Helper()
 	return serve(t, "good", func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
@@ -105,7 +105,7 @@ func TestAnswers(t *testing.T) {
 		if e == nil || e.Class != c.class || e.Code != c.code || e.Destination != "bad" {
 			t.Fatalf("%d: answered %v, want %v %s", c.status, e, c.class, c.code)
 		}
-		if e.RetryAfter < c.after/2 || e.RetryAfter > max(c.after, 5*time.Second) { // some of it has passed; unasked it is the breaker's
+		if e.RetryAfter < c.after/2 || e.RetryAfter > max(c.after, 5*time.Second) { // part of the pause has passed; without Retry-After it is the breaker's own pause
 			t.Errorf("%d, Retry-After %q: wait %v, want %v", c.status, c.header, e.RetryAfter, c.after)
 		}
 		if errs[1] != nil || followed || strings.Contains(e.Error(), "geheim") {
@@ -114,8 +114,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A message that fails by itself is told from an endpoint that fails: the endpoint
-// takes others. Neither of the two makes the other pay.
+// TestWhoseFaultItIs: a bad message is distinguished from a failing endpoint, because the
+// endpoint accepts others. Neither costs the other attempts.
 func TestWhoseFaultItIs(t *testing.T) {
 	var down atomic.Bool
 	s := newSink(t, nil, good(t), serve(t, "bad", func(w http.ResponseWriter, r *http.Request) {
@@ -146,7 +146,7 @@ func TestWhoseFaultItIs(t *testing.T) {
 	}
 }
 
-// What an endpoint that fails gets to see is a few requests and then a pause.
+// TestBreaker: a failing endpoint gets a few requests and then a pause.
 func TestBreaker(t *testing.T) {
 	var seen atomic.Int64
 	var up atomic.Bool
@@ -180,7 +180,7 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// An endpoint that hangs holds up its own messages and nobody else's, and gets each
+// TestHangingEndpoint: a hanging endpoint delays its own messages only, and gets each
 // of them once.
 func TestHangingEndpoint(t *testing.T) {
 	var seen sync.Map
@@ -229,8 +229,8 @@ func TestHangingEndpoint(t *testing.T) {
 	}
 }
 
-// The caller's memory is not read after a call has ended, also while the request
-// flies on.
+// TestHangingKeepsNothing: the caller's memory is not read after a call has ended, even
+// while its request continues.
 func TestHangingKeepsNothing(t *testing.T) {
 	got := make(chan []byte, 1)
 	begin, released := make(chan struct{}), make(chan struct{})
@@ -256,8 +256,8 @@ func TestHangingKeepsNothing(t *testing.T) {
 	}
 }
 
-// Requests that nobody waits for hold no more payload than they may: one above it is
-// broken off, and its message sent again.
+// TestLateBytes: requests whose calls have ended hold no more payload than MaxLateBytes: a
+// request above it is aborted, and its message sent again.
 //
 // Promises: G
 func TestLateBytes(t *testing.T) {
@@ -318,8 +318,8 @@ func TestGoneStops(t *testing.T) {
 	}
 }
 
-// An endpoint that is gone is told until somebody keeps that, and one that is
-// stopped by its name is sent nothing, also under other endpoints, until it is resumed.
+// TestStopLasts: an endpoint that answered 410 is reported until the store has recorded
+// it. A stopped endpoint gets nothing, even after SetEndpoints, until it is resumed.
 func TestStopLasts(t *testing.T) {
 	var seen atomic.Int64
 	var status atomic.Int64
@@ -379,8 +379,8 @@ func TestRetryAfterIsKept(t *testing.T) {
 	}
 }
 
-// net/http repeats requests that carry an Idempotency-Key by itself when a
-// connection breaks. Whether a message is sent again is not its to decide.
+// TestTransportRepeatsNothing: net/http repeats requests with an Idempotency-Key by itself
+// when a connection breaks. The sink must prevent that.
 func TestTransportRepeatsNothing(t *testing.T) {
 	var seen atomic.Int64
 	bad := serve(t, "bad", func(w http.ResponseWriter, r *http.Request) {
@@ -408,8 +408,8 @@ func TestTransportRepeatsNothing(t *testing.T) {
 	}
 }
 
-// TestEmptyPayload: an empty payload has a Content-Length, which frameworks that take no
-// chunked requests need, and is signed as any other.
+// TestEmptyPayload: an empty payload has a Content-Length, for frameworks without chunked
+// requests, and is signed like any other.
 func TestEmptyPayload(t *testing.T) {
 	var length atomic.Int64
 	var encoding atomic.Value
@@ -430,7 +430,7 @@ func TestEmptyPayload(t *testing.T) {
 	}
 }
 
-// An answer counts when its status is there; what follows costs nobody anything.
+// TestHostileAnswers: an answer counts once its status has arrived; its body delays no other message.
 func TestHostileAnswers(t *testing.T) {
 	endless := serve(t, "endless", func(w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {
@@ -473,7 +473,7 @@ func TestHostileAnswers(t *testing.T) {
 func TestLimits(t *testing.T) {
 	const limit = 3
 	var flying, most, seen atomic.Int64
-	reached := make(chan struct{}) // until there are as many as may be, nobody is answered
+	reached := make(chan struct{}) // no request is answered before as many as allowed are in flight
 	slow := serve(t, "slow", func(http.ResponseWriter, *http.Request) {
 		if n := seen.Add(1); n == limit {
 			close(reached)
@@ -500,7 +500,7 @@ func TestLimits(t *testing.T) {
 	large := messages("slow", 0, 1)
 	large[0].Payload = make([]byte, 1001)
 	seen.Store(0)
-	if e := deliver(t, s, large...)[0]; e.Class != broker.ClassRejected || seen.Load() != 0 || !strings.Contains(e.Error(), "1001 bytes, its max bytes are 1000") {
+	if e := deliver(t, s, large...)[0]; e.Class != broker.ClassRejected || seen.Load() != 0 || !strings.Contains(e.Error(), "1001 bytes, above its max-bytes of 1000") {
 		t.Errorf("a large message: %v, %d requests", e, seen.Load())
 	}
 	began := time.Now()

@@ -17,36 +17,36 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SourceOptions of [OpenSource] and [NewSource]. One of Secrets and Unsigned is required.
+// SourceOptions configures [OpenSource] and [NewSource]. One of Secrets and Unsigned is required.
 type SourceOptions struct {
-	// Secrets verify requests, see [ParseSecrets]; any one that fits will do.
+	// Secrets verify requests, see [ParseSecrets]; one matching secret suffices.
 	Secrets Credential
-	// Unsigned takes requests from everybody who reaches the handler.
+	// Unsigned accepts requests from every client that reaches the handler.
 	Unsigned bool
-	// Tolerance is how far a request's timestamp may be from now. 0: 5 min.
+	// Tolerance is the allowed distance between a request's timestamp and now. 0: 5 min.
 	Tolerance time.Duration
 	// MaxBytes is the largest payload that is read. 0: 1 MiB.
 	MaxBytes int64
-	// MaxWaiting is the most verified requests that wait for their answer; more are
-	// asked to return later. As many bodies are read at once: one more ends the
-	// one that has taken longest. 0: 256.
+	// MaxWaiting is the most verified requests that wait for their answer; more get 429
+	// with a Retry-After. It is also the most bodies that are read at once: one more ends
+	// the oldest read. 0: 256.
 	MaxWaiting int
-	// ReadTimeout is how long a request's body may take. 0: 15 s.
+	// ReadTimeout bounds the time for reading a request's body. 0: 15 s.
 	ReadTimeout time.Duration
-	// Topic of messages whose sender names none. "": "webhooks".
+	// Topic is the topic of messages whose sender names none. "": "webhooks".
 	Topic string
 }
 
 // Source is an http.Handler for webhooks and a broker.Source. A request is
 // answered when its delivery is settled: 204 when it was acknowledged, 500 when it
-// was given back, so that its sender sends it again. It keeps nothing itself: what
-// is not settled when the process ends, the sender has. It is safe for concurrent use.
+// was given back, so that its sender sends it again. It stores nothing: the sender still
+// has messages that are unsettled when the process ends. It is safe for concurrent use.
 //
 // The signature covers webhook-id, webhook-timestamp and the payload, not other
-// headers; so a delivery's ID comes from webhook-id alone, and the rest is as
-// trustworthy as the connection. In structured CloudEvents everything is signed.
+// headers. So a delivery's ID comes from webhook-id alone, and the rest is as
+// trustworthy as the connection. In structured CloudEvents all fields are signed.
 type Source struct {
-	close func() // of the server that OpenSource started; nil: it is the caller's
+	close func() // ends the server that OpenSource started; nil: the caller has one
 	opts  SourceOptions
 	codec envelope.Codec
 	keys  *cached[[]Secret]
@@ -54,8 +54,8 @@ type Source struct {
 	inlet inlet
 
 	mu     sync.Mutex
-	queue  []*entry           // not with the consumer yet, at most MaxWaiting
-	byID   map[string]*entry  // waiting or with the consumer
+	queue  []*entry           // not received by the consumer yet, at most MaxWaiting
+	byID   map[string]*entry  // queued or received by the consumer
 	barred map[string]barrier // by key
 	change chan struct{}      // closed and replaced when queue grows
 	closed bool
@@ -67,37 +67,37 @@ type entry struct {
 	sum      [sha256.Size]byte // of the payload
 	delivery broker.Delivery
 	waiters  int
-	out      bool          // with the consumer
+	out      bool          // received by the consumer
 	settled  chan struct{} // closed when answer is set
-	told     chan struct{} // closed when it is, and nobody waits for it any more
+	told     chan struct{} // closed when answer is set and no request waits for it any more
 	answer   answer
 }
 
-// answer is what requests are answered.
+// answer is the answer to requests.
 type answer struct {
 	status int
-	delay  time.Duration // Retry-After, 0: none
+	delay  time.Duration // Retry-After; 0: no such header
 	text   string
 }
 
-// barrier holds a key's later messages off until the one that was given back has
-// return.
+// barrier bars a key's later messages until the message that was given back
+// has been delivered again.
 type barrier struct {
 	id    string
 	until time.Time
 }
 
-// barTime is how long a key waits for a message that does not return.
+// barTime is how long a key waits for a message that its sender does not send again.
 const barTime = 30 * time.Second
 
-// retryLater is what a request is asked to wait for where nothing better is known.
+// retryLater is the default Retry-After.
 const retryLater = time.Second
 
-// ErrClosed is what a source answers after Close.
+// ErrClosed is returned by a source after Close.
 var ErrClosed = errors.New("httpbroker: source is closed")
 
 // NewSource returns a source. It takes no client: the application serves it as an
-// http.Handler. It does no I/O but reading the credential. opts must have one of Secrets
+// http.Handler. It does no I/O except reading the credential. opts must have one of Secrets
 // and Unsigned.
 func NewSource(opts *SourceOptions) (*Source, error) {
 	if opts == nil {
@@ -139,7 +139,7 @@ func NewSource(opts *SourceOptions) (*Source, error) {
 func (s *Source) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		reply(w, answer{status: http.StatusMethodNotAllowed, text: "webhooks are posted"})
+		reply(w, answer{status: http.StatusMethodNotAllowed, text: "method not allowed: use POST"})
 		return
 	}
 	m, id, refused := s.read(w, req)
@@ -147,7 +147,7 @@ func (s *Source) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		reply(w, refused)
 		return
 	}
-	select { // after the body was read and verified: a stranger keeps nobody waiting
+	select { // after the body was read and verified: unverified requests take no slot
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	default:
@@ -163,8 +163,8 @@ func (s *Source) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	select {
 	case <-e.settled:
 		reply(w, e.answer)
-		_ = http.NewResponseController(w).Flush() // Settle waits for it; not every server can
-	case <-req.Context().Done(): // the sender has gone, and will return
+		_ = http.NewResponseController(w).Flush() // Settle waits for it; not every server can flush
+	case <-req.Context().Done(): // the sender has gone, and will send it again
 	}
 }
 
@@ -179,16 +179,16 @@ func reply(w http.ResponseWriter, a answer) {
 	http.Error(w, a.text, a.status)
 }
 
-// received is a request's message, or what cannot be read of it.
+// received is a request's message, or the error of decoding it.
 type received struct {
 	message postrider.Message
 	err     error
 }
 
-// read takes a request in and verifies it.
+// read reads a request and verifies it.
 func (s *Source) read(w http.ResponseWriter, req *http.Request) (m received, id string, refused answer) {
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(s.opts.ReadTimeout)) // not every server can
+	_ = control.SetReadDeadline(time.Now().Add(s.opts.ReadTimeout)) // not every server supports it
 	b := s.inlet.begin(func() error { return control.SetReadDeadline(time.Now()) })
 	if b == nil {
 		return m, "", crowded()
@@ -226,14 +226,14 @@ func (s *Source) decode(h http.Header, payload []byte, id string) received {
 	m, err := s.codec.Decode(envelope.Record{Topic: s.opts.Topic, Headers: headers(h), Payload: payload, Time: time.Now().UTC(), Origin: "webhook:" + id})
 	if uuid := (&postrider.Message{ID: id, Topic: "t"}); uuid.Validate() == nil {
 		m.ID = id
-	} else { // an id that is not signed decides nothing
+	} else { // an unsigned id is not used
 		bare, _ := s.codec.Decode(envelope.Record{Origin: "webhook:" + id})
 		m.ID = bare.ID
 	}
 	return received{message: m, err: err}
 }
 
-// enter queues the message, or joins the request that brought it before.
+// enter queues the message, or joins an earlier request for it.
 func (s *Source) enter(m received, id string) (*entry, answer) {
 	sum := sha256.Sum256(m.message.Payload)
 	s.mu.Lock()
@@ -265,8 +265,8 @@ func (s *Source) enter(m received, id string) (*entry, answer) {
 	return e, answer{}
 }
 
-// leave takes a request away. A message that nobody waits for any more, and that
-// the consumer has not seen, is dropped.
+// leave removes a request. A message without any waiting request that
+// the consumer has not received is dropped.
 func (s *Source) leave(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,7 +283,7 @@ func (s *Source) leave(e *entry) {
 	}
 }
 
-// settle ends an entry, once.
+// settle sets the answer of an entry and reports whether it was the first to do so.
 func (s *Source) settle(e *entry, a answer) bool {
 	select {
 	case <-e.settled:
@@ -296,7 +296,7 @@ func (s *Source) settle(e *entry, a answer) bool {
 		close(e.told)
 	}
 	delete(s.byID, e.id)
-	if !e.out { // senders return while a consumer takes nothing: what they left does not pile up
+	if !e.out { // senders retry while a consumer takes nothing: abandoned messages must not pile up
 		s.queue = slices.DeleteFunc(s.queue, func(q *entry) bool { return q == e })
 	}
 	return true
@@ -326,7 +326,7 @@ func (s *Source) Receive(ctx context.Context, limit int) ([]broker.Delivery, err
 	}
 }
 
-// take hands out what waits, in the order of arrival.
+// take returns queued deliveries, in the order of arrival.
 func (s *Source) take(limit int) []broker.Delivery {
 	var ds []broker.Delivery
 	for len(s.queue) > 0 && len(ds) < limit {
@@ -339,8 +339,8 @@ func (s *Source) take(limit int) []broker.Delivery {
 	return ds
 }
 
-// Settle implements broker.Source: it lets the requests be answered, and returns
-// when the answers are on their way.
+// Settle implements broker.Source: it answers the requests, and returns
+// when the answers have been sent.
 func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	if err := s.decide(verdicts); err != nil {
 		return err
@@ -375,8 +375,8 @@ func (s *Source) decide(verdicts []broker.Verdict) error {
 	return nil
 }
 
-// giveBack answers a message, and those of its key that wait behind it, so that
-// they return.
+// giveBack answers a message, and later ones of its key in the queue, so that
+// their senders send them again.
 func (s *Source) giveBack(e *entry, delay time.Duration) {
 	if !s.settle(e, answer{status: http.StatusInternalServerError, delay: delay, text: "not done: send it again"}) {
 		return
@@ -399,13 +399,13 @@ func (s *Source) giveBack(e *entry, delay time.Duration) {
 	}
 }
 
-// Extend implements broker.Source: how long a sender waits is its own affair.
+// Extend implements broker.Source. It does nothing: the sender decides how long it waits.
 func (s *Source) Extend(context.Context, []broker.Delivery) error { return nil }
 
 // Info implements broker.Source.
 func (s *Source) Info() broker.SourceInfo { return broker.SourceInfo{Name: "http"} }
 
-// Close asks all senders to return later and ends Receive, and then the server that
+// Close asks all senders to send again later and ends Receive, and then the server that
 // [OpenSource] started. The caller of [NewSource] shuts its own http.Server down after that.
 func (s *Source) Close() {
 	if s.close != nil {

@@ -29,7 +29,7 @@ func receiver(t *testing.T, opts httpbroker.SourceOptions) (*httpbroker.Source, 
 	return r, server.URL
 }
 
-// post sends a signed webhook; change may spoil it.
+// post sends a signed webhook; change may alter the request.
 func post(t *testing.T, url, id, body string, change func(*http.Request)) (*http.Response, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -95,7 +95,7 @@ func TestReceiverRefuses(t *testing.T) {
 	}
 }
 
-// An id that the signature does not cover cannot pass a message for a new one.
+// TestReceiverTakesTheSignedID: an unsigned id cannot make a duplicate look like a new message.
 func TestReceiverTakesTheSignedID(t *testing.T) {
 	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret)})
 	const one, two = "01890a5d-ac96-774b-8cce-000000000001", "01890a5d-ac96-774b-8cce-000000000002"
@@ -127,7 +127,7 @@ func TestReceiverTakesTheSignedID(t *testing.T) {
 	}
 }
 
-// A message that returns while it is worked on is given to the consumer once.
+// TestReceiverJoinsRepeats: a message that is sent again while the consumer works on it is delivered once.
 func TestReceiverJoinsRepeats(t *testing.T) {
 	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret), MaxWaiting: 3})
 	answers := make(chan int, 10)
@@ -167,8 +167,8 @@ func TestReceiverJoinsRepeats(t *testing.T) {
 	}
 }
 
-// What senders have left behind is not kept while the consumer takes nothing: they
-// return for hours.
+// TestReceiverForgetsWhoHasGone: abandoned messages are not kept while the consumer takes
+// nothing: senders may retry for hours.
 //
 // Promises: G
 func TestReceiverForgetsWhoHasGone(t *testing.T) {
@@ -197,7 +197,7 @@ func TestReceiverForgetsWhoHasGone(t *testing.T) {
 	}
 }
 
-// The sender learns of a shutdown, and that it should return.
+// TestReceiverCloses: the sender is told of the shutdown, and to send again later.
 func TestReceiverCloses(t *testing.T) {
 	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret)})
 	answers := make(chan *http.Response, 2)
@@ -230,8 +230,8 @@ func TestReceiverCloses(t *testing.T) {
 	}
 }
 
-// The two sides of this package understand each other: what is given back comes
-// again, in order, and an acknowledgement of the consumer is one of the sink.
+// TestSinkToReceiver: sink and source work together. A message given back is sent
+// again, in order, and the consumer's acknowledgement is the sink's.
 func TestSinkToReceiver(t *testing.T) {
 	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret)})
 	s := newSink(t, nil, endpoint(url), httpbroker.Endpoint{Name: "other", URL: "https://example.com", Unsigned: true, Topics: []string{"none"}})
@@ -275,8 +275,8 @@ func TestSinkToReceiver(t *testing.T) {
 	}
 }
 
-// TestSlowStrangersKeepNobodyOut: as many bodies as are read at once come slowly and
-// unsigned; a sender's webhook is taken all the same.
+// TestSlowStrangersKeepNobodyOut: slow unsigned bodies take all places for reading, and
+// the sender's webhook is accepted nevertheless.
 //
 // Promises: G
 func TestSlowStrangersKeepNobodyOut(t *testing.T) {
@@ -291,7 +291,7 @@ func TestSlowStrangersKeepNobodyOut(t *testing.T) {
 		if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
-		// The server says this when the body is asked for: the request has its place.
+		// The server sends this when it reads the body: the request has its place.
 		if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
 			t.Fatalf("%q, %v", line, err)
 		}
@@ -328,7 +328,7 @@ func TestSlowStrangersKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// TestOpenSource: a URL without the means to tell senders apart opens no source, and
+// TestOpenSource: a URL without secrets or unsigned opens no source, and
 // Close ends the server that OpenSource started.
 func TestOpenSource(t *testing.T) {
 	for _, url := range []string{"http://127.0.0.1:0", "https://127.0.0.1:0#unsigned=true", "http://#unsigned=true", "http://192.0.2.1:0#unsigned=true", "ftp://127.0.0.1:0"} {

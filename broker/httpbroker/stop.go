@@ -6,7 +6,7 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// Stop is [broker.Stops].Set. An endpoint is known by its name.
+// Stop is [broker.Stops].Set. Endpoints are identified by name.
 func (s *Sink) Stop(endpoints []string) {
 	stopped := make(map[string]bool, len(endpoints))
 	for _, name := range endpoints {
@@ -20,7 +20,7 @@ func (s *Sink) Stop(endpoints []string) {
 	}
 }
 
-// Gone is [broker.Stops].Gone: the endpoints that have answered 410 Gone.
+// Gone is [broker.Stops].Gone. It returns the endpoints that have answered 410 Gone.
 func (s *Sink) Gone() []broker.Gone {
 	var all []broker.Gone
 	for _, t := range s.table.Load().targets {
@@ -33,11 +33,11 @@ func (s *Sink) Gone() []broker.Gone {
 	return all
 }
 
-// hold stops the endpoint or lets it continue. What it has on its way continues: its
+// hold stops the endpoint or resumes it. Requests in flight continue: their
 // answers count.
 func (t *target) hold(on bool) {
 	t.mu.Lock()
-	if t.held && !on { // whoever resumes it knows better than its last answer
+	if t.held && !on { // a person's resume outweighs the endpoint's last answer
 		t.br.gone, t.br.until = false, time.Time{}
 	}
 	t.held = on

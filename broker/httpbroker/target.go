@@ -25,31 +25,31 @@ const (
 	queued
 	flying
 	done
-	dropped // left before it flew
+	dropped // abandoned before it was sent
 )
 
 // job is one message on its way to one endpoint.
 type job struct {
 	t      *target
 	name   string // the message's id: webhook-id
-	id     string // under which the answer is kept when the call has ended; "": it is not
+	id     string // under which the answer is kept when the call has ended; "": it is not kept
 	size   int    // of the payload
 	header http.Header
 	body   *body
 
 	// Guarded by t.mu.
-	c      *call // who waits for it, nil: nobody
-	i      int   // at which message
+	c      *call // the call that waits for it; nil: none
+	i      int   // index of its message in the call
 	state  state
 	began  time.Time
-	proved time.Time // of the breaker, when it began
+	proved time.Time // the breaker's value when the request began
 	cancel context.CancelFunc
 	err    error // when done
 	ended  time.Time
 	slot   bool // counts among the sink's requests
 }
 
-// lateID names a message that was sent. What a person sends again is another one.
+// lateID identifies a sent message. A replay by a person has another id.
 func lateID(m *postrider.Message) string {
 	if m.ID == "" {
 		return ""
@@ -61,19 +61,19 @@ func lateID(m *postrider.Message) string {
 type target struct {
 	s    *Sink
 	p    *prepared
-	dest string // what errors name as destination: "" when there is only one
+	dest string // destination in errors; "" for the only endpoint
 	http *client
 
 	mu      sync.Mutex
 	queue   []*job
-	left    int // jobs of the queue that were dropped, about
+	left    int // about the number of dropped jobs in the queue
 	workers int
-	late    map[string]*job // flying or done, and nobody waits for it
+	late    map[string]*job // in flight or done, without a waiting call
 	swept   time.Time
 	br      breaker
 	pace    pace
 	closed  bool
-	held    bool // stopped by its name, and not by itself
+	held    bool // stopped by a person, not by its own answer
 }
 
 func newTarget(s *Sink, p *prepared) *target {
@@ -83,7 +83,7 @@ func newTarget(s *Sink, p *prepared) *target {
 	return t
 }
 
-// submit queues a fresh job, or answers it when the endpoint is not to be asked now.
+// submit queues a fresh job, or answers it if nothing may be sent to the endpoint now.
 func (t *target) submit(j *job) {
 	t.mu.Lock()
 	err := t.closedTo(time.Now())
@@ -99,7 +99,7 @@ func (t *target) submit(j *job) {
 	}
 }
 
-// closedTo is the answer for messages that are not sent at this time.
+// closedTo returns the error of messages that must not be sent now, or nil.
 func (t *target) closedTo(now time.Time) error {
 	switch {
 	case t.closed:
@@ -112,7 +112,7 @@ func (t *target) closedTo(now time.Time) error {
 	return t.br.closedTo(now, t.dest)
 }
 
-// hire starts a worker if there is work for one more.
+// hire starts another worker if enough jobs are queued.
 func (t *target) hire() {
 	if len(t.queue) > 0 && t.workers < t.p.Concurrency && !t.pace.waiting {
 		t.workers++
@@ -120,7 +120,7 @@ func (t *target) hire() {
 	}
 }
 
-// work sends jobs one after the other until there is none to send.
+// work sends jobs one after the other until none is left.
 func (t *target) work() {
 	for {
 		select {
@@ -144,7 +144,7 @@ func (t *target) work() {
 	}
 }
 
-// take picks the next job. Without one the worker is dismissed, unless it is to
+// take picks the next job. Without a job the worker ends, unless it has to
 // wait for the rate limit.
 func (t *target) take() (context.Context, *job, time.Duration) {
 	now := time.Now()
@@ -158,7 +158,7 @@ func (t *target) take() (context.Context, *job, time.Duration) {
 		return nil, nil, 0
 	}
 	if pause := t.pace.take(now); pause > 0 {
-		if t.pace.waiting { // one is enough
+		if t.pace.waiting { // one waiting worker is enough
 			t.workers--
 			return nil, nil, 0
 		}
@@ -188,7 +188,7 @@ func (t *target) sleep(pause time.Duration) {
 	t.mu.Unlock()
 }
 
-// fly sends one job and hands out its answer.
+// fly sends one job and passes on its answer.
 func (t *target) fly(ctx context.Context, j *job) {
 	t.land(j, t.send(ctx, j))
 	j.cancel()
@@ -201,7 +201,7 @@ func (t *target) fly(ctx context.Context, j *job) {
 	}
 }
 
-// land takes the outcome of a request.
+// land handles the outcome of a request.
 func (t *target) land(j *job, v verdict) {
 	now := time.Now()
 	t.mu.Lock()
@@ -241,16 +241,16 @@ func (t *target) answerAll(jobs []*job, err error) {
 	}
 }
 
-// hangs reports whether the endpoint has let calls wait in vain.
+// hangs reports whether calls have waited for the endpoint in vain.
 func (t *target) hangs() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.br.hung
 }
 
-// slow reports whether the endpoint keeps the job waiting by itself: the request
-// has no answer for so long, or the job waits for the endpoint's own limits, and the
-// call has waited for long.
+// slow reports whether the endpoint itself delays the job: the request
+// has had no answer for patience, or the job waits for the endpoint's own limits and the
+// call has waited long.
 func (t *target) slow(j *job, now time.Time, patience time.Duration, long bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -264,7 +264,7 @@ func (t *target) slow(j *job, now time.Time, patience time.Duration, long bool) 
 	return false
 }
 
-// leave ends a call's wait for a job, and returns what the call answers. ended is
+// leave ends a call's wait for a job, and returns the message's error. ended is
 // the error of the call's context.
 func (t *target) leave(j *job, ended error) error {
 	t.mu.Lock()
@@ -277,7 +277,7 @@ func (t *target) leave(j *job, ended error) error {
 		if ended != nil || !t.goOn(j) {
 			j.body.drop()
 			j.cancel()
-			j.id = "" // its end tells nothing
+			j.id = "" // the answer is not kept
 			return broker.Unknown(errors.Join(errNoAnswerYet, ended), "", t.dest)
 		}
 	default:
@@ -292,12 +292,12 @@ func (t *target) leave(j *job, ended error) error {
 	case t.dest == "":
 		return notTried()
 	case t.br.hung:
-		return t.outage(codeSlow, "it does not answer, and is waited for aside")
+		return t.outage(codeSlow, "it has not answered in time; the request continues in the background")
 	}
-	return broker.Throttled(&EndpointError{Endpoint: t.p.Name, Reason: "it takes messages more slowly than they come"}, codeBusy, t.dest, 0)
+	return broker.Throttled(&EndpointError{Endpoint: t.p.Name, Reason: "messages arrive faster than it accepts them"}, codeBusy, t.dest, 0)
 }
 
-// compact takes jobs that nobody waits for off the queue when they are many.
+// compact removes dropped jobs from the queue when there are many.
 func (t *target) compact() {
 	t.left++
 	if t.left > 64 && 2*t.left > len(t.queue) {
@@ -306,9 +306,9 @@ func (t *target) compact() {
 	}
 }
 
-var errNoAnswerYet = errors.New("sent, and no answer yet")
+var errNoAnswerYet = errors.New("sent, but not answered yet")
 
-// goOn lets a request fly on without its call, if there is room to keep its payload.
+// goOn lets a request continue without its call, if MaxLateBytes leaves room for its payload.
 func (t *target) goOn(j *job) bool {
 	if j.id == "" || t.closed || t.s.life.Err() != nil {
 		return false
@@ -334,10 +334,10 @@ func (t *target) goOn(j *job) bool {
 	return true
 }
 
-// How long an answer is kept that nobody asks for, and how often that is looked at.
+// How long an unused answer is kept, and how often old ones are removed.
 const keepLate, sweepLate = 5 * time.Minute, 10 * time.Second
 
-// sweep forgets answers whose messages somebody else must have sent.
+// sweep forgets old answers: another relay must have sent their messages.
 func (t *target) sweep() {
 	now := time.Now()
 	if now.Sub(t.swept) < sweepLate {
@@ -351,7 +351,7 @@ func (t *target) sweep() {
 	}
 }
 
-// maxLate is how many answers are kept that nobody has asked for again.
+// maxLate is the number of unused answers that are kept.
 const maxLate = 4096
 
 // keep holds the answer of a request whose call has ended.
@@ -360,7 +360,7 @@ func (t *target) keep(j *job) {
 		return
 	}
 	if len(t.late) > maxLate {
-		for _, old := range t.late { // any: the message is sent again then
+		for _, old := range t.late { // forget any one: its message is sent once more
 			if old.state == done {
 				t.forget(old)
 				break
@@ -378,11 +378,11 @@ func (t *target) forget(j *job) {
 	j.body.drop()
 }
 
-// staleAfter is how old a failure may be to stand for a new try.
+// staleAfter is the age up to which a failure is used as the answer to a new try.
 const staleAfter = time.Second
 
-// resume finds the request that an earlier call has left for the same message: it
-// is j's from now on, or its answer is there. Called with the call's lock held.
+// resume finds the request that an earlier call has left for the same message: j takes
+// it over, or its answer is known. The caller holds the call's lock.
 func (t *target) resume(j *job) (old *job, answered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -401,7 +401,7 @@ func (t *target) resume(j *job) (old *job, answered bool) {
 	return old, old.state == done
 }
 
-// same reports whether both are one message, with all that travels of it.
+// same reports whether both are the same message with the same headers and payload.
 func (j *job) same(o *job) (same bool) {
 	if !maps.EqualFunc(j.header, o.header, slices.Equal) {
 		return false
@@ -410,7 +410,7 @@ func (j *job) same(o *job) (same bool) {
 	return same
 }
 
-// close ends what is on its way and answers what waits.
+// close aborts requests in flight and answers queued jobs.
 func (t *target) close() {
 	t.mu.Lock()
 	t.closed = true
@@ -426,9 +426,9 @@ func (t *target) close() {
 
 func tooLarge(t *target, size, limit int) error {
 	return broker.Rejected(&EndpointError{
-		Endpoint: t.p.Name, Reason: fmt.Sprintf("the payload is %d bytes, its max bytes are %d", size, limit),
+		Endpoint: t.p.Name, Reason: fmt.Sprintf("the payload has %d bytes, above its max-bytes of %d", size, limit),
 	}, codeTooLarge, t.dest)
 }
 
-// jitter spreads a pause over its second half, so that instances do not meet.
+// jitter spreads a pause over its second half, so that instances do not retry together.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

@@ -13,13 +13,13 @@ func base64Text(s string) string { return base64.StdEncoding.EncodeToString([]by
 // Limits of what an endpoint may answer, and of a connection's life.
 const (
 	maxAnswerHeader = 64 << 10
-	maxAnswerBody   = 64 << 10 // read to use the connection again; with more it is closed
+	maxAnswerBody   = 64 << 10 // read so that the connection can be reused; above it, it is closed
 	idleConn        = 60 * time.Second
-	connAge         = 5 * time.Minute // then the name is resolved again
+	connAge         = 5 * time.Minute // after it the name is resolved again
 )
 
 // client sends requests to one endpoint. It never follows a redirect, never
-// repeats a request that may have arrived, and never undoes a compression.
+// repeats a request that may have arrived, and never decompresses an answer.
 type client struct {
 	p *prepared
 
@@ -28,8 +28,8 @@ type client struct {
 	since     time.Time
 }
 
-// current returns the transport, a new one when it is old: connections that were
-// made long ago may lead to where the name no longer points.
+// current returns the transport, and replaces an old one: the name may point to
+// another address than that of old connections.
 func (c *client) current() (*http.Transport, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,13 +40,13 @@ func (c *client) current() (*http.Transport, error) {
 	switch {
 	case err == nil:
 		if c.transport != nil {
-			c.transport.CloseIdleConnections() // those in use close when they become idle
+			c.transport.CloseIdleConnections() // connections in use close when they become idle
 		}
 		c.transport = next
 	case c.transport == nil:
 		return nil, err
 	}
-	c.since = time.Now() // with an error what worked continues
+	c.since = time.Now() // on error the old transport stays in use
 	return c.transport, nil
 }
 

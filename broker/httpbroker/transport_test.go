@@ -17,8 +17,8 @@ import (
 	"github.com/postrider/postrider/internal/faultproxy"
 )
 
-// One connection serves a key's messages one after the other, and as many as there
-// are requests at once serve many keys.
+// TestConnectionsAreUsedAgain: one connection serves a key's messages one after the other,
+// and many keys use as many connections as concurrent requests.
 func TestConnectionsAreUsedAgain(t *testing.T) {
 	var made atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -72,7 +72,7 @@ func TestTLS(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
 	e.TLS = func() (*tls.Config, error) {
-		return &tls.Config{RootCAs: roots, ServerName: "example.com"}, nil // what httptest's certificate says
+		return &tls.Config{RootCAs: roots, ServerName: "example.com"}, nil // the name in httptest's certificate
 	}
 	if err := s.SetEndpoints([]httpbroker.Endpoint{e}); err != nil {
 		t.Fatal(err)
@@ -106,8 +106,8 @@ func behind(t *testing.T) (httpbroker.Endpoint, *faultproxy.Proxy) {
 	return e, proxy
 }
 
-// A connection that was never made is the endpoint's outage, and no message's
-// failure, whatever the endpoint has accepted meanwhile.
+// TestNoConnectionIsNoMessagesFault: without a connection the failure is the endpoint's
+// outage, never the message's, whatever the endpoint has accepted meanwhile.
 func TestNoConnectionIsNoMessagesFault(t *testing.T) {
 	e, proxy := behind(t)
 	e.TLSTimeout = 300 * time.Millisecond
@@ -146,7 +146,7 @@ func TestNoConnectionIsNoMessagesFault(t *testing.T) {
 	unreachable("it is cut again")
 }
 
-// What a proxy says instead of connecting is not the endpoint's answer, and is not shown.
+// TestProxyRefuses: a proxy's refusal to connect is not the endpoint's answer, and its text is not shown.
 func TestProxyRefuses(t *testing.T) {
 	asked := make(chan string, 10)
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -34,7 +34,7 @@ func ParseURL(raw string) (Target, error) {
 	}
 	e, err := ParseEndpoint(base, settings)
 	if err != nil && strings.Contains(fragment, "@") { // a # in a password makes the rest of it a setting
-		err = fmt.Errorf("%w: a setting is not understood and not shown, since there is an @ behind the #: percent-encode user and password", ErrEndpoint)
+		err = fmt.Errorf("%w: a setting is invalid, and hidden because an @ follows the #: percent-encode user and password", ErrEndpoint)
 	}
 	if err != nil {
 		return Target{}, err
@@ -95,7 +95,7 @@ func ParseEndpoint(rawURL string, settings url.Values) (Endpoint, error) {
 
 // Reasons why a setting is refused; values are not repeated.
 var (
-	errTwice   = errors.New("is there more than once")
+	errTwice   = errors.New("is given more than once")
 	errBool    = errors.New("must be true or false")
 	errNumber  = errors.New("must be a number above 0")
 	errTime    = errors.New("must be a time such as 10s")

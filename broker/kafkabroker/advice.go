@@ -16,7 +16,7 @@ func (s *Sink) Advise(ctx context.Context, topics []string) ([]broker.Advice, er
 	for _, topic := range topics {
 		name := s.prefix + topic
 		if !validTopic(name) {
-			continue // Probe has said it
+			continue // Probe reports it
 		}
 		rt, err := s.describe(ctx, name)
 		if err != nil {
@@ -34,7 +34,7 @@ func (s *Sink) Advise(ctx context.Context, topics []string) ([]broker.Advice, er
 	return found, nil
 }
 
-// configs are settings of a topic; what may not be read is not in it.
+// configs returns settings of a topic, without those that this user may not read.
 func (s *Sink) configs(ctx context.Context, name string, settings ...string) map[string]string {
 	values := make(map[string]string)
 	req := kmsg.NewPtrDescribeConfigsRequest()
@@ -56,7 +56,7 @@ func (s *Sink) configs(ctx context.Context, name string, settings ...string) map
 	return values
 }
 
-// weak is what a topic's settings do not keep.
+// weak returns advice about the settings that put a topic's messages at risk.
 func weak(name string, replicas int, configs map[string]string) (found []broker.Advice) {
 	note := func(what, why, fix string) {
 		found = append(found, broker.Advice{What: "topic " + name + " " + what, Why: why, Fix: fix})
@@ -64,20 +64,20 @@ func weak(name string, replicas int, configs map[string]string) (found []broker.
 	least, known := strconv.Atoi(configs["min.insync.replicas"])
 	switch {
 	case replicas == 1:
-		note("has one replica", "what was acknowledged is gone with its broker's disk", "three replicas, with min.insync.replicas=2")
+		note("has one replica", "acknowledged messages are lost with its broker's disk", "use three replicas and min.insync.replicas=2")
 	case known == nil && least <= 1:
-		note(fmt.Sprintf("has %d replicas and min.insync.replicas=%d", replicas, least), "acks=all then means the leader alone while the others lag, and what it acknowledged is gone with it",
+		note(fmt.Sprintf("has %d replicas and min.insync.replicas=%d", replicas, least), "while the other replicas lag, acks=all waits for the leader alone, and a failed leader takes acknowledged messages with it",
 			"kafka-configs.sh --alter --topic "+name+" --add-config min.insync.replicas=2")
 	case known == nil && least >= replicas:
-		note(fmt.Sprintf("has %d replicas and min.insync.replicas=%d", replicas, least), "one broker that is down stops the topic", "one replica more than min.insync.replicas")
+		note(fmt.Sprintf("has %d replicas and min.insync.replicas=%d", replicas, least), "a single broker that is down stops the topic", "use one replica more than min.insync.replicas")
 	}
 	if configs["unclean.leader.election.enable"] == "true" {
-		note("elects unclean leaders", "a replica that lacks what was acknowledged may become the leader",
+		note("elects unclean leaders", "a replica that lacks acknowledged messages may become the leader",
 			"kafka-configs.sh --alter --topic "+name+" --add-config unclean.leader.election.enable=false")
 	}
 	if p := configs["cleanup.policy"]; p == "compact" || p == "compact,delete" || p == "delete,compact" {
-		note("is compacted", "of each key only the last message is kept for sure: a consumer that is behind misses the others",
-			"cleanup.policy=delete, unless only the last state counts")
+		note("is compacted", "only the last message of each key is kept: a consumer that is behind misses earlier ones",
+			"set cleanup.policy=delete, unless consumers need the last state only")
 	}
 	return found
 }

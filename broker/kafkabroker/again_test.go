@@ -13,15 +13,15 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestSourceOfATopicMadeAgain: a topic is deleted and made again under a source
-// that works on messages of the old one. It goes over to the new one, of which
-// the old one's acknowledgements pass nothing over.
+// TestSourceOfATopicMadeAgain: a topic is deleted and created again while a source
+// works on messages of the old one. The source moves to the new topic, and
+// acknowledgements of old messages skip none of the new ones.
 //
 // Promises: S
 func TestSourceOfATopicMadeAgain(t *testing.T) {
 	t.Parallel()
 	addr := testserver.SharedKafka(t).Addr
-	topic := "anew" + rand.Text()
+	topic := "recreated" + rand.Text()
 	create(t, addr, topic, 2)
 	sink, admin := sinkOn(t, []string{addr}, 0), direct(t, addr)
 	publish := func(call int) {
@@ -35,7 +35,7 @@ func TestSourceOfATopicMadeAgain(t *testing.T) {
 		t.Cleanup(src.Close)
 		return src
 	}
-	// all are the messages of a call, which come within a minute.
+	// all receives the messages of a call, within a minute.
 	all := func(src *kafkabroker.Source, call string) (vs []broker.Verdict) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -67,10 +67,10 @@ func TestSourceOfATopicMadeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	publish(2)
-	early := src.Settle(t.Context(), old[:10]) // refused, or not needed: by when the client knows
+	early := src.Settle(t.Context(), old[:10]) // refused or without effect, depending on when the client notices
 	all(src, "call2")
 	if err := src.Settle(t.Context(), old); err != nil {
-		t.Errorf("what the old topic had cannot be settled, after %v: %v", early, err)
+		t.Errorf("settle messages of the deleted topic, after %v: %v", early, err)
 	}
 	src.Close()
 	all(open(), "call2")

@@ -29,11 +29,11 @@ func (e *encoder) begin(buf []byte) []byte {
 	return append(buf[:0], make([]byte, batchHeaderLen)...)
 }
 
-// wireCodec is the header table with Kafka's rules: there are none.
+// wireCodec returns the header table for Kafka, which restricts neither names nor values.
 func wireCodec() envelope.Codec { return envelope.Codec{Binding: envelope.BindingKafka} }
 
-// add appends m, by its route, as the batch's n-th record, from 0. With an error
-// nothing is appended.
+// add appends m, by its route, as the batch's n-th record, counted from 0. On error it
+// appends nothing.
 func (e *encoder) add(buf []byte, m *postrider.Message, route *envelope.Route, topic string, n int) ([]byte, error) {
 	if route == nil {
 		e.plain.Topic, e.plain.Key = m.Topic, m.Key
@@ -68,13 +68,13 @@ func (e *encoder) add(buf []byte, m *postrider.Message, route *envelope.Route, t
 	return append(buf, r...), nil
 }
 
-// stamp is what the header of a batch says about its producer.
+// stamp has the fields of a batch's header that depend on the producer.
 type stamp struct {
 	producer int64
 	epoch    int16
 	sequence int32
 	millis   int64 // time of all records, Unix
-	// transactional records are seen when their transaction is committed.
+	// transactional records become visible when their transaction is committed.
 	transactional bool
 }
 

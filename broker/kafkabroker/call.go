@@ -13,7 +13,7 @@ import (
 type call struct {
 	msgs   []postrider.Message
 	routes []envelope.Route // of each message; nil: its topic and its key, plain
-	left   atomic.Int32     // messages that are not resolved, and one for enqueue itself
+	left   atomic.Int32     // unresolved messages, plus one for enqueue itself
 	done   chan struct{}    // closed when left is 0
 
 	mu   sync.Mutex
@@ -26,7 +26,7 @@ func newCall(msgs []postrider.Message, routes []envelope.Route) *call {
 	return c
 }
 
-// route is that of message i; nil: its topic and its key, plain.
+// route returns the route of message i; nil means its own topic and key, plain.
 func (c *call) route(i int32) *envelope.Route {
 	if c.routes != nil {
 		return &c.routes[i]
@@ -34,7 +34,7 @@ func (c *call) route(i int32) *envelope.Route {
 	return nil
 }
 
-// topic and key are where message i goes.
+// place returns the topic and the key that message i is sent with.
 func (c *call) place(i int) (topic, key string) {
 	if c.routes != nil {
 		return c.routes[i].Topic, c.routes[i].Key
@@ -42,7 +42,7 @@ func (c *call) place(i int) (topic, key string) {
 	return c.msgs[i].Topic, c.msgs[i].Key
 }
 
-// fail notes the error of message i. It does not resolve it.
+// fail records the error of message i without resolving the message.
 func (c *call) fail(i int32, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,30 +52,30 @@ func (c *call) fail(i int32, err error) {
 	c.errs[i] = err
 }
 
-// resolved counts n messages whose fate is known.
+// resolved counts n messages as resolved.
 func (c *call) resolved(n int) {
 	if n > 0 && c.left.Add(int32(-n)) == 0 {
 		close(c.done)
 	}
 }
 
-// result is what Deliver returns. Call it when done is closed or when nothing
-// can touch the call any more.
+// result returns the errors for Deliver. The caller waits until done is closed, or
+// until no partition can touch the call any more.
 func (c *call) result() []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.errs
 }
 
-// segment is what a call has for one partition. Everything in it is guarded by
-// the partition's mutex.
+// segment holds a call's messages for one partition. The partition's mutex guards all
+// of its fields.
 type segment struct {
 	call   *call
 	p      *partition
 	idx    []int32 // messages in order; -1: resolved out of turn
-	next   int     // the first one that is in no batch
+	next   int     // index of the first message that is in no batch
 	failed map[string]struct{}
-	dead   bool // the call has returned: its messages must not be touched
+	dead   bool // the call has returned: its messages must not be touched any more
 }
 
 // reject resolves the k-th message with err and bars the rest of its key.
@@ -92,7 +92,7 @@ func (s *segment) reject(k int, err error) {
 	s.call.resolved(1)
 }
 
-// resolve ends the messages from to to, with err or acknowledged.
+// resolve resolves the messages in [from, to) with err; nil acknowledges them.
 func (s *segment) resolve(from, to int, err error) {
 	if s.dead {
 		return

@@ -14,14 +14,14 @@ import (
 )
 
 // Settle implements broker.Source. It commits before it returns; an error means
-// that acknowledged messages may be received again. What one call could not
-// commit the next one commits, be it the same again or another.
+// that acknowledged messages may be received again. The next call, with the same or
+// other verdicts, commits what this one could not.
 func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	wanted, err := s.apply(verdicts)
 	if err != nil || len(wanted) == 0 {
 		return err
 	}
-	select { // one commit at a time: an older one must not come behind a newer
+	select { // one commit at a time: an older offset must not overwrite a newer one
 	case s.commit <- struct{}{}:
 		defer func() { <-s.commit }()
 	case <-ctx.Done():
@@ -47,8 +47,8 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	return nil
 }
 
-// apply notes the verdicts, and answers up to where the partitions they are
-// about must be committed.
+// apply records the verdicts and returns the offset to commit for each partition
+// that they concern.
 func (s *Source) apply(verdicts []broker.Verdict) (map[*held]int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,8 +83,8 @@ func (s *Source) apply(verdicts []broker.Verdict) (map[*held]int64, error) {
 	return wanted, nil
 }
 
-// commitAll commits what the partitions have acknowledged since their last
-// commit. The caller holds commit.
+// commitAll commits the messages that were acknowledged since the last commit of each
+// partition. The caller holds commit.
 func (s *Source) commitAll(ctx context.Context, all []*held) error {
 	offsets := make(map[string]map[int32]kgo.EpochOffset)
 	s.mu.Lock()
@@ -123,7 +123,7 @@ func (s *Source) commitAll(ctx context.Context, all []*held) error {
 	return nil
 }
 
-// committed notes the partitions whose commit the broker has taken, and returns
+// committed adds the partitions whose commit the broker accepted to done, and returns
 // the first error of the others.
 func committed(resp *kmsg.OffsetCommitResponse, done map[place]bool) (first error) {
 	for _, t := range resp.Topics {
@@ -139,8 +139,8 @@ func committed(resp *kmsg.OffsetCommitResponse, done map[place]bool) (first erro
 	return first
 }
 
-// revoked runs before another member gets the partitions: it waits for the commit
-// that is in flight, and commits what was acknowledged; the rest is theirs.
+// revoked runs before another member gets the partitions. It waits for the commit in
+// flight and commits the acknowledged messages; the new owner receives the rest again.
 func (s *Source) revoked(ctx context.Context, _ *kgo.Client, gone map[string][]int32) {
 	select {
 	case s.commit <- struct{}{}:
@@ -149,16 +149,16 @@ func (s *Source) revoked(ctx context.Context, _ *kgo.Client, gone map[string][]i
 	}
 	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()
-	_ = s.commitAll(ctx, s.drop(gone)) // the Settle call that waits for it sees that it failed
+	_ = s.commitAll(ctx, s.drop(gone)) // the Settle call that waits for it reports the failure
 }
 
 // revokeTimeout is how long the partitions' new owner waits for our last commit.
 const revokeTimeout = 5 * time.Second
 
-// lost runs when the partitions may be another member's already.
+// lost runs when another member may own the partitions already.
 func (s *Source) lost(_ context.Context, _ *kgo.Client, gone map[string][]int32) { s.drop(gone) }
 
-// drop takes partitions out: their messages cannot be received or settled any more.
+// drop forgets partitions: their messages can be neither received nor settled any more.
 func (s *Source) drop(gone map[string][]int32) (dropped []*held) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

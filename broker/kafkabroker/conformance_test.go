@@ -45,7 +45,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestDeclaredLimit: a limit in the URL is declared, and kept before anything is sent.
+// TestDeclaredLimit: Info declares a limit of the URL, and larger messages are rejected before they are sent.
 func TestDeclaredLimit(t *testing.T) {
 	addr := testserver.SharedKafka(t).Addr
 	brokertest.RunSome(t, []string{"sink/declared", "sink/limit"}, func(t *testing.T) *brokertest.Env {
@@ -57,7 +57,7 @@ func TestDeclaredLimit(t *testing.T) {
 	})
 }
 
-// env gives a case a topic of its own; the sink goes through a proxy, whatever
+// env gives a case a topic of its own. The sink connects through a proxy, whatever
 // address the broker advertises.
 func env(t *testing.T, addr string) *brokertest.Env {
 	t.Helper()
@@ -177,8 +177,8 @@ func create(tb testing.TB, addr, topic string, partitions int32) {
 	}
 }
 
-// createOn makes a topic and waits until the broker itself knows what its
-// controller has made.
+// createOn creates a topic and waits until the broker itself has it from its
+// controller.
 func createOn(ctx context.Context, client *kgo.Client, topic string, partitions int32, config map[string]string) error {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	rt := kmsg.NewCreateTopicsRequestTopic()
@@ -215,7 +215,7 @@ func deleteOn(ctx context.Context, client *kgo.Client, topic string) error {
 	return known(ctx, client, topic, 0)
 }
 
-// known waits until the broker says that a topic has so many partitions.
+// known waits until the broker reports this number of partitions for a topic.
 func known(ctx context.Context, client *kgo.Client, topic string, partitions int) error {
 	req := kmsg.NewPtrMetadataRequest()
 	rt := kmsg.NewMetadataRequestTopic()
@@ -230,7 +230,7 @@ func known(ctx context.Context, client *kgo.Client, topic string, partitions int
 	return fmt.Errorf("topic %s does not come to have %d partitions", topic, partitions)
 }
 
-// log reads the topic up to its end as it is now.
+// log reads the topic up to its present end.
 func log(ctx context.Context, addr, topic string) ([]postrider.Message, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumeTopics(topic), kgo.FetchMaxWait(50*time.Millisecond))
 	if err != nil {
@@ -259,7 +259,7 @@ func log(ctx context.Context, addr, topic string) ([]postrider.Message, error) {
 	return out, nil
 }
 
-// ends is the sum of the partitions' end offsets.
+// ends returns the sum of the partitions' end offsets.
 func ends(ctx context.Context, client *kgo.Client, topic string) (int64, error) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1

@@ -20,7 +20,7 @@ var (
 	errNoPartition = errors.New("the topic has no partitions")
 )
 
-// remedy adds to an error of the broker what a person can do about it.
+// remedy adds to an error of the broker how a person can fix its cause.
 func remedy(err error, topic string) error {
 	var fix string
 	switch {
@@ -46,7 +46,7 @@ func remedy(err error, topic string) error {
 	return fmt.Errorf("%w; %s", err, fix)
 }
 
-// sourceRemedy is remedy for one who reads.
+// sourceRemedy is remedy for errors of a source.
 func sourceRemedy(err error, topic, group string) error {
 	switch {
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
@@ -57,19 +57,19 @@ func sourceRemedy(err error, topic, group string) error {
 	return remedy(err, topic)
 }
 
-// act is what a partition does about the answer to a batch.
+// act is how a partition reacts to the answer to a batch.
 type act uint8
 
 const (
 	actDone        act = iota // appended
 	actRepeated               // appended before, if there was an earlier try
-	actRetry                  // the same batch again, after a look at who leads
-	actNewProducer            // the broker forgot our numbers: a new producer, then again
+	actRetry                  // send the same batch again, after looking up the leader
+	actNewProducer            // the broker forgot our sequence numbers: retry under a new producer
 	actSplit                  // nothing was appended because of some record in it
-	actFail                   // nothing was appended and nothing would be
+	actFail                   // nothing was appended, and a retry would not help
 )
 
-// actOn sorts an error code of a produce response.
+// actOn classifies an error code of a produce response.
 func actOn(code int16) (act, error) {
 	err := kerr.ErrorForCode(code)
 	switch {
@@ -85,7 +85,7 @@ func actOn(code int16) (act, error) {
 		errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.PolicyViolation):
 		return actSplit, err
 	case errors.Is(err, kerr.ThrottlingQuotaExceeded),
-		errors.Is(err, kerr.InvalidTimestamp): // the time is ours: a clock is wrong, not a message
+		errors.Is(err, kerr.InvalidTimestamp): // the sink sets the time: a clock is wrong, not a message
 		return actFail, err
 	case kerr.IsRetriable(err):
 		return actRetry, err
@@ -117,7 +117,7 @@ func topicLimit() sizeLimit {
 	return sizeLimit{"the topic's max.message.bytes", "raise it with kafka-configs.sh --alter --topic TOPIC --add-config max.message.bytes=N"}
 }
 
-// code is the broker's name of an error, "" for one that is not the broker's.
+// code returns the broker's name of an error, "" for other errors.
 func code(err error) string {
 	var ke *kerr.Error
 	if errors.As(err, &ke) {
@@ -126,8 +126,8 @@ func code(err error) string {
 	return ""
 }
 
-// failure classifies why a batch for topic was given up. mayBeWritten says that
-// the broker may have appended it.
+// failure classifies the error for which a batch for topic was given up. mayBeWritten
+// reports whether the broker may have appended the batch.
 func failure(err error, topic string, mayBeWritten bool) error {
 	err = remedy(err, topic)
 	switch {
@@ -143,15 +143,15 @@ func failure(err error, topic string, mayBeWritten bool) error {
 	return broker.Outage(err, code(err), topic)
 }
 
-// shortOfReplicas reports whether the broker says that the topic is ill. That is
-// an outage of the topic also where the batch was appended: as unknown it would
+// shortOfReplicas reports whether the topic has too few replicas in sync. That is
+// an outage of the topic even if the batch was appended: classified as unknown, it would
 // cost the messages attempts while other topics work.
 func shortOfReplicas(err error) bool {
 	return errors.Is(err, kerr.NotEnoughReplicas) || errors.Is(err, kerr.NotEnoughReplicasAfterAppend)
 }
 
-// notSent reports whether a request failed before any of it was written: there
-// was no connection, or nobody who may use it.
+// notSent reports whether a request failed before any of it was written: the
+// connection could not be made, or its login was rejected.
 func notSent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial" || errors.Is(err, secret.ErrUnreadable) ||
@@ -160,9 +160,9 @@ func notSent(err error) bool {
 }
 
 // neverAppended reports whether nothing of a try that ended with err was or will
-// be appended. Everything that is unknown for that may have been: NOT_LEADER
-// and REQUEST_TIMED_OUT, for example, come after the leader has appended too,
-// and UNKNOWN_SERVER_ERROR comes from anywhere.
+// be appended. Every error not listed here leaves that open: a leader can answer NOT_LEADER
+// and REQUEST_TIMED_OUT, for example, after it has appended the batch,
+// and UNKNOWN_SERVER_ERROR can have any cause.
 func neverAppended(err error) bool {
 	if notSent(err) {
 		return true
@@ -185,10 +185,10 @@ func neverAppended(err error) bool {
 	return false
 }
 
-// discoveryError classifies a failed look for topic, before anything was sent.
+// discoveryError classifies a failed lookup of topic, before anything was sent.
 func discoveryError(ctx context.Context, err error, topic string) error {
 	if ctx.Err() != nil {
-		return broker.Outage(fmt.Errorf("not sent, asking for the topic: %w", err), "", "")
+		return broker.Outage(fmt.Errorf("not sent: look the topic up: %w", err), "", "")
 	}
 	err = remedy(err, topic)
 	if c := code(err); c != "" && !notSent(err) {

@@ -18,7 +18,7 @@ import (
 )
 
 // onAnswer is a hook that runs when the answer to a request of one kind has been
-// read and nobody has been told yet.
+// read and not yet returned to the caller.
 type onAnswer struct {
 	key   int16
 	armed atomic.Bool
@@ -31,7 +31,7 @@ func (h *onAnswer) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ tim
 	}
 }
 
-// transactionState is what the coordinator says of a transactional id.
+// transactionState returns the coordinator's state of a transactional id.
 func transactionState(t *testing.T, client *kgo.Client, id string) kmsg.DescribeTransactionsResponseTransactionState {
 	t.Helper()
 	req := kmsg.NewPtrDescribeTransactionsRequest()
@@ -46,7 +46,7 @@ func transactionState(t *testing.T, client *kgo.Client, id string) kmsg.Describe
 	return resp.TransactionStates[0]
 }
 
-// older makes a broker end transactions as those before Kafka 4 do.
+// older makes a broker end transactions like one before Kafka 4.
 func older(t *testing.T, admin *kgo.Client) {
 	t.Helper()
 	req := kmsg.NewPtrUpdateFeaturesRequest()
@@ -62,9 +62,9 @@ func older(t *testing.T, admin *kgo.Client) {
 	}
 }
 
-// TestTransactionThatTimesOut: the broker ends a transaction that it has not heard
-// of for too long, and shuts its producer out. The sink continues when the network is
-// back, unless somebody has taken the id over meanwhile.
+// TestTransactionThatTimesOut: the broker aborts a transaction whose producer was silent
+// for too long, and fences the producer. The sink continues when the network is
+// back, unless another process has taken the id over meanwhile.
 //
 // Promises: S
 func TestTransactionThatTimesOut(t *testing.T) {
@@ -85,8 +85,8 @@ func TestTransactionThatTimesOut(t *testing.T) {
 	})
 }
 
-// late is a sink whose second transaction the broker has ended, and which does not
-// know of it.
+// late is a sink whose second transaction was aborted by the broker without its
+// knowledge.
 type late struct {
 	*testing.T
 	addr, topic string
@@ -116,7 +116,7 @@ func timesOut(t *testing.T, addr string) *late {
 
 func (l *late) goesOn() {
 	l.proxy.Restore()
-	within(l.T, time.Minute, "the sink goes on", func() bool {
+	within(l.T, time.Minute, "the sink continues", func() bool {
 		errs := l.sink.Deliver(l.Context(), broker.Batch{Messages: group(l.topic, 3, 20)})
 		if errs != nil && strings.Contains(errs[0].Error(), "taken the transactional id over") {
 			l.Fatal(errs[0])
@@ -137,11 +137,11 @@ func (l *late) isFenced() {
 	within(l.T, time.Minute, "the first one is fenced", func() bool {
 		errs := l.sink.Deliver(l.Context(), broker.Batch{Messages: group(l.topic, 3, 20)})
 		if errs == nil {
-			l.Fatal("the first one goes on")
+			l.Fatal("the fenced sink continues")
 		}
 		return strings.Contains(errs[0].Error(), "taken the transactional id over")
 	})
 	if errs := second.Deliver(l.Context(), broker.Batch{Messages: group(l.topic, 4, 20)}); errs != nil {
-		l.Errorf("the second one does not go on: %v", errs[0])
+		l.Errorf("the second sink does not continue: %v", errs[0])
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Outdate makes the sink look at the topic again with the next call.
+// Outdate makes the sink refresh its view of the topic in the next call.
 func (s *Sink) Outdate(topic string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -16,12 +16,12 @@ func (s *Sink) Outdate(topic string) {
 	t.view.Store(&v)
 }
 
-// Partitions is how many partitions the sink knows of.
+// Partitions returns the number of partitions that the sink knows.
 func (s *Sink) Partitions(topic string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.topics[topic].view.Load().parts)
 }
 
-// SessionTimeout is what the source asks of the broker.
+// SessionTimeout returns the session timeout that the source requests.
 func (s *Source) SessionTimeout() any { return s.client.OptValue(kgo.SessionTimeout) }

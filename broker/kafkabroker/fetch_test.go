@@ -17,7 +17,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// answers is a hook of the client that keeps the largest answer to a fetch.
+// answers is a client hook that records the largest answer to a fetch.
 type answers struct{ largest atomic.Int64 }
 
 func (a *answers) OnBrokerRead(_ kgo.BrokerMetadata, key int16, bytes int, _, _ time.Duration, _ error) {
@@ -26,8 +26,8 @@ func (a *answers) OnBrokerRead(_ kgo.BrokerMetadata, key int16, bytes int, _, _ 
 	}
 }
 
-// TestAFetchIsAPartOfWhatMayBeHeld: the client unpacks an answer before anything of
-// it is counted as held, so an answer must be small beside MaxHeldBytes.
+// TestAFetchIsAPartOfWhatMayBeHeld: the client decompresses an answer before any of its
+// messages counts as held, so an answer must be small compared with MaxHeldBytes.
 func TestAFetchIsAPartOfWhatMayBeHeld(t *testing.T) {
 	const n, size, limit = 100, 100 << 10, 16 << 20
 	addr := testserver.SharedKafka(t).Addr

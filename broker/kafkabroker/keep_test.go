@@ -9,7 +9,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestKeeps: a topic says for how long it keeps messages.
+// TestKeeps: Keeps returns how long a topic keeps messages.
 func TestKeeps(t *testing.T) {
 	addr := testserver.SharedKafka(t).Addr
 	client := direct(t, addr)
@@ -34,6 +34,6 @@ func TestKeeps(t *testing.T) {
 		}
 	}
 	if _, err := sink.Keeps(t.Context(), "keeps-none"); err == nil {
-		t.Error("a topic that is not there keeps nothing, and that is no error")
+		t.Error("no error for a missing topic")
 	}
 }

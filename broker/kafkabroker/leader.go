@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// softBatchBytes is where a batch ends when there is more to send.
+	// softBatchBytes is the size at which a batch ends when there is more to send.
 	softBatchBytes = 512 << 10
-	// requestBytes is where a request ends when more partitions are ready.
+	// requestBytes is the size at which a request ends when more partitions are ready.
 	requestBytes = 1 << 20
-	// requestsPerBroker are on the wire at once, each with other partitions, when
-	// requests are of bulkBytes or more. Small ones go one at a time, so that
-	// what comes while one is out shares the next: a request costs the broker
+	// requestsPerBroker is the number of requests in flight, each with other partitions,
+	// while requests have bulkBytes or more. Small ones are sent one at a time: messages
+	// that arrive meanwhile share the next one, because a request costs the broker
 	// more than a record does.
 	requestsPerBroker = 3
 	bulkBytes         = 32 << 10
-	// leastBatchBytes is what batches do not shrink below when the broker
+	// leastBatchBytes is the size below which batches do not shrink when the broker
 	// refuses larger ones.
 	leastBatchBytes = 16 << 10
-	// triesUnsent is how often a batch is tried that never left us.
+	// triesUnsent is the number of tries for a batch that was never sent.
 	triesUnsent = 3
 )
 
-// leader sends to one broker. Its workers live as long as there is work.
+// leader sends to one broker. Its workers live as long as partitions are ready.
 type leader struct {
 	sink *Sink
 	id   int32
@@ -61,7 +61,7 @@ func (l *leader) add(p *partition) {
 	l.ready = append(l.ready, p)
 }
 
-// kick starts a worker if there is work for one more.
+// kick starts another worker if enough partitions are ready.
 func (l *leader) kick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,10 +108,10 @@ func (l *leader) pop(last bool) *partition {
 	return p
 }
 
-// gather makes the batches of one request. None means that the worker is over.
+// gather makes the batches of one request. Without a batch the worker ends.
 func (l *leader) gather(e *encoder) []*batch {
 	var flight []*batch
-	var down error // no producer id can be had now
+	var down error // why no producer id is available
 	size := 0
 	for size < requestBytes {
 		p := l.pop(len(flight) == 0)
@@ -178,8 +178,8 @@ func (l *leader) send(flight []*batch) {
 	l.all(flight, kerr.NetworkException)
 }
 
-// find returns the batch that an answer is about, looking from hint on; those
-// that were answered are nil.
+// find returns the index of the batch that an answer belongs to, searching from hint
+// on. Answered batches are nil.
 func find(flight []*batch, hint int, rt *kmsg.ProduceResponseTopic, num int32) int {
 	for n := range flight {
 		i := (hint + n) % len(flight)
@@ -230,7 +230,7 @@ func (l *leader) settle(b *batch, errorCode int16) {
 	more := false
 	act, err := actOn(errorCode)
 	if act == actRepeated {
-		if act = actDone; b.tries == 0 { // there was no earlier try: our numbers are wrong
+		if act = actDone; b.tries == 0 { // without an earlier try our sequence numbers are wrong
 			act = actNewProducer
 		}
 	}

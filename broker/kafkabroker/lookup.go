@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// lookup asks a question once for everybody who wants the answer now. Whoever
-// comes while it is being asked waits for that answer, until its own context
-// ends: on a broker that does not answer, a hundred callers wait together and
-// not one after the other. The zero value is ready.
+// lookup makes one request for all callers that need its answer at the same time. A
+// caller that arrives during a request waits for its answer, until its own context
+// ends: while a broker does not answer, a hundred callers wait together and
+// not one after the other. The zero value is ready to use.
 type lookup[T any] struct {
 	mu  sync.Mutex
-	run *answer[T] // nil: nobody is asking
+	run *answer[T] // nil: no request is under way
 }
 
 type answer[T any] struct {
@@ -20,7 +20,7 @@ type answer[T any] struct {
 	err   error
 }
 
-// ask returns the answer of fn, which must end by itself.
+// ask returns the result of fn, which must return without being cancelled.
 func (l *lookup[T]) ask(ctx context.Context, fn func() (T, error)) (T, error) {
 	l.mu.Lock()
 	a := l.run

@@ -1,11 +1,11 @@
 package kafkabroker
 
-// partitionOf is the partition of key among n, as the Java client computes it.
+// partitionOf returns the partition of key among n, computed like the Java client.
 func partitionOf(key string, n int) int {
 	return int(murmur2(key)&0x7fffffff) % n
 }
 
-// murmur2 is Kafka's variant: 32 bits, a fixed seed.
+// murmur2 returns Kafka's variant of the hash: 32 bits, a fixed seed.
 func murmur2(key string) uint32 {
 	const (
 		seed = 0x9747b28c

@@ -8,8 +8,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// ClientOptions returns what a [Sink] needs of a client beside the brokers'
-// addresses and the credentials. Add your own behind them.
+// ClientOptions returns the options that a [Sink] needs of a client, apart from
+// addresses and credentials. Append your own to them.
 func ClientOptions() []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
@@ -20,12 +20,12 @@ func ClientOptions() []kgo.Opt {
 	}
 }
 
-// askAgain is how long the client continues asking for what must be known before
-// anything is sent, when no broker answers: short, because Deliver says it then
-// and whoever called it waits and returns.
+// askAgain bounds the client's own retries of requests that come before any record
+// (metadata, producer id), when no broker answers. It is short so that Deliver soon
+// reports the outage; its caller waits and tries again.
 const askAgain = 2 * time.Second
 
-// retryTimeout is franz-go's own but for those questions.
+// retryTimeout returns askAgain for these requests and franz-go's own timeout for others.
 func retryTimeout(key int16) time.Duration {
 	switch key {
 	case kmsg.InitProducerID.Int16(), kmsg.Metadata.Int16(), kmsg.DescribeConfigs.Int16(),
@@ -63,8 +63,8 @@ func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 }
 
 // OpenSource returns a source on a client of its own for a URL as [Open] takes it.
-// opts must name a group and topics. Parameters about publishing are ignored. Close
-// leaves the group and ends the client.
+// opts must name a group and topics. Parameters for publishing are ignored. Close
+// leaves the group and closes the client.
 func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
 	var t Target
 	if opts != nil {

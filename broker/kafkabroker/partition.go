@@ -25,13 +25,13 @@ type partition struct {
 	mu       sync.Mutex
 	queue    []*segment
 	flight   *batch // made and not resolved
-	listed   bool   // stands in a leader's ready list
+	listed   bool   // in a leader's ready list
 	producer *producer
 	sequence int32
 	limit    int // records per batch while a bad one is being looked for; 0: none
 }
 
-// batch is a record batch and whose messages are in it.
+// batch is a record batch and the segments that its messages belong to.
 type batch struct {
 	p       *partition
 	parts   []part
@@ -40,9 +40,9 @@ type batch struct {
 	since   time.Time // first try
 	tries   int
 	onWire  bool
-	written bool  // some try may have been appended
-	cause   error // of the last try that failed
-	lent    bool  // the client may still read buf, for a request that we no longer wait for
+	written bool  // a try may have been appended
+	cause   error // error of the last failed try
+	lent    bool  // the client may still read buf for an abandoned request
 }
 
 type part struct {
@@ -69,7 +69,7 @@ func (p *partition) push(s *segment) bool {
 }
 
 // list marks the partition as listed if there is something to send. The caller
-// holds mu and lists it when the answer is true.
+// holds mu and lists the partition when list returns true.
 func (p *partition) list() bool {
 	if p.listed || p.flight != nil || len(p.queue) == 0 {
 		return false
@@ -78,10 +78,10 @@ func (p *partition) list() bool {
 	return true
 }
 
-// next returns the batch to send now, nil if there is none. Called by a leader
-// that took the partition from its list. A partition that has no producer takes
-// the sink's; needs says that there is none and nothing was done. It is read
-// under the lock, where the one that this partition has dropped is not seen.
+// next returns the batch to send now, or nil. A leader calls it for a partition that
+// it took from its list. A partition without a producer takes the sink's; needs
+// reports that the sink has none either, and that nothing was done. The sink's producer
+// is read under the lock, so that a producer dropped by this partition is not taken.
 func (p *partition) next(e *encoder) (b *batch, needs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,10 +126,10 @@ func (p *partition) next(e *encoder) (b *batch, needs bool) {
 	return b, false
 }
 
-// dropProducer makes the partition count from 0 under another producer id. It
-// is the only way to continue where the broker's numbers are unknown: a number
-// used a second time for other records is taken for a repetition, and what it
-// carried would be acknowledged and not appended. The caller holds mu.
+// dropProducer makes the partition count from 0 under another producer id. There
+// is no other way to continue when the broker's sequence number is unknown: the broker
+// takes other records under a used number for a duplicate, and
+// acknowledges them without appending them. The caller holds mu.
 func (p *partition) dropProducer() {
 	p.topic.sink.producer.CompareAndSwap(p.producer, nil)
 	p.producer = nil
@@ -208,8 +208,8 @@ func (p *partition) succeeded(b *batch) bool {
 	return p.list()
 }
 
-// failed resolves the batch in flight after an answer that ends it, and with it
-// what is left of its calls here: nothing of them is sent after this. It reports
+// failed resolves the batch in flight after a final answer, together with
+// the rest of its segments: none of their messages is sent afterwards. It reports
 // whether to list again.
 func (p *partition) failed(b *batch, err error) bool {
 	p.mu.Lock()
@@ -239,8 +239,8 @@ func (p *partition) fail(b *batch, err error) bool {
 }
 
 // split handles a batch that was refused as a whole because of some record:
-// one record is rejected, more are halved and tried again. It reports whether
-// to list again.
+// a single record is rejected, a larger batch is halved and tried again. It reports
+// whether to list again.
 func (p *partition) split(b *batch, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -275,29 +275,29 @@ func (p *partition) split(b *batch, err error) bool {
 	return p.list()
 }
 
-// sized adds the numbers to the refusal of a batch of one record.
+// sized adds the size and the limit to the refusal of a batch of one record.
 func (p *partition) sized(b *batch, err error) error {
 	if !errors.Is(err, kerr.MessageTooLarge) && !errors.Is(err, kerr.RecordListTooLarge) {
 		return err
 	}
 	limit := int(p.topic.limit.Load())
-	if len(b.buf) <= limit { // lowered since we looked
+	if len(b.buf) <= limit { // the limit was lowered since it was read
 		limit = 0
 	}
 	return tooLarge(err, len(b.buf), limit, topicLimit(), p.topic.name)
 }
 
-// forgotten notes that the broker does not continue with the numbers of b.
+// forgotten handles a broker that has lost the sequence numbers of the batch in flight.
 func (p *partition) forgotten() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dropProducer()
 }
 
-// retry takes the batch off the wire after a try that ended with err. It answers
-// how many tries there were, or 0 when the batch has been given up, and then
-// whether to list the partition. Everything happens under the lock: a batch off
-// the wire may be given up by another call, and must not be touched after that.
+// retry takes the batch off the wire after a try that ended with err. It returns
+// the number of tries, or 0 when the batch has been given up, and then
+// whether to list the partition. All of it runs under the lock: another call may give
+// up a batch that is off the wire, which must not be touched after that.
 func (p *partition) retry(b *batch, err error) (tries int, more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -325,9 +325,9 @@ func (p *partition) relist(b *batch) bool {
 	return true
 }
 
-// abandon takes a call's segment out: what is on the wire is unknown, and what
-// is queued will not be sent. When that is all of it the broker did not take
-// anything for as long as the call had time, which is an outage. It reports
+// abandon takes a call's segment out: messages on the wire are unknown, queued ones
+// will not be sent. If none was on the wire, the broker accepted
+// nothing during the whole call, which is an outage. It reports
 // whether to list again.
 func (p *partition) abandon(s *segment, cause error) bool {
 	p.mu.Lock()
@@ -356,7 +356,7 @@ func (p *partition) abandon(s *segment, cause error) bool {
 	return false
 }
 
-// refuse answers everything that is queued with err, and the batch that waits
+// refuse resolves all queued messages with err, and the batch that waits
 // for another try.
 func (p *partition) refuse(err error) {
 	p.mu.Lock()

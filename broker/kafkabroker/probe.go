@@ -23,8 +23,8 @@ func (s *Sink) Ping(ctx context.Context) error {
 	}
 }
 
-// Probe is [broker.Info].Probe. A topic that may be made by the first record is
-// missing until then.
+// Probe is [broker.Info].Probe. A topic that the broker would create on the first
+// record is reported as missing until then.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	if err := s.Ping(ctx); err != nil {
 		return nil, err

@@ -22,8 +22,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// appended lets the cluster append a produce request although the caller will
-// answer it differently.
+// appended lets the cluster append a produce request that the caller then answers
+// with an error.
 func appended(t *testing.T, c *kfake.Cluster, direct *kgo.Client, pr *kmsg.ProduceRequest) {
 	t.Helper()
 	var err error
@@ -68,8 +68,8 @@ func values(t *testing.T, addrs []string, topic string, n int) string {
 }
 
 // TestAppendedThoughRefused: the broker appends a batch and answers with an
-// error. The next batch, as long as that one, must not carry its numbers: the
-// broker would take it for a repetition and acknowledge what it never stored.
+// error. The next batch of the same length must not reuse its sequence numbers: the
+// broker would take it for a duplicate and acknowledge it without storing it.
 func TestAppendedThoughRefused(t *testing.T) {
 	for name, answers := range map[string][]int16{
 		"unknown server error":           {kerr.UnknownServerError.Code},
@@ -110,8 +110,8 @@ func TestAppendedThoughRefused(t *testing.T) {
 	}
 }
 
-// TestWrongClock: a time that the broker does not take is ours, and no reason
-// to give messages up.
+// TestWrongClock: a refused timestamp is the fault of this machine's clock, and no
+// message is given up for it.
 func TestWrongClock(t *testing.T) {
 	c := fake(t, 1)
 	s := sinkOn(t, c.ListenAddrs(), 0)
@@ -155,8 +155,8 @@ func TestKeyOverTopics(t *testing.T) {
 	}
 }
 
-// TestFrozenForMany: calls that meet a broker that accepts and never answers
-// all end with their own context, also those that wait for somebody's question.
+// TestFrozenForMany: while a broker accepts connections and never answers, every call
+// ends with its own context, also a call that waits for another call's request.
 func TestFrozenForMany(t *testing.T) {
 	proxy, err := faultproxy.New(testserver.SharedKafka(t).Addr)
 	if err != nil {
@@ -185,8 +185,8 @@ func TestFrozenForMany(t *testing.T) {
 	}
 }
 
-// TestTopicMadeAgain: a topic that was deleted and made again with fewer
-// partitions takes messages after at most one outage per key.
+// TestTopicMadeAgain: a topic that was deleted and created again with fewer
+// partitions accepts messages after at most one outage per key.
 func TestTopicMadeAgain(t *testing.T) {
 	addr := testserver.SharedKafka(t).Addr
 	topic := "again" + rand.Text()
@@ -241,8 +241,8 @@ func within(t *testing.T, limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// TestLimitChanges: a topic's max.message.bytes that is lowered while the sink
-// runs costs smaller batches, one that is raised lets larger messages through.
+// TestLimitChanges: lowering a topic's max.message.bytes while the sink runs makes
+// batches smaller, raising it lets larger messages through.
 func TestLimitChanges(t *testing.T) {
 	addr := testserver.SharedKafka(t).Addr
 	topic := "limit" + rand.Text()

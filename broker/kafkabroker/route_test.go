@@ -48,8 +48,8 @@ func routeMessages(n int) []postrider.Message {
 	return msgs
 }
 
-// TestDebeziumConsumer reads what a consumer of Debezium's router reads: topic,
-// key, value and the header id, with a client that knows nothing of Postrider.
+// TestDebeziumConsumer reads the fields that a consumer of Debezium's router reads: topic,
+// key, value and the header id, with a client independent of Postrider.
 func TestDebeziumConsumer(t *testing.T) {
 	addr := testserver.SharedKafka(t).Addr
 	topic := envelope.DebeziumPrefix + "orders"
@@ -132,7 +132,7 @@ func TestEventsArrive(t *testing.T) {
 }
 
 // TestRoutesKeepThePrefix: messages of one key go to several partitions and
-// topics, and one of them nowhere. Nothing of the key comes behind it.
+// topics, and one of them has no route. No later message of its key is accepted.
 //
 // Promises: O
 func TestRoutesKeepThePrefix(t *testing.T) {
@@ -182,7 +182,7 @@ func TestRoutesKeepThePrefix(t *testing.T) {
 	}
 }
 
-// partitionOf asks the client where it puts a key.
+// partitionOf returns the client's partition of a key.
 func partitionOf(t *testing.T, addr, topic, key string) int32 {
 	t.Helper()
 	client, err := kgo.NewClient(append(kafkabroker.ClientOptions(), kgo.SeedBrokers(addr))...)

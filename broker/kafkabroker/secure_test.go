@@ -47,7 +47,7 @@ func newSecured(t *testing.T) *secured {
 	return s
 }
 
-// open is a sink for the URL kafka://who@the secure listener with parameters.
+// open opens a sink for kafka://who@LISTENER/?params, on the secure listener.
 func (s *secured) open(who string, params ...string) *kafkabroker.Sink {
 	s.Helper()
 	params = append([]string{"tls-ca=" + s.ca.File}, params...)
@@ -69,7 +69,7 @@ func (s *secured) file(name, text string) string {
 	return path
 }
 
-// user makes or changes a SCRAM user, or removes it when password is "".
+// user creates or changes a SCRAM user, or removes it if password is "".
 func (s *secured) user(name, password string) {
 	s.Helper()
 	for _, m := range []struct {
@@ -102,7 +102,7 @@ func (s *secured) user(name, password string) {
 	}
 }
 
-// allow lets a user do something to a topic, group or transactional id.
+// allow grants a user operations on a topic, group or transactional id.
 func (s *secured) allow(user string, kind kmsg.ACLResourceType, name string, ops ...kmsg.ACLOperation) {
 	s.Helper()
 	req := kmsg.NewPtrCreateACLsRequest()
@@ -123,7 +123,7 @@ func (s *secured) allow(user string, kind kmsg.ACLResourceType, name string, ops
 	}
 }
 
-// forbid takes everything back that a user may do to a topic.
+// forbid revokes all rights of a user on a topic.
 func (s *secured) forbid(user, topic string) {
 	s.Helper()
 	req := kmsg.NewPtrDeleteACLsRequest()
@@ -137,7 +137,7 @@ func (s *secured) forbid(user, topic string) {
 	}
 }
 
-// becomes delivers until the answer is an error that holds want, or none where
+// becomes delivers until the answer is an error that contains want, or nil if
 // want is empty, and returns it.
 func (s *secured) becomes(sink broker.Sink, topic, want string) *broker.Error {
 	s.Helper()
@@ -162,8 +162,8 @@ func (s *secured) becomes(sink broker.Sink, topic, want string) *broker.Error {
 	}
 }
 
-// outage is becomes for an outage with its code and destination. A try before it
-// may have been cut off in the middle, and be unknown.
+// outage is becomes for an outage with its code and destination. An earlier try may have
+// been cut off in the middle, and be unknown.
 func (s *secured) outage(sink broker.Sink, topic, code, destination, want string) {
 	s.Helper()
 	var err *broker.Error
@@ -177,8 +177,8 @@ func (s *secured) outage(sink broker.Sink, topic, code, destination, want string
 	}
 }
 
-// TestWhoWeAre: TLS and SASL by URL on a real listener; what is wrong is an
-// outage that says what to do, and passes when it is put right, without a new client.
+// TestWhoWeAre: TLS and SASL by URL on a real listener. A wrong setting is an
+// outage with its remedy, and ends when it is corrected, without a new client.
 //
 // Promises: C
 func TestWhoWeAre(t *testing.T) {
@@ -256,8 +256,8 @@ func TestWhoWeAre(t *testing.T) {
 	})
 }
 
-// consumer is a source that is told which rights it lacks, one after the other, and
-// continues when it has them.
+// consumer receives with a source whose errors name the rights that it lacks, one after
+// the other, and which continues when they are granted.
 func (s *secured) consumer(user, pass string) {
 	s.Helper()
 	create(s.T, s.Addr, "read", 1)
@@ -302,8 +302,8 @@ func (s *secured) at(t *testing.T) *secured {
 	return &sub
 }
 
-// certificates: who shows none of the authority's, or does not trust it, does
-// not get through.
+// certificates checks that a client without a certificate of the authority, or without
+// trust in it, is refused.
 func (s *secured) certificates(who string) {
 	s.Helper()
 	other := s.TempDir()

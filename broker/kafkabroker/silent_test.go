@@ -12,7 +12,7 @@ import (
 	"github.com/postrider/postrider/broker/kafkabroker"
 )
 
-// TestSourceWithoutABroker: a source whose brokers are away says so, and continues when
+// TestSourceWithoutABroker: a source reports unreachable brokers, and continues when
 // they are back.
 func TestSourceWithoutABroker(t *testing.T) {
 	t.Parallel()

@@ -20,22 +20,22 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SinkOptions of [Open] and [NewSink]. The zero value is what most want.
+// SinkOptions configures [Open] and [NewSink]. The zero value suits most applications.
 type SinkOptions struct {
 	// Prefix is put before every topic, "prod." for example.
 	Prefix string
-	// Route says what becomes of each message: destination, the record's key,
-	// format and more headers. nil: the message's topic and key, plain.
+	// Route sets destination, record key, format and further headers of each
+	// message. nil: the message's topic and key, plain.
 	Route envelope.Router
 	// Timeout bounds one request and all tries of one batch; 10 s if zero.
-	// After it the messages are answered as unknown, or as an outage when
+	// After it the messages are unknown, or an outage if
 	// nothing was sent.
 	Timeout time.Duration
-	// TransactionalID makes each Deliver call one transaction, if it is not empty:
-	// who reads what is committed sees all of a call's messages or none, but for
-	// those that are rejected. The id must be this process's own, and the same
-	// again when it is started again: a new process fences the old one. The client
-	// needs [TransactionOptions]. Calls wait for each other: it is slower.
+	// TransactionalID, if not empty, makes each Deliver call one transaction:
+	// read_committed consumers see all messages of a call or none, except the
+	// rejected ones. No other process may use the id, and it must stay the same
+	// across restarts: a new process fences the old one. The client
+	// needs [TransactionOptions]. Calls run one after another, which is slower.
 	TransactionalID string
 }
 
@@ -43,7 +43,7 @@ type SinkOptions struct {
 // many calls run at once. It has no goroutine while nothing is being sent.
 type Sink struct {
 	client     *kgo.Client
-	close      func() // of the client that Open made; nil: it is the caller's
+	close      func() // closes the client that Open made; nil: the caller owns the client
 	prefix     string
 	router     envelope.Router
 	timeout    time.Duration
@@ -60,16 +60,16 @@ type Sink struct {
 	leaders map[int32]*leader
 }
 
-// producer is an idempotent producer's identity. Partitions count by themselves,
-// and none begins twice under one identity.
+// producer is the identity of an idempotent producer. Each partition has a sequence of
+// its own and starts it only once under one identity.
 type producer struct {
 	id    int64
 	epoch int16
 }
 
-// NewSink returns a sink that uses client, which stays the caller's. It refuses
-// a client whose options would lose or reorder messages or mean something else
-// than what the sink does. It does no I/O. opts may be nil.
+// NewSink returns a sink that uses client, which the caller closes. It refuses
+// a client whose options would lose or reorder messages, or contradict
+// the sink's own. It does no I/O. opts may be nil.
 func NewSink(client *kgo.Client, opts *SinkOptions) (*Sink, error) {
 	if opts == nil {
 		opts = &SinkOptions{}
@@ -111,8 +111,8 @@ func NewSink(client *kgo.Client, opts *SinkOptions) (*Sink, error) {
 	return s, nil
 }
 
-// Close ends the client that [Open] made: calls under way fail. A sink of [NewSink]
-// has nothing to end, and leaves its client open.
+// Close closes the client that [Open] made: calls under way fail. For a sink of
+// [NewSink] it does nothing, and the client stays open.
 func (s *Sink) Close() {
 	if s.close != nil {
 		s.close()
@@ -120,14 +120,14 @@ func (s *Sink) Close() {
 }
 
 const (
-	// clientDefault is the client's own ProducerBatchMaxBytes, which is below the
-	// default limit of a broker: it counts as not set.
+	// clientDefault is the client's default ProducerBatchMaxBytes. It is below a
+	// broker's default limit, and counts as not set.
 	clientDefault = 1_000_012
-	// noLimit is more than a message of an outbox and less than a broker reads as one request.
+	// noLimit is above the size of any message and below a broker's limit for one request.
 	noLimit = 64 << 20
 )
 
-// checkClient reads back the options that decide about loss and order.
+// checkClient checks the client's options that loss and order depend on.
 func checkClient(client *kgo.Client) error {
 	if client.OptValue(kgo.RequiredAcks) != kgo.AllISRAcks() {
 		return errors.New("the client's RequiredAcks must be AllISRAcks: with less an acknowledged message can be lost")
@@ -142,12 +142,12 @@ func checkClient(client *kgo.Client) error {
 		return errors.New("the client must not have a TransactionalID: give it to the sink, which makes its own transactions")
 	}
 	if p, ok := client.OptValue(kgo.RecordPartitioner).(kgo.Partitioner); ok && p != nil && !javaLike(p) {
-		return errors.New("the client's RecordPartitioner maps keys unlike the Java client: the sink would put them elsewhere than the client's own records")
+		return errors.New("the client's RecordPartitioner differs from the Java client's: the sink and the client would send a key to different partitions")
 	}
 	return nil
 }
 
-// javaLike tries a partitioner on some keys.
+// javaLike reports whether a partitioner agrees with the Java client's on some keys.
 func javaLike(p kgo.Partitioner) bool {
 	const partitions = 97
 	tp := p.ForTopic("postrider")
@@ -183,8 +183,8 @@ func (s *Sink) Info() broker.Info {
 	}
 }
 
-// Preview is [broker.Info].Preview. A topic's own limit is known once a message
-// was sent to it, and says nothing of what is compressed.
+// Preview is [broker.Info].Preview. A topic's own limit is known after the first message
+// to it, and does not apply to compressed batches.
 func (s *Sink) Preview(_ string, m *postrider.Message) (broker.Preview, error) {
 	r, err := s.router.Of(m)
 	if err != nil {
@@ -210,7 +210,7 @@ func (s *Sink) Preview(_ string, m *postrider.Message) (broker.Preview, error) {
 	return p, err
 }
 
-// knownLimit is a topic's max.message.bytes, 0 where it is unknown.
+// knownLimit returns a topic's max.message.bytes, 0 if it is unknown.
 func (s *Sink) knownLimit(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,10 +271,10 @@ func all(n int, err error) []error {
 	return errs
 }
 
-// fewSegments are looked through one by one; a map costs more.
+// fewSegments is the number of segments up to which a linear search beats a map.
 const fewSegments = 16
 
-// assign gives every message its partition, and answers those whose topic
+// assign gives every message its partition, and resolves messages whose topic
 // cannot be used.
 func (s *Sink) assign(ctx context.Context, c *call) []*segment {
 	var (
@@ -333,7 +333,7 @@ func index(at map[*partition]*segment, segs []*segment) map[*partition]*segment 
 	return at
 }
 
-// target is where one call's messages of one topic go.
+// target has the partitions for one call's messages of one topic.
 type target struct {
 	name    string // the topic of their routes
 	parts   []*partition
@@ -371,8 +371,8 @@ func (s *Sink) enqueue(segs []*segment) {
 	}
 }
 
-// forget drops what is known of a topic that is gone. If one of that name comes
-// again its partitions begin under another producer id, since what was sent to
+// forget drops the state of a deleted topic. If a topic of that name is created
+// again, its partitions begin under another producer id, since records sent to
 // the old one may still arrive.
 func (s *Sink) forget(t *topic) {
 	s.mu.Lock()
@@ -386,14 +386,14 @@ func (s *Sink) forget(t *topic) {
 }
 
 // ensureProducer returns the producer identity for partitions that have none,
-// asking the broker for one where needed.
+// and requests one from the broker if needed.
 func (s *Sink) ensureProducer(ctx context.Context) (*producer, error) {
 	if p := s.producer.Load(); p != nil {
 		return p, nil
 	}
 	p, err := s.producing.ask(ctx, s.newProducer)
 	if err != nil {
-		return nil, broker.Outage(fmt.Errorf("asking for a producer id: %w", remedy(err, "")), code(err), "")
+		return nil, broker.Outage(fmt.Errorf("request a producer id: %w", remedy(err, "")), code(err), "")
 	}
 	return p, nil
 }

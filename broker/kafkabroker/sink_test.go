@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -123,7 +122,7 @@ func headers(r *kgo.Record) []envelope.Header {
 	return hs
 }
 
-// classes of the answers, for comparison.
+// classes returns the classes of the answers, for comparison.
 func classes(errs []error, n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -181,7 +180,7 @@ func refuse(pr *kmsg.ProduceRequest, code int16) *kmsg.ProduceResponse {
 }
 
 // TestPrefixUnderFailure fails the n-th produce request of one call that needs
-// many batches: nothing after the failed batch may ever be accepted.
+// many batches: no message behind the failed batch may ever be accepted.
 //
 // Promises: O
 func TestPrefixUnderFailure(t *testing.T) {
@@ -221,8 +220,8 @@ func TestPrefixUnderFailure(t *testing.T) {
 	}
 }
 
-// TestRetriedAnswers: errors after which the same batch is sent again, and a
-// forgotten producer, end in every message once and in order.
+// TestRetriedAnswers: after errors that make the sink send the same batch again, and
+// after a forgotten producer, the log has every message once and in order.
 func TestRetriedAnswers(t *testing.T) {
 	for _, e := range []*kerr.Error{kerr.NotLeaderForPartition, kerr.NotEnoughReplicas, kerr.RequestTimedOut, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID} {
 		t.Run(e.Message, func(t *testing.T) {
@@ -252,9 +251,9 @@ func TestRetriedAnswers(t *testing.T) {
 	}
 }
 
-// TestShortOfReplicas: a topic whose replicas do not follow is an outage of that
-// topic, however the call ends, and not a fate that other topics could prove the
-// messages guilty of.
+// TestShortOfReplicas: too few replicas in sync are an outage of that
+// topic, however the call ends. They never count as attempts of the messages, even while
+// other topics work.
 func TestShortOfReplicas(t *testing.T) {
 	for _, e := range []*kerr.Error{kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend} {
 		for name, timeout := range map[string]time.Duration{"the call ends": time.Minute, "the sink gives up": 300 * time.Millisecond} {
@@ -302,7 +301,7 @@ func TestMissingTopicAndTooLarge(t *testing.T) {
 	}
 }
 
-// Probe names the topics that are missing, makes none, and says when nobody answers.
+// TestProbe: Probe names missing topics, creates none, and fails without a broker.
 func TestProbe(t *testing.T) {
 	c := fake(t, 2)
 	s := sinkOn(t, c.ListenAddrs(), 0)
@@ -320,16 +319,10 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestUnreachableIsSaidSoon: a broker that refuses connections is an outage long
-// before the time of a request is over.
+// TestUnreachableIsSaidSoon: refused connections are an outage long before a request's
+// timeout.
 func TestUnreachableIsSaidSoon(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody := l.Addr().String()
-	l.Close()
-	s := sinkOn(t, []string{nobody}, time.Minute)
+	s := sinkOn(t, []string{"127.0.0.1:1"}, time.Minute)
 	began := time.Now()
 	errs := s.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message(0, "a")}})
 	if got := classes(errs, 1); got != "o" {
@@ -392,7 +385,7 @@ func TestOpenURL(t *testing.T) {
 	}
 }
 
-// TestAdvice: what a real broker says of its topic.
+// TestAdvice: advice about a topic of a real broker.
 func TestAdvice(t *testing.T) {
 	addr := testserver.SharedKafka(t).Addr
 	topic := "advice" + rand.Text()

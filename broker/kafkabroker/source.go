@@ -19,38 +19,38 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SourceOptions of [OpenSource] and [NewSource].
+// SourceOptions configures [OpenSource] and [NewSource].
 type SourceOptions struct {
 	Group  string   // the consumer group; required
 	Topics []string // required
-	// Prefix is put before every topic, and taken off the topic of records that do not
-	// name their own.
+	// Prefix is put before every topic, and removed from the record's topic for messages
+	// whose headers do not name one.
 	Prefix string
-	// Foreign says what records look like that others wrote, such as Debezium's
+	// Foreign describes records of other writers, such as Debezium's
 	// outbox event router.
 	Foreign envelope.Foreign
-	// MaxHeld bounds the unsettled messages of one partition; it is paused
-	// above. 4096 if zero.
+	// MaxHeld bounds the unsettled messages of one partition, which is paused
+	// above it; 4096 if zero.
 	MaxHeld int
-	// MaxHeldBytes bounds the unsettled messages of all partitions; no more are
-	// fetched above, but for what the client has under way: from each broker a
-	// 32nd of it, as it is compressed there, which kgo.FetchMaxBytes of the
-	// client changes. 64 MiB if zero.
+	// MaxHeldBytes bounds the unsettled messages of all partitions; 64 MiB if zero.
+	// Above it nothing more is fetched. Fetches in flight add up to a 32nd of it per
+	// broker, counted as compressed there; kgo.FetchMaxBytes of the client changes
+	// that share.
 	MaxHeldBytes int
 }
 
-// Source receives as a member of a consumer group. What is committed is, per
-// partition, the longest row of acknowledged messages; a new group begins with
+// Source receives as a member of a consumer group. It commits, per
+// partition, the longest unbroken run of acknowledged messages; a new group begins with
 // the oldest message. It is safe for concurrent use.
 type Source struct {
 	client *kgo.Client
 	group  string
 	prefix string
 	codec  envelope.Codec
-	max    int           // messages of a partition
-	most   int           // bytes of all
-	poll   chan struct{} // held by the one that polls
-	commit chan struct{} // held by the one that commits
+	max    int           // most messages held of one partition
+	most   int           // most bytes held of all partitions
+	poll   chan struct{} // held while polling
+	commit chan struct{} // held while committing
 
 	mu     sync.Mutex
 	logs   map[place]*held
@@ -67,31 +67,31 @@ type held struct {
 	inhand.Log
 	at        place
 	paused    bool
-	next      int64 // to be committed: everything before it is acknowledged
+	next      int64 // offset to commit: all earlier messages are acknowledged
 	committed int64
 }
 
-// sessionTimeout is how long the broker waits for a member that is silent before
-// its partitions go to others: they stand still that long after a SIGKILL. The
-// client's own 45 s are meant for members that keep state. A member that was
-// only slow costs a rebalance, and repetitions that the inbox knows.
+// sessionTimeout is how long the broker waits for a silent member before
+// it gives its partitions to others: after a SIGKILL they are unread for that long. The
+// client's default of 45 s is meant for members that keep state. A member that was
+// only slow costs a rebalance, and duplicates that the inbox skips.
 const sessionTimeout = 10 * time.Second
 
-// fetchShare is which part of MaxHeldBytes one answer of a broker may bring, and
-// partitionShare which part of that is one partition's. An answer lies in the
-// client unpacked, with several hundred bytes for each record, until it has been
-// polled: the client's own 50 MiB per broker made consumers of 160 MiB.
+// fetchShare is the part of MaxHeldBytes that one answer of a broker may have, and
+// partitionShare the part of that for one partition. The client keeps an answer
+// decompressed, with several hundred bytes of overhead per record, until it is
+// polled: its default of 50 MiB per broker made consumers grow to 160 MiB.
 const (
 	fetchShare     = 64
 	partitionShare = 4
 )
 
 // NewSource returns a source on a client of its own with these options: brokers,
-// credentials and whatever else it needs. It takes options, not a client, because
+// credentials and others. It takes options, not a client, because
 // franz-go fixes group, topics and rebalance callbacks when a client is made, and a
-// client is a member of one group only. The group and offset options are the source's
-// own, but for the times: a member that died is missed after a session timeout of
-// 10 s, which kgo.SessionTimeout changes. Close ends the client. NewSource does no I/O.
+// client is a member of one group only. The source sets the group and offset options
+// itself, except for timeouts: kgo.SessionTimeout changes the 10 s after which the broker
+// notices a crashed member. Close closes the client. NewSource does no I/O.
 func NewSource(client []kgo.Opt, opts *SourceOptions) (*Source, error) {
 	if opts == nil || opts.Group == "" || len(opts.Topics) == 0 {
 		return nil, errors.New("kafkabroker: source: a group and at least one topic are required")
@@ -108,7 +108,7 @@ func NewSource(client []kgo.Opt, opts *SourceOptions) (*Source, error) {
 	if s.max <= 0 {
 		s.max = 4096
 	}
-	fetch := int32(min(max(s.most/fetchShare, 64<<10), 50<<20)) // a batch that is larger comes alone
+	fetch := int32(min(max(s.most/fetchShare, 64<<10), 50<<20)) // the broker sends a larger batch alone
 	own, err := kgo.NewClient(append(append([]kgo.Opt{
 		kgo.SessionTimeout(sessionTimeout), kgo.FetchMaxBytes(fetch), kgo.FetchMaxPartitionBytes(fetch / partitionShare),
 	}, client...),
@@ -128,11 +128,11 @@ func NewSource(client []kgo.Opt, opts *SourceOptions) (*Source, error) {
 // Info implements broker.Source.
 func (s *Source) Info() broker.SourceInfo { return broker.SourceInfo{Name: "kafka"} }
 
-// Extend does nothing: a partition is ours as long as the client lives.
+// Extend does nothing: the source owns a partition as long as its client lives.
 func (s *Source) Extend(context.Context, []broker.Delivery) error { return nil }
 
-// Close leaves the group. What was not settled goes to another member: at once,
-// or after the session timeout when the broker does not answer within leaveTimeout.
+// Close leaves the group. Unsettled messages go to another member: at once,
+// or after the session timeout if the broker does not answer within leaveTimeout.
 func (s *Source) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -145,7 +145,7 @@ func (s *Source) Close() {
 	s.client.Close()
 }
 
-// leaveTimeout is how long the program's end may wait for a broker that is silent.
+// leaveTimeout bounds how long a silent broker can delay the end of the program.
 const leaveTimeout = 5 * time.Second
 
 // wake makes receivers look again. The caller holds mu.
@@ -189,8 +189,8 @@ func (s *Source) take(limit int) (ds []broker.Delivery, due time.Time, change <-
 	return ds, due, s.change, s.closed
 }
 
-// wait polls the brokers, or lets another call do it, until there may be
-// something to return.
+// wait polls the brokers, or waits for another call that does, until Receive may have
+// messages to return.
 func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}) error {
 	if !due.IsZero() {
 		var cancel context.CancelFunc
@@ -217,21 +217,21 @@ func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 		case <-polling.Done():
 		}
 	}()
-	anew, err := s.pollOnce(polling)
+	recreated, err := s.pollOnce(polling)
 	switch {
-	case len(anew) > 0:
-		s.follow(anew)
+	case len(recreated) > 0:
+		s.follow(recreated)
 	case err == nil && errors.Is(polling.Err(), context.DeadlineExceeded) && ctx.Err() == nil:
 		return s.reach(ctx)
 	}
 	return err
 }
 
-// silence is after what time without a record the brokers are asked whether they are
-// there: the client continues trying and says nothing.
+// silence is the time without a record after which the source pings the brokers: the
+// client itself retries for ever and reports nothing.
 const silence = 5 * time.Second
 
-// reach says why no broker answers, if none does; a busy one has time to.
+// reach returns an error if no broker answers a ping. Its timeout allows for busy brokers.
 func (s *Source) reach(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, 3*silence)
 	defer cancel()
@@ -242,9 +242,9 @@ func (s *Source) reach(ctx context.Context) error {
 	return fmt.Errorf("kafkabroker: receive: no broker answers: %w", remedy(err, ""))
 }
 
-// pollOnce takes what the brokers have sent, and names the topics of which they say
-// that the one that we read is gone.
-func (s *Source) pollOnce(ctx context.Context) (anew map[string][]int32, err error) {
+// pollOnce takes the records that the brokers have sent. recreated has the partitions of
+// topics that the brokers report as deleted and created again.
+func (s *Source) pollOnce(ctx context.Context) (recreated map[string][]int32, err error) {
 	fetches := s.client.PollRecords(ctx, 1000)
 	defer s.client.AllowRebalance()
 	s.mu.Lock()
@@ -255,31 +255,31 @@ func (s *Source) pollOnce(ctx context.Context) (anew map[string][]int32, err err
 		switch {
 		case errors.Is(e.Err, context.Canceled), errors.Is(e.Err, context.DeadlineExceeded), errors.Is(e.Err, kgo.ErrClientClosed):
 			continue
-		case errors.Is(e.Err, kerr.UnknownTopicID) && anew[e.Topic] == nil:
-			if anew == nil {
-				anew = make(map[string][]int32)
+		case errors.Is(e.Err, kerr.UnknownTopicID) && recreated[e.Topic] == nil:
+			if recreated == nil {
+				recreated = make(map[string][]int32)
 			}
 			for at := range s.logs {
 				if at.topic == e.Topic {
-					anew[e.Topic] = append(anew[e.Topic], at.partition)
+					recreated[e.Topic] = append(recreated[e.Topic], at.partition)
 				}
 			}
-			anew[e.Topic] = append(anew[e.Topic], e.Partition)
+			recreated[e.Topic] = append(recreated[e.Topic], e.Partition)
 		}
 		if err == nil {
 			err = fmt.Errorf("kafkabroker: receive from %s/%d: %w", e.Topic, e.Partition, sourceRemedy(e.Err, e.Topic, s.group))
 		}
 	}
-	return anew, err
+	return recreated, err
 }
 
-// follow goes over to the topics that have the names of some that are gone, now or
-// when they are made. What is in hand is not told to them: their offsets begin anew.
-// The client would stay with the old ones for ever, see "Topic recreation" in
-// https://github.com/twmb/franz-go.
-func (s *Source) follow(anew map[string][]int32) {
-	s.drop(anew)
-	topics := slices.Collect(maps.Keys(anew))
+// follow moves to the topics that replace recreated ones, now or when they are
+// created. Messages in hand are not committed to them, because their offsets start at 0
+// again. The client itself would stay with the old topics for ever, see "Topic
+// recreation" in https://github.com/twmb/franz-go.
+func (s *Source) follow(recreated map[string][]int32) {
+	s.drop(recreated)
+	topics := slices.Collect(maps.Keys(recreated))
 	s.client.PurgeTopicsFromClient(topics...)
 	s.client.AddConsumeTopics(topics...)
 }
@@ -303,7 +303,7 @@ func (s *Source) add(p kgo.FetchTopicPartition) {
 	}
 }
 
-// bytes is the size of what is held. The caller holds mu.
+// bytes returns the size of all held messages. The caller holds mu.
 func (s *Source) bytes() (n int) {
 	for _, h := range s.logs {
 		n += h.Bytes()
@@ -311,7 +311,7 @@ func (s *Source) bytes() (n int) {
 	return n
 }
 
-// resume continues with partitions that were paused. The caller holds mu.
+// resume resumes paused partitions. The caller holds mu.
 func (s *Source) resume() {
 	if s.bytes() > s.most/2 {
 		return

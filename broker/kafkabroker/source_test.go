@@ -20,8 +20,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestMaxHeld: with as much unsettled as allowed the source takes no more from
-// the broker, and continues when it is settled.
+// TestMaxHeld: at its limit of unsettled messages the source takes no more from
+// the broker, and continues when they are settled.
 func TestMaxHeld(t *testing.T) {
 	addr := testserver.SharedKafka(t).Addr
 	topic := "held" + rand.Text()
@@ -82,8 +82,8 @@ func TestMaxHeld(t *testing.T) {
 	}
 }
 
-// TestMaxHeldBytes: the same in bytes, over all partitions: one that holds nothing
-// continues too when the others are settled.
+// TestMaxHeldBytes: the same in bytes, over all partitions. A partition without held
+// messages continues too when the others are settled.
 //
 // Promises: G
 func TestMaxHeldBytes(t *testing.T) {
@@ -131,7 +131,7 @@ func TestMaxHeldBytes(t *testing.T) {
 	}
 }
 
-// TestSessionTimeout: ten seconds, unless the program says otherwise.
+// TestSessionTimeout: ten seconds, unless the program sets another.
 func TestSessionTimeout(t *testing.T) {
 	for want, opts := range map[time.Duration][]kgo.Opt{
 		10 * time.Second: nil,
@@ -148,8 +148,8 @@ func TestSessionTimeout(t *testing.T) {
 	}
 }
 
-// TestCloseOfAFrozenBroker: a broker that accepts and never answers does not
-// hold up the end of a program.
+// TestCloseOfAFrozenBroker: a broker that accepts connections and never answers does not
+// delay the end of a program.
 func TestCloseOfAFrozenBroker(t *testing.T) {
 	t.Parallel()
 	c := fake(t, 1)
@@ -218,11 +218,11 @@ func TestSettleRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	if at := committedAt(t, c.ListenAddrs(), "g"); at != 3 {
-		t.Errorf("the group stands at %d, want 3", at)
+		t.Errorf("the group has committed offset %d, want 3", at)
 	}
 }
 
-// committedAt is where a group stands in partition 0 of orders.
+// committedAt returns the committed offset of a group in partition 0 of orders.
 func committedAt(t *testing.T, addrs []string, group string) int64 {
 	t.Helper()
 	req := kmsg.NewPtrOffsetFetchRequest()
@@ -251,8 +251,8 @@ func committedAt(t *testing.T, addrs []string, group string) int64 {
 	return -1
 }
 
-// TestOpenPrefix: a sink and a source of one URL use the same topic, and its prefix is
-// in no message, also where the record does not name its topic.
+// TestOpenPrefix: a sink and a source of one URL use the same topic, and no received
+// message has the prefix in its topic, with or without the topic header.
 func TestOpenPrefix(t *testing.T) {
 	c := fake(t, 1)
 	url := "kafka://" + c.ListenAddrs()[0] + "/?prefix=p."

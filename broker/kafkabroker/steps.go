@@ -8,8 +8,8 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// routed asks the router for every message's route. The result has the errors of
-// those that have none; nil: all have one.
+// routed asks the router for every message's route. It returns the errors of messages
+// without a route, or nil if all have one.
 func (c *call) routed(router envelope.Router) (bad []error) {
 	c.routes = make([]envelope.Route, len(c.msgs))
 	for i := range c.msgs {
@@ -25,11 +25,10 @@ func (c *call) routed(router envelope.Router) (bad []error) {
 	return bad
 }
 
-// stepsOf numbers the steps in which a call's messages must be sent: a key's
-// message for another topic, or by its route for another partition, than the one
-// before it is a step further, because these are two logs and only the
-// acknowledgement of the first message says that the second may be accepted.
-// nil: one step for all.
+// stepsOf numbers the steps in which a call's messages must be sent. A message belongs
+// to the next step when the message before it in its key has another topic, or by its
+// route another partition: these are two logs, and the second message may be
+// accepted only after the first was acknowledged. nil: one step for all.
 func stepsOf(c *call) []int32 {
 	msgs := c.msgs
 	one, _ := c.place(0)
@@ -70,12 +69,12 @@ func stepsOf(c *call) []int32 {
 	return steps
 }
 
-// inSteps delivers one step after the other and bars the keys that failed. steps
-// is nil for one step, bad for no message that cannot be sent.
+// inSteps delivers one step after the other and bars the keys that failed. steps is nil
+// for a single step; bad is nil if every message can be sent.
 func (s *Sink) inSteps(ctx context.Context, c *call, steps []int32, bad []error) []error {
 	var (
 		errs   = make([]error, len(c.msgs))
-		barred = make(map[string]error) // by key: why
+		barred = make(map[string]error) // the reason, by key
 		failed bool
 		at     []int
 	)

@@ -12,22 +12,22 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// topicAge is how old the view of a topic may be before it is looked at again.
-// Every instance learns within it that partitions were added, as other clients
-// do in their five minutes.
+// topicAge is the age at which the view of a topic is refreshed. Every instance
+// notices added partitions within it; other clients refresh every five minutes
+// too.
 const topicAge = 5 * time.Minute
 
-// lowAge is topicAge while a topic takes smaller batches than the sink makes: a limit
-// that was raised is noticed within it.
+// lowAge replaces topicAge while a topic accepts only smaller batches than the sink
+// makes: a raised limit is noticed within it.
 const lowAge = 10 * time.Second
 
-// topic is what the sink knows of a topic. One that was deleted and made again
+// topic is the sink's state of a topic. A topic that was deleted and created again
 // is another topic.
 type topic struct {
 	sink     *Sink
 	name     string
-	maxBatch atomic.Int64 // bytes, as far as known; the broker may say otherwise
-	limit    atomic.Int64 // the topic's max.message.bytes; 0: we may not know
+	maxBatch atomic.Int64 // bytes, as far as known; the broker may still refuse a batch
+	limit    atomic.Int64 // the topic's max.message.bytes; 0: not readable
 	view     atomic.Pointer[view]
 	next     atomic.Uint32 // partition of the next call's messages without a key
 	looking  lookup[*view]
@@ -41,8 +41,8 @@ type view struct {
 	limits time.Time // when maxBatch was read
 }
 
-// errOtherTopic is the answer for what was meant for a topic that is gone.
-var errOtherTopic = errors.New("the topic was deleted and made again")
+// errOtherTopic is the error of messages in flight to a deleted topic.
+var errOtherTopic = errors.New("the topic was deleted and created again")
 
 // topicOf returns a topic that exists, asking the broker the first time.
 func (s *Sink) topicOf(ctx context.Context, name string) (*topic, *view, error) {
@@ -56,7 +56,7 @@ func (s *Sink) topicOf(ctx context.Context, name string) (*topic, *view, error) 
 	s.mu.Unlock()
 	if v := t.view.Load(); v != nil {
 		if time.Since(v.at) > t.age() {
-			again := *v // one caller looks again, the others continue with what is known
+			again := *v // one caller refreshes, the others use the old view
 			again.at = time.Now()
 			if t.view.CompareAndSwap(v, &again) {
 				go t.renew()
@@ -72,7 +72,7 @@ func (s *Sink) topicOf(ctx context.Context, name string) (*topic, *view, error) 
 	return t, v, nil
 }
 
-// age is how long a view of the topic is good for.
+// age returns how long a view of the topic is valid.
 func (t *topic) age() time.Duration {
 	if t.maxBatch.Load() < softBatchBytes {
 		return lowAge
@@ -80,20 +80,20 @@ func (t *topic) age() time.Duration {
 	return topicAge
 }
 
-// renew looks again in the background. When it cannot, a later batch finds out.
+// renew refreshes the view in the background. If that fails, a later batch reports it.
 func (t *topic) renew() {
 	if _, err := t.refresh(t.sink.client.Context()); errors.Is(err, errOtherTopic) {
 		t.sink.forget(t)
 	}
 }
 
-// refresh looks again who leads.
+// refresh looks the partitions' leaders up again.
 func (t *topic) refresh(ctx context.Context) (*view, error) {
 	return t.looking.ask(ctx, t.look)
 }
 
-// look reads partitions and leaders. A number of partitions that has grown is
-// taken over: from then on some keys go elsewhere, as with every producer.
+// look reads partitions and leaders. After partitions were added it uses the larger
+// number: from then on some keys go to other partitions, as with every producer.
 func (t *topic) look() (*view, error) {
 	ctx, cancel := context.WithTimeout(t.sink.client.Context(), t.sink.timeout)
 	defer cancel()
@@ -155,8 +155,8 @@ func (s *Sink) describe(ctx context.Context, name string) (*kmsg.MetadataRespons
 	return rt, nil
 }
 
-// readLimit sets maxBatch to the topic's own limit, where we may read it. Where
-// we may not, the broker refuses what is too large and we split.
+// readLimit sets maxBatch to the topic's own limit if this user may read it. Otherwise
+// the broker refuses larger batches and the sink splits them.
 func (t *topic) readLimit(ctx context.Context) {
 	req := kmsg.NewPtrDescribeConfigsRequest()
 	res := kmsg.NewDescribeConfigsRequestResource()
@@ -183,7 +183,7 @@ func (t *topic) readLimit(ctx context.Context) {
 // maxTopic is the length of the longest name that Kafka allows.
 const maxTopic = 249
 
-// topicProblem says what is wrong with a name by Kafka's rules.
+// topicProblem returns an error if a name breaks Kafka's rules.
 func topicProblem(name string) error {
 	if !validTopic(name) {
 		return errTopicName

@@ -14,10 +14,10 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// The versions of the transaction protocol that the sink speaks: partitions are
-// added by a request, and the epoch grows when the sink asks for it, which it does
-// whenever it does not know how a transaction ended. From Produce 12 and EndTxn 5
-// on (KIP-890, part 2) it is otherwise. Every broker since 2.5 takes these.
+// The versions of the transaction protocol that the sink speaks: a request adds
+// partitions, and the epoch grows when the sink asks for it, which it does
+// whenever it does not know how a transaction ended. Produce 12 and EndTxn 5
+// (KIP-890, part 2) change both. Every broker since 2.5 accepts these versions.
 const (
 	maxProduce = 11
 	maxEndTxn  = 4
@@ -47,22 +47,22 @@ func checkVersions(client *kgo.Client) error {
 
 // transactor commits one transaction per Deliver call, one after the other.
 //
-// Nothing of a call is visible to who reads what is committed until its commit;
-// so whatever goes wrong before the commit is sent is an outage, and only a commit
-// without an answer is unknown. After anything but an answered commit the
-// transactor is dirty: before it sends again it aborts, and has its epoch raised
-// by naming the one it has. That settles how the old transaction ended, shuts out
-// requests that are still on their way, and fails when another producer has taken
-// the transactional id over: then this one is fenced, for good.
+// A call's messages are invisible to read_committed consumers until it commits.
+// So any failure before the commit is sent is an outage, and only a commit
+// without an answer is unknown. Unless a commit was answered, the
+// transactor is dirty: before it sends again, it aborts and has its epoch raised,
+// naming its present one. That settles how the old transaction ended and fences off
+// requests still in flight. It fails if another producer has taken
+// the transactional id over: then this producer is fenced for good.
 type transactor struct {
 	sink *Sink
 	id   string
-	turn chan struct{} // held by the one whose transaction it is, or who cleans up
+	turn chan struct{} // held during a transaction, and while one is cleaned up
 
-	// The rest belongs to the one that holds turn.
+	// The holder of turn owns the rest.
 	producer producer
-	dirty    bool      // a transaction may be open, or its end is unknown
-	opened   time.Time // before the last one was begun
+	dirty    bool      // a transaction may be open, or its outcome is unknown
+	opened   time.Time // just before the last transaction was begun
 	fenced   error     // not nil: another producer has the id
 	next     map[*partition]int32
 }
@@ -103,8 +103,8 @@ func (t *transactor) deliver(ctx context.Context, c *call, bad []error) []error 
 	}
 }
 
-// release ends the turn. What is left open is cleaned up first, beside the
-// caller: readers wait for it.
+// release ends the turn. A transaction left open is cleaned up first, in the background,
+// because read_committed consumers wait for its end.
 func (t *transactor) release() {
 	if !t.dirty || t.fenced != nil || t.producer.id < 0 {
 		<-t.turn
@@ -112,7 +112,7 @@ func (t *transactor) release() {
 	}
 	go func() {
 		defer func() { <-t.turn }()
-		_ = t.ready(t.sink.client.Context()) // whoever comes next tries again
+		_ = t.ready(t.sink.client.Context()) // the next call tries again
 	}()
 }
 
@@ -127,9 +127,9 @@ func (t *transactor) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, t.sink.timeout)
 	defer cancel()
 	if t.producer.id >= 0 {
-		// That there is nothing to abort, or that somebody fenced us, is no error
-		// here: the producer id's answer says how it stands. After any other the
-		// transaction may be open, and begin would fence ourselves.
+		// A missing transaction and a fenced producer are no errors here: begin finds
+		// out. After any other error the transaction may still be open, and begin
+		// would fence this producer itself.
 		if err := t.end(ctx, false); err != nil && !nothingToAbort(err) {
 			return t.failure(err)
 		}
@@ -144,7 +144,7 @@ func (t *transactor) ready(ctx context.Context) error {
 		case late:
 			t.producer.epoch++
 			err = t.begin(ctx)
-		case unanswered != nil: // whoever comes next asks again
+		case unanswered != nil: // the next call asks again
 			return t.shutOut(err)
 		}
 	}
@@ -155,18 +155,18 @@ func (t *transactor) ready(ctx context.Context) error {
 	return nil
 }
 
-// nothingToAbort reports whether the coordinator says that we have no open transaction.
+// nothingToAbort reports whether err means that this producer has no open transaction.
 func nothingToAbort(err error) bool {
 	return isFenced(err) || errors.Is(err, kerr.InvalidTxnState) || errors.Is(err, kerr.InvalidProducerIDMapping)
 }
 
-// expired reports whether it was the coordinator that shut us out: it ends a
-// transaction that was open for too long and raises the epoch by one, for which
-// brokers with transaction.version below 2 (all before Kafka 4) refuse the old one.
-// A process that takes the id over has an open transaction ended in the same way,
-// and then raises the epoch once more. So what is one above ours, behind an abort,
-// is nobody's; should somebody take it now, begin with it is refused. Asking needs
-// Kafka 3.
+// expired reports whether the coordinator itself fenced this producer: it aborts a
+// transaction that was open for too long and raises the epoch by one, and
+// brokers with transaction.version below 2 (all before Kafka 4) refuse the old epoch.
+// When another process takes the id over, the coordinator aborts an open transaction in
+// the same way, and then raises the epoch once more. So an epoch one above ours, after an
+// abort, belongs to no process. If a process takes the id meanwhile, begin with this
+// epoch is refused. The request needs Kafka 3.
 func (t *transactor) expired(ctx context.Context) (bool, error) {
 	open := max(time.Since(t.opened), time.Since(t.opened.Round(0))) // a machine that sleeps stops the first clock
 	if t.producer.id < 0 || open < t.expiry() {
@@ -190,7 +190,7 @@ func (t *transactor) expired(ctx context.Context) (bool, error) {
 	return err == nil && aborted && state.ProducerID == t.producer.id && state.ProducerEpoch == t.producer.epoch+1, err
 }
 
-// failure is what a transaction failed with of which nothing will be seen.
+// failure returns the error of a transaction of which nothing will become visible.
 func (t *transactor) failure(err error) error {
 	if isFenced(err) {
 		t.fenced = t.shutOut(err)
@@ -207,8 +207,8 @@ func isFenced(err error) bool {
 	return errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch)
 }
 
-// begin asks for the producer id of the transactional id, or for the next epoch
-// of the one that we have.
+// begin asks for the producer id of the transactional id, or for the next epoch of
+// the producer id that this process has.
 func (t *transactor) begin(ctx context.Context) error {
 	req := kmsg.NewPtrInitProducerIDRequest()
 	req.TransactionalID = kmsg.StringPtr(t.id)
@@ -228,11 +228,11 @@ func (t *transactor) begin(ctx context.Context) error {
 	})
 }
 
-// expiry is after what time the broker aborts a transaction that nobody ends:
-// longer than a call takes, and short because readers wait for it.
+// expiry is the time after which the broker aborts an abandoned transaction: longer
+// than a call takes, yet short because read_committed consumers wait for it.
 func (t *transactor) expiry() time.Duration { return max(3*t.sink.timeout, 10*time.Second) }
 
-// end commits or aborts.
+// end commits or aborts the transaction.
 func (t *transactor) end(ctx context.Context, commit bool) error {
 	req := kmsg.NewPtrEndTxnRequest()
 	req.TransactionalID, req.Commit = t.id, commit
@@ -246,8 +246,8 @@ func (t *transactor) end(ctx context.Context, commit bool) error {
 	})
 }
 
-// add registers the partitions with the transaction. The answer has the
-// partitions that are refused for what they are.
+// add registers the partitions with the transaction. It returns the errors of
+// partitions that were refused individually.
 func (t *transactor) add(ctx context.Context, batches []*txBatch) (map[*partition]error, error) {
 	parts := make(map[place]*partition)
 	req := kmsg.NewPtrAddPartitionsToTxnRequest()
@@ -294,8 +294,8 @@ func (t *transactor) add(ctx context.Context, batches []*txBatch) (map[*partitio
 }
 
 // patiently calls fn until it succeeds, fails for good, or ctx ends. The
-// coordinator asks for it while it still writes down the end of the transaction
-// before.
+// coordinator asks for retries while it still records the end of the previous
+// transaction.
 func (t *transactor) patiently(ctx context.Context, fn func() error) error {
 	for n := 0; ; n++ {
 		err := fn()
@@ -308,7 +308,7 @@ func (t *transactor) patiently(ctx context.Context, fn func() error) error {
 	}
 }
 
-// pause reports whether d has passed before ctx has ended.
+// pause waits for d and reports whether ctx was still alive then.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

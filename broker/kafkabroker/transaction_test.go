@@ -37,7 +37,7 @@ func txSink(tb testing.TB, addr, id string, timeout time.Duration, opts ...kgo.O
 	return client, s
 }
 
-// withTransactions is a broker that has had its first transaction, which takes seconds.
+// withTransactions returns a broker after its first transaction, which takes seconds.
 func withTransactions(t *testing.T) (addr string) {
 	t.Helper()
 	addr = testserver.SharedKafka(t).Addr
@@ -50,8 +50,8 @@ func withTransactions(t *testing.T) (addr string) {
 	return addr
 }
 
-// TestTransactions: the suite, read by who reads what is committed; the cases
-// whose faults end a transaction in the middle, and with the matrix all of them.
+// TestTransactions runs the suite with a read_committed reader: the cases
+// whose faults end a transaction in the middle, and all of them with the matrix.
 func TestTransactions(t *testing.T) {
 	addr := withTransactions(t)
 	newEnv := func(t *testing.T) *brokertest.Env {
@@ -84,8 +84,8 @@ func TestTransactions(t *testing.T) {
 	})
 }
 
-// committedLog is what a reader of committed records sees of a topic. Every
-// transaction ends with a marker, and so does what it reads.
+// committedLog returns the messages of a topic that a read_committed reader sees. Every
+// transaction ends with a marker, and so does the log that it reads.
 func committedLog(ctx context.Context, addr, topic string) ([]postrider.Message, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumeTopics(topic), kgo.FetchMaxWait(50*time.Millisecond),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
@@ -120,9 +120,9 @@ func committedLog(ctx context.Context, addr, topic string) ([]postrider.Message,
 	return out, nil
 }
 
-// settled is up to where each partition that holds something can be read. The
-// broker acknowledges a commit before it is seen; and who was cut off leaves a
-// transaction open, which the broker ends in the end.
+// settled returns the offset up to which each non-empty partition can be read. It waits:
+// the broker acknowledges a commit before its messages are visible, and a sink that was
+// cut off leaves a transaction open until the broker aborts it.
 func settled(ctx context.Context, client *kgo.Client, topic string) (map[int32]int64, error) {
 	for end := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
 		all, err := offsets(ctx, client, topic, 0)
@@ -136,7 +136,7 @@ func settled(ctx context.Context, client *kgo.Client, topic string) (map[int32]i
 	}
 }
 
-// offsets are the ends of the partitions that hold something, of all records or,
+// offsets returns the end offsets of the non-empty partitions: of all records or,
 // with isolation 1, of those whose transactions have ended.
 func offsets(ctx context.Context, client *kgo.Client, topic string, isolation int8) (map[int32]int64, error) {
 	req := kmsg.NewPtrListOffsetsRequest()
@@ -162,7 +162,7 @@ func offsets(ctx context.Context, client *kgo.Client, topic string, isolation in
 	return ends, nil
 }
 
-// group is n messages of several keys, all of one call.
+// group returns n messages of one call, with several keys.
 func group(topic string, call, n int) []postrider.Message {
 	msgs := make([]postrider.Message, n)
 	for i := range msgs {
@@ -172,8 +172,8 @@ func group(topic string, call, n int) []postrider.Message {
 	return msgs
 }
 
-// TestFenced: a process that takes the transactional id over stops the one
-// before it for good, in the middle of a transaction too, and continues itself.
+// TestFenced: a process that takes a transactional id over stops the previous process
+// for good, even in the middle of a transaction, and works itself.
 //
 // Promises: O
 func TestFenced(t *testing.T) {
@@ -189,7 +189,7 @@ func TestFenced(t *testing.T) {
 	if errs := first.Deliver(t.Context(), broker.Batch{Messages: group(topic, 1, 20)}); errs != nil {
 		t.Fatal(errs)
 	}
-	proxy.Mute() // what is said arrives, what is answered does not
+	proxy.Mute() // requests arrive, answers do not
 	unknown := first.Deliver(t.Context(), broker.Batch{Messages: group(topic, 2, 20)})
 	if unknown == nil {
 		t.Fatal("acknowledged without an answer")
@@ -219,7 +219,7 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// callsOf counts what is committed by call, and fails where a call is torn.
+// callsOf counts committed messages by call, and fails if a call is torn.
 func callsOf(t *testing.T, addr, topic string) map[string]int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -246,9 +246,9 @@ func callsOf(t *testing.T, addr, topic string) map[string]int {
 	return seen
 }
 
-// TestWholeOrNothing: connections are cut all the time; who reads what is
-// committed sees all messages of a call or none, each acknowledged call once at
-// least, and a call that ended in an outage never.
+// TestWholeOrNothing: connections are cut all the time. A read_committed consumer
+// sees all messages of a call or none, each acknowledged call at least once,
+// and never a call that ended in an outage.
 //
 // Promises: O
 func TestWholeOrNothing(t *testing.T) {
@@ -290,7 +290,7 @@ func TestWholeOrNothing(t *testing.T) {
 		case class == 255 && seen[name] != 20:
 			t.Errorf("%s was acknowledged and %d of its messages are seen", name, seen[name])
 		case class == broker.ClassOutage && seen[name] != 0:
-			t.Errorf("%s was said to be not committed and %d of its messages are seen", name, seen[name])
+			t.Errorf("%s was an outage, but %d of its messages are visible", name, seen[name])
 		case class != 255 && class != broker.ClassOutage && class != broker.ClassUnknown:
 			t.Errorf("%s: class %v", name, class)
 		}
@@ -344,7 +344,7 @@ func TestBadRecordInATransaction(t *testing.T) {
 }
 
 // TestTransactionsNeedTheirOptions: another protocol version would lose the order
-// of adding and writing.
+// between adding partitions and writing to them.
 func TestTransactionsNeedTheirOptions(t *testing.T) {
 	client, err := kgo.NewClient(kafkabroker.ClientOptions()...)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// attempt sends the batches and commits them. It answers that there is more to
-// try when something was refused and nothing committed, and an error that is all
-// messages' that have none.
+// attempt sends the batches and commits them. again reports that something was refused,
+// nothing was committed, and the rest is to be tried again; err applies to all
+// messages without an error of their own.
 func (t *transactor) attempt(ctx context.Context, w *work, batches []*txBatch) (again bool, err error) {
 	t.dirty, t.opened = true, time.Now()
 	limited, cancel := context.WithTimeout(ctx, t.sink.timeout)
@@ -42,8 +42,8 @@ func (t *transactor) attempt(ctx context.Context, w *work, batches []*txBatch) (
 	return false, t.commit(ctx)
 }
 
-// unsent is what all messages are answered with when no commit was sent. Who is
-// fenced is unknown yet: ready finds out.
+// unsent returns the error of all messages when no commit was sent. Whether this
+// producer is fenced is decided later, by ready.
 func (t *transactor) unsent(err error) error {
 	if isFenced(err) {
 		if readyErr := t.ready(t.sink.client.Context()); t.fenced != nil {
@@ -53,8 +53,8 @@ func (t *transactor) unsent(err error) error {
 	return broker.Outage(fmt.Errorf("transactional id %q: nothing was committed: %w", t.id, remedy(err, "")), code(err), "")
 }
 
-// commit ends the transaction. Only an answer of the coordinator says that it is
-// committed, or that it is not.
+// commit commits the transaction. Without an answer of the coordinator its outcome is
+// unknown.
 func (t *transactor) commit(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, t.sink.timeout)
 	defer cancel()
@@ -65,14 +65,14 @@ func (t *transactor) commit(ctx context.Context) error {
 	case isFenced(err), errors.Is(err, kerr.InvalidTxnState), errors.Is(err, kerr.TransactionAbortable):
 		return t.unsent(err)
 	default:
-		return broker.Unknown(fmt.Errorf("transactional id %q: the commit has no answer: %w", t.id, remedy(err, "")), code(err), "")
+		return broker.Unknown(fmt.Errorf("transactional id %q: the commit was not answered: %w", t.id, remedy(err, "")), code(err), "")
 	}
 }
 
 // produce sends the batches, one per partition at a time, and reports whether all
-// of them are appended. After one is refused the transaction will not be
-// committed; the records that are sent singly continue then, so that all of the bad
-// ones are found at once.
+// of them were appended. After a refusal the transaction will not be
+// committed; then only single-record batches are still sent, so that one attempt finds
+// all bad records.
 func (t *transactor) produce(ctx context.Context, w *work, batches []*txBatch) (whole bool, err error) {
 	queues := make(map[*partition][]*txBatch)
 	var order []*partition
@@ -110,7 +110,7 @@ func (t *transactor) produce(ctx context.Context, w *work, batches []*txBatch) (
 		if retry {
 			round++
 			if !pause(ctx, backoff(round)) {
-				return false, fmt.Errorf("%w: not all of it was appended", ctx.Err())
+				return false, fmt.Errorf("%w: appended only in part", ctx.Err())
 			}
 			if err := t.lookAgain(ctx, order); err != nil {
 				return false, err
@@ -120,8 +120,8 @@ func (t *transactor) produce(ctx context.Context, w *work, batches []*txBatch) (
 	return whole, nil
 }
 
-// remaining are the partitions with something left to send. When nothing will be
-// committed that is only what is sent to find the bad records.
+// remaining returns the partitions with batches left to send. If the transaction will
+// not be committed, only batches that search for bad records count.
 func remaining(order []*partition, queues map[*partition][]*txBatch, whole bool) (left []*partition) {
 	for _, p := range order {
 		if q := queues[p]; len(q) > 0 && (whole || q[0].single) {
@@ -131,8 +131,8 @@ func remaining(order []*partition, queues map[*partition][]*txBatch, whole bool)
 	return left
 }
 
-// judge sorts the answer to a batch. What is neither this batch's fault nor
-// likely to pass ends the transaction.
+// judge classifies the answer to a batch. An error that is neither this batch's fault
+// nor likely to pass ends the transaction.
 func (t *transactor) judge(b *txBatch, err error) act {
 	var ke *kerr.Error
 	if err == nil {
@@ -142,7 +142,7 @@ func (t *transactor) judge(b *txBatch, err error) act {
 		if notSent(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			return actNewProducer
 		}
-		return actRetry // the same numbers again: the broker knows them
+		return actRetry // with the same sequence numbers, which the broker recognises
 	}
 	switch a, _ := actOn(ke.Code); {
 	case a == actRepeated && b.tries > 0:
@@ -155,7 +155,7 @@ func (t *transactor) judge(b *txBatch, err error) act {
 	return actNewProducer
 }
 
-// lookAgain refreshes who leads the partitions.
+// lookAgain refreshes the leaders of the partitions.
 func (t *transactor) lookAgain(ctx context.Context, order []*partition) error {
 	seen := make(map[*topic]bool)
 	for _, p := range order {

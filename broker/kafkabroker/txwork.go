@@ -11,7 +11,7 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// work is what a Deliver call in transactional mode has to do.
+// work is the state of a Deliver call in transactional mode.
 type work struct {
 	*call
 	sink    *Sink
@@ -20,7 +20,7 @@ type work struct {
 	closer  map[*partition]bool // refused a batch of several: to be sent record by record
 }
 
-// bar says from where on nothing more of a key is sent, and why.
+// bar is the message from which on a key is not sent, and the reason.
 type bar struct {
 	behind int32
 	cause  error
@@ -33,11 +33,11 @@ type txBatch struct {
 	msgs    []int32
 	records []byte // with room for the header
 	sealed  []byte
-	single  bool // one record, sent alone to see whether it is the bad one
+	single  bool // one record, sent alone to test whether it is bad
 	tries   int
 }
 
-// newWork is the work of a call, some messages of which may have no route.
+// newWork returns the work of a call; bad has the errors of messages without a route.
 func newWork(s *Sink, c *call, bad []error) *work {
 	w := &work{call: c, sink: s, bars: make(map[string]bar), closer: make(map[*partition]bool)}
 	for i, err := range bad {
@@ -48,7 +48,7 @@ func newWork(s *Sink, c *call, bad []error) *work {
 	return w
 }
 
-// answer answers message i, and bars the rest of its key.
+// answer records the error of message i and bars the rest of its key.
 func (w *work) answer(i int32, err error) {
 	w.fail(i, err)
 	if key := w.msgs[i].Key; key != "" {
@@ -58,10 +58,10 @@ func (w *work) answer(i int32, err error) {
 	}
 }
 
-// answered reports whether message i has its answer.
+// answered reports whether message i has an error already.
 func (w *work) answered(i int) bool { return w.errs != nil && w.errs[i] != nil }
 
-// rest answers everything that has no answer yet.
+// rest records err for all messages without an error.
 func (w *work) rest(err error) {
 	for i := range w.msgs {
 		if !w.answered(i) {
@@ -70,7 +70,7 @@ func (w *work) rest(err error) {
 	}
 }
 
-// refuse acts on the answer to a batch that the transaction cannot have.
+// refuse handles a batch that the transaction cannot contain.
 func (w *work) refuse(b *txBatch, err error) {
 	name := b.p.topic.name
 	a, _ := actOn(codeOf(err))
@@ -88,7 +88,7 @@ func (w *work) refuse(b *txBatch, err error) {
 		w.answer(b.msgs[0], broker.Rejected(b.p.sized(&batch{buf: b.records}, err), code(err), name))
 	}
 	if w.targets != nil && a != actSplit {
-		w.targets = nil // to be looked at again
+		w.targets = nil // looked up again
 	}
 }
 
@@ -100,7 +100,8 @@ func codeOf(err error) int16 {
 	return kerr.UnknownServerError.Code
 }
 
-// plan makes the batches of what has no answer yet, and answers what cannot be sent.
+// plan makes batches of the messages without an answer, and answers those that cannot be
+// sent.
 func (w *work) plan(ctx context.Context) []*txBatch {
 	e := w.sink.encoders.Get().(*encoder)
 	defer w.sink.encoders.Put(e)
@@ -128,7 +129,7 @@ func (w *work) plan(ctx context.Context) []*txBatch {
 		b := open[p]
 		if b == nil || !w.put(e, b, int32(i)) {
 			b = &txBatch{p: p, records: e.begin(nil), single: w.closer[p]}
-			w.put(e, b, int32(i)) // the first one has room
+			w.put(e, b, int32(i)) // a new batch has room for it
 			open[p] = b
 			batches = append(batches, b)
 		}
@@ -136,7 +137,7 @@ func (w *work) plan(ctx context.Context) []*txBatch {
 	return slices.DeleteFunc(batches, func(b *txBatch) bool { return len(b.msgs) == 0 })
 }
 
-// put appends message i to b, or answers it, and reports false where b has no room.
+// put appends message i to b, or answers it. It returns false if b has no room.
 func (w *work) put(e *encoder, b *txBatch, i int32) bool {
 	if len(b.msgs) > 0 && b.single {
 		return false
@@ -171,10 +172,10 @@ func (w *work) target(ctx context.Context, topic string) *target {
 	return w.targets[n]
 }
 
-// finish makes what is sent of b, with the numbers that its partition has come to.
+// finish encodes b for sending, with the next sequence numbers of its partition.
 func (b *txBatch) finish(t *transactor) {
 	if b.tries > 0 {
-		return // the same bytes: the broker compares the numbers
+		return // a retry sends the same bytes: the broker compares the sequence numbers
 	}
 	e := t.sink.encoders.Get().(*encoder)
 	defer t.sink.encoders.Put(e)

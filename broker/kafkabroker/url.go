@@ -19,12 +19,12 @@ import (
 	"github.com/postrider/postrider/internal/secret"
 )
 
-// Target is a Kafka URL, read. Add options of your own to Client before you give it to
+// Target is a parsed Kafka URL. Add options of your own to Client before you pass it to
 // kgo.NewClient for [NewSink], or to [NewSource].
 type Target struct {
-	Client []kgo.Opt     // of a client for a sink, a source or an administrator
-	Sink   SinkOptions   // what the URL sets about publishing
-	Source SourceOptions // what the URL sets about receiving
+	Client []kgo.Opt     // options of a client for a sink, a source or an administrator
+	Sink   SinkOptions   // the URL's options for publishing
+	Source SourceOptions // the URL's options for receiving
 }
 
 // ParseURL reads a URL such as
@@ -37,18 +37,18 @@ type Target struct {
 //	compression=NAME      none (the default), gzip, snappy, lz4 or zstd
 //	max-message-bytes=N   1024 to 67108864: reject larger messages before they are sent; without it
 //	                      the topic's own max.message.bytes decides
-//	transactional-id=ID   one transaction per call; the process's own id, the same again after a restart
+//	transactional-id=ID   one transaction per call; unique to the process and the same after a restart
 //	sasl=MECHANISM        plain (the default where the URL has a user), scram-sha-256 or scram-sha-512
 //	password-file=FILE    the user's password; or password-env=NAME
 //	tls=true              TLS, verified; with tls-ca=FILE, tls-cert=FILE and tls-key=FILE,
-//	                      tls-server-name=NAME where the system's authorities do not do
+//	                      tls-server-name=NAME where the system's authorities do not suffice
 //
 // Password and certificates are read again from their files for each new
 // connection: a rotation needs no restart. ParseURL reads them once and does no
 // other I/O. Errors do not repeat the URL.
 func ParseURL(raw string) (t Target, err error) { return t, t.read(raw) }
 
-// read adds what the URL says to the options that t has.
+// read adds the URL's options to those of t.
 func (t *Target) read(raw string) error {
 	if err := t.parse(raw); err != nil {
 		return fmt.Errorf("kafkabroker: parse URL: %w", err)
@@ -89,7 +89,7 @@ func (t *Target) parse(raw string) error {
 	return nil
 }
 
-// dialer notices a server that does not speak Kafka's protocol. It leaves a connection
+// dialer detects a server that does not speak Kafka's protocol. It leaves a connection
 // that ends at once to the client, whose error is better.
 func dialer(t *brokerurl.TLS) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	do := (&net.Dialer{Timeout: dialTimeout}).DialContext
@@ -105,7 +105,7 @@ func dialer(t *brokerurl.TLS) func(ctx context.Context, network, addr string) (n
 	}
 }
 
-// dialTimeout is the client's own.
+// dialTimeout is the client's default.
 const dialTimeout = 10 * time.Second
 
 func compression(u *brokerurl.URL) (kgo.Opt, error) {
@@ -134,7 +134,7 @@ func maxMessage(u *brokerurl.URL) (kgo.Opt, error) {
 	return kgo.ProducerBatchMaxBytes(int32(n)), nil
 }
 
-// mechanism asks for the password at each authentication.
+// mechanism returns a SASL mechanism that reads the password again at each authentication.
 func mechanism(u *brokerurl.URL) (kgo.Opt, error) {
 	name := strings.ToLower(u.Param("sasl"))
 	if u.User == "" || u.Password == nil {
@@ -167,7 +167,7 @@ func mechanism(u *brokerurl.URL) (kgo.Opt, error) {
 func ask(ctx context.Context, password secret.Source) (string, error) {
 	text, err := password(ctx)
 	if err != nil {
-		return "", fmt.Errorf("the password of the broker's user: %w", err)
+		return "", fmt.Errorf("read the password of the broker's user: %w", err)
 	}
 	return text, nil
 }

@@ -22,7 +22,7 @@ import (
 
 const canary = "hunter2-canary"
 
-// guarded is a server with a configuration file, that may ask who we are.
+// guarded is a server with a configuration file, which may demand credentials.
 type guarded struct {
 	*testing.T
 	server *server.Server
@@ -76,7 +76,7 @@ func (g *guarded) file(name, text string) string {
 	return path
 }
 
-// open is a sink for nats://who the server with parameters.
+// open opens a sink for nats://who and the server's address, with parameters.
 func (g *guarded) open(who string, params ...string) *natsbroker.Sink {
 	g.Helper()
 	sink, err := natsbroker.Open("nats://"+who+g.host+"/?"+strings.Join(params, "&"), nil)
@@ -87,7 +87,7 @@ func (g *guarded) open(who string, params ...string) *natsbroker.Sink {
 	return sink
 }
 
-// becomes delivers until the answer holds want, or none where want is empty.
+// becomes delivers until the answer contains want, or nil if want is empty.
 func (g *guarded) becomes(sink broker.Sink, topic, want string) *broker.Error {
 	g.Helper()
 	ctx, cancel := context.WithTimeout(g.Context(), time.Minute)
@@ -152,8 +152,8 @@ func users(password string, publish ...string) string {
   {user: relay, password: %q, permissions: {publish: [%s], subscribe: ["_INBOX.>"]}} ] }`, password, quoted)
 }
 
-// TestWhoWeAre: a user's password and rights come and go, and the sink of one
-// connection says what is wrong and continues by itself.
+// TestWhoWeAre: a user's password and rights change. The sink keeps its connection,
+// reports what is wrong and continues by itself.
 //
 // Promises: C
 func TestWhoWeAre(t *testing.T) {
@@ -173,7 +173,7 @@ func TestWhoWeAre(t *testing.T) {
 	g.becomes(sink, "no.x", "")
 
 	g.reload(users("hunter4", "ok.>", "no.>"))
-	g.outage(sink, "ok.x", "", "", fix) // tried again and again, not twice
+	g.outage(sink, "ok.x", "", "", fix) // the client keeps trying, and does not stop after the second failure
 	if _, err := sink.Probe(ctxWithin(t, time.Second), []string{"ok.x"}); err == nil || !strings.Contains(err.Error(), fix) {
 		t.Errorf("Probe: %v", err)
 	}
@@ -248,8 +248,8 @@ func TestKeysAndTokens(t *testing.T) {
 	})
 	for params, want := range map[string]string{
 		"nkey=/not/there": "no such file", "creds=/not/there": "no such file",
-		"creds=" + (&guarded{T: t, dir: t.TempDir()}).file("bad", canary): "does not hold what it should",
-		"nkey=" + (&guarded{T: t, dir: t.TempDir()}).file("bad", canary):  "does not hold what it should",
+		"creds=" + (&guarded{T: t, dir: t.TempDir()}).file("bad", canary): "no valid credentials or seed",
+		"nkey=" + (&guarded{T: t, dir: t.TempDir()}).file("bad", canary):  "no valid credentials or seed",
 		"token-file=/not/there": "no such file", "password-env=POSTRIDER_NOT_SET": "POSTRIDER_NOT_SET",
 	} {
 		if _, err := natsbroker.Open("nats://h/?"+params, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter") {
@@ -312,8 +312,8 @@ func TestCertificates(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// The files are read again for each connection: a sink that is kept out with a
-	// stranger's certificate comes in when they hold the right one.
+	// The files are read again for each connection: a sink that is refused with a
+	// stranger's certificate connects once they contain the right one.
 	if _, _, err := stranger.IssueFiles(dir, "relay"); err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +327,7 @@ func TestCertificates(t *testing.T) {
 	g.becomes(sink, "ok.x", "")
 }
 
-// TestFullStream: a stream that discards what is new makes the relay wait.
+// TestFullStream: a full stream with discard: new makes the relay wait.
 func TestFullStream(t *testing.T) {
 	nc := connect(t, embedded(t))
 	js, err := jetstream.New(nc)
@@ -366,8 +366,8 @@ func TestFullStream(t *testing.T) {
 	}
 }
 
-// TestProbeAndAdvice: what keeps a message from a stream is an error; what may
-// lose it later is advice.
+// TestProbeAndAdvice: a setting that keeps messages out of a stream is an error; a
+// setting that may lose them later is advice.
 func TestProbeAndAdvice(t *testing.T) {
 	nc := connect(t, embedded(t))
 	js, err := jetstream.New(nc)

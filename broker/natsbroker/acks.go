@@ -15,27 +15,27 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// acks is the sink's inbox: it hands what streams answer to the calls that wait.
-// The client's own futures are two channels, a timer and a decoded JSON object for
-// each message, which cost more than to publish it (ADR 28); here a call takes all
+// acks is the sink's inbox: it passes the answers of streams to the waiting calls.
+// The client's own futures take two channels, a timer and a decoded JSON object per
+// message, which cost more than publishing it (ADR 28); here a call takes all
 // its answers at once.
 type acks struct {
 	nc *nats.Conn
 
 	mu     sync.Mutex
 	sub    *nats.Subscription
-	prefix string // of the inbox's subjects; "": nobody listens yet
+	prefix string // of the inbox's subjects; "": not subscribed yet
 	slots  []slot
 	free   []uint32
-	room   chan struct{} // closed when a slot is free again; nil: nobody waits
+	room   chan struct{} // closed when a slot is free again; nil: no call waits
 }
 
-// slot is a message that is on the wire.
+// slot is a message on the wire.
 type slot struct {
-	turn  uint32 // how often it was given back: what comes later for an earlier turn is nobody's
+	turn  uint32 // how often the slot was given back: late answers for an earlier turn are dropped
 	call  *delivery
 	i     int
-	epoch uint64 // the connection's number of reconnects when it was sent
+	epoch uint64 // the connection's number of reconnects at the time of sending
 	since time.Time
 }
 
@@ -54,7 +54,7 @@ func (t ticket) reply(inbox string) string {
 	return string(strconv.AppendUint(append(b[:0], inbox...), uint64(t), 36))
 }
 
-// answer is what a stream said of message i of a call.
+// answer is a stream's answer to message i of a call.
 type answer struct {
 	i   int
 	err error
@@ -64,17 +64,17 @@ func newAcks(nc *nats.Conn, most int) *acks {
 	a := &acks{nc: nc, slots: make([]slot, most), free: make([]uint32, most)}
 	for n := range a.slots {
 		a.slots[n].turn = 1
-		a.free[n] = uint32(n) //nolint:gosec // bounded by what a sink may have on the wire
+		a.free[n] = uint32(n) //nolint:gosec // bounded by the sink's window
 	}
 	return a
 }
 
-// listenWait is how long the server may take to say that it lets us listen.
+// listenWait is how long the server may take to accept the subscription.
 const listenWait = 2 * time.Second
 
 // listen subscribes to the answers, once. The client subscribes again by itself
-// after it has lost the connection. Nothing is sent before the server has let us
-// listen: it would store what nobody hears the answer of.
+// after it has lost the connection. Nothing is sent before the server has accepted
+// the subscription: it would store messages whose acknowledgements are lost.
 func (a *acks) listen() (prefix string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,19 +88,19 @@ func (a *acks) listen() (prefix string, err error) {
 	}
 	if err = a.nc.FlushTimeout(listenWait); err != nil {
 		err = broker.Outage(fmt.Errorf("subscribe to answers: %w", err), "", "")
-	} else if refused := deaf(a.nc, inbox); refused != nil { // said before the flush is answered
+	} else if refused := deaf(a.nc, inbox); refused != nil { // the server reports it before it answers the flush
 		err = broker.Outage(refused, codePermission, "")
 	}
 	if err != nil {
-		_ = sub.Unsubscribe() // a connection that is closed has none
+		_ = sub.Unsubscribe() // fails on a closed connection only
 		return "", err
 	}
 	a.sub, a.prefix = sub, inbox
 	return inbox, nil
 }
 
-// deafened returns why the server lets us listen no more, if it has said so: then
-// listen asks again.
+// deafened returns the error with which the server ended the subscription, if it
+// did; listen then subscribes again.
 func (a *acks) deafened() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,14 +109,14 @@ func (a *acks) deafened() error {
 	}
 	err := deaf(a.nc, a.prefix)
 	if err != nil {
-		_ = a.sub.Unsubscribe() // the server has none
+		_ = a.sub.Unsubscribe() // the server has dropped it already
 		a.sub, a.prefix = nil, ""
 	}
 	return err
 }
 
-// take gives message i of a call a slot. Without a free one, and if the call has
-// nothing on the wire, it returns what is closed when it is worth another try.
+// take gives message i of a call a slot. If none is free, and the call has
+// nothing on the wire, it returns a channel that is closed when a slot is free.
 func (a *acks) take(d *delivery, i int, epoch uint64) (ticket, <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -138,7 +138,7 @@ func (a *acks) take(d *delivery, i int, epoch uint64) (ticket, <-chan struct{}) 
 	return ticketOf(n, s.turn), nil
 }
 
-// give gives a slot back; what comes for it later is nobody's. The caller holds mu.
+// give gives a slot back; late answers for it are dropped. The caller holds mu.
 func (a *acks) give(n uint32) {
 	s := &a.slots[n]
 	s.call.open--
@@ -151,7 +151,7 @@ func (a *acks) give(n uint32) {
 	}
 }
 
-// answered takes an answer.
+// answered stores an answer for its call.
 func (a *acks) answered(m *nats.Msg) {
 	n, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 36, 64)
 	t := ticket(n)
@@ -168,7 +168,7 @@ func (a *acks) answered(m *nats.Msg) {
 	d, i := s.call, s.i
 	d.got = append(d.got, answer{i, err})
 	a.give(t.slot())
-	// One that has nothing to send sleeps until all is answered.
+	// A call with nothing to send sleeps until all its messages are answered.
 	if d.open == 0 || d.eager || d.next[i] > 0 {
 		d.eager = false
 		select {
@@ -178,7 +178,7 @@ func (a *acks) answered(m *nats.Msg) {
 	}
 }
 
-// meaning is what a stream's answer says; nil: it has the message.
+// meaning returns the error of a stream's answer; nil: the stream has the message.
 func meaning(m *nats.Msg) error {
 	if plainAck(m.Data) {
 		return nil
@@ -219,7 +219,7 @@ func plainAck(data []byte) bool {
 	return string(rest) == "}" || string(rest) == `,"duplicate":true}`
 }
 
-// of is what is known of a ticket's message; nothing if it is answered.
+// of returns the slot of a ticket's message, the zero slot if it is answered.
 func (a *acks) of(t ticket) slot {
 	a.mu.Lock()
 	defer a.mu.Unlock()

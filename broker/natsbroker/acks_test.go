@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// TestAnswers: what is not an acknowledgement for certain is none.
+// TestAnswers: only an unmistakable acknowledgement counts as one.
 func TestAnswers(t *testing.T) {
 	noStream := nats.Header{"Status": {"503"}}
 	for _, tt := range []struct {
@@ -46,8 +46,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestLateAnswer: the answer to a message that was given up is not that of the one
-// that has its slot now.
+// TestLateAnswer: a late answer to an abandoned message is not taken for the answer to
+// the message that has its slot now.
 func TestLateAnswer(t *testing.T) {
 	a := newAcks(nil, 1)
 	d := &delivery{next: make([]int32, 2), bell: make(chan struct{}, 1)}

@@ -20,7 +20,7 @@ func (s *Sink) Advise(ctx context.Context, topics []string) ([]broker.Advice, er
 			if ctx.Err() != nil {
 				return all, ctx.Err()
 			}
-			continue // Probe has said it
+			continue // Probe reports it
 		}
 		if seen[c.Name] {
 			continue
@@ -34,30 +34,30 @@ func (s *Sink) Advise(ctx context.Context, topics []string) ([]broker.Advice, er
 	return all, nil
 }
 
-// weak is what a stream's settings do not keep.
+// weak returns advice about the settings that put a stream's messages at risk.
 func (s *Sink) weak(c *jetstream.StreamConfig) (found []broker.Advice) {
 	note := func(what, why, fix string) {
 		found = append(found, broker.Advice{What: "stream " + c.Name + " " + what, Why: why, Fix: fix})
 	}
 	limited := c.MaxMsgs > 0 || c.MaxBytes > 0 || c.MaxMsgsPerSubject > 0
 	if c.Discard == jetstream.DiscardOld && limited && c.Retention == jetstream.LimitsPolicy {
-		note("deletes its oldest messages when it is full", "they may be ones that nobody has read",
+		note("deletes its oldest messages when it is full", "they may be unread",
 			"nats stream edit "+c.Name+" --discard=new: the relay then waits until there is room")
 	}
 	if c.Storage == jetstream.MemoryStorage {
-		note("is kept in memory", "what was acknowledged is gone after a restart of its servers", "make it anew with --storage=file")
+		note("is kept in memory", "acknowledged messages are lost when its servers restart", "create it again with --storage=file")
 	}
 	if c.Replicas <= 1 {
-		note("has one replica", "JetStream acknowledges before it syncs to disk: a crash of the machine loses what was acknowledged",
-			"three replicas, or sync_interval: always in the server's configuration")
+		note("has one replica", "JetStream acknowledges before it syncs to disk: a crash of the machine loses acknowledged messages",
+			"use three replicas, or sync_interval: always in the server's configuration")
 	}
 	if c.Duplicates > 0 && c.Duplicates < time.Minute && !s.noDedup {
-		note(fmt.Sprintf("drops repeated messages for %v only", c.Duplicates), "a relay that takes over after its lease sends again what is in flight",
+		note(fmt.Sprintf("drops repeated messages for %v only", c.Duplicates), "a relay that takes over sends the messages in flight again",
 			"nats stream edit "+c.Name+" --dupe-window=2m")
 	}
 	if limit := int64(c.MaxMsgSize); limit > 0 && limit < s.nc.MaxPayload() {
-		note(fmt.Sprintf("takes messages of %d bytes at the most, headers included", limit), "larger ones are rejected",
-			"nats stream edit "+c.Name+" --max-msg-size, if they are to be larger")
+		note(fmt.Sprintf("takes messages of at most %d bytes, headers included", limit), "larger messages are rejected",
+			"to allow larger ones: nats stream edit "+c.Name+" --max-msg-size")
 	}
 	return found
 }

@@ -22,9 +22,9 @@ func (c *couple) all(n int) (held []broker.Delivery) {
 	return held
 }
 
-// TestStreamMadeAgain: a stream is deleted and made again under a source that
-// works on messages of the old one. Their acknowledgements are not those of the new
-// one's messages, which have the same numbers and all come.
+// TestStreamMadeAgain: a stream is deleted and created again while a source
+// works on its messages. Their acknowledgements do not settle messages of the new
+// stream, which have the same numbers and are all delivered.
 //
 // Promises: L
 func TestStreamMadeAgain(t *testing.T) {
@@ -68,9 +68,9 @@ func TestStreamMadeAgain(t *testing.T) {
 	}
 }
 
-// TestPurgedMessagesHideNothing: what was purged while the second source works on it
-// is not unsettled any more, and does not stand for what the first one holds: newer
-// messages wait for that.
+// TestPurgedMessagesHideNothing: a message that is purged while the second source works
+// on it is not unsettled any more. It is not counted in place of a message that the first
+// source holds, for which newer messages still wait.
 //
 // Promises: O
 func TestPurgedMessagesHideNothing(t *testing.T) {
@@ -90,7 +90,7 @@ func TestPurgedMessagesHideNothing(t *testing.T) {
 	if err := stream.Purge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c.receive(c.first, 300*time.Millisecond) // it stands by
+	c.receive(c.first, 300*time.Millisecond) // it waits
 	over()
 	c.publish(2)
 	var held []broker.Delivery

@@ -22,8 +22,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestConformance runs the suite on the server itself; on machines without it, and
-// in the matrix, on the one that is linked into the test.
+// TestConformance runs the suite on the installed server. On machines without it,
+// and in the matrix, it runs on the server that is linked into the test.
 //
 // Promises: L, O
 func TestConformance(t *testing.T) {
@@ -68,8 +68,8 @@ func connect(t *testing.T, url string) *nats.Conn {
 	return nc
 }
 
-// env gives a case a stream of its own that keeps repeated messages; the sink
-// goes through a proxy.
+// env gives a case a stream of its own that keeps duplicates. The sink
+// connects through a proxy.
 func env(t *testing.T, url string) *brokertest.Env {
 	t.Helper()
 	return envWith(t, url, natsbroker.SinkOptions{NoDedup: true, Timeout: 2 * time.Second})
@@ -203,7 +203,7 @@ func makeFull(ctx context.Context, js jetstream.JetStream, full jetstream.Stream
 	return err
 }
 
-// TestDedup: the stream drops what is sent again.
+// TestDedup: the stream drops duplicates.
 //
 // Promises: L
 func TestDedup(t *testing.T) {
@@ -227,7 +227,7 @@ func proxied(t *testing.T, url string) (*faultproxy.Proxy, string) {
 	return proxy, "nats://" + proxy.Addr()
 }
 
-// log reads a stream up to its end as it is now.
+// log reads a stream up to its present end.
 func log(ctx context.Context, stream jetstream.Stream) ([]postrider.Message, error) {
 	info, err := stream.Info(ctx)
 	if err != nil || info.State.Msgs == 0 {
@@ -261,8 +261,8 @@ func log(ctx context.Context, stream jetstream.Stream) ([]postrider.Message, err
 	return out, nil
 }
 
-// Deduplication is by stream: two pipes that publish one message under two
-// prefixes into one stream both want to see it there.
+// TestTwoPrefixesInOneStream: a stream deduplicates over all subjects, yet it keeps a
+// message that two pipes publish under two prefixes twice.
 func TestTwoPrefixesInOneStream(t *testing.T) {
 	nc := connect(t, embedded(t))
 	js, err := jetstream.New(nc)
@@ -300,8 +300,8 @@ func TestSubject(t *testing.T) {
 	}
 }
 
-// TestUserHeaderCannotCommand: a message that tries to roll up the stream
-// leaves it alone and keeps its header.
+// TestUserHeaderCannotCommand: a user header that asks for a rollup does not change
+// the stream, and arrives as a header.
 func TestUserHeaderCannotCommand(t *testing.T) {
 	e := env(t, embedded(t))
 	msgs := []postrider.Message{
@@ -320,7 +320,7 @@ func TestUserHeaderCannotCommand(t *testing.T) {
 	}
 }
 
-// TestTooLargeNamesTheLimit: who reads the dead letter knows what to change.
+// TestTooLargeNamesTheLimit: the dead letter names the limit to change.
 func TestTooLargeNamesTheLimit(t *testing.T) {
 	nc := connect(t, embedded(t))
 	sink, err := natsbroker.NewSink(nc, nil)
@@ -333,7 +333,7 @@ func TestTooLargeNamesTheLimit(t *testing.T) {
 	}
 }
 
-// TestTLSIsDemanded: to a server that speaks no TLS nothing is said.
+// TestTLSIsDemanded: a server without TLS receives nothing.
 func TestTLSIsDemanded(t *testing.T) {
 	url := embedded(t)
 	for params, reached := range map[string]bool{"": true, "?tls=false": true, "?tls=true": false} {

@@ -13,7 +13,7 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// lookEvery is how often a call that waits looks whether there will be no answer.
+// lookEvery is how often a waiting call looks for messages that will not be answered.
 const lookEvery = 100 * time.Millisecond
 
 // delivery is one Deliver call. A key has one message on the wire at a time.
@@ -23,13 +23,13 @@ type delivery struct {
 	msgs    []postrider.Message
 	errs    []error
 	next    keychain.Chain
-	ready   []int // may be sent: everything before them in their keys is acknowledged
+	ready   []int // may be sent: all earlier messages of their keys are acknowledged
 	tickets []ticket
 	before  error // the connection's last error when the call began
-	deaf    error // why nothing is sent any more: answers cannot be heard
+	deaf    error // why sending has stopped: this user may not receive answers
 	look    *time.Ticker
-	bell    chan struct{} // there are answers worth a look
-	taken   []answer      // answers that were taken, for the next time
+	bell    chan struct{} // signals that answers have arrived
+	taken   []answer      // buffer that take and answered swap
 
 	out    envelope.Wire
 	header header
@@ -38,7 +38,7 @@ type delivery struct {
 	// Guarded by the inbox.
 	open  int // messages on the wire
 	got   []answer
-	eager bool // it waits for any answer
+	eager bool // the call waits for any answer
 }
 
 // Deliver implements broker.Sink.
@@ -67,8 +67,8 @@ func (s *Sink) Deliver(ctx context.Context, batch broker.Batch) []error {
 	return d.errs
 }
 
-// publish sends what is ready, waiting for a free slot only when it has nothing
-// else to wait for. It reports whether anything is open.
+// publish sends the ready messages. It waits for a free slot only while no message is on
+// the wire. It reports whether any message is open.
 func (d *delivery) publish(ctx context.Context) bool {
 	epoch := d.s.nc.Stats().Reconnects
 	for len(d.ready) > 0 && ctx.Err() == nil {
@@ -114,7 +114,7 @@ func (d *delivery) send(m *postrider.Message, t ticket) error {
 	}
 	prefix, err := d.s.acks.listen()
 	if err != nil {
-		d.deaf = err // for each message the server would be asked, and waited for, again
+		d.deaf = err // otherwise each message would ask the server, and wait for it, again
 		return err
 	}
 	d.msg.Subject, d.msg.Reply, d.msg.Data = subject, t.reply(prefix), d.out.Payload
@@ -125,16 +125,16 @@ func (d *delivery) send(m *postrider.Message, t ticket) error {
 	return nil
 }
 
-// header is a header for the client that is used again for the next message.
-// Messages that follow each other have mostly the same names.
+// header is a client header that is reused for the next message. Consecutive messages
+// have mostly the same names.
 type header struct {
 	names  []string
-	values []string // those of the names, as the map has them
+	values []string // backing array of the map's values
 	text   []byte
 	lines  nats.Header
 }
 
-// of makes the header of a message.
+// of returns the header of a message.
 func (h *header) of(w *envelope.Wire, id string) nats.Header {
 	h.shape(w, id != "")
 	h.text = h.text[:0]
@@ -178,7 +178,7 @@ func (h *header) shape(w *envelope.Wire, hasID bool) {
 	}
 }
 
-// take takes the answers that are there.
+// take handles the answers that have arrived.
 func (d *delivery) take() {
 	d.s.acks.mu.Lock()
 	d.got, d.taken = d.taken[:0], d.got
@@ -193,9 +193,9 @@ func (d *delivery) take() {
 	}
 }
 
-// subject is where message i went.
+// subject returns the subject that message i was sent to.
 func (d *delivery) subject(i int) string {
-	_, subject, _ := d.s.frame(&d.out, &d.msgs[i]) // it was sent
+	_, subject, _ := d.s.frame(&d.out, &d.msgs[i]) // without an error: it was sent
 	return subject
 }
 
@@ -225,7 +225,7 @@ func (d *delivery) giveUp() {
 	}
 }
 
-// fail notes err for message i, which is waited for no more, and bars the rest of
+// fail records err for message i, stops waiting for it, and bars the rest of
 // its key.
 func (d *delivery) fail(i int, err error) {
 	if d.tickets[i] != 0 {
@@ -239,8 +239,8 @@ func (d *delivery) fail(i int, err error) {
 	d.next.Bar(i, d.errs, err)
 }
 
-// abandon answers everything that is open: what is on the wire is unknown, the
-// rest is not sent.
+// abandon resolves all open messages: those on the wire are unknown, the
+// others were not sent.
 func (d *delivery) abandon(ctx context.Context) {
 	d.take()
 	unknown := broker.Unknown(ctx.Err(), "", "")

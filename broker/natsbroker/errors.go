@@ -18,17 +18,17 @@ const (
 	codeHeadersTooLarge = 10097
 )
 
-// codeNotStored is what a stream answers that is full and discards what is new,
-// and that has other trouble: only the text tells them apart.
+// codeNotStored is the answer of a full stream with discard: new, and of a stream with
+// other failures: only the text distinguishes them.
 const codeNotStored = 10077
 
-// full are the texts of nats-server for a stream that takes no more for now.
+// full reports whether nats-server refused a message because its stream is full.
 func full(err *jetstream.APIError) bool {
 	return err.ErrorCode == codeNotStored && (strings.Contains(err.Description, "maximum messages exceeded") ||
 		strings.Contains(err.Description, "maximum messages per subject exceeded") || strings.Contains(err.Description, "maximum bytes exceeded"))
 }
 
-// remedy adds to an error of the connection what a person can do about it.
+// remedy adds to an error of the connection how a person can fix its cause.
 func remedy(err error) error {
 	switch {
 	case unwelcome(err):
@@ -41,7 +41,7 @@ func remedy(err error) error {
 	return err
 }
 
-// unwelcome reports whether the server does not take us for who we say we are.
+// unwelcome reports whether the server rejected our credentials.
 func unwelcome(err error) bool {
 	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) ||
 		errors.Is(err, nats.ErrAccountAuthExpired)
@@ -49,17 +49,17 @@ func unwelcome(err error) bool {
 
 // Codes beside JetStream's numbers.
 const (
-	codePermission = "PERMISSION"  // the user may not publish to the subject, or not hear the answer: allow it
+	codePermission = "PERMISSION"  // the user may not publish to the subject, or not receive the answer: allow it
 	codeMaxPayload = "MAX_PAYLOAD" // the message is above the server's max_payload: raise it, or claim large payloads
-	codeBadSubject = "BAD_SUBJECT" // the topic is no subject: use a route with a valid one
+	codeBadSubject = "BAD_SUBJECT" // the topic is not a valid subject: use a route with a valid one
 	codeNoStream   = "NO_STREAM"   // no stream takes the subject: add one
 )
 
-// denied returns what the server said since before about a subject that we may
-// not publish to. It says that of the connection, and answers nothing to the message.
+// denied returns an error if the server has refused publishing to subject since before.
+// The server reports that on the connection, not as an answer to the message.
 func denied(nc *nats.Conn, before error, subject string) error {
 	last := violation(nc, `ublish to "`+subject+`"`)
-	if last == nil || last == before { //nolint:errorlint // the same value: it was there before
+	if last == nil || last == before { //nolint:errorlint // the same value is an old error
 		return nil
 	}
 	return broker.Outage(fmt.Errorf("%w; allow this user to publish to it", last), codePermission, subject)
@@ -98,8 +98,8 @@ func may(nc *nats.Conn, err error, fix string) error {
 	return err
 }
 
-// notConnected says why there is no connection, where the client knows. What it
-// says of a message then is beside the point ("headers not supported").
+// notConnected returns why there is no connection, as far as the client knows. Its error
+// for a message is misleading then ("headers not supported").
 func notConnected(nc *nats.Conn) error {
 	if last := nc.LastError(); last != nil {
 		return fmt.Errorf("not connected: %w", remedy(last))
@@ -107,8 +107,8 @@ func notConnected(nc *nats.Conn) error {
 	return errors.New("not connected: no server answers at the URL's addresses")
 }
 
-// notPublished classifies an error of the client's publishing. Only those that
-// it gives before it writes mean that nothing was sent.
+// notPublished classifies an error of the client's publish call. Only errors from before
+// its write mean that nothing was sent.
 func notPublished(err error, subject string) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -123,7 +123,7 @@ func notPublished(err error, subject string) error {
 	return broker.Unknown(err, "", "")
 }
 
-// refused classifies the answer to a message that was sent.
+// refused classifies a stream's error for a sent message.
 func refused(err error, subject string) error {
 	var api *jetstream.APIError
 	switch {

@@ -15,8 +15,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestWireIsGolden: what a client that knows nothing of ours sees is what the golden
-// files say, byte for byte.
+// TestWireIsGolden: an independent client sees the messages of the golden files, byte for
+// byte.
 func TestWireIsGolden(t *testing.T) {
 	nc := connect(t, testserver.SharedNATS(t).URL)
 	js, err := jetstream.New(nc)

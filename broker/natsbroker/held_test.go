@@ -10,9 +10,9 @@ import (
 	"github.com/postrider/postrider/broker/natsbroker"
 )
 
-// TestMaxHeldBytes: with as many bytes unsettled as allowed the source takes no
-// more from the server, continues when it is settled, and a message that is larger
-// than all of them comes too.
+// TestMaxHeldBytes: at its limit of unsettled bytes the source takes no
+// more from the server, and continues when they are settled. A message above the
+// limit is received too.
 //
 // Promises: G
 func TestMaxHeldBytes(t *testing.T) {

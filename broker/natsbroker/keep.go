@@ -13,7 +13,7 @@ import (
 func (s *Sink) Keeps(ctx context.Context, topic string) (broker.Keeping, error) {
 	c, err := s.stream(ctx, Subject(s.prefix, topic))
 	if err != nil {
-		return broker.Keeping{}, fmt.Errorf("natsbroker: how long topic %s is kept: %w", topic, err)
+		return broker.Keeping{}, fmt.Errorf("natsbroker: read the retention of topic %s: %w", topic, err)
 	}
 	if c.Retention != jetstream.LimitsPolicy {
 		return broker.Keeping{Removes: true, For: c.MaxAge, Setting: "the retention policy of stream " + c.Name}, nil

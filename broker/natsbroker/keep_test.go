@@ -10,7 +10,7 @@ import (
 	"github.com/postrider/postrider/broker/natsbroker"
 )
 
-// TestKeeps: a stream says for how long it keeps messages.
+// TestKeeps: Keeps returns how long a stream keeps messages.
 func TestKeeps(t *testing.T) {
 	nc := connect(t, embedded(t))
 	js, err := jetstream.New(nc)
@@ -38,6 +38,6 @@ func TestKeeps(t *testing.T) {
 		}
 	}
 	if _, err := sink.Keeps(t.Context(), "none"); err == nil {
-		t.Error("a topic without a stream keeps nothing, and that is no error")
+		t.Error("no error for a topic without a stream")
 	}
 }

@@ -8,18 +8,18 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// ClientOptions returns what a [Sink] and a [Source] need of a connection:
-// nothing is kept while it is down, it reconnects for ever, also to a server that
-// does not know its user (credentials come back), and a server that takes no more
-// bytes for 2 s counts as gone. The client waits for such a server without regard
-// to any context.
+// ClientOptions returns the options that a [Sink] and a [Source] need of a connection.
+// It buffers nothing while it is down. It reconnects for ever, even to a server that
+// rejects its user, because credentials may be corrected. A server that accepts no
+// bytes for 2 s counts as gone: the client's writes to such a server ignore every
+// context.
 func ClientOptions() []nats.Option {
 	return []nats.Option{
 		nats.Name("postrider"),
 		nats.ReconnectBufSize(-1),
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // else the client prints to stderr; calls answer with the same
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // without a handler the client prints to stderr; calls return the same errors
 		nats.FlusherTimeout(2 * time.Second),
 		nats.RetryOnFailedConnect(true),
 		nats.ReconnectWait(250 * time.Millisecond),
@@ -55,7 +55,7 @@ func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 }
 
 // OpenSource returns a source on a connection of its own for a URL as [Open] takes it.
-// opts must name a stream and a group. Parameters about publishing are ignored. Close
+// opts must name a stream and a group. Parameters for publishing are ignored. Close
 // ends the source and its connection.
 func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
 	var t Target
@@ -78,8 +78,8 @@ func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
 	return s, nil
 }
 
-// Connect returns a connection of the target, with more options behind its own, for
-// [NewSink] and [NewSource]. It is the caller's to close.
+// Connect returns a connection to the target, with more options after its own, for
+// [NewSink] and [NewSource]. The caller closes it.
 func (t *Target) Connect(more ...nats.Option) (*nats.Conn, error) {
 	nc, err := nats.Connect(t.Servers, append(slices.Clone(t.Client), more...)...)
 	if err != nil { // it may quote the URL

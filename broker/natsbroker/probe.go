@@ -14,22 +14,22 @@ import (
 
 var errNoStream = errors.New("no stream takes the subject")
 
-// probeTimeout bounds a look at the server, and at all streams.
+// probeTimeout bounds Probe, over all streams.
 const probeTimeout = time.Minute
 
-// pingWait is how long a connection that is being made may take.
+// pingWait bounds the wait for a connection under construction.
 const pingWait = 5 * time.Second
 
-// Ping is [broker.Info].Ping. While there is no connection it waits a moment for
-// the client, which continues trying.
+// Ping is [broker.Info].Ping. Without a connection it waits up to pingWait for
+// the client, which keeps reconnecting.
 func (s *Sink) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingWait)
 	defer cancel()
 	return s.reach(ctx)
 }
 
-// reach makes a round trip to the server, and returns why there is none: without a
-// connection the end of ctx explains nothing.
+// reach makes a round trip to the server and returns why that fails: without a
+// connection the reason, not the end of ctx.
 func (s *Sink) reach(ctx context.Context) error {
 	err := s.nc.FlushWithContext(ctx)
 	if err == nil {
@@ -44,7 +44,7 @@ func (s *Sink) reach(ctx context.Context) error {
 	return fmt.Errorf("reach nats: %w", err)
 }
 
-// Probe is [broker.Info].Probe. A stream that cannot acknowledge counts as none.
+// Probe is [broker.Info].Probe. A stream that does not acknowledge is an error too.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout) // the client refuses a context without an end
 	defer cancel()
@@ -66,11 +66,11 @@ func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	return missing, nil
 }
 
-// stream is the one that takes the subject.
+// stream returns the configuration of the stream that takes the subject.
 func (s *Sink) stream(ctx context.Context, subject string) (*jetstream.StreamConfig, error) {
 	name, err := s.js.StreamNameBySubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, fmt.Errorf("%w; make one: nats stream add --subjects %q", errNoStream, subject)
+		return nil, fmt.Errorf("%w; create one: nats stream add --subjects %q", errNoStream, subject)
 	} else if err != nil {
 		return nil, s.api(err)
 	}
@@ -83,12 +83,12 @@ func (s *Sink) stream(ctx context.Context, subject string) (*jetstream.StreamCon
 	case c.NoAck:
 		return nil, fmt.Errorf("stream %s does not acknowledge: nats stream edit %s --ack", name, name)
 	case c.Sealed:
-		return nil, fmt.Errorf("stream %s is sealed and takes nothing more", name)
+		return nil, fmt.Errorf("stream %s is sealed and accepts no messages", name)
 	}
 	return c, nil
 }
 
-// api adds that we may not ask, where the server has said so.
+// api adds the remedy to err if the server has refused the request or its answer.
 func (s *Sink) api(err error) error {
 	return may(s.nc, err, "allow this user to publish to $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.>, and to subscribe to _INBOX.>")
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// puller asks the server for messages, with one request at a time, and takes what
-// comes on one subscription that lasts as long as the source. The client's own
-// Fetch has a subscription per request and ends it by its clock: what has arrived
-// at a process that was stopped or starved meanwhile is thrown away, waits for
-// AckWait, and is thrown away again. See
+// puller requests messages from the server, one request at a time, and receives
+// them on one subscription that lasts as long as the source. The client's own
+// Fetch makes a subscription per request and ends it by its clock: messages that arrive
+// while the process is stopped or starved are dropped, wait for
+// AckWait, and are dropped again. See
 // https://docs.nats.io/reference/reference-protocols/nats_api_reference
-// (CONSUMER.MSG.NEXT) for the request and what answers it.
+// (CONSUMER.MSG.NEXT) for the request and its answers.
 type puller struct {
 	nc      *nats.Conn
 	subject string // of requests
@@ -27,13 +27,13 @@ type puller struct {
 
 	number   int // of the last pull, from 1
 	open     bool
-	sent     time.Time // when we were heard last
-	until    time.Time // then an open request has ended; else no other one begins before
-	messages int       // that the request may still bring
+	sent     time.Time // when the server heard of this source last
+	until    time.Time // end of the open request; without one, the earliest start of the next
+	messages int       // that the request may still deliver
 	bytes    int
-	some     bool   // it has brought some
-	single   bool   // the next message is larger than what may be asked for
-	pin      string // what the server calls us while it feeds us
+	some     bool   // the request has delivered some
+	single   bool   // the next message is larger than MaxHeldBytes allows
+	pin      string // the server's id of this source while the consumer is pinned to it
 }
 
 func newPuller(nc *nats.Conn, opts *SourceOptions) puller {
@@ -43,7 +43,8 @@ func newPuller(nc *nats.Conn, opts *SourceOptions) puller {
 	}
 }
 
-// spareStatuses may wait beside the messages: more than requests that have no answer.
+// spareStatuses is the room for statuses beside the messages: more than requests without
+// an answer.
 const spareStatuses = 64
 
 // request is the body of a pull.
@@ -55,11 +56,11 @@ type request struct {
 	Group    string        `json:"group,omitempty"`
 }
 
-// due is when the request that is open has ended, with an answer or without one.
+// due returns when the open request ends, with an answer or without one.
 func (p *puller) due() time.Time { return p.until }
 
-// pull sends a request for as much as MaxHeld and room bytes, unless one is open.
-// It reports what the connection says.
+// pull sends a request for up to MaxHeld messages and room bytes, unless one is open.
+// It returns errors of the connection.
 func (p *puller) pull(room int) error {
 	now := time.Now()
 	if now.Before(p.until) {
@@ -85,8 +86,8 @@ func (p *puller) pull(room int) error {
 	return nil
 }
 
-// stay has the server know that we live: by a request that no message fits in,
-// when there was no other for long.
+// stay keeps the pin: after a while without a request it sends one that is too small
+// for any message.
 func (p *puller) stay() error {
 	if p.pin == "" || time.Since(p.sent) < p.opts.AckWait/pullsPerWait {
 		return nil
@@ -112,8 +113,8 @@ func (p *puller) send(number int, r request) error {
 	return p.nc.PublishRequest(p.subject, p.inbox+strconv.Itoa(number), body)
 }
 
-// got counts a message. Those of an earlier request, which come late, count too:
-// then the next one begins early.
+// got counts a message. Late messages of an earlier request count too:
+// then the next request begins early.
 func (p *puller) got(msg *nats.Msg) {
 	if pin := msg.Header.Get("Nats-Pin-Id"); pin != "" {
 		p.pin = pin
@@ -126,22 +127,22 @@ func (p *puller) got(msg *nats.Msg) {
 	}
 }
 
-// standing is what a status says of the consumer.
+// standing is what a status reveals about the consumer.
 type standing uint8
 
 const (
 	consumerThere   standing = iota
-	consumerUnsure           // it may be another one, or none
-	consumerDeleted          // the one that we had
+	consumerUnsure           // it may be another one, or deleted
+	consumerDeleted          // this puller's consumer
 )
 
-// status notes how a request ended, and what that says of the consumer. An error
-// is a reason that does not pass by itself.
+// status records how a request ended, and returns what that reveals about the consumer.
+// An error needs a person to fix it.
 func (p *puller) status(msg *nats.Msg, status string) (of standing, err error) {
 	said := msg.Header.Get("Description")
 	text := strings.ToLower(said)
 	switch {
-	case status == "423": // somebody else is fed, or the consumer was made again
+	case status == "423": // the consumer is pinned to another source, or was created again
 		p.pin, of = "", consumerUnsure
 	case strings.Contains(text, "consumer deleted"):
 		p.pin, of = "", consumerDeleted
@@ -155,7 +156,7 @@ func (p *puller) status(msg *nats.Msg, status string) (of standing, err error) {
 	}
 	p.single = !p.some && strings.Contains(text, "exceeds maxbytes")
 	switch {
-	case status == "503": // no such consumer, or nobody who speaks for it now
+	case status == "503": // the consumer does not exist, or has no leader now
 		of = consumerUnsure
 	case status == "400", strings.Contains(text, "exceeded maxrequest"):
 		return of, fmt.Errorf("the server refuses to deliver: %s %s", status, said)
@@ -168,7 +169,7 @@ func (p *puller) close() (arrived []*nats.Msg) {
 	if p.sub == nil {
 		return nil
 	}
-	_ = p.sub.Unsubscribe() // a connection that is closed has none
+	_ = p.sub.Unsubscribe() // fails on a closed connection only
 	for {
 		select {
 		case msg := <-p.msgs:

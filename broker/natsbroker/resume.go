@@ -11,26 +11,26 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// resume holds messages back while earlier ones are not here: left unsettled by
-// an earlier process, given to another source, or lost on their way to us. The
-// server delivers those again when their time is over and everything newer at
-// once, which would turn a key's order round.
+// resume holds messages back while earlier ones are missing: left unsettled by
+// an earlier process, given to another source, or lost on the wire. The
+// server delivers those again after AckWait and all newer messages at
+// once, which would reverse the order of a key.
 //
 // The server numbers the deliveries of a consumer. As long as the numbers have
-// no gap and nobody else had unsettled messages before, every unsettled message
-// is here. Otherwise the server says how many are unsettled, and only when all
-// of them are here may newer ones continue.
+// no gap and no other source had unsettled messages before, every unsettled message
+// is here. Otherwise the server reports the number of unsettled messages, and newer ones
+// are released only when all of them are here.
 //
-// What is here may not be unsettled any more: a source that was only slow has
-// settled it, and the same source may still hold others. So messages that were
-// delivered more than once are counted apart from the rest, which nobody else
+// A message in hand may be settled already: a source that was only slow may have
+// settled it, and may still hold others. So messages that were
+// delivered more than once are counted separately from the rest, which no other source
 // can settle.
 type resume struct {
-	last    uint64    // the last delivery's number
-	missing int       // unsettled messages that are not here, as far as known; > 0: hold
-	upTo    uint64    // they have stream sequences up to this
+	last    uint64    // number of the last delivery
+	missing int       // unsettled messages that are not here, as far as known; > 0: hold newer ones
+	upTo    uint64    // highest stream sequence of the missing ones
 	next    time.Time // when to ask the server again
-	since   time.Time // when something was missing first, or all was given back
+	since   time.Time // when the first message was missing, or all were given back
 	early   []early
 }
 
@@ -39,7 +39,7 @@ type early struct {
 	meta *nats.MsgMetadata
 }
 
-// begin notes how a consumer stands that was made or found.
+// begin takes over the state of a consumer that was created or found.
 func (s *Source) begin(info *jetstream.ConsumerInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,8 +47,8 @@ func (s *Source) begin(info *jetstream.ConsumerInfo) {
 	s.count(info, time.Now())
 }
 
-// count takes the server's word for what is missing. It may be too many, when
-// acknowledgements are on their way, but not too few. The caller holds mu.
+// count derives the number of missing messages from the server's. It may be too high
+// while acknowledgements are in flight, but never too low. The caller holds mu.
 func (s *Source) count(info *jetstream.ConsumerInfo, now time.Time) {
 	r := &s.resume
 	if r.missing == 0 {
@@ -56,7 +56,7 @@ func (s *Source) count(info *jetstream.ConsumerInfo, now time.Time) {
 	}
 	here, repeated := 0, 0
 	for seq, again := range s.inHand {
-		if seq <= info.AckFloor.Stream { // purged or too old: settled for the server
+		if seq <= info.AckFloor.Stream { // purged or expired: the server counts it as settled
 			continue
 		}
 		here++
@@ -67,11 +67,11 @@ func (s *Source) count(info *jetstream.ConsumerInfo, now time.Time) {
 	others := info.NumAckPending - info.NumRedelivered
 	r.missing = max(others-(here-repeated), 0) + max(info.NumRedelivered-repeated, 0)
 	r.upTo = info.Delivered.Stream
-	r.last = min(r.last, info.Delivered.Consumer) // a server that has lost some begins behind us
+	r.last = min(r.last, info.Delivered.Consumer) // a server that has lost deliveries counts from a lower number
 	r.next = now.Add(s.opts.AckWait / 8)
 	if r.missing > 0 && info.NumAckPending <= here && now.Sub(r.since) > s.opts.AckWait {
-		// All may be here, some of it delivered to somebody else meanwhile: the
-		// server, which knows, delivers again what is unsettled.
+		// All may be here, some delivered to another source meanwhile: given
+		// back, the server delivers the unsettled ones again.
 		r.since = now
 		s.surrender()
 		return
@@ -79,8 +79,8 @@ func (s *Source) count(info *jetstream.ConsumerInfo, now time.Time) {
 	s.release()
 }
 
-// ask asks the server what is missing, when something is and it is time. The
-// caller holds one.
+// ask asks the server for the number of unsettled messages, if some are missing and it
+// is time. The caller holds one.
 func (s *Source) ask(ctx context.Context) error {
 	s.mu.Lock()
 	due := s.resume.missing > 0 && !time.Now().Before(s.resume.next)
@@ -114,7 +114,7 @@ func (s *Source) arrived(msg *nats.Msg, meta *nats.MsgMetadata) {
 	if here {
 		return // delivered again
 	}
-	if gap && r.missing == 0 { // how many, the server knows
+	if gap && r.missing == 0 { // at least one; the server knows the number
 		r.missing, r.upTo, r.next, r.since = 1, 0, time.Time{}, time.Now()
 	}
 	if r.missing == 0 {
@@ -128,7 +128,7 @@ func (s *Source) arrived(msg *nats.Msg, meta *nats.MsgMetadata) {
 	}
 }
 
-// release lets go of what was held back once nothing is missing, in the order
+// release releases the held messages once none is missing, in the order
 // of the stream. The caller holds mu.
 func (s *Source) release() {
 	r := &s.resume
@@ -142,12 +142,12 @@ func (s *Source) release() {
 	r.early = nil
 }
 
-// surrender gives back to the server what is held back here, as when another
-// source is fed now, which must not wait for what waits for it. The caller holds mu.
+// surrender gives the held messages back to the server, for instance when the consumer is
+// pinned to another source: the two must not wait for each other. The caller holds mu.
 func (s *Source) surrender() {
 	r := &s.resume
 	for _, e := range r.early {
-		_ = e.msg.Nak() // if it is lost, AckWait does the same later
+		_ = e.msg.Nak() // if lost, AckWait has the same effect later
 		delete(s.inHand, e.meta.Sequence.Stream)
 	}
 	if len(r.early) > 0 {
@@ -155,13 +155,13 @@ func (s *Source) surrender() {
 	}
 }
 
-// unpin lets another source begin at once, if the consumer is ours. It is best
-// effort: otherwise the server waits until the pin has run out.
+// unpin lets another source begin at once, if the consumer is pinned to this one. It is
+// best effort: otherwise the server waits until the pin expires.
 func (s *Source) unpin() {
 	if s.puller.pin == "" || s.consumer == nil || !s.js.Conn().IsConnected() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // of Close, which has none
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // Close takes no context
 	defer cancel()
 	info, err := s.consumer.Info(ctx)
 	if err != nil {

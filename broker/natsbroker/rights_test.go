@@ -16,14 +16,14 @@ import (
 	"github.com/postrider/postrider/broker/natsbroker"
 )
 
-// rights is a configuration whose user relay may publish to and subscribe to these.
+// rights returns a configuration in which the user relay has these permissions.
 func rights(publish, subscribe string) string {
 	return fmt.Sprintf(`authorization { users = [ {user: admin, password: admin},
   {user: relay, password: %q, permissions: {publish: [%s], subscribe: [%s]}} ] }`, canary, publish, subscribe)
 }
 
-// TestAnswersThatWeMayNotHear: a user that may publish and not listen is told so,
-// before anything is sent that would be stored again with each try.
+// TestAnswersThatWeMayNotHear: a user that may publish but not subscribe gets an error
+// before anything is sent, because each try would store the messages again.
 func TestAnswersThatWeMayNotHear(t *testing.T) {
 	const publish, fix = `"ok.>", "$JS.API.>"`, "allow this user to subscribe to _INBOX.>"
 	g := newGuarded(t, rights(publish, `"nothing"`))
@@ -44,8 +44,9 @@ func TestAnswersThatWeMayNotHear(t *testing.T) {
 	g.becomes(sink, "ok.x", "")
 }
 
-// TestWhatASourceMayNot: a source that may not ask, hear or acknowledge says so, and
-// continues when it may. The client does not subscribe again before it has reconnected.
+// TestWhatASourceMayNot: a source without the right to pull, receive or acknowledge
+// reports it, and continues once it has the right. The client subscribes again only
+// after it has reconnected.
 //
 // Promises: S
 func TestWhatASourceMayNot(t *testing.T) {
@@ -104,8 +105,8 @@ func TestWhatASourceMayNot(t *testing.T) {
 	}
 }
 
-// TestDeafOnce: a call asks the server once to let it listen, whatever the number of
-// its messages: a server that hangs has to be waited for each time.
+// TestDeafOnce: a call tries to subscribe once, whatever the number of its messages:
+// each try would wait for a server that hangs.
 func TestDeafOnce(t *testing.T) {
 	g := newGuarded(t, rights(`"ok.>"`, `"nothing"`))
 	said := make(chan string, 64)
@@ -132,7 +133,7 @@ func TestDeafOnce(t *testing.T) {
 			t.Errorf("message %d: %v", i, err)
 		}
 	}
-	if err := nc.Publish("last", nil); err != nil { // what is refused last is said last
+	if err := nc.Publish("last", nil); err != nil { // the last refusal is the last error
 		t.Fatal(err)
 	}
 	asked := 0
@@ -153,7 +154,7 @@ func TestDeafOnce(t *testing.T) {
 	}
 }
 
-// stored is how many messages the stream holds.
+// stored returns the number of messages in the stream.
 func (g *guarded) stored() uint64 {
 	g.Helper()
 	js, err := jetstream.New(connect(g.T, "nats://admin:admin@"+g.host))

@@ -13,8 +13,8 @@ import (
 	"github.com/postrider/postrider/broker/internal/inhand"
 )
 
-// Extend implements broker.Source. What waits here for a receiver is kept too, and
-// our place with the server: who is at work may not call Receive for long.
+// Extend implements broker.Source. It also extends messages that wait for a receiver, and
+// keeps the pin: a busy receiver may not call Receive for long.
 func (s *Source) Extend(ctx context.Context, deliveries []broker.Delivery) error {
 	if err := s.stay(); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (s *Source) Extend(ctx context.Context, deliveries []broker.Delivery) error
 	return ctx.Err()
 }
 
-// stay tells the server that we live, if no call of Receive does.
+// stay keeps the pin if no call of Receive does.
 func (s *Source) stay() error {
 	select {
 	case s.one <- struct{}{}:
@@ -59,23 +59,23 @@ func (s *Source) stay() error {
 	return nil
 }
 
-// settleParallel acknowledgements wait for the server's answer at once.
+// settleParallel is the number of acknowledgements that wait for their answers at once.
 const settleParallel = 64
 
-// settleWait bounds that wait. A server that dies owes an answer that never
-// comes, and the caller's context may be without end.
+// settleWait bounds that wait: a server that dies never answers, and the caller's
+// context may have no deadline.
 const settleWait = 5 * time.Second
 
-// ack is an acknowledgement that the server has not confirmed.
+// ack is an acknowledgement that the server has not confirmed yet.
 type ack struct {
 	seq   uint64 // of the stream
 	msg   *nats.Msg
 	since time.Time
 }
 
-// Settle implements broker.Source. An acknowledgement is confirmed by the
-// server before Settle returns. One that is not is sent again with the next
-// Settle, the same or another, until AckWait has passed: then the server
+// Settle implements broker.Source. It waits until the server has confirmed the
+// acknowledgements. The next call, with the same or other verdicts, sends unconfirmed ones
+// again, until AckWait has passed: then the server
 // delivers the message again.
 func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	acks, err := s.sort(verdicts)
@@ -98,7 +98,7 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 				return
 			}
 			err := a.msg.AckSync(nats.Context(ctx))
-			if err == nil || errors.Is(err, nats.ErrMsgAlreadyAckd) { // by a call beside this one
+			if err == nil || errors.Is(err, nats.ErrMsgAlreadyAckd) { // by a concurrent call
 				s.confirmed(a)
 				return
 			}
@@ -113,7 +113,7 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	return first
 }
 
-// owed says whether a is still to be sent: not if another call has confirmed it, or
+// owed reports whether a must still be sent: not if another call has confirmed it, or
 // the consumer is gone.
 func (s *Source) owed(a ack) bool {
 	s.mu.Lock()
@@ -151,7 +151,7 @@ func (s *Source) sort(verdicts []broker.Verdict) ([]ack, error) {
 			continue
 		}
 		t.Ack()
-		if meta, err := msg.Metadata(); err == nil { // always: it came with one
+		if meta, err := msg.Metadata(); err == nil { // every delivery has metadata
 			delete(s.inHand, meta.Sequence.Stream)
 			s.acks[meta.Sequence.Stream] = ack{meta.Sequence.Stream, msg, now}
 		}

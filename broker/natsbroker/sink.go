@@ -14,17 +14,17 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SinkOptions of [Open] and [NewSink]. The zero value is what most want.
+// SinkOptions configures [Open] and [NewSink]. The zero value suits most applications.
 type SinkOptions struct {
 	// Prefix is put before every subject, "events." for example.
 	Prefix string
-	// Route says what becomes of each message: the topic that names the subject,
-	// format and more headers; NATS has no key. nil: the message's topic, plain.
+	// Route sets the topic that names the subject, format and further headers of each
+	// message; NATS has no key. nil: the message's topic, plain.
 	Route envelope.Router
-	// NoDedup leaves out the Nats-Msg-Id header, so that the stream keeps
-	// repeated messages: for demos and tests that count them.
+	// NoDedup omits the Nats-Msg-Id header, so that the stream keeps
+	// duplicates: for demos and tests that count them.
 	NoDedup bool
-	// Window is how many messages are unacknowledged at once over all calls; 8192 if zero.
+	// Window bounds the unacknowledged messages of all calls together; 8192 if zero.
 	Window int
 	// Timeout is how long an acknowledgement may take; 10 s if zero.
 	Timeout time.Duration
@@ -32,7 +32,7 @@ type SinkOptions struct {
 
 // Sink publishes to JetStream. It is safe for concurrent use.
 type Sink struct {
-	close   func() // of the connection that Open made; nil: it is the caller's
+	close   func() // closes the connection that Open made; nil: the caller owns it
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	prefix  string
@@ -43,9 +43,9 @@ type Sink struct {
 	codec   envelope.Codec
 }
 
-// NewSink returns a sink on a connection that stays the caller's. It refuses a
-// connection that keeps messages while it is reconnecting, because they would be
-// published after Deliver has answered. It does no I/O. opts may be nil.
+// NewSink returns a sink on a connection that the caller closes. It refuses a
+// connection that buffers messages while it reconnects, because they would be
+// published after Deliver has returned. It does no I/O. opts may be nil.
 func NewSink(nc *nats.Conn, opts *SinkOptions) (*Sink, error) {
 	if opts == nil {
 		opts = &SinkOptions{}
@@ -54,7 +54,7 @@ func NewSink(nc *nats.Conn, opts *SinkOptions) (*Sink, error) {
 		return nil, errors.New("natsbroker: sink: connection is nil")
 	}
 	if nc.Opts.ReconnectBufSize >= 0 {
-		return nil, errors.New("natsbroker: sink: the connection must have ReconnectBufSize(-1): else messages are sent after their Deliver call has ended")
+		return nil, errors.New("natsbroker: sink: the connection must have ReconnectBufSize(-1): otherwise messages are sent after their Deliver call has ended")
 	}
 	window, timeout := opts.Window, opts.Timeout
 	if window <= 0 {
@@ -73,26 +73,26 @@ func NewSink(nc *nats.Conn, opts *SinkOptions) (*Sink, error) {
 	}, nil
 }
 
-// Close ends the connection that [Open] made: calls under way fail. A sink of
-// [NewSink] has nothing to end, and leaves its connection open.
+// Close closes the connection that [Open] made: calls under way fail. For a sink of
+// [NewSink] it does nothing, and the connection stays open.
 func (s *Sink) Close() {
 	if s.close != nil {
 		s.close()
 	}
 }
 
-// wireCodec is the header table with NATS's rules.
+// wireCodec returns the header table for NATS.
 func wireCodec() envelope.Codec {
 	return envelope.Codec{Reserved: reserved, Lines: true, ASCII: true, Binding: envelope.BindingNATS}
 }
 
-// reserved names command the server.
+// reserved reports whether the server gives a header name a meaning of its own.
 func reserved(name string) bool {
 	return len(name) >= 5 && strings.EqualFold(name[:5], "nats-")
 }
 
-// Info implements broker.Sink. The size limit is the server's, and 0 before the
-// connection's first contact.
+// Info implements broker.Sink. The size limit is the server's max_payload, and 0 until
+// the first connection.
 func (s *Sink) Info() broker.Info {
 	return broker.Info{
 		Name: "nats", MaxMessageBytes: int(s.nc.MaxPayload()), DedupWindow: s.dedup(), Codec: s.codec,
@@ -100,7 +100,7 @@ func (s *Sink) Info() broker.Info {
 	}
 }
 
-// dedup is the least that a stream is configured to by default.
+// dedup returns the default duplicate window of a stream, 0 with NoDedup.
 func (s *Sink) dedup() time.Duration {
 	if s.noDedup {
 		return 0
@@ -108,7 +108,7 @@ func (s *Sink) dedup() time.Duration {
 	return 2 * time.Minute
 }
 
-// frame makes w and the subject of a message.
+// frame encodes a message into w and returns its route and subject.
 func (s *Sink) frame(w *envelope.Wire, m *postrider.Message) (r envelope.Route, subject string, err error) {
 	if r, err = s.router.Of(m); err != nil {
 		return r, "", broker.Unsendable(err, "")
@@ -120,7 +120,7 @@ func (s *Sink) frame(w *envelope.Wire, m *postrider.Message) (r envelope.Route, 
 	return r, subject, err
 }
 
-// dedupID is the Nats-Msg-Id of a message, "" for none. A stream compares the ids of
+// dedupID returns the Nats-Msg-Id of a message, "" for none. A stream compares the ids of
 // all its subjects, so an id names the pipe and the subject too.
 func (s *Sink) dedupID(pipe, subject string, m *postrider.Message) string {
 	if s.noDedup {
@@ -129,7 +129,7 @@ func (s *Sink) dedupID(pipe, subject string, m *postrider.Message) string {
 	return broker.DedupID(pipe, subject, m)
 }
 
-// size is what the server counts of a message.
+// size returns the bytes of a message that count for max_payload.
 func size(w *envelope.Wire, id string) int {
 	n := len(w.Payload) + len("NATS/1.0\r\n\r\n")
 	for i := range w.Headers {
@@ -141,7 +141,7 @@ func size(w *envelope.Wire, id string) int {
 	return n
 }
 
-// tooLarge rejects what the server said it would not take.
+// tooLarge returns the rejection of a message above the server's max_payload.
 func (s *Sink) tooLarge(size int, subject string) error {
 	if limit := s.nc.MaxPayload(); limit > 0 && int64(size) > limit {
 		err := fmt.Errorf("%w: %d bytes with headers, above the server's max_payload of %d", nats.ErrMaxPayload, size, limit)
@@ -150,8 +150,8 @@ func (s *Sink) tooLarge(size int, subject string) error {
 	return nil
 }
 
-// Preview is [broker.Info].Preview. The limit is known after the connection's
-// first contact.
+// Preview is [broker.Info].Preview. The limit is known after the first
+// connection.
 func (s *Sink) Preview(pipe string, m *postrider.Message) (broker.Preview, error) {
 	var w envelope.Wire
 	r, subject, err := s.frame(&w, m)

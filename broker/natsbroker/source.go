@@ -17,64 +17,64 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SourceOptions of [OpenSource] and [NewSource].
+// SourceOptions configures [OpenSource] and [NewSource].
 type SourceOptions struct {
 	Stream string // required; it must exist
-	// Group is the name of the durable consumer; required. The first Receive makes or
+	// Group is the name of the durable consumer; required. The first Receive creates or
 	// updates it.
 	Group string
 	// Subjects filter the stream, NATS's wildcards included; nil: all of it.
 	Subjects []string
-	// Foreign says what records look like that others wrote.
+	// Foreign describes messages of other writers.
 	Foreign envelope.Foreign
-	// Prefix is taken off the subject of records that do not name their topic.
+	// Prefix is removed from the subject of messages that do not name their topic.
 	Prefix string
 	// AckWait is how long the server waits before it delivers again; 30 s if zero.
 	AckWait time.Duration
 	// MaxHeld bounds the unsettled messages; 1024 if zero.
 	MaxHeld int
-	// MaxHeldBytes bounds the unsettled messages, but for the last of them; 64 MiB
+	// MaxHeldBytes bounds the size of unsettled messages; the last one may pass it. 64 MiB
 	// if zero.
 	MaxHeldBytes int
 }
 
-// group is the consumer's one priority group: the server pins it to the source
-// that pulls, and the others stand by.
+// group is the consumer's only priority group: the server pins it to the source
+// that pulls, and other sources wait.
 const group = "postrider"
 
-// pullsPerWait is how many pulls there are in AckWait at least: that often the
-// server hears that we live. The pin lasts as long as a message does: before that
-// nobody else could begin with what is unsettled here.
+// pullsPerWait is the least number of pulls in AckWait; each renews the pin. The pin
+// lasts for AckWait, because no other source gets messages that are unsettled here before
+// that has passed.
 const pullsPerWait = 6
 
 // Source receives for one durable consumer of a stream. Messages given back are
-// kept here until they are due, in front of their keys' later ones. Of several
-// sources of one durable the server feeds one; another one takes over when it
-// is closed or has been silent for AckWait, and passes on what is newer
-// only when the earlier one's messages are settled or have returned. It is
+// kept here until they are due, in front of their keys' later ones. The server delivers
+// to one source of a durable. Another source takes over when this one
+// is closed or has been silent for AckWait, and passes newer messages on
+// only when the earlier source's messages are settled or have been delivered again. It is
 // safe for concurrent use.
 type Source struct {
-	close func() // of the connection that OpenSource made; nil: it is the caller's
+	close func() // closes the connection that OpenSource made; nil: the caller owns it
 	js    jetstream.JetStream
 	opts  SourceOptions
 	codec envelope.Codec
-	one   chan struct{} // held by the one that fetches
+	one   chan struct{} // held while fetching
 
 	consumer jetstream.Consumer // guarded by one; nil: to be looked up again
-	created  time.Time          // when the consumer was made that all in hand is from; guarded by one
+	created  time.Time          // creation time of the consumer of all messages in hand; guarded by one
 	puller   puller             // guarded by one
 
 	mu     sync.Mutex
 	resume resume
 	log    *inhand.Log
 	inHand map[uint64]bool // stream sequences in log and early; true: delivered more than once
-	acks   map[uint64]ack  // not confirmed, by stream sequence
-	kept   time.Time       // when the server was told last that we work on what waits here
+	acks   map[uint64]ack  // unconfirmed acknowledgements, by stream sequence
+	kept   time.Time       // when the waiting messages were extended last
 	change chan struct{}
 	closed bool
 }
 
-// NewSource returns a source on a connection that stays the caller's. It does
+// NewSource returns a source on a connection that the caller closes. It does
 // no I/O. opts must name a stream and a group.
 func NewSource(nc *nats.Conn, opts *SourceOptions) (*Source, error) {
 	if nc == nil || opts == nil || opts.Stream == "" || opts.Group == "" {
@@ -107,14 +107,14 @@ func (s *Source) Info() broker.SourceInfo {
 	return broker.SourceInfo{Name: "nats", AckWait: s.opts.AckWait}
 }
 
-// errNoPin: with an older server a second source would take every other message.
+// errNoPin refuses older servers, where a second source would take every other message.
 var errNoPin = errors.New("the server does not pin consumers; nats-server 2.11 or newer is needed")
 
 var errClosed = errors.New("natsbroker: source is closed")
 
-// Close gives back to the server everything that is not with a receiver, and
-// ends Receive. What receivers hold returns after AckWait. It ends the connection
-// that [OpenSource] made; that of [NewSource] stays open.
+// Close gives the messages that no receiver holds back to the server, and
+// ends Receive. The server delivers the receivers' messages again after AckWait. Close
+// closes the connection that [OpenSource] made; one given to [NewSource] stays open.
 func (s *Source) Close() {
 	if s.close != nil {
 		defer s.close()
@@ -123,26 +123,26 @@ func (s *Source) Close() {
 	s.closed = true
 	s.wake()
 	s.mu.Unlock()
-	s.one <- struct{}{} // fetches see that it is closed and end
+	s.one <- struct{}{} // a fetch under way notices and ends
 	defer func() { <-s.one }()
 	arrived := s.puller.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting(func(msg *nats.Msg) { arrived = append(arrived, msg) })
 	for _, msg := range arrived {
-		_ = msg.Nak() // if it is lost, AckWait does the same later
+		_ = msg.Nak() // if lost, AckWait has the same effect later
 	}
 	s.unpin()
 }
 
-// over says whether Close was called.
+// over reports whether Close was called.
 func (s *Source) over() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
 }
 
-// waiting calls fn for every message that is not with a receiver. The caller
+// waiting calls fn for every message that no receiver holds. The caller
 // holds mu.
 func (s *Source) waiting(fn func(*nats.Msg)) {
 	s.log.Each(func(d broker.Delivery) {
@@ -183,9 +183,9 @@ func (s *Source) Receive(ctx context.Context, limit int) ([]broker.Delivery, err
 	}
 }
 
-// wait fetches, or lets another call do it, until there may be something to
-// return. It never waits so long that a message kept here would be delivered
-// again by the server.
+// wait fetches, or waits for another call that does, until Receive may have messages to
+// return. It ends early enough to extend the messages kept here before the server
+// delivers them again.
 func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}) error {
 	limit := time.Now().Add(s.opts.AckWait / 3)
 	if !due.IsZero() && due.Before(limit) {
@@ -223,11 +223,11 @@ func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}
 
 const sourceRights = "allow this user to publish to $JS.API.CONSUMER.> and $JS.ACK.>, and to subscribe to _INBOX.> (which counts from the next connection on)"
 
-// apiWait is how long the server may take to answer a question. One that we may
-// not ask it never answers.
+// apiWait bounds a request to the server, which never answers one that this user may
+// not make.
 const apiWait = 5 * time.Second
 
-// ready sees to it that there is a consumer, and that it is known what is missing.
+// ready ensures that the consumer exists and that the number of missing messages is known.
 // The caller holds one.
 func (s *Source) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, apiWait)
@@ -240,7 +240,7 @@ func (s *Source) ready(ctx context.Context) error {
 	return s.ask(ctx)
 }
 
-// leastWait bounds how often a source that holds messages back looks again.
+// leastWait is the shortest pause between two looks while messages are held back.
 const leastWait = 20 * time.Millisecond
 
 func later(a, b time.Time) time.Time {
@@ -250,7 +250,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// keep tells the server that what waits here is being worked on, when it is time.
+// keep extends the messages that wait here, when it is time.
 func (s *Source) keep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,11 +259,11 @@ func (s *Source) keep() {
 	}
 	s.kept = time.Now()
 	s.waiting(func(msg *nats.Msg) {
-		_ = msg.InProgress() // if it is lost, the message returns
+		_ = msg.InProgress() // if lost, the server delivers the message again
 	})
 }
 
-// fetch asks for messages, waits, and takes what arrives into the log; the caller
+// fetch requests messages, waits, and takes those that arrive into the log. The caller
 // holds one.
 func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 	room := s.room()
@@ -290,7 +290,7 @@ func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 	return nil
 }
 
-// drain takes what is here, without waiting; the caller holds one.
+// drain takes the messages that have arrived, without waiting. The caller holds one.
 func (s *Source) drain() (some bool, err error) {
 	for err == nil {
 		select {
@@ -305,8 +305,8 @@ func (s *Source) drain() (some bool, err error) {
 	return some, err
 }
 
-// room is how many bytes may be asked for. What waits for earlier messages is not
-// counted, and there is no bound while those are missing: they must come. The
+// room returns how many bytes may be requested. Messages held back for earlier ones do
+// not count, and there is no bound while those are missing, because they must arrive. The
 // caller holds one.
 func (s *Source) room() int {
 	s.mu.Lock()
@@ -317,8 +317,8 @@ func (s *Source) room() int {
 	return s.opts.MaxHeldBytes - s.log.Bytes()
 }
 
-// pull asks the server for the next messages, of at most room bytes, unless it has
-// been asked already. Without room it only says that we live.
+// pull requests the next messages, of at most room bytes, unless a request is
+// open. Without room it only keeps the pin.
 func (s *Source) pull(room int) error {
 	err := s.puller.stay()
 	if room > 0 {
@@ -330,7 +330,7 @@ func (s *Source) pull(room int) error {
 	return nil
 }
 
-// durable makes or updates the consumer.
+// durable creates or updates the consumer.
 func (s *Source) durable(ctx context.Context) error {
 	if err := s.lookUp(ctx); err != nil {
 		return err
@@ -339,7 +339,7 @@ func (s *Source) durable(ctx context.Context) error {
 		Durable: s.opts.Group, FilterSubjects: s.opts.Subjects,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.opts.AckWait,
 		MaxAckPending: s.opts.MaxHeld, DeliverPolicy: jetstream.DeliverAllPolicy,
-		MaxDeliver:     -1, // behind a limit the server would never deliver a message again
+		MaxDeliver:     -1, // beyond a limit the server would never deliver a message again
 		PriorityPolicy: jetstream.PriorityPolicyPinned, PriorityGroups: []string{group}, PinnedTTL: s.opts.AckWait,
 	})
 	if err != nil {
@@ -349,7 +349,7 @@ func (s *Source) durable(ctx context.Context) error {
 		return errNoPin
 	}
 	info := c.CachedInfo()
-	if !info.Created.Equal(s.created) { // made by somebody else just now
+	if !info.Created.Equal(s.created) { // another process created it just now
 		s.forget()
 	}
 	s.consumer, s.created = c, info.Created
@@ -357,8 +357,8 @@ func (s *Source) durable(ctx context.Context) error {
 	return nil
 }
 
-// lookUp forgets what is in hand when the consumer that it is from is gone, before
-// there is another one that would take the acknowledgements for its own.
+// lookUp drops the messages in hand if their consumer is gone, before a new
+// one takes their acknowledgements for its own messages.
 func (s *Source) lookUp(ctx context.Context) error {
 	if s.created.IsZero() {
 		return nil
@@ -375,9 +375,9 @@ func (s *Source) lookUp(ctx context.Context) error {
 	return nil
 }
 
-// forget drops all that is in hand: its consumer is gone, and its stream may be too.
-// Acknowledgements name messages by their numbers only, which another stream of the
-// name begins anew. What is still there returns.
+// forget drops all messages in hand: their consumer is gone, and perhaps their stream.
+// An acknowledgement names a message by its number only, and a new stream of the
+// same name counts from 1 again. Messages that still exist are delivered again.
 func (s *Source) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -388,8 +388,8 @@ func (s *Source) forget() {
 	s.wake()
 }
 
-// take puts what the server sent into the log, and says whether that is a message.
-// The caller holds one.
+// take puts a message of the server into the log, or handles its status, and reports
+// whether it was a message. The caller holds one.
 func (s *Source) take(msg *nats.Msg) (bool, error) {
 	if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
 		state, err := s.puller.status(msg, status)
@@ -408,7 +408,7 @@ func (s *Source) take(msg *nats.Msg) (bool, error) {
 	}
 	s.puller.got(msg)
 	meta, err := msg.Metadata()
-	if err != nil { // not a message of a consumer: there is nothing to settle
+	if err != nil { // not a consumer's message: it cannot be settled
 		return false, nil
 	}
 	s.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"github.com/postrider/postrider/broker/natsbroker"
 )
 
-// filled is the client's sink, and a stream with n messages of one key by its name.
+// filled returns a sink, and a stream with n messages of one key and its name.
 func filled(t *testing.T, nc *nats.Conn, n int) (js jetstream.JetStream, sink broker.Sink, name string) {
 	t.Helper()
 	js, err := jetstream.New(nc)
@@ -38,7 +38,7 @@ func filled(t *testing.T, nc *nats.Conn, n int) (js jetstream.JetStream, sink br
 	return js, sink, "S"
 }
 
-// TestDurableOfAnOlderVersion: a consumer that is not pinned yet becomes it.
+// TestDurableOfAnOlderVersion: an existing consumer without a pin gets one.
 func TestDurableOfAnOlderVersion(t *testing.T) {
 	nc := connect(t, embedded(t))
 	js, _, name := filled(t, nc, 3)
@@ -61,8 +61,8 @@ func TestDurableOfAnOlderVersion(t *testing.T) {
 	}
 }
 
-// TestAnOlderServerIsSaid: a server before 2.11 makes the consumer and leaves out
-// that it is pinned.
+// TestAnOlderServerIsSaid: a server before 2.11 creates the consumer without its pin,
+// and the source reports that.
 func TestAnOlderServerIsSaid(t *testing.T) {
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true})
 	if err != nil {
@@ -90,8 +90,8 @@ func TestAnOlderServerIsSaid(t *testing.T) {
 	}
 }
 
-// coupleAckWait is short enough to be waited for, and longer than a busy machine
-// keeps a test from extending.
+// coupleAckWait is short enough to wait for, and longer than a busy machine
+// delays a test's extensions.
 const coupleAckWait = 5 * time.Second
 
 // couple is a stream and two sources of one durable.
@@ -120,11 +120,11 @@ func newCouple(t *testing.T, messages int) *couple {
 func (c *couple) receive(src *natsbroker.Source, wait time.Duration) []broker.Delivery {
 	ctx, cancel := context.WithTimeout(c.Context(), wait)
 	defer cancel()
-	ds, _ := src.Receive(ctx, 100) // none is an answer too
+	ds, _ := src.Receive(ctx, 100) // no message is a result too
 	return ds
 }
 
-// state is what the server says of the durable.
+// state returns the server's state of the durable.
 func (c *couple) state() *jetstream.ConsumerInfo {
 	c.Helper()
 	consumer, err := c.js.Consumer(c.Context(), "S", "c")
@@ -134,7 +134,7 @@ func (c *couple) state() *jetstream.ConsumerInfo {
 	return consumer.CachedInfo()
 }
 
-// settle acknowledges what the first source holds.
+// settle acknowledges deliveries of the first source.
 func (c *couple) settle(ds []broker.Delivery) {
 	c.Helper()
 	var vs []broker.Verdict
@@ -155,8 +155,8 @@ func (c *couple) publish(versions ...int64) {
 	}
 }
 
-// TestSecondSourceStandsBy: while one source receives, another one of the same
-// durable gets nothing; when the first has stopped asking, the second takes
+// TestSecondSourceStandsBy: while one source receives, another source of the same
+// durable gets nothing. When the first has stopped pulling, the second takes
 // over, and holds newer messages back as long as the first works on older ones.
 //
 // Promises: O
@@ -205,8 +205,8 @@ func TestSecondSourceStandsBy(t *testing.T) {
 }
 
 // TestLateAcknowledgementsHideNothing: the first source, which was only slow, settles
-// a message that has gone to the second one too. It is not unsettled any more then,
-// and what the first one still holds is: newer messages wait for it.
+// a message that the second source has received too. That message is settled then, the
+// others of the first source are not: newer messages still wait for them.
 //
 // Promises: O
 func TestLateAcknowledgementsHideNothing(t *testing.T) {
@@ -223,7 +223,7 @@ func TestLateAcknowledgementsHideNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.receive(c.second, 300*time.Millisecond) // it stands by
+	c.receive(c.second, 300*time.Millisecond) // it waits
 	if err := stream.UnpinConsumer(t.Context(), "c", "postrider"); err != nil {
 		t.Fatal(err)
 	}
@@ -265,8 +265,8 @@ func TestLateAcknowledgementsHideNothing(t *testing.T) {
 	}
 }
 
-// TestSettleEndsWithoutAnAnswer: a server that takes the acknowledgement and
-// dies never answers, and the caller need not have set a limit.
+// TestSettleEndsWithoutAnAnswer: a server that receives the acknowledgement and
+// dies never answers; Settle ends even if the caller's context has no deadline.
 func TestSettleEndsWithoutAnAnswer(t *testing.T) {
 	server := embedded(t)
 	nc := connect(t, server)
@@ -295,8 +295,8 @@ func TestSettleEndsWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestNothingIsGivenUpByTheServer: a durable that was made with a limit of
-// deliveries, behind which the server delivers a message no more, loses it.
+// TestNothingIsGivenUpByTheServer: the source removes a durable's limit of
+// deliveries, after which the server would stop delivering a message and lose it.
 func TestNothingIsGivenUpByTheServer(t *testing.T) {
 	nc := connect(t, embedded(t))
 	js, _, name := filled(t, nc, 1)

@@ -12,9 +12,9 @@ import (
 	"github.com/postrider/postrider/broker/natsbroker"
 )
 
-// TestNothingThatArrivesIsThrownAway: messages that reach a process only when their
-// request has ended, since it was stopped or starved, are received, and are not left
-// to AckWait: by then it may be starved again.
+// TestNothingThatArrivesIsThrownAway: a stopped or starved process receives messages that
+// arrive after their request has ended. They do not wait for AckWait, when the process
+// may be starved again.
 //
 // Promises: E
 func TestNothingThatArrivesIsThrownAway(t *testing.T) {
@@ -75,8 +75,8 @@ func TestNothingThatArrivesIsThrownAway(t *testing.T) {
 	}
 }
 
-// TestWorkKeepsItsSource: who is at work longer than AckWait and asks for nothing
-// new keeps the pin, and what waits in its source does not return elsewhere.
+// TestWorkKeepsItsSource: a source that works longer than AckWait and pulls nothing
+// new keeps the pin, and its waiting messages are not delivered elsewhere.
 //
 // Promises: E
 func TestWorkKeepsItsSource(t *testing.T) {

@@ -4,10 +4,10 @@ import "strings"
 
 const upperHex = "0123456789ABCDEF"
 
-// Subject is the subject of a topic: prefix and topic, where what a subject
-// cannot hold is percent-encoded byte by byte: control characters, space, *, >,
-// %, a $ at the beginning, and a dot that would leave a token empty. The mapping
-// never gives two topics one subject.
+// Subject returns the subject of a topic: prefix and topic. Bytes that a subject
+// cannot contain are percent-encoded: control characters, space, *, >,
+// %, a $ at the beginning, and a dot that would leave a token empty. Two topics
+// never have the same subject.
 func Subject(prefix, topic string) string {
 	clean := true
 	for i := range len(topic) {

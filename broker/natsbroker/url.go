@@ -16,13 +16,13 @@ import (
 	"github.com/postrider/postrider/internal/secret"
 )
 
-// Target is a NATS URL, read.
+// Target is a parsed NATS URL.
 type Target struct {
 	// Servers and Client are for nats.Connect.
 	Servers string
 	Client  []nats.Option
-	Sink    SinkOptions   // what the URL sets about publishing
-	Source  SourceOptions // what the URL sets about receiving
+	Sink    SinkOptions   // the URL's options for publishing
+	Source  SourceOptions // the URL's options for receiving
 }
 
 // ParseURL reads a URL such as
@@ -32,22 +32,22 @@ type Target struct {
 // The port is 4222 where none is given. Parameters:
 //
 //	prefix=TEXT           put before every subject
-//	dedup=on|off          off leaves out Nats-Msg-Id, so that a stream keeps repetitions
+//	dedup=on|off          off omits Nats-Msg-Id, so that a stream keeps duplicates
 //	password-file=FILE    the user's password; or password-env=NAME
 //	token-file=FILE       in place of a user; or token-env=NAME; or nats://TOKEN@host
 //	creds=FILE            the user's JWT and seed, as nsc makes it
 //	nkey=FILE             the user's seed
-//	tls=true              TLS, verified, and no server without it; with tls-ca=FILE, tls-cert=FILE and
-//	                      tls-key=FILE, tls-server-name=NAME where the system's authorities do not do.
-//	                      Without it TLS is used where the server asks for it
+//	tls=true              TLS, verified; refuse servers without it; with tls-ca=FILE, tls-cert=FILE and
+//	                      tls-key=FILE, tls-server-name=NAME where the system's authorities do not suffice.
+//	                      Without tls=true, TLS is used if the server asks for it
 //
 // Password, token, creds, and certificates are read again from their files for
 // each new connection: a rotation needs no restart. An nkey's seed is read again
-// too, but its public part is who we are and stays. ParseURL reads the files once
-// and does no other I/O. Errors do not repeat the URL.
+// too, but its public key is the user's identity and must stay the same. ParseURL reads
+// the files once and does no other I/O. Errors do not repeat the URL.
 func ParseURL(raw string) (t Target, err error) { return t, t.read(raw) }
 
-// read adds what the URL says to the options that t has.
+// read adds the URL's options to those of t.
 func (t *Target) read(raw string) error {
 	if err := t.parse(raw); err != nil {
 		return fmt.Errorf("natsbroker: parse URL: %w", err)
@@ -94,7 +94,7 @@ func (t *Target) parse(raw string) error {
 	return nil
 }
 
-// dialer notices a server that does not speak the protocol of NATS.
+// dialer detects a server that does not speak the protocol of NATS.
 type dialer struct{}
 
 // Dial implements nats.CustomDialer.
@@ -120,17 +120,17 @@ func tlsOptions(t *brokerurl.TLS) []nats.Option {
 		roots = t.Roots
 	}
 	if pair != nil || roots != nil {
-		opts = append(opts, nats.ClientTLSConfig(pair, roots)) // once: it sets both
+		opts = append(opts, nats.ClientTLSConfig(pair, roots)) // one call sets both
 	}
 	return opts
 }
 
 var errTwoIdentities = errors.New("conflicting credentials in the URL: use one of user and password, token, creds or nkey")
 
-// identity is the option that says who we are, nil where the URL does not.
+// identity returns the option with the URL's credentials, nil without any.
 func identity(u *brokerurl.URL) (nats.Option, error) {
 	var opts []nats.Option
-	if u.User != "" && u.Password == nil { // NATS takes what stands alone before the @ for a token
+	if u.User != "" && u.Password == nil { // NATS reads a single word before the @ as a token
 		opts = append(opts, nats.TokenHandler(func() string { return u.User }))
 	} else if u.Password != nil {
 		if u.User == "" {
@@ -164,8 +164,8 @@ func identity(u *brokerurl.URL) (nats.Option, error) {
 	return nil, errTwoIdentities
 }
 
-// now is the secret as it is at this moment, "" where it cannot be read: the
-// server refuses that, and the connection tries again.
+// now returns the present secret, "" if it cannot be read: the
+// server rejects that, and the connection tries again.
 func now(source secret.Source) string {
 	text, err := source(context.Background()) //nolint:forbidigo // reads a file; the client gives no context
 	if err != nil {
@@ -174,7 +174,7 @@ func now(source secret.Source) string {
 	return text
 }
 
-// signs tries whether a creds file can be read.
+// signs reports an error if a creds file cannot be read.
 func signs(opt nats.Option) error {
 	var o nats.Options
 	if err := opt(&o); err != nil {
@@ -189,12 +189,12 @@ func signs(opt nats.Option) error {
 	return nil
 }
 
-// notQuoting keeps an error of the operating system, and leaves out what a
-// library says of a seed that it could not read.
+// notQuoting returns errors of the operating system unchanged, and replaces a library's
+// error, which may quote the seed.
 func notQuoting(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {
 		return path
 	}
-	return errors.New("the file does not hold what it should: see nsc generate creds, or nk -gen user")
+	return errors.New("the file has no valid credentials or seed; make it with nsc generate creds, or nk -gen user")
 }

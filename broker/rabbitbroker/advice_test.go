@@ -11,7 +11,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestAdvise: what of a queue loses messages one day.
+// TestAdvise: advice about queues that may lose messages.
 func TestAdvise(t *testing.T) {
 	t.Parallel()
 	for _, version := range versions() {
@@ -33,7 +33,7 @@ func TestAdvise(t *testing.T) {
 				with(amqp.Table{"x-max-length": 10, "x-overflow": "reject-publish"}): "",
 				with(amqp.Table{"x-max-length-bytes": 1000}):                         "drops its oldest messages",
 				with(amqp.Table{"x-message-ttl": 60000}):                             "drops messages after 60000 ms",
-				with(amqp.Table{"x-expires": 3600000}):                               "nobody has used it for 3600000 ms",
+				with(amqp.Table{"x-expires": 3600000}):                               "is deleted when unused for 3600000 ms",
 				declare(t, ch, nil):                                                  "is a classic queue",
 				fleeting:                                                             "is not durable",
 			}
@@ -52,7 +52,7 @@ func TestAdvise(t *testing.T) {
 			}
 			for topic, text := range want {
 				if text != "" {
-					t.Errorf("%s: nobody says that it %s", topic, text)
+					t.Errorf("%s: no advice says that it %s", topic, text)
 				}
 			}
 			if q, err := channel(t, url).QueueDeclarePassive("nowhere", false, false, false, false, nil); err == nil {

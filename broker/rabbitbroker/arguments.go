@@ -13,26 +13,26 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// AMQP has no way to ask for a queue's arguments, but it compares them: declaring
-// a queue that exists with other ones is refused, and the refusal names one that
-// differs with the value that it has. So they are found one after the other. Each try
-// carries an argument that a new queue must not have and that one of its kind does
-// not compare: a queue that has vanished in the meantime is refused, and not made.
+// AMQP has no request for a queue's arguments, but it compares them: declaring
+// an existing queue with different arguments is refused, and the refusal names one
+// different argument and its present value. So they are found one after the other. Each
+// try has an argument that is invalid for a new queue and that an existing queue of this
+// kind does not compare: if the queue has vanished meanwhile, it is not created.
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']+)' for queue .*: received (.*) but current is (.*)$`)
 
 var current = regexp.MustCompile(`^the value '(.*)' of type '([a-z]+)'$`)
 
-// argumentsMost different arguments are looked for.
+// argumentsMost bounds the number of arguments that are found out.
 const argumentsMost = 24
 
-// guards are arguments of which at least one is unknown to each kind of queue, with
-// a value that is refused for a new queue of any kind.
+// guards returns arguments with values that are invalid for a new queue of any kind. Each
+// kind of existing queue ignores at least one of them.
 func guards() amqp.Table {
 	return amqp.Table{"x-max-priority": "none", "x-delivery-limit": "none"}
 }
 
 var (
-	errNotSingle = errors.New("it has no single active consumer, so that two sources would each take a part and break the order of keys")
+	errNotSingle = errors.New("it has no single active consumer: two sources would share its messages and break the order of keys")
 	errVanishes  = errors.New("it drops a message after x-delivery-limit deliveries (20 by default), and has no dead letter exchange")
 	errClassic   = errors.New("it is not durable, or differs from its arguments")
 )
@@ -45,7 +45,7 @@ func checkArguments(c *amqp.Connection, queue string) error {
 		return err
 	}
 	bad := func(why error, fix string) error {
-		return broker.Outage(fmt.Errorf("queue %q cannot be consumed in order: %w; %s, or open the source unchecked if a policy of the broker does it", queue, why, fix), codePrecondition, queue)
+		return broker.Outage(fmt.Errorf("queue %q cannot be consumed safely: %w; %s, or open the source unchecked if a policy of the broker does it", queue, why, fix), codePrecondition, queue)
 	}
 	if args["x-single-active-consumer"] != true {
 		return bad(errNotSingle, "declare it with x-single-active-consumer=true")
@@ -79,7 +79,7 @@ func findArguments(c *amqp.Connection, queue string) (amqp.Table, error) {
 		case !errors.As(err, &e):
 			return nil, notChecked(err, "queue", queue)
 		case e.Code == amqp.AccessRefused:
-			return nil, broker.Outage(fmt.Errorf("queue %q: its arguments are seen by declaring it as it is: give the user the configure permission, or open the source unchecked: %w", queue, err), replyCode(err), queue)
+			return nil, broker.Outage(fmt.Errorf("queue %q: read its arguments: the user lacks the configure permission; grant it, or open the source unchecked: %w", queue, err), replyCode(err), queue)
 		case e.Code != amqp.PreconditionFailed:
 			return nil, notChecked(err, "queue", queue)
 		}
@@ -88,18 +88,18 @@ func findArguments(c *amqp.Connection, queue string) (amqp.Table, error) {
 			return nil, broker.Outage(fmt.Errorf("queue %q: %w: %w", queue, errClassic, err), replyCode(err), queue)
 		}
 		delete(args, m[1])
-		delete(guard, m[1]) // this kind of queue compares it
+		delete(guard, m[1]) // this kind of queue compares the guard
 		if len(guard) == 0 {
-			return nil, broker.Outage(fmt.Errorf("queue %q: its arguments cannot be found out: its kind is unknown", queue), "", queue)
+			return nil, broker.Outage(fmt.Errorf("queue %q: its kind is unknown, and so are its arguments", queue), "", queue)
 		}
 		if v := current.FindStringSubmatch(m[3]); v != nil {
 			args[m[1]] = value(v[1], v[2])
 		}
 	}
-	return nil, broker.Outage(fmt.Errorf("queue %q: its arguments cannot be found out", queue), "", queue)
+	return nil, broker.Outage(fmt.Errorf("queue %q: its arguments are unknown", queue), "", queue)
 }
 
-// value is what the broker prints of an argument.
+// value parses the broker's text of an argument.
 func value(text, kind string) any {
 	switch kind {
 	case "bool":
@@ -113,7 +113,7 @@ func value(text, kind string) any {
 	return text
 }
 
-// major is the broker's major version, 0 if it does not say.
+// major returns the broker's major version, 0 if unknown.
 func major(c *amqp.Connection) int {
 	version, _ := c.Properties["version"].(string)
 	first, _, _ := strings.Cut(version, ".")

@@ -10,8 +10,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestALookMakesNoQueue: a queue that has vanished before its arguments were looked
-// for stays away.
+// TestALookMakesNoQueue: finding out the arguments of a queue that has vanished does not
+// create it.
 func TestALookMakesNoQueue(t *testing.T) {
 	t.Parallel()
 	for _, version := range versions() {

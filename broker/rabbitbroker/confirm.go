@@ -8,12 +8,12 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// sweepAfter is how long a message is waited for before the others are looked at.
+// sweepAfter is how long await waits for one message before it checks the others.
 const sweepAfter = 100 * time.Millisecond
 
-// await takes the answer of the message that has waited longest. Where that takes
-// long it takes all that are there, and others are not held up any more by those
-// with the routing keys that are slow: their queue may be stuck.
+// await takes the answer of the message that has waited longest. After sweepAfter
+// it takes all answers that have arrived, and from then on it does not wait for the slow
+// routing keys before others: their queue may be stuck.
 func (d *delivery) await(ctx context.Context) {
 	if len(d.wire) == 0 {
 		return
@@ -42,8 +42,8 @@ func (d *delivery) await(ctx context.Context) {
 	}
 }
 
-// head is the place of the message to wait for: the first one whose routing key is
-// not slow, if there is one.
+// head returns the index of the message to wait for: preferably the first one whose
+// routing key is not slow.
 func (d *delivery) head() int {
 	for i := range d.wire {
 		if !d.slow[d.wire[i].key] {
@@ -53,8 +53,7 @@ func (d *delivery) head() int {
 	return 0
 }
 
-// sweep takes all answers that are there, and gives up the wait for those that are
-// late.
+// sweep takes all answers that have arrived, and stops waiting for late ones.
 func (d *delivery) sweep() {
 	d.swept = time.Now()
 	if d.slow == nil {
@@ -81,7 +80,7 @@ func (d *delivery) sweep() {
 	d.wire = open
 }
 
-// take takes the answer of a message that has one.
+// take handles the answer of a message.
 func (d *delivery) take(w *sent) {
 	err := w.session.answer(w)
 	d.s.window.give(err == nil)
@@ -99,9 +98,9 @@ func (d *delivery) take(w *sent) {
 	}
 }
 
-// late gives up the wait for a confirm. A broker that has blocked its publishers
-// reads on when it can, and one that confirms others works; any other one is not
-// worth the wait, and neither is what else stands on the connection.
+// late stops waiting for a confirm. A broker that has blocked its publishers
+// will read again, and a broker that confirms other messages works. Otherwise it closes
+// the connection, which gives up all its messages.
 func (d *delivery) late(w *sent) {
 	w.session.leave(w)
 	if w.session.reason.Load() == nil && !w.session.confirmsOthers(w.since) {
@@ -111,8 +110,8 @@ func (d *delivery) late(w *sent) {
 	d.fail(w.i, w.session.unanswered(w.since, w.destination, errNoConfirm))
 }
 
-// abandon answers everything that is open: what is on the wire is unknown, the
-// rest is not sent.
+// abandon resolves all open messages: those on the wire are unknown, the
+// others were not sent.
 func (d *delivery) abandon(ctx context.Context) {
 	d.sweep()
 	for i := range d.wire {

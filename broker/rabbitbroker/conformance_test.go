@@ -22,7 +22,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// versions are the newest one, and all with POSTRIDER_MATRIX=1.
+// versions returns the newest version, and all with POSTRIDER_MATRIX=1.
 func versions() []string {
 	all := testserver.RabbitMQVersions()
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
@@ -45,7 +45,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// env gives a case a quorum queue of its own; the sink goes through a proxy.
+// env gives a case a quorum queue of its own. The sink connects through a proxy.
 func env(t *testing.T, url string) *brokertest.Env {
 	t.Helper()
 	proxy, through := proxied(t, url)
@@ -98,7 +98,7 @@ func env(t *testing.T, url string) *brokertest.Env {
 	}
 }
 
-// single are the arguments of a queue that a Source takes.
+// single returns the arguments of a queue that a Source accepts.
 func single() amqp.Table {
 	return amqp.Table{"x-queue-type": "quorum", "x-single-active-consumer": true, "x-dead-letter-exchange": "dead"}
 }
@@ -171,7 +171,7 @@ func open(t *testing.T, url string) *rabbitbroker.Sink {
 	return sink
 }
 
-// channel is the client's own, for what the tests do themselves.
+// channel returns a channel of the client, for the tests' own commands.
 func channel(t *testing.T, url string) *amqp.Channel {
 	t.Helper()
 	c, err := amqp.Dial(url)
@@ -186,7 +186,7 @@ func channel(t *testing.T, url string) *amqp.Channel {
 	return ch
 }
 
-// declare makes a queue, which goes with its server.
+// declare declares a queue, which lasts as long as its server.
 func declare(t *testing.T, ch *amqp.Channel, args amqp.Table) string {
 	t.Helper()
 	name := "q-" + strings.ToLower(rand.Text()[:12])
@@ -212,9 +212,9 @@ func proxied(t *testing.T, raw string) (*faultproxy.Proxy, string) {
 	return proxy, u.String()
 }
 
-// log reads a queue up to its end as it is now by the client alone, and leaves
-// everything where it was: what a channel has not acknowledged when it ends goes
-// back to its place.
+// log reads a queue up to its present end with the client alone, and removes nothing:
+// unacknowledged messages return to their place when the channel
+// ends.
 func log(ctx context.Context, url, queue string) ([]postrider.Message, error) {
 	out, err := read(ctx, url, queue)
 	if err != nil || len(out) == 0 {
@@ -223,8 +223,8 @@ func log(ctx context.Context, url, queue string) ([]postrider.Message, error) {
 	return out, ready(ctx, url, queue, len(out))
 }
 
-// ready waits until the queue has got back what a reader has let go of, so that
-// the next one finds all of it.
+// ready waits until a reader's messages have returned to the queue, so that
+// the next reader finds all of them.
 func ready(ctx context.Context, url, queue string, n int) error {
 	c, err := amqp.Dial(url)
 	if err != nil {
@@ -260,7 +260,7 @@ func read(ctx context.Context, url, queue string) ([]postrider.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := ch.Qos(65535, 0, false); err != nil { // without, a quorum queue gives 2000
+	if err := ch.Qos(65535, 0, false); err != nil { // without it a quorum queue delivers 2000
 		return nil, err
 	}
 	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)

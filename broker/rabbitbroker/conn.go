@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// conn gathers what the client writes and sends it by a goroutine of its own. The
-// client makes one system call per message, and waits in it for a server that
-// takes no more bytes, without regard to any context and with its locks held.
-// Here small messages share a call and a write never waits: whoever has more to
-// send asks for room first, with a context.
+// conn gathers the client's writes and sends them in a goroutine of its own. The
+// client makes one system call per message. While the server accepts no
+// bytes, it blocks there with its locks held and ignores every context.
+// Here small messages share a call and a write never blocks: senders
+// wait for room first, with a context.
 type conn struct {
 	net.Conn
 
@@ -21,7 +21,7 @@ type conn struct {
 	err    error // the connection has ended
 }
 
-// maxGathered bytes wait to be sent before there is no more room.
+// maxGathered is the number of gathered bytes above which there is no room.
 const maxGathered = 256 << 10
 
 func newConn(raw net.Conn) *conn {
@@ -31,7 +31,7 @@ func newConn(raw net.Conn) *conn {
 	return c
 }
 
-// Write implements net.Conn. An error of an earlier write comes with a later one.
+// Write implements net.Conn. It returns the error of an earlier write.
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,8 +50,8 @@ func (c *conn) roomy() bool {
 	return len(c.buf) < maxGathered || c.err != nil
 }
 
-// waitRoom returns when there is room, when ctx ends, or after most: the reason to
-// write may have gone.
+// waitRoom returns when there is room, when ctx ends, or after most: the caller then
+// checks whether it still has to write.
 func (c *conn) waitRoom(ctx context.Context, most time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -84,7 +84,7 @@ func (c *conn) send() {
 		c.mu.Unlock()
 		_, err := c.Conn.Write(out)
 		c.mu.Lock()
-		if cap(out) > 4*maxGathered { // one huge message need not be remembered
+		if cap(out) > 4*maxGathered { // do not keep the buffer of one huge message
 			out = nil
 		}
 		if err != nil {
@@ -94,7 +94,7 @@ func (c *conn) send() {
 	}
 }
 
-// end wakes everybody who waits. The caller holds mu.
+// end records err and wakes all waiting calls. The caller holds mu.
 func (c *conn) end(err error) {
 	if c.err == nil {
 		c.err = err
@@ -102,7 +102,7 @@ func (c *conn) end(err error) {
 	}
 }
 
-// Close implements net.Conn. What is gathered and not sent stays unsent.
+// Close implements net.Conn. Gathered bytes are dropped.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	c.end(net.ErrClosed)

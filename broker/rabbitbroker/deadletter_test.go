@@ -12,9 +12,9 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestDeadLettered: what another consumer has given up comes from the queue behind the
-// dead letter exchange as the message that it was: what the broker has noted on it is
-// nobody's header.
+// TestDeadLettered: a message that another consumer has given up is received unchanged
+// from the queue behind the dead letter exchange: the broker's notes on it are not taken
+// for its headers.
 func TestDeadLettered(t *testing.T) {
 	t.Parallel()
 	for _, version := range versions() {

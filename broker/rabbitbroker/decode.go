@@ -15,16 +15,16 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// errAnonymous: with an id made of its content, two equal messages would count as
-// one; with one made up, every delivery of it would count.
+// errAnonymous refuses a message without an id. With an id derived from its content, two
+// equal messages would count as one; with a random one, every delivery would count.
 var errAnonymous = errors.New("has neither the header postrider-id nor the property message-id: its deliveries cannot be told apart")
 
-// decode makes a delivery of what the broker sent. Queues have no positions: a
-// message that names itself in no header is known by its message-id.
+// decode converts the broker's delivery. Queues have no positions: a
+// message without an id header is identified by its message-id.
 func (s *Source) decode(d *amqp.Delivery) broker.Delivery {
 	hs := make([]envelope.Header, 0, len(d.Headers)+2)
 	for name, value := range d.Headers {
-		if v, ok := headerText(value); ok && !reserved(name) { // a table or a list is nobody's header
+		if v, ok := headerText(value); ok && !reserved(name) { // tables and lists are no headers of a message
 			hs = append(hs, envelope.Header{Name: name, Value: v})
 		}
 	}
@@ -50,10 +50,10 @@ func (s *Source) decode(d *amqp.Delivery) broker.Delivery {
 	return broker.Delivery{Message: m, Attempt: attemptOf(d), Origin: origin, Token: d.DeliveryTag, Err: err}
 }
 
-// derived is the id of a record that names itself in no header.
+// derived returns the message id of a record without an id header.
 func derived(place string) string {
 	m, err := envelope.Codec{}.Decode(envelope.Record{Origin: place})
-	if err != nil { // nothing in it can be wrong
+	if err != nil { // cannot happen: the record is valid
 		return ""
 	}
 	return m.ID
@@ -63,7 +63,7 @@ func isUUID(id string) bool {
 	return id != "" && (&postrider.Message{ID: id, Topic: "t"}).Validate() == nil
 }
 
-// properties adds the headers that a foreign message's properties stand for.
+// properties adds headers for the properties of a foreign message.
 func properties(hs []envelope.Header, d *amqp.Delivery) []envelope.Header {
 	add := func(name, value string) {
 		if _, there := d.Headers[name]; value != "" && !there {
@@ -77,7 +77,7 @@ func properties(hs []envelope.Header, d *amqp.Delivery) []envelope.Header {
 	return hs
 }
 
-// headerText is the text of a header's value, whatever its type on the wire.
+// headerText returns the text of a header's value, and false for a type without one.
 func headerText(v any) ([]byte, bool) {
 	switch v := v.(type) {
 	case string:

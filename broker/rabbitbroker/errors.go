@@ -12,7 +12,7 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// Codes of outages, rejections and the like, beside the names of AMQP's own.
+// Codes of outages and rejections, beside the names of AMQP's own.
 const (
 	codeNoRoute      = "NO_ROUTE"             // no queue takes the routing key: bind or declare one
 	codeNack         = "NACK"                 // a full queue, or one without a majority, refused the message: repair the queue
@@ -33,7 +33,7 @@ var (
 	errRefused    = errors.New("the broker refused the message (a full queue, or one without a majority)")
 )
 
-// codeName is AMQP's name of a reply code.
+// codeName returns AMQP's name of a reply code.
 func codeName(code int) string {
 	switch code {
 	case amqp.ContentTooLarge:
@@ -62,7 +62,7 @@ func codeName(code int) string {
 	return strconv.Itoa(code)
 }
 
-// replyCode is the code of a reply that the broker itself has given, else "".
+// replyCode returns the code of the broker's own reply, "" for other errors.
 func replyCode(err error) string {
 	var e *amqp.Error
 	if errors.As(err, &e) && e.Server {
@@ -71,8 +71,8 @@ func replyCode(err error) string {
 	return ""
 }
 
-// notOpened is the outage of a connection that cannot be opened, with the fix
-// where the broker says why.
+// notOpened returns the outage of a connection that cannot be opened, with the remedy
+// if the broker gives a reason.
 func notOpened(err error, s *Server) error {
 	var e *amqp.Error
 	if !errors.As(err, &e) {
@@ -80,46 +80,46 @@ func notOpened(err error, s *Server) error {
 	}
 	switch {
 	case e.Code == amqp.AccessRefused && s.Certificate:
-		err = fmt.Errorf("the broker knows no user for our certificate: %w; make a user of the certificate's name (see the broker's ssl_cert_login_from), enable the plugin rabbitmq_auth_mechanism_ssl and the mechanism EXTERNAL, and check that the user may use virtual host %q", err, s.vhost())
-	case e.Code == amqp.AccessRefused: // also when the broker hangs up at the login silently
+		err = fmt.Errorf("the broker has no user for our certificate: %w; add a user with the certificate's name (see the broker's ssl_cert_login_from), enable the plugin rabbitmq_auth_mechanism_ssl and the mechanism EXTERNAL, and check that the user may use virtual host %q", err, s.vhost())
+	case e.Code == amqp.AccessRefused: // also when the broker closes the connection at the login without an answer
 		err = fmt.Errorf("the broker refuses user %s: %w; check the user's name and password in the URL and that the user may use virtual host %q", s.user(), err, s.vhost())
 	case e.Code == amqp.NotAllowed:
-		err = fmt.Errorf("the broker refuses virtual host %q to user %s: %w; check the URL's path (empty is /), make it with rabbitmqctl add_vhost or allow it with set_permissions", s.vhost(), s.user(), err)
+		err = fmt.Errorf("the broker refuses virtual host %q to user %s: %w; check the URL's path (empty is /), create it with rabbitmqctl add_vhost or allow it with set_permissions", s.vhost(), s.user(), err)
 	default:
 		err = fmt.Errorf("not connected: %w", err)
 	}
 	return broker.Outage(err, codeName(e.Code), "")
 }
 
-// ended is why the broker ended a consumer, with the fix where it says what a
-// person can change.
+// ended returns the error of a consumer that the broker ended, with the remedy if the
+// reason is known.
 func ended(e *amqp.Error, queue string) error {
 	err := fmt.Errorf("rabbitbroker: receive from queue %s: the broker ended the consumer: %w", queue, e)
 	if e.Code == amqp.PreconditionFailed && ackTimeout.MatchString(e.Reason) {
-		err = fmt.Errorf("%w; a message was held longer than the broker's consumer_timeout, and everything unsettled is delivered again: keep handlers and retry delays below it, or raise it for the queue (x-consumer-timeout, or a policy with consumer-timeout)", err)
+		err = fmt.Errorf("%w; a message was held longer than the broker's consumer_timeout, and all unsettled messages are delivered again; keep handlers and retry delays below it, or raise it for the queue (x-consumer-timeout, or a policy with consumer-timeout)", err)
 	}
 	return err
 }
 
-// ackTimeout is what RabbitMQ says of consumer_timeout: see
+// ackTimeout matches RabbitMQ's reason when consumer_timeout has passed: see
 // https://www.rabbitmq.com/docs/consumers#acknowledgement-timeout.
 var ackTimeout = regexp.MustCompile(`delivery acknowledgement on channel \d+ timed out`)
 
-// notChecked is the outage of a destination that was looked for.
+// notChecked returns the outage of a destination whose check failed.
 func notChecked(err error, what, name string) error {
 	switch code := replyCode(err); code {
 	case "NOT_FOUND":
-		return broker.Outage(fmt.Errorf("there is no %s %q: declare it, or correct the name: %w", what, name, err), code, name)
+		return broker.Outage(fmt.Errorf("%s %q does not exist; declare it, or correct the name: %w", what, name, err), code, name)
 	case codeAccess:
-		return broker.Outage(fmt.Errorf("the user may not see %s %q: give it the permission: %w", what, name, err), code, name)
+		return broker.Outage(fmt.Errorf("the user lacks the permission for %s %q; grant it: %w", what, name, err), code, name)
 	default:
-		return broker.Outage(fmt.Errorf("%s %q cannot be looked at: %w", what, name, err), code, name)
+		return broker.Outage(fmt.Errorf("check %s %q: %w", what, name, err), code, name)
 	}
 }
 
-// returned classifies a message that no queue took: without an exchange its
-// queue is missing, which is an outage of the topic; an exchange has no binding
-// for it, which the message's own routing key decides.
+// returned classifies a message that no queue took. Without an exchange its
+// queue is missing, which is an outage of the topic. With an exchange no binding
+// matches the message's routing key, which is a rejection of the message.
 func returned(r *amqp.Return) error {
 	err := fmt.Errorf("%w: %s", errReturned, r.ReplyText)
 	if r.Exchange == "" {
@@ -134,7 +134,7 @@ func nacked(destination string) error {
 	return broker.Throttled(errRefused, codeNack, destination, 0)
 }
 
-// blockedFor is how long a broker in need of memory or disk is left alone.
+// blockedFor is the pause after a memory or disk alarm of the broker.
 const blockedFor = time.Second
 
 func blocked(reason string) error {
@@ -143,7 +143,7 @@ func blocked(reason string) error {
 
 var sizeLimit = regexp.MustCompile(`message size \d+ is larger than configured max size (\d+)`)
 
-// learnedLimit is the limit that a reply names, else 0.
+// learnedLimit returns the size limit in a reply, or 0.
 func learnedLimit(err error) int {
 	var e *amqp.Error
 	if !errors.As(err, &e) {

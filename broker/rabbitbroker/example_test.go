@@ -27,7 +27,7 @@ func ExampleOpenSource() {
 	// consumer.New(source, ...).Run(ctx)
 }
 
-// A password of the application's own, asked at each new connection.
+// The application supplies the password at each new connection.
 func ExampleNewSink() {
 	server := rabbitbroker.Server{
 		Hosts: []string{"host1:5672", "host2:5672"}, Vhost: "shop", User: "relay",

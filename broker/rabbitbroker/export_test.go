@@ -6,7 +6,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Session says whether anything holds on to the session that the source has now.
+// Session returns a function that reports whether the source's present session is still referenced.
 func (s *Source) Session() (held func() bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -14,13 +14,13 @@ func (s *Source) Session() (held func() bool) {
 	return func() bool { return p.Value() != nil }
 }
 
-// Session is what the sink's first connection is known by.
+// Session identifies the sink's first connection.
 func (s *Sink) Session() any { return s.lines[0].live.Load() }
 
-// AnswerOn is what the look at the start makes of what it has sent.
+// AnswerOn waits for the answer of the check at the start.
 func AnswerOn(ch *amqp.Channel, refusal <-chan *amqp.Error) error { return answerOn(ch, refusal) }
 
-// FindArguments and CheckQueue are the looks at a queue that is there.
+// FindArguments and CheckQueue inspect an existing queue.
 var (
 	FindArguments = findArguments
 	CheckQueue    = checkQueue

@@ -16,7 +16,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// batch is n messages of keys to a topic; versions continue from before.
+// batch returns n messages with a number of keys for a topic; versions continue from before.
 func batch(topic string, n, keys, before int) []postrider.Message {
 	msgs := make([]postrider.Message, n)
 	for i := range msgs {
@@ -42,7 +42,7 @@ func answer(t *testing.T, sink *rabbitbroker.Sink, msgs []postrider.Message, lim
 	return nil
 }
 
-// until repeats a call until its answer is what ok wants.
+// until repeats a call until ok accepts its answer.
 func until(t *testing.T, sink *rabbitbroker.Sink, msgs []postrider.Message, what string, ok func(*broker.Error) bool) {
 	t.Helper()
 	var last *broker.Error
@@ -64,8 +64,8 @@ func is(class broker.Class, code string) func(*broker.Error) bool {
 	return func(e *broker.Error) bool { return e != nil && e.Class == class && e.Code == code }
 }
 
-// TestServerFaults is one life of a broker: it needs memory, has a smaller limit
-// than is known, freezes and is killed.
+// TestServerFaults takes one broker through its faults: a memory alarm, a smaller size
+// limit than known, a freeze and a kill.
 func TestServerFaults(t *testing.T) {
 	r := testserver.StartRabbitMQ(t, "4.0", testserver.WithConfig("max_message_size = 1000000"))
 	ch := channel(t, r.URL)
@@ -134,7 +134,7 @@ func TestServerFaults(t *testing.T) {
 	}
 }
 
-// exchange makes one that is bound to a queue of its own for the routing key.
+// exchange declares an exchange with a queue of its own bound for the routing key.
 func exchange(t *testing.T, ch *amqp.Channel, kind, key string) (name, queue string) {
 	t.Helper()
 	name, queue = "e-"+strings.ToLower(rand.Text()[:12]), declare(t, ch, single())
@@ -147,7 +147,8 @@ func exchange(t *testing.T, ch *amqp.Channel, kind, key string) (name, queue str
 	return name, queue
 }
 
-// TestReturnedIsRejected: what no queue takes is confirmed all the same.
+// TestReturnedIsRejected: a message that no queue takes is rejected, although the broker
+// confirms it.
 //
 // Promises: L
 func TestReturnedIsRejected(t *testing.T) {
@@ -181,7 +182,7 @@ func TestReturnedIsRejected(t *testing.T) {
 	}
 }
 
-// TestExchangeDeleted: it is an outage until it is there again.
+// TestExchangeDeleted: a deleted exchange is an outage until it is declared again.
 func TestExchangeDeleted(t *testing.T) {
 	url := testserver.SharedRabbitMQ(t, "4.0").URL
 	ch := channel(t, url)
@@ -206,13 +207,13 @@ func TestExchangeDeleted(t *testing.T) {
 	until(t, sink, batch("a", 4, 2, 4), "made again", accepted)
 }
 
-// TestRefusedAtStart: each error says what to do, and none repeats the password.
+// TestRefusedAtStart: each error has its remedy, and none repeats the password.
 func TestRefusedAtStart(t *testing.T) {
 	server := testserver.SharedRabbitMQ(t, "4.0")
 	for url, want := range map[string]string{
 		"amqp://guest:hunter2@" + server.Addr:            "check the user's name and password",
 		"amqp://guest:guest@" + server.Addr + "/nowhere": `virtual host "nowhere"`,
-		server.URL + "?exchange=nowhere":                 `there is no exchange "nowhere": declare it`,
+		server.URL + "?exchange=nowhere":                 `exchange "nowhere" does not exist; declare it`,
 	} {
 		sink := open(t, url)
 		e := answer(t, sink, batch("q", 1, 1, 0), 20*time.Second)
@@ -222,13 +223,13 @@ func TestRefusedAtStart(t *testing.T) {
 	}
 	sink := open(t, server.URL)
 	missing, err := sink.Probe(t.Context(), []string{"nowhere"})
-	if err != nil || missing[0] == nil || !strings.Contains(missing[0].Error(), `there is no queue "nowhere"`) {
+	if err != nil || missing[0] == nil || !strings.Contains(missing[0].Error(), `queue "nowhere" does not exist`) {
 		t.Errorf("Probe: %v, %v", missing, err)
 	}
 }
 
 // TestTopicPermission: a routing key that the user may not write to is an outage of
-// its own, and the others flow.
+// that key alone, and messages of others are sent.
 func TestTopicPermission(t *testing.T) {
 	server := testserver.SharedRabbitMQ(t, "4.0")
 	ch := channel(t, server.URL)

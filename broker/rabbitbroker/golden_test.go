@@ -13,8 +13,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestWireIsGolden: what a client that knows nothing of ours sees is what the golden
-// files say, byte for byte.
+// TestWireIsGolden: an independent client sees the messages of the golden files, byte for
+// byte.
 func TestWireIsGolden(t *testing.T) {
 	for _, version := range versions() {
 		url := testserver.SharedRabbitMQ(t, version).URL
@@ -55,7 +55,7 @@ func wireOf(t *testing.T, url string, f envelope.Format) {
 			}
 			hs = append(hs, envelope.Header{Name: name, Value: []byte(text)})
 		}
-		// The binding of CloudEvents knows the property alone.
+		// The binding of CloudEvents has the property only.
 		if d.ContentType != contentType || d.MessageId != m.ID || d.DeliveryMode != amqp.Persistent {
 			t.Errorf("properties: content type %q, message id %q, delivery mode %d", d.ContentType, d.MessageId, d.DeliveryMode)
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/postrider/postrider/internal/golden"
 )
 
-// TestLargestOfAnOutbox: what an outbox takes is not above the limit that the
-// relay compares messages with before they are sent.
+// TestLargestOfAnOutbox: the largest message of an outbox is below the limit that the
+// relay checks before it sends a message.
 func TestLargestOfAnOutbox(t *testing.T) {
 	m := golden.Largest()
 	if err := m.Validate(); err != nil {

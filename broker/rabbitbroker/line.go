@@ -11,13 +11,13 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// line is one connection at a time. A call keeps to one line.
+// line is one connection at a time. A call uses one line only.
 type line struct {
 	live  atomic.Pointer[session]
-	calls int // that use it; guarded by the sink's mu
+	calls int // calls that use it; guarded by the sink's mu
 }
 
-// Close ends the connections and every call. What is not confirmed is unknown.
+// Close closes the connections and ends every call. Unconfirmed messages are unknown.
 func (s *Sink) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -31,7 +31,7 @@ func (s *Sink) Close() {
 	wg.Wait()
 }
 
-// enter gives a call the line that the fewest others use.
+// enter returns the line with the fewest calls.
 func (s *Sink) enter() *line {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +45,8 @@ func (s *Sink) enter() *line {
 	return best
 }
 
-// learnAll takes what the ends of sessions have taught, before another one ends of it.
+// learnAll learns from the ends of sessions, so that no other session ends for the same
+// reason.
 func (s *Sink) learnAll() {
 	for i := range s.lines {
 		if live := s.lines[i].live.Load(); live != nil && live.over() {
@@ -66,8 +67,8 @@ func (s *Sink) leave(l *line) {
 	l.calls--
 }
 
-// session returns the line's session that lives, or opens one. While the broker
-// cannot be reached it answers at once until the next try is due.
+// session returns the line's live session, or opens one. While the broker
+// is unreachable it fails at once until the next try is due.
 func (s *Sink) session(ctx context.Context, l *line) (*session, error) {
 	if live := l.live.Load(); live != nil && !live.over() {
 		return live, nil
@@ -86,14 +87,14 @@ func (s *Sink) session(ctx context.Context, l *line) (*session, error) {
 		return nil, err
 	}
 	if live != nil {
-		_ = live.wire.Close() // a line never has two that send
+		_ = live.wire.Close() // a line never has two sending connections
 		s.learnOf(live)
 	}
 	next, err := openSession(ctx, &s.dialer, s.opts.Exchange)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
-		if ctx.Err() == nil { // the caller's own end says nothing about the broker
+		if ctx.Err() == nil { // the end of the caller's context is no failure of the broker
 			s.failed, s.again = err, time.Now().Add(pause(s.tries))
 			s.tries++
 		}
@@ -109,7 +110,7 @@ func (s *Sink) session(ctx context.Context, l *line) (*session, error) {
 	return next, nil
 }
 
-// settled waits until earlier sendings of the message are answered.
+// settled waits until the broker has answered earlier sends of the message.
 func (s *Sink) settled(ctx context.Context, id string) error {
 	for i := range s.lines {
 		live := s.lines[i].live.Load()
@@ -123,7 +124,7 @@ func (s *Sink) settled(ctx context.Context, id string) error {
 	return nil
 }
 
-// mayOpen says why no connection is tried now.
+// mayOpen returns an error if a new connection must not be tried yet.
 func (s *Sink) mayOpen() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,15 +137,15 @@ func (s *Sink) mayOpen() error {
 	return nil
 }
 
-// pause is how long to wait after that many failures before: 100 ms that double
-// up to 5 s, less a random part, so that a crowd does not come back at once.
+// pause returns the pause after a number of earlier failures: 100 ms, doubled
+// up to 5 s, less a random part, so that many clients do not reconnect at once.
 func pause(failures int) time.Duration {
 	most := min(100*time.Millisecond<<min(failures, 6), 5*time.Second)
 	return most/2 + rand.N(most/2)
 }
 
-// learn takes what can be known beforehand from the reason that ended a session: a
-// size limit, or a permission that is missing.
+// learn learns from the reason that ended a session: a
+// size limit, or a missing permission.
 func (s *Sink) learn(why error) {
 	if n := learnedLimit(why); n > 0 && n < s.limit() {
 		s.most.Store(int64(n))

@@ -15,7 +15,7 @@ func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 }
 
 // OpenSource returns a source for a URL as [Open] takes it. opts must name a queue.
-// Parameters about publishing are ignored. Close ends the source and its connection.
+// Parameters for publishing are ignored. Close ends the source and its connection.
 func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
 	var t Target
 	if opts != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestCloudEventsPrefix: the attributes have the prefix that the clients of a queue know,
-// and the source reads each of them.
+// TestCloudEventsPrefix: the attributes have the configured prefix,
+// and the source reads every prefix.
 func TestCloudEventsPrefix(t *testing.T) {
 	versions := versions()
 	address := testserver.SharedRabbitMQ(t, versions[len(versions)-1]).URL

@@ -14,8 +14,8 @@ import (
 	"github.com/postrider/postrider/internal/secret"
 )
 
-// Ping is [broker.Info].Ping: on the connection that messages take, whose
-// heartbeats show that the broker lives, so that it costs nothing while there is one.
+// Ping is [broker.Info].Ping, on a connection for messages. The heartbeats of an open
+// connection show that the broker is alive, so Ping makes no request.
 func (s *Sink) Ping(ctx context.Context) error {
 	l := s.enter()
 	defer s.leave(l)
@@ -25,13 +25,13 @@ func (s *Sink) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Probe is [broker.Info].Probe, on a connection of its own. With an exchange
-// the topics are there if it is: its bindings cannot be asked for.
+// Probe is [broker.Info].Probe, on a connection of its own. With an exchange it
+// checks the exchange only: AMQP cannot list bindings.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	c, wire, err := s.dialer.open(ctx)
 	if errors.Is(err, amqp.ErrCredentials) {
-		// RabbitMQ answers a wrong password by hanging up after 3 s. It also hangs up
-		// when it is stopped, but not twice.
+		// RabbitMQ answers a wrong password by closing the connection after 3 s. It also
+		// closes it when it stops, but not twice.
 		first := err
 		if c, wire, err = s.dialer.open(ctx); ctx.Err() != nil {
 			return nil, fmt.Errorf("reach rabbitmq: %w", first)
@@ -45,7 +45,7 @@ func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	err = within(ctx, wire, func() error {
 		gone := checkExchange(c, s.opts.Exchange)
 		may := func(topic string) error { return s.mayPublish(c, topic) }
-		if s.opts.Exchange == "" { // its permission is the same for every queue, and each question an error in the broker's log
+		if s.opts.Exchange == "" { // the permission is the same for every queue, and each check is an error in the broker's log
 			once := sync.OnceValue(func() error { return s.mayPublish(c, topics[0]) })
 			may = func(string) error { return once() }
 		}
@@ -69,10 +69,10 @@ func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	return missing, nil
 }
 
-// unreached is Probe's error, and says whether a person must act.
+// unreached returns Probe's error, marked as refused if a person must act.
 func unreached(err error) error {
 	var e *amqp.Error
-	limit := errors.As(err, &e) && strings.Contains(e.Reason, "limit") // of connections: others may end theirs
+	limit := errors.As(err, &e) && strings.Contains(e.Reason, "limit") // of connections: other clients may close theirs
 	switch broker.Classify(err).Code {
 	case codeAccess, "NOT_ALLOWED":
 		if !limit {
@@ -85,19 +85,19 @@ func unreached(err error) error {
 	return fmt.Errorf("reach rabbitmq: %w", err)
 }
 
-// mayPublish looks for the permission to publish to a topic.
+// mayPublish checks the permission to publish to a topic.
 func (s *Sink) mayPublish(c *amqp.Connection, topic string) error {
 	err := mayPublish(c, s.opts.Exchange, topic)
 	if refused := (*amqp.Error)(nil); s.opts.RoutingKey == RoutingByKey && errors.As(err, &refused) && refusedTopic.MatchString(refused.Reason) {
-		return nil // which keys there will be is unknown
+		return nil // future keys are unknown
 	}
 	return err
 }
 
-// mayPublish asks for the permission to publish, on a channel of its own: RabbitMQ looks at
-// that of the exchange first and then at the properties, of which two are wrong. So
-// nothing is published either way. A topic permission is looked at before the
-// properties up to RabbitMQ 3, and behind them from 4 on.
+// mayPublish checks the permission to publish, on a channel of its own. RabbitMQ checks
+// the permission on the exchange first and then the properties, two of which are invalid:
+// so nothing is published in any case. RabbitMQ 3 checks a topic permission before the
+// properties, RabbitMQ 4 after them.
 func mayPublish(c *amqp.Connection, exchange, key string) error {
 	ch, err := c.Channel()
 	if err != nil {
@@ -123,10 +123,10 @@ func mayPublish(c *amqp.Connection, exchange, key string) error {
 	return broker.Outage(fmt.Errorf("%w: %s", err, fix), replyCode(err), cmp.Or(exchange, key))
 }
 
-// answerOn waits for what the broker says of what was sent on a channel before. The
-// client says only that the channel is closed when the refusal is quicker than the question.
+// answerOn waits for the broker's answer to earlier commands on a channel. If the refusal
+// arrives before the next request is sent, the client reports only a closed channel.
 func answerOn(ch *amqp.Channel, refusal <-chan *amqp.Error) error {
-	err := ch.Qos(1, 0, false) // it is answered behind the other
+	err := ch.Qos(1, 0, false) // answered after the earlier commands
 	if errors.Is(err, amqp.ErrClosed) {
 		if why := <-refusal; why != nil { // closed when the connection ends
 			return why
@@ -135,7 +135,7 @@ func answerOn(ch *amqp.Channel, refusal <-chan *amqp.Error) error {
 	return err
 }
 
-// lost is err if it is not the broker's own word about what was asked.
+// lost returns err unless it is the broker's own answer to the request.
 func lost(err error) error {
 	if err == nil || replyCode(err) != "" {
 		return nil
@@ -145,7 +145,8 @@ func lost(err error) error {
 
 var errName = errors.New("a queue's name has at most 255 bytes")
 
-// checkQueue looks for a queue on a channel of its own, which a missing one ends.
+// checkQueue checks that a queue exists, on a channel of its own, because a missing queue
+// ends the channel.
 func checkQueue(c *amqp.Connection, queue string) error {
 	if len(queue) > shortMost {
 		return broker.Outage(errName, codeRoutingKey, queue)

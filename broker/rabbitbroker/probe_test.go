@@ -17,8 +17,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestProbeRefused: who may not come in, or may not publish, is told at the start,
-// and nothing is published.
+// TestProbeRefused: a rejected login and a missing right to publish are reported at the
+// start, and nothing is published.
 func TestProbeRefused(t *testing.T) {
 	t.Parallel()
 	for _, version := range versions() {
@@ -49,7 +49,7 @@ func TestProbeRefused(t *testing.T) {
 				t.Errorf("its password is in a file that is gone: %v", err)
 			}
 			topic := "set_topic_permissions"
-			if version >= "4" { // it looks at these last, when a message would be published
+			if version >= "4" { // it checks topic permissions last, when a message would be published
 				topic = ""
 			}
 			for _, c := range []struct{ user, path, topic, want string }{
@@ -85,8 +85,8 @@ func TestProbeRefused(t *testing.T) {
 	}
 }
 
-// TestQuickRefusal: a refusal that is here before the question behind it is sent, as on
-// a busy machine, is the answer all the same.
+// TestQuickRefusal: a refusal that arrives before the next request is sent, as on
+// a busy machine, is still reported.
 func TestQuickRefusal(t *testing.T) {
 	t.Parallel()
 	ch := channel(t, testserver.SharedRabbitMQ(t, "4.0").URL)

@@ -11,7 +11,7 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// publishing is a message and where it goes.
+// publishing is a message and its destination.
 type publishing struct {
 	amqp.Publishing
 
@@ -23,12 +23,12 @@ const (
 	headerRoom = frameSize - 4096 // properties and headers share one frame
 )
 
-// wireCodec is the header table with RabbitMQ's rules.
+// wireCodec returns the header table for RabbitMQ.
 func wireCodec() envelope.Codec {
 	return envelope.Codec{Reserved: reserved, Binding: envelope.BindingAMQP}
 }
 
-// eventTypes begins the content types of CloudEvents in structured mode.
+// eventTypes is the beginning of the content types of structured CloudEvents.
 const eventTypes = "application/cloudevents"
 
 // bindingOf returns the CloudEvents binding that has the prefix.
@@ -44,9 +44,9 @@ func bindingOf(prefix string) (envelope.Binding, error) {
 	return 0, fmt.Errorf("prefix of CloudEvents must be cloudEvents_, cloudEvents: or ce- (got %q)", prefix)
 }
 
-// readBinding returns the binding of a record. The prefix ce- counts only without
-// attributes of another prefix, and not in structured mode, where a user's header may
-// begin so.
+// readBinding returns the binding of a record. The prefix ce- counts only if no
+// attribute has another prefix, and not in structured mode, where a user's header may
+// begin with it.
 func readBinding(headers amqp.Table, contentType string) envelope.Binding {
 	if len(contentType) >= len(eventTypes) && strings.EqualFold(contentType[:len(eventTypes)], eventTypes) {
 		return envelope.BindingAMQP
@@ -62,8 +62,9 @@ func readBinding(headers amqp.Table, contentType string) envelope.Binding {
 	return envelope.BindingAMQP
 }
 
-// reserved names command the broker (https://www.rabbitmq.com/docs/sender-selected
-// and the delayed message exchange), or are written by it.
+// reserved reports whether the broker interprets a header name
+// (https://www.rabbitmq.com/docs/sender-selected and the delayed message exchange) or
+// writes it.
 func reserved(name string) bool {
 	switch strings.ToLower(name) {
 	case "cc", "bcc", "x-delay", "x-death", "x-delivery-count", "x-acquired-count":
@@ -77,15 +78,15 @@ func reserved(name string) bool {
 	return false
 }
 
-// route is where a message goes and how.
+// route is the destination and format of a message.
 type route struct {
 	envelope.Route
 
 	key         string // AMQP's routing key
-	destination string // the queue or exchange that an answer is about
+	destination string // queue or exchange, for errors
 }
 
-// route asks the router, and makes the routing key of its answer.
+// route asks the router for a message's route and derives the routing key.
 func (s *Sink) route(m *postrider.Message) (route, error) {
 	to, err := s.opts.Route.Of(m)
 	if err != nil {
@@ -106,7 +107,7 @@ func (s *Sink) route(m *postrider.Message) (route, error) {
 	return r, nil
 }
 
-// encode makes what is sent of m, or says why it cannot be sent.
+// encode returns the publishing of m, or the error for which it cannot be sent.
 func (s *Sink) encode(w *envelope.Wire, m *postrider.Message) (*publishing, route, error) {
 	r, err := s.route(m)
 	if err != nil {
@@ -153,7 +154,7 @@ func (s *Sink) Preview(_ string, m *postrider.Message) (broker.Preview, error) {
 	}, err
 }
 
-// short is a property that repeats a header where there is room for it.
+// short returns the value of a property that repeats a header, or "" if it is too long.
 func short(v string) string {
 	if len(v) > shortMost {
 		return ""

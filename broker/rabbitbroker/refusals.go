@@ -12,14 +12,14 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// refusals are the routing keys and exchanges that the user may not write to. One
-// message to them ends the channel with everything that is on its way, so they are
-// left alone, for a time that grows, while the others flow.
+// refusals has the routing keys and the exchange that the user may not write to. One
+// message to them ends the channel with all messages in flight, so they are
+// paused, for growing times, while others are sent.
 type refusals struct {
 	some atomic.Bool // there is an entry
 
 	mu sync.Mutex
-	at map[string]*refusal // by routing key; "" is the exchange itself
+	at map[string]*refusal // by routing key; "" means the exchange itself
 }
 
 type refusal struct {
@@ -28,14 +28,14 @@ type refusal struct {
 	until time.Time
 }
 
-// What RabbitMQ says of a permission: see rabbit_access_control and, for a topic
+// RabbitMQ's texts for missing permissions: see rabbit_access_control and, for a topic
 // permission, rabbit_channel:check_topic_authorisation.
 var (
 	refusedTopic    = regexp.MustCompile(`access to topic '(.*)' in exchange '.*' in vhost '.*' refused for user`)
 	refusedExchange = regexp.MustCompile(`access to exchange '.*' in vhost '.*' refused for user`)
 )
 
-// learn notes what the reason of a session's end says of permissions.
+// learn records a missing permission if it was the reason for a session's end.
 func (r *refusals) learn(why error, now time.Time) {
 	var e *amqp.Error
 	if !errors.As(why, &e) || e.Code != amqp.AccessRefused {
@@ -62,10 +62,10 @@ func (r *refusals) learn(why error, now time.Time) {
 	r.some.Store(true)
 }
 
-// refusedMost is how long a permission is not tried again.
+// refusedMost is the longest pause before a permission is tried again.
 const refusedMost = 20 * time.Second
 
-// of is the outage of a routing key that was refused lately.
+// of returns the outage of a routing key that was refused lately, or nil.
 func (r *refusals) of(key, exchange string, now time.Time) error {
 	if !r.some.Load() {
 		return nil
@@ -85,7 +85,7 @@ func (r *refusals) of(key, exchange string, now time.Time) error {
 	return nil
 }
 
-// taken forgets a refusal: a message went through.
+// taken forgets a refusal after a message was accepted.
 func (r *refusals) taken(key string) {
 	if !r.some.Load() {
 		return

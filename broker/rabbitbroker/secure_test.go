@@ -15,7 +15,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// secured is a broker with TLS that lets a handler work on a message for 2 s.
+// secured is a broker with TLS and a consumer timeout of 2 s.
 type secured struct {
 	*testserver.RabbitMQ
 	ca  *testserver.CA
@@ -45,19 +45,19 @@ func newSecured(t *testing.T, version string) *secured {
 		"ssl_options.verify = verify_peer", "ssl_options.fail_if_no_peer_cert = false",
 		"consumer_timeout = 2000",
 	))}
-	// Channels look once in a minute otherwise, and no file knows this setting.
+	// Channels check once a minute by default, and no configuration file has this setting.
 	if err := s.Ctl(t.Context(), "eval", "application:set_env(rabbit, channel_tick_interval, 200)."); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// url is amqps://who the listener, with parameters behind the authority.
+// url returns amqps://, who and the listener's address, with parameters.
 func (s *secured) url(who string, params ...string) string {
 	return "amqps://" + who + s.TLSAddr + "/?" + strings.Join(append(params, "tls-ca="+s.ca.File), "&")
 }
 
-// certificate is the parameters of a client's certificate for a name.
+// certificate returns the URL parameters of a client's certificate for a name.
 func (s *secured) certificate(t *testing.T, name string) string {
 	t.Helper()
 	cert, key, err := s.ca.IssueFiles(s.dir, name)
@@ -67,7 +67,7 @@ func (s *secured) certificate(t *testing.T, name string) string {
 	return "auth=certificate&tls-cert=" + cert + "&tls-key=" + key
 }
 
-// TestSecured is about what a server has to be started for.
+// TestSecured runs the tests that need a server with TLS.
 func TestSecured(t *testing.T) {
 	for _, version := range versions() {
 		t.Run(version, func(t *testing.T) {
@@ -78,8 +78,8 @@ func TestSecured(t *testing.T) {
 	}
 }
 
-// overTLS: a private authority, and a certificate in place of a password, whose
-// file may be replaced under way.
+// overTLS tests a private authority, and a certificate in place of a password, whose
+// file is replaced while the sink runs.
 func overTLS(t *testing.T, s *secured) {
 	t.Helper()
 	queue := declare(t, channel(t, s.URL), single())
@@ -113,8 +113,8 @@ func overTLS(t *testing.T, s *secured) {
 	}
 	until(t, sink, batch(queue, 2, 1, 2), "with a certificate", accepted)
 
-	// Its files are another one's now, whom nobody knows: the next connection
-	// shows that, and the one after they were put right again.
+	// The files now have the certificate of an unknown user: the next connection
+	// is refused, and accepted again once they are restored.
 	s.certificate(t, "stranger")
 	for _, suffix := range []string{".crt", ".key"} {
 		if err := os.Rename(filepath.Join(s.dir, "stranger"+suffix), filepath.Join(s.dir, "relay"+suffix)); err != nil {
@@ -129,9 +129,9 @@ func overTLS(t *testing.T, s *secured) {
 	until(t, sink, batch(queue, 1, 1, 4), "a new certificate", accepted)
 }
 
-// consumerTimeout: who holds a message too long loses the channel and with it
-// everything unsettled, which returns in its order; verdicts on what was lost
-// settle nothing of it.
+// consumerTimeout tests that a source that holds a message too long loses its channel and
+// receives all unsettled messages again in their order; verdicts on the old deliveries
+// settle none of them.
 func consumerTimeout(t *testing.T, s *secured) {
 	t.Helper()
 	queue := declare(t, channel(t, s.URL), single())
@@ -143,7 +143,7 @@ func consumerTimeout(t *testing.T, s *secured) {
 	if err := src.Settle(ctx, verdicts(held[:1])); err != nil {
 		t.Fatal(err)
 	}
-	for { // the others are worked on for too long
+	for { // the handlers of the others work too long
 		ds, err := src.Receive(ctx, 6)
 		if err == nil {
 			t.Fatalf("%d deliveries while all are held", len(ds))
@@ -156,7 +156,7 @@ func consumerTimeout(t *testing.T, s *secured) {
 		}
 	}
 	again := take(ctx, t, src, 5)
-	_ = src.Settle(ctx, verdicts(held)) // the handlers end at last
+	_ = src.Settle(ctx, verdicts(held)) // the handlers end
 	for i, d := range again {
 		if want := held[i+1].Message; d.Message.ID != want.ID || d.Attempt == 1 {
 			t.Errorf("message %d of the new channel is version %d of %s, attempt %d; want version %d of %s again",
@@ -183,7 +183,7 @@ func take(ctx context.Context, t *testing.T, src *rabbitbroker.Source, n int) (d
 		switch {
 		case ctx.Err() != nil:
 			t.Fatalf("%d of %d deliveries, %v", len(ds), n, err)
-		case err != nil: // it was lost on a busy machine: from the beginning
+		case err != nil: // the channel was lost on a busy machine: start from the beginning
 			ds = nil
 		}
 		ds = append(ds, more...)
@@ -199,7 +199,7 @@ func verdicts(ds []broker.Delivery) []broker.Verdict {
 	return vs
 }
 
-// unsettled closes the source and counts what its queue has got back.
+// unsettled closes the source and counts the messages that return to its queue.
 func unsettled(t *testing.T, url, queue string, src *rabbitbroker.Source) int {
 	t.Helper()
 	src.Close()
@@ -209,7 +209,7 @@ func unsettled(t *testing.T, url, queue string, src *rabbitbroker.Source) int {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if q.Consumers == 0 { // of which the broker has let go, with what they held
+		if q.Consumers == 0 { // the broker has removed the consumer and returned its messages
 			return q.Messages
 		}
 		if time.Now().After(end) {

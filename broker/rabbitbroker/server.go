@@ -13,9 +13,9 @@ import (
 	"github.com/postrider/postrider/internal/peer"
 )
 
-// Server says how a broker is reached. [NewSink] and [NewSource] take it in place of an
-// amqp.Connection, which does not connect again after it has ended, and which an alarm
-// of the broker stops as a whole: a sink and a source have connections of their own.
+// Server has the address and the credentials of a broker. [NewSink] and [NewSource] take
+// it instead of an amqp.Connection, which does not reconnect, and which an alarm
+// of the broker blocks as a whole: a sink and a source need connections of their own.
 type Server struct {
 	// Hosts are HOST:PORT of a cluster's nodes, tried in turn; required.
 	Hosts []string
@@ -23,19 +23,19 @@ type Server struct {
 	Vhost string
 	// User is "guest" if empty.
 	User string
-	// Password is asked at each new connection; nil: "guest".
+	// Password is called at each new connection; nil: "guest".
 	Password func(ctx context.Context) (string, error)
 	// Dial makes a connection to one host; nil: TCP without TLS.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Certificate logs in by the certificate that Dial shows (SASL EXTERNAL),
+	// Certificate logs in with the certificate that Dial presents (SASL EXTERNAL),
 	// without User and Password.
 	Certificate bool
 }
 
 const (
 	openWait  = 10 * time.Second // for TCP, TLS, the login and a channel together
-	heartbeat = 10 * time.Second // a peer that is silent for one and a half is gone
-	frameSize = 128 << 10        // the largest frame; RabbitMQ's own default
+	heartbeat = 10 * time.Second // a peer that is silent for 15 s counts as gone
+	frameSize = 128 << 10        // the largest frame; RabbitMQ's default
 )
 
 func (s *Server) vhost() string {
@@ -48,7 +48,7 @@ func (s *Server) vhost() string {
 // dialer opens connections to a Server's hosts in turn.
 type dialer struct {
 	server Server
-	name   string // what the server's operator sees
+	name   string // connection name for the broker's operator
 	next   atomic.Uint32
 }
 
@@ -71,7 +71,7 @@ func (d *dialer) open(ctx context.Context) (*amqp.Connection, *conn, error) {
 	}
 	first := &heard{Conn: peer.Watch(raw, host, peer.RabbitMQ())}
 	wire := newConn(first)
-	// The client's handshake knows no context.
+	// The client's handshake takes no context.
 	stop := context.AfterFunc(ctx, func() { _ = wire.Close() })
 	properties := amqp.NewConnectionProperties()
 	properties.SetClientConnectionName(d.name)
@@ -95,7 +95,7 @@ func (d *dialer) open(ctx context.Context) (*amqp.Connection, *conn, error) {
 	return c, wire, nil
 }
 
-// heard keeps the error of the server's first bytes, which the client's error does
+// heard keeps the error about the server's first bytes, which the client's error does
 // not wrap.
 type heard struct {
 	net.Conn

@@ -14,7 +14,7 @@ import (
 )
 
 // session is one connection with one channel in confirm mode. It ends with the
-// first thing that goes wrong on either, and is never repaired.
+// first error on either, and is never repaired.
 type session struct {
 	conn *amqp.Connection
 	wire *conn
@@ -23,10 +23,10 @@ type session struct {
 	reason atomic.Pointer[string] // why publishers are blocked; nil: they are not
 	ended  chan struct{}          // closed when why is known
 
-	confirmed atomic.Int64  // when the latest message that is confirmed was sent, Unix ns
+	confirmed atomic.Int64  // when the latest confirmed message was sent, Unix ns
 	anywhere  *atomic.Int64 // the same, over all connections of the sink
 	someLeft  atomic.Bool
-	learned   atomic.Bool // the sink has looked why it ended
+	learned   atomic.Bool // the sink has learned from its end
 
 	mu        sync.Mutex
 	why       error                   // why the session ended
@@ -35,8 +35,8 @@ type session struct {
 	anonymous uint64
 }
 
-// openSession connects and makes sure that the exchange is there: publishing to
-// one that is not would end the channel with everything that is on its way.
+// openSession connects and makes sure that the exchange exists: publishing to
+// a missing one would end the channel with all messages in flight.
 func openSession(ctx context.Context, d *dialer, exchange string) (*session, error) {
 	c, wire, err := d.open(ctx)
 	if err != nil {
@@ -53,14 +53,14 @@ func openSession(ctx context.Context, d *dialer, exchange string) (*session, err
 	return s, nil
 }
 
-// within runs calls of the client, which know no context: the end of ctx breaks
-// the connection and thereby them.
+// within runs a call of the client that takes no context: the end of ctx closes
+// the connection, which ends the call.
 func within(ctx context.Context, wire *conn, call func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, openWait)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = wire.Close() })
 	err := call()
-	if !stop() { // the connection is gone, whatever the call says
+	if !stop() { // the connection is closed, whatever the call returned
 		return broker.Outage(fmt.Errorf("no answer: %w", ctx.Err()), "", "")
 	}
 	return err
@@ -82,11 +82,11 @@ func (s *session) begin(exchange string) error {
 	return nil
 }
 
-// checkExchange looks for an exchange on a channel of its own, which a missing
-// one ends.
+// checkExchange checks that an exchange exists, on a channel of its own, because a
+// missing one ends the channel.
 func checkExchange(c *amqp.Connection, exchange string) error {
 	if exchange == "" {
-		return nil // the default exchange is always there
+		return nil // the default exchange always exists
 	}
 	ch, err := c.Channel()
 	if err != nil {
@@ -99,12 +99,12 @@ func checkExchange(c *amqp.Connection, exchange string) error {
 	return nil
 }
 
-// watch takes down what the broker says besides confirms. It ends with the
+// watch records the broker's notifications besides confirms. It ends with the
 // session, because the client closes these channels.
 func (s *session) watch() {
-	// The client hands a return to one listener after the other and only then
-	// looks at the confirm that follows. The second listener is received when the
-	// return is noted: no confirm of a returned message is seen before that.
+	// The client passes a return to one listener after the other and only then
+	// handles the confirm that follows. Receiving from the second listener after the
+	// return is recorded ensures that no confirm of a returned message is seen before that.
 	returns, noted := s.ch.NotifyReturn(make(chan amqp.Return)), s.ch.NotifyReturn(make(chan amqp.Return))
 	go func() {
 		for r := range returns {
@@ -136,10 +136,10 @@ func (s *session) watch() {
 	}()
 }
 
-// endWait is how long the client may take to say why a session is over.
+// endWait bounds the wait for the client's reason for a session's end.
 const endWait = 100 * time.Millisecond
 
-// end breaks the connection. A nil error is none.
+// end records err and closes the connection.
 func (s *session) end(err *amqp.Error) {
 	s.mu.Lock()
 	if s.why == nil && err != nil {
@@ -152,7 +152,7 @@ func (s *session) end(err *amqp.Error) {
 // over reports whether nothing can be published any more.
 func (s *session) over() bool { return s.ch.IsClosed() || s.conn.IsClosed() }
 
-// because is why a session that is over has ended, as far as it is known.
+// because returns the reason for the end of a session, as far as known.
 func (s *session) because() error {
 	limit := time.NewTimer(endWait)
 	defer limit.Stop()
@@ -171,7 +171,7 @@ func (s *session) because() error {
 // publish sends a message. An error means that it may have been sent.
 func (s *session) publish(p *publishing) (*amqp.DeferredConfirmation, error) {
 	s.mu.Lock()
-	if p.MessageId == "" { // the name of its return
+	if p.MessageId == "" { // returns are matched by it
 		s.anonymous++
 		p.MessageId = "-" + strconv.FormatUint(s.anonymous, 10)
 	}
@@ -180,14 +180,14 @@ func (s *session) publish(p *publishing) (*amqp.DeferredConfirmation, error) {
 	return s.ch.PublishWithDeferredConfirm(p.exchange, p.routingKey, true, false, p.Publishing)
 }
 
-// answer is what the broker has said of a message whose confirmation is done.
+// answer returns the error of a message whose confirmation is done; nil: accepted.
 func (s *session) answer(w *sent) error {
 	acked := w.confirm.Acked()
 	if at := w.since.UnixNano(); acked && at > s.confirmed.Load() {
-		s.confirmed.Store(at) // two at once may take it back a little
+		s.confirmed.Store(at) // concurrent calls may set it back a little
 		s.anywhere.Store(at)
 	}
-	if !acked && s.over() { // the client's way to say that there is no confirm
+	if !acked && s.over() { // the client reports a missing confirm as a nack
 		why := s.because()
 		return broker.Unknown(why, replyCode(why), "")
 	}
@@ -204,7 +204,7 @@ func (s *session) answer(w *sent) error {
 	return nil
 }
 
-// leave keeps in mind that a message is on its way although its call has ended.
+// leave remembers a message in flight whose call has ended.
 func (s *session) leave(w *sent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,11 +223,12 @@ func (s *session) leave(w *sent) {
 	s.someLeft.Store(true)
 }
 
-// leftMost messages are remembered before those with an answer are forgotten.
+// leftMost is the number of remembered messages above which answered ones are
+// forgotten.
 const leftMost = 1024
 
-// settled waits until an earlier sending of the message is answered: its return
-// must not be taken for that of the next one, nor may it arrive behind it.
+// settled waits until the broker has answered an earlier send of the message: its return
+// must not be taken for the return of the next send, nor may it arrive after that.
 func (s *session) settled(ctx context.Context, id string, wait time.Duration) error {
 	if !s.someLeft.Load() {
 		return nil
@@ -249,7 +250,7 @@ func (s *session) settled(ctx context.Context, id string, wait time.Duration) er
 	return nil
 }
 
-// answered waits for the answer of a message that was left, but not in vain.
+// answered waits for the answer of a remembered message, unless it cannot come any more.
 func (s *session) answered(ctx context.Context, w *sent, wait time.Duration) error {
 	for end := time.Now().Add(wait); ; {
 		limit := time.NewTimer(min(time.Until(end), sweepAfter))
@@ -272,44 +273,45 @@ func (s *session) answered(ctx context.Context, w *sent, wait time.Duration) err
 	}
 }
 
-// stuckAfter is how old a message is at least whose queue is said not to work.
+// stuckAfter is the least age of a message whose queue counts as stuck.
 const stuckAfter = 3 * time.Second
 
-// lostAfter that many times the limit a confirm is not expected any more.
+// lostAfter times the limit, a confirm is not expected any more.
 const lostAfter = 10
 
-// confirmsOthers reports whether the broker has confirmed on this connection what
-// was sent well after since: then it works, and not the queue of what was sent at since.
+// confirmsOthers reports whether the broker has confirmed, on this connection, a message
+// sent after since, which is at least stuckAfter ago. Then the broker works, and the queue
+// of the message sent at since does not.
 func (s *session) confirmsOthers(since time.Time) bool {
 	return time.Since(since) >= stuckAfter && s.confirmed.Load() > since.UnixNano()
 }
 
-// silent reports whether the broker confirms nothing on this connection of what was
-// sent since, although it takes what is sent: as one whose queues have no leader.
+// silent reports whether the broker, which has not blocked publishers, has confirmed no
+// message sent after since on this connection: its queues may have no leader.
 func (s *session) silent(since time.Time) bool {
 	return s.reason.Load() == nil && s.confirmed.Load() <= since.UnixNano()
 }
 
-// brokerConfirms is the same over all connections.
+// brokerConfirms is confirmsOthers over all connections.
 func (s *session) brokerConfirms(since time.Time) bool {
 	return time.Since(since) >= stuckAfter && s.anywhere.Load() > since.UnixNano()
 }
 
-// unanswered is the answer for a message that was sent at since and that the broker
-// says nothing of. A queue that does not work (one without a majority of its
-// members) is an outage of its own: were its messages unknown while others are
-// acknowledged, they would count as those that make a broker hang up.
+// unanswered returns the error of a message that was sent at since and not answered.
+// A stuck queue (one without a majority of its
+// members) is an outage of that queue: if its messages were unknown while others are
+// acknowledged, they would be suspected of making the broker close connections.
 func (s *session) unanswered(since time.Time, destination string, err error) error {
 	if s.brokerConfirms(since) {
-		return broker.Outage(fmt.Errorf("%w, while others are confirmed: look whether the queue has a majority of its members", errNoConfirm), codeNoConfirm, destination)
+		return broker.Outage(fmt.Errorf("%w, while others are confirmed: check that the queue has a majority of its members", errNoConfirm), codeNoConfirm, destination)
 	}
 	return broker.Unknown(err, "", "")
 }
 
-// close ends the session in order.
+// close closes channel and connection in an orderly way.
 func (s *session) close(wait time.Duration) {
 	stop := time.AfterFunc(wait, func() { _ = s.wire.Close() })
 	defer stop.Stop()
-	_ = s.conn.Close() // whatever it says, the connection is gone
+	_ = s.conn.Close() // even on error the connection is gone
 	_ = s.wire.Close()
 }

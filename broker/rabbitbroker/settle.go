@@ -11,17 +11,18 @@ import (
 	"github.com/postrider/postrider/broker/internal/inhand"
 )
 
-// Extend implements broker.Source. There is nothing to extend.
+// Extend implements broker.Source. RabbitMQ has no call to extend a delivery's time.
 func (s *Source) Extend(ctx context.Context, _ []broker.Delivery) error { return ctx.Err() }
 
-// settleWait bounds the wait for the broker's answer: one that dies owes an answer
-// that never comes, and the caller's context may be without end.
+// settleWait bounds the wait for the broker's answer: a broker that dies never answers,
+// and the caller's context may have no deadline.
 const settleWait = 5 * time.Second
 
-// Settle implements broker.Source. Before it returns, the broker has taken the
-// acknowledgements: AMQP has no answer to them, but a channel works off what it is
-// told in order, and what is asked behind them is answered. What is settled twice,
-// or belongs to a connection that has ended, changes nothing: it returns.
+// Settle implements broker.Source. Before it returns, the broker has processed the
+// acknowledgements: AMQP does not answer them, but a channel processes its commands
+// in order, and answers the request that Settle sends after them. Settling a message
+// twice, or a message of a connection that has ended, has no effect: the broker delivers
+// the latter again.
 func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -40,7 +41,7 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	done := make(chan error, 1)
 	go func() {
 		defer func() { <-live.barrier }()
-		done <- live.ch.Qos(s.opts.MaxHeld, 0, false) // as it is
+		done <- live.ch.Qos(s.opts.MaxHeld, 0, false) // the present value: only the answer matters
 	}()
 	select {
 	case err = <-done:
@@ -53,8 +54,8 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	return nil
 }
 
-// sort applies the verdicts to the log and tells the broker of those that are
-// acknowledged. asked says whether there is one.
+// sort applies the verdicts to the log and sends the acknowledgements to the broker.
+// asked reports whether there are any.
 func (s *Source) sort(verdicts []broker.Verdict) (live *subscription, asked bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,8 +64,8 @@ func (s *Source) sort(verdicts []broker.Verdict) (live *subscription, asked bool
 			return nil, false, fmt.Errorf("rabbitbroker: settle: verdict %d (%s): not a delivery of this source", i, v.Delivery.Origin)
 		}
 	}
-	// A receiver that waits for its verdicts to be taken does not receive, and so
-	// would not notice.
+	// A receiver that waits for Settle does not call Receive, and so
+	// would not notice the end of the session.
 	if s.live != nil && (s.live.ch.IsClosed() || s.live.conn.IsClosed()) {
 		s.lose()
 	}
@@ -83,7 +84,7 @@ func (s *Source) sort(verdicts []broker.Verdict) (live *subscription, asked bool
 		if s.live == nil {
 			continue
 		}
-		if err := s.live.ch.Ack(tag, false); err != nil { // it returns
+		if err := s.live.ch.Ack(tag, false); err != nil { // the broker delivers it again
 			return nil, false, fmt.Errorf("rabbitbroker: acknowledge: %w", err)
 		}
 		t.Ack()
@@ -93,9 +94,9 @@ func (s *Source) sort(verdicts []broker.Verdict) (live *subscription, asked bool
 	return s.live, asked, nil
 }
 
-// attemptOf counts the deliveries of a message: a quorum queue says how often it came
-// back (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling),
-// another queue only that it did.
+// attemptOf counts the deliveries of a message: a quorum queue reports how often it was
+// redelivered (https://www.rabbitmq.com/docs/quorum-queues#poison-message-handling),
+// another queue only whether it was.
 func attemptOf(d *amqp.Delivery) int {
 	switch n := d.Headers["x-delivery-count"].(type) {
 	case int64:

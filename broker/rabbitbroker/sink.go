@@ -17,45 +17,46 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// Routing says what a message's routing key is.
+// Routing is the rule for the routing key of a message.
 type Routing string
 
 // The rules for routing keys.
 const (
-	RoutingByTopic Routing = "topic" // the topic; what "" means too
+	RoutingByTopic Routing = "topic" // the topic; "" means the same
 	RoutingByKey   Routing = "key"   // the key, or the id of a message without one
 )
 
-// SinkOptions of [Open] and [NewSink]. The zero value is what most want.
+// SinkOptions configures [Open] and [NewSink]. The zero value suits most applications.
 type SinkOptions struct {
-	// Exchange takes all messages. "" is the default exchange, where the queue
-	// with the routing key as its name gets them.
+	// Exchange receives all messages. "" is the default exchange, which routes a message to
+	// the queue with the routing key as its name.
 	Exchange string
-	// Route says what becomes of each message: the topic that is the routing key, or
-	// the key that is it, format and more headers. nil: the message's own, plain.
+	// Route sets the topic or key that becomes the routing key, format and further
+	// headers of each message. nil: the message's own, plain.
 	Route envelope.Router
 	// RoutingKey is [RoutingByTopic] if empty.
 	RoutingKey Routing
-	// Window messages are unconfirmed at once over all calls; 0: the sink finds
-	// out how many the broker needs.
+	// Window bounds the unconfirmed messages of all calls together; 0: the sink finds
+	// the best number.
 	Window int
-	// Connections share the calls; 4 if zero. RabbitMQ serves a channel by one process,
-	// which gets slower the more of its messages are unconfirmed. An idle sink uses
-	// one, and the others are opened when calls run side by side.
+	// Connections is the number of connections that share the calls; 4 if zero. RabbitMQ
+	// serves a channel with one process, which slows down with the number of its
+	// unconfirmed messages. An idle sink has one connection; others are opened for
+	// concurrent calls.
 	Connections int
 	// Timeout is how long a confirm may take; 30 s if zero.
 	Timeout time.Duration
-	// CloudEventsPrefix stands before the attributes of CloudEvents in binary mode:
-	// "cloudEvents_" (if empty), "cloudEvents:" or "ce-". Clients differ in which
-	// they know; events in structured mode suit all of them. Sources read each.
+	// CloudEventsPrefix is put before the attributes of CloudEvents in binary mode:
+	// "cloudEvents_" (if empty), "cloudEvents:" or "ce-". Clients differ in the prefix that
+	// they read; all read events in structured mode. Sources read each prefix.
 	CloudEventsPrefix string
 	// MaxMessageBytes is the broker's max_message_size; 16 MiB if zero, which is
 	// RabbitMQ 4's default. A smaller one is learned from the broker's first refusal.
 	MaxMessageBytes int
 }
 
-// Sink publishes to RabbitMQ by connections of its own, which Deliver opens when
-// it needs them and which are opened again after they have ended. It is safe for
+// Sink publishes to RabbitMQ on connections of its own. Deliver opens them when
+// it needs them, and again after they have ended. It is safe for
 // concurrent use.
 type Sink struct {
 	dialer dialer
@@ -66,9 +67,9 @@ type Sink struct {
 
 	refusals refusals
 
-	one       chan struct{} // held by the one that opens
+	one       chan struct{} // held while opening
 	lines     []line
-	confirmed atomic.Int64 // when the latest message that is confirmed was sent, Unix ns
+	confirmed atomic.Int64 // when the latest confirmed message was sent, Unix ns
 
 	mu     sync.Mutex
 	closed bool
@@ -93,11 +94,11 @@ func NewSink(server Server, opts *SinkOptions) (*Sink, error) {
 	}
 	switch {
 	case o.RoutingKey != RoutingByTopic && o.RoutingKey != RoutingByKey:
-		return nil, errors.New("rabbitbroker: sink: the routing key is topic or key")
+		return nil, errors.New("rabbitbroker: sink: the routing key must be topic or key")
 	case o.RoutingKey == RoutingByKey && o.Exchange == "":
-		return nil, errors.New("rabbitbroker: sink: the routing key can be the message's key only with an exchange: the default exchange takes it for a queue's name")
+		return nil, errors.New("rabbitbroker: sink: the routing key can be the message's key only with an exchange: the default exchange reads it as a queue's name")
 	case len(o.Exchange) > shortMost || o.Window < 0 || o.Connections < 0 || o.MaxMessageBytes < 0 || o.Timeout < 0:
-		return nil, errors.New("rabbitbroker: sink: an exchange's name has at most 255 bytes, and nothing is negative")
+		return nil, errors.New("rabbitbroker: sink: the exchange's name must have at most 255 bytes, and no option may be negative")
 	}
 	codec := wireCodec()
 	if codec.Binding, err = bindingOf(o.CloudEventsPrefix); err != nil {
@@ -115,9 +116,9 @@ func NewSink(server Server, opts *SinkOptions) (*Sink, error) {
 	return s, nil
 }
 
-// besidePayload is the most that a message has beside its payload. The server's
-// limit is one of payloads, that of broker.Info one of whole messages: without
-// it a payload at the limit that has headers would be given up unsent.
+// besidePayload is the most bytes of a message besides its payload. The server limits
+// payloads, broker.Info whole messages: without this allowance
+// a payload at the limit with headers would be given up unsent.
 const besidePayload = postrider.MaxHeaderBytes + postrider.MaxKeyLen + postrider.MaxTopicLen + postrider.MaxTypeLen +
 	postrider.MaxContentTypeLen + 64 // the id
 
@@ -127,7 +128,7 @@ func (s *Sink) Info() broker.Info {
 		Name: "rabbitmq", MaxMessageBytes: s.limit() + besidePayload, MaxTopicBytes: shortMost, MaxHeaderBytes: headerRoom, Codec: s.codec,
 		Ping: s.Ping, Probe: s.Probe, Advise: s.Advise, Preview: s.Preview,
 	}
-	if s.opts.RoutingKey == RoutingByKey { // the topic is in no frame then
+	if s.opts.RoutingKey == RoutingByKey { // the topic is not in a short string then
 		info.MaxKeyBytes, info.MaxTopicBytes = shortMost, 0
 	}
 	return info
@@ -152,7 +153,7 @@ type delivery struct {
 	msgs    []postrider.Message
 	errs    []error
 	next    keychain.Chain
-	ready   []int // may be sent: everything before them in their keys is confirmed
+	ready   []int // may be sent: all earlier messages of their keys are confirmed
 	wire    []sent
 	line    *line
 	encoded envelope.Wire
@@ -179,8 +180,8 @@ func (s *Sink) Deliver(ctx context.Context, batch broker.Batch) []error {
 	return d.errs
 }
 
-// publish sends what is ready, waiting for room in the window only when it has
-// nothing else to wait for.
+// publish sends the ready messages. It waits for room in the window only if it has
+// no confirm to wait for.
 func (d *delivery) publish(ctx context.Context) {
 	for len(d.ready) > 0 {
 		session, err := d.s.session(ctx, d.line)
@@ -208,12 +209,12 @@ func (d *delivery) publish(ctx context.Context) {
 	}
 }
 
-// look is how long a call waits for room before it looks whether the broker still
-// is what it was.
+// look is how long a call waits for room before it checks the state of the broker
+// again.
 const look = time.Second
 
-// room takes room for one message. Without any it waits, unless there are confirms
-// to wait for, and answers false.
+// room takes room for one message. Without room it returns false, after a wait unless
+// the call has confirms to wait for.
 func (d *delivery) room(ctx context.Context, session *session) bool {
 	if !session.wire.roomy() {
 		if len(d.wire) == 0 {
@@ -253,7 +254,7 @@ func (d *delivery) send(ctx context.Context, session *session, i int) error {
 	return nil
 }
 
-// fail notes err for message i and bars the rest of its key.
+// fail records err for message i and bars the rest of its key.
 func (d *delivery) fail(i int, err error) {
 	if d.errs == nil {
 		d.errs = make([]error, len(d.msgs))

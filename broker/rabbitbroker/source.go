@@ -15,31 +15,31 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SourceOptions of [OpenSource] and [NewSource].
+// SourceOptions configures [OpenSource] and [NewSource].
 type SourceOptions struct {
-	// Queue is what is consumed; required. It must exist, and its arguments must
-	// say that it has a single active consumer. A queue is topic and group in one: each
+	// Queue is the queue to consume; required. It must exist, with a single active
+	// consumer in its arguments. A queue is topic and group in one: each
 	// group of consumers has a queue of its own.
 	Queue string
-	// Consumer is the name that the broker's operator sees; "postrider" if empty.
+	// Consumer is the consumer tag for the broker's operator; "postrider" if empty.
 	Consumer string
 	// MaxHeld bounds the unsettled messages, the broker's prefetch; 1024 if zero.
 	MaxHeld int
-	// Foreign names the headers of others that are read, Debezium's for example.
+	// Foreign describes messages of other writers, such as Debezium.
 	Foreign envelope.Foreign
-	// Unchecked skips the look at the queue's arguments, where policies set what
-	// they do not say.
+	// Unchecked skips the check of the queue's arguments, for queues that are configured
+	// by policies.
 	Unchecked bool
 }
 
 // Source receives from one queue. Messages given back are kept here until they are
-// due, in front of their keys' later ones. Of several sources of one queue the
-// broker feeds one; another one takes over when that has ended, beginning with
-// what it had not settled. It is safe for concurrent use.
+// due, in front of their keys' later ones. The broker delivers to one of several sources
+// of a queue. When that one ends, another takes over, beginning with
+// the unsettled messages. It is safe for concurrent use.
 type Source struct {
 	dialer dialer
 	opts   SourceOptions
-	one    chan struct{} // held by the one that opens or takes deliveries
+	one    chan struct{} // held while opening or taking deliveries
 
 	life context.Context // ends with Close
 	end  context.CancelFunc
@@ -50,14 +50,14 @@ type Source struct {
 	again   time.Time     // when the next one may begin
 
 	mu     sync.Mutex
-	log    *inhand.Log // of the session that lives
+	log    *inhand.Log // of the live session
 	pos    int64
 	change chan struct{}
 	closed bool
-	live   *subscription // the session that settles; nil: none
+	live   *subscription // the session on which to settle; nil: none
 }
 
-// opening is how a try to open a session ended.
+// opening is the result of opening a session.
 type opening struct {
 	sub *subscription
 	err error
@@ -70,13 +70,13 @@ type subscription struct {
 	ch         *amqp.Channel
 	deliveries <-chan amqp.Delivery
 	closes     chan *amqp.Error // of the channel
-	barrier    chan struct{}    // held by the one that waits for the broker's answer
-	forget     func() bool      // the source's end is not this one's any more
+	barrier    chan struct{}    // held while waiting for the broker's answer
+	forget     func() bool      // detaches it from the end of the source
 }
 
-// NewSource returns a source, which opens a connection of its own to server at the
-// first Receive: see [Server] for why it takes no amqp.Connection. It does no I/O. opts
-// must name a queue. Close ends the connection.
+// NewSource returns a source that opens a connection of its own to server at the
+// first Receive: see [Server] for why it takes no amqp.Connection. It does no I/O. options
+// must name a queue. Close closes the connection.
 func NewSource(server Server, options *SourceOptions) (*Source, error) {
 	if err := server.check(); err != nil {
 		return nil, fmt.Errorf("rabbitbroker: source: %w", err)
@@ -103,15 +103,15 @@ func NewSource(server Server, options *SourceOptions) (*Source, error) {
 	}, nil
 }
 
-// Info implements broker.Source. There is no time limit that Extend could move:
-// the broker's consumer_timeout (30 minutes by default) ends the connection, and
-// everything unsettled returns.
+// Info implements broker.Source. Extend could move no time limit:
+// the broker's consumer_timeout (30 minutes by default) ends the channel, and
+// all unsettled messages are delivered again.
 func (s *Source) Info() broker.SourceInfo { return broker.SourceInfo{Name: "rabbitmq"} }
 
 var errSourceClosed = errors.New("rabbitbroker: the source is closed")
 
-// Close ends the connection and Receive. The broker gives what is not settled to
-// the next source, in the order of the queue.
+// Close closes the connection and ends Receive. The broker delivers unsettled messages
+// to the next source, in the order of the queue.
 func (s *Source) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -129,7 +129,7 @@ func (s *Source) Close() {
 func (l *subscription) close(wait time.Duration) {
 	stop := time.AfterFunc(wait, func() { _ = l.wire.Close() })
 	defer stop.Stop()
-	_ = l.conn.Close() // whatever it says, the connection is gone
+	_ = l.conn.Close() // even on error the connection is gone
 	_ = l.wire.Close()
 }
 
@@ -162,8 +162,8 @@ func (s *Source) Receive(ctx context.Context, limit int) ([]broker.Delivery, err
 	}
 }
 
-// wait takes deliveries in, or lets another call do it, until there may be
-// something to return.
+// wait takes deliveries in, or waits for another call that does, until Receive may have
+// messages to return.
 func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}) error {
 	if !due.IsZero() {
 		var cancel context.CancelFunc
@@ -180,7 +180,7 @@ func (s *Source) wait(ctx context.Context, due time.Time, change <-chan struct{}
 	return nil // Receive looks at the caller's context itself
 }
 
-// fetch takes what has arrived into the log; the caller holds one.
+// fetch takes arrived deliveries into the log. The caller holds one.
 func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 	if s.sub == nil {
 		if err := s.subscribe(ctx); err != nil && ctx.Err() == nil {
@@ -213,15 +213,15 @@ func (s *Source) fetch(ctx context.Context, change <-chan struct{}) error {
 	return nil
 }
 
-// add puts a delivery into the log. Without one the session is over: what it
-// delivered returns, in the same order, before everything else. The error is
+// add puts a delivery into the log. If ok is false the session is over: the broker
+// delivers its messages again, in the same order and before all others. The error is
 // the broker's own reason for that.
 func (s *Source) add(d amqp.Delivery, ok bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ok {
 		if s.live != s.sub {
-			return nil // of a session that is over
+			return nil // from an ended session
 		}
 		s.pos++
 		s.log.Add(s.decode(&d), s.pos)
@@ -233,7 +233,7 @@ func (s *Source) add(d amqp.Delivery, ok bool) error {
 		if e != nil && e.Server {
 			reason = ended(e, s.opts.Queue)
 		}
-	default: // the connection was lost, or the consumer cancelled: opening says why
+	default: // the connection was lost, or the consumer cancelled: the next opening returns the reason
 	}
 	_ = s.sub.wire.Close()
 	s.sub.forget()
@@ -244,7 +244,7 @@ func (s *Source) add(d amqp.Delivery, ok bool) error {
 	return reason
 }
 
-// lose forgets what the session that is over has delivered. The caller holds mu.
+// lose forgets the deliveries of the ended session. The caller holds mu.
 func (s *Source) lose() {
 	s.live = nil
 	s.log.Drop()
@@ -252,8 +252,8 @@ func (s *Source) lose() {
 	s.wake()
 }
 
-// subscribe opens a session, not before it is due after failures. The opening goes
-// on when ctx ends, for the next call: contexts may be shorter than it takes.
+// subscribe opens a session, after a pause if earlier ones failed. The opening continues
+// for the next call when ctx ends, because it may take longer than the contexts allow.
 func (s *Source) subscribe(ctx context.Context) error {
 	if s.opening == nil {
 		if err := s.pause(ctx); err != nil {
@@ -278,8 +278,8 @@ func (s *Source) subscribe(ctx context.Context) error {
 		s.tries++
 		return fmt.Errorf("rabbitbroker: receive from queue %s: %w", s.opts.Queue, o.err)
 	}
-	// A session that ends at once, such as that of a queue without a leader, is
-	// not tried again at once.
+	// A session that ends at once, as on a queue without a leader, is
+	// opened again after a pause only.
 	s.tries, s.again = 0, time.Now().Add(rand.N(100*time.Millisecond))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -319,7 +319,7 @@ func (s *Source) openSubscription(ctx context.Context) (*subscription, error) {
 		_ = wire.Close()
 		return nil, err
 	}
-	sub.forget = context.AfterFunc(ctx, func() { sub.close(time.Second) }) // also one that nobody waits for
+	sub.forget = context.AfterFunc(ctx, func() { sub.close(time.Second) }) // also if no call waits for it
 	return sub, nil
 }
 

@@ -43,7 +43,7 @@ func TestQueueIsRefused(t *testing.T) {
 				but(func(a amqp.Table) { a["x-delivery-limit"] = 7 }):                                      "",
 				but(func(a amqp.Table) { a["x-max-length"], a["x-overflow"] = 10, "reject-publish" }):      "",
 				declare(t, ch, amqp.Table{"x-single-active-consumer": true}):                               "",
-				"nowhere": `there is no queue "nowhere": declare it`,
+				"nowhere": `queue "nowhere" does not exist; declare it`,
 			}
 			if version >= "4" {
 				cases[but(func(a amqp.Table) { delete(a, "x-dead-letter-exchange") })] = "x-delivery-limit=-1"
@@ -67,7 +67,7 @@ func TestQueueIsRefused(t *testing.T) {
 	}
 }
 
-// TestNobodyKnowsIt: a message without any id is received with an error.
+// TestNobodyKnowsIt: a message without an id is received with an error.
 func TestNobodyKnowsIt(t *testing.T) {
 	url := testserver.SharedRabbitMQ(t, "4.0").URL
 	ch := channel(t, url)
@@ -97,8 +97,8 @@ func TestNobodyKnowsIt(t *testing.T) {
 	}
 }
 
-// TestQueueDeletedUnderSource: the broker cancels the consumer; when the queue is
-// there again the source continues.
+// TestQueueDeletedUnderSource: the broker cancels the consumer; once the queue is
+// declared again the source continues.
 func TestQueueDeletedUnderSource(t *testing.T) {
 	url := testserver.SharedRabbitMQ(t, "4.0").URL
 	ch := channel(t, url)
@@ -119,7 +119,7 @@ func TestQueueDeletedUnderSource(t *testing.T) {
 		if err == nil {
 			t.Fatal("a deleted queue delivers")
 		}
-		if strings.Contains(err.Error(), "there is no queue") {
+		if strings.Contains(err.Error(), "does not exist") {
 			break
 		}
 		if ctx.Err() != nil {
@@ -142,7 +142,7 @@ func TestQueueDeletedUnderSource(t *testing.T) {
 }
 
 // TestSessionsAreForgotten: a source whose connection is lost again and again does
-// not grow.
+// not accumulate memory.
 //
 // Promises: G
 func TestSessionsAreForgotten(t *testing.T) {

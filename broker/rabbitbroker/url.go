@@ -13,11 +13,11 @@ import (
 	"github.com/postrider/postrider/broker/internal/brokerurl"
 )
 
-// Target is a RabbitMQ URL, read.
+// Target is a parsed RabbitMQ URL.
 type Target struct {
-	Server Server        // how the broker is reached
-	Sink   SinkOptions   // what the URL sets about publishing
-	Source SourceOptions // what the URL sets about receiving
+	Server Server        // address and credentials
+	Sink   SinkOptions   // the URL's options for publishing
+	Source SourceOptions // the URL's options for receiving
 }
 
 // ParseURL reads a URL such as
@@ -27,13 +27,13 @@ type Target struct {
 //
 // An empty path is the virtual host "/". The parameters are
 //
-//	exchange=NAME           the default exchange without it: queues are the topics' names
-//	routing-key=topic|key   what the routing key is; topic without it
-//	cloudevents-prefix=P    cloudEvents_ (without it), cloudEvents: or ce-, before attributes
+//	exchange=NAME           without it the default exchange, where queues are named like topics
+//	routing-key=topic|key   source of the routing key (default topic)
+//	cloudevents-prefix=P    prefix of attributes: cloudEvents_ (the default), cloudEvents: or ce-
 //	max-message-bytes=N     the broker's max_message_size, if it is not 16 MiB
 //	window=N                unconfirmed messages at once; without it the sink finds the number
-//	connections=N           connections that share the calls; 4 without it
-//	unchecked=true          a source does not look at the queue's arguments
+//	connections=N           connections that share the calls (default 4)
+//	unchecked=true          a source does not check the queue's arguments
 //	auth=certificate        log in by the certificate of tls-cert
 //	password-file, password-env, tls, tls-ca, tls-cert, tls-key, tls-server-name
 //
@@ -41,7 +41,7 @@ type Target struct {
 // their files once and does no other I/O. Errors do not repeat the URL.
 func ParseURL(raw string) (t Target, err error) { return t, t.read(raw) }
 
-// read adds what the URL says to the options that t has.
+// read adds the URL's options to those of t.
 func (t *Target) read(raw string) error {
 	server, u, err := parseServer(raw)
 	if err == nil {
@@ -79,16 +79,16 @@ func (t *Target) options(u *brokerurl.URL) (err error) {
 	return err
 }
 
-// Connect opens a connection of the client's own to the target, for programs that make
-// or look at queues and exchanges. It is the caller's to close.
+// Connect opens a client connection to the target, for programs that declare
+// or inspect queues and exchanges. The caller closes it.
 func (t *Target) Connect(ctx context.Context) (*amqp.Connection, error) {
 	c, _, err := (&dialer{server: t.Server, name: "postrider"}).open(ctx)
 	return c, err
 }
 
-// parseServer reads the part of a URL that says where the broker is. A path that
-// is empty is the virtual host "/"; /name and /%2Fname are name and /name, as
-// https://www.rabbitmq.com/docs/uri-spec says.
+// parseServer reads address, credentials and virtual host of a URL. An empty path
+// is the virtual host "/"; /name and /%2Fname are name and /name, see
+// https://www.rabbitmq.com/docs/uri-spec.
 func parseServer(rawURL string) (Server, *brokerurl.URL, error) {
 	u, err := brokerurl.Parse(rawURL, brokerurl.Spec{
 		Schemes: map[string]bool{"amqp": false, "amqps": true}, Path: true,
@@ -119,7 +119,7 @@ func parseServer(rawURL string) (Server, *brokerurl.URL, error) {
 	case auth == "certificate":
 		s.Certificate = true
 	case s.User != "" && s.Password == nil:
-		return Server{}, nil, errors.New("there is a user without a password: write amqp://USER:PASSWORD@HOST or add password-file or password-env")
+		return Server{}, nil, errors.New("the user has no password: write amqp://USER:PASSWORD@HOST or add password-file or password-env")
 	}
 	return s, u, nil
 }

@@ -7,32 +7,32 @@ import (
 
 // window bounds the unconfirmed messages of a sink and finds the bound by itself:
 // too few leave the broker idle while confirms travel, too many only wait in its
-// memory, and in ours. As long as senders wait for room it compares the rate of
-// confirms at the bound with that at a larger or a smaller one, by turns, and
+// memory, and in ours. While senders wait for room it compares the rate of
+// confirms at the bound with the rate at a larger or a smaller one, in turns, and
 // moves to the larger one if that is faster and to the smaller one if that is as
-// fast. It is a hill climb over the rate itself, because RabbitMQ's latency alone
-// does not tell: a quorum queue writes many messages with one sync to the disk,
-// so that the latency grows with the bound while the rate still does.
+// fast. It is a hill climb over the rate itself, because RabbitMQ's latency is no
+// indicator: a quorum queue writes many messages with one sync to the disk,
+// so the latency grows with the bound while the rate still grows too.
 type window struct {
 	now func() time.Time
 
 	mu     sync.Mutex
 	limit  int
 	used   int
-	room   chan struct{} // closed when there is room again; nil: nobody waits
-	full   bool          // somebody had to wait in this step
+	room   chan struct{} // closed when there is room again; nil: no sender waits
+	full   bool          // a sender had to wait in this step
 	fixed  bool
 	trial  trial
 	down   bool    // the next trial is a smaller bound
-	before float64 // the rate at the bound that a trial is compared with
-	kept   int     // that bound
+	before float64 // the rate at kept, which a trial is compared with
+	kept   int     // the bound before the trial
 	rest   int     // steps until the next trial
 	pauses int     // steps between trials, which grow while trials find nothing
 	begun  time.Time
 	count  int
 }
 
-// trial is what a step measures.
+// trial is the kind of rate that a step measures.
 type trial uint8
 
 const (
@@ -44,10 +44,10 @@ const (
 	windowLeast = 64
 	windowMost  = 8192
 	windowFirst = 512
-	// A step lasts for so many confirms per message of the bound, and so long.
+	// A step lasts for stepTurns confirms per message of the bound, and at least stepLeast.
 	stepTurns = 4
 	stepLeast = 50 * time.Millisecond
-	// Trials that find nothing cost a little: there are so many steps between them.
+	// A futile trial costs some rate: there are up to pausesMost steps between two trials.
 	pausesMost = 15
 )
 
@@ -61,8 +61,8 @@ func newWindow(n int, now func() time.Time) *window {
 	return w
 }
 
-// take takes room for a message, if there is some. Otherwise it returns a channel
-// that is closed when it is worth another try.
+// take takes room for a message, if there is any. Otherwise it returns a channel
+// that is closed when there may be room.
 func (w *window) take() (bool, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,7 +77,7 @@ func (w *window) take() (bool, <-chan struct{}) {
 	return false, w.room
 }
 
-// give gives room back. confirmed says that the broker took the message.
+// give gives room back. confirmed means that the broker accepted the message.
 func (w *window) give(confirmed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -106,7 +106,7 @@ func (w *window) give(confirmed bool) {
 	w.begun, w.count, w.full = now, 0, false
 }
 
-// step takes the rate that was measured. The caller holds mu.
+// step handles a measured rate. The caller holds mu.
 func (w *window) step(rate float64) {
 	const faster, asFast = 1.04, 0.995
 	switch {
@@ -124,7 +124,7 @@ func (w *window) step(rate float64) {
 	case !w.down && rate >= w.before*faster:
 		w.before, w.kept = rate, w.limit
 		w.pauses = 0
-		w.limit = min(w.limit*3/2, windowMost) // and on
+		w.limit = min(w.limit*3/2, windowMost) // continue in the same direction
 		if w.limit > w.kept {
 			return
 		}
@@ -136,7 +136,7 @@ func (w *window) step(rate float64) {
 	w.trial, w.down, w.rest = atBound, !w.down, w.pauses
 }
 
-// shrink halves the bound: the broker has said that it is too much.
+// shrink halves the bound after a refusal or an alarm of the broker.
 func (w *window) shrink() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,10 +146,4 @@ func (w *window) shrink() {
 	w.limit = max(w.limit/2, windowLeast)
 	w.trial, w.down, w.rest, w.pauses = atBound, false, 0, 0
 	w.begun, w.count, w.full = w.now(), 0, false
-}
-
-func (w *window) size() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.limit
 }

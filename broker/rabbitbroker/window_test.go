@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// model is a broker that answers after latency at least, and takes at most
-// capacity messages per second, give or take a tenth.
+// model is a broker that answers after at least latency, and accepts at most
+// capacity messages per second, within a tenth.
 type model struct {
 	latency  time.Duration
 	capacity float64
@@ -56,7 +56,7 @@ func TestWindowFindsItsSize(t *testing.T) {
 	}
 }
 
-// TestWindowShrinks: what the broker cannot take is not sent to it.
+// TestWindowShrinks: the window shrinks to the rate that the broker accepts.
 func TestWindowShrinks(t *testing.T) {
 	w := newWindow(0, time.Now)
 	for range 20 {
@@ -85,4 +85,10 @@ func TestWindowShrinks(t *testing.T) {
 	default:
 		t.Error("who waits for room is not told that there is some")
 	}
+}
+
+func (w *window) size() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.limit
 }

@@ -22,9 +22,9 @@ func (s *Sink) Advise(ctx context.Context, topics []string) (all []broker.Advice
 		}
 		if s.opts.Trim != (Trim{}) && !l.has(hasXAckDel) {
 			all = append(all, broker.Advice{
-				What: "the sink trims its streams (maxlen, max-age), and the server does not know what is unread",
+				What: "the sink trims its streams (maxlen, max-age), and the server cannot spare unread entries",
 				Why:  "messages that a group has not read yet are deleted when it falls behind",
-				Fix:  "Redis 8.2 or newer, or no trimming: let consumers delete what they have acknowledged",
+				Fix:  "use Redis 8.2 or newer, or let consumers delete acknowledged entries instead of trimming",
 			})
 		}
 		for _, topic := range topics {
@@ -39,16 +39,16 @@ func adviseServer(is map[string]string, fsync string) (all []broker.Advice) {
 	switch aof := is["aof_enabled"] == "1"; {
 	case !aof:
 		all = append(all, broker.Advice{
-			What: "redis: appendonly is no", Why: "a crash loses what was acknowledged since the last snapshot", Fix: "CONFIG SET appendonly yes",
+			What: "redis: appendonly is no", Why: "a crash loses messages acknowledged since the last snapshot", Fix: "CONFIG SET appendonly yes",
 		})
 	case fsync != "" && fsync != "always":
 		all = append(all, broker.Advice{
-			What: "redis: appendfsync is " + fsync, Why: "a power cut loses what was acknowledged in about the last second", Fix: "CONFIG SET appendfsync always, or replicas=N in the broker's URL",
+			What: "redis: appendfsync is " + fsync, Why: "a power cut loses messages acknowledged in about the last second", Fix: "CONFIG SET appendfsync always, or replicas=N in the broker's URL",
 		})
 	}
 	if evicts(is) {
 		all = append(all, broker.Advice{
-			What: "redis: maxmemory-policy is " + is["maxmemory_policy"], Why: "once maxmemory is set streams are deleted with what nobody has read", Fix: "CONFIG SET maxmemory-policy noeviction",
+			What: "redis: maxmemory-policy is " + is["maxmemory_policy"], Why: "once maxmemory is reached, streams are deleted with their unread messages", Fix: "CONFIG SET maxmemory-policy noeviction",
 		})
 	}
 	return all
@@ -66,7 +66,7 @@ func (s *Sink) adviseTopic(ctx context.Context, l *link, topic string) (all []br
 		if v := info.Val(); info.Err() == nil && v != nil && v.IDMPMaxSize < leastMemory {
 			all = append(all, broker.Advice{
 				Topic: topic, What: fmt.Sprintf("stream %s remembers %d ids per producer", stream, v.IDMPMaxSize),
-				Why: "that is too few to recognise a repeated run as a whole, so the stream is not asked to drop repetitions",
+				Why: "too few to recognise a repeated run as a whole, so deduplication is off for this stream",
 				Fix: fmt.Sprintf("XCFGSET %s IDMP-MAXSIZE 10000", stream),
 			})
 		}

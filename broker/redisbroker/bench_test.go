@@ -17,8 +17,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// BenchmarkDeliver is the sink beside the client's own pipelines, which promise
-// less: an error in the middle does not stop what follows. Both send calls of 500
+// BenchmarkDeliver compares the sink with the client's own pipelines, which promise
+// less: an error in the middle does not stop later commands. Both send calls of 500
 // messages of 256 bytes, 400 keys, from four goroutines.
 func BenchmarkDeliver(b *testing.B) {
 	const size, workers = 500, 4
@@ -32,7 +32,7 @@ func BenchmarkDeliver(b *testing.B) {
 			})
 		}
 	}
-	// used is the server's CPU time in seconds: on a busy machine it says more than the clock.
+	// used is the server's CPU time in seconds: on a busy machine it is more precise than the clock.
 	used := func() (sum float64) {
 		v, err := command(r.Addr, "INFO", "cpu")
 		if err != nil {

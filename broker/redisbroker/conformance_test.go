@@ -37,7 +37,7 @@ func TestRealServer(t *testing.T) {
 	}
 }
 
-// TestStreamsMadeByHand: with create=off a stream that is not there is an outage.
+// TestStreamsMadeByHand: with create=off a missing stream is an outage.
 func TestStreamsMadeByHand(t *testing.T) {
 	t.Parallel()
 	addr := testserver.SharedRedis(t, testserver.Redis7).Addr
@@ -85,7 +85,7 @@ func TestPartitions(t *testing.T) {
 	})
 }
 
-// TestDedup: a stream that remembers enough drops what is sent again.
+// TestDedup: a stream that remembers enough ids drops duplicates.
 //
 // Promises: L
 func TestDedup(t *testing.T) {
@@ -110,13 +110,13 @@ func TestDedup(t *testing.T) {
 	})
 }
 
-// title is a version as people write it: "Redis 7.0".
+// title returns a version as people write it: "Redis 7.0".
 func title(version string) string {
 	name, number, _ := strings.Cut(version, "-")
 	return strings.ToUpper(name[:1]) + name[1:] + " " + number
 }
 
-// env gives a case a stream and a user of its own; the sink goes through a proxy.
+// env gives a case a stream and a user of its own. The sink connects through a proxy.
 func env(t *testing.T, addr, params string) *brokertest.Env {
 	t.Helper()
 	proxy, through := proxied(t, addr)
@@ -232,7 +232,7 @@ func ask(t *testing.T, addr string, args ...string) any {
 }
 
 // command speaks RESP2 by hand (https://redis.io/docs/latest/develop/reference/protocol-spec/),
-// so that what tests see owes nothing to the code under test.
+// so that the tests' view is independent of the code under test.
 func command(addr string, args ...string) (any, error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -286,7 +286,7 @@ func reply(r *bufio.Reader) (any, error) {
 	return list, nil
 }
 
-// log reads a stream as its documentation says, without our code.
+// log reads a stream by its documentation, without our code.
 func log(addr, stream string) ([]postrider.Message, error) {
 	var out []postrider.Message
 	for from := "-"; ; {

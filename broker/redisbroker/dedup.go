@@ -13,26 +13,27 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// Redis 8.6 and newer remember the ids of each producer in a stream, a number of
-// them (idmp-maxsize) for a time (idmp-duration), and drop what is repeated.
+// Redis 8.6 and newer remember a number of ids (idmp-maxsize) of each producer in a
+// stream for a time (idmp-duration), and drop repeated messages.
 //
-// The default of 100 ids is less than what one transaction holds. When a repeated
-// run of messages is remembered in part, its later messages are dropped and its
-// earlier ones stored again: who has no inbox then sees the older one last. So
+// The default of 100 ids is less than the messages of one transaction. When only part of
+// a repeated run is remembered, its later messages are dropped and its
+// earlier ones stored again: a consumer without an inbox sees the older ones last. So
 // IDMP is used only on streams that remember enough.
 const leastMemory = 1000
 
-// producers of a stream and pipe: the memory is per producer. Messages of a key have one.
+// producers is the number of producers per stream and pipe: each has a memory of its own.
+// All messages of a key have the same producer.
 const producers = 16
 
-// lookAgain is how long what a stream remembers is taken for granted.
+// lookAgain is how long a stream's settings are cached.
 const lookAgain = time.Minute
 
-// memories knows which streams remember enough.
+// memories caches which streams remember enough ids.
 type memories struct {
 	mu       sync.Mutex
 	streams  map[string]memory
-	shortest atomic.Int64 // nanoseconds, of those that are used; 0: none
+	shortest atomic.Int64 // shortest duration in use, nanoseconds; 0: none
 }
 
 type memory struct {
@@ -42,8 +43,8 @@ type memory struct {
 
 func (ms *memories) window() time.Duration { return time.Duration(ms.shortest.Load()) }
 
-// of reports whether IDMP is used for the stream. It asks the server when it
-// does not know; a stream that is not there yet gets none.
+// of reports whether IDMP is used for the stream. It asks the server if the
+// answer is not cached. A stream that does not exist yet is added to without IDMP.
 func (ms *memories) of(ctx context.Context, l *link, stream string) bool {
 	ms.mu.Lock()
 	m, ok := ms.streams[stream]
@@ -54,7 +55,7 @@ func (ms *memories) of(ctx context.Context, l *link, stream string) bool {
 	m = memory{until: time.Now().Add(lookAgain)}
 	info := redis.NewXInfoStreamCmd(ctx, stream)
 	if _, err := l.exec(ctx, info); err != nil {
-		return false // the messages' own command says what is wrong
+		return false // the messages' own command returns the error
 	}
 	var window time.Duration
 	if v := info.Val(); info.Err() == nil && v != nil && v.IDMPMaxSize >= leastMemory {
@@ -75,8 +76,8 @@ func (ms *memories) of(ctx context.Context, l *link, stream string) bool {
 	return m.enough
 }
 
-// producer is the producer of a key's messages. Each pipe has producers of its own:
-// a message of one pipe does not repeat a message of another, and uses up none of
+// producer returns the producer of a key's messages. Each pipe has producers of its own:
+// a message of one pipe is no duplicate of another pipe's, and uses none of
 // its memory.
 func producer(pipe, key string) string {
 	name := "postrider/" + strconv.Itoa(int(hash(key)%producers))
@@ -86,8 +87,8 @@ func producer(pipe, key string) string {
 	return name
 }
 
-// idempotent returns the id by which the stream knows a repetition of a producer.
-// A message that a person sends again must not count as one.
+// idempotent returns the id by which the stream recognises a producer's duplicate.
+// A message that a person replays must not count as one.
 func idempotent(m *postrider.Message) string {
 	if g := m.Headers[envelope.Generation]; g != "" {
 		return m.ID + "/" + g

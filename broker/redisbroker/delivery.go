@@ -11,7 +11,7 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// answers are those of one Deliver call; each of its shares sets its own.
+// answers has the errors of one Deliver call; each of its shares sets its own.
 type answers struct {
 	errs   []error
 	failed atomic.Bool
@@ -31,19 +31,19 @@ type delivery struct {
 	l    *link
 	pipe string
 	msgs []postrider.Message
-	open []int // not answered, in order
+	open []int // unanswered messages, in order
 
-	barred map[string]bar // why nothing more of a key is sent
+	barred map[string]bar // why later messages of a key are not sent
 	tx     *transaction
 }
 
-// bar stands behind message at of a key.
+// bar bars the messages of a key behind message at.
 type bar struct {
 	at  int
 	err error
 }
 
-// behind is the answer of message i if an earlier one of its key was refused.
+// behind returns the error of message i if an earlier message of its key was refused.
 func (d *delivery) behind(i int) error {
 	if key := d.msgs[i].Key; key != "" && len(d.barred) > 0 {
 		if b, ok := d.barred[key]; ok && i > b.at {
@@ -75,7 +75,8 @@ func (d *delivery) run(ctx context.Context) {
 	}
 }
 
-// fail answers message i, and later ones of its key that nothing was sent.
+// fail records the error of message i, and bars later messages of its key, which are
+// not sent.
 func (d *delivery) fail(i int, err error) {
 	d.set(i, err)
 	key := d.msgs[i].Key
@@ -84,8 +85,9 @@ func (d *delivery) fail(i int, err error) {
 	}
 }
 
-// prepare learns what the server can do, and that it can confirm copies if that
-// is asked for: what it has taken and cannot confirm is sent again, each time.
+// prepare learns the server's abilities, and checks that it can confirm copies if the
+// options ask for them: messages that it stores but cannot confirm would be sent again
+// each time.
 func (d *delivery) prepare(ctx context.Context) error {
 	if err := d.l.meet(ctx); err != nil {
 		return err
@@ -108,9 +110,9 @@ func (d *delivery) prepare(ctx context.Context) error {
 	return nil
 }
 
-// canTransact makes sure that the server lets us have transactions: what stands
-// behind a MULTI that is refused, by the user's permissions or by a proxy, is carried
-// out all the same, one by one.
+// canTransact makes sure that the server allows transactions: when the user's permissions
+// or a proxy refuse MULTI, the commands after it are executed nevertheless,
+// one by one.
 func (l *link) canTransact(ctx context.Context) error {
 	if l.transacts {
 		return nil
@@ -133,9 +135,9 @@ func (l *link) canTransact(ctx context.Context) error {
 	return nil
 }
 
-// giveUp answers all that is open: the connection is of no use now. The first
-// message of each key is answered with the cause itself: from messages that were
-// merely not tried, nobody learns that the server is gone.
+// giveUp resolves all open messages: the connection is unusable. The first
+// message of each key gets the cause itself: messages that are
+// merely not tried would not reveal that the server is gone.
 func (d *delivery) giveUp(err error) {
 	for _, i := range d.open {
 		if behind := d.behind(i); behind != nil {
@@ -147,10 +149,10 @@ func (d *delivery) giveUp(err error) {
 	d.open = nil
 }
 
-// next takes the next messages out of those that are open: a wave, where the keys
-// are many, or a transaction. A key
-// has all its messages of a transaction in one stream: what one of them is
-// answered there the later ones are answered too. Its messages for another
+// next takes the next messages out of the open ones: a wave if there are many
+// keys, otherwise a transaction. All messages of a key
+// in one transaction have the same stream, where a failure of the first is a failure of
+// the later ones too. The key's messages for another
 // stream, and all behind them, wait for the next transaction.
 func (d *delivery) next() {
 	d.tx.reset()
@@ -177,7 +179,7 @@ func (d *delivery) next() {
 			d.fail(i, err)
 			continue
 		}
-		if d.tx.full(w.Size()) { // also in a wave: what is behind it waits as well
+		if d.tx.full(w.Size()) { // also in a wave: all later messages wait as well
 			rest = append(rest, d.open[n:]...)
 			break
 		}
@@ -190,9 +192,9 @@ func (d *delivery) next() {
 	d.open = rest
 }
 
-// send sends the batch and answers its messages. Those that were not executed
-// through no fault of their own are open again. The error says that the
-// connection is of no use.
+// send sends the batch and resolves its messages. Messages that were not executed
+// through no fault of their own are open again. On error the
+// connection is unusable.
 func (d *delivery) send(ctx context.Context) error {
 	d.tx.encode(ctx, d.s, d.l)
 	wait, atomic := d.s.waiting(), len(d.tx.batch) > 1 && !d.tx.wave
@@ -229,14 +231,14 @@ func (d *delivery) send(ctx context.Context) error {
 	return d.hopeless()
 }
 
-// executed returns the replies to the messages of a transaction out of those to
-// MULTI, to what was queued, and to EXEC; nil when the messages are answered
-// otherwise.
+// executed picks the replies to the messages of a transaction from the replies to
+// MULTI, to the queued commands, and to EXEC. It returns nil if the messages were
+// resolved otherwise.
 func (d *delivery) executed(replies []reply) ([]reply, error) {
 	n := len(d.tx.batch)
 	multi, adds, exec := replies[0], replies[1:1+n], replies[1+n]
 	switch {
-	case multi.err != nil: // what stands behind the MULTI was carried out, or not
+	case multi.err != nil: // the commands after the MULTI may have been executed
 		d.l.transacts = false
 		return nil, d.drop(broker.Unknown(withoutTransactions(multi.err), code(multi.err.Error()), ""))
 	case exec.err != nil:
@@ -247,7 +249,7 @@ func (d *delivery) executed(replies []reply) ([]reply, error) {
 	return exec.items, nil
 }
 
-// drop answers the whole batch with err.
+// drop resolves the whole batch with err.
 func (d *delivery) drop(err error) error {
 	for _, i := range d.tx.batch {
 		if behind := d.behind(i); behind != nil {
@@ -259,7 +261,7 @@ func (d *delivery) drop(err error) error {
 	return err
 }
 
-// settle answers message n of the batch, whose reply is v.
+// settle resolves message n of the batch, whose reply is v.
 func (d *delivery) settle(n int, v reply) {
 	i := d.tx.batch[n]
 	if behind := d.behind(i); behind != nil {
@@ -276,8 +278,8 @@ func (d *delivery) settle(n int, v reply) {
 	}
 }
 
-// aborted answers a transaction of which nothing was executed: who is to blame
-// is answered, the others are sent again, in their order.
+// aborted handles a transaction that was not executed: it resolves the messages that
+// were refused, and the others are sent again, in their order.
 func (d *delivery) aborted(adds []reply, err error) error {
 	var again []int
 	blamed := false
@@ -297,7 +299,7 @@ func (d *delivery) aborted(adds []reply, err error) error {
 	return d.hopeless()
 }
 
-// hopeless is the answer of this batch that is about the whole server, if one is.
+// hopeless returns an error of this batch that concerns the whole server, or nil.
 func (d *delivery) hopeless() error {
 	for _, i := range d.tx.batch {
 		if d.errs[i] == nil {
@@ -313,14 +315,14 @@ func (d *delivery) hopeless() error {
 	return nil
 }
 
-// leave looks for the primary elsewhere, if the code says that this is none.
+// leave switches to the next host if the code means that this server is not the primary.
 func leave(l *link, code string) {
 	if elsewhere(code) {
 		l.leave()
 	}
 }
 
-// waiting is the command that waits for copies; nil: none is asked for.
+// waiting returns the command that waits for copies, nil if the options ask for none.
 func (s *Sink) waiting() []string {
 	most := strconv.Itoa(int(s.opts.Timeout.Milliseconds() / 2))
 	switch {
@@ -332,7 +334,7 @@ func (s *Sink) waiting() []string {
 	return nil
 }
 
-// copies says what is missing to the copies that are asked for.
+// copies returns an error if fewer copies than required were confirmed.
 func (s *Sink) copies(wait reply) error {
 	if wait.err != nil {
 		return wait.err
@@ -350,7 +352,7 @@ func (s *Sink) copies(wait reply) error {
 	return nil
 }
 
-// confirm takes back the acknowledgements when too few copies were confirmed.
+// confirm turns acknowledgements into unknown when too few copies were confirmed.
 func (d *delivery) confirm(wait reply) {
 	err := d.s.copies(wait)
 	if err == nil {

@@ -2,26 +2,26 @@
 // Redis 7 and 8 and on Valkey.
 //
 // A [Sink] sends the messages of a call as pipelines with one message per key, or
-// as transactions (MULTI, XADD ..., EXEC) where the keys are few. A plain pipeline
-// would continue behind a command that failed, and a key's second message would be
+// as transactions (MULTI, XADD ..., EXEC) for few keys. A plain pipeline
+// would continue after a failed command, and a key's second message could be
 // accepted after its first was refused: a server that is out of memory, loading
-// or not yet promoted may answer the next command otherwise.
+// or not yet promoted may accept the next command.
 //
-// A [Source] reads for one consumer group. A group spreads the entries of a
-// stream over its members, and with them the messages of a key; therefore a
-// stream is read by one source at a time, which holds a lease in Redis.
+// A [Source] reads for one consumer group. Redis spreads the entries of a
+// stream, and so the messages of a key, over the members of a group. Therefore only one
+// source at a time reads a stream: the one with its lease in Redis.
 //
 // # The entry
 //
-// An entry of a stream is a flat list of fields. Those of a message are the
-// header table of package envelope, binary safe, and one more:
+// An entry of a stream is a flat list of binary-safe fields. A message has the fields of
+// the header table of package envelope, and its payload:
 //
 //	postrider-id      the message's id
 //	postrider-key     its key, if it has one
 //	postrider-type, postrider-time, content-type, ...   as in package envelope
-//	payload           its body, as it is; always there, empty for an empty one
+//	payload           its body, unchanged; always present, possibly empty
 //
-// A header of the user that is called "payload" travels as postrider-h-payload.
-// The stream's name is the message's topic behind the sink's prefix; where the
-// two differ the entry has postrider-topic too.
+// A user header named "payload" travels as postrider-h-payload.
+// The stream's name is the sink's prefix and the message's topic; if the stream's name
+// differs from the topic, the entry has postrider-topic too.
 package redisbroker

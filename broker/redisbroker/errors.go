@@ -10,15 +10,15 @@ import (
 	"github.com/postrider/postrider/internal/peer"
 )
 
-// errors that the sink finds by itself.
+// Errors that the sink detects itself.
 var (
-	errNoStream = errors.New("the stream is not there, and create=off")
+	errNoStream = errors.New("the stream does not exist, and create=off")
 	errTooLarge = errors.New("the message is too large")
-	errNoAnswer = errors.New("the server has answered, but not what was asked")
+	errNoAnswer = errors.New("the server's reply does not fit the command")
 	errShort    = errors.New("not enough copies were confirmed in time")
 )
 
-// code is the first word of what a server answers, which is in capital letters.
+// code returns the first word of an error reply if it is in capital letters.
 func code(text string) string {
 	word, _, _ := strings.Cut(text, " ")
 	for _, c := range word {
@@ -29,7 +29,7 @@ func code(text string) string {
 	return word
 }
 
-// cause is why a transaction was not executed, if EXEC says so:
+// cause returns why a transaction was not executed, if the reply to EXEC has the reason:
 // "EXECABORT Transaction discarded because of: OOM command not allowed ...".
 func cause(err error) string {
 	text := err.Error()
@@ -39,8 +39,8 @@ func cause(err error) string {
 	return text
 }
 
-// refused classifies a server's answer to a command that was not executed. Only
-// what names one stream has it as destination.
+// refused classifies the reply to a command that was not executed. Only an
+// error about one stream has a destination.
 func refused(err error, stream string) error {
 	text := cause(err)
 	c := code(text)
@@ -57,8 +57,8 @@ func refused(err error, stream string) error {
 		return broker.Outage(fmt.Errorf("%w: this is a node of Redis Cluster, which is not supported", err), c, "")
 	}
 	// READONLY (a replica), LOADING, MASTERDOWN, NOREPLICAS, MISCONF (the disk),
-	// BUSY (a script) and whatever else: it is not about one message, since all
-	// commands are of one form and their sizes were looked at.
+	// BUSY (a script) and all others: none of them is about one message, since all
+	// commands have one form and their sizes were checked.
 	return broker.Outage(err, c, "")
 }
 
@@ -67,7 +67,7 @@ func withoutTransactions(err error) error {
 	return broker.Outage(fmt.Errorf("%w: the sink needs transactions: give the user +multi and +exec by ACL SETUSER, and use no proxy that refuses them", err), code(err.Error()), "")
 }
 
-// elsewhere reports answers after which another server may be the primary.
+// elsewhere reports whether another server may be the primary, given an error's code.
 func elsewhere(c string) bool {
 	switch c {
 	case "READONLY", "LOADING", "MASTERDOWN":
@@ -76,7 +76,7 @@ func elsewhere(c string) bool {
 	return false
 }
 
-// moved reports whether err says that the primary is to be looked for elsewhere.
+// moved reports whether err means that another server may be the primary.
 func moved(err error) bool {
 	var unfit *unfitError
 	var classified *broker.Error
@@ -92,7 +92,7 @@ func lost(ctx context.Context, sent bool, err error) error {
 	switch {
 	case errors.As(err, &unfit):
 		return broker.Outage(unfit, unfit.code, "")
-	case peer.Foreign(err): // the greeting comes before messages
+	case peer.Foreign(err): // the greeting comes before any message
 		return broker.Outage(err, "", "")
 	case isReply(err): // to the greeting: HELLO, AUTH, SELECT
 		return refused(err, "")

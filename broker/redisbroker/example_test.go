@@ -53,7 +53,7 @@ func ExampleNewSource() {
 	// consumer.New(source, ...).Run(ctx)
 }
 
-// A guess at which messages are duplicates, for consumer.Options.Filter.
+// A filter guesses which messages are duplicates, for consumer.Options.Filter.
 func ExampleOpenFilter() {
 	filter, err := redisbroker.OpenFilter("redis://host1", nil)
 	if err != nil {

@@ -1,6 +1,6 @@
 package redisbroker
 
-// FetchScript is what a source reads with.
+// FetchScript is the script with which a source reads.
 const FetchScript = fetchScript
 
 // ID is the source's name in leases.

@@ -10,15 +10,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// FilterOptions of NewFilter. nil means all defaults.
+// FilterOptions configures [NewFilter]. nil means all defaults.
 type FilterOptions struct {
-	Prefix string        // of its keys: "postrider:seen:"
-	Expiry time.Duration // how long an id is remembered, to the millisecond: 1 h
+	Prefix string        // of the filter's keys; "postrider:seen:" if empty
+	Expiry time.Duration // how long an id is remembered, to the millisecond; 1 h if zero
 }
 
-// Filter is a set of ids that Redis forgets after a while (SET NX PX), for
-// consumer.Options.Filter: a guess at which messages are duplicates. What it says
-// is never relied upon, so Redis may lose keys, evict them or be away. A key takes
+// Filter is a set of ids that Redis forgets after Expiry (SET NX PX), for
+// consumer.Options.Filter: a guess at which messages are duplicates. Correctness
+// never depends on it, so Redis may lose keys, evict them or be unreachable. A key takes
 // about 150 bytes. It is safe for concurrent use.
 type Filter struct {
 	opts FilterOptions
@@ -27,11 +27,11 @@ type Filter struct {
 	link *link
 }
 
-// filterTimeout is how long an answer may take when the caller's context allows more.
+// filterTimeout bounds an answer when the caller's context allows more.
 const filterTimeout = time.Second
 
-// NewFilter returns a filter that makes one connection as client says, which is
-// not changed. It does no I/O. Close it.
+// NewFilter returns a filter that makes one connection with a copy of the client's
+// options. It does no I/O. The caller must close the filter.
 func NewFilter(client *redis.Options, opts *FilterOptions) (*Filter, error) {
 	if client == nil {
 		return nil, errors.New("redisbroker: filter: client options are required")
@@ -49,8 +49,8 @@ func NewFilter(client *redis.Options, opts *FilterOptions) (*Filter, error) {
 	return f, nil
 }
 
-// OpenFilter returns a filter for a URL: see [ParseURL]. What the URL says of streams
-// does not matter. Close ends the filter and its connection.
+// OpenFilter returns a filter for a URL: see [ParseURL]. Parameters for streams
+// are ignored. Close closes the filter and its connection.
 func OpenFilter(rawURL string, opts *FilterOptions) (*Filter, error) {
 	t, err := ParseURL(rawURL)
 	if err != nil {
@@ -64,7 +64,7 @@ func OpenFilter(rawURL string, opts *FilterOptions) (*Filter, error) {
 	return f, nil
 }
 
-// Seen implements consumer.Filter. After an error nothing is known of ids.
+// Seen implements consumer.Filter. After an error the ids may or may not be recorded.
 func (f *Filter) Seen(ctx context.Context, ids []string) ([]bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,5 +88,5 @@ func (f *Filter) Seen(ctx context.Context, ids []string) ([]bool, error) {
 	return seen, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (f *Filter) Close() { f.link.close() }

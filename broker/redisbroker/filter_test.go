@@ -24,7 +24,7 @@ func filter(t *testing.T, addr string, opts redisbroker.FilterOptions) *redisbro
 	return f
 }
 
-// TestFilter: what is remembered, for how long, and for whom.
+// TestFilter: which ids are remembered, for how long, and under which prefix.
 func TestFilter(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{testserver.Redis7, testserver.Redis8} {
@@ -61,8 +61,8 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestFilterFrozen: a server that does not answer costs no more than the caller
-// allows, and is used again when it does.
+// TestFilterFrozen: a silent server costs no more time than the caller
+// allows, and is used again once it answers.
 func TestFilterFrozen(t *testing.T) {
 	t.Parallel()
 	server := testserver.StartRedis(t, testserver.Redis7)

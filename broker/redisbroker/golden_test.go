@@ -12,8 +12,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestWireIsGolden: what a client that knows nothing of ours sees is what the golden
-// files say, byte for byte.
+// TestWireIsGolden: an independent client sees the entries of the golden files, byte for
+// byte.
 func TestWireIsGolden(t *testing.T) {
 	t.Parallel()
 	for _, version := range testserver.RedisVersions() {

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestLateGreeting: an answer to the greeting that does not come in time is not taken
-// for that of the next command, when it comes: each message would be answered with
-// what the one before it was.
+// TestLateGreeting: a late answer to the greeting is not taken for the answer to the next
+// command: each message would get the answer of the
+// message before it.
 func TestLateGreeting(t *testing.T) {
 	t.Parallel()
 	for _, late := range []string{"info", "config", "client"} {

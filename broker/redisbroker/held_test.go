@@ -11,8 +11,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestMaxHeldBytes: with as many bytes unsettled as allowed the source takes no
-// more from the server, and continues when it is settled.
+// TestMaxHeldBytes: at its limit of unsettled bytes the source takes no
+// more from the server, and continues when they are settled.
 //
 // Promises: G
 func TestMaxHeldBytes(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestHungPrimary: a primary that hangs lets connections in and answers nothing.
-// Once another one was promoted, sink and source go there.
+// TestHungPrimary: a hung primary accepts connections and never answers.
+// Once another server is promoted, sink and source switch to it.
 //
 // Promises: S
 func TestHungPrimary(t *testing.T) {
@@ -53,8 +53,8 @@ func TestHungPrimary(t *testing.T) {
 	settled(t, src, got, b.Addr)
 }
 
-// TestLeaseWithoutAnswer: a lease that the server has given and whose answer was
-// lost is ours all the same; nobody else reads the stream.
+// TestLeaseWithoutAnswer: a source that did not get the answer to its lease command
+// notices that it has the lease; otherwise no source would read the stream.
 //
 // Promises: S
 func TestLeaseWithoutAnswer(t *testing.T) {
@@ -68,7 +68,7 @@ func TestLeaseWithoutAnswer(t *testing.T) {
 	receive(t, src, 2)
 }
 
-// TestSlowLine: as much is asked for at once as can come within the timeout.
+// TestSlowLine: one request asks for no more than can arrive within the timeout.
 //
 // Promises: S
 func TestSlowLine(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestAcknowledgedWhileClaiming: what a claim has read, and is acknowledged before its
-// answer is looked at, is not received again; after the group was made anew it is.
+// TestAcknowledgedWhileClaiming: an entry that is acknowledged between a claim and the
+// handling of its answer is not received again. After the group was created again it is.
 //
 // Promises: O
 func TestAcknowledgedWhileClaiming(t *testing.T) {
@@ -41,7 +41,7 @@ func TestAcknowledgedWhileClaiming(t *testing.T) {
 }
 
 // TestHostsTurnOnce: connections that find out together that their host is not the
-// primary do not pass over the next one.
+// primary do not skip the next one.
 func TestHostsTurnOnce(t *testing.T) {
 	h := new(hosts)
 	links := [4]link{}

@@ -10,10 +10,10 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// Keeps is [broker.Info].Keeps. A stream has no setting of its own: it is what
-// this sink trims it to, so ask with the URL of the relay. Trimming by age happens
-// when something is added, and leaves whole nodes where it is not exact: an entry
-// that is there and older counts. Trimming by length knows no time.
+// Keeps is [broker.Info].Keeps. A stream has no retention of its own, only the trimming
+// of this sink, so the sink must have the relay's URL. Trimming by age runs
+// when an entry is added and, unless exact, removes whole nodes only: so an older entry
+// that still exists counts. Trimming by length has no time.
 func (s *Sink) Keeps(ctx context.Context, topic string) (broker.Keeping, error) {
 	name := s.opts.Prefix + topic
 	if s.opts.Trim.MaxAge == 0 {
@@ -24,7 +24,7 @@ func (s *Sink) Keeps(ctx context.Context, topic string) (broker.Keeping, error) 
 		for _, stream := range Streams(name, s.opts.Partitions) {
 			age, err := age(ctx, l, stream)
 			if err != nil {
-				return fmt.Errorf("redisbroker: how long topic %s is kept: %w", topic, err)
+				return fmt.Errorf("redisbroker: read the retention of topic %s: %w", topic, err)
 			}
 			oldest = max(oldest, age)
 		}
@@ -39,7 +39,7 @@ func (s *Sink) Keeps(ctx context.Context, topic string) (broker.Keeping, error) 
 	return broker.Keeping{For: s.opts.Trim.MaxAge, Setting: "max-age in the relay's URL, for stream " + name}, nil
 }
 
-// age is that of the oldest entry of a stream, by the server's clock; 0 if there is none.
+// age returns the age of a stream's oldest entry, by the server's clock; 0 for an empty stream.
 func age(ctx context.Context, l *link, stream string) (time.Duration, error) {
 	first := redis.NewXMessageSliceCmd(ctx, "xrange", stream, "-", "+", "count", 1)
 	now := redis.NewTimeCmd(ctx, "time")

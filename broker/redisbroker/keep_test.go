@@ -10,8 +10,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestKeeps: a stream is trimmed by age only when something is added, and by whole
-// nodes, so what is there counts too.
+// TestKeeps: a stream is trimmed by age only when an entry is added, and by whole
+// nodes, so the age of its oldest entry counts too.
 func TestKeeps(t *testing.T) {
 	t.Parallel()
 	addr := testserver.SharedRedis(t, testserver.Redis7).Addr

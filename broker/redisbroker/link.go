@@ -20,45 +20,45 @@ import (
 )
 
 // link is one connection at a time, used by one caller at a time. The client
-// beneath neither retries nor pools nor, as far as that can be helped, dials: a
-// retry out of sight could repeat what was accepted, and after a failed dial its
-// pool tries for itself for a while and logs. A context that ends closes the
-// connection, so that nothing waits for an answer, and nothing is sent, after the
+// beneath neither retries nor pools nor, as far as possible, dials: a
+// hidden retry could repeat an accepted command, and after a failed dial its
+// pool dials by itself for a while and logs. When a context ends, the link closes the
+// connection, so that no answer is awaited and nothing is sent after the
 // caller has gone.
 type link struct {
 	opts    redis.Options
 	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
-	hosts   *hosts // of dial; nil: there is one
+	hosts   *hosts // that dial chooses from; nil: a single host
 	timeout time.Duration
 	must    demands
 
 	mu     sync.Mutex
 	client *redis.Client
 	conn   net.Conn // in use, or dialled for the next use
-	fresh  net.Conn // the same, when the client has not got it yet
+	fresh  net.Conn // the same connection, until the client has taken it
 	closed bool
 	was    uint32 // the hosts' turn when the connection was dialled
 
-	wrote     atomic.Bool                // something went out since exec began
-	wrong     atomic.Pointer[peer.Error] // what is wrong with the server's first word
+	wrote     atomic.Bool                // bytes were written since exec began
+	wrong     atomic.Pointer[peer.Error] // set if the server's first bytes are of another protocol
 	abilities atomic.Int32
-	transacts bool          // the server takes MULTI and EXEC; belongs to the user of the link
-	confirms  bool          // the last wait for copies succeeded; the same
-	tx        transaction   // the same
-	used      time.Time     // when talk last got its answers; the same
-	w         *bufio.Writer // of talk; the same
+	transacts bool          // the server accepts MULTI and EXEC; this and the following belong to the link's user
+	confirms  bool          // the last wait for copies succeeded
+	tx        transaction   // reused by each call
+	used      time.Time     // when talk last got its answers
+	w         *bufio.Writer // of talk, as is r
 	r         *bufio.Reader
 }
 
-// newLink does no I/O. opts stays unchanged.
+// newLink returns a link. It does no I/O and does not change opts.
 func newLink(opts *redis.Options, timeout time.Duration, must demands) *link {
 	l := &link{timeout: timeout, must: must}
 	l.abilities.Store(unknown)
 	o := *opts
 	o.MaxRetries = -1
 	o.DialerRetries = 1
-	// One connection is enough. But after PoolSize failed dials the pool continues
-	// answering with the last one's error, for a second after the server is back too.
+	// One connection is enough. But after PoolSize failed dials the pool keeps
+	// returning the last error, even for a second after the server is back.
 	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 1<<12, 0, 1, 0
 	o.PipelinePoolSize = -1
 	o.PoolTimeout = timeout
@@ -69,7 +69,7 @@ func newLink(opts *redis.Options, timeout time.Duration, must demands) *link {
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	o.WriteBufferSize, o.ReadBufferSize = 16<<10, 32<<10
 	name := cmp.Or(o.ClientName, "postrider")
-	o.ClientName = "" // the client takes a user who may not say his name for one who may not come in
+	o.ClientName = "" // the client mistakes a missing right to set the name for a rejected login
 	if o.Network == "" {
 		o.Network = "tcp"
 	}
@@ -82,8 +82,8 @@ func newLink(opts *redis.Options, timeout time.Duration, must demands) *link {
 		if err := l.look(ctx, c); err != nil {
 			return err
 		}
-		// For CLIENT LIST only: a refusal does not matter. An answer that has not come
-		// would be taken for that of the next command.
+		// The name is for CLIENT LIST only: a refusal does not matter. But a missing answer
+		// would arrive as the answer to the next command.
 		if err := c.ClientSetName(ctx, name).Err(); err != nil && !isReply(err) {
 			return err
 		}
@@ -97,7 +97,7 @@ func newLink(opts *redis.Options, timeout time.Duration, must demands) *link {
 	return l
 }
 
-// connect dials unless there is a connection, and says whether it did.
+// connect dials unless there is a connection, and reports whether it did.
 func (l *link) connect(ctx context.Context) (dialled bool, err error) {
 	l.mu.Lock()
 	there, closed := l.conn != nil, l.closed
@@ -121,7 +121,7 @@ func (l *link) connect(ctx context.Context) (dialled bool, err error) {
 	return true, l.track(conn)
 }
 
-// leave ends the connection; the next one is to another host, if there is one.
+// leave closes the connection; the next one is to another host, if the URL has one.
 func (l *link) leave() {
 	l.mu.Lock()
 	was := l.was
@@ -130,8 +130,8 @@ func (l *link) leave() {
 	l.hosts.leave(was)
 }
 
-// take gives the client the connection that connect has made. That there is none
-// means that the client has found the one before dead.
+// take gives the client the connection that connect has made. It has none to give when
+// the client has found the previous connection dead.
 func (l *link) take(ctx context.Context) (net.Conn, error) {
 	for range 2 {
 		l.mu.Lock()
@@ -148,7 +148,7 @@ func (l *link) take(ctx context.Context) (net.Conn, error) {
 	return nil, &dialError{net.ErrClosed}
 }
 
-// renew leaves a client behind whose pool is in doubt.
+// renew replaces a client whose pool is in an unknown state.
 func (l *link) renew() {
 	l.mu.Lock()
 	old := l.client
@@ -169,27 +169,27 @@ func (e *dialError) Unwrap() error { return e.err }
 const (
 	hasXAckDel = 1 << iota // XACKDEL and the ACKED strategy of trimming: Redis 8.2
 	hasIDMP                // Redis 8.6
-	unknown                // nobody has asked
+	unknown                // not asked yet
 )
 
-// look notes what the server can do, and refuses one that is not what it must
-// be. Without leave to ask it counts as an old one.
+// look records the server's abilities, and refuses a server that does not meet the
+// demands. A server that denies INFO counts as an old one.
 func (l *link) look(ctx context.Context, c *redis.Conn) error {
 	l.abilities.Store(0)
 	info, err := c.Info(ctx).Result()
 	switch {
 	case err == nil:
 		l.abilities.Store(abilities(info))
-	case !isReply(err): // its answer, if it comes, would be taken for another one's
+	case !isReply(err): // a late answer would be taken for another command's
 		return err
 	case !strings.HasPrefix(err.Error(), "NOPERM"):
-		return nil // the commands get the same answer
+		return nil // later commands get the same error
 	}
 	return l.must.judge(ctx, c, facts(info))
 }
 
-// abilities reads INFO server. Valkey gives the version of the Redis that it
-// came from, 7.2.4, for the sake of old clients.
+// abilities reads INFO server. Valkey reports the version of the Redis that it
+// was forked from, 7.2.4, for old clients.
 func abilities(info string) int32 {
 	_, version, _ := strings.Cut(info, "redis_version:")
 	version, _, _ = strings.Cut(version, "\r\n")
@@ -210,14 +210,14 @@ func abilities(info string) int32 {
 	return has
 }
 
-// meet connects, if that is needed to know what the server can do.
+// meet connects if the server's abilities are unknown.
 func (l *link) meet(ctx context.Context) error {
 	if !l.has(unknown) {
 		return nil
 	}
 	ping := redis.NewStatusCmd(ctx, "ping")
 	if _, err := l.exec(ctx, ping); err != nil {
-		return lost(ctx, false, err) // nothing that matters was sent
+		return lost(ctx, false, err) // no command was sent yet
 	}
 	if err := ping.Err(); err != nil {
 		return refused(err, "")
@@ -227,8 +227,8 @@ func (l *link) meet(ctx context.Context) error {
 
 func (l *link) has(ability int32) bool { return l.abilities.Load()&ability != 0 }
 
-// exec sends cmds and reads their replies, which the commands hold, each with an
-// error of its own. The error is that of the connection; sent is false when the
+// exec sends cmds and reads their replies into the commands, each with an
+// error of its own. err is an error of the connection; sent is false if the
 // server cannot have seen any of the commands.
 func (l *link) exec(ctx context.Context, cmds ...redis.Cmder) (sent bool, err error) {
 	if err := ctx.Err(); err != nil {
@@ -260,13 +260,13 @@ func (l *link) exec(ctx context.Context, cmds ...redis.Cmder) (sent bool, err er
 				return true, nil // each command has its own answer
 			}
 		}
-		// To the greeting: no command was sent. A server that does not know AUTH
-		// repeats the password.
+		// This is the reply to the greeting: no command was sent. A server without AUTH
+		// repeats the password in its error.
 		return false, refusalOf([]byte(err.Error()))
 	}
-	if ctx.Err() != nil { // "use of closed network connection" says less
+	if ctx.Err() != nil { // more useful than "use of closed network connection"
 		err = ctx.Err()
-	} else if wrong := l.wrong.Load(); wrong != nil { // so does the client's error
+	} else if wrong := l.wrong.Load(); wrong != nil { // more useful than the client's error
 		err = wrong
 	}
 	var unfit *unfitError
@@ -279,12 +279,12 @@ func (l *link) exec(ctx context.Context, cmds ...redis.Cmder) (sent bool, err er
 		return false, err
 	}
 	if dialled && ctx.Err() == nil {
-		l.leave() // it lets us in and says nothing: a server that hangs, and may have been replaced
+		l.leave() // the server accepts connections and never answers: it hangs, and may have been replaced
 	}
 	return l.wrote.Load(), err
 }
 
-// isReply reports whether the server said err.
+// isReply reports whether err is an error reply of the server.
 func isReply(err error) bool {
 	var reply redis.Error
 	return errors.As(err, &reply)
@@ -297,7 +297,7 @@ func (l *link) cut() {
 	l.conn, l.fresh = nil, nil
 	l.mu.Unlock()
 	if conn != nil {
-		_ = conn.Close() // whoever uses it sees the error
+		_ = conn.Close() // its user gets the error
 	}
 }
 
@@ -306,11 +306,11 @@ func (l *link) close() {
 	l.closed = true
 	client := l.client
 	l.mu.Unlock()
-	_ = client.Close() // there is nothing to flush
+	_ = client.Close() // no write is pending
 	l.cut()
 }
 
-// track makes conn the link's.
+// track makes conn the link's connection.
 func (l *link) track(conn net.Conn) error {
 	w := &watched{Conn: conn, l: l}
 	var c net.Conn = w
@@ -328,7 +328,7 @@ func (l *link) track(conn net.Conn) error {
 	return nil
 }
 
-// watched notes that something was written, and that it was closed.
+// watched records the first write to a connection, and its close.
 type watched struct {
 	net.Conn
 	l    *link
@@ -361,8 +361,8 @@ func (w *watched) Close() error {
 	return w.Conn.Close()
 }
 
-// watchedRaw lets the client look whether the server has hung up before it
-// takes an idle connection; only a connection without TLS can be looked at.
+// watchedRaw lets the client check whether the server has closed an idle connection
+// before it takes it; that works without TLS only.
 type watchedRaw struct {
 	*watched
 	raw syscall.Conn

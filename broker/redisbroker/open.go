@@ -22,7 +22,7 @@ func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 }
 
 // OpenSource returns a source for a URL as [Open] takes it. opts must name a group and
-// topics. Parameters about publishing are ignored. Close ends the source and its
+// topics. Parameters for publishing are ignored. Close ends the source and its
 // connections.
 func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
 	var t Target

@@ -15,7 +15,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestURLs: what is wrong with a URL is said, and the URL is not repeated.
+// TestURLs: an error names what is wrong with a URL without repeating the URL.
 func TestURLs(t *testing.T) {
 	for url, want := range map[string]string{
 		"amqp://u:hunter2@h":                      "must begin with redis:// or rediss://",
@@ -28,7 +28,7 @@ func TestURLs(t *testing.T) {
 		"redis://u:hunter2@h?synced=on":           "synced must be true or false",
 		"redis://u:hunter2@h?durable=yes":         "durable must be",
 		"redis://u:hunter2@h?maxlength=5":         `"maxlength" is unknown`,
-		"redis://hunter2@h":                       "a user without a password",
+		"redis://hunter2@h":                       "the user has no password",
 	} {
 		_, err := redisbroker.Open(url, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
@@ -37,7 +37,7 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-// TestProbe: at the start the server's configuration is judged.
+// TestProbe: the start checks the server's configuration.
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	r := testserver.StartRedis(t, testserver.Redis7)
@@ -85,8 +85,8 @@ func TestProbe(t *testing.T) {
 	probe("127.0.0.1:1", "", "reach redis")
 }
 
-// TestProbeRefused: who may not come in, or may not do what is needed, is told at the
-// start, and nothing is added.
+// TestProbeRefused: a rejected login and missing rights are reported at the
+// start, and no entry is added.
 func TestProbeRefused(t *testing.T) {
 	t.Parallel()
 	addr, topic := testserver.SharedRedis(t, testserver.Redis7).Addr, "asked"+rand.Text()
@@ -94,7 +94,7 @@ func TestProbeRefused(t *testing.T) {
 		{"~* +@all", "u:secret@", ""},
 		{"~" + topic + " +multi +exec +xadd +info +ping +type", "u:secret@", ""},
 		{"~* +@all", "u:wrong@", "WRONGPASS"},
-		{"~* +@all", "u@", "cannot be read"}, // its password is in a file that goes
+		{"~* +@all", "u@", "cannot be read"}, // its password is in a file that is removed
 		{"~* +@all -multi", "u:secret@", "+multi and +exec"},
 		{"~* +@all -xadd", "u:secret@", "NOPERM at " + topic},
 		{"~other +@all", "u:secret@", "NOPERM at " + topic},

@@ -12,7 +12,7 @@ import (
 	"github.com/postrider/postrider/internal/secret"
 )
 
-// Durability is how the server must be configured to keep what it acknowledges.
+// Durability is the server configuration that the sink demands.
 type Durability int
 
 // The durabilities, from the weakest.
@@ -25,15 +25,15 @@ const (
 	DurableAlways
 )
 
-// demands are what each new connection's server must be. That it is the primary
-// and no node of a cluster is always demanded.
+// demands are the demands on the server of each new connection. It must always be the
+// primary, and never a node of a cluster.
 type demands struct {
 	durable Durability
 	synced  bool
 	keeps   bool // it must not evict streams
 }
 
-// unfitError says that a server is not what it must be.
+// unfitError reports a server that does not meet the demands.
 type unfitError struct {
 	code string
 	why  string
@@ -50,7 +50,7 @@ const (
 	codeTooLarge     = "TOO_LARGE"     // the entry is above the limit: raise it, or claim large payloads
 )
 
-// facts are the lines of INFO.
+// facts returns the fields of INFO.
 func facts(info string) map[string]string {
 	all := make(map[string]string)
 	for line := range strings.SplitSeq(info, "\r\n") {
@@ -61,7 +61,7 @@ func facts(info string) map[string]string {
 	return all
 }
 
-// judge looks at a new connection's server.
+// judge returns an error if the server of a new connection does not meet the demands.
 func (d demands) judge(ctx context.Context, c *redis.Conn, is map[string]string) error {
 	switch policy := is["maxmemory_policy"]; {
 	case is["cluster_enabled"] == "1":
@@ -69,7 +69,7 @@ func (d demands) judge(ctx context.Context, c *redis.Conn, is map[string]string)
 	case is["role"] == "slave":
 		return &unfitError{"READONLY", "the server is a replica: give the primary, or all hosts, in the broker's URL"}
 	case d.keeps && evicts(is) && is["maxmemory"] != "0":
-		return &unfitError{codeEvicts, "maxmemory-policy is " + policy + ": a stream is a key, and would be deleted with messages that nobody has read; set maxmemory-policy noeviction"}
+		return &unfitError{codeEvicts, "maxmemory-policy is " + policy + ": a whole stream could be deleted with its unread messages; set maxmemory-policy noeviction"}
 	case d.durable == DurableAny && !d.synced:
 		return nil
 	}
@@ -83,7 +83,7 @@ func (d demands) judge(ctx context.Context, c *redis.Conn, is map[string]string)
 	return d.endures(is["aof_enabled"] == "1", fsync)
 }
 
-// endures checks durable= and synced=; fsync is "" where it is unknown.
+// endures checks durable= and synced=; fsync is "" if unknown.
 func (d demands) endures(aof bool, fsync string) error {
 	switch {
 	case !aof:
@@ -98,7 +98,7 @@ func (d demands) endures(aof bool, fsync string) error {
 
 func evicts(is map[string]string) bool { return strings.HasPrefix(is["maxmemory_policy"], "allkeys-") }
 
-// borrow takes a link for as long as use runs.
+// borrow takes a free link and returns it when use has returned.
 func (s *Sink) borrow(ctx context.Context, use func(*link) error) error {
 	select {
 	case l := <-s.links:
@@ -109,13 +109,13 @@ func (s *Sink) borrow(ctx context.Context, use func(*link) error) error {
 	}
 }
 
-// Ping is [broker.Info].Ping. A new connection's server is looked at as Deliver
-// does: one that it would not write to is an error.
+// Ping is [broker.Info].Ping. On a new connection it checks the server like Deliver: a
+// server that Deliver would not write to is an error.
 func (s *Sink) Ping(ctx context.Context) error {
 	return s.borrow(ctx, func(l *link) error {
 		ping := redis.NewStatusCmd(ctx, "ping")
 		_, err := l.exec(ctx, ping)
-		if err != nil && ctx.Err() == nil { // the server may have closed an idle connection
+		if err != nil && ctx.Err() == nil { // the server may have closed an idle connection: try once more
 			l.cut()
 			ping = redis.NewStatusCmd(ctx, "ping")
 			_, err = l.exec(ctx, ping)
@@ -125,7 +125,7 @@ func (s *Sink) Ping(ctx context.Context) error {
 			leave(l, broker.Classify(err).Code)
 			return unreached(err)
 		}
-		if err := ping.Err(); err != nil && code(err.Error()) != "NOPERM" { // it answers
+		if err := ping.Err(); err != nil && code(err.Error()) != "NOPERM" { // a denied PING is an answer
 			return unreached(refused(err, ""))
 		}
 		return nil
@@ -133,18 +133,18 @@ func (s *Sink) Ping(ctx context.Context) error {
 }
 
 // Probe is [broker.Info].Probe. A server that Deliver would not write to is an
-// error. Streams that are missing are errors only with NoCreate.
+// error. Missing streams are errors only with NoCreate.
 func (s *Sink) Probe(ctx context.Context, topics []string) (missing []error, err error) {
 	err = s.borrow(ctx, func(l *link) error {
 		ping := redis.NewStatusCmd(ctx, "ping")
-		l.cut() // so that the server is looked at again
+		l.cut() // a new connection checks the server again
 		if _, err := l.exec(ctx, ping); err != nil {
 			return unreached(lost(ctx, false, err))
 		}
 		if err := ping.Err(); err != nil {
 			return unreached(refused(err, ""))
 		}
-		l.transacts = false // the same
+		l.transacts = false // checked again too
 		if err := l.canTransact(ctx); err != nil {
 			return unreached(err)
 		}
@@ -157,7 +157,7 @@ func (s *Sink) Probe(ctx context.Context, topics []string) (missing []error, err
 	return missing, err
 }
 
-// unreached is Probe's error, and says whether a person must act.
+// unreached returns Probe's error, marked as refused if a person must act.
 func unreached(err error) error {
 	switch broker.Classify(err).Code {
 	case "NOAUTH", "WRONGPASS", "NOPERM":
@@ -169,11 +169,12 @@ func unreached(err error) error {
 	return fmt.Errorf("reach redis: %w", err)
 }
 
-// look finds what is in the way of a topic.
+// look returns the first error that would keep messages out of a topic's streams.
 func (s *Sink) look(ctx context.Context, l *link, topic string) error {
 	for _, stream := range Streams(s.opts.Prefix+topic, s.opts.Partitions) {
 		kind := redis.NewStatusCmd(ctx, "type", stream)
-		// No id has this form: who may add is told so, and nothing is added.
+		// The id is invalid on purpose: a user with the right gets an error about the
+		// id, and nothing is added.
 		add := redis.NewCmd(ctx, "xadd", stream, "none", payloadField, "")
 		if _, err := l.exec(ctx, kind, add); err != nil {
 			return fmt.Errorf("%q: %w", stream, lost(ctx, false, err))
@@ -185,7 +186,7 @@ func (s *Sink) look(ctx context.Context, l *link, topic string) error {
 		case kind.Err() != nil:
 			return fmt.Errorf("%q: %w", stream, refused(kind.Err(), stream))
 		case kind.Val() == "none" && s.opts.NoCreate:
-			return fmt.Errorf("%q: %w; make it: XGROUP CREATE %s GROUP 0 MKSTREAM", stream, errNoStream, stream)
+			return fmt.Errorf("%q: %w; create it: XGROUP CREATE %s GROUP 0 MKSTREAM", stream, errNoStream, stream)
 		case kind.Val() != "none" && kind.Val() != "stream":
 			return fmt.Errorf("%q: the key is a %s, not a stream", stream, kind.Val())
 		}

@@ -17,8 +17,8 @@ import (
 // longestWait bounds how long the pump waits for new entries at a stretch.
 const longestWait = time.Second
 
-// pump tends the leases and reads until the source is closed. It reads for nobody
-// in particular: a receiver that goes away must not take an answer with it.
+// pump keeps the leases and reads until the source is closed. It reads independently of
+// receivers: the end of a receiver's context must not lose an answer.
 func (s *Source) pump() {
 	defer close(s.ended)
 	var tended time.Time
@@ -45,8 +45,8 @@ func (s *Source) pump() {
 	}
 }
 
-// trouble gives err to the next Receive, and has everything pending looked for
-// once more: an answer may have been lost.
+// trouble passes err to the next Receive, and has all pending entries claimed
+// once more, because an answer may have been lost.
 func (s *Source) trouble(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +62,7 @@ func (s *Source) trouble(err error) {
 	}
 }
 
-// failure is the error of the connection, or of the first command that has one.
+// failure returns the error of the connection, or of the first failed command.
 func failure(err error, cmds ...redis.Cmder) error {
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func failure(err error, cmds ...redis.Cmder) error {
 	return nil
 }
 
-// tend renews the leases, gives up those above this source's share and takes free
+// tend renews the leases. It gives leases above this source's share back, and takes free
 // ones below it.
 func (s *Source) tend() error {
 	began := time.Now()
@@ -108,7 +108,7 @@ func (s *Source) tend() error {
 }
 
 // choose returns the commands that keep, take and give back leases, and the
-// streams that they are about; nil for one that is given back.
+// streams of those commands; nil for a lease that is given back.
 func (s *Source) choose(share int) (wanted []*stream, cmds []redis.Cmder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,19 +134,19 @@ func (s *Source) choose(share int) (wanted []*stream, cmds []redis.Cmder) {
 		s.try++
 		if st := s.streams[s.try%len(s.streams)]; !st.held {
 			lease(st)
-			holds++ // if it is free
+			holds++ // provided that it is free
 		}
 	}
 	return wanted, cmds
 }
 
-// leased notes whose a stream's lease is. The caller holds mu.
+// leased records the answer to a lease command. The caller holds mu.
 func (s *Source) leased(st *stream, answer any, began time.Time) {
 	whose, _ := answer.(int64)
 	if st.held && whose != 1 {
 		s.lose(st)
 	}
-	if whose != 0 && !st.held { // also one that we took, or gave back, without hearing the answer
+	if whose != 0 && !st.held { // also a lease that was taken, or given back, by a command whose answer was lost
 		st.drop()
 		st.held, st.claim = true, "0-0"
 	}
@@ -162,7 +162,7 @@ func (s *Source) lose(st *stream) {
 	s.opts.Logger.WarnContext(s.life, "redis lease lost", slog.String("stream", st.name), slog.String("group", s.opts.Group))
 }
 
-// round does what is next: claim what is pending, read what is new, or wait.
+// round does the next step: claim pending entries, read new ones, or wait.
 func (s *Source) round(until time.Time) error {
 	s.mu.Lock()
 	room := s.opts.MaxHeld
@@ -202,8 +202,8 @@ func (s *Source) round(until time.Time) error {
 	return s.fetch(ready, room, until)
 }
 
-// group makes the consumer group where it is not there, from the beginning. One
-// that was there before has vanished: that is said once.
+// group creates a missing consumer group, from the beginning of the stream. If the group
+// existed before, it has vanished, which group reports once.
 func (s *Source) group(st *stream) error {
 	create := redis.NewCmd(s.life, "eval", groupScript, 1, st.name, s.opts.Group)
 	_, err := s.read.exec(s.life, create)
@@ -218,7 +218,7 @@ func (s *Source) group(st *stream) error {
 	defer s.mu.Unlock()
 	vanished := made && st.known
 	st.grouped, st.known = true, true
-	if made { // the same entries return
+	if made { // entries in hand are delivered again
 		st.gone = nil
 	}
 	if !vanished {
@@ -229,9 +229,9 @@ func (s *Source) group(st *stream) error {
 	return fmt.Errorf("stream %s: %w", st.name, errVanished)
 }
 
-var errVanished = errors.New("the stream or its group has vanished and is made again from the beginning; if the stream was deleted, what was unread is lost")
+var errVanished = errors.New("the stream or its group has vanished and was created again from the beginning; if the stream was deleted, its unread messages are lost")
 
-// fetch reads new entries of the streams, and waits for some if there are none.
+// fetch reads new entries of the streams, and waits if there are none.
 func (s *Source) fetch(ready []*stream, room int, until time.Time) error {
 	args := []any{"eval", fetchScript, 2 * len(ready)}
 	for _, st := range ready {
@@ -244,7 +244,7 @@ func (s *Source) fetch(ready []*stream, room int, until time.Time) error {
 		return err
 	}
 	if len(read.Val()) != len(ready) {
-		return fmt.Errorf("the server answers for %d of %d streams", len(read.Val()), len(ready))
+		return fmt.Errorf("the server answered for %d of %d streams", len(read.Val()), len(ready))
 	}
 	some := false
 	s.mu.Lock()
@@ -264,7 +264,7 @@ func (s *Source) fetch(ready []*stream, room int, until time.Time) error {
 				err = v
 			}
 			some, st.grouped, st.last = true, false, ""
-		case int64: // the lease is another's
+		case int64: // another source has the lease
 			some = true
 			s.lose(st)
 		}
@@ -280,7 +280,7 @@ func (s *Source) fetch(ready []*stream, room int, until time.Time) error {
 }
 
 // idle waits until one of the streams has a new entry. It reads outside of the
-// group: what it sees is read again by fetch.
+// group: fetch reads the same entries again.
 func (s *Source) idle(ready []*stream, until time.Time) error {
 	block := min(time.Until(until), longestWait, s.opts.Timeout/2).Milliseconds()
 	if block <= 0 {
@@ -298,7 +298,7 @@ func (s *Source) idle(ready []*stream, until time.Time) error {
 	return failure(err, read)
 }
 
-// reclaim takes a page of what is pending in the group, whoever read it.
+// reclaim claims a page of the group's pending entries, whichever source read them.
 func (s *Source) reclaim(st *stream, room int) error {
 	claim := redis.NewSliceCmd(s.life, "xautoclaim", st.name, s.opts.Group, consumer, 0, st.claim, "count", max(room, 1))
 	_, err := s.read.exec(s.life, claim)
@@ -313,7 +313,7 @@ func (s *Source) reclaim(st *stream, room int) error {
 	}
 	v := claim.Val()
 	if len(v) < 2 {
-		return errors.New("XAUTOCLAIM answers with less than is known")
+		return errors.New("the reply to XAUTOCLAIM is incomplete")
 	}
 	next, _ := v[0].(string)
 	entries, _ := v[1].([]any)
@@ -338,7 +338,7 @@ func (s *Source) reclaim(st *stream, room int) error {
 	return nil
 }
 
-// counts asks how often each entry was delivered: 1 where it is unknown.
+// counts returns how often each entry was delivered, 1 if unknown.
 func (s *Source) counts(st *stream, entries []any) ([]int, error) {
 	if len(entries) == 0 {
 		return nil, nil
@@ -362,7 +362,7 @@ func (s *Source) counts(st *stream, entries []any) ([]int, error) {
 	return counts, nil
 }
 
-// entry takes an entry of a reply apart.
+// entry splits an entry of a reply into its id and fields.
 func entry(v any) (id string, fields []any) {
 	if pair, _ := v.([]any); len(pair) == 2 {
 		id, _ = pair[0].(string)
@@ -371,7 +371,7 @@ func entry(v any) (id string, fields []any) {
 	return id, fields
 }
 
-// add puts an entry into the log, unless it is here. The caller holds mu.
+// add puts an entry into the log, unless it is in hand. The caller holds mu.
 func (s *Source) add(st *stream, v any, attempt int) {
 	id, fields := entry(v)
 	if id == "" || st.inHand[id] || st.acks[id] || st.gone[id] {
@@ -402,13 +402,13 @@ func (s *Source) decode(st *stream, id string, fields []any, attempt int) broker
 	return broker.Delivery{Message: m, Attempt: attempt, Origin: origin, Token: place{st, id}, Err: err}
 }
 
-// place is where an entry stands.
+// place is the position of an entry.
 type place struct {
 	st *stream
 	id string
 }
 
-// timeOf is the time in an id such as 1700000000000-0.
+// timeOf returns the time in an id such as 1700000000000-0.
 func timeOf(id string) time.Time {
 	ms, _, _ := strings.Cut(id, "-")
 	var n int64

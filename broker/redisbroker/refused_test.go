@@ -1,21 +1,22 @@
 package redisbroker_test
 
 import (
+	"crypto/rand"
 	"testing"
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestNoTransactions: a server that does not let this user have transactions
-// carries out one by one what stands behind the MULTI that it refuses. Nothing is
-// sent to it: what it accepted would be said to be refused, and sent again and again.
+// TestNoTransactions: a server that denies this user transactions
+// executes the commands after a refused MULTI one by one. The sink sends it
+// nothing: accepted messages would be reported as refused, and sent again and again.
 func TestNoTransactions(t *testing.T) {
 	t.Parallel()
 	addr := testserver.SharedRedis(t, testserver.Redis8).Addr
 	ask(t, addr, "ACL", "SETUSER", "single", "on", ">secret", "~*", "+@all", "-multi")
 	sink := open(t, "redis://single:secret@"+addr)
-	const topic = "singly"
+	topic := "singly" + rand.Text()
 	for range 3 {
 		for _, err := range sink.Deliver(t.Context(), broker.Batch{Messages: numbered(topic, "k", 1, 3)}) {
 			class(t, err, broker.ClassOutage, "NOPERM")

@@ -10,7 +10,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestRights: the rights that the README names are enough.
+// TestRights: the rights in the README are enough.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	for _, version := range testserver.RedisVersions() {

@@ -1,10 +1,10 @@
 package redisbroker
 
-// The scripts of a source. Each is one step that nobody comes between, and may run
-// when the server is out of memory: consumers are who makes room.
+// The scripts of a source. Each runs atomically, and also while
+// the server is out of memory: consumers free the memory by acknowledging.
 
-// Lease: KEYS lease; ARGV owner, milliseconds. 1: it is ours still; 2: it is ours
-// now, and somebody else may have had it meanwhile; 0: it is another's.
+// Lease: KEYS lease; ARGV owner, milliseconds. 1: renewed; 2: taken, and another
+// source may have had it meanwhile; 0: another source has it.
 const leaseScript = `#!lua flags=allow-oom
 local owner = redis.call('get', KEYS[1])
 if owner == ARGV[1] then
@@ -20,8 +20,8 @@ const releaseScript = `#!lua flags=allow-oom
 if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end
 return 0`
 
-// Present: KEYS members; ARGV member, milliseconds. It says that the member lives
-// and returns how many do, by the server's clock.
+// Present: KEYS members; ARGV member, milliseconds. It marks the member as alive
+// and returns the number of live members, by the server's clock.
 const presentScript = `#!lua flags=allow-oom
 local t = redis.call('time')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -30,17 +30,17 @@ redis.call('zremrangebyscore', KEYS[1], '-inf', '(' .. now)
 redis.call('pexpire', KEYS[1], ARGV[2] * 10)
 return redis.call('zcard', KEYS[1])`
 
-// Group: KEYS stream; ARGV group. 1: it is made, from the beginning; 0: it was there.
+// Group: KEYS stream; ARGV group. 1: created, from the beginning; 0: it existed.
 const groupScript = `#!lua flags=allow-oom
 local made = redis.pcall('xgroup', 'create', KEYS[1], ARGV[1], '0', 'mkstream')
 if not made.err then return 1 end
 if string.find(made.err, 'BUSYGROUP', 1, true) then return 0 end
 return made`
 
-// Fetch: KEYS stream and lease, again and again; ARGV owner, group, consumer,
-// count. Per stream: 0 when the lease is another's, the entries, or, when there
-// are none, the stream's last id. A read that arrives after the lease has gone
-// would keep entries from the new owner, who would pass their keys' later ones on.
+// Fetch: KEYS pairs of stream and lease; ARGV owner, group, consumer,
+// count. It returns per stream: 0 if another source has the lease, the entries, or
+// without any the stream's last id. A read that arrives after the lease was lost
+// would take entries from the new owner, which would deliver later ones of their keys.
 const fetchScript = `#!lua flags=allow-oom
 local all = {}
 for i = 1, #KEYS, 2 do
@@ -63,8 +63,8 @@ for i = 1, #KEYS, 2 do
 end
 return all`
 
-// Done: KEYS stream; ARGV group, ids. It acknowledges, and deletes when no other
-// group can want the entries: for servers without XACKDEL.
+// Done: KEYS stream; ARGV group, ids. It acknowledges the entries, and deletes them if
+// the stream has no other group: for servers without XACKDEL.
 const doneScript = `#!lua flags=allow-oom
 local ids = {unpack(ARGV, 2)}
 redis.call('xack', KEYS[1], ARGV[1], unpack(ids))

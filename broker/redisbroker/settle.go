@@ -11,12 +11,12 @@ import (
 	"github.com/postrider/postrider/broker/internal/inhand"
 )
 
-// ackPage is the most ids of one command: a script takes no more than a few
+// ackPage is the most ids of one command: a script accepts only a few
 // thousand arguments.
 const ackPage = 500
 
-// Settle implements broker.Source. An acknowledgement that the server has not
-// confirmed is sent again with the next Settle, the same or another.
+// Settle implements broker.Source. The next call, with the same or other verdicts, sends
+// acknowledgements that the server has not confirmed again.
 func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	if err := s.sort(verdicts); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 		if cmds[i].Err() != nil {
 			continue
 		}
-		if err != nil { // the client leaves commands whose answers it has not read as they are
+		if err != nil { // the client leaves commands without an answer unchanged
 			break
 		}
 		for _, id := range p.ids {
@@ -62,13 +62,13 @@ func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	return nil
 }
 
-// page are some ids of one stream.
+// page has some ids of one stream.
 type page struct {
 	st  *stream
 	ids []string
 }
 
-// acknowledge makes the command for a page.
+// acknowledge returns the command for a page.
 func (s *Source) acknowledge(ctx context.Context, p page) redis.Cmder {
 	var args []any
 	switch {
@@ -85,7 +85,7 @@ func (s *Source) acknowledge(ctx context.Context, p page) redis.Cmder {
 	return redis.NewCmd(ctx, args...)
 }
 
-// unconfirmed is what the server is to be told.
+// unconfirmed returns the acknowledgements to send, in pages.
 func (s *Source) unconfirmed() (pages []page) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +104,7 @@ func (s *Source) unconfirmed() (pages []page) {
 	return pages
 }
 
-// sort applies the verdicts to what is in hand.
+// sort applies the verdicts to the messages in hand.
 func (s *Source) sort(verdicts []broker.Verdict) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,54 +16,54 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// SinkOptions of [Open] and [NewSink]. The zero value is what most want.
+// SinkOptions configures [Open] and [NewSink]. The zero value suits most applications.
 type SinkOptions struct {
 	// Prefix is put before every topic, "events:" for example.
 	Prefix string
-	// Route says what becomes of each message: the topic that names the stream, the
-	// key that chooses the partition, format and more headers. nil: the message's
+	// Route sets the topic that names the stream, the key that chooses the partition,
+	// format and further headers of each message. nil: the message's
 	// topic and key, plain.
 	Route envelope.Router
-	// Partitions spreads each topic over so many streams, TOPIC:0, TOPIC:1, ...,
-	// by the hash of the key, or of the id where there is no key; 0 or 1: one stream,
-	// named like the topic. A source of the
-	// group reads a stream alone, so this is how many can work at a time. Changing
-	// it turns the order of keys round that are still unread.
+	// Partitions spreads each topic over this number of streams, TOPIC:0, TOPIC:1, ...,
+	// by the hash of the key, or of the id of a message without one; 0 or 1: one stream,
+	// named like the topic. Only one source of a
+	// group reads a stream, so this limits how many can work at a time. Changing
+	// it breaks the order of unread messages.
 	Partitions int
-	// NoCreate refuses topics whose stream is not there as an outage. Without it
-	// the first message makes the stream.
+	// NoCreate makes a missing stream an outage. Without it
+	// the first message creates the stream.
 	NoCreate bool
-	// NoDedup leaves out IDMP, so that a stream keeps repeated messages where the
-	// server could drop them.
+	// NoDedup turns IDMP off, so that a stream keeps duplicates that the
+	// server could drop.
 	NoDedup bool
-	// Trim bounds the streams; zero: they grow until consumers delete.
+	// Trim bounds the streams; zero: they grow until consumers delete entries.
 	Trim Trim
-	// Replicas waits until so many replicas have the messages (WAIT); with Synced
-	// until so many have written them to disk (WAITAOF).
+	// Replicas waits until this number of replicas have the messages (WAIT); with Synced
+	// until they have written them to disk (WAITAOF).
 	Replicas int
 	// Synced waits until the server has written the messages to its disk (WAITAOF,
 	// Redis 7.2 and newer, with appendonly yes).
 	Synced bool
 	// MaxMessageBytes rejects larger messages; 17 MiB if zero, which is more than
-	// an outbox holds.
+	// an outbox accepts.
 	MaxMessageBytes int
 	// Connections bounds the connections of all calls together; 8 if zero.
 	Connections int
 	// Timeout is how long an answer may take; 5 s if zero.
 	Timeout time.Duration
-	// Durable is what the server's configuration must be: another server is not
-	// written to, which is an outage.
+	// Durable is the least durability of the server's configuration. The sink does not
+	// write to a weaker server, which is an outage.
 	Durable Durability
 }
 
-// Trim removes the oldest entries of a stream whenever one is added. On Redis
-// 8.2 and newer only entries that all groups have acknowledged; on others also
-// what nobody has read yet, which is then lost.
+// Trim removes the oldest entries of a stream whenever one is added: on Redis
+// 8.2 and newer only entries that all groups have acknowledged, on others also
+// unread entries, which are then lost.
 type Trim struct {
-	MaxLen int64         // keep so many entries; 0: any number
-	MaxAge time.Duration // keep entries that are not older, by this process's clock; 0: any age
-	// Exact counts to the entry, which is slower; without it Redis removes whole
-	// nodes of the stream and keeps a few more.
+	MaxLen int64         // number of entries to keep; 0: all
+	MaxAge time.Duration // age of entries to keep, by this process's clock; 0: any
+	// Exact trims to the entry, which is slower; without it Redis removes whole
+	// nodes of the stream and keeps a few more entries.
 	Exact bool
 }
 
@@ -76,11 +76,11 @@ type Sink struct {
 	idmp  memories
 }
 
-// NewSink returns a sink on connections of its own, made as client says. It takes the
-// options of a client, not a client, because it writes whole pipelines on connections
-// whose state it knows, which go-redis's pool hides; what matters to the contract
-// (retries, pool, protocol) is set in a copy. It does no I/O. opts may be nil. Close
-// ends the connections.
+// NewSink returns a sink on connections of its own, made with the client's options. It
+// takes options, not a client, because it writes whole pipelines on connections
+// whose state it must know, which go-redis's pool hides. It sets the options that the
+// contract depends on (retries, pool, protocol) in a copy. It does no I/O. opts may be nil.
+// Close closes the connections.
 func NewSink(client *redis.Options, opts *SinkOptions) (*Sink, error) {
 	if client == nil {
 		return nil, errors.New("redisbroker: sink: client options are nil")
@@ -105,14 +105,14 @@ func NewSink(client *redis.Options, opts *SinkOptions) (*Sink, error) {
 	return s, nil
 }
 
-// Close ends the connections; calls that are under way fail.
+// Close closes the connections; calls under way fail.
 func (s *Sink) Close() {
 	for _, l := range s.all {
 		l.close()
 	}
 }
 
-// payloadField holds the body.
+// payloadField is the field of the body.
 const payloadField = "payload"
 
 func wireCodec() envelope.Codec {
@@ -127,8 +127,8 @@ func (s *Sink) Info() broker.Info {
 	}
 }
 
-// Stream is where a message of the topic and key goes; one without a key goes by its
-// id.
+// Stream returns the stream of a topic and key. For a message without a key, pass its
+// id as key.
 func (s *Sink) Stream(topic, key string) string {
 	return streamOf(s.opts.Prefix, topic, key, s.opts.Partitions)
 }
@@ -152,17 +152,17 @@ func Streams(name string, partitions int) []string {
 	return all
 }
 
-// partition is the name of one stream of a topic.
+// partition returns the name of one stream of a topic.
 func partition(name string, n int) string { return fmt.Sprintf("%s:%d", name, n) }
 
-// hash is FNV-1a with 32 bits.
+// hash returns the FNV-1a hash with 32 bits.
 func hash(key string) uint32 {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(key)) // a hash takes everything
+	_, _ = h.Write([]byte(key)) // never fails
 	return h.Sum32()
 }
 
-// splitAbove so many messages a call uses several connections.
+// splitAbove is the number of messages above which a call uses several connections.
 const splitAbove = 2 * mostMessages
 
 // Deliver implements broker.Sink.
@@ -193,7 +193,7 @@ func (s *Sink) Deliver(ctx context.Context, batch broker.Batch) []error {
 	return a.errs
 }
 
-// deliver sends the messages of a share, which holds all of their keys.
+// deliver sends the messages of a share. A share has all messages of its keys.
 func (s *Sink) deliver(ctx context.Context, batch broker.Batch, share []int, a *answers) {
 	if len(share) == 0 {
 		return
@@ -211,12 +211,12 @@ func (s *Sink) deliver(ctx context.Context, batch broker.Batch, share []int, a *
 	}
 }
 
-// frame makes w and the stream of a message.
+// frame encodes a message into w and returns its route and stream.
 func (s *Sink) frame(w *envelope.Wire, m *postrider.Message) (r envelope.Route, stream string, err error) {
 	if r, err = s.opts.Route.Of(m); err != nil {
 		return r, "", broker.Unsendable(err, "")
 	}
-	stream = s.Stream(r.Topic, cmp.Or(r.Key, m.ID)) // without a key: anywhere, and there again
+	stream = s.Stream(r.Topic, cmp.Or(r.Key, m.ID)) // without a key any stream, but always the same one
 	if err := s.codec.Encode(w, m, &r, r.Carries(m, stream, false)); err != nil {
 		return r, stream, broker.Unsendable(err, stream)
 	}

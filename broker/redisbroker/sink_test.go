@@ -20,7 +20,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// numbered are messages of one key, with the versions from to to.
+// numbered returns messages of one key with the given range of versions.
 func numbered(topic, key string, from, to int) (msgs []postrider.Message) {
 	for v := from; v <= to; v++ {
 		msgs = append(msgs, postrider.Message{
@@ -49,8 +49,8 @@ func held(t *testing.T, addr, stream string) []postrider.Message {
 	return msgs
 }
 
-// TestOutOfMemory: at maxmemory the sink is throttled; consumers continue, a new one
-// too, since they are who makes room.
+// TestOutOfMemory: at maxmemory the sink is throttled. Consumers continue, new ones
+// too, because they free the memory by acknowledging.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	for _, version := range testserver.RedisVersions() {
@@ -77,9 +77,9 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestErrorsThatPass: the server refuses for moments, in the middle of calls of few
-// keys and of many. A pipeline alone would have later messages of a key accepted
-// behind a refused one.
+// TestErrorsThatPass: the server refuses commands for moments, during calls with few
+// keys and with many. A plain pipeline would get later messages of a key accepted
+// after a refused one.
 //
 // Promises: O
 func TestErrorsThatPass(t *testing.T) {
@@ -141,8 +141,8 @@ func errorsThatPass(t *testing.T, keys int) {
 	}
 }
 
-// TestOneStreamIsSpoilt: what is no stream holds up its own keys only, also those
-// that would continue elsewhere.
+// TestOneStreamIsSpoilt: a key that is not a stream blocks only the messages for it and
+// later messages of the same keys, even those for other streams.
 func TestOneStreamIsSpoilt(t *testing.T) {
 	t.Parallel()
 	r := testserver.StartRedis(t, testserver.Redis7)
@@ -168,8 +168,8 @@ func TestOneStreamIsSpoilt(t *testing.T) {
 	}
 }
 
-// TestRoutes: destinations and formats by a rule, order per key also when its
-// messages go to two streams in turns.
+// TestRoutes: destinations and formats by a rule, and order per key even if its
+// messages alternate between two streams.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	addr := testserver.SharedRedis(t, testserver.Redis7).Addr
@@ -206,7 +206,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestTrim: where the server can tell, what a group has not acknowledged stays.
+// TestTrim: if the server supports it, entries that a group has not acknowledged stay.
 func TestTrim(t *testing.T) {
 	t.Parallel()
 	for _, version := range testserver.RedisVersions() {
@@ -227,7 +227,7 @@ func TestTrim(t *testing.T) {
 	}
 }
 
-// TestCopies: with too few replicas nothing is taken, and with enough all is.
+// TestCopies: with too few replicas no message is acknowledged, with enough all are.
 func TestCopies(t *testing.T) {
 	t.Parallel()
 	primary := testserver.StartRedis(t, testserver.Redis8, testserver.Durable())
@@ -306,7 +306,7 @@ func TestFailover(t *testing.T) {
 	settled(t, src, got, b.Addr)
 }
 
-// TestReplayIsNoRepetition: what a person sends again is stored, although the
+// TestReplayIsNoRepetition: a replayed message is stored although the
 // stream remembers its id.
 func TestReplayIsNoRepetition(t *testing.T) {
 	t.Parallel()
@@ -333,7 +333,7 @@ func TestReplayIsNoRepetition(t *testing.T) {
 	}
 }
 
-// TestRefusedByTheServer: wrong credentials are an outage that says what to do.
+// TestRefusedByTheServer: wrong credentials are an outage with its remedy.
 func TestRefusedByTheServer(t *testing.T) {
 	t.Parallel()
 	r := testserver.StartRedis(t, testserver.Redis7, testserver.WithConfig("requirepass right"))
@@ -366,7 +366,7 @@ func TestRefusedByTheServer(t *testing.T) {
 	}
 }
 
-// TestPasswordIsNotRepeated: a server that does not know AUTH says what it was asked.
+// TestPasswordIsNotRepeated: a server without AUTH repeats the command in its error.
 //
 // Promises: C
 func TestPasswordIsNotRepeated(t *testing.T) {
@@ -387,7 +387,7 @@ func TestPasswordIsNotRepeated(t *testing.T) {
 	}
 }
 
-// until waits for what other processes bring about.
+// until waits until done reports true.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

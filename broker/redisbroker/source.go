@@ -17,47 +17,47 @@ import (
 	"github.com/postrider/postrider/internal/budget"
 )
 
-// SourceOptions of [OpenSource] and [NewSource].
+// SourceOptions configures [OpenSource] and [NewSource].
 type SourceOptions struct {
-	Group  string   // the consumer group; required; made from the beginning of a stream
+	Group  string   // the consumer group; required; created at the beginning of a stream
 	Topics []string // required
-	// Prefix is put before every topic, and taken off the name of the stream of entries
+	// Prefix is put before every topic, and removed from the stream's name for entries
 	// that do not name their topic.
 	Prefix string
-	// Partitions is in how many streams each topic is, as [SinkOptions] has it; 0 or 1:
+	// Partitions is the number of streams of each topic, as in [SinkOptions]; 0 or 1:
 	// one stream, named like the topic.
 	Partitions int
-	// Foreign says what entries look like that others wrote.
+	// Foreign describes entries of other writers.
 	Foreign envelope.Foreign
-	// Lease is how long after its end a source's streams stay with it; 15 s if
-	// zero. After Close they are free at once.
+	// Lease is how long a crashed source keeps its streams; 15 s if
+	// zero. Close frees them at once.
 	Lease time.Duration
 	// MaxHeld bounds the unsettled messages; 1024 if zero.
 	MaxHeld int
-	// MaxHeldBytes bounds them, as far as the size of messages can be told from
-	// those before; 64 MiB if zero.
+	// MaxHeldBytes bounds their bytes, estimated from the size of earlier
+	// messages; 64 MiB if zero.
 	MaxHeldBytes int
-	// Delete deletes entries that are acknowledged, once every group of the stream
-	// has acknowledged them (XACKDEL ACKED, Redis 8.2) or when the stream has no
+	// Delete deletes acknowledged entries: once every group of the stream
+	// has acknowledged them (XACKDEL ACKED, Redis 8.2) or if the stream has no
 	// other group (older servers). Without it they stay.
 	Delete bool
 	// Timeout is how long an answer may take; 5 s if zero.
 	Timeout time.Duration
-	// Logger is told what an operator should know; nil: nothing.
+	// Logger gets events for operators; nil: none are logged.
 	Logger *slog.Logger
 }
 
-// pageBytes is about the most that one answer holds: the whole answer has to come
-// within the timeout, over a slow line too.
+// pageBytes is about the most bytes of one answer: the whole answer must arrive
+// within the timeout, even over a slow line.
 const pageBytes = 1 << 20
 
-// consumer is the one name under which all sources of a group read. Only one of
-// them reads a stream at a time, and finds there what the one before it left.
+// consumer is the name under which all sources of a group read. Only one of
+// them reads a stream at a time, and finds its predecessor's pending entries.
 const consumer = "postrider"
 
-// Source receives for one consumer group. Each of its streams is read by the one
-// source of the group that holds its lease; sources of one group share the
-// streams evenly, and take over those of one that has ended. It is safe for
+// Source receives for one consumer group. Only the source that holds a stream's lease
+// reads the stream. Sources of one group share the
+// streams evenly, and take over those of a source that has ended. It is safe for
 // concurrent use.
 type Source struct {
 	opts    SourceOptions
@@ -76,19 +76,19 @@ type Source struct {
 
 	mu      sync.Mutex
 	streams []*stream
-	next    int // whose messages are given out first
-	try     int // which lease is tried first
+	next    int // index of the stream whose messages are given out first
+	try     int // index of the stream whose lease is tried first
 	change  chan struct{}
 	err     error // of the pump, for the next Receive
 	closed  bool
 	budget  budget.Budget // of the bytes held
-	page    budget.Budget // of those of one answer
-	largest int           // message that the last read brought
+	page    budget.Budget // of the bytes of one answer
+	largest int           // size of the largest message of the last read
 }
 
-// NewSource returns a source on two connections of its own, made as client says, for
-// the reason that [NewSink] has; client is not changed. It does no I/O. opts must name
-// a group and topics. Close ends the connections.
+// NewSource returns a source on two connections of its own, made with a copy of the
+// client's options, for the same reason as [NewSink]. It does no I/O. options must name
+// a group and topics. Close closes the connections.
 func NewSource(client *redis.Options, options *SourceOptions) (*Source, error) {
 	if client == nil || options == nil || options.Group == "" || len(options.Topics) == 0 {
 		return nil, errors.New("redisbroker: source: client options, a group and topics are required")
@@ -122,17 +122,17 @@ func NewSource(client *redis.Options, options *SourceOptions) (*Source, error) {
 	return s, nil
 }
 
-// Info implements broker.Source. A source keeps its leases by itself, however long
+// Info implements broker.Source. A source renews its leases itself, however long
 // its receivers work.
 func (s *Source) Info() broker.SourceInfo { return broker.SourceInfo{Name: "redis"} }
 
-// Extend implements broker.Source. There is nothing to extend.
+// Extend implements broker.Source. It does nothing: deliveries have no deadline.
 func (s *Source) Extend(ctx context.Context, _ []broker.Delivery) error { return ctx.Err() }
 
 var errClosed = errors.New("redisbroker: source is closed")
 
-// Close ends Receive and gives the streams free. What receivers hold is received
-// again by the next source.
+// Close ends Receive and frees the streams. The next source receives the messages that
+// receivers hold again.
 func (s *Source) Close() {
 	s.mu.Lock()
 	already := s.closed
@@ -152,8 +152,8 @@ func (s *Source) Close() {
 	s.done.close()
 }
 
-// leave gives back the leases, as far as the server can be reached: they run out
-// by themselves.
+// leave gives the leases back if the server is reachable. Otherwise they
+// expire.
 func (s *Source) leave() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), min(time.Second, s.opts.Timeout))
 	defer cancel()
@@ -212,8 +212,8 @@ func await(ctx context.Context, change <-chan struct{}) {
 	}
 }
 
-// take gives out what may be given out now; due is when the next one that was
-// given back may be. The caller holds mu.
+// take returns the messages that may be given out now; due is when the next message that
+// was given back is due. The caller holds mu.
 func (s *Source) take(limit int, now time.Time) (ds []broker.Delivery, due time.Time) {
 	if s.closed {
 		return nil, due
@@ -240,24 +240,24 @@ func (s *Source) take(limit int, now time.Time) (ds []broker.Delivery, due time.
 type stream struct {
 	name, lease string
 
-	held    bool      // the lease is ours
-	until   time.Time // for sure
-	leaving bool      // others shall have it, as soon as nothing is out
+	held    bool      // this source has the lease
+	until   time.Time // the lease lasts at least until then
+	leaving bool      // the lease is given back once receivers hold no message
 
-	grouped bool   // the group is there
-	known   bool   // it was there before
-	claim   string // where claiming what is pending continues; "": all is here
-	last    string // nothing new up to this id
+	grouped bool   // the group exists
+	known   bool   // it existed before
+	claim   string // where claiming pending entries continues; "": all are here
+	last    string // the stream has no new entry up to this id
 
 	log    *inhand.Log
 	pos    int64
 	out    int             // with receivers
 	inHand map[string]bool // ids in log
 	acks   map[string]bool // ids acknowledged here that the server has not confirmed
-	gone   map[string]bool // ids confirmed since claiming began: its answers may hold them
+	gone   map[string]bool // ids confirmed since claiming began: its answers may contain them
 }
 
-// drop forgets what was received: another source may have it.
+// drop forgets all received messages: another source may have them.
 func (st *stream) drop() {
 	st.log.Drop()
 	st.log = &inhand.Log{}
@@ -265,7 +265,7 @@ func (st *stream) drop() {
 	st.held, st.leaving, st.grouped, st.out, st.claim, st.last, st.gone = false, false, false, 0, "", "", nil
 }
 
-// confirmed notes that the server has taken an acknowledgement.
+// confirmed records that the server has confirmed an acknowledgement.
 func (st *stream) confirmed(id string) {
 	delete(st.acks, id)
 	if st.claim == "" {

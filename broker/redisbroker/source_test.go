@@ -49,7 +49,7 @@ func settle(t *testing.T, src *redisbroker.Source, ds []broker.Delivery) {
 	}
 }
 
-// settled settles what was received of orders until the server has nothing pending.
+// settled settles messages of orders until the server has none pending.
 func settled(t *testing.T, src *redisbroker.Source, ds []broker.Delivery, addr string) {
 	t.Helper()
 	until(t, "the primary has the acknowledgements", func() bool {
@@ -62,15 +62,15 @@ func settled(t *testing.T, src *redisbroker.Source, ds []broker.Delivery, addr s
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		ds, _ = src.Receive(ctx, 10) // what was held when the lease went returns
+		ds, _ = src.Receive(ctx, 10) // messages held when the lease was lost are received again
 		v, err := command(addr, "XPENDING", "orders", "g")
 		list, _ := v.([]any)
 		return err == nil && len(list) > 0 && list[0] == int64(0)
 	})
 }
 
-// TestFrozenSource: what a source has asked for before its lease ran out, and the
-// server hears of afterwards, takes nothing away from the next one.
+// TestFrozenSource: a request that a source made before its lease expired, and that
+// reaches the server afterwards, takes no entry from the next source.
 func TestFrozenSource(t *testing.T) {
 	t.Parallel()
 	addr, topic := testserver.SharedRedis(t, testserver.Redis7).Addr, "frozen"+rand.Text()
@@ -90,7 +90,7 @@ func TestFrozenSource(t *testing.T) {
 	second := source(t, "redis://"+addr, topic, opts)
 	deliver(3, 4)
 	ds := receive(t, second, 2)
-	proxy.Restore() // and what it has asked for is heard now
+	proxy.Restore() // and its request reaches the server now
 	deliver(5, 60)
 	ds = append(ds, receive(t, second, 56)...)
 	for i, d := range ds {
@@ -105,8 +105,8 @@ func TestFrozenSource(t *testing.T) {
 	}
 }
 
-// TestReadWithoutLease: a read that the server hears of when the lease is another's
-// takes nothing out of the group.
+// TestReadWithoutLease: a read that reaches the server after another source took the
+// lease delivers no entry.
 //
 // Promises: O
 func TestReadWithoutLease(t *testing.T) {
@@ -133,8 +133,8 @@ func TestReadWithoutLease(t *testing.T) {
 	}
 }
 
-// TestVanished: when the stream or its group is deleted, one error says so, and
-// everything that is there then is received.
+// TestVanished: a deleted stream or group is reported by one error, and
+// all entries that exist then are received.
 func TestVanished(t *testing.T) {
 	t.Parallel()
 	r := testserver.StartRedis(t, testserver.Redis7)
@@ -149,7 +149,7 @@ func TestVanished(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				ds, err := src.Receive(ctx, 100)
-				if err != nil && strings.Contains(err.Error(), "made again from the beginning") {
+				if err != nil && strings.Contains(err.Error(), "created again from the beginning") {
 					said = act[0]
 				}
 				settle(t, src, ds)
@@ -159,7 +159,7 @@ func TestVanished(t *testing.T) {
 		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", next, next+4)}); errs != nil {
 			t.Fatal(errs)
 		}
-		for last := int64(0); last < int64(next+4); { // after DESTROY all returns
+		for last := int64(0); last < int64(next+4); { // after DESTROY all entries are received again
 			ds := receive(t, src, 1)
 			settle(t, src, ds)
 			last = ds[0].Message.Version

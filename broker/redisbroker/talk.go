@@ -13,17 +13,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What a sink sends all day is written, and its replies read, without the client's
-// commands: those cost as much as everything else that the sink does (ADR 28).
-// Connections, their greeting, and every other command are the client's.
+// The sink writes its most frequent commands, and reads their replies, without the
+// client's commands, which cost as much as the rest of the sink's work (ADR 28).
+// The client makes connections, greets the server, and sends every other command.
 // The protocol is RESP2: https://redis.io/docs/latest/develop/reference/protocol-spec/
 
-// script writes commands, one behind the other.
+// script writes commands one after the other.
 type script struct {
 	w *bufio.Writer // its errors come with Flush
 }
 
-// begin announces a command of so many arguments.
+// begin announces a command with this number of arguments.
 func (s script) begin(args int) { s.head('*', args) }
 
 func (s script) head(kind byte, n int) {
@@ -32,7 +32,7 @@ func (s script) head(kind byte, n int) {
 	_, _ = s.w.Write(append(b, '\r', '\n'))
 }
 
-// maxHead is the most that stands around an argument: $, a length and two line ends.
+// maxHead is the most bytes around an argument: $, a length and two line ends.
 const maxHead = 1 + 20 + 2 + 2
 
 // arg writes an argument.
@@ -58,16 +58,16 @@ func (s script) command(args ...string) {
 	}
 }
 
-// reply is a server's answer to a command; what a text says is not kept.
+// reply is a server's answer to a command, without the contents of strings.
 type reply struct {
-	err   error // why it was refused
+	err   error // why the command was refused
 	null  bool
 	n     int64
 	items []reply
 }
 
-// refusal is an error reply, without the arguments that a server repeats which
-// does not know the command: they are messages.
+// refusal is an error reply. It omits the arguments that a server repeats when it does
+// not know the command, because they contain messages.
 type refusal string
 
 func refusalOf(text []byte) refusal {
@@ -82,7 +82,7 @@ func (refusal) RedisError() {}
 
 var _ redis.Error = refusal("")
 
-// readReply reads an answer.
+// readReply reads one answer.
 func readReply(r *bufio.Reader) (reply, error) { return readNested(r, 0) }
 
 func readNested(r *bufio.Reader, depth int) (v reply, err error) {
@@ -124,7 +124,7 @@ func readNested(r *bufio.Reader, depth int) (v reply, err error) {
 	return reply{items: items}, nil
 }
 
-// More than anything that a sink asks is answered with.
+// Limits above any answer that a sink gets.
 const (
 	maxItems = 1 << 20
 	maxText  = 1 << 20
@@ -138,11 +138,11 @@ func unreadable(err error) error {
 	return err
 }
 
-// freshFor is how long a connection that was used is taken to be there.
+// freshFor is how long a connection counts as alive after its last use.
 const freshFor = 500 * time.Millisecond
 
-// talk sends what write writes and reads an answer into each of replies. The
-// error is that of the connection, or the answer to its greeting; sent is false when
+// talk sends the output of write and reads an answer into each of replies. err
+// is an error of the connection, or the answer to its greeting; sent is false if
 // the server cannot have seen any of the commands.
 func (l *link) talk(ctx context.Context, write func(script), replies []reply) (sent bool, err error) {
 	conn, err := l.greeted(ctx)
@@ -154,7 +154,7 @@ func (l *link) talk(ctx context.Context, write func(script), replies []reply) (s
 	defer stop()
 	if err := l.converse(conn, write, replies); err != nil {
 		l.cut()
-		if ctx.Err() != nil { // "use of closed network connection" says less
+		if ctx.Err() != nil { // more useful than "use of closed network connection"
 			err = ctx.Err()
 		}
 		return l.wrote.Load(), err
@@ -186,14 +186,14 @@ func (l *link) converse(conn net.Conn, write func(script), replies []reply) erro
 		}
 	}
 	if l.r.Buffered() > 0 {
-		return errors.New("the server has answered more than was asked")
+		return errors.New("the server sent more replies than there were commands")
 	}
 	return conn.SetDeadline(time.Time{})
 }
 
-// greeted returns a connection that the client has set up. One that was not used
-// for a while is asked whether it is there still: what is sent on a dead one has an
-// unknown fate.
+// greeted returns a connection that the client has set up. It pings a connection that was
+// idle for a while, because commands sent on a dead connection have an
+// unknown outcome.
 func (l *link) greeted(ctx context.Context) (net.Conn, error) {
 	l.mu.Lock()
 	conn, raw := l.conn, l.fresh != nil

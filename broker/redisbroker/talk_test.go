@@ -11,7 +11,7 @@ import (
 	"github.com/postrider/postrider"
 )
 
-// TestReplies: each answer is read to its end and no further, whatever follows.
+// TestReplies: each answer is read exactly to its end, whatever bytes come after it.
 func TestReplies(t *testing.T) {
 	long := strings.Repeat("x", 20_000) // more than the reader holds
 	for _, tt := range []struct {
@@ -62,7 +62,7 @@ func TestReplies(t *testing.T) {
 	}
 }
 
-// TestArguments: an argument is the same wherever it falls in the buffer.
+// TestArguments: an argument is written unchanged at any position in the buffer.
 func TestArguments(t *testing.T) {
 	var want, got bytes.Buffer
 	s := script{bufio.NewWriterSize(&got, 64)}

@@ -11,29 +11,29 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// A transaction holds at most so many messages and bytes: the server serves
-// nobody else meanwhile.
+// Limits of a transaction: the server serves no other client
+// meanwhile.
 const (
 	mostMessages = 512
 	mostBytes    = 1 << 20
 )
 
-// transaction is the messages of one transaction, or of a wave: one message per
-// key at the most, so that what is refused has none behind it, and a pipeline
-// will do, which costs the server a quarter less. It is used again for the next.
+// transaction has the messages of one transaction or of one wave. A wave has at most one
+// message per key, so that no message is behind a refused one. A pipeline suffices for
+// it, which costs the server a quarter less. The value is reused for the next.
 type transaction struct {
 	wave    bool
 	seen    map[string]struct{} // the keys of a wave
-	apart   int                 // so many messages that are open first have a key each
-	batch   []int               // which messages
-	streams []string            // where each goes
+	apart   int                 // the first apart open messages have different keys
+	batch   []int               // indexes of the messages
+	streams []string            // of each message
 	wires   []*envelope.Wire
-	dedup   []bool // which streams remember ids
+	dedup   []bool // whether the stream of each remembers ids
 	size    int
 	replies []reply
 }
 
-// reset begins the next one and lets go of the messages of the one before.
+// reset begins the next transaction and releases the messages of the last one.
 func (t *transaction) reset() {
 	for n := range t.batch {
 		t.wires[n].Payload = nil
@@ -44,7 +44,7 @@ func (t *transaction) reset() {
 	t.batch, t.streams, t.size = t.batch[:0], t.streams[:0], 0
 }
 
-// choose makes the next one a wave if that leaves no more than half of the
+// choose makes the next transaction a wave if that leaves at most half of the
 // messages for later.
 func (t *transaction) choose(msgs []postrider.Message, open []int) {
 	if t.seen == nil {
@@ -61,15 +61,15 @@ func (t *transaction) choose(msgs []postrider.Message, open []int) {
 		t.seen[key] = struct{}{}
 	}
 	t.wave = 2*apart >= n
-	if apart == n { // most pages: no key is looked up twice
+	if apart == n { // the usual case: no key is looked up twice
 		t.apart = n
 		return
 	}
 	clear(t.seen)
 }
 
-// repeats reports whether a wave has a message of the key, which is that of the
-// n-th open one.
+// repeats reports whether a wave already has a message of key, the key of the n-th open
+// message.
 func (t *transaction) repeats(n int, key string) bool {
 	if !t.wave || key == "" || n < t.apart {
 		return false
@@ -79,7 +79,7 @@ func (t *transaction) repeats(n int, key string) bool {
 	return again
 }
 
-// wire is where the next message is put.
+// wire returns the wire for the next message.
 func (t *transaction) wire() *envelope.Wire {
 	if len(t.batch) == len(t.wires) {
 		t.wires = append(t.wires, new(envelope.Wire))
@@ -87,8 +87,8 @@ func (t *transaction) wire() *envelope.Wire {
 	return t.wires[len(t.batch)]
 }
 
-// room is where the replies to the batch go; atomic: as a transaction, copies: with
-// a wait for copies behind it.
+// room returns the buffer for the batch's replies: with atomic those of a transaction,
+// with copies that of the wait for copies too.
 func (t *transaction) room(atomic, copies bool) []reply {
 	n := len(t.batch)
 	if atomic {
@@ -106,17 +106,17 @@ func (t *transaction) full(size int) bool {
 	return len(t.batch) == mostMessages || t.size > 0 && t.size+size > mostBytes
 }
 
-// take adds message i, which is in the wire.
+// take adds message i, which is encoded in w.
 func (t *transaction) take(i int, stream string, w *envelope.Wire) {
 	t.batch, t.streams = append(t.batch, i), append(t.streams, stream)
 	t.size += w.Size()
 }
 
-// places knows which stream each key of a transaction has.
+// places records the stream of each key in a transaction.
 type places struct {
 	tx    *transaction
 	msgs  []postrider.Message
-	in    map[string]string // nil as long as there is one stream
+	in    map[string]string // nil while there is only one stream
 	later map[string]bool   // keys that wait
 }
 
@@ -145,8 +145,8 @@ func (p *places) waits(key, stream string) bool {
 	return false
 }
 
-// encode asks what is to be asked before it can be written what the messages are:
-// afterwards only their commands are on the connection.
+// encode finds out which streams deduplicate, before the first command is written:
+// afterwards only the messages' commands may be on the connection.
 func (t *transaction) encode(ctx context.Context, s *Sink, l *link) {
 	t.dedup = t.dedup[:0]
 	for _, stream := range t.streams {
@@ -188,7 +188,7 @@ func (t *transaction) write(out script, o *form, pipe string, msgs []postrider.M
 	}
 }
 
-// form is what all XADDs of a batch have: arguments before the idempotent id, and
+// form has the arguments common to all XADDs of a batch: before the idempotent id, and
 // behind it.
 type form struct{ before, behind []string }
 

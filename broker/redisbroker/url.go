@@ -16,11 +16,11 @@ import (
 	"github.com/postrider/postrider/internal/peer"
 )
 
-// Target is a Redis URL, read.
+// Target is a parsed Redis URL.
 type Target struct {
-	Client *redis.Options // of one connection; of several hosts the one in use
-	Sink   SinkOptions    // what the URL sets about publishing
-	Source SourceOptions  // what the URL sets about receiving
+	Client *redis.Options // of one connection; with several hosts, to the one in use
+	Sink   SinkOptions    // the URL's options for publishing
+	Source SourceOptions  // the URL's options for receiving
 	hosts  *hosts
 }
 
@@ -29,13 +29,13 @@ type Target struct {
 //	redis://[USER:PASSWORD@]HOST[:PORT][,HOST...][/DB]?prefix=events:&maxlen=~1000000
 //	rediss://...            the same with TLS
 //
-// Of several hosts one is used at a time; when it cannot be reached or says that
-// it is a replica, the next one is tried. The parameters are those of SinkOptions:
+// One of several hosts is used at a time; if it is unreachable or
+// a replica, the next one is tried. The parameters are those of SinkOptions:
 //
 //	prefix=TEXT         partitions=N   create=on|off   dedup=on|off
 //	maxlen=N|~N         max-age=DURATION               (trim; ~: faster, keeps a few more)
 //	replicas=N          synced=true|false              (WAIT, WAITAOF)
-//	durable=any|everysec|always                        (what the server must be)
+//	durable=any|everysec|always                        (least durability of the server)
 //	max-message-bytes=N timeout=DURATION
 //
 // and password-file, password-env, tls, tls-ca, tls-cert, tls-key, tls-server-name.
@@ -44,7 +44,7 @@ type Target struct {
 // do not repeat the URL.
 func ParseURL(raw string) (t Target, err error) { return t, t.read(raw) }
 
-// read adds what the URL says to the options that t has.
+// read adds the URL's options to those of t.
 func (t *Target) read(raw string) error {
 	client, u, all, err := parseURL(raw)
 	if err == nil {
@@ -76,7 +76,7 @@ func parseURL(rawURL string) (*redis.Options, *brokerurl.URL, *hosts, error) {
 		}
 	}
 	if u.User != "" && u.Password == nil {
-		return nil, nil, nil, errors.New("there is a user without a password: write redis://USER:PASSWORD@HOST or add password-file or password-env")
+		return nil, nil, nil, errors.New("the user has no password: write redis://USER:PASSWORD@HOST or add password-file or password-env")
 	}
 	if u.Password != nil {
 		client.CredentialsProviderContext = func(ctx context.Context) (string, string, error) {
@@ -96,7 +96,7 @@ func parseURL(rawURL string) (*redis.Options, *brokerurl.URL, *hosts, error) {
 	return client, u, all, nil
 }
 
-// hosts are those of a URL, of which one is used at a time.
+// hosts selects one of a URL's hosts at a time.
 type hosts struct{ turns atomic.Uint32 }
 
 func (h *hosts) now() uint32 {
@@ -106,8 +106,8 @@ func (h *hosts) now() uint32 {
 	return h.turns.Load()
 }
 
-// leave continues to the next one, unless that was done since was: many connections
-// to one host find out together that it is not the primary.
+// leave selects the next host, unless another connection did so since was: many
+// connections find out together that their host is not the primary.
 func (h *hosts) leave(was uint32) {
 	if h != nil {
 		h.turns.CompareAndSwap(was, was+1)
@@ -126,7 +126,7 @@ func dial(ctx context.Context, u *brokerurl.URL, network, addr string) (net.Conn
 	return peer.Watch(conn, addr, peer.Redis()), nil
 }
 
-// read adds what the URL says to o. sink has read it.
+// read adds the URL's options to o; sink already has them.
 func (o *SourceOptions) read(u *brokerurl.URL, sink *SinkOptions) {
 	if u.Has("prefix") {
 		o.Prefix = sink.Prefix
@@ -136,13 +136,13 @@ func (o *SourceOptions) read(u *brokerurl.URL, sink *SinkOptions) {
 	}
 }
 
-// read adds what the URL says to o.
+// read adds the URL's options to o.
 func (o *SinkOptions) read(u *brokerurl.URL) (err error) {
 	if u.Has("prefix") {
 		o.Prefix = u.Param("prefix")
 	}
 	if u.Has("maxlen") || u.Has("max-age") {
-		o.Trim = Trim{} // one of the two at most
+		o.Trim = Trim{} // maxlen and max-age exclude each other
 	}
 	for name, to := range map[string]*int{"partitions": &o.Partitions, "replicas": &o.Replicas, "max-message-bytes": &o.MaxMessageBytes} {
 		if u.Has(name) {

@@ -2,48 +2,15 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
-	"github.com/postrider/postrider/cmd/postrider/internal/output"
-	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
-
-// booksAnswer is what `audit --output json` prints: one object per look.
-type booksAnswer struct {
-	Time       time.Time     `json:"time"`
-	Difference int64         `json:"difference"`
-	Full       bool          `json:"full"`
-	Opened     bool          `json:"opened"`
-	Counted    int64         `json:"rows_counted"`
-	Pipes      []bookAnswer  `json:"pipes"`
-	Lanes      []bookAnswer  `json:"lanes,omitempty"` // those that differ
-	Missing    []ops.LaneGap `json:"missing,omitempty"`
-}
-
-type bookAnswer struct {
-	Pipe       string      `json:"pipe"`
-	Lane       *store.Lane `json:"lane,omitempty"`
-	Committed  int64       `json:"committed"`
-	Sent       int64       `json:"sent"`
-	Parked     int64       `json:"parked"`
-	Discarded  int64       `json:"discarded"`
-	Replayed   int64       `json:"replayed"`
-	Pending    int64       `json:"pending"`
-	Behind     bool        `json:"pending_is_lower_bound,omitempty"`
-	Difference int64       `json:"difference"`
-	After      int64       `json:"window_after,string,omitempty"`
-	To         int64       `json:"window_to,string,omitempty"`
-	IDs        []string    `json:"candidate_ids,omitempty"`
-	Unused     []int64     `json:"candidate_numbers,omitempty"`
-}
 
 func (a *app) auditCommand() *cobra.Command {
 	var (
@@ -67,11 +34,17 @@ func (a *app) auditCommand() *cobra.Command {
 			if req.Reopen && reason == "" {
 				return exit.Usagef("missing reason: give --reason for the journal, since --reopen forgets differences")
 			}
+			if err := alone(cmd, "reopen", "reason"); err != nil {
+				return err
+			}
 			st, k, err := a.openKeeper(cmd, nil)
 			if err != nil {
 				return err
 			}
 			defer st.Close()
+			if err := st.Need(ops.CanAudit); err != nil {
+				return exit.With(exit.Usage, err)
+			}
 			req.Actor, req.Reason = a.actor(), reason
 			return a.audit(cmd.Context(), k, req, every)
 		},
@@ -107,78 +80,10 @@ func (a *app) audit(ctx context.Context, k *admin.Keeper, req ops.AuditRequest, 
 }
 
 func (a *app) printBooks(b ops.Books) error {
-	answer := booksAnswer{Time: b.At, Difference: b.Difference(), Full: b.Full, Opened: b.Opened, Counted: b.Counted, Missing: b.Missing, Pipes: []bookAnswer{}}
-	for _, l := range b.Lanes {
-		one := bookAnswer{
-			l.Pipe, &l.Lane, l.Committed, l.Sent, l.Parked, l.Gone, l.Again, l.Pending, l.Behind, l.Difference, l.From, l.To, l.IDs, l.Unused,
-		}
-		if l.Difference != 0 {
-			answer.Lanes = append(answer.Lanes, one)
-		}
-		n := len(answer.Pipes)
-		if n == 0 || answer.Pipes[n-1].Pipe != l.Pipe {
-			answer.Pipes = append(answer.Pipes, bookAnswer{Pipe: l.Pipe})
-			n++
-		}
-		answer.Pipes[n-1].add(&one)
-	}
-	err := a.print(answer, answer.text)
-	if err == nil && answer.Difference != 0 {
-		err = exit.Withf(exit.Findings, "the books differ by %d messages", answer.Difference)
+	books := answer.BooksOf(b)
+	err := a.print(books, books.Text)
+	if err == nil && books.Difference != 0 {
+		err = exit.Withf(exit.Findings, "the books differ by %d messages", books.Difference)
 	}
 	return err
-}
-
-func (b *bookAnswer) add(l *bookAnswer) {
-	b.Committed += l.Committed
-	b.Sent += l.Sent
-	b.Parked += l.Parked
-	b.Discarded += l.Discarded
-	b.Replayed += l.Replayed
-	b.Pending += l.Pending
-	b.Behind = b.Behind || l.Behind
-	b.Difference += l.Difference
-}
-
-func (b *booksAnswer) text(w *tabwriter.Writer) {
-	output.Row(w, "PIPE", "COMMITTED", "SENT", "PARKED", "DISCARDED", "REPLAYED", "PENDING", "DIFFERENCE")
-	for _, p := range b.Pipes {
-		pending := fmt.Sprint(p.Pending)
-		if p.Behind {
-			pending += " or more"
-		}
-		output.Row(w, output.Visible(p.Pipe, ""), p.Committed, p.Sent, p.Parked, p.Discarded, p.Replayed, pending, p.Difference)
-	}
-	for _, l := range b.Lanes {
-		output.Row(w)
-		output.Row(w, fmt.Sprintf("lane %d of pipe %s: %s", *l.Lane, output.Visible(l.Pipe, ""), excess(l.Difference)))
-		output.Row(w, fmt.Sprintf("  between the numbers %d and %d", l.After+1, l.To))
-		output.Row(w, "  messages there: "+strings.Join(l.IDs, " "))
-		output.Row(w, "  numbers without a row: "+numbers(l.Unused))
-	}
-	for _, g := range b.Missing {
-		output.Row(w)
-		output.Row(w, fmt.Sprintf("lane %d: %d rows are gone that retention did not remove", g.Lane, g.Rows))
-		output.Row(w, "  numbers without a row: "+numbers(g.Unused))
-	}
-}
-
-// excess says which book has more.
-func excess(n int64) string {
-	if n > 0 {
-		return fmt.Sprintf("%d committed messages are neither sent nor parked nor pending", n)
-	}
-	return fmt.Sprintf("%d more were sent than committed", -n)
-}
-
-// numbers lists those that nobody used: rolled back, or removed.
-func numbers(unused []int64) string {
-	if len(unused) == 0 {
-		return "none"
-	}
-	text := make([]string, len(unused))
-	for i, n := range unused {
-		text[i] = fmt.Sprint(n)
-	}
-	return strings.Join(text, " ")
 }

@@ -15,7 +15,9 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/claim"
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/lines"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store/ops"
@@ -86,7 +88,7 @@ func (a *app) check(ctx context.Context, samples string, newest int) error {
 			refused++
 		}
 	}
-	if err := a.print(found, func(w *tabwriter.Writer) { checkText(w, found, len(a.set.Routes)) }); err != nil {
+	if err := a.print(found, func(w *tabwriter.Writer) { answer.ChecksText(w, found, len(a.set.Routes)) }); err != nil {
 		return err
 	}
 	if refused > 0 {
@@ -110,7 +112,7 @@ func (a *app) checkRelays() error {
 	}
 	return a.print([]admin.Checked{}, func(w *tabwriter.Writer) {
 		for i, set := range sets {
-			output.Row(w, fmt.Sprintf("relay %s: %s", entries[i].Name, inOrder(len(set.Routes))))
+			output.Row(w, fmt.Sprintf("relay %s: %s", entries[i].Name, answer.RoutesInOrder(len(set.Routes))))
 		}
 		output.Row(w, "give --relay, and --samples or --newest, to try them")
 	})
@@ -147,62 +149,18 @@ func (a *app) toCheck(ctx context.Context, samples string, newest int) ([]postri
 // samples reads messages as enqueue does.
 func (a *app) samples(ctx context.Context, in io.Reader) ([]postrider.Message, error) {
 	var all []postrider.Message
-	e := &enqueuer{batch: 1, write: func(_ context.Context, msgs []postrider.Message) error {
+	r := &lines.Reader{Batch: 1, Write: func(_ context.Context, msgs []postrider.Message) error {
 		for _, m := range msgs {
 			m.Time = time.Now().UTC()
 			all = append(all, m)
 		}
 		return nil
 	}}
-	if err := e.run(ctx, in); err != nil {
+	if err := r.Run(ctx, in); err != nil {
 		return nil, exit.Withf(exit.Usage, "samples: %w", err)
 	}
 	if len(all) == 0 {
-		return nil, exit.With(exit.Usage, errors.New("samples: there is no message in them"))
+		return nil, exit.With(exit.Usage, errors.New("samples: the file contains no message"))
 	}
 	return all, nil
-}
-
-func checkText(w *tabwriter.Writer, found []admin.Checked, routes int) {
-	const keep = ""
-	if len(found) == 0 {
-		output.Row(w, inOrder(routes)+"; give --samples or --newest to try them")
-		return
-	}
-	for _, c := range found {
-		output.Row(w, "message", c.Message)
-		output.Row(w, "  of", output.Visible(fmt.Sprintf("topic %s, type %s", c.Topic, orNone(c.Type)), keep))
-		output.Row(w, "  route", orNone(output.Visible(c.Rule, keep)))
-		output.Row(w, "  to", output.Visible(c.Destination, keep))
-		output.Row(w, "  key", orNone(output.Visible(c.Key, keep)))
-		output.Row(w, "  format", c.Format)
-		size := fmt.Sprintf("%d bytes, of which %d payload", c.Bytes, c.Payload)
-		if c.Limit > 0 {
-			size += fmt.Sprintf("; the limit is %d", c.Limit)
-		}
-		output.Row(w, "  size", size)
-		for _, name := range c.Names() {
-			output.Row(w, "  header", output.Visible(name+": "+c.Headers[name], keep))
-		}
-		if c.Refused != "" {
-			output.Row(w, "  REFUSED", output.Visible(c.Refused, keep))
-		}
-	}
-}
-
-func inOrder(routes int) string {
-	switch routes {
-	case 0:
-		return "there are no routes, every message goes to its own topic"
-	case 1:
-		return "1 route is in order"
-	}
-	return fmt.Sprintf("%d routes are in order", routes)
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
 }

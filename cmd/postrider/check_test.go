@@ -81,7 +81,7 @@ func TestRouteMistakes(t *testing.T) {
 	for name, tc := range map[string]struct{ yml, want string }{
 		"unknown name":     {"routes:\n  - topik: x\n", `p.yml:2:5: route #1: unknown name "topik": there are `},
 		"unknown match":    {"routes:\n  - match: {tpic: x}\n", `p.yml:2:13: route #1: match: unknown name "tpic"`},
-		"template":         {"routes:\n  - topic: \"{topik}\"\n", "p.yml:2:5: route #1: topic has {topik}"},
+		"template":         {"routes:\n  - topic: \"{topik}\"\n", "p.yml:2:5: route #1: topic has the unknown {topik}: use {topic}"},
 		"no quotes":        {"routes:\n  - topic: {topic}\n", `p.yml:2:12: route #1: topic must be a text; write templates in quotes`},
 		"unreachable":      {"routes:\n  - topic: a\n  - name: b\n", "p.yml:3:5: route b: it is never reached: route #1"},
 		"format":           {"routes:\n  - format: avro\n", `p.yml:2:13: route #1: format is "avro": use plain`},
@@ -133,7 +133,7 @@ func TestCheckNewestOnPostgres(t *testing.T) {
 		t.Errorf("of a pipe with a filter: %+v, %v", found, err)
 	}
 	got := cli(t, nil, "", "doctor", "--only", "broker", "--all", "--store", url, "--pipe", "audit", "--broker", testserver.SharedNATS(t).URL)
-	if strings.Count(got.out, "nowhere to go") != 2 || !strings.Contains(got.out, `"t7"`) || !strings.Contains(got.out, `"t9"`) {
+	if strings.Count(got.out, "has no destination") != 2 || !strings.Contains(got.out, `"t7"`) || !strings.Contains(got.out, `"t9"`) {
 		t.Errorf("the doctor of a pipe with a filter says %s%s", got.out, got.err)
 	}
 }
@@ -143,7 +143,7 @@ func TestClaimSettings(t *testing.T) {
 		args []string
 		want string
 	}{
-		"store":     {[]string{"--store", "memory:"}, "claim-above needs a store on PostgreSQL"},
+		"store":     {[]string{"--store", "memory:"}, "--claim-above has no effect on a memory store"},
 		"retention": {[]string{"--store", "postgres://127.0.0.1:1/x", "--retention", "10m"}, "retention removes them after 10m0s"},
 		"payloads":  {[]string{"--store", "postgres://127.0.0.1:1/x", "--payload-retention", "5m"}, "retention removes them after 5m0s"},
 	} {

@@ -2,27 +2,29 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"flag"
-	"io"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/demo"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
-	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/store/sqlitestore"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestMain lets the demo start this binary as its children.
+// asProgram is a variable with which this binary is the program.
+const asProgram = "TEST_BINARY_IS_POSTRIDER"
+
+// TestMain lets the demo start this binary as its children, and shells as the program.
 func TestMain(m *testing.M) {
-	if os.Getenv(demo.WithParent) != "" {
+	if os.Getenv(demo.WithParent) != "" || os.Getenv(asProgram) != "" {
 		main()
 	}
 	os.Exit(m.Run())
@@ -60,23 +62,23 @@ func TestMistakes(t *testing.T) {
 	}{
 		{"no store", 2, "no store: give --store", nil, []string{"status"}},
 		{"no scheme", 2, `store "shop.db" has no scheme`, nil, []string{"status", "--store", "shop.db"}},
-		{"unknown scheme", 2, `store scheme "mysql" is unknown: use postgres`, nil, []string{"status", "--store", "mysql://u:hunter2@h/db"}},
+		{"unknown scheme", 2, `store scheme "oracle" is unknown: use postgres`, nil, []string{"status", "--store", "oracle://u:hunter2@h/db"}},
 		{"unknown broker", 2, `broker scheme "mqtt" is unknown: use kafka`, nil, []string{"relay", "--store", "memory:", "--broker", "mqtt://u:hunter2@h"}},
 		{"bad DSN", 2, "cannot be used", nil, []string{"status", "--store", "postgres://u:hunter2%zz@h:port/db"}},
 		{"bad DSN in the environment", 2, "cannot be used", map[string]string{"POSTRIDER_STORE": "postgres://u:hunter2%zz@h:port/db"}, []string{"status"}},
 		{"unreachable", 4, "the database cannot be reached", nil, []string{"status", "--store", "postgres://u:hunter2@127.0.0.1:1/db?connect_timeout=2"}},
-		{"bad schema name", 2, `schema "a-b" is no identifier`, nil, []string{"status", "--store", "postgres://h/db", "--schema", "a-b"}},
+		{"bad schema name", 2, `schema "a-b" is not an identifier`, nil, []string{"status", "--store", "postgres://h/db", "--schema", "a-b"}},
 		{"bad YAML", 2, yml + `:2:1: unknown setting "log_levl": did you mean "log_level"?`, nil, []string{"status", "-c", yml}},
 		{"bad flag", 2, "unknown flag: --stroe; see `postrider status --help`", nil, []string{"status", "--stroe", "x"}},
-		{"bad number", 2, `environment POSTRIDER_WINDOW: "many" cannot be used: it is no number`, map[string]string{"POSTRIDER_WINDOW": "many"}, []string{"relay"}},
+		{"bad number", 2, `environment POSTRIDER_WINDOW: "many" cannot be used: it is not a number`, map[string]string{"POSTRIDER_WINDOW": "many"}, []string{"relay"}},
 		{"too many lanes", 2, "lanes is 5000: use 1 to 4096", nil, []string{"migrate", "--lanes", "5000", "--store", "sqlite:nowhere.db"}},
-		{"unknown version", 2, "to is 99: this program knows the versions 1 to 1", nil, []string{"migrate", "up", "--to", "99", "--store", "sqlite:nowhere.db"}},
+		{"unknown version", 2, fmt.Sprintf("to is 99: this program knows the versions 1 to %d", sqlitestore.Version), nil, []string{"migrate", "up", "--to", "99", "--store", "sqlite:nowhere.db"}},
 		{"which SQL", 2, "--store postgres: or --store sqlite:", nil, []string{"migrate", "--print-sql"}},
 		{"no file", 5, "there is no file nowhere.db", nil, []string{"status", "--store", "sqlite:nowhere.db"}},
 		{"no file for a relay", 5, "there is no file nowhere.db", nil, []string{"relay", "--store", "sqlite:nowhere.db", "--broker", "memory:"}},
 		{"no outbox in SQLite", 5, "run `postrider migrate`", nil, []string{"migrate", "status", "--store", "sqlite:nowhere.db"}},
 		{"no folder", 2, "the database file cannot be opened", nil, []string{"migrate", "--store", "sqlite:no/such/folder/shop.db"}},
-		{"no SQLite", 2, "is no SQLite database", nil, []string{"status", "--store", "sqlite:" + yml}},
+		{"no SQLite", 2, "not an SQLite database", nil, []string{"status", "--store", "sqlite:" + yml}},
 		{"message limit", 2, "max-message-bytes must be a number from 1024 to", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://h?max-message-bytes=1"}},
 		{"bad value", 2, `invalid duration "soon"`, nil, []string{"relay", "--lease-ttl", "soon"}},
 		{"bad environment", 2, "environment POSTRIDER_LEASE_TTL", map[string]string{"POSTRIDER_LEASE_TTL": "soon"}, []string{"relay"}},
@@ -87,7 +89,7 @@ func TestMistakes(t *testing.T) {
 		{"unknown command", 2, `unknown command or argument "frob"`, nil, []string{"frob"}},
 		{"down without yes", 2, "add --yes", nil, []string{"migrate", "down", "--store", "memory:"}},
 		{"no such record", 1, "record 7 is not parked", nil, []string{"dead", "retry", "7", "--store", "memory:"}},
-		{"bad record", 2, `"x" is no record number`, nil, []string{"dead", "show", "x", "--store", "memory:"}},
+		{"bad record", 2, `"x" is not a record number`, nil, []string{"dead", "show", "x", "--store", "memory:"}},
 		{"TLS that is not understood", 2, "tls must be true or false", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://u:hunter2@h?tls=yes"}},
 		{"NATS TLS that is not understood", 2, "tls must be true or false", nil, []string{"relay", "--store", "memory:", "--broker", "nats://u:hunter2@h?tls=1"}},
 		{"sasl without user", 2, "sasl needs a user", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://h?sasl=plain"}},
@@ -124,7 +126,7 @@ func TestMistakes(t *testing.T) {
 }
 
 func TestHelpIsGolden(t *testing.T) {
-	for _, args := range [][]string{{}, {"relay"}, {"migrate"}, {"status"}, {"doctor"}, {"enqueue"}, {"dead"}, {"dead", "retry"}, {"pipe"}, {"pipe", "add"}, {"pipe", "remove"}, {"partitions"}, {"partitions", "tend"}, {"demo"}, {"check"}, {"guard"}, {"guard", "set"}, {"prune"}, {"journal"}, {"migrate", "inbox"}} {
+	for _, args := range [][]string{{}, {"relay"}, {"migrate"}, {"status"}, {"doctor"}, {"enqueue"}, {"dead"}, {"dead", "retry"}, {"pipe"}, {"pipe", "add"}, {"pipe", "remove"}, {"partitions"}, {"partitions", "tend"}, {"demo"}, {"check"}, {"guard"}, {"guard", "set"}, {"prune"}, {"journal"}, {"migrate", "inbox"}, {"console"}, {"console", "token"}} {
 		name := strings.Join(append([]string{"help"}, args...), "-") + ".golden"
 		t.Run(name, func(t *testing.T) {
 			got := cli(t, nil, "", append(args, "--help")...)
@@ -180,56 +182,6 @@ func TestEnqueueNamesTheLine(t *testing.T) {
 	}
 }
 
-// A pipe that says nothing must not keep an interrupt waiting.
-func TestEnqueueIsInterruptible(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	in, w := io.Pipe()
-	defer w.Close()
-	ended := make(chan error, 1)
-	e := &enqueuer{batch: 10, write: func(context.Context, []postrider.Message) error { return nil }}
-	go func() { ended <- e.run(ctx, in) }()
-	if _, err := w.Write([]byte(`{"topic":"t"}` + "\n")); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	if err := <-ended; err == nil || err.Error() != "interrupted" {
-		t.Errorf("run = %v, want interrupted", err)
-	}
-}
-
-// A batch ends at its bytes too, and no line is read without an end.
-func TestEnqueueBoundsItsMemory(t *testing.T) {
-	big := `{"topic":"t","payload_text":"` + strings.Repeat("x", 6<<20) + `"}` + "\n"
-	largest, bytes := 0, 0
-	e := &enqueuer{batch: 1000, write: func(_ context.Context, msgs []postrider.Message) error {
-		largest = max(largest, len(msgs))
-		for i := range msgs {
-			bytes += len(msgs[i].Payload)
-		}
-		return nil
-	}}
-	if err := e.run(t.Context(), strings.NewReader(strings.Repeat(big, 7))); err != nil {
-		t.Fatal(err)
-	}
-	if largest > 3 || bytes != 7*6<<20 {
-		t.Errorf("batches of up to %d messages and %d bytes in all, want at most 3 and all 7", largest, bytes)
-	}
-	err := e.run(t.Context(), io.LimitReader(endless{}, maxLine+1))
-	if err == nil || !strings.Contains(err.Error(), "longer than 64 MiB") {
-		t.Errorf("run = %v, want an error about the line's length", err)
-	}
-}
-
-// endless is a line that does not end.
-type endless struct{}
-
-func (endless) Read(p []byte) (int, error) {
-	for i := range p {
-		p[i] = 'x'
-	}
-	return len(p), nil
-}
-
 func TestDryRunMakesNoFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shop.db")
 	got := cli(t, nil, "", "migrate", "--dry-run", "--store", "sqlite:"+file)
@@ -245,7 +197,7 @@ func TestDryRunMakesNoFile(t *testing.T) {
 // of the operator's pages are run, see operating_test.go.
 func TestDocumentedCommands(t *testing.T) {
 	command := regexp.MustCompile("(?m)(?:^|`)postrider ([a-z][^`\n#]*)")
-	for _, name := range []string{"README.md", "docs/personal-data.md", "examples/orders/cmd/orders/main.go"} {
+	for _, name := range []string{"README.md", "docs/install.md", "docs/personal-data.md", "examples/orders/cmd/orders/main.go"} {
 		data, err := os.ReadFile(filepath.Join("..", "..", name))
 		if err != nil {
 			t.Fatal(err)
@@ -264,23 +216,8 @@ func TestDocumentedCommands(t *testing.T) {
 
 func TestStatusJSON(t *testing.T) {
 	got := cli(t, nil, "", "status", "--store", "memory:", "-o", "json", "--fail-if-lag", "60s")
-	var answer statusAnswer
-	if err := json.Unmarshal([]byte(got.out), &answer); err != nil || got.code != 0 || len(answer.Lanes) != 64 || len(answer.Parked) != 4 {
-		t.Errorf("code %d, %d lanes, %v: %s", got.code, len(answer.Lanes), err, got.err)
-	}
-}
-
-func TestVisibleEscapesWhatATerminalObeys(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain ünï": "plain ünï",
-		"\x1b[31m":  `\u001b[31m`,
-		"a\nb\tc":   `a\u000ab\u0009c`,
-		"\u009b1m":  `\u009b1m`,
-		"\u202eabc": `\u202eabc`,
-		"\u2028":    `\u2028`,
-	} {
-		if got := output.Visible(in, ""); got != want {
-			t.Errorf("visible(%q) = %q, want %q", in, got, want)
-		}
+	var found answer.Status
+	if err := json.Unmarshal([]byte(got.out), &found); err != nil || got.code != 0 || len(found.Lanes) != 64 || len(found.Parked) != 4 {
+		t.Errorf("code %d, %d lanes, %v: %s", got.code, len(found.Lanes), err, got.err)
 	}
 }

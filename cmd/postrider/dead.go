@@ -1,70 +1,39 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"maps"
-	"os/user"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
+	"github.com/postrider/postrider/cmd/postrider/internal/choose"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/letters"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
-	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
-
-// recordAnswer is one parked record in JSON. Seq is a string: it may exceed
-// what a JavaScript number holds.
-type recordAnswer struct {
-	Seq         string    `json:"seq"`
-	Lane        int       `json:"lane"`
-	State       string    `json:"state"`
-	BlocksKey   bool      `json:"blocks_key"`
-	ID          string    `json:"id"`
-	Topic       string    `json:"topic"`
-	Key         string    `json:"key"`
-	Type        string    `json:"type"`
-	Attempts    int       `json:"attempts"`
-	Generation  int       `json:"generation"`
-	Class       string    `json:"class"`
-	Code        string    `json:"code"`
-	Error       string    `json:"error"`
-	FirstFailed time.Time `json:"first_failed,omitzero"`
-	LastAttempt time.Time `json:"last_attempt,omitzero"`
-	bodyAnswer
-}
-
-// bodyAnswer is a message's body; only its size where it is not asked for.
-type bodyAnswer struct {
-	PayloadBytes  int               `json:"payload_bytes"`
-	Payload       *string           `json:"payload,omitempty"`
-	PayloadBase64 *string           `json:"payload_base64,omitempty"`
-	ContentType   string            `json:"content_type,omitempty"`
-	Headers       map[string]string `json:"headers,omitempty"`
-}
 
 func (a *app) deadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "dead", Short: "List, show, retry or discard dead letters",
 		Long: "A dead letter is a message that was given up. With a key, and under the policy block,\n" +
-			"its key waits until somebody retries or discards it. Payloads are shown only with --payload.\n" +
+			"its key waits until a person retries or discards it. Payloads are shown only with --payload.\n" +
 			"With --consumer NAME it is about messages that a consumer gave up, in its own database: --store\n" +
 			"names that one, and messages are named by their id.",
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Example: "  postrider dead list --all\n  postrider dead list --consumer billing --all --store postgres://db2/billing",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.PersistentFlags().StringVar(&a.consumer, "consumer", "", "dead letters of this consumer instead of the relay's")
 	cmd.AddCommand(a.deadList(), a.deadShow(), a.deadAct(store.ActRetry, "retry", "Send dead letters again, with the same id"),
@@ -85,10 +54,16 @@ func (a *app) deadList() *cobra.Command {
 				return exit.Usagef("limit is %d: use 1 to 10000", q.Limit)
 			}
 			if a.consumer != "" {
+				if err := exclude(cmd, "--consumer", "topic", "key", "id", "code"); err != nil {
+					return err
+				}
+				if all {
+					return a.consumerUnfinished(cmd, after, q.Limit)
+				}
 				return a.consumerDead(cmd, after, q.Limit)
 			}
 			var err error
-			if q.AfterSeq, err = parseAfter(after); err != nil {
+			if q.AfterSeq, err = choose.After(after); err != nil {
 				return err
 			}
 			st, err := a.openReady(cmd)
@@ -96,7 +71,7 @@ func (a *app) deadList() *cobra.Command {
 				return err
 			}
 			defer st.Close()
-			q.State = store.Dead
+			q.State, q.Bare = store.Dead, true
 			if all {
 				q.State = store.Pending // any
 			}
@@ -104,18 +79,16 @@ func (a *app) deadList() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("list: %w", err)
 			}
-			answers := make([]recordAnswer, 0, len(records))
-			for _, r := range records {
-				answers = append(answers, answerOf(r, false))
-			}
-			return a.print(answers, func(w *tabwriter.Writer) { listText(w, answers, q.Limit) })
+			answers := answer.RecordsOf(records, time.Now())
+			return a.print(answers, func(w *tabwriter.Writer) { answer.RecordsText(w, answers, q.Limit) })
 		},
 	}
 	fs := cmd.Flags()
-	fs.BoolVar(&all, "all", false, "every parked record: also scheduled, retry and waiting")
+	fs.BoolVar(&all, "all", false, "every parked record: also scheduled, retry and waiting (with --consumer: retry and stashed)")
 	fs.StringVar(&q.Topic, "topic", "", "only this topic")
 	fs.StringVar(&q.Key, "key", "", "only this key")
 	fs.StringVar(&q.ID, "id", "", "only this message id")
+	fs.StringVar(&q.Code, "code", "", "only errors with this code")
 	fs.StringVar(&after, "after", "", "only records behind this number (with --consumer: id): the next page")
 	fs.IntVar(&q.Limit, "limit", 100, "at most so many")
 	return cmd
@@ -124,12 +97,12 @@ func (a *app) deadList() *cobra.Command {
 func (a *app) deadShow() *cobra.Command {
 	var payload bool
 	cmd := &cobra.Command{
-		Use: "show SEQ", Short: "Show one dead letter", Args: seqArgs(1),
+		Use: "show SEQ", Short: "Show one dead letter", Args: choose.SeqArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.consumer != "" {
 				return a.consumerShow(cmd, args[0], payload)
 			}
-			seqs, err := parseSeqs(args)
+			seqs, err := choose.Seqs(args)
 			if err != nil {
 				return err
 			}
@@ -138,12 +111,12 @@ func (a *app) deadShow() *cobra.Command {
 				return err
 			}
 			defer st.Close()
-			r, err := admin.Find(cmd.Context(), st.Admin, seqs[0])
+			r, err := admin.Find(cmd.Context(), st.Admin, seqs[0], payload)
 			if err != nil {
 				return notParked(seqs[0], err)
 			}
-			answer := answerOf(r, payload)
-			return a.print(answer, func(w *tabwriter.Writer) { showText(w, answer) })
+			found := answer.RecordOf(r, payload, time.Now())
+			return a.print(found, found.Text)
 		},
 	}
 	cmd.Flags().BoolVar(&payload, "payload", false, "show the payload and the headers too")
@@ -151,7 +124,7 @@ func (a *app) deadShow() *cobra.Command {
 }
 
 func (a *app) deadAct(kind store.ActKind, use, short string) *cobra.Command {
-	f := &orderFlags{order: ops.Order{Kind: kind}}
+	f := &choose.Order{Order: ops.Order{Kind: kind}}
 	cmd := &cobra.Command{
 		Use: use + " [SEQ...]", Short: short,
 		Long: short + ". The act is a request that the relay which owns the\nlane executes; when no relay lives, this command takes the lane for a moment and does it.\n" +
@@ -161,43 +134,67 @@ func (a *app) deadAct(kind store.ActKind, use, short string) *cobra.Command {
 			if a.consumer != "" {
 				return a.consumerAct(cmd, kind, f, args)
 			}
-			seqs, err := parseSeqs(args)
+			seqs, err := choose.Seqs(args)
 			if err != nil {
 				return err
 			}
-			if kind == store.ActDiscard && strings.TrimSpace(f.order.Reason) == "" && !f.dryRun {
-				return exit.Usagef("give --reason: the journal keeps why")
+			if kind == store.ActDiscard && strings.TrimSpace(f.Order.Reason) == "" && !f.DryRun {
+				return exit.Usagef("missing reason: give --reason for the journal")
 			}
 			switch {
-			case f.filtered(cmd.Flags()):
-				f.order.Match.Seqs = seqs
+			case f.Filtered(cmd.Flags()):
+				f.Order.Match.Seqs = seqs
 				return a.runOrder(cmd, f)
 			case len(seqs) == 0:
 				return exit.Usagef("give the number of the record (SEQ of `postrider dead list`), or flags that select records; see `%s --help`", cmd.CommandPath())
-			case len(seqs) > maxSingles || f.dryRun:
-				f.order.Match.Seqs = seqs
+			case len(seqs) > maxSingles || f.DryRun || cmd.Flags().Changed("rate"):
+				f.Order.Match.Seqs = seqs
 				return a.runOrder(cmd, f)
 			}
 			return a.deadSingles(cmd, f, seqs)
 		},
 	}
 	fs := cmd.Flags()
-	f.match(fs)
-	f.errors(fs)
-	f.act(fs)
+	f.MatchFlags(fs)
+	f.ErrorFlags(fs)
+	f.ActFlags(fs)
 	if kind == store.ActRetry {
-		fs.StringVar(&f.order.Edit.Topic, "set-topic", "", "send to this topic instead")
-		fs.StringArrayVar(&f.set, "set-header", nil, "set this header before, NAME=VALUE; more than once for more")
-		fs.StringArrayVar(&f.unset, "unset-header", nil, "remove this header before; more than once for more")
+		fs.StringVar(&f.Order.Edit.Topic, "set-topic", "", "send to this topic instead")
+		fs.StringArrayVar(&f.Set, "set-header", nil, "set this header before, NAME=VALUE; more than once for more")
+		fs.StringArrayVar(&f.Unset, "unset-header", nil, "remove this header before; more than once for more")
 	}
 	return cmd
+}
+
+// exclude returns a usage error for the first given flag that has no effect
+// beside what is named.
+func exclude(cmd *cobra.Command, with string, flags ...string) error {
+	for _, name := range flags {
+		if cmd.Flags().Changed(name) {
+			return exit.Usagef("--%s does not go with %s: leave one of them out", name, with)
+		}
+	}
+	return nil
+}
+
+// alone returns a usage error for the first given flag that has no effect without needed.
+func alone(cmd *cobra.Command, needed string, flags ...string) error {
+	if cmd.Flags().Changed(needed) {
+		return nil
+	}
+	for _, name := range flags {
+		if cmd.Flags().Changed(name) {
+			return exit.Usagef("--%s has no effect without --%s: add it, or leave --%s out", name, needed, name)
+		}
+	}
+	return nil
 }
 
 // maxSingles is how many records are acted on one by one; more are an order.
 const maxSingles = 100
 
 // deadSingles acts on records named by number, as they are.
-func (a *app) deadSingles(cmd *cobra.Command, f *orderFlags, seqs []int64) error {
+func (a *app) deadSingles(cmd *cobra.Command, f *choose.Order, seqs []int64) error {
 	st, err := a.openReady(cmd)
 	if err != nil {
 		return err
@@ -205,13 +202,13 @@ func (a *app) deadSingles(cmd *cobra.Command, f *orderFlags, seqs []int64) error
 	defer st.Close()
 	acts := make([]store.Act, len(seqs))
 	for i, seq := range seqs {
-		acts[i] = store.Act{Kind: f.order.Kind, Seq: seq, Actor: a.actor(), Reason: f.order.Reason}
+		acts[i] = store.Act{Kind: f.Order.Kind, Seq: seq, Actor: a.actor(), Reason: f.Order.Reason}
 	}
-	results, err := admin.Execute(cmd.Context(), st.Store, st.Admin, acts, &admin.Options{Wait: f.wait, Logger: a.logger()})
+	results, err := admin.Execute(cmd.Context(), st.Store, st.Admin, acts, &admin.Options{Wait: f.Wait, Logger: a.logger()})
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.order.Kind, err)
+		return fmt.Errorf("%s: %w", f.Order.Kind, err)
 	}
-	return a.printResults(cmd.Context(), st, string(f.order.Kind), results)
+	return a.printResults(cmd.Context(), st, string(f.Order.Kind), results)
 }
 
 // notParked says what to do about a number that names no parked record.
@@ -253,136 +250,123 @@ func relayLives(ctx context.Context, st *open.Outbox) bool {
 	return err != nil || slices.ContainsFunc(status.Instances, func(i ops.Instance) bool { return i.Alive })
 }
 
-func (a *app) openReady(cmd *cobra.Command) (*open.Outbox, error) {
-	st, err := a.openStore()
+func (a *app) consumerDead(cmd *cobra.Command, after string, limit int) error {
+	m, err := letters.Open(&a.set.Settings, a.consumer)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := open.Ready(cmd.Context(), st, a.schemaName()); err != nil {
-		st.Close()
-		return nil, err
+	defer m.Close()
+	page, err := m.Page(cmd.Context(), after, limit)
+	if err != nil {
+		return err
 	}
-	return st, nil
+	answers := answer.LettersOf(page)
+	return a.print(answers, func(w *tabwriter.Writer) { answer.LettersText(w, answers, limit) })
 }
 
-func answerOf(r ops.ParkedRecord, payload bool) recordAnswer {
-	m := r.Message
-	return recordAnswer{
-		Seq: strconv.FormatInt(r.Seq, 10), Lane: int(r.Lane), State: r.State.String(), BlocksKey: r.Captures && m.Key != "",
-		ID: m.ID, Topic: m.Topic, Key: m.Key, Type: m.Type, Attempts: r.Attempts, Generation: r.Generation,
-		Class: r.Class, Code: r.Code, Error: r.Error, FirstFailed: r.FirstFailed, LastAttempt: r.LastAttempt,
-		bodyAnswer: bodyOf(&m, payload),
+// consumerUnfinished lists also what the consumer tries again, and what waits in its stash.
+func (a *app) consumerUnfinished(cmd *cobra.Command, after string, limit int) error {
+	m, err := letters.Open(&a.set.Settings, a.consumer)
+	if err != nil {
+		return err
 	}
+	defer m.Close()
+	page, err := m.Unfinished(cmd.Context(), a.consumer, after, limit)
+	if err != nil {
+		return noTables(err)
+	}
+	answers := answer.UnfinishedOf(page)
+	return a.print(answers, func(w *tabwriter.Writer) { answer.UnfinishedText(w, answers, limit) })
 }
 
-func bodyOf(m *postrider.Message, payload bool) bodyAnswer {
-	answer := bodyAnswer{PayloadBytes: len(m.Payload)}
-	if !payload {
-		return answer
+func (a *app) consumerShow(cmd *cobra.Command, id string, payload bool) error {
+	m, err := letters.Open(&a.set.Settings, a.consumer)
+	if err != nil {
+		return err
 	}
-	answer.ContentType, answer.Headers = m.ContentType, m.Headers
-	if utf8.Valid(m.Payload) {
-		text := string(m.Payload)
-		answer.Payload = &text
-	} else {
-		text := base64.StdEncoding.EncodeToString(m.Payload)
-		answer.PayloadBase64 = &text
-	}
-	return answer
-}
-
-func listText(w *tabwriter.Writer, answers []recordAnswer, limit int) {
-	if len(answers) == 0 {
-		output.Row(w, "none")
-		return
-	}
-	output.Row(w, "SEQ", "STATE", "TOPIC", "KEY", "TYPE", "ATTEMPTS", "LAST ATTEMPT", "CLASS", "CODE", "ERROR")
-	for _, r := range answers {
-		output.Row(w, r.Seq, r.State, output.Visible(r.Topic, ""), output.Visible(r.Key, ""), output.Visible(r.Type, ""), r.Attempts, output.Stamp(r.LastAttempt),
-			r.Class, output.Visible(r.Code, ""), output.Visible(r.Error, ""))
-	}
-	if len(answers) == limit {
-		output.Row(w)
-		output.Row(w, "there may be more: --after "+answers[len(answers)-1].Seq)
-	}
-}
-
-func showText(w *tabwriter.Writer, r recordAnswer) {
-	for _, c := range [][2]string{
-		{"seq", r.Seq},
-		{"state", r.State},
-		{"lane", strconv.Itoa(r.Lane)},
-		{"blocks its key", strconv.FormatBool(r.BlocksKey)},
-		{"id", r.ID},
-		{"topic", r.Topic},
-		{"key", r.Key},
-		{"type", r.Type},
-		{"attempts", strconv.Itoa(r.Attempts)},
-		{"generation", strconv.Itoa(r.Generation)},
-		{"class", r.Class},
-		{"code", r.Code},
-		{"error", r.Error},
-		{"first failed", output.Stamp(r.FirstFailed)},
-		{"last attempt", output.Stamp(r.LastAttempt)},
-		{"payload bytes", strconv.Itoa(r.PayloadBytes)},
-	} {
-		output.Row(w, c[0], output.Visible(c[1], ""))
-	}
-	r.text(w)
-}
-
-func (b *bodyAnswer) text(w *tabwriter.Writer) {
-	for _, name := range slices.Sorted(maps.Keys(b.Headers)) {
-		output.Row(w, "header "+output.Visible(name, ""), output.Visible(b.Headers[name], ""))
-	}
-	switch {
-	case b.Payload != nil:
-		output.Row(w, "payload", output.Visible(*b.Payload, ""))
-	case b.PayloadBase64 != nil:
-		output.Row(w, "payload (base64)", *b.PayloadBase64)
-	}
-}
-
-// actor names who asks, for the journal.
-func (a *app) actor() string {
-	if a.set.actor != "" {
-		return a.set.actor
-	}
-	if u, err := user.Current(); err == nil {
-		return u.Username
-	}
-	return "unknown"
-}
-
-// seqArgs demands exact record numbers, or at least one when exact is 0.
-func seqArgs(exact int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 || (exact > 0 && len(args) != exact) {
-			return exit.Usagef("give the number of the record (SEQ of `postrider dead list`)")
-		}
+	defer m.Close()
+	var found *inbox.DeadLetter
+	err = m.Each(cmd.Context(), func(l *inbox.DeadLetter) bool { return l.Message.ID == id }, func(l *inbox.DeadLetter) error {
+		found = l
 		return nil
+	})
+	if err != nil {
+		return err
 	}
+	if found == nil {
+		return fmt.Errorf("consumer %s has no dead letter %s: see `postrider dead list --consumer %s`", a.consumer, id, a.consumer)
+	}
+	letter := answer.LetterOf(found, payload)
+	return a.print(letter, letter.Text)
 }
 
-func parseAfter(text string) (int64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 {
-		return 0, exit.Usagef("after is %s: give the number of a record", redact.Word(text))
-	}
-	return n, nil
+// letterResult is what became of one dead letter.
+type letterResult struct {
+	ID     string `json:"id"`
+	Result string `json:"result"`
 }
 
-func parseSeqs(args []string) ([]int64, error) {
-	seqs := make([]int64, len(args))
-	for i, arg := range args {
-		n, err := strconv.ParseInt(arg, 10, 64)
-		if err != nil || n < 1 {
-			return nil, exit.Usagef("%s is no record number: give SEQ of `postrider dead list`", redact.Word(arg))
+// consumerAct retries or discards dead letters, by their ids or by a filter.
+func (a *app) consumerAct(cmd *cobra.Command, kind store.ActKind, f *choose.Order, ids []string) error {
+	for _, name := range []string{"lane", "since", "until", "class", "code", "error", "set-topic", "set-header", "unset-header", "wait", "rate"} {
+		if cmd.Flags().Changed(name) {
+			return exit.Usagef("--%s does not go with --consumer: name ids, or use --topic, --key, --type or --all", name)
 		}
-		seqs[i] = n
 	}
-	return seqs, nil
+	q := f.Order.Match
+	ids = append(ids, q.IDs...)
+	filtered := q.All || q.Topic != "" || q.Key != "" || q.Type != ""
+	switch {
+	case len(ids) == 0 && !filtered:
+		return exit.Usagef("give the ids of the messages (`postrider dead list --consumer %s`), or --topic, --key, --type or --all", a.consumer)
+	case kind == store.ActDiscard && strings.TrimSpace(f.Order.Reason) == "" && !f.DryRun:
+		return exit.Usagef("missing reason: give --reason for the log")
+	}
+	m, err := letters.Open(&a.set.Settings, a.consumer)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	acts := !f.DryRun && (f.Yes || !filtered)
+	results := []letterResult{}
+	match := func(l *inbox.DeadLetter) bool {
+		return (len(ids) == 0 || slices.Contains(ids, l.Message.ID)) && (q.Topic == "" || q.Topic == l.Message.Topic) &&
+			(q.Key == "" || q.Key == l.Message.Key) && (q.Type == "" || q.Type == l.Message.Type)
+	}
+	err = m.Each(cmd.Context(), match, func(l *inbox.DeadLetter) error {
+		result, err := "found", error(nil)
+		if acts {
+			result, err = m.Act(cmd.Context(), kind, l, a.actor(), cmp.Or(strings.TrimSpace(f.Order.Reason), "none given"))
+		}
+		results = append(results, letterResult{l.Message.ID, result})
+		return err
+	})
+	if acts && len(results) > 0 {
+		a.logger().InfoContext(cmd.Context(), "dead letters changed", "act", string(kind), "consumer", a.consumer, "messages", len(results), "actor", a.actor(), "reason", f.Order.Reason)
+	}
+	return errors.Join(err, a.printLetters(results, acts, ids))
+}
+
+func (a *app) printLetters(results []letterResult, acted bool, ids []string) error {
+	err := a.print(results, func(w *tabwriter.Writer) {
+		for _, r := range results {
+			output.Row(w, r.ID, r.Result)
+		}
+		switch {
+		case len(results) == 0:
+			output.Row(w, "none")
+		case !acted:
+			output.Row(w)
+			output.Row(w, fmt.Sprintf("%d dead letters; nothing was done: --yes does it", len(results)))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if !slices.ContainsFunc(results, func(r letterResult) bool { return r.ID == id }) {
+			return fmt.Errorf("consumer %s has no dead letter %s: see `postrider dead list --consumer %s`", a.consumer, id, a.consumer)
+		}
+	}
+	return nil
 }

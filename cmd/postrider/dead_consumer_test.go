@@ -8,8 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/dialect"
@@ -49,6 +51,7 @@ func TestDeadLettersOfAConsumer(t *testing.T) {
 	stores := map[string]string{
 		"sqlite":   "sqlite:" + filepath.Join(t.TempDir(), "billing.db"),
 		"postgres": testserver.StartPostgres(t, "18").URL,
+		"mariadb":  testserver.SharedMySQL(t, testserver.MariaDB10).Database(t),
 	}
 	for name, store := range stores {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +88,7 @@ func TestDeadLettersOfAConsumer(t *testing.T) {
 			dead(1, "retry", "a") // it is on its way
 			dead(0, "discard", "b", "--reason", "test data")
 			dead(0, "retry", "--key", "kc", "--yes")
-			var left []letterAnswer
+			var left []answer.Letter
 			if err := json.Unmarshal([]byte(dead(0, "list", "--output", "json").out), &left); err != nil || len(left) != 1 || left[0].ID != "d" {
 				t.Errorf("left: %+v, %v", left, err)
 			}
@@ -109,10 +112,57 @@ func TestDeadLettersOfAConsumer(t *testing.T) {
 	}
 }
 
+// TestWhatAConsumerTriesAgain: a message that failed is listed with its reason and its next
+// attempt, and so is a stashed one, by the command, by SQL and by message show.
+//
+// Promises: Q
+func TestWhatAConsumerTriesAgain(t *testing.T) {
+	for name, store := range map[string]string{
+		"sqlite":   "sqlite:" + filepath.Join(t.TempDir(), "billing.db"),
+		"postgres": testserver.StartPostgres(t, "18").URL,
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := buried(t, store, "billing", "c")
+			in := inboxwork.New(dialectOf(store), "billing", nil)
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fails := postrider.Message{ID: "a", Topic: "orders", Key: "ka", Type: "order.placed", Payload: []byte("secret-a")}
+			early := postrider.Message{ID: "d", Topic: "orders", Key: "kd", Type: "order.placed", Payload: []byte("secret-d"), Version: 3}
+			_, err = in.FailAttempt(t.Context(), inbox.SQL(tx), fails, "orders/0@7", false, time.Hour, "SCHEMA_NEWER: deploy")
+			ruling, _, stash := in.Guard(t.Context(), inbox.SQL(tx), early, inbox.Contiguous, "orders/0@9")
+			if err := errors.Join(err, stash, tx.Commit()); err != nil || ruling != inboxwork.Early {
+				t.Fatal(ruling, err)
+			}
+			r := cli(t, nil, "", "dead", "list", "--all", "--consumer", "billing", "--store", store)
+			lines := strings.Split(strings.TrimSpace(r.out), "\n")
+			if r.code != 0 || len(lines) != 4 || strings.Contains(r.out, "secret-") {
+				t.Fatalf("exit %d\n%s%s", r.code, r.out, r.err)
+			}
+			for i, want := range []string{"a retry its next attempt SCHEMA_NEWER SCHEMA_NEWER: deploy", "c dead a person: dead retry or dead discard no stock", "d waiting versions 1 to 2 of its key "} {
+				words := strings.Fields(want)
+				if got := strings.Join(strings.Fields(lines[i+1]), " "); !strings.HasPrefix(got, words[0]+" "+words[1]+" orders k") || !strings.Contains(got, strings.Join(words[2:], " ")) {
+					t.Errorf("line %q, want %q", got, want)
+				}
+			}
+			var all []answer.Unfinished
+			r = cli(t, nil, "", "dead", "list", "--all", "--consumer", "billing", "--store", store, "--limit", "1", "-o", "json")
+			if err := json.Unmarshal([]byte(r.out), &all); err != nil || len(all) != 1 || all[0].Code != "SCHEMA_NEWER" || all[0].Attempts != 1 || time.Until(all[0].NextAttempt) < 30*time.Minute {
+				t.Errorf("%+v, %v", all, err)
+			}
+			r = cli(t, nil, "", "status", "--consumer", "billing", "--store", store)
+			if !strings.Contains(r.out, "postrider dead list --all --consumer billing") {
+				t.Errorf("status: %s", r.out)
+			}
+		})
+	}
+}
+
 func stashed(t *testing.T, db *sql.DB, store string) (n int) {
 	t.Helper()
 	table := "postrider.inbox_stash"
-	if d := dialectOf(store); d == dialect.SQLite {
+	if d := dialectOf(store); d != dialect.Postgres {
 		table = "postrider_inbox_stash"
 	}
 	if err := db.QueryRowContext(context.WithoutCancel(t.Context()), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
@@ -124,6 +174,9 @@ func stashed(t *testing.T, db *sql.DB, store string) (n int) {
 func dialectOf(store string) dialect.Dialect {
 	if strings.HasPrefix(store, "sqlite") {
 		return dialect.SQLite
+	}
+	if strings.HasPrefix(store, "mariadb") {
+		return dialect.MySQL
 	}
 	return dialect.Postgres
 }

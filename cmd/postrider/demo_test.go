@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -192,10 +191,5 @@ func TestDemoOnRedis(t *testing.T) {
 }
 
 func TestDemoOnAWebhook(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = free.Close() // the demo opens it
-	runDemo(t, "--broker", "http://"+free.Addr().String()+"/hook")
+	runDemo(t, "--broker", "http://"+testserver.FreeAddr(t)+"/hook") // the demo listens there
 }

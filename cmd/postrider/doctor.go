@@ -3,17 +3,15 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
-	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -34,7 +32,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		Long: "Examine the database without changing it, also while no relay runs. Each finding comes\n" +
 			"with what it leads to and what to do: the worst first. It exits with code 6 when something is\n" +
 			"at least as bad as --fail-on. What is ten times over a limit is critical.\n\n" +
-			"Without --pipe every pipe is examined that nobody has paused. With --broker it also looks\n" +
+			"Without --pipe every pipe is examined that is not paused. With --broker it also looks\n" +
 			"whether the broker answers and has the topics of the newest messages. Consumers whose inbox is\n" +
 			"in the same database are looked at too; with --consumer NAME, or all, nothing else is: for a\n" +
 			"database without an outbox.",
@@ -42,14 +40,21 @@ func (a *app) doctorCommand() *cobra.Command {
 			"  postrider doctor --fail-on warning --output json\n" +
 			"  postrider doctor --store postgres://db2/billing --consumer all",
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.examine(cmd.Context(), &set) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if set.consumer != "" {
+				if err := exclude(cmd, "--consumer", "role", "max-transaction", "max-lag", "max-skew"); err != nil {
+					return err
+				}
+			}
+			return a.examine(cmd.Context(), &set)
+		},
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringVar(&set.failOn, "fail-on", "critical", "exit with code 6 from this on: warning, critical or never")
 	fs.BoolVar(&set.all, "all", false, "print what is in order too")
 	fs.StringVar(&set.consumer, "consumer", "", "look at this consumer, or at all, and at no outbox")
-	fs.StringSliceVar(&set.req.Only, "only", nil, "make these checks only")
+	fs.StringSliceVar(&set.req.Only, "only", nil, "make these checks only, and print what is in order too")
 	fs.StringVar(&set.req.Role, "role", "", "the relay's role, whose privileges are judged (default: the role of --store)")
 	fs.DurationVar(&set.req.Timeout, "timeout", 5*time.Second, "for each check")
 	fs.DurationVar(&set.req.Limits.Transaction, "max-transaction", 5*time.Minute, "age of a transaction from which on it is told")
@@ -101,21 +106,24 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 	if unknown := (*admin.UnknownConsumerError)(nil); errors.As(err, &unknown) {
 		return exit.Usagef("%v", unknown)
 	}
+	if unknown := (*admin.UnknownCheckError)(nil); errors.As(err, &unknown) {
+		return exit.Usagef("%v", unknown)
+	}
 	if err != nil {
 		return err
 	}
-	if err := a.print(found, func(w *tabwriter.Writer) { diagnosisText(w, found, set.all) }); err != nil {
+	if err := a.print(found, func(w *tabwriter.Writer) { answer.DiagnosisText(w, found, set.all || len(set.req.Only) > 0) }); err != nil {
 		return err
 	}
 	if found.Worst >= failOn {
-		return exit.Withf(exit.Findings, "findings: %d critical, %s", found.Critical, warnings(found.Warning))
+		return exit.Withf(exit.Findings, "findings: %d critical, %s", found.Critical, answer.Warnings(found.Warning))
 	}
 	return nil
 }
 
 // doctorsOf look at the outbox and at the consumers beside it, or at consumers only.
 func (a *app) doctorsOf(st *open.Outbox, consumer string) []ops.Doctor {
-	i, ok := a.inboxes(st)
+	i, ok := open.InboxesOf(st, &a.set.Settings)
 	switch {
 	case consumer != "":
 		return []ops.Doctor{i.Doctor(consumersOf(consumer)...)}
@@ -123,31 +131,4 @@ func (a *app) doctorsOf(st *open.Outbox, consumer string) []ops.Doctor {
 		return []ops.Doctor{st.Doctor, i.Doctor()}
 	}
 	return []ops.Doctor{st.Doctor}
-}
-
-func diagnosisText(w *tabwriter.Writer, d admin.Diagnosis, all bool) {
-	const keep = "" // what is found may name what others chose: roles, slots, applications
-	for _, f := range d.Findings {
-		if f.Severity == ops.OK && !all {
-			continue
-		}
-		output.Row(w, strings.ToUpper(f.Severity.String()), f.Check, output.Visible(f.What, keep))
-		if f.Why != "" {
-			output.Row(w, "", "why", output.Visible(f.Why, keep))
-		}
-		if f.Fix != "" {
-			output.Row(w, "", "fix", output.Visible(f.Fix, keep))
-		}
-		for _, sql := range f.SQL {
-			output.Row(w, "", "SQL", output.Visible(sql, keep)+";")
-		}
-	}
-	output.Row(w, fmt.Sprintf("%d critical, %s, %d in order", d.Critical, warnings(d.Warning), d.OK))
-}
-
-func warnings(n int) string {
-	if n == 1 {
-		return "1 warning"
-	}
-	return fmt.Sprintf("%d warnings", n)
 }

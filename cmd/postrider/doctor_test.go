@@ -63,6 +63,30 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// A check that exists and is not made here gives its reason; only an unknown name is
+// wrong usage.
+func TestDoctorSaysWhyACheckIsSkipped(t *testing.T) {
+	pg := testserver.SharedPostgres(t, "18")
+	store, empty := outboxOn(t, pg), pg.Database(t)
+	for _, c := range []struct {
+		args []string
+		code exit.Code
+		want string
+	}{
+		{[]string{"--only", "consumer-dead", "--store", store}, exit.OK, "check skipped: no consumer keeps an inbox in this database"},
+		{[]string{"--only", "broker", "--store", store}, exit.OK, "check skipped: no broker is given: name one with --broker"},
+		{[]string{"--only", "lag,consumer-gaps", "--store", store}, exit.OK, "2 in order"},
+		{[]string{"--only", "lag", "--store", store, "--consumer", "all"}, exit.OK, "check skipped: this store lacks it, or --consumer leaves the outbox out"},
+		{[]string{"--only", "lag", "--store", empty}, exit.Findings, "has no outbox"},
+		{[]string{"--only", "consumers", "--store", store}, exit.Usage, `unknown check "consumers": use schema, `},
+	} {
+		got := cli(t, nil, "", append([]string{"doctor"}, c.args...)...)
+		if got.code != c.code || !strings.Contains(got.out+got.err, c.want) {
+			t.Errorf("%q: exit code %d, want %d and %q\n%s%s", c.args, got.code, c.code, c.want, got.out, got.err)
+		}
+	}
+}
+
 // With a broker given, one that is down and a topic that is missing are found.
 func TestDoctorAsksTheBroker(t *testing.T) {
 	url := testserver.SharedNATS(t).URL
@@ -76,9 +100,9 @@ func TestDoctorAsksTheBroker(t *testing.T) {
 		}
 	}
 	mustCLI(t, there.message("a", 10), "enqueue", "--store", store)
-	doctor(url, exit.OK, "takes messages of 1000 bytes at the most") // advice, and nothing critical
+	doctor(url, exit.OK, "takes messages of at most 1000 bytes") // advice, and nothing critical
 	doctor("nats://127.0.0.1:1", exit.Findings, "the broker does not answer")
-	doctor("memory:", exit.OK, "cannot be asked")
+	doctor("memory:", exit.OK, "cannot be checked without sending")
 	mustCLI(t, `{"topic":"nowhere-at-all","key":"k","payload":1}`, "enqueue", "--store", store)
-	doctor(url, exit.Findings, `messages of topic "nowhere-at-all" have nowhere to go: "nowhere-at-all": no stream takes the subject`)
+	doctor(url, exit.Findings, `topic "nowhere-at-all" has no destination: "nowhere-at-all": no stream takes the subject`)
 }

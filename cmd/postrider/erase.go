@@ -69,7 +69,7 @@ func eraseText(w *tabwriter.Writer, done admin.Erased, dry bool) {
 	output.Row(w, "erased before", done.Before)
 	output.Row(w, "dead letters "+verb+"discarded", done.Discarded)
 	for _, pipe := range slices.Sorted(maps.Keys(done.Pending)) {
-		output.Row(w, "not delivered yet by pipe "+output.Visible(pipe, ""), done.Pending[pipe])
+		output.Row(w, "not delivered yet by pipe "+pipe, done.Pending[pipe])
 	}
 	if !dry && done.Rows > 0 {
 		output.Row(w)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store/pgstore"
@@ -56,13 +57,13 @@ func database(t *testing.T, store string) string {
 	return strings.TrimPrefix(u.Path, "/")
 }
 
-func statusOf(t *testing.T, store string) statusAnswer {
+func statusOf(t *testing.T, store string) answer.Status {
 	t.Helper()
-	var answer statusAnswer
-	if err := json.Unmarshal([]byte(mustCLI(t, "", "status", "-o", "json", "--store", store)), &answer); err != nil {
+	var found answer.Status
+	if err := json.Unmarshal([]byte(mustCLI(t, "", "status", "-o", "json", "--store", store)), &found); err != nil {
 		t.Fatal(err)
 	}
-	return answer
+	return found
 }
 
 // Every refusal of a real server is one line with its exit code, the same in

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
@@ -49,7 +50,7 @@ func TestGuardOfAConsumer(t *testing.T) {
 			}
 			guard(0, "set", "--topic", "orders", "--key", "o-2", "--version", "1", "--reason", "x")
 			guard(0, "set", "--topic", "stock", "--key", "s", "--version", "2", "--reason", "x")
-			var marks []markAnswer
+			var marks []answer.Mark
 			if err := json.Unmarshal([]byte(guard(0, "list", "--topic", "orders", "--after", "o-1", "--output", "json").out), &marks); err != nil || len(marks) != 1 || marks[0].Key != "o-2" {
 				t.Errorf("list: %+v, %v", marks, err)
 			}
@@ -63,7 +64,7 @@ func TestGuardOfAConsumer(t *testing.T) {
 			if r := guard(0, "show", key()...); strings.TrimSpace(r.out) != "version  0" {
 				t.Errorf("show: %q", r.out)
 			}
-			var acts []actAnswer
+			var acts []answer.Act
 			if err := json.Unmarshal([]byte(run(0, "journal", "--consumer", "billing", "--output", "json").out), &acts); err != nil || len(acts) != 4 {
 				t.Fatalf("journal: %+v, %v", acts, err)
 			}
@@ -122,8 +123,11 @@ func TestPruneOfAConsumer(t *testing.T) {
 	}
 	prune(2, "--older-than", "168h", "--horizon", "720h")
 	prune(2, "--older-than", "23h", "--horizon", "1h") // there is a least one
-	if r := prune(0, "--older-than", "168h", "--output", "json"); !strings.Contains(r.out, `"removed":1`) {
+	if r := prune(0, "--older-than", "168h", "--output", "json", "--actor", "bob", "--reason", "too large"); !strings.Contains(r.out, `"removed":1`) {
 		t.Errorf("prune: %s", r.out)
+	}
+	if r := cli(t, nil, "", "journal", "--consumer", "billing", "--store", store); !strings.Contains(r.out, "bob") || !strings.Contains(r.out, "too large: 1 claims older than 168h0m0s") {
+		t.Errorf("the journal: %s%s", r.out, r.err)
 	}
 	var left int
 	if err := db.QueryRow("SELECT count(*) FROM postrider_inbox").Scan(&left); err != nil || left != 2 {

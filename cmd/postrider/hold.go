@@ -52,7 +52,7 @@ func (a *app) holdCommand(kind store.ActKind) *cobra.Command {
 			case !exactlyOne(act.Key != "", lane >= 0, endpoint != ""):
 				return exit.Usagef("give --key, --lane or --endpoint, one of them")
 			case strings.TrimSpace(reason) == "":
-				return exit.Usagef("give --reason: the journal keeps why")
+				return exit.Usagef("missing reason: give --reason for the journal")
 			}
 			act.Actor, act.Reason = a.actor(), reason
 			if endpoint != "" {
@@ -102,7 +102,7 @@ func (a *app) hold(cmd *cobra.Command, act store.Act, answer holdAnswer, wait ti
 	answer.Result = results[0].Result
 	what := fmt.Sprintf("lane %d", act.Lane)
 	if act.Key != "" {
-		what = "key " + output.Visible(act.Key, "")
+		what = "key " + output.Visible(act.Key)
 	}
 	switch answer.Result {
 	case admin.ResultNotFound:
@@ -134,6 +134,6 @@ func (a *app) holdEndpoint(cmd *cobra.Command, act store.Act, endpoint string) e
 		answer.Result = ops.ResultUnchanged
 	}
 	return a.print(answer, func(w *tabwriter.Writer) {
-		output.Row(w, "endpoint "+output.Visible(endpoint, ""), act.Kind, answer.Result)
+		output.Row(w, "endpoint "+endpoint, act.Kind, answer.Result)
 	})
 }

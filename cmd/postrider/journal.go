@@ -1,37 +1,17 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"strconv"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
-	"github.com/postrider/postrider/cmd/postrider/internal/output"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/store/ops"
 )
-
-// entryAnswer is one entry of the journal in JSON. Numbers that may exceed what a
-// JavaScript number holds are strings.
-type entryAnswer struct {
-	ID     string          `json:"id"`
-	At     time.Time       `json:"at"`
-	Actor  string          `json:"actor"`
-	Act    string          `json:"act"`
-	Pipe   string          `json:"pipe,omitempty"`
-	Lane   *store.Lane     `json:"lane,omitempty"`
-	Seq    string          `json:"seq,omitempty"`
-	Key    string          `json:"key,omitempty"`
-	Target json.RawMessage `json:"target,omitempty"`
-	Reason string          `json:"reason"`
-	Result string          `json:"result"`
-	Count  *int64          `json:"count,omitempty"`
-	Ask    string          `json:"ask,omitempty"`
-}
 
 func (a *app) journalCommand() *cobra.Command {
 	var (
@@ -43,7 +23,7 @@ func (a *app) journalCommand() *cobra.Command {
 		Use: "journal", Short: "List what people did: who, when, what, why",
 		Long: "List the acts of people on this outbox, the newest first. An act that a relay carries out\n" +
 			"has an entry when it is asked for and one for each lane in which it was carried out.",
-		Example: "  postrider journal --since 24h\n  postrider journal --act discard --actor ann --output json",
+		Example: "  postrider journal --since 24h\n  postrider journal --act discard --by ann --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if q.Limit < 1 || q.Limit > 10_000 {
@@ -67,11 +47,8 @@ func (a *app) journalCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("journal: %w", err)
 			}
-			answers := make([]entryAnswer, 0, len(entries))
-			for _, e := range entries {
-				answers = append(answers, entryOf(e))
-			}
-			return a.print(answers, func(w *tabwriter.Writer) { journalText(w, answers, q.Limit) })
+			answers := answer.EntriesOf(entries)
+			return a.print(answers, func(w *tabwriter.Writer) { answer.EntriesText(w, answers, q.Limit) })
 		},
 	}
 	fs := cmd.Flags()
@@ -92,82 +69,15 @@ func (a *app) consumerJournal(cmd *cobra.Command, name string, before int64, lim
 			return exit.Usagef("--%s does not go with --consumer", other)
 		}
 	}
-	i, done, err := a.openInboxes()
+	i, err := open.Inboxes(&a.set.Settings)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer i.Close()
 	acts, err := i.Acts(cmd.Context(), name, before, limit)
 	if err != nil {
 		return noTables(err)
 	}
-	answers := make([]actAnswer, 0, len(acts))
-	for _, e := range acts {
-		answers = append(answers, actAnswer{strconv.FormatInt(e.ID, 10), e.At, e.Actor, e.Act, e.Topic, e.Key, e.MessageID, e.Was, e.Now, e.Reason})
-	}
-	return a.print(answers, func(w *tabwriter.Writer) {
-		if len(answers) == 0 {
-			output.Row(w, "none")
-			return
-		}
-		output.Row(w, "ID", "AT", "WHO", "ACT", "TOPIC", "KEY", "MESSAGE", "WAS", "NOW", "WHY")
-		for _, e := range answers {
-			output.Row(w, e.ID, output.Stamp(e.At), output.Visible(e.Actor, ""), e.Act, output.Visible(e.Topic, ""), output.Visible(e.Key, ""), output.Visible(e.Message, ""), e.Was, e.Now, output.Visible(e.Reason, ""))
-		}
-		if len(answers) == limit {
-			output.Row(w)
-			output.Row(w, "there may be more: --before "+answers[len(answers)-1].ID)
-		}
-	})
-}
-
-// actAnswer is an entry of a consumer's journal in JSON.
-type actAnswer struct {
-	ID      string    `json:"id"`
-	At      time.Time `json:"at"`
-	Actor   string    `json:"actor"`
-	Act     string    `json:"act"`
-	Topic   string    `json:"topic"`
-	Key     string    `json:"key"`
-	Message string    `json:"message_id,omitempty"`
-	Was     int64     `json:"was"`
-	Now     int64     `json:"now"`
-	Reason  string    `json:"reason"`
-}
-
-func entryOf(e ops.JournalEntry) entryAnswer {
-	answer := entryAnswer{
-		ID: strconv.FormatInt(e.ID, 10), At: e.At, Actor: e.Actor, Act: e.Act, Pipe: e.Pipe, Lane: e.Lane, Key: e.Key,
-		Target: e.Target, Reason: e.Reason, Result: e.Result, Count: e.Count,
-	}
-	if e.Seq != 0 {
-		answer.Seq = strconv.FormatInt(e.Seq, 10)
-	}
-	if e.Ask != 0 {
-		answer.Ask = strconv.FormatInt(e.Ask, 10)
-	}
-	return answer
-}
-
-func journalText(w *tabwriter.Writer, answers []entryAnswer, limit int) {
-	if len(answers) == 0 {
-		output.Row(w, "none")
-		return
-	}
-	output.Row(w, "ID", "AT", "WHO", "ACT", "PIPE", "LANE", "SEQ", "KEY", "RESULT", "COUNT", "ASKED BY", "WHY", "TARGET")
-	for _, e := range answers {
-		lane, count := "", ""
-		if e.Lane != nil {
-			lane = strconv.Itoa(int(*e.Lane))
-		}
-		if e.Count != nil {
-			count = strconv.FormatInt(*e.Count, 10)
-		}
-		output.Row(w, e.ID, output.Stamp(e.At), output.Visible(e.Actor, ""), e.Act, output.Visible(e.Pipe, ""), lane, e.Seq, output.Visible(e.Key, ""), e.Result, count,
-			e.Ask, output.Visible(e.Reason, ""), output.Visible(string(e.Target), ""))
-	}
-	if len(answers) == limit {
-		output.Row(w)
-		output.Row(w, "there may be more: --before "+answers[len(answers)-1].ID)
-	}
+	answers := answer.ActsOf(acts)
+	return a.print(answers, func(w *tabwriter.Writer) { answer.ActsText(w, answers, limit) })
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -31,7 +32,7 @@ func delivered(t *testing.T, store string, more ...string) {
 	t.Helper()
 	p := launchRelay(t, store, "memory:", more...)
 	until(t, "nothing is pending", p, func() bool {
-		var now statusAnswer
+		var now answer.Status
 		err := json.Unmarshal([]byte(mustCLI(t, "", "status", "--store", store, "-o", "json")), &now)
 		return err == nil && now.Pending == 0
 	})
@@ -84,8 +85,8 @@ func TestPruneAndAudit(t *testing.T) {
 	if out := mustCLI(t, "", "prune", "--store", st); !strings.Contains(out, "0 rows") {
 		t.Errorf("nothing is a week old: %s", out)
 	}
-	var swept pruneAnswer
-	out := mustCLI(t, "", "prune", "--store", st, "--older-than", "0s", "--archive", dir, "-o", "json")
+	var swept answer.Swept
+	out := mustCLI(t, "", "prune", "--store", st, "--older-than", "0s", "--archive", dir, "-o", "json", "--actor", "bob", "--reason", "the disk is full")
 	if err := json.Unmarshal([]byte(out), &swept); err != nil || swept.Rows != 30 || swept.DryRun {
 		t.Errorf("swept %s, %v", out, err)
 	}
@@ -104,7 +105,7 @@ func TestPruneAndAudit(t *testing.T) {
 		t.Errorf("over the cap: %d %s", got.code, got.err)
 	}
 
-	var books booksAnswer
+	var books answer.Books
 	out = mustCLI(t, "", "audit", "--store", st, "-o", "json")
 	if err := json.Unmarshal([]byte(out), &books); err != nil || books.Difference != 0 || len(books.Pipes) != 1 ||
 		books.Pipes[0].Committed != 35 || books.Pipes[0].Sent != 30 || books.Pipes[0].Pending != 5 {
@@ -123,6 +124,9 @@ func TestPruneAndAudit(t *testing.T) {
 	mustCLI(t, "", "audit", "--store", st, "--reopen", "--reason", "removed by a test", "--actor", "ann")
 	if out := mustCLI(t, "", "journal", "--store", st); !strings.Contains(out, "audit reopen") || !strings.Contains(out, "removed by a test") {
 		t.Errorf("the journal has no entry: %s", out)
+	}
+	if out := mustCLI(t, "", "journal", "--store", st, "--act", "prune"); strings.Count(out, "bob  prune") != 2 || !strings.Contains(out, "the disk is full") || !strings.Contains(out, "30") {
+		t.Errorf("the journal has no entry for what was pruned: %s", out)
 	}
 	for _, args := range [][]string{{"prune"}, {"audit"}} {
 		if got := cli(t, nil, "", append(args, "--store", "memory:")...); got.code != exit.Usage || !strings.Contains(got.err, "PostgreSQL has") {
@@ -157,7 +161,7 @@ func TestPruneBesideARelay(t *testing.T) {
 		return ask(t, st, `SELECT ((SELECT owner <> '' FROM postrider.retention)
 			AND NOT EXISTS (SELECT FROM postrider.messages WHERE state <> 'Sent'))::text`) == "true"
 	})
-	var swept pruneAnswer
+	var swept answer.Swept
 	out := mustCLI(t, "", "prune", "--store", st, "--older-than", "0s", "-o", "json")
 	if err := json.Unmarshal([]byte(out), &swept); err != nil || swept.Rows != 30 || swept.OtherRunner != "" {
 		t.Errorf("pruned %s, %v", out, err)

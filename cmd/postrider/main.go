@@ -8,7 +8,8 @@
 // Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, also of the
 // database (login, privileges, row security), 3 lag above --fail-if-lag,
 // 4 database or broker unreachable, or read-only for now: try again, 5 schema
-// missing or of another version, 6 the doctor found something.
+// missing or of another version, 6 the doctor, the audit or the schema check found
+// something.
 package main
 
 import (
@@ -36,6 +37,7 @@ func run(args []string, in io.Reader, out, errOut io.Writer, lookupEnv func(stri
 		ctx = demo.UntilClosed(ctx, in)
 	}
 	a := &app{in: in, out: out, errOut: errOut, lookupEnv: lookupEnv}
+	a.set.Stdout = out
 	cmd := a.root()
 	cmd.SetArgs(args)
 	cmd.SetIn(in)

@@ -6,36 +6,24 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/dialect"
+	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
-
-type migrateAnswer struct {
-	Relay  string        `json:"relay,omitempty"` // of the file's list, whose outbox it is
-	Have   int           `json:"have"`
-	Want   int           `json:"want"`
-	DryRun bool          `json:"dry_run,omitempty"`
-	Steps  []migrateStep `json:"steps"`
-
-	healthy bool // there was nothing to adopt
-}
-
-type migrateStep struct {
-	Version int     `json:"version"`
-	Name    string  `json:"name"`
-	Down    bool    `json:"down,omitempty"`
-	Seconds float64 `json:"seconds"`
-}
 
 func (a *app) migrateCommand() *cobra.Command {
 	var (
@@ -121,7 +109,7 @@ func onceAtLeast(wait time.Duration) time.Duration {
 }
 
 // migrateEach migrates every outbox of the file's list of relays; without a list, or with
-// --relay or --store, the one that is meant. One that fails does not keep the others waiting.
+// --relay or --store, the chosen one. A failure does not keep the others waiting.
 func (a *app) migrateEach(cmd *cobra.Command, req ops.MigrateRequest, printSQL bool) error {
 	if printSQL {
 		return a.migrate(cmd, req, true)
@@ -174,7 +162,7 @@ func (a *app) migrate(cmd *cobra.Command, req ops.MigrateRequest, printSQL bool)
 			return err
 		}
 	}
-	if i, ok := a.inboxes(st); ok && req.Roles && !req.DryRun {
+	if i, ok := open.InboxesOf(st, &a.set.Settings); ok && req.Roles && !req.DryRun {
 		if err := i.MakeRoles(cmd.Context(), req.RolePrefix); err != nil {
 			return migrateFailed(cmd.Context(), err)
 		}
@@ -182,7 +170,8 @@ func (a *app) migrate(cmd *cobra.Command, req ops.MigrateRequest, printSQL bool)
 	if err := a.checkLanes(cmd.Context(), st, req); err != nil {
 		return err
 	}
-	return a.printSteps(have, want, req, steps)
+	done := answer.MigrationOf(a.entry, have, want, req, steps)
+	return a.print(done, done.Text)
 }
 
 // migrateFailed says what to do about a migration that broke off. Each step is one
@@ -192,15 +181,6 @@ func migrateFailed(ctx context.Context, err error) error {
 		return exit.Withf(exit.Unreachable, "migrate: the connection to the database was lost: %w; run the same command again: finished steps stay, the last one is made again if it was not committed", err)
 	}
 	return fmt.Errorf("migrate: %w", err)
-}
-
-func (a *app) printSteps(have, want int, req ops.MigrateRequest, steps []ops.Step) error {
-	answer := migrateAnswer{Relay: a.entry, Have: have, Want: want, DryRun: req.DryRun, Steps: []migrateStep{}, healthy: req.Adopt}
-	for _, s := range steps {
-		answer.Steps = append(answer.Steps, migrateStep{s.Version, s.Name, s.Down, s.Took.Seconds()})
-		answer.healthy = answer.healthy && s.Name != "adopt"
-	}
-	return a.print(answer, func(w *tabwriter.Writer) { migrateText(w, answer) })
 }
 
 // migrateNowhere is a dry run for a SQLite file that is not there, and that a
@@ -222,7 +202,8 @@ func (a *app) migrateNowhere(cmd *cobra.Command, req ops.MigrateRequest) error {
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	return a.printSteps(0, st.Version, req, steps)
+	due := answer.MigrationOf(a.entry, 0, st.Version, req, steps)
+	return a.print(due, due.Text)
 }
 
 // checkLanes says when --lanes asked for what an outbox cannot have any more.
@@ -238,33 +219,6 @@ func (a *app) checkLanes(ctx context.Context, st *open.Outbox, req ops.MigrateRe
 		return exit.Usagef("the outbox has %d lanes, not %d: their number never changes; leave --lanes out, or make another outbox with --schema", n, a.set.Lanes)
 	}
 	return nil
-}
-
-func migrateText(w *tabwriter.Writer, answer migrateAnswer) {
-	whose := ""
-	if answer.Relay != "" {
-		whose = "relay " + answer.Relay + ": "
-	}
-	switch {
-	case len(answer.Steps) == 0 && answer.Have == 0:
-		output.Row(w, whose+"nothing to do: there is no outbox")
-	case len(answer.Steps) == 0 && !answer.healthy:
-		output.Row(w, whose+fmt.Sprintf("nothing to do: the schema is at version %d", answer.Have))
-	}
-	for _, s := range answer.Steps {
-		verb := "done"
-		if answer.DryRun {
-			verb = "would do"
-		}
-		direction := "up"
-		if s.Down {
-			direction = "down"
-		}
-		output.Row(w, whose+verb, direction, s.Version, s.Name)
-	}
-	if answer.healthy {
-		output.Row(w, whose+"nothing to adopt: the outbox belongs to this server, and its sequence is above every row and cursor")
-	}
 }
 
 func (a *app) printSQL(st *open.Outbox, req ops.MigrateRequest) error {
@@ -288,7 +242,7 @@ func (a *app) printSQL(st *open.Outbox, req ops.MigrateRequest) error {
 			return fmt.Errorf("print the roles: %w", err)
 		}
 		text += roles
-		if i, ok := a.inboxes(st); ok {
+		if i, ok := open.InboxesOf(st, &a.set.Settings); ok {
 			more, err := inboxRoles(i, req.RolePrefix)
 			if err != nil {
 				return err
@@ -307,7 +261,7 @@ func (a *app) printSQL(st *open.Outbox, req ops.MigrateRequest) error {
 func (a *app) migrateStatus(cmd *cobra.Command) error {
 	failed, tried, err := a.each(false, func(one *app) error { return one.migrateStatusOf(cmd) })
 	if len(failed) > 0 {
-		return fmt.Errorf("%d of %d outboxes have not the wanted version: %w", len(failed), tried, errors.Join(failed...))
+		return fmt.Errorf("%d of %d outboxes do not have the wanted version: %w", len(failed), tried, errors.Join(failed...))
 	}
 	return err
 }
@@ -324,7 +278,7 @@ func (a *app) migrateStatusOf(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	err = a.print(migrateAnswer{Relay: a.entry, Have: have, Want: want, Steps: []migrateStep{}}, func(w *tabwriter.Writer) {
+	err = a.print(answer.MigrationOf(a.entry, have, want, ops.MigrateRequest{}, nil), func(w *tabwriter.Writer) {
 		a.heading(w)
 		output.Row(w, "found", have)
 		output.Row(w, "wanted", want)
@@ -335,9 +289,86 @@ func (a *app) migrateStatusOf(cmd *cobra.Command) error {
 	return err
 }
 
-func (a *app) schemaName() string {
-	if a.set.Schema == "" {
-		return "postrider"
+// migrateInbox makes the tables of consumers, for those that are not written in Go.
+func (a *app) migrateInbox(dryRun, printSQL *bool) *cobra.Command {
+	var (
+		roles  bool
+		prefix string
+	)
+	cmd := &cobra.Command{
+		Use: "inbox", Short: "Make or change the inbox's tables and functions in a consumer's database", Args: noArgs,
+		Long: "A consumer in Go makes them with Inbox.Migrate; for others this command does. The database\n" +
+			"need not hold an outbox. It may be run any number of times. --roles makes the group roles of\n" +
+			"those who process messages (consumer), look (reader) and act (admin); migrations grant them\n" +
+			"what they make from then on.",
+		Example: "  postrider migrate inbox --store postgres://owner@HOST/BILLING\n  postrider migrate inbox --store postgres: --print-sql",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if prefix != "" && !roles {
+				return exit.Usagef("--role-prefix goes with --roles")
+			}
+			if *dryRun {
+				return exit.Usagef("--dry-run and inbox exclude each other: use --print-sql to see the statements")
+			}
+			if *printSQL && a.set.Store == "sqlite:" {
+				a.set.Store = "sqlite:any.db"
+			}
+			st, err := open.Store(&a.set.Settings)
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			i, ok := open.InboxesOf(st, &a.set.Settings)
+			if !ok {
+				return exit.Usagef("store %s keeps no inbox: use postgres://, mysql:// or sqlite:", a.set.Kind())
+			}
+			if *printSQL {
+				return a.printInbox(i, roles, prefix)
+			}
+			err = i.Migrate(cmd.Context())
+			if err == nil && roles {
+				err = i.MakeRoles(cmd.Context(), prefix)
+			}
+			if err != nil {
+				return migrateFailed(cmd.Context(), err)
+			}
+			return a.print(map[string]bool{"done": true}, func(w *tabwriter.Writer) { output.Row(w, "done") })
+		},
 	}
-	return a.set.Schema
+	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles consumer, reader and admin of the inbox on PostgreSQL, and set what they may do")
+	cmd.Flags().StringVar(&prefix, "role-prefix", "", "begins the names of the roles (default: the schema, so postrider_consumer and so on)")
+	return cmd
+}
+
+func (a *app) printInbox(i admin.Inboxes, roles bool, prefix string) error {
+	text := ""
+	for _, s := range inbox.Schema(i.Dialect, i.Schema) {
+		if i.Dialect == dialect.MySQL && strings.Contains(s, ";") { // its client would end the statement there
+			s = "DELIMITER //\n" + s + "//\nDELIMITER "
+		}
+		text += s + ";\n"
+	}
+	if roles {
+		more, err := inboxRoles(i, prefix)
+		if err != nil {
+			return err
+		}
+		text += more
+	}
+	if a.set.output == "json" {
+		return a.print(map[string]string{"sql": text}, nil)
+	}
+	_, err := fmt.Fprint(a.out, text)
+	return err
+}
+
+// inboxRoles is the text that makes the roles of an inbox.
+func inboxRoles(i admin.Inboxes, prefix string) (string, error) {
+	if i.Dialect != dialect.Postgres {
+		return "", exit.Usagef("only PostgreSQL has roles")
+	}
+	text, err := inbox.RolesSQL(i.Schema, prefix)
+	if err != nil {
+		return "", exit.With(exit.Usage, err)
+	}
+	return text + ";\n", nil
 }

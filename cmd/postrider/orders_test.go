@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -35,7 +36,7 @@ func TestRepair(t *testing.T) {
 	}
 	fails(2, "give --reason", "dead", "discard", "7")
 	fails(2, "no records selected", "replay", "--yes", "--reason", "r")
-	fails(2, "no reason is given", "replay", "--all", "--yes")
+	fails(2, "missing reason", "replay", "--all", "--yes")
 	fails(2, "one of them", "pause", "--reason", "r")
 	fails(2, "write NAME=VALUE", "dead", "retry", "--all", "--set-header", "x")
 	fails(2, "write a time such as", "replay", "--since", "yesterday")
@@ -87,7 +88,7 @@ func TestRepair(t *testing.T) {
 		t.Errorf("a replay without a relay prints %q", out)
 	}
 	on("pause", "--key", "d", "--reason", "nobody lives")
-	var entries []entryAnswer
+	var entries []answer.Entry
 	if err := json.Unmarshal([]byte(on("journal", "-o", "json")), &entries); err != nil {
 		t.Fatal(err)
 	}

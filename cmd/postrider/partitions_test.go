@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -12,7 +13,7 @@ import (
 func TestPartitionsCommand(t *testing.T) {
 	outbox := outboxOn(t, testserver.SharedPostgres(t, "18"))
 	on := func(args ...string) string { return mustCLI(t, "", append(args, "--store", outbox)...) }
-	look := func(args ...string) (p partitionsAnswer) {
+	look := func(args ...string) (p answer.Partitions) {
 		t.Helper()
 		if err := json.Unmarshal([]byte(on(append(args, "-o", "json")...)), &p); err != nil {
 			t.Fatal(err)
@@ -45,15 +46,18 @@ func TestPartitionsCommand(t *testing.T) {
 		}
 	}
 	delivered(t, outbox, "--retention", "off")
-	var swept pruneAnswer
+	var swept answer.Swept
 	if err := json.Unmarshal([]byte(on("prune", "--older-than", "0s", "-o", "json")), &swept); err != nil || swept.Rows != 1 || swept.Dropped != 1 {
 		t.Errorf("pruned: %+v, %v", swept, err)
+	}
+	if out := on("journal", "--act", "prune"); !strings.Contains(out, `{"partition": 1}`) {
+		t.Errorf("the journal lacks the dropped partition: %s", out)
 	}
 	if out := on("audit", "--full"); strings.Contains(out, "differ") {
 		t.Errorf("audit: %s", out)
 	}
 	for kind, args := range map[string][]string{
-		"SQLite has no partitions":   {"migrate", "--partition", "--store", "sqlite:" + t.TempDir() + "/x.db"},
+		"--partition has no effect":  {"migrate", "--partition", "--store", "sqlite:" + t.TempDir() + "/x.db"},
 		"has no statements to print": {"migrate", "--partition", "--print-sql", "--store", "postgres:"},
 	} {
 		if got := cli(t, nil, "", args...); got.code != 2 || !strings.Contains(got.err, kind) {

@@ -86,9 +86,9 @@ func TestNoPassword(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"no such file":       {"--store-password-file", filepath.Join(t.TempDir(), "none")},
-		"not one line":       {"--store-password-file", empty},
+		"want one line":      {"--store-password-file", empty},
 		"exit status 3":      {"--store-password-command", "echo hunter2; echo hunter2 >&2; exit 3"},
-		"gives 16 bytes":     {"--store-password-command", "echo hunter2; echo hunter2"},
+		"got 16 bytes":       {"--store-password-command", "echo hunter2; echo hunter2"},
 		"exclude each other": {"--store-password-command", "true", "--store-password-file", empty},
 	} {
 		got := cli(t, nil, "", append([]string{"status", "--store", "postgres://u@127.0.0.1:1/db"}, args...)...)

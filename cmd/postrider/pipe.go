@@ -2,17 +2,16 @@ package main
 
 import (
 	"fmt"
-	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
+	"github.com/postrider/postrider/cmd/postrider/internal/choose"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
-	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -22,7 +21,7 @@ func (a *app) pipeCommand() *cobra.Command {
 		Use: "pipe", Short: "List, add, pause, resume or remove the readers of an outbox",
 		Long: "A pipe is a named reader of an outbox with its own place in it, its own filter and its own\n" +
 			"relays. The first pipe is called main. A pipe holds back retention until it has carried\n" +
-			"what it is to carry, also when nobody runs it.",
+			"what it is to carry, also when no relay runs it.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -56,33 +55,9 @@ func (a *app) pipeList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(append([]ops.Pipe{}, found...), func(w *tabwriter.Writer) {
-				output.Row(w, "PIPE", "STATE", "RELAYS", "BEHIND", "PARKED", "SINCE", "FILTER")
-				for _, p := range found {
-					output.Row(w, output.Visible(p.Name, ""), pipeState(p), p.Relays, p.Behind, p.Parked, output.Stamp(p.CreatedAt), filterText(p.Filter))
-				}
-			})
+			return a.print(append([]ops.Pipe{}, found...), func(w *tabwriter.Writer) { answer.PipesText(w, found) })
 		},
 	}
-}
-
-func filterText(f store.Filter) string {
-	if f.IsZero() {
-		return "everything"
-	}
-	return output.Visible(f.String(), "")
-}
-
-func pipeState(p ops.Pipe) string {
-	switch {
-	case p.Paused && p.PausedFor != "":
-		return fmt.Sprintf("paused by %s: %s", output.Visible(p.PausedBy, ""), output.Visible(p.PausedFor, ""))
-	case p.Paused:
-		return "paused by " + output.Visible(p.PausedBy, "")
-	case p.Relays == 0:
-		return "nobody runs it"
-	}
-	return "runs"
 }
 
 func (a *app) pipeAdd() *cobra.Command {
@@ -100,7 +75,7 @@ func (a *app) pipeAdd() *cobra.Command {
 			"  postrider pipe add audit --from 48h",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := ops.AddPipe{Name: args[0], Filter: f, Actor: a.actor(), Reason: reason}
-			if err := parseFrom(from, time.Now(), &req); err != nil {
+			if err := choose.From(from, time.Now(), &req); err != nil {
 				return err
 			}
 			if err := f.Validate(); err != nil {
@@ -116,76 +91,18 @@ func (a *app) pipeAdd() *cobra.Command {
 				return err
 			}
 			return a.print(made, func(w *tabwriter.Writer) {
-				output.Row(w, "pipe", output.Visible(made.Name, ""))
-				output.Row(w, "carries", filterText(made.Filter))
-				output.Row(w, "run it with", "postrider relay --pipe "+output.Visible(made.Name, ""))
+				output.Row(w, "pipe", made.Name)
+				output.Row(w, "carries", answer.FilterText(made.Filter))
+				output.Row(w, "run it with", "postrider relay --pipe "+made.Name)
 			})
 		},
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringVar(&from, "from", "", "now, beginning, a time such as 2026-11-21T06:00:00Z, or an age such as 48h")
-	filterFlags(fs, &f)
+	choose.FilterFlags(fs, &f)
 	fs.StringVar(&reason, "reason", "", "why, for the record of acts")
 	return cmd
-}
-
-// filterFlags are the conditions of a filter. No value is split at commas: a key
-// may have one.
-func filterFlags(fs *pflag.FlagSet, f *store.Filter) {
-	fs.StringArrayVar(&f.Topics, "topic", nil, "only this topic, or with a star at the end all that begin so (again for more)")
-	fs.StringArrayVar(&f.Types, "type", nil, "only this type, or what begins so")
-	fs.StringArrayVar(&f.Keys, "key", nil, "only this key, or what begins so")
-	fs.Var(&headerFlag{&f.Headers}, "header", "only messages with this header and value (again for more: all of them)")
-	for _, name := range []string{"topic", "type", "key"} {
-		fs.Lookup(name).DefValue = ""
-	}
-}
-
-// headerFlag reads NAME=VALUE, whose value may hold commas and equal signs.
-type headerFlag struct{ to *map[string]string }
-
-func (h *headerFlag) Set(text string) error {
-	name, value, ok := strings.Cut(text, "=")
-	if !ok || name == "" {
-		return fmt.Errorf("write NAME=VALUE")
-	}
-	if *h.to == nil {
-		*h.to = map[string]string{}
-	}
-	(*h.to)[name] = value
-	return nil
-}
-
-func (h *headerFlag) String() string { return "" }
-func (h *headerFlag) Type() string   { return "name=value" }
-
-// parseFrom reads --from.
-func parseFrom(text string, now time.Time, req *ops.AddPipe) error {
-	switch text {
-	case "":
-		return exit.Usagef("missing start: give --from now, --from beginning, a time or an age such as 48h")
-	case "now":
-		req.From = ops.FromNow
-		return nil
-	case "beginning":
-		req.From = ops.FromBeginning
-		return nil
-	}
-	req.From = ops.FromTime
-	if age, err := time.ParseDuration(text); err == nil && age > 0 {
-		req.Time = now.Add(-age)
-		return nil
-	}
-	t, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return exit.Usagef("from is %s: use now, beginning, a time such as 2026-11-21T06:00:00Z, or an age such as 48h", redact.Word(text))
-	}
-	if t.After(now) {
-		return exit.Usagef("from is %s, which has not come yet: use now", text)
-	}
-	req.Time = t
-	return nil
 }
 
 func (a *app) pipePause(resume bool) *cobra.Command {
@@ -211,7 +128,7 @@ func (a *app) pipePause(resume bool) *cobra.Command {
 				Name   string `json:"name"`
 				Paused bool   `json:"paused"`
 			}{args[0], !resume}
-			return a.print(answer, func(w *tabwriter.Writer) { output.Row(w, output.Visible(args[0], ""), said) })
+			return a.print(answer, func(w *tabwriter.Writer) { output.Row(w, args[0], said) })
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record of acts")
@@ -246,7 +163,7 @@ func (a *app) pipeRemove() *cobra.Command {
 				Parked  int64  `json:"forfeited_parked"`
 			}{args[0], gone.Pending, gone.Parked}
 			return a.print(answer, func(w *tabwriter.Writer) {
-				output.Row(w, output.Visible(args[0], ""), "removed", fmt.Sprintf("%d pending and %d parked messages were given up", gone.Pending, gone.Parked))
+				output.Row(w, args[0], "removed", fmt.Sprintf("%d pending and %d parked messages were given up", gone.Pending, gone.Parked))
 			})
 		},
 	}

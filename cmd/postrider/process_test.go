@@ -50,9 +50,15 @@ func (s *said) count(text string) int { return strings.Count(s.String(), text) }
 // launch starts the program; it ends with the test.
 func launch(t *testing.T, args ...string) *process {
 	t.Helper()
+	return launchIn(t, nil, args...)
+}
+
+// launchIn is launch with more variables in the environment.
+func launchIn(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, cmd: exec.Command(os.Args[0], args...), said: &said{}, done: make(chan struct{})}
 	p.cmd.Dir = t.TempDir()
-	p.cmd.Env = config.Environ(map[string]string{demo.WithParent: "1"})
+	p.cmd.Env = append(config.Environ(map[string]string{demo.WithParent: "1"}), env...)
 	p.cmd.Stderr = p.said
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
@@ -100,7 +106,7 @@ func (p *process) ends(within time.Duration) exit.Code {
 func (p *process) stop() {
 	p.t.Helper()
 	p.signal(syscall.SIGTERM)
-	if code := p.ends(40 * time.Second); code != 0 {
+	if code := p.ends(2 * time.Minute); code != 0 {
 		p.t.Errorf("exit code %d after SIGTERM:\n%s", code, p.said)
 	}
 }
@@ -108,13 +114,13 @@ func (p *process) stop() {
 // until polls; what is waited for has no time of its own, only a limit.
 func until(t *testing.T, what string, p *process, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); {
+	for end := time.Now().Add(3 * time.Minute); !done(); {
 		if time.Now().After(end) {
 			log := ""
 			if p != nil {
 				log = p.said.String()
 			}
-			t.Fatalf("not within a minute: %s\n%s", what, log)
+			t.Fatalf("not within three minutes: %s\n%s", what, log)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

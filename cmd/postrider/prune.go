@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -13,30 +12,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/daemon"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
-	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
-
-// pruneAnswer is what `prune --output json` prints: one object per sweep.
-type pruneAnswer struct {
-	DryRun       bool                 `json:"dry_run"`
-	Rows         int64                `json:"rows"`
-	PayloadBytes int64                `json:"payload_bytes"`
-	Emptied      int64                `json:"emptied"`
-	EmptiedBytes int64                `json:"emptied_bytes"`
-	Lanes        map[store.Lane]int64 `json:"lanes,omitempty"`
-	OtherRunner  string               `json:"other_runner,omitempty"` // who sweeps, when it is somebody else
-	HeldBy       string               `json:"held_by,omitempty"`
-	HeldRows     int64                `json:"held_rows"`
-	HeldBytes    int64                `json:"held_bytes"`
-	OverTheCap   bool                 `json:"over_the_cap"`
-	Dropped      int                  `json:"partitions_dropped,omitempty"`
-}
 
 func (a *app) pruneCommand() *cobra.Command {
 	var (
@@ -46,6 +29,7 @@ func (a *app) pruneCommand() *cobra.Command {
 		name      string
 		horizon   time.Duration
 		topics    []string
+		reason    string
 	)
 	cmd := &cobra.Command{
 		Use:   "prune",
@@ -54,7 +38,8 @@ func (a *app) pruneCommand() *cobra.Command {
 			"first, and never one that some pipe has not settled: a pipe that is stopped holds its rows,\n" +
 			"whatever their age. One process removes rows at a time: this command takes over from a relay\n" +
 			"until it ends. Beside a relay with --retention-archive give it the same --archive. It exits\n" +
-			"with code 6 when a pipe holds back more than --hold-max-rows or --hold-max-bytes.\n\n" +
+			"with code 6 when a pipe holds back more than --hold-max-rows or --hold-max-bytes. What it removes\n" +
+			"on PostgreSQL, or from an inbox, is in the journal.\n\n" +
 			"With --archive the rows are written first, as JSON lines with a checksum, and read back.\n" +
 			"After a crash the same rows may be archived again, under the same name.\n\n" +
 			"With --consumer NAME it forgets what a consumer has processed, in the consumer's own database:\n" +
@@ -66,33 +51,39 @@ func (a *app) pruneCommand() *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if name != "" {
-				return a.pruneInbox(cmd, forget{name, set.OlderThan, horizon, topics})
+				return a.pruneInbox(cmd, forget{
+					ForgetRequest: admin.ForgetRequest{Consumer: name, OlderThan: set.OlderThan, Horizon: horizon, Actor: a.actor(), Reason: reason}, topics: topics,
+				})
+			}
+			if err := errors.Join(alone(cmd, "consumer", "horizon", "topic"), alone(cmd, "loop", "every")); err != nil {
+				return err
 			}
 			set.AuditEvery = 0
 			o, err := set.Options(a.logger())
 			if err != nil {
 				return err
 			}
-			o.Every, o.Take = every, true
+			o.Every, o.Take, o.Actor, o.Reason = every, true, a.actor(), reason
 			st, k, err := a.openKeeper(cmd, o)
 			if err != nil {
 				return err
 			}
 			defer st.Close()
 			if dry {
-				return a.printDue(cmd.Context(), k)
+				return a.printDue(cmd.Context(), st, k)
 			}
 			return a.prune(cmd.Context(), k, loop, every)
 		},
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.DurationVar(&set.OlderThan, "older-than", admin.DefaultRetention, "how old rows must be; 0s: all that are settled")
+	fs.DurationVar(&set.OlderThan, "older-than", admin.DefaultRetention, "how long ago every pipe must have settled a row; 0s: all that are settled")
 	set.LimitFlags(fs, "max-bytes", "rate", "archive")
 	set.PayloadFlag(fs)
 	fs.BoolVar(&dry, "dry-run", false, "count what is due and remove nothing")
 	fs.BoolVar(&loop, "loop", false, "sweep again and again until interrupted")
 	fs.DurationVar(&every, "every", 30*time.Second, "pause between two sweeps of --loop")
+	fs.StringVar(&reason, "reason", "", "why, for the journal")
 	fs.StringVar(&name, "consumer", "", "forget what this consumer has processed, instead of the outbox's rows")
 	fs.DurationVar(&horizon, "horizon", inbox.DefaultHorizon, "with --consumer: for how long the topic, stream or queue, a replay, or a caller\ncan bring a message back")
 	fs.StringSliceVar(&topics, "topic", nil, "with --consumer: a topic that it reads, whose retention --broker reports; may be repeated")
@@ -101,28 +92,27 @@ func (a *app) pruneCommand() *cobra.Command {
 
 // forget is what `prune --consumer` is asked for.
 type forget struct {
-	consumer           string
-	olderThan, horizon time.Duration
-	topics             []string
+	admin.ForgetRequest
+	topics []string
 }
 
 // asked is the horizon as the broker of the topics has it, told to the user.
 func (a *app) asked(ctx context.Context, f forget) (admin.Horizon, error) {
 	if len(f.topics) == 0 {
-		return admin.Horizon{For: f.horizon, Why: []string{"no --topic: no broker was asked"}}, nil
+		return admin.Horizon{For: f.Horizon, Why: []string{"no --topic: no broker was asked"}}, nil
 	}
 	sink, err := open.Sink(&a.set.Settings)
 	if err != nil {
 		return admin.Horizon{}, err
 	}
 	defer sink.Close()
-	return admin.HorizonOf(ctx, sink.Sink, f.topics, f.horizon)
+	return admin.HorizonOf(ctx, sink.Sink, f.topics, f.Horizon)
 }
 
 func (a *app) pruneInbox(cmd *cobra.Command, f forget) error {
 	var wrong string
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil && !slices.Contains([]string{"consumer", "horizon", "older-than", "topic"}, f.Name) {
+		if cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil && !slices.Contains([]string{"consumer", "horizon", "older-than", "reason", "topic"}, f.Name) {
 			wrong = f.Name
 		}
 	})
@@ -132,36 +122,25 @@ func (a *app) pruneInbox(cmd *cobra.Command, f forget) error {
 	case !cmd.Flags().Changed("older-than"):
 		return exit.Usagef("give --older-than: what comes back after that time has a second effect; 720h is a good beginning")
 	}
-	i, done, err := a.openInboxes()
+	i, err := open.Inboxes(&a.set.Settings)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer i.Close()
 	h, err := a.asked(cmd.Context(), f)
 	if err != nil {
 		return err
 	}
-	removed, err := i.Prune(cmd.Context(), f.consumer, f.olderThan, h.For)
+	f.Horizon = h.For
+	removed, err := i.Prune(cmd.Context(), f.ForgetRequest)
 	if early := (*inbox.RetentionError)(nil); errors.As(err, &early) {
 		return exit.Usagef("%w: %s", err, strings.Join(h.Why, "; "))
 	}
 	if err != nil {
 		return noTables(err)
 	}
-	answer := forgotten{Removed: removed, Horizon: h.For.Seconds(), Why: h.Why}
-	return a.print(answer, func(w *tabwriter.Writer) {
-		output.Row(w, "removed", fmt.Sprintf("%d claims", removed))
-		for _, why := range h.Why {
-			output.Row(w, "horizon", output.Visible(why, ""))
-		}
-	})
-}
-
-// forgotten is what `prune --consumer --output json` prints.
-type forgotten struct {
-	Removed int64    `json:"removed"`
-	Horizon float64  `json:"horizon_seconds"`
-	Why     []string `json:"horizon_why"`
+	gone := answer.Forgotten{Removed: removed, Horizon: h.For.Seconds(), Why: h.Why}
+	return a.print(gone, gone.Text)
 }
 
 // openKeeper opens the store of a command about retention or the books.
@@ -178,10 +157,12 @@ func (a *app) openKeeper(cmd *cobra.Command, o *admin.KeeperOptions) (*open.Outb
 	return st, k, nil
 }
 
-func (a *app) printDue(ctx context.Context, k *admin.Keeper) error {
-	// What nobody has counted is not due: count it first.
-	if _, err := k.Look(ctx, ops.AuditRequest{}); err != nil {
-		return err
+func (a *app) printDue(ctx context.Context, st *open.Outbox, k *admin.Keeper) error {
+	// What the books have not counted is not due: they count it first.
+	if st.Has(ops.CanAudit) {
+		if _, err := k.Look(ctx, ops.AuditRequest{}); err != nil {
+			return err
+		}
 	}
 	due, err := k.Due(ctx)
 	if err != nil {
@@ -223,31 +204,7 @@ func (a *app) prune(ctx context.Context, k *admin.Keeper, loop bool, every time.
 }
 
 func (a *app) printSwept(s admin.Swept, dry bool) error {
-	answer := pruneAnswer{dry, s.Rows, s.Bytes, s.Emptied, s.EmptiedBytes, s.Lanes, s.Runner, s.Held.Pipe, s.Held.Rows, s.Held.Bytes, s.Held.Over, s.Tended.Dropped}
-	err := a.print(answer, func(w *tabwriter.Writer) {
-		what, about := "removed", ""
-		if dry { // nobody reads the payloads
-			what, about = "due", "about "
-		}
-		if s.Runner != "" {
-			output.Row(w, what, fmt.Sprintf("%d rows before another process took over", s.Rows))
-			return
-		}
-		if len(s.Tended.List) > 0 && s.Bytes == 0 { // tables go, nobody counts their payloads
-			output.Row(w, what, fmt.Sprintf("%d rows with %d partitions", s.Rows, s.Tended.Dropped))
-		} else {
-			output.Row(w, what, fmt.Sprintf("%d rows, %s%d bytes of payload", s.Rows, about, s.Bytes))
-		}
-		if s.Emptied > 0 {
-			output.Row(w, what, fmt.Sprintf("payloads of %d rows, %d bytes", s.Emptied, s.EmptiedBytes))
-		}
-		if s.Tended.HeldBy != "" {
-			output.Row(w, "held", "the next partition that is old enough, by "+output.Visible(s.Tended.HeldBy, ""))
-		}
-		if s.Held.Pipe != "" {
-			output.Row(w, "held", fmt.Sprintf("%d rows, about %d bytes, which pipe %s has not settled", s.Held.Rows, s.Held.Bytes, output.Visible(s.Held.Pipe, "")))
-		}
-	})
+	err := a.print(answer.SweptOf(s, dry), func(w *tabwriter.Writer) { answer.SweptText(w, s, dry) })
 	if err == nil && s.Held.Over {
 		err = exit.Withf(exit.Findings, "pipe %q holds back %d rows (about %d bytes), above the cap: run it, or give them up with `postrider pipe remove`",
 			s.Held.Pipe, s.Held.Rows, s.Held.Bytes)

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/daemon"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 )
 
@@ -40,10 +42,22 @@ func (a *app) relayCommand() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.StringVar(&l.Address, "listen", "127.0.0.1:9464", `address of /healthz, /readyz and /metrics; "" for none`)
+	fs.StringVar(&l.Address, "listen", daemon.DefaultListen, `address of /healthz, /readyz and /metrics; "" for none`)
 	fs.BoolVar(&l.Remote, "listen-remote", false, "allow an address that other machines reach; there is no authentication")
 	fs.DurationVar(&l.StatusEvery, "status-every", 5*time.Second, "how old the lag of /metrics may be")
 	config.MarkAll(fs, "listen", "listen-remote", "status-every")
 	a.set.relay.Flags(fs)
 	return cmd
+}
+
+func (a *app) runRelay(ctx context.Context) error {
+	entries, sets, err := a.unitSettings()
+	if err != nil {
+		return err
+	}
+	p := &daemon.Process{Listener: a.set.listener, Logger: a.logger(), LookupEnv: a.lookupEnv, Version: buildVersion().Version}
+	for i, set := range sets {
+		p.Relays = append(p.Relays, daemon.Relay{Name: entries[i].Name, Where: entries[i].Where, Open: &set.Settings, Engine: &set.relay})
+	}
+	return p.Run(ctx)
 }

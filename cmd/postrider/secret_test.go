@@ -22,7 +22,7 @@ func passwords() []string {
 const sample = "Zq7xKw9vJ3"
 
 // TestOutputDoesNotDependOnThePassword: what is printed with one password is printed with
-// any other, letter for letter. Whoever knows both knows nothing more.
+// any other, letter for letter. Comparing both outputs reveals nothing.
 //
 // Promises: C
 func TestOutputDoesNotDependOnThePassword(t *testing.T) {
@@ -146,7 +146,7 @@ func TestLogDoesNotDependOnThePassword(t *testing.T) {
 				p := launchRelay(t, store, strings.ReplaceAll(broker, "PASS", url.QueryEscape(password)))
 				until(t, "the relay says what is wrong", p, func() bool { return p.said.count("error=") > 0 })
 				p.signal(os.Interrupt)
-				p.ends(time.Minute)
+				p.ends(3 * time.Minute)
 				return spans.ReplaceAllString(reason.FindString(p.said.String()), "N")
 			}
 			want := say(sample)
@@ -154,7 +154,13 @@ func TestLogDoesNotDependOnThePassword(t *testing.T) {
 				t.Fatalf("the password is printed: %s", want)
 			}
 			for _, password := range []string{"app", "0"} {
-				if got := say(password); got != want {
+				got := say(password)
+				// Two calls fail at the start, and either may be logged first: a text that
+				// depends on the password differs every time.
+				for try := 0; got != want && try < 5; try++ {
+					want, got = say(sample), say(password)
+				}
+				if got != want {
 					t.Errorf("with the password %q:\n%s\nwith another one:\n%s", password, got, want)
 				}
 			}

@@ -37,7 +37,7 @@ func TestRefusedAtStart(t *testing.T) {
 	here, gone := "here"+rand.Text(), "gone"+rand.Text()
 	store := fileOutbox(t, gone)
 	p := launchRelay(t, store, server)
-	if code := p.ends(time.Minute); code != exit.Usage || !strings.Contains(p.said.String(), "nats stream add --subjects") {
+	if code := p.ends(3 * time.Minute); code != exit.Usage || !strings.Contains(p.said.String(), "nats stream add --subjects") {
 		t.Errorf("no stream for the only topic: exit code %d\n%s", code, p.said)
 	}
 	nc, err := nats.Connect(server)
@@ -68,7 +68,7 @@ func TestRefusedAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	p = launchRelay(t, fileOutbox(t), server, "-c", rules)
-	if code := p.ends(time.Minute); code != exit.Usage || !strings.Contains(p.said.String(), "nats stream add") || p.said.count("fixed"+gone) == 0 {
+	if code := p.ends(3 * time.Minute); code != exit.Usage || !strings.Contains(p.said.String(), "nats stream add") || p.said.count("fixed"+gone) == 0 {
 		t.Errorf("no stream for a rule's topic: exit code %d\n%s", code, p.said)
 	}
 	p = launchRelay(t, store, "nats://127.0.0.1:1") // nobody there is waited for
@@ -85,8 +85,8 @@ func TestEachBrokerRefusesAtStart(t *testing.T) {
 	for _, c := range []struct{ broker, fix string }{
 		{kafka, "make the topic " + gone},
 		{kafka + "?aks=all", `parameter "aks" is unknown: use `},
-		{rabbit, `there is no queue "` + gone + `": declare it`},
-		{rabbit + "?exchange=" + gone, `there is no exchange "` + gone + `": declare it`},
+		{rabbit, `queue "` + gone + `" does not exist; declare it`},
+		{rabbit + "?exchange=" + gone, `exchange "` + gone + `" does not exist; declare it`},
 		{strings.Replace(rabbit, "guest:guest", "guest:hunter2", 1), "check the user's name and password"},
 		{rabbit + "nowhere", `virtual host "nowhere"`},
 		{rabbit + "?exchnge=e", `parameter "exchnge" is unknown: use `},
@@ -98,14 +98,14 @@ func TestEachBrokerRefusesAtStart(t *testing.T) {
 		{"webhook://127.0.0.1:1", `scheme "webhook" is unknown: use `},
 	} {
 		p := launchRelay(t, store, c.broker)
-		if code := p.ends(time.Minute); code != exit.Usage || !strings.Contains(p.said.String(), c.fix) {
+		if code := p.ends(3 * time.Minute); code != exit.Usage || !strings.Contains(p.said.String(), c.fix) {
 			t.Errorf("%s: exit code %d without %q:\n%s", c.broker, code, c.fix, p.said)
 		}
 	}
 }
 
-// TestNoSecretIsPrinted: a password that stands in a URL or in a file is in
-// nothing that the program prints, whatever goes wrong.
+// TestNoSecretIsPrinted: the program never prints a password of a URL or a file,
+// whatever goes wrong.
 //
 // Promises: C
 func TestNoSecretIsPrinted(t *testing.T) {
@@ -138,7 +138,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 	}
 	for _, broker := range refused {
 		p := launch(t, "relay", "--listen", "", "--log-level", "debug", "--store", store, "--broker", broker)
-		if code := p.ends(time.Minute); code != exit.Usage || p.said.count("check user, password") == 0 {
+		if code := p.ends(3 * time.Minute); code != exit.Usage || p.said.count("check user, password") == 0 {
 			t.Errorf("%s: exit code %d\n%s", strings.ReplaceAll(broker, escaped, "..."), code, p.said)
 		}
 		say("a wrong password", p.said.String())
@@ -151,7 +151,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 	hooks, unfit := secretHooks(t, escaped, file)
 	for _, broker := range unfit {
 		p := launch(t, "relay", "--listen", "", "--log-level", "debug", "--store", store, "--broker", broker)
-		if code := p.ends(time.Minute); code != exit.Usage || p.said.count("write whsec_") == 0 {
+		if code := p.ends(3 * time.Minute); code != exit.Usage || p.said.count("write whsec_") == 0 {
 			t.Errorf("exit code %d\n%s", code, p.said)
 		}
 		say("a secret that is none", p.said.String())

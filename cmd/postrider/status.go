@@ -4,69 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
-	"github.com/postrider/postrider/store/ops"
 )
-
-// statusAnswer is what `status --output json` prints: one object per look.
-type statusAnswer struct {
-	Time       time.Time        `json:"time"`
-	Relay      string           `json:"relay,omitempty"` // the entry of the file's list
-	Pipe       string           `json:"pipe"`
-	Paused     bool             `json:"paused"`
-	Identity   string           `json:"identity"`
-	Pending    int64            `json:"pending"`
-	Capped     bool             `json:"pending_is_lower_bound,omitempty"`
-	LagSeconds float64          `json:"lag_seconds"`
-	Delivered  int64            `json:"delivered"`
-	Parked     map[string]int64 `json:"parked"`
-	Instances  []instanceAnswer `json:"instances"`
-	Lanes      []laneAnswer     `json:"lanes"`
-	Holds      []holdEntry      `json:"paused_parts"`
-	Stops      []stopEntry      `json:"stopped_endpoints"`
-	Alarms     []string         `json:"alarms,omitempty"`
-}
-
-// holdEntry is a key or a lane that a person has paused.
-type holdEntry struct {
-	Lane  int       `json:"lane"`
-	Key   string    `json:"key,omitempty"`
-	Since time.Time `json:"since"`
-}
-
-type stopEntry struct {
-	Endpoint string    `json:"endpoint"`
-	Since    time.Time `json:"since"`
-	By       string    `json:"by"`
-	Reason   string    `json:"reason"`
-}
-
-type instanceAnswer struct {
-	Name            string  `json:"name"`
-	BootID          string  `json:"boot_id"`
-	Alive           bool    `json:"alive"`
-	AliveForSeconds float64 `json:"alive_for_seconds"`
-	Lanes           int     `json:"lanes"`
-}
-
-type laneAnswer struct {
-	Lane       int     `json:"lane"`
-	Owner      string  `json:"owner,omitempty"`
-	Leased     bool    `json:"leased"`
-	Epoch      int64   `json:"epoch"`
-	Pending    int64   `json:"pending"`
-	LagSeconds float64 `json:"lag_seconds"`
-	Delivered  int64   `json:"delivered"`
-	Parked     int64   `json:"parked"`
-}
 
 func (a *app) statusCommand() *cobra.Command {
 	var (
@@ -78,7 +26,7 @@ func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Print what is where: pending, lag, parked, relays, lanes",
-		Long: "Read the database, also while no relay runs. With --fail-if-lag the command exits with\ncode 3 when the oldest pending message is older than that.\n\n" +
+		Long: "Read the database, also while no relay runs. With --fail-if-lag the command exits with\ncode 3 when the lag is above that: the age of the oldest message that is neither sent\nnor dead, also of one that fails or waits. A scheduled one counts from its time on.\n\n" +
 			"With --consumer NAME, or all, it shows a consumer from its own database: --store\n" +
 			"names that one. It works also when no consumer lives.",
 		Example: "  postrider status --store sqlite:shop.db --watch\n" +
@@ -88,6 +36,9 @@ func (a *app) statusCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if every <= 0 {
 				return exit.Usagef("every is %s: it must be above zero", every)
+			}
+			if err := alone(cmd, "watch", "every"); err != nil {
+				return err
 			}
 			if consumer != "" {
 				if watch || lanes || failIfLag > 0 {
@@ -159,13 +110,6 @@ func (a *app) lookAll(ctx context.Context, looks []look, failIfLag time.Duration
 	return errors.Join(failed...)
 }
 
-// heading names the entry of the file's list that the rest is about.
-func (a *app) heading(w *tabwriter.Writer) {
-	if a.entry != "" {
-		output.Row(w, "relay "+a.entry+":")
-	}
-}
-
 func (a *app) lookOnce(ctx context.Context, st *open.Outbox, failIfLag time.Duration, lanes bool) error {
 	if err := open.Ready(ctx, st, a.schemaName()); err != nil {
 		return err
@@ -174,11 +118,15 @@ func (a *app) lookOnce(ctx context.Context, st *open.Outbox, failIfLag time.Dura
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
-	if err := a.printStatus(status, lanes); err != nil {
+	err = a.print(answer.StatusOf(status, a.entry), func(w *tabwriter.Writer) {
+		a.heading(w)
+		answer.StatusText(w, status, lanes)
+	})
+	if err != nil {
 		return err
 	}
 	if failIfLag > 0 && status.Lag > failIfLag {
-		return exit.Withf(exit.Lag, "lag is %s, above the %s of --fail-if-lag: see whether a relay lives (`postrider status`) and its log", output.Short(status.Lag), failIfLag)
+		return exit.Withf(exit.Lag, "lag is %s, above the %s of --fail-if-lag: run `postrider doctor --only relays,lanes,lag,parked`", output.Short(status.Lag), failIfLag)
 	}
 	return nil
 }
@@ -207,82 +155,29 @@ func (a *app) watch(ctx context.Context, every time.Duration, look func() error)
 	}
 }
 
-func (a *app) printStatus(s ops.Status, lanes bool) error {
-	answer := statusAnswer{
-		Time: time.Now().UTC(), Relay: a.entry, Pipe: s.Pipe, Paused: s.Paused, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped,
-		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered, Alarms: s.Alarms,
-		Parked:    map[string]int64{"scheduled": 0, "retry": 0, "waiting": 0, "dead": 0}, // each, also when there is none
-		Instances: []instanceAnswer{}, Lanes: []laneAnswer{}, Holds: []holdEntry{}, Stops: []stopEntry{},
+// everyConsumer is the value of --consumer that means all.
+const everyConsumer = "all"
+
+// consumersOf are the names that --consumer gives.
+func consumersOf(name string) []string {
+	if name == everyConsumer {
+		return nil
 	}
-	maps.Copy(answer.Parked, s.Parked)
-	for _, i := range s.Instances {
-		answer.Instances = append(answer.Instances, instanceAnswer{i.Name, i.BootID, i.Alive, i.AliveFor.Seconds(), i.Lanes})
-	}
-	for _, h := range s.Holds {
-		answer.Holds = append(answer.Holds, holdEntry{int(h.Lane), h.Key, h.Since.UTC()})
-	}
-	for _, s := range s.Stops {
-		answer.Stops = append(answer.Stops, stopEntry{s.Destination, s.Since.UTC(), s.Actor, s.Reason})
-	}
-	for _, l := range s.Lanes {
-		answer.Lanes = append(answer.Lanes, laneAnswer{int(l.Lane), l.Owner, l.Leased, l.Epoch, l.Pending, l.Lag.Seconds(), l.Delivered, l.Parked})
-	}
-	return a.print(answer, func(w *tabwriter.Writer) { a.heading(w); statusText(w, s, lanes) })
+	return []string{name}
 }
 
-// holdsShown is how many paused keys and lanes a person is shown.
-const holdsShown = 10
-
-func statusText(w *tabwriter.Writer, s ops.Status, lanes bool) {
-	bound := ""
-	if s.Capped {
-		bound = " or more"
+func (a *app) consumerStatus(ctx context.Context, name string) error {
+	i, err := open.Inboxes(&a.set.Settings)
+	if err != nil {
+		return err
 	}
-	pipe := output.Visible(s.Pipe, "")
-	if s.Paused {
-		pipe += ", paused: `postrider pipe resume " + pipe + "`"
+	defer i.Close()
+	all, err := i.Status(ctx, consumersOf(name)...)
+	if unknown := (*admin.UnknownConsumerError)(nil); errors.As(err, &unknown) {
+		return exit.Usagef("%v", unknown)
 	}
-	output.Row(w, "pipe", pipe)
-	output.Row(w, "pending", fmt.Sprintf("%d%s", s.Pending, bound))
-	output.Row(w, "lag", output.Short(s.Lag))
-	output.Row(w, "delivered", s.Delivered)
-	output.Row(w, "parked", fmt.Sprintf("scheduled %d, retry %d, waiting %d, dead %d",
-		s.Parked["scheduled"], s.Parked["retry"], s.Parked["waiting"], s.Parked["dead"]))
-	for i, h := range s.Holds {
-		if i == holdsShown {
-			output.Row(w, "paused", fmt.Sprintf("and %d more: see --output json", len(s.Holds)-i))
-			break
-		}
-		if h.Key == "" {
-			output.Row(w, "paused", fmt.Sprintf("lane %d since %s", h.Lane, output.Stamp(h.Since)))
-			continue
-		}
-		output.Row(w, "paused", fmt.Sprintf("key %s since %s", output.Visible(h.Key, ""), output.Stamp(h.Since)))
+	if err != nil {
+		return fmt.Errorf("status: %w; if the inbox's tables are not there, the consumer makes them with Inbox.Migrate", err)
 	}
-	for _, s := range s.Stops {
-		output.Row(w, "stopped", fmt.Sprintf("endpoint %s since %s by %s: %s", output.Visible(s.Destination, ""), output.Stamp(s.Since), output.Visible(s.Actor, ""), output.Visible(s.Reason, "")))
-	}
-	for _, alarm := range s.Alarms {
-		output.Row(w, "alarm", output.Visible(alarm, ""))
-	}
-	alive := 0
-	for _, i := range s.Instances {
-		if i.Alive {
-			alive++
-			output.Row(w, "relay", fmt.Sprintf("%s, %d lanes, lease %s", output.Visible(i.Name, ""), i.Lanes, output.Short(i.AliveFor)))
-		}
-	}
-	if alive == 0 {
-		output.Row(w, "relay", "none alive: start one with `postrider relay`")
-	}
-	if !lanes {
-		return
-	}
-	output.Row(w)
-	output.Row(w, "LANE", "OWNER", "PENDING", "LAG", "DELIVERED", "PARKED", "EPOCH")
-	for _, l := range s.Lanes {
-		if l.Pending+l.Parked+l.Delivered > 0 {
-			output.Row(w, l.Lane, output.Visible(l.Owner, ""), l.Pending, output.Short(l.Lag), l.Delivered, l.Parked, l.Epoch)
-		}
-	}
+	return a.print(answer.ConsumersOf(all), func(w *tabwriter.Writer) { answer.ConsumersText(w, all) })
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/dialect"
@@ -81,7 +82,7 @@ func (w *ward) exec(query string) {
 }
 
 func (w *ward) table(suffix string) string {
-	if w.dialect == dialect.SQLite {
+	if w.dialect != dialect.Postgres {
 		return "postrider_inbox" + suffix
 	}
 	return "postrider.inbox" + suffix
@@ -91,7 +92,7 @@ func (w *ward) table(suffix string) string {
 func (w *ward) age(table, column string, by time.Duration) {
 	w.Helper()
 	expr := column + " - interval '" + by.String() + "'"
-	if w.dialect == dialect.SQLite {
+	if w.dialect != dialect.Postgres {
 		expr = fmt.Sprintf("%s - %d", column, by.Microseconds())
 	}
 	w.exec("UPDATE " + w.table(table) + " SET " + column + " = " + expr)
@@ -127,8 +128,8 @@ func (w *ward) run(f ops.Finding) {
 	}
 }
 
-// TestConsumersAreExamined: each finding about a consumer goes away by what it
-// says, and without a consumer there is none.
+// TestConsumersAreExamined: each finding about a consumer goes away by its own
+// remedy, and without a consumer nothing is found.
 func TestConsumersAreExamined(t *testing.T) {
 	for name, url := range map[string]string{
 		"sqlite":   "sqlite:" + filepath.Join(t.TempDir(), "billing.db"),
@@ -193,6 +194,7 @@ func TestStatusOfConsumers(t *testing.T) {
 	for name, url := range map[string]string{
 		"sqlite":   "sqlite:" + filepath.Join(t.TempDir(), "billing.db"),
 		"postgres": testserver.SharedPostgres(t, "18").Database(t),
+		"mariadb":  testserver.SharedMySQL(t, testserver.MariaDB10).Database(t),
 	} {
 		t.Run(name, func(t *testing.T) {
 			status := func(code exit.Code, args ...string) result {
@@ -215,7 +217,7 @@ func TestStatusOfConsumers(t *testing.T) {
 					t.Errorf("stdout lacks %q:\n%s", want, text)
 				}
 			}
-			var all []consumerAnswer
+			var all []answer.Consumer
 			if err := json.Unmarshal([]byte(status(0, "--consumer", "all", "--output", "json").out), &all); err != nil || len(all) != 1 {
 				t.Fatalf("%+v, %v", all, err)
 			}

@@ -15,7 +15,7 @@ func (a *app) strictCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "strict", Short: "Let the outbox number the messages of each key",
 		Long: "In a strict topic the outbox gives each key's messages the versions 1, 2, 3 ... in\n" +
-			"commit order, whoever writes them. A writer holds its keys from the insert to the end\n" +
+			"commit order, whichever program writes them. A writer holds its keys from the insert to the end\n" +
 			"of its transaction: two transactions that write one key follow each other.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -47,7 +47,7 @@ func (a *app) strictList() *cobra.Command {
 				}
 				output.Row(w, "TOPIC", "SINCE")
 				for _, t := range topics {
-					output.Row(w, output.Visible(t.Topic, ""), output.Stamp(t.Since))
+					output.Row(w, t.Topic, output.Stamp(t.Since))
 				}
 			})
 		},
@@ -87,7 +87,7 @@ func (a *app) strictSet(on bool) *cobra.Command {
 				if !changed {
 					done = "was that already"
 				}
-				output.Row(w, fmt.Sprintf("topic %s %s", output.Visible(req.Topic, ""), done))
+				output.Row(w, fmt.Sprintf("topic %s %s", req.Topic, done))
 			})
 		},
 	}

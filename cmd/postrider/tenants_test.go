@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 )
 
@@ -94,7 +95,7 @@ func TestAnUnknownCommandIsAnsweredWithANearOne(t *testing.T) {
 }
 
 func TestOneWarning(t *testing.T) {
-	if one, two := warnings(1), warnings(2); one != "1 warning" || two != "2 warnings" {
+	if one, two := answer.Warnings(1), answer.Warnings(2); one != "1 warning" || two != "2 warnings" {
 		t.Errorf("%q, %q", one, two)
 	}
 }

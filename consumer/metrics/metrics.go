@@ -4,8 +4,8 @@
 //
 // The page has the text format of Prometheus, version 0.0.4
 // (prometheus.io/docs/instrumenting/exposition_formats), and rules for alerts
-// are in docs/alerts. A program that has metrics of its own at /metrics serves
-// these under another path, which is one more scrape.
+// are in docs/alerts. A program with metrics of its own at /metrics serves
+// these under another path, with a scrape of their own.
 package metrics
 
 import (
@@ -21,23 +21,23 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// Source is a *consumer.Consumer, whatever its transactions are.
+// Source is a *consumer.Consumer with any type of transaction.
 type Source interface {
 	Stats() consumer.Stats
-	// Status asks the database.
+	// Status queries the database.
 	Status(ctx context.Context) (inbox.Status, error)
 }
 
 const (
-	// maxAge is how old an answer of the database may be: a scraper must not be
-	// able to load it.
+	// maxAge is the age up to which an answer of the database is reused, so that scrapers
+	// cannot load the database.
 	maxAge = 5 * time.Second
-	// patience is for one question to the database.
+	// patience bounds one query to the database.
 	patience = 5 * time.Second
 )
 
-// Handler serves the series of some consumers, each of another name. It asks the
-// database of each at a scrape, and not more often than every 5 seconds.
+// Handler serves the series of consumers with different names. On a scrape it queries the
+// database of each, at most every 5 seconds.
 func Handler(consumers ...Source) http.Handler {
 	h := &handler{}
 	for _, c := range consumers {
@@ -48,7 +48,7 @@ func Handler(consumers ...Source) http.Handler {
 
 type handler struct{ of []*watched }
 
-// watched is a consumer and what its database said last.
+// watched is a consumer and the last answer of its database.
 type watched struct {
 	Source
 	mu    sync.Mutex
@@ -63,7 +63,7 @@ func (w *watched) look(ctx context.Context) (inbox.Status, bool) {
 	if !w.asked.IsZero() && time.Since(w.asked) < maxAge {
 		return w.last, w.up
 	}
-	// A scraper that goes away must not make the next one believe that the database is down.
+	// An aborted scrape must not make the next one report that the database is down.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	s, err := w.Status(ctx)
@@ -79,16 +79,16 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.stats(&s)
 		status, up := of.look(r.Context())
 		p.gauge("status_up", "1 when the database answered the last question for the series of the tables.", truth(up))
-		if up { // old figures are worse than none: they look healthy
+		if up { // stale figures look healthy, which is worse than none
 			p.status(&status)
 		}
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write(p.bytes()) // the scraper has gone: nobody to tell
+	_, _ = w.Write(p.bytes()) // fails only if the scraper has gone
 }
 
-// page collects the lines of each series, which must stand together.
+// page collects the lines of each series, which must be adjacent.
 type page struct {
 	consumer string
 	order    []string
@@ -105,7 +105,7 @@ func (p *page) stats(s *consumer.Stats) {
 	p.counter("dead_total", "Messages given up.", s.Dead)
 	p.histogram("handler_duration_seconds", "Time of one call of a handler, failed ones included.", &s.Handler)
 	p.histogram("latency_seconds", "Time from enqueue, by the clock of the producer's database, to the committed effect, by the clock of this process.", &s.Latency)
-	// These parts have a series also while they work, so that an alert can tell
+	// These parts have a series even while they work, so that an alert can distinguish
 	// "works" from "not scraped".
 	parts := map[string]bool{}
 	for _, part := range s.Down {
@@ -154,7 +154,7 @@ func (p *page) histogram(name, help string, h *consumer.Histogram) {
 	p.line(name, "histogram", help, "_count", strconv.FormatInt(n, 10))
 }
 
-// line adds one sample of the consumer with at most one label more.
+// line adds one sample of the consumer with at most one further label.
 func (p *page) line(name, kind, help, suffix, value string, label ...string) {
 	b := p.lines[name]
 	if b == nil {
@@ -178,7 +178,7 @@ func (p *page) bytes() []byte {
 	return all.Bytes()
 }
 
-// escape makes a label's value of a name: the format has these three escapes.
+// escape escapes a name for use as a label's value; the format has three escapes.
 func escape(s string) string {
 	return strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`).Replace(s)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// fixed is a consumer whose figures do not change.
+// fixed is a consumer with constant figures.
 type fixed struct {
 	stats  consumer.Stats
 	status inbox.Status
@@ -78,7 +78,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// However often it is scraped, the database is asked every 5 seconds at the most.
+// TestScrapesDoNotLoadTheDatabase: scrapes query the database at most every 5 seconds.
 func TestScrapesDoNotLoadTheDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &fixed{}

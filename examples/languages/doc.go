@@ -1,3 +1,3 @@
-// Package languages holds writers and consumers in TypeScript, Python and Java;
-// its test runs them. See README.md.
+// Package languages holds writers and consumers in TypeScript, Python and Java, which
+// its tests run, and in C#, of which they run the statements. See README.md.
 package languages

@@ -112,7 +112,7 @@ func delivered(t *testing.T, bus *membroker.Broker, n int) []membroker.Entry {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for limit := time.After(2 * time.Minute); ; {
+	for limit := time.After(5 * time.Minute); ; {
 		if got := bus.Log("orders"); len(got) >= n {
 			return got
 		}

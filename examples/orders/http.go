@@ -13,12 +13,13 @@ type Request struct {
 	Ref      string `json:"ref"`
 	SKU      string `json:"sku,omitempty"`
 	Qty      int    `json:"qty,omitempty"`
+	Unit     string `json:"unit,omitempty"`     // "" for piece
 	Declined bool   `json:"declined,omitempty"` // the card of POST /orders/{id}/pay
 }
 
 // Handler returns the HTTP API of the shop:
 //
-//	POST /orders            place an order: order, ref, sku, qty
+//	POST /orders            place an order: order, ref, sku, qty, unit
 //	POST /orders/{id}/pay   pay it: ref, declined
 //	POST /orders/{id}/ship  ship it: ref
 //
@@ -28,7 +29,7 @@ type Request struct {
 func (s *Shop) Handler(log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", answer(log, func(r *http.Request, q Request) error {
-		return s.Place(r.Context(), Event{Order: q.Order, Ref: q.Ref, SKU: q.SKU, Qty: q.Qty})
+		return s.Place(r.Context(), Event{Order: q.Order, Ref: q.Ref, SKU: q.SKU, Quantity: Quantity{q.Qty, q.Unit}})
 	}))
 	mux.HandleFunc("POST /orders/{id}/pay", answer(log, func(r *http.Request, q Request) error {
 		return s.Pay(r.Context(), Event{Order: r.PathValue("id"), Ref: q.Ref}, q.Declined)

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
 )
@@ -26,28 +25,39 @@ const (
 	Shipped = "order.shipped"
 )
 
-// Event is the payload of every message.
+// Event is the payload of every message, in its newest version; see events.go.
 type Event struct {
-	Order string `json:"order"`
-	Step  string `json:"step"`
-	Ref   string `json:"ref"` // names the transaction that made the step
-	SKU   string `json:"sku"`
-	Qty   int    `json:"qty"`
+	Order    string   `json:"order"`
+	Step     string   `json:"step"`
+	Ref      string   `json:"ref"` // names the transaction that made the step
+	SKU      string   `json:"sku"`
+	Quantity Quantity `json:"quantity"`
 }
+
+// Quantity is how much of the goods.
+type Quantity struct {
+	Amount int    `json:"amount"`
+	Unit   string `json:"unit"` // "" in an order means [Piece]
+}
+
+// Piece is the unit of goods that are counted.
+const Piece = "piece"
 
 // Errors that the API turns into status codes.
 var (
-	ErrInvalid  = errors.New("order, ref and sku must be given, qty must be 1 or more")
+	ErrInvalid  = errors.New("order, ref and sku must be given, qty must be 1 or more, unit must be piece while events of version 1 are written")
 	ErrState    = errors.New("the order is not there or not in the right state")
 	ErrDeclined = errors.New("the card was declined")
 )
 
 // Shop changes orders. Its methods are safe for concurrent use.
 type Shop struct {
-	db     *sql.DB
-	outbox *outbox.Outbox
-	topic  string
-	pause  func() time.Duration
+	db      *sql.DB
+	dialect dialect.Dialect
+	outbox  *outbox.Outbox
+	topic   string
+	writeV1 bool
+	pause   func() time.Duration
 }
 
 // Options are the settings of a Shop. nil means all defaults.
@@ -56,6 +66,9 @@ type Options struct {
 	Schema string
 	// Topic of the messages, "" for the constant of that name.
 	Topic string
+	// WriteV1 writes events of version 1, while warehouses run that know no other. An
+	// order in another unit than [Piece] is then refused: version 1 would lose it.
+	WriteV1 bool
 	// Pause is slept in each transaction after the message was enqueued, so
 	// that transactions overlap; nil: no pause.
 	Pause func() time.Duration
@@ -63,10 +76,10 @@ type Options struct {
 
 // NewShop returns a shop on db, a database of the dialect d. It does no I/O.
 func NewShop(db *sql.DB, d dialect.Dialect, opts *Options) *Shop {
-	s := &Shop{db: db, topic: Topic}
+	s := &Shop{db: db, dialect: d, topic: Topic}
 	var ob outbox.Options
 	if opts != nil {
-		ob.Schema, s.pause = opts.Schema, opts.Pause
+		ob.Schema, s.pause, s.writeV1 = opts.Schema, opts.Pause, opts.WriteV1
 		if opts.Topic != "" {
 			s.topic = opts.Topic
 		}
@@ -83,19 +96,23 @@ func (s *Shop) Migrate(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the table of orders: %w", err)
 	}
-	return nil
+	// Programs of version 1 do not know this column: it has a default for their rows.
+	return addColumn(ctx, s.db, s.dialect, "orders", "unit", "text NOT NULL DEFAULT '"+Piece+"'")
 }
 
 // Place makes an order. e.Ref names the step for ever. An order that is there
 // already is ErrState, and nothing is enqueued again.
 func (s *Shop) Place(ctx context.Context, e Event) error {
 	e.Step = Placed
-	if e.SKU == "" || e.Qty < 1 {
+	if e.Quantity.Unit == "" {
+		e.Quantity.Unit = Piece
+	}
+	if e.SKU == "" || e.Quantity.Amount < 1 || s.writeV1 && e.Quantity.Unit != Piece {
 		return ErrInvalid
 	}
 	return s.step(ctx, &e, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `INSERT INTO orders (id, sku, qty, placed) VALUES ($1, $2, $3, $4)
-			ON CONFLICT (id) DO NOTHING`, e.Order, e.SKU, e.Qty, e.Ref)
+		res, err := tx.ExecContext(ctx, `INSERT INTO orders (id, sku, qty, unit, placed) VALUES ($1, $2, $3, $4, $5)
+			ON CONFLICT (id) DO NOTHING`, e.Order, e.SKU, e.Quantity.Amount, e.Quantity.Unit, e.Ref)
 		if err != nil {
 			return err
 		}
@@ -111,7 +128,7 @@ func (s *Shop) Place(ctx context.Context, e Event) error {
 func (s *Shop) Pay(ctx context.Context, e Event, declined bool) error {
 	e.Step = Paid
 	return s.step(ctx, &e, func(tx *sql.Tx) error {
-		return advance(ctx, tx, `UPDATE orders SET paid = $1 WHERE id = $2 AND paid IS NULL RETURNING sku, qty`, &e)
+		return advance(ctx, tx, `UPDATE orders SET paid = $1 WHERE id = $2 AND paid IS NULL RETURNING sku, qty, unit`, &e)
 	}, func() error {
 		if declined {
 			return ErrDeclined
@@ -124,13 +141,13 @@ func (s *Shop) Pay(ctx context.Context, e Event, declined bool) error {
 func (s *Shop) Ship(ctx context.Context, e Event) error {
 	e.Step = Shipped
 	return s.step(ctx, &e, func(tx *sql.Tx) error {
-		return advance(ctx, tx, `UPDATE orders SET shipped = $1 WHERE id = $2 AND paid IS NOT NULL AND shipped IS NULL RETURNING sku, qty`, &e)
+		return advance(ctx, tx, `UPDATE orders SET shipped = $1 WHERE id = $2 AND paid IS NOT NULL AND shipped IS NULL RETURNING sku, qty, unit`, &e)
 	}, nil)
 }
 
 // advance moves one order and fills in what its message needs.
 func advance(ctx context.Context, tx *sql.Tx, update string, e *Event) error {
-	err := tx.QueryRowContext(ctx, update, e.Ref, e.Order).Scan(&e.SKU, &e.Qty)
+	err := tx.QueryRowContext(ctx, update, e.Ref, e.Order).Scan(&e.SKU, &e.Quantity.Amount, &e.Quantity.Unit)
 	if errors.Is(err, sql.ErrNoRows) {
 		return ErrState
 	}
@@ -152,7 +169,7 @@ func (s *Shop) step(ctx context.Context, e *Event, change func(*sql.Tx) error, c
 	if err := change(tx); err != nil {
 		return fail(err)
 	}
-	if err := s.outbox.Enqueue(ctx, tx, postrider.JSON(s.topic, e.Order, e.Step, e)); err != nil {
+	if err := s.outbox.Enqueue(ctx, tx, s.message(e)); err != nil {
 		return fail(err)
 	}
 	if s.pause != nil {

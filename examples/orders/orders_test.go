@@ -87,7 +87,7 @@ func travel(t *testing.T, db *sql.DB, d dialect.Dialect, st store.Store, m ops.M
 		}
 		return n
 	}
-	for end := time.Now().Add(time.Minute); count("SELECT coalesce(sum(moves), 0) FROM stock") < 3*n; {
+	for end := time.Now().Add(5 * time.Minute); count("SELECT coalesce(sum(moves), 0) FROM stock") < 3*n; {
 		if time.Now().After(end) {
 			t.Fatalf("%d of %d movements have reached the stock", count("SELECT count(*) FROM movements"), 3*n)
 		}

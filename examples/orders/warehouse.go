@@ -57,6 +57,9 @@ func (w *Warehouse) Migrate(ctx context.Context) error {
 			return fmt.Errorf("make the tables of the warehouse: %w", err)
 		}
 	}
+	if err := addColumn(ctx, tx, w.dialect, "movements", "unit", "text NOT NULL DEFAULT '"+Piece+"'"); err != nil {
+		return err
+	}
 	return tx.Commit()
 }
 
@@ -64,7 +67,7 @@ func (w *Warehouse) Migrate(ctx context.Context) error {
 func (w *Warehouse) Run(ctx context.Context, src broker.Source) error {
 	c := consumer.New(src, consumer.SQL(w.db, w.dialect), &w.opts)
 	for _, step := range []string{Placed, Paid, Shipped} {
-		consumer.Handle(c, step, apply)
+		consumer.HandleChain(c, step, Events, apply)
 	}
 	return c.Run(ctx)
 }
@@ -74,17 +77,17 @@ func apply(ctx context.Context, tx *sql.Tx, e Event) error {
 	reserved, sold := 0, 0
 	switch e.Step {
 	case Placed:
-		reserved = e.Qty
+		reserved = e.Quantity.Amount
 	case Shipped:
-		reserved, sold = -e.Qty, e.Qty
+		reserved, sold = -e.Quantity.Amount, e.Quantity.Amount
 	}
 	if _, err := tx.ExecContext(ctx, `INSERT INTO stock (sku, reserved, sold, moves) VALUES ($1, $2, $3, 1)
 		ON CONFLICT (sku) DO UPDATE SET reserved = stock.reserved + excluded.reserved,
 			sold = stock.sold + excluded.sold, moves = stock.moves + 1`, e.SKU, reserved, sold); err != nil {
 		return fmt.Errorf("change the stock of %s: %w", e.SKU, err)
 	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO movements (ref, order_id, step, sku, qty) VALUES ($1, $2, $3, $4, $5)`,
-		e.Ref, e.Order, e.Step, e.SKU, e.Qty)
+	_, err := tx.ExecContext(ctx, `INSERT INTO movements (ref, order_id, step, sku, qty, unit) VALUES ($1, $2, $3, $4, $5, $6)`,
+		e.Ref, e.Order, e.Step, e.SKU, e.Quantity.Amount, e.Quantity.Unit)
 	if err != nil {
 		return fmt.Errorf("write the movement of %s: %w", e.SKU, err)
 	}

@@ -89,7 +89,7 @@ func killAndFinish(t *testing.T, db string) {
 // launch runs the program until it ends, or kills it after so many lines.
 func launch(t *testing.T, db string, lines int) (ended bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(os.Environ(), child+"="+db)

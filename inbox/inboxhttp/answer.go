@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// answer is an http.ResponseWriter that holds the answer back, and what is kept
-// of it: a line of JSON and the body.
+// answer is an http.ResponseWriter that holds the answer back, and its stored
+// form: a line of JSON and the body.
 type answer struct {
 	Fingerprint string      `json:"fingerprint"`
 	Status      int         `json:"status"`
@@ -29,7 +29,7 @@ func newAnswer(print string, limit int) *answer {
 func (a *answer) Header() http.Header { return a.header }
 
 func (a *answer) WriteHeader(status int) {
-	if a.Status != 0 || status < 200 { // informational ones are not held back for later
+	if a.Status != 0 || status < 200 { // informational answers are dropped
 		return
 	}
 	a.Status, a.Fields = status, a.header.Clone()
@@ -49,8 +49,8 @@ func (a *answer) tooLarge() error {
 	return fmt.Errorf("the answer is larger than the %d bytes that are kept: raise Options.MaxAnswer, or answer with a link", a.limit)
 }
 
-// end closes the answer. What belongs to one delivery only is taken out, and so
-// are cookies, which are secrets.
+// end closes the answer. It removes headers of a single delivery, and
+// cookies, which are secrets.
 func (a *answer) end() error {
 	a.WriteHeader(http.StatusOK)
 	for _, name := range []string{"Connection", "Keep-Alive", "Transfer-Encoding", "Trailer", "Upgrade", "Date", "Content-Length"} {
@@ -59,7 +59,7 @@ func (a *answer) end() error {
 	return a.err
 }
 
-// encode is what is kept.
+// encode returns the stored form.
 func (a *answer) encode() ([]byte, error) {
 	kept := *a
 	kept.Fields = a.Fields.Clone()
@@ -78,7 +78,7 @@ func decode(kept []byte) (*answer, error) {
 	line, body, found := bytes.Cut(kept, []byte("\n")) // JSON has no line feed of its own
 	var a answer
 	if err := json.Unmarshal(line, &a); err != nil || !found || a.Status < 200 || a.Status > 999 {
-		return nil, errors.Join(errors.New("what is kept with the key is no answer of this package: give it a consumer name of its own"), err)
+		return nil, errors.Join(errors.New("the result stored with the key is not an HTTP answer: use a consumer name that nothing else uses"), err)
 	}
 	a.body = body
 	return &a, nil
@@ -93,5 +93,5 @@ func (a *answer) send(w http.ResponseWriter, replayed bool) {
 		to.Set(ReplayedHeader, "true")
 	}
 	w.WriteHeader(a.Status)
-	_, _ = w.Write(a.body) // the client has gone, or the status allows no body
+	_, _ = w.Write(a.body) // fails if the client has gone, or the status allows no body
 }

@@ -5,22 +5,22 @@
 //	h := inboxhttp.New(in, consumer.SQL(db, dialect.Postgres), caller, placeOrder, nil)
 //	mux.Handle("POST /orders", h)
 //
-// The handler works in a transaction that first claims the key and last keeps
+// The handler works in a transaction that first claims the key and finally stores
 // the answer: effect, claim and answer commit together or not at all, and the
-// client gets the answer after the commit. So a request may be repeated after
-// anything: a lost answer, a crash of the service or of the database.
+// client gets the answer after the commit. So a client may repeat a request after
+// any failure: a lost answer, a crash of the service or of the database.
 //
 //   - The same key again: the first answer, with the header Idempotent-Replayed: true.
 //   - The same key with another request: 422.
 //   - While the first is still running: 409 with Retry-After. (On SQLite, where
 //     one transaction writes at a time, it waits.)
-//   - No key, where one is required: 400.
-//   - An answer that is not kept (see [Options.Keep]): the transaction is rolled
+//   - No key, if one is required: 400.
+//   - An answer that is not stored (see [Options.Keep]): the transaction is rolled
 //     back, the client gets the answer, and the next request with the key runs the
 //     handler again.
 //
-// Keys are forgotten by [inbox.Inbox.Prune]: tell your callers the age, the inbox's
-// horizon at least, after which a key counts as new.
+// [inbox.Inbox.Prune] forgets keys: tell your callers the age, at least the inbox's
+// horizon, after which a key counts as new.
 package inboxhttp
 
 import (
@@ -45,37 +45,37 @@ const (
 	ReplayedHeader = "Idempotent-Replayed" // "true" on an answer that was given before
 )
 
-// DB runs transactions. consumer.SQL and consumer.Pgx make one.
+// DB runs transactions. consumer.SQL and consumer.Pgx return one.
 type DB[Tx any] interface {
-	// Transact begins a transaction, runs fn and commits; when fn or the commit
-	// fails it rolls back and returns the error. conn is tx for the inbox.
+	// Transact begins a transaction, runs fn and commits; if fn or the commit
+	// fails it rolls back and returns the error. conn is the inbox's view of tx.
 	Transact(ctx context.Context, fn func(tx Tx, conn inbox.Conn) error) error
 }
 
 // Handler answers a request with an effect in tx, which it must not commit. The
-// answer is held back until the commit. An error rolls tx back and is answered
-// with 500, whatever was written.
+// answer is held back until the commit. On error tx is rolled back and the client
+// gets 500, whatever was written.
 type Handler[Tx any] func(w http.ResponseWriter, r *http.Request, tx Tx) error
 
-// Options are the settings of a handler. nil means all defaults.
+// Options configures a handler. nil means all defaults.
 type Options struct {
-	// Required refuses requests without a key. Otherwise they are handled, in a
-	// transaction too, each time that they come.
+	// Required refuses requests without a key. Otherwise each of them is handled, in a
+	// transaction too.
 	Required bool
-	// Keep reports by its status whether an answer is final: the transaction commits
-	// and the answer is kept. By default all below 500 are but 408, 425 and 429.
+	// Keep reports by its status whether an answer is final: then the transaction commits
+	// and the answer is stored. By default all below 500 are, except 408, 425 and 429.
 	Keep func(status int) bool
-	// Fingerprint tells whether two requests with one key are the same. By default
+	// Fingerprint returns a text that is equal for repetitions of a request. By default
 	// it is the SHA-256 of method, path, query, Content-Type and body. Change it
-	// where a repetition may differ, by a time stamp in the body, say.
+	// if repetitions may differ, for instance by a time stamp in the body.
 	Fingerprint func(r *http.Request, body []byte) string
 	// MaxBody is the largest request body in bytes: 1 MiB. Above it: 413.
 	MaxBody int64
 	// MaxAnswer is the largest answer in bytes, header included: 256 KiB, at most
-	// [inbox.MaxResult]. A larger one is rolled back and answered with 500: what
-	// cannot be repeated is not done.
+	// [inbox.MaxResult]. A larger answer is rolled back and replaced by 500, because it
+	// could not be repeated.
 	MaxAnswer int
-	// RetryAfter is what a client is told to wait, rounded up to seconds: 1 s.
+	// RetryAfter is the pause for clients in Retry-After, rounded up to seconds: 1 s.
 	RetryAfter time.Duration
 	// Documentation is the address of a page about keys, the type of the problem
 	// documents (RFC 9457) that refuse a request.
@@ -93,9 +93,9 @@ type handler[Tx any] struct {
 }
 
 // New returns a handler whose requests are claimed in the inbox. Give each
-// operation or each API a consumer name of its own. caller names the caller of a
-// request: one caller's key means nothing to another. It must not change when a client logs in
-// again, so take an account, not a token. "" is answered with 401.
+// operation or each API a consumer name of its own. caller returns the caller of a
+// request: each caller has keys of its own. It must not change when a client logs in
+// again, so use the account, not the token. For "" the client gets 401.
 func New[Tx any](in *inbox.Inbox, db DB[Tx], caller func(*http.Request) string, handle Handler[Tx], opts *Options) http.Handler {
 	h := &handler[Tx]{inbox: in, db: db, caller: caller, handle: handle}
 	if opts != nil {
@@ -124,7 +124,7 @@ func New[Tx any](in *inbox.Inbox, db DB[Tx], caller func(*http.Request) string, 
 	return h
 }
 
-// OneCaller is for an operation whose callers share one set of keys. A caller that
+// OneCaller makes all callers of an operation share one set of keys. A caller that
 // knows or guesses the key and the request of another gets the other's answer.
 func OneCaller(*http.Request) string { return "everybody" }
 
@@ -140,16 +140,16 @@ func fingerprint(r *http.Request, body []byte) string {
 	return digest(r.Method, r.URL.Path, r.URL.RawQuery, r.Header.Get("Content-Type"), string(body))
 }
 
-// digest tells lists of texts apart, also where one ends and the next begins.
+// digest returns different texts for different lists, even if their concatenations are equal.
 func digest(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
-		_, _ = io.WriteString(h, strconv.Itoa(len(p))+":"+p) // a hash takes everything
+		_, _ = io.WriteString(h, strconv.Itoa(len(p))+":"+p) // never fails
 	}
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
-// What ends a transaction without a fault.
+// Reasons to end a transaction that are no failures.
 var (
 	errBusy  = errors.New("another request with the key is running")
 	errOther = errors.New("the key was used for another request")
@@ -163,7 +163,7 @@ func (h *handler[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, http.StatusBadRequest, err.Error())
 		return
 	case key == "" && h.opts.Required:
-		h.refuse(w, http.StatusBadRequest, "the header field "+KeyHeader+" is missing: this operation needs it, with a value that is new for each operation and the same when it is repeated")
+		h.refuse(w, http.StatusBadRequest, "the header field "+KeyHeader+" is missing: send a value that is new for each operation and the same for its repetitions")
 		return
 	}
 	who := h.caller(r)
@@ -178,9 +178,9 @@ func (h *handler[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r = r.Clone(r.Context())
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	// A digest: neither names nor keys of callers stand in the table.
+	// A digest keeps names and keys of callers out of the table.
 	m := postrider.Message{ID: digest(who, key), Topic: r.Method + " " + pattern(r), Type: "http"}
-	a, replayed, err := h.transact(w, r, m, key != "", h.opts.Fingerprint(r, body))
+	a, replayed, err := h.transact(r, m, key != "", h.opts.Fingerprint(r, body))
 	if err != nil && !errors.Is(err, errOpen) {
 		h.fail(w, r, err)
 		return
@@ -188,7 +188,7 @@ func (h *handler[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.send(w, replayed)
 }
 
-// pattern is where the request was routed to.
+// pattern returns the pattern that the request was routed by.
 func pattern(r *http.Request) string {
 	if r.Pattern != "" {
 		return r.Pattern
@@ -196,9 +196,9 @@ func pattern(r *http.Request) string {
 	return r.URL.Path
 }
 
-// transact returns the answer: what the handler made of the request now, or what
-// is kept.
-func (h *handler[Tx]) transact(w http.ResponseWriter, r *http.Request, m postrider.Message, keyed bool, print string) (a *answer, replayed bool, err error) {
+// transact returns the handler's answer to the request, or the stored
+// one.
+func (h *handler[Tx]) transact(r *http.Request, m postrider.Message, keyed bool, print string) (a *answer, replayed bool, err error) {
 	ctx := r.Context()
 	err = h.db.Transact(ctx, func(tx Tx, conn inbox.Conn) error {
 		if keyed {

@@ -9,9 +9,9 @@ import (
 // maxKey bounds a key, in bytes.
 const maxKey = 255
 
-// parseKey reads the field: a string of structured fields (RFC 9651, 3.3.3), in
-// quotes. The bare value that many clients send is taken too, and means the same.
-// "" means that there is none.
+// parseKey parses the field: a string of structured fields (RFC 9651, 3.3.3), in
+// quotes. The bare value that many clients send is accepted as the same key.
+// It returns "" if the request has no key.
 func parseKey(values []string) (string, error) {
 	switch {
 	case len(values) == 0:

@@ -38,19 +38,19 @@ func (h *handler[Tx]) refuseBody(w http.ResponseWriter, err error) {
 	h.refuse(w, http.StatusBadRequest, "the body ended before its end")
 }
 
-// fail says what became of a request whose transaction did not commit, or may
-// have committed without our being told.
+// fail answers a request whose transaction did not commit, or may
+// have committed with a lost answer.
 func (h *handler[Tx]) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var again *inbox.RetryableError
 	switch {
 	case errors.Is(err, errBusy):
-		h.refuseLater(w, http.StatusConflict, "a request with this "+KeyHeader+" is being worked on: repeat it later")
+		h.refuseLater(w, http.StatusConflict, "a request with this "+KeyHeader+" is still running: repeat it later")
 		return
 	case errors.Is(err, errOther):
 		h.refuse(w, http.StatusUnprocessableEntity, "this "+KeyHeader+" was used for another request: use a new one")
 		return
 	case errors.Is(err, inbox.ErrNoResult):
-		h.refuse(w, http.StatusConflict, "a request with this "+KeyHeader+" was worked on, and its answer is not kept")
+		h.refuse(w, http.StatusConflict, "a request with this "+KeyHeader+" was processed, and its answer is not stored")
 		return
 	}
 	h.opts.Logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "route", pattern(r), "error", err)

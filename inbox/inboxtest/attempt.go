@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ func attemptCases() []Case {
 		{"attempt/orphan", "a try of another owner that has not ended is told and not counted, unless it is taken over", attemptOrphan},
 		{"attempt/returned", "a try that its owner takes back was none; another cannot take it back", attemptReturned},
 		{"attempt/failed", "a failure is kept with its cause, and the message is not due before its time", attemptFailed},
+		{"attempt/listed", "what is tried again, dead or stashed is listed by id in pages, with what it waits for, until it is finished", attemptListed},
 		{"attempt/outlives", "a try that was committed before its effect outlives the end of the effect's transaction", attemptOutlives},
 	}
 }
@@ -141,4 +143,61 @@ func attemptOutlives(ctx context.Context, env *Env) error {
 		}
 	}
 	return env.acts(ctx)
+}
+
+func attemptListed(ctx context.Context, env *Env) error {
+	in, other := env.inbox(consumer), env.inbox("shipping")
+	fails, runs, dies, waits := message("a", 1), message("b", 1), message("c", 1), message("d", 3)
+	fail := func(in *inboxwork.Inbox, m postrider.Message, cause string) error {
+		return env.in(ctx, func(tx inbox.Conn) error {
+			_, err := in.FailAttempt(ctx, tx, m, "here", false, time.Hour, cause)
+			return err
+		})
+	}
+	_, dead := env.bury(ctx, in, dies, 5, "no stock")
+	err := errors.Join(dead, fail(in, fails, "SCHEMA_NEWER: message has schema version 3"), fail(in, fails, "SCHEMA_NEWER: again"), fail(other, message("z", 1), "EOF: no code"),
+		env.began(ctx, in, runs, inboxwork.Try{Owner: "me"}, inboxwork.Attempt{Count: 1}),
+		env.took(ctx, in, inbox.Contiguous, []postrider.Message{waits}, inboxwork.Early))
+	if err != nil {
+		return err
+	}
+	wants := []string{
+		"a-1 retry 2 SCHEMA_NEWER true its next attempt", "b-1 retry 1  false the end of a running attempt",
+		"c-1 dead 5  false a person: dead retry or dead discard", "d-3 waiting 0  false versions 1 to 2 of its key",
+	}
+	pages := func() (all []string, err error) {
+		for after := ""; ; {
+			page, err := in.Unfinished(ctx, env.DB, after, 3)
+			if err != nil || len(page) == 0 {
+				return all, err
+			}
+			for _, u := range page {
+				if after = u.ID; time.Since(u.Since).Abs() > time.Hour || u.Topic != "orders" || u.Type != "order.changed" || u.Key != u.ID[:1] {
+					return nil, fmt.Errorf("listed as %+v", u)
+				}
+				all = append(all, fmt.Sprintf("%s %s %d %s %v %s", u.ID, u.State, u.Attempts, u.Code, time.Until(u.NextAttempt) > 30*time.Minute, u.WaitsFor()))
+			}
+		}
+	}
+	got, err := pages()
+	if err != nil || !slices.Equal(got, wants) {
+		return fmt.Errorf("listed are\n%q, want\n%q; error %w", got, wants, err)
+	}
+	if u, err := other.Unfinished(ctx, env.DB, "", 10); err != nil || len(u) != 1 || u[0].Error != "EOF: no code" || u[0].Code != "" {
+		return fmt.Errorf("of the other consumer %+v are listed, error %w", u, err)
+	}
+	err = env.in(ctx, func(tx inbox.Conn) error {
+		known, err := in.Look(ctx, tx, fails.ID)
+		if err == nil && (time.Until(known.NextAt) < 30*time.Minute || known.Attempts != 2) {
+			err = fmt.Errorf("known of %s is %+v", fails.ID, known)
+		}
+		return errors.Join(err, in.ForgetAttempts(ctx, tx, fails))
+	})
+	if err != nil {
+		return err
+	}
+	if got, err := pages(); err != nil || !slices.Equal(got, wants[1:]) {
+		return fmt.Errorf("listed after one was finished are %q, want %q; error %w", got, wants[1:], err)
+	}
+	return nil
 }

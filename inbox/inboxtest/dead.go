@@ -18,7 +18,9 @@ func deadCases() []Case {
 		{"dead/claimed", "a dead letter is not processed when it comes again, and a processed message does not die", deadClaimed},
 		{"dead/pages", "dead letters are listed in pages, each consumer's own", deadPages},
 		{"dead/revived", "a revived one is due at once and has its effect, once", deadRevived},
+		{"dead/in-turn", "a revived one waits for the versions before it, which may be dead themselves", deadInTurn},
 		{"dead/discarded", "a discarded one is gone for ever, and its key goes on", deadDiscarded},
+		{"dead/without-topic", "one without a topic and a key can be discarded", deadWithoutTopic},
 		{"dead/stashed", "a stashed message that dies leaves the stash, and its key waits", deadStashed},
 	}
 }
@@ -153,6 +155,52 @@ func deadRevived(ctx context.Context, env *Env) error {
 	return env.acts(ctx, m.Key+" 1")
 }
 
+// deadInTurn: what cannot be handled at all dies before anybody asks whose turn it is.
+// The last dead letter is revived first: once a sweep looks at it, once Unstash does.
+func deadInTurn(ctx context.Context, env *Env) error {
+	in, msgs := env.inbox(consumer), messages("a", 1, 4)
+	if err := env.took(ctx, in, inbox.Contiguous, msgs[:1], inboxwork.Apply); err != nil {
+		return err
+	}
+	for _, m := range msgs[1:] {
+		if _, err := env.bury(ctx, in, m, 1, "no handler for the type"); err != nil {
+			return err
+		}
+	}
+	if err := env.decide(ctx, in.Revive, msgs[3].ID); err != nil {
+		return err
+	}
+	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 0 {
+		return fmt.Errorf("%d were applied before their turn, %v", n, err)
+	}
+	if err := env.decide(ctx, in.Revive, msgs[2].ID); err != nil {
+		return err
+	}
+	s, err := env.due(ctx, in, 0, "", "")
+	if err != nil || s == nil || s.Message.ID != msgs[2].ID {
+		return fmt.Errorf("a revived one is not looked at: %+v, %v", s, err)
+	}
+	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inboxwork.Early {
+		return fmt.Errorf("a revived one before its turn: ruling %d, %v; want %d", r, err, inboxwork.Early)
+	}
+	if s, err = env.due(ctx, in, 0, "", ""); err != nil || s != nil {
+		return fmt.Errorf("behind a dead letter is due: %+v, %v", s, err)
+	}
+	if err := errors.Join(env.acts(ctx, "a 1"), env.mark(ctx, in, "a", 1), env.decide(ctx, in.Revive, msgs[1].ID)); err != nil {
+		return err
+	}
+	if s, err = env.due(ctx, in, 0, "", ""); err != nil || s == nil {
+		return fmt.Errorf("the first dead letter is not due: %v", err)
+	}
+	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inboxwork.Apply {
+		return fmt.Errorf("a revived one in its turn: ruling %d, %v; want %d", r, err, inboxwork.Apply)
+	}
+	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 2 {
+		return fmt.Errorf("%d were applied behind it, %v; want 2", n, err)
+	}
+	return errors.Join(env.acts(ctx, seq("a", 1, 4)...), env.mark(ctx, in, "a", 4))
+}
+
 func deadDiscarded(ctx context.Context, env *Env) error {
 	in := env.inbox(consumer)
 	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
@@ -180,6 +228,21 @@ func deadDiscarded(ctx context.Context, env *Env) error {
 		return fmt.Errorf("%d stashed messages were applied, %v; want 1", n, err)
 	}
 	return errors.Join(env.acts(ctx, "a 1", "a 3"), env.mark(ctx, in, "a", 3))
+}
+
+// deadWithoutTopic: a record that cannot be decoded may have neither.
+func deadWithoutTopic(ctx context.Context, env *Env) error {
+	in := env.inbox(consumer)
+	if _, err := env.bury(ctx, in, postrider.Message{ID: "bare"}, 1, "no"); err != nil {
+		return err
+	}
+	for i, want := range []error{nil, inbox.ErrNotDead} {
+		if err := env.decide(ctx, in.Discard, "bare"); !errors.Is(err, want) {
+			return fmt.Errorf("discard %d: %v, want %v", i+1, err, want)
+		}
+	}
+	_, err := env.letters(ctx, in)
+	return err
 }
 
 func deadStashed(ctx context.Context, env *Env) error {

@@ -54,7 +54,7 @@ type Line struct {
 	// Lose lets the next request through and cuts the line before its answer has
 	// come whole. nil: there is no network between.
 	Lose func()
-	// Restore ends the fault; it is not an error that there is none.
+	// Restore ends the fault; without a fault it does nothing.
 	Restore func()
 }
 

@@ -71,9 +71,9 @@ func Run(t *testing.T, newEnv func(t *testing.T) *Env) {
 	}
 }
 
-// Check runs one case within a minute and returns what it found.
+// Check runs one case within five minutes and returns what it found.
 func Check(ctx context.Context, c Case, env *Env) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	if err := c.Run(ctx, env); err != nil {
 		return fmt.Errorf("%s: rule %q: %w", c.Name, c.Promise, err)

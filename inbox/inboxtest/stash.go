@@ -38,7 +38,7 @@ func (e *Env) unstash(ctx context.Context, in *inboxwork.Inbox, key string, limi
 	return applied, stale, err
 }
 
-// due is the stashed message that is due, nil when there is none.
+// due returns the stashed message that is due, or nil.
 func (e *Env) due(ctx context.Context, in *inboxwork.Inbox, patience time.Duration, topic, key string) (s *inboxwork.Stashed, err error) {
 	err = e.in(ctx, func(tx inbox.Conn) error {
 		s, err = in.DueStashed(ctx, tx, "me", patience, topic, key)

@@ -63,7 +63,7 @@ func roundTrip(c net.Conn, text string) error {
 	if _, err := io.WriteString(c, text); err != nil {
 		return err
 	}
-	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	_, err := io.ReadFull(c, make([]byte, len(text)))
 	return err
 }
@@ -108,7 +108,7 @@ func heldBack(t *testing.T, hold func(*faultproxy.Proxy)) {
 		t.Fatalf("read during hold: %v", err)
 	}
 	p.Restore()
-	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestStrand(t *testing.T) {
 	p.Strand()
 	select {
 	case <-ended:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the server does not see the end")
 	}
 	for range 3 {

@@ -21,9 +21,18 @@ type Language struct {
 	// Sizes is a query for the sizes in bytes of the tables that are there by their
 	// bare names, as a JSON object; the size is 0 where the database does not tell.
 	Sizes string
+	// Ready is a statement that fails unless the tables are there at this version, ""
+	// where Schema finds that out by itself.
+	Ready string
 	// WriteInQuery says that an INSERT may stand inside a query. It is false where
-	// one transaction writes at a time, so that round trips are cheap.
+	// one transaction writes at a time, so that round trips are cheap, and on MySQL.
 	WriteInQuery bool
+	// Guards are statements like those of Schema, which may need more than rights to
+	// make tables: see inbox.Migrate.
+	Guards []string
+	// MySQL says that the texts are those of MySQL where they differ: an INSERT that
+	// meets a row is an error, and returns nothing.
+	MySQL bool
 
 	words       []string          // what stands for {word} in a text, in pairs
 	replacer    *strings.Replacer // of words and the names of the tables
@@ -46,25 +55,14 @@ func For(d dialect.Dialect, schema string) *Language {
 	if d == dialect.SQLite {
 		l = sqlite(schema)
 	}
+	if d == dialect.MySQL {
+		l = mysql(schema)
+	}
 	t := &l.Tables
 	l.replacer = strings.NewReplacer(append([]string{
 		"{inbox}", t.Inbox, "{attempt}", t.Attempt, "{mark}", t.Mark, "{stash}", t.Stash, "{journal}", t.Journal, "{version}", t.Version,
 	}, l.words...)...)
 	return l
-}
-
-// Fill returns a text for the database. Texts are written once, with {words} for
-// what differs and with $1, $2 ... as placeholders. Casts are there for drivers
-// that tell the server the types of parameters by their Go types.
-func (l *Language) Fill(text string) string {
-	return strings.ReplaceAll(l.replacer.Replace(text), "$", l.placeholder)
-}
-
-// FillAll fills texts where they are.
-func (l *Language) FillAll(texts ...*string) {
-	for _, text := range texts {
-		*text = l.Fill(*text)
-	}
 }
 
 // Bare returns a table's name without its schema.
@@ -79,14 +77,4 @@ func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "'
 const (
 	// Became writes what became of a claimed message: consumer, id, outcome.
 	Became = `UPDATE {inbox} SET status = CAST($3 AS text) WHERE consumer = $1 AND message_id = $2`
-
-	// MoveMark moves the mark of a key: consumer, topic, key, version, what the mark
-	// must have reached. It is one statement in the usual case, where the message takes
-	// its turn. The row is made only for a key's first message; the WHERE of the
-	// conflict sees the row as the last transaction of the key has left it.
-	MoveMark = `INSERT INTO {mark} AS m (consumer, topic, key, version, updated_at)
-SELECT $1, $2, $3, CAST($4 AS bigint), {now} WHERE CAST($5 AS bigint) = 0
-OR EXISTS (SELECT 1 FROM {mark} WHERE consumer = $1 AND topic = $2 AND key = $3)
-ON CONFLICT (consumer, topic, key) DO UPDATE SET version = excluded.version, updated_at = excluded.updated_at
-WHERE m.version >= CAST($5 AS bigint) AND m.version < excluded.version`
 )

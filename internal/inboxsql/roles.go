@@ -31,7 +31,7 @@ func grants() []grant {
 	)
 	return []grant{
 		{"inbox_schema", see, see, see},
-		// Who processes a message does not forget it. Retention also locks what it removes.
+		// The role that processes messages does not delete them. Retention also locks the rows that it removes.
 		{"inbox", "SELECT; INSERT; UPDATE status, result", claim, "SELECT; DELETE; UPDATE status"},
 		{"inbox_attempt", "SELECT; INSERT; UPDATE; DELETE", attempt, "SELECT; DELETE"},
 		{"inbox_mark", "SELECT; INSERT; UPDATE version, updated_at", see, "SELECT; INSERT; UPDATE version, updated_at"},

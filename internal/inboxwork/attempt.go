@@ -56,9 +56,8 @@ func (in *Inbox) BeginAttempt(ctx context.Context, c inbox.Conn, m postrider.Mes
 	if try.TakeOver {
 		takeOver = 1
 	}
-	args := append(in.head(&m, try.Origin), try.Owner, try.Alone, takeOver)
-	row := c.QueryRow(ctx, in.sql.begin, args...)
-	if err := row.Scan(&a.Count, &state, &wait, &owner, &a.Alone, &a.LastError); err != nil {
+	args := append(in.names(&m, try.Origin), try.Owner, try.Alone, takeOver)
+	if err := in.sql.begin.scan(ctx, c, args, &a.Count, &state, &wait, &owner, &a.Alone, &a.LastError); err != nil {
 		return Attempt{}, in.wrap("count an attempt of", m.ID, err)
 	}
 	a.Dead = state == "dead"
@@ -71,7 +70,7 @@ func (in *Inbox) BeginAttempt(ctx context.Context, c inbox.Conn, m postrider.Mes
 // the database did, or the process was asked to end. It does nothing when that
 // try has ended already.
 func (in *Inbox) ReturnAttempt(ctx context.Context, c inbox.Conn, m postrider.Message, owner string) error {
-	if _, err := c.ExecContext(ctx, in.sql.unbegin, in.who.Consumer, m.ID, owner); err != nil {
+	if _, err := in.sql.unbegin.Exec(ctx, c, in.who.Consumer, m.ID, owner); err != nil {
 		return in.wrap("take back an attempt of", m.ID, err)
 	}
 	return nil
@@ -92,8 +91,8 @@ func (in *Inbox) FailAttempt(ctx context.Context, c inbox.Conn, m postrider.Mess
 		a     Attempt
 		state string
 	)
-	args := append(in.head(&m, origin), inboxsql.Clean(cause, maxCause), delay.Microseconds(), more)
-	if err := c.QueryRow(ctx, in.sql.fail, args...).Scan(&a.Count, &state); err != nil {
+	args := append(in.names(&m, origin), inboxsql.Clean(cause, maxCause), delay.Microseconds(), more)
+	if err := in.sql.fail.scan(ctx, c, args, &a.Count, &state); err != nil {
 		return Attempt{}, in.wrap("record the failure of", m.ID, err)
 	}
 	a.Dead = state == "dead"
@@ -119,9 +118,9 @@ func (in *Inbox) writeDead(ctx context.Context, c inbox.Conn, m *postrider.Messa
 	if err != nil {
 		return in.wrap("encode the headers of", m.ID, err)
 	}
-	args := append(in.head(m, origin), attempts, inboxsql.Clean(cause, maxCause), append([]byte{}, m.Payload...),
+	args := append(in.names(m, origin), attempts, inboxsql.Clean(cause, maxCause), append([]byte{}, m.Payload...),
 		inboxsql.Clean(m.ContentType, postrider.MaxContentTypeLen), string(headers), m.Version, int64(m.SchemaVersion))
-	if _, err := c.ExecContext(ctx, in.sql.bury, args...); err != nil {
+	if _, err := in.sql.bury.Exec(ctx, c, args...); err != nil {
 		return in.wrap("bury", m.ID, err)
 	}
 	return in.became(ctx, c, m.ID, inbox.Died)
@@ -130,7 +129,7 @@ func (in *Inbox) writeDead(ctx context.Context, c inbox.Conn, m *postrider.Messa
 // ForgetAttempts removes the count of a message that was processed in this
 // transaction. A dead letter stays.
 func (in *Inbox) ForgetAttempts(ctx context.Context, c inbox.Conn, m postrider.Message) error {
-	if _, err := c.ExecContext(ctx, in.sql.forget, in.who.Consumer, m.ID); err != nil {
+	if _, err := in.sql.forget.Exec(ctx, c, in.who.Consumer, m.ID); err != nil {
 		return in.wrap("forget the attempts of", m.ID, err)
 	}
 	return nil
@@ -139,7 +138,7 @@ func (in *Inbox) ForgetAttempts(ctx context.Context, c inbox.Conn, m postrider.M
 // maxCause bounds the error text that is kept, in bytes.
 const maxCause = 500
 
-func (in *Inbox) head(m *postrider.Message, origin string) []any {
+func (in *Inbox) names(m *postrider.Message, origin string) []any {
 	return []any{
 		in.who.Consumer, m.ID, in.topic(m), in.key(m),
 		inboxsql.Clean(m.Type, postrider.MaxTypeLen), inboxsql.Clean(origin, 255),

@@ -3,7 +3,6 @@ package inboxwork
 import (
 	"context"
 	"crypto/sha256"
-	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -101,23 +100,21 @@ func needed(m *postrider.Message) (int64, error) {
 // moveMark moves the key's mark to m's version if it is at least needs and below
 // that version. waiting: messages of the key are in the stash.
 func (in *Inbox) moveMark(ctx context.Context, tx inbox.Conn, m *postrider.Message, needs int64) (moved, waiting bool, err error) {
-	topic, key := in.topic(m), in.key(m)
+	topic, key, g := in.topic(m), in.key(m), &in.sql.guard
 	var n, w int64
-	if in.sql.guard.waits == "" {
-		err = tx.QueryRow(ctx, in.sql.guard.move, in.who.Consumer, topic, key, m.Version, needs).Scan(&n, &w)
+	if g.move.None() {
+		moved, err = g.mark.Move(ctx, tx, in.who.Consumer, topic, key, m.Version, needs)
+		if err == nil && moved {
+			err = inboxsql.QueryRow(ctx, tx, g.waits, in.who.Consumer, topic, key).Scan(&w)
+		}
 	} else {
-		var res sql.Result
-		if res, err = tx.ExecContext(ctx, in.sql.guard.move, in.who.Consumer, topic, key, m.Version, needs); err == nil {
-			n, err = res.RowsAffected()
-		}
-		if err == nil && n > 0 {
-			err = tx.QueryRow(ctx, in.sql.guard.waits, in.who.Consumer, topic, key).Scan(&w)
-		}
+		err = inboxsql.QueryRow(ctx, tx, g.move, in.who.Consumer, topic, key, m.Version, needs).Scan(&n, &w)
+		moved = n > 0
 	}
 	if err != nil {
 		return false, false, in.wrap("move the mark for", m.ID, err)
 	}
-	return n > 0, w > 0, nil
+	return moved, w > 0, nil
 }
 
 // outOfTurn locks the mark, and tells a late message from an early one, which it
@@ -141,7 +138,7 @@ func (in *Inbox) outOfTurn(ctx context.Context, tx inbox.Conn, m *postrider.Mess
 }
 
 func (in *Inbox) lockMark(ctx context.Context, tx inbox.Conn, topic, key string) (mark int64, err error) {
-	if err := tx.QueryRow(ctx, in.sql.guard.lock, in.who.Consumer, topic, key).Scan(&mark); err != nil {
+	if err := in.sql.guard.lock.scan(ctx, tx, []any{in.who.Consumer, topic, key}, &mark); err != nil {
 		return 0, inbox.Classify(fmt.Errorf("inbox %q: lock the mark of a key: %w", in.who.Consumer, err))
 	}
 	return mark, nil
@@ -165,12 +162,12 @@ func name(s string, limit int) string {
 const digestPrefix = "\ufffdsha256:"
 
 // Mark returns the last version of the key that was applied or passed over, 0
-// when there is none.
+// before the first.
 func (in *Inbox) Mark(ctx context.Context, db inbox.Conn, topic, key string) (version int64, err error) {
 	if in.who.Err != nil {
 		return 0, in.who.Err
 	}
-	if err := db.QueryRow(ctx, in.sql.guard.read, in.who.Consumer, topic, key).Scan(&version); err != nil {
+	if err := inboxsql.QueryRow(ctx, db, in.sql.guard.read, in.who.Consumer, topic, key).Scan(&version); err != nil {
 		return 0, inbox.Classify(fmt.Errorf("inbox %q: read the mark of a key: %w", in.who.Consumer, err))
 	}
 	return version, nil
@@ -190,7 +187,7 @@ func (in *Inbox) SetMark(ctx context.Context, tx inbox.Conn, topic, key string, 
 	if was, err = in.lockMark(ctx, tx, topic, key); err != nil {
 		return 0, err
 	}
-	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.who.Consumer, topic, key, version); err != nil {
+	if _, err := in.sql.guard.set.Exec(ctx, tx, in.who.Consumer, topic, key, version); err != nil {
 		return 0, inbox.Classify(fmt.Errorf("inbox %q: set the mark of a key: %w", in.who.Consumer, err))
 	}
 	return was, nil
@@ -203,7 +200,7 @@ func (in *Inbox) Marks(ctx context.Context, db inbox.Querier, only, topic, key s
 	if in.who.Err != nil {
 		return nil, in.who.Err
 	}
-	rows, err := db.QueryContext(ctx, in.sql.guard.list, in.who.Consumer, only, topic, key, limit)
+	rows, err := in.sql.guard.list.Query(ctx, db, in.who.Consumer, only, topic, key, limit)
 	if err != nil {
 		return nil, fmt.Errorf("inbox %q: list the marks: %w", in.who.Consumer, err)
 	}

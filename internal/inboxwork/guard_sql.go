@@ -8,27 +8,31 @@ import (
 
 // guardStatements are those of marks and stash.
 type guardStatements struct {
-	move, waits                string // the mark of a key; waits: what move does not tell by itself
-	lock, read, set, list      string
-	put, head, clear, due, gap string // the stash
-	drop, settled, there       string
+	mark           inboxsql.Mover
+	move, waits    inboxsql.Statement // the mark of a key, and whether messages wait, at once; none: mark, and waits
+	lock           written
+	read, set      inboxsql.Statement
+	list           inboxsql.Statement
+	put, clear     inboxsql.Statement // the stash
+	head, due, gap inboxsql.Statement // none: see hop.go
+	drop, settled  inboxsql.Statement
+	there          inboxsql.Statement
+	hop            hopStatements
 }
 
 // newGuardStatements: where an INSERT may stand inside a query, move also tells
 // whether messages wait, and spares a round trip.
-func newGuardStatements(writeInQuery bool) guardStatements {
+func newGuardStatements(l *inboxsql.Language) guardStatements {
 	g := guardStatements{
-		move: inboxsql.MoveMark, waits: waitsSQL, lock: lockMarkSQL, read: readMarkSQL, set: setMarkSQL, list: listMarksSQL,
-		put: putStashSQL, head: headSQL, clear: clearStashSQL, due: dueSQL, gap: gapSQL, drop: dropStashSQL, settled: settledStashSQL, there: thereSQL,
+		mark: l.Mover(), waits: l.Statement(waitsSQL), lock: written{read: l.Statement(lockMarkSQL)}, read: l.Statement(readMarkSQL),
+		set: l.Statement(setMarkSQL), list: l.Statement(listMarksSQL), put: l.Statement(putStashSQL), head: l.Statement(headSQL),
+		clear: l.Statement(clearStashSQL), due: l.Statement(dueSQL), gap: l.Statement(gapSQL), drop: l.Statement(dropStashSQL),
+		settled: l.Statement(settledStashSQL), there: l.Statement(thereSQL),
 	}
-	if writeInQuery {
-		g.move, g.waits = "WITH moved AS ("+inboxsql.MoveMark+" RETURNING 1) SELECT (SELECT count(*) FROM moved), ("+waitsSQL+")", ""
+	if l.WriteInQuery {
+		g.move = l.Statement("WITH moved AS (" + inboxsql.MoveMark + " RETURNING 1) SELECT (SELECT count(*) FROM moved), (" + waitsSQL + ")")
 	}
 	return g
-}
-
-func (g *guardStatements) texts() []*string {
-	return []*string{&g.move, &g.waits, &g.lock, &g.read, &g.set, &g.list, &g.put, &g.head, &g.clear, &g.due, &g.gap, &g.drop, &g.settled, &g.there}
 }
 
 const maxVersion = math.MaxInt64
@@ -52,7 +56,7 @@ payload, content_type, headers, created_at, stashed_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12{json}, {fromMicros}$13{fromMicrosEnd}, {now})
 ON CONFLICT (consumer, message_id) DO NOTHING`
 
-	// These return one row always: that there is none has another error in every driver.
+	// These always return one row: every driver has its own error for a missing row.
 	stashedSQL = `SELECT coalesce(s.message_id, ''), coalesce(s.topic, ''), coalesce(s.key, ''), coalesce(s.type, ''), coalesce(s.origin, ''),
 coalesce(s.needs, 0), coalesce(s.version, 0), coalesce(s.schema_version, 0), coalesce(s.payload, ''), coalesce(s.content_type, ''),
 coalesce({stashHeaders}, '{}'), coalesce({createdMicros}, 0)

@@ -26,7 +26,7 @@ func New(d dialect.Dialect, consumer string, opts *inbox.Options) *Inbox {
 		schema = opts.Schema
 	}
 	return &Inbox{
-		Inbox: inbox.New(d, consumer, opts), who: inboxsql.IdentityOf(consumer),
+		Inbox: inbox.New(d, consumer, opts), who: inboxsql.IdentityOf(d, consumer),
 		sql: newStatements(inboxsql.For(d, schema)),
 	}
 }
@@ -37,7 +37,7 @@ func (in *Inbox) wrap(what, id string, err error) error {
 
 // became writes an outcome into the claim of a message, if there is one.
 func (in *Inbox) became(ctx context.Context, tx inbox.Conn, id string, o inbox.Outcome) error {
-	if _, err := tx.ExecContext(ctx, in.sql.became, in.who.Consumer, id, string(o)); err != nil {
+	if _, err := in.sql.became.Exec(ctx, tx, in.who.Consumer, id, string(o)); err != nil {
 		return in.wrap("note what became of", id, err)
 	}
 	return nil

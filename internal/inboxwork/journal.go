@@ -24,7 +24,7 @@ func (in *Inbox) WriteAct(ctx context.Context, tx inbox.Conn, a inbox.Act) error
 	case strings.TrimSpace(a.Actor) == "":
 		return fmt.Errorf("inbox %q: %s: %w", in.who.Consumer, a.Act, ErrNoActor)
 	}
-	_, err := tx.ExecContext(ctx, in.sql.act, in.who.Consumer, inboxsql.Clean(a.Actor, 255), inboxsql.Clean(a.Act, 255), inboxsql.Clean(a.Topic, postrider.MaxTopicLen),
+	_, err := in.sql.act.Exec(ctx, tx, in.who.Consumer, inboxsql.Clean(a.Actor, 255), inboxsql.Clean(a.Act, 255), inboxsql.Clean(a.Topic, postrider.MaxTopicLen),
 		inboxsql.Clean(a.Key, postrider.MaxKeyLen), inboxsql.Clean(a.MessageID, 255), a.Was, a.Now, inboxsql.Clean(a.Reason, 1000))
 	if err != nil {
 		return inbox.Classify(fmt.Errorf("inbox %q: write the journal: %w", in.who.Consumer, err))
@@ -41,7 +41,7 @@ func (in *Inbox) Acts(ctx context.Context, db inbox.Querier, before int64, limit
 	if before == 0 {
 		before = maxVersion
 	}
-	rows, err := db.QueryContext(ctx, in.sql.acts, in.who.Consumer, before, limit)
+	rows, err := in.sql.acts.Query(ctx, db, in.who.Consumer, before, limit)
 	if err != nil {
 		return nil, fmt.Errorf("inbox %q: read the journal: %w", in.who.Consumer, err)
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxsql"
 )
 
 // Tried reports whether an attempt of any of msgs is on record.
@@ -19,7 +21,7 @@ func (in *Inbox) Tried(ctx context.Context, db inbox.Conn, msgs []postrider.Mess
 		return false, fmt.Errorf("inbox %q: look for attempts: %w", in.who.Consumer, err)
 	}
 	var n int64
-	if err := db.QueryRow(ctx, in.sql.tried, in.who.Consumer, value).Scan(&n); err != nil {
+	if err := inboxsql.QueryRow(ctx, db, in.sql.tried, in.who.Consumer, value).Scan(&n); err != nil {
 		return false, inbox.Classify(fmt.Errorf("inbox %q: look for attempts: %w", in.who.Consumer, err))
 	}
 	return n > 0, nil
@@ -38,7 +40,7 @@ func (in *Inbox) Processed(ctx context.Context, db inbox.Conn, msgs []postrider.
 		return nil, fmt.Errorf("inbox %q: look for %d messages: %w", in.who.Consumer, len(msgs), err)
 	}
 	var answer string
-	if err := db.QueryRow(ctx, in.sql.processed, in.who.Consumer, value).Scan(&answer); err != nil {
+	if err := inboxsql.QueryRow(ctx, db, in.sql.processed, in.who.Consumer, value).Scan(&answer); err != nil {
 		return nil, inbox.Classify(fmt.Errorf("inbox %q: look for %d messages: %w", in.who.Consumer, len(msgs), err))
 	}
 	there, err := idSet(answer)
@@ -72,4 +74,34 @@ func idSet(answer string) (map[string]bool, error) {
 		set[id] = true
 	}
 	return set, nil
+}
+
+// Known is what the tables hold of one message of one consumer.
+type Known struct {
+	Status     string // of its claim: "applied", "stale", "waiting", "dead", "discarded"; "" without one
+	Attempt    string // of its attempts: "retry", "dead"; "" without one
+	Attempts   int
+	LastError  string    // as the handler returned it
+	NextAt     time.Time // of its next attempt; zero: none is due, or one runs
+	Stashed    int64     // its version, where it waits for an earlier one; 0: it does not
+	StashNeeds int64     // the version that its key must have reached
+}
+
+// Look reads what is known of one message. It changes nothing.
+func (in *Inbox) Look(ctx context.Context, db inbox.Conn, id string) (k Known, err error) {
+	if in.who.Err != nil {
+		return k, in.who.Err
+	}
+	var status string
+	var next int64
+	err = inboxsql.QueryRow(ctx, db, in.sql.look, in.who.Consumer, id).Scan(&status, &k.Attempt, &k.Attempts, &k.LastError, &next, &k.Stashed, &k.StashNeeds)
+	if err != nil {
+		return k, inbox.Classify(fmt.Errorf("inbox %q: look for message %s: %w", in.who.Consumer, id, err))
+	}
+	k.NextAt = micros(next)
+	k.Status = map[string]string{"a": "applied", "s": "stale", "w": "waiting", "d": "dead", "x": "discarded"}[status]
+	if k.Status == "" {
+		k.Status = status
+	}
+	return k, nil
 }

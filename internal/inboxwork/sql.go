@@ -1,24 +1,47 @@
 package inboxwork
 
-import "github.com/postrider/postrider/internal/inboxsql"
+import (
+	"context"
+
+	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxsql"
+)
 
 // statements are the texts for one dialect and schema.
 type statements struct {
-	begin, unbegin, fail, bury, forget string
-	tried, processed, became           string
-	act, acts                          string
-	guard                              guardStatements
+	begin, fail                 written
+	unbegin, bury, forget       inboxsql.Statement
+	tried, processed, became    inboxsql.Statement
+	act, acts, look, unfinished inboxsql.Statement
+	held, touched               inboxsql.Statement // on MySQL only, see mysql.go
+	guard                       guardStatements
 }
 
 func newStatements(l *inboxsql.Language) statements {
 	s := statements{
-		begin: beginSQL, unbegin: unbeginSQL, fail: failSQL, bury: burySQL, forget: forgetSQL,
-		tried: triedSQL, processed: processedSQL, became: inboxsql.Became, act: actSQL, acts: actsSQL,
-		guard: newGuardStatements(l.WriteInQuery),
+		begin: written{read: l.Statement(beginSQL)}, fail: written{read: l.Statement(failSQL)},
+		unbegin: l.Statement(unbeginSQL), bury: l.Statement(burySQL), forget: l.Statement(forgetSQL),
+		tried: l.Statement(triedSQL), processed: l.Statement(processedSQL), became: l.Statement(inboxsql.Became),
+		act: l.Statement(actSQL), acts: l.Statement(actsSQL), look: l.Statement(lookSQL), unfinished: l.Statement(unfinishedSQL), guard: newGuardStatements(l),
 	}
-	l.FillAll(append(s.guard.texts(), &s.begin, &s.unbegin, &s.fail, &s.bury, &s.forget,
-		&s.tried, &s.processed, &s.became, &s.act, &s.acts)...)
+	if l.MySQL {
+		s.onMySQL(l)
+	}
 	return s
+}
+
+// written is a statement that writes and returns what it has written. Where the
+// database cannot do both at once, it writes first and reads then, with arguments of
+// the same numbers.
+type written struct{ write, read inboxsql.Statement }
+
+func (w *written) scan(ctx context.Context, tx inbox.Conn, args []any, dest ...any) error {
+	if !w.write.None() {
+		if _, err := w.write.Exec(ctx, tx, args...); err != nil {
+			return err
+		}
+	}
+	return inboxsql.QueryRow(ctx, tx, w.read, args...).Scan(dest...)
 }
 
 const (
@@ -27,6 +50,14 @@ VALUES ({now}, $1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
 	actsSQL = `SELECT id, {atMicros}, actor, act, topic, key, message_id, was, now, reason
 FROM {journal} WHERE consumer = $1 AND id < $2 ORDER BY id DESC LIMIT $3`
+
+	lookSQL = `SELECT coalesce((SELECT CAST(i.status AS text) FROM {inbox} AS i WHERE i.consumer = $1 AND i.message_id = $2), ''),
+coalesce((SELECT a.state FROM {attempt} AS a WHERE a.consumer = $1 AND a.message_id = $2), ''),
+coalesce((SELECT a.attempts FROM {attempt} AS a WHERE a.consumer = $1 AND a.message_id = $2), 0),
+coalesce((SELECT a.last_error FROM {attempt} AS a WHERE a.consumer = $1 AND a.message_id = $2), ''),
+coalesce((SELECT CASE WHEN a.state = 'retry' AND a.begun_by IS NULL THEN {us}a.next_at{usend} END FROM {attempt} AS a WHERE a.consumer = $1 AND a.message_id = $2), 0),
+coalesce((SELECT s.version FROM {stash} AS s WHERE s.consumer = $1 AND s.message_id = $2), 0),
+coalesce((SELECT s.needs FROM {stash} AS s WHERE s.consumer = $1 AND s.message_id = $2), 0)`
 
 	triedSQL = `SELECT count(*) FROM {attempt} WHERE consumer = $1 AND message_id IN (SELECT value FROM {ids})`
 

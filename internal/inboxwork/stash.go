@@ -3,6 +3,7 @@ package inboxwork
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -29,9 +30,9 @@ func (in *Inbox) putStash(ctx context.Context, tx inbox.Conn, m *postrider.Messa
 	if !m.Time.IsZero() {
 		created = m.Time.UnixMicro()
 	}
-	args := append(in.head(m, origin), needs, m.Version, int64(m.SchemaVersion), append([]byte{}, m.Payload...),
+	args := append(in.names(m, origin), needs, m.Version, int64(m.SchemaVersion), append([]byte{}, m.Payload...),
 		inboxsql.Clean(m.ContentType, postrider.MaxContentTypeLen), string(headers), created)
-	if _, err := tx.ExecContext(ctx, in.sql.guard.put, args...); err != nil {
+	if _, err := in.sql.guard.put.Exec(ctx, tx, args...); err != nil {
 		return in.wrap("stash", m.ID, err)
 	}
 	return nil
@@ -45,7 +46,7 @@ func (in *Inbox) wait(ctx context.Context, tx inbox.Conn, m *postrider.Message, 
 	return in.became(ctx, tx, m.ID, inbox.Waiting)
 }
 
-// scanStashed reads a row, whose id is empty when there is none.
+// scanStashed reads a row, whose id is empty when no message was found.
 func scanStashed(row inbox.Row) (Stashed, error) {
 	var (
 		s       Stashed
@@ -78,16 +79,33 @@ func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, 
 		return 0, 0, err
 	}
 	mark, ids := begin, []string{}
+	touched, err := in.touched(ctx, tx, topic, key)
+	if err != nil {
+		return 0, 0, err
+	}
 	for applied < limit {
-		s, err := scanStashed(tx.QueryRow(ctx, in.sql.guard.head, in.who.Consumer, topic, key, mark))
+		s, err := in.head(ctx, tx, topic, key, mark)
 		if err != nil {
 			return 0, 0, inbox.Classify(fmt.Errorf("inbox %q: read the stash: %w", in.who.Consumer, err))
 		}
 		if s.Message.ID == "" {
 			break
 		}
+		if needs, err := needed(&s.Message); err != nil {
+			return 0, 0, err
+		} else if needs > mark { // it was revived
+			if err := in.waitAgain(ctx, tx, &s, mark, needs); err != nil {
+				return 0, 0, err
+			}
+			continue
+		}
 		if err := fn(s); err != nil {
 			return 0, 0, err
+		}
+		if now, err := in.touched(ctx, tx, topic, key); err != nil {
+			return 0, 0, err
+		} else if now != touched {
+			return 0, 0, in.who.Wrap("process", s.Message.ID, inbox.ErrRolledBack)
 		}
 		// A sweep may have begun it, and died: nobody would come back to its count.
 		if err := in.ForgetAttempts(ctx, tx, s.Message); err != nil {
@@ -97,7 +115,7 @@ func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, 
 		applied++
 	}
 	if mark > begin {
-		if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.who.Consumer, topic, key, mark); err != nil {
+		if _, err := in.sql.guard.set.Exec(ctx, tx, in.who.Consumer, topic, key, mark); err != nil {
 			return 0, 0, inbox.Classify(fmt.Errorf("inbox %q: move the mark of a key: %w", in.who.Consumer, err))
 		}
 	}
@@ -105,10 +123,10 @@ func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, 
 	if err != nil {
 		return 0, 0, fmt.Errorf("inbox %q: empty the stash of a key: %w", in.who.Consumer, err)
 	}
-	if _, err := tx.ExecContext(ctx, in.sql.guard.settled, in.who.Consumer, string(list), topic, key, mark); err != nil {
+	if _, err := in.sql.guard.settled.Exec(ctx, tx, in.who.Consumer, string(list), topic, key, mark); err != nil {
 		return 0, 0, inbox.Classify(fmt.Errorf("inbox %q: note what became of a stash: %w", in.who.Consumer, err))
 	}
-	res, err := tx.ExecContext(ctx, in.sql.guard.clear, in.who.Consumer, topic, key, mark)
+	res, err := in.sql.guard.clear.Exec(ctx, tx, in.who.Consumer, topic, key, mark)
 	if err != nil {
 		return 0, 0, inbox.Classify(fmt.Errorf("inbox %q: empty the stash of a key: %w", in.who.Consumer, err))
 	}
@@ -120,11 +138,16 @@ func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, 
 // stashed message whose turn has come; nil when no key has one. It leaves out
 // messages whose next attempt is not due, and for the time patience those that
 // another owner (see [Try]) has begun.
-func (in *Inbox) DueStashed(ctx context.Context, db inbox.Conn, owner string, patience time.Duration, afterTopic, afterKey string) (*Stashed, error) {
+func (in *Inbox) DueStashed(ctx context.Context, db inbox.Conn, owner string, patience time.Duration, afterTopic, afterKey string) (_ *Stashed, err error) {
 	if in.who.Err != nil {
 		return nil, in.who.Err
 	}
-	s, err := scanStashed(db.QueryRow(ctx, in.sql.guard.due, in.who.Consumer, afterTopic, afterKey, owner, -patience.Microseconds()))
+	var s Stashed
+	if due := in.sql.guard.due; due.None() {
+		s, err = in.hopToDue(ctx, db, afterTopic, afterKey, owner, -patience.Microseconds())
+	} else {
+		s, err = scanStashed(inboxsql.QueryRow(ctx, db, due, in.who.Consumer, afterTopic, afterKey, owner, -patience.Microseconds()))
+	}
 	if err != nil {
 		return nil, inbox.Classify(fmt.Errorf("inbox %q: look for stashed messages that are due: %w", in.who.Consumer, err))
 	}
@@ -145,7 +168,7 @@ func (in *Inbox) HoldStashed(ctx context.Context, tx inbox.Conn, s Stashed) (the
 		return false, err
 	}
 	n := 0
-	if err := tx.QueryRow(ctx, in.sql.guard.there, in.who.Consumer, s.Message.ID).Scan(&n); err != nil {
+	if err := inboxsql.QueryRow(ctx, tx, in.sql.guard.there, in.who.Consumer, s.Message.ID).Scan(&n); err != nil {
 		return false, in.wrap("look in the stash for", s.Message.ID, err)
 	}
 	return n > 0, nil
@@ -154,12 +177,13 @@ func (in *Inbox) HoldStashed(ctx context.Context, tx inbox.Conn, s Stashed) (the
 // TakeStashed takes one message out of the stash inside tx. The caller runs its
 // effect there when the ruling is Apply. It is Stale when the key has gone past
 // the message meanwhile, and Gone when somebody else has taken it. A dead letter
-// that was revived may have no place in the order still: [ErrNoPlace].
+// that was revived is Early while versions before it are missing, and may have no
+// place in the order still: [ErrNoPlace].
 func (in *Inbox) TakeStashed(ctx context.Context, tx inbox.Conn, s Stashed, order inbox.Order) (Ruling, error) {
-	m, mark := &s.Message, s.needs
+	m, mark, needs := &s.Message, s.needs, int64(0)
 	if order != inbox.AnyOrder {
-		_, err := in.placeOf(m, order)
-		if err != nil {
+		var err error
+		if needs, err = in.placeOf(m, order); err != nil {
 			return 0, err
 		}
 		if mark, err = in.lockMark(ctx, tx, m.Topic, m.Key); err != nil {
@@ -175,16 +199,33 @@ func (in *Inbox) TakeStashed(ctx context.Context, tx inbox.Conn, s Stashed, orde
 		return Apply, in.became(ctx, tx, m.ID, inbox.Applied)
 	case m.Version <= mark:
 		return Stale, in.became(ctx, tx, m.ID, inbox.Outdated)
+	case mark < needs:
+		return Early, in.putStash(ctx, tx, m, needs, s.Origin)
 	}
-	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.who.Consumer, m.Topic, m.Key, m.Version); err != nil {
+	if _, err := in.sql.guard.set.Exec(ctx, tx, in.who.Consumer, m.Topic, m.Key, m.Version); err != nil {
 		return 0, in.wrap("move the mark for", m.ID, err)
 	}
 	return Apply, in.became(ctx, tx, m.ID, inbox.Applied)
 }
 
+var errTakenOut = errors.New("another process has taken it out meanwhile: try again")
+
+// waitAgain puts a stashed message back with what it needs. Consumers may delete and
+// insert there, and may not update.
+func (in *Inbox) waitAgain(ctx context.Context, tx inbox.Conn, s *Stashed, mark, needs int64) error {
+	there, err := in.dropStashed(ctx, tx, s.Message.ID, mark)
+	if err != nil {
+		return err
+	}
+	if !there {
+		return in.who.Wrap("put back into the stash", s.Message.ID, errTakenOut)
+	}
+	return in.putStash(ctx, tx, &s.Message, needs, s.Origin)
+}
+
 // dropStashed removes a stashed message that needs no more than mark.
 func (in *Inbox) dropStashed(ctx context.Context, tx inbox.Conn, id string, mark int64) (bool, error) {
-	res, err := tx.ExecContext(ctx, in.sql.guard.drop, in.who.Consumer, id, mark)
+	res, err := in.sql.guard.drop.Exec(ctx, tx, in.who.Consumer, id, mark)
 	if err != nil {
 		return false, in.wrap("take out of the stash", id, err)
 	}
@@ -203,8 +244,7 @@ func (in *Inbox) BuryStashed(ctx context.Context, tx inbox.Conn, s Stashed, atte
 	return true, in.writeDead(ctx, tx, &s.Message, s.Origin, attempts, cause)
 }
 
-// NextGap returns the gap of the first key behind the topic and key given,
-// nil when there is none.
+// NextGap returns the gap of the first key behind the topic and key given, or nil.
 func (in *Inbox) NextGap(ctx context.Context, db inbox.Conn, afterTopic, afterKey string) (*inbox.Gap, error) {
 	if in.who.Err != nil {
 		return nil, in.who.Err
@@ -213,8 +253,14 @@ func (in *Inbox) NextGap(ctx context.Context, db inbox.Conn, afterTopic, afterKe
 		g   inbox.Gap
 		age int64
 	)
-	row := db.QueryRow(ctx, in.sql.guard.gap, in.who.Consumer, afterTopic, afterKey, inbox.GapLimit)
-	if err := row.Scan(&g.Topic, &g.Key, &g.Mark, &g.Needs, &g.Stashed, &age); err != nil {
+	var err error
+	if in.sql.guard.gap.None() {
+		err = in.hopToGap(ctx, db, afterTopic, afterKey, &g, &age)
+	} else {
+		row := inboxsql.QueryRow(ctx, db, in.sql.guard.gap, in.who.Consumer, afterTopic, afterKey, inbox.GapLimit)
+		err = row.Scan(&g.Topic, &g.Key, &g.Mark, &g.Needs, &g.Stashed, &age)
+	}
+	if err != nil {
 		return nil, inbox.Classify(fmt.Errorf("inbox %q: look for gaps: %w", in.who.Consumer, err))
 	}
 	if g.Stashed == 0 {
@@ -232,7 +278,7 @@ func (in *Inbox) SkipGap(ctx context.Context, tx inbox.Conn, g inbox.Gap) (bool,
 	if err != nil || mark != g.Mark || g.Needs <= mark {
 		return false, err
 	}
-	if _, err := tx.ExecContext(ctx, in.sql.guard.set, in.who.Consumer, g.Topic, g.Key, g.Needs); err != nil {
+	if _, err := in.sql.guard.set.Exec(ctx, tx, in.who.Consumer, g.Topic, g.Key, g.Needs); err != nil {
 		return false, inbox.Classify(fmt.Errorf("inbox %q: skip a gap: %w", in.who.Consumer, err))
 	}
 	return true, nil

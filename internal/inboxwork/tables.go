@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
@@ -14,13 +15,19 @@ import (
 // of [inbox.Options], know, in the order of the names.
 func Consumers(ctx context.Context, db inbox.Conn, d dialect.Dialect, schema string) ([]string, error) {
 	var list string
-	if err := db.QueryRow(ctx, inboxsql.For(d, schema).Fill(consumersSQL)).Scan(&list); err != nil {
+	l := inboxsql.For(d, schema)
+	text := consumersSQL
+	if l.MySQL {
+		text = mysqlConsumers
+	}
+	if err := inboxsql.QueryRow(ctx, db, l.Statement(text)).Scan(&list); err != nil {
 		return nil, inbox.Classify(fmt.Errorf("inbox: list the consumers: %w", err))
 	}
 	var names []string
 	if err := json.Unmarshal([]byte(list), &names); err != nil {
 		return nil, fmt.Errorf("inbox: list the consumers: %w", err)
 	}
+	slices.Sort(names)
 	return names, nil
 }
 

@@ -1,7 +1,6 @@
 // Package peer names what is wrong when the other end of a new connection speaks
-// another protocol than the one that is expected, or none. Client libraries report such
-// a server as "EOF" or "invalid large response size", and some repeat the bytes that
-// they received.
+// an unexpected protocol, or none. Client libraries report such a server as "EOF" or
+// "invalid large response size", and some repeat the bytes that they received.
 package peer
 
 import (
@@ -9,7 +8,9 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // Protocol is what a server is expected to speak.
@@ -20,6 +21,10 @@ type Protocol struct {
 	Fits func(first []byte) bool
 	// Greets marks a server that speaks first: its silence is an error too.
 	Greets bool
+	// Ask returns what a server speaks that has been silent for a second, "" where
+	// that stays unknown; see [Ask]. nil: it is waited for. It runs in a goroutine of
+	// its own.
+	Ask func() string
 }
 
 // Error reports a server that is not of the expected kind.
@@ -76,6 +81,7 @@ type watched struct {
 	known    bool   // the first bytes fit
 	rest     []byte // of them, that nobody has read yet
 	err      error
+	speaks   atomic.Pointer[string] // what a silent server was found to speak
 }
 
 // enough tells protocols apart.
@@ -90,7 +96,13 @@ func (w *watched) Read(p []byte) (int, error) {
 	}
 	if !w.known && len(p) > 0 {
 		first := make([]byte, enough)
+		stop := w.ask()
 		n, err := w.Conn.Read(first)
+		stop()
+		if speaks := w.speaks.Load(); n == 0 && speaks != nil {
+			w.err = &Error{Want: w.protocol.Name, Addr: w.addr, Speaks: *speaks}
+			return 0, w.err
+		}
 		if n == 0 {
 			return 0, w.silent(err)
 		}
@@ -103,6 +115,23 @@ func (w *watched) Read(p []byte) (int, error) {
 	n := copy(p, w.rest)
 	w.rest = w.rest[n:]
 	return n, nil
+}
+
+// quiet is how long a server may be silent before it is asked what it speaks.
+const quiet = time.Second
+
+// ask ends a Read of a server that is silent and turns out to speak another protocol.
+func (w *watched) ask() (stop func()) {
+	if w.protocol.Ask == nil {
+		return func() {}
+	}
+	timer := time.AfterFunc(quiet, func() {
+		if speaks := w.protocol.Ask(); speaks != "" {
+			w.speaks.Store(&speaks)
+			_ = w.Conn.SetReadDeadline(time.Unix(1, 0)) // a closed connection has ended its Read
+		}
+	})
+	return func() { timer.Stop() }
 }
 
 func (w *watched) silent(err error) error {
@@ -130,8 +159,8 @@ type watchedFile struct {
 	w *watched
 }
 
-// Read implements syscall.RawConn. Before the first answer there is nothing to be seen:
-// Read of the connection says what is wrong.
+// Read implements syscall.RawConn. It does not wait for the first answer: Read of the
+// connection reports what is wrong.
 func (f *watchedFile) Read(look func(fd uintptr) bool) error {
 	if !f.w.known {
 		return nil

@@ -8,8 +8,10 @@
 //	relproxy stranger        checks and builds every module as an outsider would
 //	relproxy in DIR CMD...   runs a command in a module, for example
 //	                         relproxy in store/pgstore go get github.com/jackc/pgx/v5
-//	relproxy release VERSION makes binaries and tags of a version, for example v0.1.0
-//	relproxy cross           builds program and libraries for the platforms of a release
+//	relproxy release VERSION makes binaries, packages and tags of a version, for example v0.1.0
+//	relproxy cross           builds program and libraries for other systems and
+//	                         architectures, each once; for every platform of a
+//	                         release if POSTRIDER_MATRIX is set
 //
 // Module downloads go to a module cache of its own, because a v0.0.0 that
 // changes all the time must not enter yours.
@@ -51,11 +53,11 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if args[0] == "release" && len(args) == 2 {
-		r := &release{root: root, version: args[1], program: "cmd/postrider", platforms: platforms(), dist: filepath.Join(root, "dist")}
+		r := &release{root: root, version: args[1], program: "cmd/postrider", platforms: platforms(), dist: filepath.Join(root, "dist"), packer: "internal/release"}
 		return r.run(ctx)
 	}
 	if args[0] == "cross" && len(args) == 1 {
-		return cross(ctx, root, "cmd/postrider", platforms())
+		return cross(ctx, root, "cmd/postrider", foreign(os.Getenv("POSTRIDER_MATRIX") != ""))
 	}
 	p, err := open(ctx, root)
 	if err != nil {

@@ -6,12 +6,14 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -29,6 +31,27 @@ func (t platform) binary(name, version string) string {
 	return file
 }
 
+// made reports whether a program was built for the platform.
+func (t platform) made(program []byte) error {
+	info, err := buildinfo.Read(bytes.NewReader(program))
+	if err != nil {
+		return fmt.Errorf("read the build info: %w", err)
+	}
+	var of platform
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "GOOS":
+			of.os = s.Value
+		case "GOARCH":
+			of.arch = s.Value
+		}
+	}
+	if of != t {
+		return fmt.Errorf("built for %s, want %s", of, t)
+	}
+	return nil
+}
+
 func platforms() []platform {
 	var all []platform
 	for _, system := range []string{"linux", "darwin", "windows"} {
@@ -37,6 +60,25 @@ func platforms() []platform {
 		}
 	}
 	return all
+}
+
+// foreign returns platforms other than this machine's: all of a release, or the most
+// used ones, so that every system and both architectures are built for somewhere.
+func foreign(all bool) []platform {
+	from := []platform{{"windows", "amd64"}, {"darwin", "arm64"}, {"linux", "amd64"}, {"linux", "arm64"}}
+	if all {
+		from = platforms()
+	}
+	here := platform{runtime.GOOS, runtime.GOARCH}
+	seen := map[string]bool{here.os: true, here.arch: true}
+	var some []platform
+	for _, p := range from {
+		if p != here && (all || !seen[p.os] || !seen[p.arch]) {
+			seen[p.os], seen[p.arch] = true, true
+			some = append(some, p)
+		}
+	}
+	return some
 }
 
 // A release turns the commit that is checked out into a version: a commit on
@@ -51,12 +93,15 @@ type release struct {
 	version   string // "v0.1.0"
 	program   string // directory of the module that holds the binary
 	platforms []platform
-	dist      string // where the binaries go
+	dist      string // where binaries and packages go
+	packer    string // directory of the program that makes packages of the binaries; "" for none
 
 	work    string // everything temporary
 	clone   string
 	goproxy string // for what is not ours
 	modules []module
+
+	published []module // of them, those that users require
 }
 
 var semver = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?$`)
@@ -86,6 +131,7 @@ func (r *release) run(ctx context.Context) error {
 		{"write requires", r.require},
 		{"build as a stranger", r.strangers},
 		{"build binaries twice", r.binaries},
+		{"make packages", r.packages},
 		{"make tags", r.tags},
 	} {
 		fmt.Printf("release %s: %s\n", r.version, step.what)
@@ -136,8 +182,10 @@ func (r *release) prepare(ctx context.Context) error {
 	if r.modules, err = findModules(r.clone); err != nil {
 		return err
 	}
-	r.modules, err = inOrder(r.modules)
-	return err
+	if r.modules, err = inOrder(r.modules); err != nil {
+		return err
+	}
+	return r.publish()
 }
 
 // require writes the version into every go.mod and go.work. A module's sums
@@ -174,7 +222,7 @@ func (r *release) require(ctx context.Context) error {
 	return nil
 }
 
-// commit keeps one commit above the one that was cloned.
+// commit keeps one commit above the cloned one.
 func (r *release) commit(ctx context.Context) error {
 	if _, err := r.git(ctx, r.clone, "add", "--all"); err != nil {
 		return err
@@ -195,7 +243,7 @@ func (r *release) commit(ctx context.Context) error {
 // tree, then one application that uses all of them.
 func (r *release) strangers(ctx context.Context) error {
 	var all strings.Builder
-	for _, m := range r.published() {
+	for _, m := range r.published {
 		dir, err := os.MkdirTemp(r.work, "stranger")
 		if err != nil {
 			return err
@@ -213,7 +261,7 @@ func (r *release) strangers(ctx context.Context) error {
 	}
 	var patterns []string
 	newest := ""
-	for _, m := range r.published() {
+	for _, m := range r.published {
 		patterns = append(patterns, m.path+"/...")
 		newest = max(newest, m.goLine)
 	}
@@ -274,20 +322,41 @@ func (r *release) install(ctx context.Context, target platform, try string) ([]b
 	if target.os == "windows" {
 		file += ".exe"
 	}
-	// A foreign platform has a directory of its own.
-	for _, dir := range []string{"bin", filepath.Join("bin", target.os+"_"+target.arch)} {
-		if b, err := os.ReadFile(filepath.Join(gopath, dir, file)); err == nil {
-			return b, nil
-		}
+	dir := filepath.Join(gopath, "bin")
+	if (target != platform{runtime.GOOS, runtime.GOARCH}) { // a foreign platform has a directory of its own
+		dir = filepath.Join(dir, target.os+"_"+target.arch)
 	}
-	return nil, fmt.Errorf("%s: go install left no %s below %s", target, file, gopath)
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return nil, fmt.Errorf("%s: go install left no program: %w", target, err)
+	}
+	if err := target.made(b); err != nil {
+		return nil, fmt.Errorf("%s: %w", target, err)
+	}
+	return b, nil
+}
+
+// packages makes packages of the binaries. They name the commit that is checked out and its time, so
+// that a second release of that commit makes the same bytes.
+func (r *release) packages(ctx context.Context) error {
+	if r.packer == "" {
+		return nil
+	}
+	head, err := r.git(ctx, r.root, "log", "-1", "--format=%H %ct")
+	if err != nil {
+		return err
+	}
+	commit, seconds, _ := strings.Cut(head, " ")
+	env := append(os.Environ(), "GOFLAGS=-trimpath")
+	return command(ctx, filepath.Join(r.root, r.packer), env, "go", "run", ".",
+		"-version", r.version, "-commit", commit, "-time", seconds, "-dist", r.dist, "-root", r.root)
 }
 
 // tags brings the commit and its tags into the working tree's repository.
 func (r *release) tags(ctx context.Context) error {
 	args := []string{"fetch", "--quiet", "--no-tags", r.clone}
 	push := []string{"git", "push", "origin"}
-	for _, m := range r.published() {
+	for _, m := range r.published {
 		ref := "refs/tags/" + r.tagOf(m)
 		args = append(args, ref+":"+ref)
 		push = append(push, r.tagOf(m))
@@ -295,20 +364,30 @@ func (r *release) tags(ctx context.Context) error {
 	if _, err := r.git(ctx, r.root, args...); err != nil {
 		return err
 	}
-	fmt.Printf("\nBinaries: %s\nPublish:  %s\n", r.dist, strings.Join(push, " "))
+	fmt.Printf("\nFiles:   %s\nPublish: %s\n", r.dist, strings.Join(push, " "))
 	return nil
 }
 
-// published are the modules that users require, in the order of their needs.
-func (r *release) published() []module {
-	var out []module
-	for _, m := range r.modules {
+// publish finds the modules that users require, directly or through another one, in
+// the order of their needs. What tests and measures is not among them by itself.
+func (r *release) publish() error {
+	wanted := map[string]bool{}
+	for _, m := range slices.Backward(r.modules) { // a module comes behind those that it requires
 		dir := r.dirOf(m)
-		if dir != "bench" && dir != "proof" && !strings.HasPrefix(dir, "internal/") {
-			out = append(out, m)
+		if !wanted[m.path] && (dir == "bench" || dir == "proof" || strings.HasPrefix(dir, "internal/")) {
+			continue
+		}
+		r.published = append(r.published, m)
+		needs, err := ourRequires(m)
+		if err != nil {
+			return err
+		}
+		for _, path := range needs {
+			wanted[path] = true
 		}
 	}
-	return out
+	slices.Reverse(r.published)
+	return nil
 }
 
 func (r *release) dirOf(m module) string {

@@ -51,7 +51,7 @@ func Env(name string) Source {
 func OneLine(text, from string) (string, error) {
 	one := strings.TrimRight(text, "\r\n")
 	if one == "" || strings.ContainsAny(one, "\r\n\x00") {
-		return "", fmt.Errorf("%w: %s gives %d bytes that are not one line", ErrUnreadable, from, len(text))
+		return "", fmt.Errorf("%w: want one line from %s, got %d bytes", ErrUnreadable, from, len(text))
 	}
 	return one, nil
 }

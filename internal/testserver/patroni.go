@@ -251,7 +251,7 @@ func (m *Member) Kill() error {
 	return errors.Join(m.proc.kill(), awaitGone(all))
 }
 
-// Freeze suspends Patroni and PostgreSQL: connections stay open and nobody answers.
+// Freeze suspends Patroni and PostgreSQL: connections stay open and get no answer.
 func (m *Member) Freeze() (err error) {
 	m.frozen, err = m.halt()
 	return err

@@ -22,7 +22,7 @@ import (
 // gone when it was killed.
 const stopTimeout = 30 * time.Second
 
-// errPortTaken says that a server ended because its port was in use.
+// errPortTaken means that a server ended because its port was in use.
 var errPortTaken = errors.New("port in use")
 
 // spec says how to run one server process.
@@ -136,8 +136,8 @@ func (p *process) awaitReady(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// answers asks once. Whoever accepts a connection and says nothing is asked again:
-// it may be another program that was about to give the port back.
+// answers asks once. A process that accepts a connection and never answers is asked
+// again: it may be another program that was about to give the port back.
 func (p *process) answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -333,6 +333,18 @@ func freePorts(n int) ([]int, error) {
 		}
 	}
 	return nil, fmt.Errorf("testserver: no %d free ports between %d and %d", n, low, high)
+}
+
+// FreeAddr returns an address that nobody listens on, for a program that opens it
+// later. The kernel gives its port to no client meanwhile.
+func FreeAddr(tb TB) string {
+	tb.Helper()
+	ports, err := freePorts(1)
+	if err != nil {
+		tb.Fatalf("%v", err)
+		return ""
+	}
+	return addr(ports[0])
 }
 
 func addr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"net/url"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -229,15 +228,4 @@ func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) error {
 		return fmt.Errorf("testserver: rabbitmqctl %s: %w\n%s", args[0], err, out.String())
 	}
 	return nil
-}
-
-// Vhost makes a virtual host that guest may use and returns its URL.
-func (r *RabbitMQ) Vhost(ctx context.Context, name string) (string, error) {
-	if err := r.Ctl(ctx, "add_vhost", name); err != nil {
-		return "", err
-	}
-	if err := r.Ctl(ctx, "set_permissions", "-p", name, "guest", ".*", ".*", ".*"); err != nil {
-		return "", err
-	}
-	return r.URL + url.PathEscape(name), nil
 }

@@ -23,7 +23,7 @@ func (s *Server) Restart() error {
 	return err
 }
 
-// Freeze suspends the server: connections stay open and nobody answers.
+// Freeze suspends the server: connections stay open and get no answer.
 func (s *Server) Freeze() error { return s.proc.freeze() }
 
 // Thaw ends Freeze.

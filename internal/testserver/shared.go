@@ -35,6 +35,9 @@ var (
 	sharedNATS     shared[*NATS]
 	sharedRabbitMQ shared[*RabbitMQ]
 	sharedRedis    shared[*Redis]
+	sharedMySQL    shared[*MySQL]
+	sharedElastic  shared[*ElasticMQ]
+	sharedPubSub   shared[*PubSub]
 )
 
 // SharedPostgres returns the one server of this version that all tests of this
@@ -77,6 +80,34 @@ func SharedNATS(tb TB) *NATS {
 		return nil
 	}
 	return n
+}
+
+// SharedElasticMQ returns the one server that all tests of this binary use. Give
+// queues names of their own; do not kill, freeze or stop it.
+func SharedElasticMQ(tb TB) *ElasticMQ {
+	tb.Helper()
+	e, err := sharedElastic.get("", func() (*ElasticMQ, error) {
+		return LaunchElasticMQ(context.Background(), "", Throughput())
+	})
+	if err != nil {
+		GiveUp(tb, err)
+		return nil
+	}
+	return e
+}
+
+// SharedPubSub returns the one emulator that all tests of this binary use. Give topics
+// and subscriptions names of their own; do not kill, freeze or stop it.
+func SharedPubSub(tb TB) *PubSub {
+	tb.Helper()
+	p, err := sharedPubSub.get("", func() (*PubSub, error) {
+		return LaunchPubSub(context.Background(), "")
+	})
+	if err != nil {
+		GiveUp(tb, err)
+		return nil
+	}
+	return p
 }
 
 // SharedRedis returns the one server of this version that all tests of this

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// canLock says that tryLock tells whether another process lives.
+// canLock reports that tryLock detects whether another process is alive.
 const canLock = true
 
 func sysProcAttr(user *account, deathSig syscall.Signal) *syscall.SysProcAttr {

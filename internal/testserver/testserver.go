@@ -11,7 +11,7 @@
 // killed. What it leaves in the temporary directory is removed by the next
 // process that starts a server.
 //
-// A test whose server is not installed is skipped and says so, or fails when
+// A test whose server is not installed is skipped with a message, or fails when
 // POSTRIDER_REQUIRE_SERVERS=1. "make servers" installs them.
 package testserver
 
@@ -42,7 +42,7 @@ const startTimeout = 3 * time.Minute
 type MissingError struct {
 	Server string // "PostgreSQL 18", or the name of a program
 	Fix    string // what to type
-	// Optional says that the tests continue without it, also where servers are required.
+	// Optional means that the tests continue without it, even if servers are required.
 	Optional bool
 }
 

@@ -127,6 +127,29 @@ func TestRedis(t *testing.T) {
 	}
 }
 
+func TestMySQL(t *testing.T) {
+	needServers(t)
+	for _, version := range MySQLVersions() {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			m := StartMySQL(t, version)
+			if _, err := m.Query(t.Context(), "", "create database d; create table d.t (n int primary key); insert into d.t values (7)"); err != nil {
+				t.Fatal(err)
+			}
+			check(t, m, func(ctx context.Context) error {
+				_, err := m.Query(ctx, "", "select 1")
+				return err
+			})
+			if rows, err := m.Query(t.Context(), "d", "select n from t"); err != nil || len(rows) != 1 || rows[0][0] != "7" {
+				t.Errorf("after a crash the table holds %v, %v", rows, err)
+			}
+			if db := m.Database(t); !strings.Contains(db, "://root@127.0.0.1:") {
+				t.Errorf("database URL = %s", db)
+			}
+		})
+	}
+}
+
 type server interface {
 	Kill() error
 	Restart() error

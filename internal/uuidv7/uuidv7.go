@@ -15,7 +15,7 @@ import (
 //
 // The 48-bit millisecond and the 12 bits below it (a fraction of the
 // millisecond, RFC 9562 method 3) form one number that grows by at least one
-// from id to id, also when the clock stands still or steps back. The other 62
+// from id to id, also when the clock stops or steps back. The other 62
 // bits are random from crypto/rand.
 type Generator struct {
 	mu   sync.Mutex
@@ -78,4 +78,16 @@ func text(id [16]byte) string {
 	b[23] = '-'
 	hex.Encode(b[24:36], id[10:16])
 	return string(b[:])
+}
+
+// Time returns the millisecond inside a UUIDv7 in text; ok is false for any other text.
+func Time(id string) (at time.Time, ok bool) {
+	if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' || id[14] != '7' {
+		return time.Time{}, false
+	}
+	var raw [16]byte
+	if _, err := hex.Decode(raw[:], []byte(id[0:8]+id[9:13]+id[14:18]+id[19:23]+id[24:36])); err != nil || raw[8]>>6 != 2 {
+		return time.Time{}, false
+	}
+	return time.UnixMilli(int64(binary.BigEndian.Uint64(raw[:8]) >> 16)).UTC(), true
 }

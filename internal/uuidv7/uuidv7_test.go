@@ -75,3 +75,16 @@ func BenchmarkNew(b *testing.B) {
 		g.New()
 	}
 }
+
+func TestTime(t *testing.T) {
+	at := time.UnixMilli(1_800_000_000_123)
+	g := Generator{now: func() time.Time { return at }}
+	if got, ok := Time(g.New()); !ok || !got.Equal(at) {
+		t.Errorf("Time = %v, %v, want %v", got, ok, at)
+	}
+	for _, id := range []string{"", "x", "01900000-1234-4800-8000-000000000000", "01900000-1234-7800-c000-000000000000", "01900000x1234x7800x8000x000000000000", "0190000g-1234-7800-8000-000000000000"} {
+		if got, ok := Time(id); ok {
+			t.Errorf("%q holds the time %v", id, got)
+		}
+	}
+}

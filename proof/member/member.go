@@ -21,6 +21,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/awsbroker"
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/broker/natsbroker"
 	"github.com/postrider/postrider/broker/rabbitbroker"
@@ -159,6 +160,12 @@ func open(c *Config) (broker.Source, func(), error) {
 		return src, src.Close, nil
 	case "redis":
 		src, err := redisbroker.OpenSource(c.URL, &redisbroker.SourceOptions{Group: c.Name, Topics: []string{c.Topic}, Lease: 3 * time.Second})
+		if err != nil {
+			return nil, nil, err
+		}
+		return src, src.Close, nil
+	case "sqs": // a member that was killed locks its groups for the visibility
+		src, err := awsbroker.OpenSource(c.URL+"&visibility=5s&wait=1s", &awsbroker.SourceOptions{Queue: c.Topic})
 		if err != nil {
 			return nil, nil, err
 		}

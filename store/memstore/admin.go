@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -96,6 +98,9 @@ func (db *database) execute(p *pipe, l *lane, id int64) {
 	if db.opts.Defect != RetryKeepsAttempts {
 		rec.attempts = 0
 		rec.generation++
+		if strings.HasPrefix(rec.code, store.CodeCrashed+"/") {
+			rec.code = store.CodeCrashed // its earlier failures are forgotten too
+		}
 	}
 }
 
@@ -197,7 +202,7 @@ func (s desk) Status(ctx context.Context) (ops.Status, error) {
 	}
 	for _, id := range sortedKeys(s.db.instances) {
 		i := s.db.instances[id]
-		in := ops.Instance{BootID: id, Name: i.name, Alive: now.Before(i.until), AliveFor: i.until.Sub(now)}
+		in := ops.Instance{BootID: id, Name: i.name, Alive: now.Before(i.until), AliveFor: i.until.Sub(now), Trouble: i.report.Trouble, Held: i.report.Held}
 		for _, l := range p.lanes {
 			if l.owner == id {
 				in.Lanes++
@@ -218,13 +223,39 @@ func (db *database) laneStatus(id store.Lane, l *lane, now time.Time) ops.LaneSt
 	for _, r := range db.log[id] {
 		if r.tx.status == Committed && !db.settled(l, r) {
 			ls.Pending++
-			ls.Lag = max(ls.Lag, now.Sub(r.rec.Message.Time))
+			ls.Behind = max(ls.Behind, now.Sub(expected(&r.rec.Message)))
 		}
 	}
+	ls.Lag = ls.Behind
 	for _, r := range l.parked {
 		if r.state != store.Dead {
 			ls.Pending++
+			if db.opts.Defect != LagForgetsParked {
+				ls.Lag = max(ls.Lag, now.Sub(r.expected()))
+			}
 		}
 	}
 	return ls
+}
+
+// expected is when the message was to be sent.
+func expected(m *postrider.Message) time.Time {
+	if m.NotBefore.After(m.Time) {
+		return m.NotBefore
+	}
+	return m.Time
+}
+
+// expected is when the record was to be sent. Of one that a person sends again, its
+// first age is not how late it is.
+func (r *parked) expected() time.Time {
+	switch {
+	case r.state == store.Scheduled:
+		return r.due
+	case r.generation > 0 && !r.first.IsZero():
+		return r.first
+	case r.generation > 0:
+		return r.parkedAt
+	}
+	return expected(&r.message)
 }

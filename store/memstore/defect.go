@@ -3,8 +3,8 @@ package memstore
 // Defect names a way to break the database, one rule each.
 type Defect uint8
 
-// The defects. Those of the cursor (BareCursor to SequenceLate) change nothing
-// in the family Rows.
+// The defects. Those of the cursor (BareCursor to SequenceLate) change something in the
+// family Cursor only, and those of holes (NoHoles to ProbeFirst) in Holes only.
 const (
 	None Defect = iota
 
@@ -20,6 +20,17 @@ const (
 	OnlyXip
 	// SequenceLate reads the sequence after the page instead of before it.
 	SequenceLate
+
+	// NoHoles takes numbers that were not seen for dead at once.
+	NoHoles
+	// HolesExpire takes them for dead after a time.
+	HolesExpire
+	// NoBarrier takes them for dead as soon as a read without isolation misses them.
+	NoBarrier
+	// NoNet has no barrier either, and never looks again for what it took for dead.
+	NoNet
+	// ProbeFirst looks for them before it lists new numbers.
+	ProbeFirst
 
 	// AheadOfCommit delivers records of transactions that are still open.
 	AheadOfCommit
@@ -94,17 +105,22 @@ const (
 	CrashesNeverReset
 	// ForgetCode leaves the code of a parked record out.
 	ForgetCode
+	// LagForgetsParked leaves what is parked out of the lag.
+	LagForgetsParked
+	// NextDueSkips announces no record that becomes due within two milliseconds.
+	NextDueSkips
 )
 
 var defectNames = [...]string{
 	"None", "BareCursor", "XidOrder", "IgnoreInflight", "InflightNotSaved", "OnlyXip", "SequenceLate",
+	"NoHoles", "HolesExpire", "NoBarrier", "NoNet", "ProbeFirst",
 	"AheadOfCommit", "Reversed", "LaneByInstances",
 	"IgnoreLease", "SharedLease", "ClientClock", "EpochKept", "ReleaseAnyEpoch",
 	"NoFence", "RepeatLost", "RepeatTwice", "HalfSettle", "SplitSettle", "ParkBeforeFence",
 	"LoseParked", "KnownForEver", "ForgetCaptured", "DueIgnoresHead", "DueIgnoresTime", "DeadIsDue", "ActAtOnce", "RetryKeepsAttempts",
 	"RetryFreesKey", "ForgetGaps", "DueHeadsOnly", "DuePageReversed", "DueBehindDead",
 	"RepeatAnything", "ForgetHolds", "DueIgnoresNotBefore", "LastTooEarly", "LaneBytesOnly",
-	"CrashesNeverReset", "ForgetCode",
+	"CrashesNeverReset", "ForgetCode", "LagForgetsParked", "NextDueSkips",
 }
 
 func (d Defect) String() string {
@@ -112,13 +128,4 @@ func (d Defect) String() string {
 		return defectNames[d]
 	}
 	return "invalid"
-}
-
-// Defects returns every defect but None.
-func Defects() []Defect {
-	var all []Defect
-	for d := range defectNames[1:] {
-		all = append(all, Defect(d+1))
-	}
-	return all
 }

@@ -32,7 +32,7 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		s.db.ring()
 		return s.db.grant(p, req, now), nil
 	}
-	s.db.instances[req.BootID] = &instance{name: req.Instance, until: now.Add(req.TTL), seen: now}
+	s.db.instances[req.BootID] = &instance{name: req.Instance, until: now.Add(req.TTL), seen: now, report: req.Report}
 	if !req.Observe {
 		s.db.take(p, req, now)
 	}
@@ -100,7 +100,8 @@ func (db *database) take(p *pipe, req store.LeaseRequest, now time.Time) {
 	}
 }
 
-// count notes that the lane's owner did not release it, or that there is none.
+// count notes that the lane's owner did not release it. A lane without an owner has
+// no count.
 func (db *database) count(l *lane) {
 	before := l.owner
 	if before == "" || l.moved && db.opts.Defect != CrashesNeverReset {
@@ -184,8 +185,11 @@ func (db *database) mayHave(l *lane, boot string) bool {
 }
 
 func (db *database) position(l *lane) store.Position {
-	if db.opts.Family == Rows {
+	switch db.opts.Family {
+	case Rows:
 		return encodeRows(nil)
+	case Holes:
+		return l.passed.Encode()
 	}
 	return l.cursor.encode()
 }

@@ -1,7 +1,7 @@
-// Package memstore is the reference implementation of the contracts of package
-// store, in memory and in both families of stores: [Cursor], an append-only log
-// read by a cursor that knows which transactions were in flight, and [Rows],
-// where a record is pending as long as its row is there.
+// Package memstore is the reference implementation of package store, in memory.
+// It has both families of stores: [Cursor] reads an append-only log by a cursor
+// that knows which transactions were in flight; in [Rows] a record is pending as
+// long as its row exists.
 //
 // It is the oracle of the simulation and of storetest, and the store behind the
 // URL memory:. Nothing survives the process.
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/holes"
 )
 
 // Family says how pending records are told from settled ones.
@@ -23,7 +24,8 @@ type Family uint8
 // The families.
 const (
 	Cursor Family = iota // a log with a cursor per pipe and lane, as in pgstore
-	Rows                 // rows present are pending, as in mysqlstore
+	Rows                 // rows present are pending, as in a queue that deletes what it has sent
+	Holes                // a log with a cursor that tracks holes, as in mysqlstore
 )
 
 // DefaultLanes is the number of lanes when Options.Lanes is 0.
@@ -57,6 +59,7 @@ type Point uint8
 const (
 	AfterSequence Point = iota // Read has read the sequence, not yet the snapshot
 	AfterSnapshot              // Read has its snapshot, not yet the next transaction id
+	BetweenLooks               // between two statements of a Read in the family Holes
 	MidSettle                  // a broken Settle between its two transactions
 )
 
@@ -70,6 +73,9 @@ type Store struct {
 	seen     uint64 // db.version at the last Read
 	identity string // of the last Lease
 	clock    func() time.Time
+
+	holes   holes.Tracker // family Holes; guarded by the database's mu
+	history string        // the identity under which holes were seen
 }
 
 var _ store.Store = (*Store)(nil)
@@ -185,6 +191,7 @@ type database struct {
 	nextXid   int64
 	completed int64 // latest completed transaction
 	running   map[int64]bool
+	drawing   map[*Tx]time.Time // family Holes: when the statement began that inserts
 	txs       map[int64]*txn
 	log       [][]*row // by lane, in seq order
 
@@ -203,15 +210,17 @@ type row struct {
 }
 
 type instance struct {
-	name  string
-	until time.Time
-	seen  time.Time
+	name   string
+	until  time.Time
+	seen   time.Time
+	report store.Report
 }
 
 // reset makes the tables anew. Called with mu held, or before anybody knows db.
 func (db *database) reset() {
 	db.seq, db.nextXid, db.completed = 0, 1, 0
 	db.running = map[int64]bool{}
+	db.drawing = map[*Tx]time.Time{}
 	db.txs = map[int64]*txn{}
 	db.log = make([][]*row, db.opts.Lanes)
 	db.pipes = map[string]*pipe{}

@@ -154,7 +154,7 @@ func (w *workload) check(msgs []postrider.Message) error {
 }
 
 func TestReadsEverythingOnceInOrder(t *testing.T) {
-	for _, family := range []memstore.Family{memstore.Cursor, memstore.Rows} {
+	for _, family := range []memstore.Family{memstore.Cursor, memstore.Rows, memstore.Holes} {
 		for seed := range uint64(60) {
 			if err := writers(t, family, memstore.None, seed); err != nil {
 				t.Fatalf("family %d, seed %d: %v", family, seed, err)
@@ -178,8 +178,48 @@ func TestBrokenReadsAreCaught(t *testing.T) {
 	}
 }
 
+// A number that is given up while its statement runs costs a message without the net, and
+// only the order of its key with it.
+func TestTheNetCatchesWhatABrokenBarrierDropped(t *testing.T) {
+	for defect, want := range map[memstore.Defect]int{memstore.NoBarrier: 2, memstore.NoNet: 1} {
+		now := time.Unix(1, 0)
+		s := memstore.New(&memstore.Options{Lanes: 1, Family: memstore.Holes, Defect: defect, Now: func() time.Time { now = now.Add(time.Second); return now }})
+		slow := s.Begin()
+		if err := slow.Draw(message("a", 1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Enqueue(t.Context(), message("b", 1)); err != nil {
+			t.Fatal(err)
+		}
+		came := 0
+		for round := range 10 {
+			if round == 5 {
+				if err := slow.Commit(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			g := lease(t, s, "one").Lanes[0]
+			b, err := s.Read(t.Context(), []store.LaneRead{{Epoch: g.Epoch, MaxRecords: 10}})
+			if errors.Is(err, store.ErrIdentity) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			came += len(b[0].Messages)
+			st := store.Settlement{BootID: "one", Epoch: g.Epoch, Position: b[0].Position, Delivered: len(b[0].Messages)}
+			if lost, err := s.Settle(t.Context(), []store.Settlement{st}); err != nil || len(lost) > 0 {
+				t.Fatalf("settle: lost %v, %v", lost, err)
+			}
+		}
+		if came != want {
+			t.Errorf("%v: %d messages came, want %d", defect, came, want)
+		}
+	}
+}
+
 func TestSettleIsFencedAndRepeatable(t *testing.T) {
-	for _, family := range []memstore.Family{memstore.Cursor, memstore.Rows} {
+	for _, family := range []memstore.Family{memstore.Cursor, memstore.Rows, memstore.Holes} {
 		now := time.Unix(1, 0)
 		s := memstore.New(&memstore.Options{Lanes: 1, Family: family, Now: func() time.Time { return now }})
 		if err := s.Enqueue(t.Context(), message("a", 1), message("a", 2)); err != nil {
@@ -263,7 +303,7 @@ func TestAQueueIsDueWithItsHead(t *testing.T) {
 
 // Promises: Q
 func TestTrimKeepsWhatIsPending(t *testing.T) {
-	for _, family := range []memstore.Family{memstore.Cursor, memstore.Rows} {
+	for _, family := range []memstore.Family{memstore.Cursor, memstore.Rows, memstore.Holes} {
 		s := memstore.New(&memstore.Options{Lanes: 1, Family: family})
 		g := lease(t, s, "one").Lanes[0]
 		straggler := s.Begin()

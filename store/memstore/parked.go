@@ -237,11 +237,13 @@ func (db *database) flowing(queue []*parked, now time.Time) []*parked {
 // readParked returns what is due: the first record of every run, then the second
 // of every run, and so on.
 func (v *view) readParked(l *lane, r store.LaneRead, b *store.Batch) {
+	if r.Keys != nil { // first: what becomes due meanwhile is returned or announced
+		b.Parked = v.db.nextSingle(l)
+	}
 	runs, most := v.db.due(l), math.MaxInt
 	if r.Keys != nil {
 		most = max(r.MaxRecords/max(len(r.Keys), 1), 1)
 		runs = named(runs, r.Keys)
-		b.Parked = v.db.nextSingle(l)
 	} else {
 		b.Parked = v.db.parkedView(l)
 	}
@@ -301,10 +303,13 @@ func (db *database) lastOf(l *lane, r *parked) bool {
 
 // nextSingle tells when the next record that stands in no queue becomes due.
 func (db *database) nextSingle(l *lane) (v store.ParkedView) {
-	now, heads := db.opts.Now(), l.heads()
+	now, heads, after := db.opts.Now(), l.heads(), time.Duration(0)
+	if db.opts.Defect == NextDueSkips {
+		after = 2 * time.Millisecond
+	}
 	for _, r := range l.parked {
 		at, ok := db.dueAt(l, r, heads)
-		if in := at.Sub(now); ok && !r.chained() && in > 0 && (!v.HasDue || in < v.NextDue) {
+		if in := at.Sub(now); ok && !r.chained() && in > after && (!v.HasDue || in < v.NextDue) {
 			v.NextDue, v.HasDue = in, true
 		}
 	}

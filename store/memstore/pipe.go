@@ -5,12 +5,16 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/holes"
 )
 
 // pipe is a reader of the log with its own cursors, leases and parked records.
 type pipe struct {
 	lanes  []*lane
 	paused bool // by a person
+
+	dropped holes.Set     // family Holes: numbers that were given up
+	sweepAt time.Duration // and are looked for then
 }
 
 // lane is what one pipe knows of one lane. Its epoch numbers the records of the
@@ -28,6 +32,7 @@ type lane struct {
 	trimmed   int64                // settled records that Trim removed
 
 	cursor cursor         // family Cursor
+	passed holes.Position // family Holes
 	gone   map[int64]bool // family Rows: settled records at or behind head
 	head   int            // family Rows: index of the first record that may be pending
 
@@ -77,9 +82,11 @@ func (db *database) pipe(name string) *pipe {
 	p := &pipe{lanes: make([]*lane, db.opts.Lanes)}
 	snap := db.snapshot()
 	running := db.runningAt(snap, db.nextXid)
+	visible := db.visible(snap)
 	for i := range p.lanes {
 		l := &lane{parked: map[int64]*parked{}, gone: map[int64]bool{}, holds: map[string]time.Time{}}
 		l.cursor = cursor{pos: db.seq, inflight: running}
+		l.passed = visible
 		for _, r := range db.log[i] {
 			if db.opts.Family == Rows && db.sees(snap, r) {
 				l.gone[r.seq] = true
@@ -100,8 +107,11 @@ func (db *database) checkLane(l store.Lane) error {
 
 // settled reports whether the pipe is done with a record, parked or not.
 func (db *database) settled(l *lane, r *row) bool {
-	if db.opts.Family == Rows {
+	switch db.opts.Family {
+	case Rows:
 		return l.gone[r.seq]
+	case Holes:
+		return l.passed.Settled(r.seq)
 	}
 	return l.cursor.settled(r)
 }
@@ -118,6 +128,13 @@ func (db *database) moveTo(id store.Lane, l *lane, p store.Position) error {
 		}
 		l.cursor = c
 		return nil
+	}
+	if db.opts.Family == Holes {
+		passed, err := holes.Decode(p)
+		if err == nil {
+			l.passed = passed
+		}
+		return err
 	}
 	taken, err := decodeRows(p)
 	if err != nil {

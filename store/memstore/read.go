@@ -8,6 +8,7 @@ import (
 	"sort"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/holes"
 )
 
 // snapshot is what one statement sees: every transaction below xmax that is not
@@ -67,6 +68,9 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	}
 	s.look(s.db.version)
 	v, err := s.db.look(p)
+	if err == nil && s.db.opts.Family == Holes {
+		v.seen, err = s.lookForHoles(p, reads)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +104,7 @@ type view struct {
 	snap    snapshot
 	running []int64
 	left    int // bytes that the next batch may hold, its first record included
+	seen    holes.Look
 }
 
 func (db *database) look(p *pipe) (*view, error) {
@@ -129,9 +134,12 @@ func (v *view) read(r store.LaneRead) (store.Batch, error) {
 		return b, nil
 	}
 	var err error
-	if v.db.opts.Family == Rows {
+	switch v.db.opts.Family {
+	case Rows:
 		err = v.readRows(ln, r, &b)
-	} else {
+	case Holes:
+		err = v.readHoles(ln, r, &b)
+	default:
 		err = v.readCursor(ln, r, &b)
 	}
 	if v.db.opts.Defect == Reversed {

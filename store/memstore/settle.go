@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/holes"
 )
 
 // errSplit is what the defect SplitSettle answers between its transactions.
@@ -65,9 +66,12 @@ func (db *database) checkSettlements(settlements []store.Settlement) error {
 			continue
 		}
 		var err error
-		if db.opts.Family == Rows {
+		switch db.opts.Family {
+		case Rows:
 			_, err = decodeRows(st.Position)
-		} else {
+		case Holes:
+			_, err = holes.Decode(st.Position)
+		default:
 			_, err = decodeCursor(st.Position)
 		}
 		if err != nil {

@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -24,6 +25,8 @@ type Tx struct {
 	db  *database
 	txn *txn // nil until the transaction has an id
 	end bool
+
+	drawn []*row // family Holes: numbered and not in the log yet
 }
 
 type txn struct {
@@ -97,6 +100,14 @@ func (t *Tx) Enqueue(msgs ...postrider.Message) error {
 func (t *Tx) insert(m postrider.Message) {
 	db := t.db
 	xid := t.assign() // before the number is drawn: the cursor's proof needs it
+	r := db.number(m)
+	r.xid, r.tx, r.rec.Tx = xid, t.txn, xid
+	db.log[r.lane] = append(db.log[r.lane], r)
+	t.txn.rows = append(t.txn.rows, r)
+}
+
+// number draws a number for m and makes its row.
+func (db *database) number(m postrider.Message) *row {
 	if m.ID == "" {
 		m.ID = db.opts.NewID()
 	}
@@ -105,10 +116,46 @@ func (t *Tx) insert(m postrider.Message) {
 	m.Time = db.opts.Now()
 	db.seq++
 	lane := db.laneOf(m.Key, m.ID)
-	r := &row{seq: db.seq, xid: xid, tx: t.txn, lane: lane}
-	r.rec = Record{Seq: r.seq, Tx: xid, Lane: lane, Message: m}
-	db.log[lane] = append(db.log[lane], r)
-	t.txn.rows = append(t.txn.rows, r)
+	return &row{seq: db.seq, lane: lane, rec: Record{Seq: db.seq, Lane: lane, Message: m}}
+}
+
+// Draw begins a statement that inserts m: its number is drawn, and its row is not there
+// before Place or the end of the transaction. It is for the family Holes, whose numbers
+// are older than their transactions.
+func (t *Tx) Draw(m postrider.Message) error {
+	if err := m.Validate(); err != nil {
+		return err
+	}
+	t.db.mu.Lock()
+	defer t.db.mu.Unlock()
+	if t.end {
+		return ErrTxDone
+	}
+	if len(t.drawn) == 0 {
+		t.db.drawing[t] = t.db.opts.Now()
+	}
+	t.drawn = append(t.drawn, t.db.number(m))
+	return nil
+}
+
+// Place ends the statement that Draw began.
+func (t *Tx) Place() {
+	t.db.mu.Lock()
+	defer t.db.mu.Unlock()
+	t.place()
+}
+
+func (t *Tx) place() {
+	for _, r := range t.drawn {
+		r.xid = t.assign()
+		r.tx, r.rec.Tx = t.txn, r.xid
+		rows := t.db.log[r.lane]
+		at, _ := slices.BinarySearchFunc(rows, r.seq, func(r *row, seq int64) int { return cmp.Compare(r.seq, seq) })
+		t.db.log[r.lane] = slices.Insert(rows, at, r)
+		t.txn.rows = append(t.txn.rows, r)
+	}
+	t.drawn = nil
+	delete(t.db.drawing, t)
 }
 
 // Commit makes the messages visible.
@@ -124,6 +171,7 @@ func (t *Tx) finish(status TxStatus) error {
 		return ErrTxDone
 	}
 	t.end = true
+	t.place()
 	if t.txn == nil {
 		return nil
 	}

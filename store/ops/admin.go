@@ -31,13 +31,20 @@ type Status struct {
 	Lanes     []LaneStatus
 	Instances []Instance
 	Parked    map[string]int64 // by State.String()
-	Pending   int64            // committed records not yet settled, scheduled/retry/waiting included; capped by the store's counting limit
-	Capped    bool             // Pending is a lower bound
-	Lag       time.Duration    // age of the oldest pending record that is not parked
-	Delivered int64            // sum of the progress counters
-	Holds     []Hold           // what people have paused, by lane and key
-	Stops     []Stop           // destinations that nothing is sent to
-	Alarms    []string         // what else a person must see to, with its remedy
+	// ParkedCapped: the counts of Parked are lower bounds. Each lane is counted as far as
+	// the store's counting limit.
+	ParkedCapped bool
+	Pending      int64 // committed records not yet settled, scheduled/retry/waiting included; capped by the store's counting limit
+	Capped       bool  // Pending is a lower bound
+	// Lag is the age of the oldest record that is neither settled nor dead: also of one
+	// that fails, or waits behind another. A record with a NotBefore counts from
+	// then on, and one that a person sends again from its first failure or, when it had
+	// none, from when it was set aside.
+	Lag       time.Duration
+	Delivered int64    // sum of the progress counters
+	Holds     []Hold   // what people have paused, by lane and key
+	Stops     []Stop   // destinations that nothing is sent to
+	Alarms    []string // what else a person must see to, with its remedy
 }
 
 // Hold is a key or a whole lane that a person has paused.
@@ -55,10 +62,14 @@ type LaneStatus struct {
 	Until     time.Duration // lease time left
 	Epoch     int64
 	Pending   int64
-	Lag       time.Duration
+	Lag       time.Duration // as Status.Lag
+	Behind    time.Duration // Lag of the records that are not parked alone
 	Delivered int64
 	Parked    int64
 	SettledAt time.Time
+	// HeldTopics are the topics of its first messages, sent or set aside, that its owner
+	// sends nothing to.
+	HeldTopics []string
 }
 
 // Instance is a relay that has a heartbeat.
@@ -67,6 +78,8 @@ type Instance struct {
 	Alive        bool
 	AliveFor     time.Duration
 	Lanes        int
+	Trouble      []string     // as in store.Report
+	Held         []store.Held // as in store.Report
 }
 
 // ParkedQuery filters parked records; zero fields do not filter.
@@ -75,8 +88,11 @@ type ParkedQuery struct {
 	ID       string
 	Topic    string
 	Key      string
+	Code     string
 	AfterSeq int64
 	Limit    int // 0: 100
+	// Bare leaves out payloads, which not everybody may see who may see the rest.
+	Bare bool
 }
 
 // ParkedRecord is one record set aside.
@@ -94,6 +110,7 @@ type ParkedRecord struct {
 	Error       string
 	FirstFailed time.Time
 	LastAttempt time.Time
+	History     []Attempt // the last KeptAttempts, the oldest first
 }
 
 // ActState says what became of a request.

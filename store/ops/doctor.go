@@ -20,7 +20,8 @@ type Doctor interface {
 
 // ExamineRequest says how to look. The zero value of every field is its default.
 type ExamineRequest struct {
-	// Only names the checks to make; empty: all.
+	// Only names the checks to make; empty: all. A name that a doctor does not know
+	// is for another one.
 	Only []string
 	// Pipes to examine; empty: all that no person has paused.
 	Pipes []string

@@ -12,7 +12,7 @@ var (
 	// act that this kind of store does not know.
 	ErrUnsupported = errors.New("not supported by this store")
 	// ErrPipeExists: there is a pipe of that name.
-	ErrPipeExists = errors.New("there is such a pipe")
+	ErrPipeExists = errors.New("pipe already exists")
 )
 
 // BusyError says that other transactions held a table for too long: nothing has

@@ -18,6 +18,15 @@ type Journal interface {
 	Entries(ctx context.Context, q JournalQuery) ([]JournalEntry, error)
 }
 
+// Recorder writes what changes nothing and is to be remembered all the same into the
+// journal, such as the reading of a payload. What changes something has an entry
+// already.
+type Recorder interface {
+	// Record writes an entry and returns its id. Actor, Act and Reason must not be
+	// empty; ID and At are the store's, and Pipe is the pipe of the office.
+	Record(ctx context.Context, e JournalEntry) (int64, error)
+}
+
 // JournalQuery filters entries; zero fields do not filter.
 type JournalQuery struct {
 	ID     int64 // this entry, and what was done because of it

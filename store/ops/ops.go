@@ -29,17 +29,21 @@ type Office struct {
 	Pipe func(name string) (store.Store, *Office)
 
 	// Abilities; nil or false: this kind of store lacks it.
+	Books      Auditor
 	Doctor     Doctor
 	Eraser     Eraser
+	Finder     Finder
 	Journal    Journal
 	Orders     Orders
 	Partitions Partitioner
 	Pipes      Pipes
+	Records    Recorder
 	Retention  Retainer
 	Roles      Roles
 	Samples    Sampler
 	Stops      Stops
 	Strict     StrictKeys
+	Empties    bool // Retention knows PruneRequest.Payloads
 	Holds      bool // Admin knows store.ActPause and store.ActResume
 
 	// Lacks says for each ability that is missing why, and what to do instead.
@@ -51,14 +55,18 @@ type Ability string
 
 // The abilities.
 const (
+	CanAudit     Ability = "books"
 	CanDiagnose  Ability = "diagnosis"
+	CanEmpty     Ability = "removal of payloads before their rows"
 	CanErase     Ability = "erasure"
+	CanFind      Ability = "search for a message or a key"
 	CanHold      Ability = "pauses of keys and lanes"
 	CanJournal   Ability = "journal of acts"
 	CanOrder     Ability = "acts on many records"
 	CanPartition Ability = "partitions"
 	CanPipe      Ability = "pipes"
-	CanRetain    Ability = "retention and books"
+	CanRecord    Ability = "journal of reads"
+	CanRetain    Ability = "retention"
 	CanRole      Ability = "roles"
 	CanSample    Ability = "newest messages"
 	CanStop      Ability = "stopped destinations"
@@ -68,17 +76,23 @@ const (
 // Abilities lists all of them.
 func Abilities() []Ability {
 	return []Ability{
-		CanDiagnose, CanErase, CanHold, CanJournal, CanOrder, CanPartition, CanPipe, CanRetain, CanRole, CanSample, CanStop, CanStrict,
+		CanAudit, CanDiagnose, CanEmpty, CanErase, CanFind, CanHold, CanJournal, CanOrder, CanPartition, CanPipe, CanRecord, CanRetain, CanRole, CanSample, CanStop, CanStrict,
 	}
 }
 
 // Has reports whether the office has an ability. It is false for an unknown one.
 func (o *Office) Has(a Ability) bool {
 	switch a {
+	case CanAudit:
+		return o.Books != nil
 	case CanDiagnose:
 		return o.Doctor != nil
+	case CanEmpty:
+		return o.Empties
 	case CanErase:
 		return o.Eraser != nil
+	case CanFind:
+		return o.Finder != nil
 	case CanHold:
 		return o.Holds
 	case CanJournal:
@@ -89,6 +103,8 @@ func (o *Office) Has(a Ability) bool {
 		return o.Partitions != nil
 	case CanPipe:
 		return o.Pipes != nil
+	case CanRecord:
+		return o.Records != nil
 	case CanRetain:
 		return o.Retention != nil
 	case CanRole:

@@ -16,13 +16,17 @@ type (
 // Each field that may be nil or false has an ability, and Need asks for that field.
 func TestEachFieldIsAnAbility(t *testing.T) {
 	gives := map[ops.Ability]func(*ops.Office){
+		ops.CanAudit:     func(o *ops.Office) { o.Books = struct{ ops.Auditor }{} },
 		ops.CanDiagnose:  func(o *ops.Office) { o.Doctor = struct{ ops.Doctor }{} },
+		ops.CanEmpty:     func(o *ops.Office) { o.Empties = true },
 		ops.CanErase:     func(o *ops.Office) { o.Eraser = struct{ ops.Eraser }{} },
+		ops.CanFind:      func(o *ops.Office) { o.Finder = struct{ ops.Finder }{} },
 		ops.CanHold:      func(o *ops.Office) { o.Holds = true },
 		ops.CanJournal:   func(o *ops.Office) { o.Journal = struct{ ops.Journal }{} },
 		ops.CanOrder:     func(o *ops.Office) { o.Orders = struct{ ops.Orders }{} },
 		ops.CanPartition: func(o *ops.Office) { o.Partitions = struct{ ops.Partitioner }{} },
 		ops.CanPipe:      func(o *ops.Office) { o.Pipes = struct{ pipes }{} },
+		ops.CanRecord:    func(o *ops.Office) { o.Records = struct{ ops.Recorder }{} },
 		ops.CanRetain:    func(o *ops.Office) { o.Retention = struct{ ops.Retainer }{} },
 		ops.CanRole:      func(o *ops.Office) { o.Roles = struct{ ops.Roles }{} },
 		ops.CanSample:    func(o *ops.Office) { o.Samples = struct{ ops.Sampler }{} },

@@ -122,15 +122,15 @@ func (o Order) Validate() error {
 	case o.Kind != store.ActRetry && o.Kind != store.ActDiscard && o.Kind != store.ActSkip && o.Kind != store.ActReplay:
 		return fmt.Errorf("%w: unknown action %q: use retry, discard, skip or replay", ErrInvalidOrder, o.Kind)
 	case o.Actor == "":
-		return fmt.Errorf("%w: nobody is named as its actor", ErrInvalidOrder)
+		return fmt.Errorf("%w: missing actor", ErrInvalidOrder)
 	case strings.TrimSpace(o.Reason) == "":
-		return fmt.Errorf("%w: no reason is given; the journal keeps why", ErrInvalidOrder)
+		return fmt.Errorf("%w: missing reason: give one for the journal", ErrInvalidOrder)
 	case nothing && !m.All:
 		return fmt.Errorf("%w: no records selected: give a filter, or all", ErrInvalidOrder)
 	case !nothing && m.All:
 		return fmt.Errorf("%w: all records and a filter are both given: leave one out", ErrInvalidOrder)
 	case o.Kind == store.ActReplay && parkedOnly:
-		return fmt.Errorf("%w: a replay is of records that have no error: class, code, error and idle time do not fit", ErrInvalidOrder)
+		return fmt.Errorf("%w: replayed records have no error: leave class, code, error and idle time out", ErrInvalidOrder)
 	case m.Versions != Versions{} && (m.Versions.First < 1 || m.Versions.Last != 0 && m.Versions.Last < m.Versions.First):
 		return fmt.Errorf("%w: versions %d to %d: use two numbers above 0, the smaller one first", ErrInvalidOrder, m.Versions.First, m.Versions.Last)
 	case m.IdleFor < 0:

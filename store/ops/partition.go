@@ -38,6 +38,10 @@ type TendRequest struct {
 	// OnlyEmpty keeps partitions that have rows: somebody else removes these one
 	// by one, after having archived them.
 	OnlyEmpty bool
+	// Actor and Reason are who asks and why: the journal of a store that keeps one has
+	// an entry for each partition that is dropped. An empty Actor is a runner that
+	// works by itself.
+	Actor, Reason string
 	// DryRun changes nothing and answers with what would be dropped. With
 	// OnlyEmpty that is not counted.
 	DryRun bool
@@ -64,7 +68,7 @@ type Partitions struct {
 	// Current is the number of the partition that writers use.
 	Current int64
 	// Ahead counts the partitions that wait behind it, and Room the numbers that
-	// are left in all of them: an INSERT fails when there is none.
+	// are left in all of them: an INSERT fails when Room is 0.
 	Ahead int
 	Room  int64
 }
@@ -72,7 +76,7 @@ type Partitions struct {
 // What Alarm compares with.
 const (
 	// MaxPartitions is how many partitions an outbox has at the most: every read
-	// looks into them. At the limit writers stay in the one that they use.
+	// looks into them. At the limit writers stay in their partition.
 	MaxPartitions = 24
 	// LowRoom is so many numbers that days remain at any rate.
 	LowRoom = 50_000_000_000
@@ -107,9 +111,9 @@ func (p Partitions) Alarm() string {
 type Partition struct {
 	Number   int64     `json:"number"`
 	Name     string    `json:"name"`
-	Above    int64     `json:"above,string"` // its numbers are below
-	Bytes    int64     `json:"bytes"`        // of the table and its indexes
-	Rows     int64     `json:"rows"`         // an estimate of the server, below 0 when it has none
+	Above    int64     `json:"above,string"`  // its numbers are below
+	Bytes    int64     `json:"bytes"`         // of the table and its indexes
+	Rows     int64     `json:"rows_estimate"` // of the server, below 0 when it has none
 	OpenedAt time.Time `json:"opened_at,omitzero"`
 	ClosedAt time.Time `json:"closed_at,omitzero"` // zero: a number of it may still be drawn
 }

@@ -18,7 +18,8 @@ type Pipes interface {
 	AddPipe(ctx context.Context, req AddPipe) (Pipe, error)
 	// PausePipe pauses or resumes a pipe. Its relays keep their lanes and settle
 	// what they had begun; they read and send nothing new from their next
-	// heartbeat on. It returns an error that matches ErrNoPipe when there is none.
+	// heartbeat on. It returns an error that matches ErrNoPipe when the pipe does not
+	// exist.
 	PausePipe(ctx context.Context, req PausePipe) error
 	// RemovePipe removes a pipe with its progress, parked records and requests in
 	// one transaction. What the pipe has not settled, and what it has parked, is

@@ -9,9 +9,8 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// Retainer removes what is settled and proves that nothing got lost: the
-// outbox's two books. A store that keeps no settled rows has no Retainer.
-// Its methods are safe for concurrent use, also by several processes.
+// Retainer removes what is settled. A store that keeps no settled rows has no
+// Retainer. Its methods are safe for concurrent use, also by several processes.
 type Retainer interface {
 	// Prune removes one batch of rows that every pipe has settled, oldest
 	// numbers first in each lane, under the lease of the only runner. It never
@@ -21,9 +20,13 @@ type Retainer interface {
 	// names it.
 	Prune(ctx context.Context, req PruneRequest) (Pruned, error)
 	// Tidy keeps the other tables within their limits: progress, acts that are
-	// done, instances long gone. It removes nothing that a person has not seen
-	// to: parked records stay.
+	// done, instances long gone. Parked records stay until a person has acted.
 	Tidy(ctx context.Context, req TidyRequest) (Tidied, error)
+}
+
+// Auditor proves that nothing got lost: it keeps the outbox's two books. Its method
+// is safe for concurrent use, also by several processes.
+type Auditor interface {
 	// Audit compares the two books at one snapshot: what was committed, counted
 	// from rows, and what became of it, taken from the counters of the pipes.
 	Audit(ctx context.Context, req AuditRequest) (Books, error)
@@ -35,8 +38,10 @@ type PruneRequest struct {
 	TTL    time.Duration // how long the lease counts without another call; 0: 10 s
 	// Take takes the lease from another runner, after its batch: a person asks.
 	// The other runner finds its lease lost at its next batch.
-	Take      bool
-	OlderThan time.Duration // age by the row's creation time; 0: at once
+	Take bool
+	// OlderThan is how long ago every pipe must have settled a row, to the minute; 0: at
+	// once. The age of the row does not count: after an outage it is kept as long.
+	OlderThan time.Duration
 	// MaxBytes, when above 0, makes settled rows go before their age while the
 	// rows of the outbox take more than this, indexes included (an estimate).
 	MaxBytes int64
@@ -47,10 +52,18 @@ type PruneRequest struct {
 	HoldRows, HoldBytes int64
 	// Payloads removes the payloads of settled rows instead of the rows: such a
 	// row is not replayed, and a pipe that begins before it sends it empty, with
-	// postrider.ErasedHeader. It goes neither by size nor with an archive.
+	// postrider.ErasedHeader. It goes neither by size nor with an archive. It is an
+	// *MissingError where Office.Empties is false.
 	Payloads bool
-	DryRun   bool // count what is due and remove nothing; needs no lease
-	Leave    bool // give the lease back and do nothing else
+	// Actor and Reason are who prunes and why, for the journal of a store that keeps
+	// one; an empty Actor is a runner that works by itself. The first batch that
+	// removes something writes an entry, and the last one of the sweep writes what
+	// was removed in all. Entry is that of the batches before, as Pruned has it, and
+	// Removed what they removed.
+	Actor, Reason  string
+	Entry, Removed int64
+	DryRun         bool // count what is due and remove nothing; needs no lease
+	Leave          bool // give the lease back and do nothing else
 	// Archive gets the rows before they are removed, in the order of lane and
 	// number. Only when it returns nil are exactly these rows removed. A crash
 	// between the two hands the same rows out again. nil: no archive.
@@ -77,9 +90,13 @@ type Pruned struct {
 	Rows   int64                // removed, or with DryRun those due
 	Lanes  map[store.Lane]int64 // the same by lane
 	Bytes  int64                // of their payloads, an estimate with DryRun
-	Left   []store.Lane         // lanes in which another batch may be due; empty: the sweep is over
-	After  map[store.Lane]int64 // how far each lane was looked at
-	Held   Held                 // who holds most rows back; filled when Left is empty
+	// Estimated reports that Rows is an estimate too: with DryRun and MaxBytes it
+	// follows from the size of a few rows.
+	Estimated bool
+	Left      []store.Lane         // lanes in which another batch may be due; empty: the sweep is over
+	After     map[store.Lane]int64 // how far each lane was looked at
+	Entry     int64                // of the journal that this sweep wrote first, 0: none
+	Held      Held                 // who holds most rows back; filled when Left is empty
 }
 
 // Held says which pipe holds back most rows of the outbox: rows that it has

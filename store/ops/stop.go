@@ -17,8 +17,8 @@ type Stops interface {
 	Stops(ctx context.Context) ([]Stop, error)
 	// SetStop stops a destination or resumes it, with an entry in the journal. It
 	// returns false when nothing changed, and an error that matches
-	// store.ErrNoPipe when there is no such pipe. The store does not know which
-	// destinations there are.
+	// store.ErrNoPipe when the pipe does not exist. The store does not know which
+	// destinations exist.
 	SetStop(ctx context.Context, req store.SetStop) (changed bool, err error)
 }
 

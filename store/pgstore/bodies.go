@@ -21,16 +21,16 @@ type Bodies struct{ pool *pgxpool.Pool }
 
 var _ claim.Bodies = (*Bodies)(nil)
 
-// NewBodies fetches from the database of pool, which stays the caller's.
+// NewBodies returns a Bodies on the database of pool, which the caller closes.
 func NewBodies(pool *pgxpool.Pool) *Bodies { return &Bodies{pool: pool} }
 
-// Fetch implements claim.Bodies. A message that stands in the parked table may
-// have been sent, with an answer that was lost, after retention has removed its row
-// or payload. What retention removed is gone, which is an error for the consumer;
-// what a person erased is erased, also while a dead letter of it is not discarded yet.
+// Fetch implements claim.Bodies. It also looks in the parked table: a parked message may
+// have been sent, with a lost answer, and retention may since have removed its row
+// or payload. A payload removed by retention is gone, which is an error for the consumer;
+// an erased payload is erased, even while its dead letter is not discarded yet.
 func (b *Bodies) Fetch(ctx context.Context, ref claim.Ref) ([]byte, error) {
 	if !db.Identifier.MatchString(ref.Schema) {
-		return nil, fmt.Errorf("%w: its schema is no identifier", seal.ErrTampered)
+		return nil, fmt.Errorf("%w: its schema is not an identifier", seal.ErrTampered)
 	}
 	schema := pgx.Identifier{ref.Schema}.Sanitize()
 	var payload []byte
@@ -44,11 +44,11 @@ func (b *Bodies) Fetch(ctx context.Context, ref claim.Ref) ([]byte, error) {
 		ref.Lane, ref.Seq, ref.ID, postrider.ErasedHeader, db.ByRetention).Scan(&payload, &emptied)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, fmt.Errorf("%w: row %d of lane %d is not there any more: let rows stay longer than consumers lag (--retention)", claim.ErrGone, ref.Seq, ref.Lane)
+		return nil, fmt.Errorf("%w: row %d of lane %d was removed: keep rows longer than consumers lag (--retention)", claim.ErrGone, ref.Seq, ref.Lane)
 	case err != nil:
 		return nil, fmt.Errorf("fetch a payload: %w", err)
 	case emptied == "retention":
-		return nil, fmt.Errorf("%w: row %d of lane %d has grown too old for it: let payloads stay longer than consumers lag (--payload-retention)", claim.ErrGone, ref.Seq, ref.Lane)
+		return nil, fmt.Errorf("%w: row %d of lane %d lost its payload by age: keep payloads longer than consumers lag (--payload-retention)", claim.ErrGone, ref.Seq, ref.Lane)
 	case emptied != "":
 		return nil, seal.ErrErased
 	}

@@ -19,8 +19,7 @@ import (
 // Promises: L
 func TestPayloadsThatAgedAreNotErased(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
-		d.exec(`INSERT INTO box.outbox (topic, key, type, payload, created_at) SELECT 't', k, 'x', 'secret', now() - interval '2 days' FROM unnest('{old,parked,erased,undecided,removed}'::text[]) k`)
-		d.exec(`INSERT INTO box.outbox (topic, key, type, payload) VALUES ('t', 'young', 'x', 'secret')`)
+		d.exec(`INSERT INTO box.outbox (topic, key, type, payload) SELECT 't', k, 'x', 'secret' FROM unnest('{old,parked,erased,undecided,removed}'::text[]) k`)
 		refs := map[string]claim.Ref{}
 		for _, b := range o.read() {
 			for i, m := range b.Messages {
@@ -31,6 +30,14 @@ func TestPayloadsThatAgedAreNotErased(t *testing.T) {
 				case "undecided":
 					o.settle(b.Lane, store.Settlement{Park: []store.Park{{Seq: b.Meta[i].Seq, Message: m, State: store.Dead}}})
 				}
+			}
+		}
+		o.drain()
+		d.sentAgo("2 days")
+		d.exec(`INSERT INTO box.outbox (topic, key, type, payload) VALUES ('t', 'young', 'x', 'secret')`)
+		for _, b := range o.read() {
+			for i, m := range b.Messages {
+				refs[m.Key] = claim.Ref{Schema: d.schema, Lane: int(b.Lane), Seq: b.Meta[i].Seq, ID: m.ID}
 			}
 		}
 		o.drain()

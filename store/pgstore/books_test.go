@@ -290,7 +290,7 @@ func TestRetentionAndBooksUnderConcurrentWriters(t *testing.T) {
 						return
 					default:
 					}
-					b, err := s.Office().Retention.Audit(t.Context(), ops.AuditRequest{Full: looks.Load()%10 == 0})
+					b, err := s.Office().Books.Audit(t.Context(), ops.AuditRequest{Full: looks.Load()%10 == 0})
 					if err != nil {
 						failed.Store(err)
 						return

@@ -61,8 +61,8 @@ func TestFirstSchemaWithoutCompatible(t *testing.T) {
 	})
 }
 
-// Every migration but the first says which programs it suits, and the newest is
-// the one that the package needs.
+// Every migration but the first names the programs that it suits, and the package
+// needs the newest.
 func TestMigrationsAreNumberedAndSayWhomTheySuit(t *testing.T) {
 	names, err := filepath.Glob("internal/migrate/migrations/*.up.sql")
 	if err != nil {

@@ -10,7 +10,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -18,11 +20,11 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// readBuffer is how much a connection takes from its socket at once: pages are
+// readBuffer is the size of a connection's read buffer: pages have
 // hundreds of kilobytes, and the driver's 8 KiB would cost a third of the CPU.
 const readBuffer = 128 << 10
 
-// DefaultApplication is the application name of connections whose string has none.
+// DefaultApplication is the application name of connection strings without one.
 const DefaultApplication = "postrider"
 
 // ParseConfig reads a connection string ("postgres://..." or "host=... ...")
@@ -31,13 +33,12 @@ const DefaultApplication = "postrider"
 // string says otherwise. Its error never repeats the string, which may hold a
 // password. Any other pool works too, with more CPU.
 //
-// The first connection of the pool asks whether a pooler such as PgBouncer
-// stands before the server; then, and with default_query_exec_mode=exec in the
-// string, nothing is prepared under a name, so that transaction pooling works.
+// The first connection of the pool detects a pooler such as
+// PgBouncer. Behind a pooler, and with default_query_exec_mode=exec in the string,
+// no statement is prepared under a name, so that transaction pooling works.
 //
-// Of several hosts ("postgres://user@db1,db2,db3/shop") the one that takes writes is
-// used, as with target_session_attrs=read-write, and one that does not answer holds
-// nobody up.
+// Of several hosts ("postgres://user@db1,db2,db3/shop") the primary is used, as with
+// target_session_attrs=read-write, and a silent host causes no delay.
 func ParseConfig(conn string) (*pgxpool.Config, error) {
 	if err := unencoded(conn); err != nil {
 		return nil, err
@@ -53,14 +54,7 @@ func ParseConfig(conn string) (*pgxpool.Config, error) {
 	if !strings.Contains(conn, "pool_max_conns") {
 		cfg.MaxConns = 8
 	}
-	dial := cfg.ConnConfig.DialFunc
-	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return peer.Watch(conn, addr, peer.PostgreSQL()), nil
-	}
+	cfg.ConnConfig.DialFunc = watched(peer.Dialer(cfg.ConnConfig.DialFunc))
 	cfg.ConnConfig.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 		return pgproto3.NewFrontend(bufio.NewReaderSize(r, readBuffer), w)
 	}
@@ -73,9 +67,35 @@ func ParseConfig(conn string) (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
+// watched detects servers that are not PostgreSQL. It probes a silent server until the
+// first PostgreSQL server has answered: later silence is an outage.
+func watched(dial peer.Dialer) pgconn.DialFunc {
+	var met atomic.Bool
+	protocol := peer.PostgreSQL()
+	fits := protocol.Fits
+	protocol.Fits = func(first []byte) bool {
+		ok := fits(first)
+		if ok {
+			met.Store(true)
+		}
+		return ok
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		p := protocol
+		if !met.Load() {
+			p.Ask = func() string { return peer.Ask(dial, addr) }
+		}
+		return peer.Watch(conn, addr, p), nil
+	}
+}
+
 const connFix = "write postgres://user:password@host:5432/database?sslmode=require, with special characters percent-encoded"
 
-// parts takes a URL apart; ok is false for keywords (host=... user=...).
+// parts splits a URL; ok is false for keywords (host=... user=...).
 func parts(conn string) (address, query string, ok bool) {
 	for _, scheme := range []string{"postgres://", "postgresql://"} {
 		if rest, is := strings.CutPrefix(conn, scheme); is {
@@ -90,8 +110,8 @@ func parts(conn string) (address, query string, ok bool) {
 	return "", "", false
 }
 
-// underscored writes the names of a URL's parameters as the driver does: pool-max-conns
-// is pool_max_conns. No setting of PostgreSQL has a dash.
+// underscored converts the names of a URL's parameters to the driver's form: pool-max-conns
+// to pool_max_conns. No setting of PostgreSQL has a dash.
 func underscored(conn string) string {
 	_, query, ok := parts(conn)
 	if !ok || query == "" {
@@ -105,8 +125,8 @@ func underscored(conn string) string {
 	return strings.TrimSuffix(conn, query) + strings.Join(pairs, "&")
 }
 
-// unencoded refuses a URL in which an @ leaves open where the password ends: the driver
-// takes the rest of it for a host or a database, and names both in its errors.
+// unencoded refuses a URL in which an @ makes the end of the password ambiguous: the driver
+// reads the rest of it as a host or a database, and names both in its errors.
 func unencoded(conn string) error {
 	address, query, ok := parts(conn)
 	if !ok {
@@ -131,8 +151,9 @@ func unencoded(conn string) error {
 	}
 }
 
-// unread says which part of conn the driver cannot use. The driver's own error quotes
-// conn, and hides a password only where it finds one: here each part is left out in turn.
+// unread returns an error about the part of conn that the driver cannot use. The driver's
+// own error quotes conn, and hides only a password that it recognises. So unread omits each
+// part in turn.
 func unread(conn string, err error) error {
 	reads := func(conn string) bool {
 		_, err := pgxpool.ParseConfig(conn)

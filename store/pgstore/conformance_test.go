@@ -70,6 +70,12 @@ type roleEnv struct {
 
 func (e roleEnv) Store() store.Store  { return e.storeAs(e.pools["relay"]) }
 func (e roleEnv) Office() *ops.Office { return e.storeAs(e.pools["admin"]).Office() }
+func (e roleEnv) Features() storetest.Features {
+	f := e.env.Features()
+	f.Keeper = e.storeAs(e.pools["relay"]).Office
+	return f
+}
+
 func (e roleEnv) Begin(ctx context.Context) (storetest.Tx, error) {
 	tx, err := e.pools["writer"].Begin(ctx)
 	return &writer{Tx: tx, db: e.db}, err

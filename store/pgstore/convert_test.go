@@ -81,7 +81,7 @@ func (d *db) convertAndTend(ctx context.Context, drained <-chan struct{}, rolled
 			last = true
 		default:
 		}
-		if _, err := s.Office().Retention.Audit(ctx, ops.AuditRequest{}); err != nil {
+		if _, err := s.Office().Books.Audit(ctx, ops.AuditRequest{}); err != nil {
 			return err
 		}
 		got, err := s.Office().Partitions.Tend(ctx, ops.TendRequest{Every: time.Nanosecond})

@@ -18,7 +18,7 @@ type arena struct {
 	chunk []byte
 	first int // size of the first chunk, a guess
 	used  int // bytes handed out of chunks
-	// The last topic, type and content type: most rows repeat them.
+	// The last topic, type and content type, which most rows repeat.
 	topic, typ, contentType string
 }
 
@@ -50,7 +50,7 @@ func (a *arena) text(b []byte) string {
 	return asString(a.copy(b))
 }
 
-// same returns last when b repeats it, and remembers b otherwise.
+// same returns last if b equals it, and stores b as last otherwise.
 func (a *arena) same(b []byte, last *string) string {
 	if string(b) != *last {
 		*last = a.text(b)
@@ -58,7 +58,7 @@ func (a *arena) same(b []byte, last *string) string {
 	return *last
 }
 
-// asString makes a string of bytes that nobody changes any more.
+// asString returns a string that shares the bytes, which must not change any more.
 func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 const hexDigits = "0123456789abcdef"
@@ -85,7 +85,7 @@ type record struct {
 	msg  postrider.Message
 }
 
-var errRow = errors.New("a row of the outbox has another shape than expected")
+var errRow = errors.New("a row of the outbox has unexpected columns")
 
 // Columns by position in the columns list.
 const (
@@ -106,7 +106,7 @@ const (
 	colCount
 )
 
-// wireSize is at least the size of the message in a row, and hardly more.
+// wireSize returns an upper bound, close to the size of the message in a row.
 func wireSize(v [][]byte) int {
 	n := len("00000000-0000-0000-0000-000000000000")
 	for _, col := range []int{colTopic, colKey, colType, colPayload, colContentType, colHeaders} {

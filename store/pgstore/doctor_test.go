@@ -21,9 +21,9 @@ type ailment struct {
 	word     string // in what is found
 	provoke  func(d *db, o *owner)
 	req      ops.ExamineRequest
-	// mend does what the finding's fix says where no SQL does; nil: its SQL does.
-	mend func(d *db, o *owner)
-	as   func(d *db) *pgstore.Store // who examines; nil: a superuser
+	// repair carries out the fix of a finding whose fix is not SQL; nil: run its SQL.
+	repair func(d *db, o *owner)
+	as     func(d *db) *pgstore.Store // who examines; nil: a superuser
 }
 
 // examine makes every check and returns the findings of one.
@@ -91,8 +91,8 @@ func (a *ailment) suffer(d *db, o *owner) {
 	if f.Severity != a.severity || f.Why == "" || f.Fix == "" {
 		d.Errorf("%s: found as %+v, want severity %s, a reason and a fix", a.name, f, a.severity)
 	}
-	if a.mend != nil {
-		a.mend(d, o)
+	if a.repair != nil {
+		a.repair(d, o)
 	} else {
 		d.treat(f)
 	}
@@ -121,7 +121,7 @@ func schemaAilments() []ailment {
 	}
 	return []ailment{
 		{
-			name: "older schema", check: "schema", severity: ops.Critical, word: "this program needs", mend: migrate,
+			name: "older schema", check: "schema", severity: ops.Critical, word: "this program needs", repair: migrate,
 			provoke: func(d *db, _ *owner) {
 				if _, err := d.store("main").Office().Migrator.Migrate(d.Context(), ops.MigrateRequest{Target: 1}); err != nil {
 					d.Fatal(err)
@@ -130,21 +130,21 @@ func schemaAilments() []ailment {
 		},
 		{
 			name: "newer schema", check: "schema", severity: ops.Critical, word: "newer than", provoke: set(`INSERT INTO box.migration (version, name, checksum) VALUES (99, 'of tomorrow', '')`),
-			mend: set(`DELETE FROM box.migration WHERE version = 99`),
+			repair: set(`DELETE FROM box.migration WHERE version = 99`),
 		},
 		{
 			name: "newer schema that suits", check: "schema", severity: ops.Warning, word: "works with it",
-			provoke: set(`INSERT INTO box.migration (version, name, checksum, compatible) VALUES (99, 'of tomorrow', '', 1)`), mend: set(`DELETE FROM box.migration WHERE version = 99`),
+			provoke: set(`INSERT INTO box.migration (version, name, checksum, compatible) VALUES (99, 'of tomorrow', '', 1)`), repair: set(`DELETE FROM box.migration WHERE version = 99`),
 		},
 		{
-			name: "other text", check: "schema", severity: ops.Critical, word: "another text", provoke: set(`UPDATE box.migration SET checksum = 'x' || checksum WHERE version = 1`),
-			mend: set(`UPDATE box.migration SET checksum = substr(checksum, 2) WHERE version = 1`),
+			name: "other text", check: "schema", severity: ops.Critical, word: "a text that differs", provoke: set(`UPDATE box.migration SET checksum = 'x' || checksum WHERE version = 1`),
+			repair: set(`UPDATE box.migration SET checksum = substr(checksum, 2) WHERE version = 1`),
 		},
-		{name: "moved", check: "moved", severity: ops.Critical, word: "from another server", provoke: set(`UPDATE box.outbox_info SET cluster = 1`), mend: adopt},
-		{name: "half repaired", check: "moved", severity: ops.Critical, word: "broke off", provoke: set(`UPDATE box.outbox_info SET reset_xid = 9223372036854775807`), mend: adopt},
+		{name: "moved", check: "moved", severity: ops.Critical, word: "from another server", provoke: set(`UPDATE box.outbox_info SET cluster = 1`), repair: adopt},
+		{name: "half repaired", check: "moved", severity: ops.Critical, word: "was interrupted", provoke: set(`UPDATE box.outbox_info SET reset_xid = 9223372036854775807`), repair: adopt},
 		{name: "sequence with a cache", check: "sequence", severity: ops.Critical, word: "in order", provoke: set(`ALTER SEQUENCE box.outbox_seq CACHE 10`)},
 		{name: "sequence that cycles", check: "sequence", severity: ops.Critical, word: "in order", provoke: set(`ALTER SEQUENCE box.outbox_seq CYCLE`)},
-		{name: "sequence behind", check: "sequence", severity: ops.Critical, word: "is at", mend: adopt, provoke: func(d *db, o *owner) {
+		{name: "sequence behind", check: "sequence", severity: ops.Critical, word: "is at", repair: adopt, provoke: func(d *db, o *owner) {
 			d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', 'k' FROM generate_series(1, 10)`)
 			d.exec(`SELECT setval('box.outbox_seq', 3)`)
 		}},
@@ -153,7 +153,7 @@ func schemaAilments() []ailment {
 		{name: "unlogged sequence", check: "unlogged", severity: ops.Critical, word: "unlogged", provoke: set(`ALTER SEQUENCE box.outbox_seq SET UNLOGGED`)},
 		{name: "xid without its default", check: "columns", severity: ops.Critical, word: "column xid", provoke: set(`ALTER TABLE box.outbox ALTER COLUMN xid SET DEFAULT '3'`)},
 		{name: "seq drawn too early", check: "columns", severity: ops.Critical, word: "column seq", provoke: set(`ALTER TABLE box.outbox ALTER COLUMN seq SET DEFAULT nextval('box.outbox_seq')`)},
-		{name: "other number of lanes", check: "columns", severity: ops.Critical, word: "column lane", provoke: set(`UPDATE box.outbox_info SET lanes = 5`), mend: set(`UPDATE box.outbox_info SET lanes = 4`)},
+		{name: "other number of lanes", check: "columns", severity: ops.Critical, word: "column lane", provoke: set(`UPDATE box.outbox_info SET lanes = 5`), repair: set(`UPDATE box.outbox_info SET lanes = 4`)},
 		{name: "index missing", check: "indexes", severity: ops.Critical, word: "outbox_xid", provoke: set(`DROP INDEX box.outbox_xid`)},
 		{name: "partial index missing", check: "indexes", severity: ops.Critical, word: "parked_queue", provoke: set(`DROP INDEX box.parked_queue`)},
 		{name: "primary key missing", check: "indexes", severity: ops.Critical, word: "progress_pkey", provoke: set(`ALTER TABLE box.progress DROP CONSTRAINT progress_pkey`)},
@@ -161,12 +161,12 @@ func schemaAilments() []ailment {
 			name: "index invalid", check: "indexes", severity: ops.Warning, word: "invalid",
 			provoke: set(`UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'box.outbox_xid'::regclass`),
 		},
-		{name: "constraint unproven", check: "constraints", severity: ops.Warning, word: "never proven", provoke: func(d *db, _ *owner) {
+		{name: "constraint unproven", check: "constraints", severity: ops.Warning, word: "never validated", provoke: func(d *db, _ *owner) {
 			d.exec(`ALTER TABLE box.outbox DROP CONSTRAINT version_must_not_be_negative, ADD CONSTRAINT version_must_not_be_negative CHECK (version >= 0) NOT VALID`)
 		}},
 		{
 			name: "constraint missing", check: "constraints", severity: ops.Warning, word: "topic_must", provoke: set(`ALTER TABLE box.outbox DROP CONSTRAINT topic_must_be_1_to_255_bytes`),
-			mend: set(`ALTER TABLE box.outbox ADD CONSTRAINT topic_must_be_1_to_255_bytes CHECK (octet_length(topic) BETWEEN 1 AND 255)`),
+			repair: set(`ALTER TABLE box.outbox ADD CONSTRAINT topic_must_be_1_to_255_bytes CHECK (octet_length(topic) BETWEEN 1 AND 255)`),
 		},
 		{
 			name: "foreign trigger", check: "triggers", severity: ops.Warning, word: "not the outbox's own",
@@ -178,13 +178,13 @@ func schemaAilments() []ailment {
 		},
 		{name: "rule", check: "triggers", severity: ops.Critical, word: "rule", provoke: set(`CREATE RULE away AS ON INSERT TO box.outbox DO INSTEAD NOTHING`)},
 		{name: "row disabled from vacuum", check: "vacuum", severity: ops.Warning, word: "alone", provoke: set(`ALTER TABLE box.progress SET (autovacuum_enabled = off)`)},
-		{name: "dead rows", check: "vacuum", severity: ops.Warning, word: "dead rows", req: ops.ExamineRequest{Limits: ops.Limits{Dead: 1000}}, provoke: func(d *db, _ *owner) {
+		{name: "dead rows", check: "vacuum", severity: ops.Warning, word: "dead rows beside about", req: ops.ExamineRequest{Limits: ops.Limits{Dead: 1000}}, provoke: func(d *db, _ *owner) {
 			d.exec(`ALTER TABLE box.running SET (autovacuum_enabled = off)`)
 			d.exec(`INSERT INTO box.running SELECT g, '{}' FROM generate_series(1, 2000) g`)
 			d.exec(`DELETE FROM box.running`)
 			d.untilCount(`SELECT count(*) FROM pg_stat_all_tables WHERE relid = 'box.running'::regclass AND n_dead_tup >= 2000`)
 		}},
-		{name: "bloat", check: "vacuum", severity: ops.Warning, word: "MiB for", req: ops.ExamineRequest{Limits: ops.Limits{Bloat: 1 << 20}}, provoke: func(d *db, _ *owner) {
+		{name: "bloat", check: "vacuum", severity: ops.Warning, word: "MiB for about", req: ops.ExamineRequest{Limits: ops.Limits{Bloat: 1 << 20}}, provoke: func(d *db, _ *owner) {
 			d.exec(`ALTER TABLE box.running SET (autovacuum_enabled = off)`)
 			d.exec(`INSERT INTO box.running SELECT g, '{}' FROM generate_series(1, 40000) g`)
 			d.exec(`DELETE FROM box.running`)

@@ -13,8 +13,8 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// readParked answers the parked reads: those that name the queues, and those that
-// find what is due, longest due first.
+// readParked answers the parked reads: those that name queues, and those that
+// find due records, longest due first.
 func (r *reader) readParked(ctx context.Context, reads []store.LaneRead, which []int) ([]store.Batch, error) {
 	var named, whole []*dueBatch
 	all := make([]dueBatch, len(which))
@@ -52,7 +52,7 @@ func (r *reader) readParked(ctx context.Context, reads []store.LaneRead, which [
 	return batches, nil
 }
 
-// readDue finds what is due and the lanes' views.
+// readDue reads due records and the lanes' views.
 func (r *reader) readDue(ctx context.Context, whole []*dueBatch, byLane map[store.Lane]*dueBatch) error {
 	lanes, limits, count := newList(len(whole)), newList(len(whole)), 0
 	ids := make([]int16, 0, len(whole))
@@ -100,7 +100,7 @@ func (r *reader) readDue(ctx context.Context, whole []*dueBatch, byLane map[stor
 	return nil
 }
 
-// readQueues reads the queues that the caller named, then what stands in none.
+// readQueues reads the queues that the caller named, then due records outside of queues.
 func (r *reader) readQueues(ctx context.Context, named []*dueBatch, byLane map[store.Lane]*dueBatch) error {
 	lanes, each, all, limits := newList(len(named)), newList(len(named)), newList(len(named)), newList(len(named))
 	var keys []string
@@ -119,9 +119,11 @@ func (r *reader) readQueues(ctx context.Context, named []*dueBatch, byLane map[s
 		keys = append(keys, first...)
 	}
 	pipe, ids := []byte(r.store.opts.Pipe), all.end()
+	// The next due time is read first: each statement has its own time, and a record that
+	// becomes due between two of them would otherwise be neither returned nor announced.
 	queries := []query{
-		{r.store.sql.singles, [][]byte{pipe, ids, limits.end()}, func(rr *pgconn.ResultReader) error { return r.singleRows(rr, byLane) }},
 		{r.store.sql.nextSingle, [][]byte{pipe, ids}, func(rr *pgconn.ResultReader) error { return nextRows(rr, byLane) }},
+		{r.store.sql.singles, [][]byte{pipe, ids, limits.end()}, func(rr *pgconn.ResultReader) error { return r.singleRows(rr, byLane) }},
 	}
 	if len(keys) > 0 {
 		queues := query{
@@ -134,7 +136,7 @@ func (r *reader) readQueues(ctx context.Context, named []*dueBatch, byLane map[s
 	return r.queries(ctx, queries...)
 }
 
-// dueBatch is one parked read on its way.
+// dueBatch is one parked read in progress.
 type dueBatch struct {
 	req          store.LaneRead
 	limit, bytes int
@@ -196,11 +198,11 @@ func (r *reader) take(d *dueBatch, v [][]byte) (bool, error) {
 	return true, nil
 }
 
-// queueRows takes of each queue what is due, up to the first record that is not.
+// queueRows takes the due records of each queue, up to the first one that is not due.
 func (r *reader) queueRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueBatch) error {
 	var d *dueBatch
 	place, seen, last, stopped := []byte(nil), 0, -1, false
-	end := func() { // the queue ended with what was taken
+	end := func() { // the queue ended with the last taken record
 		if d != nil && !stopped && last >= 0 {
 			d.rows.meta[last].Last = true
 		}
@@ -252,7 +254,7 @@ func (r *reader) singleRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueB
 			return err
 		}
 		if !taken {
-			d.view.HasDue = true // more of them are due now
+			d.view.HasDue, d.view.NextDue = true, 0 // more of them are due now
 		}
 	}
 	return nil
@@ -268,9 +270,7 @@ func nextRows(rr *pgconn.ResultReader, byLane map[store.Lane]*dueBatch) error {
 		if d == nil {
 			return errRow
 		}
-		if !d.view.HasDue {
-			d.view.HasDue, d.view.NextDue = true, db.Seconds(math.Float64frombits(binary.BigEndian.Uint64(v[1])))
-		}
+		d.view.HasDue, d.view.NextDue = true, db.Seconds(math.Float64frombits(binary.BigEndian.Uint64(v[1])))
 	}
 	return nil
 }

@@ -12,19 +12,19 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// Durability says how safe a committed transaction must be before its messages
+// Durability is how durable a committed transaction must be before its messages
 // are read.
 type Durability string
 
-// What Options.Durable can be.
+// The values of Options.Durable.
 const (
-	// Committed: as safe as its writer asked for. A crash of the server takes
-	// back transactions of writers with synchronous_commit = off, a failover to
-	// an asynchronous standby the newest of everybody, and their messages may
+	// Committed: as durable as its writer asked for. A crash of the server loses
+	// transactions of writers with synchronous_commit = off, a failover to
+	// an asynchronous standby the newest transactions of all writers; their messages may
 	// have been published.
 	Committed Durability = ""
-	// Flushed: on the disk of the primary. A read that finds messages of which
-	// that is unknown yet asks the server to flush: one small commit.
+	// Flushed: on the disk of the primary. A read with messages that may not be
+	// flushed yet makes the server flush: one small commit.
 	Flushed Durability = "flush"
 	// Replayed: flushed, and replayed by the synchronous standbys, or by every
 	// connected standby if none is synchronous. Reads wait as long as it takes,
@@ -32,9 +32,9 @@ const (
 	Replayed Durability = "replay"
 )
 
-// TakeDurability takes the setting "durable" out of a configuration made from
-// a connection string such as "postgres://host/db?durable=flush": the server
-// does not know it. New refuses values that are none.
+// TakeDurability removes the setting "durable" from a configuration made from
+// a connection string such as "postgres://host/db?durable=flush", because the server
+// does not have it, and returns its value. New refuses unknown values.
 func TakeDurability(cfg *pgxpool.Config) Durability {
 	d := cfg.ConnConfig.RuntimeParams["durable"]
 	delete(cfg.ConnConfig.RuntimeParams, "durable")
@@ -48,10 +48,10 @@ const (
  WHEN (at - '0/0') % current_setting('wal_block_size')::numeric = 24 THEN 24 ELSE 0 END)::text
 FROM (SELECT pg_current_wal_insert_lsn() AS at OFFSET 0) x`
 	walFlushed = `SELECT pg_current_wal_flush_lsn() >= $1::text::pg_lsn`
-	// Nothing but a commit that is flushed, and reported back by whoever
-	// replays it: a standby reports by itself every ten seconds only.
+	// An empty commit is flushed, and standbys report that they have
+	// replayed it; without one they report every ten seconds only.
 	walNudge = `SELECT set_config('synchronous_commit', $1, true), pg_logical_emit_message(true, 'postrider', '')`
-	// Logical replication is none of a standby's business.
+	// A logical replica is not a standby.
 	walReplayed = `WITH r AS (SELECT r.*, r.sync_state IN ('sync', 'quorum') AS synchronous FROM pg_stat_replication r
   WHERE NOT EXISTS (SELECT 1 FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')
    AND (r.state IS NULL OR r.state IN ('streaming', 'catchup')))
@@ -60,12 +60,12 @@ SELECT count(*), count(state), coalesce(bool_and(coalesce(replay_lsn >= $1::text
 FROM r WHERE synchronous IS NOT FALSE OR NOT EXISTS (SELECT 1 FROM r WHERE synchronous)`
 )
 
-// replayPoll is how often a read that waits for a standby looks.
+// replayPoll is how often a read that waits for a standby checks it.
 const replayPoll = 2 * time.Millisecond
 
-// awaitDurable waits until every transaction that the read saw is as safe as
-// the options ask. A read that found nothing waits for nothing: what it passed
-// becomes a position only in a settlement, which is flushed.
+// awaitDurable waits until every transaction that the read saw is as durable as
+// the options ask. A read without rows does not wait: rows that it passed
+// become a position only in a settlement, which is flushed.
 func (r *reader) awaitDurable(ctx context.Context, lanes []*laneRead) error {
 	want := r.store.opts.Durable
 	found := false
@@ -110,7 +110,7 @@ func (r *reader) awaitDurable(ctx context.Context, lanes []*laneRead) error {
 	}
 }
 
-// nudge commits nothing, so that the log is flushed up to here.
+// nudge makes an empty commit, so that the log is flushed up to this point.
 func (r *reader) nudge(ctx context.Context, synchronous string) error {
 	return pgx.BeginFunc(ctx, r.conn, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, walNudge, synchronous)

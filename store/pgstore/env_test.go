@@ -125,7 +125,38 @@ type env struct{ *db }
 func (e env) Store() store.Store  { return e.db.store("main") }
 func (e env) Office() *ops.Office { return e.db.store("main").Office() }
 func (e env) Features() storetest.Features {
-	return storetest.Features{Lanes: e.lanes, Tick: 500 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack}
+	return storetest.Features{Lanes: e.lanes, Tick: 500 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack, View: e.messages}
+}
+
+func (e env) messages(ctx context.Context) ([]ops.ViewRow, error) {
+	rows, err := e.pool.Query(ctx, `SELECT `+strings.Replace(ops.ViewColumns, " id,", " id::text,", 1)+` FROM "`+e.schema+`".messages WHERE pipe = 'main' ORDER BY seq`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r ops.ViewRow, err error) {
+		var parked, waits, class, code, text, owner *string
+		var attempts, generation *int
+		var at [7]*time.Time
+		err = row.Scan(&r.Pipe, &r.Lane, &r.Seq, &r.ID, &r.Topic, &r.Key, &r.Type, &r.Version, &r.State, &parked, &waits, &at[0], &at[1], &at[2],
+			&attempts, &at[3], &at[4], &at[5], &class, &code, &text, &owner, &at[6], &generation, &r.ContentType, &r.SchemaVersion, &r.Headers, &r.PayloadBytes)
+		if r.Attempts = -1; attempts != nil {
+			r.Attempts = *attempts
+		}
+		if generation != nil {
+			r.Generation = *generation
+		}
+		for to, from := range map[*string]*string{&r.Parked: parked, &r.WaitsFor: waits, &r.ErrorClass: class, &r.ErrorCode: code, &r.Error: text, &r.LockOwner: owner} {
+			if from != nil {
+				*to = *from
+			}
+		}
+		for i, to := range []*time.Time{&r.CreatedAt, &r.NotBefore, &r.SentAt, &r.FirstFailed, &r.LastAttempt, &r.NextAttempt, &r.LockedUntil} {
+			if at[i] != nil {
+				*to = at[i].UTC()
+			}
+		}
+		return r, err
+	})
 }
 
 // setBack moves the times of parked records ahead, as a corrected clock does.

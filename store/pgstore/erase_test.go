@@ -230,15 +230,17 @@ func TestEraseNeedsKeyAndReason(t *testing.T) {
 func TestPayloadRetention(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		late := d.begin()
-		d.do(late, `INSERT INTO box.outbox (topic, key, type, payload, created_at) VALUES ('t', 'k', 'late', 'secret', now() - interval '2 days')`)
-		d.exec(`INSERT INTO box.outbox (topic, key, type, payload, headers, created_at) SELECT 't', 'k' || g, 'x', 'secret', '{"a": "1"}', now() - interval '1 day' * (g % 2)
-			FROM generate_series(1, 100) g`)
-		d.exec(`INSERT INTO box.outbox (topic, key, payload, headers, created_at)
-			SELECT 't', 'full', 'secret', jsonb_object_agg('h' || g, ''), now() - interval '1 day' FROM generate_series(1, 64) g`)
+		d.do(late, `INSERT INTO box.outbox (topic, key, type, payload) VALUES ('t', 'k', 'late', 'secret')`)
+		const insert = `INSERT INTO box.outbox (topic, key, type, payload, headers) SELECT 't', 'k' || g, 'x', 'secret', '{"a": "1"}' FROM generate_series(1, 50) g`
+		d.exec(insert)
+		d.exec(`INSERT INTO box.outbox (topic, key, payload, headers) SELECT 't', 'full', 'secret', jsonb_object_agg('h' || g, '') FROM generate_series(1, 64) g`)
 		req := ops.PruneRequest{Payloads: true, OlderThan: time.Hour, Limit: 40}
 		if n, _ := d.prune(o.store, req); n != 0 {
 			t.Errorf("%d payloads of pending rows are gone", n)
 		}
+		o.drain()
+		d.sentAgo("1 day")
+		d.exec(insert)
 		o.drain()
 		d.look(o.store, ops.AuditRequest{})
 		dry := req
@@ -254,6 +256,10 @@ func TestPayloadRetention(t *testing.T) {
 			t.Errorf("%d payloads of a straggler or gone before", n)
 		}
 		o.want("late")
+		if n, _ := d.prune(o.store, req); n != 0 {
+			t.Errorf("%d payloads of a straggler that was sent just now", n)
+		}
+		d.exec(`UPDATE box.minute SET late = '{}'`)
 		if n, _ := d.prune(o.store, req); n != 1 {
 			t.Errorf("%d payloads of the straggler", n)
 		}
@@ -271,7 +277,9 @@ func TestPayloadRetention(t *testing.T) {
 		if done, err := keeper.Sweep(t.Context()); err == nil && done.Runner != "" {
 			d.exec(`UPDATE box.retention SET until = '-infinity'`)
 		}
-		d.exec(`UPDATE box.outbox SET created_at = now() - interval '1 hour' WHERE type = 'x'`)
+		d.sentAgo("1 hour")
+		d.exec(`INSERT INTO box.minute (pipe, at, pos, late) SELECT 'main', now() - interval '37 hours', array_agg(CASE WHEN c.lane = o.lane THEN o.seq ELSE 0 END ORDER BY c.lane), '{}'
+			FROM box.lane_cursor c CROSS JOIN (SELECT lane, seq FROM box.outbox WHERE type = 'late') o`)
 		done, err := keeper.Sweep(t.Context())
 		if err != nil || done.Emptied != 50 || done.Rows != 1 || done.EmptiedBytes != 300 {
 			t.Errorf("a keeper's sweep: %+v, %v", done, err)

@@ -30,11 +30,12 @@ func unlogged(schema, table string) error {
 func subscribed(schema, subscription string) error {
 	return &store.UnusableError{
 		What: fmt.Sprintf("subscription %q writes into %s.outbox: its rows carry numbers and transaction ids of another server", subscription, schema),
-		Fix:  "drop the subscription, or leave the outbox out of it; after a cut-over run `postrider migrate --adopt` then",
+		Fix:  "drop the subscription, or remove the outbox from it; then, after a cut-over, run `postrider migrate --adopt`",
 	}
 }
 
-// standby also ends the connections: the next ones may find the primary.
+// standby returns the error of a standby, and closes the connections: new ones may reach
+// the primary.
 func (s *Store) standby() error {
 	s.box.Pool.Reset()
 	return &store.UnusableError{

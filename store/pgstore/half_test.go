@@ -50,6 +50,7 @@ func (c *halting) Close() error {
 // mortal is a relay whose host can die in the middle of a settle.
 type mortal struct {
 	*owner
+	own    *pgxpool.Pool
 	armed  atomic.Bool
 	writes atomic.Int64
 }
@@ -79,6 +80,7 @@ func (d *db) mortal(version, boot string) *mortal {
 		}
 		pool.Close()
 	})
+	m.own = pool
 	m.owner = &owner{db: d, store: pgstore.New(pool, &pgstore.Options{Schema: d.schema}), boot: boot, page: 10}
 	return m
 }
@@ -87,6 +89,10 @@ func (d *db) mortal(version, boot string) *mortal {
 // written in one piece: a half can arrive only if the network splits it.
 func (m *mortal) dieSettling(s store.Settlement) store.Settlement {
 	m.Helper()
+	var pid int
+	if err := m.own.QueryRow(m.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+		m.Fatal(err)
+	}
 	for range 2 { // the first prepares the statements
 		before := m.writes.Load()
 		if lost, err := m.store.Settle(m.Context(), []store.Settlement{s}); err != nil || len(lost) > 0 {
@@ -98,9 +104,17 @@ func (m *mortal) dieSettling(s store.Settlement) store.Settlement {
 		}
 	}
 	m.armed.Store(true)
-	ctx, cancel := context.WithTimeout(m.Context(), time.Second/4)
+	ctx, cancel := context.WithCancel(m.Context())
 	defer cancel()
-	if _, err := m.store.Settle(ctx, []store.Settlement{s}); err == nil {
+	ended := make(chan error, 1)
+	go func() {
+		_, err := m.store.Settle(ctx, []store.Settlement{s})
+		ended <- err
+	}()
+	m.await("the server has carried out what it got, and waits for the rest",
+		`SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = $1 AND backend_xid IS NOT NULL AND wait_event = 'ClientRead'`, pid)
+	cancel()
+	if err := <-ended; err == nil {
 		m.Fatal("half a settle succeeded")
 	}
 	return s

@@ -1,13 +1,16 @@
 package pgstore_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -230,6 +233,111 @@ func TestEveryActIsInTheJournal(t *testing.T) {
 			if !slices.Equal(results, want) {
 				t.Errorf("%s: entries %q, want %q", c.act, results, want)
 			}
+		}
+	})
+}
+
+// What a person prunes is in the journal: when it begins, and how much it was. A sweep
+// that removes nothing and a runner that works by itself leave no entry.
+//
+// Promises: C
+func TestJournalOfPrune(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		office := o.store.Office()
+		sweep := func(actor string, limit int) (rows int64) {
+			k, err := admin.NewKeeper(office, &admin.KeeperOptions{Batch: limit, Rate: 1_000_000, Take: true, Actor: actor, Reason: "full disk"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			done, err := k.Sweep(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := k.Leave(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return done.Rows
+		}
+		for _, c := range []struct {
+			actor string
+			limit int
+			want  []string
+		}{
+			{"", 1000, nil},
+			{"ann", 2, []string{"ann prune  asked - full disk", "ann prune  done 100 full disk"}},
+			{"bob", 10_000, []string{"bob prune  done 100 full disk"}},
+		} {
+			before := len(d.entries())
+			d.insert(100)
+			o.drain()
+			if n := sweep(c.actor, c.limit); n != 100 {
+				t.Fatalf("%d rows were removed, want 100", n)
+			}
+			sweep(c.actor, c.limit)
+			if got := d.entries()[before:]; !slices.Equal(got, c.want) {
+				t.Errorf("the journal says %q, want %q", got, c.want)
+			}
+		}
+		found, err := office.Journal.Entries(t.Context(), ops.JournalQuery{Actor: "ann"})
+		if err != nil || len(found) != 2 || found[0].Ask != found[1].ID || string(found[0].Target) != `{"older_than": "0s"}` {
+			t.Errorf("%+v, %v", found, err)
+		}
+	})
+}
+
+// A settlement that is repeated while the first one is under way carries a request out
+// once.
+func TestJournalOfARace(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		for range 20 {
+			p := o.park("k", "a", store.Dead)
+			if _, err := o.store.Office().Admin.Request(t.Context(), store.Act{Kind: store.ActDiscard, Seq: p.Seq, Actor: "ann", Reason: "race"}); err != nil {
+				t.Fatal(err)
+			}
+			g, err := o.store.Lease(t.Context(), store.LeaseRequest{BootID: o.boot, Instance: o.boot, TTL: time.Minute})
+			if err != nil || len(g.Requests) != 1 {
+				t.Fatalf("requests %v, %v", g.Requests, err)
+			}
+			r := g.Requests[0]
+			epoch := o.grant[r.Lane].Epoch
+			var wg sync.WaitGroup
+			for range 6 {
+				wg.Go(func() {
+					_, err := d.store("main").Settle(t.Context(), []store.Settlement{{BootID: o.boot, Lane: r.Lane, Epoch: epoch, Requests: []int64{r.ID}}})
+					if err != nil && !errors.Is(err, store.ErrIdentity) {
+						t.Log(err)
+					}
+				})
+			}
+			wg.Wait()
+			o.grant[r.Lane].Epoch++
+		}
+		if n := d.count(`SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM box.audit WHERE ask IS NOT NULL GROUP BY ask) x`); n != 1 {
+			t.Errorf("a request has %d entries of its end, want 1", n)
+		}
+	})
+}
+
+// What changes nothing is written into the journal too, with all that an entry has, and not
+// without the person or the reason.
+func TestRecord(t *testing.T) {
+	trap(t, func(_ *db, o *owner) {
+		office := o.store.Office()
+		for _, bad := range []ops.JournalEntry{{Act: "read payload", Reason: "r"}, {Actor: "ann", Reason: "r"}, {Actor: "ann", Act: "read payload", Reason: " "}} {
+			if _, err := office.Records.Record(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "give all three") {
+				t.Errorf("%+v: %v", bad, err)
+			}
+		}
+		id, err := office.Records.Record(t.Context(), ops.JournalEntry{Actor: "ann", Act: "read payload", Pipe: "other", Seq: 7, Reason: "a customer asks"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := office.Journal.Entries(t.Context(), ops.JournalQuery{Act: "read payload"})
+		if err != nil || len(found) != 1 {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		if e := found[0]; e.ID != id || e.Actor != "ann" || e.Pipe != "main" || e.Seq != 7 || e.Reason != "a customer asks" || e.Ask != 0 || e.At.IsZero() {
+			t.Errorf("the entry is %+v", e)
 		}
 	})
 }

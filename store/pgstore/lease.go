@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,8 +18,8 @@ import (
 
 // Lease renews the heartbeat, gives lanes back and takes free ones, by the
 // database's clock alone. The heartbeat is a transaction of its own: a lane that
-// cannot be taken, because somebody's unfinished settle holds its next number,
-// costs that lane and no other.
+// cannot be taken, because an unfinished settle of another instance holds its next number,
+// affects no other lane.
 func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
 	if s.box.Bad != nil {
 		return store.Grant{}, s.box.Bad
@@ -47,8 +48,8 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 // which the connections of the pool count as broken.
 const silentLeases = 2
 
-// heard notes how a heartbeat ended. A server that is frozen or cut off leaves its
-// connections open, and each would cost a heartbeat of its own to find that out.
+// heard records how a heartbeat ended. A frozen or disconnected server leaves its
+// connections open, and each would cost one more heartbeat before it is noticed.
 func (s *Store) heard(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +62,39 @@ func (s *Store) heard(err error) {
 	}
 }
 
-// leaseAnswer is what the statements of a lease report.
+// minuteDue reports whether this heartbeat records the lanes' positions: one a minute,
+// and the last one.
+func (s *Store) minuteDue(leaves bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return leaves || s.minute.IsZero() || time.Since(s.minute) >= time.Minute
+}
+
+// noteMinute records the lanes' positions, in a transaction of its own, so that its failure
+// ends no lease. A missing minute leaves the sent time of some messages unknown.
+func (s *Store) noteMinute(ctx context.Context, leaves bool) {
+	b := &pgx.Batch{}
+	s.box.QueueSession(b, s.box.Limits().Lock)
+	b.Queue(s.sql.minute, s.opts.Pipe, leaves)
+	_ = s.box.Pool.SendBatch(ctx, b).Close() // the next minute tries again
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.minute = time.Now()
+}
+
+// heldOf returns the destinations that an instance holds, in the form of the table.
+func heldOf(held []store.Held) string {
+	if len(held) == 0 {
+		return "[]"
+	}
+	text, err := json.Marshal(held)
+	if err != nil { // cannot happen with strings and times
+		return "[]"
+	}
+	return string(text)
+}
+
+// leaseAnswer has the results of the statements of a lease.
 type leaseAnswer struct {
 	schema        db.Found
 	lanes         int
@@ -77,7 +110,7 @@ type leaseAnswer struct {
 	standing
 }
 
-// standing is what an instance holds at a moment.
+// standing is the state of an instance at a moment.
 type standing struct {
 	history  uint32 // of the positions
 	live     int
@@ -106,9 +139,9 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 		if trouble == nil {
 			trouble = []string{}
 		}
-		b.Queue(s.sql.heartbeat, pipe, req.BootID, req.Instance, req.TTL.Seconds(), req.Report.Version, time.Now(), trouble)
+		b.Queue(s.sql.heartbeat, pipe, req.BootID, req.Instance, req.TTL.Seconds(), req.Report.Version, time.Now(), trouble, req.Report.Reach, heldOf(req.Report.Held))
 	}
-	if s.knownIdentity() == "" { // a missing privilege shows at the start, also when there is nothing to take
+	if s.knownIdentity() == "" { // reveals a missing privilege at the start, even if no lane is free
 		b.Queue(s.sql.take, pipe, req.BootID, []int16{})
 	}
 	if !req.Leave && !req.Observe {
@@ -125,6 +158,9 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	if err := s.box.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return g, err
 	}
+	if s.minuteDue(req.Leave) {
+		s.noteMinute(ctx, req.Leave)
+	}
 	if err := s.judge(&a); err != nil {
 		return g, err
 	}
@@ -134,7 +170,7 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	if err := s.box.TakePipe(a.pipe, req.BootID); err != nil {
 		return g, err
 	}
-	// Without time left to take more, the heartbeat stands.
+	// Without time left to take more, the heartbeat still counts.
 	if err := s.take(ctx, req.BootID, &a); err != nil && ctx.Err() == nil {
 		return g, err
 	}
@@ -146,7 +182,7 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	return a.grant(), nil
 }
 
-// grant is the answer to the engine.
+// grant returns the answer for the engine.
 func (a *leaseAnswer) grant() store.Grant {
 	g := store.Grant{Identity: a.identity, Total: a.lanes, Instances: a.live, Lapse: a.lapse, Paused: a.pipe.Paused, Stopped: a.stopped, Now: a.now}
 	held := map[store.Lane]bool{}
@@ -158,7 +194,7 @@ func (a *leaseAnswer) grant() store.Grant {
 	return g
 }
 
-// queueStanding asks for what the instance holds.
+// queueStanding queues the queries for the instance's state.
 func (s *Store) queueStanding(b *pgx.Batch, boot string, a *standing) {
 	pipe := s.opts.Pipe
 	a.kinds = map[int64]string{}
@@ -172,14 +208,14 @@ func (s *Store) queueStanding(b *pgx.Batch, boot string, a *standing) {
 	})
 }
 
-// viewPage is how many lanes' views are read at once, when they are quickly read.
+// viewPage is the number of lanes whose views are read at once if reading is fast.
 const viewPage = 8
 
-// views reads what is parked in the lanes that are new to the caller, for a
-// quarter of the lease: the lanes of which there is more are left out of the
-// grant, and come with the next one. It begins with one lane: hundreds of thousands
-// of parked records in each of eight, on a slow database, take longer than a lease
-// has, and lanes that never come in time are nobody's.
+// views reads the views of lanes that are new to the caller, for up to a
+// quarter of the lease: the remaining lanes are left out of the
+// grant, and follow with the next one. It begins with one lane: with hundreds of thousands
+// of parked records in each of eight, a slow database takes longer than a lease,
+// and lanes whose views are never read in time would have no owner.
 func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswer) error {
 	var ids []int16
 	settled, err := s.settledSince(ctx, req, a)
@@ -223,10 +259,9 @@ func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswe
 	return err
 }
 
-// settledSince returns the lanes whose epoch has moved on from the one that the
-// caller knows only by a settlement of the caller's own, which was under way when
-// it asked. Their views need not be read: in a partial outage that would take
-// longer than a lease.
+// settledSince returns the lanes whose epoch moved only by a concurrent settlement of the
+// caller. Their views need not be read: in a partial outage
+// that would take longer than a lease.
 func (s *Store) settledSince(ctx context.Context, req store.LeaseRequest, a *leaseAnswer) (map[store.Lane]bool, error) {
 	var lanes []int16
 	var epochs []int64
@@ -272,10 +307,10 @@ func (s *Store) judge(a *leaseAnswer) error {
 
 // otherHistory refuses a position that was made before the identity changed.
 func otherHistory(lane store.Lane) error {
-	return fmt.Errorf("%w: the position of lane %d is of another history", store.ErrIdentity, lane)
+	return fmt.Errorf("%w: the position of lane %d belongs to another history of the database", store.ErrIdentity, lane)
 }
 
-// checkIdentity compares what a statement saw with the last lease.
+// checkIdentity compares the identity that a statement saw with that of the last lease.
 func (s *Store) checkIdentity(saw string) error {
 	if strings.Contains(saw, "/standby/") {
 		return s.standby()
@@ -318,7 +353,7 @@ func scanRequests(rows pgx.Rows, a *standing) error {
 	return rows.Err()
 }
 
-// countTo is how far parked records are counted.
+// countTo returns the limit for counting parked records.
 func countTo(asked int) int {
 	const most = 100_000
 	if asked <= 0 || asked > most {

@@ -4,14 +4,14 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// leaseSQL holds the texts of Lease, whose heartbeat is one implicit transaction
+// leaseSQL has the texts of Lease, whose heartbeat is one implicit transaction
 // and whose taking another.
 //
-// An instance lives as long as its row in relay exists: an expired row of
-// another is removed first, and only lanes of owners without a row are free. A heartbeat
-// that races with the removal waits for it and then joins anew: a lane whose newest
-// number is older than that is not its owner's any more, until it takes it again.
-// Somebody may be in the middle of taking it.
+// An instance is alive as long as its row in relay exists: expired rows of
+// others are removed first, and only lanes of owners without a row are free. A heartbeat
+// that races with the removal waits for it and then joins again: a lane whose newest
+// number is older than that does not belong to its owner any more, until it takes it
+// again, because another instance may be taking it.
 func (st *statements) leaseSQL(q func(string) string) {
 	const leaves = `SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = '{{schema}}.outbox'::regclass`
 	st.info = q(`SELECT a.version, a.compatible, i.lanes, {{identity}},
@@ -29,18 +29,29 @@ FROM {{schema}}.outbox_info i CROSS JOIN (SELECT ` + db.Applied + `) AS a(versio
 	st.expired = q(`DELETE FROM {{schema}}.relay r USING (
   SELECT pipe, boot_id FROM {{schema}}.relay WHERE pipe = $1 AND boot_id <> $2 AND NOT ` + db.Alive("") + `
   ORDER BY boot_id FOR UPDATE SKIP LOCKED) x WHERE r.pipe = x.pipe AND r.boot_id = x.boot_id`)
-	// The new deadline is now + ttl whatever stood there: a clock that was set
+	// The new deadline is now + ttl whatever the old one was: a clock that was set
 	// back leaves no lease that lasts for hours.
-	st.heartbeat = q(`INSERT INTO {{schema}}.relay AS r (pipe, boot_id, instance, ttl, alive_until, version, clock, trouble)
-SELECT p.name, $2, $3, $4::float8 * interval '1 second', clock_timestamp() + $4::float8 * interval '1 second', $5, $6::timestamptz, $7::text[]
+	st.heartbeat = q(`INSERT INTO {{schema}}.relay AS r (pipe, boot_id, instance, ttl, alive_until, version, clock, trouble, reach, held)
+SELECT p.name, $2, $3, $4::float8 * interval '1 second', clock_timestamp() + $4::float8 * interval '1 second', $5, $6::timestamptz, $7::text[], nullif($8::integer, 0), $9::text::jsonb
 FROM {{schema}}.pipe p WHERE p.name = $1
 ON CONFLICT (pipe, boot_id) DO UPDATE SET alive_until = excluded.alive_until, ttl = excluded.ttl, instance = excluded.instance,
- version = excluded.version, clock = excluded.clock, trouble = excluded.trouble`)
+ version = excluded.version, clock = excluded.clock, trouble = excluded.trouble,
+ reach = excluded.reach, held = excluded.held`)
+	// The lanes' positions show when messages were sent. They are recorded at most once a
+	// minute, and only if changed. A settlement that was answered late is not before the last
+	// one. Times of a clock that was ahead are ignored: retention would wait for them.
+	st.minute = q(`INSERT INTO {{schema}}.minute (pipe, at, pos, late)
+SELECT $1, greatest(least(x.at, clock_timestamp()), b.at + interval '1 microsecond'), x.pos, x.late
+FROM (SELECT coalesce(max(c.settled_at), clock_timestamp()) AS at, array_agg(c.pos ORDER BY c.lane) AS pos,
+  coalesce(range_agg(c.inflight + c.draining), '{}') AS late FROM {{schema}}.lane_cursor c WHERE c.pipe = $1 HAVING count(*) > 0) x
+LEFT JOIN (SELECT m.at, m.pos, m.late FROM {{schema}}.minute m WHERE m.pipe = $1 AND m.at <= clock_timestamp() ORDER BY m.at DESC LIMIT 1) b ON true
+WHERE b.at IS NULL OR (x.pos, x.late) IS DISTINCT FROM (b.pos, b.late) AND ($2::boolean OR clock_timestamp() NOT BETWEEN b.at AND b.at + interval '50 seconds')
+ON CONFLICT DO NOTHING`)
 	st.leave = q(`DELETE FROM {{schema}}.relay WHERE pipe = $1 AND boot_id = $2`)
 	st.takeSQL(q)
 }
 
-// takeSQL holds the texts of giving back and taking lanes, and of what is held.
+// takeSQL has the texts for giving back and taking lanes, and for the held ones.
 func (st *statements) takeSQL(q func(string) string) {
 	const next = `INSERT INTO {{schema}}.progress (pipe, lane, n, owner, pos, low, next_xid, running, draining, drain_seq, delivered)
 SELECT c.pipe, c.lane, c.n + 1, `
@@ -80,7 +91,7 @@ WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND pg_has_ro
 AND a.xact_start IS NOT NULL AND a.wait_event_type = 'Client' AND abs(extract(epoch FROM clock_timestamp() - a.state_change)) > $1
 AND EXISTS (SELECT 1 FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.mode = 'RowExclusiveLock'
   AND l.database = a.datid AND l.relation = '{{schema}}.progress'::regclass)`)
-	// Of another's session an ordinary role sees no times.
+	// An ordinary role cannot see the times of other roles' sessions.
 	st.blocker = q(`SELECT a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''),
  coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.granted AND l.pid <> pg_backend_pid() AND l.relation IN ('{{schema}}.progress'::regclass, '{{schema}}.parked'::regclass)
@@ -91,16 +102,16 @@ ORDER BY a.xact_start NULLS LAST LIMIT 1`)
 ` + held + ` ORDER BY c.lane`)
 	st.live = q(`SELECT count(*), coalesce(extract(epoch FROM min(alive_until) FILTER (WHERE boot_id <> $2) - clock_timestamp()), 0)::float8
 FROM {{schema}}.relay WHERE pipe = $1 AND ` + db.Alive(""))
-	// So many of each lane: a person may have asked for a million.
+	// At most this many of each lane: a person may have requested a million.
 	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.key, q.actor, q.reason FROM {{schema}}.lane_cursor c
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.request r WHERE r.pipe = $1 AND r.lane = c.lane AND r.done_at IS NULL
   ORDER BY r.id LIMIT 100) q WHERE c.pipe = $1 AND c.owner = $2 ORDER BY q.id`)
 }
 
-// since is true when the transaction of a row began no earlier than joined, an
-// xid8. The row has only the low half of its id. Ages have the same beginning, so
-// their difference is that of the halves, whatever the clock of ids shows; and an
-// instance that joined half of the circle ago has taken its lanes since.
+// since returns a condition that is true if the transaction of a row began no earlier than
+// joined, an xid8. The row has only the low half of its id. Ages have the same origin, so
+// their difference is that of the halves, whatever the present id is; and an
+// instance that joined half of the id range ago has taken its lanes since.
 func since(xmin, joined, next string) string {
 	return `((age(` + joined + `::xid)::bigint - age(` + xmin + `)) & 4294967295 < 2147483648
  OR ` + next + `::text::bigint - ` + joined + `::text::bigint > 2147483647)`

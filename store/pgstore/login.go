@@ -17,9 +17,9 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// UsePassword makes the pool ask for the password before each connection: for
-// one that rotates, such as a cloud's token. Connections that are made already
-// live on. Call it after [ParseConfig]. ask is called by many at once, must
+// UsePassword makes the pool call ask for the password before each connection, for
+// rotating passwords such as a cloud's token. Existing connections
+// stay open. Call it after [ParseConfig]. ask must be safe for concurrent use,
 // return within the connection's timeout, and must not put secrets into its error.
 func UsePassword(cfg *pgxpool.Config, ask func(ctx context.Context) (string, error)) {
 	before := cfg.BeforeConnect
@@ -37,30 +37,30 @@ func UsePassword(cfg *pgxpool.Config, ask func(ctx context.Context) (string, err
 }
 
 const (
-	// hostsHedge is how long the server that took writes last is asked alone.
+	// hostsHedge is how long only the last known primary is asked.
 	hostsHedge = 250 * time.Millisecond
-	// hostsAgain is how soon a server is asked again that takes no writes, while
-	// another one has not answered.
+	// hostsAgain is the pause before a read-only server is asked again, while
+	// another server has not answered.
 	hostsAgain = 300 * time.Millisecond
 )
 
-// hosts finds the server that takes writes among several of a connection string.
-// The driver asks them one after the other, and waits the whole connect_timeout for
-// one that is frozen or cut off, for each connection anew; here they are asked at
-// once, and again while one is silent, since a failover may be under way.
+// hosts finds the primary among the hosts of a connection string.
+// The driver asks them one after the other, and for each connection waits the whole
+// connect_timeout for a frozen or disconnected host. Here all hosts are asked at
+// once, and again while one is silent, since a failover may be in progress.
 type hosts struct {
 	mu   sync.Mutex
-	last string // took writes
+	last string // the last known primary
 }
 
-// answer is that of one server, nil if it takes writes.
+// answer is the answer of one server; its error is nil for a primary.
 type answer struct {
 	host int
 	err  error
 }
 
-// useHosts connects to the host of cfg that takes writes, unless the string says
-// which one it wants (target_session_attrs).
+// useHosts connects to the primary among the hosts of cfg, unless the string has
+// target_session_attrs.
 func useHosts(cfg *pgxpool.Config) {
 	if cfg.ConnConfig.ValidateConnect == nil {
 		cfg.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
@@ -74,7 +74,7 @@ func useHosts(cfg *pgxpool.Config) {
 	}
 }
 
-// beforeConnect leaves the one server in cc that the connection is to be made to.
+// beforeConnect reduces cc to the server to connect to.
 func (h *hosts) beforeConnect(ctx context.Context, cc *pgx.ConnConfig) error {
 	each := candidates(cc)
 	h.mu.Lock()
@@ -128,7 +128,7 @@ func askHost(ctx context.Context, i int, c *pgx.ConnConfig, answers chan<- answe
 	for {
 		conn, err := pgconn.ConnectConfig(ctx, &c.Config)
 		if err == nil {
-			_ = conn.Close(ctx) // it was made to ask, and has answered
+			_ = conn.Close(ctx) // an error does not matter after the answer
 		}
 		select {
 		case answers <- answer{host: i, err: err}:
@@ -141,8 +141,8 @@ func askHost(ctx context.Context, i int, c *pgx.ConnConfig, answers chan<- answe
 	}
 }
 
-// candidates are configurations of one server each, in the order of the string. A
-// server may stand there twice: with TLS and without.
+// candidates returns a configuration for each server, in the order of the string. A
+// server may occur twice: with TLS and without.
 func candidates(cc *pgx.ConnConfig) []*pgx.ConnConfig {
 	all := append([]*pgconn.FallbackConfig{{Host: cc.Host, Port: cc.Port, TLSConfig: cc.TLSConfig}}, cc.Fallbacks...)
 	var each []*pgx.ConnConfig
@@ -161,7 +161,7 @@ func candidates(cc *pgx.ConnConfig) []*pgx.ConnConfig {
 
 func address(host string, port uint16) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }
 
-// hostErrors says of each server why no connection was made to it.
+// hostErrors has the reason of each server for which no connection was made.
 type hostErrors []error
 
 func (e hostErrors) Error() string {

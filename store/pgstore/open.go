@@ -36,8 +36,8 @@ func Open(conn string, opts *Options) (*Store, error) {
 	return s, nil
 }
 
-// Close ends the pool that [Open] made, once its connections are free: end the relay
-// first. A store of [New] has nothing to end, and leaves its pool open.
+// Close closes the pool that [Open] made, once its connections are free: end the relay
+// first. For a store of [New] it does nothing, and the pool stays open.
 func (s *Store) Close() {
 	if s.own != nil {
 		s.own.Close()

@@ -9,24 +9,25 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/operations"
 )
 
-// Office returns what people can do to the outbox and to this pipe of it:
-// PostgreSQL lacks nothing. It does no I/O and is safe for concurrent use.
+// Office returns the operations on the outbox and on this pipe of it:
+// PostgreSQL has all of them. It does no I/O and is safe for concurrent use.
 func (s *Store) Office() *ops.Office {
 	o := s.office
 	return &o
 }
 
-// newOffice furnishes the rooms, whose statements are made here, once.
+// newOffice makes the office. Its statements are made here, once.
 func (s *Store) newOffice() ops.Office {
 	keeper := housekeeping.NewRetainer(s.box)
+	book := journal.New(s.box)
 	return ops.Office{
 		Kind: "postgres", Version: Version,
 		Admin: operations.NewAdmin(s.box, s.opts.CountLimit), Migrator: s.migrator, Pipe: s.another,
-		Doctor: doctor.New(s.box, string(s.opts.Durable)), Eraser: housekeeping.NewEraser(keeper),
-		Journal: journal.New(s.box), Orders: operations.NewOrders(s.box),
+		Books: keeper, Doctor: doctor.New(s.box, string(s.opts.Durable)), Eraser: housekeeping.NewEraser(keeper), Finder: operations.NewFinder(s.box),
+		Journal: book, Records: book, Orders: operations.NewOrders(s.box),
 		Partitions: housekeeping.NewPartitioner(s.box), Pipes: operations.NewPipes(s.box), Retention: keeper, Roles: s.migrator,
 		Samples: operations.NewSamples(s.box), Stops: operations.NewStops(s.box), Strict: operations.NewStrict(s.box),
-		Holds: true,
+		Empties: true, Holds: true,
 	}
 }
 

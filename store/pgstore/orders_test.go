@@ -163,7 +163,7 @@ func TestOrderRateAndCancel(t *testing.T) {
 	})
 }
 
-// Who ends an order waits for a page that is being carried out, and counts it.
+// Cancelling an order waits for the page that is being executed, and counts it.
 func TestCancelCountsThePageItWaitedFor(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.dead(100, 0)
@@ -313,10 +313,10 @@ func TestReplayOfVersions(t *testing.T) {
 	})
 }
 
-// A replay's page waits for what was committed when it was taken up, and
-// for nothing that is committed later, or a busy key would never be replayed: that
-// continues meanwhile, and once. The next page is taken up, and so waits for what has
-// come by then, when the one before is handed over.
+// A replay's page waits for the messages that were committed when it was taken up. It
+// does not wait for later ones, or a busy key would never be replayed: those continue
+// meanwhile, and are sent once. The next page is taken up when the one before is
+// handed over, and waits for the messages committed until then.
 //
 // Promises: O
 func TestReplayBesideWhatCommitsMeanwhile(t *testing.T) {
@@ -485,8 +485,8 @@ func TestOrdersAreRefused(t *testing.T) {
 	d := empty(t, "18", 4)
 	for want, order := range map[string]ops.Order{
 		"unknown action \"pause\"": {Kind: store.ActPause, Match: ops.Match{All: true}, Actor: "a", Reason: "r"},
-		"nobody is named":          {Kind: store.ActRetry, Match: ops.Match{All: true}, Reason: "r"},
-		"no reason":                {Kind: store.ActRetry, Match: ops.Match{All: true}, Actor: "a", Reason: " "},
+		"missing actor":            {Kind: store.ActRetry, Match: ops.Match{All: true}, Reason: "r"},
+		"missing reason":           {Kind: store.ActRetry, Match: ops.Match{All: true}, Actor: "a", Reason: " "},
 		"no records selected":      {Kind: store.ActRetry, Actor: "a", Reason: "r"},
 		"leave one out":            {Kind: store.ActRetry, Match: ops.Match{All: true, Key: "k"}, Actor: "a", Reason: "r"},
 		"have no error":            {Kind: store.ActReplay, Match: ops.Match{Class: "failed"}, Actor: "a", Reason: "r"},

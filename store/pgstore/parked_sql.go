@@ -16,8 +16,8 @@ FROM unnest($2::smallint[], $3::integer[]) WITH ORDINALITY AS l(lane, n, i)
 CROSS JOIN LATERAL (` + isDue + ` ORDER BY place, since, seq LIMIT l.n) d
 CROSS JOIN LATERAL (SELECT k.*, '0'::xid8 AS xid FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.lane = l.lane AND k.seq = d.seq LIMIT 1) o
 ORDER BY l.i, d.place, d.since, d.seq`)
-	// The queues of some keys, each as far as asked and one record further, in their
-	// order: nothing is looked at but what is returned.
+	// The queues of some keys, each up to the requested number and one record more, in their
+	// order: only returned records are read.
 	st.queues = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, o.code, o.state <> 'dead' AND (o.due_at <= statement_timestamp()
   OR CASE o.state WHEN 'retry' THEN o.last_attempt WHEN 'waiting' THEN o.parked_at END > statement_timestamp() + interval '1 second'), l.i
 FROM unnest($2::smallint[], $3::text[], $4::integer[]) WITH ORDINALITY AS l(lane, key, n, i)
@@ -53,8 +53,8 @@ LEFT JOIN LATERAL (SELECT p.due_at FROM {{schema}}.parked p WHERE ` + single + `
 CROSS JOIN LATERAL (SELECT array_agg(x.key ORDER BY x.key, x.first) AS keys, array_agg(x.first ORDER BY x.key, x.first) AS firsts,
    array_agg(x.last ORDER BY x.key, x.first) AS lasts FROM (` + skipped + `) x) g
 WHERE c.records > 0 OR EXISTS (SELECT 1 FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane)`)
-	// Who had each lane without releasing it and without a message settled since: the
-	// newest rows alone, which pruning leaves. Only where there is such an owner are the
+	// The owners of each lane that neither released it nor settled a message since: in
+	// the newest rows only, which pruning leaves. Only where an owner is found are the
 	// dead letters that count looked for, among the newest records of the lane.
 	st.crashes = q(`SELECT c.lane, c.owners, CASE WHEN c.owners = 0 THEN 0 ELSE
  (SELECT count(*) FROM (SELECT 1 FROM (SELECT p.state, p.code FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = c.lane
@@ -69,7 +69,7 @@ CROSS JOIN LATERAL (
 GROUP BY l.lane) c`)
 }
 
-// manyParked is of how many parked records of a lane the queues are not read whole.
+// manyParked is the number of parked records of a lane above which queues are not read whole.
 const manyParked = "5000"
 
 // free, a key and freeEnd are true when a person has paused neither the key nor
@@ -81,8 +81,8 @@ const (
 	laneHeld = `(SELECT true FROM {{schema}}.hold f WHERE f.pipe = $1 AND f.lane = l.lane AND f.key = '') IS NOT NULL`
 )
 
-// inQueue is true of a record p that stands in its key's queue: the capturing and
-// waiting ones. It is the condition of the index parked_queue.
+// inQueue is true for a record p in its key's queue: a capturing or
+// waiting one. It is the condition of the index parked_queue.
 const inQueue = `p.key <> '' AND (p.captures OR p.state = 'waiting')`
 
 // dueTime is when a record p of a queue becomes due. A record that failed, or began to
@@ -104,9 +104,9 @@ const (
    WHERE p.pipe = $1 AND p.lane = l.lane AND ` + inQueue + ` AND p.key > heads.key ORDER BY p.key, p.seq LIMIT 1) n)`
 )
 
-// single is true of a record p of lane l that stands in no queue and waits for
-// nothing but its time: a scheduled one when its key has no queue. What comes
-// first is the condition of the index parked_single.
+// single is true for a record p of lane l that is in no queue and waits only for
+// its time: also a scheduled one whose key has no queue. Its first part
+// is the condition of the index parked_single.
 const single = `p.pipe = $1 AND p.lane = l.lane AND p.state <> 'dead' AND (p.key = '' OR NOT p.captures AND p.state <> 'waiting')
   AND (p.key = '' OR p.state <> 'scheduled' OR (SELECT true FROM {{schema}}.parked h
     WHERE h.pipe = $1 AND h.lane = l.lane AND h.key BETWEEN p.key AND p.key AND h.key <> '' AND (h.captures OR h.state = 'waiting')

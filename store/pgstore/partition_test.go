@@ -87,9 +87,9 @@ func TestPartitionsComeAndGo(t *testing.T) {
 	})
 }
 
-// A pipe that stands still holds partitions, however old they are; one whose
-// straggler has not been delivered does; and so do the books, which count rows
-// before they go.
+// A pipe that does not move holds partitions, however old they are. So does a pipe
+// whose straggler has not been delivered, and so do the books, which count rows
+// before they are removed.
 //
 // Promises: L
 func TestPartitionsAreHeld(t *testing.T) {

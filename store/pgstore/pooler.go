@@ -7,16 +7,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A pooler that hands one server session to many clients, transaction by
-// transaction, mixes up the statements that they have prepared under a name.
-// Behind one, statements are sent without a name, which the server parses each
+// A pooler that shares one server session between many clients, transaction by
+// transaction, mixes up statements that they have prepared under the same name.
+// Behind a pooler, statements are sent without a name, and the server parses them each
 // time. Nothing else here depends on a session.
 
 // statement is a text to be sent in a pipeline.
 type statement struct{ sql, name string }
 
-// namelessKey is where a connection keeps what nameless found: asking its
-// configuration copies it.
+// namelessKey is the key under which a connection caches the result of nameless, because
+// reading its configuration copies it.
 const namelessKey = "postrider.nameless"
 
 // nameless reports whether the connection was told to prepare nothing under a
@@ -51,18 +51,18 @@ func (s statement) send(p *pgconn.Pipeline, params [][]byte, formats []int16) {
 	p.SendQueryPrepared(s.name, params, nil, formats)
 }
 
-// pooler finds out whether one stands between us and the server, before the
+// pooler detects a pooler in front of the server, before the
 // first connection of a pool is made.
 type pooler struct {
-	turn   chan struct{} // held by who asks
+	turn   chan struct{} // held while asking
 	known  bool
 	stands bool
 }
 
 func newPooler() *pooler { return &pooler{turn: make(chan struct{}, 1)} }
 
-// beforeConnect tells a connection that goes through a pooler to prepare
-// nothing under a name. An error is that of connecting.
+// beforeConnect makes a connection through a pooler prepare
+// nothing under a name. Its error is an error of connecting.
 func (p *pooler) beforeConnect(ctx context.Context, cc *pgx.ConnConfig) error {
 	select {
 	case p.turn <- struct{}{}:
@@ -83,8 +83,8 @@ func (p *pooler) beforeConnect(ctx context.Context, cc *pgx.ConnConfig) error {
 	return nil
 }
 
-// behindPooler compares the process that the connection was promised with the
-// one that answers: a pooler makes up the former.
+// behindPooler compares the process id announced at the start of the connection with
+// that of the answering process: a pooler invents the former.
 func behindPooler(ctx context.Context, cc *pgx.ConnConfig) (bool, error) {
 	cc.DefaultQueryExecMode = pgx.QueryExecModeExec
 	conn, err := pgx.ConnectConfig(ctx, cc)

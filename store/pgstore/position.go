@@ -9,7 +9,7 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
-// cursor is how far a pipe has come in one lane. A row is settled iff its
+// cursor is the progress of a pipe in one lane. A row is settled iff its
 // number is at most pos and its transaction is neither in inflight nor in the
 // part of draining above drainSeq.
 type cursor struct {
@@ -20,16 +20,16 @@ type cursor struct {
 	inflight xids.Set // running when the reader passed pos
 	draining xids.Set // ended since; their rows up to pos are being delivered
 	drainSeq int64    // up to here, 0 when draining is empty
-	floor    int64    // rows up to here came from another server, whose ids mean nothing here
+	floor    int64    // rows up to here came from another server, whose ids are meaningless here
 }
 
 const positionVersion = 1
 
 var errPosition = errors.New("position was not made by this store")
 
-// historyOf is a short hash of an identity. A position carries it, so that one
-// that was read before the server's history changed cannot pass for one of the
-// new history, whoever has leased anew meanwhile.
+// historyOf returns a short hash of an identity. A position contains it, so that a position
+// read before the server's history changed cannot pass for one of the
+// new history, whichever instance has leased the lane meanwhile.
 func historyOf(identity string) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(identity)) // a hash never fails

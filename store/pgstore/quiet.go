@@ -11,10 +11,10 @@ import (
 
 // quiet is a read that found nothing while no transaction with an id was
 // running. Every number up to its floor was then accounted for: visible,
-// rolled back, or before the positions asked for. So as long as the sequence
-// stands at floor there is nothing behind the same positions, and looking at
-// the sequence is enough. It holds for one session only: within it the
-// server has neither crashed, which may take numbers back, nor been replaced.
+// rolled back, or before the positions asked for. As long as the sequence is at
+// floor, no row is behind the same positions, and reading the sequence is enough.
+// It holds for one session only: within it the server has neither crashed, which
+// may take numbers back, nor been replaced.
 type quiet struct {
 	conn      *pgx.Conn
 	identity  string
@@ -36,9 +36,9 @@ func (q *quiet) covers(reads []store.LaneRead) bool {
 	return true
 }
 
-// stillQuiet reports that nothing was written since the same read found
-// nothing. It reads the sequence, and the server's identity with it. Without names
-// of its own the read may be another session's, and is not remembered.
+// stillQuiet reports whether nothing was written since the same read found
+// no row. It reads the sequence, and the server's identity with it. Without named
+// statements the read may have used another session, and is not remembered.
 func (r *reader) stillQuiet(ctx context.Context, reads []store.LaneRead) (bool, error) {
 	r.store.mu.Lock()
 	q, identity := r.store.quiet, r.store.identity

@@ -18,22 +18,22 @@ import (
 )
 
 // moveAfter is how far the sequence may run ahead of a lane without rows before
-// its position follows. Following costs a settlement; not following means that
-// rows not yet committed are passed over again by the next read, at most so many.
+// its position follows. Following costs a settlement; without following, the next read
+// passes over uncommitted rows again, at most this many.
 const moveAfter = 512
 
-// scanRows is how many rows a read of a pipe with a filter looks at in all its
-// lanes together: some 30 ms, whatever the filter lets pass.
+// scanRows is the most rows that a read of a pipe with a filter scans in all
+// lanes together: about 30 ms, whatever passes the filter.
 const scanRows = 16 << 10
 
-// defaultBatchBytes bounds a batch whose reader named no limit.
+// defaultBatchBytes bounds a batch whose reader set no limit.
 const defaultBatchBytes = 16 << 20
 
-// firstRowBytes is how large records are taken to be before one was seen: the first
-// page shows how large they are, and must come in time if they are very large.
+// firstRowBytes is the assumed size of records before the first page shows
+// it: that page must arrive in time even if they are very large.
 const firstRowBytes = 256 << 10
 
-// laneRead is one log read on its way.
+// laneRead is one log read in progress.
 type laneRead struct {
 	req      store.LaneRead
 	first    bool // the reader does not know its position yet
@@ -134,8 +134,8 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	return batches, nil
 }
 
-// read returns no batch for a lane that has nothing new: of 64 lanes most have
-// not.
+// read returns no batch for a lane without new rows, as most of 64 lanes
+// are.
 func (r *reader) read(ctx context.Context, reads []store.LaneRead) (batches []store.Batch, err error) {
 	if still, err := r.stillQuiet(ctx, reads); still || err != nil {
 		return nil, err
@@ -177,8 +177,8 @@ func (r *reader) read(ctx context.Context, reads []store.LaneRead) (batches []st
 	return batches, nil
 }
 
-// room is what a read needs for its lanes and nobody keeps. The next read takes
-// it over: with 64 lanes it is most of what a read with few rows allocates.
+// room has the memory of a read that its caller does not keep. The next read reuses
+// it: with 64 lanes it is most of the allocation of a read with few rows.
 type room struct {
 	all    []laneRead
 	lanes  []*laneRead
@@ -243,9 +243,9 @@ func (r *reader) split(ctx context.Context, reads []store.LaneRead) (lanes []*la
 	return r.expected(lanes), parked, nil
 }
 
-// expected bounds the rows that a call with a bound asks for by what is known of
-// their size. While reads fill the bound, it keeps only lanes whose rows will fit:
-// the server would send those of the others in vain. A read of quiet lanes asks all.
+// expected limits the rows of a call with a bound by their known
+// size. While reads fill the bound, it keeps only lanes whose rows will fit:
+// the server would send the others' rows in vain. A read of quiet lanes has all lanes.
 func (r *reader) expected(lanes []*laneRead) []*laneRead {
 	if r.within == 0 {
 		return lanes
@@ -266,7 +266,7 @@ func (r *reader) expected(lanes []*laneRead) []*laneRead {
 	return kept
 }
 
-// pageRows is how many rows to ask for so that about maxBytes arrive.
+// pageRows returns the number of rows to request for about maxBytes.
 func (s *Store) pageRows(maxRecords, maxBytes int) int {
 	if maxRecords <= 0 || maxRecords > MaxRead {
 		maxRecords = MaxRead
@@ -275,7 +275,7 @@ func (s *Store) pageRows(maxRecords, maxBytes int) int {
 	return min(maxRecords, maxBytes/guess+1)
 }
 
-// rowGuess is how large records are taken to be, and whether the newest page of the
+// rowGuess returns the assumed size of records, and whether the newest page of the
 // log filled its bound.
 func (s *Store) rowGuess() (size int, full bool) {
 	s.mu.Lock()
@@ -292,7 +292,7 @@ func (s *Store) sawFull(full bool) {
 	s.readFull = full
 }
 
-// guess is how much the next read may bring: as much as the last one.
+// guess returns the expected size of the next read: that of the last one.
 func (s *Store) guess() sizes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,7 +320,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &pg) && (pg.Code == "57014" || pg.Code == "25P04" || pg.Code == "08P01" && strings.Contains(pg.Message, "timeout"))
 }
 
-// sawParked learns from parked records how large records are.
+// sawParked learns the size of records from parked ones.
 func (s *Store) sawParked(all []dueBatch) {
 	n, bytes := 0, 0
 	for i := range all {
@@ -329,19 +329,19 @@ func (s *Store) sawParked(all []dueBatch) {
 	s.sawRows(n, bytes, s.guess())
 }
 
-// tooSlow makes the next pages small, down to one record: time ran out on a page,
-// and the same page again would take as long.
+// tooSlow makes the next pages smaller, down to one record, after a page timed out: the
+// same page would time out again.
 func (s *Store) tooSlow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rowBytes, s.cautious = min(8*max(s.rowBytes, firstRowBytes), defaultBatchBytes), true
 }
 
-// youngAge is how old a transaction may be to count as young: in so much time it
-// cannot have written many rows.
+// youngAge is the age up to which a transaction counts as young: it
+// cannot have written many rows by then.
 const youngAge = 50 * time.Millisecond
 
-// sawRunning notes which transactions a page saw running and which of them
+// sawRunning records which transactions a page saw running and which of them
 // cannot have had an id for longer than youngAge.
 func (s *Store) sawRunning(k xids.Look) {
 	s.mu.Lock()
@@ -354,7 +354,7 @@ func (s *Store) sawRunning(k xids.Look) {
 	s.lookNext, s.lookedAt = k.Next, now
 }
 
-// youngRunning are the young transactions that the last page saw running.
+// youngRunning returns the young transactions that the last page saw running.
 func (s *Store) youngRunning() xids.Set {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -388,7 +388,7 @@ func (r *reader) readLog(ctx context.Context, lanes []*laneRead) error {
 	return r.awaitDurable(ctx, lanes)
 }
 
-// pages does the round trip of a read: the sequence first, then snapshot, next
+// pages makes the round trip of a read: the sequence first, then snapshot, next
 // transaction id and rows in one statement.
 func (r *reader) pages(ctx context.Context, lanes []*laneRead) error {
 	floor, err := r.prepare(ctx, r.store.sql.floor)
@@ -432,7 +432,7 @@ func (r *reader) pages(ctx context.Context, lanes []*laneRead) error {
 
 var binaryResults = []int16{1} //nolint:gochecknoglobals // a constant that Go has no literal for
 
-// results hands each result of a pipeline to its reader.
+// results passes each result of a pipeline to its reader.
 func results(p *pgconn.Pipeline, readers ...func(*pgconn.ResultReader) error) error {
 	for _, read := range readers {
 		res, err := p.GetResults()

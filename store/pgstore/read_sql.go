@@ -7,8 +7,8 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// readSQL holds the texts of Read. floor must run before page: see DESIGN,
-// section 4. age() stands only in an outermost select list, so that it runs
+// readSQL has the texts of Read. floor must run before page: see docs/design.md,
+// section 4. age() is only in an outermost select list, so that it runs
 // after the statement's snapshot was taken.
 func (st *statements) readSQL(q func(string) string) {
 	st.floor = q(`SELECT {{stands}}, {{identity}}, ` + db.ReadSettings)
@@ -33,12 +33,12 @@ CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = l.lane AND 
 FROM {{schema}}.lane_cursor c WHERE c.pipe = $1 AND c.lane = ANY ($2::smallint[])`)
 }
 
-// filteredSQL holds the texts of Read for a pipe with a filter, which is their
-// last four parameters. A page looks at a bounded number of rows of each lane and
-// brings those that pass, up to their limit, and with each, or alone, the number
-// of the last row looked at; that is NULL when the lane ended before. What came
-// late is brought whole, without the payload of what does not pass: the limits
-// count both, and what is passed over must be known.
+// filteredSQL has the texts of Read for a pipe with a filter, which is their
+// last four parameters. A page scans a bounded number of rows of each lane and
+// returns those that pass, up to their limit, and with each, or alone, the number
+// of the last scanned row, which is NULL if the lane ended before. Late rows
+// are all returned, without the payload of those that do not pass: the limits
+// count both, and skipped rows must be known.
 func (st *statements) filteredSQL(q func(string) string) {
 	passes := func(first int) string {
 		return fmt.Sprintf(`{{schema}}.passes($%d::text[], $%d::text[], $%d::text[], $%d::jsonb, o.topic, o.type, o.key, o.headers)`,

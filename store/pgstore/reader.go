@@ -28,7 +28,7 @@ type reader struct {
 	look  xids.Look // what the page's snapshot saw of transactions
 	now   time.Time // the database's clock
 	asked xids.Set  // transactions whose late rows came with the page
-	early lateRows  // those rows
+	early lateRows  // these rows
 	waits bool      // the page has arrived and waits until it is durable: its size costs no time any more
 	// within bounds the bytes of all batches of the call, 0: nothing does; spent is
 	// what the batches made so far hold, and the late rows of all.
@@ -45,7 +45,7 @@ func (r *reader) sql(plain, filtered string) string {
 	return filtered
 }
 
-// stragglerRows is up to how many late rows are fetched by transaction id;
+// stragglerRows is the number of late rows up to which they are fetched by transaction id;
 // more are read lane by lane in pages.
 const stragglerRows = 2000
 
@@ -135,10 +135,10 @@ func (r *reader) takeLate(rr *pgconn.ResultReader, late *lateRows) error {
 	return nil
 }
 
-// youngLate asks for the rows of young transactions in the round trip of the
-// page: at a steady rate each read finds that the writers of the one before have
-// ended. What has been running for longer may be a bulk load, whose rows must
-// not be passed over again by every poll; it is asked for when it has ended.
+// youngLate requests the rows of young transactions in the round trip of the
+// page: at a steady rate, the running writers of one read have ended at the
+// next. An older transaction may be a bulk load, whose rows must
+// not be scanned by every poll; they are requested when it has ended.
 func (r *reader) youngLate(lanes []*laneRead) (params [][]byte) {
 	young := r.store.youngRunning()
 	if len(young) == 0 {
@@ -161,7 +161,7 @@ func (r *reader) youngLate(lanes []*laneRead) (params [][]byte) {
 	return r.lateParams(young, ids, top)
 }
 
-// deal gives late records to their lanes in seq order.
+// deal distributes late records to their lanes in seq order.
 func (r *reader) deal(found []record) {
 	slices.SortFunc(found, func(a, b record) int {
 		if a.lane != b.lane {
@@ -274,7 +274,7 @@ func (r *reader) queries(ctx context.Context, list ...query) error {
 	return errors.Join(err, p.Close())
 }
 
-// finish makes the batch of a lane and the position that settles it.
+// finish returns the batch of a lane with the position that settles it.
 func (r *reader) finish(l *laneRead) store.Batch {
 	b, floor, k := store.Batch{Lane: l.req.Lane}, r.floor, r.look
 	if l.late.cut && l.late.seen == 0 { // left out for the bytes of others
@@ -338,7 +338,7 @@ func (r *reader) finish(l *laneRead) store.Batch {
 	return b
 }
 
-// drained makes a batch of stragglers alone.
+// drained completes a batch that has only stragglers.
 func (l *laneRead) drained(b *store.Batch) {
 	c := l.cur
 	b.Messages, b.Meta, b.More = l.late.msgs, l.late.meta, true

@@ -80,8 +80,8 @@ func TestAdminRefusesRowSecurity(t *testing.T) {
 	})
 }
 
-// Whoever died before the database's clock was set back does not keep its lanes
-// until the clock has come there again.
+// An instance that died before the database's clock was set back does not keep its
+// lanes until the clock has caught up.
 func TestClockSetBack(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.exec(`UPDATE box.relay SET alive_until = alive_until + interval '1 hour'`)

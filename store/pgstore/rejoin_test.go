@@ -82,7 +82,7 @@ func TestALockedRequestStopsNobody(t *testing.T) {
 	})
 }
 
-// Who holds what a settlement must change is named, with the remedy.
+// The session that blocks a settlement is named, with the remedy.
 func TestASettlementNamesWhoBlocksIt(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 1)

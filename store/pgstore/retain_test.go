@@ -16,7 +16,7 @@ import (
 // look audits and fails when something is wrong with the look itself.
 func (d *db) look(s *pgstore.Store, req ops.AuditRequest) ops.Books {
 	d.Helper()
-	b, err := s.Office().Retention.Audit(d.Context(), req)
+	b, err := s.Office().Books.Audit(d.Context(), req)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -108,20 +108,29 @@ func TestRetentionKeepsStragglers(t *testing.T) {
 	})
 }
 
-// Rows younger than the retention stay, and a sweep that continues where the last
-// one ended finds what has come of age.
+// sentAgo notes, as a heartbeat then would have, that the lanes were where they are.
+func (d *db) sentAgo(ago string) {
+	d.Helper()
+	d.exec(`INSERT INTO box.minute (pipe, at, pos, late) SELECT 'main', now() - $1::text::interval, array_agg(pos ORDER BY lane),
+		coalesce(range_agg(inflight + draining), '{}') FROM box.lane_cursor WHERE pipe = 'main'`, ago)
+}
+
+// Rows that were sent within the retention stay, however old they are, and one that
+// bears a date of the future goes with its neighbors.
 func TestRetentionByAge(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
-		d.insert(100)
-		d.exec(`INSERT INTO box.outbox (topic, key, type, created_at) SELECT 't', 'k' || g % 50, 'old', now() - interval '8 days' FROM generate_series(1, 60) g`)
+		d.exec(`INSERT INTO box.outbox (topic, key, type, created_at) SELECT 't', 'k' || g % 50, 'old', now() + interval '50 years' * (g % 2) FROM generate_series(1, 60) g`)
 		o.drain()
+		d.sentAgo("8 days")
+		d.exec(`INSERT INTO box.outbox (topic, key, type, created_at) SELECT 't', 'k' || g % 50, 'waited', now() - interval '30 days' FROM generate_series(1, 100) g`)
+		o.drain()
+		d.sentAgo("6 days")
 		const week = 7 * 24 * time.Hour
 		d.look(o.store, ops.AuditRequest{})
 		dry, err := o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{OlderThan: week, DryRun: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The young ones come first: a sweep looks past a page of them no further.
 		if n, _ := d.prune(o.store, ops.PruneRequest{OlderThan: week, Limit: 4000}); n != dry.Rows || n != 60 {
 			t.Errorf("removed %d, a dry run said %d, want 60", n, dry.Rows)
 		}
@@ -136,6 +145,13 @@ func TestRetentionBySize(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.insert(2000)
 		o.drain()
+		for most, estimated := range map[int64]bool{0: false, 100 << 10: true} { // the size of a row comes from a few
+			d.look(o.store, ops.AuditRequest{})
+			dry, err := o.store.Office().Retention.Prune(t.Context(), ops.PruneRequest{OlderThan: 24 * time.Hour, MaxBytes: most, DryRun: true})
+			if err != nil || dry.Estimated != estimated {
+				t.Errorf("a dry run for %d bytes: %+v, %v, want an estimate: %t", most, dry, err, estimated)
+			}
+		}
 		n, _ := d.prune(o.store, ops.PruneRequest{OlderThan: 24 * time.Hour, MaxBytes: 100 << 10, Limit: 100})
 		left := d.rows()
 		if n+left != 2000 || left < 200 || left > 1000 {
@@ -326,9 +342,17 @@ func TestTidy(t *testing.T) {
 			SELECT g.pipe, g.lane, g.n + i, g.pos, g.low, g.next_xid, g.delivered, g.owner FROM box.lane_cursor g CROSS JOIN generate_series(1, 200) i WHERE g.n > 0`)
 		d.exec(`INSERT INTO box.request (pipe, lane, seq, kind, done_at) SELECT 'main', 0, i, 'retry', now() - i * interval '1 day' FROM generate_series(1, 10) i`)
 		d.exec(`INSERT INTO box.relay (pipe, boot_id, ttl, alive_until) VALUES ('main', 'gone', '1 s', now() - interval '2 days')`)
+		d.exec(`INSERT INTO box.minute (pipe, at, pos, late) SELECT p, now() - i * interval '12 hours',
+			CASE WHEN i > 10 THEN '{0,0,0,0}' ELSE (SELECT array_agg(c.pos ORDER BY c.lane) FROM box.lane_cursor c) END, '{}' FROM unnest('{main,quiet}'::text[]) p, generate_series(1, 20) i
+			WHERE p = 'main' OR i > 10`)
+		d.exec(`INSERT INTO box.settlement (pipe, lane, last, n, until, pos, at, running) SELECT 'main', 0, 0, i, now() - i * interval '40 minutes', '{0}', '{NULL}', '{0}' FROM generate_series(1, 3) i`)
 		done, err := o.store.Office().Retention.Tidy(t.Context(), ops.TidyRequest{})
 		if err != nil || done["progress"] < 400 || done["request"] != 4 || done["relay"] != 1 {
 			t.Errorf("tidied %v, %v", done, err)
+		}
+		// The last minute before those that tell of a row stays, and an hour of settlements.
+		if done["minute"] != 9+9 || done["settlement"] != 2 {
+			t.Errorf("tidied %v, want 9 minutes of each pipe, and two settlements", done)
 		}
 		d.balanced(o.store, ops.AuditRequest{})
 	})

@@ -11,7 +11,7 @@ import (
 )
 
 // Everything that people do is done by the admin's role and carried out by the
-// relay's; with no relay alive the admin's does both. Whoever only looks reads.
+// relay's; with no relay alive the admin's does both. The viewer's role only reads.
 func TestRolesAct(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		pools := d.roles()

@@ -82,7 +82,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 	return lost, nil
 }
 
-// queueRest queues what leaves the parked table, acts, and pruning.
+// queueRest queues the removal of parked records, acts, and pruning.
 func (s *Store) queueRest(b *pgx.Batch, sorted []store.Settlement) {
 	pipe := s.opts.Pipe
 	var lanes, pruned []int16
@@ -115,7 +115,7 @@ func (s *Store) queueRest(b *pgx.Batch, sorted []store.Settlement) {
 	}
 }
 
-// progressRows are the new progress rows, as columns.
+// progressRows has the new progress rows, as columns.
 type progressRows struct {
 	lanes                   []int16
 	owners                  []string
@@ -171,10 +171,10 @@ func (s *Store) progressOf(sorted []store.Settlement, identity string) (*progres
 	return p, nil
 }
 
-// markOf is the settlement's mark, never 0: that is the mark of a lease.
+// markOf returns the settlement's mark. It is never 0, which is the mark of a lease.
 func markOf(st *store.Settlement) int64 { return int64(st.Mark() | 1) }
 
-// parkRows are the records to set aside, as columns.
+// parkRows has the records to park, as columns.
 type parkRows struct {
 	lanes                                           []int16
 	epochs, seqs, dues, versions                    []int64

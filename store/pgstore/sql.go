@@ -7,7 +7,7 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/operations"
 )
 
-// statements are the texts of one schema, made once.
+// statements has the SQL for one schema, made once.
 type statements struct {
 	floor, page, stragglers, bulk, cursors, due         string // read
 	pageFiltered, stragglersFiltered                    string // of a pipe with a filter
@@ -16,7 +16,7 @@ type statements struct {
 	info                                                string
 	expired, release, releaseAll                        string // lease
 	heartbeat, leave, free, take, evict                 string
-	grants, parked, crashes, live, requests             string
+	grants, parked, crashes, live, requests, minute     string
 	running, settle, park, unpark                       string // settle
 	verdict, prune, pruneRunning, pruneRequests         string
 	actPlans                                            string

@@ -24,11 +24,11 @@ const (
 	MaxRead = 10_000
 )
 
-// Version is the schema version that this package makes and needs. It works with a
-// newer one that says so.
+// Version is the schema version that this package creates and needs. It also works with a
+// newer one that declares itself compatible.
 const Version = db.Version
 
-// Options change how a Store works. The zero value of every field is its default.
+// Options configures a Store. The zero value of every field is its default.
 type Options struct {
 	Schema     string        // schema of the outbox; default "postrider"
 	Pipe       string        // the reader's name; default "main"
@@ -37,23 +37,24 @@ type Options struct {
 	Durable    Durability    // how safe a transaction must be before its messages are read; default: committed
 	MakePipe   bool          // Lease makes a pipe that is missing, from now; default: it is an error, since a misspelt name would hold back retention for ever
 	Wake       Wake          // how Wait learns of work early; default: it sleeps
-	CountLimit int           // rows that Status counts per lane before it says "at least"; default 100,000
+	CountLimit int           // rows that Status counts per lane, of each kind, before it says "at least"; default 2,000
 }
 
 // Store is one pipe of an outbox in PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	own  *pgxpool.Pool // that Open made; nil: the pool is the caller's
+	own  *pgxpool.Pool // the pool that Open made; nil: the caller owns the pool
 	box  *db.Outbox
 	opts Options
 	sql  statements
 
-	carry    operations.Executes // what people asked for, carried out by Settle
+	carry    operations.Executes // requests of people, executed by Settle
 	migrator *migrate.Migrator
 	office   ops.Office
 
 	mu       sync.Mutex
 	identity string           // of the last Lease, "" before it
 	silent   int              // Leases in a row that got no answer
+	minute   time.Time        // when a heartbeat noted where the lanes stand
 	kinds    map[int64]string // of the requests that the last Lease listed
 	rowBytes int              // recent average size of a record, bounds the next pages
 	cautious bool             // rowBytes is a guess made after time ran out
@@ -68,9 +69,9 @@ type Store struct {
 	ear   ear
 }
 
-// sizes say how much a read brought.
+// sizes is the size of a read.
 type sizes struct {
-	rows  int // of the lane that had most
+	rows  int // of the lane with the most rows
 	bytes int // of all lanes
 }
 
@@ -79,10 +80,10 @@ var _ store.Store = (*Store)(nil)
 // New returns a store over pool. It does no I/O and never closes the pool. An
 // invalid option is reported by the first method called. opts may be nil.
 //
-// A relay wants a pool of its own, such as [ParseConfig] makes: on one that an
-// application exhausts, the lease is renewed too late, and the lanes move on. When
-// the server leaves two heartbeats in a row unanswered, all its connections are
-// made anew ([pgxpool.Pool.Reset]).
+// A relay should have a pool of its own, made with [ParseConfig]: on a pool that an
+// application exhausts, the lease is renewed too late, and the lanes move to other
+// instances. After two unanswered heartbeats in a row, all connections of the pool are
+// replaced ([pgxpool.Pool.Reset]).
 func New(pool *pgxpool.Pool, opts *Options) *Store {
 	s := &Store{}
 	s.ear.bell = make(chan struct{}, 1)
@@ -104,13 +105,13 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 		o.LockWait = 2 * time.Second
 	}
 	if o.CountLimit <= 0 {
-		o.CountLimit = 100_000
+		o.CountLimit = 2_000
 	}
 	s.box = db.New(pool, o.Schema, o.Pipe, o.LockWait)
 	s.box.Renewed = func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.quiet = nil // nothing of what the other filter lets pass
+		s.quiet = nil // it was found with another filter
 	}
 	switch {
 	case !db.Identifier.MatchString(o.Schema):

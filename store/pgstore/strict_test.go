@@ -137,7 +137,7 @@ func TestStrictNumberIsDrawnUnderTheLock(t *testing.T) {
 		}()
 		d.waitUntil(`SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'
 			AND pid = ` + fmt.Sprint(second.Conn().PgConn().PID()))
-		d.put(first, "more") // a number above the one that waits
+		d.put(first, "more") // a number above the waiting one
 		o.want()
 		d.commit(first)
 		if err := <-waits; err != nil {
@@ -314,8 +314,8 @@ func TestLockKeysAvoidsDeadlocks(t *testing.T) {
 }
 
 // A strict topic stays strict in an outbox that is converted to partitions, and
-// keys continue over the end of one. Who waited for a key meanwhile is told to
-// repeat: its number belongs to the partition before.
+// keys continue over the end of one. A writer that waited for a key meanwhile is told
+// to repeat: its number belongs to the partition before.
 func TestStrictKeysInPartitions(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.strict("t")

@@ -25,8 +25,8 @@ func laneIDs(lanes []store.Lane) []int16 {
 	return ids
 }
 
-// giveBack releases lanes. One that cannot be released now stays this
-// instance's, and is granted and released again.
+// giveBack releases lanes. The instance keeps a lane that cannot be released now; it
+// is granted and released again.
 func (s *Store) giveBack(ctx context.Context, req store.LeaseRequest) error {
 	if len(req.Release) == 0 && !req.Leave {
 		return nil
@@ -50,10 +50,10 @@ func (s *Store) giveBack(ctx context.Context, req store.LeaseRequest) error {
 	return err
 }
 
-// take takes the free lanes. When somebody's unfinished transaction is in the
-// way of one, whoever has been silent for a lease is put out; if that does not
-// help the lanes are tried one by one for a little while, and those still in the
-// way are left for the next time.
+// take takes the free lanes. If another session's unfinished transaction blocks
+// one, sessions that have been silent for a lease are terminated. If that does not
+// help, the lanes are tried one by one for a short time, and blocked ones
+// are left for the next heartbeat.
 func (s *Store) take(ctx context.Context, boot string, a *leaseAnswer) error {
 	if len(a.free) == 0 {
 		return nil
@@ -98,19 +98,19 @@ func (s *Store) tryTake(ctx context.Context, boot string, a *leaseAnswer, lanes 
 	return nil
 }
 
-// evict ends the sessions of this role that hold progress rows in an open
-// transaction and whose client has said nothing for longer than a lease: a host
-// that died or a process that was stopped between the first byte of a Settle and
-// its last. Such a transaction settled nothing and answers to nobody; without
-// its end nobody else may insert the same number. See docs/adr.
+// evict terminates the sessions of this role that hold progress rows in an open
+// transaction and whose client has been silent for longer than a lease: its host
+// died, or its process was stopped between the first byte of a Settle and
+// the last. Such a transaction has settled nothing, and no client waits for it; until
+// it ends no other instance can insert the same number. See docs/adr.
 func (s *Store) evict(ctx context.Context) (ended int, err error) {
 	l := s.box.Limits()
 	err = s.box.Pool.QueryRow(ctx, s.sql.evict, l.TTL.Seconds(), max(l.Take.Milliseconds(), 1)).Scan(&ended)
 	return ended, err
 }
 
-// blocker says whose transaction a settlement waits for, nil if nobody is to be
-// seen: ours are over in less than the wait for a lock.
+// blocker returns an error with the session that a settlement waits for, nil if none is
+// visible: this instance's own end within the wait for a lock.
 func (s *Store) blocker(ctx context.Context) error {
 	var pid int
 	var user, app string
@@ -126,7 +126,7 @@ func (s *Store) blocker(ctx context.Context) error {
 		s.opts.Schema, s.opts.Schema, user, app, pid, db.Seconds(open).Round(time.Second), pid)
 }
 
-// makePipe makes this store's pipe, from now, unless another was faster.
+// makePipe creates this store's pipe, from now, unless another instance was faster.
 func (s *Store) makePipe(ctx context.Context) error {
 	_, err := s.office.Pipes.AddPipe(ctx, ops.AddPipe{Name: s.opts.Pipe, Actor: "relay"})
 	if errors.Is(err, ops.ErrPipeExists) {
@@ -141,7 +141,7 @@ func (s *Store) noteKinds(kinds map[int64]string) {
 	s.kinds = kinds
 }
 
-// executes are the statements that carry out a request, of whatever kind when no
+// executes returns the statements that execute a request: those of all kinds if no
 // lease has listed it.
 func (s *Store) executes(id int64) []string {
 	s.mu.Lock()
@@ -149,13 +149,13 @@ func (s *Store) executes(id int64) []string {
 	return s.carry.Of(s.kinds[id])
 }
 
-// pagesPerTurn is how many pages of orders an instance is told of with a
-// heartbeat: they go into one settlement, which must not take long, and each of
-// their lanes stops for it.
+// pagesPerTurn is the number of pages of orders that an instance gets with a
+// heartbeat: they are in one settlement, which must not take long, and each of
+// their lanes waits for it.
 const pagesPerTurn = 4
 
-// turn picks the requests that an instance is told of. Pages of orders take turns
-// by chance: one that waits, for a rate or for what is live, keeps back no other.
+// turn picks the requests for an instance. Pages of orders are picked at
+// random: a page that waits, for a rate or for live messages, delays no other.
 func (a *standing) turn(mine func(store.Request) bool) []store.Request {
 	var picked, pages []store.Request
 	for _, r := range a.requests {

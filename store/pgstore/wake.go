@@ -11,22 +11,22 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// Wake says how Wait learns that there is work before its time has passed.
+// Wake is how Wait learns of new messages before its limit has passed.
 type Wake string
 
-// What Options.Wake can be.
+// The values of Options.Wake.
 const (
-	// Sleeping: it does not; the relay polls.
+	// Sleeping: not at all; the relay polls.
 	Sleeping Wake = ""
-	// Listening: by LISTEN, on a connection of its own beside the pool. Someone
-	// must NOTIFY: see MigrateRequest.Notify. Nothing rests on it: while the
+	// Listening: by LISTEN, on a connection of its own beside the pool. Writers
+	// must NOTIFY: see MigrateRequest.Notify. Correctness does not depend on it: while the
 	// connection is lost, the relay polls.
 	Listening Wake = "listen"
 )
 
-// TakeWake takes the setting "wake" out of a configuration made from a
-// connection string such as "postgres://host/db?wake=listen": the server does
-// not know it. New refuses values that are none.
+// TakeWake removes the setting "wake" from a configuration made from a
+// connection string such as "postgres://host/db?wake=listen", because the server does
+// not have it, and returns its value. New refuses unknown values.
 func TakeWake(cfg *pgxpool.Config) Wake {
 	w := cfg.ConnConfig.RuntimeParams["wake"]
 	delete(cfg.ConnConfig.RuntimeParams, "wake")
@@ -34,20 +34,20 @@ func TakeWake(cfg *pgxpool.Config) Wake {
 }
 
 const (
-	// Whoever listens and does not read would keep the server's queue of
-	// notifications from being emptied: without a Wait for that long, nobody
-	// listens any more.
+	// A session that listens and does not read keeps the server's queue of
+	// notifications from being emptied: after that long without a Wait, the store
+	// stops listening.
 	deafAfter = 10 * time.Second
 	// listenAgain is the pause before another try to listen.
 	listenAgain = time.Second
 )
 
-// ear listens for one store while somebody waits sometimes.
+// ear listens for one store while Wait is called regularly.
 type ear struct {
 	bell chan struct{} // rung when something was written; holds one ring
 
 	mu     sync.Mutex
-	stop   context.CancelFunc // nil: nobody listens
+	stop   context.CancelFunc // nil: not listening
 	waited time.Time          // when Wait was called last
 	retry  time.Time          // not before
 }
@@ -71,7 +71,7 @@ func (s *Store) Wait(ctx context.Context, limit time.Duration) error {
 	return nil
 }
 
-// listen begins to listen if nobody does.
+// listen begins to listen unless the store listens already.
 func (s *Store) listen() {
 	e := &s.ear
 	e.mu.Lock()
@@ -85,14 +85,14 @@ func (s *Store) listen() {
 	e.stop = cancel
 	go func() {
 		defer cancel()
-		_ = s.hear(ctx) // the next Wait begins anew; until then the relay polls
+		_ = s.hear(ctx) // the next Wait listens again; until then the relay polls
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.stop, e.retry = nil, time.Now().Add(listenAgain)
 	}()
 }
 
-// deafen ends listening: whoever waited is gone.
+// deafen ends listening, because Wait is not called any more.
 func (s *Store) deafen() {
 	s.ear.mu.Lock()
 	defer s.ear.mu.Unlock()
@@ -101,8 +101,8 @@ func (s *Store) deafen() {
 	}
 }
 
-// hear rings for every notification until nobody waits any more. The connection
-// leaves the pool, which need not wait for it when it is closed.
+// hear rings for every notification until Wait is not called any more. It takes its
+// connection out of the pool, so that closing the pool does not wait for it.
 func (s *Store) hear(ctx context.Context) error {
 	pooled, err := s.box.Pool.Acquire(ctx)
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *Store) hear(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, `LISTEN `+db.Quote(db.Channel(s.opts.Schema))); err != nil {
 		return err
 	}
-	s.ring() // for what was written before
+	s.ring() // for messages written before
 	for {
 		limited, cancel := context.WithTimeout(ctx, deafAfter/4)
 		_, err := conn.WaitForNotification(limited)
@@ -141,8 +141,8 @@ func (s *Store) ring() {
 	}
 }
 
-// checkWake refuses to listen through a pooler, which would answer and deliver
-// nothing.
+// checkWake refuses to listen through a pooler, which would accept LISTEN and deliver
+// no notification.
 func (s *Store) checkWake(ctx context.Context) error {
 	if s.opts.Wake != Listening || s.knownIdentity() != "" {
 		return nil
@@ -158,7 +158,7 @@ func (s *Store) checkWake(ctx context.Context) error {
 	}
 	if pid != conn.Conn().PgConn().PID() {
 		return &store.UnusableError{
-			What: "wake=listen does not work through a pooler, which hands notifications to nobody",
+			What: "wake=listen does not work through a pooler, which drops notifications",
 			Fix:  "leave wake out, so that the relay polls, or connect to the server directly",
 		}
 	}

@@ -5,10 +5,11 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/sqlitestore/internal/db"
 )
 
-// Whoever died before the clock was set back does not keep its lanes until the
-// clock has come there again.
+// An instance that died before the clock was set back does not keep its lanes until
+// the clock has caught up.
 func TestClockSetBack(t *testing.T) {
 	db, s := newOutbox(t, testLanes)
 	e := &env{db: db}
@@ -27,8 +28,8 @@ func TestClockSetBack(t *testing.T) {
 }
 
 func TestExecutedActsArePruned(t *testing.T) {
-	db, s := newOutbox(t, testLanes)
-	_, err := db.ExecContext(t.Context(), `INSERT INTO postrider_request (pipe, lane, seq, kind, actor, reason, created_at, done_at)
+	pool, s := newOutbox(t, testLanes)
+	_, err := pool.ExecContext(t.Context(), `INSERT INTO postrider_request (pipe, lane, seq, kind, actor, reason, created_at, done_at)
 		VALUES ('main', 0, 1, 'retry', '', '', 0, ?), ('main', 0, 2, 'retry', '', '', 0, ?), ('main', 0, 3, 'retry', '', '', 0, NULL)`,
 		time.Now().Add(-8*24*time.Hour).UnixMicro(), time.Now().Add(-6*24*time.Hour).UnixMicro())
 	if err != nil {
@@ -37,7 +38,7 @@ func TestExecutedActsArePruned(t *testing.T) {
 	if _, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Second}); err != nil {
 		t.Fatal(err)
 	}
-	left, err := list[int64](t.Context(), db, `SELECT seq FROM postrider_request ORDER BY seq`)
+	left, err := db.List[int64](t.Context(), pool, `SELECT seq FROM postrider_request ORDER BY seq`)
 	if err != nil || len(left) != 2 || left[0] != 2 || left[1] != 3 {
 		t.Errorf("kept %v, %v", left, err)
 	}

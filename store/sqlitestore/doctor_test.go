@@ -60,6 +60,13 @@ func TestDoctor(t *testing.T) {
 	}{
 		{"relays", "0 relays live", func() {}, func() { lease(false) }},
 		{"relays", "0 relays live", func() { lease(true) }, func() { lease(false) }},
+		{"relays", "relay a sends nothing to the destination orders: UNKNOWN_TOPIC: no such topic", func() {
+			held := []store.Held{{Destination: "orders", Since: time.Now(), Code: "UNKNOWN_TOPIC", Error: "no such topic"}}
+			req := store.LeaseRequest{BootID: "a", Instance: "a", TTL: time.Minute, Report: store.Report{Held: held}}
+			if _, err := s.Lease(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+		}, func() { lease(false) }},
 		{"journal", "journal mode", func() { exec(`PRAGMA journal_mode = DELETE`) }, nil},
 		{
 			"file", "may write", func() { _ = os.Chmod(path, 0o666) },

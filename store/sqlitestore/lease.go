@@ -2,19 +2,18 @@ package sqlitestore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"slices"
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/sqlitestore/internal/db"
 )
 
 // forgotten is how long the row of an instance that died is kept for Status.
 const forgotten = time.Hour
-
-// remembered is how long an executed act is kept for who asked for it.
-const remembered = 7 * 24 * time.Hour
 
 // Lease implements store.Store.
 func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
@@ -22,11 +21,11 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		return store.Grant{}, errors.New("sqlite: lease: the boot id is empty")
 	}
 	var g store.Grant
-	err := s.write(ctx, "lease", func(q querier) error {
+	err := s.box.Write(ctx, "lease", func(q db.Querier) error {
 		if err := s.checkFile(ctx, q); err != nil {
 			return err
 		}
-		if err := s.info(ctx, q, &g); err != nil {
+		if err := s.box.Info(ctx, q, &g); err != nil {
 			return err
 		}
 		if err := s.heartbeat(ctx, q, req, g.Total); err != nil {
@@ -56,19 +55,19 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 }
 
 // countLive counts the live instances and finds when the first lease of another than boot ends.
-func (s *Store) countLive(ctx context.Context, q querier, boot string, g *store.Grant) error {
-	now := micros(s.now())
+func (s *Store) countLive(ctx context.Context, q db.Querier, boot string, g *store.Grant) error {
+	now := db.Micros(s.box.Now())
 	var first int64
 	err := q.QueryRowContext(ctx, `SELECT count(*), coalesce(min(alive_until) FILTER (WHERE boot_id <> ?), ?)
 		FROM postrider_relay WHERE pipe = ? AND alive_until > ? AND alive_until <= ? + 2 * ttl`,
-		boot, now, s.opts.Pipe, now, now).Scan(&g.Instances, &first)
+		boot, now, s.box.Pipe, now, now).Scan(&g.Instances, &first)
 	g.Lapse = time.Duration(first-now) * time.Microsecond
 	return err
 }
 
-// checkFile refuses to continue when another file stands at the path: the pool's
-// connections still write into the one that was moved away.
-func (s *Store) checkFile(ctx context.Context, q querier) error {
+// checkFile refuses to continue when another file is at the path: the pool's
+// connections still write into the moved one.
+func (s *Store) checkFile(ctx context.Context, q db.Querier) error {
 	var path string
 	if err := q.QueryRowContext(ctx, `SELECT coalesce(file, '') FROM pragma_database_list WHERE name = 'main'`).Scan(&path); err != nil {
 		return err
@@ -88,29 +87,27 @@ func (s *Store) checkFile(ctx context.Context, q querier) error {
 	return nil
 }
 
-func (s *Store) info(ctx context.Context, q querier, g *store.Grant) error {
-	have, err := s.schemaVersion(ctx, q)
+// heartbeat renews the instance, and takes the lanes of those who died. A pipe
+// that is new starts behind everything that is there.
+func (s *Store) heartbeat(ctx context.Context, q db.Querier, req store.LeaseRequest, lanes int) error {
+	pipe, now := s.box.Pipe, db.Micros(s.box.Now())
+	trouble, err := list(req.Report.Trouble)
 	if err != nil {
 		return err
 	}
-	if have != Version {
-		return &store.SchemaError{Schema: "main", Have: have, Want: Version}
+	held, err := list(req.Report.Held)
+	if err != nil {
+		return err
 	}
-	return q.QueryRowContext(ctx, `SELECT identity, lanes FROM postrider_info`).Scan(&g.Identity, &g.Total)
-}
-
-// heartbeat renews the instance, and takes the lanes of those who died. A pipe
-// that is new starts behind everything that is there.
-func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest, lanes int) error {
-	pipe, now := s.opts.Pipe, micros(s.now())
 	for _, st := range []struct {
 		query string
 		args  []any
 	}{
 		{
-			`INSERT INTO postrider_relay (pipe, boot_id, instance, ttl, alive_until) VALUES (?, ?, ?, ?, ?)
-		  ON CONFLICT (pipe, boot_id) DO UPDATE SET instance = excluded.instance, ttl = excluded.ttl, alive_until = excluded.alive_until`,
-			[]any{pipe, req.BootID, req.Instance, req.TTL.Microseconds(), s.after(req.TTL)},
+			`INSERT INTO postrider_relay (pipe, boot_id, instance, ttl, alive_until, reach, trouble, held) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+		  ON CONFLICT (pipe, boot_id) DO UPDATE SET instance = excluded.instance, ttl = excluded.ttl, alive_until = excluded.alive_until,
+		    reach = excluded.reach, trouble = excluded.trouble, held = excluded.held`,
+			[]any{pipe, req.BootID, req.Instance, req.TTL.Microseconds(), s.box.After(req.TTL), req.Report.Reach, trouble, held},
 		},
 		{
 			`UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND owner NOT IN
@@ -120,7 +117,7 @@ func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest
 		{
 			`DELETE FROM postrider_request WHERE id IN
 		  (SELECT id FROM postrider_request WHERE pipe = ? AND done_at < ? ORDER BY id LIMIT 500)`,
-			[]any{pipe, now - remembered.Microseconds()},
+			[]any{pipe, now - db.Remembered.Microseconds()},
 		},
 		{`DELETE FROM postrider_relay WHERE alive_until <= ?`, []any{now - forgotten.Microseconds()}},
 		{`INSERT INTO postrider_progress (pipe, lane, pos)
@@ -135,19 +132,28 @@ func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest
 	return nil
 }
 
+// list is a list as the tables have it.
+func list[T any](all []T) (string, error) {
+	if len(all) == 0 {
+		return "[]", nil
+	}
+	text, err := json.Marshal(all)
+	return string(text), err
+}
+
 // giveBack frees the lanes that the request names, or all.
-func (s *Store) giveBack(ctx context.Context, q querier, req store.LeaseRequest) ([]store.Lane, error) {
+func (s *Store) giveBack(ctx context.Context, q db.Querier, req store.LeaseRequest) ([]store.Lane, error) {
 	if req.Leave {
-		if _, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND owner = ?`, s.opts.Pipe, req.BootID); err != nil {
+		if _, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND owner = ?`, s.box.Pipe, req.BootID); err != nil {
 			return nil, err
 		}
-		_, err := q.ExecContext(ctx, `DELETE FROM postrider_relay WHERE pipe = ? AND boot_id = ?`, s.opts.Pipe, req.BootID)
+		_, err := q.ExecContext(ctx, `DELETE FROM postrider_relay WHERE pipe = ? AND boot_id = ?`, s.box.Pipe, req.BootID)
 		return nil, err
 	}
 	var released []store.Lane
 	for _, r := range req.Release {
 		_, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND lane = ? AND owner = ? AND epoch = ?`,
-			s.opts.Pipe, r.Lane, req.BootID, r.Epoch)
+			s.box.Pipe, r.Lane, req.BootID, r.Epoch)
 		if err != nil {
 			return nil, err
 		}
@@ -158,9 +164,9 @@ func (s *Store) giveBack(ctx context.Context, q querier, req store.LeaseRequest)
 
 // take takes free lanes up to the fair share. Lanes given back in the same
 // request are left to others.
-func (s *Store) take(ctx context.Context, q querier, req store.LeaseRequest, g *store.Grant, released []store.Lane) error {
+func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant, released []store.Lane) error {
 	var held int
-	err := q.QueryRowContext(ctx, `SELECT count(*) FROM postrider_progress WHERE pipe = ? AND owner = ?`, s.opts.Pipe, req.BootID).Scan(&held)
+	err := q.QueryRowContext(ctx, `SELECT count(*) FROM postrider_progress WHERE pipe = ? AND owner = ?`, s.box.Pipe, req.BootID).Scan(&held)
 	if err != nil {
 		return err
 	}
@@ -169,7 +175,7 @@ func (s *Store) take(ctx context.Context, q querier, req store.LeaseRequest, g *
 	if req.MaxLanes > 0 {
 		share = min(share, req.MaxLanes)
 	}
-	free, err := list[store.Lane](ctx, q, `SELECT lane FROM postrider_progress WHERE pipe = ? AND owner = '' ORDER BY lane`, s.opts.Pipe)
+	free, err := db.List[store.Lane](ctx, q, `SELECT lane FROM postrider_progress WHERE pipe = ? AND owner = '' ORDER BY lane`, s.box.Pipe)
 	if err != nil {
 		return err
 	}
@@ -180,7 +186,7 @@ func (s *Store) take(ctx context.Context, q querier, req store.LeaseRequest, g *
 		if slices.Contains(released, lane) || len(req.Only) > 0 && !slices.Contains(req.Only, lane) {
 			continue
 		}
-		_, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = ?, epoch = epoch + 1 WHERE pipe = ? AND lane = ?`, req.BootID, s.opts.Pipe, lane)
+		_, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = ?, epoch = epoch + 1 WHERE pipe = ? AND lane = ?`, req.BootID, s.box.Pipe, lane)
 		if err != nil {
 			return err
 		}
@@ -189,29 +195,11 @@ func (s *Store) take(ctx context.Context, q querier, req store.LeaseRequest, g *
 	return nil
 }
 
-// list reads one column.
-func list[T any](ctx context.Context, q querier, query string, args ...any) ([]T, error) {
-	rows, err := q.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var out []T
-	for rows.Next() {
-		var v T
-		if err := rows.Scan(&v); err != nil {
-			return nil, err
-		}
-		out = append(out, v)
-	}
-	return out, rows.Err()
-}
-
 // grant fills in what boot holds.
-func (s *Store) grant(ctx context.Context, q querier, req store.LeaseRequest, g *store.Grant) error {
+func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) error {
 	boot := req.BootID
-	g.Now = s.now()
-	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, pos FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.opts.Pipe, boot)
+	g.Now = s.box.Now()
+	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, pos FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, boot)
 	if err != nil {
 		return err
 	}
@@ -239,10 +227,10 @@ func (s *Store) grant(ctx context.Context, q querier, req store.LeaseRequest, g 
 	return s.requests(ctx, q, boot, g)
 }
 
-func (s *Store) requests(ctx context.Context, q querier, boot string, g *store.Grant) error {
+func (s *Store) requests(ctx context.Context, q db.Querier, boot string, g *store.Grant) error {
 	rows, err := q.QueryContext(ctx, `SELECT r.id, r.lane, r.kind, r.seq, r.actor, r.reason FROM postrider_request r
 		JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane
-		WHERE r.pipe = ? AND r.done_at IS NULL AND p.owner = ? ORDER BY r.id LIMIT 1000`, s.opts.Pipe, boot)
+		WHERE r.pipe = ? AND r.done_at IS NULL AND p.owner = ? ORDER BY r.id LIMIT 1000`, s.box.Pipe, boot)
 	if err != nil {
 		return err
 	}

@@ -8,17 +8,19 @@ import (
 	"strings"
 
 	"modernc.org/sqlite"
+
+	"github.com/postrider/postrider/store/sqlitestore/internal/db"
 )
 
 // Open returns a store over a pool of its own for the database file at path: see
 // [OpenDB]. opts may be nil. It does no I/O. Close ends the store and its pool.
 func Open(path string, opts *Options) (*Store, error) {
-	db, err := OpenDB(path)
+	pool, err := OpenDB(path)
 	if err != nil {
 		return nil, err
 	}
-	s := New(db, opts)
-	s.own = db
+	s := New(pool, opts)
+	s.own = pool
 	return s, nil
 }
 
@@ -51,11 +53,11 @@ func OpenDB(path string) (*sql.DB, error) {
 		return nil, errors.New("sqlite: a database in memory belongs to one connection and cannot hold an outbox; name a file")
 	}
 	params := url.Values{"_txlock": {"immediate"}, "_pragma": {
-		fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()), "synchronous(FULL)", "foreign_keys(ON)",
+		fmt.Sprintf("busy_timeout(%d)", db.BusyTimeout.Milliseconds()), "synchronous(FULL)", "foreign_keys(ON)",
 	}}
 	base, err := sqlite.NewConnector("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + params.Encode())
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: open %s: %w", path, err)
 	}
-	return sql.OpenDB(connector{base}), nil
+	return sql.OpenDB(db.Connector{Connector: base}), nil
 }

@@ -28,7 +28,7 @@ func TestOpen(t *testing.T) {
 	if err := New(db, nil).Close(); err != nil || db.PingContext(t.Context()) != nil {
 		t.Errorf("a store ends the pool of its caller: %v", err)
 	}
-	if err := own.Close(); err != nil || own.db.PingContext(t.Context()) == nil {
+	if err := own.Close(); err != nil || own.box.DB.PingContext(t.Context()) == nil {
 		t.Errorf("a closed store works: %v", err)
 	}
 }

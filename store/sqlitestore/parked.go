@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/sqlitestore/internal/db"
 )
 
 // inLanes chooses the lanes of a list in JSON.
@@ -37,7 +38,7 @@ const inQueue = `key <> '' AND (captures OR state = 'waiting')`
 const dueTime = `CASE WHEN ` + inQueue + ` AND CASE state WHEN 'retry' THEN last_attempt WHEN 'waiting' THEN due_at END > ? THEN 0 ELSE due_at END AS due_at`
 
 // latest is the latest time at which a record can have been parked by this clock.
-func (s *Store) latest() int64 { return micros(s.now().Add(time.Second)) }
+func (s *Store) latest() int64 { return db.Micros(s.box.Now().Add(time.Second)) }
 
 // due is what is due of a lane: its place in its key's queue, or 1, and since when
 // the head of that queue is due. A record of a queue flows when none up to it is
@@ -61,14 +62,17 @@ const skipped = `(SELECT lane, key, version, version + dense_rank() OVER (PARTIT
 
 func (s *Store) readParked(ctx context.Context, p *page) error {
 	r, b := p.r, p.b
+	if r.Keys != nil { // first: what becomes due between two queries is found by the second or announced
+		if err := s.nextSingle(ctx, r, b); err != nil {
+			return err
+		}
+		return s.readDue(ctx, p)
+	}
 	if err := s.readDue(ctx, p); err != nil {
 		return err
 	}
-	if r.Keys != nil {
-		return s.nextSingle(ctx, r, b)
-	}
 	lane := []store.LaneGrant{{Lane: r.Lane}}
-	err := s.views(ctx, s.db, lane)
+	err := s.views(ctx, s.box.DB, lane)
 	b.Parked = lane[0].Parked
 	return err
 }
@@ -85,9 +89,9 @@ func (s *Store) readDue(ctx context.Context, p *page) error {
 		}
 		named = string(keys)
 	}
-	rows, err := s.db.QueryContext(ctx, `SELECT seq, state, attempts, generation, code, due.chained, due.ends, place, `+messageColumns+` FROM `+due+` AS due
+	rows, err := s.box.DB.QueryContext(ctx, `SELECT seq, state, attempts, generation, code, due.chained, due.ends, place, `+db.MessageColumns+` FROM `+due+` AS due
 		JOIN postrider_parked USING (pipe, seq) WHERE ? < 0 OR NOT due.chained OR place <= ? + 1 AND key IN (SELECT value FROM json_each(?))
-		ORDER BY place, since, seq LIMIT ?`, micros(s.now()), s.latest(), s.opts.Pipe, r.Lane, share, share, named, limit(r))
+		ORDER BY place, since, seq LIMIT ?`, db.Micros(s.box.Now()), s.latest(), s.box.Pipe, r.Lane, share, share, named, limit(r))
 	if err != nil {
 		return err
 	}
@@ -98,7 +102,7 @@ func (s *Store) readDue(ctx context.Context, p *page) error {
 		var state string
 		var chained, ends bool
 		var place int
-		m, err := scanMessage(rows, []any{&meta.Seq, &state, &meta.Attempts, &meta.Generation, &meta.Code, &chained, &ends, &place}, nil)
+		m, err := db.ScanMessage(rows, []any{&meta.Seq, &state, &meta.Attempts, &meta.Generation, &meta.Code, &chained, &ends, &place}, nil)
 		if err != nil {
 			return err
 		}
@@ -106,10 +110,11 @@ func (s *Store) readDue(ctx context.Context, p *page) error {
 			more = true
 			continue
 		}
-		meta.State, meta.Last = stateOf(state), ends
-		if !p.add(m, meta) && share >= 0 && !chained {
-			b.Parked.HasDue = true // more that stands in no queue is due now
-		}
+		meta.State, meta.Last = db.StateOf(state), ends
+		p.add(m, meta)
+	}
+	if b.More && share >= 0 { // what was cut off may stand in no queue
+		b.Parked.HasDue, b.Parked.NextDue = true, 0
 	}
 	b.More = b.More || more
 	if err := rows.Err(); err != nil {
@@ -120,34 +125,19 @@ func (s *Store) readDue(ctx context.Context, p *page) error {
 
 // nextSingle tells when the next record that stands in no queue becomes due.
 func (s *Store) nextSingle(ctx context.Context, r store.LaneRead, b *store.Batch) error {
-	if b.Parked.HasDue {
-		return nil
-	}
 	var at sql.NullInt64
-	now := micros(s.now())
-	if b.More { // one that is due now may have been cut off
-		now = 0
-	}
+	now := db.Micros(s.box.Now())
 	lane := fmt.Sprintf("[%d]", r.Lane)
-	err := s.db.QueryRowContext(ctx, `SELECT min(due_at) FROM `+ready+` WHERE due_at > ? AND NOT (`+inQueue+`)`,
-		s.opts.Pipe, lane, s.opts.Pipe, lane, now).Scan(&at)
+	err := s.box.DB.QueryRowContext(ctx, `SELECT min(due_at) FROM `+ready+` WHERE due_at > ? AND NOT (`+inQueue+`)`,
+		s.box.Pipe, lane, s.box.Pipe, lane, now).Scan(&at)
 	if at.Valid {
-		b.Parked.HasDue, b.Parked.NextDue = true, s.until(at.Int64)
+		b.Parked.HasDue, b.Parked.NextDue = true, s.box.Until(at.Int64)
 	}
 	return err
 }
 
-func stateOf(name string) store.State {
-	for state := store.Scheduled; state <= store.Dead; state++ {
-		if state.String() == name {
-			return state
-		}
-	}
-	return store.Pending
-}
-
 // views fills in what is parked in the lanes that are unknown.
-func (s *Store) views(ctx context.Context, q querier, lanes []store.LaneGrant) error {
+func (s *Store) views(ctx context.Context, q db.Querier, lanes []store.LaneGrant) error {
 	byLane := map[store.Lane]*store.ParkedView{}
 	var ids []store.Lane
 	for i := range lanes {
@@ -163,7 +153,7 @@ func (s *Store) views(ctx context.Context, q querier, lanes []store.LaneGrant) e
 	if err != nil {
 		return err
 	}
-	pipe, some := s.opts.Pipe, string(in)
+	pipe, some := s.box.Pipe, string(in)
 	rows, err := q.QueryContext(ctx, `SELECT lane, 0, '', count(*), 0 FROM postrider_parked WHERE pipe = ? AND `+inLanes+` GROUP BY lane
 		UNION ALL SELECT lane, 1, key, seq, CASE state WHEN 'dead' THEN NULL ELSE due_at END FROM (SELECT lane, key, min(seq) AS seq, state, `+dueTime+` FROM postrider_parked
 			WHERE pipe = ? AND `+inLanes+` AND `+inQueue+` GROUP BY lane, key ORDER BY lane, key)
@@ -192,13 +182,13 @@ func (s *Store) views(ctx context.Context, q querier, lanes []store.LaneGrant) e
 		case what == 1:
 			h := store.Head{Seq: n, HasDue: last.Valid}
 			if h.HasDue {
-				h.DueIn = s.until(last.Int64)
+				h.DueIn = s.box.Until(last.Int64)
 			}
 			v.Captured, v.Heads = append(v.Captured, key), append(v.Heads, h)
 		case what == 3:
 			v.Gaps = append(v.Gaps, store.Gap{Key: key, First: n, Last: last.Int64})
 		default:
-			v.NextDue, v.HasDue = s.until(n), true
+			v.NextDue, v.HasDue = s.box.Until(n), true
 		}
 	}
 	return rows.Err()

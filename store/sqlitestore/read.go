@@ -2,14 +2,13 @@ package sqlitestore
 
 import (
 	"context"
-	"database/sql"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"math"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/sqlitestore/internal/db"
 )
 
 // A position is the number of the last record, 8 bytes, big-endian.
@@ -22,22 +21,19 @@ func decode(p store.Position) (int64, error) {
 	return int64(binary.BigEndian.Uint64(p)), nil
 }
 
-// messageColumns are the columns of a message in either table.
-const messageColumns = "id, topic, key, type, CAST(payload AS BLOB), content_type, headers, version, schema_version, not_before, created_at"
-
 // Read implements store.Store.
 func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
 	if len(reads) == 0 {
 		return nil, nil
 	}
-	newest, err := s.newest(ctx, s.db)
+	newest, err := s.box.Newest(ctx, s.box.DB)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	s.seen = newest
 	s.mu.Unlock()
-	if err := s.assertIdentity(ctx, s.db); err != nil {
+	if err := s.assertIdentity(ctx, s.box.DB); err != nil {
 		return nil, err
 	}
 	var batches []store.Batch
@@ -55,7 +51,7 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		}
 		spent += p.size
 		if err != nil {
-			return nil, s.wrap(fmt.Sprintf("read lane %d", r.Lane), err)
+			return nil, s.box.Wrap(fmt.Sprintf("read lane %d", r.Lane), err)
 		}
 		batches = append(batches, b)
 	}
@@ -63,10 +59,10 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 }
 
 // assertIdentity reports ErrIdentity when the database is not the one leased.
-func (s *Store) assertIdentity(ctx context.Context, q querier) error {
+func (s *Store) assertIdentity(ctx context.Context, q db.Querier) error {
 	var found string
 	if err := q.QueryRowContext(ctx, `SELECT identity FROM postrider_info`).Scan(&found); err != nil {
-		return s.wrap("read the identity", err)
+		return s.box.Wrap("read the identity", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +77,7 @@ func (s *Store) readLane(ctx context.Context, p *page) error {
 	var pos int64
 	var err error
 	if r.After == nil {
-		err = s.db.QueryRowContext(ctx, `SELECT pos FROM postrider_progress WHERE pipe = ? AND lane = ?`, s.opts.Pipe, r.Lane).Scan(&pos)
+		err = s.box.DB.QueryRowContext(ctx, `SELECT pos FROM postrider_progress WHERE pipe = ? AND lane = ?`, s.box.Pipe, r.Lane).Scan(&pos)
 	} else {
 		pos, err = decode(r.After)
 	}
@@ -92,7 +88,7 @@ func (s *Store) readLane(ctx context.Context, p *page) error {
 		b.Position, b.More = encode(pos), true
 		return nil
 	}
-	rows, err := s.db.QueryContext(ctx, `SELECT seq, `+messageColumns+` FROM postrider_outbox
+	rows, err := s.box.DB.QueryContext(ctx, `SELECT seq, `+db.MessageColumns+` FROM postrider_outbox
 		WHERE lane = ? AND seq > ? ORDER BY seq LIMIT ?`, r.Lane, pos, limit(r))
 	if err != nil {
 		return err
@@ -100,12 +96,12 @@ func (s *Store) readLane(ctx context.Context, p *page) error {
 	defer rows.Close()
 	for rows.Next() && !b.More {
 		var meta store.Meta
-		m, err := scanMessage(rows, []any{&meta.Seq}, nil)
+		m, err := db.ScanMessage(rows, []any{&meta.Seq}, nil)
 		if err != nil {
 			return err
 		}
 		if !m.NotBefore.IsZero() {
-			meta.DueIn = max(0, s.until(micros(m.NotBefore)))
+			meta.DueIn = max(0, s.box.Until(db.Micros(m.NotBefore)))
 		}
 		if p.add(m, meta) {
 			pos = meta.Seq
@@ -115,7 +111,7 @@ func (s *Store) readLane(ctx context.Context, p *page) error {
 	return rows.Err()
 }
 
-// limit is one record more than asked for: the one that says that there is more.
+// limit is one record more than asked for, which shows that there is more.
 func limit(r store.LaneRead) int {
 	if r.MaxRecords <= 0 {
 		return -1
@@ -139,23 +135,4 @@ func (p *page) add(m postrider.Message, meta store.Meta) bool {
 	}
 	p.b.Messages, p.b.Meta, p.size = append(p.b.Messages, m), append(p.b.Meta, meta), size
 	return true
-}
-
-// scanMessage scans a row whose message columns stand between others.
-func scanMessage(rows *sql.Rows, before, behind []any) (postrider.Message, error) {
-	var m postrider.Message
-	var headers string
-	var notBefore, created sql.NullInt64
-	dest := append(append(before, &m.ID, &m.Topic, &m.Key, &m.Type, &m.Payload, &m.ContentType, &headers,
-		&m.Version, &m.SchemaVersion, &notBefore, &created), behind...)
-	if err := rows.Scan(dest...); err != nil {
-		return m, err
-	}
-	if headers != "{}" {
-		if err := json.Unmarshal([]byte(headers), &m.Headers); err != nil {
-			return m, fmt.Errorf("headers of message %s: %w", m.ID, err)
-		}
-	}
-	m.NotBefore, m.Time = moment(notBefore), moment(created)
-	return m, nil
 }

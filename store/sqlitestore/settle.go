@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/sqlitestore/internal/db"
+	"github.com/postrider/postrider/store/sqlitestore/internal/operations"
 )
 
 // Settle implements store.Store.
@@ -19,7 +21,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) (los
 		return nil, nil
 	}
 	ordered := slices.SortedFunc(slices.Values(settlements), func(a, b store.Settlement) int { return cmp.Compare(a.Lane, b.Lane) })
-	err = s.write(ctx, "settle", func(q querier) error {
+	err = s.box.Write(ctx, "settle", func(q db.Querier) error {
 		if err := s.assertIdentity(ctx, q); err != nil {
 			return err
 		}
@@ -41,11 +43,12 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) (los
 }
 
 // settleLane applies one settlement; false: the lane is lost.
-func (s *Store) settleLane(ctx context.Context, q querier, st *store.Settlement) (bool, error) {
-	var epoch, settledEpoch, pos int64
+func (s *Store) settleLane(ctx context.Context, q db.Querier, st *store.Settlement) (bool, error) {
+	var epoch, settledEpoch, was, at int64
 	var owner, settledBy string
-	err := q.QueryRowContext(ctx, `SELECT epoch, owner, settled_by, settled_epoch, pos FROM postrider_progress WHERE pipe = ? AND lane = ?`,
-		s.opts.Pipe, st.Lane).Scan(&epoch, &owner, &settledBy, &settledEpoch, &pos)
+	err := q.QueryRowContext(ctx, `SELECT epoch, owner, settled_by, settled_epoch, pos, pos_at FROM postrider_progress WHERE pipe = ? AND lane = ?`,
+		s.box.Pipe, st.Lane).Scan(&epoch, &owner, &settledBy, &settledEpoch, &was, &at)
+	pos := was
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return false, nil
@@ -61,9 +64,16 @@ func (s *Store) settleLane(ctx context.Context, q querier, st *store.Settlement)
 			return false, err
 		}
 	}
-	_, err = q.ExecContext(ctx, `UPDATE postrider_progress SET epoch = epoch + 1, pos = ?, delivered = delivered + ?,
+	now := db.Micros(s.box.Now())
+	if pos > was {
+		if err := s.note(ctx, q, st.Lane, was, at, now); err != nil {
+			return false, err
+		}
+		at = now
+	}
+	_, err = q.ExecContext(ctx, `UPDATE postrider_progress SET epoch = epoch + 1, pos = ?, pos_at = ?, delivered = delivered + ?,
 		settled_at = ?, settled_by = ?, settled_epoch = ? WHERE pipe = ? AND lane = ?`,
-		pos, st.Delivered, micros(s.now()), signature(st), st.Epoch, s.opts.Pipe, st.Lane)
+		pos, at, st.Delivered, now, signature(st), st.Epoch, s.box.Pipe, st.Lane)
 	if err != nil {
 		return false, err
 	}
@@ -73,17 +83,29 @@ func (s *Store) settleLane(ctx context.Context, q querier, st *store.Settlement)
 		}
 	}
 	for _, seq := range st.Unpark {
-		_, err := q.ExecContext(ctx, `DELETE FROM postrider_parked WHERE pipe = ? AND lane = ? AND seq = ?`, s.opts.Pipe, st.Lane, seq)
+		_, err := q.ExecContext(ctx, `DELETE FROM postrider_parked WHERE pipe = ? AND lane = ? AND seq = ?`, s.box.Pipe, st.Lane, seq)
 		if err != nil {
 			return false, fmt.Errorf("unpark record %d: %w", seq, err)
 		}
 	}
 	for _, id := range st.Requests {
-		if err := s.execute(ctx, q, st.Lane, id); err != nil {
+		if err := operations.Execute(ctx, s.box, q, st.Lane, id); err != nil {
 			return false, fmt.Errorf("request %d: %w", id, err)
 		}
 	}
 	return true, nil
+}
+
+// note keeps where a lane was and since when, once its minute is over: a row a minute
+// tells when messages were settled, however many settlements there are.
+func (s *Store) note(ctx context.Context, q db.Querier, lane store.Lane, pos, at, now int64) error {
+	minute := time.Minute.Microseconds()
+	if pos == 0 || at > 0 && at/minute == now/minute {
+		return nil
+	}
+	_, err := q.ExecContext(ctx, `INSERT INTO postrider_settled (pipe, lane, pos, at, exact) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+		s.box.Pipe, lane, pos, at, at > 0)
+	return err
 }
 
 // signature is whose settlement it is and what it says.
@@ -91,8 +113,8 @@ func signature(st *store.Settlement) string { return fmt.Sprintf("%s/%016x", st.
 
 // park puts a record into the parked table or changes it there. Its generation
 // and the time of its first failure stay.
-func (s *Store) park(ctx context.Context, q querier, lane store.Lane, p *store.Park) error {
-	m, now := &p.Message, micros(s.now())
+func (s *Store) park(ctx context.Context, q db.Querier, lane store.Lane, p *store.Park) error {
+	m, now := &p.Message, db.Micros(s.box.Now())
 	headers := "{}"
 	if len(m.Headers) > 0 {
 		text, err := json.Marshal(m.Headers)
@@ -102,18 +124,26 @@ func (s *Store) park(ctx context.Context, q querier, lane store.Lane, p *store.P
 		headers = string(text)
 	}
 	var failed, notBefore any
+	history := "[]"
 	if p.State == store.Dead || p.State == store.Retry {
 		failed = now
+		text, err := json.Marshal([]db.Attempt{{At: now, Attempt: p.Attempts, Class: p.Class, Code: p.Code, Error: p.Error}})
+		if err != nil {
+			return err
+		}
+		if p.Class != "" {
+			history = string(text)
+		}
 	}
 	if !m.NotBefore.IsZero() {
-		notBefore = micros(m.NotBefore)
+		notBefore = db.Micros(m.NotBefore)
 	}
-	due := micros(s.now())
+	due := db.Micros(s.box.Now())
 	switch {
 	case p.State == store.Scheduled && !m.NotBefore.IsZero():
-		due = micros(m.NotBefore)
+		due = db.Micros(m.NotBefore)
 	case p.State == store.Retry || p.State == store.Scheduled:
-		due = s.after(p.DueIn)
+		due = s.box.After(p.DueIn)
 	}
 	captures := p.Captures && m.Key != "" && (p.State == store.Retry || p.State == store.Dead)
 	payload := m.Payload
@@ -121,49 +151,15 @@ func (s *Store) park(ctx context.Context, q querier, lane store.Lane, p *store.P
 		payload = []byte{}
 	}
 	_, err := q.ExecContext(ctx, `INSERT INTO postrider_parked (pipe, seq, lane, state, captures, due_at, attempts, class, code, error,
-			first_failed, last_attempt, id, topic, key, type, payload, content_type, headers, version, schema_version, not_before, created_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			first_failed, last_attempt, history, id, topic, key, type, payload, content_type, headers, version, schema_version, not_before, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (pipe, seq) DO UPDATE SET state = excluded.state, captures = excluded.captures, due_at = excluded.due_at,
 			attempts = excluded.attempts, class = excluded.class, code = excluded.code, error = excluded.error,
+			history = CASE WHEN excluded.history = '[]' THEN history
+				ELSE json_insert(CASE WHEN json_array_length(history) < 8 THEN history ELSE json_remove(history, '$[0]') END,
+					'$[#]', json_extract(excluded.history, '$[0]')) END,
 			first_failed = coalesce(first_failed, excluded.first_failed), last_attempt = coalesce(excluded.last_attempt, last_attempt)`,
-		s.opts.Pipe, p.Seq, lane, p.State.String(), captures, due, p.Attempts, p.Class, p.Code, p.Error,
-		failed, failed, m.ID, m.Topic, m.Key, m.Type, payload, m.ContentType, headers, m.Version, m.SchemaVersion, notBefore, micros(m.Time))
-	return err
-}
-
-// execute does what a person asked for, once.
-func (s *Store) execute(ctx context.Context, q querier, lane store.Lane, id int64) error {
-	var kind store.ActKind
-	var seq int64
-	err := q.QueryRowContext(ctx, `SELECT kind, seq FROM postrider_request WHERE id = ? AND pipe = ? AND lane = ? AND done_at IS NULL`,
-		id, s.opts.Pipe, lane).Scan(&kind, &seq)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	now := micros(s.now())
-	query, args := `DELETE FROM postrider_parked WHERE pipe = ? AND lane = ? AND seq = ?`, []any{s.opts.Pipe, lane, seq}
-	if kind == store.ActRetry {
-		// What waits behind a head, or for its time, stays what it is.
-		query = `UPDATE postrider_parked SET attempts = 0, generation = generation + 1, due_at = ?,
-			captures = CASE WHEN state IN ('dead', 'retry') THEN key <> '' ELSE captures END,
-			state = CASE state WHEN 'dead' THEN 'retry' ELSE state END WHERE pipe = ? AND lane = ? AND seq = ?`
-		args = append([]any{now}, args...)
-	}
-	res, err := q.ExecContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	n, err := res.RowsAffected()
-	if err != nil {
-		return err
-	}
-	result := ops.ResultDone
-	if n == 0 {
-		result = ops.ResultGone
-	}
-	_, err = q.ExecContext(ctx, `UPDATE postrider_request SET done_at = ?, result = ? WHERE id = ?`, now, result, id)
+		s.box.Pipe, p.Seq, lane, p.State.String(), captures, due, p.Attempts, p.Class, p.Code, p.Error,
+		failed, failed, history, m.ID, m.Topic, m.Key, m.Type, payload, m.ContentType, headers, m.Version, m.SchemaVersion, notBefore, db.Micros(m.Time))
 	return err
 }

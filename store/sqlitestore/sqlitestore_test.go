@@ -50,7 +50,7 @@ type env struct {
 
 func (e *env) open() *Store {
 	s := New(e.db, nil)
-	s.now = func() time.Time { return time.Now().Add(time.Duration(e.moved.Load())) }
+	s.box.Now = func() time.Time { return time.Now().Add(time.Duration(e.moved.Load())) }
 	return s
 }
 
@@ -70,7 +70,7 @@ func (e *env) Advance(_ context.Context, d time.Duration) error {
 func (e *env) setBack(ctx context.Context, d time.Duration) error { return e.Advance(ctx, -d) }
 
 func (e *env) Features() storetest.Features {
-	return storetest.Features{Lanes: testLanes, Tick: 10 * time.Second, SetBack: e.setBack}
+	return storetest.Features{Lanes: testLanes, Tick: 10 * time.Second, SetBack: e.setBack, View: e.view}
 }
 
 type writer struct{ tx *sql.Tx }

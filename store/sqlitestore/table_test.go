@@ -14,6 +14,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/sqlitestore/internal/migrate"
 )
 
 const plainInsert = `INSERT INTO postrider_outbox (topic, key, type, payload) VALUES ('orders', 'order-1', 'order.placed', '{"n":1}')`
@@ -35,8 +36,8 @@ func TestLaneIsFrozen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if lane != want || Lane(key, "", 64) != want {
-			t.Errorf("key %.20q: the table says lane %d, Lane says %d, golden is %d", key, lane, Lane(key, "", 64), want)
+		if lane != want || migrate.Lane(key, "", 64) != want {
+			t.Errorf("key %.20q: the table says lane %d, Lane says %d, golden is %d", key, lane, migrate.Lane(key, "", 64), want)
 		}
 	}
 	var id string
@@ -44,8 +45,8 @@ func TestLaneIsFrozen(t *testing.T) {
 	if err := db.QueryRow(`INSERT INTO postrider_outbox (topic) VALUES ('t') RETURNING id, lane`).Scan(&id, &lane); err != nil {
 		t.Fatal(err)
 	}
-	if lane != Lane("", id, 64) {
-		t.Errorf("without a key, id %s: the table says lane %d, Lane says %d", id, lane, Lane("", id, 64))
+	if lane != migrate.Lane("", id, 64) {
+		t.Errorf("without a key, id %s: the table says lane %d, Lane says %d", id, lane, migrate.Lane("", id, 64))
 	}
 }
 
@@ -54,7 +55,7 @@ func TestLanesAreEven(t *testing.T) {
 		count := map[store.Lane]int{}
 		for i := range 64_000 {
 			key := strings.ReplaceAll(fmt.Sprintf(form, i, i), "%!(EXTRA int="+fmt.Sprint(i)+")", "")
-			count[Lane(key, "", 64)]++
+			count[migrate.Lane(key, "", 64)]++
 		}
 		for lane := range store.Lane(64) {
 			if n := count[lane]; n < 600 || n > 1500 {
@@ -354,7 +355,7 @@ func settleAll(t *testing.T, s *Store, lanes []store.LaneGrant, last map[string]
 // error that is not typed: the caller backs off and tries again.
 func TestBusyIsTransient(t *testing.T) {
 	db, s := newOutbox(t, 1)
-	s.db.SetMaxOpenConns(4)
+	s.box.DB.SetMaxOpenConns(4)
 	tx, err := db.Begin()
 	if err != nil {
 		t.Fatal(err)

@@ -7,19 +7,20 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/sqlitestore/internal/db"
 )
 
 // TestTurnEndsWithContext: who waits for the write lock waits no longer than
 // its context, and leaves its connection as it was.
 func TestTurnEndsWithContext(t *testing.T) {
-	db, s := newOutbox(t, 1)
-	db.SetMaxOpenConns(2) // the writer that holds the lock, and one more
-	holder, err := db.BeginTx(t.Context(), nil)
+	pool, s := newOutbox(t, 1)
+	pool.SetMaxOpenConns(2) // the writer that holds the lock, and one more
+	holder, err := pool.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, wait := range map[string]func(context.Context) error{
-		"BeginTx": func(ctx context.Context) error { _, err := db.BeginTx(ctx, nil); return err },
+		"BeginTx": func(ctx context.Context) error { _, err := pool.BeginTx(ctx, nil); return err },
 		"Lease": func(ctx context.Context) error {
 			_, err := s.Lease(ctx, store.LeaseRequest{BootID: "a", TTL: time.Hour})
 			return err
@@ -29,11 +30,11 @@ func TestTurnEndsWithContext(t *testing.T) {
 		start := time.Now()
 		err := wait(ctx)
 		cancel()
-		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took >= busyTimeout {
+		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took >= db.BusyTimeout {
 			t.Errorf("%s returned %v after %s", name, err, took)
 		}
 		var timeout int64
-		if err := db.QueryRow("PRAGMA busy_timeout").Scan(&timeout); err != nil || timeout != busyTimeout.Milliseconds() {
+		if err := pool.QueryRow("PRAGMA busy_timeout").Scan(&timeout); err != nil || timeout != db.BusyTimeout.Milliseconds() {
 			t.Errorf("%s left a busy timeout of %d ms, error %v", name, timeout, err)
 		}
 	}
@@ -48,16 +49,16 @@ func TestTurnEndsWithContext(t *testing.T) {
 // TestTurnKeepsTimeout: the store waits for its turn on the application's pool
 // too, and leaves the pool's timeout alone.
 func TestTurnKeepsTimeout(t *testing.T) {
-	db, s := newOutbox(t, 1)
-	db.SetMaxOpenConns(1)
-	if _, err := db.Exec("PRAGMA busy_timeout = 123"); err != nil {
+	pool, s := newOutbox(t, 1)
+	pool.SetMaxOpenConns(1)
+	if _, err := pool.Exec("PRAGMA busy_timeout = 123"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	var timeout int
-	if err := db.QueryRow("PRAGMA busy_timeout").Scan(&timeout); err != nil || timeout != 123 {
+	if err := pool.QueryRow("PRAGMA busy_timeout").Scan(&timeout); err != nil || timeout != 123 {
 		t.Errorf("the busy timeout is %d ms, error %v", timeout, err)
 	}
 }

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
@@ -25,7 +26,15 @@ func adminCases() []Case {
 		},
 		{
 			Name: "admin/lag", Run: adminLag,
-			Promise: "the lag is the age of the oldest pending record that is not parked",
+			Promise: "the lag is the age of the oldest pending record",
+		},
+		{
+			Name: "admin/lag-parked", Run: adminLagParked,
+			Promise: "a record that fails or waits counts in the lag, a dead one does not, and a scheduled one counts from its time on",
+		},
+		{
+			Name: "admin/lag-behind-scheduled", Run: adminLagBehind,
+			Promise: "a record that fails counts in the lag behind any number of scheduled ones",
 		},
 		{
 			Name: "admin/parked-record", Run: adminParkedRecord,
@@ -175,6 +184,92 @@ func adminLag(ctx context.Context, env Env) error {
 	}
 	if status.Lag != 0 {
 		return fmt.Errorf("nothing is pending, the lag is %v", status.Lag)
+	}
+	return nil
+}
+
+func adminLagParked(ctx context.Context, env Env) error {
+	old := 2 * tick(env)
+	for _, c := range []struct {
+		name string
+		how  store.Park
+		lags bool
+	}{
+		{"retry", hourly(store.Retry, true), true},
+		{"waiting", waiting(), true},
+		{"dead", dead(true), false},
+		{"scheduled", hourly(store.Scheduled, false), false},
+		{"scheduled, and due", store.Park{State: store.Scheduled}, true},
+	} {
+		p, err := parks(ctx, env, series("k", c.name, 1), c.how)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		if err := env.Advance(ctx, old); err != nil {
+			return err
+		}
+		status, err := env.Office().Admin.Status(ctx)
+		if err != nil {
+			return fmt.Errorf("status: %w", err)
+		}
+		l := status.Lanes[p.lane]
+		if status.Lag != l.Lag || l.Behind != 0 || c.lags != (l.Lag >= old) || !c.lags && l.Lag != 0 {
+			return fmt.Errorf("a record parked as %s since %v: the lag is %v, that of its lane %v, %v of it not parked", c.name, old, status.Lag, l.Lag, l.Behind)
+		}
+		if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Unpark: p.seqs(0)}); err != nil {
+			return err
+		}
+		if err := p.r.leave(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func adminLagBehind(ctx context.Context, env Env) error {
+	const before = 2500 // more than a status counts
+	if err := commit(ctx, env, append(series("k", "m", before), label("k", "late"))...); err != nil {
+		return err
+	}
+	r, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	lane, err := r.laneOf(ctx, "k")
+	if err != nil {
+		return err
+	}
+	p := &parking{env: env, r: r, lane: lane}
+	for n := 0; n <= before; n += len(p.b.Messages) {
+		if p.b, err = r.read(ctx, lane, p.b.Position, 1000); err != nil {
+			return err
+		}
+		if len(p.b.Messages) == 0 {
+			return fmt.Errorf("read %d messages, %d are committed", n, before+1)
+		}
+		s := store.Settlement{Lane: lane, Position: p.b.Position}
+		for i := range p.b.Messages {
+			how := hourly(store.Scheduled, false)
+			if n+i == before {
+				how = hourly(store.Retry, true)
+			}
+			s.Park = append(s.Park, p.park(i, how))
+		}
+		if err := r.settle(ctx, s); err != nil {
+			return err
+		}
+	}
+	old := 2 * tick(env)
+	if err := env.Advance(ctx, old); err != nil {
+		return err
+	}
+	status, err := env.Office().Admin.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("status: %w", err)
+	}
+	if status.Lag < old || status.Lag > time.Hour || status.Lanes[lane].Lag != status.Lag || status.Parked["retry"] != 1 {
+		return fmt.Errorf("a record fails for %v behind %d scheduled ones: the lag is %v, that of its lane %v; parked %v",
+			old, before, status.Lag, status.Lanes[lane].Lag, status.Parked)
 	}
 	return nil
 }

@@ -73,9 +73,11 @@ func TestBites(t *testing.T) {
 		memstore.DuePageReversed:    {"due/queue", "due/limits"},
 		memstore.DueBehindDead:      {"due/queue-stops"},
 		memstore.LastTooEarly:       {"due/queues"},
+		memstore.NextDueSkips:       {"due/announced"},
 		memstore.RepeatAnything:     {"settle/repeat-changed"},
 		memstore.CrashesNeverReset:  {"crash/progress"},
 		memstore.ForgetCode:         {"crash/code"},
+		memstore.LagForgetsParked:   {"admin/lag-parked"},
 		memstore.ForgetHolds:        {"pause/key", "pause/lane", "pause/next-owner"},
 		memstore.LaneBytesOnly:      {"read/within", "parked/within"},
 

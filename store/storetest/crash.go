@@ -27,6 +27,10 @@ func crashCases() []Case {
 			Promise: "a parked read tells the code of each record",
 		},
 		{
+			Name: "crash/retried", Run: crashRetried, Needs: NeedsCrashes,
+			Promise: "a retry by a person forgets how often a message had failed before it became a suspect",
+		},
+		{
 			Name: "crash/buried", Run: crashBuried, Needs: NeedsCrashes,
 			Promise: "after an owner that ended, a grant counts the lane's dead letters that ended their relays, and no others",
 		},
@@ -36,9 +40,8 @@ func crashCases() []Case {
 // dies is one instance after the other that takes all lanes, does something with the
 // first, and is heard of no more.
 func dies(ctx context.Context, env Env, boot string, want int, do func(*relay) error) error {
-	r := newRelay(env, boot)
-	r.ttl = tick(env)
-	if err := r.lease(ctx); err != nil {
+	r, err := solo(ctx, env, boot)
+	if err != nil {
 		return err
 	}
 	lane, err := r.laneOf(ctx, "k")
@@ -51,6 +54,9 @@ func dies(ctx context.Context, env Env, boot string, want int, do func(*relay) e
 	}
 	if l.Crashes != want {
 		return fmt.Errorf("%s is told of %d owners that ended without progress, want %d", boot, l.Crashes, want)
+	}
+	if err := r.shorten(ctx, tick(env)); err != nil {
+		return err
 	}
 	if do != nil {
 		if err := do(r); err != nil {
@@ -169,4 +175,23 @@ func crashBuried(ctx context.Context, env Env) error {
 		err = fmt.Errorf("Buried is %d, want 2", l.Buried)
 	}
 	return err
+}
+
+func crashRetried(ctx context.Context, env Env) error {
+	at := store.Park{State: store.Retry, Captures: true, Attempts: 1, Class: "unknown", Code: store.CodeCrashed + "/8", Error: "x"}
+	p, err := parks(ctx, env, series("k", "m", 1), at)
+	if err != nil {
+		return err
+	}
+	if _, err := p.done(ctx, store.ActRetry, 0); err != nil {
+		return err
+	}
+	b, err := p.r.due(ctx, p.lane)
+	if err != nil {
+		return err
+	}
+	if len(b.Meta) != 1 || b.Meta[0].Code != store.CodeCrashed || b.Meta[0].Attempts != 0 {
+		return fmt.Errorf("due after the retry is %+v, want one record with the code %s and no attempt", b.Meta, store.CodeCrashed)
+	}
+	return nil
 }

@@ -66,6 +66,20 @@ type Features struct {
 	// SetBack sets the database's clock back by d, or moves the times of all parked
 	// records d ahead. nil: it cannot.
 	SetBack func(ctx context.Context, d time.Duration) error
+	// Keeper is the office of the process that removes rows, where that has other
+	// privileges than people. nil: Env.Office.
+	Keeper func() *ops.Office
+	// View reads the store's view of messages: all rows of the pipe main. nil: the store
+	// has no view with these columns.
+	View func(ctx context.Context) ([]ops.ViewRow, error)
+}
+
+// keeper returns the office that removes rows.
+func keeper(env Env) *ops.Office {
+	if open := env.Features().Keeper; open != nil {
+		return open()
+	}
+	return env.Office()
 }
 
 // Case is one rule of the contract.
@@ -87,6 +101,9 @@ const (
 	NeedsPauses                 // ops.CanHold
 	NeedsSetBack                // Features.SetBack
 	NeedsCrashes                // store.Info.Crashes
+	NeedsRetention              // ops.CanRetain
+	NeedsFinder                 // ops.CanFind
+	NeedsView                   // Features.View
 )
 
 // missing reports why a case cannot run in env, "" if it can.
@@ -101,6 +118,12 @@ func (n Need) missing(env Env) string {
 		return "numbers become visible in their order (Features.BackdatedWriters is false)"
 	case n == NeedsPauses && !env.Office().Holds:
 		return env.Office().Need(ops.CanHold).Error()
+	case n == NeedsFinder && env.Office().Finder == nil:
+		return env.Office().Need(ops.CanFind).Error()
+	case n == NeedsRetention && env.Office().Retention == nil:
+		return env.Office().Need(ops.CanRetain).Error()
+	case n == NeedsView && f.View == nil:
+		return "the store has no view of messages (Features.View is nil)"
 	case n == NeedsSetBack && f.SetBack == nil:
 		return "the clock cannot be set back (Features.SetBack is nil)"
 	}
@@ -112,7 +135,7 @@ func Cases() []Case {
 	var all []Case
 	for _, part := range [][]Case{
 		leaseCases(), laneCases(), readCases(), withinCases(), stragglerCases(), messageCases(),
-		settleCases(), fenceCases(), parkedCases(), gapCases(), crashCases(), dueCases(), requestCases(), pauseCases(), adminCases(), officeCases(),
+		settleCases(), fenceCases(), parkedCases(), gapCases(), crashCases(), dueCases(), requestCases(), pauseCases(), adminCases(), officeCases(), retainCases(), findCases(), viewCases(),
 	} {
 		all = append(all, part...)
 	}
@@ -141,17 +164,6 @@ type Result struct {
 	Promise string
 	Skipped string // why it did not run, "" if it did
 	Err     error  // nil: the promise was kept
-}
-
-// String is one line for a person.
-func (r Result) String() string {
-	switch {
-	case r.Skipped != "":
-		return fmt.Sprintf("skip %s: %s", r.Name, r.Skipped)
-	case r.Err != nil:
-		return fmt.Sprintf("FAIL %s: %v; broken promise: %s", r.Name, r.Err, r.Promise)
-	}
-	return "ok   " + r.Name
 }
 
 // Check runs every case outside of a test. newEnv makes a fresh environment and

@@ -64,7 +64,11 @@ func (e *memEnv) Advance(_ context.Context, d time.Duration) error {
 func (e *memEnv) setBack(ctx context.Context, d time.Duration) error { return e.Advance(ctx, -d) }
 
 func (e *memEnv) Features() storetest.Features {
-	return storetest.Features{Lanes: lanes, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack}
+	return storetest.Features{Lanes: lanes, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack, View: e.view}
+}
+
+func (e *memEnv) view(context.Context) ([]ops.ViewRow, error) {
+	return e.db.Pipe(memstore.DefaultPipe).Messages(), nil
 }
 
 type memTx struct{ tx *memstore.Tx }
@@ -79,7 +83,7 @@ func (t memTx) Rollback(context.Context) error { return t.tx.Rollback() }
 // implementation: a suite that refuses what is right is as useless as one that
 // accepts what is wrong.
 func TestReference(t *testing.T) {
-	for name, family := range map[string]memstore.Family{"cursor": memstore.Cursor, "rows": memstore.Rows} {
+	for name, family := range map[string]memstore.Family{"cursor": memstore.Cursor, "rows": memstore.Rows, "holes": memstore.Holes} {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, func(*testing.T) storetest.Env { return newMemEnv(family, memstore.None) })
 			t.Run("migrator", func(t *testing.T) {

@@ -3,7 +3,6 @@ package storetest
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
@@ -142,10 +141,7 @@ func fenceZombie(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
-	// It knows its lanes: a store has little time to look at them for such a lease.
-	zombie.ttl = tick(env)
-	known := maps.Clone(zombie.epoch)
-	if err := zombie.lease(ctx, func(req *store.LeaseRequest) { req.Known = known }); err != nil {
+	if err := zombie.shorten(ctx, tick(env)); err != nil {
 		return err
 	}
 	lane, err := zombie.laneOf(ctx, "k")

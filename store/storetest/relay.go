@@ -65,6 +65,14 @@ func (r *relay) lease(ctx context.Context, changes ...func(*store.LeaseRequest))
 	return nil
 }
 
+// shorten renews with a short lease. It knows its lanes: a store has little time to look
+// at them for such a lease, and leaves out those that it has not seen.
+func (r *relay) shorten(ctx context.Context, ttl time.Duration) error {
+	r.ttl = ttl
+	known := maps.Clone(r.epoch)
+	return r.lease(ctx, func(req *store.LeaseRequest) { req.Known = known })
+}
+
 // leave gives everything back.
 func (r *relay) leave(ctx context.Context) error {
 	return r.lease(ctx, func(req *store.LeaseRequest) { req.Leave = true })

@@ -169,7 +169,7 @@ func (u *URL) user(rest string) (string, error) {
 func (u *URL) hosts(rest string, spec Spec) error {
 	list, path, _ := strings.Cut(rest, "/")
 	if u.Path = path; path != "" && !spec.Path {
-		return errors.New("the URL takes nothing behind its hosts but parameters")
+		return errors.New("unexpected path in the URL: only parameters may follow the hosts")
 	}
 	for host := range strings.SplitSeq(list, ",") {
 		host = strings.TrimSpace(host)
@@ -194,12 +194,12 @@ func (u *URL) known(spec Spec, query string) error {
 	for name, values := range u.values {
 		if !slices.Contains(names, name) {
 			if strings.Contains(query, "@") { // a ? in a password makes the rest of it a parameter
-				return fmt.Errorf("a parameter is unknown and not shown, since there is an @ behind the ?: percent-encode user and password, and use %s", strings.Join(names, ", "))
+				return fmt.Errorf("a parameter is unknown, and hidden because an @ follows the ?: percent-encode user and password, and use %s", strings.Join(names, ", "))
 			}
 			return fmt.Errorf("parameter %q is unknown: use %s", visible(name), strings.Join(names, ", "))
 		}
 		if len(values) > 1 {
-			return fmt.Errorf("parameter %s is there %d times", name, len(values))
+			return fmt.Errorf("parameter %s is given %d times", name, len(values))
 		}
 	}
 	return nil

@@ -43,7 +43,7 @@ func TestBothSpellings(t *testing.T) {
 	if err != nil || u.TLS == nil || u.TLS.ServerName != "b" {
 		t.Errorf("%+v, %v", u, err)
 	}
-	if _, err := brokerurl.Parse("q://a?tls_server_name=b&tls-server-name=c", spec()); err == nil || !strings.Contains(err.Error(), "there 2 times") {
+	if _, err := brokerurl.Parse("q://a?tls_server_name=b&tls-server-name=c", spec()); err == nil || !strings.Contains(err.Error(), "given 2 times") {
 		t.Errorf("two spellings of one parameter: %v", err)
 	}
 }
@@ -87,13 +87,13 @@ func TestRefused(t *testing.T) {
 		"z://u:hunter2@a":                               "must begin with q:// or qs://",
 		"q://u:hunter2@":                                "a host is missing",
 		"q://u:hunter2@a,,b":                            "a host is missing",
-		"q://u:hunter2@a/hunter2":                       "nothing behind its hosts",
+		"q://u:hunter2@a/hunter2":                       "only parameters may follow the hosts",
 		"q://u:hunter2%zz@a":                            "percent-encoded",
 		"q://a?x=%zz":                                   "percent-encoded",
 		"q://a?pasword=hunter2":                         `"pasword" is unknown: use password-env, password-file, prefix`,
 		"q://u:p?hunter2@a":                             "percent-encode user and password",
 		"q://u:p?hunter2&x@a?tls=true":                  "percent-encode user and password",
-		"q://a?prefix=a&prefix=b":                       "prefix is there 2 times",
+		"q://a?prefix=a&prefix=b":                       "prefix is given 2 times",
 		"q://a?tls=yes":                                 "tls must be true or false",
 		"qs://a?tls=false":                              "asks for TLS",
 		"q://a?tls=false&tls-ca=" + empty:               "asks for TLS",
@@ -101,7 +101,7 @@ func TestRefused(t *testing.T) {
 		"q://a?tls-ca=" + dir + "/not":                  "no such file",
 		"q://a?tls-cert=" + empty:                       "belong together",
 		"q://a?tls-cert=" + empty + "&tls-key=" + other: "tls-cert and tls-key",
-		"q://a?password-file=" + empty:                  "not one line",
+		"q://a?password-file=" + empty:                  "want one line",
 		"q://a?password-file=" + dir + "/not":           "no such file",
 		"q://a?password-file=":                          "password-file is empty",
 		"q://a?password-env=POSTRIDER_TEST_NOT":         "environment has no POSTRIDER_TEST_NOT",

@@ -33,7 +33,7 @@ func (u *URL) tls(implied bool) error {
 	case (t.Cert == "") != (t.Key == ""):
 		return errors.New("tls-cert and tls-key belong together")
 	case wanted && u.Has("tls") && !on:
-		return errors.New("tls=false does not go with the rest of the URL, which asks for TLS")
+		return errors.New("tls=false contradicts the rest of the URL, which asks for TLS")
 	case !wanted && !on:
 		return nil
 	}

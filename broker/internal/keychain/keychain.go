@@ -7,7 +7,7 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// Chain has for each message of a batch the next one of its key, 0 if there is none.
+// Chain has, for each message of a batch, the index of the next message of its key; 0 for the last.
 type Chain []int32
 
 // Of returns the chain of msgs and the first message of each key, in the order of
@@ -27,7 +27,7 @@ func Of(msgs []postrider.Message) (c Chain, first []int) {
 	return c, first
 }
 
-// Next returns the message behind i in its key, 0 if there is none.
+// Next returns the index of the message behind i in its key; 0 when i is the last.
 func (c Chain) Next(i int) int { return int(c[i]) }
 
 // Bar notes in errs that nothing behind i in its key was tried, because of err.

@@ -1,7 +1,6 @@
-// Command install puts the servers the tests need into the cache directory of
-// package testserver. It is what "make servers" runs: idempotent, quick when
-// there is nothing to do, and content with what it finds where it may not
-// install (it says then what is missing).
+// Command install puts the servers that the tests need into the cache directory of
+// package testserver. "make servers" runs it. It is idempotent, and quick when all
+// servers are installed. Where it may not install, it names the missing servers.
 //
 // Every version is pinned and every download is checked: npm by the integrity
 // in the lock file, Kafka's jars by SHA256SUMS, nats-server by Go's checksum
@@ -24,7 +23,7 @@ import (
 )
 
 func main() {
-	all := flag.Bool("all", false, "install every PostgreSQL version, not only the oldest and the newest, and Patroni")
+	all := flag.Bool("all", false, "install every PostgreSQL, MariaDB and MySQL version, not only those of `make test`, and Patroni")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx, os.Stdout, *all)
@@ -50,14 +49,18 @@ func servers(all bool) []server {
 	}
 	if all {
 		list = append(list, npmPostgres("16"), npmPostgres("17"),
+			server{"MariaDB 11.8", mysqlPresent(testserver.MariaDB11), debianMySQL(testserver.MariaDB11, "mariadb-server-core,mariadb-client-core", "trixie"), "Debian with root and mmdebstrap, then this command again"},
+			server{"MySQL 9.7", mysqlPresent(testserver.MySQL9), debianMySQL(testserver.MySQL9, "mysql-server-core,mysql-client-core", "sid"), "Debian with root and mmdebstrap, then this command again"},
 			server{"Patroni 3.0 and etcd", patroniPresent, patroni, "Debian with root and mmdebstrap, then this command again"})
 	}
 	return append(list,
 		server{"Java 17 or newer (for Kafka)", onPath("java"), apt("default-jre-headless"), "a Java runtime on PATH"},
 		server{"Kafka " + testserver.KafkaVersion, present(testserver.KafkaLibs), kafka, "mvn on PATH, then this command again"},
+		server{"ElasticMQ " + testserver.ElasticMQVersion, present(testserver.ElasticMQLibs), elasticMQ, "mvn on PATH, then this command again"},
 		server{"NATS " + testserver.NATSVersion, present(testserver.NATSBinary), nats, "go install " + natsPackage},
 		server{"PgBouncer 1.18", bouncerPresent("1.18"), apt("pgbouncer"), "Debian 12's pgbouncer on PATH"},
 		server{"PgBouncer 1.24", bouncerPresent("1.24"), newerBouncer("1.24"), "PgBouncer 1.24 on PATH"},
+		server{"MariaDB 10.11", mysqlPresent(testserver.MariaDB10), apt("mariadb-server"), "Debian 12's mariadb-server, with its programs in /usr/sbin and /usr/bin"},
 		debianRedis(testserver.Redis7, "redis", "bookworm"),
 		debianRedis(testserver.Redis8, "redis", "trixie"),
 		debianRedis(testserver.Valkey, "valkey", "trixie"),
@@ -84,6 +87,10 @@ func postgresPresent(version string) func() error {
 		_, err := testserver.PostgresBin(version)
 		return err
 	}
+}
+
+func mysqlPresent(version string) func() error {
+	return func() error { return testserver.MySQLPresent(version) }
 }
 
 func debianRedis(version, program, release string) server {

@@ -78,12 +78,20 @@ func (in *installer) npm(ctx context.Context, name string) error {
 	})
 }
 
-// kafka copies the broker's jars out of Maven's repository and checks them.
 func kafka(ctx context.Context, in *installer) error {
+	return in.jars(ctx, "kafka-"+testserver.KafkaVersion)
+}
+
+func elasticMQ(ctx context.Context, in *installer) error {
+	return in.jars(ctx, "elasticmq-"+testserver.ElasticMQVersion)
+}
+
+// jars copies what a checked-in pom.xml names out of Maven's repository and
+// compares it with the checked-in sums.
+func (in *installer) jars(ctx context.Context, name string) error {
 	if err := in.need(ctx, "mvn", "maven"); err != nil {
 		return err
 	}
-	name := "kafka-" + testserver.KafkaVersion
 	return in.fresh(name, func(dir string) error {
 		err := in.run(ctx, dir, nil, "mvn", "-B", "-q",
 			"org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies",
@@ -262,4 +270,28 @@ func sha256File(name string) (string, error) {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// debianMySQL unpacks a server of another Debian release with its client, the files it
+// needs and the libraries that they were built for, beside the system.
+func debianMySQL(version, packages, release string) func(context.Context, *installer) error {
+	const script = `set -e
+mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' | awk '$2 !~ /-/ {print $1; exit}')
+mmdebstrap --mode=root --variant=extract --aptopt='Acquire::Check-Valid-Until "false"' --include="$1" "$2" tree "deb $mirror $2 main"
+mkdir -p usr/bin usr/sbin usr/share usr/lib/x86_64-linux-gnu
+for f in bin/mysql bin/mariadb bin/mariadb-admin sbin/mysqld sbin/mariadbd share/mysql share/mariadb lib/mysql; do
+	if [ -e "tree/usr/$f" ]; then cp -a -L "tree/usr/$f" "usr/$f"; fi
+done
+for lib in tree/lib/x86_64-linux-gnu tree/usr/lib/x86_64-linux-gnu; do
+	for f in "$lib"/*.so "$lib"/*.so.*; do
+		if [ -f "$f" ]; then cp -n -L "$f" usr/lib/x86_64-linux-gnu/; fi
+	done
+done
+rm -rf tree`
+	return func(ctx context.Context, in *installer) error {
+		if err := in.need(ctx, "mmdebstrap", "mmdebstrap"); err != nil {
+			return err
+		}
+		return in.fresh(version, func(dir string) error { return in.run(ctx, dir, nil, "sh", "-c", script, "sh", packages, release) })
+	}
 }

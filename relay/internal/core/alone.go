@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -43,6 +44,14 @@ type suspect struct {
 	proofs int           // how often its destination took others between two of its outages
 	out    bool          // an outage was the answer, not silence
 	blind  time.Duration // when it stepped aside from the log though nothing else went either
+
+	counted bool // its silence made an attempt: it begins anew, and is one of the silent ones of its place still
+}
+
+// blame is a place, and whether an outage was the answer there or silence.
+type blame struct {
+	place string
+	out   bool
 }
 
 // singly reports whether the lane sends the rest of a partly acknowledged batch
@@ -104,9 +113,9 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 	}
 }
 
-// nextAlone returns the next message of the round, -1 when there is none: then
-// resumes is when a held destination may be tried, 0 when none is held. Where only
-// suspects are asked for it reports whether there are any.
+// nextAlone returns the next message of the round, or -1 at its end: then resumes is
+// when a held destination may be tried, 0 when none is held. With only, it looks for
+// suspects alone; at the end suspects reports whether the round has any.
 func (e *Engine) nextAlone(l *lane, c *call, only bool) (next int, resumes time.Duration, suspects bool) {
 	b, a, stays := c.b, c.b.alone, keySet{}
 	for n := 0; n < len(b.todo); n++ {
@@ -196,16 +205,9 @@ func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, m.Key != ""
 	switch {
-	case works && err.Class == broker.ClassOutage && before.proofs+1 >= outageProofs && e.fewOut(s.place):
-		e.failed(l, b, i, err)
-		if b.parks[len(b.parks)-1].State == store.Retry {
-			e.suspectAgain(r, i, suspect{place: s.place, at: s.at, out: true}, err)
-			return true
-		}
-		if len(e.blamed) >= rowsMost {
-			clear(e.blamed) // a forgotten count costs a few more dead letters
-		}
-		e.blamed[s.place]++
+	case works && err.Class == broker.ClassOutage && before.proofs+1 >= outageProofs && e.few(blame{s.place, true}):
+		e.charge(c, i, suspect{place: s.place, at: s.at, out: true}, err)
+		e.watch(err.Destination)
 		return true
 	case works && err.Class == broker.ClassThrottled: // which says nothing of the message
 		p.at = e.now + max(e.retryDelay(s.tries), min(err.RetryAfter, e.cfg.OutageMax))
@@ -228,32 +230,71 @@ func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
 		return false
 	}
 	e.park(l, b, i, p)
-	e.suspectAgain(r, i, s, err)
+	e.suspectAgain(c, i, s)
+	e.watch(err.Destination)
 	return true
 }
 
-// fewOut reports whether so few messages are answered with an outage where others of
-// their place are acknowledged that each may be to blame itself. More of them are an
-// outage of a part of the place, such as one partition of a topic.
-func (e *Engine) fewOut(place string) bool {
-	n := e.blamed[place]
+// charge counts an attempt at a message that is to blame itself, as far as others of its
+// place show, and keeps it among those of its place.
+func (e *Engine) charge(c *call, i int, s suspect, err *broker.Error) {
+	e.failed(c.lane, c.b, i, err)
+	if c.b.parks[len(c.b.parks)-1].State == store.Retry {
+		e.suspectAgain(c, i, s)
+		return
+	}
+	if len(e.blamed) >= rowsMost {
+		clear(e.blamed) // a forgotten count costs a few more dead letters
+	}
+	e.blamed[blame{s.place, s.out}]++
+}
+
+// few reports whether so few messages are answered with an outage, or with silence,
+// where others of their place are acknowledged that each may be to blame itself. More
+// of them are an outage of a part of the place, such as one partition of a topic.
+func (e *Engine) few(of blame) bool {
+	n := e.blamed[of]
 	for _, l := range e.held {
 		for _, s := range l.suspects { // order does not matter
-			if s.out && s.place == place {
-				if n++; n > blamedMost {
-					return false
-				}
+			if s.out == of.out && s.place == of.place {
+				n++
 			}
+		}
+		if !of.out {
+			n += e.silentOnes(l, of.place)
 		}
 	}
 	return n <= blamedMost
 }
 
-// cleared notes that a parked record was acknowledged: if an outage was the answer
-// before, the part of its place that it goes to recovers.
-func (e *Engine) cleared(l *lane, seq int64) {
-	if s, ok := l.suspects[seq]; ok && s.out {
-		delete(e.blamed, s.place)
+// silentOnes counts the messages of the log that go to the place and were sent alone,
+// with no answer.
+func (e *Engine) silentOnes(l *lane, place string) (n int) {
+	if l.done >= len(l.queue) {
+		return 0
+	}
+	b := l.queue[l.done]
+	if b.alone == nil || b.parked {
+		return 0
+	}
+	for _, i := range b.todo {
+		if _, seen := b.alone.unknown[i]; seen && !b.alone.out[i] && e.placeOf(&b.msgs[i]) == place {
+			n++
+		}
+	}
+	return n
+}
+
+// cleared notes that a parked record was acknowledged: if it was not before, also as a
+// dead letter that a person sends again, the part of its place that it goes to recovers.
+func (e *Engine) cleared(l *lane, b *batch, i int) {
+	if s, ok := l.suspects[b.meta[i].Seq]; ok {
+		delete(e.blamed, blame{s.place, s.out})
+	}
+	if b.meta[i].Generation > 0 && len(e.blamed) > 0 {
+		place := e.placeOf(&b.msgs[i])
+		delete(e.blamed, blame{place, true})
+		delete(e.blamed, blame{place, false})
 	}
 }
 
@@ -269,16 +310,26 @@ func (c *call) ofOneKey() bool {
 	return true
 }
 
-// suspectAgain keeps what is known of a parked record that an outage answered though
-// it was sent alone, until it is sent again.
-func (e *Engine) suspectAgain(r *round, i int, s suspect, err *broker.Error) {
-	l := r.c.lane
+// suspectAgain keeps what is known of a parked record that was not acknowledged though it
+// was sent alone, until it is sent again.
+func (e *Engine) suspectAgain(c *call, i int, s suspect) {
+	l := c.lane
 	if l.suspects == nil {
 		l.suspects = map[int64]suspect{}
 	}
-	l.suspects[r.c.b.meta[i].Seq] = s
+	l.suspects[c.b.meta[i].Seq] = s
 	e.watch(s.place)
-	e.watch(err.Destination)
+}
+
+// awaits reports whether the fate of a parked record of the lane depends on what is
+// acknowledged where it goes.
+func (l *lane) awaits() bool {
+	for _, s := range l.suspects { // order does not matter
+		if !s.counted {
+			return true
+		}
+	}
+	return false
 }
 
 // inTheWay reports whether a last batch of which nothing goes is all that the lane
@@ -331,7 +382,7 @@ func (e *Engine) absorb(l *lane, b *batch) {
 	}
 	b.bytes += next.bytes
 	b.pos, b.end, b.prepared = next.pos, next.end, false
-	l.queue = append(l.queue[:l.done+1], l.queue[l.done+2:]...)
+	l.queue = slices.Delete(l.queue, l.done+1, l.done+2)
 }
 
 // unknownAt is when message i of the batch was sent alone last and its fate stayed
@@ -339,7 +390,7 @@ func (e *Engine) absorb(l *lane, b *batch) {
 func (l *lane) unknownAt(b *batch, i int) (at time.Duration, seen bool) {
 	if b.parked {
 		s, seen := l.suspects[b.meta[i].Seq]
-		return s.at, seen
+		return s.at, seen && !s.counted
 	}
 	if b.alone == nil {
 		return 0, false
@@ -377,8 +428,9 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 	if b.alone == nil {
 		return false
 	}
-	if c.proven && !c.wasOut {
-		e.failed(l, b, i, err)
+	place := strings.Clone(e.placeOf(&b.msgs[i]))
+	if c.proven && !c.wasOut && e.few(blame{place, false}) {
+		e.charge(c, i, suspect{place: place, at: c.sentAt, counted: true}, err)
 		return true
 	}
 	at, seen := l.unknownAt(b, i)
@@ -395,10 +447,7 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
 	p.at = l.hold.until + e.retryDelay(tries)
 	e.park(l, b, i, p)
-	if l.suspects == nil {
-		l.suspects = map[int64]suspect{}
-	}
-	l.suspects[b.meta[i].Seq] = suspect{place: strings.Clone(e.placeOf(&b.msgs[i])), at: c.sentAt, tries: tries, blind: before.blind}
+	e.suspectAgain(c, i, suspect{place: place, at: c.sentAt, tries: tries, blind: before.blind})
 	return true
 }
 
@@ -407,7 +456,7 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 // its destination may take nothing, and they are not to wait for it.
 func (e *Engine) silent(l *lane, key string, at time.Duration) bool {
 	_, captured := l.captured[key]
-	full := len(l.captured) >= e.cfg.ParkedKeys && !captured || l.records >= e.cfg.maxParked()
+	full := len(l.captured) >= e.cfg.ParkedKeys && !captured || l.records >= maxParked(&e.cfg)
 	return e.anyAck && e.ackSentAt > at && !full
 }
 
@@ -415,7 +464,7 @@ func (e *Engine) silent(l *lane, key string, at time.Duration) bool {
 // sent there alone may turn out to be of unknown fate.
 func (e *Engine) watch(place string) {
 	if _, ok := e.watched[place]; !ok {
-		e.watched[place] = 0
+		e.watched[strings.Clone(place)] = 0
 	}
 }
 
@@ -427,8 +476,8 @@ func (e *Engine) works(place string, after time.Duration) bool { return e.watche
 // prove notes an acknowledgement where one is waited for.
 func (e *Engine) prove(c *call, place string) {
 	for _, name := range [2]string{place, e.destination(place)} {
-		if at, ok := e.watched[name]; ok {
-			e.watched[name] = max(at, c.sentAt)
+		if at, ok := e.watched[name]; ok && at < c.sentAt {
+			e.watched[strings.Clone(name)] = c.sentAt
 		}
 	}
 }
@@ -439,7 +488,7 @@ func (e *Engine) endWatch() {
 		return
 	}
 	for _, l := range e.held {
-		if len(l.suspects) > 0 || l.done < len(l.queue) && l.queue[l.done].alone != nil {
+		if l.awaits() || l.done < len(l.queue) && l.queue[l.done].alone != nil {
 			return
 		}
 	}

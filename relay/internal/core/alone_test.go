@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
 // silence steps an engine whose lane has one message for a queue that confirms
 // nothing and, time and again, messages for one that works. It returns the parks
 // of the silent one, in order, until enough says stop.
-func silence(t *testing.T, cfg Config, works string, enough func(parks []store.Park) bool) []store.Park {
+func silence(t *testing.T, cfg port.Config, works string, enough func(parks []store.Park) bool) []store.Park {
 	t.Helper()
 	r := newRig(t, cfg)
 	r.lead(1)
@@ -21,38 +22,38 @@ func silence(t *testing.T, cfg Config, works string, enough func(parks []store.P
 	next := &record
 	for range 4000 {
 		r.pass(50 * time.Millisecond)
-		if rd, ok := maybe[Read](r); ok {
+		if rd, ok := maybe[port.Read](r); ok {
 			switch {
 			case rd.Reads[0].Parked && len(parks) > 0:
 				again := store.Batch{Lane: 0, Parked: captured("a"), Messages: record.Messages[:1], Meta: record.Meta[:1]}
 				again.Meta[0].State, again.Meta[0].Attempts = store.Retry, parks[len(parks)-1].Attempts
-				r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{again}})
+				r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{again}})
 			case rd.Reads[0].Parked:
-				r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{{Lane: 0}}})
+				r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{{Lane: 0}}})
 			case next != nil:
-				r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{*next}})
+				r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{*next}})
 				next = nil
 			default:
-				r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.batch(0, fmt.Sprint("p", r.seq), "c@"+works)}})
+				r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{r.batch(0, fmt.Sprint("p", r.seq), "c@"+works)}})
 			}
 		}
-		if w, ok := maybe[Wait](r); ok {
-			r.step(Woke{ID: w.ID})
+		if w, ok := maybe[port.Wait](r); ok {
+			r.step(port.Woke{ID: w.ID})
 		}
-		if d, ok := maybe[Deliver](r); ok {
+		if d, ok := maybe[port.Deliver](r); ok {
 			errs := make([]error, len(d.Msgs))
 			for i, m := range d.Msgs {
 				if m.ID == silent {
 					errs[i] = unknown
 				}
 			}
-			r.step(Delivered{ID: d.ID, Errs: errs})
+			r.step(port.Delivered{ID: d.ID, Errs: errs})
 		}
-		if s, ok := maybe[Settle](r); ok {
+		if s, ok := maybe[port.Settle](r); ok {
 			for _, st := range s.Settlements {
 				parks = append(parks, st.Park...)
 			}
-			r.step(Settled{ID: s.ID})
+			r.step(port.Settled{ID: s.ID})
 		}
 		if enough(parks) {
 			return parks
@@ -67,7 +68,7 @@ func silence(t *testing.T, cfg Config, works string, enough func(parks []store.P
 //
 // Promises: S
 func TestASilentDestinationBurnsNoAttempt(t *testing.T) {
-	parks := silence(t, Config{Retry: Backoff{Jitter: -1}}, "works", func(parks []store.Park) bool { return len(parks) == 6 })
+	parks := silence(t, port.Config{Retry: port.Backoff{Jitter: -1}}, "works", func(parks []store.Park) bool { return len(parks) == 6 })
 	for i, p := range parks {
 		if p.State != store.Retry || p.Attempts != 0 {
 			t.Errorf("park %d: %s", i, drawn(parks[i:i+1]))
@@ -80,7 +81,7 @@ func TestASilentDestinationBurnsNoAttempt(t *testing.T) {
 
 // Once others are acknowledged at the same destination, the message is to blame.
 func TestAMessageIsToBlameWhereOthersAreAcknowledged(t *testing.T) {
-	parks := silence(t, Config{Retry: Backoff{MaxAttempts: 2}}, "silent", func(parks []store.Park) bool {
+	parks := silence(t, port.Config{Retry: port.Backoff{MaxAttempts: 2}}, "silent", func(parks []store.Park) bool {
 		return len(parks) > 0 && parks[len(parks)-1].State == store.Dead
 	})
 	if last := parks[len(parks)-1]; last.Attempts != 2 {
@@ -93,14 +94,14 @@ func TestAMessageIsToBlameWhereOthersAreAcknowledged(t *testing.T) {
 //
 // Promises: S
 func TestARecoveryDuringACallBurnsNoAttempt(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(2)
 	first, other := r.batch(0, "p1", "a"), r.batch(1, "q1", "b")
 	r.read(first)
 	alone := 0
 	for range 600 {
 		r.pass(100 * time.Millisecond)
-		d, ok := maybe[Deliver](r)
+		d, ok := maybe[port.Deliver](r)
 		if !ok {
 			continue
 		}
@@ -108,15 +109,15 @@ func TestARecoveryDuringACallBurnsNoAttempt(t *testing.T) {
 			if b.alone != nil {
 				alone++
 			}
-			r.step(Delivered{ID: d.ID, Errs: []error{unknown}})
+			r.step(port.Delivered{ID: d.ID, Errs: []error{unknown}})
 			continue
 		}
 		r.now += time.Millisecond
-		r.step(Woke{ID: take[Wait](r).ID})
+		r.step(port.Woke{ID: take[port.Wait](r).ID})
 		r.read(other)
 		r.deliver() // of the other lane, sent later and acknowledged first
-		r.step(Delivered{ID: d.ID, Errs: []error{unknown}})
-		for _, f := range factsOf[RecordParked](r) {
+		r.step(port.Delivered{ID: d.ID, Errs: []error{unknown}})
+		for _, f := range factsOf[port.RecordParked](r) {
 			if f.Attempts != 0 {
 				t.Errorf("parked with %d attempts", f.Attempts)
 			}
@@ -131,7 +132,7 @@ func TestARecoveryDuringACallBurnsNoAttempt(t *testing.T) {
 //
 // Promises: S
 func TestASilenceBehindAnOutageBurnsNoAttempt(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(2)
 	due := captured("a")
 	due.HasDue = true
@@ -139,14 +140,14 @@ func TestASilenceBehindAnOutageBurnsNoAttempt(t *testing.T) {
 	g := lanes(2, store.ParkedView{})
 	g.Lanes[0].Parked, g.Lanes[0].Epoch = due, 20
 	r.now += time.Second
-	r.step(Tick{})
-	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	r.step(port.Tick{})
+	r.step(port.Leased{ID: take[port.Lease](r).ID, Grant: g})
 	answers := []error{errOrdersOut, errOrdersOut, nil}
 	unknowns := 0
 	for range 4000 {
 		r.pass(10 * time.Millisecond)
-		for rd, ok := maybe[Read](r); ok; rd, ok = maybe[Read](r) {
-			ev := ReadDone{ID: rd.ID}
+		for rd, ok := maybe[port.Read](r); ok; rd, ok = maybe[port.Read](r) {
+			ev := port.ReadDone{ID: rd.ID}
 			for _, lr := range rd.Reads {
 				switch {
 				case lr.Parked && lr.Lane == 0:
@@ -157,27 +158,27 @@ func TestASilenceBehindAnOutageBurnsNoAttempt(t *testing.T) {
 			}
 			r.step(ev)
 		}
-		if w, ok := maybe[Wait](r); ok {
-			r.step(Woke{ID: w.ID})
+		if w, ok := maybe[port.Wait](r); ok {
+			r.step(port.Woke{ID: w.ID})
 		}
-		for d, ok := maybe[Deliver](r); ok; d, ok = maybe[Deliver](r) {
+		for d, ok := maybe[port.Deliver](r); ok; d, ok = maybe[port.Deliver](r) {
 			switch {
 			case d.Lane == 1 && len(answers) == 3: // down, like everything there
-				r.step(Delivered{ID: d.ID, Errs: []error{errOrdersOut}})
+				r.step(port.Delivered{ID: d.ID, Errs: []error{errOrdersOut}})
 			case d.Lane == 1:
-				r.step(Delivered{ID: d.ID})
+				r.step(port.Delivered{ID: d.ID})
 			case len(answers) > 1:
-				r.step(Delivered{ID: d.ID, Errs: answers[:1]})
+				r.step(port.Delivered{ID: d.ID, Errs: answers[:1]})
 				answers = answers[1:]
 			default:
 				unknowns++
-				r.step(Delivered{ID: d.ID, Errs: []error{unknown}})
+				r.step(port.Delivered{ID: d.ID, Errs: []error{unknown}})
 			}
 		}
-		if s, ok := maybe[Settle](r); ok {
-			r.step(Settled{ID: s.ID})
+		if s, ok := maybe[port.Settle](r); ok {
+			r.step(port.Settled{ID: s.ID})
 		}
-		for _, f := range factsOf[RecordParked](r) {
+		for _, f := range factsOf[port.RecordParked](r) {
 			if f.Lane == 0 && f.Attempts != 1 {
 				t.Fatalf("parked with %d attempts after %d calls without an answer", f.Attempts, unknowns)
 			}

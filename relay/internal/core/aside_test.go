@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -36,7 +37,7 @@ type stagedPark struct {
 	due  time.Duration
 }
 
-func newStage(t *testing.T, cfg Config, lanes int, verdict func(*postrider.Message, int) error) *stage {
+func newStage(t *testing.T, cfg port.Config, lanes int, verdict func(*postrider.Message, int) error) *stage {
 	t.Helper()
 	s := &stage{rig: newRig(t, cfg), waiting: map[store.Lane][]staged{}, parked: map[int64]*stagedPark{}, verdict: verdict, acked: map[string]time.Duration{}}
 	s.lead(lanes)
@@ -69,11 +70,11 @@ func (s *stage) until(limit time.Duration, enough func() bool) bool {
 
 func (s *stage) answer() {
 	s.facts = s.facts[:0]
-	s.acts = slices.DeleteFunc(s.acts, func(a Action) bool { _, timer := a.(Timer); return timer })
+	s.acts = slices.DeleteFunc(s.acts, func(a port.Action) bool { _, timer := a.(port.Timer); return timer })
 	for {
-		if rd, ok := maybe[Read](s.rig); ok {
-			s.step(ReadDone{ID: rd.ID, Batches: s.find(rd)})
-		} else if d, ok := maybe[Deliver](s.rig); ok {
+		if rd, ok := maybe[port.Read](s.rig); ok {
+			s.step(port.ReadDone{ID: rd.ID, Batches: s.find(rd)})
+		} else if d, ok := maybe[port.Deliver](s.rig); ok {
 			s.calls++
 			if testing.Verbose() {
 				s.t.Logf("%v lane %d deliver %v", s.now-s.began, d.Lane, ids(d))
@@ -84,17 +85,17 @@ func (s *stage) answer() {
 					s.acked[d.Msgs[i].ID] = s.now - s.began
 				}
 			}
-			s.step(Delivered{ID: d.ID, Errs: errs})
-		} else if st, ok := maybe[Settle](s.rig); ok {
+			s.step(port.Delivered{ID: d.ID, Errs: errs})
+		} else if st, ok := maybe[port.Settle](s.rig); ok {
 			if testing.Verbose() {
 				for _, x := range st.Settlements {
 					s.t.Logf("%v settle lane %d pos %s park %s unpark %v", s.now-s.began, x.Lane, x.Position, drawn(x.Park), x.Unpark)
 				}
 			}
 			s.record(st)
-			s.step(Settled{ID: st.ID})
-		} else if w, ok := maybe[Wait](s.rig); ok {
-			s.step(Woke{ID: w.ID})
+			s.step(port.Settled{ID: st.ID})
+		} else if w, ok := maybe[port.Wait](s.rig); ok {
+			s.step(port.Woke{ID: w.ID})
 			return
 		} else {
 			return
@@ -102,7 +103,7 @@ func (s *stage) answer() {
 	}
 }
 
-func (s *stage) find(rd Read) (out []store.Batch) {
+func (s *stage) find(rd port.Read) (out []store.Batch) {
 	for _, r := range rd.Reads {
 		b := store.Batch{Lane: r.Lane, Position: r.After}
 		if r.Parked {
@@ -148,7 +149,7 @@ func (s *stage) due(lane store.Lane) store.Batch {
 	return b
 }
 
-func (s *stage) record(st Settle) {
+func (s *stage) record(st port.Settle) {
 	for _, l := range st.Settlements {
 		for _, seq := range l.Unpark {
 			delete(s.parked, seq)
@@ -201,7 +202,7 @@ func TestAMessageThatLooksLikeAnOutageHoldsNobodyUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			guilty := ""
 			var s *stage
-			s = newStage(t, Config{Retry: Backoff{MaxAttempts: 3}}, 2, func(m *postrider.Message, together int) error {
+			s = newStage(t, port.Config{Retry: port.Backoff{MaxAttempts: 3}}, 2, func(m *postrider.Message, together int) error {
 				if m.ID == guilty || c.spoils && together > 1 && s.acked[guilty] == 0 {
 					return broker.Outage(errHTTP500, "HTTP_500", c.destination)
 				}
@@ -237,7 +238,7 @@ func TestAHandOverDoesNotWaitForAMessageThatLooksLikeAnOutage(t *testing.T) {
 	for _, destination := range []string{"", "hook"} {
 		t.Run(destination, func(t *testing.T) {
 			guilty := ""
-			s := newStage(t, Config{}, 2, func(m *postrider.Message, _ int) error {
+			s := newStage(t, port.Config{}, 2, func(m *postrider.Message, _ int) error {
 				if m.ID == guilty {
 					return broker.Outage(errHTTP500, "HTTP_500", destination)
 				}
@@ -266,7 +267,7 @@ func TestAnOutageSetsNothingAside(t *testing.T) {
 	for _, destination := range []string{"", "orders", "hook"} {
 		t.Run(destination, func(t *testing.T) {
 			down := true
-			s := newStage(t, Config{}, 4, func(*postrider.Message, int) error {
+			s := newStage(t, port.Config{}, 4, func(*postrider.Message, int) error {
 				if down {
 					return broker.Outage(errHTTP500, "down", destination)
 				}
@@ -298,7 +299,7 @@ func TestAnOutageSetsNothingAside(t *testing.T) {
 func TestWhatIsDueDoesNotWaitForAnOutage(t *testing.T) {
 	const lanes = 20
 	down := true
-	s := newStage(t, Config{}, lanes, func(m *postrider.Message, _ int) error {
+	s := newStage(t, port.Config{}, lanes, func(m *postrider.Message, _ int) error {
 		if down || m.Key == "a" {
 			return broker.Outage(errHTTP500, "down", "")
 		}

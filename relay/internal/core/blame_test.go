@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -28,7 +29,7 @@ func partly(down *bool) func(*postrider.Message, int) error {
 func TestAPartOfADestinationThatIsDownBurnsNoAttempt(t *testing.T) {
 	const keys, seconds = 60, 1200
 	down := true
-	s := newStage(t, Config{}, 4, partly(&down))
+	s := newStage(t, port.Config{}, 4, partly(&down))
 	all := 0
 	for i := range seconds {
 		key := "good"
@@ -52,7 +53,7 @@ func TestAPartOfADestinationThatIsDownBurnsNoAttempt(t *testing.T) {
 func TestAPartOfADestinationThatIsDownMakesFewDeadLetters(t *testing.T) {
 	const keys = 40
 	down := true
-	s := newStage(t, Config{Retry: Backoff{MaxAttempts: 2, Max: time.Second}}, 2, partly(&down))
+	s := newStage(t, port.Config{Retry: port.Backoff{MaxAttempts: 2, Max: time.Second}}, 2, partly(&down))
 	for i := range 20 * keys {
 		if i%20 == 0 {
 			s.comes(time.Duration(i)*time.Second, store.Lane(i/20%2), fmt.Sprint("part", i))
@@ -79,13 +80,74 @@ func TestAPartOfADestinationThatIsDownMakesFewDeadLetters(t *testing.T) {
 	}
 }
 
+// mute answers nothing for a part of the topic, while down.
+func mute(down *bool) func(*postrider.Message, int) error {
+	return func(m *postrider.Message, _ int) error {
+		if *down && strings.HasPrefix(m.Key, "part") {
+			return broker.Unknown(errTest, "timeout", "")
+		}
+		return nil
+	}
+}
+
+// A part of a destination that stays silent, such as one partition whose leader hangs,
+// uses up no attempt of many messages, though the rest of the destination works.
+//
+// Promises: S
+func TestAPartOfADestinationThatIsSilentBurnsNoAttempt(t *testing.T) {
+	const keys, seconds = 60, 600
+	down := true
+	s := newStage(t, port.Config{}, 4, mute(&down))
+	all := 0
+	for i := range seconds {
+		key := "good"
+		if i == 0 {
+			for n := range keys {
+				all += len(s.comes(0, store.Lane(n%4), fmt.Sprint("part", n)))
+			}
+		}
+		all += len(s.comes(time.Duration(i)*time.Second, store.Lane(i%4), key, fmt.Sprint("good", i%20)))
+	}
+	s.until(seconds*time.Second, func() bool { return false })
+	if s.attempts() > 0 || len(s.dead()) > 0 {
+		t.Errorf("%d attempts, %d dead letters while a part is silent", s.attempts(), len(s.dead()))
+	}
+	down = false
+	if !s.until(6*time.Minute, func() bool { return len(s.acked) == all }) {
+		t.Errorf("%d of %d messages are delivered afterwards", len(s.acked), all)
+	}
+}
+
+// A silent part that meets few messages at a time makes no more than so many dead
+// letters, until one of its messages is acknowledged.
+func TestAPartOfADestinationThatIsSilentMakesFewDeadLetters(t *testing.T) {
+	const keys = 40
+	down := true
+	s := newStage(t, port.Config{Retry: port.Backoff{MaxAttempts: 2, Max: time.Second}}, 2, mute(&down))
+	for i := range 20 * keys {
+		if i%20 == 0 {
+			s.comes(time.Duration(i)*time.Second, store.Lane(i/20%2), fmt.Sprint("part", i))
+		}
+		s.comes(time.Duration(i)*time.Second, store.Lane(i%2), fmt.Sprint("good", i))
+	}
+	s.until(20*keys*time.Second, func() bool { return false })
+	if n := len(s.dead()); n == 0 || n > blamedMost {
+		t.Errorf("%d dead letters", n)
+	}
+	was := len(s.dead())
+	down = false
+	if !s.until(6*time.Minute, func() bool { return len(s.parked) == was }) {
+		t.Fatalf("%d records are parked, %d of them dead", len(s.parked), was)
+	}
+}
+
 // Throttling says nothing of a message that was answered with an outage once: it uses
 // up no part of an attempt, and the delay that was asked for is kept.
 //
 // Promises: S
 func TestAThrottledSuspectBurnsNoAttempt(t *testing.T) {
 	answer, sent := broker.Outage(errHTTP500, "HTTP_500", "hook"), 0
-	s := newStage(t, Config{Retry: Backoff{MaxAttempts: 2, Max: time.Second}}, 2, func(m *postrider.Message, _ int) error {
+	s := newStage(t, port.Config{Retry: port.Backoff{MaxAttempts: 2, Max: time.Second}}, 2, func(m *postrider.Message, _ int) error {
 		if m.Key != "a" {
 			return nil
 		}
@@ -106,5 +168,51 @@ func TestAThrottledSuspectBurnsNoAttempt(t *testing.T) {
 	answer, sent = broker.Outage(errHTTP500, "HTTP_500", "hook"), 0
 	if !s.until(time.Minute, func() bool { return sent == 1 }) || s.attempts() > 0 {
 		t.Errorf("sent %d times, %d attempts by one outage", sent, s.attempts())
+	}
+}
+
+// A dead letter that a person sends again, and that is acknowledged, shows that its place
+// recovered: the next message that is never taken there is a dead letter again.
+func TestADeadLetterThatArrivesEndsTheBlame(t *testing.T) {
+	r := newRig(t, port.Config{})
+	r.lead(1)
+	l := r.e.held[0]
+	b := &batch{msgs: []postrider.Message{{Topic: "orders"}}, meta: []store.Meta{{Seq: 1}}}
+	r.e.blamed[blame{"orders", false}], r.e.blamed[blame{"orders", true}] = blamedMost, blamedMost
+	r.e.cleared(l, b, 0)
+	wantEqual(t, "blames by a record of which nothing is known", len(r.e.blamed), 2)
+	b.meta[0].Generation = 1
+	r.e.cleared(l, b, 0)
+	wantEqual(t, "blames by a dead letter that arrived", len(r.e.blamed), 0)
+}
+
+// What a person did to records may have ended their wait: a suspect that was skipped
+// must not count among the silent ones of its place.
+func TestActsOfPeopleEndSuspicion(t *testing.T) {
+	r := newRig(t, port.Config{})
+	r.lead(1)
+	l := r.e.held[0]
+	l.suspects = map[int64]suspect{1: {place: "orders"}}
+	r.e.settled(l, &store.Settlement{})
+	wantEqual(t, "suspects after a settlement", len(l.suspects), 1)
+	r.e.settled(l, &store.Settlement{Requests: []int64{7}})
+	wantEqual(t, "suspects after an act", len(l.suspects), 0)
+}
+
+// A lane whose messages meet silence is not held up by its old view: what comes behind
+// them shows whether the broker works.
+//
+// Promises: S
+func TestAnOldViewDoesNotHoldUpASilentLane(t *testing.T) {
+	down := true
+	s := newStage(t, port.Config{}, 1, mute(&down))
+	s.e.lanes[0].records = 1 // a dead letter
+	for i := range 20 {
+		s.comes(0, 0, fmt.Sprint("part", i))
+	}
+	s.until(viewAge+time.Minute, func() bool { return false })
+	good := s.comes(viewAge+time.Minute, 0, "good")
+	if !s.until(5*time.Minute, func() bool { return s.acked[good[0]] > 0 }) {
+		t.Error("a message behind 20 silent ones is not delivered in a lane with a dead letter")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -33,7 +34,7 @@ func (b *backlog) held() (n int) {
 }
 
 // answer serves one read.
-func (b *backlog) answer(rd Read) {
+func (b *backlog) answer(rd port.Read) {
 	b.t.Helper()
 	var out []store.Batch
 	spent, payload := 0, b.payload
@@ -56,7 +57,7 @@ func (b *backlog) answer(rd Read) {
 		}
 		out = append(out, lane)
 	}
-	b.step(ReadDone{ID: rd.ID, Batches: out})
+	b.step(port.ReadDone{ID: rd.ID, Batches: out})
 	b.most = max(b.most, b.held())
 }
 
@@ -66,18 +67,18 @@ func (b *backlog) run() (rounds int) {
 	b.t.Helper()
 	for rounds = range 10_000 {
 		for {
-			rd, ok := maybe[Read](b.rig)
+			rd, ok := maybe[port.Read](b.rig)
 			if !ok {
 				break
 			}
-			second, two := maybe[Read](b.rig) // asked for before the first is answered
+			second, two := maybe[port.Read](b.rig) // asked for before the first is answered
 			b.answer(rd)
 			if two {
 				b.answer(second)
 			}
 		}
 		for {
-			d, ok := maybe[Deliver](b.rig)
+			d, ok := maybe[port.Deliver](b.rig)
 			if !ok {
 				break
 			}
@@ -87,17 +88,17 @@ func (b *backlog) run() (rounds int) {
 				}
 				b.sent[d.Lane]++
 			}
-			b.step(Delivered{ID: d.ID})
+			b.step(port.Delivered{ID: d.ID})
 		}
 		if slices.Equal(b.sent, b.rows) {
 			return rounds
 		}
 		b.pass(10 * time.Millisecond)
-		if s, ok := maybe[Settle](b.rig); ok {
-			b.step(Settled{ID: s.ID})
+		if s, ok := maybe[port.Settle](b.rig); ok {
+			b.step(port.Settled{ID: s.ID})
 		}
-		if w, ok := maybe[Wait](b.rig); ok {
-			b.step(Woke{ID: w.ID})
+		if w, ok := maybe[port.Wait](b.rig); ok {
+			b.step(port.Woke{ID: w.ID})
 		}
 	}
 	b.t.Fatalf("sent %v of %v", b.sent, b.rows)
@@ -130,7 +131,7 @@ func TestBytesOfAllLanesStayWithinTheCap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := len(c.size)
-			b := &backlog{rig: newRig(t, Config{MaxBytes: c.cap}), size: c.size, rows: slices.Repeat([]int{c.rows}, n), sent: make([]int, n), payload: make([]byte, slices.Max(c.size))}
+			b := &backlog{rig: newRig(t, port.Config{MaxBytes: c.cap}), size: c.size, rows: slices.Repeat([]int{c.rows}, n), sent: make([]int, n), payload: make([]byte, slices.Max(c.size))}
 			b.lead(n)
 			b.run()
 			t.Logf("at most %d KiB held", b.most>>10)
@@ -156,29 +157,29 @@ func inFlight(e *Engine) (n int) {
 // Promises: S
 func TestALargeParkedRecordComesBesideABusyLog(t *testing.T) {
 	const large = 12 << 20
-	r := newRig(t, Config{MaxBytes: 16 << 20})
+	r := newRig(t, port.Config{MaxBytes: 16 << 20})
 	g := lanes(2, store.ParkedView{})
 	g.Lanes[1].Parked = queues(map[string]int64{"k": 1}, "k")
 	g.Lanes[1].Parked.NextDue, g.Lanes[1].Parked.Heads[0].DueIn = 15*time.Millisecond, 15*time.Millisecond
 	r.leadWith(g)
-	log := take[Read](r)
+	log := take[port.Read](r)
 	for i := range 20 {
 		busy := r.batch(0, fmt.Sprint("p", i+1), "a")
 		busy.More = true
-		r.step(ReadDone{ID: log.ID, Batches: []store.Batch{busy}}) // before the parked record is due again
-		r.step(Delivered{ID: take[Deliver](r).ID})
-		log = take[Read](r)
+		r.step(port.ReadDone{ID: log.ID, Batches: []store.Batch{busy}}) // before the parked record is due again
+		r.step(port.Delivered{ID: take[port.Deliver](r).ID})
+		log = take[port.Read](r)
 		r.pass(20 * time.Millisecond)
-		parked := take[Read](r)
+		parked := take[port.Read](r)
 		if !parked.Reads[0].Parked {
 			t.Fatalf("read %+v, want the parked record", parked)
 		}
 		if w := parked.Reads[0].Within; w == 0 || w >= large {
 			return
 		}
-		r.step(ReadDone{ID: parked.ID, Batches: []store.Batch{{Lane: 1, More: true}}})
-		if s, ok := maybe[Settle](r); ok {
-			r.step(Settled{ID: s.ID})
+		r.step(port.ReadDone{ID: parked.ID, Batches: []store.Batch{{Lane: 1, More: true}}})
+		if s, ok := maybe[port.Settle](r); ok {
+			r.step(port.Settled{ID: s.ID})
 		}
 	}
 	t.Error("no read was allowed the parked record")

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/mark"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -35,7 +37,7 @@ const anyHead = math.MaxInt64
 
 // setView takes the whole view of a lane whose pipeline is empty.
 func (e *Engine) setView(l *lane, v store.ParkedView) {
-	l.known = len(v.Heads) == len(v.Captured)
+	l.known, l.viewedAt = len(v.Heads) == len(v.Captured), e.now
 	before := l.captured
 	l.captured = make(map[string]captive, len(v.Captured))
 	for i, key := range v.Captured {
@@ -46,10 +48,7 @@ func (e *Engine) setView(l *lane, v store.ParkedView) {
 		}
 		l.keep(key, c)
 	}
-	l.gaps, l.gapCount = make(map[string][]store.Gap, len(v.Gaps)), len(v.Gaps)
-	for _, g := range v.Gaps {
-		l.gaps[g.Key] = append(l.gaps[g.Key], g)
-	}
+	l.gaps, l.gapCount = mark.NewGaps(v.Gaps), len(v.Gaps)
 	if v.Records == 0 {
 		clear(l.suspects)
 	}
@@ -90,6 +89,8 @@ func (e *Engine) opens(place string) time.Duration {
 		return 0
 	case s.probe != nil:
 		return e.now + e.cfg.OutageBase
+	case s.free:
+		return s.pause.until + 2*e.cfg.OutageBase
 	}
 	return s.pause.until
 }
@@ -217,7 +218,7 @@ func (e *Engine) release(l *lane, b *batch) {
 // parkedReads are the reads of parked records: one at a time, beside those of the
 // log, as large as the database answers in time.
 type parkedReads struct {
-	op    ID // in flight, 0: none
+	op    port.ID // in flight, 0: none
 	hold  pause
 	rows  int  // most records of the next one
 	first int  // lane index that is asked for first
@@ -267,7 +268,7 @@ func (e *Engine) planParked() {
 		if !e.wantsParked(l) || !e.mayRead(l) {
 			continue
 		}
-		r := store.LaneRead{Parked: true, MaxRecords: e.fitting(l, min(e.room(l), rows)), CountParked: e.cfg.maxParked()}
+		r := store.LaneRead{Parked: true, MaxRecords: e.fitting(l, min(e.room(l), rows)), CountParked: maxParked(&e.cfg)}
 		if r.MaxRecords == 0 {
 			continue
 		}
@@ -377,7 +378,7 @@ func (l *lane) deepen(found, keys, asked int) {
 }
 
 // missed reports whether a queue that was named brought nothing: its head is not
-// due, or there is none.
+// due, or the queue is empty.
 func (e *Engine) missed(b *batch, keys []string) bool {
 	found := keySet{}
 	for i := range b.msgs {

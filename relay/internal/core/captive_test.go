@@ -7,6 +7,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -32,27 +33,27 @@ func (r *rig) queue(last string, keys ...string) {
 		b.Meta[i].Last = b.Messages[i].Key == last
 	}
 	b.More = true
-	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+	r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
 }
 
 // A key is free when the last record of its queue was delivered, and not before.
 func TestAKeyIsFreeWhenItsQueueIsEmpty(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.leadWith(lanes(1, queues(map[string]int64{"a": 1, "b": 2}, "a", "b")))
 	r.seq = 10
 	r.queue("a", "a", "b")
 	r.deliver()
-	r.step(Settled{ID: take[Settle](r).ID})
+	r.step(port.Settled{ID: take[port.Settle](r).ID})
 	rd := r.parkedRead()
 	wantEqual(t, "named next", fmt.Sprint(rd.Reads[0].Keys), "[b]")
 	b := r.parkedBatch(store.ParkedView{}, store.Waiting, 0, "b")
 	b.Meta[0].Last = true
-	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
-	d := take[Deliver](r)
+	r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+	d := take[port.Deliver](r)
 	log := r.batch(0, "p1", "a", "b")
 	r.read(log) // read ahead
-	r.step(Delivered{ID: d.ID})
-	d = take[Deliver](r)
+	r.step(port.Delivered{ID: d.ID})
+	d = take[port.Deliver](r)
 	wantEqual(t, "sent before the queue is known to be empty", fmt.Sprint(ids(d)), "["+log.Messages[0].ID+"]")
 }
 
@@ -61,20 +62,20 @@ func TestAKeyIsFreeWhenItsQueueIsEmpty(t *testing.T) {
 //
 // Promises: O
 func TestAKeyStaysCapturedForWhatIsParkedBehindItMeanwhile(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.leadWith(lanes(1, queues(map[string]int64{"a": 1}, "a")))
 	r.seq = 10
 	r.queue("a", "a")
-	d := take[Deliver](r)
+	d := take[port.Deliver](r)
 	r.read(r.batch(0, "p1", "a")) // read ahead
-	r.step(Delivered{ID: d.ID})
+	r.step(port.Delivered{ID: d.ID})
 	for range 3 {
-		if s, ok := maybe[Settle](r); ok {
-			r.step(Settled{ID: s.ID})
+		if s, ok := maybe[port.Settle](r); ok {
+			r.step(port.Settled{ID: s.ID})
 		}
 	}
 	wantEqual(t, "named again", fmt.Sprint(r.parkedRead().Reads[0].Keys), "[a]")
-	none[Deliver](r)
+	none[port.Deliver](r)
 }
 
 // A read of parked records that fails keeps no lane without any from
@@ -82,7 +83,7 @@ func TestAKeyStaysCapturedForWhatIsParkedBehindItMeanwhile(t *testing.T) {
 //
 // Promises: S
 func TestASlowParkedReadDelaysNoOtherLane(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	g := lanes(2, store.ParkedView{})
 	g.Lanes[0].Parked = queues(map[string]int64{"a": 1}, "a")
 	r.leadWith(g)
@@ -94,13 +95,13 @@ func TestASlowParkedReadDelaysNoOtherLane(t *testing.T) {
 			t.Errorf("asked for %d records, then for %d", asked, rd.Reads[0].MaxRecords)
 		}
 		asked = rd.Reads[0].MaxRecords
-		r.step(ReadDone{ID: rd.ID, Err: errTest})
-		if w, ok := maybe[Wait](r); ok {
-			r.step(Woke{ID: w.ID})
+		r.step(port.ReadDone{ID: rd.ID, Err: errTest})
+		if w, ok := maybe[port.Wait](r); ok {
+			r.step(port.Woke{ID: w.ID})
 		}
-		log := take[Read](r)
+		log := take[port.Read](r)
 		wantEqual(t, "lane of the log's read", log.Reads[0].Lane, 1)
-		r.step(ReadDone{ID: log.ID})
+		r.step(port.ReadDone{ID: log.ID})
 		for n := 0; n < 400 && !hasParkedRead(r); n++ {
 			r.pass(50 * time.Millisecond)
 		}
@@ -110,7 +111,7 @@ func TestASlowParkedReadDelaysNoOtherLane(t *testing.T) {
 
 func hasParkedRead(r *rig) bool {
 	for _, a := range r.acts {
-		if rd, ok := a.(Read); ok && rd.Reads[0].Parked {
+		if rd, ok := a.(port.Read); ok && rd.Reads[0].Parked {
 			return true
 		}
 	}
@@ -120,7 +121,7 @@ func hasParkedRead(r *rig) bool {
 // Of what waits for a destination that is down, a lane tries the first key alone,
 // and writes nothing of the others. When it works, all of them are read at once.
 func TestOneKeyTriesADestinationThatIsDown(t *testing.T) {
-	r := newRig(t, Config{OutageBase: 100 * time.Millisecond, OutageMax: 200 * time.Millisecond})
+	r := newRig(t, port.Config{OutageBase: 100 * time.Millisecond, OutageMax: 200 * time.Millisecond})
 	heads := map[string]int64{}
 	var keys []string
 	for i := range 8 {
@@ -135,12 +136,12 @@ func TestOneKeyTriesADestinationThatIsDown(t *testing.T) {
 	}
 	r.queue("", keys...)
 	r.deliver(down...)
-	s := take[Settle](r)
+	s := take[port.Settle](r)
 	wantEqual(t, "written when it goes down", len(s.Settlements[0].Park), len(keys))
-	r.step(Settled{ID: s.ID})
+	r.step(port.Settled{ID: s.ID})
 	for n := 0; n < 400 && !hasParkedRead(r); n++ {
-		if rd, ok := maybe[Read](r); ok && !rd.Reads[0].Parked {
-			r.step(ReadDone{ID: rd.ID})
+		if rd, ok := maybe[port.Read](r); ok && !rd.Reads[0].Parked {
+			r.step(port.ReadDone{ID: rd.ID})
 		}
 		r.pass(10 * time.Millisecond)
 	}
@@ -148,11 +149,11 @@ func TestOneKeyTriesADestinationThatIsDown(t *testing.T) {
 	wantEqual(t, "tried", fmt.Sprint(len(rd.Reads[0].Keys)), "1")
 	b := r.parkedBatch(store.ParkedView{}, store.Retry, 0, rd.Reads[0].Keys[0])
 	b.Meta[0].Last = true
-	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+	r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
 	r.deliver()
-	s = take[Settle](r)
+	s = take[port.Settle](r)
 	wantEqual(t, "written while it was down", len(s.Settlements[0].Park), 0)
-	r.step(Settled{ID: s.ID})
+	r.step(port.Settled{ID: s.ID})
 	r.pass(200 * time.Millisecond)
 	rd = r.parkedRead()
 	if n := len(rd.Reads[0].Keys); n < 2 {
@@ -165,16 +166,16 @@ func TestOneKeyTriesADestinationThatIsDown(t *testing.T) {
 //
 // Promises: S
 func TestAClockThatIsSetBackDelaysNoCapturedKey(t *testing.T) {
-	r := newRig(t, Config{TTL: 8 * time.Second})
+	r := newRig(t, port.Config{TTL: 8 * time.Second})
 	start, v := time.Unix(1e9, 0), queues(map[string]int64{"a": 1}, "a")
 	v.Heads[0].DueIn, v.NextDue = time.Minute, time.Hour
 	g := lanes(1, v)
 	g.Now = start
 	r.leadWith(g)
 	r.now += 10 * time.Second
-	r.step(Tick{})
+	r.step(port.Tick{})
 	g.Now = start.Add(10*time.Second - 24*time.Hour)
-	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	r.step(port.Leased{ID: take[port.Lease](r).ID, Grant: g})
 	l := r.e.held[0]
 	wantEqual(t, "the key is due in", l.captured["a"].due-r.now, 50*time.Second)
 	wantEqual(t, "the lane is looked at in", l.due-r.now, 50*time.Second)
@@ -187,10 +188,10 @@ func TestAClockThatIsSetBackDelaysNoCapturedKey(t *testing.T) {
 //
 // Promises: S
 func TestANamedReadThatBringsNothingLooksAtTheLane(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.leadWith(lanes(1, queues(map[string]int64{"a": 1, "b": 2}, "a", "b")))
 	rd := r.parkedRead()
-	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{{More: true}}})
+	r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{{More: true}}})
 	r.pass(100 * time.Millisecond)
 	if rd = r.parkedRead(); rd.Reads[0].Keys != nil {
 		t.Errorf("read %+v names queues again", rd.Reads[0])
@@ -206,7 +207,7 @@ func TestCapturedKeysHoldNoMessages(t *testing.T) {
 		at, from := uintptr(unsafe.Pointer(unsafe.StringData(s))), uintptr(unsafe.Pointer(unsafe.StringData(read)))
 		return s != "" && at >= from && at < from+uintptr(len(read))
 	}
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	check := func(when string) {
 		t.Helper()
@@ -239,7 +240,7 @@ func TestCapturedKeysHoldNoMessages(t *testing.T) {
 	check("settled")
 	r.pass(3 * time.Second)
 	rd := r.parkedRead()
-	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{texts(r.parkedBatch(store.ParkedView{}, store.Retry, 1, "key"))}})
+	r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{texts(r.parkedBatch(store.ParkedView{}, store.Retry, 1, "key"))}})
 	check("read again")
 	r.deliver()
 	r.settle(0)

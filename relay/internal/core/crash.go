@@ -6,26 +6,26 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/mark"
 	"github.com/postrider/postrider/store"
 )
 
 // A message may end the process that sends it. The only evidence is how many owners
 // of its lane ended in a row without settling anything. After some of them the lane is
-// narrow: it sends few messages at a time, while the instance sends nothing else.
-// When one more owner ends, the lane's messages are set aside as suspects. A suspect
-// is sent alone, and an attempt is recorded before the call. An answer takes the
-// attempt back.
+// narrow: it sends few messages at a time. When one more owner ends, the first of them
+// are set aside as suspects. Suspects are sent while the instance sends nothing else,
+// and an attempt is recorded before the call: the first of several together, every
+// later one of one alone. An answer takes all attempts back.
 const (
 	crashNarrow = 3                     // owners that make a lane narrow
 	crashAside  = 4                     // owners that make its messages suspects
-	crashPage   = 16                    // most messages of a narrow lane at first
+	crashPage   = 16                    // most messages of a narrow lane at first, and of suspects that go together
 	buriedMost  = 3                     // dead letters of a lane after which suspects stay retries
 	crashShare  = 4                     // a call that lasts this share of its timeout has not ended the process
+	crashLife   = 6                     // timeouts of a call that a relay has lived before it makes a last attempt
 	crashRest   = 10 * time.Millisecond // shortest turn of the other lanes between two that go alone
 	crashSign   = 15 * time.Second      // most that suspects wait for the broker's first sign of life
 )
-
-const crashText = "the relay process ended each time it sent this message alone: look for panics and OOM kills in its log"
 
 // suspectLane notes what the store knows of the lane's previous owners.
 func (e *Engine) suspectLane(l *lane, g store.LaneGrant) {
@@ -36,22 +36,33 @@ func (e *Engine) suspectLane(l *lane, g store.LaneGrant) {
 }
 
 // absolve ends the suspicion of a lane that has run empty: its previous owners cannot
-// have sent what comes now. A parked record that is due later is no reason to go on: if
-// it ended them, it is due at once when the next one starts.
+// have sent what comes now. A parked record that is due later does not prolong it: if
+// it ended the owners, it is due at once when the next owner starts.
 func (e *Engine) absolve(l *lane) {
 	if due := l.hasDue && e.now >= l.due; !due && !l.refresh && len(l.requests) == 0 {
-		l.crashes, l.narrow = 0, 0
+		l.trust()
+		l.narrow = 0
 	}
 }
+
+// trust forgets the lane's owners that ended, and which records outlived a try: they
+// are told apart only while all records of the lane are suspects.
+func (l *lane) trust() { l.crashes, l.survivors = 0, nil }
 
 // narrowPage is how many messages of a narrow lane are read at a time: few at first,
 // and as many again as have been acknowledged or set aside since.
 func (e *Engine) narrowPage(l *lane) int { return max(crashPage, e.cfg.Window-l.narrow) }
 
 // readsNarrow reports whether a narrow lane may read: it has run empty, or messages
-// behind its first batch must show that the sink works.
-func (l *lane) readsNarrow() bool {
-	if l.narrow <= 0 || len(l.queue) == 0 {
+// behind its first batch must show that the sink works. A lane whose messages would be
+// set aside waits for the broker's first sign of life.
+func (e *Engine) readsNarrow(l *lane) bool {
+	switch {
+	case l.narrow <= 0:
+		return true
+	case l.crashes >= crashAside && !e.brokerLives() && e.now < e.startedAt+crashSign:
+		return false
+	case len(l.queue) == 0:
 		return true
 	}
 	if l.done >= len(l.queue) {
@@ -61,42 +72,60 @@ func (l *lane) readsNarrow() bool {
 	return b.alone != nil || b.rounds > 0 || b.outages > 0
 }
 
-// single reduces a parked batch with suspects to the first of them. The other records
-// are still due, and are read again.
+// single reduces a parked batch with suspects: to one that has attempts, or to those
+// of some keys that have none. The other records are still due, and are read again.
 func (e *Engine) single(l *lane, b *batch) {
 	all := l.crashes >= crashAside
-	suspect := func(i int) bool { return all || b.meta[i].Code == store.CodeCrashed }
-	if l.narrow == 0 && !all && !slices.ContainsFunc(b.meta, func(m store.Meta) bool { return m.Code == store.CodeCrashed }) {
+	if !all && !slices.ContainsFunc(b.meta, func(m store.Meta) bool { _, crashed := mark.CrashedAfter(m.Code); return crashed }) {
 		return
 	}
-	before, behind := keySet{}, keySet{}
-	var keep []int
+	var suspects, others []int
+	before, behind := keySet{}, keySet{} // keys with a record, with a suspect
+	size := 0
 	for i := range b.msgs {
-		key := b.msgs[i].Key
+		key, m := b.msgs[i].Key, &b.meta[i]
+		ordinary, crashed := mark.CrashedAfter(m.Code)
+		_, lived := l.survivors[m.Seq]
 		switch {
-		case suspect(i) && !before.has(key) && !behind.has(key):
-			b.lone, b.suspect = true, true
-			b.msgs, b.meta, b.bytes = b.msgs[i:i+1:i+1], b.meta[i:i+1:i+1], b.msgs[i].Size()
-			l.refresh = true
-			return
-		case suspect(i):
+		case behind.has(key):
+		case !crashed && (!all || lived):
+			others = append(others, i)
+		default:
 			behind.add(key)
-		case !behind.has(key):
-			keep = append(keep, i)
+			if before.has(key) {
+				continue
+			}
+			tried := crashed && m.Attempts > 0
+			if n := len(suspects); n == 0 && tried {
+				b.ends = m.Attempts
+			} else if tried || b.ends > 0 || n >= crashPage || !e.fits(b, i, n, &size) {
+				continue
+			}
+			if crashed { // its attempts are not those of a message that fails
+				m.Attempts = ordinary
+			}
+			suspects = append(suspects, i)
 		}
 		before.add(key)
 	}
-	b.lone = l.narrow > 0
-	if len(keep) == len(b.msgs) {
-		return
+	if b.suspect = len(suspects) > 0; b.suspect {
+		others = suspects
 	}
+	if len(others) < len(b.msgs) {
+		b.pick(others)
+		l.refresh = true
+	}
+}
+
+// pick reduces the batch to these messages.
+func (b *batch) pick(keep []int) {
 	msgs, meta := make([]postrider.Message, 0, len(keep)), make([]store.Meta, 0, len(keep))
 	b.bytes = 0
 	for _, i := range keep {
 		msgs, meta = append(msgs, b.msgs[i]), append(meta, b.meta[i])
 		b.bytes += b.msgs[i].Size()
 	}
-	b.msgs, b.meta, l.refresh = msgs, meta, true
+	b.msgs, b.meta = msgs, meta
 }
 
 // putAside parks a message of the log as a suspect.
@@ -163,14 +192,14 @@ func (e *Engine) goesAlone(l *lane) bool {
 	if l.unsettledAlone() {
 		return true
 	}
-	if l.done >= len(l.queue) || !l.queue[l.done].lone {
+	if l.done >= len(l.queue) || !l.queue[l.done].suspect {
 		return false
 	}
 	return l.call != nil || l.queue[l.done].marking || e.mayBegin(l)
 }
 
 func (e *Engine) wantsOrdinary(l *lane) bool {
-	return l.done < len(l.queue) && !l.queue[l.done].lone && (l.call != nil || e.mayBegin(l))
+	return l.done < len(l.queue) && !l.queue[l.done].suspect && (l.call != nil || e.mayBegin(l))
 }
 
 // isFresh reports whether a call began so lately that it may still end the process.
@@ -187,18 +216,18 @@ func (e *Engine) callsAreFresh() bool {
 
 // aloneTimes are the moments at which the turn of a lane, or of the others, ends.
 func (e *Engine) aloneTimes(at func(time.Duration)) {
+	at(e.startedAt + crashSign)
 	if !e.wary {
 		return
 	}
 	at(e.freeUntil)
-	at(e.signBy)
 	for _, c := range e.calls { // order does not matter
 		at(c.sentAt + e.crashPatience())
 	}
 }
 
 func (e *Engine) mayBegin(l *lane) bool {
-	if l.queue[l.done].suspect && !e.brokerLives() && e.now < e.signBy {
+	if l.queue[l.done].suspect && !e.brokerLives() && e.now < e.startedAt+crashSign {
 		return false
 	}
 	return e.abandoned[l.id] == 0 && e.now >= l.hold.until && !e.sinkHeld() && (!e.paused || l.queue[l.done].sent)
@@ -208,61 +237,87 @@ func (e *Engine) mayBegin(l *lane) bool {
 // relay that is killed before one, in an outage, must not cost a suspect an attempt.
 func (e *Engine) brokerLives() bool { return e.anyAck || e.pong || e.cfg.Sink.Ping == nil }
 
-func (l *lane) unsettledAlone() bool { return slices.ContainsFunc(l.queue[:l.done], isLone) }
-func (l *lane) hasLone() bool        { return slices.ContainsFunc(l.queue, isLone) }
-func isLone(b *batch) bool           { return b.lone }
+func (l *lane) unsettledAlone() bool { return slices.ContainsFunc(l.queue[:l.done], isSuspect) }
+func (l *lane) hasLone() bool        { return slices.ContainsFunc(l.queue, isSuspect) }
+func isSuspect(b *batch) bool        { return b.suspect }
 
-// mark records an attempt at a suspect before it is sent, and reports whether it may
-// be sent now. While the destination is down, or the broker gives no sign of life, no
-// attempt is recorded.
+// mark records an attempt at suspects before they are sent, and reports whether they
+// may be sent now. Before a sign of life from the broker no attempt is recorded.
 func (e *Engine) mark(l *lane, c *call) bool {
-	b, i := c.b, c.at(0)
-	if s := e.scopes[""]; b.marked || len(c.probes) > 0 || s != nil && s.open || !e.brokerLives() {
+	b, most := c.b, e.cfg.Retry.MaxAttempts
+	if b.marked {
 		return true
 	}
-	e.endProbe(c)
-	attempts, braked := b.meta[i].Attempts, l.buried >= buriedMost
+	braked := l.buried >= buriedMost
 	switch {
 	case b.marking || e.settle != nil:
-		return false
-	case attempts >= e.cfg.Retry.MaxAttempts && !braked:
-		e.bury(l, b, i)
-		return false
+	case b.ends > most && !braked:
+		e.bury(l, b)
+	case e.now < e.attemptAt(b.ends):
+		e.postpone(l, b, e.attemptAt(b.ends))
+	case !e.brokerLives():
+		return true
+	default:
+		b.marking = true
+		e.settleMark(c, min(b.ends, most)+1, e.retryDelay(b.ends+1))
 	}
-	if attempts < e.cfg.Retry.MaxAttempts {
-		attempts++
-	}
-	b.marking, b.sent = true, true
-	e.settleMark(l, b, i, attempts, e.retryDelay(attempts))
+	e.endProbe(c)
 	return false
 }
 
-// settleMark settles nothing but the attempts of a record that is parked already.
-func (e *Engine) settleMark(l *lane, b *batch, i, attempts int, due time.Duration) {
-	m := b.msgs[i]
-	p := store.Park{
-		Seq: b.meta[i].Seq, Message: m, State: store.Retry, DueIn: due, Captures: m.Key != "", Attempts: attempts,
-		Class: broker.ClassUnknown.String(), Code: store.CodeCrashed, Error: crashText,
+// attemptAt is the earliest moment for an attempt at a suspect that has so many. Before
+// the last one the relay must have lived for long, before each other one for half as
+// long as before the next. So relays that are killed again and again use up no attempts
+// of a message that ends nothing, also where no answer could show that.
+func (e *Engine) attemptAt(ends int) time.Duration {
+	if ends == 0 { // others go with it, and it has all others left
+		return 0
 	}
-	e.settle = &settleOp{
-		lanes: []*lane{l}, mark: b,
-		settlements: []store.Settlement{{BootID: e.cfg.BootID, Lane: l.id, Epoch: l.epoch, Park: []store.Park{p}}},
+	return e.startedAt + crashLife*e.cfg.DeliverTimeout>>max(e.cfg.Retry.MaxAttempts-ends, 0)
+}
+
+// settleMark settles nothing but the attempts of records that are parked already: those
+// that the call sends.
+func (e *Engine) settleMark(c *call, attempts int, due time.Duration) {
+	l, b := c.lane, c.b
+	s := store.Settlement{BootID: e.cfg.BootID, Lane: l.id, Epoch: l.epoch}
+	for j := range c.size() {
+		m := &b.meta[c.at(j)]
+		p := mark.Suspect(&b.msgs[c.at(j)], m.Attempts, attempts, due)
+		p.Seq = m.Seq
+		s.Park = append(s.Park, p)
 	}
+	e.settle = &settleOp{lanes: []*lane{l}, mark: b, settlements: []store.Settlement{s}}
 	e.sendSettle(e.settle)
 }
 
 // bury gives a suspect up that has used up its attempts.
-func (e *Engine) bury(l *lane, b *batch, i int) {
-	e.dead(l, b, i, broker.Classify(broker.Unknown(errCrashed, store.CodeCrashed, "")))
-	p := &b.parks[len(b.parks)-1]
-	p.Attempts = b.meta[i].Attempts
+func (e *Engine) bury(l *lane, b *batch) {
+	e.dead(l, b, 0, mark.Crashed())
+	b.parks[0].Attempts = b.ends - 1 // without the shared attempt
 	l.buried++
+	e.end(l, b)
+}
+
+// postpone leaves suspects that were not sent as they were, until another time.
+func (e *Engine) postpone(l *lane, b *batch, at time.Duration) {
+	p := parkFor(mark.Crashed())
+	p.State, p.at = store.Retry, at
+	for i := range b.msgs {
+		p.Captures = b.msgs[i].Key != ""
+		e.park(l, b, i, p)
+	}
+	e.end(l, b)
+}
+
+// end resolves a batch of which everything is parked.
+func (e *Engine) end(l *lane, b *batch) {
 	b.goSlow()
 	b.todo = nil
 	e.finish(l)
 }
 
-// takeBack takes the attempt back from a suspect that has been sent for long and has
+// takeBack takes the attempts back from suspects that have been sent for long and have
 // not ended the process: a destination that answers nobody must not use attempts up
 // while relays are killed for another reason. It reports whether that is still to be
 // recorded.
@@ -272,13 +327,12 @@ func (e *Engine) takeBack(c *call) bool {
 		return false
 	}
 	if e.settle == nil {
-		i := c.at(0)
-		e.settleMark(c.lane, b, i, b.meta[i].Attempts, e.retryDelay(1))
+		e.settleMark(c, 0, e.retryDelay(1))
 	}
 	return true
 }
 
-// markSettled notes that the attempt at a suspect was recorded, or taken back.
+// markSettled notes that the attempt at suspects was recorded, or taken back.
 func (b *batch) markSettled() {
 	if b.marked {
 		b.cleared = true
@@ -288,11 +342,17 @@ func (b *batch) markSettled() {
 
 func (e *Engine) crashPatience() time.Duration { return e.cfg.DeliverTimeout / crashShare }
 
-// survived parks a suspect whose fate an answer left open: the attempt is taken back,
-// and it is one of many again.
+// survived parks a suspect whose fate an answer left open: its attempts are taken back,
+// and it is one of many again, also in a lane whose owners ended.
 func (e *Engine) survived(r *round, i int, err *broker.Error) {
 	c := r.c
 	l, b := c.lane, c.b
+	if l.crashes >= crashAside {
+		if l.survivors == nil {
+			l.survivors = map[int64]struct{}{}
+		}
+		l.survivors[b.meta[i].Seq] = struct{}{}
+	}
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, b.msgs[i].Key != ""
 	p.at = e.now + e.jittered(e.cfg.OutageBase, e.cfg.OutageMax, 1)
@@ -315,7 +375,7 @@ func (e *Engine) survived(r *round, i int, err *broker.Error) {
 // moved takes in that the lane made progress.
 func (e *Engine) moved(l *lane, batches []*batch, s *store.Settlement) {
 	if s.Delivered > 0 || s.Position != nil {
-		l.crashes = 0
+		l.trust()
 	}
 	for _, b := range batches {
 		if l.narrow > 0 && !b.parked {

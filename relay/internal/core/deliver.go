@@ -4,13 +4,15 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/relay/internal/mark"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
 // call is one Deliver in flight. Without idx it holds the messages [from, to)
 // of the batch, with idx those.
 type call struct {
-	id       ID
+	id       port.ID
 	lane     *lane // nil once the lane is gone
 	laneID   store.Lane
 	b        *batch
@@ -45,7 +47,10 @@ func (e *Engine) planDeliver() {
 		return
 	}
 	e.turn++
-	if len(e.scopes) > 0 { // the lane behind that of the last probe has the next one
+	switch { // the lane behind that of the last probe, or call, has the next one
+	case e.rate.PerSecond > 0:
+		e.turn, _ = e.find(e.rate.By + 1)
+	case len(e.scopes) > 0:
 		e.turn, _ = e.find(e.probed + 1)
 	}
 	if e.planAlone() {
@@ -59,10 +64,10 @@ func (e *Engine) planDeliver() {
 func (e *Engine) deliverNext(l *lane) {
 	for l.call == nil && l.done < len(l.queue) && e.abandoned[l.id] == 0 && e.now >= l.hold.until {
 		b := l.queue[l.done]
-		if b.lone != (e.only == l) {
+		if b.suspect != (e.only == l) {
 			return
 		}
-		if e.paused && !b.sent {
+		if e.paused && !b.sent && !b.marking {
 			return
 		}
 		if b.alone != nil && b.alone.outage {
@@ -75,7 +80,7 @@ func (e *Engine) deliverNext(l *lane) {
 			e.finish(l)
 			continue
 		}
-		if e.sinkHeld() {
+		if e.sinkHeld() || e.now < e.rate.At {
 			return
 		}
 		c := &call{id: e.id(), lane: l, laneID: l.id, b: b, sentAt: e.now}
@@ -98,8 +103,22 @@ func (e *Engine) deliverNext(l *lane) {
 		}
 		l.call, b.sent = c, true
 		e.calls[c.id] = c
-		e.do(Deliver{ID: c.id, Lane: l.id, Msgs: l.marked(c, msgs, e.cfg.Claim), Timeout: e.cfg.DeliverTimeout})
+		e.rate.Spend(e.now, l.id, len(msgs))
+		e.do(port.Deliver{ID: c.id, Lane: l.id, Msgs: e.marked(c, msgs), Timeout: e.cfg.DeliverTimeout})
 	}
+}
+
+// marked returns the messages of a call as they go out.
+func (e *Engine) marked(c *call, msgs []postrider.Message) []postrider.Message {
+	l, claim := c.lane, e.cfg.Claim
+	if len(l.gaps) == 0 && !c.b.parked && claim == nil {
+		return msgs
+	}
+	m := mark.Call{Gaps: l.gaps, Meta: func(j int) *store.Meta { return &c.b.meta[c.at(j)] }}
+	if claim != nil {
+		m.Claim = func(seq int64, m *postrider.Message) string { return claim(l.id, seq, m) }
+	}
+	return mark.Messages(m, msgs)
 }
 
 // setAside parks what must not be sent now: messages that are not yet due, or that

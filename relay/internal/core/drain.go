@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/health"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -31,7 +33,7 @@ func (e *Engine) planDrain() {
 		e.cutOff = true
 		for _, l := range e.held {
 			if l.call != nil {
-				e.do(Cancel{ID: l.call.id})
+				e.do(port.Cancel{ID: l.call.id})
 			}
 		}
 		e.drainUntil = e.now + 500*time.Millisecond // for a last settle and the leave
@@ -57,7 +59,7 @@ func (e *Engine) shedAll() {
 		e.shed(l)
 	}
 	if lost > 0 {
-		e.tell(DrainCutOff{Messages: lost})
+		e.tell(port.DrainCutOff{Messages: lost})
 	}
 }
 
@@ -69,6 +71,10 @@ func (e *Engine) parkRest(l *lane) {
 		return
 	}
 	b := l.queue[l.done]
+	if b.marked && !b.sent { // the attempt that is recorded is not made
+		e.postpone(l, b, e.now)
+		return
+	}
 	if !b.started() || b.resolved() || !e.cutOff && !e.holdsBack(l) {
 		return
 	}
@@ -116,7 +122,7 @@ func (e *Engine) tellUnsettled() {
 		n += e.settle.messages
 	}
 	if n > 0 {
-		e.tell(DrainCutOff{Messages: n})
+		e.tell(port.DrainCutOff{Messages: n})
 	}
 }
 
@@ -156,7 +162,7 @@ func (e *Engine) leave() {
 // onLeft ends the engine. When leaving failed the lease runs out by itself.
 func (e *Engine) onLeft(err error) {
 	if err != nil {
-		e.storeFails(callLease, err)
+		e.storeFails(health.Lease, e.lease.sentAt, err)
 	}
 	e.stop(nil)
 }
@@ -203,7 +209,7 @@ func (e *Engine) shed(l *lane) {
 }
 
 // rewind makes the lane read again behind its first keep batches: it may be kept
-// after all, and must not go on behind what was dropped.
+// after all, and must not continue behind what was dropped.
 func (l *lane) rewind(keep int) {
 	l.readPos, l.idle = nil, false // nil: as settled
 	for _, b := range l.queue[:keep] {

@@ -6,18 +6,22 @@ import (
 	"slices"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/health"
+	"github.com/postrider/postrider/relay/internal/port"
+	"github.com/postrider/postrider/relay/internal/rate"
 	"github.com/postrider/postrider/store"
 )
 
 // Engine is the state machine of one instance. It is not safe for concurrent use.
 type Engine struct {
-	cfg     Config
-	rng     *rand.Rand
-	now     time.Duration
-	out     []Action
-	lastID  ID
-	started bool
-	stopped bool
+	cfg       port.Config
+	rng       *rand.Rand
+	now       time.Duration
+	out       []port.Action
+	lastID    port.ID
+	started   bool
+	startedAt time.Duration
+	stopped   bool
 
 	lanes map[store.Lane]*lane
 	held  []*lane // the same in ascending order
@@ -27,7 +31,7 @@ type Engine struct {
 	settle  *settleOp // at most one, kept until it is answered
 	floor   map[store.Lane]int64
 
-	reads     map[ID]*readOp
+	reads     map[port.ID]*readOp
 	spareRead *readOp // of a read that was answered
 	readHold  pause
 	parked    parkedReads
@@ -41,9 +45,9 @@ type Engine struct {
 	readFirst     store.Lane // that the next read serves first
 	tight         bool       // the newest read left a lane out for the bytes of others
 
-	calls     map[ID]*call
+	calls     map[port.ID]*call
 	abandoned map[store.Lane]int // cancelled calls that have not come back
-	acked     [2]ackedTopic
+	acked     health.Topics
 	lastAck   time.Duration // when an acknowledgement came last
 	ackSentAt time.Duration // start of the latest call that brought one
 	anyAck    bool
@@ -52,16 +56,16 @@ type Engine struct {
 	only      *lane                    // the lane that does so now, nil: none
 	aloneAt   time.Duration            // when its turn began
 	freeUntil time.Duration            // the others have their turn until then
-	signBy    time.Duration            // until then suspects wait for a sign of life from the broker
 	pong      bool                     // a ping was answered
-	turn      int                      // lane index that delivers first, so that probes rotate
-	probed    store.Lane               // of the last probe that failed
-	blamed    map[string]int           // by place: dead letters of outages there since one of them ended
+	rate      rate.Limit
+	turn      int           // lane index that delivers first, so that probes rotate
+	probed    store.Lane    // of the last probe that failed
+	blamed    map[blame]int // dead letters of outages and silence at a place since one of them ended
 	scopes    map[string]*scope
 	rows      map[string]streak // by destination
 	dests     map[string]string // topic -> destination, learned from errors
 
-	waiting   ID
+	waiting   port.ID
 	pollDelay time.Duration
 
 	paused     bool // by a person, the whole pipe
@@ -69,33 +73,28 @@ type Engine struct {
 	drainUntil time.Duration
 	cutOff     bool // the drain deadline has passed
 
-	storeFaults uint8 // bit per kind of call
-	storeSaid   reasons
-	storeDownAt time.Duration
-	newHistory  bool // since then
-	sinkDown    bool
-	sinkDownAt  time.Duration // when it went down last
-	sinkSaid    reasons       // since then
+	health health.Store
+	sink   health.Sink
 
 	timer time.Duration // what was asked for last, 0: nothing
 }
 
 // New returns an engine that waits for Start.
-func New(cfg Config, seed uint64) *Engine {
-	cfg = cfg.withDefaults()
+func New(cfg port.Config, seed uint64) *Engine {
+	cfg = cfg.WithDefaults()
 	return &Engine{
-		cfg:       cfg,
+		cfg: cfg, rate: rate.Limit{PerSecond: cfg.Rate},
 		rng:       rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)),
 		lanes:     map[store.Lane]*lane{},
 		floor:     map[store.Lane]int64{},
-		reads:     map[ID]*readOp{},
-		calls:     map[ID]*call{},
+		reads:     map[port.ID]*readOp{},
+		calls:     map[port.ID]*call{},
 		abandoned: map[store.Lane]int{},
 		scopes:    map[string]*scope{},
 		rows:      map[string]streak{},
 		dests:     map[string]string{},
 		watched:   map[string]time.Duration{},
-		blamed:    map[string]int{},
+		blamed:    map[blame]int{},
 		pollDelay: cfg.PollMin,
 		avgSize:   512,
 		parked:    parkedReads{rows: parkedMost},
@@ -104,14 +103,14 @@ func New(cfg Config, seed uint64) *Engine {
 
 // Step takes one event at a time now, counted from the start by a monotonic
 // clock, and returns what to do. The slice is valid until the next Step.
-func (e *Engine) Step(now time.Duration, ev Event) []Action {
+func (e *Engine) Step(now time.Duration, ev port.Event) []port.Action {
 	clear(e.out)
 	e.out = e.out[:0]
 	if e.stopped {
 		return nil
 	}
 	e.now = max(e.now, now)
-	if failed, ok := ev.(Leased); ok && failed.Err != nil { // which is why the lease lapses
+	if failed, ok := ev.(port.Leased); ok && failed.Err != nil { // which is why the lease lapses
 		e.handle(ev)
 		e.checkLapse()
 	} else {
@@ -124,28 +123,28 @@ func (e *Engine) Step(now time.Duration, ev Event) []Action {
 	return e.out
 }
 
-func (e *Engine) handle(ev Event) {
+func (e *Engine) handle(ev port.Event) {
 	switch ev := ev.(type) {
-	case Start:
-		e.started, e.signBy = true, e.now+crashSign
+	case port.Start:
+		e.started, e.startedAt = true, e.now
 		e.lease.nextAt = e.now
-	case Tick:
+	case port.Tick:
 		e.timer = 0
-	case Leased:
+	case port.Leased:
 		e.onLeased(ev)
-	case ReadDone:
+	case port.ReadDone:
 		e.onRead(ev)
-	case Delivered:
+	case port.Delivered:
 		e.onDelivered(ev)
-	case Settled:
+	case port.Settled:
 		e.onSettled(ev)
-	case Woke:
+	case port.Woke:
 		e.onWoke(ev)
-	case Pong:
+	case port.Pong:
 		e.pong = true
-	case Drain:
+	case port.Drain:
 		e.onDrain()
-	case ClockJump:
+	case port.ClockJump:
 		e.lapse("clock jumped")
 		e.forgetLease()
 	}
@@ -156,6 +155,7 @@ func (e *Engine) plan() {
 	if e.stopped {
 		return
 	}
+	e.planViews()
 	e.planDeliver()
 	e.planSettle()
 	e.planFreed()
@@ -164,33 +164,34 @@ func (e *Engine) plan() {
 	e.planParked()
 	e.planRead()
 	e.planWait()
+	e.planHealth()
 	e.planTimer()
 }
 
-func (e *Engine) id() ID {
+func (e *Engine) id() port.ID {
 	e.lastID++
 	return e.lastID
 }
 
-func (e *Engine) do(a Action) { e.out = append(e.out, a) }
-func (e *Engine) tell(f Fact) { e.do(Notify{f}) }
+func (e *Engine) do(a port.Action) { e.out = append(e.out, a) }
+func (e *Engine) tell(f port.Fact) { e.do(port.Notify{Fact: f}) }
 func (e *Engine) stop(err error) {
 	e.stopped = true
-	e.do(Stopped{Err: err})
+	e.do(port.Stopped{Err: err})
 }
 
 func (e *Engine) addLane(l *lane) {
 	e.lanes[l.id] = l
 	at, _ := e.find(l.id)
 	e.held = slices.Insert(e.held, at, l)
-	e.tell(LaneGained{Lane: l.id, Epoch: l.epoch})
+	e.tell(port.LaneGained{Lane: l.id, Epoch: l.epoch})
 }
 
 // removeLane forgets everything held of a lane. A call in flight is cancelled
 // and counted as abandoned until it comes back.
 func (e *Engine) removeLane(l *lane, reason string) {
 	if l.call != nil {
-		e.do(Cancel{ID: l.call.id})
+		e.do(port.Cancel{ID: l.call.id})
 		e.endProbe(l.call)
 		l.call.lane = nil
 		e.abandoned[l.id]++
@@ -204,7 +205,7 @@ func (e *Engine) removeLane(l *lane, reason string) {
 	if at, ok := e.find(l.id); ok {
 		e.held = slices.Delete(e.held, at, at+1)
 	}
-	e.tell(LaneLost{Lane: l.id, Reason: reason})
+	e.tell(port.LaneLost{Lane: l.id, Reason: reason})
 }
 
 func (e *Engine) find(id store.Lane) (at int, ok bool) {

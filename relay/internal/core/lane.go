@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/relay/internal/mark"
 	"github.com/postrider/postrider/store"
 )
 
@@ -35,8 +36,8 @@ type lane struct {
 	stopped   bool // by a person
 
 	captured  map[string]captive
-	known     bool                   // when the queues of the captured keys are due
-	gaps      map[string][]store.Gap // skipped versions by key, ascending, as of the last view
+	known     bool      // when the queues of the captured keys are due
+	gaps      mark.Gaps // as of the last view
 	gapCount  int
 	records   int
 	due       time.Duration // when the next parked record is due, if hasDue
@@ -44,7 +45,8 @@ type lane struct {
 	single    time.Duration // the same of what stands in no queue, if hasSingle
 	hasSingle bool
 	look      time.Duration // nothing is due before
-	refresh   bool          // the parked view is older than the last change
+	refresh   bool          // the parked view is older than the last change, or old
+	viewedAt  time.Duration // when the whole view was taken
 	turns     int           // parked cycles in a row
 	waits     int           // parked cycles that the requests have waited for
 	depth     int           // records that a parked read takes of one queue
@@ -53,8 +55,10 @@ type lane struct {
 	suspects  map[int64]suspect // by the record's seq
 
 	crashes int // owners in a row that ended and settled nothing
-	narrow  int // messages of the log that are still sent few at a time and alone
+	narrow  int // messages of the log that are still sent few at a time
 	buried  int // dead letters that ended their relays, as of the grant
+
+	survivors map[int64]struct{} // numbers of the records that were answered, while all are suspects
 }
 
 func (e *Engine) newLane(g store.LaneGrant) *lane {
@@ -89,10 +93,10 @@ type batch struct {
 	outages int
 	alone   *solo
 
-	lone    bool // its calls are the only ones in flight, until it is settled
 	aside   bool // its messages are set aside as suspects
 	end     bool // nothing stood behind it
-	suspect bool // its one message may end the process
+	suspect bool // its messages may end the process: its calls are the only ones in flight, until it is settled
+	ends    int  // owners that ended with it alone in their hands, and one that had others too; 0: none
 	marking bool // an attempt at it is being recorded
 	marked  bool // and was
 	cleared bool // and is taken back

@@ -6,12 +6,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/health"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
 // leaseState is what the engine knows of its right to work.
 type leaseState struct {
-	op       ID
+	op       port.ID
 	sentAt   time.Duration
 	leaving  bool // op gives everything back
 	valid    bool
@@ -44,13 +46,13 @@ func (e *Engine) lapse(reason string) {
 	ls := &e.lease
 	if ls.valid && len(e.held) > 0 {
 		renewed := ls.deadline - e.cfg.TTL + e.cfg.TTL/marginShare
-		e.tell(LeaseLapsed{Lanes: len(e.held), Reason: reason, Since: e.now - renewed, Late: max(e.now-ls.deadline, 0), Outage: e.storeFaults != 0})
+		e.tell(port.LeaseLapsed{Lanes: len(e.held), Reason: reason, Since: e.now - renewed, Late: max(e.now-ls.deadline, 0), Outage: e.health.Down})
 	}
 	ls.valid = false
 	for _, l := range e.held {
 		if l.call != nil && !l.call.cut {
 			l.call.cut = true
-			e.do(Cancel{ID: l.call.id})
+			e.do(port.Cancel{ID: l.call.id})
 		}
 	}
 }
@@ -70,8 +72,8 @@ func (e *Engine) forgetLease() {
 // answer is asked for again: a pooler may still carry it out, and it would take a
 // lane that was granted anew under the same epoch.
 func (e *Engine) dropAll() {
-	e.tell(HistoryChanged{Lanes: len(e.held), Outage: e.storeFaults != 0})
-	e.newHistory = true
+	e.tell(port.HistoryChanged{Lanes: len(e.held), Outage: e.health.Down})
+	e.health.Changes()
 	e.history++
 	e.lease.valid = false
 	e.removeAll("identity changed")
@@ -79,7 +81,7 @@ func (e *Engine) dropAll() {
 	clear(e.floor)
 	e.lease.ticking = false
 	e.forgetLease()
-	e.storeWorks(callSettle) // a settlement that is forgotten is not waited for
+	e.health.Clear(e.now, health.Settle) // a settlement that is forgotten is not waited for
 }
 
 // refused drops everything when a call was refused because the database's history
@@ -116,16 +118,16 @@ func (e *Engine) planLease() {
 func (e *Engine) sendLease(req store.LeaseRequest, timeout time.Duration) {
 	req.BootID, req.Instance = e.cfg.BootID, e.cfg.Instance
 	req.TTL, req.MaxLanes, req.Only = e.cfg.TTL, e.cfg.MaxLanes, e.cfg.Only
-	req.CountParked = e.cfg.maxParked()
+	req.CountParked = maxParked(&e.cfg)
 	req.Known = make(map[store.Lane]int64, len(e.held))
 	for _, l := range e.held {
 		req.Known[l.id] = l.epoch
 	}
 	e.lease.op, e.lease.sentAt = e.id(), e.now
-	e.do(Lease{ID: e.lease.op, Req: req, Timeout: timeout})
+	e.do(port.Lease{ID: e.lease.op, Req: req, Timeout: timeout})
 }
 
-func (e *Engine) onLeased(ev Leased) {
+func (e *Engine) onLeased(ev port.Leased) {
 	ls := &e.lease
 	if ev.ID != ls.op {
 		return
@@ -148,7 +150,7 @@ func (e *Engine) onLeased(ev Leased) {
 	if ls.ever && ls.identity != ev.Grant.Identity {
 		e.dropAll()
 	}
-	e.storeWorks(callLease)
+	e.storeWorks(health.Lease, ls.sentAt)
 	ls.sent, ls.failures, ls.ever = 0, 0, true
 	ls.identity, ls.valid, ls.deadline = ev.Grant.Identity, true, until
 	ls.nextAt = max(ls.sentAt+e.cfg.TTL/heartbeatShare, e.now+e.cfg.TTL/20)
@@ -157,13 +159,13 @@ func (e *Engine) onLeased(ev Leased) {
 	e.takePause(ev.Grant.Paused)
 }
 
-// takePause stops or goes on. What was begun is finished and settled; the rest
+// takePause pauses or resumes. What was begun is finished and settled; the rest
 // is dropped and read again afterwards, so that a pause holds no memory. The
-// lanes stay: acts of people are executed, and nobody else need come.
+// instance keeps its lanes: acts of people are executed, and no other one takes over.
 func (e *Engine) takePause(on bool) {
 	if on != e.paused {
 		e.paused = on
-		e.tell(PipePaused{On: on})
+		e.tell(port.PipePaused{On: on})
 	}
 	if !on {
 		return
@@ -209,7 +211,7 @@ func (e *Engine) leaseFailed(err error) {
 		limit = e.cfg.TTL / 6
 	}
 	ls.nextAt = e.now + e.jittered(100*time.Millisecond, limit, ls.failures)
-	e.storeFails(callLease, err)
+	e.storeFails(health.Lease, ls.sentAt, err)
 }
 
 // takeGrant brings the lanes in line with what the database says.
@@ -247,7 +249,7 @@ func (e *Engine) takeGrant(g store.Grant) {
 	if g.Lapse > 0 { // who lives has renewed it by then, as a rule, and who died is succeeded at once
 		ls.nextAt = min(ls.nextAt, e.now+max(g.Lapse, e.cfg.TTL/20))
 	}
-	e.tell(LeaseRenewed{Lanes: len(e.held), Total: g.Total, Instances: g.Instances})
+	e.tell(port.LeaseRenewed{Lanes: len(e.held), Total: g.Total, Instances: g.Instances})
 }
 
 func (e *Engine) takeLane(lg store.LaneGrant) {

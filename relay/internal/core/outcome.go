@@ -4,15 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
 var (
 	errBraked   = errors.New("the destination rejects everything and is held")
 	errDown     = errors.New("the destination is down")
-	errCrashed  = errors.New(crashText)
 	errShutDown = errors.New("the relay shut down before the destination accepted the message")
 )
 
@@ -29,7 +30,7 @@ type round struct {
 	resumes *scope        // a destination that some messages wait for
 }
 
-func (e *Engine) onDelivered(ev Delivered) {
+func (e *Engine) onDelivered(ev port.Delivered) {
 	c := e.calls[ev.ID]
 	if c == nil {
 		return
@@ -102,20 +103,12 @@ func (e *Engine) allAcked(c *call) {
 	} else {
 		b.todo = without(b.todo, c.idx)
 	}
-	e.tell(DeliveryDone{Lane: l.id, Acked: n, Bytes: bytes, Took: e.now - c.sentAt})
+	e.tell(port.DeliveryDone{Lane: l.id, Acked: n, Bytes: bytes, Took: e.now - c.sentAt})
 }
 
-// without removes the ascending subset from the ascending list, in place.
+// without removes the ascending subset from the list, in place.
 func without(list, subset []int) []int {
-	keep, j := list[:0], 0
-	for _, i := range list {
-		if j < len(subset) && subset[j] == i {
-			j++
-			continue
-		}
-		keep = append(keep, i)
-	}
-	return keep
+	return slices.DeleteFunc(list, func(i int) bool { _, ok := slices.BinarySearch(subset, i); return ok })
 }
 
 func (e *Engine) someFailed(c *call, errs []error) {
@@ -141,7 +134,7 @@ func (e *Engine) someFailed(c *call, errs []error) {
 		}
 	}
 	b.todo = merge(r.stay, without(b.todo, c.idx))
-	e.tell(DeliveryDone{Lane: l.id, Acked: r.acked, Bytes: bytes, Took: e.now - c.sentAt, Classes: r.classes})
+	e.tell(port.DeliveryDone{Lane: l.id, Acked: r.acked, Bytes: bytes, Took: e.now - c.sentAt, Classes: r.classes})
 	e.holdAfter(r, len(r.stay) < before)
 }
 
@@ -198,7 +191,7 @@ func (e *Engine) takeError(r *round, i int, raw error) {
 	case broker.ClassOutage, broker.ClassThrottled:
 		e.takeOutage(r, i, err)
 	case broker.ClassRejected:
-		if s, held := e.rejected(r.c, e.placeOf(m), err); held {
+		if s, held := e.rejected(e.placeOf(m), err); held {
 			e.trip(s, r.c, err)
 			e.waitFor(r, i, s, err)
 			return
@@ -232,15 +225,16 @@ func (e *Engine) takeOutage(r *round, i int, err *broker.Error) {
 		return
 	}
 	if place := e.placeOf(m); err.Destination != place {
-		e.dests[place] = err.Destination
+		e.dests[strings.Clone(place)] = strings.Clone(err.Destination)
 	}
 	s := e.scope(err.Destination)
 	e.trip(s, r.c, err)
 	known := r.c.lane.suspects[r.c.b.meta[i].Seq]
 	e.waitFor(r, i, s, err)
 	if r.c.b.parked && r.c.ofOneKey() {
-		known.place, known.at, known.out = e.placeOf(m), r.c.sentAt, true
-		e.suspectAgain(r, i, known, err)
+		known.place, known.at, known.out, known.counted = strings.Clone(e.placeOf(m)), r.c.sentAt, true, false
+		e.suspectAgain(r.c, i, known)
+		e.watch(err.Destination)
 	}
 }
 
@@ -297,20 +291,11 @@ func (e *Engine) holdAfter(r *round, progress bool) {
 	}
 }
 
-// merge joins two ascending lists.
+// merge joins two lists into an ascending one.
 func merge(a, b []int) []int {
-	if len(a) == 0 {
-		return b
-	}
-	out := make([]int, 0, len(a)+len(b))
-	for len(a) > 0 && len(b) > 0 {
-		if a[0] < b[0] {
-			out, a = append(out, a[0]), a[1:]
-		} else {
-			out, b = append(out, b[0]), b[1:]
-		}
-	}
-	return append(append(out, a...), b...)
+	out := slices.Concat(a, b)
+	slices.Sort(out)
+	return out
 }
 
 // proven notes that a message of the batch was acknowledged.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/health"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -26,7 +28,7 @@ func TestOutcomes(t *testing.T) {
 	type sent = []string
 	for _, c := range []struct {
 		name   string
-		cfg    Config
+		cfg    port.Config
 		keys   []string
 		errs   []error
 		again  string // ids of the second call, "" for none
@@ -34,67 +36,67 @@ func TestOutcomes(t *testing.T) {
 	}{
 		{
 			"failed counts an attempt and captures its key",
-			Config{},
+			port.Config{},
 			sent{"a", "b", "a"},
 			[]error{failed, nil, errNotTried},
 			"", "m1 retry captures #1, m3 waiting",
 		},
-		{"failed without a key captures nothing", Config{}, sent{"", ""}, []error{failed, nil}, "", "m1 retry #1"},
-		{"an unclassified error is failed", Config{}, sent{"a"}, []error{errTest}, "", "m1 retry captures #1"},
+		{"failed without a key captures nothing", port.Config{}, sent{"", ""}, []error{failed, nil}, "", "m1 retry #1"},
+		{"an unclassified error is failed", port.Config{}, sent{"a"}, []error{errTest}, "", "m1 retry captures #1"},
 		{
 			"dead after the last attempt",
-			Config{Retry: Backoff{MaxAttempts: 1}},
+			port.Config{Retry: port.Backoff{MaxAttempts: 1}},
 			sent{"a", "a"},
 			[]error{failed, errNotTried},
 			"", "m1 dead captures #1, m2 waiting",
 		},
 		{
 			"rejected is dead at once and blocks",
-			Config{},
+			port.Config{},
 			sent{"a", "b", "a"},
 			[]error{rejected, nil, errNotTried},
 			"", "m1 dead captures #1, m3 waiting",
 		},
 		{
 			"rejected under skip holds the key until that is recorded",
-			Config{Policy: skip},
+			port.Config{Policy: skip},
 			sent{"a", "b", "a"},
 			[]error{rejected, nil, errNotTried},
 			"", "m1 dead #1, m3 waiting",
 		},
-		{"outage keeps what is unresolved", Config{}, sent{"a", "b", "a"}, []error{outage, nil, errNotTried}, "[m1 m3]", ""},
-		{"unknown is sent again", Config{}, sent{"a", "b", "a"}, []error{unknown, nil, errNotTried}, "[m1 m3]", ""},
-		{"throttled is sent again", Config{}, sent{"a", "b"}, []error{broker.Throttled(errTest, "", "", time.Second), nil}, "[m1]", ""},
-		{"not tried behind an unknown head stays whatever its class", Config{}, sent{"a", "a"}, []error{unknown, failed}, "[m1 m2]", ""},
+		{"outage keeps what is unresolved", port.Config{}, sent{"a", "b", "a"}, []error{outage, nil, errNotTried}, "[m1 m3]", ""},
+		{"unknown is sent again", port.Config{}, sent{"a", "b", "a"}, []error{unknown, nil, errNotTried}, "[m1 m3]", ""},
+		{"throttled is sent again", port.Config{}, sent{"a", "b"}, []error{broker.Throttled(errTest, "", "", time.Second), nil}, "[m1]", ""},
+		{"not tried behind an unknown head stays whatever its class", port.Config{}, sent{"a", "a"}, []error{unknown, failed}, "[m1 m2]", ""},
 		{
 			"a destination that is down while others work",
-			Config{},
+			port.Config{},
 			sent{"a", "b@other", "a@other"},
 			[]error{errOrdersOut, nil, errNotTried},
 			"", "m1 retry captures, m3 waiting",
 		},
-		{"a destination that is down alone", Config{}, sent{"a", "b"}, []error{errOrdersOut, errOrdersOut}, "[m1 m2]", ""},
+		{"a destination that is down alone", port.Config{}, sent{"a", "b"}, []error{errOrdersOut, errOrdersOut}, "[m1 m2]", ""},
 		{
 			"too many parked keys for an outage",
-			Config{ParkedKeys: 1},
+			port.Config{ParkedKeys: 1},
 			sent{"a", "b", "c@other"},
 			[]error{errOrdersOut, errOrdersOut, nil},
 			"[m2]", "m1 retry captures",
 		},
-		{"an answer of the wrong length is unknown", Config{}, sent{"a", "b"}, []error{failed}, "[m1 m2]", ""},
+		{"an answer of the wrong length is unknown", port.Config{}, sent{"a", "b"}, []error{failed}, "[m1 m2]", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, c.cfg)
 			r.lead(1)
 			r.read(r.batch(0, "p1", c.keys...))
-			d := take[Deliver](r)
-			r.step(Delivered{ID: d.ID, Errs: c.errs})
+			d := take[port.Deliver](r)
+			r.step(port.Delivered{ID: d.ID, Errs: c.errs})
 			if c.again != "" {
 				r.pass(time.Second)
-				none[Settle](r) // a batch is settled whole
-				again := take[Deliver](r)
+				none[port.Settle](r) // a batch is settled whole
+				again := take[port.Deliver](r)
 				wantEqual(t, "sent again", fmt.Sprint(ids(again)), c.again)
-				r.step(Delivered{ID: again.ID})
+				r.step(port.Delivered{ID: again.ID})
 			}
 			s := r.settle(0)
 			wantEqual(t, "parked", drawn(s.Park), c.parked)
@@ -105,7 +107,7 @@ func TestOutcomes(t *testing.T) {
 }
 
 func TestParkTellsWhy(t *testing.T) {
-	r := newRig(t, Config{Retry: Backoff{Delays: []time.Duration{10 * time.Second}, Jitter: -1}})
+	r := newRig(t, port.Config{Retry: port.Backoff{Delays: []time.Duration{10 * time.Second}, Jitter: -1}})
 	r.lead(1)
 	r.read(r.batch(0, "p1", "a"))
 	r.deliver(broker.Failed(errors.New("zero\x00byte"), "f1", ""))
@@ -122,7 +124,7 @@ func TestParkTellsWhy(t *testing.T) {
 // TestTheSinkDecidesWhatIsTooLarge: a limit is raised or lowered while a relay
 // runs, and what the sink rejects passes the brake.
 func TestTheSinkDecidesWhatIsTooLarge(t *testing.T) {
-	r := newRig(t, Config{Sink: broker.Info{MaxMessageBytes: 100}})
+	r := newRig(t, port.Config{Sink: broker.Info{MaxMessageBytes: 100}})
 	r.lead(1)
 	b := r.batch(0, "p1", "a", "b", "a")
 	b.Messages[0].Payload = make([]byte, 200)
@@ -132,7 +134,7 @@ func TestTheSinkDecidesWhatIsTooLarge(t *testing.T) {
 }
 
 func TestNotYetDueIsScheduledAndCapturesNothing(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	b := r.batch(0, "p1", "a", "a")
 	b.Meta[0].DueIn = time.Hour
@@ -146,7 +148,7 @@ func TestNotYetDueIsScheduledAndCapturesNothing(t *testing.T) {
 }
 
 func TestAnOutageStopsAllLanesAndProbesWithOne(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(3)
 	r.read(r.batch(0, "p1", "a"), r.batch(1, "p1", "b"), r.batch(2, "p1", "c"))
 	for range 3 {
@@ -155,15 +157,15 @@ func TestAnOutageStopsAllLanesAndProbesWithOne(t *testing.T) {
 	calls, read := 0, 0
 	for range 100 {
 		r.pass(100 * time.Millisecond)
-		if rd, ok := maybe[Read](r); ok { // what came meanwhile may show that the sink works
+		if rd, ok := maybe[port.Read](r); ok { // what came meanwhile may show that the sink works
 			read += rd.Reads[0].MaxRecords
 			wantEqual(t, "most records to read", rd.Reads[0].MaxRecords < leftovers, true)
-			r.step(ReadDone{ID: rd.ID})
+			r.step(port.ReadDone{ID: rd.ID})
 		}
-		if d, ok := maybe[Deliver](r); ok {
+		if d, ok := maybe[port.Deliver](r); ok {
 			calls++
-			none[Deliver](r) // one probe at a time
-			r.step(Delivered{ID: d.ID, Errs: []error{outage}})
+			none[port.Deliver](r) // one probe at a time
+			r.step(port.Delivered{ID: d.ID, Errs: []error{outage}})
 		}
 	}
 	if calls < 3 || calls > 15 {
@@ -171,11 +173,11 @@ func TestAnOutageStopsAllLanesAndProbesWithOne(t *testing.T) {
 	}
 	wantEqual(t, "reads", read > 0, true)
 	r.pass(16 * time.Second)
-	d := take[Deliver](r)
-	r.step(Delivered{ID: d.ID})
-	take[Deliver](r) // the others at once
-	take[Deliver](r)
-	h := factsOf[HealthChanged](r)
+	d := take[port.Deliver](r)
+	r.step(port.Delivered{ID: d.ID})
+	take[port.Deliver](r) // the others at once
+	take[port.Deliver](r)
+	h := factsOf[port.HealthChanged](r)
 	if len(h) != 2 || h[0].Part != "sink" || !h[0].Down || h[1].Down {
 		t.Errorf("health changes %+v", h)
 	}
@@ -185,7 +187,7 @@ func TestAnOutageStopsAllLanesAndProbesWithOne(t *testing.T) {
 // reason is told when it comes, each once and not without end.
 func TestAnOutageTellsItsOtherReasonsToo(t *testing.T) {
 	for _, destination := range []string{"", "orders"} {
-		r := newRig(t, Config{OutageMax: 100 * time.Millisecond})
+		r := newRig(t, port.Config{OutageMax: 100 * time.Millisecond})
 		r.lead(1)
 		r.read(r.batch(0, "p1", "a"))
 		say := func(text string) {
@@ -198,33 +200,33 @@ func TestAnOutageTellsItsOtherReasonsToo(t *testing.T) {
 			say("wrong password")
 			say("connection 17 reset")
 		}
-		told := factsOf[ReasonChanged](r)
+		told := factsOf[port.ReasonChanged](r)
 		if len(told) != 1 || !strings.Contains(told[0].Err.Error(), "wrong password") {
 			t.Fatalf("%q: told %+v, want the wrong password once", destination, told)
 		}
-		wantEqual(t, "health changes", len(factsOf[HealthChanged](r)), 1)
+		wantEqual(t, "health changes", len(factsOf[port.HealthChanged](r)), 1)
 		for i := range 10 {
 			say(strings.Repeat("x", i))
 		}
-		wantEqual(t, "reasons at the most", len(factsOf[ReasonChanged](r)), reasonsMost-1)
+		wantEqual(t, "reasons at the most", len(factsOf[port.ReasonChanged](r)), health.ReasonsMost-1)
 	}
 }
 
 func TestAThrottleIsHonouredAndCapped(t *testing.T) {
-	r := newRig(t, Config{OutageMax: 20 * time.Second})
+	r := newRig(t, port.Config{OutageMax: 20 * time.Second})
 	r.lead(1)
 	r.read(r.batch(0, "p1", "a"))
 	r.deliver(broker.Throttled(errTest, "429", "", 5*time.Second))
 	r.pass(4900 * time.Millisecond)
-	none[Deliver](r)
+	none[port.Deliver](r)
 	r.pass(200 * time.Millisecond)
 	r.deliver(broker.Throttled(errTest, "429", "", 365*24*time.Hour))
 	r.pass(20100 * time.Millisecond)
-	take[Deliver](r)
+	take[port.Deliver](r)
 }
 
 func TestTheBrakeHoldsADestinationThatRejectsEverything(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	r.read(r.batch(0, "p1", keys(100)...))
 	errs := make([]error, 100)
@@ -232,29 +234,29 @@ func TestTheBrakeHoldsADestinationThatRejectsEverything(t *testing.T) {
 		errs[i] = rejected
 	}
 	r.deliver(errs...)
-	none[Deliver](r)
-	b := factsOf[BrakeChanged](r)
+	none[port.Deliver](r)
+	b := factsOf[port.BrakeChanged](r)
 	if len(b) != 1 || !b[0].On || b[0].Destination != "orders" || b[0].Code != "r1" {
 		t.Fatalf("brake %+v", b)
 	}
 	r.pass(time.Second)
-	d := take[Deliver](r)
+	d := take[port.Deliver](r)
 	wantEqual(t, "kept", len(d.Msgs), 80)
-	r.step(Delivered{ID: d.ID, Errs: errs[:80]}) // still rejecting: nothing more dies
+	r.step(port.Delivered{ID: d.ID, Errs: errs[:80]}) // still rejecting: nothing more dies
 	r.pass(time.Second)
-	d = take[Deliver](r)
+	d = take[port.Deliver](r)
 	wantEqual(t, "kept", len(d.Msgs), 80)
-	r.step(Delivered{ID: d.ID})
+	r.step(port.Delivered{ID: d.ID})
 	s := r.settle(0)
 	wantEqual(t, "dead", len(s.Park), 20)
 	wantEqual(t, "delivered", s.Delivered, 80)
-	if b = factsOf[BrakeChanged](r); len(b) != 2 || b[1].On {
+	if b = factsOf[port.BrakeChanged](r); len(b) != 2 || b[1].On {
 		t.Errorf("brake %+v", b)
 	}
 }
 
 func TestAKnownBadDestinationIsNotAskedByEveryBatch(t *testing.T) {
-	r := newRig(t, Config{OutageBase: 10 * time.Second})
+	r := newRig(t, port.Config{OutageBase: 10 * time.Second})
 	r.lead(1)
 	b := r.batch(0, "p1", "a", "b@other")
 	b.More = true
@@ -267,13 +269,13 @@ func TestAKnownBadDestinationIsNotAskedByEveryBatch(t *testing.T) {
 
 // Promises: S
 func TestAPoisonousMessageIsFoundBySendingSingly(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	r.read(r.batch(0, "p1", "a", "b", "c"))
 	var calls []string
 	for range 400 {
 		r.pass(100 * time.Millisecond)
-		d, ok := maybe[Deliver](r)
+		d, ok := maybe[port.Deliver](r)
 		if !ok {
 			continue
 		}
@@ -285,8 +287,8 @@ func TestAPoisonousMessageIsFoundBySendingSingly(t *testing.T) {
 		if d.Msgs[0].ID != "m2" && len(d.Msgs) == 1 {
 			errs = nil
 		}
-		r.step(Delivered{ID: d.ID, Errs: errs})
-		if s, ok := maybe[Settle](r); ok {
+		r.step(port.Delivered{ID: d.ID, Errs: errs})
+		if s, ok := maybe[port.Settle](r); ok {
 			wantEqual(t, "parked", drawn(s.Settlements[0].Park), "m2 retry captures #1")
 			wantEqual(t, "calls", fmt.Sprint(calls), "[[m1 m2 m3] [m1 m2 m3] [m1 m2 m3] [m1] [m2] [m3] [m2]]")
 			return
@@ -302,7 +304,7 @@ func TestAPoisonousMessageIsFoundBySendingSingly(t *testing.T) {
 }
 
 func TestAPoisonousMessageAloneLetsTheNextBatchProveIt(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	b := r.batch(0, "p1", "a")
 	b.More = true
@@ -310,12 +312,12 @@ func TestAPoisonousMessageAloneLetsTheNextBatchProveIt(t *testing.T) {
 	r.read(r.batch(0, "p2", "b"))
 	for range 600 {
 		r.pass(100 * time.Millisecond)
-		if d, ok := maybe[Deliver](r); ok {
+		if d, ok := maybe[port.Deliver](r); ok {
 			var errs []error
 			if d.Msgs[0].ID == "m1" {
 				errs = []error{unknown}
 			}
-			r.step(Delivered{ID: d.ID, Errs: errs})
+			r.step(port.Delivered{ID: d.ID, Errs: errs})
 		}
 		if r.e.lanes[0].done > 0 {
 			s := r.settle(0)
@@ -328,32 +330,32 @@ func TestAPoisonousMessageAloneLetsTheNextBatchProveIt(t *testing.T) {
 }
 
 func TestWhenNothingIsAcknowledgedUnknownBurnsNoAttempt(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	r.read(r.batch(0, "p1", "a", "b"))
 	for range 600 {
 		r.pass(100 * time.Millisecond)
-		if d, ok := maybe[Deliver](r); ok {
+		if d, ok := maybe[port.Deliver](r); ok {
 			errs := make([]error, len(d.Msgs))
 			for i := range errs {
 				errs[i] = unknown
 			}
-			r.step(Delivered{ID: d.ID, Errs: errs})
+			r.step(port.Delivered{ID: d.ID, Errs: errs})
 		}
 	}
-	wantEqual(t, "parked", len(factsOf[RecordParked](r)), 0)
-	h := factsOf[HealthChanged](r)
+	wantEqual(t, "parked", len(factsOf[port.RecordParked](r)), 0)
+	h := factsOf[port.HealthChanged](r)
 	if len(h) != 1 || h[0].Part != "sink" || !h[0].Down {
 		t.Errorf("health changes %+v", h)
 	}
 }
 
 func TestRetryDelays(t *testing.T) {
-	list := New(Config{Retry: Backoff{Delays: []time.Duration{10 * time.Second, 30 * time.Second, 2 * time.Minute}, Jitter: -1}}, 1)
+	list := New(port.Config{Retry: port.Backoff{Delays: []time.Duration{10 * time.Second, 30 * time.Second, 2 * time.Minute}, Jitter: -1}}, 1)
 	for attempts, want := range map[int]time.Duration{1: 10 * time.Second, 2: 30 * time.Second, 3: 2 * time.Minute, 9: 2 * time.Minute} {
 		wantEqual(t, fmt.Sprint("list, attempt ", attempts), list.retryDelay(attempts), want)
 	}
-	e := New(Config{Retry: Backoff{Base: time.Second, Max: time.Minute}}, 1)
+	e := New(port.Config{Retry: port.Backoff{Base: time.Second, Max: time.Minute}}, 1)
 	seen := map[time.Duration]bool{}
 	for range 100 {
 		d := e.retryDelay(3)
@@ -372,13 +374,13 @@ func TestRetryDelays(t *testing.T) {
 
 func TestOneSeedGivesOneTranscript(t *testing.T) {
 	run := func(seed uint64) (out string) {
-		e := New(Config{BootID: "b"}, seed)
+		e := New(port.Config{BootID: "b"}, seed)
 		now := time.Hour
 		for range 50 {
-			for _, a := range e.Step(now, Start{}) {
+			for _, a := range e.Step(now, port.Start{}) {
 				out += fmt.Sprintf("%T %+v\n", a, a)
-				if l, ok := a.(Lease); ok {
-					for _, a := range e.Step(now, Leased{ID: l.ID, Err: errTest}) {
+				if l, ok := a.(port.Lease); ok {
+					for _, a := range e.Step(now, port.Leased{ID: l.ID, Err: errTest}) {
 						out += fmt.Sprintf("%T %+v\n", a, a)
 					}
 					break
@@ -401,16 +403,16 @@ func TestOneSeedGivesOneTranscript(t *testing.T) {
 // such topics as there may be take no memory for ever.
 func TestRejectionsElsewhereSlowNoBatch(t *testing.T) {
 	const most = 1000
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	for i := range 3 * most {
 		b := r.batch(0, fmt.Sprint("p", i), fmt.Sprintf("@topic-%d", i))
 		b.More = true
 		for {
-			if s, ok := maybe[Settle](r); ok {
-				r.step(Settled{ID: s.ID})
-			} else if rd, ok := maybe[Read](r); ok {
-				r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+			if s, ok := maybe[port.Settle](r); ok {
+				r.step(port.Settled{ID: s.ID})
+			} else if rd, ok := maybe[port.Read](r); ok {
+				r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
 				break
 			} else {
 				r.pass(100 * time.Millisecond)

@@ -1,10 +1,12 @@
 package core
 
 import (
-	"strings"
 	"time"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/mark"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -20,16 +22,37 @@ func (e *Engine) wantsParked(l *lane) bool {
 	return l.turns < parkedTurns || l.paused && !e.blind(l)
 }
 
+// planViews asks for the whole view of lanes whose view is old, at a slow pace. If a
+// store announced too little, the owner would know no time of a parked record and the
+// message would wait for ever.
+func (e *Engine) planViews() {
+	for _, l := range e.held {
+		if l.records > 0 && e.now >= l.viewedAt+viewAge && !l.stuck() {
+			l.refresh = true
+		}
+	}
+}
+
+// stuck reports whether the lane's first batch has met silence or an outage: only what
+// comes behind it may end that, and a view would wait for it without reading.
+func (l *lane) stuck() bool {
+	if l.done >= len(l.queue) {
+		return false
+	}
+	b := l.queue[l.done]
+	return b.alone != nil || b.rounds > 0 || b.outages > 0
+}
+
 // blind reports whether all that a lane at its cap may send are messages of unknown
 // fate, and nothing was acknowledged since where they go: only what comes behind
 // them can show whether it works.
 func (e *Engine) blind(l *lane) bool {
 	for _, s := range l.suspects {
-		if e.works(s.place, s.at) {
+		if !s.counted && e.works(s.place, s.at) {
 			return false
 		}
 	}
-	return len(l.suspects) > 0 && l.records < e.cfg.maxParked()
+	return l.awaits() && l.records < maxParked(&e.cfg)
 }
 
 // overCap reports whether the lane's captured keys are at the cap.
@@ -37,7 +60,7 @@ func (e *Engine) overCap(l *lane) bool {
 	over := len(l.captured) >= e.cfg.ParkedKeys
 	if over != l.paused {
 		l.paused = over
-		e.tell(LanePaused{Lane: l.id, Keys: len(l.captured), Reason: "parked keys reached the cap", On: over})
+		e.tell(port.LanePaused{Lane: l.id, Keys: len(l.captured), Reason: "parked keys reached the cap", On: over})
 	}
 	return over
 }
@@ -49,7 +72,7 @@ func (e *Engine) obey(l *lane, paused bool) {
 		return
 	}
 	l.stopped, l.paused = paused, false
-	e.tell(LanePaused{Lane: l.id, Keys: len(l.captured), Reason: PausedByPerson, On: paused})
+	e.tell(port.LanePaused{Lane: l.id, Keys: len(l.captured), Reason: port.PausedByPerson, On: paused})
 }
 
 // dueFirst reports whether the lane's requests wait for what is due of it. The pages
@@ -90,8 +113,8 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 	if p.Attempts == 0 {
 		p.Attempts = b.meta[i].Attempts
 	}
-	if b.suspect && !b.sent { // it was not tried, and is one still
-		p.Code = store.CodeCrashed
+	if b.suspect && !b.sent && p.State != store.Dead { // it was not tried, and is one still
+		p.Code, p.Attempts = mark.CrashCode(b.meta[i].Attempts), b.ends
 	}
 	b.parks = append(b.parks, p)
 	// A dead letter that will be skipped holds its key too, until it is recorded:
@@ -116,7 +139,7 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 		l.records++
 	}
 	delete(l.suspects, p.Seq)
-	e.tell(RecordParked{
+	e.tell(port.RecordParked{
 		Lane: l.id, Seq: p.Seq, ID: p.Message.ID, Topic: p.Message.Topic, State: p.State,
 		Attempts: p.Attempts, Class: p.Class, Code: p.Code, Error: p.Error,
 	})
@@ -125,9 +148,10 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 // unpark notes that a parked message was delivered.
 func (e *Engine) unpark(l *lane, b *batch, i int) {
 	seq := b.meta[i].Seq
-	e.cleared(l, seq)
+	e.cleared(l, b, i)
 	b.unpark = append(b.unpark, seq)
 	delete(l.suspects, seq)
+	delete(l.survivors, seq)
 }
 
 // wait parks a message behind its captured key. One that committed late may have
@@ -159,8 +183,15 @@ func (e *Engine) dead(l *lane, b *batch, i int, err *broker.Error) {
 	p := parkFor(err)
 	p.State, p.Attempts = store.Dead, b.meta[i].Attempts+1
 	m := &b.msgs[i]
-	p.Captures = m.Key != "" && (e.cfg.Policy(m.Topic) == Block || !e.mayLeaveGap(l, m))
+	p.Captures = m.Key != "" && (e.cfg.Policy(m.Topic) == port.Block || !e.mayLeaveGap(l, m))
 	e.park(l, b, i, p)
+}
+
+// mayLeaveGap reports whether a key of the lane may continue behind one more skipped
+// version. Gaps are kept in memory and read with every lease, so their number
+// has the cap of captured keys.
+func (e *Engine) mayLeaveGap(l *lane, m *postrider.Message) bool {
+	return m.Version == 0 || l.gaps.Joins(m) || l.gapCount < e.cfg.ParkedKeys
 }
 
 // divert parks a message of a destination that is down, without an attempt, so
@@ -170,7 +201,7 @@ func (e *Engine) divert(l *lane, b *batch, i int, s *scope, err *broker.Error) b
 	key := b.msgs[i].Key
 	if !b.parked {
 		_, captured := l.captured[key]
-		full := len(l.captured) >= e.cfg.ParkedKeys && !captured || l.records >= e.cfg.maxParked()
+		full := len(l.captured) >= e.cfg.ParkedKeys && !captured || l.records >= maxParked(&e.cfg)
 		if full || !e.othersWork(s.name) {
 			return false
 		}
@@ -180,13 +211,18 @@ func (e *Engine) divert(l *lane, b *batch, i int, s *scope, err *broker.Error) b
 }
 
 func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error) {
-	if err == nil {
+	untried := err == nil
+	if untried {
 		err = broker.Classify(broker.Outage(errHeld(s), s.code, s.name))
 	}
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, b.msgs[i].Key != ""
 	p.at = max(s.pause.until, e.now) + time.Duration(e.rng.Int64N(int64(e.cfg.OutageBase)))
-	if b.parked && !p.Captures { // written again whenever it is read: less often while the outage lasts
+	switch {
+	case !b.parked || p.Captures:
+	case untried && s.braked && !s.free: // captured keys are due at each end of the pause: without a turn of its own the record would starve
+		s.free, p.at = true, max(s.pause.until, e.now)
+	default: // written again whenever it is read: less often while the outage lasts
 		p.at += min(2*max(s.pause.until-s.tripped, 0), e.cfg.OutageMax)
 	}
 	before, suspected := l.suspects[b.meta[i].Seq]
@@ -197,22 +233,7 @@ func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error
 	l.waitFor(b.msgs[i].Key, s.name)
 }
 
-func parkFor(err *broker.Error) park {
-	p := park{Park: store.Park{Class: err.Class.String(), Code: shorten(err.Code, maxCode)}}
-	if err.Err != nil {
-		p.Error = shorten(err.Err.Error(), maxErrorText)
-	}
-	return p
-}
-
-// shorten makes a text that every database takes: a settlement with one that it
-// refuses would be refused for ever.
-func shorten(s string, limit int) string {
-	if len(s) > limit {
-		s = s[:limit]
-	}
-	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "")
-}
+func parkFor(err *broker.Error) park { return park{Park: mark.Park(err)} }
 
 func errHeld(s *scope) error {
 	if s.braked {

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/mark"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -28,7 +30,7 @@ func (r *rig) parkedBatch(v store.ParkedView, st store.State, attempts int, keys
 }
 
 func TestMessagesOfACapturedKeyWait(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.leadWith(lanes(1, captured("a")))
 	r.read(r.batch(0, "p1", "a", "b", ""))
 	wantEqual(t, "sent", fmt.Sprint(ids(r.deliver())), "[m2 m3]")
@@ -38,7 +40,7 @@ func TestMessagesOfACapturedKeyWait(t *testing.T) {
 }
 
 func TestAKeyIsCapturedBeforeItsParkIsSettled(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	b := r.batch(0, "p1", "a", "b")
 	b.More = true
@@ -50,47 +52,47 @@ func TestAKeyIsCapturedBeforeItsParkIsSettled(t *testing.T) {
 }
 
 func TestDueRecordsAreDeliveredOnceThePipelineIsEmpty(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	v := captured("a")
 	v.HasDue, v.NextDue = true, 300*time.Millisecond
 	r.leadWith(lanes(1, v))
 	r.read(r.batch(0, "p1", "b"))
-	d := take[Deliver](r)
+	d := take[port.Deliver](r)
 	r.pass(400 * time.Millisecond)
-	none[Read](r) // due, but a delivery is out
-	r.step(Delivered{ID: d.ID})
-	s := take[Settle](r) // at once: the parked records wait for it
-	none[Read](r)
-	r.step(Settled{ID: s.ID})
-	rd := take[Read](r)
+	none[port.Read](r) // due, but a delivery is out
+	r.step(port.Delivered{ID: d.ID})
+	s := take[port.Settle](r) // at once: the parked records wait for it
+	none[port.Read](r)
+	r.step(port.Settled{ID: s.ID})
+	rd := take[port.Read](r)
 	if !rd.Reads[0].Parked || rd.Reads[0].Epoch != 11 {
 		t.Fatalf("read %+v, want a parked one under the new epoch", rd.Reads[0])
 	}
-	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(v, store.Retry, 2, "a")}})
+	r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(v, store.Retry, 2, "a")}})
 	r.deliver()
-	s = take[Settle](r)
+	s = take[port.Settle](r)
 	st := s.Settlements[0]
 	wantEqual(t, "unparked", fmt.Sprint(st.Unpark), "[2]")
 	wantEqual(t, "delivered", st.Delivered, 1)
 	if st.Position != nil {
 		t.Errorf("a parked settlement moved the position to %q", st.Position)
 	}
-	r.step(Settled{ID: s.ID})
+	r.step(port.Settled{ID: s.ID})
 	rd = r.parkedRead() // the view again, for what was behind it
-	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(store.ParkedView{}, 0, 0)}})
+	r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(store.ParkedView{}, 0, 0)}})
 	for {
-		rd, ok := maybe[Read](r)
+		rd, ok := maybe[port.Read](r)
 		if !ok {
 			break
 		}
 		wantEqual(t, "parked", rd.Reads[0].Parked, false)
-		r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.batch(0, "p2", "a")}})
+		r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{r.batch(0, "p2", "a")}})
 	}
-	if w, ok := maybe[Wait](r); ok {
-		r.step(Woke{ID: w.ID})
+	if w, ok := maybe[port.Wait](r); ok {
+		r.step(port.Woke{ID: w.ID})
 		r.read(r.batch(0, "p2", "a"))
 	}
-	wantEqual(t, "the freed key flows", len(take[Deliver](r).Msgs), 1)
+	wantEqual(t, "the freed key flows", len(take[port.Deliver](r).Msgs), 1)
 }
 
 func TestAParkedRecordThatFailsAgainIsParkedLonger(t *testing.T) {
@@ -106,7 +108,7 @@ func TestAParkedRecordThatFailsAgainIsParkedLonger(t *testing.T) {
 		{"its destination is down", errOrdersOut, "m1 retry captures #3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, Config{})
+			r := newRig(t, port.Config{})
 			r.leadWith(lanes(1, due))
 			r.read(r.parkedBatch(due, store.Retry, 3, "a", "a", "b"))
 			r.deliver(c.err, errNotTried, nil)
@@ -118,19 +120,19 @@ func TestAParkedRecordThatFailsAgainIsParkedLonger(t *testing.T) {
 }
 
 func TestANormalBatchGetsItsTurnBetweenParkedOnes(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	due := captured("a")
 	due.HasDue = true
 	r.leadWith(lanes(1, due))
 	for turn := range 20 {
-		rd := take[Read](r)
+		rd := take[port.Read](r)
 		if !rd.Reads[0].Parked {
 			wantEqual(t, "turn of the first normal read", turn, parkedTurns)
 			return
 		}
-		r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(due, store.Waiting, 0, "a")}})
+		r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(due, store.Waiting, 0, "a")}})
 		r.deliver()
-		r.step(Settled{ID: take[Settle](r).ID})
+		r.step(port.Settled{ID: take[port.Settle](r).ID})
 	}
 	t.Fatal("parked records starve the lane")
 }
@@ -144,7 +146,7 @@ func TestActsWaitAWhileForWhatIsDue(t *testing.T) {
 	due := store.ParkedView{HasDue: true, Records: 9}
 	act := store.Request{ID: 7, Act: store.Act{Kind: store.ActRetry, Seq: 99}}
 	start := func() *rig {
-		r := newRig(t, Config{})
+		r := newRig(t, port.Config{})
 		g := lanes(1, due)
 		g.Requests = []store.Request{act}
 		r.leadWith(g)
@@ -152,14 +154,14 @@ func TestActsWaitAWhileForWhatIsDue(t *testing.T) {
 	}
 	// turn sends one due record, and reports whether the act came instead.
 	turn := func(r *rig, after store.ParkedView) bool {
-		if s, ok := maybe[Settle](r); ok {
+		if s, ok := maybe[port.Settle](r); ok {
 			wantEqual(t, "requests", fmt.Sprint(s.Settlements[0].Requests), "[7]")
 			return true
 		}
 		rd := r.parkedRead()
-		r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(after, store.Retry, 0, "a")}})
+		r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(after, store.Retry, 0, "a")}})
 		r.deliver()
-		r.step(Settled{ID: take[Settle](r).ID})
+		r.step(port.Settled{ID: take[port.Settle](r).ID})
 		return false
 	}
 	r := start()
@@ -172,110 +174,110 @@ func TestActsWaitAWhileForWhatIsDue(t *testing.T) {
 	turn(r, store.ParkedView{})
 	wantEqual(t, "the act when nothing is due any more", turn(r, due), true)
 
-	r = newRig(t, Config{})
+	r = newRig(t, port.Config{})
 	g := lanes(1, due)
 	g.Requests, g.Paused = []store.Request{act}, true
 	r.leadWith(g)
 	wantEqual(t, "the act while the pipe is paused", turn(r, due), true)
 
-	r = newRig(t, Config{})
+	r = newRig(t, port.Config{})
 	r.leadWith(lanes(2, store.ParkedView{HasDue: true, NextDue: 500 * time.Millisecond}))
 	r.read(r.batch(1, "p1", "b"))
 	for range 60 {
-		if d, ok := maybe[Deliver](r); ok {
-			r.step(Delivered{ID: d.ID, Errs: []error{outage}})
+		if d, ok := maybe[port.Deliver](r); ok {
+			r.step(port.Delivered{ID: d.ID, Errs: []error{outage}})
 		}
-		if rd, ok := maybe[Read](r); ok {
-			r.step(ReadDone{ID: rd.ID})
+		if rd, ok := maybe[port.Read](r); ok {
+			r.step(port.ReadDone{ID: rd.ID})
 		}
 		r.pass(10 * time.Millisecond)
 	}
 	r.now += 700 * time.Millisecond
-	r.step(Tick{})
-	r.step(Leased{ID: take[Lease](r).ID, Grant: r.grant(act)})
-	if rd, ok := maybe[Read](r); ok { // of what may show that the sink works: the act comes first
-		r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(due, store.Retry, 0, "a")}})
+	r.step(port.Tick{})
+	r.step(port.Leased{ID: take[port.Lease](r).ID, Grant: r.grant(act)})
+	if rd, ok := maybe[port.Read](r); ok { // of what may show that the sink works: the act comes first
+		r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(due, store.Retry, 0, "a")}})
 	}
 	wantEqual(t, "the act while the sink is down", turn(r, due), true)
 
 	r = start()
-	r.step(ReadDone{ID: take[Read](r).ID, Batches: []store.Batch{{Parked: due}}})
+	r.step(port.ReadDone{ID: take[port.Read](r).ID, Batches: []store.Batch{{Parked: due}}})
 	wantEqual(t, "the act when the read finds nothing", turn(r, due), true)
 }
 
 // Nobody counts further than the cap needs.
 func TestParkedRecordsAreCountedAsFarAsTheCap(t *testing.T) {
-	r := newRig(t, Config{ParkedKeys: 3})
-	r.step(Start{})
-	l := take[Lease](r)
-	r.step(Leased{ID: l.ID, Grant: lanes(1, store.ParkedView{HasDue: true})})
+	r := newRig(t, port.Config{ParkedKeys: 3})
+	r.step(port.Start{})
+	l := take[port.Lease](r)
+	r.step(port.Leased{ID: l.ID, Grant: lanes(1, store.ParkedView{HasDue: true})})
 	wantEqual(t, "lease", l.Req.CountParked, 3*recordsPerKey)
-	wantEqual(t, "read", take[Read](r).Reads[0].CountParked, 3*recordsPerKey)
+	wantEqual(t, "read", take[port.Read](r).Reads[0].CountParked, 3*recordsPerKey)
 }
 
 func TestActsOfPeopleAreExecutedOnceInASettlementOfTheirOwn(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.leadWith(lanes(1, captured("a")))
 	r.read(r.batch(0, "p1", "b"))
-	d := take[Deliver](r)
+	d := take[port.Deliver](r)
 	request := store.Request{ID: 7, Lane: 0, Act: store.Act{Kind: store.ActRetry, Seq: 99}}
 	r.now += 700 * time.Millisecond
-	r.step(Tick{})
+	r.step(port.Tick{})
 	stale := r.grant(request)
-	r.step(Leased{ID: take[Lease](r).ID, Grant: stale})
-	none[Settle](r)
-	r.step(Delivered{ID: d.ID})
-	s := take[Settle](r)
+	r.step(port.Leased{ID: take[port.Lease](r).ID, Grant: stale})
+	none[port.Settle](r)
+	r.step(port.Delivered{ID: d.ID})
+	s := take[port.Settle](r)
 	wantEqual(t, "first the pipeline", len(s.Settlements[0].Requests), 0)
-	r.step(Settled{ID: s.ID})
-	s = take[Settle](r)
+	r.step(port.Settled{ID: s.ID})
+	s = take[port.Settle](r)
 	wantEqual(t, "requests", fmt.Sprint(s.Settlements[0].Requests), "[7]")
 	r.now += 700 * time.Millisecond
-	r.step(Tick{})
-	l := take[Lease](r)
-	r.step(Settled{ID: s.ID})
-	rd := take[Read](r)
+	r.step(port.Tick{})
+	l := take[port.Lease](r)
+	r.step(port.Settled{ID: s.ID})
+	rd := take[port.Read](r)
 	wantEqual(t, "then the view", rd.Reads[0].Parked, true)
 	stale.Lanes[0].Epoch = 12
-	r.step(Leased{ID: l.ID, Grant: stale}) // sent before the settlement was answered
-	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(store.ParkedView{}, 0, 0)}})
+	r.step(port.Leased{ID: l.ID, Grant: stale}) // sent before the settlement was answered
+	r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{r.parkedBatch(store.ParkedView{}, 0, 0)}})
 	r.pass(200 * time.Millisecond)
-	none[Settle](r)
+	none[port.Settle](r)
 }
 
 // Promises: G
 func TestAtTheCapOfParkedKeysTheLanePausesAndSaysSo(t *testing.T) {
-	r := newRig(t, Config{ParkedKeys: 2})
+	r := newRig(t, port.Config{ParkedKeys: 2})
 	r.lead(1)
 	b := r.batch(0, "p1", "a", "b")
 	b.More = true
 	r.read(b)
-	r.step(ReadDone{ID: take[Read](r).ID})
+	r.step(port.ReadDone{ID: take[port.Read](r).ID})
 	r.deliver(rejected, rejected)
 	r.settle(0)
-	if w, ok := maybe[Wait](r); ok {
-		r.step(Woke{ID: w.ID})
+	if w, ok := maybe[port.Wait](r); ok {
+		r.step(port.Woke{ID: w.ID})
 	}
-	none[Read](r)
-	p := factsOf[LanePaused](r)
+	none[port.Read](r)
+	p := factsOf[port.LanePaused](r)
 	if len(p) != 1 || !p[0].On || p[0].Keys != 2 {
 		t.Fatalf("paused %+v", p)
 	}
 	r.now += 700 * time.Millisecond
-	r.step(Tick{})
+	r.step(port.Tick{})
 	request := store.Request{ID: 1, Act: store.Act{Kind: store.ActDiscard, Seq: 1}}
-	l, _ := maybe[Lease](r)
-	r.step(Leased{ID: l.ID, Grant: r.grant(request)})
-	r.step(Settled{ID: take[Settle](r).ID})
-	r.step(ReadDone{ID: take[Read](r).ID, Batches: []store.Batch{r.parkedBatch(captured("b"), 0, 0)}})
-	wantEqual(t, "reads again", take[Read](r).Reads[0].Parked, false)
-	if p = factsOf[LanePaused](r); len(p) != 2 || p[1].On {
+	l, _ := maybe[port.Lease](r)
+	r.step(port.Leased{ID: l.ID, Grant: r.grant(request)})
+	r.step(port.Settled{ID: take[port.Settle](r).ID})
+	r.step(port.ReadDone{ID: take[port.Read](r).ID, Batches: []store.Batch{r.parkedBatch(captured("b"), 0, 0)}})
+	wantEqual(t, "reads again", take[port.Read](r).Reads[0].Parked, false)
+	if p = factsOf[port.LanePaused](r); len(p) != 2 || p[1].On {
 		t.Errorf("paused %+v", p)
 	}
 }
 
 func TestAnUnknownParkedRecordFailsOnlyWhenOthersWork(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	due := captured("a")
 	due.HasDue = true
 	r.leadWith(lanes(1, due))
@@ -291,7 +293,7 @@ func TestAnUnknownParkedRecordFailsOnlyWhenOthersWork(t *testing.T) {
 }
 
 func TestScheduledRecordsBehindAFailureOfTheirKeyWait(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	due := store.ParkedView{HasDue: true, Records: 2}
 	r.leadWith(lanes(1, due))
 	r.read(r.parkedBatch(due, store.Scheduled, 0, "a", "a"))
@@ -300,17 +302,17 @@ func TestScheduledRecordsBehindAFailureOfTheirKeyWait(t *testing.T) {
 }
 
 func TestAPausedLaneComesToRestBehindAnUnknownMessage(t *testing.T) {
-	r := newRig(t, Config{ParkedKeys: 1})
+	r := newRig(t, port.Config{ParkedKeys: 1})
 	r.lead(1)
 	r.read(r.batch(0, "p1", "a", ""))
 	r.deliver(rejected, unknown)
-	r.step(Woke{ID: take[Wait](r).ID})
+	r.step(port.Woke{ID: take[port.Wait](r).ID})
 	for range 20 { // a few rounds together, then alone
 		r.pass(500 * time.Millisecond)
-		if d, ok := maybe[Deliver](r); ok {
-			r.step(Delivered{ID: d.ID, Errs: []error{unknown}})
+		if d, ok := maybe[port.Deliver](r); ok {
+			r.step(port.Delivered{ID: d.ID, Errs: []error{unknown}})
 		}
-		if s, ok := maybe[Settle](r); ok {
+		if s, ok := maybe[port.Settle](r); ok {
 			wantEqual(t, "parked", drawn(s.Settlements[0].Park), "m1 dead captures #1, m2 retry")
 			return
 		}
@@ -319,17 +321,17 @@ func TestAPausedLaneComesToRestBehindAnUnknownMessage(t *testing.T) {
 }
 
 func TestAFewMessagesStepOutOfABrakesWay(t *testing.T) {
-	r := newRig(t, Config{Brake: 1})
+	r := newRig(t, port.Config{Brake: 1})
 	r.lead(1)
 	r.read(r.batch(0, "p1", "a", "b", "b"))
 	r.deliver(rejected, rejected, errNotTried)
 	for range 20 {
 		r.pass(500 * time.Millisecond)
-		if d, ok := maybe[Deliver](r); ok {
+		if d, ok := maybe[port.Deliver](r); ok {
 			wantEqual(t, "probe", fmt.Sprint(ids(d)), "[m2 m3]")
-			r.step(Delivered{ID: d.ID, Errs: []error{rejected, errNotTried}})
+			r.step(port.Delivered{ID: d.ID, Errs: []error{rejected, errNotTried}})
 		}
-		if s, ok := maybe[Settle](r); ok {
+		if s, ok := maybe[port.Settle](r); ok {
 			wantEqual(t, "parked", drawn(s.Settlements[0].Park), "m1 dead captures #1, m2 retry captures, m3 waiting")
 			return
 		}
@@ -353,7 +355,7 @@ func TestAStragglerBehindAYoungerHeadIsLookedFor(t *testing.T) {
 		"before the head of another": {captured("b"), 15, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, Config{})
+			r := newRig(t, port.Config{})
 			r.leadWith(lanes(1, tc.view))
 			b := r.batch(0, "p1", "a")
 			b.Meta[0].Seq, b.More = 10, true
@@ -367,7 +369,7 @@ func TestAStragglerBehindAYoungerHeadIsLookedFor(t *testing.T) {
 			r.settle(0)
 			r.pass(3 * time.Second)
 			looked := false
-			for rd, ok := maybe[Read](r); ok && !looked; rd, ok = maybe[Read](r) {
+			for rd, ok := maybe[port.Read](r); ok && !looked; rd, ok = maybe[port.Read](r) {
 				looked = rd.Reads[0].Parked
 			}
 			wantEqual(t, "looks", looked, tc.looks)
@@ -380,42 +382,42 @@ func TestAStragglerBehindAYoungerHeadIsLookedFor(t *testing.T) {
 //
 // Promises: S
 func TestAPausedLaneIsNotRead(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.leadWith(lanes(1, store.ParkedView{}))
 	ask := func(kind store.ActKind, id int64, paused bool) {
 		t.Helper()
 		r.now += 700 * time.Millisecond
-		r.step(Tick{})
-		l, _ := maybe[Lease](r)
-		r.step(Leased{ID: l.ID, Grant: r.grant(store.Request{ID: id, Act: store.Act{Kind: kind}})})
-		s := take[Settle](r)
+		r.step(port.Tick{})
+		l, _ := maybe[port.Lease](r)
+		r.step(port.Leased{ID: l.ID, Grant: r.grant(store.Request{ID: id, Act: store.Act{Kind: kind}})})
+		s := take[port.Settle](r)
 		wantEqual(t, "acts", fmt.Sprint(s.Settlements[0].Requests), fmt.Sprintf("[%d]", id))
-		none[Read](r)
-		r.step(Settled{ID: s.ID})
-		look := take[Read](r)
+		none[port.Read](r)
+		r.step(port.Settled{ID: s.ID})
+		look := take[port.Read](r)
 		wantEqual(t, "looks at what is parked", look.Reads[0].Parked, true)
-		r.step(ReadDone{ID: look.ID, Batches: []store.Batch{r.parkedBatch(store.ParkedView{Paused: paused}, 0, 0)}})
+		r.step(port.ReadDone{ID: look.ID, Batches: []store.Batch{r.parkedBatch(store.ParkedView{Paused: paused}, 0, 0)}})
 	}
 	r.read() // nothing
 	ask(store.ActPause, 1, true)
 	r.pass(600 * time.Millisecond)
-	r.step(Woke{ID: take[Wait](r).ID})
-	none[Read](r)
+	r.step(port.Woke{ID: take[port.Wait](r).ID})
+	none[port.Read](r)
 	ask(store.ActResume, 2, false)
-	wantEqual(t, "reads again", take[Read](r).Reads[0].Parked, false)
-	p := factsOf[LanePaused](r)
-	if len(p) != 2 || !p[0].On || p[1].On || p[0].Reason != PausedByPerson {
+	wantEqual(t, "reads again", take[port.Read](r).Reads[0].Parked, false)
+	p := factsOf[port.LanePaused](r)
+	if len(p) != 2 || !p[0].On || p[1].On || p[0].Reason != port.PausedByPerson {
 		t.Errorf("paused %+v", p)
 	}
-	r = newRig(t, Config{})
+	r = newRig(t, port.Config{})
 	r.leadWith(lanes(1, store.ParkedView{Paused: true}))
-	none[Read](r)
+	none[port.Read](r)
 }
 
 // Writers say 9999-12-31 or infinity for "not yet", which is more than a
 // Duration holds.
 func TestWhatIsScheduledForNeverIsNotDue(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	b := r.batch(0, "p1", "a", "b")
 	b.Meta[0].DueIn = math.MaxInt64
@@ -426,7 +428,7 @@ func TestWhatIsScheduledForNeverIsNotDue(t *testing.T) {
 		t.Errorf("parked as %v for %v", s.Park[0].State, due)
 	}
 	v := store.ParkedView{HasDue: true, NextDue: math.MaxInt64, Records: 1}
-	l := newRig(t, Config{}).e.newLane(store.LaneGrant{Parked: v})
+	l := newRig(t, port.Config{}).e.newLane(store.LaneGrant{Parked: v})
 	if r.e.wantsParked(l) {
 		t.Error("due by the view")
 	}
@@ -436,16 +438,49 @@ func TestWhatIsScheduledForNeverIsNotDue(t *testing.T) {
 //
 // Promises: S
 func TestWhatIsParkedFitsADatabase(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	r.read(r.batch(0, "p1", "a"))
 	nasty := strings.Repeat("é", 400) + "\x00\xff"
 	r.deliver(broker.Rejected(errors.New("\xff\x00"+nasty), "\x00\xff"+nasty, ""))
 	p := r.settle(0).Park[0]
 	for _, s := range []string{p.Code, p.Error} {
-		if !utf8.ValidString(s) || strings.Contains(s, "\x00") || s == "" || len(s) > maxErrorText {
+		if !utf8.ValidString(s) || strings.Contains(s, "\x00") || s == "" || len(s) > mark.MaxText {
 			t.Errorf("%q", s)
 		}
 	}
-	wantEqual(t, "code", len(p.Code) <= maxCode, true)
+	wantEqual(t, "code", len(p.Code) <= mark.MaxCode, true)
+}
+
+// A record of which no time is known does not wait for ever: a store may have announced
+// too little.
+// Promises: S
+func TestAnOldViewIsReadAgain(t *testing.T) {
+	r := newRig(t, port.Config{})
+	r.leadWith(lanes(2, store.ParkedView{Records: 1}))
+	r.e.lanes[1].records = 0
+	r.read()
+	pass := func(d time.Duration) {
+		for end := r.now + d; r.now < end; r.untimed() {
+			r.pass(100 * time.Millisecond)
+		}
+	}
+	pass(viewAge - time.Second)
+	none[port.Read](r)
+	pass(time.Second)
+	rd := r.parkedRead()
+	if len(rd.Reads) != 1 || rd.Reads[0].Lane != 0 || rd.Reads[0].Keys != nil {
+		t.Fatalf("%+v is read, want the whole view of lane 0", rd.Reads)
+	}
+	b := r.batch(0, "", "")
+	b.Position, b.Meta[0].State, b.Parked.Records = nil, store.Retry, 1
+	r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+	wantEqual(t, "sent", len(r.deliver().Msgs), 1)
+	r.settle(0)
+	pass(2 * viewAge)
+	for rd, ok := maybe[port.Read](r); ok; rd, ok = maybe[port.Read](r) {
+		if rd.Reads[0].Parked {
+			t.Errorf("%+v is read of a lane with nothing parked", rd.Reads[0])
+		}
+	}
 }

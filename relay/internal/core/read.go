@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/health"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -24,6 +26,7 @@ func (e *Engine) room(l *lane) int {
 	if n := len(e.held); n > 0 { // four pages each: two that are settled and read anew, two to deliver meanwhile
 		page = max(min(page, e.cfg.MaxMessages/(4*n)), 1)
 	}
+	page = e.rate.Page(page)
 	n := min(page, e.cfg.Window-l.msgs)
 	total := e.cfg.MaxMessages - e.msgs - e.reserved
 	if l.msgs > 0 { // reading ahead never takes the last room of other lanes
@@ -46,7 +49,7 @@ func (e *Engine) mayRead(l *lane) bool {
 	if e.wantsParked(l) {
 		return len(l.queue) == 0 && (len(l.requests) == 0 || e.dueFirst(l)) && e.abandoned[l.id] == 0
 	}
-	return !l.idle && !l.stopped && l.readsNarrow() && (!e.overCap(l) || e.blind(l)) && !e.crowded(l)
+	return !l.idle && !l.stopped && e.readsNarrow(l) && (!e.overCap(l) || e.blind(l)) && !e.crowded(l)
 }
 
 // mayAsk reports whether anything may be read now. While the sink is held for long, a
@@ -165,11 +168,11 @@ func (e *Engine) unreserve(op *readOp) {
 	}
 }
 
-func (e *Engine) sendRead(op *readOp, timeout time.Duration) ID {
+func (e *Engine) sendRead(op *readOp, timeout time.Duration) port.ID {
 	id := e.id()
 	op.history, op.sentAt = e.history, e.now
 	e.reads[id] = op
-	e.do(Read{ID: id, Reads: op.reads, Timeout: timeout})
+	e.do(port.Read{ID: id, Reads: op.reads, Timeout: timeout})
 	return id
 }
 
@@ -190,7 +193,7 @@ func (e *Engine) keepReadOp(op *readOp) {
 	e.spareRead = op
 }
 
-func (e *Engine) onRead(ev ReadDone) {
+func (e *Engine) onRead(ev port.ReadDone) {
 	op := e.reads[ev.ID]
 	if op == nil {
 		return
@@ -247,23 +250,23 @@ func (e *Engine) leftOut(op *readOp, l *lane, sb *store.Batch) {
 func (e *Engine) readWorked(op *readOp) {
 	if op.parked {
 		e.parked.worked(e.now-op.sentAt < e.parkedTimeout()/4)
-		e.storeWorks(callParked)
+		e.storeWorks(health.Parked, op.sentAt)
 		return
 	}
 	e.readHold = pause{}
-	e.storeWorks(callRead)
+	e.storeWorks(health.Read, op.sentAt)
 }
 
 func (e *Engine) readFailed(op *readOp, err error) {
 	other := e.refused(err, op.history)
-	hold, call := &e.readHold, callRead
+	hold, call := &e.readHold, health.Read
 	if op.parked {
-		hold, call = &e.parked.hold, callParked
+		hold, call = &e.parked.hold, health.Parked
 		e.parked.shrink(op)
 	}
 	e.pauseFor(hold, e.cfg.OutageBase, e.cfg.OutageMax)
 	if !other {
-		e.storeFails(call, err)
+		e.storeFails(call, op.sentAt, err)
 	}
 }
 
@@ -297,8 +300,7 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 	l.turns = 0
 	l.idle = !sb.More
 	l.readPos = b.pos
-	b.aside, b.end = l.crashes >= crashAside && len(b.msgs) > 0, !sb.More
-	b.lone = l.narrow > 0 && !b.aside && len(b.msgs) > 0
+	b.aside, b.end = l.crashes >= crashAside && e.brokerLives() && len(b.msgs) > 0, !sb.More
 	if len(b.msgs) == 0 && len(l.queue) > l.settling {
 		if last := l.queue[len(l.queue)-1]; len(last.msgs) == 0 && len(last.requests) == 0 {
 			last.pos, last.end = b.pos, b.end // nothing between them: one settlement covers both
@@ -309,7 +311,7 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 }
 
 func (e *Engine) enqueue(l *lane, b *batch) {
-	e.wary = e.wary || b.lone
+	e.wary = e.wary || b.suspect
 	l.queue = append(l.queue, b)
 	l.msgs += len(b.msgs)
 	l.bytes += b.bytes
@@ -325,13 +327,13 @@ func (e *Engine) planWait() {
 	for _, l := range e.held {
 		if l.idle {
 			e.waiting = e.id()
-			e.do(Wait{ID: e.waiting, Max: e.pollDelay})
+			e.do(port.Wait{ID: e.waiting, Max: e.pollDelay})
 			return
 		}
 	}
 }
 
-func (e *Engine) onWoke(ev Woke) {
+func (e *Engine) onWoke(ev port.Woke) {
 	if ev.ID != e.waiting {
 		return
 	}

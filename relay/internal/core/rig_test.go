@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -17,23 +18,23 @@ type rig struct {
 	t     testing.TB
 	e     *Engine
 	now   time.Duration
-	acts  []Action
-	facts []Fact
+	acts  []port.Action
+	facts []port.Fact
 	seq   int64
 
 	others int // instances that want lanes too
 }
 
-func newRig(tb testing.TB, cfg Config) *rig {
+func newRig(tb testing.TB, cfg port.Config) *rig {
 	tb.Helper()
 	cfg.BootID = "boot"
 	return &rig{t: tb, e: New(cfg, 1), now: time.Hour}
 }
 
-func (r *rig) step(ev Event) {
+func (r *rig) step(ev port.Event) {
 	r.t.Helper()
 	for _, a := range r.e.Step(r.now, ev) {
-		if n, ok := a.(Notify); ok {
+		if n, ok := a.(port.Notify); ok {
 			r.facts = append(r.facts, n.Fact)
 			continue
 		}
@@ -46,9 +47,9 @@ func (r *rig) pass(d time.Duration) {
 	r.t.Helper()
 	for end := r.now + d; r.now < end; {
 		r.now += min(10*time.Millisecond, end-r.now)
-		r.step(Tick{})
-		if l, ok := maybe[Lease](r); ok && !l.Req.Leave {
-			r.step(Leased{ID: l.ID, Grant: r.grant()})
+		r.step(port.Tick{})
+		if l, ok := maybe[port.Lease](r); ok && !l.Req.Leave {
+			r.step(port.Leased{ID: l.ID, Grant: r.grant()})
 		} else if ok {
 			r.acts = append(r.acts, l)
 		}
@@ -64,7 +65,7 @@ func (r *rig) grant(requests ...store.Request) store.Grant {
 	return g
 }
 
-func maybe[T Action](r *rig) (found T, ok bool) {
+func maybe[T port.Action](r *rig) (found T, ok bool) {
 	for i, a := range r.acts {
 		if v, is := a.(T); is {
 			r.acts = append(r.acts[:i:i], r.acts[i+1:]...)
@@ -74,7 +75,7 @@ func maybe[T Action](r *rig) (found T, ok bool) {
 	return found, false
 }
 
-func take[T Action](r *rig) T {
+func take[T port.Action](r *rig) T {
 	r.t.Helper()
 	v, ok := maybe[T](r)
 	if !ok {
@@ -83,14 +84,14 @@ func take[T Action](r *rig) T {
 	return v
 }
 
-func none[T Action](r *rig) {
+func none[T port.Action](r *rig) {
 	r.t.Helper()
 	if v, ok := maybe[T](r); ok {
 		r.t.Fatalf("unexpected %T: %+v", v, v)
 	}
 }
 
-func factsOf[T Fact](r *rig) (out []T) {
+func factsOf[T port.Fact](r *rig) (out []T) {
 	for _, f := range r.facts {
 		if v, ok := f.(T); ok {
 			out = append(out, v)
@@ -112,8 +113,8 @@ func (r *rig) lead(n int) { r.t.Helper(); r.leadWith(lanes(n, store.ParkedView{}
 
 func (r *rig) leadWith(g store.Grant) {
 	r.t.Helper()
-	r.step(Start{})
-	r.step(Leased{ID: take[Lease](r).ID, Grant: g})
+	r.step(port.Start{})
+	r.step(port.Leased{ID: take[port.Lease](r).ID, Grant: g})
 }
 
 // batch makes a batch of lane whose messages have these keys ("a" or "a@topic").
@@ -137,34 +138,34 @@ func (r *rig) batch(lane store.Lane, pos string, keys ...string) store.Batch {
 // read answers the oldest Read.
 func (r *rig) read(bs ...store.Batch) {
 	r.t.Helper()
-	r.step(ReadDone{ID: take[Read](r).ID, Batches: bs})
+	r.step(port.ReadDone{ID: take[port.Read](r).ID, Batches: bs})
 }
 
 // parkedRead takes the next Read of parked records and answers those of the log
 // before it: they find nothing.
-func (r *rig) parkedRead() Read {
+func (r *rig) parkedRead() port.Read {
 	r.t.Helper()
 	for {
-		rd := take[Read](r)
+		rd := take[port.Read](r)
 		if rd.Reads[0].Parked {
 			return rd
 		}
-		r.step(ReadDone{ID: rd.ID})
+		r.step(port.ReadDone{ID: rd.ID})
 	}
 }
 
 // deliver answers the oldest Deliver, one error per message or none at all.
-func (r *rig) deliver(errs ...error) Deliver {
+func (r *rig) deliver(errs ...error) port.Deliver {
 	r.t.Helper()
-	d := take[Deliver](r)
+	d := take[port.Deliver](r)
 	if len(errs) > 0 && len(errs) != len(d.Msgs) {
 		r.t.Fatalf("%d errors for %v", len(errs), ids(d))
 	}
-	r.step(Delivered{ID: d.ID, Errs: errs})
+	r.step(port.Delivered{ID: d.ID, Errs: errs})
 	return d
 }
 
-func ids(d Deliver) (out []string) {
+func ids(d port.Deliver) (out []string) {
 	for _, m := range d.Msgs {
 		out = append(out, m.ID)
 	}
@@ -175,8 +176,8 @@ func ids(d Deliver) (out []string) {
 func (r *rig) settle(lane store.Lane) store.Settlement {
 	r.t.Helper()
 	r.pass(1100 * time.Millisecond)
-	s := take[Settle](r)
-	r.step(Settled{ID: s.ID})
+	s := take[port.Settle](r)
+	r.step(port.Settled{ID: s.ID})
 	for _, st := range s.Settlements {
 		if st.Lane == lane {
 			return st

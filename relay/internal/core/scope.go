@@ -1,14 +1,13 @@
 package core
 
 import (
-	"errors"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/relay/internal/health"
+	"github.com/postrider/postrider/relay/internal/port"
 )
 
 // scope is one destination that does not work, "" for the whole sink: a circuit
@@ -18,17 +17,17 @@ type scope struct {
 	open    bool
 	pause   pause
 	tripped time.Duration // when it was tripped last
-	by      *call         // and by which call
+	by      port.ID       // and by which call: its messages must not stay in memory
 	probe   *call         // the one call that may try while it is open
+	free    bool          // the next try is that of a record without a key
 
 	code   string // of the rejections for which the brake holds
 	braked bool
 
-	said reasons
+	said health.Reasons
 }
 
-// streak counts the rejections in a row of one destination that is not known to be
-// down.
+// streak counts the rejections in a row of one destination that seems to be up.
 type streak struct {
 	code string
 	n    int
@@ -36,53 +35,6 @@ type streak struct {
 
 // rowsMost bounds how many destinations are counted: their names come with messages.
 const rowsMost = 1000
-
-// reasons are the causes that were reported of one outage. A broken connection
-// is often the first sign. The reason why it cannot be made again, such as an
-// expired password or a missing permission, comes later.
-type reasons []string
-
-// reasonsMost bounds the reasons that a relay reports of one outage.
-const reasonsMost = 4
-
-// fresh notes a reason and reports whether it differs from the earlier ones.
-// Digits do not count: they are ports, sizes and times.
-func (r *reasons) fresh(err error) bool {
-	text := strings.Map(func(c rune) rune {
-		if '0' <= c && c <= '9' {
-			return -1
-		}
-		return c
-	}, cause(err))
-	if len(*r) >= reasonsMost || slices.Contains(*r, text) {
-		return false
-	}
-	*r = append(*r, text)
-	return true
-}
-
-// cause returns the text of the innermost errors in err: the call, the class and the
-// destination around them are no reasons of their own.
-func cause(err error) string {
-	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
-		err = next
-	}
-	var joined interface{ Unwrap() []error }
-	if !errors.As(err, &joined) {
-		return err.Error()
-	}
-	var all []string
-	for _, one := range joined.Unwrap() {
-		all = append(all, cause(one))
-	}
-	return strings.Join(all, "; ")
-}
-
-// ackedTopic is a topic that worked lately.
-type ackedTopic struct {
-	topic string
-	at    time.Duration
-}
 
 func (e *Engine) sinkHeld() bool {
 	s := e.scopes[""]
@@ -141,10 +93,10 @@ func (e *Engine) scope(name string) *scope {
 // trip opens the scope for longer than before, once per call. Calls that had
 // begun before it was tripped last tell nothing new.
 func (e *Engine) trip(s *scope, c *call, err *broker.Error) {
-	known := s.open && (s.by == c || c.sentAt < s.tripped && s.probe != c)
+	known := s.open && (s.by == c.id || c.sentAt < s.tripped && s.probe != c)
 	if !known {
 		e.pauseFor(&s.pause, e.cfg.OutageBase, e.cfg.OutageMax)
-		s.tripped, s.by, e.probed = e.now, c, c.laneID
+		s.tripped, s.by, s.free, e.probed = e.now, c.id, false, c.laneID
 		if s.name == "" { // what came meanwhile may show that the sink works
 			for _, l := range e.held {
 				l.idle = false
@@ -161,10 +113,10 @@ func (e *Engine) trip(s *scope, c *call, err *broker.Error) {
 		e.sinkFails(err)
 	case opens:
 		s.said = nil
-		s.said.fresh(err)
-		e.tell(HealthChanged{Part: "destination " + s.name, Down: true, Err: err})
-	case s.said.fresh(err):
-		e.tell(ReasonChanged{Part: "destination " + s.name, Err: err})
+		s.said.Fresh(err)
+		e.tell(port.HealthChanged{Part: "destination " + s.name, Down: true, Err: err})
+	case s.said.Fresh(err):
+		e.tell(port.ReasonChanged{Part: "destination " + s.name, Err: err})
 	}
 }
 
@@ -185,10 +137,10 @@ func (e *Engine) recover(c *call, topic string) {
 			continue
 		}
 		if s.braked {
-			e.tell(BrakeChanged{Destination: s.name, Code: s.code})
+			e.tell(port.BrakeChanged{Destination: s.name, Code: s.code})
 		}
 		if s.open && s.name != "" {
-			e.tell(HealthChanged{Part: "destination " + s.name})
+			e.tell(port.HealthChanged{Part: "destination " + s.name})
 		}
 		delete(e.scopes, name)
 		e.parked.freed = true
@@ -213,7 +165,7 @@ func (e *Engine) endProbe(c *call) {
 
 // rejected counts a rejection and reports whether the brake holds: the message
 // must then wait instead of dying.
-func (e *Engine) rejected(c *call, topic string, err *broker.Error) (*scope, bool) {
+func (e *Engine) rejected(topic string, err *broker.Error) (*scope, bool) {
 	if e.cfg.Brake < 0 {
 		return nil, false
 	}
@@ -224,12 +176,13 @@ func (e *Engine) rejected(c *call, topic string, err *broker.Error) (*scope, boo
 	if name == "" {
 		return nil, false
 	}
+	name = strings.Clone(name)
 	row := e.rows[name]
 	if row.code != err.Code {
 		row = streak{code: err.Code}
 		if s := e.scopes[name]; s != nil && s.braked {
 			s.braked = false
-			e.tell(BrakeChanged{Destination: name, Code: err.Code})
+			e.tell(port.BrakeChanged{Destination: name, Code: err.Code})
 		}
 	}
 	if row.n < e.cfg.Brake {
@@ -241,10 +194,10 @@ func (e *Engine) rejected(c *call, topic string, err *broker.Error) (*scope, boo
 		return nil, false
 	}
 	s := e.scope(name)
-	e.dests[topic] = name
+	e.dests[strings.Clone(topic)] = name
 	if !s.braked {
 		s.braked, s.code = true, row.code
-		e.tell(BrakeChanged{Destination: name, Code: row.code, Rejections: row.n, On: true})
+		e.tell(port.BrakeChanged{Destination: name, Code: row.code, Rejections: row.n, On: true})
 	}
 	return s, true
 }
@@ -253,80 +206,26 @@ func (e *Engine) rejected(c *call, topic string, err *broker.Error) (*scope, boo
 func (e *Engine) noteAck(c *call, topic string) {
 	e.lastAck, e.anyAck = e.now, true
 	e.ackSentAt = max(e.ackSentAt, c.sentAt)
-	if c.sentAt >= e.sinkDownAt {
+	if c.sentAt >= e.sink.At {
 		e.sinkWorks()
 	}
-	if e.acked[0].topic != topic {
-		e.acked[1] = e.acked[0]
-	}
-	e.acked[0] = ackedTopic{topic, e.now}
+	e.acked.Acked(e.now, topic)
 }
 
 // othersWork reports whether something other than the destination was
 // acknowledged lately.
 func (e *Engine) othersWork(destination string) bool {
-	for _, a := range e.acked {
-		if a.topic != "" && e.now-a.at <= othersWindow && e.destination(a.topic) != destination {
-			return true
-		}
-	}
-	return false
+	return e.acked.Work(e.now, func(topic string) bool { return e.destination(topic) != destination })
 }
 
 func (e *Engine) sinkFails(err error) {
-	switch {
-	case !e.sinkDown:
-		e.sinkDown, e.sinkDownAt, e.sinkSaid = true, e.now, nil
-		e.sinkSaid.fresh(err)
-		e.tell(HealthChanged{Part: "sink", Down: true, Err: err})
-	case e.sinkSaid.fresh(err):
-		e.tell(ReasonChanged{Part: "sink", Err: err})
+	if f := e.sink.Fails(e.now, err); f != nil {
+		e.tell(f)
 	}
 }
 
 func (e *Engine) sinkWorks() {
-	if e.sinkDown {
-		e.sinkDown = false
-		e.tell(HealthChanged{Part: "sink"})
-	}
-}
-
-// kinds of store calls, as bits of Engine.storeFaults.
-const (
-	callLease uint8 = 1 << iota
-	callRead
-	callSettle
-	callParked
-)
-
-func (e *Engine) storeFails(kind uint8, err error) {
-	switch {
-	case e.storeFaults == 0:
-		e.storeDownAt, e.newHistory, e.storeSaid = e.now, false, nil
-		e.storeSaid.fresh(err)
-		e.tell(HealthChanged{Part: "store", Down: true, Err: err})
-	case (forPeople(err) || e.now-e.storeDownAt >= reasonPatience) && e.storeSaid.fresh(err):
-		e.tell(ReasonChanged{Part: "store", Err: err})
-	}
-	e.storeFaults |= kind
-}
-
-// reasonPatience is how long an outage of the store lasts before its other reasons
-// are reported. A failover goes through several: a connection that ends, one that
-// is refused, a server that starts, a standby.
-const reasonPatience = time.Minute
-
-// forPeople reports whether a person must act because waiting does not help.
-func forPeople(err error) bool {
-	return errors.Is(err, store.ErrUnusable) || errors.Is(err, store.ErrSchema)
-}
-
-func (e *Engine) storeWorks(kind uint8) {
-	if e.storeFaults == 0 {
-		return
-	}
-	e.storeFaults &^= kind
-	if e.storeFaults == 0 {
-		e.tell(HealthChanged{Part: "store", After: e.now - e.storeDownAt, NewHistory: e.newHistory})
+	if f := e.sink.Works(); f != nil {
+		e.tell(f)
 	}
 }

@@ -4,13 +4,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/health"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
 // settleOp is a Settle until it is answered. Its settlements never change, so
 // that repeating them is safe.
 type settleOp struct {
-	id          ID // 0: waits to be repeated
+	id          port.ID // 0: waits to be repeated
 	lanes       []*lane
 	settlements []store.Settlement
 	messages    int
@@ -54,7 +56,7 @@ func (e *Engine) planSettle() {
 
 func (e *Engine) sendSettle(op *settleOp) {
 	op.id, op.sentAt = e.id(), e.now
-	e.do(Settle{ID: op.id, Settlements: op.settlements, Timeout: e.cfg.StoreTimeout})
+	e.do(port.Settle{ID: op.id, Settlements: op.settlements, Timeout: e.cfg.StoreTimeout})
 }
 
 func (e *Engine) settleDue() bool {
@@ -92,7 +94,7 @@ func (e *Engine) settleDelay(done, dirty int) time.Duration {
 
 // urgent reports whether something waits for the lane's settlement.
 func (e *Engine) urgent(l *lane) bool {
-	return e.draining || e.paused || l.releasing || e.wantsParked(l) || l.queue[0].parked || l.queue[0].lone || l.queue[0].aside || len(l.queue[0].requests) > 0 ||
+	return e.draining || e.paused || l.releasing || e.wantsParked(l) || l.queue[0].parked || l.queue[0].aside || l.narrow > 0 || len(l.queue[0].requests) > 0 ||
 		l.doneMsgs >= e.cfg.Window/2 || l.doneBytes >= e.cfg.WindowBytes/2
 }
 
@@ -115,7 +117,7 @@ func (e *Engine) settlement(l *lane) store.Settlement {
 	return s
 }
 
-func (e *Engine) onSettled(ev Settled) {
+func (e *Engine) onSettled(ev port.Settled) {
 	op := e.settle
 	if op == nil || op.id != ev.ID {
 		return
@@ -126,12 +128,12 @@ func (e *Engine) onSettled(ev Settled) {
 			return
 		}
 		e.pauseFor(&op.pause, e.cfg.OutageBase, e.cfg.OutageMax/3)
-		e.storeFails(callSettle, ev.Err)
+		e.storeFails(health.Settle, op.sentAt, ev.Err)
 		return
 	}
-	e.storeWorks(callSettle)
+	e.storeWorks(health.Settle, op.sentAt)
 	e.settle = nil
-	fact := SettleDone{Took: e.now - op.sentAt}
+	fact := port.SettleDone{Took: e.now - op.sentAt}
 	for i, l := range op.lanes {
 		s := &op.settlements[i]
 		e.floor[l.id] = max(e.floor[l.id], s.Epoch+1)
@@ -166,8 +168,11 @@ func (e *Engine) settled(l *lane, s *store.Settlement) {
 	l.queue = slices.Delete(l.queue, 0, l.settling)
 	l.done -= l.settling
 	l.settling = 0
-	if len(s.Requests) > 0 && l.executed == nil {
-		l.executed = map[int64]time.Duration{}
+	if len(s.Requests) > 0 {
+		clear(l.suspects) // a person may have skipped, discarded or freed any of them
+		if l.executed == nil {
+			l.executed = map[int64]time.Duration{}
+		}
 	}
 	for id, at := range l.executed {
 		if at < e.now-10*e.cfg.TTL {

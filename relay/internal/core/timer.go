@@ -1,6 +1,10 @@
 package core
 
-import "time"
+import (
+	"time"
+
+	"github.com/postrider/postrider/relay/internal/port"
+)
 
 // planTimer asks for the next moment at which something is due by time alone.
 // What is due already waits for an answer, which brings the next step.
@@ -21,7 +25,9 @@ func (e *Engine) planTimer() {
 		at(min(e.drainUntil, e.storeGone()))
 		at(e.drainUntil)
 	}
+	e.healthTimes(at)
 	at(e.readHold.until)
+	at(e.rate.At)
 	at(e.parked.hold.until)
 	if op := e.settle; op != nil && op.id == 0 {
 		at(op.pause.until)
@@ -33,7 +39,7 @@ func (e *Engine) planTimer() {
 	e.aloneTimes(at)
 	if next != 0 && next != e.timer {
 		e.timer = next
-		e.do(Timer{At: next})
+		e.do(port.Timer{At: next})
 	}
 }
 
@@ -43,6 +49,9 @@ func (e *Engine) laneTimes(at func(time.Duration)) {
 		at(l.hold.until)
 		if l.hasDue {
 			at(l.due)
+		}
+		if l.records > 0 {
+			at(l.viewedAt + viewAge)
 		}
 		if l.doneAt > 0 {
 			oldest = earliest(oldest, l.doneAt)

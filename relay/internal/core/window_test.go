@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -19,7 +20,7 @@ func keys(n int) (out []string) {
 
 // Promises: D
 func TestReadsAheadUpToTheWindowAndNoFurther(t *testing.T) {
-	r := newRig(t, Config{Window: 8, Page: 4, SettleAfter: time.Minute})
+	r := newRig(t, port.Config{Window: 8, Page: 4, SettleAfter: time.Minute})
 	r.lead(1)
 	more := func(pos string) {
 		t.Helper()
@@ -28,52 +29,52 @@ func TestReadsAheadUpToTheWindowAndNoFurther(t *testing.T) {
 		r.read(b)
 	}
 	more("p1")
-	rd := take[Read](r)
+	rd := take[port.Read](r)
 	wantEqual(t, "read ahead after", string(rd.Reads[0].After), "p1")
 	b := r.batch(0, "p2", keys(4)...)
 	b.More = true
-	r.step(ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
-	none[Read](r) // the window is full
+	r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+	none[port.Read](r) // the window is full
 	r.deliver()
-	s := take[Settle](r) // half of the window is unsettled
-	none[Read](r)
-	r.step(Settled{ID: s.ID})
-	take[Read](r)
+	s := take[port.Settle](r) // half of the window is unsettled
+	none[port.Read](r)
+	r.step(port.Settled{ID: s.ID})
+	take[port.Read](r)
 	wantEqual(t, "position", string(s.Settlements[0].Position), "p1")
 	wantEqual(t, "delivered", s.Settlements[0].Delivered, 4)
 }
 
 // Promises: G
 func TestBytesFillAWindowToo(t *testing.T) {
-	r := newRig(t, Config{WindowBytes: 10})
+	r := newRig(t, port.Config{WindowBytes: 10})
 	r.lead(1)
 	b := r.batch(0, "p1", "a")
 	b.Messages[0].Payload = make([]byte, 10)
 	b.More = true
 	r.read(b)
-	none[Read](r)
+	none[port.Read](r)
 }
 
 func TestOneReadServesManyLanes(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(64)
-	wantEqual(t, "lanes in the first read", len(take[Read](r).Reads), 64)
-	none[Read](r)
+	wantEqual(t, "lanes in the first read", len(take[port.Read](r).Reads), 64)
+	none[port.Read](r)
 }
 
 func TestOnlyOneDeliverPerLaneAndInOrder(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	r.read(func() store.Batch { b := r.batch(0, "p1", "a"); b.More = true; return b }())
 	r.read(r.batch(0, "p2", "a"))
-	first := take[Deliver](r)
-	none[Deliver](r)
-	r.step(Delivered{ID: first.ID})
-	wantEqual(t, "second", fmt.Sprint(ids(take[Deliver](r))), "[m2]")
+	first := take[port.Deliver](r)
+	none[port.Deliver](r)
+	r.step(port.Delivered{ID: first.ID})
+	wantEqual(t, "second", fmt.Sprint(ids(take[port.Deliver](r))), "[m2]")
 }
 
 func TestBatchesAreSplitToWhatTheSinkTakes(t *testing.T) {
-	r := newRig(t, Config{Sink: broker.Info{MaxBatch: 2}})
+	r := newRig(t, port.Config{Sink: broker.Info{MaxBatch: 2}})
 	r.lead(1)
 	r.read(r.batch(0, "p1", "a", "b", "c", "d", "e"))
 	var got []string
@@ -85,7 +86,7 @@ func TestBatchesAreSplitToWhatTheSinkTakes(t *testing.T) {
 }
 
 func TestSmallBatchesByBytes(t *testing.T) {
-	r := newRig(t, Config{Sink: broker.Info{MaxBatchBytes: 100}})
+	r := newRig(t, port.Config{Sink: broker.Info{MaxBatchBytes: 100}})
 	r.lead(1)
 	b := r.batch(0, "p1", "a", "b", "c")
 	for i := range b.Messages {
@@ -98,49 +99,49 @@ func TestSmallBatchesByBytes(t *testing.T) {
 }
 
 func TestAMovedPositionWithoutMessagesIsSettledLazily(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	r.read(r.batch(0, "p0")) // nothing moved
-	r.step(Woke{ID: take[Wait](r).ID})
+	r.step(port.Woke{ID: take[port.Wait](r).ID})
 	r.read(r.batch(0, "p1"))
-	r.step(Woke{ID: take[Wait](r).ID})
+	r.step(port.Woke{ID: take[port.Wait](r).ID})
 	r.read(r.batch(0, "p2"))
 	r.pass(time.Second)
-	none[Settle](r)
+	none[port.Settle](r)
 	r.pass(3 * time.Second)
-	s := take[Settle](r)
+	s := take[port.Settle](r)
 	wantEqual(t, "position", string(s.Settlements[0].Position), "p2")
-	r.step(Settled{ID: s.ID})
+	r.step(port.Settled{ID: s.ID})
 	r.pass(10 * time.Second)
-	none[Settle](r)
+	none[port.Settle](r)
 }
 
 func TestPollingSlowsDownAndSpeedsUp(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	var waits []time.Duration
 	for range 7 {
 		r.read()
-		w := take[Wait](r)
+		w := take[port.Wait](r)
 		waits = append(waits, w.Max/time.Millisecond)
-		r.step(Woke{ID: w.ID})
+		r.step(port.Woke{ID: w.ID})
 	}
 	r.read(r.batch(0, "p1", "a"))
-	waits = append(waits, take[Wait](r).Max/time.Millisecond)
+	waits = append(waits, take[port.Wait](r).Max/time.Millisecond)
 	if want := []time.Duration{3, 6, 12, 24, 40, 40, 40, 3}; !slices.Equal(waits, want) {
 		t.Errorf("waits %d ms, want %d", waits, want)
 	}
 }
 
 func TestStoreErrorsAreWaitedForAndToldOnce(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	tries := 0
 	for range 200 {
 		r.pass(50 * time.Millisecond)
-		if rd, ok := maybe[Read](r); ok {
+		if rd, ok := maybe[port.Read](r); ok {
 			tries++
-			r.step(ReadDone{ID: rd.ID, Err: errTest})
+			r.step(port.ReadDone{ID: rd.ID, Err: errTest})
 		}
 	}
 	if tries < 3 || tries > 40 {
@@ -148,30 +149,30 @@ func TestStoreErrorsAreWaitedForAndToldOnce(t *testing.T) {
 	}
 	r.pass(20 * time.Second)
 	r.read()
-	h := factsOf[HealthChanged](r)
+	h := factsOf[port.HealthChanged](r)
 	if len(h) != 2 || h[0].Part != "store" || !h[0].Down || h[1].Down {
 		t.Errorf("health changes %+v", h)
 	}
 }
 
 func TestTheHotPathAllocatesNothingPerMessage(t *testing.T) {
-	r := newRig(t, Config{})
+	r := newRig(t, port.Config{})
 	r.lead(1)
 	b := r.batch(0, "p1", keys(256)...)
 	perBatch := testing.AllocsPerRun(50, func() {
 		r.acts, r.facts = r.acts[:0], r.facts[:0]
 		r.e.lanes[0].idle = false
 		for id := range r.e.reads {
-			r.step(ReadDone{ID: id, Batches: []store.Batch{b}})
+			r.step(port.ReadDone{ID: id, Batches: []store.Batch{b}})
 		}
 		for id := range r.e.calls {
-			r.step(Delivered{ID: id})
+			r.step(port.Delivered{ID: id})
 		}
 		if r.e.settle != nil {
-			r.step(Settled{ID: r.e.settle.id})
+			r.step(port.Settled{ID: r.e.settle.id})
 		}
 		r.e.lanes[0].idle = false
-		r.step(Tick{})
+		r.step(port.Tick{})
 	})
 	if perBatch > 60 {
 		t.Errorf("%.0f allocations for a batch of 256 messages", perBatch)

@@ -8,7 +8,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/envelope"
-	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -164,7 +164,7 @@ func (c *checker) gap(m *msg, value string) {
 
 // sending checks what a core starts to send: only under a lease that the
 // database still counts, and never more than the window beyond what is settled.
-func (c *checker) sending(n *node, a core.Deliver) {
+func (c *checker) sending(n *node, a port.Deliver) {
 	if owner := c.w.db.Held()[a.Lane]; owner != n.boot && !c.w.mutant.shared() {
 		c.fail("Z", "node %d (%s) sends in lane %d, which is held by %q", n.index, n.boot, a.Lane, owner)
 	}
@@ -311,7 +311,7 @@ func (c *checker) actsDone() {
 // quiet reports whether nothing is left that could move on.
 func (c *checker) quiet() bool { return c.stuck() == "" && len(c.acts) == 0 }
 
-// stuck names a message that should have moved on, "" if there is none.
+// stuck names a message that should have moved on, or returns "".
 func (c *checker) stuck() string {
 	recs, err := c.w.admin.Parked(c.w.ctx, ops.ParkedQuery{Limit: 1 << 20})
 	if err != nil {

@@ -1,9 +1,13 @@
 package sim
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/envelope"
-	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/relay/internal/port"
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
 )
 
@@ -14,7 +18,7 @@ type mutant struct {
 	name   string
 	defect memstore.Defect
 	family memstore.Family // where the defect exists
-	both   bool            // in both families
+	both   bool            // in all families
 
 	noPrefix     bool   // the sink takes a message behind one of its key that failed
 	ackEarly     bool   // everything counts as acknowledged when it is sent
@@ -30,6 +34,9 @@ type mutant struct {
 	wideWindow   bool   // sending continues without regard to what is settled
 	deadFlows    bool   // a dead head does not hold its key
 	deafToDeaths bool   // nobody is told of owners that ended
+	neverSingled bool   // no suspect has an attempt when it is read, so none is sent alone
+	marksLost    bool   // attempts at suspects are not recorded
+	marksStay    bool   // an answer takes no attempt at a suspect back
 	onePlace     bool   // all topics count as one place
 	without      string // the relay's header that does not arrive
 }
@@ -44,6 +51,11 @@ func mutants() []mutant {
 		{name: "inflight not saved", defect: memstore.InflightNotSaved},
 		{name: "ids above xmax left out", defect: memstore.OnlyXip},
 		{name: "sequence read after the page", defect: memstore.SequenceLate},
+		{name: "holes: bare cursor", defect: memstore.NoHoles},
+		{name: "holes given up after a time", defect: memstore.HolesExpire},
+		{name: "holes: no barrier", defect: memstore.NoBarrier},
+		{name: "holes: no net below the barrier", defect: memstore.NoNet},
+		{name: "holes: probe before page", defect: memstore.ProbeFirst},
 		{name: "no lane lease", defect: memstore.SharedLease},
 		{name: "lease ignores the owner", defect: memstore.IgnoreLease},
 		{name: "local wall clock for leases (store)", defect: memstore.ClientClock},
@@ -69,6 +81,9 @@ func mutants() []mutant {
 		{name: "window without a bound", wideWindow: true},
 		{name: "dead head does not block", deadFlows: true},
 		{name: "owners that ended are forgotten", deafToDeaths: true},
+		{name: "suspects are never singled", neverSingled: true},
+		{name: "attempts at suspects are not recorded", marksLost: true},
+		{name: "an answer takes no attempt back", marksStay: true},
 		{name: "codes of suspects forgotten (store)", defect: memstore.ForgetCode},
 		{name: "an acknowledgement elsewhere proves a message guilty", onePlace: true},
 		{name: "gaps forgotten (store)", defect: memstore.ForgetGaps},
@@ -79,10 +94,14 @@ func mutants() []mutant {
 		{name: "generation header lost", without: envelope.Generation},
 		{name: "what people paused is forgotten", defect: memstore.ForgetHolds},
 		{name: "a key is released before its queue is empty", defect: memstore.LastTooEarly},
+		{name: "a record that is due in a moment is not announced", defect: memstore.NextDueSkips},
 		{name: "scheduled by the relay's clock", defect: memstore.DueIgnoresNotBefore},
 	}
 	for i := range all {
-		all[i].both = all[i].defect == memstore.None || all[i].defect > memstore.SequenceLate
+		all[i].both = all[i].defect == memstore.None || all[i].defect > memstore.ProbeFirst
+		if all[i].defect > memstore.SequenceLate && !all[i].both {
+			all[i].family = memstore.Holes
+		}
 	}
 	return all
 }
@@ -126,8 +145,53 @@ func (m mutant) verdict(err error) error {
 	return err
 }
 
+// read changes what a core learns of a Read.
+func (m mutant) read(batches []store.Batch) []store.Batch {
+	if m.neverSingled {
+		for _, b := range batches {
+			for i := range b.Meta {
+				if strings.HasPrefix(b.Meta[i].Code, store.CodeCrashed) {
+					b.Meta[i].Attempts = 0
+				}
+			}
+		}
+	}
+	return batches
+}
+
+// settling changes what a core settles. marks are the attempts at suspects by number.
+func (m mutant) settling(settlements []store.Settlement, marks map[int64]int) []store.Settlement {
+	if !m.marksLost && !m.marksStay {
+		return settlements
+	}
+	settlements = slices.Clone(settlements)
+	for i := range settlements {
+		st := &settlements[i]
+		st.Park = slices.Clone(st.Park)
+		if m.marksLost {
+			st.Park = slices.DeleteFunc(st.Park, isMark)
+			continue
+		}
+		for j := range st.Park {
+			p := &st.Park[j]
+			switch {
+			case isMark(*p):
+				marks[p.Seq] = max(marks[p.Seq], p.Attempts)
+			case p.State == store.Retry && p.Class != broker.ClassFailed.String() && marks[p.Seq] > 0:
+				p.Code, p.Attempts = store.CodeCrashed, marks[p.Seq]
+			}
+		}
+	}
+	return settlements
+}
+
+// isMark reports whether a park records an attempt at a suspect.
+func isMark(p store.Park) bool {
+	return p.State == store.Retry && p.Attempts > 0 && strings.HasPrefix(p.Code, store.CodeCrashed)
+}
+
 // settled changes what a core learns of a Settle.
-func (m mutant) settled(ev core.Settled) core.Settled {
+func (m mutant) settled(ev port.Settled) port.Settled {
 	if m.settleErrOK {
 		ev.Err = nil
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
 )
@@ -33,9 +34,9 @@ type node struct {
 	pausedUntil time.Duration // 0: runs
 	suspended   bool
 	queue       []event
-	sessions    map[core.ID]*session
+	sessions    map[port.ID]*session
 	sent        map[store.Lane]map[string]bool // delivered by this boot, perhaps not settled
-	calls       map[core.ID]store.Lane         // deliveries begun by this boot
+	calls       map[port.ID]store.Lane         // deliveries begun by this boot
 	identity    string                         // of the last lease that was answered
 	knowing     *memstore.Store                // the store as of that identity
 }
@@ -53,31 +54,31 @@ func (n *node) start() {
 	w.boots++
 	n.boot = fmt.Sprintf("boot-%d", w.boots)
 	n.began, n.slept, n.wall, n.drained = w.now, 0, 0, false
-	n.sessions, n.queue = map[core.ID]*session{}, nil
+	n.sessions, n.queue = map[port.ID]*session{}, nil
 	n.sent = map[store.Lane]map[string]bool{}
-	n.calls, n.identity = map[core.ID]store.Lane{}, ""
+	n.calls, n.identity = map[port.ID]store.Lane{}, ""
 	n.store = w.db.Pipe(memstore.DefaultPipe)
 	n.store.ClientClock(func() time.Time { return origin().Add(w.now + n.wall) })
 	n.knowing = n.store.Knowing("")
 	n.engine = core.New(n.config(), w.plan.Seed*31+uint64(w.boots))
 	w.note("boot", n.index, uint64(w.boots))
-	n.step(core.Start{})
+	n.step(port.Start{})
 }
 
-func (n *node) config() core.Config {
+func (n *node) config() port.Config {
 	p := n.w.plan
-	c := core.Config{
+	c := port.Config{
 		BootID: n.boot, Instance: fmt.Sprintf("node-%d", n.index),
 		TTL: leaseTTL, DeliverTimeout: time.Second, StoreTimeout: time.Second, DrainTimeout: 4 * time.Second,
 		Window: p.Window, Page: p.Page, Brake: p.Brake, ParkedKeys: p.ParkedKeys,
 		PollMin: 50 * time.Millisecond, PollMax: 500 * time.Millisecond,
 		SettleAfter: 80 * time.Millisecond, SettleAtMax: 300 * time.Millisecond,
-		Retry:      core.Backoff{Base: 100 * time.Millisecond, Max: 800 * time.Millisecond, MaxAttempts: p.MaxAttempts},
+		Retry:      port.Backoff{Base: 100 * time.Millisecond, Max: 800 * time.Millisecond, MaxAttempts: p.MaxAttempts},
 		OutageBase: 50 * time.Millisecond, OutageMax: 500 * time.Millisecond,
 		Store: n.store.Info(), Sink: broker.Info{Name: "simulated"},
 	}
 	if p.Skip || n.w.mutant.deadFlows {
-		c.Policy = func(string) core.Policy { return core.Skip }
+		c.Policy = func(string) port.Policy { return port.Skip }
 	}
 	if n.w.mutant.onePlace {
 		c.Place = func(*postrider.Message) string { return "anywhere" }
@@ -101,7 +102,7 @@ func (n *node) mono() time.Duration {
 }
 
 // step gives the core one event and does what it asks for.
-func (n *node) step(ev core.Event) {
+func (n *node) step(ev port.Event) {
 	n.w.cover.Steps++
 	for _, a := range n.engine.Step(n.mono(), ev) {
 		n.act(a)
@@ -112,11 +113,11 @@ func (n *node) step(ev core.Event) {
 }
 
 // post delivers an event to this boot after d; it waits while the node is paused.
-func (n *node) post(d time.Duration, ev core.Event) {
+func (n *node) post(d time.Duration, ev port.Event) {
 	n.w.events.push(n.w.now+max(d, 0), event{n: n, boot: n.boot, ev: ev})
 }
 
-func (n *node) receive(boot string, ev core.Event) {
+func (n *node) receive(boot string, ev port.Event) {
 	switch {
 	case n.boot != boot:
 	case n.w.now < n.pausedUntil:
@@ -127,7 +128,7 @@ func (n *node) receive(boot string, ev core.Event) {
 		if n.w.traceOn {
 			n.w.notef(n.index, "<- %T %+v", ev, ev)
 		}
-		if l, ok := ev.(core.Leased); ok && l.Err == nil && n.identity != l.Grant.Identity {
+		if l, ok := ev.(port.Leased); ok && l.Err == nil && n.identity != l.Grant.Identity {
 			n.identity = l.Grant.Identity
 			n.knowing = n.store.Knowing(n.identity)
 		}
@@ -136,57 +137,57 @@ func (n *node) receive(boot string, ev core.Event) {
 }
 
 // eventName names an event and counts what it brings.
-func eventName(ev core.Event) (string, int) {
+func eventName(ev port.Event) (string, int) {
 	switch ev := ev.(type) {
-	case core.Leased:
+	case port.Leased:
 		return "leased", len(ev.Grant.Lanes)
-	case core.ReadDone:
+	case port.ReadDone:
 		return "read", len(ev.Batches)
-	case core.Delivered:
+	case port.Delivered:
 		return "delivered", len(ev.Errs)
-	case core.Settled:
+	case port.Settled:
 		return "settled", len(ev.Lost)
-	case core.Woke:
+	case port.Woke:
 		return "woke", 0
-	case core.Tick:
+	case port.Tick:
 		return "tick", 0
 	}
 	return "told", 0
 }
 
 // act carries out one action.
-func (n *node) act(a core.Action) {
+func (n *node) act(a port.Action) {
 	if n.w.traceOn {
 		n.w.notef(n.index, "-> %T %+v", a, a)
 	}
 	switch a := a.(type) {
-	case core.Lease:
-		n.call(a.Timeout, func() core.Event {
+	case port.Lease:
+		n.call(a.Timeout, func() port.Event {
 			g, err := n.leaseAs(a.Req)
-			return core.Leased{ID: a.ID, Grant: g, Err: err}
-		}, func(err error) core.Event { return core.Leased{ID: a.ID, Err: err} })
-	case core.Read:
+			return port.Leased{ID: a.ID, Grant: g, Err: err}
+		}, func(err error) port.Event { return port.Leased{ID: a.ID, Err: err} })
+	case port.Read:
 		st := n.knowing
-		n.call(a.Timeout, func() core.Event {
+		n.call(a.Timeout, func() port.Event {
 			b, err := st.Read(n.w.ctx, a.Reads)
-			return core.ReadDone{ID: a.ID, Batches: b, Err: err}
-		}, func(err error) core.Event { return core.ReadDone{ID: a.ID, Err: err} })
-	case core.Settle:
+			return port.ReadDone{ID: a.ID, Batches: n.w.mutant.read(b), Err: err}
+		}, func(err error) port.Event { return port.ReadDone{ID: a.ID, Err: err} })
+	case port.Settle:
 		n.settle(a)
-	case core.Deliver:
+	case port.Deliver:
 		n.deliver(a)
-	case core.Cancel:
+	case port.Cancel:
 		n.w.check.incident(n.calls[a.ID]) // its answer may be lost, whatever it was
 		if s := n.sessions[a.ID]; s != nil {
 			s.cancel()
 		}
-	case core.Wait:
-		n.post(min(a.Max, time.Duration(n.w.rng.Int64N(int64(a.Max)+1))+a.Max/2), core.Woke{ID: a.ID})
-	case core.Timer:
+	case port.Wait:
+		n.post(min(a.Max, time.Duration(n.w.rng.Int64N(int64(a.Max)+1))+a.Max/2), port.Woke{ID: a.ID})
+	case port.Timer:
 		n.arm(a.At)
-	case core.Notify:
+	case port.Notify:
 		n.notice(a.Fact)
-	case core.Stopped:
+	case port.Stopped:
 		n.stopped(a.Err)
 	}
 }
@@ -209,11 +210,11 @@ func (n *node) leaseAs(req store.LeaseRequest) (store.Grant, error) {
 
 // call sends a request to the store and the answer back, with the faults of the
 // moment. The request is carried out even when its sender dies meanwhile.
-func (n *node) call(timeout time.Duration, run func() core.Event, failed func(error) core.Event) {
+func (n *node) call(timeout time.Duration, run func() port.Event, failed func(error) port.Event) {
 	w := n.w
 	there, back := w.latency(), w.latency()
 	boot := n.boot
-	answer := func(ev core.Event) {
+	answer := func(ev port.Event) {
 		if n.boot == boot {
 			n.post(back, ev)
 		}
@@ -233,16 +234,17 @@ func (n *node) call(timeout time.Duration, run func() core.Event, failed func(er
 	}
 }
 
-func (n *node) settle(a core.Settle) {
+func (n *node) settle(a port.Settle) {
 	st := n.knowing
-	n.call(a.Timeout, func() core.Event {
+	a.Settlements = n.w.mutant.settling(a.Settlements, n.w.marks)
+	n.call(a.Timeout, func() port.Event {
 		lost, err := st.Settle(n.w.ctx, a.Settlements)
 		n.w.check.settled(a.Settlements, lost, err)
 		if n.w.mutant.ignoreLost {
 			lost = nil
 		}
-		return n.w.mutant.settled(core.Settled{ID: a.ID, Lost: lost, Err: err})
-	}, func(err error) core.Event { return n.w.mutant.settled(core.Settled{ID: a.ID, Err: err}) })
+		return n.w.mutant.settled(port.Settled{ID: a.ID, Lost: lost, Err: err})
+	}, func(err error) port.Event { return n.w.mutant.settled(port.Settled{ID: a.ID, Err: err}) })
 }
 
 // arm sets the timer; the monotonic clock of the node decides when it fires.
@@ -259,35 +261,35 @@ func (n *node) wind(at time.Duration, gen uint64, boot string) {
 		case n.mono() < at: // the machine slept
 			n.wind(at, gen, boot)
 		default:
-			n.receive(boot, core.Tick{})
+			n.receive(boot, port.Tick{})
 		}
 	})
 }
 
-func (n *node) notice(f core.Fact) {
+func (n *node) notice(f port.Fact) {
 	switch f := f.(type) {
-	case core.LaneLost:
+	case port.LaneLost:
 		delete(n.sent, f.Lane) // the window counts anew in a new tenure
 		if f.Reason == "taken" || f.Reason == "identity changed" {
 			n.w.check.incident(f.Lane)
 		}
-	case core.LeaseLapsed: // no incident: only what was cut off may come twice
+	case port.LeaseLapsed: // no incident: only what was cut off may come twice
 		n.w.cover.Lapses++
 		if n.unsettled() {
 			n.w.cover.LapsesUnsettled++
 		}
-	case core.DrainCutOff:
+	case port.DrainCutOff:
 		n.w.cover.DrainsCutOff++
 		n.incidents()
-	case core.BrakeChanged:
+	case port.BrakeChanged:
 		if f.On {
 			n.w.cover.Brakes++
 		}
-	case core.LanePaused:
-		if f.On && f.Reason != core.PausedByPerson {
+	case port.LanePaused:
+		if f.On && f.Reason != port.PausedByPerson {
 			n.w.cover.Pauses++
 		}
-	case core.RecordParked:
+	case port.RecordParked:
 		if f.State == store.Retry {
 			n.w.cover.ParkedRetries++
 		}
@@ -364,7 +366,7 @@ func (n *node) resume() {
 	jumped := n.suspended && !n.w.mutant.wallClock && !n.w.mutant.deafToJumps
 	n.pausedUntil, n.suspended, n.drainFrom = 0, false, n.w.now
 	if jumped {
-		n.receive(boot, core.ClockJump{})
+		n.receive(boot, port.ClockJump{})
 	}
 	queue := n.queue
 	n.queue = nil
@@ -381,7 +383,7 @@ func (n *node) jump(d time.Duration) {
 	n.incidents()
 	n.wall += d
 	if !n.w.mutant.wallClock && !n.w.mutant.deafToJumps {
-		n.receive(n.boot, core.ClockJump{})
+		n.receive(n.boot, port.ClockJump{})
 	}
 }
 
@@ -392,7 +394,7 @@ func (n *node) drain(later time.Duration) {
 	}
 	n.drained, n.drainFrom = true, n.w.now
 	n.mustEnd(n.boot)
-	n.receive(n.boot, core.Drain{})
+	n.receive(n.boot, port.Drain{})
 	n.w.after(later+drainLimit, n.start)
 }
 

@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/relay/internal/port"
 )
 
 // event is something that happens later: a function, or what a node is told.
@@ -11,7 +11,7 @@ type event struct {
 	fn   func()
 	n    *node
 	boot string
-	ev   core.Event
+	ev   port.Event
 }
 
 // slot is a place in the queue: when, in which order of asking, and where the

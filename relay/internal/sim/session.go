@@ -9,7 +9,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/relay/internal/core"
+	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
@@ -25,7 +25,7 @@ type session struct {
 	w       *world
 	n       *node
 	boot    string
-	id      core.ID
+	id      port.ID
 	lane    store.Lane
 	msgs    []postrider.Message
 	errs    []error
@@ -42,7 +42,7 @@ var (
 	errFailed = errors.New("simulated: failed")
 )
 
-func (n *node) deliver(a core.Deliver) {
+func (n *node) deliver(a port.Deliver) {
 	w := n.w
 	w.check.sending(n, a)
 	s := &session{
@@ -58,7 +58,7 @@ func (n *node) deliver(a core.Deliver) {
 	n.sessions[a.ID], n.calls[a.ID] = s, a.Lane
 	w.note("deliver", n.index, uint64(len(a.Msgs)))
 	if w.mutant.ackEarly {
-		n.post(time.Millisecond, core.Delivered{ID: a.ID})
+		n.post(time.Millisecond, port.Delivered{ID: a.ID})
 	}
 	if a.Timeout > 0 {
 		w.after(a.Timeout, s.cancel)
@@ -240,7 +240,7 @@ func (s *session) answer() {
 		return
 	}
 	errs := s.w.mutant.delivered(s.errs)
-	s.n.post(s.w.latency(), core.Delivered{ID: s.id, Errs: errs})
+	s.n.post(s.w.latency(), port.Delivered{ID: s.id, Errs: errs})
 }
 
 // detach leaves a session without its sender: some of it is on the wire.

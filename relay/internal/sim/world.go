@@ -32,6 +32,7 @@ type world struct {
 	cover     Coverage
 	boots     int
 	failovers int
+	marks     map[int64]int // of mutants that change them
 	hash      uint64
 	trace     []string
 	traceOn   bool
@@ -52,6 +53,7 @@ func newWorld(ctx context.Context, p plan, m mutant, traced bool) *world {
 	w.sink.w, w.check.w, w.writer.w = w, w, w
 	w.sink.prefix = !m.noPrefix
 	w.check.init()
+	w.marks = map[int64]int{}
 	for i := range p.Nodes {
 		w.nodes = append(w.nodes, &node{w: w, index: i, rate: 1 + (w.rng.Float64()-0.5)*float64(max(p.Drift, 1))/100})
 	}
@@ -103,7 +105,14 @@ func (w *world) interleave(p memstore.Point) error {
 		}
 		return nil
 	}
-	if !w.healed && w.chance(1, 4) {
+	if w.healed || !w.chance(1, 4) {
+		return nil
+	}
+	n := 1
+	if p == memstore.BetweenLooks { // long enough for whole transactions
+		n += w.rng.IntN(8)
+	}
+	for range n {
 		w.writer.step()
 	}
 	return nil

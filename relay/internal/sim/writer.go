@@ -74,7 +74,11 @@ func (wr *writer) plan(o op) {
 	}
 	gap := o.Dur / time.Duration(len(o.Tx.Inserts)+1)
 	for i, in := range o.Tx.Inserts {
-		wr.steps = append(wr.steps, writerStep{o.At + gap*time.Duration(i), func() { begin(); wr.insert(t, in) }})
+		at := o.At + gap*time.Duration(i)
+		wr.steps = append(wr.steps, writerStep{at, func() { begin(); wr.insert(t, in) }})
+		if wr.slow() {
+			wr.steps = append(wr.steps, writerStep{at + gap/2, func() { t.tx.Place() }})
+		}
 	}
 	wr.steps = append(wr.steps, writerStep{o.At + o.Dur, func() { begin(); wr.end(t, !o.Tx.Rollback) }})
 	if o.Dur > 500*time.Millisecond {
@@ -186,10 +190,20 @@ func (wr *writer) insert(t *simTx, in insert) {
 	m.id = msgID(n)
 	pm.ID, pm.Payload = m.id, binary.BigEndian.AppendUint64(nil, uint64(n))
 	w.check.msgs[m.id], w.check.written = m, append(w.check.written, m)
-	if err := t.tx.Enqueue(pm); err != nil {
+	var err error
+	if wr.slow() {
+		err = t.tx.Draw(pm)
+	} else {
+		err = t.tx.Enqueue(pm)
+	}
+	if err != nil {
 		w.check.fail("W", "enqueue: %v", err)
 	}
 }
+
+// slow reports whether a statement takes its time between the number and the row, which
+// counts where numbers are older than transactions.
+func (wr *writer) slow() bool { return wr.w.plan.Family == memstore.Holes }
 
 func (wr *writer) end(t *simTx, commit bool) {
 	for k, before := range t.locks {

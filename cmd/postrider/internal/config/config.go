@@ -99,7 +99,7 @@ func Why(err error) string {
 		reason := invalid.Unwrap()
 		var number *strconv.NumError
 		if errors.As(reason, &number) {
-			reason = errors.New("it is no number")
+			reason = errors.New("it is not a number")
 			if errors.Is(number.Err, strconv.ErrRange) {
 				reason = errors.New("it is too large")
 			}

@@ -66,7 +66,7 @@ func TestErrorsNameThePlace(t *testing.T) {
 		{"unknown key", "store: x\n\n  \nleese_ttl: 3s\n", `:4:1: unknown setting "leese_ttl": did you mean "lease_ttl"?`},
 		{"unlike any key", "frobnicate: 1\n", ":1:1: unknown setting \"frobnicate\": `postrider relay --help` lists them"},
 		{"value", "lease_ttl: soon\n", `:1:12: lease_ttl: "soon" cannot be used: time: invalid duration "soon"`},
-		{"number", "page: many\n", `:1:7: page: "many" cannot be used: it is no number`},
+		{"number", "page: many\n", `:1:7: page: "many" cannot be used: it is not a number`},
 		{"twice", "store: a\nstore: b\n", ":2:1: store is set twice"},
 		{"nested", "store:\n  url: x\n", ":2:3: store must be a single value"},
 		{"list", "- a\n", ":1:1: must be a list of `setting: value` lines"},

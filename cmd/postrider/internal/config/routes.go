@@ -52,6 +52,12 @@ func parseRoutes(at place, list *yaml.Node) ([]Rule, error) {
 		into.others = map[string]func(*yaml.Node) error{
 			"match":   func(n *yaml.Node) error { return parseMatch(at, into.of, n, &r.Match) },
 			"headers": func(n *yaml.Node) error { r.Headers, err = into.pairs(n); return err },
+			"validate": func(n *yaml.Node) error {
+				if r.Validate, err = route.ParseValidation(n.Value); err != nil {
+					return &Error{at.of(n), into.of + ": " + err.Error()}
+				}
+				return nil
+			},
 			"format": func(n *yaml.Node) error {
 				if r.Format, err = envelope.ParseFormat(n.Value); err != nil {
 					return &Error{at.of(n), into.of + ": " + err.Error()}

@@ -45,7 +45,7 @@ func TestAlertRules(t *testing.T) {
 	promtool(t, nil, "test", "rules", "postrider.rules_test.yml", "consumer.rules_test.yml")
 }
 
-// orderly is an outbox in which there is nothing to remove and one row is held back.
+// orderly is an outbox without rows to remove, and with one row held back.
 type orderly struct{}
 
 func (orderly) Prune(context.Context, ops.PruneRequest) (ops.Pruned, error) {

@@ -32,6 +32,9 @@ type Relay struct {
 	Engine      *Engine
 }
 
+// DefaultListen is the address of health and metrics where none is given.
+const DefaultListen = "127.0.0.1:9464"
+
 // Listener is where health and metrics are served.
 type Listener struct {
 	Address     string // "": nowhere
@@ -63,6 +66,7 @@ func (p *Process) Run(ctx context.Context) error {
 		return err
 	}
 	defer stop()
+	defer p.supervised(ctx, units)()
 	log.InfoContext(ctx, "postrider", "version", p.Version, "relays", len(units))
 	if err := runUnits(ctx, units); err != nil {
 		return err

@@ -19,6 +19,7 @@ type Engine struct {
 	window      int
 	page        int
 	maxLanes    int
+	rate        float64
 	maxAttempts int
 	retryDelays []time.Duration
 	pollMax     time.Duration
@@ -40,6 +41,7 @@ func (r *Engine) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&r.drain, "drain", 25*time.Second, "how long to wait for calls in flight at the end")
 	fs.IntVar(&r.window, "window", 1024, "unsettled messages per lane: the most that a crash sends twice")
 	fs.IntVar(&r.page, "page", 0, "messages read and sent at once per lane (default: 256, at most the window)")
+	fs.Float64Var(&r.rate, "rate", 0, "most messages sent per second by this relay, over all of its lanes; 0: no limit")
 	fs.IntVar(&r.maxLanes, "max-lanes", 0, "most lanes to hold (default: the fair share)")
 	fs.IntVar(&r.maxAttempts, "max-attempts", 10, "failures after which a message is a dead letter")
 	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
@@ -48,7 +50,7 @@ func (r *Engine) Flags(fs *pflag.FlagSet) {
 	r.ClaimFlag(fs)
 	r.keeper.relayFlags(fs)
 	fs.Lookup("retry").DefValue = "" // the text says it better than []
-	config.MarkAll(fs, "instance", "lease-ttl", "drain", "window", "page", "max-lanes", "max-attempts", "retry", "poll-max", "skip-dead")
+	config.MarkAll(fs, "instance", "lease-ttl", "drain", "window", "page", "rate", "max-lanes", "max-attempts", "retry", "poll-max", "skip-dead")
 }
 
 // options are those of the engine, checked.
@@ -59,7 +61,7 @@ func (r *Engine) options() (*relay.Options, error) {
 	}
 	opts := &relay.Options{
 		Instance: cmp.Or(r.instance, relay.DefaultInstance()), LeaseTTL: r.leaseTTL, DrainTimeout: r.drain, Window: r.window, Page: r.page,
-		MaxLanes: r.maxLanes, PollMax: r.pollMax,
+		MaxLanes: r.maxLanes, Rate: r.rate, PollMax: r.pollMax,
 		Retry: relay.Retry{Delays: r.retryDelays, MaxAttempts: r.maxAttempts},
 		Policy: func(topic string) relay.KeyPolicy {
 			if skip[topic] {

@@ -126,13 +126,14 @@ func TestHousekeepingInAnOutage(t *testing.T) {
 // housekeeping is what a keeper works with.
 type housekeeping interface {
 	ops.Retainer
+	ops.Auditor
 	ops.Partitioner
 }
 
 // newKeeper keeps house with what a test answers.
 func newKeeper(t *testing.T, h housekeeping, o *admin.KeeperOptions) *admin.Keeper {
 	t.Helper()
-	k, err := admin.NewKeeper(&ops.Office{Retention: h, Partitions: h}, o)
+	k, err := admin.NewKeeper(&ops.Office{Retention: h, Books: h, Partitions: h, Empties: true}, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func releasePages() {
 	}
 	defer f.Close()
 	var start, size uint64
-	pure := 0 // of the two lines that must say that there is no such page
+	pure := 0 // how many of the two lines show no page of that kind
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
 		switch {

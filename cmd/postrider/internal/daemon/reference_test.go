@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/reference"
 )
@@ -100,13 +100,19 @@ func TestReferenceAlerts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text.WriteString("\n## " + name + "\n\n| Alert | Severity | Condition | Action |\n|---|---|---|---|\n")
+		text.WriteString("\n## " + name + "\n\n| Alert | Severity | Condition | Action | See |\n|---|---|---|---|---|\n")
 		for _, g := range file.Groups {
 			for _, r := range g.Rules {
 				if r.Annotations["action"] == "" {
 					t.Errorf("%s: the alert %s has no action", name, r.Alert)
 				}
-				text.WriteString(reference.Row("`"+r.Alert+"`", r.Labels["severity"], "`"+strings.Join(strings.Fields(r.Expr), " ")+"` for "+cmp.Or(r.For, "0s"), r.Annotations["action"]))
+				page, found := strings.CutPrefix(r.Annotations["runbook_url"], "https://github.com/postrider/postrider/blob/main/docs/")
+				file, section, named := strings.Cut(page, "#")
+				if !found || !named { // TestLinks follows it
+					t.Errorf("%s: the alert %s has no link to a section of the documents: %q", name, r.Alert, r.Annotations["runbook_url"])
+				}
+				text.WriteString(reference.Row("`"+r.Alert+"`", r.Labels["severity"], "`"+strings.Join(strings.Fields(r.Expr), " ")+"` for "+cmp.Or(r.For, "0s"), r.Annotations["action"],
+					"["+strings.TrimSuffix(file, ".md")+": "+strings.ReplaceAll(section, "-", " ")+"](../"+page+")"))
 			}
 		}
 	}

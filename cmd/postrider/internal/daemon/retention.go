@@ -87,7 +87,7 @@ func (k *Keeping) Options(log *slog.Logger) (*admin.KeeperOptions, error) {
 	case k.archive != "":
 		info, err := os.Stat(k.archive)
 		if err != nil || !info.IsDir() {
-			return nil, exit.Usagef("archive is %s, which is no folder: make it, or write command:COMMAND", redact.Word(k.archive))
+			return nil, exit.Usagef("archive is %s, which is not a folder: create it, or write command:COMMAND", redact.Word(k.archive))
 		}
 		o.Archive = admin.ArchiveTo(k.archive)
 	}

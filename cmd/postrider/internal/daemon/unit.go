@@ -137,6 +137,7 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions) (*uni
 			return nil, err
 		}
 	}
+	set.Invalid = invalidLog(u.log, time.Now)
 	sink, err := open.Sink(set)
 	if err == nil {
 		opts.Route, err = set.Router()

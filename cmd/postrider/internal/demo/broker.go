@@ -11,19 +11,66 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 
+	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/internal/lab/brokers"
 )
 
-// broker is the demo's own look at the broker, by the broker's client alone.
+// broker is the demo's own look at the broker, by the vendor's client alone.
 type broker interface {
 	published(ctx context.Context) (int, error)   // copies in the topic now
 	copies(ctx context.Context) ([]copyAt, error) // all of them, each key in the order of the log
 	close()
+}
+
+// described is a broker as every measurement of this repository looks at it.
+type described struct {
+	*brokers.Broker
+	topics []string
+	server *server.Server // in this process; nil: somebody else's
+}
+
+func (b *described) published(ctx context.Context) (n int, err error) {
+	for _, topic := range b.topics {
+		held, err := b.Count(ctx, topic)
+		if err != nil {
+			return 0, err
+		}
+		n += held
+	}
+	return n, nil
+}
+
+func (b *described) copies(ctx context.Context) (all []copyAt, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 6*open.Timeout)
+	defer cancel()
+	for _, topic := range b.topics {
+		if err := b.Read(ctx, topic, func(r brokers.Record) { all = append(all, decodeCopy(r.Payload, r.Time)) }); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (b *described) close() {
+	if b.server == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), open.Timeout)
+		defer cancel()
+		for _, topic := range b.topics {
+			_ = b.Remove(ctx, topic)
+		}
+	}
+	b.Close()
+	if b.server != nil {
+		b.server.Shutdown()
+		b.server.WaitForShutdown()
+	}
 }
 
 // openBroker starts a JetStream server inside this process, or makes the
@@ -92,14 +139,7 @@ func startNATS(dir string) (*server.Server, error) {
 	return srv, nil
 }
 
-type natsBroker struct {
-	server *server.Server // nil: somebody else's
-	nc     *nats.Conn
-	js     jetstream.JetStream
-	stream string
-}
-
-func openNATS(ctx context.Context, raw, topic string) (*natsBroker, error) {
+func openNATS(ctx context.Context, raw, topic string) (*described, error) {
 	ctx, cancel := context.WithTimeout(ctx, open.Timeout)
 	defer cancel()
 	target, err := natsbroker.ParseURL(raw)
@@ -110,69 +150,51 @@ func openNATS(ctx context.Context, raw, topic string) (*natsBroker, error) {
 	if err != nil {
 		return nil, exit.Withf(exit.Unreachable, "the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(raw), err)
 	}
-	js, err := jetstream.New(nc)
+	b, err := brokers.NATS(nc)
+	if err == nil {
+		err = b.Make(ctx, brokers.Topic{Name: topic})
+	}
 	if err != nil {
 		nc.Close()
-		return nil, fmt.Errorf("demo: %w", err)
+		return nil, fmt.Errorf("demo: %w; the server must run with JetStream", err)
 	}
-	_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: topic, Subjects: []string{topic}, Storage: jetstream.FileStorage})
-	if err != nil {
-		nc.Close()
-		return nil, fmt.Errorf("demo: make the stream %s: %w; the server must run with JetStream", topic, err)
-	}
-	return &natsBroker{nc: nc, js: js, stream: topic}, nil
+	return &described{Broker: b, topics: []string{topic}}, nil
 }
 
-func (b *natsBroker) close() {
-	if b.server == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), open.Timeout)
-		_ = b.js.DeleteStream(ctx, b.stream)
-		cancel()
+func openKafka(ctx context.Context, raw, topic string) (*described, error) {
+	k, err := kafkabroker.ParseURL(raw)
+	if err != nil {
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(raw), err)
 	}
-	b.nc.Close()
-	if b.server != nil {
-		b.server.Shutdown()
-		b.server.WaitForShutdown()
+	b, err := brokers.Kafka(k.Client...)
+	if err != nil {
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(raw), err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, 3*open.Timeout) // a broker that has just started takes long for its first topic
+	defer cancel()
+	topic = k.Sink.Prefix + topic
+	if err := b.Make(ctx, brokers.Topic{Name: topic, Partitions: 6}); err != nil {
+		b.Close()
+		return nil, exit.Withf(exit.Unreachable, "the broker %s did not %w; check --broker and that the server runs", redact.Place(raw), err)
+	}
+	return &described{Broker: b, topics: []string{topic}}, nil
 }
 
-func (b *natsBroker) published(ctx context.Context) (int, error) {
-	stream, err := b.js.Stream(ctx, b.stream)
+func openRedis(ctx context.Context, raw, topic string) (*described, error) {
+	t, err := redisbroker.ParseURL(raw)
 	if err != nil {
-		return 0, err
+		return nil, exit.Usagef("broker %s cannot be used: %w", redact.Place(raw), err)
 	}
-	return int(stream.CachedInfo().State.Msgs), nil
-}
-
-func (b *natsBroker) copies(ctx context.Context) ([]copyAt, error) {
-	want, err := b.published(ctx)
-	if err != nil || want == 0 {
-		return nil, err
+	t.Client.Protocol, t.Client.DisableIdentity = 2, true
+	client := redis.NewClient(t.Client)
+	ctx, cancel := context.WithTimeout(ctx, open.Timeout)
+	defer cancel()
+	if err := client.Ping(ctx).Err(); err != nil {
+		_ = client.Close()
+		if text, _, quotes := strings.Cut(err.Error(), ", with args beginning with:"); quotes { // a server that does not know AUTH repeats the password
+			err = errors.New(text)
+		}
+		return nil, exit.Withf(exit.Unreachable, "the broker %s cannot be reached: %w; check --broker and that the server runs", redact.Place(raw), err)
 	}
-	c, err := b.js.OrderedConsumer(ctx, b.stream, jetstream.OrderedConsumerConfig{})
-	if err != nil {
-		return nil, err
-	}
-	all := make([]copyAt, 0, want)
-	for len(all) < want {
-		batch, err := c.Fetch(min(1000, want-len(all)), jetstream.FetchMaxWait(5*time.Second))
-		if err != nil {
-			return nil, err
-		}
-		before := len(all)
-		for m := range batch.Messages() {
-			meta, err := m.Metadata()
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, decodeCopy(m.Data(), meta.Timestamp))
-		}
-		if batch.Error() != nil {
-			return nil, batch.Error()
-		}
-		if len(all) == before {
-			return nil, fmt.Errorf("the stream holds %d messages and gave %d", want, before)
-		}
-	}
-	return all, nil
+	return &described{Broker: brokers.Redis(client), topics: redisbroker.Streams(t.Sink.Prefix+topic, t.Sink.Partitions)}, nil
 }

@@ -23,7 +23,7 @@ const (
 	Lag         Code = 3 // lag above --fail-if-lag
 	Unreachable Code = 4 // database or broker unreachable, or read-only for now: try again
 	Schema      Code = 5 // schema missing or of another version
-	Findings    Code = 6 // the doctor or the audit found something
+	Findings    Code = 6 // the doctor, the audit or the schema check found something
 )
 
 // Error makes a Code a target of errors.Is.

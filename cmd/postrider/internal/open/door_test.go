@@ -12,10 +12,10 @@ import (
 	"github.com/postrider/postrider/route"
 )
 
-// TestDoorAndSinkAgree: what an application is told at the door is what the relay
-// would find. The door refuses nothing that a sink would send; what a sink refuses
-// before it sends, the door refuses too, but for sizes within those of the headers
-// of a limit.
+// TestDoorAndSinkAgree: the door tells an application what the relay would find. The
+// door accepts every message that a sink would send. A message that a sink refuses
+// before it sends, the door refuses too, unless it exceeds a limit by less than the
+// size of its headers.
 func TestDoorAndSinkAgree(t *testing.T) {
 	rule := func(typ string, f envelope.Format, topic, key string) config.Rule {
 		return config.Rule{Formatted: true, Rule: route.Rule{Match: route.Match{Type: typ}, Format: f, Topic: topic, Key: key}}
@@ -27,6 +27,7 @@ func TestDoorAndSinkAgree(t *testing.T) {
 	for url, prefix := range map[string]string{
 		"kafka://h:1": "", "kafka://h:1?prefix=prod.&max-message-bytes=20000": "prod.", "nats://127.0.0.1:1?prefix=p.": "p.",
 		"amqp://h:1": "", "amqp://h:1?exchange=e&routing-key=key&max-message-bytes=20000": "", "redis://h:1?prefix=s:&partitions=3&max-message-bytes=20000": "s:",
+		"sqs://r": "", "sqs://r?prefix=prod-&max-message-bytes=20000": "prod-", "sqs://r?type=standard": "",
 		"memory:": "", "http://h/#unsigned=true&insecure=true": "",
 	} {
 		set := &Settings{Broker: url, Format: "plain", Routes: rules}

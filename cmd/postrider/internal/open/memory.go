@@ -23,6 +23,9 @@ func openMemorySink(set *Settings, _ string) (*Publisher, error) {
 
 func openMemory(set *Settings, _ string) (*Outbox, error) {
 	st := memstore.New(&memstore.Options{Lanes: set.Lanes})
+	if set.Pipe != "" {
+		st = st.Pipe(set.Pipe)
+	}
 	return &Outbox{
 		Store: st, Office: st.Office(),
 		Enqueue: func(ctx context.Context, msgs []postrider.Message) error { return st.Enqueue(ctx, msgs...) },

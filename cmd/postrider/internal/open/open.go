@@ -23,8 +23,8 @@ import (
 type Outbox struct {
 	store.Store
 	*ops.Office
-	// Inbox is the database as a consumer sees it, and closes with the rest; nil
-	// where there is none.
+	// Inbox returns the database as a consumer sees it, which closes with the rest;
+	// nil for a store without an inbox.
 	Inbox func() (*sql.DB, dialect.Dialect)
 	// Enqueue writes msgs in one transaction of its own.
 	Enqueue func(ctx context.Context, msgs []postrider.Message) error
@@ -56,12 +56,12 @@ type kind struct {
 
 // stores lists the databases that an outbox can be in.
 func stores() []kind {
-	return []kind{postgresKind(), sqliteKind(), memoryKind()}
+	return []kind{postgresKind(), mysqlKind(), sqliteKind(), memoryKind()}
 }
 
 // brokers lists where messages can go.
 func brokers() []kind {
-	return []kind{kafkaKind(), natsKind(), rabbitKind(), redisKind(), httpKind(), webhooksKind(), memoryKind()}
+	return []kind{kafkaKind(), natsKind(), rabbitKind(), redisKind(), sqsKind(), httpKind(), webhooksKind(), stdoutKind(), memoryKind()}
 }
 
 // find returns the kind of a URL, and the URL behind its scheme. what is for the error.

@@ -10,8 +10,8 @@ import (
 
 // Pools are the connections of a process that runs several relays: those of one
 // database share a pool, or dozens of tenants would need hundreds of connections
-// where each is idle nearly always. Whoever waits for one is served in turn, and
-// a relay asks for four at the most, so that one with much to do does not keep
+// where each is idle nearly always. Relays that wait for a connection are served in
+// turn, and a relay asks for four at the most, so that a busy relay does not keep
 // the others waiting.
 type Pools struct {
 	mu    sync.Mutex

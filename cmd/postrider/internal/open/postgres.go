@@ -26,7 +26,7 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 
 func checkSchemaName(name string) error {
 	if name != "" && !identifier.MatchString(name) {
-		return exit.Usagef("schema %s is no identifier: use letters, digits and underscores, at most 63, beginning with a letter", redact.Word(name))
+		return exit.Usagef("schema %s is not an identifier: use letters, digits and underscores, at most 63, beginning with a letter", redact.Word(name))
 	}
 	return nil
 }

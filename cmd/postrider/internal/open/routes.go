@@ -3,13 +3,16 @@ package open
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/route"
+	"github.com/postrider/postrider/schema/jsonschema"
 )
 
 // Router asks the table; nil when every message goes to its topic, plain.
@@ -28,7 +31,7 @@ func (set *Settings) Table() (*route.Table, error) {
 	if err != nil {
 		return nil, exit.With(exit.Usage, err)
 	}
-	if set.Routes == nil && format == envelope.Plain {
+	if set.Routes == nil && format == envelope.Plain && set.Schemas == "" {
 		return nil, nil
 	}
 	rules := make([]route.Rule, 0, len(set.Routes)+1)
@@ -40,6 +43,9 @@ func (set *Settings) Table() (*route.Table, error) {
 	}
 	if set.Routes == nil {
 		rules = append(rules, route.Rule{Name: "format", Format: format})
+	}
+	if err := set.validators(rules); err != nil {
+		return nil, err
 	}
 	table, err := route.New(rules)
 	if bad := (*route.Error)(nil); errors.As(err, &bad) {
@@ -75,4 +81,38 @@ func (set *Settings) Destinations(st *Outbox) (func(context.Context) ([]string, 
 		}
 		return slices.Sorted(maps.Keys(seen)), err
 	}, nil
+}
+
+// validators gives the schemas to the rules that validate.
+func (set *Settings) validators(rules []route.Rule) error {
+	at := slices.IndexFunc(rules, func(r route.Rule) bool { return r.Validate != route.Off })
+	switch {
+	case at < 0 && set.Schemas == "":
+		return nil
+	case at < 0:
+		return exit.Usagef("schemas is set, and no route validates: add `validate: warn` to a route, or remove schemas")
+	case set.Schemas == "":
+		return exit.Usagef("%s: a route validates, and schemas is not set: set it to the folder of JSON Schemas", rules[at].Where)
+	}
+	schemas, err := jsonschema.Open(os.DirFS(set.Schemas), nil)
+	if err != nil {
+		return exit.With(exit.Usage, fmt.Errorf("schemas %s: %w", set.Schemas, err))
+	}
+	for i := range rules {
+		r := &rules[i]
+		if r.Validate == route.Off {
+			continue
+		}
+		name := r.Name
+		if name == "" {
+			name = fmt.Sprintf("#%d", i+1)
+		}
+		r.Validator = schemas
+		r.Warn = func(m *postrider.Message, err error) {
+			if set.Invalid != nil {
+				set.Invalid(name, m, err)
+			}
+		}
+	}
+	return nil
 }

@@ -1,8 +1,11 @@
 package open
 
 import (
+	"io"
+
 	"github.com/spf13/pflag"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 )
 
@@ -11,21 +14,28 @@ type Settings struct {
 	Store, Broker, Pipe, Schema string
 	Format                      string        // of routes that say none
 	Routes                      []config.Rule // nil: every message goes to its topic
+	Schemas                     string        // the folder of JSON Schemas that routes validate with; "": none
+	Invalid                     InvalidFunc   // is told of payloads where a route warns; nil: nobody is
 	Lanes                       int           // of an outbox to be made; 0: the default
 	PasswordFile                string
 	PasswordCommand             string
-	Application                 string // what the database calls our connections
-	Pools                       *Pools // of PostgreSQL, shared by the relays of a process; nil: one of its own
+	Stdout                      io.Writer // of the broker stdout:; nil: the process's
+	Application                 string    // what the database calls our connections
+	Pools                       *Pools    // of PostgreSQL, shared by the relays of a process; nil: one of its own
 }
+
+// InvalidFunc is told of a message whose payload breaks its schema, and the rule it has.
+type InvalidFunc func(rule string, m *postrider.Message, err error)
 
 // Flags declares what a user may set, and returns the names.
 func (set *Settings) Flags(fs *pflag.FlagSet) []string {
 	fs.StringVar(&set.Store, "store", "", "where the outbox is: "+forms(stores()))
-	fs.StringVar(&set.PasswordFile, "store-password-file", "", "file with the password for PostgreSQL, read again for each connection")
-	fs.StringVar(&set.PasswordCommand, "store-password-command", "", "command that prints the password for PostgreSQL, run for each connection")
+	fs.StringVar(&set.PasswordFile, "store-password-file", "", "file with the password of the database, read again for each connection")
+	fs.StringVar(&set.PasswordCommand, "store-password-command", "", "command that prints the password of the database, run for each connection")
 	fs.StringVar(&set.Format, "format", "plain", "wire format of routes without one: plain, cloudevents, cloudevents-structured, debezium or raw")
+	fs.StringVar(&set.Schemas, "schemas", "", "folder of schemas, SUBJECT/001.json, for routes that validate and the command schema")
 	fs.StringVar(&set.Broker, "broker", "", "where messages go: "+forms(brokers()))
 	fs.StringVar(&set.Schema, "schema", "", "schema of the outbox on PostgreSQL (default: postrider)")
 	fs.StringVar(&set.Pipe, "pipe", "", "the pipe: a named reader of the outbox (default: main)")
-	return []string{"store", "store-password-file", "store-password-command", "broker", "format", "schema", "pipe"}
+	return []string{"store", "store-password-file", "store-password-command", "broker", "format", "schemas", "schema", "pipe"}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/dialect"
+	"github.com/postrider/postrider/store/mysqlstore"
 	"github.com/postrider/postrider/store/pgstore"
 	"github.com/postrider/postrider/store/sqlitestore"
 )
@@ -26,6 +27,14 @@ func SQL(raw string, conns int) (*sql.DB, dialect.Dialect, error) {
 		db.SetMaxOpenConns(conns)
 		db.SetMaxIdleConns(conns)
 		return db, dialect.Postgres, nil
+	case "mysql", "mariadb":
+		db, err := mysqlstore.OpenDB(raw, nil)
+		if err != nil {
+			return nil, 0, exit.Usagef("store %s cannot be used: %w", redact.Place(raw), err)
+		}
+		db.SetMaxOpenConns(conns)
+		db.SetMaxIdleConns(conns)
+		return db, dialect.MySQL, nil
 	case "sqlite":
 		db, err := sqlitestore.OpenDB(rest)
 		if err != nil {

@@ -30,25 +30,23 @@ func (p Printer) Print(v any, text func(w *tabwriter.Writer)) error {
 	return w.Flush()
 }
 
-// Row writes one line of cells.
+// Row writes one line of cells, of which a terminal obeys nothing: see [Visible].
 func Row(w *tabwriter.Writer, cells ...any) {
 	for i, c := range cells {
 		if i > 0 {
 			fmt.Fprint(w, "\t")
 		}
-		fmt.Fprint(w, c)
+		fmt.Fprint(w, Visible(fmt.Sprint(c)))
 	}
 	fmt.Fprintln(w)
 }
 
 // Visible escapes what a terminal would obey or what reorders text: control
-// characters, C1, bidirectional marks. keep are those let through.
-func Visible(s, keep string) string {
+// characters, C1, bidirectional marks.
+func Visible(s string) string {
 	var b strings.Builder
 	for _, r := range s {
 		switch {
-		case strings.ContainsRune(keep, r):
-			b.WriteRune(r)
 		case r == unicode.ReplacementChar || unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:

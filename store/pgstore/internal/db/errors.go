@@ -74,11 +74,11 @@ func (o *Outbox) Wrap(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// refused is an error of a server that answered and let us not in. What the
-// connection string says wrong stays wrong, and at the start it is said once,
-// with an exit status: a supervisor that starts us again waits out a database
-// that is still being made, or a password that is being changed, and shows it.
-// In the middle of a run the relay continues trying whatever the error is.
+// refused is the error of a server that rejected the connection. Retrying cannot fix
+// a wrong connection string, so at the start the error is reported once, with an exit
+// status. A supervisor that restarts the program shows it, and waits out a database
+// that is being created or a password that is being changed. In the middle of a run
+// the relay retries after every error.
 func refused(doing string, pg *pgconn.PgError, err error) error {
 	var fix string
 	switch pg.Code {

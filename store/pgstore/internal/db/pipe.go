@@ -33,7 +33,7 @@ type Row struct {
 	Filter [][]byte `json:"-"` // the first four parameters of the function passes; nil: everything passes
 }
 
-// ParseRow reads a row; nil: there is none.
+// ParseRow reads a row; nil for a missing one.
 func ParseRow(text *string) (*Row, error) {
 	if text == nil {
 		return nil, nil
@@ -118,9 +118,9 @@ func GlobOf(likes []string) []string {
 	return out
 }
 
-// TakePipe notes which pipe this is. One that is gone, or has been made anew under
-// the name, is another one for the instance boot that knew it: nothing that it
-// holds in memory is its. A later instance has nothing in memory.
+// TakePipe notes which pipe this is. When the pipe is gone, or was removed and created
+// again, TakePipe fails for the instance boot that knew the former one, whose state it
+// still has in memory. A later instance starts without such state.
 func (o *Outbox) TakePipe(p *Row, boot string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -129,7 +129,7 @@ func (o *Outbox) TakePipe(p *Row, boot string) error {
 	case p == nil && known == nil:
 		return o.NoPipe("does not exist", fmt.Sprintf("check --pipe, or make it with `postrider pipe add %s --from now`", o.Pipe))
 	case p == nil, known != nil && !known.CreatedAt.Equal(p.CreatedAt) && boot == o.boot:
-		return o.NoPipe("was removed", "end this relay, or start it again if the pipe was made anew")
+		return o.NoPipe("was removed", "end this relay, or start it again if the pipe was created again")
 	}
 	if known != nil && !known.CreatedAt.Equal(p.CreatedAt) {
 		if o.Renewed != nil {

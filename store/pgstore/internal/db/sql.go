@@ -54,8 +54,7 @@ func Alive(of string) string {
 	return strings.ReplaceAll(`(@alive_until > clock_timestamp() AND @alive_until <= clock_timestamp() + 2 * @ttl)`, "@", of)
 }
 
-// Highest is the highest number of any row and any cursor; greatest() passes
-// over the one that is NULL.
+// Highest is the highest number of any row and any cursor; greatest() ignores NULL.
 const Highest = `(SELECT max(pos) FROM {{schema}}.lane_cursor),
  (SELECT max(m.seq) FROM {{schema}}.outbox_info i CROSS JOIN generate_series(0, i.lanes - 1) AS l(lane)
   CROSS JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq DESC LIMIT 1) m)`

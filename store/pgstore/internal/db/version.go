@@ -8,7 +8,7 @@ import (
 // with a newer one too when that says so: a migration begins with the line
 // "-- compatible: N", which names the oldest Version whose programs continue
 // working beside it.
-const Version = 10
+const Version = 14
 
 // Found is the schema that is there.
 type Found struct {
@@ -16,9 +16,9 @@ type Found struct {
 	Compatible int // the oldest Version that works with it
 }
 
-// Fits reports that this program works with the schema: it is the one that the
-// program makes, or a newer one that says so. An older one lacks what newer
-// programs use: a rolling upgrade migrates first.
+// Fits reports whether this program works with the schema: its version is the one
+// that the program creates, or a newer one that declares itself compatible. An older
+// schema lacks what newer programs use: a rolling upgrade migrates first.
 func (f Found) Fits() bool { return f.Version == Version || f.Newer() }
 
 // Newer reports that the schema is above this program's, which works with it.

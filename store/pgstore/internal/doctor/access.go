@@ -153,7 +153,7 @@ func (p *patient) ownedByWriter(owner string) ops.Finding {
 	return ops.Finding{
 		Severity: ops.Warning, What: fmt.Sprintf("only %q, which owns the outbox, may write into it", owner),
 		Why: "if applications write as this role, they may set seq and xid themselves, and so hide messages from the relay or forge them",
-		Fix: "let them write as a role of their own: postrider migrate --roles makes one. Or let a role own the outbox that nobody logs in as; " +
+		Fix: "let them write as a role of their own: postrider migrate --roles makes one. Or let a role own the outbox that cannot log in; " +
 			"later migrations are for a superuser or a member of that role then",
 		SQL: []string{
 			fmt.Sprintf("DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = '%[1]s') THEN CREATE ROLE %[1]s NOLOGIN; END IF; END $$", apart),
@@ -236,5 +236,5 @@ func (p *patient) grants(ctx context.Context) ([]ops.Finding, error) {
 			})
 		}
 	}
-	return orFine(found, "nobody but relays may do more to the outbox than write messages"), nil
+	return orFine(found, "only relays may do more to the outbox than write messages"), nil
 }

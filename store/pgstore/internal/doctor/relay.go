@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/operations"
@@ -19,12 +20,13 @@ type instance struct {
 	Alive               bool
 	Skew                *float64 // its clock less the database's; nil: an older program, which does not tell
 	Trouble             []string
+	Held                []store.Held
 	Ago                 float64 // seconds since its heartbeat
 }
 
 func (p *patient) instances(ctx context.Context) (living, all []instance, err error) {
 	all, err = rowsOf[instance](ctx, p, `SELECT w.instance, w.boot_id, w.version, `+db.Alive("w.")+`,
- extract(epoch FROM w.clock - (w.alive_until - w.ttl))::float8, w.trouble,
+ extract(epoch FROM w.clock - (w.alive_until - w.ttl))::float8, w.trouble, w.held,
  extract(epoch FROM clock_timestamp() - (w.alive_until - w.ttl))::float8 FROM {{schema}}.relay w WHERE w.pipe = $1 ORDER BY w.instance, w.boot_id`, p.Pipe)
 	for _, i := range all {
 		if i.Alive {
@@ -55,13 +57,8 @@ func (p *patient) relays(ctx context.Context) ([]ops.Finding, error) {
 	}
 	var found []ops.Finding
 	for _, i := range alive {
-		for _, t := range i.Trouble {
-			found = append(found, ops.Finding{
-				Severity: ops.Critical, What: fmt.Sprintf("relay %s: %s", i.Name, t),
-				Why: "messages wait; no attempt is used up", Fix: "its log names the error; see docs/runbook.md",
-				Data: map[string]any{"instance": i.Name, "trouble": t},
-			})
-		}
+		told := ops.Instance{Name: i.Name, Trouble: i.Trouble, Held: i.Held}
+		found = append(found, told.Findings()...)
 	}
 	if len(found) == 0 {
 		found = fine("%d relays live, and none complains", len(alive))
@@ -123,7 +120,7 @@ func (p *patient) clock(ctx context.Context) ([]ops.Finding, error) {
 		found = append(found, ops.Finding{
 			Severity: ops.Warning, What: fmt.Sprintf("the clock of %s is %s %s the database's", who, period(max(skew, -skew)), ahead),
 			Why:  "leases do not rest on it, but logs, certificates, and what applications write as not-before do",
-			Fix:  "see to it that both hosts follow a time server (chronyc tracking, timedatectl)",
+			Fix:  "synchronise both hosts with a time server (chronyc tracking, timedatectl)",
 			Data: map[string]any{"who": who, "skew_seconds": skew.Seconds()},
 		})
 	}
@@ -180,7 +177,7 @@ func (p *patient) lanes(ctx context.Context) ([]ops.Finding, error) {
 		f := ops.Finding{
 			Severity: ops.Critical, What: fmt.Sprintf("%d of %d lanes have no owner: %s", len(free), len(first.Lanes), numbers(free)),
 			Why: "their messages wait", Data: map[string]any{"lanes": ids(free)},
-			Fix: "relays with --max-lanes or a list of lanes leave some over: start more of them. Else see the logs for lost leases",
+			Fix: "start more relays if these have --max-lanes or a list of lanes; otherwise look for lost leases in their logs",
 		}
 		if !lives {
 			f.Fix = "postrider relay"
@@ -202,10 +199,10 @@ func (p *patient) idle(st ops.Status) (free, stuck []ops.LaneStatus) {
 	for _, l := range st.Lanes {
 		held := slices.ContainsFunc(st.Holds, func(h ops.Hold) bool { return h.Lane == l.Lane && h.Key == "" })
 		switch {
-		case held: // by a person, who wants it to stand still
+		case held: // a person has paused it
 		case !l.Leased:
 			free = append(free, l)
-		case l.Lag >= p.req.Limits.Lag:
+		case l.Behind >= p.req.Limits.Lag:
 			stuck = append(stuck, l)
 		}
 	}
@@ -241,7 +238,7 @@ func numbers(lanes []ops.LaneStatus) string {
 	return b.String()
 }
 
-// lag looks how old the oldest message is that nobody has set aside.
+// lag looks how late the oldest message is that is neither dead nor scheduled.
 func (p *patient) lag(ctx context.Context) ([]ops.Finding, error) {
 	st, err := p.state(ctx)
 	if err != nil {
@@ -293,7 +290,7 @@ WHERE pipe = $1 AND state = 'dead' AND captures AND key <> '') x`, p.Pipe)
 		reason := strings.TrimSpace(g.Class + " " + g.Code)
 		if g.State == "retry" {
 			if db.Seconds(g.Age) < p.req.Limits.Lag {
-				continue
+				f.Severity = ops.OK // it is tried again soon
 			}
 			f.What = fmt.Sprintf("%d messages fail and are tried again (%s), one for %s by now", g.Count, reason, period(db.Seconds(g.Age)))
 			f.Why, f.Fix = "their keys wait behind them, and they die at the last attempt", fmt.Sprintf("postrider dead show %d", g.First)

@@ -59,12 +59,12 @@ FROM {{schema}}.retention r CROSS JOIN {{schema}}.outbox_info i`)
 		return fine("no retention was ever begun"), err
 	}
 	r := rows[0]
-	data := map[string]any{"held_by": r.Pipe, "held_rows": r.Rows, "held_bytes": r.Bytes}
+	data := map[string]any{"held_by": r.Pipe, "held_rows": r.Rows, "held_bytes_estimate": r.Bytes}
 	var found []ops.Finding
 	if r.Over {
 		found = append(found, ops.Finding{
 			Severity: ops.Critical, Data: data,
-			What: fmt.Sprintf("pipe %q holds back %d rows (%d MiB), which is above the cap", r.Pipe, r.Rows, r.Bytes>>20),
+			What: fmt.Sprintf("pipe %q holds back %d rows (about %d MiB), which is above the cap", r.Pipe, r.Rows, r.Bytes>>20),
 			Why:  "rows that it has not settled are never removed: the table grows until the disk is full",
 			Fix: fmt.Sprintf("run it: start its relay, postrider pipe resume %[1]s, or repair what stops it. "+
 				"To give its messages up: postrider pipe remove %[1]s --forfeit N", r.Pipe),
@@ -76,7 +76,7 @@ FROM {{schema}}.retention r CROSS JOIN {{schema}}.outbox_info i`)
 	}
 	if last >= unattended {
 		found = append(found, ops.Finding{
-			Severity: ops.Warning, What: fmt.Sprintf("nobody has removed settled rows for %s", period(last)), Data: data,
+			Severity: ops.Warning, What: fmt.Sprintf("no settled rows have been removed for %s", period(last)), Data: data,
 			Why: "the outbox grows", Fix: "postrider prune, or a relay that does it",
 		})
 	}
@@ -159,7 +159,7 @@ FROM {{schema}}.pipe WHERE paused ORDER BY name`)
 	if err != nil {
 		return nil, err
 	}
-	return orFine(append(found, stopped...), "nobody has paused a pipe, a lane or a key"), nil
+	return orFine(append(found, stopped...), "no pipe, lane or key is paused"), nil
 }
 
 // stoppedDestinations tells to which nothing is sent.

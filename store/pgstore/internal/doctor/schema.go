@@ -33,7 +33,7 @@ FROM {{schema}}.outbox_seq s JOIN pg_sequence q ON q.seqrelid = '{{schema}}.outb
 			Severity: ops.Critical, Data: data,
 			What: fmt.Sprintf("the sequence %s does not give its numbers out in order (cache %d, increment %d, cycle %t)", name, n.Cache, n.Increment, n.Cycle),
 			Why:  "messages are passed over or overtaken: a relay refuses to work",
-			Fix: "set it right, connect the writers anew, which use up the numbers they hold first, then look for what was passed over: " +
+			Fix: "set it right, reconnect the writers, which first use up the numbers they hold, then look for what was passed over: " +
 				"postrider migrate --adopt",
 			SQL: []string{fmt.Sprintf("ALTER SEQUENCE %s CACHE 1 INCREMENT 1 NO CYCLE", name)},
 		})
@@ -55,7 +55,7 @@ FROM {{schema}}.outbox_seq s JOIN pg_sequence q ON q.seqrelid = '{{schema}}.outb
 			f.Severity = ops.Critical
 		}
 		if n.Max == 1<<63-1 {
-			f.Fix, f.SQL = "somebody set it far ahead: make a new outbox in another schema and let writers move there", nil
+			f.Fix, f.SQL = "it was set far ahead: make a new outbox in another schema and let writers move there", nil
 		}
 		found = append(found, f)
 	}
@@ -82,7 +82,7 @@ WHERE n.nspname = $1 AND c.relpersistence <> 'p' AND c.relkind IN ('r', 'p', 'S'
 		}
 		found = append(found, ops.Finding{
 			Severity: ops.Critical, What: fmt.Sprintf("%s is unlogged", p.table(r.Name)),
-			Why: "a crash of the server empties it, and no standby has it", Fix: "log it: the table is written anew, and writers wait",
+			Why: "a crash of the server empties it, and no standby has it", Fix: "make it logged: the table is rewritten, and writers wait",
 			SQL: []string{fmt.Sprintf("ALTER %s %s SET LOGGED", r.Kind, p.table(r.Name))},
 		})
 	}
@@ -185,7 +185,7 @@ WHERE n.nspname = $1 AND c.relname = 'outbox'`, p.Schema)
 		}
 		found = append(found, ops.Finding{
 			Severity: ops.Warning, What: fmt.Sprintf("the index %s is invalid: it broke off while it was made", p.table(s.Name)),
-			Why: "no query uses it, and every write pays for it", Fix: "make it anew",
+			Why: "no query uses it, and every write pays for it", Fix: "create it again",
 			SQL: []string{fmt.Sprintf("REINDEX INDEX CONCURRENTLY %s", p.table(s.Name))}, Data: map[string]any{"index": s.Name},
 		})
 	}
@@ -244,7 +244,7 @@ JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname
 		there[c.Name] = true
 		if !c.Valid {
 			found = append(found, ops.Finding{
-				Severity: ops.Warning, What: fmt.Sprintf("the constraint %s was never proven for the rows that were there before it", c.Name),
+				Severity: ops.Warning, What: fmt.Sprintf("the constraint %s was never validated for older rows", c.Name),
 				Why: "a message may exceed what brokers take", Fix: "prove it",
 				SQL: []string{fmt.Sprintf("ALTER TABLE %s VALIDATE CONSTRAINT %s", p.table("outbox"), db.Quote(c.Name))},
 			})

@@ -59,7 +59,7 @@ func (p *patient) checksums(ctx context.Context) ([]ops.Finding, error) {
 			if r.Version == m.Version && r.Text != m.Checksum() {
 				found = append(found, ops.Finding{
 					Severity: ops.Critical,
-					What:     fmt.Sprintf("migration %d %s was applied from another text than this program's", m.Version, m.Name),
+					What:     fmt.Sprintf("migration %d %s was applied with a text that differs from this program's", m.Version, m.Name),
 					Why:      "tables or functions may not be what the relay takes them for; `postrider migrate` refuses to continue",
 					Fix:      "compare the schema with `postrider migrate --print-sql`",
 				})
@@ -110,7 +110,7 @@ FROM {{schema}}.outbox_info`)
 		}}, nil
 	case h[0].Marked:
 		return []ops.Finding{{
-			Severity: ops.Critical, What: "the repair of a sequence that was set back broke off half-way",
+			Severity: ops.Critical, What: "the repair of a sequence that was set back was interrupted",
 			Why: "messages are held back that were settled already", Fix: "stop the relays, then: postrider migrate --adopt",
 		}}, nil
 	}

@@ -40,7 +40,7 @@ func settingsThatMatter() []setting {
 		},
 		{"statement_timeout", below(5 * time.Second), ops.Warning, early, true},
 		{"transaction_timeout", below(5 * time.Second), ops.Warning, early, true},
-		{"idle_session_timeout", below(time.Minute), ops.Warning, "the relay's connections are closed between two uses and made anew for each", true},
+		{"idle_session_timeout", below(time.Minute), ops.Warning, "the relay's connections are closed between two uses and opened again for each", true},
 	}
 }
 
@@ -100,7 +100,7 @@ func (p *patient) settings(ctx context.Context) ([]ops.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The closest comes first: it is the one that counts.
+	// The closest comes first: only that one counts.
 	overrides, err := rowsOf[override](ctx, p, `SELECT coalesce(r.rolname::text, ''), coalesce(d.datname::text, ''), split_part(c, '=', 1), split_part(c, '=', 2)
 FROM pg_db_role_setting x CROSS JOIN unnest(x.setconfig) c LEFT JOIN pg_roles r ON r.oid = x.setrole LEFT JOIN pg_database d ON d.oid = x.setdatabase
 WHERE (x.setdatabase = 0 OR d.datname = current_database()) AND split_part(c, '=', 1) = ANY ($1)
@@ -161,11 +161,11 @@ func (s setting) good() string {
 }
 
 func (s setting) finding(value, whom string, sql ...string) ops.Finding {
-	fix := "set it right; sessions that are open keep the old value until they connect anew"
+	fix := "set it right; sessions that are open keep the old value until they reconnect"
 	if len(sql) == 0 {
 		fix = "leave it out"
 	}
-	if s.name == readOnly { // which holds for the session that mends it too
+	if s.name == readOnly { // which also holds for the session that repairs it
 		for i := range sql {
 			sql[i] = "BEGIN READ WRITE; " + sql[i] + "; COMMIT"
 		}

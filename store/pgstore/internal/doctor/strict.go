@@ -25,7 +25,7 @@ FROM {{schema}}.strict_topic s LEFT JOIN pg_trigger g ON g.tgrelid = '{{schema}}
 		if !t.Kept {
 			found = append(found, ops.Finding{
 				Severity: ops.Critical, What: fmt.Sprintf("the topic %q is strict, and its messages are not numbered", t.Name),
-				Why: "the outbox's trigger is missing or older", Fix: "make it anew; what was written meanwhile has no version",
+				Why: "the outbox's trigger is missing or older", Fix: "create it again; what was written meanwhile has no version",
 				SQL: []string{"SELECT " + db.Quote(p.Schema) + ".strict_apply()"},
 			})
 		}

@@ -160,7 +160,7 @@ func (p *patient) horizon(ctx context.Context) ([]ops.Finding, error) {
 		}
 		found = append(found, f)
 	}
-	return orFine(found, "nobody keeps vacuum from more than %d transactions, no unused slot holds the log", p.req.Limits.XIDs), nil
+	return orFine(found, "nothing keeps vacuum from more than %d transactions, no unused slot holds the log", p.req.Limits.XIDs), nil
 }
 
 func (p *patient) slots(ctx context.Context) ([]ops.Finding, error) {
@@ -184,14 +184,14 @@ func (p *patient) slots(ctx context.Context) ([]ops.Finding, error) {
 		case !s.Active && (s.Bytes >= limits.WAL || s.Status == "unreserved" || s.Status == "lost"):
 			found = append(found, ops.Finding{
 				Severity: max(over(s.Bytes, limits.WAL), ops.Warning), Data: data, SQL: drop,
-				What: fmt.Sprintf("nobody uses the replication slot %q, which holds %d MiB of the log", s.Name, s.Bytes>>20),
-				Why:  "the log fills the disk, and then nobody can write", Fix: "start its consumer, or drop it",
+				What: fmt.Sprintf("the replication slot %q is unused and holds %d MiB of the log", s.Name, s.Bytes>>20),
+				Why:  "the log fills the disk, and then no session can write", Fix: "start its consumer, or drop it",
 			})
 		case s.XIDs >= limits.XIDs || s.Catalogs >= limits.XIDs:
 			f := ops.Finding{
 				Severity: ops.Warning, Data: data,
 				What: fmt.Sprintf("the replication slot %q holds vacuum back by %d transactions", s.Name, max(s.XIDs, s.Catalogs)),
-				Why:  "dead rows stay: the tables of progress and leases grow", Fix: "see whether its consumer keeps up",
+				Why:  "dead rows stay: the tables of progress and leases grow", Fix: "check whether its consumer keeps up",
 			}
 			if !s.Active {
 				f.Fix, f.SQL = "start its consumer, or drop it", drop
@@ -239,7 +239,7 @@ func frozen(age, limit int64) ops.Severity {
 func (p *patient) unfrozen(table string, age int64, severity ops.Severity) ops.Finding {
 	f := ops.Finding{
 		Severity: severity, What: fmt.Sprintf("%s was last frozen %d million transactions ago", p.table(table), age/1_000_000),
-		Why: "at 2,100 million the server takes no writes any more; autovacuum does not keep up, or somebody holds it back",
+		Why: "at 2,100 million the server takes no writes any more; autovacuum does not keep up, or something holds it back",
 		Fix: "see the check \"horizon\" for what holds it back, then freeze it", SQL: []string{"VACUUM (FREEZE) " + p.table(table)},
 		Data: map[string]any{"table": table, "transactions": age},
 	}
@@ -290,5 +290,5 @@ GROUP BY c.relname, b.pid ORDER BY 2 DESC`, p.Schema, patience.Seconds())
 		}
 		found = append(found, f)
 	}
-	return orFine(found, "nobody waits for a lock on the outbox's tables"), nil
+	return orFine(found, "no session waits for a lock on the outbox's tables"), nil
 }

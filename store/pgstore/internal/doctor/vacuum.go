@@ -12,7 +12,7 @@ import (
 // tableHealth is what the server counts of one table.
 type tableHealth struct {
 	Name       string
-	Live, Dead int64
+	Live, Dead int64 // estimates of the server
 	Bytes      int64 // of its rows
 	Disabled   bool  // autovacuum leaves it alone
 	Vacuumed   *time.Time
@@ -32,7 +32,7 @@ WHERE n.nspname = $1 AND c.relkind = 'r' ORDER BY c.relname`, p.Schema)
 	var found []ops.Finding
 	for _, t := range rows {
 		table := p.table(t.Name)
-		data := map[string]any{"table": t.Name, "live": t.Live, "dead": t.Dead, "bytes": t.Bytes}
+		data := map[string]any{"table": t.Name, "live_estimate": t.Live, "dead_estimate": t.Dead, "bytes": t.Bytes}
 		if t.Vacuumed != nil {
 			data["vacuumed"] = t.Vacuumed.UTC().Format(time.RFC3339)
 		}
@@ -45,7 +45,7 @@ WHERE n.nspname = $1 AND c.relkind = 'r' ORDER BY c.relname`, p.Schema)
 		}
 		if t.Dead >= limits.Dead && t.Dead >= t.Live/5 {
 			found = append(found, ops.Finding{
-				Severity: ops.Warning, What: fmt.Sprintf("%s has %d dead rows beside %d live ones", table, t.Dead, t.Live), Data: data,
+				Severity: ops.Warning, What: fmt.Sprintf("%s has about %d dead rows beside about %d live ones", table, t.Dead, t.Live), Data: data,
 				Why: "every lease and settlement reads past them",
 				Fix: "see the checks \"transactions\" and \"horizon\" for what keeps vacuum from removing them, then", SQL: []string{"VACUUM " + table},
 			})
@@ -53,9 +53,9 @@ WHERE n.nspname = $1 AND c.relkind = 'r' ORDER BY c.relname`, p.Schema)
 		small := slices.Contains([]string{"progress", "relay", "running"}, t.Name)
 		if small && t.Bytes >= limits.Bloat && t.Bytes/256 >= 4*t.Live {
 			found = append(found, ops.Finding{
-				Severity: ops.Warning, What: fmt.Sprintf("%s takes %d MiB for %d rows", table, t.Bytes>>20, t.Live), Data: data,
+				Severity: ops.Warning, What: fmt.Sprintf("%s takes %d MiB for about %d rows", table, t.Bytes>>20, t.Live), Data: data,
 				Why: "it was held back from vacuum once, and plain vacuum gives nothing back to the disk",
-				Fix: "write its few rows anew; the relay waits for that long", SQL: []string{"VACUUM (FULL, ANALYZE) " + table},
+				Fix: "rewrite its few rows; the relay waits for that long", SQL: []string{"VACUUM (FULL, ANALYZE) " + table},
 			})
 		}
 	}

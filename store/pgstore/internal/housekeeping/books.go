@@ -31,7 +31,7 @@ const (
 const booksLock = "postrider books "
 
 // errLook says that another look came between: nothing was recorded.
-var errLook = errors.New("somebody else has looked at the books meanwhile: look again")
+var errLook = errors.New("another process has audited meanwhile: run it again")
 
 // Audit compares the two books; see [ops.Retainer]. Looks of several instances
 // follow each other.
@@ -192,8 +192,8 @@ func (a *auditing) read(ctx context.Context) error {
 }
 
 // suspect asks for a full count when the server has counted deletions that were
-// not retention's. Its statistics come late: until both stand still what they say
-// less is nothing, and then it is where a partition was dropped.
+// not retention's. Its statistics come late: a count below retention's means nothing
+// until both counts stop changing; then it means that a partition was dropped.
 func (a *auditing) suspect() {
 	strange := a.nowDeleted - a.nowRemoved
 	if a.nowDeleted < a.deleted || a.nowDeleted == a.deleted && a.nowRemoved == a.removed {

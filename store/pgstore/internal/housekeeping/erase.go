@@ -31,7 +31,7 @@ func NewEraser(keeper *Retainer) *Eraser {
 	return s
 }
 
-var errNoKey = errors.New("erase: the key is empty: messages without a key are not found by it")
+var errNoKey = errors.New("erase: the key is empty: messages without a key cannot be erased by key")
 
 // Erasable counts the messages of a key; see [ops.Eraser].
 func (s *Eraser) Erasable(ctx context.Context, q ops.EraseQuery) (ops.Erasable, error) {

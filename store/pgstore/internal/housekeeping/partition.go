@@ -3,12 +3,14 @@ package housekeeping
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
+	"github.com/postrider/postrider/store/pgstore/internal/journal"
 )
 
 const (
@@ -21,12 +23,13 @@ const (
 // Partitioner keeps the partitions of an outbox. It is safe for concurrent use.
 type Partitioner struct {
 	*db.Outbox
-	sql partitionTexts
+	journal *journal.Journal
+	sql     partitionTexts
 }
 
 // NewPartitioner returns what keeps the partitions of an outbox. It does no I/O.
 func NewPartitioner(o *db.Outbox) *Partitioner {
-	s := &Partitioner{Outbox: o}
+	s := &Partitioner{Outbox: o, journal: journal.New(o)}
 	s.sql.partitionSQL(o.Render)
 	return s
 }
@@ -164,7 +167,7 @@ func (s *Partitioner) dropDue(ctx context.Context, req ops.TendRequest, t *ops.T
 				older = 0
 			}
 		}
-		if more, err := s.dropOne(ctx, older, req.OnlyEmpty, t); err != nil || !more {
+		if more, err := s.dropOne(ctx, req, older, t); err != nil || !more {
 			return err
 		}
 	}
@@ -176,22 +179,26 @@ func (s *Partitioner) dropDue(ctx context.Context, req ops.TendRequest, t *ops.T
 var dropWaits = []int{50, 200} //nolint:gochecknoglobals // a constant that Go has no literal for
 
 // dropOne drops the oldest partition if it is due, and says whether another may be.
-func (s *Partitioner) dropOne(ctx context.Context, older time.Duration, onlyEmpty bool, t *ops.Tended) (more bool, err error) {
+func (s *Partitioner) dropOne(ctx context.Context, req ops.TendRequest, older time.Duration, t *ops.Tended) (more bool, err error) {
 	for _, ms := range dropWaits {
 		err = s.tending(ctx, func(tx pgx.Tx) error {
 			var victim, removed *int64
 			var held *string
-			if err := tx.QueryRow(ctx, s.sql.drop, older, onlyEmpty, ms).Scan(&victim, &removed, &held); err != nil {
+			if err := tx.QueryRow(ctx, s.sql.drop, older, req.OnlyEmpty, ms).Scan(&victim, &removed, &held); err != nil {
 				return err
 			}
 			more = victim != nil && held == nil
 			if held != nil {
 				t.HeldBy = *held
 			}
-			if more {
-				t.Dropped++
-				t.Rows += *removed
+			if !more {
+				return nil
 			}
+			if err := s.write(ctx, tx, req, *victim, *removed); err != nil {
+				return err
+			}
+			t.Dropped++
+			t.Rows += *removed
 			return nil
 		})
 		if !locked(err) {
@@ -201,8 +208,20 @@ func (s *Partitioner) dropOne(ctx context.Context, older time.Duration, onlyEmpt
 	return false, err
 }
 
+// write notes in the journal that a person drops a partition.
+func (s *Partitioner) write(ctx context.Context, tx pgx.Tx, req ops.TendRequest, number, rows int64) error {
+	if req.Actor == "" {
+		return nil
+	}
+	_, err := s.journal.Write(ctx, tx, ops.JournalEntry{
+		Actor: req.Actor, Act: actPrune, Reason: req.Reason, Count: &rows,
+		Target: fmt.Appendf(nil, `{"partition":%d}`, number),
+	})
+	return err
+}
+
 // errTended says that somebody else is at it.
-var errTended = errors.New("somebody else tends the partitions")
+var errTended = errors.New("another process is tending the partitions")
 
 // tending runs do in a transaction if nobody else tends or migrates. Locks on
 // tables are waited for shortly, and counting takes its time.

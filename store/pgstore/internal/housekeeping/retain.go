@@ -22,6 +22,9 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/journal"
 )
 
+// actPrune is the act of the journal.
+const actPrune = "prune"
+
 const (
 	pruneLimit   = 1000 // rows of a batch
 	pruneTTL     = 10 * time.Second
@@ -55,7 +58,7 @@ func (s *Retainer) Prune(ctx context.Context, req ops.PruneRequest) (ops.Pruned,
 		return ops.Pruned{}, s.Bad
 	}
 	if req.Payloads && (req.Archive != nil || req.MaxBytes > 0) {
-		return ops.Pruned{}, errors.New("prune: payloads go by age alone, and into no archive")
+		return ops.Pruned{}, errors.New("prune: payloads are removed by age only, and never archived")
 	}
 	if req.Runner == "" && !req.DryRun {
 		return ops.Pruned{}, errors.New("prune: the runner has no name")
@@ -264,7 +267,7 @@ func (p *pruning) batch(ctx context.Context, tx pgx.Tx) error {
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	return p.held(ctx, tx)
+	return p.end(ctx, tx)
 }
 
 // sawPage notes how far a lane was looked at. A page of which every row is too
@@ -333,7 +336,47 @@ func (p *pruning) share(n int64) {
 	for lane, rows := range p.out.Lanes {
 		p.out.Lanes[lane] = int64(float64(rows) * part)
 	}
-	p.out.Rows, p.out.Bytes = n, int64(float64(p.out.Bytes)*part)
+	p.out.Rows, p.out.Bytes, p.out.Estimated = n, int64(float64(p.out.Bytes)*part), true
+}
+
+// end notes what the batch did, in its transaction.
+func (p *pruning) end(ctx context.Context, tx pgx.Tx) error {
+	if err := p.write(ctx, tx); err != nil {
+		return err
+	}
+	return p.held(ctx, tx)
+}
+
+// write notes in the journal that a person prunes: the first batch that removes
+// something, and, at the end of the sweep, what all of them removed.
+func (p *pruning) write(ctx context.Context, tx pgx.Tx) (err error) {
+	total, last := p.req.Removed+p.out.Rows, len(p.out.Left) == 0
+	p.out.Entry = p.req.Entry
+	if p.req.Actor == "" || total == 0 || p.req.Entry > 0 && !last {
+		return nil
+	}
+	e := ops.JournalEntry{Actor: p.req.Actor, Act: actPrune, Reason: p.req.Reason, Result: journal.Asked, Ask: p.req.Entry}
+	if last {
+		e.Result, e.Count = journal.Done, &total
+	}
+	target := map[string]any{"older_than": p.req.OlderThan.String()}
+	if p.req.MaxBytes > 0 {
+		target["max_bytes"] = p.req.MaxBytes
+	}
+	if p.req.Payloads {
+		target["payloads"] = true
+	}
+	if p.req.Archive != nil {
+		target["archive"] = true
+	}
+	if e.Target, err = json.Marshal(target); err != nil {
+		return err
+	}
+	id, err := p.store.journal.Write(ctx, tx, e)
+	if p.out.Entry == 0 {
+		p.out.Entry = id
+	}
+	return err
 }
 
 // held says, at the end of a sweep, who holds most rows back, and keeps it where
@@ -386,7 +429,7 @@ func (p *pruning) archive(ctx context.Context) error {
 		}
 		p.out.Lanes = map[store.Lane]int64{p.rows[0].Lane: p.out.Rows}
 		p.out.After, p.out.Left = after, left
-		return p.held(ctx, tx)
+		return p.end(ctx, tx)
 	})
 }
 
@@ -433,7 +476,7 @@ func (p *pruning) collect(ctx context.Context, tx pgx.Tx) error {
 		p.sawPage(store.Lane(p.ids[0]), seen, last)
 	}
 	if len(p.rows) == 0 {
-		return p.held(ctx, tx)
+		return p.end(ctx, tx)
 	}
 	return nil
 }
@@ -459,6 +502,8 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 	}{
 		{"progress", s.sql.tidyProgress, []any{int64(db.KeepProgress)}},
 		{"running", s.sql.pruneRunning, []any{time.Now().Add(-time.Hour).UnixMilli() << 20}},
+		{"settlement", s.sql.tidySettlements, nil},
+		{"minute", s.sql.tidyMinutes, nil},
 		{"relay", s.sql.tidyRelays, nil},
 		{"request", s.sql.tidyActs, []any{req.Acts.Seconds()}},
 	}

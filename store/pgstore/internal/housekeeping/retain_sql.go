@@ -13,6 +13,7 @@ type retainTexts struct {
 	emptyPage, emptyDue                        string
 	tidyProgress, tidyRelays, tidyActs         string
 	tidyJournal, mayTidyJournal                string
+	tidyMinutes, tidySettlements               string
 	bookTurn, bookOpen, bookLook, bookSave     string // books
 	bookMove, bookLanes, bookStored, bookIDs   string
 	bookUnused, bookFloor, bookMissing         string
@@ -33,21 +34,31 @@ func (st *retainTexts) retainSQL(q func(string) string) {
 WHERE owner = $1 OR $3::boolean OR NOT (until > clock_timestamp() AND until <= clock_timestamp() + 2 * ttl) RETURNING epoch`)
 	st.retainOwner = q(`SELECT owner FROM {{schema}}.retention`)
 	st.retainLeave = q(`UPDATE {{schema}}.retention SET owner = '', until = '-infinity' WHERE owner = $1`)
-	// Who adds a pipe that begins in the past, or moves one back, takes SHARE ROW
-	// EXCLUSIVE: it conflicts with the lock of an INSERT, which two runners share.
-	// LOCK TABLE would ask for more than that before version 16.
+	// A session that adds a pipe which begins in the past, or moves one back, takes
+	// SHARE ROW EXCLUSIVE: that conflicts with the lock of an INSERT, which two runners
+	// share. Before version 16, LOCK TABLE needs more privileges than an INSERT.
 	st.retainLock = q(`INSERT INTO {{schema}}.pipe (name) SELECT '' WHERE false`)
 	// A sequence that was set back gives out numbers that cursors have passed:
 	// until a relay has lifted it, what looks settled may never have been seen.
 	st.retainSafe = q(`SELECT row_security_active('{{schema}}.outbox'::regclass), i.cluster = (pg_control_system()).system_identifier,
  b.restore_epoch = i.restore_epoch, {{stands}} >= coalesce((SELECT max(k.pos) FROM {{schema}}.lane_cursor k), 0)
 FROM {{schema}}.outbox_info i CROSS JOIN {{schema}}.book_cursor b`)
-	const page = `a.lane, o.seq, $3::float8 <= 0 OR o.created_at < clock_timestamp() - $3::float8 * interval '1 second' AS old,
+	// A lane's numbers up to y.pos were settled long enough ago: by where all lanes were
+	// at the end of a minute, less the transactions that were late then, or, of a lane
+	// that rests, by its cursor. A pipe that has settled nothing began behind them.
+	const page = `a.lane, o.seq, NOT y.late @> o.xid::text::bigint AS old,
   {{schema}}.settled(o.seq, o.xid, k.pos, k.low, k.inflight, '{}'::int8multirange, 0::bigint) AS free, octet_length(o.payload) AS bytes,
   o.emptied_at IS NULL AND octet_length(o.payload) > 0 AS filled
  FROM unnest($1::smallint[], $2::bigint[]) AS a(lane, after)
  JOIN (SELECT * FROM {{schema}}.keeper OFFSET 0) k ON k.lane = a.lane
- CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = a.lane AND o.seq > a.after AND o.seq <= k.pos`
+ JOIN (SELECT c.lane, min(CASE WHEN x.rests THEN c.pos ELSE coalesce(m.pos[c.lane + 1], -1) END) AS pos,
+   coalesce(range_agg(m.late) FILTER (WHERE NOT x.rests), '{}') AS late
+  FROM (SELECT statement_timestamp() - $3::float8 * interval '1 second' AS at OFFSET 0) t CROSS JOIN {{schema}}.pipe p
+  LEFT JOIN LATERAL (SELECT m.pos, m.late FROM {{schema}}.minute m WHERE m.pipe = p.name AND m.at <= t.at ORDER BY m.at DESC LIMIT 1) m ON true
+  JOIN {{schema}}.lane_cursor c ON c.pipe = p.name
+  CROSS JOIN LATERAL (SELECT $3::float8 <= 0 OR coalesce(c.settled_at <= t.at, true) AS rests) x
+  GROUP BY c.lane OFFSET 0) y ON y.lane = a.lane
+ CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = a.lane AND o.seq > a.after AND o.seq <= least(k.pos, y.pos)`
 	st.prunePage = q(`WITH page AS MATERIALIZED (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o),
 gone AS (DELETE FROM {{schema}}.outbox o USING page p WHERE p.old AND p.free AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane),
 sums AS (SELECT lane, count(*) AS n FROM gone GROUP BY lane),
@@ -108,6 +119,17 @@ func (st *retainTexts) tidySQL(q func(string) string) {
 	// changes hands is never settled, and so never pruned there.
 	st.tidyProgress = q(`DELETE FROM {{schema}}.progress g USING {{schema}}.lane_cursor c
 WHERE c.n > $1 AND g.pipe = c.pipe AND g.lane = c.lane AND g.n < c.n - $1`)
+	// A minute says nothing once all messages that it covers are gone. The last of these
+	// stays: from there its next one counts.
+	st.tidyMinutes = q(`WITH first AS MATERIALIZED (SELECT l.lane, o.seq FROM {{schema}}.book_lane l
+  CROSS JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq LIMIT 1) o)
+DELETE FROM {{schema}}.minute m USING (SELECT d.pipe, d.at, lead(d.pos) OVER (PARTITION BY d.pipe ORDER BY d.at) AS next
+  FROM (SELECT pipe FROM {{schema}}.minute GROUP BY pipe) n
+  CROSS JOIN LATERAL (SELECT * FROM {{schema}}.minute x WHERE x.pipe = n.pipe ORDER BY x.at LIMIT 1000) d) e
+WHERE e.pipe = m.pipe AND e.at = m.at AND m.at < clock_timestamp() - interval '1 day' AND e.next IS NOT NULL
+ AND NOT EXISTS (SELECT 1 FROM first f WHERE e.next[f.lane + 1] >= f.seq)`)
+	st.tidySettlements = q(`DELETE FROM {{schema}}.settlement WHERE (pipe, lane, last, n) IN (SELECT pipe, lane, last, n FROM {{schema}}.settlement
+  WHERE until < clock_timestamp() - interval '1 hour' LIMIT 10000 FOR UPDATE SKIP LOCKED)`)
 	st.tidyRelays = q(`DELETE FROM {{schema}}.relay WHERE alive_until < clock_timestamp() - interval '1 day'`)
 	st.tidyActs = q(`DELETE FROM {{schema}}.request WHERE id IN (SELECT id FROM {{schema}}.request
   WHERE done_at < clock_timestamp() - $1::float8 * interval '1 second' ORDER BY done_at LIMIT 10000 FOR UPDATE SKIP LOCKED)`)

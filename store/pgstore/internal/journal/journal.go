@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -55,6 +57,26 @@ func args(e ops.JournalEntry) []any {
 	return []any{
 		e.Actor, e.Act, e.Pipe, e.Lane, e.Seq, e.Key, target, e.Reason, cmp.Or(e.Result, Done), e.Count, e.Ask,
 	}
+}
+
+// Record implements ops.Recorder. The entry is of this pipe.
+func (s *Journal) Record(ctx context.Context, e ops.JournalEntry) (id int64, err error) {
+	const doing = "write into the journal"
+	switch {
+	case s.Bad != nil:
+		return 0, s.Bad
+	case strings.TrimSpace(e.Actor) == "" || e.Act == "" || strings.TrimSpace(e.Reason) == "":
+		return 0, fmt.Errorf("%s: missing actor, act or reason: give all three", doing)
+	}
+	e.Pipe = s.Pipe
+	err = s.LookingAnew(ctx, func(tx pgx.Tx) error {
+		id, err = s.Write(ctx, tx, e)
+		return err
+	})
+	if err != nil {
+		return 0, s.Wrap(doing, err)
+	}
+	return id, nil
 }
 
 // Entries lists the journal, the newest entry first.

@@ -16,7 +16,7 @@ import (
 // adoptSQL holds the texts of adopt.
 func (st *texts) adoptSQL(q func(string) string) {
 	st.home = q(`SELECT i.cluster = (pg_control_system()).system_identifier FROM {{schema}}.outbox_info i`)
-	// Whoever writes has ended, and what they wrote is visible: every row is at
+	// Every writing transaction has ended, and its rows are visible: every row is at
 	// or below the floor, and every later one above it.
 	st.adoptLock = q(`LOCK TABLE {{schema}}.outbox IN SHARE ROW EXCLUSIVE MODE`)
 	st.adoptFloor = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest(s.last_value, 1, ` + db.Highest + `))
@@ -131,7 +131,7 @@ func (s *Migrator) adoptOwn(ctx context.Context, req *ops.MigrateRequest, entry 
 }
 
 func (s *Migrator) adoptMoved(ctx context.Context, req *ops.MigrateRequest, entry ops.JournalEntry) error {
-	// Whoever has inserted must have ended.
+	// Every transaction that has inserted must have ended.
 	err := s.whenFree(ctx, req, func(tx pgx.Tx) error {
 		home := false
 		if err := tx.QueryRow(ctx, s.sql.home).Scan(&home); err != nil || home { // another was faster

@@ -59,7 +59,7 @@ func (s *Migrator) isPlain(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	return false, &store.UnusableError{
-		What: fmt.Sprintf("%s.outbox is no table (relkind %q)", s.Schema, kind),
+		What: fmt.Sprintf("%s.outbox is not a table (relkind %q)", s.Schema, kind),
 		Fix:  "compare the schema with the output of `postrider migrate --print-sql`",
 	}
 }

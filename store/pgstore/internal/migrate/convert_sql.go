@@ -30,8 +30,8 @@ func (st *texts) convertSQL(q func(string) string) {
 	st.bound = q(boundTable)
 	st.validate = q(`ALTER TABLE {{schema}}.outbox VALIDATE CONSTRAINT outbox_partition_bound`)
 	st.swap = q(strings.Replace(swapTable, "{{ahead}}", strconv.Itoa(db.PartitionsAhead), 1))
-	// Who keeps session $1 waiting, and at which table; of several the oldest. A
-	// prepared transaction has no process.
+	// The session that keeps session $1 waiting, and at which table; of several the
+	// oldest. A prepared transaction has no process.
 	st.inTheWay = `WITH me AS MATERIALIZED (SELECT l.relation, pg_blocking_pids($1::integer) AS pids FROM pg_locks l
   WHERE l.pid = $1::integer AND NOT l.granted LIMIT 1)
 SELECT coalesce((SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = me.relation), 'the schema'),

@@ -161,7 +161,7 @@ func (s *Migrator) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.S
 	case lanes < 1 || lanes > 4096:
 		return nil, &store.UnusableError{What: fmt.Sprintf("%d lanes", lanes), Fix: "choose 1 to 4096"}
 	case (req.Adopt || req.Roles || req.Partition) && target != 0:
-		return nil, errors.New("migrate: adopt, roles and partition go with the newest version only")
+		return nil, errors.New("migrate: adopt, roles and partition need the newest version")
 	case target == 0:
 		target = db.Version
 	case target == -1:
@@ -267,7 +267,7 @@ func plan(all []Migration, f db.Found, target int, schema string) ([]ops.Step, e
 	return steps, nil
 }
 
-// migrateOne does the next step in a transaction of its own; nil when there is none.
+// migrateOne does the next step in a transaction of its own; nil after the last.
 func (s *Migrator) migrateOne(ctx context.Context, req *ops.MigrateRequest, all []Migration, target, lanes int) (step *ops.Step, err error) {
 	start := time.Now()
 	doing := "migrate"
@@ -287,10 +287,10 @@ func (s *Migrator) migrateOne(ctx context.Context, req *ops.MigrateRequest, all 
 		step = &steps[0]
 		m := all[slices.IndexFunc(all, func(m Migration) bool { return m.Version == step.Version })]
 		doing = fmt.Sprintf("migration %d %s", m.Version, m.Name)
-		if _, err := tx.Conn().PgConn().Exec(ctx, s.script(m, step.Down, lanes)).ReadAll(); err != nil || step.Down {
+		if _, err := tx.Conn().PgConn().Exec(ctx, s.script(m, step.Down, lanes)).ReadAll(); err != nil {
 			return err
 		}
-		return s.grantAgain(ctx, tx)
+		return s.grantAgain(ctx, tx) // on the way back too: what was made anew has no grants
 	})
 	switch {
 	case errors.Is(err, store.ErrSchema), errors.Is(err, store.ErrUnusable):

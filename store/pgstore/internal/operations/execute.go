@@ -7,7 +7,24 @@ import (
 
 // Executes are the statements by which the owner of a lane carries out what was
 // asked for, each with the pipe, the request, the lane and its number.
+//
+// No two of them, whosever they are, journal the end of one request twice:
+//   - db.Won demands the lane's next progress row with this transaction's xmin. The
+//     primary key (pipe, lane, n) gives that row to one transaction, so of a zombie, its
+//     successor and a repeated settlement one executes and the others change nothing.
+//   - Who wins the following number has read that one committed. Each statement of READ
+//     COMMITTED has a snapshot of its own, and FOR UPDATE evaluates done_at IS NULL on
+//     the newest version of the request: what was ended is not ended again. Under a
+//     stricter isolation level the same race is a serialization error.
+//   - The journal's row is made from the request that this very statement ended. Both
+//     commit together, or neither does.
+//
+// An order over several lanes has one entry for each of them by design.
 type Executes struct{ execute, executeHold, executeMany, executeReplay string }
+
+// freshCode is the code of a record that a person sends again or skips: that of a
+// suspect without its earlier failures, which store.CodeCrashed describes.
+const freshCode = `regexp_replace(k.code, '^` + store.CodeCrashed + `/.*', '` + store.CodeCrashed + `')`
 
 // NewExecutes returns the statements of an outbox, made once.
 func NewExecutes(o *db.Outbox) Executes {
@@ -21,7 +38,7 @@ discarded AS (DELETE FROM {{schema}}.parked k USING w WHERE w.kind = 'discard'
   AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING k.key, 0 AS generation),
 retried AS (UPDATE {{schema}}.parked k SET state = CASE WHEN k.state = 'dead' THEN 'retry' ELSE k.state END,
     captures = CASE WHEN k.state = 'dead' THEN k.key <> '' ELSE k.captures END,
-    due_at = clock_timestamp(), attempts = 0, generation = k.generation + 1 FROM w WHERE w.kind = 'retry'
+    due_at = clock_timestamp(), attempts = 0, code = ` + freshCode + `, generation = k.generation + 1 FROM w WHERE w.kind = 'retry'
   AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING k.key, k.generation),
 done AS (SELECT * FROM discarded UNION ALL SELECT * FROM retried),
 ended AS (UPDATE {{schema}}.request q SET done_at = clock_timestamp(), ran_at = clock_timestamp(),
@@ -55,7 +72,7 @@ discarded AS (DELETE FROM {{schema}}.parked k USING w WHERE w.kind = 'discard-ma
   AND k.pipe = $1 AND k.lane = $3 AND k.seq = ANY (ARRAY(SELECT seq FROM hits)) RETURNING 1),
 changed AS (UPDATE {{schema}}.parked k SET state = CASE WHEN w.kind = 'skip' THEN 'dead' ELSE 'retry' END,
     captures = w.kind <> 'skip' AND k.key <> '', due_at = CASE WHEN w.kind = 'skip' THEN k.due_at ELSE statement_timestamp() END,
-    attempts = CASE WHEN w.kind = 'skip' THEN k.attempts ELSE 0 END, generation = k.generation + (w.kind <> 'skip')::integer,
+    attempts = CASE WHEN w.kind = 'skip' THEN k.attempts ELSE 0 END, code = ` + freshCode + `, generation = k.generation + (w.kind <> 'skip')::integer,
     topic = coalesce(w.a->'edit'->>'topic', k.topic), headers = CASE WHEN w.a ? 'edit' THEN ` + edited + ` ELSE k.headers END
   FROM w WHERE w.kind <> 'discard-many' AND k.pipe = $1 AND k.lane = $3 AND k.seq = ANY (ARRAY(SELECT seq FROM hits)) RETURNING k.generation),
 counted AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, discarded)

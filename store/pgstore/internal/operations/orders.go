@@ -226,7 +226,7 @@ func (s *Orders) CancelOrder(ctx context.Context, id int64, actor, reason string
 		return s.Bad
 	}
 	if actor == "" || strings.TrimSpace(reason) == "" {
-		return fmt.Errorf("%w: to cancel takes an actor and a reason", ops.ErrInvalidOrder)
+		return fmt.Errorf("%w: cancelling needs an actor and a reason", ops.ErrInvalidOrder)
 	}
 	err := pgx.BeginFunc(ctx, s.Pool, func(tx pgx.Tx) error {
 		ended, err := tx.Exec(ctx, s.sql.orderCancel, s.Pipe, id)

@@ -53,7 +53,7 @@ func checkPipeName(name string) error {
 		return nil
 	}
 	return &store.UnusableError{
-		What: fmt.Sprintf("%q is no name for a pipe", name),
+		What: fmt.Sprintf("%q is not a valid name for a pipe", name),
 		Fix:  "use letters, digits, dots, dashes and underscores, at most 63, beginning with a letter or digit",
 	}
 }
@@ -109,7 +109,7 @@ func (s *Pipes) pipeAct(ctx context.Context, doing string, act func(tx pgx.Tx) e
 		return act(tx)
 	})
 	if db.Blocked(err) {
-		return fmt.Errorf("%s: something else holds the pipes of schema %q; try again: %w", doing, s.Schema, err)
+		return fmt.Errorf("%s: another session holds the pipes of schema %q; try again: %w", doing, s.Schema, err)
 	}
 	var forfeit *ops.ForfeitError
 	if errors.Is(err, store.ErrNoPipe) || errors.Is(err, ops.ErrPipeExists) || errors.Is(err, store.ErrUnusable) || errors.As(err, &forfeit) {

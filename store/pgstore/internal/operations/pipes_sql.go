@@ -6,10 +6,10 @@ import (
 
 // pipesSQL holds the texts of ops.Pipes.
 //
-// Whoever adds or removes a pipe holds this lock from before its first look to
-// its commit; whoever removes rows that every pipe has settled locks the rows of
-// the table pipe in the statement that removes them, which waits for it. So
-// neither sees half of the other. Relays only read the table: they do not wait.
+// A session that adds or removes a pipe holds this lock from before its first read
+// until its commit. The statement that removes rows which every pipe has settled
+// locks the rows of the table pipe, and so waits for that session. Neither sees half
+// of the other's work. Relays only read the table: they do not wait.
 func (st *pipeTexts) pipesSQL(q func(string) string) {
 	st.pipeLock = q(`LOCK TABLE {{schema}}.pipe IN EXCLUSIVE MODE`)
 	st.pipeFind = q(db.FindPipe)
@@ -46,6 +46,8 @@ SELECT $1, $3, $4, (SELECT id FROM r), $6::text[], $7::text[], $8::text[], $9::j
 	st.progressLock = q(`LOCK TABLE {{schema}}.progress IN SHARE ROW EXCLUSIVE MODE`)
 	st.pipeDrop = []string{
 		q(`DELETE FROM {{schema}}.progress WHERE pipe = $1`),
+		q(`DELETE FROM {{schema}}.settlement WHERE pipe = $1`),
+		q(`DELETE FROM {{schema}}.minute WHERE pipe = $1`),
 		q(`DELETE FROM {{schema}}.parked WHERE pipe = $1`),
 		q(`DELETE FROM {{schema}}.request WHERE pipe = $1`),
 		q(`DELETE FROM {{schema}}.hold WHERE pipe = $1`),

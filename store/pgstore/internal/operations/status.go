@@ -5,6 +5,7 @@ package operations
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -29,8 +30,8 @@ type adminTexts struct {
 	countsFiltered string
 	instances      string
 	holds          string
-	parkedCount    string
 	parkedList     string
+	parkedBare     string
 	ask            string
 	acts           string
 	askHold        string
@@ -86,17 +87,6 @@ func (s *Admin) StatusBy(ctx context.Context, by db.Batcher, limit int) (st ops.
 	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &pipes, &st.Paused) })
 	b.Queue(counts, pipe, limit).Query(func(rows pgx.Rows) error { return scanLanes(rows, &st) })
 	b.Queue(s.sql.instances, pipe).Query(func(rows pgx.Rows) error { return scanInstances(rows, &st) })
-	b.Queue(s.sql.parkedCount, pipe).Query(func(rows pgx.Rows) error {
-		for rows.Next() {
-			var state string
-			var n int64
-			if err := rows.Scan(&state, &n); err != nil {
-				return err
-			}
-			st.Parked[state] = n
-		}
-		return rows.Err()
-	})
 	b.Queue(s.sql.holds, pipe).Query(func(rows pgx.Rows) (err error) {
 		st.Holds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ops.Hold])
 		return err
@@ -120,12 +110,12 @@ func scanLanes(rows pgx.Rows, st *ops.Status) error {
 	for rows.Next() {
 		var l ops.LaneStatus
 		var owner string
-		var until, lag float64
+		var until, behind, parked float64
 		var settled db.Time
-		var capped bool
-		var waiting int64
+		var capped, cappedParked bool
+		var scheduled, retry, waiting, dead int64
 		err := rows.Scan(&l.Lane, &owner, &l.Owner, &l.Leased, &until, &l.Epoch, &l.Delivered, &settled,
-			&l.Pending, &capped, &lag, &l.Parked, &waiting)
+			&l.Pending, &capped, &behind, &parked, &scheduled, &retry, &waiting, &dead, &cappedParked, &l.HeldTopics)
 		if err != nil {
 			return err
 		}
@@ -140,10 +130,17 @@ func scanLanes(rows pgx.Rows, st *ops.Status) error {
 		if settled != nil {
 			l.SettledAt = settled.UTC()
 		}
-		if l.Pending > 0 {
-			l.Lag = max(db.Seconds(lag), 0)
+		l.Behind = max(db.Seconds(behind), 0)
+		l.Lag = max(db.Seconds(parked), l.Behind)
+		for state, n := range map[store.State]int64{store.Scheduled: scheduled, store.Retry: retry, store.Waiting: waiting, store.Dead: dead} {
+			if n > 0 {
+				st.Parked[state.String()] += n
+			}
 		}
-		l.Pending += waiting
+		alive := scheduled + retry + waiting
+		l.Parked = alive + dead
+		l.Pending += alive
+		st.ParkedCapped = st.ParkedCapped || cappedParked
 		st.Pending += l.Pending
 		st.Capped = st.Capped || capped
 		st.Lag = max(st.Lag, l.Lag)
@@ -157,7 +154,7 @@ func scanInstances(rows pgx.Rows, st *ops.Status) error {
 	for rows.Next() {
 		var i ops.Instance
 		var left float64
-		if err := rows.Scan(&i.BootID, &i.Name, &i.Alive, &left, &i.Lanes); err != nil {
+		if err := rows.Scan(&i.BootID, &i.Name, &i.Alive, &left, &i.Lanes, &i.Trouble, &i.Held); err != nil {
 			return err
 		}
 		i.AliveFor = db.Seconds(left)
@@ -175,15 +172,37 @@ func (s *Admin) Parked(ctx context.Context, q ops.ParkedQuery) ([]ops.ParkedReco
 	if limit <= 0 {
 		limit = 100
 	}
-	state := ""
-	if q.State != store.Pending {
-		state = q.State.String()
+	// Each filter by itself, so that the planner sees which index it may use.
+	text, args := s.sql.parkedList, []any{s.Pipe, q.AfterSeq, limit}
+	if q.Bare {
+		text = s.sql.parkedBare
 	}
+	where := ""
+	filter := func(condition, value string) {
+		if value != "" {
+			args = append(args, value)
+			where += fmt.Sprintf(" AND "+condition, len(args))
+		}
+	}
+	switch q.State {
+	case store.Pending:
+	case store.Dead:
+		where = " AND k.state = 'dead'"
+	default:
+		filter("k.state = $%d", q.State.String())
+	}
+	if q.ID != "" && !uuid.MatchString(q.ID) {
+		return nil, nil // no record has it
+	}
+	filter("k.id = $%d::uuid", q.ID)
+	filter("k.topic = $%d", q.Topic)
+	filter("k.key = $%d", q.Key)
+	filter("k.code = $%d", q.Code)
 	var found []ops.ParkedRecord
 	err := s.Ask(ctx, func(rows pgx.Rows) (err error) {
 		found, err = scanParked(rows)
 		return err
-	}, s.sql.parkedList, s.Pipe, q.AfterSeq, state, q.ID, q.Topic, q.Key, limit)
+	}, text+where+` ORDER BY k.seq LIMIT $3`, args...)
 	if err != nil {
 		return nil, s.Wrap("list parked records", err)
 	}
@@ -196,9 +215,13 @@ func scanParked(rows pgx.Rows) (found []ops.ParkedRecord, err error) {
 		var st string
 		var due float64
 		var first, last db.Time
+		var history []byte
 		err := db.ScanMessage(rows, &r.Message, &r.Lane, &r.Seq, &st, &r.Captures, &r.Attempts, &r.Generation,
-			&due, &r.Class, &r.Code, &r.Error, &first, &last)
+			&due, &r.Class, &r.Code, &r.Error, &first, &last, &history)
 		if err != nil {
+			return nil, err
+		}
+		if r.History, err = attemptsOf(history); err != nil {
 			return nil, err
 		}
 		r.State, r.DueIn = db.StateOf(st), db.Seconds(due)

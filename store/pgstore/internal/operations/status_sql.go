@@ -6,6 +6,21 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
+// expected is when a row of parked that is not dead was to be sent, as the index
+// parked_late has it. Of one that a person sends again, its first age is not how late it is.
+const expected = `CASE WHEN p.state = 'scheduled' THEN p.due_at
+ WHEN p.generation > 0 THEN coalesce(p.first_failed, p.parked_at) ELSE greatest(p.created_at, p.not_before) END`
+
+// heldLooked is how many messages of a lane, and how many that are set aside, are searched for
+// topics that its owner holds.
+const heldLooked = "256"
+
+// looked are the columns of a row o that Status looks at: a reader may not see payloads.
+const looked = `o.seq, o.created_at, o.not_before, o.topic, o.type, o.key, o.headers`
+
+// due is true of a row o of the outbox whose time has come.
+const due = `coalesce(o.not_before <= clock_timestamp(), true)`
+
 // adminSQL holds the texts of the operators' side. None needs a relay.
 func (st *adminTexts) adminSQL(q func(string) string) {
 	st.status = q(`SELECT {{identity}}, (SELECT count(*) FROM {{schema}}.pipe WHERE name = $1),
@@ -14,20 +29,30 @@ func (st *adminTexts) adminSQL(q func(string) string) {
 	// transactions that were running when the cursor passed them.
 	counts := `SELECT c.lane, c.owner, coalesce(w.instance, ''), coalesce(` + db.Alive("w.") + `, false),
  coalesce(extract(epoch FROM w.alive_until - clock_timestamp()), 0)::float8, c.n, c.delivered, c.settled_at,
- ahead.n + late.n, greatest(ahead.n, late.n) >= $2::bigint,
+ ahead.n + late.n, greatest(ahead.n, late.n, k.n) >= $2::bigint,
  coalesce(extract(epoch FROM clock_timestamp() - least(oldest.at, late.at)), 0)::float8,
- coalesce(k.n, 0), coalesce(k.alive, 0)
+ coalesce(extract(epoch FROM clock_timestamp() - k.at), 0)::float8, k.scheduled, k.retry, k.waiting, dead.n,
+ greatest(k.n, dead.n) >= $2::bigint,
+ CASE WHEN w.held <> '[]' THEN ARRAY(SELECT DISTINCT x.topic FROM (
+  (SELECT o.topic FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT ` + heldLooked + `)
+  UNION ALL (SELECT p.topic FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = c.lane AND p.state <> 'dead' ORDER BY ` + expected + ` LIMIT ` + heldLooked + `)) x
+  WHERE x.topic IN (SELECT h.held ->> 'destination' FROM jsonb_array_elements(w.held) AS h(held))) ELSE '{}' END
 FROM {{schema}}.lane_cursor c
 LEFT JOIN {{schema}}.relay w ON w.pipe = c.pipe AND w.boot_id = c.owner
-LEFT JOIN (SELECT lane, count(*) AS n, count(*) FILTER (WHERE state <> 'dead') AS alive
-  FROM {{schema}}.parked WHERE pipe = $1 GROUP BY lane) k ON k.lane = c.lane
+CROSS JOIN LATERAL (SELECT count(*) AS n, count(*) FILTER (WHERE state = 'scheduled') AS scheduled, count(*) FILTER (WHERE state = 'retry') AS retry,
+  count(*) FILTER (WHERE state = 'waiting') AS waiting, min(at) AS at FROM (
+  SELECT p.state, ` + expected + ` AS at FROM {{schema}}.parked p
+  WHERE p.pipe = $1 AND p.lane = c.lane AND p.state <> 'dead' ORDER BY ` + expected + ` LIMIT $2::bigint) x) k
+CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM {{schema}}.parked p
+  WHERE p.pipe = $1 AND p.lane = c.lane AND p.state = 'dead' ORDER BY p.seq LIMIT $2::bigint) x) dead
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
   SELECT 1 FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos LIMIT $2::bigint) x) ahead
-LEFT JOIN LATERAL (SELECT o.created_at AS at FROM {{schema}}.outbox o
-  WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT 1) oldest ON true
-CROSS JOIN LATERAL (SELECT count(*) AS n, min(x.created_at) AS at FROM (
-  SELECT o.created_at FROM unnest(c.inflight + c.draining) AS r(xids)
-  CROSS JOIN LATERAL (SELECT o.created_at FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8
+LEFT JOIN LATERAL (SELECT greatest(o.created_at, o.not_before) AS at FROM (SELECT ` + looked + ` FROM {{schema}}.outbox o
+  WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT $2::bigint) o
+  WHERE ` + due + ` ORDER BY o.seq LIMIT 1) oldest ON true
+CROSS JOIN LATERAL (SELECT count(*) AS n, min(greatest(x.created_at, x.not_before)) AS at FROM (
+  SELECT o.created_at, o.not_before FROM unnest(c.inflight + c.draining) AS r(xids)
+  CROSS JOIN LATERAL (SELECT o.created_at, o.not_before FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8
     AND o.xid < upper(r.xids)::text::xid8 AND o.lane + 0::smallint = c.lane AND o.seq + 0 <= c.pos
     AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq) LIMIT $2::bigint) o
   LIMIT $2::bigint) x) late
@@ -37,22 +62,17 @@ WHERE c.pipe = $1 ORDER BY c.lane`
 	const passes = `{{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers)`
 	st.countsFiltered = q(strings.NewReplacer(
 		"FROM {{schema}}.lane_cursor c\n", "FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe\n",
-		"(SELECT count(*) AS n FROM (\n  SELECT 1 FROM", "(SELECT count(*) FILTER (WHERE "+passes+") AS n, count(*) AS seen FROM (\n  SELECT * FROM",
+		"(SELECT count(*) AS n FROM (\n  SELECT 1 FROM", "(SELECT count(*) FILTER (WHERE "+passes+") AS n, count(*) AS seen FROM (\n  SELECT "+looked+" FROM",
 		"o.seq > c.pos LIMIT $2::bigint) x)", "o.seq > c.pos ORDER BY o.seq LIMIT $2::bigint) o)",
-		"greatest(ahead.n, late.n)", "greatest(ahead.seen, late.n)",
-		"(SELECT o.created_at AS at FROM {{schema}}.outbox o\n  WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT 1)",
-		"(SELECT o.created_at AS at FROM (SELECT * FROM {{schema}}.outbox o\n  WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT $2::bigint) o WHERE "+passes+" ORDER BY o.seq LIMIT 1)",
+		"greatest(ahead.n, late.n, k.n)", "greatest(ahead.seen, late.n, k.n)",
+		due, due+" AND "+passes,
 		"AND NOT {{schema}}.settled(", "AND "+passes+" AND NOT {{schema}}.settled(",
 	).Replace(counts))
 	st.instances = q(`SELECT w.boot_id, w.instance, ` + db.Alive("w.") + `,
  extract(epoch FROM w.alive_until - clock_timestamp())::float8,
- (SELECT count(*) FROM {{schema}}.lane_cursor c WHERE c.pipe = w.pipe AND c.owner = w.boot_id)
+ (SELECT count(*) FROM {{schema}}.lane_cursor c WHERE c.pipe = w.pipe AND c.owner = w.boot_id), w.trouble, w.held
 FROM {{schema}}.relay w WHERE w.pipe = $1 ORDER BY w.instance, w.boot_id`)
 	st.holds = q(`SELECT lane, key, at FROM {{schema}}.hold WHERE pipe = $1 AND lane >= 0 ORDER BY lane, key`)
-	st.parkedCount = q(`SELECT state, count(*) FROM {{schema}}.parked WHERE pipe = $1 GROUP BY state`)
-	st.parkedList = q(`SELECT k.id::text, k.topic, k.key, k.type, k.payload, k.content_type, k.headers, k.version, k.schema_version,
- k.not_before, k.created_at, k.lane, k.seq, k.state, k.captures, k.attempts, k.generation,
- extract(epoch FROM k.due_at - clock_timestamp())::float8, k.class, k.code, k.error, k.first_failed, k.last_attempt
-FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.seq > $2 AND ($3 = '' OR k.state = $3) AND ($4 = '' OR k.id::text = lower($4))
- AND ($5 = '' OR k.topic = $5) AND ($6 = '' OR k.key = $6) ORDER BY k.seq LIMIT $7`)
+	st.parkedBare = q(`SELECT ` + parkedColumns + ` FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.seq > $2`)
+	st.parkedList = strings.Replace(st.parkedBare, "''::bytea", "k.payload", 1)
 }

@@ -27,7 +27,7 @@ const (
 	shown   = "xid, seq, created_at, not_before, version, schema_version, id, lane, topic, key, type, content_type, headers, emptied_at"
 	erased  = "payload, headers, emptied_at"
 	aside   = "pipe, lane, seq, state, captures, due_at, attempts, generation, class, code, error, first_failed, last_attempt, " +
-		"parked_at, created_at, not_before, version, schema_version, id, topic, key, type, content_type, headers"
+		"parked_at, created_at, not_before, version, schema_version, id, topic, key, type, content_type, headers, history"
 )
 
 // grant says what each role may do to one relation or function: privileges,
@@ -63,7 +63,7 @@ func grants() []grant {
 		{"parked", "", all, "SELECT " + aside, all},
 		// A relay asks for what --keep-dead says.
 		{"request", "", "SELECT; DELETE; " + carryOut + "; INSERT " + asked, see, "SELECT; DELETE; " + carryOut + "; INSERT " + asked},
-		{"audit", "", work, see, "SELECT; INSERT"}, // by its trigger, nothing that is younger than a week is deleted
+		{"audit", "", work, see, "SELECT; INSERT"}, // its trigger forbids deleting entries younger than a week
 		{"hold", "", all, see, all},
 		{"repair", "", "SELECT; INSERT; UPDATE", see, all},
 		{"retention", "", "SELECT; UPDATE", see, see}, // who removes rows of the outbox is the relay, so that no person does it by hand
@@ -87,7 +87,12 @@ func grants() []grant {
 		{"partition_holder", "", "", "", ""}, // called by partition_drop
 		{"partition_book", "", "", "", ""},
 		{"lane_cursor", "", see, see, see},
+		{"settlement", "", "SELECT; INSERT; DELETE; UPDATE until", see, "SELECT; INSERT; DELETE; UPDATE until"}, // one column, so that rows can be locked
+		{"minute", "", work, see, work},
+		{"lane", "", see, see, see},
+		{"held_by", "", "EXECUTE", "EXECUTE", "EXECUTE"},
 		{"messages", "", see, see, see},
+		{"states", "", see, see, see},
 	}
 }
 

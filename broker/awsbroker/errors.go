@@ -1,0 +1,189 @@
+package awsbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/postrider/postrider/broker"
+)
+
+// Codes beside the service's own.
+const (
+	codeNoQueue     = "QUEUE_MISSING" // the queue does not exist: create it, or correct region, account or name
+	codeAccess      = "ACCESS_DENIED" // the credentials lack an action on the queue: allow it in the IAM or queue policy
+	codeCredentials = "CREDENTIALS"   // the credentials are missing, expired or wrong: correct them
+	codeKMS         = "KMS"           // the queue's KMS key cannot be used: allow kms:GenerateDataKey and kms:Decrypt, or repair the key
+	codeThrottled   = "THROTTLED"     // the service limits our requests: wait, or use high throughput FIFO queues
+	codeTooLarge    = "TOO_LARGE"     // the message is above 1 MiB or the queue's limit: claim large payloads
+	codeQueueName   = "QUEUE_NAME"    // the topic is no name of a queue: use a route with a valid one
+	codeNoID        = "NO_ID"         // the message has no id: a FIFO queue needs one
+)
+
+var (
+	errClosed       = errors.New("awsbroker: the sink is closed")
+	errSourceClosed = errors.New("awsbroker: the source is closed")
+	errNoID         = errors.New("a message for a FIFO queue needs an id")
+	errNoAnswer     = errors.New("the service's answer does not name the entry")
+)
+
+// throttledFor is how long a service that throttles is left alone when it names no time.
+const throttledFor = time.Second
+
+// refusal classifies an error of a request about a queue. sending is true if the
+// request may have stored messages.
+func refusal(err error, action, queue string, sending bool) error {
+	var lacking *credentialsError
+	if errors.As(err, &lacking) { // before answered: the service that answered is STS or another source of credentials
+		return broker.Outage(fmt.Errorf("no usable credentials: %w; %s", lacking, lacking.remedy()), codeCredentials, "")
+	}
+	if e := answered(err, action, queue, sending); e != nil {
+		return e
+	}
+	var (
+		signing *v4.SigningError
+		dial    *net.OpError
+		lookup  *net.DNSError
+	)
+	switch {
+	case errors.As(err, &signing):
+		return broker.Outage(fmt.Errorf("no usable credentials: %w; %s", signing.Err, setCredentials), codeCredentials, "")
+	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &lookup):
+		return broker.Outage(fmt.Errorf("the service cannot be reached: %w", err), "", "")
+	case sending:
+		return broker.Unknown(fmt.Errorf("no answer: %w", err), "", queue)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return broker.Unknown(err, "", queue)
+	}
+	return broker.Outage(err, "", "")
+}
+
+// answered classifies what the service itself has answered; nil: it has not. Only an
+// answer to the sending of messages rejects them: a rejected message is a dead letter.
+func answered(err error, action, queue string, sending bool) error {
+	var (
+		api  smithy.APIError
+		resp *smithyhttp.ResponseError
+	)
+	status, after := 0, throttledFor
+	if errors.As(err, &resp) && resp.Response != nil {
+		status = resp.HTTPStatusCode()
+		after = retryAfter(resp.Response.Header)
+	}
+	if !errors.As(err, &api) {
+		return nil
+	}
+	code := shortCode(api.ErrorCode())
+	err = fmt.Errorf("%s: %s", code, api.ErrorMessage())
+	switch code {
+	case "QueueDoesNotExist", "NonExistentQueue", "QueueDeletedRecently":
+		return missing(err, queue)
+	case "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException":
+		return broker.Outage(fmt.Errorf("not allowed: %w; allow %s on queue %s", err, action, queue), codeAccess, queue)
+	case "InvalidClientTokenId", "InvalidAccessKeyId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidSignatureException",
+		"ExpiredToken", "ExpiredTokenException", "MissingAuthenticationToken", "MissingAuthenticationTokenException", "IncompleteSignature",
+		"InvalidSecurity", "RequestExpired", "OptInRequired":
+		return broker.Outage(fmt.Errorf("credentials rejected: %w; check access key, role, session token and the machine's clock", err), codeCredentials, "")
+	default:
+		if e := busy(err, code, queue, after); e != nil {
+			return e
+		}
+		switch {
+		case status == http.StatusForbidden:
+			return broker.Outage(fmt.Errorf("not allowed: %w; allow %s on queue %s", err, action, queue), codeAccess, queue)
+		case status == http.StatusTooManyRequests:
+			return broker.Throttled(err, codeThrottled, queue, after)
+		case status == http.StatusServiceUnavailable:
+			return broker.Outage(err, code, "")
+		case status >= http.StatusInternalServerError:
+			return broker.Unknown(err, code, queue)
+		}
+		if sending && aboutContent[code] {
+			return broker.Rejected(err, code, queue)
+		}
+		return broker.Outage(fmt.Errorf("the service refused the request: %w", err), code, queue)
+	}
+}
+
+// aboutContent are the codes of a request whose messages the service does not take.
+var aboutContent = map[string]bool{
+	"InvalidMessageContents": true, "InvalidParameterValue": true, "InvalidParameterCombination": true, "MissingParameter": true,
+	"BatchRequestTooLong": true, "InvalidAttributeValue": true, "InvalidAttributeName": true, "ValidationError": true, "ValidationException": true,
+}
+
+// busy classifies codes that a request, and an entry of a batch, may have; nil: none of them.
+func busy(err error, code, queue string, after time.Duration) error {
+	switch code {
+	case "RequestThrottled", "ThrottlingException", "Throttling", "TooManyRequestsException", "OverLimit", "SlowDown", "KmsThrottled", "KMSThrottlingException",
+		"RequestLimitExceeded", "PriorRequestNotComplete":
+		return broker.Throttled(err, codeThrottled, queue, after)
+	case "ServiceUnavailable":
+		return broker.Outage(err, code, "")
+	case "InternalError", "InternalFailure", "InternalServerError":
+		return broker.Unknown(err, code, queue)
+	}
+	if strings.HasPrefix(strings.ToLower(code), "kms") {
+		return broker.Outage(fmt.Errorf("%w; allow kms:GenerateDataKey and kms:Decrypt on the queue's key, and enable it", err), codeKMS, queue)
+	}
+	return nil
+}
+
+// missing is the outage of a queue that does not exist.
+func missing(err error, queue string) error {
+	create := "aws sqs create-queue --queue-name " + plainName(queue)
+	if strings.HasSuffix(queue, fifoSuffix) {
+		create += " --attributes FifoQueue=true"
+	}
+	return broker.Outage(fmt.Errorf("queue %q does not exist in this region and account: %w; create it: %s", queue, err, create), codeNoQueue, queue)
+}
+
+// entryError classifies the answer to one entry of a batch. sending: the entry is a
+// message to be sent, which can be rejected.
+func entryError(f *types.BatchResultErrorEntry, action, queue string, sending bool) error {
+	code := shortCode(aws.ToString(f.Code))
+	err := fmt.Errorf("%s: %s", code, aws.ToString(f.Message))
+	if e := busy(err, code, queue, throttledFor); e != nil {
+		return e
+	}
+	switch {
+	case code == "AccessDenied" || code == "AccessDeniedException":
+		return broker.Outage(fmt.Errorf("not allowed: %w; allow %s on queue %s", err, action, queue), codeAccess, queue)
+	case sending && f.SenderFault:
+		return broker.Rejected(err, code, queue)
+	}
+	return broker.Failed(err, code, queue)
+}
+
+// shortCode is a code without its namespace: com.amazonaws.sqs#QueueDoesNotExist, or
+// AWS.SimpleQueueService.NonExistentQueue in the older protocol.
+func shortCode(code string) string {
+	code = code[strings.LastIndexByte(code, '#')+1:]
+	return strings.TrimPrefix(code, "AWS.SimpleQueueService.")
+}
+
+// retryAfter is what the header of that name says, in seconds.
+func retryAfter(h http.Header) time.Duration {
+	n, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || n < 1 || n > 3600 {
+		return throttledFor
+	}
+	return time.Duration(n) * time.Second
+}
+
+// ownFault reports that the service refused the request for what it holds. One of
+// several entries may be why.
+func ownFault(err error) bool {
+	e := broker.Classify(err)
+	return e != nil && e.Class == broker.ClassRejected
+}

@@ -1,0 +1,47 @@
+package awsbroker
+
+// Open returns a sink for a URL: see [ParseURL]. Where URL and opts, which may be nil,
+// both set an option, the URL decides. Open reads the SDK's configuration files and
+// does no network I/O: a service that cannot be reached is an outage of Deliver. Close
+// ends the sink and its connections.
+func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
+	var t Target
+	if opts != nil {
+		t.Sink = *opts
+	}
+	if err := t.read(rawURL); err != nil {
+		return nil, err
+	}
+	client, idle, err := t.client()
+	if err != nil {
+		return nil, err
+	}
+	s, err := NewSink(client, &t.Sink)
+	if err != nil {
+		return nil, err
+	}
+	s.idle = idle
+	return s, nil
+}
+
+// OpenSource returns a source for a URL as [Open] takes it. opts must name a queue.
+// Parameters about publishing are ignored. Close ends the source and its connections.
+func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
+	var t Target
+	if opts != nil {
+		t.Source = *opts
+	}
+	if err := t.read(rawURL); err != nil {
+		return nil, err
+	}
+	client, idle, err := t.client()
+	if err != nil {
+		return nil, err
+	}
+	s, err := NewSource(client, &t.Source)
+	if err != nil {
+		return nil, err
+	}
+	s.idle = idle
+	return s, nil
+}

@@ -1,0 +1,163 @@
+package awsbroker_test
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/awsbroker"
+)
+
+// polled is message n of a group as the SDK hands it over.
+func polled(n int, group string) types.Message {
+	return types.Message{
+		MessageId: aws.String("m" + strconv.Itoa(n)), ReceiptHandle: aws.String("h" + strconv.Itoa(n)), Body: aws.String(strconv.Itoa(n)),
+		Attributes: map[string]string{"MessageGroupId": group, "SequenceNumber": strconv.Itoa(100 + n), "ApproximateReceiveCount": "1"},
+	}
+}
+
+// TestCloseDuringAPoll: the messages of a poll that Close has cut off are asked for
+// under the same attempt id, and given back at once.
+func TestCloseDuringAPoll(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{})
+	s := fakeService(t, func(c call) reply {
+		if c.action == "ReceiveMessage" && c.n == 1 {
+			close(asked)
+			<-c.left
+			return reply{status: -1}
+		}
+		return reply{}
+	})
+	s.stored = []map[string]any{stored(0, "g", "b", nil), stored(1, "g", "b", nil)}
+	from := source(t, s.url(), "orders")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := from.Receive(ctx, 1)
+		ended <- err
+	}()
+	<-asked
+	from.Close()
+	if err := <-ended; err == nil || ctx.Err() != nil {
+		t.Errorf("Receive on a closed source: %v", err)
+	}
+	polls, backs := s.of("ReceiveMessage"), s.of("ChangeMessageVisibilityBatch")
+	if len(polls) != 2 || polls[0].attempt == "" || polls[0].attempt != polls[1].attempt {
+		t.Fatalf("polls %+v", polls)
+	}
+	var back []string
+	for _, c := range backs {
+		back = append(back, c.entries...)
+		if slices.Max(c.hidden) != 0 {
+			t.Errorf("visibility %v", c.hidden)
+		}
+	}
+	if !slices.Equal(back, []string{"h1", "h0"}) { // the later ones first, while the group is locked
+		t.Errorf("given back %v", back)
+	}
+}
+
+// TestALongPollHidesFromItsBeginning: the service may have hidden a message when the poll
+// began. Before such a message is handed out its time is extended; one that is no
+// longer ours is dropped.
+func TestALongPollHidesFromItsBeginning(t *testing.T) {
+	t.Parallel()
+	s := fakeService(t, func(call) reply {
+		return reply{fail: map[string]failure{"h2": {"ReceiptHandleIsInvalid", true}}}
+	})
+	from := source(t, s.url(), "orders") // 30 s
+	awsbroker.Polled(from, time.Now().Add(-25*time.Second), polled(1, "a"))
+	awsbroker.Polled(from, time.Now().Add(-40*time.Second), polled(2, "b"), polled(3, "c"))
+	awsbroker.Polled(from, time.Now(), polled(4, "d"))
+	var got []string
+	for _, d := range receive(t, from, 10) {
+		got = append(got, string(d.Message.Payload))
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, []string{"1", "3", "4"}) {
+		t.Errorf("received %v", got)
+	}
+	var extended []string
+	for _, c := range s.of("ChangeMessageVisibilityBatch") {
+		extended = append(extended, c.entries...)
+	}
+	slices.Sort(extended)
+	if !slices.Equal(extended, []string{"h1", "h2", "h3"}) {
+		t.Errorf("extended %v", extended)
+	}
+}
+
+// TestLostWithItsPoll: with a message that is no longer ours goes what the same poll
+// brought behind it. What a later poll brought is handed out.
+//
+// Promises: O
+func TestLostWithItsPoll(t *testing.T) {
+	t.Parallel()
+	for _, acks := range []bool{false, true} {
+		s := fakeService(t, func(call) reply {
+			return reply{fail: map[string]failure{"h1": {"ReceiptHandleIsInvalid", true}}}
+		})
+		from := source(t, s.url(), "orders")
+		awsbroker.Polled(from, time.Now(), polled(1, "g"), polled(2, "g"))
+		first := receive(t, from, 10)
+		awsbroker.Polled(from, time.Now(), polled(3, "g"))
+		if acks {
+			must(t, from.Settle(t.Context(), []broker.Verdict{{Delivery: first[0], Ack: true}}))
+		} else {
+			must(t, from.Extend(t.Context(), first))
+		}
+		if next := receive(t, from, 10); len(first) != 1 || len(next) != 1 || string(next[0].Message.Payload) != "3" {
+			t.Errorf("received %v, then %v", first, next)
+		}
+	}
+}
+
+// TestARN: a queue's ARN names the queue, for sinks and for sources: nothing is put
+// before or behind its name, and its account is asked.
+func TestARN(t *testing.T) {
+	t.Parallel()
+	const queue = "arn:aws:sqs:us-east-1:123456789012:orders.fifo"
+	s := fakeService(t, func(call) reply { return reply{} })
+	sink := open(t, s.url()+"&prefix=shop-", nil)
+	m := message(1, "a", "a1")
+	m.Topic = queue
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}}); errs != nil {
+		t.Fatal(errs)
+	}
+	s.stored = []map[string]any{stored(0, "g", "b", nil)}
+	if d := receive(t, source(t, s.url()+"&prefix=shop-", queue), 1)[0]; d.Message.Topic != "orders" {
+		t.Errorf("topic %q", d.Message.Topic)
+	}
+	for _, c := range s.of("GetQueueUrl") {
+		if c.queue != "orders.fifo" || c.owner != "123456789012" {
+			t.Errorf("asked for %q of %q", c.queue, c.owner)
+		}
+	}
+	sent := s.of("SendMessageBatch")
+	if len(sent) != 1 || sent[0].attributes[0]["postrider-topic"]["StringValue"] != queue {
+		t.Errorf("sent %+v", sent)
+	}
+	for topic, says := range map[string]string{
+		"arn:aws:sqs:eu-west-1:123456789012:orders.fifo": "region eu-west-1",
+		"arn:aws:sqs:us-east-1:123456789012:orders":      "type=standard",
+		"arn:aws:sns:us-east-1:123456789012:orders.fifo": "arn:PARTITION:sqs",
+		"arn:aws:sqs": "arn:PARTITION:sqs",
+		"arn:aws:sqs:us-east-1:123456789012:or ders.fifo": "letters, digits",
+	} {
+		m.Topic = topic
+		errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}})
+		if e := broker.Classify(errs[0]); e.Class != broker.ClassRejected || e.Code != "QUEUE_NAME" || !strings.Contains(e.Error(), says) {
+			t.Errorf("%s: %v", topic, e)
+		}
+	}
+}

@@ -1,0 +1,352 @@
+package awsbroker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/keychain"
+	"github.com/postrider/postrider/envelope"
+)
+
+// dedupFor is how long a FIFO queue remembers a deduplication id.
+const dedupFor = 5 * time.Minute
+
+// SinkOptions of [Open] and [NewSink]. The zero value is for FIFO queues of the
+// topics' names.
+type SinkOptions struct {
+	// Route says what becomes of each message: the topic that names the queue, the key
+	// that is the group, format and more headers. nil: the message's own, plain.
+	Route envelope.Router
+	// Prefix stands before every topic in the queue's name.
+	Prefix string
+	// Standard is for standard queues. If false, the queues are FIFO queues,
+	// and .fifo is added to a name that does not end so. Standard queues keep no order
+	// and drop no repetitions.
+	Standard bool
+	// Account owns the queues; "": that of the ARN, or of the credentials. A topic may be a
+	// queue's ARN, which has no prefix and no suffix added.
+	Account string
+	// Window requests are under way at once over all calls; 32 if zero.
+	Window int
+	// Timeout is how long an answer may take; 30 s if zero.
+	Timeout time.Duration
+	// MaxMessageBytes is the queues' MaximumMessageSize; 1 MiB if zero, which is the
+	// service's limit. Attributes count.
+	MaxMessageBytes int
+}
+
+// Sink publishes to SQS. It is safe for concurrent use.
+type Sink struct {
+	queues queues
+	opts   SinkOptions
+	codec  envelope.Codec
+	slots  chan struct{}
+	idle   func() // drops idle connections; nil: they are the caller's
+
+	life context.Context // ends with Close
+	end  context.CancelFunc
+}
+
+// NewSink returns a sink on client, which stays the caller's. The client's retries are
+// not used. It does no I/O. opts may be nil. Close ends the sink's calls.
+func NewSink(client *sqs.Client, opts *SinkOptions) (*Sink, error) {
+	if opts == nil {
+		opts = &SinkOptions{}
+	}
+	o := *opts
+	switch {
+	case client == nil:
+		return nil, errors.New("awsbroker: sink: a client is required")
+	case o.Window < 0 || o.MaxMessageBytes < 0 || o.Timeout < 0:
+		return nil, errors.New("awsbroker: sink: no option may be negative")
+	case o.MaxMessageBytes > mostBytes:
+		return nil, fmt.Errorf("awsbroker: sink: MaxMessageBytes must be at most %d, the service's limit (got %d)", mostBytes, o.MaxMessageBytes)
+	}
+	o.Window = cmp.Or(o.Window, 32)
+	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
+	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, mostBytes)
+	s := &Sink{
+		queues: queues{client: client, prefix: o.Prefix, standard: o.Standard, account: o.Account},
+		opts:   o, codec: wireCodec(), slots: make(chan struct{}, o.Window),
+	}
+	s.life, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
+	return s, nil
+}
+
+// Close ends the calls that are under way, with errors, and idle connections.
+func (s *Sink) Close() {
+	s.end()
+	s.drop()
+}
+
+// drop closes idle connections that are the sink's own.
+func (s *Sink) drop() {
+	if s.idle != nil {
+		s.idle()
+	}
+}
+
+// Info implements broker.Sink.
+func (s *Sink) Info() broker.Info {
+	info := broker.Info{
+		Name: "sqs", MaxMessageBytes: s.opts.MaxMessageBytes, Codec: s.codec,
+		TopicProblem: func(name string) error { return s.queues.problem(s.withSuffix(name)) },
+		Ping:         s.Ping, Probe: s.Probe, Advise: s.Advise, Keeps: s.Keeps, Preview: s.Preview,
+	}
+	if !s.opts.Standard {
+		info.DedupWindow = dedupFor
+	}
+	return info
+}
+
+// withSuffix is the queue of a destination, which has the prefix already.
+func (s *Sink) withSuffix(destination string) string {
+	plain := queues{standard: s.opts.Standard}
+	return plain.name(destination)
+}
+
+// delivery is one Deliver call.
+type delivery struct {
+	s       *Sink
+	pipe    string
+	msgs    []postrider.Message
+	errs    []error
+	next    keychain.Chain
+	ready   []int // may be sent: everything before them in their keys is acknowledged
+	flying  int   // batches
+	answers chan batch
+	encoded envelope.Wire
+	kept    *piece // encoded for an earlier batch, which had no room for it
+}
+
+// piece is one message of a batch.
+type piece struct {
+	i     int
+	entry *entry
+	err   error
+}
+
+// batch is one request.
+type batch struct {
+	queue  string
+	pieces []piece
+	bytes  int
+}
+
+// Deliver implements broker.Sink.
+func (s *Sink) Deliver(ctx context.Context, b broker.Batch) []error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	d := &delivery{s: s, pipe: b.Pipe, msgs: b.Messages, answers: make(chan batch, s.opts.Window)}
+	d.next, d.ready = keychain.Of(b.Messages)
+	for d.unsent() || d.flying > 0 {
+		if err := s.ended(ctx); err != nil {
+			d.abandon(err)
+		} else {
+			d.send(ctx)
+		}
+		if d.flying > 0 {
+			d.take(<-d.answers)
+		}
+	}
+	return d.errs
+}
+
+func (d *delivery) unsent() bool { return len(d.ready) > 0 || d.kept != nil }
+
+func (s *Sink) ended(ctx context.Context) error {
+	if s.life.Err() != nil {
+		return broker.Outage(errClosed, "", "")
+	}
+	return ctx.Err()
+}
+
+// send begins as many requests as there is room for. It waits for room only when
+// the call has no request under way.
+func (d *delivery) send(ctx context.Context) {
+	for d.unsent() {
+		if d.flying > 0 {
+			select {
+			case d.s.slots <- struct{}{}:
+			default:
+				return
+			}
+		} else {
+			select {
+			case d.s.slots <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+		}
+		b := d.pack()
+		if len(b.pieces) == 0 {
+			<-d.s.slots
+			return
+		}
+		d.flying++
+		go func() {
+			d.s.post(ctx, &b)
+			<-d.s.slots
+			d.answers <- b
+		}()
+	}
+}
+
+// pack takes ready messages of one queue, as many as a request may have.
+func (d *delivery) pack() (b batch) {
+	var others []int
+	for len(d.ready) > 0 || d.kept != nil {
+		p := d.kept
+		if d.kept = nil; p == nil {
+			i := d.ready[0]
+			d.ready = d.ready[1:]
+			e, _, err := d.s.encode(&d.encoded, d.pipe, &d.msgs[i])
+			if err != nil {
+				d.fail(i, err)
+				continue
+			}
+			p = &piece{i: i, entry: e}
+		}
+		if len(b.pieces) > 0 && b.queue != p.entry.queue {
+			others = append(others, p.i)
+			if len(others) >= mostEntries { // not a look at all of them for each request
+				break
+			}
+			continue
+		}
+		if b.bytes+p.entry.bytes > mostBytes {
+			d.kept = p
+			break
+		}
+		b.queue, b.bytes = p.entry.queue, b.bytes+p.entry.bytes
+		if b.pieces = append(b.pieces, *p); len(b.pieces) == mostEntries {
+			break
+		}
+	}
+	d.ready = append(others, d.ready...)
+	return b
+}
+
+// take notes the answers of a request: what stands behind an acknowledged message
+// of its key is ready.
+func (d *delivery) take(b batch) {
+	d.flying--
+	for _, p := range b.pieces {
+		if p.err != nil {
+			d.fail(p.i, p.err)
+		} else if n := d.next.Next(p.i); n > 0 {
+			d.ready = append(d.ready, n)
+		}
+	}
+}
+
+// fail notes err for message i and bars the rest of its key.
+func (d *delivery) fail(i int, err error) {
+	if d.errs == nil {
+		d.errs = make([]error, len(d.msgs))
+	}
+	d.errs[i] = err
+	d.next.Bar(i, d.errs, err)
+}
+
+// abandon fails what has not been sent.
+func (d *delivery) abandon(err error) {
+	if d.kept != nil {
+		d.fail(d.kept.i, err)
+		d.kept = nil
+	}
+	for _, i := range d.ready {
+		d.fail(i, err)
+	}
+	d.ready = nil
+}
+
+// post sends a batch and notes the answer of each piece. A request that the service
+// refuses as a whole for what it holds is repeated message by message: one of them
+// is the reason.
+func (s *Sink) post(ctx context.Context, b *batch) {
+	err := s.request(ctx, b)
+	if err == nil {
+		return
+	}
+	if ownFault(err) && len(b.pieces) > 1 {
+		for i := range b.pieces {
+			one := batch{queue: b.queue, pieces: b.pieces[i : i+1]}
+			if err := s.request(ctx, &one); err != nil {
+				b.pieces[i].err = err
+			}
+		}
+		return
+	}
+	for i := range b.pieces {
+		b.pieces[i].err = err
+	}
+}
+
+// request sends one request. Without an error each piece has its answer.
+func (s *Sink) request(ctx context.Context, b *batch) error {
+	call, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	defer cancel()
+	url, err := s.queues.url(call, b.queue)
+	if err != nil {
+		return err
+	}
+	in := &sqs.SendMessageBatchInput{QueueUrl: aws.String(url), Entries: make([]types.SendMessageBatchRequestEntry, len(b.pieces))}
+	for n := range b.pieces {
+		e := b.pieces[n].entry
+		to := &in.Entries[n]
+		to.Id, to.MessageBody, to.MessageAttributes = aws.String(strconv.Itoa(n)), aws.String(e.body), e.attributes
+		if e.group != "" {
+			to.MessageGroupId, to.MessageDeduplicationId = aws.String(e.group), aws.String(e.dedup)
+		}
+	}
+	out, err := s.queues.client.SendMessageBatch(call, in, once)
+	if err != nil {
+		err = refusal(err, "sqs:SendMessage", b.queue, true)
+		switch e := broker.Classify(err); {
+		case e.Code == codeNoQueue:
+			s.queues.forget(b.queue)
+		case e.Class == broker.ClassUnknown: // other idle connections may be dead too
+			s.drop()
+		}
+		return err
+	}
+	b.read(out)
+	return nil
+}
+
+// read takes the answers of the entries. One that the answer does not name is unknown.
+func (b *batch) read(out *sqs.SendMessageBatchOutput) {
+	for n := range b.pieces {
+		b.pieces[n].err = broker.Unknown(errNoAnswer, "", b.queue)
+	}
+	for i := range out.Successful {
+		if p := b.piece(out.Successful[i].Id); p != nil {
+			p.err = nil
+		}
+	}
+	for i := range out.Failed {
+		if p := b.piece(out.Failed[i].Id); p != nil {
+			p.err = entryError(&out.Failed[i], "sqs:SendMessage", b.queue, true)
+		}
+	}
+}
+
+func (b *batch) piece(id *string) *piece {
+	n, err := strconv.Atoi(aws.ToString(id))
+	if err != nil || n < 0 || n >= len(b.pieces) {
+		return nil
+	}
+	return &b.pieces[n]
+}

@@ -1,0 +1,198 @@
+package awsbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+
+	"github.com/postrider/postrider/broker/internal/brokerurl"
+	"github.com/postrider/postrider/internal/secret"
+)
+
+// Target is an SQS URL, read.
+type Target struct {
+	Region   string // "": the SDK's own, from AWS_REGION or the profile
+	Endpoint string // "": the region's; otherwise an http or https URL
+	Profile  string // of the SDK's configuration files; "": the SDK's own choice
+	Role     string // ARN of a role to assume; "": none
+	// KeyID and Secret are static credentials. Without them the SDK looks for some
+	// as it always does: environment, profile, container, instance.
+	KeyID  string
+	Secret secret.Source
+
+	Sink   SinkOptions   // what the URL sets about publishing
+	Source SourceOptions // what the URL sets about receiving
+}
+
+// ParseURL reads a URL such as
+//
+//	sqs://eu-west-1
+//	sqs://eu-west-1?prefix=prod-&role=arn:aws:iam::123456789012:role/relay
+//	sqs://KEYID:SECRET@us-east-1?endpoint=http://127.0.0.1:9324
+//
+// The host is the region; default is the SDK's own (AWS_REGION or the profile's). The
+// parameters are
+//
+//	type=fifo|standard     the kind of the queues; fifo without it
+//	prefix=P               stands before every queue's name
+//	account=ID             the queues' account, if it is another one
+//	endpoint=URL           the service's address, for VPC endpoints and emulators
+//	role=ARN               assume this role
+//	profile=NAME           of the SDK's configuration files
+//	visibility=DURATION    of what a source receives; 30s without it
+//	wait=DURATION          how long a source's poll waits, up to 20s; 20s without it
+//	window=N               requests at once; 32 without it
+//	max-message-bytes=N    the queues' MaximumMessageSize, if it is below 1 MiB
+//	password-file, password-env: the secret of KEYID
+//
+// Without KEYID the credentials are those that the SDK finds. ParseURL reads files
+// of secrets once and does no other I/O. Errors do not repeat the URL.
+func ParseURL(raw string) (t Target, err error) { return t, t.read(raw) }
+
+// read adds what the URL says to the options that t has.
+func (t *Target) read(raw string) error {
+	u, err := brokerurl.Parse(raw, brokerurl.Spec{
+		Schemes: map[string]bool{"sqs": false},
+		Params:  []string{"type", "prefix", "account", "endpoint", "role", "profile", "visibility", "wait", "window", "max-message-bytes"},
+	})
+	if err == nil {
+		err = t.place(u)
+	}
+	if err == nil {
+		err = t.options(u)
+	}
+	if err != nil {
+		return fmt.Errorf("awsbroker: parse URL: %w", err)
+	}
+	return nil
+}
+
+func (t *Target) place(u *brokerurl.URL) error {
+	if len(u.Hosts) != 1 {
+		return errors.New("the host must be one region, or default")
+	}
+	if t.Region = u.Hosts[0]; t.Region == "default" {
+		t.Region = ""
+	}
+	t.Endpoint, t.Role, t.Profile = u.Param("endpoint"), u.Param("role"), u.Param("profile")
+	t.KeyID, t.Secret = u.User, u.Password
+	switch {
+	case u.TLS != nil:
+		return errors.New("the endpoint's scheme decides about TLS; set AWS_CA_BUNDLE for a private authority")
+	case (t.KeyID == "") != (t.Secret == nil):
+		return errors.New("an access key has two parts: write sqs://KEYID:SECRET@REGION, add password-file or password-env, or give neither")
+	case t.KeyID != "" && t.Profile != "":
+		return errors.New("conflicting credentials in URL: use an access key or profile")
+	}
+	if t.Endpoint != "" {
+		if e, err := url.Parse(t.Endpoint); err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" {
+			return errors.New("endpoint must be a URL that begins with http:// or https://")
+		}
+	}
+	return nil
+}
+
+func (t *Target) options(u *brokerurl.URL) error {
+	if u.Has("prefix") {
+		t.Sink.Prefix, t.Source.Prefix = u.Param("prefix"), u.Param("prefix")
+	}
+	if u.Has("account") {
+		t.Sink.Account, t.Source.Account = u.Param("account"), u.Param("account")
+	}
+	if u.Has("type") {
+		kind := u.Param("type")
+		if kind != "fifo" && kind != "standard" {
+			return errors.New("type must be fifo or standard")
+		}
+		t.Sink.Standard, t.Source.Standard = kind == "standard", kind == "standard"
+	}
+	for name, field := range map[string]*int{"window": &t.Sink.Window, "max-message-bytes": &t.Sink.MaxMessageBytes} {
+		if !u.Has(name) {
+			continue
+		}
+		n, err := strconv.Atoi(u.Param(name))
+		if err != nil || n < 1 || n > mostBytes {
+			return fmt.Errorf("%s must be a number from 1 to %d", name, mostBytes)
+		}
+		*field = n
+	}
+	for name, field := range map[string]*time.Duration{"visibility": &t.Source.Visibility, "wait": &t.Source.Wait} {
+		if !u.Has(name) {
+			continue
+		}
+		d, err := time.ParseDuration(u.Param(name))
+		if err != nil || d < time.Second {
+			return fmt.Errorf("%s must be a duration of at least 1s, such as 30s", name)
+		}
+		*field = d
+	}
+	return nil
+}
+
+// Config returns the SDK's configuration for the target. It reads the SDK's files;
+// credentials are fetched by the first request.
+func (t *Target) Config(ctx context.Context) (aws.Config, error) {
+	var opts []func(*config.LoadOptions) error
+	if t.Region != "" {
+		opts = append(opts, config.WithRegion(t.Region))
+	}
+	if t.Endpoint != "" {
+		opts = append(opts, config.WithBaseEndpoint(t.Endpoint))
+	}
+	if t.Profile != "" {
+		opts = append(opts, config.WithSharedConfigProfile(t.Profile))
+	}
+	if t.KeyID != "" {
+		opts = append(opts, config.WithCredentialsProvider(aws.NewCredentialsCache(aws.CredentialsProviderFunc(t.static))))
+	}
+	cfg, err := config.LoadDefaultConfig(ctx, opts...)
+	if err != nil {
+		return aws.Config{}, fmt.Errorf("awsbroker: read the SDK's configuration: %w", err)
+	}
+	if cfg.Region == "" {
+		return aws.Config{}, errors.New("awsbroker: no region: write sqs://REGION, or set AWS_REGION")
+	}
+	if t.Role != "" {
+		cfg.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(sts.NewFromConfig(cfg, func(o *sts.Options) {
+			o.Retryer = aws.NopRetryer{} // as once
+		}), t.Role))
+	}
+	return cfg, nil
+}
+
+// secretFor is how long a secret from a file or a variable is used before it is read again.
+const secretFor = time.Minute
+
+func (t *Target) static(ctx context.Context) (aws.Credentials, error) {
+	text, err := t.Secret(ctx)
+	if err != nil {
+		return aws.Credentials{}, err
+	}
+	return aws.Credentials{AccessKeyID: t.KeyID, SecretAccessKey: text, Source: "URL", CanExpire: true, Expires: time.Now().Add(secretFor)}, nil
+}
+
+// client makes a client with connections of its own, and what drops the idle ones.
+func (t *Target) client() (*sqs.Client, func(), error) {
+	cfg, err := t.Config(context.Background()) //nolint:forbidigo // it reads files
+	if err != nil {
+		return nil, nil, err
+	}
+	transport := awshttp.NewBuildableClient().WithTransportOptions(func(tr *http.Transport) {
+		tr.MaxIdleConnsPerHost = 128
+	}).GetTransport()
+	// A client of the SDK's own type would build a transport that cannot be reached from here.
+	return sqs.NewFromConfig(cfg, func(o *sqs.Options) {
+		o.HTTPClient = &http.Client{Transport: transport}
+	}), transport.CloseIdleConnections, nil
+}

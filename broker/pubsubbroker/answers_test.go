@@ -1,0 +1,418 @@
+package pubsubbroker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pubsub "cloud.google.com/go/pubsub/v2/apiv1"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"cloud.google.com/go/pubsub/v2/pstest"
+	"google.golang.org/api/option"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/pubsubbroker"
+)
+
+// answers is a reactor that answers a method's requests with errors.
+type answers struct {
+	mu  sync.Mutex
+	say func(req any) error // nil: as the fake does
+	got []any
+}
+
+func (a *answers) React(req any) (handled bool, ret any, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.got = append(a.got, req)
+	if a.say != nil {
+		err = a.say(req)
+	}
+	return err != nil, nil, err
+}
+
+// publishes are the payloads of each request to publish.
+func (a *answers) publishes() (all [][]string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, req := range a.got {
+		var payloads []string
+		for _, m := range req.(*pubsubpb.PublishRequest).GetMessages() {
+			payloads = append(payloads, string(m.GetData()))
+		}
+		all = append(all, payloads)
+	}
+	return all
+}
+
+func reacting(t *testing.T, method string, say func(req any) error) (*server, *answers) {
+	t.Helper()
+	a := &answers{say: say}
+	return fake(t, pstest.ServerReactorOption{FuncName: method, Reactor: a}), a
+}
+
+func messages(keys string) (msgs []postrider.Message) {
+	for i, key := range strings.Split(keys, "") {
+		msgs = append(msgs, postrider.Message{ID: fmt.Sprintf("01890a5d-ac96-774b-8cce-%012x", i), Topic: "orders", Key: strings.Trim(key, "-"), Payload: []byte(key + string(rune('0'+i)))})
+	}
+	return msgs
+}
+
+// TestAnswers: what each answer of the service means.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	busy, err := status.New(codes.ResourceExhausted, "quota").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(7 * time.Second)})
+	must(t, err)
+	for _, c := range []struct {
+		answer error
+		class  broker.Class
+		code   string
+		says   string
+	}{
+		{status.Error(codes.NotFound, "gone"), broker.ClassOutage, "NOT_FOUND", "gcloud pubsub topics create orders"},
+		{status.Error(codes.PermissionDenied, "no"), broker.ClassOutage, "ACCESS_DENIED", "pubsub.topics.publish"},
+		{status.Error(codes.Unauthenticated, "who"), broker.ClassOutage, "CREDENTIALS", "GOOGLE_APPLICATION_CREDENTIALS"},
+		{busy.Err(), broker.ClassThrottled, "THROTTLED", "quota"},
+		{status.Error(codes.InvalidArgument, "bad"), broker.ClassRejected, "INVALID_ARGUMENT", "bad"},
+		{status.Error(codes.InvalidArgument, "Invalid resource name given (name=projects/Shop/topics/orders)."), broker.ClassOutage, "INVALID_ARGUMENT", "projects/Shop"},
+		{status.Error(codes.FailedPrecondition, "key"), broker.ClassOutage, "FAILEDPRECONDITION", "key"},
+		{status.Error(codes.Unavailable, "later"), broker.ClassUnknown, "", "later"},
+		{status.Error(codes.Unavailable, `connection error: desc = "error reading from server: EOF"`), broker.ClassUnknown, "", "EOF"},
+		{status.Error(codes.Unavailable, `connection error: desc = "keepalive ping failed to receive ACK within timeout"`), broker.ClassUnknown, "", "keepalive"},
+		{status.Error(codes.Unavailable, `closing transport due to: connection error: desc = "error reading from server: EOF", received prior goaway: code: NO_ERROR`), broker.ClassUnknown, "", "goaway"},
+		{status.Error(codes.Unavailable, `last connection error: connection error: desc = "transport: Error while dialing: refused"`), broker.ClassOutage, "", "cannot be reached"},
+		{status.Error(codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: EOF"`), broker.ClassOutage, "", "cannot be reached"},
+		{status.Error(codes.Unavailable, "name resolver error: produced zero addresses"), broker.ClassOutage, "", "cannot be reached"},
+		{status.Error(codes.Internal, "broken"), broker.ClassUnknown, "", "broken"},
+		{status.Error(codes.Aborted, "again"), broker.ClassUnknown, "", "again"},
+	} {
+		s, a := reacting(t, "Publish", func(any) error { return c.answer })
+		sink := open(t, s.addr, nil)
+		e := broker.Classify(sink.Deliver(t.Context(), broker.Batch{Messages: messages("a")})[0])
+		if e.Class != c.class || e.Code != c.code || !strings.Contains(e.Error(), c.says) {
+			t.Errorf("%v: class %v, code %s: %v", c.answer, e.Class, e.Code, e)
+		}
+		if c.class == broker.ClassThrottled && e.RetryAfter != 7*time.Second {
+			t.Errorf("throttled for %v", e.RetryAfter)
+		}
+		if n := len(a.publishes()); n != 1 { // the client's own retries are off
+			t.Errorf("%v: %d requests", c.answer, n)
+		}
+	}
+}
+
+// TestLostConnection: a request whose connection ends before its answer may be stored; one
+// that never had a connection is not.
+//
+// Promises: L
+func TestLostConnection(t *testing.T) {
+	t.Parallel()
+	s, a := reacting(t, "Publish", nil)
+	proxy, through := proxied(t, s.addr)
+	a.mu.Lock()
+	a.say = func(any) error {
+		proxy.Cut(0)
+		return status.Error(codes.Unavailable, "never read")
+	}
+	a.mu.Unlock()
+	deliver := func(addr string) *broker.Error {
+		return broker.Classify(open(t, addr, nil).Deliver(t.Context(), broker.Batch{Messages: messages("a")})[0])
+	}
+	if e := deliver(through); e.Class != broker.ClassUnknown || len(a.publishes()) == 0 {
+		t.Errorf("connection lost after %d requests: class %v: %v", len(a.publishes()), e.Class, e)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // the listener is closed
+			}
+			_, _ = io.ReadFull(c, make([]byte, 33)) // the client's preface and settings
+			_ = c.Close()                           // before the server's
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close() })
+	if e := deliver(l.Addr().String()); e.Class != broker.ClassOutage {
+		t.Errorf("no preface: class %v: %v", e.Class, e)
+	}
+}
+
+// TestRequestsOfAKey: the messages of a key travel together; behind a request that
+// failed nothing of its key is sent, and the other keys continue.
+//
+// Promises: L, O
+func TestRequestsOfAKey(t *testing.T) {
+	t.Parallel()
+	s, a := reacting(t, "Publish", func(req any) error {
+		for _, m := range req.(*pubsubpb.PublishRequest).GetMessages() {
+			if m.GetOrderingKey() == "b" {
+				return status.Error(codes.Unavailable, "later")
+			}
+		}
+		return nil
+	})
+	must(t, s.create(t.Context(), "orders"))
+	sink := open(t, s.addr, nil)
+	msgs := messages("abab-a-")
+	errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs})
+	for i, m := range msgs {
+		if failed := errs[i] != nil; failed != (m.Key == "b") {
+			t.Errorf("message %d of key %q: %v", i, m.Key, errs[i])
+		}
+	}
+	got := a.publishes()
+	slices.SortFunc(got, slices.Compare)
+	want := [][]string{{"-4", "-6"}, {"a0", "a2", "a5"}, {"b1", "b3"}}
+	if !slices.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("requests %v, want %v", got, want)
+	}
+}
+
+// TestRefusedRequest: a request that is refused for what it holds is repeated message by
+// message, up to the bad one.
+//
+// Promises: O
+func TestRefusedRequest(t *testing.T) {
+	t.Parallel()
+	s, a := reacting(t, "Publish", func(req any) error {
+		for _, m := range req.(*pubsubpb.PublishRequest).GetMessages() {
+			if string(m.GetData()) == "a1" {
+				return status.Error(codes.InvalidArgument, "bad")
+			}
+		}
+		return nil
+	})
+	must(t, s.create(t.Context(), "orders"))
+	sink := open(t, s.addr, nil)
+	errs := sink.Deliver(t.Context(), broker.Batch{Messages: messages("aaa")})
+	if errs == nil || errs[0] != nil || broker.Classify(errs[1]).Class != broker.ClassRejected || !errors.Is(errs[2], broker.ErrNotTried) {
+		t.Errorf("answers %v", errs)
+	}
+	if got := a.publishes(); len(got) != 3 || !slices.Equal(got[2], []string{"a1"}) {
+		t.Errorf("requests %v", got)
+	}
+}
+
+// TestExactlyOnceAnswers: of an acknowledgement's ids the service takes some, refuses
+// some for ever and some for now. Only the last are an error, and are settled again.
+func TestExactlyOnceAnswers(t *testing.T) {
+	t.Parallel()
+	var (
+		mu    sync.Mutex
+		calls int
+	)
+	s, _ := reacting(t, "Acknowledge", func(req any) error {
+		mu.Lock()
+		defer mu.Unlock()
+		ids := req.(*pubsubpb.AcknowledgeRequest).GetAckIds()
+		if calls++; calls > 1 || len(ids) != 2 {
+			return nil
+		}
+		st, err := status.New(codes.FailedPrecondition, "some").WithDetails(&errdetails.ErrorInfo{Metadata: map[string]string{
+			ids[0]: "PERMANENT_FAILURE_INVALID_ACK_ID", ids[1]: "TRANSIENT_FAILURE_UNORDERED_ACK_ID",
+		}})
+		if err != nil {
+			return err
+		}
+		return st.Err()
+	})
+	must(t, s.create(t.Context(), "orders"))
+	must(t, s.subscribe(t.Context(), "orders", "shipping"))
+	sink := open(t, s.addr, nil)
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: messages("ab")}); errs != nil {
+		t.Fatal(errs)
+	}
+	from := source(t, s, "shipping")
+	ds := receive(t, from, 2)
+	for len(ds) < 2 {
+		ds = append(ds, receive(t, from, 2)...)
+	}
+	verdicts := []broker.Verdict{{Delivery: ds[0], Ack: true}, {Delivery: ds[1], Ack: true}}
+	if err := from.Settle(t.Context(), verdicts); err == nil {
+		t.Error("a transient failure is no error")
+	}
+	must(t, from.Settle(t.Context(), verdicts))
+	mu.Lock()
+	defer mu.Unlock()
+	if calls != 2 {
+		t.Errorf("%d requests", calls)
+	}
+}
+
+func source(t *testing.T, s *server, sub string) *pubsubbroker.Source {
+	t.Helper()
+	src, err := pubsubbroker.OpenSource(address(s.addr), &pubsubbroker.SourceOptions{Subscription: sub, Timeout: 5 * time.Second})
+	must(t, err)
+	t.Cleanup(src.Close)
+	return src
+}
+
+func receive(t *testing.T, s *pubsubbroker.Source, limit int) []broker.Delivery {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ds, err := s.Receive(ctx, limit)
+	must(t, err)
+	return ds
+}
+
+// TestExtend: a message whose deadline is extended, and what waits behind it, is nobody
+// else's when the deadline before is over. One that is not extended is.
+func TestExtend(t *testing.T) {
+	t.Parallel()
+	s := fake(t)
+	must(t, s.create(t.Context(), "orders"))
+	must(t, s.subscribe(t.Context(), "orders", "shipping"))
+	sink := open(t, s.addr, nil)
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: messages("ab")}); errs != nil {
+		t.Fatal(errs)
+	}
+	from := source(t, s, "shipping") // a minute
+	ds := receive(t, from, 2)
+	for len(ds) < 2 {
+		ds = append(ds, receive(t, from, 2)...)
+	}
+	kept := slices.IndexFunc(ds, func(d broker.Delivery) bool { return d.Message.Key == "a" })
+	now := time.Now()
+	s.fake.SetTimeNowFunc(func() time.Time { return now.Add(40 * time.Second) })
+	must(t, from.Extend(t.Context(), ds[kept:kept+1]))
+	s.fake.SetTimeNowFunc(func() time.Time { return now.Add(80 * time.Second) })
+	if other := receive(t, source(t, s, "shipping"), 2); len(other) != 1 || other[0].Message.Key != "b" {
+		t.Errorf("received %v", other)
+	}
+}
+
+// TestManyHeaders: headers beyond what Pub/Sub takes as attributes travel together, and
+// arrive.
+func TestManyHeaders(t *testing.T) {
+	t.Parallel()
+	s := fake(t)
+	must(t, s.create(t.Context(), "orders"))
+	must(t, s.subscribe(t.Context(), "orders", "shipping"))
+	m := messages("a")[0]
+	m.Headers = map[string]string{"google-like": "x", "long": strings.Repeat("ü", 3000), "bytes": "\xff\x00", strings.Repeat("n", 300): "name"}
+	for i := range 120 {
+		m.Headers["h"+strings.Repeat("i", i)] = "v"
+	}
+	sink := open(t, s.addr, nil)
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}}); errs != nil {
+		t.Fatal(errs)
+	}
+	d := receive(t, source(t, s, "shipping"), 1)[0]
+	if d.Err != nil || len(d.Message.Headers) != len(m.Headers) {
+		t.Errorf("%d headers, want %d: %v", len(d.Message.Headers), len(m.Headers), d.Err)
+	}
+	for name, value := range m.Headers {
+		if name != "bytes" && d.Message.Headers[name] != value { // JSON has no such bytes
+			t.Errorf("header %.20s is %.20q, want %.20q", name, d.Message.Headers[name], value)
+		}
+	}
+}
+
+// TestURL: what a URL says wrong is an error that does not repeat it.
+func TestURL(t *testing.T) {
+	t.Parallel()
+	for url, says := range map[string]string{
+		"pubsub://":                            "a host is missing",
+		"pubsub://a,b":                         "one project",
+		"pubsub://u:hunter2@p":                 "GOOGLE_APPLICATION_CREDENTIALS",
+		"pubsub://p?emulator=hunter2":          "emulator must be HOST:PORT",
+		"pubsub://p?emulator=a:1&endpoint=b:1": "use endpoint or emulator",
+		"pubsub://p?window=0":                  "window must be a number",
+		"pubsub://p?deadline=1s":               "deadline must be a duration",
+		"pubsub://p?tls=true":                  "TLS is always on",
+	} {
+		_, err := pubsubbroker.ParseURL(url)
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v, want %q", url, err, says)
+		}
+	}
+}
+
+// TestProject: a project that Pub/Sub would refuse for its shape is an error of opening.
+func TestProject(t *testing.T) {
+	t.Parallel()
+	for name, valid := range map[string]bool{
+		"my-project": true, "shop-1": true, "123456789012": true, "example.com:my-project": true,
+		"shop": false, "My-Project": false, "my_project": false, "1-project": false, "my-project-": false, "projects/my-project": false, strings.Repeat("p", 31): false,
+	} {
+		target := pubsubbroker.Target{Emulator: "127.0.0.1:1"}
+		pub, err := pubsub.NewTopicAdminClient(t.Context(), target.ClientOptions()...)
+		must(t, err)
+		sub, err := pubsub.NewSubscriptionAdminClient(t.Context(), target.ClientOptions()...)
+		must(t, err)
+		sink, sinkErr := pubsubbroker.NewSink(pub, &pubsubbroker.SinkOptions{Project: name})
+		source, sourceErr := pubsubbroker.NewSource(sub, &pubsubbroker.SourceOptions{Project: name, Subscription: "shipping"})
+		for _, err := range []error{sinkErr, sourceErr} {
+			if (err == nil) != valid || err != nil && !strings.Contains(err.Error(), name) {
+				t.Errorf("project %q: %v", name, err)
+			}
+		}
+		if sinkErr == nil {
+			sink.Close()
+		}
+		if sourceErr == nil {
+			source.Close()
+		}
+		_, _ = pub.Close(), sub.Close()
+	}
+	if _, err := pubsubbroker.Open("pubsub://shop?emulator=127.0.0.1:1", nil); err == nil {
+		t.Error("a short project is accepted")
+	}
+}
+
+// failing are credentials whose tokens cannot be fetched.
+type failing struct{ err error }
+
+func (f failing) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return nil, f.err
+}
+
+func (failing) RequireTransportSecurity() bool { return false }
+
+// TestTokens: an access token that cannot be fetched for now is an outage that passes.
+// Credentials that are missing or revoked need a person.
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	s, a := reacting(t, "Publish", nil)
+	target := pubsubbroker.Target{Emulator: s.addr}
+	for text, code := range map[string]string{
+		"auth: cannot fetch token: 503 Response: backend error":                       "",
+		"credentials: cannot fetch token: dial tcp 169.254.169.254:80: i/o timeout":   "",
+		`auth: cannot fetch token: 400 Response: {"error":"invalid_grant"}`:           "CREDENTIALS",
+		"credentials: could not find default credentials. See x for more information": "CREDENTIALS",
+	} {
+		creds := option.WithGRPCDialOption(grpc.WithPerRPCCredentials(failing{errors.New(text)}))
+		client, err := pubsub.NewTopicAdminClient(t.Context(), append(target.ClientOptions(), creds)...)
+		must(t, err)
+		sink, err := pubsubbroker.NewSink(client, &pubsubbroker.SinkOptions{Project: project})
+		must(t, err)
+		e := broker.Classify(sink.Deliver(t.Context(), broker.Batch{Messages: messages("a")})[0])
+		if e.Class != broker.ClassOutage || e.Code != code || !strings.Contains(e.Error(), text) {
+			t.Errorf("%s: class %v, code %q: %v", text, e.Class, e.Code, e)
+		}
+		if err := sink.Ping(t.Context()); err == nil || errors.Is(err, broker.ErrRefused) != (code != "") {
+			t.Errorf("%s: ping: %v", text, err)
+		}
+		sink.Close()
+		_ = client.Close()
+	}
+	if n := len(a.publishes()); n != 0 {
+		t.Errorf("%d requests without a token", n)
+	}
+}

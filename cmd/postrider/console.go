@@ -1,0 +1,209 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"path"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/desk"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/console"
+)
+
+func (a *app) consoleCommand() *cobra.Command {
+	var set desk.Settings
+	cmd := &cobra.Command{
+		Use: "console", Short: "Serve pages that show an outbox and act on it",
+		Long: "Serve pages for people: what is stuck, why, and the act that repairs it. They work without\n" +
+			"JavaScript, and each shows the command that does the same. With a file that lists relays, every\n" +
+			"outbox of the list is served.\n\n" +
+			"On 127.0.0.1 every user of this machine has the role of --role. Other addresses are refused without\n" +
+			"authentication and TLS: --tokens with --tls-cert and --tls-key, or --proxy for a proxy that\n" +
+			"authenticates people and names them in a header.\n\n" +
+			"Roles: viewer sees everything but payloads and headers; payload may read these too, and the journal\n" +
+			"keeps who did; operator may act, and sees no payload; admin may do all of it and remove pipes.",
+		Example: "  postrider console --store postgres://operator@db1/shop\n" +
+			"  postrider console --listen :9465 --tokens tokens.txt --tls-cert cert.pem --tls-key key.pem",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runConsole(cmd.Context(), set) },
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringVar(&set.Listen, "listen", desk.DefaultListen, "address of the pages")
+	fs.StringVar(&set.Role, "role", string(console.Operator), "role of everybody, without --tokens and --proxy: viewer, payload, operator or admin")
+	fs.StringVar(&set.Tokens, "tokens", "", "file of tokens, a line for each: see the command console token")
+	fs.StringVar(&set.TLSCert, "tls-cert", "", "file with the certificate")
+	fs.StringVar(&set.TLSKey, "tls-key", "", "file with the key of the certificate")
+	fs.StringSliceVar(&set.Proxies, "proxy", nil, "network of the proxy that authenticates people, such as 10.0.0.7/32")
+	fs.StringVar(&set.ProxySecretFile, "proxy-secret-file", "", "file with what the proxy sends as X-Postrider-Proxy-Secret")
+	fs.StringVar(&set.ProxyUserHeader, "proxy-user-header", "X-Forwarded-User", "header in which the proxy names the user")
+	fs.StringVar(&set.ProxyGroupHeader, "proxy-groups-header", "X-Forwarded-Groups", "header in which the proxy lists the user's groups")
+	fs.StringSliceVar(&set.ProxyRoles, "proxy-role", nil, "GROUP=ROLE of the proxy's users; the group * is everybody")
+	cmd.AddCommand(a.tokenCommand())
+	return cmd
+}
+
+func (a *app) tokenCommand() *cobra.Command {
+	var (
+		role    string
+		expires time.Duration
+	)
+	cmd := &cobra.Command{
+		Use: "token NAME", Short: "Make a token for a person, and its line for the file of tokens",
+		Long: "Make a token with which a person signs in. It is printed once; the line for the file of --tokens\n" +
+			"holds its hash alone. Removing the line ends the person's sessions.",
+		Example: "  postrider console token ann --role operator --expires 2160h",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" || strings.ContainsAny(args[0], " \t\n#") {
+				return exit.Usagef("give the name of one person, without spaces: the journal keeps it")
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			r, err := console.ParseRole(role)
+			if err != nil {
+				return exit.Usagef("%v", err)
+			}
+			if expires < 0 {
+				return exit.Usagef("expires is %s: it must not be negative", expires)
+			}
+			var until time.Time
+			if expires > 0 {
+				until = time.Now().Add(expires)
+			}
+			token, line := desk.NewToken(args[0], r, until)
+			answer := struct {
+				Token string `json:"token"`
+				Line  string `json:"line"`
+			}{token, line}
+			return a.print(answer, func(w *tabwriter.Writer) {
+				output.Row(w, "token, for "+args[0], token)
+				output.Row(w, "line, for the file", line)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&role, "role", string(console.Viewer), "viewer, payload, operator or admin")
+	cmd.Flags().DurationVar(&expires, "expires", 90*24*time.Hour, "how long the token is valid; 0: until its line is removed")
+	return cmd
+}
+
+func (a *app) runConsole(ctx context.Context, set desk.Settings) error {
+	set.Actor, set.Logger = a.actor(), a.logger()
+	d, err := desk.New(set)
+	if err != nil {
+		return err
+	}
+	outboxes, done, err := a.consoleOutboxes()
+	if err != nil {
+		return err
+	}
+	defer done()
+	opts := d.Options()
+	c := console.New(outboxes, &opts)
+	if err := c.Check(); err != nil {
+		return exit.With(exit.Usage, err)
+	}
+	defer c.Close()
+	address, err := d.Start(c)
+	if err != nil {
+		return err
+	}
+	defer d.Stop()
+	fmt.Fprintf(a.errOut, "console: %s (ends with Ctrl-C)\n", address)
+	c.Run(ctx)
+	return nil
+}
+
+// consoleOutboxes opens the outbox that is chosen, or those of the file's list.
+func (a *app) consoleOutboxes() (all []console.Outbox, done func(), err error) {
+	var closers []func()
+	done = func() {
+		for _, c := range closers {
+			c()
+		}
+	}
+	failed, _, err := a.each(false, func(one *app) error {
+		st, err := open.Store(&one.set.Settings)
+		if err != nil {
+			return err
+		}
+		closers = append(closers, st.Close)
+		if st.Exists != nil {
+			if err := st.Exists(); err != nil {
+				return err
+			}
+		}
+		o := console.Outbox{Name: consoleName(one.entry, one.set.Store, len(all)), Store: st.Store, Office: st.Office}
+		o.Flags = one.consoleFlags()
+		if i, ok := open.InboxesOf(st, &one.set.Settings); ok {
+			o.Consumers = &i
+		}
+		all = append(all, o)
+		return nil
+	})
+	if err == nil && len(failed) > 0 {
+		err = failed[0]
+	}
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	return all, done, nil
+}
+
+// consoleFlags are what a command in a shell needs to reach the outbox that this console shows. A
+// URL that was given as a flag is not repeated, since it may hold a password. Pages add the pipe.
+func (a *app) consoleFlags() string {
+	var words []string
+	add := func(flag, value string) { words = append(words, "--"+flag, value) }
+	quoted := func(text string) string {
+		const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./"
+		if strings.Trim(text, plain) == "" {
+			return text
+		}
+		return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+	}
+	if a.typed["config"] {
+		add("config", quoted(a.configFile))
+	}
+	relay := cmp.Or(a.entry, a.relayName)
+	if relay != "" {
+		add("relay", quoted(relay))
+	}
+	if a.typed["store"] {
+		add("store", "STORE")
+	}
+	if a.set.Schema != "" && (relay == "" || a.typed["schema"]) {
+		add("schema", quoted(a.set.Schema))
+	}
+	return strings.Join(words, " ")
+}
+
+// consoleName is how pages call an outbox: its entry in the file, or its database.
+func consoleName(entry, store string, n int) string {
+	name := entry
+	if name == "" { // the path holds no password
+		if u, err := url.Parse(store); err == nil {
+			name = strings.TrimSuffix(path.Base(u.Path+u.Opaque), ".db")
+		}
+	}
+	name = strings.Map(func(r rune) rune {
+		if r == '-' || r == '_' || r == '.' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
+			return r
+		}
+		return '-'
+	}, name)
+	if name = strings.Trim(name, "-_."); name == "" {
+		return fmt.Sprintf("outbox%d", n+1)
+	}
+	return name[:min(len(name), 63)]
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
+)
+
+// everywhere lists, by command, the flags that have an effect on every store on which
+// the command works. "" are those of all commands. A command that works on some stores
+// only is in TestMissingAbilities.
+func everywhere() map[string]string {
+	const (
+		match  = "all id key lane since topic type until versions "
+		act    = "dry-run rate reason wait yes "
+		errors = "class code error "
+	)
+	return map[string]string{
+		"":                "config store format broker pipe output actor log-level log-format relay schemas",
+		"audit":           "every full reason reopen",
+		"check":           "newest samples",
+		"console":         "listen proxy proxy-groups-header proxy-role proxy-secret-file proxy-user-header role tls-cert tls-key tokens",
+		"console token":   "expires role",
+		"dead":            "consumer",
+		"dead discard":    match + act + errors,
+		"dead list":       "after all code id key limit topic",
+		"dead retry":      match + act + errors + "set-header set-topic unset-header",
+		"dead show":       "payload",
+		"demo":            "keep kill orders rate",
+		"doctor":          "all consumer fail-on max-lag only timeout",
+		"enqueue":         "batch",
+		"erase":           "dry-run key reason topic wait",
+		"guard":           "consumer topic",
+		"guard list":      "after limit",
+		"guard reset":     "key reason",
+		"guard set":       "key reason version",
+		"guard show":      "key",
+		"health":          "listen ready",
+		"init":            "json-schema",
+		"journal":         "act before by consumer id key limit since",
+		"migrate":         "dry-run lanes print-sql wait",
+		"message show":    "at consumer",
+		"migrate down":    "yes",
+		"migrate up":      "to",
+		"order cancel":    "reason",
+		"partitions tend": "every max-bytes no-drop older-than reason",
+		"pause":           "endpoint key lane reason wait",
+		"pipe add":        "from header key reason topic type",
+		"pipe pause":      "reason",
+		"pipe remove":     "forfeit reason",
+		"pipe resume":     "reason",
+		"prune":           "reason archive consumer dry-run every horizon loop max-bytes older-than rate topic hold-max-bytes hold-max-rows",
+		"relay":           "drain instance lease-ttl listen listen-remote max-attempts max-lanes page poll-max rate retry skip-dead status-every window",
+		"replay":          match + act + "overtake",
+		"resume":          "endpoint key lane reason wait",
+		"schema check":    "against content mode rows sarif",
+		"schema diff":     "content",
+		"skip":            match + act + errors,
+		"status":          "consumer every fail-if-lag lanes watch",
+		"strict add":      "reason",
+		"strict remove":   "reason",
+	}
+}
+
+// valueFor is a value that a flag takes and that asks for something.
+func valueFor(f *pflag.Flag) string {
+	switch {
+	case f.Name == "notify":
+		return "on"
+	case f.Name == "retention":
+		return "24h"
+	}
+	switch f.Value.Type() {
+	case "bool":
+		return "true"
+	case "duration":
+		return "1h"
+	case "int", "int64", "size":
+		return "7"
+	}
+	return "x"
+}
+
+// Every flag of every command has an effect on every store, or is refused there in one
+// line that names the flag and the store.
+func TestNoFlagIsIgnored(t *testing.T) {
+	work := everywhere()
+	sqlite := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	mustCLI(t, "", "migrate", "--store", sqlite)
+	refused := 0
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		path := strings.TrimPrefix(strings.TrimPrefix(c.CommandPath(), "postrider"), " ")
+		if c.Hidden || strings.HasPrefix(path, "completion") || path == "help" {
+			return
+		}
+		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Name == "help" || f.Hidden {
+				return
+			}
+			limited := 0
+			for _, url := range []string{"postgres:", sqlite, "memory:"} {
+				set := open.Settings{Store: url}
+				why := set.NoEffect(c.Name(), f.Name, valueFor(f))
+				if why == "" {
+					continue
+				}
+				limited++
+				args := append(strings.Fields(path), "--"+f.Name+"="+valueFor(f), "--store", url)
+				if path == "" {
+					args = append([]string{"status"}, args...)
+				}
+				got := cli(t, nil, "", args...)
+				want := "postrider: --" + f.Name + " has no effect on a " + set.Kind() + " store: "
+				if got.code != exit.Usage || !strings.HasPrefix(got.err, want) || strings.Count(got.err, "\n") != 1 {
+					t.Errorf("%v: exit code %d\n%swant one line that begins with %q", args, got.code, got.err, want)
+				}
+				refused++
+			}
+			listed := slices.Contains(strings.Fields(work[path]), f.Name)
+			if listed == (limited > 0) && !(path == "prune" && listed) {
+				t.Errorf("postrider %s --%s: refused on %d stores, and listed as working on every store: %v", path, f.Name, limited, listed)
+			}
+		})
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit((&app{out: io.Discard, errOut: io.Discard}).root())
+	if refused < 30 {
+		t.Errorf("%d flags were refused on a store, at least 30 have no effect there", refused)
+	}
+}
+
+// The log names a setting of the environment or the file that has no effect on the store.
+func TestAnIgnoredSettingIsLogged(t *testing.T) {
+	dir := t.TempDir()
+	sqlite := "sqlite:" + filepath.Join(dir, "shop.db")
+	mustCLI(t, "", "migrate", "--store", sqlite)
+	yml := filepath.Join(dir, "p.yml")
+	if err := os.WriteFile(yml, []byte("store: "+sqlite+"\nschema: box\nkeep_dead: 2160h\nretention: 24h\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := cli(t, nil, "", "status", "-c", yml)
+	if got.code != 0 || strings.Count(got.err, "\n") != 1 || !strings.Contains(got.err, `msg="setting ignored" setting=schema store=sqlite`) {
+		t.Errorf("exit code %d\n%s", got.code, got.err)
+	}
+	got = cli(t, map[string]string{"POSTRIDER_AUDIT_EVERY": "5m"}, "", "relay", "-c", yml, "--broker", "none:")
+	for _, name := range []string{"schema", "keep-dead", "audit-every"} {
+		if strings.Count(got.err, `msg="setting ignored" setting=`+name+" store=sqlite") != 1 {
+			t.Errorf("%s is not named once:\n%s", name, got.err)
+		}
+	}
+	if strings.Contains(got.err, "setting=retention") {
+		t.Errorf("retention works on SQLite:\n%s", got.err)
+	}
+}
+
+// A flag that needs another flag is refused without it.
+func TestFlagsThatNeedEachOther(t *testing.T) {
+	for _, line := range []string{
+		"status --every 2s", "audit --reason r", "prune --every 2s", "prune --topic t", "prune --horizon 24h",
+		"dead list --consumer c --topic t", "dead list --consumer c --all --code x", "doctor --consumer c --max-lag 2s",
+	} {
+		if got := cli(t, nil, "", append(strings.Fields(line), "--store", "sqlite:none.db")...); got.code != exit.Usage || !strings.Contains(got.err, "--") {
+			t.Errorf("%s: exit code %d: %s", line, got.code, got.err)
+		}
+	}
+}

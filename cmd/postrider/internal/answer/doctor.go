@@ -1,0 +1,39 @@
+package answer
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/store/ops"
+)
+
+// DiagnosisText writes the findings for a person, with what is in order where all are asked for.
+func DiagnosisText(w *tabwriter.Writer, d admin.Diagnosis, all bool) {
+	for _, f := range d.Findings {
+		if f.Severity == ops.OK && !all {
+			continue
+		}
+		output.Row(w, strings.ToUpper(f.Severity.String()), f.Check, f.What)
+		if f.Why != "" {
+			output.Row(w, "", "why", f.Why)
+		}
+		if f.Fix != "" {
+			output.Row(w, "", "fix", f.Fix)
+		}
+		for _, sql := range f.SQL {
+			output.Row(w, "", "SQL", sql+";")
+		}
+	}
+	output.Row(w, fmt.Sprintf("%d critical, %s, %d in order", d.Critical, Warnings(d.Warning), d.OK))
+}
+
+// Warnings is so many warnings in words.
+func Warnings(n int) string {
+	if n == 1 {
+		return "1 warning"
+	}
+	return fmt.Sprintf("%d warnings", n)
+}

@@ -1,0 +1,115 @@
+package schemas
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/schema"
+	"github.com/postrider/postrider/schema/jsonschema"
+	"github.com/postrider/postrider/seal"
+	"github.com/postrider/postrider/store/ops"
+)
+
+// rowBytes bounds the payloads that are read at once.
+const rowBytes = 64 << 20
+
+// rows is what became of the payloads of an outbox.
+type rows struct {
+	Read       int       `json:"read"`
+	Checked    int       `json:"checked"`
+	Refused    int       `json:"refused"`
+	Unreadable int       `json:"unreadable"`     // sealed, erased or left in the database
+	Unknown    int       `json:"without_schema"` // no JSON Schema of their type was checked
+	Reasons    []refusal `json:"reasons"`
+}
+
+// refusal is a rule that payloads of one version broke. It has no value of a payload.
+type refusal struct {
+	Subject  string `json:"subject"`
+	Written  int32  `json:"written"` // the version of the payloads
+	Version  int32  `json:"version"` // the version of the schema
+	Reason   string `json:"reason"`
+	Messages int    `json:"messages"`
+	ID       string `json:"id"` // of the newest of them
+}
+
+// checkRows compares the newest payloads of the outbox with the newest schemas.
+func (a *App) checkRows(cmd *cobra.Command, f *folder, subjects []string, n int) (*rows, error) {
+	var fsys fs.FS = os.DirFS(f.place)
+	set, err := jsonschema.Open(fsys, nil)
+	if err != nil {
+		return nil, exit.With(exit.Usage, fmt.Errorf("rows: schemas %s: %w", f.place, err))
+	}
+	st, err := a.Store(cmd)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	if err := st.Need(ops.CanSample); err != nil {
+		return nil, exit.Usagef("%w; leave --rows out", err)
+	}
+	messages, err := st.Samples.Newest(cmd.Context(), n, rowBytes)
+	if err != nil {
+		return nil, err
+	}
+	r := &rows{Read: len(messages), Reasons: []refusal{}}
+	for i := range messages {
+		m := &messages[i]
+		versions := f.subjects[m.Type]
+		if len(versions) == 0 || !slices.Contains(subjects, m.Type) || versions[len(versions)-1].Format != schema.JSONSchema {
+			r.Unknown++
+			continue
+		}
+		if m.Headers[seal.HeaderAlgorithm] != "" || m.Headers[postrider.ErasedHeader] != "" || len(m.Payload) == 0 && m.Headers[envelope.DataRef] != "" {
+			r.Unreadable++
+			continue
+		}
+		r.Checked++
+		r.check(set, m, versions[len(versions)-1].Version)
+	}
+	return r, nil
+}
+
+func (r *rows) check(set *jsonschema.Set, m *postrider.Message, newest int32) {
+	as := *m
+	as.SchemaVersion = newest
+	err := set.Check(&as)
+	if err == nil {
+		return
+	}
+	r.Refused++
+	reason := "cannot be checked"
+	var invalid *schema.InvalidError
+	if errors.As(err, &invalid) {
+		reason = invalid.Reason
+	}
+	at := slices.IndexFunc(r.Reasons, func(o refusal) bool {
+		return o.Subject == m.Type && o.Written == m.SchemaVersion && o.Reason == reason
+	})
+	if at < 0 {
+		r.Reasons = append(r.Reasons, refusal{Subject: m.Type, Written: m.SchemaVersion, Version: newest, Reason: reason, ID: m.ID})
+		at = len(r.Reasons) - 1
+	}
+	r.Reasons[at].Messages++
+}
+
+func (r *rows) text(w *tabwriter.Writer) {
+	if r == nil {
+		return
+	}
+	fmt.Fprintln(w)
+	output.Row(w, fmt.Sprintf("payloads: %d read, %d checked, %d refused, %d sealed, erased or elsewhere, %d without a schema here", r.Read, r.Checked, r.Refused, r.Unreadable, r.Unknown))
+	for _, one := range r.Reasons {
+		output.Row(w, fmt.Sprintf("  %s: %d written as version %d break version %d: %s (message %s)", one.Subject, one.Messages, one.Written, one.Version, one.Reason, one.ID))
+	}
+}

@@ -1,6 +1,0 @@
-package e2e
-
-import (
-	_ "github.com/jmoiron/sqlx" // used by the snippets of TestWhatIsATransaction
-	_ "github.com/uptrace/bun"
-)

@@ -1,0 +1,108 @@
+package private_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/internal/lab/brokers"
+	"github.com/postrider/postrider/internal/lab/brokers/private"
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// TestDescriptions: what a description counts and reads is what was published, in the
+// order of each key, also after a crash of the server and after the topic was made anew.
+func TestDescriptions(t *testing.T) {
+	for _, name := range private.Names() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, err := private.Launch(t.Context(), name)
+			if missing := (*testserver.MissingError)(nil); errors.As(err, &missing) {
+				testserver.GiveUp(t, err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(b.Close)
+			describes(t, b)
+		})
+	}
+}
+
+func describes(t *testing.T, b *brokers.Broker) {
+	t.Helper()
+	const topic, keys, each = "lab", 3, 100
+	ctx := t.Context()
+	fill := func() {
+		t.Helper()
+		var page []brokers.Message
+		for i := range keys * each {
+			m := brokers.Message{Key: "k" + strconv.Itoa(i%keys), Payload: fmt.Appendf(nil, "k%d:%d", i%keys, i/keys)}
+			page = append(page, m)
+		}
+		if err := b.Publish(ctx, topic, page); err != nil {
+			t.Fatal(err)
+		}
+	}
+	holds := func(want int) {
+		t.Helper()
+		if n, err := b.Count(ctx, topic); err != nil || n != want {
+			t.Errorf("Count = %d, %v; want %d", n, err, want)
+		}
+		all, err := b.Payloads(ctx, topic)
+		if err != nil || len(all) != want {
+			t.Errorf("Read passed %d records, %v; want %d", len(all), err, want)
+		}
+		for k := range keys {
+			var got []int
+			for _, p := range all {
+				var key, n int
+				if _, err := fmt.Sscanf(p, "k%d:%d", &key, &n); err != nil {
+					t.Fatalf("payload %q: %v", p, err)
+				}
+				if key == k {
+					got = append(got, n)
+				}
+			}
+			if len(got) != want/keys || !slices.IsSorted(got) {
+				t.Errorf("key k%d: %v, want %d in order", k, got, want/keys)
+			}
+		}
+	}
+	if err := b.Reset(ctx, brokers.Topic{Name: topic, Partitions: 4, Streams: 4, MaxBytes: 1 << 16}); err != nil {
+		t.Fatal(err)
+	}
+	holds(0)
+	fill()
+	holds(keys * each)
+	if err := errors.Join(b.Kill(), b.Restart()); err != nil {
+		t.Fatal(err)
+	}
+	holds(keys * each)
+	if err := b.Reset(ctx, brokers.Topic{Name: topic}); err != nil {
+		t.Fatal(err)
+	}
+	holds(0)
+	fill()
+	followed, began := 0, time.Now()
+	if err := b.Follow(ctx, topic, keys*each, func(r brokers.Record) {
+		followed++
+		if age := began.Sub(r.Time); age > time.Hour || age < -time.Hour {
+			t.Errorf("a record of %v", r.Time)
+		}
+	}); err != nil || followed != keys*each {
+		t.Errorf("Follow passed %d records, %v", followed, err)
+	}
+	if err := b.Remove(ctx, topic); err != nil {
+		t.Error(err)
+	}
+	if err := b.Remove(ctx, topic); err != nil {
+		t.Errorf("Remove of a topic that is gone: %v", err)
+	}
+	if _, err := b.Count(ctx, topic); err == nil && b.Name != "redis" { // which knows no topics, only entries
+		t.Error("Count of a topic that is gone reports no error")
+	}
+}

@@ -1,0 +1,96 @@
+package private
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/postrider/postrider/internal/lab/brokers"
+	"github.com/postrider/postrider/internal/testserver"
+)
+
+// SQS describes an ElasticMQ that was started.
+func SQS(s *testserver.ElasticMQ) *brokers.Broker {
+	keys := aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}
+	b := brokers.SQS(sqs.New(sqs.Options{
+		Region: "us-east-1", BaseEndpoint: aws.String("http://" + s.Addr), Retryer: aws.NopRetryer{},
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return keys, nil }),
+	}))
+	r := &restoring{ElasticMQ: s, count: b.Count, seen: make(map[string]int)}
+	create, remove, follow := b.Make, b.Remove, b.Follow
+	b.Make = func(ctx context.Context, t brokers.Topic) error {
+		err := create(ctx, t)
+		if err == nil {
+			r.note(t.Name, 0)
+		}
+		return err
+	}
+	b.Remove = func(ctx context.Context, topic string) error { r.forget(topic); return remove(ctx, topic) }
+	b.Follow = func(ctx context.Context, topic string, n int, each func(brokers.Record)) error {
+		r.forget(topic)
+		return follow(ctx, topic, n, each)
+	}
+	b.Count = func(ctx context.Context, topic string) (int, error) {
+		n, err := r.count(ctx, topic)
+		if err == nil {
+			r.note(topic, n)
+		}
+		return n, err
+	}
+	b.URL, b.Process, b.PID = "sqs://key:secret@us-east-1?endpoint=http://"+s.Addr, r, s.PID
+	return b
+}
+
+// restoring is a server that restores its queues after it has begun to answer.
+type restoring struct {
+	*testserver.ElasticMQ
+	count func(ctx context.Context, topic string) (int, error)
+
+	mu   sync.Mutex
+	seen map[string]int // records that each topic has held, as far as they were counted
+}
+
+func (r *restoring) note(topic string, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen[topic] = max(r.seen[topic], n)
+}
+
+func (r *restoring) forget(topic string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.seen, topic)
+}
+
+// Restart returns when the queues hold what was counted there before.
+func (r *restoring) Restart() error {
+	if err := r.ElasticMQ.Restart(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	r.mu.Lock()
+	seen := maps.Clone(r.seen)
+	r.mu.Unlock()
+	for topic, want := range seen {
+		for {
+			n, err := r.count(ctx, topic)
+			if err == nil && n >= want {
+				break
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return fmt.Errorf("private: restart: the queue %s holds %d of %d messages: %w", topic, n, want, err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package promises
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/postrider/postrider"
+)
+
+// patience is how long a broker of these tests waits for a consumer that is silent:
+// AckWait of NATS, the session timeout of Kafka.
+func (b *server) patience() time.Duration {
+	if b.Name == "nats" {
+		return 2 * time.Second
+	}
+	return 6 * time.Second
+}
+
+// longHandlers has handlers that take longer than the broker waits for a consumer,
+// and another consumer at hand that would take over. Each runs once.
+func longHandlers(c *effectScene) {
+	t, b, s, topic := c.T, c.b, c.s, c.topic
+	const keys, each = 4, 5
+	b.publish(t, numbered(topic, keys, 0, each)...)
+	var mu sync.Mutex
+	runs, stall := map[string]int{}, time.Duration(0)
+	opts := quick
+	opts.Concurrency = keys
+	opts.HandlerTimeout = time.Minute
+	h := func(ctx context.Context, do func(string, ...any) error, m postrider.Message) error {
+		mu.Lock()
+		runs[m.ID]++
+		mu.Unlock()
+		if err := book(do, m); err != nil {
+			return err
+		}
+		if !strings.HasSuffix(m.ID, fmt.Sprintf("%06d", 0)) {
+			return nil
+		}
+		late := work(ctx, b.patience()+2500*time.Millisecond)
+		mu.Lock()
+		stall = max(stall, late)
+		mu.Unlock()
+		return ctx.Err()
+	}
+	first, second := startConsumer(t, s, b, topic, &opts, h), startConsumer(t, s, b, topic, &opts, h)
+	until(t, 60*time.Second, "every message has its effect", func() bool { return s.count(t) >= keys*each })
+	until(t, 20*time.Second, "everything is acknowledged", func() bool { return b.left(t, topic, consumes) == 0 })
+	first.stop()
+	second.stop()
+	s.check(t, keys, each)
+	mu.Lock()
+	defer mu.Unlock()
+	for id, n := range runs {
+		if n != 1 {
+			t.Errorf("the handler of %s ran %d times", id, n)
+		}
+	}
+	if n := b.deliveries(t, topic); n > keys*each && stall < b.patience()/4 { // else this process was silent, for no fault of the consumer
+		t.Errorf("%d deliveries of %d messages", n, keys*each)
+	}
+}
+
+// work takes so long, and returns by how much this process was late meanwhile.
+func work(ctx context.Context, long time.Duration) (late time.Duration) {
+	const every = 50 * time.Millisecond
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	began := time.Now()
+	for last := began; time.Since(began) < long; last = time.Now() {
+		select {
+		case <-tick.C:
+			late = max(late, time.Since(last)-every)
+		case <-ctx.Done():
+			return late
+		}
+	}
+	return late
+}
+
+// deliveries is how often the server has delivered to the consumer, 0 where it does
+// not count.
+func (b *server) deliveries(t *testing.T, topic string) int {
+	t.Helper()
+	if b.Name != "nats" {
+		return 0
+	}
+	nc, err := nats.Connect(b.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := js.Consumer(t.Context(), topic, consumes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(c.CachedInfo().Delivered.Consumer)
+}

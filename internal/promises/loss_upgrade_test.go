@@ -1,0 +1,183 @@
+package promises
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore"
+)
+
+// Older programs, as the files that build them: source.tar.gz has the packages that
+// a program needs, without their tests.
+const (
+	// schema1 is the relay as it was when the schema was of version 1. It must work
+	// beside what is rolled out as long as the migrations declare that it does.
+	schema1 = "testdata/schema1"
+	// before is the whole program as of commit 878313d, which had today's schema.
+	before = "testdata/before"
+)
+
+// built returns the older program of a directory, which it builds once.
+func built(t *testing.T, dir, pkg string) string {
+	t.Helper()
+	cache, err := testserver.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, tree := sha256.New(), t.TempDir()
+	if err := os.Mkdir(filepath.Join(tree, "old"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		name := file.Name()
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = sum.Write(data)
+		if name == "main.go" || name == "go.mod" { // a program of its own around the packages
+			name = filepath.Join("old", name)
+		}
+		if err := os.WriteFile(filepath.Join(tree, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := filepath.Join(cache, fmt.Sprintf("%s-%x", filepath.Base(dir), sum.Sum(nil)[:8]))
+	if _, err := os.Stat(program); err == nil {
+		return program
+	}
+	temporary := fmt.Sprintf("%s.%d", program, os.Getpid())
+	for _, step := range [][]string{
+		{"tar", "-x", "-f", filepath.Join(tree, "source.tar.gz"), "-C", tree},
+		{"mkdir", "-p", cache},
+		{"go", "build", "-C", tree, "-trimpath", "-o", temporary, pkg},
+	} {
+		for tries := 1; ; tries++ { // the build downloads modules, and a proxy may be away for a moment
+			cmd := exec.Command(step[0], step[1:]...)
+			cmd.Env = append(os.Environ(), "GOWORK=", "GOFLAGS=")
+			out, err := cmd.CombinedOutput()
+			if err == nil {
+				break
+			}
+			if tries == 4 {
+				t.Fatalf("%v: %v\n%s", step, err, out)
+			}
+			t.Logf("%v: %v\n%s", step, err, out)
+			<-time.After(time.Duration(tries*tries) * 2 * time.Second)
+		}
+	}
+	if err := os.Rename(temporary, program); err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// previousRelay runs the old program until stop is called, which wants that it
+// drains and ends well.
+func (r *rig) previousRelay(program, broker string) (stop func()) {
+	r.Helper()
+	cmd := exec.Command(program, r.url, broker)
+	cmd.Stdout, cmd.Stderr = r.said, r.said
+	if err := cmd.Start(); err != nil {
+		r.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	stopped := false
+	r.Cleanup(func() {
+		if !stopped {
+			_ = cmd.Process.Kill()
+			<-ended
+		}
+	})
+	return func() {
+		r.Helper()
+		stopped = true
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			r.Errorf("the old relay had ended before: %v", err)
+		}
+		if err := <-ended; err != nil {
+			r.Errorf("the old relay: %v\n%s", err, r.said)
+		}
+	}
+}
+
+// owners waits until so many instances hold lanes.
+func (r *rig) owners(n int64) {
+	r.Helper()
+	r.until(time.Minute, "lanes are shared", func() bool {
+		return r.number(`SELECT count(DISTINCT owner) FROM postrider.lane_cursor WHERE owner <> ''`) == n
+	})
+}
+
+// A rolling upgrade under load: the schema first, beside a
+// relay of the version before, then a relay of this version beside it, then
+// without it; and the old one comes back once more, as in a rollback. Nothing is
+// lost, nothing comes twice, and no key is out of order.
+//
+// Promises: L, O, D
+func TestRollingUpgrade(t *testing.T) {
+	program := built(t, schema1, "./old")
+	onEach(t, func(t *testing.T, version string) {
+		r := newRig(t, version)
+		s := pgstore.New(r.pool, nil)
+		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Target: 1}); err != nil { // as the old one made it
+			t.Fatal(err)
+		}
+		nats := testserver.StartNATS(t)
+		srv := natsServer(t, nats)
+		srv.make(t, r.topic, 1<<20)
+		broker := nats.URL + "?dedup=off"
+		stopWriters := r.writeOn(4)
+		stopOld := r.previousRelay(program, broker)
+		r.owners(1)
+		if steps, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{}); err != nil || len(steps) != pgstore.Version-1 {
+			t.Fatalf("migrate beside the old relay: %v, %v", steps, err)
+		}
+		_, stopNew := r.relay(srv.sink(t), nil)
+		r.owners(2)
+		r.delivers("side by side")
+		stopOld()
+		r.owners(1)
+		r.delivers("the new one alone")
+		stopOld = r.previousRelay(program, broker)
+		r.owners(2)
+		r.delivers("the old one has come back")
+		stopOld()
+		stopWriters()
+		r.drained(time.Minute)
+		stopNew()
+		if n := r.check(srv.read(t, r.topic)); n != 0 {
+			t.Errorf("%d messages came twice", n)
+		}
+		r.nothingParked()
+	})
+}
+
+// delivers waits until everybody who holds lanes has continued.
+func (r *rig) delivers(when string) {
+	r.Helper()
+	const slowest = `SELECT min(n)::bigint FROM (SELECT sum(delivered) AS n FROM postrider.lane_cursor WHERE owner <> '' GROUP BY owner) x`
+	before := r.number(slowest)
+	r.until(time.Minute, "every relay delivers: "+when, func() bool { return r.number(slowest) > before })
+}
+
+// Write takes what a process says.
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, string(p))
+	return len(p), nil
+}

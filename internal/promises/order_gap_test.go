@@ -1,0 +1,83 @@
+package promises
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
+	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxwork"
+)
+
+// TestGapIsTold: a gap that stays for a minute is reported with key, versions and
+// age. An operator then sends the missing messages again with "postrider replay",
+// and the key continues.
+//
+// Promises: O
+func TestGapIsTold(t *testing.T) {
+	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
+		b := membroker.New(nil)
+		publish(t, b, versioned(0, 1), versioned(0, 4), versioned(0, 5), versioned(1, 2))
+		gaps := make(chan inbox.Gap, 16)
+		opts := patient(inbox.Contiguous)
+		opts.OnGap = func(_ context.Context, g inbox.Gap) {
+			gaps <- g
+			panic("of who is told")
+		}
+		var log bytes.Buffer // read when the consumer has ended
+		opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c := consumer.New(source(b, 1<<30), consumer.SQL(db, dialectOf(in, db)), opts)
+		var wrong atomic.Int32
+		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n == last+1 }, &wrong, nil))
+		runWhile(t, c.Run, func() bool { return c.Stats().Stashed < 3 })
+		ago := "stashed_at - 120000000"
+		if dialectOf(in, db) == dialect.Postgres {
+			ago = "stashed_at - interval '2 minutes'"
+		}
+		if _, err := db.Exec("UPDATE " + table(in, db, "stash") + " SET stashed_at = " + ago + " WHERE key = 'k0'"); err != nil {
+			t.Fatal(err)
+		}
+		var told []inbox.Gap
+		runWhile(t, c.Run, func() bool {
+			select {
+			case g := <-gaps:
+				if g.Age < time.Minute {
+					t.Errorf("a gap of moments is told: %+v", g)
+				}
+				if g.Key != "k0" { // on a machine that is suspended for a minute
+					break
+				}
+				told = append(told, g)
+				for v := g.Mark + 1; v <= g.Needs; v++ {
+					publish(t, b, versioned(0, int(v)))
+				}
+			default:
+			}
+			return c.Stats().Effects < 5
+		})
+		if len(told) != 1 || told[0].Age < 2*time.Minute {
+			t.Fatalf("told %+v", told)
+		}
+		told[0].Age = 0
+		if want := (inbox.Gap{Topic: "orders", Key: "k0", Mark: 1, Needs: 3, Stashed: 2}); told[0] != want {
+			t.Errorf("told %+v, want %+v", told[0], want)
+		}
+		if got := effects(t, db, "k0"); !slices.Equal(got, []int{1, 2, 3, 4, 5}) || wrong.Load() != 0 {
+			t.Errorf("effects %v", got)
+		}
+		for _, want := range []string{"missing versions found", "key=k0 from=2 to=3 waiting=2 age=", "who=Options.OnGap"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("%q is not said:\n%s", want, &log)
+			}
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package core
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/relay/internal/port"
+	"github.com/postrider/postrider/store"
+)
+
+// Over all lanes an instance sends no more than its rate, a page more at the most, and
+// not much less; every lane has its turn.
+//
+// Promises: G, S
+func TestRate(t *testing.T) { testRate(t, false) }
+
+// A destination that is down takes no lane's turn.
+//
+// Promises: S
+func TestRateBesideADestinationThatIsDown(t *testing.T) { testRate(t, true) }
+
+func testRate(t *testing.T, outage bool) {
+	t.Helper()
+	for _, rate := range []float64{0.5, 7, 200, 3000} {
+		const n, seconds = 4, 40
+		r := newRig(t, port.Config{Rate: rate})
+		r.lead(n)
+		if outage {
+			r.e.scope("nowhere").open = true
+		}
+		sent, turns := 0, map[store.Lane]int{}
+		answer := func() {
+			for moved := true; moved; {
+				moved = false
+				if rd, ok := maybe[port.Read](r); ok {
+					var found []store.Batch
+					for _, l := range rd.Reads {
+						if l.Parked {
+							continue
+						}
+						r.seq++
+						b := r.batch(l.Lane, string(l.After)+"+", keys(l.MaxRecords)...)
+						b.More = true
+						found = append(found, b)
+					}
+					r.step(port.ReadDone{ID: rd.ID, Batches: found})
+					moved = true
+				}
+				if d, ok := maybe[port.Deliver](r); ok {
+					sent += len(d.Msgs)
+					turns[d.Lane] += len(d.Msgs)
+					r.step(port.Delivered{ID: d.ID})
+					moved = true
+				}
+				if s, ok := maybe[port.Settle](r); ok {
+					r.step(port.Settled{ID: s.ID})
+					moved = true
+				}
+			}
+		}
+		for range seconds * 100 {
+			answer()
+			r.pass(10 * time.Millisecond)
+		}
+		most := rate*seconds + max(rate/10, 1)
+		if float64(sent) > most+1 || float64(sent) < 0.9*rate*seconds {
+			t.Errorf("rate %g: %d messages in %d s, want about %g", rate, sent, seconds, rate*seconds)
+		}
+		if least := slices.Min([]int{turns[0], turns[1], turns[2], turns[3]}); least < sent/(2*n) {
+			t.Errorf("rate %g: the lanes sent %v", rate, turns)
+		}
+	}
+}
+
+// Without a rate nothing waits.
+func TestNoRate(t *testing.T) {
+	r := newRig(t, port.Config{Page: 4})
+	r.lead(2)
+	r.read(r.batch(0, "p1", keys(4)...), r.batch(1, "p1", keys(4)...))
+	take[port.Deliver](r)
+	take[port.Deliver](r)
+}

@@ -1,0 +1,51 @@
+// Package confine compiles JSON Schemas of one file system, and loads nothing else.
+package confine
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"strings"
+
+	js "github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// Compiler reads schemas of fsys only.
+func Compiler(fsys fs.FS) *js.Compiler {
+	c := js.NewCompiler()
+	c.UseLoader(loader{fsys})
+	return c
+}
+
+// Address is the URL of a file of the file system.
+func Address(path string) string { return (&url.URL{Scheme: "file", Path: "/" + path}).String() }
+
+// Place is an address of a schema as people read it: a path inside the file system and
+// a pointer.
+func Place(address string) string {
+	place := strings.TrimPrefix(address, "file:///")
+	if decoded, err := url.PathUnescape(place); err == nil {
+		return decoded
+	}
+	return place
+}
+
+// loader loads files of one file system.
+type loader struct{ fsys fs.FS }
+
+// Load implements the loader of the library.
+func (l loader) Load(address string) (any, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+	if u.Scheme != "file" || u.Host != "" {
+		return nil, fmt.Errorf("the reference leads to %q: put the schema beside the others, in a folder such as _shared, and refer to it by its path", u.Redacted())
+	}
+	text, err := fs.ReadFile(l.fsys, strings.TrimPrefix(u.Path, "/"))
+	if err != nil {
+		return nil, err
+	}
+	return js.UnmarshalJSON(bytes.NewReader(text))
+}

@@ -1,0 +1,263 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/holes"
+	"github.com/postrider/postrider/store/ops"
+)
+
+// Request implements ops.Admin.
+func (s desk) Request(ctx context.Context, act store.Act) (id int64, err error) {
+	switch act.Kind {
+	case store.ActRetry, store.ActDiscard:
+	case store.ActPause, store.ActResume:
+		return 0, s.Office().Need(ops.CanHold)
+	case store.ActSkip, store.ActReplay:
+		return 0, s.Office().Need(ops.CanOrder)
+	default:
+		return 0, fmt.Errorf("act %q: %w", act.Kind, ops.ErrUnsupported)
+	}
+	res, err := s.db.ExecContext(ctx, `INSERT INTO postrider_request (pipe, lane, seq, kind, actor, reason, created_at)
+		SELECT pipe, lane, seq, ?, ?, ?, `+now+` FROM postrider_parked WHERE pipe = ? AND seq = ?`,
+		string(act.Kind), act.Actor, act.Reason, s.opts.Pipe, act.Seq)
+	if err != nil {
+		return 0, s.wrap("request", err)
+	}
+	n, err := res.RowsAffected()
+	if err == nil && n == 0 {
+		err = fmt.Errorf("parked record %d: %w", act.Seq, store.ErrNotFound)
+	}
+	if err == nil {
+		id, err = res.LastInsertId()
+	}
+	return id, s.wrap("request", err)
+}
+
+// Acts implements ops.Admin.
+func (s desk) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
+	var acts []ops.ActState
+	for _, id := range ids {
+		a := ops.ActState{ID: id}
+		err := s.db.QueryRowContext(ctx, `SELECT lane, done_at IS NOT NULL, CASE WHEN done_at IS NULL THEN '' ELSE result END
+			FROM postrider_request WHERE pipe = ? AND id = ?`, s.opts.Pipe, id).Scan(&a.Lane, &a.Done, &a.Result)
+		if errors.Is(err, sql.ErrNoRows) {
+			err = store.ErrNotFound
+		}
+		if err != nil {
+			return nil, s.wrap(fmt.Sprintf("request %d", id), err)
+		}
+		acts = append(acts, a)
+	}
+	return acts, nil
+}
+
+// Parked implements ops.Admin.
+func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRecord, error) {
+	where, args := []string{"pipe = ?", "seq > ?"}, []any{s.opts.Pipe, query.AfterSeq}
+	state := ""
+	if query.State != store.Pending {
+		state = query.State.String()
+	}
+	// As bytes: texts compare equal with blanks at their end.
+	for _, f := range []struct{ column, value string }{
+		{"state", state}, {"id", query.ID}, {"topic", query.Topic}, {"`key`", query.Key},
+	} {
+		if f.value != "" {
+			where, args = append(where, "CAST("+f.column+" AS BINARY) = ?"), append(args, []byte(f.value))
+		}
+	}
+	most := query.Limit
+	if most <= 0 {
+		most = 100
+	}
+	rows, err := s.db.QueryContext(ctx, `SELECT lane, seq, state, captures, attempts, generation, due_at, `+now+`, class, code, error,
+		first_failed, last_attempt, `+messageColumns+` FROM postrider_parked WHERE `+strings.Join(where, " AND ")+` ORDER BY seq LIMIT ?`,
+		append(args, most)...)
+	if err != nil {
+		return nil, s.wrap("list parked records", err)
+	}
+	defer rows.Close()
+	var out []ops.ParkedRecord
+	for rows.Next() {
+		var r ops.ParkedRecord
+		var name string
+		var due, at int64
+		var first, last sql.NullInt64
+		r.Message, err = scanMessage(rows, []any{
+			&r.Lane, &r.Seq, &name, &r.Captures, &r.Attempts, &r.Generation, &due, &at,
+			&r.Class, &r.Code, &r.Error, &first, &last,
+		})
+		if err != nil {
+			return nil, s.wrap("list parked records", err)
+		}
+		r.State, r.DueIn, r.FirstFailed, r.LastAttempt = stateOf(name), until(at, due), moment(first), moment(last)
+		out = append(out, r)
+	}
+	return out, s.wrap("list parked records", rows.Err())
+}
+
+// Status implements ops.Admin. It reads one snapshot and changes nothing.
+func (s desk) Status(ctx context.Context) (ops.Status, error) {
+	st := ops.Status{Pipe: s.opts.Pipe, Parked: map[string]int64{}}
+	have, err := s.schemaVersion(ctx, s.db)
+	if err == nil && have != Version {
+		err = &store.SchemaError{Schema: "postrider", Have: have, Want: Version}
+	}
+	if err != nil {
+		return st, err
+	}
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	if err != nil {
+		return st, s.wrap("status", err)
+	}
+	at, err := s.clock(ctx, tx)
+	if err == nil {
+		err = tx.QueryRowContext(ctx, `SELECT CONCAT(id, '/', epoch) FROM postrider_info`).Scan(&st.Identity)
+	}
+	for _, part := range []func(context.Context, querier, int64, *ops.Status) error{s.instances, s.laneStates, s.laneCounts, s.parkedCounts, s.alarms} {
+		if err == nil {
+			err = part(ctx, tx, at, &st)
+		}
+	}
+	if end := tx.Rollback(); !errors.Is(end, sql.ErrTxDone) {
+		err = errors.Join(err, end)
+	}
+	return st, s.wrap("status", err)
+}
+
+func (s *Store) instances(ctx context.Context, q querier, at int64, st *ops.Status) error {
+	rows, err := q.QueryContext(ctx, `SELECT boot_id, instance, CASE WHEN alive_until <= ? + 2 * ttl THEN alive_until ELSE 0 END,
+		(SELECT COUNT(*) FROM postrider_progress p WHERE p.pipe = r.pipe AND p.owner = r.boot_id)
+		FROM postrider_relay r WHERE pipe = ? ORDER BY instance, boot_id`, at, s.opts.Pipe)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var i ops.Instance
+		var end int64
+		if err := rows.Scan(&i.BootID, &i.Name, &end, &i.Lanes); err != nil {
+			return err
+		}
+		i.AliveFor = max(0, until(at, end))
+		i.Alive = i.AliveFor > 0
+		st.Instances = append(st.Instances, i)
+	}
+	return rows.Err()
+}
+
+func (s *Store) laneStates(ctx context.Context, q querier, at int64, st *ops.Status) error {
+	rows, err := q.QueryContext(ctx, `SELECT p.lane, COALESCE(r.instance, ''), COALESCE(CASE WHEN r.alive_until <= ? + 2 * r.ttl THEN r.alive_until ELSE 0 END, 0), p.epoch, p.delivered,
+		NULLIF(p.settled_at, 0), COALESCE(k.parked, 0), COALESCE(k.pending, 0)
+		FROM postrider_progress p LEFT JOIN postrider_relay r ON r.pipe = p.pipe AND r.boot_id = p.owner
+		LEFT JOIN (SELECT lane, COUNT(*) AS parked, SUM(state <> 'dead') AS pending FROM postrider_parked WHERE pipe = ? GROUP BY lane) AS k ON k.lane = p.lane
+		WHERE p.pipe = ? ORDER BY p.lane`, at, s.opts.Pipe, s.opts.Pipe)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var l ops.LaneStatus
+		var end int64
+		var settled sql.NullInt64
+		if err := rows.Scan(&l.Lane, &l.Owner, &end, &l.Epoch, &l.Delivered, &settled, &l.Parked, &l.Pending); err != nil {
+			return err
+		}
+		if l.SettledAt = moment(settled); end != 0 {
+			l.Until = max(0, until(at, end))
+		}
+		l.Leased = l.Until > 0
+		st.Delivered += l.Delivered
+		st.Lanes = append(st.Lanes, l)
+	}
+	return rows.Err()
+}
+
+// laneCounts counts what lies behind each lane's position and in its holes, up to the limit.
+func (s *Store) laneCounts(ctx context.Context, q querier, at int64, st *ops.Status) error {
+	var crowded holes.Set
+	for i := range st.Lanes {
+		l := &st.Lanes[i]
+		var pos int64
+		var text string
+		err := q.QueryRowContext(ctx, `SELECT pos, holes FROM postrider_progress WHERE pipe = ? AND lane = ?`, s.opts.Pipe, l.Lane).Scan(&pos, &text)
+		if err != nil {
+			return err
+		}
+		p, err := position(pos, text)
+		if err != nil {
+			return err
+		}
+		if crowded == nil && len(p.Open) >= mostOpen {
+			crowded = p.Open
+			st.Alarms = append(st.Alarms, tooMany(crowded).Error())
+		}
+		counted, limit := int64(0), int64(s.opts.CountLimit)
+		count := func(where string) error {
+			var n int64
+			var oldest sql.NullInt64
+			err := q.QueryRowContext(ctx, `SELECT COUNT(*), MIN(at) FROM (SELECT GREATEST(o.created_at, COALESCE(o.not_before, 0)) AS at FROM postrider_outbox o FORCE INDEX (lane_seq)
+				WHERE lane = ? AND `+where+` ORDER BY seq LIMIT ?) AS x`, l.Lane, limit-counted).Scan(&n, &oldest)
+			if counted += n; oldest.Valid {
+				l.Behind = max(l.Behind, -until(at, oldest.Int64))
+			}
+			return err
+		}
+		for open := p.Open; len(open) > 0 && counted < limit; {
+			n := min(len(open), mostRanges)
+			if err := count(within(open[:n])); err != nil {
+				return err
+			}
+			open = open[n:]
+		}
+		if err := count(fmt.Sprintf("seq > %d", p.At)); err != nil {
+			return err
+		}
+		if l.Lag, err = s.parkedLag(ctx, q, at, l.Lane); err != nil {
+			return err
+		}
+		l.Lag = max(l.Lag, l.Behind)
+		l.Pending += counted
+		st.Pending += l.Pending
+		st.Lag = max(st.Lag, l.Lag)
+		st.Capped = st.Capped || counted >= limit
+	}
+	return nil
+}
+
+// parkedLag is how late the oldest parked record of a lane is. Of one that a person
+// sends again, its first age is not how late it is.
+func (s *Store) parkedLag(ctx context.Context, q querier, at int64, lane store.Lane) (time.Duration, error) {
+	var oldest sql.NullInt64
+	err := q.QueryRowContext(ctx, `SELECT MIN(CASE WHEN state = 'scheduled' THEN due_at WHEN generation > 0 AND first_failed IS NOT NULL THEN first_failed
+		ELSE GREATEST(created_at, COALESCE(not_before, 0)) END) FROM postrider_parked WHERE pipe = ? AND lane = ? AND state <> 'dead'`,
+		s.opts.Pipe, lane).Scan(&oldest)
+	if err != nil || !oldest.Valid {
+		return 0, err
+	}
+	return max(0, -until(at, oldest.Int64)), nil
+}
+
+func (s *Store) parkedCounts(ctx context.Context, q querier, _ int64, st *ops.Status) error {
+	rows, err := q.QueryContext(ctx, `SELECT state, COUNT(*) FROM postrider_parked WHERE pipe = ? GROUP BY state`, s.opts.Pipe)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		var n int64
+		if err := rows.Scan(&name, &n); err != nil {
+			return err
+		}
+		st.Parked[name] = n
+	}
+	return rows.Err()
+}

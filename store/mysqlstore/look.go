@@ -1,0 +1,197 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/holes"
+)
+
+const (
+	// mostListed is how many numbers one look takes in at most.
+	mostListed = 10_000
+	// patience is how old a hole is at least before the store asks whether it is dead, and
+	// how often it asks.
+	patience = 2 * time.Second
+	// slack is what the server's whole seconds may be off: a statement that is said to run
+	// for n seconds began at most n + slack ago.
+	slack = 1500 * time.Millisecond
+	// mostOpen is how many ranges of holes are remembered. Each lane's row of progress
+	// names them in at most 200 kB.
+	mostOpen = 4000
+)
+
+// sight is one look at the log.
+type sight struct {
+	holes.Look
+	now   int64 // the server's clock, in microseconds
+	full  bool  // there may be more above the tip
+	stuck bool  // there is more, which waits for statements that run
+}
+
+// look takes the steps of package holes. Positions are those that lanes will be read from.
+func (s *Store) look(ctx context.Context, positions []holes.Position) (sight, error) {
+	s.eye.mu.Lock()
+	defer s.eye.mu.Unlock()
+	s.mu.Lock()
+	identity := s.identity
+	s.mu.Unlock()
+	if s.eye.identity != identity { // what was seen was another history
+		s.eye.identity, s.eye.holes, s.eye.asked, s.eye.seen = identity, holes.Tracker{}, 0, witness{}
+		s.eye.sweepFrom, s.eye.sweepAt = 0, 0
+	}
+	tracker := &s.eye.holes
+	for _, p := range positions {
+		tracker.Adopt(p, s.elapsed())
+	}
+	var v sight
+	if err := s.explore(ctx, tracker, identity, &v); err != nil {
+		return v, err
+	}
+	if err := s.bury(ctx, tracker); err != nil {
+		return v, err
+	}
+	if v.stuck && len(tracker.Open()) < mostOpen { // there is room again
+		v.stuck, v.full, s.eye.stuck = false, true, false
+	}
+	if err := s.sweep(ctx); err != nil {
+		return v, err
+	}
+	v.Look = tracker.Look()
+	return v, nil
+}
+
+// explore lists and probes, and takes of what it finds as much as there is room for.
+func (s *Store) explore(ctx context.Context, tracker *holes.Tracker, identity string, v *sight) error {
+	before := tracker.Keep()
+	s.eye.stuck = false
+	listed, err := s.list(ctx, tracker.Tip(), identity, v)
+	if err != nil {
+		return err
+	}
+	at := s.elapsed()
+	tracker.Listed(listed, at)
+	v.full = len(listed) == mostListed
+	found, err := s.probe(ctx, s.db, tracker.Open())
+	if err != nil {
+		*tracker = before // the list alone proves nothing
+		return err
+	}
+	tracker.Found(found)
+	if !tracker.Fit(before, listed, found, at, mostOpen) {
+		v.full = tracker.Tip() > before.Tip() || !slices.Equal(tracker.Open(), before.Open())
+		v.stuck = !v.full
+		s.eye.stuck = v.stuck
+	}
+	return nil
+}
+
+func (s *Store) elapsed() time.Duration { return time.Since(s.born) }
+
+// list returns the numbers above the tip, ascending, and asserts that the database is the
+// one leased.
+func (s *Store) list(ctx context.Context, tip int64, identity string, v *sight) (seqs []int64, err error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT 0 AS seq, CONCAT(id, '/', epoch) AS identity, `+now+` AS at FROM postrider_info
+		UNION ALL (SELECT -1, id, 0 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq = ?)
+		UNION ALL (SELECT seq, '', 0 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq > ? ORDER BY seq LIMIT ?)`, s.eye.seen.seq, tip, mostListed)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	again := false
+	for rows.Next() {
+		var seq, at int64
+		var found string
+		if err := rows.Scan(&seq, &found, &at); err != nil {
+			return nil, err
+		}
+		switch {
+		case seq > 0:
+			seqs = append(seqs, seq)
+			continue
+		case seq == 0:
+		case found == s.eye.seen.id:
+			continue
+		default:
+			again = true
+			continue
+		}
+		if v.now = at; identity != "" && identity != found {
+			return nil, fmt.Errorf("mysql: leased under %s, found %s: %w", identity, found, store.ErrIdentity)
+		}
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return nil, err
+	}
+	if again { // another row has a number that was read
+		return nil, s.refuseReset(ctx, s.db, s.eye.seen.seq)
+	}
+	slices.Sort(seqs) // a union promises no order
+	return seqs, nil
+}
+
+// probe returns the numbers among the holes whose rows are visible. It looks for the
+// highest first: a row that is found has no predecessor that was missed by a statement before.
+func (s *Store) probe(ctx context.Context, q querier, open holes.Set) (found []int64, err error) {
+	for end := len(open); end > 0; end -= mostRanges {
+		some, err := list[int64](ctx, q, `SELECT seq FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE `+within(open[max(0, end-mostRanges):end]))
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, some...)
+	}
+	return found, nil
+}
+
+// bury drops the holes that will never have a row.
+func (s *Store) bury(ctx context.Context, tracker *holes.Tracker) error {
+	began := s.elapsed()
+	if len(tracker.Suspects(began-patience)) == 0 || s.eye.asked > 0 && began-s.eye.asked < patience/2 {
+		return nil
+	}
+	s.eye.asked = began
+	seconds, err := s.oldest(ctx, s.db)
+	if err != nil {
+		return err
+	}
+	if seconds >= 0 {
+		began -= time.Duration(seconds)*time.Second + slack
+	}
+	suspects := tracker.Suspects(began)
+	if len(suspects) == 0 {
+		return nil
+	}
+	alive, err := s.dirty(ctx, suspects)
+	if err != nil {
+		return err
+	}
+	dead := suspects.Minus(holes.Of(alive))
+	if err := s.drop(ctx, dead); err != nil { // before a position can be without them
+		return err
+	}
+	tracker.Bury(suspects, alive)
+	return nil
+}
+
+// dirty returns which of some numbers have a row, committed or not.
+func (s *Store) dirty(ctx context.Context, set holes.Set) (alive []int64, err error) {
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted})
+	if err != nil {
+		return nil, err
+	}
+	for len(set) > 0 && err == nil {
+		n := min(len(set), mostRanges)
+		var some []int64
+		some, err = list[int64](ctx, tx, `SELECT seq FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE `+within(set[:n]))
+		alive, set = append(alive, some...), set[n:]
+	}
+	if end := tx.Rollback(); !errors.Is(end, sql.ErrTxDone) {
+		err = errors.Join(err, end)
+	}
+	return alive, err
+}

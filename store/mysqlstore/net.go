@@ -1,0 +1,231 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/holes"
+	"github.com/postrider/postrider/store/ops"
+)
+
+// Numbers that were given up are kept, and looked for: a hole that was taken for dead by
+// mistake, such as after the server's clock was set back, costs order and no message.
+const (
+	sweepEach  = time.Minute
+	sweepPages = time.Second // between the pages of one sweep
+	sweepPage  = 2000        // ranges of one page, and rows that it brings back
+	// droppedFor is how long a number is looked for that was given up.
+	droppedFor = 24 * time.Hour
+)
+
+// Kinds of alarms.
+const alarmLate = "late" // rows came whose numbers were given up
+
+// drop notes numbers that are about to be given up. Another instance may have noted them
+// already.
+func (s *Store) drop(ctx context.Context, dead holes.Set) error {
+	if len(dead) == 0 {
+		return nil
+	}
+	noted, err := s.dropped(ctx, s.db, dead[0].First-1, mostRanges*mostRanges, dead[len(dead)-1].Last)
+	if err != nil {
+		return err
+	}
+	for dead = dead.Minus(holes.Set{}.Or(noted)); len(dead) > 0; {
+		n := min(len(dead), 1000)
+		if err := s.note(ctx, s.db, dead[:n]); err != nil {
+			return err
+		}
+		dead = dead[n:]
+	}
+	return nil
+}
+
+func (s *Store) note(ctx context.Context, q querier, set holes.Set) error {
+	if len(set) == 0 {
+		return nil
+	}
+	var args []any
+	for _, r := range set {
+		args = append(args, s.opts.Pipe, r.Last, r.First)
+	}
+	_, err := q.ExecContext(ctx, `INSERT INTO postrider_dropped (pipe, high, low, dropped_at) VALUES `+
+		strings.TrimSuffix(strings.Repeat(`(?, ?, ?, `+now+`), `, len(set)), ", ")+
+		` ON DUPLICATE KEY UPDATE low = LEAST(low, VALUES(low)), dropped_at = VALUES(dropped_at)`, args...)
+	return err
+}
+
+// dropped returns ranges of numbers that were given up and end above a number, ascending
+// by their ends, and none that begins above the last one. Ranges that two instances noted
+// at the same time can overlap.
+func (s *Store) dropped(ctx context.Context, q querier, above int64, most int, last int64) (set holes.Set, err error) {
+	rows, err := q.QueryContext(ctx, `SELECT low, high FROM postrider_dropped WHERE pipe = ? AND high > ? AND low <= ? ORDER BY high LIMIT ?`, s.opts.Pipe, above, last, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var r holes.Range
+		if err := rows.Scan(&r.First, &r.Last); err != nil {
+			return nil, err
+		}
+		set = append(set, r)
+	}
+	return set, rows.Err()
+}
+
+// sweep looks for rows whose numbers were given up, a page at a time, and has their lanes
+// read again.
+func (s *Store) sweep(ctx context.Context) error {
+	e := &s.eye
+	began := s.elapsed()
+	if began < e.sweepAt {
+		return nil
+	}
+	page, err := s.dropped(ctx, s.db, e.sweepFrom, sweepPage, 1<<62)
+	if err != nil {
+		return err
+	}
+	e.sweepAt = began + sweepPages
+	var came []arrival
+	for some := page; len(some) > 0 && len(came) < sweepPage; {
+		n := min(len(some), mostRanges)
+		if came, err = s.arrivals(ctx, some[:n], came); err != nil {
+			return err
+		}
+		some = some[n:]
+	}
+	if len(came) > 0 {
+		if err := again(ctx, func() error { return s.revive(ctx, came) }); err != nil {
+			return err
+		}
+		e.holes, e.asked, e.sweepFrom, e.sweepAt = holes.Tracker{}, 0, 0, 0
+		return fmt.Errorf("mysql: %d numbers that were given up have rows now, the first is %d: their lanes are read again: %w", len(came), came[0].seq, store.ErrIdentity)
+	}
+	if len(page) == sweepPage {
+		e.sweepFrom = page[len(page)-1].Last
+		return nil
+	}
+	e.sweepFrom, e.sweepAt = 0, began+sweepEach
+	_, err = s.db.ExecContext(ctx, `DELETE FROM postrider_dropped WHERE pipe = ? AND dropped_at < `+now+` - ? ORDER BY dropped_at LIMIT 10000`,
+		s.opts.Pipe, droppedFor.Microseconds())
+	return err
+}
+
+// arrival is a row whose number was given up.
+type arrival struct {
+	seq  int64
+	lane store.Lane
+}
+
+// arrivals adds the rows that are visible in some ranges, up to a page of them.
+func (s *Store) arrivals(ctx context.Context, set holes.Set, came []arrival) ([]arrival, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT seq, lane FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE `+within(set)+` ORDER BY seq LIMIT ?`, sweepPage-len(came))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var a arrival
+		if err := rows.Scan(&a.seq, &a.lane); err != nil {
+			return nil, err
+		}
+		came = append(came, a)
+	}
+	return came, rows.Err()
+}
+
+// revive makes numbers that were given up holes again, in the lanes that have their rows.
+// What an owner of such a lane has read is void, and its next settlement changes nothing.
+func (s *Store) revive(ctx context.Context, came []arrival) error {
+	lanes := map[store.Lane][]int64{}
+	var all []int64
+	for _, a := range came {
+		lanes[a.lane], all = append(lanes[a.lane], a.seq), append(all, a.seq)
+	}
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	err = s.reviveIn(ctx, tx, lanes, holes.Of(all))
+	if err == nil {
+		return tx.Commit()
+	}
+	if end := tx.Rollback(); !errors.Is(end, sql.ErrTxDone) {
+		err = errors.Join(err, end)
+	}
+	return err
+}
+
+func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, lanes map[store.Lane][]int64, came holes.Set) error {
+	ids := slices.Sorted(maps.Keys(lanes))
+	positions, err := s.positions(ctx, tx, ids, " ORDER BY lane FOR UPDATE")
+	if err != nil {
+		return err
+	}
+	for _, lane := range ids {
+		p := positions[lane]
+		passed, _ := holes.Of(lanes[lane]).Split(p.At) // the others are read in their place
+		_, err := tx.ExecContext(ctx, `UPDATE postrider_progress SET holes = ?, owner = '', epoch = epoch + 1 WHERE pipe = ? AND lane = ?`,
+			holesText(p.Open.Or(passed)), s.opts.Pipe, lane)
+		if err != nil {
+			return err
+		}
+	}
+	noted, err := s.dropped(ctx, tx, came[0].First-1, sweepPage, came[len(came)-1].Last)
+	if err != nil {
+		return err
+	}
+	for _, r := range noted {
+		left := holes.Set{r}.Minus(came)
+		if slices.Equal(left, holes.Set{r}) {
+			continue
+		}
+		if _, err := tx.ExecContext(ctx, `DELETE FROM postrider_dropped WHERE pipe = ? AND high = ?`, s.opts.Pipe, r.Last); err != nil {
+			return err
+		}
+		for len(left) > 0 {
+			n := min(len(left), 1000)
+			if err := s.note(ctx, tx, left[:n]); err != nil {
+				return err
+			}
+			left = left[n:]
+		}
+	}
+	return s.raise(ctx, tx, s.opts.Pipe, alarmLate, came.Count())
+}
+
+// raise adds to an alarm.
+func (s *Store) raise(ctx context.Context, q querier, pipe, kind string, n int64) error {
+	_, err := q.ExecContext(ctx, `INSERT INTO postrider_alarm (pipe, kind, n, at) VALUES (?, ?, ?, `+now+`)
+		ON DUPLICATE KEY UPDATE n = n + VALUES(n), at = VALUES(at)`, pipe, kind, n)
+	return err
+}
+
+// alarms are what a person must see to.
+func (s *Store) alarms(ctx context.Context, q querier, at int64, st *ops.Status) error {
+	top, reset, err := s.setBack(ctx, q)
+	if err != nil {
+		return err
+	}
+	if reset {
+		st.Alarms = append(st.Alarms, resetError(top).Error())
+	}
+	var n, last int64
+	err = q.QueryRowContext(ctx, `SELECT n, at FROM postrider_alarm WHERE pipe = ? AND kind = ?`, s.opts.Pipe, alarmLate).Scan(&n, &last)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	if err == nil && at-last < droppedFor.Microseconds() {
+		st.Alarms = append(st.Alarms, fmt.Sprintf("%d messages were sent out of order, the last ones at %s: their statements were taken for ended; "+
+			"slew the server's clock, never set it back, and do not SET TIMESTAMP in sessions that write to the outbox", n, time.UnixMicro(last).UTC().Format(time.RFC3339)))
+	}
+	return nil
+}

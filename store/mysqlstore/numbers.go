@@ -1,0 +1,113 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+)
+
+// alarmReset says that numbers began again below a position. It is the outbox's, and stays
+// until the outbox is adopted.
+const alarmReset = "reset"
+
+var counterText = regexp.MustCompile(`\bAUTO_INCREMENT=(\d+)`)
+
+// counter returns the next number that the outbox draws. What the information schema
+// says of it may be a day old.
+func (s *Store) counter(ctx context.Context, q querier) (next int64, err error) {
+	var table, text string
+	if err := q.QueryRowContext(ctx, `SHOW CREATE TABLE postrider_outbox`).Scan(&table, &text); err != nil {
+		return 0, err
+	}
+	found := counterText.FindAllStringSubmatch(text, -1)
+	if found == nil { // as of a new table
+		return 1, nil
+	}
+	return strconv.ParseInt(found[len(found)-1][1], 10, 64)
+}
+
+// setBack reports whether numbers began again below a position, and the highest number that
+// any pipe has passed.
+func (s *Store) setBack(ctx context.Context, q querier) (top int64, is bool, err error) {
+	err = q.QueryRowContext(ctx, `SELECT n FROM postrider_alarm WHERE pipe = '' AND kind = ?`, alarmReset).Scan(&top)
+	if err == nil || !errors.Is(err, sql.ErrNoRows) {
+		return top, err == nil, err
+	}
+	if err := q.QueryRowContext(ctx, `SELECT COALESCE(MAX(pos), 0) FROM postrider_progress`).Scan(&top); err != nil {
+		return 0, false, err
+	}
+	next, err := s.counter(ctx, q)
+	return top, err == nil && next <= top, err
+}
+
+// numbering refuses an outbox whose numbers began again.
+func (s *Store) numbering(ctx context.Context, q querier) error {
+	top, is, err := s.setBack(ctx, q)
+	if err == nil && is {
+		err = s.refuseReset(ctx, q, top)
+	}
+	return err
+}
+
+// refuseReset notes it, so that it is not forgotten when the numbers have come up again.
+func (s *Store) refuseReset(ctx context.Context, q querier, top int64) error {
+	_, err := q.ExecContext(ctx, `INSERT INTO postrider_alarm (pipe, kind, n, at) VALUES ('', ?, ?, `+now+`) ON DUPLICATE KEY UPDATE n = GREATEST(n, VALUES(n))`, alarmReset, top)
+	if err != nil {
+		return err
+	}
+	return resetError(top)
+}
+
+func resetError(top int64) error {
+	return &store.UnusableError{
+		What: fmt.Sprintf("the numbers of postrider_outbox began again below %d, which relays have passed (TRUNCATE, a restore or a failover): new messages would be passed over", top),
+		Fix:  "stop all relays and run `postrider migrate --adopt`",
+	}
+}
+
+// adopt moves the rows of an outbox whose numbers began again behind every position, in
+// their order, and lets numbers continue behind them. What was sent already and is still
+// there is sent again. Every step can be repeated.
+func (s *Store) adopt(ctx context.Context, conn *sql.Conn) (*ops.Step, error) {
+	start := time.Now()
+	top, is, err := s.setBack(ctx, conn)
+	if err != nil || !is {
+		return nil, err
+	}
+	alive, err := list[string](ctx, conn, `SELECT instance FROM postrider_relay WHERE alive_until > `+now+` AND alive_until <= `+now+` + 2 * ttl ORDER BY instance`)
+	if err == nil && len(alive) > 0 {
+		err = &store.UnusableError{What: "relays are at work: " + strings.Join(alive, ", "), Fix: "stop them, then adopt the outbox"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.refuseReset(ctx, conn, top); !errors.Is(err, store.ErrUnusable) {
+		return nil, err
+	}
+	next, err := s.counter(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	// Numbers that are drawn from here on are above those of all moved rows.
+	const drawnMeanwhile = 10_000_000
+	behind := top + next + drawnMeanwhile
+	for _, st := range []statement{
+		{query: fmt.Sprintf(`ALTER TABLE postrider_outbox AUTO_INCREMENT = %d`, behind)},
+		{query: `UPDATE postrider_outbox SET seq = seq + ? WHERE seq < ? ORDER BY seq DESC`, args: []any{top, behind}},
+		{query: `UPDATE postrider_info SET epoch = epoch + 1`},
+		{query: `DELETE FROM postrider_alarm WHERE pipe = '' AND kind = ?`, args: []any{alarmReset}},
+	} {
+		if _, err := conn.ExecContext(ctx, st.query, st.args...); err != nil {
+			return nil, err
+		}
+	}
+	return &ops.Step{Version: Version, Name: "adopt", Took: time.Since(start)}, nil
+}

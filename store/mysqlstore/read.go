@@ -1,0 +1,444 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/holes"
+)
+
+// messageColumns are the columns of a message in either table.
+const messageColumns = "id, topic, `key`, type, payload, content_type, headers, version, schema_version, not_before, created_at"
+
+// unbounded is how many records a read without a limit takes from one lane.
+const unbounded = 10_000
+
+// Read implements store.Store.
+func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
+	if len(reads) == 0 {
+		return nil, nil
+	}
+	lanes, err := s.scan(ctx, reads)
+	if err != nil {
+		return nil, s.wrap("read", err)
+	}
+	batches := make([]store.Batch, 0, len(reads))
+	spent := 0
+	for i, r := range reads {
+		b := store.Batch{Lane: r.Lane}
+		p := page{r: r, b: &b, left: math.MaxInt}
+		if r.Within > 0 {
+			p.left = r.Within - spent
+		}
+		if r.Parked {
+			err = s.readParked(ctx, &p)
+		} else {
+			lanes[i].fill(&p)
+		}
+		if err != nil {
+			return nil, s.wrap(fmt.Sprintf("read lane %d", r.Lane), err)
+		}
+		spent += p.size
+		batches = append(batches, b)
+	}
+	return batches, stuck(reads, lanes, batches)
+}
+
+// stuck is the reason why a read has nothing although something is there.
+func stuck(reads []store.LaneRead, lanes []scanned, batches []store.Batch) error {
+	for i, r := range reads {
+		if r.Parked || !lanes[i].stuck || len(batches[i].Messages) > 0 || batches[i].More {
+			return nil
+		}
+	}
+	return tooMany(lanes[0].Open)
+}
+
+// tooMany says that messages wait since holes are too many.
+func tooMany(open holes.Set) error {
+	return &store.UnusableError{
+		What: fmt.Sprintf("%d gaps in the outbox's numbers from %d on wait for statements that began before; messages behind them are held up", len(open), open[0].First),
+		Fix:  "find the oldest statement in SHOW FULL PROCESSLIST or the prepared one in XA RECOVER, and end it", Passing: true,
+	}
+}
+
+// scanned is what one lane has for a read.
+type scanned struct {
+	sight
+	from holes.Position
+	late holes.Set // not holes any more: their rows in this lane come first
+
+	lateCut, lateFull bool // more ranges than one query names; more rows than were asked for
+	lateRows          []head
+	rows              []head // behind the position
+	rowsFull          bool
+	bodies            map[int64]*record // of all lanes
+}
+
+// head is a row without its body.
+type head struct {
+	seq  int64
+	size int
+}
+
+type record struct {
+	message postrider.Message
+	meta    store.Meta
+}
+
+// scan looks at the log and reads what fits of every lane that is not read for parked
+// records: first numbers and sizes, by an index that has nothing else, then bodies.
+func (s *Store) scan(ctx context.Context, reads []store.LaneRead) ([]scanned, error) {
+	lanes := make([]scanned, len(reads))
+	settled, err := s.settledPositions(ctx, reads)
+	if err != nil {
+		return nil, err
+	}
+	var positions []holes.Position
+	for i, r := range reads {
+		if r.Parked {
+			continue
+		}
+		lanes[i].from = settled[r.Lane]
+		if r.After != nil {
+			if lanes[i].from, err = holes.Decode(r.After); err != nil {
+				return nil, err
+			}
+		}
+		positions = append(positions, lanes[i].from)
+	}
+	if len(positions) == 0 {
+		return lanes, nil
+	}
+	seen, err := s.look(ctx, positions)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range reads {
+		if !r.Parked {
+			lanes[i].sight = seen
+			lanes[i].late = seen.Late(lanes[i].from)
+		}
+	}
+	if err := s.heads(ctx, reads, lanes); err != nil {
+		return nil, err
+	}
+	bodies, err := s.bodies(ctx, seen.now, choose(reads, lanes))
+	s.witness(bodies)
+	for i := range lanes {
+		lanes[i].bodies = bodies
+	}
+	return lanes, err
+}
+
+// witness remembers the highest row that was read.
+func (s *Store) witness(bodies map[int64]*record) {
+	s.eye.mu.Lock()
+	defer s.eye.mu.Unlock()
+	for seq, r := range bodies {
+		if r != nil && seq > s.eye.seen.seq {
+			s.eye.seen = witness{seq, r.message.ID}
+		}
+	}
+}
+
+// settledPositions returns those of the lanes that are read from where they were settled.
+func (s *Store) settledPositions(ctx context.Context, reads []store.LaneRead) (map[store.Lane]holes.Position, error) {
+	var lanes []store.Lane
+	for _, r := range reads {
+		if !r.Parked && r.After == nil {
+			lanes = append(lanes, r.Lane)
+		}
+	}
+	if len(lanes) == 0 {
+		return nil, nil
+	}
+	return s.positions(ctx, s.db, lanes, "")
+}
+
+// positions returns the settled positions of lanes. suffix ends the query.
+func (s *Store) positions(ctx context.Context, q querier, lanes []store.Lane, suffix string) (map[store.Lane]holes.Position, error) {
+	rows, err := q.QueryContext(ctx, `SELECT lane, pos, holes FROM postrider_progress WHERE pipe = ? AND lane IN (`+numbers(lanes)+`)`+suffix, s.opts.Pipe)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	found := map[store.Lane]holes.Position{}
+	for rows.Next() {
+		var lane store.Lane
+		var pos int64
+		var text string
+		if err := rows.Scan(&lane, &pos, &text); err != nil {
+			return nil, err
+		}
+		if found[lane], err = position(pos, text); err != nil {
+			return nil, err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	for _, lane := range lanes {
+		if _, ok := found[lane]; !ok {
+			return nil, fmt.Errorf("lane %d does not exist", lane)
+		}
+	}
+	return found, nil
+}
+
+// heads reads numbers and sizes of late rows and of those behind the position, of all
+// lanes in one statement. It is later than the look, so that every number up to the tip
+// that is no hole is visible to it. The index is forced: through another one the server
+// would visit uncommitted rows one by one.
+func (s *Store) heads(ctx context.Context, reads []store.LaneRead, lanes []scanned) error {
+	const from = `SELECT %d AS i, %d AS late, seq, size FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = %d AND `
+	var parts []string
+	for i := range lanes {
+		l, r := &lanes[i], reads[i]
+		if r.Parked {
+			continue
+		}
+		if len(l.late) > 0 {
+			l.lateCut = len(l.late) > mostRanges
+			some := l.late[:min(len(l.late), mostRanges)]
+			parts = append(parts, fmt.Sprintf(`(`+from+`%s ORDER BY seq LIMIT %d)`, i, 1, r.Lane, within(some), limit(r)))
+		}
+		if l.from.At < l.Tip {
+			parts = append(parts, fmt.Sprintf(`(`+from+`seq > %d AND seq <= %d ORDER BY seq LIMIT %d)`, i, 0, r.Lane, l.from.At, l.Tip, limit(r)))
+		}
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	rows, err := s.db.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var i int
+		var late bool
+		var h head
+		if err := rows.Scan(&i, &late, &h.seq, &h.size); err != nil {
+			return err
+		}
+		if late {
+			lanes[i].lateRows = append(lanes[i].lateRows, h)
+		} else {
+			lanes[i].rows = append(lanes[i].rows, h)
+		}
+	}
+	for i := range lanes {
+		l := &lanes[i]
+		bySeq := func(a, b head) int { return int(a.seq - b.seq) }
+		slices.SortFunc(l.lateRows, bySeq) // a union promises no order
+		slices.SortFunc(l.rows, bySeq)
+		l.lateFull, l.rowsFull = len(l.lateRows) == limit(reads[i]), len(l.rows) == limit(reads[i])
+	}
+	return rows.Err()
+}
+
+// limit returns one record more than asked for, which shows that there is more.
+func limit(r store.LaneRead) int {
+	if r.MaxRecords <= 0 {
+		return unbounded
+	}
+	return r.MaxRecords + 1
+}
+
+// choose returns the numbers whose bodies may find room. Sizes in the table leave headers
+// out, so it is rather too many than too few.
+func choose(reads []store.LaneRead, lanes []scanned) []int64 {
+	var chosen []int64
+	spent := 0
+	for i := range lanes {
+		l, r, size, n := &lanes[i], reads[i], 0, 0
+		for _, h := range slices.Concat(l.lateRows, l.rows) {
+			if h.seq > l.from.At && l.Open.Has(h.seq) {
+				continue
+			}
+			fits := n == 0 || (r.MaxRecords <= 0 || n < r.MaxRecords) && (r.MaxBytes <= 0 || size+h.size <= r.MaxBytes)
+			if !fits || r.Within > 0 && spent+h.size > r.Within {
+				break
+			}
+			chosen, n, size, spent = append(chosen, h.seq), n+1, size+h.size, spent+h.size
+		}
+	}
+	return chosen
+}
+
+// bodies reads rows by number.
+func (s *Store) bodies(ctx context.Context, at int64, seqs []int64) (map[int64]*record, error) {
+	const most = 2000
+	slices.Sort(seqs)
+	found := make(map[int64]*record, len(seqs))
+	for len(seqs) > 0 {
+		n := min(len(seqs), most)
+		for _, seq := range seqs[:n] {
+			found[seq] = nil
+		}
+		if err := s.bodiesOf(ctx, at, seqs[:n], found); err != nil {
+			return nil, err
+		}
+		seqs = seqs[n:]
+	}
+	return found, nil
+}
+
+func (s *Store) bodiesOf(ctx context.Context, at int64, seqs []int64, found map[int64]*record) error {
+	rows, err := s.db.QueryContext(ctx, `SELECT seq, `+messageColumns+` FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq IN (`+numbers(seqs)+`)`)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r := new(record)
+		if r.message, err = scanMessage(rows, []any{&r.meta.Seq}); err != nil {
+			return err
+		}
+		if !r.message.NotBefore.IsZero() {
+			r.meta.DueIn = max(0, until(at, r.message.NotBefore.UnixMicro()))
+		}
+		found[r.meta.Seq] = r
+	}
+	return rows.Err()
+}
+
+// fill takes late rows, and behind them those behind the position.
+func (l *scanned) fill(p *page) {
+	b, before := p.b, l.from
+	for _, h := range l.lateRows {
+		if !p.take(l.bodies, h.seq) {
+			_, left := l.late.Split(h.seq - 1)
+			l.leave(p, l.Position(before.At, left))
+			return
+		}
+	}
+	if l.lateFull || l.lateCut {
+		// What was asked for is delivered: the rest of the late numbers comes next.
+		done := l.late[min(len(l.late), mostRanges)-1].Last
+		if l.lateFull {
+			done = l.lateRows[len(l.lateRows)-1].seq
+		}
+		_, left := l.late.Split(done)
+		b.Position, b.More = l.Position(before.At, left).Encode(), true
+		return
+	}
+	at := before.At
+	for _, h := range l.rows {
+		if l.Open.Has(h.seq) { // visible since the look: its predecessors may have been missed
+			continue
+		}
+		if !p.take(l.bodies, h.seq) {
+			l.leave(p, l.Position(at, nil))
+			return
+		}
+		at = h.seq
+	}
+	switch {
+	case l.rowsFull:
+		at, b.More = l.rows[len(l.rows)-1].seq, true
+	default:
+		at, b.More = max(at, l.Tip), l.full
+	}
+	b.Position = l.Position(at, nil).Encode()
+}
+
+// leave ends a page that is full. One that took nothing has not moved.
+func (l *scanned) leave(p *page, next holes.Position) {
+	if p.b.More = true; len(p.b.Messages) == 0 {
+		next = l.from
+		if p.r.After != nil {
+			p.b.Position = slices.Clone(p.r.After)
+			return
+		}
+	}
+	p.b.Position = next.Encode()
+}
+
+// page fills a batch up to its limits.
+type page struct {
+	r    store.LaneRead
+	b    *store.Batch
+	size int
+	left int // bytes that the batch may hold, its first record included
+}
+
+// take adds a row of the log, and reports whether it found room: what was not read was
+// known to find none. A row that is gone is passed: somebody has deleted it.
+func (p *page) take(bodies map[int64]*record, seq int64) bool {
+	r, read := bodies[seq]
+	if r == nil {
+		p.b.More = p.b.More || !read
+		return read
+	}
+	return p.add(r.message, r.meta)
+}
+
+// add reports whether the record found room; a batch takes one record whatever its size,
+// unless the call is bounded.
+func (p *page) add(m postrider.Message, meta store.Meta) bool {
+	n, size := len(p.b.Messages), p.size+m.Size()
+	if n > 0 && (p.r.MaxRecords > 0 && n >= p.r.MaxRecords || p.r.MaxBytes > 0 && size > p.r.MaxBytes) || size > p.left {
+		p.b.More = true
+		return false
+	}
+	p.b.Messages, p.b.Meta, p.size = append(p.b.Messages, m), append(p.b.Meta, meta), size
+	return true
+}
+
+// scanMessage scans a row whose message columns stand behind others.
+func scanMessage(rows *sql.Rows, before []any) (postrider.Message, error) {
+	var m postrider.Message
+	var headers string
+	var notBefore, created sql.NullInt64
+	dest := slices.Concat(before, []any{
+		&m.ID, &m.Topic, &m.Key, &m.Type, &m.Payload, &m.ContentType, &headers,
+		&m.Version, &m.SchemaVersion, &notBefore, &created,
+	})
+	if err := rows.Scan(dest...); err != nil {
+		return m, err
+	}
+	m.NotBefore, m.Time = moment(notBefore), moment(created)
+	if headers == "{}" {
+		return m, nil
+	}
+	m.Headers = headersOf(headers)
+	return m, nil
+}
+
+// unreadable is the header that holds the text of headers that are no JSON object. The
+// table refuses them; where checks were off, a lane does not halt for them.
+const unreadable = "unreadable-headers"
+
+func headersOf(text string) map[string]string {
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &values); err != nil {
+		// Databases let line breaks stand in strings.
+		clean := strings.Map(func(r rune) rune {
+			if r < ' ' {
+				return ' '
+			}
+			return r
+		}, strings.ToValidUTF8(text, "\uFFFD"))
+		if json.Unmarshal([]byte(clean), &values) != nil {
+			return map[string]string{unreadable: strings.ToValidUTF8(clean[:min(len(clean), 1000)], "")}
+		}
+	}
+	headers := make(map[string]string, len(values))
+	for name, raw := range values {
+		var text string
+		if json.Unmarshal(raw, &text) != nil {
+			text = string(raw) // a foreign writer's number or list: better than a lane that stands
+		}
+		headers[name] = text
+	}
+	return headers
+}

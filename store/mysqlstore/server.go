@@ -1,0 +1,99 @@
+package mysqlstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/postrider/postrider/store"
+)
+
+// server is what a lease must know of the server that answers.
+type server struct {
+	id      string // of the server and its data directory
+	started int64  // when it started, by its clock, to the second
+}
+
+// server looks at the settings of the server and refuses one that numbers rows otherwise
+// than this store's proof assumes.
+func (s *Store) server(ctx context.Context, q querier, nowUS int64) (server, error) {
+	rows, err := q.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uuid', 'hostname', 'port', 'server_id',
+		'version', 'auto_increment_increment', 'read_only', 'wsrep_on', 'innodb_autoinc_lock_mode')`)
+	if err != nil {
+		return server{}, err
+	}
+	defer rows.Close()
+	v := map[string]string{}
+	for rows.Next() {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
+			return server{}, err
+		}
+		v[strings.ToLower(name)] = value
+	}
+	if err := rows.Err(); err != nil {
+		return server{}, err
+	}
+	if err := rows.Close(); err != nil { // the next query may need its connection
+		return server{}, err
+	}
+	if err := refused(v); err != nil {
+		return server{}, err
+	}
+	var name, uptime string
+	if err := q.QueryRowContext(ctx, `SHOW GLOBAL STATUS LIKE 'Uptime'`).Scan(&name, &uptime); err != nil {
+		return server{}, err
+	}
+	up, err := strconv.ParseInt(uptime, 10, 64)
+	if err != nil {
+		return server{}, fmt.Errorf("uptime %q is no number", uptime)
+	}
+	srv := server{id: v["server_uuid"], started: nowUS - up*1e6}
+	if srv.id == "" { // MariaDB
+		srv.id = v["hostname"] + ":" + v["port"] + "/" + v["server_id"]
+	}
+	return srv, nil
+}
+
+// refused reports the first setting with which numbers are not drawn in one order by one
+// server.
+func refused(v map[string]string) error {
+	switch {
+	case strings.Contains(strings.ToLower(v["version"]), "tidb"), strings.Contains(strings.ToLower(v["version"]), "vitess"):
+		return &store.UnusableError{What: "server version " + v["version"] + " draws numbers on several servers", Fix: "use MySQL or MariaDB with one primary"}
+	case v["auto_increment_increment"] != "1":
+		return &store.UnusableError{What: "auto_increment_increment is " + v["auto_increment_increment"] + ": several servers draw numbers", Fix: "write on one server and SET GLOBAL auto_increment_increment = 1"}
+	case strings.EqualFold(v["wsrep_on"], "ON"):
+		return &store.UnusableError{What: "the server is a Galera node: what another node writes is not seen before its commit", Fix: "use a server with asynchronous or semi-synchronous replication"}
+	case strings.EqualFold(v["read_only"], "ON"):
+		return &store.UnusableError{What: "the server is read-only", Fix: "connect to the primary", Passing: true}
+	}
+	return nil
+}
+
+// oldest returns how long the oldest statement of another session runs, in seconds,
+// rounded by the server, and -1 when none runs. Sessions that sleep, and the server's own
+// threads, draw no numbers.
+func (s *Store) oldest(ctx context.Context, q querier) (seconds int64, err error) {
+	err = q.QueryRowContext(ctx, `SELECT COALESCE(MAX(CASE WHEN COMMAND NOT IN ('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID')
+		AND USER NOT IN ('system user', 'event_scheduler') AND ID <> CONNECTION_ID() THEN GREATEST(TIME, 0) END), -1) FROM information_schema.PROCESSLIST`).Scan(&seconds)
+	return seconds, err
+}
+
+// seesAll reports whether the user may see the statements of all sessions: without the
+// privilege the server shows only the user's own, without an error.
+func (s *Store) seesAll(ctx context.Context, q querier) error {
+	var user string
+	var may bool
+	err := q.QueryRowContext(ctx, `SELECT CURRENT_USER(), EXISTS (SELECT 1 FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = 'PROCESS'
+		AND GRANTEE = CONCAT('''', SUBSTRING_INDEX(CURRENT_USER(), '@', 1), '''@''', SUBSTRING_INDEX(CURRENT_USER(), '@', -1), ''''))`).Scan(&user, &may)
+	if err == nil && !may {
+		name, host, _ := strings.Cut(user, "@")
+		err = &store.UnusableError{
+			What: "user " + user + " lacks the privilege PROCESS, without which running statements of other sessions are invisible",
+			Fix:  fmt.Sprintf("GRANT PROCESS ON *.* TO '%s'@'%s'", name, host),
+		}
+	}
+	return err
+}

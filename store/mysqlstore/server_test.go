@@ -1,0 +1,168 @@
+package mysqlstore
+
+import (
+	"errors"
+	"hash/crc32"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+)
+
+func lease(t *testing.T, s *Store, boot string) store.Grant {
+	t.Helper()
+	g, err := s.Lease(t.Context(), store.LeaseRequest{BootID: boot, Instance: boot, TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func TestASettlementIsWholeOrNotAtAll(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		db := newOutbox(t, server, 2)
+		s := New(db, nil)
+		g := lease(t, s, "a")
+		st := store.Settlement{
+			BootID: "a", Lane: 0, Epoch: g.Lanes[0].Epoch, Position: g.Lanes[0].Position,
+			Park: []store.Park{{Seq: 1, State: store.Dead, Message: postrider.Message{ID: "x", Topic: "t"}, Class: strings.Repeat("x", 65)}},
+		}
+		if _, err := s.Settle(t.Context(), []store.Settlement{st}); err == nil {
+			t.Fatal("a record that does not fit was parked")
+		}
+		// Nothing is left open: another session gets the row at once.
+		if _, err := db.ExecContext(t.Context(), `UPDATE postrider_progress SET delivered = delivered + 0 WHERE lane = 0`); err != nil {
+			t.Fatal(err)
+		}
+		st.Park[0].Class = "rejected"
+		if lost, err := s.Settle(t.Context(), []store.Settlement{st}); err != nil || len(lost) > 0 {
+			t.Fatalf("the same epoch after a failure: lost %v, error %v", lost, err)
+		}
+	})
+}
+
+func TestAUserWhoSeesOnlyItselfIsRefused(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		u := server.Database(t)
+		admin, err := OpenDB(u, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer admin.Close()
+		if _, err := New(admin, nil).Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 2}); err != nil {
+			t.Fatal(err)
+		}
+		database := u[strings.LastIndex(u, "/")+1:]
+		for _, query := range []string{
+			"CREATE USER IF NOT EXISTS shy@'%' IDENTIFIED BY 'secret'", "REVOKE ALL PRIVILEGES, GRANT OPTION FROM shy@'%'",
+			"GRANT ALL ON " + database + ".* TO shy@'%'",
+		} {
+			if _, err := admin.ExecContext(t.Context(), query); err != nil {
+				t.Fatal(err)
+			}
+		}
+		shy, err := OpenDB(strings.Replace(u, "root@", "shy:secret@", 1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer shy.Close()
+		req := store.LeaseRequest{BootID: "a", TTL: time.Minute}
+		if _, err := New(shy, nil).Lease(t.Context(), req); !errors.Is(err, store.ErrUnusable) || !strings.Contains(err.Error(), "GRANT PROCESS ON *.* TO 'shy'@'%'") {
+			t.Fatalf("error %v", err)
+		}
+		if _, err := admin.ExecContext(t.Context(), "GRANT PROCESS ON *.* TO shy@'%'"); err != nil {
+			t.Fatal(err)
+		}
+		lease(t, New(shy, nil), "a")
+	})
+}
+
+func TestServersWithSeveralCountersAreRefused(t *testing.T) {
+	good := map[string]string{"version": "8.4.0", "auto_increment_increment": "1", "read_only": "OFF"}
+	if err := refused(good); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"version": "8.0.11-TiDB-v8", "auto_increment_increment": "2", "read_only": "ON", "wsrep_on": "ON",
+	} {
+		bad := map[string]string{name: value}
+		for k, v := range good {
+			if k != name {
+				bad[k] = v
+			}
+		}
+		var unusable *store.UnusableError
+		if err := refused(bad); !errors.As(err, &unusable) || unusable.Fix == "" {
+			t.Errorf("%s = %s: error %v", name, value, err)
+		}
+	}
+}
+
+// The lanes of keys are frozen: the server's CRC32 is that of IEEE.
+func TestLanesAreThoseOfTheKeysBytes(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		const lanes = 61
+		db := newOutbox(t, server, lanes)
+		keys := []string{"a", "A", "a ", "a  ", "é", "日本", strings.Repeat("k", 512), "order-1", "'", `\`}
+		for _, key := range keys {
+			if _, err := db.ExecContext(t.Context(), "INSERT INTO postrider_outbox (topic, `key`, payload) VALUES ('t', ?, '')", []byte(key)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		raw := []byte{0xff, 0xfe}
+		if _, err := db.ExecContext(t.Context(), "INSERT INTO postrider_outbox (topic, `key`, payload) VALUES ('t', ?, '')", raw); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range append(keys, string(raw)) {
+			got, err := list[uint32](t.Context(), db, "SELECT lane FROM postrider_outbox WHERE `key` = ?", []byte(key))
+			if want := crc32.ChecksumIEEE([]byte(key)) % lanes; err != nil || len(got) != 1 || got[0] != want {
+				t.Errorf("key %q has lanes %v, want %d; error %v", key, got, want, err)
+			}
+		}
+		if _, err := db.ExecContext(t.Context(), "INSERT INTO postrider_outbox (topic, `key`, payload, lane) VALUES ('t', 'a', '', 3)"); err == nil {
+			t.Error("a writer chose the lane")
+		}
+		if _, err := db.ExecContext(t.Context(), "INSERT INTO postrider_outbox (topic, id) VALUES ('t', 'no uuid')"); err == nil {
+			t.Error("an id that is no UUID was taken")
+		}
+	})
+}
+
+// Promises: L
+func TestACrashIsAnotherHistory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a server")
+	}
+	server := testserver.StartMySQL(t, testserver.MySQLVersions()[0])
+	db := newOutbox(t, server, 2)
+	s := New(db, nil)
+	before := lease(t, s, "a").Identity
+	if again := lease(t, s, "a").Identity; again != before {
+		t.Fatalf("identity %s, then %s", before, again)
+	}
+	// The server tells its start to the second: one within the same two is not told apart.
+	if _, err := db.ExecContext(t.Context(), `UPDATE postrider_info SET started = started - 10000000`); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	g, err := New(db, nil).Lease(t.Context(), store.LeaseRequest{BootID: "b", TTL: time.Minute})
+	if err != nil || g.Identity == before {
+		t.Fatalf("identity %s after a crash, error %v", g.Identity, err)
+	}
+	reads := []store.LaneRead{{Lane: 0, MaxRecords: 1}}
+	if _, err := s.Read(t.Context(), reads); !errors.Is(err, store.ErrIdentity) {
+		t.Errorf("a read by who leased before: %v", err)
+	}
+	if _, err := s.Settle(t.Context(), []store.Settlement{{BootID: "a", Lane: 0, Epoch: 1}}); !errors.Is(err, store.ErrIdentity) {
+		t.Errorf("a settlement by who leased before: %v", err)
+	}
+}

@@ -1,0 +1,280 @@
+package mysqlstore
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/holes"
+)
+
+// onePacket is how many bytes of messages a settlement sends in one packet. A longer one
+// is sent statement by statement, each of which fits what servers take by default.
+const onePacket = 4 << 20
+
+// statement is a text with its arguments.
+type statement struct {
+	query string
+	args  []any
+}
+
+// Settle implements store.Store. Without records to park it is one statement; otherwise
+// one transaction in one packet, so that a process stopped inside it leaves nothing open.
+func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) (lost []store.Lane, err error) {
+	if len(settlements) == 0 {
+		return nil, nil
+	}
+	ordered := slices.SortedFunc(slices.Values(settlements), func(a, b store.Settlement) int { return cmp.Compare(a.Lane, b.Lane) })
+	for i := 1; i < len(ordered); i++ {
+		if ordered[i].Lane == ordered[i-1].Lane {
+			return nil, fmt.Errorf("mysql: settle: lane %d is in one call twice", ordered[i].Lane)
+		}
+	}
+	s.mu.Lock()
+	identity := s.identity
+	s.mu.Unlock()
+	err = again(ctx, func() error {
+		lost, err = s.settle(ctx, identity, ordered)
+		return err
+	})
+	return lost, s.wrap("settle", err)
+}
+
+func (s *Store) settle(ctx context.Context, identity string, ordered []store.Settlement) ([]store.Lane, error) {
+	// What a call does beside the positions it does to the lanes that carry its number.
+	call := rand.Int64()
+	fence, err := s.fence(identity, call, ordered)
+	if err != nil {
+		return nil, err
+	}
+	var rest []statement
+	size := 0
+	for i := range ordered {
+		more, err := s.consequences(call, &ordered[i])
+		if err != nil {
+			return nil, err
+		}
+		rest = append(rest, more...)
+		for j := range ordered[i].Park {
+			size += ordered[i].Park[j].Message.Size()
+		}
+	}
+	if len(rest) == 0 && len(fence) == 1 {
+		res, err := s.db.ExecContext(ctx, fence[0].query, fence[0].args...)
+		if err != nil {
+			return nil, err
+		}
+		if n, err := res.RowsAffected(); err == nil && n == int64(len(ordered)) {
+			return nil, nil
+		}
+		return s.lost(ctx, identity, ordered)
+	}
+	all := slices.Concat([]statement{{query: "START TRANSACTION"}}, fence, rest, []statement{{query: "COMMIT"}})
+	if err := s.transact(ctx, all, len(fence) == 1 && size <= onePacket); err != nil {
+		return nil, err
+	}
+	return s.lost(ctx, identity, ordered)
+}
+
+// transact runs the statements of a transaction on one connection, in one packet if that
+// is asked for. A statement that fails ends those behind it, and leaves the transaction
+// open: it is rolled back.
+func (s *Store) transact(ctx context.Context, all []statement, one bool) error {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	if one {
+		var texts []string
+		var args []any
+		for _, st := range all {
+			texts, args = append(texts, st.query), append(args, st.args...)
+		}
+		_, err = conn.ExecContext(ctx, strings.Join(texts, ";\n"), args...)
+	} else {
+		for _, st := range all {
+			if _, err = conn.ExecContext(ctx, st.query, st.args...); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		if _, rerr := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rerr != nil && !errors.Is(rerr, sql.ErrConnDone) {
+			err = errors.Join(err, rerr)
+		}
+	}
+	return errors.Join(err, conn.Close())
+}
+
+// fence moves the lanes that are the caller's, at the epoch that he knows, and no others.
+// It takes several statements where positions are long.
+func (s *Store) fence(identity string, call int64, ordered []store.Settlement) ([]statement, error) {
+	var all []statement
+	var parts []string
+	var args []any
+	size := 0
+	end := func() {
+		query := `UPDATE postrider_progress p JOIN (` + strings.Join(parts, " UNION ALL ") + `) AS x ON p.lane = x.lane
+		SET p.epoch = p.epoch + 1, p.pos = COALESCE(x.pos, p.pos), p.holes = COALESCE(x.holes, p.holes), p.delivered = p.delivered + x.delivered,
+		p.settled_at = ` + now + `, p.settled_by = x.mark, p.settled_epoch = x.epoch, p.settled_call = ?
+		WHERE p.pipe = ? AND p.epoch = x.epoch AND p.owner = x.owner COLLATE utf8mb4_bin`
+		args = append(args, call, s.opts.Pipe)
+		if identity != "" {
+			query += ` AND EXISTS (SELECT 1 FROM postrider_info WHERE CONCAT(id, '/', epoch) = ?)`
+			args = append(args, identity)
+		}
+		all = append(all, statement{query, args})
+		parts, args, size = nil, nil, 0
+	}
+	for i := range ordered {
+		st := &ordered[i]
+		var pos, open any
+		if st.Position != nil {
+			p, err := holes.Decode(st.Position)
+			if err != nil {
+				return nil, fmt.Errorf("lane %d: %w", st.Lane, err)
+			}
+			text := holesText(p.Open)
+			if size += len(text); size > onePacket && len(parts) > 0 {
+				end()
+				size = len(text)
+			}
+			pos, open = p.At, text
+		}
+		parts = append(parts, `SELECT ? AS lane, ? AS epoch, ? AS owner, ? AS pos, ? AS holes, ? AS delivered, ? AS mark`)
+		args = append(args, st.Lane, st.Epoch, st.BootID, pos, open, st.Delivered, signature(st))
+	}
+	end()
+	return all, nil
+}
+
+// lost returns the lanes on which the settlement is not the last one that was made.
+func (s *Store) lost(ctx context.Context, identity string, ordered []store.Settlement) ([]store.Lane, error) {
+	var lanes []store.Lane
+	for i := range ordered {
+		lanes = append(lanes, ordered[i].Lane)
+	}
+	rows, err := s.db.QueryContext(ctx, `SELECT p.lane, p.settled_by, p.settled_epoch, CONCAT(i.id, '/', i.epoch) FROM postrider_progress p
+		JOIN postrider_info i WHERE p.pipe = ? AND p.lane IN (`+numbers(lanes)+`)`, s.opts.Pipe)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	type mark struct {
+		by    string
+		epoch int64
+	}
+	marks := map[store.Lane]mark{}
+	for rows.Next() {
+		var lane store.Lane
+		var m mark
+		var found string
+		if err := rows.Scan(&lane, &m.by, &m.epoch, &found); err != nil {
+			return nil, err
+		}
+		if marks[lane] = m; identity != "" && found != identity {
+			return nil, fmt.Errorf("mysql: settle: leased under %s, found %s: %w", identity, found, store.ErrIdentity)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	var lost []store.Lane
+	for i := range ordered {
+		if st := &ordered[i]; marks[st.Lane] != (mark{signature(st), st.Epoch}) {
+			lost = append(lost, st.Lane)
+		}
+	}
+	return lost, nil
+}
+
+// signature is whose settlement it is and what it says.
+func signature(st *store.Settlement) string { return fmt.Sprintf("%s/%016x", st.BootID, st.Mark()) }
+
+// consequences are what a settlement does beside its position, on condition that this
+// call has moved the lane.
+func (s *Store) consequences(call int64, st *store.Settlement) ([]statement, error) {
+	var all []statement
+	for i := range st.Park {
+		one, err := s.park(call, st.Lane, &st.Park[i])
+		if err != nil {
+			return nil, fmt.Errorf("park record %d: %w", st.Park[i].Seq, err)
+		}
+		all = append(all, one)
+	}
+	if len(st.Unpark) > 0 {
+		all = append(all, statement{`DELETE k FROM postrider_parked k JOIN postrider_progress p ON p.pipe = k.pipe AND p.lane = k.lane
+			WHERE k.pipe = ? AND k.seq IN (` + numbers(st.Unpark) + `) AND k.lane = ? AND p.settled_call = ?`, []any{s.opts.Pipe, st.Lane, call}})
+	}
+	for _, id := range st.Requests {
+		all = append(all, s.execute(call, st.Lane, id)...)
+	}
+	return all, nil
+}
+
+// park puts a record into the parked table or changes it there. Its generation
+// and the time of its first failure stay.
+func (s *Store) park(call int64, lane store.Lane, p *store.Park) (statement, error) {
+	m := &p.Message
+	headers := "{}"
+	if len(m.Headers) > 0 {
+		text, err := json.Marshal(m.Headers)
+		if err != nil {
+			return statement{}, err
+		}
+		headers = string(text)
+	}
+	failed, notBefore := `NULL`, any(nil)
+	if p.State == store.Dead || p.State == store.Retry {
+		failed = now
+	}
+	if !m.NotBefore.IsZero() {
+		notBefore = m.NotBefore.UnixMicro()
+	}
+	due, args := now, []any{s.opts.Pipe, p.Seq, lane, p.State.String(), p.Captures && m.Key != "" && (p.State == store.Retry || p.State == store.Dead)}
+	switch {
+	case p.State == store.Scheduled && !m.NotBefore.IsZero():
+		due, args = `?`, append(args, notBefore)
+	case p.State == store.Retry || p.State == store.Scheduled:
+		// Far times stay within the numbers of the database.
+		due, args = `LEAST(`+now+` + 0e0 + ?, 9e18)`, append(args, p.DueIn.Microseconds())
+	}
+	payload := m.Payload
+	if payload == nil {
+		payload = []byte{}
+	}
+	args = append(args, p.Attempts, p.Class, p.Code, p.Error, []byte(m.ID), m.Topic, []byte(m.Key), m.Type, payload, m.ContentType, headers,
+		m.Version, m.SchemaVersion, notBefore, m.Time.UnixMicro(), s.opts.Pipe, lane, call)
+	return statement{"INSERT INTO postrider_parked (pipe, seq, lane, state, captures, due_at, attempts, class, code, error, first_failed, last_attempt," +
+		" id, topic, `key`, type, payload, content_type, headers, version, schema_version, not_before, created_at)" +
+		` SELECT ?, ?, ?, ?, ?, ` + due + `, ?, ?, ?, ?, ` + failed + `, ` + failed + `, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+		FROM postrider_progress p WHERE p.pipe = ? AND p.lane = ? AND p.settled_call = ?
+		ON DUPLICATE KEY UPDATE state = VALUES(state), captures = VALUES(captures), due_at = VALUES(due_at), attempts = VALUES(attempts),
+		class = VALUES(class), code = VALUES(code), error = VALUES(error),
+		first_failed = COALESCE(first_failed, VALUES(first_failed)), last_attempt = COALESCE(VALUES(last_attempt), last_attempt)`, args}, nil
+}
+
+// execute does what a person asked for, once.
+func (s *Store) execute(call int64, lane store.Lane, id int64) []statement {
+	const open = ` WHERE r.id = ? AND r.pipe = ? AND r.lane = ? AND r.done_at IS NULL AND p.settled_call = ?`
+	const mine = ` JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane`
+	const record = ` JOIN postrider_parked k ON k.pipe = r.pipe AND k.lane = r.lane AND k.seq = r.seq`
+	args := []any{id, s.opts.Pipe, lane, call}
+	return []statement{
+		{`UPDATE postrider_request r` + mine + ` SET r.result = CASE WHEN EXISTS (SELECT 1 FROM postrider_parked k
+			WHERE k.pipe = r.pipe AND k.lane = r.lane AND k.seq = r.seq) THEN 'done' ELSE 'gone' END` + open, args},
+		// What waits behind a head, or for its time, stays what it is.
+		{"UPDATE postrider_request r" + mine + record + " SET k.attempts = 0, k.generation = k.generation + 1, k.due_at = " + now +
+			", k.captures = CASE WHEN k.state IN ('dead', 'retry') THEN k.`key` <> '' ELSE k.captures END," +
+			" k.state = CASE k.state WHEN 'dead' THEN 'retry' ELSE k.state END" + open + " AND r.kind = 'retry'", args},
+		{`DELETE k FROM postrider_request r` + mine + record + open + ` AND r.kind = 'discard'`, args},
+		{`UPDATE postrider_request r` + mine + ` SET r.done_at = ` + now + open, args},
+	}
+}

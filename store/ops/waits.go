@@ -1,0 +1,105 @@
+package ops
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/postrider/postrider/store"
+)
+
+// What only a person ends, in the words of the view of messages.
+const (
+	// WaitsPipe is said of every message of a pipe that a person has paused.
+	WaitsPipe = "a person: the pipe is paused"
+	waitsLane = "a person: the lane is paused"
+	waitsKey  = "a person: the key is paused"
+	waitsDead = "a person: dead retry or dead discard"
+)
+
+// HeldText names what an instance sends nothing to, with the code and the error of the
+// broker, in the words of the view of messages.
+func HeldText(h store.Held) string {
+	text := "the broker"
+	if h.Destination != "" {
+		text = "the destination " + h.Destination
+	}
+	for _, part := range []string{h.Code, h.Error} {
+		if part != "" {
+			text += ": " + part
+		}
+	}
+	return text
+}
+
+// WaitsFor is who or what must act before messages of a lane of this status are sent: a
+// person, a relay, the broker, or the destinations that the owner of the lane holds and
+// what else it reports. A held destination that is the topic of messages of other lanes
+// only is left out; one that is no topic of any lane, as routes make them, may concern
+// each. It is empty where nothing is pending, or nothing is known that stops the lane.
+func (s *Status) WaitsFor(l *LaneStatus) string {
+	switch {
+	case l.Pending == 0:
+		return ""
+	case s.Paused:
+		return WaitsPipe
+	}
+	for _, h := range s.Holds {
+		if h.Lane == l.Lane && h.Key == "" {
+			return waitsLane
+		}
+	}
+	if !l.Leased {
+		return "a relay: none holds the lane"
+	}
+	var all []string
+	for i := range s.Instances {
+		if owner := &s.Instances[i]; owner.Alive && owner.Name == l.Owner {
+			all = append(all, owner.complaints(func(where string) bool { return where == "" || s.concerns(l, where) })...)
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// Complaints are what does not work at an instance: what it sends nothing to, with the
+// error of the broker, and its other trouble.
+func (i *Instance) Complaints() []string {
+	return i.complaints(func(string) bool { return true })
+}
+
+// concerns reports whether messages of the lane wait for a destination, as far as topics tell.
+func (s *Status) concerns(l *LaneStatus, where string) bool {
+	return slices.Contains(l.HeldTopics, where) ||
+		!slices.ContainsFunc(s.Lanes, func(other LaneStatus) bool { return slices.Contains(other.HeldTopics, where) })
+}
+
+// complaints leaves out held destinations that do not concern the question.
+func (i *Instance) complaints(concerns func(destination string) bool) (all []string) {
+	for _, h := range i.Held {
+		if concerns(h.Destination) {
+			all = append(all, HeldText(h))
+		}
+	}
+	for _, t := range i.Trouble {
+		// Held has the same with its error, but of an older relay.
+		if len(i.Held) == 0 || !strings.HasSuffix(t, " is down") {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// Findings are the complaints of an instance, for a doctor.
+func (i *Instance) Findings() (found []Finding) {
+	for n, text := range i.Complaints() {
+		what := fmt.Sprintf("relay %s: %s", i.Name, text)
+		if n < len(i.Held) {
+			what = fmt.Sprintf("relay %s sends nothing to %s", i.Name, text)
+		}
+		found = append(found, Finding{
+			Severity: Critical, What: what, Why: "messages wait; no attempt is used up",
+			Fix: "repair what it names, and the relay sends again by itself; see docs/runbook.md", Data: map[string]any{"instance": i.Name, "trouble": text},
+		})
+	}
+	return found
+}

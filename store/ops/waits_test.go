@@ -1,0 +1,48 @@
+package ops_test
+
+import (
+	"testing"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+)
+
+// A lane waits for whoever must act first.
+func TestWhatALaneWaitsFor(t *testing.T) {
+	lane := ops.LaneStatus{Lane: 3, Owner: "a", Leased: true, Pending: 1}
+	free, rests := lane, lane
+	free.Owner, free.Leased = "", false
+	rests.Pending = 0
+	topic := store.Held{Destination: "orders", Code: "UNKNOWN_TOPIC", Error: "no such topic"}
+	concerned, other := lane, ops.LaneStatus{Lane: 4, HeldTopics: []string{"mails"}}
+	concerned.HeldTopics = []string{"orders"}
+	mails := store.Held{Destination: "mails", Error: "gone"}
+	alive := func(i ops.Instance) []ops.Instance {
+		i.Alive, i.Name = true, "a"
+		return []ops.Instance{{Name: "b", Alive: true, Trouble: []string{"of another relay"}}, {Name: "a", Trouble: []string{"of a dead one"}}, i}
+	}
+	for _, c := range []struct {
+		status ops.Status
+		lane   ops.LaneStatus
+		want   string
+	}{
+		{ops.Status{Instances: alive(ops.Instance{})}, lane, ""},
+		{ops.Status{Paused: true}, rests, ""},
+		{ops.Status{Paused: true}, lane, "a person: the pipe is paused"},
+		{ops.Status{Holds: []ops.Hold{{Lane: 3, Key: "k"}, {Lane: 2}}, Instances: alive(ops.Instance{})}, lane, ""},
+		{ops.Status{Holds: []ops.Hold{{Lane: 3}}}, free, "a person: the lane is paused"},
+		{ops.Status{}, free, "a relay: none holds the lane"},
+		{
+			ops.Status{Instances: alive(ops.Instance{Held: []store.Held{topic}, Trouble: []string{"destination orders is down", "2 lanes are paused: too many keys are set aside"}})},
+			lane, "the destination orders: UNKNOWN_TOPIC: no such topic; 2 lanes are paused: too many keys are set aside",
+		},
+		{ops.Status{Lanes: []ops.LaneStatus{concerned, other}, Instances: alive(ops.Instance{Held: []store.Held{topic, mails}})}, concerned, "the destination orders: UNKNOWN_TOPIC: no such topic"},
+		{ops.Status{Lanes: []ops.LaneStatus{lane, other}, Instances: alive(ops.Instance{Held: []store.Held{topic, mails}})}, lane, "the destination orders: UNKNOWN_TOPIC: no such topic"}, // a name that routes have made
+		{ops.Status{Instances: alive(ops.Instance{Held: []store.Held{{Error: "refused"}}})}, lane, "the broker: refused"},
+		{ops.Status{Instances: alive(ops.Instance{Trouble: []string{"sink is down"}})}, lane, "sink is down"},
+	} {
+		if got := c.status.WaitsFor(&c.lane); got != c.want {
+			t.Errorf("%+v of %+v waits for %q, want %q", c.lane, c.status, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,1 @@
+CREATE INDEX parked_alive ON {{schema}}.parked (pipe, lane, seq) WHERE state <> 'dead';

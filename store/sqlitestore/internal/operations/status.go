@@ -1,0 +1,219 @@
+// Package operations is what people ask and order while a relay works: status, parked
+// records, acts and samples.
+package operations
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/sqlitestore/internal/db"
+)
+
+// Admin looks at one pipe of an outbox and stores acts for the owners of its lanes. It
+// is safe for concurrent use.
+type Admin struct {
+	*db.Outbox
+	countLimit int
+	need       func(ops.Ability) error
+}
+
+// NewAdmin returns the admin of a pipe, whose status counts at most so many rows of a
+// lane. need is the error for an ability that the store lacks. It does no I/O.
+func NewAdmin(o *db.Outbox, countLimit int, need func(ops.Ability) error) *Admin {
+	return &Admin{o, countLimit, need}
+}
+
+// Status implements ops.Admin. It reads one snapshot and changes nothing.
+func (s *Admin) Status(ctx context.Context) (ops.Status, error) {
+	st := ops.Status{Pipe: s.Pipe, Parked: map[string]int64{}}
+	tx, err := s.Snapshot(ctx)
+	if err != nil {
+		return st, err
+	}
+	defer tx.End()
+	var g store.Grant
+	if err := s.Info(ctx, tx.Conn, &g); err != nil {
+		return st, s.Wrap("status", err)
+	}
+	st.Identity = g.Identity
+	for _, part := range []func(context.Context, db.Querier, *ops.Status) error{s.instances, s.laneStates, s.parkedCounts, s.laneCounts} {
+		if err := part(ctx, tx.Conn, &st); err != nil {
+			return st, s.Wrap("status", err)
+		}
+	}
+	return st, nil
+}
+
+func (s *Admin) instances(ctx context.Context, q db.Querier, st *ops.Status) error {
+	rows, err := q.QueryContext(ctx, `SELECT boot_id, instance, CASE WHEN alive_until <= ? + 2 * ttl THEN alive_until ELSE 0 END,
+		(SELECT count(*) FROM postrider_progress p WHERE p.pipe = r.pipe AND p.owner = r.boot_id),
+		trouble, held FROM postrider_relay r WHERE pipe = ? ORDER BY instance, boot_id`, db.Micros(s.Now()), s.Pipe)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var i ops.Instance
+		var until int64
+		var trouble, held []byte
+		if err := rows.Scan(&i.BootID, &i.Name, &until, &i.Lanes, &trouble, &held); err != nil {
+			return err
+		}
+		if err := errors.Join(json.Unmarshal(trouble, &i.Trouble), json.Unmarshal(held, &i.Held)); err != nil {
+			return fmt.Errorf("what instance %s reports: %w", i.BootID, err)
+		}
+		i.AliveFor = max(0, s.Until(until))
+		i.Alive = i.AliveFor > 0
+		st.Instances = append(st.Instances, i)
+	}
+	return rows.Err()
+}
+
+func (s *Admin) laneStates(ctx context.Context, q db.Querier, st *ops.Status) error {
+	rows, err := q.QueryContext(ctx, `SELECT p.lane, coalesce(r.instance, ''), CASE WHEN r.alive_until <= ? + 2 * r.ttl THEN r.alive_until ELSE 0 END, p.epoch, p.delivered,
+		nullif(p.settled_at, 0)
+		FROM postrider_progress p LEFT JOIN postrider_relay r ON r.pipe = p.pipe AND r.boot_id = p.owner
+		WHERE p.pipe = ? ORDER BY p.lane`, db.Micros(s.Now()), s.Pipe)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var l ops.LaneStatus
+		var until int64
+		var settled sql.NullInt64
+		if err := rows.Scan(&l.Lane, &l.Owner, &until, &l.Epoch, &l.Delivered, &settled); err != nil {
+			return err
+		}
+		l.SettledAt = db.Moment(settled)
+		if until != 0 {
+			l.Until = max(0, s.Until(until))
+		}
+		l.Leased = l.Until > 0
+		st.Delivered += l.Delivered
+		st.Lanes = append(st.Lanes, l)
+	}
+	return rows.Err()
+}
+
+// laneCounts counts what lies behind each lane's cursor, up to the limit.
+func (s *Admin) laneCounts(ctx context.Context, q db.Querier, st *ops.Status) error {
+	for i := range st.Lanes {
+		l := &st.Lanes[i]
+		var n int64
+		var oldest sql.NullInt64
+		err := q.QueryRowContext(ctx, `SELECT count(*), min(at) FROM (SELECT max(created_at, coalesce(not_before, 0)) AS at FROM postrider_outbox
+			WHERE lane = ?2 AND seq > (SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2) ORDER BY seq LIMIT ?3)`,
+			s.Pipe, l.Lane, s.countLimit).Scan(&n, &oldest)
+		if err != nil {
+			return err
+		}
+		if oldest.Valid {
+			l.Behind = max(0, -s.Until(oldest.Int64))
+		}
+		if l.Lag, err = s.parkedLag(ctx, q, l.Lane); err != nil {
+			return err
+		}
+		if l.HeldTopics, err = s.heldTopics(ctx, q, st, l); err != nil {
+			return err
+		}
+		l.Lag = max(l.Lag, l.Behind)
+		l.Pending += n
+		st.Pending += l.Pending
+		st.Lag = max(st.Lag, l.Lag)
+		st.Capped = st.Capped || n >= int64(s.countLimit)
+	}
+	return nil
+}
+
+// heldTopics are the topics of a lane's first messages, and of the first that are set aside,
+// that its owner sends nothing to.
+func (s *Admin) heldTopics(ctx context.Context, q db.Querier, st *ops.Status, l *ops.LaneStatus) (topics []string, err error) {
+	for _, i := range st.Instances {
+		if !i.Alive || i.Name != l.Owner {
+			continue
+		}
+		for _, h := range i.Held {
+			var there bool
+			err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM (SELECT topic FROM postrider_outbox
+				WHERE lane = ?2 AND seq > (SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2) ORDER BY seq LIMIT 256) WHERE topic = ?3)
+				OR EXISTS (SELECT 1 FROM (SELECT topic FROM postrider_parked WHERE pipe = ?1 AND lane = ?2 AND state <> 'dead' ORDER BY `+expected+` LIMIT 256) WHERE topic = ?3)`,
+				s.Pipe, l.Lane, h.Destination).Scan(&there)
+			if err != nil {
+				return nil, err
+			}
+			if there {
+				topics = append(topics, h.Destination)
+			}
+		}
+	}
+	return topics, nil
+}
+
+// expected is when a parked record that is not dead was to be sent, as the index
+// postrider_parked_late has it. Of one that a person sends again, its first age is not
+// how late it is.
+const expected = `CASE WHEN state = 'scheduled' THEN due_at WHEN generation > 0 AND first_failed IS NOT NULL THEN first_failed
+	ELSE max(created_at, coalesce(not_before, 0)) END`
+
+// parkedLag is how late the oldest parked record of a lane is.
+func (s *Admin) parkedLag(ctx context.Context, q db.Querier, lane store.Lane) (time.Duration, error) {
+	var oldest sql.NullInt64
+	err := q.QueryRowContext(ctx, `SELECT min(at) FROM (SELECT `+expected+` AS at FROM postrider_parked
+		WHERE pipe = ? AND lane = ? AND state <> 'dead' ORDER BY `+expected+` LIMIT 1)`, s.Pipe, lane).Scan(&oldest)
+	if err != nil || !oldest.Valid {
+		return 0, err
+	}
+	return max(0, -s.Until(oldest.Int64)), nil
+}
+
+// parkedCounts counts what is parked in each lane, up to the limit.
+func (s *Admin) parkedCounts(ctx context.Context, q db.Querier, st *ops.Status) error {
+	for i := range st.Lanes {
+		l := &st.Lanes[i]
+		counts, err := s.parkedOf(ctx, q, l.Lane)
+		if err != nil {
+			return err
+		}
+		alive := int64(0)
+		for state, n := range counts {
+			st.Parked[state] += n
+			l.Parked += n
+			if state != store.Dead.String() {
+				alive += n
+			}
+		}
+		l.Pending += alive
+		st.Capped = st.Capped || alive >= int64(s.countLimit)
+		st.ParkedCapped = st.ParkedCapped || max(alive, counts[store.Dead.String()]) >= int64(s.countLimit)
+	}
+	return nil
+}
+
+// parkedOf counts the parked records of one lane by state: those that are alive, and
+// those that are dead, each up to the limit.
+func (s *Admin) parkedOf(ctx context.Context, q db.Querier, lane store.Lane) (map[string]int64, error) {
+	rows, err := q.QueryContext(ctx, `SELECT state, count(*) FROM (SELECT * FROM (
+		SELECT state FROM postrider_parked WHERE pipe = ?1 AND lane = ?2 AND state <> 'dead' ORDER BY `+expected+` LIMIT ?3) UNION ALL SELECT * FROM (
+		SELECT state FROM postrider_parked WHERE pipe = ?1 AND lane = ?2 AND state = 'dead' ORDER BY seq LIMIT ?3)) GROUP BY state`, s.Pipe, lane, s.countLimit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	counts := map[string]int64{}
+	for rows.Next() {
+		var state string
+		var n int64
+		if err := rows.Scan(&state, &n); err != nil {
+			return nil, err
+		}
+		counts[state] = n
+	}
+	return counts, rows.Err()
+}

@@ -1,0 +1,305 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+)
+
+func viewCases() []Case {
+	return []Case{
+		{
+			Name: "view/states", Run: viewStates, Needs: NeedsView,
+			Promise: "the view shows each message with its state, its attempts, what it waits for and who holds it",
+		},
+		{
+			Name: "view/columns", Run: viewColumns, Needs: NeedsView,
+			Promise: "the view shows a message as it was written, but for its payload",
+		},
+		{
+			Name: "view/in-progress", Run: viewReach, Needs: NeedsView,
+			Promise: "no more messages of a lane are InProgress than its relay may have in its hands",
+		},
+		{
+			Name: "view/discarded", Run: viewDiscarded, Needs: NeedsView,
+			Promise: "a dead letter that a person discards is Sent",
+		},
+		{
+			Name: "view/sent-at", Run: viewSentAt, Needs: NeedsView,
+			Promise: "a time of sending that was shown does not change",
+		},
+	}
+}
+
+// shown is what the view has of one message, without what the message itself says.
+type shown struct {
+	State, Parked, WaitsFor string
+	Attempts                int
+	Failed, Next            bool // the times are there
+	Class, Code, Error      string
+	Owner                   string
+}
+
+// viewed returns the rows of the view by their type.
+func viewed(ctx context.Context, env Env) (map[string]ops.ViewRow, error) {
+	rows, err := env.Features().View(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the view: %w", err)
+	}
+	all := map[string]ops.ViewRow{}
+	for i := range rows {
+		r := &rows[i]
+		if _, twice := all[r.Type]; twice {
+			return nil, fmt.Errorf("%s is in the view twice", r.Type)
+		}
+		if (r.LockOwner == "") != r.LockedUntil.IsZero() || r.FirstFailed.IsZero() != r.LastAttempt.IsZero() {
+			return nil, fmt.Errorf("%s has half of a pair of columns: %+v", r.Type, *r)
+		}
+		if r.State != ops.ViewSent && !r.SentAt.IsZero() {
+			return nil, fmt.Errorf("%s is %s and was sent at %v", r.Type, r.State, r.SentAt)
+		}
+		all[r.Type] = *r
+	}
+	return all, nil
+}
+
+func wantShown(ctx context.Context, env Env, when string, want map[string]shown) error {
+	all, err := viewed(ctx, env)
+	if err != nil {
+		return fmt.Errorf("%s: %w", when, err)
+	}
+	for name, w := range want {
+		r, there := all[name]
+		got := shown{
+			State: r.State, Parked: r.Parked, WaitsFor: r.WaitsFor, Attempts: r.Attempts, Failed: !r.FirstFailed.IsZero(), Next: !r.NextAttempt.IsZero(),
+			Class: r.ErrorClass, Code: r.ErrorCode, Error: r.Error, Owner: r.LockOwner,
+		}
+		if !there || got != w {
+			return fmt.Errorf("%s: %s is shown as\n%+v, want\n%+v", when, name, got, w)
+		}
+	}
+	if len(all) != len(want) {
+		return fmt.Errorf("%s: the view has %d rows, want %d", when, len(all), len(want))
+	}
+	return nil
+}
+
+// typed gives each message its label as its type, which the view shows.
+func typed(msgs []postrider.Message) []postrider.Message {
+	for i := range msgs {
+		msgs[i].Type = string(msgs[i].Payload)
+	}
+	return msgs
+}
+
+func viewStates(ctx context.Context, env Env) error {
+	if err := counted(ctx, keeper(env), ops.AuditRequest{}); err != nil {
+		return err
+	}
+	p, err := parks(ctx, env, typed(series("k", "m", 5)),
+		store.Park{State: store.Retry, Captures: true, DueIn: time.Hour, Attempts: 2, Class: "failed", Code: "FULL", Error: "queue full"},
+		waiting(), store.Park{State: store.Scheduled, DueIn: time.Hour}, dead(false))
+	if err != nil {
+		return err
+	}
+	if err := commit(ctx, env, typed(series("k", "new", 1))...); err != nil {
+		return err
+	}
+	behind := fmt.Sprintf("message %d of its key, which is retry", p.seqs(0)[0])
+	want := map[string]shown{
+		"m000":   {State: ops.ViewFailed, Parked: "retry", WaitsFor: "its next attempt", Attempts: 2, Failed: true, Next: true, Class: "failed", Code: "FULL", Error: "queue full", Owner: "instance a"},
+		"m001":   {State: ops.ViewPending, Parked: "waiting", WaitsFor: behind, Owner: "instance a"},
+		"m002":   {State: ops.ViewPending, Parked: "scheduled", WaitsFor: "its time", Next: true, Owner: "instance a"},
+		"m003":   {State: ops.ViewDeadLetter, Parked: "dead", WaitsFor: "a person: dead retry or dead discard", Attempts: 5, Failed: true, Class: "rejected", Code: "TOO_LARGE", Error: "message too large"},
+		"m004":   {State: ops.ViewSent, Attempts: -1},
+		"new000": {State: ops.ViewInProgress, Owner: "instance a"},
+	}
+	if err := wantShown(ctx, env, "as they are", want); err != nil {
+		return err
+	}
+	if env.Office().Retention != nil {
+		if err := env.Advance(ctx, tick(env)); err != nil {
+			return err
+		}
+		k := &keeping{env: env, r: p.r, lane: p.lane}
+		if err := k.wantPruned(ctx, "all settled rows", ops.PruneRequest{}, 5); err != nil {
+			return err
+		}
+		delete(want, "m004")
+		if err := wantShown(ctx, env, "after their rows were removed", want); err != nil {
+			return err
+		}
+	}
+	return viewWaits(ctx, env, p, want)
+}
+
+// viewWaits holds up what a relay could send, in each way that every store knows.
+func viewWaits(ctx context.Context, env Env, p *parking, want map[string]shown) error {
+	change := func(waitsFor string) {
+		for _, name := range []string{"m000", "new000"} {
+			w := want[name]
+			if w.WaitsFor = waitsFor; name == "new000" {
+				w.State = ops.ViewPending
+			}
+			want[name] = w
+		}
+	}
+	held := func(where string) func(*store.LeaseRequest) {
+		return func(req *store.LeaseRequest) {
+			req.Report.Held = []store.Held{{Destination: where, Since: time.Now(), Code: "UNKNOWN_TOPIC", Error: "no such topic"}}
+		}
+	}
+	if err := p.r.lease(ctx, held("orders")); err != nil {
+		return err
+	}
+	change("the destination orders: UNKNOWN_TOPIC: no such topic")
+	if err := wantShown(ctx, env, "with a destination held", want); err != nil {
+		return err
+	}
+	if err := p.r.lease(ctx, held("")); err != nil {
+		return err
+	}
+	change("the broker: UNKNOWN_TOPIC: no such topic")
+	if err := wantShown(ctx, env, "with the broker held", want); err != nil {
+		return err
+	}
+	if err := p.r.leave(ctx); err != nil {
+		return err
+	}
+	change("a relay: none holds the lane")
+	for name, w := range want {
+		w.Owner = ""
+		want[name] = w
+	}
+	return wantShown(ctx, env, "with no relay alive", want)
+}
+
+func viewColumns(ctx context.Context, env Env) error {
+	m := fullMessage()
+	if err := commit(ctx, env, m); err != nil {
+		return err
+	}
+	for _, when := range []string{"as a row", "set aside"} {
+		all, err := viewed(ctx, env)
+		if err != nil {
+			return err
+		}
+		r, there := all[m.Type]
+		got := r
+		got.Headers = nil
+		want := ops.ViewRow{
+			Pipe: "main", Lane: r.Lane, Seq: r.Seq, ID: r.ID, Topic: m.Topic, Key: m.Key, Type: m.Type, Version: m.Version,
+			State: r.State, Parked: r.Parked, WaitsFor: r.WaitsFor, CreatedAt: r.CreatedAt, NotBefore: r.NotBefore,
+			Attempts: r.Attempts, FirstFailed: r.FirstFailed, LastAttempt: r.LastAttempt, NextAttempt: r.NextAttempt,
+			ErrorClass: r.ErrorClass, ErrorCode: r.ErrorCode, Error: r.Error, LockOwner: r.LockOwner, LockedUntil: r.LockedUntil,
+			Generation: r.Generation, ContentType: m.ContentType, SchemaVersion: m.SchemaVersion, PayloadBytes: int64(len(m.Payload)),
+		}
+		switch {
+		case !there || fmt.Sprint(got) != fmt.Sprint(want) || fmt.Sprint(r.Headers) != fmt.Sprint(m.Headers):
+			return fmt.Errorf("%s: the view shows\n%+v, the message is\n%+v", when, r, m)
+		case m.ID != "" && r.ID != m.ID || r.Seq <= 0 || r.CreatedAt.IsZero() || !r.NotBefore.Equal(m.NotBefore):
+			return fmt.Errorf("%s: id %q, number %d, created at %v, not before %v", when, r.ID, r.Seq, r.CreatedAt, r.NotBefore)
+		case when == "set aside":
+			return nil
+		}
+		relay, err := solo(ctx, env, "a")
+		if err != nil {
+			return err
+		}
+		b, err := relay.read(ctx, r.Lane, nil, 10)
+		if err != nil || len(b.Messages) != 1 {
+			return fmt.Errorf("%d messages, want one; error %w", len(b.Messages), err)
+		}
+		p := &parking{env: env, r: relay, lane: r.Lane, b: b}
+		if err := relay.settle(ctx, store.Settlement{Lane: r.Lane, Position: b.Position, Park: []store.Park{p.park(0, dead(true))}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func viewReach(ctx context.Context, env Env) error {
+	const rows, reach = 30, 10
+	r, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	if err := commit(ctx, env, typed(series("k", "m", rows))...); err != nil {
+		return err
+	}
+	if err := r.lease(ctx, func(req *store.LeaseRequest) { req.Report.Reach = reach }); err != nil {
+		return err
+	}
+	all, err := viewed(ctx, env)
+	if err != nil {
+		return err
+	}
+	if len(all) != rows {
+		return fmt.Errorf("the view has %d rows of %d", len(all), rows)
+	}
+	for i := range rows {
+		name, want := fmt.Sprintf("m%03d", i), ops.ViewPending
+		if i < reach {
+			want = ops.ViewInProgress
+		}
+		if got := all[name].State; got != want {
+			return fmt.Errorf("%s is %s, want %s: the relay may have %d in its hands", name, got, want, reach)
+		}
+	}
+	return nil
+}
+
+func viewDiscarded(ctx context.Context, env Env) error {
+	p, err := parks(ctx, env, typed(series("k", "m", 1)), dead(true))
+	if err != nil {
+		return err
+	}
+	id, err := env.Office().Admin.Request(ctx, store.Act{Kind: store.ActDiscard, Lane: p.lane, Seq: p.seqs(0)[0], Actor: "ann", Reason: "test"})
+	if err != nil {
+		return fmt.Errorf("request: %w", err)
+	}
+	if err := p.r.lease(ctx); err != nil {
+		return err
+	}
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Requests: []int64{id}}); err != nil {
+		return err
+	}
+	return wantShown(ctx, env, "discarded", map[string]shown{"m000": {State: ops.ViewSent, Attempts: -1}})
+}
+
+func viewSentAt(ctx context.Context, env Env) error {
+	r, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	first := map[string]time.Time{}
+	for i := range 4 {
+		if err := commit(ctx, env, typed(series("k", fmt.Sprint("m", i), 1))...); err != nil {
+			return err
+		}
+		if _, err := r.take(ctx, 10); err != nil {
+			return err
+		}
+		all, err := viewed(ctx, env)
+		if err != nil {
+			return err
+		}
+		for name, row := range all {
+			was, known := first[name]
+			if !known {
+				first[name] = row.SentAt
+			}
+			if row.State != ops.ViewSent || known && !row.SentAt.Equal(was) || !row.SentAt.IsZero() && row.SentAt.Before(row.CreatedAt) {
+				return fmt.Errorf("%s is %s, created at %v, sent at %v, and before at %v", name, row.State, row.CreatedAt, row.SentAt, was)
+			}
+		}
+		if err := env.Advance(ctx, tick(env)/4); err != nil {
+			return err
+		}
+	}
+	return nil
+}
