@@ -155,7 +155,7 @@ func brokerKilled(r *rig, s *server) {
 	r.atMost(r.check(s.read(r.T, r.topic)), kills)
 	r.nothingParked()
 	r.oneLineEach(kills)
-	r.only(sink, broker.ClassOutage, broker.ClassUnknown)
+	r.only(sink, s.faults()...)
 }
 
 func brokerFrozen(r *rig, s *server) {

@@ -128,7 +128,7 @@ func brokerPartitioned(r *rig, s *server) {
 	r.drained(60 * time.Second)
 	r.atMost(r.check(s.read(r.T, r.topic)), calls.rounds(0))
 	r.nothingParked()
-	r.only(calls, broker.ClassOutage, broker.ClassUnknown)
+	r.only(calls, s.faults()...)
 }
 
 // flows waits until so many more messages are delivered.

@@ -30,6 +30,15 @@ type server struct {
 	tooBig  string // the code of what is refused
 	slow    bool   // starts and forgets slowly
 	kills   int    // as many as its restarts take a few seconds
+	blames  bool   // a message that two faults met has used an attempt if others were accepted in between
+}
+
+// faults are the classes of answers that several faults in a row may have.
+func (s *server) faults() []broker.Class {
+	if s.blames {
+		return []broker.Class{broker.ClassOutage, broker.ClassUnknown, broker.ClassFailed}
+	}
+	return []broker.Class{broker.ClassOutage, broker.ClassUnknown}
 }
 
 // described closes the clients of a description with the test.

@@ -76,7 +76,7 @@ func webhookServer(t *testing.T) (*server, *endpoint) {
 		Full: answers(http.StatusTooManyRequests), Refuse: answers(http.StatusUnprocessableEntity),
 	}
 	return &server{
-		Broker: b, tooBig: "HTTP_413", kills: 2,
+		Broker: b, tooBig: "HTTP_413", kills: 2, blames: true,
 		sink: func(t *testing.T) broker.Sink { return sink(t, e.addr) },
 		through: func(t *testing.T) (broker.Sink, *faultproxy.Proxy) {
 			p := proxied(t, e.addr)
