@@ -25,6 +25,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/pubsubbroker"
+	"github.com/postrider/postrider/envelope"
 )
 
 // answers is a reactor that answers a method's requests with errors.
@@ -321,6 +322,24 @@ func TestManyHeaders(t *testing.T) {
 		if name != "bytes" && d.Message.Headers[name] != value { // JSON has no such bytes
 			t.Errorf("header %.20s is %.20q, want %.20q", name, d.Message.Headers[name], value)
 		}
+	}
+}
+
+// TestEmptyRaw: a message of which nothing travels is sent with a mark, which the source
+// takes off again.
+func TestEmptyRaw(t *testing.T) {
+	t.Parallel()
+	s := fake(t)
+	must(t, s.create(t.Context(), "orders"))
+	must(t, s.subscribe(t.Context(), "orders", "shipping"))
+	sink := open(t, s.addr, &pubsubbroker.SinkOptions{Route: func(m *postrider.Message) (envelope.Route, error) {
+		return envelope.Route{Topic: m.Topic, Key: m.Key, Format: envelope.Raw}, nil
+	}})
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{{ID: "1", Topic: "orders", Key: "a"}}}); errs != nil {
+		t.Fatal(errs)
+	}
+	if d := receive(t, source(t, s, "shipping"), 1)[0]; d.Err != nil || d.Message.Key != "a" || len(d.Message.Payload) > 0 || len(d.Message.Headers) > 0 {
+		t.Errorf("received %+v, %v", d.Message, d.Err)
 	}
 }
 

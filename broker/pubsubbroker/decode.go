@@ -25,6 +25,9 @@ func (s *Source) decode(m *pubsubpb.ReceivedMessage) broker.Delivery {
 	}
 	var parts []string
 	for name, value := range msg.GetAttributes() {
+		if name == emptyAttribute && len(msg.GetData()) == 0 {
+			continue
+		}
 		if n, ok := strings.CutPrefix(name, headersAttribute); ok {
 			at, err := strconv.Atoi(n)
 			if err == nil && at >= 0 && at < mostAttributes {

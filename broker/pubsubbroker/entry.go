@@ -35,6 +35,10 @@ const (
 // JSON object of the headers that are no attributes. README.md describes it.
 const headersAttribute = "postrider-headers-"
 
+// emptyAttribute stands in a message that has neither payload nor headers otherwise:
+// Pub/Sub takes none.
+const emptyAttribute = "postrider-body"
+
 const hashPrefix = "sha256."
 
 // entry is a message as it is sent.
@@ -47,10 +51,7 @@ type entry struct {
 // wireCodec has the names of Google's CloudEvents binding: ce-id.
 func wireCodec() envelope.Codec { return envelope.Codec{Binding: envelope.BindingAMQPDash} }
 
-var (
-	errTopic = errors.New("a topic's name has 3 to 255 letters, digits and -_.~+%, begins with a letter and not with goog: use a route with such a topic")
-	errEmpty = errors.New("Pub/Sub takes no message without payload and attributes")
-)
+var errTopic = errors.New("a topic's name has 3 to 255 letters, digits and -_.~+%, begins with a letter and not with goog: use a route with such a topic")
 
 // problem says what is wrong with the name of a topic or subscription.
 func problem(name string) error {
@@ -92,10 +93,7 @@ func (s *Sink) encode(w *envelope.Wire, m *postrider.Message) (*entry, envelope.
 	if err := e.fill(w); err != nil {
 		return e, r, broker.Rejected(err, codeAttributes, e.topic)
 	}
-	switch {
-	case len(e.msg.Data) == 0 && len(e.msg.Attributes) == 0:
-		return e, r, broker.Rejected(errEmpty, codeEmpty, e.topic)
-	case e.bytes > mostBytes-overhead:
+	if e.bytes > mostBytes-overhead {
 		err := fmt.Errorf("the message has %d bytes with its attributes, above the limit of %d", e.bytes, mostBytes-overhead)
 		return e, r, broker.Rejected(err, codeTooLarge, e.topic)
 	}
@@ -140,6 +138,9 @@ func (e *entry) fill(w *envelope.Wire) error {
 			e.attribute(headersAttribute+strconv.Itoa(n), part)
 			text = text[len(part):]
 		}
+	}
+	if len(e.msg.Data) == 0 && len(e.msg.Attributes) == 0 {
+		e.attribute(emptyAttribute, "empty")
 	}
 	if len(e.msg.Attributes) > mostAttributes {
 		return fmt.Errorf("the headers need %d attributes, Pub/Sub takes %d", len(e.msg.Attributes), mostAttributes)

@@ -24,7 +24,6 @@ const (
 	codeTooLarge    = "TOO_LARGE"        // the message is above 10 MB: claim large payloads
 	codeTopicName   = "TOPIC_NAME"       // the topic is no name of a topic: use a route with a valid one
 	codeAttributes  = "ATTRIBUTES"       // the headers need more than 100 attributes: send fewer
-	codeEmpty       = "EMPTY"            // the message has neither payload nor attributes: use another format
 )
 
 var (
