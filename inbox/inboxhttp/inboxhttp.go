@@ -124,10 +124,6 @@ func New[Tx any](in *inbox.Inbox, db DB[Tx], caller func(*http.Request) string, 
 	return h
 }
 
-// OneCaller makes all callers of an operation share one set of keys. A caller that
-// knows or guesses the key and the request of another gets the other's answer.
-func OneCaller(*http.Request) string { return "everybody" }
-
 func final(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
