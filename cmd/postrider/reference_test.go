@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -54,6 +56,10 @@ func TestReferenceCommands(t *testing.T) {
 				text.WriteString("\n")
 				flagTable(&text, c.LocalNonPersistentFlags())
 			}
+			if c.PersistentFlags().HasAvailableFlags() {
+				fmt.Fprintf(&text, "\nFor `%s` and each of its commands:\n\n", c.CommandPath())
+				flagTable(&text, c.PersistentFlags())
+			}
 		}
 		for _, sub := range c.Commands() {
 			visit(sub)
@@ -61,6 +67,56 @@ func TestReferenceCommands(t *testing.T) {
 	}
 	visit(root)
 	reference.Check(t, "commands.md", text.String())
+}
+
+// TestReferenceListsEveryFlag finds the flags of a group, which its commands inherit,
+// and texts that would break a table.
+func TestReferenceListsEveryFlag(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(reference.Docs(t), "reference", "commands.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sections := map[string]string{}
+	for _, section := range strings.Split(string(page), "\n## ")[1:] {
+		name, text, _ := strings.Cut(section, "\n")
+		sections[name] = text
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, "| ") != strings.HasSuffix(line, " |\n") {
+				t.Errorf("%s: a row of the table is broken: %s", name, line)
+			}
+		}
+	}
+	root, flags, inherited := (&app{}).root(), 0, 0
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		section := sections[c.CommandPath()]
+		if c == root {
+			section = sections["Every command"]
+		}
+		listed := func(f *pflag.Flag) {
+			if f.Hidden || f.Name == "help" {
+				return
+			}
+			if flags++; !strings.Contains(section, "| `--"+f.Name+"`") && !strings.Contains(section, "| `--"+f.Name+" ") {
+				t.Errorf("docs/reference/commands.md lists no --%s of %s", f.Name, c.CommandPath())
+			}
+		}
+		c.Flags().VisitAll(listed)
+		c.PersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if listed(f); c != root {
+				inherited++
+			}
+		})
+		for _, sub := range c.Commands() {
+			if !sub.Hidden {
+				visit(sub)
+			}
+		}
+	}
+	visit(root)
+	if flags < 100 || inherited < 5 {
+		t.Errorf("%d flags were looked for, %d of them of groups", flags, inherited)
+	}
 }
 
 func flagTable(text *strings.Builder, fs *pflag.FlagSet) {

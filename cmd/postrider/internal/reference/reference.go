@@ -41,10 +41,11 @@ func Docs(t *testing.T) string {
 	return ""
 }
 
-// Row is a line of a table.
+// Row is a line of a table, also for cells of several lines.
 func Row(cells ...string) string {
+	escape := strings.NewReplacer("|", `\|`, "\n", " ")
 	for i, c := range cells {
-		cells[i] = strings.ReplaceAll(c, "|", `\|`)
+		cells[i] = escape.Replace(c)
 	}
 	return strings.TrimRight("| "+strings.Join(cells, " | "), " ") + " |\n"
 }
