@@ -52,7 +52,7 @@ func (a *app) auditCommand() *cobra.Command {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.BoolVar(&req.Full, "full", false, "count every row")
-	fs.DurationVar(&every, "every", 0, "look again and again until interrupted")
+	fs.DurationVar(&every, "every", 0, "repeat at this interval until interrupted")
 	fs.BoolVar(&req.Reopen, "reopen", false, "accept the present state: forget differences and begin new books")
 	fs.StringVar(&reason, "reason", "", "why, with --reopen")
 	return cmd

@@ -23,14 +23,15 @@ func (a *app) consoleCommand() *cobra.Command {
 	var set desk.Settings
 	cmd := &cobra.Command{
 		Use: "console", Short: "Serve pages that show an outbox and act on it",
-		Long: "Serve pages for people: what is stuck, why, and the act that repairs it. They work without\n" +
+		Long: "Serve pages that show what is stuck, why, and the act that repairs it. The pages need no\n" +
 			"JavaScript, and each shows the command that does the same. With a file that lists relays, every\n" +
 			"outbox of the list is served.\n\n" +
-			"On 127.0.0.1 every user of this machine has the role of --role. Other addresses are refused without\n" +
-			"authentication and TLS: --tokens with --tls-cert and --tls-key, or --proxy for a proxy that\n" +
-			"authenticates people and names them in a header.\n\n" +
-			"Roles: viewer sees everything but payloads and headers; payload may read these too, and the journal\n" +
-			"keeps who did; operator may act, and sees no payload; admin may do all of it and remove pipes.",
+			"On 127.0.0.1 every user of this machine has the role of --role. Any other address needs\n" +
+			"authentication: --tokens, which needs --tls-cert and --tls-key, or --proxy, for a proxy that\n" +
+			"authenticates people and names them in a header. Behind a proxy TLS is optional.\n\n" +
+			"A viewer sees everything but payloads and headers. The role payload reads these too, and the\n" +
+			"journal records each read. An operator acts and sees no payload. An admin does all of this and\n" +
+			"removes pipes.",
 		Example: "  postrider console --store postgres://operator@db1/shop\n" +
 			"  postrider console --listen :9465 --tokens tokens.txt --tls-cert cert.pem --tls-key key.pem",
 		Args: noArgs,
@@ -39,15 +40,15 @@ func (a *app) consoleCommand() *cobra.Command {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringVar(&set.Listen, "listen", desk.DefaultListen, "address of the pages")
-	fs.StringVar(&set.Role, "role", string(console.Operator), "role of everybody, without --tokens and --proxy: viewer, payload, operator or admin")
-	fs.StringVar(&set.Tokens, "tokens", "", "file of tokens, a line for each: see the command console token")
+	fs.StringVar(&set.Role, "role", string(console.Operator), "role of every user without --tokens and --proxy: viewer, payload, operator or admin")
+	fs.StringVar(&set.Tokens, "tokens", "", "file of tokens, one per line, made by the command console token")
 	fs.StringVar(&set.TLSCert, "tls-cert", "", "file with the certificate")
 	fs.StringVar(&set.TLSKey, "tls-key", "", "file with the key of the certificate")
 	fs.StringSliceVar(&set.Proxies, "proxy", nil, "network of the proxy that authenticates people, such as 10.0.0.7/32")
-	fs.StringVar(&set.ProxySecretFile, "proxy-secret-file", "", "file with what the proxy sends as X-Postrider-Proxy-Secret")
+	fs.StringVar(&set.ProxySecretFile, "proxy-secret-file", "", "file with the secret that the proxy sends as X-Postrider-Proxy-Secret")
 	fs.StringVar(&set.ProxyUserHeader, "proxy-user-header", "X-Forwarded-User", "header in which the proxy names the user")
 	fs.StringVar(&set.ProxyGroupHeader, "proxy-groups-header", "X-Forwarded-Groups", "header in which the proxy lists the user's groups")
-	fs.StringSliceVar(&set.ProxyRoles, "proxy-role", nil, "GROUP=ROLE of the proxy's users; the group * is everybody")
+	fs.StringSliceVar(&set.ProxyRoles, "proxy-role", nil, "GROUP=ROLE of the proxy's users; the group * is every user")
 	cmd.AddCommand(a.tokenCommand())
 	return cmd
 }
@@ -58,9 +59,9 @@ func (a *app) tokenCommand() *cobra.Command {
 		expires time.Duration
 	)
 	cmd := &cobra.Command{
-		Use: "token NAME", Short: "Make a token for a person, and its line for the file of tokens",
-		Long: "Make a token with which a person signs in. It is printed once; the line for the file of --tokens\n" +
-			"holds its hash alone. Removing the line ends the person's sessions.",
+		Use: "token NAME", Short: "Make a person's token and its line for the file of tokens",
+		Long: "Make a token with which a person signs in. The token is printed once; the line for the file of\n" +
+			"--tokens holds only its hash. Removing the line ends the person's sessions.",
 		Example: "  postrider console token ann --role operator --expires 2160h",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" || strings.ContainsAny(args[0], " \t\n#") {

@@ -19,7 +19,7 @@ import (
 type doctorFlags struct {
 	failOn string
 	all    bool
-	// consumer is whose inbox is looked at, and nothing else; "": all, beside the outbox.
+	// consumer limits the examination to the inbox of this consumer; "": the outbox and all consumers.
 	consumer string
 	req      ops.ExamineRequest
 }
@@ -28,14 +28,14 @@ func (a *app) doctorCommand() *cobra.Command {
 	var set doctorFlags
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what is wrong with an outbox, or will be",
-		Long: "Examine the database without changing it, also while no relay runs. Each finding comes\n" +
-			"with what it leads to and what to do: the worst first. It exits with code 6 when something is\n" +
-			"at least as bad as --fail-on. What is ten times over a limit is critical.\n\n" +
-			"Without --pipe every pipe is examined that is not paused. With --broker it also looks\n" +
-			"whether the broker answers and has the topics of the newest messages. Consumers whose inbox is\n" +
-			"in the same database are looked at too; with --consumer NAME, or all, nothing else is: for a\n" +
-			"database without an outbox.",
+		Short: "Diagnose an outbox: find what is wrong or will be",
+		Long: "Examine the database without changing it; no relay has to run. Each finding names its\n" +
+			"consequence and its remedy; the worst comes first. A value ten times over its limit is\n" +
+			"critical. The command exits with code 6 when a finding is at least as bad as --fail-on.\n\n" +
+			"Without --pipe every pipe that is not paused is examined. With --broker the command also checks\n" +
+			"that the broker answers and has the topics of the newest messages. Consumers whose inbox is in\n" +
+			"the same database are examined too. With --consumer NAME, or all, only consumers are examined;\n" +
+			"the database needs no outbox.",
 		Example: "  postrider doctor --store postgres://admin@db1/shop --role shop_relay\n" +
 			"  postrider doctor --fail-on warning --output json\n" +
 			"  postrider doctor --store postgres://db2/billing --consumer all",
@@ -51,15 +51,15 @@ func (a *app) doctorCommand() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.StringVar(&set.failOn, "fail-on", "critical", "exit with code 6 from this on: warning, critical or never")
-	fs.BoolVar(&set.all, "all", false, "print what is in order too")
-	fs.StringVar(&set.consumer, "consumer", "", "look at this consumer, or at all, and at no outbox")
-	fs.StringSliceVar(&set.req.Only, "only", nil, "make these checks only, and print what is in order too")
+	fs.StringVar(&set.failOn, "fail-on", "critical", "least severity for exit code 6: warning, critical or never")
+	fs.BoolVar(&set.all, "all", false, "print passed checks too")
+	fs.StringVar(&set.consumer, "consumer", "", "examine only this consumer, or all consumers, and no outbox")
+	fs.StringSliceVar(&set.req.Only, "only", nil, "make only these checks, and print passed ones too")
 	fs.StringVar(&set.req.Role, "role", "", "the relay's role, whose privileges are judged (default: the role of --store)")
-	fs.DurationVar(&set.req.Timeout, "timeout", 5*time.Second, "for each check")
-	fs.DurationVar(&set.req.Limits.Transaction, "max-transaction", 5*time.Minute, "age of a transaction from which on it is told")
-	fs.DurationVar(&set.req.Limits.Lag, "max-lag", time.Minute, "age of the oldest pending message from which on it is told")
-	fs.DurationVar(&set.req.Limits.Skew, "max-skew", time.Second, "difference of clocks from which on it is told")
+	fs.DurationVar(&set.req.Timeout, "timeout", 5*time.Second, "time limit of each check")
+	fs.DurationVar(&set.req.Limits.Transaction, "max-transaction", 5*time.Minute, "age above which an open transaction is reported")
+	fs.DurationVar(&set.req.Limits.Lag, "max-lag", time.Minute, "age above which the oldest pending message is reported")
+	fs.DurationVar(&set.req.Limits.Skew, "max-skew", time.Second, "difference above which clocks are reported")
 	return cmd
 }
 
@@ -121,7 +121,7 @@ func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 	return nil
 }
 
-// doctorsOf look at the outbox and at the consumers beside it, or at consumers only.
+// doctorsOf returns the doctors of the outbox and of the consumers beside it, or of consumers only.
 func (a *app) doctorsOf(st *open.Outbox, consumer string) []ops.Doctor {
 	i, ok := open.InboxesOf(st, &a.set.Settings)
 	switch {

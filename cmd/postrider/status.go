@@ -25,10 +25,10 @@ func (a *app) statusCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Print what is where: pending, lag, parked, relays, lanes",
-		Long: "Read the database, also while no relay runs. With --fail-if-lag the command exits with\ncode 3 when the lag is above that: the age of the oldest message that is neither sent\nnor dead, also of one that fails or waits. A scheduled one counts from its time on.\n\n" +
-			"With --consumer NAME, or all, it shows a consumer from its own database: --store\n" +
-			"names that one. It works also when no consumer lives.",
+		Short: "Show lag, backlog, dead letters, relays and lanes",
+		Long: "Read the database; no relay has to run. The lag is the age of the oldest message that is\nneither sent nor dead. Failed and waiting messages count, scheduled ones from their time on.\nWith --fail-if-lag the command exits with code 3 when the lag is above that limit.\n\n" +
+			"With --consumer NAME, or all, the command shows the inbox of that consumer. --store names\n" +
+			"the consumer's database; no consumer has to run.",
 		Example: "  postrider status --store sqlite:shop.db --watch\n" +
 			"  postrider status --fail-if-lag 60s --output json\n" +
 			"  postrider status --store postgres://db2/billing --consumer all",
@@ -59,21 +59,21 @@ func (a *app) statusCommand() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.BoolVarP(&watch, "watch", "w", false, "look again and again until interrupted")
-	fs.DurationVar(&every, "every", time.Second, "time between two looks of --watch")
+	fs.BoolVarP(&watch, "watch", "w", false, "repeat until interrupted")
+	fs.DurationVar(&every, "every", time.Second, "interval of --watch")
 	fs.DurationVar(&failIfLag, "fail-if-lag", 0, "exit with code 3 when the lag is above this")
-	fs.StringVar(&consumer, "consumer", "", "what the inbox knows of this consumer, or of all, instead")
-	fs.BoolVar(&lanes, "lanes", false, "print every lane that holds something")
+	fs.StringVar(&consumer, "consumer", "", "show the inbox of this consumer, or of all, instead of the outbox")
+	fs.BoolVar(&lanes, "lanes", false, "print every lane that has had messages")
 	return cmd
 }
 
-// look is one pipe of one outbox that status is about.
+// look is a pipe of an outbox whose status is shown.
 type look struct {
 	*app
 	st *open.Outbox
 }
 
-// looks opens what status is about: with a file that lists relays, the pipe of each.
+// looks opens the outbox or, with a file that lists relays, the outbox of each.
 func (a *app) looks() (looks []look, done func(), err error) {
 	done = func() {
 		for _, l := range looks {
@@ -94,7 +94,7 @@ func (a *app) looks() (looks []look, done func(), err error) {
 	return looks, done, nil
 }
 
-// lookAll looks at each once. One that fails does not keep the others waiting.
+// lookAll prints each status once. A failure of one does not hold up the others.
 func (a *app) lookAll(ctx context.Context, looks []look, failIfLag time.Duration, lanes bool) error {
 	var failed []error
 	for i, l := range looks {
