@@ -22,7 +22,7 @@ func adminCases() []Case {
 		},
 		{
 			Name: "admin/instances", Run: adminInstances,
-			Promise: "Status shows who is alive and who holds which lane at which epoch",
+			Promise: "Status shows the live instances, and the owner and epoch of each lane",
 		},
 		{
 			Name: "admin/lag", Run: adminLag,
@@ -30,15 +30,15 @@ func adminCases() []Case {
 		},
 		{
 			Name: "admin/lag-parked", Run: adminLagParked,
-			Promise: "a record that fails or waits counts in the lag, a dead one does not, and a scheduled one counts from its time on",
+			Promise: "failed and waiting records count in the lag, dead ones do not, and scheduled ones count from their time on",
 		},
 		{
 			Name: "admin/lag-behind-scheduled", Run: adminLagBehind,
-			Promise: "a record that fails counts in the lag behind any number of scheduled ones",
+			Promise: "a failed record counts in the lag behind any number of scheduled ones",
 		},
 		{
 			Name: "admin/parked-record", Run: adminParkedRecord,
-			Promise: "Parked shows everything that is known of a parked record",
+			Promise: "Parked shows every field of a parked record",
 		},
 		{
 			Name: "admin/parked-query", Run: adminParkedQuery,
@@ -126,13 +126,13 @@ func adminInstances(ctx context.Context, env Env) error {
 		return fmt.Errorf("status: %w", err)
 	}
 	if len(status.Instances) != 2 {
-		return fmt.Errorf("status shows %d instances, two are alive", len(status.Instances))
+		return fmt.Errorf("status shows %d instances, want 2", len(status.Instances))
 	}
 	byBoot := map[string]*relay{"a": a, "b": b}
 	for _, i := range status.Instances {
 		r := byBoot[i.BootID]
 		if r == nil || i.Name != "instance "+i.BootID || !i.Alive || i.AliveFor <= 0 || i.Lanes != len(r.grant.Lanes) {
-			return fmt.Errorf("status shows instance %+v", i)
+			return fmt.Errorf("status shows the wrong instance %+v", i)
 		}
 	}
 	for _, l := range status.Lanes {
@@ -170,7 +170,7 @@ func adminLag(ctx context.Context, env Env) error {
 		return fmt.Errorf("status: %w", err)
 	}
 	if status.Lag < 2*tick(env) {
-		return fmt.Errorf("records %v old and older are pending, the lag is %v", 2*tick(env), status.Lag)
+		return fmt.Errorf("records at least %v old are pending, but the lag is %v", 2*tick(env), status.Lag)
 	}
 	r, err := solo(ctx, env, "a")
 	if err != nil {
@@ -183,7 +183,7 @@ func adminLag(ctx context.Context, env Env) error {
 		return fmt.Errorf("status: %w", err)
 	}
 	if status.Lag != 0 {
-		return fmt.Errorf("nothing is pending, the lag is %v", status.Lag)
+		return fmt.Errorf("nothing is pending, but the lag is %v", status.Lag)
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ func adminLagParked(ctx context.Context, env Env) error {
 		}
 		l := status.Lanes[p.lane]
 		if status.Lag != l.Lag || l.Behind != 0 || c.lags != (l.Lag >= old) || !c.lags && l.Lag != 0 {
-			return fmt.Errorf("a record parked as %s since %v: the lag is %v, that of its lane %v, %v of it not parked", c.name, old, status.Lag, l.Lag, l.Behind)
+			return fmt.Errorf("a record has been parked as %s for %v: the lag is %v, its lane's lag %v, of which %v is not parked", c.name, old, status.Lag, l.Lag, l.Behind)
 		}
 		if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Unpark: p.seqs(0)}); err != nil {
 			return err
@@ -227,7 +227,7 @@ func adminLagParked(ctx context.Context, env Env) error {
 }
 
 func adminLagBehind(ctx context.Context, env Env) error {
-	const before = 2500 // more than a status counts
+	const before = 2500 // above the number at which a status stops counting
 	if err := commit(ctx, env, append(series("k", "m", before), label("k", "late"))...); err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func adminLagBehind(ctx context.Context, env Env) error {
 		return fmt.Errorf("status: %w", err)
 	}
 	if status.Lag < old || status.Lag > time.Hour || status.Lanes[lane].Lag != status.Lag || status.Parked["retry"] != 1 {
-		return fmt.Errorf("a record fails for %v behind %d scheduled ones: the lag is %v, that of its lane %v; parked %v",
+		return fmt.Errorf("a record has failed for %v behind %d scheduled ones: the lag is %v, its lane's lag %v; parked %v",
 			old, before, status.Lag, status.Lanes[lane].Lag, status.Parked)
 	}
 	return nil
@@ -281,7 +281,7 @@ func adminParkedRecord(ctx context.Context, env Env) error {
 	}
 	records, err := env.Office().Admin.Parked(ctx, ops.ParkedQuery{})
 	if err != nil || len(records) != 1 {
-		return fmt.Errorf("%d records are parked, want one; error %v", len(records), err)
+		return fmt.Errorf("%d records are parked, want 1; error %v", len(records), err)
 	}
 	rec := records[0]
 	switch {

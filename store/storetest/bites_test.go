@@ -13,8 +13,8 @@ import (
 	"github.com/postrider/postrider/store/storetest"
 )
 
-// mustCatch runs the suite against env, and requires that each of the wanted
-// cases finds something.
+// mustCatch runs the suite against env and requires that each of the wanted
+// cases fails.
 func mustCatch(t *testing.T, newEnv func() storetest.Env, want ...string) {
 	t.Helper()
 	results := storetest.Check(t.Context(), func(context.Context) (storetest.Env, func(), error) {
@@ -28,18 +28,18 @@ func mustCatch(t *testing.T, newEnv func() storetest.Env, want ...string) {
 	}
 	for _, name := range want {
 		if !slices.Contains(caught, name) {
-			t.Errorf("%s does not catch it, caught by [%s]", name, strings.Join(caught, " "))
+			t.Errorf("%s does not catch the defect, which is caught by [%s]", name, strings.Join(caught, " "))
 		}
 	}
-	t.Logf("caught by %d of %d cases, named for it: %s", len(caught), len(results), strings.Join(want, " "))
+	t.Logf("caught by %d of %d cases; cases about this rule: %s", len(caught), len(results), strings.Join(want, " "))
 }
 
-// TestBites proves that the suite catches databases that break one rule each,
-// by the case that is about this rule.
+// TestBites proves that the suite catches databases that break one rule each:
+// the case about that rule must fail.
 //
-// Three defects of memstore show only when others run inside an operation or
-// clocks differ (SequenceLate, SplitSettle, ClientClock): the simulation of the
-// relay, which controls both, is what catches them.
+// Three defects of memstore (SequenceLate, SplitSettle, ClientClock) need another
+// operation inside an operation, or clocks that differ. The relay's simulation
+// controls both and catches them.
 func TestBites(t *testing.T) {
 	for defect, want := range map[memstore.Defect][]string{
 		memstore.BareCursor:         {"straggler/late-commit", "straggler/history"},
@@ -126,7 +126,7 @@ func (b broken) Wait(ctx context.Context, limit time.Duration) error {
 	return b.Store.Wait(ctx, limit)
 }
 
-// eachRequest breaks what the caller of Lease asks for.
+// eachRequest changes the request of each Lease.
 func eachRequest(change func(*store.LeaseRequest)) func(store.Store) broken {
 	return func(s store.Store) broken {
 		return broken{Store: s, lease: func(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
@@ -136,7 +136,7 @@ func eachRequest(change func(*store.LeaseRequest)) func(store.Store) broken {
 	}
 }
 
-// eachRead breaks what the caller of Read asks for.
+// eachRead changes each lane that a Read asks for.
 func eachRead(change func(*store.LaneRead)) func(store.Store) broken {
 	return func(s store.Store) broken {
 		return broken{Store: s, read: func(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
@@ -149,7 +149,7 @@ func eachRead(change func(*store.LaneRead)) func(store.Store) broken {
 	}
 }
 
-// eachBatch breaks what Read answers.
+// eachBatch changes each batch that Read returns.
 func eachBatch(change func(*store.Batch)) func(store.Store) broken {
 	return func(s store.Store) broken {
 		return broken{Store: s, read: func(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
@@ -162,7 +162,7 @@ func eachBatch(change func(*store.Batch)) func(store.Store) broken {
 	}
 }
 
-// eachSettlement breaks what the caller of Settle asks for.
+// eachSettlement changes each settlement given to Settle.
 func eachSettlement(change func(*store.Settlement)) func(store.Store) broken {
 	return func(s store.Store) broken {
 		return broken{Store: s, settle: func(ctx context.Context, settlements []store.Settlement) ([]store.Lane, error) {
@@ -175,7 +175,7 @@ func eachSettlement(change func(*store.Settlement)) func(store.Store) broken {
 	}
 }
 
-// TestBitesOnWrappers breaks what a caller of a good store asks or is told.
+// TestBitesOnWrappers breaks requests to a good store, or its answers.
 func TestBitesOnWrappers(t *testing.T) {
 	for name, c := range map[string]struct {
 		want  []string
@@ -195,7 +195,7 @@ func TestBitesOnWrappers(t *testing.T) {
 			eachRequest(func(r *store.LeaseRequest) { r.TTL = 0 }),
 		},
 
-		"lapses are not told": {[]string{"lease/lapse"}, func(s store.Store) broken {
+		"lapses are not reported": {[]string{"lease/lapse"}, func(s store.Store) broken {
 			return broken{Store: s, lease: func(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
 				g, err := s.Lease(ctx, req)
 				g.Lapse = 0
@@ -213,8 +213,8 @@ func TestBitesOnWrappers(t *testing.T) {
 			[]string{"due/retry", "parked/whole-record"},
 			eachRead(func(r *store.LaneRead) { r.Parked = false }),
 		},
-		"More is never said":   {[]string{"read/paging", "read/bytes"}, eachBatch(func(b *store.Batch) { b.More = false })},
-		"More is always said":  {[]string{"read/paging"}, eachBatch(func(b *store.Batch) { b.More = true })},
+		"More is never set":    {[]string{"read/paging", "read/bytes"}, eachBatch(func(b *store.Batch) { b.More = false })},
+		"More is always set":   {[]string{"read/paging"}, eachBatch(func(b *store.Batch) { b.More = true })},
 		"Meta is short":        {[]string{"read/order"}, eachBatch(func(b *store.Batch) { b.Meta = b.Meta[:min(1, len(b.Meta))] })},
 		"positions never rest": {[]string{"read/steady-position"}, restless},
 		"headers are lost": {
@@ -243,7 +243,7 @@ func TestBitesOnWrappers(t *testing.T) {
 			eachSettlement(func(s *store.Settlement) { s.Requests = nil }),
 		},
 		"scheduled records capture": {[]string{"parked/scheduled", "due/scheduled"}, eachSettlement(scheduledCaptures)},
-		"lost lanes are not told":   {[]string{"fence/zombie", "fence/others-succeed"}, silent},
+		"lost lanes are not named":  {[]string{"fence/zombie", "fence/others-succeed"}, silent},
 		"Wait is deaf":              {[]string{"wait/context"}, deaf},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -264,7 +264,7 @@ func eachMessage(change func(b *store.Batch, i int)) func(store.Store) broken {
 	})
 }
 
-// restless makes another position of every read.
+// restless returns a different position from every read.
 func restless(s store.Store) broken {
 	n := byte(0)
 	return broken{Store: s, read: func(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
@@ -303,18 +303,18 @@ func deaf(s store.Store) broken {
 	return broken{Store: s, wait: func(context.Context, time.Duration) error { return nil }}
 }
 
-// TestBitesOnOffices breaks what an office says of its store.
+// TestBitesOnOffices breaks an office's description of its store.
 func TestBitesOnOffices(t *testing.T) {
 	for name, c := range map[string]struct {
 		want  string
 		wrong func(*ops.Office)
 	}{
-		"no reason":                      {"office/complete", func(o *ops.Office) { delete(o.Lacks, ops.CanErase) }},
-		"another kind":                   {"office/complete", func(o *ops.Office) { o.Kind = "postgres" }},
-		"another version":                {"office/complete", func(o *ops.Office) { o.Version++ }},
-		"no pipe":                        {"office/complete", func(o *ops.Office) { o.Pipe = nil }},
-		"stops that no relay is told of": {"office/stops", func(o *ops.Office) { o.Stops = noStops{} }},
-		"pauses that it denies":          {"office/holds", func(o *ops.Office) { o.Holds, o.Lacks[ops.CanHold] = false, "not yet" }},
+		"no reason":                 {"office/complete", func(o *ops.Office) { delete(o.Lacks, ops.CanErase) }},
+		"another kind":              {"office/complete", func(o *ops.Office) { o.Kind = "postgres" }},
+		"another version":           {"office/complete", func(o *ops.Office) { o.Version++ }},
+		"no pipe":                   {"office/complete", func(o *ops.Office) { o.Pipe = nil }},
+		"stops that reach no relay": {"office/stops", func(o *ops.Office) { o.Stops = noStops{} }},
+		"pauses that it denies":     {"office/holds", func(o *ops.Office) { o.Holds, o.Lacks[ops.CanHold] = false, "not yet" }},
 		"always the same pipe": {"office/pipe", func(o *ops.Office) {
 			open := o.Pipe
 			o.Pipe = func(string) (store.Store, *ops.Office) { return open(memstore.DefaultPipe) }

@@ -12,23 +12,23 @@ func crashCases() []Case {
 	return []Case{
 		{
 			Name: "crash/owners", Run: crashOwners, Needs: NeedsCrashes,
-			Promise: "a grant counts the instances before that lost the lane and settled no message, each once, and not the caller",
+			Promise: "a grant counts the previous owners that lost the lane without settling a message, each once, except the caller",
 		},
 		{
 			Name: "crash/progress", Run: crashProgress, Needs: NeedsCrashes,
-			Promise: "a message that is settled begins the count anew, and a settlement that moves nothing does not",
+			Promise: "a settled message restarts the count; a settlement that moves nothing does not",
 		},
 		{
 			Name: "crash/release", Run: crashRelease, Needs: NeedsCrashes,
-			Promise: "a lane that was released was not lost, and neither were those before",
+			Promise: "a release is not a loss, and clears the losses before it",
 		},
 		{
 			Name: "crash/code", Run: crashCode,
-			Promise: "a parked read tells the code of each record",
+			Promise: "a parked read returns the code of each record",
 		},
 		{
 			Name: "crash/retried", Run: crashRetried, Needs: NeedsCrashes,
-			Promise: "a retry by a person forgets how often a message had failed before it became a suspect",
+			Promise: "a person's retry clears the attempts that a message had used before it became a suspect",
 		},
 		{
 			Name: "crash/buried", Run: crashBuried, Needs: NeedsCrashes,
@@ -37,8 +37,8 @@ func crashCases() []Case {
 	}
 }
 
-// dies is one instance after the other that takes all lanes, does something with the
-// first, and is heard of no more.
+// dies starts an instance that takes all lanes, does something with the first lane, and
+// never renews its heartbeat.
 func dies(ctx context.Context, env Env, boot string, want int, do func(*relay) error) error {
 	r, err := solo(ctx, env, boot)
 	if err != nil {
@@ -53,7 +53,7 @@ func dies(ctx context.Context, env Env, boot string, want int, do func(*relay) e
 		return err
 	}
 	if l.Crashes != want {
-		return fmt.Errorf("%s is told of %d owners that ended without progress, want %d", boot, l.Crashes, want)
+		return fmt.Errorf("%s gets a count of %d owners that ended without progress, want %d", boot, l.Crashes, want)
 	}
 	if err := r.shorten(ctx, tick(env)); err != nil {
 		return err
@@ -75,7 +75,7 @@ func crashOwners(ctx context.Context, env Env) error {
 			return err
 		}
 	}
-	return dies(ctx, env, "boot4", 4, nil) // it lost the lane itself, and took it anew
+	return dies(ctx, env, "boot4", 4, nil) // it lost the lane itself and takes it again
 }
 
 func crashProgress(ctx context.Context, env Env) error {
@@ -147,7 +147,7 @@ func crashCode(ctx context.Context, env Env) error {
 		}
 		for i, m := range b.Meta {
 			if m.Code != want[i] {
-				return fmt.Errorf("record %d has the code %q, want %q", i, m.Code, want[i])
+				return fmt.Errorf("record %d has code %q, want %q", i, m.Code, want[i])
 			}
 		}
 	}
@@ -191,7 +191,7 @@ func crashRetried(ctx context.Context, env Env) error {
 		return err
 	}
 	if len(b.Meta) != 1 || b.Meta[0].Code != store.CodeCrashed || b.Meta[0].Attempts != 0 {
-		return fmt.Errorf("due after the retry is %+v, want one record with the code %s and no attempt", b.Meta, store.CodeCrashed)
+		return fmt.Errorf("after the retry %+v is due, want one record with code %s and no attempt", b.Meta, store.CodeCrashed)
 	}
 	return nil
 }

@@ -13,19 +13,19 @@ func dueCases() []Case {
 	return []Case{
 		{
 			Name: "due/retry", Run: dueRetry,
-			Promise: "a retry is due when its time has come by the database's clock, and not before",
+			Promise: "a retry becomes due at its time by the database's clock, not earlier",
 		},
 		{
 			Name: "due/clock-set-back", Run: dueClockSetBack, Needs: NeedsSetBack,
-			Promise: "when the clock was set back behind the failure of a retry that holds its key, the retry is due",
+			Promise: "a retry that holds its key is due when the clock is set back to before its failure",
 		},
 		{
 			Name: "due/scheduled", Run: dueScheduled,
-			Promise: "a scheduled record is due when its time has come, in the order of numbers",
+			Promise: "scheduled records become due at their time, in the order of their numbers",
 		},
 		{
 			Name: "due/not-before", Run: dueNotBefore,
-			Promise: "a scheduled record is due at its message's NotBefore by the database's clock, not at another clock's",
+			Promise: "a scheduled record becomes due at its message's NotBefore by the database's clock, not by another clock",
 		},
 		{
 			Name: "due/scheduled-behind-captured", Run: dueScheduledBehindCaptured,
@@ -33,43 +33,43 @@ func dueCases() []Case {
 		},
 		{
 			Name: "due/queue", Run: dueQueue,
-			Promise: "what waits behind a due head is due with it, by number, and the key stays captured until the last has left",
+			Promise: "records that wait behind a due head are due with it, by number, and the key stays captured until the last has left",
 		},
 		{
 			Name: "due/queue-stops", Run: dueQueueStops,
-			Promise: "a record whose time has not come, and a dead one, stop the queue of their key",
+			Promise: "a record that is not due yet, or is dead, stops the queue of its key",
 		},
 		{
 			Name: "due/limits", Run: dueLimits,
-			Promise: "within the limits of a read come the first of each key before the second of any, none left out between two",
+			Promise: "a limited read returns the first record of each key before the second of any, without a gap",
 		},
 		{
 			Name: "due/queues", Run: dueQueues,
-			Promise: "a read of named queues returns of each its share and no other queue, and tells the last record of a queue",
+			Promise: "a read of named queues returns a share of each and of no other queue, and marks the last record of a queue",
 		},
 		{
 			Name: "due/queues-beside", Run: dueQueuesBeside,
-			Promise: "a read of named queues returns what is due outside queues too, and tells when the next of those is",
+			Promise: "a read of named queues also returns due records outside queues, and when the next of those is due",
 		},
 		{
 			Name: "due/announced", Run: dueAnnounced,
-			Promise: "a read of named queues returns or announces each record outside queues, also one that becomes due during the read",
+			Promise: "a read of named queues returns or announces each record outside queues, even one that becomes due during the read",
 		},
 		{
 			Name: "due/head-again", Run: dueHeadAgain,
-			Promise: "what waits behind a head that failed again is not due",
+			Promise: "a record behind a head that failed again is not due",
 		},
 		{
 			Name: "due/not-orphaned", Run: dueNotOrphaned,
-			Promise: "a waiting record becomes due when its head leaves, whatever it was parked behind",
+			Promise: "a waiting record becomes due when its head leaves, whichever record it was parked behind",
 		},
 		{
 			Name: "due/keys-apart", Run: dueKeysApart,
-			Promise: "a key that is held up holds up no other key",
+			Promise: "a blocked key blocks no other key",
 		},
 		{
 			Name: "due/head-dies", Run: dueHeadDies,
-			Promise: "a head that is given up under block stops its key, under skip it lets the next one go",
+			Promise: "a dead head stops its key under block, and releases the next record under skip",
 		},
 	}
 }
@@ -89,7 +89,7 @@ func dueRetry(ctx context.Context, env Env) error {
 		if time.Since(began) < late.DueIn/2 {
 			return err
 		}
-		// A machine that is this slow has reached the time: it is set aside for longer.
+		// On a slow machine the time has already come: park the record for longer.
 		late.DueIn *= 2
 		began = time.Now()
 		if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Park: []store.Park{p.park(0, late)}}); err != nil {
@@ -246,7 +246,7 @@ func dueLimits(ctx context.Context, env Env) error {
 			}
 		}
 		if n := len(a) + len(other); n > limit || n < limit && !b.More || len(a) < min(4, limit/2) || len(other) < min(2, limit/2) {
-			return fmt.Errorf("at most %d due records of two keys with 4 and 2 of them: got %s", limit, show(labels(b)))
+			return fmt.Errorf("limit %d, two keys with 4 and 2 due records: got %s", limit, show(labels(b)))
 		}
 		if err := same("of the first key", a, texts(msgs[:len(a)])); err != nil {
 			return err
@@ -282,8 +282,8 @@ func dueQueues(ctx context.Context, env Env) error {
 	for _, c := range []struct {
 		keys  []string
 		limit int
-		want  string // in the order of their texts
-		last  string // those that are the last of their queues
+		want  string // labels, sorted
+		last  string // labels of the last records of their queues
 		more  bool
 	}{
 		{[]string{a}, 10, "[a000 a001 a002 a003]", "[a003]", false},
@@ -309,7 +309,7 @@ func dueQueues(ctx context.Context, env Env) error {
 		slices.Sort(all)
 		slices.Sort(last)
 		if fmt.Sprint(all) != c.want || fmt.Sprint(last) != c.last || got.More != c.more {
-			return fmt.Errorf("at most %d records of the queues %q: got %v, last %v, more %v; want %s, last %s, more %v",
+			return fmt.Errorf("limit %d, queues %q: got %v, last %v, more %v; want %s, last %s, more %v",
 				c.limit, c.keys, all, last, got.More, c.want, c.last, c.more)
 		}
 		if err := byNumber(got); err != nil {
@@ -319,7 +319,7 @@ func dueQueues(ctx context.Context, env Env) error {
 	return nil
 }
 
-// byNumber checks that the records of each key come by number.
+// byNumber checks that the records of each key are in the order of their numbers.
 func byNumber(b store.Batch) error {
 	last := map[string]int64{}
 	for i, m := range b.Meta {
@@ -347,20 +347,20 @@ func dueQueuesBeside(ctx context.Context, env Env) error {
 			return err
 		}
 		if b.Parked.Records > 0 {
-			return nil // the store returns the view, and knows no queues by name
+			return nil // the store returns the whole view and takes no names of queues
 		}
 		if err := same(fmt.Sprintf("at most %d outside queues", limit), labels(b), texts(series("k", "m", min(limit, 2)))); err != nil {
 			return err
 		}
 		if v := b.Parked; !v.HasDue || (v.NextDue > 0) != (limit > 1) || v.NextDue > time.Hour {
-			return fmt.Errorf("after %d of two that are due the next one outside queues is due %v in %v", len(b.Messages), v.HasDue, v.NextDue)
+			return fmt.Errorf("after %d of 2 due records outside queues: HasDue %v, NextDue %v", len(b.Messages), v.HasDue, v.NextDue)
 		}
 	}
 	return nil
 }
 
-// dueAnnounced reads without a break while a record becomes due, many times: a store
-// that takes the time twice loses it between the two.
+// dueAnnounced reads in a loop while a record becomes due, many times: a store that
+// reads the clock twice loses the record in between.
 func dueAnnounced(ctx context.Context, env Env) error {
 	const rounds = 100
 	p, err := parks(ctx, env, series("k", "m", 1), hourly(store.Retry, false))
@@ -407,7 +407,7 @@ func dueHeadAgain(ctx context.Context, env Env) error {
 }
 
 func dueNotOrphaned(ctx context.Context, env Env) error {
-	// The waiting one is parked in a settlement of its own, after its head has left.
+	// The waiting record is parked in a settlement of its own, after its head has left.
 	now := store.Park{State: store.Retry, Captures: true, Attempts: 1}
 	p, err := parks(ctx, env, series("k", "m", 2), now, waiting())
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package storetest is the conformance suite of a [store.Store] and its
-// [ops.Office]. Every rule that package store states with "must" is a [Case] that returns an error naming what was seen; the case
-// carries the promise that is broken by it.
+// [ops.Office]. Every "must" of package store is a [Case]. A case returns an error that
+// names the observation; its Promise is the rule that a failure breaks.
 //
 // A store proves itself in its own tests:
 //
@@ -24,18 +24,18 @@ import (
 // from several goroutines.
 type Env interface {
 	// Store returns a new store of the outbox's one pipe that remembers
-	// nothing, as another process would open it.
+	// nothing, as if another process had opened it.
 	Store() store.Store
-	// Office returns what people can do to the same outbox and pipe.
+	// Office returns the office of the same outbox and pipe.
 	Office() *ops.Office
 	// Begin opens a writer's transaction. Several may be open at once when
 	// Features.ConcurrentWriters is true, else at most one.
 	Begin(ctx context.Context) (Tx, error)
-	// Advance returns when the database's clock has moved on by at least d:
-	// a fake clock is moved, a real one is waited for. The suite never asks for
-	// more than 4 ticks.
+	// Advance returns when the database's clock has advanced by at least d: it moves
+	// a fake clock and waits for a real one. The suite never asks for more than
+	// 4 ticks.
 	Advance(ctx context.Context, d time.Duration) error
-	// Features says what the environment is and can do.
+	// Features returns the abilities of the environment.
 	Features() Features
 }
 
@@ -48,26 +48,25 @@ type Tx interface {
 	Rollback(ctx context.Context) error
 }
 
-// Features are declared, never guessed: a case that needs what is not there is
-// reported as skipped with the reason.
+// Features are declared, never guessed. A case that needs a missing feature is
+// skipped with the reason.
 type Features struct {
 	// Lanes of the outbox: 2 to 8.
 	Lanes int
-	// Tick is the shortest time after which the suite may count on something to
-	// have expired or become due, and is used for short leases and delays.
-	// 0 means one second, which fits a fake clock; a real one wants 100 to
-	// 300 ms, since Advance then really waits.
+	// Tick is the unit of short leases and delays: after a tick the suite expects a
+	// lease to have expired and a record to be due. 0 means one second, which suits a
+	// fake clock. For a real one use 100 to 300 ms, because Advance waits.
 	Tick time.Duration
 	// ConcurrentWriters: a second transaction can write while one is open.
 	ConcurrentWriters bool
-	// BackdatedWriters: a transaction may commit records with lower numbers
-	// than those that are visible already. Implies ConcurrentWriters.
+	// BackdatedWriters: a transaction may commit records whose numbers are below
+	// visible ones. Implies ConcurrentWriters.
 	BackdatedWriters bool
 	// SetBack sets the database's clock back by d, or moves the times of all parked
-	// records d ahead. nil: it cannot.
+	// records d ahead. nil: not possible.
 	SetBack func(ctx context.Context, d time.Duration) error
-	// Keeper is the office of the process that removes rows, where that has other
-	// privileges than people. nil: Env.Office.
+	// Keeper returns the office of the process that removes rows, if its privileges
+	// differ from people's. nil: Env.Office.
 	Keeper func() *ops.Office
 	// View reads the store's view of messages: all rows of the pipe main. nil: the store
 	// has no view with these columns.
@@ -90,10 +89,10 @@ type Case struct {
 	Run     func(ctx context.Context, env Env) error
 }
 
-// Need names what a case asks of an environment.
+// Need is a feature that a case requires of an environment.
 type Need uint8
 
-// What a case may need.
+// The features that a case may require.
 const (
 	NeedsNothing           Need = iota
 	NeedsConcurrentWriters      // Features.ConcurrentWriters
@@ -130,7 +129,7 @@ func (n Need) missing(env Env) string {
 	return ""
 }
 
-// Cases returns every case of the suite for stores and their operators' side.
+// Cases returns every case of the suite, for stores and their offices.
 func Cases() []Case {
 	var all []Case
 	for _, part := range [][]Case{
@@ -149,7 +148,7 @@ func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 		t.Run(c.Name, func(t *testing.T) {
 			env := newEnv(t)
 			if why := c.Needs.missing(env); why != "" {
-				t.Skipf("not for this store: %s", why)
+				t.Skipf("skipped for this store: %s", why)
 			}
 			if err := c.Run(t.Context(), env); err != nil {
 				t.Errorf("%v\nbroken promise: %s", err, c.Promise)
@@ -158,11 +157,11 @@ func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 	}
 }
 
-// Result is what one case found.
+// Result is the outcome of one case.
 type Result struct {
 	Name    string
 	Promise string
-	Skipped string // why it did not run, "" if it did
+	Skipped string // reason why it did not run, "" if it ran
 	Err     error  // nil: the promise was kept
 }
 
@@ -180,7 +179,7 @@ func (c Case) check(ctx context.Context, newEnv func(ctx context.Context) (Env, 
 	r := Result{Name: c.Name, Promise: c.Promise}
 	env, closeEnv, err := newEnv(ctx)
 	if err != nil {
-		r.Err = fmt.Errorf("no environment: %w", err)
+		r.Err = fmt.Errorf("make an environment: %w", err)
 		return r
 	}
 	defer closeEnv()

@@ -80,8 +80,8 @@ func (t memTx) Commit(context.Context) error   { return t.tx.Commit() }
 func (t memTx) Rollback(context.Context) error { return t.tx.Rollback() }
 
 // TestReference runs the whole suite against both families of the reference
-// implementation: a suite that refuses what is right is as useless as one that
-// accepts what is wrong.
+// implementation: a suite that fails a correct store is as useless as one that
+// passes a broken one.
 func TestReference(t *testing.T) {
 	for name, family := range map[string]memstore.Family{"cursor": memstore.Cursor, "rows": memstore.Rows, "holes": memstore.Holes} {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,7 @@ func fenceCases() []Case {
 		},
 		{
 			Name: "fence/retaken", Run: fenceRetaken,
-			Promise: "an instance that took its own lane again cannot settle with the epoch from before",
+			Promise: "an instance that took its own lane again cannot settle with the earlier epoch",
 		},
 		{
 			Name: "fence/others-succeed", Run: fenceOthersSucceed,
@@ -41,8 +41,8 @@ func fenceCases() []Case {
 	}
 }
 
-// unchanged checks that the lane still has all its records, none parked, for
-// whoever holds it now.
+// unchanged checks that the lane's present owner still finds all its records, none
+// parked.
 func unchanged(ctx context.Context, r *relay, lane store.Lane, want []postrider.Message) error {
 	epoch := r.epoch[lane]
 	if err := r.lease(ctx); err != nil {
@@ -62,7 +62,7 @@ func unchanged(ctx context.Context, r *relay, lane store.Lane, want []postrider.
 	return same(fmt.Sprintf("pending in lane %d", lane), labels(b), texts(want))
 }
 
-// greedy settles everything that b has and parks its first record.
+// greedy settles all of b and parks its first record.
 func greedy(b store.Batch) store.Settlement {
 	return store.Settlement{
 		Lane: b.Lane, Position: b.Position, Delivered: len(b.Messages) - 1,
@@ -70,7 +70,7 @@ func greedy(b store.Batch) store.Settlement {
 	}
 }
 
-// mustLose settles with an epoch and expects to be refused.
+// mustLose settles with an epoch and expects a lost lane.
 func mustLose(ctx context.Context, r *relay, s store.Settlement, epoch int64) error {
 	r.epoch[s.Lane] = epoch
 	lost, err := r.trySettle(ctx, s)
@@ -242,10 +242,10 @@ func fenceOthersSucceed(ctx context.Context, env Env) error {
 	}
 	lost, err := r.st.Settle(ctx, settlements)
 	if err != nil {
-		return fmt.Errorf("settle of %d lanes with one of a zombie: %w", len(settlements), err)
+		return fmt.Errorf("settle %d lanes, one of them a zombie's: %w", len(settlements), err)
 	}
 	if len(lost) != 1 || lost[0] != victim {
-		return fmt.Errorf("lost lanes are %v, want lane %d alone", lost, victim)
+		return fmt.Errorf("lost lanes are %v, want only lane %d", lost, victim)
 	}
 	if err := r.lease(ctx); err != nil {
 		return err

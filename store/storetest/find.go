@@ -16,11 +16,11 @@ func findCases() []Case {
 	return []Case{
 		{
 			Name: "find/states", Run: findStates, Needs: NeedsFinder,
-			Promise: "a message is found by its id in each of its states, with its lane, its owner, and what it waits behind",
+			Promise: "a message is found by its id in each state, with its lane, its owner, and the record that it waits behind",
 		},
 		{
 			Name: "find/attempts", Run: findAttempts, Needs: NeedsFinder,
-			Promise: "the last eight attempts of a parked record are kept with time, class, code and text, the oldest first",
+			Promise: "the last eight attempts of a parked record are kept with time, class, code and text, oldest first",
 		},
 		{
 			Name: "find/gone", Run: findGone, Needs: NeedsFinder,
@@ -28,15 +28,15 @@ func findCases() []Case {
 		},
 		{
 			Name: "find/nowhere", Run: findNowhere, Needs: NeedsFinder,
-			Promise: "an id that is not there, holds no time, or is no UUID is an error that tells what to do; a time in its place finds the message",
+			Promise: "an id that is missing, holds no time or is not a UUID is an error that names the remedy; a time beside it finds the message",
 		},
 		{
 			Name: "find/key", Run: findKey, Needs: NeedsFinder,
-			Promise: "a key is found with its lane, its owner, what holds it and what waits, also when no message has it",
+			Promise: "a key is found with its lane, its owner, its head and its waiting records, even if no message has it",
 		},
 		{
 			Name: "find/filters", Run: findFilters, Needs: NeedsFinder,
-			Promise: "parked records are listed by topic, key, id and code, and without payloads where asked so",
+			Promise: "parked records are listed by topic, key, id and code, and without payloads on request",
 		},
 	}
 }
@@ -75,7 +75,7 @@ func findStates(ctx context.Context, env Env) error {
 		return err
 	}
 	if life.Lane != lane || life.Seq != b.Meta[0].Seq || life.Owner != "instance a" || life.Until <= 0 || life.Settled || life.Parked != nil || life.Message.Key != "k" {
-		return fmt.Errorf("the message %d of lane %d that a holds is %+v", b.Meta[0].Seq, lane, life)
+		return fmt.Errorf("message %d of lane %d, which a holds, is %+v", b.Meta[0].Seq, lane, life)
 	}
 	p := &parking{env: env, r: r, lane: lane, b: b}
 	s := store.Settlement{Lane: lane, Position: b.Position, Delivered: 1, Park: []store.Park{
@@ -97,7 +97,7 @@ func findStates(ctx context.Context, env Env) error {
 		return err
 	}
 	if life.Head == nil || life.Head.Seq != b.Meta[1].Seq {
-		return fmt.Errorf("it waits behind record %d, found %+v", b.Meta[1].Seq, life.Head)
+		return fmt.Errorf("want the head %d, got %+v", b.Meta[1].Seq, life.Head)
 	}
 	last := store.Settlement{Lane: lane, Park: []store.Park{p.park(1, dead(true))}}
 	if err := r.settle(ctx, last); err != nil {
@@ -143,12 +143,12 @@ func findAttempts(ctx context.Context, env Env) error {
 	}
 	kept := life.Parked.History
 	if len(kept) != ops.KeptAttempts {
-		return fmt.Errorf("%d attempts are kept of 10, want %d", len(kept), ops.KeptAttempts)
+		return fmt.Errorf("%d of 10 attempts are kept, want %d", len(kept), ops.KeptAttempts)
 	}
 	for i, a := range kept {
 		n := i + 3
 		if a.Attempt != n || a.Code != fmt.Sprint("C", n) || a.Error != fmt.Sprint("text ", n) || a.At.IsZero() || i > 0 && a.At.Before(kept[i-1].At) {
-			return fmt.Errorf("attempt %d is kept as %+v behind %+v", n, a, kept[max(i-1, 0)])
+			return fmt.Errorf("attempt %d is kept as %+v after %+v", n, a, kept[max(i-1, 0)])
 		}
 	}
 	if kept[7].Class != "rejected" || kept[6].Class != "failed" {
@@ -260,7 +260,7 @@ func findFilters(ctx context.Context, env Env) error {
 	}
 	none, err := env.Office().Admin.Parked(ctx, ops.ParkedQuery{ID: "no id"})
 	if err != nil || len(none) != 0 {
-		return fmt.Errorf("an id that is no UUID: %d records, error %w", len(none), err)
+		return fmt.Errorf("an id that is not a UUID: %d records, error %w", len(none), err)
 	}
 	return nil
 }

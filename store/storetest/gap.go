@@ -13,19 +13,19 @@ func gapCases() []Case {
 	return []Case{
 		{
 			Name: "gap/runs", Run: gapRuns,
-			Promise: "the view names the runs of versions whose dead letters do not capture",
+			Promise: "the view lists the runs of versions whose dead letters do not capture",
 		},
 		{
 			Name: "gap/only-skipped", Run: gapOnlySkipped,
-			Promise: "what may still come, and what has no version, is no gap",
+			Promise: "versions that may still be delivered, and records without a version, are not gaps",
 		},
 		{
 			Name: "gap/next-owner", Run: gapNextOwner,
-			Promise: "the next owner is told of versions that were skipped",
+			Promise: "the next owner gets the versions that were skipped",
 		},
 		{
 			Name: "gap/retry", Run: gapRetry,
-			Promise: "a skipped record that is retried is no gap any more, and its key waits for it",
+			Promise: "a retry of a skipped record closes its gap, and the key waits for the record",
 		},
 	}
 }
@@ -38,7 +38,7 @@ func numbered(msgs []postrider.Message) []postrider.Message {
 	return msgs
 }
 
-// wantGaps compares the gaps of a lease's view and of a parked read's.
+// wantGaps compares the gaps in the views of a lease and of a parked read.
 func (p *parking) wantGaps(ctx context.Context, when string, want ...store.Gap) error {
 	leased, err := p.r.view(ctx, p.lane)
 	if err != nil {

@@ -12,7 +12,7 @@ func laneCases() []Case {
 	return []Case{
 		{
 			Name: "lane/one-per-key", Run: laneOnePerKey,
-			Promise: "all messages of one key are in one lane, whoever writes them and whatever the key is",
+			Promise: "all messages of a key are in one lane, for any writer and any key",
 		},
 		{
 			Name: "lane/keys-spread", Run: laneKeysSpread,
@@ -25,7 +25,7 @@ func laneCases() []Case {
 	}
 }
 
-// oddKeys are keys that a hash written in SQL may trip over.
+// oddKeys are keys that may break a hash written in SQL.
 func oddKeys() []string {
 	return []string{
 		"a", "A", "order-1", "order-2", " leading and trailing ", "'; DROP TABLE outbox; --", "back\\slash", "100%_",
@@ -34,7 +34,7 @@ func oddKeys() []string {
 }
 
 func laneOnePerKey(ctx context.Context, env Env) error {
-	for round := range 3 { // with 0, 1 and 2 instances alive, which must not matter
+	for round := range 3 { // 0, 1 and 2 live instances must make no difference
 		if round > 0 {
 			if err := newRelay(env, fmt.Sprintf("watcher %d", round)).lease(ctx, observe); err != nil {
 				return err
@@ -88,8 +88,8 @@ func laneKeylessSpread(ctx context.Context, env Env) error {
 	return spread(ctx, env, series("", "m", 64))
 }
 
-// spread checks that no lane has more than three quarters of the messages:
-// crude, but what a constant or a bad hash does not pass.
+// spread checks that no lane has more than three quarters of the messages. The check
+// is crude, but a constant or a bad hash fails it.
 func spread(ctx context.Context, env Env, msgs []postrider.Message) error {
 	r, all, err := everywhere(ctx, env, msgs)
 	if err != nil {
@@ -103,7 +103,7 @@ func spread(ctx context.Context, env Env, msgs []postrider.Message) error {
 		}
 	}
 	if total != len(msgs) {
-		return fmt.Errorf("%d messages were committed, the lanes have %d", len(msgs), total)
+		return fmt.Errorf("%d messages were committed, but the lanes have %d", len(msgs), total)
 	}
 	return nil
 }

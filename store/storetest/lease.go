@@ -15,7 +15,7 @@ func leaseCases() []Case {
 	return []Case{
 		{
 			Name: "lease/all-to-one", Run: leaseAllToOne,
-			Promise: "the only live instance holds every lane, and the grant says how many there are and names the database's history",
+			Promise: "the only live instance holds every lane, and the grant has the number of lanes and the database's identity",
 		},
 		{
 			Name: "lease/exclusive", Run: leaseExclusive,
@@ -23,7 +23,7 @@ func leaseCases() []Case {
 		},
 		{
 			Name: "lease/exclusive-at-once", Run: leaseExclusiveAtOnce,
-			Promise: "a lane is never held by two live instances, also when they ask at the same moment",
+			Promise: "a lane is never held by two live instances, even if they ask at the same moment",
 		},
 		{
 			Name: "lease/fair-share", Run: leaseFairShare,
@@ -55,7 +55,7 @@ func leaseCases() []Case {
 		},
 		{
 			Name: "lease/lapse", Run: leaseLapse,
-			Promise: "a grant tells when the first lease of another instance ends, and nothing of the caller's own or of one that has ended",
+			Promise: "a grant has the end of the first lease of another instance, ignoring the caller's own and expired ones",
 		},
 		{
 			Name: "lease/release", Run: leaseRelease,
@@ -67,15 +67,15 @@ func leaseCases() []Case {
 		},
 		{
 			Name: "lease/release-foreign", Run: leaseReleaseForeign,
-			Promise: "an instance cannot give back another's lane",
+			Promise: "an instance cannot release another's lane",
 		},
 		{
 			Name: "lease/leave", Run: leaseLeave,
-			Promise: "an instance that leaves gives back everything and is forgotten",
+			Promise: "an instance that leaves releases all its lanes and is removed",
 		},
 		{
 			Name: "lease/identity", Run: leaseIdentity,
-			Promise: "the identity of an unchanged database is the same for everybody and for ever",
+			Promise: "the identity of an unchanged database is the same for every caller at any time",
 		},
 		{
 			Name: "wait/limit", Run: waitLimit,
@@ -95,9 +95,9 @@ func leaseAllToOne(ctx context.Context, env Env) error {
 	}
 	switch g := r.grant; {
 	case g.Total != env.Features().Lanes:
-		return fmt.Errorf("Total is %d, the outbox has %d lanes", g.Total, env.Features().Lanes)
+		return fmt.Errorf("Total is %d, want the outbox's %d lanes", g.Total, env.Features().Lanes)
 	case g.Instances != 1:
-		return fmt.Errorf("Instances is %d, one is alive", g.Instances)
+		return fmt.Errorf("Instances is %d, want 1", g.Instances)
 	case g.Identity == "":
 		return errors.New("Identity is empty")
 	case len(g.Requests) != 0:
@@ -121,17 +121,17 @@ func leaseExclusive(ctx context.Context, env Env) error {
 			return err
 		}
 		if len(b.grant.Lanes) != 0 {
-			return fmt.Errorf("b was given lanes %v that a holds", lanesOf(b.grant))
+			return fmt.Errorf("b was granted lanes %v, which a holds", lanesOf(b.grant))
 		}
 		if b.grant.Instances != 2 {
-			return fmt.Errorf("Instances is %d, two are alive", b.grant.Instances)
+			return fmt.Errorf("Instances is %d, want 2", b.grant.Instances)
 		}
 	}
 	if err := a.lease(ctx); err != nil {
 		return err
 	}
 	if len(a.grant.Lanes) != env.Features().Lanes {
-		return fmt.Errorf("a holds only %v after b asked", lanesOf(a.grant))
+		return fmt.Errorf("a holds only %v after b's request", lanesOf(a.grant))
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func disjoint(total int, relays ...*relay) error {
 		}
 	}
 	if len(owner) != total {
-		return fmt.Errorf("%d of %d lanes are held by somebody", len(owner), total)
+		return fmt.Errorf("%d of %d lanes have an owner", len(owner), total)
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func leaseMaxLanes(ctx context.Context, env Env) error {
 			return err
 		}
 		if len(r.grant.Lanes) != 1 {
-			return fmt.Errorf("MaxLanes 1 gave lanes %v", lanesOf(r.grant))
+			return fmt.Errorf("MaxLanes 1 granted lanes %v", lanesOf(r.grant))
 		}
 	}
 	return nil
@@ -219,7 +219,7 @@ func leaseOnly(ctx context.Context, env Env) error {
 		return err
 	}
 	if got := lanesOf(r.grant); !slices.Equal(got, []store.Lane{want}) {
-		return fmt.Errorf("Only lane %d gave lanes %v", want, got)
+		return fmt.Errorf("Only lane %d granted lanes %v", want, got)
 	}
 	return nil
 }
@@ -254,11 +254,11 @@ func leaseRenewKeeps(ctx context.Context, env Env) error {
 		return err
 	}
 	if !slices.Equal(lanesOf(before), lanesOf(r.grant)) {
-		return fmt.Errorf("lanes %v became %v by renewing", lanesOf(before), lanesOf(r.grant))
+		return fmt.Errorf("renewal changed lanes %v to %v", lanesOf(before), lanesOf(r.grant))
 	}
 	for i, l := range r.grant.Lanes {
 		if l.Epoch != before.Lanes[i].Epoch {
-			return fmt.Errorf("lane %d went from epoch %d to %d by renewing", l.Lane, before.Lanes[i].Epoch, l.Epoch)
+			return fmt.Errorf("renewal moved lane %d from epoch %d to %d", l.Lane, before.Lanes[i].Epoch, l.Epoch)
 		}
 	}
 	return nil
@@ -293,7 +293,7 @@ func leaseRenewExtends(ctx context.Context, env Env) error {
 		case time.Since(renewed) < a.ttl:
 			return fmt.Errorf("b took lanes %v although a had renewed its heartbeat", lanesOf(b.grant))
 		}
-		// A machine that is this slow has reached the end of the second too: all of it again, for longer.
+		// On a slow machine the second heartbeat has expired too: repeat everything with longer leases.
 		if err := b.leave(ctx); err != nil {
 			return err
 		}
@@ -314,7 +314,7 @@ func leaseExpiry(ctx context.Context, env Env) error {
 		return fmt.Errorf("after a's heartbeat has expired: %w", err)
 	}
 	if b.grant.Instances != 1 {
-		return fmt.Errorf("Instances is %d, only b is alive", b.grant.Instances)
+		return fmt.Errorf("Instances is %d, want only b", b.grant.Instances)
 	}
 	return risen(a, b)
 }
@@ -336,7 +336,7 @@ func leaseLapse(ctx context.Context, env Env) error {
 			return err
 		}
 		if got := step.who.grant.Lapse; got > step.want || step.want > 0 && got <= step.want/2 {
-			return fmt.Errorf("%s is told that a lease ends in %v, the first of another is one of %v", step.who.boot, got, step.want)
+			return fmt.Errorf("%s gets %v as the end of the first other lease, want at most %v", step.who.boot, got, step.want)
 		}
 	}
 	return nil
@@ -346,7 +346,7 @@ func leaseLapse(ctx context.Context, env Env) error {
 func risen(before, now *relay) error {
 	for lane, epoch := range now.epoch {
 		if old, had := before.epoch[lane]; had && epoch <= old {
-			return fmt.Errorf("lane %d was taken at epoch %d, its last owner had %d", lane, epoch, old)
+			return fmt.Errorf("lane %d was taken at epoch %d, not above its last owner's %d", lane, epoch, old)
 		}
 	}
 	return nil
@@ -366,14 +366,14 @@ func leaseRelease(ctx context.Context, env Env) error {
 		return err
 	}
 	if slices.Contains(lanesOf(a.grant), first.Lane) || len(a.grant.Lanes) != env.Features().Lanes-1 {
-		return fmt.Errorf("a released lane %d and now holds %v", first.Lane, lanesOf(a.grant))
+		return fmt.Errorf("a released lane %d but still holds %v", first.Lane, lanesOf(a.grant))
 	}
 	b := newRelay(env, "b")
 	if err := b.lease(ctx); err != nil {
 		return err
 	}
 	if got := lanesOf(b.grant); !slices.Equal(got, []store.Lane{first.Lane}) {
-		return fmt.Errorf("lane %d was released, b was given %v", first.Lane, got)
+		return fmt.Errorf("lane %d was released, but b was granted %v", first.Lane, got)
 	}
 	return risen(old, b)
 }
@@ -411,7 +411,7 @@ func leaseReleaseForeign(ctx context.Context, env Env) error {
 		return err
 	}
 	if len(b.grant.Lanes) != 0 {
-		return fmt.Errorf("b released a's lane %d and now holds %v", first.Lane, lanesOf(b.grant))
+		return fmt.Errorf("b released a's lane %d and holds %v", first.Lane, lanesOf(b.grant))
 	}
 	if err := a.lease(ctx, observe); err != nil {
 		return err
@@ -460,7 +460,7 @@ func leaseIdentity(ctx context.Context, env Env) error {
 		return fmt.Errorf("status: %w", err)
 	}
 	if status.Identity != a.grant.Identity {
-		return fmt.Errorf("identity is %q to operators and %q to relays", status.Identity, a.grant.Identity)
+		return fmt.Errorf("identity is %q in Status and %q in a grant", status.Identity, a.grant.Identity)
 	}
 	return nil
 }

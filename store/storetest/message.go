@@ -14,19 +14,19 @@ func messageCases() []Case {
 	return []Case{
 		{
 			Name: "message/every-field", Run: messageEveryField,
-			Promise: "every field of a message comes back as it was written, byte for byte",
+			Promise: "every field of a message is read as it was written, byte for byte",
 		},
 		{
 			Name: "message/zero-fields", Run: messageZeroFields,
-			Promise: "a message with nothing but a topic comes back with an id, a time and nothing else",
+			Promise: "a message with only a topic is read with an id and a time added and nothing else",
 		},
 		{
 			Name: "message/large", Run: messageLarge,
-			Promise: "a payload of a megabyte of any bytes comes back as it was written",
+			Promise: "a payload of a megabyte of any bytes is read as it was written",
 		},
 		{
 			Name: "message/id", Run: messageID,
-			Promise: "an id given by the writer is kept, ids that were not given are all different",
+			Promise: "a writer's id is kept, and generated ids are all different",
 		},
 	}
 }
@@ -46,8 +46,8 @@ func fullMessage() postrider.Message {
 	}
 }
 
-// sameMessage compares what a writer set. Times are compared to the
-// microsecond, which is what databases keep.
+// sameMessage compares the fields that a writer set. Times are compared to the
+// microsecond, the precision of databases.
 func sameMessage(got, want postrider.Message) error {
 	switch {
 	case got.ID != want.ID:
@@ -113,7 +113,7 @@ func messageZeroFields(ctx context.Context, env Env) error {
 		return fmt.Errorf("id is %q, time %v, error %v", got.ID, got.Time, err)
 	}
 	if !got.NotBefore.IsZero() {
-		return fmt.Errorf("not before is %v, it was not set", got.NotBefore)
+		return fmt.Errorf("not before is %v, want none", got.NotBefore)
 	}
 	return sameMessage(got, postrider.Message{ID: got.ID, Topic: "orders", Headers: got.Headers, NotBefore: got.NotBefore})
 }
@@ -148,7 +148,7 @@ func messageID(ctx context.Context, env Env) error {
 		}
 	}
 	if len(seen) != 21 || !seen[given.ID] {
-		return fmt.Errorf("21 messages have %d ids, the one given is among them: %v", len(seen), seen[given.ID])
+		return fmt.Errorf("21 messages have %d ids, the given id among them: %v", len(seen), seen[given.ID])
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// MigratorCase is one rule of an [ops.Migrator]. Run gets that of an empty
+// MigratorCase is one rule of an [ops.Migrator]. Run gets the migrator of an empty
 // database.
 type MigratorCase struct {
 	Name    string
@@ -36,7 +36,7 @@ func MigratorCases() []MigratorCase {
 	return []MigratorCase{
 		{
 			Name: "migrate/up", Run: migrateUp,
-			Promise: "Migrate makes the schema and reports its steps; a second time there is nothing to do",
+			Promise: "Migrate makes the schema and reports its steps; a second call finds nothing to do",
 		},
 		{
 			Name: "migrate/down", Run: migrateDown,
@@ -44,15 +44,15 @@ func MigratorCases() []MigratorCase {
 		},
 		{
 			Name: "migrate/dry-run", Run: migrateDryRun,
-			Promise: "a dry run reports the steps and does none",
+			Promise: "a dry run reports the steps and executes none",
 		},
 		{
 			Name: "migrate/at-once", Run: migrateAtOnce,
-			Promise: "two migrations at once are safe: one works, the others find nothing to do",
+			Promise: "concurrent migrations are safe: one works, the others find nothing to do",
 		},
 		{
 			Name: "migrate/sql", Run: migrateSQL,
-			Promise: "SQL returns the statements of the steps, in both directions, or nothing where there is no SQL",
+			Promise: "SQL returns the statements of the steps in both directions, or nothing if the store has no SQL",
 		},
 	}
 }
@@ -168,7 +168,7 @@ func migrateSQL(ctx context.Context, m ops.Migrator) error {
 		return fmt.Errorf("SQL from 0 to %d makes no table, or the way back drops none", want)
 	}
 	if _, err := m.SQL(0, want+1); err == nil {
-		return fmt.Errorf("SQL to version %d, which does not exist, gave no error", want+1)
+		return fmt.Errorf("SQL to version %d, which does not exist, returned no error", want+1)
 	}
 	return wantVersion(ctx, m, false)
 }

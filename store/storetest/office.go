@@ -13,15 +13,15 @@ func officeCases() []Case {
 	return []Case{
 		{
 			Name: "office/complete", Run: officeComplete,
-			Promise: "the office names the kind of its store and the version of its schema, and tells why each missing ability is missing",
+			Promise: "the office names the kind of its store, the version of its schema, and the reason for each missing ability",
 		},
 		{
 			Name: "office/stops", Run: officeStops,
-			Promise: "Info.SetStop is there exactly when the office keeps stopped destinations",
+			Promise: "Info.SetStop is set exactly when the office keeps stopped destinations",
 		},
 		{
 			Name: "office/holds", Run: officeHolds,
-			Promise: "a request to pause is ErrUnsupported exactly when the office has no pauses",
+			Promise: "a pause request returns ErrUnsupported exactly when the office has no pauses",
 		},
 		{
 			Name: "office/pipe", Run: officePipe,
@@ -46,11 +46,11 @@ func officeComplete(ctx context.Context, env Env) error {
 		missing := (*ops.MissingError)(nil)
 		switch err := office.Need(a); {
 		case err == nil && !office.Has(a):
-			return fmt.Errorf("%s: missing, and Need returns no error", a)
+			return fmt.Errorf("%s is missing, but Need returns no error", a)
 		case err != nil && (!errors.As(err, &missing) || !errors.Is(err, ops.ErrUnsupported) || missing.Ability != a):
 			return fmt.Errorf("%s: Need returns %w", a, err)
 		case err != nil && missing.Why == "":
-			return fmt.Errorf("%s: missing, and nothing tells why", a)
+			return fmt.Errorf("%s is missing without a reason", a)
 		}
 	}
 	return nil
@@ -58,7 +58,7 @@ func officeComplete(ctx context.Context, env Env) error {
 
 func officeStops(_ context.Context, env Env) error {
 	if info := env.Store().Info(); (info.SetStop != nil) != env.Office().Has(ops.CanStop) {
-		return fmt.Errorf("Info.SetStop is there: %v; the office keeps stops: %v", info.SetStop != nil, env.Office().Has(ops.CanStop))
+		return fmt.Errorf("Info.SetStop is set: %v; the office keeps stops: %v", info.SetStop != nil, env.Office().Has(ops.CanStop))
 	}
 	return nil
 }
@@ -87,10 +87,10 @@ func officePipe(ctx context.Context, env Env) error {
 	}
 	after, err := same.Admin.Status(ctx)
 	if err != nil || after.Identity != before.Identity || after.Pipe != before.Pipe {
-		return fmt.Errorf("opened anew, the pipe %q of %q is %q of %q, error %w", before.Pipe, before.Identity, after.Pipe, after.Identity, err)
+		return fmt.Errorf("opened again, the pipe %q of %q is %q of %q, error %w", before.Pipe, before.Identity, after.Pipe, after.Identity, err)
 	}
 	if st, _ = office.Pipe("another"); st.Info().Pipe != "another" {
-		return fmt.Errorf("another pipe was asked for and %q opened", st.Info().Pipe)
+		return fmt.Errorf("another pipe was requested, but %q was opened", st.Info().Pipe)
 	}
 	return nil
 }

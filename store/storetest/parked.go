@@ -27,23 +27,23 @@ func parkedCases() []Case {
 		},
 		{
 			Name: "parked/dead-skip", Run: parkedDeadSkip,
-			Promise: "a dead record that does not capture lets its key go on",
+			Promise: "a dead record that does not capture does not block its key",
 		},
 		{
 			Name: "parked/keyless", Run: parkedKeyless,
-			Promise: "records without a key capture nothing and wait for nobody",
+			Promise: "records without a key capture nothing and wait for no record",
 		},
 		{
 			Name: "parked/captured-sorted", Run: parkedCapturedSorted,
-			Promise: "the captured keys of a lane are sorted, each once, and those of other lanes are not among them",
+			Promise: "the captured keys of a lane are sorted and unique, without keys of other lanes",
 		},
 		{
 			Name: "parked/whole-record", Run: parkedWholeRecord,
-			Promise: "a parked record comes back with every field, its number and its attempts",
+			Promise: "a parked record is read with every field, its number and its attempts",
 		},
 		{
 			Name: "parked/changed", Run: parkedChanged,
-			Promise: "parking a parked record again changes it and does not make a second one",
+			Promise: "parking a parked record again changes it and makes no second record",
 		},
 		{
 			Name: "parked/unpark", Run: parkedUnpark,
@@ -51,11 +51,11 @@ func parkedCases() []Case {
 		},
 		{
 			Name: "parked/next-owner", Run: parkedNextOwner,
-			Promise: "the next owner is told of everything that is parked",
+			Promise: "the next owner gets the view of all parked records",
 		},
 		{
 			Name: "parked/known", Run: parkedKnown,
-			Promise: "the view of a lane is left out only while nobody has taken the lane since the epoch that the caller knows",
+			Promise: "a grant leaves out the view of a lane only if no instance has taken the lane since the caller's epoch",
 		},
 		{
 			Name: "parked/read-limits", Run: parkedReadLimits,
@@ -64,8 +64,8 @@ func parkedCases() []Case {
 	}
 }
 
-// parking is one lane whose batch of messages was read and is about to be
-// settled with some of it parked.
+// parking is a lane with a batch that was read and is about to be settled, with some
+// of its messages parked.
 type parking struct {
 	env  Env
 	r    *relay
@@ -74,7 +74,7 @@ type parking struct {
 }
 
 // parks commits n messages of key, reads them, and settles them with the first
-// len(parks) of them parked as said. The others count as delivered.
+// len(how) of them parked accordingly. The others count as delivered.
 func parks(ctx context.Context, env Env, msgs []postrider.Message, how ...store.Park) (*parking, error) {
 	if err := commit(ctx, env, msgs...); err != nil {
 		return nil, err
@@ -101,8 +101,8 @@ func parks(ctx context.Context, env Env, msgs []postrider.Message, how ...store.
 	return p, r.settle(ctx, s)
 }
 
-// twoQueues commits a messages of one key, numbered, and b without a version of
-// another key of its lane, and reads them.
+// twoQueues commits a messages of one key with versions, and b messages of another key
+// of its lane without versions, and reads them.
 func twoQueues(ctx context.Context, env Env, a, b int) (*parking, error) {
 	r, lane, keys, err := twoKeys(ctx, env)
 	if err != nil {
@@ -134,7 +134,7 @@ func (p *parking) seqs(index ...int) []int64 {
 	return out
 }
 
-// wantDue compares what is due in the lane.
+// wantDue compares the due records of the lane.
 func (p *parking) wantDue(ctx context.Context, when string, want ...string) error {
 	b, err := p.r.due(ctx, p.lane)
 	if err != nil {
@@ -148,16 +148,16 @@ func (p *parking) wantDue(ctx context.Context, when string, want ...string) erro
 		return err
 	}
 	if len(want) > 0 && (!view.HasDue || view.NextDue > 0) {
-		return fmt.Errorf("%d records are due %s, the view says HasDue %v, NextDue %v", len(want), when, view.HasDue, view.NextDue)
+		return fmt.Errorf("%d records are due %s, but the view has HasDue %v, NextDue %v", len(want), when, view.HasDue, view.NextDue)
 	}
 	if len(want) == 0 && view.HasDue && view.NextDue <= 0 {
-		return fmt.Errorf("nothing is due %s, the view says NextDue %v", when, view.NextDue)
+		return fmt.Errorf("no record is due %s, but the view has NextDue %v", when, view.NextDue)
 	}
 	return p.wantNamed(ctx, when, view, want)
 }
 
-// wantNamed compares what is due when the view's keys are named: all of them, and
-// those whose head is due.
+// wantNamed compares the due records of the view's keys by name: all keys, then the keys
+// whose head is due.
 func (p *parking) wantNamed(ctx context.Context, when string, view store.ParkedView, want []string) error {
 	if len(view.Captured) > 0 && view.Heads == nil {
 		return nil // the store finds what is due by itself
@@ -184,7 +184,7 @@ func (p *parking) wantNamed(ctx context.Context, when string, view store.ParkedV
 			return err
 		}
 		if len(b.Parked.Captured)+len(b.Parked.Heads)+b.Parked.Records > 0 {
-			return fmt.Errorf("%s: a read of the keys %q brought the view of the lane", when, keys)
+			return fmt.Errorf("%s: a read of the keys %q returned the view of the lane", when, keys)
 		}
 	}
 	return nil
@@ -238,7 +238,7 @@ func parkedRetry(ctx context.Context, env Env) error {
 		return err
 	}
 	if !view.HasDue || view.NextDue <= 30*time.Minute || view.NextDue > time.Hour {
-		return fmt.Errorf("a retry in an hour is shown with HasDue %v, NextDue %v", view.HasDue, view.NextDue)
+		return fmt.Errorf("a retry in an hour has HasDue %v, NextDue %v in the view", view.HasDue, view.NextDue)
 	}
 	got, err := p.r.take(ctx, 10)
 	if err != nil {
@@ -263,7 +263,7 @@ func parkedScheduled(ctx context.Context, env Env) error {
 		return err
 	}
 	if !view.HasDue || view.NextDue <= 30*time.Minute {
-		return fmt.Errorf("a record scheduled in an hour is shown with HasDue %v, NextDue %v", view.HasDue, view.NextDue)
+		return fmt.Errorf("a record scheduled in an hour has HasDue %v, NextDue %v in the view", view.HasDue, view.NextDue)
 	}
 	return p.wantDue(ctx, "before its time")
 }
@@ -284,7 +284,7 @@ func parkedDeadBlock(ctx context.Context, env Env) error {
 		return err
 	}
 	if view.HasDue {
-		return fmt.Errorf("nothing can become due behind a dead head, the view says in %v", view.NextDue)
+		return fmt.Errorf("no record can become due behind a dead head, but the view has NextDue %v", view.NextDue)
 	}
 	return nil
 }
@@ -300,8 +300,8 @@ func parkedDeadSkip(ctx context.Context, env Env) error {
 	return p.wantDue(ctx, "after a dead record that is skipped")
 }
 
-// parkedKeyless parks every record of the lane in which the first of them
-// stands: records without a key are spread over the lanes.
+// parkedKeyless parks every record in the lane of the first one: records without a
+// key are spread over the lanes.
 func parkedKeyless(ctx context.Context, env Env) error {
 	if err := commit(ctx, env, series("", "m", 64)...); err != nil {
 		return err
@@ -382,14 +382,14 @@ func parkedWholeRecord(ctx context.Context, env Env) error {
 		return err
 	}
 	if len(b.Messages) != 1 {
-		return fmt.Errorf("%d records are due, one was parked to be due at once", len(b.Messages))
+		return fmt.Errorf("%d records are due, want 1, parked to be due at once", len(b.Messages))
 	}
 	meta := b.Meta[0]
 	if meta.Seq != p.b.Meta[0].Seq || meta.State != store.Retry || meta.Attempts != 3 || meta.Generation != 0 {
 		return fmt.Errorf("parked record has %+v, want number %d, retry, 3 attempts, generation 0", meta, p.b.Meta[0].Seq)
 	}
 	if !b.Messages[0].Time.Equal(p.b.Messages[0].Time) {
-		return fmt.Errorf("its time was %v and is %v", p.b.Messages[0].Time, b.Messages[0].Time)
+		return fmt.Errorf("the time changed from %v to %v", p.b.Messages[0].Time, b.Messages[0].Time)
 	}
 	return sameMessage(b.Messages[0], fullMessage())
 }
@@ -477,7 +477,7 @@ func parkedKnown(ctx context.Context, env Env) error {
 		case l.Known && mayLeaveOut:
 			return nil
 		case l.Known:
-			return fmt.Errorf("%s: the view is left out at epoch %d, the caller knows %d", when, l.Epoch, epoch)
+			return fmt.Errorf("%s: the view at epoch %d is left out wrongly or returned needlessly for a caller that knows epoch %d", when, l.Epoch, epoch)
 		}
 		return same(when+": captured", l.Parked.Captured, []string{"k"})
 	}

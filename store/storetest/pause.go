@@ -13,28 +13,28 @@ func pauseCases() []Case {
 	return []Case{
 		{
 			Name: "pause/key", Run: pauseKey, Needs: NeedsPauses,
-			Promise: "a paused key is captured and nothing of it is due, and others flow, until it is resumed",
+			Promise: "a paused key is captured and has no due record until it is resumed; other keys flow",
 		},
 		{
 			Name: "pause/lane", Run: pauseLane, Needs: NeedsPauses,
-			Promise: "the owner of a paused lane is told so, nothing of it is due, and its requests are executed",
+			Promise: "a paused lane is marked for its owner and has no due record; its requests are executed",
 		},
 		{
 			Name: "pause/next-owner", Run: pauseNextOwner, Needs: NeedsPauses,
-			Promise: "the next owner is told what is paused",
+			Promise: "the next owner gets the pauses",
 		},
 		{
 			Name: "pause/unchanged", Run: pauseUnchanged, Needs: NeedsPauses,
-			Promise: "pausing what is paused and resuming what is not change nothing",
+			Promise: "a second pause changes nothing, nor does a resume without a pause",
 		},
 		{
 			Name: "pause/not-found", Run: pauseNotFound, Needs: NeedsPauses,
-			Promise: "a lane that does not exist is ErrNotFound",
+			Promise: "a pause of a lane that does not exist returns ErrNotFound",
 		},
 	}
 }
 
-// hold asks for a pause or its end and executes it.
+// hold requests a pause or a resume and executes it.
 func (p *parking) hold(ctx context.Context, kind store.ActKind, key string) (int64, error) {
 	id, err := p.env.Office().Admin.Request(ctx, store.Act{Kind: kind, Key: key, Lane: p.lane, Actor: "ann", Reason: "test"})
 	if err != nil {
@@ -43,7 +43,7 @@ func (p *parking) hold(ctx context.Context, kind store.ActKind, key string) (int
 	return id, p.execute(ctx, id)
 }
 
-// wantPaused compares what the owner is told of the lane, from a lease and from a read.
+// wantPaused compares the mark of the lane in a lease and in a read.
 func (p *parking) wantPaused(ctx context.Context, when string, want bool) error {
 	leased, err := p.r.view(ctx, p.lane)
 	if err != nil {
@@ -54,7 +54,7 @@ func (p *parking) wantPaused(ctx context.Context, when string, want bool) error 
 		return err
 	}
 	if leased.Paused != want || b.Parked.Paused != want {
-		return fmt.Errorf("%s: the lane is paused says the lease: %v, the read: %v, want %v", when, leased.Paused, b.Parked.Paused, want)
+		return fmt.Errorf("%s: Paused is %v in the lease and %v in the read, want %v", when, leased.Paused, b.Parked.Paused, want)
 	}
 	return nil
 }
@@ -181,18 +181,18 @@ func pauseNotFound(ctx context.Context, env Env) error {
 	return nil
 }
 
-// wantHolds compares what Status says is paused.
+// wantHolds compares the pauses in Status.
 func wantHolds(ctx context.Context, env Env, want ...ops.Hold) error {
 	st, err := env.Office().Admin.Status(ctx)
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
 	if len(st.Holds) != len(want) {
-		return fmt.Errorf("status says that %+v is paused, want %+v", st.Holds, want)
+		return fmt.Errorf("status shows the pauses %+v, want %+v", st.Holds, want)
 	}
 	for i, h := range st.Holds {
 		if h.Since.IsZero() || h.Lane != want[i].Lane || h.Key != want[i].Key {
-			return fmt.Errorf("status says that %+v is paused, want %+v", h, want[i])
+			return fmt.Errorf("status shows the pause %+v, want %+v", h, want[i])
 		}
 	}
 	return nil

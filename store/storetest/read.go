@@ -16,7 +16,7 @@ func readCases() []Case {
 	return []Case{
 		{
 			Name: "read/order", Run: readOrder,
-			Promise: "the messages of a key are read in the order in which they were enqueued, within and across transactions",
+			Promise: "the messages of a key are read in the order of their enqueues, within and across transactions",
 		},
 		{
 			Name: "read/numbers", Run: readNumbers,
@@ -24,15 +24,15 @@ func readCases() []Case {
 		},
 		{
 			Name: "read/uncommitted", Run: readUncommitted,
-			Promise: "what is not committed is not read, and what is rolled back never is",
+			Promise: "uncommitted records are not read, and rolled back ones never are",
 		},
 		{
 			Name: "read/not-held-up", Needs: NeedsConcurrentWriters, Run: readNotHeldUp,
-			Promise: "a transaction that stays open holds up nobody else's messages",
+			Promise: "an open transaction holds up no message of another one",
 		},
 		{
 			Name: "read/paging", Run: readPaging,
-			Promise: "a batch has at most MaxRecords records, the next one goes on where it ended, and More says whether there is one",
+			Promise: "a batch has at most MaxRecords records, the next one continues after its end, and More is true if there is a next one",
 		},
 		{
 			Name: "read/bytes", Run: readBytes,
@@ -44,27 +44,27 @@ func readCases() []Case {
 		},
 		{
 			Name: "read/ahead", Run: readAhead,
-			Promise: "reading goes on after a batch that is not settled yet, and settling the last position settles all",
+			Promise: "reading continues after an unsettled batch, and settling the last position settles all",
 		},
 		{
 			Name: "read/ahead-while-settling", Run: readAheadWhileSettling,
-			Promise: "a position read ahead stays good when batches before it are settled",
+			Promise: "a position read ahead stays valid when earlier batches are settled",
 		},
 		{
 			Name: "read/changes-nothing", Run: readChangesNothing,
-			Promise: "Read changes nothing in the database: what was not settled is read again, by anybody",
+			Promise: "Read changes nothing in the database: any instance reads unsettled records again",
 		},
 		{
 			Name: "read/steady-position", Run: readSteadyPosition,
-			Promise: "a position is the same bytes when nothing moved",
+			Promise: "a position has the same bytes as long as nothing moves",
 		},
 		{
 			Name: "read/lanes-asked", Run: readLanesAsked,
-			Promise: "there is at most one batch per lane asked for and none for others",
+			Promise: "a read returns at most one batch per requested lane and none of other lanes",
 		},
 		{
 			Name: "read/not-before", Run: readNotBefore,
-			Promise: "a record that is scheduled for later comes at its place and says how long it has to wait by the database's clock",
+			Promise: "a scheduled record is read at its place, with its remaining wait by the database's clock",
 		},
 		{
 			Name: "read/concurrent", Run: readConcurrent,
@@ -129,9 +129,9 @@ func readNumbers(ctx context.Context, env Env) error {
 		for i, meta := range b.Meta {
 			switch {
 			case meta.Seq <= 0 || seen[meta.Seq]:
-				return fmt.Errorf("lane %d: record %d has number %d, zero or seen before", lane, i, meta.Seq)
+				return fmt.Errorf("lane %d: record %d has number %d, which is zero or was used before", lane, i, meta.Seq)
 			case b.Messages[i].Key == "k" && meta.Seq <= last:
-				return fmt.Errorf("number %d of the key comes after number %d", meta.Seq, last)
+				return fmt.Errorf("number %d of the key follows number %d", meta.Seq, last)
 			case b.Messages[i].Key == "k":
 				last = meta.Seq
 			}
@@ -139,7 +139,7 @@ func readNumbers(ctx context.Context, env Env) error {
 		}
 	}
 	if len(seen) != 30 {
-		return fmt.Errorf("%d records have numbers, 30 were committed", len(seen))
+		return fmt.Errorf("%d records have numbers, want 30", len(seen))
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func readUncommitted(ctx context.Context, env Env) error {
 			return fmt.Errorf("%s: %w", end, err)
 		}
 		for lane, b := range open {
-			return fmt.Errorf("lane %d showed %s of a transaction that was open", lane, show(labels(b)))
+			return fmt.Errorf("lane %d returned %s of an open transaction", lane, show(labels(b)))
 		}
 		got, err := r.take(ctx, 10)
 		if err != nil {
@@ -207,7 +207,7 @@ func readNotHeldUp(ctx context.Context, env Env) error {
 	return joinEnd(ctx, open, err)
 }
 
-// joinEnd rolls an open transaction back and keeps the first error.
+// joinEnd rolls back an open transaction and keeps the first error.
 func joinEnd(ctx context.Context, tx Tx, err error) error {
 	if rerr := tx.Rollback(ctx); err == nil && rerr != nil {
 		return fmt.Errorf("rollback: %w", rerr)
@@ -215,7 +215,7 @@ func joinEnd(ctx context.Context, tx Tx, err error) error {
 	return err
 }
 
-// front starts a relay in front of 5 committed messages of one key and reads them.
+// front commits 5 messages of one key, starts a relay and reads them.
 func front(ctx context.Context, env Env) (*relay, store.Batch, error) {
 	r, lane, err := filled(ctx, env, 5)
 	if err != nil {
@@ -225,7 +225,7 @@ func front(ctx context.Context, env Env) (*relay, store.Batch, error) {
 	return r, b, err
 }
 
-// filled starts a relay in front of n committed messages of one key.
+// filled commits n messages of one key and starts a relay.
 func filled(ctx context.Context, env Env, n int) (*relay, store.Lane, error) {
 	if err := commit(ctx, env, series("k", "m", n)...); err != nil {
 		return nil, 0, err
@@ -257,7 +257,7 @@ func readPaging(ctx context.Context, env Env) error {
 			return fmt.Errorf("page %d of 3: More is %v", i+1, b.More)
 		}
 		if bytes.Equal(b.Position, after) {
-			return fmt.Errorf("page %d has records and leaves the position as it was", i+1)
+			return fmt.Errorf("page %d has records, but its position did not move", i+1)
 		}
 		got, after = append(got, labels(b)...), b.Position
 	}
@@ -266,7 +266,7 @@ func readPaging(ctx context.Context, env Env) error {
 		return err
 	}
 	if len(b.Messages) != 0 || b.More {
-		return fmt.Errorf("behind the last page: %s, More is %v", show(labels(b)), b.More)
+		return fmt.Errorf("after the last page: %s, More is %v", show(labels(b)), b.More)
 	}
 	return same("pages", got, texts(series("k", "m", 25)))
 }
@@ -301,7 +301,7 @@ func readBytes(ctx context.Context, env Env) error {
 			break
 		}
 		if len(b.Messages) > 2 {
-			return fmt.Errorf("%d records of %d bytes came, the limit was %d bytes", len(b.Messages), size, lr.MaxBytes)
+			return fmt.Errorf("%d records of %d bytes were read, limit %d bytes", len(b.Messages), size, lr.MaxBytes)
 		}
 		total += len(b.Messages)
 		if total < len(msgs) && !b.More {
@@ -310,7 +310,7 @@ func readBytes(ctx context.Context, env Env) error {
 		after = b.Position
 	}
 	if total != len(msgs) {
-		return fmt.Errorf("%d of %d records came in pages limited by bytes", total, len(msgs))
+		return fmt.Errorf("%d of %d records were read in pages limited by bytes", total, len(msgs))
 	}
 	return nil
 }
@@ -330,7 +330,7 @@ func readBytesAtLeastOne(ctx context.Context, env Env) error {
 			return err
 		}
 		if len(b.Messages) != 1 {
-			return fmt.Errorf("MaxBytes 1 gave %d records, want exactly one", len(b.Messages))
+			return fmt.Errorf("MaxBytes 1 returned %d records, want 1", len(b.Messages))
 		}
 		got, after = append(got, labels(b)...), b.Position
 	}
@@ -381,7 +381,7 @@ func readAheadWhileSettling(ctx context.Context, env Env) error {
 			got, after, unsettled = append(got, labels(b)...), b.Position, append(unsettled, b)
 		}
 		if len(unsettled) < 3 && len(b.Messages) > 0 {
-			continue // keep two batches unsettled behind the reader
+			continue // two batches stay unsettled behind the reader
 		}
 		if len(unsettled) == 0 {
 			break
@@ -446,8 +446,8 @@ func readChangesNothing(ctx context.Context, env Env) error {
 	return same("read by the next owner", got, texts(series("k", "m", 6)))
 }
 
-// readSteadyPosition allows a few moves: other work in the same database
-// cluster may move what a position knows of running transactions.
+// readSteadyPosition allows a few moves: a position contains running transactions,
+// also those of other work in the same database cluster.
 func readSteadyPosition(ctx context.Context, env Env) error {
 	r, lane, err := filled(ctx, env, 3)
 	if err != nil {
@@ -464,14 +464,14 @@ func readSteadyPosition(ctx context.Context, env Env) error {
 			return err
 		}
 		if len(b.Messages) > 0 {
-			return fmt.Errorf("%s came behind the end", show(labels(b)))
+			return fmt.Errorf("%s was read after the end", show(labels(b)))
 		}
 		if bytes.Equal(b.Position, after) {
 			return nil
 		}
 		after = b.Position
 	}
-	return errors.New("the position of an idle lane was another in each of 20 reads")
+	return errors.New("the position of an idle lane changed in each of 20 reads")
 }
 
 func readLanesAsked(ctx context.Context, env Env) error {
@@ -498,7 +498,7 @@ func readLanesAsked(ctx context.Context, env Env) error {
 	seen := map[store.Lane]bool{}
 	for _, b := range batches {
 		if seen[b.Lane] || b.Lane == lanesOf(r.grant)[len(lanes)] {
-			return fmt.Errorf("a second batch of lane %d, or one that was not asked for", b.Lane)
+			return fmt.Errorf("unexpected batch of lane %d: a second one, or of a lane that was not requested", b.Lane)
 		}
 		seen[b.Lane] = true
 		if err := checkBatch(b, r.laneRead(b.Lane, nil, 3)); err != nil {
@@ -507,7 +507,7 @@ func readLanesAsked(ctx context.Context, env Env) error {
 	}
 	none, err := r.st.Read(ctx, nil)
 	if err != nil || len(none) != 0 {
-		return fmt.Errorf("a read of no lane gave %d batches and error %v", len(none), err)
+		return fmt.Errorf("a read of no lane returned %d batches and error %v", len(none), err)
 	}
 	return nil
 }

@@ -15,12 +15,12 @@ import (
 // longTTL is for leases that must not end during a case.
 const longTTL = time.Minute
 
-// rounds bounds every loop over a store, so that a store that never comes to
-// an end fails a case instead of hanging it.
+// rounds bounds every loop over a store: a store that never reaches its end fails
+// the case instead of hanging it.
 const rounds = 500
 
-// relay is one instance as the suite plays it: it keeps the epochs of its lanes
-// the way the engine does.
+// relay is an instance that the suite plays. It keeps the epochs of its lanes as the
+// engine does.
 type relay struct {
 	st    store.Store
 	boot  string
@@ -40,7 +40,7 @@ func solo(ctx context.Context, env Env, boot string) (*relay, error) {
 		return nil, err
 	}
 	if len(r.grant.Lanes) != env.Features().Lanes {
-		return nil, fmt.Errorf("the only instance holds %d lanes of %d", len(r.grant.Lanes), env.Features().Lanes)
+		return nil, fmt.Errorf("the only instance holds %d of %d lanes", len(r.grant.Lanes), env.Features().Lanes)
 	}
 	return r, nil
 }
@@ -65,15 +65,15 @@ func (r *relay) lease(ctx context.Context, changes ...func(*store.LeaseRequest))
 	return nil
 }
 
-// shorten renews with a short lease. It knows its lanes: a store has little time to look
-// at them for such a lease, and leaves out those that it has not seen.
+// shorten renews with a short lease and names the views that it has: in so short a lease
+// a store has little time to read views, and leaves out lanes that it cannot read in time.
 func (r *relay) shorten(ctx context.Context, ttl time.Duration) error {
 	r.ttl = ttl
 	known := maps.Clone(r.epoch)
 	return r.lease(ctx, func(req *store.LeaseRequest) { req.Known = known })
 }
 
-// leave gives everything back.
+// leave releases all lanes.
 func (r *relay) leave(ctx context.Context) error {
 	return r.lease(ctx, func(req *store.LeaseRequest) { req.Leave = true })
 }
@@ -88,7 +88,7 @@ func lanesOf(g store.Grant) []store.Lane {
 	return lanes
 }
 
-// held returns what the newest grant says of a lane.
+// held returns the newest grant of a lane.
 func (r *relay) held(lane store.Lane) (store.LaneGrant, error) {
 	for _, l := range r.grant.Lanes {
 		if l.Lane == lane {
@@ -113,7 +113,7 @@ func (r *relay) laneRead(lane store.Lane, after store.Position, limit int) store
 	}
 }
 
-// read reads one lane; a lane without a batch is one that did not move.
+// read reads one lane. A lane without a batch has not moved.
 func (r *relay) read(ctx context.Context, lane store.Lane, after store.Position, limit int) (store.Batch, error) {
 	return r.readOne(ctx, r.laneRead(lane, after, limit))
 }
@@ -141,20 +141,20 @@ func (r *relay) readOne(ctx context.Context, lr store.LaneRead) (store.Batch, er
 		return store.Batch{Lane: lr.Lane, Position: lr.After}, nil
 	}
 	if len(batches) > 1 {
-		return store.Batch{}, fmt.Errorf("one lane was asked for, %d batches came", len(batches))
+		return store.Batch{}, fmt.Errorf("a read of one lane returned %d batches", len(batches))
 	}
 	return batches[0], checkBatch(batches[0], lr)
 }
 
-// checkBatch checks what must be true of every batch.
+// checkBatch checks the rules for every batch.
 func checkBatch(b store.Batch, lr store.LaneRead) error {
 	switch {
 	case b.Lane != lr.Lane:
-		return fmt.Errorf("lane %d was asked for, a batch of lane %d came", lr.Lane, b.Lane)
+		return fmt.Errorf("a read of lane %d returned a batch of lane %d", lr.Lane, b.Lane)
 	case len(b.Messages) != len(b.Meta):
 		return fmt.Errorf("lane %d: %d messages but %d meta", b.Lane, len(b.Messages), len(b.Meta))
 	case len(b.Messages) > lr.MaxRecords:
-		return fmt.Errorf("lane %d: %d records, the limit was %d", b.Lane, len(b.Messages), lr.MaxRecords)
+		return fmt.Errorf("lane %d: %d records, limit %d", b.Lane, len(b.Messages), lr.MaxRecords)
 	case lr.Parked && b.Position != nil:
 		return fmt.Errorf("lane %d: a parked batch has a position", b.Lane)
 	case !lr.Parked && len(b.Messages) > 0 && b.Position == nil:
@@ -183,7 +183,7 @@ func (r *relay) all(ctx context.Context) (map[store.Lane]store.Batch, error) {
 	return out, nil
 }
 
-// laneOf finds the lane in which a pending message of key stands.
+// laneOf finds the lane of a pending message of key.
 func (r *relay) laneOf(ctx context.Context, key string) (store.Lane, error) {
 	all, err := r.all(ctx)
 	if err != nil {
@@ -212,8 +212,8 @@ func (r *relay) settle(ctx context.Context, s store.Settlement) error {
 	return nil
 }
 
-// trySettle applies one settlement with the epoch that the relay believes in
-// and leaves that epoch as it is.
+// trySettle applies one settlement with the relay's own epoch and does not advance
+// that epoch.
 func (r *relay) trySettle(ctx context.Context, s store.Settlement) (lost bool, err error) {
 	s.BootID, s.Epoch = r.boot, r.epoch[s.Lane]
 	lanes, err := r.st.Settle(ctx, []store.Settlement{s})
@@ -226,8 +226,8 @@ func (r *relay) trySettle(ctx context.Context, s store.Settlement) (lost bool, e
 	return len(lanes) > 0, nil
 }
 
-// take reads and settles everything pending in the held lanes and returns its
-// labels in the order in which they came, lane after lane.
+// take reads and settles all pending messages of the held lanes and returns their
+// labels in the order of reading, lane after lane.
 func (r *relay) take(ctx context.Context, limit int) ([]string, error) {
 	var got []string
 	for _, lane := range lanesOf(r.grant) {
@@ -255,7 +255,7 @@ func (r *relay) takeLane(ctx context.Context, lane store.Lane, limit int) ([]str
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("lane %d is not at its end after %d settled batches", lane, rounds)
+	return nil, fmt.Errorf("lane %d still has records after %d settled batches", lane, rounds)
 }
 
 // everywhere commits messages and reads every lane once.
@@ -285,7 +285,7 @@ func manyKeys() []postrider.Message {
 	return msgs
 }
 
-// next gives everything back and starts the next owner of all lanes.
+// next releases all lanes and starts their next owner.
 func (r *relay) next(ctx context.Context, env Env) (*relay, error) {
 	if err := r.leave(ctx); err != nil {
 		return nil, err
@@ -293,7 +293,7 @@ func (r *relay) next(ctx context.Context, env Env) (*relay, error) {
 	return solo(ctx, env, r.boot+"'s heir")
 }
 
-// label makes a message of key that is recognised by its payload.
+// label returns a message of key whose payload is its label.
 func label(key, text string) postrider.Message {
 	return postrider.Message{Topic: "orders", Key: key, Type: "order.placed", Payload: []byte(text)}
 }
@@ -335,7 +335,7 @@ func commit(ctx context.Context, env Env, msgs ...postrider.Message) error {
 	return nil
 }
 
-// begin leaves a transaction with messages open.
+// begin enqueues messages in a transaction and leaves it open.
 func begin(ctx context.Context, env Env, msgs ...postrider.Message) (Tx, error) {
 	tx, err := env.Begin(ctx)
 	if err != nil {
@@ -362,7 +362,7 @@ func same(what string, got, want []string) error {
 	return nil
 }
 
-// sameSet compares lists of labels without order, each counted.
+// sameSet compares lists of labels as multisets.
 func sameSet(what string, got, want []string) error {
 	count := map[string]int{}
 	for _, s := range want {
@@ -381,7 +381,7 @@ func sameSet(what string, got, want []string) error {
 		}
 	}
 	if len(missing)+len(extra) > 0 {
-		return fmt.Errorf("%s: missing %s, too many %s", what, show(missing), show(extra))
+		return fmt.Errorf("%s: missing %s, extra %s", what, show(missing), show(extra))
 	}
 	return nil
 }
@@ -401,8 +401,8 @@ func tick(env Env) time.Duration {
 	return time.Second
 }
 
-// twoKeys finds two keys, in order, that share a lane; all that it wrote to
-// find them is settled.
+// twoKeys finds two keys, in order, that share a lane. It settles all messages that
+// it wrote to find them.
 func twoKeys(ctx context.Context, env Env) (*relay, store.Lane, []string, error) {
 	r, all, err := everywhere(ctx, env, manyKeys())
 	if err != nil {

@@ -14,7 +14,7 @@ func requestCases() []Case {
 	return []Case{
 		{
 			Name: "request/waits-for-owner", Run: requestWaits,
-			Promise: "a request changes nothing until the lane's owner executes it, and only the owner is told of it",
+			Promise: "a request changes nothing until the lane's owner executes it, and only the owner gets it",
 		},
 		{
 			Name: "request/retry", Run: requestRetry,
@@ -26,7 +26,7 @@ func requestCases() []Case {
 		},
 		{
 			Name: "request/once", Run: requestOnce,
-			Promise: "a request is executed exactly once, however often its settlement is repeated or its id is named",
+			Promise: "a request is executed exactly once, even if its settlement or its id is repeated",
 		},
 		{
 			Name: "request/in-order", Run: requestInOrder,
@@ -34,11 +34,11 @@ func requestCases() []Case {
 		},
 		{
 			Name: "request/gone", Run: requestGone,
-			Promise: "a request for a record that is no longer parked ends as gone",
+			Promise: "a request for a record that is no longer parked has the result gone",
 		},
 		{
 			Name: "request/not-found", Run: requestNotFound,
-			Promise: "a request for a record that is not parked is ErrNotFound",
+			Promise: "a new request for a record that is not parked returns ErrNotFound",
 		},
 	}
 }
@@ -66,7 +66,7 @@ func (p *parking) execute(ctx context.Context, ids ...int64) error {
 	return p.r.settle(ctx, store.Settlement{Lane: p.lane, Requests: ids})
 }
 
-// wantActs compares what became of requests: a result, or "" for not done.
+// wantActs compares the results of requests; "" is an open request.
 func wantActs(ctx context.Context, env Env, want map[int64]string) error {
 	var ids []int64
 	for id := range want {
@@ -113,18 +113,18 @@ func requestWaits(ctx context.Context, env Env) error {
 		return err
 	}
 	if got, want := requestIDs(p.r.grant), []int64{first, second}; !slices.Equal(got, want) {
-		return fmt.Errorf("the owner is told of requests %v, want %v", got, want)
+		return fmt.Errorf("the owner gets requests %v, want %v", got, want)
 	}
 	req := p.r.grant.Requests[0]
 	if req.Lane != p.lane || req.Kind != store.ActRetry || req.Seq != p.seqs(0)[0] || req.Actor != "ann" || req.Reason != "test" {
-		return fmt.Errorf("the owner is told of %+v", req)
+		return fmt.Errorf("the owner gets %+v", req)
 	}
 	other := newRelay(env, "b")
 	if err := other.lease(ctx); err != nil {
 		return err
 	}
 	if got := requestIDs(other.grant); len(got) != 0 {
-		return fmt.Errorf("an instance without lanes is told of requests %v", got)
+		return fmt.Errorf("an instance without lanes gets requests %v", got)
 	}
 	return wantActs(ctx, env, map[int64]string{first: "", second: ""})
 }
@@ -152,7 +152,7 @@ func requestRetry(ctx context.Context, env Env) error {
 		return fmt.Errorf("the record is %s with %d attempts in generation %d, want retry, 0, 1", meta.State, meta.Attempts, meta.Generation)
 	}
 	if got := requestIDs(p.r.grant); len(got) != 0 {
-		return fmt.Errorf("the owner is still told of requests %v", got)
+		return fmt.Errorf("the owner still gets requests %v", got)
 	}
 	again := p.park(0, hourly(store.Retry, true))
 	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Park: []store.Park{again}}); err != nil {
@@ -160,7 +160,7 @@ func requestRetry(ctx context.Context, env Env) error {
 	}
 	records, err := env.Office().Admin.Parked(ctx, ops.ParkedQuery{State: store.Retry})
 	if err != nil || len(records) != 1 || records[0].Generation != 1 {
-		return fmt.Errorf("the generation is lost when the record fails again: %d records, error %v", len(records), err)
+		return fmt.Errorf("the record failed again and lost its generation: %d records, error %v", len(records), err)
 	}
 	return wantActs(ctx, env, map[int64]string{id: ops.ResultDone})
 }
@@ -195,7 +195,7 @@ func requestOnce(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
-	for range 2 { // the answer of the first was lost
+	for range 2 { // as if the first reply had been lost
 		lost, err := p.r.trySettle(ctx, store.Settlement{Lane: p.lane, Requests: []int64{id}})
 		if err != nil || lost {
 			return fmt.Errorf("settlement of a request: lost %v, error %v", lost, err)
@@ -203,14 +203,14 @@ func requestOnce(ctx context.Context, env Env) error {
 	}
 	p.r.epoch[p.lane]++
 	if err := p.execute(ctx, id); err != nil {
-		return fmt.Errorf("naming a request that is done: %w", err)
+		return fmt.Errorf("settle an executed request again: %w", err)
 	}
 	b, err := p.r.due(ctx, p.lane)
 	if err != nil {
 		return err
 	}
 	if len(b.Meta) != 1 || b.Meta[0].Generation != 1 {
-		return fmt.Errorf("after one retry that was named three times: %+v, want generation 1", b.Meta)
+		return fmt.Errorf("after one retry, named three times: %+v, want generation 1", b.Meta)
 	}
 	return wantActs(ctx, env, map[int64]string{id: ops.ResultDone})
 }

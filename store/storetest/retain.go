@@ -15,7 +15,7 @@ func retainCases() []Case {
 	return []Case{
 		{
 			Name: "retain/settled-only", Run: retainSettled, Needs: NeedsRetention,
-			Promise: "retention removes rows that the pipe has settled and no other row; the rest is read as before",
+			Promise: "retention removes only rows that the pipe has settled; the others are read as before",
 		},
 		{
 			Name: "retain/every-pipe", Run: retainEveryPipe, Needs: NeedsRetention,
@@ -23,27 +23,27 @@ func retainCases() []Case {
 		},
 		{
 			Name: "retain/age", Run: retainAge, Needs: NeedsRetention,
-			Promise: "a row stays until it has been settled for as long as PruneRequest.OlderThan, however old it was then",
+			Promise: "a row stays until PruneRequest.OlderThan has passed since it was settled, whatever its age",
 		},
 		{
 			Name: "retain/size", Run: retainSize, Needs: NeedsRetention,
-			Promise: "settled rows go before their age while the outbox takes more than PruneRequest.MaxBytes",
+			Promise: "settled rows are removed early while the outbox is larger than PruneRequest.MaxBytes",
 		},
 		{
 			Name: "retain/parked-stays", Run: retainParked, Needs: NeedsRetention,
-			Promise: "a parked record is delivered whole after its row was removed",
+			Promise: "a parked record is delivered complete after its row was removed",
 		},
 		{
 			Name: "retain/one-runner", Run: retainRunner, Needs: NeedsRetention,
-			Promise: "one runner removes rows at a time: another one is told its name until the lease ends, is given back or is taken",
+			Promise: "one runner removes rows at a time; others get its name until its lease expires, is released or is taken",
 		},
 		{
 			Name: "retain/archive-first", Run: retainArchive, Needs: NeedsRetention,
-			Promise: "rows are archived whole and in their order before they are removed, and stay when the archive fails",
+			Promise: "rows are archived complete and in order before they are removed, and stay if the archive fails",
 		},
 		{
 			Name: "retain/dry-run", Run: retainDryRun, Needs: NeedsRetention,
-			Promise: "a dry run counts what is due and removes nothing",
+			Promise: "a dry run counts due rows and removes none",
 		},
 	}
 }
@@ -76,18 +76,18 @@ func keeps(ctx context.Context, env Env, n, settled int) (*keeping, error) {
 	return k, env.Advance(ctx, tick(env))
 }
 
-// counted lets the books, if any, look first: only what they have counted goes.
+// counted lets the books, if any, count first: retention removes only counted rows.
 func counted(ctx context.Context, office *ops.Office, req ops.AuditRequest) error {
 	if office.Books == nil {
 		return nil
 	}
 	if _, err := office.Books.Audit(ctx, req); err != nil {
-		return fmt.Errorf("look at the books: %w", err)
+		return fmt.Errorf("count in the books: %w", err)
 	}
 	return nil
 }
 
-// prune runs batches until nothing is left to do.
+// prune runs batches until no row is due.
 func (k *keeping) prune(ctx context.Context, req ops.PruneRequest) (done ops.Pruned, err error) {
 	office := keeper(k.env)
 	if req.Runner == "" {
@@ -108,10 +108,10 @@ func (k *keeping) prune(ctx context.Context, req ops.PruneRequest) (done ops.Pru
 		}
 		req.Lanes, req.After, req.Take = done.Left, done.After, false
 	}
-	return done, fmt.Errorf("after %d batches of retention there is still one left", rounds)
+	return done, fmt.Errorf("retention still has work after %d batches", rounds)
 }
 
-// wantPruned removes what is due and compares how many rows went.
+// wantPruned removes due rows and compares their number.
 func (k *keeping) wantPruned(ctx context.Context, when string, req ops.PruneRequest, want int64) error {
 	done, err := k.prune(ctx, req)
 	if err == nil && done.Rows != want {
@@ -144,7 +144,7 @@ func retainSettled(ctx context.Context, env Env) error {
 	if err := k.wantPruned(ctx, "all are settled", ops.PruneRequest{}, 2); err != nil {
 		return err
 	}
-	// A number that was removed is not used again, or a cursor would pass over its row.
+	// The number of a removed row is not used again, or a cursor would skip the new row.
 	if err := commit(ctx, env, label("k", "new")); err != nil {
 		return err
 	}
@@ -175,9 +175,9 @@ func retainEveryPipe(ctx context.Context, env Env) error {
 	case err != nil:
 		return err
 	case done.Rows != 0:
-		return fmt.Errorf("retention removed %d rows that the pipe slow has not settled", done.Rows)
+		return fmt.Errorf("retention removed %d rows that pipe slow has not settled", done.Rows)
 	case done.Held.Pipe != "slow" || done.Held.Rows != 4 || !done.Held.Over:
-		return fmt.Errorf("the pipe slow holds 4 rows, above the cap of 3; retention reports %+v", done.Held)
+		return fmt.Errorf("pipe slow holds 4 rows, above the cap of 3, but retention reports %+v", done.Held)
 	}
 	if _, err := slow.take(ctx, 10); err != nil {
 		return err
@@ -195,7 +195,7 @@ func retainAge(ctx context.Context, env Env) error {
 	}
 	k := &keeping{env: env, r: r, lane: lane}
 	for old := 2 * tick(env); ; old *= 2 {
-		// An outage: the rows are old when they are sent.
+		// As after an outage, the rows are old when they are sent.
 		if err := env.Advance(ctx, old); err != nil {
 			return err
 		}
@@ -210,7 +210,7 @@ func retainAge(ctx context.Context, env Env) error {
 		if time.Since(began) < old/2 {
 			return err
 		}
-		// A machine that is this slow has made them old again: others are sent, and kept for longer.
+		// On a slow machine they are old enough already: send others and keep them for longer.
 		if err := commit(ctx, env, series("k", "m", 3)...); err != nil {
 			return err
 		}
@@ -287,7 +287,7 @@ func retainRunner(ctx context.Context, env Env) error {
 		}
 	}
 	if done, err := keeper(env).Retention.Prune(ctx, ops.PruneRequest{}); err == nil {
-		return fmt.Errorf("a runner without a name was served: %+v", done)
+		return fmt.Errorf("a runner without a name was accepted: %+v", done)
 	}
 	return nil
 }
@@ -301,12 +301,12 @@ func retainArchive(ctx context.Context, env Env) error {
 	var got []string
 	_, err = k.prune(ctx, ops.PruneRequest{Archive: func(context.Context, []ops.ArchivedRow) error { return full }})
 	if !errors.Is(err, full) {
-		return fmt.Errorf("the archive failed, and Prune returned %w", err)
+		return fmt.Errorf("the archive failed, but Prune returned %w", err)
 	}
 	done, err := k.prune(ctx, ops.PruneRequest{Archive: func(_ context.Context, rows []ops.ArchivedRow) error {
 		for i := range rows {
 			if rows[i].Lane != k.lane || rows[i].Seq == 0 || rows[i].Message.ID == "" || rows[i].Message.Time.IsZero() {
-				return fmt.Errorf("the archived row is not whole: %+v", rows[i])
+				return fmt.Errorf("the archived row is incomplete: %+v", rows[i])
 			}
 			got = append(got, string(rows[i].Message.Payload))
 		}
@@ -316,7 +316,7 @@ func retainArchive(ctx context.Context, env Env) error {
 		return err
 	}
 	if done.Rows != 2 {
-		return fmt.Errorf("retention removed %d rows, and 2 were archived", done.Rows)
+		return fmt.Errorf("retention removed %d rows, but 2 were archived", done.Rows)
 	}
 	return same("archived", got, texts(series("k", "m", 2)))
 }

@@ -13,11 +13,11 @@ func settleCases() []Case {
 	return []Case{
 		{
 			Name: "settle/durable", Run: settleDurable,
-			Promise: "a settled position is where the next owner starts",
+			Promise: "the next owner starts at the settled position",
 		},
 		{
 			Name: "settle/in-part", Run: settleInPart,
-			Promise: "what lies behind a settled position is still to come, also for the next owner",
+			Promise: "records after a settled position are still read, also by the next owner",
 		},
 		{
 			Name: "settle/epoch-rises", Run: settleEpochRises,
@@ -25,15 +25,15 @@ func settleCases() []Case {
 		},
 		{
 			Name: "settle/no-position", Run: settleNoPosition,
-			Promise: "a settlement without a position leaves it where it is",
+			Promise: "a settlement without a position does not move the position",
 		},
 		{
 			Name: "settle/repeat", Run: settleRepeat,
-			Promise: "a settlement that had been committed is reported as success when it is repeated, and is applied once",
+			Promise: "a committed settlement succeeds when it is repeated, and is applied once",
 		},
 		{
 			Name: "settle/repeat-changed", Run: settleRepeatChanged,
-			Promise: "another settlement under an epoch that was settled is no repetition: its lane is lost",
+			Promise: "a different settlement under a settled epoch is not a repetition: its lane is lost",
 		},
 		{
 			Name: "settle/many-lanes", Run: settleManyLanes,
@@ -41,11 +41,11 @@ func settleCases() []Case {
 		},
 		{
 			Name: "settle/delivered", Run: settleDelivered,
-			Promise: "the progress counters add up what was reported as delivered",
+			Promise: "the progress counters add up the delivered counts",
 		},
 		{
 			Name: "settle/nothing", Run: settleNothing,
-			Promise: "settling no lane at all is no error",
+			Promise: "settling no lane succeeds",
 		},
 	}
 }
@@ -159,7 +159,7 @@ func settleNoPosition(ctx context.Context, env Env) error {
 		positions = append(positions, l.Position)
 	}
 	if !bytes.Equal(positions[0], positions[1]) {
-		return fmt.Errorf("lane %d moved from %q to %q by a settlement without a position", lane, positions[0], positions[1])
+		return fmt.Errorf("a settlement without a position moved lane %d from %q to %q", lane, positions[0], positions[1])
 	}
 	got, err := r.take(ctx, 10)
 	if err != nil {
@@ -181,10 +181,10 @@ func settleRepeat(ctx context.Context, env Env) error {
 		Lane: lane, Position: b.Position, Delivered: 1,
 		Park: []store.Park{{Seq: b.Meta[1].Seq, Message: b.Messages[1], State: store.Dead, Captures: true, Attempts: 3}},
 	}
-	for i := range 3 { // the answers of the first two were lost
+	for i := range 3 { // as if the first two replies had been lost
 		lost, err := r.trySettle(ctx, s)
 		if err != nil || lost {
-			return fmt.Errorf("settlement sent for the %d. time: lost %v, error %v", i+1, lost, err)
+			return fmt.Errorf("settlement %d of 3 equal ones: lost %v, error %v", i+1, lost, err)
 		}
 	}
 	epoch := r.epoch[lane] + 1
@@ -196,7 +196,7 @@ func settleRepeat(ctx context.Context, env Env) error {
 		return err
 	}
 	if l.Epoch != epoch || l.Parked.Records != 1 {
-		return fmt.Errorf("after one settlement sent three times: epoch %d, want %d; %d parked records, want 1", l.Epoch, epoch, l.Parked.Records)
+		return fmt.Errorf("after a settlement was sent three times: epoch %d, want %d; %d parked records, want 1", l.Epoch, epoch, l.Parked.Records)
 	}
 	return wantStatus(ctx, env, map[string]int64{"delivered": 1, "dead": 1, "pending": 3})
 }
@@ -218,7 +218,7 @@ func settleRepeatChanged(ctx context.Context, env Env) error {
 			return err
 		}
 		if !lost {
-			return fmt.Errorf("a settlement with %s counts as the one that was committed under its epoch", name)
+			return fmt.Errorf("a settlement with %s passes for the committed one of its epoch", name)
 		}
 	}
 	if lost, err := r.trySettle(ctx, first); err != nil || lost {
@@ -274,8 +274,8 @@ func settleNothing(ctx context.Context, env Env) error {
 	return nil
 }
 
-// wantStatus compares counts of the operators' view: "delivered", "pending" or
-// the name of a parked state.
+// wantStatus compares counts in Status: "delivered", "pending" or the name of a
+// parked state.
 func wantStatus(ctx context.Context, env Env, want map[string]int64) error {
 	status, err := env.Office().Admin.Status(ctx)
 	if err != nil {

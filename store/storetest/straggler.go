@@ -14,23 +14,23 @@ func stragglerCases() []Case {
 	return []Case{
 		{
 			Name: "straggler/late-commit", Needs: NeedsBackdatedWriters, Run: stragglerLateCommit,
-			Promise: "a record that commits after records with higher numbers were settled is still delivered",
+			Promise: "a record that commits after higher numbers were settled is still delivered",
 		},
 		{
 			Name: "straggler/late-rollback", Needs: NeedsBackdatedWriters, Run: stragglerLateRollback,
-			Promise: "a transaction that rolls back late leaves nothing behind and holds nothing up",
+			Promise: "a late rollback leaves no record and holds up none",
 		},
 		{
 			Name: "straggler/before-later", Needs: NeedsBackdatedWriters, Run: stragglerBeforeLater,
-			Promise: "a late record comes before the records of its key that were enqueued after its commit",
+			Promise: "a late record precedes the records of its key that were enqueued after its commit",
 		},
 		{
 			Name: "straggler/pages", Needs: NeedsBackdatedWriters, Run: stragglerPages,
-			Promise: "a large transaction that commits late comes in pages within the limits, complete and in order",
+			Promise: "a large transaction that commits late is read in pages within the limits, complete and in order",
 		},
 		{
 			Name: "straggler/survives-take-over", Needs: NeedsBackdatedWriters, Run: stragglerSurvivesTakeOver,
-			Promise: "a transaction that was open when its numbers were passed is not forgotten by the next owner",
+			Promise: "the next owner reads a transaction that was open when the cursor passed its numbers",
 		},
 		{
 			Name: "straggler/unsettled", Needs: NeedsBackdatedWriters, Run: stragglerUnsettled,
@@ -38,13 +38,13 @@ func stragglerCases() []Case {
 		},
 		{
 			Name: "straggler/history", Needs: NeedsBackdatedWriters, Run: stragglerHistory,
-			Promise: "over a random history of overlapping writers every committed record is settled once, in causal order per key, and none that rolled back",
+			Promise: "in a random history of overlapping writers every committed record is settled once, in causal order per key, and no rolled back one",
 		},
 	}
 }
 
-// overtaken leaves a transaction with msgs open whose numbers were passed: a
-// later record of the same lane was committed and settled.
+// overtaken leaves a transaction with msgs open whose numbers the cursor has passed:
+// a later record of the same lane was committed and settled.
 func overtaken(ctx context.Context, env Env, msgs ...postrider.Message) (*relay, Tx, error) {
 	r, err := solo(ctx, env, "a")
 	if err != nil {
@@ -221,8 +221,8 @@ type history struct {
 	next      int
 	open      []*openTx
 	committed []string
-	// before has, for each record, those of its key that were committed, or
-	// written by the same transaction, before it was enqueued.
+	// before has, for each record, the records of its key that were committed, or
+	// written by the same transaction, before its enqueue.
 	before map[string][]string
 	key    map[string]string
 	done   map[string]bool
@@ -271,7 +271,7 @@ func (h *history) run(ctx context.Context, boot string) error {
 	if err != nil {
 		return err
 	}
-	for range len(h.committed) + 2 { // until a look at every lane brings nothing more
+	for range len(h.committed) + 2 { // until reads of all lanes return nothing
 		before := len(h.done)
 		if err := h.read(ctx); err != nil {
 			return err
@@ -282,7 +282,7 @@ func (h *history) run(ctx context.Context, boot string) error {
 	}
 	for _, text := range h.committed {
 		if !h.done[text] {
-			return fmt.Errorf("record %s was committed and never came", text)
+			return fmt.Errorf("record %s was committed but never read", text)
 		}
 	}
 	return h.relay.leave(ctx)
@@ -341,13 +341,13 @@ func (h *history) read(ctx context.Context) error {
 		for _, text := range labels(b) {
 			switch {
 			case !committed[text]:
-				return fmt.Errorf("record %s came without a commit", text)
+				return fmt.Errorf("record %s was read without a commit", text)
 			case h.done[text]:
-				return fmt.Errorf("record %s came again after it was settled", text)
+				return fmt.Errorf("record %s was read again after it was settled", text)
 			}
 			for _, earlier := range h.before[text] {
 				if !h.done[earlier] {
-					return fmt.Errorf("record %s came before %s of its key, which was committed before it was enqueued", text, earlier)
+					return fmt.Errorf("record %s was read before %s of its key, which was committed before its enqueue", text, earlier)
 				}
 			}
 			h.done[text] = true

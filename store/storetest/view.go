@@ -14,32 +14,32 @@ func viewCases() []Case {
 	return []Case{
 		{
 			Name: "view/states", Run: viewStates, Needs: NeedsView,
-			Promise: "the view shows each message with its state, its attempts, what it waits for and who holds it",
+			Promise: "the view shows each message with its state, attempts, cause of waiting and owner",
 		},
 		{
 			Name: "view/columns", Run: viewColumns, Needs: NeedsView,
-			Promise: "the view shows a message as it was written, but for its payload",
+			Promise: "the view shows every field of a message as it was written, except the payload",
 		},
 		{
 			Name: "view/in-progress", Run: viewReach, Needs: NeedsView,
-			Promise: "no more messages of a lane are InProgress than its relay may have in its hands",
+			Promise: "no more messages of a lane are InProgress than its relay may have in flight",
 		},
 		{
 			Name: "view/discarded", Run: viewDiscarded, Needs: NeedsView,
-			Promise: "a dead letter that a person discards is Sent",
+			Promise: "a discarded dead letter is Sent",
 		},
 		{
 			Name: "view/sent-at", Run: viewSentAt, Needs: NeedsView,
-			Promise: "a time of sending that was shown does not change",
+			Promise: "a time of sending does not change once it was shown",
 		},
 	}
 }
 
-// shown is what the view has of one message, without what the message itself says.
+// shown is a row of the view without the fields of the message itself.
 type shown struct {
 	State, Parked, WaitsFor string
 	Attempts                int
-	Failed, Next            bool // the times are there
+	Failed, Next            bool // the times are set
 	Class, Code, Error      string
 	Owner                   string
 }
@@ -57,7 +57,7 @@ func viewed(ctx context.Context, env Env) (map[string]ops.ViewRow, error) {
 			return nil, fmt.Errorf("%s is in the view twice", r.Type)
 		}
 		if (r.LockOwner == "") != r.LockedUntil.IsZero() || r.FirstFailed.IsZero() != r.LastAttempt.IsZero() {
-			return nil, fmt.Errorf("%s has half of a pair of columns: %+v", r.Type, *r)
+			return nil, fmt.Errorf("%s has only one of a pair of columns: %+v", r.Type, *r)
 		}
 		if r.State != ops.ViewSent && !r.SentAt.IsZero() {
 			return nil, fmt.Errorf("%s is %s and was sent at %v", r.Type, r.State, r.SentAt)
@@ -88,7 +88,7 @@ func wantShown(ctx context.Context, env Env, when string, want map[string]shown)
 	return nil
 }
 
-// typed gives each message its label as its type, which the view shows.
+// typed sets the type of each message, which the view shows, to its label.
 func typed(msgs []postrider.Message) []postrider.Message {
 	for i := range msgs {
 		msgs[i].Type = string(msgs[i].Payload)
@@ -137,7 +137,7 @@ func viewStates(ctx context.Context, env Env) error {
 	return viewWaits(ctx, env, p, want)
 }
 
-// viewWaits holds up what a relay could send, in each way that every store knows.
+// viewWaits holds up sendable messages in each way that every store supports.
 func viewWaits(ctx context.Context, env Env, p *parking, want map[string]shown) error {
 	change := func(waitsFor string) {
 		for _, name := range []string{"m000", "new000"} {
@@ -200,7 +200,7 @@ func viewColumns(ctx context.Context, env Env) error {
 		}
 		switch {
 		case !there || fmt.Sprint(got) != fmt.Sprint(want) || fmt.Sprint(r.Headers) != fmt.Sprint(m.Headers):
-			return fmt.Errorf("%s: the view shows\n%+v, the message is\n%+v", when, r, m)
+			return fmt.Errorf("%s: the view shows\n%+v, but the message is\n%+v", when, r, m)
 		case m.ID != "" && r.ID != m.ID || r.Seq <= 0 || r.CreatedAt.IsZero() || !r.NotBefore.Equal(m.NotBefore):
 			return fmt.Errorf("%s: id %q, number %d, created at %v, not before %v", when, r.ID, r.Seq, r.CreatedAt, r.NotBefore)
 		case when == "set aside":
@@ -247,7 +247,7 @@ func viewReach(ctx context.Context, env Env) error {
 			want = ops.ViewInProgress
 		}
 		if got := all[name].State; got != want {
-			return fmt.Errorf("%s is %s, want %s: the relay may have %d in its hands", name, got, want, reach)
+			return fmt.Errorf("%s is %s, want %s: the relay may have %d in flight", name, got, want, reach)
 		}
 	}
 	return nil

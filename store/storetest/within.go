@@ -13,15 +13,15 @@ func withinCases() []Case {
 	return []Case{
 		{
 			Name: "read/within", Run: readWithin,
-			Promise: "all batches of a call hold at most Within bytes; a lane that was left out has More, its position has not moved, and nothing of it is lost",
+			Promise: "all batches of a call hold at most Within bytes; a lane that was left out has More, keeps its position and loses no record",
 		},
 		{
 			Name: "read/within-stragglers", Run: readWithinStragglers, Needs: NeedsBackdatedWriters,
-			Promise: "records that committed late keep within the bytes of the call too, and come in the end",
+			Promise: "late records obey the call's limit of bytes too, and are read in the end",
 		},
 		{
 			Name: "parked/within", Run: parkedWithin,
-			Promise: "a parked read returns no record beyond Within, not even its first, and says More",
+			Promise: "a parked read returns no record beyond Within, not even the first, and sets More",
 		},
 	}
 }
@@ -38,13 +38,13 @@ func withinKeys(keys, n int) (all []postrider.Message) {
 	return all
 }
 
-// sweep reads all lanes in turn, each call within so many bytes, until nothing is
-// left. The first lane of a call may bring one record of any size.
+// sweep reads all lanes in turn, each call within a limit of bytes, until no record is
+// left. The first lane of a call may return one record of any size.
 type sweep struct {
 	r      *relay
 	within int
 	after  map[store.Lane]store.Position
-	next   map[string]int // by key, the record that is to come
+	next   map[string]int // by key, the next record to be read
 	came   int
 }
 
@@ -67,13 +67,13 @@ func (s *sweep) call(ctx context.Context, first int, anySize bool) (more bool, e
 	for _, b := range batches {
 		more = more || b.More
 		if after := s.after[b.Lane]; len(b.Messages) == 0 && b.More && after != nil && !bytes.Equal(b.Position, after) {
-			return false, fmt.Errorf("lane %d was left out and its position moved", b.Lane)
+			return false, fmt.Errorf("lane %d was left out, but its position moved", b.Lane)
 		}
 		for i := range b.Messages {
 			m := &b.Messages[i]
 			total, largest = total+m.Size(), max(largest, m.Size())
 			if want := fmt.Sprintf("%d ", s.next[m.Key]); !bytes.HasPrefix(m.Payload, []byte(want)) {
-				return false, fmt.Errorf("key %s: record %.2q came, want %q", m.Key, m.Payload, want)
+				return false, fmt.Errorf("key %s: record %.2q was read, want %q", m.Key, m.Payload, want)
 			}
 			s.next[m.Key]++
 			s.came++
@@ -81,7 +81,7 @@ func (s *sweep) call(ctx context.Context, first int, anySize bool) (more bool, e
 		s.after[b.Lane] = b.Position
 	}
 	if limit := s.within; total > limit && (!anySize || total > limit+largest) {
-		return false, fmt.Errorf("the batches of a call hold %d bytes, the limit was %d", total, limit)
+		return false, fmt.Errorf("the batches of a call hold %d bytes, limit %d", total, limit)
 	}
 	return more, nil
 }
@@ -99,7 +99,7 @@ func (s *sweep) all(ctx context.Context, want int) error {
 			return fmt.Errorf("no lane has More after %d of %d records", s.came, want)
 		}
 	}
-	return fmt.Errorf("%d of %d records came", s.came, want)
+	return fmt.Errorf("%d of %d records were read", s.came, want)
 }
 
 func newSweep(r *relay, within int) *sweep {
@@ -121,9 +121,9 @@ func readWithin(ctx context.Context, env Env) error {
 		}
 	}
 	none := newSweep(r, withinSize/2)
-	for i := range 2 { // the second one knows how large records are
+	for i := range 2 { // the second call has learnt the size of records
 		if more, err := none.call(ctx, i, false); err != nil || none.came > 0 || !more {
-			return fmt.Errorf("%d records of %d bytes came within %d, More is %v, %w", none.came, withinSize, none.within, more, err)
+			return fmt.Errorf("%d records of %d bytes were read within %d, More is %v, %w", none.came, withinSize, none.within, more, err)
 		}
 	}
 	for _, within := range []int{withinSize / 2, 5 * withinSize / 2, 15 * withinSize} {
@@ -188,7 +188,7 @@ func parkedWithin(ctx context.Context, env Env) error {
 			return err
 		}
 		if len(b.Messages) != 0 || !b.More {
-			return fmt.Errorf("within 1 byte %d records came, More is %v", len(b.Messages), b.More)
+			return fmt.Errorf("within 1 byte %d records were read, More is %v", len(b.Messages), b.More)
 		}
 	}
 	return p.wantView(ctx, "after reads", 3)
