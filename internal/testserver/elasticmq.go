@@ -14,10 +14,10 @@ import (
 // ElasticMQVersion is the version of the server that "make servers" installs.
 const ElasticMQVersion = "1.7.1"
 
-// ElasticMQ is a running ElasticMQ, which speaks the API of Amazon SQS with the
-// service's limits and accepts any credentials. With [Throughput] and without [Durable]
-// it keeps its queues in memory and a kill ends them. A server that was killed begins
-// its sequence numbers anew, and no longer delivers a group's older messages in order.
+// ElasticMQ is a running ElasticMQ, which has the API and the limits of Amazon SQS and
+// accepts any credentials. With [Throughput] and without [Durable] it keeps its queues
+// in memory and loses them when it is killed. A killed server restarts its sequence
+// numbers, and no longer delivers a group's older messages in order.
 type ElasticMQ struct {
 	Server
 

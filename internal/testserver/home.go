@@ -14,8 +14,8 @@ type account struct {
 	uid, gid uint32
 }
 
-// lookupAccount returns the first user of names that exists when we are root,
-// and nil when we are not: several servers refuse to run as root.
+// lookupAccount returns the first user of names that exists if this process runs as
+// root, nil otherwise. Several servers refuse to run as root.
 func lookupAccount(names ...string) (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -38,9 +38,9 @@ func lookupAccount(names ...string) (*account, error) {
 	return nil, fmt.Errorf("testserver: running as root and none of the users %v exists", names)
 }
 
-// home is the directory of one server. A temporary one is held by a lock that
-// ends with this process, so that another process can tell that nobody needs
-// it any more: a server that died with its test binary had no time to tidy up.
+// home is the directory of one server. A temporary one has a lock that ends with this
+// process, so that another process can detect and remove abandoned ones: a server that
+// died with its test binary had no time to clean up.
 type home struct {
 	path string
 	user *account
@@ -49,8 +49,8 @@ type home struct {
 
 const homePrefix = "postrider-"
 
-// newHome makes a directory for a server run by user. An empty dir stands for
-// a temporary one.
+// newHome makes a directory for a server run by user. An empty dir means a temporary
+// directory.
 func newHome(dir string, user *account) (*home, error) {
 	h := &home{path: dir, user: user}
 	if dir != "" {
@@ -79,8 +79,8 @@ func newHome(dir string, user *account) (*home, error) {
 	return h, h.own(h.path)
 }
 
-// newLock makes and holds a lock file. Another process may be looking at it
-// between the two steps; then there is another name to try.
+// newLock makes and locks a file. If another process locks it between the two steps,
+// newLock tries another name.
 func newLock() (*os.File, error) {
 	for {
 		lock, err := os.CreateTemp("", homePrefix+"*.lock")
@@ -125,7 +125,7 @@ func (h *home) write(name string, lines []string) (string, error) {
 	return path, h.own(path)
 }
 
-// remove deletes a temporary directory. One that the caller chose stays.
+// remove deletes a temporary directory. A directory that the caller chose stays.
 func (h *home) remove() {
 	if h.lock == nil {
 		return
@@ -136,8 +136,8 @@ func (h *home) remove() {
 	h.lock = nil
 }
 
-// env is the whole environment of a server: nothing of a developer's own
-// settings may leak into it.
+// env returns the whole environment of a server, without any of the developer's
+// settings.
 func (h *home) env() []string {
 	return []string{
 		"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -145,7 +145,7 @@ func (h *home) env() []string {
 	}
 }
 
-// sweep removes the directories of servers whose process has gone.
+// sweep removes the directories of servers whose test process has ended.
 func sweep() {
 	if !canLock {
 		return

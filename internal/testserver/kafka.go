@@ -20,7 +20,7 @@ import (
 const KafkaVersion = "4.3.1"
 
 // Kafka is a running single-node Kafka broker (KRaft), without authentication
-// at Addr. Topics are not created by themselves.
+// at Addr. It does not create topics automatically.
 type Kafka struct {
 	Server
 
@@ -120,7 +120,7 @@ func (k *Kafka) launch(ctx context.Context, h *home, java, libs string, o option
 		if _, err := h.write("server.properties", config); err != nil {
 			return err
 		}
-		if formatted { // the first ports were taken: the storage names them
+		if formatted { // the first ports were in use, and the storage contains them
 			k.ClusterID = clusterID()
 		}
 		formatted = true
@@ -152,7 +152,7 @@ func kafkaFormat(ctx context.Context, h *home, jvm []string, conf, cluster strin
 	return nil
 }
 
-// clusterID makes an id that no command line takes for an option.
+// clusterID returns an id that a command line does not mistake for an option.
 func clusterID() string {
 	for {
 		var b [16]byte
@@ -186,7 +186,7 @@ func kafkaConfig(dir string, port, controller int, o options) []string {
 		"share.coordinator.state.topic.num.partitions=1",
 		"group.initial.rebalance.delay.ms=0",
 		"log.cleaner.dedupe.buffer.size=8388608",
-		// A crashed broker is let in again once its session ends.
+		// A crashed broker can register again once its session expires.
 		"broker.session.timeout.ms=3000",
 		"broker.heartbeat.interval.ms=500",
 	}
@@ -196,8 +196,8 @@ func kafkaConfig(dir string, port, controller int, o options) []string {
 	return append(lines, o.config...)
 }
 
-// ready succeeds once our broker speaks and has registered itself with its
-// controller, so that it can lead partitions.
+// ready succeeds once this broker replies and has registered with its controller, so
+// that it can lead partitions.
 func (k *Kafka) ready(ctx context.Context) error {
 	if _, err := kafkaCall(ctx, k.Addr, 18, 0, nil); err != nil { // ApiVersions
 		return err
@@ -207,7 +207,7 @@ func (k *Kafka) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// throttle, then an array of brokers; the cluster id comes after it.
+	// The throttle time, an array of brokers, then the cluster id.
 	if len(body) < 8 || binary.BigEndian.Uint32(body[4:]) == 0 {
 		return fmt.Errorf("broker at %s is not registered yet", k.Addr)
 	}
@@ -217,7 +217,7 @@ func (k *Kafka) ready(ctx context.Context) error {
 	return nil
 }
 
-// kafkaCall sends one request and returns the answer's body.
+// kafkaCall sends one request and returns the body of the reply.
 func kafkaCall(ctx context.Context, address string, key, version uint16, body []byte) ([]byte, error) {
 	conn, err := dial(ctx, address)
 	if err != nil {
@@ -239,7 +239,7 @@ func kafkaCall(ctx context.Context, address string, key, version uint16, body []
 	}
 	size := binary.BigEndian.Uint32(head[:])
 	if size < 4 || size > 1<<20 || binary.BigEndian.Uint32(head[4:]) != 1 {
-		return nil, fmt.Errorf("%w: answer of %d bytes", errProtocol, size)
+		return nil, fmt.Errorf("%w: reply of %d bytes", errProtocol, size)
 	}
 	answer := make([]byte, size-4)
 	_, err = io.ReadFull(conn, answer)

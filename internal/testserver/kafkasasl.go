@@ -7,17 +7,16 @@ import (
 	"strings"
 )
 
-// sasl is a second listener of Kafka, for clients with names.
+// sasl is a second listener of Kafka, for authenticated clients.
 type sasl struct {
 	ca    *CA
 	plain map[string]string
 }
 
 // WithSASL gives a Kafka broker a second listener, [Kafka.Secure]: TLS with a
-// certificate of ca for 127.0.0.1, and SASL with PLAIN for the users given here by
-// name and password, and with SCRAM for those that a test makes. Nobody may do
-// anything there without an ACL; who comes without a name, at the first listener,
-// may do everything.
+// certificate of ca for 127.0.0.1, SASL PLAIN for the users in plain, by name and
+// password, and SCRAM for users that a test creates. Users there may do nothing without
+// an ACL. The first listener needs no login and allows everything.
 func WithSASL(ca *CA, plain map[string]string) Option {
 	return func(o *options) { o.sasl = &sasl{ca: ca, plain: plain} }
 }
@@ -60,7 +59,7 @@ func (s *sasl) kafka(h *home, plain, secure string, controller int) ([]string, e
 		listener + "ssl.keystore.location=" + store,
 		listener + "ssl.truststore.type=PEM",
 		listener + "ssl.truststore.location=" + trust,
-		// What was taken away is missed soon, also on connections that are open.
+		// A revoked user is denied soon, even on open connections.
 		listener + "connections.max.reauth.ms=3000",
 		"authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 		"super.users=User:ANONYMOUS",

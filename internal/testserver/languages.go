@@ -2,8 +2,8 @@ package testserver
 
 import "os/exec"
 
-// What runs the examples in other languages. Each error says what is missing and
-// how to get it.
+// The functions below find the programs that run the examples in other languages. Each
+// error names the missing program and the command that installs it.
 
 // Node returns the paths of node and npm.
 func Node() (node, npm string, err error) {

@@ -17,11 +17,11 @@ import (
 // Program is a program in another language: a command in a directory.
 type Program struct {
 	Dir     string
-	Env     []string // beside that of the process
+	Env     []string // added to the environment of the process
 	Command []string
 }
 
-// Run runs the program with more arguments and an input, and returns what it printed.
+// Run runs the program with additional arguments and an input, and returns its output.
 func (p *Program) Run(ctx context.Context, input string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Minute)
 	defer cancel()
@@ -36,8 +36,8 @@ func (p *Program) Run(ctx context.Context, input string, args ...string) (string
 	return out.String(), nil
 }
 
-// Libraries returns a directory in the cache in which command has installed what
-// the files of dir say, once for what they hold.
+// Libraries returns a directory in the cache in which command has installed the
+// libraries that the files of dir list, once per content of the files.
 func Libraries(tb TB, dir string, files []string, command ...string) string {
 	tb.Helper()
 	cache, err := CacheDir()
@@ -57,7 +57,7 @@ func Libraries(tb TB, dir string, files []string, command ...string) string {
 	if _, err := os.Stat(done); err == nil {
 		return target
 	}
-	// In its last place: a virtual environment cannot be moved.
+	// Install at the final path: a virtual environment cannot be moved.
 	if err := errors.Join(os.RemoveAll(target), os.MkdirAll(target, 0o755)); err != nil {
 		tb.Fatalf("%v", err)
 	}
@@ -68,7 +68,7 @@ func Libraries(tb TB, dir string, files []string, command ...string) string {
 	}
 	p := Program{Dir: target, Command: command}
 	_, err = p.Run(context.Background(), "")
-	for tries := 1; err != nil && tries < 4; tries++ { // a mirror may be away for a moment
+	for tries := 1; err != nil && tries < 4; tries++ { // a mirror may be unreachable for a moment
 		tb.Logf("%v", err)
 		<-time.After(time.Duration(tries*tries) * 2 * time.Second)
 		_, err = p.Run(context.Background(), "")
@@ -83,8 +83,8 @@ func Libraries(tb TB, dir string, files []string, command ...string) string {
 	return target
 }
 
-// Java returns the command that runs a Java program in one file with the libraries
-// of dir: those of its pom.xml, whose jars are those of its SHA256SUMS.
+// Java returns the command that runs a Java program in one file with the libraries of
+// dir's pom.xml, whose jars are checked against dir's SHA256SUMS.
 func Java(tb TB, dir string) []string {
 	tb.Helper()
 	jvm, maven, err := JDK()
@@ -103,7 +103,7 @@ func Java(tb TB, dir string) []string {
 		jar := filepath.Join(libs, name)
 		data, err := os.ReadFile(jar)
 		if sum := sha256.Sum256(data); err != nil || hex.EncodeToString(sum[:]) != want {
-			tb.Fatalf("%s: another SHA-256 than in SHA256SUMS (%v)", jar, err)
+			tb.Fatalf("%s: SHA-256 differs from SHA256SUMS (%v)", jar, err)
 		}
 		jars = append(jars, jar)
 	}
@@ -122,8 +122,8 @@ func PythonVenv(tb TB, dir string) string {
 	return filepath.Join(Libraries(tb, dir, []string{"requirements.txt"}, "sh", "-c", install, "sh", interpreter), "venv", "bin", "python3")
 }
 
-// NodeModules returns node and the directory with node_modules as dir's
-// package-lock.json says.
+// NodeModules returns node and the directory with the node_modules of dir's
+// package-lock.json.
 func NodeModules(tb TB, dir string) (node, libs string) {
 	tb.Helper()
 	node, npm, err := Node()

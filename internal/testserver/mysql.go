@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// The versions of MySQL and MariaDB that tests know: what stands before the dash
-// says which of the two it is.
+// The versions of MySQL and MariaDB for tests. The word before the dash is the
+// product.
 const (
 	MariaDB10 = "mariadb-10.11"
 	MariaDB11 = "mariadb-11.8"
@@ -41,8 +41,8 @@ func MySQLVersions() []string {
 	return []string{MariaDB10}
 }
 
-// mysqlTree is where the programs and files of one version are. Programs of another
-// Debian run with the loader and the libraries that they were built for.
+// mysqlTree is the directory with the programs and files of one version. Programs of
+// another Debian release run with its loader and libraries.
 type mysqlTree struct {
 	root   string // "" is the system
 	maria  bool
@@ -90,7 +90,7 @@ func (t mysqlTree) client() string {
 	return "usr/bin/mysql"
 }
 
-// share is where messages and the system's tables are.
+// share returns the directory with messages and system tables.
 func (t mysqlTree) share() string {
 	if dir := filepath.Join(t.root, "/usr/share/mariadb"); t.maria && isDir(dir) {
 		return dir
@@ -153,7 +153,7 @@ func (m *MySQL) launch(ctx context.Context, h *home, o options) error {
 		if _, err := h.write("my.cnf", m.config(h, o)); err != nil {
 			return err
 		}
-		// MySQL makes a root of the socket alone.
+		// MySQL creates root for the socket only.
 		_, err := h.write("init.sql", []string{"create user if not exists root@'127.0.0.1';", "grant all on *.* to root@'127.0.0.1' with grant option;"})
 		if err != nil {
 			return err
@@ -183,7 +183,7 @@ func (m *MySQL) config(h *home, o options) []string {
 		"skip-name-resolve", "server-id=1", "log-bin=" + filepath.Join(h.path, "data", "bin"), "binlog-format=ROW",
 		"max-connections=200", "innodb-buffer-pool-size=64M", "lc-messages-dir=" + m.tree.share(), "performance-schema=0",
 		"character-set-server=utf8mb4", "innodb-log-buffer-size=4M",
-		// As MySQL has it: a long INSERT ... SELECT does not hold other writers up.
+		// MySQL's default: a long INSERT ... SELECT does not block other writers.
 		"innodb-autoinc-lock-mode=2",
 	}
 	if m.tree.maria {
@@ -199,7 +199,7 @@ func (m *MySQL) config(h *home, o options) []string {
 	if o.durable {
 		c = append(c, "innodb-flush-log-at-trx-commit=1", "sync-binlog=1")
 	} else {
-		// The operating system keeps what was written when a process is killed.
+		// The operating system keeps the writes of a killed process.
 		c = append(c, "innodb-flush-log-at-trx-commit=2", "sync-binlog=0", "innodb-doublewrite=0")
 	}
 	return append(c, o.config...)
@@ -216,7 +216,7 @@ func (m *MySQL) initialize(ctx context.Context, h *home, file string) error {
 	if _, err := h.mkdir("data/mysql", 0o700); err != nil {
 		return err
 	}
-	// What mariadb-install-db does, which is a script and expects its own system.
+	// The steps of mariadb-install-db, a script that requires its own system.
 	in := bytes.NewBufferString("create database if not exists mysql;\nuse mysql;\nset @current_hostname = 'localhost';\n")
 	for _, name := range []string{
 		"mysql_system_tables.sql", "mariadb_system_tables.sql", "mysql_performance_tables.sql", "mariadb_performance_tables.sql",
@@ -250,7 +250,7 @@ func (h *home) runAs(ctx context.Context, in *bytes.Buffer, argv []string) error
 	return nil
 }
 
-// DatabaseURL returns the URL of a database of this server.
+// DatabaseURL returns the URL of a database on this server.
 func (m *MySQL) DatabaseURL(database string) string {
 	scheme := "mysql"
 	if m.tree.maria {

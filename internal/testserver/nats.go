@@ -118,8 +118,8 @@ func (n *NATS) config(store string, o options) []string {
 	return append(c, o.config...)
 }
 
-// ready succeeds once our server, and not another on the same port, reports
-// itself healthy (JetStream has recovered) and answers a PING.
+// ready succeeds once this server is healthy (JetStream has recovered) and answers a
+// PING. Another server on the same port is an error.
 func (n *NATS) ready(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.monitor+"/healthz", nil)
 	if err != nil {
@@ -132,7 +132,7 @@ func (n *NATS) ready(ctx context.Context) error {
 	}
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("healthz answers %s", resp.Status)
+		return fmt.Errorf("healthz: %s", resp.Status)
 	}
 
 	conn, err := dial(ctx, n.addr)

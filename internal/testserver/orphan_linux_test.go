@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestServersDieWithTheirTest kills a test binary that has servers, one of
-// them frozen, and expects that none of them outlives it.
+// TestServersDieWithTheirTest kills a test binary that has servers, one of them
+// frozen, and requires that none survives.
 func TestServersDieWithTheirTest(t *testing.T) {
 	if os.Getenv("TESTSERVER_CHILD") == "1" {
 		orphan(t)
@@ -72,5 +72,5 @@ func orphan(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Printf("pids %d %d %d %s\n", p.PID, frozen.PID, n.PID, p.Dir)
-	time.Sleep(time.Minute) // we are killed long before
+	time.Sleep(time.Minute) // the parent kills this process long before
 }

@@ -19,8 +19,8 @@ import (
 // Patroni is the directory in CacheDir that holds Patroni and etcd.
 const Patroni = "patroni-3.0"
 
-// patroniPostgres is the version that Patroni runs: Debian's, which comes with
-// pg_basebackup and pg_rewind.
+// patroniPostgres is the version that Patroni runs: Debian's, which has pg_basebackup
+// and pg_rewind.
 const patroniPostgres = "15"
 
 // PatroniTree returns the directory that "make servers ALL=1" fills with Patroni,
@@ -38,9 +38,9 @@ func PatroniTree() (string, error) {
 	return tree, nil
 }
 
-// Cluster is a PostgreSQL cluster that Patroni runs in synchronous mode, with one
-// etcd that says which node leads. The lock of a dead leader expires after 20 s, the
-// shortest time that Patroni allows.
+// Cluster is a PostgreSQL cluster that Patroni runs in synchronous mode. One etcd holds
+// the leader's lock. A dead leader's lock expires after 20 s, the shortest time that
+// Patroni allows.
 type Cluster struct {
 	Etcd    *Etcd
 	Members []*Member
@@ -66,9 +66,9 @@ type Member struct {
 	frozen []int
 }
 
-// LaunchCluster starts etcd and so many nodes in temporary directories, and waits
-// until one leads, another one confirms its commits, and all follow. ctx bounds the
-// start; end the cluster with Close.
+// LaunchCluster starts etcd and the given number of nodes in temporary directories. It
+// waits until one node leads, another confirms its commits, and all others follow. ctx
+// bounds the start; end the cluster with Close.
 func LaunchCluster(ctx context.Context, nodes int) (*Cluster, error) {
 	tree, err := PatroniTree()
 	if err != nil {
@@ -118,7 +118,7 @@ func launchEtcd(ctx context.Context, tree string) (*Etcd, error) {
 			name: "etcd", dir: h.path, env: h.env(), stop: syscall.SIGTERM, deathSig: syscall.SIGKILL,
 			argv: []string{
 				filepath.Join(lib, "ld-linux-x86-64.so.2"), "--library-path", lib, filepath.Join(tree, "usr/bin/etcd"),
-				// Patroni 3.0 loses its place in the newer interface when etcd is killed.
+				// With the newer interface Patroni 3.0 loses its place when etcd is killed.
 				"--enable-v2=true", "--name", "etcd", "--data-dir", filepath.Join(h.path, "data"),
 				"--listen-client-urls", client, "--advertise-client-urls", client,
 				"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "etcd=" + peer,
@@ -161,7 +161,7 @@ func launchMember(ctx context.Context, tree, bin, name, etcd string) (*Member, e
 		n.proc = &process{home: h, spec: spec{
 			name: "Patroni " + name, dir: h.path, env: h.env(),
 			argv: []string{filepath.Join(tree, "usr/bin/python3"), filepath.Join(tree, "usr/bin/patroni"), config},
-			// PostgreSQL is no child of Patroni's: Patroni stops it before it ends.
+			// PostgreSQL is not a child of Patroni; Patroni stops it before it exits.
 			stop: syscall.SIGTERM, deathSig: syscall.SIGTERM,
 			ready: func(ctx context.Context) error {
 				_, err := ask(ctx, http.MethodGet, "http://"+n.api+"/health", nil)
@@ -203,7 +203,7 @@ func (m *Member) config(bin, etcd string) []string {
 	}
 }
 
-// postmaster is the process that the node's PostgreSQL runs as, 0 if none does.
+// postmaster returns the pid of the node's PostgreSQL, 0 if it does not run.
 func (m *Member) postmaster() int {
 	b, err := os.ReadFile(filepath.Join(m.Dir, "data", "postmaster.pid"))
 	if err != nil {
@@ -215,13 +215,13 @@ func (m *Member) postmaster() int {
 		return 0
 	}
 	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || filepath.Base(exe) != "postgres" {
-		return 0 // of a server that was killed, and another one's number by now
+		return 0 // the pid of a killed server, which another process has now
 	}
 	return pid
 }
 
 // halt suspends Patroni, PostgreSQL and all their processes, in this order, and
-// returns what it suspended of PostgreSQL.
+// returns PostgreSQL's suspended processes.
 func (m *Member) halt() ([]int, error) {
 	if err := m.proc.freeze(); err != nil {
 		return nil, err
@@ -233,12 +233,12 @@ func (m *Member) halt() ([]int, error) {
 	_ = suspend(pid)
 	all := append([]int{pid}, descendants(pid)...)
 	for _, p := range all[1:] {
-		_ = suspend(p) // gone is as good
+		_ = suspend(p) // an ended process is fine
 	}
 	return all, nil
 }
 
-// Kill ends Patroni and PostgreSQL with SIGKILL, as a machine that dies does.
+// Kill ends Patroni and PostgreSQL with SIGKILL, as a dying machine would.
 func (m *Member) Kill() error {
 	all, err := m.halt()
 	if err != nil {
@@ -251,7 +251,7 @@ func (m *Member) Kill() error {
 	return errors.Join(m.proc.kill(), awaitGone(all))
 }
 
-// Freeze suspends Patroni and PostgreSQL: connections stay open and get no answer.
+// Freeze suspends Patroni and PostgreSQL: connections stay open but get no reply.
 func (m *Member) Freeze() (err error) {
 	m.frozen, err = m.halt()
 	return err
@@ -296,8 +296,8 @@ func (c *Cluster) Leader(ctx context.Context) *Member {
 	return nil
 }
 
-// URL names all nodes, as an application that survives a failover does. Parameters
-// are added to it as they are.
+// URL returns a URL with all nodes, for applications that survive a failover. Parameters
+// are appended unchanged.
 func (c *Cluster) URL(parameters string) string {
 	hosts := make([]string, len(c.Members))
 	for i, n := range c.Members {
@@ -306,12 +306,12 @@ func (c *Cluster) URL(parameters string) string {
 	return "postgres://postgres@" + strings.Join(hosts, ",") + "/postgres?sslmode=disable" + parameters
 }
 
-// Switchover hands the lead over to the node that confirms the leader's commits,
-// and waits for the answer of Patroni.
+// Switchover makes the node that confirms the leader's commits the leader, and waits
+// for Patroni's reply.
 func (c *Cluster) Switchover(ctx context.Context) error {
 	leader := c.Leader(ctx)
 	if leader == nil {
-		return errors.New("testserver: switchover: no node leads")
+		return errors.New("testserver: switch over: no node leads")
 	}
 	_, err := ask(ctx, http.MethodPost, "http://"+leader.api+"/switchover", map[string]string{"leader": leader.Name})
 	return err
@@ -325,7 +325,7 @@ type seenMember struct {
 	Timeline int    `json:"timeline"`
 }
 
-// whole says what is wrong with a cluster of which every node should run.
+// whole returns an error unless every node runs, one leads and the others stream.
 func (c *Cluster) whole(ctx context.Context) error {
 	leader := c.Leader(ctx)
 	if leader == nil {
@@ -366,8 +366,8 @@ func (c *Cluster) whole(ctx context.Context) error {
 	return nil
 }
 
-// AwaitWhole waits until one node leads, another one confirms its commits, and all
-// that were started follow it.
+// AwaitWhole waits until one node leads, another confirms its commits, and all started
+// nodes follow.
 func (c *Cluster) AwaitWhole(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -396,7 +396,7 @@ func (c *Cluster) logs() string {
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, n := range c.Members {
-		if n.Alive() { // a test cluster has nothing to keep
+		if n.Alive() { // a test cluster has no data to keep
 			errs = append(errs, n.Kill())
 		}
 		errs = append(errs, n.Server.Close())
@@ -404,7 +404,7 @@ func (c *Cluster) Close() error {
 	return errors.Join(append(errs, c.Etcd.Close())...)
 }
 
-// ask sends a request, and returns the body of an answer that says yes.
+// ask sends a request and returns the body of a successful reply.
 func ask(ctx context.Context, method, url string, body any) ([]byte, error) {
 	var in io.Reader
 	if body != nil {

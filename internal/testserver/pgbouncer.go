@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// PgBouncer is a running pooler before one PostgreSQL server.
+// PgBouncer is a running pooler in front of one PostgreSQL server.
 type PgBouncer struct {
 	Server
 
@@ -17,12 +17,12 @@ type PgBouncer struct {
 	Dir  string // holds pgbouncer.log
 }
 
-// PgBouncerVersions are the versions a test should run on: Debian 12's, which
-// knows no prepared statements, and one that does.
+// PgBouncerVersions are the versions a test should run on: Debian 12's, which has no
+// prepared statements, and one that has them.
 func PgBouncerVersions() []string { return []string{"1.18", "1.24"} }
 
-// PgBouncerCommand returns what runs one version: the program of the system, or
-// of the cache with the libraries that it was built for.
+// PgBouncerCommand returns the command of one version: the system's program, or the
+// cached one with the libraries that it was built for.
 func PgBouncerCommand(version string) ([]string, error) {
 	if cache, err := CacheDir(); err == nil {
 		tree := filepath.Join(cache, "pgbouncer-"+version)
@@ -45,9 +45,8 @@ func PgBouncerCommand(version string) ([]string, error) {
 	return nil, &MissingError{Server: "PgBouncer " + version, Fix: "make servers"}
 }
 
-// StartPgBouncer starts a pooler before server for one test, in the pool mode
-// "transaction" or "session", with few connections to the server, so that
-// clients share them.
+// StartPgBouncer starts a pooler in front of server for one test, in the pool mode
+// "transaction" or "session". Clients share its few connections to the server.
 func StartPgBouncer(tb TB, version, mode string, server *Postgres, opts ...Option) *PgBouncer {
 	tb.Helper()
 	b, err := launchPgBouncer(context.Background(), version, mode, server, apply(opts))

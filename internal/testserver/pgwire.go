@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// pgQuery opens a connection, runs one simple query and closes. It knows just
-// enough of the protocol for a server that trusts us.
+// pgQuery opens a connection, runs one simple query and closes. It implements just
+// enough of the protocol for a server that needs no password.
 func pgQuery(ctx context.Context, address, user, database, sql string) ([][]string, error) {
 	conn, err := dial(ctx, address)
 	if err != nil {
@@ -91,7 +91,7 @@ func pgUntilReady(r io.Reader) ([][]string, error) {
 		switch head[0] {
 		case 'R':
 			if len(body) != 4 || binary.BigEndian.Uint32(body) != 0 {
-				return nil, fmt.Errorf("%w: the server wants a password", errProtocol)
+				return nil, fmt.Errorf("%w: the server requires a password", errProtocol)
 			}
 		case 'E':
 			failed = pgError(body)

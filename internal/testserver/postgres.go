@@ -44,7 +44,7 @@ func NewestPostgres() []string {
 }
 
 // PostgresBin returns the directory with the programs of one major version.
-// Those of the distribution come first: they include the client tools.
+// It prefers the distribution's programs, which include the client tools.
 func PostgresBin(version string) (string, error) {
 	candidates := []string{filepath.Join("/usr/lib/postgresql", version, "bin")}
 	if cache, err := CacheDir(); err == nil {
@@ -125,8 +125,8 @@ func (p *Postgres) launch(ctx context.Context, h *home, bin string, o options) e
 		name: "PostgreSQL " + p.Version,
 		argv: []string{filepath.Join(bin, "postgres"), "-D", data},
 		dir:  h.path, env: h.env(),
-		// Fast shutdown; and when we die an immediate one, in which the
-		// server still gives back its shared memory.
+		// Fast shutdown; if the test binary dies, an immediate one, in which the
+		// server still releases its shared memory.
 		stop: syscall.SIGINT, deathSig: syscall.SIGQUIT,
 		ready: func(ctx context.Context) error { return p.ready(ctx, data) },
 	}}
@@ -192,15 +192,15 @@ func postgresConfig(port int, sock string, o options) []string {
 		c = append(c, "shared_buffers = 64MB", "max_wal_size = 512MB", "min_wal_size = 80MB")
 	}
 	if !o.durable {
-		// The operating system keeps what was written when a process is
-		// killed: a crash test of the process needs no more than this.
+		// The operating system keeps the writes of a killed process, so
+		// crash tests of the process need no fsync.
 		c = append(c, "fsync = off", "full_page_writes = off")
 	}
 	return append(c, o.config...)
 }
 
-// ready succeeds once our server, and not another on the same port, answers a
-// query.
+// ready succeeds once this server answers a query. Another server on the same port
+// is an error.
 func (p *Postgres) ready(ctx context.Context, data string) error {
 	rows, err := p.Query(ctx, "postgres", "select current_setting('data_directory')")
 	if err != nil {
@@ -227,7 +227,7 @@ func (p *Postgres) Database(tb TB) string {
 		tb.Fatalf("testserver: %v", err)
 	}
 	tb.Cleanup(func() {
-		// A database that still has replication slots is not dropped.
+		// PostgreSQL drops no database that has replication slots.
 		_, err := p.Query(ctx, name, "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = current_database() and not active")
 		if err == nil {
 			_, err = p.Query(ctx, "postgres", "drop database "+name+" with (force)")

@@ -18,25 +18,24 @@ import (
 	"time"
 )
 
-// stopTimeout is how long a server may take to stop when asked politely, and to be
-// gone when it was killed.
+// stopTimeout bounds a shutdown, and the end of a killed server.
 const stopTimeout = 30 * time.Second
 
 // errPortTaken means that a server ended because its port was in use.
 var errPortTaken = errors.New("port in use")
 
-// spec says how to run one server process.
+// spec describes one server process.
 type spec struct {
 	name     string
 	argv     []string
 	dir      string // working directory; holds the log too
 	env      []string
-	stop     syscall.Signal // the polite way
-	deathSig syscall.Signal // what the kernel sends when we die
+	stop     syscall.Signal // asks for a shutdown
+	deathSig syscall.Signal // sent by the kernel when this process dies
 	ready    func(ctx context.Context) error
 }
 
-// process is one server process that can be started again and again.
+// process is one server process that can be restarted any number of times.
 type process struct {
 	spec spec
 	home *home
@@ -93,7 +92,7 @@ func (p *process) start(ctx context.Context) error {
 	}
 	done := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // how it ended is in its log
+		_ = cmd.Wait() // the log has the reason
 		close(done)
 	}()
 	p.cmd, p.done, p.frozen = cmd, done, nil
@@ -119,7 +118,7 @@ func (p *process) awaitReady(ctx context.Context, done <-chan struct{}) error {
 		err := p.answers(ctx)
 		if err == nil {
 			select {
-			case <-done: // somebody else answered on this port
+			case <-done: // another process answered on this port
 				return errors.Join(errPortTaken, errors.New("ended while starting"))
 			default:
 				return nil
@@ -127,17 +126,17 @@ func (p *process) awaitReady(ctx context.Context, done <-chan struct{}) error {
 		}
 		select {
 		case <-done:
-			return fmt.Errorf("ended while starting (last answer: %w)", err)
+			return fmt.Errorf("ended while starting (last check: %w)", err)
 		case <-ctx.Done():
-			return fmt.Errorf("%w (last answer: %w)", context.Cause(ctx), err)
+			return fmt.Errorf("%w (last check: %w)", context.Cause(ctx), err)
 		case <-time.After(pause):
 		}
 		pause = min(pause*2, 100*time.Millisecond)
 	}
 }
 
-// answers asks once. A process that accepts a connection and never answers is asked
-// again: it may be another program that was about to give the port back.
+// answers checks readiness once, within 30 s. A process that accepts the connection and
+// never replies may be another program about to release the port; start checks again.
 func (p *process) answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -154,7 +153,7 @@ func portTaken(log string) bool {
 }
 
 // restart stops the process if it still runs and starts it again on the same
-// directory and port. A port that somebody took in between is waited for.
+// directory and port. If another process has taken the port, restart waits for it.
 func (p *process) restart(ctx context.Context) error {
 	if err := p.stop(); err != nil {
 		return err
@@ -204,7 +203,7 @@ func (p *process) kill() error {
 
 func (p *process) killLocked() error {
 	pid := p.cmd.Process.Pid
-	_ = suspend(pid) // so that it makes no child while we look
+	_ = suspend(pid) // a suspended process makes no child
 	children := descendants(pid)
 	err := p.cmd.Process.Kill()
 	for _, child := range children {
@@ -219,8 +218,8 @@ func (p *process) killLocked() error {
 	return awaitGone(children)
 }
 
-// freeze suspends the process and its children: connections stay open and
-// nobody answers.
+// freeze suspends the process and its children: connections stay open but get no
+// reply.
 func (p *process) freeze() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -233,7 +232,7 @@ func (p *process) freeze() error {
 	}
 	p.frozen = append([]int{pid}, descendants(pid)...)
 	for _, child := range p.frozen[1:] {
-		_ = suspend(child) // gone is as good as frozen
+		_ = suspend(child) // an ended child is fine
 	}
 	return nil
 }
@@ -309,9 +308,9 @@ func (p *process) attach(tb TB) {
 	})
 }
 
-// freePorts returns n ports nobody listens on. They lie below the range from
-// which the kernel gives ports to clients, so that a client that dials a
-// crashed server neither takes its port nor connects to itself.
+// freePorts returns n unused ports below the range from which the kernel assigns ports
+// to clients, so that a client that dials a crashed server neither takes its port nor
+// connects to itself.
 func freePorts(n int) ([]int, error) {
 	const low, high = 12000, 32000
 	var ports []int
@@ -335,8 +334,8 @@ func freePorts(n int) ([]int, error) {
 	return nil, fmt.Errorf("testserver: no %d free ports between %d and %d", n, low, high)
 }
 
-// FreeAddr returns an address that nobody listens on, for a program that opens it
-// later. The kernel gives its port to no client meanwhile.
+// FreeAddr returns an unused address for a program that listens on it later. The kernel
+// assigns its port to no client in between.
 func FreeAddr(tb TB) string {
 	tb.Helper()
 	ports, err := freePorts(1)
@@ -349,7 +348,7 @@ func FreeAddr(tb TB) string {
 
 func addr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// launch tries start with fresh ports until none of them is taken.
+// launch calls start with new ports until none of them is in use.
 func launch(ports int, start func(ports []int) error) error {
 	var err error
 	for range 5 {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// PubSub is a running emulator of Google Cloud Pub/Sub, Google's own. It keeps
+// PubSub is a running instance of Google's emulator of Cloud Pub/Sub. It keeps
 // everything in memory and accepts any credentials.
 type PubSub struct {
 	Server
@@ -20,7 +20,7 @@ type PubSub struct {
 	Dir  string // holds server.log
 }
 
-// pubsubJar returns the emulator's program, wherever Google's package has put it.
+// pubsubJar returns the emulator's jar in the directory of Google's package.
 func pubsubJar() (string, error) {
 	found, err := filepath.Glob("/usr/lib/google-cloud-sdk/platform/pubsub-emulator/lib/cloud-pubsub-emulator-*-all.jar")
 	if err != nil || len(found) == 0 {
@@ -99,7 +99,7 @@ func (p *PubSub) ready(ctx context.Context) error {
 	}
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the list of topics answers %s", resp.Status)
+		return fmt.Errorf("list topics: %s", resp.Status)
 	}
 	return nil
 }

@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// RabbitMQ is a running single-node RabbitMQ broker that speaks AMQP 0-9-1, with
-// the user guest and the consistent hash exchange.
+// RabbitMQ is a running single-node broker for AMQP 0-9-1, with the user guest and the
+// consistent hash exchange.
 type RabbitMQ struct {
 	Server
 
 	Version string // "3.10"
 	Addr    string // host:port for clients
 	URL     string // amqp://guest:guest@host:port/
-	// TLSAddr is where it speaks TLS when it was given "ssl_options.certfile = ..."
-	// and what belongs to it by WithConfig. A client may log in there by a
-	// certificate (EXTERNAL) whose common name is a user's.
+	// TLSAddr is the address for TLS, which needs "ssl_options.certfile = ..." and its
+	// companions in WithConfig. A client may log in there with a certificate
+	// (EXTERNAL) whose common name is a user's.
 	TLSAddr string
 	Dir     string // holds mnesia/ and server.log
 
@@ -76,7 +76,7 @@ func LaunchRabbitMQ(ctx context.Context, version, dir string, opts ...Option) (*
 	}
 	sbin, err := filepath.Glob(filepath.Join(tree, "usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin"))
 	if err != nil || len(sbin) != 1 {
-		return nil, fmt.Errorf("testserver: %s holds no RabbitMQ", tree)
+		return nil, fmt.Errorf("testserver: %s contains no RabbitMQ", tree)
 	}
 	user, err := lookupAccount("nobody")
 	if err != nil {
@@ -132,8 +132,8 @@ func (r *RabbitMQ) launch(ctx context.Context, h *home, tree string, o options) 
 			return err
 		}
 		r.env = rabbitEnv(h, tree, r.node, ports[1], ports[2])
-		// The node would start a daemon of epmd that outlives it: ours is a child
-		// that dies with it. The shell becomes the node.
+		// By itself the node would start an epmd that outlives it. This epmd is a child
+		// of the node and dies with it; the shell becomes the node.
 		run := `setpriv --pdeathsig KILL epmd -port ` + strconv.Itoa(ports[2]) + ` -address 127.0.0.1 & exec "$0"`
 		r.proc = &process{home: h, spec: spec{
 			name: "RabbitMQ " + r.Version,
@@ -162,7 +162,7 @@ func rabbitConfig(port int, o options) []string {
 	}, o.config...)
 }
 
-// rabbitEnv makes everything of a node its own.
+// rabbitEnv gives a node files, names and ports of its own.
 func rabbitEnv(h *home, tree, node string, dist, epmd int) []string {
 	const cookie = "-setcookie testserver"
 	env := h.env()
@@ -181,8 +181,8 @@ func rabbitEnv(h *home, tree, node string, dist, epmd int) []string {
 	)
 }
 
-// ready succeeds once our node, and not another on the same port, begins a
-// conversation. It listens only when it has started whatever else it has.
+// ready succeeds once this node opens a conversation. A node listens only when its
+// other parts have started. Another node on the same port is an error.
 func (r *RabbitMQ) ready(ctx context.Context) error {
 	conn, err := dial(ctx, r.Addr)
 	if err != nil {
@@ -213,7 +213,7 @@ func (r *RabbitMQ) ready(ctx context.Context) error {
 
 // Ctl runs rabbitmqctl on the node: for alarms, users, permissions and vhosts.
 func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // it takes a second, or many on a busy machine
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // a second, or minutes on a busy machine
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(r.sbin, "rabbitmqctl"), append([]string{"-n", r.node, "-q"}, args...)...)
 	cmd.Dir, cmd.Env = r.Dir, r.env

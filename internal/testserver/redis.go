@@ -22,8 +22,8 @@ type Redis struct {
 
 	URL  string // redis://127.0.0.1:port
 	Addr string // 127.0.0.1:port
-	// TLSAddr is where it speaks TLS when it was given "tls-cert-file ..." and
-	// what belongs to it by WithConfig.
+	// TLSAddr is the address for TLS, which needs "tls-cert-file ..." and its
+	// companions in WithConfig.
 	TLSAddr string
 	Dir     string // holds appendonlydir/ and server.log
 }
@@ -32,14 +32,14 @@ type Redis struct {
 const (
 	Redis7      = "redis-7.0"  // Debian 12's: no WAITAOF, no XACKDEL, no IDMP
 	Redis8      = "redis-8.0"  // Debian 13's
-	RedisNewest = "redis-8.6"  // knows IDMP; see RedisVersions
+	RedisNewest = "redis-8.6"  // has IDMP; see RedisVersions
 	Valkey      = "valkey-8.1" // Debian 13's
 )
 
 // RedisVersions are the versions a test should run on: the oldest and the newest
-// that there is, and all when POSTRIDER_MATRIX=1. The newest Redis is in no release
-// of Debian: where it cannot be had, Redis8 takes its place, and tests that need it
-// are skipped and listed, even when POSTRIDER_REQUIRE_SERVERS=1.
+// installed, or all when POSTRIDER_MATRIX=1. No release of Debian has the newest Redis.
+// Without it Redis8 takes its place, and tests that need it are skipped and listed, even
+// when POSTRIDER_REQUIRE_SERVERS=1.
 func RedisVersions() []string {
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
 		return []string{Redis7, Redis8, RedisNewest, Valkey}
@@ -50,7 +50,7 @@ func RedisVersions() []string {
 	return []string{Redis7, RedisNewest}
 }
 
-// RedisCommand returns what runs one version, with the libraries that it was
+// RedisCommand returns the command of one version, with the libraries that it was
 // built for.
 func RedisCommand(version string) ([]string, error) {
 	missing := &MissingError{Server: version, Fix: "make servers", Optional: version == RedisNewest}
@@ -67,7 +67,7 @@ func RedisCommand(version string) ([]string, error) {
 	return []string{filepath.Join(lib, "ld-linux-x86-64.so.2"), "--library-path", lib, bin}, nil
 }
 
-// RedisClientCommand returns what runs the version's own redis-cli.
+// RedisClientCommand returns the command of the version's own redis-cli.
 func RedisClientCommand(version string) ([]string, error) {
 	argv, err := RedisCommand(version)
 	if err != nil {
@@ -145,8 +145,9 @@ func (r *Redis) launch(ctx context.Context, h *home, version string, argv []stri
 	})
 }
 
-// fsync: "no" writes before it answers too, so that what was acknowledged
-// outlives the process; "everysec" puts writes off while the disk is busy.
+// fsync returns the value of appendfsync. With "no" Redis still writes before it replies,
+// so acknowledged writes survive the process; "everysec" defers writes while the disk
+// is busy.
 func fsync(durable bool) string {
 	if durable {
 		return "always"
@@ -154,7 +155,7 @@ func fsync(durable bool) string {
 	return "no"
 }
 
-// ready succeeds once the server answers a PING, or demands a password.
+// ready succeeds once the server answers a PING or requires a password.
 func (r *Redis) ready(ctx context.Context) error {
 	conn, err := dial(ctx, r.Addr)
 	if err != nil {

@@ -2,14 +2,14 @@ package testserver
 
 import "context"
 
-// Server is what a test can do to every server that was started for it.
+// Server has the operations that every started server supports.
 type Server struct {
-	PID int // of the main process; another one after Restart
+	PID int // of the main process; changed by Restart
 
 	proc *process
 }
 
-// Kill ends the server and whatever belongs to it with SIGKILL, as a crash would.
+// Kill ends the server and its children with SIGKILL, as a crash would.
 func (s *Server) Kill() error { return s.proc.kill() }
 
 // Stop shuts the server down, ending open sessions. It may be restarted.
@@ -23,14 +23,14 @@ func (s *Server) Restart() error {
 	return err
 }
 
-// Freeze suspends the server: connections stay open and get no answer.
+// Freeze suspends the server: connections stay open but get no reply.
 func (s *Server) Freeze() error { return s.proc.freeze() }
 
 // Thaw ends Freeze.
 func (s *Server) Thaw() error { return s.proc.thaw() }
 
 // Close stops the server and removes its directory if it is a temporary one.
-// It is for servers that came from a Launch function.
+// Use it for servers of a Launch function.
 func (s *Server) Close() error {
 	err := s.proc.stop()
 	s.proc.home.remove()

@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// shared holds the servers that live as long as the test binary. They have no
-// cleanup: the kernel ends them with us, and the next process that starts a
-// server sweeps their directories.
+// shared holds servers that live as long as the test binary. They need no cleanup:
+// the kernel ends them with the binary, and the next process that starts a server
+// removes their directories.
 type shared[T any] struct {
 	mu      sync.Mutex
 	started map[string]func() (T, error)
 }
 
-// get starts the server named key once. A failure is kept too, so that every
-// test of the binary reports it without another try.
+// get starts the server named key once. A failure is kept too: every test of the
+// binary reports it without a retry.
 func (s *shared[T]) get(key string, start func() (T, error)) (T, error) {
 	s.mu.Lock()
 	if s.started == nil {

@@ -67,8 +67,8 @@ func descendants(pid int) []int {
 	return all
 }
 
-// awaitGone waits until the killed processes have let go of what they held. A
-// zombie counts as gone: in small containers nobody may reap it.
+// awaitGone waits until the killed processes have released their resources. A
+// zombie counts as gone: small containers may lack a process that reaps it.
 func awaitGone(pids []int) error {
 	deadline := time.Now().Add(stopTimeout)
 	for _, pid := range pids {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Elsewhere a server is started and stopped, but not frozen, and a killed test
-// binary leaves it behind.
+// On other systems a server can be started and stopped but not frozen, and it survives
+// a killed test binary.
 
 const canLock = false
 

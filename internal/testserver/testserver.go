@@ -1,15 +1,14 @@
 // Package testserver starts private real servers for tests: PostgreSQL 15 to
-// 18, Kafka, NATS, Redis, Valkey
-// and RabbitMQ, each with its own directory, its own port on 127.0.0.1
-// and an unprivileged user, stopped by the pid we hold.
+// 18, MySQL, MariaDB, Kafka, NATS, Redis, Valkey, RabbitMQ and others. Each has its own
+// directory, its own port on 127.0.0.1 and an unprivileged user, and is stopped by
+// its pid.
 //
-// StartX gives a test its own server, which it may kill, freeze and restart;
-// SharedX gives all tests of one binary the same server, which they must leave
-// alone. LaunchX is the same without a test, for benchmarks and tools.
+// StartX gives a test its own server, which it may kill, freeze and restart.
+// SharedX gives all tests of one binary the same server, which they must neither
+// kill, freeze nor stop. LaunchX is StartX for benchmarks and tools.
 //
-// A server dies with the process that started it, even when that process is
-// killed. What it leaves in the temporary directory is removed by the next
-// process that starts a server.
+// A server dies with the process that started it, even if that process is killed.
+// The next process that starts a server removes its temporary directory.
 //
 // A test whose server is not installed is skipped with a message, or fails when
 // POSTRIDER_REQUIRE_SERVERS=1. "make servers" installs them.
@@ -23,7 +22,7 @@ import (
 	"time"
 )
 
-// TB is what this package needs of a *testing.T, *testing.B or *testing.F.
+// TB is the part of *testing.T, *testing.B and *testing.F that this package needs.
 type TB interface {
 	Helper()
 	Name() string
@@ -34,14 +33,13 @@ type TB interface {
 	Skipf(format string, args ...any)
 }
 
-// startTimeout bounds the start of one server. It is long because a busy
-// machine is slow, not because a server is.
+// startTimeout bounds the start of one server. It is generous for busy machines.
 const startTimeout = 3 * time.Minute
 
 // MissingError reports that a server is not installed.
 type MissingError struct {
 	Server string // "PostgreSQL 18", or the name of a program
-	Fix    string // what to type
+	Fix    string // the command that installs it
 	// Optional means that the tests continue without it, even if servers are required.
 	Optional bool
 }
@@ -57,9 +55,9 @@ type options struct {
 	sasl       *sasl
 }
 
-// Option changes how a server is started. The zero set of options is made for
-// many short tests: it starts fast and does not wait for the disk, but keeps
-// everything it acknowledged when its process is killed.
+// Option changes how a server is started. Without options a server suits many short
+// tests: it starts fast and does not wait for the disk, but a killed process loses
+// no acknowledged write.
 type Option func(*options)
 
 // PGOption is an Option, named for PostgreSQL's launchers.
@@ -69,11 +67,11 @@ type PGOption = Option
 // benchmarks, and for tests that make claims about power loss.
 func Durable() Option { return func(o *options) { o.durable = true } }
 
-// Throughput gives the server the memory and the settings a benchmark wants.
+// Throughput gives the server memory and settings for a benchmark.
 func Throughput() Option { return func(o *options) { o.throughput = true } }
 
-// WithConfig appends lines to the server's own configuration file, in that
-// file's own syntax. They override ours.
+// WithConfig appends lines to the server's configuration file, in its syntax. They
+// override the defaults of this package.
 func WithConfig(lines ...string) Option {
 	return func(o *options) { o.config = append(o.config, lines...) }
 }
@@ -88,9 +86,9 @@ func apply(opts []Option) options {
 	return o
 }
 
-// CacheDir is where installed servers are kept: $POSTRIDER_SERVERS,
-// /var/cache/postrider/servers for root (whose home the servers' users cannot
-// read), else the user's cache directory.
+// CacheDir returns the directory of installed servers: $POSTRIDER_SERVERS, or
+// /var/cache/postrider/servers for root, whose home the servers' users cannot read,
+// or the user's cache directory.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("POSTRIDER_SERVERS"); dir != "" {
 		return filepath.Abs(dir)
@@ -108,9 +106,9 @@ func CacheDir() (string, error) {
 // Required reports whether a missing server is a failure rather than a skip.
 func Required() bool { return os.Getenv("POSTRIDER_REQUIRE_SERVERS") == "1" }
 
-// GiveUp ends a test that cannot have its server or, with a MissingError, some
-// other program: by a skip that "make test" repeats at its end, or by a failure
-// when that is asked for or the error is another one.
+// GiveUp ends a test without its server or another program. A MissingError skips the
+// test, and "make test" lists the skip at its end, unless POSTRIDER_REQUIRE_SERVERS
+// is set. Any other error fails it.
 func GiveUp(tb TB, err error) {
 	tb.Helper()
 	var missing *MissingError

@@ -52,7 +52,7 @@ func TestPostgres(t *testing.T) {
 				t.Fatal(err)
 			}
 			if p.PID == pid || p.URL != url {
-				t.Errorf("after Restart PID %d -> %d, URL %s -> %s", pid, p.PID, url, p.URL)
+				t.Errorf("Restart changed PID %d to %d, URL %s to %s; want a new PID and the same URL", pid, p.PID, url, p.URL)
 			}
 			if got := query("select n from kept"); got != "7" {
 				t.Errorf("after a crash n = %q, want 7", got)
@@ -70,7 +70,7 @@ func TestPostgres(t *testing.T) {
 				_, err := p.Query(ctx, "postgres", "select 1")
 				return err
 			}); !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("a frozen server: %v, want silence", err)
+				t.Errorf("a frozen server replied: %v", err)
 			}
 			if err := p.Thaw(); err != nil {
 				t.Fatal(err)
@@ -92,7 +92,7 @@ func TestPostgresSQLError(t *testing.T) {
 func TestShared(t *testing.T) {
 	needServers(t)
 	if a, b := SharedPostgres(t, "18"), SharedPostgres(t, "18"); a != b {
-		t.Error("two shared servers of one version")
+		t.Error("SharedPostgres started two servers of one version")
 	}
 }
 
@@ -141,7 +141,7 @@ func TestMySQL(t *testing.T) {
 				return err
 			})
 			if rows, err := m.Query(t.Context(), "d", "select n from t"); err != nil || len(rows) != 1 || rows[0][0] != "7" {
-				t.Errorf("after a crash the table holds %v, %v", rows, err)
+				t.Errorf("after a crash the table contains %v, %v", rows, err)
 			}
 			if db := m.Database(t); !strings.Contains(db, "://root@127.0.0.1:") {
 				t.Errorf("database URL = %s", db)
@@ -158,7 +158,7 @@ type server interface {
 	Stop() error
 }
 
-// check walks a server through its life.
+// check kills, restarts, freezes, thaws and stops a server.
 func check(t *testing.T, s server, ask func(context.Context) error) {
 	t.Helper()
 	must := func(err error) {
@@ -184,7 +184,7 @@ func check(t *testing.T, s server, ask func(context.Context) error) {
 	must(s.Thaw())
 	must(ask(t.Context()))
 	must(s.Freeze())
-	must(s.Stop()) // thaws it first
+	must(s.Stop()) // Stop thaws first
 	must(s.Stop())
 	must(s.Restart())
 	must(ask(t.Context()))
@@ -204,7 +204,7 @@ func TestPortsAreFreeAndBelowTheClientRange(t *testing.T) {
 	}
 	for _, port := range ports {
 		if port >= 32768 {
-			t.Errorf("port %d may be given to a client", port)
+			t.Errorf("the kernel may give port %d to a client", port)
 		}
 		l, err := net.Listen("tcp4", addr(port))
 		if err != nil {

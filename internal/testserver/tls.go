@@ -25,7 +25,7 @@ type CA struct {
 	key  *ecdsa.PrivateKey
 }
 
-// NewCA makes an authority whose certificate lies in dir.
+// NewCA makes an authority and writes its certificate into dir.
 func NewCA(dir string) (*CA, error) {
 	ca := &CA{File: filepath.Join(dir, "ca.crt")}
 	template := &x509.Certificate{
@@ -47,8 +47,8 @@ func NewCA(dir string) (*CA, error) {
 	return ca, os.WriteFile(ca.File, encode("CERTIFICATE", der), 0o644)
 }
 
-// Issue makes a certificate for name, valid for the hosts if it is a server's,
-// and returns it and its key, PEM.
+// Issue makes a certificate for name, valid for hosts if it is a server's, and
+// returns certificate and key as PEM.
 func (ca *CA) Issue(name string, hosts ...string) (cert, key []byte, err error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
@@ -77,7 +77,7 @@ func (ca *CA) Issue(name string, hosts ...string) (cert, key []byte, err error) 
 	return encode("CERTIFICATE", der), encode("PRIVATE KEY", raw), nil
 }
 
-// IssueFiles is Issue into name.crt and name.key of dir.
+// IssueFiles calls Issue and writes name.crt and name.key into dir.
 func (ca *CA) IssueFiles(dir, name string, hosts ...string) (certFile, keyFile string, err error) {
 	cert, key, err := ca.Issue(name, hosts...)
 	if err != nil {
@@ -94,9 +94,8 @@ func encode(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// UseTLS gives the running server a certificate of ca for 127.0.0.1, lets it
-// trust those that ca gives to clients, and puts rules before those of
-// pg_hba.conf.
+// UseTLS gives the running server a certificate of ca for 127.0.0.1, makes it trust
+// ca's client certificates, and puts rules before the rules of pg_hba.conf.
 func (p *Postgres) UseTLS(ctx context.Context, ca *CA, rules ...string) error {
 	cert, key, err := ca.Issue("server", "127.0.0.1")
 	if err != nil {
@@ -133,7 +132,7 @@ func (p *Postgres) UseTLS(ctx context.Context, ca *CA, rules ...string) error {
 	return p.untilTLS(ctx)
 }
 
-// untilTLS waits until a new session sees what was changed.
+// untilTLS waits until a new session has the changed settings.
 func (p *Postgres) untilTLS(ctx context.Context) error {
 	for ctx.Err() == nil {
 		rows, err := p.Query(ctx, "postgres", "SELECT current_setting('ssl')")

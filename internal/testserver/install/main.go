@@ -1,6 +1,6 @@
-// Command install puts the servers that the tests need into the cache directory of
+// Command install installs the servers that the tests need in the cache directory of
 // package testserver. "make servers" runs it. It is idempotent, and quick when all
-// servers are installed. Where it may not install, it names the missing servers.
+// servers are installed. Without the rights to install it lists the missing servers.
 //
 // Every version is pinned and every download is checked: npm by the integrity
 // in the lock file, Kafka's jars by SHA256SUMS, nats-server by Go's checksum
@@ -34,12 +34,12 @@ func main() {
 	}
 }
 
-// server is one thing to have.
+// server is a server, or another program, that the tests need.
 type server struct {
 	name    string
 	present func() error
 	install func(context.Context, *installer) error
-	byHand  string // for people on another system
+	byHand  string // the remedy on another system
 }
 
 func servers(all bool) []server {
@@ -141,8 +141,8 @@ func onPath(program string) func() error {
 	}
 }
 
-// run installs what is missing. It fails when something is still missing and
-// POSTRIDER_REQUIRE_SERVERS=1.
+// run installs the missing servers. With POSTRIDER_REQUIRE_SERVERS=1 it fails when one
+// is still missing.
 func run(ctx context.Context, out io.Writer, all bool) error {
 	cache, err := testserver.CacheDir()
 	if err != nil {
@@ -176,12 +176,12 @@ func run(ctx context.Context, out io.Writer, all bool) error {
 	}
 	fmt.Fprintf(out, "servers: %d missing; tests that need them are skipped and listed\n", missing)
 	if missing > optional && testserver.Required() {
-		return errors.New("POSTRIDER_REQUIRE_SERVERS=1, and something is missing")
+		return errors.New("POSTRIDER_REQUIRE_SERVERS=1, but servers are missing")
 	}
 	return nil
 }
 
-// errCannot marks what another try will not change.
+// errCannot marks an error that a retry cannot repair.
 var errCannot = errors.New("not possible here")
 
 func retry(ctx context.Context, f func() error) error {
@@ -205,7 +205,7 @@ type installer struct {
 	out   io.Writer
 }
 
-// run runs a program in dir and reports the end of what it said when it fails.
+// run runs a program in dir. The error of a failure has the end of its output.
 func (in *installer) run(ctx context.Context, dir string, env []string, program string, args ...string) error {
 	path, err := exec.LookPath(program)
 	if err != nil {

@@ -56,7 +56,7 @@ func TestVerify(t *testing.T) {
 	const abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 	sums := []byte(abc + "  libs/a.jar\n")
 	if verify(dir, sums) == nil {
-		t.Error("a file that is absent passes")
+		t.Error("a missing file passes")
 	}
 	write("a.jar", "abc")
 	if err := verify(dir, sums); err != nil {
@@ -64,12 +64,12 @@ func TestVerify(t *testing.T) {
 	}
 	write("b.jar", "not asked for")
 	if verify(dir, sums) == nil {
-		t.Error("a file that is not listed passes")
+		t.Error("an unlisted file passes")
 	}
 	write("b.jar", "abc")
 	write("a.jar", "abd")
 	if verify(dir, append(sums, abc+"  libs/b.jar\n"...)) == nil {
-		t.Error("a file that was changed passes")
+		t.Error("a changed file passes")
 	}
 }
 

@@ -11,9 +11,9 @@ func patroniPresent() error {
 	return err
 }
 
-// patroni unpacks Debian's Patroni and etcd with their Python and the libraries
-// that they were built for, beside the system: no maintainer script runs, and no
-// service is started. PostgreSQL is that of the system, with its client tools.
+// patroni unpacks Debian's Patroni and etcd, with their Python and libraries, beside
+// the system: no maintainer script runs and no service starts. PostgreSQL and its
+// client tools are the system's.
 func patroni(ctx context.Context, in *installer) error {
 	const script = `set -e
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' | awk '$2 !~ /-/ {print $1; exit}')

@@ -13,9 +13,9 @@ func rabbitPresent(version string) func() error {
 	}
 }
 
-// rabbit unpacks one Debian's RabbitMQ beside the system, with its Erlang and the
-// libraries that it was built for. Programs of Erlang are started through the
-// tree's own loader, from wherever the tree is moved to.
+// rabbit unpacks a Debian release's RabbitMQ, with its Erlang and libraries, beside the
+// system. Erlang's programs start through the tree's own loader, so the tree can be
+// moved.
 func rabbit(version, release string) func(context.Context, *installer) error {
 	const script = `set -e
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' | awk '$2 !~ /-/ {print $1; exit}')

@@ -48,8 +48,8 @@ func (in *installer) need(ctx context.Context, program, pkg string) error {
 	return apt(pkg)(ctx, in)
 }
 
-// debianPostgres installs PostgreSQL without the cluster that Debian's package
-// would make and start.
+// debianPostgres installs PostgreSQL and prevents the cluster that Debian's package
+// would create and start.
 func debianPostgres(ctx context.Context, in *installer) error {
 	const conf = "/etc/postgresql-common/createcluster.conf"
 	if _, err := os.Stat(conf); os.IsNotExist(err) && os.Geteuid() == 0 {
@@ -86,8 +86,8 @@ func elasticMQ(ctx context.Context, in *installer) error {
 	return in.jars(ctx, "elasticmq-"+testserver.ElasticMQVersion)
 }
 
-// jars copies what a checked-in pom.xml names out of Maven's repository and
-// compares it with the checked-in sums.
+// jars copies the jars of a checked-in pom.xml from Maven's repository and compares
+// them with the checked-in sums.
 func (in *installer) jars(ctx context.Context, name string) error {
 	if err := in.need(ctx, "mvn", "maven"); err != nil {
 		return err
@@ -114,8 +114,8 @@ func nats(ctx context.Context, in *installer) error {
 	})
 }
 
-// newerBouncer unpacks the next Debian's PgBouncer and the libraries that it was
-// built for, beside the system.
+// newerBouncer unpacks the next Debian's PgBouncer and its libraries beside the
+// system.
 func newerBouncer(version string) func(context.Context, *installer) error {
 	const script = `set -e
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' | awk '$2 !~ /-/ {print $1; exit}')
@@ -133,8 +133,8 @@ rm -rf tree`
 }
 
 // debianTree unpacks the server and the command line program of another Debian
-// release with the libraries that they were built for, beside the system: nothing
-// of it starts by itself. The release "experimental" stands upon sid.
+// release, with their libraries, beside the system. None of it starts by itself. The
+// release "experimental" is based on sid.
 func (in *installer) debianTree(ctx context.Context, name, program, release string) error {
 	const script = `set -e
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' | awk '$2 !~ /-/ {print $1; exit}')
@@ -161,8 +161,8 @@ rm -rf tree`
 	return in.fresh(name, func(dir string) error { return in.run(ctx, dir, nil, "sh", "-c", script, "sh", program, release) })
 }
 
-// fresh fills a new directory with the embedded files of that name, lets fill
-// do the rest, and puts it into the cache in one step: what is there is whole.
+// fresh fills a new directory with the embedded files of that name, calls fill, and
+// renames the directory into the cache, so that the cache has only complete ones.
 func (in *installer) fresh(name string, fill func(dir string) error) error {
 	dir, err := os.MkdirTemp(in.cache, name+".tmp-*")
 	if err != nil {
@@ -205,7 +205,7 @@ func copyFiles(dir, from string) error {
 	return nil
 }
 
-// makeReadable lets the servers' own users read and run what is in dir.
+// makeReadable lets the servers' users read and run the files in dir.
 func makeReadable(dir string) error {
 	return filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.Type()&os.ModeSymlink != 0 {
@@ -223,8 +223,8 @@ func makeReadable(dir string) error {
 	})
 }
 
-// verify compares the files in dir with the lines of a SHA256SUMS file; there
-// may be no others beside them.
+// verify compares the files in dir with the lines of a SHA256SUMS file. Unlisted files
+// are an error.
 func verify(dir string, sums []byte) error {
 	want := make(map[string]string)
 	lines := bufio.NewScanner(bytes.NewReader(sums))
@@ -272,8 +272,8 @@ func sha256File(name string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// debianMySQL unpacks a server of another Debian release with its client, the files it
-// needs and the libraries that they were built for, beside the system.
+// debianMySQL unpacks a server of another Debian release, with its client, its files and
+// its libraries, beside the system.
 func debianMySQL(version, packages, release string) func(context.Context, *installer) error {
 	const script = `set -e
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' | awk '$2 !~ /-/ {print $1; exit}')
