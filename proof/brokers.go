@@ -12,14 +12,15 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// partitions of a topic on Kafka, and on Redis in front of consumers.
+// partitions is the number of a topic's partitions on Kafka, and of its streams on Redis
+// for consumers.
 const partitions = 8
 
-// source is a broker with the topic of a run, seen through its vendor's client. An
-// acknowledged message of it outlives a kill of its process.
+// source is a broker with the topic of a run, accessed by its vendor's client. Its
+// acknowledged messages survive a kill of its process.
 type source struct{ *brokers.Broker }
 
-// webhook is the one broker of which no vendor has a client.
+// webhook is the only broker without a vendor's client.
 const webhook = "webhook"
 
 func brokerNames() []string {
@@ -28,7 +29,7 @@ func brokerNames() []string {
 	return names
 }
 
-// openBroker starts a broker that has flushed what it acknowledges.
+// openBroker starts a broker that flushes messages before it acknowledges them.
 func openBroker(ctx context.Context, name string) (*source, error) {
 	var (
 		b   *brokers.Broker
@@ -49,16 +50,16 @@ func openBroker(ctx context.Context, name string) (*source, error) {
 	return &source{b}, nil
 }
 
-// counted asks once, within a time that a broker that is up keeps.
+// counted counts once, within a timeout that suffices for a running broker.
 func (s *source) counted(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	return s.Count(ctx, topic)
 }
 
-// moved waits until the broker holds more than n records, and returns how many.
+// moved waits until the broker has more than n records, and returns their number.
 func (s *source) moved(ctx context.Context, n int) (int, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("nothing moved within two minutes"))
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("no message arrived within two minutes"))
 	defer cancel()
 	for {
 		now, err := s.counted(ctx)
@@ -71,15 +72,15 @@ func (s *source) moved(ctx context.Context, n int) (int, error) {
 	}
 }
 
-// settled waits until the broker holds total records and nothing more has come
-// for a while, and judges what it holds. What is missing may still come: only
-// after half a minute of silence it is lost.
+// settled waits until the broker has total records and no more have arrived for a while,
+// and judges its log. A missing record counts as lost only after half a minute of
+// silence.
 func (s *source) settled(ctx context.Context, truth map[string]int, total int) (Result, error) {
 	last, since := -1, time.Now()
 	for {
 		now, err := s.counted(ctx)
 		switch {
-		case err != nil: // a broker that does not answer is not quiet
+		case err != nil: // an unreachable broker is not quiet
 			since = time.Now()
 		case now != last:
 			last, since = now, time.Now()
@@ -87,7 +88,7 @@ func (s *source) settled(ctx context.Context, truth map[string]int, total int) (
 		if quiet := time.Since(since); last >= total && quiet > 2*time.Second || quiet > 30*time.Second {
 			check := newChecker()
 			if err := s.Read(ctx, topic, func(r brokers.Record) { check.add(r.Payload) }); err != nil {
-				return Result{}, fmt.Errorf("read what the broker holds: %w", err)
+				return Result{}, fmt.Errorf("read the broker's log: %w", err)
 			}
 			if r := check.judge(truth); r.Lost == 0 || quiet > 30*time.Second {
 				return r, nil

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Result is what the checker found. Delivered counts every copy.
+// Result has the checker's findings. Delivered counts every copy.
 type Result struct {
 	OK            bool    `json:"ok"`
 	Broker        string  `json:"broker"`
@@ -22,14 +22,13 @@ type Result struct {
 	BrokerFreezes int     `json:"broker_freezes"`
 	InFlight      int     `json:"in_flight"`  // kills and freezes of the broker while messages moved
 	Parked        int     `json:"parked"`     // records set aside at the end
-	MaxRewind     int     `json:"max_rewind"` // deepest step back of a key after a kill
+	MaxRewind     int     `json:"max_rewind"` // largest step back of a key after a kill
 	Rollbacks     int     `json:"rollbacks"`
 	Seconds       float64 `json:"seconds"`
 }
 
-// checker follows each key's dense versions 1, 2, 3 ... as they stand in the
-// broker's log: a version may return, but never one above the highest so
-// far plus one.
+// checker follows each key's dense versions 1, 2, 3 ... in the broker's log: a version
+// may be repeated, but must be at most one above the highest so far.
 type checker struct {
 	mu        sync.Mutex
 	delivered int
@@ -64,7 +63,7 @@ func (c *checker) add(payload []byte) {
 	}
 }
 
-// judge compares with the truth: the highest committed version of each key.
+// judge compares the log with the truth, the highest committed version of each key.
 func (c *checker) judge(truth map[string]int) Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,11 +80,11 @@ func (c *checker) judge(truth map[string]int) Result {
 	return r
 }
 
-// payload is "key:version:filler".
+// parse returns key and version of a payload "key:version:filler".
 func parse(payload []byte) (string, int, error) {
 	f := strings.SplitN(string(payload), ":", 3)
 	if len(f) != 3 {
-		return "", 0, fmt.Errorf("a record that no writer wrote")
+		return "", 0, fmt.Errorf("no writer wrote this record")
 	}
 	version, err := strconv.Atoi(f[1])
 	return f[0], version, err

@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-// TestCheckerBites feeds the checker histories that are wrong in each way.
+// TestCheckerBites feeds the checker a history for each kind of error.
 func TestCheckerBites(t *testing.T) {
 	truth := map[string]int{"a": 3}
 	for _, tc := range []struct {

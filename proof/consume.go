@@ -20,7 +20,7 @@ import (
 	"github.com/postrider/postrider/proof/member"
 )
 
-// ConsumeConfig of one run of consumers.
+// ConsumeConfig configures a run of consumers.
 type ConsumeConfig struct {
 	Broker     string
 	Postgres   string
@@ -33,31 +33,31 @@ type ConsumeConfig struct {
 	DBRestarts int
 	Rebalances int
 	Freezes    int           // of a consumer and of the broker, in turns
-	AckWait    time.Duration // of NATS
+	AckWait    time.Duration // on NATS
 	Trouble    bool
 	Seed       uint64
 	Log        slog.Level // of the consumers, on standard error
 }
 
-// ConsumeResult is what the database says at the end.
+// ConsumeResult has the counts in the database at the end.
 type ConsumeResult struct {
 	OK         bool    `json:"ok"`
 	Broker     string  `json:"broker"`
 	Order      string  `json:"order"`
 	Messages   int     `json:"messages"`
-	Published  int     `json:"published"` // with those that came twice
+	Published  int     `json:"published"` // copies included
 	Effects    int     `json:"effects"`
-	Missing    int     `json:"missing"` // messages, or under "latest" keys without their last version
+	Missing    int     `json:"missing"` // messages without an effect, or under "latest" keys without their last version
 	Double     int     `json:"double"`
-	Stale      int     `json:"stale"`  // effects after one of the same or a later version of their key
-	Ahead      int     `json:"ahead"`  // under "contiguous": effects before one that they follow
+	Stale      int     `json:"stale"`  // effects after an effect of the same or a later version of their key
+	Ahead      int     `json:"ahead"`  // under "contiguous": effects before their predecessor's
 	Dead       int     `json:"dead"`   // dead letters
-	Stashed    int     `json:"stash"`  // left in the stash
-	Unread     int     `json:"unread"` // left at the broker
+	Stashed    int     `json:"stash"`  // messages left in the stash
+	Unread     int     `json:"unread"` // messages left at the broker
 	Kills      int     `json:"kills"`
-	Exits      int     `json:"exits"` // processes that a handler has ended
+	Exits      int     `json:"exits"` // processes ended by a handler
 	DBRestarts int     `json:"db_restarts"`
-	Rebalances int     `json:"rebalances"` // members that came and went
+	Rebalances int     `json:"rebalances"` // members that joined and left
 	Freezes    int     `json:"freezes"`
 	RSS        int     `json:"rss_mib"` // the largest consumer
 	Memory     memory  `json:"rss_over_time"`
@@ -66,32 +66,33 @@ type ConsumeResult struct {
 	Seed       uint64  `json:"seed"`
 }
 
-// consumeCommand is "proof consume".
+// consumeCommand runs "proof consume".
 func consumeCommand(ctx context.Context, args []string) (ConsumeResult, error) {
 	var c ConsumeConfig
 	fs := flag.NewFlagSet("proof consume", flag.ExitOnError)
 	fs.StringVar(&c.Broker, "broker", "kafka", "one of "+strings.Join(private.Names(), ", "))
 	fs.StringVar(&c.Postgres, "postgres", "15", "major version")
 	fs.StringVar(&c.Order, "order", "contiguous", "one of "+strings.Join(slices.Sorted(maps.Keys(member.Orders())), ", "))
-	fs.IntVar(&c.Messages, "messages", 200_000, "messages; every tenth comes twice")
+	fs.IntVar(&c.Messages, "messages", 200_000, "messages, of which every tenth is published twice")
 	fs.IntVar(&c.Keys, "keys", 2_000, "keys")
 	fs.IntVar(&c.Members, "members", 2, "consumer processes")
 	fs.IntVar(&c.Batch, "batch", 20, "messages that share a transaction")
 	fs.IntVar(&c.Kills, "kills", 30, "SIGKILLs of a consumer")
 	fs.IntVar(&c.DBRestarts, "db-restarts", 5, "crashes and restarts of the database, in turns")
-	fs.IntVar(&c.Rebalances, "rebalances", 3, "members that come and go")
+	fs.IntVar(&c.Rebalances, "rebalances", 3, "members that join and leave")
 	fs.IntVar(&c.Freezes, "freezes", 0, "SIGSTOPs of a consumer and of the broker, in turns, each for 1 to 3 s")
-	fs.DurationVar(&c.AckWait, "ack-wait", 8*time.Second, "how long NATS waits before it delivers again")
-	fs.BoolVar(&c.Trouble, "trouble", true, "some handlers fail, hang, panic and end the process")
-	fs.Uint64Var(&c.Seed, "seed", rand.Uint64(), "of the order of messages and faults")
-	fs.TextVar(&c.Log, "log", slog.LevelError+1, "what the consumers say on standard error: debug, info, warn, error or less")
+	fs.DurationVar(&c.AckWait, "ack-wait", 8*time.Second, "time after which NATS redelivers")
+	fs.BoolVar(&c.Trouble, "trouble", true, "make some handlers fail, hang, panic and end the process")
+	fs.Uint64Var(&c.Seed, "seed", rand.Uint64(), "seed of the order of messages and faults")
+	fs.TextVar(&c.Log, "log", slog.LevelError+1, "level of the consumers' log on standard error: debug, info, warn, error or none")
 	if err := fs.Parse(args); err != nil {
 		return ConsumeResult{}, err
 	}
 	return RunConsume(ctx, c)
 }
 
-// RunConsume is one campaign: a full broker, consumers, faults, quiet, count.
+// RunConsume runs one campaign: it fills a broker, starts consumers, disturbs them, waits
+// for quiet and counts.
 func RunConsume(ctx context.Context, c ConsumeConfig) (ConsumeResult, error) {
 	pg, err := testserver.LaunchPostgres(ctx, c.Postgres, "", testserver.Durable())
 	if err != nil {
@@ -129,14 +130,14 @@ func RunConsume(ctx context.Context, c ConsumeConfig) (ConsumeResult, error) {
 	return r.run(ctx, len(all))
 }
 
-// makeEffects makes the table of effects, in which nothing forbids a wrong one.
+// makeEffects makes the table of effects, which has no constraint against wrong ones.
 func makeEffects(ctx context.Context, pool *pgxpool.Pool) error {
 	_, err := pool.Exec(ctx, `CREATE TABLE effect (at bigserial PRIMARY KEY, key text NOT NULL, version bigint NOT NULL, id text NOT NULL);
 		CREATE TABLE ended (key text PRIMARY KEY)`)
 	return err
 }
 
-// consumeRun is a campaign under way.
+// consumeRun is the state of a campaign.
 type consumeRun struct {
 	c         ConsumeConfig
 	pg        *testserver.Postgres
@@ -144,7 +145,7 @@ type consumeRun struct {
 	feed      *feed
 	herd      *herd
 	rnd       *rand.Rand
-	want, per int // messages, and those of one key
+	want, per int // messages, and messages per key
 	regulars  []*consuming
 
 	restarts, rebalances, freezes int
@@ -164,7 +165,7 @@ func (r *consumeRun) run(ctx context.Context, published int) (ConsumeResult, err
 		return ConsumeResult{}, err
 	}
 	if err := r.drained(ctx); err != nil {
-		say("the run did not come to its end: %v", err) // the judge says what is missing
+		say("run incomplete: %v", err) // the judge counts the missing effects
 	}
 	took := time.Since(began)
 	r.end()
@@ -192,7 +193,7 @@ func (r *consumeRun) end() {
 	r.herd.wg.Wait()
 }
 
-// effects is how many are committed, -1 while the database does not answer.
+// effects returns the number of committed effects, -1 while the database is unreachable.
 func (r *consumeRun) effects(ctx context.Context) (n int) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -202,7 +203,7 @@ func (r *consumeRun) effects(ctx context.Context) (n int) {
 	return n
 }
 
-// reach waits until so many records have been acknowledged or had an effect.
+// reach waits until n records have been acknowledged or had an effect.
 func (r *consumeRun) reach(ctx context.Context, n int) error {
 	now := 0
 	return waitFor(ctx, 3*time.Minute, func() int { return now }, func() (bool, error) {
@@ -212,8 +213,8 @@ func (r *consumeRun) reach(ctx context.Context, n int) error {
 	})
 }
 
-// disturb does all faults in any order, spread over the messages. Where "latest"
-// drops some the faults come earlier.
+// disturb causes all faults in random order, spread over the messages. Under "latest",
+// which drops some messages, the faults come earlier.
 func (r *consumeRun) disturb(ctx context.Context) error {
 	var acts []func(context.Context) error
 	for range r.c.Kills {
@@ -248,7 +249,7 @@ func (r *consumeRun) disturb(ctx context.Context) error {
 	return nil
 }
 
-// restartDatabase crashes the database, or ends it as an operator does.
+// restartDatabase crashes the database, or shuts it down, and starts it again.
 func (r *consumeRun) restartDatabase(ctx context.Context) error {
 	end := r.pg.Kill
 	if r.restarts%2 == 1 {
@@ -264,7 +265,7 @@ func (r *consumeRun) restartDatabase(ctx context.Context) error {
 	return r.pg.Restart()
 }
 
-// rebalance has one more consumer come, and go while messages flow.
+// rebalance lets another consumer join, and leave while messages flow.
 func (r *consumeRun) rebalance(ctx context.Context) error {
 	p, err := r.herd.join()
 	if err != nil {
@@ -275,7 +276,7 @@ func (r *consumeRun) rebalance(ctx context.Context) error {
 	return r.reach(ctx, min(max(r.effects(ctx), 0)+max(r.want/100, 20), r.want))
 }
 
-// freeze stops a consumer, or the broker, for longer than many a time limit.
+// freeze suspends a consumer, or the broker, for longer than most timeouts.
 func (r *consumeRun) freeze(ctx context.Context) error {
 	r.freezes++
 	lasts := time.Second + time.Duration(r.rnd.IntN(2000))*time.Millisecond
@@ -290,7 +291,7 @@ func (r *consumeRun) freeze(ctx context.Context) error {
 	return pause(ctx, lasts)
 }
 
-// drained waits until the broker has nothing left. Without order or under
+// drained waits until the broker has no message left. Without order or under
 // "contiguous" every message must have its effect first.
 func (r *consumeRun) drained(ctx context.Context) error {
 	if r.c.Order != "latest" {
@@ -309,7 +310,7 @@ func (r *consumeRun) drained(ctx context.Context) error {
 	})
 }
 
-// judge asks the database in plain SQL.
+// judge counts the effects in plain SQL.
 func (r *consumeRun) judge(ctx context.Context) (res ConsumeResult, err error) {
 	missing := `SELECT count(*) FROM generate_series(0, $1::int - 1) k, generate_series(1, $2::int) v
 		WHERE NOT EXISTS (SELECT 1 FROM effect WHERE key = 'k' || k AND version = v)`
@@ -343,7 +344,7 @@ func (r *consumeRun) judge(ctx context.Context) (res ConsumeResult, err error) {
 	return res, err
 }
 
-// beMember is a consumer process until it is asked to end.
+// beMember runs a consumer until SIGTERM.
 func beMember(ctx context.Context) int {
 	if err := member.Run(ctx, os.Getenv(member.Env)); err != nil {
 		fmt.Fprintln(os.Stderr, "proof: consumer:", err)

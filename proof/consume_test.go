@@ -18,7 +18,7 @@ import (
 	"github.com/postrider/postrider/proof/member"
 )
 
-// TestConsumers is a small campaign. The matrix has one for each broker and order.
+// TestConsumers runs a small campaign. The matrix runs one for each broker and order.
 //
 // Promises: E
 func TestConsumers(t *testing.T) {
@@ -47,13 +47,13 @@ func smallRun(t *testing.T, name, order string) {
 		testserver.GiveUp(t, err)
 	}
 	t.Logf("%+v", r)
-	all := order == "latest" || r.Effects == r.Messages && r.Exits > 0 // "latest" may drop what ends a process
+	all := order == "latest" || r.Effects == r.Messages && r.Exits > 0 // "latest" may drop the messages that end a process
 	if !r.OK || !all || r.Kills < c.Kills || r.DBRestarts != c.DBRestarts || r.Rebalances != c.Rebalances || r.Freezes != c.Freezes {
-		t.Errorf("the campaign proves nothing, or the opposite: %+v", r)
+		t.Errorf("the campaign is incomplete, or a promise is broken: %+v", r)
 	}
 }
 
-// TestRemember: three thirds, and whether the last one is above the first.
+// TestRemember computes the thirds of samples and whether the last is above the first.
 func TestRemember(t *testing.T) {
 	for _, tc := range []struct {
 		sizes []int
@@ -69,7 +69,7 @@ func TestRemember(t *testing.T) {
 	}
 }
 
-// TestJudge: the judge sees each kind of wrong effect.
+// TestJudge requires that the judge counts each kind of wrong effect.
 func TestJudge(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), testserver.SharedPostgres(t, "18").Database(t))
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// FailoverConfig of one run on a cluster whose leader changes.
+// FailoverConfig configures a run on a cluster whose leader changes.
 type FailoverConfig struct {
 	Binary      string
-	Parameters  string // of the relay's URL, behind the hosts
-	Kills       int    // of the leader: PostgreSQL and Patroni, as when a machine dies
+	Parameters  string // appended to the relay's URL
+	Kills       int    // of the leader: PostgreSQL and Patroni, as when its machine dies
 	Switchovers int    // the leader hands over; every other time a replica is far behind
-	Freezes     int    // of the leader: its connections stay open and get no answer
+	Freezes     int    // of the leader: its connections stay open but get no reply
 	Outages     int    // of etcd: the leader demotes itself
 	Messages    int    // backlog written before the relay starts
 	Writers     int
@@ -30,29 +30,29 @@ type FailoverConfig struct {
 	Within      time.Duration // from the first commit on a new leader to its arrival at the broker
 }
 
-// FailoverResult is what a run on a cluster adds to a Result.
+// FailoverResult is the Result of a run on a cluster and its additional findings.
 type FailoverResult struct {
 	Result
 	LeaderKills  int      `json:"leader_kills"`
 	Switchovers  int      `json:"switchovers"`
 	Freezes      int      `json:"leader_freezes"`
 	Outages      int      `json:"etcd_outages"`
-	Acknowledged int      `json:"acknowledged"` // messages of transactions whose commit was answered
-	Forgotten    int      `json:"forgotten"`    // of those, not in the database at the end
-	Replaced     int      `json:"replaced"`     // delivered under a number that another message has at the end
+	Acknowledged int      `json:"acknowledged"` // messages of transactions whose commit succeeded
+	Forgotten    int      `json:"forgotten"`    // of those, missing from the database at the end
+	Replaced     int      `json:"replaced"`     // delivered under a number that belongs to another message at the end
 	WriterErrors int      `json:"writer_errors"`
 	Changes      []change `json:"changes"`
 	Slowest      float64  `json:"slowest_s"`
 }
 
-// change is one change of the leader and what the relays made of it.
+// change is one change of the leader and the relays' reaction.
 type change struct {
 	Act    string  `json:"act"`
 	Leader string  `json:"leader"`      // the new one
 	Away   float64 `json:"away_s"`      // until the new leader acknowledged a commit
-	Resume float64 `json:"resume_s"`    // from then until its message was at the broker
+	Resume float64 `json:"resume_s"`    // from then until the commit's message was at the broker
 	Down   int     `json:"lines_down"`  // log lines of all relays about an unreachable database
-	Back   int     `json:"lines_back"`  // and that it is back
+	Back   int     `json:"lines_back"`  // log lines about a database that is reachable again
 	Other  int     `json:"lines_other"` // all others
 }
 
@@ -60,23 +60,24 @@ func failoverCommand(ctx context.Context, args []string) (FailoverResult, error)
 	var c FailoverConfig
 	fs := flag.NewFlagSet("proof failover", flag.ExitOnError)
 	fs.StringVar(&c.Binary, "binary", "", "the postrider binary; built when empty")
-	fs.StringVar(&c.Parameters, "parameters", "", `of the relay's URL, such as "&target_session_attrs=read-write&durable=replay"`)
+	fs.StringVar(&c.Parameters, "parameters", "", `parameters of the relay's URL, such as "&target_session_attrs=read-write&durable=replay"`)
 	fs.IntVar(&c.Kills, "kills", 10, "SIGKILLs of the leader's PostgreSQL and Patroni")
-	fs.IntVar(&c.Switchovers, "switchovers", 10, "leaders that hand over, every other time while a replica is far behind")
+	fs.IntVar(&c.Switchovers, "switchovers", 10, "switchovers of the leader, every other time while a replica is far behind")
 	fs.IntVar(&c.Freezes, "freezes", 1, "SIGSTOPs of the leader, until it has a successor")
 	fs.IntVar(&c.Outages, "outages", 1, "SIGKILLs of etcd: no node takes writes until it is back")
 	fs.IntVar(&c.Messages, "messages", 50_000, "backlog written before the relay starts")
 	fs.IntVar(&c.Writers, "writers", 4, "concurrent writers")
 	fs.IntVar(&c.Relays, "relays", 1, "relay processes")
-	fs.DurationVar(&c.Within, "within", 3*time.Second, "from the first commit on a new leader to its arrival at the broker")
+	fs.DurationVar(&c.Within, "within", 3*time.Second, "time limit from the first commit on a new leader to its arrival at the broker")
 	if err := fs.Parse(args); err != nil {
 		return FailoverResult{}, err
 	}
 	return RunFailover(ctx, c)
 }
 
-// RunFailover is one campaign on a cluster of three nodes in synchronous mode:
-// backlog, relays, writers, changes of the leader, quiet, count.
+// RunFailover runs one campaign on a cluster of three nodes in synchronous mode: it
+// writes a backlog, starts relays and writers, changes the leader, waits for quiet and
+// counts.
 func RunFailover(ctx context.Context, c FailoverConfig) (r FailoverResult, err error) {
 	cluster, err := testserver.LaunchCluster(ctx, 3)
 	if err != nil {
@@ -116,7 +117,7 @@ func RunFailover(ctx context.Context, c FailoverConfig) (r FailoverResult, err e
 	return f.run(ctx)
 }
 
-// failover is one such run.
+// failover is the state of such a run.
 type failover struct {
 	c       FailoverConfig
 	cluster *testserver.Cluster
@@ -159,7 +160,7 @@ func (f *failover) run(ctx context.Context) (FailoverResult, error) {
 	if err != nil {
 		return f.r, err
 	}
-	say("all changes done, %d messages committed; waiting for the rest", total)
+	say("all changes done, %d messages committed; waiting for their delivery", total)
 	found, err := f.b.settled(ctx, truth, total)
 	if err != nil {
 		return f.r, err
@@ -182,8 +183,8 @@ func (f *failover) run(ctx context.Context) (FailoverResult, error) {
 	return f.r, nil
 }
 
-// lapses is how many lines more a change may cost: a heartbeat that a frozen leader
-// does not answer may end just after the lease has.
+// lapses returns the number of additional log lines that a change may cause: a
+// heartbeat to a frozen leader may time out just after the lease expires.
 func (f *failover) lapses(ch change) int {
 	if ch.Act == "freeze" {
 		return len(f.relays)
@@ -191,9 +192,8 @@ func (f *failover) lapses(ch change) int {
 	return 0
 }
 
-// compare looks for what the writers know to be committed in the database, and
-// for everything that was delivered: a failover that forgets a transaction lets
-// another one have its numbers.
+// compare searches the database for the acknowledged and the delivered messages: a
+// failover that loses a transaction gives its numbers to another one.
 func (f *failover) compare(ctx context.Context, w *failoverWriters) error {
 	rows, err := f.pool.Query(ctx, `SELECT convert_from(payload, 'UTF8') FROM postrider.outbox`)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// acts changes the leader again and again, each time after messages have moved
-// and the cluster is whole.
+// acts performs all changes of the leader. Before each one the cluster must be complete and
+// messages must move.
 func (f *failover) acts(ctx context.Context) error {
 	type act struct {
 		name  string
@@ -23,7 +23,7 @@ func (f *failover) acts(ctx context.Context) error {
 	var acts []act
 	add := func(n int, a act) {
 		for i := range n {
-			// Spread over the run, each kind evenly.
+			// Spread each kind evenly over the run.
 			acts = slices.Insert(acts, min(len(acts), (2*i+1)*len(acts)/(2*n)+i), a)
 		}
 	}
@@ -46,8 +46,8 @@ func (f *failover) acts(ctx context.Context) error {
 	return nil
 }
 
-// ready waits until the cluster is whole, the relays have caught up with the
-// writers, and messages move.
+// ready waits until the cluster is complete, the relays have caught up with the writers,
+// and messages move.
 func (f *failover) ready(ctx context.Context) error {
 	if err := f.cluster.AwaitWhole(ctx); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (f *failover) ready(ctx context.Context) error {
 	return err
 }
 
-// change does one act and measures what the relays make of it.
+// change performs one act and measures the relays' reaction.
 func (f *failover) change(ctx context.Context, name string, do func(context.Context, *testserver.Member) (func() error, error)) error {
 	leader := f.cluster.Leader(ctx)
 	if leader == nil {
@@ -74,7 +74,7 @@ func (f *failover) change(ctx context.Context, name string, do func(context.Cont
 	for _, s := range f.relays {
 		s.mark()
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, 3*time.Minute, errors.New("no new leader, or the relay does not continue"))
+	ctx, cancel := context.WithTimeoutCause(ctx, 3*time.Minute, errors.New("no new leader, or the relay did not continue"))
 	defer cancel()
 	began := time.Now()
 	probed := make(chan probe, 1)
@@ -99,7 +99,7 @@ func (f *failover) change(ctx context.Context, name string, do func(context.Cont
 	}
 	at, err := f.arrived.await(ctx, p.payload)
 	if err != nil {
-		return fmt.Errorf("%w\nthe relays said:\n%s", err, f.said())
+		return fmt.Errorf("%w\nlogs of the relays:\n%s", err, f.said())
 	}
 	ch := change{Act: name, Leader: p.leader, Away: p.at.Sub(began).Seconds(), Resume: max(at.Sub(p.at), 0).Seconds()}
 	if undo != nil {
@@ -107,9 +107,9 @@ func (f *failover) change(ctx context.Context, name string, do func(context.Cont
 			return err
 		}
 	}
-	// A relay that says more than it should says it while it continues.
+	// Superfluous log lines, if any, appear while a relay continues.
 	if err := poll(ctx, 20*time.Second, func() bool { return f.calm() }); err != nil {
-		return fmt.Errorf("the relays do not say that the database is back: %w\n%s", err, f.said())
+		return fmt.Errorf("the relays did not log that the database is reachable again: %w\n%s", err, f.said())
 	}
 	if err := f.cluster.AwaitWhole(ctx); err != nil {
 		return err
@@ -122,15 +122,15 @@ func (f *failover) change(ctx context.Context, name string, do func(context.Cont
 		}
 	}
 	f.r.Changes = append(f.r.Changes, ch)
-	say("%d %s: %s leads after %.1f s, the relay continues %.2f s later; %d, %d and %d lines", len(f.r.Changes), name, ch.Leader, ch.Away, ch.Resume, ch.Down, ch.Back, ch.Other)
+	say("%d %s: %s leads after %.1f s, relay continues %.2f s later; log lines: %d unreachable, %d reachable, %d others", len(f.r.Changes), name, ch.Leader, ch.Away, ch.Resume, ch.Down, ch.Back, ch.Other)
 	if ch.Other != 0 || ch.Down != len(f.relays) || ch.Back != len(f.relays) {
-		say("the relays said:\n%s", f.said())
+		say("logs of the relays:\n%s", f.said())
 	}
 	return nil
 }
 
-// calm reports whether every relay has said that the database is back as often
-// as that it is gone.
+// calm reports whether every relay has logged the return of the database as often as its
+// loss.
 func (f *failover) calm() bool {
 	for _, s := range f.relays {
 		if down, back, _ := s.since(); down == 0 || back < down {
@@ -155,7 +155,7 @@ func (f *failover) freeze(_ context.Context, leader *testserver.Member) (func() 
 	return leader.Thaw, leader.Freeze()
 }
 
-// switchover hands over; every other time while a replica applies nothing.
+// switchover hands the lead over, every other time while a replica has paused its replay.
 func (f *failover) switchover(ctx context.Context, leader *testserver.Member) (func() error, error) {
 	if f.r.Switchovers%2 == 1 {
 		return nil, f.cluster.Switchover(ctx)
@@ -185,7 +185,7 @@ func (f *failover) count(ctx context.Context) int {
 	return n
 }
 
-// asynchronous is the member whose confirmation the leader does not wait for.
+// asynchronous returns the member that the leader does not wait for.
 func (f *failover) asynchronous(ctx context.Context, leader *testserver.Member) (*testserver.Member, error) {
 	rows, err := leader.Query(ctx, "SELECT application_name FROM pg_stat_replication WHERE sync_state = 'async'")
 	if err != nil || len(rows) == 0 {
@@ -196,10 +196,10 @@ func (f *failover) asynchronous(ctx context.Context, leader *testserver.Member) 
 			return m, nil
 		}
 	}
-	return nil, fmt.Errorf("no member is called %q", rows[0][0])
+	return nil, fmt.Errorf("no member is named %q", rows[0][0])
 }
 
-// outage keeps etcd away until 10 s after no member takes writes any more.
+// outage stops etcd until 10 s after the last member stopped taking writes.
 func (f *failover) outage(ctx context.Context, leader *testserver.Member) (func() error, error) {
 	if err := f.cluster.Etcd.Kill(); err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func (f *failover) outage(ctx context.Context, leader *testserver.Member) (func(
 		return err == nil && rows[0][0] == "t"
 	})
 	if err != nil {
-		return nil, fmt.Errorf("the leader does not demote itself: %w", err)
+		return nil, fmt.Errorf("the leader did not demote itself: %w", err)
 	}
 	if err := pause(ctx, 10*time.Second); err != nil {
 		return nil, err
@@ -224,8 +224,8 @@ type probe struct {
 	at      time.Time
 }
 
-// probe asks a member until it takes writes, and commits a message. One that leads
-// at the beginning must have stopped leading in between.
+// probe polls a member until it takes writes, and commits a message there. If the member
+// led at the beginning it must first stop leading.
 func (f *failover) probe(ctx context.Context, m *testserver.Member, number int, led bool, found chan<- probe) {
 	url := fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable&connect_timeout=1", m.Port)
 	for ctx.Err() == nil {

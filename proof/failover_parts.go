@@ -18,8 +18,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// failoverWriters write through every host of the cluster, and note what they
-// know to be committed.
+// failoverWriters write through a URL with all hosts of the cluster and record the
+// messages whose commit succeeded.
 type failoverWriters struct {
 	pool *pgxpool.Pool
 
@@ -41,7 +41,7 @@ func (w *failoverWriters) start(ctx context.Context, writers int) (stop func()) 
 
 func (w *failoverWriters) write(ctx context.Context, rnd *rand.Rand) {
 	for ctx.Err() == nil {
-		// As an application does it: a transaction that hangs is given up.
+		// Like an application it gives up a transaction that hangs.
 		tx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		payloads, err := w.transaction(tx, rnd)
 		cancel()
@@ -65,7 +65,7 @@ func (w *failoverWriters) write(ctx context.Context, rnd *rand.Rand) {
 
 var errRolledBack = errors.New("rolled back")
 
-// transaction writes one to eight messages, whose payloads are like no others.
+// transaction writes one to eight messages with unique payloads.
 func (w *failoverWriters) transaction(ctx context.Context, rnd *rand.Rand) (payloads []string, err error) {
 	tx, err := w.pool.Begin(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func (w *failoverWriters) transaction(ctx context.Context, rnd *rand.Rand) (payl
 	return payloads, tx.Commit(ctx)
 }
 
-// arrivals are the messages of the key "probe", and when they came.
+// arrivals has the messages of the key "probe" and their times of arrival.
 type arrivals struct {
 	mu   sync.Mutex
 	at   map[string]time.Time
@@ -116,7 +116,7 @@ func watchArrivals(nc *nats.Conn) (*arrivals, error) {
 	return a, err
 }
 
-// await waits for a payload and returns when it came.
+// await waits for a payload and returns its time of arrival.
 func (a *arrivals) await(ctx context.Context, payload string) (time.Time, error) {
 	for {
 		a.mu.Lock()
@@ -133,13 +133,13 @@ func (a *arrivals) await(ctx context.Context, payload string) (time.Time, error)
 	}
 }
 
-// spoken is a relay process and the lines that it logged.
+// spoken is a relay process and its log lines.
 type spoken struct {
 	cmd   *exec.Cmd
 	done  chan error
 	mu    sync.Mutex
 	lines []line
-	from  int // of the last mark
+	from  int // the first line after the last mark
 }
 
 // line is one line of a log in JSON.
@@ -173,7 +173,7 @@ func (s *spoken) read(out io.Reader) {
 	in.Buffer(nil, 1<<20)
 	for in.Scan() {
 		l := line{raw: in.Text()}
-		_ = json.Unmarshal(in.Bytes(), &l) // a line that is no JSON is another line
+		_ = json.Unmarshal(in.Bytes(), &l) // a line that is not JSON counts as other
 		s.mu.Lock()
 		s.lines = append(s.lines, l)
 		s.mu.Unlock()
@@ -203,7 +203,7 @@ func (s *spoken) since() (down, back, other int) {
 	return down, back, other
 }
 
-// What a relay says when its database is gone, and when it is back.
+// The events that a relay logs when its database becomes unreachable, and reachable again.
 const (
 	downLine = "database unreachable"
 	backLine = "database reachable again"
@@ -219,11 +219,11 @@ func (s *spoken) text() string {
 	return b.String()
 }
 
-// over is an error if the process has ended.
+// over returns an error if the process has ended.
 func (s *spoken) over() error {
 	select {
 	case err := <-s.done:
-		return fmt.Errorf("a relay has ended: %w\n%s", err, s.text())
+		return fmt.Errorf("a relay exited: %w\n%s", err, s.text())
 	default:
 		return nil
 	}
@@ -234,7 +234,7 @@ func (s *spoken) end() {
 	select {
 	case err := <-s.done:
 		if err != nil {
-			say("a relay ended with %v", err)
+			say("relay exited: %v", err)
 		}
 	case <-time.After(30 * time.Second):
 		_ = s.cmd.Process.Kill()

@@ -13,13 +13,13 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// feed is a broker from which consumers are fed. It is not killed, so it need not flush.
+// feed is the consumers' broker. It is never killed, so it need not flush.
 type feed struct {
 	*brokers.Broker
 	url string // for the consumers
 }
 
-// message is version v of a key in the plain format, as any program can write it.
+// message returns a version of a key in the plain format, as any program can write it.
 func message(key, version int) brokers.Message {
 	k, v := "k"+strconv.Itoa(key), strconv.Itoa(version)
 	return brokers.Message{
@@ -36,11 +36,11 @@ func message(key, version int) brokers.Message {
 }
 
 const (
-	shuffled = 4  // versions of a key that stand in any order
-	doubled  = 10 // one of so many comes twice
+	shuffled = 4  // consecutive versions of a key in random order
+	doubled  = 10 // every tenth record is published twice
 )
 
-// records are the versions 1 to per of every key: in some disorder, and some twice.
+// records returns the versions 1 to per of every key, partly shuffled, some of them twice.
 func records(rnd *rand.Rand, keys, per int) []brokers.Message {
 	var out []brokers.Message
 	for first := 1; first <= per; first += shuffled {
@@ -81,10 +81,10 @@ func openFeed(ctx context.Context, name string) (*feed, error) {
 	return f, nil
 }
 
-// left is how many records the consumers have not acknowledged.
+// left returns the number of records that the consumers have not acknowledged.
 func (f *feed) left(ctx context.Context) (int, error) { return f.Lag(ctx, topic, consumerName) }
 
-// fill publishes everything in pages.
+// fill publishes all records in pages.
 func (f *feed) fill(ctx context.Context, all []brokers.Message) error {
 	for from := 0; from < len(all); from += 1000 {
 		page, cancel := context.WithTimeout(ctx, time.Minute)

@@ -19,22 +19,22 @@ import (
 	"github.com/postrider/postrider/proof/member"
 )
 
-// herd is the consumer processes. One that ends without being asked to is started
-// again at once, as a supervisor does.
+// herd runs the consumer processes. Like a supervisor it restarts a process that ended
+// by itself at once.
 type herd struct {
 	config []byte
 	wg     sync.WaitGroup
 
 	mu     sync.Mutex
 	alive  map[*consuming]bool
-	kills  int // that ended by SIGKILL
-	exits  int // that a handler has ended
+	kills  int // processes ended by SIGKILL
+	exits  int // processes ended by a handler
 	failed error
-	rss    int   // the largest seen, MiB
-	sizes  []int // the largest at each look, MiB
+	rss    int   // the largest process so far, MiB
+	sizes  []int // the largest process of each sample, MiB
 }
 
-// consuming is one place in the herd, taken by one process after another.
+// consuming is a place in the herd; restarts put a new process into it.
 type consuming struct {
 	cmd    *exec.Cmd
 	ending bool
@@ -68,7 +68,7 @@ func (h *herd) start(p *consuming) error {
 	defer h.mu.Unlock()
 	p.cmd = cmd
 	h.alive[p] = true
-	if p.ending { // told so while there was no process
+	if p.ending { // leave was called while no process ran
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 	}
 	return nil
@@ -86,9 +86,9 @@ func (h *herd) supervise(p *consuming) {
 			h.kills++
 		case p.cmd.ProcessState.ExitCode() == member.Ended:
 			h.exits++
-		case p.ending && ok && ws.Signaled() && ws.Signal() == syscall.SIGTERM: // before it could listen for that
+		case p.ending && ok && ws.Signaled() && ws.Signal() == syscall.SIGTERM: // before it had a signal handler
 		case !p.ending || err != nil:
-			h.failed = errors.Join(h.failed, fmt.Errorf("a consumer ended by itself: %w", err))
+			h.failed = errors.Join(h.failed, fmt.Errorf("a consumer exited by itself: %w", err))
 		}
 		ending := p.ending || h.failed != nil
 		h.mu.Unlock()
@@ -104,7 +104,7 @@ func (h *herd) supervise(p *consuming) {
 	}
 }
 
-// kill ends one of the processes with SIGKILL.
+// kill ends a random process with SIGKILL.
 func (h *herd) kill(rnd *rand.Rand) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -114,7 +114,7 @@ func (h *herd) kill(rnd *rand.Rand) {
 	}
 }
 
-// leave asks a consumer to end and waits for it.
+// leave sends SIGTERM to a consumer and waits for its end.
 func (h *herd) leave(p *consuming) {
 	h.mu.Lock()
 	p.ending = true
@@ -125,7 +125,7 @@ func (h *herd) leave(p *consuming) {
 	<-p.done
 }
 
-// freeze stops one of the processes, until thaw.
+// freeze suspends a random process until thaw is called.
 func (h *herd) freeze(rnd *rand.Rand) (thaw func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,14 +137,14 @@ func (h *herd) freeze(rnd *rand.Rand) (thaw func()) {
 	return func() {}
 }
 
-// some is the processes that live, in any order. The caller holds mu.
+// some returns the running processes in random order. The caller holds mu.
 func (h *herd) some(rnd *rand.Rand) []*consuming {
 	all := slices.Collect(maps.Keys(h.alive))
 	rnd.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all
 }
 
-// weigh looks at how much memory the processes hold.
+// weigh samples the memory of the processes.
 func (h *herd) weigh() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -161,17 +161,17 @@ func (h *herd) weigh() {
 	}
 }
 
-// memory is what the largest consumer of a moment held, MiB: the middle one of all
-// looks in the first, second and last third of the run.
+// memory has the median of the samples of the largest consumer, MiB, for the first,
+// second and last third of the run.
 type memory struct {
 	Start  int  `json:"start"`
 	Middle int  `json:"middle"`
 	End    int  `json:"end"`
-	Flat   bool `json:"flat"` // the end is not above the start, but for a quarter and the noise of a collector
+	Flat   bool `json:"flat"` // the last third is at most a quarter and rssNoise above the first
 }
 
-// rssNoise is by how many MiB a process may differ from another one that does the
-// same: the collector lets garbage grow to the size of what is in use.
+// rssNoise is the difference in MiB between processes that do the same work: the
+// collector lets garbage grow to the size of the live heap.
 const rssNoise = 16
 
 func remember(sizes []int) (m memory) {
@@ -190,7 +190,7 @@ func (h *herd) trouble() error {
 	return h.failed
 }
 
-// waitFor polls until done, for as long as moved grows within limit.
+// waitFor polls until done returns true. It fails when moved does not grow within limit.
 func waitFor(ctx context.Context, limit time.Duration, moved func() int, done func() (bool, error)) error {
 	last, since := -1, time.Now()
 	for {
@@ -201,7 +201,7 @@ func waitFor(ctx context.Context, limit time.Duration, moved func() int, done fu
 		if now := moved(); now > last {
 			last, since = now, time.Now()
 		} else if time.Since(since) > limit {
-			return fmt.Errorf("nothing has moved for %v", limit)
+			return fmt.Errorf("no progress for %v", limit)
 		}
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
 			return err

@@ -1,8 +1,8 @@
-// Command proof runs the shipped binary against real servers while it is being
-// killed, and counts at the broker what arrived; or consumers, and counts their
-// effects in the database. But for the consumers (package member) it imports
-// nothing of the product but the launcher of test servers: the writers speak
-// plain SQL, the readers are the brokers' own clients.
+// Command proof runs the shipped binary against real servers, kills it again and again,
+// and counts the messages at the broker. Or it runs consumers and counts their effects
+// in the database. Except for the consumers (package member) and the launcher of test
+// servers it imports no part of the product: the writers use plain SQL, the readers the
+// brokers' own clients.
 //
 //	go run ./proof --broker kafka --messages 200000 --kills 20 --broker-kills 20
 //	go run ./proof --broker nats --for 30m
@@ -27,13 +27,13 @@ import (
 	"github.com/postrider/postrider/proof/member"
 )
 
-// Config of one run.
+// Config configures a run.
 type Config struct {
 	Broker      string
 	Postgres    string // major version
 	Binary      string // the postrider binary
 	Messages    int    // backlog written before the relay starts
-	Writers     int    // writers that continue writing until the kills are done
+	Writers     int    // concurrent writers until the kills are done
 	Kills       int
 	BrokerKills int           // kills and freezes of the broker, in turns
 	Freeze      time.Duration // the first freeze of the broker; the others are short
@@ -60,7 +60,7 @@ func main() {
 	os.Exit(code)
 }
 
-// command returns the exit status: 0 when the run proves what it should.
+// command returns the exit status: 0 if the run keeps the promises.
 func command(ctx context.Context) int {
 	if len(os.Args) > 1 && os.Args[1] == "consume" {
 		r, err := consumeCommand(ctx, os.Args[2:])
@@ -74,15 +74,15 @@ func command(ctx context.Context) int {
 	flag.StringVar(&c.Broker, "broker", "kafka", "one of "+strings.Join(brokerNames(), ", "))
 	flag.StringVar(&c.Postgres, "postgres", "15", "major version")
 	flag.StringVar(&c.Binary, "binary", "", "the postrider binary; built when empty")
-	flag.IntVar(&c.Messages, "messages", 500_000, "backlog written before")
+	flag.IntVar(&c.Messages, "messages", 500_000, "messages written before the relay starts")
 	flag.IntVar(&c.Writers, "writers", 8, "concurrent writers")
 	flag.IntVar(&c.Kills, "kills", 20, "SIGKILLs of a relay, each while it delivers")
 	flag.IntVar(&c.BrokerKills, "broker-kills", 0, "SIGKILLs and SIGSTOPs of the broker, in turns")
-	flag.DurationVar(&c.Freeze, "freeze", 30*time.Second, "the first freeze of the broker: every client has given up by then")
+	flag.DurationVar(&c.Freeze, "freeze", 30*time.Second, "duration of the broker's first freeze, longer than any client's timeout")
 	flag.IntVar(&c.Relays, "relays", 1, "relay processes")
-	flag.DurationVar(&c.For, "for", 0, "instead: run by the clock, with a long transaction, a crash of the database and a promotion")
-	flag.DurationVar(&c.KillEvery, "kill-every", 30*time.Second, "with --for: SIGKILL of a relay")
-	flag.DurationVar(&c.AuditEvery, "audit-every", time.Minute, "with --for: a look at the two books")
+	flag.DurationVar(&c.For, "for", 0, "duration of a run by the clock, with a long transaction, a crash of the database and a promotion, instead of --kills")
+	flag.DurationVar(&c.KillEvery, "kill-every", 30*time.Second, "with --for: interval between SIGKILLs of a relay")
+	flag.DurationVar(&c.AuditEvery, "audit-every", time.Minute, "with --for: interval between audits of the books")
 	flag.Parse()
 	return report(prove(ctx, c))
 }

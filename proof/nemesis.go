@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// fleet is the relay processes.
+// fleet runs the relay processes.
 type fleet struct {
 	binary, store, broker string
 	procs                 []*exec.Cmd
@@ -27,7 +27,7 @@ func (f *fleet) start(ctx context.Context, i int) error {
 	return nil
 }
 
-// kill ends relay i with SIGKILL and starts it again.
+// kill ends relay i with SIGKILL and restarts it.
 func (f *fleet) kill(ctx context.Context, i int) error {
 	if err := f.procs[i].Process.Kill(); err != nil {
 		return fmt.Errorf("kill relay %d: %w", i, err)
@@ -35,7 +35,7 @@ func (f *fleet) kill(ctx context.Context, i int) error {
 	err := f.procs[i].Wait()
 	ws, ok := f.procs[i].ProcessState.Sys().(syscall.WaitStatus)
 	if !ok || !ws.Signaled() || ws.Signal() != syscall.SIGKILL {
-		return fmt.Errorf("relay %d did not die of the kill: %w", i, err)
+		return fmt.Errorf("relay %d was not ended by the kill: %w", i, err)
 	}
 	return f.start(ctx, i)
 }
@@ -49,8 +49,8 @@ func (f *fleet) end() {
 	}
 }
 
-// nemesis kills relays and kills or freezes the broker, in turns, each time
-// after messages have moved since the last one.
+// nemesis kills relays and kills or freezes the broker, in turns. Between two acts
+// messages must move.
 type nemesis struct {
 	fleet *fleet
 	b     *source
@@ -58,7 +58,7 @@ type nemesis struct {
 	c     Config
 
 	kills, brokerKills, freezes int
-	inFlight                    int // acts upon the broker just after a message had arrived there
+	inFlight                    int // kills and freezes of the broker right after the arrival of a message
 }
 
 func (n *nemesis) run(ctx context.Context) error {
@@ -90,12 +90,12 @@ func (n *nemesis) killRelay(ctx context.Context) error {
 		return err
 	}
 	n.kills++
-	say("kill %d of a relay", n.kills)
+	say("relay killed, %d in all", n.kills)
 	return nil
 }
 
-// strike kills or freezes the broker. Every third time a relay is killed while
-// the broker is away.
+// strike kills or freezes the broker. Every third time it also kills a relay while the
+// broker is down.
 func (n *nemesis) strike(ctx context.Context) error {
 	before, err := n.b.counted(ctx)
 	if err != nil {
@@ -123,7 +123,7 @@ func (n *nemesis) strike(ctx context.Context) error {
 	if err := act(); err != nil {
 		return err
 	}
-	say("kill %d, freeze %d of the broker, for %v", n.brokerKills, n.freezes, away)
+	say("broker down for %[3]v: %[1]d kills, %[2]d freezes so far", n.brokerKills, n.freezes, away)
 	if n.brokerActs()%3 == 0 && n.kills < n.c.Kills {
 		if err := n.killRelay(ctx); err != nil {
 			return err

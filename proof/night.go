@@ -15,22 +15,21 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Night is what a run by the clock adds to a Result.
+// Night is the Result of a run by the clock and its additional findings.
 type Night struct {
 	Result
 	Minutes         float64 `json:"minutes"`
-	Audits          int     `json:"audits"`           // looks at the books
-	AuditsFailed    int     `json:"audits_failed"`    // got no answer: the database was down
-	WorstDifference int64   `json:"worst_difference"` // of any look
-	WriterErrors    int     `json:"writer_errors"`    // transactions that the faults ended
-	HeldSeconds     float64 `json:"held_seconds"`     // how long one transaction stayed open
-	Held            int     `json:"held_messages"`    // its messages, which arrived after it
+	Audits          int     `json:"audits"`           // audits of the books
+	AuditsFailed    int     `json:"audits_failed"`    // audits while the database was down
+	WorstDifference int64   `json:"worst_difference"` // of all audits
+	WriterErrors    int     `json:"writer_errors"`    // transactions ended by faults
+	HeldSeconds     float64 `json:"held_seconds"`     // duration of the long transaction
+	Held            int     `json:"held_messages"`    // its messages, which arrived after its commit
 }
 
-// RunNight lets writers, relays and the books run by the clock while things
-// happen to them: a relay is killed every c.KillEvery, one transaction stays
-// open for a third of the time, the database crashes and starts again, its
-// standby is promoted.
+// RunNight runs writers, relays and audits by the clock under faults: a relay is killed
+// every c.KillEvery, a transaction stays open for a third of the time, the database
+// crashes and restarts, its standby is promoted.
 func RunNight(ctx context.Context, c Config) (n Night, err error) {
 	pg, err := openPair(ctx, c.Postgres)
 	if err != nil {
@@ -62,7 +61,7 @@ func RunNight(ctx context.Context, c Config) (n Night, err error) {
 	return (&night{c: c, pg: pg, b: b, pool: pool}).run(ctx)
 }
 
-// night is one such run.
+// night is the state of such a run.
 type night struct {
 	c     Config
 	pg    *pair
@@ -90,13 +89,13 @@ func (r *night) run(ctx context.Context) (Night, error) {
 	if err != nil {
 		return r.n, err
 	}
-	say("%d kills done, %d messages committed; waiting for the rest", r.n.Kills, total)
+	say("%d kills done, %d messages committed; waiting for their delivery", r.n.Kills, total)
 	found, err := r.b.settled(ctx, truth, total)
 	if err != nil {
 		return r.n, err
 	}
 	if err := r.audit(ctx); err != nil {
-		return r.n, fmt.Errorf("the last look at the books: %w", err)
+		return r.n, fmt.Errorf("last audit of the books: %w", err)
 	}
 	kills := r.n.Kills
 	r.n.Result = found
@@ -106,7 +105,7 @@ func (r *night) run(ctx context.Context) (Night, error) {
 	return r.n, nil
 }
 
-// faults runs everything by the clock until end and ends the writers.
+// faults causes the faults by the clock until end and stops the writers.
 func (r *night) faults(ctx context.Context, end time.Time) error {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -136,14 +135,14 @@ func (r *night) faults(ctx context.Context, end time.Time) error {
 		if err := pause(ctx, r.c.For/2); err != nil {
 			return err
 		}
-		say("the database crashes and starts again")
+		say("crashing and restarting the database")
 		if err := r.pg.crash(); err != nil {
 			return err
 		}
 		if err := pause(ctx, r.c.For/4); err != nil {
 			return err
 		}
-		say("the standby is promoted")
+		say("promoting the standby")
 		return r.pg.promote(ctx)
 	})
 	<-ctx.Done()
@@ -156,8 +155,8 @@ func (r *night) faults(ctx context.Context, end time.Time) error {
 	}
 }
 
-// write continues until ctx ends. What a fault does to a transaction is its
-// database's truth: the next one continues from there.
+// write runs until ctx ends. The table truth decides whether a transaction that a fault
+// ended was committed: the next one continues from there.
 func (r *night) write(ctx context.Context, rnd *rand.Rand) {
 	for ctx.Err() == nil {
 		next := 20 * time.Millisecond
@@ -182,7 +181,7 @@ func (r *night) kills(ctx context.Context) error {
 	return nil
 }
 
-// hold keeps one transaction open with messages in it.
+// hold writes messages in one transaction and keeps it open for d.
 func (r *night) hold(ctx context.Context, d time.Duration) error {
 	start := time.Now()
 	tx, err := r.pool.Begin(ctx)
@@ -198,7 +197,7 @@ func (r *night) hold(ctx context.Context, d time.Duration) error {
 	if _, err := tx.Exec(ctx, `INSERT INTO truth VALUES ('held', $1)`, messages); err != nil {
 		return err
 	}
-	say("a transaction stays open for %s", d)
+	say("holding a transaction open for %s", d)
 	if err := pause(ctx, d); err != nil {
 		return err
 	}
@@ -206,7 +205,7 @@ func (r *night) hold(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	r.n.Held, r.n.HeldSeconds = messages, time.Since(start).Seconds()
-	say("the long transaction has committed")
+	say("long transaction committed")
 	return nil
 }
 
@@ -220,8 +219,8 @@ func (r *night) audits(ctx context.Context) error {
 	return nil
 }
 
-// audit is one look at the books by the program itself. A difference is exit
-// status 1 and a line that says where.
+// audit runs the program's own audit of the books. A difference makes it exit with
+// status 1 and print the place.
 func (r *night) audit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -11,11 +11,11 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// pair is a primary and a standby that has confirmed every commit before its
-// writer hears of it, so that a promotion loses nothing.
+// pair is a primary and a synchronous standby: a promotion loses no commit that a writer
+// knows of.
 type pair struct {
 	primary, standby *testserver.Postgres
-	url              string // of whichever takes writes
+	url              string // of the server that takes writes
 }
 
 func openPair(ctx context.Context, version string) (p *pair, err error) {
@@ -60,7 +60,7 @@ func openPair(ctx context.Context, version string) (p *pair, err error) {
 	return p, p.inStep(ctx)
 }
 
-// inStep waits until commits wait for the standby.
+// inStep waits until the standby is synchronous.
 func (p *pair) inStep(ctx context.Context) error {
 	return poll(ctx, 30*time.Second, func() bool {
 		rows, err := p.primary.Query(ctx, "postgres", "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")
@@ -68,7 +68,7 @@ func (p *pair) inStep(ctx context.Context) error {
 	})
 }
 
-// crash ends the primary as a power cut would, and starts it again.
+// crash ends the primary as a power cut would, and restarts it.
 func (p *pair) crash() error {
 	if err := p.primary.Kill(); err != nil {
 		return err
@@ -76,10 +76,10 @@ func (p *pair) crash() error {
 	return p.primary.Restart()
 }
 
-// promote loses the primary for good.
+// promote kills the primary for ever and promotes the standby.
 func (p *pair) promote(ctx context.Context) error {
 	if err := p.inStep(ctx); err != nil {
-		return fmt.Errorf("the standby is not in step: %w", err)
+		return fmt.Errorf("the standby is not synchronous: %w", err)
 	}
 	if err := p.primary.Kill(); err != nil {
 		return err

@@ -16,7 +16,8 @@ import (
 
 const topic = "proof"
 
-// Run is one campaign: backlog, relays, writers, kills, quiet, count.
+// Run runs one campaign: it writes a backlog, starts relays and writers, kills, waits
+// for quiet and counts.
 func Run(ctx context.Context, c Config) (Result, error) {
 	pg, err := testserver.LaunchPostgres(ctx, c.Postgres, "", testserver.Durable())
 	if err != nil {
@@ -52,8 +53,8 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	return campaign(ctx, c, pg.URL, pool, b)
 }
 
-// binaryOf returns the given binary, or builds one when none is given. remove deletes
-// what was built.
+// binaryOf returns the given binary or, if it is empty, builds one. remove deletes the
+// built one.
 func binaryOf(ctx context.Context, given string) (binary string, remove func(), err error) {
 	if given != "" {
 		return given, func() {}, nil
@@ -111,7 +112,7 @@ func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b
 	if err != nil {
 		return Result{}, err
 	}
-	say("all kills done, %d messages committed; waiting for the rest", total)
+	say("all kills done, %d messages committed; waiting for their delivery", total)
 	r, err := b.settled(ctx, truth, total)
 	if err != nil {
 		return Result{}, err
@@ -126,8 +127,8 @@ func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b
 	return r, nil
 }
 
-// parked is how many records stand aside: a fault of the broker is no fault of
-// a message.
+// parked returns the number of parked records. A fault of the broker must not park a
+// message.
 func parked(ctx context.Context, pool *pgxpool.Pool) (n int, err error) {
 	err = pool.QueryRow(ctx, "SELECT count(*) FROM postrider.parked").Scan(&n)
 	return n, err

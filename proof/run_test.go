@@ -16,7 +16,7 @@ import (
 	"github.com/postrider/postrider/proof/member"
 )
 
-// TestMain lets the test binary be an endpoint or a consumer too.
+// TestMain also runs the test binary as an endpoint or a consumer.
 func TestMain(m *testing.M) {
 	if os.Getenv(endpointFile) != "" {
 		fmt.Fprintln(os.Stderr, beEndpoint())
@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestEndpoint: what an endpoint has answered outlives its kill, and is counted once.
+// TestEndpoint kills an endpoint: the requests that it has answered survive and are
+// counted once.
 func TestEndpoint(t *testing.T) {
 	s, err := openBroker(t.Context(), webhook)
 	if err != nil {
@@ -46,7 +47,7 @@ func TestEndpoint(t *testing.T) {
 		}
 		resp.Body.Close()
 		if n, err := s.counted(t.Context()); err != nil || n != i+1 || resp.StatusCode != http.StatusNoContent {
-			t.Fatalf("%d requests are counted after %d, %v, status %s", n, i+1, err, resp.Status)
+			t.Fatalf("counted %d of %d requests, %v, status %s", n, i+1, err, resp.Status)
 		}
 		if err := s.Kill(); err != nil {
 			t.Fatal(err)
@@ -64,8 +65,8 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// TestCampaign is a small one: the shipped binary and a real broker, both killed
-// again and again. The matrix has one for each broker.
+// TestCampaign runs a small campaign: the shipped binary and a real broker, both killed
+// repeatedly. The matrix runs one for each broker.
 func TestCampaign(t *testing.T) {
 	names := []string{"nats"}
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
@@ -82,14 +83,14 @@ func TestCampaign(t *testing.T) {
 			}
 			t.Logf("%+v", r)
 			if !r.OK || r.Kills != c.Kills || r.BrokerKills+r.BrokerFreezes != c.BrokerKills || r.InFlight == 0 {
-				t.Errorf("the campaign proves nothing, or the opposite: %+v", r)
+				t.Errorf("the campaign is incomplete, or a promise is broken: %+v", r)
 			}
 		})
 	}
 }
 
-// TestFailover is the campaign on a Patroni cluster, in the matrix: a relay that
-// is given several hosts outlives every change of the leader.
+// TestFailover runs the campaign on a Patroni cluster, in the matrix: a relay with several
+// hosts in its URL survives every change of the leader.
 //
 // Promises: L, S
 func TestFailover(t *testing.T) {
@@ -105,6 +106,6 @@ func TestFailover(t *testing.T) {
 	}
 	t.Logf("%+v", r)
 	if !r.OK || len(r.Changes) != c.Kills+c.Switchovers+c.Freezes+c.Outages || r.Acknowledged == 0 {
-		t.Errorf("the campaign proves nothing, or the opposite: %+v", r)
+		t.Errorf("the campaign is incomplete, or a promise is broken: %+v", r)
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/postrider/postrider/internal/lab/brokers"
 )
 
-// The environment that makes this program an endpoint: it writes each request's
-// body to the file, a line each, before it answers.
+// The environment variables that make this program an endpoint. It appends each request's
+// body as a line to the file before it replies.
 const (
 	endpointAddr = "PROOF_ENDPOINT_ADDR"
 	endpointFile = "PROOF_ENDPOINT_FILE"
@@ -38,7 +38,7 @@ func beEndpoint() error {
 		func(w http.ResponseWriter, r *http.Request) {
 			body, err := io.ReadAll(r.Body)
 			if err == nil && r.Method == http.MethodPost {
-				_, err = file.Write(append(body, '\n')) // one write: whole or not at all
+				_, err = file.Write(append(body, '\n')) // one write: all or none of the line
 			}
 			if err != nil {
 				w.WriteHeader(http.StatusInternalServerError)
@@ -67,7 +67,7 @@ func openWebhook() (*brokers.Broker, error) {
 	return &brokers.Broker{
 		Name: webhook, Process: e, Close: func() { _ = e.Kill(); _ = os.RemoveAll(dir) },
 		URL:   "http://" + e.addr + "/hook#unsigned=true&insecure=true&allow=127.0.0.1&ports=" + port,
-		Make:  func(context.Context, brokers.Topic) error { return nil }, // it takes every topic
+		Make:  func(context.Context, brokers.Topic) error { return nil }, // it accepts every topic
 		Count: func(context.Context, string) (int, error) { return e.count() },
 		Read: func(_ context.Context, _ string, each func(brokers.Record)) error {
 			_, err := e.lines(0, func(line []byte) { each(brokers.Record{Payload: line}) })
@@ -76,8 +76,8 @@ func openWebhook() (*brokers.Broker, error) {
 	}, nil
 }
 
-// freePort is below the range that the kernel gives to clients: one that dials
-// while the endpoint is dead must not take its port or meet itself.
+// freePort returns a port below the range for clients: a client that dials a dead endpoint
+// must neither take its port nor connect to itself.
 func freePort() (string, error) {
 	for range 100 {
 		port := strconv.Itoa(12_000 + rand.IntN(20_000))
@@ -88,12 +88,12 @@ func freePort() (string, error) {
 	return "", errors.New("no free port")
 }
 
-// endpoint is the process and what it has written.
+// endpoint is the process and its file.
 type endpoint struct {
 	addr, file string
 	cmd        *exec.Cmd
 
-	at      int64 // how far the file was counted
+	at      int64 // the end of the counted lines
 	counted int
 }
 
@@ -128,12 +128,12 @@ func (e *endpoint) Kill() error {
 	return err
 }
 
-// Stop is Kill: what is written is whole.
+// Stop calls Kill: the file has complete lines only.
 func (e *endpoint) Stop() error   { return e.Kill() }
 func (e *endpoint) Freeze() error { return e.cmd.Process.Signal(syscall.SIGSTOP) }
 func (e *endpoint) Thaw() error   { return e.cmd.Process.Signal(syscall.SIGCONT) }
 
-// count continues counting where it stopped.
+// count adds the new lines to the last count.
 func (e *endpoint) count() (int, error) {
 	n := 0
 	at, err := e.lines(e.at, func([]byte) { n++ })
@@ -141,7 +141,8 @@ func (e *endpoint) count() (int, error) {
 	return e.counted, err
 }
 
-// lines reads whole lines from a position on and returns where they end.
+// lines passes complete lines from a position on to each and returns the position after
+// them.
 func (e *endpoint) lines(from int64, each func([]byte)) (int64, error) {
 	f, err := os.Open(e.file)
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 
 const keyCount = 4096
 
-// prepare makes the table that numbers each key's messages: the truth.
+// prepare makes the table truth, which has the last version of each key.
 func prepare(ctx context.Context, pool *pgxpool.Pool) error {
 	_, err := pool.Exec(ctx, `CREATE TABLE truth (key text PRIMARY KEY, version int NOT NULL) WITH (fillfactor = 50);
 		INSERT INTO truth SELECT 'k' || g, 0 FROM generate_series(0, 4095) g`)
 	return err
 }
 
-// backlog writes n messages of dense versions in bulk.
+// backlog writes n messages with dense versions in bulk.
 func backlog(ctx context.Context, pool *pgxpool.Pool, topic string, n int) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `INSERT INTO postrider.outbox (topic, key, type, payload, version)
@@ -36,9 +36,9 @@ func backlog(ctx context.Context, pool *pgxpool.Pool, topic string, n int) error
 	})
 }
 
-// writeOn runs writers until stop is closed; it returns how many transactions
-// were rolled back. Transactions take their id early or late, hold it over
-// others, use savepoints and roll back parts or all.
+// writeOn runs writers until stop is closed and returns the number of rolled back
+// transactions. Transactions take their id early or late, overlap, use savepoints, and
+// roll back in part or whole.
 func writeOn(ctx context.Context, pool *pgxpool.Pool, topic string, writers int, stop <-chan struct{}) (int, error) {
 	var (
 		wg        sync.WaitGroup
@@ -76,15 +76,15 @@ func writeOn(ctx context.Context, pool *pgxpool.Pool, topic string, writers int,
 	}
 }
 
-// writeTx is one transaction of one to eight keys. Keys are locked in
-// ascending order, so writers never deadlock.
+// writeTx runs a transaction over one to eight keys. It locks keys in ascending order, so
+// that writers never deadlock.
 func writeTx(ctx context.Context, pool *pgxpool.Pool, r *rand.Rand, topic string) (undone bool, err error) {
 	tx, err := pool.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if r.IntN(3) == 0 { // an early id: older than what commits meanwhile
+	if r.IntN(3) == 0 { // an early id, older than transactions that commit meanwhile
 		if _, err := tx.Exec(ctx, "SELECT pg_current_xact_id(), pg_sleep($1)", r.Float64()*0.02); err != nil {
 			return false, err
 		}
@@ -96,7 +96,7 @@ func writeTx(ctx context.Context, pool *pgxpool.Pool, r *rand.Rand, topic string
 			return false, err
 		}
 	}
-	if r.IntN(4) == 0 { // numbers drawn, commit late
+	if r.IntN(4) == 0 { // a late commit after drawing numbers
 		if _, err := tx.Exec(ctx, "SELECT pg_sleep($1)", r.Float64()*0.03); err != nil {
 			return false, err
 		}
@@ -107,8 +107,8 @@ func writeTx(ctx context.Context, pool *pgxpool.Pool, r *rand.Rand, topic string
 	return false, tx.Commit(ctx)
 }
 
-// writeKey numbers and writes one message, sometimes after a savepoint that
-// took one back.
+// writeKey numbers and writes one message, sometimes after it rolled one back to a
+// savepoint.
 func writeKey(ctx context.Context, tx pgx.Tx, r *rand.Rand, topic, key string) error {
 	const one = `WITH v AS (UPDATE truth SET version = version + 1 WHERE key = $2 RETURNING version)
 		INSERT INTO postrider.outbox (topic, key, type, payload, version)

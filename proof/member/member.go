@@ -1,5 +1,5 @@
-// Package member is the consumer that proof kills: Postrider as a user wires it.
-// It is the only part of proof that imports the product.
+// Package member is the consumer that proof kills. It wires Postrider as a user does
+// and is the only part of proof that imports the product.
 package member
 
 import (
@@ -32,10 +32,10 @@ import (
 	"github.com/postrider/postrider/outbox"
 )
 
-// Env holds a Config in the environment of a process that is to be a consumer.
+// Env is the environment variable that holds the Config of a consumer process.
 const Env = "PROOF_MEMBER"
 
-// Config is what a consumer process is told.
+// Config configures a consumer process.
 type Config struct {
 	Broker, URL string
 	Topic       string // topic, stream or queue
@@ -44,14 +44,14 @@ type Config struct {
 	Order       string // any, latest or contiguous
 	Batch       int
 	Log         slog.Level
-	AckWait     time.Duration // of NATS
+	AckWait     time.Duration // on NATS
 	Trouble     bool          // handlers fail, hang, panic and end the process
 }
 
 // Ended is the exit status of a handler that ends its process.
 const Ended = 42
 
-// Orders are the guards by their names.
+// Orders returns the order guards by name.
 func Orders() map[string]inbox.Order {
 	return map[string]inbox.Order{"any": inbox.AnyOrder, "latest": inbox.Latest, "contiguous": inbox.Contiguous}
 }
@@ -101,10 +101,10 @@ func Run(ctx context.Context, config string) error {
 	return cons.Run(ctx)
 }
 
-var errAtTimes = errors.New("this handler fails at times")
+var errAtTimes = errors.New("this handler sometimes fails")
 
-// trouble makes some keys' handlers fail, hang, panic or end the process after
-// they have acted. The others are to flow on.
+// trouble makes the handlers of some keys fail, hang, panic or end the process after
+// their effect. The other keys must keep flowing.
 func trouble(ctx context.Context, pool *pgxpool.Pool, m *postrider.Message) error {
 	n, err := strconv.Atoi(strings.TrimPrefix(m.Key, "k"))
 	if err != nil {
@@ -119,7 +119,7 @@ func trouble(ctx context.Context, pool *pgxpool.Pool, m *postrider.Message) erro
 	case n%50 == 2 && dice < 0.1:
 		panic(errAtTimes)
 	case n < 150 && n%50 == 3 && m.Version == 3:
-		// Once for each of these keys, which this table remembers.
+		// Once per key; the table records the keys.
 		tag, err := pool.Exec(ctx, "INSERT INTO ended VALUES ($1) ON CONFLICT DO NOTHING", m.Key)
 		if err != nil {
 			return err
@@ -164,7 +164,7 @@ func open(c *Config) (broker.Source, func(), error) {
 			return nil, nil, err
 		}
 		return src, src.Close, nil
-	case "sqs": // a member that was killed locks its groups for the visibility
+	case "sqs": // a killed member's groups stay locked for the visibility timeout
 		src, err := awsbroker.OpenSource(c.URL+"&visibility=5s&wait=1s", &awsbroker.SourceOptions{Queue: c.Topic})
 		if err != nil {
 			return nil, nil, err

@@ -1,6 +1,6 @@
-// Package brokers describes each broker once, through its vendor's client alone: how to
-// make a topic, fill it, read it back, and count what a group of consumers has left.
-// It shares no code with the adapters, so that what it counts judges them.
+// Package brokers describes each broker once, through its vendor's client: how to make a
+// topic, fill it, read it back, and count a consumer group's lag. It shares no code with
+// the adapters, so that its counts can judge them.
 package brokers
 
 import (
@@ -10,74 +10,74 @@ import (
 	"time"
 )
 
-// Broker is one broker as tests, proofs and measurements use it. Every function
-// returns an error while the broker is down and is safe for concurrent use.
+// Broker is a broker for tests, proofs and measurements. Every function returns an error
+// while the broker is down and is safe for concurrent use.
 type Broker struct {
 	Name string // "kafka", "nats", "rabbitmq", "redis" or "sqs"
-	URL  string // with which a relay opens it
-	PID  int    // of the server's main process at the start; 0 where it is not ours
+	URL  string // for a relay
+	PID  int    // of the server's main process at the start; 0 if the server is not private
 
-	// Process is the server, where it was started for us; nil elsewhere.
+	// Process is the private server; nil if the server is not private.
 	Process
 
 	// Make makes an empty topic, which must not exist.
 	Make func(ctx context.Context, t Topic) error
-	// Remove deletes a topic with all that it holds, and returns when the broker no
-	// longer knows it. A topic that does not exist is no error.
+	// Remove deletes a topic with its records and returns when the broker no longer
+	// lists it. Removing a missing topic is not an error.
 	Remove func(ctx context.Context, topic string) error
 
-	// Count returns how many records the topic holds.
+	// Count returns the number of records in the topic.
 	Count func(ctx context.Context, topic string) (int, error)
-	// Read passes each record that the topic holds now to each, those of one key in
-	// the broker's order. What it takes from a queue it keeps: Count and a later Read
-	// include it.
+	// Read passes each present record of the topic to each, a key's records in the
+	// broker's order. It keeps the messages that it takes from a queue: Count and a later
+	// Read include them.
 	Read func(ctx context.Context, topic string, each func(Record)) error
-	// Follow passes the topic's first n records to each as they come, and gives up
-	// after a minute without one. What it takes from a queue is gone.
+	// Follow passes the topic's first n records to each as they arrive, and gives up
+	// after a minute without one. It removes the messages that it takes from a queue.
 	Follow func(ctx context.Context, topic string, n int, each func(Record)) error
 
 	// Publish writes a page of messages and returns when all are acknowledged.
 	Publish func(ctx context.Context, topic string, page []Message) error
-	// Lag returns how many records a group of consumers has not acknowledged. Those in
-	// a consumer's hands may be left out.
+	// Lag returns the number of records that a consumer group has not acknowledged.
+	// Records in flight may be left out.
 	Lag func(ctx context.Context, topic, group string) (int, error)
-	// Committed returns where a group continues, by partition; nil where each message
-	// is acknowledged by itself.
+	// Committed returns a group's committed offsets by partition; nil if the broker
+	// acknowledges single messages.
 	Committed func(ctx context.Context, topic, group string) (map[int32]int64, error)
 
-	// Full makes the topic accept at most a few hundred records and Refuse makes it
-	// reject each, until undo is called. Nil where the broker has no such setting.
+	// Full makes the topic accept at most a few hundred records, and Refuse makes it
+	// reject every record, until undo is called. nil: the broker has no setting for it.
 	Full, Refuse func(ctx context.Context, topic string) (undo func(context.Context) error, err error)
 
-	// Close ends the clients, and the server where it was started for us.
+	// Close closes the clients and stops a private server.
 	Close func()
 }
 
-// Process is a server that was started for a test.
+// Process is a private server.
 type Process interface {
-	Kill() error // as a crash does
+	Kill() error // as a crash would
 	Stop() error
 	Restart() error // on the same data and port; returns when the server is ready
-	Freeze() error  // connections stay open and get no answer
+	Freeze() error  // connections stay open but get no reply
 	Thaw() error
 }
 
-// Topic is a topic to be made. A stream and a queue are topics too.
+// Topic describes a topic, stream or queue to make.
 type Topic struct {
 	Name       string
 	Partitions int  // on Kafka; 0 is one
-	Streams    int  // on Redis, named topic:N, of which relays and consumers must be told; 0 is one of the topic's name
+	Streams    int  // on Redis, named topic:N, which relays and consumers must be configured with; 0 is one stream named as the topic
 	MaxBytes   int  // of a message on Kafka and NATS; 0 is the broker's default
 	Single     bool // one consumer at a time receives from the queue, on RabbitMQ
 }
 
-// Record is a message as the broker holds it.
+// Record is a message read from the broker.
 type Record struct {
-	Payload []byte    // not to be kept or changed
-	Time    time.Time // at which the broker stored it; of a queue: at which it was read
+	Payload []byte    // must not be kept or changed
+	Time    time.Time // when the broker stored it; for a queue: when it was read
 }
 
-// Message is a message to publish. A program that does not know Postrider writes the same.
+// Message is a message to publish, as a program without Postrider writes it.
 type Message struct {
 	Key     string
 	Payload []byte
@@ -88,12 +88,12 @@ type Message struct {
 const silence = time.Minute
 
 func silent(got, n int) error {
-	return fmt.Errorf("brokers: follow: record %d of %d did not come within %v", got+1, n, silence)
+	return fmt.Errorf("brokers: follow: record %d of %d did not arrive within %v", got+1, n, silence)
 }
 
 var errUnconfirmed = errors.New("brokers: publish: the broker did not confirm a message")
 
-// Reset makes a topic anew.
+// Reset removes a topic and makes it again.
 func (b *Broker) Reset(ctx context.Context, t Topic) error {
 	if err := b.Remove(ctx, t.Name); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Kafka describes a Kafka broker. opts lead its clients there.
+// Kafka describes a Kafka broker. opts are the clients' options, addresses included.
 func Kafka(opts ...kgo.Opt) (*Broker, error) {
 	client, err := kgo.NewClient(opts...)
 	if err != nil {
@@ -66,7 +66,7 @@ func (k *kafka) make(ctx context.Context, t Topic) error {
 	return k.until(ctx, "make", t.Name, func() error { _, _, err := k.ends(ctx, t.Name); return err })
 }
 
-// until waits for what a broker does after it has answered.
+// until waits for an effect that the broker completes after its reply.
 func (k *kafka) until(ctx context.Context, act, topic string, done func() error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -95,7 +95,7 @@ func (k *kafka) remove(ctx context.Context, topic string) error {
 	if _, err := k.admin.DeleteTopic(ctx, topic); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
 		return fmt.Errorf("remove the topic %s: %w", topic, err)
 	}
-	k.client.PurgeTopicsFromClient(topic) // it remembers the topic's identity
+	k.client.PurgeTopicsFromClient(topic) // the client caches the topic's identity
 	return k.until(ctx, "remove", topic, func() error {
 		topics, err := k.admin.ListTopics(ctx, topic)
 		if err == nil && topics.Has(topic) {
@@ -117,7 +117,7 @@ func (k *kafka) ends(ctx context.Context, topic string) (at map[int32]int64, sum
 	want := k.partitions[topic]
 	k.mu.Unlock()
 	if len(at) < max(want, 1) {
-		return nil, 0, fmt.Errorf("%d of %d partitions of %s answer", len(at), max(want, 1), topic)
+		return nil, 0, fmt.Errorf("%d of %d partitions of %s replied", len(at), max(want, 1), topic)
 	}
 	return at, sum, nil
 }
@@ -128,8 +128,8 @@ func (k *kafka) reader(topic string) (*kgo.Client, error) {
 	return kgo.NewClient(append(opts, k.opts...)...)
 }
 
-// read reads up to the ends that the partitions have now. Without transactions
-// offsets have no gaps.
+// read reads up to the partitions' present ends. Without transactions offsets have no
+// gaps.
 func (k *kafka) read(ctx context.Context, topic string, each func(Record)) error {
 	end, left, err := k.ends(ctx, topic)
 	if err != nil {
@@ -143,7 +143,7 @@ func (k *kafka) read(ctx context.Context, topic string, each func(Record)) error
 	for left > 0 {
 		fetches := client.PollFetches(ctx)
 		if err := fetches.Err(); err != nil {
-			return fmt.Errorf("%d records of %s did not come: %w", left, topic, err)
+			return fmt.Errorf("%d records of %s did not arrive: %w", left, topic, err)
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			if r.Offset < end[r.Partition] {
@@ -188,7 +188,7 @@ func (k *kafka) publish(ctx context.Context, topic string, page []Message) error
 	return k.client.ProduceSync(ctx, records...).FirstErr()
 }
 
-// committed has no partitions while the broker makes ready for its first group.
+// committed returns no partitions while the broker prepares for its first group.
 func (k *kafka) committed(ctx context.Context, topic, group string) (map[int32]int64, error) {
 	fetched, err := k.admin.FetchOffsets(ctx, group)
 	if kerr.IsRetriable(err) {

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// NATS describes a NATS server with JetStream. A topic is a stream of one subject of
-// the same name. Close ends the connection.
+// NATS describes a NATS server with JetStream. A topic is a stream with one subject of
+// the same name. Close closes the connection.
 func NATS(nc *nats.Conn) (*Broker, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -36,7 +36,7 @@ func NATS(nc *nats.Conn) (*Broker, error) {
 			if err != nil {
 				return 0, err
 			}
-			info := c.CachedInfo() // asked for just now
+			info := c.CachedInfo() // fetched by the call above
 			return int(info.NumPending) + info.NumAckPending, nil
 		},
 		Full: func(ctx context.Context, topic string) (func(context.Context) error, error) {
@@ -68,7 +68,7 @@ func (j jetStream) remove(ctx context.Context, topic string) error {
 	return nil
 }
 
-// state asks for the stream and what it holds.
+// state returns the stream and its state.
 func (j jetStream) state(ctx context.Context, topic string) (jetstream.Stream, jetstream.StreamState, error) {
 	s, err := j.Stream(ctx, topic)
 	if err != nil {
@@ -77,7 +77,7 @@ func (j jetStream) state(ctx context.Context, topic string) (jetstream.Stream, j
 	return s, s.CachedInfo().State, nil
 }
 
-// iterate passes the stream's messages from the first on to more, until it returns false.
+// iterate passes the stream's messages, from the first, to more until more returns false.
 func (j jetStream) iterate(ctx context.Context, s jetstream.Stream, opt jetstream.NextOpt, more func(at uint64, r Record) bool) error {
 	consumer, err := s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
 	if err != nil {

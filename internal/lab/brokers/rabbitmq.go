@@ -10,8 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// RabbitMQ describes a RabbitMQ node. A topic is a quorum queue of the same name. dial
-// is called for each question: the node comes and goes.
+// RabbitMQ describes a RabbitMQ node. A topic is a quorum queue of the same name. Each
+// operation calls dial, because tests kill and restart the node.
 func RabbitMQ(dial func() (*amqp.Connection, error)) *Broker {
 	r := &rabbit{dial: dial, taken: make(map[string][]Record)}
 	return &Broker{
@@ -24,8 +24,8 @@ func RabbitMQ(dial func() (*amqp.Connection, error)) *Broker {
 	}
 }
 
-// rabbit keeps what it has taken: a queue gives what it holds once, and hands out only
-// so much at a time.
+// rabbit keeps the messages that it has taken: a queue delivers each once, and only a
+// limited number at a time.
 type rabbit struct {
 	dial func() (*amqp.Connection, error)
 
@@ -68,7 +68,7 @@ func (r *rabbit) remove(_ context.Context, topic string) error {
 	return r.with(func(ch *amqp.Channel) error { _, err := ch.QueueDelete(topic, false, false, false); return err })
 }
 
-// ready is how many messages stand in the queue and in nobody's hands.
+// ready returns the number of messages in the queue that are not in flight.
 func ready(ch *amqp.Channel, topic string) (int, error) {
 	q, err := ch.QueueDeclarePassive(topic, true, false, false, false, nil)
 	return q.Messages, err
@@ -104,7 +104,7 @@ func (r *rabbit) follow(ctx context.Context, topic string, n int, each func(Reco
 	return r.with(func(ch *amqp.Channel) error { return consume(ctx, ch, topic, n, each) })
 }
 
-// consume takes the queue's next n messages, and acknowledges many at once.
+// consume takes the queue's next n messages and acknowledges them in bulk.
 func consume(ctx context.Context, ch *amqp.Channel, topic string, n int, each func(Record)) error {
 	const page = 1000
 	if n == 0 {
@@ -123,7 +123,7 @@ func consume(ctx context.Context, ch *amqp.Channel, topic string, n int, each fu
 		select {
 		case d, ok := <-deliveries:
 			if !ok {
-				return errors.Join(errors.New("the channel was closed while it was read"), ctx.Err())
+				return errors.Join(errors.New("the channel was closed during the read"), ctx.Err())
 			}
 			each(Record{d.Body, time.Now()})
 			if (got+1)%page == 0 || got+1 == n {

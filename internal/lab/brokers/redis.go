@@ -13,8 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Redis describes a Redis or Valkey server. A topic is a stream, or several of
-// the names topic:N. Close ends the client.
+// Redis describes a Redis or Valkey server. A topic is a stream, or several streams
+// named topic:N. Close closes the client.
 func Redis(client *redis.Client) *Broker {
 	r := &redisServer{client: client, split: make(map[string]int)}
 	return &Broker{
@@ -22,7 +22,7 @@ func Redis(client *redis.Client) *Broker {
 		Publish: r.publish, Lag: r.lag,
 		Full: func(ctx context.Context, _ string) (func(context.Context) error, error) {
 			limit := func(ctx context.Context, bytes string) error { return client.ConfigSet(ctx, "maxmemory", bytes).Err() }
-			// Every command that needs memory is refused.
+			// Redis refuses every command that needs memory.
 			return func(ctx context.Context) error { return limit(ctx, "0") }, limit(ctx, "1")
 		},
 		Close: func() { _ = client.Close() },
@@ -55,7 +55,7 @@ func (r *redisServer) make(ctx context.Context, t Topic) error {
 	r.mu.Lock()
 	r.split[t.Name] = t.Streams
 	r.mu.Unlock()
-	for _, name := range r.streams(t.Name) { // a stream begins with its first entry or group, and stays when that is gone
+	for _, name := range r.streams(t.Name) { // a stream is created by its first entry or group, and outlives it
 		if err := r.client.XGroupCreateMkStream(ctx, name, "make", "0").Err(); err != nil {
 			return fmt.Errorf("make the stream %s: %w", name, err)
 		}
@@ -100,8 +100,8 @@ func (r *redisServer) read(ctx context.Context, topic string, each func(Record))
 	return nil
 }
 
-// pass returns the last entry's id. An entry without a payload is nobody's, and has an
-// empty one.
+// pass passes entries to each and returns the last entry's id. An entry without a payload
+// is passed with an empty one.
 func pass(entries []redis.XMessage, each func(Record)) (last string, err error) {
 	for _, e := range entries {
 		ms, _, _ := strings.Cut(e.ID, "-")
@@ -116,7 +116,7 @@ func pass(entries []redis.XMessage, each func(Record)) (last string, err error) 
 	return last, nil
 }
 
-// follow reads a topic of one stream.
+// follow reads a topic that has one stream.
 func (r *redisServer) follow(ctx context.Context, topic string, n int, each func(Record)) error {
 	from := "0"
 	for got := 0; got < n; {
@@ -153,7 +153,7 @@ func (r *redisServer) publish(ctx context.Context, topic string, page []Message)
 	return err
 }
 
-// lag counts what the group has not read, and what it has not acknowledged.
+// lag counts the entries that the group has not read or not acknowledged.
 func (r *redisServer) lag(ctx context.Context, topic, group string) (left int, err error) {
 	for _, name := range r.streams(topic) {
 		groups, err := r.client.XInfoGroups(ctx, name).Result()
@@ -161,7 +161,7 @@ func (r *redisServer) lag(ctx context.Context, topic, group string) (left int, e
 			return 0, err
 		}
 		if len(groups) != 1 || groups[0].Name != group {
-			return 0, fmt.Errorf("the stream %s has %d groups, want %s alone", name, len(groups), group)
+			return 0, fmt.Errorf("stream %s has %d groups, want only %s", name, len(groups), group)
 		}
 		left += int(groups[0].Lag + groups[0].Pending)
 	}

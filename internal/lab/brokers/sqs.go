@@ -16,10 +16,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 )
 
-// SQS describes Amazon SQS, or a server that speaks like it. A topic is a FIFO queue of
-// the same name with .fifo behind it. The service refuses a name for a minute after
-// its queue was removed. Repetitions of Publish are stored; those of a relay within
-// five minutes are dropped by the queue itself.
+// SQS describes Amazon SQS, or a server with its API. A topic is a FIFO queue of the same
+// name with the suffix .fifo. The service refuses a name for a minute after its queue was
+// removed. The queue stores repetitions of Publish, but drops a relay's repetitions within
+// five minutes.
 func SQS(client *sqs.Client) *Broker {
 	q := &simpleQueue{client: client, taken: make(map[string][]stored)}
 	return &Broker{
@@ -35,7 +35,7 @@ func SQS(client *sqs.Client) *Broker {
 	}
 }
 
-// simpleQueue keeps what it has taken: a queue gives what it holds once.
+// simpleQueue keeps the messages that it has taken: a queue delivers each once.
 type simpleQueue struct {
 	client *sqs.Client
 
@@ -49,7 +49,7 @@ type stored struct {
 	sequence uint64
 }
 
-const batch = 10 // of messages, the service's limit
+const batch = 10 // messages, the service's limit
 
 func (q *simpleQueue) make(ctx context.Context, t Topic) error {
 	in := &sqs.CreateQueueInput{QueueName: aws.String(t.Name + ".fifo"), Attributes: map[string]string{"FifoQueue": "true"}}
@@ -84,7 +84,7 @@ func (q *simpleQueue) remove(ctx context.Context, topic string) error {
 	return nil
 }
 
-// held returns how many messages the queue holds, those in somebody's hands included.
+// held returns the number of messages in the queue, including those in flight.
 func (q *simpleQueue) held(ctx context.Context, topic string) (url *string, n int, err error) {
 	if url, err = q.url(ctx, topic); err != nil {
 		return nil, 0, err
@@ -112,9 +112,9 @@ func (q *simpleQueue) count(ctx context.Context, topic string) (int, error) {
 	return len(q.taken[topic]) + n, err
 }
 
-// read orders what it has taken by the times at which it was stored, and by sequence
-// numbers within a millisecond: an emulator that was killed begins its sequence numbers
-// anew, and hands out what it has kept in an order of its own.
+// read orders the taken messages by the time of storing and, within a millisecond, by
+// sequence number. A killed emulator restarts its sequence numbers and delivers the
+// messages that it has kept in any order.
 func (q *simpleQueue) read(ctx context.Context, topic string, each func(Record)) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -135,7 +135,7 @@ func (q *simpleQueue) read(ctx context.Context, topic string, each func(Record))
 }
 
 // drain takes the queue's next n messages, in the order of each group: a group is
-// locked until what was received of it is deleted.
+// locked until its received messages are deleted.
 func (q *simpleQueue) drain(ctx context.Context, topic string, n int, each func(stored)) error {
 	url, err := q.url(ctx, topic)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package private starts brokers of one's own and describes them.
+// Package private starts private brokers and describes them.
 package private
 
 import (
@@ -59,7 +59,7 @@ func Launch(ctx context.Context, name string, opts ...testserver.Option) (*broke
 	return nil, fmt.Errorf("private: start a broker: unknown broker %q; use one of %q", name, Names())
 }
 
-// closing lets Close stop the server too, and stops one that could not be described.
+// closing makes Close stop the server too. If err is not nil it stops the server at once.
 func closing(server io.Closer, b *brokers.Broker, err error) (*brokers.Broker, error) {
 	if err != nil {
 		return nil, errors.Join(err, server.Close())
@@ -69,7 +69,7 @@ func closing(server io.Closer, b *brokers.Broker, err error) (*brokers.Broker, e
 	return b, nil
 }
 
-// Kafka describes a broker that was started. opts are further options of the clients.
+// Kafka describes a running broker. opts are further options of the clients.
 func Kafka(s *testserver.Kafka, opts ...kgo.Opt) (*brokers.Broker, error) {
 	b, err := brokers.Kafka(append(opts, kgo.SeedBrokers(s.Addr))...)
 	if err != nil {
@@ -79,7 +79,7 @@ func Kafka(s *testserver.Kafka, opts ...kgo.Opt) (*brokers.Broker, error) {
 	return b, nil
 }
 
-// NATS describes a server that was started.
+// NATS describes a running server.
 func NATS(s *testserver.NATS) (*brokers.Broker, error) {
 	nc, err := nats.Connect(s.URL, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 	if err != nil {
@@ -94,7 +94,7 @@ func NATS(s *testserver.NATS) (*brokers.Broker, error) {
 	return b, nil
 }
 
-// RabbitMQ describes a node that was started. Its guest's rights are needed.
+// RabbitMQ describes a running node. It needs the rights of the user guest.
 func RabbitMQ(s *testserver.RabbitMQ) *brokers.Broker {
 	b := brokers.RabbitMQ(func() (*amqp.Connection, error) { return amqp.Dial(s.URL) })
 	b.URL, b.Process, b.PID = s.URL, s, s.PID
@@ -103,8 +103,8 @@ func RabbitMQ(s *testserver.RabbitMQ) *brokers.Broker {
 		if err := declare(ctx, t); err != nil {
 			return err
 		}
-		// A node that is killed before its register of members is on the disk starts the
-		// queue "as a new one", which has no leader and confirms nothing.
+		// A node that is killed before its register of members reaches the disk starts the
+		// queue as a new one, which has no leader and confirms no message.
 		return s.Ctl(ctx, "eval", "[dets:sync(T) || T <- dets:all()].")
 	}
 	b.Full = func(ctx context.Context, topic string) (func(context.Context) error, error) {
@@ -114,7 +114,7 @@ func RabbitMQ(s *testserver.RabbitMQ) *brokers.Broker {
 	return b
 }
 
-// Redis describes a server that was started.
+// Redis describes a running server.
 func Redis(s *testserver.Redis) *brokers.Broker {
 	b := brokers.Redis(redis.NewClient(&redis.Options{Addr: s.Addr, ReadTimeout: 5 * time.Second, Protocol: 2, DisableIdentity: true}))
 	b.URL, b.Process, b.PID = "redis://"+s.Addr, s, s.PID

@@ -13,8 +13,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestDescriptions: what a description counts and reads is what was published, in the
-// order of each key, also after a crash of the server and after the topic was made anew.
+// TestDescriptions publishes records and requires the same count and the same records in
+// the order of each key, also after a crash of the server and after the topic was recreated.
 func TestDescriptions(t *testing.T) {
 	for _, name := range private.Names() {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +91,7 @@ func describes(t *testing.T, b *brokers.Broker) {
 	if err := b.Follow(ctx, topic, keys*each, func(r brokers.Record) {
 		followed++
 		if age := began.Sub(r.Time); age > time.Hour || age < -time.Hour {
-			t.Errorf("a record of %v", r.Time)
+			t.Errorf("a record has the time %v", r.Time)
 		}
 	}); err != nil || followed != keys*each {
 		t.Errorf("Follow passed %d records, %v", followed, err)
@@ -100,9 +100,9 @@ func describes(t *testing.T, b *brokers.Broker) {
 		t.Error(err)
 	}
 	if err := b.Remove(ctx, topic); err != nil {
-		t.Errorf("Remove of a topic that is gone: %v", err)
+		t.Errorf("Remove of a removed topic: %v", err)
 	}
-	if _, err := b.Count(ctx, topic); err == nil && b.Name != "redis" { // which knows no topics, only entries
-		t.Error("Count of a topic that is gone reports no error")
+	if _, err := b.Count(ctx, topic); err == nil && b.Name != "redis" { // Redis has no topics, only entries
+		t.Error("Count of a removed topic returns no error")
 	}
 }

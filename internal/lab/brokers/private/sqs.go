@@ -14,7 +14,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// SQS describes an ElasticMQ that was started.
+// SQS describes a running ElasticMQ.
 func SQS(s *testserver.ElasticMQ) *brokers.Broker {
 	keys := aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}
 	b := brokers.SQS(sqs.New(sqs.Options{
@@ -46,13 +46,13 @@ func SQS(s *testserver.ElasticMQ) *brokers.Broker {
 	return b
 }
 
-// restoring is a server that restores its queues after it has begun to answer.
+// restoring is a server that still restores its queues when it begins to reply.
 type restoring struct {
 	*testserver.ElasticMQ
 	count func(ctx context.Context, topic string) (int, error)
 
 	mu   sync.Mutex
-	seen map[string]int // records that each topic has held, as far as they were counted
+	seen map[string]int // the last count of each topic
 }
 
 func (r *restoring) note(topic string, n int) {
@@ -67,7 +67,7 @@ func (r *restoring) forget(topic string) {
 	delete(r.seen, topic)
 }
 
-// Restart returns when the queues hold what was counted there before.
+// Restart returns when the queues contain their last counts.
 func (r *restoring) Restart() error {
 	if err := r.ElasticMQ.Restart(); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (r *restoring) Restart() error {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
-				return fmt.Errorf("private: restart: the queue %s holds %d of %d messages: %w", topic, n, want, err)
+				return fmt.Errorf("private: restart: queue %s has %d of %d messages: %w", topic, n, want, err)
 			}
 		}
 	}
