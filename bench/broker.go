@@ -16,14 +16,14 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// partitions of a topic on Kafka.
+// partitions is the number of a topic's partitions on Kafka.
 const partitions = 8
 
-// benchBroker is a private broker, which clients that share no code with the product
-// make ready, fill and read back.
+// benchBroker is a private broker. Clients that share no code with the product prepare,
+// fill and read it.
 type benchBroker struct{ *brokers.Broker }
 
-// cpu is what the broker has used so far.
+// cpu returns the CPU time that the broker has used so far.
 func (b *benchBroker) cpu() (time.Duration, error) {
 	if b.PID == 0 {
 		return 0, nil
@@ -41,10 +41,10 @@ func startBroker(ctx context.Context, name string) (*benchBroker, error) {
 	}
 	setting := testserver.Throughput()
 	if name == "redis" {
-		// It writes to its append-only file before it answers and syncs it every second:
-		// what most run. It does not rewrite that file: by default that begins whenever it
-		// has doubled, in the middle of one run and not of another, and takes half a core
-		// for as long as it lasts.
+		// The usual setting: Redis writes to its append-only file before it replies and
+		// syncs the file every second. Rewriting the file is off: by default a rewrite
+		// starts whenever the file has doubled, in one run and not in another, and takes
+		// half a core.
 		setting = testserver.WithConfig("appendfsync everysec", "auto-aof-rewrite-percentage 0")
 	}
 	b, err := private.Launch(ctx, name, setting)
@@ -59,8 +59,8 @@ func (b *benchBroker) reset(ctx context.Context, topic string) error {
 	return b.Reset(ctx, brokers.Topic{Name: topic, Partitions: partitions})
 }
 
-// publisher returns a function that sends record i at once and does not wait, and one
-// that waits for all and ends the client. The reader misses a message whose write failed.
+// publisher returns a function that sends record i at once without waiting, and a function
+// that waits for all records and closes the client. The reader misses a failed write.
 func (b *benchBroker) publisher(ctx context.Context, topic string) (publish func(i int), end func(), err error) {
 	switch b.Name {
 	case "kafka":
@@ -75,7 +75,7 @@ func (b *benchBroker) publisher(ctx context.Context, topic string) (publish func
 	return nil, nil, fmt.Errorf("no client of %s", b.Name)
 }
 
-// gate is the independent count: a run that fails it has no numbers.
+// gate is the independent count. A run that fails it reports no numbers.
 type gate struct {
 	OK         bool   `json:"ok"`
 	Delivered  int    `json:"delivered"`
@@ -85,9 +85,8 @@ type gate struct {
 	Note       string `json:"note,omitempty"`
 }
 
-// check reads everything back and counts. A key's messages carry rising
-// numbers, so a number that falls below its key's highest for the first time it
-// is seen is out of order.
+// check reads all records back and counts them. A key's messages have rising numbers, so
+// a new number below its key's highest is out of order.
 func (b *benchBroker) check(ctx context.Context, topic string, n int) (gate, error) {
 	if b.Count == nil {
 		return gate{OK: true, Delivered: n, Note: "null sink: counted by the relay's child"}, nil
@@ -109,7 +108,7 @@ func (b *benchBroker) check(ctx context.Context, topic string, n int) (gate, err
 		i, err := number(r.Payload)
 		switch {
 		case err != nil || i >= n:
-			g.Note = "a record that nobody wrote"
+			g.Note = "the broker has a record that was never written"
 		case seen[i]:
 			g.Duplicates++
 		case i < highest[i%keys]:
@@ -131,7 +130,7 @@ func (b *benchBroker) check(ctx context.Context, topic string, n int) (gate, err
 	return g, nil
 }
 
-// number is what fill wrote at the beginning of the payload.
+// number returns the number at the beginning of a payload that fill wrote.
 func number(payload []byte) (int, error) {
 	if len(payload) < 16 {
 		return 0, fmt.Errorf("payload of %d bytes", len(payload))
@@ -139,7 +138,7 @@ func number(payload []byte) (int, error) {
 	return strconv.Atoi(string(payload[:16]))
 }
 
-// openSink opens what the relay's child publishes to.
+// openSink opens the sink of the relay's child.
 func openSink(name, url string) (broker.Sink, func(), error) {
 	switch name {
 	case "null":

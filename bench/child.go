@@ -21,19 +21,18 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// A child is this program again in a process of its own, so that its CPU time
-// and memory are its own. It prints "done SECONDS" when it has counted to n and
-// ends when it is told to.
+// A child is this program in a separate process, so that its CPU time and memory can be
+// measured. It prints "done SECONDS" after n messages and exits on SIGTERM.
 type child struct {
 	cmd *exec.Cmd
 	out *bufio.Reader
 }
 
-// usage is what a child has used, by the operating system's accounting.
+// usage is the consumption of a child by the operating system's accounting.
 type usage struct {
-	took time.Duration // by the child's clock, from its start of work to the n-th acknowledgement
+	took time.Duration // by the child's clock, from the start of its work to the n-th acknowledgement
 	cpu  time.Duration
-	rss  float64 // MiB, the most at any time
+	rss  float64 // peak in MiB
 }
 
 func startChild(ctx context.Context, args ...string) (*child, error) {
@@ -51,7 +50,7 @@ func startChild(ctx context.Context, args ...string) (*child, error) {
 	return &child{cmd, bufio.NewReader(pipe)}, cmd.Start()
 }
 
-// finish waits for the child's count, ends it and returns what it used.
+// finish waits for the child's count, ends the child and returns its usage.
 func (c *child) finish() (usage, error) {
 	line, err := c.out.ReadString('\n')
 	if err != nil {
@@ -59,7 +58,7 @@ func (c *child) finish() (usage, error) {
 	}
 	var seconds float64
 	if _, err := fmt.Sscanf(line, "done %g", &seconds); err != nil {
-		return usage{}, fmt.Errorf("child said %q: %w", line, err)
+		return usage{}, fmt.Errorf("child printed %q: %w", line, err)
 	}
 	return c.end(time.Duration(seconds * float64(time.Second)))
 }
@@ -82,7 +81,7 @@ func (c *child) end(took time.Duration) (usage, error) {
 	return usage{took: took, cpu: ps.UserTime() + ps.SystemTime(), rss: rss}, nil
 }
 
-// runChild is what the process does when it is a child.
+// runChild is the main function of a child.
 func runChild(ctx context.Context, what string, args []string) error {
 	if dir := os.Getenv("POSTRIDER_BENCH_PROFILES"); dir != "" {
 		name := what // of the last round
@@ -123,7 +122,7 @@ func relayPool(ctx context.Context, pgURL string) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, conf)
 }
 
-// childRelay drains an outbox until it is told to end. fault is that of its sink.
+// childRelay drains an outbox until it is ended. Its sink has the given fault.
 func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault string) error {
 	n, err := atoi(count)
 	if err != nil {
@@ -148,7 +147,7 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault 
 	return relay.New(pgstore.New(pool, nil), counted, nil).Run(ctx)
 }
 
-// countingSink says when the n-th message was acknowledged.
+// countingSink prints the time of the n-th acknowledgement.
 type countingSink struct {
 	broker.Sink
 	want  int64
@@ -170,7 +169,7 @@ func (s *countingSink) Deliver(ctx context.Context, batch broker.Batch) []error 
 	return errs
 }
 
-// nullSink acknowledges everything: what is left is reading and settling.
+// nullSink acknowledges every message, which leaves reading and settling.
 type nullSink struct{}
 
 func (nullSink) Info() broker.Info                             { return broker.Info{Name: "null"} }

@@ -15,16 +15,16 @@ import (
 	"github.com/postrider/postrider/outbox"
 )
 
-// consumeResult is the JSON object of the consume workload: a handler that
-// inserts one row, in several ways, all rounds together.
+// consumeResult is the JSON object of the consume workload: several ways to run a handler
+// that inserts one row, over all rounds.
 type consumeResult struct {
 	Workload   string   `json:"workload"`
-	Bare       *wayCost `json:"bare"`           // the handler's transaction and nothing else
+	Bare       *wayCost `json:"bare"`           // only the handler's transaction
 	Inbox      *wayCost `json:"inbox"`          // the consumer
 	Latest     *wayCost `json:"latest"`         // the same with an order
-	Check      *wayCost `json:"check_then_act"` // SELECT whether it was there, then act
+	Check      *wayCost `json:"check_then_act"` // SELECT whether the id is known, then act
 	Watermill  *wayCost `json:"watermill"`      // the same in a Watermill router
-	BareBatch  *wayCost `json:"bare_batch"`     // the handler a hundred times in a transaction
+	BareBatch  *wayCost `json:"bare_batch"`     // the handler, a hundred times per transaction
 	InboxBatch *wayCost `json:"inbox_batch"`    // the consumer with Batch: 100
 	Ratios     struct {
 		OfBare      float64 `json:"of_bare"`
@@ -32,19 +32,19 @@ type consumeResult struct {
 	} `json:"ratios"`
 }
 
-// wayCost is what came of one way to consume. Of 16 messages one comes twice, but
-// not to the bare handler, which has no answer to that.
+// wayCost is the cost of one way to consume. One message in 16 is delivered twice, except
+// to the bare handler, which cannot detect duplicates.
 type wayCost struct {
 	PerSecond float64 `json:"per_s"`
-	ClientCPU float64 `json:"client_cpu_us"` // of one effect; the start of its process included
+	ClientCPU float64 `json:"client_cpu_us"` // per effect, including the start of the process
 	ServerCPU float64 `json:"server_cpu_us"`
 	WAL       float64 `json:"wal_bytes"`
-	RSS       float64 `json:"rss_mib"` // of the client, the most at any time
-	Double    int     `json:"double"`  // effects beyond one per message
+	RSS       float64 `json:"rss_mib"` // the client's peak
+	Double    int     `json:"double"`  // second effects of a message
 	Missing   int     `json:"missing"`
 
 	name     string
-	messages int // of a round
+	messages int // per round
 	effects  int
 	took     time.Duration
 	client   time.Duration
@@ -53,13 +53,13 @@ type wayCost struct {
 }
 
 const (
-	// consumeMessages is how many a round has by default where they come in
-	// batches; singly a tenth of it, which takes longer.
+	// consumeMessages is the default number of messages of a round with batches. Without
+	// batches, which takes longer, a round has a tenth of it.
 	consumeMessages = 80_000
 	consumeSingly   = 10
 )
 
-// runConsume handles the same messages in several ways, in turn.
+// runConsume handles the same messages in each way in turn.
 func runConsume(ctx context.Context, c config) (*consumeResult, error) {
 	pg, err := testserver.LaunchPostgres(ctx, c.postgres, "", testserver.Durable(), testserver.Throughput())
 	if err != nil {
@@ -97,13 +97,13 @@ func runConsume(ctx context.Context, c config) (*consumeResult, error) {
 	res.Ratios.BatchOfBare = round(res.InboxBatch.PerSecond / res.BareBatch.PerSecond)
 	for _, w := range []*wayCost{res.Bare, res.Inbox, res.Latest, res.BareBatch, res.InboxBatch} {
 		if w.Double+w.Missing > 0 {
-			return res, fmt.Errorf("void: %s has %d effects too many, %d are missing", w.name, w.Double, w.Missing)
+			return res, fmt.Errorf("result discarded: %s has %d extra and %d missing effects", w.name, w.Double, w.Missing)
 		}
 	}
 	return res, nil
 }
 
-// run handles the messages of one round in a process of its own.
+// run handles the messages of one round in a separate process.
 func (w *wayCost) run(ctx context.Context, pg *testserver.Postgres, pool *pgxpool.Pool, round int) error {
 	run := w.name + strconv.Itoa(round)
 	before, err := readTableStats(ctx, pool)
@@ -137,7 +137,7 @@ func (w *wayCost) run(ctx context.Context, pg *testserver.Postgres, pool *pgxpoo
 	return w.count(ctx, pool, run)
 }
 
-// count asks the table, not the code under test.
+// count counts in the table, independently of the code under test.
 func (w *wayCost) count(ctx context.Context, pool *pgxpool.Pool, run string) error {
 	var all, distinct int
 	err := pool.QueryRow(ctx, "SELECT count(*), count(DISTINCT id) FROM effect WHERE run = $1", run).Scan(&all, &distinct)
@@ -148,13 +148,13 @@ func (w *wayCost) count(ctx context.Context, pool *pgxpool.Pool, run string) err
 
 func (w *wayCost) sum() {
 	w.PerSecond = rate(w.effects, w.took)
-	w.ClientCPU, w.ServerCPU = perMillion(w.client, w.effects), perMillion(w.server, w.effects) // s of a million are us of one
+	w.ClientCPU, w.ServerCPU = perMillion(w.client, w.effects), perMillion(w.server, w.effects) // s per million = us per effect
 	w.WAL = round(float64(w.wal) / float64(w.effects))
 	say("%s", w)
 }
 
 func (w *wayCost) String() string {
-	return fmt.Sprintf("%-10s %6.0f/s  of one effect: client %4.0f us, server %4.0f us, WAL %4.0f bytes  client's memory %3.0f MiB  %d double, %d missing",
+	return fmt.Sprintf("%-10s %6.0f/s  per effect: client %4.0f us, server %4.0f us, WAL %4.0f bytes  client's peak %3.0f MiB  %d double, %d missing",
 		w.name, w.PerSecond, w.ClientCPU, w.ServerCPU, w.WAL, w.RSS, w.Double, w.Missing)
 }
 
@@ -164,7 +164,7 @@ func makeEffects(ctx context.Context, pool *pgxpool.Pool) error {
 			CREATE TABLE seen (run text, id text)`); err != nil {
 			return err
 		}
-		// No unique key: that is how check-then-act is found in the wild.
+		// No unique key, as usual for check-then-act in the field.
 		if _, err := tx.Exec(ctx, "CREATE INDEX ON seen (run, id)"); err != nil {
 			return err
 		}

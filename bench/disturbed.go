@@ -14,8 +14,8 @@ import (
 	"github.com/postrider/postrider/internal/lab/brokers"
 )
 
-// disturbedResult is the JSON object of the workloads that compare a drain with
-// the same drain under a disturbance, in turn.
+// disturbedResult is the JSON object of the workloads that alternate between a drain
+// and the same drain under a disturbance, and compare them.
 type disturbedResult struct {
 	Workload    string  `json:"workload"`
 	Broker      string  `json:"broker"`
@@ -23,24 +23,24 @@ type disturbedResult struct {
 	Rounds      int     `json:"rounds"`
 	Undisturbed float64 `json:"undisturbed_events_per_s"`
 	Disturbed   float64 `json:"disturbed_events_per_s"`
-	// Ratio is the median of the rounds' own ratios; Least and Most its range.
+	// Ratio is the median of the rounds' ratios; Least and Most are its range.
 	Ratio float64 `json:"ratio"`
 	Least float64 `json:"least"`
 	Most  float64 `json:"most"`
 }
 
-// disturbance is one way to make a drain harder. drain returns how many events
-// a second arrived that the disturbance does not concern.
+// disturbance is one way to disturb a drain. drain returns the rate of the events that
+// the disturbance does not concern, per second.
 type disturbance struct {
 	// prepare runs once, when the backlog has been written.
 	prepare func(ctx context.Context, d *disturbed) error
 	drain   func(ctx context.Context, d *disturbed) (float64, error)
 	calm    func(ctx context.Context, d *disturbed) (float64, error) // nil: a drain of the plain outbox
-	// follows: the rate is taken at the broker, also of the undisturbed drain.
+	// follows means that both drains are measured at the broker.
 	follows bool
 }
 
-// disturbed is one such run.
+// disturbed is the state of such a run.
 type disturbed struct {
 	config
 	*servers
@@ -57,7 +57,7 @@ func disturbances() map[string]disturbance {
 		"old":     {prepare: writeHistory, drain: drainOld},
 		"retention": {
 			prepare: func(ctx context.Context, d *disturbed) error {
-				d.settled = min(d.settled, 2_000_000) // more than is removed meanwhile
+				d.settled = min(d.settled, 2_000_000) // more than the drain leaves time to remove
 				return writeHistory(ctx, d)
 			},
 			calm:  drainOld,
@@ -114,7 +114,7 @@ func runDisturbed(ctx context.Context, c config, name string, dis disturbance) (
 	return res, nil
 }
 
-// drained is one drain by one relay with a fault of its sink, "" for none.
+// drained runs one drain by one relay whose sink has a fault, "" for none.
 func (d *disturbed) drained(ctx context.Context, url string, pool *pgxpool.Pool, fault string) (float64, error) {
 	if err := d.b.reset(ctx, "bench"); err != nil {
 		return 0, err
@@ -137,8 +137,8 @@ func (d *disturbed) drained(ctx context.Context, url string, pool *pgxpool.Pool,
 	return float64(n) / u.took.Seconds(), nil
 }
 
-// followed drains by some relays and counts at the broker, from the start of the
-// processes on.
+// followed drains with several relays and counts at the broker, from the start of the
+// processes.
 func (d *disturbed) followed(ctx context.Context, relays int) (float64, error) {
 	if err := d.b.reset(ctx, "bench"); err != nil {
 		return 0, err
@@ -150,7 +150,7 @@ func (d *disturbed) followed(ctx context.Context, relays int) (float64, error) {
 	fleet := make([]*child, relays)
 	for i := range fleet {
 		var err error
-		// Which of them delivers how much is theirs: none says that it is done.
+		// The relays share the messages in any proportion, so none reports that it is done.
 		if fleet[i], err = startChild(ctx, "relay", d.pg.URL, d.b.Name, d.b.URL, strconv.Itoa(2*d.messages), ""); err != nil {
 			return 0, err
 		}
@@ -164,10 +164,10 @@ func (d *disturbed) followed(ctx context.Context, relays int) (float64, error) {
 	return float64(d.messages) / took.Seconds(), err
 }
 
-// drainBesideTransaction holds a transaction with an id and a snapshot.
+// drainBesideTransaction drains beside an open transaction with an id and a snapshot.
 func drainBesideTransaction(ctx context.Context, d *disturbed) (rate float64, err error) {
-	// Before the transaction, which would keep the rows that this removes in the way
-	// of the drain: numbers begin anew below them.
+	// Rewind before the transaction starts: its snapshot would keep the rows that
+	// rewind removes, and the drain would have to skip them.
 	if err := rewind(ctx, d.pool); err != nil {
 		return 0, err
 	}

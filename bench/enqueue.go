@@ -16,16 +16,16 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// enqueueResult is the JSON object of the enqueue workload: microseconds per
-// message inside one transaction, without its COMMIT, by the same driver.
+// enqueueResult is the JSON object of the enqueue workload: microseconds per message in
+// one transaction, without its COMMIT, with the same driver.
 type enqueueResult struct {
 	Workload string  `json:"workload"`
 	Bare     float64 `json:"bare_insert_us"`
 	One      float64 `json:"enqueue_1_us"`
 	Hundred  float64 `json:"enqueue_100_us_per_message"`
-	// Copy is the limit of batches: the same hundred rows by COPY.
+	// Copy is the limit of batches: the same hundred rows with COPY.
 	Copy float64 `json:"copy_100_us_per_message"`
-	// The same into a strict topic, and the WAL that one message adds there.
+	// StrictOne is One into a strict topic; the WAL is that of one message there.
 	StrictOne     float64 `json:"strict_1_us"`
 	StrictHundred float64 `json:"strict_100_us_per_message"`
 	StrictWAL     int64   `json:"strict_extra_wal_bytes_per_message"`
@@ -37,7 +37,7 @@ type enqueueResult struct {
 	} `json:"ratios"`
 }
 
-// topicStrict is one whose keys the outbox numbers.
+// topicStrict is a topic with strict keys.
 const topicPlain, topicStrict = "bench", "bench-strict"
 
 // runEnqueue compares Enqueue with a bare INSERT of the same columns, in turn.
@@ -86,12 +86,12 @@ func runEnqueue(ctx context.Context, c config) (*enqueueResult, error) {
 	return res, nil
 }
 
-// probe is one way to insert and what it took.
+// probe is one way to insert and its cost.
 type probe struct {
 	fn  func(context.Context, pgx.Tx) error
-	per int       // messages in one run
-	us  []float64 // per message, of each run that counted
-	wal int64     // bytes of them all
+	per int       // messages per run
+	us  []float64 // microseconds per message of each counted run
+	wal int64     // bytes of all counted runs
 }
 
 func (p *probe) run(ctx context.Context, conn *pgx.Conn, counts bool) error {

@@ -13,10 +13,10 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// poisoned is the one key of fault "key", busyTopic the destination of fault "dest".
+// poisoned is the failing key of fault "key", busyTopic the throttled destination of fault "dest".
 const poisoned, busyTopic = "key-00000007", "bench-busy"
 
-// writeSecondTopic makes every fiftieth message one of another destination.
+// writeSecondTopic moves every fiftieth message to another destination.
 func writeSecondTopic(ctx context.Context, d *disturbed) error {
 	for _, sql := range []string{
 		"UPDATE postrider.outbox SET topic = '" + busyTopic + "' WHERE right(key, 2) IN ('00', '50')",
@@ -29,7 +29,7 @@ func writeSecondTopic(ctx context.Context, d *disturbed) error {
 	return nil
 }
 
-// concerned is how many messages a fault holds up.
+// concerned returns the number of messages that a fault holds up.
 func concerned(ctx context.Context, pool *pgxpool.Pool, fault string) (n int, err error) {
 	where := map[string]string{
 		"key": "key = '" + poisoned + "'", "slow": "lane = 0", "dest": "topic = '" + busyTopic + "'",
@@ -38,8 +38,8 @@ func concerned(ctx context.Context, pool *pgxpool.Pool, fault string) (n int, er
 	return n, err
 }
 
-// faulty is a sink with one of the faults of W9: a key that always fails, a lane
-// whose every call takes 100 ms more, a destination that wants to be left alone.
+// faulty is a sink with one of the faults of W9: a key that always fails, a lane whose
+// calls take 100 ms longer, a destination that throttles.
 type faulty struct {
 	broker.Sink
 	fault string
@@ -85,8 +85,8 @@ func (f *faulty) Deliver(ctx context.Context, batch broker.Batch) []error {
 	})
 }
 
-// without delivers what refuse does not refuse. What is behind a refused message
-// of its key has not been tried.
+// without delivers the messages that refuse accepts. Messages behind a refused one of
+// their key are not tried.
 func (f *faulty) without(ctx context.Context, batch broker.Batch, refuse func(*postrider.Message) error) []error {
 	msgs := batch.Messages
 	var errs []error

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// writeHistory makes a second database whose outbox holds rows that were settled
-// long ago, and the same backlog behind them.
+// writeHistory makes a second database whose outbox has rows that were settled long ago,
+// and after them the same backlog.
 func writeHistory(ctx context.Context, d *disturbed) (err error) {
 	if _, err := d.pool.Exec(ctx, "CREATE DATABASE old"); err != nil {
 		return err
@@ -40,8 +40,7 @@ func drainOld(ctx context.Context, d *disturbed) (float64, error) {
 	return d.drained(ctx, d.old.Config().ConnString(), d.old, "")
 }
 
-// drainBesidePrune removes history at the rate that is the default meanwhile, by
-// the binary as it is shipped.
+// drainBesidePrune drains while the shipped binary removes history at its default rate.
 func drainBesidePrune(ctx context.Context, d *disturbed) (rate float64, err error) {
 	dir, err := os.MkdirTemp("", "postrider-bench-")
 	if err != nil {
@@ -77,7 +76,7 @@ func drainBesidePrune(ctx context.Context, d *disturbed) (rate float64, err erro
 	if err := d.old.QueryRow(ctx, rowsRemoved).Scan(&after); err != nil {
 		return 0, err
 	}
-	say("%.0f rows a second were removed", float64(after-before)/time.Since(start).Seconds())
+	say("%.0f rows removed per second", float64(after-before)/time.Since(start).Seconds())
 	return rate, nil
 }
 

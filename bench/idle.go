@@ -15,8 +15,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// idleResult is the JSON object of the idle workload: what the shipped binary
-// and the database spend while nothing is written.
+// idleResult is the JSON object of the idle workload: the cost of the shipped binary and
+// the database while no message is written.
 type idleResult struct {
 	Workload string `json:"workload"`
 	Broker   string `json:"broker"`
@@ -24,7 +24,7 @@ type idleResult struct {
 	Relay    struct {
 		Core float64 `json:"core_fraction"` // CPU seconds per second
 		RSS  float64 `json:"rss_mib"`       // at the end
-		Peak float64 `json:"rss_peak_mib"`  // the most since its start
+		Peak float64 `json:"rss_peak_mib"`  // since its start
 	} `json:"relay"`
 	Postgres struct {
 		Core         float64 `json:"core_fraction"` // of all its processes
@@ -33,10 +33,10 @@ type idleResult struct {
 	} `json:"postgres"`
 }
 
-// runIdle builds the binary as it is shipped and lets it wait for messages.
+// runIdle builds the binary as shipped and lets it wait for messages.
 func runIdle(ctx context.Context, c config) (res *idleResult, err error) {
 	if c.broker == "null" {
-		return nil, errors.New("idle needs a broker that the binary can be given: kafka, nats or redis")
+		return nil, errors.New("idle needs a broker that the binary supports: kafka, nats or redis")
 	}
 	s, err := startServers(ctx, c)
 	if err != nil {
@@ -93,8 +93,8 @@ func endBinary(relay *exec.Cmd) error {
 	return relay.Wait()
 }
 
-// owned reports an error unless a relay holds every lane: an idle relay that
-// could not start would look cheap.
+// owned returns an error unless every lane has an owner: a relay that could not start
+// would look cheap.
 func owned(ctx context.Context, pool *pgxpool.Pool) error {
 	var free int
 	err := pool.QueryRow(ctx, "SELECT count(*) FROM postrider.lane_cursor c WHERE NOT EXISTS (SELECT FROM postrider.relay r WHERE r.boot_id = c.owner)").Scan(&free)

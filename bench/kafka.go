@@ -11,8 +11,8 @@ import (
 
 func kafkaAt(url string) kgo.Opt { return kgo.SeedBrokers(strings.TrimPrefix(url, "kafka://")) }
 
-// kafkaProduce uses the settings a user would choose for throughput and the
-// same durability: idempotent, acks of all replicas, 5 ms linger.
+// kafkaProduce uses a user's settings for throughput with the same durability:
+// idempotent, acks of all replicas, 5 ms linger.
 func kafkaProduce(ctx context.Context, url, topic string, n int) error {
 	client, err := kgo.NewClient(
 		kafkaAt(url),
@@ -43,8 +43,8 @@ func kafkaProduce(ctx context.Context, url, topic string, n int) error {
 	return nil
 }
 
-// kafkaRecord is what the relay makes of message i. One allocation holds all its
-// bytes, as a careful caller would.
+// kafkaRecord returns the relay's record of message i. Like a careful caller it allocates
+// all bytes at once.
 func kafkaRecord(topic string, i int) *kgo.Record {
 	b := appendPayload(make([]byte, 0, 256+12+36), i)
 	b = appendKey(b, i)

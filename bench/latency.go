@@ -14,9 +14,9 @@ import (
 	"github.com/postrider/postrider/internal/lab/brokers"
 )
 
-// latencyResult is the JSON object of the latency workload: from the return of
-// the writer's COMMIT to the reader's receipt, in milliseconds. A message that
-// the reader saw before its writer returned counts as 0.
+// latencyResult is the JSON object of the latency workload: the time from the return of
+// the writer's COMMIT to the reader's receipt, in milliseconds. A receipt before the
+// return counts as 0.
 type latencyResult struct {
 	Workload string `json:"workload"`
 	Broker   string `json:"broker"`
@@ -24,8 +24,8 @@ type latencyResult struct {
 	Messages int    `json:"messages"`
 	Gate     gate   `json:"gate"`
 	percentiles
-	// Direct is the limit probe: the writers publish by themselves after their
-	// commit, which is what the broker, the reader and the machine take.
+	// Direct is the limit: the writers publish by themselves after their commit, so
+	// only broker, reader and machine add to the latency.
 	Direct percentiles `json:"direct"`
 	Relay  struct {
 		Core float64 `json:"core_fraction"` // CPU seconds per second while messages were counted
@@ -40,12 +40,12 @@ type percentiles struct {
 	Max float64 `json:"max_ms"`
 }
 
-// warmUp is for how many seconds each phase runs before its messages count: a
-// broker on the JVM needs seconds of this very load until it is compiled.
+// warmUp is the number of seconds before a phase's messages count: the JVM needs seconds
+// of the same load to compile a broker.
 const warmUp = 5
 
-// runLatency writes one message per transaction at a fixed rate, each at its
-// own intended time whether or not the one before has returned.
+// runLatency writes one message per transaction at a fixed rate: each at its intended
+// time, whether or not the previous one has returned.
 func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 	if c.broker == "null" {
 		return nil, fmt.Errorf("latency needs a broker to read from: kafka, nats or redis")
@@ -95,8 +95,8 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 	return res, err
 }
 
-// direct is the probe: the same transactions into a table of the same form that
-// nobody reads, and the client alone.
+// direct runs the probe: the same transactions into an equal table without a reader, and
+// the client without a relay.
 func direct(ctx context.Context, c config, pool *pgxpool.Pool, b *benchBroker) (percentiles, error) {
 	if _, err := pool.Exec(ctx, "CREATE TABLE bench_direct (LIKE postrider.outbox INCLUDING ALL)"); err != nil {
 		return percentiles{}, err
@@ -118,7 +118,7 @@ func direct(ctx context.Context, c config, pool *pgxpool.Pool, b *benchBroker) (
 	return f.since(committed, c.rate*warmUp)
 }
 
-// window measures a process's CPU time from the end of the warm-up on.
+// window measures a process's CPU time after the warm-up.
 type window struct {
 	pid   int
 	begun chan struct{}
@@ -146,7 +146,7 @@ func (w *window) fraction() (float64, error) {
 	return round((cpu - w.cpu).Seconds() / time.Since(w.at).Seconds()), nil
 }
 
-// follower notes when each message came.
+// follower records the time of receipt of each message.
 type follower struct {
 	received []time.Time
 	err      chan error
@@ -164,7 +164,7 @@ func follow(ctx context.Context, b *benchBroker, topic string, n int) *follower 
 	return f
 }
 
-// since waits for the last message and compares from the warm-th on.
+// since waits for the last message and compares the messages from number warm on.
 func (f *follower) since(committed []time.Time, warm int) (percentiles, error) {
 	if err := <-f.err; err != nil {
 		return percentiles{}, err
@@ -172,7 +172,7 @@ func (f *follower) since(committed []time.Time, warm int) (percentiles, error) {
 	return f.between(committed[warm:], f.received[warm:], time.Time{}, time.Now())
 }
 
-// between compares the messages that were committed from one time to another.
+// between compares the messages that were committed between two times.
 func (f *follower) between(committed, received []time.Time, from, to time.Time) (percentiles, error) {
 	d := make([]float64, 0, len(committed))
 	for i, at := range committed {
@@ -181,21 +181,21 @@ func (f *follower) between(committed, received []time.Time, from, to time.Time) 
 		}
 	}
 	if len(d) == 0 {
-		return percentiles{}, errors.New("no message came")
+		return percentiles{}, errors.New("no message was received")
 	}
 	slices.Sort(d)
 	at := func(p float64) float64 { return round(d[min(int(p*float64(len(d))), len(d)-1)]) }
 	return percentiles{P50: at(0.5), P90: at(0.9), P99: at(0.99), Max: round(d[len(d)-1])}, nil
 }
 
-// insertInto is the statement that writes one message.
+// insertInto returns the statements that write one message each.
 func insertInto(table, topic string) func(i int) string {
 	insert := "INSERT INTO " + table + " (topic, key, type, payload) VALUES ('" + topic + "', $1, 'bench.event', $2)"
 	return func(int) string { return insert }
 }
 
-// writeAt commits message i by its statement at the i-th tick and returns when
-// each COMMIT returned. publish is called after each, if not nil.
+// writeAt commits message i with its statement at the i-th tick and returns the times at
+// which the COMMITs returned. It calls publish, if not nil, after each one.
 func writeAt(ctx context.Context, pool *pgxpool.Pool, insert func(i int) string, rate, n int, publish func(i int)) ([]time.Time, error) {
 	const writers = 16
 	var (

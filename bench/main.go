@@ -1,6 +1,6 @@
-// Command bench measures Postrider against the limits of the machine it runs
-// on: in one run, interleaved, with a gate that voids a number whose messages
-// were lost, doubled or reordered.
+// Command bench measures Postrider against the limits of its machine, in one interleaved
+// run. A gate discards the numbers of a run whose messages were lost, duplicated or
+// reordered.
 //
 //	go run ./bench run W1 --broker kafka|nats|rabbitmq|redis|null --messages 500000 --output json
 //	go run ./bench run latency --rate 1000
@@ -12,11 +12,11 @@
 //	go run ./bench run outage --messages 6144000
 //	go run ./bench run tenants --tenants 8 --messages 500000
 //
-// With POSTRIDER_BENCH_PROFILES=DIR the relay and the probe write CPU profiles
-// there, relay.prof and produce.prof, and each way to consume one of its name.
+// With POSTRIDER_BENCH_PROFILES=DIR the relay and the probe write the CPU profiles
+// relay.prof and produce.prof to DIR, and each way to consume one with its name.
 //
-// It starts private servers of its own ("make servers" installs them) and
-// stops them at the end. The last line of the output is one JSON object.
+// It starts private servers ("make servers" installs them) and stops them at the end.
+// The last line of the output is one JSON object.
 package main
 
 import (
@@ -33,7 +33,7 @@ import (
 	"time"
 )
 
-// config is what the flags say.
+// config has the values of the flags.
 type config struct {
 	broker   string
 	postgres string // major version
@@ -42,8 +42,8 @@ type config struct {
 	rate     int
 	seconds  int
 	tenants  int
-	apart    bool // the flooded tenant has a process of its own
-	settled  int  // rows of workload old that were delivered long ago
+	apart    bool // the tenant with the backlog has a relay process of its own
+	settled  int  // settled rows of workload old
 	output   string
 }
 
@@ -72,13 +72,13 @@ func run(ctx context.Context, args []string) error {
 	fs.StringVar(&c.broker, "broker", "kafka", "kafka, nats, rabbitmq, redis or null")
 	fs.StringVar(&c.postgres, "postgres", "15", "major version")
 	fs.IntVar(&c.messages, "messages", 500_000, fmt.Sprintf("messages of the backlog; of workload webhooks %d, of consume %d in batches and a tenth of it singly", webhookMessages, consumeMessages))
-	fs.IntVar(&c.rounds, "rounds", 3, "how often the probes and the drain take turns")
+	fs.IntVar(&c.rounds, "rounds", 3, "rounds of probes and drain")
 	fs.IntVar(&c.rate, "rate", 1000, "transactions per second of the latency run")
-	fs.IntVar(&c.seconds, "seconds", 20, "length of the latency and the idle run")
-	fs.IntVar(&c.settled, "settled", 20_000_000, "rows of workload old that were delivered long ago")
+	fs.IntVar(&c.seconds, "seconds", 20, "duration of the latency and the idle run, in seconds")
+	fs.IntVar(&c.settled, "settled", 20_000_000, "settled rows of workload old")
 	fs.IntVar(&c.tenants, "tenants", 8, "schemas that one relay process of workload tenants serves")
-	fs.BoolVar(&c.apart, "apart", false, "the tenant with the backlog has a relay process of its own: what sharing one costs is the difference")
-	fs.StringVar(&c.output, "output", "text", "json: only the JSON object on standard output")
+	fs.BoolVar(&c.apart, "apart", false, "run the tenant with the backlog in a relay process of its own, to compare with a shared one")
+	fs.StringVar(&c.output, "output", "text", "text or json; json prints only the JSON object on standard output")
 	if err := fs.Parse(args[2:]); err != nil {
 		return fmt.Errorf("%w\n%w", err, errUsage)
 	}
@@ -144,7 +144,7 @@ func given(fs *flag.FlagSet, name string) (is bool) {
 	return is
 }
 
-// say reports progress where it does not mix with the result.
+// say reports progress on standard error, apart from the result.
 func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
 }

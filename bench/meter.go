@@ -12,8 +12,8 @@ import (
 // clockTick is the unit of CPU time in /proc on Linux.
 const clockTick = 10 * time.Millisecond
 
-// treeCPU returns the CPU time used so far by a process, its living
-// descendants and those it has reaped: user and system together.
+// treeCPU returns the user and system time used so far by a process, its living
+// descendants and the children that it has reaped.
 func treeCPU(pid int) (time.Duration, error) {
 	children, err := childrenByParent()
 	if err != nil {
@@ -26,7 +26,7 @@ func treeCPU(pid int) (time.Duration, error) {
 		pending = append(pending[:len(pending)-1], children[p]...)
 		own, reaped, _, err := procStat(p)
 		if err != nil {
-			continue // it ended between the listing and the look; its parent has reaped it
+			continue // the process ended after the listing, and its parent has reaped it
 		}
 		total += own + reaped
 	}
@@ -36,7 +36,7 @@ func treeCPU(pid int) (time.Duration, error) {
 func childrenByParent() (map[int][]int, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil || len(dirs) == 0 {
-		return nil, fmt.Errorf("no /proc to read CPU times from: %w", err)
+		return nil, fmt.Errorf("read CPU times: no /proc: %w", err)
 	}
 	children := make(map[int][]int, len(dirs))
 	for _, dir := range dirs {
@@ -71,15 +71,14 @@ func procStat(pid int) (own, reaped time.Duration, parent int, err error) {
 	return time.Duration(n[11]+n[12]) * clockTick, time.Duration(n[13]+n[14]) * clockTick, int(n[1]), nil
 }
 
-// peakRSS is the most memory that a living process had resident, in MiB. The
-// figure that wait4 gives is no use: it begins with what its parent had when it
-// was started.
+// peakRSS returns the peak of the resident memory of a living process, in MiB. The peak
+// of wait4 is useless: it begins with the parent's memory at the fork.
 func peakRSS(pid int) (float64, error) { return statusMiB(pid, "VmHWM:") }
 
-// residentNow is what it has resident at this moment.
+// residentNow returns the present resident memory in MiB.
 func residentNow(pid int) (float64, error) { return statusMiB(pid, "VmRSS:") }
 
-// statusMiB reads one line of /proc/PID/status, which is in KiB, see proc_pid_status(5).
+// statusMiB returns a line of /proc/PID/status, which is in KiB, in MiB, see proc_pid_status(5).
 func statusMiB(pid int, line string) (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -93,19 +92,19 @@ func statusMiB(pid int, line string) (float64, error) {
 	return round(float64(kib) / 1024), nil
 }
 
-// perMillion is CPU seconds per million events.
+// perMillion returns CPU seconds per million events.
 func perMillion(cpu time.Duration, events int) float64 {
 	return round(cpu.Seconds() / float64(events) * 1e6)
 }
 
 func rate(events int, took time.Duration) float64 {
 	if took <= 0 {
-		return 0 // it did not run
+		return 0 // the way did not run
 	}
 	return round(float64(events) / took.Seconds())
 }
 
-// round keeps four significant decimals: more is noise.
+// round keeps four significant digits; the others are noise.
 func round(x float64) float64 {
 	v, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 5, 64), 64)
 	if err != nil {

@@ -39,7 +39,7 @@ func natsProduce(ctx context.Context, url, topic string, n int) error {
 	}
 }
 
-// natsRecord is what the relay makes of message i.
+// natsRecord returns the relay's record of message i.
 func natsRecord(topic string, i int) *nats.Msg {
 	id := string(appendID(nil, i))
 	return &nats.Msg{Subject: topic, Data: appendPayload(make([]byte, 0, 256), i), Header: nats.Header{

@@ -21,21 +21,21 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// outageResult is the JSON object of workload outage: one of two destinations is
-// down, many keys of each lane are captured, and then it recovers.
+// outageResult is the JSON object of workload outage: one of two destinations goes down,
+// many keys of each lane are captured, and the destination recovers.
 type outageResult struct {
 	Workload string `json:"workload"`
 	Messages int    `json:"messages"` // of the destination that is down
 	Lanes    int    `json:"lanes"`
 	Keys     int    `json:"keys_per_lane"`
-	Fresh    int    `json:"fresh_per_s"` // of the other destination, all the time
-	// Parking is while the backlog is set aside, Down while everything is, After
-	// while it drains.
+	Fresh    int    `json:"fresh_per_s"` // of the other destination, in all phases
+	// Parking covers the parking of the backlog, Down the outage with all of it parked,
+	// After the drain.
 	Parking outagePhase `json:"parking"`
 	Down    outagePhase `json:"down"`
 	After   outagePhase `json:"after"`
-	// Drain is how fast it drains from the first message on that is sent again: until
-	// then the relay waits for its next try.
+	// Drain is the rate from the first message that is sent again: before that the relay
+	// waits for its next attempt.
 	Drain float64 `json:"drain_per_s"`
 	Gate  gate    `json:"gate"`
 }
@@ -46,7 +46,7 @@ type outagePhase struct {
 	Latency  percentiles `json:"fresh_latency"`
 	Relay    float64     `json:"relay_cpu_s_per_million"`
 	Postgres float64     `json:"postgres_cpu_s_per_million"`
-	Core     float64     `json:"core_fraction"` // of relay and database together
+	Core     float64     `json:"core_fraction"` // relay plus database
 	Inserts  int64       `json:"parked_inserts"`
 	Updates  int64       `json:"parked_updates"`
 	RSS      float64     `json:"relay_rss_mib"`
@@ -54,15 +54,15 @@ type outagePhase struct {
 
 const (
 	outageLanes    = 64
-	outageKeys     = 960 // of each lane, below the cap of 1,000 at which a lane pauses
+	outageKeys     = 960 // per lane, below the cap of 1,000 at which a lane pauses
 	outageMessages = 10 * outageLanes * outageKeys
 	outageFresh    = 200
 	freshTopic     = "bench-fresh"
 )
 
-// outageReport is what the relay's process tells when it is asked with SIGUSR1.
+// outageReport is the relay process's report on SIGUSR1.
 type outageReport struct {
-	Busy    int         `json:"busy"`  // messages acknowledged since the destination works
+	Busy    int         `json:"busy"`  // messages acknowledged since the destination recovered
 	Drain   float64     `json:"drain"` // seconds since the first of them
 	Latency percentiles `json:"latency"`
 	Gate    gate        `json:"gate"`
@@ -119,7 +119,7 @@ func runOutage(ctx context.Context, c config) (res *outageResult, err error) {
 	return res, nil
 }
 
-// outageRun is one run of the relay's process.
+// outageRun is a run of the relay's process.
 type outageRun struct {
 	*servers
 	relay *child
@@ -127,8 +127,8 @@ type outageRun struct {
 	told  time.Time
 }
 
-// phase measures the relay and the database while work runs, and asks the relay's
-// process for its report at the end: the second one makes the destination work.
+// phase measures the relay and the database during work, and requests the relay's report
+// at the end. The second request makes the destination recover.
 func (o *outageRun) phase(ctx context.Context, n int, work func() error) (p outagePhase, r outageReport, err error) {
 	read := func() (relay, pg time.Duration, ins, upd int64, err error) {
 		if relay, err = treeCPU(o.pid); err != nil {
@@ -175,13 +175,13 @@ func (o *outageRun) parked(ctx context.Context) (ins, upd int64, err error) {
 	return ins, upd, err
 }
 
-// until waits until n messages were set aside.
+// until waits until n messages are parked.
 func (o *outageRun) until(ctx context.Context, n int) error {
 	for {
 		ins, upd, err := o.parked(ctx)
 		if o.told.IsZero() || time.Since(o.told) > 10*time.Second {
 			o.told = time.Now()
-			say("%d set aside, %d written again", ins, upd)
+			say("%d messages parked, %d updates", ins, upd)
 		}
 		if err != nil || ins >= int64(n) {
 			return err
@@ -192,14 +192,14 @@ func (o *outageRun) until(ctx context.Context, n int) error {
 	}
 }
 
-// fillOutage writes messages of as many keys in each lane, round by round.
+// fillOutage writes messages of the same number of keys in each lane, round by round.
 func fillOutage(ctx context.Context, pool *pgxpool.Pool, each int) error {
 	_, err := pool.Exec(ctx, `CREATE TABLE bench_keys AS SELECT row_number() OVER (ORDER BY place, lane) - 1 AS n, key FROM (
 		SELECT key, lane, row_number() OVER (PARTITION BY lane ORDER BY key) AS place FROM (
 		SELECT key, ((hashtextextended(key, 0) & 9223372036854775807) % $1)::int AS lane
 		FROM (SELECT 'key-' || lpad(i::text, 8, '0') AS key FROM generate_series(1, 2 * $1::int * $2::int) i) k) l) p WHERE place <= $2`,
 		outageLanes, outageKeys)
-	// Nothing is set aside before something else was acknowledged.
+	// The relay parks no message before a message of another destination was acknowledged.
 	const beside = `INSERT INTO postrider.outbox (topic, key, type, payload) SELECT $1, 'beside-' || i, 'bench.event', '0' FROM generate_series(1, 1000) i`
 	if err == nil {
 		_, err = pool.Exec(ctx, beside, freshTopic)
@@ -221,8 +221,8 @@ func fillOutage(ctx context.Context, pool *pgxpool.Pool, each int) error {
 	return nil
 }
 
-// writeFresh writes messages of the other destination at a fixed rate, each of a
-// key of its own, with the moment at which it was to be written.
+// writeFresh writes messages of the other destination at a fixed rate, each with its own
+// key and its intended time.
 func writeFresh(ctx context.Context, pool *pgxpool.Pool, perSecond int) {
 	start := time.Now()
 	for i := 0; ctx.Err() == nil; i++ {
@@ -238,7 +238,7 @@ func writeFresh(ctx context.Context, pool *pgxpool.Pool, perSecond int) {
 	}
 }
 
-// childOutage is a relay whose sink refuses one topic until it is told otherwise.
+// childOutage runs a relay whose sink refuses one topic until the second SIGUSR1.
 func childOutage(ctx context.Context, pgURL, count string) error {
 	n, err := atoi(count)
 	if err != nil {
@@ -265,13 +265,13 @@ func childOutage(ctx context.Context, pgURL, count string) error {
 	return relay.New(pgstore.New(pool, nil), sink, nil).Run(ctx)
 }
 
-// outageSink acknowledges at once what is not of the topic that is down.
+// outageSink acknowledges messages of the other topic at once.
 type outageSink struct {
 	mu      sync.Mutex
 	works   bool
 	want    int
 	busy    int
-	first   time.Time // when the first of them came
+	first   time.Time // receipt of the first of them
 	last    time.Time
 	keys    int
 	highest map[int]int
@@ -295,7 +295,7 @@ func (s *outageSink) Deliver(_ context.Context, batch broker.Batch) []error {
 		case m.Topic == freshTopic:
 			us, _ := strconv.ParseInt(string(m.Payload), 10, 64)
 			if us == 0 {
-				continue // one of the backlog
+				continue // a message of the backlog
 			}
 			s.fresh = append(s.fresh, now.Sub(time.UnixMicro(us)))
 		case !s.works:
@@ -313,7 +313,7 @@ func (s *outageSink) Deliver(_ context.Context, batch broker.Batch) []error {
 func (s *outageSink) take(m *postrider.Message) {
 	at, err := number(m.Payload)
 	if err != nil {
-		s.gate.Note = "a message that nobody wrote"
+		s.gate.Note = "the sink received a message that was never written"
 		return
 	}
 	high, ok := s.highest[at%s.keys]
@@ -333,7 +333,7 @@ func (s *outageSink) take(m *postrider.Message) {
 	}
 }
 
-// report prints what came since the last one.
+// report prints the counts since the last report.
 func (s *outageSink) report(works bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

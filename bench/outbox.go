@@ -13,7 +13,7 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// keys is how many keys the workloads spread their messages over.
+// keys is the number of keys over which the workloads spread their messages.
 const keys = 100_000
 
 // newOutbox opens a pool and makes an empty outbox.
@@ -29,8 +29,8 @@ func newOutbox(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// servers are what a workload runs on: a durable PostgreSQL with an empty
-// outbox, and a broker.
+// servers has the servers of a workload: a durable PostgreSQL with an empty outbox, and
+// a broker.
 type servers struct {
 	pg   *testserver.Postgres
 	b    *benchBroker
@@ -62,9 +62,9 @@ func (s *servers) close() {
 	_ = s.pg.Close()
 }
 
-// fill writes n committed messages by plain SQL, as a foreign writer would:
-// 256 bytes of payload that begin with the message's number, keys in turn.
-// Then it warms the table, so that no hint bits are left for the reader to set.
+// fill writes n committed messages in plain SQL, as a foreign writer would: keys in turn,
+// 256 bytes of payload that begin with the message's number. Then it warms the table, so
+// that the reader has no hint bits to set.
 func fill(ctx context.Context, pool *pgxpool.Pool, topic string, n int) error {
 	const chunk = 50_000
 	for from := 0; from < n; from += chunk {
@@ -80,7 +80,7 @@ func fill(ctx context.Context, pool *pgxpool.Pool, topic string, n int) error {
 	return nil
 }
 
-// fillChunk writes the messages from one number to another.
+// fillChunk writes the messages with the numbers from to to.
 func fillChunk(ctx context.Context, pool *pgxpool.Pool, table, topic string, from, to int) error {
 	_, err := pool.Exec(ctx, `INSERT INTO `+table+` (topic, key, type, payload)
 		SELECT $1, 'key-' || lpad((i % $2)::text, 8, '0'), 'bench.event',
@@ -92,7 +92,7 @@ func fillChunk(ctx context.Context, pool *pgxpool.Pool, table, topic string, fro
 	return nil
 }
 
-// rewind forgets all progress, so that the same backlog can be drained again.
+// rewind deletes all progress, so that the same backlog can be drained again.
 func rewind(ctx context.Context, pool *pgxpool.Pool) error {
 	_, err := pool.Exec(ctx, "DELETE FROM postrider.progress")
 	if err != nil {
@@ -102,8 +102,8 @@ func rewind(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// copyOut is the limit of reading: the same rows in the same order, through
-// COPY, thrown away.
+// copyOut measures the limit of reading: it copies the same rows in the same order with
+// COPY and discards them.
 func copyOut(ctx context.Context, pool *pgxpool.Pool) (time.Duration, error) {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
@@ -117,7 +117,7 @@ func copyOut(ctx context.Context, pool *pgxpool.Pool) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// tableStats is what a drain may cost the database.
+// tableStats has the WAL position and the dead rows, the costs of a drain.
 type tableStats struct {
 	lsn  string
 	dead int64

@@ -21,8 +21,8 @@ func rabbitOpen(url string) (*amqp.Connection, *amqp.Channel, error) {
 	return c, ch, nil
 }
 
-// rabbitProduce publishes over four connections with 1024 unconfirmed messages each:
-// the best of 1, 2 and 4 with 64 to 1024 each.
+// rabbitProduce publishes over four connections with 1024 unconfirmed messages each, the
+// fastest of 1, 2 and 4 connections with 64 to 1024 messages.
 func rabbitProduce(_ context.Context, url, topic string, n int) error {
 	const connections, window = 4, 1024
 	errs := make([]error, connections)
@@ -47,7 +47,7 @@ func rabbitShare(url, topic string, first, step, window, n int) error {
 	for i := first; i < n; i += step {
 		if len(wire) == window {
 			if !wire[0].Wait() {
-				return fmt.Errorf("message %d is not confirmed", i-window*step)
+				return fmt.Errorf("message %d was not confirmed", i-window*step)
 			}
 			wire = wire[1:]
 		}
@@ -59,13 +59,13 @@ func rabbitShare(url, topic string, first, step, window, n int) error {
 	}
 	for _, d := range wire {
 		if !d.Wait() {
-			return errors.New("a message is not confirmed")
+			return errors.New("a message was not confirmed")
 		}
 	}
 	return nil
 }
 
-// rabbitRecord is what the relay makes of message i.
+// rabbitRecord returns the relay's record of message i.
 func rabbitRecord(i int) amqp.Publishing {
 	id := string(appendID(nil, i))
 	return amqp.Publishing{

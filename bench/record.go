@@ -14,12 +14,12 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// childProduce is the limit of publishing: the client alone, producing the
-// records that the relay would, made on the way and not held in memory.
+// childProduce measures the limit of publishing: the client produces the relay's records,
+// made on the way and not kept in memory.
 //
-// With the URL of a database it also reads the whole outbox by COPY meanwhile, and
-// throws the rows away: what a relay may hope for that neither reads better than COPY
-// nor publishes better than the client, on a machine that both must share.
+// With the URL of a database it also reads the whole outbox with COPY and discards the
+// rows: the limit of a relay that reads like COPY and publishes like the client on a
+// shared machine.
 func childProduce(ctx context.Context, name, url, topic, count, pgURL string) error {
 	n, err := atoi(count)
 	if err != nil {
@@ -37,15 +37,15 @@ func childProduce(ctx context.Context, name, url, topic, count, pgURL string) er
 	return nil
 }
 
-// pageOfLane and lanesAtOnce are the relay's: what a lane hands to the sink at once
-// when all lanes have a backlog.
+// pageOfLane and lanesAtOnce are the relay's values when all lanes have a backlog: the
+// messages of a lane per Deliver, and the concurrent lanes.
 const (
 	lanesAtOnce = 64
 	pageOfLane  = 96
 )
 
-// childSink publishes the same records through the product's sink, from memory: the
-// lanes of a relay side by side, each a page at a time, and no database.
+// childSink publishes the same records through the product's sink, from memory and without
+// a database: the lanes of a relay concurrently, each a page at a time.
 func childSink(ctx context.Context, name, url, topic, count string) error {
 	n, err := atoi(count)
 	if err != nil {
@@ -76,7 +76,7 @@ func childSink(ctx context.Context, name, url, topic, count string) error {
 // sinkLane publishes the records of every lanesAtOnce-th key.
 func sinkLane(ctx context.Context, sink broker.Sink, topic string, lane, n int) error {
 	page := make([]postrider.Message, 0, pageOfLane)
-	for at := 0; at < n; at += keys { // keys come in turns
+	for at := 0; at < n; at += keys { // keys take turns
 		for i := at + lane; i < min(at+keys, n); i += lanesAtOnce {
 			page = append(page, asRead(topic, i))
 			if len(page) < pageOfLane {
@@ -94,7 +94,7 @@ func sinkLane(ctx context.Context, sink broker.Sink, topic string, lane, n int) 
 	return errors.Join(sink.Deliver(ctx, broker.Batch{Messages: page})...)
 }
 
-// asRead is record i as the relay reads it.
+// asRead returns record i as the relay reads it.
 func asRead(topic string, i int) postrider.Message {
 	return postrider.Message{
 		ID: string(appendID(nil, i)), Topic: topic, Key: string(appendKey(nil, i)), Type: "bench.event",
@@ -144,7 +144,7 @@ func appendPayload(b []byte, i int) []byte {
 
 func appendKey(b []byte, i int) []byte { return appendPadded(append(b, "key-"...), i%keys, 8) }
 
-// appendID appends a UUID's text; only its length and its change matter here.
+// appendID appends the text of a UUID; only its length and uniqueness matter.
 func appendID(b []byte, i int) []byte {
 	b = append(b, "01890a5d-ac96-774b-bcce-"...)
 	return appendPadded(b, i, 12)

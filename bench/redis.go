@@ -12,8 +12,8 @@ func redisClient(url string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(url, "redis://"), Protocol: 2, MaxRetries: -1, DisableIdentity: true})
 }
 
-// redisProduce sends pipelines of 500 on eight connections, which was 5 % faster
-// than on four or six, or pipelines of 250 or 1,000.
+// redisProduce sends pipelines of 500 on eight connections: 5 % faster than on four or
+// six, or with pipelines of 250 or 1,000.
 func redisProduce(ctx context.Context, url, topic string, n int) error {
 	const workers, page = 8, 500
 	c := redisClient(url)
@@ -42,7 +42,7 @@ func redisProduce(ctx context.Context, url, topic string, n int) error {
 	return nil
 }
 
-// redisRecord is what the relay makes of message i.
+// redisRecord returns the relay's record of message i.
 func redisRecord(topic string, i int) *redis.XAddArgs {
 	return &redis.XAddArgs{Stream: topic, Values: []any{
 		"postrider-id", appendID(nil, i),

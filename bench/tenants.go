@@ -15,19 +15,18 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// tenantsResult is the JSON object of the tenants workload: one relay process
-// serves many schemas, of which one has a backlog. What counts is what the others
-// notice of it.
+// tenantsResult is the JSON object of the tenants workload: one relay process serves many
+// schemas, one of them has a backlog, and the effect on the others is measured.
 type tenantsResult struct {
 	Workload string `json:"workload"`
 	Broker   string `json:"broker"`
 	Tenants  int    `json:"tenants"`
 	Rate     int    `json:"rate_each"`
 	Backlog  int    `json:"backlog"`
-	Apart    bool   `json:"apart"` // the backlog is another process's
-	// Idle is what the process and the database spend with nothing to do.
+	Apart    bool   `json:"apart"` // another process has the tenant with the backlog
+	// Idle is the cost of the process and the database without messages.
 	Idle *idleResult `json:"idle"`
-	// Calm and Flooded are from COMMIT to receipt of the tenants without a backlog.
+	// Calm and Flooded are the times from COMMIT to receipt of the tenants without a backlog.
 	Calm    percentiles `json:"calm"`
 	Flooded percentiles `json:"flooded"`
 	Drained float64     `json:"backlog_msgs_per_s"`
@@ -35,10 +34,10 @@ type tenantsResult struct {
 	RSS     float64     `json:"relay_rss_mib"`
 }
 
-// tenantRate is how many messages in a second each tenant without a backlog writes.
+// tenantRate is the number of messages per second of each tenant without a backlog.
 const tenantRate = 50
 
-// tenants is the bench of one run.
+// tenants is the state of one run.
 type tenants struct {
 	c    config
 	s    *servers
@@ -81,7 +80,7 @@ func runTenants(ctx context.Context, c config) (res *tenantsResult, err error) {
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = endBinary(other) }() // what is measured is the first one
+		defer func() { _ = endBinary(other) }() // only the first process is measured
 	}
 	t.pid = relay.Process.Pid
 	return t.res, t.measure(ctx)
@@ -89,7 +88,7 @@ func runTenants(ctx context.Context, c config) (res *tenantsResult, err error) {
 
 func schemaOf(i int) string { return fmt.Sprint("t", i) }
 
-// prepare makes a schema for each tenant, and the file that names them all.
+// prepare makes a schema for each tenant and a file that lists all of them.
 func (t *tenants) prepare(ctx context.Context) (file string, err error) {
 	var yml strings.Builder
 	fmt.Fprintf(&yml, "store: %s\nrelays:\n", t.s.pg.URL)
@@ -131,7 +130,7 @@ func (t *tenants) measure(ctx context.Context) (err error) {
 	if err := t.flood(ctx); err != nil {
 		return err
 	}
-	say("the same beside a tenant with a backlog of %d", t.c.messages)
+	say("the same beside a tenant with a backlog of %d messages", t.c.messages)
 	drained := make(chan drain, 1)
 	f, committed, err = t.write(ctx, "flooded", func() { drained <- t.drain(ctx) })
 	if err != nil {
@@ -152,8 +151,8 @@ func (t *tenants) measure(ctx context.Context) (err error) {
 	return err
 }
 
-// write lets the tenants without a backlog write in turn. beside runs meanwhile,
-// from the end of the warm-up on.
+// write lets the tenants without a backlog write in turn. After the warm-up beside runs
+// concurrently.
 func (t *tenants) write(ctx context.Context, topic string, beside func()) (*follower, []time.Time, error) {
 	rate := tenantRate * t.many
 	n := rate * (warmUp + t.c.seconds)
@@ -170,7 +169,7 @@ func (t *tenants) write(ctx context.Context, topic string, beside func()) (*foll
 	return f, committed, err
 }
 
-// flood writes the backlog into the last tenant, whose pipe is paused meanwhile.
+// flood pauses the last tenant's pipe and writes the backlog.
 func (t *tenants) flood(ctx context.Context) error {
 	last := schemaOf(t.many)
 	if _, err := t.s.pool.Exec(ctx, "UPDATE "+last+".pipe SET paused = true"); err != nil {
@@ -182,13 +181,13 @@ func (t *tenants) flood(ctx context.Context) error {
 	return fillTable(ctx, t.s.pool, last+".outbox", "flood", t.c.messages)
 }
 
-// drain is from when to when a backlog was delivered.
+// drain has the beginning and the end of a backlog's delivery.
 type drain struct {
 	begin, end time.Time
 	err        error
 }
 
-// drain lets the last tenant continue, and waits until it is through.
+// drain resumes the last tenant and waits until its backlog is delivered.
 func (t *tenants) drain(ctx context.Context) (d drain) {
 	last := schemaOf(t.many)
 	if _, d.err = t.s.pool.Exec(ctx, "UPDATE "+last+".pipe SET paused = false"); d.err != nil {
@@ -208,7 +207,7 @@ func (t *tenants) drain(ctx context.Context) (d drain) {
 	return d
 }
 
-// fillTable is fill for a table of any schema, without the warming.
+// fillTable is fill for a table in any schema, without warming it.
 func fillTable(ctx context.Context, pool *pgxpool.Pool, table, topic string, n int) error {
 	const chunk = 50_000
 	for from := 0; from < n; from += chunk {

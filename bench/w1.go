@@ -13,8 +13,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// w1Result is the JSON object of the W1 workload. Rates are events per second,
-// medians over the rounds; ratios are medians of the rounds' own ratios.
+// w1Result is the JSON object of the W1 workload. Rates are events per second, medians
+// over the rounds; ratios are medians of the rounds' ratios.
 type w1Result struct {
 	Workload string   `json:"workload"`
 	Broker   string   `json:"broker"`
@@ -44,7 +44,7 @@ type w1Result struct {
 	} `json:"postgres"`
 }
 
-// w1Publish is publishing without a database.
+// w1Publish has the rates of publishing without a database.
 type w1Publish struct {
 	Events float64 `json:"events_per_s"`
 	CPU    float64 `json:"cpu_s_per_million"`
@@ -59,23 +59,23 @@ type w1Ratios struct {
 	Sink    float64 `json:"sink_of_produce_only"`
 }
 
-// w1Round is what one round measured.
+// w1Round has the measurements of one round.
 type w1Round struct {
 	copy, produce usage
 	sink          usage // the product's sink, from memory
 	beside        usage // the client while COPY reads the outbox
 	drain         usage
 	pgCPU         time.Duration
-	copyServer    time.Duration // what the database used for COPY
-	produceServer time.Duration // what the broker used
-	sinkServer    time.Duration // what it used for the sink
-	server        time.Duration // what it used for the relay
+	copyServer    time.Duration // CPU time of the database for COPY
+	produceServer time.Duration // CPU time of the broker for the client
+	sinkServer    time.Duration // CPU time of the broker for the sink
+	server        time.Duration // CPU time of the broker for the relay
 	wal           int64
 	dead          int64
 	gate          gate
 }
 
-// runW1 drains a backlog that was written before.
+// runW1 writes a backlog and drains it.
 func runW1(ctx context.Context, c config) (*w1Result, error) {
 	s, err := startServers(ctx, c)
 	if err != nil {
@@ -88,7 +88,7 @@ func runW1(ctx context.Context, c config) (*w1Result, error) {
 	if err := fill(ctx, pool, "bench", c.messages); err != nil {
 		return nil, err
 	}
-	if b.Name != "null" { // the first records warm the broker up, not the first round
+	if b.Name != "null" { // warm up the broker before the first round
 		if err := b.reset(ctx, "bench"); err != nil {
 			return nil, err
 		}
@@ -139,8 +139,7 @@ func roundW1(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.P
 	return r, err
 }
 
-// limit runs a child on an empty topic, and returns also what the broker used
-// meanwhile.
+// limit runs a child on an empty topic and returns its usage and the broker's CPU time.
 func limit(ctx context.Context, b *benchBroker, args ...string) (u usage, server time.Duration, err error) {
 	if err := b.reset(ctx, "bench"); err != nil {
 		return u, 0, err
@@ -152,8 +151,9 @@ func limit(ctx context.Context, b *benchBroker, args ...string) (u usage, server
 	return u, server, err
 }
 
-// parts is how long all cores need for what COPY costs the database and publishing
-// costs client and broker: with a reader and a publisher for nothing.
+// parts returns the time that all cores need for the database's share of COPY and the
+// client's and the broker's share of publishing: the limit for a reader and a publisher
+// without any cost of their own.
 func (r *w1Round) parts() time.Duration {
 	return (r.copyServer + r.produce.cpu + r.produceServer) / time.Duration(runtime.NumCPU())
 }
@@ -189,7 +189,7 @@ func (r *w1Round) relay(ctx context.Context, c config, pool *pgxpool.Pool, pg *t
 	return err
 }
 
-// used is by how much a meter has risen when do has ended.
+// used returns the increase of a meter during do.
 func used(meter func() (time.Duration, error), do func() error) (time.Duration, error) {
 	before, err := meter()
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 )
 
-// watermill runs a Watermill router over its channels in memory, with the check
-// that its users write by hand: Watermill has none that shares the handler's
-// transaction. A second delivery goes to another subscriber, as after a rebalance.
+// watermill runs a Watermill router over channels in memory, with a hand-written check:
+// Watermill has none that shares the handler's transaction. A second delivery goes to
+// another subscriber, as after a rebalance.
 func (w *consuming) watermill(ctx context.Context) (time.Duration, error) {
 	bus := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: int64(w.deliveries())}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})

@@ -15,13 +15,13 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// consumeWorkers is how many handlers run at once, in every way to consume.
+// consumeWorkers is the number of concurrent handlers in every way to consume.
 const (
 	consumeWorkers = 8
 	consumeBatch   = 100
 )
 
-// childConsume handles messages in one way and says how long that took.
+// childConsume handles messages in one way and prints the time.
 func childConsume(ctx context.Context, url, name, run, count string) error {
 	n, err := atoi(count)
 	if err != nil {
@@ -31,7 +31,7 @@ func childConsume(ctx context.Context, url, name, run, count string) error {
 	if err != nil {
 		return err
 	}
-	conf.MaxConns = consumeWorkers + 1 // handlers, and what looks after the stash
+	conf.MaxConns = consumeWorkers + 1 // the handlers and the stash
 	pool, err := pgxpool.NewWithConfig(ctx, conf)
 	if err != nil {
 		return err
@@ -59,8 +59,8 @@ func childConsume(ctx context.Context, url, name, run, count string) error {
 	return nil
 }
 
-// consuming is one run over n messages, which are made on the way: what is
-// measured is not a broker that has them in memory.
+// consuming is one run over n messages. They are made on the way, so that no broker in
+// memory is measured.
 type consuming struct {
 	pool *pgxpool.Pool
 	run  string
@@ -73,11 +73,11 @@ func (w *consuming) message(i int) postrider.Message {
 	return m
 }
 
-// twice is how many messages come for one that comes twice.
+// twice is the number of messages per duplicate.
 const twice = 16
 
-// deliveries is how many come in all, and arrival the message of the ith of
-// them: the second copy comes right behind the first, as after a rebalance.
+// deliveries returns the number of all deliveries, and arrival the message of the i-th
+// one: the second copy follows the first at once, as after a rebalance.
 func (w *consuming) deliveries() int   { return w.n + w.n/twice }
 func (w *consuming) arrival(i int) int { return i - min((i+1)/(twice+1), w.n/twice) }
 
@@ -88,7 +88,7 @@ func (w *consuming) effect(ctx context.Context, tx pgx.Tx, id string, payload []
 	return err
 }
 
-// bare runs the handler alone, per messages in one transaction, without a broker.
+// bare runs only the handler, without a broker, with per messages in a transaction.
 func (w *consuming) bare(per int) func(context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		return w.each(w.n, per, func(from, to int) error {
@@ -105,7 +105,7 @@ func (w *consuming) bare(per int) func(context.Context) (time.Duration, error) {
 	}
 }
 
-// check asks before it acts.
+// check runs check-then-act.
 func (w *consuming) check(ctx context.Context) (time.Duration, error) {
 	return w.each(w.deliveries(), 1, func(i, _ int) error {
 		m := w.message(w.arrival(i))
@@ -113,7 +113,7 @@ func (w *consuming) check(ctx context.Context) (time.Duration, error) {
 	})
 }
 
-// checkThenAct is the transaction that many write by hand.
+// checkThenAct is the usual hand-written transaction.
 func (w *consuming) checkThenAct(ctx context.Context, id string, payload []byte) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		var there bool
@@ -129,7 +129,7 @@ func (w *consuming) checkThenAct(ctx context.Context, id string, payload []byte)
 	})
 }
 
-// each calls fn for ranges of n, per long, from consumeWorkers goroutines.
+// each calls fn for ranges of length per up to n, from consumeWorkers goroutines.
 func (w *consuming) each(n, per int, fn func(from, to int) error) (time.Duration, error) {
 	var (
 		began = time.Now()
@@ -179,7 +179,7 @@ func (w *consuming) consumer(batch int, order inbox.Order) func(context.Context)
 		go func() { ended <- c.Run(ctx) }()
 		select {
 		case err := <-ended:
-			return 0, fmt.Errorf("the consumer ended: %w", err)
+			return 0, fmt.Errorf("the consumer ended by itself: %w", err)
 		case <-src.done:
 		}
 		took := time.Since(began)
@@ -188,11 +188,11 @@ func (w *consuming) consumer(batch int, order inbox.Order) func(context.Context)
 	}
 }
 
-// endless is a source that is never empty until everything was delivered.
+// endless is a source that is never empty before all messages were delivered.
 type endless struct {
 	w     *consuming
 	done  chan struct{} // closed when everything is acknowledged
-	given chan struct{} // holds a token when something was given back
+	given chan struct{} // has a token when a message was returned
 
 	mu          sync.Mutex
 	next, acked int

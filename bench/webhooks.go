@@ -25,38 +25,38 @@ type webhooksResult struct {
 	Workload string `json:"workload"`
 	Messages int    `json:"messages"`
 	Rounds   int    `json:"rounds"`
-	// One endpoint that takes 20 ms: a client that sends one after the other, and
+	// One endpoint that takes 20 ms per message: a client that sends sequentially, and
 	// the relay from PostgreSQL. Times is the ratio.
 	Sequential float64 `json:"sequential_events_per_s"`
 	Relay      float64 `json:"relay_events_per_s"`
 	Times      float64 `json:"times"`
-	// 64 such endpoints: what 62 of them get while the other two work, and while
-	// one of those hangs and the other answers 500.
+	// 64 such endpoints: the rate of 62 of them while the other two work, and while
+	// one of the two hangs and the other answers 500.
 	Undisturbed float64 `json:"undisturbed_events_per_s"`
 	Disturbed   float64 `json:"disturbed_events_per_s"`
 	Ratio       float64 `json:"ratio"`
 	Gate        gate    `json:"gate"`
 }
 
-// webhookMessages is a backlog of some ten seconds: in a shorter one the moment in
-// which the endpoint that hangs is found out would be most of the run.
+// webhookMessages is a backlog of about ten seconds. In a shorter run the detection of the
+// hanging endpoint would take most of the time.
 const webhookMessages = 100_000
 
 const (
 	hooks    = 64                    // endpoints
-	hookWork = 20 * time.Millisecond // of an endpoint for each message
+	hookWork = 20 * time.Millisecond // an endpoint's time per message
 	hanging  = "hook-00"
 	failing  = "hook-01"
 )
 
-// hookServer is all endpoints: a plain HTTP server that shares no code with the product.
+// hookServer serves all endpoints: a plain HTTP server that shares no code with the product.
 type hookServer struct {
 	*httptest.Server
 	mu      sync.Mutex
 	ill     bool // hanging hangs, failing fails
-	want    int  // messages of the endpoints that count
+	want    int  // messages of the counted endpoints
 	arrived int
-	all     chan struct{} // closed when they have arrived
+	all     chan struct{} // closed when all of them have arrived
 	seen    []bool
 	highest map[int]int
 	gate    gate
@@ -69,7 +69,7 @@ func newHookServer() *hookServer {
 	return h
 }
 
-// begin forgets what came and expects want of n messages.
+// begin clears the counts and expects want of n messages.
 func (h *hookServer) begin(n, want int, ill bool) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -101,14 +101,14 @@ func (h *hookServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.take(name, payload)
 }
 
-// take notes one message and keeps the books of the gate.
+// take records one message and updates the gate.
 func (h *hookServer) take(name string, payload []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	i, err := number(payload)
 	switch {
 	case err != nil || i >= len(h.seen):
-		h.gate.Note = "a message that nobody wrote"
+		h.gate.Note = "an endpoint received a message that was never written"
 		return
 	case h.seen[i]:
 		h.gate.Duplicates++
@@ -129,7 +129,7 @@ func (h *hookServer) take(name string, payload []byte) {
 
 func (h *hookServer) close() { close(h.stop); h.Server.Close() }
 
-// endpoint is one of them, for topics.
+// endpoint returns the endpoint name for topics.
 func (h *hookServer) endpoint(name string, topics ...string) httpbroker.Endpoint {
 	return httpbroker.Endpoint{
 		Name: name, URL: h.URL + "/" + name, Topics: topics, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
@@ -149,7 +149,8 @@ func runWebhooks(ctx context.Context, c config) (*webhooksResult, error) {
 	if err := fill(ctx, s.pool, "bench", c.messages); err != nil {
 		return nil, err
 	}
-	// Half of the keys would be one message each otherwise: each key has some.
+	// Topics by key give each key several messages; otherwise half of the keys would have
+	// one.
 	if _, err := s.pool.Exec(ctx, "UPDATE postrider.outbox SET topic = 'hook-' || lpad((substr(key, 5)::int % $1)::text, 2, '0')", hooks); err != nil {
 		return nil, fmt.Errorf("write topics: %w", err)
 	}
@@ -182,14 +183,14 @@ func runWebhooks(ctx context.Context, c config) (*webhooksResult, error) {
 			*m.to = append(*m.to, rate)
 		}
 		last := len(seq) - 1
-		say("sequential %.1f/s, relay %.0f/s; 62 of 64 endpoints %.0f/s, beside two that are ill %.0f/s", seq[last], alone[last], calm[last], ill[last])
+		say("sequential %.1f/s, relay %.0f/s; 62 of 64 endpoints %.0f/s, beside two faulty ones %.0f/s", seq[last], alone[last], calm[last], ill[last])
 	}
 	res.Sequential, res.Relay, res.Undisturbed, res.Disturbed = middle(seq), middle(alone), middle(calm), middle(ill)
 	res.Times, res.Ratio = round(res.Relay/res.Sequential), round(res.Disturbed/res.Undisturbed)
 	return res, nil
 }
 
-// sequential sends n messages one after the other with a plain client.
+// sequential sends n messages sequentially with a plain client.
 func (h *hookServer) sequential(ctx context.Context, n int) (float64, error) {
 	h.begin(n, n, false)
 	start := time.Now()
@@ -202,14 +203,14 @@ func (h *hookServer) sequential(ctx context.Context, n int) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		_, _ = io.Copy(io.Discard, resp.Body) // so that the connection is used again
+		_, _ = io.Copy(io.Discard, resp.Body) // so that the connection is reused
 		_ = resp.Body.Close()
 	}
 	return float64(n) / time.Since(start).Seconds(), nil
 }
 
-// drain lets a relay deliver the backlog and returns how many messages a second
-// came to the endpoints that count.
+// drain lets a relay deliver the backlog and returns the rate of the counted endpoints,
+// in messages per second.
 func (h *hookServer) drain(ctx context.Context, pool *pgxpool.Pool, endpoints []httpbroker.Endpoint, n, want int, ill bool, res *webhooksResult) (float64, error) {
 	for _, sql := range []string{"DELETE FROM postrider.progress", "DELETE FROM postrider.parked", "VACUUM postrider.progress, postrider.parked"} {
 		if _, err := pool.Exec(ctx, sql); err != nil {
@@ -225,7 +226,7 @@ func (h *hookServer) drain(ctx context.Context, pool *pgxpool.Pool, endpoints []
 	life, end := context.WithCancel(ctx)
 	defer end()
 	ended := make(chan error, 1)
-	// Leases do not run out because senders, endpoints and database share two cores.
+	// Long leases, because senders, endpoints and database share two cores.
 	opts := &relay.Options{DrainTimeout: 2 * time.Second, LeaseTTL: 10 * time.Second}
 	start := time.Now()
 	go func() { ended <- relay.New(pgstore.New(pool, nil), sink, opts).Run(life) }()
@@ -233,11 +234,11 @@ func (h *hookServer) drain(ctx context.Context, pool *pgxpool.Pool, endpoints []
 	case <-all:
 	case err := <-ended:
 		if ctx.Err() != nil { // a signal ends the relay too, without an error
-			return 0, errors.Join(fmt.Errorf("interrupted while the relay delivered: %w", context.Cause(ctx)), err)
+			return 0, errors.Join(fmt.Errorf("interrupted during delivery: %w", context.Cause(ctx)), err)
 		}
-		return 0, errors.Join(errors.New("the relay has ended by itself"), err)
+		return 0, errors.Join(errors.New("the relay ended by itself"), err)
 	case <-time.After(10 * time.Minute):
-		return 0, errors.New("not everything has come within 10 minutes")
+		return 0, errors.New("messages are missing after 10 minutes")
 	}
 	took := time.Since(start)
 	end()

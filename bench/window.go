@@ -8,30 +8,30 @@ import (
 	"strconv"
 )
 
-// windowResult is the JSON object of the window workload: a backlog drained to
-// RabbitMQ with the window that finds its size and with fixed ones, by turns.
+// windowResult is the JSON object of the window workload: a backlog drained to RabbitMQ
+// with the automatic window and with fixed ones in turn.
 type windowResult struct {
 	Workload string `json:"workload"`
 	Broker   string `json:"broker"`
 	Messages int    `json:"messages"`
 	Rounds   int    `json:"rounds"`
 	Gate     gate   `json:"gate"`
-	// Events per second of the relay, medians over the rounds; the client's own
-	// loop beside them.
+	// Events per second of the relay and of the client's own loop, medians over the
+	// rounds.
 	Automatic float64            `json:"automatic_events_per_s"`
 	Fixed     map[string]float64 `json:"fixed_events_per_s"`
 	Produce   float64            `json:"produce_only_events_per_s"`
-	// OfBest is the median over the rounds of the automatic window's rate by that
-	// of the fixed window which was the fastest over all rounds.
+	// OfBest is the median over the rounds of the automatic window's rate, divided by
+	// the rate of the fixed window that is fastest over all rounds.
 	OfBest float64 `json:"automatic_of_best_fixed"`
 }
 
-// fixedWindows are set beside the automatic one, which the number 0 stands for.
+// fixedWindows are compared with the automatic window, which is 0.
 var fixedWindows = [...]int{128, 512, 2048, 8192}
 
 func runWindow(ctx context.Context, c config) (*windowResult, error) {
 	if c.broker != "rabbitmq" {
-		return nil, errors.New("only RabbitMQ's window finds its size: --broker rabbitmq")
+		return nil, errors.New("only RabbitMQ has an automatic window: use --broker rabbitmq")
 	}
 	s, err := startServers(ctx, c)
 	if err != nil {
@@ -44,9 +44,9 @@ func runWindow(ctx context.Context, c config) (*windowResult, error) {
 	}
 	res := &windowResult{Workload: "window", Broker: c.broker, Messages: c.messages, Rounds: c.rounds, Fixed: make(map[string]float64)}
 	rates := make(map[int][]float64)
-	for round := range c.rounds + 1 { // the first one warms up
+	for round := range c.rounds + 1 { // the first round warms up
 		for n := range len(fixedWindows) + 2 {
-			n = (n + round) % (len(fixedWindows) + 2) // the order rotates, so that no run always follows the same one
+			n = (n + round) % (len(fixedWindows) + 2) // rotate the order, so that no window always follows the same one
 			window, r, err := s.tryWindow(ctx, c, n, res)
 			if err != nil {
 				return nil, fmt.Errorf("round %d: %w", round, err)
@@ -61,7 +61,7 @@ func runWindow(ctx context.Context, c config) (*windowResult, error) {
 	return res, nil
 }
 
-// produceOnly stands for the client's own loop where a window is meant.
+// produceOnly is, in place of a window, the client's own loop.
 const produceOnly = -1
 
 func windowName(window int) string {
@@ -74,7 +74,7 @@ func windowName(window int) string {
 	return strconv.Itoa(window)
 }
 
-// tryWindow measures the n-th of the contestants.
+// tryWindow measures the n-th contestant.
 func (s *servers) tryWindow(ctx context.Context, c config, n int, res *windowResult) (window int, perSecond float64, err error) {
 	if err := s.b.reset(ctx, "bench"); err != nil {
 		return 0, 0, err
