@@ -18,6 +18,7 @@ require (
 	github.com/postrider/postrider/internal/lab/brokers v0.0.0
 	github.com/postrider/postrider/schema/avro v0.0.0
 	github.com/postrider/postrider/schema/jsonschema v0.0.0
+	github.com/postrider/postrider/schema/proto v0.0.0
 	github.com/postrider/postrider/store/mysqlstore v0.0.0
 	github.com/postrider/postrider/store/pgstore v0.0.0
 	github.com/postrider/postrider/store/sqlitestore v0.0.0
@@ -55,6 +56,7 @@ require (
 	github.com/aws/aws-sdk-go-v2/service/sts v1.51.8 // indirect
 	github.com/aws/smithy-go v1.28.8 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
+	github.com/bufbuild/protocompile v0.14.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/felixge/httpsnoop v1.0.4 // indirect

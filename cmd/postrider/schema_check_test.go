@@ -38,12 +38,32 @@ const (
 	wider   = `{"type":"object","required":["qty"],"additionalProperties":false,"properties":{"qty":{"type":"number"},"note":{"type":"string"},"unit":{"type":"string"}}}`
 )
 
+const bound1 = "syntax = \"proto3\";\npackage shop;\nmessage Bound {\n  string order = 1;\n  int32 qty = 2;\n}\n"
+
+// A name may change where payloads are binary.
+func TestSchemaCheckBinary(t *testing.T) {
+	dir := schemaFolder(t, map[string]string{"order.bound/001.proto": bound1, "order.bound/002.proto": strings.Replace(bound1, "qty", "amount", 1)})
+	for form, want := range map[string]exit.Code{"any": exit.Findings, "binary": exit.OK, "text": exit.Usage} {
+		for _, args := range [][]string{{"schema", "check"}, {"schema", "diff", "order.bound"}} {
+			got := cli(t, nil, "", append(args, "--schemas", dir, "--protobuf", form)...)
+			if args[1] == "diff" && want == exit.Findings {
+				if got.code != exit.OK || !strings.Contains(got.out, "example: {\"qty\":1}") {
+					t.Errorf("diff: %d: %s%s", got.code, got.out, got.err)
+				}
+			} else if got.code != want {
+				t.Errorf("%v --protobuf %s: %d: %s%s", args, form, got.code, got.out, got.err)
+			}
+		}
+	}
+}
+
 func TestSchemaCheck(t *testing.T) {
 	dir := schemaFolder(t, map[string]string{
 		"order.placed/001.json": placed1, "order.placed/002.json": placed2,
 		"order.paid/001.json": placed1, "order.paid/002.json": wider,
 		"order.kept/001.avsc": `{"type":"record","name":"K","fields":[]}`, "order.kept/002.avsc": `{"type":"record","name":"K","fields":[{"name":"n","type":"int"}]}`,
 		"order.sent/001.json": `{}`, "order.moved/001.json": `{}`, "order.moved/002.proto": `syntax = "proto3";`,
+		"order.bound/001.proto": bound1, "order.bound/002.proto": strings.Replace(bound1, "qty", "amount", 1), "order.bound/003.proto": strings.Replace(bound1, "int32", "string", 1),
 	})
 	sarif := filepath.Join(t.TempDir(), "out.sarif")
 	got := cli(t, nil, "", "schema", "check", "--schemas", dir, "--sarif", sarif)
@@ -54,13 +74,15 @@ func TestSchemaCheck(t *testing.T) {
 		"order.placed: version 2 does not accept all of version 1:\n  order.placed/002.json#/required: the writer may leave out \"unit\"\n    example: {\"qty\":0}\n",
 		"order.kept    2        1        INCOMPATIBLE  writers first\n",
 		"  order.kept/002.avsc#/n: the writer does not send the field \"n\", and the reader has no default for it: add one\n",
+		"order.bound   3        2, 1     INCOMPATIBLE  no order is safe\n",
+		"  order.bound/003.proto#shop.Bound.qty: field 2 (qty) is int32 for the writer and string for the reader: restore the type, or add a field with a new number\n    example: {\"qty\":1}\n",
 		"  order.moved/002.proto: the schema language changed from json to proto; use a new message type\n",
 	} {
 		if !strings.Contains(got.out, want) {
 			t.Errorf("no %q in\n%s", want, got.out)
 		}
 	}
-	if got.code != exit.Findings || got.err != "postrider: 3 of 5 new versions are incompatible (BACKWARD_TRANSITIVE)\n" {
+	if got.code != exit.Findings || got.err != "postrider: 4 of 6 new versions are incompatible (BACKWARD_TRANSITIVE)\n" {
 		t.Errorf("code %d: %s", got.code, got.err)
 	}
 	text, err := os.ReadFile(sarif)
@@ -83,12 +105,13 @@ func TestSchemaCheck(t *testing.T) {
 	if err := json.Unmarshal(text, &log); err != nil {
 		t.Fatal(err)
 	}
-	found := false
+	found, proto := false, false
 	for _, r := range log.Runs[0].Results {
 		at := r.Locations[0].PhysicalLocation
 		found = found || r.RuleID == "schema/required" && at.Region.StartLine == 3 && strings.HasSuffix(at.ArtifactLocation.URI, "schemas/order.placed/002.json")
+		proto = proto || r.RuleID == "schema/FIELD_SAME_NAME" && at.Region.StartLine == 5 && strings.HasSuffix(at.ArtifactLocation.URI, "schemas/order.bound/003.proto")
 	}
-	if !found {
+	if !found || !proto {
 		t.Errorf("SARIF: %s", text)
 	}
 	var r struct {
@@ -260,6 +283,7 @@ func TestSchemaMistakes(t *testing.T) {
 		"check --mode sideways --schemas " + dir:    `unknown mode "sideways": use NONE`,
 		"check --content any --schemas " + dir:      `content is "any": use strict or lenient`,
 		"check --rows 10001 --schemas " + dir:       "rows is 10001: use 1 to 10000",
+		"check --protobuf x --schemas " + dir:       `protobuf is "x": use any or binary`,
 		"check b --schemas " + dir:                  `unknown subject "b": use a`,
 		"check --schemas " + dir:                    "compile a/002.json",
 		"check --sarif /no/such/x --schemas " + dir: "compile a/002.json",

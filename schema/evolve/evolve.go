@@ -52,9 +52,10 @@ type Version struct {
 
 // Finding is one reason why a reader may refuse what a writer wrote.
 type Finding struct {
-	Path   string `json:"path"`   // place in the reader's schema, such as order.placed/002.json#/properties/qty/type
-	Rule   string `json:"rule"`   // the keyword or rule that is broken
-	Detail string `json:"detail"` // what differs
+	Path   string `json:"path"`           // place in the reader's schema, such as order.placed/002.json#/properties/qty/type
+	Line   int    `json:"line,omitempty"` // of the place in its file, from 1; 0 is unknown
+	Rule   string `json:"rule"`           // the keyword or rule that is broken
+	Detail string `json:"detail"`         // what differs
 	// Example is a document that the writer's schema accepts and the reader's refuses,
 	// checked with both; nil where none could be made.
 	Example json.RawMessage `json:"example,omitempty"`

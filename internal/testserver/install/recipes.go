@@ -114,6 +114,14 @@ func nats(ctx context.Context, in *installer) error {
 	})
 }
 
+// buf compiles the program for the tests that compare with it; it is no part of any module.
+func buf(ctx context.Context, in *installer) error {
+	return in.fresh("buf-"+testserver.BufVersion, func(dir string) error {
+		env := []string{"GOBIN=" + dir, "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH="}
+		return in.run(ctx, dir, env, "go", "install", "github.com/bufbuild/buf/cmd/buf@v"+testserver.BufVersion)
+	})
+}
+
 // newerBouncer unpacks the next Debian's PgBouncer and its libraries beside the
 // system.
 func newerBouncer(version string) func(context.Context, *installer) error {

@@ -18,14 +18,16 @@ import (
 
 // checkFlags are the flags of schema check.
 type checkFlags struct {
-	mode, content, against, sarif string
-	rows                          int
+	rules
+	mode, against, sarif string
+	rows                 int
 }
 
 // report is the answer of schema check.
 type report struct {
 	Mode       evolve.Mode     `json:"mode"`
 	Content    string          `json:"content"`
+	Protobuf   string          `json:"protobuf"`
 	Compatible bool            `json:"compatible"`
 	Results    []evolve.Result `json:"results"`
 	Unchanged  []string        `json:"unchanged,omitempty"` // subjects without a new version
@@ -51,7 +53,7 @@ func (a *App) check() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runCheck(cmd, args, &flags) },
 	}
 	cmd.Flags().StringVar(&flags.mode, "mode", string(evolve.BackwardTransitive), "compatibility: NONE, BACKWARD, FORWARD or FULL, also with _TRANSITIVE")
-	cmd.Flags().StringVar(&flags.content, "content", "strict", contentHelp)
+	flags.rules.flags(cmd)
 	cmd.Flags().StringVar(&flags.against, "against", "", "published schemas: git:REF, or a folder (default: the earlier versions in the folder itself)")
 	cmd.Flags().IntVar(&flags.rows, "rows", 0, "so many of the outbox's newest payloads to check with the newest schemas, at most 10000")
 	cmd.Flags().StringVar(&flags.sarif, "sarif", "", "file to write the findings to, as SARIF 2.1.0; - for stdout, in place of the text")
@@ -63,7 +65,7 @@ func (a *App) runCheck(cmd *cobra.Command, subjects []string, flags *checkFlags)
 	if err != nil {
 		return exit.With(exit.Usage, err)
 	}
-	loose, err := lenient(flags.content)
+	langs, err := flags.languages()
 	if err != nil {
 		return err
 	}
@@ -89,9 +91,9 @@ func (a *App) runCheck(cmd *cobra.Command, subjects []string, flags *checkFlags)
 	if err != nil {
 		return err
 	}
-	r := report{Mode: mode, Content: flags.content, Compatible: true, Results: []evolve.Result{}}
+	r := report{Mode: mode, Content: flags.content, Protobuf: flags.protobuf, Compatible: true, Results: []evolve.Result{}}
 	for _, s := range subjects {
-		if err := r.compare(languages(loose), mode, s, f, old); err != nil {
+		if err := r.compare(langs, mode, s, f, old); err != nil {
 			return exit.With(exit.Usage, err)
 		}
 	}

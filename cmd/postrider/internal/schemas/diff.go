@@ -24,20 +24,20 @@ type change struct {
 }
 
 func (a *App) diff() *cobra.Command {
-	var content string
+	var r rules
 	cmd := &cobra.Command{
 		Use: "diff SUBJECT [FROM [TO]]", Short: "Show what changed between two versions, and what it breaks",
 		Long: "Show the places in which two versions of a schema differ, by default the last two, and what\n" +
 			"each of them refuses of the other's documents. The exit code does not depend on it: see check.",
 		Args: between(1, 3, "a subject, and up to two versions"),
-		RunE: func(_ *cobra.Command, args []string) error { return a.runDiff(args, content) },
+		RunE: func(_ *cobra.Command, args []string) error { return a.runDiff(args, &r) },
 	}
-	cmd.Flags().StringVar(&content, "content", "strict", contentHelp)
+	r.flags(cmd)
 	return cmd
 }
 
-func (a *App) runDiff(args []string, content string) error {
-	loose, err := lenient(content)
+func (a *App) runDiff(args []string, r *rules) error {
+	langs, err := r.languages()
 	if err != nil {
 		return err
 	}
@@ -63,11 +63,11 @@ func (a *App) runDiff(args []string, content string) error {
 	if err != nil {
 		return err
 	}
-	back, err := evolve.Compare(languages(loose), from, to)
+	back, err := evolve.Compare(langs, from, to)
 	if err != nil {
 		return exit.With(exit.Usage, err)
 	}
-	forth, err := evolve.Compare(languages(loose), to, from)
+	forth, err := evolve.Compare(langs, to, from)
 	if err != nil {
 		return exit.With(exit.Usage, err)
 	}

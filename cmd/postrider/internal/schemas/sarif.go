@@ -86,8 +86,8 @@ func (run *sarifRun) add(found evolve.Finding, one *evolve.Result, f *folder) {
 	}
 	file, pointer, _ := strings.Cut(found.Path, "#")
 	at := slices.IndexFunc(f.subjects[one.Subject], func(v evolve.Version) bool { return v.Path == file })
-	line := 1
-	if at >= 0 {
+	line := max(1, found.Line)
+	if at >= 0 && found.Line == 0 {
 		line = lineOf(f.subjects[one.Subject][at].Text, pointer)
 	}
 	run.Results = append(run.Results, sarifResult{

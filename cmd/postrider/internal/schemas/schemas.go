@@ -25,6 +25,7 @@ import (
 	"github.com/postrider/postrider/schema/avro"
 	"github.com/postrider/postrider/schema/evolve"
 	"github.com/postrider/postrider/schema/jsonschema/compat"
+	"github.com/postrider/postrider/schema/proto"
 )
 
 // App is what the commands need of the program.
@@ -39,8 +40,8 @@ type App struct {
 func (a *App) Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "schema", Short: "Check and show the schemas of payloads",
-		Long: "Schemas are files, SUBJECT/NNN.json (JSON Schema) or SUBJECT/NNN.avsc (Avro): the subject is the\n" +
-			"message's type and the number its schema version. The folder is that of --schemas. Nothing is read from a network.",
+		Long: "Schemas are files, SUBJECT/NNN.json (JSON Schema), .avsc (Avro) or .proto (Protobuf): the subject\n" +
+			"is the message's type and the number its schema version. The folder is that of --schemas. Nothing is read from a network.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -125,21 +126,28 @@ func numbers(versions []evolve.Version) string {
 	return strings.Join(all, ", ")
 }
 
+// rules are what writers are trusted with.
+type rules struct{ content, protobuf string }
+
+func (r *rules) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&r.content, "content", "strict", "fields that a JSON Schema does not name: strict, writers may send them, or lenient, they do not")
+	cmd.Flags().StringVar(&r.protobuf, "protobuf", "any", "form of Protobuf payloads: any, binary or JSON, or binary alone, in which names may change")
+}
+
 // languages are the schema languages that can be compared.
-func languages(lenient bool) []evolve.Language {
-	return []evolve.Language{compat.Language(&compat.Options{Lenient: lenient}), avro.Language()}
-}
-
-// lenient reads --content.
-func lenient(content string) (bool, error) {
-	switch content {
-	case "strict", "lenient":
-		return content == "lenient", nil
+func (r *rules) languages() ([]evolve.Language, error) {
+	if r.content != "strict" && r.content != "lenient" {
+		return nil, exit.Usagef("content is %s: use strict or lenient", redact.Word(r.content))
 	}
-	return false, exit.Usagef("content is %s: use strict or lenient", redact.Word(content))
+	if r.protobuf != "any" && r.protobuf != "binary" {
+		return nil, exit.Usagef("protobuf is %s: use any or binary", redact.Word(r.protobuf))
+	}
+	return []evolve.Language{
+		compat.Language(&compat.Options{Lenient: r.content == "lenient"}),
+		avro.Language(),
+		proto.Language(&proto.Options{Binary: r.protobuf == "binary"}),
+	}, nil
 }
-
-const contentHelp = "fields that a JSON Schema does not name: strict, writers may send them, or lenient, they do not"
 
 func (a *App) list() *cobra.Command {
 	type subject struct {

@@ -1,0 +1,2 @@
+// Package proto finds the changes of a Protobuf schema that break its readers.
+package proto
