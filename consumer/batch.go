@@ -97,10 +97,16 @@ func (c *Consumer[Tx]) batchEffect(ctx context.Context, tx Tx, conn inbox.Conn, 
 	if err != nil {
 		return err
 	}
+	var at int64 // of the claims
 	for i := range b.tasks {
 		t := &b.tasks[i]
 		if t.ruling = inboxwork.Gone; !fresh[i] {
 			continue
+		}
+		if at == 0 {
+			if at, err = c.inbox.ClaimedAt(ctx, conn, t.m); err != nil {
+				return err
+			}
 		}
 		if t.ruling, t.frees, err = c.inbox.Guard(ctx, conn, t.m, t.order, t.d.Origin); err != nil {
 			return err
@@ -111,7 +117,7 @@ func (c *Consumer[Tx]) batchEffect(ctx context.Context, tx Tx, conn inbox.Conn, 
 		if err := c.protect(ctx, t, tx, b.handlers[i], len(b.tasks)); err != nil {
 			return err
 		}
-		if err := c.inbox.Holds(ctx, conn, t.m); err != nil {
+		if err := c.inbox.Holds(ctx, conn, t.m, at); err != nil {
 			return err
 		}
 	}

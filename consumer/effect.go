@@ -76,7 +76,7 @@ func (c *Consumer[Tx]) effectOnce(ctx context.Context, t *task, h Handler[Tx]) e
 			if err := c.protect(limited, t, tx, h, 1); err != nil {
 				return blame(limited, conn, err)
 			}
-			if err := c.inbox.Holds(limited, conn, t.m); err != nil {
+			if err := c.inbox.Holds(limited, conn, t.m, 0); err != nil {
 				return c.behind(limited, t, err)
 			}
 			at = closing

@@ -15,20 +15,27 @@ import (
 // ClaimBatch is [Inbox.Claim] for many messages, on PostgreSQL and MySQL in one statement.
 // fresh has an entry per message; of two messages with the same id only the first can be fresh.
 func (in *Inbox) ClaimBatch(ctx context.Context, tx Conn, msgs []postrider.Message) (fresh []bool, err error) {
+	fresh, _, err = in.claimBatch(ctx, tx, msgs)
+	return fresh, err
+}
+
+// claimBatch returns also the time of the claims, 0 where holds does not ask for it.
+func (in *Inbox) claimBatch(ctx context.Context, tx Conn, msgs []postrider.Message) (fresh []bool, at int64, err error) {
 	for i := range msgs {
 		if err := in.who.Usable(msgs[i].ID); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	if err := outbox.CheckTx(tx); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	l := listClaims(msgs)
 	switch {
 	case in.lang.MySQL && len(l.order) > 1:
 		return in.claimTogether(ctx, tx, l)
 	case in.sql.claimMany.None() || len(l.order) < 2 || l.unfit:
-		return in.claimEach(ctx, tx, l)
+		fresh, err = in.claimEach(ctx, tx, l)
+		return fresh, 0, err
 	}
 	var (
 		n   int
@@ -36,9 +43,9 @@ func (in *Inbox) ClaimBatch(ctx context.Context, tx Conn, msgs []postrider.Messa
 	)
 	row := inboxsql.QueryRow(ctx, tx, in.sql.claimMany, in.who.Consumer, l.ids.String(), l.topics.String(), l.types.String(), len(l.order))
 	if err := row.Scan(&n, &ids); err != nil {
-		return nil, Classify(fmt.Errorf("inbox %q: claim %d messages: %w", in.who.Consumer, len(msgs), err))
+		return nil, 0, Classify(fmt.Errorf("inbox %q: claim %d messages: %w", in.who.Consumer, len(msgs), err))
 	}
-	return l.fresh(n, ids), nil
+	return l.fresh(n, ids), 0, nil
 }
 
 func (in *Inbox) claimEach(ctx context.Context, tx Conn, l *claims) (fresh []bool, err error) {
@@ -118,7 +125,7 @@ func (in *Inbox) OnceBatch(ctx context.Context, db Beginner, msgs []postrider.Me
 		return in.wrap("begin for", msgs[0].ID, err)
 	}
 	defer tx.Rollback() //nolint:errcheck // as in Once
-	fresh, err := in.fresh(ctx, SQL(tx), msgs)
+	fresh, at, err := in.fresh(ctx, SQL(tx), msgs)
 	if err != nil {
 		return err
 	}
@@ -126,7 +133,7 @@ func (in *Inbox) OnceBatch(ctx context.Context, db Beginner, msgs []postrider.Me
 		if err := fn(tx, fresh); err != nil {
 			return Classify(err)
 		}
-		if err := in.holds(ctx, SQL(tx), fresh[0].ID); err != nil {
+		if err := in.holds(ctx, SQL(tx), fresh[0].ID, at); err != nil {
 			return err
 		}
 	}
@@ -148,7 +155,7 @@ func OnceBatchPgx[T PgxTx[Tag, R], Tag outbox.CommandTag, R Row](ctx context.Con
 		return in.wrap("begin for", msgs[0].ID, err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // as in OncePgx
-	fresh, err := in.fresh(ctx, Pgx[Tag, R](tx), msgs)
+	fresh, _, err := in.fresh(ctx, Pgx[Tag, R](tx), msgs)
 	if err != nil {
 		return err
 	}
@@ -163,11 +170,12 @@ func OnceBatchPgx[T PgxTx[Tag, R], Tag outbox.CommandTag, R Row](ctx context.Con
 	return nil
 }
 
-// fresh claims msgs and returns those that were not claimed before.
-func (in *Inbox) fresh(ctx context.Context, tx Conn, msgs []postrider.Message) ([]postrider.Message, error) {
-	claimed, err := in.ClaimBatch(ctx, tx, msgs)
+// fresh claims msgs and returns those that were not claimed before, and what claimBatch
+// returns.
+func (in *Inbox) fresh(ctx context.Context, tx Conn, msgs []postrider.Message) ([]postrider.Message, int64, error) {
+	claimed, at, err := in.claimBatch(ctx, tx, msgs)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	fresh := make([]postrider.Message, 0, len(msgs))
 	for i := range msgs {
@@ -175,5 +183,5 @@ func (in *Inbox) fresh(ctx context.Context, tx Conn, msgs []postrider.Message) (
 			fresh = append(fresh, msgs[i])
 		}
 	}
-	return fresh, nil
+	return fresh, at, nil
 }

@@ -119,7 +119,7 @@ func (in *Inbox) Once(ctx context.Context, db Beginner, m postrider.Message, fn 
 	if err := fn(tx); err != nil {
 		return Classify(err)
 	}
-	if err := in.holds(ctx, SQL(tx), m.ID); err != nil {
+	if err := in.holds(ctx, SQL(tx), m.ID, 0); err != nil {
 		return err
 	}
 	if err := tx.Commit(); err != nil {

@@ -15,16 +15,17 @@ import (
 // KEY reports depends on a flag of the connection, and IGNORE cuts what is too long. A
 // plain INSERT fails, and the transaction continues.
 const (
-	mysqlClaim = `INSERT INTO {inbox} (consumer, message_id, topic, type, status, processed_at) VALUES ` + mysqlClaimHead + `$2, $3, $4` + mysqlClaimTail
+	mysqlClaim     = mysqlClaimHead + `($1, $2, $3, $4, 'a', {now})`
+	mysqlClaimHead = `INSERT INTO {inbox} (consumer, message_id, topic, type, status, processed_at) VALUES `
 
-	mysqlClaimHead = `($1, `
-	mysqlClaimTail = `, 'a', {now})`
+	mysqlClock = `SELECT {now}`
 
 	// It fails on a row that an open transaction has inserted.
 	mysqlFree = `SELECT count(*) FROM {inbox} WHERE consumer = $1 AND message_id = $2 FOR UPDATE NOWAIT`
 
-	// The claim is there for as long as the transaction is.
-	mysqlHeld = `SELECT count(*) FROM {inbox} WHERE consumer = $1 AND message_id = $2`
+	// The claim is there for as long as the transaction is. $3 is not 0 for a batch: a claim
+	// that another process has made since proves nothing of the other messages.
+	mysqlHeld = `SELECT count(*) FROM {inbox} WHERE consumer = $1 AND message_id = $2 AND $3 IN (0, processed_at)`
 
 	// The snapshot of a transaction that has read before its claim may be older than the
 	// claim that it met.
@@ -43,39 +44,52 @@ const mysqlClaims = 500
 
 // claimTogether claims messages in one statement, as long as none of them was claimed
 // before: a row that is there fails the whole statement, and they are claimed one by one.
-func (in *Inbox) claimTogether(ctx context.Context, tx outbox.Tx, l *claims) (fresh []bool, err error) {
+// All claims have the one time at, in microseconds since 1970.
+func (in *Inbox) claimTogether(ctx context.Context, tx Conn, l *claims) (fresh []bool, at int64, err error) {
+	if err := inboxsql.QueryRow(ctx, tx, in.sql.clock).Scan(&at); err != nil {
+		return nil, 0, Classify(fmt.Errorf("inbox %q: claim %d messages: %w", in.who.Consumer, len(l.msgs), err))
+	}
 	fresh = make([]bool, len(l.msgs))
 	for order := l.order; len(order) > 0; {
 		n := min(len(order), mysqlClaims)
-		var text strings.Builder
-		text.WriteString(mysqlClaim)
-		args := make([]any, 0, 1+3*n)
-		args = append(args, in.who.Consumer)
-		for i, at := range order[:n] {
-			if i > 0 {
-				fmt.Fprintf(&text, ", %s$%d, $%d, $%d%s", mysqlClaimHead, 3*i+2, 3*i+3, 3*i+4, mysqlClaimTail)
-			}
-			m := &l.msgs[at]
-			args = append(args, m.ID, inboxsql.Clean(m.Topic, postrider.MaxTopicLen), inboxsql.Clean(m.Type, postrider.MaxTypeLen))
-		}
-		_, err := in.lang.Statement(text.String()).Exec(ctx, tx, args...)
+		err := in.claimAt(ctx, tx, at, l.msgs, order[:n])
 		switch {
 		case err == nil:
-			for _, at := range order[:n] {
-				fresh[at] = true
+			for _, i := range order[:n] {
+				fresh[i] = true
 			}
 		case inboxsql.MySQLNumber(err) != inboxsql.MySQLDuplicate:
-			return nil, Classify(fmt.Errorf("inbox %q: claim %d messages: %w", in.who.Consumer, len(l.msgs), err))
-		default:
-			for _, at := range order[:n] {
-				if fresh[at], err = in.Claim(ctx, tx, l.msgs[at]); err != nil {
-					return nil, err
+			return nil, 0, Classify(fmt.Errorf("inbox %q: claim %d messages: %w", in.who.Consumer, len(l.msgs), err))
+		case n == 1:
+		default: // the statement is undone, and the transaction lives on
+			for i := range n {
+				err := in.claimAt(ctx, tx, at, l.msgs, order[i:i+1])
+				if fresh[order[i]] = err == nil; err != nil && inboxsql.MySQLNumber(err) != inboxsql.MySQLDuplicate {
+					return nil, 0, in.wrap("claim", l.msgs[order[i]].ID, err)
 				}
 			}
 		}
 		order = order[n:]
 	}
-	return fresh, nil
+	return fresh, at, nil
+}
+
+// claimAt claims the messages of these indexes in one statement.
+func (in *Inbox) claimAt(ctx context.Context, tx outbox.Tx, at int64, msgs []postrider.Message, order []int) error {
+	var text strings.Builder
+	text.WriteString(mysqlClaimHead)
+	args := make([]any, 0, 2+3*len(order))
+	args = append(args, in.who.Consumer, at)
+	for i, one := range order {
+		if i > 0 {
+			text.WriteString(", ")
+		}
+		fmt.Fprintf(&text, "($1, $%d, $%d, $%d, 'a', $2)", 3*i+3, 3*i+4, 3*i+5)
+		m := &msgs[one]
+		args = append(args, m.ID, inboxsql.Clean(m.Topic, postrider.MaxTopicLen), inboxsql.Clean(m.Type, postrider.MaxTypeLen))
+	}
+	_, err := in.lang.Statement(text.String()).Exec(ctx, tx, args...)
+	return err
 }
 
 // isFree reports whether nobody has claimed the message, or that an open transaction has.
@@ -96,14 +110,15 @@ func (in *Inbox) isFree(ctx context.Context, tx Conn, m *postrider.Message) (fre
 // back all of a transaction for a deadlock, and runs what follows outside of any.
 var ErrRolledBack = errors.New("the server has ended the transaction inside the handler, which did not return the error")
 
-// holds is nil while the claim of a message that was claimed in tx is there. Other
-// databases refuse every statement of a transaction that has failed.
-func (in *Inbox) holds(ctx context.Context, tx Conn, id string) error {
+// holds is nil while the claim of a message that was claimed in tx is there; at is the time
+// of a batch's claims, 0 for a message that is alone: whoever has claimed it has processed
+// it. Other databases refuse every statement of a transaction that has failed.
+func (in *Inbox) holds(ctx context.Context, tx Conn, id string, at int64) error {
 	if in.sql.held.None() {
 		return nil
 	}
 	var n int
-	if err := inboxsql.QueryRow(ctx, tx, in.sql.held, in.who.Consumer, id).Scan(&n); err != nil {
+	if err := inboxsql.QueryRow(ctx, tx, in.sql.held, in.who.Consumer, id, at).Scan(&n); err != nil {
 		return in.wrap("look for the claim of", id, err)
 	}
 	if n == 0 {

@@ -9,7 +9,7 @@ type statements struct {
 	dead, revive, deadPlace, dropDead inboxsql.Statement
 	prune, status                     inboxsql.Statement
 	mark                              inboxsql.Mover
-	free, held                        inboxsql.Statement // on MySQL only: see mysql.go
+	clock, free, held                 inboxsql.Statement // on MySQL only: see mysql.go
 }
 
 func newStatements(l *inboxsql.Language) statements {
@@ -24,7 +24,7 @@ func newStatements(l *inboxsql.Language) statements {
 	if l.MySQL {
 		s.claim, s.prune = l.Statement(mysqlClaim), l.Statement(mysqlPrune)
 		s.result = l.Statement(resultSQL + mysqlShared)
-		s.free, s.held = l.Statement(mysqlFree), l.Statement(mysqlHeld)
+		s.clock, s.free, s.held = l.Statement(mysqlClock), l.Statement(mysqlFree), l.Statement(mysqlHeld)
 	}
 	return s
 }

@@ -14,7 +14,7 @@ func (s *statements) onMySQL(l *inboxsql.Language) {
 	s.begin = written{l.Statement(mysqlBegin), l.Statement(mysqlBegun)}
 	s.fail = written{l.Statement(mysqlFail), l.Statement(mysqlFailed)}
 	s.bury, s.tried, s.processed = l.Statement(mysqlBury), l.Statement(mysqlTried), l.Statement(mysqlProcessed)
-	s.held, s.touched = l.Statement(mysqlHeld), l.Statement(mysqlTouched)
+	s.held, s.touched, s.claimedAt = l.Statement(mysqlHeld), l.Statement(mysqlTouched), l.Statement(mysqlClaimedAt)
 	g := &s.guard
 	g.lock = written{l.Statement(mysqlTouchMark), l.Statement(mysqlLockMark)}
 	g.settled = l.Statement(mysqlSettled)
@@ -84,9 +84,11 @@ SET i.status = CASE WHEN i.message_id IN (SELECT CAST(value AS BINARY) FROM {ids
 WHERE s.consumer = $1 AND s.topic = $3 AND s.key = $4 AND s.version <= $5`
 
 	// Every look takes place behind one row of each kind: the claim and, where the
-	// message comes from the stash, its place there.
-	mysqlHeld = `SELECT (SELECT count(*) FROM {inbox} WHERE consumer = $1 AND message_id = $2),
+	// message comes from the stash, its place there. $3 is not 0 for a batch.
+	mysqlHeld = `SELECT (SELECT count(*) FROM {inbox} WHERE consumer = $1 AND message_id = $2 AND $3 IN (0, processed_at)),
 (SELECT count(*) FROM {stash} WHERE consumer = $1 AND message_id = $2)`
+
+	mysqlClaimedAt = `SELECT processed_at FROM {inbox} WHERE consumer = $1 AND message_id = $2`
 
 	mysqlTouched = `SELECT updated_at FROM {mark} WHERE consumer = $1 AND topic = $2 AND key = $3`
 
@@ -99,18 +101,32 @@ UNION SELECT DISTINCT consumer FROM {attempt} UNION SELECT DISTINCT consumer FRO
 // transaction that did so. MySQL ends a transaction for a deadlock and runs later
 // statements outside of any: a handler that hides the error would be acknowledged
 // without its effect. Other databases refuse every statement of such a transaction.
-func (in *Inbox) Holds(ctx context.Context, tx inbox.Conn, m postrider.Message) error {
+// at is what ClaimedAt has returned for the batch of m, 0 for a message that is alone: if
+// another process has claimed it since, that one has processed it.
+func (in *Inbox) Holds(ctx context.Context, tx inbox.Conn, m postrider.Message, at int64) error {
 	if in.sql.held.None() {
 		return nil
 	}
 	var claimed, stashed int
-	if err := inboxsql.QueryRow(ctx, tx, in.sql.held, in.who.Consumer, m.ID).Scan(&claimed, &stashed); err != nil {
+	if err := inboxsql.QueryRow(ctx, tx, in.sql.held, in.who.Consumer, m.ID, at).Scan(&claimed, &stashed); err != nil {
 		return in.wrap("look for the claim of", m.ID, err)
 	}
 	if claimed == 0 || stashed > 0 {
 		return in.who.Wrap("process", m.ID, inbox.ErrRolledBack)
 	}
 	return nil
+}
+
+// ClaimedAt is when tx has claimed m, in microseconds since 1970, and all other messages of
+// the same ClaimBatch. It is 0 where nobody needs to ask, see Holds.
+func (in *Inbox) ClaimedAt(ctx context.Context, tx inbox.Conn, m postrider.Message) (at int64, err error) {
+	if in.sql.claimedAt.None() {
+		return 0, nil
+	}
+	if err := inboxsql.QueryRow(ctx, tx, in.sql.claimedAt, in.who.Consumer, m.ID).Scan(&at); err != nil {
+		return 0, in.wrap("read the claim of", m.ID, err)
+	}
+	return at, nil
 }
 
 // touched is when the mark of a key was last written, as a transaction that has locked

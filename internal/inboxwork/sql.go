@@ -13,7 +13,7 @@ type statements struct {
 	unbegin, bury, forget       inboxsql.Statement
 	tried, processed, became    inboxsql.Statement
 	act, acts, look, unfinished inboxsql.Statement
-	held, touched               inboxsql.Statement // on MySQL only, see mysql.go
+	held, touched, claimedAt    inboxsql.Statement // on MySQL only, see mysql.go
 	guard                       guardStatements
 }
 

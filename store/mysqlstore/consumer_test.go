@@ -235,6 +235,51 @@ func TestConsumerFindsADeadlockThatItsHandlerHid(t *testing.T) {
 	})
 }
 
+// TestConsumerFindsThatAnotherProcessHasItsClaim: the last message of a batch was processed
+// elsewhere after the end of the batch's transaction. Its row does not prove the others.
+//
+// Promises: E
+func TestConsumerFindsThatAnotherProcessHasItsClaim(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		e, _ := newInbox(t, server, func(c *mysql.Config) { c.InterpolateParams = true })
+		db, bus, other := e.DB.(*sql.DB), membroker.New(nil), inbox.New(dialect.MySQL, "billing", nil)
+		const last = "m7"
+		var msgs []postrider.Message
+		for n := range 8 {
+			msgs = append(msgs, postrider.Message{ID: fmt.Sprint("m", n), Topic: "orders", Key: "k", Type: "order.changed", Payload: []byte("x")})
+		}
+		if err := errors.Join(bus.Sink().Deliver(t.Context(), broker.Batch{Messages: msgs})...); err != nil {
+			t.Fatal(err)
+		}
+		source := bus.Source("billing", "orders")
+		defer source.Close()
+		c := consumer.New(source, consumer.SQL(db, dialect.MySQL), &consumer.Options{Name: "billing", Batch: 8, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond})
+		c.HandleMessage("order.changed", func(ctx context.Context, tx *sql.Tx, m postrider.Message) error {
+			if m.ID != last {
+				return e.Act(ctx, inbox.SQL(tx), m.ID, 1)
+			}
+			if _, err := tx.ExecContext(ctx, "ROLLBACK"); err != nil {
+				return err
+			}
+			return other.Once(ctx, db, m, func(tx *sql.Tx) error { return e.Act(ctx, inbox.SQL(tx), m.ID, 1) })
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		// Acknowledged without an effect, a message is not delivered again.
+		eventually(t, "each message is acknowledged", func() bool { st := c.Stats(); return st.Effects+st.Duplicates >= int64(len(msgs)) })
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		acts, err := e.Acts(t.Context())
+		if slices.Sort(acts); err != nil || len(acts) != len(msgs) {
+			t.Errorf("effects: %v, %v", acts, err)
+		}
+	})
+}
+
 // TestConsumerGivesUpAHandlerThatLeavesItsRowsOpen: it looks like an outage of the
 // database, and must not be one for ever.
 //

@@ -252,6 +252,39 @@ func TestAHandlerThatHidesADeadlockIsNotAcknowledged(t *testing.T) {
 	})
 }
 
+// TestTheClaimOfAnotherProcessIsNotTakenForThatOfABatch: between the end of a transaction
+// and the look behind its handler another process may process one of the messages. What
+// its handler writes meanwhile stands by itself, also a table that it changes.
+//
+// Promises: E
+func TestTheClaimOfAnotherProcessIsNotTakenForThatOfABatch(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		e, _ := newInbox(t, server, func(c *mysql.Config) { c.InterpolateParams = true })
+		in, first, second := inbox.New(dialect.MySQL, "billing", nil), postrider.Message{ID: "a", Topic: "orders"}, postrider.Message{ID: "b", Topic: "orders"}
+		err := e.OnceBatch(t.Context(), in, []postrider.Message{first, second}, func(tx inbox.Conn, _ []postrider.Message) error {
+			if _, err := tx.ExecContext(t.Context(), "ROLLBACK"); err != nil {
+				return err
+			}
+			return e.Once(t.Context(), in, first, func(inbox.Conn) error { return nil })
+		})
+		if !errors.Is(err, inbox.ErrRolledBack) {
+			t.Fatalf("OnceBatch: %v", err)
+		}
+		fresh := 0
+		count := func(_ inbox.Conn, msgs []postrider.Message) error { fresh += len(msgs); return nil }
+		if err := e.OnceBatch(t.Context(), in, []postrider.Message{first, second}, count); err != nil || fresh != 1 {
+			t.Errorf("the next delivery: %d messages are new, %v", fresh, err)
+		}
+		err = e.OnceBatch(t.Context(), in, []postrider.Message{{ID: "c", Topic: "orders"}, {ID: "d", Topic: "orders"}}, func(tx inbox.Conn, _ []postrider.Message) error {
+			_, err := tx.ExecContext(t.Context(), "CREATE TABLE another (i INT)") // commits the claims
+			return err
+		})
+		if err != nil {
+			t.Errorf("a batch whose handler has made a table: %v", err)
+		}
+	})
+}
+
 // TestFewIDsAreFewRows: a consumer asks with each batch, whatever it has claimed before.
 func TestFewIDsAreFewRows(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
