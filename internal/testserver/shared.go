@@ -38,6 +38,7 @@ var (
 	sharedMySQL    shared[*MySQL]
 	sharedElastic  shared[*ElasticMQ]
 	sharedPubSub   shared[*PubSub]
+	sharedMoto     shared[*Moto]
 )
 
 // SharedPostgres returns the one server of this version that all tests of this
@@ -94,6 +95,20 @@ func SharedElasticMQ(tb TB) *ElasticMQ {
 		return nil
 	}
 	return e
+}
+
+// SharedMoto returns the one server that all tests of this binary use. Give queues and
+// topics names of their own; do not kill, freeze or stop it.
+func SharedMoto(tb TB) *Moto {
+	tb.Helper()
+	m, err := sharedMoto.get("", func() (*Moto, error) {
+		return LaunchMoto(context.Background(), "")
+	})
+	if err != nil {
+		GiveUp(tb, err)
+		return nil
+	}
+	return m
 }
 
 // SharedPubSub returns the one emulator that all tests of this binary use. Give topics

@@ -70,6 +70,7 @@ func servers(all bool) []server {
 		server{"RabbitMQ 4.0", rabbitPresent("4.0"), rabbit("4.0", "trixie"), "Debian with root and mmdebstrap, then this command again"},
 		server{"Node.js and npm", nodePresent, apt("npm"), "Node.js 18 or newer and npm on PATH"},
 		server{"Python 3 with venv", pythonPresent, apt("python3-venv", "libpq5"), "Python 3.10 or newer with venv, and libpq"},
+		server{"moto " + testserver.MotoVersion, present(testserver.MotoLibs), moto, "Python 3.10 or newer with venv, then this command again"},
 		server{"JDK 17 and Maven", jdkPresent, apt("default-jdk-headless", "maven"), "a JDK 17 or newer and mvn on PATH"},
 		server{"promtool", onPath("promtool"), apt("prometheus"), "Prometheus, with promtool on PATH"},
 	)

@@ -107,6 +107,15 @@ func (in *installer) jars(ctx context.Context, name string) error {
 	})
 }
 
+// moto installs the Python modules of a checked-in requirements.txt, which pip compares
+// with its sums. They stand in a directory that can be moved, as an environment cannot.
+func moto(ctx context.Context, in *installer) error {
+	const script = `python3 -m venv venv
+venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --target libs -r requirements.txt
+rm -rf venv`
+	return in.fresh("moto-"+testserver.MotoVersion, func(dir string) error { return in.run(ctx, dir, nil, "sh", "-ec", script) })
+}
+
 func nats(ctx context.Context, in *installer) error {
 	return in.fresh("nats-"+testserver.NATSVersion, func(dir string) error {
 		env := []string{"GOBIN=" + dir, "GOWORK=off", "GOFLAGS=", "GOOS=", "GOARCH="}
