@@ -218,6 +218,7 @@ func (q *server) call(ctx context.Context, action string, in, out any) error {
 	}
 	req.Header.Set("Content-Type", "application/x-amz-json-1.0")
 	req.Header.Set("X-Amz-Target", "AmazonSQS."+action)
+	req.Header.Set("Authorization", scope("sqs"))
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return err

@@ -27,11 +27,12 @@ const (
 )
 
 const (
-	mostAttributes = 10  // of a message
-	mostAttrName   = 256 // bytes
-	mostID         = 128 // characters of a group's and of a deduplication id
-	mostBytes      = 1 << 20
-	mostEntries    = 10 // of a batch
+	mostAttributes = 10        // of a message
+	mostAttrName   = 256       // bytes
+	mostID         = 128       // characters of a group's and of a deduplication id
+	mostBytes      = 1 << 20   // of a message of SQS, and of a batch
+	mostPublished  = 256 << 10 // of a message of SNS unless its topic allows more
+	mostEntries    = 10        // of a batch
 	emptyBody      = "-"
 	hashPrefix     = "sha256."
 )
@@ -42,8 +43,8 @@ type entry struct {
 	attributes map[string]types.MessageAttributeValue
 	group      string // "" in a standard queue
 	dedup      string // "" in a standard queue
-	queue      string
-	bytes      int // that count for the limit
+	queue      string // or the topic of SNS
+	bytes      int    // that count for the limit
 }
 
 // wireCodec is the header table; names and values that SQS does not take travel in
@@ -56,9 +57,9 @@ func (s *Sink) encode(w *envelope.Wire, pipe string, m *postrider.Message) (*ent
 	if err != nil {
 		return nil, r, broker.Unsendable(err, "")
 	}
-	e := &entry{queue: s.queues.name(r.Topic)}
-	if err := s.queues.problem(e.queue); err != nil {
-		return e, r, broker.Rejected(err, codeQueueName, e.queue)
+	e := &entry{queue: s.to.name(r.Topic)}
+	if err := s.to.problem(e.queue); err != nil {
+		return e, r, broker.Rejected(err, s.badName, e.queue)
 	}
 	grouped := false // the group is the key
 	if !s.opts.Standard {
@@ -68,11 +69,15 @@ func (s *Sink) encode(w *envelope.Wire, pipe string, m *postrider.Message) (*ent
 		e.group, grouped = groupOf(r.Key, m.ID)
 		e.dedup = short(broker.DedupID(pipe, e.queue, m))
 	}
-	carried := r.Carries(m, s.queues.topicOf(e.queue), grouped)
-	if s.opts.Prefix != "" || isARN(e.queue) {
+	if s.fansOut { // a standard queue behind a FIFO topic does not show the group
+		grouped = false
+	}
+	carried := r.Carries(m, r.Topic, grouped)
+	if s.opts.Prefix != "" || isARN(e.queue) || s.fansOut || strings.HasSuffix(r.Topic, fifoSuffix) {
 		carried &^= envelope.TopicCarried
 	}
-	if err := s.codec.Encode(w, m, &r, carried); err != nil {
+	codec := wireCodec()
+	if err := codec.Encode(w, m, &r, carried); err != nil {
 		return e, r, broker.Unsendable(err, e.queue)
 	}
 	e.fill(w)

@@ -22,33 +22,45 @@ import (
 // Codes beside the service's own.
 const (
 	codeNoQueue     = "QUEUE_MISSING" // the queue does not exist: create it, or correct region, account or name
-	codeAccess      = "ACCESS_DENIED" // the credentials lack an action on the queue: allow it in the IAM or queue policy
+	codeNoTopic     = "TOPIC_MISSING" // the topic of SNS does not exist: create it, or correct region, account or name
+	codeAccess      = "ACCESS_DENIED" // the credentials lack an action on the queue or topic: allow it in the IAM or resource policy
 	codeCredentials = "CREDENTIALS"   // the credentials are missing, expired or wrong: correct them
-	codeKMS         = "KMS"           // the queue's KMS key cannot be used: allow kms:GenerateDataKey and kms:Decrypt, or repair the key
+	codeKMS         = "KMS"           // the KMS key of queue or topic cannot be used: allow kms:GenerateDataKey and kms:Decrypt, or repair the key
 	codeThrottled   = "THROTTLED"     // the service limits our requests: wait, or use high throughput FIFO queues
-	codeTooLarge    = "TOO_LARGE"     // the message is above 1 MiB or the queue's limit: claim large payloads
+	codeTooLarge    = "TOO_LARGE"     // the message is above the limit of queue or topic: claim large payloads
 	codeQueueName   = "QUEUE_NAME"    // the topic is no name of a queue: use a route with a valid one
-	codeNoID        = "NO_ID"         // the message has no id: a FIFO queue needs one
+	codeTopicName   = "TOPIC_NAME"    // the topic is no name of a topic of SNS: use a route with a valid one
+	codeNoID        = "NO_ID"         // the message has no id: a FIFO queue or topic needs one
 )
 
 var (
 	errClosed       = errors.New("awsbroker: the sink is closed")
 	errSourceClosed = errors.New("awsbroker: the source is closed")
-	errNoID         = errors.New("a message for a FIFO queue needs an id")
+	errNoID         = errors.New("a message for a FIFO queue or topic needs an id")
 	errNoAnswer     = errors.New("the service's answer does not name the entry")
 )
 
 // throttledFor is how long a service that throttles is left alone when it names no time.
 const throttledFor = time.Second
 
-// refusal classifies an error of a request about a queue. sending is true if the
-// request may have stored messages.
-func refusal(err error, action, queue string, sending bool) error {
+// subject is what a request is about, for errors.
+type subject struct {
+	kind, name string // "queue" or "topic"
+	action     string // of IAM
+	sending    bool   // the request may have stored messages
+}
+
+func (s *subject) denied(err error) error {
+	return broker.Outage(fmt.Errorf("not allowed: %w; allow %s on %s %s", err, s.action, s.kind, s.name), codeAccess, s.name)
+}
+
+// refusal classifies an error of a request.
+func refusal(err error, about subject) error {
 	var lacking *credentialsError
 	if errors.As(err, &lacking) { // before answered: the service that answered is STS or another source of credentials
 		return broker.Outage(fmt.Errorf("no usable credentials: %w; %s", lacking, lacking.remedy()), codeCredentials, "")
 	}
-	if e := answered(err, action, queue, sending); e != nil {
+	if e := answered(err, &about); e != nil {
 		return e
 	}
 	var (
@@ -61,17 +73,17 @@ func refusal(err error, action, queue string, sending bool) error {
 		return broker.Outage(fmt.Errorf("no usable credentials: %w; %s", signing.Err, setCredentials), codeCredentials, "")
 	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &lookup):
 		return broker.Outage(fmt.Errorf("the service cannot be reached: %w", err), "", "")
-	case sending:
-		return broker.Unknown(fmt.Errorf("no answer: %w", err), "", queue)
+	case about.sending:
+		return broker.Unknown(fmt.Errorf("no answer: %w", err), "", about.name)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return broker.Unknown(err, "", queue)
+		return broker.Unknown(err, "", about.name)
 	}
 	return broker.Outage(err, "", "")
 }
 
 // answered classifies what the service itself has answered; nil: it has not. Only an
 // answer to the sending of messages rejects them: a rejected message is a dead letter.
-func answered(err error, action, queue string, sending bool) error {
+func answered(err error, about *subject) error {
 	var (
 		api  smithy.APIError
 		resp *smithyhttp.ResponseError
@@ -86,33 +98,34 @@ func answered(err error, action, queue string, sending bool) error {
 	}
 	code := shortCode(api.ErrorCode())
 	err = fmt.Errorf("%s: %s", code, api.ErrorMessage())
+	if denials[code] {
+		return about.denied(err)
+	}
 	switch code {
-	case "QueueDoesNotExist", "NonExistentQueue", "QueueDeletedRecently":
-		return missing(err, queue)
-	case "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException":
-		return broker.Outage(fmt.Errorf("not allowed: %w; allow %s on queue %s", err, action, queue), codeAccess, queue)
+	case "QueueDoesNotExist", "NonExistentQueue", "QueueDeletedRecently", "NotFound", "NotFoundException":
+		return missing(err, about)
 	case "InvalidClientTokenId", "InvalidAccessKeyId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidSignatureException",
 		"ExpiredToken", "ExpiredTokenException", "MissingAuthenticationToken", "MissingAuthenticationTokenException", "IncompleteSignature",
 		"InvalidSecurity", "RequestExpired", "OptInRequired":
 		return broker.Outage(fmt.Errorf("credentials rejected: %w; check access key, role, session token and the machine's clock", err), codeCredentials, "")
 	default:
-		if e := busy(err, code, queue, after); e != nil {
+		if e := busy(err, code, about, after); e != nil {
 			return e
 		}
 		switch {
 		case status == http.StatusForbidden:
-			return broker.Outage(fmt.Errorf("not allowed: %w; allow %s on queue %s", err, action, queue), codeAccess, queue)
+			return about.denied(err)
 		case status == http.StatusTooManyRequests:
-			return broker.Throttled(err, codeThrottled, queue, after)
+			return broker.Throttled(err, codeThrottled, about.name, after)
 		case status == http.StatusServiceUnavailable:
 			return broker.Outage(err, code, "")
 		case status >= http.StatusInternalServerError:
-			return broker.Unknown(err, code, queue)
+			return broker.Unknown(err, code, about.name)
 		}
-		if sending && aboutContent[code] {
-			return broker.Rejected(err, code, queue)
+		if about.sending && aboutContent[code] && !strings.Contains(api.ErrorMessage(), "TopicArn") { // a topic's ARN is no message's fault
+			return broker.Rejected(err, code, about.name)
 		}
-		return broker.Outage(fmt.Errorf("the service refused the request: %w", err), code, queue)
+		return broker.Outage(fmt.Errorf("the service refused the request: %w", err), code, about.name)
 	}
 }
 
@@ -120,50 +133,58 @@ func answered(err error, action, queue string, sending bool) error {
 var aboutContent = map[string]bool{
 	"InvalidMessageContents": true, "InvalidParameterValue": true, "InvalidParameterCombination": true, "MissingParameter": true,
 	"BatchRequestTooLong": true, "InvalidAttributeValue": true, "InvalidAttributeName": true, "ValidationError": true, "ValidationException": true,
+	"InvalidParameter": true, "ParameterValueInvalid": true, // of SNS
 }
 
 // busy classifies codes that a request, and an entry of a batch, may have; nil: none of them.
-func busy(err error, code, queue string, after time.Duration) error {
+func busy(err error, code string, about *subject, after time.Duration) error {
 	switch code {
-	case "RequestThrottled", "ThrottlingException", "Throttling", "TooManyRequestsException", "OverLimit", "SlowDown", "KmsThrottled", "KMSThrottlingException",
+	case "RequestThrottled", "ThrottlingException", "Throttling", "Throttled", "ThrottledException", "TooManyRequestsException", "OverLimit", "SlowDown", "KmsThrottled", "KMSThrottlingException", "KMSThrottling",
 		"RequestLimitExceeded", "PriorRequestNotComplete":
-		return broker.Throttled(err, codeThrottled, queue, after)
+		return broker.Throttled(err, codeThrottled, about.name, after)
 	case "ServiceUnavailable":
 		return broker.Outage(err, code, "")
-	case "InternalError", "InternalFailure", "InternalServerError":
-		return broker.Unknown(err, code, queue)
+	case "InternalError", "InternalFailure", "InternalServerError", "InternalErrorException":
+		return broker.Unknown(err, code, about.name)
 	}
 	if strings.HasPrefix(strings.ToLower(code), "kms") {
-		return broker.Outage(fmt.Errorf("%w; allow kms:GenerateDataKey and kms:Decrypt on the queue's key, and enable it", err), codeKMS, queue)
+		return broker.Outage(fmt.Errorf("%w; allow kms:GenerateDataKey and kms:Decrypt on the %s's key, and enable it", err, about.kind), codeKMS, about.name)
 	}
 	return nil
 }
 
-// missing is the outage of a queue that does not exist.
-func missing(err error, queue string) error {
-	create := "aws sqs create-queue --queue-name " + plainName(queue)
-	if strings.HasSuffix(queue, fifoSuffix) {
-		create += " --attributes FifoQueue=true"
+// missing is the outage of a queue or topic that does not exist.
+func missing(err error, about *subject) error {
+	create, code, fifo := "aws sqs create-queue --queue-name ", codeNoQueue, "FifoQueue"
+	if about.kind == "topic" {
+		create, code, fifo = "aws sns create-topic --name ", codeNoTopic, "FifoTopic"
 	}
-	return broker.Outage(fmt.Errorf("queue %q does not exist in this region and account: %w; create it: %s", queue, err, create), codeNoQueue, queue)
+	create += plainName(about.name)
+	if strings.HasSuffix(about.name, fifoSuffix) {
+		create += " --attributes " + fifo + "=true"
+	}
+	return broker.Outage(fmt.Errorf("%s %q does not exist in this region and account: %w; create it: %s", about.kind, about.name, err, create), code, about.name)
 }
 
-// entryError classifies the answer to one entry of a batch. sending: the entry is a
-// message to be sent, which can be rejected.
-func entryError(f *types.BatchResultErrorEntry, action, queue string, sending bool) error {
+// entryError classifies the answer to one entry of a batch. An entry of a request that
+// sends is a message, which can be rejected.
+func entryError(f *types.BatchResultErrorEntry, about subject) error {
 	code := shortCode(aws.ToString(f.Code))
 	err := fmt.Errorf("%s: %s", code, aws.ToString(f.Message))
-	if e := busy(err, code, queue, throttledFor); e != nil {
+	if e := busy(err, code, &about, throttledFor); e != nil {
 		return e
 	}
 	switch {
-	case code == "AccessDenied" || code == "AccessDeniedException":
-		return broker.Outage(fmt.Errorf("not allowed: %w; allow %s on queue %s", err, action, queue), codeAccess, queue)
-	case sending && f.SenderFault:
-		return broker.Rejected(err, code, queue)
+	case denials[code]:
+		return about.denied(err)
+	case about.sending && f.SenderFault:
+		return broker.Rejected(err, code, about.name)
 	}
-	return broker.Failed(err, code, queue)
+	return broker.Failed(err, code, about.name)
 }
+
+// denials are the codes of an action that the credentials may not do.
+var denials = map[string]bool{"AccessDenied": true, "AccessDeniedException": true, "AuthorizationError": true, "AuthorizationErrorException": true}
 
 // shortCode is a code without its namespace: com.amazonaws.sqs#QueueDoesNotExist, or
 // AWS.SimpleQueueService.NonExistentQueue in the older protocol.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/postrider/postrider/broker/awsbroker"
@@ -34,6 +35,18 @@ func ExampleOpenSource() {
 func ExampleNewSink() {
 	client := sqs.NewFromConfig(aws.Config{Region: "eu-west-1"})
 	sink, err := awsbroker.NewSink(client, &awsbroker.SinkOptions{Standard: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer sink.Close()
+	// relay.New(store, sink, nil).Run(ctx)
+}
+
+// Topics of SNS by a client of the application's own.
+func ExampleNewTopicSink() {
+	client := sns.NewFromConfig(aws.Config{Region: "eu-west-1"})
+	sink, err := awsbroker.NewTopicSink(client, &awsbroker.SinkOptions{Account: "123456789012"})
 	if err != nil {
 		fmt.Println(err)
 		return

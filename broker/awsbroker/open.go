@@ -1,5 +1,14 @@
 package awsbroker
 
+import (
+	"errors"
+
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+)
+
+var errNoSource = errors.New("awsbroker: SNS has no consumers: subscribe a queue with raw delivery, and receive from it by sqs://")
+
 // Open returns a sink for a URL: see [ParseURL]. Where URL and opts, which may be nil,
 // both set an option, the URL decides. Open reads the SDK's configuration files and
 // does no network I/O: a service that cannot be reached is an outage of Deliver. Close
@@ -12,11 +21,16 @@ func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 	if err := t.read(rawURL); err != nil {
 		return nil, err
 	}
-	client, idle, err := t.client()
+	cfg, idle, err := t.connect()
 	if err != nil {
 		return nil, err
 	}
-	s, err := NewSink(client, &t.Sink)
+	var s *Sink
+	if t.Service == "sns" {
+		s, err = NewTopicSink(sns.NewFromConfig(cfg), &t.Sink)
+	} else {
+		s, err = NewSink(sqs.NewFromConfig(cfg), &t.Sink)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -34,11 +48,14 @@ func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
 	if err := t.read(rawURL); err != nil {
 		return nil, err
 	}
-	client, idle, err := t.client()
+	if t.Service == "sns" {
+		return nil, errNoSource
+	}
+	cfg, idle, err := t.connect()
 	if err != nil {
 		return nil, err
 	}
-	s, err := NewSource(client, &t.Source)
+	s, err := NewSource(sqs.NewFromConfig(cfg), &t.Source)
 	if err != nil {
 		return nil, err
 	}

@@ -16,67 +16,62 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// Ping is [broker.Info].Ping: it lists at most one queue. Credentials that may not
-// list queues are accepted ones.
+// Ping is [broker.Info].Ping: it lists queues, or topics. Credentials that may not list
+// them are accepted ones.
 func (s *Sink) Ping(ctx context.Context) error {
-	_, err := s.queues.client.ListQueues(ctx, &sqs.ListQueuesInput{MaxResults: aws.Int32(1)}, once)
-	if err == nil {
-		return nil
-	}
-	e := broker.Classify(refusal(err, "sqs:ListQueues", "", false))
-	if e.Code == codeAccess {
+	e := broker.Classify(s.to.ping(ctx))
+	if e == nil || e.Code == codeAccess {
 		return nil
 	}
 	if e.Class != broker.ClassThrottled {
 		s.drop()
 	}
-	return unreached(e)
+	return s.unreached(e)
 }
 
 // unreached returns Probe's error, which has ErrRefused if a person must act.
-func unreached(e *broker.Error) error {
+func (s *Sink) unreached(e *broker.Error) error {
+	service := strings.ToUpper(s.info.Name)
 	var lacking *credentialsError
 	if e.Code == codeCredentials && (!errors.As(e, &lacking) || !lacking.passes()) {
-		return fmt.Errorf("reach SQS: %w: %w", broker.ErrRefused, e)
+		return fmt.Errorf("reach %s: %w: %w", service, broker.ErrRefused, e)
 	}
-	return fmt.Errorf("reach SQS: %w", e)
+	return fmt.Errorf("reach %s: %w", service, e)
 }
 
-// Probe is [broker.Info].Probe. Whether messages may be sent to a queue is not
-// known before the first one: SQS has no request that asks for it.
+// Probe is [broker.Info].Probe. Whether messages may be sent to a queue or topic is not
+// known before the first one: the services have no request that asks for it.
 func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 	lacking := make([]error, len(topics))
 	for i, topic := range topics {
-		name := s.queues.name(topic)
-		if lacking[i] = s.queues.problem(name); lacking[i] != nil {
+		name := s.to.name(topic)
+		if lacking[i] = s.to.problem(name); lacking[i] != nil {
 			continue
 		}
-		s.queues.forget(name)
-		_, err := s.queues.url(ctx, name)
-		e := broker.Classify(err)
+		e := broker.Classify(s.to.look(ctx, name))
 		switch {
 		case e == nil:
-		case e.Code == codeNoQueue || e.Code == codeAccess:
+		case e.Code == codeNoQueue || e.Code == codeNoTopic || e.Code == codeAccess:
 			lacking[i] = e.Err
 		default:
-			return nil, unreached(e)
+			return nil, s.unreached(e)
 		}
 	}
 	return lacking, nil
 }
 
 // settings reads attributes of a topic's queue.
-func (s *Sink) settings(ctx context.Context, topic string) (name string, all map[string]string, err error) {
-	name = s.queues.name(topic)
-	url, err := s.queues.url(ctx, name)
+func (q *queues) settings(ctx context.Context, topic string) (name string, all map[string]string, err error) {
+	name = q.name(topic)
+	url, err := q.url(ctx, name)
 	if err != nil {
 		return name, nil, err
 	}
-	out, err := s.queues.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+	out, err := q.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
 		QueueUrl: aws.String(url), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},
 	}, once)
 	if err != nil {
-		return name, nil, refusal(err, "sqs:GetQueueAttributes", name, false)
+		return name, nil, refusal(err, q.about("sqs:GetQueueAttributes", name, false))
 	}
 	return name, out.Attributes, nil
 }
@@ -85,23 +80,23 @@ func (s *Sink) settings(ctx context.Context, topic string) (name string, all map
 // may be away for a weekend.
 const shortKeeping = 4 * 24 * time.Hour
 
-// Advise is [broker.Info].Advise.
-func (s *Sink) Advise(ctx context.Context, topics []string) ([]broker.Advice, error) {
+// advise is [broker.Info].Advise.
+func (q *queues) advise(ctx context.Context, topics []string) ([]broker.Advice, error) {
 	var all []broker.Advice
 	for _, topic := range topics {
-		name, set, err := s.settings(ctx, topic)
+		name, set, err := q.settings(ctx, topic)
 		if err != nil {
 			if code := broker.Classify(err).Code; code == codeNoQueue || code == codeAccess {
 				continue
 			}
 			return nil, fmt.Errorf("awsbroker: read the settings of %s: %w", name, err)
 		}
-		all = append(all, advise(topic, name, set)...)
+		all = append(all, adviseOn(topic, name, set)...)
 	}
 	return all, nil
 }
 
-func advise(topic, name string, set map[string]string) (all []broker.Advice) {
+func adviseOn(topic, name string, set map[string]string) (all []broker.Advice) {
 	if kept, err := retention(set); err == nil && kept < shortKeeping {
 		all = append(all, broker.Advice{
 			Topic: topic, What: fmt.Sprintf("queue %s keeps messages for %v", name, kept),
@@ -133,9 +128,9 @@ func retention(set map[string]string) (time.Duration, error) {
 	return time.Duration(n) * time.Second, nil
 }
 
-// Keeps is [broker.Info].Keeps.
-func (s *Sink) Keeps(ctx context.Context, topic string) (broker.Keeping, error) {
-	name, set, err := s.settings(ctx, topic)
+// keeps is [broker.Info].Keeps.
+func (q *queues) keeps(ctx context.Context, topic string) (broker.Keeping, error) {
+	name, set, err := q.settings(ctx, topic)
 	if err != nil {
 		return broker.Keeping{}, err
 	}

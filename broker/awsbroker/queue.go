@@ -2,100 +2,32 @@ package awsbroker
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"strings"
+	"strconv"
 	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/arn"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
-)
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
-const (
-	mostName   = 80 // bytes of a queue's name, suffix and all
-	fifoSuffix = ".fifo"
+	"github.com/postrider/postrider/broker"
 )
 
 // queues names queues and knows their URLs.
 type queues struct {
-	client   *sqs.Client
-	prefix   string
-	standard bool
-	account  string
+	naming
+	client  *sqs.Client
+	account string
 
 	mu   sync.Mutex
 	urls map[string]string
 }
 
-// name is the queue of a topic: its name, or its ARN if that is the topic. A FIFO
-// queue's name ends in .fifo, which is added to names, not to ARNs.
-func (q *queues) name(topic string) string {
-	if isARN(topic) {
-		return topic
+func newQueues(client *sqs.Client, prefix, account string, standard bool) *queues {
+	return &queues{
+		naming: naming{kind: "queue", service: "sqs", region: client.Options().Region, most: 80, prefix: prefix, standard: standard},
+		client: client, account: account,
 	}
-	name := q.prefix + topic
-	if !q.standard && !strings.HasSuffix(name, fifoSuffix) {
-		name += fifoSuffix
-	}
-	return name
-}
-
-// topicOf is the topic of a message that does not name it.
-func (q *queues) topicOf(name string) string {
-	name = plainName(name)
-	if !q.standard {
-		name = strings.TrimSuffix(name, fifoSuffix)
-	}
-	return strings.TrimPrefix(name, q.prefix)
-}
-
-func isARN(queue string) bool { return strings.HasPrefix(queue, "arn:") }
-
-// plainName is the name of a queue that is given by name or ARN.
-func plainName(queue string) string {
-	if isARN(queue) {
-		return queue[strings.LastIndexByte(queue, ':')+1:]
-	}
-	return queue
-}
-
-var (
-	errName = errors.New("a queue's name has letters, digits, - and _ only: use a route with such a topic")
-	errARN  = errors.New("a queue's ARN must be arn:PARTITION:sqs:REGION:ACCOUNT:NAME")
-)
-
-// problem says what is wrong with a queue's name or ARN.
-func (q *queues) problem(name string) error {
-	if isARN(name) {
-		a, err := arn.Parse(name)
-		fifo := strings.HasSuffix(a.Resource, fifoSuffix)
-		switch {
-		case err != nil || a.Service != "sqs" || a.Region == "" || a.AccountID == "":
-			return errARN
-		case q.client != nil && a.Region != q.client.Options().Region:
-			return fmt.Errorf("the queue's ARN is of region %s, the client's is %s: use a URL of that region", a.Region, q.client.Options().Region)
-		case fifo && q.standard:
-			return errors.New("the ARN names a FIFO queue: use type=fifo")
-		case !fifo && !q.standard:
-			return errors.New("the ARN names a standard queue: use type=standard")
-		}
-		name = a.Resource
-	}
-	if len(name) > mostName {
-		return fmt.Errorf("the queue's name has %d bytes with prefix and .fifo, SQS allows %d", len(name), mostName)
-	}
-	plain := strings.TrimSuffix(name, fifoSuffix)
-	if plain == "" {
-		return errName
-	}
-	for i := range len(plain) {
-		c := plain[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' {
-			return errName
-		}
-	}
-	return nil
 }
 
 // url returns the URL of a queue, which it asks for once.
@@ -115,7 +47,7 @@ func (q *queues) url(ctx context.Context, name string) (string, error) {
 	}
 	out, err := q.client.GetQueueUrl(ctx, in, once)
 	if err != nil {
-		return "", refusal(err, "sqs:GetQueueUrl", name, false)
+		return "", refusal(err, q.about("sqs:GetQueueUrl", name, false))
 	}
 	found := aws.ToString(out.QueueUrl)
 	q.mu.Lock()
@@ -132,6 +64,60 @@ func (q *queues) forget(name string) {
 	q.mu.Lock()
 	delete(q.urls, name)
 	q.mu.Unlock()
+}
+
+func (q *queues) about(action, name string, sending bool) subject {
+	return subject{kind: q.kind, action: action, name: name, sending: sending}
+}
+
+// send implements outlet.
+func (q *queues) send(ctx context.Context, b *batch) error {
+	url, err := q.url(ctx, b.queue)
+	if err != nil {
+		return err
+	}
+	in := &sqs.SendMessageBatchInput{QueueUrl: aws.String(url), Entries: make([]types.SendMessageBatchRequestEntry, len(b.pieces))}
+	for n := range b.pieces {
+		e := b.pieces[n].entry
+		to := &in.Entries[n]
+		to.Id, to.MessageBody, to.MessageAttributes = aws.String(strconv.Itoa(n)), aws.String(e.body), e.attributes
+		if e.group != "" {
+			to.MessageGroupId, to.MessageDeduplicationId = aws.String(e.group), aws.String(e.dedup)
+		}
+	}
+	about := q.about("sqs:SendMessage", b.queue, true)
+	out, err := q.client.SendMessageBatch(ctx, in, once)
+	if err != nil {
+		err = refusal(err, about)
+		if broker.Classify(err).Code == codeNoQueue {
+			q.forget(b.queue)
+		}
+		return err
+	}
+	b.unanswered()
+	for i := range out.Successful {
+		b.answered(out.Successful[i].Id, nil)
+	}
+	for i := range out.Failed {
+		b.answered(out.Failed[i].Id, entryError(&out.Failed[i], about))
+	}
+	return nil
+}
+
+// look implements outlet. It asks for the queue's URL anew.
+func (q *queues) look(ctx context.Context, name string) error {
+	q.forget(name)
+	_, err := q.url(ctx, name)
+	return err
+}
+
+// ping implements outlet: it lists at most one queue.
+func (q *queues) ping(ctx context.Context) error {
+	_, err := q.client.ListQueues(ctx, &sqs.ListQueuesInput{MaxResults: aws.Int32(1)}, once)
+	if err != nil {
+		return refusal(err, q.about("sqs:ListQueues", "", false))
+	}
+	return nil
 }
 
 // once turns the SDK's retries off: the relay and the consumer retry, and know

@@ -151,7 +151,7 @@ func (s *Source) hide(ctx context.Context, items []*item, d time.Duration, done 
 
 // unsettled is the error of a request; a queue that is gone is asked for again.
 func (s *Source) unsettled(what, action string, err error) error {
-	err = refusal(err, action, s.name, false)
+	err = refusal(err, s.queues.about(action, s.name, false))
 	if broker.Classify(err).Code == codeNoQueue {
 		s.queues.forget(s.name)
 	}
@@ -180,7 +180,7 @@ func (s *Source) answers(part []*item, what, action string, failed []types.Batch
 		case noLonger[shortCode(aws.ToString(f.Code))]:
 			done(it, true)
 		default:
-			found = errors.Join(found, fmt.Errorf("awsbroker: %s: %s: %w", what, it.delivery.Origin, entryError(f, action, s.name, false)))
+			found = errors.Join(found, fmt.Errorf("awsbroker: %s: %s: %w", what, it.delivery.Origin, entryError(f, s.queues.about(action, s.name, false))))
 		}
 	}
 	s.wake()

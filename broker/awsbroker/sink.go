@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
@@ -21,8 +21,8 @@ import (
 // dedupFor is how long a FIFO queue remembers a deduplication id.
 const dedupFor = 5 * time.Minute
 
-// SinkOptions of [Open] and [NewSink]. The zero value is for FIFO queues of the
-// topics' names.
+// SinkOptions of [Open], [NewSink] and [NewTopicSink]. The zero value is for FIFO queues
+// of the topics' names. What is said of queues is true of topics of SNS.
 type SinkOptions struct {
 	// Route says what becomes of each message: the topic that names the queue, the key
 	// that is the group, format and more headers. nil: the message's own, plain.
@@ -33,25 +33,44 @@ type SinkOptions struct {
 	// and .fifo is added to a name that does not end so. Standard queues keep no order
 	// and drop no repetitions.
 	Standard bool
-	// Account owns the queues; "": that of the ARN, or of the credentials. A topic may be a
-	// queue's ARN, which has no prefix and no suffix added.
+	// Account owns the queues; "": that of the ARN, or of the credentials. SNS needs it,
+	// as topics are addressed by their ARNs. A message's topic may be a queue's ARN, which
+	// has no prefix and no suffix added.
 	Account string
 	// Window requests are under way at once over all calls; 32 if zero.
 	Window int
 	// Timeout is how long an answer may take; 30 s if zero.
 	Timeout time.Duration
-	// MaxMessageBytes is the queues' MaximumMessageSize; 1 MiB if zero, which is the
-	// service's limit. Attributes count.
+	// MaxMessageBytes is the queues' MaximumMessageSize; if zero 1 MiB, which is the
+	// services' limit, and 256 KiB for topics of SNS. Attributes count.
 	MaxMessageBytes int
 }
 
-// Sink publishes to SQS. It is safe for concurrent use.
+// outlet is what a sink sends to: the queues of SQS or the topics of SNS.
+type outlet interface {
+	// name is the queue of a topic.
+	name(topic string) string
+	// problem says what is wrong with a queue's name.
+	problem(name string) error
+	// send sends one request. Without an error each piece of b has its answer.
+	send(ctx context.Context, b *batch) error
+	// look reports whether a queue is there.
+	look(ctx context.Context, name string) error
+	// ping reports whether the service answers and accepts the credentials.
+	ping(ctx context.Context) error
+}
+
+// Sink publishes to SQS or SNS. It is safe for concurrent use.
 type Sink struct {
-	queues queues
-	opts   SinkOptions
-	codec  envelope.Codec
-	slots  chan struct{}
-	idle   func() // drops idle connections; nil: they are the caller's
+	to    outlet
+	info  broker.Info // of the service
+	opts  SinkOptions
+	slots chan struct{}
+	idle  func() // drops idle connections; nil: they are the caller's
+
+	badName   string // code of a message whose topic is no name
+	fansOut   bool   // receivers are unknown: topic and key must be in the headers
+	mostBatch int    // bytes
 
 	life context.Context // ends with Close
 	end  context.CancelFunc
@@ -60,13 +79,45 @@ type Sink struct {
 // NewSink returns a sink on client, which stays the caller's. The client's retries are
 // not used. It does no I/O. opts may be nil. Close ends the sink's calls.
 func NewSink(client *sqs.Client, opts *SinkOptions) (*Sink, error) {
+	if client == nil {
+		return nil, errors.New("awsbroker: sink: a client is required")
+	}
+	s, err := newSink(opts, mostBytes)
+	if err != nil {
+		return nil, err
+	}
+	q := newQueues(client, s.opts.Prefix, s.opts.Account, s.opts.Standard)
+	s.to, s.badName, s.mostBatch = q, codeQueueName, mostBytes
+	s.info = broker.Info{Name: "sqs", TopicProblem: func(name string) error { return q.problem(q.withSuffix(name)) }, Advise: q.advise, Keeps: q.keeps}
+	return s, nil
+}
+
+// NewTopicSink returns a sink on a client of SNS, which stays the caller's. The client's
+// retries are not used. It does no I/O. opts must name an account. Close ends the sink's
+// calls.
+func NewTopicSink(client *sns.Client, opts *SinkOptions) (*Sink, error) {
+	if client == nil {
+		return nil, errors.New("awsbroker: sink: a client is required")
+	}
+	s, err := newSink(opts, mostPublished)
+	if err != nil {
+		return nil, err
+	}
+	if !accountShape.MatchString(s.opts.Account) {
+		return nil, fmt.Errorf("awsbroker: sink: SNS needs the topics' account, 12 digits (got %q): add account=ID", s.opts.Account)
+	}
+	t := newTopics(client, s.opts.Prefix, s.opts.Account, s.opts.Standard)
+	s.to, s.badName, s.mostBatch, s.fansOut = t, codeTopicName, s.opts.MaxMessageBytes, true
+	s.info = broker.Info{Name: "sns", TopicProblem: func(name string) error { return t.problem(t.withSuffix(name)) }, Advise: t.advise}
+	return s, nil
+}
+
+func newSink(opts *SinkOptions, size int) (*Sink, error) {
 	if opts == nil {
 		opts = &SinkOptions{}
 	}
 	o := *opts
 	switch {
-	case client == nil:
-		return nil, errors.New("awsbroker: sink: a client is required")
 	case o.Window < 0 || o.MaxMessageBytes < 0 || o.Timeout < 0:
 		return nil, errors.New("awsbroker: sink: no option may be negative")
 	case o.MaxMessageBytes > mostBytes:
@@ -74,11 +125,8 @@ func NewSink(client *sqs.Client, opts *SinkOptions) (*Sink, error) {
 	}
 	o.Window = cmp.Or(o.Window, 32)
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
-	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, mostBytes)
-	s := &Sink{
-		queues: queues{client: client, prefix: o.Prefix, standard: o.Standard, account: o.Account},
-		opts:   o, codec: wireCodec(), slots: make(chan struct{}, o.Window),
-	}
+	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, size)
+	s := &Sink{opts: o, slots: make(chan struct{}, o.Window)}
 	s.life, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	return s, nil
 }
@@ -98,21 +146,13 @@ func (s *Sink) drop() {
 
 // Info implements broker.Sink.
 func (s *Sink) Info() broker.Info {
-	info := broker.Info{
-		Name: "sqs", MaxMessageBytes: s.opts.MaxMessageBytes, Codec: s.codec,
-		TopicProblem: func(name string) error { return s.queues.problem(s.withSuffix(name)) },
-		Ping:         s.Ping, Probe: s.Probe, Advise: s.Advise, Keeps: s.Keeps, Preview: s.Preview,
-	}
+	info := s.info
+	info.MaxMessageBytes, info.Codec = s.opts.MaxMessageBytes, wireCodec()
+	info.Ping, info.Probe, info.Preview = s.Ping, s.Probe, s.Preview
 	if !s.opts.Standard {
 		info.DedupWindow = dedupFor
 	}
 	return info
-}
-
-// withSuffix is the queue of a destination, which has the prefix already.
-func (s *Sink) withSuffix(destination string) string {
-	plain := queues{standard: s.opts.Standard}
-	return plain.name(destination)
 }
 
 // delivery is one Deliver call.
@@ -225,7 +265,7 @@ func (d *delivery) pack() (b batch) {
 			}
 			continue
 		}
-		if b.bytes+p.entry.bytes > mostBytes {
+		if b.bytes+p.entry.bytes > d.s.mostBatch {
 			d.kept = p
 			break
 		}
@@ -298,48 +338,25 @@ func (s *Sink) post(ctx context.Context, b *batch) {
 func (s *Sink) request(ctx context.Context, b *batch) error {
 	call, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
-	url, err := s.queues.url(call, b.queue)
-	if err != nil {
-		return err
+	err := s.to.send(call, b)
+	if err != nil && broker.Classify(err).Class == broker.ClassUnknown { // other idle connections may be dead too
+		s.drop()
 	}
-	in := &sqs.SendMessageBatchInput{QueueUrl: aws.String(url), Entries: make([]types.SendMessageBatchRequestEntry, len(b.pieces))}
-	for n := range b.pieces {
-		e := b.pieces[n].entry
-		to := &in.Entries[n]
-		to.Id, to.MessageBody, to.MessageAttributes = aws.String(strconv.Itoa(n)), aws.String(e.body), e.attributes
-		if e.group != "" {
-			to.MessageGroupId, to.MessageDeduplicationId = aws.String(e.group), aws.String(e.dedup)
-		}
-	}
-	out, err := s.queues.client.SendMessageBatch(call, in, once)
-	if err != nil {
-		err = refusal(err, "sqs:SendMessage", b.queue, true)
-		switch e := broker.Classify(err); {
-		case e.Code == codeNoQueue:
-			s.queues.forget(b.queue)
-		case e.Class == broker.ClassUnknown: // other idle connections may be dead too
-			s.drop()
-		}
-		return err
-	}
-	b.read(out)
-	return nil
+	return err
 }
 
-// read takes the answers of the entries. One that the answer does not name is unknown.
-func (b *batch) read(out *sqs.SendMessageBatchOutput) {
+// unanswered makes all pieces unknown, until their answers are read: one that the
+// answer to a request does not name stays so.
+func (b *batch) unanswered() {
 	for n := range b.pieces {
 		b.pieces[n].err = broker.Unknown(errNoAnswer, "", b.queue)
 	}
-	for i := range out.Successful {
-		if p := b.piece(out.Successful[i].Id); p != nil {
-			p.err = nil
-		}
-	}
-	for i := range out.Failed {
-		if p := b.piece(out.Failed[i].Id); p != nil {
-			p.err = entryError(&out.Failed[i], "sqs:SendMessage", b.queue, true)
-		}
+}
+
+// answered notes the answer to the entry of that id.
+func (b *batch) answered(id *string, err error) {
+	if p := b.piece(id); p != nil {
+		p.err = err
 	}
 }
 

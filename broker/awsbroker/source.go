@@ -53,7 +53,7 @@ const (
 // holds the later ones that came in the same answer. Several sources of one queue
 // share its keys. It is safe for concurrent use.
 type Source struct {
-	queues queues
+	queues *queues
 	opts   SourceOptions
 	codec  envelope.Codec
 	name   string // of the queue
@@ -92,7 +92,7 @@ func NewSource(client *sqs.Client, opts *SourceOptions) (*Source, error) {
 		return nil, errors.New("awsbroker: source: no option may be negative")
 	}
 	s := &Source{
-		queues: queues{client: client, prefix: o.Prefix, standard: o.Standard, account: o.Account},
+		queues: newQueues(client, o.Prefix, o.Account, o.Standard),
 		opts:   o, codec: wireCodec(), groups: make(map[string]*group), change: make(chan struct{}),
 	}
 	s.name = s.queues.name(o.Queue)
@@ -228,7 +228,7 @@ func (s *Source) receive(ctx context.Context, in *sqs.ReceiveMessageInput) (*ans
 	in.QueueUrl, got.asked = aws.String(url), time.Now()
 	out, err := s.queues.client.ReceiveMessage(ctx, in, once)
 	if err != nil {
-		err = refusal(err, "sqs:ReceiveMessage", s.name, false)
+		err = refusal(err, s.queues.about("sqs:ReceiveMessage", s.name, false))
 		if broker.Classify(err).Code == codeNoQueue {
 			s.queues.forget(s.name)
 		}

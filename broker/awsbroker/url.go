@@ -7,21 +7,22 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/postrider/postrider/broker/internal/brokerurl"
 	"github.com/postrider/postrider/internal/secret"
 )
 
-// Target is an SQS URL, read.
+// Target is a URL of SQS or SNS, read.
 type Target struct {
+	Service  string // "sqs" or "sns"
 	Region   string // "": the SDK's own, from AWS_REGION or the profile
 	Endpoint string // "": the region's; otherwise an http or https URL
 	Profile  string // of the SDK's configuration files; "": the SDK's own choice
@@ -40,20 +41,21 @@ type Target struct {
 //	sqs://eu-west-1
 //	sqs://eu-west-1?prefix=prod-&role=arn:aws:iam::123456789012:role/relay
 //	sqs://KEYID:SECRET@us-east-1?endpoint=http://127.0.0.1:9324
+//	sns://eu-west-1?account=123456789012
 //
 // The host is the region; default is the SDK's own (AWS_REGION or the profile's). The
 // parameters are
 //
 //	type=fifo|standard     the kind of the queues; fifo without it
 //	prefix=P               stands before every queue's name
-//	account=ID             the queues' account, if it is another one
+//	account=ID             the queues' account, if it is another one; SNS always needs it
 //	endpoint=URL           the service's address, for VPC endpoints and emulators
 //	role=ARN               assume this role
 //	profile=NAME           of the SDK's configuration files
-//	visibility=DURATION    of what a source receives; 30s without it
-//	wait=DURATION          how long a source's poll waits, up to 20s; 20s without it
+//	visibility=DURATION    of what a source receives; 30s without it; not with sns://
+//	wait=DURATION          how long a source's poll waits, up to 20s; 20s without it; not with sns://
 //	window=N               requests at once; 32 without it
-//	max-message-bytes=N    the queues' MaximumMessageSize, if it is below 1 MiB
+//	max-message-bytes=N    the MaximumMessageSize, if it is not 1 MiB (queues) or 256 KiB (topics)
 //	password-file, password-env: the secret of KEYID
 //
 // Without KEYID the credentials are those that the SDK finds. ParseURL reads files
@@ -62,10 +64,11 @@ func ParseURL(raw string) (t Target, err error) { return t, t.read(raw) }
 
 // read adds what the URL says to the options that t has.
 func (t *Target) read(raw string) error {
-	u, err := brokerurl.Parse(raw, brokerurl.Spec{
-		Schemes: map[string]bool{"sqs": false},
-		Params:  []string{"type", "prefix", "account", "endpoint", "role", "profile", "visibility", "wait", "window", "max-message-bytes"},
-	})
+	params := []string{"type", "prefix", "account", "endpoint", "role", "profile", "window", "max-message-bytes"}
+	if !strings.HasPrefix(raw, "sns:") {
+		params = append(params, "visibility", "wait")
+	}
+	u, err := brokerurl.Parse(raw, brokerurl.Spec{Schemes: map[string]bool{"sqs": false, "sns": false}, Params: params})
 	if err == nil {
 		err = t.place(u)
 	}
@@ -85,13 +88,14 @@ func (t *Target) place(u *brokerurl.URL) error {
 	if t.Region = u.Hosts[0]; t.Region == "default" {
 		t.Region = ""
 	}
+	t.Service = u.Scheme
 	t.Endpoint, t.Role, t.Profile = u.Param("endpoint"), u.Param("role"), u.Param("profile")
 	t.KeyID, t.Secret = u.User, u.Password
 	switch {
 	case u.TLS != nil:
 		return errors.New("the endpoint's scheme decides about TLS; set AWS_CA_BUNDLE for a private authority")
 	case (t.KeyID == "") != (t.Secret == nil):
-		return errors.New("an access key has two parts: write sqs://KEYID:SECRET@REGION, add password-file or password-env, or give neither")
+		return errors.New("an access key has two parts: write KEYID:SECRET@REGION, add password-file or password-env, or give neither")
 	case t.KeyID != "" && t.Profile != "":
 		return errors.New("conflicting credentials in URL: use an access key or profile")
 	}
@@ -161,7 +165,7 @@ func (t *Target) Config(ctx context.Context) (aws.Config, error) {
 		return aws.Config{}, fmt.Errorf("awsbroker: read the SDK's configuration: %w", err)
 	}
 	if cfg.Region == "" {
-		return aws.Config{}, errors.New("awsbroker: no region: write sqs://REGION, or set AWS_REGION")
+		return aws.Config{}, errors.New("awsbroker: no region: write it into the URL, or set AWS_REGION")
 	}
 	if t.Role != "" {
 		cfg.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(sts.NewFromConfig(cfg, func(o *sts.Options) {
@@ -182,17 +186,17 @@ func (t *Target) static(ctx context.Context) (aws.Credentials, error) {
 	return aws.Credentials{AccessKeyID: t.KeyID, SecretAccessKey: text, Source: "URL", CanExpire: true, Expires: time.Now().Add(secretFor)}, nil
 }
 
-// client makes a client with connections of its own, and what drops the idle ones.
-func (t *Target) client() (*sqs.Client, func(), error) {
+// connect returns the SDK's configuration with connections of its own, and what drops the
+// idle ones.
+func (t *Target) connect() (aws.Config, func(), error) {
 	cfg, err := t.Config(context.Background()) //nolint:forbidigo // it reads files
 	if err != nil {
-		return nil, nil, err
+		return aws.Config{}, nil, err
 	}
 	transport := awshttp.NewBuildableClient().WithTransportOptions(func(tr *http.Transport) {
 		tr.MaxIdleConnsPerHost = 128
 	}).GetTransport()
 	// A client of the SDK's own type would build a transport that cannot be reached from here.
-	return sqs.NewFromConfig(cfg, func(o *sqs.Options) {
-		o.HTTPClient = &http.Client{Transport: transport}
-	}), transport.CloseIdleConnections, nil
+	cfg.HTTPClient = &http.Client{Transport: transport}
+	return cfg, transport.CloseIdleConnections, nil
 }
