@@ -27,7 +27,7 @@ func readyz(p *process) int {
 func TestWrongBrokerAddressIsSeen(t *testing.T) {
 	const at = "127.0.0.1:1"
 	for _, broker := range []string{
-		"nats://" + at, "kafka://" + at, "redis://" + at, "amqp://" + at, "sqs://key:secret@r?endpoint=http://" + at,
+		"nats://" + at, "kafka://" + at, "redis://" + at, "amqp://" + at, "sqs://key:secret@r?endpoint=http://" + at, "sns://key:secret@r?account=123456789012&endpoint=http://" + at,
 		"pubsub://my-project?emulator=" + at, "https://" + at + "#unsigned=true&allow=127.0.0.1",
 	} {
 		t.Run(strings.SplitN(broker, ":", 2)[0], func(t *testing.T) {

@@ -27,7 +27,7 @@ func TestDoorAndSinkAgree(t *testing.T) {
 	for url, prefix := range map[string]string{
 		"kafka://h:1": "", "kafka://h:1?prefix=prod.&max-message-bytes=20000": "prod.", "nats://127.0.0.1:1?prefix=p.": "p.",
 		"amqp://h:1": "", "amqp://h:1?exchange=e&routing-key=key&max-message-bytes=20000": "", "redis://h:1?prefix=s:&partitions=3&max-message-bytes=20000": "s:",
-		"sqs://r": "", "sqs://r?prefix=prod-&max-message-bytes=20000": "prod-", "sqs://r?type=standard": "",
+		"sqs://r": "", "sqs://r?prefix=prod-&max-message-bytes=20000": "prod-", "sqs://r?type=standard": "", "sns://r?account=123456789012": "", "sns://r?account=123456789012&type=standard&prefix=prod-": "prod-",
 		"pubsub://my-project": "", "pubsub://my-project?prefix=prod-": "prod-",
 		"memory:": "", "http://h/#unsigned=true&insecure=true": "",
 	} {

@@ -61,7 +61,7 @@ func stores() []kind {
 
 // brokers lists where messages can go.
 func brokers() []kind {
-	return []kind{kafkaKind(), natsKind(), rabbitKind(), redisKind(), sqsKind(), pubsubKind(), httpKind(), webhooksKind(), stdoutKind(), memoryKind()}
+	return []kind{kafkaKind(), natsKind(), rabbitKind(), redisKind(), sqsKind(), snsKind(), pubsubKind(), httpKind(), webhooksKind(), stdoutKind(), memoryKind()}
 }
 
 // find returns the kind of a URL, and the URL behind its scheme. what is for the error.

@@ -12,6 +12,15 @@ func sqsKind() kind {
 	}
 }
 
+func snsKind() kind {
+	return kind{
+		schemes: []string{"sns"}, form: "sns://REGION", sink: openSQS,
+		params: "  sns://[KEYID:SECRET@]REGION   ?account=ID&type=fifo|standard&prefix=TEXT&role=ARN&profile=NAME&endpoint=URL&window=N\n" +
+			"      &max-message-bytes=N\n",
+	}
+}
+
+// openSQS opens SNS too: the URL's scheme decides.
 func openSQS(set *Settings, _ string) (*Publisher, error) {
 	router, err := set.Router()
 	if err != nil {
