@@ -74,14 +74,14 @@ func (l *live) Settle(ctx context.Context, sts []store.Settlement) ([]store.Lane
 	return nil, nil
 }
 
-// inOrder is a sink that checks the order of each key and looks at the heap.
+// inOrder is a sink that checks the order of each key and measures the heap.
 type inOrder struct {
 	mu    sync.Mutex
 	next  map[string]int64
 	wrong []string
 	count int
 	heap  uint64
-	every int // the heap is looked at with every so many calls
+	every int // the heap is measured at every so many calls
 	calls int
 }
 
@@ -93,7 +93,7 @@ func (s *inOrder) Deliver(_ context.Context, b broker.Batch) []error {
 	for i := range b.Messages {
 		m := &b.Messages[i]
 		if s.next[m.Key]++; m.Version != s.next[m.Key] {
-			s.wrong = append(s.wrong, fmt.Sprintf("%s: %d came, want %d", m.Key, m.Version, s.next[m.Key]))
+			s.wrong = append(s.wrong, fmt.Sprintf("%s: got %d, want %d", m.Key, m.Version, s.next[m.Key]))
 		}
 		s.count++
 	}
@@ -103,12 +103,13 @@ func (s *inOrder) Deliver(_ context.Context, b broker.Batch) []error {
 	return nil
 }
 
-// load is keys with so many messages of a size each.
+// load is a number of keys, the messages of each key, and their size.
 type load struct{ keys, each, size int }
 
-// Whatever the sizes of the rows and over however many lanes they lie, a relay holds
-// no more than its cap and one message, a process the sum over its relays. The heap
-// shows it, and every message comes in the order of its key.
+// TestBytesInHandStayWithinTheCap: for any sizes of rows and any number of lanes, a relay
+// holds at most its cap plus one message, and a process the sum over its relays. The heap
+// confirms it, and every message is delivered in the order of its key.
+//
 // Promises: G
 func TestBytesInHandStayWithinTheCap(t *testing.T) {
 	const mib = 1 << 20
@@ -175,14 +176,14 @@ func TestBytesInHandStayWithinTheCap(t *testing.T) {
 				if len(s.wrong) > 0 || s.count != total {
 					t.Errorf("relay %d: %d messages of %d, out of order %q", i, s.count, total, s.wrong)
 				}
-				t.Logf("relay %d: at most %d KiB in hand, the cap is %d KiB", i, stores[i].one.most>>10, c.cap>>10)
+				t.Logf("relay %d: at most %d KiB in flight, cap %d KiB", i, stores[i].one.most>>10, c.cap>>10)
 				if most := stores[i].one.most; most > c.cap+largest+1000 {
-					t.Errorf("relay %d held %d KiB, the cap is %d KiB and one message of %d KiB", i, most>>10, c.cap>>10, largest>>10)
+					t.Errorf("relay %d held %d KiB, want at most the cap of %d KiB and one message of %d KiB", i, most>>10, c.cap>>10, largest>>10)
 				}
 			}
-			t.Logf("all relays: at most %d KiB in hand, their caps are %d KiB", sum.most>>10, c.relays*c.cap>>10)
-			// A connection reads a row into a buffer of the next power of two, which it keeps
-			// until it is used again. The pool of buffers keeps one more for each processor.
+			t.Logf("all relays: at most %d KiB in flight, caps %d KiB", sum.most>>10, c.relays*c.cap>>10)
+			// A connection reads a row into a buffer of the next power of two and keeps the
+			// buffer until its next use. The pool of buffers keeps one more per processor.
 			buffer := 1 << bits.Len(uint(largest))
 			buffers := (int(pool.Config().MaxConns) + runtime.GOMAXPROCS(0)) * buffer
 			grown, bound := int64(highest)-int64(before), int64(c.relays*(c.cap+largest)+buffers+8*mib)
@@ -194,7 +195,7 @@ func TestBytesInHandStayWithinTheCap(t *testing.T) {
 	}
 }
 
-// fill writes a load, the keys in turn.
+// fill writes a load, keys in turn.
 func fill(t *testing.T, pool *pgxpool.Pool, prefix string, l load) {
 	t.Helper()
 	if _, err := pool.Exec(t.Context(), `INSERT INTO postrider.outbox (topic, key, type, version, payload)

@@ -14,9 +14,9 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestLargeMessagesMemory: with a backlog of nearly a mebibyte each, the memory of
-// a consumer stays by the bounds that are set in bytes, though those in messages
-// would let in all of it.
+// TestLargeMessagesMemory gives a consumer a backlog of messages of nearly a mebibyte
+// each: its memory stays within the bound in bytes, although the bound in messages would
+// admit all of it.
 //
 // Promises: G
 func TestLargeMessagesMemory(t *testing.T) {
@@ -58,8 +58,8 @@ func TestLargeMessagesMemory(t *testing.T) {
 	}
 	grown := int64(most.Load()) - int64(before)
 	t.Logf("%d MiB of messages, the heap grew by %d MiB", n*size>>20, grown>>20)
-	// As much again for what is on its way between the server and the log: 3 MiB as a rule.
+	// The same again for messages between the server and the log, usually 3 MiB.
 	if grown > bound*2 {
-		t.Errorf("the heap grew by %d MiB with %d MiB allowed in hand", grown>>20, bound>>20)
+		t.Errorf("the heap grew by %d MiB with %d MiB allowed in flight", grown>>20, bound>>20)
 	}
 }

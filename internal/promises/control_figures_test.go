@@ -20,8 +20,8 @@ import (
 	"github.com/postrider/postrider/internal/inboxwork"
 )
 
-// TestFiguresOfAConsumer: what a consumer counts, what its tables say of it, and
-// what it serves.
+// TestFiguresOfAConsumer compares a consumer's counters, the status of its tables and its
+// metrics.
 func TestFiguresOfAConsumer(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
@@ -67,17 +67,17 @@ func TestFiguresOfAConsumer(t *testing.T) {
 			`postrider_consumer_effects_total{consumer="billing"} 1`, `postrider_consumer_latency_seconds_count{consumer="billing"} 1`,
 		} {
 			if !strings.Contains(w.Body.String(), line+"\n") {
-				t.Errorf("not served: %s", line)
+				t.Errorf("missing metric: %s", line)
 			}
 		}
 	})
 }
 
-// TestStatusOfWhatNobodyDoes: work that waits for a consumer which does not run.
-func TestStatusOfWhatNobodyDoes(t *testing.T) {
+// TestStatusWithoutAConsumer checks the status of work that waits for a stopped consumer.
+func TestStatusWithoutAConsumer(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		inTx(t, db, func(conn inbox.Conn) error {
-			for i, late := range []time.Duration{-time.Hour, time.Hour} { // a try that is due, one that is not
+			for i, late := range []time.Duration{-time.Hour, time.Hour} { // one attempt that is due, one that is not
 				if _, err := in.FailAttempt(t.Context(), conn, versioned(1, i+1), "here", false, late, "no"); err != nil {
 					return err
 				}
@@ -112,7 +112,7 @@ func TestStatusOfWhatNobodyDoes(t *testing.T) {
 	})
 }
 
-// TestStatusThroughPgx: the same statements by the other driver.
+// TestStatusThroughPgx runs the same statements through the other driver.
 func TestStatusThroughPgx(t *testing.T) {
 	pool := pgxPool(t, postgresDB(t, "18"))
 	in := inboxwork.New(dialect.Postgres, "billing", nil)

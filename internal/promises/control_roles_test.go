@@ -25,8 +25,8 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// roleDB is a database with an outbox, an inbox and their roles, and a way in
-// for each of these.
+// roleDB is a database with an outbox, an inbox and their roles, and opens connections for
+// each role.
 type roleDB struct {
 	*testing.T
 	owner  *sql.DB
@@ -40,10 +40,10 @@ func newRoleDB(t *testing.T, version string) *roleDB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Roles belong to the cluster, which other tests share.
+	// Roles belong to the cluster, and other tests use the same cluster.
 	d := &roleDB{t, openSQL(t, "pgx", u.String()), u, fmt.Sprintf("roles_%d", time.Now().UnixNano())}
 	inboxDB(t, d.owner, dialect.Postgres)
-	d.exec(`CREATE TABLE postrider.mine (n int)`) // somebody else's, beside it
+	d.exec(`CREATE TABLE postrider.mine (n int)`) // another application's table
 	t.Cleanup(func() {
 		for _, role := range []string{"writer", "relay", "reader", "admin", "consumer"} {
 			name := d.prefix + "_" + role
@@ -70,7 +70,7 @@ func (d *roleDB) exec(text string) {
 	}
 }
 
-// as is the database as a user sees it who has a role and nothing else.
+// as opens the database as a user with only that role.
 func (d *roleDB) as(role string) *sql.DB {
 	d.Helper()
 	login := d.prefix + "_" + role + "_login"
@@ -99,9 +99,9 @@ func eachRoleDB(t *testing.T, fn func(d *roleDB)) {
 	}
 }
 
-// TestConsumerRole: a consumer runs under its role with everything that it has:
-// orders, stash, retries, dead letters, batches, and makes no tables. It sees
-// nothing of the outbox and changes nothing of the journal.
+// TestConsumerRole runs a consumer under its role with all features: orders, stash,
+// retries, dead letters, batches. The role makes no tables, cannot read the outbox and
+// cannot change the journal.
 //
 // Promises: C
 func TestConsumerRole(t *testing.T) {
@@ -130,7 +130,7 @@ func TestConsumerRole(t *testing.T) {
 	})
 }
 
-// consume runs a consumer whose messages come early, twice, fail and die.
+// consume runs a consumer with early, duplicate, failing and dying messages.
 func (d *roleDB) consume(db *sql.DB, batch int) {
 	d.Helper()
 	topic := fmt.Sprint("batch", batch)
@@ -148,7 +148,7 @@ func (d *roleDB) consume(db *sql.DB, batch int) {
 	opts.Batch, opts.Order = batch, func(string) inbox.Order { return inbox.Contiguous }
 	src := b.Source("billing", topic)
 	c := consumer.New(src, consumer.SQL(db, dialect.Postgres), &opts)
-	migrate(d.T, db, c.Inbox()) // as programs do at their start; the tables are up to date
+	migrate(d.T, db, c.Inbox()) // as programs do at their start; the tables are already up to date
 	tried := false
 	consumer.Handle(c, "order.placed", func(ctx context.Context, tx *sql.Tx, o order) error {
 		if o.ID == "dies" {
@@ -167,8 +167,8 @@ func (d *roleDB) consume(db *sql.DB, batch int) {
 	}
 }
 
-// TestRolesOfTheInbox: the reader sees no payloads, the admin acts, and neither
-// processes messages; a migration grants what it makes.
+// TestRolesOfTheInbox: the reader sees no payloads, the admin acts, and neither processes
+// messages. A migration grants rights to the objects that it makes.
 //
 // Promises: C
 func TestRolesOfTheInbox(t *testing.T) {
@@ -215,7 +215,7 @@ func TestRolesOfTheInbox(t *testing.T) {
 	})
 }
 
-// looks wants status and doctor to work.
+// looks requires that status and doctor succeed.
 func (d *roleDB) looks(db *sql.DB) {
 	d.Helper()
 	if all, err := d.boxes(db).Status(d.Context()); err != nil || len(all) != 1 {
@@ -224,15 +224,15 @@ func (d *roleDB) looks(db *sql.DB) {
 	found, err := d.boxes(db).Doctor().Examine(d.Context(), ops.ExamineRequest{})
 	for _, f := range found {
 		if f.Check == "consumer-tables" && f.Severity != ops.OK {
-			d.Errorf("the doctor finds %+v", f)
+			d.Errorf("the doctor reports %+v", f)
 		}
 	}
 	if err != nil || len(found) < 5 {
-		d.Errorf("the doctor finds %d things, %v", len(found), err)
+		d.Errorf("the doctor reports %d findings, %v", len(found), err)
 	}
 }
 
-// decided wants the roles to say something of every relation and function of the inbox.
+// decided requires that the roles cover every relation and function of the inbox.
 func (d *roleDB) decided() {
 	d.Helper()
 	text, err := inbox.RolesSQL("", d.prefix)
@@ -252,7 +252,7 @@ func (d *roleDB) decided() {
 			d.Fatal(err)
 		}
 		if !strings.Contains(text, "\n"+name+"|") && !strings.Contains(text, "'"+name+"|") {
-			d.Errorf("nobody has decided what roles may do to %s", name)
+			d.Errorf("no role covers %s: decide its rights", name)
 		}
 	}
 	if err := rows.Err(); err != nil || n < 9 {

@@ -20,8 +20,8 @@ import (
 	"github.com/postrider/postrider/store/sqlitestore"
 )
 
-// Between Enqueue and the handler a sealed payload is readable nowhere: not in
-// the outbox, at the broker or in a dead letter.
+// TestSealedFromEndToEnd: between Enqueue and the handler a sealed payload is unreadable: in
+// the outbox, at the broker and in a dead letter.
 //
 // Promises: C
 func TestSealedFromEndToEnd(t *testing.T) {
@@ -47,7 +47,7 @@ func TestSealedFromEndToEnd(t *testing.T) {
 	}
 	for _, m := range readBack(t, db, readSQLite) {
 		if bytes.Contains(m.Payload, []byte("secret")) || m.Headers[seal.HeaderKey] != "2026-11" {
-			t.Errorf("the outbox holds %+v", m)
+			t.Errorf("the outbox contains %+v", m)
 		}
 	}
 
@@ -78,14 +78,13 @@ func TestSealedFromEndToEnd(t *testing.T) {
 	}
 	for _, e := range b.Log("orders") {
 		if bytes.Contains(e.Message.Payload, []byte("secret")) {
-			t.Errorf("the broker holds %q", e.Message.Payload)
+			t.Errorf("the broker has %q", e.Message.Payload)
 		}
 	}
 	wantSealedLetter(t, c.Inbox(), db, box)
 }
 
-// wantSealedLetter finds one dead letter, sealed, which a person with the keys
-// can still open.
+// wantSealedLetter requires one sealed dead letter that a person with the keys can open.
 func wantSealedLetter(t *testing.T, in *inbox.Inbox, db *sql.DB, box *seal.Box) {
 	t.Helper()
 	letters, err := in.DeadLetters(t.Context(), db, "", 10)

@@ -22,7 +22,7 @@ import (
 	"github.com/postrider/postrider/store/sqlitestore"
 )
 
-// traced is a database, the relay's view of it, and all spans.
+// traced has a database, the relay's view of it, and all spans.
 type traced struct {
 	*testing.T
 	db      *sql.DB
@@ -32,9 +32,8 @@ type traced struct {
 	tracer  *otelpostrider.Tracer
 }
 
-// TestTraces: one context goes with a message from its transaction through the
-// row, the relay and the broker into the handler, and with what the handler
-// enqueues through a second round.
+// TestTraces follows one trace context from a message's transaction through row, relay
+// and broker into the handler, and with the handler's own message through a second round.
 func TestTraces(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		db, _ := sqlite(t)
@@ -103,7 +102,7 @@ func (tr *traced) whileRelayed(b *membroker.Broker, fn func()) {
 	}
 }
 
-// judge looks at who follows from whom.
+// judge checks the parents and links of all spans.
 func (tr *traced) judge() {
 	tr.Helper()
 	by := map[string][]tracetest.SpanStub{}
@@ -115,7 +114,7 @@ func (tr *traced) judge() {
 		tr.Fatalf("%d requests, %d create, %d send and %d process spans, want 1, 2, 2 and 3", len(request), len(create), len(send), len(process))
 	}
 	if create[0].Parent.SpanID() != request[0].SpanContext.SpanID() {
-		tr.Error("the create span is no child of the request's")
+		tr.Error("the create span is not a child of the request's")
 	}
 	linked := func(what string, from, to tracetest.SpanStub) {
 		tr.Helper()
@@ -129,6 +128,6 @@ func (tr *traced) judge() {
 	linked("second send", send[1], create[1])
 	linked("second message", process[2], create[1])
 	if create[1].Parent.SpanID() != process[1].SpanContext.SpanID() {
-		tr.Error("what the handler enqueued is no child of its span")
+		tr.Error("the span of the handler's message is not a child of the handler's")
 	}
 }

@@ -15,15 +15,15 @@ import (
 	"github.com/postrider/postrider/inbox/inboxtest"
 )
 
-// bend is something that a database, a driver or a dialect does wrong.
+// bend is a defect of a database, a driver or a dialect.
 type bend struct {
-	has      string // in the statements that contain this
-	old, new string // this is replaced
+	has      string // in statements that contain this text
+	old, new string // old is replaced with new
 	args     func(args []any)
 	asOne    bool // every such statement reports one row
-	apart    bool // it is committed by itself, outside of its transaction
-	hasty    bool // where the id is claimed by an open transaction it counts as claimed
-	unlocked bool // where the key is moved by an open transaction it counts as moved
+	apart    bool // the statement is committed on its own, outside of its transaction
+	hasty    bool // an id that an open transaction claims counts as claimed
+	unlocked bool // a key that an open transaction moves counts as moved
 }
 
 // bent is a connection with bends.
@@ -107,7 +107,7 @@ func (b *bent) Rollback() error {
 	return rollback()
 }
 
-// breaker makes one thing of an Env wrong.
+// breaker breaks one part of an Env.
 type breaker func(e *inboxtest.Env, db *sql.DB, hits *atomic.Int32)
 
 func bends(list ...bend) breaker {
@@ -116,8 +116,8 @@ func bends(list ...bend) breaker {
 	}
 }
 
-// wrap puts something between the inbox and its transactions, and makes Once and
-// OnceBatch of these.
+// wrap wraps the connections of the inbox's transactions, and builds Once and OnceBatch
+// on them.
 func wrap(e *inboxtest.Env, with func(inbox.Conn) inbox.Conn) {
 	inner, line := e.Begin, e.Line.Begin
 	begin := func(from func(context.Context) (inbox.Conn, error)) func(context.Context) (inbox.Conn, error) {
@@ -169,7 +169,7 @@ func within(ctx context.Context, begin func(context.Context) (inbox.Conn, error)
 	return inbox.Classify(tx.Commit())
 }
 
-// ending ends transactions in a way of its own.
+// ending replaces commit and rollback.
 func ending(ends func(inbox.Conn) (commit, rollback func() error)) breaker {
 	return func(e *inboxtest.Env, db *sql.DB, hits *atomic.Int32) {
 		hits.Add(1)
@@ -190,7 +190,7 @@ func claimedApart(e *inboxtest.Env, _ *sql.DB, hits *atomic.Int32) {
 	}
 }
 
-// remembered asks memory first, where a message is as soon as somebody works on it.
+// remembered checks memory first, which contains a message as soon as its handler starts.
 func remembered(e *inboxtest.Env, _ *sql.DB, hits *atomic.Int32) {
 	hits.Add(1)
 	var seen sync.Map
@@ -203,14 +203,14 @@ func remembered(e *inboxtest.Env, _ *sql.DB, hits *atomic.Int32) {
 	}
 }
 
-// laterPage lists dead letters from the id itself on.
+// laterPage lists dead letters from the given id on, including it.
 type laterPage struct{ inbox.Querier }
 
 func (l laterPage) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	return l.Querier.QueryContext(ctx, strings.ReplaceAll(query, "a.message_id > $2", "a.message_id >= $2"), args...)
 }
 
-// rulesOfGo are decided before the database is asked, which therefore cannot break them.
+// rulesOfGo are decided in Go, before any statement: the database cannot break them.
 var rulesOfGo = []string{"once/refuses", "order/no-place", "prune/refuses"}
 
 func breakers() map[string]breaker {
@@ -289,7 +289,7 @@ func breakers() map[string]breaker {
 	}
 }
 
-// forgetful prunes the marks with the claims.
+// forgetful prunes the marks together with the claims.
 func forgetful(e *inboxtest.Env, db *sql.DB, hits *atomic.Int32) {
 	marks := `"` + e.Schema + `".inbox_mark`
 	bends(bend{has: "LIMIT $3", old: "DELETE FROM", new: "WITH gone AS (DELETE FROM " + marks + ") DELETE FROM"})(e, db, hits)
@@ -302,7 +302,7 @@ func loose(e *inboxtest.Env, db *sql.DB, hits *atomic.Int32) {
 	}
 }
 
-// TestInboxSuiteBites breaks one rule at a time and expects its case to say so.
+// TestInboxSuiteBites breaks one rule at a time and requires that its case fails.
 func TestInboxSuiteBites(t *testing.T) {
 	db, broken := newSuiteDB(t, "18"), breakers()
 	for _, name := range rulesOfGo {
@@ -312,7 +312,7 @@ func TestInboxSuiteBites(t *testing.T) {
 		brk, there := broken[c.Name]
 		if delete(broken, c.Name); brk == nil {
 			if !there {
-				t.Errorf("no broken inbox proves that the case %s bites", c.Name)
+				t.Errorf("case %s: no broken inbox makes it fail; add one", c.Name)
 			}
 			continue
 		}
@@ -325,7 +325,7 @@ func TestInboxSuiteBites(t *testing.T) {
 			err := inboxtest.Check(ctx, c, env)
 			switch {
 			case hits.Load() == 0:
-				t.Error("nothing was broken: the statement is another one now")
+				t.Error("the bend matched no statement: adapt it to the present statement")
 			case err == nil || errors.Is(err, inboxtest.ErrNotApplicable) || ctx.Err() != nil:
 				t.Errorf("the broken inbox passes: %v", err)
 			}
@@ -333,6 +333,6 @@ func TestInboxSuiteBites(t *testing.T) {
 		})
 	}
 	for name := range broken {
-		t.Errorf("there is no case %s", name)
+		t.Errorf("case %s does not exist", name)
 	}
 }

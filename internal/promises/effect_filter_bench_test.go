@@ -15,8 +15,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// BenchmarkDuplicates drops messages that were processed before, with and without
-// a filter; and those that are new, for what the filter costs.
+// BenchmarkDuplicates drops processed messages with and without a filter, and handles new
+// ones to measure the filter's cost.
 func BenchmarkDuplicates(b *testing.B) {
 	redis := testserver.StartRedis(b, testserver.Redis7)
 	for _, filtered := range []bool{false, true} {

@@ -17,9 +17,9 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// TestRedisFilter: with ids in Redis that were never processed, with Redis
-// emptied, frozen and killed in the middle, and with ids that expire all the time,
-// every message has one effect, and the consumer continues.
+// TestRedisFilter puts unprocessed ids into Redis, empties, freezes and kills it in the
+// middle, and lets ids expire all the time: every message has one effect, and the consumer
+// continues.
 //
 // Promises: E
 func TestRedisFilter(t *testing.T) {
@@ -61,7 +61,7 @@ func TestRedisFilter(t *testing.T) {
 				first := !failed[m.ID]
 				failed[m.ID] = true
 				fails <- struct{}{}
-				if first && strings.HasSuffix(m.ID, "3") { // its id is in Redis now, and it has no effect
+				if first && strings.HasSuffix(m.ID, "3") { // Redis has the id, and the message has no effect
 					return errors.New("first try")
 				}
 				return nil
@@ -78,13 +78,13 @@ func TestRedisFilter(t *testing.T) {
 				}
 				publish(t, b, msgs...)
 				sent += len(msgs)
-				until(t, 30*time.Second, "all of it is acknowledged", func() bool {
+				until(t, 30*time.Second, "every message is acknowledged", func() bool {
 					src.mu.Lock()
 					defer src.mu.Unlock()
 					return src.acks >= sent
 				})
 			}
-			for n := range 20 { // remembered, and never processed
+			for n := range 20 { // ids of unprocessed messages
 				redis("SET", "postrider:seen:billing/"+message(n, "", "", nil).ID, "")
 			}
 			send(0, 20)
@@ -121,7 +121,7 @@ func TestRedisFilter(t *testing.T) {
 				t.Errorf("%d effects of %d messages, want 70 of 70", effects, messages)
 			}
 			if s := c.Stats(); s.Duplicates != int64(sent-70) || s.Effects != 70 {
-				t.Errorf("%d duplicates and %d effects are counted, want %d and 70", s.Duplicates, s.Effects, sent-70)
+				t.Errorf("counted %d duplicates and %d effects, want %d and 70", s.Duplicates, s.Effects, sent-70)
 			}
 		})
 	}

@@ -21,10 +21,10 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// TestTwoHops: what a handler enqueues has one effect like the rest of its
-// transaction, though every message comes twice at once and handlers fail after
-// they have enqueued; and through relay, broker and two consumers each message
-// says what caused it, which flow it belongs to and whose trace.
+// TestTwoHops: the messages that a handler enqueues have one effect, like the rest of its
+// transaction, although every message is delivered twice at once and handlers fail after
+// they have enqueued. Through relay, broker and two consumers each message keeps its
+// cause, its flow and its trace.
 //
 // Promises: E
 func TestTwoHops(t *testing.T) {
@@ -54,7 +54,7 @@ func TestTwoHops(t *testing.T) {
 			return nil
 		}
 	}
-	for _, twin := range []string{"a", "b"} { // two durables of one consumer: everything comes twice
+	for _, twin := range []string{"a", "b"} { // two durables of one consumer: every message is delivered twice
 		h.consume("billing", "orders", twin, forward("charges"))
 		h.consume("shipping", "charges", twin, forward("parcels"))
 		h.consume("tracking", "parcels", twin, forward(""))
@@ -98,18 +98,18 @@ func TestTwoHops(t *testing.T) {
 		}
 	}
 	if failures.Load() < 3 {
-		t.Error("no handler has failed")
+		t.Error("no handler failed")
 	}
 }
 
-// see notes what a message says of itself.
+// see records the message's own fields.
 func see(ctx context.Context, tx pgx.Tx, m postrider.Message) error {
 	_, err := tx.Exec(ctx, `INSERT INTO seen VALUES ($1, $2, $3, $4, $5, $6, $7)`, m.Topic, m.Key, m.ID,
 		m.Headers[outbox.HeaderCausation], m.Headers[outbox.HeaderCorrelation], m.Headers[outbox.HeaderTraceParent], m.Headers[outbox.HeaderTraceState])
 	return err
 }
 
-// hops is a database and a broker with a relay and consumers between them.
+// hops has a database, a broker, and a relay and consumers between them.
 type hops struct {
 	*testing.T
 	b    *server

@@ -24,7 +24,7 @@ import (
 
 func account(r *http.Request) string { return r.Header.Get("Account") }
 
-// post sends a request of ann with that key and returns the answer.
+// post sends a request of the caller ann with a key and returns the answer.
 func post(h http.Handler, key, body string, change ...func(*http.Request)) *http.Response {
 	r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader(body))
 	r.Header.Set("Account", "ann")
@@ -46,7 +46,7 @@ func text(r *http.Response) string {
 
 func replayed(r *http.Response) bool { return r.Header.Get(inboxhttp.ReplayedHeader) == "true" }
 
-// insertOrder makes an effect, and answers with how many there are by then.
+// insertOrder makes an effect and answers with the number of effects.
 func insertOrder(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -119,8 +119,8 @@ func TestIdempotencyKey(t *testing.T) {
 	})
 }
 
-// TestIdempotencyKeyInProgress: while the first request runs, a second one is told
-// to come back on PostgreSQL, through database/sql and pgx, and then has its answer.
+// TestIdempotencyKeyInProgress: while the first request runs on PostgreSQL, through
+// database/sql and pgx, a second one gets 409 with Retry-After, and later the answer.
 func TestIdempotencyKeyInProgress(t *testing.T) {
 	url := postgres18(t)
 	db := openSQL(t, "pgx", url)
@@ -155,9 +155,9 @@ func TestIdempotencyKeyInProgress(t *testing.T) {
 	}
 }
 
-// TestIdempotencyKeyThroughCuts cuts the connection before and after each call to
-// the server, the commit too: a repetition has one effect and its answer, and
-// no client was told of an effect that is not there.
+// TestIdempotencyKeyThroughCuts cuts the connection before and after each call to the
+// server, including the commit: a repetition has one effect and its answer, and no client
+// got an answer without an effect.
 //
 // Promises: E
 func TestIdempotencyKeyThroughCuts(t *testing.T) {
@@ -185,7 +185,7 @@ func TestIdempotencyKeyThroughCuts(t *testing.T) {
 					}
 					there := count(t, db, "SELECT count(*) FROM effect") - before
 					if more && first.StatusCode < 500 || !more && first.StatusCode != 201 {
-						t.Errorf("call %d cut, after it %v: answered with %d", n, after, first.StatusCode)
+						t.Errorf("call %d, cut after it %v: answered with %d", n, after, first.StatusCode)
 					}
 					again := post(h, key, "x")
 					// The server may notice the cut late: until then the first request runs.
@@ -193,26 +193,26 @@ func TestIdempotencyKeyThroughCuts(t *testing.T) {
 						again = post(h, key, "x")
 					}
 					if want := fmt.Sprint("order ", before+1); again.StatusCode != 201 || text(again) != want || replayed(again) != (there == 1) {
-						t.Errorf("call %d cut, after it %v: repeated: %d, replayed %v, want %s", n, after, again.StatusCode, replayed(again), want)
+						t.Errorf("call %d, cut after it %v: repetition: %d, replayed %v, want %s", n, after, again.StatusCode, replayed(again), want)
 					}
 					if more && there == 1 {
 						unknown++
 					}
 					if now := count(t, db, "SELECT count(*) FROM effect") - before; now != 1 {
-						t.Errorf("call %d cut, after it %v: %d effects", n, after, now)
+						t.Errorf("call %d, cut after it %v: %d effects", n, after, now)
 					}
 				}
 			}
 			// begin, claim, insert, select, keep, commit: cut before and after.
 			if cuts != 12 || unknown != 1 {
-				t.Errorf("%d cuts, of which %d lost the answer to a commit; want 12, 1", cuts, unknown)
+				t.Errorf("%d cuts, %d of them lost the reply to a commit; want 12, 1", cuts, unknown)
 			}
 		})
 	}
 }
 
-// TestOnceResult: a duplicate has the first answer, also when it is empty; an
-// effect without one says so.
+// TestOnceResult: a duplicate gets the first result, even an empty one. An effect without
+// a result is an error.
 //
 // Promises: E
 func TestOnceResult(t *testing.T) {

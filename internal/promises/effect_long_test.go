@@ -14,8 +14,8 @@ import (
 	"github.com/postrider/postrider"
 )
 
-// patience is how long a broker of these tests waits for a consumer that is silent:
-// AckWait of NATS, the session timeout of Kafka.
+// patience is the time for which a broker of these tests waits for a silent consumer:
+// AckWait on NATS, the session timeout on Kafka.
 func (b *server) patience() time.Duration {
 	if b.Name == "nats" {
 		return 2 * time.Second
@@ -23,8 +23,8 @@ func (b *server) patience() time.Duration {
 	return 6 * time.Second
 }
 
-// longHandlers has handlers that take longer than the broker waits for a consumer,
-// and another consumer at hand that would take over. Each runs once.
+// longHandlers runs handlers that take longer than the broker's patience, beside another
+// consumer that could take over. Each handler runs once.
 func longHandlers(c *effectScene) {
 	t, b, s, topic := c.T, c.b, c.s, c.topic
 	const keys, each = 4, 5
@@ -63,12 +63,12 @@ func longHandlers(c *effectScene) {
 			t.Errorf("the handler of %s ran %d times", id, n)
 		}
 	}
-	if n := b.deliveries(t, topic); n > keys*each && stall < b.patience()/4 { // else this process was silent, for no fault of the consumer
+	if n := b.deliveries(t, topic); n > keys*each && stall < b.patience()/4 { // otherwise this process was starved and silent
 		t.Errorf("%d deliveries of %d messages", n, keys*each)
 	}
 }
 
-// work takes so long, and returns by how much this process was late meanwhile.
+// work pauses for a duration and returns the delay of this process during it.
 func work(ctx context.Context, long time.Duration) (late time.Duration) {
 	const every = 50 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -85,8 +85,8 @@ func work(ctx context.Context, long time.Duration) (late time.Duration) {
 	return late
 }
 
-// deliveries is how often the server has delivered to the consumer, 0 where it does
-// not count.
+// deliveries returns the server's number of deliveries to the consumer, 0 if it does not
+// count them.
 func (b *server) deliveries(t *testing.T, topic string) int {
 	t.Helper()
 	if b.Name != "nats" {

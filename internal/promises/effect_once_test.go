@@ -17,14 +17,14 @@ import (
 	"github.com/postrider/postrider/outbox"
 )
 
-// inboxDB is an empty database with an inbox and a table of effects.
+// inboxDB makes an inbox and a table of effects in an empty database.
 func inboxDB(t *testing.T, db *sql.DB, d dialect.Dialect) *inboxwork.Inbox {
 	t.Helper()
 	in := inboxwork.New(d, "billing", nil)
 	migrate(t, db, in.Inbox)
 	place := "" // SQLite has its rowid
 	if d == dialect.Postgres {
-		place = ", place bigserial" // where a row stands says nothing: rows take the room of those rolled back
+		place = ", place bigserial" // the physical order is useless: rows reuse the space of rolled back ones
 	}
 	if _, err := db.Exec("CREATE TABLE effect (id text, n integer" + place + ")"); err != nil {
 		t.Fatal(err)
@@ -71,8 +71,8 @@ func everyInbox(t *testing.T, fn func(t *testing.T, db *sql.DB, in *inboxwork.In
 
 var placed = postrider.Message{ID: "01890a5d-ac96-774b-bcce-b302099a8057", Topic: "orders", Type: "order.placed"}
 
-// TestSerializationFailureIsRetryable: with REPEATABLE READ a duplicate that
-// commits meanwhile is a serialization failure, not "seen".
+// TestSerializationFailureIsRetryable: under REPEATABLE READ a concurrently committed
+// duplicate is a serialization failure, not a duplicate.
 //
 // Promises: E
 func TestSerializationFailureIsRetryable(t *testing.T) {
@@ -119,13 +119,13 @@ func TestOncePgx(t *testing.T) {
 		}
 	}
 	if n := count(t, db, "SELECT count(*) FROM postrider.outbox"); n != 1 || ran != 1 {
-		t.Errorf("%d messages of %d runs, want one of one", n, ran)
+		t.Errorf("%d messages of %d runs, want 1 of 1", n, ran)
 	}
 }
 
-// TestClaimInSQL: postrider.claim and claim_version say who is first, share their
-// rows with this package, wait for a transaction that is open, and refuse what
-// cannot be told from its duplicate.
+// TestClaimInSQL: postrider.claim and claim_version return true for the first delivery,
+// share their rows with package inbox, wait for an open transaction, and refuse messages
+// that cannot be distinguished from a duplicate.
 //
 // Promises: E
 func TestClaimInSQL(t *testing.T) {
@@ -153,7 +153,7 @@ func TestClaimInSQL(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !first(tx, "claim('billing', 'm1', 'orders', 'order.placed')") {
-		t.Error("the first is not first")
+		t.Error("the first claim returned false")
 	}
 	second := make(chan bool, 1)
 	go func() {
@@ -168,7 +168,7 @@ func TestClaimInSQL(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !<-second {
-		t.Error("a concurrent duplicate was first too, or failed")
+		t.Error("the claim of a concurrent duplicate returned true, or failed")
 	}
 	m := placed
 	m.ID = "m1"
@@ -176,7 +176,7 @@ func TestClaimInSQL(t *testing.T) {
 		t.Error(err)
 	}
 	if !first(db, "claim('shipping', 'm1')") {
-		t.Error("another consumer is not first")
+		t.Error("another consumer's claim returned false")
 	}
 	for _, c := range []struct {
 		version string
@@ -201,6 +201,6 @@ func TestClaimInSQL(t *testing.T) {
 		}
 	}
 	if n := count(t, db, "SELECT count(*) FROM decoy.inbox"); n != 0 {
-		t.Error("a table in the search path of the caller was written to")
+		t.Error("the function wrote to a table in the caller's search path")
 	}
 }

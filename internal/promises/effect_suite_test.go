@@ -42,8 +42,8 @@ func TestInbox(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) { inboxtest.Run(t, sqliteEnv) })
 }
 
-// suiteDB is a PostgreSQL database, in which each Env has a schema, and a line
-// to it that breaks.
+// suiteDB is a PostgreSQL database with a schema for each Env, and a breakable connection
+// to it.
 type suiteDB struct {
 	direct, line string // URLs
 	proxy        *faultproxy.Proxy
@@ -72,7 +72,7 @@ func newSuiteDB(t *testing.T, version string) *suiteDB {
 	return d
 }
 
-// native is the database through pgx itself.
+// native returns the database through pgx itself.
 func (d *suiteDB) native(t *testing.T) *inboxtest.Env {
 	t.Helper()
 	e := d.env(t, "pgx", "")
@@ -111,7 +111,8 @@ func (d *suiteDB) native(t *testing.T) *inboxtest.Env {
 	return e
 }
 
-// One round trip per statement, so that a lost answer is that of the statement.
+// stdlib returns the database through pgx's database/sql driver, with one round trip per
+// statement, so that a lost reply belongs to the statement.
 func (d *suiteDB) stdlib(t *testing.T) *inboxtest.Env {
 	t.Helper()
 	return d.env(t, "pgx", "&default_query_exec_mode=exec")
@@ -122,7 +123,7 @@ func (d *suiteDB) pq(t *testing.T) *inboxtest.Env {
 	return d.env(t, "postgres", "&binary_parameters=yes")
 }
 
-// env is the database through database/sql.
+// env returns the database through database/sql.
 func (d *suiteDB) env(t *testing.T, driver, more string) *inboxtest.Env {
 	t.Helper()
 	schema := fmt.Sprint("Inbox of env ", d.envs.Add(1))
@@ -134,8 +135,8 @@ func (d *suiteDB) env(t *testing.T, driver, more string) *inboxtest.Env {
 			return 0, err
 		}
 		defer tx.Rollback()
-		// The view also counts earlier transactions of the session that the server has not
-		// added to its statistics yet, which it does once a second.
+		// The view also counts earlier transactions of the session until the server adds
+		// them to its statistics, once a second.
 		read := func() (n int64, err error) {
 			err = tx.QueryRow(ctx, `SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
 WHERE schemaname = $1 AND relname = 'inbox_stash'`, schema).Scan(&n)
@@ -152,7 +153,7 @@ WHERE schemaname = $1 AND relname = 'inbox_stash'`, schema).Scan(&n)
 		return after - before, err
 	}
 	line := openSQL(t, driver, d.line+more)
-	line.SetMaxIdleConns(-1) // a new connection each time: none is left from before the fault
+	line.SetMaxIdleConns(-1) // a new connection each time, none from before the fault
 	e.Line = &inboxtest.Line{
 		Begin: func(ctx context.Context) (inbox.Conn, error) {
 			tx, err := line.BeginTx(ctx, nil)
@@ -163,8 +164,8 @@ WHERE schemaname = $1 AND relname = 'inbox_stash'`, schema).Scan(&n)
 	return e
 }
 
-// sqliteEnv is a database file. A transaction is ended there by its context, which
-// closes its connection.
+// sqliteEnv returns a database file. The context of a transaction ends it by closing its
+// connection.
 func sqliteEnv(t *testing.T) *inboxtest.Env {
 	t.Helper()
 	if err := registerTouched(); err != nil { // before a connection is opened
@@ -197,7 +198,8 @@ func sqliteEnv(t *testing.T) *inboxtest.Env {
 // touched counts the rows that [touchedSQLite] sees.
 var touched atomic.Int64
 
-// registerTouched: functions belong to the driver, not to a database.
+// registerTouched registers the function once: functions belong to the driver, not to a
+// database.
 var registerTouched = sync.OnceValue(func() error {
 	return sqlitedriver.RegisterFunction("touched", &sqlitedriver.FunctionImpl{Scalar: func(*sqlitedriver.FunctionContext, []driver.Value) (driver.Value, error) {
 		touched.Add(1)
@@ -205,8 +207,7 @@ var registerTouched = sync.OnceValue(func() error {
 	}})
 })
 
-// touchedSQLite puts a view in the place of the table, which counts each row that
-// passes through it.
+// touchedSQLite replaces the table with a view that counts each row that passes through it.
 func touchedSQLite(ctx context.Context, e *inboxtest.Env, fn func(tx inbox.Conn) error) (int64, error) {
 	tx, err := e.Begin(ctx)
 	if err != nil {
@@ -227,7 +228,7 @@ func touchedSQLite(ctx context.Context, e *inboxtest.Env, fn func(tx inbox.Conn)
 	return touched.Load() - before, err
 }
 
-// sqlEnv makes the tables and an Env of database/sql.
+// sqlEnv makes the tables and an Env on database/sql.
 func sqlEnv(t *testing.T, db *sql.DB, d dialect.Dialect, schema, prefix, serial string) *inboxtest.Env {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)

@@ -21,7 +21,7 @@ import (
 	"github.com/postrider/postrider/internal/inboxwork"
 )
 
-// TestHistories compares many random histories of a key's messages with a model.
+// TestHistories compares random histories of a key's messages with a model.
 //
 // Promises: E
 func TestHistories(t *testing.T) {
@@ -39,8 +39,8 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// delivererEnv names dialect and database in the environment of a process that
-// delivers one message again and again.
+// delivererEnv is the environment variable with dialect and database of a process that
+// delivers one message repeatedly.
 const delivererEnv = "POSTRIDER_PROMISES_DELIVERER"
 
 const (
@@ -50,7 +50,7 @@ const (
 	deliveriesTimeout = time.Minute
 )
 
-// beDeliverer delivers when a line comes on standard input.
+// beDeliverer delivers after each line on standard input.
 func beDeliverer(config string) error {
 	name, dsn, _ := strings.Cut(config, " ")
 	driver, d := "pgx", dialect.Postgres
@@ -93,7 +93,8 @@ func beDeliverer(config string) error {
 	return errors.Join(errs...)
 }
 
-// deliverOne delivers until the message may be acknowledged, and looks whether it may.
+// deliverOne delivers until the inbox allows the acknowledgement, and checks that the
+// effect exists.
 func deliverOne(ctx context.Context, db *sql.DB, in *inboxwork.Inbox) error {
 	for {
 		err := in.Once(ctx, db, placed, func(tx *sql.Tx) error {
@@ -109,7 +110,7 @@ func deliverOne(ctx context.Context, db *sql.DB, in *inboxwork.Inbox) error {
 		}
 		var n int
 		if err := db.QueryRowContext(ctx, "SELECT count(*) FROM effect").Scan(&n); err != nil || n != 1 {
-			return fmt.Errorf("told to acknowledge with %d effects, %v", n, err)
+			return fmt.Errorf("acknowledgement allowed with %d effects, %v", n, err)
 		}
 		return nil
 	}
@@ -153,7 +154,7 @@ func thousandDeliveries(t *testing.T, db *sql.DB, config string) {
 			t.Fatal(err)
 		}
 		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
-			t.Fatalf("the process says %q, %v", line, err)
+			t.Fatalf("the process printed %q, %v", line, err)
 		}
 		starts = append(starts, in)
 		wg.Go(func() {

@@ -18,8 +18,8 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// olderInbox has the tables and functions of version 1, with a claim, a stashed
-// message and a dead letter in them.
+// olderInbox makes the tables and functions of version 1, with a claim, a stashed message
+// and a dead letter.
 func olderInbox(t *testing.T, db *sql.DB, d dialect.Dialect) *inboxwork.Inbox {
 	t.Helper()
 	text, err := os.ReadFile("testdata/inbox1." + d.String() + ".sql")
@@ -55,8 +55,8 @@ func wantOutcome(t *testing.T, db *sql.DB, in *inboxwork.Inbox, id string, want 
 	})
 }
 
-// TestInboxUpgrade: tables of version 1 are brought to the newest by several at
-// once, keep what they hold, and what was begun there continues.
+// TestInboxUpgrade: concurrent migrations bring tables of version 1 to the newest version.
+// The tables keep their rows, and work that was begun there continues.
 //
 // Promises: E
 func TestInboxUpgrade(t *testing.T) {
@@ -94,7 +94,7 @@ func TestInboxUpgrade(t *testing.T) {
 		})
 		wantOutcome(t, db, in, "dead", inbox.Discarded)
 		wantOutcome(t, db, in, "waits", inbox.Applied)
-		// A program of the version before beside it.
+		// A program of the previous version beside it.
 		if _, err := db.Exec("INSERT INTO " + strings.TrimSuffix(attemptTable(in, db), "_attempt") + " (consumer, message_id, topic, type, processed_at) SELECT 'billing', 'old', '', '', processed_at FROM " + strings.TrimSuffix(attemptTable(in, db), "_attempt") + " LIMIT 1"); err != nil {
 			t.Fatal(err)
 		}
@@ -107,17 +107,17 @@ func TestInboxUpgrade(t *testing.T) {
 	})
 }
 
-// wantTables wants the doctor's finding about the tables.
+// wantTables requires the doctor's finding about the tables.
 func wantTables(t *testing.T, boxes admin.Inboxes, want ops.Severity, what string) {
 	t.Helper()
 	found, err := boxes.Doctor().Examine(t.Context(), ops.ExamineRequest{Only: []string{"consumer-tables"}})
 	if err != nil || len(found) != 1 || found[0].Severity != want || !strings.Contains(found[0].What, what) {
-		t.Errorf("the doctor finds %+v, %v; want severity %v and %q", found, err, want, what)
+		t.Errorf("the doctor reports %+v, %v; want severity %v and %q", found, err, want, what)
 	}
 }
 
-// TestInboxUpgradeOfFunctions: functions of an older version are replaced and keep
-// their grants, those of a newer one stay; a consumer at work is not run over.
+// TestInboxUpgradeOfFunctions: functions of an older version are replaced and keep their
+// grants, functions of a newer one stay, and a working consumer is not disturbed.
 //
 // Promises: E
 func TestInboxUpgradeOfFunctions(t *testing.T) {
@@ -149,17 +149,17 @@ func TestInboxUpgradeOfFunctions(t *testing.T) {
 	}
 	var again *inbox.RetryableError
 	if err := migrateOnce(t.Context(), db, in); !errors.As(err, &again) || body() != old {
-		t.Errorf("beside a consumer at work: %v; want to be asked to try again", err)
+		t.Errorf("migrate beside a working consumer: %v; want a retryable error", err)
 	}
 	if err := busy.Commit(); err != nil {
 		t.Fatal(err)
 	}
 	migrate(t, db, in.Inbox)
 	if body() == old || !strings.Contains(body(), "status") {
-		t.Error("claim() is the old one")
+		t.Error("claim() was not replaced")
 	}
 	if n := count(t, db, `SELECT count(*) FROM pg_proc p, aclexplode(p.proacl) a WHERE p.oid = 'postrider.claim(text,text,text,text)'::regprocedure AND a.grantee = 0`); n != 0 {
-		t.Error("everybody may call claim() again")
+		t.Error("PUBLIC may call claim() again")
 	}
 	exec(`UPDATE postrider.inbox_schema SET version = version + 1`)
 	exec(`CREATE OR REPLACE FUNCTION postrider.claim(consumer text, id text, topic text DEFAULT '', type text DEFAULT '') RETURNS boolean LANGUAGE sql AS 'SELECT true'`)
@@ -170,7 +170,7 @@ func TestInboxUpgradeOfFunctions(t *testing.T) {
 	}
 }
 
-// migrateOnce is one try to migrate.
+// migrateOnce tries once to migrate.
 func migrateOnce(ctx context.Context, db *sql.DB, in *inboxwork.Inbox) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

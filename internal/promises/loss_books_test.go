@@ -18,8 +18,8 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// moody acknowledges most messages, fails some once, and rejects a few until
-// they are sent again.
+// moody is a sink that acknowledges most messages, fails some once, and rejects a few until
+// a person retries them.
 type moody struct {
 	memory
 	seen map[string]int
@@ -55,8 +55,8 @@ func (m *moody) Deliver(ctx context.Context, batch broker.Batch) []error {
 	return fates
 }
 
-// severed is a store that a relay loses for good: as if the relay were killed,
-// whatever it had sent and not settled is nobody's.
+// severed is a store that a relay loses for ever, as if the relay were killed: sent
+// messages stay unsettled.
 type severed struct {
 	*pgstore.Store
 	dead atomic.Bool
@@ -78,7 +78,7 @@ func (s *severed) Read(ctx context.Context, reads []store.LaneRead) ([]store.Bat
 	return s.Store.Read(ctx, reads)
 }
 
-// Settle loses its answer when the relay dies in the middle of it.
+// Settle loses its reply when the relay dies during the call.
 func (s *severed) Settle(ctx context.Context, settlements []store.Settlement) ([]store.Lane, error) {
 	if s.dead.Load() {
 		return nil, errKilled
@@ -90,7 +90,7 @@ func (s *severed) Settle(ctx context.Context, settlements []store.Settlement) ([
 	return lost, err
 }
 
-// mortal runs a relay that kill ends silently.
+// mortal runs a relay that kill ends without a shutdown.
 func (r *rig) mortal(sink broker.Sink) (kill func()) {
 	r.Helper()
 	st := &severed{Store: pgstore.New(r.relayPool(), nil)}
@@ -100,15 +100,15 @@ func (r *rig) mortal(sink broker.Sink) (kill func()) {
 	re := relay.New(st, sink, o)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { _ = re.Run(ctx); close(ended) }() // what a killed relay says is of no interest
+	go func() { _ = re.Run(ctx); close(ended) }() // the error of a killed relay does not matter
 	kill = func() { st.dead.Store(true); cancel(); <-ended }
 	r.Cleanup(kill)
 	return kill
 }
 
-// repair retries or discards every dead letter, as a person does; what was
-// discarded is the result.
-func (r *rig) mend(st *pgstore.Store) (discarded []string) {
+// repair retries or discards every dead letter, as a person does, and returns the
+// discarded ones.
+func (r *rig) repair(st *pgstore.Store) (discarded []string) {
 	r.Helper()
 	dead, err := st.Office().Admin.Parked(r.Context(), ops.ParkedQuery{State: store.Dead})
 	if err != nil {
@@ -121,7 +121,7 @@ func (r *rig) mend(st *pgstore.Store) (discarded []string) {
 		}
 		done, err := admin.Execute(r.Context(), st, st.Office().Admin, []store.Act{act}, &admin.Options{Wait: time.Minute, Poll: 10 * time.Millisecond})
 		if err != nil || done[0].Result == admin.ResultQueued {
-			r.Fatalf("the act %+v ended as %+v, %v", act, done, err)
+			r.Fatalf("act %+v has the result %+v, %v", act, done, err)
 		}
 		if act.Kind == store.ActDiscard && done[0].Result == "done" {
 			discarded = append(discarded, string(d.Message.Payload))
@@ -130,9 +130,9 @@ func (r *rig) mend(st *pgstore.Store) (discarded []string) {
 	return discarded
 }
 
-// The books balance at every look while relays are killed, messages
-// fail, are rejected, sent again and discarded, a transaction stays open, and
-// every settled row is removed at once; and in the end everything has arrived.
+// TestBooksBalanceThroughKills: the books balance at every audit while relays are killed,
+// messages fail, are rejected, retried and discarded, a transaction stays open, and every
+// settled row is removed at once. In the end every message has arrived.
 //
 // Promises: Q
 func TestBooksBalanceThroughKills(t *testing.T) {
@@ -156,7 +156,7 @@ func TestBooksBalanceThroughKills(t *testing.T) {
 				t.Fatal(err)
 			}
 			if b.Difference() != 0 {
-				t.Fatalf("look %d differs by %d: %+v, missing %+v", looks, b.Difference(), differing(b), b.Missing)
+				t.Fatalf("audit %d differs by %d: %+v, missing %+v", looks, b.Difference(), differing(b), b.Missing)
 			}
 			looks++
 		}
@@ -172,7 +172,7 @@ func TestBooksBalanceThroughKills(t *testing.T) {
 				removed += swept.Rows
 				return sink.len() > from+300
 			})
-			for _, text := range r.mend(st) {
+			for _, text := range r.repair(st) {
 				gone[text] = true
 			}
 			kills[i%2]()
@@ -182,7 +182,7 @@ func TestBooksBalanceThroughKills(t *testing.T) {
 		r.commit(long)
 		stop()
 		r.until(30*time.Second, "nothing is left", func() bool {
-			for _, text := range r.mend(st) {
+			for _, text := range r.repair(st) {
 				gone[text] = true
 			}
 			look(false)
@@ -197,9 +197,9 @@ func TestBooksBalanceThroughKills(t *testing.T) {
 			t.Error("the long transaction's message was lost")
 		}
 		r.complete(sink.arrived(), gone)
-		t.Logf("%d looks, %d rows removed, %d discarded, %d arrived", looks, removed, len(gone), sink.len())
+		t.Logf("%d audits, %d rows removed, %d discarded, %d arrived", looks, removed, len(gone), sink.len())
 		if removed < 500 {
-			t.Error("hardly anything was removed: the test proves little")
+			t.Error("too few rows were removed for the test to prove anything")
 		}
 	})
 }
@@ -213,7 +213,8 @@ func differing(b ops.Books) (lanes []ops.LaneBook) {
 	return lanes
 }
 
-// complete holds what arrived against the truth table: the rows are gone.
+// complete compares the arrived messages with the table truth, because the rows were
+// removed.
 func (r *rig) complete(arrived []string, gone map[string]bool) {
 	r.Helper()
 	have := map[string]bool{}

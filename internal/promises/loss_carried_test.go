@@ -18,16 +18,16 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// carrier is an outbox that two programs work on in turn: the one before and today's.
+// carrier is an outbox that two programs work on in turn: an older one and today's.
 type carrier struct {
 	*testing.T
 	store, topic  string
 	nats          *server
 	before, today string
-	reads         string         // the program whose status is asked
+	reads         string         // the program that prints the status
 	written       map[string]int // per key
 	kills         int
-	said          []*lines // by each relay
+	said          []*lines // the output of each relay
 }
 
 func newCarrier(t *testing.T, store string) *carrier {
@@ -44,7 +44,7 @@ func newCarrier(t *testing.T, store string) *carrier {
 	return c
 }
 
-// tool runs a command of a program and returns what it prints.
+// tool runs a command of a program and returns its output.
 func (c *carrier) tool(program, stdin string, args ...string) string {
 	c.Helper()
 	var out, problem bytes.Buffer
@@ -73,7 +73,7 @@ func (c *carrier) write(program string, n int) {
 	c.tool(program, lines.String(), "enqueue")
 }
 
-// line is the next message of a key.
+// line returns the next message of a key.
 func (c *carrier) line(key, padding string) string {
 	c.written[key]++
 	return fmt.Sprintf(`{"topic":%q,"key":%q,"type":"placed","payload_text":"%s:%d:%s"}`+"\n", c.topic, key, key, c.written[key], padding)
@@ -109,7 +109,7 @@ func (c *carrier) relay(program string, to *server, args ...string) (end func(sy
 	return end
 }
 
-// status is what a program's status prints.
+// status is the output of a program's status.
 type status struct {
 	Pending   int64
 	Parked    map[string]int64
@@ -140,7 +140,7 @@ func (c *carrier) until(what string, done func() bool) {
 	}
 }
 
-// moved waits until the relays have delivered everything but what is parked.
+// moved waits until the relays have delivered every message except parked ones.
 func (c *carrier) moved(args ...string) {
 	c.Helper()
 	c.until("everything is delivered", func() bool {
@@ -149,7 +149,7 @@ func (c *carrier) moved(args ...string) {
 	})
 }
 
-// sharing waits until so many relays have lanes.
+// sharing waits until n relays have lanes.
 func (c *carrier) sharing(n int) {
 	c.Helper()
 	c.until(fmt.Sprintf("%d relays share the lanes", n), func() bool {
@@ -163,8 +163,8 @@ func (c *carrier) sharing(n int) {
 	})
 }
 
-// check reads a broker's stream: each key must have arrived in order, whole but for
-// the versions left out. It returns the repetitions of each key.
+// check reads a broker's stream: each key must have arrived complete and in order, except
+// for the versions in left. It returns the repetitions of each key.
 func (c *carrier) check(from *server, left ...string) (repeated map[string]int) {
 	c.Helper()
 	repeated = map[string]int{}
@@ -181,7 +181,7 @@ func (c *carrier) check(from *server, left ...string) (repeated map[string]int) 
 		}
 		switch {
 		case n > next:
-			c.Errorf("%s:%d arrived, want %d first", f[0], n, next)
+			c.Errorf("%s:%d arrived before version %d", f[0], n, next)
 		case n < next:
 			repeated[f[0]]++
 		default:
@@ -190,13 +190,13 @@ func (c *carrier) check(from *server, left ...string) (repeated map[string]int) 
 	}
 	for key, n := range c.written {
 		if seen[key] != n {
-			c.Errorf("%s has arrived up to %d, %d were written", key, seen[key], n)
+			c.Errorf("%s arrived up to %d of %d", key, seen[key], n)
 		}
 	}
 	return repeated
 }
 
-// arrived is how many messages the broker has.
+// arrived returns the number of messages at the broker.
 func (c *carrier) arrived() int {
 	c.Helper()
 	n, err := c.nats.Count(c.Context(), c.topic)
@@ -206,19 +206,19 @@ func (c *carrier) arrived() int {
 	return n
 }
 
-// halfWay lets the older program make the outbox and leave it in the middle of its
-// work: one key behind a dead letter, one paused, and its relay killed.
+// halfWay lets the older program make the outbox and do half of the work: one key waits
+// behind a dead letter, one is paused, and the relay is killed.
 func (c *carrier) halfWay() {
 	c.Helper()
 	c.write(c.before, 80)
 	c.tool(c.before, c.line("dead", "")+c.line("dead", strings.Repeat("x", 8<<10))+c.line("dead", ""), "enqueue")
 	end := c.relay(c.before, c.nats)
-	c.until("the older relay has a dead letter and a key that waits for it", func() bool {
+	c.until("the older relay has a dead letter and a key that waits behind it", func() bool {
 		s := c.status()
 		return s.Parked["dead"] == 1 && s.Parked["waiting"] == 1 && s.Pending == 1
 	})
 	end(syscall.SIGTERM)
-	for half := false; !half; { // until it is killed before it has sent everything
+	for half := false; !half; { // until the kill comes before the last message
 		c.write(c.before, 5000)
 		sent := c.arrived()
 		end = c.relay(c.before, c.nats)
@@ -229,14 +229,14 @@ func (c *carrier) halfWay() {
 	c.Logf("the older relay was killed with %d messages pending", c.status().Pending)
 }
 
-// TestTheOutboxOfTheProgramBefore: the whole program of an older commit makes an
-// outbox, relays half of it and is killed. Today's program continues: nothing is lost,
-// no key is out of order, and dead letters, acts, orders and settings are still there.
-// On PostgreSQL both then run side by side, each ends in turn, and a roll-back comes in
-// between. A file of SQLite has one schema: the older program refuses the newer one.
+// TestTheOutboxOfAnOlderProgram: the whole program of an older commit makes an outbox,
+// relays half of it and is killed. Today's program continues: no message is lost, no key
+// is out of order, and dead letters, acts, orders and settings are kept. On PostgreSQL both
+// programs then run beside each other and end in turn, with a rollback in between. On
+// SQLite the older program refuses the newer schema.
 //
 // Promises: L, O, D
-func TestTheOutboxOfTheProgramBefore(t *testing.T) {
+func TestTheOutboxOfAnOlderProgram(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		versions := testserver.NewestPostgres()
 		c := newCarrier(t, testserver.SharedPostgres(t, versions[len(versions)-1]).Database(t))
@@ -282,7 +282,7 @@ func TestTheOutboxOfTheProgramBefore(t *testing.T) {
 		c.halfWay()
 		c.migrate()
 		if s := c.status(); s.Parked["dead"] != 1 || s.Parked["waiting"] != 1 {
-			t.Errorf("today's status: %+v, want the dead letter and what waits for it", s)
+			t.Errorf("today's status: %+v, want the dead letter and the key that waits behind it", s)
 		}
 		endToday := c.relay(c.today, c.nats)
 		c.moved()
@@ -297,24 +297,23 @@ func TestTheOutboxOfTheProgramBefore(t *testing.T) {
 	})
 }
 
-// refuses has the older program end at once, with the remedy.
+// refuses checks that the older program exits at once and names the remedy.
 func (c *carrier) refuses() {
 	c.Helper()
 	out, err := exec.Command(c.before, "relay", "--listen", "", "--store", c.store, "--broker", c.nats.URL).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "newer than the 1 this program knows: upgrade the program") {
-		c.Errorf("the older relay ended with %v and said %s; want it to refuse the schema", err, out)
+		c.Errorf("the older relay exited with %v and printed %s; want it to refuse the schema", err, out)
 	}
 }
 
-// migrate is the first step of an upgrade.
+// migrate runs the first step of an upgrade.
 func (c *carrier) migrate() {
 	c.Helper()
 	c.Log(c.tool(c.today, "", "migrate"))
 	c.reads = c.today
 }
 
-// sideBySide rolls back and forth: both relays, the older one alone, both, today's
-// alone.
+// sideBySide rolls back and forth: both relays, only the older one, both, only today's.
 func (c *carrier) sideBySide(endToday func(syscall.Signal)) {
 	c.Helper()
 	endBefore := c.relay(c.before, c.nats)
@@ -332,7 +331,7 @@ func (c *carrier) sideBySide(endToday func(syscall.Signal)) {
 	c.discard()
 }
 
-// discard lets a person discard the dead letter.
+// discard discards the dead letter.
 func (c *carrier) discard() {
 	c.Helper()
 	var dead []struct{ Seq string }
@@ -344,8 +343,8 @@ func (c *carrier) discard() {
 	c.until("nothing is parked", func() bool { s := c.status(); return s.Pending == 0 && s.Parked["dead"] == 0 })
 }
 
-// atMost allows a window per lane for each kill, and for each lease that a busy machine
-// let lapse, and the three replayed messages.
+// atMost allows a window per lane for each kill and for each lease that lapsed on a busy
+// machine, and the three replayed messages.
 func (c *carrier) atMost(repeated map[string]int) {
 	c.Helper()
 	n, incidents := 0, c.kills

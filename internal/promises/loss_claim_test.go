@@ -28,8 +28,8 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// claimSink is a real Kafka with its default limit of 1 MiB, which large payloads
-// are above.
+// claimSink returns a sink of a real Kafka with its default limit of 1 MiB, which large
+// payloads exceed.
 func claimSink(t *testing.T, addr, topic string, f envelope.Format) (broker.Sink, envelope.Router) {
 	t.Helper()
 	table, err := route.New([]route.Rule{{Topic: topic, Format: f}})
@@ -48,14 +48,14 @@ func claimSink(t *testing.T, addr, topic string, f envelope.Format) (broker.Sink
 	return sink, table.Route
 }
 
-// payloadOf is deterministic and not compressible to nothing.
+// payloadOf returns a deterministic payload that does not compress to nearly no bytes.
 func payloadOf(n, size int) []byte {
 	p := bytes.Repeat([]byte(fmt.Sprintf("payload %d ", n)), size/10+1)
 	return p[:size]
 }
 
-// Payloads above what the broker takes stay in the outbox, and every handler gets
-// its message whole: sealed or not, in whatever format.
+// TestClaimCheck leaves payloads above the broker's limit in the outbox; every handler
+// gets the complete message, sealed or not, in every format.
 //
 // Promises: L
 func TestClaimCheck(t *testing.T) {
@@ -94,7 +94,7 @@ func TestClaimCheck(t *testing.T) {
 			}
 			for n, size := range sizes {
 				if m := got[fmt.Sprint("k", n)]; !bytes.Equal(m.Payload, payloadOf(n, size)) || m.Headers[envelope.DataRef] != "" || m.Headers["n"] != fmt.Sprint(n) {
-					t.Errorf("message %d of %d bytes came as %d, headers %v", n, size, len(m.Payload), m.Headers)
+					t.Errorf("message %d of %d bytes was received with %d bytes, headers %v", n, size, len(m.Payload), m.Headers)
 				}
 			}
 		})
@@ -152,10 +152,11 @@ func consume(t *testing.T, pool *pgxpool.Pool, addr, topic string, n int, opener
 	return got
 }
 
-// What Fetch says of payloads that are not there, or not the same any more.
+// TestFetchOfMissingPayloads checks the errors of Fetch for missing, emptied and changed
+// payloads.
 //
 // Promises: C
-func TestBodiesThatAreGone(t *testing.T) {
+func TestFetchOfMissingPayloads(t *testing.T) {
 	pool := pgxPool(t, postgresDB(t, "18"))
 	enqueueSizes(t, pool, outbox.New(dialect.Postgres, nil), []int{100, 100, 100, 100})
 	opener := claim.NewOpener(pgstore.NewBodies(pool), nil)
@@ -182,7 +183,7 @@ func TestBodiesThatAreGone(t *testing.T) {
 	change(`UPDATE postrider.outbox SET payload = '', emptied_at = clock_timestamp() WHERE key = 'k2'`)
 	change(`UPDATE postrider.outbox SET payload = 'forged' WHERE key = 'k3'`)
 	if m, err := opener.Open(t.Context(), here); err != nil || !bytes.Equal(m.Payload, payloadOf(0, 100)) {
-		t.Errorf("a payload that is there: %v, %d bytes", err, len(m.Payload))
+		t.Errorf("fetch of an existing payload: %v, %d bytes", err, len(m.Payload))
 	}
 	foreign := here
 	foreign.ID = gone.ID

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// TestWhatIsATransaction: the compiler refuses what would write the message
-// outside the caller's transaction, and takes every kind of transaction.
+// TestOnlyTransactionsCompile: the compiler accepts every kind of transaction and refuses
+// arguments that would write the message outside of the caller's transaction.
 //
 // Promises: A
-func TestWhatIsATransaction(t *testing.T) {
+func TestOnlyTransactionsCompile(t *testing.T) {
 	cases := []struct{ name, params, arg, refused string }{
 		{"sql.Tx", "x *sql.Tx", "x", ""},
 		{"struct embedding sql.Tx", "x struct{ *sql.Tx }", "x", ""},
@@ -28,7 +28,7 @@ func TestWhatIsATransaction(t *testing.T) {
 		{"pgx.Conn", "x *pgx.Conn", "outbox.Pgx(x)", "does not match outbox.PgxTx[Tag]"},
 		{"pgxpool.Pool", "x *pgxpool.Pool", "outbox.Pgx(x)", "does not match outbox.PgxTx[Tag]"},
 	}
-	dir, err := os.MkdirTemp("testdata", "compile") //nolint:usetesting // inside the module, whose imports it needs
+	dir, err := os.MkdirTemp("testdata", "compile") //nolint:usetesting // inside the module, for its imports
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestWhatIsATransaction(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// One compilation for all; -e: every error, not the first ten.
+	// One compilation for all snippets; -e reports every error, not only ten.
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-gcflags=-e", "./"+dir).CombinedOutput()
 	if err == nil {
 		t.Fatal("everything compiled")
@@ -53,7 +53,7 @@ func TestWhatIsATransaction(t *testing.T) {
 				}
 			}
 			if (said != "") != (c.refused != "") || !strings.Contains(said, c.refused) {
-				t.Errorf("the compiler says %q, want %q; all it said:\n%s", said, c.refused, out)
+				t.Errorf("the compiler reports %q, want %q; whole output:\n%s", said, c.refused, out)
 			}
 		})
 	}

@@ -21,11 +21,10 @@ func benchMessage() postrider.Message {
 	}
 }
 
-// BenchmarkEnqueue compares Enqueue with a bare INSERT of the same columns by
-// the same driver. The two alternate statement by statement, inside one
-// transaction each, so that a busy machine slows both. It reports
-// "x-bare" (one message against one bare INSERT) and "x-cheaper-in-100" (per
-// message).
+// BenchmarkEnqueue compares Enqueue with a bare INSERT of the same columns through the
+// same driver. The two alternate by statement, in one transaction each, so that a busy
+// machine slows both. It reports "x-bare" (one message against one bare INSERT) and
+// "x-cheaper-in-100" (per message).
 func BenchmarkEnqueue(b *testing.B) {
 	for _, e := range enqueuers(b, postgresDB(b, "18")) {
 		b.Run(e.name, func(b *testing.B) { benchEnqueue(b, e) })

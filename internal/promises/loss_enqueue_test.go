@@ -54,7 +54,7 @@ func readBack(t *testing.T, db *sql.DB, query string) []postrider.Message {
 	return out
 }
 
-// awkward are messages that a careless encoding would change.
+// awkward returns messages that a careless encoding would change.
 func awkward() []postrider.Message {
 	every := make([]byte, 256)
 	for i := range every {
@@ -123,7 +123,7 @@ func check(t *testing.T, e enqueuer, read func() []postrider.Message) {
 		}
 	}
 	if ids[3] != "01890a5d-ac96-774b-bcce-b302099a8057" {
-		t.Errorf("the id given came back as %s", ids[3])
+		t.Errorf("the given id was read as %s", ids[3])
 	}
 }
 
@@ -172,7 +172,7 @@ func postgres18(tb testing.TB) string {
 	return postgresDB(tb, "18")
 }
 
-// TestGORM: GORM yields an interface, behind which a pool may stand.
+// TestGORM: GORM returns an interface that may contain a pool instead of a transaction.
 func TestGORM(t *testing.T) {
 	url := postgres18(t)
 	db, err := gorm.Open(postgres.Open(url), &gorm.Config{})

@@ -14,7 +14,7 @@ import (
 	"github.com/postrider/postrider/relay"
 )
 
-// The lines that a relay may say about what does not work.
+// The lines that a relay may log about faults.
 const (
 	storeDown = "WARN database unreachable part=store"
 	storeBack = "INFO database reachable again part=store"
@@ -36,25 +36,25 @@ func TestPostgresKilled(t *testing.T) {
 			do(t, pg.Kill)
 			stop()
 			do(t, pg.Restart)
-			r.pool.Reset() // its connections are those of the server before
+			r.pool.Reset() // its connections are to the previous server process
 		}
 		r.bulk(20)
 		r.drained(20 * time.Second)
 		r.atMost(r.check(sink.arrived()), kills)
 		r.nothingParked()
-		r.saysStore(1, kills) // one line for two kills that follow at once
+		r.saysStore(1, kills) // two kills in quick succession may log one line
 	})
 }
 
-// onBrokers runs a test on all brokers, each started once for all tests of
-// the function that calls it.
+// onBrokers runs a test on all brokers. It starts each once for all tests of the calling
+// function.
 func onBrokers(t *testing.T, run func(t *testing.T, s *server)) {
 	t.Helper()
 	for name, start := range map[string]func(*testing.T) *server{
 		"nats": startNATS, "kafka": startKafka, "redis": startRedis, "rabbitmq": startRabbitMQ, "webhook": startWebhook,
 	} {
 		if name == "rabbitmq" && scale() == 1 {
-			continue // in the matrix: a node needs long to start again
+			continue // in the matrix: a node restarts slowly
 		}
 		t.Run(name, func(t *testing.T) {
 			run(t, start(t))
@@ -69,7 +69,7 @@ type scene struct {
 	long bool // on a slow broker in the matrix only
 }
 
-// scenes are those that a broker can be in.
+// scenes returns the scenes that a broker supports.
 func (s *server) scenes() []scene {
 	all := []scene{
 		{"killed", brokerKilled, false},
@@ -89,8 +89,8 @@ func (s *server) scenes() []scene {
 	return all
 }
 
-// TestBroker breaks one broker after the other in one way after the other. Under one
-// constant key the order is total, through failures of messages and of the broker.
+// TestBroker breaks each broker in each way. Under one constant key the order is total,
+// through failures of messages and of the broker.
 //
 // Promises: L, O
 func TestBroker(t *testing.T) {
@@ -117,12 +117,12 @@ func (r *rig) brokerBack() int {
 	return r.said.count("INFO broker reachable again broker=") + r.said.count("INFO destination available again part=destination")
 }
 
-// oneLineEach checks that every change of the broker's state was said once.
+// oneLineEach checks that every change of the broker's state was logged once.
 func (r *rig) oneLineEach(incidents int) {
 	r.Helper()
-	r.until(soon, "the relay says that the broker is back", func() bool { return r.brokerDown() == r.brokerBack() })
+	r.until(soon, "the relay logs that the broker is reachable again", func() bool { return r.brokerDown() == r.brokerBack() })
 	if n := r.brokerDown(); n < incidents || n > incidents+r.slips() {
-		r.Errorf("%d lines that the broker is down for %d incidents:\n%s", n, incidents, r.said)
+		r.Errorf("%d lines about an unreachable broker for %d incidents:\n%s", n, incidents, r.said)
 	}
 }
 
@@ -140,12 +140,12 @@ func brokerKilled(r *rig, s *server) {
 		down := r.brokerDown()
 		if i%2 == 0 {
 			do(r.T, s.Kill)
-		} else { // in good order, as when it is updated
+		} else { // an orderly stop, as for an update
 			do(r.T, s.Stop)
 		}
-		// A broker that is back before its client gives up is an outage that
-		// nobody has to notice, so it stays away until somebody does.
-		r.until(30*time.Second, "the relay says that the broker is down", func() bool { return r.brokerDown() > down })
+		// The relay need not notice a broker that returns before its client times out, so
+		// the broker stays down until the relay notices.
+		r.until(30*time.Second, "the relay logs an unreachable broker", func() bool { return r.brokerDown() > down })
 		r.triesOn(sink, 1)
 		stop()
 		do(r.T, s.Restart)
@@ -168,10 +168,10 @@ func brokerFrozen(r *rig, s *server) {
 	do(r.T, s.Freeze)
 	frozen := time.Now()
 	failed := sink.failed.Load()
-	// Long enough for calls of unknown fate and for more once that is known.
-	r.until(20*time.Second, "the relay says that the broker is down", func() bool { return r.brokerDown() > 0 })
+	// Long enough for calls of unknown result, and for further calls after them.
+	r.until(20*time.Second, "the relay logs an unreachable broker", func() bool { return r.brokerDown() > 0 })
 	r.triesOn(sink, 3)
-	if scale() > 1 { // as long as the pause of a machine that is moved
+	if scale() > 1 { // as long as the pause of a migrated machine
 		r.until(time.Minute, "half a minute has passed", func() bool { return time.Since(frozen) > 30*time.Second })
 	}
 	do(r.T, s.Thaw)
@@ -183,15 +183,15 @@ func brokerFrozen(r *rig, s *server) {
 	r.only(sink, broker.ClassOutage, broker.ClassUnknown)
 }
 
-// faulty fails some messages a few times before it sends them: by themselves, while
-// the broker works.
+// faulty is a sink that fails some messages a few times before it sends them, while the
+// broker works.
 type faulty struct {
 	broker.Sink
 	mu    sync.Mutex
 	tried map[string]int
 }
 
-// fails reports whether this is one of the tries at which the message fails.
+// fails reports whether this attempt of the message fails.
 func (f *faulty) fails(m *postrider.Message) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -211,57 +211,56 @@ func (f *faulty) Deliver(ctx context.Context, batch broker.Batch) []error {
 		copy(errs, f.Sink.Deliver(ctx, part))
 	}
 	errs[at] = broker.Failed(errors.New("not now"), "NOT_NOW", batch.Messages[at].Topic)
-	for i := at + 1; i < len(errs); i++ { // all are of one key
+	for i := at + 1; i < len(errs); i++ { // all messages have one key
 		errs[i] = broker.NotTried(errs[at])
 	}
 	return errs
 }
 
-// brokerOneKey sends all messages under one constant key, which is what total order
-// takes: messages fail, wait behind each other and are tried again, and the broker
-// freezes and dies. With more keys than one, a lane sends what stands behind a
-// failed message of another key.
+// brokerOneKey sends all messages under one constant key, as total order requires: messages
+// fail, wait behind each other and are tried again, and the broker freezes and dies. With
+// several keys a lane would send the messages of other keys behind a failed one.
 func brokerOneKey(r *rig, s *server) {
 	r.keys = 1
 	sink := &faulty{Sink: s.sink(r.T), tried: map[string]int{}}
 	opts := r.options()
 	opts.DeliverTimeout = time.Second
 	opts.Retry = relay.Retry{Delays: []time.Duration{20 * time.Millisecond}, MaxAttempts: 1000}
-	if s.slow { // a call has to last until a node that has just started lets it in
+	if s.slow { // a call must last until a starting node accepts connections
 		opts.DeliverTimeout = 5 * time.Second
 	}
 	re, _ := r.relay(sink, opts)
 	stop := r.writeOn(4)
 	r.until(20*time.Second, "messages flow", func() bool { return re.Stats().Delivered > 100 })
 	do(r.T, s.Freeze)
-	r.until(30*time.Second, "the relay says that the broker is down", func() bool { return r.brokerDown() > 0 })
+	r.until(30*time.Second, "the relay logs an unreachable broker", func() bool { return r.brokerDown() > 0 })
 	do(r.T, s.Thaw)
 	from := re.Stats().Delivered
 	r.until(30*time.Second, "messages flow again", func() bool { return re.Stats().Delivered > from+100 })
 	stop()
 	r.drained(30 * time.Second)
 	if re.Stats().Parked["waiting"] == 0 {
-		r.Error("no message waited behind one that had failed")
+		r.Error("no message waited behind a failed one")
 	}
 	r.check(s.read(r.T, r.topic))
 	r.nothingParked()
 }
 
-// brokerNeverThere starts a relay whose broker comes later.
+// brokerNeverThere starts a relay before its broker.
 func brokerNeverThere(r *rig, s *server) {
 	do(r.T, s.Stop)
 	sink := &counted{Sink: s.sink(r.T)}
 	r.bulk(100)
 	opts := r.options()
 	opts.DeliverTimeout = time.Second
-	if s.slow { // a call has to last until a node that has just started lets it in
+	if s.slow { // a call must last until a starting node accepts connections
 		opts.DeliverTimeout = 5 * time.Second
 	}
 	r.relay(sink, opts)
 	r.until(20*time.Second, "the relay has tried", func() bool { return sink.failed.Load() >= 1 })
 	r.bulk(100)
 	r.triesOn(sink, 2)
-	r.until(20*time.Second, "the relay says that the broker is down", func() bool { return r.brokerDown() > 0 })
+	r.until(20*time.Second, "the relay logs an unreachable broker", func() bool { return r.brokerDown() > 0 })
 	do(r.T, s.Restart)
 	r.drained(60 * time.Second)
 	r.atMost(r.check(s.read(r.T, r.topic)), 1)
@@ -270,26 +269,26 @@ func brokerNeverThere(r *rig, s *server) {
 	r.only(sink, broker.ClassOutage, broker.ClassUnknown)
 }
 
-// triesOn waits until so many more calls have failed, and checks that the
-// relay's memory does not grow with them, nor with what is written meanwhile.
+// triesOn waits until n more calls have failed, and checks that the relay's memory grows
+// neither with them nor with the messages written in the meantime.
 func (r *rig) triesOn(sink *counted, n int64) {
 	r.Helper()
 	before, failed := heap(), sink.failed.Load()
-	r.until(60*time.Second, "calls fail again and again", func() bool { return sink.failed.Load() >= failed+n })
+	r.until(60*time.Second, "more calls fail", func() bool { return sink.failed.Load() >= failed+n })
 	if now := heap(); now > before+4<<20 {
-		r.Errorf("the heap grew from %d to %d bytes over %d calls that failed", before, now, n)
+		r.Errorf("the heap grew from %d to %d bytes over %d failed calls", before, now, n)
 	}
 }
 
-// only checks that no answer of a sink was of another class.
+// only checks that a sink's results have no other class.
 func (r *rig) only(sink *counted, classes ...broker.Class) {
 	r.Helper()
 	for c := range sink.classes {
 		if broker.Class(c) == broker.ClassUnknown && r.slips() > 0 {
-			continue // a call that waited for the machine until its time was over
+			continue // a call that timed out on a starved machine
 		}
 		if n := sink.classes[c].Load(); n > 0 && !slices.Contains(classes, broker.Class(c)) {
-			r.Errorf("%d answers are %v, want only %v", n, broker.Class(c), classes)
+			r.Errorf("%d results are %v, want only %v", n, broker.Class(c), classes)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// brokerDeletes takes the topic away under a relay that works, and makes it anew.
+// brokerDeletes deletes the topic under a working relay, and makes it again.
 func brokerDeletes(r *rig, s *server) {
 	sink := &counted{Sink: s.sink(r.T)}
 	re, _ := r.relay(sink, nil)
@@ -19,11 +19,11 @@ func brokerDeletes(r *rig, s *server) {
 	before := s.read(r.T, r.topic)
 	do(r.T, func() error { return s.Remove(r.Context(), r.topic) })
 	r.write(200)
-	r.until(30*time.Second, "the relay says that the destination is down", func() bool { return r.brokerDown() > 0 })
+	r.until(30*time.Second, "the relay logs an unavailable destination", func() bool { return r.brokerDown() > 0 })
 	r.triesOn(sink, 2)
 	r.nothingParked()
 	if n := re.Stats().Delivered; n != 200 {
-		r.Errorf("%d messages count as delivered, 200 were before the topic was deleted", n)
+		r.Errorf("%d messages count as delivered, want the 200 from before the topic was deleted", n)
 	}
 	s.make(r.T, r.topic, 20_000)
 	r.drained(30 * time.Second)
@@ -33,7 +33,7 @@ func brokerDeletes(r *rig, s *server) {
 	r.only(sink, broker.ClassOutage, broker.ClassUnknown)
 }
 
-// brokerFull lets the topic take no more for a while.
+// brokerFull fills the topic for a while.
 func brokerFull(r *rig, s *server) {
 	sink := &counted{Sink: s.sink(r.T)}
 	r.relay(sink, nil)
@@ -50,8 +50,8 @@ func brokerFull(r *rig, s *server) {
 	r.only(sink, broker.ClassThrottled)
 }
 
-// brokerRefusesAll makes the broker reject every message: the brake must hold
-// the destination before a backlog has become dead letters.
+// brokerRefusesAll makes the broker reject every message: the brake must hold the
+// destination before the backlog becomes dead letters.
 func brokerRefusesAll(r *rig, s *server) {
 	const backlog, brake = 2000, 20
 	st := pgstore.New(r.pool, nil)
@@ -70,16 +70,16 @@ func brokerRefusesAll(r *rig, s *server) {
 		return dead
 	}
 	allow()
-	r.until(60*time.Second, "all others flow and the brake lets go", func() bool {
+	r.until(60*time.Second, "all others flow and the brake releases the destination", func() bool {
 		return int(re.Stats().Delivered)+len(parked()) >= backlog && len(re.Stats().Braked) == 0
 	})
-	// A broker that is broken and repaired piece by piece (Kafka applies a topic's
-	// limit to one partition after the other) rejects some between others, and the
-	// brake counts anew behind each of those. The calls end side by side: whose
-	// answer came first the relay may see otherwise than we do.
+	// A broker that breaks or recovers in parts (Kafka applies a topic's limit to one
+	// partition after another) rejects some messages between accepted ones, and each
+	// accepted one resets the brake. Calls end concurrently: the relay may see their
+	// replies in another order than the sink.
 	turns := int(sink.turns.Load())
 	if n := len(parked()); n == 0 || n > brake*max(5, 2+turns) {
-		r.Errorf("%d dead letters of %d, something was acknowledged behind rejections %d times", n, backlog, turns)
+		r.Errorf("%d dead letters of %d; messages were acknowledged after rejections %d times", n, backlog, turns)
 	}
 	for _, d := range parked() {
 		if _, err := st.Office().Admin.Request(r.Context(), store.Act{Kind: store.ActRetry, Seq: d.Seq, Actor: "test", Reason: "mended"}); err != nil {
@@ -92,8 +92,8 @@ func brokerRefusesAll(r *rig, s *server) {
 	r.only(sink, broker.ClassRejected)
 }
 
-// brokerPartitioned puts a network that fails in several ways between a relay
-// and a broker that is well.
+// brokerPartitioned puts a network that fails in several ways between a relay and a
+// working broker.
 func brokerPartitioned(r *rig, s *server) {
 	sink, proxy := s.through(r.T)
 	opts := r.options()
@@ -105,14 +105,14 @@ func brokerPartitioned(r *rig, s *server) {
 	faults := []func(){
 		proxy.Mute, func() { proxy.Cut(5000) }, proxy.Freeze, func() { proxy.CutAnswer(500) }, proxy.Reset,
 	}
-	if scale() > 1 { // a client notices after its pings
+	if scale() > 1 { // clients detect this fault by pings only
 		faults = append(faults, proxy.Strand)
 	}
 	for i, begin := range faults {
 		r.flows(re, 100)
 		failed := calls.failed.Load()
 		begin()
-		if i < 4 { // the others end by themselves
+		if i < 4 { // the other faults end by themselves
 			r.until(30*time.Second, "calls fail", func() bool { return calls.failed.Load() > failed })
 		}
 		if memory == 0 {
@@ -122,7 +122,7 @@ func brokerPartitioned(r *rig, s *server) {
 	}
 	r.flows(re, 100)
 	if now := heap(); now > memory+8<<20 {
-		r.Errorf("the heap grew from %d to %d bytes over %d partitions of the network", memory, now, len(faults))
+		r.Errorf("the heap grew from %d to %d bytes over %d network partitions", memory, now, len(faults))
 	}
 	stop()
 	r.drained(60 * time.Second)
@@ -131,7 +131,7 @@ func brokerPartitioned(r *rig, s *server) {
 	r.only(calls, s.faults()...)
 }
 
-// flows waits until so many more messages are delivered.
+// flows waits until n more messages are delivered.
 func (r *rig) flows(re *relay.Relay, n int64) {
 	r.Helper()
 	from := re.Stats().Delivered

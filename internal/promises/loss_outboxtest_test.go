@@ -13,7 +13,7 @@ import (
 	"github.com/postrider/postrider/outboxtest"
 )
 
-// fakeT notes a failure instead of ending the test.
+// fakeT records a failure instead of ending the test.
 type fakeT struct {
 	testing.TB
 	fatal string
@@ -62,7 +62,7 @@ func requireEnqueued(t *testing.T, db *sql.DB, d dialect.Dialect) {
 		f := &fakeT{TB: t}
 		outboxtest.RequireEnqueued(f, tx, d, c.want)
 		if !strings.Contains(f.fatal, c.says) {
-			t.Errorf("%v: said %q, want %q", c.want, f.fatal, c.says)
+			t.Errorf("%v: got %q, want %q", c.want, f.fatal, c.says)
 		}
 	}
 	f := &fakeT{TB: t}

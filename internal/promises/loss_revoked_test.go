@@ -10,31 +10,31 @@ import (
 	"github.com/postrider/postrider/broker"
 )
 
-// guarded is a broker that knows its users, of whom the relay is one. What it
-// is told may reach it a little later.
+// guarded is a broker with users, one of them the relay. Changes of its users may take
+// effect a little later.
 type guarded struct {
 	server
 
-	wrong, forbidden string // what is said of a password and of a right
+	wrong, forbidden string // log text for a wrong password and for a missing right
 
-	file     string                                         // holds the password of the user "relay"
-	open     func(t *testing.T) broker.Sink                 // as that user
-	password func(t *testing.T, password string)            // of the user from now on, whose connections end
-	allow    func(t *testing.T, topic string, allowed bool) // may the user publish?
+	file     string                                         // contains the password of the user "relay"
+	open     func(t *testing.T) broker.Sink                 // opens a sink as that user
+	password func(t *testing.T, password string)            // changes the password and ends the user's connections
+	allow    func(t *testing.T, topic string, allowed bool) // grants or revokes the right to publish
 }
 
-// the passwords of the user, one after the other. None may be printed.
+// The first and the second password of the user. Neither may be printed.
 const first, second = "hunter2-canary", "hunter3-canary"
 
-// TestRevoked takes from a relay at work its password and then its rights, and
-// gives both back: two outages, said once each with the reason, no attempt
-// burnt, and the relay continues by itself.
+// TestRevoked revokes the password and then the rights of a working relay, and restores
+// both: two outages, each logged once with the reason, no attempt used, and the relay
+// continues by itself.
 func TestRevoked(t *testing.T) {
 	for name, start := range map[string]func(*testing.T, string) *guarded{
 		"nats": guardedNATS, "redis": guardedRedis, "kafka": guardedKafka, "rabbitmq": guardedRabbitMQ, "webhook": guardedWebhook,
 	} {
 		if (name == "kafka" || name == "rabbitmq") && scale() == 1 {
-			continue // in the matrix: they need long to start
+			continue // in the matrix: they start slowly
 		}
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "password")
@@ -58,14 +58,14 @@ func revoked(r *rig, g *guarded) {
 	outage := func(reason string, begin, end func()) {
 		down := r.brokerDown()
 		begin()
-		r.until(60*time.Second, "the relay says why the broker refuses it", func() bool { return r.said.with(reason) > 0 })
+		r.until(60*time.Second, "the relay logs why the broker refuses it", func() bool { return r.said.with(reason) > 0 })
 		r.triesOn(sink, 3)
 		r.nothingParked()
 		end()
-		r.until(60*time.Second, "the relay goes on", func() bool { return r.brokerBack() > down && r.brokerBack() == r.brokerDown() })
+		r.until(60*time.Second, "the relay continues", func() bool { return r.brokerBack() > down && r.brokerBack() == r.brokerDown() })
 		r.flows(re, 100)
-		if n := r.said.with(reason); n > 2 { // twice: a call from before may answer behind one that goes through
-			r.Errorf("the reason %q is said %d times:\n%s", reason, n, r.said)
+		if n := r.said.with(reason); n > 2 { // twice: an older call may end after a successful one
+			r.Errorf("the reason %q is logged %d times:\n%s", reason, n, r.said)
 		}
 	}
 	outage(g.wrong, func() { g.password(r.T, second) }, func() { put(r.T, g.file, second) })
@@ -83,7 +83,7 @@ func revoked(r *rig, g *guarded) {
 	}
 }
 
-// put replaces what a file holds in one step, as those who rotate secrets do.
+// put replaces the content of a file atomically, as tools that rotate secrets do.
 func put(t *testing.T, path, text string) {
 	t.Helper()
 	next := path + ".next"

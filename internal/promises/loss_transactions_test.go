@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// begin opens a transaction that the test ends.
+// begin opens a transaction. The test ends it.
 func (r *rig) begin() pgx.Tx {
 	r.Helper()
 	tx, err := r.pool.Begin(r.Context())
@@ -21,8 +21,8 @@ func (r *rig) begin() pgx.Tx {
 	return tx
 }
 
-// raw inserts one message with a version that the test has chosen, without
-// the truth table's row locks, so that transactions overlap freely.
+// raw inserts one message with a given version, without the row locks of the table
+// truth, so that transactions overlap freely.
 func (r *rig) raw(tx pgx.Tx, key string, version int) {
 	r.Helper()
 	if _, err := tx.Exec(r.Context(), `INSERT INTO postrider.outbox (topic, key, payload, version)
@@ -38,8 +38,8 @@ func (r *rig) commit(tx pgx.Tx) {
 	}
 }
 
-// soon is how long somebody may have to wait who has nothing to wait for. It
-// is far above the few milliseconds it takes and far below any open transaction.
+// soon bounds the wait for an event that needs no waiting. It is far above the few
+// milliseconds of the event and far below any open transaction.
 const soon = 3 * time.Second
 
 // othersFlow commits messages and waits until they have arrived.
@@ -58,7 +58,7 @@ func TestLongTransaction(t *testing.T) {
 		r.raw(tx, "long", 1)
 		_, stop := r.relay(sink, nil)
 		r.othersFlow(sink, 500)
-		// What was running must be remembered by whoever continues.
+		// The next owner must know the running transactions.
 		stop()
 		r.relay(sink, nil)
 		r.othersFlow(sink, 500)
@@ -75,8 +75,8 @@ func TestLongTransaction(t *testing.T) {
 	})
 }
 
-// reads returns how many index entries of the outbox were read, and by how
-// many scans.
+// reads returns the number of index entries of the outbox that were read, and the number
+// of scans.
 func (r *rig) reads() (entries, scans int64) {
 	r.Helper()
 	if err := r.pool.QueryRow(r.Context(), `SELECT sum(idx_tup_read)::bigint, sum(idx_scan)::bigint FROM pg_stat_user_indexes
@@ -102,14 +102,14 @@ func TestBulkLoad(t *testing.T) {
 		}
 		r.othersFlow(sink, 200)
 
-		// Statistics arrive up to a second late, so the bound is on all polls
-		// together: those that pass the uncommitted rows, those that look for
-		// the rows of others that were running, and the many that find nothing.
+		// Statistics arrive up to a second late, so the bound covers all polls together:
+		// those that pass the uncommitted rows, those that search for the rows of other
+		// transactions, and the many that find no row.
 		_, loaded := r.reads()
-		r.until(10*time.Second, "the relay polls on", func() bool { _, now := r.reads(); return now >= loaded+lanes*60 })
+		r.until(10*time.Second, "the relay continues to poll", func() bool { _, now := r.reads(); return now >= loaded+lanes*60 })
 		after, scansAfter := r.reads()
-		if after-before > rows*3/2+rows*int64(r.lapses()) { // behind each of those they are read once more
-			t.Errorf("%d polls of a lane read %d index entries while %d rows were uncommitted: they are read again and again",
+		if after-before > rows*3/2+rows*int64(r.lapses()) { // each lapse reads them once more
+			t.Errorf("%d polls of a lane read %d index entries while %d rows were uncommitted: the polls read them repeatedly",
 				scansAfter-scans, after-before, rows)
 		}
 		t.Logf("%d index entries in %d probes", after-before, scansAfter-scans)
@@ -129,7 +129,7 @@ func TestSavepointLoop(t *testing.T) {
 		sink := &memory{}
 		r.relay(sink, nil)
 		tx := r.begin()
-		// More subtransactions than a snapshot lists, every third undone.
+		// More subtransactions than a snapshot lists, every third one rolled back.
 		loop := func(from int) {
 			if _, err := tx.Exec(t.Context(), fmt.Sprintf(`DO $$ BEGIN FOR i IN %d..%d LOOP
 				BEGIN
@@ -169,7 +169,7 @@ func TestPreparedTransaction(t *testing.T) {
 			if _, err := tx.Exec(t.Context(), `PREPARE TRANSACTION '`+name+`'`); err != nil {
 				t.Fatal(err)
 			}
-			_ = tx.Rollback(t.Context()) // the session has no transaction any more
+			_ = tx.Rollback(t.Context()) // the session no longer has a transaction
 			return name
 		}
 		kept, undone := prepare("kept", "two-phase"), prepare("undone", "undone")
@@ -188,8 +188,8 @@ func TestPreparedTransaction(t *testing.T) {
 	})
 }
 
-// TestOppositeCommits lets two writers commit in the opposite order of their
-// numbers, with and without a third one that follows the first of them.
+// TestOppositeCommits commits two transactions in the opposite order of their numbers,
+// with and without a third one after the first of them.
 func TestOppositeCommits(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		r := newRig(t, version)

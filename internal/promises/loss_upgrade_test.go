@@ -15,11 +15,11 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// Older programs, as the files that build them: source.tar.gz has the packages that
-// a program needs, without their tests.
+// Directories with older programs: source.tar.gz has the packages of a program, without
+// their tests.
 const (
-	// schema1 is the relay as it was when the schema was of version 1. It must work
-	// beside what is rolled out as long as the migrations declare that it does.
+	// schema1 is the relay of schema version 1. It must work beside newer relays as long
+	// as the migrations declare so.
 	schema1 = "testdata/schema1"
 	// before is the whole program as of commit 878313d, which had today's schema.
 	before = "testdata/before"
@@ -47,7 +47,7 @@ func built(t *testing.T, dir, pkg string) string {
 			t.Fatal(err)
 		}
 		_, _ = sum.Write(data)
-		if name == "main.go" || name == "go.mod" { // a program of its own around the packages
+		if name == "main.go" || name == "go.mod" { // a separate program around the packages
 			name = filepath.Join("old", name)
 		}
 		if err := os.WriteFile(filepath.Join(tree, name), data, 0o644); err != nil {
@@ -64,7 +64,7 @@ func built(t *testing.T, dir, pkg string) string {
 		{"mkdir", "-p", cache},
 		{"go", "build", "-C", tree, "-trimpath", "-o", temporary, pkg},
 	} {
-		for tries := 1; ; tries++ { // the build downloads modules, and a proxy may be away for a moment
+		for tries := 1; ; tries++ { // the build downloads modules, and a proxy may be unreachable for a moment
 			cmd := exec.Command(step[0], step[1:]...)
 			cmd.Env = append(os.Environ(), "GOWORK=", "GOFLAGS=")
 			out, err := cmd.CombinedOutput()
@@ -84,8 +84,8 @@ func built(t *testing.T, dir, pkg string) string {
 	return program
 }
 
-// previousRelay runs the old program until stop is called, which wants that it
-// drains and ends well.
+// previousRelay runs the old program until stop is called, which requires that it drains
+// and exits with 0.
 func (r *rig) previousRelay(program, broker string) (stop func()) {
 	r.Helper()
 	cmd := exec.Command(program, r.url, broker)
@@ -106,7 +106,7 @@ func (r *rig) previousRelay(program, broker string) (stop func()) {
 		r.Helper()
 		stopped = true
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			r.Errorf("the old relay had ended before: %v", err)
+			r.Errorf("the old relay ended early: %v", err)
 		}
 		if err := <-ended; err != nil {
 			r.Errorf("the old relay: %v\n%s", err, r.said)
@@ -114,7 +114,7 @@ func (r *rig) previousRelay(program, broker string) (stop func()) {
 	}
 }
 
-// owners waits until so many instances hold lanes.
+// owners waits until n instances own lanes.
 func (r *rig) owners(n int64) {
 	r.Helper()
 	r.until(time.Minute, "lanes are shared", func() bool {
@@ -122,10 +122,10 @@ func (r *rig) owners(n int64) {
 	})
 }
 
-// A rolling upgrade under load: the schema first, beside a
-// relay of the version before, then a relay of this version beside it, then
-// without it; and the old one comes back once more, as in a rollback. Nothing is
-// lost, nothing comes twice, and no key is out of order.
+// TestRollingUpgrade upgrades under load: the schema first, beside a relay of the
+// previous version, then a relay of this version beside it, then without it; then the old
+// one returns, as in a rollback. No message is lost or duplicated, and no key is out of
+// order.
 //
 // Promises: L, O, D
 func TestRollingUpgrade(t *testing.T) {
@@ -133,7 +133,7 @@ func TestRollingUpgrade(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		r := newRig(t, version)
 		s := pgstore.New(r.pool, nil)
-		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Target: 1}); err != nil { // as the old one made it
+		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Target: 1}); err != nil { // the old version's schema
 			t.Fatal(err)
 		}
 		nats := testserver.StartNATS(t)
@@ -151,22 +151,22 @@ func TestRollingUpgrade(t *testing.T) {
 		r.delivers("side by side")
 		stopOld()
 		r.owners(1)
-		r.delivers("the new one alone")
+		r.delivers("only the new one")
 		stopOld = r.previousRelay(program, broker)
 		r.owners(2)
-		r.delivers("the old one has come back")
+		r.delivers("the old one is back")
 		stopOld()
 		stopWriters()
 		r.drained(time.Minute)
 		stopNew()
 		if n := r.check(srv.read(t, r.topic)); n != 0 {
-			t.Errorf("%d messages came twice", n)
+			t.Errorf("%d messages arrived twice", n)
 		}
 		r.nothingParked()
 	})
 }
 
-// delivers waits until everybody who holds lanes has continued.
+// delivers waits until every instance with lanes has delivered more messages.
 func (r *rig) delivers(when string) {
 	r.Helper()
 	const slowest = `SELECT min(n)::bigint FROM (SELECT sum(delivered) AS n FROM postrider.lane_cursor WHERE owner <> '' GROUP BY owner) x`
@@ -174,7 +174,7 @@ func (r *rig) delivers(when string) {
 	r.until(time.Minute, "every relay delivers: "+when, func() bool { return r.number(slowest) > before })
 }
 
-// Write takes what a process says.
+// Write appends the output of a process.
 func (l *lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -23,8 +23,8 @@ import (
 	"github.com/postrider/postrider/internal/inboxwork"
 )
 
-// flapping is a database that is lost each time just after an attempt was
-// counted: the effect cannot be written, nor can the attempt be taken back.
+// flapping is a database that fails each time just after an attempt was counted: neither
+// can the effect be written nor the attempt be taken back.
 type flapping struct {
 	consumer.DB[*sql.Tx]
 	calls atomic.Int32
@@ -38,7 +38,8 @@ func (f *flapping) Transact(ctx context.Context, fn func(*sql.Tx, inbox.Conn) er
 	return f.DB.Transact(ctx, fn)
 }
 
-// Guarantee E: an outage counts no attempt, also when it is not there to be told.
+// TestOutageCostsNoAttempt: an outage counts no attempt, even if the database is unreachable
+// when the attempt should be taken back.
 //
 // Promises: S
 func TestOutageCostsNoAttempt(t *testing.T) {
@@ -71,9 +72,9 @@ func requireNoDeath(t *testing.T, db *sql.DB, in *inboxwork.Inbox, key string, n
 	}
 }
 
-// A delivery whose first one was given back unhandled, behind its key or at a
-// shutdown, is the first attempt.
-func TestDeliveryGivenBackUnhandledIsNoAttempt(t *testing.T) {
+// TestReturnedDeliveryCostsNoAttempt: a delivery that was returned unhandled, behind its key
+// or at a shutdown, costs no attempt; the next delivery is the first attempt.
+func TestReturnedDeliveryCostsNoAttempt(t *testing.T) {
 	db, _ := sqlite(t)
 	in := inboxDB(t, db, dialect.SQLite)
 	b := membroker.New(nil)
@@ -95,7 +96,7 @@ func TestDeliveryGivenBackUnhandledIsNoAttempt(t *testing.T) {
 	requireNoDeath(t, db, in, "a", 1)
 }
 
-// anyTx runs a statement in a handler's transaction.
+// anyTx runs a statement in a handler's transaction of any type.
 type anyTx func(statement string, args ...any) error
 
 // onPostgres runs a consumer with pgx.Tx, and with *sql.Tx of two drivers, until
@@ -136,11 +137,12 @@ func onPostgres(t *testing.T, opts consumer.Options, h func(do anyTx) error, che
 
 const insertEffect = "INSERT INTO effect VALUES ('a', 1)"
 
-// A handler whose connection is cut says anything; it is not to blame.
+// TestConnectionLostInTheHandler: a handler that loses its connection may return any error,
+// which costs no attempt.
 func TestConnectionLostInTheHandler(t *testing.T) {
 	var runs atomic.Int32
 	h := func(do anyTx) error {
-		if runs.Add(1)%6 != 0 { // five times; MaxAttempts is 3
+		if runs.Add(1)%6 != 0 { // five times, above MaxAttempts, which is 3
 			_ = do("SELECT pg_terminate_backend(pg_backend_pid())")
 			return errors.New("cannot book")
 		}
@@ -154,7 +156,8 @@ func TestConnectionLostInTheHandler(t *testing.T) {
 
 const conflict = `DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = '40001'; END $$`
 
-// Conflicts with other transactions are run again and are no attempts.
+// TestConflictCostsNoAttempt: a handler is run again after a conflict with another
+// transaction, which costs no attempt.
 func TestConflictCostsNoAttempt(t *testing.T) {
 	var runs atomic.Int32
 	opts := quick
@@ -171,8 +174,8 @@ func TestConflictCostsNoAttempt(t *testing.T) {
 	})
 }
 
-// TestHandlerThatCannotCommitIsBuried: what every try would meet again ends as a
-// dead letter that names the cause.
+// TestHandlerThatCannotCommitIsBuried: a failure that repeats in every attempt ends as a dead
+// letter that names the cause.
 //
 // Promises: S
 func TestHandlerThatCannotCommitIsBuried(t *testing.T) {
@@ -195,7 +198,8 @@ func TestHandlerThatCannotCommitIsBuried(t *testing.T) {
 	}
 }
 
-// Guarantee C: what a decoder or a panic quotes reaches neither log nor table.
+// TestPayloadsStayOutOfLogsAndCauses: a payload that a decoder or a panic quotes reaches
+// neither log nor table.
 //
 // Promises: C
 func TestPayloadsStayOutOfLogsAndCauses(t *testing.T) {
@@ -237,13 +241,13 @@ func TestPayloadsStayOutOfLogsAndCauses(t *testing.T) {
 	}
 }
 
-// picky decodes itself and quotes what it refuses, as many types do.
+// picky decodes itself and quotes refused input, as many types do.
 type picky struct{}
 
 func (*picky) UnmarshalJSON(b []byte) error { return errors.New("cannot take " + string(b)) }
 
-// What is kept by the brake after its last attempt runs again, also where the
-// attempts are counted in the database.
+// TestBrakeTriesAgain: a message that the brake keeps after its last attempt runs again,
+// even if the database counts the attempts.
 //
 // Promises: S
 func TestBrakeTriesAgain(t *testing.T) {

@@ -19,13 +19,13 @@ import (
 // crashFile names the database in the environment of a child process.
 const crashFile = "POSTRIDER_PROMISES_CRASH_FILE"
 
-// durable is a source in a table: what was delivered and not settled is
-// delivered again by the next process, with a higher number.
+// durable is a source in a table. The next process delivers unsettled messages again,
+// with a higher number.
 type durable struct {
 	db     *sql.DB
 	given  map[string]bool
 	cancel context.CancelFunc // when all is settled
-	hides  bool               // does not know the number of a delivery
+	hides  bool               // the number of a delivery is unknown
 }
 
 func (s *durable) Info() broker.SourceInfo                         { return broker.SourceInfo{Name: "table"} }
@@ -70,7 +70,7 @@ func (s *durable) Settle(_ context.Context, vs []broker.Verdict) error {
 
 const killed = 42
 
-// beCrash is a consumer whose handler of one message ends the process.
+// beCrash runs a consumer whose handler ends the process at one message.
 func beCrash(file string) error {
 	hides := strings.HasPrefix(file, "hide:")
 	file = strings.TrimPrefix(file, "hide:")
@@ -93,8 +93,8 @@ func beCrash(file string) error {
 	return c.Run(ctx)
 }
 
-// TestHandlerThatKillsTheProcessIsBuried: the attempt is committed before the
-// handler runs, so the count survives what the handler does to the process.
+// TestHandlerThatKillsTheProcessIsBuried: an attempt is committed before the handler
+// runs, so the count survives the end of the process.
 //
 // Promises: S
 func TestHandlerThatKillsTheProcessIsBuried(t *testing.T) {
@@ -128,7 +128,7 @@ INSERT INTO delivery (id) VALUES ('good'), ('poison'), ('better')`)
 				t.Fatal(err)
 			}
 			if len(letters) != 1 || letters[0].Message.ID != "poison" {
-				t.Errorf("dead letters %+v, want the poison alone", letters)
+				t.Errorf("dead letters %+v, want only the poison", letters)
 			}
 			if n := count(t, db, "SELECT count(DISTINCT id) FROM effect"); n != 2 || n != count(t, db, "SELECT count(*) FROM effect") {
 				t.Errorf("%d messages had an effect, want 2, once each", n)

@@ -38,7 +38,7 @@ func publish(t *testing.T, b *membroker.Broker, msgs ...postrider.Message) {
 	}
 }
 
-// acked counts what a source was told to acknowledge.
+// acked is a source that counts acknowledgements.
 type acked struct {
 	broker.Source
 	mu   sync.Mutex
@@ -72,7 +72,7 @@ func runUntil(t *testing.T, src *acked, run func(context.Context) error) {
 	case err := <-done:
 		t.Fatalf("Run ended early: %v", err)
 	case <-time.After(2 * time.Minute):
-		t.Error("not everything was acknowledged within two minutes")
+		t.Error("some messages were not acknowledged within two minutes")
 	}
 	cancel()
 	if err := <-done; err != nil {
@@ -127,12 +127,12 @@ func TestConsumerKeepsOrderAndOneEffect(t *testing.T) {
 			}
 		}
 		if n := count(t, db, "SELECT count(*) FROM "+attemptTable(in, db)); n != 0 {
-			t.Errorf("%d counts of attempts are left", n)
+			t.Errorf("%d rows of attempts are left", n)
 		}
 	})
 }
 
-// dialectOf is told from the driver, which is all that these tests need.
+// dialectOf derives the dialect from the driver, which suffices for these tests.
 func dialectOf(_ *inboxwork.Inbox, db *sql.DB) dialect.Dialect {
 	if fmt.Sprintf("%T", db.Driver()) == "*sqlite.Driver" {
 		return dialect.SQLite
@@ -154,7 +154,7 @@ func upTo(n int) (out []int) {
 	return out
 }
 
-// effects are the numbers of a key in the order in which they were committed.
+// effects returns the numbers of a key in the order of their commits.
 func effects(t *testing.T, db *sql.DB, key string) (out []int) {
 	t.Helper()
 	order := "place"

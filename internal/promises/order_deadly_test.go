@@ -27,7 +27,7 @@ const (
 	deadlyAttempts = 3
 )
 
-// deadly writes what it takes into a table, and ends the process at poison.
+// deadly is a sink that writes messages into a table and ends the process at poison.
 type deadly struct{ pool *pgxpool.Pool }
 
 func (deadly) Info() broker.Info { return broker.Info{Name: "deadly"} }
@@ -69,8 +69,8 @@ func beDeadly(url string) error {
 	}).Run(ctx)
 }
 
-// TestAMessageThatEndsItsRelay restarts a relay until nothing is pending but what
-// waits behind the message that ends each of them.
+// TestAMessageThatEndsItsRelay restarts a relay until only the messages behind the deadly
+// one are pending.
 //
 // Promises: S
 func TestAMessageThatEndsItsRelay(t *testing.T) {
@@ -84,7 +84,7 @@ func TestAMessageThatEndsItsRelay(t *testing.T) {
 		deaths := 0
 		for done := false; !done; {
 			if deaths > most {
-				t.Fatalf("the message has ended %d relays", deaths)
+				t.Fatalf("the message ended %d relays", deaths)
 			}
 			done = r.untilItEnds()
 			if !done {
@@ -97,7 +97,7 @@ func TestAMessageThatEndsItsRelay(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(recs) != 1 || recs[0].State != store.Dead || recs[0].Code != store.CodeCrashed || recs[0].Message.Type != poison || recs[0].Attempts != deadlyAttempts {
-			t.Errorf("parked are %+v, want the one message that ends relays, dead after %d attempts", recs, deadlyAttempts)
+			t.Errorf("parked records are %+v, want only the deadly message, dead after %d attempts", recs, deadlyAttempts)
 		}
 		rows, err := r.pool.Query(t.Context(), `SELECT payload FROM arrived ORDER BY n`)
 		if err != nil {
@@ -107,13 +107,13 @@ func TestAMessageThatEndsItsRelay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.exec(`DELETE FROM postrider.outbox WHERE key = 'bad'`) // the test's own numbers are of the others
+		r.exec(`DELETE FROM postrider.outbox WHERE key = 'bad'`) // the test counts only the other messages
 		r.atMost(r.check(arrived), deaths)
 	})
 }
 
-// untilItEnds runs a relay until its sink ends it, or until nothing is left to do: then
-// it is stopped.
+// untilItEnds runs a relay until its sink ends it. When no work is left it stops the relay
+// and returns true.
 func (r *rig) untilItEnds() (done bool) {
 	r.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -130,7 +130,7 @@ func (r *rig) untilItEnds() (done bool) {
 	go func() { ended <- cmd.Wait() }()
 	defer func() { _ = in.Close() }()
 	st := pgstore.New(r.pool, nil)
-	r.until(30*time.Second, "the relay ends, or nothing is left to do", func() bool {
+	r.until(30*time.Second, "the relay ends, or no work is left", func() bool {
 		select {
 		case err = <-ended:
 			return true

@@ -18,12 +18,12 @@ import (
 	"github.com/postrider/postrider/internal/inboxwork"
 )
 
-// TestGapIsTold: a gap that stays for a minute is reported with key, versions and
-// age. An operator then sends the missing messages again with "postrider replay",
-// and the key continues.
+// TestGapIsReported: a gap that stays for a minute is reported with key, versions and age.
+// An operator sends the missing messages again with "postrider replay", and the key
+// continues.
 //
 // Promises: O
-func TestGapIsTold(t *testing.T) {
+func TestGapIsReported(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		publish(t, b, versioned(0, 1), versioned(0, 4), versioned(0, 5), versioned(1, 2))
@@ -31,7 +31,7 @@ func TestGapIsTold(t *testing.T) {
 		opts := patient(inbox.Contiguous)
 		opts.OnGap = func(_ context.Context, g inbox.Gap) {
 			gaps <- g
-			panic("of who is told")
+			panic("in OnGap")
 		}
 		var log bytes.Buffer // read when the consumer has ended
 		opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
@@ -51,9 +51,9 @@ func TestGapIsTold(t *testing.T) {
 			select {
 			case g := <-gaps:
 				if g.Age < time.Minute {
-					t.Errorf("a gap of moments is told: %+v", g)
+					t.Errorf("a new gap is reported: %+v", g)
 				}
-				if g.Key != "k0" { // on a machine that is suspended for a minute
+				if g.Key != "k0" { // the machine was suspended for a minute
 					break
 				}
 				told = append(told, g)
@@ -65,18 +65,18 @@ func TestGapIsTold(t *testing.T) {
 			return c.Stats().Effects < 5
 		})
 		if len(told) != 1 || told[0].Age < 2*time.Minute {
-			t.Fatalf("told %+v", told)
+			t.Fatalf("reported %+v", told)
 		}
 		told[0].Age = 0
 		if want := (inbox.Gap{Topic: "orders", Key: "k0", Mark: 1, Needs: 3, Stashed: 2}); told[0] != want {
-			t.Errorf("told %+v, want %+v", told[0], want)
+			t.Errorf("reported %+v, want %+v", told[0], want)
 		}
 		if got := effects(t, db, "k0"); !slices.Equal(got, []int{1, 2, 3, 4, 5}) || wrong.Load() != 0 {
 			t.Errorf("effects %v", got)
 		}
 		for _, want := range []string{"missing versions found", "key=k0 from=2 to=3 waiting=2 age=", "who=Options.OnGap"} {
 			if !strings.Contains(log.String(), want) {
-				t.Errorf("%q is not said:\n%s", want, &log)
+				t.Errorf("%q is missing in the log:\n%s", want, &log)
 			}
 		}
 	})

@@ -20,7 +20,7 @@ import (
 	"github.com/postrider/postrider/internal/inboxwork"
 )
 
-// versions are the messages 1 to n of each of keys, twice some of them, in any order.
+// versions returns the versions 1 to n of each key, some of them twice, in any order.
 func versions(rng *rand.Rand, keys, n int) []postrider.Message {
 	var msgs []postrider.Message
 	for k := range keys {
@@ -42,13 +42,14 @@ func versioned(k, v int) postrider.Message {
 	return m
 }
 
-// last is the highest number among the effects of an id.
+// last returns the highest number among the effects of an id.
 func last(ctx context.Context, tx *sql.Tx, id string) (n int, err error) {
 	err = tx.QueryRowContext(ctx, "SELECT coalesce(max(n), 0) FROM effect WHERE id = $1", id).Scan(&n)
 	return n, err
 }
 
-// applying inserts an effect when it may follow the last one, and fails sometimes.
+// applying returns a handler that inserts an effect if it may follow the last one, and
+// sometimes fails.
 func applying(follows func(last, n int) bool, wrong, fails *atomic.Int32) func(context.Context, *sql.Tx, order) error {
 	return func(ctx context.Context, tx *sql.Tx, o order) error {
 		before, err := last(ctx, tx, o.ID)
@@ -68,7 +69,7 @@ func applying(follows func(last, n int) bool, wrong, fails *atomic.Int32) func(c
 	}
 }
 
-// patient tries often: a fourth of all tries fails.
+// patient allows many attempts, because a quarter of them fails.
 func patient(o inbox.Order) *consumer.Options {
 	opts := quick
 	opts.MaxAttempts = 50
@@ -76,8 +77,8 @@ func patient(o inbox.Order) *consumer.Options {
 	return &opts
 }
 
-// TestContiguous: whatever the order and the duplicates, and although handlers
-// fail, each version is applied once and in turn.
+// TestContiguous: for any order of delivery, with duplicates and failing handlers, each
+// version is applied once and in turn.
 //
 // Promises: O, E
 func TestContiguous(t *testing.T) {
@@ -120,8 +121,7 @@ func testContiguous(t *testing.T, db *sql.DB, in *inboxwork.Inbox, batch int) {
 	}
 }
 
-// TestLatest: the versions that are applied rise, the last one is among them, and
-// every other is dropped.
+// TestLatest: applied versions rise and include the last one; all others are dropped.
 //
 // Promises: E
 func TestLatest(t *testing.T) {
@@ -150,11 +150,11 @@ func TestLatest(t *testing.T) {
 	})
 }
 
-// TestContiguousGoesPastWhatIsAnnounced: versions that the key's next message
-// calls missing are not waited for.
+// TestContiguousSkipsAnnouncedVersions: the consumer does not wait for versions that the
+// key's next message announces as missing.
 //
 // Promises: O
-func TestContiguousGoesPastWhatIsAnnounced(t *testing.T) {
+func TestContiguousSkipsAnnouncedVersions(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		four, six, seven := versioned(0, 4), versioned(0, 6), versioned(0, 7)
 		four.Headers = map[string]string{envelope.Gap: "2-3"}
@@ -174,8 +174,8 @@ func TestContiguousGoesPastWhatIsAnnounced(t *testing.T) {
 	})
 }
 
-// TestContiguousStopsBehindTheDead: a dead letter stops its key and no other; a
-// mark that is set by hand lets it continue.
+// TestContiguousStopsBehindTheDead: a dead letter blocks its key and no other. A mark that
+// is set by hand releases the key.
 //
 // Promises: O
 func TestContiguousStopsBehindTheDead(t *testing.T) {
@@ -210,7 +210,7 @@ func TestContiguousStopsBehindTheDead(t *testing.T) {
 			}
 			return in.Revive(t.Context(), tx, three)
 		})
-		runWhile(t, c.Run, func() bool { return c.Stats().Dead < 2 }) // it dies once more
+		runWhile(t, c.Run, func() bool { return c.Stats().Dead < 2 }) // the letter dies again
 		inTx(t, db, func(tx inbox.Conn) error { return in.Discard(t.Context(), tx, three) })
 		runWhile(t, c.Run, func() bool { return c.Stats().Effects < 9 })
 		if got := effects(t, db, "k0"); !slices.Equal(got, []int{1, 2, 4, 5}) {
@@ -219,7 +219,7 @@ func TestContiguousStopsBehindTheDead(t *testing.T) {
 		for name, act := range map[string]func(context.Context, inbox.Conn, string) error{"Revive": in.Revive, "Discard": in.Discard} {
 			inTx(t, db, func(tx inbox.Conn) error {
 				if err := act(t.Context(), tx, three); !errors.Is(err, inbox.ErrNotDead) {
-					t.Errorf("%s of what is not there: %v", name, err)
+					t.Errorf("%s of a missing message: %v", name, err)
 				}
 				return nil
 			})
@@ -227,8 +227,8 @@ func TestContiguousStopsBehindTheDead(t *testing.T) {
 	})
 }
 
-// TestDeadLetterIsRevived: it has its effect after all, its key continues in its
-// order, and where there is no order nothing is asked of it.
+// TestDeadLetterIsRevived: a revived dead letter has its effect, and its key continues in
+// order. A topic without an order needs neither key nor version.
 func TestDeadLetterIsRevived(t *testing.T) {
 	for kept, want := range map[inbox.Order][]int{inbox.AnyOrder: {1, 3, 2}, inbox.Contiguous: {1, 2, 3}} {
 		t.Run(kept.String(), func(t *testing.T) {
@@ -260,8 +260,8 @@ func TestDeadLetterIsRevived(t *testing.T) {
 	}
 }
 
-// TestGapIsGivenUp: after SkipGap the key continues, and what comes of the gap
-// later is stale.
+// TestGapIsGivenUp: after SkipGap the key continues, and late versions of the gap are
+// stale.
 //
 // Promises: O
 func TestGapIsGivenUp(t *testing.T) {
@@ -274,7 +274,7 @@ func TestGapIsGivenUp(t *testing.T) {
 		c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), opts)
 		var wrong atomic.Int32
 		consumer.Handle(c, "stock.changed", applying(func(last, n int) bool { return n > last }, &wrong, nil))
-		// The gap is looked for when a run begins.
+		// Run searches for gaps when it begins.
 		runWhile(t, c.Run, func() bool { return c.Stats().Stashed < 2 })
 		runWhile(t, c.Run, func() bool { return c.Stats().Effects < 3 })
 		publish(t, b, versioned(0, 2))
@@ -285,8 +285,8 @@ func TestGapIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestNoPlaceInTheOrder: without key or version a message of an ordered topic is
-// dead at once, and again when somebody has it tried again: nothing drops it.
+// TestNoPlaceInTheOrder: a message of an ordered topic without key or version is dead at
+// once, and again after a retry. It is never dropped.
 //
 // Promises: S
 func TestNoPlaceInTheOrder(t *testing.T) {
@@ -328,11 +328,11 @@ func TestNoPlaceInTheOrder(t *testing.T) {
 	})
 }
 
-// TestKeysThatAreNoText: the marks of two keys stay apart whose readable parts are
-// the same, and a key that is longer than the table allows has one too.
+// TestKeysOfAnyBytes: keys with equal readable parts have separate marks, and a key that is
+// longer than the table allows has a mark too.
 //
 // Promises: E
-func TestKeysThatAreNoText(t *testing.T) {
+func TestKeysOfAnyBytes(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
 		var msgs []postrider.Message
@@ -380,8 +380,8 @@ func mark(t *testing.T, db *sql.DB, in *inboxwork.Inbox, key string) (version in
 	return version
 }
 
-// TestUnstashedLeavesNoAttempt: a process has begun to try a stashed message and
-// died; another one applies it behind the message it waited for.
+// TestUnstashedLeavesNoAttempt: a process died during an attempt of a stashed message.
+// Another one applies it after the message it waited for.
 func TestUnstashedLeavesNoAttempt(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		inTx(t, db, func(tx inbox.Conn) error {
@@ -405,12 +405,12 @@ func TestUnstashedLeavesNoAttempt(t *testing.T) {
 			}
 			there, hold := in.HoldStashed(t.Context(), tx, inboxwork.Stashed{Message: versioned(0, 2)})
 			if there {
-				t.Error("version 2 was applied, and is in the stash")
+				t.Error("version 2 was applied but is still in the stash")
 			}
 			return errors.Join(err, unstash, hold)
 		})
 		if n := count(t, db, "SELECT count(*) FROM "+attemptTable(in, db)); n != 0 {
-			t.Errorf("%d counts of attempts are left", n)
+			t.Errorf("%d rows of attempts are left", n)
 		}
 	})
 }
@@ -427,8 +427,8 @@ func inTx(t *testing.T, db *sql.DB, fn func(tx inbox.Conn) error) {
 	}
 }
 
-// TestErasedIsNotHandledInItsTurn: an erased message that has waited for the versions
-// before it is applied without its handler.
+// TestErasedIsNotHandledInItsTurn: an erased message that waited for earlier versions is
+// applied without its handler.
 //
 // Promises: O
 func TestErasedIsNotHandledInItsTurn(t *testing.T) {
@@ -460,7 +460,7 @@ func TestErasedIsNotHandledInItsTurn(t *testing.T) {
 	})
 }
 
-// runWhile runs a consumer for as long as more says, and at most two minutes.
+// runWhile runs a consumer while more returns true, at most two minutes.
 func runWhile(t *testing.T, run func(context.Context) error, more func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -473,7 +473,7 @@ func runWhile(t *testing.T, run func(context.Context) error, more func() bool) {
 		<-tick.C
 	}
 	if more() {
-		t.Error("it did not come to an end within two minutes")
+		t.Error("the consumer was not done within two minutes")
 	}
 	cancel()
 	if err := <-done; err != nil {

@@ -20,27 +20,25 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// memberEnv holds a memberConfig in the environment of a process of TestMembers.
+// memberEnv is the environment variable with the memberConfig of a process of TestMembers.
 const memberEnv = "POSTRIDER_PROMISES_MEMBER"
 
 type memberConfig struct {
 	Broker, URL, Topic, DSN string
 	Name                    string // of the process
-	Bare                    bool   // without an inbox: what the source gives is all there is
+	Bare                    bool   // without an inbox, only the source
 }
 
-// membersTables is what the members write down, and the broker's word for what is
-// committed. One sequence dates everything; asked is from before the source was
-// asked for what was then run.
+// membersTables has the records of the members and the broker's committed offsets. One
+// sequence dates all rows; asked is its value before the Receive that returned the message.
 const membersTables = `CREATE SEQUENCE clock;
 CREATE TABLE member (name text PRIMARY KEY, works boolean NOT NULL DEFAULT false);
 CREATE TABLE run (at bigint NOT NULL DEFAULT nextval('clock'), asked bigint NOT NULL DEFAULT 0, member text, origin text, key text, n integer);
 CREATE TABLE committed (at bigint NOT NULL DEFAULT nextval('clock'), place text, upto bigint)`
 
-// TestMembers: consumers of one name come, leave and are killed while keys are in
-// flight. With the inbox every message has one effect, in the order of its key.
-// Without it nothing is left out or steps ahead, and on Kafka no message is run
-// again that was committed.
+// TestMembers: consumers of one name join, leave and are killed while keys are in flight.
+// With the inbox every message has one effect, in the order of its key. Without it no
+// message is skipped or steps ahead, and on Kafka no committed message is run again.
 //
 // Promises: O, E
 func TestMembers(t *testing.T) {
@@ -63,19 +61,19 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// company is the members of one name, and what is published to them.
+// company has the members of one name and the messages published to them.
 type company struct {
 	*testing.T
 	b       *server
 	s       *effectStore
 	c       memberConfig
-	members []*member // that live
+	members []*member // living ones
 	made    int
-	sent    int // numbers of every key
+	sent    int // messages per key
 	upto    map[int32]int64
 }
 
-const membersKeys = 24 // some for each partition
+const membersKeys = 24 // several per partition
 
 func newCompany(t *testing.T, b *server, c memberConfig) *company {
 	t.Helper()
@@ -88,8 +86,8 @@ func newCompany(t *testing.T, b *server, c memberConfig) *company {
 	return &company{T: t, b: b, s: s, c: c, upto: make(map[int32]int64)}
 }
 
-// campaign has one member come, the busiest one killed and the next busiest leave,
-// while messages are published.
+// campaign lets a member join, kills the busiest one and lets the next busiest leave, while
+// messages are published.
 func (o *company) campaign() {
 	rounds := 1
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
@@ -103,9 +101,9 @@ func (o *company) campaign() {
 			o.feed("the new member has joined", o.hasJoined(o.members[len(o.members)-1]))
 		}
 		o.busy().kill(o.T)
-		o.feed("what was sent before the kill is done", o.doneUpTo(o.sent))
+		o.feed("messages from before the kill are done", o.doneUpTo(o.sent))
 		o.busy().leave(o.T)
-		o.feed("what was sent before one left is done", o.doneUpTo(o.sent))
+		o.feed("messages from before the leave are done", o.doneUpTo(o.sent))
 	}
 	until(o.T, 5*time.Minute, "everything is done", o.doneUpTo(o.sent))
 	until(o.T, time.Minute, "everything is acknowledged", func() bool { return o.b.left(o.T, o.c.Topic, o.c.Topic) == 0 })
@@ -115,8 +113,8 @@ func (o *company) campaign() {
 	o.judge()
 }
 
-// hasJoined waits until a member is given messages, or on NATS, where one of them
-// gets all, asks for some.
+// hasJoined reports whether a member has received messages or, on NATS, where one member
+// receives all, has called Receive.
 func (o *company) hasJoined(m *member) func() bool {
 	condition := " AND works"
 	if o.c.Broker == "nats" {
@@ -127,14 +125,14 @@ func (o *company) hasJoined(m *member) func() bool {
 	}
 }
 
-// doneUpTo waits until all of the first n numbers of every key have been run.
+// doneUpTo reports whether the first n messages of every key have been run.
 func (o *company) doneUpTo(n int) func() bool {
 	return func() bool {
 		return count(o.T, o.s.db, fmt.Sprintf("SELECT count(DISTINCT (key, n)) FROM run WHERE n < %d", n)) >= n*membersKeys
 	}
 }
 
-// feed publishes until enough says so, and not much more than is consumed.
+// feed publishes until enough returns true, not much faster than the members consume.
 func (o *company) feed(what string, enough func() bool) {
 	o.Helper()
 	until(o.T, 5*time.Minute, what, func() bool {
@@ -150,7 +148,7 @@ func (o *company) feed(what string, enough func() bool) {
 	})
 }
 
-// look writes down what the broker says is committed.
+// look records the broker's committed offsets.
 func (o *company) look() {
 	o.Helper()
 	if o.b.Committed == nil {
@@ -172,7 +170,7 @@ func (o *company) look() {
 	}
 }
 
-// busy is the member that has run something last, of those that live.
+// busy returns the living member that ran a message last.
 func (o *company) busy() *member {
 	o.Helper()
 	var found *member
@@ -193,7 +191,7 @@ func (o *company) busy() *member {
 	return found
 }
 
-// judge looks at what was run.
+// judge checks the recorded runs.
 func (o *company) judge() {
 	o.Helper()
 	const marked = `(SELECT *, coalesce(max(n) OVER w, -1) AS high FROM run
@@ -202,20 +200,20 @@ func (o *company) judge() {
 	err := o.s.db.QueryRow(`SELECT coalesce(string_agg(format('%s:%s at %s by %s behind %s', key, n, at, member, high), '; '), '')
 		FROM (SELECT * FROM ` + marked + ` > high + 1 ORDER BY at LIMIT 20) r`).Scan(&ahead)
 	if err != nil || ahead != "" {
-		o.Errorf("run before what they follow: %s, %v", ahead, err)
+		o.Errorf("run before their predecessors: %s, %v", ahead, err)
 	}
 	again := count(o.T, o.s.db, "SELECT count(*) FROM "+marked+" <= high")
 	settled := count(o.T, o.s.db, `SELECT count(*) FROM run r WHERE EXISTS (SELECT 1 FROM committed c
 		WHERE c.place = split_part(r.origin, '@', 1) AND c.at < r.asked AND c.upto > split_part(r.origin, '@', 2)::bigint)`)
 	o.Logf("%d messages, %d members; run again: %d, of them committed: %d", o.sent*membersKeys, o.made, again, settled)
 	if !o.c.Bare && again != 0 {
-		o.Errorf("%d messages had another effect", again)
+		o.Errorf("%d messages had a second effect", again)
 	}
 	if settled != 0 {
-		o.Errorf("%d messages were run although they were committed before the member asked for them", settled)
+		o.Errorf("%d messages were run although they had been committed before the member's Receive", settled)
 	}
 	if o.b.Committed != nil && count(o.T, o.s.db, "SELECT count(*) FROM committed WHERE upto > 0") == 0 {
-		o.Error("the broker was never seen to have a commit")
+		o.Error("no commit was observed at the broker")
 	}
 }
 
@@ -268,11 +266,11 @@ func (m *member) leave(t *testing.T) {
 			t.Errorf("%s ended with %d: %s", m.name, code, &m.out)
 		}
 	case <-time.After(time.Minute):
-		t.Errorf("%s has not left after a minute", m.name)
+		t.Errorf("%s did not leave within a minute", m.name)
 	}
 }
 
-// beMember consumes until standard input ends, as it does when the test dies.
+// beMember consumes until standard input ends, which also happens when the test dies.
 func beMember(config string) error {
 	var c memberConfig
 	if err := json.Unmarshal([]byte(config), &c); err != nil {
@@ -310,7 +308,7 @@ func beMember(config string) error {
 		})
 }
 
-// number is the message's number in its key, as numbered has made it.
+// number returns the message's number in its key, as set by numbered.
 func number(m postrider.Message) string { return m.ID[len(m.ID)-6:] }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -322,17 +320,17 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// witness writes down what goes through a source.
+// witness is a source that records its messages.
 type witness struct {
 	broker.Source
 	pool  *pgxpool.Pool
 	name  string
-	asked int64 // the clock before the source was asked last
+	asked int64 // the clock before the last Receive
 	said  bool
 	works bool
 }
 
-// Receive asks for a short time each, so that asked is not much older than what comes.
+// Receive waits for a short time only, so that asked is hardly older than the messages.
 func (w *witness) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	if !w.said {
 		if _, err := w.pool.Exec(ctx, "INSERT INTO member VALUES ($1)", w.name); err != nil {
@@ -361,13 +359,13 @@ func (w *witness) Receive(ctx context.Context, limit int) ([]broker.Delivery, er
 	}
 }
 
-// runBare runs what the source gives, keys beside each other, and settles each
-// message when it is done.
+// runBare runs the source's messages, keys concurrently, and settles each message when it
+// is done.
 func (w *witness) runBare(ctx context.Context) error {
 	for ctx.Err() == nil {
 		ds, err := w.Receive(ctx, 20)
 		if err != nil {
-			pause(ctx, 50*time.Millisecond) // a broker that is moving partitions may say so
+			pause(ctx, 50*time.Millisecond) // a broker that moves partitions may return an error
 			continue
 		}
 		byKey := make(map[string][]broker.Delivery)
@@ -389,8 +387,7 @@ func (w *witness) runBare(ctx context.Context) error {
 	return nil
 }
 
-// runKey runs the messages of one key. What has begun continues when the process is
-// asked to end.
+// runKey runs the messages of one key. It continues when the process is asked to end.
 func (w *witness) runKey(ds []broker.Delivery) error {
 	ctx := context.Background()
 	for _, d := range ds {
@@ -399,7 +396,7 @@ func (w *witness) runKey(ds []broker.Delivery) error {
 		if err != nil {
 			return err
 		}
-		pause(ctx, 2*time.Millisecond) // so that a kill finds work in hand
+		pause(ctx, 2*time.Millisecond) // so that a kill interrupts work
 		for w.Settle(ctx, []broker.Verdict{{Delivery: d, Ack: true}}) != nil {
 			pause(ctx, 50*time.Millisecond)
 		}

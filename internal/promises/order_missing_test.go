@@ -19,14 +19,14 @@ import (
 	"github.com/postrider/postrider/store/pgstore"
 )
 
-// lossy loses the first delivery of each version that it names, as a topic does
-// whose retention was too short.
+// lossy is a source that loses the first delivery of some versions, like a topic whose
+// retention was too short.
 type lossy struct {
 	broker.Source
 
 	mu    sync.Mutex
 	loses []int64
-	came  []int64 // versions, also those that are lost
+	came  []int64 // versions, including lost ones
 }
 
 func (l *lossy) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
@@ -46,8 +46,8 @@ func (l *lossy) Receive(ctx context.Context, limit int) ([]broker.Delivery, erro
 	}), err
 }
 
-// TestMissingVersionsAreSentAgain: what is lost between relay and consumer comes
-// again from the outbox, and nothing else does.
+// TestMissingVersionsAreSentAgain: versions that were lost between relay and consumer are
+// sent again from the outbox, and no others.
 //
 // Promises: O
 func TestMissingVersionsAreSentAgain(t *testing.T) {
@@ -80,7 +80,7 @@ func TestMissingVersionsAreSentAgain(t *testing.T) {
 		return err
 	})
 	runWhile(t, c.Run, func() bool { return c.Stats().Stashed < 2 })
-	until(t, time.Minute, "the relay has settled what it sent", func() bool {
+	until(t, time.Minute, "the relay has settled every message", func() bool {
 		return h.count(`SELECT count(*) FROM postrider.messages WHERE state <> 'Sent'`) == 0
 	})
 	if _, err := db.Exec("UPDATE " + table(in, db, "stash") + " SET stashed_at = stashed_at - interval '2 minutes'"); err != nil {
@@ -91,10 +91,10 @@ func TestMissingVersionsAreSentAgain(t *testing.T) {
 		t.Errorf("effects %v", got)
 	}
 	if want := []int64{1, 2, 3, 4, 5, 6, 3, 4}; !slices.Equal(src.came, want) {
-		t.Errorf("versions came as %v, want %v", src.came, want)
+		t.Errorf("versions were received as %v, want %v", src.came, want)
 	}
 	var why string
 	if err := db.QueryRow(`SELECT actor || ': ' || reason FROM postrider.audit WHERE act = 'replay' ORDER BY id LIMIT 1`).Scan(&why); err != nil || why != "billing: a consumer misses versions 3 to 4" {
-		t.Errorf("the journal says %q, %v", why, err)
+		t.Errorf("the journal has the reason %q, %v", why, err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/postrider/postrider/internal/inboxwork"
 )
 
-// uncounted is a source that does not know the number of a delivery, as Kafka.
+// uncounted is a source without the number of a delivery, like Kafka.
 type uncounted struct{ *acked }
 
 func (s uncounted) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
@@ -29,7 +29,7 @@ func (s uncounted) Receive(ctx context.Context, limit int) ([]broker.Delivery, e
 	return ds, err
 }
 
-// begun counts n attempts of m, by a process that is gone, that do not come to an end.
+// begun records n attempts of m that another, ended process began and did not finish.
 func begun(t *testing.T, db *sql.DB, in *inboxwork.Inbox, m postrider.Message, n int, alone bool) {
 	t.Helper()
 	for i := range n {
@@ -46,8 +46,8 @@ func begun(t *testing.T, db *sql.DB, in *inboxwork.Inbox, m postrider.Message, n
 	}
 }
 
-// TestSuspectRunsAlone: a message whose last two attempts ended with the process
-// takes nobody with it when it does so again.
+// TestSuspectRunsAlone: a message whose last two attempts ended with the process runs
+// alone, so that a third end concerns no other message.
 func TestSuspectRunsAlone(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
@@ -75,7 +75,7 @@ func TestSuspectRunsAlone(t *testing.T) {
 			beside.Add(others)
 			suspect.Store(true)
 			defer suspect.Store(false)
-			pause := time.NewTimer(50 * time.Millisecond) // so that others could join
+			pause := time.NewTimer(50 * time.Millisecond) // gives others the time to join
 			defer pause.Stop()
 			<-pause.C
 			return nil
@@ -85,13 +85,13 @@ func TestSuspectRunsAlone(t *testing.T) {
 			t.Errorf("%d handlers ran beside the suspect", n)
 		}
 		if n := count(t, db, "SELECT count(*) FROM "+attemptTable(in, db)); n != 0 {
-			t.Errorf("%d counts of attempts are left", n)
+			t.Errorf("%d rows of attempts are left", n)
 		}
 	})
 }
 
-// TestOnlyTheGuiltyIsBuried: ends of the process that a message met beside
-// others prove nothing, however many.
+// TestOnlyTheGuiltyIsBuried: ends of the process during which other messages ran too prove
+// nothing against a message, however many.
 func TestOnlyTheGuiltyIsBuried(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		t.Run(fmt.Sprint("alone ", alone), func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestOnlyTheGuiltyIsBuried(t *testing.T) {
 	}
 }
 
-// TestShutdownCostsNoAttempt: a handler that the shutdown breaks off has not failed.
+// TestShutdownCostsNoAttempt: a handler that is interrupted by the shutdown has not failed.
 func TestShutdownCostsNoAttempt(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		b := membroker.New(nil)
@@ -131,15 +131,15 @@ func TestShutdownCostsNoAttempt(t *testing.T) {
 		if err := c.Run(ctx); err != nil && !strings.Contains(err.Error(), "did not return") {
 			t.Fatal(err)
 		}
-		// Run waits for DrainTimeout only, the attempt is taken back a moment later.
+		// Run waits only for DrainTimeout; the attempt is taken back a moment later.
 		until(t, 10*time.Second, "the attempt is taken back", func() bool {
 			return count(t, db, "SELECT coalesce(max(attempts), -1) FROM "+attemptTable(in, db)) == 0
 		})
 	})
 }
 
-// TestRefusedAtTheCommit: a deferred constraint is the handler's failure, with
-// its cause in the dead letter.
+// TestRefusedAtTheCommit: a violated deferred constraint is the handler's failure, and the
+// dead letter names the cause.
 func TestRefusedAtTheCommit(t *testing.T) {
 	db := openSQL(t, "pgx", postgres18(t))
 	in := inboxDB(t, db, dialectOf(nil, db))

@@ -11,8 +11,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// record keeps every row that progress and parked ever get, which the relay
-// prunes.
+// record copies every row that is inserted into progress and parked, because the relay
+// prunes both.
 func (r *rig) record() {
 	r.Helper()
 	r.exec(`CREATE TABLE chain (lane int, n bigint, owner text, pos bigint, delivered bigint, PRIMARY KEY (lane, n))`)
@@ -25,7 +25,7 @@ func (r *rig) record() {
 	r.exec(`CREATE TRIGGER note AFTER INSERT ON postrider.parked FOR EACH ROW EXECUTE FUNCTION note_park()`)
 }
 
-// owned returns how many lanes the newest progress rows give to an instance.
+// owned returns the number of lanes that an instance owns by the newest progress rows.
 func (r *rig) owned(boot string) int64 {
 	r.Helper()
 	return r.number(`SELECT count(*) FROM postrider.lane_cursor WHERE owner = $1`, boot)
@@ -55,12 +55,12 @@ func TestZombie(t *testing.T) {
 		r.bulk(20)
 		r.drained(10 * time.Second)
 
-		// The zombie stops in the middle of a call that will be refused.
+		// The zombie is frozen in a call that the sink will refuse.
 		r.exec(`WITH v AS (UPDATE truth SET version = version + 1 RETURNING key, version)
 			INSERT INTO postrider.outbox (topic, key, type, payload, version)
 			SELECT $1, key, $2, convert_to(key || ':' || version, 'UTF8'), version FROM v`, r.topic, poison)
 		if line, err := c.out.ReadString('\n'); err != nil || line != "halted\n" {
-			t.Fatalf("the relay process said %q, %v\n%s", line, err, &c.err)
+			t.Fatalf("the relay process printed %q, %v\n%s", line, err, &c.err)
 		}
 		r.write(2 * manyKeys)
 		c.signal(syscall.SIGSTOP)
@@ -74,19 +74,19 @@ func TestZombie(t *testing.T) {
 		r.write(manyKeys)
 		r.until(10*time.Second, "the second relay delivers", func() bool { return re.Stats().Delivered > mark })
 
-		// It wakes up with the refusal in its hand.
+		// The zombie continues with the refusal.
 		if _, err := fmt.Fprintln(c.in, "go on"); err != nil {
 			t.Fatal(err)
 		}
 		c.signal(syscall.SIGCONT)
-		r.until(10*time.Second, "the first relay has come back to its share", func() bool { return r.owned(zombie) == lanes/2 })
+		r.until(10*time.Second, "the first relay has its share again", func() bool { return r.owned(zombie) == lanes/2 })
 		r.bulk(20)
-		// What the first relay parked while it was the owner is due for ever.
-		r.until(10*time.Second, "everything has passed", func() bool {
+		// Records that the first relay parked as the owner stay parked.
+		r.until(10*time.Second, "every other message is sent", func() bool {
 			return r.number(`SELECT count(*) FROM postrider.messages WHERE state IN ('Pending', 'InProgress') AND parked IS NULL`) == 0
 		})
 		if n := r.number(`SELECT count(*) FROM parks`) - parkedBefore; n != 0 {
-			t.Errorf("%d records were parked after the take-over: the zombie's refusals", n)
+			t.Errorf("the zombie parked %d records after the takeover", n)
 		}
 		r.checkChain(zombie, heir())
 		r.drained(10 * time.Second)
@@ -94,8 +94,8 @@ func TestZombie(t *testing.T) {
 	})
 }
 
-// checkChain checks the history of every lane's ownership: no number is left
-// out, nobody writes into another's chain, no position goes back.
+// checkChain checks the history of every lane's ownership: numbers are dense, only the
+// owner writes, positions never fall.
 func (r *rig) checkChain(zombie, heir string) {
 	r.Helper()
 	rows, err := r.pool.Query(r.Context(), `SELECT lane, n, owner, pos, delivered,
@@ -124,21 +124,20 @@ func (r *rig) checkChain(zombie, heir string) {
 		case *was == zombie && owner == heir:
 			takeovers++
 		default:
-			r.Errorf("lane %d: progress %d is written by another than the lane's owner", lane, n)
+			r.Errorf("lane %d: progress %d was not written by the lane's owner", lane, n)
 		}
 		return nil
 	}); err != nil {
 		r.Fatal(err)
 	}
 	if takeovers != lanes {
-		r.Errorf("%d lanes were taken over, want %d: the test has not seen a zombie in each", takeovers, lanes)
+		r.Errorf("%d lanes were taken over, want %d: some lanes had no zombie", takeovers, lanes)
 	}
 }
 
-// TestTakeOver kills a relay and compares the time in which its lanes do not move
-// with the promise of design.md: another instance, or the restarted one, delivers
-// within 3 s with the default options. The time in which the machine gave no CPU to
-// any process is added, see starved.
+// TestTakeOver kills a relay and compares the pause of its lanes with the promise of
+// design.md: another instance, or the restarted one, delivers within 3 s with the default
+// options. The time in which the machine was starved of CPU is added, see starved.
 func TestTakeOver(t *testing.T) {
 	const promise = 3 * time.Second
 	for _, name := range []string{"by a neighbour", "by one started after the kill"} {
@@ -160,10 +159,10 @@ func TestTakeOver(t *testing.T) {
 			starved := r.starved()
 			c.kill()
 			killed := time.Now()
-			// The lease says it first, by the database's clock alone.
+			// First check the lease, by the database's clock only.
 			if left := r.number(`SELECT (extract(epoch FROM alive_until - clock_timestamp()) * 1000)::bigint
 				FROM postrider.relay WHERE boot_id = $1`, boot); left > 2000 {
-				t.Errorf("the dead relay's lease lasts for another %d ms, want at most 2000 by default", left)
+				t.Errorf("the dead relay's lease expires in %d ms, want at most 2000 by default", left)
 			}
 			stop()
 			if name != "by a neighbour" {
@@ -173,11 +172,11 @@ func TestTakeOver(t *testing.T) {
 				return r.number(`SELECT count(*) FROM postrider.messages WHERE state <> 'Sent'`) == 0
 			})
 			waited := starved()
-			// Sent is said later, when the deliveries are settled.
+			// The state Sent comes later, with the settlement.
 			took := b.lastArrival(t, r.topic).Sub(killed)
 			t.Logf("delivered again after %v; the machine was starved for %v", took.Round(time.Millisecond), waited.Round(time.Millisecond))
 			if took > promise+waited {
-				t.Errorf("delivered again after %v, promised are %v, and the machine was starved for %v only", took, promise, waited)
+				t.Errorf("delivered again after %v, want within %v; the machine was starved for only %v", took, promise, waited)
 			}
 			r.atMost(r.check(b.read(t, r.topic)), 1)
 			r.nothingParked()

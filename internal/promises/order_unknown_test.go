@@ -13,7 +13,7 @@ import (
 	"github.com/postrider/postrider/internal/inboxwork"
 )
 
-// lapsing is a consumer of "stock.changed" alone.
+// lapsing returns a consumer that handles only "stock.changed".
 func lapsing(db *sql.DB, in *inboxwork.Inbox, src *acked, opts consumer.Options) *consumer.Consumer[*sql.Tx] {
 	c := consumer.New(src, consumer.SQL(db, dialectOf(in, db)), &opts)
 	var wrong atomic.Int32
@@ -21,8 +21,8 @@ func lapsing(db *sql.DB, in *inboxwork.Inbox, src *acked, opts consumer.Options)
 	return c
 }
 
-// TestUnknownTypeIsSkipped: it is acknowledged and leaves nothing behind, and where
-// there is an order its version counts as applied.
+// TestUnknownTypeIsSkipped: a message of an unknown type is acknowledged and leaves no
+// rows. In an ordered topic its version counts as applied.
 func TestUnknownTypeIsSkipped(t *testing.T) {
 	everyInbox(t, func(t *testing.T, db *sql.DB, in *inboxwork.Inbox) {
 		for _, order := range []inbox.Order{inbox.AnyOrder, inbox.Latest, inbox.Contiguous} {
@@ -51,15 +51,15 @@ func TestUnknownTypeIsSkipped(t *testing.T) {
 					t.Errorf("%+v", s)
 				}
 				if n := count(t, db, "SELECT count(*) FROM "+attemptTable(in, db)); n != 0 {
-					t.Errorf("%d counts of attempts are left", n)
+					t.Errorf("%d rows of attempts are left", n)
 				}
 			})
 		}
 	})
 }
 
-// TestUnknownTypeFails: a newer version of the program has MaxAttempts of time to
-// take the message; then it is dead.
+// TestUnknownTypeFails: a message of an unknown type is tried MaxAttempts times, in which a
+// newer version of the program may take it; then it is dead.
 //
 // Promises: S
 func TestUnknownTypeFails(t *testing.T) {
@@ -82,8 +82,8 @@ func TestUnknownTypeFails(t *testing.T) {
 	})
 }
 
-// TestRevivedIsSkipped: a dead letter that is tried again while its type is
-// skipped is taken out of the database, once.
+// TestRevivedIsSkipped: a dead letter that is retried while its type is skipped is removed
+// from the database, once.
 //
 // Promises: S
 func TestRevivedIsSkipped(t *testing.T) {

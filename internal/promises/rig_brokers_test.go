@@ -27,13 +27,13 @@ type server struct {
 	sink func(t *testing.T) broker.Sink
 	// through is a sink whose connections a proxy can break.
 	through func(t *testing.T) (broker.Sink, *faultproxy.Proxy)
-	tooBig  string // the code of what is refused
-	slow    bool   // starts and forgets slowly
+	tooBig  string // the code of a message above the limit
+	slow    bool   // starts slowly and expires sessions slowly
 	kills   int    // as many as its restarts take a few seconds
 	blames  bool   // a message that two faults met has used an attempt if others were accepted in between
 }
 
-// faults are the classes of answers that several faults in a row may have.
+// faults returns the classes that the results of consecutive faults may have.
 func (s *server) faults() []broker.Class {
 	if s.blames {
 		return []broker.Class{broker.ClassOutage, broker.ClassUnknown, broker.ClassFailed}
@@ -51,7 +51,7 @@ func described(t *testing.T, b *brokers.Broker, err error) *brokers.Broker {
 	return b
 }
 
-// make makes an empty topic whose messages may have at most so many bytes.
+// make makes an empty topic for messages of at most maxBytes.
 func (s *server) make(t *testing.T, topic string, maxBytes int) {
 	t.Helper()
 	if err := s.Make(t.Context(), brokers.Topic{Name: topic, Partitions: 4, MaxBytes: maxBytes}); err != nil {
@@ -71,7 +71,7 @@ func (s *server) read(t *testing.T, topic string) []string {
 	return arrived
 }
 
-// lastArrival is when the broker stored its newest message.
+// lastArrival returns the time at which the broker stored its newest message.
 func (s *server) lastArrival(t *testing.T, topic string) (last time.Time) {
 	t.Helper()
 	err := s.Read(t.Context(), topic, func(r brokers.Record) {
@@ -85,7 +85,7 @@ func (s *server) lastArrival(t *testing.T, topic string) (last time.Time) {
 	return last
 }
 
-// under lets the broker have a limit until undo is called.
+// under sets a limit of the broker until undo is called.
 func under(t *testing.T, limit func(context.Context, string) (func(context.Context) error, error), topic string) (undo func()) {
 	t.Helper()
 	end, err := limit(t.Context(), topic)
@@ -100,7 +100,7 @@ func under(t *testing.T, limit func(context.Context, string) (func(context.Conte
 	}
 }
 
-// do fails the test when an act upon a server does not succeed.
+// do fails the test if an act on a server fails.
 func do(tb testing.TB, act func() error) {
 	tb.Helper()
 	if err := act(); err != nil {
@@ -118,7 +118,7 @@ func proxied(t *testing.T, addr string) *faultproxy.Proxy {
 	return p
 }
 
-// opened ends a sink with the test.
+// opened closes a sink at the end of the test.
 func opened[S interface {
 	broker.Sink
 	Close()
@@ -132,7 +132,7 @@ func opened[S interface {
 	return sink
 }
 
-// at opens sinks of the broker's URL, straight and through a proxy.
+// at sets how to open sinks of the broker's URL, directly and through a proxy.
 func (s *server) at(open func(t *testing.T, url string) broker.Sink) *server {
 	s.sink = func(t *testing.T) broker.Sink { return open(t, s.URL) }
 	s.through = func(t *testing.T) (broker.Sink, *faultproxy.Proxy) {
@@ -152,7 +152,7 @@ func startNATS(t *testing.T) *server {
 	return natsServer(t, testserver.StartNATS(t))
 }
 
-// natsServer has the broker's deduplication off: what is sent twice counts twice.
+// natsServer switches off the broker's deduplication: a message sent twice counts twice.
 func natsServer(t *testing.T, s *testserver.NATS) *server {
 	t.Helper()
 	b, err := private.NATS(s)

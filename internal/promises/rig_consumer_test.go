@@ -17,7 +17,7 @@ import (
 	"github.com/postrider/postrider/inbox"
 )
 
-// childEnv holds a childConfig in the environment of a consumer process.
+// childEnv is the environment variable with the childConfig of a consumer process.
 const childEnv = "POSTRIDER_PROMISES_CONSUMER"
 
 type childConfig struct {
@@ -27,9 +27,8 @@ type childConfig struct {
 	Order              inbox.Order
 }
 
-// beConsumer is a consumer whose handler takes a while, and ends the process
-// at a message of the type poison. It runs until standard input ends, as it does
-// when the test dies.
+// beConsumer runs a consumer whose handler pauses, and ends the process at a message of the
+// type poison. It runs until standard input ends, which also happens when the test dies.
 func beConsumer(config string) error {
 	var c childConfig
 	if err := json.Unmarshal([]byte(config), &c); err != nil {
@@ -69,7 +68,7 @@ func beConsumer(config string) error {
 		})
 }
 
-// child is a consumer in a process of its own.
+// consuming is a consumer in a separate process.
 type consuming struct {
 	cmd  *exec.Cmd
 	out  strings.Builder
@@ -102,13 +101,13 @@ func startChild(t *testing.T, b *server, s *effectStore, topic string, order inb
 	return c
 }
 
-// consumerKilled kills a consumer's process twice, silently to the broker.
+// consumerKilled kills a consumer's process twice, without notice to the broker.
 func consumerKilled(sc *effectScene) {
 	killTwice(sc, numbered(sc.topic, killedKeys, 0, killedEach), inbox.AnyOrder)
 }
 
-// shuffledAndKilled does the same to one that gets the versions of a key in any
-// order, and applies each in turn.
+// shuffledAndKilled does the same to a consumer that receives the versions of a key in any
+// order and applies them in turn.
 func shuffledAndKilled(sc *effectScene) {
 	msgs := numbered(sc.topic, killedKeys, 0, killedEach)
 	for i := range msgs {
@@ -136,7 +135,7 @@ func killTwice(sc *effectScene, msgs []postrider.Message, order inbox.Order) {
 		}
 		<-c.dead
 		if ws, ok := c.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGKILL {
-			t.Fatalf("the consumer ended otherwise than by the kill: %s", &c.out)
+			t.Fatalf("the consumer ended before the kill: %s", &c.out)
 		}
 		if done := s.count(t); done >= keys*each {
 			t.Fatalf("kill %d came after the last message", kill+1)
@@ -148,9 +147,9 @@ func killTwice(sc *effectScene, msgs []postrider.Message, order inbox.Order) {
 	s.check(t, keys, each)
 }
 
-// handlerKills has a handler that ends the process at one message: it is dead
-// after its attempts, and nothing else is, although every crash takes the
-// handlers of other messages down too.
+// handlerKills runs a handler that ends the process at one message: only that message is
+// dead after its attempts, although every crash interrupts the handlers of other messages
+// too.
 func handlerKills(sc *effectScene) {
 	t, b, s, topic := sc.T, sc.b, sc.s, sc.topic
 	const keys, each = 8, 30
@@ -184,6 +183,6 @@ func handlerKills(sc *effectScene) {
 	s.check(t, keys, each)
 	dead, err := s.in.DeadLetters(t.Context(), s.db, "", 10)
 	if err != nil || len(dead) != 1 || dead[0].Message.ID != poison.ID {
-		t.Errorf("dead letters %+v, %v; want the poison alone", dead, err)
+		t.Errorf("dead letters %+v, %v; want only the poison", dead, err)
 	}
 }

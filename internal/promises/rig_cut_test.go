@@ -11,8 +11,8 @@ import (
 
 var errCut = errors.New("the connection was cut")
 
-// cutter cuts the connection of a database at its n-th call to the server,
-// before it is sent or when it was done and before the answer is told.
+// cutter cuts a database connection at the n-th call to the server, either before the call
+// is sent or after its execution and before the reply.
 type cutter struct {
 	mu    sync.Mutex
 	left  int // calls until the cut; below 0: none
@@ -26,7 +26,7 @@ func (c *cutter) arm(n int, after bool) {
 	c.left, c.after, c.cut = n, after, false
 }
 
-// disarm reports whether there was a cut.
+// disarm switches the cutter off and reports whether it has cut.
 func (c *cutter) disarm() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -34,7 +34,7 @@ func (c *cutter) disarm() bool {
 	return c.cut
 }
 
-// call does one call of conn, which may give rows, unless it is the one to be cut.
+// call executes one call of conn, which may return rows, unless the call is to be cut.
 func (c *cutter) call(conn *cutConn, rows *driver.Rows, do func() error) error {
 	if conn.dead {
 		return errCut
@@ -53,7 +53,7 @@ func (c *cutter) call(conn *cutConn, rows *driver.Rows, do func() error) error {
 	err := errCut
 	if after {
 		err = errors.Join(err, do())
-		if rows != nil && *rows != nil { // SQLite keeps the transaction as long as a statement is open
+		if rows != nil && *rows != nil { // SQLite keeps the transaction while a statement is open
 			err = errors.Join(err, (*rows).Close())
 			*rows = nil
 		}
@@ -62,7 +62,7 @@ func (c *cutter) call(conn *cutConn, rows *driver.Rows, do func() error) error {
 	return errors.Join(err, conn.Conn.Close())
 }
 
-// cuttable is db through the cutter.
+// cuttable opens a database through a cutter.
 func cuttable(tb testing.TB, driverName, dsn string) (*sql.DB, *cutter) {
 	tb.Helper()
 	plain, err := sql.Open(driverName, dsn)

@@ -22,14 +22,14 @@ import (
 	"github.com/postrider/postrider/internal/inboxwork"
 )
 
-// kind is a database and the transaction type that handlers get.
+// kind is a database and the type of its handlers' transactions.
 type kind string
 
 const (
 	pgSQL    kind = "PostgreSQL, sql.Tx"
 	pgPgx    kind = "PostgreSQL, pgx.Tx"
 	liteSQL  kind = "SQLite, sql.Tx"
-	consumes      = "billing" // the consumer's name, the group and the durable
+	consumes      = "billing" // name of the consumer, the group and the durable
 )
 
 // handle is a handler for any kind: do runs a statement in its transaction.
@@ -103,7 +103,7 @@ func runConsumer(ctx context.Context, k kind, dsn string, src broker.Source, opt
 
 const insertDone = "INSERT INTO done (key, n) VALUES ($1, $2)"
 
-// book is the effect of a message: its key and number.
+// book makes the effect of a message: its key and number.
 func book(do func(string, ...any) error, m postrider.Message) error {
 	n := 0
 	if _, err := fmt.Sscanf(m.ID[len(m.ID)-6:], "%d", &n); err != nil {
@@ -117,7 +117,7 @@ func (s *effectStore) count(t *testing.T) int {
 	return count(t, s.db, "SELECT count(*) FROM done")
 }
 
-// check wants the numbers of every key once each and in order.
+// check requires the numbers of every key once each and in order.
 func (s *effectStore) check(t *testing.T, keys, each int, without ...string) {
 	t.Helper()
 	for k := range keys {
@@ -138,7 +138,7 @@ func (s *effectStore) check(t *testing.T, keys, each int, without ...string) {
 		}
 	}
 	if n := count(t, s.db, "SELECT count(*) FROM "+attemptTable(s.in, s.db)+" WHERE state = 'retry'"); n != 0 {
-		t.Errorf("%d counts of attempts are left", n)
+		t.Errorf("%d rows of attempts are left", n)
 	}
 }
 
@@ -184,7 +184,7 @@ func startConsumer(t *testing.T, s *effectStore, b *server, topic string, opts *
 	return r
 }
 
-// scene is what one test of TestRealBrokers has to itself.
+// effectScene has the private parts of one test of TestRealBrokers.
 type effectScene struct {
 	*testing.T
 	b     *server
@@ -192,13 +192,13 @@ type effectScene struct {
 	topic string
 }
 
-// TestRealBrokers: one effect per message, in order per key, whatever breaks.
+// TestRealBrokers: each message has one effect, in the order of its key, under every fault.
 //
 // Promises: E
 func TestRealBrokers(t *testing.T) {
 	onRealBrokers(t, func(t *testing.T, b *server) {
 		killed, long := []kind{pgSQL}, []kind(nil)
-		if b.Name == "nats" || os.Getenv("POSTRIDER_MATRIX") == "1" { // Kafka's times are three times as long
+		if b.Name == "nats" || os.Getenv("POSTRIDER_MATRIX") == "1" { // Kafka takes three times as long
 			killed, long = []kind{pgSQL, liteSQL}, []kind{pgPgx}
 		}
 		for _, test := range []struct {
@@ -225,8 +225,8 @@ func TestRealBrokers(t *testing.T) {
 	})
 }
 
-// duplicatesAndErrors publishes a third of the messages twice to a handler that
-// fails at times and at one message always.
+// duplicatesAndErrors publishes a third of the messages twice to a handler that sometimes
+// fails, and always at one message.
 func duplicatesAndErrors(c *effectScene) {
 	t, b, s, topic := c.T, c.b, c.s, c.topic
 	const keys, each = 8, 15
@@ -271,7 +271,7 @@ func brokerKilledUnderConsumer(c *effectScene) {
 	opts := quick
 	killed := make(chan struct{})
 	startConsumer(t, s, b, topic, &opts, func(ctx context.Context, do func(string, ...any) error, m postrider.Message) error {
-		if strings.HasSuffix(m.ID, "20") { // what follows is in hand or at the broker when it dies
+		if strings.HasSuffix(m.ID, "20") { // later messages are in flight or at the broker when it dies
 			select {
 			case <-killed:
 			case <-ctx.Done():
@@ -294,15 +294,15 @@ func brokerKilledUnderConsumer(c *effectScene) {
 	s.check(t, keys, 2*half)
 }
 
-// shutdownDrains ends a consumer while handlers run: they finish, are
-// acknowledged, and the next consumer begins behind them.
+// shutdownDrains ends a consumer while handlers run: they finish and are acknowledged, and
+// the next consumer begins after them.
 func shutdownDrains(c *effectScene) {
 	t, b, s, topic := c.T, c.b, c.s, c.topic
 	const keys, each = 4, 6
 	all := numbered(topic, keys, 0, each)
 	b.publish(t, all...)
 	opts := quick
-	// The first message of the topic waits: Kafka commits only what follows on it.
+	// The first message of the topic waits: Kafka commits only a contiguous prefix.
 	entered, goOn := make(chan struct{}, keys*each), make(chan struct{})
 	slow := func(_ context.Context, do func(string, ...any) error, m postrider.Message) error {
 		if m.ID == all[0].ID {
@@ -327,7 +327,7 @@ func shutdownDrains(c *effectScene) {
 	}
 	t.Logf("%d effects at the end of the first consumer", done)
 	startConsumer(t, s, b, topic, &opts, slow)
-	until(t, 60*time.Second, "the next consumer does the rest", func() bool { return s.count(t) >= keys*each })
+	until(t, 60*time.Second, "the next consumer handles the rest", func() bool { return s.count(t) >= keys*each })
 	until(t, 20*time.Second, "everything is acknowledged", func() bool { return b.left(t, topic, consumes) == 0 })
 	s.check(t, keys, each)
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// guardedNATS takes its users from its configuration, which it reads again on
-// request. A client without a name, such as the test, may do everything.
+// guardedNATS reads its users from its configuration, and again on request. A client
+// without a name, such as the test, has all rights.
 func guardedNATS(t *testing.T, file string) *guarded {
 	t.Helper()
 	password, denied := first, ""
@@ -87,7 +87,7 @@ func guardedRedis(t *testing.T, file string) *guarded {
 		},
 		password: func(t *testing.T, next string) {
 			do(t, "ACL", "SETUSER", "relay", "resetpass", ">"+next)
-			do(t, "CLIENT", "KILL", "USER", "relay") // those who are in may stay otherwise
+			do(t, "CLIENT", "KILL", "USER", "relay") // Redis keeps existing connections otherwise
 		},
 		allow: func(t *testing.T, topic string, allowed bool) {
 			keys := "~" + topic
@@ -108,7 +108,7 @@ func guardedRabbitMQ(t *testing.T, file string) *guarded {
 			t.Fatal(err)
 		}
 	}
-	// A channel remembers what it may: see rabbit_channel's permission cache.
+	// A channel caches its permissions, see rabbit_channel's permission cache.
 	hangUp := func(t *testing.T) { ctl(t, "close_all_user_connections", "relay", "revoked") }
 	ctl(t, "add_user", "relay", first)
 	return &guarded{
@@ -131,7 +131,7 @@ func guardedRabbitMQ(t *testing.T, file string) *guarded {
 	}
 }
 
-// guardedKafka asks its clients again every 3 s who they are.
+// guardedKafka authenticates its clients again every 3 s.
 func guardedKafka(t *testing.T, file string) *guarded {
 	t.Helper()
 	ca, err := testserver.NewCA(filepath.Dir(file))
@@ -159,7 +159,7 @@ func guardedKafka(t *testing.T, file string) *guarded {
 	}
 }
 
-// scram gives a user a password, as https://kafka.apache.org/protocol (AlterUserScramCredentials) says.
+// scram sets a user's password, see https://kafka.apache.org/protocol (AlterUserScramCredentials).
 func scram(t *testing.T, admin *kgo.Client, user, password string) {
 	t.Helper()
 	const sha256Code, iterations = 1, 4096
@@ -181,7 +181,7 @@ func scram(t *testing.T, admin *kgo.Client, user, password string) {
 	}
 }
 
-// mayWrite gives a user all rights to a topic, or takes them away.
+// mayWrite grants a user all rights to a topic, or revokes them.
 func mayWrite(t *testing.T, admin *kgo.Client, user, topic string, allowed bool) {
 	t.Helper()
 	if !allowed {

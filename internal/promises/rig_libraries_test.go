@@ -1,6 +1,6 @@
 package promises
 
 import (
-	_ "github.com/jmoiron/sqlx" // used by the snippets of TestWhatIsATransaction
+	_ "github.com/jmoiron/sqlx" // used by the snippets of TestOnlyTransactionsCompile
 	_ "github.com/uptrace/bun"
 )

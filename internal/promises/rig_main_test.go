@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestMain makes this binary another program where the environment asks for one: a
-// process that a test can kill.
+// TestMain runs this binary as another program if the environment says so: a process that
+// a test can kill.
 func TestMain(m *testing.M) {
 	for name, be := range map[string]func(string) error{
 		childStore: beRelay, deadlyStore: beDeadly, childEnv: beConsumer, memberEnv: beMember, delivererEnv: beDeliverer, crashFile: beCrash,

@@ -22,9 +22,9 @@ import (
 
 const (
 	lanes = 8
-	// window is small, so that a broken bound on duplicates shows.
+	// window is small, so that a broken bound on duplicates is visible.
 	window = 64
-	// manyKeys are those of a rig that asks for no other number.
+	// manyKeys is the default number of a rig's keys.
 	manyKeys = 24
 )
 
@@ -36,7 +36,7 @@ func onEach(t *testing.T, run func(t *testing.T, version string)) {
 	}
 }
 
-// scale is how much larger bulk loads are in the matrix.
+// scale returns the factor of bulk loads: above 1 in the matrix.
 func scale() int {
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
 		return 10
@@ -44,20 +44,20 @@ func scale() int {
 	return 1
 }
 
-// rig is one outbox, its writers and what relays said.
+// rig has one outbox, its writers and the log lines of relays.
 type rig struct {
 	*testing.T
-	topic string // of its own, so that tests share brokers
+	topic string // unique, so that tests can share brokers
 	keys  int    // of the writers
 	url   string
 	pool  *pgxpool.Pool // of the writers and of the test
 	dials atomic.Int64  // of the relays
 	said  *lines
-	// waited is how long the machine has kept everybody waiting until now.
+	// waited returns the time for which the machine was starved until now.
 	waited func() time.Duration
 }
 
-// newRig is an outbox in an empty database of a server that nobody kills.
+// newRig makes an outbox in an empty database of a shared server.
 func newRig(t *testing.T, version string) *rig {
 	t.Helper()
 	return rigOn(t, testserver.SharedPostgres(t, version).Database(t))
@@ -70,7 +70,7 @@ func rigOn(t *testing.T, url string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The writers continue when the server is read-only for everybody else.
+	// The writers continue when the server is read-only for the relays.
 	cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "off"
 	cfg.MaxConns = 12
 	if r.pool, err = pgxpool.NewWithConfig(t.Context(), cfg); err != nil {
@@ -93,7 +93,7 @@ func (r *rig) exec(sql string, args ...any) {
 	}
 }
 
-// number returns the one number that a query has.
+// number returns the only value of a query.
 func (r *rig) number(sql string, args ...any) (n int64) {
 	r.Helper()
 	if err := r.pool.QueryRow(r.Context(), sql, args...).Scan(&n); err != nil {
@@ -102,16 +102,16 @@ func (r *rig) number(sql string, args ...any) (n int64) {
 	return n
 }
 
-// until polls a condition. What comes at all comes within a fraction of limit on
-// a machine of one's own; one that is slow and has others on it gets several
-// times as much, which costs nothing but how soon a hang is reported.
+// until polls a condition. On an idle machine the condition becomes true within a fraction
+// of limit. For slow and shared machines until waits several times as long, which only
+// delays the report of a hang.
 func (r *rig) until(limit time.Duration, what string, done func() bool) {
 	r.Helper()
 	const slow = 5
 	end := time.Now().Add(slow * limit)
 	for !done() {
 		if time.Now().After(end) {
-			r.Fatalf("not within %v: %s\nthe relays said:\n%s", slow*limit, what, r.said)
+			r.Fatalf("not within %v: %s\nlogs of the relays:\n%s", slow*limit, what, r.said)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -147,8 +147,8 @@ func (r *rig) bulk(n int) {
 		FROM generate_series(1, $2::int) i, o ORDER BY i, key`, r.topic, n)
 }
 
-// writeOn writes until the returned function is called, which waits for the
-// writers. Errors are counted, not fatal: the server may be down.
+// writeOn writes until the returned function is called, which waits for the writers.
+// Errors are not fatal: the server may be down.
 func (r *rig) writeOn(writers int) (stop func()) {
 	ctx, cancel := context.WithCancel(r.Context())
 	ended := make(chan struct{})
@@ -156,7 +156,7 @@ func (r *rig) writeOn(writers int) (stop func()) {
 		go func() {
 			defer func() { ended <- struct{}{} }()
 			for i := w; ctx.Err() == nil; i++ {
-				_ = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { // the truth table knows what was committed
+				_ = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { // the table truth records committed versions
 					if err := r.put(ctx, tx, "k"+strconv.Itoa(i*7%r.keys)); err != nil {
 						return err
 					}
@@ -181,7 +181,7 @@ func (r *rig) options() *relay.Options {
 	}
 }
 
-// relayPool is a pool as an application has it, whose dials are counted.
+// relayPool returns a pool as in an application, whose dials are counted.
 func (r *rig) relayPool() *pgxpool.Pool {
 	r.Helper()
 	cfg, err := pgxpool.ParseConfig(r.url)
@@ -197,8 +197,8 @@ func (r *rig) relayPool() *pgxpool.Pool {
 	return pool
 }
 
-// relay runs an embedded relay until the test ends or stop is called, which
-// fails the test unless Run drains and returns nil.
+// relay runs an embedded relay until the test ends or stop is called. The test fails
+// unless Run then drains and returns nil.
 func (r *rig) relay(sink broker.Sink, opts *relay.Options) (re *relay.Relay, stop func()) {
 	r.Helper()
 	if opts == nil {
@@ -239,7 +239,7 @@ func (r *rig) drained(limit time.Duration) {
 	})
 }
 
-// nothingParked checks that no attempt was burnt: whoever fails is parked.
+// nothingParked checks that no message has used an attempt: a failed message is parked.
 func (r *rig) nothingParked() {
 	r.Helper()
 	if n := r.number(`SELECT count(*) FROM postrider.parked`); n != 0 {
@@ -247,8 +247,8 @@ func (r *rig) nothingParked() {
 	}
 }
 
-// check holds what arrived against the committed rows: nothing lost, nothing
-// that was not committed, per key no step ahead. It returns the duplicates.
+// check compares the arrived messages with the committed rows: none lost, none
+// uncommitted, no step ahead in any key. It returns the duplicates.
 func (r *rig) check(arrived []string) (duplicates int) {
 	r.Helper()
 	rows, err := r.pool.Query(r.Context(), `SELECT key, max(version), count(*) FROM postrider.outbox GROUP BY key`)
@@ -276,9 +276,9 @@ func (r *rig) check(arrived []string) (duplicates int) {
 		v, err := strconv.ParseInt(num, 10, 64)
 		switch {
 		case err != nil:
-			r.Fatalf("message %d is not ours", i)
+			r.Fatalf("message %d is not of this test", i)
 		case v > truth[k]:
-			r.Errorf("phantom: %s version %d, committed are %d", k, v, truth[k])
+			r.Errorf("phantom: %s version %d, only %d committed", k, v, truth[k])
 		case v > seen[k]+1:
 			r.Errorf("out of order: %s version %d after %d", k, v, seen[k])
 		case v <= seen[k]:
@@ -289,15 +289,15 @@ func (r *rig) check(arrived []string) (duplicates int) {
 	}
 	for k, v := range truth {
 		if seen[k] != v {
-			r.Errorf("lost: %s has %d, arrived in order %d", k, v, seen[k])
+			r.Errorf("lost: %s has %d committed, %d arrived in order", k, v, seen[k])
 		}
 	}
 	r.Logf("%d committed, %d arrived, %d duplicates", total, len(arrived), duplicates)
 	return duplicates
 }
 
-// atMost checks a bound on duplicates: a window per lane and incident, of which a
-// starved machine makes some of its own.
+// atMost checks a bound on duplicates: a window per lane and incident, including the
+// incidents that a starved machine causes.
 func (r *rig) atMost(duplicates, incidents int) {
 	r.Helper()
 	incidents += r.lapses()

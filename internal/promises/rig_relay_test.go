@@ -29,7 +29,7 @@ const (
 	poison      = "poison"                    // type of the message at which a child halts
 )
 
-// beRelay runs a relay until standard input ends, as it does when the test dies.
+// beRelay runs a relay until standard input ends, which also happens when the test dies.
 func beRelay(store string) error {
 	pool, err := pgxpool.New(context.Background(), store)
 	if err != nil {
@@ -58,8 +58,8 @@ func beRelay(store string) error {
 	return relay.New(pgstore.New(pool, nil), halting, &relay.Options{Window: window, Page: window / 2, Logger: log}).Run(ctx)
 }
 
-// halting blocks in the first call that carries poison and reports that. When it is
-// told to continue, it refuses the poison.
+// halting blocks in the first call that carries poison and reports it. After the signal to
+// continue it refuses the poison.
 type halting struct {
 	broker.Sink
 	once sync.Once
@@ -85,7 +85,7 @@ func (h *halting) Deliver(ctx context.Context, batch broker.Batch) []error {
 	return h.Sink.Deliver(ctx, batch)
 }
 
-// child is a relay in a process of its own.
+// child is a relay in a separate process.
 type child struct {
 	*testing.T
 	cmd *exec.Cmd
@@ -133,12 +133,12 @@ func (c *child) signal(s syscall.Signal) {
 	}
 }
 
-// kill ends the process as a crash does.
+// kill ends the process as a crash would.
 func (c *child) kill() {
 	c.Helper()
 	c.signal(syscall.SIGKILL)
 	_ = c.cmd.Wait()
 	if ws, ok := c.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGKILL {
-		c.Fatalf("the relay process ended otherwise than by the kill:\n%s", &c.err)
+		c.Fatalf("the relay process ended before the kill:\n%s", &c.err)
 	}
 }

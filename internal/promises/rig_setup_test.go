@@ -20,8 +20,8 @@ import (
 	"github.com/postrider/postrider/store/sqlitestore"
 )
 
-// everyVersion runs fn on each PostgreSQL that is tested, with an empty
-// database that has an outbox.
+// everyVersion runs fn on each tested version of PostgreSQL, in a new database with an
+// empty outbox.
 func everyVersion(t *testing.T, fn func(t *testing.T, url string)) {
 	t.Helper()
 	for _, version := range testserver.PostgresVersions() {
@@ -60,7 +60,7 @@ func openSQL(tb testing.TB, driver, dsn string) *sql.DB {
 	return db
 }
 
-// sqlite returns a database file as an application opens one.
+// sqlite opens a database file as an application does.
 func sqlite(tb testing.TB) (db *sql.DB, file string) {
 	tb.Helper()
 	file = filepath.Join(tb.TempDir(), "app.db")
@@ -79,7 +79,7 @@ func sqliteOutbox(tb testing.TB, db *sql.DB) {
 	}
 }
 
-// enqueuer runs fn with a transaction of one driver and commits it.
+// enqueuer runs functions with a transaction of one driver and commits it.
 type enqueuer struct {
 	name string
 	do   func(ctx context.Context, fn func(outbox.Tx) error) error

@@ -16,8 +16,8 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// onRealBrokers starts each broker once for all tests of run, which continue side by
-// side: most of their time is waiting.
+// onRealBrokers starts each broker once for all tests of run, which run in parallel: they
+// mostly wait.
 func onRealBrokers(t *testing.T, run func(t *testing.T, b *server)) {
 	t.Helper()
 	for name, start := range map[string]func(*testing.T) *server{
@@ -31,7 +31,7 @@ func onRealBrokers(t *testing.T, run func(t *testing.T, b *server)) {
 	}
 }
 
-// left is how many messages of the topic the consumer has not acknowledged.
+// left returns the number of the topic's messages that the consumer has not acknowledged.
 func (b *server) left(t *testing.T, topic, consumer string) int {
 	t.Helper()
 	n, err := b.Lag(t.Context(), topic, consumer)
@@ -41,7 +41,7 @@ func (b *server) left(t *testing.T, topic, consumer string) int {
 	return n
 }
 
-// publish writes messages as a relay does, with the broker's own deduplication off.
+// publish writes messages as a relay does, without the broker's own deduplication.
 func (b *server) publish(t *testing.T, msgs ...postrider.Message) {
 	t.Helper()
 	var sink broker.Sink
@@ -63,7 +63,7 @@ func (b *server) publish(t *testing.T, msgs ...postrider.Message) {
 	for from := 0; from < len(msgs); from += 100 {
 		page := msgs[from:min(from+100, len(msgs))]
 		var errs []error
-		for range 20 { // a broker that has just come back may ask for patience
+		for range 20 { // a broker that has just restarted may throttle
 			if errs = sink.Deliver(t.Context(), broker.Batch{Messages: page}); errs == nil {
 				break
 			}
@@ -74,8 +74,8 @@ func (b *server) publish(t *testing.T, msgs ...postrider.Message) {
 	}
 }
 
-// openSource returns a source for one process. A member of a Kafka group that
-// died silently is missed after 6 s, the least that a broker accepts.
+// openSource returns a source for one process. Kafka removes a killed member of a group
+// after 6 s, the shortest time that a broker accepts.
 func openSource(name, url, topic, consumer string, kafka ...kgo.Opt) (broker.Source, func(), error) {
 	if name == "nats" {
 		nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
@@ -101,7 +101,7 @@ func openSource(name, url, topic, consumer string, kafka ...kgo.Opt) (broker.Sou
 	return src, src.Close, nil
 }
 
-// until polls for something that other processes bring about.
+// until polls for a condition that other processes cause.
 func until(t *testing.T, limit time.Duration, what string, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*limit) // a slow machine with others on it gets more
@@ -117,7 +117,7 @@ func until(t *testing.T, limit time.Duration, what string, done func() bool) {
 	}
 }
 
-// numbered are messages 0 to each-1 of every key, with ids of their own.
+// numbered returns the messages from to to-1 of every key, with unique ids.
 func numbered(topic string, keys, from, to int) (msgs []postrider.Message) {
 	for n := from; n < to; n++ {
 		for k := range keys {

@@ -6,36 +6,34 @@ import (
 	"time"
 )
 
-// starved starts to measure how long the machine keeps this process and the
-// database from their turns, and returns what says the sum.
+// starved begins to measure the time for which the machine gives this process and the
+// database no CPU. stop returns the sum.
 func (r *rig) starved() (stop func() time.Duration) {
 	before := r.waited()
 	return func() time.Duration { return r.waited() - before }
 }
 
-// slips is how many outages a relay may rightly have seen in this test although
-// nobody made them: a call or a heartbeat that is given up has waited for a second
-// at least. On a machine that is not starved there are none.
+// slips returns the number of outages that starvation may have caused in this test: a
+// call or heartbeat that times out has waited for at least a second. It is 0 on a machine
+// that is not starved.
 func (r *rig) slips() int { return int(r.waited() / time.Second) }
 
-// lapses is how often a relay has lost its lease, or the answer to what it had
-// settled, because the machine was starved.
+// lapses returns the number of leases, or replies to settlements, that relays lost to
+// starvation.
 func (r *rig) lapses() int { return min(r.slips(), r.said.with(lapsed)+r.said.count(storeDown)) }
 
-// meter measures how long the machine keeps this process and the database from
-// their turns, until the test ends.
+// meter measures the time for which the machine gives this process and the database no
+// CPU, until the test ends.
 //
-// It does again and again what takes a few milliseconds when nobody else wants
-// the cores: a pause and a query of nothing. Whatever it takes beyond that was
-// spent waiting for a turn, by this process, where the embedded relays live
-// too, or by the database. A relay that takes over needs some twenty such turns
-// in a row, the meter takes hundreds in the same time: a bound on the relay that
-// is stretched by the sum is never too strict, and on a machine that is not
-// starved the sum is zero and the bound is what it says.
+// It repeats a pause and an empty query, which take a few milliseconds on idle cores. Any
+// longer time was spent waiting for CPU, by this process, which also has the embedded
+// relays, or by the database. A takeover needs about twenty such waits in sequence, and
+// the meter makes hundreds in the same time. A bound that is extended by the sum is
+// therefore never too strict. On a machine that is not starved the sum is zero.
 func (r *rig) meter() func() time.Duration {
 	const (
 		every = 5 * time.Millisecond
-		usual = time.Millisecond // for a query of nothing and a timer that is a little late
+		usual = time.Millisecond // for an empty query and a slightly late timer
 	)
 	ctx, cancel := context.WithCancel(r.Context())
 	var sum atomic.Int64
@@ -51,7 +49,7 @@ func (r *rig) meter() func() time.Duration {
 			case <-ctx.Done():
 				return
 			}
-			if _, err := r.pool.Exec(ctx, `SELECT`); err == nil { // else the test has stopped the database
+			if _, err := r.pool.Exec(ctx, `SELECT`); err == nil { // otherwise the test has stopped the database
 				sum.Add(int64(max(0, time.Since(from)-every-usual)))
 			}
 		}

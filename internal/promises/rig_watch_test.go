@@ -33,7 +33,7 @@ func (l *lines) count(prefix string) (n int) {
 	return n
 }
 
-// with returns how many lines hold the text.
+// with returns how many lines contain the text.
 func (l *lines) with(text string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,8 +45,8 @@ func (l *lines) with(text string) (n int) {
 	return n
 }
 
-// alternate reports whether the lines that begin with first and those that begin
-// with second take turns, from a first to a second one.
+// alternate reports whether lines with the prefix first and lines with the prefix second
+// alternate, from a first to a second one.
 func (l *lines) alternate(first, second string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +82,7 @@ func (h handler) Handle(_ context.Context, rec slog.Record) error {
 	return nil
 }
 
-// memory is a sink that takes everything.
+// memory is a sink that accepts every message.
 type memory struct {
 	mu  sync.Mutex
 	got []string
@@ -123,13 +123,13 @@ func (m *memory) has(payload string) bool {
 	return false
 }
 
-// counted counts the calls that a sink gets and how they end.
+// counted is a sink that counts its calls and their results.
 type counted struct {
 	broker.Sink
 	calls, failed atomic.Int64
-	classes       [broker.ClassUnknown + 1]atomic.Int64 // of what was tried and did not succeed
-	turns         atomic.Int64                          // calls with something acknowledged behind one with a rejection
-	rejects       atomic.Bool                           // the last answer that says so was a rejection
+	classes       [broker.ClassUnknown + 1]atomic.Int64 // by class of the failures
+	turns         atomic.Int64                          // calls with an acknowledgement after a call with a rejection
+	rejects       atomic.Bool                           // the last decisive result was a rejection
 }
 
 func (c *counted) Deliver(ctx context.Context, batch broker.Batch) []error {

@@ -18,17 +18,17 @@ import (
 	"github.com/postrider/postrider/internal/lab/brokers"
 )
 
-// endpoint is a receiver of webhooks that shares no code with the sink. What it
-// has accepted outlives its server, as if it stood in a database.
+// endpoint is a receiver of webhooks that shares no code with the sink. Accepted messages
+// survive its server, as if they were in a database.
 type endpoint struct {
 	addr   string
 	server *http.Server
 	still  sync.RWMutex // held while the process is frozen
 
 	mu       sync.Mutex
-	password string              // of who may come in; "": everybody
-	topics   map[string]int      // the largest payload that each takes
-	answers  map[string]int      // what a topic's messages are answered
+	password string              // the required token; "": none
+	topics   map[string]int      // the largest accepted payload of each topic
+	answers  map[string]int      // the status for a topic's messages
 	log      map[string][]string // payloads by topic
 }
 
@@ -98,7 +98,7 @@ func webhookSink(t *testing.T, addr string, authorization httpbroker.Credential)
 	return s
 }
 
-// Restart listens where the server has listened before.
+// Restart listens on the server's earlier address.
 func (e *endpoint) Restart() error {
 	l, err := net.Listen("tcp", e.addr)
 	if err != nil {
@@ -107,13 +107,13 @@ func (e *endpoint) Restart() error {
 	e.addr = l.Addr().String()
 	s := &http.Server{Handler: e, ReadHeaderTimeout: time.Minute}
 	e.server = s
-	go func() { _ = s.Serve(l) }() // ends with its listener
+	go func() { _ = s.Serve(l) }() // ends with the listener
 	return nil
 }
 
 func (e *endpoint) Kill() error { return e.server.Close() }
 
-// Stop lets requests end.
+// Stop lets running requests end.
 func (e *endpoint) Stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -139,14 +139,14 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.waits()
 	payload, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // broken off: not accepted
+		return // an interrupted request is not accepted
 	}
 	status := e.take(r.Header, payload)
 	e.waits()
 	w.WriteHeader(status)
 }
 
-// take accepts a message, or says why not.
+// take accepts a message, or returns the status of the refusal.
 func (e *endpoint) take(h http.Header, payload []byte) (status int) {
 	topic := h.Get("Postrider-Topic")
 	e.mu.Lock()
@@ -166,7 +166,7 @@ func (e *endpoint) take(h http.Header, payload []byte) (status int) {
 	return http.StatusNoContent
 }
 
-// guardedWebhook asks for a token.
+// guardedWebhook requires a token.
 func guardedWebhook(t *testing.T, file string) *guarded {
 	t.Helper()
 	s, e := webhookServer(t)

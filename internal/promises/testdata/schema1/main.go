@@ -1,6 +1,6 @@
-// Command relay is the relay as it was when the schema was of version 1, for the
-// test of the rolling upgrade. source.tar.gz has its packages as of commit
-// a1b0799, the newest of that schema, without their tests.
+// Command relay is the relay of schema version 1, for the test of the rolling upgrade.
+// source.tar.gz has its packages as of commit a1b0799, the newest with that schema,
+// without their tests.
 package main
 
 import (
