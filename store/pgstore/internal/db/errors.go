@@ -14,9 +14,9 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// Wrap turns an error of the driver into one of package store where a person
-// must act, and names what was done otherwise. The driver's connection errors
-// name host, user and database, never the password.
+// Wrap turns an error of the driver into one of package store if a person must act, and
+// otherwise prefixes it with the attempt. The driver's connection errors contain host,
+// user and database, never the password.
 func (o *Outbox) Wrap(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -43,7 +43,7 @@ func (o *Outbox) Wrap(doing string, err error) error {
 		}
 	}
 	switch pg.Code {
-	case "3F000", "42P01", "42883", "42703": // no such schema, table, function, column
+	case "3F000", "42P01", "42883", "42703": // a schema, table, function or column is missing
 		return o.schemaMismatch(doing, err)
 	case "42501":
 		if strings.Contains(pg.Message, "row-level security") {
@@ -55,7 +55,7 @@ func (o *Outbox) Wrap(doing string, err error) error {
 				"%[1]s_relay, %[1]s_admin, %[1]s_reader or %[1]s_writer", schema),
 			Err: err,
 		}
-	case "42P05", "26000": // a name is taken, or not there: they are another client's
+	case "42P05", "26000": // a name is in use or missing: the statement is another client's
 		return &store.UnusableError{
 			What: doing + ": a pooler mixes up the prepared statements of its clients",
 			Fix: "make the pool with pgstore.ParseConfig, or add default_query_exec_mode=exec to the connection string, " +
@@ -63,7 +63,7 @@ func (o *Outbox) Wrap(doing string, err error) error {
 			Err: err,
 		}
 	case "25006":
-		o.Pool.Reset() // a session keeps the setting that it began with
+		o.Pool.Reset() // open sessions keep the old setting
 		return &store.UnusableError{
 			What:    doing + ": the server is read-only",
 			Fix:     "connect to the primary (target_session_attrs=read-write), or turn default_transaction_read_only off",
@@ -74,11 +74,10 @@ func (o *Outbox) Wrap(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// refused is the error of a server that rejected the connection. Retrying cannot fix
-// a wrong connection string, so at the start the error is reported once, with an exit
-// status. A supervisor that restarts the program shows it, and waits out a database
-// that is being created or a password that is being changed. In the middle of a run
-// the relay retries after every error.
+// refused is the error of a server that rejected the connection. Retrying cannot fix a
+// wrong connection string, so at the start the error is reported once, with an exit status.
+// A supervisor that restarts the program bridges the creation of a database or the change
+// of a password. In the middle of a run the relay retries after every error.
 func refused(doing string, pg *pgconn.PgError, err error) error {
 	var fix string
 	switch pg.Code {
@@ -88,7 +87,7 @@ func refused(doing string, pg *pgconn.PgError, err error) error {
 		fix = "check the database's name, or CREATE DATABASE"
 	case "42501":
 		fix = "GRANT CONNECT ON DATABASE to the relay's role"
-	case "42704", "22023", "22P02", "55P02": // a setting that the server does not know or take
+	case "42704", "22023", "22P02", "55P02": // a setting that the server does not know or accept
 		fix = "check the parameters of the connection string"
 	default: // starting up, shutting down, too many connections
 		return fmt.Errorf("%s: %w", doing, err)
@@ -96,7 +95,7 @@ func refused(doing string, pg *pgconn.PgError, err error) error {
 	return &store.UnusableError{What: doing + ": " + pg.Message, Fix: fix, Err: err}
 }
 
-// schemaMismatch looks which version is there: the statement that failed could not know.
+// schemaMismatch reads the schema's version, which the failed statement did not report.
 func (o *Outbox) schemaMismatch(doing string, err error) error {
 	//nolint:forbidigo // the caller's context may have ended with the statement
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -121,7 +120,7 @@ func RowSecurity(schema, table string, err error) error {
 	}
 }
 
-// secured is the table that a message about row security names.
+// secured matches the table in a message about row security.
 func secured(pg *pgconn.PgError) string {
 	if parts := strings.Split(pg.Message, `"`); len(parts) == 3 {
 		return parts[1]

@@ -24,8 +24,8 @@ func ScanMessage(rows pgx.Rows, m *postrider.Message, more ...any) error {
 	return nil
 }
 
-// stateOf is the inverse of State.String for what stands in the parked table.
-// StateOf is the state that a column names.
+// stateOf is the inverse of State.String for the states in the table parked.
+// StateOf returns the state in a column.
 func StateOf(text string) store.State {
 	for _, st := range []store.State{store.Scheduled, store.Retry, store.Waiting, store.Dead} {
 		if st.String() == text {

@@ -1,6 +1,6 @@
-// Package db is what every room of pgstore stands on: one pipe of one outbox in
-// PostgreSQL, its statements' common parts, its transactions and its errors. It
-// imports no other room but the sets of transaction ids.
+// Package db is the base of every room of pgstore: one pipe of one outbox in PostgreSQL,
+// the common parts of its statements, its transactions and its errors. The only other room
+// that it imports is xids.
 package db
 
 import (
@@ -19,9 +19,9 @@ type Outbox struct {
 	Pool     *pgxpool.Pool
 	Schema   string
 	Pipe     string
-	LockWait time.Duration // longest wait for another's lock
-	Bad      error         // an option that cannot work, reported by every method of a store
-	// Renewed is called when the pipe turns out to be another one of the same name.
+	LockWait time.Duration // longest wait for a lock
+	Bad      error         // an invalid option, reported by every method of a store
+	// Renewed is called when the pipe was removed and created again under the same name.
 	// It must not call the Outbox. It may be nil.
 	Renewed func()
 
@@ -29,12 +29,11 @@ type Outbox struct {
 
 	mu   sync.Mutex
 	ttl  time.Duration // of the last Lease, 0 before it
-	pipe *Row          // as of the last Lease, nil before anybody asked
-	boot string        // whose Lease saw that pipe
+	pipe *Row          // as of the last Lease, nil before the first one
+	boot string        // the instance whose Lease saw that pipe
 }
 
-// New returns the pipe of that name in schema. It does no I/O and never closes
-// the pool.
+// New returns the pipe of that name in schema. It does no I/O and never closes the pool.
 func New(pool *pgxpool.Pool, schema, pipe string, lockWait time.Duration) *Outbox {
 	return &Outbox{
 		Pool: pool, Schema: schema, Pipe: pipe, LockWait: lockWait,
@@ -42,15 +41,15 @@ func New(pool *pgxpool.Pool, schema, pipe string, lockWait time.Duration) *Outbo
 	}
 }
 
-// Of returns another pipe of the same outbox, of which nothing is known yet.
+// Of returns another pipe of the same outbox, with no state of it.
 func (o *Outbox) Of(pipe string) *Outbox {
 	of := New(o.Pool, o.Schema, pipe, o.LockWait)
 	of.Bad = o.Bad
 	return of
 }
 
-// Render puts the quoted schema in place of {{schema}}, and the expressions that many
-// statements share in place of {{stands}} and {{identity}}.
+// Render replaces {{schema}} with the quoted schema, and {{stands}} and {{identity}} with
+// the expressions that many statements share.
 func (o *Outbox) Render(text string) string { return o.render.Replace(o.render.Replace(text)) }
 
 // Identifier matches the names that a schema and a prefix of roles may have.

@@ -16,11 +16,11 @@ import (
 // FindPipe reads the row of pipe $1.
 const FindPipe = `SELECT to_jsonb(p)::text FROM {{schema}}.pipe p WHERE p.name = $1`
 
-// Row is a row of the table pipe as JSON, so that a schema without some of
-// the columns can still be read, and refused by its version.
+// Row is a row of the table pipe as JSON, so that a schema that lacks some of the columns
+// can still be read, and then refused by its version.
 type Row struct {
 	Name        string            `json:"name"`
-	CreatedAt   time.Time         `json:"created_at"` // tells a pipe from a later one of the same name
+	CreatedAt   time.Time         `json:"created_at"` // distinguishes a pipe from a later one of the same name
 	Topics      []string          `json:"topics"`
 	Types       []string          `json:"types"`
 	Keys        []string          `json:"keys"`
@@ -30,7 +30,7 @@ type Row struct {
 	PausedBy    string            `json:"paused_by"`
 	PauseReason string            `json:"pause_reason"`
 
-	Filter [][]byte `json:"-"` // the first four parameters of the function passes; nil: everything passes
+	Filter [][]byte `json:"-"` // the first four parameters of the function passes; nil: every message passes
 }
 
 // ParseRow reads a row; nil for a missing one.
@@ -53,7 +53,7 @@ func ParseRow(text *string) (*Row, error) {
 	return p, err
 }
 
-// TextArray is the text of an array of texts, nil (NULL) if there are none.
+// TextArray returns the text of an array of texts, nil (NULL) for an empty one.
 func TextArray(texts []string) []byte {
 	if len(texts) == 0 {
 		return nil
@@ -69,7 +69,7 @@ func TextArray(texts []string) []byte {
 	return append(b, '}')
 }
 
-// HeadersParam is the JSON of a filter's headers, nil (NULL) if there are none.
+// HeadersParam returns the JSON of a filter's headers, nil (NULL) for an empty map.
 func HeadersParam(headers map[string]string) (*string, error) {
 	if len(headers) == 0 {
 		return nil, nil
@@ -79,7 +79,7 @@ func HeadersParam(headers map[string]string) (*string, error) {
 	return &text, err
 }
 
-// LikeOf makes patterns of LIKE; GlobOf takes them back.
+// LikeOf turns a filter's patterns into patterns of LIKE; GlobOf is its inverse.
 func LikeOf(globs []string) []string {
 	if len(globs) == 0 {
 		return nil
@@ -97,7 +97,7 @@ func LikeOf(globs []string) []string {
 	return out
 }
 
-// GlobOf makes patterns of a filter from those of LIKE.
+// GlobOf turns patterns of LIKE into a filter's patterns.
 func GlobOf(likes []string) []string {
 	out := make([]string, 0, len(likes))
 	for _, like := range likes {
@@ -118,9 +118,9 @@ func GlobOf(likes []string) []string {
 	return out
 }
 
-// TakePipe notes which pipe this is. When the pipe is gone, or was removed and created
-// again, TakePipe fails for the instance boot that knew the former one, whose state it
-// still has in memory. A later instance starts without such state.
+// TakePipe records the identity of the pipe. If the pipe was removed, or removed and created
+// again, TakePipe fails for the instance boot that knew the former pipe and still has its
+// state in memory. A later instance starts without that state.
 func (o *Outbox) TakePipe(p *Row, boot string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,15 +140,15 @@ func (o *Outbox) TakePipe(p *Row, boot string) error {
 	return nil
 }
 
-// NoPipe refuses a pipe that is not there.
+// NoPipe returns the error for a missing pipe.
 func (o *Outbox) NoPipe(what, fix string) error {
 	return &store.UnusableError{
 		What: fmt.Sprintf("pipe %q of schema %q %s", o.Pipe, o.Schema, what), Fix: fix, Err: store.ErrNoPipe,
 	}
 }
 
-// ThePipe is the pipe as the last lease saw it, or asked for now. Its filter
-// never changes.
+// ThePipe returns the pipe of the last lease, or reads it. The filter of a pipe never
+// changes.
 func (o *Outbox) ThePipe(ctx context.Context, q Querier) (*Row, error) {
 	o.mu.Lock()
 	p := o.pipe
@@ -170,7 +170,7 @@ func (o *Outbox) ThePipe(ctx context.Context, q Querier) (*Row, error) {
 	return p, o.TakePipe(p, "")
 }
 
-// KnowsPipe reports whether the pipe was seen.
+// KnowsPipe reports whether the pipe was read.
 func (o *Outbox) KnowsPipe() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -11,18 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Querier is a pool, a connection, or a transaction that is under way.
+// Querier is a pool, a connection, or an open transaction.
 type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Batcher is a pool, or a transaction that is under way.
+// Batcher is a pool, or an open transaction.
 type Batcher interface {
 	Querier
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// Rower is a pool, or a transaction that is under way.
+// Rower is a pool, or an open transaction.
 type Rower interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
@@ -30,17 +30,17 @@ type Rower interface {
 // Time is a column that may be NULL.
 type Time = *time.Time
 
-// Limits bound how long a transaction of Lease and Settle may wait or linger,
-// by the lease that was asked for last.
+// Limits bound how long a transaction of Lease and Settle may wait or stay open. They
+// follow the length of the last requested lease.
 type Limits struct {
 	TTL       time.Duration
-	Lock      time.Duration // waiting for another's lock
-	Statement time.Duration // one statement that runs, and on 17 and later the transaction
-	Idle      time.Duration // an open transaction whose client is silent
-	Take      time.Duration // waiting for a lane that somebody else may be settling
+	Lock      time.Duration // wait for a lock
+	Statement time.Duration // one statement and, on 17 and later, the transaction
+	Idle      time.Duration // an open transaction with a silent client
+	Take      time.Duration // wait for a lane that another instance may be settling
 }
 
-// Limits are those of the last lease.
+// Limits returns the limits of the last lease.
 func (o *Outbox) Limits() Limits {
 	o.mu.Lock()
 	ttl := o.ttl
@@ -54,17 +54,17 @@ func (o *Outbox) Limits() Limits {
 	}
 }
 
-// SetTTL notes the length of the lease that was asked for.
+// SetTTL records the length of the requested lease.
 func (o *Outbox) SetTTL(ttl time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ttl = ttl
 }
 
-// sessionSQL holds for this transaction only: the pool may be the application's. Behind a
-// dead host the server notices within about a lease, not the two hours of
-// the system's default. Elsewhere than on Linux the server would log a line
-// for each setting that its system lacks.
+// sessionSQL changes settings for one transaction only, because the pool may be the
+// application's. The server detects a dead client host within about a lease, not after the
+// system's default of two hours. The TCP settings are for Linux only: elsewhere the server
+// would log a line for each one that its system lacks.
 const sessionSQL = `SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
  set_config('idle_in_transaction_session_timeout', $3, true), set_config('jit', 'off', true),
  set_config('row_security', 'off', true), set_config('synchronous_commit', 'on', true),
@@ -72,9 +72,9 @@ const sessionSQL = `SELECT set_config('lock_timeout', $1, true), set_config('sta
  CASE WHEN version() LIKE '%linux%' THEN concat(set_config('tcp_keepalives_idle', $4, true), set_config('tcp_keepalives_interval', '1', true),
   set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', $5, true)) END`
 
-// QueueSession bounds, for the transaction that follows, how long it may wait
-// for another's lock or linger when its client is gone, all of it below the
-// lease: a stopped process or a dead host must not hold the next progress number.
+// QueueSession limits the following transaction's waits for locks, and its life after its
+// client died, to less than the lease: a stopped process or a dead host must not hold the
+// next progress number.
 func (o *Outbox) QueueSession(b *pgx.Batch, lock time.Duration) {
 	ms := func(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
 	l := o.Limits()
@@ -82,7 +82,7 @@ func (o *Outbox) QueueSession(b *pgx.Batch, lock time.Duration) {
 	b.Queue(sessionSQL, ms(lock), ms(l.Statement), ms(l.Idle), idle, ms(l.TTL))
 }
 
-// Ask runs one statement that sees every row, or fails.
+// Ask runs one statement. It fails if row security hides rows.
 func (o *Outbox) Ask(ctx context.Context, read func(pgx.Rows) error, sql string, args ...any) error {
 	b := &pgx.Batch{}
 	b.Queue(NoRowSecurity)
@@ -90,14 +90,13 @@ func (o *Outbox) Ask(ctx context.Context, read func(pgx.Rows) error, sql string,
 	return o.Pool.SendBatch(ctx, b).Close()
 }
 
-// LookingAnew runs work in a transaction of which every statement sees what is
-// committed when it begins, whatever the sessions' default is: what is looked at
-// behind a lock must not be older than the lock.
+// LookingAnew runs work in a READ COMMITTED transaction, whatever the session's default:
+// a statement after a lock must not use a snapshot from before the lock.
 func (o *Outbox) LookingAnew(ctx context.Context, work func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, o.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, work)
 }
 
-// Blocked reports that somebody else's transaction was in the way.
+// Blocked reports whether another transaction caused the error.
 func Blocked(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "55P03" || pg.Code == "40P01")
@@ -115,12 +114,12 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Seconds is a duration of so many; it is safe for times that are centuries away.
+// Seconds returns a duration in seconds. It is safe for times that are centuries away.
 func Seconds(f float64) time.Duration {
 	const limit = 100 * 365 * 24 * 3600
 	return time.Duration(min(max(f, -limit), limit) * float64(time.Second))
 }
 
-// NewRunningID names a set of running transactions: by time, so that old ones
-// can be told, and random, so that two instances do not meet.
+// NewRunningID returns an id for a set of running transactions. It begins with the time, so
+// that old sets can be recognised, and is random, so that ids of two instances differ.
 func NewRunningID() int64 { return time.Now().UnixMilli()<<20 | rand.Int64N(1<<20) }

@@ -5,51 +5,48 @@ import (
 )
 
 const (
-	// The identity of a history is cluster, timeline and restore epoch, and when the server last began to
-	// count its statistics, which it does after every crash and after no clean
-	// stop: a crash takes back numbers and transaction ids that were given out
-	// and not on disk, and with them positions that were read and not settled.
-	// No timeline on a standby.
+	// The identity of a history is cluster, timeline, restore epoch, and the time at which the
+	// server last reset its statistics: it does so after every crash and after no clean stop.
+	// A crash takes back numbers and transaction ids that were not yet on disk, and with them
+	// positions that were read and not settled. A standby has no timeline.
 	identity = `(SELECT c.system_identifier FROM pg_control_system() c)::text || '/' ||
  CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END || '/' ||
  (SELECT i.restore_epoch FROM {{schema}}.outbox_info i)::text || '/' ||
  coalesce(encode(timestamptz_send(pg_stat_get_bgwriter_stat_reset_time()), 'hex'), '')`
 
-	// Stands is the highest number that was given out. The row of the sequence does not tell
-	// it: every 32nd nextval puts what it logs, 32 numbers ahead, into the row until
-	// that is written, and a SELECT reads the row without a lock (PostgreSQL's
-	// nextval_internal). The function takes the lock. It knows nothing of a sequence
-	// that was set and not called, whose row nobody changes: that is read, and holds
-	// if it still is not called afterwards.
+	// Stands is the highest number that was drawn. The sequence's row does not have it: every
+	// 32nd nextval writes its logged value, 32 numbers ahead, into the row for a moment, and a
+	// SELECT reads the row without a lock (PostgreSQL's nextval_internal). The function takes
+	// the lock. It returns NULL for a sequence that was set and not called yet. Then the row is
+	// read, which is valid if the sequence is still not called afterwards.
 	Stands = `coalesce(pg_sequence_last_value('{{schema}}.outbox_seq'::regclass), (SELECT CASE
  WHEN pg_sequence_last_value('{{schema}}.outbox_seq'::regclass) IS NULL THEN s.at END FROM (SELECT last_value - 1 AS at FROM {{schema}}.outbox_seq OFFSET 0) s),
  pg_sequence_last_value('{{schema}}.outbox_seq'::regclass))`
 
-	// ReadSettings of a transaction: plans must not depend on statistics that are hours old: an index probe per
-	// lane is right at every size of the table.
+	// ReadSettings are the settings of a transaction that reads: plans must not depend on
+	// statistics that are hours old. An index probe per lane is right for every size of the table.
 	ReadSettings = `set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
  set_config('enable_sort', 'off', true), set_config('jit', 'off', true), set_config('row_security', 'off', true),
  set_config('max_parallel_workers_per_gather', '0', true), set_config('plan_cache_mode', 'force_generic_plan', true)`
 )
 
-// NoRowSecurity comes before every statement of the office: rows that are hidden would
-// be a lag, a dead letter or an act that nobody sees.
-// And nobody who looks or asks waits for ever, or holds up others when his
-// terminal freezes.
+// NoRowSecurity precedes every statement of the office: hidden rows would be an unseen lag,
+// dead letter or act. It also bounds waits and idle transactions, so that a command neither
+// waits for ever nor holds up others when its terminal freezes.
 const NoRowSecurity = `SELECT set_config('row_security', 'off', true), set_config('lock_timeout', '5s', true),
  set_config('statement_timeout', '60s', true), set_config('idle_in_transaction_session_timeout', '60s', true)`
 
-// Applied is the newest migration and the oldest compatible version. The detour
-// over JSON stands for a column that the first schema may lack.
+// Applied is the newest migration and the oldest compatible version. It reads the row as
+// JSON, because the first schema may lack the column.
 const Applied = `coalesce(max(m.version), 0), coalesce(max(coalesce((to_jsonb(m) ->> 'compatible')::integer, m.version)), 0)
 FROM {{schema}}.migration m`
 
 // MigrateLock begins the name of the advisory lock of a migration.
 const MigrateLock = "postrider migrate "
 
-// Alive is true of a row of relay, by the table's alias and a dot, whose time has
-// not come. One whose time lies further ahead than any heartbeat puts it was
-// written before the clock was set back, and nobody has renewed it since.
+// Alive is true for a row of relay, given by its alias and a dot, whose lease has not
+// expired. A time further ahead than any heartbeat sets it was written before the clock was
+// set back and has not been renewed since.
 func Alive(of string) string {
 	return strings.ReplaceAll(`(@alive_until > clock_timestamp() AND @alive_until <= clock_timestamp() + 2 * @ttl)`, "@", of)
 }
@@ -59,28 +56,27 @@ const Highest = `(SELECT max(pos) FROM {{schema}}.lane_cursor),
  (SELECT max(m.seq) FROM {{schema}}.outbox_info i CROSS JOIN generate_series(0, i.lanes - 1) AS l(lane)
   CROSS JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq DESC LIMIT 1) m)`
 
-// Won is true of a row x of which the lane's next progress row is this very
-// transaction's: its owner settles, and nobody else did.
+// Won is true for a row x if this transaction has inserted the lane's next progress row:
+// the owner settles, and no other instance did.
 const Won = `EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n + 1
   AND g.xmin = pg_current_xact_id()::xid)`
 
-// KeepProgress is how many progress rows of a lane stay; older ones are pruned.
+// KeepProgress is the number of progress rows that a lane keeps; older ones are pruned.
 const KeepProgress = 64
 
-// PruneRunning removes sets of running transactions below the id $1 that nobody
-// refers to.
+// PruneRunning removes unreferenced sets of running transactions below the id $1.
 const PruneRunning = `DELETE FROM {{schema}}.running r WHERE r.id < $1
  AND NOT EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.running = r.id)
  AND NOT EXISTS (SELECT 1 FROM {{schema}}.pipe p WHERE p.running = r.id)`
 
-// PartitionsAhead wait behind the one in use. Each has room for 100 thousand
-// million numbers, and every read looks into all of them.
+// PartitionsAhead is the number of empty partitions after the one in use. Each has room for
+// 100 thousand million numbers, and every read probes all of them.
 const PartitionsAhead = 2
 
-// ByRetention ends the mark of a message whose payload only grew old.
+// ByRetention ends the mark of a message whose payload retention removed.
 const ByRetention = "; retention"
 
-// Channel is the name that is notified, cut as the server cuts it.
+// Channel is the name of the notification channel, truncated as the server truncates it.
 func Channel(schema string) string {
 	name := "postrider_" + schema
 	return name[:min(len(name), 63)]

@@ -4,13 +4,12 @@ import (
 	"context"
 )
 
-// Version is the schema version that this package makes and needs. It works
-// with a newer one too when that says so: a migration begins with the line
-// "-- compatible: N", which names the oldest Version whose programs continue
-// working beside it.
+// Version is the schema version that this package makes and needs. It also works with a
+// newer schema that declares itself compatible: a migration begins with the line
+// "-- compatible: N", where N is the oldest Version whose programs work beside it.
 const Version = 14
 
-// Found is the schema that is there.
+// Found is the present version of the schema.
 type Found struct {
 	Version    int // 0: none
 	Compatible int // the oldest Version that works with it
@@ -21,10 +20,10 @@ type Found struct {
 // schema lacks what newer programs use: a rolling upgrade migrates first.
 func (f Found) Fits() bool { return f.Version == Version || f.Newer() }
 
-// Newer reports that the schema is above this program's, which works with it.
+// Newer reports whether the schema is newer than this program, which still works with it.
 func (f Found) Newer() bool { return f.Version > Version && f.Compatible <= Version }
 
-// Found is the schema that is there.
+// Found is the present version of the schema.
 func (o *Outbox) Found(ctx context.Context, q Querier) (f Found, err error) {
 	var exists bool
 	if err = q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, Quote(o.Schema)+".migration").Scan(&exists); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/roles"
 )
 
-// kind is what the examined role is for: the strongest of the outbox's group roles
-// that it is a member of. A role without one is taken for a relay's.
+// kind returns the purpose of the examined role: the strongest of the outbox's group roles
+// of which it is a member. A role without one counts as a relay's.
 func (p *patient) kind(ctx context.Context) (string, error) {
 	return one[string](ctx, p, `WITH t AS (SELECT c.* FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $2 AND c.relname = 'outbox'),
 g AS (SELECT x.grantee FROM t CROSS JOIN aclexplode(t.relacl) x
@@ -21,8 +21,8 @@ SELECT coalesce((SELECT k.name FROM unnest($3::text[]) WITH ORDINALITY AS k(name
  WHERE pg_has_role($1, r.oid, 'MEMBER') ORDER BY k.at LIMIT 1), 'relay')`, p.role, p.Schema, []string{roles.Relay, roles.Admin, roles.Reader, roles.Writer})
 }
 
-// privileges looks whether the role may do what it is for: what a relay does, or,
-// where it is a member of another group role, what that is for.
+// privileges checks that the role has the privileges of its kind: a relay's or, if it is a
+// member of another group role, that role's.
 func (p *patient) privileges(ctx context.Context) ([]ops.Finding, error) {
 	usage, err := one[bool](ctx, p, `SELECT coalesce(bool_and(has_schema_privilege($1, oid, 'USAGE')), false) FROM pg_namespace WHERE nspname = $2`,
 		p.role, p.Schema)
@@ -76,8 +76,8 @@ func (p *patient) privileges(ctx context.Context) ([]ops.Finding, error) {
 	}}, nil
 }
 
-// lacks says of what kind the relation is that the examined role lacks a privilege
-// on, "" if it has it. What is not there needs none.
+// lacks returns the kind of the relation on which the examined role lacks a privilege, "" if
+// it has the privilege or the relation does not exist.
 func (p *patient) lacks(ctx context.Context, n roles.Need) (kind string, err error) {
 	return one[string](ctx, p, `SELECT coalesce((SELECT CASE WHEN CASE WHEN c.relkind = 'S' THEN has_sequence_privilege($1, c.oid, $3)
   WHEN $4 = '' THEN has_table_privilege($1, c.oid, $3)
@@ -107,8 +107,8 @@ AND (c.relforcerowsecurity OR NOT pg_has_role(r.oid, c.relowner, 'USAGE')) ORDER
 	return orFine(found, "no row security hides rows from the role %q", p.role), nil
 }
 
-// owner looks whether a writer owns the outbox: then it may set the numbers and
-// transaction ids that the cursor rests on, and change the table under it.
+// owner checks that no writer owns the outbox: an owner may set the numbers and transaction
+// ids on which the cursor rests, and change the table.
 func (p *patient) owner(ctx context.Context) ([]ops.Finding, error) {
 	type owner struct {
 		Name         string
@@ -136,7 +136,7 @@ JOIN pg_roles r ON r.oid = c.relowner WHERE n.nspname = $1 AND c.relname = 'outb
 		found = append(found, ops.Finding{
 			Severity: ops.Critical, What: fmt.Sprintf("the writer %q is a member of %q, which owns the outbox", g.Name, owns),
 			Why: "it may set seq and xid itself, and so hide messages from the relay or forge them, and read every payload",
-			Fix: "take the membership away", SQL: []string{fmt.Sprintf("REVOKE %s FROM %s", db.Quote(owns), db.Quote(g.Name))},
+			Fix: "revoke the membership", SQL: []string{fmt.Sprintf("REVOKE %s FROM %s", db.Quote(owns), db.Quote(g.Name))},
 			Data: map[string]any{"owner": owns, "writer": g.Name},
 		})
 	}
@@ -146,7 +146,8 @@ JOIN pg_roles r ON r.oid = c.relowner WHERE n.nspname = $1 AND c.relname = 'outb
 	return orFine(found, "the outbox belongs to %q, and no writer is a member of it", owns), nil
 }
 
-// ownedByWriter is a guess, and so no more than a warning: nobody else may write.
+// ownedByWriter finds an outbox into which only its owner may write. It is a guess, hence
+// only a warning.
 func (p *patient) ownedByWriter(owner string) ops.Finding {
 	const apart = "postrider_owner"
 	table := p.table("outbox")
@@ -166,15 +167,15 @@ func (p *patient) ownedByWriter(owner string) ops.Finding {
 	}
 }
 
-// grantee is a role that was granted something on the outbox.
+// grantee is a role with privileges on the outbox.
 type grantee struct {
-	Name    string // "" is everybody
-	Inserts bool   // some column at least
-	Forges  bool   // it may set xid or seq
-	Changes string // what it may do that nobody does to an append-only table
-	Reads   bool   // payloads
-	Relay   bool   // it settles: it is a relay's, or the examined one
-	Member  bool   // it may act as the owner
+	Name    string // "" is PUBLIC
+	Inserts bool   // may insert at least one column
+	Forges  bool   // may set xid or seq
+	Changes string // privileges to change an append-only table
+	Reads   bool   // may read payloads
+	Relay   bool   // may settle, or is the examined role
+	Member  bool   // may act as the owner
 }
 
 func (p *patient) grantees(ctx context.Context) ([]grantee, error) {
@@ -194,7 +195,7 @@ WHERE g.grantee <> t.relowner AND coalesce(NOT r.rolsuper, true)
 GROUP BY g.grantee, r.rolname, t.relowner ORDER BY 1`, p.Schema, p.role)
 }
 
-// grants looks for rights on the outbox that nobody should have.
+// grants finds rights on the outbox that no role should have.
 func (p *patient) grants(ctx context.Context) ([]ops.Finding, error) {
 	grantees, err := p.grantees(ctx)
 	if err != nil {
@@ -225,13 +226,13 @@ func (p *patient) grants(ctx context.Context) ([]ops.Finding, error) {
 			found = append(found, ops.Finding{
 				Severity: ops.Warning, What: fmt.Sprintf("%s may %s on the outbox", who, g.Changes),
 				Why: "messages that are changed or removed behind the relay's back are lost without a trace",
-				Fix: "take it away", SQL: []string{fmt.Sprintf("REVOKE %s ON %s FROM %s", g.Changes, table, to)},
+				Fix: "revoke it", SQL: []string{fmt.Sprintf("REVOKE %s ON %s FROM %s", g.Changes, table, to)},
 			})
 		}
 		if g.Reads && (g.Name == "" || g.Inserts) {
 			found = append(found, ops.Finding{
 				Severity: ops.Warning, What: fmt.Sprintf("%s may read every payload", who),
-				Why: "writers need not read what others write", Fix: "take it away",
+				Why: "writers need not read what others write", Fix: "revoke it",
 				SQL: []string{fmt.Sprintf("REVOKE SELECT ON %s FROM %s", table, to)},
 			})
 		}

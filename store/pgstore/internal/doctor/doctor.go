@@ -20,24 +20,24 @@ import (
 // Doctor examines one outbox. It is safe for concurrent use.
 type Doctor struct {
 	*db.Outbox
-	durable string // what relays wait for before they read: "", "flush" or "replay"
+	durable string // the durability that relays require before they read: "", "flush" or "replay"
 }
 
 // New returns the doctor of an outbox. It does no I/O.
 func New(o *db.Outbox, durable string) *Doctor { return &Doctor{Outbox: o, durable: durable} }
 
-// check is one thing that a doctor looks at.
+// check is one check of a doctor.
 type check struct {
 	name string
-	// tables says that it reads the outbox's own tables, and so needs a schema
-	// that this program knows; the others read the server's catalogs only.
+	// tables means that the check reads the outbox's tables and needs a schema that this
+	// program knows. Other checks read only the server's catalogs.
 	tables bool
-	pipes  bool // it is made once for each pipe
+	pipes  bool // made once for each pipe
 	look   func(p *patient, ctx context.Context) ([]ops.Finding, error)
 }
 
-// checks in the order of their findings: what keeps a relay from working at all
-// comes first.
+// checks returns the checks in the order of their findings. Obstacles that keep every relay
+// from working come first.
 func checks() []check {
 	return []check{
 		{name: "schema", look: (*patient).schemaVersion},
@@ -81,8 +81,7 @@ func checks() []check {
 	}
 }
 
-// Examine makes every check of a doctor, each in a transaction of its own that
-// may only read.
+// Examine makes every check of a doctor, each in its own read-only transaction.
 func (s *Doctor) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
 	if s.Bad != nil {
 		return nil, s.Bad
@@ -94,7 +93,7 @@ func (s *Doctor) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Fin
 	var found []ops.Finding
 	for _, c := range checks() {
 		fits := p.have.Fits()
-		why := c.name == "schema" && !fits // of the checks that are skipped
+		why := c.name == "schema" && !fits // the reason for the skipped checks
 		if len(p.req.Only) > 0 && !slices.Contains(p.req.Only, c.name) && !why {
 			continue
 		}
@@ -107,13 +106,13 @@ func (s *Doctor) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Fin
 			return found, s.Wrap("examine", err)
 		}
 		if p.standby {
-			break // a standby answers for its primary, or not at all
+			break // other checks on a standby would mislead
 		}
 	}
 	return found, nil
 }
 
-// ofPipes makes a check once, or once for each pipe that works.
+// ofPipes makes a check once, or once for each examined pipe.
 func (p *patient) ofPipes(ctx context.Context, c check) (found []ops.Finding, err error) {
 	if !c.pipes {
 		return p.examine(ctx, c)
@@ -145,21 +144,21 @@ type patient struct {
 	durable string
 	req     ops.ExamineRequest
 
-	role      string // whose privileges are judged
-	self      bool   // it is the role of the connection
-	super     bool   // it may do everything
-	statsRole bool   // the connection's role sees the activity of others
-	version   int    // of the server, as 150004
+	role      string // the role whose privileges are judged
+	self      bool   // role is the role of the connection
+	super     bool   // role is a superuser
+	statsRole bool   // the connection's role sees the activity of other roles
+	version   int    // of the server, such as 150004
 	standby   bool
-	noOutbox  bool // the schema holds none
+	noOutbox  bool // the schema has no outbox
 	have      db.Found
 
-	pipes []string // to examine: those asked for, or all that are not paused
+	pipes []string // pipes to examine: the requested ones, or all that are not paused
 
-	tx pgx.Tx // of the check under way
+	tx pgx.Tx // of the running check
 }
 
-// meet finds out who asks, and what is there.
+// meet reads the roles, the server's version and the version of the schema.
 func (p *patient) meet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(p.req.Timeout, 10*time.Second))
 	defer cancel()
@@ -184,7 +183,7 @@ func (p *patient) meet(ctx context.Context) error {
 		return err
 	}
 	p.have, err = p.Found(ctx, p.Pool)
-	if errors.Is(err, store.ErrUnusable) { // "privileges" says which ones are missing
+	if errors.Is(err, store.ErrUnusable) { // the check "privileges" lists the missing ones
 		return nil
 	}
 	if err != nil || !p.have.Fits() {
@@ -193,8 +192,7 @@ func (p *patient) meet(ctx context.Context) error {
 	return p.choosePipes(ctx)
 }
 
-// choosePipes finds the pipes to examine. A paused pipe is healthy although it does
-// not move.
+// choosePipes finds the pipes to examine. A paused pipe does not move, but is healthy.
 func (p *patient) choosePipes(ctx context.Context) error {
 	if p.pipes = p.req.Pipes; len(p.pipes) > 0 {
 		return nil
@@ -211,8 +209,8 @@ func (p *patient) choosePipes(ctx context.Context) error {
 	return err
 }
 
-// examine makes one check, and makes a finding of one that could not be made. Its
-// error is that of a database that cannot be asked.
+// examine makes one check and turns its failure into a finding. It returns an error only if
+// the database is unreachable.
 func (p *patient) examine(ctx context.Context, c check) ([]ops.Finding, error) {
 	if p.noOutbox && c.name != "schema" && c.name != "server" {
 		return nil, nil
@@ -258,8 +256,8 @@ func (p *patient) asker() string {
 	return "the role that asks"
 }
 
-// inTx runs a check in a transaction that can change nothing, with every row
-// visible or an error, and ends it without a trace.
+// inTx runs a check in a read-only transaction and rolls it back. Row security that would
+// hide rows is an error.
 func (p *patient) inTx(ctx context.Context, c check) (found []ops.Finding, err error) {
 	tx, err := p.Pool.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly, IsoLevel: pgx.ReadCommitted})
 	if err != nil {
@@ -268,7 +266,7 @@ func (p *patient) inTx(ctx context.Context, c check) (found []ops.Finding, err e
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = tx.Rollback(ctx) // a connection that cannot do it is closed by the pool
+		_ = tx.Rollback(ctx) // the pool closes a connection that fails to roll back
 	}()
 	timeout := fmt.Sprintf("%dms", p.req.Timeout.Milliseconds())
 	_, err = tx.Exec(ctx, `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $1, true),
@@ -280,7 +278,7 @@ func (p *patient) inTx(ctx context.Context, c check) (found []ops.Finding, err e
 	return c.look(p, ctx)
 }
 
-// one reads a row of one value.
+// one reads one row with one value.
 func one[T any](ctx context.Context, p *patient, sql string, args ...any) (v T, err error) {
 	err = p.tx.QueryRow(ctx, p.Render(sql), args...).Scan(&v)
 	return v, err
@@ -295,7 +293,7 @@ func rowsOf[T any](ctx context.Context, p *patient, sql string, args ...any) ([]
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 }
 
-// names reads rows of one text.
+// names reads rows with one text each.
 func names(ctx context.Context, p *patient, sql string, args ...any) ([]string, error) {
 	rows, err := p.tx.Query(ctx, p.Render(sql), args...)
 	if err != nil {
@@ -304,15 +302,15 @@ func names(ctx context.Context, p *patient, sql string, args ...any) ([]string, 
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// table is a quoted table of the schema.
+// table returns the quoted name of a table of the schema.
 func (p *patient) table(name string) string { return db.Quote(p.Schema) + "." + db.Quote(name) }
 
-// fine is the finding of a check that found nothing wrong.
+// fine returns the finding of a passed check.
 func fine(format string, args ...any) []ops.Finding {
 	return []ops.Finding{{What: fmt.Sprintf(format, args...)}}
 }
 
-// orFine is what was found, or that nothing was.
+// orFine returns found or, if it is empty, the finding of a passed check.
 func orFine(found []ops.Finding, format string, args ...any) []ops.Finding {
 	if len(found) == 0 {
 		return fine(format, args...)
@@ -320,7 +318,8 @@ func orFine(found []ops.Finding, format string, args ...any) []ops.Finding {
 	return found
 }
 
-// over is how far a value is over its limit: OK, Warning, or Critical at ten times.
+// over returns the severity of a value: OK within its limit, Warning above it, Critical at ten
+// times the limit.
 func over[T ~int64](value, limit T) ops.Severity {
 	switch {
 	case value/10 >= limit:
@@ -334,7 +333,7 @@ func over[T ~int64](value, limit T) ops.Severity {
 // literal quotes a text for a statement that a person runs.
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
-// period is a duration for people: two units are enough.
+// period formats a duration for people, with at most two units.
 func period(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:

@@ -8,7 +8,7 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// Ages that no test server reaches.
+// No test server reaches these ages.
 func TestFrozenIsJudgedByAge(t *testing.T) {
 	for _, tc := range []struct {
 		age, limit int64
@@ -37,6 +37,6 @@ func TestSettingTimes(t *testing.T) {
 		}
 	}
 	if _, ok := settingTime("soon"); ok {
-		t.Error(`"soon" is a time`)
+		t.Error(`settingTime accepts "soon"`)
 	}
 }

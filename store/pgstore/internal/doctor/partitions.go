@@ -7,7 +7,7 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// halfConverted finds the bound that a conversion begins with.
+// halfConverted finds the bound of an unfinished conversion.
 func (p *patient) halfConverted(ctx context.Context) ([]ops.Finding, error) {
 	bound, err := one[bool](ctx, p, `SELECT EXISTS (SELECT 1 FROM pg_constraint c
  WHERE c.conrelid = '{{schema}}.outbox'::regclass AND c.conname = 'outbox_partition_bound')`)
@@ -15,7 +15,7 @@ func (p *patient) halfConverted(ctx context.Context) ([]ops.Finding, error) {
 		return fine("the outbox is a plain table"), err
 	}
 	return []ops.Finding{{
-		Severity: ops.Warning, What: fmt.Sprintf("a conversion of %s into partitions was begun and not finished", p.table("outbox")),
+		Severity: ops.Warning, What: fmt.Sprintf("the conversion of %s into partitions is unfinished", p.table("outbox")),
 		Why: "it works; an INSERT fails when about 100 thousand million more numbers have been drawn",
 		Fix: "finish it: postrider migrate --partition; or give it up",
 		SQL: []string{fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT outbox_partition_bound", p.table("outbox"))},

@@ -14,11 +14,11 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/operations"
 )
 
-// instance is a relay as its heartbeat tells.
+// instance is a relay as described by its heartbeat.
 type instance struct {
 	Name, Boot, Version string
 	Alive               bool
-	Skew                *float64 // its clock less the database's; nil: an older program, which does not tell
+	Skew                *float64 // its clock minus the database's; nil: reported by no older program
 	Trouble             []string
 	Held                []store.Held
 	Ago                 float64 // seconds since its heartbeat
@@ -36,7 +36,7 @@ func (p *patient) instances(ctx context.Context) (living, all []instance, err er
 	return living, all, err
 }
 
-// relays looks whether any lives, and what those that live complain of.
+// relays reports whether a relay is alive, and the complaints of living relays.
 func (p *patient) relays(ctx context.Context) ([]ops.Finding, error) {
 	alive, all, err := p.instances(ctx)
 	if err != nil {
@@ -67,7 +67,7 @@ func (p *patient) relays(ctx context.Context) ([]ops.Finding, error) {
 	return found, nil
 }
 
-// versions looks whether all relays are of one version.
+// versions checks that all relays have one version.
 func (p *patient) versions(ctx context.Context) ([]ops.Finding, error) {
 	alive, _, err := p.instances(ctx)
 	if err != nil {
@@ -100,7 +100,7 @@ func (p *patient) versions(ctx context.Context) ([]ops.Finding, error) {
 	return found, nil
 }
 
-// clock compares clocks. Nothing in a relay trusts them, people do.
+// clock compares clocks. Relays do not rely on them, people do.
 func (p *patient) clock(ctx context.Context) ([]ops.Finding, error) {
 	alive, _, err := p.instances(ctx)
 	if err != nil {
@@ -141,14 +141,14 @@ func (p *patient) clock(ctx context.Context) ([]ops.Finding, error) {
 	return orFine(found, "the clocks of %d relays and of this host are within %s of the database's", len(alive), period(limit)), nil
 }
 
-// state is what Status sees, with a count of pending messages that stops early.
+// state returns the status with a low limit for the count of pending messages.
 func (p *patient) state(ctx context.Context) (ops.Status, error) {
 	st, _, err := operations.NewAdmin(p.Outbox, 0).StatusBy(ctx, p.tx, 1000)
 	return st, err
 }
 
-// lanes looks for those without an owner, and those whose owner does not move. A
-// lane may be between two owners: only what two looks find is so.
+// lanes finds lanes without an owner, and lanes whose owner makes no progress. A lane may be
+// changing owners, so only two consecutive observations count.
 func (p *patient) lanes(ctx context.Context) ([]ops.Finding, error) {
 	first, err := p.state(ctx)
 	if err != nil {
@@ -194,7 +194,7 @@ func (p *patient) lanes(ctx context.Context) ([]ops.Finding, error) {
 	return orFine(found, "every lane has an owner, and moves"), nil
 }
 
-// idle are the lanes without an owner, and those with one that are behind.
+// idle returns the lanes without an owner, and the lanes with an owner that are behind.
 func (p *patient) idle(st ops.Status) (free, stuck []ops.LaneStatus) {
 	for _, l := range st.Lanes {
 		held := slices.ContainsFunc(st.Holds, func(h ops.Hold) bool { return h.Lane == l.Lane && h.Key == "" })
@@ -209,7 +209,7 @@ func (p *patient) idle(st ops.Status) (free, stuck []ops.LaneStatus) {
 	return free, stuck
 }
 
-// has reports that a lane is still there as it was: nothing was settled in it.
+// has reports whether a lane is unchanged: no message was settled in it.
 func has(all []ops.LaneStatus, l ops.LaneStatus) bool {
 	return slices.ContainsFunc(all, func(o ops.LaneStatus) bool { return o.Lane == l.Lane && o.Epoch == l.Epoch })
 }
@@ -238,7 +238,7 @@ func numbers(lanes []ops.LaneStatus) string {
 	return b.String()
 }
 
-// lag looks how late the oldest message is that is neither dead nor scheduled.
+// lag measures the delay of the oldest message that is neither dead nor scheduled.
 func (p *patient) lag(ctx context.Context) ([]ops.Finding, error) {
 	st, err := p.state(ctx)
 	if err != nil {
@@ -260,7 +260,7 @@ func (p *patient) lag(ctx context.Context) ([]ops.Finding, error) {
 	}}, nil
 }
 
-// parked looks at what failed and what waits for a person.
+// parked reports failing messages and dead letters.
 func (p *patient) parked(ctx context.Context) ([]ops.Finding, error) {
 	type group struct {
 		State, Class, Code string
@@ -292,8 +292,8 @@ WHERE pipe = $1 AND state = 'dead' AND captures AND key <> '') x`, p.Pipe)
 			if db.Seconds(g.Age) < p.req.Limits.Lag {
 				f.Severity = ops.OK // it is tried again soon
 			}
-			f.What = fmt.Sprintf("%d messages fail and are tried again (%s), one for %s by now", g.Count, reason, period(db.Seconds(g.Age)))
-			f.Why, f.Fix = "their keys wait behind them, and they die at the last attempt", fmt.Sprintf("postrider dead show %d", g.First)
+			f.What = fmt.Sprintf("%d messages are being retried (%s), the oldest for %s", g.Count, reason, period(db.Seconds(g.Age)))
+			f.Why, f.Fix = "their keys wait behind them; after the last attempt they are dead letters (an outage uses no attempt)", fmt.Sprintf("postrider dead show %d", g.First)
 		} else {
 			f.What = fmt.Sprintf("%d messages are dead (%s), the first is %d", g.Count, reason, g.First)
 			f.Why = fmt.Sprintf("%d keys are blocked by dead letters, with %d messages", keys, waiting)
@@ -308,10 +308,10 @@ WHERE pipe = $1 AND state = 'dead' AND captures AND key <> '') x`, p.Pipe)
 	return orFine(found, "no message is dead, none fails for long"), nil
 }
 
-// overdue is from when on an act that nobody executes is worth a finding.
+// overdue is the age above which an act that is not executed is a finding.
 const overdue = time.Minute
 
-// requests looks for acts of people that no owner of a lane executes.
+// requests finds people's acts that no owner of a lane executes.
 func (p *patient) requests(ctx context.Context) ([]ops.Finding, error) {
 	type open struct {
 		Count, First int64

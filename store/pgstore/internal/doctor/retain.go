@@ -15,7 +15,7 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/housekeeping"
 )
 
-// partitions looks whether there is room ahead for new numbers.
+// partitions checks that there are empty partitions for new numbers.
 func (p *patient) partitions(ctx context.Context) ([]ops.Finding, error) {
 	all, err := housekeeping.NewPartitioner(p.Outbox).List(ctx, p.tx)
 	if err != nil {
@@ -41,13 +41,13 @@ func (p *patient) partitions(ctx context.Context) ([]ops.Finding, error) {
 	return []ops.Finding{f}, nil
 }
 
-// unattended is how long an outbox may go without a pass of retention.
+// unattended is the longest time without a pass of retention.
 const unattended = 24 * time.Hour
 
-// retention looks whether settled rows are removed, and who keeps them from it.
+// retention checks that settled rows are removed, and finds the pipes that prevent it.
 func (p *patient) retention(ctx context.Context) ([]ops.Finding, error) {
 	type pass struct {
-		Age, Made   float64 // seconds since the last pass, since the outbox was made
+		Age, Made   float64 // seconds since the last pass, and since the outbox was made
 		Pipe        string
 		Rows, Bytes int64
 		Over        bool
@@ -90,8 +90,8 @@ FROM {{schema}}.retention r CROSS JOIN {{schema}}.outbox_info i`)
 	return found, nil
 }
 
-// books looks what the last comparison of the two books found. It compares nothing
-// itself: that writes.
+// books reports the result of the last audit. It runs no audit itself, because an audit
+// writes.
 func (p *patient) books(ctx context.Context) ([]ops.Finding, error) {
 	type difference struct {
 		Pipe     string
@@ -119,7 +119,7 @@ UNION ALL SELECT '', lane::int, missing, 0, 0 FROM {{schema}}.book_lane WHERE mi
 	return orFine(found, "the last audit found no difference"), nil
 }
 
-// pausedPipes tells which readers people have stopped.
+// pausedPipes finds pipes, lanes and keys that people have paused.
 func (p *patient) pausedPipes(ctx context.Context) ([]ops.Finding, error) {
 	type pipe struct {
 		Name, By, Reason string
@@ -162,7 +162,7 @@ FROM {{schema}}.pipe WHERE paused ORDER BY name`)
 	return orFine(append(found, stopped...), "no pipe, lane or key is paused"), nil
 }
 
-// stoppedDestinations tells to which nothing is sent.
+// stoppedDestinations finds destinations that people have stopped.
 func (p *patient) stoppedDestinations(ctx context.Context) ([]ops.Finding, error) {
 	type stop struct {
 		Pipe, Destination, By, Reason string
@@ -188,14 +188,14 @@ FROM {{schema}}.hold f LEFT JOIN {{schema}}.audit a ON a.id = f.ask WHERE f.lane
 // publication carries updates or deletes of the outbox.
 type publication struct {
 	Name       string
-	Generated  bool   // it may leave a generated column of the identity out
-	Columns    string // that it carries, "" for all
-	Identified string // those columns, with the ones that name a row
-	Filtered   bool   // by row
+	Generated  bool   // it may leave out a generated column of the identity
+	Columns    string // the columns that it carries, "" for all
+	Identified string // Columns plus the columns of the identity
+	Filtered   bool   // has a row filter
 }
 
-// publications finds those that stop the removal of rows and payloads: the server
-// refuses a DELETE or UPDATE whose row a publication cannot name.
+// publications finds publications that prevent the removal of rows and payloads: the server
+// refuses a DELETE or UPDATE of a row that a publication cannot identify.
 func (p *patient) publications(ctx context.Context) ([]ops.Finding, error) {
 	rows, err := rowsOf[publication](ctx, p, `WITH t AS (SELECT c.oid, c.relreplident FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE n.nspname = $1 AND c.relname = 'outbox'),
@@ -236,8 +236,7 @@ WHERE (p.pubupdate OR p.pubdelete) AND EXISTS (SELECT FROM pg_publication_tables
 	}}, nil
 }
 
-// refused plans statements, and returns the server's refusal of the first that a
-// publication stops.
+// refused plans statements and returns the server's first refusal because of a publication.
 func (p *patient) refused(ctx context.Context, texts ...string) (*pgconn.PgError, error) {
 	for _, text := range texts {
 		tx, err := p.tx.Begin(ctx)

@@ -11,8 +11,8 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/migrate"
 )
 
-// sequence looks whether the outbox's numbers come in order, above every cursor,
-// and for long.
+// sequence checks that the outbox's numbers are drawn in order, lie above every cursor, and
+// will last.
 func (p *patient) sequence(ctx context.Context) ([]ops.Finding, error) {
 	type numbers struct {
 		Cache, Increment, Max, Last, Highest int64
@@ -31,7 +31,7 @@ FROM {{schema}}.outbox_seq s JOIN pg_sequence q ON q.seqrelid = '{{schema}}.outb
 	if n.Cache != 1 || n.Increment < 1 || n.Cycle {
 		found = append(found, ops.Finding{
 			Severity: ops.Critical, Data: data,
-			What: fmt.Sprintf("the sequence %s does not give its numbers out in order (cache %d, increment %d, cycle %t)", name, n.Cache, n.Increment, n.Cycle),
+			What: fmt.Sprintf("the sequence %s does not assign numbers in order (cache %d, increment %d, cycle %t)", name, n.Cache, n.Increment, n.Cycle),
 			Why:  "messages are passed over or overtaken: a relay refuses to work",
 			Fix: "set it right, reconnect the writers, which first use up the numbers they hold, then look for what was passed over: " +
 				"postrider migrate --adopt",
@@ -42,7 +42,7 @@ FROM {{schema}}.outbox_seq s JOIN pg_sequence q ON q.seqrelid = '{{schema}}.outb
 		found = append(found, ops.Finding{
 			Severity: ops.Critical, Data: data,
 			What: fmt.Sprintf("the sequence %s is at %d, below %d, which was given out already", name, n.Last, n.Highest),
-			Why:  "inserts fail, or messages come behind the cursor",
+			Why:  "inserts fail, or messages get numbers behind the cursor",
 			Fix:  "a relay that runs lifts it by itself; without one: postrider migrate --adopt",
 		})
 	}
@@ -77,7 +77,7 @@ WHERE n.nspname = $1 AND c.relpersistence <> 'p' AND c.relkind IN ('r', 'p', 'S'
 	}
 	var found []ops.Finding
 	for _, r := range rows {
-		if r.Name == "relay" { // a lost heartbeat is made anew
+		if r.Name == "relay" { // a relay renews a lost heartbeat
 			continue
 		}
 		found = append(found, ops.Finding{
@@ -89,7 +89,7 @@ WHERE n.nspname = $1 AND c.relpersistence <> 'p' AND c.relkind IN ('r', 'p', 'S'
 	return orFine(found, "every table is logged"), nil
 }
 
-// columns looks at the defaults that the cursor's proof rests on.
+// columns checks the defaults on which the cursor's proof rests.
 func (p *patient) columns(ctx context.Context) ([]ops.Finding, error) {
 	type column struct{ Name, Expr, Generated, Collation string }
 	rows, err := rowsOf[column](ctx, p, `SELECT a.attname::text, coalesce(pg_get_expr(d.adbin, d.adrelid), ''), a.attgenerated::text, coalesce(l.collname::text, '')
@@ -140,7 +140,7 @@ WHERE a.attrelid = '{{schema}}.outbox'::regclass AND a.attname IN ('xid', 'seq',
 	return orFine(found, "the outbox's columns are as they were made, for %d lanes", lanes), nil
 }
 
-// index is one that a query needs. Those of the outbox are named first.
+// index is an index that a query needs. The outbox's indexes come first.
 type index struct{ name, table, columns, where, serves string }
 
 func indexesThatMatter() []index {
@@ -160,7 +160,7 @@ func indexesThatMatter() []index {
 	}
 }
 
-// indexes finds those that are missing or broken.
+// indexes finds missing and invalid indexes.
 func (p *patient) indexes(ctx context.Context) ([]ops.Finding, error) {
 	type state struct {
 		Name         string
@@ -184,7 +184,7 @@ WHERE n.nspname = $1 AND c.relname = 'outbox'`, p.Schema)
 			continue
 		}
 		found = append(found, ops.Finding{
-			Severity: ops.Warning, What: fmt.Sprintf("the index %s is invalid: it broke off while it was made", p.table(s.Name)),
+			Severity: ops.Warning, What: fmt.Sprintf("the index %s is invalid: its creation was interrupted", p.table(s.Name)),
 			Why: "no query uses it, and every write pays for it", Fix: "create it again",
 			SQL: []string{fmt.Sprintf("REINDEX INDEX CONCURRENTLY %s", p.table(s.Name))}, Data: map[string]any{"index": s.Name},
 		})
@@ -208,7 +208,7 @@ func (i index) create(p *patient, partitioned bool) string {
 		return fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %s PRIMARY KEY %s", table, i.name, i.columns)
 	}
 	how := "CONCURRENTLY "
-	if partitioned { // the server refuses it there
+	if partitioned { // the server does not support it there
 		how = ""
 	}
 	where := ""
@@ -223,7 +223,7 @@ func (i index) create(p *patient, partitioned bool) string {
 	return fmt.Sprintf("CREATE %s%s ON %s %s%s", how, i.name, table, i.columns, where)
 }
 
-// constraints finds those of the outbox that were dropped or never proven.
+// constraints finds constraints of the outbox that were dropped or never validated.
 func (p *patient) constraints(ctx context.Context) ([]ops.Finding, error) {
 	all, err := migrate.All()
 	if err != nil {
@@ -262,7 +262,7 @@ JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname
 	return orFine(found, "every constraint of the outbox is there"), nil
 }
 
-// constraintNames are those of the table outbox in the text of its migration.
+// constraintNames returns the constraints of the table outbox in the text of its migration.
 func constraintNames(sql string) []string {
 	_, rest, _ := strings.Cut(sql, "CREATE TABLE {{schema}}.outbox (")
 	table, _, _ := strings.Cut(rest, "\n);")
@@ -273,7 +273,7 @@ func constraintNames(sql string) []string {
 	return found
 }
 
-// triggers finds what stands between a writer and its row.
+// triggers finds triggers and rules between a writer and its row.
 func (p *patient) triggers(ctx context.Context) ([]ops.Finding, error) {
 	type trigger struct {
 		Name     string
@@ -296,7 +296,7 @@ ORDER BY 1`, p.Schema)
 		case g.Own && g.Off:
 			found = append(found, ops.Finding{
 				Severity: ops.Critical, What: fmt.Sprintf("the trigger %s of %s is disabled", g.Name, table),
-				Why: "it is the outbox's own, and what it promises does not hold", Fix: "enable it",
+				Why: "it is the outbox's own: the promise that it keeps is broken", Fix: "enable it",
 				SQL: []string{fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", table, db.Quote(g.Name))},
 			})
 		case g.Own || g.Off:

@@ -11,8 +11,8 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/migrate"
 )
 
-// schemaVersion looks whether the schema is one that this program works with, and
-// was made by the text that this program knows.
+// schemaVersion checks that this program works with the schema, and that the schema was made
+// by the migrations of this program.
 func (p *patient) schemaVersion(ctx context.Context) ([]ops.Finding, error) {
 	schema := p.Schema
 	f := ops.Finding{Severity: ops.Critical, Data: map[string]any{"have": p.have.Version, "want": db.Version}}
@@ -69,7 +69,7 @@ func (p *patient) checksums(ctx context.Context) ([]ops.Finding, error) {
 	return orFine(found, "schema %q is at version %d, as this program needs it", p.Schema, p.have.Version), nil
 }
 
-// server refuses a standby: it lags behind, and takes no write.
+// server reports a standby, which lags behind and accepts no writes.
 func (p *patient) server(context.Context) ([]ops.Finding, error) {
 	data := map[string]any{"server_version": p.version}
 	if p.standby {
@@ -88,7 +88,7 @@ func (p *patient) server(context.Context) ([]ops.Finding, error) {
 	return []ops.Finding{{What: fmt.Sprintf("PostgreSQL %d.%d, a primary", p.version/10000, p.version%10000), Data: data}}, nil
 }
 
-// moved finds an outbox whose numbers or transaction ids are not this server's.
+// moved finds an outbox with numbers or transaction ids of another server.
 func (p *patient) moved(ctx context.Context) ([]ops.Finding, error) {
 	type history struct{ Home, Marked bool }
 	h, err := rowsOf[history](ctx, p, `SELECT cluster = (pg_control_system()).system_identifier, reset_xid = 9223372036854775807
@@ -117,8 +117,8 @@ FROM {{schema}}.outbox_info`)
 	return fine("the outbox belongs to this server"), nil
 }
 
-// durability judges what durable=replay rests on, and commits that wait for a
-// standby that is not there.
+// durability checks the standbys that durable=replay needs, and finds commits that wait for
+// a missing standby.
 func (p *patient) durability(ctx context.Context) ([]ops.Finding, error) {
 	type standbys struct {
 		Names             string
@@ -143,14 +143,14 @@ func (p *patient) durability(ctx context.Context) ([]ops.Finding, error) {
 	}
 	if replay && now.All == 0 {
 		found = append(found, ops.Finding{
-			Severity: ops.Critical, What: "durable=replay is asked for, and no standby is connected", Data: data,
+			Severity: ops.Critical, What: "durable=replay is set, and no standby is connected", Data: data,
 			Why: "nothing is published until one is", Fix: "start a standby, or use durable=flush in --store",
 		})
 	}
 	if replay && now.Seen < now.All && !p.statsRole {
 		found = append(found, ops.Finding{
-			Severity: ops.Critical, What: "durable=replay is asked for, and this role may not see how far the standbys are", Data: data,
-			Why: "nothing is published", Fix: "let it", SQL: []string{fmt.Sprintf("GRANT pg_monitor TO %s", db.Quote(p.role))},
+			Severity: ops.Critical, What: "durable=replay is set, and this role may not see the positions of the standbys", Data: data,
+			Why: "nothing is published", Fix: "grant pg_monitor to the role", SQL: []string{fmt.Sprintf("GRANT pg_monitor TO %s", db.Quote(p.role))},
 		})
 	}
 	if len(found) == 0 {
@@ -160,7 +160,7 @@ func (p *patient) durability(ctx context.Context) ([]ops.Finding, error) {
 	return found, nil
 }
 
-// pooler asks whether one stands between this program and the server.
+// pooler detects a pooler between this program and the server.
 func (p *patient) pooler(ctx context.Context) ([]ops.Finding, error) {
 	pid, err := one[uint32](ctx, p, `SELECT pg_backend_pid()`)
 	if err != nil {
@@ -181,7 +181,7 @@ func (p *patient) pooler(ctx context.Context) ([]ops.Finding, error) {
 	return fine("a pooler is in front of the server; nothing is prepared under a name, so transaction pooling works"), nil
 }
 
-// connections looks how many are left for those who are not superusers.
+// connections checks how many connections are left for roles that are not superusers.
 func (p *patient) connections(ctx context.Context) ([]ops.Finding, error) {
 	type usage struct{ Used, Most int }
 	u, err := rowsOf[usage](ctx, p, `SELECT count(*)::int, current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int

@@ -12,20 +12,20 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// setting is one of the server that matters to an outbox.
+// setting is a setting of the server that matters to an outbox.
 type setting struct {
 	name     string
 	bad      func(value string) bool
 	severity ops.Severity
 	why      string
-	// relay says that the value that the relay's role gets counts; else the one
-	// that anybody gets.
+	// relay means that the value for the relay's role counts; otherwise the value for any
+	// role.
 	relay bool
 }
 
 func settingsThatMatter() []setting {
-	const endless = "the tables of progress, leases and parked messages grow without an end"
-	const early = "a read of a large page, or a take-over, is ended before it is done, and again when it is repeated"
+	const endless = "the tables of progress, leases and parked messages grow without limit"
+	const early = "a read of a large page, or a takeover, is interrupted before its end, and again at each retry"
 	return []setting{
 		{"fsync", is("off"), ops.Critical, "a crash of the machine loses committed transactions and may destroy the database", false},
 		{"full_page_writes", is("off"), ops.Warning, "a crash of the machine may tear pages, unless the file system writes each as a whole", false},
@@ -48,7 +48,7 @@ func is(bad ...string) func(string) bool {
 	return func(v string) bool { return slices.Contains(bad, v) }
 }
 
-// below is true of a time that is set, and shorter.
+// below is true for a time that is set and shorter.
 func below(limit time.Duration) func(string) bool {
 	return func(v string) bool {
 		d, ok := settingTime(v)
@@ -56,7 +56,7 @@ func below(limit time.Duration) func(string) bool {
 	}
 }
 
-// settingTime reads a time as the server writes it: milliseconds, or with a unit.
+// settingTime parses a time as the server writes it: in milliseconds, or with a unit.
 func settingTime(v string) (time.Duration, bool) {
 	if ms, err := strconv.ParseInt(v, 10, 64); err == nil {
 		return time.Duration(ms) * time.Millisecond, true
@@ -65,7 +65,7 @@ func settingTime(v string) (time.Duration, bool) {
 	return d, err == nil
 }
 
-// override is a value of one role, one database, or one role in one database.
+// override is a value for one role, one database, or one role in one database.
 type override struct{ Role, Database, Name, Value string }
 
 func (o override) alter() string {
@@ -88,7 +88,7 @@ func (o override) whom() string {
 	return fmt.Sprintf("for the role %q in the database %q", o.Role, o.Database)
 }
 
-// settings judges what the server was told.
+// settings judges the server's settings.
 func (p *patient) settings(ctx context.Context) ([]ops.Finding, error) {
 	all := settingsThatMatter()
 	var wanted []string
@@ -100,7 +100,7 @@ func (p *patient) settings(ctx context.Context) ([]ops.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The closest comes first: only that one counts.
+	// The most specific value comes first; only that one counts.
 	overrides, err := rowsOf[override](ctx, p, `SELECT coalesce(r.rolname::text, ''), coalesce(d.datname::text, ''), split_part(c, '=', 1), split_part(c, '=', 2)
 FROM pg_db_role_setting x CROSS JOIN unnest(x.setconfig) c LEFT JOIN pg_roles r ON r.oid = x.setrole LEFT JOIN pg_database d ON d.oid = x.setdatabase
 WHERE (x.setdatabase = 0 OR d.datname = current_database()) AND split_part(c, '=', 1) = ANY ($1)
@@ -130,7 +130,7 @@ ORDER BY x.setrole <> 0 DESC, x.setdatabase <> 0 DESC`, wanted)
 			case v.Source == "client":
 				found = append(found, s.finding(v.Value, "in the connection string"))
 			case ofSession:
-			case s.name == readOnly: // it stops the writers too, whatever role asks; ALTER SYSTEM needs no writable session
+			case s.name == readOnly: // it also stops the writers, whatever the role; ALTER SYSTEM needs no writable session
 				f := s.finding(v.Value, "for the whole server")
 				f.Fix = "turn it off for the whole server, if this server is meant to be written to"
 				f.SQL = []string{"ALTER SYSTEM SET " + readOnly + " = " + s.good(), "SELECT pg_reload_conf()"}
@@ -165,7 +165,7 @@ func (s setting) finding(value, whom string, sql ...string) ops.Finding {
 	if len(sql) == 0 {
 		fix = "leave it out"
 	}
-	if s.name == readOnly { // which also holds for the session that repairs it
+	if s.name == readOnly { // which also applies to the session that repairs it
 		for i := range sql {
 			sql[i] = "BEGIN READ WRITE; " + sql[i] + "; COMMIT"
 		}

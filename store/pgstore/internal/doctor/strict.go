@@ -8,8 +8,8 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// strictKeys finds topics that are strict by the table and not by the trigger:
-// somebody dropped it, or a restore left it out.
+// strictKeys finds topics that are strict in the table but have no trigger, which was dropped
+// or left out of a restore.
 func (p *patient) strictKeys(ctx context.Context) ([]ops.Finding, error) {
 	type topic struct {
 		Name string

@@ -10,17 +10,16 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// inFlight is the set of transactions that some lane waits for, and fullID makes
-// the whole of a 32-bit transaction id: it lies within two thousand million of
-// the newest one.
+// inFlight is the set of transactions that lanes wait for. fullID computes the 64-bit id of a
+// 32-bit transaction id, which lies within two thousand million of the newest one.
 const (
 	inFlight = `(SELECT coalesce(range_agg(c.inflight), '{}'::int8multirange) FROM {{schema}}.lane_cursor c)`
 	fullID   = `(x.newest + (@ - (x.newest & 4294967295) + 6442450944) % 4294967296 - 2147483648)`
 	newest   = `(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest) x`
 )
 
-// transactions names those that have been open for long and stand in the inflight
-// set of a lane.
+// transactions finds transactions that have been open for long, and notes those in the
+// inflight set of a lane.
 func (p *patient) transactions(ctx context.Context) ([]ops.Finding, error) {
 	type open struct {
 		PID                          int
@@ -39,7 +38,7 @@ ORDER BY a.xact_start NULLS LAST LIMIT 20`, p.req.Limits.Transaction.Seconds())
 	}
 	var found []ops.Finding
 	for _, o := range rows {
-		if o.Age == nil { // of another role, which this one may not look at
+		if o.Age == nil { // a session of another role, which this role may not see
 			continue
 		}
 		age := db.Seconds(*o.Age)
@@ -76,7 +75,7 @@ func application(name string) string {
 	return fmt.Sprintf("application %q", name)
 }
 
-// blind is the finding of a check that sees only a part.
+// blind returns the finding of a check that lacks privileges.
 func (p *patient) blind(what string) ops.Finding {
 	f := ops.Finding{
 		Severity: ops.Warning, What: "this role may not see " + what, Why: "this check was skipped",
@@ -88,8 +87,8 @@ func (p *patient) blind(what string) ops.Finding {
 	return f
 }
 
-// prepared names transactions that were prepared and neither committed nor rolled
-// back: no end of a session ends them.
+// prepared finds transactions that were prepared and neither committed nor rolled back. They
+// survive the end of their session.
 func (p *patient) prepared(ctx context.Context) ([]ops.Finding, error) {
 	type waiting struct {
 		GID, Role        string
@@ -126,8 +125,8 @@ WHERE a.database = current_database() AND a.prepared < clock_timestamp() - $1::f
 	return orFine(found, "no prepared transaction has waited for more than %s", period(p.req.Limits.Transaction)), nil
 }
 
-// horizon names who keeps vacuum from removing dead rows, and the log from being
-// recycled.
+// horizon finds sessions, standbys and slots that keep vacuum from removing dead rows, or the
+// log from being recycled.
 func (p *patient) horizon(ctx context.Context) ([]ops.Finding, error) {
 	slots, err := p.slots(ctx)
 	if err != nil {
@@ -202,7 +201,7 @@ func (p *patient) slots(ctx context.Context) ([]ops.Finding, error) {
 	return found, nil
 }
 
-// wraparound looks how far the transaction ids are from their end.
+// wraparound checks the distance of the transaction ids from their end.
 func (p *patient) wraparound(ctx context.Context) ([]ops.Finding, error) {
 	type oldest struct {
 		Name        string
@@ -224,8 +223,8 @@ ORDER BY 2 DESC`, p.Schema)
 	return orFine(found, "transaction ids are far from their end"), nil
 }
 
-// frozen judges an age: autovacuum freezes at the limit of the server, so that
-// twice that says that it does not keep up. Writing ends at 2,100 millions.
+// frozen judges an age. Autovacuum freezes at the server's limit, so at twice the limit it
+// does not keep up. Writes end at 2,100 million.
 func frozen(age, limit int64) ops.Severity {
 	switch {
 	case age > 1_500_000_000:
@@ -250,10 +249,10 @@ func (p *patient) unfrozen(table string, age int64, severity ops.Severity) ops.F
 	return f
 }
 
-// patience is how long a session waits for a lock before it is worth a finding.
+// patience is the wait for a lock above which a session is a finding.
 const patience = 2 * time.Second
 
-// locks names who keeps sessions waiting for one of the outbox's tables.
+// locks finds sessions that keep others waiting for one of the outbox's tables.
 func (p *patient) locks(ctx context.Context) ([]ops.Finding, error) {
 	type wait struct {
 		Table       string

@@ -9,16 +9,16 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// tableHealth is what the server counts of one table.
+// tableHealth has the server's statistics of one table.
 type tableHealth struct {
 	Name       string
 	Live, Dead int64 // estimates of the server
 	Bytes      int64 // of its rows
-	Disabled   bool  // autovacuum leaves it alone
+	Disabled   bool  // autovacuum is off for the table
 	Vacuumed   *time.Time
 }
 
-// vacuum looks for rows that died and are still there.
+// vacuum finds tables with many dead rows.
 func (p *patient) vacuum(ctx context.Context) ([]ops.Finding, error) {
 	rows, err := rowsOf[tableHealth](ctx, p, `SELECT c.relname::text, coalesce(t.n_live_tup, 0), coalesce(t.n_dead_tup, 0), pg_relation_size(c.oid),
  coalesce('autovacuum_enabled=false' = ANY (c.reloptions) OR 'autovacuum_enabled=off' = ANY (c.reloptions), false),
@@ -39,7 +39,7 @@ WHERE n.nspname = $1 AND c.relkind = 'r' ORDER BY c.relname`, p.Schema)
 		if t.Disabled {
 			found = append(found, ops.Finding{
 				Severity: ops.Warning, What: "autovacuum leaves " + table + " alone", Data: data,
-				Why: "it grows without an end, and its transaction ids are not frozen", Fix: "let autovacuum work",
+				Why: "it grows without limit, and its transaction ids are not frozen", Fix: "let autovacuum work",
 				SQL: []string{fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled)", table)},
 			})
 		}
@@ -62,7 +62,7 @@ WHERE n.nspname = $1 AND c.relkind = 'r' ORDER BY c.relname`, p.Schema)
 	return orFine(found, "no table has many dead rows"), nil
 }
 
-// size tells what the tables take on disk. How much is left there the server does not tell.
+// size reports the tables' size on disk. The server does not report the free space.
 func (p *patient) size(ctx context.Context) ([]ops.Finding, error) {
 	type table struct {
 		Name  string

@@ -19,28 +19,28 @@ import (
 
 const (
 	auditTimeout = 10 * time.Minute
-	// pendingLimit is how many pending rows a lane's look counts. Above it the
-	// lane is behind, and its book is closed again when it has caught up.
+	// pendingLimit is the number of pending rows that an audit counts per lane. Above it the
+	// lane is behind, and its book is closed again when the lane has caught up.
 	pendingLimit = 20_000
-	// explainLanes is how many lanes of a look get candidates: they cost, and
-	// when more lanes differ the cause is not one message.
+	// explainLanes is the number of lanes for which an audit names candidates. Candidates are
+	// expensive, and if more lanes differ the cause is not one message.
 	explainLanes = 8
 )
 
-// booksLock begins the name of the advisory lock of a look.
+// booksLock begins the name of the advisory lock of an audit.
 const booksLock = "postrider books "
 
-// errLook says that another look came between: nothing was recorded.
-var errLook = errors.New("another process has audited meanwhile: run it again")
+// errLook reports that another audit ran in between: nothing was recorded.
+var errLook = errors.New("another process has audited in the meantime: run the audit again")
 
-// Audit compares the two books; see [ops.Retainer]. Looks of several instances
-// follow each other.
+// Audit compares the two books; see [ops.Retainer]. Audits of several instances run one
+// after the other.
 func (s *Retainer) Audit(ctx context.Context, req ops.AuditRequest) (ops.Books, error) {
 	if s.Bad != nil {
 		return ops.Books{}, s.Bad
 	}
 	a := &auditing{store: s, req: req, limit: pendingLimit}
-	a.req.Full = req.Full || req.Reopen // or nobody would know what is missing later
+	a.req.Full = req.Full || req.Reopen // or missing rows could not be found later
 	if a.req.Full {
 		a.limit = math.MaxInt64
 	}
@@ -58,7 +58,7 @@ func (s *Retainer) Audit(ctx context.Context, req ops.AuditRequest) (ops.Books, 
 	return a.out, s.Wrap("audit", err)
 }
 
-// auditing is one look.
+// auditing is one audit.
 type auditing struct {
 	store *Retainer
 	tx    pgx.Tx
@@ -68,35 +68,35 @@ type auditing struct {
 
 	pos             int64 // of the books' cursor
 	running         string
-	same            bool // the history is that of the last look
+	same            bool // the history has not changed since the last audit
 	epoch, floor    int64
 	deleted         int64
 	strange         int64
-	removed         int64 // by retention, at the last look and now
+	removed         int64 // by retention, at the last audit and now
 	nowRemoved      int64
-	opened          bool // some book was opened before
+	opened          bool // a book was opened earlier
 	look            xids.Look
 	lanes           map[store.Lane]laneCount
-	changed         []store.Lane // whose count changed
+	changed         []store.Lane // lanes whose count changed
 	books           []pipeBook
-	explained       int // lanes with candidates
+	explained       int // number of lanes with candidates
 	lookedAt        db.Time
 	comparedAt      db.Time
 	nowDeleted, top int64
 }
 
-// laneCount is what the rows of a lane say.
+// laneCount has the counts of a lane's rows.
 type laneCount struct {
 	fresh, top, present, committed, base, removed int64
 	missing                                       *int64
 }
 
-// pipeBook is a lane of a pipe as the look found it.
+// pipeBook is a lane of a pipe as found by the audit.
 type pipeBook struct {
 	ops.LaneBook
 	opened                bool
 	counted, base         int64
-	fresh                 int64 // new rows that the pipe's filter lets pass; below 0: it has none
+	fresh                 int64 // new rows that pass the pipe's filter; below 0: the pipe has no filter
 	pos, checked          int64
 	oldDiff, oldFrom, old int64
 }
@@ -131,7 +131,7 @@ func (a *auditing) run(ctx context.Context) error {
 	return a.explain(ctx)
 }
 
-// begin reads the books' cursor and the sequence, before the look's snapshot.
+// begin reads the books' cursor and the sequence, before the audit's snapshot.
 func (a *auditing) begin(ctx context.Context) (recent bool, err error) {
 	err = a.tx.QueryRow(ctx, a.store.sql.bookOpen, a.req.MaxAge.Seconds()).Scan(&a.pos, &a.running, &a.same, &a.epoch, &a.floor,
 		&a.deleted, &a.strange, &a.removed, &a.opened, &recent, &a.lookedAt, &a.comparedAt)
@@ -141,13 +141,13 @@ func (a *auditing) begin(ctx context.Context) (recent bool, err error) {
 	if err := a.tx.QueryRow(ctx, a.store.sql.bookFloor).Scan(&a.top, &a.nowDeleted); err != nil {
 		return false, err
 	}
-	if !a.same || a.req.Reopen || !a.opened { // what lies behind now is not counted
+	if !a.same || a.req.Reopen || !a.opened { // earlier rows are not counted
 		a.pos, a.running, a.opened = a.top, "{}", false
 	}
 	return recent, nil
 }
 
-// read looks at everything with one snapshot.
+// read reads all counts in one snapshot.
 func (a *auditing) read(ctx context.Context) error {
 	err := a.tx.QueryRow(ctx, a.store.Render(`SELECT coalesce(sum(removed), 0)::bigint FROM {{schema}}.book_lane`)).Scan(&a.nowRemoved)
 	if err != nil {
@@ -191,9 +191,9 @@ func (a *auditing) read(ctx context.Context) error {
 	return rows.Err()
 }
 
-// suspect asks for a full count when the server has counted deletions that were
-// not retention's. Its statistics come late: a count below retention's means nothing
-// until both counts stop changing; then it means that a partition was dropped.
+// suspect demands a full count if the server has counted deletions that retention did not
+// make. The server's statistics are late: a count below retention's proves nothing until both
+// counts stop changing; then a partition was dropped.
 func (a *auditing) suspect() {
 	strange := a.nowDeleted - a.nowRemoved
 	if a.nowDeleted < a.deleted || a.nowDeleted == a.deleted && a.nowRemoved == a.removed {
@@ -204,7 +204,7 @@ func (a *auditing) suspect() {
 	}
 }
 
-// count adds what the lanes have got to the book of rows.
+// count adds the lanes' new rows to the book of rows.
 func (a *auditing) count() {
 	a.out.Full = a.req.Full
 	for lane, c := range a.lanes {
@@ -234,15 +234,15 @@ func (a *auditing) compare(b *pipeBook) {
 	settled := b.Sent + b.Parked + b.Gone - b.Again
 	b.counted += a.freshOf(b)
 	if !b.opened {
-		// What was before is taken as it is. A lane that is behind is opened with
-		// what is counted of it, and anew at every look until it has caught up.
+		// Earlier differences are accepted. The book of a lane that is behind is opened
+		// with the counted part, and again at every audit until the lane has caught up.
 		b.counted, b.base = 0, -settled-b.Pending
 		a.out.Opened = true
 		b.oldDiff = 0
 	}
 	b.Committed = b.counted - b.base
 	b.Difference = b.Committed - settled - b.Pending
-	if b.Behind && b.Difference > 0 { // more is pending than was counted
+	if b.Behind && b.Difference > 0 { // more rows are pending than were counted
 		b.Difference = 0
 	}
 	switch {
@@ -258,7 +258,7 @@ func (a *auditing) compare(b *pipeBook) {
 	}
 }
 
-// saveCount records what was counted, and no comparison.
+// saveCount records the counts without a comparison.
 func (a *auditing) saveCount(ctx context.Context) error {
 	var pipes []string
 	var lanes, committed []int64
@@ -273,7 +273,7 @@ func (a *auditing) saveCount(ctx context.Context) error {
 	return a.move(ctx)
 }
 
-// freshOf is how many of the rows counted now are for the pipe.
+// freshOf returns how many of the new rows are for the pipe.
 func (a *auditing) freshOf(b *pipeBook) int64 {
 	if b.fresh < 0 {
 		return a.lanes[b.Lane].fresh
@@ -312,7 +312,7 @@ func (a *auditing) saveBooks(ctx context.Context) error {
 	return nil
 }
 
-// move records what the lanes have got, and up to where.
+// move records the lanes' counts and the new cursor.
 func (a *auditing) move(ctx context.Context) error {
 	var ids, committed, bases []int64
 	var missing []*int64
@@ -331,7 +331,7 @@ func (a *auditing) move(ctx context.Context) error {
 	return err
 }
 
-// explain lists the lanes, and names candidates where there is a difference.
+// explain lists the lanes, and names candidates for lanes that differ.
 func (a *auditing) explain(ctx context.Context) error {
 	for i := range a.books {
 		b := &a.books[i].LaneBook
@@ -364,7 +364,7 @@ func (a *auditing) candidates(ctx context.Context, b *ops.LaneBook) (err error) 
 	return err
 }
 
-// missing lists what the last full count found, this one's or an earlier one's.
+// missing lists the missing rows of the last full count.
 func (a *auditing) missing(ctx context.Context) error {
 	rows, err := a.tx.Query(ctx, a.store.sql.bookMissing)
 	if err != nil {
@@ -392,7 +392,7 @@ func (a *auditing) missing(ctx context.Context) error {
 	return nil
 }
 
-// stored answers with the look that somebody took a moment ago.
+// stored returns the result of an audit that another instance made a moment ago.
 func (a *auditing) stored(ctx context.Context) error {
 	rows, err := a.tx.Query(ctx, a.store.sql.bookStored)
 	if err != nil {
@@ -413,7 +413,7 @@ func (a *auditing) stored(ctx context.Context) error {
 	return a.missing(ctx)
 }
 
-// listed runs a query of one column.
+// listed runs a query with one column.
 func listed[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {

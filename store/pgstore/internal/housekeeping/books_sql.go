@@ -1,9 +1,9 @@
 package housekeeping
 
-// bookSQL holds the texts of Audit.
+// bookSQL returns the statements of Audit.
 func (st *retainTexts) bookSQL(q func(string) string) {
-	// An advisory lock, since one on a row would give the transaction an id, and
-	// age() then tells that one instead of the next. What decides is bookMove.
+	// An advisory lock, because a row lock would give the transaction an id, which age()
+	// would then return instead of the next id. The decision is made by bookMove.
 	st.bookTurn = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
 	st.bookOpen = q(`SELECT b.pos, b.running::text, b.restore_epoch = i.restore_epoch, i.restore_epoch, i.floor, b.deleted, b.strange, b.removed,
  EXISTS (SELECT 1 FROM {{schema}}.book), coalesce(b.compared_at > clock_timestamp() - $1::float8 * interval '1 second', false), b.looked_at, b.compared_at
@@ -43,13 +43,13 @@ LEFT JOIN (SELECT o.seq FROM {{schema}}.book_lane l CROSS JOIN LATERAL (SELECT o
 WHERE x.seq IS NULL ORDER BY n.n DESC LIMIT 20`)
 }
 
-// bookLookSQL holds the one statement that looks.
+// bookLookSQL returns the statement that counts.
 func (st *retainTexts) bookLookSQL(q func(string) string) {
-	// Everything is seen by one snapshot. kind 0: the snapshot; 1: a lane, its rows
-	// that the books had not counted; 2: a lane of a pipe. Rows that were running
-	// when the books looked last are found by their transactions, and once: the
-	// next look asks for those that run now. OFFSET 0 keeps the planner from turning
-	// these probes of an index into one scan of the table.
+	// One snapshot covers all rows of the result. kind 0: the snapshot; 1: a lane with its
+	// uncounted rows; 2: a lane of a pipe. Rows of transactions that were running at the last
+	// audit are found by their transactions, and once: the next audit asks for the
+	// transactions that run now. OFFSET 0 keeps the planner from turning these index probes
+	// into a scan of the table.
 	st.bookLook = q(`WITH cursors AS MATERIALIZED (SELECT c.*, p.topics, p.types, p.keys, p.headers AS wanted,
   p.topics IS NULL AND p.types IS NULL AND p.keys IS NULL AND p.headers IS NULL AS plain
  FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe),

@@ -18,13 +18,13 @@ import (
 type Eraser struct {
 	*db.Outbox
 	journal *journal.Journal
-	keeper  *Retainer // whose locks and checks an erasure needs too
+	keeper  *Retainer // an erasure needs its locks and checks
 	sql     eraseTexts
 }
 
 type eraseTexts struct{ erasable, erase string }
 
-// NewEraser returns what erases from the outbox of keeper. It does no I/O.
+// NewEraser returns the eraser of keeper's outbox. It does no I/O.
 func NewEraser(keeper *Retainer) *Eraser {
 	s := &Eraser{Outbox: keeper.Outbox, journal: keeper.journal, keeper: keeper}
 	s.sql.eraseSQL(s.Render)
@@ -85,7 +85,7 @@ func (s *Eraser) Erase(ctx context.Context, req ops.EraseRequest, limit int) (n 
 		if _, err := tx.Exec(ctx, s.keeper.sql.retainSession, "2000", "600000", "10000"); err != nil {
 			return err
 		}
-		// As retention: a pipe that is being added may be owed what looks settled.
+		// As in retention: a pipe that is being added may still need rows that look settled.
 		if _, err := tx.Exec(ctx, s.keeper.sql.retainLock); err != nil {
 			return err
 		}
@@ -114,9 +114,9 @@ func (s *Eraser) Erase(ctx context.Context, req ops.EraseRequest, limit int) (n 
 	return n, nil
 }
 
-// eraseSQL holds the texts of erase. A key's messages stand in one lane, which
-// is read through: there is no index by key. The lane is a scalar, so that the
-// planner can look for it in the index.
+// eraseSQL returns the statements of erase. A key's messages are in one lane, which is
+// scanned, because there is no index by key. The lane is a scalar, so that the planner can
+// use the index.
 func (st *eraseTexts) eraseSQL(q func(string) string) {
 	const ofKey = `lane AS MATERIALIZED (SELECT (((hashtextextended($1, 0) & 9223372036854775807) % i.lanes))::smallint AS lane FROM {{schema}}.outbox_info i),
 cursors AS MATERIALIZED (SELECT c.*, p.topics, p.types, p.keys, p.headers AS wanted FROM {{schema}}.lane_cursor c
@@ -131,7 +131,7 @@ WHERE NOT EXISTS (SELECT FROM cursors c WHERE ` + open + `) GROUP BY 1
 UNION ALL SELECT 'pending', c.pipe, count(*) FROM cursors c JOIN mine o ON ` + open + ` GROUP BY c.pipe
 UNION ALL SELECT CASE k.state WHEN 'dead' THEN 'dead' ELSE 'pending' END, k.pipe, count(*)
 FROM {{schema}}.parked k WHERE k.lane = (SELECT lane FROM lane) AND k.key = $1 AND ($2 = '' OR k.topic = $2) GROUP BY 1, 2`)
-	// Headers by which a pipe chooses its messages stay: the books count by them.
+	// Headers in the filter of a pipe stay: the books count by them.
 	st.erase = q(`WITH ` + ofKey + `,
 page AS MATERIALIZED (SELECT o.lane, o.seq FROM {{schema}}.outbox o
   WHERE o.lane = (SELECT lane FROM lane) AND o.key = $1 AND ($2 = '' OR o.topic = $2) AND ` + filled + ` AND NOT EXISTS (SELECT FROM cursors c WHERE ` + open + `)
@@ -140,18 +140,18 @@ UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), hea
 FROM page p WHERE o.lane = p.lane AND o.seq = p.seq AND ` + filled)
 }
 
-// erasedMark is the header of a message without content, for pipes that are made
-// later and begin before it. by stands behind the time: who is to fetch a payload
-// must know whether a person wanted it gone, or it only grew old.
+// erasedMark returns the header of a message without content, for pipes that are added later
+// and begin before it. by follows the time: a reader of the payload must know whether a
+// person erased it or retention removed it.
 func erasedMark(name, by string) string {
 	return `jsonb_build_object(` + name + `::text, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z` + by + `"'))`
 }
 
-// filled is a row o that a person has not erased. What only grew old has lost its
-// payload, and its headers are there yet.
+// filled is true for a row o that no person has erased. Retention removes only payloads, so
+// the headers are still there.
 const filled = `(o.emptied_at IS NULL OR o.headers->>'` + postrider.ErasedHeader + `' LIKE '%` + db.ByRetention + `')`
 
-// filterHeaders are the headers of row o by which a pipe chooses its messages.
+// filterHeaders returns the headers of row o that filters of pipes use.
 func filterHeaders(table, column string) string {
 	return `coalesce((SELECT jsonb_object_agg(h.key, h.value) FROM jsonb_each(o.headers) h
     WHERE h.key IN (SELECT jsonb_object_keys(f.` + column + `) FROM ` + table + ` f WHERE f.` + column + ` IS NOT NULL)), '{}')`

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// partitionBytes is above this a size that nobody likes to vacuum.
+	// partitionBytes is the size of a partition above which vacuum becomes a burden.
 	partitionBytes = 64 << 30
-	// shortestUse of a partition when its request does not say.
+	// shortestUse is the default for the shortest use of a partition.
 	shortestUse = time.Hour
 )
 
@@ -27,14 +27,14 @@ type Partitioner struct {
 	sql     partitionTexts
 }
 
-// NewPartitioner returns what keeps the partitions of an outbox. It does no I/O.
+// NewPartitioner returns the partitioner of an outbox. It does no I/O.
 func NewPartitioner(o *db.Outbox) *Partitioner {
 	s := &Partitioner{Outbox: o, journal: journal.New(o)}
 	s.sql.partitionSQL(o.Render)
 	return s
 }
 
-// Partitions lists the partitions of the outbox, as the catalog has them.
+// Partitions lists the partitions of the outbox from the catalog.
 func (s *Partitioner) Partitions(ctx context.Context) (ops.Partitions, error) {
 	if s.Bad != nil {
 		return ops.Partitions{}, s.Bad
@@ -77,8 +77,7 @@ func ScanPartitions(rows pgx.Rows) (p ops.Partitions, err error) {
 	return p, rows.Err()
 }
 
-// Tend makes, changes and drops partitions as they fall due, each in a
-// transaction of its own.
+// Tend makes, changes and drops due partitions, each in a separate transaction.
 func (s *Partitioner) Tend(ctx context.Context, req ops.TendRequest) (ops.Tended, error) {
 	var t ops.Tended
 	if s.Bad != nil {
@@ -92,7 +91,7 @@ func (s *Partitioner) Tend(ctx context.Context, req ops.TendRequest) (ops.Tended
 		return t, s.Wrap("look what is due to the partitions", s.due(ctx, req, &t))
 	}
 	err = s.makeAhead(ctx, &t)
-	// Where nothing is dropped there is no need for another one.
+	// Without drops no other partition is needed.
 	if err == nil && (req.OlderThan >= 0 || req.Every > 0) && len(t.List)+t.Made < ops.MaxPartitions {
 		err = s.roll(ctx, req, &t)
 	}
@@ -108,7 +107,7 @@ func (s *Partitioner) Tend(ctx context.Context, req ops.TendRequest) (ops.Tended
 	return t, s.Wrap("tend the partitions", err)
 }
 
-// due counts what would be dropped.
+// due counts the partitions that would be dropped.
 func (s *Partitioner) due(ctx context.Context, req ops.TendRequest, t *ops.Tended) error {
 	if req.OlderThan < 0 || req.OnlyEmpty {
 		return nil
@@ -130,7 +129,7 @@ func (s *Partitioner) makeAhead(ctx context.Context, t *ops.Tended) error {
 	})
 }
 
-// roll moves the writers on when it is time, and makes another one ahead.
+// roll moves the writers to the next partition when it is due, and makes another one ahead.
 func (s *Partitioner) roll(ctx context.Context, req ops.TendRequest, t *ops.Tended) error {
 	every, bytes := req.Every, req.MaxBytes
 	if every <= 0 {
@@ -174,11 +173,11 @@ func (s *Partitioner) dropDue(ctx context.Context, req ops.TendRequest, t *ops.T
 	return ctx.Err()
 }
 
-// dropWaits are how long a drop waits for the outbox, and all writers behind it,
-// in milliseconds, try by try.
+// dropWaits has, for each attempt, the milliseconds for which a drop waits for the outbox
+// while all writers wait behind it.
 var dropWaits = []int{50, 200} //nolint:gochecknoglobals // a constant that Go has no literal for
 
-// dropOne drops the oldest partition if it is due, and says whether another may be.
+// dropOne drops the oldest partition if it is due, and reports whether another may be due.
 func (s *Partitioner) dropOne(ctx context.Context, req ops.TendRequest, older time.Duration, t *ops.Tended) (more bool, err error) {
 	for _, ms := range dropWaits {
 		err = s.tending(ctx, func(tx pgx.Tx) error {
@@ -208,7 +207,7 @@ func (s *Partitioner) dropOne(ctx context.Context, req ops.TendRequest, older ti
 	return false, err
 }
 
-// write notes in the journal that a person drops a partition.
+// write records in the journal that a person drops a partition.
 func (s *Partitioner) write(ctx context.Context, tx pgx.Tx, req ops.TendRequest, number, rows int64) error {
 	if req.Actor == "" {
 		return nil
@@ -220,11 +219,11 @@ func (s *Partitioner) write(ctx context.Context, tx pgx.Tx, req ops.TendRequest,
 	return err
 }
 
-// errTended says that somebody else is at it.
+// errTended reports that another process is tending the partitions.
 var errTended = errors.New("another process is tending the partitions")
 
-// tending runs do in a transaction if nobody else tends or migrates. Locks on
-// tables are waited for shortly, and counting takes its time.
+// tending runs do in a transaction unless another process tends or migrates. It waits only
+// briefly for locks on tables, but gives counting enough time.
 func (s *Partitioner) tending(ctx context.Context, do func(pgx.Tx) error) error {
 	return s.LookingAnew(ctx, func(tx pgx.Tx) error {
 		var alone bool
@@ -240,7 +239,7 @@ func (s *Partitioner) tending(ctx context.Context, do func(pgx.Tx) error) error 
 	})
 }
 
-// locked is true of errors that time repairs.
+// locked reports whether a later attempt may succeed.
 func locked(err error) bool {
 	return errors.Is(err, errTended) || db.Blocked(err)
 }

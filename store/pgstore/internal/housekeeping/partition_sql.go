@@ -1,6 +1,6 @@
 package housekeeping
 
-// partitionTexts are the statements that keep partitions.
+// partitionTexts has the statements for partitions.
 type partitionTexts struct {
 	note, make, roll, drop, dropDue, partitions string
 }
@@ -10,8 +10,8 @@ const PartitionsSQL = `SELECT l.number, l.name::text, l.above, pg_total_relation
  (SELECT {{schema}}.partition_now()), (SELECT q.last_value FROM {{schema}}.outbox_seq q)
 FROM {{schema}}.partition_list() l JOIN pg_class c ON c.oid = l.leaf LEFT JOIN {{schema}}.partition k USING (number) ORDER BY 1`
 
-// partitionSQL holds the texts of what keeps partitions. The work is done by
-// functions of the schema, which run as the owner of the tables.
+// partitionSQL returns the statements for partitions. They call functions of the schema,
+// which run as the owner of the tables.
 func (st *partitionTexts) partitionSQL(q func(string) string) {
 	st.note = q(`SELECT {{schema}}.partition_note()`)
 	st.make = q(`SELECT {{schema}}.partition_make($1::integer)`)

@@ -22,17 +22,17 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/journal"
 )
 
-// actPrune is the act of the journal.
+// actPrune is the name of the act in the journal.
 const actPrune = "prune"
 
 const (
-	pruneLimit   = 1000 // rows of a batch
+	pruneLimit   = 1000 // rows per batch
 	pruneTTL     = 10 * time.Second
 	pruneTimeout = 30 * time.Second // of one statement of a batch
 	archiveBytes = 16 << 20         // payloads of a batch that is archived
 )
 
-// Retainer removes what every pipe has settled and keeps the books. It is safe for
+// Retainer removes rows that every pipe has settled, and keeps the books. It is safe for
 // concurrent use.
 type Retainer struct {
 	*db.Outbox
@@ -48,9 +48,8 @@ func NewRetainer(o *db.Outbox) *Retainer {
 	return s
 }
 
-// errReopen says that the history changed: the books must look first, and then
-// begin anew.
-var errReopen = errors.New("the database's history changed since the books were looked at: audit first")
+// errReopen reports that the history has changed: an audit must run first and begin new books.
+var errReopen = errors.New("the database's history has changed since the last audit: run an audit first")
 
 // Prune removes one batch of settled rows; see [ops.Retainer].
 func (s *Retainer) Prune(ctx context.Context, req ops.PruneRequest) (ops.Pruned, error) {
@@ -101,14 +100,14 @@ type pruning struct {
 	out   ops.Pruned
 
 	epoch      int64 // of the lease, 0 before the first batch
-	rowBytes   int64 // what a row of the outbox takes on the average
+	rowBytes   int64 // average size of a row of the outbox
 	ids, after []int64
 	age        float64
 	limit      int // rows of a lane
 	rows       []ops.ArchivedRow
 }
 
-// transaction runs one batch, whose lease and locks come first.
+// transaction takes lease and locks and runs one batch.
 func (p *pruning) transaction(ctx context.Context, work func(context.Context, pgx.Tx) error) error {
 	s := p.store
 	return s.LookingAnew(ctx, func(tx pgx.Tx) error {
@@ -157,8 +156,8 @@ func (p *pruning) lease(ctx context.Context, tx pgx.Tx) (mine bool, err error) {
 	return err == nil, err
 }
 
-// meansSettled refuses a database in which "settled" may not mean what it says.
-// counted is false while the books have not looked at the present history.
+// meansSettled refuses a database in which rows may look settled that are not.
+// counted is false until an audit has covered the present history.
 func (s *Retainer) meansSettled(ctx context.Context, tx pgx.Tx) (counted bool, err error) {
 	var secured, home, ascends bool
 	if err := tx.QueryRow(ctx, s.sql.retainSafe).Scan(&secured, &home, &counted, &ascends); err != nil {
@@ -175,8 +174,8 @@ func (s *Retainer) meansSettled(ctx context.Context, tx pgx.Tx) (counted bool, e
 	return counted, nil
 }
 
-// safe refuses where "settled" means nothing or the books have not counted, and
-// works out which rows the batch is about.
+// safe refuses a database whose settled rows cannot be trusted or have not been counted, and
+// determines the rows of the batch.
 func (p *pruning) safe(ctx context.Context, tx pgx.Tx) error {
 	counted, err := p.store.meansSettled(ctx, tx)
 	if err != nil {
@@ -195,7 +194,7 @@ func (p *pruning) safe(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// choose lists the lanes to look at and shares the limit between them.
+// choose lists the lanes of the batch and shares the limit between them.
 func (p *pruning) choose(ctx context.Context, tx pgx.Tx) error {
 	lanes := p.req.Lanes
 	if lanes == nil {
@@ -221,7 +220,7 @@ func (p *pruning) choose(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// bySize makes rows due before their age while there are more than MaxBytes hold.
+// bySize makes rows due early while the outbox is larger than MaxBytes.
 func (p *pruning) bySize(ctx context.Context, tx pgx.Tx) error {
 	present, err := p.size(ctx, tx)
 	if err != nil || p.rowBytes == 0 {
@@ -234,13 +233,13 @@ func (p *pruning) bySize(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// size finds how many rows are there, and what one takes.
+// size estimates the number of rows and the size of a row.
 func (p *pruning) size(ctx context.Context, tx pgx.Tx) (present int64, err error) {
 	err = tx.QueryRow(ctx, p.store.sql.retainSize).Scan(&p.rowBytes, &present)
 	return present, err
 }
 
-// batch removes rows without looking at their payloads.
+// batch removes rows without reading their payloads.
 func (p *pruning) batch(ctx context.Context, tx pgx.Tx) error {
 	text, args := p.store.sql.prunePage, []any{p.ids, p.after, p.age, p.limit}
 	if p.req.Payloads {
@@ -270,8 +269,8 @@ func (p *pruning) batch(ctx context.Context, tx pgx.Tx) error {
 	return p.end(ctx, tx)
 }
 
-// sawPage notes how far a lane was looked at. A page of which every row is too
-// young ends the lane's turn.
+// sawPage records how far a lane was read. A page of rows that are all too young ends the
+// lane's turn.
 func (p *pruning) sawPage(lane store.Lane, seen, last int64) {
 	if last < 0 {
 		return
@@ -282,7 +281,7 @@ func (p *pruning) sawPage(lane store.Lane, seen, last int64) {
 	}
 }
 
-// due counts instead of removing.
+// due counts due rows and removes none.
 func (p *pruning) due(ctx context.Context, tx pgx.Tx) error {
 	if err := p.countDue(ctx, tx); err != nil {
 		return err
@@ -292,7 +291,7 @@ func (p *pruning) due(ctx context.Context, tx pgx.Tx) error {
 		if err != nil {
 			return err
 		}
-		if excess := present - p.req.MaxBytes/max(p.rowBytes, 1); excess > p.out.Rows { // more than are old
+		if excess := present - p.req.MaxBytes/max(p.rowBytes, 1); excess > p.out.Rows { // more than the rows that are old enough
 			p.age = 0
 			if err := p.countDue(ctx, tx); err != nil {
 				return err
@@ -327,7 +326,7 @@ func (p *pruning) countDue(ctx context.Context, tx pgx.Tx) error {
 	return rows.Err()
 }
 
-// share says of what could go that so many rows do, of each lane its part.
+// share distributes a number of rows over the lanes, in proportion to their removable rows.
 func (p *pruning) share(n int64) {
 	if n >= p.out.Rows {
 		return
@@ -339,7 +338,7 @@ func (p *pruning) share(n int64) {
 	p.out.Rows, p.out.Bytes, p.out.Estimated = n, int64(float64(p.out.Bytes)*part), true
 }
 
-// end notes what the batch did, in its transaction.
+// end records the result of the batch in its transaction.
 func (p *pruning) end(ctx context.Context, tx pgx.Tx) error {
 	if err := p.write(ctx, tx); err != nil {
 		return err
@@ -347,8 +346,8 @@ func (p *pruning) end(ctx context.Context, tx pgx.Tx) error {
 	return p.held(ctx, tx)
 }
 
-// write notes in the journal that a person prunes: the first batch that removes
-// something, and, at the end of the sweep, what all of them removed.
+// write records a person's prune in the journal: the first batch that removes rows and, at
+// the end of the sweep, the total.
 func (p *pruning) write(ctx context.Context, tx pgx.Tx) (err error) {
 	total, last := p.req.Removed+p.out.Rows, len(p.out.Left) == 0
 	p.out.Entry = p.req.Entry
@@ -379,8 +378,8 @@ func (p *pruning) write(ctx context.Context, tx pgx.Tx) (err error) {
 	return err
 }
 
-// held says, at the end of a sweep, who holds most rows back, and keeps it where
-// everybody can see it.
+// held finds, at the end of a sweep, the pipe that holds back most rows, and stores it for
+// status and doctor.
 func (p *pruning) held(ctx context.Context, tx pgx.Tx) error {
 	if len(p.out.Left) > 0 {
 		return nil
@@ -407,8 +406,8 @@ func (p *pruning) held(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// archive reads a batch of one lane, hands it out, and removes exactly these
-// rows in a second transaction under the same lease.
+// archive reads a batch of one lane, passes it to the archive, and removes exactly these rows
+// in a second transaction under the same lease.
 func (p *pruning) archive(ctx context.Context) error {
 	if err := p.transaction(ctx, p.collect); err != nil || p.out.Runner != "" || len(p.rows) == 0 {
 		return err
@@ -470,7 +469,7 @@ func (p *pruning) collect(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if len(p.rows) > 0 {
-		seen = math.MaxInt64 // cut by bytes perhaps: the next call finds out
+		seen = math.MaxInt64 // the limit of bytes may have cut the page; the next call continues
 	}
 	if len(p.ids) > 0 {
 		p.sawPage(store.Lane(p.ids[0]), seen, last)
@@ -481,7 +480,7 @@ func (p *pruning) collect(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// Tidy keeps the other tables within their limits.
+// Tidy removes old rows of the other tables.
 func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, error) {
 	if s.Bad != nil {
 		return nil, s.Bad
@@ -492,7 +491,7 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 	if req.Journal <= 0 {
 		req.Journal = 400 * 24 * time.Hour
 	}
-	var journal bool // the owner's alone, where there are roles
+	var journal bool // with roles, only the owner may
 	if err := s.Pool.QueryRow(ctx, s.sql.mayTidyJournal).Scan(&journal); err != nil {
 		return nil, s.Wrap("tidy", err)
 	}

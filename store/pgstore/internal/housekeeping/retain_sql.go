@@ -4,7 +4,7 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// retainTexts are the texts of retention and of the books.
+// retainTexts has the statements of retention and of the books.
 type retainTexts struct {
 	retainSession, retainLease, retainOwner    string // retention
 	retainLeave, retainLock, retainSafe        string
@@ -21,31 +21,30 @@ type retainTexts struct {
 	pruneRunning                               string
 }
 
-// retainSQL holds the texts of Prune. A batch is one transaction: the lease, the
-// lock that keeps pipes from being added meanwhile, then, with a snapshot taken
-// after both, what is due.
+// retainSQL returns the statements of Prune. A batch is one transaction: the lease, the lock
+// that keeps pipes from being added and then, with a snapshot taken after both, the due rows.
 func (st *retainTexts) retainSQL(q func(string) string) {
 	st.retainSession = `SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
  set_config('idle_in_transaction_session_timeout', $3, true), ` + db.ReadSettings
-	// The row stays locked until the batch has ended: a take-over waits for it,
-	// and a runner that was taken over finds another owner here.
+	// The row stays locked until the batch has ended: a takeover waits for it, and the
+	// former runner finds another owner here.
 	st.retainLease = q(`UPDATE {{schema}}.retention SET epoch = CASE WHEN owner = $1 THEN epoch ELSE epoch + 1 END, owner = $1,
  ttl = $2::float8 * interval '1 second', until = clock_timestamp() + $2::float8 * interval '1 second'
 WHERE owner = $1 OR $3::boolean OR NOT (until > clock_timestamp() AND until <= clock_timestamp() + 2 * ttl) RETURNING epoch`)
 	st.retainOwner = q(`SELECT owner FROM {{schema}}.retention`)
 	st.retainLeave = q(`UPDATE {{schema}}.retention SET owner = '', until = '-infinity' WHERE owner = $1`)
-	// A session that adds a pipe which begins in the past, or moves one back, takes
-	// SHARE ROW EXCLUSIVE: that conflicts with the lock of an INSERT, which two runners
-	// share. Before version 16, LOCK TABLE needs more privileges than an INSERT.
+	// A session that adds a pipe in the past, or moves a pipe back, takes SHARE ROW EXCLUSIVE,
+	// which conflicts with the lock of an INSERT. Two runners share the latter. Before version
+	// 16 LOCK TABLE needs more privileges than an INSERT.
 	st.retainLock = q(`INSERT INTO {{schema}}.pipe (name) SELECT '' WHERE false`)
-	// A sequence that was set back gives out numbers that cursors have passed:
-	// until a relay has lifted it, what looks settled may never have been seen.
+	// A sequence that was set back repeats numbers that cursors have passed: until a relay
+	// has lifted it, rows that look settled may never have been read.
 	st.retainSafe = q(`SELECT row_security_active('{{schema}}.outbox'::regclass), i.cluster = (pg_control_system()).system_identifier,
  b.restore_epoch = i.restore_epoch, {{stands}} >= coalesce((SELECT max(k.pos) FROM {{schema}}.lane_cursor k), 0)
 FROM {{schema}}.outbox_info i CROSS JOIN {{schema}}.book_cursor b`)
-	// A lane's numbers up to y.pos were settled long enough ago: by where all lanes were
-	// at the end of a minute, less the transactions that were late then, or, of a lane
-	// that rests, by its cursor. A pipe that has settled nothing began behind them.
+	// A lane's numbers up to y.pos were settled long enough ago, according to the positions of
+	// all lanes at the end of a minute, minus the transactions that were late then, or, for an
+	// idle lane, its cursor. A pipe without a settlement began behind them.
 	const page = `a.lane, o.seq, NOT y.late @> o.xid::text::bigint AS old,
   {{schema}}.settled(o.seq, o.xid, k.pos, k.low, k.inflight, '{}'::int8multirange, 0::bigint) AS free, octet_length(o.payload) AS bytes,
   o.emptied_at IS NULL AND octet_length(o.payload) > 0 AS filled
@@ -68,7 +67,7 @@ SELECT p.lane, count(*), coalesce((SELECT s.n FROM sums s WHERE s.lane = p.lane)
  coalesce(max(p.seq) FILTER (WHERE p.old), -1), coalesce(sum(p.bytes) FILTER (WHERE p.old AND p.free), 0)::bigint
 FROM page p GROUP BY p.lane`)
 	st.pruneDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free GROUP BY lane`)
-	// Headers that leave no room for the mark go, but for those that pipes filter by.
+	// Headers that leave no room for the mark are removed, except headers in filters of pipes.
 	st.emptyPage = q(`WITH page AS MATERIALIZED (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o),
 mark AS MATERIALIZED (SELECT ` + erasedMark("$5", db.ByRetention) + ` AS m),
 gone AS (UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = CASE WHEN {{schema}}.headers_fit(o.headers || m.m)
@@ -78,7 +77,7 @@ SELECT p.lane, count(*), (SELECT count(*) FROM gone g WHERE g.lane = p.lane),
  coalesce(max(p.seq) FILTER (WHERE p.old), -1), coalesce(sum(p.bytes) FILTER (WHERE p.old AND p.free AND p.filled), 0)::bigint
 FROM page p GROUP BY p.lane`)
 	st.emptyDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free AND filled GROUP BY lane`)
-	// With an archive the rows come first. At least one is returned whatever its size.
+	// With an archive the rows are read first. At least one is returned, whatever its size.
 	st.pruneRows = q(`WITH page AS MATERIALIZED (SELECT p.*, sum(p.bytes) FILTER (WHERE p.old AND p.free) OVER (ORDER BY p.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
  FROM (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o) p)
 SELECT p.lane, p.seq, p.old, p.free, coalesce(o.id::text, ''), coalesce(o.topic, ''), coalesce(o.key, ''), coalesce(o.type, ''), o.payload,
@@ -92,7 +91,7 @@ sums AS (SELECT lane, count(*) AS n FROM gone GROUP BY lane),
 ` + lockedLanes + `,
 booked AS (UPDATE {{schema}}.book_lane b SET removed = b.removed + s.n FROM sums s JOIN locked k ON k.lane = s.lane WHERE b.lane = s.lane)
 SELECT coalesce(sum(n), 0)::bigint FROM sums`)
-	// What a row takes: its tuple, its line pointer and two index entries.
+	// The size of a row: its tuple, its line pointer and two index entries.
 	st.retainSize = q(`SELECT coalesce((SELECT avg(pg_column_size(o.*))::bigint + 100 FROM {{schema}}.book_lane l
   CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq DESC LIMIT 4) o), 0),
  coalesce((SELECT sum(l.committed + l.base - l.removed)::bigint FROM {{schema}}.book_lane l HAVING count(*) = count(l.base)),
@@ -109,18 +108,18 @@ WHERE owner = $1`)
 	st.pruneRunning = q(db.PruneRunning)
 }
 
-// lockedLanes are the rows of the books, locked in one order by all who change
-// several: retention and a look at the books would wait for each other in a circle.
+// lockedLanes locks rows of the books in one order for every transaction that changes several:
+// otherwise retention and an audit could deadlock.
 const lockedLanes = `locked AS MATERIALIZED (SELECT l.lane FROM {{schema}}.book_lane l ORDER BY l.lane FOR UPDATE)`
 
-// tidySQL holds the texts of Tidy, each of them a transaction of its own.
+// tidySQL returns the statements of Tidy, each a separate transaction.
 func (st *retainTexts) tidySQL(q func(string) string) {
-	// The newest rows of each lane stay, as Settle leaves them. A lane that only
-	// changes hands is never settled, and so never pruned there.
+	// The newest rows of each lane stay, as after Settle. Settle never prunes a lane that only
+	// changes owners.
 	st.tidyProgress = q(`DELETE FROM {{schema}}.progress g USING {{schema}}.lane_cursor c
 WHERE c.n > $1 AND g.pipe = c.pipe AND g.lane = c.lane AND g.n < c.n - $1`)
-	// A minute says nothing once all messages that it covers are gone. The last of these
-	// stays: from there its next one counts.
+	// A minute is useless once all its messages are removed. The last such minute stays as the
+	// start of the next one.
 	st.tidyMinutes = q(`WITH first AS MATERIALIZED (SELECT l.lane, o.seq FROM {{schema}}.book_lane l
   CROSS JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq LIMIT 1) o)
 DELETE FROM {{schema}}.minute m USING (SELECT d.pipe, d.at, lead(d.pos) OVER (PARTITION BY d.pipe ORDER BY d.at) AS next

@@ -1,4 +1,4 @@
-// Package journal keeps what people did to an outbox: the table audit.
+// Package journal keeps people's acts on an outbox in the table audit.
 package journal
 
 import (
@@ -41,8 +41,8 @@ FROM {{schema}}.audit WHERE ($1::bigint = 0 OR id = $1 OR ask = $1) AND ($2::tex
 	return &Journal{Outbox: o, sql: st}
 }
 
-// Write writes what a person does into the journal, in the transaction that does
-// it. An act without an actor is refused by the table.
+// Write writes a person's act into the journal, in the transaction of the act. The table
+// refuses an act without an actor.
 func (s *Journal) Write(ctx context.Context, q db.Querier, e ops.JournalEntry) (id int64, err error) {
 	err = q.QueryRow(ctx, s.sql.audit, args(e)...).Scan(&id)
 	return id, err

@@ -13,16 +13,16 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// adoptSQL holds the texts of adopt.
+// adoptSQL returns the statements of adopt.
 func (st *texts) adoptSQL(q func(string) string) {
 	st.home = q(`SELECT i.cluster = (pg_control_system()).system_identifier FROM {{schema}}.outbox_info i`)
-	// Every writing transaction has ended, and its rows are visible: every row is at
-	// or below the floor, and every later one above it.
+	// Every writing transaction has ended and its rows are visible: present rows are at or
+	// below the floor, later rows above it.
 	st.adoptLock = q(`LOCK TABLE {{schema}}.outbox IN SHARE ROW EXCLUSIVE MODE`)
 	st.adoptFloor = q(`SELECT setval('{{schema}}.outbox_seq'::regclass, greatest(s.last_value, 1, ` + db.Highest + `))
 FROM {{schema}}.outbox_seq s`)
-	// Logical replication carries rows and no sequences: ids begin anew behind
-	// those that came along.
+	// Logical replication carries rows but no sequences: ids continue after the replicated
+	// ones.
 	st.adoptIDs = q(`DO $ids$
 DECLARE g record;
 BEGIN
@@ -35,9 +35,9 @@ BEGIN
     END LOOP;
 END;
 $ids$`)
-	// What was running on the other server is over. Its rows behind a cursor
-	// are delivered like those of any transaction that ended; a set of which a
-	// part was delivered starts anew only when there is another to join it.
+	// Transactions of the other server have ended. Their rows behind a cursor are delivered
+	// as after the end of any transaction. A partly delivered set restarts only if another
+	// set joins it.
 	st.adoptLanes = q(`INSERT INTO {{schema}}.progress (pipe, lane, n, owner, pos, low, next_xid, draining, drain_seq, delivered)
 SELECT c.pipe, c.lane, c.n + 1, '', c.pos, c.low, pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
  nullif(c.inflight + c.draining, '{}'),
@@ -49,10 +49,9 @@ FROM {{schema}}.lane_cursor c ORDER BY c.pipe, c.lane`)
 	st.liftSQL(q)
 }
 
-// adopt makes the outbox one of this server. An outbox from another server is
-// marked, so that no transaction id of the old server is looked for again. In an
-// outbox of this server adopt lifts a sequence that was set back. It returns nil
-// if there was nothing to do.
+// adopt makes the outbox one of this server. It marks an outbox from another server, so that
+// no transaction id of the old server is used again. In an outbox of this server it lifts a
+// sequence that was set back. It returns nil if there was nothing to do.
 func (s *Migrator) adopt(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
 	start := time.Now()
 	home := false
@@ -73,11 +72,11 @@ func (s *Migrator) adopt(ctx context.Context, req *ops.MigrateRequest) (*ops.Ste
 	return &ops.Step{Version: db.Version, Name: "adopt", Took: time.Since(start)}, nil
 }
 
-// ownHistory is what adopt finds in an outbox of this server.
+// ownHistory is the state of an outbox of this server.
 type ownHistory struct {
 	epoch, stands int64
-	broken        bool   // the sequence was set back, or a lift broke off
-	relays        string // that are alive
+	broken        bool   // the sequence was set back, or a lift was interrupted
+	relays        string // living relays
 }
 
 func (s *Migrator) ownHistory(ctx context.Context, q db.Querier) (h ownHistory, err error) {
@@ -105,7 +104,7 @@ func (s *Migrator) adoptDue(ctx context.Context) (bool, error) {
 func (s *Migrator) adoptOwn(ctx context.Context, req *ops.MigrateRequest, entry ops.JournalEntry) (done bool, err error) {
 	h, err := s.ownHistory(ctx, s.Pool)
 	if err == nil && !h.broken {
-		// Rows that nobody can see yet are judged when their transactions have ended.
+		// Uncommitted rows are judged when their transactions have ended.
 		err = s.whenFree(ctx, req, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, s.sql.adoptLock); err != nil {
 				return err
@@ -125,7 +124,7 @@ func (s *Migrator) adoptOwn(ctx context.Context, req *ops.MigrateRequest, entry 
 	if err := s.liftSequence(ctx, conn.Conn(), h.epoch, h.stands, 0); err != nil {
 		return false, s.Wrap("adopt", err)
 	}
-	// setval knows no transaction, so the entry has one of its own.
+	// setval is not transactional, so the journal entry has a separate transaction.
 	_, err = s.journal.Write(ctx, conn, entry)
 	return err == nil, s.Wrap("adopt", err)
 }
@@ -134,7 +133,7 @@ func (s *Migrator) adoptMoved(ctx context.Context, req *ops.MigrateRequest, entr
 	// Every transaction that has inserted must have ended.
 	err := s.whenFree(ctx, req, func(tx pgx.Tx) error {
 		home := false
-		if err := tx.QueryRow(ctx, s.sql.home).Scan(&home); err != nil || home { // another was faster
+		if err := tx.QueryRow(ctx, s.sql.home).Scan(&home); err != nil || home { // another process was faster
 			return err
 		}
 		if _, err := tx.Exec(ctx, s.sql.adoptLock); err != nil {

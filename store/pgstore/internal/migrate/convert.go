@@ -15,9 +15,9 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// partition converts a plain outbox into one with partitions while writers and
-// relays continue. Nil: it was one already. Whatever ends it in the middle, the
-// outbox works, and the next call continues from there.
+// partition converts a plain outbox into a partitioned one while writers and relays work. It
+// returns nil if the outbox was partitioned already. After an interruption the outbox works,
+// and the next call continues.
 func (s *Migrator) partition(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
 	start := time.Now()
 	plain, err := s.isPlain(ctx)
@@ -34,7 +34,7 @@ func (s *Migrator) partition(ctx context.Context, req *ops.MigrateRequest) (*ops
 			return err
 		})
 		var pg *pgconn.PgError
-		if errors.As(err, &pg) && pg.Code == "42704" { // another conversion is past this step
+		if errors.As(err, &pg) && pg.Code == "42704" { // another conversion has done this step
 			continue
 		}
 		if err != nil { // the next call continues here
@@ -44,7 +44,7 @@ func (s *Migrator) partition(ctx context.Context, req *ops.MigrateRequest) (*ops
 	return &ops.Step{Version: db.Version, Name: "partition", Took: time.Since(start)}, nil
 }
 
-// Conversion is the work of each step of a conversion, in order.
+// Conversion returns the steps of a conversion, in order.
 func (s *Migrator) Conversion() []string { return []string{s.sql.bound, s.sql.validate, s.sql.swap} }
 
 func (s *Migrator) isPlain(ctx context.Context) (bool, error) {
@@ -64,7 +64,7 @@ func (s *Migrator) isPlain(ctx context.Context) (bool, error) {
 	}
 }
 
-// checkObstacles refuses before anything was changed.
+// checkObstacles returns an error before any change if the outbox cannot be converted.
 func (s *Migrator) checkObstacles(ctx context.Context) error {
 	rows, err := s.Pool.Query(ctx, s.sql.obstacles)
 	if err != nil {
@@ -79,11 +79,11 @@ func (s *Migrator) checkObstacles(ctx context.Context) error {
 	}
 	return &store.UnusableError{
 		What: fmt.Sprintf("%s.outbox cannot be partitioned because of %s", s.Schema, strings.Join(found, ", ")),
-		Fix:  "drop what refers to the table, partition, and make it again; run the conversion as the table's owner",
+		Fix:  "drop the objects that refer to the table, partition, and create them again; run the conversion as the table's owner",
 	}
 }
 
-// planMore adds what is no migration and was asked for with one.
+// planMore adds the requested steps that are not migrations.
 func (s *Migrator) planMore(ctx context.Context, req ops.MigrateRequest, have int, steps []ops.Step) ([]ops.Step, error) {
 	if req.Roles {
 		steps = append(steps, ops.Step{Version: db.Version, Name: "roles"})

@@ -7,12 +7,11 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// convertSQL holds the texts of the conversion of a plain outbox into one with
-// partitions. Each is one transaction's work and finds out by itself whether it
-// has been done.
+// convertSQL returns the statements that convert a plain outbox into a partitioned one. Each
+// is the work of one transaction and detects whether it is already done.
 func (st *texts) convertSQL(q func(string) string) {
 	st.kind = q(`SELECT c.relkind::text FROM pg_class c WHERE c.oid = '{{schema}}.outbox'::regclass`)
-	// What refers to the table itself and cannot be made again from its text.
+	// Objects that refer to the table and cannot be recreated from their text.
 	st.obstacles = q(`SELECT what FROM (
  SELECT 'materialized view ' || w.ev_class::regclass FROM pg_depend d JOIN pg_rewrite w ON d.classid = 'pg_rewrite'::regclass AND w.oid = d.objid
   JOIN pg_class c ON c.oid = w.ev_class AND c.relkind = 'm' WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = '{{schema}}.outbox'::regclass
@@ -42,10 +41,9 @@ LEFT JOIN LATERAL (SELECT p.gid, p.prepared FROM pg_prepared_xacts p JOIN pg_loc
 ORDER BY coalesce(a.xact_start, x.prepared) NULLS LAST LIMIT 1`
 }
 
-// boundTable says which numbers the table that is there will hold when it is the
-// first partition. The bound is so far away (100 to 200 thousand million numbers)
-// that writers do not reach it, also when nobody finishes the conversion. One
-// that has come near is replaced.
+// boundTable bounds the numbers of the present table, which becomes the first partition. The
+// bound is so far away (100 to 200 thousand million numbers) that writers do not reach it,
+// even if the conversion is never finished. A bound that has come near is replaced.
 const boundTable = `DO $bound$
 DECLARE
     size  bigint := {{schema}}.partition_size();
@@ -63,10 +61,10 @@ BEGIN
 END;
 $bound$`
 
-// swapTable puts a partitioned table in the place of the plain one, which
-// becomes its first partition without being read: its rows are known to be
-// below the bound. Views, functions and triggers know a table by its identity,
-// not by its name: they are made again from their texts.
+// swapTable replaces the plain table with a partitioned one. The plain table becomes the first
+// partition without a scan, because the constraint proves that its rows are below the bound.
+// Views, functions and triggers refer to a table by its identity, not by its name, so they are
+// recreated from their texts.
 const swapTable = `DO $swap$
 DECLARE
     old   oid;

@@ -15,8 +15,8 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/roles"
 )
 
-// RolesSQL is what [Migrator.Migrate] does for MigrateRequest.Roles, for who makes
-// roles by other means: see [roles.SQL].
+// RolesSQL returns the statements of [Migrator.Migrate] for MigrateRequest.Roles, for tools that
+// make roles by other means: see [roles.SQL].
 func (s *Migrator) RolesSQL(prefix string) (string, error) {
 	if s.Bad != nil {
 		return "", s.Bad
@@ -24,7 +24,7 @@ func (s *Migrator) RolesSQL(prefix string) (string, error) {
 	return roles.SQL(s.Schema, prefix)
 }
 
-// makeRoles does what MigrateRequest.Roles asks for.
+// makeRoles executes MigrateRequest.Roles.
 func (s *Migrator) makeRoles(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
 	start := time.Now()
 	text, err := s.RolesSQL(req.RolePrefix)
@@ -49,8 +49,8 @@ func (s *Migrator) makeRoles(ctx context.Context, req *ops.MigrateRequest) (*ops
 	return &ops.Step{Version: db.Version, Name: "roles", Took: time.Since(start)}, nil
 }
 
-// createRoles makes those roles that are missing, also the one of consumers, which the
-// command migrate makes behind these: whoever may make roles is asked once.
+// createRoles returns the statements that make the missing roles, including the consumer's,
+// which the command migrate makes after these: a privileged person then acts only once.
 func (s *Migrator) createRoles(ctx context.Context, prefix string) string {
 	if prefix == "" {
 		prefix = s.Schema
@@ -67,8 +67,8 @@ func (s *Migrator) createRoles(ctx context.Context, prefix string) string {
 	return strings.TrimSpace(text)
 }
 
-// rolePrefix is that of the roles that this outbox has, "" for none. The detour
-// over JSON stands for a column that an older schema lacks.
+// rolePrefix returns the prefix of this outbox's roles, "" if it has none. It reads the row as
+// JSON, because an older schema lacks the column.
 func (s *Migrator) rolePrefix(ctx context.Context, q db.Querier) (prefix string, err error) {
 	f, err := s.Found(ctx, q)
 	if err != nil || f.Version == 0 {
@@ -78,8 +78,8 @@ func (s *Migrator) rolePrefix(ctx context.Context, q db.Querier) (prefix string,
 	return prefix, s.Wrap("look for the outbox's roles", err)
 }
 
-// grantAgain gives the roles of this outbox, if it has any, what a migration
-// has made, before anybody can use it.
+// grantAgain grants a migration's new objects to the roles of this outbox, if any, in the same
+// transaction.
 func (s *Migrator) grantAgain(ctx context.Context, tx pgx.Tx) error {
 	prefix, err := s.rolePrefix(ctx, tx)
 	if err != nil || prefix == "" {
@@ -93,8 +93,8 @@ func (s *Migrator) grantAgain(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// leaveSchema takes the schema from the roles: nothing else of theirs is left
-// when the outbox is gone, and they can be dropped.
+// leaveSchema revokes the schema from the roles. It is their last privilege when the outbox is
+// removed, so they can be dropped.
 func (s *Migrator) leaveSchema(ctx context.Context, prefix string) error {
 	for _, role := range []string{roles.Writer, roles.Relay, roles.Reader, roles.Admin} {
 		if _, err := s.Pool.Exec(ctx, `REVOKE ALL ON SCHEMA `+db.Quote(s.Schema)+` FROM `+db.Quote(prefix+"_"+role)); err != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
-// liftSQL holds the texts that find a sequence that was set back, and lift it.
+// liftSQL returns the statements that find a sequence that was set back, and lift it.
 func (st *texts) liftSQL(q func(string) string) {
-	// A row behind a cursor whose transaction began after the cursor's last look
-	// drew its number from a sequence that was set back: the number was given out
-	// when the cursor passed it. A finished lift accounts for ids below reset_xid.
+	// A row behind a cursor whose transaction began after the cursor's last read drew its
+	// number from a sequence that was set back: the number had been drawn when the cursor
+	// passed it. A finished lift accounts for ids below reset_xid.
 	st.adoptLook = q(`WITH c AS MATERIALIZED (SELECT c.lane, c.pos, greatest(c.next_xid, i.reset_xid) AS next, i.floor
   FROM {{schema}}.lane_cursor c CROSS JOIN {{schema}}.outbox_info i WHERE c.pos > i.floor)
 SELECT i.restore_epoch, {{stands}},
@@ -26,12 +26,11 @@ SELECT i.restore_epoch, {{stands}},
    WHERE o.xid >= (SELECT min(next) FROM c)::text::xid8),
  coalesce((SELECT string_agg(DISTINCT coalesce(nullif(r.instance, ''), r.boot_id), ', ') FROM {{schema}}.relay r WHERE ` + db.Alive("r.") + `), '')
 FROM {{schema}}.outbox_info i`)
-	// Of several relays that found the same history broken, only one marks
-	// it.
+	// If several relays find the same history broken, only one marks it.
 	st.liftMark = q(`UPDATE {{schema}}.outbox_info SET reset_xid = 9223372036854775807, floor = CASE WHEN $2::bigint < floor THEN 0 ELSE floor END,
  restore_epoch = restore_epoch + 1 WHERE restore_epoch = $1`)
-	// Half of the room that is left in the partition, or to the end of the
-	// sequence: the rest is for writers.
+	// Half of the room that is left in the partition, or up to the end of the sequence.
+	// The other half is for writers.
 	st.liftRoom = q(`SELECT h.n, greatest(least($2::bigint,
  (least((SELECT min(l.above) FROM {{schema}}.partition_list() l WHERE l.above > h.n),
   (SELECT q.seqmax FROM pg_sequence q WHERE q.seqrelid = '{{schema}}.outbox_seq'::regclass)) - h.n) / 2), 1)
@@ -40,9 +39,8 @@ FROM (SELECT greatest($1::bigint, {{stands}}, ` + db.Highest + `) AS n OFFSET 0)
 	st.liftDone = q(`UPDATE {{schema}}.outbox_info SET reset_xid = $1`)
 }
 
-// repairSequence lifts a sequence that was set back below a cursor, as a read with
-// this identity found it, and answers with ErrIdentity: what is held in memory
-// belongs to another history.
+// repairSequence lifts a sequence that a read with this identity found below a cursor, and
+// returns ErrIdentity: state in memory belongs to another history.
 func (s *Migrator) RepairSequence(ctx context.Context, conn *pgx.Conn, identity string, stands, top int64) error {
 	epoch, err := epochOf(identity)
 	if err != nil {
@@ -54,7 +52,7 @@ func (s *Migrator) RepairSequence(ctx context.Context, conn *pgx.Conn, identity 
 	return fmt.Errorf("%w: the sequence had been set back below %d and was lifted again", store.ErrIdentity, top)
 }
 
-// epochOf is the restore epoch of an identity.
+// epochOf returns the restore epoch of an identity.
 func epochOf(identity string) (int64, error) {
 	parts := strings.Split(identity, "/")
 	if len(parts) < 3 {
@@ -63,19 +61,17 @@ func epochOf(identity string) (int64, error) {
 	return strconv.ParseInt(parts[2], 10, 64)
 }
 
-// liftAhead is how far above every number a sequence is lifted. No lock keeps
-// nextval out between the read of the sequence and the setval that follows in the
-// same expression. Only more numbers than these, drawn in that time, would set
-// the sequence back. A lock on the table would wait for the oldest writer, and
-// every younger one behind it.
+// liftAhead is the distance by which a sequence is lifted above every number. No lock keeps
+// nextval out between the read of the sequence and the setval in the same expression. Only if
+// writers drew more numbers than these in that time would setval set the sequence back. A lock
+// on the table would wait for the oldest writer, and all younger writers for the lock.
 const liftAhead = 1_000_000_000
 
-// liftSequence lifts the sequence above top, every row and every cursor, and makes
-// every reader look again at transactions that began after its last look. It does
-// nothing if the history of that epoch has ended: another caller lifts the
-// sequence.
+// liftSequence lifts the sequence above top, every row and every cursor, and makes every
+// reader check transactions that began after its last read. It does nothing if the history of
+// that epoch has ended: another caller lifts the sequence.
 func (s *Migrator) liftSequence(ctx context.Context, conn *pgx.Conn, epoch, stands, top int64) error {
-	// Marked first: if we die in between, nothing is taken for settled.
+	// Mark first: after a crash in between no row counts as settled.
 	tag, err := conn.Exec(ctx, s.sql.liftMark, epoch, stands)
 	if err != nil || tag.RowsAffected() == 0 {
 		return err
@@ -98,9 +94,8 @@ func (s *Migrator) liftSequence(ctx context.Context, conn *pgx.Conn, epoch, stan
 	if err != nil {
 		return err
 	}
-	// setval is not transactional: a transaction that drew a low number has an id
-	// below this. In a transaction with an id of its own age() would return that
-	// id instead of the next.
+	// setval is not transactional: a transaction that drew a low number has an id below this
+	// one. In a transaction with an id age() would return that id instead of the next.
 	var age int64
 	var snapshot string
 	if err := conn.QueryRow(ctx, xids.LookSQL).Scan(&age, &snapshot); err != nil {

@@ -26,7 +26,7 @@ import (
 // Migrator changes the schema of one outbox. It is safe for concurrent use.
 type Migrator struct {
 	*db.Outbox
-	lanes   int // of an outbox that it makes
+	lanes   int // of a new outbox
 	journal *journal.Journal
 	sql     texts
 }
@@ -53,8 +53,8 @@ type texts struct {
 	inTheWay    string
 }
 
-// New returns what migrates an outbox; one that it makes has so many lanes unless
-// the request says otherwise. It does no I/O.
+// New returns the migrator of an outbox. A new outbox has that many lanes unless the request
+// says otherwise. It does no I/O.
 func New(o *db.Outbox, lanes int) *Migrator {
 	s := &Migrator{Outbox: o, lanes: lanes, journal: journal.New(o)}
 	s.sql.adoptSQL(o.Render)
@@ -76,7 +76,7 @@ type Migration struct {
 // compatibleWord begins a migration.
 const compatibleWord = "-- compatible: "
 
-// All are the migrations by version.
+// All returns the migrations by version.
 func All() ([]Migration, error) {
 	names, err := fs.Glob(files, "migrations/*.up.sql")
 	if err != nil {
@@ -109,7 +109,7 @@ func All() ([]Migration, error) {
 	return all, nil
 }
 
-// Checksum is that of the way up, as the table migration keeps it.
+// Checksum returns the checksum of the way up, as stored in the table migration.
 func (m Migration) Checksum() string {
 	sum := sha256.Sum256([]byte(m.Up))
 	return hex.EncodeToString(sum[:])
@@ -126,8 +126,8 @@ CREATE TABLE IF NOT EXISTS {{schema}}.migration (
 );
 `
 
-// SchemaVersion reports the version found (0: none) and the version wanted,
-// which is the one found when that is newer and this program works with it.
+// SchemaVersion returns the present version (0: none) and the wanted one. If the present
+// version is newer and compatible, both are equal.
 func (s *Migrator) SchemaVersion(ctx context.Context) (have, want int, err error) {
 	if s.Bad != nil {
 		return 0, db.Version, s.Bad
@@ -139,11 +139,10 @@ func (s *Migrator) SchemaVersion(ctx context.Context) (have, want int, err error
 	return f.Version, db.Version, err
 }
 
-// Migrate moves the schema to req.Target, one transaction per step, and
-// returns the steps. Two at once are safe: the second waits for the first and
-// finds nothing to do. Existing tables are never rewritten under a lock that
-// writers would wait for: a step waits for a lock for a moment, lets others work,
-// and asks again, as long as req.Wait says.
+// Migrate moves the schema to req.Target, one transaction per step, and returns the steps.
+// Concurrent calls are safe: the second waits for the first and finds nothing to do. Existing
+// tables are never rewritten under a lock that blocks writers: a step waits for a lock for a
+// moment, lets others work, and retries for req.Wait.
 func (s *Migrator) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, error) {
 	if s.Bad != nil {
 		return nil, s.Bad
@@ -205,7 +204,7 @@ func (s *Migrator) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.S
 	return s.afterSteps(ctx, req, done)
 }
 
-// afterSteps does what is no migration and was asked for with one.
+// afterSteps executes the requested steps that are not migrations.
 func (s *Migrator) afterSteps(ctx context.Context, req ops.MigrateRequest, done []ops.Step) ([]ops.Step, error) {
 	if req.Roles {
 		step, err := s.makeRoles(ctx, &req)
@@ -242,9 +241,8 @@ func (s *Migrator) afterSteps(ctx context.Context, req ops.MigrateRequest, done 
 	return done, nil
 }
 
-// plan lists the steps from what is there to target. A newer schema that this
-// program works with needs none to be the newest, and cannot be taken down by a
-// program that does not know how it was made.
+// plan lists the steps from the present version to target. A newer, compatible schema needs no
+// step up, and only a program that knows its migrations can remove it.
 func plan(all []Migration, f db.Found, target int, schema string) ([]ops.Step, error) {
 	have := f.Version
 	switch {
@@ -267,7 +265,7 @@ func plan(all []Migration, f db.Found, target int, schema string) ([]ops.Step, e
 	return steps, nil
 }
 
-// migrateOne does the next step in a transaction of its own; nil after the last.
+// migrateOne does the next step in a separate transaction. It returns nil after the last one.
 func (s *Migrator) migrateOne(ctx context.Context, req *ops.MigrateRequest, all []Migration, target, lanes int) (step *ops.Step, err error) {
 	start := time.Now()
 	doing := "migrate"
@@ -290,7 +288,7 @@ func (s *Migrator) migrateOne(ctx context.Context, req *ops.MigrateRequest, all 
 		if _, err := tx.Conn().PgConn().Exec(ctx, s.script(m, step.Down, lanes)).ReadAll(); err != nil {
 			return err
 		}
-		return s.grantAgain(ctx, tx) // on the way back too: what was made anew has no grants
+		return s.grantAgain(ctx, tx) // on the way down too: recreated objects have no grants
 	})
 	switch {
 	case errors.Is(err, store.ErrSchema), errors.Is(err, store.ErrUnusable):
@@ -303,7 +301,7 @@ func (s *Migrator) migrateOne(ctx context.Context, req *ops.MigrateRequest, all 
 	return step, nil
 }
 
-// checkSums refuses to build on a migration that was not made by this text.
+// checkSums returns an error if a migration was applied from another text.
 func (s *Migrator) checkSums(ctx context.Context, tx pgx.Tx, all []Migration, have int) error {
 	if have == 0 {
 		return nil
@@ -328,7 +326,7 @@ func (s *Migrator) checkSums(ctx context.Context, tx pgx.Tx, all []Migration, ha
 	return nil
 }
 
-// script is the whole text of one step, its entry in the migration table included.
+// script returns the whole text of one step, including its entry in the table migration.
 func (s *Migrator) script(m Migration, down bool, lanes int) string {
 	var b strings.Builder
 	if down {
@@ -342,7 +340,7 @@ func (s *Migrator) script(m Migration, down bool, lanes int) string {
 			b.WriteString(migrationTable)
 		}
 		b.WriteString(m.Up)
-		if m.Version == 2 { // the first migration has not always had it
+		if m.Version == 2 { // older texts of the first migration lacked it
 			b.WriteString("ALTER TABLE {{schema}}.migration ADD COLUMN IF NOT EXISTS compatible integer;\n")
 		}
 		fmt.Fprintf(&b, "INSERT INTO {{schema}}.migration (version, name, checksum, compatible) VALUES (%d, '%s', '%s', %d);\n",
@@ -351,8 +349,8 @@ func (s *Migrator) script(m Migration, down bool, lanes int) string {
 	return s.Render(strings.ReplaceAll(b.String(), "{{lanes}}", strconv.Itoa(lanes)))
 }
 
-// SQL returns the statements of the steps from one version to another, each
-// step in a transaction, for an outbox of Options.Lanes lanes.
+// SQL returns the statements of the steps from one version to another, each step in a
+// transaction, for an outbox with Options.Lanes lanes.
 func (s *Migrator) SQL(from, to int) (string, error) {
 	if s.Bad != nil {
 		return "", s.Bad

@@ -11,9 +11,9 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// notifySQL makes every INSERT notify, once per transaction, or none any more.
-// Two transactions at once need one notification: the second one does not take
-// the lock that all who notify wait for at their commit.
+// notifySQL makes every INSERT notify, once per transaction, or stops that. Concurrent
+// transactions need one notification: the second one does not take the lock for which all
+// notifying transactions wait at their commit.
 func (s *Migrator) notifySQL(on bool) string {
 	schema := db.Quote(s.Schema)
 	if !on {
@@ -30,7 +30,7 @@ $wake$;
 CREATE OR REPLACE TRIGGER postrider_wake AFTER INSERT ON %[1]s.outbox FOR EACH STATEMENT EXECUTE FUNCTION %[1]s.wake();`, schema, db.Channel(s.Schema))
 }
 
-// setNotify does what MigrateRequest.Notify asks for.
+// setNotify executes MigrateRequest.Notify.
 func (s *Migrator) setNotify(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
 	start := time.Now()
 	err := s.whenFree(ctx, req, func(tx pgx.Tx) error {

@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// A change of a table asks for a lock that writers then wait behind: for a
-	// moment at first, and never for longer than lockMost.
+	// A change of a table requests a lock, and writers wait behind the request: for a moment at
+	// first, and never for longer than lockMost.
 	lockFirst = 50 * time.Millisecond
 	lockMost  = 800 * time.Millisecond
-	// migratePatience is how long it continues asking when its request does not say.
+	// migratePatience is the default time for such requests.
 	migratePatience = 2 * time.Minute
-	// tellAfter and tellEvery are when it says whom it waits for.
+	// tellAfter and tellEvery are the times at which a migration reports whom it waits for.
 	tellAfter = time.Second
 	tellEvery = 5 * time.Second
 )
 
-// whenFree runs work in a transaction, alone among migrations, again and again
-// while others hold a lock that it needs, and asks longer each time. What it has
-// not got when the patience of req is over ends in a *ops.BusyError.
+// whenFree runs work in a transaction, exclusively among migrations. It retries while others
+// hold a lock that it needs, with a longer wait each time. When the patience of req is over it
+// returns a *ops.BusyError.
 func (s *Migrator) whenFree(ctx context.Context, req *ops.MigrateRequest, work func(pgx.Tx) error) error {
 	wait, limit := lockFirst, req.Wait
 	switch {
@@ -64,7 +64,7 @@ func (s *Migrator) whenFree(ctx context.Context, req *ops.MigrateRequest, work f
 			told = now
 			req.Waiting(busy)
 		}
-		// As long as it kept others waiting, it lets them work.
+		// Let others work for as long as this attempt kept them waiting.
 		if err := db.Pause(ctx, wait+rand.N(wait)); err != nil {
 			return errors.Join(err, busy)
 		}
@@ -72,8 +72,8 @@ func (s *Migrator) whenFree(ctx context.Context, req *ops.MigrateRequest, work f
 	}
 }
 
-// lockMigration waits for another migration, and lets this one wait so long for
-// locks on tables.
+// lockMigration waits for another migration, and sets the time that this one waits for locks
+// on tables.
 func (s *Migrator) lockMigration(ctx context.Context, tx pgx.Tx, wait time.Duration) error {
 	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0)), set_config('lock_timeout', $2, true),
  set_config('search_path', 'pg_catalog', true), set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '60s', true)`,
@@ -81,8 +81,8 @@ func (s *Migrator) lockMigration(ctx context.Context, tx pgx.Tx, wait time.Durat
 	return err
 }
 
-// inTheWay looks until ctx ends who keeps a session of this server waiting, and
-// returns whom it saw last.
+// inTheWay polls, until ctx ends, for the session that keeps a session waiting, and returns the
+// last one found.
 func (s *Migrator) inTheWay(ctx context.Context, pid uint32, seen ops.BusyError, every time.Duration) ops.BusyError {
 	for db.Pause(ctx, every) == nil {
 		var now ops.BusyError
@@ -91,7 +91,7 @@ func (s *Migrator) inTheWay(ctx context.Context, pid uint32, seen ops.BusyError,
 		if err == nil {
 			now.Age = db.Seconds(age)
 			seen = now
-		} // nobody, or it cannot be seen
+		} // no session, or an invisible one
 	}
 	return seen
 }

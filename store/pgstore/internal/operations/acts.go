@@ -42,7 +42,7 @@ func (s *Admin) Request(ctx context.Context, act store.Act) (int64, error) {
 	return ids[0], nil
 }
 
-// Acts reports what became of requests; ids that do not exist are left out.
+// Acts returns the results of requests; ids that do not exist are left out.
 func (s *Admin) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
 	if s.Bad != nil {
 		return nil, s.Bad
@@ -64,7 +64,7 @@ func (s *Admin) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) 
 	return found, nil
 }
 
-// IsPage reports whether requests of the kind are pages of an order.
+// IsPage reports whether requests of this kind are pages of an order.
 func IsPage(kind string) bool {
 	return strings.HasSuffix(kind, ManySuffix) || kind == string(store.ActSkip) || kind == string(store.ActReplay)
 }

@@ -1,7 +1,7 @@
 package operations
 
-// actsSQL holds the texts of what people ask for and lanes' owners carry out, each
-// in the transaction that records it in the table audit.
+// actsSQL returns the statements of acts that people request and lanes' owners execute, each in
+// the transaction that records the act in the table audit.
 func (st *adminTexts) actsSQL(q func(string) string) {
 	st.ask = q(`WITH k AS (SELECT k.pipe, k.lane, k.seq, k.key FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.seq = $2),
 a AS (INSERT INTO {{schema}}.audit (actor, act, pipe, lane, seq, key, reason, result)
@@ -17,5 +17,5 @@ INSERT INTO {{schema}}.request (pipe, lane, seq, kind, actor, reason, key, ask)
 SELECT $1, l.lane, 0, $3, $4, $5, $6, a.id FROM l, a RETURNING id`)
 }
 
-// laneOfKey is the lane of the key $6, as the outbox computes it.
+// laneOfKey computes the lane of the key $6 as the outbox does.
 const laneOfKey = `((hashtextextended($6, 0) & 9223372036854775807) % i.lanes)::integer`

@@ -5,32 +5,32 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// Executes are the statements by which the owner of a lane carries out what was
-// asked for, each with the pipe, the request, the lane and its number.
+// Executes has the statements by which the owner of a lane executes requests, each with the
+// pipe, the request, the lane and its number.
 //
-// No two of them, whosever they are, journal the end of one request twice:
+// The end of a request is never journaled twice:
 //   - db.Won demands the lane's next progress row with this transaction's xmin. The
 //     primary key (pipe, lane, n) gives that row to one transaction, so of a zombie, its
 //     successor and a repeated settlement one executes and the others change nothing.
-//   - Who wins the following number has read that one committed. Each statement of READ
-//     COMMITTED has a snapshot of its own, and FOR UPDATE evaluates done_at IS NULL on
-//     the newest version of the request: what was ended is not ended again. Under a
+//   - The winner of the following number has read that row committed. Each statement of
+//     READ COMMITTED has its own snapshot, and FOR UPDATE evaluates done_at IS NULL on the
+//     newest version of the request, so an ended request is not ended again. Under a
 //     stricter isolation level the same race is a serialization error.
-//   - The journal's row is made from the request that this very statement ended. Both
-//     commit together, or neither does.
+//   - The journal's row is made from the request that the same statement ended. Both commit
+//     together, or neither does.
 //
-// An order over several lanes has one entry for each of them by design.
+// An order over several lanes has one entry per lane by design.
 type Executes struct{ execute, executeHold, executeMany, executeReplay string }
 
-// freshCode is the code of a record that a person sends again or skips: that of a
-// suspect without its earlier failures, which store.CodeCrashed describes.
+// freshCode is the code of a record that a person retries or skips: the code of a suspect
+// without its earlier failures, see store.CodeCrashed.
 const freshCode = `regexp_replace(k.code, '^` + store.CodeCrashed + `/.*', '` + store.CodeCrashed + `')`
 
 // NewExecutes returns the statements of an outbox, made once.
 func NewExecutes(o *db.Outbox) Executes {
 	st, q := Executes{}, o.Render
-	// One record. A relay of the version before writes no audit row here: the one
-	// that asked for it stands.
+	// One record. A relay of the previous version writes no audit row here: the row of the
+	// request remains.
 	st.execute = q(`WITH x AS (SELECT q.id, q.lane, q.seq, q.kind, $4::bigint AS n FROM {{schema}}.request q
   WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry', 'discard') FOR UPDATE SKIP LOCKED),
 w AS (SELECT * FROM x WHERE ` + db.Won + `),
@@ -79,8 +79,8 @@ counted AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, discarde
   SELECT $1, $3, coalesce((SELECT max(generation) FROM changed), 0), (SELECT count(*) FROM discarded) WHERE EXISTS (SELECT 1 FROM hits)
   ON CONFLICT (pipe, lane) DO UPDATE SET generation = greatest(r.generation, excluded.generation), discarded = r.discarded + excluded.discarded),
 ` + orderEnded)
-	// What is live up to the gate goes first: what the cursor has not reached, and
-	// what came behind it. The generation is the same for all pages of a lane.
+	// Live messages up to the gate come first: messages that the cursor has not reached and
+	// messages that were committed behind it. All pages of a lane have the same generation.
 	st.executeReplay = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, clock_timestamp() AS began, ` + orderRoom + ` AS room,
     coalesce((q.args->>'generation')::integer, 1 + coalesce((SELECT r.generation FROM {{schema}}.repair r WHERE r.pipe = $1 AND r.lane = $3), 0)) AS again
   FROM {{schema}}.request q WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind = 'replay' FOR UPDATE SKIP LOCKED),
@@ -107,9 +107,9 @@ marked AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, replayed)
 	return st
 }
 
-// Of are the statements that carry out a request: the one for its kind, or when
-// the kind is "" all of them. Each does nothing with other kinds, but to be allowed to
-// ask is more than an admin has: a replay reads payloads.
+// Of returns the statements that execute a request: the one for its kind, or all for the kind
+// "". Each ignores other kinds, but needs its privileges anyway, and a replay reads payloads,
+// which an admin may not.
 func (st Executes) Of(kind string) []string {
 	switch kind {
 	case string(store.ActRetry), string(store.ActDiscard):

@@ -27,7 +27,7 @@ type Finder struct {
 // finderTexts are the statements of one schema, made once.
 type finderTexts struct{ ends, probe, among, row, parked, key, first, head, counts, holds string }
 
-// parkedColumns are those of a parked record k, without its payload.
+// parkedColumns are the columns of a parked record k, without its payload.
 const parkedColumns = `k.id::text, k.topic, k.key, k.type, ''::bytea, k.content_type, k.headers, k.version, k.schema_version,
  k.not_before, k.created_at, k.lane, k.seq, k.state, k.captures, k.attempts, k.generation,
  extract(epoch FROM k.due_at - clock_timestamp())::float8, k.class, k.code, k.error, k.first_failed, k.last_attempt, k.history`
@@ -76,8 +76,8 @@ ORDER BY o.seq LIMIT 1`, ops.KeyCount))
 	return s
 }
 
-// scheduledLooked is how many scheduled messages of a lane are searched for those of a key,
-// which have no index: they hold up no other.
+// scheduledLooked is the number of a lane's scheduled messages that are searched for a key,
+// because they have no index by key. They hold up no other message.
 const scheduledLooked = 20_000
 
 var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
@@ -109,7 +109,7 @@ func (s *Finder) Message(ctx context.Context, q ops.MessageQuery) (ops.MessageLi
 	case !found:
 		life.Gone, life.Settled = true, true
 	}
-	if life.Settled && life.Parked == nil { // it may have been set aside since
+	if life.Settled && life.Parked == nil { // it may have been parked since
 		if life.Parked, err = s.record(ctx, s.sql.parked, s.Pipe, q.ID); err != nil {
 			return life, s.Wrap("find a message", err)
 		}
@@ -123,7 +123,7 @@ func (s *Finder) Message(ctx context.Context, q ops.MessageQuery) (ops.MessageLi
 	return life, s.Wrap("find a message", err)
 }
 
-// seek finds where the row of a message stands, by the time of its enqueue.
+// seek finds the row of a message by the time of its enqueue.
 func (s *Finder) seek(ctx context.Context, q ops.MessageQuery) (lane store.Lane, seq int64, err error) {
 	at, ok := q.At, true
 	if at.IsZero() {
@@ -158,7 +158,7 @@ func (s *Finder) seek(ctx context.Context, q ops.MessageQuery) (lane store.Lane,
 	return 0, 0, s.notFound(ctx, q.ID, at, from, to)
 }
 
-// notFound tells where a message was looked for.
+// notFound returns an error with the searched range.
 func (s *Finder) notFound(ctx context.Context, id string, at time.Time, from, to int64) error {
 	first, _, err := s.probe(ctx, from)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *Finder) probe(ctx context.Context, seq int64) (row seek.Row, ok bool, e
 	return row, err == nil, err
 }
 
-// row reads the row of the outbox, when it is still there.
+// row reads the row of the outbox, if it still exists.
 func (s *Finder) row(ctx context.Context, life *ops.MessageLife) (found bool, err error) {
 	err = s.Ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
@@ -243,7 +243,7 @@ func (s *Finder) Key(ctx context.Context, key string) (ops.KeyLife, error) {
 	return life, s.Wrap("look at a key", err)
 }
 
-// keyIn looks at a key, whose lane the outbox computes when it is below 0.
+// keyIn reads the state of a key. The outbox computes the lane if it is below 0.
 func (s *Finder) keyIn(ctx context.Context, lane store.Lane, key string) (life ops.KeyLife, err error) {
 	life = ops.KeyLife{Pipe: s.Pipe, Key: key, Lane: -1, Parked: map[string]int64{}}
 	err = s.Ask(ctx, func(rows pgx.Rows) error {
@@ -268,7 +268,7 @@ func (s *Finder) keyIn(ctx context.Context, lane store.Lane, key string) (life o
 	return life, err
 }
 
-// attemptsOf reads what the column history holds.
+// attemptsOf parses the column history.
 func attemptsOf(text []byte) (all []ops.Attempt, err error) {
 	if len(text) == 0 {
 		return nil, nil

@@ -16,12 +16,12 @@ type Samples struct{ *db.Outbox }
 // NewSamples returns the samples of a pipe. It does no I/O.
 func NewSamples(o *db.Outbox) *Samples { return &Samples{Outbox: o} }
 
-// newestScan is how many of a lane's newest rows are looked at for a pipe with a filter.
+// newestScan is the number of a lane's newest rows that are read for a pipe with a filter.
 const newestScan = 1000
 
-// newestOf are the newest rows of each lane that the pipe $1 carries, so many as
-// limit says, with their columns: what a role may not read must not be named. A
-// pipe that is not there yet carries all.
+// newestOf selects the newest rows of each lane that the pipe $1 carries, up to limit, with the
+// given columns: a role may name only columns that it may read. A pipe that does not exist yet
+// carries every message.
 func newestOf(columns, limit string) string {
 	return fmt.Sprintf(`FROM {{schema}}.outbox_info i CROSS JOIN generate_series(0, i.lanes - 1) AS l(lane)
 LEFT JOIN {{schema}}.pipe p ON p.name = $1
@@ -29,12 +29,11 @@ CROSS JOIN LATERAL (SELECT o.* FROM (SELECT %[1]s FROM {{schema}}.outbox o WHERE
   WHERE {{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers) ORDER BY o.seq DESC LIMIT %[2]s) n`, columns, limit, newestScan)
 }
 
-// Newest returns the newest messages that are committed and the pipe carries, at
-// most n, the newest first, whatever has become of them. bodies bounds the bytes of
-// their payloads: it returns fewer messages where these take more, but one at
-// least; with 0 it returns n without payloads, which a reader may ask for too. It
-// costs an index probe per lane and n rows of each; for a pipe with a filter it
-// looks at the newest 1000 of each lane, or n if that is more.
+// Newest returns the newest committed messages that the pipe carries, at most n, newest first,
+// in any state. bodies bounds the bytes of their payloads: Newest returns fewer messages if they
+// are larger, but at least one. With 0 it returns n messages without payloads, which a reader
+// may do too. It costs an index probe per lane and n rows of each. For a pipe with a filter it
+// reads the newest 1000 rows of each lane, or n if that is more.
 func (s *Samples) Newest(ctx context.Context, n, bodies int) ([]postrider.Message, error) {
 	if s.Bad != nil {
 		return nil, s.Bad
@@ -63,8 +62,8 @@ FROM (SELECT n.*, sum(octet_length(`+payload+`)) OVER (ORDER BY n.seq DESC) - oc
 	return msgs, nil
 }
 
-// Topics lists the topics of the newest messages that the pipe carries, at most
-// 200 of each lane, among its newest 1000.
+// Topics lists the topics of the newest messages that the pipe carries, at most 200 messages
+// per lane, among its newest 1000.
 func (s *Samples) Topics(ctx context.Context) ([]string, error) {
 	if s.Bad != nil {
 		return nil, s.Bad

@@ -41,11 +41,11 @@ func NewOrders(o *db.Outbox) *Orders {
 	return s
 }
 
-// orderLooks bounds the statement that counts what an order concerns: there is no
-// index for most filters, so a replay reads the outbox once.
+// orderLooks bounds the statement that counts an order's records. Most filters have no index,
+// so a replay reads the outbox once.
 const orderLooks = 10 * time.Minute
 
-// orderArgs is what a request of an order says, in JSON: only what is set.
+// orderArgs has the arguments of an order's request, as JSON with only the set ones.
 type orderArgs struct {
 	Seqs     []int64    `json:"seqs,omitempty"`
 	IDs      []string   `json:"ids,omitempty"`
@@ -71,7 +71,7 @@ type editArgs struct {
 	Unset []string          `json:"unset,omitempty"`
 }
 
-// argsOf is the order in JSON.
+// argsOf returns the order as JSON.
 func argsOf(o ops.Order) ([]byte, error) {
 	m := o.Match
 	args := orderArgs{
@@ -100,11 +100,11 @@ func argsOf(o ops.Order) ([]byte, error) {
 	return json.Marshal(args)
 }
 
-// ManySuffix tells pages of an order from acts on one record.
+// ManySuffix distinguishes pages of an order from acts on one record.
 const ManySuffix = "-many"
 
-// requestKind is what the table request calls the pages of an order. An older
-// relay, which knows only acts on one record, leaves these alone.
+// requestKind returns the kind of an order's pages in the table request. An older relay, which
+// knows only acts on one record, ignores them.
 func requestKind(kind store.ActKind) string {
 	if kind == store.ActRetry || kind == store.ActDiscard {
 		return string(kind) + ManySuffix
@@ -126,7 +126,7 @@ func (s *Orders) checkOrder(o ops.Order) ([]byte, error) {
 	return args, nil
 }
 
-// PlanOrder counts what the order would concern now.
+// PlanOrder counts the records that the order would concern now.
 func (s *Orders) PlanOrder(ctx context.Context, o ops.Order) (plan ops.OrderPlan, err error) {
 	args, err := s.checkOrder(o)
 	if err != nil {
@@ -220,7 +220,7 @@ func (s *Orders) OrderState(ctx context.Context, id int64) (st ops.OrderState, e
 	return st, nil
 }
 
-// CancelOrder ends what is open of an order.
+// CancelOrder ends the open pages of an order.
 func (s *Orders) CancelOrder(ctx context.Context, id int64, actor, reason string) error {
 	if s.Bad != nil {
 		return s.Bad
@@ -236,7 +236,7 @@ func (s *Orders) CancelOrder(ctx context.Context, id int64, actor, reason string
 		if ended.RowsAffected() == 0 {
 			return fmt.Errorf("open order %d of pipe %q: %w", id, s.Pipe, store.ErrNotFound)
 		}
-		// In a statement behind it, which sees the page that it has waited for.
+		// A separate statement, which sees the page that the first one waited for.
 		var moved *int64
 		if err := tx.QueryRow(ctx, s.sql.orderMoved, s.Pipe, id).Scan(&moved); err != nil {
 			return err

@@ -4,52 +4,50 @@ import (
 	"strings"
 )
 
-// Pages of an order: so many records are looked at, and so many moved, in one
-// settlement of a lane.
+// Pages of an order: the records that are read, and moved, in one settlement of a lane.
 const (
 	orderScan = "2000"
 	orderPage = "1000"
 )
 
-// matches is true of a record @ that fits the arguments a of an order.
+// matches is true for a record @ that fits the arguments a of an order.
 const matches = `(NOT a ? 'seqs' OR a->'seqs' @> to_jsonb(@.seq)) AND (NOT a ? 'ids' OR a->'ids' ? @.id::text)
  AND (NOT a ? 'topic' OR @.topic = a->>'topic') AND (NOT a ? 'key' OR @.key = a->>'key') AND (NOT a ? 'type' OR @.type = a->>'type')
  AND (NOT a ? 'versions' OR @.version BETWEEN (a->'versions'->>0)::bigint AND (a->'versions'->>1)::bigint)
  AND (NOT a ? 'lane' OR @.lane = (a->>'lane')::smallint)
  AND (NOT a ? 'since' OR @.created_at >= (a->>'since')::timestamptz) AND (NOT a ? 'until' OR @.created_at < (a->>'until')::timestamptz)`
 
-// matchesParked is what is true of a parked record @ besides, under an act kind.
+// matchesParked is the additional condition for a parked record @ under an act of kind.
 const matchesParked = ` AND (NOT a ? 'class' OR @.class = a->>'class') AND (NOT a ? 'code' OR @.code = a->>'code')
  AND (NOT a ? 'error' OR position(a->>'error' IN @.error) > 0)
  AND (NOT a ? 'idle' OR greatest(@.parked_at, @.last_attempt) < clock_timestamp() - (a->>'idle')::float8 * interval '1 second')
  AND CASE WHEN kind = 'skip' THEN @.captures AND @.key <> '' AND @.state IN ('dead', 'retry') ELSE @.state = 'dead' END`
 
-// replayable is true of a record o of the outbox that pipe p, with cursor c, has
-// settled, and that has its payload, unless the pipe has it isParked.
+// replayable is true for a record o of the outbox that pipe p, with cursor c, has settled and
+// that still has its payload. The pipe must not have it isParked.
 const replayable = `o.emptied_at IS NULL AND {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)
  AND {{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers)`
 
-// isParked are the rows of parked that are record o of the outbox in pipe c. With
-// OFFSET 0 it is one look into the index for each record of a page, whatever the
-// planner believes of the table: as a join it was a product of page and table
-// until the table's first ANALYZE.
+// isParked selects the rows of parked for record o of the outbox in pipe c. OFFSET 0 forces one
+// index probe per record of a page, whatever the planner's estimates: as a join it was a
+// product of page and table until the table's first ANALYZE.
 const isParked = `(SELECT 1 FROM {{schema}}.parked k WHERE k.pipe = c.pipe AND k.lane = o.lane AND k.seq = o.seq`
 
-// of puts an alias in place of @. JSON's operator @> stays.
+// of replaces @ with an alias, except in JSON's operator @>.
 func of(alias, condition string) string { return strings.ReplaceAll(condition, "@.", alias+".") }
 
-// edited are the headers of a record k after the edit of a.
+// edited computes the headers of a record k after the edit in a.
 const edited = `((k.headers || coalesce(a->'edit'->'set', '{}')) - coalesce((SELECT array_agg(u) FROM jsonb_array_elements_text(a->'edit'->'unset') u), '{}'))`
 
-// orderRoom is how many records of request q may be moved now: a page, or what
-// the rate allows for the time since the last page in any lane began, of two
-// seconds at most, so that a pause is not made up for.
+// orderRoom is the number of records that request q may move now: a page, or the rate times the
+// time since the beginning of the last page in any lane, at most two seconds, so that a pause
+// is not made up for.
 const orderRoom = `CASE WHEN q.rate IS NULL THEN ` + orderPage + ` ELSE least(` + orderPage + `, floor(q.rate * least(
   extract(epoch FROM clock_timestamp() - coalesce((SELECT max(s.ran_at) FROM {{schema}}.request s WHERE s.ask = q.ask), q.created_at))::float8,
   greatest(2, 1 / q.rate))))::integer END`
 
-// orderEnded is the end of a page: how many records hits has moved, where the
-// next page begins, and whether there is one. The rows scanned are the table page.
+// orderEnded ends a page: the number of records that hits has moved, the start of the next page,
+// and whether there is one. The table page has the scanned rows.
 const orderEnded = `ended AS (UPDATE {{schema}}.request q SET args = q.args || w.more, moved = q.moved + (SELECT count(*) FROM hits),
     seq = CASE WHEN (SELECT count(*) FROM hits) = w.room THEN (SELECT max(seq) FROM hits) ELSE coalesce((SELECT max(seq) FROM page), q.seq) END,
     gate = CASE WHEN q.gate IS NOT NULL THEN (SELECT last_value FROM {{schema}}.outbox_seq) END,
@@ -60,7 +58,7 @@ const orderEnded = `ended AS (UPDATE {{schema}}.request q SET args = q.args || w
 INSERT INTO {{schema}}.audit (actor, act, pipe, lane, reason, result, count, ask)
 SELECT e.actor, split_part(e.kind, '-', 1), e.pipe, e.lane, e.reason, e.result, e.moved, e.ask FROM ended e WHERE e.done_at IS NOT NULL`
 
-// ordersSQL holds the texts of acts on many records.
+// ordersSQL returns the statements of acts on many records.
 func (st *orderTexts) ordersSQL(q func(string) string) {
 	st.orderSession = `SELECT set_config('row_security', 'off', true), set_config('jit', 'off', true), set_config('statement_timeout', $1, true)`
 	st.planParked = q(`SELECT k.lane, count(*), min(k.seq), max(k.seq)

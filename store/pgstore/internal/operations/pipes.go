@@ -92,10 +92,10 @@ func fill(p *db.Row, to *ops.Pipe) {
 	to.CreatedAt = p.CreatedAt.UTC()
 }
 
-// pipeWait is how long an act on pipes waits for another one, or for retention.
+// pipeWait is the longest wait of an act on pipes for another act, or for retention.
 const pipeWait = 10 * time.Second
 
-// pipeAct runs one act on the table pipe, alone.
+// pipeAct runs one act on the table pipe exclusively.
 func (s *Pipes) pipeAct(ctx context.Context, doing string, act func(tx pgx.Tx) error) error {
 	err := s.LookingAnew(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `SELECT set_config('lock_timeout', $1, true), set_config('row_security', 'off', true),
@@ -118,8 +118,8 @@ func (s *Pipes) pipeAct(ctx context.Context, doing string, act func(tx pgx.Tx) e
 	return s.Wrap(doing, err)
 }
 
-// AddPipe makes a pipe. From a time it reads the whole outbox once, and holds up
-// retention meanwhile.
+// AddPipe makes a pipe. If the pipe begins at a time, AddPipe reads the whole outbox once and
+// holds up retention during it.
 func (s *Pipes) AddPipe(ctx context.Context, req ops.AddPipe) (ops.Pipe, error) {
 	if s.Bad != nil {
 		return ops.Pipe{}, s.Bad
@@ -168,15 +168,15 @@ func (s *Pipes) auditAdd(ctx context.Context, tx pgx.Tx, req ops.AddPipe) error 
 	return err
 }
 
-// pipeStart is where a new pipe begins: behind pos, and with what was running.
+// pipeStart is the start of a new pipe: after pos, with the running transactions.
 type pipeStart struct {
 	pos int64
 	xids.Look
 }
 
-// startOf finds the start. The sequence is read before the snapshot, and the next
-// transaction id after it, as in a read of the relay: see DESIGN, section 4. No
-// statement before has given this transaction an id: age() would count from it.
+// startOf finds the start. It reads the sequence before the snapshot and the next transaction
+// id after it, like a read of the relay: see docs/design.md, section 4. This transaction must
+// not have an id yet, because age() would count from it.
 func (s *Pipes) startOf(ctx context.Context, tx pgx.Tx, req ops.AddPipe) (at pipeStart, err error) {
 	if req.From == ops.FromBeginning {
 		return at, nil
@@ -203,8 +203,8 @@ func (s *Pipes) startOf(ctx context.Context, tx pgx.Tx, req ops.AddPipe) (at pip
 	return at, err
 }
 
-// insertPipe writes the row, and removes what an instance that outlived a pipe of
-// the same name may have left.
+// insertPipe writes the row, and removes rows that an instance may have left that survived an
+// earlier pipe of the same name.
 func (s *Pipes) insertPipe(ctx context.Context, tx pgx.Tx, name string, f store.Filter, at pipeStart) error {
 	headers, err := db.HeadersParam(f.Headers)
 	if err != nil {
@@ -252,7 +252,7 @@ func unknownPipe(o *db.Outbox, name string) error {
 	return fmt.Errorf("pipe %q of schema %q: %w: `postrider pipe list` lists them", name, o.Schema, store.ErrNoPipe)
 }
 
-// RemovePipe removes a pipe and all that is its own.
+// RemovePipe removes a pipe and all its rows.
 func (s *Pipes) RemovePipe(ctx context.Context, req ops.RemovePipe) (ops.RemovedPipe, error) {
 	if s.Bad != nil {
 		return ops.RemovedPipe{}, s.Bad
@@ -286,9 +286,9 @@ func (s *Pipes) RemovePipe(ctx context.Context, req ops.RemovePipe) (ops.Removed
 	return gone, err
 }
 
-// dropPipe deletes the rows of a pipe. What may be many goes before the lock that
-// settlements of other pipes wait for, which is asked for a moment at a time: who
-// asks holds up whoever comes after.
+// dropPipe deletes the rows of a pipe. It deletes large sets before it takes the lock for which
+// settlements of other pipes wait, and requests that lock for a moment at a time, because a
+// waiting request holds up all later ones.
 func (s *Pipes) dropPipe(ctx context.Context, tx pgx.Tx, name string) error {
 	if _, err := tx.Exec(ctx, s.sql.pipeDrop[1], name); err != nil {
 		return err

@@ -4,12 +4,12 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// pipesSQL holds the texts of ops.Pipes.
+// pipesSQL returns the statements of ops.Pipes.
 //
-// A session that adds or removes a pipe holds this lock from before its first read
-// until its commit. The statement that removes rows which every pipe has settled
-// locks the rows of the table pipe, and so waits for that session. Neither sees half
-// of the other's work. Relays only read the table: they do not wait.
+// A session that adds or removes a pipe holds this lock from before its first read until its
+// commit. The statement that removes settled rows locks the rows of the table pipe, and so
+// waits for that session. Neither sees half of the other's work. Relays only read the table
+// and do not wait.
 func (st *pipeTexts) pipesSQL(q func(string) string) {
 	st.pipeLock = q(`LOCK TABLE {{schema}}.pipe IN EXCLUSIVE MODE`)
 	st.pipeFind = q(db.FindPipe)
@@ -20,8 +20,8 @@ func (st *pipeTexts) pipesSQL(q func(string) string) {
  (SELECT count(*) FROM {{schema}}.parked k WHERE k.pipe = p.name)
 FROM {{schema}}.pipe p ORDER BY p.name`)
 	st.pipeEnd = q(`SELECT {{stands}}`)
-	// Every row at or behind that time that is visible here lies behind the
-	// answer, whatever clocks and writers did; who runs is in the snapshot.
+	// Every visible row from that time on lies behind the result, whatever clocks and
+	// writers did; the snapshot has the running transactions.
 	st.pipeSince = q(`SELECT age('3'::xid)::bigint, pg_current_snapshot()::text,
  (SELECT min(o.seq) FROM {{schema}}.outbox o WHERE o.created_at >= $1)`)
 	st.pipeAdd = q(`WITH r AS (INSERT INTO {{schema}}.running (id, xids) SELECT $2, $5::text::int8multirange WHERE $5::text <> '{}' RETURNING id)
@@ -29,8 +29,7 @@ INSERT INTO {{schema}}.pipe (name, pos, next_xid, running, topics, types, keys, 
 SELECT $1, $3, $4, (SELECT id FROM r), $6::text[], $7::text[], $8::text[], $9::jsonb ON CONFLICT DO NOTHING`)
 	st.pipePause = q(`UPDATE {{schema}}.pipe SET paused = $2, paused_at = CASE WHEN $2 THEN clock_timestamp() END,
  paused_by = CASE WHEN $2 THEN $3 ELSE '' END, pause_reason = CASE WHEN $2 THEN $4 ELSE '' END WHERE name = $1`)
-	// What is ahead of the cursors and what came late behind them, of what the
-	// filter lets pass.
+	// Messages that pass the filter, ahead of the cursors or late behind them.
 	st.pipeHolds = q(`SELECT (SELECT count(*) FROM {{schema}}.pipe p JOIN {{schema}}.lane_cursor c ON c.pipe = p.name
  CROSS JOIN LATERAL (
   SELECT o.topic, o.type, o.key, o.headers FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos
@@ -41,8 +40,8 @@ SELECT $1, $3, $4, (SELECT id FROM r), $6::text[], $7::text[], $8::text[], $9::j
    AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq)) o) o
  WHERE p.name = $1 AND {{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers)),
  (SELECT count(*) FROM {{schema}}.parked k WHERE k.pipe = $1)`)
-	// No settlement and no take-over is half done when the rows go, and none
-	// begins before they are gone: it would bring the pipe's progress back.
+	// No settlement or takeover is half done when the rows are deleted, and none begins
+	// before the commit: it would bring back the pipe's progress.
 	st.progressLock = q(`LOCK TABLE {{schema}}.progress IN SHARE ROW EXCLUSIVE MODE`)
 	st.pipeDrop = []string{
 		q(`DELETE FROM {{schema}}.progress WHERE pipe = $1`),

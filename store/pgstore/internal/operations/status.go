@@ -1,4 +1,4 @@
-// Package operations is what people ask and order while relays work: status, parked
+// Package operations has the queries and acts of people while relays work: status, parked
 // records, acts, orders, pipes, strict topics, stopped destinations, samples.
 package operations
 
@@ -15,8 +15,8 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/housekeeping"
 )
 
-// Admin looks at one pipe of an outbox and stores acts for the owners of its lanes. It
-// is safe for concurrent use.
+// Admin reads the state of one pipe of an outbox and stores acts for the owners of its lanes.
+// It is safe for concurrent use.
 type Admin struct {
 	*db.Outbox
 	countLimit int
@@ -39,8 +39,8 @@ type adminTexts struct {
 	partitions     string
 }
 
-// NewAdmin returns the admin of a pipe, whose status counts at most so many rows of
-// a lane. It does no I/O.
+// NewAdmin returns the admin of a pipe, whose status counts a limited number of rows per lane.
+// It does no I/O.
 func NewAdmin(o *db.Outbox, countLimit int) *Admin {
 	s := &Admin{Outbox: o, countLimit: countLimit}
 	s.sql.adminSQL(o.Render)
@@ -49,8 +49,8 @@ func NewAdmin(o *db.Outbox, countLimit int) *Admin {
 	return s
 }
 
-// Status counts what is where, by the database alone. Each lane is counted up
-// to Options.CountLimit.
+// Status counts messages by state, from the database only. It counts each lane up to
+// Options.CountLimit.
 func (s *Admin) Status(ctx context.Context) (ops.Status, error) {
 	if s.Bad != nil {
 		return ops.Status{}, s.Bad
@@ -81,8 +81,8 @@ func (s *Admin) StatusBy(ctx context.Context, by db.Batcher, limit int) (st ops.
 	}
 	b := &pgx.Batch{}
 	b.Queue(db.NoRowSecurity)
-	// The estimates of a young outbox make the counts look so expensive that the
-	// server compiles them, for seconds, to run for a millisecond.
+	// The estimates of a new outbox make the counts look so expensive that the server
+	// compiles for seconds a statement that runs for a millisecond.
 	b.Queue(`SELECT set_config('jit', 'off', true)`)
 	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &pipes, &st.Paused) })
 	b.Queue(counts, pipe, limit).Query(func(rows pgx.Rows) error { return scanLanes(rows, &st) })
@@ -172,7 +172,7 @@ func (s *Admin) Parked(ctx context.Context, q ops.ParkedQuery) ([]ops.ParkedReco
 	if limit <= 0 {
 		limit = 100
 	}
-	// Each filter by itself, so that the planner sees which index it may use.
+	// Separate conditions, so that the planner can choose an index.
 	text, args := s.sql.parkedList, []any{s.Pipe, q.AfterSeq, limit}
 	if q.Bare {
 		text = s.sql.parkedBare

@@ -6,27 +6,27 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// expected is when a row of parked that is not dead was to be sent, as the index
-// parked_late has it. Of one that a person sends again, its first age is not how late it is.
+// expected is the time at which a row of parked that is not dead should have been sent, as in
+// the index parked_late. The age of a record that a person retries is not its delay.
 const expected = `CASE WHEN p.state = 'scheduled' THEN p.due_at
  WHEN p.generation > 0 THEN coalesce(p.first_failed, p.parked_at) ELSE greatest(p.created_at, p.not_before) END`
 
-// heldLooked is how many messages of a lane, and how many that are set aside, are searched for
+// heldLooked is the number of messages, and of parked ones, that are searched per lane for
 // topics that its owner holds.
 const heldLooked = "256"
 
-// looked are the columns of a row o that Status looks at: a reader may not see payloads.
+// looked are the columns of a row o that Status reads: a reader may not see payloads.
 const looked = `o.seq, o.created_at, o.not_before, o.topic, o.type, o.key, o.headers`
 
-// due is true of a row o of the outbox whose time has come.
+// due is true for a row o of the outbox that is not scheduled for later.
 const due = `coalesce(o.not_before <= clock_timestamp(), true)`
 
-// adminSQL holds the texts of the operators' side. None needs a relay.
+// adminSQL returns the statements of Admin. None needs a relay.
 func (st *adminTexts) adminSQL(q func(string) string) {
 	st.status = q(`SELECT {{identity}}, (SELECT count(*) FROM {{schema}}.pipe WHERE name = $1),
  coalesce((SELECT paused FROM {{schema}}.pipe WHERE name = $1), false)`)
-	// What lies behind each cursor, counted up to a limit, and the rows of
-	// transactions that were running when the cursor passed them.
+	// The rows after each cursor, counted up to a limit, and the rows of transactions that
+	// were running when the cursor passed them.
 	counts := `SELECT c.lane, c.owner, coalesce(w.instance, ''), coalesce(` + db.Alive("w.") + `, false),
  coalesce(extract(epoch FROM w.alive_until - clock_timestamp()), 0)::float8, c.n, c.delivered, c.settled_at,
  ahead.n + late.n, greatest(ahead.n, late.n, k.n) >= $2::bigint,
@@ -58,7 +58,7 @@ CROSS JOIN LATERAL (SELECT count(*) AS n, min(greatest(x.created_at, x.not_befor
   LIMIT $2::bigint) x) late
 WHERE c.pipe = $1 ORDER BY c.lane`
 	st.counts = q(counts)
-	// Of a pipe with a filter: so many rows are looked at, and what passes counts.
+	// For a pipe with a filter: read up to the limit, and count the rows that pass.
 	const passes = `{{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers)`
 	st.countsFiltered = q(strings.NewReplacer(
 		"FROM {{schema}}.lane_cursor c\n", "FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe\n",

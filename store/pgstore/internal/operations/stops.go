@@ -20,8 +20,7 @@ const StoppedSQL = `SELECT key FROM {{schema}}.hold WHERE pipe = $1 AND lane = -
 const stopListSQL = `SELECT f.key, f.at, coalesce(a.actor, ''), coalesce(a.reason, '') FROM {{schema}}.hold f
 LEFT JOIN {{schema}}.audit a ON a.id = f.ask WHERE f.pipe = $1 AND f.lane = -1 ORDER BY f.key`
 
-// Stops are the destinations of one pipe that nothing is sent to. It is safe for
-// concurrent use.
+// Stops has the stopped destinations of one pipe. It is safe for concurrent use.
 type Stops struct {
 	*db.Outbox
 	journal *journal.Journal
@@ -44,19 +43,19 @@ func NewStops(o *db.Outbox) *Stops {
 	return s
 }
 
-// stopSQL holds the texts of ops.Stops. A destination that is stopped is a row of
-// the table hold in no lane, -1: what people have paused is in one place, and
-// relays of versions that do not know of it ask for the lanes that there are.
+// stopSQL returns the statements of ops.Stops. A stopped destination is a row of the table hold
+// in the lane -1, which does not exist: all pauses are in one table, and older relays, which ask
+// for existing lanes, ignore the row.
 func (st *stopTexts) stopSQL(q func(string) string) {
 	st.stopped = q(StoppedSQL)
 	st.stopList = q(stopListSQL)
-	// Those who stop and resume take turns at the row of their pipe.
+	// Stops and resumes are serialised by the row of their pipe.
 	st.stopPipe = q(`SELECT 1 FROM {{schema}}.pipe WHERE name = $1 FOR UPDATE`)
 	st.stopSet = q(`INSERT INTO {{schema}}.hold (pipe, lane, key, ask) VALUES ($1, -1, $2, $3)`)
 	st.stopEnd = q(`DELETE FROM {{schema}}.hold WHERE pipe = $1 AND lane = -1 AND key = $2`)
 }
 
-// Stops lists the destinations of the store's pipe that nothing is sent to.
+// Stops lists the stopped destinations of the store's pipe.
 func (s *Stops) Stops(ctx context.Context) (stops []ops.Stop, err error) {
 	if s.Bad != nil {
 		return nil, s.Bad
@@ -71,7 +70,7 @@ func (s *Stops) Stops(ctx context.Context) (stops []ops.Stop, err error) {
 	return stops, nil
 }
 
-// SetStop stops a destination of the store's pipe, or lets it continue.
+// SetStop stops or resumes a destination of the store's pipe.
 func (s *Stops) SetStop(ctx context.Context, req store.SetStop) (changed bool, err error) {
 	if s.Bad != nil {
 		return false, s.Bad

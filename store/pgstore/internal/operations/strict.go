@@ -17,7 +17,7 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/journal"
 )
 
-// Strict are the topics whose keys the outbox numbers. It is safe for concurrent use.
+// Strict manages the topics whose keys the outbox numbers. It is safe for concurrent use.
 type Strict struct {
 	*db.Outbox
 	journal *journal.Journal
@@ -42,8 +42,8 @@ func NewStrict(o *db.Outbox) *Strict {
 	return s
 }
 
-// Writers queue behind a lock that waits for one of them: each try is short,
-// and they get through between two.
+// Writers queue behind a lock request that waits for one of them. Each attempt is short, and
+// writers proceed in between.
 const (
 	strictTries = 5
 	strictWait  = "1s"
@@ -90,12 +90,12 @@ func (s *Strict) SetStrict(ctx context.Context, req ops.StrictRequest) (changed 
 			return false, nil
 		}
 	}
-	// What is long ago is counted while writers continue; what they add meanwhile
-	// belongs to transactions from xmin on, and is counted under the lock.
+	// Old rows are counted while writers continue. Rows added in the meantime belong to
+	// transactions from xmin on and are counted under the lock.
 	var xmin string
 	if req.Strict {
 		if xmin, err = s.seedVersions(ctx, req.Topic); err != nil {
-			return false, s.Wrap("strict: find the versions that are there", err)
+			return false, s.Wrap("strict: find the present versions", err)
 		}
 	}
 	for n := 1; ; n++ {
@@ -120,8 +120,8 @@ func (s *Strict) SetStrict(ctx context.Context, req ops.StrictRequest) (changed 
 	return changed, s.Wrap("strict", err)
 }
 
-// seedVersions notes the versions of the topic's keys that rows show, and
-// returns the oldest transaction whose rows it may not have seen.
+// seedVersions records the versions of the topic's keys in existing rows, and returns the
+// oldest transaction whose rows it may have missed.
 func (s *Strict) seedVersions(ctx context.Context, topic string) (xmin string, err error) {
 	err = pgx.BeginTxFunc(ctx, s.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, db.NoRowSecurity); err != nil {
@@ -136,9 +136,8 @@ func (s *Strict) seedVersions(ctx context.Context, topic string) (xmin string, e
 	return xmin, err
 }
 
-// setStrict is one try. The lock lets everybody read and waits until nobody has
-// an unfinished insert: else a message without a version could commit after the
-// first one with a version.
+// setStrict tries once. The lock allows reads and waits until no insert is unfinished: otherwise
+// a message without a version could commit after the first message with one.
 func (s *Strict) setStrict(ctx context.Context, req ops.StrictRequest, xmin string) (changed bool, err error) {
 	err = s.LookingAnew(ctx, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
@@ -175,7 +174,7 @@ func (s *Strict) setStrict(ctx context.Context, req ops.StrictRequest, xmin stri
 	return changed, err
 }
 
-// busy names the oldest transaction that is in the way.
+// busy returns an error with the oldest blocking transaction.
 func (s *Strict) busy(ctx context.Context, cause error) error {
 	e := &ops.BusyError{Table: s.Schema + ".outbox", Err: cause}
 	var age float64
@@ -189,7 +188,7 @@ func (s *Strict) busy(ctx context.Context, cause error) error {
 
 func (st *strictTexts) strictSQL(q func(string) string) {
 	st.strictTopics = q(`SELECT topic, since FROM {{schema}}.strict_topic ORDER BY topic`)
-	// Keys of the topic that are there, rows of transactions from $2 on.
+	// Existing keys of the topic, and rows of transactions from $2 on.
 	st.strictSeed = q(`INSERT INTO {{schema}}.key_version AS v (topic, key, version, seq)
 SELECT $1, m.key, max(m.version), max(m.seq) FROM (
   SELECT o.key, o.version, o.seq FROM {{schema}}.outbox o WHERE o.topic = $1 AND o.key <> '' AND o.version > 0 AND o.xid >= $2::text::xid8

@@ -9,19 +9,19 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// The group roles of an outbox, behind a prefix and an underscore. They cannot
-// log in: grant them to those who do.
+// The group roles of an outbox, after a prefix and an underscore. They cannot log in: grant
+// them to roles that can.
 const (
-	Writer = "writer" // inserts messages, reads nothing
-	Relay  = "relay"  // carries them
+	Writer = "writer" // inserts messages, cannot read
+	Relay  = "relay"  // delivers messages
 	Reader = "reader" // sees everything but payloads
-	Admin  = "admin"  // sees what is parked with its payload, and acts
+	Admin  = "admin"  // sees parked records with their payloads, and acts
 
-	Consumer = "consumer" // of an inbox beside the outbox, which makes and grants it
+	Consumer = "consumer" // of an inbox beside the outbox; the inbox makes and grants it
 )
 
-// What readers see and writers set. Every column of outbox and parked is in a
-// list or, in roles_test.go, among those that are kept back.
+// The columns that readers see and writers set. Every column of outbox and parked is in one of
+// the lists or, in roles_test.go, in the list of withheld columns.
 const (
 	Written = "id, topic, key, type, payload, content_type, headers, version, schema_version, not_before"
 	shown   = "xid, seq, created_at, not_before, version, schema_version, id, lane, topic, key, type, content_type, headers, emptied_at"
@@ -30,43 +30,41 @@ const (
 		"parked_at, created_at, not_before, version, schema_version, id, topic, key, type, content_type, headers, history"
 )
 
-// grant says what each role may do to one relation or function: privileges,
-// each with the columns behind it if it is not for all of them, separated by
-// semicolons.
+// grant has the privileges of each role on one relation or function, separated by semicolons,
+// each followed by its columns unless it covers all of them.
 type grant struct{ name, writer, relay, reader, admin string }
 
-// grants decides for every relation of the schema, and every function that not
-// everybody may call; a test fails for one that is not here. What only the owner
-// touches has an entry without roles.
+// grants covers every relation of the schema and every function that PUBLIC may not call; a
+// test fails for a missing one. An object that only the owner uses has an entry without roles.
 func grants() []grant {
 	const (
 		see  = "SELECT"
 		work = "SELECT; INSERT; DELETE"
 		all  = "SELECT; INSERT; UPDATE; DELETE"
-		// Who asked, for what and why is not changed by who does it, but for seq,
-		// where the next page begins, and args, which notes a replay's generation.
-		// What was asked for stands in the table audit.
+		// The executor of a request must not change its actor, target or reason, but only seq, the
+		// start of the next page, and args, which records a replay's generation.
+		// The table audit has the original request.
 		asked    = "pipe, lane, seq, kind, actor, reason, ask, args, key, upto, gate, rate"
 		carryOut = "UPDATE done_at, result, ran_at, moved, gate, seq, args"
 	)
 	return []grant{
 		{"migration", see, see, see, see},
-		// Rows and payloads go by retention, payloads by erase. What an admin replays it sees anyway.
+		// Retention removes rows and payloads, erase removes payloads. An admin sees replayed messages anyway.
 		{"outbox", "INSERT " + Written, "SELECT; DELETE; UPDATE " + erased, "SELECT " + shown, "SELECT; UPDATE " + erased},
 		{"outbox_seq", "USAGE", "SELECT; UPDATE", see, see},
-		// A sequence that was set back is lifted by the relay, and that is noted.
+		// The relay lifts a sequence that was set back, and records it.
 		{"outbox_info", "", "SELECT; UPDATE restore_epoch, reset_xid, floor", see, see},
 		{"pipe", "", "SELECT; INSERT; UPDATE pause_reason", see, "SELECT; INSERT; DELETE; UPDATE paused, paused_at, paused_by, pause_reason"}, // one column, so that rows can be locked
 		{"running", "", work, see, work},
 		{"progress", "", work, see, work},
 		{"relay", "", all, see, all},
 		{"parked", "", all, "SELECT " + aside, all},
-		// A relay asks for what --keep-dead says.
+		// A relay requests acts for --keep-dead.
 		{"request", "", "SELECT; DELETE; " + carryOut + "; INSERT " + asked, see, "SELECT; DELETE; " + carryOut + "; INSERT " + asked},
 		{"audit", "", work, see, "SELECT; INSERT"}, // its trigger forbids deleting entries younger than a week
 		{"hold", "", all, see, all},
 		{"repair", "", "SELECT; INSERT; UPDATE", see, all},
-		{"retention", "", "SELECT; UPDATE", see, see}, // who removes rows of the outbox is the relay, so that no person does it by hand
+		{"retention", "", "SELECT; UPDATE", see, see}, // only the relay removes rows of the outbox, so that no person removes them by hand
 		{"keeper", "", see, see, see},
 		{"book", "", "SELECT; INSERT; UPDATE", see, "SELECT; INSERT; UPDATE"},
 		{"book_cursor", "", "SELECT; UPDATE", see, "SELECT; UPDATE"},
@@ -77,8 +75,7 @@ func grants() []grant {
 		{"strict_apply", "", "", "", ""},
 		{"lock_keys", "EXECUTE", "", "", ""},
 		{"partition", "", see, see, see},
-		// Only relays remove rows and partitions. Every role that acts may count what is
-		// due.
+		// Only relays remove rows and partitions. Every role that acts may count due ones.
 		{"partition_note", "", "EXECUTE", "", ""},
 		{"partition_make", "", "EXECUTE", "", ""},
 		{"partition_roll", "", "EXECUTE", "", ""},
@@ -96,7 +93,7 @@ func grants() []grant {
 	}
 }
 
-// decisions are the grants as rows of SQL: name, role, privilege, columns.
+// decisions returns the grants as rows of SQL: name, role, privilege, columns.
 func decisions() string {
 	var rows []string
 	for _, g := range grants() {
@@ -114,8 +111,8 @@ func decisions() string {
 	return strings.Join(rows, ",\n")
 }
 
-// rolesSQL makes the roles that are not there and sets what they may do, no
-// more and no less, to those relations of ours that are there.
+// rolesSQL makes the missing roles and sets exactly their privileges on the existing relations
+// of the outbox.
 const rolesSQL = `DO $roles$
 DECLARE
     place  text := {{name}};
@@ -151,15 +148,15 @@ END;
 $roles$;
 `
 
-// objects are the relations and functions of the schema, as GRANT names them.
+// objects lists the relations and functions of the schema in the syntax of GRANT.
 const objects = `(
             SELECT c.oid, c.relname AS name, CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || format('%I.%I', place, c.relname) AS object
             FROM pg_catalog.pg_class c WHERE c.relnamespace = quote_ident(place)::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S')
             UNION ALL SELECT p.oid, p.proname, format('FUNCTION %I.%I(%s)', place, p.proname, pg_get_function_identity_arguments(p.oid))
             FROM pg_catalog.pg_proc p WHERE p.pronamespace = quote_ident(place)::regnamespace)`
 
-// SQL makes the roles of an outbox in schema and sets what they may do: one
-// statement, which may be run again and again. An empty prefix is the schema's name.
+// SQL returns one idempotent statement that makes the roles of an outbox in schema and sets
+// their privileges. An empty prefix means the schema's name.
 func SQL(schema, prefix string) (string, error) {
 	if prefix == "" {
 		prefix = schema
@@ -181,7 +178,7 @@ func SQL(schema, prefix string) (string, error) {
 // Need is one privilege of a role on one relation, on some columns of it or all.
 type Need struct{ Relation, Privilege, Columns string }
 
-// Needs is what `postrider migrate --roles` grants to the role of a kind.
+// Needs returns the privileges that `postrider migrate --roles` grants to the role of a kind.
 func Needs(kind string) []Need {
 	var all []Need
 	for _, g := range grants() {

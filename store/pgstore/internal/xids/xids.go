@@ -1,5 +1,5 @@
-// Package xids computes with the transaction ids of PostgreSQL: sets of them, and
-// what one snapshot saw of the transactions that were running.
+// Package xids computes with the transaction ids of PostgreSQL: sets of ids, and the running
+// transactions of a snapshot.
 package xids
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Range is the transaction ids Lo <= id < Hi.
+// Range has the transaction ids Lo <= id < Hi.
 type Range struct{ Lo, Hi uint64 }
 
 // Set is a sorted set of ranges that neither overlap nor touch.
@@ -29,7 +29,7 @@ func (s Set) Contains(x uint64) bool {
 	return i < len(s) && s[i].Lo <= x && x < s[i].Hi
 }
 
-// normal sorts ranges and joins those that overlap or touch.
+// normal sorts ranges and joins overlapping and adjacent ones.
 func normal(ranges []Range) Set {
 	slices.SortFunc(ranges, func(a, b Range) int {
 		switch {
@@ -79,7 +79,7 @@ func (s Set) Minus(t Set) Set {
 // Union returns the ids that are in s or t.
 func (s Set) Union(t Set) Set { return normal(append(slices.Clone(s), t...)) }
 
-// Overlaps reports whether some id is in both sets.
+// Overlaps reports whether an id is in both sets.
 func (s Set) Overlaps(t Set) bool {
 	i, j := 0, 0
 	for i < len(s) && j < len(t) {
@@ -95,7 +95,7 @@ func (s Set) Overlaps(t Set) bool {
 	return false
 }
 
-// String is the text of an int8multirange.
+// String returns the text of an int8multirange.
 func (s Set) String() string {
 	b := []byte{'{'}
 	for i, r := range s {
@@ -111,7 +111,7 @@ func (s Set) String() string {
 	return string(append(b, '}'))
 }
 
-// Parse reads the text of an int8multirange.
+// Parse parses the text of an int8multirange.
 func Parse(text string) (Set, error) {
 	bad := fmt.Errorf("multirange %.60q cannot be read", text)
 	rest, ok := strings.CutPrefix(text, "{")
@@ -140,21 +140,21 @@ func Parse(text string) (Set, error) {
 	return out, nil
 }
 
-// Look is what one read saw of the cluster's transactions.
+// Look has the cluster's transactions at one read.
 type Look struct {
-	Running Set    // transactions that had an id and whose rows were invisible
-	Next    uint64 // every id below was accounted for
+	Running Set    // transactions with an id whose rows were invisible
+	Next    uint64 // every lower id is accounted for
 }
 
-// LookSQL asks for the arguments of NewLook: the age, then the snapshot. It must run
-// in a transaction without an id of its own, which age() would return instead.
+// LookSQL selects the arguments of NewLook: the age, then the snapshot. It must run in a
+// transaction without an id, because age() would return that id.
 const LookSQL = `SELECT age('3'::xid)::bigint, pg_current_snapshot()::text`
 
 // NewLook builds running(T) from a snapshot's text "xmin:xmax:xip,..." and
 // from age('3'::xid), read after the snapshot in the same statement.
 //
-// xmax is the latest completed id + 1: ids from there up to the next one to be
-// given out may be running already and have drawn low numbers.
+// xmax is the latest completed id + 1: ids from there up to the next id may already be running
+// and have drawn low numbers.
 func NewLook(snapshot string, age int64) (Look, error) {
 	parts := strings.Split(snapshot, ":")
 	if len(parts) != 3 {
@@ -164,8 +164,8 @@ func NewLook(snapshot string, age int64) (Look, error) {
 	if err != nil {
 		return Look{}, fmt.Errorf("snapshot %.60q cannot be read", snapshot)
 	}
-	// age is the distance of the 32-bit counters; the signed difference to the
-	// low half of xmax gives the 64-bit id.
+	// age is the distance of the 32-bit counters. The signed difference to the low half of
+	// xmax gives the 64-bit id.
 	diff := int32(uint32(age) + 3 - uint32(xmax))
 	next := uint64(int64(xmax) + int64(diff))
 	if diff < 0 {

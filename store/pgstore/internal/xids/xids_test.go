@@ -45,7 +45,7 @@ func TestLookCountsIDsAboveXmax(t *testing.T) {
 		{"10:10:", 7, "{}", 10},
 		{"10:12:10,11", 11, "{[10,14)}", 14},
 		{"10:12:10", 9, "{[10,11)}", 12},
-		// The 32-bit counter has gone round; age is signed.
+		// The 32-bit counter has wrapped around; age is signed.
 		{"4294967290:4294967300:4294967295", 4, "{[4294967295,4294967296),[4294967300,4294967303)}", 4294967303},
 		{"8589934000:8589934000:", -592 - 3 + 5, "{[8589934000,8589934005)}", 8589934005},
 	} {
@@ -55,6 +55,6 @@ func TestLookCountsIDsAboveXmax(t *testing.T) {
 		}
 	}
 	if _, err := NewLook("10:12:10", 5); err == nil {
-		t.Error("an age from before the snapshot was accepted")
+		t.Error("NewLook accepts an age from before the snapshot")
 	}
 }
