@@ -40,6 +40,25 @@ const (
 
 const bound1 = "syntax = \"proto3\";\npackage shop;\nmessage Bound {\n  string order = 1;\n  int32 qty = 2;\n}\n"
 
+// The differences of texts are lines.
+func TestSchemaDiffLines(t *testing.T) {
+	dir := schemaFolder(t, map[string]string{
+		"order.bound/001.proto": bound1,
+		"order.bound/002.proto": strings.Replace(strings.Replace(bound1, "order", "id", 1), "}", "  bool paid = 3;\n  string note = 4;\n}", 1),
+		"order.bound/003.proto": "syntax = \"proto3\";\npackage shop;\nmessage Bound {}\n",
+	})
+	want := "- line 4  \"string order = 1;\"\n+ line 4  \"string id = 1;\"\n+ line 6  \"bool paid = 3;\"\n+ line 7  \"string note = 4;\"\n"
+	if got := mustCLI(t, "", "schema", "diff", "order.bound", "1", "2", "--schemas", dir); !strings.HasPrefix(got, want) {
+		t.Errorf("%s", got)
+	}
+	for _, args := range [][]string{{"1", "1"}, {"1", "3"}, {"3", "1"}} {
+		got := mustCLI(t, "", append([]string{"schema", "diff", "order.bound", "--schemas", dir}, args...)...)
+		if args[0] == args[1] != strings.HasPrefix(got, "no difference\n") {
+			t.Errorf("%v: %s", args, got)
+		}
+	}
+}
+
 // A name may change where payloads are binary.
 func TestSchemaCheckBinary(t *testing.T) {
 	dir := schemaFolder(t, map[string]string{"order.bound/001.proto": bound1, "order.bound/002.proto": strings.Replace(bound1, "qty", "amount", 1)})

@@ -18,7 +18,7 @@ import (
 
 // change is one place in which two schemas differ.
 type change struct {
-	Path string          `json:"path"` // a JSON pointer
+	Path string          `json:"path"` // a JSON pointer, or the number of a line in either text
 	Old  json.RawMessage `json:"old,omitempty"`
 	New  json.RawMessage `json:"new,omitempty"`
 }
@@ -109,17 +109,61 @@ func short(text json.RawMessage) string {
 	return string(text)
 }
 
-// changesOf compares two documents; texts that are not JSON are one place.
+// changesOf compares two documents, or the lines of two texts that are not JSON.
 func changesOf(from, to []byte) []change {
 	var a, b any
 	if json.Unmarshal(from, &a) != nil || json.Unmarshal(to, &b) != nil {
-		if string(from) == string(to) {
-			return []change{}
-		}
-		return []change{{Path: "", Old: encoded(string(from)), New: encoded(string(to))}}
+		return linesOf(string(from), string(to))
 	}
 	all := []change{}
 	differ("", a, b, &all)
+	return all
+}
+
+// maxTable bounds the table of common lines; larger texts are compared as a whole.
+const maxTable = 4 << 20
+
+// linesOf finds the lines that one text has and the other has not, in the order of the texts.
+func linesOf(from, to string) []change {
+	a, b := strings.Split(from, "\n"), strings.Split(to, "\n")
+	first := 0
+	for first < len(a) && first < len(b) && a[first] == b[first] {
+		first++
+	}
+	a, b = a[first:], b[first:]
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	common := make([][]int32, len(a)+1) // lines in common of what follows
+	if (len(a)+1)*(len(b)+1) <= maxTable {
+		for i := len(a); i >= 0; i-- {
+			common[i] = make([]int32, len(b)+1)
+			for j := len(b) - 1; j >= 0 && i < len(a); j-- {
+				if common[i][j] = max(common[i+1][j], common[i][j+1]); a[i] == b[j] {
+					common[i][j] = common[i+1][j+1] + 1
+				}
+			}
+		}
+	} else {
+		common = nil
+	}
+	all := []change{}
+	add := func(line int, old, now json.RawMessage) {
+		all = append(all, change{Path: "line " + itoa(first+line+1), Old: old, New: now})
+	}
+	i, j := 0, 0
+	for i < len(a) || j < len(b) {
+		switch {
+		case common != nil && i < len(a) && j < len(b) && a[i] == b[j]:
+			i, j = i+1, j+1
+		case j == len(b) || i < len(a) && (common == nil || common[i+1][j] >= common[i][j+1]):
+			add(i, encoded(strings.TrimSpace(a[i])), nil)
+			i++
+		default:
+			add(j, nil, encoded(strings.TrimSpace(b[j])))
+			j++
+		}
+	}
 	return all
 }
 
