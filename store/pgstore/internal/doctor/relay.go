@@ -260,54 +260,6 @@ func (p *patient) lag(ctx context.Context) ([]ops.Finding, error) {
 	}}, nil
 }
 
-// parked reports failing messages and dead letters.
-func (p *patient) parked(ctx context.Context) ([]ops.Finding, error) {
-	type group struct {
-		State, Class, Code string
-		Count, First       int64
-		Age                float64
-	}
-	groups, err := rowsOf[group](ctx, p, `SELECT state, class, code, count(*), min(seq), coalesce(max(extract(epoch FROM clock_timestamp() - first_failed)), 0)::float8
-FROM {{schema}}.parked WHERE pipe = $1 AND state IN ('dead', 'retry') GROUP BY state, class, code ORDER BY count(*) DESC, min(seq) LIMIT 10`, p.Pipe)
-	if err != nil {
-		return nil, err
-	}
-	keys, err := one[int64](ctx, p, `SELECT count(*) FROM (SELECT DISTINCT lane, key FROM {{schema}}.parked
-WHERE pipe = $1 AND state = 'dead' AND captures AND key <> '') x`, p.Pipe)
-	if err != nil {
-		return nil, err
-	}
-	waiting, err := one[int64](ctx, p, `SELECT count(*) FROM {{schema}}.parked WHERE pipe = $1 AND state = 'waiting'`, p.Pipe)
-	if err != nil {
-		return nil, err
-	}
-	var found []ops.Finding
-	for _, g := range groups {
-		f := ops.Finding{
-			Severity: ops.Warning,
-			Data:     map[string]any{"state": g.State, "class": g.Class, "code": g.Code, "messages": g.Count, "first": g.First, "age_seconds": int64(g.Age)},
-		}
-		reason := strings.TrimSpace(g.Class + " " + g.Code)
-		if g.State == "retry" {
-			if db.Seconds(g.Age) < p.req.Limits.Lag {
-				f.Severity = ops.OK // it is tried again soon
-			}
-			f.What = fmt.Sprintf("%d messages are being retried (%s), the oldest for %s", g.Count, reason, period(db.Seconds(g.Age)))
-			f.Why, f.Fix = "their keys wait behind them; after the last attempt they are dead letters (an outage uses no attempt)", fmt.Sprintf("postrider dead show %d", g.First)
-		} else {
-			f.What = fmt.Sprintf("%d messages are dead (%s), the first is %d", g.Count, reason, g.First)
-			f.Why = fmt.Sprintf("%d keys are blocked by dead letters, with %d messages", keys, waiting)
-			if keys == 0 {
-				f.Why = "they are not delivered"
-			}
-			f.Fix = fmt.Sprintf("postrider dead show %[1]d, repair the cause, then postrider dead retry %[1]d or postrider dead discard %[1]d --reason WHY", g.First)
-			f.Data["blocked_keys"], f.Data["waiting"] = keys, waiting
-		}
-		found = append(found, f)
-	}
-	return orFine(found, "no message is dead, none fails for long"), nil
-}
-
 // overdue is the age above which an act that is not executed is a finding.
 const overdue = time.Minute
 

@@ -28,6 +28,7 @@ type adminTexts struct {
 	status         string
 	counts         string
 	countsFiltered string
+	states         string
 	instances      string
 	holds          string
 	parkedList     string
@@ -86,6 +87,7 @@ func (s *Admin) StatusBy(ctx context.Context, by db.Batcher, limit int) (st ops.
 	b.Queue(`SELECT set_config('jit', 'off', true)`)
 	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &pipes, &st.Paused) })
 	b.Queue(counts, pipe, limit).Query(func(rows pgx.Rows) error { return scanLanes(rows, &st) })
+	b.Queue(s.sql.states, pipe, statesFactor*limit).Query(func(rows pgx.Rows) error { return scanStates(rows, &st, statesFactor*int64(limit)) })
 	b.Queue(s.sql.instances, pipe).Query(func(rows pgx.Rows) error { return scanInstances(rows, &st) })
 	b.Queue(s.sql.holds, pipe).Query(func(rows pgx.Rows) (err error) {
 		st.Holds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ops.Hold])
@@ -113,9 +115,9 @@ func scanLanes(rows pgx.Rows, st *ops.Status) error {
 		var until, behind, parked float64
 		var settled db.Time
 		var capped, cappedParked bool
-		var scheduled, retry, waiting, dead int64
+		var dead int64
 		err := rows.Scan(&l.Lane, &owner, &l.Owner, &l.Leased, &until, &l.Epoch, &l.Delivered, &settled,
-			&l.Pending, &capped, &behind, &parked, &scheduled, &retry, &waiting, &dead, &cappedParked, &l.HeldTopics)
+			&l.Pending, &capped, &behind, &parked, &dead, &cappedParked, &l.HeldTopics)
 		if err != nil {
 			return err
 		}
@@ -132,14 +134,10 @@ func scanLanes(rows pgx.Rows, st *ops.Status) error {
 		}
 		l.Behind = max(db.Seconds(behind), 0)
 		l.Lag = max(db.Seconds(parked), l.Behind)
-		for state, n := range map[store.State]int64{store.Scheduled: scheduled, store.Retry: retry, store.Waiting: waiting, store.Dead: dead} {
-			if n > 0 {
-				st.Parked[state.String()] += n
-			}
+		if dead > 0 {
+			st.Parked[store.Dead.String()] += dead
 		}
-		alive := scheduled + retry + waiting
-		l.Parked = alive + dead
-		l.Pending += alive
+		l.Parked = dead
 		st.ParkedCapped = st.ParkedCapped || cappedParked
 		st.Pending += l.Pending
 		st.Capped = st.Capped || capped
@@ -147,6 +145,31 @@ func scanLanes(rows pgx.Rows, st *ops.Status) error {
 		st.Delivered += l.Delivered
 		st.Lanes = append(st.Lanes, l)
 	}
+	return rows.Err()
+}
+
+// statesFactor times the limit of a lane is how far the parked records of a pipe that are
+// not dead are counted, by state: the first by number.
+const statesFactor = 5
+
+// scanStates adds what is parked and not dead to lanes that scanLanes has read.
+func scanStates(rows pgx.Rows, st *ops.Status, limit int64) error {
+	for rows.Next() {
+		var lane int
+		var state string
+		var n int64
+		if err := rows.Scan(&lane, &state, &n); err != nil {
+			return err
+		}
+		st.Parked[state] += n
+		st.Pending += n
+		st.ParkedCapped = st.ParkedCapped || st.Parked[state] >= limit
+		if lane < len(st.Lanes) { // they are all there, by number
+			st.Lanes[lane].Parked += n
+			st.Lanes[lane].Pending += n
+		}
+	}
+	st.Capped = st.Capped || st.ParkedCapped
 	return rows.Err()
 }
 

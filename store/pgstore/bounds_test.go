@@ -1,0 +1,135 @@
+package pgstore_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore"
+)
+
+// counted counts the entries that questions read of the outbox and of what is set aside.
+type counted struct {
+	*db
+	pool *pgxpool.Pool // of one connection: statistics are a connection's own at first
+}
+
+func (d *db) counting() *counted {
+	d.Helper()
+	cfg := d.pool.Config()
+	cfg.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(pool.Close)
+	return &counted{d, pool}
+}
+
+func (c *counted) sums() (outbox, parked, whole int64) {
+	c.Helper()
+	if _, err := c.pool.Exec(c.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
+		c.Fatal(err)
+	}
+	err := c.pool.QueryRow(c.Context(), `SELECT sum(i.idx_tup_read) FILTER (WHERE i.relname = 'outbox')::bigint, sum(i.idx_tup_read) FILTER (WHERE i.relname = 'parked')::bigint,
+ (SELECT sum(t.seq_tup_read)::bigint FROM pg_stat_user_tables t WHERE t.schemaname = $1 AND t.relname IN ('outbox', 'parked'))
+FROM pg_stat_user_indexes i WHERE i.schemaname = $1`, c.schema).Scan(&outbox, &parked, &whole)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return outbox, parked, whole
+}
+
+// reads fails when ask reads more entries than that, or a whole table.
+func (c *counted) reads(what string, outbox, parked int64, ask func() error) {
+	c.Helper()
+	o, p, w := c.sums()
+	if err := ask(); err != nil {
+		c.Errorf("%s: %v", what, err)
+		return
+	}
+	o2, p2, w2 := c.sums()
+	if o2-o > outbox || p2-p > parked || w2 > w {
+		c.Errorf("%s read %d entries of the outbox, %d of parked and %d rows without an index; want at most %d, %d and 0", what, o2-o, p2-p, w2-w, outbox, parked)
+	}
+}
+
+// manyParked is a lane's worth of everything: 8,000 messages behind the cursors, 11,000
+// dead letters of four codes, in 2,200 keys of which half are blocked, and some of each
+// other kind.
+const manyParked = `INSERT INTO box.outbox (topic, key, type) SELECT 't', 'p' || g % 500, 'm' FROM generate_series(1, 8000) g;
+INSERT INTO box.parked (pipe, lane, seq, state, captures, due_at, attempts, class, code, error, first_failed, last_attempt, created_at, not_before,
+ version, schema_version, id, topic, key, type, content_type, headers, payload)
+SELECT 'main', ((hashtextextended(s.key, 0) & 9223372036854775807) % 4)::smallint, 1000000 + g, s.state, s.state = 'retry' OR s.state = 'dead' AND g % 2 = 0,
+ now() + interval '1 day', 5, 'rejected', CASE WHEN s.state IN ('dead', 'retry') THEN 'C' || g % 4 ELSE '' END, 'no', now() - interval '1 hour', now(), now() - interval '1 hour',
+ CASE WHEN s.state = 'scheduled' THEN now() + interval '1 day' END, 0, 0, gen_random_uuid(), 't', s.key, 'm', '', '{}', ''
+FROM generate_series(1, 12100) g CROSS JOIN LATERAL (SELECT CASE WHEN g <= 11000 THEN 'dead' WHEN g <= 11050 THEN 'retry' WHEN g <= 11100 THEN 'waiting' ELSE 'scheduled' END AS state,
+ CASE WHEN g <= 11000 THEN 'd' || g % 2200 WHEN g <= 11100 THEN 'r' || g % 50 ELSE 's' || g END AS key) s;
+ANALYZE box.outbox; ANALYZE box.parked`
+
+// What an operator asks reads a bounded number of index entries, and no table as a
+// whole, however many dead letters and messages there are.
+func TestAnswersReadABoundedNumberOfRows(t *testing.T) {
+	for _, version := range testserver.NewestPostgres() {
+		d := fresh(t, version, 4)
+		d.owner("a")
+		for _, text := range strings.Split(manyParked, ";") {
+			d.exec(text)
+		}
+		c := d.counting()
+		const limit = 100
+		office := pgstore.New(c.pool, &pgstore.Options{Schema: d.schema, CountLimit: limit}).Office()
+		var st ops.Status
+		c.reads("status", 4*(limit+10), 4*(limit+10)+5*limit+100, func() (err error) {
+			st, err = office.Admin.Status(t.Context())
+			return err
+		})
+		if !st.Capped || !st.ParkedCapped || st.Parked["dead"] != 4*limit || st.Parked["scheduled"] != 5*limit || st.Parked["retry"] != 50 || st.Parked["waiting"] != 50 || st.Lag < time.Hour {
+			t.Errorf("status: %+v", st)
+		}
+		var found []ops.Finding
+		c.reads("doctor, check parked", 0, 4*2001+2000+200, func() (err error) {
+			found, err = office.Doctor.Examine(t.Context(), ops.ExamineRequest{Only: []string{"parked"}, Again: time.Millisecond, Timeout: time.Minute, Limits: ops.Limits{Lag: time.Minute}})
+			return err
+		})
+		if len(found) != 8 || !strings.HasPrefix(found[0].What, "2000+ messages are dead (rejected C") || found[0].Data["lower_bounds"] != true ||
+			!regexp.MustCompile(`^1\d{3}\+? keys are blocked by dead letters, with 50 messages$`).MatchString(found[0].Why) {
+			t.Errorf("%d findings of the check parked: %+v", len(found), found)
+		}
+		text, err := os.ReadFile(filepath.Join("..", "..", "docs", "postgres.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := 0
+		for _, query := range regexp.MustCompile(`(?m)^SELECT .*\bpostrider\.(messages|states|lane)\b.*;$`).FindAllString(string(text), -1) {
+			asked++
+			outbox, parked := int64(0), int64(60)
+			switch {
+			case strings.Contains(query, "postrider.states"):
+				outbox, parked = 8000, 10_000+1000+100
+			case strings.Contains(query, "outbox_seq"): // the window of the owner, in two states, and fifty messages
+				outbox, parked = 2*4*1024+60, 60
+			case strings.Contains(query, "'Failed'"):
+				parked = 120
+			}
+			c.reads(query, outbox, parked, func() error {
+				_, err := c.pool.Exec(t.Context(), strings.ReplaceAll(query, "postrider.", `"`+d.schema+`".`))
+				return err
+			})
+		}
+		if asked != 5 {
+			t.Errorf("%d documented queries of the views, want 5", asked)
+		}
+		if n := d.count(`SELECT messages FROM box.states WHERE pipe = 'main' AND state = 'DeadLetter' AND NOT exact`); n != 10_000 {
+			t.Errorf("%d dead letters in the view states, want 10000", n)
+		}
+	}
+}
