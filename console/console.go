@@ -118,7 +118,7 @@ func New(outboxes []Outbox, o *Options) *Console {
 	if len(c.secret) == 0 {
 		c.secret = []byte(rand.Text())
 	}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.ctx, c.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // ends with Close
 	c.bad = c.furnish(outboxes)
 	return c
 }

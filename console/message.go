@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -330,5 +329,3 @@ func (q *request) open(ctx context.Context, m postrider.Message) (*opened, error
 	}
 	return o, nil
 }
-
-var errNoSuchAct = errors.New("act is unknown")

@@ -281,10 +281,10 @@ func (q *request) events() error {
 		}
 		_ = control.SetWriteDeadline(time.Now().Add(3 * eventsEvery)) // not every writer has deadlines
 		if _, err := fmt.Fprintf(q.w, "event: figures\ndata: %s\n\n", data); err != nil {
-			return nil //nolint:nilerr // the page was closed
+			return nil // the page was closed
 		}
 		if err := control.Flush(); err != nil {
-			return nil //nolint:nilerr // the page was closed
+			return nil // the page was closed
 		}
 		select {
 		case <-q.ctx.Done():

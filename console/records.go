@@ -125,7 +125,7 @@ func (q *request) planRecords(kind store.ActKind, v url.Values) (*intent, error)
 	in := &intent{Fields: valuesOf(&o.Match), Warning: warningOf(kind), Danger: kind == store.ActDiscard || kind == store.ActSkip}
 	words := append(verb(kind), matchFlags(&o.Match)...)
 	words = append(words, "--reason", "WHY")
-	lanes := 0
+	var lanes int
 	var n int64
 	if q.place.office.Has(ops.CanOrder) {
 		ctx, cancel := q.limited(planFor)

@@ -22,6 +22,7 @@ func (d Dialect) String() string {
 		return "sqlite"
 	case MySQL:
 		return "mysql"
+	default:
+		return "postgres"
 	}
-	return "postgres"
 }

@@ -15,6 +15,7 @@ type writer interface {
 
 func newWriter(d dialect.Dialect, o Options) writer {
 	switch d {
+	case dialect.Postgres:
 	case dialect.SQLite:
 		return newSQLite(tableName(o, "", "postrider_outbox"))
 	case dialect.MySQL:

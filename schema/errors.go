@@ -20,7 +20,7 @@ var ErrDrop = errors.New("schema: the message has no meaning in the newer versio
 
 // Reason is an upcaster's error whose text may be logged and kept with the dead
 // letter. Of other errors only the type is: their texts may quote the payload.
-type Reason string
+type Reason string //nolint:errname // return schema.Reason("no price") reads as what it is
 
 // Error is the text.
 func (r Reason) Error() string { return string(r) }

@@ -98,7 +98,7 @@ func answered(err error, about *subject) error {
 	}
 	code := shortCode(api.ErrorCode())
 	err = fmt.Errorf("%s: %s", code, api.ErrorMessage())
-	if denials[code] {
+	if denied(code) {
 		return about.denied(err)
 	}
 	switch code {
@@ -122,18 +122,23 @@ func answered(err error, about *subject) error {
 		case status >= http.StatusInternalServerError:
 			return broker.Unknown(err, code, about.name)
 		}
-		if about.sending && aboutContent[code] && !strings.Contains(api.ErrorMessage(), "TopicArn") { // a topic's ARN is no message's fault
+		if about.sending && aboutContent(code) && !strings.Contains(api.ErrorMessage(), "TopicArn") { // a topic's ARN is no message's fault
 			return broker.Rejected(err, code, about.name)
 		}
 		return broker.Outage(fmt.Errorf("the service refused the request: %w", err), code, about.name)
 	}
 }
 
-// aboutContent are the codes of a request whose messages the service does not take.
-var aboutContent = map[string]bool{
-	"InvalidMessageContents": true, "InvalidParameterValue": true, "InvalidParameterCombination": true, "MissingParameter": true,
-	"BatchRequestTooLong": true, "InvalidAttributeValue": true, "InvalidAttributeName": true, "ValidationError": true, "ValidationException": true,
-	"InvalidParameter": true, "ParameterValueInvalid": true, // of SNS
+// aboutContent reports whether code is that of a request whose messages the service
+// does not take.
+func aboutContent(code string) bool {
+	switch code {
+	case "InvalidMessageContents", "InvalidParameterValue", "InvalidParameterCombination", "MissingParameter",
+		"BatchRequestTooLong", "InvalidAttributeValue", "InvalidAttributeName", "ValidationError", "ValidationException",
+		"InvalidParameter", "ParameterValueInvalid": // of SNS
+		return true
+	}
+	return false
 }
 
 // busy classifies codes that a request, and an entry of a batch, may have; nil: none of them.
@@ -175,7 +180,7 @@ func entryError(f *types.BatchResultErrorEntry, about subject) error {
 		return e
 	}
 	switch {
-	case denials[code]:
+	case denied(code):
 		return about.denied(err)
 	case about.sending && f.SenderFault:
 		return broker.Rejected(err, code, about.name)
@@ -183,8 +188,14 @@ func entryError(f *types.BatchResultErrorEntry, about subject) error {
 	return broker.Failed(err, code, about.name)
 }
 
-// denials are the codes of an action that the credentials may not do.
-var denials = map[string]bool{"AccessDenied": true, "AccessDeniedException": true, "AuthorizationError": true, "AuthorizationErrorException": true}
+// denied reports whether code is that of an action that the credentials may not do.
+func denied(code string) bool {
+	switch code {
+	case "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException":
+		return true
+	}
+	return false
+}
 
 // shortCode is a code without its namespace: com.amazonaws.sqs#QueueDoesNotExist, or
 // AWS.SimpleQueueService.NonExistentQueue in the older protocol.

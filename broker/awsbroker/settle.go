@@ -158,9 +158,11 @@ func (s *Source) unsettled(what, action string, err error) error {
 	return fmt.Errorf("awsbroker: %s: %w", what, err)
 }
 
-// noLonger are the codes of an entry whose message is visible to others or deleted:
-// trying again changes nothing.
-var noLonger = map[string]bool{"ReceiptHandleIsInvalid": true, "MessageNotInflight": true, "InvalidParameterValue": true}
+// noLonger reports whether code is that of an entry whose message is visible to others
+// or deleted: a repetition changes nothing.
+func noLonger(code string) bool {
+	return code == "ReceiptHandleIsInvalid" || code == "MessageNotInflight" || code == "InvalidParameterValue"
+}
 
 // answers notes what the service did with each item. Its error has the entries that
 // failed although their messages may still be ours: the caller tries them again.
@@ -177,7 +179,7 @@ func (s *Source) answers(part []*item, what, action string, failed []types.Batch
 		switch {
 		case f == nil:
 			done(it, false)
-		case noLonger[shortCode(aws.ToString(f.Code))]:
+		case noLonger(shortCode(aws.ToString(f.Code))):
 			done(it, true)
 		default:
 			found = errors.Join(found, fmt.Errorf("awsbroker: %s: %s: %w", what, it.delivery.Origin, entryError(f, s.queues.about(action, s.name, false))))

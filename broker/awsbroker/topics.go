@@ -32,18 +32,15 @@ func newTopics(client *sns.Client, prefix, account string, standard bool) *topic
 	}
 }
 
-// partitions are the beginnings of regions outside of the partition aws.
-var partitions = []struct{ region, partition string }{
-	{"cn-", "aws-cn"}, {"us-gov-", "aws-us-gov"}, {"us-isob-", "aws-iso-b"}, {"us-isof-", "aws-iso-f"}, {"us-iso-", "aws-iso"}, {"eu-isoe-", "aws-iso-e"}, {"eusc-", "aws-eusc"},
-}
-
 // arn is the address of a topic.
 func (t *topics) arn(name string) string {
 	if isARN(name) {
 		return name
 	}
 	a := arn.ARN{Partition: "aws", Service: "sns", Region: t.region, AccountID: t.account, Resource: name}
-	for _, p := range partitions {
+	for _, p := range []struct{ region, partition string }{ // outside of the partition aws
+		{"cn-", "aws-cn"}, {"us-gov-", "aws-us-gov"}, {"us-isob-", "aws-iso-b"}, {"us-isof-", "aws-iso-f"}, {"us-iso-", "aws-iso"}, {"eu-isoe-", "aws-iso-e"}, {"eusc-", "aws-eusc"},
+	} {
 		if strings.HasPrefix(t.region, p.region) {
 			a.Partition = p.partition
 			break

@@ -83,8 +83,8 @@ func (s *Sink) encode(w *envelope.Wire, m *postrider.Message) (*entry, envelope.
 	if err := problem(e.topic); err != nil {
 		return e, r, broker.Rejected(err, codeTopicName, e.topic)
 	}
-	same := false // the ordering key is the key
-	e.msg.OrderingKey, same = orderingKey(r.Key)
+	name, same := orderingKey(r.Key)
+	e.msg.OrderingKey = name
 	carried := r.Carries(m, r.Topic, same)
 	carried &^= envelope.TopicCarried // a subscription does not name its topic
 	if err := s.codec.Encode(w, m, &r, carried); err != nil {

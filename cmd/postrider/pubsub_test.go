@@ -94,6 +94,7 @@ func TestRelayToPubSub(t *testing.T) {
 }
 
 func relayToPubSub(t *testing.T, server *pubSub) {
+	t.Helper()
 	const keys, each = 50, 6
 	store := outboxOn(t, testserver.SharedPostgres(t, "18"))
 	orders, later := "orders"+rand.Text(), "later"+rand.Text()

@@ -24,7 +24,7 @@ type manager struct {
 
 func startManager(t *testing.T) *manager {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "notify") // a socket's name is short
+	dir, err := os.MkdirTemp("", "notify") //nolint:usetesting // the name of a socket has to be short
 	if err != nil {
 		t.Fatal(err)
 	}

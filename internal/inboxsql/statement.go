@@ -63,7 +63,8 @@ func (s Statement) Query(ctx context.Context, db Querier, args ...any) (*sql.Row
 // QueryRow returns the one row of a statement. db is an inbox.Conn.
 func QueryRow[R any](ctx context.Context, db interface {
 	QueryRow(ctx context.Context, query string, args ...any) R
-}, s Statement, args ...any) R {
+}, s Statement, args ...any,
+) R {
 	text, args := s.Text(args)
 	return db.QueryRow(ctx, text, args...)
 }

@@ -284,7 +284,7 @@ func unpack(t *testing.T, dir string, from io.ReadCloser) {
 	in := tar.NewReader(from)
 	for {
 		h, err := in.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return
 		}
 		if err != nil {

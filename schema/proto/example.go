@@ -222,13 +222,13 @@ func values(f protoreflect.FieldDescriptor, deep int) []protoreflect.Value {
 		}
 		return all
 	}
-	kind := integers[f.Kind()]
+	signed, bits := integer(f.Kind())
 	switch {
-	case kind.signed && kind.bits == 32:
+	case signed && bits == 32:
 		return []protoreflect.Value{protoreflect.ValueOfInt32(1), protoreflect.ValueOfInt32(-1), protoreflect.ValueOfInt32(2)}
-	case kind.signed:
+	case signed:
 		return []protoreflect.Value{protoreflect.ValueOfInt64(1), protoreflect.ValueOfInt64(-1), protoreflect.ValueOfInt64(math.MaxInt64)}
-	case kind.bits == 32:
+	case bits == 32:
 		return []protoreflect.Value{protoreflect.ValueOfUint32(1), protoreflect.ValueOfUint32(math.MaxUint32)}
 	}
 	return []protoreflect.Value{protoreflect.ValueOfUint64(1), protoreflect.ValueOfUint64(math.MaxUint64)}

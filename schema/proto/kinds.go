@@ -7,52 +7,70 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Kinds of one group may replace each other in both forms of a payload.
-var jsonGroups = map[protoreflect.Kind]int{
-	protoreflect.Int32Kind: 1, protoreflect.Uint32Kind: 1,
-	protoreflect.Int64Kind: 2, protoreflect.Uint64Kind: 2,
-	protoreflect.Fixed32Kind: 3, protoreflect.Sfixed32Kind: 3,
-	protoreflect.Fixed64Kind: 4, protoreflect.Sfixed64Kind: 4,
-	protoreflect.BoolKind: 5, protoreflect.Sint32Kind: 6, protoreflect.Sint64Kind: 7, protoreflect.StringKind: 8, protoreflect.BytesKind: 9,
-	protoreflect.DoubleKind: 10, protoreflect.FloatKind: 11, protoreflect.GroupKind: 12, protoreflect.MessageKind: 13, protoreflect.EnumKind: 14,
+// jsonGroup returns the number of a kind's group. Kinds of one group may replace each
+// other in both forms of a payload.
+func jsonGroup(k protoreflect.Kind) int {
+	switch k {
+	case protoreflect.Int32Kind, protoreflect.Uint32Kind:
+		return 1
+	case protoreflect.Int64Kind, protoreflect.Uint64Kind:
+		return 2
+	case protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind:
+		return 3
+	case protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind:
+		return 4
+	}
+	return -int(k) // a group of its own
 }
 
-// Kinds of one group may replace each other in binary payloads.
-var wireGroups = map[protoreflect.Kind]int{
-	protoreflect.Int32Kind: 1, protoreflect.Int64Kind: 1, protoreflect.Uint32Kind: 1, protoreflect.Uint64Kind: 1, protoreflect.BoolKind: 1,
-	protoreflect.Sint32Kind: 2, protoreflect.Sint64Kind: 2,
-	protoreflect.StringKind: 3, protoreflect.BytesKind: 4,
-	protoreflect.Fixed32Kind: 5, protoreflect.Sfixed32Kind: 5,
-	protoreflect.Fixed64Kind: 6, protoreflect.Sfixed64Kind: 6,
-	protoreflect.DoubleKind: 7, protoreflect.FloatKind: 8, protoreflect.GroupKind: 9, protoreflect.MessageKind: 10, protoreflect.EnumKind: 11,
+// wireGroup returns the number of a kind's group. Kinds of one group may replace each
+// other in binary payloads.
+func wireGroup(k protoreflect.Kind) int {
+	switch k {
+	case protoreflect.Int32Kind, protoreflect.Int64Kind, protoreflect.Uint32Kind, protoreflect.Uint64Kind, protoreflect.BoolKind:
+		return 1
+	case protoreflect.Sint32Kind, protoreflect.Sint64Kind:
+		return 2
+	case protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind:
+		return 3
+	case protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind:
+		return 4
+	}
+	return -int(k) // a group of its own
 }
 
-// integer kinds, by whether they have a sign and by their bits.
-var integers = map[protoreflect.Kind]struct {
-	signed bool
-	bits   int
-}{
-	protoreflect.BoolKind:  {false, 1},
-	protoreflect.Int32Kind: {true, 32}, protoreflect.Sint32Kind: {true, 32}, protoreflect.Sfixed32Kind: {true, 32},
-	protoreflect.Int64Kind: {true, 64}, protoreflect.Sint64Kind: {true, 64}, protoreflect.Sfixed64Kind: {true, 64},
-	protoreflect.Uint32Kind: {false, 32}, protoreflect.Fixed32Kind: {false, 32},
-	protoreflect.Uint64Kind: {false, 64}, protoreflect.Fixed64Kind: {false, 64},
+// integer returns whether the integers of a kind have a sign, and their bits; 0: the
+// kind has no integers.
+func integer(k protoreflect.Kind) (signed bool, bits int) {
+	switch k {
+	case protoreflect.BoolKind:
+		return false, 1
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
+		return true, 32
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
+		return true, 64
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		return false, 32
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		return false, 64
+	}
+	return false, 0
 }
 
 // holds reports whether a reader's kind has all values of a writer's kind of its group.
 func holds(w, r protoreflect.Kind) bool {
-	a, ok := integers[w]
-	if !ok || w == r {
+	ws, wbits := integer(w)
+	if wbits == 0 || w == r {
 		return true
 	}
-	b := integers[r]
+	rs, rbits := integer(r)
 	switch {
-	case a.signed == b.signed:
-		return b.bits >= a.bits
-	case a.signed:
+	case ws == rs:
+		return rbits >= wbits
+	case ws:
 		return false
 	}
-	return b.bits > a.bits
+	return rbits > wbits
 }
 
 // defaults returns the defaults of two fields where they differ.
@@ -135,7 +153,7 @@ func number(f protoreflect.FieldDescriptor, v protoreflect.Value) *big.Float {
 		}
 		return n.SetFloat64(v.Float())
 	}
-	if kind := integers[f.Kind()]; kind.signed {
+	if signed, _ := integer(f.Kind()); signed {
 		return n.SetInt64(v.Int())
 	}
 	return n.SetUint64(v.Uint())

@@ -75,7 +75,7 @@ func compile(v *evolve.Version) (*program, error) {
 		SourceInfoMode: protocompile.SourceInfoStandard,
 		MaxParallelism: 1,
 	}
-	files, err := compiler.Compile(context.Background(), v.Path)
+	files, err := compiler.Compile(context.Background(), v.Path) //nolint:forbidigo // it opens files of the folder only
 	if err != nil {
 		var panicked protocompile.PanicError
 		if errors.As(err, &panicked) { // its text has the stack

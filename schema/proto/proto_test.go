@@ -70,7 +70,7 @@ func TestChanges(t *testing.T) {
 		"out of a oneof":        {placed, edited(t, placed, "string iban = 6; }", "} string iban = 6;"), "FIELD_SAME_ONEOF", "FIELD_SAME_ONEOF", "FIELD_SAME_ONEOF", ""},
 		"a new value":           {placed, edited(t, placed, "PAID = 1;", "PAID = 1; SENT = 2;"), "-", "ENUM_VALUE_KNOWN", "-", `{"state":"SENT"}`},
 		"a removed value":       {placed, edited(t, placed, "PAID = 1;", `reserved 1; reserved "PAID";`), "ENUM_VALUE_KNOWN", "-", "-", `{"state":"PAID"}`},
-		"another value":         {placed, edited(t, placed, "PAID", "PAYED"), "ENUM_VALUE_SAME_NAME", "ENUM_VALUE_SAME_NAME", "-", `{"state":"PAID"}`},
+		"another value":         {placed, edited(t, placed, "PAID", "SETTLED"), "ENUM_VALUE_SAME_NAME", "ENUM_VALUE_SAME_NAME", "-", `{"state":"PAID"}`},
 		"another package":       {placed, edited(t, placed, "package shop", "package store"), "FILE_SAME_PACKAGE", "FILE_SAME_PACKAGE", "FILE_SAME_PACKAGE", ""},
 		"another payload":       {placed, edited(t, placed, "message Placed", "message Sold"), "PAYLOAD_NO_DELETE", "PAYLOAD_NO_DELETE", "PAYLOAD_NO_DELETE", ""},
 		"another map":           {placed, edited(t, placed, "map<string, int64>", "map<string, bool>"), "FIELD_WIRE_JSON_COMPATIBLE_TYPE", "FIELD_WIRE_JSON_COMPATIBLE_TYPE", "FIELD_SAME_VALUES", ""},

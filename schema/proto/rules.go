@@ -290,13 +290,13 @@ func (c *comparison) field(w, r protoreflect.FieldDescriptor) {
 	if a, b, ok := defaults(w, r); ok {
 		c.add(r, place{message: w.Parent().FullName()}, fieldDefault, "the default of field %d (%s) is %s for the writer and %s for the reader: restore it", n, r.Name(), a, b)
 	}
-	rule, groups := jsonType, jsonGroups
+	rule, group := jsonType, jsonGroup
 	if c.binary {
-		rule, groups = wireType, wireGroups
+		rule, group = wireType, wireGroup
 	}
 	before, now := older(c, w, r)
 	switch {
-	case groups[w.Kind()] != groups[r.Kind()]:
+	case group(w.Kind()) != group(r.Kind()):
 		if c.binary && w.Kind() == protoreflect.StringKind && r.Kind() == protoreflect.BytesKind {
 			return // bytes hold all strings
 		}

@@ -190,6 +190,7 @@ func (db *database) position(l *lane) store.Position {
 		return encodeRows(nil)
 	case Holes:
 		return l.passed.Encode()
+	default:
+		return l.cursor.encode()
 	}
-	return l.cursor.encode()
 }

@@ -112,8 +112,9 @@ func (db *database) settled(l *lane, r *row) bool {
 		return l.gone[r.seq]
 	case Holes:
 		return l.passed.Settled(r.seq)
+	default:
+		return l.cursor.settled(r)
 	}
-	return l.cursor.settled(r)
 }
 
 // moveTo makes p the settled position of a lane.

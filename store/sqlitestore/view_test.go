@@ -55,7 +55,10 @@ type carrier struct {
 	*env
 }
 
-func carry(t *testing.T, pool *sql.DB) *carrier { return &carrier{t, &env{db: pool}} }
+func carry(t *testing.T, pool *sql.DB) *carrier {
+	t.Helper()
+	return &carrier{t, &env{db: pool}}
+}
 
 func (c *carrier) exec(query string, args ...any) {
 	c.Helper()

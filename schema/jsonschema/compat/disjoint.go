@@ -40,8 +40,9 @@ func (c *check) disjoint(p *piece, s *js.Schema, deep int) bool {
 		return c.arraysApart(p, s)
 	case object:
 		return c.objectsApart(p, s)
+	default:
+		return false
 	}
-	return false
 }
 
 func all[E any](list []E, f func(E) bool) bool {

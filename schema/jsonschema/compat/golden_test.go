@@ -23,33 +23,59 @@ const order = `{"type":"object","required":["id","amount"],"additionalProperties
 func TestBreakingChanges(t *testing.T) {
 	const kinds = `{"oneOf":[{"type":"object","required":["kind","iban"],"properties":{"kind":{"const":"bank"},"iban":{"type":"string"}}},{"type":"object","required":["kind","pan"],"properties":{"kind":{"const":"card"},"pan":{"type":"string"}}}]}`
 	for _, tc := range []struct{ name, writer, reader, path, example string }{
-		{"a new required field", order, `{"type":"object","required":["id","amount","currency"],"properties":{"currency":{"type":"string"}}}`,
-			"subject/002.json#/required", `{"amount":0,"id":""}`},
-		{"an optional field became required", order, `{"type":"object","required":["id","amount","note"]}`,
-			"subject/002.json#/required", `{"amount":0,"id":""}`},
-		{"a number became an integer", order, `{"type":"object","properties":{"amount":{"type":"integer"}}}`,
-			"subject/002.json#/properties/amount/type", `{"amount":1.5,"id":""}`},
-		{"an id became a number", order, `{"type":"object","properties":{"id":{"type":"integer"}}}`,
-			"subject/002.json#/properties/id/type", `{"amount":0,"id":""}`},
-		{"a value of an enum was removed", order, `{"type":"object","properties":{"status":{"enum":["new","paid"]}}}`,
-			"subject/002.json#/properties/status/enum", `{"amount":0,"id":"","status":"sent"}`},
-		{"a text became shorter", order, `{"type":"object","properties":{"id":{"type":"string","maxLength":20}}}`,
-			"subject/002.json#/properties/id/maxLength", `{"amount":0,"id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}`},
-		{"null is not accepted any more", order, `{"type":"object","properties":{"address":{"type":"object","properties":{"zip":{"type":"string"}}}}}`,
-			"subject/002.json#/properties/address/properties/zip/type", `{"address":{"city":"","zip":null},"amount":0,"id":""}`},
-		{"an object became a list", order, `{"type":"object","properties":{"address":{"type":"array"}}}`,
-			"subject/002.json#/properties/address/type", `{"address":{"city":""},"amount":0,"id":""}`},
-		{"forward: a closed reader gets a new field", `{"type":"object","required":["id"],"properties":{"id":{"type":"string"},"email":{"type":"string"}}}`,
+		{
+			"a new required field", order, `{"type":"object","required":["id","amount","currency"],"properties":{"currency":{"type":"string"}}}`,
+			"subject/002.json#/required", `{"amount":0,"id":""}`,
+		},
+		{
+			"an optional field became required", order, `{"type":"object","required":["id","amount","note"]}`,
+			"subject/002.json#/required", `{"amount":0,"id":""}`,
+		},
+		{
+			"a number became an integer", order, `{"type":"object","properties":{"amount":{"type":"integer"}}}`,
+			"subject/002.json#/properties/amount/type", `{"amount":1.5,"id":""}`,
+		},
+		{
+			"an id became a number", order, `{"type":"object","properties":{"id":{"type":"integer"}}}`,
+			"subject/002.json#/properties/id/type", `{"amount":0,"id":""}`,
+		},
+		{
+			"a value of an enum was removed", order, `{"type":"object","properties":{"status":{"enum":["new","paid"]}}}`,
+			"subject/002.json#/properties/status/enum", `{"amount":0,"id":"","status":"sent"}`,
+		},
+		{
+			"a text became shorter", order, `{"type":"object","properties":{"id":{"type":"string","maxLength":20}}}`,
+			"subject/002.json#/properties/id/maxLength", `{"amount":0,"id":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}`,
+		},
+		{
+			"null is not accepted any more", order, `{"type":"object","properties":{"address":{"type":"object","properties":{"zip":{"type":"string"}}}}}`,
+			"subject/002.json#/properties/address/properties/zip/type", `{"address":{"city":"","zip":null},"amount":0,"id":""}`,
+		},
+		{
+			"an object became a list", order, `{"type":"object","properties":{"address":{"type":"array"}}}`,
+			"subject/002.json#/properties/address/type", `{"address":{"city":""},"amount":0,"id":""}`,
+		},
+		{
+			"forward: a closed reader gets a new field", `{"type":"object","required":["id"],"properties":{"id":{"type":"string"},"email":{"type":"string"}}}`,
 			`{"type":"object","required":["id"],"properties":{"id":{"type":"string"}},"additionalProperties":false}`,
-			"subject/002.json#/additionalProperties", `{"email":"","id":""}`},
-		{"a kind was removed", kinds, `{"oneOf":[{"type":"object","required":["kind","iban"],"properties":{"kind":{"const":"bank"},"iban":{"type":"string"}}}]}`,
-			"subject/002.json#/oneOf", `{"kind":"card","pan":""}`},
-		{"a field of a list's items became required", order, `{"type":"object","properties":{"lines":{"items":{"required":["qty"]}}}}`,
-			"subject/002.json#/properties/lines/items/required", `{"amount":0,"id":"","lines":[{"sku":""}]}`},
-		{"two breaks, each with its own example", order, `{"type":"object","required":["unit"],"properties":{"status":{"enum":["new","paid"]}}}`,
-			"subject/002.json#/properties/status/enum", `{"amount":0,"id":"","status":"sent"}`},
-		{"an open schema names a field", `{"type":"object","properties":{"id":{"type":"string"}}}`, `{"type":"object","properties":{"id":{"type":"string"},"email":{"type":"string"}}}`,
-			"subject/002.json#/properties/email", `{"email":null}`},
+			"subject/002.json#/additionalProperties", `{"email":"","id":""}`,
+		},
+		{
+			"a kind was removed", kinds, `{"oneOf":[{"type":"object","required":["kind","iban"],"properties":{"kind":{"const":"bank"},"iban":{"type":"string"}}}]}`,
+			"subject/002.json#/oneOf", `{"kind":"card","pan":""}`,
+		},
+		{
+			"a field of a list's items became required", order, `{"type":"object","properties":{"lines":{"items":{"required":["qty"]}}}}`,
+			"subject/002.json#/properties/lines/items/required", `{"amount":0,"id":"","lines":[{"sku":""}]}`,
+		},
+		{
+			"two breaks, each with its own example", order, `{"type":"object","required":["unit"],"properties":{"status":{"enum":["new","paid"]}}}`,
+			"subject/002.json#/properties/status/enum", `{"amount":0,"id":"","status":"sent"}`,
+		},
+		{
+			"an open schema names a field", `{"type":"object","properties":{"id":{"type":"string"}}}`, `{"type":"object","properties":{"id":{"type":"string"},"email":{"type":"string"}}}`,
+			"subject/002.json#/properties/email", `{"email":null}`,
+		},
 	} {
 		found := reads(t, nil, tc.writer, tc.reader)
 		ok := false
@@ -207,7 +233,8 @@ func TestDynamicReferencesIntoFiles(t *testing.T) {
 	}{
 		"a referred file": {
 			`{"allOf":[{"$ref":"../_shared/money.json"}],"properties":{"a":{"$dynamicRef":"#t"}},"$defs":{"t":{"$dynamicAnchor":"t","type":"string"}}}`,
-			map[string]string{"_shared/money.json": `{"required":["a"]}`}, map[string]string{"_shared/money.json": `{"required":["b"]}`},
+			map[string]string{"_shared/money.json": `{"required":["a"]}`},
+			map[string]string{"_shared/money.json": `{"required":["b"]}`},
 		},
 		"a file with the anchor": {
 			`{"$ref":"../_shared/texts.json"}`,

@@ -105,6 +105,7 @@ func (c *check) node(p *piece, r *js.Schema, deep int) []finding {
 		add(c.array(p, r)...)
 	case object:
 		add(c.object(p, r, deep)...)
+	case null, boolean: // finite
 	}
 	return found
 }

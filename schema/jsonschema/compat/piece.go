@@ -165,6 +165,7 @@ func newPiece(k kind, known []*js.Schema, n *names) *piece {
 		p.finite, p.values = true, []any{nil}
 	case boolean:
 		p.finite, p.values = true, []any{true, false}
+	case number, text, array, object:
 	}
 	for _, node := range known {
 		if values, ok := listed(node); ok && !p.finite {
@@ -336,8 +337,9 @@ func (c *check) empty(p *piece) bool {
 			return true
 		}
 		return slices.ContainsFunc(p.required(), func(name string) bool { return never(c.field(p, name)) })
+	default:
+		return false
 	}
-	return false
 }
 
 // never reports whether no value satisfies all nodes, where that is plain to see.

@@ -207,6 +207,7 @@ func (g *sampler) values(nodes, hints []*js.Schema, budget int) []any {
 			g.arrays(p, hints, all, budget, keep)
 		case object:
 			g.objects(p, hints, all, budget, keep)
+		case null, boolean: // finite
 		}
 	}
 	slices.Reverse(good) // the plainest last

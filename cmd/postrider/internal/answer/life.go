@@ -157,8 +157,15 @@ func (l *Life) Text(w *tabwriter.Writer) {
 		state += " (" + l.Parked + ")"
 	}
 	lines := [][2]string{
-		{"state", state}, {"id", l.ID}, {"topic", l.Topic}, {"key", l.Key}, {"type", l.Type}, {"seq", l.Seq},
-		{"lane", strconv.Itoa(l.Lane)}, {"pipe", l.Pipe}, {"enqueued", output.Stamp(l.Enqueued)},
+		{"state", state},
+		{"id", l.ID},
+		{"topic", l.Topic},
+		{"key", l.Key},
+		{"type", l.Type},
+		{"seq", l.Seq},
+		{"lane", strconv.Itoa(l.Lane)},
+		{"pipe", l.Pipe},
+		{"enqueued", output.Stamp(l.Enqueued)},
 	}
 	add := func(name, value string, there bool) {
 		if there {

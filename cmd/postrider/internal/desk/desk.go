@@ -43,15 +43,13 @@ const secretHeader = "X-Postrider-Proxy-Secret" //nolint:gosec // a name
 
 // Desk is a console that is served.
 type Desk struct {
-	set     Settings
-	tokens  *tokens
-	proxy   *proxy
-	role    console.Role
-	secure  bool // browsers speak TLS
-	handler http.Handler
-	address string
-	server  *http.Server
-	done    chan struct{}
+	set    Settings
+	tokens *tokens
+	proxy  *proxy
+	role   console.Role
+	secure bool // browsers speak TLS
+	server *http.Server
+	done   chan struct{}
 }
 
 // New checks the settings. It refuses those under which others than the user of this machine

@@ -180,7 +180,7 @@ func TestProxy(t *testing.T) {
 func TestReadsAreLogged(t *testing.T) {
 	for level, want := range map[slog.Level]bool{slog.LevelDebug: true, slog.LevelInfo: true, slog.LevelWarn: false, slog.LevelError: false} {
 		d := newDesk(t, Settings{})
-		d.set.Logger = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: level}))
+		d.set.Logger = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: level})) //nolint:sloglint // its level is asked
 		o := d.Options()
 		err := o.NoteRead(t.Context(), console.Read{})
 		if (err == nil) != want || !want && !strings.Contains(err.Error(), "--log-level info") {

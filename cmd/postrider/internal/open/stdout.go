@@ -96,7 +96,7 @@ func (p *printer) Deliver(ctx context.Context, batch broker.Batch) []error {
 	failed := make(map[string]bool)
 	for i := range batch.Messages {
 		m := &batch.Messages[i]
-		err := error(nil)
+		var err error
 		if m.Key != "" && failed[m.Key] {
 			err = broker.Failed(broker.ErrNotTried, "", "")
 		} else {

@@ -3,7 +3,6 @@ package schemas
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"text/tabwriter"
@@ -45,7 +44,7 @@ type refusal struct {
 
 // checkRows compares the newest payloads of the outbox with the newest schemas.
 func (a *App) checkRows(cmd *cobra.Command, f *folder, subjects []string, n int) (*rows, error) {
-	var fsys fs.FS = os.DirFS(f.place)
+	fsys := os.DirFS(f.place)
 	set, err := jsonschema.Open(fsys, nil)
 	if err != nil {
 		return nil, exit.With(exit.Usage, fmt.Errorf("rows: schemas %s: %w", f.place, err))

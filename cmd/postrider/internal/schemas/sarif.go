@@ -118,7 +118,7 @@ func lineOf(text []byte, pointer string) int {
 			return true
 		}
 		for n := 0; d.More(); n++ {
-			name := ""
+			var name string
 			if open == '{' {
 				key, err := d.Token()
 				if err != nil {

@@ -22,9 +22,10 @@ const (
 
 // The statements of the check "parked". Each reads the head of an index, then the next
 // code or key behind it: BETWEEN leaves the planner no other index in that order.
-var (
-	// deadSQL has the dead letters by code. Class and age are those of the first.
-	deadSQL = fmt.Sprintf(`WITH RECURSIVE code AS (
+
+// deadSQL selects the dead letters by code. Class and age are those of the first.
+func deadSQL() string {
+	return fmt.Sprintf(`WITH RECURSIVE code AS (
   (SELECT k.code, 1 AS n FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.state = 'dead' ORDER BY k.code, k.seq LIMIT 1)
   UNION ALL
   SELECT x.code, c.n + 1 FROM code c CROSS JOIN LATERAL (SELECT k.code FROM {{schema}}.parked k
@@ -34,13 +35,18 @@ CROSS JOIN LATERAL (SELECT k.seq, k.class, k.first_failed FROM {{schema}}.parked
   WHERE k.pipe = $1 AND k.state = 'dead' AND k.code BETWEEN c.code AND c.code ORDER BY k.code, k.seq LIMIT 1) f
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM {{schema}}.parked k
   WHERE k.pipe = $1 AND k.state = 'dead' AND k.code BETWEEN c.code AND c.code ORDER BY k.code, k.seq LIMIT %d) x) g`, codesLooked, counted)
-	// retrySQL has the first messages that fail and are tried again.
-	retrySQL = fmt.Sprintf(`SELECT 'retry', k.class, k.code, count(*), min(k.seq), coalesce(max(extract(epoch FROM clock_timestamp() - k.first_failed)), 0)::float8
+}
+
+// retrySQL selects the first messages that fail and are tried again.
+func retrySQL() string {
+	return fmt.Sprintf(`SELECT 'retry', k.class, k.code, count(*), min(k.seq), coalesce(max(extract(epoch FROM clock_timestamp() - k.first_failed)), 0)::float8
 FROM (SELECT k.seq, k.class, k.code, k.first_failed FROM {{schema}}.parked k
   WHERE k.pipe = $1 AND k.state BETWEEN 'retry' AND 'retry' ORDER BY k.state, k.seq LIMIT %d) k GROUP BY k.class, k.code`, counted)
-	// blockedSQL counts the keys of a lane with a dead letter first in their queue, and
-	// waitingSQL the messages that wait.
-	blockedSQL = fmt.Sprintf(`WITH RECURSIVE head AS (
+}
+
+// blockedSQL counts the keys of a lane with a dead letter first in their queue.
+func blockedSQL() string {
+	return fmt.Sprintf(`WITH RECURSIVE head AS (
   (SELECT k.lane, k.key, k.state, 1 AS n FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.key <> '' AND (k.captures OR k.state = 'waiting')
    ORDER BY k.lane, k.key, k.seq LIMIT 1)
   UNION ALL
@@ -48,9 +54,13 @@ FROM (SELECT k.seq, k.class, k.code, k.first_failed FROM {{schema}}.parked k
     WHERE k.pipe = $1 AND k.key <> '' AND (k.captures OR k.state = 'waiting') AND (k.lane, k.key) > (h.lane, h.key)
     ORDER BY k.lane, k.key, k.seq LIMIT 1) x WHERE h.n < %d)
 SELECT count(*) FILTER (WHERE state = 'dead'), count(*) FROM head`, counted)
-	waitingSQL = fmt.Sprintf(`SELECT count(*) FROM (SELECT 1 FROM {{schema}}.parked k
+}
+
+// waitingSQL counts the messages that wait.
+func waitingSQL() string {
+	return fmt.Sprintf(`SELECT count(*) FROM (SELECT 1 FROM {{schema}}.parked k
 WHERE k.pipe = $1 AND k.state BETWEEN 'waiting' AND 'waiting' ORDER BY k.state, k.seq LIMIT %d) x`, counted)
-)
+}
 
 // parkedGroup is what failed with one code.
 type parkedGroup struct {
@@ -69,20 +79,20 @@ func atLeast(n int64) string {
 
 // parked reports failing messages and dead letters.
 func (p *patient) parked(ctx context.Context) ([]ops.Finding, error) {
-	groups, err := rowsOf[parkedGroup](ctx, p, deadSQL, p.Pipe)
+	groups, err := rowsOf[parkedGroup](ctx, p, deadSQL(), p.Pipe)
 	if err != nil {
 		return nil, err
 	}
-	retries, err := rowsOf[parkedGroup](ctx, p, retrySQL, p.Pipe)
+	retries, err := rowsOf[parkedGroup](ctx, p, retrySQL(), p.Pipe)
 	if err != nil {
 		return nil, err
 	}
 	type queues struct{ Blocked, Looked int64 }
-	keys, err := rowsOf[queues](ctx, p, blockedSQL, p.Pipe)
+	keys, err := rowsOf[queues](ctx, p, blockedSQL(), p.Pipe)
 	if err != nil {
 		return nil, err
 	}
-	waiting, err := one[int64](ctx, p, waitingSQL, p.Pipe)
+	waiting, err := one[int64](ctx, p, waitingSQL(), p.Pipe)
 	if err != nil {
 		return nil, err
 	}
