@@ -372,15 +372,16 @@ func stored(n int, group, body string, attributes map[string]map[string]string) 
 }
 
 // TestAssumeRole: an answer of STS is about the credentials, whatever its code: no
-// message is rejected for it, and it denies no action on the queue.
+// message is rejected for it, and it denies no action on the queue. The endpoint of the
+// queues is not that of STS.
 func TestAssumeRole(t *testing.T) {
-	t.Parallel()
 	for code, refused := range map[string]bool{"ValidationError": true, "AccessDenied": true, "Throttling": false} {
 		t.Run(code, func(t *testing.T) {
-			t.Parallel()
+			sts := fakeService(t, func(call) reply { return reply{status: 400, code: code, message: "no"} })
+			t.Setenv("AWS_ENDPOINT_URL_STS", sts.URL)
 			s := fakeService(t, func(c call) reply {
 				if c.action == "AssumeRole" {
-					return reply{status: 400, code: code, message: "no"}
+					t.Error("the endpoint of the queues was asked for a role")
 				}
 				return reply{}
 			})

@@ -49,7 +49,7 @@ type Target struct {
 //	type=fifo|standard     the kind of the queues; fifo without it
 //	prefix=P               stands before every queue's name
 //	account=ID             the queues' account, if it is another one; SNS always needs it
-//	endpoint=URL           the service's address, for VPC endpoints and emulators
+//	endpoint=URL           the service's address, for VPC endpoints and emulators; that of STS is AWS_ENDPOINT_URL_STS
 //	role=ARN               assume this role
 //	profile=NAME           of the SDK's configuration files
 //	visibility=DURATION    of what a source receives; 30s without it; not with sns://
@@ -151,16 +151,17 @@ func (t *Target) Config(ctx context.Context) (aws.Config, error) {
 	if t.Region != "" {
 		opts = append(opts, config.WithRegion(t.Region))
 	}
-	if t.Endpoint != "" {
-		opts = append(opts, config.WithBaseEndpoint(t.Endpoint))
-	}
 	if t.Profile != "" {
 		opts = append(opts, config.WithSharedConfigProfile(t.Profile))
 	}
 	if t.KeyID != "" {
 		opts = append(opts, config.WithCredentialsProvider(aws.NewCredentialsCache(aws.CredentialsProviderFunc(t.static))))
 	}
-	cfg, err := config.LoadDefaultConfig(ctx, opts...)
+	identity, err := config.LoadDefaultConfig(ctx, opts...)
+	cfg := identity
+	if err == nil && t.Endpoint != "" { // of the queues; STS has its own
+		cfg, err = config.LoadDefaultConfig(ctx, append(opts, config.WithBaseEndpoint(t.Endpoint))...)
+	}
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("awsbroker: read the SDK's configuration: %w", err)
 	}
@@ -168,7 +169,7 @@ func (t *Target) Config(ctx context.Context) (aws.Config, error) {
 		return aws.Config{}, errors.New("awsbroker: no region: write it into the URL, or set AWS_REGION")
 	}
 	if t.Role != "" {
-		cfg.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(sts.NewFromConfig(cfg, func(o *sts.Options) {
+		cfg.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(sts.NewFromConfig(identity, func(o *sts.Options) {
 			o.Retryer = aws.NopRetryer{} // as once
 		}), t.Role))
 	}
