@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 
 	"github.com/postrider/postrider"
@@ -44,11 +45,13 @@ const mysqlClaims = 500
 
 // claimTogether claims messages in one statement, as long as none of them was claimed
 // before: a row that is there fails the whole statement, and they are claimed one by one.
-// All claims have the one time at, in microseconds since 1970.
+// All claims have the one time at, in microseconds since 1970: up to a second before the
+// server's clock, at random, since two processes may ask in the same microsecond.
 func (in *Inbox) claimTogether(ctx context.Context, tx Conn, l *claims) (fresh []bool, at int64, err error) {
 	if err := inboxsql.QueryRow(ctx, tx, in.sql.clock).Scan(&at); err != nil {
 		return nil, 0, Classify(fmt.Errorf("inbox %q: claim %d messages: %w", in.who.Consumer, len(l.msgs), err))
 	}
+	at -= rand.Int64N(1 << 20)
 	fresh = make([]bool, len(l.msgs))
 	for order := l.order; len(order) > 0; {
 		n := min(len(order), mysqlClaims)

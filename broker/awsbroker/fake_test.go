@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -397,6 +399,32 @@ func TestAssumeRole(t *testing.T) {
 				t.Errorf("probe: %v", err)
 			}
 		})
+	}
+}
+
+// TestWebIdentity: the token of a pod goes to STS alone, whatever the endpoint of the
+// queues, which counts although the environment names another.
+func TestWebIdentity(t *testing.T) {
+	sts := fakeService(t, func(call) reply { return reply{status: 400, code: "AccessDenied", message: "no"} })
+	other := fakeService(t, func(call) reply { return reply{} })
+	token := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(token, []byte("jwt"), 0o600))
+	for name, value := range map[string]string{
+		"AWS_ENDPOINT_URL_STS": sts.URL, "AWS_ENDPOINT_URL_SQS": other.URL, "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_PROFILE": "",
+		"AWS_CONFIG_FILE": token + "1", "AWS_SHARED_CREDENTIALS_FILE": token + "2",
+		"AWS_WEB_IDENTITY_TOKEN_FILE": token, "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/pod",
+	} {
+		t.Setenv(name, value)
+	}
+	queues := fakeService(t, func(call) reply { return reply{} })
+	sink := open(t, "sqs://us-east-1?endpoint="+queues.URL, nil)
+	e := broker.Classify(sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message(1, "a", "a1")}})[0])
+	if e.Code != "CREDENTIALS" || len(sts.calls) == 0 || len(queues.calls) > 0 {
+		t.Errorf("%v; %d requests to STS, %d to the queues", e, len(sts.calls), len(queues.calls))
+	}
+	known := open(t, queues.url(), nil)
+	if errs := known.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message(1, "a", "a1")}}); errs != nil || len(other.calls) > 0 || len(queues.calls) == 0 {
+		t.Errorf("%v; %d requests to AWS_ENDPOINT_URL_SQS, %d to the URL's endpoint", errs, len(other.calls), len(queues.calls))
 	}
 }
 

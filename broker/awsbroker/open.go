@@ -2,9 +2,6 @@ package awsbroker
 
 import (
 	"errors"
-
-	"github.com/aws/aws-sdk-go-v2/service/sns"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
 )
 
 var errNoSource = errors.New("awsbroker: SNS has no consumers: subscribe a queue with raw delivery, and receive from it by sqs://")
@@ -27,9 +24,9 @@ func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 	}
 	var s *Sink
 	if t.Service == "sns" {
-		s, err = NewTopicSink(sns.NewFromConfig(cfg), &t.Sink)
+		s, err = NewTopicSink(t.topics(cfg), &t.Sink)
 	} else {
-		s, err = NewSink(sqs.NewFromConfig(cfg), &t.Sink)
+		s, err = NewSink(t.queues(cfg), &t.Sink)
 	}
 	if err != nil {
 		return nil, err
@@ -55,7 +52,7 @@ func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := NewSource(sqs.NewFromConfig(cfg), &t.Source)
+	s, err := NewSource(t.queues(cfg), &t.Source)
 	if err != nil {
 		return nil, err
 	}

@@ -151,7 +151,11 @@ func (t *topics) adviseOn(ctx context.Context, topic, name string) (all []broker
 		}
 		set, err := t.client.GetSubscriptionAttributes(ctx, &sns.GetSubscriptionAttributesInput{SubscriptionArn: aws.String(id.String())}, singly)
 		if err != nil {
-			return nil, refusal(err, t.about("sns:GetSubscriptionAttributes", name, false))
+			err = refusal(err, t.about("sns:GetSubscriptionAttributes", name, false))
+			if code := broker.Classify(err).Code; code == codeNoTopic || code == codeAccess {
+				continue // it has just ended, or may not be read
+			}
+			return nil, err
 		}
 		if set.Attributes["RawMessageDelivery"] != "true" {
 			all = append(all, broker.Advice{

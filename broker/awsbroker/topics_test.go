@@ -250,6 +250,7 @@ type publisher struct {
 	*httptest.Server
 	answer func(in url.Values) (status int, code, message string)
 	fail   map[string]failure // entries, by their payload
+	list   string             // subscriptions
 
 	mu    sync.Mutex
 	calls [][]string // payloads of each PublishBatch
@@ -290,8 +291,8 @@ func (p *publisher) serve(w http.ResponseWriter, r *http.Request) {
 		p.calls = append(p.calls, sent)
 		p.mu.Unlock()
 	}
-	fmt.Fprintf(w, `<%[1]sResponse xmlns="http://sns.amazonaws.com/doc/2010-03-31/"><%[1]sResult><Successful>%[2]s</Successful><Failed>%[3]s</Failed></%[1]sResult></%[1]sResponse>`,
-		action, ok.String(), failed.String())
+	fmt.Fprintf(w, `<%[1]sResponse xmlns="http://sns.amazonaws.com/doc/2010-03-31/"><%[1]sResult><Successful>%[2]s</Successful><Failed>%[3]s</Failed><Subscriptions>%[4]s</Subscriptions></%[1]sResult></%[1]sResponse>`,
+		action, ok.String(), failed.String(), p.list)
 }
 
 func (p *publisher) sink(t *testing.T) *awsbroker.Sink {
@@ -394,6 +395,25 @@ func TestTopicLooks(t *testing.T) {
 	all, err := info.Advise(ctx, []string{raw, silent, wrapped})
 	if err != nil || len(all) != 2 || all[0].Topic != silent || !strings.Contains(all[0].Fix, "aws sns subscribe") || all[1].Topic != wrapped || !strings.Contains(all[1].Fix, "RawMessageDelivery") {
 		t.Errorf("advice: %+v, %v", all, err)
+	}
+}
+
+// TestTopicAdviceWithoutDetails: a subscription that has just ended, or may not be read,
+// hides nothing of the others.
+func TestTopicAdviceWithoutDetails(t *testing.T) {
+	t.Parallel()
+	for _, code := range []string{"NotFound", "AuthorizationError"} {
+		member := `<member><Protocol>sqs</Protocol><SubscriptionArn>arn:aws:sns:us-east-1:123456789012:orders.fifo:%d</SubscriptionArn><Endpoint>arn:aws:sqs:us-east-1:123456789012:%s</Endpoint></member>`
+		p := publishing(t, &publisher{list: fmt.Sprintf(member, 1, "gone.fifo") + fmt.Sprintf(member, 2, "plain"), answer: func(in url.Values) (int, string, string) {
+			if in.Get("Action") == "GetSubscriptionAttributes" {
+				return 403, code, "no"
+			}
+			return 0, "", ""
+		}})
+		all, err := p.sink(t).Info().Advise(t.Context(), []string{"orders"})
+		if err != nil || len(all) != 1 || !strings.Contains(all[0].What, "queue plain of topic orders.fifo is a standard queue") {
+			t.Errorf("%s: %+v, %v", code, all, err)
+		}
 	}
 }
 

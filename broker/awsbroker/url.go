@@ -14,6 +14,8 @@ import (
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/postrider/postrider/broker/internal/brokerurl"
@@ -157,11 +159,7 @@ func (t *Target) Config(ctx context.Context) (aws.Config, error) {
 	if t.KeyID != "" {
 		opts = append(opts, config.WithCredentialsProvider(aws.NewCredentialsCache(aws.CredentialsProviderFunc(t.static))))
 	}
-	identity, err := config.LoadDefaultConfig(ctx, opts...)
-	cfg := identity
-	if err == nil && t.Endpoint != "" { // of the queues; STS has its own
-		cfg, err = config.LoadDefaultConfig(ctx, append(opts, config.WithBaseEndpoint(t.Endpoint))...)
-	}
+	cfg, err := config.LoadDefaultConfig(ctx, opts...)
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("awsbroker: read the SDK's configuration: %w", err)
 	}
@@ -169,11 +167,32 @@ func (t *Target) Config(ctx context.Context) (aws.Config, error) {
 		return aws.Config{}, errors.New("awsbroker: no region: write it into the URL, or set AWS_REGION")
 	}
 	if t.Role != "" {
-		cfg.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(sts.NewFromConfig(identity, func(o *sts.Options) {
+		cfg.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(sts.NewFromConfig(cfg, func(o *sts.Options) {
 			o.Retryer = aws.NopRetryer{} // as once
 		}), t.Role))
 	}
+	if t.Endpoint != "" { // last, and no option above: the requests for credentials have endpoints of their own
+		cfg.BaseEndpoint = aws.String(t.Endpoint)
+	}
 	return cfg, nil
+}
+
+// queues is a client of SQS. The URL's endpoint counts, not AWS_ENDPOINT_URL_SQS.
+func (t *Target) queues(cfg aws.Config) *sqs.Client {
+	return sqs.NewFromConfig(cfg, func(o *sqs.Options) {
+		if t.Endpoint != "" {
+			o.BaseEndpoint = aws.String(t.Endpoint)
+		}
+	})
+}
+
+// topics is a client of SNS, as queues is one of SQS.
+func (t *Target) topics(cfg aws.Config) *sns.Client {
+	return sns.NewFromConfig(cfg, func(o *sns.Options) {
+		if t.Endpoint != "" {
+			o.BaseEndpoint = aws.String(t.Endpoint)
+		}
+	})
 }
 
 // secretFor is how long a secret from a file or a variable is used before it is read again.
