@@ -46,6 +46,7 @@ const throttledFor = time.Second
 // subject is what a request is about, for errors.
 type subject struct {
 	kind, name string // "queue" or "topic"
+	region     string
 	action     string // of IAM
 	sending    bool   // the request may have stored messages
 }
@@ -168,7 +169,12 @@ func missing(err error, about *subject) error {
 	if strings.HasSuffix(about.name, fifoSuffix) {
 		create += " --attributes " + fifo + "=true"
 	}
-	return broker.Outage(fmt.Errorf("%s %q does not exist in this region and account: %w; create it: %s", about.kind, about.name, err, create), code, about.name)
+	region := "this region"
+	if about.region != "" {
+		region = about.region
+		create += " --region " + region
+	}
+	return broker.Outage(fmt.Errorf("%s %q does not exist in %s of this account: %w; check region and account, or create it: %s", about.kind, about.name, region, err, create), code, about.name)
 }
 
 // entryError classifies the answer to one entry of a batch. An entry of a request that

@@ -67,7 +67,7 @@ func (q *queues) forget(name string) {
 }
 
 func (q *queues) about(action, name string, sending bool) subject {
-	return subject{kind: q.kind, action: action, name: name, sending: sending}
+	return subject{kind: q.kind, region: q.region, action: action, name: name, sending: sending}
 }
 
 // send implements outlet.

@@ -169,7 +169,7 @@ func TestMissingQueue(t *testing.T) {
 	t.Parallel()
 	url := address(testserver.SharedElasticMQ(t).Addr, "")
 	for _, kind := range []struct{ params, create string }{
-		{"", "--queue-name nowhere.fifo --attributes FifoQueue=true"}, {"&type=standard", "--queue-name nowhere"},
+		{"", "--queue-name nowhere.fifo --attributes FifoQueue=true --region us-east-1"}, {"&type=standard", "--queue-name nowhere --region us-east-1"},
 	} {
 		sink := open(t, url+kind.params, nil)
 		m := message(1, "a", "x")

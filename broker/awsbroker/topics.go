@@ -50,7 +50,7 @@ func (t *topics) arn(name string) string {
 }
 
 func (t *topics) about(action, name string, sending bool) subject {
-	return subject{kind: t.kind, action: action, name: name, sending: sending}
+	return subject{kind: t.kind, region: t.region, action: action, name: name, sending: sending}
 }
 
 // send implements outlet.
@@ -133,7 +133,7 @@ func (t *topics) adviseOn(ctx context.Context, topic, name string) (all []broker
 		all = append(all, broker.Advice{
 			Topic: topic, What: fmt.Sprintf("topic %s has no subscription", name),
 			Why: "SNS keeps no messages: what is published is dropped",
-			Fix: "aws sns subscribe --topic-arn " + t.arn(name) + " --protocol sqs --notification-endpoint QUEUE_ARN --attributes RawMessageDelivery=true",
+			Fix: "aws sns subscribe --region " + t.region + " --topic-arn " + t.arn(name) + " --protocol sqs --notification-endpoint QUEUE_ARN --attributes RawMessageDelivery=true",
 		})
 	}
 	for i := range out.Subscriptions[:min(len(out.Subscriptions), mostLooked)] {
@@ -161,7 +161,7 @@ func (t *topics) adviseOn(ctx context.Context, topic, name string) (all []broker
 			all = append(all, broker.Advice{
 				Topic: topic, What: fmt.Sprintf("queue %s of topic %s gets messages in an envelope of SNS", plainName(endpoint), name),
 				Why: "consumers find neither id nor headers: the inbox drops no repetitions",
-				Fix: "aws sns set-subscription-attributes --subscription-arn " + id.String() + " --attribute-name RawMessageDelivery --attribute-value true",
+				Fix: "aws sns set-subscription-attributes --region " + t.region + " --subscription-arn " + id.String() + " --attribute-name RawMessageDelivery --attribute-value true",
 			})
 		}
 	}

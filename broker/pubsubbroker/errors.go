@@ -38,6 +38,7 @@ const throttledFor = time.Second
 // subject is what a request is about, for errors.
 type subject struct {
 	kind, name string // "topic" or "subscription"
+	project    string
 	permission string
 	sending    bool // the request may have stored messages
 }
@@ -63,7 +64,7 @@ func refusal(err error, about subject) error {
 	told := fmt.Errorf("%s: %s", strings.ToUpper(st.Code().String()), st.Message())
 	switch st.Code() {
 	case codes.NotFound:
-		return broker.Outage(fmt.Errorf("%s %q does not exist in this project: %w; create it: gcloud pubsub %ss create %s", about.kind, about.name, told, about.kind, about.name), codeMissing, about.name)
+		return broker.Outage(fmt.Errorf("%s %q does not exist in project %s: %w; check the project, or create it: gcloud pubsub %ss create %s --project %s", about.kind, about.name, about.project, told, about.kind, about.name, about.project), codeMissing, about.name)
 	case codes.PermissionDenied:
 		return broker.Outage(fmt.Errorf("not allowed: %w; grant %s on %s %s", told, about.permission, about.kind, about.name), codeAccess, about.name)
 	case codes.Unauthenticated:

@@ -48,7 +48,7 @@ func (s *Sink) get(ctx context.Context, name string) (*pubsubpb.Topic, error) {
 		if errors.Is(call.Err(), context.DeadlineExceeded) {
 			s.line.doubt(client, s.opts.Timeout)
 		}
-		return nil, refusal(err, subject{kind: "topic", name: name, permission: "pubsub.topics.get"})
+		return nil, refusal(err, subject{kind: "topic", project: s.opts.Project, name: name, permission: "pubsub.topics.get"})
 	}
 	return t, nil
 }
@@ -90,13 +90,13 @@ func (s *Sink) Advise(ctx context.Context, topics []string) (all []broker.Advice
 				all = append(all, broker.Advice{
 					Topic: topic, What: fmt.Sprintf("topic %s has no subscription", name),
 					Why: "messages that are published before the first subscription exists are lost",
-					Fix: fmt.Sprintf("gcloud pubsub subscriptions create NAME --topic %s --enable-message-ordering --message-retention-duration 7d", name),
+					Fix: fmt.Sprintf("gcloud pubsub subscriptions create NAME --project %s --topic %s --enable-message-ordering --message-retention-duration 7d", s.opts.Project, name),
 				})
 			}
 			continue
 		}
 		if err != nil {
-			e := broker.Classify(refusal(err, subject{kind: "topic", name: name, permission: "pubsub.topics.get"}))
+			e := broker.Classify(refusal(err, subject{kind: "topic", project: s.opts.Project, name: name, permission: "pubsub.topics.get"}))
 			if e.Code == codeMissing || e.Code == codeAccess {
 				continue
 			}

@@ -306,7 +306,7 @@ func (s *Sink) publish(ctx context.Context, r *request) error {
 	defer cancel()
 	out, err := client.Publish(call, &pubsubpb.PublishRequest{Topic: s.topic(r.topic), Messages: r.msgs}, once())
 	if err != nil {
-		err = refusal(err, subject{kind: "topic", name: r.topic, permission: "pubsub.topics.publish", sending: true})
+		err = refusal(err, subject{kind: "topic", project: s.opts.Project, name: r.topic, permission: "pubsub.topics.publish", sending: true})
 		if errors.Is(call.Err(), context.DeadlineExceeded) { // the connection may be half-open
 			s.line.doubt(client, s.opts.Timeout)
 		}

@@ -249,7 +249,7 @@ func (s *Source) pull(most int) ([]*pubsubpb.ReceivedMessage, error) {
 
 // failed is the error of a request.
 func (s *Source) failed(what, permission string, err error) error {
-	return fmt.Errorf("pubsubbroker: %s: %w", what, refusal(err, subject{kind: "subscription", name: s.name, permission: permission}))
+	return fmt.Errorf("pubsubbroker: %s: %w", what, refusal(err, subject{kind: "subscription", project: s.opts.Project, name: s.name, permission: permission}))
 }
 
 // Extend implements broker.Source. Messages held behind a delivery are extended with it.

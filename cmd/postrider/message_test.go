@@ -38,7 +38,7 @@ func TestMessageShow(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := mustCLI(t, "", args...)
-		if lines := strings.Split(strings.TrimSpace(text), "\n"); lines[len(lines)-1] != "next: "+l.Do || strings.Contains(text+out, "secret text") {
+		if lines := strings.Split(strings.TrimSpace(text), "\n"); l.Do != "" && lines[len(lines)-1] != "next: "+l.Do || l.Do == "" && strings.Contains(text, "next:") || strings.Contains(text+out, "secret text") {
 			t.Errorf("the text does not end with the command %q, or shows the payload:\n%s", l.Do, text)
 		}
 		return l
@@ -77,7 +77,7 @@ func TestMessageShow(t *testing.T) {
 	}
 	failed := store.Park{State: store.Retry, Captures: true, DueIn: time.Hour, Attempts: 1, Class: "failed", Code: "NOT_NOW", Error: "come back"}
 	settle(0, b[0].Position, at(1, failed), at(2, store.Park{State: store.Waiting}))
-	wants(first, ops.StateSent, "postrider replay --id "+first+" --reason WHY --yes")
+	wants(first, ops.StateSent, "")
 	l := wants(second, ops.StateFailed, "postrider dead retry 2 --reason WHY")
 	if left := time.Until(l.NextAttempt); left < 50*time.Minute || left > time.Hour || len(l.History) != 1 || l.History[0].Code != "NOT_NOW" {
 		t.Errorf("next attempt %v, history %+v", l.NextAttempt, l.History)

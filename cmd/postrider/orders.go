@@ -44,14 +44,15 @@ func (a *app) runOrder(cmd *cobra.Command, f *choose.Order) error {
 	}
 	ctx, kind := cmd.Context(), f.Order.Kind
 	if f.PlanOnly() {
-		if f.Order.Reason == "" {
+		reasoned := f.Order.Reason != ""
+		if !reasoned {
 			f.Order.Reason = "to count"
 		}
 		plan, err := st.Orders.PlanOrder(ctx, f.Order)
 		if err != nil {
 			return fmt.Errorf("%s: %w", kind, err)
 		}
-		return a.printPlan(f, plan)
+		return a.printPlan(f, plan, reasoned)
 	}
 	id, plan, err := st.Orders.Order(ctx, f.Order)
 	if errors.Is(err, store.ErrNotFound) {
@@ -84,12 +85,16 @@ func (a *app) progress(kind store.ActKind) func(ops.OrderState) {
 	}
 }
 
-func (a *app) printPlan(f *choose.Order, plan ops.OrderPlan) error {
+func (a *app) printPlan(f *choose.Order, plan ops.OrderPlan, reasoned bool) error {
 	answer := orderAnswer{Act: f.Order.Kind, DryRun: true, Planned: plan.Records, Lanes: plan.Lanes}
 	return a.print(answer, func(w *tabwriter.Writer) {
 		output.Row(w, fmt.Sprintf("%s would concern %d records in %d lanes; nothing was changed", f.Order.Kind, plan.Records, len(plan.Lanes)))
 		if !f.DryRun && plan.Records > 0 {
-			output.Row(w, "to do it: add --yes")
+			missing := ""
+			if !reasoned {
+				missing = " --reason WHY"
+			}
+			output.Row(w, "to do it: add --yes"+missing)
 		}
 	})
 }

@@ -48,7 +48,7 @@ func TestRepair(t *testing.T) {
 	relay := launchRelay(t, store, broker)
 	mustCLI(t, s.message("a", 4000)+s.message("a", 20)+s.message("b", 4000)+s.message("c", 10), "enqueue", "--store", store)
 	until(t, "two dead letters", relay, func() bool { return len(deadOf(t, store)) == 2 && s.count() == 1 })
-	if out := on("dead", "retry", "--topic", s.topic, "--class", "rejected"); !strings.Contains(out, "would concern 2 records") || !strings.Contains(out, "add --yes") {
+	if out := on("dead", "retry", "--topic", s.topic, "--class", "rejected"); !strings.Contains(out, "would concern 2 records") || !strings.Contains(out, "add --yes --reason WHY") {
 		t.Errorf("a count prints %q", out)
 	}
 	// Key a continues without its head, which stays a dead letter.

@@ -43,7 +43,7 @@ type Life struct {
 	WaitsSince  time.Time     `json:"waits_since,omitzero"`
 	Paused      []string      `json:"paused,omitempty"` // "key" and "lane", as far as a person paused them
 	Consumer    *Effect       `json:"consumer,omitempty"`
-	Do          string        `json:"do"` // the command that repairs it
+	Do          string        `json:"do"` // the command that repairs it; "": it was sent
 }
 
 // Effect is what a consumer knows of the message.
@@ -117,7 +117,7 @@ func (l *Life) repairs(held []store.Held) string {
 	case l.State == ops.StateSent && l.Excluded:
 		return "postrider pipe list"
 	case l.State == ops.StateSent:
-		return "postrider replay --id " + l.ID + " --reason WHY --yes"
+		return "" // nothing is wrong here: a replay would send it again
 	case l.Owner == "":
 		return "postrider relay"
 	case stopped(l.WaitsFor, held):
@@ -202,7 +202,9 @@ func (l *Life) Text(w *tabwriter.Writer) {
 	}
 	historyText(w, l.History)
 	output.Row(w)
-	output.Row(w, "next: "+l.Do)
+	if l.Do != "" {
+		output.Row(w, "next: "+l.Do)
+	}
 }
 
 // waits is what a message or a key waits for, and since when.

@@ -95,6 +95,9 @@ func (f *Order) Complete(now time.Time, actor string) error {
 		o.Edit.SetHeaders[name] = value
 	}
 	o.Edit.UnsetHeaders = f.Unset
+	if !f.PlanOnly() && strings.TrimSpace(o.Reason) == "" {
+		return exit.Usagef("missing reason: give --reason for the journal")
+	}
 	probe := *o
 	if f.PlanOnly() && probe.Reason == "" {
 		probe.Reason = "to count"
