@@ -24,19 +24,10 @@ func (s desk) Request(ctx context.Context, act store.Act) (id int64, err error) 
 	default:
 		return 0, fmt.Errorf("act %q: %w", act.Kind, ops.ErrUnsupported)
 	}
-	res, err := s.db.ExecContext(ctx, `INSERT INTO postrider_request (pipe, lane, seq, kind, actor, reason, created_at)
-		SELECT pipe, lane, seq, ?, ?, ?, `+now+` FROM postrider_parked WHERE pipe = ? AND seq = ?`,
-		string(act.Kind), act.Actor, act.Reason, s.opts.Pipe, act.Seq)
-	if err != nil {
-		return 0, s.wrap("request", err)
-	}
-	n, err := res.RowsAffected()
-	if err == nil && n == 0 {
-		err = fmt.Errorf("parked record %d: %w", act.Seq, store.ErrNotFound)
-	}
-	if err == nil {
-		id, err = res.LastInsertId()
-	}
+	err = again(ctx, func() error {
+		id, err = s.ask(ctx, act)
+		return err
+	})
 	return id, s.wrap("request", err)
 }
 

@@ -19,14 +19,14 @@ import (
 var files embed.FS
 
 // Version is the schema version that this package needs.
-const Version = 2
+const Version = 3
 
 type migration struct {
 	version int
 	name    string
 }
 
-func migrations() []migration { return []migration{{1, "outbox"}, {2, "net"}} }
+func migrations() []migration { return []migration{{1, "outbox"}, {2, "net"}, {3, "journal"}} }
 
 const migrationTable = `CREATE TABLE IF NOT EXISTS postrider_migration (
     version    INT NOT NULL PRIMARY KEY,
@@ -142,10 +142,15 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn, req ops.MigrateRequ
 				return nil, s.wrap(fmt.Sprintf("migrate: step %d %s", steps[i].Version, steps[i].Name), err)
 			}
 		}
+		if m := steps[i]; m.Name == "journal" && !m.Down {
+			if err := s.guard(ctx, conn); err != nil {
+				return nil, s.wrap("migrate: guard the journal", err)
+			}
+		}
 		steps[i].Took = time.Since(start)
 	}
 	if req.Adopt && target == Version {
-		step, err := s.adopt(ctx, conn)
+		step, err := s.adopt(ctx, conn, req.Actor)
 		if step != nil {
 			steps = append(steps, *step)
 		}

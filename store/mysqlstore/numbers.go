@@ -76,7 +76,7 @@ func resetError(top int64) error {
 // adopt moves the rows of an outbox whose numbers began again behind every position, in
 // their order, and lets numbers continue behind them. What was sent already and is still
 // there is sent again. Every step can be repeated.
-func (s *Store) adopt(ctx context.Context, conn *sql.Conn) (*ops.Step, error) {
+func (s *Store) adopt(ctx context.Context, conn *sql.Conn, actor string) (*ops.Step, error) {
 	start := time.Now()
 	top, is, err := s.setBack(ctx, conn)
 	if err != nil || !is {
@@ -108,6 +108,9 @@ func (s *Store) adopt(ctx context.Context, conn *sql.Conn) (*ops.Step, error) {
 		if _, err := conn.ExecContext(ctx, st.query, st.args...); err != nil {
 			return nil, err
 		}
+	}
+	if _, err := s.write(ctx, conn, ops.JournalEntry{Actor: actor, Act: "adopt"}, sql.NullInt64{}); err != nil {
+		return nil, err
 	}
 	return &ops.Step{Version: Version, Name: "adopt", Took: time.Since(start)}, nil
 }

@@ -14,7 +14,7 @@ func (s *Store) Office() *ops.Office {
 	at := desk{s}
 	return &ops.Office{
 		Kind: "mysql", Version: Version,
-		Admin: at, Migrator: at, Pipe: s.another, Samples: at,
+		Admin: at, Migrator: at, Pipe: s.another, Journal: at, Records: at, Samples: at,
 		Lacks: map[ops.Ability]string{
 			ops.CanAudit:     "compare the counts of postrider_messages by state yourself; PostgreSQL has them",
 			ops.CanDiagnose:  "a relay rejects a server that it cannot read safely, with the fix; PostgreSQL has it",
@@ -22,11 +22,9 @@ func (s *Store) Office() *ops.Office {
 			ops.CanErase:     "update or delete the rows of postrider_outbox yourself; PostgreSQL has it",
 			ops.CanFind:      "select from the view postrider_messages by id or key; PostgreSQL has it",
 			ops.CanHold:      "stop the relay instead; PostgreSQL has them",
-			ops.CanJournal:   "acts are kept for 7 days in postrider_request; PostgreSQL has it",
 			ops.CanOrder:     "retry or discard parked records one by one; PostgreSQL has them",
 			ops.CanPartition: "delete settled rows in the order of seq, 1,000 at a time; PostgreSQL has them",
 			ops.CanPipe:      "a pipe begins with the first lease of its relay and stays; PostgreSQL has them",
-			ops.CanRecord:    "let the program that reads payloads log it; PostgreSQL has it",
 			ops.CanRetain:    "settled rows stay until you delete those that the view postrider_messages shows as Sent; PostgreSQL has them",
 			ops.CanRole:      "GRANT SELECT, INSERT, UPDATE, DELETE on the tables, and PROCESS, to the relay's user; PostgreSQL has them",
 			ops.CanStop:      "set `stopped: true` in the endpoint's entry, or restart the relay to try again; PostgreSQL has them",

@@ -3,7 +3,7 @@
 // yet. Nothing is written per message after its INSERT.
 //
 // The tables are postrider_outbox, postrider_progress, postrider_relay,
-// postrider_parked, postrider_request, postrider_dropped, postrider_alarm and postrider_info,
+// postrider_parked, postrider_request, postrider_journal, postrider_dropped, postrider_alarm and postrider_info,
 // and the view postrider_messages. A plain INSERT INTO postrider_outbox (topic, `key`, type, payload)
 // enqueues a message.
 package mysqlstore
