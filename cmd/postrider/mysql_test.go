@@ -33,6 +33,9 @@ func TestMySQL(t *testing.T) {
 			if got := cli(t, nil, "", "journal", "--store", url, "--output", "json"); got.code != exit.OK {
 				t.Errorf("journal: exit code %d\n%s", got.code, got.err)
 			}
+			if got := cli(t, nil, "", "doctor", "--store", url); !strings.Contains(got.out, "no heartbeat from a relay") {
+				t.Errorf("doctor: exit code %d\n%s%s", got.code, got.out, got.err)
+			}
 			got = cli(t, nil, "", "migrate", "--store", url, "--adopt")
 			if got.code != exit.OK || !strings.Contains(got.out, "nothing to adopt") {
 				t.Errorf("migrate --adopt of a healthy outbox: exit code %d\n%s%s", got.code, got.out, got.err)

@@ -14,10 +14,9 @@ func (s *Store) Office() *ops.Office {
 	at := desk{s}
 	return &ops.Office{
 		Kind: "mysql", Version: Version,
-		Admin: at, Migrator: at, Pipe: s.another, Journal: at, Records: at, Samples: at,
+		Admin: at, Migrator: at, Pipe: s.another, Doctor: at, Journal: at, Records: at, Samples: at,
 		Lacks: map[ops.Ability]string{
 			ops.CanAudit:     "compare the counts of postrider_messages by state yourself; PostgreSQL has them",
-			ops.CanDiagnose:  "a relay rejects a server that it cannot read safely, with the fix; PostgreSQL has it",
 			ops.CanEmpty:     "let the rows go with their payloads; PostgreSQL has it",
 			ops.CanErase:     "update or delete the rows of postrider_outbox yourself; PostgreSQL has it",
 			ops.CanFind:      "select from the view postrider_messages by id or key; PostgreSQL has it",

@@ -1,0 +1,380 @@
+package mysqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+)
+
+// patient is an outbox under examination.
+type patient struct {
+	*Store
+	req   ops.ExamineRequest
+	fits  bool // the schema is the one of this program
+	maria bool
+
+	status *ops.Status // of the pipe, read once
+}
+
+// check is one thing that the doctor looks at.
+type check struct {
+	name   string
+	tables bool // it reads the outbox's tables, and so needs a schema that this program knows
+	pipes  bool // it is made once for each pipe
+	look   func(p *patient, ctx context.Context) ([]ops.Finding, error)
+}
+
+// checks in the order of their findings: what keeps a relay from working at all comes first.
+func checks() []check {
+	return []check{
+		{name: "schema", look: (*patient).examineSchema},
+		{name: "server", look: (*patient).examineServer},
+		{name: "privileges", look: (*patient).examinePrivileges, tables: true},
+		{name: "settings", look: (*patient).examineSettings},
+		{name: "sequence", look: (*patient).examineNumbers, tables: true, pipes: true},
+		{name: "indexes", look: (*patient).examineIndexes, tables: true},
+		{name: "transactions", look: (*patient).examineTransactions},
+		{name: "prepared", look: (*patient).examinePrepared},
+		{name: "size", look: (*patient).examineSize},
+		{name: "relays", look: (*patient).examineRelays, tables: true, pipes: true},
+		{name: "clock", look: (*patient).examineClock},
+		{name: "lanes", look: (*patient).examineLanes, tables: true, pipes: true},
+		{name: "lag", look: (*patient).examineLag, tables: true, pipes: true},
+		{name: "parked", look: (*patient).examineParked, tables: true, pipes: true},
+		{name: "requests", look: (*patient).examineRequests, tables: true, pipes: true},
+	}
+}
+
+// Examine implements ops.Doctor.
+func (s desk) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
+	p := &patient{Store: s.Store, req: req.WithDefaults()}
+	meet, cancel := context.WithTimeout(ctx, max(p.req.Timeout, 10*time.Second))
+	defer cancel()
+	have, err := s.schemaVersion(meet, s.db)
+	if err != nil && code(err) != errTableDenied {
+		return nil, s.wrap("examine", err)
+	}
+	p.fits = have == Version
+	var version string
+	if err := s.db.QueryRowContext(meet, `SELECT VERSION()`).Scan(&version); err != nil {
+		return nil, s.wrap("examine", err)
+	}
+	p.maria = strings.Contains(version, "MariaDB")
+	pipes := p.req.Pipes
+	if len(pipes) == 0 && p.fits {
+		if pipes, err = list[string](meet, s.db, `SELECT DISTINCT pipe FROM postrider_progress ORDER BY pipe`); err != nil {
+			return nil, s.wrap("examine", err)
+		}
+	}
+	var patients []*patient
+	for _, pipe := range pipes {
+		of := *p
+		opts := s.opts
+		opts.Pipe = pipe
+		of.Store = New(s.db, &opts)
+		patients = append(patients, &of)
+	}
+	var found []ops.Finding
+	for _, c := range checks() {
+		wanted := len(p.req.Only) == 0 || slices.Contains(p.req.Only, c.name) || c.name == "schema" && !p.fits // why others are skipped
+		if !wanted || c.tables && !p.fits {
+			continue
+		}
+		each := []*patient{p}
+		if c.pipes {
+			each = patients
+		}
+		for _, one := range each {
+			some, err := one.examine(ctx, c)
+			if err != nil {
+				return append(found, some...), s.wrap("examine", err)
+			}
+			if c.pipes {
+				one.sign(some, len(each) > 1)
+			}
+			found = append(found, some...)
+		}
+	}
+	return found, nil
+}
+
+// sign writes the pipe into findings about it.
+func (p *patient) sign(found []ops.Finding, several bool) {
+	for i := range found {
+		if several {
+			found[i].What = fmt.Sprintf("pipe %q: %s", p.opts.Pipe, found[i].What)
+		}
+		if found[i].Data == nil {
+			found[i].Data = map[string]any{}
+		}
+		found[i].Data["pipe"] = p.opts.Pipe
+	}
+}
+
+// examine makes one check. Its error is that of ctx; other errors are findings.
+func (p *patient) examine(ctx context.Context, c check) ([]ops.Finding, error) {
+	bound := p.req.Timeout
+	if c.name == "lanes" {
+		bound += p.req.Again
+	}
+	limited, cancel := context.WithTimeout(ctx, bound)
+	found, err := c.look(p, limited)
+	cancel()
+	if ctx.Err() != nil {
+		return found, ctx.Err()
+	}
+	switch code(err) {
+	case 0:
+		if err != nil {
+			found = append(found, ops.Finding{
+				Severity: ops.Warning, What: fmt.Sprintf("no answer: %v", err), Why: "this check was skipped", Fix: "see the other findings, then examine again",
+			})
+		}
+	case errNeedsPrivilege, errTableDenied, errColumnDenied, errAccessDB:
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: "check skipped: missing privilege", Why: "its findings are unknown", Fix: "run the doctor as the relay's user, with the privileges of docs/mysql.md",
+		})
+	default:
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("the server refused a question (error %d)", code(err)), Why: "this check was skipped", Fix: "see the other findings, then examine again",
+		})
+	}
+	for i := range found {
+		found[i].Check = c.name
+	}
+	return found, nil
+}
+
+// fine is the finding of a check that found nothing.
+func fine(what string, data map[string]any) []ops.Finding {
+	return []ops.Finding{{What: what, Data: data}}
+}
+
+// lookAt is the status of the pipe, read once for all checks.
+func (p *patient) lookAt(ctx context.Context) (*ops.Status, error) {
+	if p.status == nil {
+		st, err := desk{p.Store}.Status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p.status = &st
+	}
+	return p.status, nil
+}
+
+func (p *patient) examineSchema(ctx context.Context) ([]ops.Finding, error) {
+	have, err := p.schemaVersion(ctx, p.db)
+	if err != nil {
+		return nil, err
+	}
+	f := ops.Finding{Severity: ops.Critical, Why: "no relay of this version works here", Fix: "postrider migrate", Data: map[string]any{"have": have, "want": Version}}
+	switch {
+	case have == Version:
+		return fine(fmt.Sprintf("the schema is at version %d, as this program needs it", have), nil), nil
+	case have == 0:
+		f.What = "the database has no outbox"
+	case have < Version:
+		f.What = fmt.Sprintf("the schema is at version %d, this program needs %d", have, Version)
+	default:
+		f.What, f.Fix = fmt.Sprintf("the schema is at version %d, newer than the %d this program knows", have, Version), "upgrade this program"
+	}
+	return []ops.Finding{f}, nil
+}
+
+// examineNumbers looks at what a reader rests on: numbers that only grow, and few of them open.
+func (p *patient) examineNumbers(ctx context.Context) ([]ops.Finding, error) {
+	st, err := p.lookAt(ctx)
+	if err != nil {
+		return nil, err
+	}
+	top, reset, err := p.setBack(ctx, p.db)
+	if err != nil {
+		return nil, err
+	}
+	var found []ops.Finding
+	var refusal *store.UnusableError
+	if reset && errors.As(resetError(top), &refusal) {
+		found = append(found, ops.Finding{
+			Severity: ops.Critical, What: refusal.What, Why: "relays refuse to work", Fix: refusal.Fix, Data: map[string]any{"passed": top},
+		})
+	}
+	for _, alarm := range st.Alarms {
+		if reset && strings.Contains(alarm, "began again") {
+			continue
+		}
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: alarm, Why: "messages wait, or were sent behind later ones of their keys", Fix: "see the check \"transactions\", and docs/mysql.md on order and long statements",
+		})
+	}
+	if len(found) == 0 {
+		found = fine("numbers grow, and few are open", nil)
+	}
+	return found, nil
+}
+
+func (p *patient) examineRelays(ctx context.Context) ([]ops.Finding, error) {
+	st, err := p.lookAt(ctx)
+	if err != nil {
+		return nil, err
+	}
+	alive := living(st)
+	data := map[string]any{"alive": alive, "pending": st.Pending}
+	if alive == 0 {
+		return []ops.Finding{{
+			Severity: ops.Critical, What: fmt.Sprintf("pipe %q has no heartbeat from a relay", p.opts.Pipe), Data: data,
+			Why: "messages are safe in the outbox, and wait", Fix: "start one: postrider relay; if one is running, read its log: it cannot write into the database",
+		}}, nil
+	}
+	return fine(fmt.Sprintf("%d relays live", alive), data), nil
+}
+
+func living(st *ops.Status) (n int) {
+	for i := range st.Instances {
+		if st.Instances[i].Alive {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *patient) examineClock(ctx context.Context) ([]ops.Finding, error) {
+	before := time.Now()
+	at, err := p.clock(ctx, p.db)
+	if err != nil {
+		return nil, err
+	}
+	took := time.Since(before)
+	skew := time.UnixMicro(at).Sub(before.Add(took / 2)).Abs()
+	severity := worse(skew-took, p.req.Limits.Skew)
+	data := map[string]any{"seconds": skew.Seconds()}
+	if severity == ops.OK {
+		return fine("the clocks of this host and the server agree", data), nil
+	}
+	return []ops.Finding{{
+		Severity: severity, What: fmt.Sprintf("the clocks of this host and the server differ by %s", skew.Round(time.Millisecond)), Data: data,
+		Why: "the end of statements is judged by the server's clock, and a step back of it costs the order of messages",
+		Fix: "synchronise both hosts with a time server (chronyc tracking, timedatectl), and slew the server's clock",
+	}}, nil
+}
+
+// worse is how bad a value above a limit is.
+func worse(value, limit time.Duration) ops.Severity {
+	switch {
+	case value >= 10*limit:
+		return ops.Critical
+	case value >= limit:
+		return ops.Warning
+	}
+	return ops.OK
+}
+
+// examineLanes looks for lanes without an owner, which is usual for a moment while relays
+// come and go.
+func (p *patient) examineLanes(ctx context.Context) ([]ops.Finding, error) {
+	first, err := p.lookAt(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if free := freeLanes(first); living(first) > 0 && len(free) > 0 {
+		again := time.NewTimer(p.req.Again)
+		defer again.Stop()
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-again.C:
+		}
+		second, err := desk{p.Store}.Status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		still := slices.DeleteFunc(freeLanes(&second), func(l store.Lane) bool { return !slices.Contains(free, l) })
+		if len(still) > 0 {
+			return []ops.Finding{{
+				Severity: ops.Critical, What: fmt.Sprintf("%d of %d lanes have no owner, the first is %d", len(still), len(first.Lanes), still[0]),
+				Why: "their messages wait", Data: map[string]any{"lanes": still},
+				Fix: "start more relays if these have --max-lanes or a list of lanes; otherwise look for lost leases in their logs",
+			}}, nil
+		}
+	}
+	return fine(fmt.Sprintf("of %d lanes each has an owner, or waits for a relay", len(first.Lanes)), nil), nil
+}
+
+func freeLanes(st *ops.Status) (free []store.Lane) {
+	for i := range st.Lanes {
+		if l := &st.Lanes[i]; !l.Leased {
+			free = append(free, l.Lane)
+		}
+	}
+	return free
+}
+
+func (p *patient) examineLag(ctx context.Context) ([]ops.Finding, error) {
+	st, err := p.lookAt(ctx)
+	if err != nil {
+		return nil, err
+	}
+	what := fmt.Sprintf("%d messages are pending, the oldest for %s", st.Pending, st.Lag.Round(time.Second))
+	data := map[string]any{"pending": st.Pending, "lag_seconds": st.Lag.Seconds()}
+	severity := worse(st.Lag, p.req.Limits.Lag)
+	if severity == ops.OK {
+		return fine(what, data), nil
+	}
+	return []ops.Finding{{
+		Severity: severity, What: what, Data: data, Why: "consumers work with what was true then",
+		Fix: "see the checks \"relays\" and \"lanes\"; when all lanes move, writers are faster than the broker or the relay: start more relays",
+	}}, nil
+}
+
+func (p *patient) examineParked(ctx context.Context) ([]ops.Finding, error) {
+	rows, err := p.db.QueryContext(ctx, `SELECT state, class, code, COUNT(*), MIN(seq) FROM postrider_parked
+		WHERE pipe = ? AND state IN ('dead', 'retry') GROUP BY state, class, code ORDER BY state, COUNT(*) DESC, code LIMIT 20`, p.opts.Pipe)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var found []ops.Finding
+	for rows.Next() {
+		var state, class, reason string
+		var n, first int64
+		if err := rows.Scan(&state, &class, &reason, &n, &first); err != nil {
+			return nil, err
+		}
+		f := ops.Finding{Severity: ops.Warning, Data: map[string]any{"state": state, "class": class, "code": reason, "count": n, "first": first}}
+		if reason = strings.TrimSpace(class + " " + reason); state == "retry" {
+			f.What = fmt.Sprintf("%d messages fail and are tried again (%s)", n, reason)
+			f.Why, f.Fix = "their keys wait behind them, and they die at the last attempt", fmt.Sprintf("postrider dead show %d", first)
+		} else {
+			f.What, f.Why = fmt.Sprintf("%d messages are dead (%s), the first is %d", n, reason, first), "they are not delivered, and keys may be blocked by them"
+			f.Fix = fmt.Sprintf("postrider dead show %[1]d, repair the cause, then postrider dead retry %[1]d or postrider dead discard %[1]d --reason WHY", first)
+		}
+		found = append(found, f)
+	}
+	if err := rows.Err(); err != nil || len(found) > 0 {
+		return found, err
+	}
+	return fine("no message is dead or fails", nil), nil
+}
+
+// idleAct is how long an act of a person may wait for the owner of its lane.
+const idleAct = time.Minute
+
+func (p *patient) examineRequests(ctx context.Context) ([]ops.Finding, error) {
+	var n, age int64
+	err := p.db.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(`+now+` - MIN(created_at), 0) FROM postrider_request WHERE pipe = ? AND done_at IS NULL`, p.opts.Pipe).Scan(&n, &age)
+	if err != nil {
+		return nil, err
+	}
+	if waited := time.Duration(age) * time.Microsecond; waited >= idleAct {
+		return []ops.Finding{{
+			Severity: ops.Warning, What: fmt.Sprintf("%d acts wait to be executed, one for %s", n, waited.Round(time.Second)), Data: map[string]any{"open": n},
+			Why: "what a person asked for is not done", Fix: "the owner of the lane does it: see the checks \"relays\" and \"lanes\"",
+		}}, nil
+	}
+	return fine(fmt.Sprintf("%d acts wait to be executed", n), map[string]any{"open": n}), nil
+}
