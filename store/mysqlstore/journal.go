@@ -31,9 +31,14 @@ func guards() []string {
 	}
 }
 
-// guard makes the guards, unless the user may make no triggers: then rights alone keep
-// the journal.
+// guard makes the guards that the user sees missing, unless the user may make no
+// triggers: then rights alone keep the journal. A guard that is there is not made again,
+// since that waits for all transactions that have read the table.
 func (s *Store) guard(ctx context.Context, conn *sql.Conn) error {
+	there, err := list[string](ctx, conn, `SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() AND EVENT_OBJECT_TABLE = 'postrider_journal'`)
+	if err != nil || len(there) == len(guards()) {
+		return err
+	}
 	for _, text := range guards() {
 		if err := inboxsql.MySQLMakeTrigger(ctx, conn, text); err != nil && !inboxsql.MySQLDenied(err) {
 			return err
@@ -45,13 +50,16 @@ func (s *Store) guard(ctx context.Context, conn *sql.Conn) error {
 // write writes an entry into the journal, in the transaction of q. Its ID, At and Ask are
 // not used.
 func (s *Store) write(ctx context.Context, q querier, e ops.JournalEntry, request sql.NullInt64) (id int64, err error) {
+	if strings.TrimSpace(e.Actor) == "" {
+		e.Actor = nobody
+	}
 	var target any
 	if len(e.Target) > 0 {
 		target = string(e.Target)
 	}
 	res, err := q.ExecContext(ctx, "INSERT INTO postrider_journal (at, actor, act, pipe, lane, seq, `key`, target, reason, result, records, request)"+
 		` VALUES (`+now+`, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		cmp.Or(e.Actor, nobody), e.Act, e.Pipe, e.Lane, e.Seq, []byte(e.Key), target, e.Reason, cmp.Or(e.Result, ops.ResultDone), e.Count, request)
+		e.Actor, e.Act, e.Pipe, e.Lane, e.Seq, []byte(e.Key), target, e.Reason, cmp.Or(e.Result, ops.ResultDone), e.Count, request)
 	if err != nil {
 		return 0, err
 	}
@@ -129,7 +137,7 @@ func (s desk) Entries(ctx context.Context, q ops.JournalQuery) ([]ops.JournalEnt
 
 // ask stores an act for the owner of a lane, with its entry.
 func (s *Store) ask(ctx context.Context, act store.Act) (id int64, err error) {
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	tx, err := s.db.BeginTx(ctx, nil) // not READ COMMITTED: with binlog_format = STATEMENT the server refuses its writes
 	if err != nil {
 		return 0, err
 	}

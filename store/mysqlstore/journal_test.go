@@ -1,12 +1,15 @@
 package mysqlstore
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
@@ -72,9 +75,12 @@ func TestJournal(t *testing.T) {
 			t.Fatal(err)
 		}
 		bury(t, db, 1, "old")
-		_, err := db.ExecContext(t.Context(), `INSERT INTO postrider_request (pipe, lane, seq, kind, actor, reason, created_at) VALUES ('main', 0, 1, 'discard', '', 'before', 0)`)
-		if err != nil {
-			t.Fatal(err)
+		long := strings.Repeat("é", 300)
+		for _, actor := range []string{"", "  ", long} {
+			_, err := db.ExecContext(t.Context(), `INSERT INTO postrider_request (pipe, lane, seq, kind, actor, reason, created_at) VALUES ('main', 0, 1, 'retry', ?, 'before', 0)`, actor)
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
 		if _, err := office.Migrator.Migrate(t.Context(), ops.MigrateRequest{}); err != nil {
 			t.Fatal(err)
@@ -84,7 +90,7 @@ func TestJournal(t *testing.T) {
 		for _, act := range []store.Act{
 			{Kind: store.ActRetry, Seq: 2, Actor: "ann", Reason: "mended"},
 			{Kind: store.ActDiscard, Seq: 3, Actor: "bob", Reason: "nobody wants it"},
-			{Kind: store.ActDiscard, Seq: 3, Actor: "ann"},
+			{Kind: store.ActDiscard, Seq: 3, Actor: " "},
 		} {
 			if _, err := office.Admin.Request(t.Context(), act); err != nil {
 				t.Fatal(err)
@@ -92,8 +98,9 @@ func TestJournal(t *testing.T) {
 		}
 		carryOut(t, s)
 		want := []string{
-			"ann retry k asked - mended", "bob discard j asked - nobody wants it", "ann discard j asked -",
-			"unknown discard old done 1 before", "ann retry k done 1 mended", "bob discard j done 1 nobody wants it", "ann discard  gone 0",
+			"ann retry k asked - mended", "bob discard j asked - nobody wants it", "unknown discard j asked -",
+			"unknown retry old done 1 before", "unknown retry old done 1 before", long + " retry old done 1 before",
+			"ann retry k done 1 mended", "bob discard j done 1 nobody wants it", "unknown discard  gone 0",
 		}
 		if got := entries(t, s, ops.JournalQuery{}); !slices.Equal(got, want) {
 			t.Errorf("the journal says\n%q, want\n%q", got, want)
@@ -106,9 +113,9 @@ func TestJournal(t *testing.T) {
 			q    ops.JournalQuery
 			want int
 		}{
-			{ops.JournalQuery{Actor: "bob"}, 2}, {ops.JournalQuery{Actor: "bob "}, 0}, {ops.JournalQuery{Act: "retry"}, 2},
+			{ops.JournalQuery{Actor: "bob"}, 2}, {ops.JournalQuery{Actor: "bob "}, 0}, {ops.JournalQuery{Act: "retry"}, 5},
 			{ops.JournalQuery{Key: "j"}, 3}, {ops.JournalQuery{Pipe: "other"}, 0}, {ops.JournalQuery{Before: 3}, 2}, {ops.JournalQuery{Limit: 1}, 1},
-			{ops.JournalQuery{Since: time.Now().Add(time.Hour)}, 0}, {ops.JournalQuery{Since: time.Now().Add(-time.Hour)}, 7},
+			{ops.JournalQuery{Since: time.Now().Add(time.Hour)}, 0}, {ops.JournalQuery{Since: time.Now().Add(-time.Hour)}, 9},
 		} {
 			if got := entries(t, s, c.q); len(got) != c.want {
 				t.Errorf("%+v: %q", c.q, got)
@@ -137,6 +144,89 @@ func TestJournal(t *testing.T) {
 		}
 		if got := entries(t, s, ops.JournalQuery{Act: "adopt"}); !slices.Equal(got, []string{"ann adopt  done -"}) {
 			t.Errorf("%q", got)
+		}
+	})
+}
+
+// userOf opens the database of a URL as a user who has only these privileges: %s is its database.
+func userOf(t *testing.T, admin *sql.DB, address, name string, privileges ...string) *sql.DB {
+	t.Helper()
+	database := address[strings.LastIndex(address, "/")+1:]
+	name += "_" + database[2:]
+	account := name + "@'127.0.0.1'"
+	queries := []string{"CREATE USER " + account}
+	for _, p := range privileges {
+		queries = append(queries, "GRANT "+strings.ReplaceAll(p, "%s", database)+" TO "+account)
+	}
+	for _, query := range queries {
+		if _, err := admin.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { _, _ = admin.ExecContext(context.WithoutCancel(t.Context()), "DROP USER "+account) })
+	return pool(t, strings.Replace(address, "root@", name+"@", 1))
+}
+
+// A user who may make no triggers gets a journal all the same, and it is guarded once
+// somebody migrates who may.
+//
+// Promises: C
+func TestJournalIsMadeWithoutTriggers(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		for _, c := range []struct {
+			name   string
+			grants []string
+			denied uint16
+		}{
+			{"without-TRIGGER", []string{"SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, CREATE VIEW ON %s.*", "SUPER ON *.*"}, errTableDenied},
+			{"with-a-binary-log", []string{"ALL ON %s.*"}, 1419},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				address := server.Database(t)
+				admin := pool(t, address)
+				owner := userOf(t, admin, address, "owner", c.grants...)
+				migrate := func(db *sql.DB) {
+					t.Helper()
+					if _, err := New(db, nil).Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 1}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				change := func() error {
+					_, err := admin.ExecContext(t.Context(), `UPDATE postrider_journal SET reason = 'x'`)
+					return err
+				}
+				migrate(owner)
+				if _, err := owner.ExecContext(t.Context(), guards()[0]); code(err) != c.denied {
+					t.Fatalf("the user may make triggers: %v", err)
+				}
+				if _, err := New(owner, nil).Office().Records.Record(t.Context(), ops.JournalEntry{Actor: "ann", Act: "read payload", Reason: "test"}); err != nil {
+					t.Error(err)
+				}
+				if err := change(); err != nil {
+					t.Error(err)
+				}
+				migrate(admin)
+				if err := change(); err == nil || !strings.Contains(err.Error(), "append-only") {
+					t.Errorf("after a migration by a user who may: %v", err)
+				}
+				migrate(owner)
+			})
+		}
+	})
+}
+
+// An act can be asked for where the server logs statements.
+func TestActsAreAskedForWithABinaryLogOfStatements(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		address := server.Database(t)
+		db := pool(t, address)
+		if _, err := New(db, nil).Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 1}); err != nil {
+			t.Fatal(err)
+		}
+		bury(t, db, 1, "k")
+		logged := applicationDB(t, address, "", func(c *mysql.Config) { c.Params = map[string]string{"binlog_format": "'STATEMENT'"} })
+		if _, err := New(logged, nil).Office().Admin.Request(t.Context(), store.Act{Kind: store.ActRetry, Seq: 1, Actor: "ann"}); err != nil {
+			t.Error(err)
 		}
 	})
 }

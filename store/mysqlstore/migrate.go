@@ -142,12 +142,12 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn, req ops.MigrateRequ
 				return nil, s.wrap(fmt.Sprintf("migrate: step %d %s", steps[i].Version, steps[i].Name), err)
 			}
 		}
-		if m := steps[i]; m.Name == "journal" && !m.Down {
-			if err := s.guard(ctx, conn); err != nil {
-				return nil, s.wrap("migrate: guard the journal", err)
-			}
-		}
 		steps[i].Took = time.Since(start)
+	}
+	if target == Version {
+		if err := s.guard(ctx, conn); err != nil {
+			return nil, s.wrap("migrate: guard the journal", err)
+		}
 	}
 	if req.Adopt && target == Version {
 		step, err := s.adopt(ctx, conn, req.Actor)

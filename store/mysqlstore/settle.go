@@ -271,7 +271,7 @@ func (s *Store) execute(call int64, lane store.Lane, id int64) []statement {
 		{`UPDATE postrider_request r` + mine + ` SET r.result = CASE WHEN EXISTS (SELECT 1 FROM postrider_parked k
 			WHERE k.pipe = r.pipe AND k.lane = r.lane AND k.seq = r.seq) THEN 'done' ELSE 'gone' END` + open, args},
 		{"INSERT INTO postrider_journal (at, actor, act, pipe, lane, seq, `key`, reason, result, records, request)" +
-			" SELECT " + now + ", COALESCE(NULLIF(r.actor, ''), '" + nobody + "'), r.kind, r.pipe, r.lane, r.seq, COALESCE(k.`key`, ''), r.reason, r.result, k.seq IS NOT NULL, r.id" +
+			" SELECT " + now + ", COALESCE(NULLIF(TRIM(r.actor), ''), '" + nobody + "'), r.kind, r.pipe, r.lane, r.seq, COALESCE(k.`key`, ''), r.reason, r.result, k.seq IS NOT NULL, r.id" +
 			" FROM postrider_request r" + mine + " LEFT" + record + open, args},
 		// What waits behind a head, or for its time, stays what it is.
 		{"UPDATE postrider_request r" + mine + record + " SET k.attempts = 0, k.generation = k.generation + 1, k.due_at = " + now +

@@ -1,10 +1,10 @@
--- What people did: who, when, what and why. The migrator guards it by triggers where its
--- user may make them. An act that is carried out later has an entry with the result
+-- What people did: who, when, what and why. `postrider migrate` guards it by triggers
+-- where its user may make them, also behind these statements. An act that is carried out later has an entry with the result
 -- 'asked', and another one with the same request for what came of it.
 CREATE TABLE IF NOT EXISTS postrider_journal (
     id      BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     at      BIGINT NOT NULL DEFAULT ({{now}}), -- microseconds since 1970
-    actor   VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    actor   TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     act     VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     pipe    VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '', -- '' for the outbox
     lane    INT NULL,
