@@ -106,6 +106,7 @@ func TestSchemasThatCannotBeUsed(t *testing.T) {
 		"the network":      {`{"$ref":"https://example.com/schema.json"}`, `the reference leads to "https://example.com/schema.json": put the schema beside`},
 		"a file outside":   {`{"$ref":"file://` + secret + `"}`, "file does not exist"},
 		"a folder outside": {`{"$ref":"../../../../../etc/hostname"}`, "file does not exist"},
+		"too deep":         {strings.Repeat(`{"properties":{"a":`, 200) + `{}` + strings.Repeat(`}}`, 200), "nests deeper than 256 levels: flatten it"},
 		"a missing file":   {`{"$ref":"../_shared/none.json"}`, "file does not exist"},
 	} {
 		_, err := jsonschema.Open(files(map[string]string{"a/001.json": tc.text}), nil)

@@ -191,10 +191,10 @@ func (c *comparison) message(w, r protoreflect.MessageDescriptor) {
 			continue
 		}
 		if !now.ReservedRanges().Has(gone.Number()) {
-			c.add(r, place{none: true}, fieldNumber, "field %d (%s) was removed and its number is not reserved: add `reserved %d;`", gone.Number(), gone.Name(), gone.Number())
+			c.add(r, place{none: true}, fieldNumber, "field %d (%s) was removed and its number is not reserved: add `reserved %d;` to the newer version", gone.Number(), gone.Name(), gone.Number())
 		}
 		if !c.binary && !now.ReservedNames().Has(gone.Name()) {
-			c.add(r, place{none: true}, fieldName, "field %d (%s) was removed and its name is not reserved: add `reserved %q;`", gone.Number(), gone.Name(), gone.Name())
+			c.add(r, place{none: true}, fieldName, "field %d (%s) was removed and its name is not reserved: add `reserved %q;` to the newer version", gone.Number(), gone.Name(), gone.Name())
 		}
 	}
 	for i := range r.Fields().Len() {
@@ -390,10 +390,10 @@ func (c *comparison) enum(w, r protoreflect.EnumDescriptor) {
 			continue
 		}
 		if !now.ReservedRanges().Has(n) {
-			c.add(r, place{none: true}, enumNumber, "value %d (%s) was removed and its number is not reserved: add `reserved %d;`", n, strings.Join(names[n], ", "), n)
+			c.add(r, place{none: true}, enumNumber, "value %d (%s) was removed and its number is not reserved: add `reserved %d;` to the newer version", n, strings.Join(names[n], ", "), n)
 		}
 		if !c.binary && slices.ContainsFunc(names[n], func(s string) bool { return !now.ReservedNames().Has(protoreflect.Name(s)) }) {
-			c.add(r, place{none: true}, enumName, "value %d (%s) was removed and its name is not reserved: add `reserved %q;`", n, strings.Join(names[n], ", "), strings.Join(names[n], `", "`))
+			c.add(r, place{none: true}, enumName, "value %d (%s) was removed and its name is not reserved: add `reserved %q;` to the newer version", n, strings.Join(names[n], ", "), strings.Join(names[n], `", "`))
 		}
 	}
 	c.values(w, r, r, place{message: w.FullName()})

@@ -47,5 +47,32 @@ func (l loader) Load(address string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return js.UnmarshalJSON(bytes.NewReader(text))
+	v, err := js.UnmarshalJSON(bytes.NewReader(text))
+	if err == nil && deeper(v, maxLevels) {
+		return nil, fmt.Errorf("it nests deeper than %d levels: flatten it, or move parts to $defs", maxLevels)
+	}
+	return v, err
+}
+
+// maxLevels bounds the arrays and objects of a file inside each other. The time of a
+// comparison grows with the square of the depth and more: 1,000 schemas took half a minute.
+const maxLevels = 256
+
+// deeper reports whether arrays and objects nest in v more than n times.
+func deeper(v any, n int) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, of := range v {
+			if n == 0 || deeper(of, n-1) {
+				return true
+			}
+		}
+	case []any:
+		for _, of := range v {
+			if n == 0 || deeper(of, n-1) {
+				return true
+			}
+		}
+	}
+	return false
 }
