@@ -32,9 +32,9 @@ func (a *app) relayCommand() *cobra.Command {
 			"and broker answer, some destination works), /metrics (Prometheus).\n\n" +
 			"Brokers:\n" +
 			open.BrokerHelp() +
-			"  all but webhooks with password-file=FILE or password-env=NAME in place of the password, and with tls=true,\n" +
-			"  tls-ca=FILE, tls-cert=FILE&tls-key=FILE, tls-server-name=NAME; files are read again for each\n" +
-			"  new connection, so that a rotation needs no restart",
+			"  Kafka, NATS, RabbitMQ, Redis, SQS and SNS take password-file=FILE or password-env=NAME in place of the\n" +
+			"  password, the first four also tls=true, tls-ca=FILE, tls-cert=FILE&tls-key=FILE and tls-server-name=NAME.\n" +
+			"  Files are read again for each new connection: a rotation needs no restart",
 		Example: "  postrider relay --store sqlite:shop.db --broker nats://localhost:4222\n" +
 			"  POSTRIDER_STORE=postgres://relay:secret@db/shop postrider relay --broker kafka://k1:9092,k2:9092",
 		Args: noArgs,
