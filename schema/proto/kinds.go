@@ -95,11 +95,8 @@ func defaults(w, r protoreflect.FieldDescriptor) (a, b string, differ bool) {
 		return a, b, true
 	}
 	m, n := number(w, x), number(r, y)
-	if w.Kind() != r.Kind() && real(w) && real(r) { // one is a float: compare as such
+	if m != nil && n != nil && w.Kind() != r.Kind() && real(w) && real(r) { // one is a float: compare as such
 		m, n = new(big.Float).SetFloat64(float64(float32(x.Float()))), new(big.Float).SetFloat64(float64(float32(y.Float())))
-		if x.Float() != x.Float() || y.Float() != y.Float() {
-			m, n = nil, nil
-		}
 	}
 	if m == nil || n == nil { // not a number
 		return a, b, (m == nil) != (n == nil) || a != b

@@ -48,6 +48,7 @@ func edited(t *testing.T, text string, pairs ...string) string {
 // sees JSON. "-" means no rule.
 func TestChanges(t *testing.T) {
 	old2 := edited(t, placed, "proto3", "proto2", "  string order", "  optional string order", "int32 qty = 2", "optional int32 qty = 2 [default = 1]", "  State", "  optional State", "  bytes", "  optional bytes", "string sku", "optional string sku")
+	const nan = `syntax = "proto2"; message A { optional double x = 1 [default = nan]; }`
 	for name, tc := range map[string]struct {
 		from, to             string
 		back, forth, inBytes string // the first rule that is broken
@@ -76,6 +77,8 @@ func TestChanges(t *testing.T) {
 		"another map":           {placed, edited(t, placed, "map<string, int64>", "map<string, bool>"), "FIELD_WIRE_JSON_COMPATIBLE_TYPE", "FIELD_WIRE_JSON_COMPATIBLE_TYPE", "FIELD_SAME_VALUES", ""},
 		"a required field":      {old2, edited(t, old2, "optional int32 qty = 2 [default = 1];", "optional int32 qty = 2 [default = 1]; required bool paid = 9;"), "MESSAGE_SAME_REQUIRED_FIELDS", "-", "MESSAGE_SAME_REQUIRED_FIELDS", `{}`},
 		"another default":       {old2, edited(t, old2, "default = 1", "default = 2"), "FIELD_SAME_DEFAULT", "FIELD_SAME_DEFAULT", "FIELD_SAME_DEFAULT", `{}`},
+		"no number, wider":      {edited(t, nan, "double", "float"), nan, "FIELD_WIRE_JSON_COMPATIBLE_TYPE", "FIELD_WIRE_JSON_COMPATIBLE_TYPE", "FIELD_WIRE_COMPATIBLE_TYPE", ""},
+		"no number any more":    {nan, edited(t, nan, "double", "float", "nan", "-inf"), "FIELD_SAME_DEFAULT", "FIELD_SAME_DEFAULT", "FIELD_SAME_DEFAULT", `{}`},
 		"strings of any bytes":  {old2, edited(t, old2, "proto2", "proto3", " [default = 1]", ""), "FIELD_SAME_DEFAULT", "FIELD_SAME_DEFAULT", "FIELD_SAME_DEFAULT", ""},
 		"an extension":          {old2, old2 + "message X { extensions 100; }\nextend X { optional int32 y = 100; }", "EXTENSION_UNDECIDED", "EXTENSION_UNDECIDED", "EXTENSION_UNDECIDED", ""},
 		"no longer reserved":    {edited(t, placed, "int32 qty", "reserved 20 to 30; int32 qty"), edited(t, placed, "int32 qty", "reserved 20 to 24, 26 to 30; int32 qty"), "RESERVED_MESSAGE_NO_DELETE", "RESERVED_MESSAGE_NO_DELETE", "RESERVED_MESSAGE_NO_DELETE", ""},
@@ -193,6 +196,7 @@ func FuzzReads(f *testing.F) {
 	f.Add(placed, strings.Replace(placed, "int32", "string", 1))
 	f.Add(`edition = "2023"; message A { A a = 1 [features.message_encoding = DELIMITED]; }`, `syntax = "proto2"; message A { optional group B = 1 { required A a = 2; } }`)
 	f.Add(`syntax = "proto2"; message A { required A a = 1; map<string, A> m = 2; }`, `syntax = "proto2"; enum E { X = 0; } message A { optional E a = 1 [default = X]; }`)
+	f.Add(`syntax = "proto2"; message A { optional float x = 1 [default = nan]; }`, `syntax = "proto2"; message A { optional double x = 1 [default = nan]; }`)
 	for seed := range uint64(5) {
 		before, now := pair(seed, "p")
 		f.Add(before.text(), now.text())
