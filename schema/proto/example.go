@@ -13,22 +13,33 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// tries bounds the payloads that are made for one finding.
-const tries = 64
+// Bounds of the work on examples. Required fields of required messages grow with a power
+// of their number.
+const (
+	tries       = 64      // payloads for one finding
+	maxMessages = 5_000   // messages inside those
+	maxMade     = 200_000 // messages for all findings
+)
+
+// maker makes messages until it has made enough.
+type maker struct{ left int }
 
 // examples looks for a payload that shows each finding.
 func (c *comparison) examples() {
-	for i := range c.found {
+	roots := payloads(c.writer)
+	for i, made := 0, 0; i < len(c.found) && made < maxMade; i++ {
 		if at := c.places[i]; !at.none {
-			c.found[i].Example = c.example(at)
+			mk := &maker{left: maxMessages}
+			c.found[i].Example = c.example(mk, roots, at)
+			made += maxMessages - mk.left
 		}
 	}
 }
 
 // example returns a payload, as JSON, that the reader refuses or reads as another one.
-func (c *comparison) example(at place) json.RawMessage {
+func (c *comparison) example(mk *maker, roots []protoreflect.FullName, at place) json.RawMessage {
 	left := tries
-	for _, root := range payloads(c.writer) {
+	for _, root := range roots {
 		to := c.reader.messages[root]
 		if to == nil {
 			continue
@@ -37,11 +48,14 @@ func (c *comparison) example(at place) json.RawMessage {
 		if ends == nil {
 			continue
 		}
-		for _, inner := range c.candidates(ends, at) {
+		for _, inner := range mk.candidates(ends, at) {
 			if left--; left < 0 {
 				return nil
 			}
-			m := wrap(c.writer.messages[root], way, inner)
+			m := mk.wrap(c.writer.messages[root], way, inner)
+			if mk.left < 0 { // required fields are missing
+				return nil
+			}
 			if misread(m, to, c.binary) == "" {
 				continue
 			}
@@ -91,11 +105,11 @@ func path(root protoreflect.MessageDescriptor, at place) (way []protoreflect.Fie
 }
 
 // wrap makes a root that has the inner message at the end of the way.
-func wrap(root protoreflect.MessageDescriptor, way []protoreflect.FieldDescriptor, inner *dynamicpb.Message) *dynamicpb.Message {
+func (mk *maker) wrap(root protoreflect.MessageDescriptor, way []protoreflect.FieldDescriptor, inner *dynamicpb.Message) *dynamicpb.Message {
 	if len(way) == 0 {
 		return inner
 	}
-	m := filled(root, 0)
+	m := mk.filled(root, 0)
 	value := protoreflect.ValueOfMessage(inner)
 	f := way[0]
 	switch {
@@ -108,19 +122,19 @@ func wrap(root protoreflect.MessageDescriptor, way []protoreflect.FieldDescripto
 			m.Mutable(f).Map().Set(inner.Get(f.MapKey()).MapKey(), entry)
 			return m
 		}
-		value = protoreflect.ValueOfMessage(wrap(f.MapValue().Message(), way[2:], inner))
+		value = protoreflect.ValueOfMessage(mk.wrap(f.MapValue().Message(), way[2:], inner))
 	case len(way) > 1:
-		value = protoreflect.ValueOfMessage(wrap(f.Message(), way[1:], inner))
+		value = protoreflect.ValueOfMessage(mk.wrap(f.Message(), way[1:], inner))
 	}
-	set(m, f, value)
+	mk.set(m, f, value)
 	return m
 }
 
 // set gives a field one value.
-func set(m *dynamicpb.Message, f protoreflect.FieldDescriptor, v protoreflect.Value) {
+func (mk *maker) set(m *dynamicpb.Message, f protoreflect.FieldDescriptor, v protoreflect.Value) {
 	switch {
 	case f.IsMap():
-		keys := values(f.MapKey(), 0)
+		keys := mk.values(f.MapKey(), 0)
 		m.Mutable(f).Map().Set(keys[0].MapKey(), v)
 	case f.IsList():
 		m.Mutable(f).List().Append(v)
@@ -130,49 +144,52 @@ func set(m *dynamicpb.Message, f protoreflect.FieldDescriptor, v protoreflect.Va
 }
 
 // filled is a message with its required fields.
-func filled(d protoreflect.MessageDescriptor, deep int) *dynamicpb.Message {
+func (mk *maker) filled(d protoreflect.MessageDescriptor, deep int) *dynamicpb.Message {
 	m := dynamicpb.NewMessage(d)
+	if mk.left--; mk.left < 0 {
+		return m
+	}
 	for i := range d.Fields().Len() {
 		f := d.Fields().Get(i)
 		if f.Cardinality() != protoreflect.Required {
 			continue
 		}
-		if all := values(f, deep+1); len(all) > 0 {
-			set(m, f, all[0])
+		if all := mk.values(f, deep+1); len(all) > 0 {
+			mk.set(m, f, all[0])
 		}
 	}
 	return m
 }
 
 // candidates are messages that may show what a place is about.
-func (c *comparison) candidates(d protoreflect.MessageDescriptor, at place) []*dynamicpb.Message {
-	all := []*dynamicpb.Message{filled(d, 0)}
+func (mk *maker) candidates(d protoreflect.MessageDescriptor, at place) []*dynamicpb.Message {
+	all := []*dynamicpb.Message{mk.filled(d, 0)}
 	for i := range d.Fields().Len() {
 		f := d.Fields().Get(i)
 		switch {
 		case d.FullName() == at.message && f.Number() == at.field:
-			for _, v := range values(f, 0) {
-				m := filled(d, 0)
+			for _, v := range mk.values(f, 0) {
+				m := mk.filled(d, 0)
 				if f.IsMap() {
-					for _, v := range values(f.MapValue(), 0) {
-						m := filled(d, 0)
-						set(m, f, v)
+					for _, v := range mk.values(f.MapValue(), 0) {
+						m := mk.filled(d, 0)
+						mk.set(m, f, v)
 						all = append(all, m)
 					}
 					break
 				}
-				set(m, f, v)
+				mk.set(m, f, v)
 				all = append(all, m)
 				if f.IsList() {
-					two := filled(d, 0)
-					set(two, f, v)
-					set(two, f, v)
+					two := mk.filled(d, 0)
+					mk.set(two, f, v)
+					mk.set(two, f, v)
 					all = append(all, two)
 				}
 			}
 		case f.Enum() != nil && f.Enum().FullName() == at.message && f.Enum().Values().ByNumber(protoreflect.EnumNumber(at.field)) != nil:
-			m := filled(d, 0)
-			set(m, f, protoreflect.ValueOfEnum(protoreflect.EnumNumber(at.field)))
+			m := mk.filled(d, 0)
+			mk.set(m, f, protoreflect.ValueOfEnum(protoreflect.EnumNumber(at.field)))
 			all = append(all, m)
 		}
 	}
@@ -180,7 +197,7 @@ func (c *comparison) candidates(d protoreflect.MessageDescriptor, at place) []*d
 }
 
 // values are some values of a field, without its list.
-func values(f protoreflect.FieldDescriptor, deep int) []protoreflect.Value {
+func (mk *maker) values(f protoreflect.FieldDescriptor, deep int) []protoreflect.Value {
 	switch f.Kind() {
 	case protoreflect.BoolKind:
 		return []protoreflect.Value{protoreflect.ValueOfBool(true)}
@@ -203,7 +220,7 @@ func values(f protoreflect.FieldDescriptor, deep int) []protoreflect.Value {
 		if deep > 8 || f.IsMap() {
 			return []protoreflect.Value{protoreflect.ValueOfMessage(dynamicpb.NewMessage(f.Message()))}
 		}
-		m := filled(f.Message(), deep)
+		m := mk.filled(f.Message(), deep)
 		all := []protoreflect.Value{protoreflect.ValueOfMessage(m)}
 		if deep > 0 {
 			return all
@@ -213,9 +230,9 @@ func values(f protoreflect.FieldDescriptor, deep int) []protoreflect.Value {
 			if of.Message() != nil {
 				continue
 			}
-			for _, v := range values(of, deep+1) {
-				one := filled(f.Message(), deep)
-				set(one, of, v)
+			for _, v := range mk.values(of, deep+1) {
+				one := mk.filled(f.Message(), deep)
+				mk.set(one, of, v)
 				all = append(all, protoreflect.ValueOfMessage(one))
 				break
 			}

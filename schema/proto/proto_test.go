@@ -215,3 +215,22 @@ func FuzzReads(f *testing.F) {
 		}
 	})
 }
+
+// TestRequiredOfRequired: messages that need each other by many fields end the search for
+// an example, and not the comparison.
+func TestRequiredOfRequired(t *testing.T) {
+	var fields strings.Builder
+	for n := range 8 {
+		fmt.Fprintf(&fields, "  required A a%d = %d;\n", n, n+1)
+	}
+	text := "syntax = \"proto2\";\nmessage A {\n" + fields.String() + "  optional %s x = 9;\n}\nmessage Placed { optional A a = 1; optional %[1]s y = 2; }\n"
+	found, err := proto.Language(nil).Reads(version(1, fmt.Sprintf(text, "int32")), version(2, fmt.Sprintf(text, "string")))
+	if err != nil || len(found) < 2 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	for _, f := range found {
+		if strings.Contains(f.Detail, "(y)") && f.Example == nil {
+			t.Errorf("no example: %+v", f)
+		}
+	}
+}

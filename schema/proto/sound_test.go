@@ -40,7 +40,8 @@ func Sound(writer, reader *evolve.Version, binary bool, seed uint64) (payloadsMa
 }
 
 func random(rnd *rand.Rand, d protoreflect.MessageDescriptor, deep int) *dynamicpb.Message {
-	m := filled(d, 0)
+	mk := &maker{left: maxMessages}
+	m := mk.filled(d, 0)
 	for i := range d.Fields().Len() {
 		f := d.Fields().Get(i)
 		if rnd.IntN(3) == 0 || f.Message() != nil && deep == 0 {
@@ -53,12 +54,12 @@ func random(rnd *rand.Rand, d protoreflect.MessageDescriptor, deep int) *dynamic
 		for range 1 + rnd.IntN(2) {
 			if of.Message() != nil {
 				if deep > 0 {
-					set(m, f, protoreflect.ValueOfMessage(random(rnd, of.Message(), deep-1)))
+					mk.set(m, f, protoreflect.ValueOfMessage(random(rnd, of.Message(), deep-1)))
 				}
 				continue
 			}
-			all := values(of, 0)
-			set(m, f, all[rnd.IntN(len(all))])
+			all := mk.values(of, 0)
+			mk.set(m, f, all[rnd.IntN(len(all))])
 		}
 	}
 	return m
