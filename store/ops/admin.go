@@ -31,8 +31,8 @@ type Status struct {
 	Lanes     []LaneStatus
 	Instances []Instance
 	Parked    map[string]int64 // by State.String()
-	// ParkedCapped: the counts of Parked are lower bounds. Each lane is counted as far as
-	// the store's counting limit.
+	// ParkedCapped: the counts of Parked are lower bounds, also those of lanes. How far a
+	// store counts, its counting limit says.
 	ParkedCapped bool
 	Pending      int64 // committed records not yet settled, scheduled/retry/waiting included; capped by the store's counting limit
 	Capped       bool  // Pending is a lower bound

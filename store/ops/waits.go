@@ -36,10 +36,11 @@ func HeldText(h store.Held) string {
 // person, a relay, the broker, or the destinations that the owner of the lane holds and
 // what else it reports. A held destination that is the topic of messages of other lanes
 // only is left out; one that is no topic of any lane, as routes make them, may concern
-// each. It is empty where nothing is pending, or nothing is known that stops the lane.
+// each. It is empty where nothing is pending, unless not all was counted, or nothing is
+// known that stops the lane.
 func (s *Status) WaitsFor(l *LaneStatus) string {
 	switch {
-	case l.Pending == 0:
+	case l.Pending == 0 && !s.Capped:
 		return ""
 	case s.Paused:
 		return WaitsPipe

@@ -28,6 +28,7 @@ func TestWhatALaneWaitsFor(t *testing.T) {
 	}{
 		{ops.Status{Instances: alive(ops.Instance{})}, lane, ""},
 		{ops.Status{Paused: true}, rests, ""},
+		{ops.Status{Paused: true, Capped: true}, rests, "a person: the pipe is paused"},
 		{ops.Status{Paused: true}, lane, "a person: the pipe is paused"},
 		{ops.Status{Holds: []ops.Hold{{Lane: 3, Key: "k"}, {Lane: 2}}, Instances: alive(ops.Instance{})}, lane, ""},
 		{ops.Status{Holds: []ops.Hold{{Lane: 3}}}, free, "a person: the lane is paused"},

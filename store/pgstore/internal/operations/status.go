@@ -86,8 +86,12 @@ func (s *Admin) StatusBy(ctx context.Context, by db.Batcher, limit int) (st ops.
 	// compiles for seconds a statement that runs for a millisecond.
 	b.Queue(`SELECT set_config('jit', 'off', true)`)
 	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &pipes, &st.Paused) })
-	b.Queue(counts, pipe, limit).Query(func(rows pgx.Rows) error { return scanLanes(rows, &st) })
-	b.Queue(s.sql.states, pipe, statesFactor*limit).Query(func(rows pgx.Rows) error { return scanStates(rows, &st, statesFactor*int64(limit)) })
+	var alive []bool // by lane: something that is not dead is set aside
+	b.Queue(counts, pipe, limit).Query(func(rows pgx.Rows) (err error) {
+		alive, err = scanLanes(rows, &st)
+		return err
+	})
+	b.Queue(s.sql.states, pipe, statesFactor*limit, limit).Query(func(rows pgx.Rows) error { return scanStates(rows, &st, alive, int64(limit)) })
 	b.Queue(s.sql.instances, pipe).Query(func(rows pgx.Rows) error { return scanInstances(rows, &st) })
 	b.Queue(s.sql.holds, pipe).Query(func(rows pgx.Rows) (err error) {
 		st.Holds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ops.Hold])
@@ -108,18 +112,17 @@ func (s *Admin) StatusBy(ctx context.Context, by db.Batcher, limit int) (st ops.
 	return st, pipes > 0, err
 }
 
-func scanLanes(rows pgx.Rows, st *ops.Status) error {
+func scanLanes(rows pgx.Rows, st *ops.Status) (alive []bool, err error) {
 	for rows.Next() {
 		var l ops.LaneStatus
 		var owner string
 		var until, behind, parked float64
 		var settled db.Time
-		var capped, cappedParked bool
-		var dead int64
+		var capped, some bool
 		err := rows.Scan(&l.Lane, &owner, &l.Owner, &l.Leased, &until, &l.Epoch, &l.Delivered, &settled,
-			&l.Pending, &capped, &behind, &parked, &dead, &cappedParked, &l.HeldTopics)
+			&l.Pending, &capped, &behind, &parked, &some, &l.HeldTopics)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if l.Owner == "" {
 			l.Owner = owner
@@ -134,26 +137,23 @@ func scanLanes(rows pgx.Rows, st *ops.Status) error {
 		}
 		l.Behind = max(db.Seconds(behind), 0)
 		l.Lag = max(db.Seconds(parked), l.Behind)
-		if dead > 0 {
-			st.Parked[store.Dead.String()] += dead
-		}
-		l.Parked = dead
-		st.ParkedCapped = st.ParkedCapped || cappedParked
 		st.Pending += l.Pending
 		st.Capped = st.Capped || capped
 		st.Lag = max(st.Lag, l.Lag)
 		st.Delivered += l.Delivered
-		st.Lanes = append(st.Lanes, l)
+		st.Lanes, alive = append(st.Lanes, l), append(alive, some)
 	}
-	return rows.Err()
+	return alive, rows.Err()
 }
 
 // statesFactor times the limit of a lane is how far the parked records of a pipe that are
 // not dead are counted, by state: the first by number.
 const statesFactor = 5
 
-// scanStates adds what is parked and not dead to lanes that scanLanes has read.
-func scanStates(rows pgx.Rows, st *ops.Status, limit int64) error {
+// scanStates adds what is parked to lanes that scanLanes has read. Where it is not counted
+// to the end, a lane of which nothing was counted and that is alive has at least one.
+func scanStates(rows pgx.Rows, st *ops.Status, alive []bool, limit int64) error {
+	capped := false // of what is not dead
 	for rows.Next() {
 		var lane int
 		var state string
@@ -162,14 +162,29 @@ func scanStates(rows pgx.Rows, st *ops.Status, limit int64) error {
 			return err
 		}
 		st.Parked[state] += n
-		st.Pending += n
-		st.ParkedCapped = st.ParkedCapped || st.Parked[state] >= limit
-		if lane < len(st.Lanes) { // they are all there, by number
+		known := lane < len(st.Lanes) // they are all there, by number
+		if known {
 			st.Lanes[lane].Parked += n
+		}
+		if state == store.Dead.String() {
+			st.ParkedCapped = st.ParkedCapped || n >= limit
+			continue
+		}
+		capped = capped || st.Parked[state] >= statesFactor*limit
+		st.Pending += n
+		if known {
 			st.Lanes[lane].Pending += n
+			alive[lane] = false // it is counted
 		}
 	}
-	st.Capped = st.Capped || st.ParkedCapped
+	for lane := range alive {
+		if capped && alive[lane] {
+			st.Lanes[lane].Parked++
+			st.Lanes[lane].Pending++
+			st.Pending++
+		}
+	}
+	st.Capped, st.ParkedCapped = st.Capped || capped, st.ParkedCapped || capped
 	return rows.Err()
 }
 

@@ -31,8 +31,7 @@ func (st *adminTexts) adminSQL(q func(string) string) {
  coalesce(extract(epoch FROM w.alive_until - clock_timestamp()), 0)::float8, c.n, c.delivered, c.settled_at,
  ahead.n + late.n, greatest(ahead.n, late.n) >= $2::bigint,
  coalesce(extract(epoch FROM clock_timestamp() - least(oldest.at, late.at)), 0)::float8,
- coalesce(extract(epoch FROM clock_timestamp() - k.at), 0)::float8, dead.n,
- dead.n >= $2::bigint,
+ coalesce(extract(epoch FROM clock_timestamp() - k.at), 0)::float8, k.at IS NOT NULL,
  CASE WHEN w.held <> '[]' THEN ARRAY(SELECT DISTINCT x.topic FROM (
   (SELECT o.topic FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT ` + heldLooked + `)
   UNION ALL (SELECT p.topic FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = c.lane AND p.state <> 'dead' ORDER BY ` + expected + ` LIMIT ` + heldLooked + `)) x
@@ -41,8 +40,6 @@ FROM {{schema}}.lane_cursor c
 LEFT JOIN {{schema}}.relay w ON w.pipe = c.pipe AND w.boot_id = c.owner
 LEFT JOIN LATERAL (SELECT ` + expected + ` AS at FROM {{schema}}.parked p
   WHERE p.pipe = $1 AND p.lane = c.lane AND p.state <> 'dead' ORDER BY ` + expected + ` LIMIT 1) k ON true
-CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM {{schema}}.parked p
-  WHERE p.pipe = $1 AND p.lane = c.lane AND p.state = 'dead' ORDER BY p.seq LIMIT $2::bigint) x) dead
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
   SELECT 1 FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT $2::bigint) x) ahead
 LEFT JOIN LATERAL (SELECT greatest(o.created_at, o.not_before) AS at FROM (SELECT ` + looked + ` FROM {{schema}}.outbox o
@@ -66,11 +63,17 @@ WHERE c.pipe = $1 ORDER BY c.lane`
 		due, due+" AND "+passes,
 		"AND NOT {{schema}}.settled(", "AND "+passes+" AND NOT {{schema}}.settled(",
 	).Replace(counts))
-	// What is not dead, by state and number: in this order its rows lie side by side, and
-	// the planner has no other index.
+	// What is set aside, in one snapshot, since a message goes from one state to another; and
+	// after what is ahead, so that one which is set aside meanwhile is counted twice, not never.
+	// What is not dead by state and number: in this order its rows lie side by side, and the
+	// planner has no other index.
 	st.states = q(`SELECT x.lane, s.state, count(*) FROM unnest('{scheduled,retry,waiting}'::text[]) AS s(state)
 CROSS JOIN LATERAL (SELECT p.lane FROM {{schema}}.parked p
-  WHERE p.pipe = $1 AND p.state BETWEEN s.state AND s.state ORDER BY p.state, p.seq LIMIT $2::bigint) x GROUP BY x.lane, s.state`)
+  WHERE p.pipe = $1 AND p.state BETWEEN s.state AND s.state ORDER BY p.state, p.seq LIMIT $2::bigint) x GROUP BY x.lane, s.state
+UNION ALL
+SELECT c.lane, 'dead', d.n FROM {{schema}}.lane_cursor c
+CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM {{schema}}.parked p
+  WHERE p.pipe = $1 AND p.lane = c.lane AND p.state = 'dead' ORDER BY p.seq LIMIT $3::bigint) x) d WHERE c.pipe = $1 AND d.n > 0`)
 	st.instances = q(`SELECT w.boot_id, w.instance, ` + db.Alive("w.") + `,
  extract(epoch FROM w.alive_until - clock_timestamp())::float8,
  (SELECT count(*) FROM {{schema}}.lane_cursor c WHERE c.pipe = w.pipe AND c.owner = w.boot_id), w.trouble, w.held
