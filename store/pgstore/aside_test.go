@@ -2,6 +2,8 @@ package pgstore_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,6 +97,34 @@ func TestStatusOfALaneBehindTheCount(t *testing.T) {
 		}
 		if st.Pending != 5*limit+1 || !st.Capped || !st.ParkedCapped {
 			t.Errorf("%d pending, capped %t and %t", st.Pending, st.Capped, st.ParkedCapped)
+		}
+	}
+}
+
+// What the doctor did not look at, it says.
+func TestDoctorSaysWhereItsLookEnds(t *testing.T) {
+	for _, version := range testserver.NewestPostgres() {
+		d := fresh(t, version, 4)
+		d.owner("a")
+		for code := range 32 {
+			d.aside(3, 10_000+code, 10_000+code, "dead", "rejected", fmt.Sprintf("c%02d", code), "")
+		}
+		d.aside(3, 20_000, 20_001, "dead", "expired", "c00", "")
+		s := d.store("main")
+		find := func(word string) *ops.Finding { return d.ill(d.examine(s, ops.ExamineRequest{}, "parked"), word) }
+		if f := find("3 messages are dead (c00), the first: rejected, number 10000"); f == nil || f.Why != "they are not delivered" || f.Data["lower_bounds"] != nil {
+			t.Errorf("of two classes: %+v", f)
+		}
+		if f := find("other codes"); f != nil {
+			t.Errorf("32 codes, and there are others: %+v", f)
+		}
+		d.aside(0, 1, 2000, "retry", "failed", "FULL", "k")
+		d.aside(3, 30_000, 30_001, "dead", "rejected", "c32", "k")
+		if f := find("are dead (c00)"); f == nil || !strings.Contains(f.Why, "none of the first 2000 keys") || f.Data["lower_bounds"] != true {
+			t.Errorf("the first 2,000 keys are not blocked: %+v", f)
+		}
+		if f := find("messages are dead with other codes, beyond the first 32"); f == nil || f.Data["lower_bounds"] != true {
+			t.Errorf("the 33rd code: %+v", f)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func TestAnswersReadABoundedNumberOfRows(t *testing.T) {
 			found, err = office.Doctor.Examine(t.Context(), ops.ExamineRequest{Only: []string{"parked"}, Again: time.Millisecond, Timeout: time.Minute, Limits: ops.Limits{Lag: time.Minute}})
 			return err
 		})
-		if len(found) != 8 || !strings.HasPrefix(found[0].What, "2000+ messages are dead (rejected C") || found[0].Data["lower_bounds"] != true ||
+		if len(found) != 8 || !strings.HasPrefix(found[0].What, "2000+ messages are dead (C") || found[0].Data["lower_bounds"] != true ||
 			!regexp.MustCompile(`^1\d{3}\+? keys are blocked by dead letters, with 50 messages$`).MatchString(found[0].Why) {
 			t.Errorf("%d findings of the check parked: %+v", len(found), found)
 		}

@@ -100,7 +100,7 @@ func relayAilments() []ailment {
 		{name: "lane that does not move", check: "lanes", severity: ops.Critical, word: "do not move", provoke: old, repair: drain},
 		{name: "lag", check: "lag", severity: ops.Critical, word: "oldest for 1h", provoke: old, repair: drain},
 		{
-			name: "dead letter", check: "parked", severity: ops.Warning, word: "are dead (rejected c1)", repair: discard,
+			name: "dead letter", check: "parked", severity: ops.Warning, word: "are dead (c1), the first: rejected", repair: discard,
 			provoke: func(_ *db, o *owner) { o.park("k", "x", store.Dead) },
 		},
 		{

@@ -23,23 +23,24 @@ const (
 // The statements of the check "parked". Each reads the head of an index, then the next
 // code or key behind it: BETWEEN leaves the planner no other index in that order.
 
-// deadSQL selects the dead letters by code. Class and age are those of the first.
+// deadSQL selects the dead letters by code, and whether there are other codes. Class and
+// age are those of the first.
 func deadSQL() string {
 	return fmt.Sprintf(`WITH RECURSIVE code AS (
   (SELECT k.code, 1 AS n FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.state = 'dead' ORDER BY k.code, k.seq LIMIT 1)
   UNION ALL
   SELECT x.code, c.n + 1 FROM code c CROSS JOIN LATERAL (SELECT k.code FROM {{schema}}.parked k
-    WHERE k.pipe = $1 AND k.state = 'dead' AND k.code > c.code ORDER BY k.code, k.seq LIMIT 1) x WHERE c.n < %d)
-SELECT 'dead', f.class, c.code, g.n, f.seq, coalesce(extract(epoch FROM clock_timestamp() - f.first_failed), 0)::float8 FROM code c
+    WHERE k.pipe = $1 AND k.state = 'dead' AND k.code > c.code ORDER BY k.code, k.seq LIMIT 1) x WHERE c.n <= %[1]d)
+SELECT 'dead', f.class, c.code, g.n, f.seq, coalesce(extract(epoch FROM clock_timestamp() - f.first_failed), 0)::float8, EXISTS (SELECT 1 FROM code o WHERE o.n > %[1]d) FROM code c
 CROSS JOIN LATERAL (SELECT k.seq, k.class, k.first_failed FROM {{schema}}.parked k
   WHERE k.pipe = $1 AND k.state = 'dead' AND k.code BETWEEN c.code AND c.code ORDER BY k.code, k.seq LIMIT 1) f
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM {{schema}}.parked k
-  WHERE k.pipe = $1 AND k.state = 'dead' AND k.code BETWEEN c.code AND c.code ORDER BY k.code, k.seq LIMIT %d) x) g`, codesLooked, counted)
+  WHERE k.pipe = $1 AND k.state = 'dead' AND k.code BETWEEN c.code AND c.code ORDER BY k.code, k.seq LIMIT %[2]d) x) g WHERE c.n <= %[1]d`, codesLooked, counted)
 }
 
 // retrySQL selects the first messages that fail and are tried again.
 func retrySQL() string {
-	return fmt.Sprintf(`SELECT 'retry', k.class, k.code, count(*), min(k.seq), coalesce(max(extract(epoch FROM clock_timestamp() - k.first_failed)), 0)::float8
+	return fmt.Sprintf(`SELECT 'retry', k.class, k.code, count(*), min(k.seq), coalesce(max(extract(epoch FROM clock_timestamp() - k.first_failed)), 0)::float8, false
 FROM (SELECT k.seq, k.class, k.code, k.first_failed FROM {{schema}}.parked k
   WHERE k.pipe = $1 AND k.state BETWEEN 'retry' AND 'retry' ORDER BY k.state, k.seq LIMIT %d) k GROUP BY k.class, k.code`, counted)
 }
@@ -67,6 +68,7 @@ type parkedGroup struct {
 	State, Class, Code string
 	Count, First       int64
 	Age                float64
+	Others             bool // there are codes beyond those that were looked at
 }
 
 // atLeast is a count for people: with a + where counting stopped.
@@ -96,6 +98,7 @@ func (p *patient) parked(ctx context.Context) ([]ops.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
+	others := len(groups) > 0 && groups[0].Others
 	blocked, more := keys[0].Blocked, keys[0].Looked >= counted
 	shown := fmt.Sprint(blocked)
 	if more {
@@ -127,9 +130,12 @@ func (p *patient) parked(ctx context.Context) ([]ops.Finding, error) {
 			f.What = fmt.Sprintf("%s messages are being retried (%s), the oldest for %s", n, reason, period(db.Seconds(g.Age)))
 			f.Why, f.Fix = "their keys wait behind them; after the last attempt they are dead letters (an outage uses no attempt)", fmt.Sprintf("postrider dead show %d", g.First)
 		} else {
-			f.What = fmt.Sprintf("%s messages are dead (%s), the first is %d", atLeast(g.Count), reason, g.First)
+			f.What = fmt.Sprintf("%s messages are dead (%s), the first: %s, number %d", atLeast(g.Count), cmp.Or(g.Code, "no code"), g.Class, g.First)
 			f.Why = fmt.Sprintf("%s keys are blocked by dead letters, with %s messages", shown, atLeast(waiting))
-			if blocked == 0 {
+			switch {
+			case blocked == 0 && more:
+				f.Why = fmt.Sprintf("they are not delivered; none of the first %d keys with messages set aside is blocked by one, others may be", counted)
+			case blocked == 0:
 				f.Why = "they are not delivered"
 			}
 			f.Fix = fmt.Sprintf("postrider dead show %[1]d, repair the cause, then postrider dead retry %[1]d or postrider dead discard %[1]d --reason WHY", g.First)
@@ -139,6 +145,13 @@ func (p *patient) parked(ctx context.Context) ([]ops.Finding, error) {
 			}
 		}
 		found = append(found, f)
+	}
+	if others {
+		found = append(found, ops.Finding{
+			Severity: ops.Warning, What: fmt.Sprintf("messages are dead with other codes, beyond the first %d by name", codesLooked),
+			Why: "these codes were not looked at", Fix: "postrider dead list",
+			Data: map[string]any{"state": "dead", "codes": codesLooked, "lower_bounds": true},
+		})
 	}
 	return orFine(found, "no message is dead, none fails for long"), nil
 }
