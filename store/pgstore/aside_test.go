@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 	pgdb "github.com/postrider/postrider/store/pgstore/internal/db"
@@ -125,6 +126,21 @@ func TestDoctorSaysWhereItsLookEnds(t *testing.T) {
 		}
 		if f := find("messages are dead with other codes, beyond the first 32"); f == nil || f.Data["lower_bounds"] != true {
 			t.Errorf("the 33rd code: %+v", f)
+		}
+	}
+}
+
+// No more is in progress than the window of a relay, also where few messages pass the
+// pipe's filter: the view looks at the first 50,000.
+func TestInProgressIsWithinReachOfAFilter(t *testing.T) {
+	for _, version := range testserver.NewestPostgres() {
+		d := fresh(t, version, 1)
+		o := d.owner("a")
+		d.exec(`UPDATE box.pipe SET types = '{yes}'`)
+		d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k', CASE WHEN g <= 3 OR g > 50000 THEN 'yes' ELSE 'no' END FROM generate_series(1, 50020) g`)
+		o.beat(func(req *store.LeaseRequest) { req.Report.Reach = 10 })
+		if a, b := d.state("InProgress"), d.state("Pending"); a != 3 || b != 20 {
+			t.Errorf("%d in progress, %d pending; the relay takes 10 and 3 pass of the first 50,000", a, b)
 		}
 	}
 }

@@ -36,8 +36,8 @@ WHERE k.state IN ('scheduled', 'waiting')
 UNION ALL
 -- Behind the cursor of a lane that somebody works on: the first ones. No others are
 -- ever in a relay's hands. Where the last of them stands the index knows, unless the
--- pipe has a filter. ORDER BY keeps the planner on that index, and a range of seq is
--- looked for in it.
+-- pipe has a filter: then it is within the first 50,000 rows. ORDER BY keeps the planner
+-- on that index, and a range of seq is looked for in it.
 SELECT c.pipe, o.lane, o.seq, o.id, o.topic, o.key, o.type, o.version, 'InProgress', NULL,
        NULL, o.created_at, o.not_before, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL,
        c.owner, c.locked_until, 0, o.content_type, o.schema_version, o.headers, octet_length(o.payload)
@@ -49,6 +49,8 @@ CROSS JOIN LATERAL (SELECT coalesce(
     (SELECT o.seq FROM (SELECT * FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT 50000) o
      WHERE c.owner IS NOT NULL AND c.waits_for IS NULL AND NOT (p.topics IS NULL AND p.types IS NULL AND p.keys IS NULL AND p.headers IS NULL)
        AND {{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers) ORDER BY o.seq OFFSET c.reach - 1 LIMIT 1),
+    (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos AND c.owner IS NOT NULL AND c.waits_for IS NULL
+       AND NOT (p.topics IS NULL AND p.types IS NULL AND p.keys IS NULL AND p.headers IS NULL) ORDER BY o.seq OFFSET 49999 LIMIT 1),
     9223372036854775807) AS seq OFFSET 0) e
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos AND o.seq <= e.seq ORDER BY o.seq) o
 WHERE c.owner IS NOT NULL AND c.waits_for IS NULL AND o.topic <> ALL (c.held_topics)
@@ -67,6 +69,8 @@ CROSS JOIN LATERAL (SELECT coalesce(
     (SELECT o.seq FROM (SELECT * FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT 50000) o
      WHERE c.owner IS NOT NULL AND c.waits_for IS NULL AND NOT (p.topics IS NULL AND p.types IS NULL AND p.keys IS NULL AND p.headers IS NULL)
        AND {{schema}}.passes(p.topics, p.types, p.keys, p.headers, o.topic, o.type, o.key, o.headers) ORDER BY o.seq OFFSET c.reach - 1 LIMIT 1),
+    (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos AND c.owner IS NOT NULL AND c.waits_for IS NULL
+       AND NOT (p.topics IS NULL AND p.types IS NULL AND p.keys IS NULL AND p.headers IS NULL) ORDER BY o.seq OFFSET 49999 LIMIT 1),
     9223372036854775807) AS seq OFFSET 0) e
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = c.lane
     AND o.seq > CASE WHEN c.owner IS NOT NULL AND c.waits_for IS NULL AND c.held_topics = '{}' THEN e.seq ELSE c.pos END ORDER BY o.seq) o
