@@ -28,7 +28,7 @@ func TestLargeMessagesMemory(t *testing.T) {
 		m.Payload = make([]byte, size)
 		b.publish(t, m)
 	}
-	nc, err := nats.Connect(b.URL)
+	nc, err := nats.Connect(b.URL, nats.Timeout(30*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

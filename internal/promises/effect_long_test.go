@@ -92,7 +92,7 @@ func (b *server) deliveries(t *testing.T, topic string) int {
 	if b.Name != "nats" {
 		return 0
 	}
-	nc, err := nats.Connect(b.URL)
+	nc, err := nats.Connect(b.URL, nats.Timeout(30*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

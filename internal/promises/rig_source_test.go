@@ -78,7 +78,7 @@ func (b *server) publish(t *testing.T, msgs ...postrider.Message) {
 // after 6 s, the shortest time that a broker accepts.
 func openSource(name, url, topic, consumer string, kafka ...kgo.Opt) (broker.Source, func(), error) {
 	if name == "nats" {
-		nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+		nc, err := nats.Connect(url, nats.Timeout(30*time.Second), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 		if err != nil {
 			return nil, nil, err
 		}

@@ -142,7 +142,7 @@ func open(c *Config) (broker.Source, func(), error) {
 		}
 		return src, src.Close, nil
 	case "nats":
-		nc, err := nats.Connect(c.URL, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+		nc, err := nats.Connect(c.URL, nats.Timeout(30*time.Second), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 		if err != nil {
 			return nil, nil, err
 		}

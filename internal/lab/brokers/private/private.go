@@ -81,7 +81,7 @@ func Kafka(s *testserver.Kafka, opts ...kgo.Opt) (*brokers.Broker, error) {
 
 // NATS describes a running server.
 func NATS(s *testserver.NATS) (*brokers.Broker, error) {
-	nc, err := nats.Connect(s.URL, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+	nc, err := nats.Connect(s.URL, nats.Timeout(30*time.Second), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 	if err != nil {
 		return nil, err
 	}
