@@ -215,7 +215,7 @@ func pruneFix(consumer string) string {
 	return fmt.Sprintf("`postrider prune --consumer %s --older-than 2160h`, and by a timer or Inbox.Prune from now on, with an age above the inbox's horizon", consumer)
 }
 
-// perConsumer returns the findings of judge for all consumers, or one finding with the text fine if there are none.
+// perConsumer returns the findings of judge for all consumers, or one finding with the text fine if all is well.
 func perConsumer(check, fine string, all []ConsumerStatus, judge func(s *ConsumerStatus) (f ops.Finding, ill bool)) []ops.Finding {
 	var found []ops.Finding
 	for n := range all {

@@ -1,15 +1,12 @@
 package awsbroker
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/asciijson"
 	"github.com/postrider/postrider/envelope"
 )
 
@@ -166,7 +164,7 @@ func (e *entry) fill(w *envelope.Wire) {
 		e.attribute(bodyAttribute, how)
 	}
 	if len(rest) > 0 {
-		e.attribute(headersAttribute, asciiJSON(rest))
+		e.attribute(headersAttribute, asciijson.Of(rest))
 	}
 }
 
@@ -225,29 +223,6 @@ func allowed(h *envelope.Header) bool {
 	lower := strings.ToLower(name)
 	return name[0] != '.' && name[len(name)-1] != '.' && !strings.Contains(name, "..") &&
 		!strings.HasPrefix(lower, "aws.") && !strings.HasPrefix(lower, "amazon.")
-}
-
-// asciiJSON is headers as a JSON object in ASCII: SQS takes no control characters.
-func asciiJSON(headers map[string]string) string {
-	var raw bytes.Buffer
-	enc := json.NewEncoder(&raw)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(headers); err != nil { // a map of strings always encodes
-		return "{}"
-	}
-	var b strings.Builder
-	for _, r := range strings.TrimSuffix(raw.String(), "\n") {
-		switch {
-		case r < 0x7f:
-			b.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&b, "\\u%04x\\u%04x", high, low)
-		default:
-			fmt.Fprintf(&b, "\\u%04x", r)
-		}
-	}
-	return b.String()
 }
 
 // Preview is [broker.Info].Preview.

@@ -97,8 +97,8 @@ func TestALongPollHidesFromItsBeginning(t *testing.T) {
 	}
 }
 
-// TestLostWithItsPoll: with a message that is no longer ours goes what the same poll
-// brought behind it. What a later poll brought is handed out.
+// TestLostWithItsPoll: a message that is lost takes the later messages of the same poll with it.
+// Messages of a later poll are returned.
 //
 // Promises: O
 func TestLostWithItsPoll(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 const dedupFor = 5 * time.Minute
 
 // SinkOptions of [Open], [NewSink] and [NewTopicSink]. The zero value is for FIFO queues
-// of the topics' names. What is said of queues is true of topics of SNS.
+// of the topics' names. Topics of SNS have the same options as queues.
 type SinkOptions struct {
 	// Route says what becomes of each message: the topic that names the queue, the key
 	// that is the group, format and more headers. nil: the message's own, plain.

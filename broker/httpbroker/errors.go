@@ -19,7 +19,7 @@ import (
 type EndpointError struct {
 	Endpoint string
 	Status   int    // 0: there was no answer
-	Reason   string // what happened and, if there is one, the remedy
+	Reason   string // the event and its remedy, if one is known
 	Err      error  // error of the network, or nil
 }
 

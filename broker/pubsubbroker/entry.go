@@ -4,19 +4,18 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/asciijson"
 	"github.com/postrider/postrider/envelope"
 )
 
@@ -132,7 +131,7 @@ func (e *entry) fill(w *envelope.Wire) error {
 				}
 			}
 		}
-		text := asciiJSON(rest)
+		text := asciijson.Of(rest)
 		for n := 0; len(text) > 0; n++ {
 			part := text[:min(len(text), mostValue)]
 			e.attribute(headersAttribute+strconv.Itoa(n), part)
@@ -161,29 +160,6 @@ func (e *entry) attribute(name, value string) {
 func allowed(h *envelope.Header) bool {
 	return h.Name != "" && len(h.Name) <= mostName && utf8.ValidString(h.Name) && !strings.HasPrefix(strings.ToLower(h.Name), "goog") &&
 		!strings.HasPrefix(h.Name, headersAttribute) && len(h.Value) <= mostValue && utf8.Valid(h.Value)
-}
-
-// asciiJSON is headers as a JSON object in ASCII, which may be cut anywhere.
-func asciiJSON(headers map[string]string) string {
-	var raw bytes.Buffer
-	enc := json.NewEncoder(&raw)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(headers); err != nil { // a map of strings always encodes
-		return "{}"
-	}
-	var b strings.Builder
-	for _, r := range strings.TrimSuffix(raw.String(), "\n") {
-		switch {
-		case r < 0x7f:
-			b.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&b, "\\u%04x\\u%04x", high, low)
-		default:
-			fmt.Fprintf(&b, "\\u%04x", r)
-		}
-	}
-	return b.String()
 }
 
 // Preview is [broker.Info].Preview.

@@ -378,9 +378,9 @@ func (s *Source) timed(call context.Context, client *pubsub.SubscriptionAdminCli
 	return err
 }
 
-// each calls fn with the ack ids of items, many at a time, and done for each item that
-// the service answered, under mu: gone says that it is not ours any more. Its error has
-// the items that may still be ours: the caller tries them again.
+// each calls fn with the ack ids of items, in chunks, and then done under mu for each item
+// that the service answered; gone means that this source has lost it. The error is of items
+// without an answer: the caller tries them again.
 func (s *Source) each(items []*item, what string, fn func(ids []string) error, done func(it *item, gone bool)) (found error) {
 	for part := range slices.Chunk(items, mostAck) {
 		ids := make([]string, len(part))

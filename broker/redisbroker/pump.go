@@ -231,7 +231,7 @@ func (s *Source) group(st *stream) error {
 
 var errVanished = errors.New("the stream or its group has vanished and was created again from the beginning; if the stream was deleted, its unread messages are lost")
 
-// fetch reads new entries of the streams, and waits if there are none.
+// fetch reads new entries of the streams, and waits for the first one.
 func (s *Source) fetch(ready []*stream, room int, until time.Time) error {
 	args := []any{"eval", fetchScript, 2 * len(ready)}
 	for _, st := range ready {

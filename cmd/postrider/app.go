@@ -77,7 +77,7 @@ func (a *app) load(cmd *cobra.Command) error {
 	return a.checkEffects(cmd)
 }
 
-// checkWords refuses settings of every command that are none of a few words.
+// checkWords rejects an unknown word in the settings that all commands share.
 func (a *app) checkWords() error {
 	if a.set.output != "text" && a.set.output != "json" {
 		return exit.Usagef("output is %s: use text or json", redact.Word(a.set.output))

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/internal/testserver"
 )
 
 // schemaFolder writes files into a new folder.
@@ -184,7 +185,7 @@ func TestSchemaModes(t *testing.T) {
 
 func TestSchemaAgainstGit(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed")
+		testserver.GiveUp(t, &testserver.MissingError{Server: "git", Fix: "install git"})
 	}
 	dir := schemaFolder(t, map[string]string{
 		"order.placed/001.json": `{"type":"object","properties":{"price":{"$ref":"../_shared/money.json"}}}`,

@@ -285,6 +285,27 @@ func TestTheClaimOfAnotherProcessIsNotTakenForThatOfABatch(t *testing.T) {
 	})
 }
 
+// TestClaimsOfOneMicrosecond: two processes that retry together read the same time of the
+// server's clock. Their claims differ all the same.
+func TestClaimsOfOneMicrosecond(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		e, _ := newInbox(t, server, func(c *mysql.Config) {
+			c.InterpolateParams = true
+			c.Params = map[string]string{"timestamp": "1700000000.123456"} // of each session, for good
+		})
+		in, batch := inbox.New(dialect.MySQL, "billing", nil), []postrider.Message{{ID: "a", Topic: "orders"}, {ID: "b", Topic: "orders"}}
+		err := e.OnceBatch(t.Context(), in, batch, func(tx inbox.Conn, _ []postrider.Message) error {
+			if _, err := tx.ExecContext(t.Context(), "ROLLBACK"); err != nil {
+				return err
+			}
+			return e.OnceBatch(t.Context(), in, batch, func(inbox.Conn, []postrider.Message) error { return nil })
+		})
+		if !errors.Is(err, inbox.ErrRolledBack) {
+			t.Errorf("OnceBatch: %v", err)
+		}
+	})
+}
+
 // TestFewIDsAreFewRows: a consumer asks with each batch, whatever it has claimed before.
 func TestFewIDsAreFewRows(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {

@@ -39,7 +39,7 @@ type Life struct {
 	NextAttempt time.Time     `json:"next_attempt,omitzero"`
 	Behind      string        `json:"behind_seq,omitempty"` // what it waits behind
 	BehindID    string        `json:"behind_id,omitempty"`
-	WaitsFor    string        `json:"waits_for,omitempty"` // who or what must act, as the view has it
+	WaitsFor    string        `json:"waits_for,omitempty"` // the view's waits_for
 	WaitsSince  time.Time     `json:"waits_since,omitzero"`
 	Paused      []string      `json:"paused,omitempty"` // "key" and "lane", as far as a person paused them
 	Consumer    *Effect       `json:"consumer,omitempty"`
@@ -241,7 +241,7 @@ type Key struct {
 	// First is the first message of the key that is neither sent nor set aside, where it is
 	// among the first of the lane.
 	First      *KeyMessage `json:"first,omitempty"`
-	WaitsFor   string      `json:"waits_for,omitempty"` // who or what must act, as the view has it
+	WaitsFor   string      `json:"waits_for,omitempty"` // the view's waits_for
 	WaitsSince time.Time   `json:"waits_since,omitzero"`
 	Do         string      `json:"do"` // the command that repairs it
 }

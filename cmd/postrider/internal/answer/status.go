@@ -74,7 +74,7 @@ type Lane struct {
 	LagSeconds float64 `json:"lag_seconds"`
 	Delivered  int64   `json:"delivered"`
 	Parked     int64   `json:"parked"`
-	WaitsFor   string  `json:"waits_for,omitempty"` // who or what must act
+	WaitsFor   string  `json:"waits_for,omitempty"` // the reason that nothing is sent
 }
 
 // StatusOf is the answer about s; relay names the entry of the file's list that it is about, "" for none.

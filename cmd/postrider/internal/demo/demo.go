@@ -264,7 +264,7 @@ func Next() [][2]string {
 	return [][2]string{
 		{"demo --orders 5000 --kill 20", "the same, harder"},
 		{"migrate --store sqlite:shop.db", "an outbox of your own"},
-		{"relay --help", "carry it to Kafka, NATS, RabbitMQ, Redis or webhooks"},
+		{"relay --help", "deliver its messages to your broker"},
 	}
 }
 

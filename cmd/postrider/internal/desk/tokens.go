@@ -24,8 +24,8 @@ import (
 // tokenPrefix lets scanners of code and logs find a token.
 const tokenPrefix = "prc_"
 
-// NewToken makes a token, and the line for the file of tokens that lets it in. The file holds its
-// hash alone.
+// NewToken returns a new token and its line for the file of tokens. The line has the token's
+// hash, not the token.
 func NewToken(name string, role console.Role, expires time.Time) (token, line string) {
 	token = tokenPrefix + rand.Text()
 	line = name + " " + string(role) + " " + hashOf(token)

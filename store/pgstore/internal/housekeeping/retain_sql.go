@@ -77,7 +77,15 @@ SELECT p.lane, count(*), (SELECT count(*) FROM gone g WHERE g.lane = p.lane),
  coalesce(max(p.seq) FILTER (WHERE p.old), -1), coalesce(sum(p.bytes) FILTER (WHERE p.old AND p.free AND p.filled), 0)::bigint
 FROM page p GROUP BY p.lane`)
 	st.emptyDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free AND filled GROUP BY lane`)
-	// With an archive the rows are read first. At least one is returned, whatever its size.
+	st.archiveSQL(q, page)
+	st.sizeSQL(q)
+	st.tidySQL(q)
+	st.pruneRunning = q(db.PruneRunning)
+}
+
+// archiveSQL returns the statements of a pruning with an archive, which reads the rows first.
+func (st *retainTexts) archiveSQL(q func(string) string, page string) {
+	// At least one row is returned, whatever its size.
 	st.pruneRows = q(`WITH page AS MATERIALIZED (SELECT p.*, sum(p.bytes) FILTER (WHERE p.old AND p.free) OVER (ORDER BY p.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
  FROM (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o) p)
 SELECT p.lane, p.seq, p.old, p.free, coalesce(o.id::text, ''), coalesce(o.topic, ''), coalesce(o.key, ''), coalesce(o.type, ''), o.payload,
@@ -91,6 +99,10 @@ sums AS (SELECT lane, count(*) AS n FROM gone GROUP BY lane),
 ` + lockedLanes + `,
 booked AS (UPDATE {{schema}}.book_lane b SET removed = b.removed + s.n FROM sums s JOIN locked k ON k.lane = s.lane WHERE b.lane = s.lane)
 SELECT coalesce(sum(n), 0)::bigint FROM sums`)
+}
+
+// sizeSQL returns the statements about what the outbox holds, and who holds it.
+func (st *retainTexts) sizeSQL(q func(string) string) {
 	// The size of a row: its tuple, its line pointer and two index entries.
 	st.retainSize = q(`SELECT coalesce((SELECT avg(pg_column_size(o.*))::bigint + 100 FROM {{schema}}.book_lane l
   CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq DESC LIMIT 4) o), 0),
@@ -104,8 +116,6 @@ LEFT JOIN (SELECT pipe, lane, count(*) AS n FROM {{schema}}.parked GROUP BY pipe
 GROUP BY b.pipe ORDER BY n DESC, b.pipe LIMIT 1`)
 	st.retainNote = q(`UPDATE {{schema}}.retention SET passed_at = clock_timestamp(), held_pipe = $2, held_rows = $3, held_bytes = $4, held_over = $5
 WHERE owner = $1`)
-	st.tidySQL(q)
-	st.pruneRunning = q(db.PruneRunning)
 }
 
 // lockedLanes locks rows of the books in one order for every transaction that changes several:
