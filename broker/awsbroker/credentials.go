@@ -57,10 +57,30 @@ func (e *credentialsError) passes() bool {
 	return errors.As(e.err, &api) && strings.HasPrefix(api.ErrorCode(), "Throttling")
 }
 
+// unreached reports whether the service that gives credentials did not answer.
+func (e *credentialsError) unreached() bool {
+	var (
+		network net.Error
+		api     smithy.APIError
+	)
+	return errors.As(e.err, &network) && !errors.As(e.err, &api)
+}
+
+// what names the problem.
+func (e *credentialsError) what() string {
+	if e.unreached() {
+		return "the service of credentials cannot be reached"
+	}
+	return "no usable credentials"
+}
+
 const setCredentials = "set AWS_ACCESS_KEY_ID, a profile or a role, or write them into the URL"
 
 // remedy is the fix that the error's text ends with.
 func (e *credentialsError) remedy() string {
+	if e.unreached() {
+		return "check that this host reaches the service that gives credentials (AWS_ENDPOINT_URL_STS, VPC endpoint, firewall); credentials may be right"
+	}
 	if api := smithy.APIError(nil); errors.As(e.err, &api) {
 		return "correct the role, its trust policy or the credentials that assume it"
 	}

@@ -70,6 +70,15 @@ func (s *Source) decode(m *types.Message) broker.Delivery {
 	return broker.Delivery{Message: msg, Attempt: attempt(m), Origin: origin, Err: err}
 }
 
+// attempt is how often a message was received.
+func attempt(m *types.Message) int {
+	n, err := strconv.Atoi(m.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)])
+	if err != nil || n < 1 {
+		return 0
+	}
+	return n
+}
+
 // payloadOf undoes bodyOf.
 func payloadOf(body []byte, how string) ([]byte, error) {
 	switch how {

@@ -34,10 +34,9 @@ const (
 )
 
 var (
-	errClosed       = errors.New("awsbroker: the sink is closed")
-	errSourceClosed = errors.New("awsbroker: the source is closed")
-	errNoID         = errors.New("a message for a FIFO queue or topic needs an id")
-	errNoAnswer     = errors.New("the service's answer does not name the entry")
+	errClosed   = errors.New("awsbroker: the sink is closed")
+	errNoID     = errors.New("a message for a FIFO queue or topic needs an id")
+	errNoAnswer = errors.New("the service's answer does not name the entry")
 )
 
 // throttledFor is how long a service that throttles is left alone when it names no time.
@@ -59,7 +58,7 @@ func (s *subject) denied(err error) error {
 func refusal(err error, about subject) error {
 	var lacking *credentialsError
 	if errors.As(err, &lacking) { // before answered: the service that answered is STS or another source of credentials
-		return broker.Outage(fmt.Errorf("no usable credentials: %w; %s", lacking, lacking.remedy()), codeCredentials, "")
+		return broker.Outage(fmt.Errorf("%s: %w; %s", lacking.what(), lacking, lacking.remedy()), codeCredentials, "")
 	}
 	if e := answered(err, &about); e != nil {
 		return e

@@ -402,6 +402,20 @@ func TestAssumeRole(t *testing.T) {
 	}
 }
 
+// TestSTSAway: an STS that cannot be reached is told from missing credentials, and waiting helps.
+func TestSTSAway(t *testing.T) {
+	t.Setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1")
+	s := fakeService(t, func(call) reply { return reply{} })
+	sink := open(t, s.url()+"&role=arn:aws:iam::123456789012:role/relay", nil)
+	e := broker.Classify(sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message(1, "a", "a1")}})[0])
+	if e.Class != broker.ClassOutage || !strings.Contains(e.Error(), "the service of credentials cannot be reached") || strings.Contains(e.Error(), "set AWS_ACCESS_KEY_ID") {
+		t.Errorf("class %v, code %s: %v", e.Class, e.Code, e)
+	}
+	if err := sink.Info().Ping(t.Context()); err == nil || isRefused(err) {
+		t.Errorf("ping: %v", err)
+	}
+}
+
 // TestWebIdentity: the token of a pod goes to STS alone, whatever the endpoint of the
 // queues, which counts although the environment names another.
 func TestWebIdentity(t *testing.T) {
@@ -500,12 +514,4 @@ func TestSettleRefused(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestRenewRace: messages are handed out while the answer to an earlier Extend of them
-// is noted. Only a run with -race can fail.
-func TestRenewRace(t *testing.T) {
-	t.Parallel()
-	s := fakeService(t, func(call) reply { return reply{} })
-	awsbroker.RenewWhileExtended(t.Context(), source(t, s.url(), "orders"))
 }

@@ -2,6 +2,7 @@ package awsbroker
 
 import (
 	"errors"
+	"fmt"
 )
 
 var errNoSource = errors.New("awsbroker: SNS has no consumers: subscribe a queue with raw delivery, and receive from it by sqs://")
@@ -17,6 +18,9 @@ func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 	}
 	if err := t.read(rawURL); err != nil {
 		return nil, err
+	}
+	if name := t.forSources; name != "" {
+		return nil, fmt.Errorf("awsbroker: open sink: parameter %q is about receiving and has no effect on a sink; leave it out, consumers give it to OpenSource", name)
 	}
 	cfg, idle, err := t.connect()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"sync"
+	"math/big"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/inhand"
 	"github.com/postrider/postrider/envelope"
 )
 
@@ -58,19 +59,22 @@ type Source struct {
 	codec  envelope.Codec
 	name   string // of the queue
 	idle   func() // drops idle connections; nil: they are the caller's
+	hand   *inhand.Queue[receipt]
+}
 
-	life context.Context // ends with Close
-	end  context.CancelFunc
-	poll sync.WaitGroup
+// receipt is of one received message. A message of a standard queue is a group of its own.
+type receipt struct {
+	handle string
+	number *big.Int // grows within a group; nil in a standard queue
+	poll   *answer  // that brought it
+}
 
-	mu      sync.Mutex
-	groups  map[string]*group
-	order   []*group // that may have a message to hand out, the oldest first
-	held    int
-	polling bool
-	err     error // of the last poll, for the next Receive
-	closed  bool
-	change  chan struct{}
+type held = inhand.Held[receipt]
+
+// answer is what one poll has brought.
+type answer struct {
+	msgs           []types.Message
+	asked, arrived time.Time
 }
 
 // NewSource returns a source on client, which stays the caller's. The client's retries
@@ -91,16 +95,19 @@ func NewSource(client *sqs.Client, opts *SourceOptions) (*Source, error) {
 	case o.MaxHeld < 0 || o.Timeout < 0:
 		return nil, errors.New("awsbroker: source: no option may be negative")
 	}
-	s := &Source{
-		queues: newQueues(client, o.Prefix, o.Account, o.Standard),
-		opts:   o, codec: wireCodec(), groups: make(map[string]*group), change: make(chan struct{}),
-	}
+	s := &Source{queues: newQueues(client, o.Prefix, o.Account, o.Standard), opts: o, codec: wireCodec()}
 	s.name = s.queues.name(o.Queue)
 	if err := s.queues.problem(s.name); err != nil {
 		return nil, fmt.Errorf("awsbroker: source: %w", err)
 	}
 	s.codec.Foreign = o.Foreign
-	s.life, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
+	s.hand = inhand.NewQueue(inhand.Service[receipt]{
+		Name: "awsbroker", Time: o.Visibility, MaxDelay: mostVisibility - o.Visibility, MaxHeld: o.MaxHeld,
+		Closing: min(closing, o.Timeout), Batch: mostEntries, Parallel: parallel,
+		Poll: s.poll, Delete: s.acknowledge, Hide: s.hide, Stale: stale,
+		// What a later poll brought stays: the service hands that out when the message is deleted.
+		Taken: func(lost, behind receipt) bool { return lost.poll == behind.poll },
+	})
 	return s, nil
 }
 
@@ -109,107 +116,55 @@ func (s *Source) Info() broker.SourceInfo {
 	return broker.SourceInfo{Name: "sqs", AckWait: s.opts.Visibility}
 }
 
-// wake makes receivers look again. The caller holds mu.
-func (s *Source) wake() {
-	close(s.change)
-	s.change = make(chan struct{})
-}
-
 // Receive implements broker.Source. A poll outlives the call that began it: what it
 // brings is for the next call.
 func (s *Source) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
-	for {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		s.mu.Lock()
-		if s.closed {
-			s.mu.Unlock()
-			return nil, errSourceClosed
-		}
-		items := s.take(max(limit, 1), time.Now())
-		if len(items) == 0 {
-			if err := s.err; err != nil {
-				s.err = nil
-				s.mu.Unlock()
-				return nil, err
-			}
-			if !s.polling && s.held < s.opts.MaxHeld {
-				s.polling = true
-				s.poll.Go(func() { s.fetch(min(max(limit, 1), mostEntries)) })
-			}
-		}
-		change := s.change
-		s.mu.Unlock()
-		if len(items) > 0 {
-			if ds := s.renew(ctx, items); len(ds) > 0 {
-				return ds, nil
-			}
-			continue
-		}
-		select {
-		case <-change:
-		case <-ctx.Done():
-		}
+	return s.hand.Receive(ctx, limit)
+}
+
+// Extend implements broker.Source. Messages held behind a delivery are extended with it.
+func (s *Source) Extend(ctx context.Context, deliveries []broker.Delivery) error {
+	return s.hand.Extend(ctx, deliveries)
+}
+
+// Settle implements broker.Source. Acknowledged messages are deleted. A message that is
+// given back becomes visible after its delay, rounded up to seconds; what waits behind
+// it becomes visible before, while its group is locked, so that the group continues
+// with this message.
+func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
+	return s.hand.Settle(ctx, verdicts)
+}
+
+// Close ends the polls, makes what is not settled visible to other sources as far
+// as the service can be reached, and drops idle connections. It asks a FIFO queue once
+// more for the answer to the poll that it ends.
+func (s *Source) Close() {
+	if s.hand.Close() && s.idle != nil {
+		s.idle()
 	}
 }
 
-// renew extends items that have waited for a while, and drops those that are not ours any more.
-func (s *Source) renew(ctx context.Context, items []*item) []broker.Delivery {
-	var old []*item
-	s.mu.Lock() // the answer to an earlier Extend may write until now
-	for _, it := range items {
-		if time.Until(it.earliest) < s.opts.Visibility*2/3 {
-			old = append(old, it)
-		}
-	}
-	s.mu.Unlock()
-	if len(old) > 0 {
-		_ = s.extend(ctx, old) // a message that was not extended is handed out until its time is over
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ds := make([]broker.Delivery, 0, len(items))
-	for _, it := range items {
-		if it.live() && time.Until(it.earliest) > 0 {
-			ds = append(ds, it.delivery)
-		} else {
-			s.lose(it)
-		}
-	}
-	return ds
-}
-
-// fetch polls once.
-func (s *Source) fetch(most int) {
+// poll polls once. It may bring some messages more than the source has room for.
+func (s *Source) poll(life context.Context, limit, _ int) ([]*held, error) {
 	in := sqs.ReceiveMessageInput{
-		MaxNumberOfMessages: int32(most),                                                                                 //nolint:gosec // at most 10
+		MaxNumberOfMessages: int32(min(limit, mostEntries)),                                                              //nolint:gosec // at most 10
 		WaitTimeSeconds:     int32(s.opts.Wait / time.Second), VisibilityTimeout: int32(s.opts.Visibility / time.Second), //nolint:gosec // at most 12 hours
 		MessageAttributeNames: []string{"All"}, MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
 	}
 	if !s.opts.Standard {
 		in.ReceiveRequestAttemptId = aws.String(rand.Text())
 	}
-	got, err := s.receive(s.life, &in)
-	if err != nil && s.life.Err() != nil && !s.opts.Standard {
-		got = s.again(&in)
+	got, err := s.receive(life, &in)
+	if err != nil && life.Err() != nil && !s.opts.Standard {
+		got = s.again(life, &in)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.polling = false
-	if err != nil && s.life.Err() == nil {
-		s.err = err
-	}
-	for i := range got.msgs {
-		s.add(&got.msgs[i], got)
-	}
-	s.wake()
+	return s.holds(got), err
 }
 
 // again repeats a poll that Close has cut off. Under the same attempt id a FIFO queue
 // answers with the messages of the lost answer, for Close to give back.
-func (s *Source) again(in *sqs.ReceiveMessageInput) *answer {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), min(closing, s.opts.Timeout))
+func (s *Source) again(life context.Context, in *sqs.ReceiveMessageInput) *answer {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(life), min(closing, s.opts.Timeout))
 	defer cancel()
 	in.WaitTimeSeconds = 0
 	got, _ := s.receive(ctx, in) // what is not given back becomes visible by itself
@@ -238,65 +193,31 @@ func (s *Source) receive(ctx context.Context, in *sqs.ReceiveMessageInput) (*ans
 	return got, nil
 }
 
-// Extend implements broker.Source. Messages held behind a delivery are extended with it.
-func (s *Source) Extend(ctx context.Context, deliveries []broker.Delivery) error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return errSourceClosed
-	}
-	var items []*item
-	for _, d := range deliveries {
-		if it, ok := d.Token.(*item); ok && it.live() {
-			items = append(items, it)
-			items = append(items, it.group.waiting...)
+// holds returns what the source holds of an answer.
+func (s *Source) holds(got *answer) []*held {
+	all := make([]*held, len(got.msgs))
+	for i := range got.msgs {
+		m := &got.msgs[i]
+		h := &held{
+			Of: receipt{handle: aws.ToString(m.ReceiptHandle), poll: got}, Delivery: s.decode(m),
+			Earliest: got.asked.Add(s.opts.Visibility), Latest: got.arrived.Add(s.opts.Visibility),
 		}
-	}
-	s.mu.Unlock()
-	return s.extend(ctx, items)
-}
-
-func (s *Source) extend(ctx context.Context, items []*item) error {
-	from := time.Now()
-	return s.hide(ctx, items, s.opts.Visibility, func(it *item, gone bool) {
-		if gone {
-			s.lose(it)
+		name := m.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)]
+		if n, ok := new(big.Int).SetString(m.Attributes[string(types.MessageSystemAttributeNameSequenceNumber)], 10); ok {
+			h.Of.number = n
+		}
+		if name == "" || h.Of.number == nil {
+			h.Group = "id:" + aws.ToString(m.MessageId) + ":" + h.Of.handle
 		} else {
-			it.earliest = from.Add(s.opts.Visibility)
-			it.latest = it.earliest
+			h.Group = "group:" + name
 		}
-	})
+		all[i] = h
+	}
+	return all
 }
 
-// Close ends the polls, makes what is not settled visible to other sources as far
-// as the service can be reached, and drops idle connections. It asks a FIFO queue once
-// more for the answer to the poll that it ends.
-func (s *Source) Close() {
-	s.mu.Lock()
-	already := s.closed
-	s.closed = true
-	s.wake()
-	s.mu.Unlock()
-	if already {
-		return
-	}
-	s.end()
-	s.poll.Wait()
-	s.mu.Lock()
-	var later, heads []*item
-	for _, g := range s.groups {
-		all := g.all()
-		if len(all) > 0 {
-			heads, later = append(heads, all[0]), append(later, all[1:]...)
-		}
-	}
-	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), min(closing, s.opts.Timeout))
-	defer cancel()
-	if s.hide(ctx, later, 0, func(*item, bool) {}) == nil {
-		_ = s.hide(ctx, heads, 0, func(*item, bool) {}) // their visibility ends by itself
-	}
-	if s.idle != nil {
-		s.idle()
-	}
+// stale reports whether held, or a message before it, is received again with next. It was
+// visible meanwhile, and with it everything behind it: others may have that by now.
+func stale(held, next receipt) bool {
+	return held.number != nil && next.number != nil && held.number.Cmp(next.number) >= 0
 }

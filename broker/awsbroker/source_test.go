@@ -93,7 +93,7 @@ func TestClosedGivesBack(t *testing.T) {
 	t.Parallel()
 	q, topic := queue(t)
 	url := address(q.addr, "&visibility=1h")
-	sink := open(t, url, nil)
+	sink := open(t, address(q.addr, ""), nil)
 	var msgs []postrider.Message
 	for n := range 5 {
 		m := message(n, "a", "x")
@@ -132,10 +132,17 @@ func TestURL(t *testing.T) {
 		"sqs://r?endpoint=hunter2":          "endpoint must be a URL",
 		"sqs://r?max-message-bytes=9999999": "max-message-bytes must be a number from 1 to 1048576",
 		"sqs://r?tls=true":                  "AWS_CA_BUNDLE",
+		"sqs://r?role=nope":                 "role must be the ARN of a role",
+		"sns://r?role=arn:aws:sns:r:1:role": "role must be the ARN of a role",
 	} {
 		_, err := awsbroker.ParseURL(url)
 		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v, want %q", url, err, says)
+		}
+	}
+	for _, param := range []string{"visibility", "wait"} {
+		if _, err := awsbroker.Open("sqs://r?"+param+"=20s", nil); err == nil || !strings.Contains(err.Error(), `"`+param+`"`) {
+			t.Errorf("a sink takes %s: %v", param, err)
 		}
 	}
 	for what, opts := range map[string]*awsbroker.SourceOptions{

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/arn"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
@@ -36,6 +37,8 @@ type Target struct {
 
 	Sink   SinkOptions   // what the URL sets about publishing
 	Source SourceOptions // what the URL sets about receiving
+
+	forSources string // a parameter of the URL that only a source takes; "": none
 }
 
 // ParseURL reads a URL such as
@@ -54,7 +57,7 @@ type Target struct {
 //	endpoint=URL           the service's address, for VPC endpoints and emulators; that of STS is AWS_ENDPOINT_URL_STS
 //	role=ARN               assume this role
 //	profile=NAME           of the SDK's configuration files
-//	visibility=DURATION    of what a source receives; 30s without it; not with sns://
+//	visibility=DURATION    of what a source receives; 30s without it; not with sns://, nor for a sink
 //	wait=DURATION          how long a source's poll waits, up to 20s; 20s without it; not with sns://
 //	window=N               requests at once; 32 without it
 //	max-message-bytes=N    the MaximumMessageSize, if it is not 1 MiB (queues) or 256 KiB (topics)
@@ -101,6 +104,11 @@ func (t *Target) place(u *brokerurl.URL) error {
 	case t.KeyID != "" && t.Profile != "":
 		return errors.New("conflicting credentials in URL: use an access key or profile")
 	}
+	if t.Role != "" {
+		if a, err := arn.Parse(t.Role); err != nil || a.Service != "iam" || !strings.HasPrefix(a.Resource, "role/") {
+			return errors.New("role must be the ARN of a role, which STS needs, such as arn:aws:iam::123456789012:role/relay")
+		}
+	}
 	if t.Endpoint != "" {
 		if e, err := url.Parse(t.Endpoint); err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" {
 			return errors.New("endpoint must be a URL that begins with http:// or https://")
@@ -141,7 +149,7 @@ func (t *Target) options(u *brokerurl.URL) error {
 		if err != nil || d < time.Second {
 			return fmt.Errorf("%s must be a duration of at least 1s, such as 30s", name)
 		}
-		*field = d
+		*field, t.forSources = d, name
 	}
 	return nil
 }

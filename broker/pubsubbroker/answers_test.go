@@ -361,6 +361,9 @@ func TestURL(t *testing.T) {
 			t.Errorf("%s: %v, want %q", url, err, says)
 		}
 	}
+	if _, err := pubsubbroker.Open("pubsub://p?deadline=30s", nil); err == nil || !strings.Contains(err.Error(), `"deadline"`) {
+		t.Errorf("a sink takes a deadline: %v", err)
+	}
 }
 
 // TestProject: a project that Pub/Sub would refuse for its shape is an error of opening.

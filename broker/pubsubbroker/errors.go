@@ -27,9 +27,8 @@ const (
 )
 
 var (
-	errClosed       = errors.New("pubsubbroker: the sink is closed")
-	errSourceClosed = errors.New("pubsubbroker: the source is closed")
-	errIDs          = errors.New("the service's answer has another number of ids than the request has messages")
+	errClosed = errors.New("pubsubbroker: the sink is closed")
+	errIDs    = errors.New("the service's answer has another number of ids than the request has messages")
 )
 
 // throttledFor is how long a service that throttles is left alone when it names no time.

@@ -1,5 +1,7 @@
 package pubsubbroker
 
+import "fmt"
+
 // Open returns a sink for a URL: see [ParseURL]. Where URL and opts, which may be nil,
 // both set an option, the URL decides. Open does no I/O: credentials that are missing and
 // a service that cannot be reached are outages of Deliver. Close ends the sink and its
@@ -11,6 +13,9 @@ func Open(rawURL string, opts *SinkOptions) (*Sink, error) {
 	}
 	if err := t.read(rawURL); err != nil {
 		return nil, err
+	}
+	if name := t.forSources; name != "" {
+		return nil, fmt.Errorf("pubsubbroker: open sink: parameter %q is about receiving and has no effect on a sink; leave it out, consumers give it to OpenSource", name)
 	}
 	s, err := newSink(&t.Sink)
 	if err != nil {

@@ -26,6 +26,8 @@ type Target struct {
 
 	Sink   SinkOptions   // what the URL sets about publishing
 	Source SourceOptions // what the URL sets about receiving
+
+	forSources string // a parameter of the URL that only a source takes; "": none
 }
 
 // ParseURL reads a URL such as
@@ -42,7 +44,7 @@ type Target struct {
 //	                       without it
 //	prefix=P               stands before every topic and subscription
 //	window=N               requests at once; 64 without it
-//	deadline=DURATION      for how long a source holds what it received; 60s without it
+//	deadline=DURATION      for how long a source holds what it received; 60s without it; not for a sink
 //
 // The credentials are those that Google's client finds. Errors do not repeat the URL.
 func ParseURL(raw string) (t Target, err error) { return t, t.read(raw) }
@@ -104,7 +106,7 @@ func (t *Target) options(u *brokerurl.URL) error {
 		if err != nil || d < leastDeadline || d > mostDeadline {
 			return fmt.Errorf("deadline must be a duration from %v to %v", leastDeadline, mostDeadline)
 		}
-		t.Source.Deadline = d
+		t.Source.Deadline, t.forSources = d, "deadline"
 	}
 	return nil
 }

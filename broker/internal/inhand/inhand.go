@@ -1,5 +1,7 @@
 // Package inhand keeps what a source has received and not yet settled: in log
-// order, with the ones given back held in front of their keys' later messages.
+// order, with the ones given back held in front of their keys' later messages. A
+// [Log] is of a broker with ordered logs. A [Queue] is of a service that hides a
+// received message from other consumers for a time.
 package inhand
 
 import (
